@@ -47,6 +47,9 @@ func (l *Limiter) DoWait(ctx context.Context, d *Decision, takes []Take, within 
 	if deadline, ok := ctx.Deadline(); within == math.MaxInt64 || ok && deadline.Before(w.until) {
 		w.until = deadline // zero if there is none
 	}
+	if i := slices.IndexFunc(c.ops, func(op store.Op) bool { return op.Def.Shards > 1 }); i >= 0 {
+		return badField("limit", "%s has shards, so that calls cannot wait for it", c.ops[i].Def.Name)
+	}
 	if slices.ContainsFunc(c.ops, func(op store.Op) bool { return op.Def.Rule.Debt == 0 }) {
 		return w.takeInTurn(ctx)
 	}

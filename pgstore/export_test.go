@@ -124,3 +124,6 @@ func HoldStatements() map[string]string {
 	}
 	return out
 }
+
+// DBOf returns what a store was opened over.
+func DBOf(s *Store) DB { return s.db }

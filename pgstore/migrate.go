@@ -220,7 +220,7 @@ func setDurability(ctx context.Context, tx pgx.Tx, tables string) error {
 	if persistence == "u" == (tables == "unlogged") {
 		return nil
 	}
-	_, err := tx.Exec(ctx, "alter table dipwell.buckets set "+tables+"; alter table dipwell.reservations set "+tables+"; alter table dipwell.hold_parts set "+tables+"; select dipwell_internal.make_room()")
+	_, err := tx.Exec(ctx, "alter table dipwell.buckets set "+tables+"; alter table dipwell.reservations set "+tables+"; alter table dipwell.shards set "+tables+"; alter table dipwell.hold_parts set "+tables+"; select dipwell_internal.make_room()")
 	return err
 }
 

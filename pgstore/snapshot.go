@@ -153,7 +153,7 @@ func (s *Store) readSnapshot(ctx context.Context, groups []*store.Group) (*snaps
 		if used != nil {
 			b.ctid, b.xmin = *ctid, *xmin
 			b.state = store.State{Used: *used, TS: *ts, Version: uint32(*version), Lows: lowsOf(lows)}
-			b.needsFunction = b.needsFunction || b.state.Version != b.def.Number
+			b.needsFunction = b.needsFunction || b.state.Version != b.def.Number || len(lows) == 1 // it has shards
 		}
 		b.needsFunction = b.needsFunction || used == nil && b.def.Overridden
 		b.before, b.meta = r.records()

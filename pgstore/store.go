@@ -84,6 +84,7 @@ type Store struct {
 	overridden    *overridden   // definitions of overridden keys
 	made          *made         // holds of this store
 	listed        *keySet       // keys whose rows have lows, because of a hold
+	scattered     *keySet       // keys that have rows of the table shards
 	several       *keySet       // keys that have, or had, several live holds
 	seen          *keySet       // keys that have, or recently had, a row
 	minOptimistic int           // number of groups from which decideOptimistic is used
@@ -109,7 +110,7 @@ func New(ctx context.Context, db DB, c Config) (*Store, error) {
 	if _, ok := db.(*pgxpool.Pool); (c.Lazy || c.Sweep) && !ok {
 		return nil, errors.New("a store that is lazy or sweeps needs a *pgxpool.Pool")
 	}
-	s := &Store{db: db, report: c.OnError, lanes: new(laneSets), clock: c.Clock, refused: newKeySet(), seen: newKeySet(), rows: new(await.Cached), noRefusals: new(streak), combos: new(combinations), overridden: new(overridden), made: newMade(), listed: newKeySet(), several: newKeySet(), minOptimistic: minOptimistic}
+	s := &Store{db: db, report: c.OnError, lanes: new(laneSets), clock: c.Clock, refused: newKeySet(), seen: newKeySet(), rows: new(await.Cached), noRefusals: new(streak), combos: new(combinations), overridden: new(overridden), made: newMade(), listed: newKeySet(), several: newKeySet(), scattered: newKeySet(), minOptimistic: minOptimistic}
 	s.limits = newLimits(s)
 	s.cat = s.limits.catalog(c)
 	if err := s.cat.Open(ctx); err != nil {
@@ -156,10 +157,16 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 }
 
 func (s functions) apply(ctx context.Context, b *store.Batch) {
-	if len(b.Groups) > 1 {
-		s.decideBatch(ctx, b)
-	} else {
+	if len(b.Groups) == 1 {
 		s.decideEach(ctx, b)
+		return
+	}
+	rest, places := s.applyScattered(ctx, b)
+	if len(rest.Groups) > 0 {
+		s.decideBatch(ctx, rest)
+	}
+	for i, at := range places {
+		b.Groups[at] = rest.Groups[i]
 	}
 }
 
@@ -253,6 +260,9 @@ func (s functions) group(ctx context.Context, g *store.Group, known []*entry, fi
 	case op.Verb == store.VerbCheck, known[0].plain && readOnly(op):
 		return s.decideRead(ctx, g, known[0])
 	case known[0].plain:
+		if known[0].takeShard != "" && op.Verb == store.VerbTake && op.Def.Mode == store.Enforce && op.Cost <= op.Def.Rule.Burst {
+			return s.takeSharded(ctx, g, known[0])
+		}
 		if tokens, _ := fullCost(op); tokens > 0 {
 			return s.take(ctx, g, known[0])
 		}

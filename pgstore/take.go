@@ -35,6 +35,7 @@ type statements struct {
 	chargeMany                            string
 	hold, holdBeside, holdFirst           string // of one key
 	settle, settleBeside                  string
+	takeShard, takeWhole                  string  // of a limit with shards
 	noRefusals                            *streak // of the statements for many keys
 	newKeys                               *newKeyRate
 	windows                               *windows // of a calendar limit
@@ -73,6 +74,9 @@ left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, i
 	}
 	c := chargeSQL(id, d, now, grid, "$1::text", "$2::bigint", "$3::bigint")
 	s.take = fmt.Sprintf("update dipwell.buckets b set %s\nwhere %s\nreturning b.used, b.ts, %s", c.set, c.where, seen)
+	if spreads(d) {
+		setShardsSQL(&s, id, d, c, now, seen, grid)
+	}
 	values, unlessOverridden, override, none := "values (%s)", "", "", ""
 	if d.Overridden { // a row is made only for a key without an override
 		unlessOverridden = fmt.Sprintf(" not exists (select from dipwell.key_overrides o where o.limit_id = %d and o.key = $1::text)", id)

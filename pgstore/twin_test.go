@@ -21,7 +21,7 @@ import (
 const compileSQL = `select r.unit, r.every, r.add, r.cap, r.origin, r.burst, r.debt, r.most, r.max_charge, r.max_used, r.leaky, r.spread,
     r.months, r.days, r.clock, r.zone
 from dipwell_internal.compile(row(null, $1::text, $2::text, $3::bigint, '', $4::bigint, $5::bigint, $6::bigint, $7::text, 'keep', 'enforce', false,
-    0, 'closed', 0, false, 'sql', 0, 0, 0, 0, 0, 0, 0, false, null, null, null, null, null, null, $9::bigint)::dipwell.limits, $8::bigint) r`
+    0, 'closed', 0, false, 'sql', 0, 0, 0, 0, 0, 0, 0, false, null, null, null, null, null, null, $9::bigint, $10::bigint)::dipwell.limits, $8::bigint) r`
 
 // TestCompileTwin checks that SQL compiles every limit to the same numbers as
 // Go, or rejects it with the same message.
@@ -47,6 +47,12 @@ func TestCompileTwin(t *testing.T) {
 		if rapid.Bool().Draw(t, "small") {
 			l.Burst %= 100
 		}
+		if rapid.Bool().Draw(t, "sharded") {
+			l.Shards = rapid.Int64Range(0, 65).Draw(t, "shards")
+			if rapid.Bool().Draw(t, "fit") {
+				l.MaxDebt, l.Burst = 0, max(l.Burst, 2*l.Shards)
+			}
+		}
 		if rapid.Bool().Draw(t, "leased") {
 			l.Lease = time.Duration(rapid.OneOf(rapid.Int64Range(1, 2e6), rapid.Int64Range(10_000, 100_000)).Draw(t, "lease")) * time.Microsecond
 			if rapid.Bool().Draw(t, "bucket") {
@@ -70,7 +76,7 @@ func compareCompile(t rapid.TB, pool *pgxpool.Pool, l store.Limit) {
 		period = l.Period.Microseconds()
 	}
 	err := pool.QueryRow(context.Background(), compileSQL, l.Name, l.Algorithm.String(), l.Rate,
-		setting(l.Burst), setting(l.MaxDebt), setting(l.MaxCharge), l.Start, period, l.Lease.Microseconds()).Scan(
+		setting(l.Burst), setting(l.MaxDebt), setting(l.MaxCharge), l.Start, period, l.Lease.Microseconds(), setting(l.Shards)).Scan(
 		&got.Unit, &got.Every, &got.Add, &got.Cap, &got.Origin, &got.Burst, &got.Debt, &got.Most, &got.MaxCharge, &got.MaxUsed, &got.Leaky, &got.Spread,
 		&cal.Months, &cal.Days, &cal.Clock, &cal.Zone)
 	var pg *pgconn.PgError

@@ -135,6 +135,8 @@ func (c *compiler) check() error {
 		return c.bad("ttl", "%v is not between 1ms and 31d", c.TTL)
 	case int(c.OnExpire) >= len(expiries):
 		return c.bad("on_expire", "unknown; it is one of give_back, keep")
+	case c.Shards < 0 || c.Shards > maxShards:
+		return c.bad("shards", "%d is not between 1 and %d", c.Shards, maxShards)
 	}
 	if c.Lease != 0 {
 		if err := c.checkLease(); err != nil {
@@ -193,13 +195,16 @@ func (c *compiler) checkConcurrency() error {
 		return c.bad("on_change", "is keep for a concurrency limit")
 	case c.OnExpire != GiveBack:
 		return c.bad("on_expire", "is give_back for a concurrency limit")
+	case c.Shards > 1:
+		return c.bad("shards", "is not for a concurrency limit")
 	}
 	c.burst = c.Burst
 	return nil
 }
 
-// Bounds of holds and parents.
+// Bounds of holds, parents and shards.
 const (
+	maxShards  = 64 // rows that are locked together, and read for each answer
 	minTTL     = time.Millisecond
 	maxTTL     = 31 * 24 * time.Hour
 	defaultTTL = 24 * time.Hour
@@ -223,6 +228,11 @@ func (c *compiler) defaults() error {
 	case UnlimitedDebt:
 		c.unlimited, c.debt = true, 0
 	}
+	if c.Shards > 1 {
+		if err := c.checkShards(); err != nil {
+			return err
+		}
+	}
 	if c.burst == 0 && c.debt == 0 && !c.unlimited {
 		return c.bad("burst", "0 grants nothing unless max_debt lets work be scheduled ahead")
 	}
@@ -231,6 +241,27 @@ func (c *compiler) defaults() error {
 	}
 	return nil
 }
+
+// checkShards checks what a limit with several shards needs for each of them, and
+// takes its debt away.
+func (c *compiler) checkShards() error {
+	switch {
+	case c.Algorithm == LeakyBucket:
+		return c.bad("shards", "is not for a leaky bucket")
+	case c.MaxDebt != 0 && c.MaxDebt != NoDebt:
+		return c.bad("max_debt", "is 0 for a limit with shards")
+	case c.burst < 2*c.Shards:
+		return c.bad("burst", "%d is too small for %d shards; at least %d", c.burst, c.Shards, 2*c.Shards)
+	case c.windowed() && c.Rate < c.Shards:
+		return c.bad("rate", "%d is too small for %d shards; at least %d", c.Rate, c.Shards, c.Shards)
+	}
+	c.MaxDebt, c.debt = NoDebt, 0
+	return nil
+}
+
+// scale returns by how much the units of a bucket are finer, so that what comes back at
+// a tick can be divided among the shards.
+func (c *compiler) scale() int64 { return max(c.Shards, 1) }
 
 // bucket chooses the finest tick at which all numbers fit. If the defaults of
 // max_charge and max_debt fit at none, it lowers them, in that order.
@@ -253,9 +284,8 @@ func (c *compiler) bucket() error {
 			if length%every != 0 || c.every != 0 && every != c.every {
 				continue
 			}
-			g := gcd(c.Rate, length/every)
-			unit, add := length/every/g, c.Rate/g
-			if most := mostUnits(every, add); most/unit >= need {
+			unit, add := c.perTick(length, every)
+			if most := mostUnits(every, add); add <= MaxInt && most/unit >= need {
 				if c.Lease != 0 && every > mostLeasedTick {
 					return c.bad("lease", "a bucket of this size counts in ticks of %s; a lease needs ticks of at most 1ms", period.Format(time.Duration(every)*time.Microsecond))
 				}
@@ -268,12 +298,18 @@ func (c *compiler) bucket() error {
 	return c.tooLarge(length, debt+charge)
 }
 
+// perTick returns the units of a token of a bucket, and those that come back at a tick.
+func (c *compiler) perTick(length, every int64) (unit, add int64) {
+	g := gcd(c.Rate, length/every)
+	return length / every / g * c.scale(), c.Rate / g * c.scale()
+}
+
 func (c *compiler) tooLarge(length, others int64) error {
 	var room int64
 	for _, every := range ticks {
 		if length%every == 0 && (c.every == 0 || every == c.every) {
-			g := gcd(c.Rate, length/every)
-			room = max(room, mostUnits(every, c.Rate/g)/(length/every/g)-others)
+			unit, add := c.perTick(length, every)
+			room = max(room, mostUnits(every, add)/unit-others)
 		}
 	}
 	if room < 1 {

@@ -183,6 +183,8 @@ func (d *Definition) CheckVerb(v Verb, hold bool) error {
 	switch {
 	case hold && d.Rule.Leaky:
 		return badField("limit", "%s is a leaky bucket, which cannot be held", d.Name)
+	case d.Shards > 1 && (hold || v == VerbReserve):
+		return badField("limit", "%s has shards, so that its tokens can neither be held nor reserved", d.Name)
 	case d.Algorithm == Concurrency && !hold && v != VerbCheck && v != VerbReset:
 		return badField("limit", "%s counts what is held; only hold, check and reset are possible, not %s", d.Name, v)
 	}

@@ -27,6 +27,8 @@ func (c *compiler) checkLease() error {
 		return c.bad("lease", "is not for a limit with a parent")
 	case c.Mode == Shadow:
 		return c.bad("lease", "is not for a limit in shadow mode")
+	case c.Shards > 1:
+		return c.bad("lease", "is not for a limit with shards")
 	}
 	return nil
 }

@@ -135,6 +135,13 @@ type Limit struct {
 	// that much less: Rule.Burst is Burst - ceil(1.002·Rate·Lease/Period), and it is
 	// the capacity in answers. Not with a Parent or in Shadow mode. Default: none.
 	Lease time.Duration
+
+	// Shards is the number of rows, 1 to 64, over which PostgreSQL spreads a key that
+	// many connections take from at the same time; other stores use one row. The burst
+	// must be at least 2 for each, and of windows and intervals the rate 1 for each.
+	// With 2 or more there is no debt: MaxDebt is 0 or NoDebt, and Reserve, holds and
+	// waits are refused. Default 1.
+	Shards int64
 }
 
 func (a Algorithm) String() string    { return nameOf(algorithms, int(a)) }

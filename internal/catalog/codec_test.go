@@ -20,7 +20,7 @@ var everyField = store.Limit{Name: "every", Algorithm: store.FixedWindow, Rate: 
 	Start: "06:00 Europe/Rome", OnChange: store.StartOver, Mode: store.Shadow, Auth: true, RetryJitter: 20,
 	OnStoreError: store.FailLocal, Timeout: 1500 * time.Microsecond, ListKeys: true,
 	Plans: store.NewPlans(store.Plan{Name: "staff", Mode: store.Unlimited, OverrideOnly: true}, store.Plan{Name: "pro", Rate: 600, Burst: 1000}),
-	Parts: 2, TTL: time.Minute, OnExpire: store.KeepTaken}
+	Parts: 2, TTL: time.Minute, OnExpire: store.KeepTaken, Shards: 1}
 
 // throughColumns reads back what the columns of a limit hold, as a driver
 // returns it.
@@ -118,16 +118,16 @@ func TestStoredFormsStay(t *testing.T) {
 	for _, c := range [][2]string{
 		{row(everyField), "name=every algorithm=fixed_window rate=5 per=1d burst=7 max_debt=3 max_charge=9 start=06:00 Europe/Rome " +
 			"on_change=reset mode=shadow auth=true retry_jitter=20 on_store_error=local timeout_us=1500 list_keys=true " +
-			"plans=pro:rate=600;burst=1000|staff:mode=unlimited;callable=false parent=<nil> parts=2 ttl_us=60000000 on_expire=keep lease_us=0"},
+			"plans=pro:rate=600;burst=1000|staff:mode=unlimited;callable=false parent=<nil> parts=2 ttl_us=60000000 on_expire=keep lease_us=0 shards=1"},
 		{row(plain), "name=plain algorithm=token_bucket rate=5 per=1m burst=0 max_debt=-1 max_charge=<nil> start=<nil> " +
 			"on_change=keep mode=enforce auth=false retry_jitter=0 on_store_error=closed timeout_us=0 list_keys=false " +
-			"plans=<nil> parent=<nil> parts=<nil> ttl_us=0 on_expire=give_back lease_us=0"},
+			"plans=<nil> parent=<nil> parts=<nil> ttl_us=0 on_expire=give_back lease_us=0 shards=<nil>"},
 		{row(leased), "name=leased algorithm=token_bucket rate=100 per=1s burst=<nil> max_debt=<nil> max_charge=<nil> start=<nil> " +
 			"on_change=keep mode=enforce auth=false retry_jitter=0 on_store_error=closed timeout_us=0 list_keys=false " +
-			"plans=<nil> parent=<nil> parts=<nil> ttl_us=0 on_expire=give_back lease_us=250000"},
+			"plans=<nil> parent=<nil> parts=<nil> ttl_us=0 on_expire=give_back lease_us=250000 shards=<nil>"},
 		{text(everyField), `{"name":"every","algorithm":"fixed_window","rate":"5","per":"1d","burst":"7","max_debt":"3","max_charge":"9",` +
 			`"start":"06:00 Europe/Rome","on_change":"reset","mode":"shadow","auth":"true","retry_jitter":"20%","on_store_error":"local",` +
-			`"timeout":"1500us","keys":"list","plans":"pro:rate=600;burst=1000|staff:mode=unlimited;callable=false","parts":"2","ttl":"1m","on_expire":"keep"}`},
+			`"timeout":"1500us","keys":"list","plans":"pro:rate=600;burst=1000|staff:mode=unlimited;callable=false","parts":"2","ttl":"1m","on_expire":"keep","shards":"1"}`},
 		{text(leased), `{"name":"leased","rate":"100","per":"1s","lease":"250ms"}`},
 		{text(plain), `{"name":"plain","rate":"5","per":"1m","burst":"0","max_debt":"unlimited"}`},
 		{asJSON(everyField), `[{"number":1,"since":0,"policy":"reset","unit":1,"every":0,"add":5,"cap":7,"origin":0,"burst":7,"debt":3,"most":10,` +

@@ -6,7 +6,8 @@ alter table dipwell.limits
     add column ttl_us     bigint,          -- 0: the longest there is
     add column on_expire  text,
     add column overridden boolean,         -- keys may have overrides; null: none ever had one
-    add column lease_us   bigint;          -- null: processes take no tokens in advance
+    add column lease_us   bigint,          -- null: processes take no tokens in advance
+    add column shards     bigint;          -- null: 1
 -- The settings of the limit at each version, from which plans and overrides of the
 -- version are compiled; null for versions of before.
 alter table dipwell.versions add column settings text;
@@ -95,9 +96,22 @@ create /*unlogged*/ table dipwell.hold_parts (
 ) with (vacuum_truncate = false, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 create index on dipwell.hold_parts (limit_id, key, expires) where live;
 create index on dipwell.hold_parts (due);
+
+-- The rows of a key that many connections take from at the same time. While it has
+-- them, its row of buckets has the lows {0}, and its used and ts say nothing.
+create /*unlogged*/ table dipwell.shards (
+    used     bigint not null,              -- as in buckets, by a part of the rule
+    ts       bigint not null,
+    limit_id int not null,
+    version  int not null,                 -- a version of the limit
+    shard    int not null,                 -- from 0; a key has as many as its version of the limit
+    key      text collate "C" not null,
+    primary key (limit_id, key, shard)
+) with (fillfactor = 70, vacuum_truncate = false, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 do $$
 begin
     if (select relpersistence from pg_class where oid = 'dipwell.buckets'::regclass) = 'u' then
         alter table dipwell.hold_parts set unlogged;
+        alter table dipwell.shards set unlogged;
     end if;
 end $$;

@@ -14,6 +14,8 @@ alter table dipwell.limits add column if not exists overridden boolean;
 
 alter table dipwell.limits add column if not exists lease_us bigint;
 
+alter table dipwell.limits add column if not exists shards bigint;
+
 alter table dipwell.versions add column if not exists settings text;
 
 -- What a record of a hold has besides; due is then the time from which on a sweep may

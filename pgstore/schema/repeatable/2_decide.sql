@@ -271,9 +271,10 @@ begin
     loop
         if k > 1 and not locks then
             -- One statement, so that the rows are of one time.
-            for row_ in select q.at, b.used, b.ts, b.version, b.lows is not null as listed
+            for row_ in select q.at, coalesce((b.whole).used, b.used) as used, coalesce((b.whole).ts, b.ts) as ts, b.version, b.lows is not null and b.whole is null as listed
                 from unnest((select limit_ids), (select keys)) with ordinality q (limit_id, key, at) left join lateral (
-                    select x.used, x.ts, x.version, x.lows from dipwell.buckets x where x.limit_id = q.limit_id and x.key = q.key limit 1) b on true loop
+                    select x.used, x.ts, x.version, x.lows, case when x.lows = '{0}' then dipwell_internal.whole(x.limit_id, x.key, x.version) end as whole
+                    from dipwell.buckets x where x.limit_id = q.limit_id and x.key = q.key limit 1) b on true loop
                 used[row_.at] := coalesce(row_.used, 0);
                 ts[row_.at] := coalesce(row_.ts, -9007199254740991);
                 version[row_.at] := row_.version;
@@ -287,13 +288,23 @@ begin
             fresh[i] := false;
             loop
                 if locks then
-                    select b.used, b.ts, b.version, b.lows is not null as listed into row_ from dipwell.buckets b
+                    select b.used, b.ts, b.version, b.lows is not null as listed, b.lows = '{0}' as scattered into row_ from dipwell.buckets b
                         where b.limit_id = limit_ids[i] and b.key = keys[i] for update;
                 else
-                    select b.used, b.ts, b.version, b.lows is not null as listed into row_ from dipwell.buckets b
+                    select b.used, b.ts, b.version, b.lows is not null as listed, b.lows = '{0}' as scattered,
+                            case when b.lows = '{0}' then dipwell_internal.whole(b.limit_id, b.key, b.version) end as whole into row_ from dipwell.buckets b
                         where b.limit_id = limit_ids[i] and b.key = keys[i];
                 end if;
-                if found then
+                if found and row_.scattered and locks then
+                    perform dipwell_internal.gather(limit_ids[i], keys[i]);
+                    continue;
+                end if;
+                if row_.version is not null then
+                    if row_.scattered then
+                        row_.used := (row_.whole).used;
+                        row_.ts := (row_.whole).ts;
+                        row_.listed := false;
+                    end if;
                     used[i] := row_.used;
                     ts[i] := row_.ts;
                     version[i] := row_.version;
@@ -489,13 +500,16 @@ begin
     insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key)
         select 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, false, false, false, false, false, lpad(i::text, 500, '0'), '' from generate_series(1, 200) i on conflict do nothing;
     delete from dipwell.hold_parts where limit_id = 0;
+    insert into dipwell.shards (used, ts, limit_id, version, shard, key)
+        select 0, 0, 0, 0, 0, lpad(i::text, 500, '0') from generate_series(1, 200) i on conflict do nothing;
+    delete from dipwell.shards where limit_id = 0;
     if (select pg_has_role(c.relowner, 'usage') from pg_class c where c.oid = 'dipwell.buckets'::regclass) then
-        analyze dipwell.buckets, dipwell.hold_parts; -- sessions plan again
+        analyze dipwell.buckets, dipwell.hold_parts, dipwell.shards; -- sessions plan again
     end if;
 end $$;
 comment on function dipwell_internal.make_room is
-    'Gives the tables buckets and hold_parts some pages, which vacuum keeps (vacuum_truncate). While one has none, the planner takes a sequential scan for the cheapest way to a key, and sessions keep that plan while the table fills.';
-select dipwell_internal.make_room() where 0 in (pg_relation_size('dipwell.buckets'), pg_relation_size('dipwell.hold_parts'));
+    'Gives the tables buckets, hold_parts and shards some pages, which vacuum keeps (vacuum_truncate). While one has none, the planner takes a sequential scan for the cheapest way to a key, and sessions keep that plan while the table fills.';
+select dipwell_internal.make_room() where 0 in (pg_relation_size('dipwell.buckets'), pg_relation_size('dipwell.hold_parts'), pg_relation_size('dipwell.shards'));
 
 -- A transaction that read the limits before a change may still insert a row of the
 -- old version; if that version were deleted, the row would count as full. SQL reads

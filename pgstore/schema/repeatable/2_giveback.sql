@@ -230,7 +230,7 @@ begin
     -- Buckets are locked before reservations, as everywhere.
     for p in select x.limit_id, x.key from dipwell.reservations x where x.id = reservation and x.due > n and not x.rest
         order by x.limit_id, x.key loop
-        perform from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update;
+        perform dipwell_internal.lock_bucket(p.limit_id, p.key);
     end loop;
     n := coalesce(at, dipwell_internal.now_us());
     -- Some parts are gone if one of them was reset.

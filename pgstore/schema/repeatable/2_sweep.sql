@@ -49,7 +49,7 @@ begin
             where %s and case
                 when l.version = b.version and l.every > 0 and not v.spread
                 then b.used <= least((greatest($1, b.ts) - l.grid) / l.every - (b.ts - l.grid) / l.every, l.ticks) * l.add
-                else dipwell_internal.is_full(b.limit_id, b.key, b.used, b.ts, b.version, $1) end
+                else b.lows is distinct from '{0}' and dipwell_internal.is_full(b.limit_id, b.key, b.used, b.ts, b.version, $1) end
             limit $2 for update of b skip locked)
         $sweep$, part, place) into rows_ using n, max_rows;
     if rows_ <> '{}' then
@@ -84,7 +84,7 @@ begin
     if not found then
         return; -- another sweep is running
     end if;
-    if least(pg_relation_size('dipwell.buckets'), pg_relation_size('dipwell.hold_parts')) < 16 * current_setting('block_size')::int
+    if least(pg_relation_size('dipwell.buckets'), pg_relation_size('dipwell.hold_parts'), pg_relation_size('dipwell.shards')) < 16 * current_setting('block_size')::int
         and (select relkind = 'r' from pg_class where oid = 'dipwell.buckets'::regclass) then
         perform dipwell_internal.make_room(); -- rewritten by VACUUM FULL, or emptied by a crash
     end if;
@@ -116,6 +116,9 @@ begin
         end if;
     end loop;
     page := s.page;
+    if swept < max_rows then
+        swept := swept + dipwell_internal.sweep_shards(max_rows - swept, n);
+    end if;
     perform dipwell_internal.sweep_records(max_rows, n);
     perform dipwell_internal.sweep_overrides(max_rows, n);
     update dipwell.sweep_state x set page = sweep_at.page, began = s.began, found = s.found, passed = s.passed, took = s.took, pass_swept = s.pass_swept,
@@ -146,7 +149,7 @@ begin
             b := null;
         end if;
         select * into l from dipwell.limits x where x.id = p.limit_id;
-        if b.lows is null or l.id is null then
+        if b.lows is null or b.lows = '{0}' or l.id is null then
             delete from dipwell.reservations x where x.limit_id = p.limit_id and x.key = p.key and x.due <= n;
         else
             perform dipwell_internal.settle_row(l, b, n);
@@ -155,6 +158,9 @@ begin
     for p in select distinct x.limit_id, x.key from
         (select y.limit_id, y.key, y.live from dipwell.hold_parts y where y.due <= n order by y.due limit max_rows) x where x.live loop
         perform from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update skip locked;
+        if found then
+            perform dipwell_internal.lock_bucket(p.limit_id, p.key);
+        end if;
         continue when not found and exists (select from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key);
         perform dipwell_internal.expire_holds(p.limit_id, p.key, n, max_rows);
     end loop;

@@ -34,6 +34,7 @@ begin
                 r.leaky, r.spread, r.per, coalesce(r.start, ''))
             -- Plans and overrides change what is written, not what was compiled from it.
             and old.plans is not distinct from d.plans
+            and greatest(old.shards, 1) = greatest(d.shards, 1) -- rows of a version have as many shards
             and (old.plans is null and old.overridden is null or row(old.rate, old.burst, old.max_debt, old.lease_us) is not distinct from row(d.rate, d.burst, d.max_debt, d.lease_us));
         if not same then
             if (select count(*) from dipwell.versions v where v.limit_id = old.id) > 1024 then
@@ -59,7 +60,7 @@ begin
     d.on_expire := coalesce(d.on_expire, 'give_back');
     d.lease_us := nullif(d.lease_us, 0);
     d.parts := coalesce(nullif(d.parts, 0), case when d.parent is null and exists (select from dipwell.limits x where x.parent = d.name) then 0 end);
-    d.plain := r.every > 0 and not r.leaky and not r.spread and d.algorithm <> 'concurrency' and d.parent is null and d.parts is null;
+    d.plain := r.every > 0 and not r.leaky and not r.spread and d.algorithm <> 'concurrency' and d.parent is null and d.parts is null and greatest(d.shards, 1) = 1;
     d.grid := case when r.every > 0 then r.origin - r.every * (9007199254740992 / r.every + 1) else 0 end;
     d.ticks := (r.max_used + r.add - 1) / r.add;
     if d.id is null then
@@ -69,9 +70,9 @@ begin
         return d.id;
     else
         update dipwell.limits x set (algorithm, rate, per, burst, max_debt, max_charge, start, on_change, mode, auth, retry_jitter,
-                on_store_error, timeout_us, list_keys, plans, parent, parts, ttl_us, on_expire, lease_us, owner, version, unit, every, add, cap, grid, ticks, plain)
+                on_store_error, timeout_us, list_keys, plans, parent, parts, ttl_us, on_expire, lease_us, shards, owner, version, unit, every, add, cap, grid, ticks, plain)
             = (d.algorithm, d.rate, d.per, d.burst, d.max_debt, d.max_charge, d.start, d.on_change, d.mode, d.auth, d.retry_jitter,
-                d.on_store_error, d.timeout_us, d.list_keys, d.plans, d.parent, d.parts, d.ttl_us, d.on_expire, d.lease_us, d.owner, d.version, d.unit, d.every, d.add, d.cap, d.grid, d.ticks, d.plain)
+                d.on_store_error, d.timeout_us, d.list_keys, d.plans, d.parent, d.parts, d.ttl_us, d.on_expire, d.lease_us, d.shards, d.owner, d.version, d.unit, d.every, d.add, d.cap, d.grid, d.ticks, d.plain)
             where x.id = d.id;
     end if;
     if not same then
@@ -135,7 +136,7 @@ declare
     is_parent boolean := exists (select from dipwell.limits x where x.parent = limit_name);
 begin
     update dipwell.limits l set parts = case when is_parent then 0 end,
-            plain = not is_parent and l.every > 0 and not v.leaky and not v.spread and l.algorithm <> 'concurrency'
+            plain = not is_parent and l.every > 0 and not v.leaky and not v.spread and l.algorithm <> 'concurrency' and greatest(l.shards, 1) = 1
         from dipwell.versions v
         where l.name = limit_name and l.parent is null and l.parts is not distinct from case when not is_parent then 0 end
             and v.limit_id = l.id and v.number = l.version;
@@ -290,7 +291,7 @@ comment on function dipwell_internal.parse_per is
 create function dipwell_internal.settings_of(d dipwell.limits) returns text language sql stable as
 $$ select jsonb_strip_nulls(jsonb_build_object('name', d.name, 'algorithm', d.algorithm, 'rate', nullif(d.rate, 0)::text, 'per', nullif(d.per, '0s'), 'burst', d.burst::text,
     'max_debt', case d.max_debt when -1 then 'unlimited' else d.max_debt::text end, 'max_charge', d.max_charge::text, 'start', nullif(d.start, ''), 'plans', d.plans,
-    'lease', dipwell_internal.format_per(nullif(d.lease_us, 0))))::text $$;
+    'lease', dipwell_internal.format_per(nullif(d.lease_us, 0)), 'shards', nullif(d.shards, 0)::text))::text $$;
 comment on function dipwell_internal.settings_of is
     'The settings of a limit that its rule, its plans and overrides are compiled from, as in versions.settings.';
 
@@ -308,6 +309,7 @@ begin
     d.max_charge := (s->>'max_charge')::bigint;
     d.start := s->>'start';
     d.lease_us := dipwell_internal.parse_offset(s->>'lease');
+    d.shards := (s->>'shards')::bigint;
     d.on_change := 'keep';
     d.mode := 'enforce';
     return d;
@@ -411,6 +413,8 @@ begin
         perform dipwell_internal.bad_limit(d.name, 'on_change', 'is keep for a concurrency limit');
     elsif d.on_expire = 'keep' then
         perform dipwell_internal.bad_limit(d.name, 'on_expire', 'is give_back for a concurrency limit');
+    elsif d.shards > 1 then
+        perform dipwell_internal.bad_limit(d.name, 'shards', 'is not for a concurrency limit');
     elsif d.mode not in ('enforce', 'shadow') then
         perform dipwell_internal.bad_limit(d.name, 'mode', 'unknown; it is one of enforce, shadow');
     end if;
@@ -447,6 +451,8 @@ begin
         perform dipwell_internal.bad_limit(d.name, 'lease', 'is not for a limit with a parent');
     elsif d.mode = 'shadow' then
         perform dipwell_internal.bad_limit(d.name, 'lease', 'is not for a limit in shadow mode');
+    elsif d.shards > 1 then
+        perform dipwell_internal.bad_limit(d.name, 'lease', 'is not for a limit with shards');
     end if;
 end $$;
 comment on function dipwell_internal.check_lease is
@@ -493,10 +499,14 @@ declare
     offset_  bigint;
     wall     text[];
     carved   bigint := 0;
+    scale    bigint := 1; -- units are finer by this
 begin
     perform dipwell_internal.check_name(null, 'name', coalesce(d.name, ''));
     if d.algorithm is null or d.algorithm not in ('token_bucket', 'fixed_window', 'interval', 'leaky_bucket', 'concurrency') then
         perform dipwell_internal.bad_limit(d.name, 'algorithm', 'unknown; it is one of token_bucket, fixed_window, interval, leaky_bucket, concurrency');
+    end if;
+    if d.shards not between 0 and 64 then
+        perform dipwell_internal.bad_limit(d.name, 'shards', format('%s is not between 1 and 64', d.shards));
     end if;
     if d.lease_us <> 0 then
         perform dipwell_internal.check_lease(d);
@@ -529,6 +539,20 @@ begin
 
     burst := case when d.algorithm = 'leaky_bucket' then 1 else coalesce(d.burst, d.rate) end;
     debt := case when d.max_debt is null then burst when d.max_debt = -1 then 0 else d.max_debt end;
+    if d.shards > 1 then
+        if d.algorithm = 'leaky_bucket' then
+            perform dipwell_internal.bad_limit(d.name, 'shards', 'is not for a leaky bucket');
+        elsif d.max_debt <> 0 then
+            perform dipwell_internal.bad_limit(d.name, 'max_debt', 'is 0 for a limit with shards');
+        elsif burst < 2 * d.shards then
+            perform dipwell_internal.bad_limit(d.name, 'burst', format('%s is too small for %s shards; at least %s', burst, d.shards, 2 * d.shards));
+        elsif windowed and d.rate < d.shards then
+            perform dipwell_internal.bad_limit(d.name, 'rate', format('%s is too small for %s shards; at least %s', d.rate, d.shards, d.shards));
+        end if;
+        scale := d.shards;
+        d.max_debt := 0;
+        debt := 0;
+    end if;
     if burst = 0 and debt = 0 and d.max_debt is distinct from -1 then
         perform dipwell_internal.bad_limit(d.name, 'burst', '0 grants nothing unless max_debt lets work be scheduled ahead');
     end if;
@@ -557,18 +581,18 @@ begin
             foreach tick in array array[1, 1000, 1000000, 60000000]::bigint[] loop
                 continue when period % tick <> 0 or tick <> of_tick;
                 r.every := tick;
-                r.unit := period / tick / gcd(d.rate, period / tick);
-                r.add := d.rate / gcd(d.rate, period / tick);
+                r.unit := period / tick / gcd(d.rate, period / tick) * scale;
+                r.add := d.rate / gcd(d.rate, period / tick) * scale;
                 most := dipwell_internal.most_units(tick, r.add);
-                exit found when most / r.unit >= need;
+                exit found when r.add <= m and most / r.unit >= need;
                 most := null;
             end loop;
         end loop;
         if most is null then
             foreach tick in array array[1, 1000, 1000000, 60000000]::bigint[] loop
                 continue when period % tick <> 0 or tick <> of_tick;
-                room := greatest(room, dipwell_internal.most_units(tick, d.rate / gcd(d.rate, period / tick))
-                    / (period / tick / gcd(d.rate, period / tick)) - want_debt - want_charge);
+                room := greatest(room, dipwell_internal.most_units(tick, d.rate / gcd(d.rate, period / tick) * scale)
+                    / (period / tick / gcd(d.rate, period / tick) * scale) - want_debt - want_charge);
             end loop;
             if room < 1 then
                 perform dipwell_internal.bad_limit(d.name, 'rate', format('%s per %s is too slow, or max_debt and max_charge too large, to count exactly with any burst', d.rate, per));

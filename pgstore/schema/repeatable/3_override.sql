@@ -101,7 +101,8 @@ begin
         select * into l from dipwell.limits x where x.id = lim;
         insert into dipwell.buckets (used, ts, limit_id, version, key) values (0, n, lim, l.version, of_key) on conflict do nothing;
     end if;
-    select * into b from dipwell.buckets x where x.limit_id = lim and x.key = of_key for update;
+    perform dipwell_internal.lock_bucket(lim, of_key);
+    select * into b from dipwell.buckets x where x.limit_id = lim and x.key = of_key;
     select * into l from dipwell.limits x where x.id = lim;
     if l.id is null then
         raise exception using errcode = 'undefined_object', constraint = 'limit_name', message = 'limit_name: the limit was dropped';

@@ -34,6 +34,7 @@ comment on column dipwell.limits.parts is 'Number of parts of the keys of a topm
 comment on column dipwell.limits.ttl_us is 'The longest time that a hold may ask for, in µs; null or 0: a day.';
 comment on column dipwell.limits.on_expire is 'What an expired hold does: give_back or keep; null: give_back.';
 comment on column dipwell.limits.lease_us is 'For how long a process may decide from tokens that it took in advance, in µs; null: it may not.';
+comment on column dipwell.limits.shards is 'Rows over which a key may be spread; null or 0: one.';
 comment on column dipwell.limits.overridden is 'Whether keys may have overrides; null: none ever had one.';
 
 comment on table dipwell.versions is 'The rules that buckets and reservations may still refer to, including the current one. Go twin: store.Rule.';
@@ -123,6 +124,14 @@ comment on column dipwell.reservations.rest is 'Whether it was cancelled; units 
 comment on column dipwell.reservations.parts is 'Number of keys of the reservation. It cannot be cancelled once one of them was reset.';
 comment on column dipwell.reservations.part_due is 'When this part falls due, in µs since the Unix epoch.';
 comment on column dipwell.reservations.due is 'When the caller may act, in µs since the Unix epoch; after that it cannot be cancelled.';
+
+comment on table dipwell.shards is 'Rows of keys that many connections take from at the same time. The row of buckets of such a key has the lows {0}.';
+comment on column dipwell.shards.used is 'Units used at ts.';
+comment on column dipwell.shards.ts is 'Time of the last change, in µs since the Unix epoch.';
+comment on column dipwell.shards.limit_id is 'limits.id.';
+comment on column dipwell.shards.version is 'versions.number.';
+comment on column dipwell.shards.shard is 'From 0.';
+comment on column dipwell.shards.key is 'buckets.key.';
 
 comment on table dipwell.hold_parts is 'What holds took of each limit and key, until some time after they have ended. All rows of a hold have the same id.';
 comment on column dipwell.hold_parts.id is 'The argument of settle and extend.';

@@ -418,7 +418,7 @@ declare
     p dipwell.hold_parts;
 begin
     for p in select * from dipwell.hold_parts x where x.id = hold and coalesce(x.live, false) order by x.limit_id, x.key loop
-        perform from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update;
+        perform dipwell_internal.lock_bucket(p.limit_id, p.key);
         perform dipwell_internal.expire_holds(p.limit_id, p.key, n, 9223372036854775807);
     end loop;
     delete from dipwell.hold_parts x where x.id = hold and not x.live;
@@ -433,8 +433,7 @@ begin
     for p in select x.limit_id, x.key, l.version from dipwell.hold_parts x join dipwell.limits l on l.id = x.limit_id
         where x.id = hold order by x.limit_id, x.key loop
         loop
-            perform from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update;
-            exit when found or not charges;
+            exit when dipwell_internal.lock_bucket(p.limit_id, p.key) or not charges;
             insert into dipwell.buckets (used, ts, limit_id, version, key)
                 values (0, coalesce(at, dipwell_internal.now_us()), p.limit_id, p.version, p.key) on conflict do nothing;
             exit when found;

@@ -128,7 +128,7 @@ comment on function dipwell.cancel is
 create function dipwell.define(name text, rate bigint default null, per interval default null, burst bigint default null, algorithm text default null,
     max_debt bigint default null, start text default null, on_change text default null, mode text default null,
     plans text default null, parent text default null, parts bigint default null, ttl interval default null, on_expire text default null,
-    lease interval default null)
+    lease interval default null, shards bigint default null)
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -155,6 +155,7 @@ begin
     d.ttl_us := dipwell_internal.period_of(ttl);
     d.on_expire := on_expire;
     d.lease_us := dipwell_internal.period_of(lease);
+    d.shards := shards;
     d.owner := 'sql';
     d.per := dipwell_internal.format_per(nullif(period, 0));
     if plans <> '' then
@@ -178,7 +179,7 @@ begin
     perform dipwell_internal.put_limit(d, r);
 end $$;
 comment on function dipwell.define is
-    'Adds a limit, or changes it while it is in use. null is the default, 0 is 0, a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is written as in dipwell.limits; null keeps those of define_plan.';
+    'Adds a limit, or changes it while it is in use. null is the default, 0 is 0, a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is written as in dipwell.limits; null keeps those of define_plan. shards is how many rows a key may be spread over, at most 64; null: one.';
 
 create function dipwell.define_plan(limit_name text, plan text, rate bigint default null, per interval default null, burst bigint default null,
     max_debt bigint default null, mode text default null, callable boolean default true)
@@ -282,4 +283,5 @@ create view dipwell.status as
     select l.name as limit_name, nullif(b.key, '') as key, s.capacity, s.remaining, s.full_at
     from dipwell.buckets b
     join dipwell.limits l on l.id = b.limit_id
-    cross join lateral dipwell_internal.level(b.limit_id, b.key, b.used, b.ts, b.version, dipwell_internal.now_us()) s;
+    cross join lateral (select case when b.lows = '{0}' then dipwell_internal.whole(b.limit_id, b.key, b.version) end as whole offset 0) w
+    cross join lateral dipwell_internal.level(b.limit_id, b.key, coalesce((w.whole).used, b.used), coalesce((w.whole).ts, b.ts), b.version, dipwell_internal.now_us()) s;

@@ -125,6 +125,9 @@ begin
     if verb = 7 and l.algorithm = 'leaky_bucket' then
         raise exception using errcode = 'invalid_parameter_value', constraint = field,
             message = format('%s: %s is a leaky bucket, which cannot be held', field, l.name);
+    elsif l.shards > 1 and verb in (3, 7) then
+        raise exception using errcode = 'invalid_parameter_value', constraint = field,
+            message = format('%s: %s has shards, so that its tokens can neither be held nor reserved', field, l.name);
     elsif verb = 7 then
         perform dipwell_internal.check_ttl(ttl, l);
     elsif l.algorithm = 'concurrency' and verb not in (1, 6) then

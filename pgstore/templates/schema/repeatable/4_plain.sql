@@ -11,11 +11,12 @@ declare
     n     bigint;
     moved bigint; -- tokens that the call adds or removes
     units bigint; -- the same in units
+    d     dipwell.decision;
 begin
     for round in 1..16 loop
         -- The clock is read in the statement that reads the row: the row may be as
         -- recent as the snapshot.
-        select l.id, l.version, l.unit, l.every, l.add, l.cap, l.grid, l.ticks, v.debt, v.max_used, b.used, b.ts,
+        select l.id, l.version, l.unit, l.every, l.add, l.cap, l.grid, l.ticks, l.shards, v.debt, v.max_used, b.used, b.ts,
                 l.plain and l.mode = 'enforce' and coalesce(b.version = l.version and b.lows is null, l.overridden is not true)
                     and ask.plan is null and ask.floor is null and ask.cost between case verb when 1 then 0 else 1 end
                         and case verb when 2 then case when v.burst > 0 then v.max_used / l.unit end when 3 then v.most when 4 then least(v.max_charge, v.max_used / l.unit) when 5 then v.max_used / l.unit else v.burst end
@@ -58,6 +59,12 @@ begin
         return (true, {{tokensLeft "used" "x.unit" "x.cap"}}, null::interval,
             case used when 0 then interval '0' else dipwell_internal.plain_wait(used, ts, n, x.every, x.add, x.grid) end, moved, interval '0', false, null::uuid);
     end loop;
+    if x.shards > 1 and verb = 0 and plan is null and floor is null then
+        d := dipwell_internal.take_sharded(limit_name, key, cost, '');
+        if d.allowed is not null then
+            return d;
+        end if;
+    end if;
     return dipwell_internal.ask_decide(verb, limit_name, key, cost, plan, floor);
 end $$;
 comment on function dipwell_internal.ask is
@@ -205,6 +212,34 @@ end $$;
 comment on function dipwell_internal.take_overridden is
     'Takes by the override of the key if there are enough tokens; null otherwise.';
 
+create function dipwell_internal.take_sharded(limit_name text, of_key text, cost bigint, hint text) returns dipwell.decision language plpgsql volatile as $$
+declare
+    l record;
+    t record;
+    next text;
+begin
+    select x.id, x.version, x.shards, x.unit, x.every, x.add, x.cap into l from dipwell.limits x
+        where x.name = limit_name and x.shards > 1 and x.every > 0 and x.mode = 'enforce' and x.parent is null and x.parts is null
+            and take_sharded.cost between 1 and x.cap / x.unit and (of_key is null or octet_length(of_key) between 1 and 512);
+    if not found then
+        return null;
+    end if;
+    t := dipwell_internal.take_shards(l.id, coalesce(of_key, ''), cost, l.version, l.shards, hint = 'scattered');
+    next := case when t.spread then 'scattered' else 'shards' end;
+    if next <> hint then
+        perform set_config('dipwell.read_first', next, false);
+    end if;
+    if t.outcome = 0 then
+        return null;
+    end if;
+    return (t.outcome = 1, {{tokensLeft "t.used" "l.unit" "l.cap"}},
+        case when t.outcome = 2 then dipwell_internal.plain_wait({{excess "t.used" "take_sharded.cost * l.unit" "l.cap"}}, t.ts, t.n, l.every, l.add, t.grid) end,
+        case t.used when 0 then interval '0' else dipwell_internal.plain_wait(t.used, t.ts, t.n, l.every, l.add, t.grid) end,
+        case when t.outcome = 1 then cost else 0 end, interval '0', false, null::uuid);
+end $$;
+comment on function dipwell_internal.take_sharded is
+    'Takes from a key of a limit with shards; null if dipwell_internal.decide must.';
+
 -- Takes cost tokens if there are enough. The common case is one UPDATE of a bucket
 -- with ticks of 1 µs, with as few expressions as possible, because starting each of
 -- them costs more than the row. Both conditions on the bucket's key depend on the
@@ -226,6 +261,8 @@ comment on function dipwell_internal.take_overridden is
 --                 four times as much if the key is not refused
 --  override       a key with an override was charged: the UPDATE by its override comes
 --                 first
+--  shards         a key of a limit with shards was charged: that way comes first, and with
+--  scattered      so does the table shards
 --  new            new keys: an INSERT comes first, which costs a third less
 --
 -- Left to ask are rows with reservations or of another version, shadow mode, limits
@@ -272,6 +309,11 @@ begin
             if found then
                 return x.allowed;
             end if;
+        end if;
+    elsif hint in ('shards', 'scattered') then
+        d := dipwell_internal.take_sharded(limit_name, key, cost, hint);
+        if d.allowed is not null then
+            return d;
         end if;
     elsif hint = 'override' then
         d := dipwell_internal.take_overridden(limit_name, key, cost, n);
@@ -514,7 +556,8 @@ create function dipwell_internal.keys(lim int, prefix text, after text, shared b
 returns table (key text, used bigint, ts bigint, version int)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 begin
-    return query select b.key, b.used, b.ts, b.version from dipwell.buckets b
+    return query select b.key, coalesce((w.whole).used, b.used), coalesce((w.whole).ts, b.ts), b.version from dipwell.buckets b
+        cross join lateral (select case when b.lows = '{0}' then dipwell_internal.whole(b.limit_id, b.key, b.version) end as whole offset 0) w
         where b.limit_id = lim and b.key >= greatest(prefix collate "C", after collate "C") and (after = '' and not shared or b.key > after) and left(b.key, char_length(prefix)) = prefix
         order by b.key limit n;
 end $$;

@@ -1,0 +1,167 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell/internal/sqlexpr"
+	"github.com/dipwell/dipwell/internal/sqlstep"
+	"github.com/dipwell/dipwell/store"
+)
+
+// A key of a limit with shards has one row, as any other, until several connections
+// want it at the same time. Then what is used is spread over rows of the table shards,
+// each with an equal part of the rule, and a Take locks one of them. The function
+// dipwell_internal.take_shards spreads them; dipwell_internal.decide, which decides
+// all but a plain Take, gathers them into one row again. A calendar limit always has
+// one row, and so has a key while a plan or an override decides it.
+
+// spreads reports whether keys of a definition may have rows of the table shards.
+func spreads(d *store.Definition) bool {
+	return d.Shards > 1 && d.Rule.Every > 0 && !d.Rule.Leaky && d.Base() == d
+}
+
+// setShardsSQL sets the statements of a limit with shards, for calls that are
+// transactions of their own: a lock that a statement takes in vain is then released.
+//
+// takeShard takes from one shard that nobody else has locked: of the connection's home
+// and another the one with more tokens, otherwise the one with the most. It returns
+// what is used of the whole key, as far as it was committed before. Parameters: key,
+// units, the other shard, the grid if origins are spread, the time of a test's clock.
+// takeWhole is take, except that it does not wait for the row.
+func setShardsSQL(s *statements, id int32, d *store.Definition, c charge, now, seen string, grid sqlexpr.Expr) {
+	r, n := &d.Rule, d.Shards
+	room := part(r.Burst, r.Unit, n, "s")
+	over := fmt.Sprintf("%s + $2::bigint - %s", shardLeftSQL(r, n, "s", now, grid), room)
+	s.takeShard = fmt.Sprintf(`update dipwell.shards b set used = %[1]s + $2::bigint, ts = greatest(%[2]s, b.ts)
+where b.limit_id = %[3]d and b.key = $1::text and b.shard = (
+    select s.shard from dipwell.shards s where s.limit_id = %[3]d and s.key = $1::text and s.version = %[4]d and %[5]s <= 0
+    order by s.shard in (pg_backend_pid() %% %[6]d, $3::bigint) desc, %[5]s limit 1 for update skip locked)
+returning b.used + (select coalesce(sum(%[7]s), 0)::bigint from dipwell.shards s where s.limit_id = %[3]d and s.key = $1::text and s.shard <> b.shard), b.ts, %[8]s`,
+		shardLeftSQL(r, n, "b", now, grid), now, id, d.Number, over, n, shardLeftSQL(r, n, "s", now, grid), seen)
+	s.takeWhole = fmt.Sprintf(`update dipwell.buckets b set %s
+where %s and b.key = (select x.key from dipwell.buckets x where x.limit_id = %d and x.key = $1::text for update skip locked)
+returning b.used, b.ts, %s`, c.set, c.where, id, seen)
+}
+
+// part returns an expression for the part of whole tokens, in units, that a shard has.
+// The first shards have one token more, if n does not divide whole.
+func part(whole, unit, n int64, row string) string {
+	less, more := whole/n*unit, whole%n
+	if more == 0 {
+		return fmt.Sprint(less)
+	}
+	return fmt.Sprintf("case when %s.shard < %d then %d else %d end", row, more, less+unit, less)
+}
+
+// shardLeftSQL returns the units used at now of a shard, which never uses more than its
+// part of the burst.
+func shardLeftSQL(r *store.Rule, n int64, row, now string, grid sqlexpr.Expr) string {
+	enough := sqlexpr.Unbounded
+	if least := (store.Rule{Every: r.Every, Add: r.Add/n + 1}); !ticksNeedNoClamp(&least) {
+		enough = sqlexpr.Int((r.Burst/n+1)*r.Unit/(r.Add/n) + 1)
+	}
+	left := func(add int64) string {
+		return sqlstep.LeftAfter(sqlexpr.Op(row+".used"), ticksSQL(r, row+".ts", now, grid), sqlexpr.Int(add), enough).String()
+	}
+	if r.Add%n == 0 {
+		return left(r.Add / n)
+	}
+	return fmt.Sprintf("case when %s.shard < %d then %s else %s end", row, r.Add%n, left(r.Add/n+1), left(r.Add/n))
+}
+
+// takeSharded decides a Take that may be granted in full, of a limit whose keys may have
+// shards.
+func (s functions) takeSharded(ctx context.Context, g *store.Group, e *entry) error {
+	op := &g.Ops[0]
+	var scratch store.Rule
+	rule := op.RuleFor(&scratch)
+	scattered := s.scattered.has(e.id, op.Key)
+	if s.autocommit() {
+		row, now, err := s.takeShard(ctx, e, op, rule, scattered)
+		if err == nil {
+			grant(g, rule, op.Cost, row, now)
+			return nil
+		}
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return storeError(err, true)
+		}
+		scattered = false // or all that have room are locked
+	}
+	var outcome int
+	var row store.State
+	var now int64
+	err := s.db.QueryRow(ctx, takeShardsSQL, e.id, op.Key, op.Cost, int64(op.Def.Number), op.Def.Shards, scattered, s.testNow()).
+		Scan(&outcome, &row.Used, &row.TS, &now, &scattered)
+	if err != nil {
+		return storeError(err, true)
+	}
+	s.scattered.note(e.id, op.Key, outcome > 0 && scattered)
+	row.Version = op.Def.Number
+	switch outcome {
+	case shardsTaken:
+		grant(g, rule, op.Cost, row, now)
+		return nil
+	case shardsRefused:
+		_, _, err = op.Step(now, row, false)
+		g.Allowed, g.Reserved = op.Allowed, false
+		return err
+	}
+	return s.decide(ctx, g, []*entry{e})
+}
+
+// takeShardsSQL calls the function that takes from a key with shards.
+const takeShardsSQL = `select outcome, coalesce(used, 0), coalesce(ts, 0), coalesce(n, 0), coalesce(spread, false)
+from dipwell_internal.take_shards($1, $2, $3, $4::int, $5, $6, $7)`
+
+// Outcomes of dipwell_internal.take_shards. 0 leaves the call to decide.
+const (
+	shardsTaken   = 1
+	shardsRefused = 2
+)
+
+// takeShard takes from a shard, or from the row of a key without shards. The error is
+// pgx.ErrNoRows if there is no such row that has room and is not locked.
+func (s functions) takeShard(ctx context.Context, e *entry, op *store.Op, r *store.Rule, scattered bool) (row store.State, now int64, err error) {
+	units := op.Cost * r.Unit
+	sql, args := e.takeWhole, s.takeArgs(op.Key, r, units, room(r, units, r.Cap))
+	if scattered {
+		sql, args = e.takeShard, s.takeArgs(op.Key, r, units, rand.Int64N(op.Def.Shards))
+	}
+	var at instant
+	err = s.db.QueryRow(ctx, sql, args...).Scan(&row.Used, &row.TS, &at)
+	return row, int64(at), err
+}
+
+// applyScattered decides those groups of a batch one by one that take from a key with
+// shards, and returns a batch of the others, with their places in b.
+func (s functions) applyScattered(ctx context.Context, b *store.Batch) (rest *store.Batch, places []int) {
+	if s.scattered.slots.Load() == nil {
+		return b, nil
+	}
+	known := *s.limits.entries.Load()
+	var scattered []*store.Group
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		if len(g.Ops) == 1 && g.Hold == nil && g.Ops[0].Verb == store.VerbTake {
+			if e := known[g.Ops[0].Def.Name]; e != nil && e.def.Shards > 1 && s.scattered.has(e.id, g.Ops[0].Key) {
+				scattered = append(scattered, g)
+				continue
+			}
+		}
+		places = append(places, i)
+	}
+	if scattered == nil {
+		return b, nil
+	}
+	s.decideOneByOne(ctx, scattered)
+	rest = &store.Batch{}
+	for _, i := range places {
+		rest.Groups = append(rest.Groups, b.Groups[i])
+	}
+	return rest, places
+}

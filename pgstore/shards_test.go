@@ -1,0 +1,392 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
+	"github.com/dipwell/dipwell/storetest"
+)
+
+// scatterSQL spreads all rows that have no records over $1 shards each, or over those
+// of their limit if $1 is null.
+const scatterSQL = `select count(dipwell_internal.scatter(v, b.key, coalesce($1::bigint, l.shards), b.used, b.ts)) from
+	(select x.limit_id, x.key, x.version, x.used, x.ts from dipwell.buckets x where x.lows is null order by x.limit_id, x.key for update skip locked) b
+	join dipwell.versions v on v.limit_id = b.limit_id and v.number = b.version join dipwell.limits l on l.id = b.limit_id and l.algorithm <> 'concurrency'
+	where v.every > 0 and ($1::bigint is not null or l.shards > 1 and l.version = b.version and v.cap - b.used >= l.shards * v.unit)`
+
+// A scattering store spreads all rows over shards before each call.
+type scattering struct{ *pgstore.Store }
+
+func (s *scattering) Apply(ctx context.Context, b *store.Batch) error {
+	if _, err := pgstore.DBOf(s.Store).Exec(ctx, scatterSQL, 4); err != nil {
+		return err
+	}
+	return s.Store.Apply(ctx, b)
+}
+
+// TestScattered runs the suite on keys that are spread over shards whenever a call
+// begins. Whatever the call is, it must find what it would have found in one row.
+func TestScattered(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
+		return &scattering{open(t, now).(*pgstore.Store)}
+	}, storetest.Brief, storetest.Parallel)
+}
+
+// shardRule is the Go twin of the part that one of n shards has of a rule.
+func shardRule(r store.Rule, n, i int64) store.Rule {
+	part := func(whole int64) int64 {
+		if i < whole%n {
+			return whole/n + 1
+		}
+		return whole / n
+	}
+	r.Add, r.Burst = part(r.Add), part(r.Burst)
+	r.Cap = r.Burst * r.Unit
+	r.Enough = (r.MaxUsed + r.Add - 1) / r.Add
+	return r
+}
+
+// usedAt returns the units that a row uses at t, or at its own time if that is later.
+func usedAt(r store.Rule, s store.State, t int64) int64 {
+	return r.Apply(s, t, store.VerbCheck, 0).Before
+}
+
+// gathered is the Go twin of dipwell_internal.whole: what shards are together.
+func gathered(r store.Rule, shards []store.State) (whole store.State) {
+	for _, s := range shards {
+		whole.TS = max(whole.TS, s.TS)
+	}
+	for i, s := range shards {
+		whole.Used += usedAt(shardRule(r, int64(len(shards)), int64(i)), s, whole.TS)
+	}
+	return whole
+}
+
+// readShards returns the rows of a key: its shards, or its one row.
+func readShards(t testing.TB, pool *pgxpool.Pool, key string) (shards []store.State, whole bool) {
+	t.Helper()
+	rows, err := pool.Query(context.Background(), `select used, ts from (
+		select used, ts, shard from dipwell.shards where key = $1 union all select used, ts, -1 from dipwell.buckets where key = $1 and lows is null) x order by shard`, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shards, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s store.State, err error) {
+		err = row.Scan(&s.Used, &s.TS)
+		return s, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return shards, len(shards) < 2
+}
+
+var shardedLimits = []store.Limit{
+	{Name: "bucket", Rate: 7, Period: 3 * time.Second, Burst: 21, Shards: 4},
+	{Name: "fast", Rate: 300_000, Period: time.Second, Burst: 33, Shards: 16},
+	{Name: "slow", Rate: 999_983, Period: 30 * 24 * time.Hour, Burst: 37, Shards: 8},
+	{Name: "window", Algorithm: store.FixedWindow, Rate: 11, Period: 10 * time.Second, Burst: 23, Shards: 8},
+	{Name: "interval", Algorithm: store.Interval, Rate: 5, Period: time.Second, Burst: 19, Shards: 5, Start: "0s"},
+}
+
+// TestShardsTwin sends random calls to keys that are spread every now and then, and
+// compares each answer with what the rows were before it. A take changes one shard, as
+// its part of the rule allows, or the key as a whole; it is refused only if the whole
+// has no room.
+func TestShardsTwin(t *testing.T) {
+	for _, l := range shardedLimits {
+		for _, how := range []string{"statements", "transaction", "batch"} {
+			t.Run(l.Name+"/"+how, func(t *testing.T) {
+				t.Parallel()
+				pool := recycledPool(t, "dipwell", migrated)
+				now := int64(1_700_000_000_000_000)
+				s := newStore(t, pool, pgstore.Config{Clock: func() int64 { return now }, Poll: -1})
+				d, err := s.Define(context.Background(), l, store.OwnerCode)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for seed := range uint64(2) {
+					r := shardsRun{T: t, pool: pool, s: s, d: d, how: how, key: fmt.Sprintf("k%d", seed), random: rand.New(rand.NewPCG(seed, 1))}
+					for range 150 {
+						now += r.random.Int64N(l.Period.Microseconds() / l.Rate)
+						r.call(now)
+					}
+					if r.shard == 0 || r.whole == 0 || r.refused == 0 {
+						t.Errorf("%d takes of a shard, %d of the whole, %d refused", r.shard, r.whole, r.refused)
+					}
+				}
+			})
+		}
+	}
+}
+
+type shardsRun struct {
+	*testing.T
+	pool   *pgxpool.Pool
+	s      *pgstore.Store
+	d      *store.Definition
+	how    string
+	key    string
+	random *rand.Rand
+
+	shard, whole, refused int // takes
+}
+
+func (r *shardsRun) call(now int64) {
+	r.Helper()
+	if r.random.IntN(3) == 0 {
+		if _, err := r.pool.Exec(context.Background(), scatterSQL, nil); err != nil {
+			r.Fatal(err)
+		}
+	}
+	before, _ := readShards(r.T, r.pool, r.key)
+	var scratch store.Rule
+	rule := *r.d.RuleFor(r.key, &scratch)
+	was := store.State{TS: now}
+	if len(before) > 1 {
+		was = gathered(rule, before)
+	} else if len(before) == 1 {
+		was = before[0]
+	}
+	verb := store.VerbTake
+	if r.random.IntN(4) == 0 {
+		verb = []store.Verb{store.VerbCheck, store.VerbTakeUpTo, store.VerbCharge, store.VerbRefund, store.VerbReset}[r.random.IntN(5)]
+	}
+	op := store.Op{Def: r.d, Key: r.key, Verb: verb, Cost: 1 + r.random.Int64N(3)}
+	if r.random.IntN(10) == 0 {
+		op.Cost = 1 + r.random.Int64N(rule.Burst/2)
+	}
+	if verb == store.VerbReset {
+		op.Cost = 0
+	}
+	got := r.apply(op)
+	want := rule.Apply(was, now, verb, op.Cost)
+	if got.Allowed != want.Allowed || got.Granted != want.Granted || got.Retry != want.Retry || got.Never != want.Never {
+		r.Fatalf("%v of %d at %d: %+v, want %+v; rows %+v", verb, op.Cost, now, got, want, before)
+	}
+	after, whole := readShards(r.T, r.pool, r.key)
+	if verb == store.VerbTake && !want.Allowed {
+		if r.refused++; fmt.Sprint(after) != fmt.Sprint(before) {
+			r.Fatalf("a refusal changed %+v to %+v", before, after)
+		}
+		return
+	}
+	if verb != store.VerbTake || !want.Allowed || whole {
+		used := int64(0)
+		switch {
+		case len(after) > 1: // nothing was written
+			used = usedAt(rule, gathered(rule, after), now)
+		case len(after) == 1:
+			used = usedAt(rule, after[0], now)
+		}
+		if used != want.After || got.Remaining != max(rule.Cap-want.After, 0)/rule.Unit {
+			r.Fatalf("%v of %d at %d: %d used afterwards, want %d; %+v", verb, op.Cost, now, used, want.After, got)
+		}
+		if verb == store.VerbTake {
+			r.whole++
+		}
+		return
+	}
+	r.shard++
+	r.oneShard(now, op.Cost, rule, before, after, got)
+}
+
+// oneShard checks that a take changed one shard, and what it answered of the whole.
+func (r *shardsRun) oneShard(now, cost int64, rule store.Rule, before, after []store.State, got store.Answer) {
+	r.Helper()
+	n, changed, used := int64(len(after)), 0, int64(0)
+	for i := range after {
+		part := shardRule(rule, n, int64(i))
+		used += usedAt(part, after[i], now)
+		if before[i] == after[i] {
+			continue
+		}
+		changed++
+		if o := part.Apply(before[i], now, store.VerbTake, cost); !o.Allowed || after[i] != (store.State{Used: o.After, TS: o.TS}) {
+			r.Fatalf("shard %d went from %+v to %+v at %d, by %d tokens; its rule is %+v", i, before[i], after[i], now, cost, part)
+		}
+	}
+	if changed != 1 || got.Remaining != (rule.Cap-used)/rule.Unit || got.Used != used {
+		r.Fatalf("%d shards changed, %+v to %+v; answer %+v, %d units are used", changed, before, after, got, used)
+	}
+}
+
+// apply makes one call.
+func (r *shardsRun) apply(op store.Op) store.Answer {
+	r.Helper()
+	ctx := context.Background()
+	b := &store.Batch{Groups: []store.Group{{Ops: []store.Op{op}}}}
+	err := error(nil)
+	switch r.how {
+	case "transaction":
+		err = pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error { return r.s.With(tx).Apply(ctx, b) })
+	case "batch":
+		other := store.Op{Def: r.d, Key: fmt.Sprint("other", r.random.Int()), Verb: store.VerbTake, Cost: 1}
+		b.Groups = append(b.Groups, store.Group{Ops: []store.Op{other}})
+		err = r.s.Apply(ctx, b)
+	default:
+		err = r.s.Apply(ctx, b)
+	}
+	if err = errors.Join(err, b.Groups[0].Err); err != nil {
+		r.Fatal(err)
+	}
+	return b.Groups[0].Ops[0].Answer
+}
+
+// TestShardsHeld checks that as many transactions as there are shards hold a token at
+// the same time, that the next one waits and is not refused, and that what is refused
+// is refused without waiting.
+func TestShardsHeld(t *testing.T) {
+	pool := newPool(t)
+	ctx := context.Background()
+	must(t, pool, "select dipwell.define('orders', rate => 1, per => interval '1 day', burst => 80, shards => 8)")
+	take := func(db pgstore.DB, cost int) (allowed bool, remaining int, err error) {
+		err = db.QueryRow(ctx, "select allowed, remaining from dipwell.take('orders', null, $1)", cost).Scan(&allowed, &remaining)
+		return
+	}
+	begin := func() pgx.Tx {
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = tx.Rollback(ctx) })
+		must(t, tx, "set local lock_timeout = '1min'")
+		return tx
+	}
+	if ok, _, err := take(pool, 1); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	first, second := begin(), begin()
+	if ok, _, err := take(first, 1); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := take(second, 1)
+		done <- err
+	}()
+	eventually(t, "waiting for the row", func() bool {
+		return number(t, pool, "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()") == 1
+	})
+	if err := first.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(<-done, second.Commit(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	if n := number(t, pool, "select count(*) from dipwell.shards"); n != 8 {
+		t.Fatalf("%d rows after two transactions met, want 8", n)
+	}
+	var open []pgx.Tx
+	for range 8 {
+		tx := begin()
+		if ok, _, err := take(tx, 1); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		open = append(open, tx)
+	}
+	if ok, _, err := take(pool, 79); ok || err != nil { // 77 are left, whatever becomes of the others
+		t.Fatal(ok, err)
+	}
+	late := begin()
+	must(t, late, "set local lock_timeout = '1ms'")
+	var locked *pgconn.PgError
+	if _, _, err := take(late, 1); !errors.As(err, &locked) || locked.Code != "55P03" {
+		t.Fatalf("all shards are locked and have tokens: %v, want a wait", err)
+	}
+	for i, tx := range open {
+		if err := []func(context.Context) error{tx.Commit, tx.Rollback}[i%2](ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ok, left, err := take(pool, 73); !ok || left != 0 || err != nil {
+		t.Fatalf("%v, %d remain, %v; want all of the other 73", ok, left, err)
+	}
+}
+
+// TestShardsUnderLoad checks that what 32 writers take is what is used, while the
+// number of shards changes, SQL and Go take side by side, and keys are spread, swept
+// and gathered.
+func TestShardsUnderLoad(t *testing.T) {
+	pool := connect(t, pgtest.Database(t, "dipwell", migrated)+"&pool_max_conns=40")
+	ctx := context.Background()
+	s := newStore(t, pool, pgstore.Config{})
+	limit := store.Limit{Name: "hot", Rate: 1, Period: 24 * time.Hour, Burst: 4000, Shards: 4}
+	limiter, err := dipwell.New(s, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var granted, refused atomic.Int64
+	var all sync.WaitGroup
+	fail := make(chan error, 64)
+	for w := range 32 {
+		all.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(w), 2))
+			for range 60 {
+				cost := 1 + random.Int64N(4)
+				if random.IntN(20) == 0 {
+					cost = 100 + random.Int64N(1900)
+				}
+				var ok bool
+				var err error
+				if w%2 == 0 {
+					err = pool.QueryRow(ctx, "select allowed from dipwell.take('hot', 'k', $1)", cost).Scan(&ok)
+				} else {
+					var d dipwell.Decision
+					d, err = limiter.Take(ctx, "hot", "k", cost)
+					ok = d.Allowed
+				}
+				if err != nil {
+					fail <- err
+					return
+				}
+				if ok {
+					granted.Add(cost)
+				} else {
+					refused.Add(1)
+				}
+			}
+		})
+	}
+	all.Go(func() {
+		for i := range 40 {
+			limit.Shards = []int64{4, 8, 3, 0}[i%4]
+			limit.MaxDebt = store.NoDebt
+			_, err := limiter.Define(ctx, limit, store.OwnerCode)
+			if err == nil {
+				_, err = pool.Exec(ctx, scatterSQL, nil)
+			}
+			if err == nil {
+				_, err = s.Sweep(ctx, 1000)
+			}
+			if err != nil {
+				fail <- err
+				return
+			}
+		}
+	})
+	all.Wait()
+	select {
+	case err := <-fail:
+		t.Fatal(err)
+	default:
+	}
+	d, err := limiter.Check(ctx, "hot", "k", 0)
+	if err != nil || d.Remaining != 4000-granted.Load() || granted.Load() < 3000 || refused.Load() == 0 {
+		t.Fatalf("%d granted, %d calls refused, %d remaining of 4000; %v", granted.Load(), refused.Load(), d.Remaining, err)
+	}
+}
