@@ -44,7 +44,7 @@ func (k *key) idle() (last int64, idle bool) {
 
 // missed counts a call that no lease could answer, and asks for tokens if there is need.
 func (s *Store) missed(k *key, d *store.Definition, cost int64) {
-	mono, _ := s.now()
+	mono, _ := s.clock.now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.seen, k.def = mono, d
@@ -62,7 +62,7 @@ func (s *Store) missed(k *key, d *store.Definition, cost int64) {
 
 // learn remembers what the store said of a key.
 func (s *Store) learn(k *key, op *store.Op) {
-	mono, _ := s.now()
+	mono, _ := s.clock.now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.remaining = op.Remaining
@@ -118,7 +118,7 @@ func (s *Store) need(k *key, mono int64) {
 // request asks the store for a chunk, and keeps it.
 func (s *Store) request(k *key) {
 	k.mu.Lock()
-	sent, wall := s.now() // before sending: the tokens live from then
+	sent, wall := s.clock.exact() // before sending: the tokens live from then
 	d := k.def
 	k.measure(d, sent)
 	n := k.wanted(d)
@@ -149,7 +149,7 @@ func (s *Store) request(k *key) {
 
 // answered takes the answer of a request.
 func (s *Store) answered(k *key, d *store.Definition, op *store.Op, err error, n, sent, wall int64) {
-	mono, _ := s.now()
+	mono, _ := s.clock.now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.asking = false
@@ -170,7 +170,8 @@ func (s *Store) answered(k *key, d *store.Definition, op *store.Op, err error, n
 	}
 	d = op.Def
 	s.taken.Add(op.Granted)
-	c := &chunk{def: d, sent: sent, from: mono + op.Delay*1000, dies: sent + int64(d.Lease), early: wall - int64(d.Lease), late: wall + int64(d.Lease),
+	life := int64(d.Lease) - s.clock.off
+	c := &chunk{def: d, sent: sent, from: mono + op.Delay*1000 + s.clock.off, dies: sent + life, early: wall - life, late: wall + life,
 		size: op.Granted, pool: op.Granted, most: max(1, n/calls), remaining: op.Remaining, fullAt: mono + op.Reset*1000,
 		keepsUnused: op.Verb == store.VerbReserve, stripes: percpu.New[stripe]()}
 	s.keep(k, c, mono)
@@ -211,7 +212,7 @@ func (s *Store) advance(k *key, c *chunk, dead bool, mono int64) *chunk {
 
 // expire retires a chunk that has died, although no call has come since.
 func (s *Store) expire(k *key, c *chunk) {
-	mono, _ := s.now()
+	mono, _ := s.clock.now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
@@ -228,7 +229,7 @@ func (s *Store) expire(k *key, c *chunk) {
 
 // drop forgets the tokens of a key; with giveBack they are given back.
 func (s *Store) drop(k *key, giveBack bool) {
-	mono, _ := s.now()
+	mono, _ := s.clock.now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, c := range []*chunk{k.now.Swap(nil), k.next} {
@@ -281,7 +282,7 @@ func (s *Store) giveBack(k *key, c *chunk, left int64) int64 {
 			return 0
 		}
 	}
-	mono, _ := s.now()
+	mono, _ := s.clock.now()
 	n := s.unused(c, left, mono)
 	if n < 1 {
 		return 0

@@ -58,7 +58,7 @@ type Store struct {
 	inner    store.Store
 	holds    func(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error)
 	registry *store.Registry // of the inner store's limits; nil if it has none
-	now      func() (mono, wall int64)
+	clock    *clock
 	run      func(f func())
 	after    func(d time.Duration, f func())
 	table    table
@@ -81,9 +81,12 @@ func New(inner store.Store, c Config) (*Store, error) {
 		return nil, errors.New("lease: the inner store is nil")
 	}
 	ab := store.AbilitiesOf(inner)
-	s := &Store{inner: inner, holds: ab.Holds, now: c.clocks(), run: c.Go, after: c.After, table: newTable()}
+	s := &Store{inner: inner, holds: ab.Holds, clock: systemClock(), run: c.Go, after: c.After, table: newTable()}
 	if ab.Limits != nil {
 		s.registry = ab.Limits.Registry()
+	}
+	if c.Clock != nil && c.Wall != nil {
+		s.clock = &clock{exact: func() (int64, int64) { return c.Clock(), c.Wall() }}
 	}
 	if s.run == nil {
 		s.run = func(f func()) { go f() }
@@ -94,18 +97,6 @@ func New(inner store.Store, c Config) (*Store, error) {
 	s.idle.L = &s.mu
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
-}
-
-// clocks returns a function that reads both clocks.
-func (c *Config) clocks() func() (mono, wall int64) {
-	if c.Clock != nil && c.Wall != nil {
-		return func() (int64, int64) { return c.Clock(), c.Wall() }
-	}
-	began := time.Now()
-	return func() (int64, int64) {
-		t := time.Now()
-		return int64(t.Sub(began)), t.UnixNano()
-	}
 }
 
 // Abilities returns those of the inner store with Quick, which answers from leases, and
@@ -181,7 +172,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 }
 
 func (s *Store) takeOne(ctx context.Context, b *store.Batch, g *store.Group, op *store.Op) error {
-	mono, _ := s.now()
+	mono, _ := s.clock.now()
 	k := s.table.findOrAdd(op.Def, op.Key, mono)
 	if k == nil {
 		return s.inner.Apply(ctx, b)
@@ -223,7 +214,7 @@ func (s *Store) take(k *key, d *store.Definition, cost int64) (*chunk, int64) {
 	if c == nil {
 		return nil, 0
 	}
-	mono, wall := s.now()
+	mono, wall := s.clock.now()
 	for c != nil {
 		if c.def.Number < d.Number || !c.alive(mono, wall) {
 			c = s.advance(k, c, true, mono)

@@ -59,3 +59,7 @@ func (t *ticker) read(start time.Time, epoch int64, count uint64) int64 {
 	}
 	return us
 }
+
+// Counter returns the processor's time stamp counter. It is 0 on processors without a
+// counter that is read at once.
+func Counter() uint64 { return counter() }

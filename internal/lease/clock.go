@@ -1,0 +1,82 @@
+package lease
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/memory"
+)
+
+// A clock reads the monotonic and the wall clock, in ns. Reading both of the system in
+// each call would be most of a decision, so in between it adds what the processor's
+// counter says. It does so for about 1 ms after a reading, and the counter's pace is
+// measured again at each. So the time is off by less than mostOff, whatever the counter
+// does; tokens die that much earlier.
+type clock struct {
+	exact func() (mono, wall int64)
+	off   int64 // ns: the most that now can differ from exact
+	last  atomic.Pointer[reading]
+}
+
+// A reading is a time with the counter at that time.
+type reading struct {
+	mono, wall int64
+	count      uint64
+	pace       uint64 // of a count, in 2^-32 ns; 0: not known
+	most       uint64 // counts for which it may be used
+}
+
+const (
+	reliance = uint64(time.Millisecond)
+	mostOff  = int64(2 * time.Millisecond)
+	// A counter of 1 to 6 GHz; others are not relied on.
+	fastest, slowest = uint64(1<<32) / 6, uint64(1 << 32)
+)
+
+// systemClock is the clock of this machine.
+func systemClock() *clock {
+	began := time.Now()
+	c := &clock{off: mostOff, exact: func() (int64, int64) {
+		t := time.Now()
+		return int64(t.Sub(began)), t.UnixNano()
+	}}
+	c.last.Store(&reading{})
+	return c
+}
+
+// now returns the time, at most off away from exact.
+func (c *clock) now() (mono, wall int64) {
+	if c.off == 0 {
+		return c.exact()
+	}
+	r, count := c.last.Load(), memory.Counter()
+	since := count - r.count
+	if since >= r.most {
+		return c.read(r, count)
+	}
+	passed := int64(since * r.pace >> 32)
+	return r.mono + passed, r.wall + passed
+}
+
+// read reads the system's clocks, and measures the pace of the counter since the last
+// reading if that was 0.5 ms to 1 s ago. A pace that has changed is not relied on.
+func (c *clock) read(last *reading, count uint64) (mono, wall int64) {
+	mono, wall = c.exact()
+	if count == 0 {
+		return mono, wall
+	}
+	passed, counts := uint64(mono-last.mono), count-last.count
+	if last.count != 0 && passed < reliance/2 && last.most == 0 {
+		return mono, wall // too soon to measure
+	}
+	next := &reading{mono: mono, wall: wall, count: count}
+	if last.count != 0 && passed >= reliance/2 && passed <= uint64(time.Second) && counts < 1<<40 {
+		next.pace = passed << 32 / max(counts, 1)
+		steady := last.pace == 0 || next.pace-last.pace+last.pace>>8 < last.pace>>7
+		if steady && next.pace >= fastest && next.pace <= slowest {
+			next.most = reliance << 32 / next.pace
+		}
+	}
+	c.last.CompareAndSwap(last, next)
+	return mono, wall
+}
