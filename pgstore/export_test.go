@@ -127,3 +127,6 @@ func HoldStatements() map[string]string {
 
 // DBOf returns what a store was opened over.
 func DBOf(s *Store) DB { return s.db }
+
+// Refresh reads the limits, as a store does once in each Poll.
+func Refresh(ctx context.Context, s *Store) error { return s.cat.Refresh(ctx) }

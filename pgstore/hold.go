@@ -14,18 +14,20 @@ import (
 
 // heldColumns are those of dipwell_internal.held that a held reads.
 const heldColumns = `h.allowed, h.never, h.shadow, h.granted, h.remaining, h.retry, h.reset, h.used, h.ts, h.version, coalesce(h.bound, false),
-    h.limit_id, h.key, h.takes, h.cost, coalesce(h.expires, 0), h.repeated, coalesce(h.plan, '')`
+    h.limit_id, h.key, h.takes, h.cost, coalesce(h.expires, 0), h.repeated, coalesce(h.plan, ''), h.row_plan, h.row_override`
 
-// Holds of one limit in full go by the public functions, which are faster than those
-// that decide any hold.
+// Holds of one limit without overrides go in full by the public functions, which are
+// faster than those that decide any hold and do not say what decided.
 const (
 	holdOneSQL = `select h.allowed, h.never, false, h.granted, h.remaining, coalesce(dipwell_internal.micros(h.retry_after), 0), dipwell_internal.micros(h.reset_after),
-    null::bigint, null::bigint, null::int, not h.allowed and not h.never, 0, '', 1, $3::bigint, coalesce(dipwell_internal.micros(h.expires - timestamptz 'epoch'), 0), h.repeated, ''
+    null::bigint, null::bigint, null::int, not h.allowed and not h.never, 0, '', 1, $3::bigint, coalesce(dipwell_internal.micros(h.expires - timestamptz 'epoch'), 0), h.repeated, '', null::text, null::jsonb
 from dipwell.hold($1::text, $2::text, $3::bigint, $4::bigint * interval '1 microsecond', $5::text) h`
 	makeHoldSQL  = `select ` + heldColumns + ` from dipwell_internal.hold_group($1::int[], $2::text[], $3::bigint[], $4::int[], $5::text, $6::bigint, $7::bigint, $8::text[], $9::bigint[]) h`
-	settleOneSQL = `select h.allowed, h.never, false, h.granted, h.remaining, 0, dipwell_internal.micros(h.reset_after),
-    null::bigint, null::bigint, null::int, false, p.limit_id, p.key, p.takes, coalesce($2::bigint, p.tokens), p.expires, h.repeated, coalesce(p.plan, '')
-from dipwell.hold_parts p cross join lateral dipwell.settle(p.id, $2::bigint) h where p.id = $1::text and p.part = 1 and p.parts = 1`
+	settleOneSQL = `with p as materialized (select x.* from dipwell.hold_parts x where x.id = $1::text and x.part = 1 and x.parts = 1
+    and not exists (select from dipwell.limits l where l.id = x.limit_id and l.overridden))
+select h.allowed, h.never, false, h.granted, h.remaining, 0, dipwell_internal.micros(h.reset_after),
+    null::bigint, null::bigint, null::int, false, p.limit_id, p.key, p.takes, coalesce($2::bigint, p.tokens), p.expires, h.repeated, coalesce(p.plan, ''), null::text, null::jsonb
+from p cross join lateral dipwell.settle(p.id, $2::bigint) h`
 	settleHoldSQL = `select ` + heldColumns + ` from dipwell_internal.settle_group($1::text, $2::bigint[], $3::bigint) h`
 	extendHoldSQL = `select ` + heldColumns + ` from dipwell_internal.extend_group($1::text, $2::bigint, $3::bigint) h`
 	keyHoldsSQL   = `select p.id, p.tokens, p.expires from dipwell.hold_parts p
@@ -43,13 +45,15 @@ type held struct {
 	cost     int64
 	expires  int64
 	repeated bool
-	plan     string
+	plan     string // that the call named
+	decided  *string
+	override []byte
 }
 
 func readHeld(rows pgx.Rows) (all []held, err error) {
 	var h held
 	_, err = pgx.ForEachRow(rows, []any{&h.Allowed, &h.Never, &h.Shadow, &h.Granted, &h.Remaining, &h.Retry, &h.Reset, &h.used, &h.ts, &h.version, &h.Bound,
-		&h.id, &h.key, &h.takes, &h.cost, &h.expires, &h.repeated, &h.plan}, func() error {
+		&h.id, &h.key, &h.takes, &h.cost, &h.expires, &h.repeated, &h.plan, &h.decided, &h.override}, func() error {
 		all = append(all, h)
 		return nil
 	})
@@ -95,7 +99,7 @@ func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) err
 		return err
 	}
 	sql, args := makeHoldSQL, []any{ids, keys, costs, takes, c.ID, c.TTL, s.testNow(), plans, floors}
-	if op := &g.Ops[0]; n == 1 && s.clock == nil && op.Takes == 1 && op.Cost > 0 && op.Def.Mode == store.Enforce && op.Def.Parent == "" && op.Def.Plan == "" && op.Floor == 0 {
+	if op := &g.Ops[0]; n == 1 && s.clock == nil && op.Takes == 1 && op.Cost > 0 && op.Def.Mode == store.Enforce && !known[0].def.Overridden && op.Def.Parent == "" && op.Def.Plan == "" && op.Floor == 0 {
 		sql, args = holdOneSQL, []any{op.Def.Name, keyOrNull(op.Key), op.Cost, c.TTL, c.ID}
 	}
 	all, err := s.askHeld(ctx, sql, args...)
@@ -107,7 +111,7 @@ func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) err
 	}
 	g.Allowed, g.Reserved, c.Expires, c.Repeated = true, false, all[0].expires, all[0].repeated
 	for i, h := range all {
-		g.Ops[i].Answer = h.answer(g.Ops[i].Def)
+		h.answer(&g.Ops[i])
 		g.Allowed = g.Allowed && h.Allowed
 		s.refused.note(known[i].id, g.Ops[i].Key, !h.Allowed)
 	}
@@ -121,14 +125,17 @@ func keyOrNull(key string) *string {
 	return &key
 }
 
-// answer returns the answer of an op under def. Without a version, or if it is another
-// one, it does not say what is used.
-func (h *held) answer(def *store.Definition) store.Answer {
-	a := h.Answer
-	if h.version != nil && uint32(*h.version) == def.Number && h.ts != nil {
-		a.Used, a.TS = *h.used, *h.ts
+// answer sets the answer of an op, and its Def to what decided. Where it does not know
+// that, it does not say what is used.
+func (h *held) answer(op *store.Op) {
+	known := false
+	if h.version != nil {
+		known = setDecider(op, uint32(*h.version), h.decided, h.override)
 	}
-	return a
+	op.Answer = h.Answer
+	if known && h.ts != nil {
+		op.Used, op.TS = *h.used, *h.ts
+	}
 }
 
 // settle settles or extends a hold.
@@ -176,7 +183,9 @@ func (s functions) settle(ctx context.Context, g *store.Group) error {
 			if plan := def.WithPlan(h.plan); plan != nil {
 				def = plan
 			}
-			g.Ops = append(g.Ops, store.Op{Def: def, Key: h.key, Takes: h.takes, Cost: h.cost, Answer: h.answer(def)})
+			op := store.Op{Def: def, Key: h.key, Takes: h.takes, Cost: h.cost}
+			h.answer(&op)
+			g.Ops = append(g.Ops, op)
 		}
 	}
 	return nil

@@ -83,12 +83,13 @@ func setDecider(op *store.Op, version uint32, plan *string, override []byte) boo
 		o.Prepare()
 		decider = base.WithOverride(o)
 	case version == op.Def.Number:
-	case version == base.Number:
-		decider = base
 	case plan != nil:
-		if decider = base.WithPlan(*plan); decider == nil || decider.Number != version {
+		decider = base.WithPlan(*plan)
+		if decider == nil || decider.Number != version && decider.Mode != store.Unlimited { // a concurrency limit counts it under its own
 			return false
 		}
+	case version == base.Number:
+		decider = base
 	default:
 		return false
 	}

@@ -373,9 +373,10 @@ func (b *bundle) add(g *store.Group, known []*entry, of map[bucketKey]bundleRef)
 
 // takesLess reports whether an op of a group may be granted less than its cost even if
 // all of it is there: a TakeUpTo of several limits takes the least from each, and one
-// in shadow mode may have less than the others.
+// in shadow mode, or with a burst below the cost, may have less than the others.
 func takesLess(g *store.Group, op *store.Op) bool {
-	return g.Ops[0].Verb == store.VerbTakeUpTo && (op.Cost != g.Ops[0].Cost || op.Def.Mode == store.Shadow && len(g.Ops) > 1)
+	return len(g.Ops) > 1 && g.Ops[0].Verb == store.VerbTakeUpTo &&
+		(op.Cost != g.Ops[0].Cost || op.Def.Mode == store.Shadow || op.Cost > op.Def.Rule.Burst)
 }
 
 // canUseSet reports whether set.sql can decide a group, and looks up its

@@ -88,7 +88,11 @@ func (s *sqlStore) group(ctx context.Context, g *store.Group) error {
 		if op.Floor > 0 {
 			sql, args = sql+fmt.Sprintf(", floor => $%d", len(args)+1), append(args, op.Floor)
 		}
+		own := s.own(ctx, op)
 		err := s.call(ctx, g, sql+")", args...)
+		if op.Def.Override == nil && own != nil {
+			op.Asked, op.Def = cmp.Or(op.Asked, op.Def), own
+		}
 		var pg *pgconn.PgError
 		if op.Verb != store.VerbCharge || !errors.As(err, &pg) || pg.ConstraintName != "cost" { // a charge that is too large is an error in SQL, and for a Limiter
 			return err
@@ -105,6 +109,14 @@ func (s *sqlStore) group(ctx context.Context, g *store.Group) error {
 // hold decides a group about a hold by a Go store without a clock of its own, which
 // calls the public functions where it can, with that of the transaction.
 func (s *sqlStore) hold(ctx context.Context, g *store.Group) error {
+	for i := range g.Ops {
+		name := g.Ops[i].Def.Name
+		if d, old := s.Registry().Lookup(name), s.clockless.Registry().Lookup(name); d != nil && old != nil && d.Overridden != old.Overridden {
+			if err := pgstore.Refresh(ctx, s.clockless); err != nil {
+				return err
+			}
+		}
+	}
 	tx, err := s.pool.Begin(ctx)
 	if err != nil {
 		return err
@@ -241,6 +253,25 @@ func (s *sqlStore) answer(ctx context.Context, op *store.Op, a store.Answer) {
 	if a.Allowed && (a.Retry > 0 || a.Never) {
 		op.Shadow = true
 	}
+}
+
+// own returns the definition that the row of a charge is under, which decides it, and
+// which SQL does not return; or nil.
+func (s *sqlStore) own(ctx context.Context, op *store.Op) *store.Definition {
+	var row store.State
+	var version int32
+	d := s.Registry().Lookup(op.Def.Name)
+	if d == nil || op.Verb != store.VerbCharge || s.pool.QueryRow(ctx, `select b.used, b.ts, b.version from dipwell.buckets b
+		join dipwell.limits l on l.id = b.limit_id where l.name = $1 and b.key = $2`, op.Def.Name, op.Key).Scan(&row.Used, &row.TS, &version) != nil {
+		return nil
+	}
+	row.Version = uint32(version)
+	own := d.Own(row, s.now())
+	var scratch store.Rule
+	if own.RuleFor(op.Key, &scratch).Apply(row, s.now(), store.VerbCheck, 0).Before == 0 { // a full row is as none
+		return nil
+	}
+	return own
 }
 
 func key(k string) *string {

@@ -221,7 +221,7 @@ func calendarVectors(t *testing.T) (lines []any) {
 func TestGolden(t *testing.T) {
 	for name, lines := range map[string]func(*testing.T) []any{
 		"apply.jsonl": applyVectors, "carry.jsonl": carryVectors, "origin.jsonl": originVectors, "calendar.jsonl": calendarVectors,
-		"giveback.jsonl": giveVectors,
+		"giveback.jsonl": giveVectors, "calls.jsonl": callVectors,
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer

@@ -333,13 +333,12 @@ func (d *Definition) expire(row State, key string, now int64, rs []Record, n int
 }
 
 // isShort reports whether an op got less than it asked for, so that giving back
-// expired holds may change its answer.
+// expired holds may change its answer. Beside an override that ends, the answer is also
+// about the time after it.
 func (op *Op) isShort() bool {
-	switch {
-	case op.Never || op.Def.Mode == Blocked:
-		return false
-	case !op.Allowed || op.Shadow || op.Delay > 0:
-		return true
+	if !op.Allowed || op.Shadow || op.Delay > 0 {
+		o := op.Def.Override
+		return !op.Never && op.Def.Mode != Blocked || o != nil && o.Until != 0
 	}
 	return op.Verb == VerbTakeUpTo && op.Granted < op.Cost
 }

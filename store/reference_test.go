@@ -301,6 +301,9 @@ func ceilRat(r *big.Rat) int64  { return -floorRat(new(big.Rat).Neg(r)) }
 
 // setOverride sets or ends the override.
 func (k *refKey) setOverride(o *refOverride, now int64) {
+	if o == nil && k.override == nil {
+		return // the row stays as it is
+	}
 	used, t, kind := k.own(now)
 	old := k.def(kind, len(k.versions)-1)
 	none := k.used.Sign() == 0

@@ -300,7 +300,7 @@ func (d *Definition) convertRecords(rs []Record, o *Override, now int64) {
 }
 
 // SetOverrideIn sets the override of a key of limit d at the time now, in µs, or ends
-// it if o is nil. It converts the row of the key in the same step, and stores what
+// it if o is nil. Ending one that is not there changes nothing. It converts the row of the key in the same step, and stores what
 // changes in the table, as DecideIn does. It returns the override with its ID and
 // Version. The error is one of the table's, a *FieldError as CheckOverride returns it,
 // or ErrStaleDefinition.
@@ -320,8 +320,12 @@ func (d *Definition) SetOverrideIn(t Table, key string, o *Override, now int64) 
 		return nil, err
 	}
 	was := row.Override
+	if o == nil && was == nil {
+		return nil, nil // the row stays as it is
+	}
+	records = slices.Clone(records)
 	if row.Lows != nil {
-		if row, records, err = base.Own(row, max(now, row.TS)).Advance(row, key, now, slices.Clone(records)); err != nil {
+		if row, records, err = base.Own(row, max(now, row.TS)).Advance(row, key, now, records); err != nil {
 			return nil, err
 		}
 	}

@@ -14,7 +14,7 @@ type duty struct{ name, text, cases string }
 
 var duties = []duty{
 	{"atomic", "lock all rows of a group before reading them, and keep the locks until the group is decided and stored",
-		"race-take race-take-up-to race-group race-refill first-insert cas-collapse lock-wait-double-credit group-all-or-nothing group-sixteen batch-independent-groups worked-5-user-and-tenant levels levels-take-up-to levels-take-up-to-shadow race-levels"},
+		"race-take race-take-up-to race-group race-refill first-insert cas-collapse lock-wait-double-credit group-all-or-nothing group-sixteen batch-independent-groups worked-5-user-and-tenant levels levels-take-up-to levels-take-up-to-above-burst levels-take-up-to-shadow race-levels"},
 	{"clock", "read the store's own clock, not the caller's, once for each group, after its rows are locked",
 		"two-clocks caller-clock clock-back late-writer-wipes"},
 	{"write", "store the rows for which Decide set write, with TS and Version; after a refusal or a Check store nothing",
@@ -47,21 +47,21 @@ var duties = []duty{
 		"sweep sweep-race"},
 	{"plans", "store all 32 bits of State.Version, which name the plan too, and decide under Op.Def as the caller set it, and with Op.Floor",
 		"plan plan-leased plan-retry plan-alternates plan-window plan-unlimited plan-blocked plan-shadow plan-charge plan-charge-full plan-reserve plan-reserve-bounded plan-group plan-change " +
-			"floor floor-check floor-group"},
+			"floor floor-check floor-group plan-golden floor-golden"},
 	{"overrides", "have the ability Overrides (Definition.SetOverrideIn); read the override of a key with its row, and also if it has none; keep one that has ended until the row was converted; a Drop deletes them",
 		"override-until override-retry-beyond-its-end override-numbers override-above-plan override-of-a-new-key override-blocked " +
 			"override-unlimited override-ended override-replaced override-reset override-sweep override-swept-after-its-end override-of-an-old-version override-change " +
-			"override-reservation override-charge override-list override-bad-input override-drop"},
+			"override-reservation override-charge override-list override-bad-input override-drop override-golden"},
 	{"holds", "have the ability Holds; keep every field of Hold and Record; give back expired holds where a call gets less than it asked for, and in the sweep; a Reset or a Drop ends the holds of the row",
 		"hold hold-refused hold-list settle-less settle-as-held settle-nothing settle-more settle-beyond-max-charge hold-beside-ban settle-again " +
-			"hold-expires settle-expired settle-given-back settle-expired-beyond-max-charge hold-kept hold-forgotten hold-again hold-again-override hold-again-ended " +
+			"hold-expires hold-expires-override hold-expires-ban settle-expired settle-given-back settle-expired-beyond-max-charge hold-kept hold-forgotten hold-again hold-again-override hold-again-ended " +
 			"extend extend-ended hold-several hold-reset hold-reset-all hold-reset-expired hold-reset-forgotten hold-nothing hold-unlimited hold-shadow hold-plan hold-blocked " +
 			"hold-floor hold-leaky hold-bad-input hold-expires-up-to hold-expires-sixteen hold-expires-check hold-sweep hold-drop " +
-			"settle-beside-dropped hold-takes-add-up hold-change hold-clock-back hold-before-later"},
+			"settle-beside-dropped hold-takes-add-up hold-change hold-clock-back hold-before-later hold-golden levels-golden"},
 	{"concurrency", "keep the records of a row that has no Lows, and read them with the row",
 		"concurrency concurrency-settle concurrency-expires concurrency-time concurrency-extend concurrency-check concurrency-reset " +
-			"concurrency-verbs concurrency-change concurrency-unlimited concurrency-override concurrency-algorithm concurrency-beside " +
-			"concurrency-clock-back concurrency-sweep"},
+			"concurrency-verbs concurrency-change concurrency-unlimited concurrency-override concurrency-override-expired concurrency-algorithm concurrency-beside " +
+			"concurrency-clock-back concurrency-sweep concurrency-golden"},
 	{"all", "this case plays random histories of all calls; fix other failures first, then look at the call in the message",
 		"model giving-back"},
 }

@@ -142,6 +142,27 @@ var holdCases = []testCase{
 			b.Errorf("%+v", op.Answer)
 		}
 	})},
+	// The same where the override of the key ends before the call would fit by time, and
+	// never fits afterwards.
+	{"hold-expires-override", onHolds(func(b *caller) {
+		b.hold("h", 5*second, "c k 10")
+		b.override("c", store.Override{Key: "k", Burst: 12, Until: b.clock.Load() + 10*second})
+		b.wait(5*time.Second - time.Microsecond)
+		b.take("c k 12", false)
+		b.wait(time.Microsecond)
+		b.take("c k 12", true)
+	})},
+	// A hold that expires under an override that blocks the key is free at its end.
+	{"hold-expires-ban", onHolds(func(b *caller) {
+		b.hold("h", 5*second, "c k 9")
+		b.override("c", store.Override{Key: "k", Plan: "banned", Until: b.clock.Load() + 10*second})
+		b.wait(5 * time.Second)
+		if op := b.take("c k 10", false); op.Never || op.Retry != 5*second || op.Bound {
+			b.Errorf("%+v", op.Answer)
+		}
+		b.wait(5 * time.Second)
+		b.take("c k 10", true)
+	})},
 	// An expired hold that is settled charges the actual cost, once.
 	{"settle-expired", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 10")
@@ -642,6 +663,16 @@ var concurrencyCases = []testCase{
 		}
 		b.wait(10 * time.Second)
 		b.hold("x", 10*second, "c k 7")
+	})},
+	// Whoever calls when the override of the key ends, what expired holds took is free before.
+	{"concurrency-override-expired", onConcurrency(func(b *caller) {
+		b.hold("h", 10*second, "c k 5")
+		b.override("c", store.Override{Key: "k", Burst: 3, Until: b.clock.Load() + 30*second})
+		b.wait(10 * time.Second)
+		if op := b.do(store.VerbCheck, "c:banned k 2").Ops[0]; !op.Allowed {
+			b.Errorf("%+v", op.Answer)
+		}
+		b.hold("i", 10*second, "c:banned k 2")
 	})},
 	// The algorithm stays.
 	{"concurrency-algorithm", onConcurrency(func(b *caller) {

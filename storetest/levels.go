@@ -15,6 +15,7 @@ import (
 var levelCases = []testCase{
 	{"levels", levels},
 	{"levels-take-up-to", levelsTakeUpTo},
+	{"levels-take-up-to-above-burst", levelsTakeUpToAboveBurst},
 	{"levels-take-up-to-shadow", levelsTakeUpToShadow},
 	{"levels-reserve", levelsReserve},
 	{"race-levels", raceLevels},
@@ -88,6 +89,16 @@ func levelsTakeUpTo(e *env) {
 	e.level(store.VerbTakeUpTo, "b/1", 10, true, 3, [3]int64{17, 6, 0})
 	e.level(store.VerbTakeUpTo, "b/1", 0, true, 0, [3]int64{17, 6, 0})
 	e.level(store.VerbTakeUpTo, "b/2", 1, false, 0, [3]int64{20, 6, 0})
+}
+
+// A level that could never grant the cost counts for the least too.
+func levelsTakeUpToAboveBurst(e *env) {
+	e.tree(5, 8, 30)
+	for day := range 3 { // rows that are new, and rows that are there
+		e.at(time.Duration(day) * 24 * time.Hour)
+		e.level(store.VerbTakeUpTo, "a/1", 7, true, 5, [3]int64{0, 3, 25})
+		e.level(store.VerbTakeUpTo, "a/2", 9, true, 3, [3]int64{2, 0, 22})
+	}
 }
 
 // A level in shadow mode counts for the least while it would allow the call.

@@ -59,7 +59,7 @@ var severalKeys = map[string]bool{
 	"plan-group": true, "floor-group": true, "hold-several": true, "hold-again": true, "hold-reset": true, "hold-reset-all": true, "hold-drop": true, "settle-beside-dropped": true, "hold-takes-add-up": true, "hold-bad-input": true, "concurrency-beside": true,
 	"worked-5-user-and-tenant": true, "group-same-key-adds-up": true, "group-shadow": true, "group-sixteen": true,
 	"group-shared-bucket": true, "cancel-group": true, "cancel-beside-charge": true, "race-group": true,
-	"levels": true, "levels-take-up-to": true, "levels-take-up-to-shadow": true, "levels-reserve": true, "race-levels": true,
+	"levels": true, "levels-take-up-to": true, "levels-take-up-to-above-burst": true, "levels-take-up-to-shadow": true, "levels-reserve": true, "race-levels": true, "levels-golden": true,
 }
 
 // seed selects one random history. A failure's message has the number.
@@ -98,7 +98,7 @@ func Run(t *testing.T, open Open, options ...Option) {
 }
 
 func cases() [][]testCase {
-	return [][]testCase{worked, regressions, verbCases, groupCases, levelCases, reservationCases, givingBackCases, changeCases, windowCases, keyCases, waitCases, planCases, overrideCases, holdCases, concurrencyCases, raceCases, historyCases, goldenCases}
+	return [][]testCase{worked, regressions, verbCases, groupCases, levelCases, reservationCases, givingBackCases, changeCases, windowCases, keyCases, waitCases, planCases, overrideCases, holdCases, concurrencyCases, raceCases, historyCases, goldenCases, goldenCallCases}
 }
 
 type testCase struct {

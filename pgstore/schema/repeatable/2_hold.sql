@@ -224,7 +224,9 @@ create type dipwell_internal.held as (
     cost      bigint,
     expires   bigint,
     repeated  boolean,
-    plan      text
+    plan      text,
+    row_plan  text,
+    row_override jsonb
 );
 comment on type dipwell_internal.held is 'The result of a call about a hold for one limit and key.';
 comment on column dipwell_internal.held.allowed is 'Whether the call is allowed.';
@@ -244,6 +246,8 @@ comment on column dipwell_internal.held.takes is 'hold_parts.takes.';
 comment on column dipwell_internal.held.cost is 'Tokens asked for, or settled to.';
 comment on column dipwell_internal.held.expires is 'When the hold expires, in µs since the Unix epoch.';
 comment on column dipwell_internal.held.plan is 'The plan that the call named; null: none.';
+comment on column dipwell_internal.held.row_plan is 'The plan that decided; null: none.';
+comment on column dipwell_internal.held.row_override is 'The override that decided; null: none.';
 comment on column dipwell_internal.held.repeated is 'The same call was made before, and nothing was changed now.';
 
 create function dipwell_internal.hold_state(ps dipwell.hold_parts[], repeated boolean, at bigint) returns setof dipwell_internal.held
@@ -270,6 +274,8 @@ begin
             h.used := a.row_used;
             h.ts := a.row_ts;
             h.version := a.row_version;
+            h.row_plan := a.row_plan;
+            h.row_override := a.row_override;
         end if;
         h.limit_id := p.limit_id;
         h.key := p.key;
@@ -345,6 +351,8 @@ begin
                 h.ts := a.row_ts;
                 h.version := a.row_version;
                 h.bound := a.bound;
+                h.row_plan := a.row_plan;
+                h.row_override := a.row_override;
                 n := a.n;
                 done := done || h;
                 units := units || a.row_unit;

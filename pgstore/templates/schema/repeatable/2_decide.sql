@@ -227,6 +227,26 @@ comment on function dipwell_internal.retry_bounded is
 -- Each statement of a volatile function sees what was committed before it. So both
 -- passes read the rows first, then the definitions, then the clock: what was read
 -- before a wait for a lock may be older than the row.
+create function dipwell_internal.retry_of_holds(l dipwell.limits, o dipwell.key_overrides, asked dipwell_internal.definition, of_key text,
+    a dipwell_internal.answer, need bigint, n bigint, t bigint, out never boolean, out retry bigint) language plpgsql stable as $$
+declare
+    over boolean := o.id is not null and dipwell_internal.decides(o, t);
+begin
+    if (case when over then o.mode else asked.mode end) is distinct from 'blocked' then
+        retry := dipwell_internal.hold_retry(l.id, of_key, a.used, need, (a.rule).cap, n);
+    end if;
+    if over and o.until is not null and coalesce(n + retry >= o.until, true) then
+        retry := case asked.mode when 'blocked' then null when 'unlimited' then 0 else dipwell_internal.hold_retry(l.id, of_key, a.used, need, (asked.rule).cap, n) end;
+        if retry is not null then
+            retry := greatest(o.until - n, retry);
+        end if;
+    end if;
+    never := retry is null;
+    retry := coalesce(retry, 0);
+end $$;
+comment on function dipwell_internal.retry_of_holds is
+    'The first time in µs from n at which a refused call of a concurrency limit would be allowed, because holds expire or the override of the key ends; or never. a is the answer without them, need the tokens. Go twin: Op.answerConcurrency.';
+
 create function dipwell_internal.decide(limit_ids int[], keys text[], verbs int[], costs bigint[], max_delays bigint[],
     reservation uuid default null, at bigint default null, plans text[] default null, floors bigint[] default null, as_is boolean default false)
 returns table (allowed boolean, never boolean, shadow boolean, granted bigint, remaining bigint, retry bigint, reset bigint, delay bigint, n bigint,
@@ -353,7 +373,7 @@ begin
             a := dipwell_internal.answer_one(ls[i], ds[i], os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], false);
             answers[i] := a;
             -- What expired holds took comes back first.
-            if (listed[i] or ls[i].algorithm = 'concurrency') and not a.never and not as_is
+            if (listed[i] or ls[i].algorithm = 'concurrency') and (not a.never or os[i].until is not null) and not as_is
                 and (not a.allowed or a.shadow or verbs[i] = 2 and a.granted < costs[i] or a.delay > 0)
                 and (case when locks then dipwell_internal.expire_holds(limit_ids[i], keys[i], n) > 0 else dipwell_internal.has_expired_hold(limit_ids[i], keys[i], n) end) then
                 short := verbs[1] <> 1;
@@ -463,12 +483,9 @@ begin
         bound := (not a.allowed or a.shadow) and not a.never and (listed[i] or ls[i].algorithm = 'concurrency')
             and dipwell_internal.has_live_hold(limit_ids[i], keys[i], n);
         if ls[i].algorithm = 'concurrency' then
-            if bound then
-                retry := case when os[i].mode is distinct from 'blocked' then
-                    dipwell_internal.hold_retry(limit_ids[i], keys[i], a.used, costs[i] + coalesce(floors[i], 0), (a.rule).cap, n) end;
-                if dipwell_internal.decides(os[i], greatest(n, ts[i])) and os[i].until is not null and coalesce(n + retry >= os[i].until, true) then
-                    retry := greatest(os[i].until - n, dipwell_internal.hold_retry(limit_ids[i], keys[i], a.used, costs[i] + coalesce(floors[i], 0), ((ds[i]).rule).cap, n));
-                end if;
+            if not a.allowed or a.shadow then
+                select x.never, x.retry into never, retry from dipwell_internal.retry_of_holds(ls[i], os[i], ds[i], keys[i], a, costs[i] + coalesce(floors[i], 0), n, greatest(n, ts[i])) x;
+                bound := not never and dipwell_internal.has_live_hold(limit_ids[i], keys[i], n);
             end if;
             reset := case when a.used > 0 then coalesce(dipwell_internal.hold_reset(limit_ids[i], keys[i], n), reset) else 0 end;
         end if;

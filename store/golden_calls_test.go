@@ -1,0 +1,489 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dipwell/dipwell/store"
+	"github.com/dipwell/dipwell/testdata/golden"
+)
+
+// A callKind is the limits of a kind of history, and what its callers do.
+type callKind struct {
+	name   string
+	limits []string
+	calls  []string // "LIMIT[:PLAN]" that callers name
+	acts   []string // what they do, one as often as another
+	floors bool
+	plans  []string // of overrides
+}
+
+var bucketPlans = []string{
+	"a=4/1s,burst=10,max_debt=20,plans=pro:rate=9;burst=30|free:mode=unlimited|banned:mode=blocked|seen:mode=shadow",
+	"w=5/7s,algorithm=fixed_window,start=0s,burst=9,plans=pro:rate=8;burst=20",
+	"i=2/1s,algorithm=interval,start=0s,burst=8,max_debt=6,plans=less:burst=3",
+}
+
+// The fourth level is the lowest. Each level refuses sometimes.
+var trees = []string{
+	"tenant=6/1s,burst=14,parts=1,max_debt=9",
+	"user=3/1s,burst=8,max_debt=2,parent=tenant,plans=pro:rate=6;burst=15|free:mode=unlimited",
+	"org=9/1s,burst=30,parts=1",
+	"unit=7/1s,burst=22,parent=org",
+	"team=5/1s,burst=16,parent=unit,plans=big:burst=40",
+	"member=4/1s,burst=7,parent=team,plans=big:burst=40",
+}
+
+var callKinds = []callKind{
+	{name: "plans", limits: bucketPlans, calls: []string{"a", "a", "a:pro", "a:pro", "a:free", "a:banned", "a:seen", "w", "w:pro", "i", "i:less"},
+		acts: []string{"take", "take", "take", "check", "take_up_to", "reserve", "charge", "refund", "reset", "cancel"}},
+	{name: "overrides", limits: bucketPlans, calls: []string{"a", "a", "a:pro", "a:free", "w", "i"}, plans: []string{"pro", "free", "banned", "seen"},
+		acts: []string{"take", "take", "take", "take", "check", "take_up_to", "reserve", "charge", "reset", "cancel", "override", "override", "end_override", "define", "hold", "settle"}},
+	{name: "holds", limits: []string{
+		"a=3/1s,burst=12,max_debt=15,max_charge=9,plans=pro:burst=20|free:mode=unlimited|seen:mode=shadow",
+		"kept=2/1s,burst=9,on_expire=keep",
+		"w=6/5s,algorithm=fixed_window,start=0s,burst=12"},
+		calls: []string{"a", "a", "a", "a:pro", "a:free", "a:seen", "kept", "kept", "w"},
+		acts:  []string{"hold", "hold", "hold", "hold", "settle", "settle", "settle", "extend", "take", "check", "take_up_to", "reserve", "cancel", "reset"}},
+	{name: "concurrency", limits: []string{"c=6,algorithm=concurrency,plans=free:mode=unlimited|big:burst=10|banned:mode=blocked", "a=2/1s,burst=10"},
+		calls: []string{"c", "c", "c", "c", "c", "c:big", "c:big", "c:free", "c:banned"}, plans: []string{"big", "free", "banned"},
+		acts: []string{"hold", "hold", "hold", "hold", "hold", "settle", "settle", "extend", "check", "hold", "override", "end_override"}},
+	{name: "levels", limits: trees, calls: []string{"user", "user", "user:pro", "user:free", "tenant", "member", "member", "member", "member", "member:big", "team", "unit", "user", "member"},
+		acts: []string{"take", "take", "take", "check", "take_up_to", "take_up_to", "take_up_to", "reserve", "reserve", "charge", "refund", "reset", "cancel", "hold", "settle"}},
+	{name: "floor", limits: append(slices.Clone(bucketPlans[:2]), trees[:2]...), calls: []string{"a", "a", "a:pro", "w", "user", "user", "tenant"}, floors: true,
+		acts: []string{"take", "take", "take", "check", "hold", "settle", "take_up_to"}},
+}
+
+const (
+	historiesPerKind = 24
+	stepsPerHistory  = 32
+	goldenEpoch      = int64(1767225600e6)
+)
+
+// A callPlay makes a History: it draws steps and answers them by DecideIn.
+type callPlay struct {
+	*bench
+	*callKind
+	rnd  *rand.Rand
+	n    int // number of the history, which is in its keys and ids
+	h    golden.History
+	ids  map[int]store.Reservation // by step
+	held []string
+	late map[string]bool // keys that have had expired holds: a store may have given them back or not
+	at   []int64         // times at which something ends or begins to fit
+}
+
+func callVectors(t *testing.T) (lines []any) {
+	rnd := rand.New(rand.NewPCG(6, 6))
+	for i := range callKinds {
+		for n := range historiesPerKind {
+			p := &callPlay{bench: newBench(t), callKind: &callKinds[i], rnd: rnd, n: n, ids: map[int]store.Reservation{}, late: map[string]bool{}}
+			p.now = goldenEpoch + int64(n)*3600e6
+			p.h = golden.History{Kind: p.name, Limits: p.limits}
+			for _, l := range p.limits {
+				p.define(l)
+			}
+			for range stepsPerHistory {
+				p.step()
+			}
+			lines = append(lines, &p.h)
+		}
+	}
+	return lines
+}
+
+// pass moves the clock, often to the time at which something ends, or a µs from it.
+func (p *callPlay) pass() {
+	later := slices.DeleteFunc(slices.Clone(p.at), func(at int64) bool { return at-1 <= p.now })
+	switch n := p.rnd.IntN(12); {
+	case n < 5:
+	case n < 7 && len(later) > 0:
+		p.now = slices.Min(later) - 1 + p.rnd.Int64N(3)
+	case n < 11:
+		p.now += p.rnd.Int64N(300e3)
+	default:
+		p.now += p.rnd.Int64N(4e6)
+	}
+}
+
+func (p *callPlay) step() {
+	p.pass()
+	s := golden.Step{At: p.now, Do: p.acts[p.rnd.IntN(len(p.acts))]}
+	switch s.Do {
+	case "hold":
+		p.makeHold(&s)
+	case "settle", "extend":
+		if len(p.held) == 0 && p.rnd.IntN(10) > 0 {
+			s.Do = "hold"
+			p.makeHold(&s)
+			break
+		}
+		p.changeHold(&s)
+	case "cancel":
+		p.cancel(&s)
+	case "override", "end_override":
+		p.override(&s)
+	case "define":
+		if s.Do = "check"; p.rnd.IntN(4) == 0 { // once in several histories
+			s.Do, s.Limit = "define", strings.Replace(p.limits[0], "=4/1s,burst=10", fmt.Sprintf("=%d/1s,burst=%d", 2+p.rnd.Int64N(6), 6+p.rnd.Int64N(9)), 1)
+			p.define(s.Limit)
+			break
+		}
+		p.ask(&s, store.VerbCheck)
+	case "reset", "refund":
+		if p.rnd.IntN(3) > 0 && p.name != "holds" {
+			s.Do = "take"
+		}
+		p.ask(&s, verbOf(s.Do))
+	default:
+		p.ask(&s, verbOf(s.Do))
+	}
+	p.h.Steps = append(p.h.Steps, s)
+}
+
+// keyOf returns a key with as many parts as the limit's level asks for.
+func (p *callPlay) keyOf(limit string) string {
+	key := fmt.Sprintf("k%d", p.n)
+	d := p.reg.Lookup(limit)
+	if !d.Paths {
+		return key + []string{"", "b"}[p.rnd.IntN(5)/4]
+	}
+	for ; d.Parent != ""; d = p.reg.Lookup(d.Parent) {
+		key += "/" + []string{"x", "y"}[p.rnd.IntN(4)/3]
+	}
+	return key
+}
+
+func (p *callPlay) take(verb store.Verb) golden.Take {
+	limit, plan, _ := strings.Cut(p.calls[p.rnd.IntN(len(p.calls))], ":")
+	if verb > store.VerbReserve {
+		plan = ""
+	}
+	t := golden.Take{Limit: limit, Plan: plan, Key: p.keyOf(limit), Cost: p.rnd.Int64N(8)}
+	if burst := p.reg.Lookup(limit).Rule.Burst; p.name == "concurrency" {
+		t.Cost = 1 + p.rnd.Int64N(3)
+		if p.rnd.IntN(4) == 0 {
+			t.Cost = 1 + p.rnd.Int64N(12)
+		}
+	} else if p.rnd.IntN(4) == 0 {
+		t.Cost = 1 + p.rnd.Int64N(burst+2)
+	}
+	if verb == store.VerbReset {
+		t.Cost = 0
+	}
+	if verb == store.VerbCharge {
+		t.Cost = min(t.Cost, 8)
+	}
+	if p.floors && verb <= store.VerbCheck && p.rnd.IntN(3) > 0 {
+		t.Floor = p.rnd.Int64N(8)
+	}
+	return t
+}
+
+// takes draws one take, or several of different keys.
+func (p *callPlay) takes(verb store.Verb, several bool) (list []golden.Take) {
+	list = append(list, p.take(verb))
+	for several && len(list) < 3 && p.rnd.IntN(3) == 0 {
+		t := p.take(verb)
+		if !slices.ContainsFunc(list, func(o golden.Take) bool { return o.Limit == t.Limit && o.Key == t.Key }) {
+			list = append(list, t)
+		}
+	}
+	if p.name == "concurrency" && several && p.rnd.IntN(3) == 0 {
+		list = append(list, golden.Take{Limit: "a", Key: p.keyOf("a"), Cost: p.rnd.Int64N(4)})
+	}
+	return list
+}
+
+// groupOf returns the ops of takes, then those of the parents of their limits, and the
+// index of each take's own op.
+func (p *callPlay) groupOf(verb store.Verb, takes []golden.Take) (ops []store.Op, own []int) {
+	add := func(op store.Op) int {
+		for i := range ops {
+			if same := &ops[i]; same.Def.Name == op.Def.Name && same.Key == op.Key {
+				same.Cost, same.Takes = same.Cost+op.Cost, same.Takes|op.Takes
+				return i
+			}
+		}
+		ops = append(ops, op)
+		return len(ops) - 1
+	}
+	for i, t := range takes {
+		d := p.reg.Lookup(t.Limit).WithPlan(t.Plan)
+		own = append(own, add(store.Op{Def: d, Key: t.Key, Verb: verb, Cost: t.Cost, Floor: t.Floor, Takes: 1 << i}))
+	}
+	for i, t := range takes {
+		key := t.Key
+		for d := p.reg.Lookup(t.Limit); d.Parent != "" && verb != store.VerbReset; {
+			d, key = p.reg.Lookup(d.Parent), key[:strings.LastIndexByte(key, '/')]
+			add(store.Op{Def: d, Key: key, Verb: verb, Cost: t.Cost, Takes: 1 << i})
+		}
+	}
+	return ops, own
+}
+
+func (p *callPlay) ask(s *golden.Step, verb store.Verb) {
+	s.Takes = p.takes(verb, verb <= store.VerbReserve && verb != store.VerbTakeUpTo)
+	g := &store.Group{ID: store.Reservation{6, byte(p.n), byte(p.n >> 8), byte(len(p.h.Steps))}}
+	var own []int
+	g.Ops, own = p.groupOf(verb, s.Takes)
+	p.answer(s, g, own)
+	if s.Want.Reserved = g.Reserved; g.Reserved {
+		p.ids[len(p.h.Steps)] = g.ID
+		p.at = append(p.at, p.now+g.Due())
+	}
+}
+
+func (p *callPlay) makeHold(s *golden.Step) {
+	s.Hold, s.TTL = fmt.Sprintf("%s-%d-%d", p.name, p.n, len(p.h.Steps)), 1000+p.rnd.Int64N(8e6)
+	if s.Takes = p.takes(store.VerbTake, true); len(p.held) > 0 && p.rnd.IntN(8) == 0 { // a repeat, or another call
+		i := slices.IndexFunc(p.h.Steps, func(x golden.Step) bool { return x.Do == "hold" && x.Hold == p.held[len(p.held)-1] })
+		s.Hold, s.TTL, s.Takes = p.h.Steps[i].Hold, p.h.Steps[i].TTL, p.h.Steps[i].Takes
+		if p.rnd.IntN(3) == 0 {
+			s.TTL++
+		}
+	}
+	g := &store.Group{Hold: &store.HoldCall{Verb: store.MakeHold, ID: s.Hold, TTL: s.TTL}}
+	var own []int
+	g.Ops, own = p.groupOf(store.VerbTake, s.Takes)
+	if p.answer(s, g, own); s.Want.Error == "" && g.Allowed && !g.Hold.Repeated {
+		p.held = append(p.held, s.Hold)
+	}
+}
+
+func (p *callPlay) changeHold(s *golden.Step) {
+	s.Hold = "none"
+	if n := len(p.held); n > 0 && p.rnd.IntN(20) > 0 {
+		s.Hold = p.held[max(0, n-1-p.rnd.IntN(3))]
+	}
+	c := &store.HoldCall{Verb: store.SettleHold, ID: s.Hold}
+	h := p.table.holds[s.Hold]
+	if s.Do == "extend" {
+		s.TTL = 1000 + p.rnd.Int64N(6e6)
+		c.Verb, c.TTL = store.ExtendHold, s.TTL
+	} else if p.rnd.IntN(6) > 0 {
+		var takes uint16
+		for _, part := range h.Parts {
+			takes |= part.Takes
+		}
+		for ; takes > 0; takes >>= 1 {
+			s.Costs = append(s.Costs, p.rnd.Int64N(7))
+		}
+		if p.rnd.IntN(4) == 0 {
+			clear(s.Costs)
+		}
+		if len(s.Costs) > 0 && p.rnd.IntN(10) == 0 {
+			s.Costs[0] = 200 // more than any max_charge
+		}
+		c.Costs = s.Costs
+	}
+	p.answer(s, &store.Group{Hold: c}, nil)
+}
+
+func (p *callPlay) cancel(s *golden.Step) {
+	var list []int
+	for i := range p.ids {
+		list = append(list, i)
+	}
+	if len(list) == 0 {
+		s.Do = "reserve"
+		p.ask(s, store.VerbReserve)
+		return
+	}
+	slices.Sort(list)
+	s.Of = list[p.rnd.IntN(len(list))]
+	_, err := p.decide(&store.Group{ID: p.ids[s.Of], Cancel: true})
+	s.Want.Error = p.classOf(err)
+}
+
+func (p *callPlay) override(s *golden.Step) {
+	s.Limit = p.limits[0][:1]
+	s.Override = &golden.Override{Key: p.keyOf(s.Limit)}
+	var o *store.Override
+	if s.Do == "override" {
+		if p.rnd.IntN(2) == 0 {
+			s.Override.Plan = p.plans[p.rnd.IntN(len(p.plans))]
+		} else if s.Override.Burst = 1 + p.rnd.Int64N(25); p.name != "concurrency" {
+			s.Override.Rate = 1 + p.rnd.Int64N(9)
+		}
+		if p.rnd.IntN(2) == 0 {
+			s.Override.Until = p.now + 1 + p.rnd.Int64N(3e6)
+			p.at = append(p.at, s.Override.Until)
+		}
+		o = &store.Override{Key: s.Override.Key, Plan: s.Override.Plan, Rate: s.Override.Rate, Burst: s.Override.Burst, Until: s.Override.Until}
+	}
+	if _, err := p.reg.Lookup(s.Limit).SetOverrideIn(p.table, s.Override.Key, o, p.now); err != nil {
+		p.t.Fatalf("%+v %+v: %v", s, s.Override, err)
+	}
+}
+
+func (p *callPlay) classOf(err error) string {
+	var field *store.FieldError
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, store.ErrReservation):
+		return "reservation"
+	case errors.Is(err, store.ErrUnknownHold):
+		return "unknown hold"
+	case errors.Is(err, store.ErrHoldConflict):
+		return "conflict"
+	case errors.As(err, &field):
+		return "field"
+	}
+	p.t.Fatal(err)
+	return ""
+}
+
+// answer decides a group and sets what the step wants. own has the index of each take's
+// own op; nil means all of them.
+func (p *callPlay) answer(s *golden.Step, g *store.Group, own []int) {
+	swept := p.swept(g)
+	_, err := p.decide(g)
+	if s.Want.Error = p.classOf(err); err != nil {
+		return
+	}
+	if s.Want.Allowed = g.Allowed; g.Hold != nil && g.Allowed {
+		s.Want.Repeated = g.Hold.Repeated
+		if s.Want.Expires = g.Hold.Expires; s.Want.Expires > p.now {
+			p.at = append(p.at, s.Want.Expires)
+		}
+	}
+	order := slices.Clone(own)
+	for i := range g.Ops {
+		if !slices.Contains(own, i) {
+			order = append(order, i)
+		}
+	}
+	for n, i := range order {
+		op := &g.Ops[i]
+		part := partOf(op)
+		part.Early = p.late[op.Def.Name+"/"+op.Key] && (op.Allowed && !op.Shadow || op.Never || op.Def.Mode == store.Blocked)
+		at := partOf(&swept.Ops[i])
+		at.Early = part.Early
+		if part.Early { // the same but for what the expired holds took
+			part.Remaining, part.Reset = at.Remaining, at.Reset
+		}
+		if at.Bound = part.Bound; at != part {
+			p.t.Fatalf("%s history %d, step %d: %+v; after a sweep %+v\n%+v", p.name, p.n, len(p.h.Steps), part, at, s)
+		}
+		if n < len(own) {
+			part.Granted = min(part.Granted, s.Takes[n].Cost)
+		}
+		if op.Retry > 0 && op.Retry < 10e6 {
+			p.at = append(p.at, p.now+op.Retry)
+		}
+		s.Want.Limits = append(s.Want.Limits, part)
+	}
+}
+
+// swept decides a copy of a group in a copy of the table, of which all rows have been
+// swept, and notes which keys had expired holds.
+func (p *callPlay) swept(g *store.Group) *store.Group {
+	table := newMapTable()
+	maps.Copy(table.rows, p.table.rows)
+	maps.Copy(table.overrides, p.table.overrides)
+	maps.Copy(table.pending, p.table.pending)
+	maps.Copy(table.holds, p.table.holds)
+	for at, records := range p.table.records {
+		table.records[at] = slices.Clone(records)
+		if slices.ContainsFunc(records, func(r store.Record) bool { return r.Hold != "" && !r.Rest && r.Expires <= p.now }) {
+			p.late[at] = true
+			limit, key, _ := strings.Cut(at, "/")
+			if _, err := store.SweepRow(table, &p.reg, limit, key, p.now); err != nil {
+				p.t.Fatal(err)
+			}
+		}
+	}
+	c := *g
+	if c.Ops = slices.Clone(g.Ops); g.Hold != nil {
+		call := *g.Hold
+		c.Hold = &call
+	}
+	err := c.DecideIn(table, &p.reg, p.now)
+	p.classOf(err)
+	return &c
+}
+
+func partOf(op *store.Op) golden.Part {
+	return golden.Part{Limit: op.Def.Name, Key: op.Key, Plan: op.Def.Plan, Allowed: op.Allowed, Never: op.Never, Shadow: op.Shadow, Bound: op.Bound,
+		Granted: op.Granted, Remaining: op.Remaining, Retry: op.Retry, Reset: op.Reset, Delay: op.Delay}
+}
+
+// TestGoldenCallsCover checks that the histories have what they are for.
+func TestGoldenCallsCover(t *testing.T) {
+	seen := map[string]int{}
+	for _, line := range callVectors(t) {
+		h := line.(*golden.History)
+		expires, cost := map[string]int64{}, map[string]int64{}
+		for _, s := range h.Steps {
+			w := s.Want
+			seen[h.Kind+" "+s.Do]++
+			if w.Error != "" {
+				seen[s.Do+": "+w.Error]++
+				continue
+			}
+			for i, part := range w.Limits {
+				if part.Plan != "" {
+					seen[fmt.Sprintf("%s under a plan", h.Kind)]++
+				}
+				if i < len(s.Takes) && s.Takes[i].Floor > 0 && !part.Allowed {
+					seen["refused by a floor"]++
+				}
+				if (h.Kind == "levels" || h.Kind == "floor") && !w.Allowed && !part.Allowed {
+					seen[fmt.Sprintf("%s of %s refused by %s", s.Do, s.Takes[0].Limit, part.Limit)]++
+				}
+				if part.Bound {
+					seen[h.Kind+" bound"]++
+				}
+			}
+			switch {
+			case s.Do == "hold" && w.Repeated:
+				seen["hold repeated"]++
+			case s.Do == "hold" && w.Allowed:
+				expires[s.Hold], cost[s.Hold] = w.Expires, s.Takes[0].Cost
+				if len(s.Takes) > 1 {
+					seen[h.Kind+" hold of several"]++
+				}
+			case s.Do == "hold":
+				seen[h.Kind+" hold refused"]++
+			case s.Do == "extend":
+				expires[s.Hold] = w.Expires
+			case s.Do == "settle" && w.Repeated:
+				seen["settle repeated"]++
+			case s.Do == "settle" && s.At >= expires[s.Hold]:
+				seen["settle late"]++
+			case s.Do == "settle" && len(s.Costs) == 0:
+				seen["settle as held"]++
+			case s.Do == "settle" && s.Costs[0] == 0:
+				seen["settle zero"]++
+			case s.Do == "settle" && s.Costs[0] < cost[s.Hold]:
+				seen["settle below"]++
+			case s.Do == "settle" && s.Costs[0] > cost[s.Hold]:
+				seen["settle above"]++
+			}
+			for _, at := range expires {
+				if d := s.At - at; d >= -1 && d <= 1 {
+					seen[fmt.Sprintf("%+d µs from an expiry", d)]++
+				}
+			}
+		}
+	}
+	for _, what := range []string{"settle below", "settle above", "settle zero", "settle late", "settle as held", "settle repeated", "settle: conflict", "settle: field", "settle: unknown hold",
+		"hold repeated", "hold: conflict", "extend: conflict", "holds extend", "concurrency extend", "holds hold of several", "concurrency hold of several", "holds hold refused", "concurrency hold refused",
+		"levels hold", "floor hold", "overrides hold", "overrides define", "overrides override", "overrides end_override", "concurrency override", "plans cancel", "overrides cancel", "levels cancel", "cancel: reservation",
+		"-1 µs from an expiry", "+0 µs from an expiry", "+1 µs from an expiry", "refused by a floor", "holds bound", "concurrency bound",
+		"plans under a plan", "overrides under a plan", "levels under a plan", "concurrency under a plan",
+		"take of user refused by user", "take of user refused by tenant", "take of member refused by member", "take of member refused by team", "take of member refused by unit", "take of member refused by org",
+		"take_up_to of member refused by member", "take_up_to of user refused by tenant", "reserve of user refused by user", "reserve of user refused by tenant", "hold of user refused by tenant"} {
+		if seen[what] == 0 {
+			t.Errorf("no history has %q", what)
+		}
+	}
+	t.Log(seen)
+}
