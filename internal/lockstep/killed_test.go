@@ -1,6 +1,7 @@
 package lockstep
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -11,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -78,6 +80,8 @@ func killHolders(t *testing.T, url string) {
 	var spans []span
 	var acquired, killed atomic.Int64
 	var group sync.WaitGroup
+	var used usage
+	group.Go(func() { used.watch(more, t, l) })
 	for w := range processes {
 		group.Go(func() {
 			rnd := rand.New(rand.NewPCG(newSeed(), uint64(w)))
@@ -106,9 +110,12 @@ func killHolders(t *testing.T, url string) {
 	}
 	group.Wait()
 	most := mostAtOnce(spans)
-	t.Logf("%d acquires in %v, %d of the processes were killed; at most %d of %d slots were held at once", len(spans), time.Since(begin).Round(time.Millisecond), killed.Load(), most, slots)
+	t.Logf("%d acquires in %v, %d of the processes were killed; at most %d of %d slots were held at once; %v", len(spans), time.Since(begin).Round(time.Millisecond), killed.Load(), most, slots, &used)
 	if most > slots || len(spans) < slots || killed.Load() == 0 {
 		t.Errorf("%d slots were held at once", most)
+	}
+	if target < math.MaxInt && used.mean() < slots/2 {
+		t.Errorf("slots were free while %d processes wanted them: %v", processes, &used)
 	}
 	ended := time.Now()
 	for {
@@ -127,6 +134,35 @@ func killHolders(t *testing.T, url string) {
 	}
 }
 
+// usage is how many slots were in use, at times that do not depend on the workers.
+type usage struct{ times, sum, all int }
+
+func (u *usage) watch(ctx context.Context, t *testing.T, l *dipwell.Limiter) {
+	for tick := time.NewTicker(10 * time.Millisecond); ; {
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return
+		case <-tick.C:
+		}
+		d, err := l.Check(t.Context(), "jobs", "k", 0)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if u.times++; d.Remaining == 0 {
+			u.all++
+		}
+		u.sum += slots - int(d.Remaining)
+	}
+}
+
+func (u *usage) mean() float64 { return float64(u.sum) / float64(max(u.times, 1)) }
+
+func (u *usage) String() string {
+	return fmt.Sprintf("%.1f slots were in use on average, and all of them in %d %% of the time", u.mean(), 100*u.all/max(u.times, 1))
+}
+
 // runHolder runs a worker until ctx ends or its life does, and then kills it.
 func runHolder(ctx context.Context, t *testing.T, url string, life time.Duration, acquired func()) (spans []span, killed bool) {
 	c := exec.Command(os.Args[0])
@@ -142,20 +178,20 @@ func runHolder(ctx context.Context, t *testing.T, url string, life time.Duration
 	}
 	over := time.AfterFunc(life, func() { _ = c.Process.Kill() })
 	end := context.AfterFunc(ctx, func() { _ = c.Process.Kill() })
-	for {
-		var event [2]int64
-		if err := binary.Read(out, binary.LittleEndian, &event); err != nil {
+	for in := bufio.NewReader(out); ; {
+		var event [16]byte
+		if _, err := io.ReadFull(in, event[:]); err != nil {
 			break
 		}
-		if event[1] != 0 {
-			spans = append(spans, span{event[0], event[1]})
+		at, expires := int64(binary.LittleEndian.Uint64(event[:8])), int64(binary.LittleEndian.Uint64(event[8:]))
+		if expires != 0 {
+			spans = append(spans, span{at, expires})
 			acquired()
 		} else { // released
 			last := &spans[len(spans)-1]
-			last.to = min(last.to, event[0])
+			last.to = min(last.to, at)
 		}
 	}
-	_, _ = io.Copy(io.Discard, out)
 	killed = !over.Stop()
 	if ended := !end(); !killed && !ended {
 		t.Errorf("a worker ended: %v", c.Wait())
@@ -211,24 +247,39 @@ func check(err error) {
 	}
 }
 
-// longestWork is how long a worker holds a slot at most.
-const longestWork = 10 * time.Millisecond
+const (
+	longestWork = time.Millisecond      // a worker holds a slot
+	firstPause  = time.Millisecond      // a worker waits after a refusal
+	mostPause   = 32 * time.Millisecond // the same, after several
+)
 
 // holdAndRelease is a worker of TestKilledHolders. It writes the time at which it got a
-// slot and that at which its hold expires, and then the time at which it releases it.
+// slot and that at which its hold expires, and then the time at which it releases it. A
+// worker that is refused again and again waits longer, so that most of the calls are
+// of those who get a slot.
 func holdAndRelease(url string) {
+	runtime.GOMAXPROCS(1) // there are many of them
 	ctx := context.Background()
 	l := openHolder(ctx, url)
-	for {
+	write := func(expires int64) {
+		var event [16]byte
+		binary.LittleEndian.PutUint64(event[:8], uint64(time.Now().UnixMicro()))
+		binary.LittleEndian.PutUint64(event[8:], uint64(expires))
+		_, err := os.Stdout.Write(event[:])
+		check(err)
+	}
+	for pause := firstPause; ; {
 		d, err := l.Hold(ctx, holdTTL, "", dipwell.Take{Limit: "jobs", Key: "k", Cost: 1})
 		check(err)
 		if !d.Allowed {
-			<-time.After(min(d.RetryAfter, time.Duration(1+rand.IntN(4))*time.Millisecond))
+			<-time.After(pause/2 + rand.N(pause))
+			pause = min(2*pause, mostPause)
 			continue
 		}
-		check(binary.Write(os.Stdout, binary.LittleEndian, [2]int64{time.Now().UnixMicro(), d.Expires.UnixMicro()}))
+		pause = firstPause
+		write(d.Expires.UnixMicro())
 		<-time.After(rand.N(longestWork))
-		check(binary.Write(os.Stdout, binary.LittleEndian, [2]int64{time.Now().UnixMicro(), 0}))
+		write(0)
 		// On a machine that starves it for a minute, the record of the hold is gone.
 		if _, err = l.Settle(ctx, d.Hold); err != nil && (!errors.Is(err, store.ErrUnknownHold) || time.Since(d.Expires) < time.Minute) {
 			check(fmt.Errorf("settle: %w", err))
