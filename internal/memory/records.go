@@ -105,13 +105,30 @@ func (sh *shard) set(k *keyExtras, records []store.Record) {
 	if k.lows == nil {
 		records = withoutWithheld(records)
 	}
-	sh.store.records.Add(k.added(records))
-	k.counted += k.added(records)
+	n, kept := k.added(records), k.kept(records)
+	sh.store.records.Add(n)
+	k.counted += n
 	if sh.store.watched.Load() {
 		k.compare(records)
 	}
 	k.records = records
-	sh.reschedule(k)
+	if kept == 0 {
+		sh.reschedule(k)
+		return
+	}
+	for i := kept; i < len(records); i++ {
+		k.next = min(k.next, nextChange(&records[i]))
+	}
+	heap.Fix(&sh.due, k.index)
+}
+
+// kept returns how many of the present records begin a list of records as they are: all
+// of them, if others were appended to them in place. A key may have thousands.
+func (k *keyExtras) kept(records []store.Record) int {
+	if n := len(k.records); n <= len(records) && unsafe.SliceData(k.records) == unsafe.SliceData(records) {
+		return n
+	}
+	return 0
 }
 
 // same reports whether two lists of records are the same memory.
@@ -133,8 +150,11 @@ func (sh *shard) reschedule(k *keyExtras) {
 
 // added returns how many more records of reservations there are.
 func (k *keyExtras) added(records []store.Record) (n int64) {
-	n = -k.counted
-	for i := range records {
+	kept := k.kept(records)
+	if kept == 0 {
+		n = -k.counted
+	}
+	for i := kept; i < len(records); i++ {
 		if records[i].Hold == "" {
 			n++
 		}
@@ -145,8 +165,8 @@ func (k *keyExtras) added(records []store.Record) (n int64) {
 // compare marks the records that differ from the present ones as changed. Both
 // lists have the same order.
 func (k *keyExtras) compare(records []store.Record) {
-	i := 0
-	for j := range k.records {
+	i := k.kept(records)
+	for j := i; j < len(k.records); j++ {
 		was := &k.records[j]
 		if i < len(records) && records[i].Number == was.Number && records[i].Mark == was.Mark {
 			if i++; records[i-1] == *was {

@@ -133,7 +133,7 @@ func TestRecordsThatEndedGo(t *testing.T) {
 // BenchmarkTakeBesideWaits measures a Take of a key with reservations that
 // wait.
 func BenchmarkTakeBesideWaits(b *testing.B) {
-	for _, n := range []int{0, 1, 1000, 5000} {
+	for _, n := range []int{0, 1, 1000, 50_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			now := int64(1e15)
 			_, l, _ := waits(b, n, &now)

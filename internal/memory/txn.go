@@ -182,7 +182,7 @@ func (t *txn) decidePlain(g *store.Group) bool {
 		}
 		rows[i] = r.state
 	}
-	if err := g.Decide(t.now, rows[:len(t.rows)], write[:]); err != nil || g.Reserved {
+	if err := g.Decide(t.now, rows[:len(t.rows)], write[:]); err != nil {
 		return false
 	}
 	for i := range t.rows { // a refusal writes nothing, so that it need not look at records that are due
@@ -195,7 +195,25 @@ func (t *txn) decidePlain(g *store.Group) bool {
 			t.rows[i].state, t.rows[i].wrote = rows[i], true
 		}
 	}
+	if g.Reserved = g.Reserved && g.ID != (store.Reservation{}); g.Reserved {
+		t.reserve(g)
+	}
 	return true
+}
+
+// reserve makes the reservation of a group that decidePlain has decided.
+func (t *txn) reserve(g *store.Group) {
+	p := store.Pending{Due: t.now + g.Due()}
+	for i := range t.rows {
+		r, op := &t.rows[i], &g.Ops[i]
+		if op.Took() == 0 {
+			continue
+		}
+		record := op.Record(&r.state, g.ID, t.now, p.Due)
+		r.records, r.wrote = append(r.records, record), true
+		p.Parts = append(p.Parts, store.PendingPart{Limit: op.Def.Name, Key: op.Key, Number: record.Number, Mark: record.Mark})
+	}
+	_ = t.SetPending(g.ID, p) // it keeps p until the commit
 }
 
 // placeGroup sets the keys of a group.
