@@ -128,6 +128,11 @@ func (d *Decision) appendOne(b []byte) []byte {
 	if d.Repeated {
 		b = append(b, `,"repeated":true`...)
 	}
+	if d.def != nil && d.def.Rule.Pace != nil {
+		rate, reason, _ := d.def.CurrentRate(time.Now().UnixMicro())
+		b = appendInt(b, `,"rate":`, rate)
+		b = append(append(append(b, `,"rate_reason":"`...), reason...), '"')
+	}
 	b = append(b, `,"shadow":`...)
 	b = strconv.AppendBool(b, d.Shadow)
 	b = append(b, `,"source":"`...)

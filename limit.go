@@ -33,6 +33,11 @@ const (
 	Concurrency = store.Concurrency
 )
 
+// Adaptive is a target of latency and errors for what is behind a limit: Limit.Adaptive.
+// The limit's rate moves between a floor and a ceiling to meet it. Limiter.Observe says
+// what was seen.
+type Adaptive = store.Adaptive
+
 // A Plan is a named variant of a limit: Limit.Plans. The zero value of a field is the
 // setting of the limit. A call is under a plan if Take.Plan names it, or if the key has
 // an override with it; what the key used under another plan stays used, in tokens.

@@ -31,7 +31,8 @@ type Limiter struct {
 	registry  *store.Registry
 	same      *limitCache
 	abilities store.Abilities
-	queues    *queues // of callers of Wait; With shares them
+	queues    *queues    // of callers of Wait; With shares them, and observers
+	observers *observers // of adaptive limits
 }
 
 // newTimeout bounds New, so that a store that hangs does not stop a program's start.
@@ -54,9 +55,9 @@ func New(s store.Store, limits ...Limit) (*Limiter, error) {
 }
 
 func newLimiter(s store.Store) *Limiter {
-	l := (&Limiter{same: new(limitCache), queues: new(queues)}).With(s)
+	l := (&Limiter{same: new(limitCache), queues: new(queues), observers: new(observers)}).With(s)
 	if l.definer = l.abilities.Limits; l.definer == nil {
-		l.definer = &localLimits{now: l.abilities.Now}
+		l.definer = &localLimits{now: l.abilities.Now, adaptive: l.abilities.Observe != nil}
 	}
 	l.registry = l.definer.Registry()
 	return l
@@ -318,6 +319,9 @@ func (l *Limiter) decide(ctx context.Context, b *store.Batch, timeout time.Durat
 		err = tooLarge(g)
 	}
 	if err == nil {
+		if l.observers.any.Load() {
+			l.observers.took(g)
+		}
 		return nil
 	}
 	return fail(g, err)

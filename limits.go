@@ -51,6 +51,7 @@ func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) 
 // localLimits keeps the limits of a store without Abilities.Limits, in this process.
 type localLimits struct {
 	now      func(ctx context.Context) (int64, error)
+	adaptive bool // the store can observe
 	registry store.Registry
 }
 
@@ -59,6 +60,9 @@ var _ store.Definer = (*localLimits)(nil)
 func (o *localLimits) Registry() *store.Registry { return &o.registry }
 
 func (o *localLimits) Define(ctx context.Context, l Limit, owner string) (*store.Definition, error) {
+	if l.Adaptive != (Adaptive{}) && !o.adaptive {
+		return nil, store.NoAdaptive(l.Name)
+	}
 	now, err := o.now(ctx)
 	if err != nil {
 		return nil, err

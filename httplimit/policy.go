@@ -87,10 +87,11 @@ func (p *policy) effective(d *dipwell.Decision) int64 {
 	// The bucket is full burst-1 tokens after the next token.
 	full := d.ResetAfter.Microseconds()
 	rest := mulDivUp(max(0, r.Burst-1), r.Unit, r.Add)
-	if rest > full/r.Every {
+	every, parts := tick(r)
+	if rest/parts > full/every {
 		return 1
 	}
-	return max(1, seconds(time.Duration(full-rest*r.Every)*time.Microsecond))
+	return max(1, seconds(time.Duration(full-rest/parts*every)*time.Microsecond))
 }
 
 // boundary returns the seconds to the next boundary, given the time to the
@@ -125,10 +126,20 @@ func policyWindow(def *store.Definition) int64 {
 	return max(1, seconds(def.Period))
 }
 
+// tick returns the length of a tick: a part of a number of µs. An adaptive limit has
+// its present one.
+func tick(r *store.Rule) (every, parts int64) {
+	if r.Pace != nil {
+		return 1, r.Pace.State().History.LevelAt(time.Now().UnixMicro())
+	}
+	return r.Every, 1
+}
+
 // ceilSeconds returns the time in which n tokens come back, in seconds rounded up.
 func ceilSeconds(n int64, r *store.Rule) int64 {
-	ticks := mulDivUp(n, r.Unit, r.Add)
-	hi, lo := bits.Mul64(uint64(ticks), uint64(r.Every))
+	every, parts := tick(r)
+	ticks := mulDivUp(n, r.Unit, r.Add) / parts
+	hi, lo := bits.Mul64(uint64(ticks), uint64(every))
 	if hi >= 1e6 {
 		return maxInteger
 	}

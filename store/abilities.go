@@ -47,6 +47,11 @@ type Abilities struct {
 	// Holds returns the live holds of a key, the one that expires first first.
 	Holds func(ctx context.Context, d *Definition, key string) ([]KeyHold, error)
 
+	// Observe adds what was seen of the calls behind an adaptive limit, at the present
+	// instant of the store's clock, and moves its rate as Adaptive says. If it is nil,
+	// the store cannot keep adaptive limits, and its Define refuses them.
+	Observe func(ctx context.Context, d *Definition, o Observation) error
+
 	// Sweep deletes rows that are full, at most n, and returns how many.
 	Sweep func(ctx context.Context, n int) (int, error)
 

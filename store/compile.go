@@ -16,6 +16,9 @@ var ticks = [...]int64{1, 1e3, 1e6, 60e6}
 func (l Limit) compile() (r Rule, warning string, err error) {
 	c := compiler{Limit: l}
 	if err = c.check(); err == nil {
+		err = c.checkAdaptive()
+	}
+	if err == nil {
 		err = c.compile()
 	}
 	if err == nil {
@@ -34,6 +37,8 @@ func (c *compiler) compile() error {
 		return nil
 	case c.windowed():
 		return c.window()
+	case c.Adaptive != (Adaptive{}):
+		return c.adaptive()
 	}
 	return c.bucket()
 }
@@ -43,7 +48,7 @@ func (c *compiler) compile() error {
 // about the base limit.
 func (l Limit) compileVariant(p *Plan, every int64) (Limit, Rule, error) {
 	c := compiler{Limit: l.with(p), every: every, plan: p.Name}
-	c.Plans = Plans{}
+	c.Plans, c.Adaptive = Plans{}, Adaptive{} // the rate of a plan is fixed
 	if (p.Mode == Unlimited || p.Mode == Blocked) && (p.Rate != 0 || p.Period != 0 || p.Burst != 0 || p.MaxDebt != 0) {
 		return c.Limit, Rule{}, c.bad("mode", "%s leaves the key to the base limit; leave out rate, per, burst and max_debt", planModes[p.Mode])
 	}
@@ -418,6 +423,9 @@ func mostUnits(every, add int64) int64 {
 // tokens: a caller who calls at every retry time then gets less than the rate.
 func (c *compiler) warning() string {
 	r := &c.r
+	if r.Pace != nil {
+		return c.adaptiveWarning()
+	}
 	if c.Algorithm == Concurrency || r.Cap == 0 || r.Cap >= r.Unit+r.Add-1 {
 		return ""
 	}

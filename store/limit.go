@@ -125,6 +125,10 @@ type Limit struct {
 	// Default: they use its shared bucket.
 	Parts int64
 
+	// Adaptive makes the rate of a token bucket follow what is observed behind the
+	// limit. Rate is then where it begins. Default: the rate is fixed.
+	Adaptive Adaptive
+
 	TTL      time.Duration // the longest time that a hold may ask for, at most 31 days; default 1 day
 	OnExpire ExpiryPolicy  // default GiveBack
 

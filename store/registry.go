@@ -220,6 +220,10 @@ func (r *Registry) Retire(name string, oldest uint32) {
 // setVersion makes d the version after old, or the same version if both count alike.
 func (d *Definition) setVersion(old *Definition, now int64) {
 	if sameCounting(old, d) {
+		if d.Rule.Pace != nil {
+			old.Rule.Pace.Retarget(d.Rule.Pace.Config())
+			d.Rule.Pace = old.Rule.Pace
+		}
 		d.Number, d.Since, d.Policy, d.Past = old.Number, old.Since, old.Policy, old.Past
 		return
 	}
@@ -230,7 +234,8 @@ func (d *Definition) setVersion(old *Definition, now int64) {
 func sameCounting(a, b *Definition) bool {
 	ra, rb := a.Rule, b.Rule
 	ra.Calendar, rb.Calendar = nil, nil // they follow from Start and Period
-	if ra != rb || max(a.Shards, 1) != max(b.Shards, 1) || a.Start != b.Start || a.Period != b.Period {
+	ra.Pace, rb.Pace = nil, nil         // that of the old one goes on
+	if ra != rb || max(a.Shards, 1) != max(b.Shards, 1) || a.Start != b.Start || a.Period != b.Period || a.Adaptive.Floor != b.Adaptive.Floor || a.Adaptive.Ceiling != b.Adaptive.Ceiling {
 		return false
 	}
 	// Plans and overrides change what is written, not what was compiled from it.

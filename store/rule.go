@@ -1,13 +1,16 @@
 package store
 
-import "github.com/dipwell/dipwell/internal/calendar"
+import (
+	"github.com/dipwell/dipwell/internal/adaptive"
+	"github.com/dipwell/dipwell/internal/calendar"
+)
 
 // A Rule is a limit in whole numbers. Add units come back at each tick, ticks are
 // Every µs apart and aligned to Origin, and at most Cap units may be in use. A
 // token is Unit units. No number is above MaxInt. NewDefinition makes a Rule.
 type Rule struct {
 	Unit   int64 // units in a token
-	Every  int64 // µs between ticks; 0: the ticks follow a calendar
+	Every  int64 // µs between ticks; 0: the ticks follow a calendar or an adaptive rate
 	Add    int64 // units given back at a tick
 	Cap    int64 // units that Take may use
 	Origin int64 // µs since the Unix epoch; if Every is 0, µs after each boundary of the calendar
@@ -21,7 +24,8 @@ type Rule struct {
 	Leaky  bool // Take works as Reserve
 	Spread bool // Origin depends on the key: see Definition.RuleFor
 
-	Calendar *calendar.Calendar // of the ticks if Every is 0, else nil
+	Calendar *calendar.Calendar // of the ticks if they follow one, else nil
+	Pace     *adaptive.Pace     // of the ticks of an adaptive limit, else nil
 	Enough   int64              // ticks after which everything has come back: MaxUsed / Add, rounded up
 }
 
@@ -124,7 +128,7 @@ func (r *Rule) usedAt(s *State, t int64) int64 {
 	if s.Used == 0 || t == s.TS {
 		return s.Used
 	}
-	if r.Calendar != nil {
+	if r.Every == 0 {
 		return r.after(s.Used, r.tick(t)-r.tick(s.TS))
 	}
 	return r.after(s.Used, ticksUpTo(s.TS, t, r.Origin, r.Every))
@@ -145,7 +149,7 @@ func (r *Rule) after(used, ticks int64) int64 { return leftAfter(used, ticks, r.
 // wait returns the time in µs from now to the tick at which units have come back
 // since t.
 func (r *Rule) wait(units, t, now int64) int64 {
-	if r.Calendar != nil {
+	if r.Every == 0 {
 		return r.boundary(r.tick(t)+ticksFor(units, r.Add)) - now
 	}
 	return wait(units, t, now, r.Origin, r.Every, r.Add)
@@ -156,6 +160,9 @@ func (r *Rule) tick(x int64) int64 {
 	if r.Calendar != nil {
 		return r.Calendar.Tick(x - r.Origin)
 	}
+	if r.Pace != nil {
+		return r.Pace.Tick(x)
+	}
 	return tickOf(x, r.Origin, r.Every)
 }
 
@@ -164,5 +171,24 @@ func (r *Rule) boundary(tick int64) int64 {
 	if r.Calendar != nil {
 		return r.Calendar.Boundary(tick) + r.Origin
 	}
+	if r.Pace != nil {
+		return r.Pace.Boundary(tick)
+	}
 	return r.Origin + tick*r.Every
+}
+
+// soonest returns the least delay that a Reserve of units can have, in µs.
+func (r *Rule) soonest(units int64) int64 {
+	if r.Pace == nil {
+		return soonest(units, r.Cap, r.shortest(), r.Add)
+	}
+	return quoUp(ticksFor(max(units-r.Cap, 0), r.Add), adaptive.Full)
+}
+
+// mostTicks returns at least the number of ticks in a time, in µs.
+func (r *Rule) mostTicks(within int64) int64 {
+	if r.Pace == nil {
+		return ticksFor(within, r.shortest())
+	}
+	return mulCap(within, adaptive.Full, MaxInt)
 }

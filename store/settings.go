@@ -49,6 +49,7 @@ var settings = []Setting{
 	setting("on_expire", func(l *Limit) *ExpiryPolicy { return &l.OnExpire }, oneOf[ExpiryPolicy](expiries), ExpiryPolicy.String),
 	column("lease_us", setting("lease", func(l *Limit) *time.Duration { return &l.Lease }, period.ParseDuration, period.Format)),
 	counting(setting("shards", func(l *Limit) *int64 { return &l.Shards }, parseCount, countText)),
+	setting("adaptive", func(l *Limit) *Adaptive { return &l.Adaptive }, parseAdaptive, Adaptive.String),
 }
 
 // Settings returns all fields of a Limit, for stores that keep a field a column.

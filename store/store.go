@@ -246,7 +246,7 @@ func bound(o *Outcome, r *Rule, op *Op, now int64) {
 		return
 	}
 	late := Outcome{Before: o.Before, After: o.Before, TS: o.TS}
-	if late.Never = soonest(unitsOf(op.Cost, r.Unit), r.Cap, r.shortest(), r.Add) > op.MaxDelay; !late.Never {
+	if late.Never = r.soonest(unitsOf(op.Cost, r.Unit)) > op.MaxDelay; !late.Never {
 		if late.Retry = o.Retry; op.tooLate(r, o.Before) > 0 {
 			late.Retry = max(o.Retry, r.wait(op.tooLate(r, o.Before), o.TS, now))
 		}
@@ -257,7 +257,7 @@ func bound(o *Outcome, r *Rule, op *Op, now int64) {
 // tooLate returns how many units must come back before a reservation may be due within
 // MaxDelay.
 func (op *Op) tooLate(r *Rule, used int64) int64 {
-	return excess(used, unitsOf(op.Cost, r.Unit), r.Cap) - returned(ticksFor(op.MaxDelay, r.shortest()), r.Add, r.Enough)
+	return excess(used, unitsOf(op.Cost, r.Unit), r.Cap) - returned(r.mostTicks(op.MaxDelay), r.Add, r.Enough)
 }
 
 // retryBounded moves the retry of a bounded reservation on to the first time at which

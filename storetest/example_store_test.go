@@ -104,6 +104,9 @@ func (s *mapStore) Abilities() store.Abilities {
 	return store.Abilities{
 		Store: s, Limits: s, Keys: s.keys, Sweep: s.sweep,
 		Overrides: s, Holds: s.keyHolds,
+		Observe: func(_ context.Context, d *store.Definition, o store.Observation) error {
+			return s.limits.Observe(s.now(), d.Name, o)
+		},
 		Now: func(context.Context) (int64, error) { return s.now(), nil },
 	}
 }

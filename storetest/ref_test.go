@@ -47,7 +47,11 @@ func openRef(b bug) func(testing.TB, func() int64) store.Store {
 }
 
 func (s *refStore) Abilities() store.Abilities {
-	return store.Abilities{Limits: s, Keys: s.Keys, Sweep: s.Sweep, Now: s.Now}
+	return store.Abilities{Limits: s, Keys: s.Keys, Sweep: s.Sweep, Now: s.Now, Observe: s.observe}
+}
+
+func (s *refStore) observe(_ context.Context, d *store.Definition, o store.Observation) error {
+	return s.reg.Observe(s.now(), d.Name, o)
 }
 
 func (s *refStore) Registry() *store.Registry { return &s.reg }

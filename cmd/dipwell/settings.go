@@ -117,12 +117,17 @@ func parseLimits(list []string) ([]dipwell.Limit, error) {
 }
 
 // joinPlans puts limits together again that were separated at the semicolons inside
-// their plans: a part that begins with a setting of plans belongs to the limit before it.
+// their plans and adaptive settings: a part that begins with such a setting belongs to
+// the limit before it.
 func joinPlans(parts []string) (out []string) {
 	for _, part := range parts {
 		name, value, _ := strings.Cut(part, "=")
 		value, _, _ = strings.Cut(value, "|")
 		last := len(out) - 1
+		if last >= 0 && strings.Contains(out[last], ",adaptive=") && adaptiveSettings[name] {
+			out[last] += ";" + part
+			continue
+		}
 		if last >= 0 && strings.Contains(out[last], ",plans=") && planSettings[name] && !strings.Contains(value, "/") {
 			out[last] += ";" + part
 		} else {
@@ -133,6 +138,8 @@ func joinPlans(parts []string) (out []string) {
 }
 
 var planSettings = map[string]bool{"rate": true, "per": true, "burst": true, "max_debt": true, "mode": true, "callable": true}
+
+var adaptiveSettings = map[string]bool{"floor": true, "ceiling": true, "latency": true, "quantile": true, "errors": true, "window": true}
 
 func uniqueLimits(list []dipwell.Limit) error {
 	seen := map[string]bool{}

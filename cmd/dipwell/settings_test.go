@@ -169,6 +169,7 @@ func TestJoinPlans(t *testing.T) {
 	for _, text := range []string{
 		"a=1/1s;b=2/1s",
 		"a=1/1s,plans=pro:rate=2;burst=4|x:mode=blocked;callable=false,max_debt=5;burst=2/1s",
+		"a=5/1s,adaptive=floor=1;ceiling=9;latency=200ms;quantile=0.99;errors=2%;window=2s;b=1/1s",
 		"a=1/1s,plans=pro:rate=2;b=1/1s,plans=pro:rate=2;per=1m;mode=shadow",
 	} {
 		want := strings.Count(text, "/1s")

@@ -18,7 +18,7 @@ type Config struct {
 // The controller's constants: the level is multiplied by 4/5 when the target is missed,
 // and grows by 2 % of the ceiling when it is met and 7/10 of the rate are used.
 const (
-	minSamples  = 20 // fewer say nothing about a share of some percent
+	MinSamples  = 20 // fewer say nothing about a share of some percent
 	step        = Full * 2 / 100
 	idleWindows = 10 // without samples, after which the level drifts
 	unlikely    = 0.01
@@ -35,7 +35,9 @@ type Sample struct {
 // maxCount bounds the sums of a window, which are then exact enough for unlikelyMany.
 const maxCount = 1 << 40
 
-func (s *Sample) add(o Sample) {
+// Add adds the counts of o. Those that cannot be are corrected: of 10 calls at most 10
+// were slow.
+func (s *Sample) Add(o Sample) {
 	s.Count = min(s.Count+clamp(o.Count, maxCount), maxCount)
 	s.Slow = min(s.Slow+clamp(o.Slow, o.Count), s.Count)
 	s.Failed = min(s.Failed+clamp(o.Failed, o.Count), s.Count)
@@ -96,7 +98,7 @@ func (c *Config) Add(s State, now int64, o Sample) State {
 	if s.Begun == 0 || now < s.Begun || idle {
 		s.Begun, s.Seen = now, Sample{}
 	}
-	if s.Seen.add(o); now-s.Begun < c.Window {
+	if s.Seen.Add(o); now-s.Begun < c.Window {
 		return s
 	}
 	if s.Seen.Count > 0 {
@@ -112,7 +114,7 @@ func (c *Config) end(s *State, now int64) {
 	next, cut := level, false
 	why := c.missed(&s.Seen)
 	switch {
-	case s.Seen.Count < minSamples:
+	case s.Seen.Count < MinSamples:
 	case why != Defined:
 		if cut = !s.Cut && !s.recovers(why); cut {
 			next = max(c.Floor, level*4/5)

@@ -139,7 +139,7 @@ func (r *rig) ended() {
 		if !c.ok {
 			s.Failed = 1
 		}
-		r.seen[r.rng.IntN(len(r.seen))].add(s)
+		r.seen[r.rng.IntN(len(r.seen))].Add(s)
 	}
 	r.pending = rest
 }

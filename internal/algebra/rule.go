@@ -10,7 +10,7 @@ func Remaining(r *store.Rule, used int64) int64 { return TokensLeft(used, r.Unit
 // TimeToFull returns the time in µs from now until nothing is used, if used units are
 // in use at t.
 func TimeToFull(r *store.Rule, used, t, now int64) int64 {
-	if r.Calendar == nil || used == 0 {
+	if r.Every != 0 || used == 0 {
 		return FullIn(used, t, now, r.Origin, r.Every, r.Add)
 	}
 	return boundary(r, tick(r, t)+TicksFor(used, r.Add)) - now
@@ -31,6 +31,9 @@ func tick(r *store.Rule, x int64) int64 {
 	if r.Calendar != nil {
 		return r.Calendar.Tick(x - r.Origin)
 	}
+	if r.Pace != nil {
+		return r.Pace.Tick(x)
+	}
 	return TickOf(x, r.Origin, r.Every)
 }
 
@@ -38,6 +41,9 @@ func tick(r *store.Rule, x int64) int64 {
 func boundary(r *store.Rule, tick int64) int64 {
 	if r.Calendar != nil {
 		return r.Calendar.Boundary(tick) + r.Origin
+	}
+	if r.Pace != nil {
+		return r.Pace.Boundary(tick)
 	}
 	return r.Origin + tick*r.Every
 }

@@ -345,6 +345,9 @@ func (c *Catalog) Define(ctx context.Context, l store.Limit, owner string) (*sto
 	if _, err := store.NewDefinition(l); err != nil {
 		return nil, err
 	}
+	if l.Adaptive != (store.Adaptive{}) {
+		return nil, store.NoAdaptive(l.Name)
+	}
 	if err := c.gate.Enter(ctx); err != nil {
 		return nil, c.Error(err)
 	}

@@ -36,6 +36,10 @@ func LimitValues(l *store.Limit) (values []any) {
 			if *f != (store.Plans{}) {
 				value = f.String()
 			}
+		case *store.Adaptive:
+			if *f != (store.Adaptive{}) {
+				value = f.String()
+			}
 		case *int64:
 			if value = *f; *f < 0 { // NoBurst and NoDebt are 0 there
 				value = *f + 1

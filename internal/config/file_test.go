@@ -97,6 +97,25 @@ func TestPlansAndParents(t *testing.T) {
 	}
 }
 
+func TestAdaptive(t *testing.T) {
+	f, err := config.Parse("f.yaml", []byte(`limits:
+  - name: upstream
+    rate: 250
+    per: 1s
+    adaptive: {floor: 50, ceiling: 500, latency: 200ms, quantile: 0.95, errors: 2%, window: 1s}
+  - {name: text, rate: 250, per: 1s, adaptive: floor=50;ceiling=500;errors=0.02}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (dipwell.Adaptive{Floor: 50, Ceiling: 500, Latency: 200 * time.Millisecond, Quantile: 0.95, Errors: 0.02, Window: time.Second}); f.Limits[0].Adaptive != want {
+		t.Errorf("%+v", f.Limits[0].Adaptive)
+	}
+	if want := (dipwell.Adaptive{Floor: 50, Ceiling: 500, Errors: 0.02}); f.Limits[1].Adaptive != want {
+		t.Errorf("%+v", f.Limits[1].Adaptive)
+	}
+}
+
 // A file that names nothing was cut off, more often than not.
 func TestEmpty(t *testing.T) {
 	for _, empty := range []string{"", "\n", "# nothing\n", "---\n", "{}\n", "null\n"} {
@@ -192,6 +211,10 @@ func TestMistakes(t *testing.T) {
 		{"labels", "metric_labels: [env]\n", []string{"f.yaml:1: metric_labels: must be settings"}},
 		{"all mistakes at once", "listne: x\n" + login + "    brust: 9\n  - name: b\n    rate: 0\n", []string{"f.yaml:1: listne", "f.yaml:6: limits[0].brust", "f.yaml:8: limits[1].rate"}},
 		{"merge keys are no setting", "a: &a {rate: 1}\nlimits:\n  - <<: *a\n    name: b\n    per: 1s\n", []string{"f.yaml:1: a: unknown", "f.yaml:3: limits[0].<<: "}},
+		{"a typo in adaptive", login + "    adaptive: {flor: 1, ceiling: 9}\n", []string{"f.yaml:5: limits[0].adaptive.flor: unknown setting; did you mean floor?"}},
+		{"a number in adaptive", login + "    adaptive:\n      floor: 1\n      errors: many\n", []string{`f.yaml:7: limits[0].adaptive.errors: "many" is not a share`}},
+		{"a bound in adaptive", login + "    adaptive:\n      floor: 9\n      ceiling: 9\n      errors: 2%\n", []string{"f.yaml:6: limits[0].adaptive.floor: 9 is not between 1 and the rate, 5 (limit login)"}},
+		{"adaptive as a list", login + "    adaptive: [1]\n", []string{"f.yaml:5: limits[0].adaptive: must be"}},
 		{"a typo in a plan", login + "    plans:\n      pro: {rat: 9}\n", []string{"f.yaml:6: limits[0].plans.pro.rat: unknown setting; did you mean rate?"}},
 		{"a number in a plan", login + "    plans:\n      pro:\n        rate: 9\n        burst: many\n", []string{`f.yaml:8: limits[0].plans.pro.burst: "many" is not a whole number`}},
 		{"a plan's burst", login + "    plans:\n      pro:\n        burst: 9007199254740991\n", []string{"f.yaml:7: limits[0].plans.pro.burst: 9007199254740991 at 5 per 1m is too large to count exactly; at most"}},

@@ -68,6 +68,11 @@ func (p *parser) limit(at limitNodes) (l dipwell.Limit, ok bool) {
 			l.Plans = p.plans(at, value)
 			return
 		}
+		if name == "adaptive" && value.Kind == yaml.MappingNode {
+			at.settings[name] = value
+			l.Adaptive = p.adaptive(at, value)
+			return
+		}
 		text, ok := p.Text(value, where+"."+name)
 		if !ok {
 			return
@@ -130,6 +135,22 @@ func (p *parser) plans(at limitNodes, n *yaml.Node) store.Plans {
 	return dipwell.NewPlans(plans...)
 }
 
+// adaptive reads a mapping of the settings of an adaptive limit.
+func (p *parser) adaptive(at limitNodes, n *yaml.Node) (a dipwell.Adaptive) {
+	where := at.where + ".adaptive."
+	p.Mapping(n, where, nil, func(name string, v *yaml.Node) {
+		at.settings["adaptive."+name] = v
+		text, ok := p.Text(v, where+name)
+		if !ok {
+			return
+		}
+		if err := a.Set(name, text); err != nil {
+			p.Fail(v, where+name, "%s", strings.TrimPrefix(err.Error(), name+": "))
+		}
+	})
+	return a
+}
+
 // failLimit adds a limit's error as a mistake of the setting that it names, if the
 // file has it, else of the limit. An error about a plan says which, and the setting.
 func (p *parser) failLimit(at limitNodes, err error) {
@@ -151,6 +172,12 @@ func (p *parser) failLimit(at limitNodes, err error) {
 		}
 		if of := at.settings[plan+"."+setting]; of != nil {
 			n, field, reason = of, plan+"."+setting, more
+		}
+	}
+	if field == "adaptive" {
+		name, rest, _ := strings.Cut(reason, ": ")
+		if of := at.settings["adaptive."+name]; of != nil {
+			n, field, reason = of, "adaptive."+name, rest
 		}
 	}
 	if bad.Limit != "" {

@@ -87,7 +87,10 @@ func (m *Model) Apply(_ context.Context, b *store.Batch) error {
 func (m *Model) Abilities() store.Abilities {
 	return store.Abilities{Store: m, Limits: m, Overrides: m, Holds: m.holdsOf,
 		Sweep: func(context.Context, int) (int, error) { m.Sweep(); return 0, nil },
-		Now:   func(context.Context) (int64, error) { return m.now(), nil }}
+		Observe: func(_ context.Context, d *store.Definition, o store.Observation) error {
+			return m.reg.Observe(m.now(), d.Name, o)
+		},
+		Now: func(context.Context) (int64, error) { return m.now(), nil }}
 }
 
 // Registry implements store.Definer.

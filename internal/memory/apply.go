@@ -146,7 +146,8 @@ func (s *Store) quickOp(def *store.Definition, key string, verb store.Verb, cost
 
 // single decides a batch of one op, the common case. It returns false, and
 // does nothing, if the op needs more than its row; the caller then uses group. With
-// quick, it also leaves ops that an override decides, whose answer names it.
+// quick, it also leaves ops that an override decides, whose answer names it, and those
+// of adaptive limits, whose tokens the Limiter counts.
 func (s *Store) single(op *store.Op, quick bool) (ok bool) {
 	var p place
 	if err := s.place(&p, op.Def, op.Key); err != nil || p.def != op.Def { // gone, or superseded
@@ -170,7 +171,7 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 		row.Override = sh.overrideOf(p)
 	}
 	was := row.Override
-	if row.Lows != nil || was != nil && quick || p.def.Algorithm == store.Concurrency {
+	if row.Lows != nil || quick && (was != nil || p.def.Rule.Pace != nil) || p.def.Algorithm == store.Concurrency {
 		return false
 	}
 	write, err := op.StepRow(now, &row, false)

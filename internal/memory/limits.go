@@ -244,6 +244,11 @@ func (s *Store) Define(_ context.Context, l store.Limit, owner string) (*store.D
 	return d, nil
 }
 
+// Observe moves the rate of an adaptive limit.
+func (s *Store) Observe(_ context.Context, d *store.Definition, o store.Observation) error {
+	return s.reg.Observe(s.now(), d.Name, o)
+}
+
 // Drop ends a limit. Its rows are reclaimed as others need their room.
 func (s *Store) Drop(_ context.Context, name, owner string) error {
 	err := s.reg.Drop(name, owner)

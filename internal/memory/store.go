@@ -214,7 +214,7 @@ func (s *Store) Now(context.Context) (int64, error) { return s.now(), nil }
 
 // Abilities returns what the store can do besides Apply.
 func (s *Store) Abilities() store.Abilities {
-	return store.Abilities{Store: s, Limits: s, Keys: s.Keys, Overrides: s, Holds: s.Holds, Sweep: s.Sweep,
+	return store.Abilities{Store: s, Limits: s, Keys: s.Keys, Overrides: s, Holds: s.Holds, Observe: s.Observe, Sweep: s.Sweep,
 		Now: s.Now, Metrics: s.metrics, Quick: s.Quick(), InProcess: true}
 }
 

@@ -108,6 +108,12 @@ func (q *request) param(name, value string) error {
 		err = q.parseCosts(value)
 	case hasTTL:
 		q.ttl, err = parseSpan(name, value)
+	case hasLatency:
+		q.observed.latency, err = parseCost(name, value)
+	case hasOK:
+		err = q.observed.setOK(value)
+	case hasCount:
+		q.observed.count, err = parseCost(name, value)
 	case hasTimeout:
 		q.timeout, err = parseSpan(name, value)
 	}

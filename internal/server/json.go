@@ -43,6 +43,17 @@ func (q *request) jsonMember(s *scanner, name string) (err error) {
 	case hasTimeout:
 		q.timeout, err = s.span(name)
 		return err
+	case hasLatency:
+		q.observed.latency, err = s.integer(name)
+		return err
+	case hasOK:
+		if c := s.peek(); c != 't' && c != 'f' {
+			return s.notA(name, "a boolean")
+		}
+		return q.observed.setOK(s.word())
+	case hasCount:
+		q.observed.count, err = s.integer(name)
+		return err
 	}
 	return takeValue(s, &q.take, m, name)
 }

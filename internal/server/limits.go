@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
@@ -141,8 +142,11 @@ func readLimit(r *http.Request) (dipwell.Limit, error) {
 		}
 		s := scanner{b: x.in}
 		err := s.object(func(name string) error {
-			if name == "plans" {
+			switch {
+			case name == "plans":
 				return s.plans(&l, seen)
+			case name == "adaptive" && s.peek() == '{':
+				return s.adaptive(&l, seen)
 			}
 			value, err := s.scalar(name)
 			if err == nil {
@@ -212,14 +216,39 @@ func (s *scanner) plans(l *dipwell.Limit, seen map[string]bool) error {
 	return err
 }
 
+// adaptive parses the settings of an adaptive limit: an object.
+func (s *scanner) adaptive(l *dipwell.Limit, seen map[string]bool) error {
+	if seen["adaptive"] {
+		return bad("adaptive", "is given twice")
+	}
+	seen["adaptive"] = true
+	return s.object(func(name string) error {
+		field := "adaptive." + name
+		if seen[field] {
+			return bad(field, "is given twice")
+		}
+		seen[field] = true
+		value, err := s.scalar(field)
+		if err == nil {
+			if err = l.Adaptive.Set(name, value); err != nil {
+				err = bad(field, strings.TrimPrefix(err.Error(), name+": "))
+			}
+		}
+		return err
+	})
+}
+
 // appendLimit appends a definition: its settings as in a configuration file, and
 // its owner.
 func appendLimit(b []byte, def *store.Definition) []byte {
 	b = append(b, '{')
 	for _, s := range def.Explicit() {
-		if s[0] == "plans" {
+		switch s[0] {
+		case "plans":
 			b = appendPlans(b, def.Plans)
-		} else {
+		case "adaptive":
+			b = appendSettings(append(b, `"adaptive":`...), def.Adaptive.Explicit())
+		default:
 			b = appendSetting(b, s)
 		}
 		b = append(b, ',')
@@ -227,6 +256,12 @@ func appendLimit(b []byte, def *store.Definition) []byte {
 	b = jsontext.AppendString(append(b, `"owner":`...), owner.Name(def.Owner))
 	b = strconv.AppendUint(append(b, `,"version":`...), uint64(def.Number), 10)
 	b = strconv.AppendInt(append(b, `,"capacity":`...), def.Rule.Burst, 10)
+	if def.Rule.Pace != nil {
+		rate, reason, changed := def.CurrentRate(time.Now().UnixMicro())
+		b = strconv.AppendInt(append(b, `,"current_rate":`...), rate, 10)
+		b = append(append(append(b, `,"rate_reason":"`...), reason...), '"')
+		b = strconv.AppendInt(append(b, `,"rate_changed_us":`...), changed, 10)
+	}
 	if def.Warning != "" {
 		b = jsontext.AppendString(append(b, `,"warning":`...), def.Warning)
 	}
@@ -239,14 +274,19 @@ func appendPlans(b []byte, plans store.Plans) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(jsontext.AppendString(b, p.Name), ":{"...)
-		for j, s := range p.Explicit() {
-			if j > 0 {
-				b = append(b, ',')
-			}
-			b = appendSetting(b, s)
+		b = appendSettings(append(jsontext.AppendString(b, p.Name), ':'), p.Explicit())
+	}
+	return append(b, '}')
+}
+
+// appendSettings appends an object of settings.
+func appendSettings(b []byte, settings [][2]string) []byte {
+	b = append(b, '{')
+	for i, s := range settings {
+		if i > 0 {
+			b = append(b, ',')
 		}
-		b = append(b, '}')
+		b = appendSetting(b, s)
 	}
 	return append(b, '}')
 }
@@ -263,7 +303,7 @@ func appendSetting(b []byte, s [2]string) []byte {
 // plainJSON reports whether a setting's value is a number or a boolean.
 func plainJSON(name, value string) bool {
 	switch name {
-	case "rate", "burst", "max_debt", "max_charge", "parts":
+	case "rate", "burst", "max_debt", "max_charge", "parts", "floor", "ceiling", "quantile", "errors":
 		return value != "unlimited"
 	}
 	return name == "auth" || name == "callable"

@@ -33,6 +33,7 @@ type request struct {
 	costs       []int64 // of settle; nil: as held
 	ttl         time.Duration
 	timeout     time.Duration
+	observed    observation
 	allowed     members // that the path has
 	seen        members
 }
@@ -53,6 +54,9 @@ const (
 	hasTTL
 	hasID
 	hasTimeout
+	hasLatency
+	hasOK
+	hasCount
 )
 
 // Sets of members. ofTake may stand in the request or in the entries of takes.
@@ -62,7 +66,7 @@ const (
 )
 
 // memberNames are the names of members, in the order of their bits.
-var memberNames = [...]string{"limit", "key", "cost", "plan", "floor", "takes", "reservation", "hold", "costs", "ttl", "id", "timeout"}
+var memberNames = [...]string{"limit", "key", "cost", "plan", "floor", "takes", "reservation", "hold", "costs", "ttl", "id", "timeout", "latency_us", "ok", "count"}
 
 // member returns the member with a name, if it is one of a set, or 0.
 func (m members) member(name string) members {
@@ -164,6 +168,8 @@ func (q *request) complete() error {
 	switch {
 	case q.allowed&hasCosts != 0:
 		return q.completeCosts()
+	case q.allowed&hasLatency != 0:
+		return q.completeObservation()
 	case q.allowed&hasLimit == 0:
 		return nil
 	case q.has(hasTakes):

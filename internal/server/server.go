@@ -57,6 +57,7 @@ func New(limiter *dipwell.Limiter, c Config) *Server {
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	s.metrics = newMetrics(c.Store, c.Labels, s.can.Metrics)
 	s.Gauge("dipwell_in_flight", "Calls under way.", func() float64 { return float64(s.inFlight.n.Load()) })
+	s.metrics.reg.MustRegister(adaptiveMetrics{limiter})
 	s.Gauge("dipwell_waiting", "Calls of /v1/wait under way.", func() float64 { return float64(s.waiters.Load()) })
 	s.Set(c)
 	return s
@@ -119,6 +120,7 @@ func (s *Server) API(at Site) http.Handler {
 	a.rest.HandleFunc("POST /v1/hold", a.hold)
 	a.rest.HandleFunc("POST /v1/settle", a.settle)
 	a.rest.HandleFunc("POST /v1/extend", a.extend)
+	a.rest.HandleFunc("POST /v1/observe", a.observe)
 	a.rest.HandleFunc("/v1/auth", a.auth)
 	a.rest.HandleFunc("GET /v1/limits", unless(at.NoLimits, a.listLimits))
 	a.rest.HandleFunc("GET /v1/limits/{name}", unless(at.NoLimits, a.noParams(a.getLimit)))

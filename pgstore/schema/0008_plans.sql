@@ -7,7 +7,8 @@ alter table dipwell.limits
     add column on_expire  text,
     add column overridden boolean,         -- keys may have overrides; null: none ever had one
     add column lease_us   bigint,          -- null: processes take no tokens in advance
-    add column shards     bigint;          -- null: 1
+    add column shards     bigint,          -- null: 1
+    add column adaptive   text;            -- as Adaptive.String writes it; null: the rate is fixed
 -- The settings of the limit at each version, from which plans and overrides of the
 -- version are compiled; null for versions of before.
 alter table dipwell.versions add column settings text;

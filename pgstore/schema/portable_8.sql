@@ -10,6 +10,8 @@ alter table dipwell.limits add column if not exists ttl_us bigint;
 
 alter table dipwell.limits add column if not exists on_expire text;
 
+alter table dipwell.limits add column if not exists adaptive text;
+
 alter table dipwell.limits add column if not exists overridden boolean;
 
 alter table dipwell.limits add column if not exists lease_us bigint;

@@ -35,6 +35,7 @@ comment on column dipwell.limits.ttl_us is 'The longest time that a hold may ask
 comment on column dipwell.limits.on_expire is 'What an expired hold does: give_back or keep; null: give_back.';
 comment on column dipwell.limits.lease_us is 'For how long a process may decide from tokens that it took in advance, in µs; null: it may not.';
 comment on column dipwell.limits.shards is 'Rows over which a key may be spread; null or 0: one.';
+comment on column dipwell.limits.adaptive is 'The bounds and the target of an adaptive rate; null: the rate is fixed. The store on PostgreSQL keeps no adaptive limits yet.';
 comment on column dipwell.limits.overridden is 'Whether keys may have overrides; null: none ever had one.';
 
 comment on table dipwell.versions is 'The rules that buckets and reservations may still refer to, including the current one. Go twin: store.Rule.';

@@ -1,0 +1,57 @@
+package server
+
+import (
+	"math"
+	"net/http"
+	"time"
+)
+
+// observation is what a call of /v1/observe says.
+type observation struct {
+	latency int64 // µs
+	ok      bool
+	count   int64
+}
+
+// observe answers POST /v1/observe: what was seen of calls behind an adaptive limit. It
+// needs no admin right: who may take from the limit may say what became of it.
+func (a *api) observe(w http.ResponseWriter, r *http.Request) {
+	x := exchanges.Get().(*exchange)
+	defer x.free()
+	err := a.read(w, r, x, hasLimit|hasLatency|hasOK|hasCount)
+	if o := &x.req.observed; err == nil {
+		latency := time.Duration(min(o.latency, math.MaxInt64/1000)) * time.Microsecond
+		err = a.limiter.ObserveN(r.Context(), x.req.take.Limit, latency, o.ok, o.count)
+	}
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (o *observation) setOK(text string) error {
+	if text != "true" && text != "false" {
+		return bad("ok", "is neither true nor false")
+	}
+	o.ok = text == "true"
+	return nil
+}
+
+// completeObservation sets the defaults of a call of /v1/observe: one call, which
+// succeeded.
+func (q *request) completeObservation() error {
+	switch {
+	case !q.has(hasLimit):
+		return bad("limit", "is missing")
+	case !q.has(hasLatency):
+		return bad("latency_us", "is missing")
+	}
+	if !q.has(hasOK) {
+		q.observed.ok = true
+	}
+	if !q.has(hasCount) {
+		q.observed.count = 1
+	}
+	return nil
+}

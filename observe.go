@@ -1,0 +1,103 @@
+package dipwell
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// Observe says how long a call behind an adaptive limit took, and whether it succeeded: see
+// Adaptive. Observe each call that the limit allowed, or none of them: samples that leave
+// out the failures, say, mislead it.
+//
+// The Limiter counts in memory, together with the tokens that were taken through it, and
+// sends the counts to the store in the Observe that finds that a quarter of a window has
+// passed; the others wait for nothing. Counts that the store did not get are lost, and the
+// rate stands still without them; the error is then the store's. It is a *FieldError if
+// the limit is not adaptive, and ErrUnknownLimit if there is none.
+func (l *Limiter) Observe(ctx context.Context, limit string, latency time.Duration, ok bool) error {
+	return l.ObserveN(ctx, limit, latency, ok, 1)
+}
+
+// ObserveN is Observe for n calls that were alike, from 1 to 2^40.
+func (l *Limiter) ObserveN(ctx context.Context, limit string, latency time.Duration, ok bool, n int64) error {
+	def := l.registry.Lookup(limit)
+	switch {
+	case def == nil:
+		return l.registry.Missing(limit)
+	case def.Rule.Pace == nil:
+		return badField("limit", "%s is not adaptive", limit)
+	case latency < 0:
+		return badField("latency_us", "%v is negative", latency)
+	case n < 1 || n > maxObserved:
+		return badField("count", "%d is not between 1 and 2^40", n)
+	case l.abilities.Observe == nil:
+		return store.ErrNotSupported
+	}
+	sample := store.Observation{Count: n}
+	if def.Adaptive.Latency > 0 && latency > def.Adaptive.Latency {
+		sample.Slow = n
+	}
+	if !ok {
+		sample.Failed = n
+	}
+	if sample, due := l.observers.of(def.Name).add(&sample, def.Rule.Pace.Config().Window/4); due {
+		return l.abilities.Observe(ctx, def, sample)
+	}
+	return nil
+}
+
+const maxObserved = 1 << 40 // calls; as many are counted in a window
+
+// observers have what was observed of each adaptive limit and not yet sent.
+type observers struct {
+	any    atomic.Bool // Observe was called
+	byName sync.Map    // string → *observer
+}
+
+type observer struct {
+	mu   sync.Mutex
+	seen store.Observation
+	sent time.Time
+}
+
+func (o *observers) of(limit string) *observer {
+	if v, ok := o.byName.Load(limit); ok {
+		return v.(*observer)
+	}
+	v, _ := o.byName.LoadOrStore(limit, &observer{sent: time.Now()})
+	o.any.Store(true)
+	return v.(*observer)
+}
+
+// add counts a sample. It returns all that were counted, and true, if they are to be sent:
+// every us µs.
+func (o *observer) add(s *store.Observation, us int64) (all store.Observation, due bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.seen.Add(*s)
+	if time.Since(o.sent) < time.Duration(us)*time.Microsecond {
+		return all, false
+	}
+	all, o.seen, o.sent = o.seen, store.Observation{}, time.Now()
+	return all, true
+}
+
+// took counts the tokens that a group has taken of adaptive limits that are observed here.
+func (o *observers) took(g *store.Group) {
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		if op.Def.Rule.Pace == nil || op.Granted == 0 {
+			continue
+		}
+		if v, ok := o.byName.Load(op.Def.Name); ok {
+			s := v.(*observer)
+			s.mu.Lock()
+			s.seen.Add(store.Observation{Taken: op.Granted})
+			s.mu.Unlock()
+		}
+	}
+}

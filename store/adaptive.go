@@ -1,0 +1,265 @@
+package store
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/adaptive"
+	"github.com/dipwell/dipwell/internal/period"
+	"github.com/dipwell/dipwell/internal/suggest"
+)
+
+// Adaptive is a target for what is behind a limit, and the bounds of the rate that is to
+// meet it. For each window in which at least 20 calls were observed, the rate is
+// multiplied by 4/5 if more of them were slow or failed than the target allows, and than
+// chance explains; but at most once in two windows, and not while their share falls. It
+// grows by 2 % of Ceiling if the target is met and 7/10 of the rate were used. If nothing
+// is observed for ten windows, it moves back to Limit.Rate by 2 % of Ceiling a window. The
+// rate is kept in 1/1024 of Ceiling. Plans, overrides and definitions of call sites have
+// rates of their own, which stay as they are.
+//
+// The zero Adaptive is a fixed rate.
+type Adaptive struct {
+	Floor, Ceiling int64 // tokens per Limit.Period: 1 <= Floor <= Rate <= Ceiling <= 1000 × Floor
+
+	Latency  time.Duration // calls that take longer are slow; default: latency is not judged
+	Quantile float64       // share of the calls that are to be faster, 0.5 to 0.999999; default 0.95
+	Errors   float64       // share of the calls that may fail, 0.000001 to 0.5; default: errors are not judged
+	Window   time.Duration // 100 ms to 1 h; default 1 s
+}
+
+// An Observation is what was seen of the calls behind an adaptive limit since the previous
+// one: how many ended, how many of them were slow and how many failed, and how many
+// tokens of the limit were taken.
+type Observation = adaptive.Sample
+
+// Bounds and defaults of Adaptive.
+const (
+	defaultQuantile = 0.95
+	defaultWindow   = time.Second
+	minWindow       = 100 * time.Millisecond
+	maxWindow       = time.Hour
+	maxRatio        = 1000 // of Ceiling and Floor, so that the floor is not less than 1/1024
+	millionths      = 1e6
+)
+
+// adaptiveSettings are the fields of an Adaptive as text, in the order in which they are
+// written.
+var adaptiveSettings = []struct {
+	name  string
+	set   func(a *Adaptive, value string) error
+	value func(a *Adaptive) string // "" is the default
+}{
+	{"floor", func(a *Adaptive, v string) (err error) { a.Floor, err = parsePositive(v); return },
+		func(a *Adaptive) string { return textUnless(a.Floor == 0, strconv.FormatInt(a.Floor, 10)) }},
+	{"ceiling", func(a *Adaptive, v string) (err error) { a.Ceiling, err = parsePositive(v); return },
+		func(a *Adaptive) string { return textUnless(a.Ceiling == 0, strconv.FormatInt(a.Ceiling, 10)) }},
+	{"latency", func(a *Adaptive, v string) (err error) { a.Latency, err = period.ParseDuration(v); return },
+		func(a *Adaptive) string { return textUnless(a.Latency == 0, period.Format(a.Latency)) }},
+	{"quantile", func(a *Adaptive, v string) (err error) { a.Quantile, err = parseShare(v); return },
+		func(a *Adaptive) string { return textUnless(a.Quantile == 0, shareText(a.Quantile)) }},
+	{"errors", func(a *Adaptive, v string) (err error) { a.Errors, err = parseShare(v); return },
+		func(a *Adaptive) string { return textUnless(a.Errors == 0, shareText(a.Errors)) }},
+	{"window", func(a *Adaptive, v string) (err error) { a.Window, err = period.ParseDuration(v); return },
+		func(a *Adaptive) string { return textUnless(a.Window == 0, period.Format(a.Window)) }},
+}
+
+// parseShare reads a share such as 0.95 or 2%, in whole millionths.
+func parseShare(s string) (float64, error) {
+	digits, percent := strings.CutSuffix(s, "%")
+	share, err := strconv.ParseFloat(digits, 64)
+	if percent {
+		share /= 100
+	}
+	rounded := math.Round(share*millionths) / millionths
+	if err != nil || !(share > 0 && share < 1) || math.Abs(share-rounded) > 1e-12 {
+		return 0, fmt.Errorf("%q is not a share between 0 and 1 with at most six decimals, such as 0.95 or 2%%", s)
+	}
+	return rounded, nil
+}
+
+func shareText(share float64) string { return strconv.FormatFloat(share, 'f', -1, 64) }
+
+// String writes a as Limit.Set reads it: "floor=50;ceiling=500;latency=200ms". It is ""
+// for a fixed rate.
+func (a Adaptive) String() string {
+	var b strings.Builder
+	for _, s := range a.Explicit() {
+		if b.Len() > 0 {
+			b.WriteByte(';')
+		}
+		b.WriteString(s[0] + "=" + s[1])
+	}
+	return b.String()
+}
+
+// Explicit lists the settings that differ from their defaults, as Set reads them.
+func (a Adaptive) Explicit() (out [][2]string) {
+	for i := range adaptiveSettings {
+		if v := adaptiveSettings[i].value(&a); v != "" {
+			out = append(out, [2]string{adaptiveSettings[i].name, v})
+		}
+	}
+	return out
+}
+
+// Set changes one setting, spelled as in a configuration file: a.Set("errors", "2%"). The
+// error begins with the setting; an unknown one comes with the nearest known name.
+func (a *Adaptive) Set(setting, value string) error {
+	var names []string
+	for i := range adaptiveSettings {
+		s := &adaptiveSettings[i]
+		if s.name == setting {
+			if err := s.set(a, value); err != nil {
+				return fmt.Errorf("%s: %w", setting, err)
+			}
+			return nil
+		}
+		names = append(names, s.name)
+	}
+	return fmt.Errorf("%s: unknown setting%s", setting, suggest.Name(setting, names))
+}
+
+func parseAdaptive(text string) (a Adaptive, err error) {
+	for part := range strings.SplitSeq(text, ";") {
+		name, value, found := strings.Cut(part, "=")
+		if !found {
+			return a, fmt.Errorf("%q is not a setting such as floor=50", part)
+		}
+		if err = a.Set(name, value); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
+}
+
+// checkAdaptive checks the settings of an adaptive limit whose other numbers are valid.
+func (c *compiler) checkAdaptive() error {
+	a := &c.Adaptive
+	if *a == (Adaptive{}) {
+		return nil
+	}
+	inMillionths := func(share float64) bool { return share == math.Round(share*millionths)/millionths }
+	bad := func(setting, format string, args ...any) error {
+		return c.bad("adaptive", setting+": "+format, args...)
+	}
+	switch {
+	case c.Algorithm != TokenBucket:
+		return c.bad("adaptive", "is for token buckets, not for algorithm %s", c.Algorithm)
+	case c.Lease != 0:
+		return c.bad("adaptive", "is not for a limit with a lease")
+	case a.Floor < 1 || a.Floor > c.Rate:
+		return bad("floor", "%d is not between 1 and the rate, %d", a.Floor, c.Rate)
+	case a.Ceiling < c.Rate || a.Ceiling > MaxInt:
+		return bad("ceiling", "%d is not between the rate, %d, and 2^53-1", a.Ceiling, c.Rate)
+	case (a.Ceiling-1)/maxRatio >= a.Floor:
+		return bad("ceiling", "%d is more than %d times the floor, %d", a.Ceiling, maxRatio, a.Floor)
+	case a.Latency == 0 && a.Errors == 0:
+		return bad("latency", "a target is missing: give latency, errors, or both")
+	case a.Latency < 0 || a.Latency > maxWindow || a.Latency%time.Microsecond != 0:
+		return bad("latency", "%v is not a whole number of microseconds from 1us to 1h", a.Latency)
+	case a.Quantile != 0 && a.Latency == 0:
+		return bad("quantile", "needs a latency")
+	case a.Quantile != 0 && !(a.Quantile >= 0.5 && a.Quantile < 1 && inMillionths(a.Quantile)):
+		return bad("quantile", "%v is not between 0.5 and 0.999999, in whole millionths", a.Quantile)
+	case a.Errors != 0 && !(a.Errors > 0 && a.Errors <= 0.5 && inMillionths(a.Errors)):
+		return bad("errors", "%v is not between 0.000001 and 0.5, in whole millionths", a.Errors)
+	case a.Window != 0 && (a.Window < minWindow || a.Window > maxWindow || a.Window%time.Microsecond != 0):
+		return bad("window", "%v is not a whole number of microseconds from 100ms to 1h", a.Window)
+	}
+	return nil
+}
+
+// adaptive makes the rule of an adaptive limit: its ticks are 1/1024 µs long at the
+// ceiling, and longer at a lower rate.
+func (c *compiler) adaptive() error {
+	a, length := &c.Adaptive, c.Period.Microseconds()
+	if length > MaxInt/adaptive.Full {
+		return c.bad("per", "%s is too long for an adaptive limit", period.Format(c.Period))
+	}
+	g := gcd(a.Ceiling, adaptive.Full*length)
+	unit, add := adaptive.Full*length/g, a.Ceiling/g
+	target := adaptive.Config{
+		Floor: mulDiv(a.Floor, adaptive.Full, a.Ceiling, true), Base: mulDiv(c.Rate, adaptive.Full, a.Ceiling, false),
+		Window: orDefault(a.Window, defaultWindow).Microseconds(), Slow: -1, Failed: -1, Unit: unit, Tick: add,
+	}
+	target.Base = max(target.Base, target.Floor)
+	if a.Latency > 0 {
+		target.Slow = int64(math.Round((1 - orDefault(a.Quantile, defaultQuantile)) * millionths))
+	}
+	if a.Errors > 0 {
+		target.Failed = int64(math.Round(a.Errors * millionths))
+	}
+	debt, charge := c.debt, c.charge
+	if c.MaxCharge == 0 {
+		charge = 0
+	}
+	if c.MaxDebt == 0 {
+		debt = 0
+	}
+	most := mulDiv(MaxInt-1, mulDiv(target.Floor, add, 1, false), 1, false)
+	if room := most/unit - debt - charge; room < c.burst {
+		return c.bad("burst", "%d at a ceiling of %d per %s is too large to count exactly; at most %d", c.burst, a.Ceiling, period.Format(c.Period), max(0, room))
+	}
+	c.r = Rule{Unit: unit, Add: add}
+	c.fill(most, charge)
+	target.Keep = mulDiv(c.r.Cap+c.r.Debt, 1, target.Floor*add, true)
+	c.r.Pace = adaptive.NewPace(target)
+	return nil
+}
+
+func orDefault[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}
+
+// adaptiveWarning returns a warning if the floor is so low that a window may have too few
+// calls to judge.
+func (c *compiler) adaptiveWarning() string {
+	a := &c.Adaptive
+	window := orDefault(a.Window, defaultWindow)
+	calls := float64(a.Floor) * window.Seconds() / c.Period.Seconds()
+	if calls >= adaptive.MinSamples {
+		return ""
+	}
+	return fmt.Sprintf("limit %s: at its floor of %d per %s a window of %s has %.3g calls, and the rate changes only after a window with %d: it may stay at the floor; make window longer",
+		c.Name, a.Floor, period.Format(c.Period), period.Format(window), calls, adaptive.MinSamples)
+}
+
+// Observe is Abilities.Observe at the time now, in µs on the store's clock, for stores
+// whose Registry keeps the limits. A limit that is no longer adaptive is left as it is.
+// The error wraps ErrUnknownLimit.
+func (r *Registry) Observe(now int64, limit string, o Observation) error {
+	d := r.Lookup(limit)
+	if d == nil {
+		return r.Missing(limit)
+	}
+	if d.Rule.Pace != nil {
+		d.Rule.Pace.Add(now, o)
+	}
+	return nil
+}
+
+// NoAdaptive returns the error of Define in a store that cannot keep adaptive limits.
+func NoAdaptive(limit string) error {
+	return &LimitError{limit, "adaptive", "this store cannot keep adaptive limits; memory: can"}
+}
+
+// CurrentRate returns the rate of an adaptive limit at the time now, in µs on the store's
+// clock: tokens per Period, rounded down; why it changed last: "defined", "latency",
+// "errors", "used" or "unobserved"; and when, in µs. Of other definitions it is their
+// Rate, and "". A store in another process may have changed it since.
+func (d *Definition) CurrentRate(now int64) (rate int64, reason string, changed int64) {
+	if d.Rule.Pace == nil {
+		return d.Rate, "", 0
+	}
+	s := d.Rule.Pace.State()
+	why, changed := s.Last(now)
+	return mulDiv(s.History.LevelAt(now), d.Adaptive.Ceiling, adaptive.Full, false), why.String(), changed
+}
