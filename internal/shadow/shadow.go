@@ -52,7 +52,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 			if errors.Is(g.Err, store.ErrUnknownHold) {
 				s.settle(g)
 			}
-		case g.Err == nil && g.Allowed:
+		case g.Err == nil && (g.Allowed || isCharge(g)): // a charge that is refused is too large, which is an error
 		case g.Err == nil:
 			allow(g)
 			s.remember(g)
@@ -63,6 +63,8 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	}
 	return nil
 }
+
+func isCharge(g *store.Group) bool { return len(g.Ops) > 0 && g.Ops[0].Verb == store.VerbCharge }
 
 // allow allows a group that was refused.
 func allow(g *store.Group) {
