@@ -144,7 +144,7 @@ local function addRecord(op, l, set, records)
   local ends = string.format('%.0f', at)
   redis.call('ZADD', set, ends, reservation) -- first, because it fails if memory is full
   if not l then
-    l = newList(reservation)
+    l = newList(reservation, now)
     redis.call('DEL', records)
   end
   local r = {number = l.next, mark = l.mark, slack = -1, units = op.units, due = now + op.delay, ends = at}

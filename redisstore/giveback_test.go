@@ -192,7 +192,7 @@ func (g *give) do() bool {
 		for op.Verb.String() != g.Do {
 			op.Verb++
 		}
-		group.ID = idOf(1<<40, g.Mark)
+		group.ID = idOf(1<<40, g.Mark-g.Now)
 		group.Ops = append(group.Ops, op)
 	}
 	if g.Ends > g.Now {

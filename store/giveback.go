@@ -44,7 +44,7 @@ type Record struct {
 // the row that Step returned. now is the time of the decision, ends the time at which
 // the whole group is due, both in µs.
 func (op *Op) Record(row *State, id Reservation, now, ends int64) Record {
-	r := op.record(row, id.mark(), now)
+	r := op.record(row, id.mark(now), now)
 	r.Ends = ends
 	return r
 }
@@ -69,10 +69,10 @@ func (op *Op) record(row *State, mark, now int64) Record {
 	return r
 }
 
-// mark returns the Mark of Lows whose first record is of this reservation: the last
-// 48 bits of its id.
-func (r Reservation) mark() int64 {
-	return int64(binary.BigEndian.Uint64(r[8:]) & (1<<48 - 1))
+// mark returns the Mark of Lows whose first record is of this reservation, made at now:
+// 48 bits of its id, and of the time, because a request may arrive twice.
+func (r Reservation) mark(now int64) int64 {
+	return int64((binary.BigEndian.Uint64(r[8:]) + uint64(now)) & (1<<48 - 1))
 }
 
 // Advance brings the records of a row up to the time now, in µs: it lowers the lows

@@ -146,7 +146,7 @@ func (v *giveVector) step(d *store.Definition, row store.State, rs []store.Recor
 	}
 	if v.Ends > 0 && op.Granted > 0 {
 		var id store.Reservation
-		binary.BigEndian.PutUint64(id[8:], uint64(v.Mark))
+		binary.BigEndian.PutUint64(id[8:], uint64(v.Mark-v.Now))
 		v.Ends = max(v.Ends, v.Now+op.Delay)
 		settled = append(settled, op.Record(&next, id, v.Now, v.Ends))
 	}

@@ -191,3 +191,26 @@ func TestSweepRowConcurrency(t *testing.T) {
 		b.t.Error(gone, err)
 	}
 }
+
+// A request that arrives twice makes its reservation twice, with a list of lows each
+// where the row was full in between. Another reservation of the first list gives
+// nothing back to the second.
+func TestReservationMadeTwice(t *testing.T) {
+	b := newBench(t, "a=1/1s,burst=5,max_debt=20", "b=1/1s,burst=5,max_debt=20")
+	b.do(store.VerbTake, "b k 5")
+	reserve := func(id byte) {
+		t.Helper()
+		g := &store.Group{ID: store.Reservation{15: id}, Ops: []store.Op{b.op(store.VerbReserve, "a k 1"), b.op(store.VerbReserve, "b k 5")}}
+		if _, err := b.decide(g); err != nil || !g.Reserved {
+			t.Fatal(err, g.Reserved)
+		}
+	}
+	reserve(1)
+	reserve(2)
+	b.wait(3 * time.Second) // a is full again
+	reserve(1)
+	if _, err := b.decide(&store.Group{ID: store.Reservation{15: 2}, Cancel: true}); err != nil {
+		t.Fatal(err)
+	}
+	b.free("a k", 4)
+}

@@ -10,8 +10,10 @@
 -- does not wait, and -2 that it was cancelled; its units are then those withheld.
 local min, max = math.min, math.max
 
-local function newList(reservation) -- the mark is the last 48 bits of the id
-  return {mark = tonumber(string.sub(reservation, -12), 16), next = 1, till = 0, zero = 0, numbers = {}, lows = {}}
+-- newList returns the list of a row whose first record is made now. The mark is made
+-- of the last 48 bits of its id and of the time, because a request may arrive twice.
+local function newList(reservation, now)
+  return {mark = (tonumber(string.sub(reservation, -12), 16) + now) % 2 ^ 48, next = 1, till = 0, zero = 0, numbers = {}, lows = {}}
 end
 
 local function readList(key)
