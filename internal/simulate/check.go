@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -11,168 +12,428 @@ import (
 
 // A Violation is a check that failed.
 type Violation struct {
-	Check string // promise, retry, row, refusal, stuck, error, sweep, …
+	Check string // promise, level, retry, refusal, stuck, error, …
 	At    int64  // true time in µs since the history began
 	What  string
 }
 
 func (v *Violation) Error() string { return v.Check + ": " + v.What }
 
-// A grant is tokens that a caller may use from a time on. What a hold or a reservation
-// gave back is taken from it.
+// A grant is tokens that a caller may use from a time on.
 //
 // After the store's clock was set back, the same time comes again, and so do the
 // tokens of a key that has no row. So at counts how far the clock has moved forward;
 // but of windows it is the time, and grants are compared only between two such steps.
 type grant struct {
-	at, tokens int64
-	back       int   // how often the clock was set back before
-	expires    int64 // of a hold that was not settled, on the store's clock
+	k       at
+	at      int64
+	told    int64  // when it may be used, on the store's clock
+	taken   int64  // tokens that the store took
+	tokens  int64  // of these, those that were not given back
+	backs   int    // how often the clock was set back before
+	due     int64  // of a reservation, on the store's clock
+	expires int64  // of a hold that was not settled, on the store's clock
+	ended   bool   // it has expired
+	apart   bool   // the promise does not hold for it
+	ends    int64  // when that was
+	fate    string // heard, or the fault that lost it
+	node    *node
+}
+
+const heard = "heard"
+
+// unlimited is the plan that charges nothing.
+const unlimited = "staff"
+
+func (g *grant) giveBack(left int64) {
+	if g.tokens > left {
+		g.tokens = left
+	}
+}
+
+// expired gives back a hold, once.
+func (g *grant) expired() {
+	g.giveBack(0)
+	g.ended, g.ends, g.expires = true, g.expires, 0
+}
+
+// revocable reports whether some of the tokens may still be given back.
+func (g *grant) revocable() bool {
+	return g.tokens > 0 && (g.expires != 0 || g.due != 0 && g.due+2e6 > g.node.time())
+}
+
+// A part is one key of a hold or a reservation.
+type part struct {
+	*grant
+	limit, key string
+	cost       int64
+	free       bool // nothing was taken
+	reset      bool
+	unsure     bool // whether it was reset or had ended before
+}
+
+// A record is a hold or a reservation, as its caller knows it.
+type record struct {
+	parts     []*part
+	due       int64 // of a reservation
+	ttl       int64
+	expires   int64
+	backs     int // how often the clock was set back before
+	settled   bool
+	cancelled bool
+	costs     []int64
 }
 
 // A book is what is known of a key.
 type book struct {
-	grants   []grant
-	made     map[string]int // index of the grant of a hold or a reservation
-	apart    bool           // it was charged, refunded or reset: the promise does not hold
-	reserved int64          // tokens: the largest reservation that had to wait
-	loosened int64          // true time at which something was last given back, or the clock or the limit changed
-	by       *process       // that gave it back; nil: another reason
+	level    *level
+	grants   []*grant
+	parts    []*part // of holds and reservations, since the key was reset
+	apart    bool    // it was charged, refunded or reset: the promise does not hold
+	reserved int64   // tokens: the largest reservation that had to wait
+	queue    int64   // when the last reservation is due, if nothing was given back since
+	number   uint32  // of the definition of that reservation
+	loosened []loosening
+}
+
+// A loosening is something after which a refusal of the key may be wrong.
+type loosening struct {
+	at   int64 // true time
+	m    *message
+	late bool // its caller has been told of an error already
 }
 
 func (n *node) book(limit, key string) *book {
 	k := at{limit, key}
 	b := n.books[k]
 	if b == nil {
-		b = &book{made: map[string]int{}, loosened: math.MinInt64}
+		b = &book{level: &level{w: n.w, k: k}}
 		n.books[k] = b
 	}
 	return b
 }
 
-// loosen remembers that a refusal of any key may no longer be right.
-func (n *node) loosen() {
+// loosenAll remembers that a refusal of any key may no longer be right.
+func (n *node) loosenAll() {
 	for _, b := range n.books {
 		b.loosen(n.w.now, nil)
 	}
 }
 
-// loosen remembers that process by gave something back, or another if by is nil.
-func (b *book) loosen(now int64, by *process) {
-	if b.loosened < now-late {
-		b.by = by
-	} else if b.by != by {
-		b.by = nil
-	}
-	b.loosened = now
+func (b *book) loosen(now int64, m *message) {
+	b.loosened = slices.DeleteFunc(b.loosened, func(l loosening) bool { return now-l.at > unseen })
+	b.loosened = append(b.loosened, loosening{now, m, m != nil && m.done})
+	b.queue = 0
 }
 
-// checkDecision looks at a group that was decided. before has the rows of its ops.
-func (n *node) checkDecision(g *store.Group, m *message, before []store.State, asked []*store.Definition) {
-	if g.Cancel {
-		n.cancelled(g, m)
-		return
-	}
-	if g.Settles() {
-		n.settled(g, m)
-		return
+// unseen is how long a refusal from memory may be wrong, because another process gave
+// something back, in µs: the age of a refusal on a clock that is slow.
+const unseen = 1_000_501
+
+// isLoosened reports whether process p may not have heard yet that a refusal of the key
+// is wrong.
+func (b *book) isLoosened(p *process, now int64) bool {
+	return slices.ContainsFunc(b.loosened, func(l loosening) bool {
+		return now-l.at <= unseen && (l.m == nil || l.m.p != p || l.late || !l.m.done)
+	})
+}
+
+// A look is what the rows of a group were before it was decided.
+type look struct {
+	k     at
+	row   store.State
+	asked *store.Definition
+}
+
+// looks returns the rows that a group is about.
+func (n *node) looks(g *store.Group) []look {
+	var list []look
+	if r := n.recordOf(g); r != nil && (g.Cancel || g.Settles()) {
+		for _, p := range r.parts {
+			row, _, _ := n.table.Row(p.limit, p.key)
+			list = append(list, look{k: at{p.limit, p.key}, row: row})
+		}
+		return list
 	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		b := n.book(op.Def.Name, op.Key)
-		after, _, _ := n.table.Row(op.Def.Name, op.Key)
-		n.checkRow(op, &before[i], &after, g)
-		if before[i].Override != nil || before[i].Version != 0 && before[i].Version != op.Def.Number {
-			b.loosen(n.w.now, m.p) // the row came back at another rate until now
+		row, _, _ := n.table.Row(op.Def.Name, op.Key)
+		list = append(list, look{at{op.Def.Name, op.Key}, row, op.Def})
+	}
+	return list
+}
+
+func (n *node) recordOf(g *store.Group) *record {
+	if g.Hold != nil {
+		return n.records[g.Hold.ID]
+	}
+	return n.records[g.ID.String()]
+}
+
+// checkDecision looks at a group that was decided. before has its rows.
+func (n *node) checkDecision(g *store.Group, m *message, before []look) {
+	switch {
+	case g.Cancel:
+		n.cancelled(g, m)
+	case g.Settles():
+		n.settled(g, m)
+	case g.Hold != nil && g.Hold.Repeated:
+		n.repeated(g, m)
+	default:
+		n.decided(g, m, before)
+	}
+	for i := range before {
+		l := &before[i]
+		row, _, _ := n.table.Row(l.k.limit, l.k.key)
+		b := n.book(l.k.limit, l.k.key)
+		n.follow(l.k)
+		if l.row.Version != 0 && row.Version != l.row.Version {
+			b.loosen(n.w.now, m) // the row came back at another rate until now
 		}
-		switch {
-		case op.Verb >= store.VerbCharge:
+		n.checkLevel(l.k, "a call")
+	}
+}
+
+// decided looks at a group of takes, or of other verbs.
+func (n *node) decided(g *store.Group, m *message, before []look) {
+	var made *record
+	if g.Allowed && (g.Hold != nil || g.Reserved) {
+		made = &record{due: n.time() + g.Due(), backs: n.backs}
+		id := g.ID.String()
+		if g.Hold != nil {
+			id, made.ttl, made.expires = g.Hold.ID, g.Hold.TTL, g.Hold.Expires
+			if old := n.records[id]; old != nil {
+				n.w.fail("hold", "hold %s is made again", id)
+			}
+		}
+		n.records[id] = made
+	}
+	for i := range g.Ops {
+		op, was := &g.Ops[i], &before[i]
+		b := n.book(op.Def.Name, op.Key)
+		n.checkDefinition(op, was, b)
+		if !g.Allowed {
+			n.checkRetry(op, was.asked, g)
+			continue
+		}
+		row, _, _ := n.table.Row(op.Def.Name, op.Key)
+		var gr *grant
+		switch parts := n.w.rates[op.Def.Name].parts(op.Cost); {
+		case op.Verb == store.VerbReset:
+			n.reset(b, m)
+		case op.Verb == store.VerbRefund:
 			b.apart = true
-			b.loosen(n.w.now, m.p)
-		case !g.Allowed:
-			n.checkRetry(op, asked[i], g)
-		case op.Took() > 0 && (g.Hold == nil || !g.Hold.Repeated):
-			m.took += op.Granted
-			n.w.taken += op.Granted
-			if g.Hold != nil {
-				b.made[g.Hold.ID] = len(b.grants)
-			} else if g.Reserved {
-				b.made[g.ID.String()] = len(b.grants)
+			b.loosen(n.w.now, m)
+			if b.level.at(n.time()) > 0 { // or else nothing is written
+				b.level.add(n.time(), -parts, nil, &row)
 			}
-			if op.Delay > 0 {
-				b.reserved = max(b.reserved, op.Granted)
-			}
-			gr := grant{at: max(op.TS, n.time()+op.Delay), tokens: op.Granted, back: n.backs}
-			if !n.w.bounds[op.Def.Name].window {
-				gr.at += n.back
-			}
-			if g.Hold != nil {
-				gr.expires = g.Hold.Expires
-			}
-			b.grants = append(b.grants, gr)
-			n.w.tracef("store at %.6f s: %d of %s %q for process %d, from %.6f s on", float64(n.time()-epoch)/1e6, gr.tokens, op.Def.Name, op.Key, m.p.id, float64(gr.at-epoch)/1e6)
+		case op.Verb == store.VerbCharge:
+			b.apart = true
+			b.level.add(n.time(), parts, nil, &row)
+		case op.Took() > 0:
+			gr = n.granted(op, g, m, b, &row)
+		}
+		if made != nil {
+			p := &part{grant: gr, limit: op.Def.Name, key: op.Key, cost: op.Cost, free: gr == nil}
+			made.parts = append(made.parts, p)
+			b.parts = append(b.parts, p)
+		}
+	}
+}
+
+// granted enters a grant.
+func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *store.State) *grant {
+	n.w.taken += op.Granted
+	gr := &grant{k: b.level.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n}
+	if g.Hold != nil {
+		gr.expires = g.Hold.Expires
+	}
+	if g.Reserved {
+		gr.due = n.time() + g.Due()
+	}
+	if b.level.expire(n.time()); b.level.gaveBack || row.Version != b.number {
+		b.queue, b.level.gaveBack, b.number = 0, false, row.Version
+	}
+	if due := n.time() + op.Delay; op.Delay > 0 {
+		b.reserved = max(b.reserved, op.Granted)
+		if due < b.queue && n.backs == 0 { // or else a hold may be given back that had expired before
+			n.w.fail("order", "%s %q: a reservation is due at %.6f s, before an earlier one that is due at %.6f s", op.Def.Name, op.Key, float64(due-epoch)/1e6, float64(b.queue-epoch)/1e6)
+		}
+		b.queue = due
+	}
+	m.got = append(m.got, gr)
+	b.grants = append(b.grants, gr)
+	b.level.add(n.time(), 0, gr, row)
+	if op.Delay > 0 {
+		b.level.atMost, b.level.delayed = true, append(b.level.delayed, gr)
+		if g.Reserved && op.Def.Override == nil && op.Granted <= op.Def.Burst {
+			b.level.waits = append(b.level.waits, wait{gr, n.time() + op.Delay})
+		}
+	}
+	n.w.tracef("store at %.6f s: %d of %s %q for process %d, from %.6f s on", float64(n.time()-epoch)/1e6, gr.tokens, op.Def.Name, op.Key, m.p.id, float64(gr.at-epoch)/1e6)
+	if !n.w.bounds[op.Def.Name].window {
+		gr.at += n.back
+	}
+	return gr
+}
+
+// reset ends what is known of the records of a key.
+func (n *node) reset(b *book, m *message) {
+	b.apart = true
+	b.loosen(n.w.now, m)
+	b.level.expire(n.time())
+	for _, p := range b.parts {
+		if p.grant != nil && p.ended { // before
+			p.unsure = p.ends > n.time() // the clock was set back since
+			continue
+		}
+		p.reset = true
+		if p.grant != nil {
+			p.grant.due, p.grant.expires = 0, 0
+		}
+	}
+	b.parts = b.parts[:0]
+	b.level.clear()
+}
+
+// repeated looks at a hold that was made before.
+func (n *node) repeated(g *store.Group, m *message) {
+	r := n.recordOf(g)
+	if r == nil || r.settled {
+		n.w.fail("hold", "hold %s is a repeated one, but it is not held", g.Hold.ID)
+		return
+	}
+	for _, p := range r.parts {
+		if p.grant != nil {
+			m.got = append(m.got, p.grant)
 		}
 	}
 }
 
 func (n *node) cancelled(g *store.Group, m *message) {
-	for k, b := range n.books {
-		if i, ok := b.made[g.ID.String()]; ok {
-			b.grants[i].tokens = 0
-			b.loosen(n.w.now, m.p)
-			n.w.tracef("store: %s %q: a reservation is cancelled", k.limit, k.key)
+	r := n.recordOf(g)
+	switch {
+	case r == nil || r.cancelled:
+		n.w.fail("cancel", "a reservation is cancelled that was not made, or cancelled before")
+		return
+	case r.due <= n.time():
+		n.w.fail("cancel", "a reservation is cancelled that was due %d µs ago", n.time()-r.due)
+	case slices.ContainsFunc(r.parts, func(p *part) bool { return p.reset }):
+		n.w.fail("cancel", "a reservation is cancelled although a key of it was reset")
+	}
+	r.cancelled = true
+	for _, p := range r.parts {
+		if p.grant != nil {
+			p.giveBack(0)
 		}
+		n.book(p.limit, p.key).loosen(n.w.now, m)
+		n.w.tracef("store: %s %q: a reservation is cancelled", p.limit, p.key)
 	}
 }
 
+// settled looks at a hold that was settled or extended.
 func (n *node) settled(g *store.Group, m *message) {
-	for i := range g.Ops {
-		op := &g.Ops[i]
-		b := n.book(op.Def.Name, op.Key)
-		b.loosen(n.w.now, m.p)
-		j, ok := b.made[g.Hold.ID]
-		if !ok || g.Hold.Verb != store.SettleHold || g.Hold.Repeated {
-			continue
-		}
-		held := &b.grants[j]
-		cost := g.Hold.Costs[0]
-		if held.expires <= n.time() { // it gave everything back then, and the cost is a Charge now
-			held.tokens = 0
-		}
-		b.apart = b.apart || cost > held.tokens || held.back != n.backs // it may have expired before the clock was set back
-		held.tokens, held.expires = min(held.tokens, cost), 0
-	}
-}
-
-// checkRow compares a row with what a plain verb makes of the row before.
-func (n *node) checkRow(op *store.Op, before, after *store.State, g *store.Group) {
-	r := &op.Def.Rule
-	if before.Lows != nil || after.Lows != nil || before.Version != 0 && before.Version != op.Def.Number || op.Def.Plan != "" || g.Hold != nil || op.Def.Override != nil || before.Override != nil {
+	r, now := n.recordOf(g), n.time()
+	if r == nil {
+		n.w.fail("hold", "hold %s is settled, but it was not made", g.Hold.ID)
 		return
 	}
-	t := max(n.time(), before.TS)
-	used := before.Used
-	if used > 0 {
-		used = max(0, used-(floor(t-r.Origin, r.Every)-floor(before.TS-r.Origin, r.Every))*r.Add)
+	if g.Hold.Verb == store.ExtendHold {
+		r.expires = now + r.ttl
+		for _, p := range r.parts {
+			if p.grant != nil && !p.reset {
+				p.extended(r.expires)
+			}
+		}
+		return
 	}
+	if g.Hold.Repeated != r.settled || r.settled && !slices.Equal(r.costs, g.Hold.Costs) {
+		n.w.fail("hold", "hold %s is settled to %v, and was settled to %v: repeated %v", g.Hold.ID, g.Hold.Costs, r.costs, g.Hold.Repeated)
+	}
+	if r.settled {
+		return
+	}
+	r.settled, r.costs = true, slices.Clone(g.Hold.Costs)
+	for i, p := range r.parts {
+		b := n.book(p.limit, p.key)
+		b.loosen(n.w.now, m)
+		if p.reset || p.free {
+			continue
+		}
+		b.level.expire(now)
+		cost, counted := r.costs[i], p.cost
+		if r.expires <= now { // it gave everything back then, and the cost is a Charge now
+			counted = 0
+		}
+		if p.unsure || p.ended && r.expires > now { // and the clock was set back since
+			b.level.off = true
+		}
+		p.giveBack(min(cost, counted))
+		p.grant.expires = 0
+		if cost > counted || p.ended {
+			b.apart = true
+		}
+		if o := b.level.over; cost > counted && !(o.decides(b.level.instant(now)) && o.plan == unlimited) {
+			row, _, _ := n.table.Row(p.limit, p.key)
+			b.level.add(now, n.w.rates[p.limit].parts(cost-counted), nil, &row)
+		}
+	}
+}
+
+// extended lets a hold live longer. If it has given back already, and the store's clock
+// was set back since, what is in use is not known.
+func (g *grant) extended(expires int64) {
+	if g.ended {
+		g.node.book(g.k.limit, g.k.key).level.off = true
+		return
+	}
+	g.expires = expires
+}
+
+// checkError looks at a group that could not be decided.
+func (n *node) checkError(g *store.Group) {
+	r, now := n.recordOf(g), n.time()
+	if r == nil || r.backs != n.backs {
+		return
+	}
+	reset := slices.ContainsFunc(r.parts, func(p *part) bool { return p.reset })
 	switch {
-	case op.Verb == store.VerbReset && g.Allowed:
-		used = 0
-	case op.Verb == store.VerbRefund && g.Allowed:
-		used = max(0, used-op.Cost*r.Unit)
-	case g.Allowed:
-		used += op.Granted * r.Unit
+	case g.Cancel && !r.cancelled && now < r.due && !reset:
+		n.w.fail("cancel", "a reservation that is due in %d µs cannot be cancelled: %v", r.due-now, g.Err)
+	case g.Settles() && g.Hold.Verb == store.SettleHold && errors.Is(g.Err, store.ErrUnknownHold),
+		g.Settles() && g.Hold.Verb == store.SettleHold && errors.Is(g.Err, store.ErrHoldConflict) && (!r.settled || slices.Equal(r.costs, g.Hold.Costs)):
+		n.w.fail("hold", "hold %s cannot be settled to %v: %v", g.Hold.ID, g.Hold.Costs, g.Err)
+	case g.Settles() && g.Hold.Verb == store.ExtendHold && !r.settled && now < r.expires && !reset:
+		n.w.fail("hold", "hold %s, which expires in %d µs, cannot be extended: %v", g.Hold.ID, r.expires-now, g.Err)
+	case g.Hold != nil && g.Hold.Verb == store.MakeHold && !r.settled && now < r.expires && !reset:
+		n.w.fail("hold", "hold %s, which expires in %d µs, is not repeated: %v", g.Hold.ID, r.expires-now, g.Err)
 	}
-	now := after.Used
-	if now > 0 {
-		now = max(0, now-(floor(t-r.Origin, r.Every)-floor(after.TS-r.Origin, r.Every))*r.Add)
+}
+
+// checkDefinition checks that the override of the key decides until its end, or else
+// the definition that the caller named.
+func (n *node) checkDefinition(op *store.Op, was *look, b *book) {
+	t, o := b.level.instant(n.time()), b.level.over
+	if was.row.Version != 0 {
+		t = max(t, was.row.TS)
 	}
-	if now != used {
-		n.w.fail("row", "%s %d of %s %q: %d units are in use, not %d", op.Verb, op.Cost, op.Def.Name, op.Key, now, used)
+	d := op.Def
+	switch {
+	case o.decides(t) != (d.Override != nil):
+		n.w.fail("override", "%s of %s %q at %d: an override decides: %v; want %v (until %d)", op.Verb, d.Name, op.Key, t, d.Override != nil, o.decides(t), o.end())
+	case d.Override != nil && o.plan != "" && d.Plan != o.plan,
+		d.Override != nil && o.plan == "" && (d.Rate != o.rate || d.Burst != o.burst):
+		n.w.fail("override", "%s of %s %q: decided by %s, %d a period and burst %d; want %+v", op.Verb, d.Name, op.Key, d.Plan, d.Rate, d.Burst, *o)
+	case d.Override == nil && op.Verb != store.VerbCharge && d.Plan != was.asked.Plan:
+		n.w.fail("override", "%s of %s %q: decided by the plan %q; want %q", op.Verb, d.Name, op.Key, d.Plan, was.asked.Plan)
 	}
-	if g.Allowed && op.Verb < store.VerbCharge && used > r.Cap+r.Debt {
-		n.w.fail("row", "%s %d of %s %q: %d units are in use, of at most %d", op.Verb, op.Cost, op.Def.Name, op.Key, used, r.Cap+r.Debt)
+}
+
+func (o *overridden) end() int64 {
+	if o == nil {
+		return 0
 	}
+	return o.until
 }
 
 func floor(a, b int64) int64 {
@@ -190,78 +451,101 @@ func (n *node) checkRetry(op *store.Op, asked *store.Definition, g *store.Group)
 	}
 	for i, want := range []bool{false, true} {
 		later := op.Retry - 1 + int64(i)
-		if allowed, err := n.would(op, asked, n.time()+later); err != nil || allowed != want {
-			if dbg != nil {
-				dbg(n, op, asked)
-			}
-			n.w.fail("retry", "%s %d of %s %q: refused for %d µs, but %d µs later it is allowed: %v (%v)", op.Verb, op.Cost, op.Def.Name, op.Key, op.Retry, later, allowed, err)
+		if again, err := n.would(op, asked, n.time()+later); err != nil || again.Allowed != want {
+			n.w.fail("retry", "%s %d of %s %q: refused for %d µs, but %d µs later it is allowed: %v (%v)", op.Verb, op.Cost, op.Def.Name, op.Key, op.Retry, later, again.Allowed, err)
 		}
 	}
 }
 
-var dbg func(n *node, op *store.Op, asked *store.Definition)
-
-// would reports whether an op would be allowed at a time, if nothing happened until
-// then.
-func (n *node) would(op *store.Op, d *store.Definition, time int64) (bool, error) {
+// would returns what an op would be answered at a time, if nothing happened until then.
+func (n *node) would(op *store.Op, d *store.Definition, time int64) (store.Op, error) {
 	g := store.Group{Ops: []store.Op{{Def: d, Key: op.Key, Verb: op.Verb, Cost: op.Cost}}}
 	n.table.begin()
 	defer n.table.rollback()
 	err := g.DecideIn(&n.table, &n.reg, time)
-	return g.Allowed, err
+	return g.Ops[0], err
 }
 
-// late is how long a refusal from memory may be wrong, because another process gave
-// something back: the age of a refusal, and a round trip that was as slow as can be.
-const late = 1_000_000 + patience
+// drifted is by how much two clocks can differ after the age of a refusal, in µs.
+const drifted = 1001
 
-// checkRefusal looks whether the store would refuse as well.
+// checkRefusal looks whether the store would refuse as well, for no shorter.
 func (w *world) checkRefusal(p *process, op *store.Op) {
 	n := w.node
-	b := n.book(op.Def.Name, op.Key)
-	if age := w.now - b.loosened; age <= patience || age <= late && b.by != p {
+	if n.book(op.Def.Name, op.Key).isLoosened(p, w.now) {
 		return
 	}
-	if allowed, err := n.would(op, op.Def, n.time()); err == nil && allowed {
+	is, err := n.would(op, op.Def, n.time()-drifted)
+	switch {
+	case err != nil:
+	case is.Allowed:
 		w.fail("refusal", "process %d: %s %d of %s %q is refused by %s; the store would allow it", p.id, op.Verb, op.Cost, op.Def.Name, op.Key, op.Source)
+	case !is.Never && (op.Never || op.Retry > is.Retry+patience):
+		w.fail("refusal", "process %d: %s %d of %s %q is refused by %s for %d µs; the store would refuse it for %d", p.id, op.Verb, op.Cost, op.Def.Name, op.Key, op.Source, op.Retry, is.Retry)
 	}
+}
+
+// checkConservation compares what the store took with what callers heard of and what
+// faults have lost.
+func (w *world) checkConservation() {
+	var got int64
+	for _, k := range w.node.keys() {
+		for _, g := range w.node.books[k].grants {
+			w.returned += g.taken - g.tokens
+			switch g.fate {
+			case heard:
+				got += g.taken
+				w.used += g.tokens
+			case "":
+				w.fail("conservation", "%s %q: %d tokens were taken at %.6f s; no caller heard of them, and no fault has lost them", k.limit, k.key, g.taken, float64(g.at-epoch)/1e6)
+			default:
+				w.lost[g.fate] += g.tokens
+			}
+		}
+	}
+	if got != w.heard {
+		w.fail("conservation", "callers heard of %d tokens, but the store took %d for them", w.heard, got)
+	}
+}
+
+func (n *node) keys() []at {
+	keys := make([]at, 0, len(n.books))
+	for k := range n.books {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, compare)
+	return keys
 }
 
 // checkPromise compares the grants of each key over all pairs of instants with the
 // largest burst and rate that its limit had.
 func (w *world) checkPromise() {
-	keys := make([]at, 0, len(w.node.books))
-	for k := range w.node.books {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, compare)
-	for _, k := range keys {
+	for _, k := range w.node.keys() {
 		b := w.node.books[k]
+		b.level.expire(w.node.time())
 		if b.apart {
 			continue
 		}
 		bound := w.bounds[k.limit]
-		slices.SortStableFunc(b.grants, func(a, b grant) int { return cmp.Compare(a.at, b.at) })
+		grants := slices.DeleteFunc(slices.Clone(b.grants), func(g *grant) bool { return g.tokens == 0 || g.apart })
+		slices.SortStableFunc(grants, func(a, b *grant) int { return cmp.Compare(a.at, b.at) })
 		if !bound.window {
-			w.compare(k, bound, b, b.grants)
+			w.compare(k, bound, b, grants)
 			continue
 		}
 		for i := range w.node.backs + 1 {
-			w.compare(k, bound, b, slices.DeleteFunc(slices.Clone(b.grants), func(g grant) bool { return g.back != i }))
+			w.compare(k, bound, b, slices.DeleteFunc(slices.Clone(grants), func(g *grant) bool { return g.backs != i }))
 		}
 	}
 }
 
 // compare compares grants of a key, in the order of their times, with a bound.
-func (w *world) compare(k at, bound *bound, b *book, grants []grant) {
+func (w *world) compare(k at, bound *bound, b *book, grants []*grant) {
 	// granted·period - rate·t at each grant, less the least before it, is at most burst·period.
 	var total int64
 	least, from := int64(math.MaxInt64), int64(0)
 	start := int64(epoch)
 	for _, g := range grants {
-		if g.tokens == 0 || g.expires != 0 && g.expires <= w.node.time() {
-			continue
-		}
 		earned := bound.rate * (g.at - start)
 		scale := bound.period
 		if bound.window {
@@ -284,7 +568,7 @@ func (w *world) compare(k at, bound *bound, b *book, grants []grant) {
 }
 
 // between lists the grants of an interval in words.
-func between(grants []grant, from, to int64) (list []string) {
+func between(grants []*grant, from, to int64) (list []string) {
 	for _, g := range grants {
 		if g.at >= from && g.at <= to {
 			list = append(list, fmt.Sprintf("%d at %.6f s", g.tokens, float64(g.at-epoch)/1e6))

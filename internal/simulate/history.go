@@ -46,6 +46,9 @@ type step struct {
 	rate    int64
 	plan    string
 	both    bool // a call takes from the limit "window" as well
+	patient bool // a refused call comes again when it was told to
+	extend  bool // a hold is extended before it is settled
+	times   int  // how often a hold is settled or a reservation cancelled
 }
 
 // faults are how often the network fails, in 1/1000 of the messages.
@@ -153,11 +156,14 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 	if plan := []string{"pro", "small", "staff", "banned", "", "", "", "", "", ""}[r.IntN(10)]; s.limit == "bucket" && h.planned {
 		s.plan = plan
 	}
-	s.both = r.IntN(4) == 0
+	s.both, s.patient, s.extend, s.times = r.IntN(4) == 0, r.IntN(3) == 0, r.IntN(3) == 0, 1+r.IntN(2)
+	if r.IntN(4) == 0 {
+		s.back = 0
+	}
 	fault := r.IntN(10)
 	pick, which := r.IntN(100), r.IntN(100)
 	switch {
-	case s.limit == "wild":
+	case s.limit == "wild" && pick >= 15:
 		s.verb = []store.Verb{store.VerbTake, store.VerbCharge, store.VerbRefund, store.VerbReset, store.VerbTakeUpTo}[pick%5]
 		s.n = 1 + s.n/8
 	case pick < 15:
@@ -165,7 +171,8 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 	default:
 		s.verb = verbs[pick%len(verbs)]
 	}
-	s.both = s.both && s.kind == calls && s.limit == "bucket" && s.verb <= store.VerbCheck
+	s.both = s.both && s.limit == "bucket" && (s.verb <= store.VerbCheck || s.verb == store.VerbReserve)
+	s.patient = s.patient && s.kind == calls && s.verb <= store.VerbTakeUpTo
 	if fault > 0 {
 		return s
 	}
@@ -186,6 +193,9 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 	}
 	if s.kind == override && s.limit == "bucket" {
 		s.plan = []string{"", "", "pro", "staff", "banned"}[which%5]
+	}
+	if s.kind == pause {
+		s.span *= 8
 	}
 	if s.kind == skew {
 		s.span = 600e6 * int64(which-50) / 50
@@ -260,9 +270,7 @@ func (w *world) play(s *step) {
 	case stall:
 		w.faults.stalled = max(w.faults.stalled, w.now+s.span)
 	case clockBack:
-		w.node.back += s.span
-		w.node.backs++
-		w.node.loosen()
+		w.node.setBack(s.span)
 	case skew:
 		p.skew = s.span
 	case pause:
@@ -296,7 +304,8 @@ func (w *world) define(s *step) {
 		}
 		b := w.bounds[l.Name]
 		b.rate, b.burst = max(b.rate, l.Rate), max(b.burst, l.Burst)
-		w.node.loosen()
+		w.node.loosenAll()
+		w.rates[l.Name].define(w.node.time(), l.Rate)
 		for i, p := range w.procs {
 			w.after(int64(i+1)*s.gap, func() { p.deliver(func() { p.defs[d.Name] = d }) })
 		}

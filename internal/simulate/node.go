@@ -15,7 +15,8 @@ type node struct {
 	back  int64 // µs that it was set back, in all
 	backs int   // how often it was set back
 
-	books map[at]*book
+	books   map[at]*book
+	records map[string]*record // holds and reservations, by id
 }
 
 type at struct{ limit, key string }
@@ -105,25 +106,13 @@ func (t *table) SetHold(id string, h store.Hold) error {
 // decide decides a group at the present instant, and checks what it did.
 func (n *node) decide(g *store.Group, from *message) {
 	n.table.begin()
-	before := n.rowsOf(g)
-	asked := make([]*store.Definition, len(g.Ops))
-	for i := range g.Ops {
-		asked[i] = g.Ops[i].Def
-	}
+	before := n.looks(g)
 	if g.Err = g.DecideIn(&n.table, &n.reg, n.time()); g.Err != nil {
 		n.table.rollback()
+		n.checkError(g)
 		return
 	}
-	n.checkDecision(g, from, before, asked)
-}
-
-// rowsOf returns the rows of a group's keys.
-func (n *node) rowsOf(g *store.Group) []store.State {
-	rows := make([]store.State, len(g.Ops))
-	for i := range g.Ops {
-		rows[i], _, _ = n.table.Row(g.Ops[i].Def.Name, g.Ops[i].Key)
-	}
-	return rows
+	n.checkDecision(g, from, before)
 }
 
 // override sets the override of a key, or ends it.
@@ -143,11 +132,44 @@ func (n *node) override(s *step) {
 	if _, err := d.SetOverrideIn(&n.table, s.key, o, n.time()); err != nil {
 		n.w.fail("override", "%s %q: %v", s.limit, s.key, err)
 	}
+	b := n.book(s.limit, s.key)
+	b.loosen(n.w.now, nil)
+	n.follow(at{s.limit, s.key})
+	n.checkLevel(at{s.limit, s.key}, "an override") // while it is computed under the old one
+	if b.level.over = nil; o != nil {
+		b.level.over = &overridden{o.Plan, o.Rate, o.Burst, o.Until}
+	}
 	if o != nil && o.Plan == "" {
 		b := n.w.bounds[s.limit]
 		b.rate, b.burst = max(b.rate, o.Rate), max(b.burst, o.Burst)
 	}
-	n.loosen()
+}
+
+// follow lets the level of a key follow its row, which may have been written.
+func (n *node) follow(k at) {
+	l := n.book(k.limit, k.key).level
+	row, _, _ := n.table.Row(k.limit, k.key)
+	if row.Version != 0 && (row.TS != l.ts || row.Version != l.number) {
+		l.addAt(max(l.ts, min(row.TS, l.instant(n.time()))), 0, nil, &row) // it may have been brought up to an earlier time only
+	}
+}
+
+// setBack sets the clock back. Holds and overrides may have ended before, and not be
+// given back or deleted yet.
+func (n *node) setBack(d int64) {
+	for k, b := range n.books {
+		l := b.level
+		l.expire(n.time())
+		l.waits = nil
+		row, records, _ := n.table.Row(k.limit, k.key)
+		l.atMost = l.atMost || slices.ContainsFunc(records, func(r store.Record) bool { return r.Hold != "" })
+		if row.Override == nil {
+			l.over = nil
+		}
+	}
+	n.back += d
+	n.backs++
+	n.loosenAll()
 }
 
 // sweep sweeps every row.
@@ -162,5 +184,7 @@ func (n *node) sweep() {
 		if _, err := store.SweepRow(&n.table, &n.reg, k.limit, k.key, n.time()); err != nil {
 			n.w.fail("sweep", "%s %q: %v", k.limit, k.key, err)
 		}
+		n.follow(k)
+		n.checkLevel(k, "a sweep")
 	}
 }

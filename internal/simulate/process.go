@@ -122,7 +122,7 @@ type message struct {
 	reply  []store.Group
 	done   bool
 	err    error
-	took   int64 // tokens that the store has taken for it and that no answer has told of
+	got    []*grant // by the copy that is being decided
 }
 
 // A fate is what happens to one copy of a message, drawn when it is sent.
@@ -161,15 +161,17 @@ func (m *message) arrive(x fate, again bool) {
 	if again {
 		w.tracef("process %d: the next request is there twice", m.p.id)
 	}
-	before := m.took
+	m.got = nil
 	for i := range groups {
 		w.node.decide(&groups[i], m)
 	}
-	took := m.took - before
+	got := m.got
 	lose := func(why string) {
-		w.lost[why] += took
-		if took > 0 {
-			w.tracef("process %d: %d tokens lost: %s", m.p.id, took, why)
+		for _, g := range got {
+			if g.fate == "" {
+				g.fate = why
+				w.tracef("process %d: %d tokens lost: %s", m.p.id, g.taken, why)
+			}
 		}
 	}
 	_, lives := m.p.tasks[m.t]
@@ -192,6 +194,9 @@ func (m *message) arrive(x fate, again bool) {
 				} else if !lives {
 					lose("crash")
 				} else {
+					for _, g := range got {
+						g.fate = heard
+					}
 					m.answer(groups, nil)
 				}
 			})
@@ -212,41 +217,83 @@ func (m *message) answer(groups []store.Group, err error) {
 
 // call makes call i of a step.
 func (p *process) call(s *step, i int) {
-	w := p.w
-	w.start(p, w.random(s.id, i), false, func(t *task) {
-		var b store.Batch
-		g, op := b.Single()
-		*op = store.Op{Def: p.definition(s), Key: s.key, Verb: s.verb, Cost: s.cost}
-		if s.both {
-			g.Ops = append([]store.Op{*op}, store.Op{Def: p.defs["window"], Key: s.key, Verb: s.verb, Cost: 1})
-		}
-		if s.verb == store.VerbReserve {
-			binary.BigEndian.PutUint64(g.ID[:], t.rng.Uint64())
-			binary.BigEndian.PutUint64(g.ID[8:], t.rng.Uint64())
-		}
-		if s.kind == holds {
-			g.Hold = &store.HoldCall{ID: fmt.Sprintf("%d.%d", s.id, i), TTL: s.span}
-		}
-		err := p.apply(&b)
-		op = &b.Groups[0].Ops[0]
-		p.tell(s, op, err)
-		if err != nil || !b.Groups[0].Allowed {
-			return
-		}
-		switch {
-		case s.kind == holds && s.back > 0:
-			p.later(t, s.back)
-			hold := &store.HoldCall{Verb: store.SettleHold, ID: g.Hold.ID, Costs: []int64{s.settle}}
-			b.Groups = []store.Group{{Hold: hold}}
-			err = p.apply(&b)
-			w.tracef("process %d: settle %s to %d: %v", p.id, hold.ID, s.settle, err)
-		case s.verb == store.VerbReserve && b.Groups[0].Reserved && s.back > 0:
-			p.later(t, s.back)
-			b.Groups = []store.Group{{ID: g.ID, Cancel: true}}
-			err = p.apply(&b)
-			w.tracef("process %d: cancel %d of %s: %v", p.id, s.cost, s.limit, err)
+	p.w.start(p, p.w.random(s.id, i), false, func(t *task) {
+		b := p.batch(s, t, i)
+		for try := 0; ; try++ {
+			err := p.apply(&b)
+			g := &b.Groups[0]
+			p.tell(s, g, err)
+			if err != nil {
+				return
+			}
+			op := &g.Ops[0]
+			if g.Allowed {
+				p.giveBack(s, t, g)
+				return
+			}
+			if !s.patient || try == 5 || op.Never || op.Retry > 2e6 {
+				return
+			}
+			p.later(t, op.Retry)
+			b = p.batch(s, t, i)
 		}
 	})
+}
+
+// batch returns the call of a step.
+func (p *process) batch(s *step, t *task, i int) (b store.Batch) {
+	g := store.Group{Ops: []store.Op{{Def: p.definition(s), Key: s.key, Verb: s.verb, Cost: s.cost}}}
+	if s.both {
+		g.Ops = append(g.Ops, store.Op{Def: p.defs["window"], Key: s.key, Verb: s.verb, Cost: 1})
+	}
+	if s.verb == store.VerbReserve {
+		binary.BigEndian.PutUint64(g.ID[:], t.rng.Uint64())
+		binary.BigEndian.PutUint64(g.ID[8:], t.rng.Uint64())
+	}
+	if s.kind == holds {
+		g.Hold = &store.HoldCall{ID: fmt.Sprintf("%d.%d", s.id, i), TTL: s.span}
+	}
+	b.Groups = []store.Group{g}
+	return b
+}
+
+// giveBack settles a hold or cancels a reservation, as the step says.
+func (p *process) giveBack(s *step, t *task, made *store.Group) {
+	if s.back == 0 || s.kind != holds && !made.Reserved {
+		return
+	}
+	if s.extend && s.kind == holds {
+		p.later(t, s.back/2)
+		p.end(s, store.Group{Hold: &store.HoldCall{Verb: store.ExtendHold, ID: made.Hold.ID, TTL: s.span}})
+		p.later(t, s.back-s.back/2)
+	} else {
+		p.later(t, s.back)
+	}
+	for range s.times {
+		if s.kind != holds {
+			p.end(s, store.Group{ID: made.ID, Cancel: true})
+			continue
+		}
+		costs := []int64{s.settle}
+		if s.both {
+			costs = append(costs, s.settle%2)
+		}
+		p.end(s, store.Group{Hold: &store.HoldCall{Verb: store.SettleHold, ID: made.Hold.ID, Costs: costs}})
+	}
+}
+
+// end sends a call that settles or extends a hold, or cancels a reservation.
+func (p *process) end(s *step, g store.Group) {
+	what := "cancels a reservation of " + s.limit
+	if h := g.Hold; h != nil && h.Verb == store.ExtendHold {
+		what = "extends hold " + h.ID
+	} else if h != nil {
+		what = fmt.Sprintf("settles hold %s to %v", h.ID, h.Costs)
+	}
+	if err := p.apply(&store.Batch{Groups: []store.Group{g}}); err != nil {
+		what += ": " + err.Error()
+	}
+	p.w.tracef("process %d: %s", p.id, what)
 }
 
 // definition returns the definition that a call names: the limit, or one of its plans.
@@ -284,31 +331,60 @@ func (p *process) later(t *task, d int64) {
 }
 
 // tell writes an answer into the history, and checks it.
-func (p *process) tell(s *step, op *store.Op, err error) {
+func (p *process) tell(s *step, g *store.Group, err error) {
+	op := &g.Ops[0]
 	p.w.calls++
 	if p.w.trace != nil {
-		what := fmt.Sprintf("process %d: %s %d of %s %q%s: ", p.id, op.Verb, op.Cost, s.limit, s.key, s.words())
-		switch {
-		case err != nil:
-			what += err.Error()
-		case op.Allowed:
-			what += fmt.Sprintf("%d, %d left", op.Granted, op.Remaining)
-			if op.Delay > 0 {
-				what += fmt.Sprintf(", in %.3f ms", float64(op.Delay)/1000)
-			}
-		case op.Never:
-			what += "never"
-		default:
-			what += fmt.Sprintf("refused for %.3f ms", float64(op.Retry)/1000)
-		}
-		if err == nil {
-			what += " (" + op.Source.String() + ")"
-		}
-		p.w.tracef("%s", what)
+		p.w.tracef("process %d: %s", p.id, answerText(s, g, err))
 	}
-	if err == nil && !s.both && !op.Allowed && op.Source == store.SourceDenyCache {
+	if err != nil {
+		return
+	}
+	if len(g.Ops) == 1 && !op.Allowed && op.Source == store.SourceDenyCache {
 		p.w.checkRefusal(p, op)
 	}
+	if !g.Allowed {
+		return
+	}
+	if g.Hold != nil && g.Hold.Repeated {
+		if r := p.w.node.records[g.Hold.ID]; r != nil {
+			for _, part := range r.parts {
+				if part.grant != nil {
+					p.w.heard += part.taken
+				}
+			}
+		}
+		return
+	}
+	for i := range g.Ops {
+		if op := &g.Ops[i]; op.Source == store.SourceStore && op.Verb < store.VerbCharge {
+			p.w.heard += op.Took()
+		}
+	}
+}
+
+func answerText(s *step, g *store.Group, err error) string {
+	op := &g.Ops[0]
+	what := fmt.Sprintf("%s %d of %s %q%s: ", op.Verb, s.cost, s.limit, s.key, s.words())
+	if s.kind == holds {
+		what = fmt.Sprintf("holds %d of %s %q%s as %s: ", s.cost, s.limit, s.key, s.words(), g.Hold.ID)
+	}
+	switch {
+	case err != nil:
+		return what + err.Error()
+	case g.Allowed:
+		what += fmt.Sprintf("%d, %d left", op.Granted, op.Remaining)
+		if op.Delay > 0 {
+			what += fmt.Sprintf(", in %.3f ms", float64(op.Delay)/1000)
+		}
+	case op.Allowed:
+		what += "refused by window"
+	case op.Never:
+		what += "never"
+	default:
+		what += fmt.Sprintf("refused for %.3f ms", float64(op.Retry)/1000)
+	}
+	return what + " (" + op.Source.String() + ")"
 }
 
 // random returns randomness that depends on the seed and the step only.

@@ -60,9 +60,11 @@ func (h history) play(trace func(line string)) *Result {
 		bounds[name] = &c
 	}
 	h.bounds = bounds
-	w := &world{history: h, trace: trace, lost: map[string]int64{}}
-	w.node = &node{w: w, table: newTable(), drift: h.drifts[0], books: map[at]*book{}}
-	for _, l := range w.limits {
+	w := &world{history: h, trace: trace, lost: map[string]int64{}, rates: map[string]*rates{}}
+	w.node = &node{w: w, table: newTable(), drift: h.drifts[0], books: map[at]*book{}, records: map[string]*record{}}
+	for i := range w.limits {
+		l := w.limits[i]
+		w.rates[l.Name] = newRates(&l)
 		if _, err := w.node.reg.Define(epoch, l, store.OwnerCode); err != nil {
 			panic(err)
 		}
@@ -79,6 +81,7 @@ func (h history) play(trace func(line string)) *Result {
 	w.run()
 	if w.wrong == nil {
 		w.checkPromise()
+		w.checkConservation()
 	}
 	return &Result{Seed: h.seed, Violation: w.wrong, Calls: w.calls, Taken: w.taken, Lost: w.lost, steps: h.steps}
 }

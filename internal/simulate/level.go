@@ -1,0 +1,357 @@
+package simulate
+
+import (
+	"slices"
+
+	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/store"
+)
+
+// A level is how much of a key is in use, computed without package store: from what
+// was taken and not given back, and from the rates that the key has had. Tokens that
+// were given back count as if they had never been taken.
+//
+// A part of a bucket's token is a millionth, so that a rate of n tokens a second is n
+// parts a µs. Windows have whole tokens.
+//
+// A row never has less in use than its level. It has exactly as much if no Reserve had
+// to wait, up to the rounding when a row goes from one definition to another.
+type level struct {
+	w      *world
+	k      at
+	ts     int64  // µs on the store's clock: when the row was last written
+	under  under  // what the row is under since then
+	number uint32 // that the row has for it
+	before int64  // parts in use before entries
+	list   []entry
+	over   *overridden // the override of the key, or nil
+
+	off      bool     // unknown until the row is full or reset
+	atMost   bool     // the row may have more in use
+	rounding int64    // parts by which the row may have more in use
+	held     []*grant // holds that live
+	gaveBack bool     // one has expired since a reservation was made
+	waits    []wait
+	delayed  []*grant // reservations that waited when the row was last written
+}
+
+// An entry is parts that were added when drained parts had come back since the entry
+// before.
+type entry struct {
+	drained, parts int64
+	grant          *grant // it has the parts, less what was given back; or nil
+}
+
+// under says which definition a row is under.
+type under struct {
+	plan     string
+	override bool
+	version  int // index of the limit's versions
+}
+
+// A version is a base definition since a time on the store's clock.
+type version struct{ since, rate int64 }
+
+// rates are the rates that a limit has had. Plans keep theirs.
+type rates struct {
+	versions []version
+	plans    map[string]int64
+	period   int64 // of a window, in µs; 0: a bucket
+	names    []string
+}
+
+func newRates(l *store.Limit) *rates {
+	r := &rates{versions: []version{{epoch, l.Rate}}, plans: map[string]int64{}}
+	if l.Algorithm == store.FixedWindow {
+		r.period = l.Period.Microseconds()
+	}
+	for _, p := range l.Plans.All() {
+		r.names = append(r.names, p.Name)
+		if p.Rate > 0 {
+			r.plans[p.Name] = p.Rate
+		}
+	}
+	return r
+}
+
+// define adds a version at a time of the store's clock.
+func (r *rates) define(now, rate int64) {
+	last := r.versions[len(r.versions)-1]
+	if last.rate != rate {
+		r.versions = append(r.versions, version{max(now, last.since), rate})
+	}
+}
+
+// parts returns the parts of tokens.
+func (r *rates) parts(tokens int64) int64 {
+	if r.period > 0 {
+		return tokens
+	}
+	return tokens * 1e6
+}
+
+// An overridden is the override of a key, as it was set.
+type overridden struct {
+	plan        string
+	rate, burst int64
+	until       int64 // on the store's clock; 0: none
+}
+
+func (o *overridden) decides(t int64) bool { return o != nil && (o.until == 0 || t < o.until) }
+
+func (l *level) rates() *rates { return l.w.rates[l.k.limit] }
+
+// drain returns the parts that come back from one time to another, if the row is
+// under u at first, and what it is under in the end.
+func (l *level) drain(u under, from, to int64) (parts int64, end under) {
+	r := l.rates()
+	pass := func(until int64) {
+		if until = min(until, to); until > from {
+			parts += l.between(u, from, until)
+			from = until
+		}
+	}
+	ends := func() bool { return u.override && (l.over == nil || l.over.until != 0 && l.over.until <= to) }
+	leave := func() {
+		if l.over != nil {
+			pass(l.over.until)
+		}
+		u.override = false
+	}
+	for u.version < len(r.versions)-1 {
+		next := r.versions[u.version+1].since
+		if ends() && l.over != nil && l.over.until <= next {
+			leave()
+			continue
+		}
+		pass(next)
+		u.version++
+	}
+	if ends() {
+		leave()
+	}
+	pass(to)
+	return parts, u
+}
+
+// between returns the parts that come back under one definition.
+func (l *level) between(u under, from, to int64) int64 {
+	r := l.rates()
+	rate := r.versions[u.version].rate
+	plan := u.plan
+	if u.override && l.over != nil {
+		if plan = l.over.plan; plan == "" && l.over.rate > 0 {
+			rate = l.over.rate
+		}
+	}
+	if n := r.plans[plan]; n > 0 {
+		rate = n
+	}
+	if r.period > 0 {
+		return rate * (floor(to, r.period) - floor(from, r.period))
+	}
+	return rate * (to - from)
+}
+
+// underOf returns what a row says that it is under.
+func (l *level) underOf(row *store.State) under {
+	u := under{override: number.IsOverride(row.Version)}
+	n := row.Version
+	if u.override {
+		n = 0
+		if row.Override != nil {
+			n = row.Override.Version
+		}
+	} else if i := number.Index(n); i > 0 {
+		u.plan = l.rates().names[i-1]
+	}
+	u.version = max(0, int(number.Version(n))-1)
+	return u
+}
+
+// instant returns the time at which a call at now is decided.
+func (l *level) instant(now int64) int64 {
+	r := l.rates()
+	if l.isEmpty() {
+		return now
+	}
+	now = max(now, l.ts)
+	if last := len(r.versions) - 1; l.under.version < last && !l.isFixed() {
+		now = max(now, r.versions[last].since)
+	}
+	return now
+}
+
+// isFixed reports whether the row is under a plan or an override that has the same rate
+// in all versions, so that there is nothing to convert.
+func (l *level) isFixed() bool {
+	plan := l.under.plan
+	if l.under.override && l.over != nil {
+		if plan = l.over.plan; plan == "" {
+			return true
+		}
+	}
+	return l.rates().plans[plan] > 0
+}
+
+func (l *level) isEmpty() bool { return l.before == 0 && len(l.list) == 0 }
+
+// expire takes from the level what holds gave back that have expired at now.
+func (l *level) expire(now int64) {
+	l.held = slices.DeleteFunc(l.held, func(g *grant) bool {
+		if g.expires != 0 && g.expires <= now {
+			g.expired()
+			l.gaveBack = true
+		}
+		return g.expires == 0
+	})
+}
+
+// at returns the parts in use at a time.
+func (l *level) at(now int64) int64 {
+	drained, _ := l.drain(l.under, l.ts, l.instant(now))
+	return max(0, l.sum()-drained)
+}
+
+// sum returns the parts that were in use at ts. It joins entries that cannot change
+// any more.
+func (l *level) sum() int64 {
+	sum, fixed := l.before, 0
+	for i, e := range l.list {
+		parts := e.parts
+		if e.grant != nil {
+			parts = l.rates().parts(e.grant.tokens)
+		}
+		sum = max(0, max(0, sum-e.drained)+parts)
+		if fixed == i && (e.grant == nil || !e.grant.revocable()) {
+			fixed, l.before = i+1, sum
+		}
+	}
+	l.list = slices.Delete(l.list, 0, fixed)
+	return sum
+}
+
+// add adds parts at a time of the store's clock, now. row is the row afterwards.
+func (l *level) add(now, parts int64, g *grant, row *store.State) {
+	t, to := l.instant(now), l.underOf(row)
+	if versions := l.rates().versions; !l.isEmpty() && l.under.version < len(versions)-1 && (to.plan != l.under.plan || to.override != l.under.override) {
+		t = max(t, versions[len(versions)-1].since)
+	}
+	l.addAt(t, parts, g, row)
+}
+
+func (l *level) addAt(t, parts int64, g *grant, row *store.State) {
+	if l.isEmpty() {
+		l.under, l.number = l.underOf(row), row.Version
+		l.ts = t
+	}
+	l.changed(row)
+	drained, _ := l.drain(l.under, l.ts, t)
+	l.list = append(l.list, entry{drained, parts, g})
+	if g != nil && g.expires != 0 {
+		l.held = append(l.held, g)
+	}
+	to := l.underOf(row)
+	if row.Version != l.number {
+		l.number = row.Version
+		l.rounding += 1000 * int64(1+max(0, to.version-l.under.version))
+		l.waits = nil
+	}
+	l.ts, l.under = t, to
+	if row.Lows != nil && len(row.Lows.Entries) >= store.MaxLows {
+		l.atMost = true
+	}
+	if parts < 0 {
+		l.waits = nil
+	}
+}
+
+// changed sets reservations apart that wait while the row goes to another definition:
+// they were told a time at the rate of the old one.
+func (l *level) changed(row *store.State) {
+	l.delayed = slices.DeleteFunc(l.delayed, func(g *grant) bool { return g.told <= l.ts })
+	if row.Version == l.number {
+		return
+	}
+	for _, g := range l.delayed {
+		g.apart = true
+	}
+	l.delayed = nil
+}
+
+// clear begins anew with a full bucket.
+func (l *level) clear() {
+	*l = level{w: l.w, k: l.k, over: l.over, held: l.held, gaveBack: l.gaveBack, delayed: l.delayed, list: l.list[:0]}
+}
+
+// A wait is a reservation that waits.
+type wait struct {
+	grant *grant
+	due   int64
+}
+
+// checkLevel compares the row of a key with its level. row is what the store has.
+func (n *node) checkLevel(k at, why string) {
+	l := n.book(k.limit, k.key).level
+	row, records, _ := n.table.Row(k.limit, k.key)
+	now := n.time()
+	l.expire(now)
+	if row.Version == 0 {
+		if parts := l.at(now); parts > 0 && !l.off {
+			n.w.fail("level", "%s of %s %q: the row is gone, but %d parts are in use", why, k.limit, k.key, parts)
+		}
+		l.clear()
+		return
+	}
+	if l.off {
+		return
+	}
+	used, want := n.used(k, row, records, now), l.at(now)
+	rounding := l.rounding + 1000*int64(1+len(n.w.rates[k.limit].versions)-l.under.version)
+	if _, u := l.drain(l.under, l.ts, l.instant(now)); u == l.under {
+		rounding = l.rounding
+	}
+	switch {
+	case used < want:
+		n.w.fail("level", "%s of %s %q: %d parts are in use, less than the %d that were taken and not given back", why, k.limit, k.key, used, want)
+	case used > want+rounding && !l.atMost:
+		n.w.fail("level", "%s of %s %q: %d parts are in use, more than the %d that were taken and not given back", why, k.limit, k.key, used, want)
+	}
+	l.waits = slices.DeleteFunc(l.waits, func(w wait) bool { return w.grant.tokens == 0 || w.due <= now })
+	if r := n.w.rates[k.limit]; r.period > 0 || l.under.version < len(r.versions)-1 {
+		l.waits = nil // it was told a time at another rate
+	} else if len(l.waits) > 0 {
+		n.checkWaits(k, l, row, records)
+	}
+}
+
+// checkWaits checks that reservations which wait find their tokens: if as many as
+// possible are taken just before one is due, they and its own are no more than fit.
+func (n *node) checkWaits(k at, l *level, row store.State, records []store.Record) {
+	rate := l.between(l.under, 0, 1) // that comes back in the µs to which due is rounded up
+	for _, w := range l.waits {
+		if used := n.used(k, row, records, w.due); used < w.grant.tokens*1e6-rate {
+			n.w.fail("wait", "%s %q: of the %d tokens that are reserved for %.6f s only %d millionths will be kept", k.limit, k.key, w.grant.tokens, float64(w.due-epoch)/1e6, used)
+		}
+	}
+}
+
+// used returns the parts that are in use at a time, once all holds that have expired
+// by then were given back.
+func (n *node) used(k at, row store.State, records []store.Record, now int64) int64 {
+	d := n.reg.Lookup(k.limit)
+	if slices.ContainsFunc(records, func(r store.Record) bool { return r.Hold != "" && r.Expires <= now }) {
+		undo := n.table.undo
+		n.table.undo = nil
+		_, err := store.SweepRow(&n.table, &n.reg, k.limit, k.key, now)
+		if row, _, _ = n.table.Row(k.limit, k.key); err != nil {
+			n.w.fail("sweep", "%s %q: %v", k.limit, k.key, err)
+		}
+		n.table.rollback()
+		n.table.undo = undo
+	}
+	own := d.Own(row, max(now, row.TS))
+	row, _ = own.Carry(row, k.key, now)
+	o := own.Rule.Apply(row, now, store.VerbCheck, 0)
+	return o.Before * n.w.rates[k.limit].parts(1) / own.Rule.Unit
+}
