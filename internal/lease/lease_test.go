@@ -572,3 +572,46 @@ func TestProcesses(t *testing.T) {
 		})
 	}
 }
+
+// Tokens that are held and a bucket that has filled up meanwhile can go at once. They
+// are more than the bucket holds, and not more than the burst.
+func TestHeldBesideFullBucket(t *testing.T) {
+	inWorld(t, func(w *world) {
+		const limit = "api=10000/1s,burst=2000,lease=100ms,max_debt=0"
+		var g grants
+		p, other := w.start(limit), w.start(limit)
+		call := func() {
+			for range 10 { // 5 a ms
+				if p.take(1).Allowed {
+					g.add(time.Since(w.began))
+				}
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+		for range 200 {
+			call()
+		}
+		for last := w.request(); w.request().Equal(last); { // until there is a new chunk
+			call()
+		}
+		time.Sleep(time.Until(w.request().Add(95 * time.Millisecond)))
+		at := time.Since(w.began)
+		d, err := other.l.TakeUpTo(t.Context(), "api", "k", 2000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range d.Granted {
+			g.add(at)
+		}
+		held := int64(0)
+		for p.take(1).Source == store.SourceLease {
+			g.add(time.Since(w.began))
+			held++
+		}
+		if most := g.most(10_000); d.Granted+held <= 998 || held < 100 || most > 2000 {
+			t.Errorf("%d from the bucket and %d from a lease; most above the rate is %.0f", d.Granted, held, most)
+		}
+		p.close()
+		other.close()
+	})
+}

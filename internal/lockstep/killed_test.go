@@ -222,7 +222,10 @@ func mostAtOnce(spans []span) (most int) {
 	return most
 }
 
-func openHolder(ctx context.Context, url string) *dipwell.Limiter {
+func openHolder(ctx context.Context, url string) *dipwell.Limiter { return openLimiter(ctx, url, jobs) }
+
+// openLimiter opens the store of a worker, and defines a limit in it.
+func openLimiter(ctx context.Context, url string, limit dipwell.Limit) *dipwell.Limiter {
 	var s store.Store
 	if strings.HasPrefix(url, "redis") {
 		url, prefix, _ := strings.Cut(url, "?prefix=")
@@ -236,7 +239,7 @@ func openHolder(ctx context.Context, url string) *dipwell.Limiter {
 		s, err = pgstore.New(ctx, pool, pgstore.Config{Poll: -1})
 		check(err)
 	}
-	l, err := dipwell.New(s, jobs)
+	l, err := dipwell.New(s, limit)
 	check(err)
 	return l
 }

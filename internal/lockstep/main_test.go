@@ -21,6 +21,9 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(holderSetting); url != "" {
 		holdAndRelease(url)
 	}
+	if url := os.Getenv(leaserSetting); url != "" {
+		takeLeased(url)
+	}
 	redis.SetLogger(silent{})
 	os.Exit(pgtest.Main(run(func() int { return redistest.Main(m) })))
 }
