@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/limittest"
+	"github.com/dipwell/dipwell/internal/sqlexpr"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -123,6 +124,14 @@ func HoldStatements() map[string]string {
 		}
 	}
 	return out
+}
+
+// LowsHoldSQL and LowsSettleSQL are expressions of columns lows, used, number and units
+// of b.
+func LowsHoldSQL() string { return lowsHoldSQL(sqlexpr.Op("b.used"), sqlexpr.Op("b.units")) }
+
+func LowsSettleSQL() string {
+	return lowsSettleSQL(sqlexpr.Op("b.used"), sqlexpr.Op("b.number"), sqlexpr.Op("b.units"))
 }
 
 // DBOf returns what a store was opened over.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dipwell/dipwell/internal/recent"
 	"github.com/dipwell/dipwell/internal/sqlexpr"
+	"github.com/dipwell/dipwell/internal/sqlstep"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -92,16 +93,57 @@ select b.used, b.ts, %[6]s, coalesce(p.expires, ('%[7]s' || b.ts)::bigint), %[8]
 	// What the snapshot says of other records is true of a row that has not changed since.
 	none := fmt.Sprintf(`(b.used, b.ts, b.lows) = (select x.used, x.ts, x.lows from dipwell.buckets x where x.limit_id = %[1]d and x.key = $1::text)
         and not exists (select from dipwell.reservations x where x.limit_id = %[1]d and x.key = $1::text)`, id)
-	s.holdBeside = hold(fmt.Sprintf("%s, lows = dipwell_internal.lows_hold(b.lows, %[2]s, %[2]s + $3::bigint)", charge.set, left),
+	s.holdBeside = hold(fmt.Sprintf("%s, lows = %s", charge.set, lowsHoldSQL(left, sqlexpr.Op("$3::bigint"))),
 		strings.Replace(charge.where, "b.lows is null", "b.lows is not null and $7::bigint is not null and "+none, 1), "b.lows[2] - 1", "b.lows[1]", "b.mark")
 	ticks = ticksSQL(r, "b.ts", settleNow, settleGrid)
 	left = leftSQL(r, ticks)
 	s.settle = settle(fmt.Sprintf("used = %[1]s - least(%[1]s, $4::bigint, b.lows[4]), ts = greatest(%[2]s, b.ts), lows = null", left, settleNow),
 		"b.lows[1] = $5::bigint and b.lows[2] = 2 and $6::bigint = 1", "0::bigint")
 	others := fmt.Sprintf("exists (select from dipwell.hold_parts x where x.limit_id = %d and x.key = $1::text and x.live and x.id <> $2::text)", id)
-	s.settleBeside = settle(fmt.Sprintf(`(used, ts, lows) = (select u.used - coalesce(y.units, 0), greatest(%[2]s, b.ts), case when u.used > 0 and %[3]s then coalesce(y.lows, b.lows) end
-        from (select %[1]s as used) u left join lateral dipwell_internal.lows_lower(dipwell_internal.lows_limit(b.lows, cardinality(b.lows) - 1, u.used), $6::bigint, $4::bigint) y on u.used > 0 and $4::bigint > 0)`,
-		left, settleNow, others), "b.lows[1] = $5::bigint and "+none, "b.free::int::bigint")
+	s.settleBeside = settle(fmt.Sprintf(`(used, ts, lows) = (select z.l[1], greatest(%s, b.ts), case when z.l[1] > 0 and %s then z.l[2:] end
+        from (select %s as l from (select %s as used offset 0) u offset 0) z)`,
+		settleNow, others, lowsSettleSQL(sqlexpr.Op("u.used"), sqlexpr.Op("$6::bigint"), sqlexpr.Op("$4::bigint")), left), "b.lows[1] = $5::bigint and "+none, "b.free::int::bigint")
+}
+
+// What the lists of lows are most often changed to is an expression, because a function
+// costs as much as the rest of a statement. Both are of a row b, and left is what is
+// used of it after ticks.
+
+// lowsHoldSQL returns the lows of a row of which units were taken for a hold. The last
+// low does not reach the one before it, and there is room for one more; in other cases
+// the function lows_hold is called.
+func lowsHoldSQL(left, units sqlexpr.Expr) string {
+	low, used := sqlstep.Lesser(left, lowAt(0)), sqlstep.Added(left, units)
+	return fmt.Sprintf(`case when not (%s) and not (%s) and (cardinality(b.lows) = 4 or not (%s))
+        then array[b.lows[1], b.lows[2] + 1] || b.lows[3:cardinality(b.lows) - 1] || array[%s, b.lows[2], %s]
+        else dipwell_internal.lows_hold(b.lows, %s, %s) end`,
+		sqlstep.IsNone(left), sqlstep.TooMany(sqlexpr.Op("(cardinality(b.lows) / 2)")), sqlstep.Joins(lowAt(1), low),
+		low, used, left, used)
+}
+
+// lowsSettleSQL returns an array of what is used of a row, and then its lows, after at
+// most units of the record with a number were given back. The record is in the last
+// entry, and that reaches at most the entry before it; in other cases the function
+// lows_settle is called.
+func lowsSettleSQL(left, number, units sqlexpr.Expr) string {
+	low := sqlstep.Lesser(left, lowAt(0))
+	back := sqlstep.Lesser(units, low)
+	low = sqlstep.Without(low, back)
+	return fmt.Sprintf(`case when %[1]s or %[2]s then %[3]s || b.lows
+            when not (%[4]s) or cardinality(b.lows) > 6 and %[5]s then dipwell_internal.lows_settle(b.lows, %[3]s, %[9]s, %[10]s)
+            when cardinality(b.lows) = 4 or not (%[6]s) then %[7]s || b.lows[:cardinality(b.lows) - 1] || %[8]s
+            else %[7]s || b.lows[:cardinality(b.lows) - 3] || %[8]s end`,
+		sqlstep.IsNone(left), sqlstep.IsNone(units), left, sqlstep.Covers(sqlexpr.Op("b.lows[cardinality(b.lows) - 1]"), number),
+		sqlstep.Joins(lowAt(2), low), sqlstep.Joins(lowAt(1), low), sqlstep.Without(left, back), low, number, units)
+}
+
+// lowAt returns the low of the entry that is so many before the last one.
+func lowAt(before int) sqlexpr.Expr {
+	at := "cardinality(b.lows)"
+	if before > 0 {
+		at = fmt.Sprintf("%s - %d", at, 2*before)
+	}
+	return sqlexpr.Op("b.lows[" + at + "]")
 }
 
 // maxMade bounds the holds that a store remembers, each with some hundred bytes, in

@@ -69,15 +69,17 @@ comment on function dipwell_internal.lows_lower is
 
 create function dipwell_internal.lows_append(lows bigint[], used bigint) returns bigint[] language plpgsql immutable as $$
 declare
-    at int;
+    at  int := 5;
+    gap bigint; -- between the low before at and that of at
 begin
     lows := lows || array[lows[2], used];
     lows[2] := lows[2] + 1;
     if (cardinality(lows) / 2 - 1) > 32 then
-        at := 5;
+        gap := lows[6] - lows[4];
         for i in 7..cardinality(lows) - 3 by 2 loop
-            if lows[i + 1] - lows[i - 1] < lows[at + 1] - lows[at - 1] then
+            if lows[i + 1] - lows[i - 1] < gap - 0 then
                 at := i;
+                gap := lows[i + 1] - lows[i - 1];
             end if;
         end loop;
         lows := lows[:at - 1] || lows[at + 2:];

@@ -17,6 +17,16 @@ end $$;
 comment on function dipwell_internal.lows_hold is
     'The lows of a row after a call that makes a record: before is what was used before the call, used after it. Go twins: Op.touch, Op.Record.';
 
+create function dipwell_internal.lows_settle(lows bigint[], used bigint, number bigint, units bigint) returns bigint[] language plpgsql immutable as $$
+declare
+    g record;
+begin
+    g := dipwell_internal.lows_lower(dipwell_internal.lows_limit(lows, cardinality(lows) - 1, used), number, units);
+    return {{without "used" "g.units"}} || g.lows;
+end $$;
+comment on function dipwell_internal.lows_settle is
+    'An array of what is used of a row, and then its lows, after at most units of a record were given back. used is before that.';
+
 create function dipwell_internal.hold_gone(p dipwell.hold_parts) returns bigint language sql immutable as
 $$ select case when p.live then p.expires + greatest(p.ttl, 60000000) else p.due end $$;
 comment on function dipwell_internal.hold_gone is
