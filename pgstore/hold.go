@@ -17,11 +17,13 @@ const heldColumns = `h.allowed, h.never, h.shadow, h.granted, h.remaining, h.ret
     h.limit_id, h.key, h.takes, h.cost, coalesce(h.expires, 0), h.repeated, coalesce(h.plan, ''), h.row_plan, h.row_override`
 
 // Holds of one limit without overrides go in full by the public functions, which are
-// faster than those that decide any hold and do not say what decided.
+// faster than those that decide any hold and do not say what decided. Of a limit that has
+// overrides the statements with them do nothing, and return no rows.
 const (
-	holdOneSQL = `select h.allowed, h.never, false, h.granted, h.remaining, coalesce(dipwell_internal.micros(h.retry_after), 0), dipwell_internal.micros(h.reset_after),
+	holdOneSQL = `with l as materialized (select x.name from dipwell.limits x where x.name = $1::text and x.overridden is not true)
+select h.allowed, h.never, false, h.granted, h.remaining, coalesce(dipwell_internal.micros(h.retry_after), 0), dipwell_internal.micros(h.reset_after),
     null::bigint, null::bigint, null::int, not h.allowed and not h.never, 0, '', 1, $3::bigint, coalesce(dipwell_internal.micros(h.expires - timestamptz 'epoch'), 0), h.repeated, '', null::text, null::jsonb
-from dipwell.hold($1::text, $2::text, $3::bigint, $4::bigint * interval '1 microsecond', $5::text) h`
+from l cross join lateral dipwell.hold(l.name, $2::text, $3::bigint, $4::bigint * interval '1 microsecond', $5::text) h`
 	makeHoldSQL  = `select ` + heldColumns + ` from dipwell_internal.hold_group($1::int[], $2::text[], $3::bigint[], $4::int[], $5::text, $6::bigint, $7::bigint, $8::text[], $9::bigint[]) h`
 	settleOneSQL = `with p as materialized (select x.* from dipwell.hold_parts x where x.id = $1::text and x.part = 1 and x.parts = 1
     and not exists (select from dipwell.limits l where l.id = x.limit_id and l.overridden))
@@ -98,11 +100,14 @@ func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) err
 	if done, err := s.plainHold(ctx, g, known[0]); done || err != nil {
 		return err
 	}
-	sql, args := makeHoldSQL, []any{ids, keys, costs, takes, c.ID, c.TTL, s.testNow(), plans, floors}
+	var all []held
+	var err error
 	if op := &g.Ops[0]; n == 1 && s.clock == nil && op.Takes == 1 && op.Cost > 0 && op.Def.Mode == store.Enforce && !known[0].def.Overridden && op.Def.Parent == "" && op.Def.Plan == "" && op.Floor == 0 {
-		sql, args = holdOneSQL, []any{op.Def.Name, keyOrNull(op.Key), op.Cost, c.TTL, c.ID}
+		all, err = s.askHeld(ctx, holdOneSQL, op.Def.Name, keyOrNull(op.Key), op.Cost, c.TTL, c.ID)
 	}
-	all, err := s.askHeld(ctx, sql, args...)
+	if err == nil && len(all) == 0 {
+		all, err = s.askHeld(ctx, makeHoldSQL, ids, keys, costs, takes, c.ID, c.TTL, s.testNow(), plans, floors)
+	}
 	switch {
 	case err != nil:
 		return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // TestPlainHoldsTakeOneStatement counts the statements of holds of keys that have a
@@ -196,5 +197,42 @@ func TestHoldBeginsAfterTheWait(t *testing.T) {
 		if wait.Wait(); d.Expires.Before(began.Add(ttl)) {
 			t.Errorf("%s expires %v before its ttl is over", id, began.Add(ttl).Sub(d.Expires))
 		}
+	}
+}
+
+// TestHoldOfOverriddenKey checks that the answers to a hold name the override that
+// decides, also by the functions that need the server's clock.
+func TestHoldOfOverriddenKey(t *testing.T) {
+	pool := newPool(t)
+	limit := dipwell.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 10, Plans: store.NewPlans(store.Plan{Name: "pro", Burst: 50})}
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1})) // a program that has not heard of the override
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	want := func(what string, remaining int64, repeated bool, d dipwell.Decision, err error) {
+		t.Helper()
+		if err != nil || !d.Allowed || d.Repeated != repeated || d.Plan != "pro" || d.Capacity != 50 || d.Remaining != remaining {
+			t.Errorf("%s: %+v, %v", what, d, err)
+		}
+	}
+	if _, err = l.SetOverride(ctx, "api", dipwell.Override{Key: "k", Plan: "pro"}); err != nil {
+		t.Fatal(err)
+	}
+	remaining := int64(50)
+	for name, l := range map[string]*dipwell.Limiter{"here": l, "elsewhere": other} {
+		d, err := l.Hold(ctx, time.Minute, name, dipwell.Take{Limit: "api", Key: "k", Cost: 20})
+		want("hold "+name, remaining-20, false, d, err)
+		d, err = l.Hold(ctx, time.Minute, name, dipwell.Take{Limit: "api", Key: "k", Cost: 20})
+		want("again "+name, remaining-20, true, d, err)
+		d, err = l.Settle(ctx, name, 5)
+		want("settle "+name, remaining-5, false, d, err)
+		remaining -= 5
+		d, err = l.Settle(ctx, name, 5)
+		want("settled again "+name, remaining, true, d, err)
 	}
 }

@@ -51,7 +51,7 @@ var duties = []duty{
 	{"overrides", "have the ability Overrides (Definition.SetOverrideIn); read the override of a key with its row, and also if it has none; keep one that has ended until the row was converted; a Drop deletes them",
 		"override-until override-retry-beyond-its-end override-numbers override-above-plan override-of-a-new-key override-blocked " +
 			"override-unlimited override-ended override-replaced override-reset override-sweep override-swept-after-its-end override-of-an-old-version override-change " +
-			"override-reservation override-charge override-list override-bad-input override-drop override-golden"},
+			"override-reservation override-charge override-hold override-list override-bad-input override-drop override-golden"},
 	{"holds", "have the ability Holds; keep every field of Hold and Record; give back expired holds where a call gets less than it asked for, and in the sweep; a Reset or a Drop ends the holds of the row",
 		"hold hold-refused hold-list settle-less settle-as-held settle-nothing settle-more settle-beyond-max-charge hold-beside-ban settle-again " +
 			"hold-expires hold-expires-override hold-expires-ban settle-expired settle-given-back settle-expired-beyond-max-charge hold-kept hold-forgotten hold-again hold-again-override hold-again-ended " +

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -339,6 +340,42 @@ var overrideCases = []testCase{
 				b.Errorf("%s in shadow mode: %+v", key, op.Answer)
 			}
 			charge("dry", key, 100, 100)
+		}
+	})},
+	// The answers to a hold name what decides, as those to a take do.
+	{"override-hold", onPlans(func(b *caller) {
+		want := func(what, plan string, capacity, remaining int64, call func() (dipwell.Decision, error)) {
+			b.Helper()
+			if d, err := call(); err != nil || !d.Allowed || d.Plan != plan || d.Capacity != capacity || d.Remaining != remaining {
+				b.Errorf("%s: %+v, %v; want plan %q with a capacity of %d and %d remaining", what, d, err, plan, capacity, remaining)
+			}
+		}
+		made := map[string]string{} // by key
+		hold := func(key string, n int64) func() (dipwell.Decision, error) {
+			return func() (dipwell.Decision, error) {
+				d, err := b.l.Hold(b.ctx, 30*time.Second, key, dipwell.Take{Limit: "a", Key: key, Cost: n})
+				made[key] = d.Hold
+				return d, err
+			}
+		}
+		settle := func(key string, n int64) func() (dipwell.Decision, error) {
+			return func() (dipwell.Decision, error) { return b.l.Settle(b.ctx, made[key], n) }
+		}
+		b.override("a", store.Override{Key: "plan", Plan: "pro"})
+		b.override("a", store.Override{Key: "numbers", Burst: 20})
+		b.override("a", store.Override{Key: "any", Plan: "free"})
+		want("hold under a plan", "pro", 50, 20, hold("plan", 30))
+		want("the same again", "pro", 50, 20, hold("plan", 30))
+		want("hold under numbers", "", 20, 5, hold("numbers", 15))
+		want("hold under unlimited", "free", store.MaxInt, store.MaxInt, hold("any", 1000))
+		want("hold beside them", "", 10, 3, hold("base", 7))
+		want("settle to less", "pro", 50, 40, settle("plan", 10))
+		want("settled again", "pro", 50, 40, settle("plan", 10))
+		want("settle to more", "", 20, 2, settle("numbers", 18))
+		want("settle under unlimited", "free", store.MaxInt, store.MaxInt, settle("any", 10))
+		want("settle beside them", "", 10, 4, settle("base", 6))
+		if d, err := b.l.Hold(b.ctx, 30*time.Second, "more", dipwell.Take{Limit: "a", Key: "plan", Cost: 41}); err != nil || d.Allowed || d.Plan != "pro" || d.Capacity != 50 {
+			b.Errorf("refused: %+v, %v", d, err)
 		}
 	})},
 	{"override-ended", onPlans(func(b *caller) {
