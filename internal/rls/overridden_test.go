@@ -78,3 +78,39 @@ descriptors:
 		w.want("d", over, descs{desc("user=a")}, over)
 	}
 }
+
+// In shadow mode a limit of none allows every hit, and a key with an override takes as
+// many as it hits.
+func TestOverriddenKeysOfNoneInShadow(t *testing.T) {
+	for _, algorithm := range []string{"fixed_window", "token_bucket"} {
+		for _, all := range []bool{false, true} {
+			w := startWith(t, rls.Config{}, rls.Defaults{ChargeAll: all}, `
+domain: d
+descriptors:
+  - key: user
+    shadow_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 0, algorithm: `+algorithm+`}
+  - key: other
+    rate_limit: {unit: minute, requests_per_unit: 5}
+`)
+			if _, err := w.limiter.SetOverride(t.Context(), "rls/d.user", dipwell.Override{Key: "user=a", Rate: 3}); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				if st := w.want("d", ok, descs{desc("user=b")}, ok).Statuses[0]; st.LimitRemaining != 0 || st.CurrentLimit.GetRequestsPerUnit() != 0 {
+					t.Errorf("charge all %v: %v", all, st)
+				}
+			}
+			for left := uint32(2); left <= 2; left-- {
+				st := w.want("d", ok, descs{desc("user=a"), desc("other=a")}, ok, ok).Statuses[0]
+				if st.LimitRemaining != left || st.CurrentLimit.GetRequestsPerUnit() != 3 {
+					t.Errorf("%s, charge all %v, %d left: %v", algorithm, all, left, st)
+				}
+			}
+			w.want("d", ok, descs{desc("user=a"), desc("other=a")}, ok, ok)
+			if c := counted(t, w); c["shadow_mode d.user"] != 4 {
+				t.Errorf("charge all %v: %v", all, c)
+			}
+		}
+	}
+}

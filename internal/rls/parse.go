@@ -236,6 +236,9 @@ func (p *parser) rateLimit(n *yaml.Node, where string, shadow bool) *rule {
 	before := p.Mistakes()
 	b := limitBlock{parser: p, where: where, multiplier: 1, values: map[string]*yaml.Node{}}
 	b.limit.Algorithm, b.limit.Name = dipwell.FixedWindow, "x"
+	if shadow {
+		b.limit.Mode = dipwell.Shadow
+	}
 	p.Mapping(n, where+".", limitSettings, b.set)
 	if p.Mistakes() > before {
 		return nil
@@ -243,9 +246,6 @@ func (p *parser) rateLimit(n *yaml.Node, where string, shadow bool) *rule {
 	r := b.rule(n)
 	if p.Mistakes() > before {
 		return nil
-	}
-	if shadow {
-		r.limit.Mode = dipwell.Shadow
 	}
 	if len(p.out.rules) == maxRules {
 		p.Fail(n, where, "is one of more than %d", maxRules)
@@ -381,10 +381,11 @@ func (b *limitBlock) complete() {
 	}
 }
 
-// planOfNone returns the plans of a limit whose requests_per_unit is 0.
+// planOfNone returns the plans of a limit whose requests_per_unit is 0. In shadow mode,
+// where a blocked plan would refuse, it is a bucket without room.
 func planOfNone(mode store.Mode) store.Plans {
 	if mode == dipwell.Shadow {
-		return store.Plans{}
+		return dipwell.NewPlans(dipwell.Plan{Name: nonePlan, Burst: dipwell.NoBurst, MaxDebt: 1})
 	}
 	return dipwell.NewPlans(dipwell.Plan{Name: nonePlan, Mode: dipwell.Blocked})
 }

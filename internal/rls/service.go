@@ -255,9 +255,8 @@ func replace(asks []ask) {
 // unless the key has an override.
 const nonePlan = "none"
 
-// take returns what a descriptor takes. In shadow mode a limit of none, which is 1, is
-// asked for more than it can ever grant; so it is while a program that does not know
-// nonePlan has defined it.
+// take returns what a descriptor takes. A limit of none, which is 1, is asked for more than
+// it can ever grant while a program that does not know nonePlan has defined it.
 func (s *Service) take(a *ask) dipwell.Take {
 	t := dipwell.Take{Limit: a.rule.limit.Name, Key: a.key, Cost: a.hits}
 	if a.rule.none && a.hits > 0 {
