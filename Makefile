@@ -89,6 +89,9 @@ same-as-ratelimit: ## send the same requests to envoyproxy/ratelimit and to ours
 	GOBIN=$(CURDIR)/bin $(GO) install github.com/envoyproxy/ratelimit/src/service_cmd@latest
 	RATELIMIT_BIN=$(CURDIR)/bin/service_cmd $(GO) test -count=1 -tags upstream ./internal/rls -run TestUpstream -v
 
+bench-lease: ## one hot key leased over PostgreSQL against memstore, and four processes that share a key, with the servers it starts (six minutes)
+	cd bench && $(GO) run ./lease -o results/lease.md
+
 bench-rls: ## Envoy's RateLimitService against a no-op gRPC handler and envoyproxy/ratelimit, with the Redis and PostgreSQL it starts
 	cd bench && $(GO) run ./rls -o results/rls.md
 
@@ -123,4 +126,4 @@ bench-faults: ## what a service answers while rows are locked and while its stor
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: simulate bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-redis ci race-concurrent help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
+.PHONY: simulate bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/denycache"
 	"github.com/dipwell/dipwell/internal/lease"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
@@ -120,7 +121,11 @@ type process struct {
 func (w *world) start(limit string) *process {
 	w.Helper()
 	p := &process{world: w, key: "k"}
-	p.s = open(w, w.remote, lease.Config{
+	cached, err := denycache.New(w.remote, denycache.Config{Clock: func() int64 { return time.Since(w.began).Microseconds() }})
+	if err != nil {
+		w.Fatal(err)
+	}
+	p.s = open(w, cached, lease.Config{
 		Clock: func() int64 { return int64(time.Since(w.began) - p.skipped) },
 		Wall:  func() int64 { return time.Now().Add(p.moved).UnixNano() },
 	})
@@ -549,6 +554,13 @@ func TestProcesses(t *testing.T) {
 				requests, _ := w.remote.verbs(store.VerbTakeUpTo)
 				ahead, _ := w.remote.verbs(store.VerbReserve)
 				takes, _ := w.remote.verbs(store.VerbTake)
+				granted := 0
+				for i := range w.remote.ops {
+					if op := &w.remote.ops[i]; op.Verb == store.VerbTake && op.Allowed {
+						granted++
+					}
+				}
+				t.Logf("takes granted: %d; trips a lease and process: %.1f", granted, float64(len(w.remote.ops))/float64(10*seconds*len(c.load)))
 				t.Logf("granted %v, in all %d; most %0.f above the rate; %d requests, %d ahead, %d takes", got, all, g.most(rate), requests, ahead, takes)
 				if most := g.most(rate); most > burst {
 					t.Errorf("%0.f granted above the rate, and the burst is %d", most, burst)
