@@ -60,7 +60,7 @@ var callKinds = []callKind{
 }
 
 const (
-	historiesPerKind = 24
+	historiesPerKind = 32
 	stepsPerHistory  = 32
 	goldenEpoch      = int64(1767225600e6)
 )
@@ -103,7 +103,11 @@ func (p *callPlay) pass() {
 	switch n := p.rnd.IntN(12); {
 	case n < 5:
 	case n < 7 && len(later) > 0:
-		p.now = slices.Min(later) - 1 + p.rnd.Int64N(3)
+		at := slices.Min(later)
+		if p.rnd.IntN(6) == 0 {
+			at = later[p.rnd.IntN(len(later))]
+		}
+		p.now = at - 1 + p.rnd.Int64N(3)
 	case n < 11:
 		p.now += p.rnd.Int64N(300e3)
 	default:
@@ -173,14 +177,21 @@ func (p *callPlay) take(verb store.Verb) golden.Take {
 	} else if p.rnd.IntN(4) == 0 {
 		t.Cost = 1 + p.rnd.Int64N(burst+2)
 	}
+	if verb == store.VerbTakeUpTo && p.rnd.IntN(2) == 0 {
+		t.Cost = p.reg.Lookup(limit).WithPlan(plan).Rule.Burst
+	}
 	if verb == store.VerbReset {
 		t.Cost = 0
 	}
 	if verb == store.VerbCharge {
 		t.Cost = min(t.Cost, 8)
 	}
-	if p.floors && verb <= store.VerbCheck && p.rnd.IntN(3) > 0 {
+	switch {
+	case verb > store.VerbCheck:
+	case p.floors && p.rnd.IntN(3) > 0:
 		t.Floor = p.rnd.Int64N(8)
+	case p.name == "concurrency" && p.rnd.IntN(5) == 0:
+		t.Floor = p.rnd.Int64N(3)
 	}
 	return t
 }
@@ -241,6 +252,9 @@ func (p *callPlay) ask(s *golden.Step, verb store.Verb) {
 
 func (p *callPlay) makeHold(s *golden.Step) {
 	s.Hold, s.TTL = fmt.Sprintf("%s-%d-%d", p.name, p.n, len(p.h.Steps)), 1000+p.rnd.Int64N(8e6)
+	if p.rnd.IntN(12) == 0 { // its record stays for more than a minute after its end
+		s.TTL += 60e6
+	}
 	if s.Takes = p.takes(store.VerbTake, true); len(p.held) > 0 && p.rnd.IntN(8) == 0 { // a repeat, or another call
 		i := slices.IndexFunc(p.h.Steps, func(x golden.Step) bool { return x.Do == "hold" && x.Hold == p.held[len(p.held)-1] })
 		s.Hold, s.TTL, s.Takes = p.h.Steps[i].Hold, p.h.Steps[i].TTL, p.h.Steps[i].Takes
@@ -350,9 +364,8 @@ func (p *callPlay) answer(s *golden.Step, g *store.Group, own []int) {
 	}
 	if s.Want.Allowed = g.Allowed; g.Hold != nil && g.Allowed {
 		s.Want.Repeated = g.Hold.Repeated
-		if s.Want.Expires = g.Hold.Expires; s.Want.Expires > p.now {
-			p.at = append(p.at, s.Want.Expires)
-		}
+		s.Want.Expires = g.Hold.Expires
+		p.at = append(p.at, s.Want.Expires, p.table.holds[g.Hold.ID].Forget)
 	}
 	order := slices.Clone(own)
 	for i := range g.Ops {
