@@ -3,6 +3,7 @@ package filestore
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -54,11 +55,13 @@ func child(what, path string) {
 		fmt.Println("error", err)
 		return
 	}
-	l, err := dipwell.New(s, slow)
+	l, err := dipwell.New(s, slow, held)
 	if err != nil {
 		panic(err)
 	}
 	switch what {
+	case "holds":
+		childHolds(l)
 	case "each":
 		childEach(l)
 	case "every":
@@ -78,6 +81,35 @@ func childEach(l *dipwell.Limiter) {
 					panic(err)
 				}
 				fmt.Fprint(os.Stdout, "kept ", i, "\n")
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// held is a limit for holds, of which no token comes back by time in a test.
+var held = store.Limit{Name: "held", Rate: 1, Period: 2 * time.Hour, Burst: 1_000_000, MaxDebt: store.NoDebt}
+
+const (
+	holdCost, holdActual = 10, 3
+	holders              = 4
+)
+
+// childHolds prints each hold, and each settle, after its answer.
+func childHolds(l *dipwell.Limiter) {
+	var wg sync.WaitGroup
+	for i := range holders {
+		wg.Go(func() {
+			for {
+				d, err := l.Hold(ctx, time.Hour, "", dipwell.Take{Limit: "held", Key: fmt.Sprint("h", i), Cost: holdCost})
+				if err != nil || !d.Allowed {
+					panic(fmt.Sprint(d, err))
+				}
+				fmt.Fprint(os.Stdout, "held ", i, " ", d.Hold, "\n")
+				if _, err = l.Settle(ctx, d.Hold, holdActual); err != nil {
+					panic(err)
+				}
+				fmt.Fprint(os.Stdout, "settled ", i, " ", d.Hold, "\n")
 			}
 		})
 	}
@@ -188,6 +220,89 @@ func TestKill(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestKillHolds kills a process at random times, between a hold and its settle, or while
+// one of them is written. What was answered is in the file, and each hold is settled once.
+func TestKillHolds(t *testing.T) {
+	path := fresh(t)
+	var settled [holders]int64 // in all
+	unsettled, rounds := 0, 8
+	for round := 0; round < rounds || unsettled == 0 && round < 20*rounds; round++ {
+		most := 400 * (1 + round/rounds)
+		last := map[string][2]string{} // by holder: what was printed last
+		for _, line := range run(t, "holds", path, time.Duration(20+rand.IntN(most))*time.Millisecond) {
+			var what, who, id string
+			if n, _ := fmt.Sscan(line, &what, &who, &id); n < 3 {
+				continue
+			}
+			if last[who] = [2]string{what, id}; what == "settled" {
+				settled[who[0]-'0']++
+			}
+		}
+		s := open(t, path, Config{})
+		l, err := dipwell.New(s, held)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range holders {
+			unsettled += endHolder(t, l, i, last[fmt.Sprint(i)], &settled[i])
+		}
+		if err = s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%v holds were settled; %d were open when a process was killed", settled, unsettled)
+	if unsettled == 0 {
+		t.Error("no hold was open")
+	}
+}
+
+// endHolder checks what a holder that was killed left, settles it, and returns how many
+// holds that were. last is what it printed last; settled is how many it has settled.
+func endHolder(t *testing.T, l *dipwell.Limiter, who int, last [2]string, settled *int64) (live int) {
+	t.Helper()
+	key := fmt.Sprint("h", who)
+	list, err := l.Holds(ctx, "held", key)
+	if err != nil || len(list) > 1 {
+		t.Fatalf("holder %d: live holds %v, %v", who, list, err)
+	}
+	count := func() int64 {
+		d, err := l.Check(ctx, "held", key, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return held.Burst - d.Remaining
+	}
+	before := count()
+	if last[0] != "" { // the settle of a hold that was printed may have been answered or not
+		d, err := l.Settle(ctx, last[1], holdActual)
+		lives := len(list) == 1 && list[0].ID == last[1]
+		if err != nil || d.Repeated == lives || last[0] == "settled" && lives {
+			t.Fatalf("holder %d: settle after %v: %+v, %v; live: %v", who, last, d, err, list)
+		}
+		if last[0] == "held" {
+			*settled++
+		}
+	}
+	for _, h := range list { // made, and not printed
+		if h.ID == last[1] {
+			continue
+		}
+		if d, err := l.Settle(ctx, h.ID, holdActual); err != nil || d.Repeated || h.Tokens != holdCost {
+			t.Fatalf("holder %d: settle of %+v: %+v, %v", who, h, d, err)
+		}
+		*settled++
+	}
+	if after := count(); before-after != int64(len(list))*(holdCost-holdActual) || after != *settled*holdActual {
+		t.Fatalf("holder %d: %d tokens are used, %d after %v were settled; %d settled in all", who, before, after, list, *settled)
+	}
+	if last[0] != "" {
+		if _, err = l.Settle(ctx, last[1], holdActual+1); !errors.Is(err, store.ErrHoldConflict) {
+			t.Errorf("holder %d: another settle: %v", who, err)
+		}
+	}
+	return len(list)
 }
 
 func used(t *testing.T, l *dipwell.Limiter, key string) int64 {
