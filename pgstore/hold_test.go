@@ -96,9 +96,7 @@ func newHoldRun(t *testing.T, seed uint64) *holdRun {
 
 func (m *holdRun) rounds(n int) {
 	for m.count = range n {
-		if m.IntN(3) > 0 {
-			m.now += []int64{0, 1, m.Int64N(1e6), m.Int64N(5e6), m.Int64N(20e6)}[m.IntN(5)]
-		}
+		m.move()
 		g := m.group()
 		if m.IntN(12) == 0 {
 			if _, err := m.sql.pool.Exec(context.Background(), "select dipwell_internal.sweep_at(1000::bigint, $1, null) from generate_series(1, 2)", m.now); err != nil {
@@ -112,6 +110,28 @@ func (m *holdRun) rounds(n int) {
 		}
 		m.ask(g)
 		m.compareRows()
+	}
+}
+
+// move moves the clock, often to the time at which a hold expires or is forgotten, or a
+// µs from it.
+func (m *holdRun) move() {
+	var ends []int64
+	for _, id := range m.made[max(0, len(m.made)-8):] {
+		h := m.table.holds[id]
+		ends = append(ends, h.Expires, h.Forget)
+	}
+	ends = slices.DeleteFunc(ends, func(at int64) bool { return at <= m.now+1 })
+	switch n := m.IntN(12); {
+	case n < 4:
+	case n < 7 && len(ends) > 0:
+		at := slices.Min(ends)
+		if m.IntN(6) == 0 {
+			at = ends[m.IntN(len(ends))]
+		}
+		m.now = at - 1 + m.Int64N(3)
+	default:
+		m.now += []int64{0, 1, m.Int64N(1e6), m.Int64N(5e6), m.Int64N(20e6)}[m.IntN(5)]
 	}
 }
 

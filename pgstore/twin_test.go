@@ -16,6 +16,7 @@ import (
 	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/calendar"
 	"github.com/dipwell/dipwell/store"
+	vectors "github.com/dipwell/dipwell/testdata/golden"
 )
 
 const compileSQL = `select r.unit, r.every, r.add, r.cap, r.origin, r.burst, r.debt, r.most, r.max_charge, r.max_used, r.leaky, r.spread,
@@ -84,6 +85,62 @@ func compareCompile(t rapid.TB, pool *pgxpool.Pool, l store.Limit) {
 	case wantErr == nil && err == nil:
 		if g, w := fmt.Sprint(got.Unit, got.Every, got.Add, got.Cap, got.Origin, got.Burst, got.Debt, got.Most, got.MaxCharge, got.MaxUsed, got.Leaky, got.Spread, cal),
 			fmt.Sprint(want.Unit, want.Every, want.Add, want.Cap, want.Origin, want.Burst, want.Debt, want.Most, want.MaxCharge, want.MaxUsed, want.Leaky, want.Spread, want.Calendar.Spec()); g != w {
+			t.Fatalf("%+v: SQL %s, Go %s", l, g, w)
+		}
+	case wantErr == nil || !errors.As(err, &pg):
+		t.Fatalf("%+v: SQL %v, Go %v", l, err, wantErr)
+	case pg.Message != wantErr.Error() && !strings.Contains(wantErr.Error(), "max_debt: "):
+		t.Fatalf("%+v: SQL says %s, Go says %v", l, pg.Message, wantErr)
+	}
+}
+
+const compilePlanSQL = `with d as (select row(null, $1::text, $2::text, $3::bigint, dipwell_internal.format_per($8::bigint), $4::bigint, $5::bigint, $6::bigint, $7::text, 'keep', 'enforce', false,
+    0, 'closed', 0, false, 'sql', 0, 0, 0, 0, 0, 0, 0, false, null, null, null, null, null, null, null, null)::dipwell.limits as l)
+select r.unit, r.every, r.add, r.cap, r.origin, r.burst, r.debt, r.most, r.max_charge, r.max_used, r.leaky, r.spread
+from d cross join lateral dipwell_internal.compile(l, $8::bigint) base
+cross join lateral dipwell_internal.compile_variant(l, base, 'pro', $9::bigint, $10::bigint, $11::bigint, $12::bigint) r`
+
+// TestPlanTwin checks that SQL compiles every plan to the same numbers as Go, or rejects
+// it with the same message.
+func TestPlanTwin(t *testing.T) {
+	pool := newPool(t)
+	count := rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, 1e6), rapid.Int64Range(1, store.MaxInt))
+	optional := rapid.OneOf(rapid.Just(int64(0)), rapid.Just(int64(0)), rapid.Just(int64(-1)), count)
+	rapid.Check(t, func(t *rapid.T) {
+		l := rapid.SampledFrom(vectors.Limits).Draw(t, "limit")
+		p := store.Plan{
+			Name:    "pro",
+			Rate:    max(0, optional.Draw(t, "rate")),
+			Period:  rapid.SampledFrom([]time.Duration{0, 0, 0, l.Period, time.Microsecond, time.Second, 7 * time.Second, time.Hour, 30 * 24 * time.Hour}).Draw(t, "period"),
+			Burst:   optional.Draw(t, "burst"),
+			MaxDebt: rapid.OneOf(optional, rapid.Just(int64(store.UnlimitedDebt))).Draw(t, "debt"),
+		}
+		l.Plans = store.NewPlans(p)
+		comparePlan(t, pool, l, p)
+	})
+}
+
+func comparePlan(t rapid.TB, pool *pgxpool.Pool, l store.Limit, p store.Plan) {
+	var want, got store.Rule
+	d, wantErr := store.NewDefinition(l)
+	if wantErr == nil {
+		want = d.WithPlan("pro").Rule
+	}
+	var rate, period *int64
+	if p.Rate != 0 {
+		rate = &p.Rate
+	}
+	if us := p.Period.Microseconds(); us != 0 {
+		period = &us
+	}
+	err := pool.QueryRow(context.Background(), compilePlanSQL, l.Name, l.Algorithm.String(), l.Rate,
+		setting(l.Burst), setting(l.MaxDebt), setting(l.MaxCharge), l.Start, l.Period.Microseconds(), rate, period, setting(p.Burst), setting(p.MaxDebt)).Scan(
+		&got.Unit, &got.Every, &got.Add, &got.Cap, &got.Origin, &got.Burst, &got.Debt, &got.Most, &got.MaxCharge, &got.MaxUsed, &got.Leaky, &got.Spread)
+	var pg *pgconn.PgError
+	switch {
+	case wantErr == nil && err == nil:
+		if g, w := fmt.Sprint(got.Unit, got.Every, got.Add, got.Cap, got.Origin, got.Burst, got.Debt, got.Most, got.MaxCharge, got.MaxUsed, got.Leaky, got.Spread),
+			fmt.Sprint(want.Unit, want.Every, want.Add, want.Cap, want.Origin, want.Burst, want.Debt, want.Most, want.MaxCharge, want.MaxUsed, want.Leaky, want.Spread); g != w {
 			t.Fatalf("%+v: SQL %s, Go %s", l, g, w)
 		}
 	case wantErr == nil || !errors.As(err, &pg):
