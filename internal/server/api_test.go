@@ -573,6 +573,16 @@ func TestKeys(t *testing.T) {
 		w.post("take", "limit=listed&cost=5&key="+k)
 	}
 	w.want(w.do("GET", "/v1/limits/listed/keys", ""), 200, `{"key":"other","remaining":15,"reset_after_us":60000000},{"key":"user:1"`, `"next":null`)
+	site := w.limiter.Limit("listed").Limit
+	site.Burst = 7
+	if _, err := w.limiter.TakeWith(t.Context(), site, "zone", 5); err != nil {
+		t.Fatal(err)
+	}
+	// A definition of a call site has no name.
+	w.want(w.do("GET", "/v1/limits/listed/keys?prefix=z", ""), 200, `{"keys":[{"key":"zone","remaining":2,"reset_after_us":60000000}]`)
+	if _, err := w.limiter.Reset(t.Context(), "listed", "zone"); err != nil {
+		t.Fatal(err)
+	}
 	w.post("take", "limit=listed&cost=5") // the shared bucket is first in order
 	w.want(w.do("GET", "/v1/limits/listed/keys?n=1", ""), 200, `{"keys":[{"key":null`, `"next":""`)
 	w.want(w.do("GET", "/v1/limits/listed/keys?n=1&after=", ""), 200, `{"keys":[{"key":"other"`, `"next":"other"`)

@@ -114,7 +114,7 @@ func appendKey(b []byte, op *store.Op) []byte {
 	} else {
 		b = jsontext.AppendString(b, op.Key)
 	}
-	if op.Def.Plan != "" {
+	if op.Def.Plan != "" && !op.Def.Unnamed {
 		b = jsontext.AppendString(append(b, `,"plan":`...), op.Def.Plan)
 	}
 	if op.Def.Override != nil {

@@ -192,9 +192,19 @@ func TestSpansOfPlansAndHolds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err = def.SetCallSites(store.Plans{}); err != nil {
+		t.Fatal(err)
+	}
+	wide := def.Limit
+	wide.Burst = 9
+	site, err := def.CallSite(wide, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	s := tr.Store(answering{})
 	tr.HTTP(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		for _, g := range []store.Group{
+			{Ops: []store.Op{{Def: site, Verb: store.VerbCheck, Key: "k"}}},
 			{Ops: []store.Op{{Def: def.WithPlan("pro"), Key: "k", Cost: 1, Floor: 3}}},
 			{Ops: []store.Op{{Def: def, Key: "k"}}, Hold: &store.HoldCall{}},
 			{Hold: &store.HoldCall{Verb: store.SettleHold}},
@@ -211,6 +221,9 @@ func TestSpansOfPlansAndHolds(t *testing.T) {
 	take := c.named("store take")
 	if take == nil || attribute(take, "dipwell.plan") != "pro" || !strings.Contains(attribute(take, "dipwell.floor"), "3") {
 		t.Errorf("take: %v", take)
+	}
+	if check := c.named("store check"); check == nil || attribute(check, "dipwell.plan") != "" { // of a call site, without a name
+		t.Errorf("check: %v", check)
 	}
 	for _, name := range []string{"store hold", "store settle", "store extend"} {
 		if c.named(name) == nil {
