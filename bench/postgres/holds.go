@@ -31,7 +31,7 @@ const (
 // holds measures holds beside takes.
 func (b *bench) holds(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## Holds, unlogged, %d keys\n\n", b.keys)
-	fmt.Fprintf(&b.out, "Each decision is two calls, a hold and its settle, at half of the cost. \"beside %d\" is on %d keys with so many live holds each. A limit of which others hold, but not on the key that is asked, is \"%s\".\n\n",
+	fmt.Fprintf(&b.out, "Each decision is two calls, a hold and its settle, at half of the cost. \"beside %d\" is on %d keys with so many live holds each, under 1 a second, so that what they took stays taken. A limit of which others hold, but not on the key that is asked, is \"%s\".\n\n",
 		besideHolds, besideKeys, besideLimit)
 	for _, l := range []dipwell.Limit{
 		{Name: besideLimit, Rate: 1, Period: time.Second, Burst: burst}, // what the holds took does not come back by time meanwhile
