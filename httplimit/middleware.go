@@ -72,6 +72,9 @@ type Limit struct {
 // tokens, of all limits in one hold. They are settled as held, which releases those
 // of concurrency limits, when the next handler returns, panics, or hijacks the
 // connection. If the hold is lost before, the request's context is cancelled.
+//
+// Requests that take from an adaptive limit are observed: how long each took until the
+// header of its response was written, and whether its status is below 500.
 func New(limiter *dipwell.Limiter, c Config) (func(http.Handler) http.Handler, error) {
 	if len(c.Limits) == 0 || len(c.Limits) > store.MaxTakes {
 		return nil, fmt.Errorf("httplimit: %d limits; from 1 to %d", len(c.Limits), store.MaxTakes)
@@ -124,6 +127,9 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	m.Headers.Set(w.Header(), &d)
+	if d.Allowed {
+		next = m.observed(next, adaptiveLimits(&d))
+	}
 	switch {
 	case d.Allowed && d.Hold != "":
 		m.serveHeld(w, r, next, d.Hold, ttl)

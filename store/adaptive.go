@@ -151,6 +151,8 @@ func (c *compiler) checkAdaptive() error {
 		return c.bad("adaptive", "is for token buckets, not for algorithm %s", c.Algorithm)
 	case c.Lease != 0:
 		return c.bad("adaptive", "is not for a limit with a lease")
+	case c.Shards > 1:
+		return c.bad("adaptive", "is not for a limit with shards")
 	case a.Floor < 1 || a.Floor > c.Rate:
 		return bad("floor", "%d is not between 1 and the rate, %d", a.Floor, c.Rate)
 	case a.Ceiling < c.Rate || a.Ceiling > MaxInt:

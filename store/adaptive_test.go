@@ -45,6 +45,7 @@ func TestAdaptiveRefused(t *testing.T) {
 	for setting, change := range map[string]func(*Limit){
 		"is for token buckets":                          func(l *Limit) { l.Algorithm = FixedWindow },
 		"is for token buckets, not for algorithm leaky": func(l *Limit) { l.Algorithm = LeakyBucket },
+		"is not for a limit with shards":                func(l *Limit) { l.Shards, l.MaxDebt = 2, NoDebt },
 		"is not for a limit with a lease":               func(l *Limit) { l.Lease = 20 * time.Millisecond },
 		"floor: 0":                                      func(l *Limit) { l.Adaptive.Floor = 0 },
 		"floor: 251":                                    func(l *Limit) { l.Adaptive.Floor = 251 },

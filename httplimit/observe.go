@@ -1,0 +1,109 @@
+package httplimit
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// adaptiveLimits returns the names of the adaptive limits that decided, also by a plan or
+// an override.
+func adaptiveLimits(d *dipwell.Decision) (names []string) {
+	add := func(d *dipwell.Decision) {
+		if def := d.Definition(); def != nil && def.Base().Rule.Pace != nil {
+			names = append(names, def.Name)
+		}
+	}
+	if d.Limits == nil {
+		add(d)
+	}
+	for i := range d.Limits {
+		add(&d.Limits[i])
+	}
+	return names
+}
+
+// observed returns next as a handler that observes each request for adaptive limits: how
+// long it took to the header of its response, and whether the status is below 500. A
+// handler that panics has failed. A request whose client went away before the header
+// says nothing.
+func (m *middleware) observed(next http.Handler, limits []string) http.Handler {
+	if len(limits) == 0 {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		watch := &watching{ResponseWriter: w}
+		began, returned := time.Now(), false
+		defer func() {
+			if watch.status == 0 {
+				if r.Context().Err() != nil {
+					return
+				}
+				watch.note(http.StatusOK)
+			}
+			ctx := context.WithoutCancel(r.Context())
+			for _, name := range limits { // without the store the rate stands still
+				_ = m.limiter.Observe(ctx, name, watch.at.Sub(began), returned && watch.status < http.StatusInternalServerError)
+			}
+		}()
+		if w = watch; canHijack(watch.ResponseWriter) {
+			w = hijackable{watch}
+		}
+		next.ServeHTTP(w, r)
+		returned = true
+	})
+}
+
+// watching is a ResponseWriter that notes the first status of a response, and when it was
+// written.
+type watching struct {
+	http.ResponseWriter
+	status int // 0: none yet
+	at     time.Time
+}
+
+func (w *watching) note(status int) {
+	if w.status == 0 && (status >= http.StatusOK || status == http.StatusSwitchingProtocols) {
+		w.status, w.at = status, time.Now()
+	}
+}
+
+func (w *watching) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *watching) WriteHeader(status int) {
+	w.note(status)
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *watching) Write(b []byte) (int, error) {
+	w.note(http.StatusOK)
+	return w.ResponseWriter.Write(b)
+}
+
+// Flush is for handlers that assert http.Flusher.
+func (w *watching) Flush() {
+	w.note(http.StatusOK)
+	_ = http.NewResponseController(w.ResponseWriter).Flush() // not supported: as if nothing were buffered
+}
+
+// ReadFrom keeps the sendfile of net/http.
+func (w *watching) ReadFrom(r io.Reader) (int64, error) {
+	w.note(http.StatusOK)
+	return io.Copy(w.ResponseWriter, r)
+}
+
+// hijackable is a watching whose connection can be hijacked.
+type hijackable struct{ *watching }
+
+func (w hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, b, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err == nil {
+		w.note(http.StatusSwitchingProtocols)
+	}
+	return c, b, err
+}
