@@ -52,10 +52,17 @@ type rig struct {
 	next    float64 // µs: when the next call wants in
 	last    int64
 	tokens  float64
+
+	inFlight *gradient2 // limits the calls in place of the rate; nil: the rate does
+	fixed    float64    // rate in place of the adaptive one; 0: none
+	served   int        // calls that were good and fast, in all
+	rtt      float64    // s, of all calls of the window
+	ends     int
 }
 
 type pending struct {
 	at   int64
+	took float64 // s
 	slow bool
 	ok   bool
 }
@@ -112,16 +119,31 @@ func (r *rig) window() {
 func (r *rig) calls() {
 	for ; r.next < float64(r.now); r.next += usOf / r.demand * 2 * r.rng.Float64() {
 		at := max(int64(r.next), r.last)
-		r.tokens = min(r.tokens+float64(r.state.History.Tick(at)-r.state.History.Tick(r.last))/float64(r.Unit), r.rate()/10)
-		if r.last = at; r.tokens < 1 {
+		if !r.admits(at) {
 			continue
 		}
-		r.tokens--
 		p := &r.seen[r.rng.IntN(len(r.seen))]
 		p.Taken++
 		latency, ok := r.call(float64(at-1<<50) / usOf)
-		r.pending = append(r.pending, pending{at + int64(latency*usOf), latency > 0.2, ok})
+		r.pending = append(r.pending, pending{at + int64(latency*usOf), latency, latency > 0.2, ok})
 	}
+}
+
+// admits takes a token at a time.
+func (r *rig) admits(at int64) bool {
+	rate, ticks := r.rate(), float64(r.state.History.Tick(at)-r.state.History.Tick(r.last))
+	if r.fixed > 0 {
+		rate, ticks = r.fixed, r.fixed*float64(at-r.last)/usOf*float64(r.Unit)
+	}
+	r.tokens, r.last = min(r.tokens+ticks/float64(r.Unit), rate/10), at
+	if r.inFlight != nil {
+		return float64(len(r.pending)) < r.inFlight.limit
+	}
+	if r.tokens < 1 {
+		return false
+	}
+	r.tokens--
+	return true
 }
 
 // ended observes the calls that have ended.
@@ -133,6 +155,10 @@ func (r *rig) ended() {
 			continue
 		}
 		s := Sample{Count: 1}
+		r.rtt, r.ends = r.rtt+c.took, r.ends+1
+		if c.ok && !c.slow {
+			r.served++
+		}
 		if c.slow {
 			s.Slow = 1
 		}
@@ -176,9 +202,9 @@ func settled(t *testing.T, what string, rates []float64, knee float64) {
 // there, with one process that observes and with several.
 func TestKnee(t *testing.T) {
 	for _, processes := range []int{1, 2, 16} {
-		for _, knee := range []float64{400, 450} {
+		for knee, seeds := range map[float64]uint64{400: 100, 450: 20} {
 			for _, start := range []int64{103, Full} {
-				for seed := range uint64(100) {
+				for seed := range seeds {
 					r := newRig(seed, knee, processes)
 					r.start(start)
 					r.run(60)
@@ -195,8 +221,12 @@ func TestLowKnee(t *testing.T) {
 	for seed := range uint64(100) {
 		r := newRig(seed, 200, 2)
 		r.run(60)
-		if off := mean(r.run(20))/200 - 1; math.Abs(off) > 0.1 {
+		rates := r.run(20)
+		if off := mean(rates)/200 - 1; math.Abs(off) > 0.1 {
 			t.Errorf("seed %d: the mean of 20 windows is off by %.3f", seed, off)
+		}
+		if low, high := peaks(rates); (high-low)/200 > 0.45 {
+			t.Errorf("seed %d: the rate swings by %.3f of the knee", seed, (high-low)/200)
 		}
 	}
 }
@@ -208,7 +238,7 @@ func TestOutage(t *testing.T) {
 		for seed := range uint64(100) {
 			const knee = 400
 			r := newRig(seed, knee, processes)
-			r.run(60)
+			r.run(20)
 			r.down = true
 			r.run(30)
 			if got := r.rate(); got > 51 {
