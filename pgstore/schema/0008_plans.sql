@@ -108,7 +108,7 @@ create /*unlogged*/ table dipwell.shards (
     shard    int not null,                 -- from 0; a key has as many as its version of the limit
     key      text collate "C" not null,
     primary key (limit_id, key, shard)
-) with (fillfactor = 70, vacuum_truncate = false, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 do $$
 begin
     if (select relpersistence from pg_class where oid = 'dipwell.buckets'::regclass) = 'u' then

@@ -517,16 +517,13 @@ begin
     insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key)
         select 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, false, false, false, false, false, lpad(i::text, 500, '0'), '' from generate_series(1, 200) i on conflict do nothing;
     delete from dipwell.hold_parts where limit_id = 0;
-    insert into dipwell.shards (used, ts, limit_id, version, shard, key)
-        select 0, 0, 0, 0, 0, lpad(i::text, 500, '0') from generate_series(1, 200) i on conflict do nothing;
-    delete from dipwell.shards where limit_id = 0;
     if (select pg_has_role(c.relowner, 'usage') from pg_class c where c.oid = 'dipwell.buckets'::regclass) then
-        analyze dipwell.buckets, dipwell.hold_parts, dipwell.shards; -- sessions plan again
+        analyze dipwell.buckets, dipwell.hold_parts; -- sessions plan again
     end if;
 end $$;
 comment on function dipwell_internal.make_room is
-    'Gives the tables buckets, hold_parts and shards some pages, which vacuum keeps (vacuum_truncate). While one has none, the planner takes a sequential scan for the cheapest way to a key, and sessions keep that plan while the table fills.';
-select dipwell_internal.make_room() where 0 in (pg_relation_size('dipwell.buckets'), pg_relation_size('dipwell.hold_parts'), pg_relation_size('dipwell.shards'));
+    'Gives the tables buckets and hold_parts some pages, which vacuum keeps (vacuum_truncate). While one has none, the planner takes a sequential scan for the cheapest way to a key, and sessions keep that plan while the table fills.';
+select dipwell_internal.make_room() where 0 in (pg_relation_size('dipwell.buckets'), pg_relation_size('dipwell.hold_parts'));
 
 -- A transaction that read the limits before a change may still insert a row of the
 -- old version; if that version were deleted, the row would count as full. SQL reads

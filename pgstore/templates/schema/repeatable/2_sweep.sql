@@ -83,7 +83,7 @@ begin
     if not found then
         return; -- another sweep is running
     end if;
-    if least(pg_relation_size('dipwell.buckets'), pg_relation_size('dipwell.hold_parts'), pg_relation_size('dipwell.shards')) < 16 * current_setting('block_size')::int
+    if least(pg_relation_size('dipwell.buckets'), pg_relation_size('dipwell.hold_parts')) < 16 * current_setting('block_size')::int
         and (select relkind = 'r' from pg_class where oid = 'dipwell.buckets'::regclass) then
         perform dipwell_internal.make_room(); -- rewritten by VACUUM FULL, or emptied by a crash
     end if;
