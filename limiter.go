@@ -200,7 +200,7 @@ func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, t Take) 
 	if def == nil {
 		return l.registry.Missing(t.Limit)
 	}
-	if def.Paths || def.Algorithm == store.Concurrency {
+	if def.Paths || def.Algorithm == store.Concurrency || def.Shards > 1 && verb == store.VerbReserve {
 		return l.doTake(ctx, d, verb, &t)
 	}
 	d.reset()

@@ -21,8 +21,9 @@ import (
 
 const compileSQL = `select r.unit, r.every, r.add, r.cap, r.origin, r.burst, r.debt, r.most, r.max_charge, r.max_used, r.leaky, r.spread,
     r.months, r.days, r.clock, r.zone
-from dipwell_internal.compile(row(null, $1::text, $2::text, $3::bigint, '', $4::bigint, $5::bigint, $6::bigint, $7::text, 'keep', 'enforce', false,
-    0, 'closed', 0, false, 'sql', 0, 0, 0, 0, 0, 0, 0, false, null, null, null, null, null, null, $9::bigint, $10::bigint)::dipwell.limits, $8::bigint) r`
+from dipwell_internal.compile(jsonb_populate_record(null::dipwell.limits, jsonb_build_object('name', $1::text, 'algorithm', $2::text, 'rate', $3::bigint,
+    'burst', $4::bigint, 'max_debt', $5::bigint, 'max_charge', $6::bigint, 'start', $7::text, 'on_change', 'keep', 'mode', 'enforce',
+    'lease_us', $9::bigint, 'shards', $10::bigint)), $8::bigint) r`
 
 // TestCompileTwin checks that SQL compiles every limit to the same numbers as
 // Go, or rejects it with the same message.

@@ -257,6 +257,8 @@ func (c *compiler) checkShards() error {
 		return c.bad("max_debt", "is 0 for a limit with shards")
 	case c.burst < 2*c.Shards:
 		return c.bad("burst", "%d is too small for %d shards; at least %d", c.burst, c.Shards, 2*c.Shards)
+	case c.Rate > MaxInt/c.Shards:
+		return c.bad("rate", "%d is too large for %d shards; at most %d", c.Rate, c.Shards, MaxInt/c.Shards)
 	case c.windowed() && c.Rate < c.Shards:
 		return c.bad("rate", "%d is too small for %d shards; at least %d", c.Rate, c.Shards, c.Shards)
 	}
@@ -290,7 +292,7 @@ func (c *compiler) bucket() error {
 				continue
 			}
 			unit, add := c.perTick(length, every)
-			if most := mostUnits(every, add); add <= MaxInt && most/unit >= need {
+			if most := mostUnits(every, add); most/unit >= need {
 				if c.Lease != 0 && every > mostLeasedTick {
 					return c.bad("lease", "a bucket of this size counts in ticks of %s; a lease needs ticks of at most 1ms", period.Format(time.Duration(every)*time.Microsecond))
 				}

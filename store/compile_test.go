@@ -108,6 +108,44 @@ func TestCompileErrors(t *testing.T) {
 	}
 }
 
+// A limit with shards has something for each of them, and nothing that more than one
+// would have to count.
+func TestCompileShards(t *testing.T) {
+	for _, c := range []struct{ limit, field string }{
+		{"l=16/1s,shards=8", ""},
+		{"l=16/1s,shards=8,max_debt=0", ""},
+		{"l=1/1d,burst=128,shards=64,plans=pro:rate=5|off:mode=blocked", ""},
+		{"l=8/1s,algorithm=fixed_window,burst=16,shards=8", ""},
+		{"l=1/1s,burst=1,shards=1,max_debt=5", ""},
+		{"l=140737488355327/1s,burst=128,shards=64", ""},
+		{"l=140737488355328/1s,burst=128,shards=64", "rate"},
+		{"l=200/1s,shards=65", "shards"},
+		{"l=15/1s,shards=8", "burst"},
+		{"l=1/1s,burst=0,max_debt=0,shards=2", "burst"},
+		{"l=7/1s,algorithm=fixed_window,burst=16,shards=8", "rate"},
+		{"l=7/1s,algorithm=interval,burst=16,shards=8", "rate"},
+		{"l=16/1s,shards=8,max_debt=1", "max_debt"},
+		{"l=16/1s,shards=8,max_debt=unlimited", "max_debt"},
+		{"l=16/1s,algorithm=leaky_bucket,shards=8", "shards"},
+		{"l=16,algorithm=concurrency,shards=8", "shards"},
+		{"l=100/1s,lease=100ms,shards=8", "lease"},
+		{"l=16/1s,shards=8,plans=small:burst=15", "plans"},
+		{"l=16/1s,shards=8,plans=debt:max_debt=1", "plans"},
+	} {
+		l, err := store.ParseLimit(c.limit)
+		if err == nil {
+			var d *store.Definition
+			if d, err = store.NewDefinition(l); err == nil && (d.Rule.Debt != 0) != (l.Shards < 2) {
+				t.Errorf("%s: a debt of %d", c.limit, d.Rule.Debt)
+			}
+		}
+		var bad *store.LimitError
+		if c.field == "" && err != nil || c.field != "" && (!errors.As(err, &bad) || bad.Field != c.field) {
+			t.Errorf("%s: %v, want field %q", c.limit, err, c.field)
+		}
+	}
+}
+
 func TestCompileWarns(t *testing.T) {
 	for _, c := range []struct {
 		l    store.Limit

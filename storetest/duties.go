@@ -18,7 +18,7 @@ var duties = []duty{
 	{"clock", "read the store's own clock, not the caller's, once for each group, after its rows are locked",
 		"two-clocks caller-clock clock-back late-writer-wipes"},
 	{"write", "store the rows for which Decide set write, with TS and Version; after a refusal or a Check store nothing",
-		"take check take-up-to charge refund group-check peek-consumes denial-starves round-up-grants lost-partial-interval early-expiry fast-rate-truncation cost-tested-twice false-local-denial negative-mints overflow-bypass " +
+		"take shards check take-up-to charge refund group-check peek-consumes denial-starves round-up-grants lost-partial-interval early-expiry fast-rate-truncation cost-tested-twice false-local-denial negative-mints overflow-bypass " +
 			"coarse-ticks golden-apply worked-1-sixty-a-second worked-2-grid worked-3-ten-then-one worked-6-no-more-than-burst window-restart window-rollover unlimited-debt zero-means-unlimited"},
 	{"answers", "leave the answers in the group and its ops as Decide filled them in",
 		"ambiguous-zero never-finite-retry retry-exact cost-zero shadow group-shadow group-latest-retry group-never group-same-key-adds-up bad-input"},

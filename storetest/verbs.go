@@ -20,6 +20,7 @@ var verbCases = []testCase{
 	{"cost-zero", costZero},
 	{"retry-exact", retryExact},
 	{"leaky-bucket", leakyBucket},
+	{"shards", shardsCase},
 	{"shadow", shadowCase},
 	{"bad-input", badInput},
 	{"unlimited-debt", unlimitedDebt},
@@ -198,6 +199,35 @@ func (e *env) exact(verb store.Verb, limit, key string, n int64) {
 	e.advance(time.Microsecond)
 	if late := e.do(verb, limit, key, n); !late.Allowed {
 		e.Fatalf("%s %s %d: refused at the retry time: %+v", verb, limit, n, late)
+	}
+}
+
+// Where nobody else takes from a key at the same time, shards change nothing, except
+// that there is no debt and nothing to wait for.
+func shardsCase(e *env) {
+	for n, l := range []store.Limit{
+		{Name: "bucket", Rate: 1, Period: time.Second, Burst: 19, Shards: 8},
+		{Name: "window", Algorithm: store.FixedWindow, Rate: 19, Period: time.Minute, Shards: 8, Start: "0s"},
+	} {
+		e.define(l)
+		e.allowed(l.Name, "k", 2, 17)
+		e.allowed(l.Name, "k", 17, 0)
+		if d, err := e.l.Take(e.ctx, l.Name, "k", 1); err != nil || d.Allowed || n == 0 && d.RetryAfter != time.Second {
+			e.Errorf("%+v, %v", d, err)
+		}
+		var bad *store.FieldError
+		if _, err := e.l.Reserve(e.ctx, l.Name, "k", 1); !errors.As(err, &bad) || bad.Field != "limit" {
+			e.Errorf("reserve: %v", err)
+		}
+		if _, err := e.l.Wait(e.ctx, l.Name, "k", 1); !errors.As(err, &bad) || bad.Field != "limit" {
+			e.Errorf("wait: %v", err)
+		}
+		e.advance(time.Minute)
+		e.allowed(l.Name, "k", 0, 19)
+		l.Shards = 3 // what is used moves
+		e.allowed(l.Name, "k", 7, 12)
+		e.define(l)
+		e.allowed(l.Name, "k", 0, 12)
 	}
 }
 

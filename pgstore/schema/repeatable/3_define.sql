@@ -546,6 +546,8 @@ begin
             perform dipwell_internal.bad_limit(d.name, 'max_debt', 'is 0 for a limit with shards');
         elsif burst < 2 * d.shards then
             perform dipwell_internal.bad_limit(d.name, 'burst', format('%s is too small for %s shards; at least %s', burst, d.shards, 2 * d.shards));
+        elsif d.rate > m / d.shards then
+            perform dipwell_internal.bad_limit(d.name, 'rate', format('%s is too large for %s shards; at most %s', d.rate, d.shards, m / d.shards));
         elsif windowed and d.rate < d.shards then
             perform dipwell_internal.bad_limit(d.name, 'rate', format('%s is too small for %s shards; at least %s', d.rate, d.shards, d.shards));
         end if;
@@ -584,7 +586,7 @@ begin
                 r.unit := period / tick / gcd(d.rate, period / tick) * scale;
                 r.add := d.rate / gcd(d.rate, period / tick) * scale;
                 most := dipwell_internal.most_units(tick, r.add);
-                exit found when r.add <= m and most / r.unit >= need;
+                exit found when most / r.unit >= need;
                 most := null;
             end loop;
         end loop;

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/bench/internal/load"
+	"github.com/dipwell/dipwell/store"
+)
+
+func init() { register("shards", (*bench).shards) }
+
+// Limits of scenario shards: the same, with and without shards.
+const (
+	oneRowLimit  = "one-row"
+	shardedLimit = "sharded"
+
+	shardClients = 64
+	spreadKeys   = 4096
+	work         = 10 * time.Millisecond // of a transaction after its take
+)
+
+// shards measures many clients that take from one key. Only grants count: a call that is
+// refused is an error.
+func (b *bench) shards(ctx context.Context) error {
+	fmt.Fprintf(&b.out, "## One key of a limit with 8 shards, by the SQL function and by the Go store\n\nDecisions are grants: rows that say that the take is allowed.\n\n")
+	durable, err := b.newSchema(ctx, loggedDB, "logged")
+	if err != nil {
+		return err
+	}
+	defer durable.close()
+	for _, w := range []*schema{durable, b.fast} {
+		for _, l := range []dipwell.Limit{
+			{Name: oneRowLimit, Rate: perSecond, Period: time.Second, Burst: burst, MaxDebt: dipwell.NoDebt},
+			{Name: shardedLimit, Rate: perSecond, Period: time.Second, Burst: burst, Shards: 8},
+		} {
+			if _, err := w.limiter.Define(ctx, l, store.OwnerCode); err != nil {
+				return err
+			}
+		}
+	}
+	contend := func(name string, w *schema, keys int, call caller) contender {
+		return contender{name: name, ours: true, keys: keys, open: w.onConn(granted(call))}
+	}
+	in := contend("transactions, one row", durable, 1, inTransaction(oneRowLimit))
+	inShards := contend("transactions, shards", durable, 1, inTransaction(shardedLimit))
+	logged := contend("logged, one row", durable, 1, bySQL(oneRowLimit))
+	loggedShards := contend("logged, shards", durable, 1, bySQL(shardedLimit))
+	many := contend(fmt.Sprintf("unlogged, %d keys", spreadKeys), b.fast, spreadKeys, bySQL(oneRowLimit))
+	shards := contend("unlogged, shards", b.fast, 1, bySQL(shardedLimit))
+	goMany := contend(fmt.Sprintf("Go, unlogged, %d keys", spreadKeys), b.fast, spreadKeys, byGo(oneRowLimit))
+	goShards := contend("Go, unlogged, shards", b.fast, 1, byGo(shardedLimit))
+	one := contend("1 client, one row", b.fast, 1, bySQL(oneRowLimit))
+	alone := contend("1 client, shards", b.fast, 1, bySQL(shardedLimit))
+	for _, pair := range []struct {
+		clients      int
+		ours, theirs contender
+		least        float64
+	}{
+		{shardClients, inShards, in, 5},
+		{shardClients, loggedShards, logged, 2.5},
+		{shardClients, shards, many, 0.85},
+		{shardClients, goShards, goMany, 0.85},
+		{1, alone, one, 0.6},
+	} {
+		cs := []contender{pair.theirs, pair.ours}
+		fs, err := b.rounds(ctx, pair.ours.name, load.Load{Clients: pair.clients, Keys: b.keys}, fromGo, cs...)
+		if err != nil {
+			return err
+		}
+		b.compare(pair.ours.name, fs, names(cs), []string{pair.ours.name})
+		b.reach(pair.ours.name, pair.theirs.name, fs, pair.least)
+	}
+	return nil
+}
+
+// granted makes a refusal an error.
+func granted(call caller) caller {
+	return func(ctx context.Context, l *dipwell.Limiter, conn *pgx.Conn, key string) (bool, error) {
+		ok, err := call(ctx, l, conn, key)
+		if err == nil && !ok {
+			err = errors.New("a take was refused")
+		}
+		return ok, err
+	}
+}
+
+const takeByFunction = "select allowed from dipwell.take($1, $2)"
+
+func bySQL(limit string) caller {
+	return func(ctx context.Context, _ *dipwell.Limiter, conn *pgx.Conn, key string) (ok bool, err error) {
+		err = conn.QueryRow(ctx, takeByFunction, limit, key).Scan(&ok)
+		return ok, err
+	}
+}
+
+func byGo(limit string) caller {
+	return func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
+		d, err := l.Take(ctx, limit, key, 1)
+		return d.Allowed, err
+	}
+}
+
+// inTransaction takes in a transaction that goes on for a while.
+func inTransaction(limit string) caller {
+	return func(ctx context.Context, _ *dipwell.Limiter, conn *pgx.Conn, key string) (ok bool, err error) {
+		err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			if err := tx.QueryRow(ctx, takeByFunction, limit, key).Scan(&ok); err != nil {
+				return err
+			}
+			time.Sleep(work)
+			return nil
+		})
+		return ok, err
+	}
+}
