@@ -137,7 +137,8 @@ type Limit struct {
 	// package stack. From 10ms to 1s. What comes back in it, Rate·Lease/Period, must
 	// be at most half of the burst. Whether or not processes lease, everybody has
 	// that much less: Rule.Burst is Burst - ceil(1.002·Rate·Lease/Period), and it is
-	// the capacity in answers. Not with a Parent or in Shadow mode. Default: none.
+	// the capacity in answers. Not with a Parent, Shards or Adaptive, or in Shadow
+	// mode. Default: none.
 	Lease time.Duration
 
 	// Shards is the number of rows, 1 to 64, over which PostgreSQL spreads a key that

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,6 +86,13 @@ func (r *remote) verbs(v store.Verb) (n int, tokens int64) {
 	return n, tokens
 }
 
+// count returns how many calls the store decided.
+func (r *remote) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.ops)
+}
+
 // A world is a store in virtual time, and processes that use it.
 type world struct {
 	*testing.T
@@ -113,8 +121,8 @@ type process struct {
 	s         *lease.Store
 	l         *dipwell.Limiter
 	name, key string
-	skipped   time.Duration // by which the monotonic clock is behind
-	moved     time.Duration // by which the wall clock was set
+	skipped   atomic.Int64 // ns by which the monotonic clock is behind
+	moved     atomic.Int64 // ns by which the wall clock was set
 }
 
 // start starts a process that uses a limit in the form of store.ParseLimit.
@@ -126,8 +134,8 @@ func (w *world) start(limit string) *process {
 		w.Fatal(err)
 	}
 	p.s = open(w, cached, lease.Config{
-		Clock: func() int64 { return int64(time.Since(w.began) - p.skipped) },
-		Wall:  func() int64 { return time.Now().Add(p.moved).UnixNano() },
+		Clock: func() int64 { return int64(time.Since(w.began)) - p.skipped.Load() },
+		Wall:  func() int64 { return time.Now().UnixNano() + p.moved.Load() },
 	})
 	l, err := store.ParseLimit(limit)
 	if err != nil {
@@ -188,7 +196,7 @@ func TestHotKeyIsLeased(t *testing.T) {
 			inWorld(t, func(w *world) {
 				p := w.start(limit)
 				p.warm()
-				asked := len(w.remote.ops)
+				asked := w.remote.count()
 				leased := 0
 				for range 1000 {
 					d := p.take(1)
@@ -203,7 +211,7 @@ func TestHotKeyIsLeased(t *testing.T) {
 				if leased < 990 {
 					t.Errorf("%d of 1000 calls from a lease", leased)
 				}
-				if n := len(w.remote.ops) - asked; n > 40+10 {
+				if n := w.remote.count() - asked; n > 40+10 {
 					t.Errorf("%d requests in 10 leases", n)
 				}
 				p.close()
@@ -235,6 +243,8 @@ func TestDeath(t *testing.T) {
 // request returns when the last request for a chunk was decided.
 func (w *world) request() time.Time {
 	w.Helper()
+	w.remote.mu.Lock()
+	defer w.remote.mu.Unlock()
 	for i := len(w.remote.ops) - 1; i >= 0; i-- {
 		if v := w.remote.ops[i].Verb; v == store.VerbTakeUpTo || v == store.VerbReserve {
 			return w.remote.when[i]
@@ -263,7 +273,8 @@ func TestClocks(t *testing.T) {
 				p := w.start(plain)
 				p.warm()
 				time.Sleep(c.skipped)
-				p.skipped, p.moved = c.skipped, c.moved
+				p.skipped.Store(int64(c.skipped))
+				p.moved.Store(int64(c.moved))
 				p.fromLease(c.leased)
 				p.close()
 			})
@@ -369,7 +380,7 @@ func TestSlowKeys(t *testing.T) {
 				}
 				time.Sleep(4 * time.Millisecond) // and 2 for the call
 			}
-			if n := len(w.remote.ops); n != 500 {
+			if n := w.remote.count(); n != 500 {
 				t.Errorf("%d requests for 500 calls", n)
 			}
 			p.close()
