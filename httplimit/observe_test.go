@@ -54,7 +54,7 @@ func TestAdaptiveObserved(t *testing.T) {
 		gone    bool
 		want    store.Observation
 	}{
-		"good":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(200) }, false, good},
+		"good":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }, false, good},
 		"nothing": {func(http.ResponseWriter, *http.Request) {}, false, good},
 		"slow":    {func(http.ResponseWriter, *http.Request) { time.Sleep(time.Second) }, false, slow},
 		"streams": {func(w http.ResponseWriter, _ *http.Request) {
@@ -69,8 +69,8 @@ func TestAdaptiveObserved(t *testing.T) {
 			w.WriteHeader(http.StatusEarlyHints)
 			time.Sleep(time.Second)
 		}, false, slow},
-		"fails":     {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, false, failed},
-		"not found": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404) }, false, good},
+		"fails":     {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, false, failed},
+		"not found": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }, false, good},
 		"panics":    {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, false, failed},
 		"hijacks": {func(w http.ResponseWriter, _ *http.Request) {
 			c, _, err := w.(http.Hijacker).Hijack()

@@ -77,8 +77,7 @@ func TestAdaptiveRefused(t *testing.T) {
 	if _, err := NewDefinition(l); !errors.As(err, &bad) || bad.Field != "burst" {
 		t.Fatal(err)
 	}
-	most := MaxInt/2_048_000 - 0
-	l.Burst, l.MaxDebt, l.MaxCharge = int64(most), NoDebt, 0
+	l.Burst, l.MaxDebt, l.MaxCharge = MaxInt/2_048_000, NoDebt, 0
 	if _, err := NewDefinition(l); err != nil {
 		t.Errorf("the largest burst: %v", err)
 	}

@@ -44,8 +44,7 @@ type rig struct {
 	state   State
 	demand  float64 // calls a second
 
-	now     int64 // µs
-	used    float64
+	now     int64     // µs
 	pending []pending // calls that have not ended
 	seen    []Sample  // of each process, not yet sent
 	sent    []int64
