@@ -233,9 +233,14 @@ func (l *level) sum() int64 {
 
 // add adds parts at a time of the store's clock, now. row is the row afterwards.
 func (l *level) add(now, parts int64, g *grant, row *store.State) {
-	t, to := l.instant(now), l.underOf(row)
-	if versions := l.rates().versions; !l.isEmpty() && l.under.version < len(versions)-1 && (to.plan != l.under.plan || to.override != l.under.override) {
-		t = max(t, versions[len(versions)-1].since)
+	t := l.instant(now)
+	if l.w.node.backs > 0 && !l.isEmpty() {
+		// The clock may show a time before the present version. What a row under an older
+		// one becomes is then converted as of the version, or of the row if nothing changes.
+		versions := l.rates().versions
+		if since := versions[len(versions)-1].since; row.TS >= max(now, l.ts) && row.TS <= since {
+			t = row.TS
+		}
 	}
 	l.addAt(t, parts, g, row)
 }
