@@ -174,6 +174,9 @@ func (s *Store) answered(k *key, d *store.Definition, op *store.Op, err error, n
 	c := &chunk{def: d, sent: sent, from: mono + op.Delay*1000 + s.clock.off, dies: sent + life, early: wall - life, late: wall + life,
 		size: op.Granted, pool: op.Granted, most: max(1, n/calls), remaining: op.Remaining, fullAt: mono + op.Reset*1000,
 		keepsUnused: op.Verb == store.VerbReserve, stripes: percpu.New[stripe]()}
+	if s.stripes > 0 {
+		c.stripes = c.stripes[:min(s.stripes, len(c.stripes))]
+	}
 	s.keep(k, c, mono)
 }
 

@@ -51,6 +51,8 @@ type Config struct {
 	Wall  func() int64                    // in ns since the Unix epoch; default this machine's clock
 	Go    func(f func())                  // starts background work; default a goroutine
 	After func(d time.Duration, f func()) // calls f in the background after d; default a timer
+	// Stripes bounds the parts of a chunk from which processors take at once. Default: one each.
+	Stripes int
 }
 
 // Store decides from tokens taken in advance. It is safe for concurrent use.
@@ -61,6 +63,7 @@ type Store struct {
 	clock    *clock
 	run      func(f func())
 	after    func(d time.Duration, f func())
+	stripes  int
 	table    table
 
 	ctx     context.Context //nolint:containedctx // of background requests; Close ends it
@@ -81,7 +84,7 @@ func New(inner store.Store, c Config) (*Store, error) {
 		return nil, errors.New("lease: the inner store is nil")
 	}
 	ab := store.AbilitiesOf(inner)
-	s := &Store{inner: inner, holds: ab.Holds, clock: systemClock(), run: c.Go, after: c.After, table: newTable()}
+	s := &Store{inner: inner, holds: ab.Holds, clock: systemClock(), run: c.Go, after: c.After, stripes: c.Stripes, table: newTable()}
 	if ab.Limits != nil {
 		s.registry = ab.Limits.Registry()
 	}

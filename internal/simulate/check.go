@@ -40,7 +40,10 @@ type grant struct {
 	node    *node
 }
 
-const heard = "heard"
+const (
+	heard  = "heard"
+	leased = "leased" // by a process
+)
 
 // unlimited is the plan that charges nothing.
 const unlimited = "staff"
@@ -66,6 +69,7 @@ func (g *grant) revocable() bool {
 type part struct {
 	*grant
 	limit, key string
+	plan       string // that the call named
 	cost       int64
 	free       bool // nothing was taken
 	reset      bool
@@ -88,11 +92,12 @@ type record struct {
 type book struct {
 	level    *level
 	grants   []*grant
-	parts    []*part // of holds and reservations, since the key was reset
-	apart    bool    // it was charged, refunded or reset: the promise does not hold
-	reserved int64   // tokens: the largest reservation that had to wait
-	queue    int64   // when the last reservation is due, if nothing was given back since
-	number   uint32  // of the definition of that reservation
+	uses     []*grant // of a leased limit: when callers got tokens
+	parts    []*part  // of holds and reservations, since the key was reset
+	apart    bool     // it was charged, refunded or reset: the promise does not hold
+	reserved int64    // tokens: the largest reservation that had to wait
+	queue    int64    // when the last reservation is due, if nothing was given back since
+	number   uint32   // of the definition of that reservation
 	loosened []loosening
 }
 
@@ -222,6 +227,9 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 		case op.Verb == store.VerbReset:
 			n.reset(b, m)
 		case op.Verb == store.VerbRefund:
+			if op.Def.Lease > 0 {
+				n.w.refunded += op.Cost
+			}
 			b.apart = true
 			b.loosen(n.w.now, m)
 			if b.level.at(n.time()) > 0 { // or else nothing is written
@@ -234,7 +242,7 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 			gr = n.granted(op, g, m, b, &row)
 		}
 		if made != nil {
-			p := &part{grant: gr, limit: op.Def.Name, key: op.Key, cost: op.Cost, free: gr == nil}
+			p := &part{grant: gr, limit: op.Def.Name, key: op.Key, plan: was.asked.Plan, cost: op.Cost, free: gr == nil}
 			made.parts = append(made.parts, p)
 			b.parts = append(b.parts, p)
 		}
@@ -262,6 +270,9 @@ func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *s
 		b.queue = due
 	}
 	m.got = append(m.got, gr)
+	if op.Def.Lease > 0 && !m.t.ask {
+		b.uses = append(b.uses, &grant{at: n.time() + n.back, tokens: op.Granted})
+	}
 	b.grants = append(b.grants, gr)
 	b.level.add(n.time(), 0, gr, row)
 	if op.Delay > 0 {
@@ -373,7 +384,11 @@ func (n *node) settled(g *store.Group, m *message) {
 		if cost > counted || p.ended {
 			b.apart = true
 		}
-		if o := b.level.over; cost > counted && !(o.decides(b.level.instant(now)) && o.plan == unlimited) {
+		plan := p.plan
+		if o := b.level.over; o.decides(b.level.instant(now)) {
+			plan = o.plan
+		}
+		if cost > counted && plan != unlimited {
 			row, _, _ := n.table.Row(p.limit, p.key)
 			b.level.add(now, n.w.rates[p.limit].parts(cost-counted), nil, &row)
 		}
@@ -459,7 +474,7 @@ func (n *node) checkRetry(op *store.Op, asked *store.Definition, g *store.Group)
 
 // would returns what an op would be answered at a time, if nothing happened until then.
 func (n *node) would(op *store.Op, d *store.Definition, time int64) (store.Op, error) {
-	g := store.Group{Ops: []store.Op{{Def: d, Key: op.Key, Verb: op.Verb, Cost: op.Cost}}}
+	g := store.Group{Ops: []store.Op{{Def: d, Key: op.Key, Verb: op.Verb, Cost: op.Cost, Bounded: op.Bounded, MaxDelay: op.MaxDelay, Floor: op.Floor}}}
 	n.table.begin()
 	defer n.table.rollback()
 	err := g.DecideIn(&n.table, &n.reg, time)
@@ -488,11 +503,13 @@ func (w *world) checkRefusal(p *process, op *store.Op) {
 // checkConservation compares what the store took with what callers heard of and what
 // faults have lost.
 func (w *world) checkConservation() {
-	var got int64
+	var got, held int64
 	for _, k := range w.node.keys() {
 		for _, g := range w.node.books[k].grants {
 			w.returned += g.taken - g.tokens
 			switch g.fate {
+			case leased:
+				held += g.taken
 			case heard:
 				got += g.taken
 				w.used += g.tokens
@@ -502,6 +519,9 @@ func (w *world) checkConservation() {
 				w.lost[g.fate] += g.tokens
 			}
 		}
+	}
+	if w.fromLeases+w.refunded > held {
+		w.fail("conservation", "%d tokens were used from leases and %d given back, of %d that were leased", w.fromLeases, w.refunded, held)
 	}
 	if got != w.heard {
 		w.fail("conservation", "callers heard of %d tokens, but the store took %d for them", w.heard, got)
@@ -523,6 +543,11 @@ func (w *world) checkPromise() {
 	for _, k := range w.node.keys() {
 		b := w.node.books[k]
 		b.level.expire(w.node.time())
+		if len(b.uses) > 0 {
+			slices.SortStableFunc(b.uses, func(a, b *grant) int { return cmp.Compare(a.at, b.at) })
+			w.compare(k, w.bounds[k.limit], &book{}, b.uses)
+			continue
+		}
 		if b.apart {
 			continue
 		}
@@ -579,4 +604,12 @@ func between(grants []*grant, from, to int64) (list []string) {
 
 func compare(a, b at) int {
 	return cmp.Or(cmp.Compare(a.limit, b.limit), cmp.Compare(a.key, b.key))
+}
+
+// useLease enters tokens that a process gave a caller from a lease.
+func (w *world) useLease(p *process, op *store.Op) {
+	w.fromLeases += op.Granted
+	b := w.node.book(op.Def.Name, op.Key)
+	b.uses = append(b.uses, &grant{at: w.node.time() + w.node.back, tokens: op.Granted})
+	w.tracef("process %d: %d of %s %q from a lease at %.6f s of the store", p.id, op.Granted, op.Def.Name, op.Key, float64(w.node.time()-epoch)/1e6)
 }

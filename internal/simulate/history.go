@@ -89,6 +89,7 @@ type history struct {
 	processes int
 	cached    bool // the processes have deny caches
 	planned   bool // calls name plans
+	leased    bool // the limit "hot" is leased
 	drifts    []int64
 	faults    faults
 	steps     []step
@@ -100,7 +101,7 @@ var faultNames = []string{"lost", "lost-answers", "twice", "slow", "cut", "stall
 // newHistory draws a history with n steps.
 func newHistory(seed uint64, n int, only []string) history {
 	r := rand.New(rand.NewPCG(seed, 0))
-	h := history{seed: seed, processes: 1 + r.IntN(4), cached: r.IntN(2) == 0, planned: r.IntN(3) == 0}
+	h := history{seed: seed, processes: 1 + r.IntN(4), cached: r.IntN(2) == 0, planned: r.IntN(3) == 0, leased: r.IntN(4) == 0}
 	active := map[string]bool{}
 	for _, name := range faultNames {
 		active[name] = r.IntN(2) == 0 && (len(only) == 0 || slices.Contains(only, name))
@@ -137,6 +138,15 @@ func (h *history) drawLimits(r *rand.Rand) {
 	window.Burst = window.Rate * (1 + r.Int64N(2))
 	wild := store.Limit{Name: "wild", Rate: rate, Period: time.Second, Burst: 20}
 	h.limits = []store.Limit{bucket, window, wild}
+	lease := time.Duration(20+r.IntN(230)) * time.Millisecond
+	hot := store.Limit{Name: "hot", Rate: 500 + r.Int64N(1500), Period: time.Second, Lease: lease}
+	hot.Burst = 3*int64(lease.Seconds()*float64(hot.Rate)) + r.Int64N(200) + 10
+	if r.IntN(2) == 0 {
+		hot.MaxDebt = store.NoDebt
+	}
+	if h.leased {
+		h.limits = append(h.limits, hot)
+	}
 	h.bounds = map[string]*bound{}
 	for _, l := range h.limits {
 		h.bounds[l.Name] = &bound{burst: l.Burst, rate: l.Rate, period: l.Period.Microseconds(), window: l.Algorithm == store.FixedWindow}
@@ -160,9 +170,12 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 	if r.IntN(4) == 0 {
 		s.back = 0
 	}
+	many := 40 + r.IntN(200)
 	fault := r.IntN(10)
 	pick, which := r.IntN(100), r.IntN(100)
 	switch {
+	case s.limit == "hot":
+		s.n, s.gap, s.cost, s.both, s.patient = many, 100+s.gap/10, 1+s.cost%3, false, false
 	case s.limit == "wild" && pick >= 15:
 		s.verb = []store.Verb{store.VerbTake, store.VerbCharge, store.VerbRefund, store.VerbReset, store.VerbTakeUpTo}[pick%5]
 		s.n = 1 + s.n/8

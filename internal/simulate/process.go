@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	"github.com/dipwell/dipwell/internal/denycache"
+	"github.com/dipwell/dipwell/internal/lease"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -25,6 +27,8 @@ type process struct {
 	stopped int64 // true time until which it stands still
 	cut     int64 // true time until which nothing passes between it and the store
 	tasks   map[*task]struct{}
+	lives   int // how often it has begun
+	asks    int // tasks in the background so far
 }
 
 // monotonic returns its monotonic clock in µs.
@@ -44,6 +48,39 @@ func (p *process) begin() {
 			panic(err)
 		}
 	}
+	p.lives++
+	if p.w.leased {
+		var err error
+		if p.store, err = lease.New(p.store, lease.Config{
+			Clock:   func() int64 { return p.monotonic() * 1000 },
+			Wall:    func() int64 { return (epoch + p.w.now + p.skew) * 1000 },
+			Go:      p.background,
+			After:   func(d time.Duration, f func()) { p.unlessCrashed(d.Microseconds()+1, f) },
+			Stripes: 1, // which processor runs is not in the seed
+		}); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// background runs f as a task of its own, once whoever calls waits or has ended.
+func (p *process) background(f func()) {
+	p.unlessCrashed(0, func() {
+		p.asks++
+		p.w.start(p, p.w.random(1<<30+p.id, p.asks), true, func(*task) { f() })
+	})
+}
+
+// unlessCrashed runs f some time from now, unless the process has crashed by then.
+func (p *process) unlessCrashed(d int64, f func()) {
+	lives := p.lives
+	p.w.after(d, func() {
+		p.deliver(func() {
+			if p.lives == lives {
+				f()
+			}
+		})
+	})
 }
 
 // crash ends all calls, and everything that the process knows.
@@ -96,9 +133,25 @@ func (l link) Apply(_ context.Context, b *store.Batch) error {
 		t.wait()
 	}
 	if m.err == nil {
-		copy(b.Groups, m.reply)
+		for i := range b.Groups {
+			copyAnswer(&b.Groups[i], &m.reply[i])
+		}
 	}
 	return m.err
+}
+
+// copyAnswer copies an answer into the group that was asked, in place.
+func copyAnswer(to, from *store.Group) {
+	ops, hold := to.Ops, to.Hold
+	*to = *from
+	if len(ops) > 0 && len(ops) == len(from.Ops) {
+		copy(ops, from.Ops)
+		to.Ops = ops
+	}
+	if hold != nil {
+		*hold = *from.Hold
+		to.Hold = hold
+	}
 }
 
 func copyGroups(groups []store.Group) []store.Group {
@@ -134,7 +187,7 @@ type fate struct {
 func (m *message) send() {
 	r, f := m.t.rng, &m.w.faults
 	copies := 1
-	if f.happens(r, f.duplicates) {
+	if f.happens(r, f.duplicates) && !m.t.ask { // nobody may repeat a Refund
 		copies = 2
 	}
 	for i := range copies {
@@ -195,7 +248,9 @@ func (m *message) arrive(x fate, again bool) {
 					lose("crash")
 				} else {
 					for _, g := range got {
-						g.fate = heard
+						if g.fate = heard; m.t.ask {
+							g.fate = leased
+						}
 					}
 					m.answer(groups, nil)
 				}
@@ -357,7 +412,9 @@ func (p *process) tell(s *step, g *store.Group, err error) {
 		return
 	}
 	for i := range g.Ops {
-		if op := &g.Ops[i]; op.Source == store.SourceStore && op.Verb < store.VerbCharge {
+		if op := &g.Ops[i]; op.Source == store.SourceLease {
+			p.w.useLease(p, op)
+		} else if op.Source == store.SourceStore && op.Verb < store.VerbCharge {
 			p.w.heard += op.Took()
 		}
 	}

@@ -24,6 +24,7 @@ type Result struct {
 	Violation *Violation       // nil: all checks passed
 	Calls     int64            // that were answered
 	Taken     int64            // tokens that the store took
+	Leased    int64            // tokens that callers got from leases
 	Lost      map[string]int64 // of these, tokens that no caller heard of, by the fault
 	steps     []step           // those that are needed for the violation, once shrunk
 }
@@ -83,7 +84,7 @@ func (h history) play(trace func(line string)) *Result {
 		w.checkPromise()
 		w.checkConservation()
 	}
-	return &Result{Seed: h.seed, Violation: w.wrong, Calls: w.calls, Taken: w.taken, Lost: w.lost, steps: h.steps}
+	return &Result{Seed: h.seed, Violation: w.wrong, Calls: w.calls, Taken: w.taken, Leased: w.fromLeases, Lost: w.lost, steps: h.steps}
 }
 
 // All plays the histories of the seeds from 0 to n-1 on all processors. It returns
@@ -108,6 +109,7 @@ func All(ctx context.Context, n int, o Options) (*Result, error) {
 				}
 				sum.Calls += r.Calls
 				sum.Taken += r.Taken
+				sum.Leased += r.Leased
 				for fault, tokens := range r.Lost {
 					sum.Lost[fault] += tokens
 				}

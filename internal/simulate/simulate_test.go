@@ -35,7 +35,10 @@ func TestSeeds(t *testing.T) {
 			t.Errorf("no token was lost by %q; the histories are too tame", fault)
 		}
 	}
-	t.Logf("%d calls, %d tokens taken, lost %v", r.Calls, r.Taken, r.Lost)
+	if r.Leased == 0 {
+		t.Error("no token was used from a lease")
+	}
+	t.Logf("%d calls, %d tokens taken, %d used from leases, lost %v", r.Calls, r.Taken, r.Leased, r.Lost)
 }
 
 // TestReplay checks that a history is the same each time, to the byte, and that

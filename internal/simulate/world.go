@@ -20,12 +20,13 @@ type world struct {
 	wrong *Violation
 	trace func(line string) // nil: nobody reads the history
 
-	calls    int64
-	taken    int64            // tokens that the store took
-	heard    int64            // tokens that it told callers of, as they count them
-	used     int64            // of these, tokens that were not given back
-	returned int64            // tokens that were given back
-	lost     map[string]int64 // tokens that no caller heard of and that were not given back, by the fault
+	calls                int64
+	taken                int64            // tokens that the store took
+	heard                int64            // tokens that it told callers of, as they count them
+	fromLeases, refunded int64            // tokens that were used from leases, and that leases gave back
+	used                 int64            // of these, tokens that were not given back
+	returned             int64            // tokens that were given back
+	lost                 map[string]int64 // tokens that no caller heard of and that were not given back, by the fault
 }
 
 // at runs f at a true time, after everything that was planned for the same time.
