@@ -22,7 +22,6 @@ var mutants = []mutant{
 	{"refusal kept after a give-back", "internal/denycache/denycache.go", "\t\t\t\ts.table.forget(refs[0])", "\t\t\t\t_ = refs[0]"},
 	{"late give-back before a later reservation", "store/giveback.go", "free = lesser(free, w.Slack)\n\t\t}\n\t}\n\tunits := l.give", "_ = w\n\t\t}\n\t}\n\tunits := l.give"},
 	{"a second settle charges again", "store/settle.go", "if !h.Settled && !p.Reset && !p.Free {", "if !p.Reset && !p.Free {"},
-	{"cancel after due", "store/table.go", "if len(h.Parts) == 0 || dueBy(h.Due, now) {\n\t\treturn ErrReservation", "if len(h.Parts) == 0 {\n\t\treturn ErrReservation"},
 	{"override beyond its end", "store/choose.go", "case row.Override.decides(t):", "case row.Override.decides(t) || row.Override != nil && row.Override.Plan == \"pro\" && row.Override.decides(t-50_000):"},
 	{"override's end counted when it is seen", "store/carry.go", "move(place{i: at.i}, Keep, o.Until)\n\t}\n\tif target", "move(place{i: at.i}, Keep, t)\n\t}\n\tif target"},
 	{"version counted when it is seen", "store/carry.go", "move(to, policy, since)", "move(to, policy, t)"},
@@ -31,9 +30,6 @@ var mutants = []mutant{
 	{"sweep of rows that are not full", "store/table.go", "usedAt(&e.row, later(now, e.row.TS)))", "usedAt(&e.row, later(now, e.row.TS)+100_000))"},
 	{"one mark for all lists of a reservation", "store/giveback.go", "binary.BigEndian.Uint64(r[8:]) + uint64(now)", "binary.BigEndian.Uint64(r[8:]) + uint64(now*0)"},
 	{"leases without the carve", "store/compile.go", "c.burst -= c.carved", "c.carved = 0"},
-	{"lease counted from its answer", "internal/lease/key.go", "dies: sent + life", "dies: mono + life"},
-	{"late give-back of a lease", "internal/lease/key.go", "passed := float64(mono - c.sent + int64(d.Lease))", "passed := 0.0"},
-	{"double return of a lease", "internal/lease/key.go", "\t\tback := s.giveBack(k, c, left)", "\t\t_ = s.giveBack(k, c, left)\n\t\tback := s.giveBack(k, c, left)"},
 }
 
 // TestMutants builds the package with each mutant, and checks that 1,000 histories
