@@ -390,3 +390,42 @@ func TestShardsUnderLoad(t *testing.T) {
 		t.Fatalf("%d granted, %d calls refused, %d remaining of 4000; %v", granted.Load(), refused.Load(), d.Remaining, err)
 	}
 }
+
+// TestShardsEarnAll checks that a key that is always spread gets at least 98 % of its
+// burst and of its rate over some seconds at a load of 1.2, and never more than all, at
+// costs from 1 to half of the burst.
+func TestShardsEarnAll(t *testing.T) {
+	for _, cost := range []int64{1, 5, 40} {
+		t.Run(fmt.Sprint(cost), func(t *testing.T) {
+			t.Parallel()
+			ctx := context.Background()
+			pool := recycledPool(t, "dipwell", migrated)
+			const rate, burst, calls = 100, 80, 1500 // a second
+			start := int64(1_700_000_000_000_000)
+			now := start
+			s := newStore(t, pool, pgstore.Config{Clock: func() int64 { return now }, Poll: -1})
+			limiter, err := dipwell.New(s, store.Limit{Name: "l", Rate: rate, Period: time.Second, Burst: burst, Shards: 8})
+			if err != nil {
+				t.Fatal(err)
+			}
+			granted := int64(0)
+			for range calls {
+				now += cost * 1_000_000 * 10 / (rate * 12)
+				if _, err := pool.Exec(ctx, scatterSQL, nil); err != nil {
+					t.Fatal(err)
+				}
+				d, err := limiter.Take(ctx, "l", "k", cost)
+				if err != nil {
+					t.Fatal(err)
+				}
+				granted += d.Granted
+				if most := burst + rate*(now-start)/1_000_000; granted > most {
+					t.Fatalf("%d granted of %d", granted, most)
+				}
+			}
+			if all := float64(burst + rate*(now-start)/1_000_000); float64(granted) < 0.98*all-float64(cost) {
+				t.Errorf("%d granted of %.0f", granted, all)
+			}
+		})
+	}
+}
