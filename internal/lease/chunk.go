@@ -24,6 +24,8 @@ type chunk struct {
 	_            [64]byte
 	mu           sync.Mutex
 	pool         int64 // in no stripe
+	since        int64 // ns: when calls began to be decided from it; of the key, as empty
+	empty        bool  // it was found used up
 	counted      int64 // spent tokens that the key's demand has
 	halved, gone bool
 }

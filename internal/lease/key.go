@@ -33,6 +33,7 @@ type key struct {
 	remaining int64   // in the store, as it answered last
 	def       *store.Definition
 	seen      int64 // ns: of the last call that asked the store
+	atLeast   int64 // tokens of the next request, because the last chunk was used up early
 }
 
 // idle reports whether nothing is held of a key, and returns when it was asked for last.
@@ -54,9 +55,22 @@ func (s *Store) missed(k *key, d *store.Definition, cost int64) {
 		return
 	}
 	k.demand.add(cost, 1)
+	if alive && mono >= c.from && !c.empty && c.left() == 0 {
+		k.usedUp(c, mono)
+	}
 	k.measure(d, mono)
 	if !alive || c.isHalf() {
 		s.need(k, mono)
+	}
+}
+
+// usedUp makes the next chunk twice as large if this one was used up in less than half
+// of the time that it is for. Callers that wait for the store meanwhile show less demand
+// than they have, and the average would follow them slowly. k.mu is held.
+func (k *key) usedUp(c *chunk, mono int64) {
+	c.empty, k.atLeast = true, 0
+	if mono-c.since < int64(c.def.Lease)/4 {
+		k.atLeast = 2 * c.size
 	}
 }
 
@@ -98,7 +112,7 @@ func (k *key) wanted(d *store.Definition) int64 {
 		return 0
 	}
 	back := float64(d.Rate) * float64(d.Lease) / float64(d.Period)
-	return int64(min(math.Ceil(in/2), max(back/4, float64(k.remaining/2))))
+	return int64(min(max(math.Ceil(in/2), float64(k.atLeast)), max(back/4, float64(k.remaining/2))))
 }
 
 // need starts a request unless one is in flight or a next chunk is there. k.mu is held.
@@ -185,6 +199,7 @@ func (s *Store) keep(k *key, c *chunk, mono int64) {
 	if old := k.now.Load(); old != nil && mono < old.dies && old.left() > 0 {
 		k.next = c
 	} else {
+		c.since = max(mono, c.from)
 		k.now.Store(c)
 		if old != nil {
 			s.retire(k, old, mono)
@@ -206,8 +221,13 @@ func (s *Store) advance(k *key, c *chunk, dead bool, mono int64) *chunk {
 	if !dead && (k.next == nil || mono < k.next.from) {
 		return nil
 	}
+	if !dead && !c.empty {
+		k.usedUp(c, mono)
+	}
 	next := k.next
-	k.next = nil
+	if k.next = nil; next != nil {
+		next.since = max(mono, next.from)
+	}
 	k.now.Store(next)
 	s.retire(k, c, mono)
 	return next
