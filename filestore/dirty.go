@@ -94,6 +94,23 @@ func (d *dirty) swap(keys []dirtyKey) (*cycle, []dirtyKey) {
 	return old, keys
 }
 
+// keyName is a key of a limit, under any of its definitions.
+type keyName struct{ limit, key string }
+
+// names returns the keys of the current cycle.
+func (d *dirty) names() map[keyName]bool {
+	names := map[keyName]bool{}
+	for i := range d.shards {
+		sh := &d.shards[i]
+		sh.mu.Lock()
+		for _, k := range sh.keys {
+			names[keyName{k.def.Name, k.key}] = true
+		}
+		sh.mu.Unlock()
+	}
+	return names
+}
+
 // keepKeys is the capacity of keys that a shard keeps for the next cycle.
 const keepKeys = 1 << 14
 

@@ -207,8 +207,13 @@ func parseLows(text string, next int64) (out []store.Low, err error) {
 }
 
 // sweepRecords reads a page of keys with records or lows in the file, and deletes
-// those of keys without records in memory. No cycle may run meanwhile.
+// those of keys without records in memory. No cycle may run meanwhile. It leaves keys
+// that have changed since the last cycle: their records may have ended in memory alone,
+// and must go together with the row and the hold.
 func (d *disk) sweepRecords(s *Store, at *sweepPos, page int) (more bool, err error) {
+	s.multi.Lock() // records end in calls that hold it for reading
+	defer s.multi.Unlock()
+	changed := s.dirty.names()
 	defs := s.limits.byID(s.mem.Registry())
 	err = d.tx(func() error {
 		keys, err := d.recordKeys(at, page)
@@ -217,7 +222,7 @@ func (d *disk) sweepRecords(s *Store, at *sweepPos, page int) (more bool, err er
 		}
 		for _, row := range keys {
 			at.limit, at.key = row.limit, row.key
-			if def := defs[row.limit]; def != nil && s.mem.HasRecords(def, row.key) {
+			if def := defs[row.limit]; def != nil && (changed[keyName{def.Name, row.key}] || s.mem.HasRecords(def, row.key)) {
 				continue
 			}
 			if err = errors.Join(d.exec("delete from lows where limit_id = ? and key = ?", row.limit, row.key),
