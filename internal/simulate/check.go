@@ -300,7 +300,7 @@ func (n *node) reset(b *book, m *message) {
 		}
 		p.reset = true
 		if p.grant != nil {
-			p.grant.due, p.grant.expires = 0, 0
+			p.due, p.expires = 0, 0
 		}
 	}
 	b.parts = b.parts[:0]
@@ -380,7 +380,7 @@ func (n *node) settled(g *store.Group, m *message) {
 			b.level.off = true
 		}
 		p.giveBack(min(cost, counted))
-		p.grant.expires = 0
+		p.expires = 0
 		if cost > counted || p.ended {
 			b.apart = true
 		}
