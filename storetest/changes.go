@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/owner"
@@ -16,6 +17,7 @@ var changeCases = []testCase{
 	{"change-several-versions", changeSeveralVersions},
 	{"change-algorithm", changeAlgorithm},
 	{"change-mode-only", changeModeOnly},
+	{"define-again", defineAgain},
 	{"change-with-reservation", changeWithReservation},
 	{"drop-and-redefine", dropAndRedefine},
 	{"owners", owners},
@@ -146,6 +148,38 @@ func changeModeOnly(e *env) {
 	l.Mode = store.Enforce
 	e.define(l)
 	e.refused("m", "k", 1, time.Hour)
+}
+
+// A limit that is defined again as it is keeps its version, whatever settings it has:
+// programs do so each time they start.
+func defineAgain(e *env) {
+	second := func(name string) store.Limit {
+		return store.Limit{Name: name, Rate: 1000, Period: time.Second, Burst: 1000}
+	}
+	plans, leased, sharded := second("plans"), second("leased"), second("sharded")
+	plans.Plans = store.NewPlans(store.Plan{Name: "pro", Rate: 2000}, store.Plan{Name: "staff", Mode: store.Unlimited})
+	leased.Lease, sharded.Shards, sharded.MaxDebt = 100*time.Millisecond, 8, store.NoDebt
+	both := second("both")
+	both.Plans, both.Lease = plans.Plans, leased.Lease
+	for _, l := range []store.Limit{second("plain"), plans, leased, both, sharded,
+		{Name: "window", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome", OnExpire: store.KeepTaken, TTL: time.Minute},
+		{Name: "leaky", Algorithm: store.LeakyBucket, Rate: 5, Period: time.Second, MaxDebt: store.UnlimitedDebt},
+		{Name: "slow", Rate: 5, Period: 30 * 24 * time.Hour, Burst: store.NoBurst, MaxDebt: 3, MaxCharge: 7, Mode: store.Shadow, OnStoreError: store.FailOpen},
+		{Name: "slots", Algorithm: store.Concurrency, Burst: 3},
+	} {
+		if slices.Contains(e.lacks, "plans") && l.Plans != (store.Plans{}) || slices.Contains(e.lacks, "concurrency") && l.Algorithm == store.Concurrency {
+			continue
+		}
+		first, err := e.l.Define(e.ctx, l, store.OwnerCode)
+		if err != nil {
+			e.Fatal(err)
+		}
+		e.advance(time.Second)
+		d, err := e.l.Define(e.ctx, l, store.OwnerCode)
+		if err != nil || d.Number != first.Number || d.Since != first.Since {
+			e.Fatalf("limit %s, defined again as it is, has version %d since %d; want %d since %d; %v", l.Name, d.Number, d.Since, first.Number, first.Since, err)
+		}
+	}
 }
 
 // Cancelling after a change gives back the tokens as the change converted them.

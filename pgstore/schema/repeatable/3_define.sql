@@ -35,7 +35,7 @@ begin
             -- Plans and overrides change what is written, not what was compiled from it.
             and old.plans is not distinct from d.plans
             and greatest(old.shards, 1) = greatest(d.shards, 1) -- rows of a version have as many shards
-            and (old.plans is null and old.overridden is null or row(old.rate, old.burst, old.max_debt, old.lease_us) is not distinct from row(d.rate, d.burst, d.max_debt, d.lease_us));
+            and (old.plans is null and old.overridden is null or row(old.rate, old.burst, old.max_debt, coalesce(old.lease_us, 0)) is not distinct from row(d.rate, d.burst, d.max_debt, coalesce(d.lease_us, 0)));
         if not same then
             if (select count(*) from dipwell.versions v where v.limit_id = old.id) > 1024 then
                 raise exception using errcode = 'program_limit_exceeded', constraint = 'version', message = format(
