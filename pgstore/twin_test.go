@@ -95,8 +95,9 @@ func compareCompile(t rapid.TB, pool *pgxpool.Pool, l store.Limit) {
 	}
 }
 
-const compilePlanSQL = `with d as (select row(null, $1::text, $2::text, $3::bigint, dipwell_internal.format_per($8::bigint), $4::bigint, $5::bigint, $6::bigint, $7::text, 'keep', 'enforce', false,
-    0, 'closed', 0, false, 'sql', 0, 0, 0, 0, 0, 0, 0, false, null, null, null, null, null, null, null, null)::dipwell.limits as l)
+const compilePlanSQL = `with d as (select jsonb_populate_record(null::dipwell.limits, jsonb_build_object('name', $1::text, 'algorithm', $2::text, 'rate', $3::bigint,
+    'per', dipwell_internal.format_per($8::bigint), 'burst', $4::bigint, 'max_debt', $5::bigint, 'max_charge', $6::bigint, 'start', $7::text, 'on_change', 'keep',
+    'mode', 'enforce')) as l)
 select r.unit, r.every, r.add, r.cap, r.origin, r.burst, r.debt, r.most, r.max_charge, r.max_used, r.leaky, r.spread
 from d cross join lateral dipwell_internal.compile(l, $8::bigint) base
 cross join lateral dipwell_internal.compile_variant(l, base, 'pro', $9::bigint, $10::bigint, $11::bigint, $12::bigint) r`

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/dipwell/dipwell/store"
@@ -215,12 +216,14 @@ func (b *caller) wantField(field string, err error) {
 
 func (b *caller) wait(d time.Duration) { b.advance(d) }
 
-// overrides returns the store's ability to override.
-func (b *caller) overrides() store.Overrider {
-	b.Helper()
-	o := store.AbilitiesOf(b.store).Overrides
+func (b *caller) overrides() store.Overrider { return overriderOf(b, b.store) }
+
+// overriderOf returns the store's ability to override.
+func overriderOf(t testing.TB, s store.Store) store.Overrider {
+	t.Helper()
+	o := store.AbilitiesOf(s).Overrides
 	if o == nil {
-		b.Fatal(`the store has no ability Overrides; if it cannot have it, name it: storetest.Lacks("overrides")`)
+		t.Fatal(`the store has no ability Overrides; if it cannot have it, name it: storetest.Lacks("overrides")`)
 	}
 	return o
 }

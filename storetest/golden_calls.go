@@ -147,7 +147,7 @@ func (p *callPlayer) step(i int, s *golden.Step) (d dipwell.Decision, err error)
 
 func (p *callPlayer) override(s *golden.Step) {
 	p.Helper()
-	overrides, def, o := store.AbilitiesOf(p.store).Overrides, p.l.Limit(s.Limit), s.Override
+	overrides, def, o := overriderOf(p, p.store), p.l.Limit(s.Limit), s.Override
 	if s.Do == "end_override" {
 		p.must(overrides.EndOverride(p.ctx, def, o.Key))
 		return
