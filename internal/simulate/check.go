@@ -484,7 +484,9 @@ func (n *node) would(op *store.Op, d *store.Definition, time int64) (store.Op, e
 // drifted is by how much two clocks can differ after the age of a refusal, in µs.
 const drifted = 1001
 
-// checkRefusal looks whether the store would refuse as well, for no shorter.
+// checkRefusal looks whether the store would refuse as well, and for about as long: a
+// cached refusal may be longer by the round trip that it came with, in which the
+// process may have stood still.
 func (w *world) checkRefusal(p *process, op *store.Op) {
 	n := w.node
 	if n.book(op.Def.Name, op.Key).isLoosened(p, w.now) {
@@ -495,7 +497,7 @@ func (w *world) checkRefusal(p *process, op *store.Op) {
 	case err != nil:
 	case is.Allowed:
 		w.fail("refusal", "process %d: %s %d of %s %q is refused by %s; the store would allow it", p.id, op.Verb, op.Cost, op.Def.Name, op.Key, op.Source)
-	case !is.Never && (op.Never || op.Retry > is.Retry+patience):
+	case !is.Never && (op.Never || op.Retry > is.Retry+patience+p.stood):
 		w.fail("refusal", "process %d: %s %d of %s %q is refused by %s for %d µs; the store would refuse it for %d", p.id, op.Verb, op.Cost, op.Def.Name, op.Key, op.Source, op.Retry, is.Retry)
 	}
 }

@@ -288,6 +288,7 @@ func (w *world) play(s *step) {
 		p.skew = s.span
 	case pause:
 		p.stopped = max(p.stopped, w.now+s.span)
+		p.stood = max(p.stood, s.span)
 	case crash:
 		p.crash()
 	case define:

@@ -25,6 +25,7 @@ type process struct {
 	skew   int64 // µs that its wall clock is ahead of the true time
 
 	stopped int64 // true time until which it stands still
+	stood   int64 // µs: how long it has stood still, at most
 	cut     int64 // true time until which nothing passes between it and the store
 	tasks   map[*task]struct{}
 	lives   int // how often it has begun
