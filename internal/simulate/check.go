@@ -492,9 +492,11 @@ func (w *world) checkRefusal(p *process, op *store.Op) {
 	if n.book(op.Def.Name, op.Key).isLoosened(p, w.now) {
 		return
 	}
-	is, err := n.would(op, op.Def, n.time()-drifted)
+	before := n.time() - drifted
+	is, err := n.would(op, op.Def, before)
 	switch {
 	case err != nil:
+	case is.TS > before: // the row has changed since, and cannot be read as it was
 	case is.Allowed:
 		w.fail("refusal", "process %d: %s %d of %s %q is refused by %s; the store would allow it", p.id, op.Verb, op.Cost, op.Def.Name, op.Key, op.Source)
 	case !is.Never && (op.Never || op.Retry > is.Retry+patience+p.stood):
