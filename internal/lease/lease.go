@@ -18,7 +18,8 @@
 // A key is leased while at least 20 calls in τ ask for it: an average over about 5 τ. Then
 // the process asks for what its own calls take in τ/2, at most a quarter of what comes
 // back in τ or half of what is left, whichever is more, and for the next such chunk once
-// half is used, at most four times in τ. Calls that cost more than a twentieth of the
+// half is used, at most four times in τ; twice as many as the last time if those were
+// used up in less than half of the time that they were for. Calls that cost more than a twentieth of the
 // chunk ask the store. Requests are made in the background, and no call waits for one.
 //
 // Where the limit has no debt, a request is a TakeUpTo, and what is left of a chunk when
