@@ -156,15 +156,16 @@ func TestChangeDuringLockWait(t *testing.T) {
 		if way.name == "portable" { // has no function to lock the row
 			continue
 		}
+		pool := way.pool(t)
+		define := definer(t, pool, 100)
 		for _, verb := range []store.Verb{store.VerbTake, store.VerbTakeUpTo, store.VerbCharge, store.VerbReserve} {
 			for _, to := range []time.Duration{time.Hour, day} {
 				t.Run(fmt.Sprint(way.name, "/", verb, " to 1 per ", to), func(t *testing.T) {
-					pool := way.pool(t)
-					define := definer(t, pool, 100)
 					from := day + time.Hour - to
 					if err := define(from); err != nil {
 						t.Fatal(err)
 					}
+					must(t, pool, "delete from dipwell.buckets")
 					takeWhileLocked(t, pool, way.open(t, pool), verb, func() error { return define(to) })
 				})
 			}
