@@ -103,6 +103,9 @@ func (w *fixture) do(method, target, body string, headers ...string) *httptest.R
 	}
 	rec := httptest.NewRecorder()
 	w.api.ServeHTTP(rec, r)
+	if _, proxy := w.api.(*server.Proxy); !proxy {
+		asDescribed(w.t, r, body, rec)
+	}
 	return rec
 }
 

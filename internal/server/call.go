@@ -159,7 +159,7 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 func (a *api) cancel(w http.ResponseWriter, r *http.Request) {
 	x := exchanges.Get().(*exchange)
 	defer x.free()
-	if err := a.read(w, r, x, hasReservation); err != nil {
+	if err := a.read(w, r, x, ofCancel); err != nil {
 		a.fail(w, err)
 		return
 	}

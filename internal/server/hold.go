@@ -17,7 +17,7 @@ import (
 func (a *api) hold(w http.ResponseWriter, r *http.Request) {
 	x := exchanges.Get().(*exchange)
 	defer x.free()
-	err := a.read(w, r, x, ofTake|hasTakes|hasTTL|hasID)
+	err := a.read(w, r, x, ofMake)
 	if err == nil {
 		err = a.doHold(r.Context(), &x.d, &x.req)
 	}
@@ -43,12 +43,12 @@ func (s *Server) doHold(ctx context.Context, d *dipwell.Decision, q *request) (e
 
 // settle answers POST /v1/settle.
 func (a *api) settle(w http.ResponseWriter, r *http.Request) {
-	a.changeHold(w, r, hasHold|hasCost|hasCosts, a.doSettle)
+	a.changeHold(w, r, ofSettle, a.doSettle)
 }
 
 // extend answers POST /v1/extend.
 func (a *api) extend(w http.ResponseWriter, r *http.Request) {
-	a.changeHold(w, r, hasHold|hasTTL, a.doExtend)
+	a.changeHold(w, r, ofExtend, a.doExtend)
 }
 
 func (a *api) changeHold(w http.ResponseWriter, r *http.Request, m members, do func(context.Context, *dipwell.Decision, *request) error) {

@@ -18,7 +18,7 @@ type observation struct {
 func (a *api) observe(w http.ResponseWriter, r *http.Request) {
 	x := exchanges.Get().(*exchange)
 	defer x.free()
-	err := a.read(w, r, x, hasLimit|hasLatency|hasOK|hasCount)
+	err := a.read(w, r, x, ofObserve)
 	if o := &x.req.observed; err == nil {
 		latency := time.Duration(min(o.latency, math.MaxInt64/1000)) * time.Microsecond
 		err = a.limiter.ObserveN(r.Context(), x.req.take.Limit, latency, o.ok, o.count)

@@ -109,46 +109,14 @@ type Site struct {
 
 // API returns the handler of the whole API for a listener.
 func (s *Server) API(at Site) http.Handler {
-	a := &api{Server: s, site: at, rest: http.NewServeMux()}
-	a.hot = map[string]*verbCall{}
-	for _, v := range []store.Verb{store.VerbTake, store.VerbCheck, store.VerbTakeUpTo, store.VerbReserve,
-		store.VerbCharge, store.VerbRefund, store.VerbReset} {
-		a.hot["/v1/"+v.String()] = &verbCall{verb: v, admin: v >= store.VerbRefund, members: membersOf(v)}
+	a := &api{Server: s, site: at, rest: http.NewServeMux(), hot: map[string]*verbCall{}, always: map[string]bool{}, scrape: s.metrics.handler()}
+	for _, r := range routes() {
+		a.add(r)
 	}
-	a.rest.HandleFunc("POST /v1/cancel", a.cancel)
-	a.rest.HandleFunc("POST /v1/wait", a.wait)
-	a.rest.HandleFunc("POST /v1/hold", a.hold)
-	a.rest.HandleFunc("POST /v1/settle", a.settle)
-	a.rest.HandleFunc("POST /v1/extend", a.extend)
-	a.rest.HandleFunc("POST /v1/observe", a.observe)
-	a.rest.HandleFunc("/v1/auth", a.auth)
-	a.rest.HandleFunc("GET /v1/limits", unless(at.NoLimits, a.listLimits))
-	a.rest.HandleFunc("GET /v1/limits/{name}", unless(at.NoLimits, a.noParams(a.getLimit)))
-	a.rest.HandleFunc("PUT /v1/limits/{name}", a.admin(a.putLimit))
-	a.rest.HandleFunc("DELETE /v1/limits/{name}", a.admin(a.noParams(a.deleteLimit)))
-	a.rest.HandleFunc("GET /v1/limits/{name}/keys", a.admin(a.keys))
-	a.rest.HandleFunc("GET /v1/limits/{name}/holds", a.admin(a.holds))
-	a.rest.HandleFunc("GET /v1/limits/{name}/overrides", a.admin(a.overrides))
-	a.rest.HandleFunc("PUT /v1/limits/{name}/overrides", a.admin(a.putOverride))
-	a.rest.HandleFunc("DELETE /v1/limits/{name}/overrides", a.admin(a.deleteOverride))
-	a.rest.HandleFunc("GET /v1/top", a.admin(a.top))
-	a.rest.HandleFunc("GET /healthz", a.noParams(a.healthz))
-	a.rest.HandleFunc("GET /readyz", a.noParams(a.readyz))
-	a.rest.HandleFunc("GET /metrics", unless(at.NoMetrics, a.noParams(s.metrics.handler().ServeHTTP)))
 	for pattern, h := range s.extra {
 		a.rest.HandleFunc(pattern, a.noParams(h.ServeHTTP))
 	}
 	return a
-}
-
-// unless returns next or, if moved is true, a handler that answers 403.
-func unless(moved bool, next http.HandlerFunc) http.HandlerFunc {
-	if !moved {
-		return next
-	}
-	return func(w http.ResponseWriter, _ *http.Request) {
-		httplimit.Problem(w, http.StatusForbidden, "", "this is answered on the admin listener")
-	}
 }
 
 // api is the API of one listener.
@@ -157,6 +125,9 @@ type api struct {
 	site Site
 	hot  map[string]*verbCall // the verbs by path, faster than the mux
 	rest *http.ServeMux
+
+	always map[string]bool // paths that are answered during an overload too
+	scrape http.Handler    // of /metrics
 }
 
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -165,7 +136,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c := a.hot[r.URL.Path]
-	if c != nil || !alwaysAnswered[r.URL.Path] {
+	if c != nil || !a.always[r.URL.Path] {
 		if !a.Enter() {
 			shed(w)
 			return
@@ -182,10 +153,6 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	a.rest.ServeHTTP(w, r)
 }
-
-// alwaysAnswered are the paths that are answered even during an overload, since
-// they show it.
-var alwaysAnswered = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true}
 
 // noRoute answers 404 or 405 as the mux would, but with a problem document.
 func (a *api) noRoute(w http.ResponseWriter, r *http.Request) {

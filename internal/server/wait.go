@@ -27,7 +27,7 @@ var (
 func (a *api) wait(w http.ResponseWriter, r *http.Request) {
 	x := exchanges.Get().(*exchange)
 	defer x.free()
-	err := a.read(w, r, x, ofTake|hasTakes|hasTimeout)
+	err := a.read(w, r, x, ofWait)
 	if err == nil {
 		err = a.await(r.Context(), &x.d, &x.req)
 	}

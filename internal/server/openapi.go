@@ -1,0 +1,236 @@
+package server
+
+import (
+	_ "embed"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// skeleton is /openapi.json without the paths. Its "members" are those of request
+// bodies, by name.
+//
+//go:embed openapi.json
+var skeleton []byte
+
+// An object is a JSON object.
+type object = map[string]any
+
+// document is /openapi.json, once it was asked for.
+var document struct {
+	once sync.Once
+	json []byte
+}
+
+// openAPI returns /openapi.json.
+func openAPI() []byte {
+	document.once.Do(func() { document.json = writeOpenAPI() })
+	return document.json
+}
+
+func writeOpenAPI() []byte {
+	var doc object
+	if err := json.Unmarshal(skeleton, &doc); err != nil {
+		panic("openapi.json: " + err.Error())
+	}
+	d := describer{members: doc["members"].(object)}
+	delete(doc, "members")
+	schemas := doc["components"].(object)["schemas"].(object)
+	schemas["KeyName"] = d.members["key"]
+	schemas["Refusal"] = d.refusal(schemas)
+	merge(schemas, "Limit", "LimitSettings")
+	merge(schemas, "Key", "Decision")
+	paths := object{}
+	for _, r := range routes() {
+		item, _ := paths[r.path].(object)
+		if item == nil {
+			item = object{}
+			paths[r.path] = item
+		}
+		item[strings.ToLower(orGet(r.method))] = d.operation(&r)
+	}
+	doc["paths"] = paths
+	b, err := json.Marshal(doc)
+	if err != nil {
+		panic("openapi.json: " + err.Error())
+	}
+	return append(b, '\n')
+}
+
+// describe answers GET /openapi.json.
+func (a *api) describe(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, openAPI())
+}
+
+func orGet(method string) string {
+	if method == "" {
+		return http.MethodGet
+	}
+	return method
+}
+
+// A describer describes routes in OpenAPI's terms.
+type describer struct{ members object }
+
+func (d *describer) operation(r *route) object {
+	op := object{"operationId": operationID(r), "tags": []string{r.tag}, "summary": r.summary, "responses": d.responses(r)}
+	var params []object
+	if strings.Contains(r.path, "{name}") {
+		params = append(params, ref("parameters", "name"))
+	}
+	for _, p := range r.params {
+		params = append(params, ref("parameters", p))
+	}
+	if params != nil {
+		op["parameters"] = params
+	}
+	if r.members != 0 {
+		op["requestBody"] = object{"required": true, "content": object{
+			"application/json":                  object{"schema": d.request(r.members)},
+			"application/x-www-form-urlencoded": object{"schema": d.form(r.members)},
+		}}
+	} else if r.body != "" {
+		op["requestBody"] = object{"required": true, "content": object{"application/json": object{"schema": ref("schemas", r.body)}}}
+	}
+	if r.admin {
+		op["security"] = []object{{"adminToken": []string{}}}
+	}
+	return op
+}
+
+// operationID is the method and the path in one word: getLimitsNameKeys.
+func operationID(r *route) string {
+	var b strings.Builder
+	if r.method != http.MethodPost { // a verb is its own name
+		b.WriteString(strings.ToLower(orGet(r.method)))
+	}
+	for word := range strings.FieldsFuncSeq(strings.TrimPrefix(r.path, "/v1"), func(c rune) bool { return c < 'a' || c > 'z' }) {
+		if b.Len() > 0 {
+			word = strings.ToUpper(word[:1]) + word[1:]
+		}
+		b.WriteString(word)
+	}
+	return b.String()
+}
+
+// responses returns the answers of a route, by status.
+func (d *describer) responses(r *route) object {
+	out := object{}
+	for status, schema := range r.answers {
+		answer := object{"description": http.StatusText(status)}
+		switch {
+		case r.text != "":
+			answer["content"] = object{r.text: object{}}
+		case schema != "":
+			answer["content"] = object{"application/json": object{"schema": anyOf(strings.Fields(schema)...)}}
+		}
+		out[strconv.Itoa(status)] = answer
+	}
+	for _, status := range d.errors(r) {
+		schema := anyOf("Problem")
+		switch {
+		case r.path == "/v1/auth" && status != http.StatusBadRequest && status != http.StatusNotFound: // it may be the deny status
+			schema = anyOf("Refusal", "Problem")
+		case status == http.StatusTooManyRequests:
+			schema = anyOf("Refusal")
+		}
+		out[strconv.Itoa(status)] = object{"description": http.StatusText(status), "content": object{"application/problem+json": object{"schema": schema}}}
+	}
+	return out
+}
+
+// errors lists the statuses that are not success.
+func (d *describer) errors(r *route) []int {
+	list := append([]int{http.StatusBadRequest, http.StatusForbidden, http.StatusServiceUnavailable}, r.errors...)
+	if r.admin {
+		list = append(list, http.StatusUnauthorized)
+	}
+	if r.members != 0 || r.body != "" {
+		list = append(list, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge)
+	}
+	if r.refuses {
+		list = append(list, http.StatusTooManyRequests)
+	}
+	return list
+}
+
+// request returns the schema of a JSON body: one take, or takes.
+func (d *describer) request(m members) object {
+	if m&hasTakes == 0 {
+		return d.members1(m)
+	}
+	takes := d.members1(m &^ ofTake)
+	takes["properties"].(object)["takes"] = object{"type": "array", "minItems": 1, "maxItems": 16, "items": d.members1(m & ofTake),
+		"description": "They happen at one instant, all or nothing."}
+	takes["required"] = append(takes["required"].([]string), "takes")
+	return object{"oneOf": []object{d.members1(m &^ hasTakes), takes}}
+}
+
+// form returns the schema of a form: strings alone, and no takes.
+func (d *describer) form(m members) object {
+	schema := d.members1(m &^ hasTakes)
+	properties := schema["properties"].(object)
+	if m&hasKey != 0 {
+		properties["key"] = object{"type": "string", "minLength": 1, "maxLength": 512, "description": d.members["key"].(object)["description"]}
+	}
+	if m&hasCosts != 0 {
+		properties["costs"] = object{"type": "string", "pattern": "^[0-9]+(,[0-9]+)*$", "description": d.members["costs"].(object)["description"]}
+	}
+	return schema
+}
+
+// members1 returns the schema of an object with members, without takes.
+func (d *describer) members1(m members) object {
+	properties, required := object{}, []string{}
+	for i, name := range memberNames {
+		bit := m & (1 << i)
+		if bit == 0 || bit == hasTakes {
+			continue
+		}
+		properties[name] = d.members[name]
+		if bit&(needed|hasLimit|hasLatency) != 0 {
+			required = append(required, name)
+		}
+	}
+	return object{"type": "object", "additionalProperties": false, "properties": properties, "required": required}
+}
+
+// refusal is a Problem with the members of a Decision.
+func (d *describer) refusal(schemas object) object {
+	schemas["Refusal"] = object{"type": "object", "description": "A problem document of the type quota-exceeded, with the decision's members.",
+		"required": []any{"violated-policies"}, "properties": object{
+			"violated-policies": object{"type": "array", "items": object{"type": "string"}, "description": "The limits that refused."}}}
+	merge(schemas, "Refusal", "Problem")
+	merge(schemas, "Refusal", "Decision")
+	return schemas["Refusal"].(object)
+}
+
+// merge adds the properties of another schema to those of a schema, because the
+// answers are flat.
+func merge(schemas object, name, other string) {
+	into, from := schemas[name].(object), schemas[other].(object)
+	properties := maps.Clone(from["properties"].(object))
+	maps.Copy(properties, into["properties"].(object))
+	into["properties"] = properties
+	a, _ := into["required"].([]any)
+	b, _ := from["required"].([]any)
+	into["required"] = slices.Concat(a, b)
+}
+
+func ref(kind, name string) object { return object{"$ref": "#/components/" + kind + "/" + name} }
+
+// anyOf returns a reference to a schema, or to any of several.
+func anyOf(names ...string) object {
+	if len(names) == 1 {
+		return ref("schemas", names[0])
+	}
+	var list []object
+	for _, name := range names {
+		list = append(list, ref("schemas", name))
+	}
+	return object{"anyOf": list}
+}

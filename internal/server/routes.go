@@ -1,0 +1,143 @@
+package server
+
+import (
+	"net/http"
+
+	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/store"
+)
+
+// A route is one call of the API. The mux, the admin rule and /openapi.json are made
+// from the table of routes.
+type route struct {
+	method, path string // method "" is any
+	tag, summary string
+	verb         store.Verb // of a decision; see hot
+	hot          bool       // api.call answers it, without the mux
+	admin        bool
+	always       bool            // answered during an overload too, since it shows the overload
+	moved        func(Site) bool // whether it is answered on the admin listener only
+	params       []string        // the query, as names in components/parameters
+	members      members         // of the body, or of the query
+	body         string          // schema of a body that has no members
+	answers      map[int]string  // schema of each successful status; "": no body
+	text         string          // media type of an answer that is not JSON
+	refuses      bool            // answers 429 with a Refusal
+	errors       []int           // statuses beside those that openAPI knows from the rest
+	handle       func(*api, http.ResponseWriter, *http.Request)
+}
+
+// Members of the calls that have more than one reader.
+const (
+	ofCancel  = hasReservation
+	ofWait    = ofTake | hasTakes | hasTimeout
+	ofMake    = ofTake | hasTakes | hasTTL | hasID
+	ofSettle  = hasHold | hasCost | hasCosts
+	ofExtend  = hasHold | hasTTL
+	ofObserve = hasLimit | hasLatency | hasOK | hasCount
+)
+
+// ok is a 200 with a schema.
+func ok(schema string) map[int]string { return map[int]string{http.StatusOK: schema} }
+
+func ofVerb(v store.Verb, summary string) route {
+	r := route{method: http.MethodPost, path: "/v1/" + v.String(), tag: "decisions", summary: summary, verb: v, hot: true,
+		admin: v >= store.VerbRefund, members: membersOf(v), answers: ok("Decision"), errors: []int{http.StatusNotFound}}
+	r.refuses = v <= store.VerbReserve
+	return r
+}
+
+func noLimits(at Site) bool  { return at.NoLimits }
+func noMetrics(at Site) bool { return at.NoMetrics }
+
+const ofLimit = "/v1/limits/{name}"
+
+var (
+	listing  = []string{"prefix", "after", "n", "key"}
+	notFound = []int{http.StatusNotFound}
+	changing = []int{http.StatusNotFound, http.StatusConflict, http.StatusNotImplemented}
+)
+
+// routes returns the table. It is a function because /openapi.json is one of its rows.
+func routes() []route {
+	return []route{
+		ofVerb(store.VerbTake, "Take the tokens, if all of them are there"),
+		ofVerb(store.VerbCheck, "Answer as take would, and change nothing"),
+		ofVerb(store.VerbTakeUpTo, "Take as many as there are, at least one"),
+		ofVerb(store.VerbReserve, "Take ahead of time, with a delay and a reservation"),
+		ofVerb(store.VerbCharge, "Take the tokens even if they are not there"),
+		ofVerb(store.VerbRefund, "Give tokens back"),
+		ofVerb(store.VerbReset, "Make the bucket full, and end its reservations and holds"),
+		{method: "POST", path: "/v1/cancel", tag: "decisions", summary: "Give back what is left of a reservation", members: ofCancel,
+			answers: ok("Cancelled"), errors: []int{http.StatusConflict, http.StatusNotImplemented}, handle: (*api).cancel},
+		{method: "POST", path: "/v1/wait", tag: "decisions", summary: "Take the tokens as soon as they can be had", members: ofWait,
+			answers: ok("Decision"), refuses: true, errors: notFound, handle: (*api).wait},
+		{method: "POST", path: "/v1/hold", tag: "holds", summary: "Take, and hold until the cost is known", members: ofMake,
+			answers: ok("Decision"), refuses: true, errors: changing, handle: (*api).hold},
+		{method: "POST", path: "/v1/settle", tag: "holds", summary: "End a hold with the actual cost", members: ofSettle,
+			answers: ok("Decision"), errors: changing, handle: (*api).settle},
+		{method: "POST", path: "/v1/extend", tag: "holds", summary: "Let a hold expire later", members: ofExtend,
+			answers: ok("Decision"), errors: changing, handle: (*api).extend},
+		{method: "POST", path: "/v1/observe", tag: "decisions", summary: "Say what was seen of calls behind an adaptive limit", members: ofObserve,
+			answers: map[int]string{http.StatusNoContent: ""}, errors: []int{http.StatusNotFound, http.StatusNotImplemented}, handle: (*api).observe},
+		{path: "/v1/auth", tag: "decisions", summary: "Answer a proxy that asks whether to allow a request, which may have any method",
+			params: []string{"limit", "key", "key_header", "key_ip", "cost", "plan", "floor", "deny"}, answers: ok("Decision"), refuses: true,
+			errors: []int{http.StatusUnauthorized, http.StatusNotFound}, handle: (*api).auth},
+		{method: "GET", path: "/v1/limits", tag: "limits", summary: "List definitions in the order of names", moved: noLimits,
+			params: []string{"after", "n"}, answers: ok("LimitsPage"), handle: (*api).listLimits},
+		{method: "GET", path: ofLimit, tag: "limits", summary: "Read a definition", moved: noLimits, answers: ok("Limit"), errors: notFound, handle: (*api).getLimit},
+		{method: "PUT", path: ofLimit, tag: "limits", summary: "Define a limit, or change it", admin: true, body: "LimitSettings",
+			answers: map[int]string{http.StatusOK: "Limit", http.StatusCreated: "Limit"}, errors: changing, handle: (*api).putLimit},
+		{method: "DELETE", path: ofLimit, tag: "limits", summary: "Drop a limit", admin: true,
+			answers: map[int]string{http.StatusNoContent: ""}, errors: changing, handle: (*api).deleteLimit},
+		{method: "GET", path: ofLimit + "/keys", tag: "keys", summary: "List live keys, or look at one", admin: true,
+			params: listing, answers: ok("KeysPage Key"), errors: changing, handle: (*api).keys},
+		{method: "GET", path: ofLimit + "/holds", tag: "holds", summary: "List the live holds of a key", admin: true,
+			params: []string{"key"}, answers: ok("Holds"), errors: changing, handle: (*api).holds},
+		{method: "GET", path: ofLimit + "/overrides", tag: "limits", summary: "List overrides, or read that of a key", admin: true,
+			params: listing, answers: ok("OverridesPage Override"), errors: changing, handle: (*api).overrides},
+		{method: "PUT", path: ofLimit + "/overrides", tag: "limits", summary: "Set the override of a key", admin: true, body: "OverrideSettings",
+			answers: ok("Override"), errors: changing, handle: (*api).putOverride},
+		{method: "DELETE", path: ofLimit + "/overrides", tag: "limits", summary: "End the override of a key", admin: true,
+			params: []string{"key"}, answers: map[int]string{http.StatusNoContent: ""}, errors: changing, handle: (*api).deleteOverride},
+		{method: "GET", path: "/v1/top", tag: "keys", summary: "Decisions by limit, and the busiest and most refused keys", admin: true,
+			params: []string{"top", "limit"}, answers: ok("Top"), errors: notFound, handle: (*api).top},
+		{method: "GET", path: "/healthz", tag: "service", summary: "Is the service alive?", always: true, answers: ok("Status"), handle: (*api).healthz},
+		{method: "GET", path: "/readyz", tag: "service", summary: "Can it decide?", always: true, answers: ok("Status"), handle: (*api).readyz},
+		{method: "GET", path: "/metrics", tag: "service", summary: "Metrics for Prometheus", always: true, moved: noMetrics, answers: ok(""), text: "text/plain",
+			handle: func(a *api, w http.ResponseWriter, r *http.Request) { a.scrape.ServeHTTP(w, r) }},
+		{method: "GET", path: "/openapi.json", tag: "service", summary: "This document", always: true, answers: ok(""), text: "application/json", handle: (*api).describe},
+	}
+}
+
+// add adds a route to the API. GET routes without parameters and members refuse
+// any.
+func (a *api) add(r route) {
+	if r.always {
+		a.always[r.path] = true
+	}
+	if r.hot {
+		a.hot[r.path] = &verbCall{verb: r.verb, admin: r.admin, members: r.members}
+		return
+	}
+	next := func(w http.ResponseWriter, q *http.Request) { r.handle(a, w, q) }
+	if r.params == nil && r.members == 0 && r.body == "" {
+		next = a.noParams(next)
+	}
+	switch {
+	case r.moved != nil && r.moved(a.site):
+		next = elsewhere
+	case r.admin:
+		next = a.admin(next)
+	}
+	pattern := r.path
+	if r.method != "" {
+		pattern = r.method + " " + pattern
+	}
+	a.rest.HandleFunc(pattern, next)
+}
+
+// elsewhere answers a call that the admin listener answers.
+func elsewhere(w http.ResponseWriter, _ *http.Request) {
+	httplimit.Problem(w, http.StatusForbidden, "", "this is answered on the admin listener")
+}
