@@ -47,16 +47,14 @@ type Decision struct {
 	// RetryAfter, when one of them is settled.
 	RetryIsBound bool
 
-	def *store.Definition
+	// Definition is what decided: the definition of the limit, of its plan, or the one
+	// that an override of the key makes. It is nil if the call was not decided. Headers
+	// that state a policy are made from it. It is not in the JSON.
+	Definition *store.Definition
 }
 
-// Definition returns the definition that decided, or nil for a zero Decision: that of
-// the limit, of its plan, or the one that an override of the key makes. Headers that
-// state a policy are made from it.
-func (d *Decision) Definition() *store.Definition { return d.def }
-
 // Err returns nil if the call was allowed, and a *RefusedError otherwise, for callers
-// that hand refusals on as errors. errors.Is with ErrRefused tells them apart.
+// that hand refusals on as errors.
 func (d *Decision) Err() error {
 	if d.Allowed {
 		return nil
@@ -128,8 +126,8 @@ func (d *Decision) appendOne(b []byte) []byte {
 	if d.Repeated {
 		b = append(b, `,"repeated":true`...)
 	}
-	if d.def != nil && d.def.Rule.Pace != nil {
-		rate, reason, _ := d.def.CurrentRate(time.Now().UnixMicro())
+	if d.Definition != nil && d.Definition.Rule.Pace != nil {
+		rate, reason, _ := d.Definition.CurrentRate(time.Now().UnixMicro())
 		b = appendInt(b, `,"rate":`, rate)
 		b = append(append(append(b, `,"rate_reason":"`...), reason...), '"')
 	}

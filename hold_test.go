@@ -467,10 +467,10 @@ func TestPlansAndFloors(t *testing.T) {
 		}
 		var field *dipwell.FieldError
 		_, err := do(store.VerbTake, 1, "por", 0)
-		if !errors.As(err, &field) || field.Field != "plan" || !errors.Is(err, dipwell.ErrUnknownPlan) {
+		if !errors.As(err, &field) || field.Field != "plan" || !errors.Is(err, store.ErrUnknownPlan) {
 			t.Errorf("an unknown plan: %v", err)
 		}
-		if _, err = do(store.VerbTake, 1, "banned", 0); !errors.As(err, &field) || field.Field != "plan" || errors.Is(err, dipwell.ErrUnknownPlan) {
+		if _, err = do(store.VerbTake, 1, "banned", 0); !errors.As(err, &field) || field.Field != "plan" || errors.Is(err, store.ErrUnknownPlan) {
 			t.Errorf("a plan of overrides alone: %v", err)
 		}
 		for _, verb := range []store.Verb{store.VerbCharge, store.VerbRefund, store.VerbReset} {
@@ -483,7 +483,7 @@ func TestPlansAndFloors(t *testing.T) {
 				t.Errorf("%s with a floor: %v", verb, err)
 			}
 		}
-		if err = l.Do(t.Context(), new(dipwell.Decision), store.VerbTake, dipwell.Take{Limit: "calls", Key: "k", Plan: "pro"}); !errors.Is(err, dipwell.ErrUnknownPlan) {
+		if err = l.Do(t.Context(), new(dipwell.Decision), store.VerbTake, dipwell.Take{Limit: "calls", Key: "k", Plan: "pro"}); !errors.Is(err, store.ErrUnknownPlan) {
 			t.Errorf("a plan of another limit: %v", err)
 		}
 	})

@@ -2,23 +2,19 @@ package dipwell
 
 import (
 	"crypto/rand"
-	"math/bits"
-	"time"
 
 	"github.com/dipwell/dipwell/store"
 )
 
 // A Limit defines one rate limit. The zero value of a field is the default that
 // the field's comment names, except for Name, Rate and Period, which have none.
-// New and Define check the whole limit, and return a *LimitError that names the
+// New and Define check the whole limit, and return a *FieldError that names the
 // first setting that is out of bounds or contradicts another.
 type Limit = store.Limit
 
-// Algorithms of a Limit.
+// Algorithms of a Limit. The default is a token bucket, which refills continuously: Rate
+// tokens in each Period, up to Burst.
 const (
-	// TokenBucket refills continuously: Rate tokens in each Period, up to Burst.
-	// It is the default.
-	TokenBucket = store.TokenBucket
 	// FixedWindow gives Rate tokens at the start of each window of length Period.
 	// Tokens left over are kept, up to Burst. With the default Burst, which is
 	// Rate, none are kept.
@@ -57,12 +53,9 @@ const (
 	UnlimitedDebt = store.UnlimitedDebt
 )
 
-// Calendar periods, for FixedWindow and Interval. They are markers, not lengths:
-// a month is as long as its calendar says. 3*Month is a quarter.
-const (
-	Month = store.Month
-	Year  = store.Year
-)
+// Month is a calendar period, for FixedWindow and Interval. It is a marker, not a length:
+// a month is as long as its calendar says. 3*Month is a quarter, 12*Month a year.
+const Month = store.Month
 
 // Shared is the key of the one bucket that all callers of a limit share. The
 // empty key is an error, because it could merge all callers by accident.
@@ -115,21 +108,5 @@ func newReservation() (r Reservation) {
 // ParseLimit reads a limit as command lines spell it: NAME=RATE/PER, then
 // settings after commas, as in "login=5/1m,burst=20"; or NAME=BURST of a concurrency
 // limit, as in "jobs=10,algorithm=concurrency". It checks the limit as New does, except
-// for its Parent. The error is a *LimitError.
+// for its Parent. The error is a *FieldError.
 func ParseLimit(s string) (Limit, error) { return store.ParseLimit(s) }
-
-// BurstCredit returns a token bucket whose Burst is what its rate gives back in
-// credit, rounded down: rate × credit / per tokens, at least 1. A caller can then
-// use at once what it did not use during the last credit. With 100 tokens per
-// second and 5 minutes of credit, Burst is 30,000.
-func BurstCredit(name string, rate int64, per, credit time.Duration) Limit {
-	l := Limit{Name: name, Rate: rate, Period: per}
-	if rate > 0 && per > 0 && credit > 0 {
-		l.Burst = store.MaxInt
-		if hi, lo := bits.Mul64(uint64(rate), uint64(credit)); hi < uint64(per) {
-			q, _ := bits.Div64(hi, lo, uint64(per))
-			l.Burst = int64(max(1, min(q, store.MaxInt)))
-		}
-	}
-	return l
-}

@@ -41,7 +41,7 @@ const newTimeout = 30 * time.Second
 // New returns a Limiter over a store, and defines limits in the store with the owner
 // store.OwnerCode, parents before the limits that have them. Limits that are already in
 // the store can be used too. New fails after 30 seconds; Define takes a context
-// instead. The error is a *LimitError, or wraps ErrOwner or ErrStore.
+// instead. The error is a *FieldError, or wraps ErrOwner or ErrStore.
 func New(s store.Store, limits ...Limit) (*Limiter, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), newTimeout)
 	defer cancel()
@@ -168,7 +168,7 @@ func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err
 // limit in the store. A later one with another Rate, Period, Burst, MaxDebt or Mode is
 // decided under its own settings, as under a plan without a name: the limit changes for
 // nobody else. At most 256 definitions of a limit differ. Any other setting that differs
-// is a *LimitError, and nothing is taken; so is every difference where the store cannot
+// is a *FieldError, and nothing is taken; so is every difference where the store cannot
 // keep such definitions: memstore, filestore and redisstore can, and pgstore where it has
 // functions, as in PostgreSQL.
 //
@@ -389,7 +389,7 @@ func (d *Decision) setAnswer(a store.QuickAnswer, source store.Source, held *syn
 
 // setCall sets the fields that describe the call.
 func (d *Decision) setCall(def *store.Definition, key string, cost int64) {
-	d.def, d.Limit, d.Key, d.Cost, d.Capacity = def, def.Name, key, cost, def.Rule.Burst
+	d.Definition, d.Limit, d.Key, d.Cost, d.Capacity = def, def.Name, key, cost, def.Rule.Burst
 	if d.Plan = def.Plan; def.Unnamed {
 		d.Plan = ""
 	}

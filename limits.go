@@ -17,7 +17,7 @@ func (l *Limiter) Limits() []*store.Definition { return l.registry.All() }
 
 // Define adds or changes a limit. A change takes effect at the next call; keys in
 // use are converted as OnChange says. A limit has one owner, such as store.OwnerCode: a
-// change by another one fails with store.ErrOwner. An invalid limit is a *LimitError, and
+// change by another one fails with store.ErrOwner. An invalid limit is a *FieldError, and
 // so is one whose Parent is missing, and a change between Concurrency and another
 // algorithm. To define a limit again as it is changes nothing.
 func (l *Limiter) Define(ctx context.Context, limit Limit, owner string) (*store.Definition, error) {
@@ -26,7 +26,7 @@ func (l *Limiter) Define(ctx context.Context, limit Limit, owner string) (*store
 
 // Drop deletes a limit with its buckets, holds and overrides. A limit of the same name
 // that is defined later begins full. It fails with store.ErrOwner if the limit has
-// another owner, with ErrUnknownLimit if there is none, and with a *LimitError if it is
+// another owner, with ErrUnknownLimit if there is none, and with a *FieldError if it is
 // the Parent of another limit.
 func (l *Limiter) Drop(ctx context.Context, name, owner string) error {
 	return l.definer.Drop(ctx, name, owner)

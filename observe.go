@@ -9,21 +9,17 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Observe says how long a call behind an adaptive limit took, and whether it succeeded: see
-// Adaptive. Observe each call that the limit allowed, or none of them: samples that leave
-// out the failures, say, mislead it.
+// Observe says how long a call behind an adaptive limit took, and whether it succeeded, or
+// the same of n calls that were alike, from 1 to 2^40: see Adaptive. Observe each call
+// that the limit allowed, or none of them: samples that leave out the failures, say,
+// mislead it.
 //
 // The Limiter counts in memory, together with the tokens that were taken through it, and
 // sends the counts to the store in the Observe that finds that a quarter of a window has
 // passed; the others wait for nothing. Counts that the store did not get are lost, and the
 // rate stands still without them; the error is then the store's. It is a *FieldError if
 // the limit is not adaptive, and ErrUnknownLimit if there is none.
-func (l *Limiter) Observe(ctx context.Context, limit string, latency time.Duration, ok bool) error {
-	return l.ObserveN(ctx, limit, latency, ok, 1)
-}
-
-// ObserveN is Observe for n calls that were alike, from 1 to 2^40.
-func (l *Limiter) ObserveN(ctx context.Context, limit string, latency time.Duration, ok bool, n int64) error {
+func (l *Limiter) Observe(ctx context.Context, limit string, latency time.Duration, ok bool, n int64) error {
 	def := l.registry.Lookup(limit)
 	switch {
 	case def == nil:

@@ -65,7 +65,7 @@ func TestObserve(t *testing.T) {
 		o, l := newObserved(t)
 		observe := func(latency time.Duration, ok bool) {
 			t.Helper()
-			if err := l.Observe(t.Context(), "upstream", latency, ok); err != nil {
+			if err := l.Observe(t.Context(), "upstream", latency, ok, 1); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -76,7 +76,7 @@ func TestObserve(t *testing.T) {
 			}
 			observe(200*time.Millisecond, true)
 		}
-		if err := l.ObserveN(t.Context(), "upstream", 201*time.Millisecond, false, 10); err != nil {
+		if err := l.Observe(t.Context(), "upstream", 201*time.Millisecond, false, 10); err != nil {
 			t.Fatal(err)
 		}
 		if len(o.got) != 0 {
@@ -105,7 +105,7 @@ func TestObserveMovesTheRate(t *testing.T) {
 				if _, err := l.TakeUpTo(t.Context(), "upstream", dipwell.Shared, 10); err != nil {
 					t.Fatal(err)
 				}
-				if err := l.Observe(t.Context(), "upstream", latency, true); err != nil {
+				if err := l.Observe(t.Context(), "upstream", latency, true, 1); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -158,22 +158,22 @@ func TestObserveBadInput(t *testing.T) {
 		err   error
 		field string
 	}{
-		"not adaptive": {l.Observe(t.Context(), "fixed", 0, true), "limit"},
-		"negative":     {l.Observe(t.Context(), "upstream", -1, true), "latency_us"},
-		"none":         {l.ObserveN(t.Context(), "upstream", 1, true, 0), "count"},
-		"too many":     {l.ObserveN(t.Context(), "upstream", 1, true, 1<<41), "count"},
+		"not adaptive": {l.Observe(t.Context(), "fixed", 0, true, 1), "limit"},
+		"negative":     {l.Observe(t.Context(), "upstream", -1, true, 1), "latency_us"},
+		"none":         {l.Observe(t.Context(), "upstream", 1, true, 0), "count"},
+		"too many":     {l.Observe(t.Context(), "upstream", 1, true, 1<<41), "count"},
 	} {
 		if bad, ok := errors.AsType[*dipwell.FieldError](c.err); !ok || bad.Field != c.field {
 			t.Errorf("%s: %v", name, c.err)
 		}
 	}
-	if err := l.Observe(t.Context(), "nobody's", 0, true); !errors.Is(err, dipwell.ErrUnknownLimit) {
+	if err := l.Observe(t.Context(), "nobody's", 0, true, 1); !errors.Is(err, dipwell.ErrUnknownLimit) {
 		t.Error(err)
 	}
 	if len(o.got) > 0 {
 		t.Error(o.got)
 	}
-	var bad *dipwell.LimitError
+	var bad *dipwell.FieldError
 	if _, err := dipwell.New(bare{o.Store}, upstream); !errors.As(err, &bad) || bad.Field != "adaptive" {
 		t.Errorf("a store that cannot observe: %v", err)
 	}
@@ -188,7 +188,7 @@ func TestObserveFails(t *testing.T) {
 		o, l := newObserved(t)
 		o.fail = store.ErrStore
 		for i := range 4 {
-			err := l.Observe(t.Context(), "upstream", 0, true)
+			err := l.Observe(t.Context(), "upstream", 0, true, 1)
 			if sent := i > 0; sent != errors.Is(err, dipwell.ErrStore) {
 				t.Errorf("call %d: %v", i, err)
 			}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"sync"
+
+	"github.com/dipwell/dipwell/store"
 )
 
 // maxWaiters bounds the callers of Wait that queue for one key. Each of them
@@ -58,7 +60,7 @@ func (q *queues) add(k queueKey) (*list.Element, error) {
 		q.byKey[k] = waiters
 		close(first)
 	case waiters.Len() == maxWaiters:
-		return nil, fmt.Errorf("limit %s: %w: %d callers wait for this key already", k.limit, ErrFull, maxWaiters)
+		return nil, fmt.Errorf("limit %s: %w: %d callers wait for this key already", k.limit, store.ErrFull, maxWaiters)
 	}
 	return waiters.PushBack(first), nil
 }

@@ -246,10 +246,10 @@ func checkFloor(def *store.Definition, verb store.Verb, floor int64) error {
 	return nil
 }
 
-// inList adds the index of a take to the field of a FieldError.
+// inList adds the index of a take to the field of a FieldError about a call.
 func (c *call) inList(err error, i int) error {
 	var f *FieldError
-	if !c.alone && errors.As(err, &f) {
+	if !c.alone && errors.As(err, &f) && f.Limit == "" {
 		return &FieldError{Field: fmt.Sprintf("takes[%d].%s", i, f.Field), Reason: f.Reason, Err: f.Err}
 	}
 	return err
@@ -297,7 +297,7 @@ func namedPlan(d *store.Definition, name string) (*store.Definition, error) {
 	plan := d.WithPlan(name)
 	switch {
 	case plan == nil || plan.Unnamed:
-		return nil, &FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", d.Name, name), Err: ErrUnknownPlan}
+		return nil, &FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", d.Name, name), Err: store.ErrUnknownPlan}
 	case plan.OverrideOnly:
 		return nil, badField("plan", "callers may not name plan %s of limit %s; keys have it by an override alone", name, d.Name)
 	}

@@ -18,7 +18,7 @@ import (
 //
 // A limit without debt cannot reserve. Callers that wait there for the same key, in
 // this process, queue in the order of their arrival, at most 65,536 of them; one more
-// gets ErrFull. Only the first of the queue asks the store, again after each
+// gets store.ErrFull. Only the first of the queue asks the store, again after each
 // RetryAfter. A caller whose context ends in the queue gets the context's error and
 // took nothing.
 func (l *Limiter) Wait(ctx context.Context, limit, key string, n int64) (d Decision, err error) {

@@ -118,7 +118,7 @@ func TestCallSites(t *testing.T) {
 		}
 	}
 	site.Burst, site.MaxDebt = 5, 0
-	var bad *dipwell.LimitError
+	var bad *dipwell.FieldError
 	if _, err = l.TakeWith(t.Context(), site, "k", 1); !errors.As(err, &bad) {
 		t.Errorf("one more: %v", err)
 	}
@@ -135,7 +135,7 @@ func TestCallSites(t *testing.T) {
 		t.Errorf("with a named plan: %v", err)
 	}
 	for _, name := range []string{"#0", "#"} {
-		if _, err = l.TakeAll(t.Context(), dipwell.Take{Limit: "api", Key: "k", Plan: name}); !errors.Is(err, dipwell.ErrUnknownPlan) {
+		if _, err = l.TakeAll(t.Context(), dipwell.Take{Limit: "api", Key: "k", Plan: name}); !errors.Is(err, store.ErrUnknownPlan) {
 			t.Errorf("plan %s: %v", name, err)
 		}
 		if _, err = l.SetOverride(t.Context(), "api", dipwell.Override{Key: "k", Plan: name}); !errors.As(err, &field) || field.Field != "plan" {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/store"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -110,11 +111,11 @@ func retryDelay(d *dipwell.Decision) time.Duration {
 const maxSeconds = 315_360_000 // ten years; a time.Duration holds 292 years
 
 func jittered(d *dipwell.Decision) bool {
-	if def := d.Definition(); def != nil && def.RetryJitter > 0 {
+	if def := d.Definition; def != nil && def.RetryJitter > 0 {
 		return true
 	}
 	for i := range d.Limits {
-		if def := d.Limits[i].Definition(); def != nil && def.RetryJitter > 0 {
+		if def := d.Limits[i].Definition; def != nil && def.RetryJitter > 0 {
 			return true
 		}
 	}
@@ -123,10 +124,10 @@ func jittered(d *dipwell.Decision) bool {
 
 // Fail returns the error of a call that could not be decided. Its status is
 // INVALID_ARGUMENT with the field for a *dipwell.FieldError, INTERNAL for
-// dipwell.ErrUnknownLimit and dipwell.ErrUnknownPlan, CANCELLED or DEADLINE_EXCEEDED if ctx has ended, and
+// dipwell.ErrUnknownLimit and store.ErrUnknownPlan, CANCELLED or DEADLINE_EXCEEDED if ctx has ended, and
 // UNAVAILABLE for any other error, whose text is not sent.
 func Fail(ctx context.Context, err error) error {
-	if errors.Is(err, dipwell.ErrUnknownLimit) || errors.Is(err, dipwell.ErrUnknownPlan) {
+	if errors.Is(err, dipwell.ErrUnknownLimit) || errors.Is(err, store.ErrUnknownPlan) {
 		return status.Error(codes.Internal, err.Error())
 	}
 	if field, ok := errors.AsType[*dipwell.FieldError](err); ok {

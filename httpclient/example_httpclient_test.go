@@ -76,7 +76,8 @@ func ExampleNew_limits() {
 	for range 3 {
 		resp, err := client.Get(service.URL)
 		if err != nil {
-			fmt.Println(errors.Is(err, dipwell.ErrRefused))
+			var limited *httpclient.LimitedError
+			fmt.Println(errors.As(err, &limited))
 			continue
 		}
 		resp.Body.Close()

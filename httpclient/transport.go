@@ -141,8 +141,7 @@ func New(c Config) (*Transport, error) {
 }
 
 // LimitedError is the error of a request that could not succeed in time: it was
-// not sent, or the service refused it and a retry would be too late. It is a
-// dipwell.ErrRefused.
+// not sent, or the service refused it and a retry would be too late.
 type LimitedError struct {
 	Host   string
 	Limit  string        // name of the quota, bucket or limit, if it has one
@@ -165,9 +164,6 @@ func (e *LimitedError) Error() string {
 	}
 	return fmt.Sprintf("%s: retry after %v", what, e.Wait.Round(time.Millisecond))
 }
-
-// Is reports whether target is dipwell.ErrRefused.
-func (e *LimitedError) Is(target error) bool { return target == dipwell.ErrRefused }
 
 // Unwrap returns e.Err.
 func (e *LimitedError) Unwrap() error { return e.Err }

@@ -52,7 +52,7 @@ func (v Headers) Set(h http.Header, d *dipwell.Decision) {
 
 func setIETF(h http.Header, d *dipwell.Decision, retry int64) {
 	if d.Limits == nil {
-		p := policyOf(d.Definition())
+		p := policyOf(d.Definition)
 		h["Ratelimit-Policy"] = p.header
 		if known(d) {
 			var buf [64]byte
@@ -66,7 +66,7 @@ func setIETF(h http.Header, d *dipwell.Decision, retry int64) {
 		if unbounded(e) {
 			continue
 		}
-		p := policyOf(e.Definition())
+		p := policyOf(e.Definition)
 		if !named(d.Limits[:i], e.Limit) {
 			policies = append(comma(policies), p.header[0]...)
 		}
@@ -85,7 +85,7 @@ func setIETF(h http.Header, d *dipwell.Decision, retry int64) {
 // unbounded reports whether there is nothing to announce: no limit decided, or an
 // unlimited plan.
 func unbounded(d *dipwell.Decision) bool {
-	def := d.Definition()
+	def := d.Definition
 	return def == nil || def.Mode == store.Unlimited
 }
 
@@ -145,7 +145,7 @@ func RetryAfter(d *dipwell.Decision) (retry int64) {
 // jittered returns the retry time of one limit, in seconds.
 func jittered(d *dipwell.Decision) int64 {
 	wait := d.RetryAfter
-	if def := d.Definition(); def != nil && def.RetryJitter > 0 {
+	if def := d.Definition; def != nil && def.RetryJitter > 0 {
 		more := time.Duration(rand.Float64() * float64(wait) / 100 * float64(def.RetryJitter))
 		wait += min(more, math.MaxInt64-wait) // must not overflow
 	}

@@ -200,10 +200,10 @@ func (l *Limit) take(r *http.Request) (t dipwell.Take, err error) {
 
 // Fail answers a request that could not be decided, with a problem document.
 // The status is 400 for a *dipwell.FieldError, whose field and reason the body
-// repeats; 500 for dipwell.ErrUnknownLimit and dipwell.ErrUnknownPlan; and 503 for
+// repeats; 500 for dipwell.ErrUnknownLimit and store.ErrUnknownPlan; and 503 for
 // any other error, whose text is not sent.
 func Fail(w http.ResponseWriter, err error) {
-	if errors.Is(err, dipwell.ErrUnknownLimit) || errors.Is(err, dipwell.ErrUnknownPlan) {
+	if errors.Is(err, dipwell.ErrUnknownLimit) || errors.Is(err, store.ErrUnknownPlan) {
 		Problem(w, http.StatusInternalServerError, "", err.Error())
 		return
 	}

@@ -15,7 +15,7 @@ import (
 // an override.
 func adaptiveLimits(d *dipwell.Decision) (names []string) {
 	add := func(d *dipwell.Decision) {
-		if def := d.Definition(); def != nil && def.Base().Rule.Pace != nil {
+		if def := d.Definition; def != nil && def.Base().Rule.Pace != nil {
 			names = append(names, def.Name)
 		}
 	}
@@ -48,7 +48,7 @@ func (m *middleware) observed(next http.Handler, limits []string) http.Handler {
 			}
 			ctx := context.WithoutCancel(r.Context())
 			for _, name := range limits { // without the store the rate stands still
-				_ = m.limiter.Observe(ctx, name, watch.at.Sub(began), returned && watch.status < http.StatusInternalServerError)
+				_ = m.limiter.Observe(ctx, name, watch.at.Sub(began), returned && watch.status < http.StatusInternalServerError, 1)
 			}
 		}()
 		if w = watch; canHijack(watch.ResponseWriter) {

@@ -95,7 +95,7 @@ func TestAdaptiveObserved(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				_ = l.Observe(t.Context(), "up", 0, true) // from now on tokens are counted
+				_ = l.Observe(t.Context(), "up", 0, true, 1) // from now on tokens are counted
 				wrap, err := httplimit.New(l, httplimit.Config{Limits: []httplimit.Limit{{Name: "up"}}})
 				if err != nil {
 					t.Fatal(err)
@@ -110,7 +110,7 @@ func TestAdaptiveObserved(t *testing.T) {
 					wrap(c.handler).ServeHTTP(pipeHijacker{httptest.NewRecorder()}, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
 				}()
 				time.Sleep(time.Second)
-				_ = l.Observe(t.Context(), "up", 0, true) // sends what was counted
+				_ = l.Observe(t.Context(), "up", 0, true, 1) // sends what was counted
 				c.want.Count += 2
 				if o.got != c.want {
 					t.Errorf("%+v; want %+v", o.got, c.want)

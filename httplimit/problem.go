@@ -34,7 +34,7 @@ func appendRefusal(b []byte, d *dipwell.Decision, status int) []byte {
 	b = strconv.AppendInt(b, int64(status), 10)
 	if d.Never {
 		b = append(b, `,"detail":"`...)
-		if def := d.Definition(); def != nil && def.Mode == store.Blocked {
+		if def := d.Definition; def != nil && def.Mode == store.Blocked {
 			b = append(b, `the key is blocked`...)
 		} else {
 			b = append(b, `the cost is more than the limit could ever hold`...)

@@ -13,20 +13,20 @@ import (
 type Config struct {
 	// MaxKeys bounds the number of keys, over all limits. A key whose bucket is
 	// full needs no room. At the bound no key is evicted: calls for a new key fail
-	// with dipwell.ErrFull. A key takes about 45 bytes. Default 1<<24, at most 1<<36.
+	// with store.ErrFull. A key takes about 45 bytes. Default 1<<24, at most 1<<36.
 	MaxKeys int
 	// MaxReservations bounds the reservations that are not yet due, and the tokens
 	// withheld of cancelled ones; a reservation of several keys counts once for each
-	// key. At the bound calls that would make one more fail with dipwell.ErrFull.
+	// key. At the bound calls that would make one more fail with store.ErrFull.
 	// A reservation takes 300 to 900 bytes. Default 100,000, at most 1<<28.
 	MaxReservations int
 	// MaxHolds bounds the holds, among them those that have ended and whose records
 	// are kept for repeated calls; a hold of several keys counts once for each. At the
-	// bound calls that would make one more fail with dipwell.ErrFull. Default 100,000,
+	// bound calls that would make one more fail with store.ErrFull. Default 100,000,
 	// at most 1<<28.
 	MaxHolds int
 	// MaxOverrides bounds the overrides, over all limits. At the bound setting one more
-	// fails with dipwell.ErrFull. Default 1<<21, at most 1<<28.
+	// fails with store.ErrFull. Default 1<<21, at most 1<<28.
 	MaxOverrides int
 	// Clock returns the time in µs since the Unix epoch, for tests. Default: the
 	// wall clock at the time of New, advanced by the monotonic clock, so that
@@ -76,7 +76,7 @@ func (s *Store) Abilities() store.Abilities {
 // Stats are the counts of a store at one time.
 type Stats struct {
 	Keys         int64 // in the table; buckets that are full again count until they are reclaimed
-	Refused      int64 // groups that failed with dipwell.ErrFull, since New
+	Refused      int64 // groups that failed with store.ErrFull, since New
 	Reservations int   // held; those that are due count until they are removed
 	Holds        int   // among them those that have ended and are kept for repeated calls
 	Overrides    int64 // those that have ended count until they are removed

@@ -111,7 +111,7 @@ func TestCallSitesEnd(t *testing.T) {
 			t.Fatal(burst, err)
 		}
 	}
-	var bad *store.LimitError
+	var bad *store.FieldError
 	if err := take(1000, "k"); !errors.As(err, &bad) {
 		t.Errorf("one more, while rows name 256: %v", err)
 	}

@@ -380,7 +380,7 @@ func orNull(v any) any {
 
 func defineError(err error, name string) error {
 	var pg *pgconn.PgError
-	var limit *store.LimitError
+	var limit *store.FieldError
 	if err == nil || errors.Is(err, store.ErrOwner) || errors.Is(err, store.ErrUnknownLimit) || errors.As(err, &limit) {
 		return err
 	}
@@ -389,15 +389,15 @@ func defineError(err error, name string) error {
 		case pg.Code == "42501" && pg.ConstraintName == "owner":
 			return &owner.Error{Limit: name, Owner: pg.Detail}
 		case pg.Code == "55000" && pg.ConstraintName == "revision":
-			return &store.LimitError{Limit: name, Field: "revision", Reason: pg.Detail}
+			return &store.FieldError{Limit: name, Field: "revision", Reason: pg.Detail}
 		case pg.Code == "22023" && (pg.ConstraintName == "algorithm" || pg.ConstraintName == "parent"):
-			return &store.LimitError{Limit: name, Field: pg.ConstraintName, Reason: strings.TrimPrefix(pg.Message, "limit "+name+": "+pg.ConstraintName+": ")}
+			return &store.FieldError{Limit: name, Field: pg.ConstraintName, Reason: strings.TrimPrefix(pg.Message, "limit "+name+": "+pg.ConstraintName+": ")}
 		case pg.Code == "42501":
 			return fmt.Errorf("%w: limit %s: grant dipwell_admin to this login, or define the limit as one that may: %w", store.ErrDenied, name, err)
 		case pg.Code == "42704":
 			return fmt.Errorf("%w %q", store.ErrUnknownLimit, name)
 		case pg.Code == "54000" && pg.ConstraintName == "version":
-			return &store.LimitError{Limit: name, Field: "version", Reason: "was changed more than 1024 times while its keys were in use; wait until they fill up"}
+			return &store.FieldError{Limit: name, Field: "version", Reason: "was changed more than 1024 times while its keys were in use; wait until they fill up"}
 		}
 	}
 	return storeError(err, true)

@@ -142,7 +142,7 @@ func TestDefineParentsRace(t *testing.T) {
 					_, err = pool.Exec(t.Context(), "select dipwell.define($1, 5, '1 second', parent => $2)", name, parent)
 				}
 				var pg *pgconn.PgError
-				var bad *store.LimitError
+				var bad *store.FieldError
 				if err != nil && !errors.As(err, &bad) && !errors.Is(err, store.ErrUnknownLimit) && (!errors.As(err, &pg) || pg.ConstraintName != "parent" && pg.Code != "42704") {
 					t.Error(err)
 				}

@@ -61,7 +61,7 @@ var errNoZone = errors.New("the database does not know the time zone")
 // checkZone refuses a limit in a zone that the database does not know.
 func (l *limits) checkZone(ctx context.Context, limit store.Limit) error {
 	if _, err := l.zoneWarning(ctx, limit); errors.Is(err, errNoZone) {
-		return &store.LimitError{Limit: limit.Name, Field: "start", Reason: fmt.Sprintf("%q: %v", limit.Start, err)}
+		return &store.FieldError{Limit: limit.Name, Field: "start", Reason: fmt.Sprintf("%q: %v", limit.Start, err)}
 	}
 	return nil // another error comes again when the limit is stored
 }

@@ -78,7 +78,7 @@ func TestZoneOfTheProgramAlone(t *testing.T) {
 	}
 	s := newStore(t, newPool(t), pgstore.Config{Poll: -1})
 	_, err := s.Define(context.Background(), store.Limit{Name: "day", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "00:00 Atlantis"}, store.OwnerCode)
-	var limit *store.LimitError
+	var limit *store.FieldError
 	if !errors.As(err, &limit) || limit.Field != "start" || !strings.Contains(limit.Reason, "Atlantis") {
 		t.Errorf("%v", err)
 	}

@@ -73,7 +73,7 @@ func TestManyCallSites(t *testing.T) {
 			t.Fatalf("%d: %v", i, err)
 		}
 	}
-	var limitErr *store.LimitError
+	var limitErr *store.FieldError
 	if _, err := take(l2, 5000, "x"); !errors.As(err, &limitErr) {
 		t.Errorf("the 257th that is used: %v", err)
 	}

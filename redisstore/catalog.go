@@ -370,7 +370,7 @@ func (l *limits) Drop(ctx context.Context, name, by string) error {
 
 // changeError leaves errors about the caller's own doing as they are.
 func changeError(err error, writes bool) error {
-	var limit *store.LimitError
+	var limit *store.FieldError
 	if errors.Is(err, store.ErrOwner) || errors.Is(err, store.ErrUnknownLimit) || errors.As(err, &limit) {
 		return err
 	}

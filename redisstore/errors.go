@@ -79,6 +79,6 @@ func unavailable(err error) bool {
 	if errors.As(err, &reply) {
 		return temporary(err) || replied(err, "OOM ", "MISCONF ", "UNKILLABLE ", "BUSY ")
 	}
-	var limit *store.LimitError
+	var limit *store.FieldError
 	return !errors.Is(err, context.Canceled) && !errors.Is(err, store.ErrOwner) && !errors.Is(err, store.ErrUnknownLimit) && !errors.As(err, &limit)
 }

@@ -34,7 +34,7 @@ type NotJudged struct {
 }
 
 // newLineup checks the limits of the options, and says what is asked. The error is a
-// *dipwell.FieldError or a *dipwell.LimitError.
+// *dipwell.FieldError or a *dipwell.FieldError.
 func newLineup(o *Options) (*lineup, error) {
 	var limits store.Registry
 	defs := make([]*store.Definition, 0, len(o.Limits))

@@ -66,14 +66,14 @@ func TestAdaptiveRefused(t *testing.T) {
 	} {
 		l := good
 		change(&l)
-		var bad *LimitError
+		var bad *FieldError
 		if _, err := NewDefinition(l); !errors.As(err, &bad) || bad.Field != "adaptive" || !strings.HasPrefix(bad.Reason, setting) {
 			t.Errorf("%s: %v", setting, err)
 		}
 	}
 	l := good
 	l.Burst = 1 << 40
-	var bad *LimitError
+	var bad *FieldError
 	if _, err := NewDefinition(l); !errors.As(err, &bad) || bad.Field != "burst" {
 		t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func siteName(index int) string { return sitePrefix + strconv.Itoa(index) }
 // CallSite returns the definition that a call site makes of the limit: the limit
 // itself if both count alike, or a plan without a name, with the rate, per, burst and
 // max_debt of l, and its mode if that is Shadow. What else l says must be as in the
-// limit. It is an ability of stores: see Abilities.CallSite. The error is a *LimitError.
+// limit. It is an ability of stores: see Abilities.CallSite. The error is a *FieldError.
 //
 // A store that keeps these definitions outside this process has keep, which is called
 // with one that is not known here. It returns the index of the definition, and the
@@ -92,7 +92,7 @@ func (d *Definition) CallSite(l Limit, keep func(site Plan) (index int, kept Pla
 			continue
 		}
 		if value, explicit := s.value(&l); explicit && value != s.inWords(&base.Limit) {
-			return nil, &LimitError{l.Name, s.Name, fmt.Sprintf("%s here and %s in force; a call site may have another rate, per, burst, max_debt or mode", value, s.inWords(&base.Limit))}
+			return nil, &FieldError{Limit: l.Name, Field: s.Name, Reason: fmt.Sprintf("%s here and %s in force; a call site may have another rate, per, burst, max_debt or mode", value, s.inWords(&base.Limit))}
 		}
 	}
 	site := base.sitePlan(&l)
@@ -127,7 +127,7 @@ func (d *Definition) knownSite(mode Mode, rule *Rule) *Definition {
 	return d.sameSite(mode, rule)
 }
 
-// addSite is knownSite that adds site if there is none. The error is a *LimitError.
+// addSite is knownSite that adds site if there is none. The error is a *FieldError.
 func (d *Definition) addSite(site Plan, mode Mode, rule *Rule) (*Definition, error) {
 	d.sites.mu.Lock()
 	defer d.sites.mu.Unlock()
@@ -163,7 +163,7 @@ func (d *Definition) sameSite(mode Mode, rule *Rule) *Definition {
 // ErrCallSites returns the error of CallSite for a limit of which call sites have made
 // as many definitions as there may be.
 func ErrCallSites(limit string) error {
-	return &LimitError{limit, "rate", fmt.Sprintf("call sites have made %d other definitions of it already, which is the most", number.MaxCallSites)}
+	return &FieldError{Limit: limit, Field: "rate", Reason: fmt.Sprintf("call sites have made %d other definitions of it already, which is the most", number.MaxCallSites)}
 }
 
 // sitePlan returns the plan that a call site's limit is of a base. A zero Burst or

@@ -11,7 +11,7 @@ import (
 // ticks are the possible lengths of a bucket's tick, in µs, finest first.
 var ticks = [...]int64{1, 1e3, 1e6, 60e6}
 
-// compile checks a limit and returns its rule. The error is a *LimitError. The
+// compile checks a limit and returns its rule. The error is a *FieldError. The
 // warning is a sentence, or "": it says why a valid limit cannot reach its rate.
 func (l Limit) compile() (r Rule, warning string, err error) {
 	c := compiler{Limit: l}
@@ -44,7 +44,7 @@ func (c *compiler) compile() error {
 }
 
 // compileVariant returns the rule of a plan of a limit, and the limit with the
-// settings of the plan. every is the tick of the base. The error is a *LimitError
+// settings of the plan. every is the tick of the base. The error is a *FieldError
 // about the base limit.
 func (l Limit) compileVariant(p *Plan, every int64) (Limit, Rule, error) {
 	c := compiler{Limit: l.with(p), every: every, plan: p.Name}
@@ -107,13 +107,13 @@ func (c *compiler) bad(field, format string, args ...any) error {
 	if c.plan != "" {
 		field, reason = "plans", fmt.Sprintf("plan %s: %s: %s", c.plan, field, reason)
 	}
-	return &LimitError{c.Name, field, reason}
+	return &FieldError{Limit: c.Name, Field: field, Reason: reason}
 }
 
 func (c *compiler) check() error {
 	switch {
 	case checkName(c.Name) != "":
-		return &LimitError{"", "name", checkName(c.Name)}
+		return &FieldError{Field: "name", Reason: checkName(c.Name)}
 	case int(c.Algorithm) >= len(algorithms):
 		return c.bad("algorithm", "unknown; it is one of token_bucket, fixed_window, interval, leaky_bucket, concurrency")
 	case int(c.OnChange) >= len(policies):

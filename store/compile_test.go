@@ -64,7 +64,7 @@ func TestCompileNamesTheLargestBurst(t *testing.T) {
 			t.Errorf("%s: %v does not have the largest burst", l.Name, err)
 			continue
 		}
-		var le *store.LimitError
+		var le *store.FieldError
 		if !errors.As(err, &le) || le.Field != "burst" || le.Limit != l.Name {
 			t.Errorf("%s: %#v", l.Name, err)
 		}
@@ -100,7 +100,7 @@ func TestCompileErrors(t *testing.T) {
 			l := ok
 			spoil(&l)
 			_, err := store.NewDefinition(l)
-			var le *store.LimitError
+			var le *store.FieldError
 			if !errors.As(err, &le) || le.Field != field {
 				t.Errorf("%s %d: %v", field, i, err)
 			}
@@ -139,7 +139,7 @@ func TestCompileShards(t *testing.T) {
 				t.Errorf("%s: a debt of %d", c.limit, d.Rule.Debt)
 			}
 		}
-		var bad *store.LimitError
+		var bad *store.FieldError
 		if c.field == "" && err != nil || c.field != "" && (!errors.As(err, &bad) || bad.Field != c.field) {
 			t.Errorf("%s: %v, want field %q", c.limit, err, c.field)
 		}

@@ -58,7 +58,7 @@ type planSet struct {
 }
 
 // NewDefinition compiles a limit as version 1, without a past. The error is a
-// *LimitError.
+// *FieldError.
 func NewDefinition(l Limit) (*Definition, error) {
 	r, warning, err := l.compile()
 	if err != nil {

@@ -89,7 +89,7 @@ func TestRegistryVersions(t *testing.T) {
 		{func() { l.Start = "07:00 Europe/Paris" }, true},
 		{func() { l.Mode, l.Auth, l.RetryJitter = store.Shadow, true, 10 }, false},
 		{func() { l.Start, l.Period = "00:00 UTC", store.Month }, true},
-		{func() { l.Period = store.Year }, true},
+		{func() { l.Period = 12 * store.Month }, true},
 		{func() { l.Start = "" }, true},
 		{func() { l.Algorithm = store.Interval }, false},
 		{func() { l.Burst = 6 }, true},
@@ -132,7 +132,7 @@ func TestRegistryBoundsThePast(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var bad *store.LimitError
+	var bad *store.FieldError
 	if _, err := define(); !errors.As(err, &bad) || reg.Lookup("l").Number != 1025 {
 		t.Errorf("version 1026: %v", err)
 	}

@@ -3,7 +3,7 @@ package store
 import "fmt"
 
 // Differs compares a limit with the definition. It returns nil if both mean the
-// same, or else a *LimitError that names the first setting that differs, with both
+// same, or else a *FieldError that names the first setting that differs, with both
 // values.
 func (d *Definition) Differs(l Limit) error {
 	if d.Limit == l {
@@ -18,7 +18,7 @@ func (d *Definition) Differs(l Limit) error {
 		s := &settings[i]
 		ours, theirs := s.inWords(&l), s.inWords(&d.Limit)
 		if ours != theirs && (!alike || !s.counts) {
-			return &LimitError{l.Name, s.Name, fmt.Sprintf("%s here and %s in force", ours, theirs)}
+			return &FieldError{Limit: l.Name, Field: s.Name, Reason: fmt.Sprintf("%s here and %s in force", ours, theirs)}
 		}
 	}
 	return nil

@@ -45,12 +45,21 @@ var (
 
 // A FieldError is invalid input: it says which field, and why. Nothing was changed.
 type FieldError struct {
-	Field  string // as the caller wrote it: "cost", "takes[2].key", "limits[0].burst"
-	Reason string // a sentence without a full stop
+	// Limit is the name of the limit that cannot be defined; "" if the input is that of
+	// a call, or if the limit has no valid name.
+	Limit  string
+	Field  string // as the caller wrote it: "cost", "takes[2].key"; of a limit the setting as in files: "burst"
+	Reason string // a sentence without a full stop, with the numbers
 	Err    error  // a class of errors, such as ErrUnknownPlan; or nil
 }
 
-func (e *FieldError) Error() string { return e.Field + ": " + e.Reason }
+func (e *FieldError) Error() string {
+	if e.Limit == "" {
+		return e.Field + ": " + e.Reason
+	}
+	return "limit " + e.Limit + ": " + e.Field + ": " + e.Reason
+}
+
 func (e *FieldError) Unwrap() error { return e.Err }
 
 func badField(field, format string, args ...any) error {
@@ -58,20 +67,6 @@ func badField(field, format string, args ...any) error {
 }
 
 func unknownLimit(name string) error { return fmt.Errorf("%w %q", ErrUnknownLimit, name) }
-
-// A LimitError is an invalid limit. Field is the setting at fault, spelled as in
-// configuration files, Reason a sentence without a full stop that has the numbers.
-// Limit is "" if the name itself is at fault. Nothing was changed.
-type LimitError struct {
-	Limit, Field, Reason string
-}
-
-func (e *LimitError) Error() string {
-	if e.Limit == "" {
-		return e.Field + ": " + e.Reason
-	}
-	return "limit " + e.Limit + ": " + e.Field + ": " + e.Reason
-}
 
 // ErrStaleDefinition: a row is of a later version than the definition of its limit.
 // A store then reads its limits again and retries; callers never see this error.

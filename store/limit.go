@@ -31,12 +31,10 @@ const (
 	UnlimitedDebt = -2 // MaxDebt: as far into debt as can be counted exactly
 )
 
-// Calendar periods, for windows and intervals. They are markers, not lengths:
-// a month is as long as its calendar says. Multiples work: 3*Month is a quarter.
-const (
-	Month = period.Month
-	Year  = period.Year
-)
+// Month is a calendar period, for windows and intervals. It is a marker, not a length:
+// a month is as long as its calendar says. Multiples work: 3*Month is a quarter, 12*Month
+// a year.
+const Month = period.Month
 
 // Bounds. MaxInt is the largest that int64, SQL's bigint and a double all hold exactly.
 const (
@@ -94,7 +92,7 @@ type Limit struct {
 	Name      string        // 1 to 128 bytes of printable ASCII
 	Algorithm Algorithm     // default TokenBucket
 	Rate      int64         // tokens given back each Period, at least 1
-	Period    time.Duration // whole microseconds; windows and intervals also n*Month, n*Year
+	Period    time.Duration // whole microseconds; windows and intervals also n*Month, of which 12 are a year
 	Burst     int64         // tokens that may be taken at once; default Rate; NoBurst is 0
 	MaxDebt   int64         // tokens Reserve may go below empty; default one burst; NoDebt is 0; UnlimitedDebt
 	MaxCharge int64         // the largest Charge, in tokens; default ten bursts

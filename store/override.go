@@ -122,7 +122,7 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 	if o.Plan == "" {
 		p := Plan{Name: "override", Rate: o.Rate, Period: o.Period, Burst: o.Burst}
 		if _, _, err := base.compileVariant(&p, base.Rule.Every); err != nil {
-			if le, ok := err.(*LimitError); ok { //nolint:errorlint // compileVariant returns it as it is
+			if le, ok := err.(*FieldError); ok { //nolint:errorlint // compileVariant returns it as it is
 				return &FieldError{Field: "override", Reason: le.Reason}
 			}
 			return err

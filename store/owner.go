@@ -20,7 +20,7 @@ func checkOwner(limit, was, by string) error {
 	switch {
 	case owner.Name(was) == owner.Name(by):
 		if next.Revision < old.Revision {
-			return &LimitError{limit, "revision", fmt.Sprintf("%d is lower than %d, which the store has seen of owner %s", next.Revision, old.Revision, old.Name)}
+			return &FieldError{Limit: limit, Field: "revision", Reason: fmt.Sprintf("%d is lower than %d, which the store has seen of owner %s", next.Revision, old.Revision, old.Name)}
 		}
 		return nil
 	case (toFile || by == owner.RLS) && (!fromFile || was == owner.File):

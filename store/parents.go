@@ -11,7 +11,7 @@ import (
 // CheckParents checks the Parent of a limit that is about to be defined: the parent is
 // defined; no limit is its own parent, over any number of levels; no chain has more
 // than MaxLevels limits; a Concurrency limit has a Concurrency limit as parent, and is
-// the parent of no other algorithm. The error is a *LimitError. Define calls it; a
+// the parent of no other algorithm. The error is a *FieldError. Define calls it; a
 // store that keeps limits elsewhere calls it before it stores one.
 func (r *Registry) CheckParents(l *Limit) error {
 	if r.Partial {
@@ -32,7 +32,7 @@ func (r *Registry) CheckParents(l *Limit) error {
 		case n+levels > MaxLevels:
 			return badParent(l, "limit %s would be the lowest of %d levels; at most %d", d.Name, n+levels, MaxLevels)
 		case n == 1 && (d.Algorithm == Concurrency) != (l.Algorithm == Concurrency):
-			return &LimitError{l.Name, "algorithm", fmt.Sprintf("it is the parent of limit %s; a concurrency limit and its parent both are one", d.Name)}
+			return &FieldError{Limit: l.Name, Field: "algorithm", Reason: fmt.Sprintf("it is the parent of limit %s; a concurrency limit and its parent both are one", d.Name)}
 		}
 	}
 	return nil
@@ -62,7 +62,7 @@ func (r *Registry) checkAbove(l *Limit) (levels int, err error) {
 }
 
 func badParent(l *Limit, format string, args ...any) error {
-	return &LimitError{l.Name, "parent", fmt.Sprintf(format, args...)}
+	return &FieldError{Limit: l.Name, Field: "parent", Reason: fmt.Sprintf(format, args...)}
 }
 
 // CheckParents checks the parents of limits that are defined together, such as those
@@ -85,7 +85,7 @@ func CheckParents(limits []Limit) (errs []error) {
 	return errs
 }
 
-// CheckDrop returns a *LimitError if a limit cannot be dropped because it is the
+// CheckDrop returns a *FieldError if a limit cannot be dropped because it is the
 // Parent of another.
 func (r *Registry) CheckDrop(name string) error {
 	if r.Partial {
@@ -93,7 +93,7 @@ func (r *Registry) CheckDrop(name string) error {
 	}
 	for _, d := range r.All() {
 		if d.Parent == name {
-			return &LimitError{name, "parent", fmt.Sprintf("it is the parent of limit %s, which must be dropped or changed first", d.Name)}
+			return &FieldError{Limit: name, Field: "parent", Reason: fmt.Sprintf("it is the parent of limit %s, which must be dropped or changed first", d.Name)}
 		}
 	}
 	return nil

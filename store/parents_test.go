@@ -101,7 +101,7 @@ func TestParents(t *testing.T) {
 				t.Fatalf("%s: %v", name, err)
 			}
 		}
-		var bad *store.LimitError
+		var bad *store.FieldError
 		switch {
 		case c.field == "" && err != nil:
 			t.Errorf("%s: %v", name, err)
@@ -118,7 +118,7 @@ func TestDropOfAParent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var bad *store.LimitError
+	var bad *store.FieldError
 	if err := r.Drop("a", store.OwnerCode); !errors.As(err, &bad) || bad.Limit != "a" {
 		t.Errorf("a parent was dropped: %v", err)
 	}

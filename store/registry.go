@@ -100,7 +100,7 @@ func (r *Registry) All() []*Definition {
 // returns its definition. If the change affects how calls are counted, a new
 // version begins, and rows of older versions are converted at their next call.
 //
-// by is the owner of the limit, such as OwnerCode. The error is a *LimitError if l
+// by is the owner of the limit, such as OwnerCode. The error is a *FieldError if l
 // is invalid or its Parent is (see CheckParents), and wraps ErrOwner if the limit has
 // another owner.
 func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
@@ -129,15 +129,15 @@ func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 			return old, nil
 		}
 		if (old.Algorithm == Concurrency) != (l.Algorithm == Concurrency) {
-			return nil, &LimitError{l.Name, "algorithm", fmt.Sprintf("%s cannot become %s, because what is used means something else; drop the limit first", old.Algorithm, l.Algorithm)}
+			return nil, &FieldError{Limit: l.Name, Field: "algorithm", Reason: fmt.Sprintf("%s cannot become %s, because what is used means something else; drop the limit first", old.Algorithm, l.Algorithm)}
 		}
 		d.Overridden, d.sites = old.Overridden, old.sites
 		d.setVersion(old, now)
 		if d.Number > number.MaxVersion {
-			return nil, &LimitError{l.Name, "version", "was changed 1048575 times; drop it and define it again"}
+			return nil, &FieldError{Limit: l.Name, Field: "version", Reason: "was changed 1048575 times; drop it and define it again"}
 		}
 		if len(d.Past) > maxVersions {
-			return nil, &LimitError{l.Name, "version", "was changed more than 1024 times while its keys were in use; wait until they fill up"}
+			return nil, &FieldError{Limit: l.Name, Field: "version", Reason: "was changed more than 1024 times while its keys were in use; wait until they fill up"}
 		}
 	}
 	r.store(l.Name, d)

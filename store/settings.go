@@ -77,19 +77,19 @@ func column(name string, s Setting) Setting { s.Column = name; return s }
 
 // Set changes one setting, spelled as in a configuration file: l.Set("burst", "20"). It
 // checks the value alone; NewDefinition checks the whole limit. The error is a
-// *LimitError that names it; an unknown one comes with the nearest known name.
+// *FieldError that names it; an unknown one comes with the nearest known name.
 func (l *Limit) Set(setting, value string) error {
 	var names []string
 	for i := range settings {
 		if s := &settings[i]; s.Name == setting {
 			if err := s.set(l, value); err != nil {
-				return &LimitError{l.Name, setting, err.Error()}
+				return &FieldError{Limit: l.Name, Field: setting, Reason: err.Error()}
 			}
 			return nil
 		}
 		names = append(names, settings[i].Name)
 	}
-	return &LimitError{l.Name, setting, "unknown setting" + suggest.Name(setting, names)}
+	return &FieldError{Limit: l.Name, Field: setting, Reason: "unknown setting" + suggest.Name(setting, names)}
 }
 
 // Explicit lists the settings that differ from their defaults, and always name, and

@@ -21,7 +21,7 @@ func ParseLimit(s string) (Limit, error) {
 	count, per, timed := strings.Cut(rate, "/")
 	concurrency := slices.Contains(strings.Split(more, ","), "algorithm="+Concurrency.String())
 	if !ok || timed == concurrency {
-		return l, &LimitError{"", "limit", fmt.Sprintf("%q is not NAME=RATE/PER, such as 'login=5/1m,burst=20', or NAME=BURST,algorithm=concurrency", s)}
+		return l, &FieldError{Field: "limit", Reason: fmt.Sprintf("%q is not NAME=RATE/PER, such as 'login=5/1m,burst=20', or NAME=BURST,algorithm=concurrency", s)}
 	}
 	if per != "" && (per[0] < '0' || per[0] > '9') { // 10/s
 		per = "1" + per
@@ -43,9 +43,9 @@ func ParseLimit(s string) (Limit, error) {
 		k, v, ok := strings.Cut(setting, "=")
 		switch {
 		case !ok:
-			return l, &LimitError{l.Name, setting, "is not SETTING=VALUE"}
+			return l, &FieldError{Limit: l.Name, Field: setting, Reason: "is not SETTING=VALUE"}
 		case seen[k]:
-			return l, &LimitError{l.Name, k, "is given twice"}
+			return l, &FieldError{Limit: l.Name, Field: k, Reason: "is given twice"}
 		}
 		seen[k] = true
 		if err := l.Set(k, v); err != nil {

@@ -33,7 +33,7 @@ func adaptiveCaller(e *env, limits ...string) *caller {
 		if err != nil {
 			e.Fatal(err)
 		}
-		var bad *store.LimitError
+		var bad *store.FieldError
 		if _, err = e.l.Define(e.ctx, l, store.OwnerCode); !errors.As(err, &bad) || bad.Field != "adaptive" {
 			e.Fatalf("the store cannot observe, and does not refuse an adaptive limit: %v", err)
 		}

@@ -259,7 +259,7 @@ func fileOwners(e *env) {
 		{fast, owner.FileState{Name: "billing", Revision: 3, Digest: "b4"}.String(), ""},
 	} {
 		_, err := e.l.Define(e.ctx, step.limit, step.owner)
-		var bad *store.LimitError
+		var bad *store.FieldError
 		field := ""
 		switch {
 		case errors.Is(err, store.ErrOwner):

@@ -682,7 +682,7 @@ var concurrencyCases = []testCase{
 				b.Fatal(err)
 			}
 			_, err = b.l.Define(b.ctx, l, store.OwnerCode)
-			var le *store.LimitError
+			var le *store.FieldError
 			if !errors.As(err, &le) || le.Field != "algorithm" {
 				b.Error(err)
 			}

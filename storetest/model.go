@@ -466,8 +466,8 @@ func (r *rule) shift(k rowKey) int64 {
 		return 0
 	}
 	days := int64(-r.period) * 28
-	if r.period%store.Year == 0 {
-		days = int64(r.period/store.Year) * 365
+	if r.period%(12*store.Month) == 0 {
+		days = int64(r.period/(12*store.Month)) * 365
 	}
 	return spread(k, days*86400e6)
 }

@@ -435,14 +435,14 @@ func (e *env) callSites(l store.Limit) {
 }
 
 // differs calls TakeWith and TakeAll with a changed definition, and wants both
-// to return a LimitError with this field and reason.
+// to return a FieldError with this field and reason.
 func (e *env) differs(l store.Limit, field, reason string, change func(*store.Limit)) {
 	e.Helper()
 	change(&l)
 	_, alone := e.l.TakeWith(e.ctx, l, "other", 1)
 	_, group := e.l.TakeAll(e.ctx, dipwell.Take{Limit: l.Name, With: &l, Key: "other", Cost: 1})
 	for _, err := range []error{alone, group} {
-		var bad *store.LimitError
+		var bad *store.FieldError
 		if !errors.As(err, &bad) || bad.Limit != l.Name || bad.Field != field || !strings.HasPrefix(bad.Reason, reason) {
 			e.Fatalf("%v, want limit %s: %s: %s", err, l.Name, field, reason)
 		}

@@ -261,7 +261,7 @@ func (b *bench) define() error {
 		b.keys[i] = "user:" + strconv.Itoa(i)
 	}
 	if _, err := b.limiter.Define(ctx, b.limit(b.name), owner.API); err != nil {
-		if errors.Is(err, dipwell.ErrOutcomeUnknown) || ctx.Err() != nil {
+		if errors.Is(err, store.ErrOutcomeUnknown) || ctx.Err() != nil {
 			return fmt.Errorf("%w; the limit %s may have been left behind", err, b.name)
 		}
 		if why := b.heard.Load(); why != nil && errors.Is(err, dipwell.ErrStore) {
@@ -418,9 +418,9 @@ func errorKind(err error) string {
 	switch {
 	case errors.Is(err, errNotAdmitted):
 		return "refused"
-	case errors.Is(err, dipwell.ErrOutcomeUnknown):
+	case errors.Is(err, store.ErrOutcomeUnknown):
 		return "outcome unknown"
-	case errors.Is(err, dipwell.ErrFull):
+	case errors.Is(err, store.ErrFull):
 		return "store full"
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return "no answer in time"

@@ -283,7 +283,7 @@ func TestBenchLimit(t *testing.T) {
 
 func TestBenchErrorKinds(t *testing.T) {
 	for want, err := range map[string]error{
-		"refused": errNotAdmitted, "outcome unknown": dipwell.ErrOutcomeUnknown, "store full": dipwell.ErrFull,
+		"refused": errNotAdmitted, "outcome unknown": store.ErrOutcomeUnknown, "store full": store.ErrFull,
 		"store": fmt.Errorf("away: %w", dipwell.ErrStore), "unknown limit": fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, "x"), "other": io.EOF,
 	} {
 		if got := errorKind(err); got != want {

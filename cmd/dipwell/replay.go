@@ -147,7 +147,7 @@ func (c *ReplayCmd) limits() (limits []dipwell.Limit, ask []string, err error) {
 // flag adds the name of the flag to an error about an option.
 func flag(err error) error {
 	var field *dipwell.FieldError
-	if errors.As(err, &field) {
+	if errors.As(err, &field) && field.Limit == "" {
 		return fmt.Errorf("--%w", err)
 	}
 	return err

@@ -302,7 +302,7 @@ func Example_halfUnits() {
 // Credit for quiet times: 100 a second, and what was not used during the last
 // five minutes may be used at once.
 func Example_burstCredit() {
-	l := newLimiter(dipwell.BurstCredit("api", 100, time.Second, 5*time.Minute))
+	l := newLimiter(dipwell.Limit{Name: "api", Rate: 100, Period: time.Second, Burst: 100 * 5 * 60})
 	d, _ := l.TakeUpTo(ctx, "api", "user:7", 1_000_000)
 	fmt.Println(d.Granted)
 	// Output: 30000

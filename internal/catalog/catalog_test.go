@@ -22,7 +22,7 @@ var (
 	errRights  = errors.New("no rights")
 	errSchema  = errors.New("another schema")
 	errUnread  = fmt.Errorf("%w: not read yet", store.ErrStore)
-	errRefused = &store.LimitError{Limit: "refused", Field: "name", Reason: "is refused"}
+	errRefused = &store.FieldError{Limit: "refused", Field: "name", Reason: "is refused"}
 )
 
 // table is a back end in memory. What programs share of it is there.

@@ -180,7 +180,7 @@ var changes = []store.Limit{
 	{Name: "l", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute, Start: "10s"},
 	{Name: "l", Algorithm: store.FixedWindow, Rate: 5, Period: 7 * 24 * time.Hour, Start: "06:30:10 Europe/Rome"},
 	{Name: "l", Algorithm: store.FixedWindow, Rate: 5, Period: 3 * store.Month},
-	{Name: "l", Algorithm: store.Interval, Rate: 5, Period: store.Year, Start: "00:00 Asia/Tokyo", OnChange: store.Proportional},
+	{Name: "l", Algorithm: store.Interval, Rate: 5, Period: 12 * store.Month, Start: "00:00 Asia/Tokyo", OnChange: store.Proportional},
 	{Name: "l", Rate: 5, Period: time.Minute},
 }
 

@@ -23,7 +23,7 @@
 //
 // A caller whose context ends returns at once, without effect on others. If its
 // call was queued, it is removed and was not charged. If it was already sent, the
-// error is dipwell.ErrOutcomeUnknown. The deadline of a statement for several
+// error is store.ErrOutcomeUnknown. The deadline of a statement for several
 // callers is the latest of theirs.
 //
 // A row that another transaction has locked would block its lane until that
@@ -38,7 +38,7 @@
 // one row made a whole statement fail: they split the batch. Only if Apply itself
 // returns an error, which applies to every group, is the batch split in halves
 // and sent again, until the failing group is alone with its error. This requires
-// an inner store that returns dipwell.ErrOutcomeUnknown whenever it may have
+// an inner store that returns store.ErrOutcomeUnknown whenever it may have
 // charged: such batches are never sent twice, nor are those that timed out.
 package coalesce
 

@@ -40,7 +40,7 @@ func (p *parser) limits(n *yaml.Node) {
 		return // the parent of a limit may be one with a mistake
 	}
 	for _, err := range store.CheckParents(p.Limits) {
-		if bad, ok := errors.AsType[*dipwell.LimitError](err); ok {
+		if bad, ok := errors.AsType[*dipwell.FieldError](err); ok {
 			p.failLimit(nodes[bad.Limit], err)
 		}
 	}
@@ -154,7 +154,7 @@ func (p *parser) adaptive(at limitNodes, n *yaml.Node) (a dipwell.Adaptive) {
 // failLimit adds a limit's error as a mistake of the setting that it names, if the
 // file has it, else of the limit. An error about a plan says which, and the setting.
 func (p *parser) failLimit(at limitNodes, err error) {
-	var bad *dipwell.LimitError
+	var bad *dipwell.FieldError
 	if !errors.As(err, &bad) {
 		p.Fail(at.item, at.where, "%v", err)
 		return

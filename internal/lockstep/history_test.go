@@ -416,7 +416,7 @@ func (h *history) anyLimit(name string) dipwell.Limit {
 	const day = 24 * time.Hour
 	l := dipwell.Limit{
 		Name:      name,
-		Algorithm: pick(h.Rand, dipwell.TokenBucket, dipwell.TokenBucket, dipwell.TokenBucket, dipwell.FixedWindow, dipwell.Interval, dipwell.LeakyBucket),
+		Algorithm: pick(h.Rand, store.TokenBucket, store.TokenBucket, store.TokenBucket, dipwell.FixedWindow, dipwell.Interval, dipwell.LeakyBucket),
 		Rate:      pick[int64](h.Rand, 1, 2, 3, 7, 10, 60, 1000, 1+h.Int64N(100)),
 		Period:    pick(h.Rand, time.Millisecond, time.Second, 7*time.Second, time.Minute, time.Minute, time.Hour, day, 30*day),
 		Burst:     pick[int64](h.Rand, 0, 1, 2, 5, 20, 1+h.Int64N(50), dipwell.NoBurst),
@@ -429,7 +429,7 @@ func (h *history) anyLimit(name string) dipwell.Limit {
 	switch l.Algorithm {
 	case dipwell.LeakyBucket:
 		l.Burst = 0
-	case dipwell.TokenBucket:
+	case store.TokenBucket:
 		switch h.IntN(12) { // the extremes
 		case 0:
 			l.Rate, l.Period, l.Burst = 1<<30, day, 0
@@ -446,7 +446,7 @@ func (h *history) anyLimit(name string) dipwell.Limit {
 		case 0:
 			l.Start, l.Period = pick(h.Rand, "06:00 Europe/Rome", "02:30 America/New_York", "00:00 Australia/Lord_Howe"), pick(h.Rand, day, 7*day)
 		case 1:
-			l.Start, l.Period = pick(h.Rand, "", "00:00 UTC", "23:59 Asia/Kathmandu"), pick(h.Rand, dipwell.Month, dipwell.Year, 3*dipwell.Month)
+			l.Start, l.Period = pick(h.Rand, "", "00:00 UTC", "23:59 Asia/Kathmandu"), pick(h.Rand, dipwell.Month, 12*dipwell.Month, 3*dipwell.Month)
 		}
 	}
 	return l

@@ -47,14 +47,13 @@ type answer struct {
 // classOf returns the class of an error, by a name that all sides share.
 func classOf(err error) string {
 	var field *dipwell.FieldError
-	var limit *dipwell.LimitError
 	switch {
 	case err == nil:
 		return ""
+	case errors.As(err, &field) && field.Limit != "":
+		return "definition"
 	case errors.As(err, &field):
 		return "field " + field.Field
-	case errors.As(err, &limit):
-		return "definition"
 	case errors.Is(err, dipwell.ErrReservation):
 		return "reservation"
 	case errors.Is(err, dipwell.ErrUnknownLimit):

@@ -194,7 +194,7 @@ func (l *lossy) Apply(ctx context.Context, b *store.Batch) error {
 	if l.apply {
 		_ = l.Store.Apply(ctx, b)
 	}
-	return dipwell.ErrOutcomeUnknown
+	return store.ErrOutcomeUnknown
 }
 
 // TestUnknownOutcomes checks that a call of unknown outcome may have happened

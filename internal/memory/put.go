@@ -8,7 +8,7 @@ import (
 // Put sets a key's row to one that another store returned under d, unless the
 // store holds a later row, or one of the same instant with as much or more used.
 // The records of a row that Put replaces give nothing back. Put returns
-// dipwell.ErrFull if the key is new and the store is full.
+// store.ErrFull if the key is new and the store is full.
 func (s *Store) Put(d *store.Definition, key string, row store.State) error {
 	for {
 		var p place

@@ -30,20 +30,20 @@ const (
 type Config struct {
 	// MaxKeys bounds the number of keys, over all limits. A key whose bucket is
 	// full needs no room. At the bound no key is evicted: calls for a new key fail
-	// with dipwell.ErrFull. Default DefaultMaxKeys.
+	// with store.ErrFull. Default DefaultMaxKeys.
 	MaxKeys int
 	// MaxReservations bounds the reservations that are not yet due, and what is
 	// withheld of those that were cancelled; one of several keys counts once for
 	// each. When it is reached calls that would make one more fail with
-	// dipwell.ErrFull. Default DefaultMaxReservations.
+	// store.ErrFull. Default DefaultMaxReservations.
 	MaxReservations int
 	// MaxHolds bounds the holds, among them those that have ended and whose records
 	// are kept for repeated calls; one of several keys counts once for each. At the
-	// bound calls that would make one more fail with dipwell.ErrFull. Default
+	// bound calls that would make one more fail with store.ErrFull. Default
 	// DefaultMaxHolds.
 	MaxHolds int
 	// MaxOverrides bounds the overrides, over all limits. At the bound setting one more
-	// fails with dipwell.ErrFull. Default DefaultMaxOverrides.
+	// fails with store.ErrFull. Default DefaultMaxOverrides.
 	MaxOverrides int
 	// Clock tells the time in µs since the Unix epoch. Default: the wall clock
 	// as it was when the store was made, and the monotonic clock from then on,

@@ -104,7 +104,7 @@ func (a *ask) status(st *pb.RateLimitResponse_DescriptorStatus, until *durationp
 // overridden returns the definition of the override that decided, or nil.
 func (a *ask) overridden() *store.Definition {
 	if a.d != nil {
-		if def := a.d.Definition(); def != nil && def.Override != nil {
+		if def := a.d.Definition; def != nil && def.Override != nil {
 			return def
 		}
 	}
@@ -176,7 +176,7 @@ func (a *ask) windowEnd(over bool) time.Duration {
 	if over && a.d.RetryAfter > 0 {
 		known = a.d.RetryAfter
 	}
-	def := a.d.Definition()
+	def := a.d.Definition
 	if every := time.Duration(def.Rule.Every) * time.Microsecond; known > 0 && every > 0 {
 		return (known-1)%every + 1
 	}

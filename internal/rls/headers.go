@@ -80,7 +80,7 @@ func addIETF(r *pb.RateLimitResponse, asks []ask) {
 		if d == nil {
 			continue
 		}
-		if all.Definition() == nil || !d.Allowed && (all.Allowed || d.Never || d.RetryAfter > all.RetryAfter) {
+		if all.Definition == nil || !d.Allowed && (all.Allowed || d.Never || d.RetryAfter > all.RetryAfter) {
 			limits := all.Limits
 			all = *d
 			all.Limits = limits

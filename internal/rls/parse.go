@@ -394,7 +394,7 @@ func planOfNone(mode store.Mode) store.Plans {
 // block has it.
 func (b *limitBlock) failLimit(n *yaml.Node, err error) {
 	setting, reason := "", err.Error()
-	if bad, ok := errors.AsType[*dipwell.LimitError](err); ok {
+	if bad, ok := errors.AsType[*dipwell.FieldError](err); ok {
 		setting, reason = bad.Field, bad.Reason
 	}
 	switch setting {

@@ -196,9 +196,9 @@ func (a *ask) count(common uint32, i int) error {
 	return nil
 }
 
-// in adds the index of the descriptor to a field error.
+// in adds the index of the descriptor to a field error about a call.
 func in(err error, i int) error {
-	if f, ok := errors.AsType[*dipwell.FieldError](err); ok {
+	if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Limit == "" {
 		return &dipwell.FieldError{Field: fmt.Sprintf("descriptors[%d].%s", i, f.Field), Reason: f.Reason}
 	}
 	return err
@@ -392,12 +392,12 @@ func (s *Service) refunds(ctx context.Context, d *domain, asks []ask, allowed bo
 // fail returns the status of an error. The text of a store's error is not sent,
 // because it may have the store's address.
 func fail(err error) error {
-	if _, ok := errors.AsType[*dipwell.FieldError](err); ok {
+	if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Limit == "" {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	switch {
-	case errors.Is(err, dipwell.ErrFull):
-		return status.Error(codes.Unavailable, dipwell.ErrFull.Error())
+	case errors.Is(err, store.ErrFull):
+		return status.Error(codes.Unavailable, store.ErrFull.Error())
 	case errors.Is(err, dipwell.ErrStore):
 		return status.Error(codes.Unavailable, dipwell.ErrStore.Error())
 	}

@@ -114,12 +114,9 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 	switch {
 	case errors.As(err, new(*dipwell.FieldError)):
 		f, _ := errors.AsType[*dipwell.FieldError](err)
-		if status, field = http.StatusBadRequest, f.Field; errors.Is(err, dipwell.ErrUnknownPlan) {
+		if status, field = http.StatusBadRequest, f.Field; errors.Is(err, store.ErrUnknownPlan) {
 			status = http.StatusNotFound
 		}
-	case errors.As(err, new(*dipwell.LimitError)):
-		f, _ := errors.AsType[*dipwell.LimitError](err)
-		status, field = http.StatusBadRequest, f.Field
 	case errors.Is(err, dipwell.ErrUnknownLimit):
 		status, field = http.StatusNotFound, "limit"
 	case errors.Is(err, dipwell.ErrReservation):
@@ -145,7 +142,7 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 	default:
 		status = http.StatusServiceUnavailable
 		switch {
-		case a.tells, errors.Is(err, dipwell.ErrFull):
+		case a.tells, errors.Is(err, store.ErrFull):
 		case errors.Is(err, store.ErrNoSpace):
 			detail = store.ErrNoSpace.Error()
 		default:

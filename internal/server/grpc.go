@@ -224,7 +224,7 @@ func grpcError(err error) error {
 		return status.Error(codes.Unavailable, err.Error())
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, dipwell.ErrStore):
 		return status.FromContextError(err).Err()
-	case errors.Is(err, errNoOverride), errors.Is(err, dipwell.ErrUnknownLimit), errors.Is(err, dipwell.ErrUnknownPlan), errors.Is(err, dipwell.ErrUnknownHold):
+	case errors.Is(err, errNoOverride), errors.Is(err, dipwell.ErrUnknownLimit), errors.Is(err, store.ErrUnknownPlan), errors.Is(err, dipwell.ErrUnknownHold):
 		return status.Error(codes.NotFound, err.Error())
 	case errors.As(err, new(*dipwell.FieldError)):
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -232,8 +232,8 @@ func grpcError(err error) error {
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.Is(err, store.ErrNotSupported):
 		return status.Error(codes.Unimplemented, err.Error())
-	case errors.Is(err, dipwell.ErrFull):
-		return status.Error(codes.Unavailable, dipwell.ErrFull.Error())
+	case errors.Is(err, store.ErrFull):
+		return status.Error(codes.Unavailable, store.ErrFull.Error())
 	}
 	return status.Error(codes.Unavailable, dipwell.ErrStore.Error())
 }

@@ -106,7 +106,7 @@ func (a *api) failChange(w http.ResponseWriter, name string, err error) {
 // deleteLimit answers DELETE /v1/limits/{name}.
 func (a *api) deleteLimit(w http.ResponseWriter, r *http.Request) {
 	err := a.limiter.Drop(r.Context(), r.PathValue("name"), owner.API)
-	if parent, ok := errors.AsType[*dipwell.LimitError](err); ok { // of another limit
+	if parent, ok := errors.AsType[*dipwell.FieldError](err); ok { // of another limit
 		httplimit.Problem(w, http.StatusConflict, parent.Field, parent.Error())
 		return
 	}

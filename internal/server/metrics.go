@@ -151,7 +151,7 @@ func (m *metrics) observe(verb store.Verb, d *dipwell.Decision, err error, took 
 func (m *metrics) counted(d *dipwell.Decision, err error) bool {
 	if errors.Is(err, dipwell.ErrStore) {
 		m.storeErrors.Add(1)
-		if errors.Is(err, dipwell.ErrFull) {
+		if errors.Is(err, store.ErrFull) {
 			m.full.Add(1)
 		}
 	} else if err != nil {

@@ -34,7 +34,7 @@ type watch struct {
 // add counts a decision. It is on the hot path.
 func (w *watch) add(d *dipwell.Decision) {
 	limit := d.Limit
-	if def := d.Definition(); def != nil {
+	if def := d.Definition; def != nil {
 		limit = def.Name // d.Limit may refer to a larger text of the caller
 	}
 	w.all.Add(limit, d.Key)
