@@ -17,8 +17,8 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/internal/replay"
 	"github.com/dipwell/dipwell/internal/suggest"
-	"github.com/dipwell/dipwell/replay"
 )
 
 // ReplayCmd decides an access log by limits, in virtual time.

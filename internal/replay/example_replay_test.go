@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/replay"
+	"github.com/dipwell/dipwell/internal/replay"
 )
 
 // Three requests within a second, and one a minute later, under a limit of two

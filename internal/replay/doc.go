@@ -6,4 +6,4 @@
 // sorted, on disk if it is large.
 package replay
 
-//go:generate go run ../cmd/dipwell replay --log ../testdata/access.log --limit page=12/1m,burst=15 --plot ../docs/img/replay.png
+//go:generate go run ../../cmd/dipwell replay --log ../../testdata/access.log --limit page=12/1m,burst=15 --plot ../../docs/img/replay.png

@@ -24,7 +24,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-const exampleLog = "../testdata/access.log"
+const exampleLog = "../../testdata/access.log"
 
 func limit(t testing.TB, s string) dipwell.Limit {
 	t.Helper()
