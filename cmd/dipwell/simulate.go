@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"runtime/debug"
 	"slices"
 
 	"github.com/dipwell/dipwell/internal/simulate"
@@ -44,7 +43,6 @@ func (c *SimulateCmd) Run(e *env) error {
 		}
 		return c.end(e.stdout, r, 1)
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(400)) // a history is a few megabytes, most of them garbage
 	r, err := simulate.All(e.ctx, c.Seeds, o)
 	if err != nil {
 		return err

@@ -33,6 +33,8 @@ type key struct {
 	remaining int64   // in the store, as it answered last
 	def       *store.Definition
 	seen      int64 // ns: of the last call that asked the store
+	tight     int64 // ns: until then calls that ask the store wait for each other, because it has refused one
+	flight    *flight
 	atLeast   int64 // tokens of the next request, because the last chunk was used up early
 }
 
@@ -80,6 +82,9 @@ func (s *Store) learn(k *key, op *store.Op) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.remaining = op.Remaining
+	if !op.Allowed {
+		k.tight = mono + int64(op.Def.Lease)
+	}
 	if overridden(op) {
 		k.notBefore = max(k.notBefore, mono+recheck)
 	}

@@ -15,6 +15,10 @@
 // Take of one key by the limit itself: other verbs, floors, plans, and calls of several
 // limits. A key with an override is not leased, once an answer of the store has shown it.
 //
+// For a lease after the store has refused a call of a key, one call of it asks the store
+// at a time, and others wait for its answer, each for two at most: calls that find no
+// tokens come at the same time, and one answer does for most of them.
+//
 // A key is leased while at least 20 calls in τ ask for it: an average over about 5 τ. Then
 // the process asks for what its own calls take in τ/2, at most a quarter of what comes
 // back in τ or half of what is left, whichever is more, and for the next such chunk once
@@ -52,6 +56,7 @@ type Config struct {
 	Wall  func() int64                    // in ns since the Unix epoch; default this machine's clock
 	Go    func(f func())                  // starts background work; default a goroutine
 	After func(d time.Duration, f func()) // calls f in the background after d; default a timer
+	Gate  func() Gate                     // makes a gate; default one of a channel
 	// Stripes bounds the parts of a chunk from which processors take at once. Default: one each.
 	Stripes int
 }
@@ -64,6 +69,7 @@ type Store struct {
 	clock    *clock
 	run      func(f func())
 	after    func(d time.Duration, f func())
+	gate     func() Gate
 	stripes  int
 	table    table
 
@@ -85,7 +91,7 @@ func New(inner store.Store, c Config) (*Store, error) {
 		return nil, errors.New("lease: the inner store is nil")
 	}
 	ab := store.AbilitiesOf(inner)
-	s := &Store{inner: inner, holds: ab.Holds, clock: systemClock(), run: c.Go, after: c.After, stripes: c.Stripes, table: newTable()}
+	s := &Store{inner: inner, holds: ab.Holds, clock: systemClock(), run: c.Go, after: c.After, gate: c.Gate, stripes: c.Stripes, table: newTable()}
 	if ab.Limits != nil {
 		s.registry = ab.Limits.Registry()
 	}
@@ -97,6 +103,9 @@ func New(inner store.Store, c Config) (*Store, error) {
 	}
 	if s.after == nil {
 		s.after = func(d time.Duration, f func()) { time.AfterFunc(d, f) }
+	}
+	if s.gate == nil {
+		s.gate = func() Gate { return make(gate) }
 	}
 	s.idle.L = &s.mu
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -181,19 +190,23 @@ func (s *Store) takeOne(ctx context.Context, b *store.Batch, g *store.Group, op 
 	if k == nil {
 		return s.inner.Apply(ctx, b)
 	}
-	asked := op.Def
-	if c, at := s.take(k, asked, op.Cost); c != nil {
-		op.Asked = nil
-		op.Answer = store.Answer{Allowed: true, Source: store.SourceLease, Granted: op.Cost, Remaining: c.remaining, Reset: c.reset(at)}
-		g.Err, g.Allowed, g.Reserved = nil, true, false
+	if s.fromLease(k, g, op) {
 		return nil
 	}
-	s.missed(k, asked, op.Cost)
-	err := s.inner.Apply(ctx, b)
-	if err == nil && g.Err == nil {
-		s.learn(k, op)
+	s.missed(k, op.Def, op.Cost)
+	return s.ask(ctx, k, b, g, op)
+}
+
+// fromLease answers a Take from a lease, if there are tokens.
+func (s *Store) fromLease(k *key, g *store.Group, op *store.Op) bool {
+	c, at := s.take(k, op.Def, op.Cost)
+	if c == nil {
+		return false
 	}
-	return err
+	op.Asked = nil
+	op.Answer = store.Answer{Allowed: true, Source: store.SourceLease, Granted: op.Cost, Remaining: c.remaining, Reset: c.reset(at)}
+	g.Err, g.Allowed, g.Reserved = nil, true, false
+	return true
 }
 
 // quick is store.Abilities.Quick. A key that it finds was checked before.

@@ -50,6 +50,7 @@ type remote struct {
 	store.Store
 	there, back func() time.Duration // how long a request and its answer take
 	fail        error                // that calls get although they were decided
+	err         error                // that all calls get
 
 	mu   sync.Mutex
 	ops  []store.Op // as answered
@@ -67,6 +68,9 @@ func (r *remote) Apply(ctx context.Context, b *store.Batch) error {
 	}
 	r.mu.Unlock()
 	time.Sleep(r.back())
+	if r.err != nil {
+		return r.err
+	}
 	if r.fail != nil && b.Groups[0].Ops[0].Verb != store.VerbTake {
 		return r.fail
 	}
@@ -525,12 +529,13 @@ func TestProcesses(t *testing.T) {
 		name string
 		debt string
 		load []float64 // of each process, in parts of the rate
+		most float64   // trips of a process in a lease
 	}{
-		{"equals, ahead", "", []float64{.3125, .3125, .3125, .3125}},
-		{"equals", ",max_debt=0", []float64{.3125, .3125, .3125, .3125}},
-		{"one asks for more, ahead", "", []float64{.054, .054, .054, 1.087}},
-		{"one asks for more", ",max_debt=0", []float64{.054, .054, .054, 1.087}},
-		{"below the limit", "", []float64{.2, .2, .2, .2}},
+		{"equals, ahead", "", []float64{.3125, .3125, .3125, .3125}, 6},
+		{"equals", ",max_debt=0", []float64{.3125, .3125, .3125, .3125}, 180},
+		{"one asks for more, ahead", "", []float64{.054, .054, .054, 1.087}, 6},
+		{"one asks for more", ",max_debt=0", []float64{.054, .054, .054, 1.087}, 75},
+		{"below the limit", "", []float64{.2, .2, .2, .2}, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
@@ -571,7 +576,11 @@ func TestProcesses(t *testing.T) {
 						granted++
 					}
 				}
-				t.Logf("takes granted: %d; trips a lease and process: %.1f", granted, float64(len(w.remote.ops))/float64(10*seconds*len(c.load)))
+				trips := float64(len(w.remote.ops)) / float64(10*seconds*len(c.load))
+				t.Logf("takes granted: %d; trips a lease and process: %.1f", granted, trips)
+				if trips > c.most {
+					t.Errorf("%.1f trips a lease and process; want at most %.0f", trips, c.most)
+				}
 				t.Logf("granted %v, in all %d; most %0.f above the rate; %d requests, %d ahead, %d takes", got, all, g.most(rate), requests, ahead, takes)
 				if most := g.most(rate); most > burst {
 					t.Errorf("%0.f granted above the rate, and the burst is %d", most, burst)

@@ -169,10 +169,13 @@ func (n *node) looks(g *store.Group) []look {
 }
 
 func (n *node) recordOf(g *store.Group) *record {
-	if g.Hold != nil {
+	switch {
+	case g.Hold != nil:
 		return n.records[g.Hold.ID]
+	case g.Cancel:
+		return n.records[g.ID.String()]
 	}
-	return n.records[g.ID.String()]
+	return nil
 }
 
 // checkDecision looks at a group that was decided. before has its rows.
@@ -399,6 +402,7 @@ func (n *node) settled(g *store.Group, m *message) {
 // was set back since, what is in use is not known.
 func (g *grant) extended(expires int64) {
 	if g.ended {
+		g.ends = expires
 		g.node.book(g.k.limit, g.k.key).level.off = true
 		return
 	}

@@ -157,7 +157,7 @@ func (h *history) drawLimits(r *rand.Rand) {
 // drawStep draws a step. It draws the same numbers whatever faults are active.
 func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string]bool) step {
 	s := step{id: id, at: r.Int64N(length), process: r.IntN(h.processes), key: string(rune('a' + r.IntN(2))), limit: h.limits[r.IntN(len(h.limits))].Name,
-		cost: 1 + r.Int64N(4), n: 1 + r.IntN(20), gap: 100 + r.Int64N(20_000), span: 1000 + r.Int64N(300_000), rate: 2 + r.Int64N(200)}
+		cost: 1 + r.Int64N(4), n: 1 + r.IntN(14), gap: 100 + r.Int64N(20_000), span: 1000 + r.Int64N(300_000), rate: 2 + r.Int64N(200)}
 	if r.IntN(8) == 0 {
 		s.cost += r.Int64N(40)
 	}
@@ -166,11 +166,11 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 	if plan := []string{"pro", "small", "staff", "banned", "", "", "", "", "", ""}[r.IntN(10)]; s.limit == "bucket" && h.planned {
 		s.plan = plan
 	}
-	s.both, s.patient, s.extend, s.times = r.IntN(4) == 0, r.IntN(3) == 0, r.IntN(3) == 0, 1+r.IntN(2)
+	s.both, s.patient, s.extend, s.times = r.IntN(4) == 0, r.IntN(8) == 0, r.IntN(3) == 0, 1+r.IntN(2)
 	if r.IntN(4) == 0 {
 		s.back = 0
 	}
-	many := 40 + r.IntN(200)
+	many := 40 + r.IntN(100)
 	fault := r.IntN(10)
 	pick, which := r.IntN(100), r.IntN(100)
 	switch {

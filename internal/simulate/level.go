@@ -26,6 +26,7 @@ type level struct {
 	list   []entry
 	over   *overridden // the override of the key, or nil
 
+	hasRow   bool     // the key had a row when it was last checked
 	off      bool     // unknown until the row is full or reset
 	atMost   bool     // the row may have more in use
 	rounding int64    // parts by which the row may have more in use
@@ -194,7 +195,7 @@ func (l *level) isFixed() bool {
 	return l.rates().plans[plan] > 0
 }
 
-func (l *level) isEmpty() bool { return l.before == 0 && len(l.list) == 0 }
+func (l *level) isEmpty() bool { return l.before == 0 && len(l.list) == 0 && !l.hasRow }
 
 // expire takes from the level what holds gave back that have expired at now.
 func (l *level) expire(now int64) {
@@ -308,6 +309,7 @@ func (n *node) checkLevel(k at, why string) {
 		l.clear()
 		return
 	}
+	l.hasRow = true
 	if l.off {
 		return
 	}

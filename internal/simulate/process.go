@@ -57,6 +57,7 @@ func (p *process) begin() {
 			Wall:    func() int64 { return (epoch + p.w.now + p.skew) * 1000 },
 			Go:      p.background,
 			After:   func(d time.Duration, f func()) { p.unlessCrashed(d.Microseconds()+1, f) },
+			Gate:    func() lease.Gate { return &gate{p: p} },
 			Stripes: 1, // which processor runs is not in the seed
 		}); err != nil {
 			panic(err)
@@ -125,7 +126,7 @@ const patience = 400_000
 // Apply sends the batch to the store, and waits for its answer.
 func (l link) Apply(_ context.Context, b *store.Batch) error {
 	w, t := l.p.w, l.p.w.task
-	m := &message{w: w, t: t, p: l.p, groups: copyGroups(b.Groups)}
+	m := &message{w: w, t: t, p: l.p, groups: copyGroups(b.Groups)} // the store may decide it after the caller has left
 	m.send()
 	w.after(patience, func() {
 		l.p.deliver(func() { m.answer(nil, store.ErrOutcomeUnknown) })
@@ -173,6 +174,7 @@ type message struct {
 	t      *task
 	p      *process
 	groups []store.Group // as sent
+	copies int           // of it that may arrive
 	reply  []store.Group
 	done   bool
 	err    error
@@ -187,11 +189,11 @@ type fate struct {
 
 func (m *message) send() {
 	r, f := m.t.rng, &m.w.faults
-	copies := 1
+	m.copies = 1
 	if f.happens(r, f.duplicates) && !m.t.ask { // nobody may repeat a Refund
-		copies = 2
+		m.copies = 2
 	}
-	for i := range copies {
+	for i := range m.copies {
 		x := fate{there: f.delay(r), back: f.delay(r), lost: f.happens(r, f.lost), answerIsLost: f.happens(r, f.lostAnswers)}
 		switch {
 		case m.p.cut > m.w.now:
@@ -211,7 +213,10 @@ func (m *message) arrive(x fate, again bool) {
 		w.at(until, func() { m.arrive(x, again) })
 		return
 	}
-	groups := copyGroups(m.groups)
+	groups := m.groups
+	if m.copies > 1 {
+		groups = copyGroups(groups)
+	}
 	if again {
 		w.tracef("process %d: the next request is there twice", m.p.id)
 	}
@@ -274,7 +279,8 @@ func (m *message) answer(groups []store.Group, err error) {
 // call makes call i of a step.
 func (p *process) call(s *step, i int) {
 	p.w.start(p, p.w.random(s.id, i), false, func(t *task) {
-		b := p.batch(s, t, i)
+		var b store.Batch
+		p.batch(s, t, i, &b)
 		for try := 0; ; try++ {
 			err := p.apply(&b)
 			g := &b.Groups[0]
@@ -291,14 +297,15 @@ func (p *process) call(s *step, i int) {
 				return
 			}
 			p.later(t, op.Retry)
-			b = p.batch(s, t, i)
+			p.batch(s, t, i, &b)
 		}
 	})
 }
 
-// batch returns the call of a step.
-func (p *process) batch(s *step, t *task, i int) (b store.Batch) {
-	g := store.Group{Ops: []store.Op{{Def: p.definition(s), Key: s.key, Verb: s.verb, Cost: s.cost}}}
+// batch makes b call i of a step.
+func (p *process) batch(s *step, t *task, i int, b *store.Batch) {
+	g, op := b.Single()
+	*op = store.Op{Def: p.definition(s), Key: s.key, Verb: s.verb, Cost: s.cost}
 	if s.both {
 		g.Ops = append(g.Ops, store.Op{Def: p.defs["window"], Key: s.key, Verb: s.verb, Cost: 1})
 	}
@@ -309,8 +316,6 @@ func (p *process) batch(s *step, t *task, i int) (b store.Batch) {
 	if s.kind == holds {
 		g.Hold = &store.HoldCall{ID: fmt.Sprintf("%d.%d", s.id, i), TTL: s.span}
 	}
-	b.Groups = []store.Group{g}
-	return b
 }
 
 // giveBack settles a hold or cancels a reservation, as the step says.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -88,8 +89,10 @@ func (h history) play(trace func(line string)) *Result {
 }
 
 // All plays the histories of the seeds from 0 to n-1 on all processors. It returns
-// the sum of their results, or the first that fails a check, shrunk.
+// the sum of their results, or the first that fails a check, shrunk. Meanwhile the
+// garbage collector runs rarely.
 func All(ctx context.Context, n int, o Options) (*Result, error) {
+	defer debug.SetGCPercent(debug.SetGCPercent(3000)) // a history is a few megabytes, most of them garbage
 	var next, failed atomic.Int64
 	failed.Store(int64(n))
 	sum := &Result{Lost: map[string]int64{}}

@@ -12,6 +12,7 @@ type world struct {
 	queue queue
 	seq   uint64
 	task  *task // the one that runs
+	idle  []*coroutine
 
 	history
 	node  *node
@@ -52,6 +53,9 @@ func (w *world) run() {
 			}
 			t.stop()
 		}
+	}
+	for _, c := range w.idle {
+		c.stop()
 	}
 }
 
@@ -120,10 +124,16 @@ func (q *queue) pop() event {
 // A task is a call, or the background work of a process. It runs in a coroutine until
 // it waits.
 type task struct {
-	w     *world
-	p     *process
-	rng   *rand.Rand // its own, so that dropping another step does not change it
-	ask   bool       // in the background of a decorator, not for a caller
+	w   *world
+	p   *process
+	rng *rand.Rand // its own, so that dropping another step does not change it
+	ask bool       // in the background of a decorator, not for a caller
+	on  *coroutine
+}
+
+// A coroutine runs one task after another. The next one has a stack that has grown.
+type coroutine struct {
+	run   func()
 	yield func(struct{}) bool
 	next  func() (struct{}, bool)
 	stop  func()
@@ -134,36 +144,57 @@ type stopped struct{}
 
 // start runs f as a task of a process now, until it waits.
 func (w *world) start(p *process, rng *rand.Rand, ask bool, f func(t *task)) {
-	t := &task{w: w, p: p, rng: rng, ask: ask}
-	t.next, t.stop = iter.Pull(func(yield func(struct{}) bool) {
-		defer func() {
-			if r := recover(); r != nil {
-				if _, ok := r.(stopped); !ok {
-					panic(r)
-				}
-			}
-		}()
-		t.yield = yield
-		f(t)
-	})
+	t := &task{w: w, p: p, rng: rng, ask: ask, on: w.coroutine()}
+	t.on.run = func() { f(t) }
 	p.tasks[t] = struct{}{}
 	t.resume()
 }
 
-// resume runs a task until it waits again or ends.
-func (t *task) resume() {
-	before := t.w.task
-	t.w.task = t
-	_, more := t.next()
-	t.w.task = before
-	if !more {
-		delete(t.p.tasks, t)
+// coroutine returns a coroutine that runs no task.
+func (w *world) coroutine() *coroutine {
+	if n := len(w.idle); n > 0 {
+		c := w.idle[n-1]
+		w.idle = w.idle[:n-1]
+		return c
+	}
+	c := &coroutine{}
+	c.next, c.stop = iter.Pull(c.runAll)
+	return c
+}
+
+// runAll runs tasks until it is stopped, by a crash or at the end of the history.
+func (c *coroutine) runAll(yield func(struct{}) bool) {
+	defer func() {
+		if r := recover(); r != nil {
+			if _, ok := r.(stopped); !ok {
+				panic(r)
+			}
+		}
+	}()
+	c.yield = yield
+	for more := true; more; more = yield(struct{}{}) {
+		c.run()
+		c.run = nil
 	}
 }
 
+// resume runs a task until it waits again or ends.
+func (t *task) resume() {
+	w, before := t.w, t.w.task
+	w.task = t
+	t.on.next()
+	if w.task = before; t.on.run == nil {
+		delete(t.p.tasks, t)
+		w.idle = append(w.idle, t.on)
+	}
+}
+
+// stop ends a task that waits.
+func (t *task) stop() { t.on.stop() }
+
 // wait suspends the task that runs until it is resumed.
 func (t *task) wait() {
-	if !t.yield(struct{}{}) {
+	if !t.on.yield(struct{}{}) {
 		panic(stopped{})
 	}
 }

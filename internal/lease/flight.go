@@ -1,0 +1,112 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/store"
+)
+
+// A Gate lets calls wait until it is opened, once.
+type Gate interface {
+	Wait(ctx context.Context) error // returns the context's error if that ends first
+	Open()
+}
+
+type gate chan struct{}
+
+func (g gate) Open() { close(g) }
+
+func (g gate) Wait(ctx context.Context) error {
+	select {
+	case <-g:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// A flight is a call of a key on its way to the store. What is below gate is set before
+// that is opened.
+type flight struct {
+	gate            Gate
+	asked           *store.Definition
+	refused, failed bool
+	op              store.Op // as refused
+}
+
+// ask asks the store for a call that no lease could answer. For a lease after the store
+// has refused a call of the key, one call asks at a time, and the others wait for its
+// answer. Then they take from a lease, if there is a new one, or are the next to ask. A
+// refusal is also the answer of those that came before the refused call was sent and cost
+// as much. A call waits for two others at most, and for none once the store has failed.
+func (s *Store) ask(ctx context.Context, k *key, b *store.Batch, g *store.Group, op *store.Op) error {
+	asked := op.Def
+	for waited := range 2 {
+		f, first := s.join(k)
+		if f == nil {
+			break
+		}
+		if first {
+			return s.fly(ctx, k, f, b)
+		}
+		if err := f.gate.Wait(ctx); err != nil {
+			return fmt.Errorf("%w: not sent and not charged: %w", store.ErrStore, err)
+		}
+		if s.fromLease(k, g, op) {
+			return nil
+		}
+		if f.failed {
+			break
+		}
+		if waited > 0 && f.refused && f.asked == asked && f.op.Cost == op.Cost {
+			op.Def = f.op.Def
+			algebra.CopyAnswer(op, &f.op)
+			g.Err, g.Allowed, g.Reserved = nil, false, false
+			return nil
+		}
+	}
+	return s.send(ctx, k, b)
+}
+
+// join returns the flight of a key and whether it is the caller's own, or nil if the key
+// was not refused lately.
+func (s *Store) join(k *key) (f *flight, first bool) {
+	mono, _ := s.clock.now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if mono >= k.tight {
+		return nil, false
+	}
+	if k.flight == nil {
+		k.flight, first = &flight{gate: s.gate()}, true
+	}
+	return k.flight, first
+}
+
+// fly sends the call of a flight.
+func (s *Store) fly(ctx context.Context, k *key, f *flight, b *store.Batch) error {
+	defer func() {
+		k.mu.Lock()
+		k.flight = nil
+		k.mu.Unlock()
+		f.gate.Open()
+	}()
+	g := &b.Groups[0]
+	f.asked = g.Ops[0].Def
+	err := s.send(ctx, k, b)
+	if f.failed = err != nil || g.Err != nil; !f.failed && !g.Allowed {
+		f.op, f.refused = g.Ops[0], true
+	}
+	return err
+}
+
+// send sends a call to the store, and remembers what the answer says of the key.
+func (s *Store) send(ctx context.Context, k *key, b *store.Batch) error {
+	err := s.inner.Apply(ctx, b)
+	if g := &b.Groups[0]; err == nil && g.Err == nil {
+		s.learn(k, &g.Ops[0])
+	}
+	return err
+}

@@ -1,0 +1,145 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+const few = "api=20/1s,burst=20,lease=20ms,max_debt=0"
+
+// refused takes all tokens of a key of few, and waits until the refusal is forgotten and
+// one token has come back, but not longer than a lease.
+func (p *process) refused() {
+	p.Helper()
+	for range 19 {
+		p.take(1)
+	}
+	time.Sleep(45*time.Millisecond - 20*2*time.Millisecond)
+	if d := p.take(1); d.Allowed || d.RetryAfter > 9*time.Millisecond {
+		p.Fatalf("%+v", d)
+	}
+	time.Sleep(8 * time.Millisecond)
+}
+
+// takes returns how many Takes the store decided.
+func (w *world) takes() int {
+	n, _ := w.remote.verbs(store.VerbTake)
+	return n
+}
+
+// Of calls that come at the same time after a refusal one asks at a time, until one is
+// refused: that is the answer of all.
+func TestCallsWaitForAnAnswer(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p := w.start(few)
+		p.refused()
+		before, began := w.takes(), time.Now()
+		var granted atomic.Int64
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() {
+				d := p.take(1)
+				if d.Allowed {
+					granted.Add(1)
+				} else if d.RetryAfter <= 0 || d.Capacity != 19 {
+					t.Errorf("%+v", d)
+				}
+			})
+		}
+		wg.Wait()
+		if n := w.takes() - before; n != 2 || granted.Load() != 1 || time.Since(began) > 4*time.Millisecond {
+			t.Errorf("%d trips in %v, %d granted", n, time.Since(began), granted.Load())
+		}
+		p.close()
+	})
+}
+
+// A refusal is not the answer of a call that came after it was sent, nor of a cheaper one.
+func TestRefusalOfEarlierCall(t *testing.T) {
+	for name, c := range map[string]struct {
+		cost  int64
+		after time.Duration
+		trips int
+	}{
+		"as much, later": {2, 500 * time.Microsecond, 1}, // the deny cache answers
+
+		"less": {1, 500 * time.Microsecond, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				p := w.start(few)
+				p.refused()
+				before := w.takes()
+				var wg sync.WaitGroup
+				wg.Go(func() { p.take(2) })
+				time.Sleep(c.after)
+				if d := p.take(c.cost); d.Source == store.SourceStore != (c.trips == 2) || d.Allowed != (c.cost == 1) {
+					t.Errorf("%+v", d)
+				}
+				wg.Wait()
+				if n := w.takes() - before; n != c.trips {
+					t.Errorf("%d trips", n)
+				}
+				p.close()
+			})
+		})
+	}
+}
+
+// A call that waits for the answer of another leaves when its context ends, and was not
+// sent.
+func TestWaitingCallLeaves(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p := w.start(few)
+		p.refused()
+		before, began := w.takes(), time.Now()
+		w.remote.there = func() time.Duration { return time.Second }
+		var wg sync.WaitGroup
+		wg.Go(func() { p.take(1) })
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(w.Context(), 5*time.Millisecond)
+		defer cancel()
+		if _, err := p.l.Take(ctx, p.name, p.key, 1); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != 5*time.Millisecond {
+			t.Errorf("it left after %v", took)
+		}
+		wg.Wait()
+		if n := w.takes() - before; n != 1 {
+			t.Errorf("%d trips", n)
+		}
+		p.close()
+	})
+}
+
+// When the store fails, calls that wait ask at once rather than one after another.
+func TestWaitingCallsOfFailure(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p := w.start(few)
+		p.refused()
+		w.remote.err = errors.New("down")
+		began := time.Now()
+		var failed atomic.Int64
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				if _, err := p.l.Take(w.Context(), p.name, p.key, 1); err != nil {
+					failed.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if took := time.Since(began); took != 4*time.Millisecond || failed.Load() != 20 {
+			t.Errorf("%d calls failed after %v", failed.Load(), took)
+		}
+		p.close()
+	})
+}
