@@ -289,7 +289,7 @@ comment on function dipwell_internal.parse_per is
     'The µs of a period as format_per writes it, or -months.';
 
 create function dipwell_internal.settings_of(d dipwell.limits) returns text language sql stable as
-$$ select jsonb_strip_nulls(jsonb_build_object('name', d.name, 'algorithm', d.algorithm, 'rate', nullif(d.rate, 0)::text, 'per', nullif(d.per, '0s'), 'burst', d.burst::text,
+$$ select jsonb_strip_nulls(jsonb_build_object('name', d.name, 'algorithm', d.algorithm, 'rate', nullif(d.rate, 0)::text, 'per', nullif(nullif(d.per, '0s'), ''), 'burst', d.burst::text,
     'max_debt', case d.max_debt when -1 then 'unlimited' else d.max_debt::text end, 'max_charge', d.max_charge::text, 'start', nullif(d.start, ''), 'plans', d.plans,
     'lease', dipwell_internal.format_per(nullif(d.lease_us, 0)), 'shards', nullif(d.shards, 0)::text))::text $$;
 comment on function dipwell_internal.settings_of is

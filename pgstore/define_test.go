@@ -1,0 +1,137 @@
+package pgstore_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"pgregory.net/rapid"
+
+	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
+)
+
+// TestDefinedInSQL defines limits by dipwell.define, with each of its arguments, and has
+// a new program read them: it must know them as if it had defined them, with the same
+// rule. To define one again changes nothing.
+func TestDefinedInSQL(t *testing.T) {
+	pool := newPool(t)
+	var untried []string
+	err := pool.QueryRow(t.Context(), "select proargnames from pg_proc where oid = 'dipwell.define'::regproc").Scan(&untried)
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(t, pool, "select dipwell.define('above', 1, interval '1 hour'), dipwell.define('all slots', burst => 9, algorithm => 'concurrency')")
+	rapid.Check(t, func(rt *rapid.T) {
+		l := drawLimit(rt)
+		d, err := store.NewDefinition(l)
+		if err != nil {
+			rt.Skip(err)
+		}
+		var args []string
+		for _, s := range l.Explicit() {
+			args = append(args, s[0]+" => "+sqlArgument(s[0], s[1]))
+			untried = slices.DeleteFunc(untried, func(name string) bool { return name == s[0] })
+		}
+		call := fmt.Sprintf("select dipwell.define(%s)", strings.Join(args, ", "))
+		for range 2 {
+			if _, err = pool.Exec(t.Context(), call); err == nil {
+				err = checkKnown(t, pool, d)
+			}
+			if err != nil {
+				rt.Fatalf("%s: %v", call, err)
+			}
+		}
+		must(t, pool, "select dipwell.drop('login')")
+	})
+	if len(untried) > 0 {
+		t.Errorf("arguments of dipwell.define that no limit had: %v", untried)
+	}
+}
+
+func drawLimit(t *rapid.T) store.Limit {
+	l := store.Limit{
+		Name:      "login",
+		Algorithm: store.Algorithm(rapid.IntRange(0, 4).Draw(t, "algorithm")),
+		OnChange:  store.ChangePolicy(rapid.IntRange(0, 2).Draw(t, "on_change")),
+		Mode:      store.Mode(rapid.IntRange(0, 3).Draw(t, "mode")),
+		OnExpire:  store.ExpiryPolicy(rapid.IntRange(0, 1).Draw(t, "on_expire")),
+		Burst:     rapid.Int64Range(1, 500).Draw(t, "burst"),
+	}
+	some := func(what string) bool { return rapid.IntRange(0, 2).Draw(t, what) == 0 }
+	if l.Algorithm != store.Concurrency {
+		l.Rate = rapid.Int64Range(1, 100).Draw(t, "rate")
+		l.Period = rapid.SampledFrom([]time.Duration{time.Second, time.Minute, 90 * time.Minute, 24 * time.Hour, store.Month, store.Year}).Draw(t, "per")
+	}
+	if some("debt") {
+		l.MaxDebt = rapid.SampledFrom([]int64{store.NoDebt, store.UnlimitedDebt, 7}).Draw(t, "max_debt")
+	}
+	if some("grid") {
+		l.Start = rapid.SampledFrom([]string{"0s", "1h30m", "06:00 Europe/Rome"}).Draw(t, "start")
+	}
+	if some("plans") {
+		l.Plans = store.NewPlans(store.Plan{Name: "pro", Burst: 1000}, store.Plan{Name: "free", Mode: store.Shadow}, store.Plan{Name: "vip", Mode: store.Unlimited})
+	}
+	if some("ttl") {
+		l.TTL = time.Duration(rapid.Int64Range(1, 3600).Draw(t, "seconds")) * time.Second
+	}
+	switch rapid.IntRange(0, 5).Draw(t, "kind") {
+	case 0:
+		l.Parent = "above"
+		if l.Algorithm == store.Concurrency {
+			l.Parent = "all slots"
+		}
+	case 1:
+		l.Parts = rapid.Int64Range(1, 16).Draw(t, "parts")
+	case 2:
+		l.Shards, l.MaxDebt = rapid.Int64Range(2, 8).Draw(t, "shards"), 0
+	case 3:
+		l = store.Limit{Name: l.Name, Rate: 1000, Period: time.Second, Burst: 100 + l.Burst, MaxDebt: l.MaxDebt, Lease: 20 * time.Millisecond}
+	}
+	return l
+}
+
+// sqlArgument returns a setting as the value of an argument of dipwell.define.
+func sqlArgument(name, text string) string {
+	switch name {
+	case "per", "ttl", "lease":
+		for suffix, unit := range map[string]string{"mo": " months", "y": " years"} {
+			if n, ok := strings.CutSuffix(text, suffix); ok {
+				return fmt.Sprintf("interval '%s%s'", n, unit)
+			}
+		}
+		return fmt.Sprintf("interval '%s'", text)
+	case "max_debt":
+		if text == "unlimited" {
+			return "-1"
+		}
+	}
+	return fmt.Sprintf("'%s'", text)
+}
+
+// checkKnown checks that a new program reads a limit that is defined so.
+func checkKnown(t *testing.T, pool *pgxpool.Pool, want *store.Definition) error {
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	defer func() { _ = s.Close() }()
+	got := s.Registry().Lookup(want.Name)
+	if got == nil {
+		return errors.New("no program can read it")
+	}
+	if a, b := fmt.Sprint(got.Explicit()), fmt.Sprint(want.Explicit()); a != b {
+		return fmt.Errorf("a program reads %s", a)
+	}
+	if a, b := ruleText(got.Rule), ruleText(want.Rule); a != b || got.Number != 1 {
+		return fmt.Errorf("a program reads version %d, %s; want %s", got.Number, a, b)
+	}
+	return nil
+}
+
+func ruleText(r store.Rule) string {
+	spec := r.Calendar.Spec()
+	r.Calendar = nil
+	return fmt.Sprintf("%+v %+v", r, spec)
+}
