@@ -303,7 +303,7 @@ func appendSetting(b []byte, s [2]string) []byte {
 // plainJSON reports whether a setting's value is a number or a boolean.
 func plainJSON(name, value string) bool {
 	switch name {
-	case "rate", "burst", "max_debt", "max_charge", "parts", "floor", "ceiling", "quantile", "errors":
+	case "rate", "burst", "max_debt", "max_charge", "parts", "shards", "floor", "ceiling", "quantile", "errors":
 		return value != "unlimited"
 	}
 	return name == "auth" || name == "callable"
