@@ -65,7 +65,7 @@ func drawLimit(t *rapid.T) store.Limit {
 	some := func(what string) bool { return rapid.IntRange(0, 2).Draw(t, what) == 0 }
 	if l.Algorithm != store.Concurrency {
 		l.Rate = rapid.Int64Range(1, 100).Draw(t, "rate")
-		l.Period = rapid.SampledFrom([]time.Duration{time.Second, time.Minute, 90 * time.Minute, 24 * time.Hour, store.Month, store.Year}).Draw(t, "per")
+		l.Period = rapid.SampledFrom([]time.Duration{time.Second, time.Minute, 90 * time.Minute, 24 * time.Hour, store.Month, 12 * store.Month}).Draw(t, "per")
 	}
 	if some("debt") {
 		l.MaxDebt = rapid.SampledFrom([]int64{store.NoDebt, store.UnlimitedDebt, 7}).Draw(t, "max_debt")
