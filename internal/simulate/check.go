@@ -38,6 +38,9 @@ type grant struct {
 	ends    int64  // when that was
 	fate    string // heard, or the fault that lost it
 	node    *node
+
+	process  int   // that asked
+	returned int64 // of a chunk of a lease, tokens that were given back
 }
 
 const (
@@ -99,6 +102,8 @@ type book struct {
 	queue    int64    // when the last reservation is due, if nothing was given back since
 	number   uint32   // of the definition of that reservation
 	loosened []loosening
+
+	unsureReturns bool // which chunks of a lease were given back is not known
 }
 
 // A loosening is something after which a refusal of the key may be wrong.
@@ -231,7 +236,7 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 			n.reset(b, m)
 		case op.Verb == store.VerbRefund:
 			if op.Def.Lease > 0 {
-				n.w.refunded += op.Cost
+				n.checkReturn(op, m, b)
 			}
 			b.apart = true
 			b.loosen(n.w.now, m)
@@ -252,10 +257,29 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 	}
 }
 
+// checkReturn checks that a lease gives back tokens once, and no more of a chunk than
+// time has not returned since. A message that takes longer than a lease is apart: its
+// sender has stopped waiting for it.
+func (n *node) checkReturn(op *store.Op, m *message, b *book) {
+	n.w.refunded += op.Cost
+	if n.backs > 0 || n.w.now-m.sent > op.Def.Lease.Microseconds() {
+		b.unsureReturns = true
+	}
+	for _, g := range b.grants {
+		if g.process == m.p.id && g.taken-n.w.rates[op.Def.Name].versions[0].rate*(n.time()-g.at)/1e6-g.returned >= op.Cost {
+			g.returned += g.taken // nobody may give back what is left of it again
+			return
+		}
+	}
+	if !b.unsureReturns {
+		n.w.fail("return", "process %d gives back %d of %s %q, but has no chunk of which so many are neither given back nor returned by time", m.p.id, op.Cost, op.Def.Name, op.Key)
+	}
+}
+
 // granted enters a grant.
 func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *store.State) *grant {
 	n.w.taken += op.Granted
-	gr := &grant{k: b.level.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n}
+	gr := &grant{k: b.level.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n, process: m.p.id}
 	if g.Hold != nil {
 		gr.expires = g.Hold.Expires
 	}

@@ -45,10 +45,11 @@ type step struct {
 	settle  int64
 	rate    int64
 	plan    string
-	both    bool // a call takes from the limit "window" as well
-	patient bool // a refused call comes again when it was told to
-	extend  bool // a hold is extended before it is settled
-	times   int  // how often a hold is settled or a reservation cancelled
+	both    bool  // a call takes from the limit "window" as well
+	patient bool  // a refused call comes again when it was told to
+	rest    int64 // µs before the last third of the calls, which come at once: the first takes all that is there
+	extend  bool  // a hold is extended before it is settled
+	times   int   // how often a hold is settled or a reservation cancelled
 }
 
 // faults are how often the network fails, in 1/1000 of the messages.
@@ -176,6 +177,10 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 	switch {
 	case s.limit == "hot":
 		s.n, s.gap, s.cost, s.both, s.patient = many, 100+s.gap/10, 1+s.cost%3, false, false
+		if lease := h.limits[len(h.limits)-1].Lease.Microseconds(); s.back%2 == 0 {
+			s.rest, s.gap = lease*(60+s.back%60)/100, 100+s.gap%200
+			s.n = min(s.n, int(lease/s.gap))
+		}
 	case s.limit == "wild" && pick >= 15:
 		s.verb = []store.Verb{store.VerbTake, store.VerbCharge, store.VerbRefund, store.VerbReset, store.VerbTakeUpTo}[pick%5]
 		s.n = 1 + s.n/8
@@ -233,6 +238,9 @@ func (s *step) String() string {
 	ms := fmt.Sprintf("%.1f ms", float64(s.span)/1000)
 	switch s.kind {
 	case calls:
+		if s.rest > 0 {
+			return p + fmt.Sprintf("calls %d times, every %.1f ms, and after %.1f ms %d times at once: take %d of %s %q", s.n-s.n/3, float64(s.gap)/1000, float64(s.rest)/1000, s.n/3, s.cost, s.limit, s.key)
+		}
 		return p + fmt.Sprintf("calls %d times, every %.1f ms: %s %d of %s %q", s.n, float64(s.gap)/1000, s.verb, s.cost, s.limit, s.key) + s.words()
 	case holds:
 		return p + fmt.Sprintf("holds %d times, every %.1f ms: %d of %s %q for %s, settled to %d after %.1f ms", s.n, float64(s.gap)/1000, s.cost, s.limit, s.key, ms, s.settle, float64(s.back)/1000)
@@ -273,7 +281,7 @@ func (w *world) play(s *step) {
 	switch s.kind {
 	case calls, holds:
 		for i := range s.n {
-			w.after(int64(i)*s.gap, func() { p.deliver(func() { p.call(s, i) }) })
+			w.after(s.when(i), func() { p.deliver(func() { p.call(s, i) }) })
 		}
 	case cut:
 		p.cut = max(p.cut, w.now+s.span)
@@ -299,6 +307,17 @@ func (w *world) play(s *step) {
 		w.node.sweep()
 	}
 }
+
+// when returns how many µs after a step its call i comes.
+func (s *step) when(i int) int64 {
+	if s.rests(i) {
+		return int64(s.n-s.n/3)*s.gap + s.rest + int64(i)
+	}
+	return int64(i) * s.gap
+}
+
+// rests reports whether call i is of the last third of a step with a rest.
+func (s *step) rests(i int) bool { return s.rest > 0 && i >= s.n-s.n/3 }
 
 // define changes a limit in the store. The processes hear of it one after another.
 func (w *world) define(s *step) {

@@ -175,6 +175,7 @@ type message struct {
 	p      *process
 	groups []store.Group // as sent
 	copies int           // of it that may arrive
+	sent   int64         // true time
 	reply  []store.Group
 	done   bool
 	err    error
@@ -189,7 +190,7 @@ type fate struct {
 
 func (m *message) send() {
 	r, f := m.t.rng, &m.w.faults
-	m.copies = 1
+	m.copies, m.sent = 1, m.w.now
 	if f.happens(r, f.duplicates) && !m.t.ask { // nobody may repeat a Refund
 		m.copies = 2
 	}
@@ -306,6 +307,9 @@ func (p *process) call(s *step, i int) {
 func (p *process) batch(s *step, t *task, i int, b *store.Batch) {
 	g, op := b.Single()
 	*op = store.Op{Def: p.definition(s), Key: s.key, Verb: s.verb, Cost: s.cost}
+	if s.rests(i) && i == s.n-s.n/3 {
+		op.Verb, op.Cost = store.VerbTakeUpTo, 1e6
+	}
 	if s.both {
 		g.Ops = append(g.Ops, store.Op{Def: p.defs["window"], Key: s.key, Verb: s.verb, Cost: 1})
 	}

@@ -92,7 +92,10 @@ func (h history) play(trace func(line string)) *Result {
 // the sum of their results, or the first that fails a check, shrunk. Meanwhile the
 // garbage collector runs rarely.
 func All(ctx context.Context, n int, o Options) (*Result, error) {
-	defer debug.SetGCPercent(debug.SetGCPercent(3000)) // a history is a few megabytes, most of them garbage
+	// A history is a few megabytes, most of them garbage. A percentage would not do: on a
+	// busy machine what is made during a collection counts as needed.
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(256 << 20))
 	var next, failed atomic.Int64
 	failed.Store(int64(n))
 	sum := &Result{Lost: map[string]int64{}}
