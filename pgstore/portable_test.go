@@ -22,7 +22,7 @@ func TestPortableAgreesWithModel(t *testing.T) {
 			t.Parallel()
 			now := int64(1e15)
 			s := newStore(t, portablePool(t), pgstore.Config{Clock: func() int64 { return now }, Poll: -1})
-			limittest.Agree(t, s, &now, seed, 400, nil)
+			limittest.Agree(t, s, &now, seed, 400, limittest.Differences{})
 		})
 	}
 }

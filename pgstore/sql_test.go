@@ -109,12 +109,12 @@ func (s *sqlStore) group(ctx context.Context, g *store.Group) error {
 // hold decides a group about a hold by a Go store without a clock of its own, which
 // calls the public functions where it can, with that of the transaction.
 func (s *sqlStore) hold(ctx context.Context, g *store.Group) error {
-	for i := range g.Ops {
-		name := g.Ops[i].Def.Name
-		if d, old := s.Registry().Lookup(name), s.clockless.Registry().Lookup(name); d != nil && old != nil && d.Overridden != old.Overridden {
+	for _, d := range s.Registry().All() {
+		if old := s.clockless.Registry().Lookup(d.Name); old != nil && (d.Overridden != old.Overridden || d.Number != old.Number) {
 			if err := pgstore.Refresh(ctx, s.clockless); err != nil {
 				return err
 			}
+			break
 		}
 	}
 	tx, err := s.pool.Begin(ctx)

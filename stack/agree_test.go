@@ -20,7 +20,7 @@ func TestAgreesWithModel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		limittest.Agree(t, st.Store, &now, seed, 300, nil)
+		limittest.Agree(t, st.Store, &now, seed, 300, limittest.Differences{})
 		if err = st.Close(); err != nil {
 			t.Error(err)
 		}

@@ -18,7 +18,7 @@ func TestAgreesWithModel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		limittest.Agree(t, s, &now, seed, 300, nil)
+		limittest.Agree(t, s, &now, seed, 300, limittest.Differences{})
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}

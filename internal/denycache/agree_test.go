@@ -12,18 +12,18 @@ import (
 // from the cache is that of the store.
 func TestAgreesWithModel(t *testing.T) {
 	refused := 0
-	for seed := range uint64(40) {
+	for seed := range uint64(48) {
 		now := int64(1e15)
 		clock := func() int64 { return now }
 		s := open(t, limittest.NewModel(clock), denycache.Config{Clock: func() int64 { return now - 1e15 }})
-		limittest.Agree(t, s, &now, seed, 400, func(_ *limittest.Call, got, want *store.Group) {
+		limittest.Agree(t, s, &now, seed, 400, limittest.Differences{Answers: func(_ *limittest.Call, got, want *store.Group) {
 			for i := range got.Ops {
 				if got.Ops[i].Source == store.SourceDenyCache {
 					refused++
 					got.Ops[i].Source = store.SourceStore
 				}
 			}
-		})
+		}})
 	}
 	if refused < 50 {
 		t.Errorf("%d refusals came from the cache", refused)

@@ -18,12 +18,12 @@ func TestAgreesWithModel(t *testing.T) {
 	for seed := range uint64(20) {
 		now := int64(1e15)
 		s := keyhash.New(limittest.NewModel(func() int64 { return now }), h)
-		limittest.Agree(t, s, &now, seed, 300, func(call *limittest.Call, got, want *store.Group) {
+		limittest.Agree(t, s, &now, seed, 300, limittest.Differences{Answers: func(call *limittest.Call, got, want *store.Group) {
 			for i := range want.Ops {
 				if op := &want.Ops[i]; call.Group.Settles() && op.Key != "" {
 					op.Key = h.Hash(op.Def.Name, op.Key)
 				}
 			}
-		})
+		}})
 	}
 }

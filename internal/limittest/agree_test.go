@@ -9,6 +9,6 @@ import (
 func TestModelAgreesWithItself(t *testing.T) {
 	for seed := range uint64(50) {
 		now := int64(1e15)
-		limittest.Agree(t, limittest.NewModel(func() int64 { return now }), &now, seed, 300, nil)
+		limittest.Agree(t, limittest.NewModel(func() int64 { return now }), &now, seed, 300, limittest.Differences{})
 	}
 }

@@ -1,0 +1,26 @@
+package pgstore_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/dipwell/dipwell/internal/limittest"
+)
+
+// TestSQLAgreesWithModel plays random histories of plans, overrides, holds,
+// reservations and changed limits through the SQL functions. DIPWELL_LONG=1 plays more of
+// them.
+func TestSQLAgreesWithModel(t *testing.T) {
+	seeds, steps := uint64(4), 250
+	if os.Getenv("DIPWELL_LONG") != "" {
+		seeds, steps = 40, 1000
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			now := int64(1_800_000_000_000_000)
+			limittest.Agree(t, openSQL(t, func() int64 { return now }), &now, seed, steps, limittest.Differences{})
+		})
+	}
+}
