@@ -646,7 +646,9 @@ var concurrencyCases = []testCase{
 		if op := b.hold("i", 20*second, "c:free k 5").Ops[0]; op.Remaining != store.MaxInt || op.Granted != 5 {
 			b.Errorf("%+v", op)
 		}
-		b.settle("h")
+		if op := b.settle("h").Ops[0]; op.Remaining != store.MaxInt || op.Granted != 25 {
+			b.Errorf("settle: %+v", op)
+		}
 		b.free("c k", 5)
 		b.wait(20 * time.Second)
 		b.hold("x", 10*second, "c k 10")
