@@ -94,13 +94,13 @@ func TestDecisionErr(t *testing.T) {
 
 func TestReservationText(t *testing.T) {
 	const s = "0198c2f3-5b6e-7cc1-9d1a-3f0a5b7c9d11"
-	r, err := store.ParseReservation(s)
-	if err != nil || r.String() != s {
+	var r dipwell.Reservation
+	if err := r.UnmarshalText([]byte(s)); err != nil || r.String() != s {
 		t.Errorf("%v, %v", r, err)
 	}
 	for _, bad := range []string{"", s[1:], s + "0", "0198c2f3x5b6e-7cc1-9d1a-3f0a5b7c9d11", "g198c2f3-5b6e-7cc1-9d1a-3f0a5b7c9d11"} {
-		if _, err := store.ParseReservation(bad); err == nil {
-			t.Errorf("%q was read", bad)
+		if err := r.UnmarshalText([]byte(bad)); err == nil || r != (dipwell.Reservation{}) {
+			t.Errorf("%q was read as %v", bad, r)
 		}
 	}
 }

@@ -28,3 +28,14 @@ func TestCheckKeyEachPosition(t *testing.T) {
 		}
 	}
 }
+
+// Key joins parts as package keypath does; without parts the key is that of the shared
+// bucket.
+func TestKey(t *testing.T) {
+	if got := Key(); got != Shared {
+		t.Errorf("%q", got)
+	}
+	if got := Key("a/b", "50%"); got != "a%2Fb/50%25" {
+		t.Errorf("%q", got)
+	}
+}

@@ -3,6 +3,7 @@ package dipwell
 import (
 	"crypto/rand"
 
+	"github.com/dipwell/dipwell/internal/keypath"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -64,7 +65,12 @@ const Shared = store.Shared
 // Key returns the key of a limit with a Parent, or that is one: a path of its parts.
 // User input may stand in each, since '/' and '%' inside a part are escaped. Without
 // parts it returns Shared. A part that is empty makes a key that calls refuse.
-func Key(parts ...string) string { return store.Key(parts...) }
+func Key(parts ...string) string {
+	if len(parts) == 0 {
+		return Shared
+	}
+	return keypath.Join(parts...)
+}
 
 // What happens to the tokens in use when a limit is redefined: Limit.OnChange. By
 // default the same number of tokens stays used.
@@ -104,9 +110,3 @@ func newReservation() (r Reservation) {
 	r[8] = r[8]&0x3f | 0x80
 	return r
 }
-
-// ParseLimit reads a limit as command lines spell it: NAME=RATE/PER, then
-// settings after commas, as in "login=5/1m,burst=20"; or NAME=BURST of a concurrency
-// limit, as in "jobs=10,algorithm=concurrency". It checks the limit as New does, except
-// for its Parent. The error is a *FieldError.
-func ParseLimit(s string) (Limit, error) { return store.ParseLimit(s) }

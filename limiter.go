@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/internal/parents"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -46,7 +47,7 @@ func New(s store.Store, limits ...Limit) (*Limiter, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), newTimeout)
 	defer cancel()
 	l := newLimiter(s)
-	for _, limit := range store.ParentsFirst(limits, func(l *Limit) *Limit { return l }) {
+	for _, limit := range parents.First(limits, func(l *Limit) *Limit { return l }) {
 		if _, err := l.definer.Define(ctx, limit, store.OwnerCode); err != nil {
 			return nil, err
 		}

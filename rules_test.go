@@ -280,3 +280,82 @@ func TestEveryPackageHasADocSentence(t *testing.T) {
 		}
 	}
 }
+
+// exportedNames is how many names each public package exports: types, functions,
+// constants, variables and methods, without the fields of structs. A name that a user
+// has is a promise; CONTRIBUTING.md says when one more is worth it.
+var exportedNames = map[string]int{
+	"":           70,
+	"filestore":  14,
+	"grpclimit":  17,
+	"httpclient": 9,
+	"httplimit":  17,
+	"memstore":   9,
+	"pgstore":    23,
+	"redisstore": 15,
+	"stack":      4,
+	"store":      174,
+	"storetest":  8,
+}
+
+// TestNamesExported fails if a public package exports more names than exportedNames has,
+// or fewer, so that the numbers stay those of the code.
+func TestNamesExported(t *testing.T) {
+	for _, p := range packages(t) {
+		path := strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
+		if strings.HasPrefix(path, "internal/") || strings.HasPrefix(path, "proto/") || strings.HasPrefix(path, "cmd/") ||
+			strings.HasPrefix(path, "examples") || strings.HasPrefix(path, "testdata/") || len(p.GoFiles) == 0 {
+			continue
+		}
+		want, known := exportedNames[path]
+		if got := countExported(t, path, p.GoFiles); !known || got != want {
+			t.Errorf("package %q exports %d names, and exportedNames has %d: see CONTRIBUTING.md", path, got, want)
+		}
+	}
+}
+
+// countExported counts the exported names that files of a directory declare.
+func countExported(t *testing.T, dir string, files []string) (n int) {
+	t.Helper()
+	for _, name := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(dir, name), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(node ast.Node) bool {
+			switch d := node.(type) {
+			case *ast.FuncDecl:
+				if d.Name.IsExported() && (d.Recv == nil || ast.IsExported(receiver(d))) {
+					n++
+				}
+				return false
+			case *ast.TypeSpec:
+				if d.Name.IsExported() {
+					n++
+				}
+				return false
+			case *ast.ValueSpec:
+				for _, name := range d.Names {
+					if name.IsExported() {
+						n++
+					}
+				}
+				return false
+			}
+			return true
+		})
+	}
+	return n
+}
+
+// receiver returns the name of the type that a method is of.
+func receiver(d *ast.FuncDecl) string {
+	typ := d.Recv.List[0].Type
+	if p, ok := typ.(*ast.StarExpr); ok {
+		typ = p.X
+	}
+	if name, ok := typ.(*ast.Ident); ok {
+		return name.Name
+	}
+	return ""
+}

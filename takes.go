@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/keypath"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -160,7 +161,7 @@ func (c *call) next() *store.Op { return &c.ops[:len(c.ops)+1][len(c.ops)] }
 func (l *Limiter) addParents(c *call, op *store.Op, cost int64, i int) error {
 	for key, name := op.Key, op.Def.Parent; name != ""; {
 		next := c.next()
-		*next = store.Op{Def: l.registry.Lookup(name), Key: store.ParentKey(key), Verb: op.Verb, Cost: cost, Takes: 1 << i, Bounded: op.Bounded, MaxDelay: op.MaxDelay}
+		*next = store.Op{Def: l.registry.Lookup(name), Key: keypath.Parent(key), Verb: op.Verb, Cost: cost, Takes: 1 << i, Bounded: op.Bounded, MaxDelay: op.MaxDelay}
 		if next.Def == nil {
 			return l.registry.Missing(name)
 		}

@@ -53,7 +53,7 @@ func (p *limits) addSite(name string, site store.Plan) (index int, kept store.Pl
 	case err != nil:
 		err = p.s.storeError(err)
 	case isFull:
-		err = store.ErrCallSites(name)
+		err = store.ErrFull
 	}
 	return index, site, err
 }

@@ -165,7 +165,8 @@ func (s *Store) loadReservations(defs map[int64]*store.Definition) error {
 	}
 	now := s.now()
 	for text, h := range pending {
-		id, err := store.ParseReservation(text)
+		var id store.Reservation
+		err := id.UnmarshalText([]byte(text))
 		if err != nil || h.Due <= now {
 			continue
 		}

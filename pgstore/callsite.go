@@ -47,7 +47,7 @@ func callSiteError(err error, limit string) error {
 	if errors.As(err, &pg) {
 		switch pg.ConstraintName {
 		case "call_sites":
-			return store.ErrCallSites(limit)
+			return store.ErrFull
 		case "limit_name":
 			return fmt.Errorf("%w %q", store.ErrUnknownLimit, limit)
 		}

@@ -443,7 +443,8 @@ func TestResetWaitsForAReservation(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		r, err := store.ParseReservation(id)
+		var r store.Reservation
+		err = r.UnmarshalText([]byte(id))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/keypath"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
@@ -139,7 +140,7 @@ func named(g *store.Group) (ops []store.Op) {
 	for _, op := range g.Ops {
 		takes := op.Takes
 		for _, child := range g.Ops {
-			if child.Def.Parent == op.Def.Name && store.ParentKey(child.Key) == op.Key {
+			if child.Def.Parent == op.Def.Name && keypath.Parent(child.Key) == op.Key {
 				op.Cost, op.Takes = op.Cost-child.Cost, op.Takes&^child.Takes
 			}
 		}

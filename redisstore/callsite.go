@@ -81,7 +81,7 @@ func (s *Store) addSite(ctx context.Context, d *store.Definition, sites *storedS
 		}
 	}
 	if live == number.MaxCallSites || len(plans) == most {
-		return 0, site, store.ErrCallSites(d.Name)
+		return 0, site, store.ErrFull
 	}
 	for index = 0; taken[index]; index++ {
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/dipwell/dipwell/internal/bounds"
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
@@ -225,7 +226,7 @@ func (l *limits) parts(d *store.Definition) int {
 		return wholeKey
 	}
 	top := d
-	for range store.MaxLevels {
+	for range bounds.MaxLevels {
 		if parent := l.reg.Lookup(top.Parent); parent != nil {
 			top = parent
 		}

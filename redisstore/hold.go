@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dipwell/dipwell/internal/bounds"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -79,7 +80,7 @@ func (t *table) openHold(g *store.Group) (restore func(), err error) {
 			if here := slot(known[0].row(g.Ops[0].Key)); !tagged || here != at {
 				id, at = h.ID, here
 			}
-			if most := store.MaxHoldID - len("@16383"); len(id) > most {
+			if most := bounds.MaxHoldID - len("@16383"); len(id) > most {
 				return nil, &store.FieldError{Field: "id", Reason: fmt.Sprintf("has %d bytes; at most %d in a Redis Cluster, where the slot of the keys is added", len(id), most)}
 			}
 		} else if !tagged {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -79,7 +80,8 @@ func siteName(index int) string { return sitePrefix + strconv.Itoa(index) }
 //
 // A store that keeps these definitions outside this process has keep, which is called
 // with one that is not known here. It returns the index of the definition, and the
-// definition at that index: site, or another one that counts alike.
+// definition at that index: site, or another one that counts alike; or ErrFull if the
+// limit has 256 of them, which CallSite returns as a *FieldError.
 func (d *Definition) CallSite(l Limit, keep func(site Plan) (index int, kept Plan, err error)) (*Definition, error) {
 	base := d.Base()
 	if _, err := NewDefinition(l); err != nil {
@@ -113,6 +115,9 @@ func (d *Definition) CallSite(l Limit, keep func(site Plan) (index int, kept Pla
 		return v, nil
 	}
 	index, site, err := keep(site)
+	if errors.Is(err, ErrFull) {
+		return nil, tooManySites(d.Name)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +141,7 @@ func (d *Definition) addSite(site Plan, mode Mode, rule *Rule) (*Definition, err
 	}
 	index := len(d.sites.plans)
 	if index == number.MaxCallSites {
-		return nil, ErrCallSites(d.Name)
+		return nil, tooManySites(d.Name)
 	}
 	d.sites.set(index, site)
 	return d.site(index), nil
@@ -160,9 +165,9 @@ func (d *Definition) sameSite(mode Mode, rule *Rule) *Definition {
 	return nil
 }
 
-// ErrCallSites returns the error of CallSite for a limit of which call sites have made
-// as many definitions as there may be.
-func ErrCallSites(limit string) error {
+// tooManySites returns the error of CallSite for a limit of which call sites have made as
+// many definitions as there may be.
+func tooManySites(limit string) error {
 	return &FieldError{Limit: limit, Field: "rate", Reason: fmt.Sprintf("call sites have made %d other definitions of it already, which is the most", number.MaxCallSites)}
 }
 

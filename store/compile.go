@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/bounds"
 	"github.com/dipwell/dipwell/internal/calendar"
 	"github.com/dipwell/dipwell/internal/period"
 )
@@ -448,8 +449,8 @@ func checkName(name string) string {
 	if name == "" {
 		return "is missing"
 	}
-	if len(name) > MaxName {
-		return fmt.Sprintf("has %d bytes; at most %d", len(name), MaxName)
+	if len(name) > bounds.MaxName {
+		return fmt.Sprintf("has %d bytes; at most %d", len(name), bounds.MaxName)
 	}
 	for i := range len(name) {
 		if name[i] <= ' ' && (name[i] != ' ' || i == 0 || i == len(name)-1) || name[i] > '~' {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
@@ -132,7 +133,7 @@ func TestCompileShards(t *testing.T) {
 		{"l=16/1s,shards=8,plans=small:burst=15", "plans"},
 		{"l=16/1s,shards=8,plans=debt:max_debt=1", "plans"},
 	} {
-		l, err := store.ParseLimit(c.limit)
+		l, err := dipwell.ParseLimit(c.limit)
 		if err == nil {
 			var d *store.Definition
 			if d, err = store.NewDefinition(l); err == nil && (d.Rule.Debt != 0) != (l.Shards < 2) {

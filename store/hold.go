@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/dipwell/dipwell/internal/bounds"
 	"github.com/dipwell/dipwell/internal/number"
 )
 
@@ -22,9 +23,6 @@ const (
 	SettleHold                 // give back or charge the difference to the actual cost
 	ExtendHold                 // move the expiry
 )
-
-// MaxHoldID is the length of the longest id of a hold, in bytes.
-const MaxHoldID = 64
 
 // A HoldCall makes a Group one about a hold. To make one, the ops of the group are
 // VerbTake. To settle or extend one, the group has no ops; the store sets them: one
@@ -217,8 +215,8 @@ func CheckHoldID(id string) error {
 	switch {
 	case id == "":
 		return badField("id", "is missing")
-	case len(id) > MaxHoldID:
-		return badField("id", "has %d bytes; at most %d", len(id), MaxHoldID)
+	case len(id) > bounds.MaxHoldID:
+		return badField("id", "has %d bytes; at most %d", len(id), bounds.MaxHoldID)
 	}
 	for i := range len(id) {
 		if id[i] <= ' ' || id[i] > '~' {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -30,7 +31,7 @@ func newBench(t testing.TB, limits ...string) *bench {
 
 func (b *bench) define(text string) {
 	b.t.Helper()
-	l, err := store.ParseLimit(text)
+	l, err := dipwell.ParseLimit(text)
 	if err == nil {
 		_, err = b.reg.Define(b.now, l, store.OwnerCode)
 	}

@@ -40,7 +40,6 @@ const Month = period.Month
 const (
 	MaxInt   = 1<<53 - 1 // the largest number any store holds
 	MaxKey   = 512       // bytes in a key
-	MaxName  = 128       // bytes in a limit's name
 	MaxTakes = 16        // takes in one call
 )
 

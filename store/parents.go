@@ -5,12 +5,13 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/dipwell/dipwell/internal/bounds"
 	"github.com/dipwell/dipwell/internal/suggest"
 )
 
 // CheckParents checks the Parent of a limit that is about to be defined: the parent is
 // defined; no limit is its own parent, over any number of levels; no chain has more
-// than MaxLevels limits; a Concurrency limit has a Concurrency limit as parent, and is
+// than 4 limits; a Concurrency limit has a Concurrency limit as parent, and is
 // the parent of no other algorithm. The error is a *FieldError. Define calls it; a
 // store that keeps limits elsewhere calls it before it stores one.
 func (r *Registry) CheckParents(l *Limit) error {
@@ -24,13 +25,13 @@ func (r *Registry) CheckParents(l *Limit) error {
 	}
 	for _, d := range r.All() {
 		n, above := 0, d
-		for above != nil && above.Name != l.Name && n <= MaxLevels {
+		for above != nil && above.Name != l.Name && n <= bounds.MaxLevels {
 			n, above = n+1, r.Lookup(above.Parent)
 		}
 		switch {
 		case above == nil || n == 0:
-		case n+levels > MaxLevels:
-			return badParent(l, "limit %s would be the lowest of %d levels; at most %d", d.Name, n+levels, MaxLevels)
+		case n+levels > bounds.MaxLevels:
+			return badParent(l, "limit %s would be the lowest of %d levels; at most %d", d.Name, n+levels, bounds.MaxLevels)
 		case n == 1 && (d.Algorithm == Concurrency) != (l.Algorithm == Concurrency):
 			return &FieldError{Limit: l.Name, Field: "algorithm", Reason: fmt.Sprintf("it is the parent of limit %s; a concurrency limit and its parent both are one", d.Name)}
 		}
@@ -51,8 +52,8 @@ func (r *Registry) checkAbove(l *Limit) (levels int, err error) {
 			return 0, badParent(l, "there is no limit %s%s", l.Parent, suggest.Name(l.Parent, r.names()))
 		case parent == nil:
 			return 0, badParent(l, "limit %s, above it, has a parent that does not exist, %s", child.Name, child.Parent)
-		case levels == MaxLevels:
-			return 0, badParent(l, "has more than %d levels with it", MaxLevels)
+		case levels == bounds.MaxLevels:
+			return 0, badParent(l, "has more than %d levels with it", bounds.MaxLevels)
 		case (parent.Algorithm == Concurrency) != (child.Algorithm == Concurrency):
 			return 0, badParent(l, "a concurrency limit and its parent both are one; %s is a %s, %s a %s", child.Name, child.Algorithm, parent.Name, parent.Algorithm)
 		}
@@ -63,26 +64,6 @@ func (r *Registry) checkAbove(l *Limit) (levels int, err error) {
 
 func badParent(l *Limit, format string, args ...any) error {
 	return &FieldError{Limit: l.Name, Field: "parent", Reason: fmt.Sprintf(format, args...)}
-}
-
-// CheckParents checks the parents of limits that are defined together, such as those
-// of a file, as Registry.CheckParents does one. It returns an error for each limit that
-// has one. It ignores limits that are invalid otherwise.
-func CheckParents(limits []Limit) (errs []error) {
-	var r Registry
-	defs := make([]*Definition, 0, len(limits))
-	for _, l := range limits {
-		if d, err := NewDefinition(l); err == nil {
-			defs = append(defs, d)
-		}
-	}
-	r.Install(defs)
-	for i := range limits {
-		if _, err := r.checkAbove(&limits[i]); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	return errs
 }
 
 // CheckDrop returns a *FieldError if a limit cannot be dropped because it is the
@@ -106,7 +87,7 @@ func (r *Registry) CheckKey(d *Definition, key string) error {
 	top, parts := d, 0
 	for top.Parent != "" {
 		parent := r.Lookup(top.Parent)
-		if parent == nil || parts > MaxLevels {
+		if parent == nil || parts > bounds.MaxLevels {
 			return r.Missing(top.Parent)
 		}
 		top, parts = parent, parts+1
@@ -139,31 +120,4 @@ func markPaths(m map[string]*Definition) {
 			d.Paths = paths
 		}
 	}
-}
-
-// ParentsFirst returns items that have a limit each in an order in which the limits can
-// be defined: a parent before those that have it, and otherwise as they are. Drop them
-// in the reverse order.
-func ParentsFirst[T any](items []T, limitOf func(*T) *Limit) []T {
-	at := make(map[string]int, len(items))
-	for i := range items {
-		at[limitOf(&items[i]).Name] = i
-	}
-	out := make([]T, 0, len(items))
-	added := make([]bool, len(items))
-	var add func(i int)
-	add = func(i int) {
-		if added[i] {
-			return
-		}
-		added[i] = true
-		if parent, ok := at[limitOf(&items[i]).Parent]; ok {
-			add(parent)
-		}
-		out = append(out, items[i])
-	}
-	for i := range items {
-		add(i)
-	}
-	return out
 }

@@ -9,32 +9,6 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-func TestKey(t *testing.T) {
-	for _, c := range []struct {
-		parts []string
-		want  string
-	}{
-		{nil, store.Shared},
-		{[]string{"acme"}, "acme"},
-		{[]string{"acme", "u7"}, "acme/u7"},
-		{[]string{"a/b", "50%", "c"}, "a%2Fb/50%25/c"},
-		{[]string{"%2F"}, "%252F"},
-		{[]string{"acme", ""}, "acme/"},
-	} {
-		if got := store.Key(c.parts...); got != c.want {
-			t.Errorf("%q is %q, want %q", c.parts, got, c.want)
-		}
-	}
-}
-
-func TestParentKey(t *testing.T) {
-	for key, want := range map[string]string{"a/b/c": "a/b", "a/b": "a", "a": "", "": "", "a%2Fb": ""} {
-		if got := store.ParentKey(key); got != want {
-			t.Errorf("the parent's key of %q is %q, want %q", key, got, want)
-		}
-	}
-}
-
 func TestCheckPath(t *testing.T) {
 	for _, c := range []struct {
 		key   string
@@ -164,24 +138,6 @@ func TestPaths(t *testing.T) {
 	define(under("global", ""))
 	if r.Lookup("global").Paths {
 		t.Error("a limit without children has paths")
-	}
-}
-
-func TestParentsFirst(t *testing.T) {
-	in := []store.Limit{under("c", "b"), under("x", ""), under("b", "a"), under("a", ""), under("p", "q"), under("q", "p"), under("y", "gone")}
-	var names []string
-	for _, l := range store.ParentsFirst(in, func(l *store.Limit) *store.Limit { return l }) {
-		names = append(names, l.Name)
-	}
-	if got := strings.Join(names, " "); got != "a b c x q p y" {
-		t.Error(got)
-	}
-	var errs []string
-	for _, err := range store.CheckParents(in) {
-		errs = append(errs, err.Error())
-	}
-	if got := strings.Join(errs, "\n"); len(errs) != 3 || !strings.Contains(got, "limit p: parent: limit q has this limit above it") || !strings.Contains(got, "limit y: parent: there is no limit gone") {
-		t.Error(got)
 	}
 }
 

@@ -25,23 +25,22 @@ func (r Reservation) append(b []byte) []byte {
 	return b
 }
 
-// ParseReservation reads a UUID as String writes it. The error is a *FieldError.
-func ParseReservation(s string) (r Reservation, err error) {
+// MarshalText returns the text of String. There is no error.
+func (r Reservation) MarshalText() ([]byte, error) { return r.append(nil), nil }
+
+// UnmarshalText reads a UUID as String writes it. The error is a *FieldError, and r is
+// then the zero Reservation.
+func (r *Reservation) UnmarshalText(text []byte) error {
+	*r = Reservation{}
+	s := string(text)
 	bad := badField("reservation", "%q is not a reservation such as 0198c2f3-5b6e-7cc1-9d1a-3f0a5b7c9d11", s)
 	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
-		return r, bad
+		return bad
 	}
 	digits := s[:8] + s[9:13] + s[14:18] + s[19:23] + s[24:]
 	if _, err := hex.Decode(r[:], []byte(digits)); err != nil {
-		return Reservation{}, bad
+		*r = Reservation{}
+		return bad
 	}
-	return r, nil
-}
-
-// MarshalText and UnmarshalText use the form of String.
-func (r Reservation) MarshalText() ([]byte, error) { return r.append(nil), nil }
-
-func (r *Reservation) UnmarshalText(b []byte) (err error) {
-	*r, err = ParseReservation(string(b))
-	return err
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -19,7 +20,7 @@ func TestLimitRoundTrip(t *testing.T) {
 		l.RetryJitter = rapid.IntRange(0, 100).Draw(t, "jitter")
 		l.OnStoreError = store.FailureMode(rapid.IntRange(0, 2).Draw(t, "failure"))
 		l.Timeout = time.Duration(rapid.IntRange(0, 5000).Draw(t, "timeout")) * time.Millisecond
-		got, err := store.ParseLimit(l.String())
+		got, err := dipwell.ParseLimit(l.String())
 		if err != nil || got != l {
 			t.Fatalf("%s:\n%+v\n%+v\n%v", l, l, got, err)
 		}
@@ -76,16 +77,16 @@ func TestParseLimitErrors(t *testing.T) {
 		"a=100/1s,lease=250ms,plans=pro:burst=40":               "plans: plan pro: lease: 250ms is too long for a burst of 40 at 100 per 1s; at most 200ms",
 		"a=100/1s,lease=250ms,plans=pro:burst=40|q:mode=shadow": "plans: plan pro: lease: 250ms is too long",
 	} {
-		if _, err := store.ParseLimit(s); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := dipwell.ParseLimit(s); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want something about %q", s, err, want)
 		}
 	}
-	if l, err := store.ParseLimit("jobs=10,algorithm=concurrency,ttl=5m"); err != nil || l != (store.Limit{Name: "jobs", Algorithm: store.Concurrency, Burst: 10, TTL: 5 * time.Minute}) {
+	if l, err := dipwell.ParseLimit("jobs=10,algorithm=concurrency,ttl=5m"); err != nil || l != (store.Limit{Name: "jobs", Algorithm: store.Concurrency, Burst: 10, TTL: 5 * time.Minute}) {
 		t.Errorf("concurrency: %+v, %v", l, err)
 	} else if text := l.String(); text != "jobs=10,algorithm=concurrency,ttl=5m" {
 		t.Error(text)
 	}
-	if l, err := store.ParseLimit("api=10/s"); err != nil || l.Period != time.Second {
+	if l, err := dipwell.ParseLimit("api=10/s"); err != nil || l.Period != time.Second {
 		t.Errorf("10/s: %+v, %v", l, err)
 	}
 }
@@ -96,11 +97,11 @@ func FuzzParseLimit(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		l, err := store.ParseLimit(s)
+		l, err := dipwell.ParseLimit(s)
 		if err != nil {
 			return
 		}
-		if again, err := store.ParseLimit(l.String()); err != nil || again != l {
+		if again, err := dipwell.ParseLimit(l.String()); err != nil || again != l {
 			t.Fatalf("%q is %+v, and %q is %+v, %v", s, l, l.String(), again, err)
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -29,7 +30,7 @@ const adaptiveLimit = "a=250/1s,burst=100,max_debt=100,adaptive=floor=50;ceiling
 func adaptiveCaller(e *env, limits ...string) *caller {
 	e.Helper()
 	if store.AbilitiesOf(e.store).Observe == nil {
-		l, err := store.ParseLimit(adaptiveLimit)
+		l, err := dipwell.ParseLimit(adaptiveLimit)
 		if err != nil {
 			e.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -19,7 +20,7 @@ type caller struct {
 	calls  uint64
 }
 
-// newCaller returns a caller, and defines limits in the form of store.ParseLimit.
+// newCaller returns a caller, and defines limits in the form of dipwell.ParseLimit.
 func newCaller(e *env, limits ...string) *caller {
 	e.Helper()
 	b := &caller{env: e, limits: map[string]*store.Definition{}, holds: map[string]string{}}
@@ -32,7 +33,7 @@ func newCaller(e *env, limits ...string) *caller {
 // define adds or changes a limit.
 func (b *caller) define(text string) {
 	b.Helper()
-	l, err := store.ParseLimit(text)
+	l, err := dipwell.ParseLimit(text)
 	if err != nil {
 		b.Fatal(err)
 	}

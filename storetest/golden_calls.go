@@ -88,7 +88,7 @@ func (p *callPlayer) play(h *golden.History) {
 // use defines a limit anew, unless it is defined like this.
 func (p *callPlayer) use(text string) {
 	p.Helper()
-	l, err := store.ParseLimit(text)
+	l, err := dipwell.ParseLimit(text)
 	p.must(nil, err)
 	if p.defined[l.Name] == text {
 		return
@@ -102,7 +102,7 @@ func (p *callPlayer) use(text string) {
 // change defines a limit, or a new version of it.
 func (p *callPlayer) change(text string) {
 	p.Helper()
-	l, err := store.ParseLimit(text)
+	l, err := dipwell.ParseLimit(text)
 	p.must(nil, err)
 	p.must(p.l.Define(p.ctx, l, store.OwnerCode))
 	p.defined[l.Name] = text

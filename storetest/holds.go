@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -679,7 +680,7 @@ var concurrencyCases = []testCase{
 	// The algorithm stays.
 	{"concurrency-algorithm", onConcurrency(func(b *caller) {
 		for _, text := range []string{"c=10/1s", "a=10,algorithm=concurrency"} {
-			l, err := store.ParseLimit(text)
+			l, err := dipwell.ParseLimit(text)
 			if err != nil {
 				b.Fatal(err)
 			}

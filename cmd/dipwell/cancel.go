@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/dipwell/dipwell/store"
+	"github.com/dipwell/dipwell"
 )
 
 // CancelCmd cancels a reservation.
@@ -19,7 +19,8 @@ func (CancelCmd) Help() string {
 }
 
 func (c *CancelCmd) Run(e *env) error {
-	id, err := store.ParseReservation(c.Reservation)
+	var id dipwell.Reservation
+	err := id.UnmarshalText([]byte(c.Reservation))
 	if err != nil {
 		return err
 	}

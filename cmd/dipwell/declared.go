@@ -14,6 +14,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/config"
 	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/internal/parents"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -125,7 +126,7 @@ func (d *declared) define(file owner.FileState, limits []declaredLimit) error {
 			others = append(others, l.Name)
 		}
 	}
-	for _, l := range store.ParentsFirst(limits, func(l *declaredLimit) *store.Limit { return &l.Limit }) {
+	for _, l := range parents.First(limits, func(l *declaredLimit) *store.Limit { return &l.Limit }) {
 		if err := d.defineOne(l); err != nil {
 			return err
 		}
@@ -211,7 +212,7 @@ func (d *declared) removed() []string {
 		delete(left, l.Name)
 	}
 	out := slices.Sorted(maps.Keys(left))
-	out = store.ParentsFirst(out, func(name *string) *store.Limit {
+	out = parents.First(out, func(name *string) *store.Limit {
 		if def := d.limiter.Limit(*name); def != nil {
 			return &def.Limit
 		}

@@ -8,6 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/parents"
 	"github.com/dipwell/dipwell/internal/yamlfile"
 	"github.com/dipwell/dipwell/store"
 )
@@ -39,7 +40,7 @@ func (p *parser) limits(n *yaml.Node) {
 	if p.Mistakes() > 0 {
 		return // the parent of a limit may be one with a mistake
 	}
-	for _, err := range store.CheckParents(p.Limits) {
+	for _, err := range parents.Check(p.Limits) {
 		if bad, ok := errors.AsType[*dipwell.FieldError](err); ok {
 			p.failLimit(nodes[bad.Limit], err)
 		}

@@ -129,7 +129,7 @@ type process struct {
 	moved     atomic.Int64 // ns by which the wall clock was set
 }
 
-// start starts a process that uses a limit in the form of store.ParseLimit.
+// start starts a process that uses a limit in the form of dipwell.ParseLimit.
 func (w *world) start(limit string) *process {
 	w.Helper()
 	p := &process{world: w, key: "k"}
@@ -141,7 +141,7 @@ func (w *world) start(limit string) *process {
 		Clock: func() int64 { return int64(time.Since(w.began)) - p.skipped.Load() },
 		Wall:  func() int64 { return time.Now().UnixNano() + p.moved.Load() },
 	})
-	l, err := store.ParseLimit(limit)
+	l, err := dipwell.ParseLimit(limit)
 	if err != nil {
 		w.Fatal(err)
 	}

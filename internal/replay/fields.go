@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/store"
 )
 
 // value is a field of a line. A parser sets those of fields.list.
@@ -206,7 +205,7 @@ func (f *fields) keyOf(values []value) ([]byte, error) {
 			f.key = append(f.key, '/')
 		}
 		if bytes.ContainsAny(v.text, "/%") {
-			f.key = append(f.key, store.Key(string(v.text))...)
+			f.key = append(f.key, dipwell.Key(string(v.text))...)
 		} else {
 			f.key = append(f.key, v.text...)
 		}

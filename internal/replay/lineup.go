@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/parents"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -48,7 +49,7 @@ func newLineup(o *Options) (*lineup, error) {
 		}
 		defs = append(defs, d)
 	}
-	if errs := store.CheckParents(o.Limits); len(errs) > 0 {
+	if errs := parents.Check(o.Limits); len(errs) > 0 {
 		return nil, errs[0]
 	}
 	limits.Install(defs)

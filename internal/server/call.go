@@ -160,7 +160,8 @@ func (a *api) cancel(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, err)
 		return
 	}
-	id, err := store.ParseReservation(x.req.reservation)
+	var id dipwell.Reservation
+	err := id.UnmarshalText([]byte(x.req.reservation))
 	if err == nil {
 		err = a.limiter.Cancel(r.Context(), id)
 	}

@@ -121,7 +121,8 @@ func (v *verbs) Reset(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decisi
 
 func (v *verbs) Cancel(ctx context.Context, c *dipwellv1.CancelRequest) (*dipwellv1.CancelResponse, error) {
 	return &dipwellv1.CancelResponse{}, v.within(func() error {
-		id, err := store.ParseReservation(c.GetReservation())
+		var id dipwell.Reservation
+		err := id.UnmarshalText([]byte(c.GetReservation()))
 		if err == nil {
 			err = v.limiter.Cancel(ctx, id)
 		}

@@ -12,7 +12,7 @@ var Calls []byte
 // A History is calls of keys that no other history has, in the order of time.
 type History struct {
 	Kind   string   `json:"kind"`   // plans, overrides, holds, concurrency, levels or floor
-	Limits []string `json:"limits"` // in the form of store.ParseLimit, parents first
+	Limits []string `json:"limits"` // in the form of dipwell.ParseLimit, parents first
 	Steps  []Step   `json:"steps"`
 }
 

@@ -1,0 +1,51 @@
+// Package parents checks and sorts limits that are defined together.
+package parents
+
+import "github.com/dipwell/dipwell/store"
+
+// Check checks the parents of limits that are defined together, such as those of a file,
+// as Registry.CheckParents does one. It returns an error for each limit that has one. It
+// ignores limits that are invalid otherwise.
+func Check(limits []store.Limit) (errs []error) {
+	var r store.Registry
+	defs := make([]*store.Definition, 0, len(limits))
+	for _, l := range limits {
+		if d, err := store.NewDefinition(l); err == nil {
+			defs = append(defs, d)
+		}
+	}
+	r.Install(defs)
+	for i := range limits {
+		if err := r.CheckParents(&limits[i]); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+// First returns items that have a limit each in an order in which the limits can
+// be defined: a parent before those that have it, and otherwise as they are. Drop them
+// in the reverse order.
+func First[T any](items []T, limitOf func(*T) *store.Limit) []T {
+	at := make(map[string]int, len(items))
+	for i := range items {
+		at[limitOf(&items[i]).Name] = i
+	}
+	out := make([]T, 0, len(items))
+	added := make([]bool, len(items))
+	var add func(i int)
+	add = func(i int) {
+		if added[i] {
+			return
+		}
+		added[i] = true
+		if parent, ok := at[limitOf(&items[i]).Parent]; ok {
+			add(parent)
+		}
+		out = append(out, items[i])
+	}
+	for i := range items {
+		add(i)
+	}
+	return out
+}
