@@ -135,3 +135,50 @@ func ruleText(r store.Rule) string {
 	r.Calendar = nil
 	return fmt.Sprintf("%+v %+v", r, spec)
 }
+
+// TestPlansInSQL writes plans as text, most of them wrong. dipwell.define must refuse what
+// Go refuses, in the same words, and keep the others spelled as Go spells them.
+func TestPlansInSQL(t *testing.T) {
+	pool := newPool(t)
+	name := rapid.SampledFrom([]string{"pro", "free", "a.b-c_9", "", "p o", "é", strings.Repeat("x", 64), strings.Repeat("x", 65)})
+	field := rapid.SampledFrom([]string{"rate", "per", "burst", "max_debt", "mode", "callable", "Rate", "speed", ""})
+	value := rapid.SampledFrom([]string{"0", "1", "600", "007", "9007199254740991", "9007199254740992", "99999999999999999999", "-1", "1.5", "abc", "", " 5",
+		"1s", "60s", "1h30m", "0s", "1q", "1mo", "24mo", "0mo", "9999mo", "99999999999999999999mo", "2y", "101y", "106752w", "1 m", "unlimited", "blocked", "shadow", "enforce", "off", "true", "false", "maybe", "1=2"})
+	setting := rapid.OneOf(
+		rapid.SampledFrom([]string{"rate=60", "per=2s", "per=60s", "burst=0", "burst=90", "max_debt=0", "max_debt=unlimited", "mode=shadow", "mode=enforce", "callable=false", "callable=true"}),
+		rapid.Custom(func(t *rapid.T) string { return field.Draw(t, "field") + "=" + value.Draw(t, "value") }),
+		rapid.SampledFrom([]string{"", "rate", "mode"}))
+	good := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		var plans []string
+		for range rapid.IntRange(1, 3).Draw(rt, "plans") {
+			n := name.Draw(rt, "name")
+			if rapid.IntRange(0, 3).Draw(rt, "named") > 0 {
+				n = fmt.Sprint("p", rapid.IntRange(1, 6).Draw(rt, "number"))
+			}
+			plans = append(plans, n+rapid.SampledFrom([]string{":", ":", ":", ""}).Draw(rt, "colon")+strings.Join(rapid.SliceOfN(setting, 0, 3).Draw(rt, "settings"), ";"))
+		}
+		text := strings.Join(plans, "|")
+		l := store.Limit{Name: "login", Rate: 5, Period: time.Second, Burst: 10, MaxDebt: store.NoDebt}
+		want := l.Set("plans", text)
+		if want == nil {
+			_, want = store.NewDefinition(l)
+		}
+		must(t, pool, "delete from dipwell.limits")
+		_, err := pool.Exec(t.Context(), "select dipwell.define('login', 5, interval '1 second', 10, max_debt => 0, plans => $1)", text)
+		if got, want := message(err), message(want); got != want {
+			rt.Fatalf("%q: SQL says %s, Go %s", text, got, want)
+		}
+		if err != nil {
+			return
+		}
+		good++
+		var kept string
+		if err := pool.QueryRow(t.Context(), "select coalesce(plans, '') from dipwell.limits").Scan(&kept); err != nil || kept != l.Plans.String() {
+			rt.Fatalf("%q: SQL keeps %s, Go %s, %v", text, kept, l.Plans, err)
+		}
+	})
+	if good == 0 {
+		t.Error("no plans were good")
+	}
+}

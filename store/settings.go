@@ -187,11 +187,12 @@ func boolText(yes, no string) func(bool) string {
 	}
 }
 
+// oneOf reads one of names, of which the first may be "", which no text is.
 func oneOf[T ~uint8](names []string) func(string) (T, error) {
 	return func(s string) (T, error) {
 		if i := slices.Index(names, s); i >= 0 {
 			return T(i), nil
 		}
-		return 0, fmt.Errorf("%q is not one of %s%s", s, strings.Join(names, ", "), suggest.Name(s, names))
+		return 0, fmt.Errorf("%q is not one of %s%s", s, strings.TrimPrefix(strings.Join(names, ", "), ", "), suggest.Name(s, names))
 	}
 }

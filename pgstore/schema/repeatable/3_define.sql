@@ -375,6 +375,8 @@ begin
             perform dipwell_internal.bad_limit(d.name, 'plans', format('plan %s is there twice', p.name));
         elsif p.mode not in ('enforce', 'shadow', 'unlimited', 'blocked') then
             perform dipwell_internal.bad_limit(d.name, 'plans', format('plan %s: mode: unknown; it is one of shadow, unlimited, blocked, enforce', p.name));
+        elsif p.mode in ('unlimited', 'blocked') and num_nonnulls(p.rate, p.per, p.burst, p.max_debt) > 0 then
+            perform dipwell_internal.bad_limit(d.name, 'plans', format('plan %s: mode: %s leaves the key to the base limit; leave out rate, per, burst and max_debt', p.name, p.mode));
         end if;
         v := dipwell_internal.compile_variant(d, r, p.name, p.rate, dipwell_internal.parse_per(p.per), p.burst, p.max_debt);
         insert into dipwell.plans (limit_id, number, version, name, mode, callable, unit, add, cap, debt, max_charge, max_used)

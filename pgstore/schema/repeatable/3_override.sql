@@ -5,6 +5,57 @@ $$ select string_agg(p.x, '|' order by split_part(p.x, ':', 1) collate "C") from
 comment on function dipwell_internal.sorted_plans is
     'The text of plans in the order of their names, which is that of their numbers.';
 
+create function dipwell_internal.wrong_setting(field text, value text) returns text language sql immutable as $$
+    select case
+        when field = 'max_debt' and value = 'unlimited' then null
+        when field in ('rate', 'burst', 'max_debt') and (value !~ '^[0-9]{1,16}$' or lpad(value, 16, '0') > '9007199254740991') then format('"%s" is not a whole number from 0 to 2^53-1', value)
+        when field = 'rate' and value ~ '^0+$' then '0 is not between 1 and 2^53-1'
+        when field in ('rate', 'burst', 'max_debt') then null
+        when field = 'per' and value = '' then 'is missing; it is a length of time such as 1s, 1m, 1h or 1d'
+        when field = 'per' and value ~ '(mo|y)$' then case when value !~ '^[0-9]{1,4}(mo|y)$' or dipwell_internal.parse_per(value) not between -1200 and -1 then
+            format('"%s" is not a period such as 1s, 1m, 1d, 1w, 1mo or 1y', value) end
+        when field = 'per' and dipwell_internal.parse_offset(value) = 0 then 'a period of 0 is not a length of time'
+        when field = 'per' and dipwell_internal.parse_offset(value) is null and value ~ '^([0-9]{1,18}(w|d|h|ms|us|µs|m|s))+$' then format('"%s" is too long: at most 292 years', value)
+        when field = 'per' and dipwell_internal.parse_offset(value) is null then format('"%s" is not a length of time such as 250ms, 1s, 1m, 1h, 1d or 1w', value)
+        when field = 'per' then null
+        when field = 'mode' and value = '' then 'is empty'
+        when field = 'mode' and value not in ('shadow', 'unlimited', 'blocked', 'enforce') then format('"%s" is not one of shadow, unlimited, blocked, enforce', value)
+        when field = 'mode' then null
+        when field = 'callable' and value not in ('true', 'false') then format('"%s" is neither true nor false', value)
+        when field = 'callable' then null
+        else 'unknown setting' end
+$$;
+comment on function dipwell_internal.wrong_setting is
+    'What is wrong with a setting of a plan as text; null: nothing. Go twin: Plan.Set.';
+
+create function dipwell_internal.read_plans(limit_name text, plans text) returns text language plpgsql immutable as $$
+declare
+    plan    text;
+    setting text;
+    name    text;
+    field   text;
+    wrong   text;
+begin
+    foreach plan in array string_to_array(plans, '|') loop
+        name := split_part(plan, ':', 1);
+        wrong := case when name = '' then 'a plan without a name'
+            when length(name) > 64 then format('the name of plan %s has %s bytes; at most 64', name, octet_length(name))
+            when name !~ '^[A-Za-z0-9_.-]+$' then format('the name of plan "%s" has other characters than letters, digits and _ . -', name) end;
+        foreach setting in array string_to_array(substr(plan, length(name) + 2), ';') loop
+            exit when wrong is not null;
+            field := split_part(setting, '=', 1);
+            wrong := format('plan %s: %s: ', name, field) || dipwell_internal.wrong_setting(field, substr(setting, length(field) + 2));
+        end loop;
+        if wrong is not null then
+            perform dipwell_internal.bad_limit(limit_name, 'plans', wrong);
+        end if;
+    end loop;
+    return (select string_agg(dipwell_internal.plan_text(p.name, p.rate, dipwell_internal.format_per(dipwell_internal.parse_per(p.per)), p.burst, p.max_debt, p.mode, p.callable),
+            '|' order by p.name collate "C") from dipwell_internal.plans_of(plans) p);
+end $$;
+comment on function dipwell_internal.read_plans is
+    'Plans that a user wrote, spelled as in limits.plans. Go twin: parsePlans.';
+
 create function dipwell_internal.change_plans(limit_name text, plan text, changed text) returns void language plpgsql volatile as $$
 declare
     d dipwell.limits;

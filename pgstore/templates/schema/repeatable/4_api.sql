@@ -159,7 +159,7 @@ begin
     d.owner := 'sql';
     d.per := dipwell_internal.format_per(nullif(period, 0));
     if plans <> '' then
-        d.plans := dipwell_internal.sorted_plans(plans);
+        d.plans := dipwell_internal.read_plans(name, plans);
     end if;
     perform dipwell_internal.check_name(name, 'parent', d.parent);
     if d.parent = name then
@@ -216,7 +216,7 @@ declare
 begin
     key := dipwell_internal.check_key(key, 'key');
     perform dipwell_internal.set_override(dipwell_internal.limit_id(limit_name, 'limit_name'), key, plan, rate, period, burst,
-        case when until < 'infinity' then (extract(epoch from until) * 1000000)::bigint end, note);
+        case when until < 'infinity' then (extract(epoch from greatest(until, 'epoch')) * 1000000)::bigint end, note);
 end $$;
 comment on function dipwell.override is
     'Lets a plan, or a rate, per and burst of its own, decide the calls of one key, until a time or for good, in place of its override if it has one. null is the setting of the limit.';
