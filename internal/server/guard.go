@@ -26,6 +26,9 @@ func (a *api) crossSite(r *http.Request) string {
 	if r.URL.Path == "/v1/auth" && proxied(r) { // the header fields are those of the client of the proxy
 		return ""
 	}
+	if strings.HasPrefix(r.URL.Path, pagePath) && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Method == http.MethodGet {
+		return "" // a link to the page, which says nothing and cannot be framed
+	}
 	for _, s := range site {
 		if s != "same-origin" && s != "none" {
 			return "Sec-Fetch-Site says that another site asks"
@@ -75,6 +78,19 @@ func (a *api) admin(next http.HandlerFunc) http.HandlerFunc {
 			next(w, r)
 		}
 	}
+}
+
+// pagePath is where the page for people is.
+const pagePath = "/ui/"
+
+// page answers GET /ui/. The files of the page say nothing about this service, so that
+// they need no token; the page asks for it, and the calls that it makes are admin calls.
+func (a *api) page(w http.ResponseWriter, r *http.Request) {
+	if a.site.NoAdmin || a.live.Load().token == nil && !a.site.Loopback {
+		a.mayAdmin(w, r) // says why
+		return
+	}
+	a.pages.ServeHTTP(w, r)
 }
 
 // mayAdmin reports whether a request may make an admin call. If not, it has

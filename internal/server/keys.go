@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/jsontext"
 	"github.com/dipwell/dipwell/store"
 )
@@ -59,6 +61,7 @@ func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *store.Definit
 		return
 	}
 	b := d.AppendMembers([]byte{'{'})
+	b = a.appendRefill(r.Context(), b, def, key)
 	if o != nil {
 		b = appendOverride(append(b, `,"override":`...), def.Name, o)
 	}
@@ -66,6 +69,46 @@ func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *store.Definit
 		b = appendHolds(append(b, `,"holds":`...), holds)
 	}
 	writeJSON(w, http.StatusOK, append(b, "}\n"...))
+}
+
+// refillSteps is the most steps of a refill.
+const refillSteps = 64
+
+// appendRefill appends how the bucket of a key fills if nobody comes: "refill", pairs of
+// µs from now and the whole tokens that are free from then on. It appends nothing for a
+// full bucket, a concurrency limit, a mode that has no bucket, and if the store does not
+// tell what is used.
+func (a *api) appendRefill(ctx context.Context, b []byte, def *store.Definition, key string) []byte {
+	var batch store.Batch
+	g, op := batch.Single()
+	if key == dipwell.Shared {
+		key = ""
+	}
+	op.Def, op.Key, op.Verb = def, key, store.VerbCheck
+	if err := a.limiter.Store().Apply(ctx, &batch); err != nil || g.Err != nil || op.TS == 0 || op.Used == 0 ||
+		op.Def.Algorithm == store.Concurrency || op.Def.Mode > store.Shadow || op.Source >= store.SourceFallbackOpen {
+		return b
+	}
+	var scratch store.Rule
+	rule, now := op.RuleFor(&scratch), algebra.DecidedAt(op)
+	missing := rule.Burst - op.Remaining
+	b = append(b, `,"refill":[`...)
+	last := int64(-1)
+	for i, n := int64(1), min(missing, refillSteps); i <= n; i++ {
+		free := op.Remaining + (missing*i+n-1)/n
+		in := algebra.TimeToFull(rule, op.Used-(rule.Cap-free*rule.Unit), op.TS, now)
+		if in <= last {
+			continue // the same tick
+		}
+		if last >= 0 {
+			b = append(b, ',')
+		}
+		last = in
+		used := rule.Apply(store.State{Used: op.Used, TS: op.TS, Version: op.Def.Number}, now+in, store.VerbCheck, 0).Before
+		b = append(strconv.AppendInt(append(b, '['), in, 10), ',')
+		b = append(strconv.AppendInt(b, algebra.Remaining(rule, used), 10), ']')
+	}
+	return append(b, ']')
 }
 
 func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Definition, p page) {

@@ -104,8 +104,9 @@ func newMetrics(storeName string, labels map[string]string, ofStore func() []sto
 }
 
 // Gauge adds a gauge to /metrics. f is called at each scrape. The name must be
-// unique.
+// unique. GET /v1/live has it too. Gauge must not be called while the server runs.
 func (s *Server) Gauge(name, help string, f func() float64) {
+	s.gauges[name] = f
 	s.metrics.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
 }
 

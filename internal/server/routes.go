@@ -102,6 +102,8 @@ func routes() []route {
 			params: []string{"key"}, answers: map[int]string{http.StatusNoContent: ""}, errors: changing, handle: (*api).deleteOverride},
 		{method: "GET", path: "/v1/top", tag: "keys", summary: "Decisions by limit, and the busiest and most refused keys", admin: true,
 			params: []string{"top", "limit"}, answers: ok("Top"), errors: notFound, handle: (*api).top},
+		{method: "GET", path: "/v1/live", tag: "service", summary: "Decisions, keys and gauges, an event a second: server-sent events with the schema Live", admin: true, always: true,
+			answers: ok(""), text: "text/event-stream", handle: (*api).liveEvents},
 		{method: "GET", path: "/healthz", tag: "service", summary: "Is the service alive?", always: true, answers: ok("Status"), handle: (*api).healthz},
 		{method: "GET", path: "/readyz", tag: "service", summary: "Can it decide?", always: true, answers: ok("Status"), handle: (*api).readyz},
 		{method: "GET", path: "/metrics", tag: "service", summary: "Metrics for Prometheus", always: true, moved: noMetrics, answers: ok(""), text: "text/plain",

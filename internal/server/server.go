@@ -11,6 +11,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/internal/ui"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -38,6 +39,9 @@ type Server struct {
 	waiters  atomic.Int64            // calls of /v1/wait in flight
 	tells    bool                    // Config.StoreErrors
 	extra    map[string]http.Handler // by pattern
+
+	broadcast broadcast
+	gauges    map[string]func() float64 // by name
 }
 
 // live is the configuration that can change while the server runs.
@@ -53,7 +57,7 @@ type live struct {
 
 // New returns a server over a limiter.
 func New(limiter *dipwell.Limiter, c Config) *Server {
-	s := &Server{limiter: limiter, can: store.AbilitiesOf(limiter.Store()), tells: c.StoreErrors}
+	s := &Server{limiter: limiter, can: store.AbilitiesOf(limiter.Store()), tells: c.StoreErrors, gauges: map[string]func() float64{}}
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	s.metrics = newMetrics(c.Store, c.Labels, s.can.Metrics)
 	s.Gauge("dipwell_in_flight", "Calls under way.", func() float64 { return float64(s.inFlight.n.Load()) })
@@ -113,6 +117,8 @@ func (s *Server) API(at Site) http.Handler {
 	for _, r := range routes() {
 		a.add(r)
 	}
+	a.rest.HandleFunc("GET "+pagePath, a.page)
+	a.pages = ui.Handler()
 	for pattern, h := range s.extra {
 		a.rest.HandleFunc(pattern, a.noParams(h.ServeHTTP))
 	}
@@ -128,6 +134,7 @@ type api struct {
 
 	always map[string]bool // paths that are answered during an overload too
 	scrape http.Handler    // of /metrics
+	pages  http.Handler    // below pagePath
 }
 
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -136,7 +143,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c := a.hot[r.URL.Path]
-	if c != nil || !a.always[r.URL.Path] {
+	if c != nil || !a.always[r.URL.Path] && !strings.HasPrefix(r.URL.Path, pagePath) {
 		if !a.Enter() {
 			shed(w)
 			return

@@ -1,0 +1,422 @@
+package ui_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
+)
+
+var update = flag.Bool("update", false, "write the pictures of docs/img")
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+
+// patience is how long a condition of the page may take on a slow machine.
+const patience = 2 * time.Minute
+
+// A visit is a tab of a browser at a service.
+type visit struct {
+	t       *testing.T
+	ctx     context.Context
+	limiter *dipwell.Limiter
+	url     string
+
+	mu       sync.Mutex
+	problems []string // errors that the browser has logged, and requests to other places
+}
+
+// stores are those that the page is tested with.
+var stores = map[string]func(t *testing.T) store.Store{
+	"memory": func(t *testing.T) store.Store {
+		t.Helper()
+		st, err := memstore.New(memstore.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = st.Close() })
+		return st
+	},
+	"postgres": func(t *testing.T) store.Store {
+		t.Helper()
+		dsn := pgtest.Database(t, "migrated", func(dsn string) error {
+			conn, err := pgx.Connect(context.Background(), dsn)
+			if err != nil {
+				return err
+			}
+			defer conn.Close(context.Background())
+			_, err = pgstore.Migrate(context.Background(), conn, pgstore.MigrateOptions{})
+			return err
+		})
+		st, err := pgstore.Open(t.Context(), dsn, pgstore.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = st.Close() })
+		return st
+	},
+}
+
+var limits = []string{
+	"login=5/1m,burst=20,keys=list,plans=pro:rate=600;burst=1000|banned:mode=blocked",
+	"search=30/1s,burst=60", "mail=1000/1d,algorithm=fixed_window,start=0s", "slots=2,algorithm=concurrency,ttl=5m",
+	"org=100/1s,burst=100,parts=1", "user=10/1s,burst=20,parent=org",
+}
+
+// browser is one Chromium for all tests of the package.
+var browser = sync.OnceValues(func() (context.Context, error) {
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		return nil, err
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.Flag("disable-dev-shm-usage", true), chromedp.WindowSize(1100, 800), chromedp.WSURLReadTimeout(patience))
+	ctx, _ := chromedp.NewExecAllocator(context.Background(), options...) // ends with this process
+	ctx, _ = chromedp.NewContext(ctx)
+	return ctx, chromedp.Do(ctx)
+})
+
+// open visits a new service, at the address's part after the hash.
+func open(t *testing.T, st store.Store, c server.Config, hash string) *visit {
+	t.Helper()
+	parent, err := browser()
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip("no Chromium: ", err)
+	}
+	v := &visit{t: t}
+	var defs []dipwell.Limit
+	for _, text := range limits {
+		l, err := dipwell.ParseLimit(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defs = append(defs, l)
+	}
+	if v.limiter, err = dipwell.New(st, defs...); err != nil {
+		t.Fatal(err)
+	}
+	s := server.New(v.limiter, c)
+	srv := httptest.NewServer(s.API(server.Site{Loopback: true}))
+	t.Cleanup(func() { s.Stop(); srv.Close() })
+	v.url = srv.URL
+	ctx, leave := chromedp.NewContext(parent)
+	t.Cleanup(leave)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	t.Cleanup(cancel)
+	v.ctx = ctx
+	v.run()
+	if err := chromedp.Listen(ctx, v.hear); err != nil {
+		t.Fatal(err)
+	}
+	v.run(command(network.Enable, network.EnableParams{}), command(log.Enable, cdp.Empty{}), chromedp.Navigate(srv.URL+"/ui/"+hash))
+	t.Cleanup(func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if len(v.problems) > 0 {
+			t.Errorf("the browser says:\n%s", strings.Join(v.problems, "\n"))
+		}
+	})
+	return v
+}
+
+// hear collects what must not happen: exceptions, logged errors such as a violation of
+// the policy, and requests to another place.
+func (v *visit) hear(event any) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch e := event.(type) {
+	case *runtime.EventExceptionThrown:
+		v.problems = append(v.problems, fmt.Sprint(e.ExceptionDetails.Text, e.ExceptionDetails.Exception))
+	case *log.EventEntryAdded:
+		if e.Entry.Source != log.EntrySourceNetwork { // a status of 401 or 404 is the business of a test
+			v.problems = append(v.problems, e.Entry.Text)
+		}
+	case *network.EventRequestWillBeSent:
+		if !strings.HasPrefix(e.Request.URL, v.url) && !strings.HasPrefix(e.Request.URL, "data:") {
+			v.problems = append(v.problems, "a request to "+e.Request.URL)
+		}
+	}
+}
+
+func (v *visit) run(actions ...chromedp.Action[chromedp.Void]) {
+	v.t.Helper()
+	if err := chromedp.Do(v.ctx, actions...); err != nil {
+		text, _ := chromedp.Run(v.ctx, chromedp.Evaluate[string]("document.body.innerText"))
+		v.t.Fatalf("%v; the page says:\n%s", err, text)
+	}
+}
+
+// command is a command of the protocol as an action.
+func command[P, R any](c cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		_, err := chromedp.Call(ctx, c, params)
+		return err
+	})
+}
+
+// look returns the value of an action.
+func look[T any](v *visit, a chromedp.Action[T]) (value T) {
+	v.t.Helper()
+	v.run(chromedp.Func(func(ctx context.Context, t *chromedp.Target) (err error) {
+		value, err = a(ctx, t)
+		return err
+	}))
+	return value
+}
+
+// wait waits until an expression of the page is true.
+func (v *visit) wait(expression string) {
+	v.t.Helper()
+	_ = look(v, chromedp.Poll[bool](expression, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(patience)))
+}
+
+// shows waits until the page shows a text.
+func (v *visit) shows(text string) {
+	v.t.Helper()
+	v.wait("document.body.innerText.includes(" + quote(text) + ")")
+}
+
+func quote(text string) string { return `decodeURIComponent("` + url.PathEscape(text) + `")` }
+
+// send sets the values of fields by their ids, and presses the button of their form.
+func (v *visit) send(form string, values ...string) {
+	v.t.Helper()
+	v.run(chromedp.WaitVisible(chromedp.CSS("#" + form)))
+	for i := 0; i < len(values); i += 2 {
+		v.wait("(document.getElementById(" + quote(values[i]) + ").value = " + quote(values[i+1]) + ") !== null")
+	}
+	v.run(chromedp.Click(chromedp.CSS("#" + form + " button")))
+}
+
+// free checks how many tokens of a key of login are free.
+func (v *visit) free(key string, want int64) {
+	v.t.Helper()
+	d, err := v.limiter.Check(v.t.Context(), "login", key, 0)
+	if err != nil || d.Remaining != want {
+		v.t.Errorf("%s has %d tokens, want %d: %v", key, d.Remaining, want, err)
+	}
+}
+
+func (v *visit) take(limit, key string, n int64) {
+	v.t.Helper()
+	if _, err := v.limiter.Charge(v.t.Context(), limit, key, n); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// post sends calls as programs do, so that they are counted.
+func (v *visit) post(n int, form string) {
+	v.t.Helper()
+	for range n {
+		r, err := http.NewRequestWithContext(v.t.Context(), http.MethodPost, v.url+"/v1/take?"+form, nil)
+		if err != nil {
+			v.t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			v.t.Fatal(err)
+		}
+		_ = res.Body.Close()
+	}
+}
+
+// picture writes a picture of the page for the docs.
+func (v *visit) picture(name, scheme string) {
+	v.t.Helper()
+	v.run(command(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}))
+	png := look(v, chromedp.FullScreenshot(100))
+	if err := os.WriteFile(filepath.Join("..", "..", "docs", "img", name), png, 0o600); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// fits checks that a phone shows the page without scrolling sideways.
+func (v *visit) fits() {
+	v.t.Helper()
+	v.run(chromedp.EmulateViewport(360, 740))
+	wide := look(v, chromedp.Evaluate[int]("document.documentElement.scrollWidth"))
+	v.run(chromedp.EmulateViewport(1100, 800))
+	if wide > 360 {
+		v.t.Errorf("the page is %d pixels wide on a phone of 360", wide)
+	}
+}
+
+// script is a key that is markup.
+const script = `<img src=x onerror="document.title='pwned'"> & "quotes"`
+
+func TestNow(t *testing.T) {
+	v := open(t, stores["memory"](t), server.Config{}, "")
+	v.wait(`document.querySelectorAll(".card").length > 5`)
+	v.post(30, "limit=login&key="+url.QueryEscape(script))
+	v.post(20, "limit=search&key=user%3A7")
+	v.post(3, "limit=mail")
+	v.shows(script) // as text
+	v.shows("user:7")
+	v.shows("shared bucket")
+	v.wait(`document.querySelectorAll("svg.chart polyline").length === 2`)
+	v.fits()
+	v.run(chromedp.Click(chromedp.CSS(`a[href="#/key?limit=search&key=user%3A7"]`)))
+	v.wait(`location.hash === "#/key?limit=search&key=user%3A7" && document.querySelector("h1 a")?.textContent === "search"`)
+	if title := look(v, chromedp.Title()); title != "dipwell: key" {
+		t.Errorf("title %q", title)
+	}
+}
+
+// Each action of the view Key, on every store.
+func TestKey(t *testing.T) {
+	for name, openStore := range stores {
+		t.Run(name, func(t *testing.T) {
+			v := open(t, openStore(t), server.Config{}, "#/key")
+			v.take("login", script, 18)
+			v.send("find", "limit", "login", "key", script)
+			v.shows("2\ntokens free")
+			v.shows("if nobody comes: one more in ")
+			v.send("next", "next-cost", "1")
+			v.shows("It passes now.")
+			v.send("next", "next-cost", "21")
+			v.shows("Never: no wait helps.")
+			v.send("next", "next-cost", "7")
+			v.wait(`/^In (59|60)(\.\d)? s|^In 1 min|^In \d\d(\.\d)? s/.test(document.getElementById("next-answer").textContent)`)
+
+			v.send("raise", "raise-rate", "50", "raise-burst", "70", "raise-for", "1h", "raise-note", "ticket 81")
+			v.shows("ticket 81")
+			v.shows("70\ncapacity")
+			v.free(script, 52)
+			v.send("end")
+			v.shows("20\ncapacity")
+			v.send("give", "plan", "pro", "give-for", "", "give-note", "until the invoice")
+			v.shows("1,000\ncapacity")
+			v.shows("no end")
+			v.send("block", "block-note", "abuse")
+			v.wait(`document.querySelector("dl")?.innerText.includes("banned")`)
+			if d, err := v.limiter.Take(t.Context(), "login", script, 1); err != nil || d.Allowed {
+				t.Errorf("a blocked key may call: %+v %v", d, err)
+			}
+			v.send("end")
+			v.shows("20\ncapacity")
+			v.send("refund", "refund-cost", "5")
+			v.shows("Refunded.")
+			v.run(chromedp.Click(chromedp.CSS("#reset-sure")))
+			v.send("reset")
+			v.shows("The bucket is full.")
+			v.shows("20\ntokens free")
+			v.free(script, 20)
+			v.take("login", script, 3)
+			v.send("list", "prefix", "<img")
+			v.wait(`document.querySelector("section td.key")?.textContent === ` + quote(script))
+			v.fits()
+
+			if _, err := v.limiter.Hold(t.Context(), time.Minute, "held-by-us", dipwell.Take{Limit: "slots", Key: "gpu", Cost: 1}); err != nil {
+				t.Fatal(err)
+			}
+			v.send("find", "limit", "slots", "key", "gpu")
+			v.wait(`document.querySelector("h1 a")?.textContent === "slots"`)
+			v.shows("held-by-us")
+			v.send("find", "limit", "org", "key", "")
+			v.shows("Keys of this limit are paths")
+			v.send("find", "limit", "user", "key", "acme/7")
+			v.shows("With its parents")
+		})
+	}
+}
+
+func TestLimits(t *testing.T) {
+	for name, openStore := range stores {
+		t.Run(name, func(t *testing.T) {
+			v := open(t, openStore(t), server.Config{}, "#/limits")
+			v.wait(`document.querySelectorAll("tbody tr").length === 6`)
+			v.fits()
+			if _, err := v.limiter.SetOverride(t.Context(), "login", dipwell.Override{Key: script, Rate: 100, Note: "for a week"}); err != nil {
+				t.Fatal(err)
+			}
+			v.run(chromedp.Click(chromedp.CSS(`a[href="#/limits?name=login"]`)))
+			v.shows("for a week")
+			v.shows("mode blocked")
+			v.shows(script)
+			v.fits()
+			v.run(chromedp.Click(chromedp.CSS(`section button`)))
+			v.shows("No key has one.")
+			if list, err := v.limiter.Overrides(t.Context(), "login", "", "", 10); err != nil || len(list) > 0 {
+				t.Error(list, err)
+			}
+		})
+	}
+}
+
+// The token is asked for once, and again when it is wrong. It is nowhere but in memory.
+func TestToken(t *testing.T) {
+	v := open(t, stores["memory"](t), server.Config{AdminToken: "s3cret"}, "#/now")
+	v.run(chromedp.WaitVisible(chromedp.CSS("#token")), chromedp.SendKeys(chromedp.CSS("#token"), "wrong\r"))
+	v.shows("That is not the admin token.")
+	v.run(chromedp.SendKeys(chromedp.CSS("#token"), "s3cret\r"))
+	v.wait(`document.querySelectorAll(".card").length > 5`)
+	v.run(chromedp.Click(chromedp.CSS(`nav a[href="#/key"]`)))
+	v.send("find", "limit", "login", "key", "k")
+	v.shows("20\ntokens free")
+	v.wait(`!document.getElementById("login").open && document.cookie === "" && localStorage.length + sessionStorage.length === 0 && !document.documentElement.outerHTML.includes("s3cret")`)
+}
+
+// The views can be reached with the keyboard alone.
+func TestKeyboard(t *testing.T) {
+	v := open(t, stores["memory"](t), server.Config{}, "#/now")
+	v.wait(`document.querySelectorAll(".card").length > 5`)
+	press := func(times int) {
+		for range times {
+			v.run(chromedp.KeyEvent("\t"))
+		}
+		v.run(chromedp.KeyEvent("\r"))
+	}
+	press(4) // the link past the menu, Now, Key, Limits
+	v.wait(`location.hash === "#/limits" && document.activeElement.id === "view"`)
+	v.wait(`document.querySelectorAll("tbody tr").length === 6`)
+	press(1) // the first limit
+	v.wait(`location.hash === "#/limits?name=login"`)
+}
+
+// With -update, the pictures of the docs are taken.
+func TestPictures(t *testing.T) {
+	if !*update {
+		return
+	}
+	v := open(t, stores["memory"](t), server.Config{}, "#/now")
+	v.wait(`document.querySelectorAll(".card").length > 5`)
+	for second := range 20 {
+		for i := range 9 {
+			v.post(1+(second+3*i)%7, fmt.Sprintf("limit=search&key=user:%d", 40+i))
+		}
+		v.post(4+second%3, "limit=login&key=203.0.113.9")
+		v.post(1, "limit=login&key=user:7")
+		v.wait(fmt.Sprintf(`document.querySelector("polyline").points.length > %d`, second+2))
+	}
+	v.picture("ui-now.png", "light")
+	v.run(chromedp.Click(chromedp.CSS(`nav a[href="#/key"]`)))
+	v.send("find", "limit", "login", "key", "user:7")
+	v.shows("if nobody comes")
+	v.picture("ui-key.png", "dark")
+}

@@ -1,0 +1,80 @@
+// Calls of the service's API. The admin token is kept here, in memory.
+
+let token = "";
+let asking; // the promise of a token that is being typed
+
+// A Refused call of the API: its problem document says why.
+export class Failure extends Error {
+  constructor(status, problem) {
+    super((problem.field ? problem.field + ": " : "") + (problem.detail ?? problem.title ?? "status " + status));
+    this.status = status;
+  }
+}
+
+// call returns the JSON of an answer, also that of a decision that refuses, or null.
+export async function call(method, path, body, signal) {
+  const r = await send(method, path, body, signal);
+  if (r.status === 204) return null;
+  const answer = await r.json().catch(() => ({}));
+  if (!r.ok && answer.allowed === undefined) throw new Failure(r.status, answer);
+  return answer;
+}
+
+async function send(method, path, body, signal) {
+  for (;;) {
+    const used = token;
+    const headers = {};
+    if (used) headers.Authorization = "Bearer " + used;
+    if (body !== undefined) headers["Content-Type"] = "application/json";
+    const r = await fetch(path, {method, headers, signal, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body)});
+    if (r.status !== 401) return r;
+    if (used === token) await ask(used !== ""); // else another call has asked meanwhile
+  }
+}
+
+// ask lets somebody type the token.
+function ask(wrong) {
+  asking ??= new Promise((done) => {
+    const dialog = document.getElementById("login"), input = document.getElementById("token");
+    if (wrong) document.getElementById("login-why").textContent = "That is not the admin token.";
+    dialog.addEventListener("cancel", (e) => e.preventDefault());
+    dialog.addEventListener("close", () => {
+      token = input.value;
+      input.value = "";
+      asking = undefined;
+      done();
+    }, {once: true});
+    dialog.showModal();
+  });
+  return asking;
+}
+
+// events yields the events of a stream until the signal is aborted or the stream ends.
+export async function* events(path, signal) {
+  const r = await send("GET", path, undefined, signal);
+  if (!r.ok) throw new Failure(r.status, await r.json().catch(() => ({})));
+  const reader = r.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let text = ""; ;) {
+    const {value, done} = await reader.read();
+    if (done) return;
+    const parts = (text + value).split("\n\n");
+    text = parts.pop();
+    for (const part of parts) {
+      if (part.startsWith("data: ")) yield JSON.parse(part.slice(6));
+    }
+  }
+}
+
+// limitPath is the path of a limit's calls.
+export const limitPath = (name, below = "") => "/v1/limits/" + encodeURIComponent(name) + below;
+
+// everyLimit returns all definitions, at most 10,000.
+export async function everyLimit(signal) {
+  let all = [], next = "";
+  for (let pages = 0; next !== null && pages < 10; pages++) {
+    const page = await call("GET", "/v1/limits?n=1000&after=" + encodeURIComponent(next), undefined, signal);
+    all = all.concat(page.limits);
+    next = page.next;
+  }
+  return all;
+}
