@@ -114,6 +114,9 @@ simulate: ## 10,000 histories of a cluster with faults, and the mutants that 1,0
 	$(GO) run ./cmd/dipwell simulate --seeds 10000
 	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./internal/simulate -run TestMutants
 
+picture: ## draw the history in docs/explanation/simulator.md
+	$(GO) run ./cmd/dipwell simulate --seed 19 --steps 60 --plot docs/img/simulator.svg > /dev/null
+
 soak: ## a service at half load for SOAK (10m): memory and goroutines must not grow
 	DIPWELL_SOAK=$(or $(SOAK),10m) $(GO) test -count=1 -timeout 0 -run TestSoak -v ./cmd/dipwell
 
@@ -126,4 +129,4 @@ bench-faults: ## what a service answers while rows are locked and while its stor
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: simulate bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
+.PHONY: simulate picture bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep

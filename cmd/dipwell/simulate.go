@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 
 	"github.com/dipwell/dipwell/internal/simulate"
@@ -14,6 +16,7 @@ type SimulateCmd struct {
 	Seed   *uint64  `placeholder:"N" help:"Play the history of seed N, and print it."`
 	Seeds  int      `default:"1000" placeholder:"N" help:"Play the histories of the seeds 0 to N-1. Of the first that breaks a promise, the steps that are needed for it are printed. Default 1000."`
 	Steps  int      `default:"300" placeholder:"N" help:"Steps of a history: bursts of calls, and faults. Default 300."`
+	Plot   string   `placeholder:"FILE" help:"With --seed: draw the history as SVG."`
 	Faults []string `placeholder:"LIST" help:"The faults that may happen, with commas between. Default: all."`
 }
 
@@ -21,6 +24,7 @@ type SimulateCmd struct {
 func (c *SimulateCmd) Help() string {
 	return `Examples:
   dipwell simulate --seeds 1000
+  dipwell simulate --seed 7 --plot history.svg
   dipwell simulate --seed 7 --faults lost,clock-back`
 }
 
@@ -30,6 +34,8 @@ func (c *SimulateCmd) Run(e *env) error {
 	switch {
 	case c.Steps < 1:
 		return fmt.Errorf("--steps: %d is less than 1", c.Steps)
+	case c.Plot != "" && c.Seed == nil:
+		return errors.New("--plot: it draws the history of one --seed")
 	case c.Seeds < 1:
 		return fmt.Errorf("--seeds: %d is less than 1", c.Seeds)
 	}
@@ -38,6 +44,9 @@ func (c *SimulateCmd) Run(e *env) error {
 	}
 	if c.Seed != nil {
 		r := simulate.Run(*c.Seed, o)
+		if err := c.plot(r, o); err != nil {
+			return err
+		}
 		if err := r.Print(e.stdout, o); err != nil {
 			return err
 		}
@@ -53,6 +62,18 @@ func (c *SimulateCmd) Run(e *env) error {
 		}
 	}
 	return c.end(e.stdout, r, c.Seeds)
+}
+
+// plot writes the picture of a history, if one is asked for.
+func (c *SimulateCmd) plot(r *simulate.Result, o simulate.Options) error {
+	if c.Plot == "" {
+		return nil
+	}
+	f, err := os.Create(c.Plot)
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.Plot(f, o), f.Close())
 }
 
 // end prints what came of some histories.

@@ -39,8 +39,10 @@ type grant struct {
 	fate    string // heard, or the fault that lost it
 	node    *node
 
-	process  int   // that asked
-	returned int64 // of a chunk of a lease, tokens that were given back
+	process int   // that asked
+	sent    int64 // when, on its monotonic clock
+	made    int64 // true time of the store's decision
+	left    int64 // of a chunk of a lease, tokens that were neither used nor given back
 }
 
 const (
@@ -204,6 +206,7 @@ func (n *node) checkDecision(g *store.Group, m *message, before []look) {
 			b.loosen(n.w.now, m) // the row came back at another rate until now
 		}
 		n.checkLevel(l.k, "a call")
+		n.picture(l.k)
 	}
 }
 
@@ -266,8 +269,8 @@ func (n *node) checkReturn(op *store.Op, m *message, b *book) {
 		b.unsureReturns = true
 	}
 	for _, g := range b.grants {
-		if g.process == m.p.id && g.taken-n.w.rates[op.Def.Name].versions[0].rate*(n.time()-g.at)/1e6-g.returned >= op.Cost {
-			g.returned += g.taken // nobody may give back what is left of it again
+		if g.fate == leased && g.process == m.p.id && g.left-n.w.rates[op.Def.Name].versions[0].rate*(n.time()-g.at)/1e6 >= op.Cost {
+			g.left = 0 // nobody may give it back again
 			return
 		}
 	}
@@ -279,7 +282,7 @@ func (n *node) checkReturn(op *store.Op, m *message, b *book) {
 // granted enters a grant.
 func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *store.State) *grant {
 	n.w.taken += op.Granted
-	gr := &grant{k: b.level.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n, process: m.p.id}
+	gr := &grant{k: b.level.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n, process: m.p.id, sent: m.sentMono, made: n.w.now, left: op.Granted}
 	if g.Hold != nil {
 		gr.expires = g.Hold.Expires
 	}
@@ -638,10 +641,24 @@ func compare(a, b at) int {
 	return cmp.Or(cmp.Compare(a.limit, b.limit), cmp.Compare(a.key, b.key))
 }
 
-// useLease enters tokens that a process gave a caller from a lease.
+// useLease enters tokens that a process gave a caller from a lease. It must have got a
+// chunk that has as many, and for which it asked less than a lease ago.
 func (w *world) useLease(p *process, op *store.Op) {
 	w.fromLeases += op.Granted
 	b := w.node.book(op.Def.Name, op.Key)
+	var from *grant
+	for _, g := range slices.Backward(b.grants) {
+		if g.fate == leased && g.process == p.id && g.left >= op.Granted && p.monotonic()-g.sent < op.Def.Lease.Microseconds() {
+			from = g // the oldest
+		} else if w.now-g.made > 2*op.Def.Lease.Microseconds() {
+			break
+		}
+	}
+	if from == nil {
+		w.fail("lease", "process %d: %d of %s %q are used from a lease, but of the chunks for which it asked less than a lease ago none has so many", p.id, op.Granted, op.Def.Name, op.Key)
+		return
+	}
+	from.left -= op.Granted
 	b.uses = append(b.uses, &grant{at: w.node.time() + w.node.back, tokens: op.Granted})
 	w.tracef("process %d: %d of %s %q from a lease at %.6f s of the store", p.id, op.Granted, op.Def.Name, op.Key, float64(w.node.time()-epoch)/1e6)
 }

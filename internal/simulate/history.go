@@ -94,6 +94,7 @@ type history struct {
 	drifts    []int64
 	faults    faults
 	steps     []step
+	picture   picture // of the present play; nil: nobody looks at it
 }
 
 // faultNames are the faults that Options.Faults may name.

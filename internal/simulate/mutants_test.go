@@ -29,6 +29,9 @@ var mutants = []mutant{
 	{"give-back from another list", "store/giveback.go", "if row.Lows == nil || row.Lows.Mark != rs[i].Mark {", "if row.Lows == nil {"},
 	{"sweep of rows that are not full", "store/table.go", "usedAt(&e.row, later(now, e.row.TS)))", "usedAt(&e.row, later(now, e.row.TS)+100_000))"},
 	{"one mark for all lists of a reservation", "store/giveback.go", "binary.BigEndian.Uint64(r[8:]) + uint64(now)", "binary.BigEndian.Uint64(r[8:]) + uint64(now*0)"},
+	{"lease's clock read after sending", "internal/lease/key.go", "k.asking = false\n\tswitch {", "k.asking = false\n\tsent = mono\n\tswitch {"},
+	{"lease given back late", "internal/lease/key.go", "passed := float64(mono - c.sent + int64(d.Lease))", "passed := float64(mono - c.sent - int64(d.Lease))"},
+	{"lease given back twice", "internal/lease/key.go", "if err := s.inner.Apply(ctx, &b); err != nil || g.Err != nil {", "if err := s.inner.Apply(ctx, &b); err != nil || s.inner.Apply(ctx, &b) != nil || g.Err != nil {"},
 	{"leases without the carve", "store/compile.go", "c.burst -= c.carved", "c.carved = 0"},
 }
 

@@ -186,5 +186,6 @@ func (n *node) sweep() {
 		}
 		n.follow(k)
 		n.checkLevel(k, "a sweep")
+		n.picture(k)
 	}
 }

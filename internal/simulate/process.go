@@ -176,10 +176,12 @@ type message struct {
 	groups []store.Group // as sent
 	copies int           // of it that may arrive
 	sent   int64         // true time
-	reply  []store.Group
-	done   bool
-	err    error
-	got    []*grant // by the copy that is being decided
+
+	sentMono int64 // the sender's monotonic clock
+	reply    []store.Group
+	done     bool
+	err      error
+	got      []*grant // by the copy that is being decided
 }
 
 // A fate is what happens to one copy of a message, drawn when it is sent.
@@ -190,7 +192,7 @@ type fate struct {
 
 func (m *message) send() {
 	r, f := m.t.rng, &m.w.faults
-	m.copies, m.sent = 1, m.w.now
+	m.copies, m.sent, m.sentMono = 1, m.w.now, m.p.monotonic()
 	if f.happens(r, f.duplicates) && !m.t.ask { // nobody may repeat a Refund
 		m.copies = 2
 	}
@@ -407,6 +409,12 @@ func (p *process) tell(s *step, g *store.Group, err error) {
 	}
 	if len(g.Ops) == 1 && !op.Allowed && op.Source == store.SourceDenyCache {
 		p.w.checkRefusal(p, op)
+	}
+	if p.w.picture != nil {
+		for i := range g.Ops {
+			op := &g.Ops[i]
+			p.w.picture.tell(at{op.Def.Name, op.Key}, p.w.now, op.Took(), !g.Allowed)
+		}
 	}
 	if !g.Allowed {
 		return

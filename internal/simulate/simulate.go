@@ -85,6 +85,7 @@ func (h history) play(trace func(line string)) *Result {
 		w.checkPromise()
 		w.checkConservation()
 	}
+	w.promised()
 	return &Result{Seed: h.seed, Violation: w.wrong, Calls: w.calls, Taken: w.taken, Leased: w.fromLeases, Lost: w.lost, steps: h.steps}
 }
 
