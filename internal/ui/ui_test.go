@@ -1,0 +1,40 @@
+package ui_test
+
+import (
+	"compress/gzip"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/dipwell/dipwell/internal/ui"
+)
+
+// most is how large the whole page may be, compressed, in bytes.
+const most = 60_000
+
+// Every file is served with the policy, and together they are small.
+func TestFiles(t *testing.T) {
+	files, err := os.ReadDir("page")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	var all strings.Builder
+	z := gzip.NewWriter(&all)
+	for _, f := range files {
+		rec := httptest.NewRecorder()
+		ui.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/ui/"+f.Name(), nil))
+		h := rec.Header()
+		if rec.Code != http.StatusOK || h.Get("X-Content-Type-Options") != "nosniff" || !strings.HasPrefix(h.Get("Content-Security-Policy"), "default-src 'none'; ") ||
+			h.Get("Content-Type") == "application/octet-stream" || h.Get("ETag") == "" {
+			t.Errorf("%s: %d %v", f.Name(), rec.Code, h)
+		}
+		if _, err = z.Write(rec.Body.Bytes()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err = z.Close(); err != nil || all.Len() > most {
+		t.Errorf("the page has %d bytes compressed, at most %d: %v", all.Len(), most, err)
+	}
+}
