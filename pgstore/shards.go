@@ -28,21 +28,23 @@ func spreads(d *store.Definition) bool {
 // setShardsSQL sets the statements of a limit with shards, for calls that are
 // transactions of their own: a lock that a statement takes in vain is then released.
 //
-// takeShard takes from one shard that nobody else has locked: of the connection's home
-// and another the one with more tokens, otherwise the one with the most. It returns
+// takeShard takes from one shard whose advisory lock nobody else has: of the connection's
+// home and another the one with more tokens, otherwise the one with the most. It returns
 // what is used of the whole key, as far as it was committed before. Parameters: key,
 // units, the other shard, the grid if origins are spread, the time of a test's clock.
 // takeWhole is take, except that it does not wait for the row.
 func setShardsSQL(s *statements, id int32, d *store.Definition, c charge, now, seen string, grid sqlexpr.Expr) {
 	r, n := &d.Rule, d.Shards
-	room := part(r.Burst, r.Unit, n, "s")
-	over := fmt.Sprintf("%s + $2::bigint - %s", shardLeftSQL(r, n, "s", now, grid), room)
+	left := shardLeftSQL(r, n, "b", now, grid)
 	s.takeShard = fmt.Sprintf(`update dipwell.shards b set used = %[1]s + $2::bigint, ts = greatest(%[2]s, b.ts)
-where b.limit_id = %[3]d and b.key = $1::text and b.shard = (
-    select s.shard from dipwell.shards s where s.limit_id = %[3]d and s.key = $1::text and s.version = %[4]d and %[5]s <= 0
-    order by s.shard in (pg_backend_pid() %% %[6]d, $3::bigint) desc, %[5]s limit 1 for update skip locked)
-returning b.used + (select coalesce(sum(%[7]s), 0)::bigint from dipwell.shards s where s.limit_id = %[3]d and s.key = $1::text and s.shard <> b.shard), b.ts, %[8]s`,
-		shardLeftSQL(r, n, "b", now, grid), now, id, d.Number, over, n, shardLeftSQL(r, n, "s", now, grid), seen)
+from (select x.shard, x.whole - x.used as others from (
+    select o.shard, o.used, o.used + $2::bigint - %[3]s as over, (sum(o.used) over ())::bigint as whole from (
+        select s.shard, %[4]s as used from dipwell.shards s where s.limit_id = %[5]d and s.key = $1::text and s.version = %[6]d order by s.shard offset 0) o
+    order by o.shard in (pg_backend_pid() %% %[7]d, $3::bigint) desc, over offset 0) x
+    where x.over <= 0 and pg_try_advisory_xact_lock(hashtextextended($1::text, %[5]d) + x.shard + 1) limit 1) p
+where b.limit_id = %[5]d and b.key = $1::text and b.version = %[6]d and b.shard = p.shard and %[1]s + $2::bigint - %[8]s <= 0
+returning b.used + p.others, b.ts, %[9]s`,
+		left, now, part(r.Burst, r.Unit, n, "o"), shardLeftSQL(r, n, "s", now, grid), id, d.Number, n, part(r.Burst, r.Unit, n, "b"), seen)
 	s.takeWhole = fmt.Sprintf(`update dipwell.buckets b set %s
 where %s and b.key = (select x.key from dipwell.buckets x where x.limit_id = %d and x.key = $1::text for update skip locked)
 returning b.used, b.ts, %s`, c.set, c.where, id, seen)
@@ -90,12 +92,11 @@ func (s functions) takeSharded(ctx context.Context, g *store.Group, e *entry) er
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return storeError(err, true)
 		}
-		scattered = false // or all that have room are locked
 	}
 	var outcome int
 	var row store.State
 	var now int64
-	err := s.db.QueryRow(ctx, takeShardsSQL, e.id, op.Key, op.Cost, int64(op.Def.Number), op.Def.Shards, scattered, s.testNow()).
+	err := s.db.QueryRow(ctx, takeShardsSQL, op.Def.Name, op.Key, op.Cost, scattered, e.id, int64(op.Def.Number), s.testNow()).
 		Scan(&outcome, &row.Used, &row.TS, &now, &scattered)
 	if err != nil {
 		return storeError(err, true)
@@ -116,7 +117,7 @@ func (s functions) takeSharded(ctx context.Context, g *store.Group, e *entry) er
 
 // takeShardsSQL calls the function that takes from a key with shards.
 const takeShardsSQL = `select outcome, coalesce(used, 0), coalesce(ts, 0), coalesce(n, 0), coalesce(spread, false)
-from dipwell_internal.take_shards($1, $2, $3, $4::int, $5, $6, $7)`
+from dipwell_internal.take_shards($1, $2, $3, $4, $5, $6::int, $7)`
 
 // Outcomes of dipwell_internal.take_shards. 0 leaves the call to decide.
 const (

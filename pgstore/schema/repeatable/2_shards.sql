@@ -75,158 +75,184 @@ end $$;
 comment on function dipwell_internal.scatter is
     'Spreads what is used at t over the shards of a key, whose row is locked. Each of them must have room for its part.';
 
--- A statement that finds a row changed, once it is locked, keeps the lock, and who
--- keeps it while waiting for others could be in a deadlock. So each attempt is a
--- block of its own, which an exception undoes.
+-- The planner inlines it. In the order of the index, because a bitmap scan would visit
+-- the index entries of old versions again and again.
+create function dipwell_internal.shards_at(lim int, of_key text, of_version int, n bigint, units bigint, every bigint, less bigint, more bigint, grid bigint, enough bigint,
+    small bigint, large bigint, token bigint) returns table (shard int, used bigint, over bigint) language sql stable as $$
+    select s.shard, o.used, o.used + units - small - case when s.shard < large then token else 0 end
+    from dipwell.shards s
+    cross join lateral (select dipwell_internal.plain_used(s.used, s.ts, n, every, less + case when s.shard < more then 1 else 0 end, grid, enough) as used) o
+    where s.limit_id = lim and s.key = of_key and s.version = of_version
+    order by s.shard $$;
+comment on function dipwell_internal.shards_at is
+    'The shards of a key: what is used of each at n, and by how much a take of units is more than it has room for. less units come back to a shard at a tick, one more to the first of them; each has room for small units, the first of them for one token more.';
+
+-- Whoever takes from a shard has its advisory lock first. The row is locked without a
+-- wait then, except for whoever gathers. An advisory lock wakes one of those that wait
+-- for it; a row lock wakes all, to wait for the next version of the row.
 --
--- A refusal is decided on one snapshot of all rows, without locks. A lock that is
--- skipped refuses nobody.
-create function dipwell_internal.take_shards(lim int, of_key text, cost bigint, version int, shards bigint, scattered boolean, at bigint default null,
-    out outcome int, out used bigint, out ts bigint, out n bigint, out spread boolean, out grid bigint)
-language plpgsql volatile as $$
+-- Nobody who has such a lock, of a shard that turned out to have no room, waits for
+-- another, and nobody who gathers wants one: hence no deadlock. Rows of buckets that
+-- were locked in vain are released by a block that an exception undoes.
+--
+-- A refusal is decided on one snapshot of all rows, without locks. A lock that somebody
+-- else has refuses nobody.
+create function dipwell_internal.take_shards(limit_name text, of_key text, cost bigint, scattered boolean, of_id int default null, of_version int default null, at bigint default null,
+    out outcome int, out used bigint, out ts bigint, out n bigint, out spread boolean,
+    out unit bigint, out every bigint, out add bigint, out cap bigint, out grid bigint)
+language plpgsql volatile set enable_bitmapscan = off as $$
 declare
+    l      record; -- the limit, and by how much the call is more than each shard has room for
     r      dipwell.versions;
     x      record;
     i      int;
+    home   int; -- two shards, from 1
+    other  int;
+    waited boolean;
+    vain   boolean := false; -- whether the lock of a shard without room is held
+    lock   bigint; -- the advisory lock before that of the first shard
     held   bigint;
-    units  bigint;
-    enough bigint; -- ticks after which any shard is full
-    less   bigint; -- that come back to a shard at a tick, one more to the first of them
-    more   bigint;
-    small  bigint; -- units that a shard may use, one token more for the first of them
-    large  bigint;
-    home   int := pg_backend_pid() % shards;
-    other  int := floor(random() * shards);
-    tried  boolean; -- whether there is one that nobody else has locked
     contended boolean; -- whether others had the row
 begin
     outcome := 0;
-    select v.* into r from dipwell.versions v where v.limit_id = lim and v.number = take_shards.version;
-    r := dipwell_internal.spread(r, (select l.name from dipwell.limits l where l.id = lim and r.spread), of_key);
-    units := cost * r.unit;
-    grid := r.origin - r.every * (9007199254740992 / r.every + 1);
-    enough := 2 * shards * ((r.max_used + r.add - 1) / r.add);
-    less := r.add / shards;
-    more := r.add % shards;
-    small := r.burst / shards * r.unit;
-    large := r.burst % shards;
-    spread := true;
     for round in 1..16 loop
-        if scattered then
-            n := coalesce(at, dipwell_internal.now_us());
-            begin
-                update dipwell.shards b
-                    set used = dipwell_internal.plain_used(b.used, b.ts, n, r.every, less + case when b.shard < more then 1 else 0 end, grid, enough) + units,
-                        ts = greatest(n, b.ts)
-                    where b.limit_id = lim and b.key = of_key and b.shard = (select s.shard from dipwell.shards s
-                        cross join lateral (select dipwell_internal.plain_used(s.used, s.ts, n, r.every, less + case when s.shard < more then 1 else 0 end, grid, enough) + units
-                            - small - case when s.shard < large then r.unit else 0 end as over) o
-                        where s.limit_id = lim and s.key = of_key and s.version = take_shards.version and o.over <= 0
-                        order by s.shard in (home, other) desc, o.over limit 1 for update of s skip locked)
-                    returning b.ts, b.used + (select coalesce(sum(dipwell_internal.plain_used(s.used, s.ts, greatest(n, s.ts), r.every, less + case when s.shard < more then 1 else 0 end, grid, enough)), 0)
-                        from dipwell.shards s where s.limit_id = lim and s.key = of_key and s.shard <> b.shard) into ts, used;
-                if found then
-                    outcome := 1;
-                    return;
-                end if;
-                raise exception using errcode = 'DW001', message = 'rows that were locked in vain';
-            exception when sqlstate 'DW001' then
-                null;
-            end;
-        end if;
-        select b.used, b.ts, b.version, b.lows is null as plain, b.lows = '{0}' as scattered,
-                case when b.lows = '{0}' then dipwell_internal.whole(lim, of_key, b.version) end as whole into x
-            from dipwell.buckets b where b.limit_id = lim and b.key = of_key;
         n := coalesce(at, dipwell_internal.now_us());
+        select y.id, y.version, y.shards, y.unit, y.every, y.add, y.cap, y.overridden, y.algorithm, p.*, s.* into l from dipwell.limits y
+            cross join lateral (select cost * y.unit as units, 2 * y.shards * y.ticks as enough, y.add / y.shards as less, y.add % y.shards as more,
+                y.cap / y.unit / y.shards * y.unit as small, y.cap / y.unit % y.shards as large, coalesce(take_shards.grid, y.grid) as grid offset 0) p
+            cross join lateral (select sum(o.used)::bigint as used, min(o.over) as over, array_agg(o.over) as overs
+                from dipwell_internal.shards_at(y.id, of_key, y.version, n, p.units, y.every, p.less, p.more, p.grid, p.enough, p.small, p.large, y.unit) o where scattered) s
+            where y.name = limit_name and y.shards > 1 and y.every > 0 and case when of_version is null
+                    then y.mode = 'enforce' and y.parent is null and y.parts is null and cost between 1 and y.cap / y.unit and octet_length(of_key) <= 512
+                    else y.id = of_id and y.version = of_version end;
         if not found then
-            if (select l.overridden from dipwell.limits l where l.id = lim) then
+            return;
+        elsif l.algorithm <> 'token_bucket' and grid is null then -- the origin may be the key's
+            select o.origin - o.every * (9007199254740992 / o.every + 1) into grid from dipwell.versions v
+                cross join lateral dipwell_internal.spread(v, limit_name, of_key) o where v.limit_id = l.id and v.number = l.version;
+            continue;
+        end if;
+        unit := l.unit;
+        every := l.every;
+        add := l.add;
+        cap := l.cap;
+        grid := l.grid;
+        if l.over <= 0 then
+            lock := hashtextextended(of_key, l.id);
+            home := pg_backend_pid() % l.shards + 1;
+            other := n % l.shards + 1;
+            i := case when l.overs[other] < l.overs[home] then other else home end;
+            waited := false;
+            if l.overs[i] > 0 or not pg_try_advisory_xact_lock(lock + i) then
+                i := home + other - i;
+                if l.overs[i] > 0 or not pg_try_advisory_xact_lock(lock + i) then
+                    waited := true;
+                    for x in select o.i from unnest(l.overs) with ordinality o (over, i) where o.over <= 0 order by o.over loop
+                        if pg_try_advisory_xact_lock(lock + x.i) then
+                            i := x.i;
+                            waited := false;
+                            exit;
+                        end if;
+                    end loop;
+                    if waited then
+                        if vain then
+                            return;
+                        elsif l.overs[i] > 0 then
+                            i := array_position(l.overs, l.over);
+                        end if;
+                        perform pg_advisory_xact_lock(lock + i);
+                        n := coalesce(at, dipwell_internal.now_us());
+                    end if;
+                end if;
+            end if;
+            i := i - 1;
+            update dipwell.shards b
+                set used = dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.less + case when b.shard < l.more then 1 else 0 end, l.grid, l.enough) + l.units,
+                    ts = greatest(n, b.ts)
+                where b.limit_id = l.id and b.key = of_key and b.shard = i and b.version = l.version
+                    and dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.less + case when b.shard < l.more then 1 else 0 end, l.grid, l.enough) + l.units
+                        <= l.small + case when b.shard < l.large then l.unit else 0 end
+                returning b.ts, l.used + l.units into ts, used;
+            if found then
+                if waited then -- others have taken meanwhile
+                    select sum(o.used) into used from dipwell_internal.shards_at(l.id, of_key, l.version, n, l.units, l.every, l.less, l.more, l.grid, l.enough, l.small, l.large, l.unit) o;
+                end if;
+                outcome := 1;
+                spread := true;
                 return;
             end if;
-            insert into dipwell.buckets (used, ts, limit_id, version, key) values (units, n, lim, take_shards.version, of_key) on conflict do nothing;
+            vain := true;
+            continue;
+        end if;
+        select b.used, b.ts, b.version, b.lows is null as plain, b.lows = '{0}' as scattered,
+                case when b.lows = '{0}' then dipwell_internal.whole(l.id, of_key, b.version) end as whole into x
+            from dipwell.buckets b where b.limit_id = l.id and b.key = of_key;
+        n := coalesce(at, dipwell_internal.now_us());
+        if not found then
+            if l.overridden then
+                return;
+            end if;
+            insert into dipwell.buckets (used, ts, limit_id, version, key) values (l.units, n, l.id, l.version, of_key) on conflict do nothing;
             if found then
                 outcome := 1;
-                used := units;
+                used := l.units;
                 ts := n;
                 spread := false;
                 return;
             end if;
             continue;
         end if;
-        if x.version <> take_shards.version or not x.plain and not x.scattered then
+        if x.version <> l.version or not x.plain and not x.scattered then
             return;
         end if;
         if x.scattered then
             x.used := (x.whole).used;
             x.ts := (x.whole).ts;
         end if;
+        spread := x.scattered;
         ts := greatest(n, x.ts);
-        used := dipwell_internal.used_at(r, x.used, x.ts, ts);
-        tried := scattered;
-        scattered := x.scattered;
-        if used > r.cap - units then
+        used := dipwell_internal.plain_used(x.used, x.ts, ts, l.every, l.add, l.grid, l.enough);
+        if used > l.cap - l.units then
             outcome := 2;
-            spread := scattered;
             return;
+        elsif spread and scattered then
+            return; -- only all of them together have room
         end if;
-        continue when scattered and not tried;
+        scattered := spread;
+        continue when scattered;
+        select v.* into r from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
         begin
-            if x.plain then
+            select b.used, b.ts, b.version, b.lows is null as plain into x from dipwell.buckets b
+                where b.limit_id = l.id and b.key = of_key for update skip locked;
+            contended := not found;
+            if contended then
                 select b.used, b.ts, b.version, b.lows is null as plain into x from dipwell.buckets b
-                    where b.limit_id = lim and b.key = of_key for update skip locked;
-                contended := not found;
-                if contended then
-                    select b.used, b.ts, b.version, b.lows is null as plain into x from dipwell.buckets b
-                        where b.limit_id = lim and b.key = of_key for update;
-                end if;
-                n := coalesce(at, dipwell_internal.now_us());
-                if x.version = take_shards.version and x.plain then
-                    ts := greatest(n, x.ts);
-                    held := dipwell_internal.used_at(r, x.used, x.ts, ts) + units;
-                    if held <= r.cap then
-                        used := held;
-                        outcome := 1;
-                        spread := contended and r.cap - held >= shards * units and (r.cap - held >= 4 * shards * units or r.cap - held >= r.cap / 2);
-                        if spread then
-                            perform dipwell_internal.scatter(r, of_key, shards, held, ts);
-                        else
-                            update dipwell.buckets b set used = held, ts = take_shards.ts where b.limit_id = lim and b.key = of_key;
-                        end if;
-                        return;
+                    where b.limit_id = l.id and b.key = of_key for update;
+            end if;
+            n := coalesce(at, dipwell_internal.now_us());
+            if x.version = l.version and x.plain then
+                ts := greatest(n, x.ts);
+                held := dipwell_internal.plain_used(x.used, x.ts, ts, l.every, l.add, l.grid, l.enough) + l.units;
+                if held <= l.cap then
+                    used := held;
+                    outcome := 1;
+                    spread := contended and l.cap - held >= l.shards * l.units and (l.cap - held >= 4 * l.shards * l.units or l.cap - held >= l.cap / 2);
+                    if spread then
+                        perform dipwell_internal.scatter(r, of_key, l.shards, held, ts);
+                    else
+                        update dipwell.buckets b set used = held, ts = take_shards.ts where b.limit_id = l.id and b.key = of_key;
                     end if;
-                end if;
-            else
-                -- Waits for one that had room: those that take from the others at the
-                -- same time hold one lock each, and so does this.
-                select s.shard into i from dipwell.shards s
-                    cross join lateral (select dipwell_internal.shard_used(r, shards, s.shard, s.used, s.ts, greatest(n, s.ts)) + units
-                        - small - case when s.shard < large then r.unit else 0 end as over) o
-                    where s.limit_id = lim and s.key = of_key and s.version = take_shards.version and o.over <= 0
-                    order by s.shard = home desc, o.over limit 1;
-                if not found then
-                    return; -- only all of them together have room
-                end if;
-                select s.used, s.ts, s.version, s.shard into x from dipwell.shards s where s.limit_id = lim and s.key = of_key and s.shard = i for update;
-                n := coalesce(at, dipwell_internal.now_us());
-                if x.version = take_shards.version then
-                    ts := greatest(n, x.ts);
-                    held := dipwell_internal.shard_used(r, shards, i, x.used, x.ts, ts) + units;
-                    if held <= small + (case when i < large then r.unit else 0 end) then
-                        update dipwell.shards s set used = held, ts = take_shards.ts where s.limit_id = lim and s.key = of_key and s.shard = i
-                            returning held + (select coalesce(sum(dipwell_internal.shard_used(r, shards, o.shard, o.used, o.ts, greatest(n, o.ts))), 0)
-                                from dipwell.shards o where o.limit_id = lim and o.key = of_key and o.shard <> i) into used;
-                        outcome := 1;
-                        return;
-                    end if;
+                    return;
                 end if;
             end if;
-            raise exception using errcode = 'DW001', message = 'rows that were locked in vain';
+            raise exception using errcode = 'DW001', message = 'a row that was locked in vain';
         exception when sqlstate 'DW001' then
             null;
         end;
     end loop;
 end $$;
 comment on function dipwell_internal.take_shards is
-    'Takes from a key of a limit with shards, of which scattered tells whether its rows of shards are tried first. outcome: 0 dipwell_internal.decide must decide, 1 taken, 2 refused; used and ts of the whole key; whether it has rows of shards. at replaces the clock, for tests.';
+    'Takes from a key of a limit with shards, of which scattered tells whether its rows of shards are tried first. outcome: 0 dipwell_internal.decide must decide, 1 taken, 2 refused; used and ts of the whole key; whether it has rows of shards; the rule. of_id and of_version are of the limit as the caller knows it, who has checked the arguments; null: checks them. at replaces the clock, for tests.';
 
 create function dipwell_internal.sweep_shards(max_rows bigint, n bigint) returns bigint language plpgsql volatile as $$
 declare

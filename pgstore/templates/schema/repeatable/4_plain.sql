@@ -214,27 +214,23 @@ comment on function dipwell_internal.take_overridden is
 
 create function dipwell_internal.take_sharded(limit_name text, of_key text, cost bigint, hint text) returns dipwell.decision language plpgsql volatile as $$
 declare
-    l record;
     t record;
     next text;
 begin
-    select x.id, x.version, x.shards, x.unit, x.every, x.add, x.cap into l from dipwell.limits x
-        where x.name = limit_name and x.shards > 1 and x.every > 0 and x.mode = 'enforce' and x.parent is null and x.parts is null
-            and take_sharded.cost between 1 and x.cap / x.unit and (of_key is null or octet_length(of_key) between 1 and 512);
-    if not found then
+    if of_key = '' then
         return null;
     end if;
-    t := dipwell_internal.take_shards(l.id, coalesce(of_key, ''), cost, l.version, l.shards, false);
+    t := dipwell_internal.take_shards(limit_name, coalesce(of_key, ''), cost, hint = 'scattered');
+    if t.outcome = 0 then
+        return null;
+    end if;
     next := case when t.spread then 'scattered' else 'shards' end;
     if next <> hint then
         perform set_config('dipwell.read_first', next, false);
     end if;
-    if t.outcome = 0 then
-        return null;
-    end if;
-    return (t.outcome = 1, {{tokensLeft "t.used" "l.unit" "l.cap"}},
-        case when t.outcome = 2 then dipwell_internal.plain_wait({{excess "t.used" "take_sharded.cost * l.unit" "l.cap"}}, t.ts, t.n, l.every, l.add, t.grid) end,
-        case t.used when 0 then interval '0' else dipwell_internal.plain_wait(t.used, t.ts, t.n, l.every, l.add, t.grid) end,
+    return (t.outcome = 1, greatest(t.cap - t.used, 0) / t.unit,
+        case when t.outcome = 2 then dipwell_internal.plain_wait({{excess "t.used" "take_sharded.cost * t.unit" "t.cap"}}, t.ts, t.n, t.every, t.add, t.grid) end,
+        case t.used when 0 then interval '0' else dipwell_internal.plain_wait(t.used, t.ts, t.n, t.every, t.add, t.grid) end,
         case when t.outcome = 1 then cost else 0 end, interval '0', false, null::uuid);
 end $$;
 comment on function dipwell_internal.take_sharded is
@@ -311,33 +307,6 @@ begin
             end if;
         end if;
     elsif hint in ('shards', 'scattered') then
-        -- As in dipwell_internal.take_shards, in one statement for a bucket. Only a
-        -- block of its own gives up a lock that it has taken in vain.
-        begin
-            if hint = 'scattered' then
-                with p as materialized (
-                    select l.id, l.unit, l.cap, l.every, l.add / l.shards as part, l.add, l.grid, 2 * l.shards * l.ticks as enough, take.cost * l.unit as units, s.shard
-                    from dipwell.limits l join dipwell.shards s on s.limit_id = l.id and s.key = coalesce(take.key, '') and s.version = l.version
-                    cross join lateral (select dipwell_internal.plain_used(s.used, s.ts, n, l.every, l.add / l.shards, l.grid, 2 * l.shards * l.ticks) + take.cost * l.unit
-                        - (l.cap / l.unit / l.shards + case when s.shard < l.cap / l.unit % l.shards then 1 else 0 end) * l.unit as over) o
-                    where l.name = limit_name and l.algorithm = 'token_bucket' and l.mode = 'enforce' and l.parent is null and l.parts is null
-                        and take.cost between 1 and l.cap / l.unit and take.key is distinct from '' and o.over <= 0
-                    order by s.shard in (pg_backend_pid() % l.shards, n % l.shards) desc, o.over limit 1 for update of s skip locked)
-                update dipwell.shards b
-                    set used = dipwell_internal.plain_used(b.used, b.ts, n, p.every, p.part, p.grid, p.enough) + p.units, ts = {{later "n" "b.ts"}}
-                    from p where b.limit_id = p.id and b.key = coalesce(take.key, '') and b.shard = p.shard
-                    returning p.unit, p.cap, p.every, p.add, p.grid, b.ts,
-                        b.used + (select coalesce(sum(dipwell_internal.plain_used(s.used, s.ts, n, p.every, p.part, p.grid, p.enough)), 0)::bigint
-                            from dipwell.shards s where s.limit_id = p.id and s.key = coalesce(take.key, '') and s.shard <> p.shard) as used into x;
-                if found then
-                    return (true, {{tokensLeft "x.used" "x.unit" "x.cap"}}, null::interval,
-                        case x.used when 0 then interval '0' else dipwell_internal.plain_wait(x.used, x.ts, n, x.every, x.add, x.grid) end, cost, interval '0', false, null::uuid);
-                end if;
-                raise exception using errcode = 'DW001', message = 'rows that were locked in vain';
-            end if;
-        exception when sqlstate 'DW001' then
-            null;
-        end;
         d := dipwell_internal.take_sharded(limit_name, key, cost, hint);
         if d.allowed is not null then
             return d;
