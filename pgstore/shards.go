@@ -36,13 +36,14 @@ func spreads(d *store.Definition) bool {
 func setShardsSQL(s *statements, id int32, d *store.Definition, c charge, now, seen string, grid sqlexpr.Expr) {
 	r, n := &d.Rule, d.Shards
 	left := shardLeftSQL(r, n, "b", now, grid)
-	s.takeShard = fmt.Sprintf(`update dipwell.shards b set used = %[1]s + $2::bigint, ts = greatest(%[2]s, b.ts)
-from (select x.shard, x.whole - x.used as others from (
+	// The CTE is evaluated once, whatever the plan is: it locks one shard.
+	s.takeShard = fmt.Sprintf(`with p as materialized (select x.shard, x.whole - x.used as others from (
     select o.shard, o.used, o.used + $2::bigint - %[3]s as over, (sum(o.used) over ())::bigint as whole from (
         select s.shard, %[4]s as used from dipwell.shards s where s.limit_id = %[5]d and s.key = $1::text and s.version = %[6]d order by s.shard offset 0) o
     order by o.shard in (pg_backend_pid() %% %[7]d, $3::bigint) desc, over offset 0) x
-    where x.over <= 0 and pg_try_advisory_xact_lock(hashtextextended($1::text, %[5]d) + x.shard + 1) limit 1) p
-where b.limit_id = %[5]d and b.key = $1::text and b.version = %[6]d and b.shard = p.shard and %[1]s + $2::bigint - %[8]s <= 0
+    where x.over <= 0 and pg_try_advisory_xact_lock(hashtextextended($1::text, %[5]d) + x.shard + 1) limit 1)
+update dipwell.shards b set used = %[1]s + $2::bigint, ts = greatest(%[2]s, b.ts)
+from p where b.limit_id = %[5]d and b.key = $1::text and b.version = %[6]d and b.shard = p.shard and %[1]s + $2::bigint - %[8]s <= 0
 returning b.used + p.others, b.ts, %[9]s`,
 		left, now, part(r.Burst, r.Unit, n, "o"), shardLeftSQL(r, n, "s", now, grid), id, d.Number, n, part(r.Burst, r.Unit, n, "b"), seen)
 	s.takeWhole = fmt.Sprintf(`update dipwell.buckets b set %s
