@@ -15,14 +15,27 @@ import (
 type Decision struct {
 	// Allowed is whether the caller may act: at once, or after Delay if that is not 0.
 	Allowed bool
-	Never   bool         // the cost is more than the limit can ever grant; retrying does not help
-	Shadow  bool         // allowed only because the limit is in shadow mode; nothing was taken
-	Source  store.Source // what made the decision: the store, a decorator or a failure mode
-	Limit   string       // name of the limit that decided
-	Plan    string       // the plan of the limit that decided; "" for the limit itself
-	Key     string       // "" for the limit's shared bucket
-	Cost    int64        // tokens requested
-	Granted int64        // tokens taken
+	// Never is set if the call was refused and would be at any later time too: its cost,
+	// with its Floor, is more than the limit can ever grant, or the plan of the key is
+	// Blocked without an end. Retrying does not help; RetryAfter is 0.
+	Never bool
+	// Shadow is set if the call is allowed only because the limit is in shadow mode.
+	// Nothing was taken, and RetryAfter is what a refusal would have said.
+	Shadow bool
+	// Source is what made the decision: the store, a decorator such as the deny cache, or
+	// the failure mode of the limit.
+	Source store.Source
+	Limit  string // name of the limit that decided
+	// Plan is the plan of the limit that decided, because the call named it or an override
+	// gave it to the key. It is "" if the limit itself did, or numbers of an override or
+	// of TakeWith.
+	Plan string
+	Key  string // as the call had it; "" for the limit's shared bucket
+	Cost int64  // tokens requested
+	// Granted is the number of tokens taken: Cost or 0, less than Cost after TakeUpTo. It
+	// is 0 after Refund, Reset and Check, and in shadow mode if the call would have been
+	// refused.
+	Granted int64
 
 	// Capacity is the burst of the limit or plan that decided, in tokens; 2^53-1 if it
 	// is unlimited.
@@ -33,18 +46,28 @@ type Decision struct {
 	// RetryAfter is the time until the same call would first be allowed, if nobody else
 	// takes tokens. It is exact to the microsecond, and 0 if Allowed or Never.
 	RetryAfter time.Duration
-	ResetAfter time.Duration // until the bucket is full, if nothing more is taken
-	Delay      time.Duration // how long to wait before acting on a reservation
+	// ResetAfter is the time until the bucket is full, if nothing more is taken; 0 if it
+	// is full.
+	ResetAfter time.Duration
+	// Delay is how long to wait, from the answer on, before acting on a reservation. It is
+	// 0 if the tokens were free.
+	Delay time.Duration
 
-	Reservation Reservation // for Cancel; zero if Delay is 0
-	Limits      []Decision  // of a call with several limits, or of a limit with a parent
+	// Reservation is for Cancel. It is zero if Delay is 0: there is nothing to cancel.
+	Reservation Reservation
+	// Limits has a Decision for each take of a call with several, in their order, and then
+	// one for each parent of their limits. It is nil for a lone take of a limit without a
+	// parent.
+	Limits []Decision
 
-	Hold     string    // id of the hold, for Settle and Extend
-	Expires  time.Time // when the hold expires, on the store's clock
-	Repeated bool      // the same call was made before: nothing was changed, so do not do the work twice
+	Hold    string    // id of the hold, for Settle and Extend; "" if there is none
+	Expires time.Time // when the hold expires, on the store's clock
+	// Repeated is set if the same Hold or Settle was made before. Nothing was changed by
+	// this one: do not do the work twice.
+	Repeated bool
 
-	// RetryIsBound is set if the key has holds: the call may be allowed before
-	// RetryAfter, when one of them is settled.
+	// RetryIsBound is set on a refusal if the key has live holds: the call may be allowed
+	// before RetryAfter, when one of them is settled to less than it took.
 	RetryIsBound bool
 
 	// Definition is what decided: the definition of the limit, of its plan, or the one
@@ -63,12 +86,14 @@ func (d *Decision) Err() error {
 }
 
 // MarshalJSON returns the decision object of the HTTP API: times in whole microseconds,
-// retry_after_us null if the call was allowed or can never be.
+// retry_after_us null if the call was allowed or can never be. Members that say nothing
+// are left out, such as "plan" if the limit itself decided. There is no error.
 func (d Decision) MarshalJSON() ([]byte, error) {
 	return append(d.AppendMembers([]byte{'{'}), '}'), nil
 }
 
-// AppendMembers appends the members of the decision's JSON object, without its braces.
+// AppendMembers appends the members of the decision's JSON object, without its braces, for
+// an answer that has members of its own beside them. It allocates only to grow b.
 func (d *Decision) AppendMembers(b []byte) []byte {
 	b = d.appendOne(b)
 	if d.Limits != nil {

@@ -28,11 +28,18 @@ var (
 )
 
 // A FieldError reports invalid input, of a call or in the definition of a limit: the
-// field and what is wrong with it. Nothing was changed.
+// field and what is wrong with it. Nothing was changed, and the same input fails again.
+//
+// Of a call, Field is what the argument or the field of Take is called, such as "key",
+// "cost", "plan", "floor", "ttl" or "takes"; of one of several takes it has the number of
+// the take, from 0, as in "takes[2].key". Of a definition, Limit has the
+// name of the limit, and Field the setting as configuration files spell it, such as
+// "burst" or "max_debt". No failure mode applies: FailOpen does not let such a call pass.
 type FieldError = store.FieldError
 
-// A RefusedError is a refusal as an error, with its Decision. Only Decision.Err makes
-// one: no other method returns a refusal as an error.
+// A RefusedError is a refusal as an error, with its Decision, for errors.As. Only
+// Decision.Err makes one: no method of a Limiter returns a refusal as an error. Its text
+// has the limit and when to retry, and neither key nor plan.
 type RefusedError struct{ Decision Decision }
 
 func (e *RefusedError) Error() string {

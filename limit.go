@@ -7,7 +7,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A Limit defines one rate limit. The zero value of a field is the default that
+// A Limit defines one rate limit, in the numbers of its owner: Rate tokens in each Period,
+// and up to Burst of them at once. The zero value of a field is the default that
 // the field's comment names, except for Name, Rate and Period, which have none.
 // New and Define check the whole limit, and return a *FieldError that names the
 // first setting that is out of bounds or contradicts another.
@@ -41,7 +42,9 @@ type Adaptive = store.Adaptive
 type Plan = store.Plan
 
 // NewPlans returns a list of plans for Limit.Plans, sorted by name. New and Define check
-// them: a limit has at most 100.
+// them: a limit has at most 100, whose names differ. A bucket's plan may have another Rate,
+// Period, Burst, MaxDebt and Mode than the limit, a window's or interval's plan not another
+// Period.
 func NewPlans(plans ...Plan) store.Plans { return store.NewPlans(plans...) }
 
 // Values for fields of a Limit whose zero means the default.
@@ -79,7 +82,8 @@ const (
 	StartOver    = store.StartOver    // every bucket is full again
 )
 
-// Whether a limit refuses: Limit.Mode. By default it does.
+// Whether a limit refuses: Limit.Mode. By default it does. A change of the mode begins no
+// new version: what is used stays used.
 const (
 	Shadow = store.Shadow // allows every call; Decision.Shadow marks those that would be refused
 
@@ -92,7 +96,8 @@ const (
 const KeepTaken = store.KeepTaken
 
 // What a caller is told if the store cannot decide: Limit.OnStoreError. By default it is
-// the error, and a Decision that refuses.
+// the error, and a Decision that refuses. Invalid input is an error in each mode. Calls
+// that are allowed while the store is away are not charged later.
 const (
 	FailOpen  = store.FailOpen  // a Decision that allows, with Source fallback-open
 	FailLocal = store.FailLocal // a Decision from this process's own memory, with Source fallback-local

@@ -12,7 +12,8 @@ import (
 func (l *Limiter) Limit(name string) *store.Definition { return l.registry.Lookup(name) }
 
 // Limits returns the present definitions of all limits in the store, whoever defined
-// them, sorted by name. As Limit, it reads memory.
+// them, sorted by name. As Limit, it reads memory. The definitions never change: a limit
+// that is defined again has a new one, which a later call returns.
 func (l *Limiter) Limits() []*store.Definition { return l.registry.All() }
 
 // Define adds or changes a limit. A change takes effect at the next call; keys in

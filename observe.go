@@ -18,7 +18,8 @@ import (
 // sends the counts to the store in the Observe that finds that a quarter of a window has
 // passed; the others wait for nothing. Counts that the store did not get are lost, and the
 // rate stands still without them; the error is then the store's. It is a *FieldError if
-// the limit is not adaptive, and ErrUnknownLimit if there is none.
+// the limit is not adaptive, latency is negative or n is out of bounds; ErrUnknownLimit if
+// there is no such limit; and store.ErrNotSupported if the store cannot keep its rate.
 func (l *Limiter) Observe(ctx context.Context, limit string, latency time.Duration, ok bool, n int64) error {
 	def := l.registry.Lookup(limit)
 	switch {

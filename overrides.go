@@ -8,7 +8,10 @@ import (
 )
 
 // An Override decides the calls of one key of a limit, in place of the limit and of
-// the plan that callers name, until a time. See store.Override for its fields.
+// the plan that callers name, until a time: a customer who is raised for an hour, or who
+// is blocked. It has either a plan of the limit or numbers of its own, an end or none, and
+// a note for people. What the key has used when it begins or ends stays used, in tokens.
+// See store.Override for its fields.
 type Override = store.Override
 
 // SetOverride sets the override of a key, in place of the one it may have. It holds

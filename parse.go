@@ -8,10 +8,21 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// ParseLimit reads a limit as command lines spell it: NAME=RATE/PER, then
-// settings after commas, as in "login=5/1m,burst=20"; or NAME=BURST of a concurrency
-// limit, as in "jobs=10,algorithm=concurrency". It checks the limit as New does, except
-// for its Parent. The error is a *FieldError.
+// ParseLimit reads a limit as command lines spell it: NAME=RATE/PER, then settings after
+// commas; or NAME=BURST of a concurrency limit:
+//
+//	login=5/1m,burst=20
+//	api=100/s
+//	quota=1000/1d,algorithm=fixed_window,start=00:00 Europe/Rome
+//	jobs=10,algorithm=concurrency,ttl=5m
+//
+// PER is a number and a unit, us, ms, s, m, h, d or w, and of windows and intervals mo or
+// y; a unit alone is one of it. The settings are those of configuration files; Limit.Set
+// reads one of them, and Limit.String writes the whole. No setting may stand twice.
+//
+// It checks the limit as New does, except that its Parent exists. The error is a
+// *FieldError that names the setting; for one that is misspelled it has the nearest known
+// name.
 func ParseLimit(s string) (Limit, error) {
 	var l Limit
 	head, more, _ := strings.Cut(s, ",")

@@ -16,15 +16,23 @@ import (
 // several, as in "takes[2].key".
 type Take struct {
 	Limit string // name of the limit
-	Key   string // 1 to 512 bytes of UTF-8 without NUL; Shared for the limit's one shared bucket
-	Cost  int64  // tokens, 0 to 2^53-1
-	With  *Limit // a limit as in TakeWith, in place of Limit; nil for none
+	// Key is the bucket: 1 to 512 bytes of UTF-8 without NUL, or Shared for the one that
+	// all callers share. Of a limit with a parent it is a path: see Key.
+	Key  string
+	Cost int64 // tokens, 0 to 2^53-1; to take 0 is to check 0
+
+	// With is a limit as in TakeWith, in place of Limit; nil for none. It cannot be given
+	// together with Plan.
+	With *Limit
 
 	// Plan is the plan of the limit that decides, unless the key has an override;
-	// "" is the limit itself.
+	// "" is the limit itself. A name that the limit does not have is a *FieldError that wraps
+	// store.ErrUnknownPlan; so is, without that, a plan that only an override may give.
 	Plan string
-	// Floor is how many tokens must stay free. It is for Take, Check and Hold, and for
-	// Wait on limits without debt, and never for a leaky bucket.
+	// Floor is how many tokens must stay free after the call, so that work of low priority
+	// leaves a reserve for the rest. If Cost and Floor together are more than the burst, the
+	// call is refused with Never. It is for Take, Check and Hold, and for Wait on limits
+	// without debt; with other calls, and for a leaky bucket, it is a *FieldError.
 	Floor int64
 }
 

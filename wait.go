@@ -16,6 +16,10 @@ import (
 // or the limit refuses. If the context ends during the sleep, Wait gives the tokens
 // back and returns the context's error, with a Decision that is not Allowed.
 //
+// The error is a *FieldError for a bad key or cost, and for a limit with shards or of the
+// algorithm Concurrency, for which nobody can wait; ErrUnknownLimit; or it wraps ErrStore:
+// then the failure mode of the limit decides, at once.
+//
 // A limit without debt cannot reserve. Callers that wait there for the same key, in
 // this process, queue in the order of their arrival, at most 65,536 of them; one more
 // gets store.ErrFull. Only the first of the queue asks the store, again after each

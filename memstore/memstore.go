@@ -44,9 +44,6 @@ type Store struct{ mem *memory.Store }
 
 var _ store.Store = (*Store)(nil)
 
-// ErrClosed is the error of calls after Close. It wraps dipwell.ErrStore.
-var ErrClosed = memory.ErrClosed
-
 // New makes an empty store. The error names a field of c that is out of bounds.
 // Close frees the memory.
 func New(c Config) (*Store, error) {
@@ -86,5 +83,6 @@ type Stats struct {
 // Stats returns the present counts.
 func (s *Store) Stats() Stats { return Stats(s.mem.Stats()) }
 
-// Close frees the memory. Later calls fail with ErrClosed.
+// Close frees the memory. Later calls fail with an error that wraps
+// store.ErrStore.
 func (s *Store) Close() error { return s.mem.Close() }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
@@ -82,7 +83,7 @@ func TestClosed(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Take(t.Context(), "l", "k", 1); !errors.Is(err, memstore.ErrClosed) || !errors.Is(err, store.ErrStore) {
+	if _, err := l.Take(t.Context(), "l", "k", 1); !errors.Is(err, memory.ErrClosed) || !errors.Is(err, store.ErrStore) {
 		t.Errorf("after Close: %v", err)
 	}
 }

@@ -274,7 +274,7 @@ func TestVersionsAreKept(t *testing.T) {
 		want  int
 	}{{0, 2}, {10*time.Minute - time.Second, 2}, {2 * time.Second, 1}} {
 		now.Add(c.after.Microseconds())
-		if _, err := s.Sweep(ctx, 100); err != nil {
+		if _, err := store.AbilitiesOf(s).Sweep(ctx, 100); err != nil {
 			t.Fatal(err)
 		}
 		var n int

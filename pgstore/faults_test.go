@@ -564,7 +564,7 @@ func TestSweepUnderLoad(t *testing.T) {
 	for range 2 {
 		sweepers.Go(func() {
 			for {
-				n, err := s.Sweep(ctx, 2000)
+				n, err := store.AbilitiesOf(s).Sweep(ctx, 2000)
 				if err != nil {
 					t.Error(err)
 				}
@@ -614,7 +614,7 @@ func TestSweepUnderLoad(t *testing.T) {
 		t.Errorf("%d granted, not %d", granted.Load(), keys*burst)
 	}
 	eventually(t, "swept clean", func() bool {
-		n, err := s.Sweep(ctx, 20000)
+		n, err := store.AbilitiesOf(s).Sweep(ctx, 20000)
 		if err != nil {
 			t.Fatal(err)
 		}

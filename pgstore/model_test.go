@@ -201,7 +201,7 @@ func (m *modelRun) round() {
 	case n < 6:
 		m.drop(m.names[m.IntN(len(m.names))])
 	case n < 9 && !m.back:
-		if _, err := m.sql.Sweep(context.Background(), 1000); err != nil {
+		if _, err := store.AbilitiesOf(m.sql).Sweep(context.Background(), 1000); err != nil {
 			m.t.Fatal(err)
 		}
 		m.compareRows(m.model, true)

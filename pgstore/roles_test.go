@@ -48,7 +48,7 @@ func TestServiceRole(t *testing.T) {
 		},
 		"sweep": func() error {
 			must(t, pool, "select dipwell.define('gone', 1, interval '1 hour'); select dipwell.define('gone', 2, interval '1 hour'); update dipwell.versions set since = 0")
-			_, err := st.Sweep(ctx, 100)
+			_, err := store.AbilitiesOf(st).Sweep(ctx, 100)
 			return err
 		},
 		"SQL": func() error {

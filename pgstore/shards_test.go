@@ -384,7 +384,7 @@ func TestShardsUnderLoad(t *testing.T) {
 				_, err = pool.Exec(ctx, scatterSQL, nil)
 			}
 			if err == nil {
-				_, err = s.Sweep(ctx, 1000)
+				_, err = store.AbilitiesOf(s).Sweep(ctx, 1000)
 			}
 			if err != nil {
 				fail <- err

@@ -58,7 +58,8 @@ type Config struct {
 	// Sweep makes a store on a pool delete full rows in the background until
 	// Close, with a small share of the time of one connection: see Sweeping in
 	// docs/reference/postgres.md. Programs on one database take turns. Without it,
-	// rows are deleted by another program, by pg_cron or by calls of Store.Sweep.
+	// rows are deleted by another program, by pg_cron or by calls of
+	// Abilities.Sweep.
 	Sweep bool
 
 	// OnError is called with errors in the background: limits that cannot be

@@ -28,11 +28,11 @@ type swept struct {
 	covered int64 // start of the last complete pass by any program, in µs; 0: not known
 }
 
-// Sweep deletes at most n full rows, in small batches, and returns how many. It
+// sweep deletes at most n full rows, in small batches, and returns how many. It
 // goes at most once over the table, starting where the last sweep stopped, and
 // also deletes versions of limits that no row refers to. It deletes nothing
 // while another program sweeps. A Janitor does the same in the background.
-func (s *Store) Sweep(ctx context.Context, n int) (int, error) { return s.engine().sweep(ctx, n) }
+func (s *Store) sweep(ctx context.Context, n int) (int, error) { return s.engine().sweep(ctx, n) }
 
 func (s functions) sweep(ctx context.Context, n int) (rows int, err error) {
 	for looked := 0; rows < n; {

@@ -49,7 +49,7 @@ func TestSweepSparesRowsOfRunningTakes(t *testing.T) {
 	}
 	swept := func() int {
 		t.Helper()
-		n, err := s.Sweep(ctx, 100)
+		n, err := store.AbilitiesOf(s).Sweep(ctx, 100)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +115,7 @@ func TestSweepSkipsLocked(t *testing.T) {
 		return n, err
 	}
 	swept(2, "SQL", bySQL)
-	swept(0, "Go", func() (int, error) { return s.Sweep(ctx, 100) })
+	swept(0, "Go", func() (int, error) { return store.AbilitiesOf(s).Sweep(ctx, 100) })
 	if err := tx.Rollback(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +288,7 @@ func TestSweepOneAtATime(t *testing.T) {
 		if n := number(t, tx, "select dipwell.sweep(10)"); n != 10 {
 			t.Errorf("%d rows were swept, want 10", n)
 		}
-		if n, err := s.Sweep(t.Context(), 100); n != 0 || err != nil {
+		if n, err := store.AbilitiesOf(s).Sweep(t.Context(), 100); n != 0 || err != nil {
 			t.Errorf("beside another sweep %d rows were swept; %v", n, err)
 		}
 	})
@@ -297,7 +297,7 @@ func TestSweepOneAtATime(t *testing.T) {
 	for range 4 {
 		sweepers.Go(func() {
 			for swept.Load() < 5000 {
-				n, err := s.Sweep(t.Context(), 700)
+				n, err := store.AbilitiesOf(s).Sweep(t.Context(), 700)
 				if err != nil {
 					t.Error(err)
 					return

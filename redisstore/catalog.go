@@ -65,7 +65,7 @@ func (l *limits) catalog() *catalog.Catalog {
 		Error:       func(err error) error { return storeError(err, false) },
 		Unavailable: unavailable,
 		Denied:      noAccess,
-		Unfit:       func(err error) bool { return errors.As(err, new(*EvictionError)) },
+		Unfit:       func(err error) bool { return errors.As(err, new(*evictionError)) },
 	})
 }
 

@@ -15,7 +15,7 @@ import (
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	db := connect(t, redistest.SharedCluster(t).URL())
-	for tag, option := range map[string]storetest.Option{redisstore.TagAll: storetest.Quick, redisstore.TagKey: storetest.OneKey} {
+	for tag, option := range map[string]storetest.Option{"all": storetest.Quick, "key": storetest.OneKey} {
 		t.Run(tag, func(t *testing.T) {
 			storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 				return newStore(t, db, redisstore.Config{Clock: now, Poll: -1, HashTag: tag})

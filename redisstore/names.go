@@ -26,7 +26,7 @@ import (
 // because empty braces are not a hash tag; a key that starts with a closing brace
 // follows {shared} too. In a cluster, the keys of a limit with a parent are tagged by
 // the part of them that is a key of the topmost limit, so that a tree lies in one slot:
-// {acme}/user:7/ for the key acme/user:7. With TagAll the prefix is in braces instead, and the key
+// {acme}/user:7/ for the key acme/user:7. With HashTag "all" the prefix is in braces instead, and the key
 // follows the second colon.
 type names struct {
 	base, due, records, overrides, locks, reservations, holds, limits string
@@ -38,7 +38,7 @@ type names struct {
 
 func newNames(c Config, cluster bool) names {
 	p, n := c.Prefix, names{tagged: true, cluster: cluster}
-	if c.HashTag == TagAll {
+	if c.HashTag == tagAll {
 		p, n.tagged, n.cluster = "{"+p+"}", false, false
 	}
 	n.base, n.due, n.records, n.overrides, n.locks = p+":", p+".due:", p+".records:", p+".override:", p+".lock:"

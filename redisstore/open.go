@@ -23,12 +23,12 @@ const (
 	maxPool     = 10000           // connections, to each node of a cluster; the client's default is ten a CPU
 )
 
-// EvictionError: the server may evict buckets when its memory is full.
-type EvictionError struct{ Policy string }
+// evictionError: the server may evict buckets when its memory is full.
+type evictionError struct{ policy string }
 
-func (e *EvictionError) Error() string {
+func (e *evictionError) Error() string {
 	return fmt.Sprintf("maxmemory-policy is %s: when its memory is full the server evicts buckets, and an evicted bucket is a full one; "+
-		"set maxmemory-policy noeviction, or accept it with eviction=allow", e.Policy)
+		"set maxmemory-policy noeviction, or accept it with eviction=allow", e.policy)
 }
 
 // formatLua prints the largest number as the scripts do. Lua's %d is a third of
@@ -54,10 +54,10 @@ func (s *Store) checkServer(ctx context.Context, c *Config) error {
 		case name == "noeviction":
 			return nil
 		case c.AllowEviction:
-			c.OnError(fmt.Errorf("redis: %w; it was accepted", &EvictionError{name}))
+			c.OnError(fmt.Errorf("redis: %w; it was accepted", &evictionError{name}))
 			return nil
 		default:
-			return &EvictionError{name}
+			return &evictionError{name}
 		}
 	})
 }
@@ -88,7 +88,8 @@ func Open(ctx context.Context, address string, c Config) (*Store, error) {
 	return s, nil
 }
 
-// Client makes the client of Open, and completes a Config from the URL.
+// Client makes the client of Open, and completes a Config from the URL. It does not
+// connect yet: an error is about the URL.
 func Client(address string, c Config) (redis.UniversalClient, Config, error) {
 	o, c, err := parse(address, c)
 	if err != nil {
@@ -103,12 +104,6 @@ func Client(address string, c Config) (redis.UniversalClient, Config, error) {
 		return redis.NewFailoverClient(o.Failover()), c, nil
 	}
 	return redis.NewClient(o.Simple()), c, nil
-}
-
-// CheckURL says what is wrong with a URL, without connecting to it.
-func CheckURL(address string) error {
-	_, _, err := parse(address, Config{})
-	return err
 }
 
 func parse(address string, c Config) (*redis.UniversalOptions, Config, error) {

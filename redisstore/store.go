@@ -14,8 +14,7 @@
 // changed in between: rows of an older version, of another plan or of an override that
 // is met for the first time, and holds of other limits.
 //
-// In a cluster, the buckets of a group must be in one slot: see [TagKey] and
-// [TagAll].
+// In a cluster, the buckets of a group must be in one slot: see [Config].HashTag.
 package redisstore
 
 import (
@@ -34,21 +33,26 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Values of Config.HashTag: which buckets of a cluster share a slot, and so can
-// be decided in one call.
+// Values of Config.HashTag.
 const (
-	TagKey = "key" // buckets with the same key, under any limit, and those whose keys start with the same {tag}
-	TagAll = "all" // all buckets: any call can be all or nothing, but a single master has all the load
+	tagKey = "key"
+	tagAll = "all"
 )
 
 // Config has the options of a store. The zero Config is ready for use.
 type Config struct {
-	Prefix  string // of the names of all keys; at most 64 printable ASCII characters without spaces and braces; default "dipwell"
-	HashTag string // TagKey (default) or TagAll; must be the same for all programs with one prefix
+	Prefix string // of the names of all keys; at most 64 printable ASCII characters without spaces and braces; default "dipwell"
+
+	// HashTag says which buckets of a cluster share a slot, and so can be decided in one
+	// call. With "key", the default, these are buckets with the same key, under any limit,
+	// and those whose keys start with the same {tag}. With "all" it is every bucket: any
+	// call can be all or nothing, but a single master has all the load. It must be the
+	// same for all programs with one prefix.
+	HashTag string
 
 	// AllowEviction opens a store whose server may evict buckets when its
 	// memory is full. An evicted bucket is full again. OnError gets a warning.
-	// Without AllowEviction, New returns an *EvictionError for such a server.
+	// Without AllowEviction, New fails for such a server.
 	AllowEviction bool
 
 	// Poll is the interval at which the store checks whether limits were
@@ -85,7 +89,7 @@ func (c *Config) check() error {
 		c.Prefix = defaultPrefix
 	}
 	if c.HashTag == "" {
-		c.HashTag = TagKey
+		c.HashTag = tagKey
 	}
 	if c.OnError == nil {
 		c.OnError = func(error) {}
@@ -93,8 +97,8 @@ func (c *Config) check() error {
 	if len(c.Prefix) > maxPrefix || strings.ContainsFunc(c.Prefix, func(r rune) bool { return r <= ' ' || r > '~' || r == '{' || r == '}' }) {
 		return fmt.Errorf("redisstore: prefix %q: from 1 to %d printable ASCII characters without spaces and braces", c.Prefix, maxPrefix)
 	}
-	if c.HashTag != TagKey && c.HashTag != TagAll {
-		return fmt.Errorf("redisstore: hash_tag %q: it is %s or %s", c.HashTag, TagKey, TagAll)
+	if c.HashTag != tagKey && c.HashTag != tagAll {
+		return fmt.Errorf("redisstore: hash_tag %q: it is %s or %s", c.HashTag, tagKey, tagAll)
 	}
 	return nil
 }
@@ -123,7 +127,7 @@ var _ store.Store = (*Store)(nil)
 // ContextTimeoutEnabled in the options of the client: otherwise calls continue
 // after their context has ended, until the client's own timeouts. New returns
 // an error if the configuration is invalid, if the server does not answer
-// (unless c.Lazy), or an *EvictionError (see AllowEviction).
+// (unless c.Lazy), or if it may evict buckets (see AllowEviction).
 func New(ctx context.Context, db redis.UniversalClient, c Config) (*Store, error) {
 	if err := c.check(); err != nil {
 		return nil, err

@@ -70,7 +70,7 @@ func (t *mapTable) SetHold(id string, h store.Hold) error {
 func TestAgreesWithTable(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
-	for name, c := range map[string]redisstore.Config{"plain": {}, "one slot": {HashTag: redisstore.TagAll}} {
+	for name, c := range map[string]redisstore.Config{"plain": {}, "one slot": {HashTag: "all"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			agree(t, connect(t, server.URL()), c, false)

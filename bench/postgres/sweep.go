@@ -83,7 +83,7 @@ func (w *schema) full(ctx context.Context, rows int) error {
 
 func (w *schema) sweepOnce(ctx context.Context) (took time.Duration, err error) {
 	start := time.Now()
-	n, err := w.store.Sweep(ctx, sweptRows)
+	n, err := store.AbilitiesOf(w.store).Sweep(ctx, sweptRows)
 	if err == nil && n != sweptRows {
 		err = fmt.Errorf("%d rows were swept, not %d", n, sweptRows)
 	}

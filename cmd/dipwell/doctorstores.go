@@ -258,7 +258,7 @@ func (x *examination) redis(ctx context.Context, url string) {
 	}
 	defer func() { _ = store.Close() }()
 	x.decisions(ctx, store, func(ctx context.Context) error { _, err := store.Abilities().Now(ctx); return err })
-	if _, cluster := db.(*goredis.ClusterClient); cluster && config.HashTag == redisstore.TagKey {
+	if _, cluster := db.(*goredis.ClusterClient); cluster && config.HashTag != "all" {
 		x.ok("cluster", "hash_tag=key: one call may ask several limits of one key; several keys need hash_tag=all")
 	}
 }

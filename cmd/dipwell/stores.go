@@ -179,9 +179,11 @@ func checkStore(url string) error {
 	case scheme == "file":
 		_, _, err = filestore.ParseURL(url)
 	case strings.HasPrefix(scheme, "redis"):
-		if err = redisstore.CheckURL(url); err != nil {
-			err = fmt.Errorf("store %s: %w", redact(url), err)
+		db, _, bad := redisstore.Client(url, redisstore.Config{})
+		if bad != nil {
+			return fmt.Errorf("store %s: %w", redact(url), errors.Unwrap(bad)) // what Client wraps: the URL says redis already
 		}
+		err = db.Close()
 	default:
 		if _, err = pgstore.ParseURL(url); err != nil {
 			err = fmt.Errorf("store: %w", err)
