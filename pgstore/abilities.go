@@ -18,7 +18,7 @@ func (s *Store) Abilities() store.Abilities {
 		ab.Lanes, ab.Metrics = s.openLanes, s.metrics
 	}
 	if s.limits.dialect.Load() == nil {
-		ab.CallSite = s.callSite
+		ab.CallSite, ab.Observe = s.callSite, s.observe
 	}
 	return ab
 }

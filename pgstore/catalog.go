@@ -55,7 +55,7 @@ func newLimits(s *Store) *limits {
 
 // catalog returns the catalogue of these limits.
 func (l *limits) catalog(c Config) *catalog.Catalog {
-	return catalog.New(l, &l.reg, catalog.Config{Lazy: c.Lazy, WaitForAccess: c.WaitForAccess, Report: c.OnError,
+	return catalog.New(l, &l.reg, catalog.Config{Adaptive: true, Lazy: c.Lazy, WaitForAccess: c.WaitForAccess, Report: c.OnError,
 		Unread:      func(error) error { return errUnread },
 		Error:       func(err error) error { return storeError(err, false) },
 		Unavailable: unavailable,
@@ -180,6 +180,7 @@ func (l *limits) Revision(ctx context.Context) (revision int64, err error) {
 	err = l.s.db.QueryRow(ctx, "select n from dipwell.revision").Scan(&revision)
 	if err == nil && revision == l.s.cat.Revision() {
 		l.heard.Store(int64(asked))
+		err = readPaces(ctx, l.s.db, l.reg.All(), false)
 	}
 	return revision, err
 }
@@ -291,6 +292,9 @@ func readLimits(ctx context.Context, db querier, sites bool) (*catalog.Limits, e
 		read.Defs, read.IDs[name] = append(read.Defs, d), id
 		return nil
 	})
+	if err == nil && sites {
+		err = readPaces(ctx, db, read.Defs, true)
+	}
 	if err != nil || len(read.Defs)+len(read.Bad) > 0 {
 		return read, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
+	"github.com/dipwell/dipwell/internal/adaptive"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -79,7 +80,7 @@ func drawLimit(t *rapid.T) store.Limit {
 	if some("ttl") {
 		l.TTL = time.Duration(rapid.Int64Range(1, 3600).Draw(t, "seconds")) * time.Second
 	}
-	switch rapid.IntRange(0, 5).Draw(t, "kind") {
+	switch rapid.IntRange(0, 6).Draw(t, "kind") {
 	case 0:
 		l.Parent = "above"
 		if l.Algorithm == store.Concurrency {
@@ -91,6 +92,9 @@ func drawLimit(t *rapid.T) store.Limit {
 		l.Shards, l.MaxDebt = rapid.Int64Range(2, 8).Draw(t, "shards"), 0
 	case 3:
 		l = store.Limit{Name: l.Name, Rate: 1000, Period: time.Second, Burst: 100 + l.Burst, MaxDebt: l.MaxDebt, Lease: 20 * time.Millisecond}
+	case 4:
+		l.Algorithm, l.Start, l.Rate, l.Period = store.TokenBucket, "", 100, time.Minute
+		l.Adaptive = store.Adaptive{Floor: rapid.Int64Range(1, 100).Draw(t, "floor"), Ceiling: 1000, Latency: 1500 * time.Microsecond, Quantile: 0.999, Errors: 0.02, Window: 500 * time.Millisecond}
 	}
 	return l
 }
@@ -105,6 +109,8 @@ func sqlArgument(name, text string) string {
 			}
 		}
 		return fmt.Sprintf("interval '%s'", text)
+	case "adaptive":
+		return `'{"` + strings.NewReplacer("=", `": "`, ";", `", "`).Replace(text) + `"}'`
 	case "max_debt":
 		if text == "unlimited" {
 			return "-1"
@@ -133,7 +139,12 @@ func checkKnown(t *testing.T, pool *pgxpool.Pool, want *store.Definition) error 
 func ruleText(r store.Rule) string {
 	spec := r.Calendar.Spec()
 	r.Calendar = nil
-	return fmt.Sprintf("%+v %+v", r, spec)
+	var target adaptive.Config
+	if r.Pace != nil {
+		target = r.Pace.Config()
+	}
+	r.Pace = nil
+	return fmt.Sprintf("%+v %+v %+v", r, spec, target)
 }
 
 // TestPlansInSQL writes plans as text, most of them wrong. dipwell.define must refuse what

@@ -30,7 +30,7 @@ func golden(t *testing.T, name string) []json.RawMessage {
 }
 
 // ruleOf is an SQL expression for a rule in a JSON object.
-const ruleOf = `jsonb_populate_record(row(0, 0, 0, 'keep', 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, false, false, 0, 0, 0, '', '', '', null)::dipwell.versions, `
+const ruleOf = `jsonb_populate_record(row(0, 0, 0, 'keep', 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, false, false, 0, 0, 0, '', '', '', null, null)::dipwell.versions, `
 
 // mismatches runs a query over all vectors and reports each whose result
 // differs in SQL.

@@ -19,7 +19,8 @@ func TestServiceRole(t *testing.T) {
 	ctx := t.Context()
 	must(t, pool, "drop role if exists limiter; create role limiter login in role dipwell_service")
 	t.Cleanup(func() { must(t, pool, "drop role limiter") })
-	must(t, pool, "select dipwell.define('login', 5, interval '1 hour', burst => 20, max_debt => 20)")
+	must(t, pool, `select dipwell.define('login', 5, interval '1 hour', burst => 20, max_debt => 20);
+		select dipwell.define('up', 250, interval '1 second', adaptive => '{"floor": 50, "ceiling": 500, "errors": 0.02, "window": "100ms"}')`)
 	dsn := strings.Replace(pool.Config().ConnString(), "postgres@", "limiter@", 1)
 	login := connect(t, dsn)
 	st := newStore(t, login, pgstore.Config{Poll: -1})
@@ -44,6 +45,14 @@ func TestServiceRole(t *testing.T) {
 			if err == nil {
 				err = l.Cancel(ctx, d.Reservation)
 			}
+			return err
+		},
+		"observe": func() (err error) {
+			ended := func() bool { rate, _, _ := l.Limit("up").CurrentRate(time.Now().UnixMicro()); return rate < 250 }
+			eventually(t, "the window has ended", func() bool {
+				err = st.Abilities().Observe(ctx, l.Limit("up"), store.Observation{Count: 100, Failed: 100})
+				return err != nil || ended()
+			})
 			return err
 		},
 		"sweep": func() error {

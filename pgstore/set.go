@@ -393,7 +393,7 @@ func (s *Store) canUseSet(ctx context.Context, g *store.Group, known []*entry) b
 		switch r := &d.Rule; {
 		case d.Algorithm == store.Concurrency, r.Every == 0 && d.Base() != d, op.Verb == store.VerbReset && d.Overridden:
 			return false
-		case r.Every == 0 && !s.knowsWindows(ctx, known[i]), r.Leaky && s.refused.has(known[i].id, op.Key):
+		case r.Pace != nil, r.Every == 0 && !s.knowsWindows(ctx, known[i]), r.Leaky && s.refused.has(known[i].id, op.Key):
 			return false
 		case op.Cost == 0 && op.Verb != store.VerbCheck && op.Verb != store.VerbReset && len(g.Ops) > 1: // a check together with calls that write
 			return false

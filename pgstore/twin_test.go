@@ -23,7 +23,7 @@ const compileSQL = `select r.unit, r.every, r.add, r.cap, r.origin, r.burst, r.d
     r.months, r.days, r.clock, r.zone
 from dipwell_internal.compile(jsonb_populate_record(null::dipwell.limits, jsonb_build_object('name', $1::text, 'algorithm', $2::text, 'rate', $3::bigint,
     'burst', $4::bigint, 'max_debt', $5::bigint, 'max_charge', $6::bigint, 'start', $7::text, 'on_change', 'keep', 'mode', 'enforce',
-    'lease_us', $9::bigint, 'shards', $10::bigint)), $8::bigint) r`
+    'lease_us', $9::bigint, 'shards', $10::bigint, 'adaptive', nullif($11::text, ''))), $8::bigint) r`
 
 // TestCompileTwin checks that SQL compiles every limit to the same numbers as
 // Go, or rejects it with the same message.
@@ -61,6 +61,20 @@ func TestCompileTwin(t *testing.T) {
 				l.Algorithm, l.Start = store.TokenBucket, ""
 			}
 		}
+		if rapid.IntRange(0, 3).Draw(t, "adaptive") == 0 {
+			ratio := rapid.OneOf(rapid.Int64Range(1, 4), rapid.Int64Range(1, 1001))
+			l.Adaptive = store.Adaptive{
+				Floor:    l.Rate / ratio.Draw(t, "floor"),
+				Ceiling:  min(l.Rate, store.MaxInt/1001) * ratio.Draw(t, "ceiling"),
+				Latency:  rapid.SampledFrom([]time.Duration{0, time.Microsecond, time.Second, 2 * time.Hour}).Draw(t, "latency"),
+				Quantile: rapid.SampledFrom([]float64{0, 0.4, 0.5, 0.999999}).Draw(t, "quantile"),
+				Errors:   rapid.SampledFrom([]float64{0, 0.000001, 0.5, 0.6}).Draw(t, "errors"),
+				Window:   rapid.SampledFrom([]time.Duration{0, 0, 99 * time.Millisecond, 100 * time.Millisecond, time.Hour}).Draw(t, "window"),
+			}
+			if rapid.Bool().Draw(t, "bucket") {
+				l.Algorithm, l.Start, l.Lease, l.Shards = store.TokenBucket, "", 0, 0
+			}
+		}
 		compareCompile(t, pool, l)
 	})
 }
@@ -78,7 +92,7 @@ func compareCompile(t rapid.TB, pool *pgxpool.Pool, l store.Limit) {
 		period = l.Period.Microseconds()
 	}
 	err := pool.QueryRow(context.Background(), compileSQL, l.Name, l.Algorithm.String(), l.Rate,
-		setting(l.Burst), setting(l.MaxDebt), setting(l.MaxCharge), l.Start, period, l.Lease.Microseconds(), setting(l.Shards)).Scan(
+		setting(l.Burst), setting(l.MaxDebt), setting(l.MaxCharge), l.Start, period, l.Lease.Microseconds(), setting(l.Shards), l.Adaptive.String()).Scan(
 		&got.Unit, &got.Every, &got.Add, &got.Cap, &got.Origin, &got.Burst, &got.Debt, &got.Most, &got.MaxCharge, &got.MaxUsed, &got.Leaky, &got.Spread,
 		&cal.Months, &cal.Days, &cal.Clock, &cal.Zone)
 	var pg *pgconn.PgError
@@ -258,7 +272,7 @@ func changesOf(loc *time.Location, from, to time.Time) (out []time.Time) {
 
 // boundaries returns the start of each of these days according to SQL.
 func boundaries(ctx context.Context, pool *pgxpool.Pool, cal calendar.Spec, days []int64) ([]int64, error) {
-	rows, err := pool.Query(ctx, `with r as (select row(0, 0, 0, '', 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, false, false, $1::bigint, $2::bigint, $3::bigint, $4::text, '', '', null)::dipwell.versions as r)
+	rows, err := pool.Query(ctx, `with r as (select row(0, 0, 0, '', 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, false, false, $1::bigint, $2::bigint, $3::bigint, $4::text, '', '', null, null)::dipwell.versions as r)
 		select dipwell_internal.calendar_boundary(r, k) from r, unnest($5::bigint[]) with ordinality u(k, i) order by i`,
 		cal.Months, cal.Days, cal.Clock, cal.Zone, days)
 	if err != nil {

@@ -162,7 +162,7 @@ func (c *compiler) checkAdaptive() error {
 	case a.Latency == 0 && a.Errors == 0:
 		return bad("latency", "a target is missing: give latency, errors, or both")
 	case a.Latency < 0 || a.Latency > maxWindow || a.Latency%time.Microsecond != 0:
-		return bad("latency", "%v is not a whole number of microseconds from 1us to 1h", a.Latency)
+		return bad("latency", "%s is not a whole number of microseconds from 1us to 1h", lengthText(a.Latency))
 	case a.Quantile != 0 && a.Latency == 0:
 		return bad("quantile", "needs a latency")
 	case a.Quantile != 0 && !(a.Quantile >= 0.5 && a.Quantile < 1 && inMillionths(a.Quantile)):
@@ -170,9 +170,17 @@ func (c *compiler) checkAdaptive() error {
 	case a.Errors != 0 && !(a.Errors > 0 && a.Errors <= 0.5 && inMillionths(a.Errors)):
 		return bad("errors", "%v is not between 0.000001 and 0.5, in whole millionths", a.Errors)
 	case a.Window != 0 && (a.Window < minWindow || a.Window > maxWindow || a.Window%time.Microsecond != 0):
-		return bad("window", "%v is not a whole number of microseconds from 100ms to 1h", a.Window)
+		return bad("window", "%s is not a whole number of microseconds from 100ms to 1h", lengthText(a.Window))
 	}
 	return nil
+}
+
+// lengthText writes a time as settings do, if it can be one.
+func lengthText(d time.Duration) string {
+	if d%time.Microsecond != 0 {
+		return d.String()
+	}
+	return period.Format(d)
 }
 
 // adaptive makes the rule of an adaptive limit: its ticks are 1/1024 µs long at the
@@ -250,7 +258,7 @@ func (r *Registry) Observe(now int64, limit string, o Observation) error {
 
 // NoAdaptive returns the error of Define in a store that cannot keep adaptive limits.
 func NoAdaptive(limit string) error {
-	return &FieldError{Limit: limit, Field: "adaptive", Reason: "this store cannot keep adaptive limits; memory: can"}
+	return &FieldError{Limit: limit, Field: "adaptive", Reason: "this store cannot keep adaptive limits; memory: and PostgreSQL can"}
 }
 
 // CurrentRate returns the rate of an adaptive limit at the time now, in µs on the store's

@@ -49,7 +49,10 @@ func (c *compiler) compile() error {
 // about the base limit.
 func (l Limit) compileVariant(p *Plan, every int64) (Limit, Rule, error) {
 	c := compiler{Limit: l.with(p), every: every, plan: p.Name}
-	c.Plans, c.Adaptive = Plans{}, Adaptive{} // the rate of a plan is fixed
+	if c.Adaptive != (Adaptive{}) { // the rate of a plan is fixed
+		c.every = ticks[0]
+	}
+	c.Plans, c.Adaptive = Plans{}, Adaptive{}
 	if (p.Mode == Unlimited || p.Mode == Blocked) && (p.Rate != 0 || p.Period != 0 || p.Burst != 0 || p.MaxDebt != 0) {
 		return c.Limit, Rule{}, c.bad("mode", "%s leaves the key to the base limit; leave out rate, per, burst and max_debt", planModes[p.Mode])
 	}

@@ -21,6 +21,9 @@ var adaptiveCases = []testCase{
 	{"adaptive-plans", adaptivePlans},
 	{"adaptive-change", adaptiveChange},
 	{"adaptive-group", adaptiveGroup},
+	{"adaptive-bounds", adaptiveBounds},
+	{"adaptive-old-row", adaptiveOldRow},
+	{"adaptive-together", adaptiveTogether},
 }
 
 // adaptiveLimit is 250 a second at first, 50 at least and 500 at most.
@@ -278,4 +281,69 @@ func adaptiveGroup(e *env) {
 	if g = b.do(store.VerbTake, "a k 1", "user k 1"); g.Allowed || !g.Ops[0].Allowed || g.Ops[0].Remaining != 9 || g.Ops[1].Retry != 50_000 {
 		e.Fatalf("%+v", g)
 	}
+}
+
+// However bad it gets the rate is the floor, and however good the ceiling.
+func adaptiveBounds(e *env) {
+	b := adaptiveCaller(e)
+	if b == nil {
+		return
+	}
+	b.observe(store.Observation{})
+	for range 25 {
+		b.window(slowWindow)
+	}
+	b.wants("yes 0", b.do(store.VerbTake, "a k 100"))
+	b.wants("no 19.884ms", b.do(store.VerbTake, "a k 1")) // 103/1024 of 500, not less than 50
+	for range 50 {
+		b.window(goodWindow)
+	}
+	b.wants("yes 0", b.do(store.VerbTake, "a k 100"))
+	b.wants("no 2ms", b.do(store.VerbTake, "a k 1"))
+	b.window(store.Observation{Count: 1000, Failed: 30, Taken: 1000}) // within chance of 2 %
+	b.wants("yes 0", b.do(store.VerbTake, "a k 100"))
+	b.wants("no 2ms", b.do(store.VerbTake, "a k 1"))
+}
+
+// What a row has got back is counted at the floor for the time before the oldest change
+// that is kept, which is as long ago as a bucket needs to fill at the floor.
+func adaptiveOldRow(e *env) {
+	b := adaptiveCaller(e)
+	if b == nil {
+		return
+	}
+	b.define("a=250/1s,burst=100,max_debt=100,max_charge=5000,adaptive=floor=50;ceiling=500;latency=200ms;errors=2%")
+	b.observe(store.Observation{})
+	b.do(store.VerbCharge, "a k 5000")
+	for range 10 {
+		b.window(goodWindow) // 532 from 1 s, 552 from 2 s, … 712 from 10 s
+	}
+	// 103/1024 of 500 come back until 6 s: the last 3.98 s are kept, and the change before.
+	b.wants("no 9.794944s", b.do(store.VerbTake, "a k 100"))
+}
+
+// Of several that find a window over at the same time, one ends it.
+func adaptiveTogether(e *env) {
+	b := adaptiveCaller(e)
+	if b == nil {
+		return
+	}
+	b.observe(store.Observation{})
+	b.advance(time.Second)
+	observe := store.AbilitiesOf(b.store).Observe
+	errs := make(chan error)
+	const callers = 8
+	for range callers {
+		go func() { errs <- observe(b.ctx, b.limits["a"], slowWindow) }()
+	}
+	for range callers {
+		if err := <-errs; err != nil {
+			e.Error(err)
+		}
+	}
+	b.wants("yes 0", b.do(store.VerbTake, "a k 100"))
+	b.wants("no 5.008ms", b.do(store.VerbTake, "a k 1")) // 409/1024 of 500
+	b.window(slowWindow)                                 // their samples are in this window, which may not cut again
+	b.wants("yes 0", b.do(store.VerbTake, "a k 100"))
+	b.wants("no 5.008ms", b.do(store.VerbTake, "a k 1"))
 }

@@ -63,7 +63,7 @@ var duties = []duty{
 			"concurrency-verbs concurrency-change concurrency-unlimited concurrency-override concurrency-override-expired concurrency-algorithm concurrency-beside " +
 			"concurrency-clock-back concurrency-sweep concurrency-golden"},
 	{"adaptive", "have the ability Observe (Registry.Observe), and decide by the rates that were in force; or refuse to define adaptive limits (NoAdaptive)",
-		"adaptive-steps adaptive-long-idle adaptive-drift adaptive-debt adaptive-giving-back adaptive-plans adaptive-change adaptive-group"},
+		"adaptive-steps adaptive-long-idle adaptive-drift adaptive-debt adaptive-giving-back adaptive-plans adaptive-change adaptive-group adaptive-bounds adaptive-old-row adaptive-together"},
 	{"all", "this case plays random histories of all calls; fix other failures first, then look at the call in the message",
 		"model giving-back"},
 }

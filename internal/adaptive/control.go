@@ -2,6 +2,7 @@ package adaptive
 
 import (
 	"math"
+	"slices"
 )
 
 // A Config is the target of a limit and the bounds of its level. All fields are whole
@@ -65,6 +66,9 @@ func (r Reason) String() string {
 	}
 	return "unknown"
 }
+
+// ReasonOf returns the reason that String writes as name, or Defined.
+func ReasonOf(name string) Reason { return Reason(max(0, slices.Index(reasons, name))) }
 
 // A State is what is kept of a limit: the samples of the present window, and the history.
 type State struct {

@@ -48,6 +48,8 @@ type Config struct {
 	Lazy bool
 	// WaitForAccess opens a lazy catalog also where access is denied.
 	WaitForAccess bool
+	// Adaptive is set if the store can keep limits whose rate moves.
+	Adaptive bool
 	// Report hears errors that no caller gets.
 	Report func(error)
 
@@ -345,7 +347,7 @@ func (c *Catalog) Define(ctx context.Context, l store.Limit, owner string) (*sto
 	if _, err := store.NewDefinition(l); err != nil {
 		return nil, err
 	}
-	if l.Adaptive != (store.Adaptive{}) {
+	if l.Adaptive != (store.Adaptive{}) && !c.Adaptive {
 		return nil, store.NoAdaptive(l.Name)
 	}
 	if err := c.gate.Enter(ctx); err != nil {

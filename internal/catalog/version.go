@@ -66,20 +66,20 @@ func (v *Version) version() (store.Version, error) {
 	if err := l.Set("on_change", v.Policy); err != nil {
 		return store.Version{}, err
 	}
-	r, err := v.rule()
-	if err != nil {
-		return store.Version{}, err
-	}
-	out := store.Version{Number: v.Number, Since: v.Since, Rule: r, Policy: l.OnChange}
+	out := store.Version{Number: v.Number, Since: v.Since, Policy: l.OnChange}
+	var err error
 	if v.Settings != "" {
-		out.Limit, err = ParseSettings(v.Settings)
+		if out.Limit, err = ParseSettings(v.Settings); err != nil {
+			return out, err
+		}
 	}
+	out.Rule, err = v.rule(&out.Limit)
 	return out, err
 }
 
 // rule returns a rule with the stored numbers. Numbers that no limit compiles to
-// are an error. Only a calendar is compiled anew.
-func (v *Version) rule() (r store.Rule, err error) {
+// are an error. Only a calendar is compiled anew, and the target of an adaptive limit.
+func (v *Version) rule(of *store.Limit) (r store.Rule, err error) {
 	for _, n := range []int64{v.Every, v.Cap, v.Burst, v.Debt, v.Most, v.MaxCharge, v.MaxUsed} {
 		if n < 0 || n > store.MaxInt {
 			return r, fmt.Errorf("%d is not between 0 and 2^53-1", n)
@@ -99,6 +99,9 @@ func (v *Version) rule() (r store.Rule, err error) {
 		if l.Period = time.Duration(v.Days) * 24 * time.Hour; v.Months > 0 {
 			l.Period = time.Duration(v.Months) * period.Month
 		}
+	}
+	if of.Adaptive != (store.Adaptive{}) {
+		l = *of
 	}
 	if v.Every == 0 {
 		d, err := store.NewDefinition(l)
@@ -138,6 +141,7 @@ func Definition(l store.Limit, owner string, number uint32, versions []Version) 
 	if err != nil {
 		return nil, err
 	}
+	target := d.Rule.Pace
 	d = &store.Definition{Limit: l, Owner: owner, Warning: d.Warning, Number: number}
 	for i := range versions {
 		v, err := versions[i].version()
@@ -147,6 +151,9 @@ func Definition(l store.Limit, owner string, number uint32, versions []Version) 
 		case v.Number < number:
 			d.Past = append(d.Past, v)
 		case v.Number == number:
+			if v.Rule.Pace != nil && target != nil {
+				v.Rule.Pace.Retarget(target.Config()) // it changes without a version
+			}
 			d.Since, d.Rule, d.Policy = v.Since, v.Rule, v.Policy
 		}
 	}

@@ -12,6 +12,9 @@ alter table dipwell.limits
 -- The settings of the limit at each version, from which plans and overrides of the
 -- version are compiled; null for versions of before.
 alter table dipwell.versions add column settings text;
+-- The rate of an adaptive limit over time: the level before the first change, and for each
+-- change its time, the level and the ticks until then. A level is 1/1024 of the ceiling.
+alter table dipwell.versions add column levels bigint[];
 
 -- The plans of each version: of its rule, what a plan may change.
 create table dipwell.plans (
@@ -31,6 +34,29 @@ create table dipwell.plans (
     unique (limit_id, name, version),
     foreign key (limit_id, version) references dipwell.versions on delete cascade
 );
+
+-- What the next step of an adaptive rate depends on.
+create table dipwell.paces (
+    limit_id int primary key references dipwell.limits on delete cascade,
+    begun    bigint not null,              -- µs: when the present window began; 0: nothing was observed yet
+    count    bigint not null,              -- calls that ended in the window before
+    slow     bigint not null,              -- of them, slower than the target
+    failed   bigint not null,
+    cut      boolean not null,             -- the window before ended with a cut
+    reason   text not null,                -- why the level changed last
+    changed  bigint not null,              -- µs: when
+    drifts   bigint not null               -- µs: when it drifts if nothing is observed; 0: it does not
+) with (fillfactor = 50);
+
+-- What was observed in the present window of an adaptive limit. After a crash it is empty.
+create unlogged table dipwell.samples (
+    limit_id int not null,
+    count    bigint not null,              -- calls that ended
+    slow     bigint not null,
+    failed   bigint not null,
+    taken    bigint not null               -- tokens
+) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+create index on dipwell.samples (limit_id);
 
 -- The definitions that call sites have made of a limit. In plans each is called # and
 -- its index, at the versions of the limit at which it compiles.

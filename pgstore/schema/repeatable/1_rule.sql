@@ -98,6 +98,8 @@ declare
 begin
     if r.every > 0 then
         return case when r.every = 1 then x else dipwell_internal.floor_div(x - r.origin, r.every) end;
+    elsif r.levels is not null then
+        return dipwell_internal.level_tick(r.levels, x);
     end if;
     at := timestamp 'epoch' + (y + dipwell_internal.zone_offset(r.zone, dipwell_internal.floor_div(y, 1000000)) * 1000000) * interval '1 microsecond';
     if r.months > 0 then
@@ -120,6 +122,8 @@ create function dipwell_internal.wait(r dipwell.versions, units bigint, t bigint
 begin
     if r.every > 0 then
         return case when r.every = 1 then t - n + (units + r.add - 1) / r.add else dipwell_internal.floor_div(t - r.origin, r.every) * r.every + r.origin - n + (units + r.add - 1) / r.add * r.every end;
+    elsif r.levels is not null then
+        return dipwell_internal.level_boundary(r.levels, dipwell_internal.level_tick(r.levels, t) + (units + r.add - 1) / r.add) - n;
     end if;
     return dipwell_internal.calendar_boundary(r, dipwell_internal.tick(r, t) + (units + r.add - 1) / r.add) + r.origin - n;
 end $$;
@@ -176,6 +180,7 @@ create function dipwell_internal.step(r dipwell.versions, used bigint, ts bigint
     out retry bigint, out delay bigint, out short bigint) language plpgsql stable as $$
 declare
     ahead bigint; -- units that must come back before the caller may act
+    most  bigint; -- ticks in max_delay
 begin
     t := greatest(n, ts);
     before := dipwell_internal.used_at(r, used, ts, t);
@@ -244,9 +249,15 @@ begin
     end;
     delay := case when ahead > 0 then dipwell_internal.wait(r, ahead, t, n) else 0 end;
     if verb = 3 and not never and (delay > max_delay or max_delay is not null and not allowed) then
-        never := case when (cost * r.unit) <= r.cap then 0 else ((cost * r.unit) - r.cap + r.add - 1) / r.add * dipwell_internal.shortest(r) - dipwell_internal.shortest(r) + 1 end > max_delay;
+        if r.levels is null then
+            never := case when (cost * r.unit) <= r.cap then 0 else ((cost * r.unit) - r.cap + r.add - 1) / r.add * dipwell_internal.shortest(r) - dipwell_internal.shortest(r) + 1 end > max_delay;
+            most := (max_delay + dipwell_internal.shortest(r) - 1) / dipwell_internal.shortest(r);
+        else -- 1024 ticks in a µs at the ceiling
+            never := (greatest(cost * r.unit - r.cap, 0) + r.add - 1) / r.add > max_delay::numeric * 1024;
+            most := least(max_delay, 8796093022207) * 1024;
+        end if;
         short := greatest(short, before - (r.cap - (cost * r.unit))
-            - least((max_delay + dipwell_internal.shortest(r) - 1) / dipwell_internal.shortest(r), (r.max_used + r.add - 1) / r.add) * r.add);
+            - least(most, (r.max_used + r.add - 1) / r.add) * r.add);
         allowed := false;
         granted := 0;
         after := before;

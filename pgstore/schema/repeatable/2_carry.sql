@@ -13,7 +13,8 @@ comment on column dipwell_internal.definition.plan is 'Name of the plan; null: t
 
 create function dipwell_internal.same_rule(a dipwell.versions, b dipwell.versions) returns boolean language sql immutable as
 $$ select (a.unit, a.every, a.add, a.cap, a.origin, a.burst, a.debt, a.most, a.max_charge, a.max_used, a.leaky, a.spread, a.months, a.days, a.clock, a.zone)
-    = (b.unit, b.every, b.add, b.cap, b.origin, b.burst, b.debt, b.most, b.max_charge, b.max_used, b.leaky, b.spread, b.months, b.days, b.clock, b.zone) $$;
+    = (b.unit, b.every, b.add, b.cap, b.origin, b.burst, b.debt, b.most, b.max_charge, b.max_used, b.leaky, b.spread, b.months, b.days, b.clock, b.zone)
+    and a.levels is null and b.levels is null $$;
 comment on function dipwell_internal.same_rule is
     'Whether two rules count in the same way, so that nothing is converted between them. Go twin: sameRule.';
 
@@ -35,6 +36,10 @@ comment on function dipwell_internal.decides is
 create function dipwell_internal.variant(base dipwell.versions, number int, unit bigint, add bigint, cap bigint, debt bigint, max_charge bigint, max_used bigint)
 returns dipwell.versions language plpgsql immutable as $$
 begin
+    if base.levels is not null then -- a rate of its own, in ticks of 1 µs
+        base.levels := null;
+        base.every := 1;
+    end if;
     base.number := number;
     base.unit := unit;
     base.add := add;

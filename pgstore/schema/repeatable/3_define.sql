@@ -35,6 +35,8 @@ begin
             -- Plans and overrides change what is written, not what was compiled from it.
             and old.plans is not distinct from d.plans
             and greatest(old.shards, 1) = greatest(d.shards, 1) -- rows of a version have as many shards
+            and (select (o.floor, o.ceiling) is not distinct from (a.floor, a.ceiling)
+                from dipwell_internal.adaptive_of(old.adaptive) o cross join dipwell_internal.adaptive_of(d.adaptive) a)
             and (old.plans is null and old.overridden is null or row(old.rate, old.burst, old.max_debt, coalesce(old.lease_us, 0)) is not distinct from row(d.rate, d.burst, d.max_debt, coalesce(d.lease_us, 0)));
         if not same then
             if (select count(*) from dipwell.versions v where v.limit_id = old.id) > 1024 then
@@ -59,6 +61,7 @@ begin
     d.ttl_us := coalesce(d.ttl_us, 0);
     d.on_expire := coalesce(d.on_expire, 'give_back');
     d.lease_us := nullif(d.lease_us, 0);
+    d.adaptive := nullif(d.adaptive, '');
     d.parts := coalesce(nullif(d.parts, 0), case when d.parent is null and exists (select from dipwell.limits x where x.parent = d.name) then 0 end);
     d.plain := r.every > 0 and not r.leaky and not r.spread and d.algorithm <> 'concurrency' and d.parent is null and d.parts is null and greatest(d.shards, 1) = 1;
     d.grid := case when r.every > 0 then r.origin - r.every * (9007199254740992 / r.every + 1) else 0 end;
@@ -70,13 +73,17 @@ begin
         return d.id;
     else
         update dipwell.limits x set (algorithm, rate, per, burst, max_debt, max_charge, start, on_change, mode, auth, retry_jitter,
-                on_store_error, timeout_us, list_keys, plans, parent, parts, ttl_us, on_expire, lease_us, shards, owner, version, unit, every, add, cap, grid, ticks, plain)
+                on_store_error, timeout_us, list_keys, plans, parent, parts, ttl_us, on_expire, lease_us, shards, adaptive, owner, version, unit, every, add, cap, grid, ticks, plain)
             = (d.algorithm, d.rate, d.per, d.burst, d.max_debt, d.max_charge, d.start, d.on_change, d.mode, d.auth, d.retry_jitter,
-                d.on_store_error, d.timeout_us, d.list_keys, d.plans, d.parent, d.parts, d.ttl_us, d.on_expire, d.lease_us, d.shards, d.owner, d.version, d.unit, d.every, d.add, d.cap, d.grid, d.ticks, d.plain)
+                d.on_store_error, d.timeout_us, d.list_keys, d.plans, d.parent, d.parts, d.ttl_us, d.on_expire, d.lease_us, d.shards, d.adaptive, d.owner, d.version, d.unit, d.every, d.add, d.cap, d.grid, d.ticks, d.plain)
             where x.id = d.id;
     end if;
     if not same then
         r.settings := coalesce(r.settings, dipwell_internal.settings_of(d));
+        if d.adaptive is not null then
+            r.levels := dipwell_internal.first_levels(d);
+        end if;
+        perform dipwell_internal.begin_pace(d);
         insert into dipwell.versions select r.*;
         perform dipwell_internal.put_plans(d, r);
     end if;
@@ -199,6 +206,8 @@ begin
     -- cancel them.
     delete from dipwell.reservations x where x.limit_id = old.id;
     update dipwell.hold_parts x set live = false, reset = true, due = x.expires + greatest(x.ttl, 60000000) where x.limit_id = old.id and x.live;
+    delete from dipwell.paces x where x.limit_id = old.id; -- before the versions, as add_samples locks them
+    delete from dipwell.samples x where x.limit_id = old.id;
     delete from dipwell.limits x where x.id = old.id;
     perform dipwell_internal.mark_parent(old.parent);
     update dipwell.revision x set n = x.n + 1;
@@ -291,7 +300,7 @@ comment on function dipwell_internal.parse_per is
 create function dipwell_internal.settings_of(d dipwell.limits) returns text language sql stable as
 $$ select jsonb_strip_nulls(jsonb_build_object('name', d.name, 'algorithm', d.algorithm, 'rate', nullif(d.rate, 0)::text, 'per', nullif(nullif(d.per, '0s'), ''), 'burst', d.burst::text,
     'max_debt', case d.max_debt when -1 then 'unlimited' else d.max_debt::text end, 'max_charge', d.max_charge::text, 'start', nullif(d.start, ''), 'plans', d.plans,
-    'lease', dipwell_internal.format_per(nullif(d.lease_us, 0)), 'shards', nullif(d.shards, 0)::text))::text $$;
+    'lease', dipwell_internal.format_per(nullif(d.lease_us, 0)), 'shards', nullif(d.shards, 0)::text, 'adaptive', d.adaptive))::text $$;
 comment on function dipwell_internal.settings_of is
     'The settings of a limit that its rule, its plans and overrides are compiled from, as in versions.settings.';
 
@@ -332,7 +341,8 @@ begin
     d.rate := coalesce(rate, d.rate);
     d.burst := coalesce(burst, d.burst);
     d.max_debt := coalesce(max_debt, d.max_debt);
-    r := dipwell_internal.compile(d, coalesce(per, period), nullif(base.every, 0));
+    d.adaptive := null; -- the rate of a plan is fixed
+    r := dipwell_internal.compile(d, coalesce(per, period), case when base.levels is not null then 1 else nullif(base.every, 0) end);
     return dipwell_internal.variant(base, null, r.unit, r.add, r.cap, r.debt, r.max_charge, r.max_used);
 exception when invalid_parameter_value then
     get stacked diagnostics reason = message_text, field = constraint_name;
@@ -514,7 +524,11 @@ begin
         perform dipwell_internal.check_lease(d);
     end if;
     if d.algorithm = 'concurrency' then
-        return dipwell_internal.compile_concurrency(d, period);
+        r := dipwell_internal.compile_concurrency(d, period);
+        if d.adaptive is not null then
+            perform dipwell_internal.check_adaptive(d, period);
+        end if;
+        return r;
     elsif d.rate is null or d.rate < 1 or d.rate > m then
         perform dipwell_internal.bad_limit(d.name, 'rate', format('%s is not between 1 and 2^53-1', coalesce(d.rate::text, 'null')));
     elsif period < 0 and not windowed then
@@ -563,7 +577,9 @@ begin
     charge := coalesce(d.max_charge, dipwell_internal.mul_div(10, greatest(burst, 1), 1, false));
     want_debt := case when d.max_debt is null then 0 else debt end;
     want_charge := coalesce(d.max_charge, 0);
-    if d.lease_us <> 0 then
+    if d.adaptive is not null then
+        perform dipwell_internal.check_adaptive(d, period);
+    elsif d.lease_us <> 0 then
         carved := dipwell_internal.carve(d, burst, period);
     end if;
 
@@ -577,7 +593,18 @@ begin
     r.zone := '';
     r.per := per;
     r.start := d.start;
-    if not windowed then
+    if d.adaptive is not null then
+        -- Ticks are 1/1024 µs long at the ceiling, and longer at a lower rate.
+        select a.ceiling, a.floor_level into offset_, tick from dipwell_internal.target_of(d) a;
+        r.every := 0;
+        r.unit := 1024 * period / gcd(offset_, 1024 * period);
+        r.add := offset_ / gcd(offset_, 1024 * period);
+        most := dipwell_internal.mul_div(m - 1, dipwell_internal.mul_div(tick, r.add, 1, false), 1, false);
+        room := most / r.unit - want_debt - want_charge;
+        if room < burst then
+            perform dipwell_internal.bad_limit(d.name, 'burst', format('%s at a ceiling of %s per %s is too large to count exactly; at most %s', burst, offset_, per, greatest(0, room)));
+        end if;
+    elsif not windowed then
         -- The finest tick at which everything fits; defaults that fit at none are
         -- lowered.
         <<found>>

@@ -3,9 +3,9 @@
 -- not be created, grant by hand: an upgrade keeps such grants.
 do $$
 declare
-    app     constant text[] := array['take', 'take_all', 'check', 'take_up_to', 'reserve', 'charge', 'cancel', 'hold', 'hold_all', 'settle', 'settle_all', 'extend', 'key'];
+    app     constant text[] := array['take', 'take_all', 'check', 'take_up_to', 'reserve', 'charge', 'cancel', 'hold', 'hold_all', 'settle', 'settle_all', 'extend', 'key', 'observe'];
     service constant text[] := app || array['refund', 'reset', 'sweep'];
-    admin   constant text[] := array['put_limit', 'put_plans', 'mark_parent', 'drop_limit', 'bad_limit', 'change_plans', 'set_override', 'end_override', 'change_override']; -- functions of dipwell_internal
+    admin   constant text[] := array['put_limit', 'put_plans', 'mark_parent', 'drop_limit', 'bad_limit', 'change_plans', 'set_override', 'end_override', 'change_override', 'begin_pace']; -- functions of dipwell_internal
     who  text;
     f    record;
 begin
@@ -39,7 +39,7 @@ begin
         execute format('grant update, delete on dipwell.key_overrides to %I', who); -- those that have ended or are of an older version
     end loop;
     if exists (select from pg_roles where rolname = 'dipwell_admin') then
-        grant insert, update, delete on dipwell.limits, dipwell.versions, dipwell.plans, dipwell.key_overrides, dipwell.revision to dipwell_admin;
+        grant insert, update, delete on dipwell.limits, dipwell.versions, dipwell.paces, dipwell.samples, dipwell.plans, dipwell.key_overrides, dipwell.revision to dipwell_admin;
     end if;
     -- Restores what 0_drop.sql found. Some functions were in schema dipwell before.
     for f in select p.oid::regprocedure as signature, p.pronamespace::regnamespace as home, g.grantee::regrole as who

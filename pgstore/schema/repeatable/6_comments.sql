@@ -22,7 +22,7 @@ comment on column dipwell.limits.list_keys is 'Whether stores that keep no key t
 comment on column dipwell.limits.owner is 'Who defined it and may change it: code, api, sql, rls, file or file:NAME. A file''s is followed by its revision and its digest.';
 comment on column dipwell.limits.version is 'Number of the current version.';
 comment on column dipwell.limits.unit is 'In the current version: units in a token.';
-comment on column dipwell.limits.every is 'In the current version: µs between ticks; 0: by calendar.';
+comment on column dipwell.limits.every is 'In the current version: µs between ticks; 0: by calendar, or by an adaptive rate.';
 comment on column dipwell.limits.add is 'In the current version: units that come back at a tick.';
 comment on column dipwell.limits.cap is 'In the current version: units that takes may use.';
 comment on column dipwell.limits.grid is 'A tick before any time that can occur, in µs.';
@@ -35,7 +35,7 @@ comment on column dipwell.limits.ttl_us is 'The longest time that a hold may ask
 comment on column dipwell.limits.on_expire is 'What an expired hold does: give_back or keep; null: give_back.';
 comment on column dipwell.limits.lease_us is 'For how long a process may decide from tokens that it took in advance, in µs; null: it may not.';
 comment on column dipwell.limits.shards is 'Rows over which a key may be spread; null or 0: one.';
-comment on column dipwell.limits.adaptive is 'The bounds and the target of an adaptive rate; null: the rate is fixed. The store on PostgreSQL keeps no adaptive limits yet.';
+comment on column dipwell.limits.adaptive is 'The bounds and the target of an adaptive rate, as in floor=50;ceiling=500;latency=200ms; null: the rate is fixed.';
 comment on column dipwell.limits.overridden is 'Whether keys may have overrides; null: none ever had one.';
 
 comment on table dipwell.versions is 'The rules that buckets and reservations may still refer to, including the current one. Go twin: store.Rule.';
@@ -44,7 +44,7 @@ comment on column dipwell.versions.number is 'From 1.';
 comment on column dipwell.versions.since is 'When it began, in µs since the Unix epoch; it ends when the next one begins.';
 comment on column dipwell.versions.policy is 'How used tokens are converted into this version: keep, proportional or reset.';
 comment on column dipwell.versions.unit is 'Units in a token.';
-comment on column dipwell.versions.every is 'µs between ticks; 0: by calendar.';
+comment on column dipwell.versions.every is 'µs between ticks; 0: by calendar, or by an adaptive rate.';
 comment on column dipwell.versions.add is 'Units that come back at a tick.';
 comment on column dipwell.versions.cap is 'Units that takes may use.';
 comment on column dipwell.versions.origin is 'The time of a tick, in µs; with a calendar, µs after each boundary.';
@@ -62,6 +62,25 @@ comment on column dipwell.versions.zone is 'The calendar''s IANA time zone; empt
 comment on column dipwell.versions.per is 'limits.per of this version.';
 comment on column dipwell.versions.start is 'limits.start of this version.';
 comment on column dipwell.versions.settings is 'The settings of the limit in this version, from which its plans and overrides are compiled, as a JSON object of texts; null: as written by a program of schema version 7.';
+comment on column dipwell.versions.levels is 'The adaptive rate over time, in 1/1024 of the ceiling: the level before the first change, then for each change, also of the future, its time in µs, the level and the number of ticks until then. There are as many ticks in a µs as the level. Null: the rate is fixed.';
+
+comment on table dipwell.paces is 'What the next step of an adaptive limit''s rate depends on. Go twin: adaptive.State.';
+comment on column dipwell.paces.limit_id is 'limits.id.';
+comment on column dipwell.paces.begun is 'When the present window began, in µs since the Unix epoch; 0: nothing was observed yet.';
+comment on column dipwell.paces.count is 'Calls that ended in the window before.';
+comment on column dipwell.paces.slow is 'Of them, slower than the latency of the target.';
+comment on column dipwell.paces.failed is 'Of them, failed.';
+comment on column dipwell.paces.cut is 'Whether the window before ended with a lower rate because the target was missed.';
+comment on column dipwell.paces.reason is 'Why the rate changed last: defined, latency, errors, used or unobserved.';
+comment on column dipwell.paces.changed is 'When it changed for that reason, in µs since the Unix epoch.';
+comment on column dipwell.paces.drifts is 'When the rate begins to move back to the limit''s if nothing is observed, in µs since the Unix epoch; 0: it does not.';
+
+comment on table dipwell.samples is 'What was observed behind adaptive limits in their present windows. Unlogged: a crash loses it, and no token.';
+comment on column dipwell.samples.limit_id is 'limits.id.';
+comment on column dipwell.samples.count is 'Calls that ended.';
+comment on column dipwell.samples.slow is 'Of them, slower than the latency of the target.';
+comment on column dipwell.samples.failed is 'Of them, failed.';
+comment on column dipwell.samples.taken is 'Tokens that were taken.';
 
 comment on table dipwell.plans is 'The plans of the limits at each of their versions: of its rule, what a plan may change.';
 comment on column dipwell.plans.limit_id is 'limits.id.';

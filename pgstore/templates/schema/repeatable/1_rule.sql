@@ -97,6 +97,8 @@ declare
 begin
     if r.every > 0 then
         return {{tickOf "x" "r.origin" "r.every" | floor}};
+    elsif r.levels is not null then
+        return dipwell_internal.level_tick(r.levels, x);
     end if;
     at := timestamp 'epoch' + (y + dipwell_internal.zone_offset(r.zone, dipwell_internal.floor_div(y, 1000000)) * 1000000) * interval '1 microsecond';
     if r.months > 0 then
@@ -119,6 +121,8 @@ create function dipwell_internal.wait(r dipwell.versions, units bigint, t bigint
 begin
     if r.every > 0 then
         return {{wait "units" "t" "n" "r.origin" "r.every" "r.add" | floor}};
+    elsif r.levels is not null then
+        return dipwell_internal.level_boundary(r.levels, dipwell_internal.level_tick(r.levels, t) + {{ticksFor "units" "r.add"}}) - n;
     end if;
     return dipwell_internal.calendar_boundary(r, dipwell_internal.tick(r, t) + {{ticksFor "units" "r.add"}}) + r.origin - n;
 end $$;
@@ -175,15 +179,22 @@ create function dipwell_internal.step(r dipwell.versions, used bigint, ts bigint
     out retry bigint, out delay bigint, out short bigint) language plpgsql stable as $$
 declare
     ahead bigint; -- units that must come back before the caller may act
+    most  bigint; -- ticks in max_delay
 begin
     t := {{later "n" "ts"}};
     before := dipwell_internal.used_at(r, used, ts, t);
     {{statements 4 "decide" "verb" "r.leaky" "before" "cost" "r.unit" "r.cap" "r.debt" "r.max_charge" "r.max_used"}}
     delay := case when ahead > 0 then dipwell_internal.wait(r, ahead, t, n) else 0 end;
     if verb = 3 and not never and (delay > max_delay or max_delay is not null and not allowed) then
-        never := {{soonest "cost * r.unit" "r.cap" "dipwell_internal.shortest(r)" "r.add"}} > max_delay;
+        if r.levels is null then
+            never := {{soonest "cost * r.unit" "r.cap" "dipwell_internal.shortest(r)" "r.add"}} > max_delay;
+            most := {{ticksFor "max_delay" "dipwell_internal.shortest(r)"}};
+        else -- 1024 ticks in a µs at the ceiling
+            never := (greatest(cost * r.unit - r.cap, 0) + r.add - 1) / r.add > max_delay::numeric * 1024;
+            most := least(max_delay, 8796093022207) * 1024;
+        end if;
         short := greatest(short, {{excess "before" "cost * r.unit" "r.cap"}}
-            - {{returned (ticksFor "max_delay" "dipwell_internal.shortest(r)") "r.add" (enoughTicks "r.max_used" "r.add")}});
+            - {{returned "most" "r.add" (enoughTicks "r.max_used" "r.add")}});
         allowed := false;
         granted := 0;
         after := before;

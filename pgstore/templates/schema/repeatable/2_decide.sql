@@ -347,7 +347,7 @@ begin
             o := case when version[i] < 0 or version[i] is null and (not locks or (ls[i]).overridden) then dipwell_internal.override_of(limit_ids[i], keys[i]) end;
             stale := stale or version[i] < 0 and version[i] is distinct from dipwell_internal.override_number(o.id);
             os[i] := o;
-            continue when locks and coalesce(case when version[i] < 0 then o.version else dipwell_internal.version_of(version[i]) end, 0) <= (ls[i]).version; -- as read before the lock
+            continue when locks and (ls[i]).adaptive is null and coalesce(case when version[i] < 0 then o.version else dipwell_internal.version_of(version[i]) end, 0) <= (ls[i]).version; -- as read before the lock
             select * into l from dipwell.limits x where x.id = limit_ids[i];
             if not found then
                 return;
@@ -555,6 +555,7 @@ begin
     if gone > 0 then
         update dipwell.revision set n = n + 1;
     end if;
+    delete from dipwell.samples x where not exists (select from dipwell.limits l where l.id = x.limit_id); -- of transactions that a drop did not see
     for lim in select s.limit_id from dipwell.call_sites s group by 1 having min(coalesce(s.ended, s.looked)) < oldest - minute loop
         gone := gone + dipwell_internal.end_call_sites(lim, coalesce(at, dipwell_internal.now_us()), oldest - minute, oldest - minute);
     end loop;

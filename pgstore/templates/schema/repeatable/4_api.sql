@@ -128,7 +128,7 @@ comment on function dipwell.cancel is
 create function dipwell.define(name text, rate bigint default null, per interval default null, burst bigint default null, algorithm text default null,
     max_debt bigint default null, start text default null, on_change text default null, mode text default null,
     plans text default null, parent text default null, parts bigint default null, ttl interval default null, on_expire text default null,
-    lease interval default null, shards bigint default null)
+    lease interval default null, shards bigint default null, adaptive jsonb default null)
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -156,6 +156,7 @@ begin
     d.on_expire := on_expire;
     d.lease_us := dipwell_internal.period_of(lease);
     d.shards := shards;
+    d.adaptive := dipwell_internal.adaptive_text(name, adaptive);
     d.owner := 'sql';
     d.per := dipwell_internal.format_per(nullif(period, 0));
     if plans <> '' then
@@ -179,7 +180,7 @@ begin
     perform dipwell_internal.put_limit(d, r);
 end $$;
 comment on function dipwell.define is
-    'Adds a limit, or changes it while it is in use. null is the default, 0 is 0, a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is written as in dipwell.limits; null keeps those of define_plan. shards is how many rows a key may be spread over, at most 64; null: one.';
+    'Adds a limit, or changes it while it is in use. null is the default, 0 is 0, a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is written as in dipwell.limits; null keeps those of define_plan. shards is how many rows a key may be spread over, at most 64; null: one. adaptive is the target of a rate that follows what observe is told, as in {"floor": 50, "ceiling": 500, "latency": "200ms", "quantile": 0.95, "errors": "2%", "window": "1s"}.';
 
 create function dipwell.define_plan(limit_name text, plan text, rate bigint default null, per interval default null, burst bigint default null,
     max_debt bigint default null, mode text default null, callable boolean default true)
