@@ -26,6 +26,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/await"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -42,6 +43,11 @@ type Config struct {
 	// OnChange is called with the reason when the breaker opens, and with nil when
 	// it closes. It must not call the store. Default: none.
 	OnChange func(why error)
+
+	Clock func() time.Duration                               // monotonic, from any origin; default this process's monotonic clock
+	Go    func(f func())                                     // starts a probe; default a goroutine
+	After func(d time.Duration, f func()) (stop func() bool) // calls f in the background after d; default a timer
+	Sleep func(ctx context.Context, d time.Duration) error   // default await.Sleep
 }
 
 const (
@@ -62,9 +68,9 @@ type Store struct {
 	noSpace  atomic.Pointer[noSpace] // the last call that found no space, or nil
 
 	mu        sync.Mutex
-	target    *probeTarget // what to probe; nil after an answer
-	probing   bool         // probe is running
-	lastProbe time.Time    // when probe was last started
+	target    *probeTarget   // what to probe; nil after an answer
+	probing   bool           // probe is running
+	lastProbe *time.Duration // when probe was last started; nil: never
 
 	ctx  context.Context // cancelled by Close
 	stop context.CancelFunc
@@ -90,7 +96,25 @@ func New(inner store.Store, c Config) (*Store, error) {
 	}
 	s := &Store{inner: inner, Config: c}
 	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.useSystem()
 	return s, nil
+}
+
+// useSystem sets what the configuration leaves to this machine.
+func (s *Store) useSystem() {
+	if s.Clock == nil {
+		began := time.Now()
+		s.Clock = func() time.Duration { return time.Since(began) }
+	}
+	if s.Go == nil {
+		s.Go = func(f func()) { go f() }
+	}
+	if s.After == nil {
+		s.After = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }
+	}
+	if s.Sleep == nil {
+		s.Sleep = await.Sleep
+	}
 }
 
 func (c *Config) check() error {
@@ -185,7 +209,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 // noSpace is a call that failed with store.ErrNoSpace.
 type noSpace struct {
 	why error
-	at  time.Time
+	at  time.Duration
 }
 
 // noSpaceFor is how long the store is not ready after such a call. Only calls that
@@ -195,7 +219,7 @@ const noSpaceFor = 10 * time.Second
 func (s *Store) recordNoSpace(b *store.Batch) {
 	for i := range b.Groups {
 		if why := b.Groups[i].Err; why != nil && errors.Is(why, store.ErrNoSpace) {
-			s.noSpace.Store(&noSpace{why, time.Now()})
+			s.noSpace.Store(&noSpace{why, s.Clock()})
 		}
 	}
 }
@@ -205,7 +229,7 @@ func (s *Store) ready() error {
 	if s.open.Load() {
 		return ErrOpen
 	}
-	if f := s.noSpace.Load(); f != nil && time.Since(f.at) < noSpaceFor {
+	if f := s.noSpace.Load(); f != nil && s.Clock()-f.at < noSpaceFor {
 		return f.why
 	}
 	return nil

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
-	"github.com/dipwell/dipwell/internal/await"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -19,13 +17,18 @@ func (s *Store) startProbe(b *store.Batch) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.probing || s.ctx.Err() != nil || time.Since(s.lastProbe) < s.Pause {
+	now := s.Clock()
+	if s.probing || s.ctx.Err() != nil || s.lastProbe != nil && now-*s.lastProbe < s.Pause {
 		return
 	}
-	s.probing, s.lastProbe = true, time.Now()
+	s.probing, s.lastProbe = true, &now
 	t := &probeTarget{op.Def.Base(), op.Key}
 	s.target = t
-	s.done.Go(func() { s.probe(t) })
+	s.done.Add(1)
+	s.Go(func() {
+		defer s.done.Done()
+		s.probe(t)
+	})
 }
 
 func firstOp(b *store.Batch) *store.Op {
@@ -56,7 +59,7 @@ func (s *Store) probe(t *probeTarget) {
 			return
 		}
 		s.trip(t, err)
-		if await.Sleep(s.ctx, s.Pause) != nil {
+		if s.Sleep(s.ctx, s.Pause) != nil {
 			return
 		}
 	}
@@ -72,8 +75,8 @@ func (s *Store) probes(t *probeTarget) bool {
 func (s *Store) sendProbe(t *probeTarget) error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.Timeout)
 	defer cancel()
-	late := time.AfterFunc(s.Patience, func() { s.trip(t, fmt.Errorf("no answer within %v", s.Patience)) })
-	defer late.Stop()
+	stop := s.After(s.Patience, func() { s.trip(t, fmt.Errorf("no answer within %v", s.Patience)) })
+	defer stop()
 	var b store.Batch
 	g, op := b.Single()
 	op.Def, op.Key, op.Verb, op.Cost = t.def, t.key, store.VerbCheck, 1

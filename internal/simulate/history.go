@@ -90,6 +90,7 @@ type history struct {
 	processes int
 	cached    bool // the processes have deny caches
 	planned   bool // calls name plans
+	guarded   bool // the processes have circuit breakers
 	leased    bool // the limit "hot" is leased
 	drifts    []int64
 	faults    faults
@@ -104,6 +105,7 @@ var faultNames = []string{"lost", "lost-answers", "twice", "slow", "cut", "stall
 func newHistory(seed uint64, n int, only []string) history {
 	r := rand.New(rand.NewPCG(seed, 0))
 	h := history{seed: seed, processes: 1 + r.IntN(4), cached: r.IntN(2) == 0, planned: r.IntN(3) == 0, leased: r.IntN(4) == 0}
+	h.guarded = seed%3 == 0 // not drawn, so that the rest of the history is the same
 	active := map[string]bool{}
 	for _, name := range faultNames {
 		active[name] = r.IntN(2) == 0 && (len(only) == 0 || slices.Contains(only, name))
@@ -213,7 +215,7 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 	if s.kind == override && s.limit == "bucket" {
 		s.plan = []string{"", "", "pro", "staff", "banned"}[which%5]
 	}
-	if s.kind == pause {
+	if s.kind == pause || h.guarded && (s.kind == cut || s.kind == stall) { // a breaker opens after some hundred ms
 		s.span *= 8
 	}
 	if s.kind == skew {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/breaker"
 	"github.com/dipwell/dipwell/internal/denycache"
 	"github.com/dipwell/dipwell/internal/lease"
 	"github.com/dipwell/dipwell/store"
@@ -23,6 +24,9 @@ type process struct {
 	drift  int64 // parts per million by which its clocks are fast
 	origin int64 // its monotonic clock when the history begins
 	skew   int64 // µs that its wall clock is ahead of the true time
+
+	answered int64 // true time: when it last heard an answer of the store
+	opened   int64 // true time: when its breaker opened; 0: it is closed
 
 	stopped int64 // true time until which it stands still
 	stood   int64 // µs: how long it has stood still, at most
@@ -43,6 +47,10 @@ func (p *process) begin() {
 		p.defs[d.Name] = d
 	}
 	p.store = link{p}
+	p.opened = 0
+	if p.w.guarded {
+		p.guard()
+	}
 	if p.w.cached { // with one set of slots, so that the seed of its hash says nothing about the order in which they are used
 		var err error
 		if p.store, err = denycache.New(p.store, denycache.Config{Clock: p.monotonic, Keys: 8}); err != nil {
@@ -64,6 +72,55 @@ func (p *process) begin() {
 		}
 	}
 }
+
+// guard puts a circuit breaker in front of the store.
+func (p *process) guard() {
+	var err error
+	if p.store, err = breaker.New(p.store, breaker.Config{
+		OnChange: p.breaks,
+		Clock:    func() time.Duration { return time.Duration(p.monotonic()) * time.Microsecond },
+		Go:       p.background,
+		After: func(d time.Duration, f func()) func() bool {
+			stopped := false
+			p.unlessCrashed(d.Microseconds(), func() {
+				if !stopped {
+					f()
+				}
+			})
+			return func() bool { was := stopped; stopped = true; return !was }
+		},
+		Sleep: func(_ context.Context, d time.Duration) error {
+			p.later(p.w.task, d.Microseconds())
+			return nil
+		},
+	}); err != nil {
+		panic(err)
+	}
+}
+
+// breaks checks that the breaker opens only if nothing has been answered for as long as
+// a probe may take, and remembers when it opened.
+func (p *process) breaks(why error) {
+	if p.opened = 0; why == nil {
+		return
+	}
+	p.opened = p.w.now
+	p.w.tracef("process %d: the breaker opens", p.id)
+	if p.answered > 0 && p.w.now-p.answered < opensAfter {
+		p.w.fail("breaker", "process %d: the breaker opens %d µs after an answer of the store", p.id, p.w.now-p.answered)
+	}
+}
+
+// checkOpen checks that the breaker fails calls only until the store answers.
+func (p *process) checkOpen() {
+	if p.opened == 0 || p.answered > p.opened {
+		p.w.fail("breaker", "process %d: the breaker fails a call; it opened at %d, and the store has answered at %d", p.id, p.opened, p.answered)
+	}
+}
+
+// opensAfter is the time in µs for which a probe must have no answer, on a clock that
+// is fast.
+const opensAfter = 299_800
 
 // background runs f as a task of its own, once whoever calls waits or has ended.
 func (p *process) background(f func()) {
@@ -123,13 +180,16 @@ func (l link) Drop(context.Context, string, string) error { return store.ErrNotS
 // patience is how long a caller waits for an answer, in µs.
 const patience = 400_000
 
+// errLate is the error of a call whose answer does not come in time.
+var errLate = fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, context.DeadlineExceeded)
+
 // Apply sends the batch to the store, and waits for its answer.
 func (l link) Apply(_ context.Context, b *store.Batch) error {
 	w, t := l.p.w, l.p.w.task
 	m := &message{w: w, t: t, p: l.p, groups: copyGroups(b.Groups)} // the store may decide it after the caller has left
 	m.send()
 	w.after(patience, func() {
-		l.p.deliver(func() { m.answer(nil, store.ErrOutcomeUnknown) })
+		l.p.deliver(func() { m.answer(nil, errLate) })
 	})
 	for !m.done {
 		t.wait()
@@ -274,7 +334,9 @@ func (m *message) answer(groups []store.Group, err error) {
 		return
 	}
 	if m.done, m.err = true, err; err == nil {
-		m.reply = groups
+		if m.reply = groups; groups[0].Err == nil {
+			m.p.answered = m.w.now
+		}
 	}
 	m.t.resume()
 }
@@ -375,6 +437,9 @@ func (p *process) definition(s *step) *store.Definition {
 // apply is Apply of a batch of one group.
 func (p *process) apply(b *store.Batch) error {
 	err := p.store.Apply(context.Background(), b)
+	if errors.Is(err, breaker.ErrOpen) {
+		p.checkOpen()
+	}
 	if err == nil {
 		err = b.Groups[0].Err
 	}
