@@ -301,7 +301,7 @@ func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *s
 	}
 	m.got = append(m.got, gr)
 	if op.Def.Lease > 0 && !m.t.ask {
-		b.uses = append(b.uses, &grant{at: n.time() + n.back, tokens: op.Granted})
+		b.uses = append(b.uses, &grant{at: n.time() + n.back, tokens: op.Granted, process: m.p.id})
 	}
 	b.grants = append(b.grants, gr)
 	b.level.add(n.time(), 0, gr, row)
@@ -599,6 +599,25 @@ func (w *world) checkPromise() {
 	}
 }
 
+// checkShares checks, in a history whose processes make the same calls, that each gets at
+// least nine tenths of the mean of a leased key.
+func (w *world) checkShares() {
+	if !w.equal {
+		return
+	}
+	for _, k := range w.node.keys() {
+		shares := make([]int64, len(w.procs))
+		var all int64
+		for _, g := range w.node.books[k].uses {
+			shares[g.process] += g.tokens
+			all += g.tokens
+		}
+		if n := int64(len(shares)); slices.Min(shares)*n*10 < all*9 {
+			w.fail("fairness", "%s %q: equal processes got %v", k.limit, k.key, shares)
+		}
+	}
+}
+
 // compare compares grants of a key, in the order of their times, with a bound.
 func (w *world) compare(k at, bound *bound, b *book, grants []*grant) {
 	// granted·period - rate·t at each grant, less the least before it, is at most burst·period.
@@ -659,6 +678,6 @@ func (w *world) useLease(p *process, op *store.Op) {
 		return
 	}
 	from.left -= op.Granted
-	b.uses = append(b.uses, &grant{at: w.node.time() + w.node.back, tokens: op.Granted})
+	b.uses = append(b.uses, &grant{at: w.node.time() + w.node.back, tokens: op.Granted, process: p.id})
 	w.tracef("process %d: %d of %s %q from a lease at %.6f s of the store", p.id, op.Granted, op.Def.Name, op.Key, float64(w.node.time()-epoch)/1e6)
 }

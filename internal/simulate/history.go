@@ -91,6 +91,7 @@ type history struct {
 	cached    bool // the processes have deny caches
 	planned   bool // calls name plans
 	guarded   bool // the processes have circuit breakers
+	equal     bool // all processes make the same calls
 	leased    bool // the limit "hot" is leased
 	drifts    []int64
 	faults    faults

@@ -84,6 +84,7 @@ func (h history) play(trace func(line string)) *Result {
 	if w.wrong == nil {
 		w.checkPromise()
 		w.checkConservation()
+		w.checkShares()
 	}
 	w.promised()
 	return &Result{Seed: h.seed, Violation: w.wrong, Calls: w.calls, Taken: w.taken, Leased: w.fromLeases, Lost: w.lost, steps: h.steps}
