@@ -48,6 +48,18 @@ func takes(names ...string) (out []dipwell.Take) {
 	return out
 }
 
+// checkWaited checks that an allowed wait has nothing left to wait for, and says when
+// the bucket will be full.
+func checkWaited(t *testing.T, l *dipwell.Limiter, d *dipwell.Decision) {
+	t.Helper()
+	for _, d := range append([]dipwell.Decision{*d}, d.Limits...) {
+		now, err := l.Check(t.Context(), d.Limit, d.Key, 0)
+		if err != nil || d.Delay != 0 || d.Reservation != (dipwell.Reservation{}) || d.ResetAfter != now.ResetAfter {
+			t.Errorf("after the wait it says %+v, %v; the bucket is full in %v", d, err, now.ResetAfter)
+		}
+	}
+}
+
 func TestDoWait(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -77,6 +89,7 @@ func TestDoWait(t *testing.T) {
 					}
 					if d.Allowed {
 						allowed++
+						checkWaited(t, l, &d)
 					} else if d.RetryAfter <= 0 || d.RetryAfter > time.Second {
 						t.Errorf("a refusal says %v", d.RetryAfter)
 					}

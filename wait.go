@@ -11,7 +11,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Wait reserves n tokens and sleeps until they are due. It returns a refusal at
+// Wait reserves n tokens and sleeps until they are due; its Decision then has no Delay
+// and no Reservation. It returns a refusal at
 // once, and takes nothing, if they would be due only after the context's deadline
 // or the limit refuses. If the context ends during the sleep, Wait gives the tokens
 // back and returns the context's error, with a Decision that is not Allowed.
@@ -121,6 +122,7 @@ func (w *wait) awaitDelay(ctx context.Context) (err error) {
 	late := d.Delay > w.left()
 	if !late {
 		if err = sleep(ctx, d.Delay); err == nil {
+			d.waited(d.Delay)
 			return nil
 		}
 	}
@@ -129,6 +131,15 @@ func (w *wait) awaitDelay(ctx context.Context) (err error) {
 		d.RetryAfter = d.Delay
 	}
 	return err
+}
+
+// waited makes a decision that said how long to wait one that allows to act now.
+func (d *Decision) waited(delay time.Duration) {
+	d.Delay, d.Reservation = 0, Reservation{}
+	d.ResetAfter = max(0, d.ResetAfter-delay)
+	for i := range d.Limits {
+		d.Limits[i].waited(delay)
+	}
 }
 
 // When a wait ends early, its caller waits at most cancelWaitTimeout for the
