@@ -26,7 +26,7 @@ var _ catalog.Backend = (*limits)(nil)
 
 func (p *limits) open(s *Store) error {
 	p.s = s
-	p.cat = catalog.New(p, s.mem.Registry(), catalog.Config{Error: s.storeError})
+	p.cat = catalog.New(p, s.mem.Registry(), catalog.Config{Adaptive: true, Error: s.storeError})
 	return p.cat.Open(background)
 }
 
@@ -97,6 +97,9 @@ func (p *limits) readLimits(versions map[int64][]catalog.Version) error {
 		plans, err := p.s.disk.callSites(id)
 		if err == nil {
 			err = d.SetCallSites(store.NewPlans(plans...))
+		}
+		if err == nil {
+			err = p.readPaces(id, d)
 		}
 		if err != nil {
 			return fmt.Errorf("limit %s: %w", d.Name, err)
@@ -190,12 +193,16 @@ func (p *limits) write(d *store.Definition) error {
 		if err != nil {
 			return err
 		}
+		p.ids.Store(d.Name, id)
+		if err = p.writePace(d); err != nil {
+			return err
+		}
 		v := catalog.NewVersion(catalog.Present(d), &d.Limit)
 		return disk.exec("insert or replace into versions (limit_id, "+catalog.List("", catalog.VersionColumns)+") values (?"+
 			strings.Repeat(", ?", len(catalog.VersionColumns))+")", append([]any{id}, v.Values()...)...)
 	})
-	if err == nil {
-		p.ids.Store(d.Name, id)
+	if err != nil && !known {
+		p.ids.Delete(d.Name)
 	}
 	return err
 }
@@ -218,7 +225,8 @@ func (p *limits) retire(d *store.Definition) error {
 		if err := row.Scan(&oldest); err != nil {
 			return err
 		}
-		return disk.exec("delete from versions where limit_id = ? and number < ?", id, oldest)
+		return errors.Join(disk.exec("delete from versions where limit_id = ? and number < ?", id, oldest),
+			disk.exec("delete from paces where limit_id = ? and number < ?", id, oldest))
 	})
 	if err == nil {
 		p.reg.Retire(d.Name, uint32(oldest))
@@ -241,7 +249,7 @@ func (p *limits) Drop(_ context.Context, name, owner string) error {
 		return errors.Join(disk.exec("delete from limits where id = ?", id), disk.exec("delete from versions where limit_id = ?", id),
 			disk.exec("update records set id = null where id in (select id from records where limit_id = ?)", id),
 			disk.exec("delete from records where limit_id = ?", id), disk.exec("delete from lows where limit_id = ?", id), disk.exec("delete from overrides where limit_id = ?", id),
-			disk.exec("delete from call_sites where limit_id = ?", id),
+			disk.exec("delete from call_sites where limit_id = ?", id), disk.exec("delete from paces where limit_id = ?", id),
 			disk.exec("delete from reservations where id in (select id from reserved where limit_id = ?)", id),
 			disk.exec("delete from reserved where id not in (select id from reservations)"))
 	})

@@ -58,6 +58,14 @@ create table if not exists holds (
 
 create index if not exists records_id on records (id) where id is not null;
 
+-- The rates of adaptive limits, of each version.
+create table if not exists paces (
+    limit_id integer not null,
+    number   integer not null,
+    state    text not null, -- JSON
+    primary key (limit_id, number)
+) without rowid;
+
 -- Definitions of a limit that call sites have made. Rows name them by their index.
 create table if not exists call_sites (
     limit_id integer primary key,

@@ -27,7 +27,7 @@ type reopened struct {
 }
 
 func (r *reopened) Abilities() store.Abilities {
-	return store.Abilities{Store: r, Limits: r, Keys: r.Keys, Overrides: r, Holds: r.Holds, Sweep: r.Sweep, Now: r.Now}
+	return store.Abilities{Store: r, Limits: r, Keys: r.Keys, Overrides: r, Holds: r.Holds, Sweep: r.Sweep, Now: r.Now, Observe: r.Observe}
 }
 
 func (r *reopened) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
@@ -58,10 +58,25 @@ func (r *reopened) Holds(ctx context.Context, d *store.Definition, key string) (
 	return r.s.mem.Holds(ctx, d, key)
 }
 
+func (r *reopened) Observe(ctx context.Context, d *store.Definition, o store.Observation) error {
+	r.maybeReopen()
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.s.observe(ctx, d, o)
+}
+
 func (r *reopened) Apply(ctx context.Context, b *store.Batch) error {
 	r.maybeReopen()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
+	for i := range b.Groups {
+		for j := range b.Groups[i].Ops {
+			op := &b.Groups[i].Ops[j]
+			if d := r.s.Registry().Lookup(op.Def.Name); d != nil && op.Def.Rule.Pace != nil && d.Number == op.Def.Number {
+				op.Def = d // that of an earlier opening knows the rate of then
+			}
+		}
+	}
 	return r.s.Apply(ctx, b)
 }
 
