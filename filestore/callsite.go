@@ -4,58 +4,64 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"slices"
-	"strconv"
 
 	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
 )
 
 // callSite returns the definition that a call site makes of a limit. It is written
-// before a row can name it, and stays as long as the limit.
-func (s *Store) callSite(_ context.Context, d *store.Definition, l store.Limit) (*store.Definition, error) {
+// before a row can name it, and is forgotten when no row in memory and none in the file
+// names it.
+func (s *Store) callSite(ctx context.Context, d *store.Definition, l store.Limit) (*store.Definition, error) {
 	return d.CallSite(l, func(site store.Plan) (index int, kept store.Plan, err error) {
 		if err = s.unavailable(); err != nil {
 			return 0, site, err
 		}
-		return s.limits.addSite(d.Name, site)
+		id, known := s.limits.lookupID(d.Name)
+		if !known {
+			return 0, site, s.limits.reg.Missing(d.Name)
+		}
+		named := func() (map[int]bool, error) {
+			named, err := s.mem.NamedSites(ctx, d.Name)
+			if err == nil {
+				err = s.writer.flush()
+			}
+			if err == nil {
+				err = s.disk.addNamedSites(id, named)
+			}
+			return named, s.storeError(err)
+		}
+		keep := func(all store.Plans) error {
+			return s.storeError(s.disk.tx(func() error {
+				return s.disk.exec("insert or replace into call_sites (limit_id, plans) values (?, ?)", id, all.String())
+			}))
+		}
+		if index, kept, err = s.limits.reg.AddCallSite(d.Name, site, s.now(), named, keep); err == nil {
+			err = s.limits.cat.Load(ctx)
+			s.mem.Rebind(d.Name)
+		}
+		return index, kept, err
 	})
 }
 
-// addSite adds a definition to those of call sites, unless it is one of them.
-func (p *limits) addSite(name string, site store.Plan) (index int, kept store.Plan, err error) {
-	id, known := p.lookupID(name)
-	if !known {
-		return 0, site, p.reg.Missing(name)
+// addNamedSites adds the indexes of definitions of call sites that rows and records of a
+// limit name.
+func (d *disk) addNamedSites(id int64, named map[int]bool) error {
+	rows, err := d.conn.QueryContext(background, "select version from buckets where limit_id = ?1 union select version from lows where limit_id = ?1 union select version from records where limit_id = ?1", id)
+	if err != nil {
+		return err
 	}
-	disk, isFull := p.s.disk, false
-	err = disk.tx(func() error {
-		plans, err := disk.callSites(id)
-		if err != nil {
+	defer func() { _ = rows.Close() }() // read to its end, or given up
+	for rows.Next() {
+		var version int64
+		if err = rows.Scan(&version); err != nil {
 			return err
 		}
-		known := slices.IndexFunc(plans, func(p store.Plan) bool {
-			site.Name = p.Name
-			return p == site
-		})
-		if known >= 0 {
-			index, err = strconv.Atoi(plans[known].Name)
-			return err
+		if n := uint32(version); !number.IsOverride(n) && number.Index(n) >= number.FirstCallSite {
+			named[number.Index(n)-number.FirstCallSite] = true
 		}
-		index = len(plans)
-		if isFull = index == number.MaxCallSites; isFull {
-			return nil
-		}
-		site.Name = strconv.Itoa(index)
-		return disk.exec("insert or replace into call_sites (limit_id, plans) values (?, ?)", id, store.NewPlans(append(plans, site)...).String())
-	})
-	switch {
-	case err != nil:
-		err = p.s.storeError(err)
-	case isFull:
-		err = store.ErrFull
 	}
-	return index, site, err
+	return rows.Err()
 }
 
 // callSites returns the definitions that call sites have made of a limit: plans whose

@@ -64,9 +64,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error { return s.mem.
 func (s *Store) Abilities() store.Abilities {
 	ab := s.mem.Abilities()
 	ab.Store = s
-	ab.CallSite = func(_ context.Context, d *store.Definition, l store.Limit) (*store.Definition, error) {
-		return d.CallSite(l, nil)
-	}
+	ab.CallSite = s.mem.CallSite
 	return ab
 }
 

@@ -3,6 +3,8 @@ package store
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +20,10 @@ const sitePrefix = "#"
 // a name, by their index. All versions of the limit share them. A plan without a rate
 // is none; one that is OverrideOnly has ended: rows may still be converted from it.
 type callSites struct {
+	adding sync.Mutex    // taken first
+	looked int64         // µs: when rows were last searched for those that they name; under adding
+	ended  map[int]int64 // µs: when those that have ended did; under adding
+
 	mu    sync.Mutex
 	plans []Plan
 }
@@ -78,10 +84,10 @@ func siteName(index int) string { return sitePrefix + strconv.Itoa(index) }
 // max_debt of l, and its mode if that is Shadow. What else l says must be as in the
 // limit. It is an ability of stores: see Abilities.CallSite. The error is a *FieldError.
 //
-// A store that keeps these definitions outside this process has keep, which is called
-// with one that is not known here. It returns the index of the definition, and the
-// definition at that index: site, or another one that counts alike; or ErrFull if the
-// limit has 256 of them, which CallSite returns as a *FieldError.
+// keep is called with one that is not known here. It returns the index of the definition,
+// and the definition at that index: site, or another one that counts alike; or ErrFull if
+// the limit has 256 of them, which CallSite returns as a *FieldError. A store that keeps
+// its limits in this process calls Registry.AddCallSite.
 func (d *Definition) CallSite(l Limit, keep func(site Plan) (index int, kept Plan, err error)) (*Definition, error) {
 	base := d.Base()
 	if _, err := NewDefinition(l); err != nil {
@@ -108,9 +114,6 @@ func (d *Definition) CallSite(l Limit, keep func(site Plan) (index int, kept Pla
 	if base.sites == nil {
 		return nil, fmt.Errorf("definitions of call sites: %w", ErrNotSupported)
 	}
-	if keep == nil {
-		return base.addSite(site, compiled.Mode, &rule)
-	}
 	if v := base.knownSite(compiled.Mode, &rule); v != nil {
 		return v, nil
 	}
@@ -132,19 +135,143 @@ func (d *Definition) knownSite(mode Mode, rule *Rule) *Definition {
 	return d.sameSite(mode, rule)
 }
 
-// addSite is knownSite that adds site if there is none. The error is a *FieldError.
-func (d *Definition) addSite(site Plan, mode Mode, rule *Rule) (*Definition, error) {
-	d.sites.mu.Lock()
-	defer d.sites.mu.Unlock()
-	if v := d.sameSite(mode, rule); v != nil {
-		return v, nil
+const (
+	// siteRest is for how many µs a definition that has ended stays, so that calls that
+	// were made with it are over when another one gets its index.
+	siteRest = 60e6
+	// siteLook is how many µs pass at least between two searches of all rows.
+	siteLook = 1e6
+)
+
+// AddCallSite adds a definition to those that call sites have made of a limit, unless it
+// is one of them, for a store that keeps its limits in this process. If there are too
+// many, those that no row names end, and a minute later their indexes may be used again.
+// named searches the rows: it returns the indexes that those which are not full name.
+// keep, if not nil, stores all of them before calls may name them; those that have ended
+// are OverrideOnly. The error is ErrFull if rows name too many, wraps
+// ErrUnknownLimit, or is one of named and keep.
+func (r *Registry) AddCallSite(name string, site Plan, now int64, named func() (map[int]bool, error), keep func(all Plans) error) (index int, kept Plan, err error) {
+	for {
+		base := r.Lookup(name)
+		if base == nil {
+			return 0, site, r.Missing(name)
+		}
+		c := base.sites
+		c.adding.Lock()
+		if index, kept, err = c.add(site, now, named, keep, func(next *callSites) bool { return r.replaceSites(name, c, next) }); index >= 0 || err != nil {
+			c.adding.Unlock()
+			return index, kept, err
+		}
+		c.adding.Unlock() // others have replaced c
 	}
-	index := len(d.sites.plans)
-	if index == number.MaxCallSites {
-		return nil, tooManySites(d.Name)
+}
+
+// replaceSites publishes a limit with other definitions of call sites. It returns false
+// if the limit has not those that it had.
+func (r *Registry) replaceSites(name string, old, next *callSites) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	base := r.Lookup(name)
+	if base == nil || base.sites != old {
+		return false
 	}
-	d.sites.set(index, site)
-	return d.site(index), nil
+	d := *base // another pointer: what callers remember of the old one is forgotten
+	d.sites = next
+	r.store(name, &d)
+	return true
+}
+
+// add is AddCallSite under the lock adding. The index is -1 if replace returned false.
+func (c *callSites) add(site Plan, now int64, named func() (map[int]bool, error), keep func(all Plans) error, replace func(next *callSites) bool) (int, Plan, error) {
+	c.mu.Lock()
+	plans := slices.Clone(c.plans)
+	c.mu.Unlock()
+	if index := slices.IndexFunc(plans, func(p Plan) bool { site.Name = p.Name; return p == site }); index >= 0 {
+		return index, plans[index], nil
+	}
+	next := &callSites{plans: plans, looked: c.looked, ended: maps.Clone(c.ended)}
+	index, full := next.free()
+	search := full
+	if search {
+		if now >= c.looked && now-c.looked < siteLook {
+			return 0, site, ErrFull
+		}
+		used, err := named()
+		if err != nil {
+			return 0, site, err
+		}
+		c.looked = now
+		next.forget(now, used)
+		if index, full = next.free(); full {
+			return 0, site, ErrFull
+		}
+		next.looked = now
+	}
+	next.set(index, site)
+	site = next.plans[index]
+	if keep != nil {
+		if err := keep(next.all()); err != nil {
+			return 0, site, err
+		}
+	}
+	switch {
+	case !search:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.set(index, site)
+	case !replace(next):
+		return -1, site, nil
+	}
+	return index, site, nil
+}
+
+// free returns an index that no definition has: after those that have been used, if
+// possible. full is true if there are too many.
+func (c *callSites) free() (index int, full bool) {
+	live := 0
+	for i := range c.plans {
+		if p := &c.plans[i]; p.Rate != 0 && !p.OverrideOnly {
+			live++
+		}
+	}
+	if live >= number.MaxCallSites {
+		return 0, true
+	}
+	if n := len(c.plans); n <= number.MaxIndex-number.FirstCallSite {
+		return n, false
+	}
+	index = slices.IndexFunc(c.plans, func(p Plan) bool { return p.Rate == 0 })
+	return index, index < 0
+}
+
+// forget ends the definitions that no row names, and deletes those that have ended long
+// enough ago.
+func (c *callSites) forget(now int64, named map[int]bool) {
+	if c.ended == nil {
+		c.ended = map[int]int64{}
+	}
+	for i := range c.plans {
+		switch p := &c.plans[i]; {
+		case named[i] || p.Rate == 0:
+		case !p.OverrideOnly:
+			p.OverrideOnly, c.ended[i] = true, now
+		case now-c.ended[i] > siteRest:
+			*p = Plan{}
+			delete(c.ended, i)
+		}
+	}
+}
+
+// all returns the definitions as SetCallSites has them.
+func (c *callSites) all() Plans {
+	var all []Plan
+	for i, p := range c.plans {
+		if p.Rate != 0 {
+			p.Name = strconv.Itoa(i)
+			all = append(all, p)
+		}
+	}
+	return NewPlans(all...)
 }
 
 // keptSite returns the definition that the store keeps at an index.
@@ -163,6 +290,14 @@ func (d *Definition) sameSite(mode Mode, rule *Rule) *Definition {
 		}
 	}
 	return nil
+}
+
+// isSite reports whether two definitions with the same index are of the same call site.
+func (d *Definition) isSite(other *Definition) bool {
+	p, _, _ := d.Base().sites.plan(d.Plan)
+	q, _, _ := other.Base().sites.plan(other.Plan)
+	p.OverrideOnly, q.OverrideOnly = false, false
+	return p == q
 }
 
 // tooManySites returns the error of CallSite for a limit of which call sites have made as

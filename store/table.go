@@ -191,7 +191,7 @@ func (op *Op) refresh(limits *Registry, hold bool) error {
 	case d != nil && d != base && d.Number >= base.Number:
 		def := d.WithPlan(op.Def.Plan)
 		switch {
-		case def == nil && op.Def.Unnamed: // of another process
+		case op.Def.Unnamed && (def == nil || !op.Def.isSite(def)): // of another process, or it has ended
 			return ErrStaleDefinition
 		case def == nil:
 			return badField("plan", "limit %s has no such plan any more", d.Name)

@@ -27,7 +27,7 @@ var duties = []duty{
 	{"versions", "store State.Version with the row, decide under the newest definition of the limit, and have the ability Now, so that versions begin at the store's time",
 		"stale-after-change change-keep change-proportional change-reset change-several-versions change-algorithm change-mode-only define-again golden-carry race-change"},
 	{"limits", "have the ability Limits: keep the limits in a Registry, which checks owners and continues version numbers after a Drop",
-		"owners owner-files first-use call-site-definition drop-and-redefine"},
+		"owners owner-files first-use call-site-definition call-sites-forgotten drop-and-redefine"},
 	{"reservations", "if Group.Reserved is true, store Group.ID, its due time, and a Record (Op.Record) for each key with Granted > 0",
 		"reserve leaky-bucket reserve-many worked-4-debt worked-7-perfectly-spaced wait-deadline wait-bounded wait-bounded-window wait-never wait-no-debt wait-at-once"},
 	{"cancel", "cancel a reservation at most once, before it is due, with all of its parts (Definition.GiveBack); otherwise return ErrReservation",

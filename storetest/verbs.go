@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -25,6 +26,7 @@ var verbCases = []testCase{
 	{"bad-input", badInput},
 	{"unlimited-debt", unlimitedDebt},
 	{"call-site-definition", callSite},
+	{"call-sites-forgotten", callSitesForgotten},
 	{"coarse-ticks", coarseTicks},
 }
 
@@ -385,6 +387,34 @@ func callSite(e *env) {
 	}
 	if sites {
 		e.callSites(l)
+	}
+}
+
+// Definitions of call sites that no bucket is under are forgotten, so that in the course
+// of time there may be more of them than a limit can have at once.
+func callSitesForgotten(e *env) {
+	l := store.Limit{Name: "site", Rate: 1, Period: time.Hour, Burst: 5}
+	e.define(l)
+	if store.AbilitiesOf(e.store).CallSite == nil {
+		return
+	}
+	for i := range int64(260) {
+		if i%130 == 129 { // buckets are full again, but for one
+			e.advance(1000 * time.Hour)
+			if sweep := store.AbilitiesOf(e.store).Sweep; sweep != nil {
+				for range 3 { // the last may end them, and another one delete them
+					_, err := sweep(e.ctx, 1000)
+					e.must(dipwell.Decision{}, err)
+					e.advance(2 * time.Minute)
+				}
+			}
+		}
+		site := l
+		site.Burst = 10 + i
+		d, err := e.l.TakeWith(e.ctx, site, fmt.Sprint("k", i%3), 1)
+		if e.must(d, err); !d.Allowed || d.Capacity != site.Burst {
+			e.Fatalf("definition %d: %+v", i, d)
+		}
 	}
 }
 

@@ -38,6 +38,7 @@ type limit struct {
 	bindings  []*binding              // alive, oldest first
 	handles   map[numberOf]uint32     // under handlesMu
 	overrides atomic.Int64            // keys that have one
+	forgets   bool                    // definitions of call sites, whose indexes others may get
 }
 
 // A binding is a definition that calls may use: a base or a plan.
@@ -130,6 +131,9 @@ func (s *Store) add(d *store.Definition) (any, error) {
 		if b.def == d {
 			return b, nil
 		}
+	}
+	if d.Unnamed && of.forgets && s.reg.Lookup(d.Name) != d.Base() {
+		return cur, nil // DecideIn looks whether the limit has it still
 	}
 	if of.last < d.Base().Number || len(of.bindings) >= aliveMax {
 		l.end(of)

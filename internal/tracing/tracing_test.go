@@ -197,7 +197,7 @@ func TestSpansOfPlansAndHolds(t *testing.T) {
 	}
 	wide := def.Limit
 	wide.Burst = 9
-	site, err := def.CallSite(wide, nil)
+	site, err := def.CallSite(wide, func(p store.Plan) (int, store.Plan, error) { return 0, p, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
