@@ -175,10 +175,9 @@ func (h *history) mayStepBack(to int64) bool {
 func (h *history) change() {
 	h.Helper()
 	l := limitsOfHistories[h.IntN(4)]
-	switch {
-	case l.Algorithm == store.Concurrency:
+	if l.Algorithm == store.Concurrency {
 		l.Burst += h.Int64N(3)
-	default:
+	} else {
 		l.Rate += h.Int64N(3)
 		l.OnChange = store.ChangePolicy(h.IntN(2))
 	}
