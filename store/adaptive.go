@@ -175,9 +175,9 @@ func (c *compiler) checkAdaptive() error {
 	return nil
 }
 
-// lengthText writes a time as settings do, if it can be one.
+// lengthText writes a length of time as settings do, if it can be one.
 func lengthText(d time.Duration) string {
-	if d%time.Microsecond != 0 {
+	if d < 0 || d%time.Microsecond != 0 { // a period below 0 counts months
 		return d.String()
 	}
 	return period.Format(d)

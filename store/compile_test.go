@@ -96,6 +96,8 @@ func TestCompileErrors(t *testing.T) {
 		"on_store_error": {func(l *store.Limit) { l.OnStoreError = 9 }},
 		"retry_jitter":   {func(l *store.Limit) { l.RetryJitter = 101 }, func(l *store.Limit) { l.RetryJitter = -1 }},
 		"timeout":        {func(l *store.Limit) { l.Timeout = -1 }},
+		"lease":          {func(l *store.Limit) { l.Lease = -time.Second }, func(l *store.Limit) { l.Lease = time.Minute }, func(l *store.Limit) { l.Lease = 1500 * time.Microsecond }},
+		"ttl":            {func(l *store.Limit) { l.TTL = -time.Second }, func(l *store.Limit) { l.TTL = 32 * 24 * time.Hour }},
 	} {
 		for i, spoil := range cases {
 			l := ok
@@ -104,6 +106,8 @@ func TestCompileErrors(t *testing.T) {
 			var le *store.FieldError
 			if !errors.As(err, &le) || le.Field != field {
 				t.Errorf("%s %d: %v", field, i, err)
+			} else if strings.Contains(le.Reason, "mo is") { // how months are kept: a time below 0
+				t.Errorf("%s %d: a time below 0 is written as months: %v", field, i, err)
 			}
 		}
 	}

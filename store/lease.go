@@ -18,7 +18,7 @@ const (
 func (c *compiler) checkLease() error {
 	switch {
 	case c.Lease < minLease || c.Lease > maxLease:
-		return c.bad("lease", "%s is not between 10ms and 1s", period.Format(c.Lease))
+		return c.bad("lease", "%s is not between 10ms and 1s", lengthText(c.Lease))
 	case c.Lease%time.Microsecond != 0:
 		return c.bad("lease", "%v is not a whole number of microseconds", c.Lease)
 	case c.Algorithm != TokenBucket:
