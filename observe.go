@@ -75,12 +75,20 @@ func (o *observers) of(limit string) *observer {
 func (o *observer) add(s *store.Observation, us int64) (all store.Observation, due bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.seen.Add(*s)
+	count(&o.seen, s)
 	if time.Since(o.sent) < time.Duration(us)*time.Microsecond {
 		return all, false
 	}
 	all, o.seen, o.sent = o.seen, store.Observation{}, time.Now()
 	return all, true
+}
+
+// count adds x to sum, whose numbers stay at most maxObserved.
+func count(sum, x *store.Observation) {
+	sum.Count = min(sum.Count+x.Count, maxObserved)
+	sum.Slow = min(sum.Slow+x.Slow, maxObserved)
+	sum.Failed = min(sum.Failed+x.Failed, maxObserved)
+	sum.Taken = min(sum.Taken+x.Taken, maxObserved)
 }
 
 // took counts the tokens that a group has taken of adaptive limits that are observed here.
@@ -93,7 +101,7 @@ func (o *observers) took(g *store.Group) {
 		if v, ok := o.byName.Load(op.Def.Name); ok {
 			s := v.(*observer)
 			s.mu.Lock()
-			s.seen.Add(store.Observation{Taken: op.Granted})
+			count(&s.seen, &store.Observation{Taken: op.Granted})
 			s.mu.Unlock()
 		}
 	}

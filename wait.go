@@ -12,10 +12,10 @@ import (
 )
 
 // Wait reserves n tokens and sleeps until they are due; its Decision then has no Delay
-// and no Reservation. It returns a refusal at
-// once, and takes nothing, if they would be due only after the context's deadline
-// or the limit refuses. If the context ends during the sleep, Wait gives the tokens
-// back and returns the context's error, with a Decision that is not Allowed.
+// and no Reservation. It returns a refusal at once, and takes nothing, if they would be
+// due only after the context's deadline or the limit refuses. If the context ends during
+// the sleep, Wait gives the tokens back and returns the context's error, with a Decision
+// that is not Allowed.
 //
 // The error is a *FieldError for a bad key or cost, and for a limit with shards or of the
 // algorithm Concurrency, for which nobody can wait; ErrUnknownLimit; or it wraps ErrStore:

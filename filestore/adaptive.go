@@ -34,7 +34,7 @@ func (s *Store) observe(_ context.Context, d *store.Definition, o store.Observat
 		return nil
 	}
 	begun := cur.Rule.Pace.State().Begun
-	cur.Rule.Pace.Add(s.now(), o)
+	cur.Rule.Pace.Add(s.now(), adaptive.Sample(o))
 	if cur.Rule.Pace.State().Begun == begun {
 		return nil
 	}

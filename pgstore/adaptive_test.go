@@ -64,7 +64,7 @@ func TestAdaptiveTwin(t *testing.T) {
 			if err := st.Abilities().Observe(t.Context(), d, o); err != nil {
 				t.Fatal(err)
 			}
-			pace.Add(now.Load(), o)
+			pace.Add(now.Load(), adaptive.Sample(o))
 			got, want := d.Rule.Pace.State(), pace.State()
 			if !slices.Equal(got.History.Changes(), want.History.Changes()) || got.Reason != want.Reason || got.Changed != want.Changed || got.Begun != want.Begun || got.Drifts != want.Drifts {
 				t.Fatalf("%+v at %d: SQL has %+v, Go %+v", o, now.Load(), got, want)

@@ -32,9 +32,19 @@ type Adaptive struct {
 }
 
 // An Observation is what was seen of the calls behind an adaptive limit since the previous
-// one: how many ended, how many of them were slow and how many failed, and how many
-// tokens of the limit were taken.
-type Observation = adaptive.Sample
+// one. A Limiter gathers it in memory and passes it to Abilities.Observe at most four times
+// in a window of the limit, not once for each call. The store adds up the observations of
+// all processes that use the limit.
+//
+// Slow and Failed are counted apart: a call that took long and then failed is in both. A
+// number that cannot be is corrected and is no error: negative ones are 0, and of Count
+// calls at most Count were slow or failed. A number stops at 2^40.
+type Observation struct {
+	Count  int64 // calls that ended
+	Slow   int64 // of them, those that took longer than Adaptive.Latency
+	Failed int64 // of them, those that failed
+	Taken  int64 // tokens of the limit that were granted, also to calls that have not ended
+}
 
 // Bounds and defaults of Adaptive.
 const (
@@ -251,7 +261,7 @@ func (r *Registry) Observe(now int64, limit string, o Observation) error {
 		return r.Missing(limit)
 	}
 	if d.Rule.Pace != nil {
-		d.Rule.Pace.Add(now, o)
+		d.Rule.Pace.Add(now, adaptive.Sample(o))
 	}
 	return nil
 }
