@@ -238,6 +238,9 @@ func sameCounting(a, b *Definition) bool {
 	if ra != rb || max(a.Shards, 1) != max(b.Shards, 1) || a.Start != b.Start || a.Period != b.Period || a.Adaptive.Floor != b.Adaptive.Floor || a.Adaptive.Ceiling != b.Adaptive.Ceiling {
 		return false
 	}
+	if a.Rule.Pace != nil && a.Rate != b.Rate { // the rate of the old one would go on, and perhaps never move
+		return false
+	}
 	// Plans and overrides change what is written, not what was compiled from it.
 	return !a.Overridden && !b.Overridden && a.Plans == (Plans{}) && b.Plans == (Plans{}) ||
 		a.Plans == b.Plans && a.Lease == b.Lease && a.Rate == b.Rate && a.Burst == b.Burst && a.MaxDebt == b.MaxDebt

@@ -260,6 +260,12 @@ func adaptiveChange(e *env) {
 	b.advance(100 * time.Millisecond)
 	b.wants("yes 69", b.do(store.VerbCheck, "a k 0"))
 	b.wants("no 120.118ms", b.do(store.VerbTake, "a k 100"))
+	b.define(adaptiveLimit)
+	was = b.limits["a"].Number
+	b.define(strings.Replace(adaptiveLimit, "250", "400", 1))
+	if rate, _, _ := b.limits["a"].CurrentRate(b.clock.Load()); rate != 399 || b.limits["a"].Number != was+1 {
+		e.Fatalf("version %d has %d after a change of the rate to 400", b.limits["a"].Number, rate)
+	}
 }
 
 // An adaptive limit beside others in a group.

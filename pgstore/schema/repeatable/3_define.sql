@@ -37,6 +37,7 @@ begin
             and greatest(old.shards, 1) = greatest(d.shards, 1) -- rows of a version have as many shards
             and (select (o.floor, o.ceiling) is not distinct from (a.floor, a.ceiling)
                 from dipwell_internal.adaptive_of(old.adaptive) o cross join dipwell_internal.adaptive_of(d.adaptive) a)
+            and (old.adaptive is null or old.rate = d.rate) -- it would go on with its rate, and perhaps never move
             and (old.plans is null and old.overridden is null or row(old.rate, old.burst, old.max_debt, coalesce(old.lease_us, 0)) is not distinct from row(d.rate, d.burst, d.max_debt, coalesce(d.lease_us, 0)));
         if not same then
             if (select count(*) from dipwell.versions v where v.limit_id = old.id) > 1024 then
