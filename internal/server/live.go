@@ -14,9 +14,10 @@ import (
 // Bounds of GET /v1/live.
 const (
 	livePeriod = time.Second
-	liveLimits = 100 // limits in an event, those with the most decisions
-	liveKeys   = 10  // keys in each list of an event
-	maxViewers = 256 // a viewer has a connection and waits most of the time, so it is no call in flight
+	liveLimits = 100              // limits in an event, those with the most decisions
+	liveKeys   = 10               // keys in each list of an event
+	maxViewers = 256              // a viewer has a connection and waits most of the time, so it is no call in flight
+	liveWrite  = 10 * time.Second // a viewer that reads nothing for so long leaves
 )
 
 // A broadcast sends an event a period to all viewers of GET /v1/live. One goroutine
@@ -112,7 +113,7 @@ func (a *api) liveEvents(w http.ResponseWriter, r *http.Request) {
 	w.Header()["Content-Type"] = []string{"text/event-stream"}
 	w.Header()["Cache-Control"] = []string{"no-store"}
 	w.WriteHeader(http.StatusOK)
-	if out.Flush() != nil {
+	if out.Flush() != nil || r.Method == http.MethodHead {
 		return
 	}
 	for {
@@ -122,6 +123,7 @@ func (a *api) liveEvents(w http.ResponseWriter, r *http.Request) {
 		case <-a.stopped.Done():
 			return
 		case e := <-events:
+			_ = out.SetWriteDeadline(time.Now().Add(liveWrite))
 			if _, err := w.Write(e); err != nil || out.Flush() != nil {
 				return
 			}
