@@ -32,10 +32,14 @@ type Abilities struct {
 	// Keys returns at most n live keys of a limit with their rows, in byte order:
 	// those that begin with prefix and follow the key after. The shared bucket is
 	// the key "" and comes first: after "" is the beginning, and after Shared is
-	// what follows the shared bucket.
+	// what follows the shared bucket. To page, pass the last key of a page as after.
+	// The list is not one instant: a key that is taken from between two pages may be
+	// missing.
 	Keys func(ctx context.Context, d *Definition, prefix, after string, n int) ([]KeyState, error)
 
-	// Overrides keeps overrides of keys. If it is nil, the store has none.
+	// Overrides keeps overrides of keys. If it is nil, the store has none, and setting
+	// one is ErrNotSupported. A store that has it reads the override of a key with the
+	// key's row, in every call.
 	Overrides Overrider
 
 	// CallSite returns the definition that a call site makes of a limit, as
@@ -44,7 +48,9 @@ type Abilities struct {
 	// force.
 	CallSite func(ctx context.Context, d *Definition, l Limit) (*Definition, error)
 
-	// Holds returns the live holds of a key, the one that expires first first.
+	// Holds returns the live holds of a key, the one that expires first first. It is
+	// also what says that the store decides Group.Hold: if it is nil, the Limiter
+	// answers holds with ErrNotSupported. Definition.KeyHolds makes the list from a row.
 	Holds func(ctx context.Context, d *Definition, key string) ([]KeyHold, error)
 
 	// Observe adds what was seen of the calls behind an adaptive limit, at the present
@@ -52,15 +58,19 @@ type Abilities struct {
 	// the store cannot keep adaptive limits, and its Define refuses them.
 	Observe func(ctx context.Context, d *Definition, o Observation) error
 
-	// Sweep deletes rows that are full, at most n, and returns how many.
+	// Sweep deletes rows that are full, at most n, and returns how many. Without it the
+	// rows of keys that are no longer used stay for ever. It changes no decision.
 	Sweep func(ctx context.Context, n int) (int, error)
 
-	// Now returns the store's time, in µs since the Unix epoch. In the result of
-	// AbilitiesOf it is never nil: a store without it has the time of this machine.
+	// Now returns the store's time, in µs since the Unix epoch: of a store with a
+	// server, its server's. In the result of AbilitiesOf it is never nil: a store
+	// without it has the time of this machine. A limit that the Limiter keeps itself is
+	// defined at this time, so that the instant of a change is one of the store's clock.
 	Now func(ctx context.Context) (int64, error)
 
 	// Ready returns why no decision can be made now, or nil. It asks the server of
-	// a store that has one.
+	// a store that has one. The service's /readyz calls it; without it the service
+	// checks one bucket instead.
 	Ready func(ctx context.Context) error
 
 	// Metrics returns the store's counters and gauges with their present values.
@@ -70,7 +80,8 @@ type Abilities struct {
 	Metrics func() []Metric
 
 	// Quick decides one op as Apply would decide a batch of it, but without the
-	// batch. It returns false, and has no side effects, if it cannot decide the
+	// batch: it is for stores in memory, where the batch costs more than the decision.
+	// A store without it is asked through Apply, and nothing else differs. It returns false, and has no side effects, if it cannot decide the
 	// op; the caller then uses Apply. It decides nothing that makes a reservation,
 	// and no refusal of which the answer would be Never or Shadow. If checked is
 	// false, key and cost may be anything: it then decides only an op on a key that
@@ -96,6 +107,9 @@ type Abilities struct {
 // AbilitiesOf returns what a store can do besides Apply. The result's Store is s,
 // and its Now is never nil. A store without a method Abilities can do nothing else, and
 // has the time of this machine. The result is computed at each call: keep it.
+//
+// Use it rather than the method: it clears Quick, Lanes and InProcess of a decorator
+// that hands on those of another store, which would pass the decorator by.
 func AbilitiesOf(s Store) Abilities {
 	var ab Abilities
 	if a, ok := s.(interface{ Abilities() Abilities }); ok {
@@ -135,8 +149,13 @@ type QuickAnswer struct {
 
 // A Metric is a number about a store, in the form that Prometheus has for it.
 type Metric struct {
-	Name    string // such as dipwell_store_bytes; a counter's ends in _total
-	Help    string // one sentence
-	Counter bool   // it only grows while the store is open; otherwise it is a gauge
+	// Name is such as dipwell_store_bytes, with the base unit in it: bytes, seconds. A
+	// counter's ends in _total. There are no labels: a metric is about the store.
+	Name string
+	// Help is one sentence for the page of metrics.
+	Help string
+	// Counter says that the number only grows while the store is open. Otherwise it is a
+	// gauge.
+	Counter bool
 	Value   float64
 }

@@ -7,10 +7,13 @@ import (
 	"github.com/dipwell/dipwell/internal/owner"
 )
 
-// Classes of errors, for errors.Is.
+// Classes of errors, for errors.Is. A store wraps the one that fits, with what was tried
+// and the cause. Those that wrap ErrStore are failures of the store, which a limit's
+// FailureMode answers; the others are the caller's to mend, in each mode.
 var (
 	// ErrStore: the store could not decide. Nobody knows whether the call was charged
-	// unless the error says more.
+	// unless the error says more: ErrFull, ErrLocked, ErrNoSpace and ErrDenied say that
+	// it was not.
 	ErrStore = errors.New("the store cannot answer")
 	// ErrFull: the store holds as many keys as it may, and this one is new. Keys that
 	// have a row are decided as before. The call was not charged.
@@ -21,9 +24,10 @@ var (
 	ErrOutcomeUnknown = fmt.Errorf("%w: the call may have been charged", ErrStore)
 	// ErrLocked: another transaction holds the row, or seems to, and the store gave
 	// up waiting for it: after its lock timeout, or its statement timeout. The call
-	// was not charged.
+	// was not charged, so that it may be repeated.
 	ErrLocked = fmt.Errorf("%w: the row is locked by another transaction; the call was not charged", ErrStore)
-	// ErrNoSpace: the store's disk or memory is full. The call was not charged.
+	// ErrNoSpace: the store's disk or memory is full. The call was not charged. Unlike
+	// ErrFull, which is a bound that somebody has set, it needs an operator.
 	ErrNoSpace = fmt.Errorf("%w: its disk or memory is full", ErrStore)
 	// ErrReservation: the reservation is unknown, spent, due or reset. Nothing was given
 	// back, not even the parts that could have been.
@@ -43,7 +47,14 @@ var (
 	ErrNotSupported = errors.New("not supported by this store")
 )
 
-// A FieldError is invalid input: it says which field, and why. Nothing was changed.
+// A FieldError is invalid input: it says which field, and why. Nothing was changed, and
+// the same input fails again. Its text may be shown to whoever wrote the input: it has
+// names, numbers and bounds, and nothing of the store. Find it with errors.As:
+//
+//	var field *store.FieldError
+//	if errors.As(err, &field) {
+//		http.Error(w, field.Error(), http.StatusBadRequest)
+//	}
 type FieldError struct {
 	// Limit is the name of the limit that cannot be defined; "" if the input is that of
 	// a call, or if the limit has no valid name.
@@ -68,6 +79,8 @@ func badField(field, format string, args ...any) error {
 
 func unknownLimit(name string) error { return fmt.Errorf("%w %q", ErrUnknownLimit, name) }
 
-// ErrStaleDefinition: a row is of a later version than the definition of its limit.
-// A store then reads its limits again and retries; callers never see this error.
+// ErrStaleDefinition: a row is of a later version than the definition of its limit, or
+// under a definition of a call site that this process does not know: another process has
+// changed the limit. Nothing was written. A store then reads its limits again and retries;
+// callers never see this error. A store that keeps its limits in this process never has it.
 var ErrStaleDefinition = fmt.Errorf("%w: a row names a newer version of its limit", ErrStore)

@@ -12,11 +12,25 @@ import (
 type Algorithm uint8
 
 const (
-	TokenBucket Algorithm = iota // refills continuously, exact to the tick
-	FixedWindow                  // Rate per window; unused tokens roll over up to Burst
-	Interval                     // Rate tokens at each interval, up to Burst
-	LeakyBucket                  // smooth output: one token at a time, a queue of MaxDebt; Take reserves
-	Concurrency                  // at most Burst tokens are held at a time; they come back when holds end
+	// TokenBucket refills continuously, exact to the tick: a bucket of 60 an hour has a
+	// token back each minute. In any time t VerbTake grants at most Burst + Rate·t/Period
+	// tokens. It is the one to choose unless a contract speaks of windows.
+	TokenBucket Algorithm = iota
+	// FixedWindow gives Rate tokens at the begin of each window; unused ones roll over
+	// up to Burst, by default none. At the boundary of two windows twice Rate may be
+	// granted in a short time. Period may be months, and Start a wall clock.
+	FixedWindow
+	// Interval gives Rate tokens at each interval, up to Burst: as FixedWindow, in the
+	// words of a grant such as 5 tokens each 10 s up to 20.
+	Interval
+	// LeakyBucket makes the output smooth: one token at a time, Rate in a Period. MaxDebt
+	// is the length of its queue. Take reserves: it is allowed with a Delay, after which
+	// the caller acts. It has no holds and no shards, and its Burst is 1.
+	LeakyBucket
+	// Concurrency bounds what is held at a time: at most Burst tokens, which come back
+	// when holds end, never by time. It has neither Rate nor Period, and Check, Reset
+	// and holds are its only calls.
+	Concurrency
 )
 
 // Shared is the key of the one bucket that all callers of a limit share. The empty
@@ -24,7 +38,8 @@ const (
 // shared bucket has the key "".
 const Shared = "\x00"
 
-// Values for Limit fields whose zero means the default.
+// Values for Limit fields whose zero means the default. Configuration files, where a
+// setting that is left out is the default, write 0, 0 and "unlimited" for them.
 const (
 	NoBurst       = -1 // Burst: nothing may be taken ahead; needs MaxDebt
 	NoDebt        = -1 // MaxDebt: Reserve never goes into debt
@@ -33,7 +48,8 @@ const (
 
 // Month is a calendar period, for windows and intervals. It is a marker, not a length:
 // a month is as long as its calendar says. Multiples work: 3*Month is a quarter, 12*Month
-// a year.
+// a year; at most 1200 months. It is negative: do not compare it with other durations, nor
+// add to it.
 const Month = period.Month
 
 // Bounds. MaxInt is the largest that int64, SQL's bigint and a double all hold exactly.
@@ -45,13 +61,19 @@ const (
 
 // A ChangePolicy says what happens to the tokens in use when a limit is redefined. It is
 // the policy of the new definition, and applies to each row at its next call, as of the
-// instant of the change.
+// instant of the change. What is used is rounded up, so that no change mints tokens. A
+// change to or from a plan or an override is always Keep.
 type ChangePolicy uint8
 
 const (
-	Keep         ChangePolicy = iota // the same number of tokens stays used
-	Proportional                     // the same fraction of the capacity stays used
-	StartOver                        // every bucket is full again
+	// Keep keeps the same number of tokens used: who has taken 8 of 10 has taken 8 of
+	// 100 afterwards. A burst below what is used refuses until enough has come back.
+	Keep ChangePolicy = iota
+	// Proportional keeps the same fraction of the capacity used: 8 of 10 become 80 of
+	// 100.
+	Proportional
+	// StartOver makes every bucket full.
+	StartOver
 )
 
 // A Mode says whether a limit refuses. A Limit has Enforce or Shadow; the others are for
@@ -59,11 +81,20 @@ const (
 type Mode uint8
 
 const (
-	Enforce   Mode = iota // refuses
-	Shadow                // allows every call; Answer.Shadow marks those that Enforce would refuse
-	Unlimited             // of a Plan: allows every call and charges nothing
-	Blocked               // of a Plan: refuses every call
-	Enforced              // of a Plan: Enforce, whatever the base limit's mode is
+	// Enforce refuses what does not fit.
+	Enforce Mode = iota
+	// Shadow allows every call. Answer.Shadow marks those that Enforce would refuse; they
+	// are not charged, so that the bucket is as Enforce would have it.
+	Shadow
+	// Unlimited, of a Plan, allows every call and charges nothing, also a Charge. The
+	// row stays under the base limit, and refills.
+	Unlimited
+	// Blocked, of a Plan, refuses VerbTake, VerbCheck, VerbTakeUpTo, VerbReserve and holds.
+	// Charge, Refund, Reset and the end of a hold go on under the base limit. The refusal
+	// is Never, or names the end of the override that gives the plan.
+	Blocked
+	// Enforced, of a Plan, is Enforce, whatever the base limit's mode is.
+	Enforced
 )
 
 // An ExpiryPolicy says what happens to what a hold took when the hold expires. Settle
@@ -80,21 +111,50 @@ const (
 type FailureMode uint8
 
 const (
-	FailClosed FailureMode = iota // refused, with the error
-	FailOpen                      // allowed, and the answer says so
-	FailLocal                     // decided from this process's own memory, and the answer says so
+	// FailClosed returns the error, with an answer that is not allowed.
+	FailClosed FailureMode = iota
+	// FailOpen allows the call without an error; the answer's Source says so. Of a
+	// call of several limits all must have it.
+	FailOpen
+	// FailLocal decides from this process's own memory; the answer's Source says so. It
+	// needs a decorator that keeps a copy of the rows, as package stack builds it, or a
+	// store that does it itself, as filestore. Otherwise it is FailClosed.
+	FailLocal
 )
 
 // A Limit defines one rate limit. The zero value of a field is the default that its
-// comment names; Name, Rate and Period have none. NewDefinition checks the limit.
+// comment names; Name, Rate and Period have none. NewDefinition checks the limit. A Limit
+// is comparable: two that are equal mean the same.
+//
+//	store.Limit{Name: "login", Rate: 5, Period: time.Minute}
+//	store.Limit{Name: "quota", Algorithm: store.FixedWindow, Rate: 100000, Period: store.Month,
+//		Start: "00:00 Europe/Rome"}
+//	store.Limit{Name: "exports", Algorithm: store.Concurrency, Burst: 4}
 type Limit struct {
-	Name      string        // 1 to 128 bytes of printable ASCII
-	Algorithm Algorithm     // default TokenBucket
-	Rate      int64         // tokens given back each Period, at least 1
-	Period    time.Duration // whole microseconds; windows and intervals also n*Month, of which 12 are a year
-	Burst     int64         // tokens that may be taken at once; default Rate; NoBurst is 0
-	MaxDebt   int64         // tokens Reserve may go below empty; default one burst; NoDebt is 0; UnlimitedDebt
-	MaxCharge int64         // the largest Charge, in tokens; default ten bursts
+	// Name is 1 to 128 bytes of printable ASCII, without spaces at its ends. It is
+	// what calls, configuration files and metrics name. It must not come from a
+	// request, because a store keeps each limit that it has seen.
+	Name      string
+	Algorithm Algorithm // default TokenBucket
+	// Rate is how many tokens come back each Period, 1 to MaxInt. A Concurrency limit
+	// has none.
+	Rate int64
+	// Period is a whole number of microseconds; windows and intervals may also have
+	// n*Month, of which 12 are a year. A Concurrency limit has none.
+	Period time.Duration
+	// Burst is how many tokens may be taken at once, and how many a full bucket has.
+	// Default: Rate; of a LeakyBucket it is 1. NoBurst is 0: all work is scheduled
+	// ahead, which needs a MaxDebt. A Concurrency limit has no default. If it is too
+	// large to be counted exactly at the Rate, the error names the largest that is not.
+	// If it is so small that fractions of tokens are lost, Definition.Warning says so.
+	Burst int64
+	// MaxDebt is how many tokens Reserve may take beyond those that are free. Default:
+	// one burst, or less if no more can be counted exactly. NoDebt is 0, and then
+	// waits retry instead of queueing; UnlimitedDebt is as much as can be counted.
+	MaxDebt int64
+	// MaxCharge is the largest Charge, in tokens. It bounds the debt that one call
+	// can make. Default: ten bursts, or less if no more can be counted exactly.
+	MaxCharge int64
 
 	// Start places the boundaries of windows and intervals: an offset from the
 	// Unix epoch ("0s"), or a wall clock with an IANA zone ("06:00 Europe/Rome";
@@ -102,13 +162,23 @@ type Limit struct {
 	// Default: spread by key, so that not all windows turn at once.
 	Start string
 
-	OnChange     ChangePolicy  // default Keep
-	Mode         Mode          // default Enforce
-	Auth         bool          // may be asked through the forward-auth endpoint
-	RetryJitter  int           // percent, 0 to 100: widens Retry-After upward; RetryAfter stays exact
-	OnStoreError FailureMode   // default FailClosed
-	Timeout      time.Duration // how long to wait for the store; default: as long as the context allows
-	ListKeys     bool          // keep the text of keys in stores that would otherwise forget it
+	OnChange ChangePolicy // default Keep
+	Mode     Mode         // Enforce or Shadow; default Enforce
+	// Auth says that the limit may be asked through the service's forward-auth endpoint,
+	// where whoever reaches the proxy names the key. Default: it may not.
+	Auth bool
+	// RetryJitter widens Retry-After of refusals upward by a random part of up to so many
+	// percent, 0 to 100, so that clients that were refused together do not return
+	// together. RetryAfter of a Decision stays exact. Default: none.
+	RetryJitter  int
+	OnStoreError FailureMode // default FailClosed
+	// Timeout is how long a call waits for the store, before OnStoreError decides. Of a
+	// call of several limits the shortest counts. Stores in this process need none and
+	// ignore it. Default: as long as the context allows.
+	Timeout time.Duration
+	// ListKeys keeps the text of keys in stores that would otherwise forget it: a store
+	// in memory knows a key by a hash. Without it Abilities.Keys cannot list them.
+	ListKeys bool
 
 	// Plans are named variants of the limit; see NewPlans. Default: none.
 	Plans Plans
@@ -126,8 +196,12 @@ type Limit struct {
 	// limit. Rate is then where it begins. Default: the rate is fixed.
 	Adaptive Adaptive
 
-	TTL      time.Duration // the longest time that a hold may ask for, at most 31 days; default 1 day
-	OnExpire ExpiryPolicy  // default GiveBack
+	// TTL is the longest time that a hold may ask for, 1 ms to 31 days. A hold that
+	// asks for more is a *FieldError. Default: 1 day.
+	TTL time.Duration
+	// OnExpire says what becomes of tokens whose hold was never settled. Default:
+	// GiveBack, which is the only one of a Concurrency limit.
+	OnExpire ExpiryPolicy
 
 	// Lease lets a process take tokens of a token bucket ahead of its calls, and
 	// decide from them without the store, for so long after it asked for them; see

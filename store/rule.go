@@ -8,21 +8,41 @@ import (
 // A Rule is a limit in whole numbers. Add units come back at each tick, ticks are
 // Every µs apart and aligned to Origin, and at most Cap units may be in use. A
 // token is Unit units. No number is above MaxInt. NewDefinition makes a Rule.
+//
+// All algorithms are one rule. A bucket of 5 tokens a second with a burst of 10 has ticks
+// of 1 µs at which 1 unit comes back, and tokens of 200,000 units; Cap is 2,000,000. A
+// window of 100 a minute has ticks of a minute, at which 100 units come back, and tokens
+// of 1 unit. So fractions of tokens are whole units, and nothing is ever rounded while a
+// definition lasts.
+//
+// A Rule is of one limit at one version. It is a value: a copy may be changed, to ask
+// what another cap would answer.
 type Rule struct {
-	Unit   int64 // units in a token
+	Unit   int64 // units in a token, 1 of windows and concurrency limits
 	Every  int64 // µs between ticks; 0: the ticks follow a calendar or an adaptive rate
 	Add    int64 // units given back at a tick
 	Cap    int64 // units that Take may use
 	Origin int64 // µs since the Unix epoch; if Every is 0, µs after each boundary of the calendar
 
-	Burst     int64 // tokens: Cap / Unit
-	Debt      int64 // units that Reserve may use beyond Cap
-	Most      int64 // tokens: the largest Reserve that can ever be allowed
-	MaxCharge int64 // tokens: the largest Charge
-	MaxUsed   int64 // units: Charge adds no more, so that the time to full stays below MaxInt µs
+	// Burst is Cap in tokens: the capacity in answers. Of a leased limit it is less
+	// than Limit.Burst.
+	Burst int64
+	// Debt is how many units a Reserve may use beyond Cap.
+	Debt int64
+	// Most is the largest Reserve that can ever be allowed, in tokens.
+	Most int64
+	// MaxCharge is the largest Charge, in tokens. A larger one is not allowed, and
+	// front ends make a *FieldError of it.
+	MaxCharge int64
+	// MaxUsed bounds the units in use, so that the time to full stays below MaxInt µs.
+	// A Charge stops there: what is beyond it is forgotten, and nothing that was taken
+	// before can then be given back.
+	MaxUsed int64
 
-	Leaky  bool // Take works as Reserve
-	Spread bool // Origin depends on the key: see Definition.RuleFor
+	// Leaky says that Take works as Reserve: it is allowed with a Delay.
+	Leaky bool
+	// Spread says that Origin depends on the key: see Definition.RuleFor.
+	Spread bool
 
 	Calendar *calendar.Calendar // of the ticks if they follow one, else nil
 	Pace     *adaptive.Pace     // of the ticks of an adaptive limit, else nil
@@ -34,13 +54,24 @@ type Rule struct {
 // with reservations and holds Lows, and gives them back unchanged; Op.Step computes what
 // has come back since TS.
 type State struct {
-	Used    int64  // units taken and not yet given back
-	TS      int64  // µs since the Unix epoch, on the store's clock
-	Version uint32 // of the definition that Used and TS were computed under
-	Lows    *Lows  // nil if the row has no records; never changed in place
+	// Used is how many units were taken and had not come back at TS, 0 to Rule.MaxUsed of
+	// the definition that Version names. It is above Rule.Cap while the bucket is in
+	// debt.
+	Used int64
+	// TS is the time of the last call that wrote the row, in µs since the Unix epoch on
+	// the store's clock. It never moves back, also if the clock does.
+	TS int64
+	// Version is the Definition.Number that Used and TS were computed under. All 32 bits
+	// count: they also name a plan or an override.
+	Version uint32
+	// Lows is nil if the row has no records. It is never changed in place, so a store
+	// may share it with readers.
+	Lows *Lows
 
 	// Override is the override of the key, or nil. It may be there without a row,
-	// and may have ended.
+	// and may have ended: a store leaves that to Op.Step, which needs the end of an
+	// override to convert the row. It is kept apart from the row: see
+	// Table.SetOverride.
 	Override *Override
 }
 
@@ -50,13 +81,26 @@ type State struct {
 type Verb uint8
 
 const (
-	VerbTake     Verb = iota // take Cost tokens, if all of them are free
-	VerbCheck                // answer as VerbTake would, and change nothing
-	VerbTakeUpTo             // take as many free tokens as there are, from 1 to Cost
-	VerbReserve              // take Cost tokens ahead of time, up to Rule.Debt beyond Cap
-	VerbCharge               // take Cost tokens, however few are free
-	VerbRefund               // give Cost tokens back, up to a full bucket
-	VerbReset                // make the bucket full, and end its reservations
+	// VerbTake takes Cost tokens if all of them are free, with Floor more, and otherwise
+	// none. Of a leaky bucket it reserves, as VerbReserve does.
+	VerbTake Verb = iota
+	// VerbCheck answers as VerbTake would, and changes nothing.
+	VerbCheck
+	// VerbTakeUpTo takes as many whole free tokens as there are, up to Cost, and is
+	// refused if there is none. Of a limit and its parents it takes the same of each.
+	VerbTakeUpTo
+	// VerbReserve takes Cost tokens ahead of time, up to Rule.Debt beyond Cap. The answer
+	// has a Delay if they were not all free. It is refused on a limit with shards.
+	VerbReserve
+	// VerbCharge takes Cost tokens, however few are free: for a cost that is known only
+	// afterwards. It is not allowed if Cost is more than Rule.MaxCharge. It never
+	// changes under which definition a row is, and a shadow limit is charged too.
+	VerbCharge
+	// VerbRefund gives Cost tokens back, up to a full bucket. It is always allowed.
+	VerbRefund
+	// VerbReset makes the bucket full, and ends its reservations and holds. The override
+	// of the key stays. It is always allowed.
+	VerbReset
 )
 
 var verbs = []string{"take", "check", "take_up_to", "reserve", "charge", "refund", "reset"}

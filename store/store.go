@@ -10,18 +10,27 @@ import (
 //
 // Apply decides each group of a batch at one instant of the store's clock, all or
 // nothing, and writes its answers, or an error, into the group. Groups are
-// independent of each other. If Apply returns an error, no group has an answer:
-// the store could not be asked, and the error wraps ErrStore. Apply must not keep
-// the batch, nor anything in it but key strings, after it returns.
+// independent of each other: one may fail, or be refused, while its neighbour is
+// allowed, and two groups of a batch may use the same key, one after the other. If Apply
+// returns an error, no group has an answer: the store could not be asked, and the
+// error wraps ErrStore. Apply must not keep the batch, nor anything in it but key
+// strings and definitions, after it returns.
 //
-// What a store can do besides is in its Abilities.
+// Apply returns when ctx ends, or soon after. A group whose charge may have been made
+// by then has an error that wraps ErrOutcomeUnknown.
+//
+// What a store can do besides is in its Abilities. A store that holds resources also
+// has a method Close() error.
 type Store interface {
 	Apply(ctx context.Context, b *Batch) error
 }
 
-// A Batch is a list of independent groups, which one call of Apply decides. A batch
-// may be reused after Apply has returned.
+// A Batch is a list of independent groups, which one call of Apply decides. The Limiter
+// makes batches of one group; a decorator that coalesces calls makes larger ones. A batch
+// may be reused after Apply has returned: answers of an earlier Apply are overwritten.
 type Batch struct {
+	// Groups are decided in any order, and as if one after the other. Batch.Single
+	// makes the common batch of one group of one op without an allocation.
 	Groups []Group
 
 	group [1]Group // backing for the common batch of one, so that it allocates nothing
@@ -29,28 +38,43 @@ type Batch struct {
 }
 
 // A Group is a call: 1 to MaxTakes operations on different keys that happen at one
-// instant, all or nothing, or the cancellation of one reservation.
+// instant, all or nothing, or the cancellation of one reservation, or the end or
+// extension of one hold. The caller sets Ops, ID, Cancel and Hold; the store sets Err,
+// Allowed and Reserved, and so overwrites what an earlier Apply has left there.
 type Group struct {
+	// Ops are the operations, each on a key of its own: the costs of two takes of one
+	// key are added up by the caller. Their order means nothing to the store. It is
+	// empty to cancel a reservation, and to settle or extend a hold; of a hold the
+	// store sets it.
 	Ops []Op
 
 	// ID identifies the reservation to cancel, or the one to make if an op has to
-	// wait for its tokens. The zero ID makes none.
+	// wait for its tokens. The caller makes a random one for each call that may
+	// reserve. With the zero ID an op may still be allowed with a Delay, but nobody
+	// can cancel it.
 	ID Reservation
 
-	// Cancel gives back the tokens of the reservation ID. Ops is then empty.
+	// Cancel gives back the tokens of the reservation ID, of all of its keys in one
+	// step. Ops is then empty. Err is ErrReservation if nothing can be given back.
 	Cancel bool
 
-	// Hold makes, settles or extends a hold; nil: the group is not about a hold.
+	// Hold makes, settles or extends a hold; nil: the group is not about a hold. The
+	// store writes its answers into it, so each call needs a HoldCall of its own.
 	Hold *HoldCall
 
-	// Err is set by the store if it could not decide the group. Its other results
-	// mean nothing then.
+	// Err is set by the store if it could not decide the group, and to nil if it could;
+	// a refusal is no error. The other results mean nothing if it is set. See the
+	// package comment for the classes of errors.
 	Err error
 
-	// Allowed is set by the store if all ops are allowed, so that all were done.
+	// Allowed is set by the store if all ops are allowed, so that all were done. An op
+	// of a limit in shadow mode is allowed even where it took nothing: see
+	// Answer.Shadow. The end of a hold is allowed unless Err is set. Of a cancellation
+	// Err alone counts.
 	Allowed bool
 
 	// Reserved is set by the store if it keeps a reservation under ID until it is due.
+	// It is false if no op has to wait, because there is then nothing to cancel.
 	Reserved bool
 }
 
@@ -58,18 +82,35 @@ type Group struct {
 // to Phase, and has checked them; the store sets Asked, Def if another definition
 // decides, and the Answer.
 type Op struct {
-	Def      *Definition // of the limit, or of the plan that the caller names
-	Key      string      // "" is the limit's shared bucket
-	Verb     Verb
-	Cost     int64 // tokens, 0 to MaxInt; Reset has none
-	Bounded  bool  // refuse a Reserve whose delay is longer than MaxDelay
-	MaxDelay int64 // µs
-	// Floor is how many tokens must stay free after a Take or a Check, which is
-	// refused otherwise. It is a *FieldError of the front ends with other verbs.
+	// Def is the definition of the limit, or of the plan that the caller names, as
+	// Registry.Lookup and Definition.WithPlan return it. It may be out of date when the
+	// store decides: the store then uses the newest of the same limit and plan. After
+	// Apply it is the definition that decided.
+	Def *Definition
+	// Key is the bucket: at most MaxKey bytes, compared byte by byte. The same key of
+	// two limits is two buckets. "" is the limit's shared bucket.
+	Key string
+	// Verb is what is to be done. All ops of a group have the same verb; type Verb says
+	// which may be in a group of several.
+	Verb Verb
+	// Cost is in tokens, 0 to MaxInt. An op of cost 0 takes nothing and makes no row: it
+	// reads the bucket. VerbReset ignores the cost.
+	Cost int64
+	// Bounded refuses a VerbReserve whose delay would be longer than MaxDelay, which
+	// is in µs and may be 0. Retry of the refusal is then the time until the delay
+	// would be short enough. So a Wait that would outlast its deadline fails at
+	// once, and takes nothing. Other verbs ignore both.
+	Bounded  bool
+	MaxDelay int64
+	// Floor is how many tokens must stay free after a VerbTake or a VerbCheck, which is
+	// refused otherwise, and is Never if Cost and Floor are more than the burst. With
+	// other verbs it must be 0: front ends answer a *FieldError.
 	Floor int64
 	// Takes has a bit for each take of the call that the op is a part of, from the
 	// lowest: a take is an op of its own limit and one of each parent, and ops of
-	// the same limit and key are one.
+	// the same limit and key are one. Settling a hold has a cost for each take, and so
+	// finds the ops that it concerns. If it is 0 where a hold is made, each op is a
+	// take.
 	Takes uint16
 	// Phase says where the windows of Key begin if they are spread, or is 0 if that
 	// is not known yet: computing it costs more than the rest of a decision. Set it
@@ -88,16 +129,41 @@ type Op struct {
 // 0, and Remaining and Reset are those of the row as it stands. Group.Err makes it
 // meaningless.
 type Answer struct {
-	Allowed   bool
-	Never     bool   // the op can never be allowed, however long the caller waits
-	Shadow    bool   // allowed only because the limit is in shadow mode
-	Source    Source // how the answer was made
-	Granted   int64  // tokens taken; of a Refund and a Reset 0
-	Remaining int64  // whole tokens left; 0 in debt, MaxInt under an unlimited plan
-	Retry     int64  // µs until the first instant at which the same op would be allowed; 0 if Allowed or Never
-	Reset     int64  // µs until the bucket is full
-	Delay     int64  // µs until the reservation is due
-	Bound     bool   // the key has holds, so that the call may be allowed before Retry
+	// Allowed is whether this op alone is allowed. The call is allowed if all ops of
+	// its group are: see Group.Allowed. Those that are not name the limits that
+	// refused.
+	Allowed bool
+	// Never means that the op can never be allowed, however long the caller waits: the
+	// cost and floor are more than the limit can ever hold, or the plan is blocked
+	// without an end. Retry is then 0.
+	Never bool
+	// Shadow means that the op is allowed only because the limit is in shadow mode:
+	// enforcing it would have refused. Nothing was taken, and Retry is what the
+	// refusal would have said.
+	Shadow bool
+	// Source is how the answer was made. A store leaves it 0, SourceStore.
+	Source Source
+	// Granted is the number of tokens taken: the cost, or what there was of a
+	// VerbTakeUpTo. It is 0 of a Check, a Refund and a Reset.
+	Granted int64
+	// Remaining is the number of whole tokens left after the op. It is 0 in debt, and
+	// MaxInt under an unlimited plan. Of a concurrency limit it is how many more may
+	// be held.
+	Remaining int64
+	// Retry is the time in µs until the first instant at which the same op would be
+	// allowed if nobody else came, exact to the tick. One µs earlier it is refused. It is
+	// 0 if the op is allowed and not in shadow mode, or can Never be. A caller of
+	// several ops waits for the longest.
+	Retry int64
+	// Reset is the time in µs until the bucket is full, and 0 if it is. Of a
+	// concurrency limit it is the time until the last of its holds expires.
+	Reset int64
+	// Delay is the time in µs until what was reserved is due, 0 if the tokens were
+	// free. The group is due after the longest of its ops: see Group.Due.
+	Delay int64
+	// Bound means that the key has holds, so that the call may be allowed before
+	// Retry: when one of them is settled to less than it took.
+	Bound bool
 
 	// Used units were in use at the time TS, in µs, under Op.Def. Decorators compute
 	// later states from them. TS is 0 if the store does not return them.
@@ -110,6 +176,9 @@ func (op *Op) RuleFor(scratch *Rule) *Rule { return op.Def.ruleFor(op.Key, &op.P
 
 // A Source says what decided: the store, a decorator, or nothing. A store leaves it at
 // its zero value, SourceStore. Its text is that of "source" in a decision's JSON.
+//
+// A fallback answer is made without the bucket: Remaining and Reset say nothing under
+// SourceFallbackOpen and SourceFallbackClosed, and header fields leave them out.
 type Source uint8
 
 const (
@@ -126,21 +195,34 @@ var sources = []string{"store", "deny-cache", "lease", "fallback-open", "fallbac
 func (s Source) String() string { return nameOf(sources, int(s)) }
 
 // A Definer keeps limits. If a store has none, the Limiter keeps the limits in its
-// own memory.
+// own memory: they are then defined anew by each process, and a change has to reach all
+// of them.
 type Definer interface {
+	// Registry returns the limits as this process knows them: the same Registry at
+	// each call. Looking a limit up there takes no lock and asks no server. A process
+	// that shares a store learns of the changes of others some time later, or when a
+	// row has a version that it does not know.
 	Registry() *Registry
 	// Define and Drop change a limit as Registry.Define and Registry.Drop do,
 	// at the present instant of the store's clock. Once one has returned, the
 	// Registry of this process has the change. An error that wraps ErrStore leaves
-	// open whether it was made; repeating the call is safe.
+	// open whether it was made; repeating the call is safe. To define a limit as it is
+	// already changes nothing and begins no version. The error wraps ErrDenied if the
+	// store's server does not let this program define limits.
 	Define(ctx context.Context, l Limit, owner string) (*Definition, error)
 	Drop(ctx context.Context, name, owner string) error
 }
 
 // A KeyState is a key with its row, as the store keeps it: the row may be of an older
 // version of the limit, and more may have come back since its TS. Op.Step with VerbCheck
-// and dry tells what it means now.
+// and dry tells what it means now:
+//
+//	op := store.Op{Def: def, Key: k.Key, Verb: store.VerbCheck}
+//	_, _, err := op.Step(now, k.State, true)
+//	// op.Remaining and op.Reset are the key's at now, and op.Def is what decides it
 type KeyState struct {
+	// Key is "" for the shared bucket. A store that keeps no text of the limit's keys
+	// cannot list them; see Limit.ListKeys.
 	Key string
 	State
 }
@@ -160,6 +242,11 @@ func (b *Batch) Single() (*Group, *Op) {
 // Used 0 may be deleted instead. With dry, nothing is taken. If the override of the
 // key decides, it replaces Def. The error is ErrStaleDefinition if the row is of a
 // later version than Def.
+//
+// Step has no other effect than on the op, and reads no clock, so that a store may
+// call it, lose a race for the row, and call it again with the new row. It is all that a
+// store needs for a call of one key without records: before it steps a row with Lows
+// the store calls Definition.Advance, and after it, if Delay is not 0, Op.Record.
 func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 	write, err := op.StepRow(now, &row, dry)
 	return row, write, err
@@ -298,6 +385,13 @@ func (op *Op) fill(o *Outcome, r *Rule, now int64, dry bool) {
 // row by the one to store, and sets write[i] if row i must be stored. The error is
 // ErrStaleDefinition if a row is of a later version than its op's Def; then nothing
 // may be stored.
+//
+// It is for groups of ops; a cancellation and holds need records, and DecideIn decides
+// them. rows and write must be at least as long as Ops. All rows must have been locked
+// before now was read, and must stay locked until they are stored, or the store must
+// write each only if it is still the row that was read. Reserved says that an op has
+// to wait; a store that can keep the reservation, and has an ID for it, makes the records
+// by Op.Record, and otherwise sets Reserved to false.
 func (g *Group) Decide(now int64, rows []State, write []bool) error {
 	g.Allowed, g.Reserved = true, false
 	var old [MaxTakes]State
@@ -357,7 +451,8 @@ func (g *Group) takeLeast(now int64, old, rows []State, write []bool) error {
 }
 
 // Due returns the time in µs after now at which the group's reservation is due: the
-// longest Delay of its ops, and 0 if none has to wait.
+// longest Delay of its ops, and 0 if none has to wait. From then on the reservation
+// cannot be cancelled, and the store may forget it.
 func (g *Group) Due() int64 {
 	var due int64
 	for i := range g.Ops {
