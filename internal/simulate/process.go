@@ -258,6 +258,9 @@ func (m *message) send() {
 	}
 	for i := range m.copies {
 		x := fate{there: f.delay(r), back: f.delay(r), lost: f.happens(r, f.lost), answerIsLost: f.happens(r, f.lostAnswers)}
+		if i > 0 && m.groups[0].ID != (store.Reservation{}) {
+			x.there *= 64 // the bucket may have become full in between
+		}
 		switch {
 		case m.p.cut > m.w.now:
 			m.w.tracef("process %d: cut off, nothing arrives", m.p.id)
