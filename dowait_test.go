@@ -60,6 +60,24 @@ func checkWaited(t *testing.T, l *dipwell.Limiter, d *dipwell.Decision) {
 	}
 }
 
+// checkGivenBack checks that a wait that is too late has taken nothing, and says so.
+func checkGivenBack(t *testing.T, l *dipwell.Limiter, d *dipwell.Decision) {
+	t.Helper()
+	allowed := len(d.Limits) > 0
+	for _, x := range append([]dipwell.Decision{*d}, d.Limits...) {
+		now, err := l.Check(t.Context(), x.Limit, x.Key, 0)
+		if err != nil || x.Granted != 0 || x.Delay != 0 || x.Reservation != (dipwell.Reservation{}) || x.Remaining != now.Remaining || x.Allowed != (x.RetryAfter == 0) {
+			t.Errorf("after a refusal it says %+v, %v; %d remain", x, err, now.Remaining)
+		}
+	}
+	for i := range d.Limits {
+		allowed = allowed && d.Limits[i].Allowed
+	}
+	if allowed {
+		t.Errorf("none of its limits refuses: %+v", d.Limits)
+	}
+}
+
 func TestDoWait(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -77,6 +95,7 @@ func TestDoWait(t *testing.T) {
 		{"bound, no debt", takes("plain"), time.Second / 2, 1, 0},
 		{"bound, leaky", takes("leaky"), time.Second / 2, 1, 0},
 		{"fail fast, leaky", takes("leaky"), 0, 1, 0},
+		{"bound, leaky, several", takes("leaky", "rest"), time.Second / 2, 1, 0},
 		{"as long as the wait", takes("plain"), time.Second, 5, 4 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -92,12 +111,14 @@ func TestDoWait(t *testing.T) {
 						checkWaited(t, l, &d)
 					} else if d.RetryAfter <= 0 || d.RetryAfter > time.Second {
 						t.Errorf("a refusal says %v", d.RetryAfter)
+					} else {
+						checkGivenBack(t, l, &d)
 					}
 				}
 				if took := time.Since(start); allowed != c.allowed || took < c.took || took > c.took+time.Millisecond {
 					t.Errorf("%d allowed in %v; want %d in %v", allowed, took, c.allowed, c.took)
 				}
-			}, "plain=1/1s,burst=1,max_debt=0", "debt=1/1s,burst=1,max_debt=9", "leaky=1/1s,algorithm=leaky_bucket,max_debt=9", "day=100/1d")
+			}, "plain=1/1s,burst=1,max_debt=0", "debt=1/1s,burst=1,max_debt=9", "leaky=1/1s,algorithm=leaky_bucket,max_debt=9", "day=100/1d", "rest=100/1d,max_debt=0")
 		})
 	}
 }
@@ -197,7 +218,7 @@ func TestWaitSeveral(t *testing.T) {
 		if d, err = l.Check(t.Context(), "day", "k", 99); err != nil || !d.Allowed {
 			t.Errorf("the cancelled wait costs: %+v, %v", d, err)
 		}
-	}, "plain=1/1s,burst=1,max_debt=0", "other=100/1s", "debt=1/1s,burst=1,max_debt=9", "day=100/1d")
+	}, "plain=1/1s,burst=1,max_debt=0", "other=100/1s", "debt=1/1s,burst=1,max_debt=9", "day=100/1d", "rest=100/1d,max_debt=0")
 }
 
 func TestWaitErrors(t *testing.T) {

@@ -119,18 +119,29 @@ func (w *wait) awaitDelay(ctx context.Context) (err error) {
 	if d.Delay <= 0 {
 		return nil
 	}
-	late := d.Delay > w.left()
-	if !late {
+	if d.Delay <= w.left() {
 		if err = sleep(ctx, d.Delay); err == nil {
 			d.waited(d.Delay)
 			return nil
 		}
 	}
 	w.cancelWait(ctx, d.Reservation)
-	if d.Allowed, d.Granted, d.Reservation = false, 0, (Reservation{}); late {
-		d.RetryAfter = d.Delay
-	}
+	d.givenBack()
 	return err
+}
+
+// givenBack makes a decision whose reservation was cancelled a refusal, by those limits
+// that said how long to wait.
+func (d *Decision) givenBack() {
+	if d.Delay > 0 {
+		d.Allowed, d.RetryAfter = false, d.Delay
+	} else {
+		d.Remaining += d.Granted
+	}
+	d.Granted, d.Delay, d.Reservation = 0, 0, Reservation{}
+	for i := range d.Limits {
+		d.Limits[i].givenBack()
+	}
 }
 
 // waited makes a decision that said how long to wait one that allows to act now.
