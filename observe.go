@@ -1,6 +1,7 @@
 package dipwell
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -16,10 +17,11 @@ import (
 //
 // The Limiter counts in memory, together with the tokens that were taken through it, and
 // sends the counts to the store in the Observe that finds that a quarter of a window has
-// passed; the others wait for nothing. Counts that the store did not get are lost, and the
-// rate stands still without them; the error is then the store's. It is a *FieldError if
-// the limit is not adaptive, latency is negative or n is out of bounds; ErrUnknownLimit if
-// there is no such limit; and store.ErrNotSupported if the store cannot keep its rate.
+// passed: that one waits for it as long as the Timeout of the limit, or else a second; the
+// others wait for nothing. Counts that the store did not get are lost, and the rate stands
+// still without them; the error is then the store's. It is a *FieldError if the limit is
+// not adaptive, latency is negative or n is out of bounds; ErrUnknownLimit if there is no
+// such limit; and store.ErrNotSupported if the store cannot keep its rate.
 func (l *Limiter) Observe(ctx context.Context, limit string, latency time.Duration, ok bool, n int64) error {
 	def := l.registry.Lookup(limit)
 	switch {
@@ -42,12 +44,17 @@ func (l *Limiter) Observe(ctx context.Context, limit string, latency time.Durati
 		sample.Failed = n
 	}
 	if sample, due := l.observers.of(def.Name).add(&sample, def.Rule.Pace.Config().Window/4); due {
+		ctx, cancel := context.WithTimeout(ctx, cmp.Or(def.Timeout, observeTimeout))
+		defer cancel()
 		return l.abilities.Observe(ctx, def, sample)
 	}
 	return nil
 }
 
-const maxObserved = 1 << 40 // calls; as many are counted in a window
+const (
+	maxObserved    = 1 << 40 // calls; as many are counted in a window
+	observeTimeout = time.Second
+)
 
 // observers have what was observed of each adaptive limit and not yet sent.
 type observers struct {

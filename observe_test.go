@@ -25,6 +25,7 @@ type observed struct {
 	mu   sync.Mutex
 	got  []store.Observation
 	fail error
+	hang bool // it answers nothing
 }
 
 func (o *observed) Abilities() store.Abilities {
@@ -34,7 +35,12 @@ func (o *observed) Abilities() store.Abilities {
 		o.mu.Lock()
 		o.got = append(o.got, s)
 		fail := o.fail
+		hang := o.hang
 		o.mu.Unlock()
+		if hang {
+			<-ctx.Done()
+			return ctx.Err()
+		}
 		if fail != nil {
 			return fail
 		}
@@ -198,4 +204,28 @@ func TestObserveFails(t *testing.T) {
 			t.Errorf("%+v", o.got)
 		}
 	})
+}
+
+// A store that does not answer keeps no caller longer than the timeout of the limit, or
+// else a second, as in a handler whose response ends with the observation.
+func TestObserveHangs(t *testing.T) {
+	for timeout, want := range map[time.Duration]time.Duration{0: time.Second, 50 * time.Millisecond: 50 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			o, l := newObserved(t)
+			o.hang = true
+			slow := upstream
+			slow.Timeout = timeout
+			if _, err := l.Define(t.Context(), slow, store.OwnerCode); err != nil {
+				t.Fatal(err)
+			}
+			_ = l.Observe(t.Context(), "upstream", 0, true, 1)
+			time.Sleep(time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			start := time.Now()
+			if err := l.Observe(ctx, "upstream", 0, true, 1); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != want {
+				t.Errorf("%v after %v; want %v", err, time.Since(start), want)
+			}
+		})
+	}
 }
