@@ -13,7 +13,12 @@ import (
 // The address is that of the connection's peer. If the peer is one of the trusted
 // proxies, it is the rightmost address in X-Forwarded-For that is not a trusted
 // proxy; addresses to the left of it are ignored, since the client may have
-// written them. An address that cannot be parsed is an error.
+// written them. If all addresses are trusted proxies, it is the leftmost. An address
+// that cannot be parsed is an error.
+//
+// Without trusted proxies X-Forwarded-For is not read at all. Behind a proxy that is not
+// in the list all clients then share the proxy's bucket; a list that is too wide lets a
+// client choose its own key. A host with a /64 has one bucket for all of its addresses.
 func ClientIP(trusted ...netip.Prefix) KeyFunc {
 	p := proxies(trusted)
 	return func(r *http.Request) (string, error) {
@@ -26,7 +31,9 @@ func ClientIP(trusted ...netip.Prefix) KeyFunc {
 }
 
 // Trusted reports whether peer, an address with or without a port such as
-// http.Request.RemoteAddr, is in one of the prefixes.
+// http.Request.RemoteAddr, is in one of the prefixes. It is false if peer is not an
+// address. An IPv4 address that is written as IPv6 (::ffff:192.0.2.1) is the IPv4
+// address.
 func Trusted(list []netip.Prefix, peer string) bool {
 	a, err := parseAddr(peer)
 	return err == nil && proxies(list).trust(a)

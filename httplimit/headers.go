@@ -13,24 +13,38 @@ import (
 
 // Headers selects the header fields that announce a decision. Retry-After is
 // sent with each of them. The zero value means IETF.
+//
+// All times in them are whole seconds, rounded up, so that a client that waits as long as
+// they say is not too early. An answer that was made without the store has the policy
+// alone, because nobody knows what remains; a limit that an unlimited plan decided
+// is left out.
 type Headers string
 
 const (
 	// IETF is RateLimit and RateLimit-Policy, as in
-	// draft-ietf-httpapi-ratelimit-headers-11, with an item for each limit.
+	// draft-ietf-httpapi-ratelimit-headers-11, with an item for each limit:
+	//
+	//	RateLimit-Policy: "login";q=5;w=60
+	//	RateLimit: "login";r=3;t=36
+	//
+	// q is the burst and w the time in which it comes back, or the period of a window; r
+	// is what remains, and t the time in which r comes back, or the time until the
+	// window ends. A concurrency limit has neither w nor t.
 	IETF Headers = "ietf"
 
 	// XRateLimit is X-RateLimit-Limit, X-RateLimit-Remaining and
 	// X-RateLimit-Reset, of the limit that decided. Reset is in seconds until
-	// the bucket is full.
+	// the bucket is full, not a point in time, and of a refusal at least Retry-After.
+	// Some clients read a Unix time there: choose it only for those that do not.
 	XRateLimit Headers = "x-ratelimit"
 
-	// NoHeaders is Retry-After alone.
+	// NoHeaders is Retry-After alone. Allowed responses then say nothing about limits.
 	NoHeaders Headers = "off"
 )
 
 // Set sets the header fields of a decision in h: the fields that v selects, and
-// Retry-After if the decision is a refusal and waiting helps.
+// Retry-After if the decision is a refusal and waiting helps. Fields of the same names
+// that h has are replaced, others stay. Call it before the header is written.
 func (v Headers) Set(h http.Header, d *dipwell.Decision) {
 	retry := int64(0)
 	if !d.Allowed {

@@ -8,11 +8,17 @@ import (
 
 // A KeyFunc returns the key of a request: whose bucket it takes from. If a
 // request has no key, the function returns a *dipwell.FieldError rather than an
-// empty key, because with an empty key all such requests would share a bucket.
+// empty key, because with an empty key all such requests would share a bucket; the
+// limiter refuses an empty key as an error as well.
+//
+// A key has 1 to 512 bytes of UTF-8 without NUL; with any other the request fails with
+// a *dipwell.FieldError. A key that clients choose freely limits nobody: they take a new
+// one for each request. Use what was authenticated, or ClientIP.
 type KeyFunc func(*http.Request) (string, error)
 
 // Header returns a KeyFunc whose key is the value of a header field. A request in
-// which the field is missing, empty or repeated is an error.
+// which the field is missing, empty or repeated is an error. Use a field that a proxy in
+// front or an earlier handler has checked or set, such as the id of an API key.
 func Header(name string) KeyFunc {
 	canonical := http.CanonicalHeaderKey(name)
 	return func(r *http.Request) (string, error) {

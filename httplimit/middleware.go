@@ -11,53 +11,78 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Config configures the middleware. Only Limits is required.
+// Config configures the middleware. Only Limits is required. Its functions are called by
+// many goroutines at once.
 type Config struct {
 	// Limits are the limits that a request takes from, 1 to 16 of them. They
-	// are decided at one instant, all or nothing.
+	// are decided at one instant, all or nothing: a request that one of them refuses
+	// takes from none. The parents of the limits count towards the 16 when a request is
+	// decided; beyond that it fails.
 	Limits []Limit
 
 	// Skip reports whether a request is not limited, as health checks should not
-	// be. Default: every request is limited.
+	// be. Such a request reaches the next handler without header fields, and without
+	// asking the store. Default: every request is limited.
 	Skip func(*http.Request) bool
 
 	// TTL is how long what a request holds of a concurrency limit stays taken if
-	// the program dies; while the handler runs, the hold is extended. Default: 1
-	// minute, and at most the TTL of each limit.
+	// the program dies; while the handler runs, the hold is extended. It is not how long
+	// a request may take. Too short a TTL loses holds when the store is away for that
+	// long; too long a one keeps slots taken after a crash. Without a concurrency limit
+	// it has no effect. Default: 1 minute, and at most the TTL of each limit.
 	TTL time.Duration
 
-	// Headers selects the header fields of every response. Default: IETF.
+	// Headers selects the header fields of every response that was decided, allowed or
+	// refused. An unknown value is as IETF. Default: IETF.
 	Headers Headers
 
 	// Refused answers a refused request. The header fields, Retry-After
-	// included, are already set. Default: Refuse with status 429.
+	// included, are already set. It must write the response, whose status is otherwise
+	// 200. Default: Refuse with status 429.
 	Refused func(http.ResponseWriter, *http.Request, *dipwell.Decision)
 
-	// Failed answers a request that could not be decided. Default: Fail.
+	// Failed answers a request that could not be decided: its key or cost function
+	// failed, or the store did not answer and a limit fails closed. It must write the
+	// response. The request does not reach the next handler; to let requests through
+	// while the store is away, give the limit OnStoreError FailOpen. Default: Fail.
 	Failed func(http.ResponseWriter, *http.Request, error)
 
 	// Observe, if set, is called after every call of the limiter with its
-	// result and duration, for metrics. It must not keep d.
+	// result and duration, for metrics. It must not keep d. It is called before the
+	// request is answered, which waits for it; requests that are skipped, that no limit
+	// is chosen for, or whose key or cost function fails are not observed.
 	Observe func(d *dipwell.Decision, err error, took time.Duration)
 }
 
-// Limit is a limit that a request takes from.
+// Limit is a limit that a request takes from. One of Name and Choose is required.
 type Limit struct {
-	Name string                             // name of a limit that the Limiter has
-	Key  KeyFunc                            // returns the key; default: the limit's shared bucket
-	Cost func(*http.Request) (int64, error) // returns the cost in tokens; default: 1
+	// Name is the name of a limit that the Limiter has; New returns an error otherwise.
+	Name string
+
+	// Key returns the key: whose bucket the request takes from. If it returns an error,
+	// the request is not decided. A limit with a Parent needs a path: see dipwell.Key.
+	// Default: the limit's shared bucket, one for all clients.
+	Key KeyFunc
+
+	// Cost returns the cost in tokens, from 0 to 2^53-1; at 0 the request takes nothing,
+	// and is refused only if the bucket is in debt or the key is blocked. A cost that the
+	// limit can never grant is refused without Retry-After. Default: 1.
+	Cost func(*http.Request) (int64, error)
 
 	// Choose returns the name of the limit, in place of Name, or "" if the request
 	// takes from none. A limit that the Limiter does not have is an error of the
-	// request.
+	// request, which Fail answers with 500. The name must not be the client's text.
 	Choose func(*http.Request) string
 
 	// Plan returns the plan of the limit that decides, unless the key has an
 	// override, or "" for the limit itself. It must not be the client who says
-	// which. A plan that the limit does not have is an error of the request.
+	// which. A plan that the limit does not have is an error of the request, which
+	// Fail answers with 500. Default: the limit itself.
 	Plan func(*http.Request) string
 
-	// Floor is how many tokens must stay free for others, as for work of low priority.
+	// Floor is how many tokens must stay free for others after the request, as for work
+	// of low priority. If it is not below the burst, every request is refused. A leaky
+	// bucket has no floor: the request then fails. Default: 0.
 	Floor int64
 }
 
@@ -66,7 +91,11 @@ type Limit struct {
 // A refused request gets status 429 and does not reach the next handler. A
 // request whose key or cost function fails with a *dipwell.FieldError gets 400,
 // and 503 if the store does not answer. New returns an error if the number of
-// limits is out of range or the limiter does not have one of them.
+// limits is out of range or the limiter does not have one of them. What New returns
+// may wrap any number of handlers, which then share the limits.
+//
+// The tokens are taken before the handler runs and stay taken whatever it does. A client
+// that goes away in the meantime is charged too.
 //
 // If one of the limits has the algorithm dipwell.Concurrency, the request holds its
 // tokens, of all limits in one hold. They are settled as held, which releases those
@@ -200,8 +229,9 @@ func (l *Limit) take(r *http.Request) (t dipwell.Take, err error) {
 
 // Fail answers a request that could not be decided, with a problem document.
 // The status is 400 for a *dipwell.FieldError, whose field and reason the body
-// repeats; 500 for dipwell.ErrUnknownLimit and store.ErrUnknownPlan; and 503 for
-// any other error, whose text is not sent.
+// repeats; 500 for dipwell.ErrUnknownLimit and store.ErrUnknownPlan, which are mistakes
+// of the program; and 503 for any other error, whose text is not sent. There is no
+// Retry-After: nobody knows when the store will answer.
 func Fail(w http.ResponseWriter, err error) {
 	if errors.Is(err, dipwell.ErrUnknownLimit) || errors.Is(err, store.ErrUnknownPlan) {
 		Problem(w, http.StatusInternalServerError, "", err.Error())

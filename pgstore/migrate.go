@@ -19,9 +19,10 @@ import (
 // MigrateOptions are options of Migrate and MigrationSQL. The zero value
 // upgrades or creates logged tables for the engine that the server reports.
 type MigrateOptions struct {
-	// Tables is logged (a crash of the server loses nothing that was answered) or
-	// unlogged (faster, but after a crash all buckets are full). Default: existing
-	// tables are kept as they are, and new ones are logged.
+	// Tables is "logged" (a crash of the server loses nothing that was answered) or
+	// "unlogged" (faster, but after a crash all buckets are full). Limits and overrides
+	// are logged either way. To change it rewrites the tables, while calls wait.
+	// Default: existing tables are kept as they are, and new ones are logged.
 	Tables string
 
 	// Engine is PostgreSQL, YugabyteDB, CockroachDB, Citus or Portable:
@@ -46,17 +47,21 @@ func (o *MigrateOptions) check() error {
 	return nil
 }
 
-// A Migration is one step of the schema.
+// A Migration is one step of the schema. Steps are applied in the order of their
+// versions, which have gaps: some versions changed functions alone, and Migrate replaces all
+// functions whenever it applies a step.
 type Migration struct {
-	Version   int
-	Name      string
-	AppliedAt time.Time // zero: not applied
+	Version   int       // that the schema has after it
+	Name      string    // a few words, as in the name of its file
+	AppliedAt time.Time // on the server's clock; zero: not applied
 
 	up string
 }
 
 // SchemaError reports that the schema of the database has another version than
-// this program needs. Its message tells what to run.
+// this program needs. Its message tells what to run. New, Open and Migrate return it, and
+// nothing was changed. If Have is above Want, a newer program has migrated the database:
+// this one must be upgraded.
 type SchemaError struct {
 	Have, Want int // versions; Have is 0 if there is no schema
 }
@@ -71,7 +76,9 @@ func (e *SchemaError) Error() string {
 	return fmt.Sprintf("the dipwell schema is version %d and this program knows only %d; run a newer dipwell, or this one's: dipwell migrate down", e.Have, e.Want)
 }
 
-// Beginner is what migrations need: a pool, a connection or a transaction.
+// Beginner is what migrations need: a pool, a connection or a transaction. In a
+// transaction of the caller's the migration is part of it: nothing is changed if that
+// rolls back, and the lock that keeps others from migrating is held until it ends.
 type Beginner interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
@@ -225,7 +232,9 @@ func setDurability(ctx context.Context, tx pgx.Tx, tables string) error {
 }
 
 // MigrateDown drops the schema with everything in it, limits and buckets
-// included.
+// included. There is no way back: a limit that is defined again begins with full
+// buckets. Without a schema it does nothing. The error is a *SchemaError if a newer
+// program has migrated the database, because this one does not know what to drop.
 func MigrateDown(ctx context.Context, db Beginner) error {
 	if d, err := dialectFor(ctx, db, MigrateOptions{}); err != nil {
 		return err
@@ -249,7 +258,9 @@ func MigrateDown(ctx context.Context, db Beginner) error {
 }
 
 // MigrationStatus returns the migrations that were applied to the database,
-// followed by those that Migrate would apply (with a zero AppliedAt).
+// followed by those that Migrate would apply (with a zero AppliedAt), in the order of
+// their versions. It changes nothing. A database without the schema is no error: all
+// are then still to be applied.
 func MigrationStatus(ctx context.Context, db DB) (out []Migration, err error) {
 	rows, err := db.Query(ctx, "select version, name, applied_at from dipwell.migrations order by version")
 	have := 0
@@ -268,7 +279,10 @@ func MigrationStatus(ctx context.Context, db DB) (out []Migration, err error) {
 }
 
 // MigrationSQL returns the statements that Migrate would run on a database of
-// version o.From, for use with another migration tool.
+// version o.From, for use with another migration tool. They record the versions in
+// dipwell.migrations, so that New and MigrationStatus find them. On PostgreSQL run them in
+// one transaction; they take no lock against another migration at the same time. o is
+// not checked: an unknown Engine prints for PostgreSQL.
 func MigrationSQL(o MigrateOptions) string {
 	if d := dialects[o.Engine]; d != nil {
 		return strings.Join(append(d.tables(o.From), markSQL()), ";\n\n") + ";\n"

@@ -35,8 +35,11 @@ type connected interface{ Conn() *pgx.Conn }
 // Config has the options of a store. The zero Config is ready for use.
 type Config struct {
 	// Poll is the interval at which a store on a pool checks whether limits
-	// were changed elsewhere, in addition to notifications (LISTEN). Default
-	// one second; negative: no checks and no notifications.
+	// were changed elsewhere, in addition to notifications (LISTEN). A longer one
+	// delays changes of limits where notifications do not arrive, as behind a pooler;
+	// a row is never charged by two versions in either case. Default
+	// one second; negative: no checks and no notifications, so that a change is
+	// noticed when a call meets a row of a newer version.
 	Poll time.Duration
 
 	// Lazy opens a store whose server does not answer yet. Until it does, calls
@@ -48,11 +51,15 @@ type Config struct {
 	Lazy bool
 
 	// WaitForAccess makes a lazy store open, and keep trying, also if the
-	// server rejects the role or the database (SQLSTATE 28xxx, 3D000, 42501).
+	// server rejects the role or the database (SQLSTATE 28xxx, 3D000, 42501). It is for
+	// programs that may start before their role is made; a wrong password then is no
+	// error of New, and OnError gets it. It has no effect without Lazy.
 	WaitForAccess bool
 
-	// MaxConns is the maximum size of the pool that Open creates. Default:
-	// pool_max_conns of the URL, or pgxpool's default.
+	// MaxConns is the maximum size of the pool that Open creates. Calls that find no
+	// free connection wait for one, until their context ends. New ignores it, because
+	// its pool is the caller's. Default, also if it is 0 or negative: pool_max_conns of
+	// the URL, or pgxpool's default.
 	MaxConns int32
 
 	// Sweep makes a store on a pool delete full rows in the background until
@@ -63,17 +70,20 @@ type Config struct {
 	Sweep bool
 
 	// OnError is called with errors in the background: limits that cannot be
-	// read again, a lost connection for notifications. Default: they are
-	// dropped.
+	// read again, a lost connection for notifications. Errors of calls are returned
+	// to the caller and not passed to it. It may be called by several goroutines at
+	// once. Default: they are dropped.
 	OnError func(error)
 
 	// Clock replaces the server's clock, in µs since the Unix epoch. It is for
-	// tests: the clocks of several programs never agree exactly.
+	// tests: the clocks of several programs never agree exactly, and one that is ahead
+	// takes tokens before they are there. Default: the server's clock.
 	Clock func() int64
 }
 
 // Store is a store.Store in PostgreSQL. It is safe for concurrent use if its DB
-// is.
+// is. Programs that open a store on the same database share its limits and rows; each
+// needs the schema at SchemaVersion.
 type Store struct {
 	db            DB
 	limits        *limits
@@ -104,6 +114,11 @@ var _ store.Store = (*Store)(nil)
 // must be the one that this program knows: otherwise the error is a
 // *SchemaError, and Migrate is the remedy. Close ends what a store over a pool
 // does in the background; the pool stays the caller's, unless Open made it.
+//
+// db is usually a *pgxpool.Pool. A store over a single connection or a transaction
+// decides one call at a time and does nothing in the background; Config.Lazy and
+// Config.Sweep are then an error. For a call inside a transaction of the caller's use
+// With on a store over the pool, which already has the limits.
 func New(ctx context.Context, db DB, c Config) (*Store, error) {
 	if c.OnError == nil {
 		c.OnError = func(error) {}
@@ -128,6 +143,16 @@ func New(ctx context.Context, db DB, c Config) (*Store, error) {
 // transaction. If that rolls back, tokens that were taken are given back. The
 // rows of the keys stay locked until the transaction ends. Close the original
 // store, not the returned one.
+//
+// So the tokens and the work are one: take them last in the transaction, because other
+// calls of these keys wait until it ends, and in one TakeAll, because two transactions
+// that lock the same keys in another order are a deadlock, which PostgreSQL ends with
+// an error for one of them. After an error of the server the transaction is aborted, as
+// after any failed statement.
+//
+//	tx, err := pool.Begin(ctx)
+//	...
+//	d, err := limiter.With(s.With(tx)).Take(ctx, "orders", customer, 1)
 func (s *Store) With(db DB) *Store {
 	c := *s
 	c.db, c.owned, c.janitor, c.heard = db, nil, nil, 0
@@ -151,7 +176,11 @@ func (s *Store) Close() error {
 // first, which always succeeds.
 const maxRounds = 3
 
-// Apply decides a batch.
+// Apply decides a batch. It always returns nil: each group has its own error, which
+// wraps store.ErrStore if the server did not answer, and store.ErrOutcomeUnknown if the
+// connection was lost after the statement was sent. A lone group is one statement in the
+// common case. The groups of a larger batch are decided together, those of the same key as
+// if one after the other.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	s.engine().apply(ctx, b)
 	return nil
