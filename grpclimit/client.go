@@ -22,27 +22,35 @@ import (
 // nothing.
 type ClientConfig struct {
 	// Limits are taken before each call is sent, at one instant, all or
-	// nothing. At most 16. Default: none.
+	// nothing; a call that is sent again takes from them again. At most 16. They
+	// cannot be concurrency limits. Default: none.
 	Limits []Limit
 
 	// Received are taken before each message that a stream receives, and Sent
-	// before each message that it sends. At most 16 each. Default: none.
+	// before each message that it sends. At most 16 each. A Received message is not
+	// known yet when its tokens are taken: Call.Message is nil. Default: none.
 	Received, Sent []Limit
 
-	// FailFast makes a call that would have to wait fail at once. By default a
-	// call waits, until its deadline at most.
+	// FailFast makes a call that would have to wait fail at once, with the refusal of
+	// its limit or the server's status. By default a call waits, until its deadline at
+	// most. A wait that would end after the deadline is not begun: the call fails at
+	// once then, too.
 	FailFast bool
 
 	// MaxWait is the longest time that a call waits in all, whatever its
-	// deadline and the server's RetryInfo. Default: 1 minute.
+	// deadline and the server's RetryInfo: for the limits, for the RetryInfo of earlier
+	// calls, and between its attempts, together. Each message of a stream has it anew.
+	// A negative one is an error of NewClient. Default: 1 minute.
 	MaxWait time.Duration
 
 	// MaxAttempts is how often a unary call is sent, 1 to 100, the first time
-	// included. Default: 4.
+	// included. Only a call that the server refused with RetryInfo is sent again;
+	// streams never are. Default: 4.
 	MaxAttempts int
 
 	// Refused returns the error of a call that Limits, Received or Sent
-	// refused. Default: Refuse.
+	// refused. If it returns nil, the call goes on although it took nothing. Default:
+	// Refuse.
 	Refused func(context.Context, *dipwell.Decision) error
 
 	// Failed returns the error of a call that could not be decided. Default: Fail.
@@ -64,7 +72,8 @@ const (
 // Client limits the calls that a program makes, and honours RetryInfo: a unary
 // call that a server refused with RetryInfo is sent again after its delay, and
 // until then no other call of that method to the same target is sent. A Client
-// is safe for concurrent use and may serve several connections.
+// is safe for concurrent use and may serve several connections. It remembers the
+// RetryInfo of up to 1024 methods, each for an hour at most.
 type Client struct {
 	taker
 	ClientConfig

@@ -11,15 +11,22 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Call describes a call or a message to key and cost functions.
+// Call describes a call or a message to key and cost functions, which must not change or
+// keep it.
 type Call struct {
-	Method  string // "/package.Service/Method"
-	Message any    // request of a unary call, or message of a stream; nil when a stream begins, and before a client receives
+	// Method is "/package.Service/Method".
+	Method string
+	// Message is the request of a unary call, or the message of a stream. It is nil
+	// when a stream begins, and before a client receives. It is of the type that the
+	// service's code was generated with: proto.Size of it is a cost by size.
+	Message any
 }
 
 // A KeyFunc returns the key of a call: whose bucket it takes from. If a call has
 // no key, the function returns a *dipwell.FieldError rather than an empty key,
-// because with an empty key all such calls would share a bucket.
+// because with an empty key all such calls would share a bucket; the limiter refuses an
+// empty key as an error as well. A key has 1 to 512 bytes of UTF-8 without NUL. A key
+// that clients choose freely limits nobody: they take a new one for each call.
 type KeyFunc func(context.Context, *Call) (string, error)
 
 // Metadata returns a KeyFunc whose key is the value of a metadata key: of the

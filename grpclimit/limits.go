@@ -10,23 +10,36 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Limit is a limit that a call or a message takes from.
+// Limit is a limit that a call or a message takes from. One of Name and Choose is
+// required.
 type Limit struct {
-	Name string                                      // name of a limit that the Limiter has
-	Key  KeyFunc                                     // returns the key; default: the limit's shared bucket
-	Cost func(context.Context, *Call) (int64, error) // returns the cost in tokens; default: 1
+	// Name is the name of a limit that the Limiter has; New and NewClient return an
+	// error otherwise.
+	Name string
+
+	// Key returns the key: whose bucket the call takes from. If it returns an error, the
+	// call is not decided. A limit with a Parent needs a path: see dipwell.Key. Default:
+	// the limit's shared bucket, one for all clients.
+	Key KeyFunc
+
+	// Cost returns the cost in tokens, from 0 to 2^53-1, for instance by the size of
+	// Call.Message. A cost that the limit can never grant is refused without RetryInfo.
+	// Default: 1.
+	Cost func(context.Context, *Call) (int64, error)
 
 	// Choose returns the name of the limit, in place of Name, or "" if the call
 	// takes from none. A limit that the Limiter does not have is an error of the
-	// call.
+	// call, of status INTERNAL. The name must not be the client's text.
 	Choose func(context.Context, *Call) string
 
 	// Plan returns the plan of the limit that decides, unless the key has an
 	// override, or "" for the limit itself. It must not be the client who says
-	// which. A plan that the limit does not have is an error of the call.
+	// which. A plan that the limit does not have is an error of the call, of status
+	// INTERNAL. Default: the limit itself.
 	Plan func(context.Context, *Call) string
 
-	// Floor is how many tokens must stay free for others, as for work of low priority.
+	// Floor is how many tokens must stay free for others after the call, as for work of
+	// low priority. If it is not below the burst, every call is refused. Default: 0.
 	Floor int64
 }
 

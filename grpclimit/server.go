@@ -14,43 +14,57 @@ import (
 )
 
 // Config configures a Server. At least one of Limits, Received and Sent is
-// required.
+// required. Its functions are called by many goroutines at once.
 type Config struct {
-	// Limits are taken when a call begins, at one instant, all or nothing. At
-	// most 16.
+	// Limits are taken when a call begins, at one instant, all or nothing: a call that
+	// one of them refuses takes from none. At most 16, with the parents of the limits.
+	// A stream has no message yet when it begins, so that Call.Message is nil.
 	Limits []Limit
 
-	// Received are taken for each message that a stream receives, and Sent for
-	// each message that it sends. At most 16 each. Default: none.
+	// Received are taken for each message that a stream receives, after it was read,
+	// and Sent for each message that it sends, before it is sent. At most 16 each. They
+	// cannot be concurrency limits. Unary calls do not take from them. Default: none.
 	Received, Sent []Limit
 
 	// Slow makes the messages of a stream wait for their tokens, until the
-	// call's deadline; flow control then slows the client down. By default a
-	// refused message ends the stream.
+	// call's deadline; flow control then slows the client down. Without a deadline a
+	// message waits for as long as it takes. By default a refused message ends the
+	// stream: RecvMsg and SendMsg return the refusal from then on, and the call has
+	// its status, whatever the handler returns.
 	Slow bool
 
 	// TTL is how long what a call holds of a concurrency limit stays taken if the
-	// program dies; while the handler runs, the hold is extended. Default: 1
-	// minute, and at most the TTL of each limit.
+	// program dies; while the handler runs, the hold is extended. It is not how long a
+	// call may take. Too short a TTL loses holds when the store is away for that long;
+	// too long a one keeps slots taken after a crash. Default: 1 minute, and at most
+	// the TTL of each limit.
 	TTL time.Duration
 
 	// Headers selects the metadata that announces decisions: httplimit's header
-	// fields with lower-case names. Default: httplimit.IETF.
+	// fields with lower-case names. It is in the header of each call that was decided,
+	// and of a refused one also in the trailer, because clients may not see the header
+	// of a failed call. Of messages only a refusal is announced, in the trailer.
+	// Default: httplimit.IETF.
 	Headers httplimit.Headers
 
 	// Skip reports whether a method, "/package.Service/Method", is not limited,
-	// as health checks should not be. Default: every method is limited.
+	// as health checks should not be. Its messages are not limited either. Default:
+	// every method is limited.
 	Skip func(method string) bool
 
-	// Refused returns the error of a refused call. The metadata is already set.
-	// Default: Refuse.
+	// Refused returns the error of a refused call. The metadata is already set. If it
+	// returns nil, the call goes on although it took nothing. Default: Refuse.
 	Refused func(context.Context, *dipwell.Decision) error
 
-	// Failed returns the error of a call that could not be decided. Default: Fail.
+	// Failed returns the error of a call that could not be decided: its key or cost
+	// function failed, or the store did not answer and a limit fails closed. If it
+	// returns nil, the call goes on. Default: Fail.
 	Failed func(context.Context, error) error
 
 	// Observe, if set, is called after every call of the limiter with its
-	// result and duration, for metrics. It must not keep d.
+	// result and duration, for metrics. It must not keep d. With Slow the duration
+	// includes the wait for tokens. Calls whose key or cost function fails are not
+	// observed.
 	Observe func(d *dipwell.Decision, err error, took time.Duration)
 }
 
