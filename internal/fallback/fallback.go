@@ -158,7 +158,8 @@ func (s *Store) remember(g *store.Group, sent int64) {
 		if op.Def.Algorithm == store.Concurrency { // its rows mean nothing without the holds
 			continue
 		}
-		if op.Def.Mode <= store.Shadow {
+		// The rate of an adaptive limit may be another one in the store, and so the time.
+		if op.Def.Mode <= store.Shadow && op.Def.Rule.Pace == nil {
 			s.learnOffset(algebra.DecidedAt(op), sent, s.clock())
 		}
 		number, ok := s.numberOf(op)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/adaptive"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -333,6 +334,26 @@ func TestStoreClockSteps(t *testing.T) {
 		if got, want := b.s.now(), b.clock.Load()+step.Microseconds(); got != want {
 			t.Errorf("after a step by %v: %d, want %d", step, got, want)
 		}
+	}
+}
+
+// TestStaleRate checks that answers of an adaptive limit, whose rate the store knows
+// better than this process, do not move the store's clock.
+func TestStaleRate(t *testing.T) {
+	b := begin(t)
+	up := store.Limit{Name: "up", Rate: 60, Period: time.Hour, Burst: 60, OnStoreError: store.FailLocal,
+		Adaptive: store.Adaptive{Floor: 60, Ceiling: 600, Latency: time.Second}}
+	d, err := b.l.Define(t.Context(), up, store.OwnerCode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.take("local", "k", 1)
+	b.inner.after = func() { // the process had heard of a higher rate
+		d.Rule.Pace.Set(adaptive.State{History: adaptive.NewHistory(d.Rule.Pace.Config().Floor, adaptive.Full, 0)})
+	}
+	b.take("up", "k", 60)
+	if got, want := b.s.now(), b.clock.Load(); got != want {
+		t.Errorf("the store's clock is %v ahead", time.Duration(got-want)*time.Microsecond)
 	}
 }
 
