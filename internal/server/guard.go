@@ -96,18 +96,26 @@ func (a *api) page(w http.ResponseWriter, r *http.Request) {
 // mayAdmin reports whether a request may make an admin call. If not, it has
 // answered the request.
 func (a *api) mayAdmin(w http.ResponseWriter, r *http.Request) bool {
-	switch token := a.live.Load().token; {
+	switch {
+	case a.isAdmin(r):
+		return true
 	case a.site.NoAdmin:
 		httplimit.Problem(w, http.StatusForbidden, "", "admin calls are on another listener")
-	case token != nil && !bearer(r.Header["Authorization"], token):
+	case a.live.Load().token != nil:
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		httplimit.Problem(w, http.StatusUnauthorized, "Authorization", "admin calls need Authorization: Bearer and the admin token")
-	case token == nil && !a.site.Loopback:
-		httplimit.Problem(w, http.StatusForbidden, "", "without an admin token, admin calls are answered on a loopback listener only")
 	default:
-		return true
+		httplimit.Problem(w, http.StatusForbidden, "", "without an admin token, admin calls are answered on a loopback listener only")
 	}
 	return false
+}
+
+// isAdmin reports whether mayAdmin would allow a request.
+func (a *api) isAdmin(r *http.Request) bool {
+	if token := a.live.Load().token; token != nil {
+		return !a.site.NoAdmin && bearer(r.Header["Authorization"], token)
+	}
+	return !a.site.NoAdmin && a.site.Loopback
 }
 
 // bearer reports whether the only value of Authorization is Bearer, in any case,

@@ -123,6 +123,9 @@ func (a *api) liveEvents(w http.ResponseWriter, r *http.Request) {
 		case <-a.stopped.Done():
 			return
 		case e := <-events:
+			if !a.isAdmin(r) { // the token has changed
+				return
+			}
 			_ = out.SetWriteDeadline(time.Now().Add(liveWrite))
 			if _, err := w.Write(e); err != nil || out.Flush() != nil {
 				return

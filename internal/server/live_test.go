@@ -199,6 +199,25 @@ func TestRefill(t *testing.T) {
 	w.want(w.do("GET", "/v1/limits/window/keys?key=k", ""), 200, `"refill":[[6000000,7],[16000000,12],[26000000,17],[36000000,20]]`)
 }
 
+// A viewer leaves with the first event that it may not see any more.
+func TestLiveTokenChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, server.Config{}, local)
+		ctx, leave := context.WithTimeout(t.Context(), time.Minute)
+		defer leave()
+		next := w.view(ctx)
+		if next() == nil {
+			t.Fatal("no event")
+		}
+		w.server.SetAdminToken("s3cret")
+		if e := next(); e != nil {
+			t.Errorf("without the token: %s", e)
+		}
+		leave()
+		time.Sleep(time.Minute)
+	})
+}
+
 // A viewer that stops reading, and a HEAD, leave: the first after a bounded wait, the
 // second at once.
 func TestLiveStuck(t *testing.T) {
