@@ -23,12 +23,25 @@ import (
 //
 // The zero Adaptive is a fixed rate.
 type Adaptive struct {
-	Floor, Ceiling int64 // tokens per Limit.Period: 1 <= Floor <= Rate <= Ceiling <= 1000 × Floor
+	// Floor and Ceiling bound the rate, in tokens per Limit.Period:
+	// 1 <= Floor <= Rate <= Ceiling <= 1000 × Floor. Neither has a default. At a floor
+	// that lets fewer than 20 calls through in a window the rate may stay there, because
+	// it is judged only by windows with as many; Definition.Warning says so then.
+	Floor, Ceiling int64
 
-	Latency  time.Duration // calls that take longer are slow; default: latency is not judged
-	Quantile float64       // share of the calls that are to be faster, 0.5 to 0.999999; default 0.95
-	Errors   float64       // share of the calls that may fail, 0.000001 to 0.5; default: errors are not judged
-	Window   time.Duration // 100 ms to 1 h; default 1 s
+	// Latency is how long a call may take; those that take longer are slow. It is a whole
+	// number of microseconds, at most 1 h. Default: latency is not judged. One of Latency
+	// and Errors is needed.
+	Latency time.Duration
+	// Quantile is the share of the calls that are to be faster than Latency, 0.5 to
+	// 0.999999, in whole millionths. Default: 0.95.
+	Quantile float64
+	// Errors is the share of the calls that may fail, 0.000001 to 0.5, in whole
+	// millionths. Default: errors are not judged.
+	Errors float64
+	// Window is how long calls are counted before they are judged, 100 ms to 1 h. A
+	// longer one is surer and slower. Default: 1 s.
+	Window time.Duration
 }
 
 // An Observation is what was seen of the calls behind an adaptive limit since the previous

@@ -11,31 +11,51 @@ import (
 // version. Only a change of how calls are counted begins one; a change of Mode or
 // Timeout, for example, does not.
 type Version struct {
-	Number uint32 // from 1
-	Since  int64  // µs on the store's clock
-	Rule   Rule
-	Policy ChangePolicy // how rows of the version before are converted to this one
-	Limit  Limit        // as it was defined; the zero Limit if that is not known: no plan had rows then
+	// Number is from 1, in the lowest 20 bits of State.Version.
+	Number uint32
+	// Since is in µs on the store's clock: rows of the version before are stepped under
+	// its rule up to then.
+	Since int64
+	Rule  Rule
+	// Policy is how rows of the version before are converted to this one.
+	Policy ChangePolicy
+	// Limit is as it was defined; the zero Limit if that is not known: no plan had rows
+	// then.
+	Limit Limit
 }
 
 // A Definition is a limit with its present version, and the older versions that
 // rows may still name; or one of its plans, at its present version. It never
 // changes, so it is safe for concurrent use.
 type Definition struct {
-	Limit          // of a plan: with the settings of the plan, and without Plans
-	Plan    string // name of the plan; "" is the base limit
-	Owner   string // who may change or drop the limit
-	Warning string // a sentence when the limit cannot give all that it names
+	// Limit is as it was defined, defaults left out; Rule has them filled in. Of a plan it
+	// has the settings of the plan, and no Plans.
+	Limit
+	// Plan is the name of the plan; "" is the base limit.
+	Plan string
+	// Owner is who may change or drop the limit, such as OwnerCode.
+	Owner string
+	// Warning is a sentence when the limit cannot give all that it names: its burst is
+	// so small that fractions of tokens are lost. Log it. "" if there is nothing to say.
+	Warning string
 
 	// Overridden is set if keys of the limit may have overrides: the store looks for
 	// one before it makes the row of a key.
 	Overridden bool
 
-	Number uint32 // of the present version; plans and overrides have numbers of their own, and Base().Number is the version
-	Since  int64  // µs on the store's clock
-	Rule   Rule
-	Policy ChangePolicy // how rows of the version before are converted to the present one
-	Past   []Version    // older versions, oldest first; rows of a version before them are full. A plan has none: see Base
+	// Number is what rows name in State.Version. Of a base it is the version, from 1 to
+	// 2^20-1; plans and overrides have numbers of their own, in which the higher bits say
+	// which, and Base().Number is their version.
+	Number uint32
+	// Since is when the present version began, in µs on the store's clock.
+	Since int64
+	Rule  Rule
+	// Policy is how rows of the version before are converted to the present one.
+	Policy ChangePolicy
+	// Past are older versions, oldest first, at most 1024. Rows of a version before them
+	// are full, so a store keeps them all until Registry.Retire. A plan has none: see
+	// Base.
+	Past []Version
 
 	// Paths is set if the keys of the limit are paths, because it has a Parent or is
 	// one: see Registry.CheckKey. A Registry sets it.
@@ -58,7 +78,10 @@ type planSet struct {
 }
 
 // NewDefinition compiles a limit as version 1, without a past. The error is a
-// *FieldError.
+// *FieldError, which names the setting as in configuration files. It checks the limit
+// alone: whether its Parent is there is for Registry.CheckParents. Stores get
+// definitions from a Registry; use NewDefinition to check a limit before it is stored,
+// or to see its Rule.
 func NewDefinition(l Limit) (*Definition, error) {
 	r, warning, err := l.compile()
 	if err != nil {
@@ -68,7 +91,9 @@ func NewDefinition(l Limit) (*Definition, error) {
 }
 
 // RuleFor returns the present rule for a key. It is d.Rule, or if windows are spread
-// by key, a copy in scratch with the origin of the key.
+// by key, a copy in scratch with the origin of the key. The origin is computed from the
+// limit's name, the key and the period, so that all stores and programs agree, and a row
+// that was deleted comes back with the same windows. Op.RuleFor remembers it.
 func (d *Definition) RuleFor(key string, scratch *Rule) *Rule {
 	var phase int64
 	return d.ruleFor(key, &phase, scratch)
@@ -105,7 +130,8 @@ func phaseOf(phase *int64, name, key string) int64 {
 }
 
 // Full reports whether a row is a full bucket at now, in µs, so that a store may
-// delete it. It does not need the key: if windows are spread by key, it may return
+// delete it, under the lock under which it was read. It takes no account of records: a
+// row that has some is for SweepRow. It does not need the key: if windows are spread by key, it may return
 // true up to one window late, but never early. A row that an override decides is
 // never full, so that calls find the override.
 func (d *Definition) Full(s State, now int64) bool {

@@ -17,32 +17,54 @@ const MaxLows = 32
 // Number and Used rise from entry to entry. An entry covers the records from its
 // Number up to the next entry's.
 type Lows struct {
-	Mark    int64 // random, 48 bits; the records of these Lows have the same
-	Next    int64 // number of the next record
-	Entries []Low // at least one, at most MaxLows
+	// Mark is 48 bits that other Lows of the key do not have; the records of these Lows
+	// have the same. A record with another mark is of a row that was full meanwhile:
+	// nothing of it is left to give back.
+	Mark int64
+	// Next is the number of the next record, from 1.
+	Next int64
+	// Entries has at least one and at most MaxLows, in the order of their numbers.
+	Entries []Low
 }
 
 // A Low is the least that was in use since record Number was made, in units.
 type Low struct{ Number, Used int64 }
 
-// A Record says what a reservation or a hold took of a row and may still give back.
+// A Record says what a reservation or a hold took of a row and may still give back. It
+// lies on the row of its key, and a store keeps all of its fields. Op.Record makes it,
+// and Definition.Advance says when it goes.
 type Record struct {
-	Number  int64 // in the Lows of its row, from 1
-	Mark    int64 // of these Lows
-	Units   int64 // still to be given back
-	Slack   int64 // units that will be in use when it is due, without its own; -1 if it does not wait
+	// Number is its number in the Lows of its row, from 1, and Mark that of these Lows.
+	// Of a concurrency limit, whose rows have no Lows, Number is 1 and Mark its own.
+	Number int64
+	Mark   int64
+	// Units are still to be given back, in units of the definition that Version numbers.
+	Units int64
+	// Slack is how many units will be in use when it is due, without its own; -1 if it
+	// does not wait. Giving back earlier records never takes more than that away, so
+	// that whoever waits finds what was promised.
+	Slack   int64
 	Version uint32
-	Due     int64 // µs: when this part is due; until then Slack counts
-	Ends    int64 // µs: when all parts of the call are due, and it cannot be cancelled any more; MaxInt: never
-	Rest    bool  // it was given back, and Units had to be withheld
+	// Due, in µs, is when this part is due; until then Slack counts.
+	Due int64
+	// Ends, in µs, is when all parts of the call are due, and it cannot be cancelled any
+	// more; MaxInt: it lasts until it is given back.
+	Ends int64
+	// Rest says that it was given back, and that Units had to be withheld for somebody
+	// who waits. Each later cancellation of the key tries them again.
+	Rest bool
 
-	Hold    string // id of its hold; "": it is of a reservation
-	Expires int64  // µs since the Unix epoch: when the hold expires
+	// Hold is the id of its hold; "": it is of a reservation. Expires, in µs since the
+	// Unix epoch, is when the hold expires.
+	Hold    string
+	Expires int64
 }
 
 // Record returns a record of what op took, and adds it to the Lows of row, which is
 // the row that Step returned. now is the time of the decision, ends the time at which
-// the whole group is due, both in µs.
+// the whole group is due, both in µs. Call it for each op with Granted > 0 of a group that
+// is Reserved, and store the row and the record together. It is for reservations: the
+// records of holds are made by DecideIn.
 func (op *Op) Record(row *State, id Reservation, now, ends int64) Record {
 	r := op.record(row, id.mark(now), now)
 	r.Ends = ends

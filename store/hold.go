@@ -19,9 +19,18 @@ import (
 type HoldVerb uint8
 
 const (
-	MakeHold   HoldVerb = iota // take tokens, and keep a record of them until they are settled or the hold expires
-	SettleHold                 // give back or charge the difference to the actual cost
-	ExtendHold                 // move the expiry
+	// MakeHold takes tokens, all or nothing, and keeps a record of them until they are
+	// settled or the hold expires. The same call with the same id is answered as
+	// Repeated while the hold lives, and takes nothing.
+	MakeHold HoldVerb = iota
+	// SettleHold gives back or charges the difference to the actual cost, once. To
+	// settle to the same costs again is answered as Repeated; other costs are
+	// ErrHoldConflict. An expired hold can be settled until it is forgotten: it is then
+	// charged what it cost beyond what it kept.
+	SettleHold
+	// ExtendHold moves the expiry to TTL from now, sooner or later than it was. A hold
+	// that has ended is ErrHoldConflict.
+	ExtendHold
 )
 
 // A HoldCall makes a Group one about a hold. To make one, the ops of the group are
@@ -29,14 +38,25 @@ const (
 // for each part of the hold, with its Def, Key, Takes and Cost, with Granted, and with
 // the present state of its row.
 type HoldCall struct {
-	Verb  HoldVerb
-	ID    string  // 1 to 64 bytes of printable ASCII without spaces; MakeHold may set another, by which the hold is settled and extended
-	TTL   int64   // µs from now until it expires; of MakeHold and ExtendHold
-	Costs []int64 // of SettleHold: tokens, one for each take of the hold; nil: as held
+	Verb HoldVerb
+	// ID is 1 to 64 bytes of printable ASCII without spaces: see CheckHoldID. Two holds
+	// of a store have different ids, whatever their limits. MakeHold may set another, by
+	// which the hold is settled and extended.
+	ID string
+	// TTL is the time in µs from now until the hold expires, from 1 ms to Limit.TTL of each
+	// of its limits: see Definition.CheckTTL. It is of MakeHold and ExtendHold.
+	TTL int64
+	// Costs, of SettleHold, are in tokens, 0 to MaxInt, one for each take of the hold in
+	// its order; another number of them is a *FieldError. A cost above what is held is
+	// charged, within Rule.MaxCharge, or else a *FieldError that names the largest one,
+	// and the hold stays. Nil is as held.
+	Costs []int64
 
-	// The store's answer.
-	Expires  int64 // µs since the Unix epoch
-	Repeated bool  // the same call was made before, and nothing was changed now
+	// Expires is set by the store: µs since the Unix epoch, on the store's clock.
+	Expires int64
+	// Repeated is set by the store if the same call was made before, and nothing was
+	// changed now. A program must not run the work of the hold twice.
+	Repeated bool
 }
 
 // Settles reports whether the group settles or extends a hold, so that the store sets
@@ -44,7 +64,8 @@ type HoldCall struct {
 func (g *Group) Settles() bool { return g.Hold != nil && g.Hold.Verb != MakeHold }
 
 var (
-	// ErrUnknownHold: there is no hold with this id, or its record is gone.
+	// ErrUnknownHold: there is no hold with this id, or its record is gone: it stays for
+	// its ttl after the hold has ended, and at least for a minute.
 	ErrUnknownHold = errors.New("unknown hold")
 	// ErrHoldConflict: the hold has ended, was settled to other costs, or was made by another call.
 	ErrHoldConflict = errors.New("the hold has ended, or was made or settled by another call")
@@ -53,13 +74,22 @@ var (
 // A Hold is what a store keeps under the id of a hold, until Forget. The zero Hold
 // means that there is none. It never changes in place.
 type Hold struct {
-	Call    string // of the call that made it; a repeat has the same
-	TTL     int64  // µs, of the call that made it
-	Expires int64  // µs since the Unix epoch
-	Forget  int64  // µs: the store may delete it from then on; until then settling again is answered
+	// Call is a digest of the call that made it; a repeat has the same.
+	Call string
+	// TTL is that of the call that made it, in µs. Extending the hold does not change it.
+	TTL int64
+	// Expires is in µs since the Unix epoch. From then on its parts are given back by
+	// calls that need the tokens, and by the sweep.
+	Expires int64
+	// Forget, in µs, is when the store may delete it; until then settling again is
+	// answered.
+	Forget int64
+	// Settled and Costs say what it was settled to: tokens, one for each part.
 	Settled bool
-	Costs   []int64 // what it was settled to: tokens, one for each part
-	Parts   []HoldPart
+	Costs   []int64
+	// Parts are in the order of the ops that made it. A part whose limit was dropped
+	// stays, and is left out of answers.
+	Parts []HoldPart
 }
 
 // A HoldPart is what a hold took of one key. Its Record is on the row of the key, and
@@ -78,8 +108,10 @@ type HoldPart struct {
 // An Overrider keeps overrides. Of the limits it uses the base definitions.
 type Overrider interface {
 	// SetOverride sets the override of a key from now on, in place of the present
-	// one, and returns it with its ID and Version. The error is a *FieldError as
-	// Definition.CheckOverride returns it, or wraps ErrStore or ErrUnknownLimit.
+	// one, and returns it with its ID and Version. The row of the key is converted in
+	// the same step, so that the next call of anyone is decided by it. The error is a
+	// *FieldError as Definition.CheckOverride returns it, or wraps ErrStore or
+	// ErrUnknownLimit.
 	SetOverride(ctx context.Context, d *Definition, o Override) (Override, error)
 	// EndOverride ends the override of a key. ended is false if it had none.
 	EndOverride(ctx context.Context, d *Definition, key string) (ended bool, err error)
@@ -93,9 +125,13 @@ type Overrider interface {
 // has one for each, with the same ID and Expires. Tokens are counted under the present
 // definition of the limit, rounded down.
 type KeyHold struct {
-	ID      string
-	Tokens  int64
-	Expires int64 // µs since the Unix epoch
+	// ID is that by which the hold is settled and extended.
+	ID string
+	// Tokens is how many of the key's tokens the hold took; it may be fewer than its
+	// cost where a change of the limit rounded them down.
+	Tokens int64
+	// Expires is in µs since the Unix epoch, on the store's clock.
+	Expires int64
 }
 
 // KeyHolds returns the live holds of a key at now, in µs, from the row of the key and

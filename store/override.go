@@ -10,16 +10,32 @@ import (
 
 // An Override decides the calls of one key of a limit, in place of the base and of
 // the plan that callers name, until a time on the store's clock.
+//
+// It is what support and operations set: a customer's higher rate for an hour, a ban until
+// tomorrow. It holds from the next call of anyone on, and ends at Until, to the microsecond,
+// without a call. What was used stays used: at its begin and at its end the row is converted
+// to the same number of tokens. Only the limit that it names is overridden, not its
+// parents. A Reset of the key leaves it.
 type Override struct {
-	Key  string // "" is the limit's shared bucket
-	Plan string // a plan of the limit; or the settings below, of which the zero value is the base's
+	// Key is at most MaxKey bytes; "" is the limit's shared bucket.
+	Key string
+	// Plan is a plan of the limit, also one that is OverrideOnly. It is given in place of
+	// the numbers below; with both, or neither, CheckOverride returns an error. If a
+	// later definition of the limit has no such plan, the base decides.
+	Plan string
 
+	// Rate, Period and Burst are as in Limit; the zero value of each is the base's
+	// setting, and NoBurst is a burst of 0. They must compile with the other settings of
+	// the limit; windows and intervals keep their Period.
 	Rate   int64
 	Period time.Duration
-	Burst  int64 // NoBurst is 0
+	Burst  int64
 
-	Until int64  // µs since the Unix epoch: from then on it decides nothing; 0: it has no end
-	Note  string // at most 1024 bytes of UTF-8
+	// Until is in µs since the Unix epoch on the store's clock: from then on the override
+	// decides nothing. It must be in the future. 0: it has no end.
+	Until int64
+	// Note says why, for people: at most 1024 bytes of UTF-8.
+	Note string
 
 	// ID and Version are set by the store. Rows that the override decides have a
 	// number made of ID. Version is the limit's version that their rule is of.

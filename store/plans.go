@@ -22,14 +22,24 @@ const (
 // the base limit, as it is written there. A key has a plan by an override, or for a
 // call by the caller.
 type Plan struct {
-	Name    string        // 1 to 64 letters, digits and the characters _ . -
-	Rate    int64         // tokens given back each Period
-	Period  time.Duration // of buckets only; windows and intervals keep that of the base
-	Burst   int64         // NoBurst is 0
-	MaxDebt int64         // NoDebt is 0; UnlimitedDebt
-	Mode    Mode          // Shadow, Unlimited, Blocked, or Enforced; 0: as the base
+	// Name is 1 to 64 letters, digits and the characters _ . -
+	Name string
+	// Rate is how many tokens come back each Period.
+	Rate int64
+	// Period is of buckets only; windows and intervals keep that of the base.
+	Period time.Duration
+	// Burst is as in Limit; NoBurst is 0. If both the plan and the base leave it out, it
+	// is the Rate of the plan. A plan of a bucket counts in the ticks of the base: a
+	// burst that does not fit there is an error that names the largest that does.
+	Burst int64
+	// MaxDebt is as in Limit; NoDebt is 0.
+	MaxDebt int64
+	// Mode is Shadow, Unlimited, Blocked, or Enforced; 0: as the base. Unlimited and
+	// Blocked leave the row to the base, so that they have no numbers beside them.
+	Mode Mode
 
 	// OverrideOnly is set if callers may not name the plan: only an override gives it.
+	// So a plan such as blocked can be there for support alone.
 	OverrideOnly bool
 }
 
@@ -42,6 +52,11 @@ type Plans struct {
 // NewPlans returns a list of plans, sorted by name. NewDefinition checks them: at most
 // 100, each with a name of its own, and with settings that compile with those of the
 // limit.
+//
+//	store.Limit{Name: "api", Rate: 60, Period: time.Minute, Plans: store.NewPlans(
+//		store.Plan{Name: "pro", Rate: 600},
+//		store.Plan{Name: "staff", Mode: store.Unlimited},
+//	)}
 func NewPlans(plans ...Plan) Plans {
 	sorted := slices.SortedStableFunc(slices.Values(plans), func(a, b Plan) int { return strings.Compare(a.Name, b.Name) })
 	var b strings.Builder

@@ -77,7 +77,8 @@ func sameString(a, b string) bool {
 }
 
 // Missing returns the error for a name that Lookup did not find: an
-// ErrUnknownLimit with the name, or why the limit could not be read.
+// ErrUnknownLimit with the name, or why the limit could not be read. Return it rather
+// than ErrUnknownLimit, so that a store whose limits are not loaded yet says so.
 func (r *Registry) Missing(name string) error {
 	if r.Unreadable != nil {
 		if err := r.Unreadable(name); err != nil {
@@ -103,6 +104,11 @@ func (r *Registry) All() []*Definition {
 // by is the owner of the limit, such as OwnerCode. The error is a *FieldError if l
 // is invalid or its Parent is (see CheckParents), and wraps ErrOwner if the limit has
 // another owner.
+//
+// A limit that is as it was, from the same owner, changes nothing. A version that begins
+// does so at now, or if the clock has stepped back, when the one before began. A limit
+// that is defined again after Drop goes on with the next number, so that no old row can be
+// taken for one of it. It has at most 2^20-1 versions.
 func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 	d, err := NewDefinition(l)
 	if err != nil {

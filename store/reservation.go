@@ -6,7 +6,8 @@ import (
 
 // A Reservation identifies tokens that were taken ahead of time. Its text is a UUID. Who
 // knows it may cancel it, so it must be hard to guess: Limiter makes random ones. The
-// zero Reservation is none.
+// zero Reservation is none. It is comparable, and may be kept and sent to another program,
+// which can cancel it on the same store until it is due.
 type Reservation [16]byte
 
 // String writes the reservation as a UUID.

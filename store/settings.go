@@ -14,9 +14,14 @@ import (
 
 // A Setting is one field of a Limit as text and as a column.
 type Setting struct {
-	Name   string             // in Limit.Set and configuration files
-	Column string             // in tables that keep a field a column
-	Field  func(l *Limit) any // a pointer to the field
+	// Name is that in Limit.Set, in configuration files and in a FieldError: "max_debt".
+	Name string
+	// Column is that in tables that keep a field a column. It differs from Name where it
+	// names the unit: timeout_us.
+	Column string
+	// Field returns a pointer to the field of l, to scan a column into or to write one
+	// from. Its type is that of the field: *int64, *time.Duration, *Mode and so on.
+	Field func(l *Limit) any
 
 	always bool // it has no default: Explicit lists it whatever its value is
 	counts bool // a rule is compiled from it; limits that spell it differently may count alike
@@ -52,7 +57,10 @@ var settings = []Setting{
 	setting("adaptive", func(l *Limit) *Adaptive { return &l.Adaptive }, parseAdaptive, Adaptive.String),
 }
 
-// Settings returns all fields of a Limit, for stores that keep a field a column.
+// Settings returns all fields of a Limit, for stores that keep a field a column, in the
+// order of the documentation. A later version of this package may have more: a store that
+// reads a limit with a setting that it does not know must not use the limit, since it
+// would count it differently; see Registry.Unreadable.
 func Settings() []Setting { return slices.Clone(settings) }
 
 func setting[T comparable](name string, at func(*Limit) *T, parse func(string) (T, error), text func(T) string) Setting {
@@ -77,7 +85,11 @@ func column(name string, s Setting) Setting { s.Column = name; return s }
 
 // Set changes one setting, spelled as in a configuration file: l.Set("burst", "20"). It
 // checks the value alone; NewDefinition checks the whole limit. The error is a
-// *FieldError that names it; an unknown one comes with the nearest known name.
+// *FieldError that names it; an unknown one comes with the nearest known name. After an
+// error the limit is as it was.
+//
+//	l := store.Limit{Name: "login"}
+//	err := errors.Join(l.Set("rate", "5"), l.Set("per", "1m"), l.Set("max_debt", "unlimited"))
 func (l *Limit) Set(setting, value string) error {
 	var names []string
 	for i := range settings {

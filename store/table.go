@@ -6,31 +6,42 @@ import (
 	"github.com/dipwell/dipwell/internal/number"
 )
 
-// A Table has the rows, reservations, overrides and holds of a store that reads a row, decides in
-// Go, and writes the row back. The store calls DecideIn and SweepRow within one
-// transaction, or under one lock. If they return an error, the store must undo
-// what they have written.
+// A Table has the rows, reservations, overrides and holds of a store that reads a row,
+// decides in Go, and writes the row back. The store calls DecideIn, SweepRow and
+// Definition.SetOverrideIn within one transaction, or under one lock. If they return an
+// error, the store must undo what they have written. A Table is used by one goroutine at
+// a time, and reads what it has written in the same transaction.
+//
+// The limit of a row is its name; a key is as in Op, "" for the shared bucket. An error of
+// a method ends the call, which returns it as it is: wrap ErrStore, or the class that
+// fits.
 //
 // A store with statements or a layout of its own calls Group.Decide, Op.Record,
 // Definition.Advance and Definition.GiveBack itself, as DecideIn does.
 type Table interface {
 	// Row returns the row of a key and its records, in the order in which SetRow
-	// got them. DecideIn does not change them in place, but may append to them. It returns the zero State if there is no row. In both cases it sets
-	// the Override of the State to the one that SetOverride got for the key.
+	// got them. DecideIn does not change them in place, but may append to them. It
+	// returns the zero State if there is no row. In both cases it sets the Override of
+	// the State to the one that SetOverride got for the key. From Row on until the
+	// transaction ends nobody else may change the row.
 	Row(limit, key string) (State, []Record, error)
 
-	// SetRow stores a row and all its records, but not its Override. If the State
-	// is zero and there are no records, it deletes the key.
+	// SetRow stores a row and all its records, but not its Override: they replace what
+	// was there. If the State is zero and there are no records, it deletes the key.
+	// A concurrency limit has records under a row without Lows. A store that is full
+	// returns an error that wraps ErrFull for a new key.
 	SetRow(limit, key string, row State, records []Record) error
 
 	// Pending returns a reservation, or the zero Pending if there is none.
 	Pending(id Reservation) (Pending, error)
 
 	// SetPending stores a reservation, or deletes it if h is zero. The table may
-	// delete it at any time from h.Due on.
+	// delete it at any time from h.Due on, when it can no longer be cancelled.
 	SetPending(id Reservation, h Pending) error
 
-	// SetOverride stores the override of a key, or deletes it if o is nil.
+	// SetOverride stores the override of a key, or deletes it if o is nil. It must keep
+	// one that has ended until DecideIn or SweepRow deletes it, because the row has to be
+	// converted as of its end. It stores ID and Version too.
 	SetOverride(limit, key string, o *Override) error
 
 	// Hold returns what SetHold stored under an id, or the zero Hold if there is nothing.
@@ -41,16 +52,23 @@ type Table interface {
 	SetHold(id string, h Hold) error
 }
 
-// Pending is a reservation that is not yet due.
+// Pending is a reservation that is not yet due. The zero Pending means that there is
+// none.
 type Pending struct {
-	Due   int64 // µs on the store's clock; the reservation can be cancelled before
+	// Due is the time in µs on the store's clock at which the last part is due; the
+	// reservation can be cancelled before.
+	Due int64
+	// Parts has one for each key that tokens were taken of: also of those that had them
+	// free, since a cancellation gives back all.
 	Parts []PendingPart
 }
 
 // PendingPart identifies the record of one key that a reservation took tokens of.
 type PendingPart struct {
-	Limit, Key   string
-	Number, Mark int64 // of the Record
+	Limit, Key string
+	// Number and Mark are those of the Record on the row. If the row has no such record,
+	// because the key was reset, the reservation cannot be cancelled.
+	Number, Mark int64
 }
 
 func (p *PendingPart) names(r Record) bool {
@@ -70,6 +88,8 @@ func (p *PendingPart) names(r Record) bool {
 // cancelled, or wraps ErrUnknownLimit if a limit was dropped meanwhile, or is
 // ErrStaleDefinition if a row is of a later version than limits has. In that case
 // another process has changed the limit, and the store must read its limits again.
+// About a hold it is also ErrUnknownHold, ErrHoldConflict or a *FieldError. The store
+// sets Err to it, and undoes what the table has written.
 func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 	if g.Cancel {
 		return g.cancelIn(t, limits, now)
@@ -300,10 +320,12 @@ func (d *Definition) convertRecords(rs []Record, o *Override, now int64) {
 }
 
 // SetOverrideIn sets the override of a key of limit d at the time now, in µs, or ends
-// it if o is nil. Ending one that is not there changes nothing. It converts the row of the key in the same step, and stores what
-// changes in the table, as DecideIn does. It returns the override with its ID and
-// Version. The error is one of the table's, a *FieldError as CheckOverride returns it,
-// or ErrStaleDefinition.
+// it if o is nil. Ending one that is not there changes nothing, and returns nil. It
+// converts the row of the key in the same step, and stores what changes in the table, as
+// DecideIn does: the store runs it in a transaction, and undoes what the table has
+// written after an error. It returns the override with its ID and Version; o is not
+// changed, and its Key is key, whatever it says. The error is one of the table's, a
+// *FieldError as CheckOverride returns it, or ErrStaleDefinition.
 func (d *Definition) SetOverrideIn(t Table, key string, o *Override, now int64) (*Override, error) {
 	base := d.Base()
 	if o != nil {
