@@ -3,6 +3,7 @@ package dipwell_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -105,14 +106,15 @@ func TestCallSites(t *testing.T) {
 		t.Fatal(err)
 	}
 	site := store.Limit{Name: "api", Rate: 1, Period: time.Hour}
-	for range 2 {
+	for range 2 { // each has a row that names it
 		for burst := int64(11); burst < 11+256; burst++ {
+			key := fmt.Sprint("k", burst)
 			site.Burst, site.MaxDebt = burst, 0
-			if d, err := l.TakeWith(t.Context(), site, "k", 0); err != nil || d.Capacity != burst || d.Plan != "" {
+			if d, err := l.TakeWith(t.Context(), site, key, 1); err != nil || d.Capacity != burst || d.Plan != "" {
 				t.Fatalf("a burst of %d: %+v, %v", burst, d, err)
 			}
 			site.MaxDebt = burst // the default
-			if d, err := l.TakeWith(t.Context(), site, "k", 0); err != nil || d.Capacity != burst {
+			if d, err := l.TakeWith(t.Context(), site, key, 1); err != nil || d.Capacity != burst {
 				t.Fatalf("a burst of %d: %+v, %v", burst, d, err)
 			}
 		}
