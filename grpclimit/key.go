@@ -31,7 +31,9 @@ type KeyFunc func(context.Context, *Call) (string, error)
 
 // Metadata returns a KeyFunc whose key is the value of a metadata key: of the
 // incoming metadata on a server, of the outgoing metadata on a client. A value
-// that is missing, empty or repeated is an error.
+// that is missing, empty or repeated is an error. In a server's handler that calls
+// another server, the incoming metadata of its own call is used, if it has the key. Use
+// a key that an earlier interceptor or a proxy has checked.
 func Metadata(name string) KeyFunc {
 	return func(ctx context.Context, _ *Call) (string, error) {
 		values := metadata.ValueFromIncomingContext(ctx, name)

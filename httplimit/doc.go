@@ -6,6 +6,18 @@
 // and a problem document (RFC 9457). Whose bucket a request takes from is told
 // by a [KeyFunc] such as [ClientIP] or [Header].
 //
+//	limit, err := httplimit.New(limiter, httplimit.Config{
+//		Limits: []httplimit.Limit{{Name: "api", Key: httplimit.ClientIP()}},
+//	})
+//	if err != nil {
+//		log.Fatal(err)
+//	}
+//	http.Handle("/", limit(handler))
+//
+// If the store does not answer, a request gets status 503, unless its limit has
+// OnStoreError FailOpen or FailLocal. A Timeout of the limit bounds how long a request
+// waits for the store.
+//
 // The parts are there for handlers that call the limiter themselves:
 // [Headers.Set], [RetryAfter], [Refuse], [Fail] and [Problem].
 package httplimit

@@ -7,39 +7,78 @@ import (
 
 // Condition is the state of a server and of the schema, as found by Inspect.
 type Condition struct {
-	Server   string // version() of the server
-	Engine   string // PostgreSQL, YugabyteDB, CockroachDB, Citus or Portable, as in MigrateOptions
-	Portable bool   // the tables are those for distributed engines
-	Schema   int    // version of the schema, 0 if there is none; this program needs SchemaVersion
-	ReadOnly bool   // a standby, or default_transaction_read_only is on
-	Hidden   bool   // User may not read the schema: Schema is 0 and nothing is known about tables and rows
-	Callable bool   // Hidden is true, but User may call the functions
+	// Server is version() of the server.
+	Server string
+	// Engine is PostgreSQL, YugabyteDB, CockroachDB, Citus or Portable, as in
+	// MigrateOptions.
+	Engine string
+	// Portable says that the tables are those for distributed engines: the SQL functions
+	// are not there.
+	Portable bool
+	// Schema is the version of the schema, 0 if there is none; New needs SchemaVersion.
+	Schema int
+	// ReadOnly is set on a standby, or if default_transaction_read_only is on: no call
+	// can be charged.
+	ReadOnly bool
+	// Hidden is set if User may not read the schema: Schema is 0 and nothing is known
+	// about tables and rows.
+	Hidden bool
+	// Callable is set if Hidden is, but User may call the functions: SQL callers work,
+	// and a Store does not.
+	Callable bool
 	User     string
-	Super    bool // User is a superuser
+	// Super is set if User is a superuser, which a program that takes tokens need not be.
+	Super bool
 
-	ClockAhead, ClockError time.Duration // server's clock minus this machine's, and the largest possible error of that
+	// ClockAhead is the server's clock minus this machine's, and ClockError the largest
+	// possible error of that: half of the shortest round trip. The difference changes no
+	// decision, because the server's clock makes all of them.
+	ClockAhead, ClockError time.Duration
 
 	// The fields below are set only if the server is PostgreSQL, with
 	// the tables of any engine. On Citus they
 	// describe the coordinator, and its statistics do not include the rows on
 	// the workers.
 
+	// Fsync, FullPages and Autovacuum are the settings fsync, full_page_writes and
+	// autovacuum of the server. Without the first two a crash may damage the tables;
+	// without the third dead rows stay.
 	Fsync, FullPages, Autovacuum bool
-	SyncCommit                   string // synchronous_commit in the user's sessions
-	Unlogged                     bool   // the tables are empty after a crash of the server
-	MissingRoles                 []string
-	SweepJob                     string // pg_cron's job that deletes full rows: planned, missing, hidden (User may not read the jobs), or empty (pg_cron is not installed)
-	Updates, HotUpdates          int64  // of buckets, since the statistics were reset; HOT updates change no index
-	LiveRows, DeadRows           int64
-	LastVacuum                   time.Time     // zero: never
-	Swept                        time.Time     // start of the last complete pass of a sweep; zero: never, or not visible to User
-	OldestTransaction            time.Duration // age of the oldest open transaction, which keeps dead rows from being removed
-	Connections, MaxConnections  int
+	// SyncCommit is synchronous_commit in the user's sessions. Unless it is off, what was
+	// answered is not lost in a crash of the server, if the tables are logged.
+	SyncCommit string
+	// Unlogged says that the tables of buckets are empty after a crash of the server: see
+	// MigrateOptions.Tables.
+	Unlogged bool
+	// MissingRoles are those of dipwell_app, dipwell_service and dipwell_admin that the
+	// server does not have.
+	MissingRoles []string
+	// SweepJob is pg_cron's job that deletes full rows: planned, missing, hidden (User
+	// may not read the jobs), or empty (pg_cron is not installed in this database).
+	SweepJob string
+	// Updates and HotUpdates are of buckets, since the statistics were reset. HOT updates
+	// change no index: nearly all should be of this kind.
+	Updates, HotUpdates int64
+	// LiveRows and DeadRows are the server's estimates for buckets.
+	LiveRows, DeadRows int64
+	// LastVacuum is when buckets were last vacuumed, by hand or by autovacuum; zero:
+	// never.
+	LastVacuum time.Time
+	// Swept is the start of the last complete pass of a sweep; zero: never, or not
+	// visible to User.
+	Swept time.Time
+	// OldestTransaction is the age of the oldest open transaction of a client, which
+	// keeps dead rows from being removed.
+	OldestTransaction time.Duration
+	// Connections are those of clients that are open, of at most MaxConnections.
+	Connections, MaxConnections int
 }
 
 // Inspect reads the state of a database and changes nothing. It also works
-// without the schema. An error means that the database could not be read; a
-// missing schema or privilege is reported in the Condition.
+// without the schema, and with another version of it. An error means that the database
+// could not be read; a missing schema or privilege is reported in the Condition. It
+// reads the server's clock several times, so that it takes some round trips: it is for
+// operators, not for each call.
 func Inspect(ctx context.Context, db DB) (*Condition, error) {
 	c := &Condition{}
 	if err := db.QueryRow(ctx, "select version(), current_user::text, current_setting('transaction_read_only') = 'on'").Scan(&c.Server, &c.User, &c.ReadOnly); err != nil {

@@ -130,8 +130,8 @@ func phaseOf(phase *int64, name, key string) int64 {
 }
 
 // Full reports whether a row is a full bucket at now, in µs, so that a store may
-// delete it, under the lock under which it was read. It takes no account of records: a
-// row that has some is for SweepRow. It does not need the key: if windows are spread by key, it may return
+// delete it, under the lock under which it was read. It takes no account of holds that
+// have expired: SweepRow gives those back first. It does not need the key: if windows are spread by key, it may return
 // true up to one window late, but never early. A row that an override decides is
 // never full, so that calls find the override.
 func (d *Definition) Full(s State, now int64) bool {

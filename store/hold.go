@@ -211,8 +211,10 @@ func holdMark(id string, now int64) int64 {
 }
 
 // CheckVerb checks that a verb, or with hold the making of a hold, is possible on the
-// limit: a concurrency limit has Check, Reset and holds alone, and a leaky bucket has no
-// holds. The error is a *FieldError of the field "limit".
+// limit: a concurrency limit has Check, Reset and holds alone, a leaky bucket has no
+// holds, and a limit with shards has neither holds nor reservations. The error is a
+// *FieldError of the field "limit". DecideIn calls it, because the limit may have another
+// algorithm since the caller has checked it.
 func (d *Definition) CheckVerb(v Verb, hold bool) error {
 	switch {
 	case hold && d.Rule.Leaky:
@@ -246,7 +248,9 @@ func (c *HoldCall) check(ops []Op) error {
 }
 
 // CheckHoldID checks the id of a hold: 1 to 64 bytes of printable ASCII without spaces.
-// The error is a *FieldError of the field "id".
+// The error is a *FieldError of the field "id". Whoever knows an id can settle the hold,
+// so an id that others must not guess is random; one that is derived from the work, such
+// as a job's number, makes a repeated call the same hold.
 func CheckHoldID(id string) error {
 	switch {
 	case id == "":

@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// Lanes are several ways to one state: stores that decide on the same rows, each
-// over a connection of its own. Package stack sends calls that wait for a lane
-// together in its next batch, so that a connection has one batch in flight.
+// Lanes are several ways to one state, as Abilities.Lanes opens them: stores that decide
+// on the same rows, each over a connection of its own. Package stack sends calls that
+// wait for a lane together in its next batch, so that a connection has one batch in
+// flight.
 type Lanes struct {
 	// Stores are the lanes. A batch must be safe beside batches of the other lanes:
 	// a store that locks rows locks those of a batch in one order.

@@ -7,7 +7,9 @@ import (
 )
 
 // OwnerCode is the owner of limits that a program defines through the library.
-// Only the owner of a limit may change or drop it; see Registry.Define.
+// Only the owner of a limit may change or drop it; see Registry.Define. A configuration
+// file takes over a limit of this owner that it names: from then on a change by a
+// program is ErrOwner.
 const OwnerCode = owner.Code
 
 // checkOwner returns an error unless by may change a limit that was defined by

@@ -67,7 +67,8 @@ func badParent(l *Limit, format string, args ...any) error {
 }
 
 // CheckDrop returns a *FieldError if a limit cannot be dropped because it is the
-// Parent of another.
+// Parent of another. Drop calls it; a store that keeps limits elsewhere calls it before
+// it deletes one.
 func (r *Registry) CheckDrop(name string) error {
 	if r.Partial {
 		return nil
@@ -81,7 +82,9 @@ func (r *Registry) CheckDrop(name string) error {
 }
 
 // CheckKey checks the key of a limit whose keys are paths: that it has as many parts as
-// the limit above all its parents says, and one more for each level. key is as in Op.
+// the limit above all its parents says, and one more for each level. None of them may be
+// empty: with parts 0 above, "acme" is a key of the limit below it and "acme/ann" one of
+// the limit below that. Call it if Definition.Paths is set. key is as in Op.
 // The error is a *FieldError, or wraps ErrUnknownLimit if a parent is gone.
 func (r *Registry) CheckKey(d *Definition, key string) error {
 	top, parts := d, 0

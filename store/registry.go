@@ -59,7 +59,9 @@ func cacheSlot(name string) uint {
 }
 
 // Lookup returns the present definition of a limit, or nil if there is none. It is the
-// base definition; Definition.WithPlan has those of its plans. It takes no lock.
+// base definition; Definition.WithPlan has those of its plans. It takes no lock. A
+// definition never changes, so a caller may keep it, but a change of the limit is in
+// another one: look up again for each call.
 func (r *Registry) Lookup(name string) *Definition {
 	s := r.current.Load()
 	if s == nil || name == "" {
@@ -152,7 +154,8 @@ func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 
 // Drop removes a limit of the owner by. Its keys are full if a limit of this name
 // is defined again. The error wraps ErrUnknownLimit or ErrOwner, or is that of
-// CheckDrop.
+// CheckDrop. The rows are the store's to delete, with the records and overrides of their
+// keys: SweepRow does it for each key.
 func (r *Registry) Drop(name, by string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -210,7 +213,9 @@ func (r *Registry) store(name string, d *Definition) {
 
 // Retire removes the versions of a limit before oldest from its past. Call it when
 // no row is of such a version: a row that is nevertheless becomes a full bucket at its
-// next call. A limit that is not there is ignored.
+// next call. A limit that is not there is ignored. A store that never calls it can
+// change a limit about 1024 times; a sweep that has seen all rows knows which versions
+// they name.
 func (r *Registry) Retire(name string, oldest uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
