@@ -348,11 +348,12 @@ func (s *Store) settled(g *store.Group, err error) {
 }
 
 // cacheable reports whether an answer is a refusal that had no effect, and that the
-// row in the answer explains.
+// row in the answer explains. The present rate of an adaptive limit is the store's: only
+// a retry time and a reset time that differ show that this process knows it.
 func cacheable(g *store.Group, op *store.Op) bool {
 	return !g.Allowed && !op.Allowed && op.Source == store.SourceStore && op.TS != 0 &&
 		g.Hold == nil && !op.Bound && op.Def.Mode == store.Enforce && op.Def.Algorithm != store.Concurrency &&
-		op.Def.Override == nil && explains(op)
+		op.Def.Override == nil && !(op.Def.Rule.Pace != nil && op.Retry == op.Reset) && explains(op)
 }
 
 // explains reports whether a row in the state that an answer has gives the same answer.
