@@ -43,7 +43,7 @@ func TestDecideOptimistic(t *testing.T) {
 			t.Fatal(err)
 		}
 		return &batching{Store: s, bystander: d}
-	}, storetest.Quick)
+	}, storetest.Brief)
 }
 
 // batching sends each group in a batch with a group before and after it.
