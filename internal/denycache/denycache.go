@@ -353,7 +353,7 @@ func (s *Store) settled(g *store.Group, err error) {
 func cacheable(g *store.Group, op *store.Op) bool {
 	return !g.Allowed && !op.Allowed && op.Source == store.SourceStore && op.TS != 0 &&
 		g.Hold == nil && !op.Bound && op.Def.Mode == store.Enforce && op.Def.Algorithm != store.Concurrency &&
-		op.Def.Override == nil && !(op.Def.Rule.Pace != nil && op.Retry == op.Reset) && explains(op)
+		op.Def.Override == nil && (op.Def.Rule.Pace == nil || op.Retry != op.Reset) && explains(op)
 }
 
 // explains reports whether a row in the state that an answer has gives the same answer.
