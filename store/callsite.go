@@ -158,11 +158,14 @@ func (r *Registry) AddCallSite(name string, site Plan, now int64, named func() (
 		}
 		c := base.sites
 		c.adding.Lock()
-		if index, kept, err = c.add(site, now, named, keep, func(next *callSites) bool { return r.replaceSites(name, c, next) }); index >= 0 || err != nil {
-			c.adding.Unlock()
+		index = -1
+		if cur := r.Lookup(name); cur != nil && cur.sites == c { // nobody has replaced them during the wait for the lock
+			index, kept, err = c.add(site, now, named, keep, func(next *callSites) bool { return r.replaceSites(name, c, next) })
+		}
+		c.adding.Unlock()
+		if index >= 0 || err != nil {
 			return index, kept, err
 		}
-		c.adding.Unlock() // others have replaced c
 	}
 }
 
