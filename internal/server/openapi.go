@@ -161,18 +161,18 @@ func (d *describer) errors(r *route) []int {
 // request returns the schema of a JSON body: one take, or takes.
 func (d *describer) request(m members) object {
 	if m&hasTakes == 0 {
-		return d.members1(m)
+		return d.objectOf(m)
 	}
-	takes := d.members1(m &^ ofTake)
-	takes["properties"].(object)["takes"] = object{"type": "array", "minItems": 1, "maxItems": 16, "items": d.members1(m & ofTake),
+	takes := d.objectOf(m &^ ofTake)
+	takes["properties"].(object)["takes"] = object{"type": "array", "minItems": 1, "maxItems": 16, "items": d.objectOf(m & ofTake),
 		"description": "They happen at one instant, all or nothing."}
 	takes["required"] = append(takes["required"].([]string), "takes")
-	return object{"oneOf": []object{d.members1(m &^ hasTakes), takes}}
+	return object{"oneOf": []object{d.objectOf(m &^ hasTakes), takes}}
 }
 
 // form returns the schema of a form: strings alone, and no takes.
 func (d *describer) form(m members) object {
-	schema := d.members1(m &^ hasTakes)
+	schema := d.objectOf(m &^ hasTakes)
 	properties := schema["properties"].(object)
 	if m&hasKey != 0 {
 		properties["key"] = object{"type": "string", "minLength": 1, "maxLength": 512, "description": d.members["key"].(object)["description"]}
@@ -183,8 +183,8 @@ func (d *describer) form(m members) object {
 	return schema
 }
 
-// members1 returns the schema of an object with members, without takes.
-func (d *describer) members1(m members) object {
+// objectOf returns the schema of an object with members, without takes.
+func (d *describer) objectOf(m members) object {
 	properties, required := object{}, []string{}
 	for i, name := range memberNames {
 		bit := m & (1 << i)
