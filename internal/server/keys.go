@@ -1,11 +1,13 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/dipwell/dipwell"
@@ -71,13 +73,15 @@ func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *store.Definit
 	writeJSON(w, http.StatusOK, append(b, "}\n"...))
 }
 
-// refillSteps is the most steps of a refill.
-const refillSteps = 64
+const (
+	refillSteps   = 64          // the most steps of a refill
+	refillTimeout = time.Second // for a limit without a Timeout
+)
 
 // appendRefill appends how the bucket of a key fills if nobody comes: "refill", pairs of
 // µs from now and the whole tokens that are free from then on. It appends nothing for a
 // full bucket, a concurrency limit, a mode that has no bucket, and if the store does not
-// tell what is used.
+// tell what is used within the limit's Timeout, or else a second.
 func (a *api) appendRefill(ctx context.Context, b []byte, def *store.Definition, key string) []byte {
 	var batch store.Batch
 	g, op := batch.Single()
@@ -85,6 +89,8 @@ func (a *api) appendRefill(ctx context.Context, b []byte, def *store.Definition,
 		key = ""
 	}
 	op.Def, op.Key, op.Verb = def, key, store.VerbCheck
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(def.Timeout, refillTimeout))
+	defer cancel()
 	if err := a.limiter.Store().Apply(ctx, &batch); err != nil || g.Err != nil || op.TS == 0 || op.Used == 0 ||
 		op.Def.Algorithm == store.Concurrency || op.Def.Mode > store.Shadow || op.Source >= store.SourceFallbackOpen {
 		return b

@@ -14,7 +14,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // view opens GET /v1/live over a pipe. next returns the next event.
@@ -267,3 +270,42 @@ func (l *oneConn) Accept() (c net.Conn, err error) {
 
 func (l *oneConn) Close() error   { close(l.closed); return nil }
 func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }
+
+// quiet is a store that answers one call, and no other before its context ends.
+type quiet struct {
+	store.Store
+	calls int
+}
+
+func (s *quiet) Apply(ctx context.Context, b *store.Batch) error {
+	if s.calls++; s.calls > 1 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return s.Store.Apply(ctx, b)
+}
+
+// A store that does not answer when the refill is asked for delays the answer by a second
+// at most.
+func TestRefillTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, err := memstore.New(memstore.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer inner.Close()
+		l, err := dipwell.New(&quiet{Store: inner}, dipwell.Limit{Name: "login", Rate: 1, Period: time.Hour, Burst: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := server.New(l, server.Config{})
+		w := &fixture{t: t, limiter: l, server: s, api: s.API(local)}
+		begun := time.Now()
+		if rec := w.do("GET", "/v1/limits/login/keys?key=k", ""); rec.Code != 200 || strings.Contains(rec.Body.String(), "refill") {
+			t.Error(rec.Code, rec.Body)
+		}
+		if d := time.Since(begun); d > time.Second {
+			t.Errorf("answered after %v", d)
+		}
+	})
+}
