@@ -25,15 +25,21 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
 )
 
 var update = flag.Bool("update", false, "write the pictures of docs/img")
 
-func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(run(func() int { return redistest.Main(m) }))) }
+
+type run func() int
+
+func (r run) Run() int { return r() }
 
 // patience is how long a condition of the page may take on a slow machine.
 const patience = 2 * time.Minute
@@ -72,6 +78,19 @@ var stores = map[string]func(t *testing.T) store.Store{
 			return err
 		})
 		st, err := pgstore.Open(t.Context(), dsn, pgstore.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = st.Close() })
+		return st
+	},
+	"redis": func(t *testing.T) store.Store {
+		t.Helper()
+		server := redistest.Shared(t)
+		if _, err := server.Do("flushall"); err != nil { // the tests run one after the other
+			t.Fatal(err)
+		}
+		st, err := redisstore.Open(t.Context(), server.URL(), redisstore.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
