@@ -6,37 +6,42 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/dipwell/dipwell/internal/catalog"
+	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
 )
 
 // callSite returns the definition that a call site makes of a limit. One that is not
-// known here is looked up in dipwell.call_sites, or made there, in a transaction of its
-// own: rows may name it from then on.
+// known here is looked up in the database, or made there, in a transaction of its own:
+// rows may name it from then on.
 func (s *Store) callSite(ctx context.Context, d *store.Definition, l store.Limit) (*store.Definition, error) {
-	if !s.engine().hasFunctions() {
-		return nil, fmt.Errorf("definitions of call sites: %w", store.ErrNotSupported)
-	}
 	e, err := s.limits.entryOf(d)
 	if err != nil {
 		return nil, err
 	}
 	return e.def.CallSite(l, func(site store.Plan) (index int, kept store.Plan, err error) {
-		site.Name = siteName
-		text := strings.TrimPrefix(store.NewPlans(site).String(), siteName+":")
-		keep := func() error {
-			return s.limits.s.db.QueryRow(ctx, "select i, settings from dipwell_internal.call_site($1, $2, $3)", e.id, text, s.testNow()).Scan(&index, &text)
-		}
-		if err = s.limits.s.retry(ctx, keep(), keep); err != nil {
-			return 0, kept, callSiteError(err, d.Name)
-		}
-		plans, err := readPlans(siteName + ":" + text)
-		if err != nil {
-			return 0, kept, err
-		}
-		return index, plans.All()[0], nil
+		index, kept, err = s.limits.s.engine().addCallSite(ctx, e.id, site)
+		return index, kept, callSiteError(err, d.Name)
 	})
+}
+
+func (s functions) addCallSite(ctx context.Context, id int32, site store.Plan) (index int, kept store.Plan, err error) {
+	site.Name = siteName
+	text := strings.TrimPrefix(store.NewPlans(site).String(), siteName+":")
+	keep := func() error {
+		return s.db.QueryRow(ctx, "select i, settings from dipwell_internal.call_site($1, $2, $3)", id, text, s.testNow()).Scan(&index, &text)
+	}
+	if err = s.retry(ctx, keep(), keep); err != nil {
+		return 0, kept, err
+	}
+	var l store.Limit
+	if err = l.Set("plans", siteName+":"+text); err != nil {
+		return 0, kept, err
+	}
+	return index, l.Plans.All()[0], nil
 }
 
 // siteName is a name for a plan that has none.
@@ -44,7 +49,12 @@ const siteName = "site"
 
 func callSiteError(err error, limit string) error {
 	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	switch {
+	case err == nil || errors.Is(err, store.ErrFull):
+		return err
+	case errors.Is(err, pgx.ErrNoRows):
+		return fmt.Errorf("%w %q", store.ErrUnknownLimit, limit)
+	case errors.As(err, &pg):
 		switch pg.ConstraintName {
 		case "call_sites":
 			return store.ErrFull
@@ -55,9 +65,59 @@ func callSiteError(err error, limit string) error {
 	return storeError(err, true)
 }
 
-// readPlans reads plans as the database has them.
-func readPlans(text string) (store.Plans, error) {
-	var l store.Limit
-	err := l.Set("plans", text)
-	return l.Plans, err
+const (
+	// Transactions that change limits lock the row of the revision before rows of limits.
+	nextRevisionSQL = "update dipwell.revision set n = n + 1 where one = 1"
+	callSitesSQL    = "select coalesce(call_sites, ''), coalesce(sites_ended, 0) from dipwell.limits where id = $1 for update"
+	setCallSitesSQL = "update dipwell.limits set call_sites = $2, sites_ended = $3 where id = $1"
+	namedSitesSQL   = `select version from dipwell.buckets where limit_id = $1 and version >= $2
+union select version from dipwell.reservations where limit_id = $1 and version >= $2`
+
+	// siteLook is how many µs pass at least between two searches of this program for the
+	// call sites that rows name.
+	siteLook = 1e6
+)
+
+// addCallSite keeps the definition in the limit's row.
+func (s portable) addCallSite(ctx context.Context, id int32, site store.Plan) (index int, kept store.Plan, err error) {
+	err = s.transact(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, nextRevisionSQL); err != nil {
+			return err
+		}
+		var sites catalog.Sites
+		if err := tx.QueryRow(ctx, callSitesSQL, id).Scan(&sites.Text, &sites.Ended); err != nil {
+			return err
+		}
+		was := sites
+		index, kept, err = sites.Add(site, keepVersion, func() (int64, map[int]bool, error) { return s.namedSites(ctx, tx, id) })
+		if err == nil && sites == was {
+			return errNoWrite
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, setCallSitesSQL, id, sites.Text, sites.Ended)
+		}
+		return err
+	})
+	return index, kept, err
+}
+
+// namedSites returns the present time, in µs, and the indexes of the definitions of call
+// sites that rows and reservations of a limit name.
+func (s portable) namedSites(ctx context.Context, tx pgx.Tx, id int32) (now int64, named map[int]bool, err error) {
+	if now, err = s.txClock(ctx, tx); err != nil {
+		return 0, nil, err
+	}
+	if last := s.limits.looked.Swap(now); last <= now && now-last < siteLook {
+		return 0, nil, store.ErrFull
+	}
+	found, err := tx.Query(ctx, namedSitesSQL, id, number.FirstCallSite<<20)
+	if err != nil {
+		return 0, nil, err
+	}
+	versions, err := pgx.CollectRows(found, pgx.RowTo[int32])
+	named = map[int]bool{}
+	for _, v := range versions {
+		named[number.Index(uint32(v))-number.FirstCallSite] = true //nolint:gosec // it is positive
+	}
+	return now, named, err
 }

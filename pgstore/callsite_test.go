@@ -185,3 +185,85 @@ func TestCallSitesAtOnce(t *testing.T) {
 		t.Errorf("there are %d definitions, want 20", n)
 	}
 }
+
+// TestPortableCallSites checks over portable tables that programs share the definitions
+// of their call sites, that at most 256 are in use, that those end which no row and no
+// hold names, and that rows under one that has ended are still counted by it.
+func TestPortableCallSites(t *testing.T) {
+	t.Parallel()
+	pool := portablePool(t)
+	clock := new(atomic.Int64)
+	clock.Store(1e15)
+	api := store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 5}
+	one, two := limiterOf(t, pool, clock, api), limiterOf(t, pool, clock)
+	take := func(l *dipwell.Limiter, burst int64, key string, n, left int64) error {
+		t.Helper()
+		site := api
+		site.Burst = burst
+		d, err := l.TakeWith(t.Context(), site, key, n)
+		if err == nil && (!d.Allowed || d.Remaining != left) {
+			t.Errorf("%d with a burst of %d: %+v", n, burst, d)
+		}
+		return err
+	}
+	if err := take(one, 10, "k10", 7, 3); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := two.Take(t.Context(), "api", "k10", 1); err != nil || d.Allowed { // it has not read the limits since
+		t.Errorf("another program: %+v, %v", d, err)
+	}
+	if err := take(two, 10, "k10", 1, 2); err != nil {
+		t.Error(err)
+	}
+	held := api
+	held.Burst = 11
+	if h, err := two.Hold(t.Context(), time.Hour, "h", dipwell.Take{With: &held, Key: "k11", Cost: 1}); err != nil || !h.Allowed {
+		t.Fatal(h, err)
+	}
+	if n := number(t, pool, "select count(*) from dipwell.versions"); n != 1 {
+		t.Errorf("there are %d versions", n)
+	}
+	for burst := int64(12); burst < 10+256; burst++ {
+		if err := take(one, burst, fmt.Sprint("k", burst), 1, burst-1); err != nil {
+			t.Fatal(burst, err)
+		}
+	}
+	var bad *store.FieldError
+	for range 2 { // the second one does not search the rows again
+		if err := take(two, 1000, "k", 1, 999); !errors.As(err, &bad) || bad.Field != "rate" {
+			t.Errorf("one more, while rows name 256: %v", err)
+		}
+	}
+	sites := func() (in, ended int) {
+		t.Helper()
+		var l store.Limit
+		var text string
+		err := pool.QueryRow(t.Context(), "select call_sites from dipwell.limits").Scan(&text)
+		if err == nil {
+			err = l.Set("plans", text)
+		}
+		for _, p := range l.Plans.All() {
+			if in++; p.OverrideOnly {
+				ended++
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return in, ended
+	}
+	must(t, pool, "delete from dipwell.buckets where key not in ('k10', 'k11', 'k12')")
+	clock.Add(2e6)
+	if err := take(two, 1000, "k", 1, 999); err != nil {
+		t.Error(err)
+	}
+	if in, ended := sites(); in != 257 || ended != 253 {
+		t.Errorf("%d definitions, of which %d have ended; want 257 and 253", in, ended)
+	}
+	if err := take(one, 13, "k13", 1, 12); err != nil { // one does not know yet that it has ended
+		t.Error(err)
+	}
+	if d, err := two.Check(t.Context(), "api", "k13", 0); err != nil || d.Remaining != 4 {
+		t.Errorf("a row under a definition that has ended: %+v, %v", d, err)
+	}
+}

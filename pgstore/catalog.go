@@ -29,6 +29,7 @@ type limits struct {
 	dialect atomic.Pointer[dialect] // nil: PostgreSQL with its functions
 	pass    portablePass
 
+	looked  atomic.Int64 // µs: when this program last searched the rows for definitions of call sites
 	heard   atomic.Int64 // when the limits were last known to be the present ones, since started
 	started time.Time
 
@@ -237,19 +238,19 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-var loadSQL = "select (select n from dipwell.revision), l.id, l.owner, l.version, coalesce(l.overridden, false), '', " + catalog.List("l.", catalog.LimitColumns) + ", " +
+var loadSQL = "select (select n from dipwell.revision), l.id, l.owner, l.version, coalesce(l.overridden, false), coalesce(l.call_sites, ''), " + catalog.List("l.", catalog.LimitColumns) + ", " +
 	strings.NewReplacer(`v."start"`, "coalesce(v.start, '')", `v."settings"`, "coalesce(v.settings, '')").Replace(catalog.List("v.", catalog.VersionColumns)) +
 	" from dipwell.limits l join dipwell.versions v on v.limit_id = l.id order by l.id, v.number"
 
-// loadSitesSQL also reads the definitions of call sites, as store.SetCallSites has them.
-var loadSitesSQL = strings.Replace(loadSQL, "''", `case when v.number = l.version then coalesce((select string_agg(s.i || ':' || s.settings || case when s.ended is null then '' else ';callable=false' end, '|')
+// loadFunctionsSQL is loadSQL where the definitions of call sites have a table of their own.
+var loadFunctionsSQL = strings.Replace(loadSQL, "coalesce(l.call_sites, '')", `case when v.number = l.version then coalesce((select string_agg(s.i || ':' || s.settings || case when s.ended is null then '' else ';callable=false' end, '|')
 		from dipwell.call_sites s where s.limit_id = l.id), '') else '' end`, 1)
 
 // readLimits reads all limits, in one statement and so in one snapshot.
-func readLimits(ctx context.Context, db querier, sites bool) (*catalog.Limits, error) {
+func readLimits(ctx context.Context, db querier, functions bool) (*catalog.Limits, error) {
 	sql := loadSQL
-	if sites {
-		sql = loadSitesSQL
+	if functions {
+		sql = loadFunctionsSQL
 	}
 	rows, err := db.Query(ctx, sql)
 	if err != nil {
@@ -260,10 +261,10 @@ func readLimits(ctx context.Context, db querier, sites bool) (*catalog.Limits, e
 	var by string
 	var number uint32
 	var overridden bool
-	var callSites string
+	var sites catalog.Sites
 	var v catalog.Version
 	values := make([]any, len(catalog.LimitColumns))
-	fields := []any{&read.Revision, &id, &by, &number, &overridden, &callSites}
+	fields := []any{&read.Revision, &id, &by, &number, &overridden, &sites.Text}
 	for i := range values {
 		fields = append(fields, &values[i])
 	}
@@ -277,11 +278,8 @@ func readLimits(ctx context.Context, db querier, sites bool) (*catalog.Limits, e
 		if err == nil {
 			d, err = catalog.Definition(limit, by, number, versions)
 		}
-		if err == nil && callSites != "" {
-			var sites store.Plans
-			if sites, err = readPlans(callSites); err == nil {
-				err = d.SetCallSites(sites)
-			}
+		if err == nil && sites.Text != "" {
+			err = sites.Install(d)
 		}
 		name, _ := values[0].(string)
 		if versions = nil; err != nil {
@@ -292,7 +290,7 @@ func readLimits(ctx context.Context, db querier, sites bool) (*catalog.Limits, e
 		read.Defs, read.IDs[name] = append(read.Defs, d), id
 		return nil
 	})
-	if err == nil && sites {
+	if err == nil && functions {
 		err = readPaces(ctx, db, read.Defs, true)
 	}
 	if err != nil || len(read.Defs)+len(read.Bad) > 0 {
@@ -302,7 +300,7 @@ func readLimits(ctx context.Context, db querier, sites bool) (*catalog.Limits, e
 		return nil, err
 	}
 	if _, err = pgx.ForEachRow(rows, []any{&read.Revision}, func() error { return nil }); err == nil && read.Revision < 0 {
-		return readLimits(ctx, db, sites) // there are some now
+		return readLimits(ctx, db, functions) // there are some now
 	}
 	return read, err
 }

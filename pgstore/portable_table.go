@@ -544,7 +544,7 @@ func (s portable) changeOverride(ctx context.Context, d *store.Definition, key s
 
 // markOverridden says that keys of a limit may have overrides, and tells all programs.
 func markOverridden(ctx context.Context, tx pgx.Tx, id int32) error {
-	if _, err := tx.Exec(ctx, "update dipwell.revision set n = n + 1 where one = 1"); err != nil {
+	if _, err := tx.Exec(ctx, nextRevisionSQL); err != nil {
 		return err
 	}
 	_, err := tx.Exec(ctx, "update dipwell.limits set overridden = true where id = $1", id)

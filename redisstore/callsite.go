@@ -2,8 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"slices"
-	"strconv"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/number"
@@ -26,7 +24,13 @@ func (s *Store) callSite(ctx context.Context, d *store.Definition, limit store.L
 				return "", s.limits.reg.Missing(d.Name)
 			}
 			sites := sitesOf(text)
-			if index, kept, err = s.addSite(ctx, old, &sites, site); err != nil {
+			index, kept, err = sites.Add(site, siteRest, func() (now int64, named map[int]bool, err error) {
+				if now, err = s.now(ctx); err == nil {
+					named, err = s.namedSites(ctx, d.Name)
+				}
+				return now, named, err
+			})
+			if err != nil {
 				return "", err
 			}
 			return encodeDefinition(old, sites), nil
@@ -39,65 +43,14 @@ func (s *Store) callSite(ctx context.Context, d *store.Definition, limit store.L
 	return v, err
 }
 
-// addSite adds a definition to those of call sites, unless it is one of them.
-func (s *Store) addSite(ctx context.Context, d *store.Definition, sites *storedSites, site store.Plan) (index int, kept store.Plan, err error) {
-	plans := sites.plans()
-	live, taken := 0, map[int]bool{}
-	for _, p := range plans {
-		if index, err = strconv.Atoi(p.Name); err != nil {
-			return 0, site, err
-		}
-		taken[index] = true
-		if site.Name = p.Name; p == site {
-			return index, p, nil
-		}
-		if !p.OverrideOnly {
-			live++
-		}
-	}
-	most := number.MaxIndex - number.FirstCallSite + 1
-	if live == number.MaxCallSites || len(plans) == most {
-		now, err := s.now(ctx)
-		if err != nil {
-			return 0, site, err
-		}
-		named, err := s.namedSites(ctx, d.Name)
-		if err != nil {
-			return 0, site, err
-		}
-		if now-sites.Ended > siteRest.Microseconds() {
-			plans = slices.DeleteFunc(plans, func(p store.Plan) bool { return p.OverrideOnly && !named[p.Name] })
-		}
-		live, taken = 0, map[int]bool{}
-		for i := range plans {
-			p := &plans[i]
-			index, _ = strconv.Atoi(p.Name)
-			if taken[index] = true; !p.OverrideOnly && !named[p.Name] {
-				p.OverrideOnly, sites.Ended = true, now
-			}
-			if !p.OverrideOnly {
-				live++
-			}
-		}
-	}
-	if live == number.MaxCallSites || len(plans) == most {
-		return 0, site, store.ErrFull
-	}
-	for index = 0; taken[index]; index++ {
-	}
-	site.Name = strconv.Itoa(index)
-	sites.set(append(plans, site))
-	return index, site, nil
-}
-
 // namedSites returns the indexes of definitions of call sites that buckets of a limit
 // name.
-func (s *Store) namedSites(ctx context.Context, limit string) (map[string]bool, error) {
-	named := map[string]bool{}
+func (s *Store) namedSites(ctx context.Context, limit string) (map[int]bool, error) {
+	named := map[int]bool{}
 	err := s.scan(ctx, limit, "", func(rows []bucket) error {
 		for _, b := range rows {
 			if i := number.Index(b.Version); !number.IsOverride(b.Version) && i >= number.FirstCallSite {
-				named[strconv.Itoa(i-number.FirstCallSite)] = true
+				named[i-number.FirstCallSite] = true
 			}
 		}
 		return nil

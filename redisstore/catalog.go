@@ -282,7 +282,7 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 			return text, err
 		}
 		longer = nil
-		if old != nil && d.Number != old.Number && l.s.clock == nil && (slower(old, d) || sitesOf(text).Sites != "") {
+		if old != nil && d.Number != old.Number && l.s.clock == nil && (slower(old, d) || sitesOf(text).Text != "") {
 			longer = d
 			if err = l.s.lengthenExpiry(ctx, d); err != nil {
 				return "", err

@@ -16,42 +16,28 @@ type storedLimit struct {
 	Versions   []catalog.Version `json:"versions,omitempty"`   // oldest first, the present one last
 	Overridden bool              `json:"overridden,omitempty"` // keys may have overrides
 	Dropped    uint32            `json:"dropped,omitempty"`    // the last version of a limit that is gone
-	storedSites
-}
-
-// storedSites are the definitions that call sites have made of a limit.
-type storedSites struct {
-	Sites string `json:"sites,omitempty"`          // plans that have their index as name; one that is not callable has ended
-	Ended int64  `json:"sites_ended_us,omitempty"` // when the last of them ended
+	catalog.Sites
 }
 
 // encodeDropped encodes a limit that was dropped. text is what is stored of it now.
 func encodeDropped(last uint32, text string) string {
 	sites := sitesOf(text)
-	plans := sites.plans()
+	plans, err := sites.Plans()
 	for i := range plans {
 		plans[i].OverrideOnly = true
 	}
-	sites.set(plans)
-	return encode(storedLimit{Dropped: last, storedSites: sites})
+	if err == nil {
+		sites.Set(plans)
+	}
+	return encode(storedLimit{Dropped: last, Sites: sites})
 }
 
 // sitesOf returns the call sites of a limit as it is stored.
-func sitesOf(text string) storedSites {
+func sitesOf(text string) catalog.Sites {
 	var l storedLimit
 	_ = json.Unmarshal([]byte(text), &l)
-	return l.storedSites
+	return l.Sites
 }
-
-func (s *storedSites) plans() []store.Plan {
-	var l store.Limit
-	if err := l.Set("plans", s.Sites); err != nil {
-		return nil
-	}
-	return l.Plans.All()
-}
-
-func (s *storedSites) set(plans []store.Plan) { s.Sites = store.NewPlans(plans...).String() }
 
 func encode(l storedLimit) string {
 	b, err := json.Marshal(l)
@@ -61,8 +47,8 @@ func encode(l storedLimit) string {
 	return string(b)
 }
 
-func encodeDefinition(d *store.Definition, sites storedSites) string {
-	return encode(storedLimit{Settings: d.Explicit(), Owner: d.Owner, Version: d.Number, Versions: catalog.Versions(d), Overridden: d.Overridden, storedSites: sites})
+func encodeDefinition(d *store.Definition, sites catalog.Sites) string {
+	return encode(storedLimit{Settings: d.Explicit(), Owner: d.Owner, Version: d.Number, Versions: catalog.Versions(d), Overridden: d.Overridden, Sites: sites})
 }
 
 // decodeDefinition reads a field; nothing there, or a limit that was dropped, is nil.
@@ -94,7 +80,7 @@ func decode(text string) (*store.Definition, error) {
 	d, err := catalog.Definition(limit, l.Owner, l.Version, l.Versions)
 	if err == nil {
 		d.Overridden = l.Overridden
-		err = d.SetCallSites(store.NewPlans(l.plans()...))
+		err = l.Install(d)
 	}
 	return d, err
 }

@@ -18,6 +18,12 @@ alter table dipwell.limits add column if not exists lease_us bigint;
 
 alter table dipwell.limits add column if not exists shards bigint;
 
+-- The definitions that call sites have made, as limits.plans with their indexes as names,
+-- and when one of them last ended, in µs since the Unix epoch.
+alter table dipwell.limits add column if not exists call_sites text;
+
+alter table dipwell.limits add column if not exists sites_ended bigint;
+
 alter table dipwell.versions add column if not exists settings text;
 
 -- What a record of a hold has besides; due is then the time from which on a sweep may
