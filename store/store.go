@@ -50,8 +50,9 @@ type Group struct {
 
 	// ID identifies the reservation to cancel, or the one to make if an op has to
 	// wait for its tokens. The caller makes a random one for each call that may
-	// reserve. With the zero ID an op may still be allowed with a Delay, but nobody
-	// can cancel it.
+	// reserve: a store may refuse an ID of a reservation that is not due. With the zero
+	// ID an op may still be allowed with a Delay, but nobody can cancel it, and what
+	// is given back of earlier reservations may be granted before it is due.
 	ID Reservation
 
 	// Cancel gives back the tokens of the reservation ID, of all of its keys in one

@@ -156,6 +156,7 @@ func (s *Store) request(k *key) {
 	op.Def, op.Key, op.Cost = d, k.name, n
 	if op.Verb = store.VerbTakeUpTo; d.Rule.Debt > 0 {
 		op.Verb, op.Bounded, op.MaxDelay = store.VerbReserve, true, d.Lease.Microseconds()/2
+		s.id(&g.ID)
 	}
 	s.requests.Add(1)
 	s.asked.Add(n)

@@ -41,6 +41,7 @@ package lease
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -57,6 +58,7 @@ type Config struct {
 	Go    func(f func())                  // starts background work; default a goroutine
 	After func(d time.Duration, f func()) // calls f in the background after d; default a timer
 	Gate  func() Gate                     // makes a gate; default one of a channel
+	ID    func(id *store.Reservation)     // sets a random id; default by crypto/rand
 	// Stripes bounds the parts of a chunk from which processors take at once. Default: one each.
 	Stripes int
 }
@@ -70,6 +72,7 @@ type Store struct {
 	run      func(f func())
 	after    func(d time.Duration, f func())
 	gate     func() Gate
+	id       func(id *store.Reservation)
 	stripes  int
 	table    table
 
@@ -91,7 +94,7 @@ func New(inner store.Store, c Config) (*Store, error) {
 		return nil, errors.New("lease: the inner store is nil")
 	}
 	ab := store.AbilitiesOf(inner)
-	s := &Store{inner: inner, holds: ab.Holds, clock: systemClock(), run: c.Go, after: c.After, gate: c.Gate, stripes: c.Stripes, table: newTable()}
+	s := &Store{inner: inner, holds: ab.Holds, clock: systemClock(), run: c.Go, after: c.After, gate: c.Gate, id: c.ID, stripes: c.Stripes, table: newTable()}
 	if ab.Limits != nil {
 		s.registry = ab.Limits.Registry()
 	}
@@ -106,6 +109,9 @@ func New(inner store.Store, c Config) (*Store, error) {
 	}
 	if s.gate == nil {
 		s.gate = func() Gate { return make(gate) }
+	}
+	if s.id == nil {
+		s.id = func(id *store.Reservation) { rand.Read(id[:]) }
 	}
 	s.idle.L = &s.mu
 	s.ctx, s.cancel = context.WithCancel(context.Background())

@@ -52,9 +52,10 @@ type remote struct {
 	fail        error                // that calls get although they were decided
 	err         error                // that all calls get
 
-	mu   sync.Mutex
-	ops  []store.Op // as answered
-	when []time.Time
+	mu       sync.Mutex
+	ops      []store.Op // as answered
+	when     []time.Time
+	reserved map[store.Reservation]int // ids of what had to wait
 }
 
 func (r *remote) Abilities() store.Abilities { return store.AbilitiesOf(r.Store) }
@@ -64,6 +65,9 @@ func (r *remote) Apply(ctx context.Context, b *store.Batch) error {
 	err := r.Store.Apply(ctx, b)
 	r.mu.Lock()
 	for _, g := range b.Groups {
+		if g.Ops[0].Delay > 0 && g.Ops[0].Allowed {
+			r.reserved[g.ID]++
+		}
 		r.ops, r.when = append(r.ops, g.Ops...), append(r.when, time.Now())
 	}
 	r.mu.Unlock()
@@ -112,7 +116,7 @@ func inWorld(t *testing.T, f func(w *world)) {
 			t.Fatal(err)
 		}
 		ms := func() time.Duration { return time.Millisecond }
-		f(&world{T: t, remote: &remote{Store: inner, there: ms, back: ms}, began: time.Now()})
+		f(&world{T: t, remote: &remote{Store: inner, there: ms, back: ms, reserved: map[store.Reservation]int{}}, began: time.Now()})
 		if err := inner.Close(); err != nil {
 			t.Error(err)
 		}
@@ -595,6 +599,11 @@ func TestProcesses(t *testing.T) {
 					}
 					if float64(n) < share {
 						t.Errorf("process %d got %d, want %0.f", i, n, share)
+					}
+				}
+				for id, n := range w.remote.reserved { // a store with a table of reservations refuses the second
+					if n > 1 || id == (store.Reservation{}) {
+						t.Errorf("reservation %v was made %d times", id, n)
 					}
 				}
 				if n := requests + ahead; n > 4*10*seconds*len(c.load) {

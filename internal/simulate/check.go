@@ -293,6 +293,9 @@ func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *s
 		b.queue, b.level.gaveBack, b.number = 0, false, row.Version
 	}
 	if due := n.time() + op.Delay; op.Delay > 0 {
+		if g.ID == (store.Reservation{}) {
+			n.w.fail("reservation", "%s %q: a reservation that has to wait has no id", op.Def.Name, op.Key)
+		}
 		b.reserved = max(b.reserved, op.Granted)
 		if due < b.queue && n.backs == 0 { // or else a hold may be given back that had expired before
 			n.w.fail("order", "%s %q: a reservation is due at %.6f s, before an earlier one that is due at %.6f s", op.Def.Name, op.Key, float64(due-epoch)/1e6, float64(b.queue-epoch)/1e6)

@@ -32,6 +32,7 @@ var mutants = []mutant{
 	{"lease's clock read after sending", "internal/lease/key.go", "k.asking = false\n\tswitch {", "k.asking = false\n\tsent = mono\n\tswitch {"},
 	{"lease given back late", "internal/lease/key.go", "passed := float64(mono - c.sent + int64(d.Lease))", "passed := float64(mono - c.sent - int64(d.Lease))"},
 	{"lease given back twice", "internal/lease/key.go", "if err := s.inner.Apply(ctx, &b); err != nil || g.Err != nil {", "if err := s.inner.Apply(ctx, &b); err != nil || s.inner.Apply(ctx, &b) != nil || g.Err != nil {"},
+	{"chunk of a lease reserved without an id", "internal/lease/key.go", "s.id(&g.ID)", "_ = g"},
 	{"breaker stays open after an answer", "internal/breaker/probe.go", "if s.open.Swap(false) {", "if s.open.Load() && s.noSpace.Load() != nil {"},
 	{"breaker opens at the first failures", "internal/breaker/probe.go", "s.target = t\n\ts.done.Add(1)", "s.target = t\n\ts.open.Store(true)\n\ts.notify(errUnanswered)\n\ts.done.Add(1)"},
 	{"an answer to a call does not end a probe's wait", "internal/breaker/probe.go", "s.failures.Store(0)\n\ts.target = nil", "s.failures.Store(0)"},

@@ -66,6 +66,7 @@ func (p *process) begin() {
 			Go:      p.background,
 			After:   func(d time.Duration, f func()) { p.unlessCrashed(d.Microseconds()+1, f) },
 			Gate:    func() lease.Gate { return &gate{p: p} },
+			ID:      func(id *store.Reservation) { p.w.task.identify(id) },
 			Stripes: 1, // which processor runs is not in the seed
 		}); err != nil {
 			panic(err)
@@ -381,12 +382,17 @@ func (p *process) batch(s *step, t *task, i int, b *store.Batch) {
 		g.Ops = append(g.Ops, store.Op{Def: p.defs["window"], Key: s.key, Verb: s.verb, Cost: 1})
 	}
 	if s.verb == store.VerbReserve {
-		binary.BigEndian.PutUint64(g.ID[:], t.rng.Uint64())
-		binary.BigEndian.PutUint64(g.ID[8:], t.rng.Uint64())
+		t.identify(&g.ID)
 	}
 	if s.kind == holds {
 		g.Hold = &store.HoldCall{ID: fmt.Sprintf("%d.%d", s.id, i), TTL: s.span}
 	}
+}
+
+// identify sets the id of a reservation.
+func (t *task) identify(id *store.Reservation) {
+	binary.BigEndian.PutUint64(id[:], t.rng.Uint64())
+	binary.BigEndian.PutUint64(id[8:], t.rng.Uint64())
 }
 
 // giveBack settles a hold or cancels a reservation, as the step says.
