@@ -74,6 +74,9 @@ lint: ## golangci-lint in both modules, built from source by the go command
 vuln: ## known vulnerabilities in dependencies, where the database can be reached
 	@scripts/vuln $(GOVULNCHECK)
 
+deploy: ## check deploy/ with the libraries of Helm, kustomize, Kubernetes and Prometheus (two minutes from an empty build cache)
+	cd deploy/check && $(GO) vet ./... && $(GO) test -count=1 ./...
+
 fuzz: ## every fuzz target for FUZZTIME each
 	@scripts/fuzz $(FUZZTIME)
 
@@ -129,4 +132,4 @@ bench-faults: ## what a service answers while rows are locked and while its stor
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: simulate picture bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
+.PHONY: deploy simulate picture bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep

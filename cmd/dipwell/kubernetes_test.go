@@ -1,20 +1,17 @@
 package main
 
 import (
-	"errors"
-	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
 )
 
-// object has the fields of a Kubernetes object that this test needs.
-type object struct {
-	Kind string
-	Data map[string]string
+// deployment has the fields of the Deployment that this test needs.
+type deployment struct {
 	Spec struct {
 		Template struct {
 			Spec struct {
@@ -29,39 +26,37 @@ type object struct {
 }
 
 type probe struct {
-	HTTPGet struct{ Path string } `yaml:"httpGet"`
+	HTTPGet struct{ Path, Port string } `yaml:"httpGet"`
 }
 
 // TestKubernetes starts the service with the arguments and the configuration of
-// the manifest, and requests its probes.
+// the manifests, and requests its probes. What else the manifests and the Helm chart say
+// is checked by the module deploy/check.
 func TestKubernetes(t *testing.T) {
-	objects := map[string]object{}
-	f, err := os.Open(filepath.Join(deploy, "kubernetes/dipwell.yaml"))
-	must(t, err)
-	defer f.Close()
-	for dec := yaml.NewDecoder(f); ; {
-		var o object
-		if err := dec.Decode(&o); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		objects[o.Kind] = o
+	var d deployment
+	var chart struct{ Config map[string]any }
+	limits := map[string]any{}
+	for name, into := range map[string]any{"kubernetes/deployment.yaml": &d, "kubernetes/limits.yaml": &limits, "helm/dipwell/values.yaml": &chart} {
+		b, err := os.ReadFile(filepath.Join(deploy, name))
+		must(t, err)
+		must(t, yaml.Unmarshal(b, into))
 	}
-	if len(objects) != 4 {
-		t.Fatalf("%d kinds of objects", len(objects))
+	if len(limits) == 0 || !reflect.DeepEqual(chart.Config, limits) {
+		t.Errorf("the chart's config is %v, and limits.yaml %v", chart.Config, limits)
 	}
-	config := filepath.Join(t.TempDir(), "dipwell.yaml")
-	must(t, os.WriteFile(config, []byte(objects["ConfigMap"].Data["dipwell.yaml"]), 0o600))
-	c := objects["Deployment"].Spec.Template.Spec.Containers[0]
-	args := strings.NewReplacer("/etc/dipwell/dipwell.yaml", config, ":8080", "127.0.0.1:0", ":8081", "127.0.0.1:0").Replace(strings.Join(c.Args[1:], " "))
+	c := d.Spec.Template.Spec.Containers[0]
+	args := strings.NewReplacer("/etc/dipwell/dipwell.yaml", filepath.Join(deploy, "kubernetes/limits.yaml"),
+		":8080", "127.0.0.1:0", ":8081", "127.0.0.1:0", ":9090", "127.0.0.1:0").Replace(strings.Join(c.Args[1:], " "))
 	p := start(t, strings.Fields(args)...)
-	for _, path := range []string{c.Readiness.HTTPGet.Path, c.Liveness.HTTPGet.Path} {
-		if status, body := do(t, "GET", p.url+path, ""); path == "" || status != 200 {
-			t.Errorf("%q: %d %s", path, status, body)
+	for _, check := range []probe{c.Readiness, c.Liveness} {
+		if status, body := do(t, "GET", p.admin+check.HTTPGet.Path, ""); check.HTTPGet.Port != "admin" || status != 200 {
+			t.Errorf("%v: %d %s", check, status, body)
 		}
 	}
 	if status, body := post(t, p.url+"/v1/take", "limit=login&key=user:7"); status != 200 {
 		t.Error(status, body)
+	}
+	if status, _ := do(t, "GET", p.url+"/metrics", ""); status != 403 {
+		t.Error("metrics on the listener of callers: ", status)
 	}
 }

@@ -159,7 +159,7 @@ func startWith(t *testing.T, program func(*testing.T, ...string) *exec.Cmd, args
 	p.stderr = newLines(stderr)
 	p.url = out.wait(t, `(?:on |"address":")(https?://127\.0\.0\.1:\d+)["\n]`)[1]
 	for _, a := range args {
-		if a == "--admin" {
+		if a == "--admin" || strings.HasPrefix(a, "--admin=") {
 			p.admin = out.wait(t, `admin calls(?: on |","address":")(https?://[^\s"]+)["\n]`)[1]
 		}
 	}
