@@ -26,6 +26,8 @@ import (
 //
 // "coalesce(p.live, false)" keeps the planner from the index of live holds: to a plan
 // made while the table is new, a scan of all of it looks as cheap as the way by id.
+// Another live hold of the key is looked for from the last to expire: holds that were
+// settled lately are in the index until a vacuum, and mostly expire first.
 //
 // Parameters of hold: key, id, units, room, ttl, tokens, mark, then the grid if origins
 // are spread. Of settle: key, id, cost, units to give back, mark, number and the grid.
@@ -99,7 +101,7 @@ select b.used, b.ts, %[6]s, coalesce(p.expires, ('%[7]s' || b.ts)::bigint), %[8]
 	left = leftSQL(r, ticks)
 	s.settle = settle(fmt.Sprintf("used = %[1]s - least(%[1]s, $4::bigint, b.lows[4]), ts = greatest(%[2]s, b.ts), lows = null", left, settleNow),
 		"b.lows[1] = $5::bigint and b.lows[2] = 2 and $6::bigint = 1", "0::bigint")
-	others := fmt.Sprintf("exists (select from dipwell.hold_parts x where x.limit_id = %d and x.key = $1::text and x.live and x.id <> $2::text)", id)
+	others := fmt.Sprintf("(select true from dipwell.hold_parts x where x.limit_id = %d and x.key = $1::text and x.live and x.id <> $2::text order by x.expires desc limit 1)", id)
 	s.settleBeside = settle(fmt.Sprintf(`(used, ts, lows) = (select z.l[1], greatest(%s, b.ts), case when z.l[1] > 0 and %s then z.l[2:] end
         from (select %s as l from (select %s as used offset 0) u offset 0) z)`,
 		settleNow, others, lowsSettleSQL(sqlexpr.Op("u.used"), sqlexpr.Op("$6::bigint"), sqlexpr.Op("$4::bigint")), left), "b.lows[1] = $5::bigint and "+none, "b.free::int::bigint")

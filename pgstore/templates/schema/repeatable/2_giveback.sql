@@ -66,24 +66,24 @@ end $$;
 comment on function dipwell_internal.lows_lower is
     'Takes units, or as many as there are, off every low from the one that covers a record to the last. Returns what came out at the end.';
 
+-- Of a key with many holds each hold makes two entries one. The array is put together
+-- at the end, because an assignment or || in between would copy all of it.
 create function dipwell_internal.lows_append(lows bigint[], used bigint) returns bigint[] language plpgsql immutable as $$
 declare
     at  int := 5;
     gap bigint; -- between the low before at and that of at
 begin
-    lows := lows || array[lows[2], used];
-    lows[2] := lows[2] + 1;
-    if {{tooMany "(cardinality(lows) / 2 - 1)"}} then
-        gap := lows[6] - lows[4];
-        for i in 7..cardinality(lows) - 3 by 2 loop
-            if {{closer "lows[i + 1]" "lows[i - 1]" "gap" "0"}} then
-                at := i;
-                gap := lows[i + 1] - lows[i - 1];
-            end if;
-        end loop;
-        lows := lows[:at - 1] || lows[at + 2:];
+    if not ({{tooMany "(cardinality(lows) / 2)"}}) then
+        return array[lows[1], lows[2] + 1] || lows[3:] || array[lows[2], used];
     end if;
-    return lows;
+    gap := lows[6] - lows[4];
+    for i in 7..cardinality(lows) - 1 by 2 loop
+        if {{closer "lows[i + 1]" "lows[i - 1]" "gap" "0"}} then
+            at := i;
+            gap := lows[i + 1] - lows[i - 1];
+        end if;
+    end loop;
+    return array[lows[1], lows[2] + 1] || lows[3:at - 1] || lows[at + 2:] || array[lows[2], used];
 end $$;
 comment on function dipwell_internal.lows_append is
     'Adds an entry for the next record. Past 32 the two neighbours whose lows lie closest become one, the oldest of equals and never the last, with the lesser low.';
@@ -130,7 +130,7 @@ declare
 begin
     select count(*), coalesce(max(x.number) filter (where x.slack is not null), 0) into live, waits from dipwell.reservations x
         where x.limit_id = lim and x.key = of_key and x.mark = lows[1] and not x.rest and ({{no (dueBy "x.due" "n")}} or x.slack is not null);
-    if live = 0 and not exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.mark = lows[1]) then
+    if live = 0 and (select true from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.mark = lows[1] order by x.expires desc limit 1) is null then
         lows := null;
     end if;
     delete from dipwell.reservations x where x.limit_id = lim and x.key = of_key

@@ -10,7 +10,11 @@ begin
     end if;
     k := cardinality(lows);
     if {{lowers "before" "lows[k]"}} then
-        lows := dipwell_internal.lows_limit(lows, k - 1, before);
+        if k > 4 and {{joins "lows[k - 2]" "before"}} then
+            lows := dipwell_internal.lows_limit(lows, k - 1, before);
+        else
+            lows[k] := before;
+        end if;
     end if;
     return dipwell_internal.lows_append(lows, used);
 end $$;

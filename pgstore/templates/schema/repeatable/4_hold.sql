@@ -205,6 +205,8 @@ comment on function dipwell_internal.check_lists is
 
 -- "coalesce(p.live, false)" keeps the planner from the index of live holds: to a plan
 -- made while the table is new, a scan of all of it looks as cheap as the way by id.
+-- Another live hold of the key is looked for from the last to expire: holds that were
+-- settled lately are in the index until a vacuum, and mostly expire first.
 create function dipwell.settle(hold text, cost bigint default null) returns dipwell.settled
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -246,7 +248,7 @@ begin
                 update dipwell.hold_parts p set live = false, settled = true, cost = x.cost, due = n + greatest(x.ttl, 60000000)
                 where p.id = hold and p.part = 1 and coalesce(p.live, false) and p.expires = x.expires returning true)
             update dipwell.buckets b set used = held, ts = t,
-                lows = case when exists (select from dipwell.hold_parts o where o.limit_id = x.limit_id and o.key = x.key and o.live and o.id <> hold) then list end
+                lows = case when (select true from dipwell.hold_parts o where o.limit_id = x.limit_id and o.key = x.key and o.live and o.id <> hold order by o.expires desc limit 1) then list end
             where b.limit_id = x.limit_id and b.key = x.key and (select true from p);
             if found then
                 return (true, {{tokensLeft "held" "x.unit" "x.cap"}}, null::interval,
