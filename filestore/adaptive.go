@@ -2,26 +2,14 @@ package filestore
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/dipwell/dipwell/internal/adaptive"
 	"github.com/dipwell/dipwell/store"
 )
 
-// A pace is what the file has of an adaptive rate, as JSON. The samples of the present
-// window are in memory alone.
-type pace struct {
-	Begun   int64             `json:"begun"`
-	Before  adaptive.Sample   `json:"before"`
-	Cut     bool              `json:"cut"`
-	Reason  string            `json:"reason"`
-	Changed int64             `json:"changed"`
-	Drifts  int64             `json:"drifts"`
-	Changes []adaptive.Change `json:"changes"`
-}
-
-// observe moves the rate of an adaptive limit. At the end of a window it writes the rate.
+// observe moves the rate of an adaptive limit. At the end of a window it writes the rate;
+// the samples of the present window are in memory alone.
 func (s *Store) observe(_ context.Context, d *store.Definition, o store.Observation) error {
 	if err := s.unavailable(); err != nil {
 		return err
@@ -48,11 +36,7 @@ func (p *limits) writePace(d *store.Definition) error {
 		return nil
 	}
 	s := d.Rule.Pace.State()
-	text, err := json.Marshal(pace{s.Begun, s.Before, s.Cut, s.Reason.String(), s.Changed, s.Drifts, s.History.Changes()})
-	if err != nil {
-		return err
-	}
-	return p.s.disk.exec("insert or replace into paces (limit_id, number, state) values (?, ?, ?)", id, int64(d.Number), string(text))
+	return p.s.disk.exec("insert or replace into paces (limit_id, number, state) values (?, ?, ?)", id, int64(d.Number), s.Text())
 }
 
 // readPaces sets the rates of the versions of a limit to those in the file.
@@ -64,15 +48,14 @@ func (p *limits) readPaces(id int64, d *store.Definition) error {
 	defer func() { _ = rows.Close() }() // read to its end, or given up
 	for rows.Next() {
 		var number uint32
-		var text []byte
-		var from pace
-		if err = rows.Scan(&number, &text); err == nil {
-			err = json.Unmarshal(text, &from)
-		}
-		if err != nil {
+		var text string
+		if err = rows.Scan(&number, &text); err != nil {
 			return err
 		}
-		of := d.Rule.Pace
+		var of *adaptive.Pace // none of a version that was retired
+		if number == d.Number {
+			of = d.Rule.Pace
+		}
 		for i := range d.Past {
 			if d.Past[i].Number == number {
 				of = d.Past[i].Rule.Pace
@@ -81,11 +64,11 @@ func (p *limits) readPaces(id int64, d *store.Definition) error {
 		if of == nil {
 			continue
 		}
-		if len(from.Changes) == 0 {
-			return fmt.Errorf("version %d has no rate", number)
+		state, err := adaptive.Parse(of.Config().Floor, text)
+		if err != nil {
+			return fmt.Errorf("version %d: its rate: %w", number, err)
 		}
-		of.Set(adaptive.State{Begun: from.Begun, Before: from.Before, Cut: from.Cut, Reason: adaptive.ReasonOf(from.Reason), Changed: from.Changed, Drifts: from.Drifts,
-			History: adaptive.Restore(of.Config().Floor, from.Changes)})
+		of.Set(state)
 	}
 	return rows.Err()
 }

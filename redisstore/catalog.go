@@ -40,6 +40,7 @@ type entry struct {
 	until any // for scripts: the time at which override ends, or forever; "" if there is none
 
 	override *store.Override // whose definition def is, or nil
+	rate     *rate           // of an adaptive limit, or nil
 	sites    sync.Map        // entries of definitions of call sites, by Definition.Plan
 	parts    int             // of its keys that are the topmost limit's, in a cluster, if it has a parent; or wholeKey
 }
@@ -54,7 +55,7 @@ func newLimits(s *Store, c Config) *limits {
 
 // catalog returns the catalogue of these limits.
 func (l *limits) catalog() *catalog.Catalog {
-	return catalog.New(l, &l.reg, catalog.Config{Lazy: l.config.Lazy, WaitForAccess: l.config.WaitForAccess,
+	return catalog.New(l, &l.reg, catalog.Config{Adaptive: true, Lazy: l.config.Lazy, WaitForAccess: l.config.WaitForAccess,
 		Report: func(err error) { l.config.OnError(changeError(err, false)) },
 		Unread: func(err error) error {
 			if err == nil {
@@ -126,14 +127,15 @@ func (l *limits) named(ctx context.Context, op *store.Op) (*entry, error) {
 // Prepare looks at the server.
 func (l *limits) Prepare(ctx context.Context) error { return l.s.checkServer(ctx, &l.config) }
 
-// Revision reads the revision. It is 0 if it is missing, as the limits then are.
+// Revision reads the revision. It is 0 if it is missing, as the limits then are. It also
+// reads the rates of adaptive limits, which move without a revision.
 func (l *limits) Revision(ctx context.Context) (int64, error) {
 	text, err := l.field(ctx, "")
 	if err != nil {
 		return 0, err
 	}
 	revision, _ := strconv.ParseInt(text, 10, 64)
-	return revision, nil
+	return revision, storeError(l.refreshRates(ctx), false)
 }
 
 // Read reads the hash. Fields that stay keep their definitions.
@@ -149,6 +151,8 @@ func (l *limits) Read(ctx context.Context) (*catalog.Limits, error) {
 			d = e.def
 		} else if d, err = decodeDefinition(name, text); err != nil {
 			read.Bad[name] = err
+		} else if err = l.readRate(ctx, d); err != nil {
+			return nil, err
 		}
 		if d != nil { // not dropped
 			read.Defs = append(read.Defs, d)
@@ -208,6 +212,9 @@ func (l *limits) Install(read *catalog.Limits) error {
 func (l *limits) newEntry(d *store.Definition) *entry {
 	e := &entry{constArgs: newConstArgs(d), def: d, parts: l.parts(d), names: &l.s.names, begin: l.s.names.bucketPrefix(d.Name), until: "",
 		even: d.Rule.Every > 0 && !d.Rule.Leaky && d.Mode <= store.Shadow && d.Algorithm != store.Concurrency}
+	if d.Rule.Pace != nil {
+		e.rate = newRate(d)
+	}
 	for _, p := range d.Plans.All() {
 		if plan := d.WithPlan(p.Name); plan != nil {
 			if e.plans == nil {
@@ -271,12 +278,16 @@ func (l *limits) change(ctx context.Context, name string, next func(old *store.D
 // version is published the expiry of all buckets of the limit is lengthened.
 func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed bool, err error) {
 	var longer *store.Definition
-	var moved bool
+	var moved, fixed bool
 	err = l.change(ctx, limit.Name, func(old *store.Definition, text string) (string, error) {
 		now, err := l.s.now(ctx)
+		if err == nil {
+			err = l.readRate(ctx, old) // in which rows of that version are stepped from now on
+		}
 		if err != nil {
 			return "", err
 		}
+		fixed = old != nil && old.Rule.Pace != nil && limit.Adaptive == (store.Adaptive{})
 		d, err := successor(old, numberOf(text), now, limit, by)
 		if err != nil || d == old {
 			return text, err
@@ -301,6 +312,9 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 	}
 	if longer != nil && err == nil {
 		l.s.lengthenExpiryLater(longer)
+	}
+	if fixed && err == nil {
+		err = l.forgetRate(ctx, limit.Name)
 	}
 	return true, changeError(err, true)
 }
@@ -357,14 +371,19 @@ func registryOf(d *store.Definition) *store.Registry {
 
 // Drop ends a limit with its overrides and its parts of holds. Its buckets expire.
 func (l *limits) Drop(ctx context.Context, name, by string) error {
+	adaptive := false
 	err := l.change(ctx, name, func(old *store.Definition, text string) (string, error) {
 		if err := registryOf(old).Drop(name, by); err != nil {
 			return "", err
 		}
+		adaptive = old.Rule.Pace != nil
 		return encodeDropped(old.Number, text), nil
 	})
 	if err == nil {
 		err = l.s.forget(ctx, name)
+	}
+	if err == nil && adaptive {
+		err = l.forgetRate(ctx, name)
 	}
 	return changeError(err, true)
 }

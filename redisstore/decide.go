@@ -25,6 +25,7 @@ type decision struct {
 	entries []*entry
 	rules   []store.Rule // by op, with the key's own origin, if origins are spread
 	rows    []string
+	rates   []*fixedRate // by op, of adaptive limits
 	args    []any
 
 	next    int64             // the server's clock, if the window sent is not the current one
@@ -79,7 +80,7 @@ func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry, re
 
 func (s *Store) newDecision(g *store.Group, entries []*entry, now int64, hint *calendarBoundary, records bool) (*decision, error) {
 	n := len(g.Ops)
-	d := &decision{s: s, g: g, entries: append([]*entry(nil), entries...), rules: make([]store.Rule, n), rows: make([]string, n)}
+	d := &decision{s: s, g: g, entries: append([]*entry(nil), entries...), rules: make([]store.Rule, n), rows: make([]string, n), rates: make([]*fixedRate, n)}
 	reserves := mayReserve(g)
 	d.records = records || reserves || resets(g)
 	for i := range g.Ops {
@@ -102,14 +103,23 @@ func (s *Store) newDecision(g *store.Group, entries []*entry, now int64, hint *c
 			d.args = append(d.args, s.names.reservation(g.ID))
 		}
 	}
+	rates := 0
+	for i, e := range entries {
+		if e.rate == nil {
+			continue
+		}
+		if d.rates[i] = e.rate.used.Load(); !s.names.cluster {
+			d.args, rates = append(d.args, s.names.rate(e.def.Name)), rates+1
+		}
+	}
 	d.args[2] = len(d.args) - 3
-	d.args = append(d.args, n, id, parts, "")
+	d.args = append(d.args, n, id, parts, rates)
 	for i := range g.Ops {
 		h := hint
 		if hint != nil && hint.op != i {
 			h = nil
 		}
-		d.args = appendOp(d.args, &g.Ops[i], &d.rules[i], entries[i], now, h)
+		d.args = d.appendOp(d.args, i, now, h)
 	}
 	d.args = s.withClock(d.args)
 	return d, nil
@@ -120,13 +130,21 @@ func (d *decision) call(ctx context.Context) call {
 }
 
 // appendOp appends the arguments of an op.
-func appendOp(args []any, op *store.Op, r *store.Rule, e *entry, now int64, hint *calendarBoundary) []any {
+func (d *decision) appendOp(args []any, i int, now int64, hint *calendarBoundary) []any {
+	op, r, e := &d.g.Ops[i], &d.rules[i], d.entries[i]
 	kind, units, room, flags, most := opTerms(op, r)
 	if op.Def.Mode == store.Shadow && op.Verb != store.VerbCharge {
 		flags += "s"
 	}
 	if r.Every > 0 {
 		return append(args, kind, units, room, r.Cap, r.Every, r.Origin, r.Add, e.version, flags, most, "", "", "", e.until)
+	}
+	if rate := d.rates[i]; rate != nil {
+		levels := rate.levels
+		if !d.s.names.cluster {
+			levels = e.rate.unobserved()
+		}
+		return append(args, kind, units, room, r.Cap, 0, 0, r.Add, e.version, flags+"a", most, int64(store.MaxInt), rate.revision, levels, e.until)
 	}
 	start, end := algebra.Window(r, now)
 	list := ""
@@ -231,13 +249,34 @@ func (d *decision) answer(v []int64) (done bool, err error) {
 	for i := range g.Ops {
 		rows[i] = store.State{Used: v[3+4*i], TS: v[4+4*i], Version: uint32(v[5+4*i]), Override: d.entries[i].override}
 	}
-	if err = g.Decide(now, rows[:len(g.Ops)], write[:len(g.Ops)]); err != nil {
+	d.fixRates(v[3+4*len(g.Ops):])
+	err = g.Decide(now, rows[:len(g.Ops)], write[:len(g.Ops)])
+	for i, rate := range d.rates {
+		if rate != nil {
+			g.Ops[i].Def, g.Ops[i].Asked = d.entries[i].def, d.entries[i].def
+		}
+	}
+	if err != nil {
 		return false, err
 	}
 	if g.Allowed != (v[2] == 1) {
 		return false, fmt.Errorf("%w: the script and the program disagree about %s", store.ErrOutcomeUnknown, strings.Join(d.rows, ", "))
 	}
 	return true, nil
+}
+
+// fixRates makes the ops of adaptive limits use the rates by which the script has decided.
+// moved is what it answered of those that have another revision than the ones sent.
+func (d *decision) fixRates(moved []int64) {
+	for len(moved) >= 3 {
+		i, revision, n := moved[0], moved[1], moved[2]
+		d.rates[i], moved = d.entries[i].rate.moved(revision, moved[3:3+n]), moved[3+n:]
+	}
+	for i, rate := range d.rates {
+		if rate != nil {
+			d.g.Ops[i].Def = rate.def
+		}
+	}
 }
 
 func writes(g *store.Group) bool {

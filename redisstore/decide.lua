@@ -4,31 +4,87 @@
 --
 -- KEYS: n rows; if there is a reservation, a reset or a row with records, also the
 -- n sets of their reservations and the n hashes of their records; without a
--- cluster, last the key of the reservation.
--- ARGV: n, reservation, its parts (one line per op), and an empty string; for each
--- op
+-- cluster, the key of the reservation and last those of adaptive rates.
+-- ARGV: n, reservation, its parts (one line per op), and the number of keys of adaptive
+-- rates; for each op
 --  kind: t take, check, reserve; u take up to; c charge; r refund; x reset; n never
 --  units: of the cost; for u the tokens
 --  room: how many units may be used; for u the units of a token; for c where used stops growing
 --  cap, every, origin (with a calendar the start of the current window), add, version
---  flags: w charges, s shadow mode, d may be delayed
+--  flags: w charges, s shadow mode, d may be delayed, a adaptive
 --  most: the longest delay, or empty
+--  with an adaptive rate: a time after all others, the revision of the rate that the caller knows, and its levels as rate.lua stores them. With keys of rates they are those of a limit that was never observed: one key for each such op, in order, has the levels that count
 --  with a calendar: the end of the current window, the longest window, and boundaries: start and end of a window, the number of the first boundary after it, and the times
 --  if an override decides, the time at which it ends; otherwise empty. The row then has to be there, and keeps its expiry
 -- Returns a code, now, and
---  0: decided; whether allowed, and for each row used, ts and version as found (0 0 0: none), and whether it has a list
+--  0: decided; whether allowed, and for each row used, ts and version as found (0 0 0: none), and whether it has a list; then of each adaptive rate with another revision the index of its op, the revision, and the number of levels and they themselves
 --  1: Go must decide: a row has another version or window, or has holds or is locked, or its override has ended; nothing was done
 --  2: now is in another window than the one given
 --  3: a boundary was missing; index of the op, number of the boundary counted from the window of a time, and that time
 --  4: a row to be written has a list, and its keys were not given
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
-local n, reservation = tonumber(ARGV[1]), ARGV[2]
+local n, reservation, rates = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[4]) or 0
+local rateKeys = #KEYS - rates -- before the first of them
 local rows = {}
 for i = 1, n do
   rows[i] = redis.call('GET', KEYS[i])
 end
-local found, ops, ready, listed = {}, {}, true, #KEYS > 2 * n
+local found, ops, ready, listed = {}, {}, true, rateKeys > 2 * n
 local allowed, due, reserved = true, 0, false
+local moved = {} -- adaptive rates of which the caller knows another revision
+
+-- levelsOf returns the levels of an adaptive rate: the one before the first change, and
+-- then time and level of each change.
+local function levelsOf(i, version, known, levels)
+  levels = cmsgpack.unpack(levels)
+  if rates == 0 then
+    return levels
+  end
+  rateKeys = rateKeys + 1
+  local revision = '0'
+  local of, at = string.match(redis.call('HGET', KEYS[rateKeys], 'of') or '', '^(%d+) (%d+)$')
+  if of == version then
+    revision, levels = at, cmsgpack.unpack(redis.call('HGET', KEYS[rateKeys], 'levels'))
+  end
+  if revision ~= known then
+    moved[#moved + 1], moved[#moved + 2], moved[#moved + 3] = i - 1, tonumber(revision), #levels
+    for j = 1, #levels do
+      moved[#moved + 1] = levels[j]
+    end
+  end
+  return levels
+end
+
+-- ticksSince returns the ticks of an adaptive rate from a time to a later one. Go twin:
+-- History.Tick.
+local function ticksSince(levels, from, to)
+  local ticks, i = 0, #levels - 1
+  while i >= 2 and to > from do
+    local at = max(levels[i], from)
+    if at < to then
+      ticks, to = ticks + (to - at) * levels[i + 1], at
+    end
+    i = i - 2
+  end
+  return ticks + (to - from) * levels[1]
+end
+
+-- tickAfter returns the time of a tick, counted from a time. Go twin: History.Boundary.
+local function tickAfter(levels, from, ticks)
+  local level = levels[1]
+  for i = 2, #levels, 2 do
+    local at = levels[i]
+    if at > from then
+      local passed = (at - from) * level
+      if passed >= ticks then
+        break
+      end
+      ticks, from = ticks - passed, at
+    end
+    level = levels[i + 1]
+  end
+  return from + ceil(ticks / level)
+end
 
 for i = 1, n do
   local a = 5 + (i - 1) * 14
@@ -40,6 +96,9 @@ for i = 1, n do
     ends = tonumber(ARGV[a + 10]), longest = tonumber(ARGV[a + 11]), bounds = ARGV[a + 12],
     override = tonumber(ARGV[a + 13]),
   }
+  if string.find(ARGV[a + 8], 'a', 1, true) then
+    op.levels = levelsOf(i, op.version, ARGV[a + 11], op.bounds)
+  end
   ops[i] = op
   local used, ts, version, has = 0, 0, op.version, ''
   if rows[i] then
@@ -67,6 +126,8 @@ for i = 1, n do
         else
           ticks = floor((t - op.origin) / op.every) - floor((ts - op.origin) / op.every)
         end
+      elseif op.levels then
+        ticks = ticksSince(op.levels, ts, t)
       end
       used = used - ticks * op.add
       if used < 0 then
@@ -96,6 +157,8 @@ for i = 1, n do
         else
           delay = floor((op.t - op.origin) / op.every) * op.every + op.origin - now + ceil(over / op.add) * op.every
         end
+      elseif op.levels then
+        delay = tickAfter(op.levels, op.t, ceil(over / op.add)) - now
       else
         local ticks, list = ceil(over / op.add), {}
         for b in string.gmatch(op.bounds, '%d+') do
@@ -217,6 +280,8 @@ if allowed then
           else
             full = op.origin + (floor((op.t - op.origin) / op.every) + ticks) * op.every
           end
+        elseif op.levels then
+          full = op.t + ceil(ticks / op.levels[1]) -- however low the rate falls
         else
           full = op.ends
           if op.t >= full then
@@ -237,7 +302,7 @@ if allowed then
       end
     end
   end
-  if reserved and #KEYS > 3 * n then
+  if reserved and #KEYS - rates > 3 * n then
     local parts, i = {}, 0
     for part in string.gmatch(ARGV[3], '[^\n]+') do
       i = i + 1
@@ -251,5 +316,8 @@ end
 local reply = {0, now, allowed and 1 or 0}
 for i = 1, 4 * n do
   reply[3 + i] = found[i]
+end
+for i = 1, #moved do
+  reply[#reply + 1] = moved[i]
 end
 return reply

@@ -18,6 +18,7 @@ import (
 //	dipwell.lock:login:{user:7}         the program for whose write others wait
 //	dipwell.reservation:0198c2f3-…      the parts of a reservation
 //	dipwell.hold:req-81                 a hold, JSON; in a cluster dipwell.hold:{tag}req-81
+//	dipwell.rate:login                  the rate of an adaptive limit, a hash
 //	dipwell.limits                      the limits, a hash; also the channel for notifications
 //
 // In the name of a limit % : { } are written as %25 %3A %7B %7D, so that it ends
@@ -29,9 +30,9 @@ import (
 // {acme}/user:7/ for the key acme/user:7. With HashTag "all" the prefix is in braces instead, and the key
 // follows the second colon.
 type names struct {
-	base, due, records, overrides, locks, reservations, holds, limits string
-	tagged                                                            bool // keys are in braces
-	cluster                                                           bool // buckets may be in different slots
+	base, due, records, overrides, locks, reservations, holds, rates, limits string
+	tagged                                                                   bool // keys are in braces
+	cluster                                                                  bool // buckets may be in different slots
 
 	partsOf func(limit string) int // in a cluster: see entry.parts
 }
@@ -42,7 +43,7 @@ func newNames(c Config, cluster bool) names {
 		p, n.tagged, n.cluster = "{"+p+"}", false, false
 	}
 	n.base, n.due, n.records, n.overrides, n.locks = p+":", p+".due:", p+".records:", p+".override:", p+".lock:"
-	n.reservations, n.holds, n.limits = p+".reservation:", p+".hold:", p+".limits"
+	n.reservations, n.holds, n.rates, n.limits = p+".reservation:", p+".hold:", p+".rate:", p+".limits"
 	return n
 }
 
@@ -96,6 +97,8 @@ func (n *names) hold(tag, id string) string {
 	}
 	return n.holds + id
 }
+
+func (n *names) rate(limit string) string { return n.rates + escapes.Replace(limit) }
 
 func (n *names) reservation(id store.Reservation) string { return n.reservations + id.String() }
 

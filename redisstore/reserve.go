@@ -66,7 +66,7 @@ func (s *Store) registerReservation(ctx context.Context, d *decision) error {
 	var longest int64
 	for i := range d.rules {
 		r := &d.rules[i]
-		longest = max(longest, algebra.TimeToFull(r, r.Cap+r.Debt, s.estimateNow(), s.estimateNow()))
+		longest = max(longest, slowestFull(r, r.Cap+r.Debt, s.estimateNow(), s.estimateNow()))
 	}
 	expire := time.Duration(longest)*time.Microsecond + time.Minute
 	if s.clock != nil || longest > int64(1<<53) || expire < 0 {
@@ -147,7 +147,7 @@ func (s *Store) giveBack(ctx context.Context, g *store.Group, parts []reservatio
 		}
 		rules[i] = *d.RuleFor(p.Key, &rules[i])
 		r, origin, ends := &rules[i], rules[i].Origin, int64(0)
-		if r.Every == 0 {
+		if r.Every == 0 && r.Pace == nil { // the script knows no rates, and leaves these to Go
 			origin, ends = algebra.Window(r, s.estimateNow())
 		}
 		args = append(args, entries[i].version, r.Every, r.Add, origin, ends)

@@ -54,6 +54,10 @@ var (
 	defineLua string
 	//go:embed lengthen.lua
 	lengthenLua string
+	//go:embed observe.lua
+	observeLua string
+	//go:embed rate.lua
+	rateLua string
 	//go:embed now.lua
 	nowLua string
 )
@@ -68,7 +72,7 @@ type script struct {
 
 type scripts struct {
 	takeOne, takeAll, takeMany, set, decide, cancel *script
-	hold, settle                                    *script
+	hold, settle, observe, rate                     *script
 	read, write, unlock, define, lengthen, now      *script
 }
 
@@ -85,9 +89,10 @@ func newScripts(clock, reserve string) *scripts {
 	hold, settle := with(reserve+"\n"+lowsLua+holdLua), with(reserve+"\n"+lowsLua+settleLua)
 	hold.returnsString, settle.returnsString = true, true
 	read := with(snapshotLua + readLua)
-	read.returnsLists = true
+	observe := with(observeLua)
+	read.returnsLists, observe.returnsLists = true, true
 	return &scripts{
-		takeOne: one, takeAll: all, takeMany: many, set: set, decide: with(reserve + "\n" + lowsLua + decideLua), cancel: with(lowsLua + cancelLua), hold: hold, settle: settle,
+		takeOne: one, takeAll: all, takeMany: many, set: set, decide: with(reserve + "\n" + lowsLua + decideLua), cancel: with(lowsLua + cancelLua), hold: hold, settle: settle, observe: observe, rate: with(rateLua),
 		read: read, write: with(snapshotLua + writeLua), unlock: with(unlockLua), define: with(defineLua), lengthen: with(lengthenLua), now: with(nowLua),
 	}
 }

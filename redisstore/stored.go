@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/dipwell/dipwell/internal/adaptive"
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
@@ -16,6 +17,7 @@ type storedLimit struct {
 	Versions   []catalog.Version `json:"versions,omitempty"`   // oldest first, the present one last
 	Overridden bool              `json:"overridden,omitempty"` // keys may have overrides
 	Dropped    uint32            `json:"dropped,omitempty"`    // the last version of a limit that is gone
+	Rates      map[uint32]string `json:"rates,omitempty"`      // of older versions that were adaptive: adaptive.State.Text
 	catalog.Sites
 }
 
@@ -48,7 +50,17 @@ func encode(l storedLimit) string {
 }
 
 func encodeDefinition(d *store.Definition, sites catalog.Sites) string {
-	return encode(storedLimit{Settings: d.Explicit(), Owner: d.Owner, Version: d.Number, Versions: catalog.Versions(d), Overridden: d.Overridden, Sites: sites})
+	l := storedLimit{Settings: d.Explicit(), Owner: d.Owner, Version: d.Number, Versions: catalog.Versions(d), Overridden: d.Overridden, Sites: sites}
+	for i := range d.Past {
+		if v := &d.Past[i]; v.Rule.Pace != nil {
+			if l.Rates == nil {
+				l.Rates = map[uint32]string{}
+			}
+			s := v.Rule.Pace.State()
+			l.Rates[v.Number] = s.Text()
+		}
+	}
+	return encode(l)
 }
 
 // decodeDefinition reads a field; nothing there, or a limit that was dropped, is nil.
@@ -79,10 +91,30 @@ func decode(text string) (*store.Definition, error) {
 	}
 	d, err := catalog.Definition(limit, l.Owner, l.Version, l.Versions)
 	if err == nil {
+		err = setPastRates(d, l.Rates)
+	}
+	if err == nil {
 		d.Overridden = l.Overridden
 		err = l.Install(d)
 	}
 	return d, err
+}
+
+// setPastRates sets the rates of older versions of an adaptive limit.
+func setPastRates(d *store.Definition, rates map[uint32]string) error {
+	for i := range d.Past {
+		v := &d.Past[i]
+		text, stored := rates[v.Number]
+		if !stored || v.Rule.Pace == nil {
+			continue
+		}
+		s, err := adaptive.Parse(v.Rule.Pace.Config().Floor, text)
+		if err != nil {
+			return fmt.Errorf("version %d: its rate: %w", v.Number, err)
+		}
+		v.Rule.Pace.Set(s)
+	}
+	return nil
 }
 
 // numberOf returns the highest version that a field has had; of nothing it is 0.

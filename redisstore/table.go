@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/await"
 	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
@@ -35,6 +34,7 @@ type table struct {
 	tag   string            // of the keys of holds, in a cluster
 	id    store.Reservation // the reservation to make or cancel
 	parts []reservationPart // of the reservation to cancel
+	rates []tableRate       // of adaptive limits of rows; in a cluster these are not read
 
 	now     int64
 	digest  string
@@ -64,6 +64,12 @@ type tableRow struct {
 type recordName struct{ number, mark int64 }
 
 func nameOfRecord(r *store.Record) recordName { return recordName{r.Number, r.Mark} }
+
+// A tableRate is the rate of an adaptive limit. learned is what it was before the read.
+type tableRate struct {
+	*rate
+	learned int
+}
 
 // A tableHold is a hold.
 type tableHold struct {
@@ -222,6 +228,10 @@ func (t *table) keys() []any {
 		args = append(args, n.reservation(t.id))
 		kinds.WriteByte('s')
 	}
+	for _, r := range t.rates { // last, so that no command is about them
+		args = append(args, n.rate(r.def.Name))
+		kinds.WriteByte('r')
+	}
 	args[2] = len(args) - 3
 	return append(args, len(t.rows), kinds.String(), t.token)
 }
@@ -242,6 +252,7 @@ func (t *table) read(ctx context.Context, lock bool) (ok bool, err error) {
 	if lock {
 		ms = lockFor.Milliseconds()
 	}
+	t.wantRates()
 	c, err := t.s.process(ctx, newCall(ctx, t.s.scripts.read, lock, t.s.withClock(append(t.keys(), ms))))
 	if err != nil {
 		return false, err
@@ -269,7 +280,36 @@ func (t *table) read(ctx context.Context, lock bool) (ok bool, err error) {
 		}
 	}
 	t.missing, t.made, t.ended = false, store.Pending{}, false
-	return true, nil
+	return true, t.learnRates(values[len(values)-len(t.rates):])
+}
+
+// wantRates has the rates of adaptive limits read.
+func (t *table) wantRates() {
+	if t.rates = t.rates[:0]; t.s.names.cluster {
+		return
+	}
+	for _, r := range t.rows {
+		if e := t.s.limits.entry(r.limit); e != nil && e.rate != nil && !slices.ContainsFunc(t.rates, func(r tableRate) bool { return r.rate == e.rate }) {
+			_, learned := e.rate.known()
+			t.rates = append(t.rates, tableRate{e.rate, learned})
+		}
+	}
+}
+
+// learnRates makes DecideIn decide by the rates that were read.
+func (t *table) learnRates(values []any) error {
+	for i, r := range t.rates {
+		fields, _ := values[i].([]any)
+		if len(fields) != 2 {
+			continue
+		}
+		revision, s, err := parseRate(r.def, textOf(fields[0]), textOf(fields[1]))
+		if err != nil {
+			return err
+		}
+		r.learn(revision, s, r.learned)
+	}
+	return nil
 }
 
 func textOf(v any) string {
@@ -726,7 +766,7 @@ func (s *Store) fullAfter(base *store.Definition, o *store.Override, key string)
 		return o.Until
 	}
 	var scratch store.Rule
-	return o.Until + algebra.TimeToFull(base.RuleFor(key, &scratch), row.Used, max(o.Until, row.TS), o.Until)
+	return o.Until + slowestFull(base.RuleFor(key, &scratch), row.Used, max(o.Until, row.TS), o.Until)
 }
 
 // sameScore returns the text of a score: as it was read, if it means the same.
@@ -750,10 +790,10 @@ func (s *Store) fullAt(base *store.Definition, row store.State, key string, now 
 		return 0
 	}
 	var scratch store.Rule
-	full := now + algebra.TimeToFull(own.RuleFor(key, &scratch), row.Used, max(now, row.TS), now)
+	full := now + slowestFull(own.RuleFor(key, &scratch), row.Used, max(now, row.TS), now)
 	if o := row.Override; o != nil && number.IsOverride(own.Number) && o.Until != 0 && o.Until < full {
 		if row, ok = base.Carry(row, key, o.Until); ok {
-			full = max(full, o.Until+algebra.TimeToFull(base.RuleFor(key, &scratch), row.Used, max(o.Until, row.TS), o.Until))
+			full = max(full, o.Until+slowestFull(base.RuleFor(key, &scratch), row.Used, max(o.Until, row.TS), o.Until))
 		}
 	}
 	return full
