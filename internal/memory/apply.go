@@ -146,8 +146,8 @@ func (s *Store) quickOp(def *store.Definition, key string, verb store.Verb, cost
 
 // single decides a batch of one op, the common case. It returns false, and
 // does nothing, if the op needs more than its row; the caller then uses group. With
-// quick, it also leaves ops that an override decides, whose answer names it, and those
-// of adaptive limits, whose tokens the Limiter counts.
+// quick, it also leaves ops that another definition decides, whose answer names it, and
+// those of adaptive limits, whose tokens the Limiter counts.
 func (s *Store) single(op *store.Op, quick bool) (ok bool) {
 	var p place
 	if err := s.place(&p, op.Def, op.Key); err != nil || p.def != op.Def { // gone, or superseded
@@ -180,6 +180,8 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 	}
 	switch {
 	case err != nil || op.Delay > 0: // a reservation is to be kept
+		return false
+	case quick && op.Def != p.def: // an answer of Quick does not say which plan decided
 		return false
 	case !write:
 		return true
