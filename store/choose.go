@@ -68,7 +68,8 @@ func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 }
 
 // retryAfterOverride sets Retry to the first time after the end of the override at
-// which the same call would be allowed, or Never.
+// which the same call would be allowed, or Never. In shadow mode that is the answer of
+// enforcing, before the end and after it.
 func (op *Op) retryAfterOverride(row State, now int64) {
 	until := row.Override.Until
 	later := *op
@@ -76,9 +77,10 @@ func (op *Op) retryAfterOverride(row State, now int64) {
 	_, _, err := later.Step(until, row, true)
 	op.Never, op.Retry = false, until-now
 	switch {
-	case err != nil || later.Never && !later.Allowed:
+	case err == nil && later.Allowed && !(later.Shadow && op.Def.Mode == Shadow):
+	case err != nil || later.Never:
 		op.Never, op.Retry = true, 0
-	case !later.Allowed:
+	default:
 		op.Retry += later.Retry
 	}
 }

@@ -153,7 +153,8 @@ type Limit struct {
 	// waits retry instead of queueing; UnlimitedDebt is as much as can be counted.
 	MaxDebt int64
 	// MaxCharge is the largest Charge, in tokens. It bounds the debt that one call
-	// can make. Default: ten bursts, or less if no more can be counted exactly.
+	// can make. Default: ten bursts, 10 if Burst is NoBurst, and less if no more can be
+	// counted exactly.
 	MaxCharge int64
 
 	// Start places the boundaries of windows and intervals: an offset from the

@@ -49,7 +49,7 @@ var duties = []duty{
 		"plan plan-leased plan-retry plan-alternates plan-window plan-unlimited plan-blocked plan-shadow plan-charge plan-charge-full plan-reserve plan-reserve-bounded plan-group plan-change " +
 			"floor floor-check floor-group plan-golden floor-golden"},
 	{"overrides", "have the ability Overrides (Definition.SetOverrideIn); read the override of a key with its row, and also if it has none; keep one that has ended until the row was converted; a Drop deletes them",
-		"override-until override-retry-beyond-its-end override-numbers override-above-plan override-of-a-new-key override-blocked " +
+		"override-until override-retry-beyond-its-end override-numbers override-above-plan override-of-a-new-key override-blocked override-shadow " +
 			"override-unlimited override-ended override-replaced override-reset override-sweep override-swept-after-its-end override-of-an-old-version override-change " +
 			"override-reservation override-charge override-hold override-list override-bad-input override-drop override-golden"},
 	{"holds", "have the ability Holds; keep every field of Hold and Record; give back expired holds where a call gets less than it asked for, and in the sweep; a Reset or a Drop ends the holds of the row",

@@ -270,6 +270,20 @@ var overrideCases = []testCase{
 		b.wait(3 * time.Second)
 		b.free("a k", 8)
 	})},
+	// In shadow mode the retry is that of enforcing, after the end of the override too.
+	{"override-shadow", onPlans(func(b *caller) {
+		b.override("a", store.Override{Key: "k", Plan: "seen", Until: b.clock.Load() + 5*second})
+		if op := b.take("a:seen k 11", true); !op.Shadow || !op.Never || op.Retry != 0 {
+			b.Errorf("more than both hold: %+v", op.Answer)
+		}
+		if op := b.take("a:pro k 11", true); !op.Shadow || op.Never || op.Retry != 5*second {
+			b.Errorf("more than the override holds: %+v", op.Answer)
+		}
+		b.take("a:seen k 8", true)
+		if op := b.take("a:seen k 8", true); !op.Shadow || op.Never || op.Retry != 6*second {
+			b.Errorf("%+v", op.Answer)
+		}
+	})},
 	{"override-unlimited", onPlans(func(b *caller) {
 		b.take("a k 10", true)
 		b.override("a", store.Override{Key: "k", Plan: "free"})

@@ -95,7 +95,7 @@ begin
     if (own.rule).number is not null and not s.allowed and verb <> 4 then
         if over and o.until is not null and (a.never or n + a.retry >= o.until) then
             select x.never, x.retry into a.never, a.retry
-                from dipwell_internal.retry_after_override(l, asked, o, key, used, ts, version, n, verb, cost, floor, max_delay) x;
+                from dipwell_internal.retry_after_override(l, asked, o, key, used, ts, version, n, verb, cost, floor, max_delay, d.mode = 'shadow') x;
         end if;
     end if;
     a.allowed := s.allowed;
@@ -169,7 +169,7 @@ begin
     a.never := true;
     if (d.rule).number < 0 and o.until is not null then
         select x.never, x.retry into a.never, a.retry
-            from dipwell_internal.retry_after_override(l, asked, o, key, used, ts, version, n, verb, cost, floor, max_delay) x;
+            from dipwell_internal.retry_after_override(l, asked, o, key, used, ts, version, n, verb, cost, floor, max_delay, d.mode = 'shadow') x;
     end if;
     return a;
 end $$;
@@ -177,16 +177,18 @@ comment on function dipwell_internal.answer_by_mode is
     'Answers a call that a plan decides which is unlimited or blocked; the row is left as it is. Go twin: Op.byMode.';
 
 create function dipwell_internal.retry_after_override(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text,
-    used bigint, ts bigint, version int, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, out never boolean, out retry bigint)
+    used bigint, ts bigint, version int, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, shadow boolean,
+    out never boolean, out retry bigint)
 language plpgsql stable as $$
 declare
     a dipwell_internal.answer := dipwell_internal.answer_one(l, asked, o, key, used, ts, version, o.until, verb, cost, floor, max_delay, true);
+    passes boolean := a.allowed and not (a.shadow and shadow);
 begin
-    never := a.never and not a.allowed;
-    retry := case when never then 0 when a.allowed then o.until - n else o.until - n + a.retry end;
+    never := a.never and not passes;
+    retry := case when never then 0 when passes then o.until - n else o.until - n + a.retry end;
 end $$;
 comment on function dipwell_internal.retry_after_override is
-    'The first time from the end of the override on at which the same call would be allowed, or never. Go twin: Op.retryAfterOverride.';
+    'The first time from the end of the override on at which the same call would be allowed, or never; in shadow mode by enforcing. Go twin: Op.retryAfterOverride.';
 
 create function dipwell_internal.retry_under(l dipwell.limits, o dipwell.key_overrides, own dipwell_internal.definition, r dipwell.versions, key text,
     used bigint, ts bigint, version int, n bigint, before bigint, short bigint, retry bigint) returns bigint language plpgsql stable as $$
