@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -24,6 +25,12 @@ type ClientConfig struct {
 	// Limits are taken before each call is sent, at one instant, all or
 	// nothing; a call that is sent again takes from them again. At most 16. They
 	// cannot be concurrency limits. Default: none.
+	//
+	// Adaptive limits among them are told of each call that was sent: how long it took,
+	// of a stream until its first message or its end, and whether it succeeded. It failed
+	// if its status is UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL,
+	// UNAVAILABLE or DATA_LOSS. A call that the caller cancels before that tells nothing,
+	// nor does a stream that is not read.
 	Limits []Limit
 
 	// Received are taken before each message that a stream receives, and Sent
@@ -111,10 +118,13 @@ func (c *Client) Options() []grpc.DialOption {
 func (c *Client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	w := waitBudget{left: c.MaxWait, failFast: c.FailFast}
 	for attempt := 1; ; attempt++ {
-		if err := c.admit(ctx, &w, cc.Target(), method, req); err != nil {
+		adaptive, err := c.admit(ctx, &w, cc.Target(), method, req)
+		if err != nil {
 			return err
 		}
-		err := invoke(ctx, method, req, reply, cc, opts...)
+		began := time.Now()
+		err = invoke(ctx, method, req, reply, cc, opts...)
+		c.observeCall(ctx, adaptive, began, err)
 		if err == nil {
 			return nil
 		}
@@ -131,45 +141,67 @@ func (c *Client) unary(ctx context.Context, method string, req, reply any, cc *g
 // stream does not retry: messages that were sent on a stream cannot be sent again.
 func (c *Client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	w := waitBudget{left: c.MaxWait, failFast: c.FailFast}
-	if err := c.admit(ctx, &w, cc.Target(), method, nil); err != nil {
+	adaptive, err := c.admit(ctx, &w, cc.Target(), method, nil)
+	if err != nil {
 		return nil, err
 	}
+	caller, began := ctx, time.Now()
 	ctx, cancel := context.WithCancel(ctx)
 	stream, err := open(ctx, desc, cc, method, opts...)
 	if err != nil {
 		cancel()
+		c.observeCall(caller, adaptive, began, err)
 		c.learn(cc.Target(), method, err)
 		return nil, err
 	}
-	return &clientStream{stream, c, cc.Target(), method, !desc.ServerStreams, cancel}, nil
+	first := func(err error) { c.observeCall(caller, adaptive, began, err) }
+	return &clientStream{ClientStream: stream, c: c, target: cc.Target(), method: method, single: !desc.ServerStreams, cancel: cancel, first: first}, nil
 }
 
-// admit waits until an earlier RetryInfo has passed, and then for the limits.
-func (c *Client) admit(ctx context.Context, w *waitBudget, target, method string, req any) error {
+// observeCall tells adaptive limits how a call went that was sent at began.
+func (c *Client) observeCall(ctx context.Context, adaptive []string, began time.Time, err error) {
+	if len(adaptive) == 0 || err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return
+	}
+	ok := true
+	switch status.Code(err) {
+	case codes.Unknown, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Internal, codes.Unavailable, codes.DataLoss:
+		ok = errors.Is(err, io.EOF) // the end of a stream
+	}
+	pace.Observe(ctx, c.limiter, adaptive, time.Since(began), ok)
+}
+
+// admit waits until an earlier RetryInfo has passed, and then for the limits. It returns
+// the adaptive ones that allowed the call.
+func (c *Client) admit(ctx context.Context, w *waitBudget, target, method string, req any) (adaptive []string, err error) {
 	for {
 		wait := c.blocks.wait(target, method)
 		if wait <= 0 {
 			break
 		}
 		if !w.mayWait(ctx, wait) {
-			return blocked(wait)
+			return nil, blocked(wait)
 		}
 		if err := w.sleep(ctx, wait); err != nil {
-			return status.FromContextError(err).Err()
+			return nil, status.FromContextError(err).Err()
 		}
 	}
 	if len(c.Limits) == 0 {
-		return nil
+		return nil, nil
 	}
 	var d dipwell.Decision
-	call := &Call{Method: method, Message: req}
-	if w.failFast {
-		return c.take(ctx, &d, c.Limits, call, 0)
+	call, most := &Call{Method: method, Message: req}, time.Duration(0)
+	if !w.failFast {
+		most = max(w.left, 0)
 	}
 	start := time.Now()
-	err := c.take(ctx, &d, c.Limits, call, max(w.left, 0))
-	w.left -= time.Since(start)
-	return err
+	if err = c.take(ctx, &d, c.Limits, call, most); !w.failFast {
+		w.left -= time.Since(start)
+	}
+	if d.Allowed { // else the call goes on although it took nothing
+		adaptive = pace.Adaptive(&d)
+	}
+	return adaptive, err
 }
 
 // blocked returns the error of a call that was not sent because an earlier
@@ -239,6 +271,7 @@ type clientStream struct {
 	target, method string
 	single         bool               // the server sends one message
 	cancel         context.CancelFunc // ends the stream after a refused message
+	first          func(error)        // is told of the first message, or the end; nil: it was
 }
 
 func (s *clientStream) SendMsg(m any) error {
@@ -253,6 +286,10 @@ func (s *clientStream) RecvMsg(m any) error {
 		return err
 	}
 	err := s.ClientStream.RecvMsg(m)
+	if s.first != nil {
+		s.first(err)
+		s.first = nil
+	}
 	if err != nil || s.single {
 		s.cancel() // the stream has ended
 	}

@@ -132,13 +132,20 @@ func TestClientStreamRemembersRetryInfo(t *testing.T) {
 func virtual(t *testing.T, f func(t *testing.T, cc *grpc.ClientConn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		cc, err := grpc.NewClient("passthrough:///unused", grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		cc := unused(t)
 		defer cc.Close()
 		f(t, cc)
 	})
+}
+
+// unused returns a connection to nowhere.
+func unused(t *testing.T) *grpc.ClientConn {
+	t.Helper()
+	cc, err := grpc.NewClient("passthrough:///unused", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cc
 }
 
 type server struct {

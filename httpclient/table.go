@@ -191,6 +191,7 @@ func (t *table) evict() bool {
 type flight struct {
 	host, bucket *entry
 	tokens       int64
+	adaptive     []string // limits that are told how it went
 }
 
 // pause is why a request must wait.

@@ -2,6 +2,7 @@ package httpclient
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"io"
@@ -47,6 +48,11 @@ type Config struct {
 	// Limits, at most 16, are taken from Limiter before each attempt, at one
 	// instant, all or nothing. On a shared store several processes share one
 	// budget. Default: none.
+	//
+	// Adaptive limits among them are told of each attempt: how long it took until the
+	// header of the response, and whether it succeeded. It failed if there is no
+	// response, or one with a status of 429 or from 500 on. An attempt whose context
+	// the caller cancels before that tells nothing.
 	Limiter *dipwell.Limiter
 	Limits  []Limit
 
@@ -184,7 +190,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			closeBody(sent)
 			return nil, err
 		}
+		began := time.Now()
 		resp, err := t.Base.RoundTrip(sent)
+		t.observe(r.Context(), &k, time.Since(began), resp)
 		if err != nil {
 			t.release(&k, true)
 			return nil, err
@@ -226,11 +234,19 @@ func (t *Transport) admit(r *http.Request, left *time.Duration) (k flight, err e
 	if len(t.Limits) == 0 {
 		return k, nil
 	}
-	if err := t.take(r, left); err != nil {
+	if k.adaptive, err = t.take(r, left); err != nil {
 		t.release(&k, false)
-		return k, err
 	}
-	return k, nil
+	return k, err
+}
+
+// observe tells adaptive limits how an attempt went. resp is nil if it failed.
+func (t *Transport) observe(ctx context.Context, k *flight, took time.Duration, resp *http.Response) {
+	if len(k.adaptive) == 0 || resp == nil && errors.Is(ctx.Err(), context.Canceled) {
+		return
+	}
+	ok := resp != nil && resp.StatusCode < http.StatusInternalServerError && resp.StatusCode != http.StatusTooManyRequests
+	pace.Observe(ctx, t.Limiter, k.adaptive, took, ok)
 }
 
 // enter waits until the table admits the request, and counts it as in flight.
@@ -388,14 +404,14 @@ func (t *Transport) release(k *flight, charged bool) {
 	t.table.mu.Unlock()
 }
 
-// take takes from Config.Limits, and waits for them.
-func (t *Transport) take(r *http.Request, left *time.Duration) error {
+// take takes from Config.Limits, and waits for them. It returns the adaptive ones.
+func (t *Transport) take(r *http.Request, left *time.Duration) (adaptive []string, err error) {
 	var buf [1]dipwell.Take
 	takes := buf[:0]
 	for i := range t.Limits {
 		take, err := takeOf(&t.Limits[i], r)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		takes = append(takes, take)
 	}
@@ -405,15 +421,15 @@ func (t *Transport) take(r *http.Request, left *time.Duration) error {
 	}
 	var d dipwell.Decision
 	start := time.Now()
-	err := t.Limiter.DoWait(r.Context(), &d, takes, bound)
+	err = t.Limiter.DoWait(r.Context(), &d, takes, bound)
 	if *left -= time.Since(start); err != nil {
 		if r.Context().Err() != nil {
-			return r.Context().Err()
+			return nil, r.Context().Err()
 		}
-		return fmt.Errorf("httpclient: %w", err)
+		return nil, fmt.Errorf("httpclient: %w", err)
 	}
 	if d.Allowed {
-		return nil
+		return pace.Adaptive(&d), nil
 	}
 	e := limited(r, d.Limit, 0, d.RetryAfter)
 	e.Err = d.Err()
@@ -421,7 +437,7 @@ func (t *Transport) take(r *http.Request, left *time.Duration) error {
 		e.Wait, e.Until = 0, time.Time{}
 	}
 	t.onWait(r, e)
-	return e
+	return nil, e
 }
 
 // takeOf returns what a request takes from a limit.

@@ -157,7 +157,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	m.Headers.Set(w.Header(), &d)
 	if d.Allowed {
-		next = m.observed(next, adaptiveLimits(&d))
+		next = m.observed(next, pace.Adaptive(&d))
 	}
 	switch {
 	case d.Allowed && d.Hold != "":

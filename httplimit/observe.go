@@ -2,31 +2,13 @@ package httplimit
 
 import (
 	"bufio"
-	"context"
 	"io"
 	"net"
 	"net/http"
 	"time"
 
-	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pace"
 )
-
-// adaptiveLimits returns the names of the adaptive limits that decided, also by a plan or
-// an override.
-func adaptiveLimits(d *dipwell.Decision) (names []string) {
-	add := func(d *dipwell.Decision) {
-		if def := d.Definition; def != nil && def.Base().Rule.Pace != nil {
-			names = append(names, def.Name)
-		}
-	}
-	if d.Limits == nil {
-		add(d)
-	}
-	for i := range d.Limits {
-		add(&d.Limits[i])
-	}
-	return names
-}
 
 // observed returns next as a handler that observes each request for adaptive limits: how
 // long it took to the header of its response, and whether the status is below 500. A
@@ -46,10 +28,7 @@ func (m *middleware) observed(next http.Handler, limits []string) http.Handler {
 				}
 				watch.note(http.StatusOK)
 			}
-			ctx := context.WithoutCancel(r.Context())
-			for _, name := range limits { // without the store the rate stands still
-				_ = m.limiter.Observe(ctx, name, watch.at.Sub(began), returned && watch.status < http.StatusInternalServerError, 1)
-			}
+			pace.Observe(r.Context(), m.limiter, limits, watch.at.Sub(began), returned && watch.status < http.StatusInternalServerError)
 		}()
 		if w = watch; canHijack(watch.ResponseWriter) {
 			w = hijackable{watch}

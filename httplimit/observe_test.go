@@ -6,35 +6,16 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
 )
-
-// observing is a store that adds up what is observed.
-type observing struct {
-	store.Store
-	mu  sync.Mutex
-	got store.Observation
-}
-
-func (o *observing) Abilities() store.Abilities {
-	ab := store.AbilitiesOf(o.Store)
-	inner := ab.Observe
-	ab.Observe = func(ctx context.Context, d *store.Definition, s store.Observation) error {
-		o.mu.Lock()
-		o.got.Count, o.got.Slow, o.got.Failed, o.got.Taken = o.got.Count+s.Count, o.got.Slow+s.Slow, o.got.Failed+s.Failed, o.got.Taken+s.Taken
-		o.mu.Unlock()
-		return inner(ctx, d, s)
-	}
-	return ab
-}
 
 type pipeHijacker struct{ *httptest.ResponseRecorder }
 
@@ -89,7 +70,7 @@ func TestAdaptiveObserved(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer mem.Close()
-				o := &observing{Store: mem}
+				o := &limittest.Observing{Store: mem}
 				l, err := dipwell.New(o, dipwell.Limit{Name: "up", Rate: 100, Period: time.Second, Burst: 20,
 					Adaptive: dipwell.Adaptive{Floor: 50, Ceiling: 200, Latency: 500 * time.Millisecond, Errors: 0.1}})
 				if err != nil {
@@ -112,8 +93,8 @@ func TestAdaptiveObserved(t *testing.T) {
 				time.Sleep(time.Second)
 				_ = l.Observe(t.Context(), "up", 0, true, 1) // sends what was counted
 				c.want.Count += 2
-				if o.got != c.want {
-					t.Errorf("%+v; want %+v", o.got, c.want)
+				if got := o.Observed(); got != c.want {
+					t.Errorf("%+v; want %+v", got, c.want)
 				}
 			})
 		})
