@@ -3,7 +3,8 @@ package lease
 import "math"
 
 // A demand is a moving average of tokens and calls, per ns, that weighs what was t ago
-// by e^(-t/span). It begins at nothing; rate makes up for that.
+// by e^(-t/span). It begins at nothing; rate makes up for that. There is no average before
+// half a lease has passed: until then all that came counts as if nothing followed in it.
 type demand struct {
 	began, last   int64   // ns
 	tokens, calls float64 // per ns, at last
@@ -18,11 +19,14 @@ func (m *demand) add(tokens, calls int64) {
 	m.moreCalls += calls
 }
 
-// update brings the averages up to now, if at least an eighth of a lease has passed. span is five
-// leases.
+// beginning reports whether there is no average.
+func (m *demand) beginning() bool { return m.last == m.began }
+
+// update brings the averages up to now, if at least an eighth of a lease has passed, or
+// half of one at the beginning. span is five leases.
 func (m *demand) update(now int64, span float64) {
 	passed := float64(now - m.last)
-	if passed < span/40 {
+	if passed < span/40 || m.beginning() && passed < span/10 {
 		return
 	}
 	weight := 1 - math.Exp(-passed/span)
@@ -31,12 +35,11 @@ func (m *demand) update(now int64, span float64) {
 	m.last, m.more, m.moreCalls = now, 0, 0
 }
 
-// rate returns tokens and calls per ns; nothing before half a lease has been seen.
+// rate returns tokens and calls per ns.
 func (m *demand) rate(span float64) (tokens, calls float64) {
-	seen := float64(m.last - m.began)
-	if seen < span/10 {
-		return 0, 0
+	if m.beginning() {
+		return float64(m.more) / (span / 10), float64(m.moreCalls) / (span / 10)
 	}
-	part := 1 - math.Exp(-seen/span)
+	part := 1 - math.Exp(-float64(m.last-m.began)/span)
 	return m.tokens / part, m.calls / part
 }

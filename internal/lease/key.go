@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -113,8 +114,8 @@ func (k *key) measure(d *store.Definition, mono int64) {
 func (k *key) wanted(d *store.Definition) int64 {
 	tokens, _ := k.demand.rate(spans * float64(d.Lease))
 	in := tokens * float64(d.Lease)
-	if in < calls*k.mean {
-		return 0
+	if least := calls * k.mean; in < least || k.demand.beginning() && in < 2*least {
+		return 0 // at the beginning that many have come already
 	}
 	back := float64(d.Rate) * float64(d.Lease) / float64(d.Period)
 	return int64(min(max(math.Ceil(in/2), float64(k.atLeast)), max(back/4, float64(k.remaining/2))))
@@ -146,7 +147,9 @@ func (s *Store) request(k *key) {
 		k.mu.Unlock()
 		return
 	}
-	k.notBefore = sent + int64(d.Lease)/requests
+	if !k.demand.beginning() {
+		k.notBefore = sent + int64(d.Lease)/requests
+	}
 	k.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(s.ctx, d.Lease)
@@ -174,6 +177,9 @@ func (s *Store) answered(k *key, d *store.Definition, op *store.Op, err error, n
 	defer k.mu.Unlock()
 	k.asking = false
 	switch {
+	case errors.Is(err, store.ErrLocked):
+		k.notBefore = max(k.notBefore, sent+int64(d.Lease)/requests)
+		return
 	case err != nil: // the tokens may have been taken
 		s.lost.Add(n)
 		k.notBefore = mono + int64(d.Lease)
