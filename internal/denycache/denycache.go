@@ -10,15 +10,17 @@
 // Calls made through this Store are seen at once. A grant, refund, charge, reset,
 // override, settled hold or failed call of a key removes the key. The cancellation of
 // any reservation removes all keys. A refusal that was in flight meanwhile is not kept. A changed
-// definition has another version, and rows of the old one are not used. While such
+// definition has another version, and rows of the old one are not used. A reservation
+// that has to wait replaces the row of a refused key by its own: until it is due whoever
+// takes is refused. While such
 // a call is in flight, concurrent calls may still be refused from the cached row.
 // After it returns, none are.
 //
 // Calls made through other processes, and changes of the definition that this
 // process has not seen, are seen at most Config.MaxAge late, counted from the time
 // when the refused request was sent. Grants of other processes only lengthen a
-// refusal. What may be seen late is a refund, reset, cancellation, settled hold or
-// override elsewhere, a step of the store's clock, and a call with an unknown outcome
+// refusal. What may be seen late is a refund, reset, cancellation, hold that was settled
+// or has expired, or override elsewhere, a step of the store's clock, and a call with an unknown outcome
 // that takes effect after its error was returned. Refusals of a limit that has plans or
 // overrides are used for one second at most.
 //
@@ -321,11 +323,7 @@ func (s *Store) forward(ctx context.Context, b *store.Batch, refs []ref, sent in
 			continue
 		}
 		for j := range g.Ops {
-			if op := &g.Ops[j]; err == nil && g.Err == nil && cacheable(g, op) && roundTrip >= 0 && roundTrip < s.maxAge {
-				s.keep(refs[0], op, sent, roundTrip, epoch)
-			} else {
-				s.table.forget(refs[0])
-			}
+			s.learn(g, &g.Ops[j], refs[0], err, slot{sent: sent, roundTrip: uint32(max(0, min(roundTrip, s.maxAge))), epoch: epoch})
 			refs = refs[1:]
 		}
 	}
@@ -347,6 +345,24 @@ func (s *Store) settled(g *store.Group, err error) {
 	}
 }
 
+// learn updates the cache with the answer of an op. e is the slot of its request.
+func (s *Store) learn(g *store.Group, op *store.Op, m ref, err error, e slot) {
+	kept := false
+	if err == nil && g.Err == nil && int64(e.roundTrip) < s.maxAge {
+		e.used, e.ts, e.version, e.at = op.Used, op.TS, op.Def.Number, algebra.DecidedAt(op)
+		if cacheable(g, op) {
+			e.room, kept = room(op), true
+			s.table.put(m, e)
+		} else if inDebt(g, op) {
+			e.room = algebra.RoomBefore(op.Def.Rule.Unit, op.Def.Rule.Cap)
+			kept = s.table.renew(m, e, s.maxAge)
+		}
+	}
+	if !kept {
+		s.table.forget(m)
+	}
+}
+
 // cacheable reports whether an answer is a refusal that had no effect, and that the
 // row in the answer explains. The present rate of an adaptive limit is the store's: only
 // a retry time and a reset time that differ show that this process knows it.
@@ -364,11 +380,14 @@ func explains(op *store.Op) bool {
 	return err == nil && !same.Allowed && same.Retry == op.Retry && same.Never == op.Never
 }
 
-// keep stores the row behind a refusal, unless the key changed since the request
-// was sent.
-func (s *Store) keep(m ref, op *store.Op, sent, roundTrip int64, epoch uint64) {
-	s.table.put(m, slot{
-		used: op.Used, ts: op.TS, version: op.Def.Number, room: room(op),
-		at: algebra.DecidedAt(op), sent: sent, roundTrip: uint32(roundTrip), epoch: epoch,
-	})
+// inDebt reports whether an op is a reservation that has to wait, so that until it is due
+// the row in its answer refuses whoever takes a token.
+func inDebt(g *store.Group, op *store.Op) bool {
+	if op.Verb != store.VerbReserve || len(g.Ops) > 1 || !g.Allowed || op.Delay == 0 || op.Source != store.SourceStore || op.TS == 0 ||
+		op.Def.Mode != store.Enforce || op.Def.Override != nil || op.Def.Rule.Pace != nil {
+		return false
+	}
+	due := store.Op{Def: op.Def, Key: op.Key, Verb: store.VerbCheck}
+	_, _, err := due.Step(algebra.DecidedAt(op), store.State{Used: op.Used, TS: op.TS, Version: op.Def.Number}, true)
+	return err == nil && !due.Allowed && due.Retry == op.Delay
 }

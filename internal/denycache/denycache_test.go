@@ -108,6 +108,38 @@ func TestRefusalLastsUntilRetryTime(t *testing.T) {
 	}
 }
 
+// A reservation that has to wait shows that the bucket is in debt until it is due. That is
+// remembered only if the key was known to be refused before, and not for its holds.
+func TestReservationLengthensRefusal(t *testing.T) {
+	for name, refusedBefore := range map[string]bool{"after a refusal": true, "without one": false} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t, login)
+			b.take("k", 20)
+			if refusedBefore {
+				b.want(b.take("k", 1), false, fromStore)
+			}
+			b.advance(200 * time.Millisecond) // a token is there
+			d, err := b.l.Reserve(t.Context(), "login", "k", 4)
+			if err != nil || d.Delay != 600*time.Millisecond {
+				t.Fatalf("%+v %v", d, err)
+			}
+			source := fromStore
+			if refusedBefore {
+				source = fromCache
+			}
+			d = b.take("k", 1)
+			b.want(d, false, source)
+			if d.RetryAfter != 800*time.Millisecond || d.ResetAfter != 4600*time.Millisecond || d.Remaining != 0 {
+				t.Errorf("%+v", d)
+			}
+			b.advance(800*time.Millisecond - 1000)
+			b.want(b.take("k", 1), false, fromCache)
+			b.advance(time.Microsecond)
+			b.want(b.take("k", 1), true, fromStore)
+		})
+	}
+}
+
 // TestStaleRate checks that a refusal which tells the store's time by the rate of an
 // adaptive limit alone is not remembered: the store may know another rate.
 func TestStaleRate(t *testing.T) {

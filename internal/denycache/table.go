@@ -130,6 +130,22 @@ func (t *table) put(m ref, e slot) {
 	*to = e
 }
 
+// renew replaces the refusal of a key by one with a later answer, and reports whether it
+// did. The refusal must be one that could be used when the later request was sent: it
+// shows that the row had no holds, which may give something back at any time.
+func (t *table) renew(m ref, e slot, maxAge int64) bool {
+	s := t.set(m.id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	to := s.find(m.id)
+	if s.generation != m.generation || to == nil || to.at > e.at || to.version != e.version || to.epoch != e.epoch || e.sent-to.sent >= maxAge {
+		return false
+	}
+	e.id = m.id
+	*to = e
+	return true
+}
+
 // oldest returns a free slot, or the one that expires first.
 func (s *set) oldest() *slot {
 	least := &s.slots[0]

@@ -28,6 +28,7 @@ type chunk struct {
 	empty        bool  // it was found used up
 	counted      int64 // spent tokens that the key's demand has
 	halved, gone bool
+	begins       Gate // opens at from; nil: no call waits for that. Of the key, as since
 }
 
 // A stripe is alone in its pair of cache lines.

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
@@ -36,13 +37,53 @@ type flight struct {
 	op              store.Op // as refused
 }
 
-// ask asks the store for a call that no lease could answer. For a lease after the store
+// soon is within how much time, in ns, a chunk must begin for a call to wait for it
+// rather than ask the store: about what asking takes.
+const soon = int64(5 * time.Millisecond)
+
+// comes returns a gate that opens when the key may have tokens: those of a chunk that
+// begins soon, or for a lease after a refusal those of a request that is under way. It
+// returns nil if there is neither.
+func (s *Store) comes(k *key) Gate {
+	mono, _ := s.clock.now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, c := range [...]*chunk{k.now.Load(), k.next} {
+		if c == nil || mono >= c.from || c.from-mono > soon {
+			continue
+		}
+		if c.begins == nil {
+			c.begins = s.gate()
+			s.after(time.Duration(c.from-mono), c.begins.Open)
+		}
+		return c.begins
+	}
+	if mono < k.tight {
+		return k.answer
+	}
+	return nil
+}
+
+// ask asks the store for a call that no lease could answer, unless tokens come soon
+// (see comes). For a lease after the store
 // has refused a call of the key, one call asks at a time, and the others wait for its
 // answer. Then they take from a lease, if there is a new one, or are the next to ask. A
 // refusal is also the answer of those that came before the refused call was sent and cost
 // as much. A call waits for two others at most, and for none once the store has failed.
 func (s *Store) ask(ctx context.Context, k *key, b *store.Batch, g *store.Group, op *store.Op) error {
 	asked := op.Def
+	for range 2 {
+		gate := s.comes(k)
+		if gate == nil {
+			break
+		}
+		if err := gate.Wait(ctx); err != nil {
+			return notSent(err)
+		}
+		if s.fromLease(k, g, op) {
+			return nil
+		}
+	}
 	for waited := range 2 {
 		f, first := s.join(k)
 		if f == nil {
@@ -52,7 +93,7 @@ func (s *Store) ask(ctx context.Context, k *key, b *store.Batch, g *store.Group,
 			return s.fly(ctx, k, f, b)
 		}
 		if err := f.gate.Wait(ctx); err != nil {
-			return fmt.Errorf("%w: not sent and not charged: %w", store.ErrStore, err)
+			return notSent(err)
 		}
 		if s.fromLease(k, g, op) {
 			return nil
@@ -68,6 +109,11 @@ func (s *Store) ask(ctx context.Context, k *key, b *store.Batch, g *store.Group,
 		}
 	}
 	return s.send(ctx, k, b)
+}
+
+// notSent is the error of a call whose context ended while it waited for another.
+func notSent(err error) error {
+	return fmt.Errorf("%w: not sent and not charged: %w", store.ErrStore, err)
 }
 
 // join returns the flight of a key and whether it is the caller's own, or nil if the key

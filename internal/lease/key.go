@@ -28,6 +28,7 @@ type key struct {
 	mu        sync.Mutex
 	next      *chunk // for when now is used up
 	asking    bool   // a request is in flight, or is to be sent at notBefore
+	answer    Gate   // opens when the request in flight is answered; nil: there is none
 	notBefore int64  // ns: earliest time of the next request
 	demand    demand
 	mean      float64 // tokens of a call when the key was last not leased
@@ -36,6 +37,7 @@ type key struct {
 	seen      int64 // ns: of the last call that asked the store
 	tight     int64 // ns: until then calls that ask the store wait for each other, because it has refused one
 	flight    *flight
+	refused   bool  // the last request was
 	atLeast   int64 // tokens of the next request, because the last chunk was used up early
 }
 
@@ -118,7 +120,16 @@ func (k *key) wanted(d *store.Definition) int64 {
 		return 0 // at the beginning that many have come already
 	}
 	back := float64(d.Rate) * float64(d.Lease) / float64(d.Period)
-	return int64(min(max(math.Ceil(in/2), float64(k.atLeast)), max(back/4, float64(k.remaining/2))))
+	return int64(min(max(math.Ceil(in/2), float64(k.atLeast)), max(back/3, float64(k.remaining/2))))
+}
+
+// ahead returns how far ahead a request may reserve, in µs. After a refusal that is more,
+// so that others do not get in before this process time and again. k.mu is held.
+func (k *key) ahead(d *store.Definition) int64 {
+	if k.refused {
+		return d.Lease.Microseconds() / 2
+	}
+	return d.Lease.Microseconds() * 2 / 5
 }
 
 // need starts a request unless one is in flight or a next chunk is there. k.mu is held.
@@ -150,6 +161,8 @@ func (s *Store) request(k *key) {
 	if !k.demand.beginning() {
 		k.notBefore = sent + int64(d.Lease)/requests
 	}
+	k.answer = s.gate()
+	ahead := k.ahead(d)
 	k.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(s.ctx, d.Lease)
@@ -158,7 +171,7 @@ func (s *Store) request(k *key) {
 	g, op := b.Single()
 	op.Def, op.Key, op.Cost = d, k.name, n
 	if op.Verb = store.VerbTakeUpTo; d.Rule.Debt > 0 {
-		op.Verb, op.Bounded, op.MaxDelay = store.VerbReserve, true, d.Lease.Microseconds()/2
+		op.Verb, op.Bounded, op.MaxDelay = store.VerbReserve, true, ahead
 		s.id(&g.ID)
 	}
 	s.requests.Add(1)
@@ -175,7 +188,8 @@ func (s *Store) answered(k *key, d *store.Definition, op *store.Op, err error, n
 	mono, _ := s.clock.now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.asking = false
+	defer k.answer.Open()
+	k.asking, k.answer = false, nil
 	switch {
 	case errors.Is(err, store.ErrLocked):
 		k.notBefore = max(k.notBefore, sent+int64(d.Lease)/requests)
@@ -191,10 +205,11 @@ func (s *Store) answered(k *key, d *store.Definition, op *store.Op, err error, n
 	}
 	k.remaining = op.Remaining
 	if !op.Allowed || op.Granted == 0 {
+		k.atLeast, k.refused = 0, true // others that ask for less would always be before this one
 		k.notBefore = max(k.notBefore, mono+min(op.Retry*1000, int64(d.Lease)))
 		return
 	}
-	d = op.Def
+	d, k.refused = op.Def, false
 	s.taken.Add(op.Granted)
 	life := int64(d.Lease) - s.clock.off
 	c := &chunk{def: d, sent: sent, from: mono + op.Delay*1000 + s.clock.off, dies: sent + life, early: wall - life, late: wall + life,
