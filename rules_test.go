@@ -294,7 +294,7 @@ var exportedNames = map[string]int{
 	"pgstore":    22,
 	"redisstore": 10,
 	"stack":      4,
-	"store":      175,
+	"store":      177,
 	"storetest":  8,
 }
 

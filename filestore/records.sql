@@ -58,6 +58,18 @@ create table if not exists holds (
 
 create index if not exists records_id on records (id) where id is not null;
 
+-- What people have changed, the last 10,000 entries.
+create table if not exists audit (
+    id       text primary key, -- 14 hexadecimal digits of the time, and 8 more
+    at       text not null,    -- UTC
+    who      text not null,
+    "action" text not null,
+    "limit"  text not null,
+    key      text not null,    -- '': the shared bucket, or the limit itself
+    what     text not null,
+    note     text not null
+) without rowid;
+
 -- The rates of adaptive limits, of each version.
 create table if not exists paces (
     limit_id integer not null,

@@ -21,6 +21,7 @@ type engine interface {
 	settle(ctx context.Context, g *store.Group) error
 	keyHolds(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error)
 	store.Overrider
+	record(ctx context.Context, e store.AuditEntry) error
 
 	statements(id int32, d *store.Definition) statements
 	put(ctx context.Context, l store.Limit, by string) error

@@ -112,6 +112,12 @@ func asUser(t *testing.T, url string) {
 	if _, err := s.Abilities().Now(t.Context()); err != nil {
 		t.Errorf("now: %v", err)
 	}
+	if err := can.Audit.Record(t.Context(), store.AuditEntry{Action: "reset", Limit: "bucket"}); err != nil {
+		t.Errorf("audit: %v", err)
+	}
+	if page, err := can.Audit.Audit(t.Context(), "", 10); err != nil || len(page) != 1 {
+		t.Errorf("audit: %v, %v", page, err)
+	}
 	db := connect(t, url)
 	list, err := redisstore.Inspect(t.Context(), db)
 	for _, c := range list {

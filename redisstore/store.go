@@ -270,7 +270,7 @@ func (s *Store) now(ctx context.Context) (int64, error) {
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
 		Store: s, Limits: s.cat, Keys: s.keys, Now: s.now, Ready: s.ready, Metrics: s.metrics,
-		Overrides: overrides{s}, Holds: s.keyHolds, CallSite: s.callSite, Sweep: s.sweep, Observe: s.observe,
+		Overrides: overrides{s}, Audit: trail{s}, Holds: s.keyHolds, CallSite: s.callSite, Sweep: s.sweep, Observe: s.observe,
 		Lanes: func(_ context.Context, n, _ int) (store.Lanes, error) {
 			return store.Lanes{Stores: slices.Repeat([]store.Store{s}, n)}, nil
 		},

@@ -42,6 +42,9 @@ type Abilities struct {
 	// key's row, in every call.
 	Overrides Overrider
 
+	// Audit keeps what people have changed. If it is nil, nothing is recorded.
+	Audit Auditor
+
 	// CallSite returns the definition that a call site makes of a limit, as
 	// Definition.CallSite does: rows may name it as long as they live. If it is nil,
 	// or its error is ErrNotSupported, a call site must define a limit as it is in

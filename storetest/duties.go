@@ -9,7 +9,7 @@ import (
 // A duty is something that a store must do besides calling Group.Decide. cases
 // names the cases that fail if it does not. docs/adding-a-store.md describes
 // each duty under its name. Group.DecideIn and SweepRow do all of them except
-// atomic, clock, keys, limits, drop, list and the abilities Overrides and Holds.
+// atomic, clock, keys, limits, drop, list and the abilities Overrides, Holds and Audit.
 type duty struct{ name, text, cases string }
 
 var duties = []duty{
@@ -64,6 +64,8 @@ var duties = []duty{
 			"concurrency-clock-back concurrency-sweep concurrency-golden"},
 	{"adaptive", "have the ability Observe (Registry.Observe), and decide by the rates that were in force; or refuse to define adaptive limits (NoAdaptive)",
 		"adaptive-steps adaptive-long-idle adaptive-drift adaptive-debt adaptive-giving-back adaptive-plans adaptive-change adaptive-group adaptive-bounds adaptive-old-row adaptive-together"},
+	{"audit", "if the store has the ability Audit, list entries with all their texts, the newest first, and forget those that are too old",
+		"audit audit-bad-input audit-age"},
 	{"all", "this case plays random histories of all calls; fix other failures first, then look at the call in the message",
 		"model giving-back"},
 }

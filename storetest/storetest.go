@@ -98,7 +98,7 @@ func Run(t *testing.T, open Open, options ...Option) {
 }
 
 func cases() [][]testCase {
-	return [][]testCase{worked, regressions, verbCases, groupCases, levelCases, reservationCases, givingBackCases, changeCases, windowCases, keyCases, waitCases, planCases, overrideCases, holdCases, concurrencyCases, adaptiveCases, raceCases, historyCases, goldenCases, goldenCallCases}
+	return [][]testCase{worked, regressions, verbCases, groupCases, levelCases, reservationCases, givingBackCases, changeCases, windowCases, keyCases, waitCases, planCases, overrideCases, holdCases, concurrencyCases, adaptiveCases, auditCases, raceCases, historyCases, goldenCases, goldenCallCases}
 }
 
 type testCase struct {

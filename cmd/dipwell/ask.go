@@ -20,9 +20,20 @@ type (
 		floorCall `embed:"" kong:"set='timeout=30s',set='for=until the tokens are there'"`
 	}
 	ChargeCmd struct{ call }
-	RefundCmd struct{ call }
-	ResetCmd  struct{ onKey }
+	RefundCmd struct {
+		call
+		noted
+	}
+	ResetCmd struct {
+		onKey
+		noted
+	}
 )
+
+// noted is a call that is recorded in the audit.
+type noted struct {
+	Note string `help:"Why, at most 1024 bytes, for dipwell audit."`
+}
 
 // onKey are the arguments that name a bucket.
 type onKey struct {
@@ -65,8 +76,14 @@ func (c *CheckCmd) Run(e *env) error    { return c.run(e, store.VerbCheck, c.bod
 func (c *TakeUpToCmd) Run(e *env) error { return c.run(e, store.VerbTakeUpTo, c.body()) }
 func (c *ReserveCmd) Run(e *env) error  { return c.run(e, store.VerbReserve, c.body()) }
 func (c *ChargeCmd) Run(e *env) error   { return c.run(e, store.VerbCharge, c.body()) }
-func (c *RefundCmd) Run(e *env) error   { return c.run(e, store.VerbRefund, c.body()) }
-func (c *ResetCmd) Run(e *env) error    { return c.decide(e, "/v1/reset", c.body()) }
+func (c *RefundCmd) Run(e *env) error   { return c.run(e, store.VerbRefund, c.of(c.body())) }
+func (c *ResetCmd) Run(e *env) error    { return c.decide(e, "/v1/reset", c.of(c.body())) }
+
+// of adds the note to a body.
+func (n *noted) of(b *callBody) *callBody {
+	b.Note = &n.Note
+	return b
+}
 
 func (c *WaitCmd) Run(e *env) error {
 	body := c.body()
@@ -88,6 +105,7 @@ type callBody struct {
 	TTL     string  `json:"ttl,omitempty"`
 	ID      string  `json:"id,omitempty"`
 	Timeout string  `json:"timeout,omitempty"`
+	Note    *string `json:"note,omitempty"`
 }
 
 func (c *onKey) body() *callBody { return &callBody{Limit: c.Name, Key: c.Key} }

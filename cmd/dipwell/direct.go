@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net/http"
+	"os/user"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/server"
@@ -21,11 +22,19 @@ func (t *target) call(e *env, method, path string, body []byte) (b []byte, err e
 			return err
 		}
 		w := &reply{header: http.Header{}, status: http.StatusOK}
-		server.New(l, server.Config{StoreErrors: true}).API(server.Site{Loopback: true}).ServeHTTP(w, r)
+		server.New(l, server.Config{Who: localUser(), StoreErrors: true}).API(server.Site{Loopback: true}).ServeHTTP(w, r)
 		b = w.body.Bytes()
 		return answered(w.status, http.StatusText(w.status), b)
 	})
 	return b, err
+}
+
+// localUser is who calls a store directly, for its audit.
+func localUser() string {
+	if u, err := user.Current(); err == nil {
+		return "local user " + u.Username
+	}
+	return "local user"
 }
 
 func newRequest(ctx context.Context, method, url string, body []byte) (*http.Request, error) {

@@ -32,6 +32,7 @@ type commands struct {
 	Extend   ExtendCmd   `cmd:"" help:"Move the expiry of a hold."`
 	Holds    HoldsCmd    `cmd:"" help:"List the live holds of a key (admin)."`
 	Override OverrideCmd `cmd:"" help:"Give one key a plan or numbers of its own (admin)."`
+	Audit    AuditCmd    `cmd:"" help:"List what people have changed (admin)."`
 	Cancel   CancelCmd   `cmd:"" help:"Give a reservation's tokens back before it is due."`
 	Limits   LimitsCmd   `cmd:"" help:"List the limits of a server."`
 	Keys     KeysCmd     `cmd:"" help:"List the live keys of a limit in pages (admin)."`

@@ -166,12 +166,22 @@ func (c *OverrideListCmd) Run(e *env) error {
 }
 
 // OverrideEndCmd ends the override of a key.
-type OverrideEndCmd struct{ onKey }
+type OverrideEndCmd struct {
+	onKey
+	noted
+}
 
 func (OverrideEndCmd) Help() string { return "Example: dipwell override end api cust-7" }
 
 func (c *OverrideEndCmd) Run(e *env) error {
-	if _, err := c.call(e, http.MethodDelete, overridesPath(c.Name)+c.query(), nil); err != nil {
+	q := url.Values{}
+	if c.Key != nil {
+		q.Set("key", *c.Key)
+	}
+	if c.Note != "" {
+		q.Set("note", c.Note)
+	}
+	if _, err := c.call(e, http.MethodDelete, overridesPath(c.Name)+"?"+q.Encode(), nil); err != nil {
 		return err
 	}
 	if c.JSON {

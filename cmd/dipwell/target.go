@@ -30,7 +30,7 @@ type target struct {
 }
 
 // maxAnswer is the most that is read of a response.
-const maxAnswer = 4 << 20
+const maxAnswer = 64 << 20
 
 // answer is the decision object in JSON.
 type answer struct {

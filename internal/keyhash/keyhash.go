@@ -5,7 +5,7 @@
 // names, and cannot find them by trying all without the secret.
 //
 // It has these consequences. SQL functions, and services without the same secret,
-// use other buckets. Lists of keys and of overrides show hashes, and their prefix is
+// use other buckets. Lists of keys, of overrides and of the audit show hashes, and their prefix is
 // that of a hash. The answer to a settled or extended hold has the hash, because the
 // store knows no other key.
 // Windows without a start are spread by the hash. A new secret starts with full
@@ -96,6 +96,9 @@ func (s *Store) Abilities() store.Abilities {
 	if ab.Overrides != nil {
 		ab.Overrides = overrides{ab.Overrides, s}
 	}
+	if ab.Audit != nil {
+		ab.Audit = trail{ab.Audit, s}
+	}
 	if inner := ab.Holds; inner != nil {
 		ab.Holds = func(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 			return inner(ctx, d, s.hash(d, key))
@@ -134,6 +137,19 @@ func (o overrides) SetOverride(ctx context.Context, d *store.Definition, v store
 
 func (o overrides) EndOverride(ctx context.Context, d *store.Definition, key string) (bool, error) {
 	return o.Overrider.EndOverride(ctx, d, o.s.hash(d, key))
+}
+
+// trail is the audit of the inner store. It has hashes.
+type trail struct {
+	store.Auditor
+	s *Store
+}
+
+func (t trail) Record(ctx context.Context, e store.AuditEntry) error {
+	if e.Key != "" {
+		e.Key = t.s.hasher.Hash(e.Limit, e.Key)
+	}
+	return t.Auditor.Record(ctx, e)
 }
 
 // Apply sends the batch with hashed keys, and then restores the keys. The ops of a

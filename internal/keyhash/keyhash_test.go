@@ -78,7 +78,7 @@ func (m *mapped) Abilities() store.Abilities {
 	ab.Holds = func(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 		return inner(ctx, d, m.key(d, key))
 	}
-	ab.Overrides = mappedOverrides{ab.Overrides, m}
+	ab.Overrides, ab.Audit = mappedOverrides{ab.Overrides, m}, mappedTrail{ab.Audit, m}
 	return ab
 }
 
@@ -101,6 +101,18 @@ func (o mappedOverrides) SetOverride(ctx context.Context, d *store.Definition, v
 
 func (o mappedOverrides) EndOverride(ctx context.Context, d *store.Definition, key string) (bool, error) {
 	return o.Overrider.EndOverride(ctx, d, o.m.key(d, key))
+}
+
+type mappedTrail struct {
+	store.Auditor
+	m *mapped
+}
+
+func (t mappedTrail) Record(ctx context.Context, e store.AuditEntry) error {
+	if e.Key != "" {
+		e.Key = t.m.to(e.Limit, e.Key)
+	}
+	return t.Auditor.Record(ctx, e)
 }
 
 func (m *mapped) Apply(ctx context.Context, b *store.Batch) error {

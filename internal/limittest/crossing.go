@@ -253,7 +253,7 @@ var lost = []string{"Store", "Quick", "QuickSource", "Lanes", "InProcess"}
 
 // Abilities has all of them.
 func (in *inner) Abilities() store.Abilities {
-	ab := store.Abilities{Store: in, Limits: NewModel(nil), Overrides: in, Metrics: func() []store.Metric { return nil }, InProcess: true,
+	ab := store.Abilities{Store: in, Limits: NewModel(nil), Overrides: in, Audit: trail{}, Metrics: func() []store.Metric { return nil }, InProcess: true,
 		Holds: func(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 			return []store.KeyHold{{ID: d.Name, Tokens: 3, Expires: 4}}, errors.New("of the inner store")
 		}}
@@ -289,6 +289,19 @@ func (in *inner) Overrides(context.Context, *store.Definition, string, string, i
 	return []store.Override{in.override()}, nil
 }
 
+// trail is the audit of the inner store.
+type trail struct{}
+
+// Record implements store.Auditor.
+func (trail) Record(_ context.Context, e store.AuditEntry) error {
+	return fmt.Errorf("recorded %q %q %q %q %q", e.Who, e.Action, e.Limit, e.What, e.Note)
+}
+
+// Audit implements store.Auditor.
+func (trail) Audit(_ context.Context, before string, n int) ([]store.AuditEntry, error) {
+	return []store.AuditEntry{{ID: before, At: int64(n)}}, nil
+}
+
 func (in *inner) override() store.Override {
 	return store.Override{Key: "k", Rate: 2, Period: 3e9, Burst: 4, Until: 1 << 52, Note: "ticket 81", ID: 6, Version: 7}
 }
@@ -316,6 +329,12 @@ func (in *inner) abilities(s store.Store) {
 	}
 	if list, err := ab.Overrides.Overrides(ctx, in.def, "", "", 1); err != nil || len(list) != 1 || list[0].Note != "ticket 81" {
 		in.t.Errorf("overrides: %v, %v", list, err)
+	}
+	if err := ab.Audit.Record(ctx, store.AuditEntry{Who: "w", Action: "a", Limit: "l", Key: "k", What: "x", Note: "n"}); err == nil || err.Error() != `recorded "w" "a" "l" "x" "n"` {
+		in.t.Errorf("an entry of the audit: %v", err)
+	}
+	if list, err := ab.Audit.Audit(ctx, "b", 3); err != nil || len(list) != 1 || list[0].ID != "b" || list[0].At != 3 {
+		in.t.Errorf("audit: %v, %v", list, err)
 	}
 	if list, err := ab.Holds(ctx, in.def, "k"); len(list) != 1 || list[0].ID != "a" || err == nil {
 		in.t.Errorf("holds: %v, %v", list, err)

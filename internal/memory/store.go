@@ -73,6 +73,7 @@ type Store struct {
 	reservations ledger[store.Reservation, store.Pending]
 	holds        ledger[string, store.Hold]
 	maxOverrides int
+	trail        trail
 
 	watched atomic.Bool
 	sweptMu sync.Mutex
@@ -105,6 +106,7 @@ func New(c Config) (*Store, error) {
 	if s.clock == nil && !monotonic(s.start) {
 		s.clock = s.wall
 	}
+	s.trail.now = s.now
 	s.limits.init()
 	s.mask = uint32(c.Shards - 1)
 	s.reservations.max, s.reservations.measure = c.MaxReservations, measurePending
@@ -214,7 +216,7 @@ func (s *Store) Now(context.Context) (int64, error) { return s.now(), nil }
 
 // Abilities returns what the store can do besides Apply.
 func (s *Store) Abilities() store.Abilities {
-	return store.Abilities{Store: s, Limits: s, Keys: s.Keys, Overrides: s, Holds: s.Holds, Observe: s.Observe, Sweep: s.Sweep,
+	return store.Abilities{Store: s, Limits: s, Keys: s.Keys, Overrides: s, Audit: &s.trail, Holds: s.Holds, Observe: s.Observe, Sweep: s.Sweep,
 		Now: s.Now, Metrics: s.metrics, Quick: s.Quick(), InProcess: true}
 }
 

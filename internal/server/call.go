@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -22,6 +23,8 @@ type verbCall struct {
 // membersOf returns the members of a verb's request.
 func membersOf(v store.Verb) members {
 	switch {
+	case v >= store.VerbRefund:
+		return ofBucket | hasNote
 	case v > store.VerbReserve:
 		return ofBucket
 	case v == store.VerbTakeUpTo:
@@ -75,6 +78,13 @@ func (a *api) call(w http.ResponseWriter, r *http.Request, c *verbCall) {
 	if err != nil {
 		a.fail(w, err)
 		return
+	}
+	if x.req.has(hasNote) {
+		e := store.AuditEntry{Action: c.verb.String(), Limit: x.d.Limit, Key: x.d.Key, Note: x.req.note}
+		if c.verb == store.VerbRefund {
+			e.What = strconv.FormatInt(x.d.Cost, 10) + " tokens"
+		}
+		a.record(r, e)
 	}
 	a.answer(w, x)
 }

@@ -114,6 +114,8 @@ func (q *request) param(name, value string) error {
 		err = q.observed.setOK(value)
 	case hasCount:
 		q.observed.count, err = parseCost(name, value)
+	case hasNote:
+		q.note, err = value, checkNote(value)
 	case hasTimeout:
 		q.timeout, err = parseSpan(name, value)
 	}

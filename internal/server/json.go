@@ -35,6 +35,11 @@ func (q *request) jsonMember(s *scanner, name string) (err error) {
 			err = checkID(q.id)
 		}
 		return err
+	case hasNote:
+		if q.note, err = s.str(name); err == nil {
+			err = checkNote(q.note)
+		}
+		return err
 	case hasCosts:
 		return s.array(name, func() error { return q.addCost(s.integer) })
 	case hasTTL:

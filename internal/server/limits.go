@@ -78,18 +78,23 @@ func (a *api) getLimit(w http.ResponseWriter, r *http.Request) {
 // configuration file, as JSON or as parameters. A setting that is absent is the
 // default, not the present value.
 func (a *api) putLimit(w http.ResponseWriter, r *http.Request) {
-	limit, err := readLimit(r)
-	status := http.StatusOK
+	limit, note, err := readLimit(r)
+	status, what := http.StatusOK, ""
 	var def *store.Definition
 	if err == nil {
-		if a.limiter.Limit(limit.Name) == nil {
+		if old := a.limiter.Limit(limit.Name); old == nil {
 			status = http.StatusCreated
+		} else {
+			what = "was " + old.Limit.String()
 		}
 		def, err = a.limiter.Define(r.Context(), limit, owner.API)
 	}
 	if err != nil {
 		a.failChange(w, limit.Name, err)
 		return
+	}
+	if now := def.Limit.String(); what != "was "+now {
+		a.record(r, store.AuditEntry{Action: didDefine, Limit: limit.Name, What: strings.TrimSuffix(now+"; "+what, "; "), Note: note})
 	}
 	writeJSON(w, status, append(appendLimit(nil, def), '\n'))
 }
@@ -105,7 +110,18 @@ func (a *api) failChange(w http.ResponseWriter, name string, err error) {
 
 // deleteLimit answers DELETE /v1/limits/{name}.
 func (a *api) deleteLimit(w http.ResponseWriter, r *http.Request) {
-	err := a.limiter.Drop(r.Context(), r.PathValue("name"), owner.API)
+	note := ""
+	err := eachOnce(r.URL.RawQuery, func(name, value string) error {
+		if note = value; name != "note" {
+			return bad(name, "unknown parameter; known is note")
+		}
+		return checkNote(value)
+	})
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	err = a.limiter.Drop(r.Context(), r.PathValue("name"), owner.API)
 	if parent, ok := errors.AsType[*dipwell.FieldError](err); ok { // of another limit
 		httplimit.Problem(w, http.StatusConflict, parent.Field, parent.Error())
 		return
@@ -114,16 +130,17 @@ func (a *api) deleteLimit(w http.ResponseWriter, r *http.Request) {
 		a.failChange(w, r.PathValue("name"), err)
 		return
 	}
+	a.record(r, store.AuditEntry{Action: didDrop, Limit: r.PathValue("name"), Note: note})
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// readLimit parses the body of putLimit.
-func readLimit(r *http.Request) (dipwell.Limit, error) {
-	l := dipwell.Limit{Name: r.PathValue("name")}
+// readLimit parses the body of putLimit: a definition, and why it is changed.
+func readLimit(r *http.Request) (l dipwell.Limit, note string, err error) {
+	l = dipwell.Limit{Name: r.PathValue("name")}
 	x := exchanges.Get().(*exchange)
 	defer x.free()
-	if err := x.body(r); err != nil {
-		return l, err
+	if err = x.body(r); err != nil {
+		return l, "", err
 	}
 	seen := map[string]bool{}
 	set := func(name, value string) error {
@@ -134,21 +151,29 @@ func readLimit(r *http.Request) (dipwell.Limit, error) {
 		if name == "name" && value != l.Name {
 			return bad(name, "is not the name in the path")
 		}
+		if name == "note" {
+			note = value
+			return checkNote(value)
+		}
 		return l.Set(name, value)
 	}
 	if isJSON(r, x.in) {
 		if r.URL.RawQuery != "" {
-			return l, errBoth
+			return l, "", errBoth
 		}
 		s := scanner{b: x.in}
-		err := s.object(func(name string) error {
+		err = s.object(func(name string) error {
 			switch {
 			case name == "plans":
 				return s.plans(&l, seen)
 			case name == "adaptive" && s.peek() == '{':
 				return s.adaptive(&l, seen)
 			}
-			value, err := s.scalar(name)
+			read := s.scalar
+			if name == "note" {
+				read = s.str // it may look like a number
+			}
+			value, err := read(name)
 			if err == nil {
 				err = set(name, value)
 			}
@@ -157,13 +182,13 @@ func readLimit(r *http.Request) (dipwell.Limit, error) {
 		if err == nil {
 			err = s.end()
 		}
-		return l, err
+		return l, note, err
 	}
-	err := eachParam(r.URL.RawQuery, set)
+	err = eachParam(r.URL.RawQuery, set)
 	if err == nil {
 		err = eachParam(string(x.in), set)
 	}
-	return l, err
+	return l, note, err
 }
 
 // plans parses the plans of a limit: an object of names and their settings, or a mode

@@ -43,6 +43,7 @@ func writeOpenAPI() []byte {
 	schemas["KeyName"] = d.members["key"]
 	schemas["Refusal"] = d.refusal(schemas)
 	merge(schemas, "Limit", "LimitSettings")
+	schemas["LimitSettings"].(object)["properties"].(object)["note"] = d.members["note"]
 	merge(schemas, "Key", "Decision")
 	paths := object{}
 	for _, r := range routes() {
@@ -126,7 +127,11 @@ func (d *describer) responses(r *route) object {
 		case r.text != "":
 			answer["content"] = object{r.text: object{}}
 		case schema != "":
-			answer["content"] = object{"application/json": object{"schema": anyOf(strings.Fields(schema)...)}}
+			content := object{"application/json": object{"schema": anyOf(strings.Fields(schema)...)}}
+			for _, kind := range r.also {
+				content[kind] = object{}
+			}
+			answer["content"] = content
 		}
 		out[strconv.Itoa(status)] = answer
 	}

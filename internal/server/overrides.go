@@ -81,6 +81,7 @@ func (a *api) putOverride(w http.ResponseWriter, r *http.Request) {
 		a.failChange(w, name, err)
 		return
 	}
+	a.record(r, store.AuditEntry{Action: didOverride, Limit: name, Key: o.Key, What: describe(&o), Note: o.Note})
 	writeJSON(w, http.StatusOK, append(appendOverride(nil, name, &o), '\n'))
 }
 
@@ -98,16 +99,55 @@ func (s *Server) setOverride(ctx context.Context, limit string, q *overrideCall)
 	return s.limiter.SetOverride(ctx, limit, o)
 }
 
+// describe returns what an override is, for people.
+func describe(o *dipwell.Override) string {
+	var b strings.Builder
+	if o.Plan != "" {
+		b.WriteString("plan " + o.Plan)
+	} else {
+		b.WriteString("rate " + strconv.FormatInt(o.Rate, 10))
+		if o.Period != 0 {
+			b.WriteString(" per " + period.Format(o.Period))
+		}
+		if o.Burst != 0 {
+			b.WriteString(" burst " + strconv.FormatInt(max(o.Burst, 0), 10))
+		}
+	}
+	if o.Until != 0 {
+		b.WriteString(" until " + time.UnixMicro(o.Until).UTC().Format(time.RFC3339))
+	}
+	return b.String()
+}
+
+// parseKeyNote parses the query of deleteOverride.
+func parseKeyNote(query string) (key, note string, err error) {
+	key = dipwell.Shared
+	err = eachOnce(query, func(name, value string) error {
+		switch name {
+		case "key":
+			key = value
+			return checkPlain(value)
+		case "note":
+			note = value
+			return checkNote(value)
+		}
+		return bad(name, "unknown parameter; known are key, note")
+	})
+	return key, note, err
+}
+
 // deleteOverride answers DELETE /v1/limits/{name}/overrides.
 func (a *api) deleteOverride(w http.ResponseWriter, r *http.Request) {
-	key, err := parseKey(r.URL.RawQuery)
+	name := r.PathValue("name")
+	key, note, err := parseKeyNote(r.URL.RawQuery)
 	if err == nil {
-		err = a.endOverride(r.Context(), r.PathValue("name"), key)
+		err = a.endOverride(r.Context(), name, key)
 	}
 	if err != nil {
-		a.failChange(w, r.PathValue("name"), err)
+		a.failChange(w, name, err)
 		return
 	}
+	a.record(r, store.AuditEntry{Action: didEndOverride, Limit: name, Key: key, Note: note})
 	w.WriteHeader(http.StatusNoContent)
 }
 

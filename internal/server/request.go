@@ -29,6 +29,7 @@ type request struct {
 	take        dipwell.Take
 	takes       []dipwell.Take
 	reservation string
+	note        string
 	hold, id    string
 	costs       []int64 // of settle; nil: as held
 	ttl         time.Duration
@@ -57,6 +58,7 @@ const (
 	hasLatency
 	hasOK
 	hasCount
+	hasNote
 )
 
 // Sets of members. ofTake may stand in the request or in the entries of takes.
@@ -66,7 +68,7 @@ const (
 )
 
 // memberNames are the names of members, in the order of their bits.
-var memberNames = [...]string{"limit", "key", "cost", "plan", "floor", "takes", "reservation", "hold", "costs", "ttl", "id", "timeout", "latency_us", "ok", "count"}
+var memberNames = [...]string{"limit", "key", "cost", "plan", "floor", "takes", "reservation", "hold", "costs", "ttl", "id", "timeout", "latency_us", "ok", "count", "note"}
 
 // member returns the member with a name, if it is one of a set, or 0.
 func (m members) member(name string) members {

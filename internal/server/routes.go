@@ -21,6 +21,7 @@ type route struct {
 	members      members         // of the body, or of the query
 	body         string          // schema of a body that has no members
 	answers      map[int]string  // schema of each successful status; "": no body
+	also         []string        // media types of other forms of the answer
 	text         string          // media type of an answer that is not JSON
 	refuses      bool            // answers 429 with a Refusal
 	errors       []int           // statuses beside those that openAPI knows from the rest
@@ -88,7 +89,7 @@ func routes() []route {
 		{method: "GET", path: ofLimit, tag: "limits", summary: "Read a definition", moved: noLimits, answers: ok("Limit"), errors: notFound, handle: (*api).getLimit},
 		{method: "PUT", path: ofLimit, tag: "limits", summary: "Define a limit, or change it", admin: true, body: "LimitSettings",
 			answers: map[int]string{http.StatusOK: "Limit", http.StatusCreated: "Limit"}, errors: changing, handle: (*api).putLimit},
-		{method: "DELETE", path: ofLimit, tag: "limits", summary: "Drop a limit", admin: true,
+		{method: "DELETE", path: ofLimit, tag: "limits", summary: "Drop a limit", admin: true, params: []string{"note"},
 			answers: map[int]string{http.StatusNoContent: ""}, errors: changing, handle: (*api).deleteLimit},
 		{method: "GET", path: ofLimit + "/keys", tag: "keys", summary: "List live keys, or look at one", admin: true,
 			params: listing, answers: ok("KeysPage Key"), errors: changing, handle: (*api).keys},
@@ -99,7 +100,10 @@ func routes() []route {
 		{method: "PUT", path: ofLimit + "/overrides", tag: "limits", summary: "Set the override of a key", admin: true, body: "OverrideSettings",
 			answers: ok("Override"), errors: changing, handle: (*api).putOverride},
 		{method: "DELETE", path: ofLimit + "/overrides", tag: "limits", summary: "End the override of a key", admin: true,
-			params: []string{"key"}, answers: map[int]string{http.StatusNoContent: ""}, errors: changing, handle: (*api).deleteOverride},
+			params: []string{"key", "note"}, answers: map[int]string{http.StatusNoContent: ""}, errors: changing, handle: (*api).deleteOverride},
+		{method: "GET", path: "/v1/audit", tag: "service", summary: "What people have changed, the newest first", admin: true,
+			params: []string{"before", "n", "limit", "audit_key", "format"}, answers: ok("AuditPage"), also: []string{"application/x-ndjson", "text/csv"},
+			errors: []int{http.StatusNotImplemented}, handle: (*api).audit},
 		{method: "GET", path: "/v1/top", tag: "keys", summary: "Decisions by limit, and the busiest and most refused keys", admin: true,
 			params: []string{"top", "limit"}, answers: ok("Top"), errors: notFound, handle: (*api).top},
 		{method: "GET", path: "/v1/live", tag: "service", summary: "Decisions, keys and gauges, an event a second: server-sent events with the schema Live", admin: true, always: true,

@@ -24,6 +24,7 @@ type Config struct {
 	Store          string            // value of the label store in metrics; default memory; read by New only
 	Labels         map[string]string // labels of every metric, checked by CheckLabels; read by New only
 	Shadow         bool              // allow requests of forward-auth and of the proxy that have no key
+	Who            string            // who makes calls that have no address, for the audit: for a caller in this process
 	StoreErrors    bool              // send the text of a store's error, which may have its address: for a caller in this process; read by New only
 }
 
@@ -53,6 +54,7 @@ type live struct {
 
 	maxInFlight int64
 	shadow      bool
+	who         string
 }
 
 // New returns a server over a limiter.
@@ -70,7 +72,7 @@ func New(limiter *dipwell.Limiter, c Config) *Server {
 // Set changes the configuration. It takes effect with the next request.
 func (s *Server) Set(c Config) {
 	l := &live{headers: c.Headers, trusted: c.TrustedProxies, clientIP: httplimit.ClientIP(c.TrustedProxies...),
-		shadow: c.Shadow, token: digest(c.AdminToken), maxInFlight: int64(cmp.Or(c.MaxInFlight, DefaultInFlight))}
+		shadow: c.Shadow, who: c.Who, token: digest(c.AdminToken), maxInFlight: int64(cmp.Or(c.MaxInFlight, DefaultInFlight))}
 	s.live.Store(l)
 }
 

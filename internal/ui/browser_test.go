@@ -342,14 +342,16 @@ func TestKey(t *testing.T) {
 			}
 			v.send("end")
 			v.shows("20\ncapacity")
-			v.send("refund", "refund-cost", "5")
+			v.send("refund", "refund-cost", "5", "refund-note", "ticket 82")
 			v.shows("Refunded.")
+			v.shows("ticket 82")
 			v.run(chromedp.Click(chromedp.CSS("#reset-sure")))
 			v.send("reset")
 			v.shows("The bucket is full.")
 			v.shows("20\ntokens free")
 			v.free(script, 20)
 			v.take("signup", script, 3)
+			v.audited(script)
 			v.send("list", "prefix", "<img")
 			v.wait(`document.querySelector("section td.key")?.textContent === ` + quote(script))
 			v.fits()
@@ -366,6 +368,24 @@ func TestKey(t *testing.T) {
 			v.shows("With its parents")
 		})
 	}
+}
+
+// audited looks at the changes that TestKey has made so far in the view Audit, and comes
+// back.
+func (v *visit) audited(key string) {
+	v.t.Helper()
+	v.wait(`document.querySelectorAll("#view table td.key").length >= 7`) // in the view Key
+	back := look(v, chromedp.Evaluate[string]("location.hash"))
+	v.run(chromedp.Click(chromedp.CSS(`nav a[href="#/audit"]`)))
+	v.wait(`document.title === "dipwell: audit" && document.querySelectorAll("tbody tr").length === 7`)
+	v.wait(`document.querySelector("tbody tr:last-child").innerText.includes("ticket 81") && document.querySelector("tbody tr:last-child td.key").textContent === ` + quote(key))
+	v.send("filter", "audit-limit", "login")
+	v.shows("Nothing was changed.")
+	v.send("filter", "audit-limit", "signup")
+	v.shows("127.0.0.1")
+	v.fits()
+	v.wait("(location.hash = " + quote(back) + ") !== null")
+	v.shows("17\ntokens free")
 }
 
 func TestLimits(t *testing.T) {
@@ -414,7 +434,7 @@ func TestKeyboard(t *testing.T) {
 		}
 		v.run(chromedp.KeyEvent("\r"))
 	}
-	press(4) // the link past the menu, Now, Key, Limits
+	press(4) // the link past the menu, Now, Key, Limits; Audit is next
 	v.wait(`location.hash === "#/limits" && document.activeElement.id === "view"`)
 	v.wait(`document.querySelectorAll("tbody tr").length === 7`)
 	press(1) // the first limit

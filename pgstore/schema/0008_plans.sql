@@ -124,6 +124,18 @@ create /*unlogged*/ table dipwell.hold_parts (
 create index on dipwell.hold_parts (limit_id, key, expires) where live;
 create index on dipwell.hold_parts (due);
 
+-- What people have changed: the last 10,000 entries, and none older than 400 days.
+create table dipwell.audit (
+    id         text collate "C" primary key, -- 14 hexadecimal digits of the time, and 8 more
+    at         timestamptz not null,
+    who        text not null,
+    action     text not null,
+    limit_name text not null,
+    key        text not null,
+    what       text not null,
+    note       text not null
+);
+
 -- The rows of a key that many connections take from at the same time. While it has
 -- them, its row of buckets has the lows {0}, and its used and ts say nothing.
 create /*unlogged*/ table dipwell.shards (

@@ -63,3 +63,15 @@ create table if not exists dipwell.holds (
 );
 
 create index if not exists holds_by_forget on dipwell.holds (forget);
+
+-- What people have changed: the last 10,000 entries, and none older than 400 days.
+create table if not exists dipwell.audit (
+    id         text {collate} primary key, -- 14 hexadecimal digits of the time, and 8 more
+    at         timestamptz not null,
+    who        text not null,
+    action     text not null,
+    limit_name text not null,
+    key        text not null,
+    what       text not null,
+    note       text not null
+);

@@ -2,6 +2,7 @@
 import {call, everyLimit, limitPath} from "./api.js";
 import {card, count, h, keyLink, keyName, say, span, table, time} from "./dom.js";
 import {steps} from "./chart.js";
+import {entries} from "./audit.js";
 
 const again = 5000; // ms between two looks
 
@@ -15,27 +16,29 @@ export async function key(view, query, signal) {
     view.append(h("p", {class: "bad"}, "There is no limit of this name."));
     return;
   }
-  const state = h("div"), actions = h("div");
+  const state = h("div"), actions = h("div"), changes = h("div");
   if (k === null && (limit.parent || limit.parts > 0)) {
     view.append(h("p", {}, "Keys of this limit are paths, such as acme/user-7; it has no shared bucket."), lister(limit, signal));
     return;
   }
-  view.append(h("h1", {}, keyName(k), " of ", h("a", {href: "#/limits?name=" + encodeURIComponent(name)}, name)), state, actions, lister(limit, signal));
+  view.append(h("h1", {}, keyName(k), " of ", h("a", {href: "#/limits?name=" + encodeURIComponent(name)}, name)), state, actions, h("h2", {}, "Changes of this key"), changes, lister(limit, signal));
   const look = async () => {
     const bucket = await call("GET", limitPath(name, "/keys?key=" + encodeURIComponent(k ?? "")), undefined, signal);
     state.replaceChildren(...pictures(limit, bucket));
     return bucket;
   };
   const refresh = async () => (k === null ? shared(limit, state, signal) : look());
+  const audited = async () => changes.replaceChildren(await entries({limit: name, key: k ?? ""}, "None in the audit.", signal));
   actions.append(...actionsOf(limit, k, await refresh(), async (what, done) => {
     try {
       await what();
       say(done);
-      await refresh();
+      await Promise.all([refresh(), done && audited()]);
     } catch (err) {
       say(err.message);
     }
   }));
+  await audited();
   while (!signal.aborted) {
     await new Promise((next) => setTimeout(next, again));
     if (!signal.aborted && !document.hidden) await refresh().catch((err) => { if (!signal.aborted) say(err.message); });
@@ -109,14 +112,20 @@ function actionsOf(limit, k, bucket, run) {
   if (k !== null) forms.push(...overrideForms(limit, k, bucket, run));
   const back = input("tokens", {id: "refund-cost", type: "number", min: 1, value: 1, required: true});
   if (limit.algorithm !== "concurrency") {
-    forms.push(act("refund", "Give tokens back", [back], "Refund", false, () => run(() => call("POST", "/v1/refund", {...target, cost: Number(back.field.value)}), "Refunded.")));
+    const note = noteField("refund");
+    forms.push(act("refund", "Give tokens back", [back, note], "Refund", false, () => run(() => call("POST", "/v1/refund", {...target, cost: Number(back.field.value), note: note.field.value}), "Refunded.")));
   }
-  const sure = input("I am sure", {id: "reset-sure", type: "checkbox", required: true}, "line");
-  forms.push(act("reset", "Make the bucket full; its reservations and holds end", [sure], "Reset", true, () => {
+  const sure = input("I am sure", {id: "reset-sure", type: "checkbox", required: true}, "line"), why = noteField("reset");
+  forms.push(act("reset", "Make the bucket full; its reservations and holds end", [sure, why], "Reset", true, () => {
     sure.field.checked = false;
-    run(() => call("POST", "/v1/reset", target), "The bucket is full.");
+    run(() => call("POST", "/v1/reset", {...target, note: why.field.value}), "The bucket is full.");
   }));
   return [h("h2", {}, "Do something about it"), ...forms];
+}
+
+// noteField is a field for a note, which is kept in the audit.
+function noteField(id) {
+  return input("note", {id: id + "-note", maxlength: 1024, placeholder: "why, and for whom"}, "wide");
 }
 
 // lasting is the body of an override's end and note.
@@ -130,7 +139,7 @@ function lasting(length, note) {
 function overrideForms(limit, k, bucket, run) {
   const path = limitPath(limit.name, "/overrides"), forms = [];
   const set = (body, done) => run(() => call("PUT", path, {key: k, ...body}), done);
-  const fields = (id) => [input("for (empty: no end)", {id: id + "-for", value: "1h", size: 6}), input("note", {id: id + "-note", maxlength: 1024, placeholder: "why, and for whom"}, "wide")];
+  const fields = (id) => [input("for (empty: no end)", {id: id + "-for", value: "1h", size: 6}), noteField(id)];
   if (limit.algorithm !== "concurrency") {
     const rate = input("rate", {id: "raise-rate", type: "number", min: 1, value: limit.rate, required: true}), per = input("per", {id: "raise-per", value: limit.per, size: 6, required: true});
     const burst = input("burst", {id: "raise-burst", type: "number", min: 0, value: limit.capacity, required: true}), [length, note] = fields("raise");
@@ -147,7 +156,8 @@ function overrideForms(limit, k, bucket, run) {
     const [length, note] = fields("block");
     forms.push(act("block", `Block it, by the plan ${blocking[0]}`, [length, note], "Block", true, () => set({plan: blocking[0], ...lasting(length, note)}, "Blocked.")));
   }
-  forms.push(act("end", "End its override", [], "End", false, () => run(() => call("DELETE", path + "?key=" + encodeURIComponent(k)), "Ended.")));
+  const note = noteField("end");
+  forms.push(act("end", "End its override", [note], "End", false, () => run(() => call("DELETE", path + "?" + new URLSearchParams({key: k, note: note.field.value})), "Ended.")));
   return forms;
 }
 

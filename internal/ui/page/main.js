@@ -2,9 +2,10 @@
 import {now} from "./now.js";
 import {key} from "./key.js";
 import {limits} from "./limits.js";
+import {audit} from "./audit.js";
 import {h} from "./dom.js";
 
-const views = {now, key, limits};
+const views = {now, key, limits, audit};
 let leave = new AbortController();
 
 async function route() {

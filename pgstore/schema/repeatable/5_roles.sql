@@ -5,7 +5,7 @@ do $$
 declare
     app     constant text[] := array['take', 'take_all', 'check', 'take_up_to', 'reserve', 'charge', 'cancel', 'hold', 'hold_all', 'settle', 'settle_all', 'extend', 'key', 'observe'];
     service constant text[] := app || array['refund', 'reset', 'sweep'];
-    admin   constant text[] := array['put_limit', 'put_plans', 'mark_parent', 'drop_limit', 'bad_limit', 'change_plans', 'set_override', 'end_override', 'change_override', 'begin_pace']; -- functions of dipwell_internal
+    admin   constant text[] := array['put_limit', 'put_plans', 'mark_parent', 'drop_limit', 'bad_limit', 'change_plans', 'set_override', 'end_override', 'change_override', 'begin_pace', 'changed']; -- functions of dipwell_internal
     who  text;
     f    record;
 begin

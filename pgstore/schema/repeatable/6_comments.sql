@@ -104,6 +104,15 @@ comment on column dipwell.call_sites.made is 'When it was made, in µs since the
 comment on column dipwell.call_sites.looked is 'When a sweep last looked for rows that name it, in µs since the Unix epoch.';
 comment on column dipwell.call_sites.ended is 'When no row named it any more, in µs since the Unix epoch: it is deleted some minutes later; null: it is in use.';
 
+comment on table dipwell.audit is 'What people have changed by the service, its page and command line, and by define, drop, define_plan, drop_plan, override and end_override: the last 10,000 entries, and none older than 400 days.';
+comment on column dipwell.audit.id is 'In the order of time: 14 hexadecimal digits of the time in µs since the Unix epoch, and 8 that tell entries of one time apart.';
+comment on column dipwell.audit.at is 'When, on the server''s clock.';
+comment on column dipwell.audit.who is 'The address of the caller, or the user of the database.';
+comment on column dipwell.audit.action is 'override, end-override, reset, refund, define or drop.';
+comment on column dipwell.audit.limit_name is 'limits.name, then.';
+comment on column dipwell.audit.key is 'buckets.key; empty also where a limit itself was changed.';
+comment on column dipwell.audit.what is 'What was set.';
+comment on column dipwell.audit.note is 'Why, as it was given.';
 comment on table dipwell.key_overrides is 'What decides the calls of single keys in place of their limit. The view overrides shows it.';
 comment on column dipwell.key_overrides.limit_id is 'limits.id.';
 comment on column dipwell.key_overrides.key is 'buckets.key.';

@@ -135,6 +135,7 @@ declare
     d dipwell.limits;
     period bigint := case when per is not null then dipwell_internal.period_of(per) end;
     r dipwell.versions;
+    was text;
 begin
     d.name := name;
     d.algorithm := coalesce(algorithm, 'token_bucket');
@@ -177,7 +178,11 @@ begin
         perform dipwell_internal.bad_limit(name, 'lease', 'is not between 10ms and 1s');
     end if;
     r := dipwell_internal.compile(d, period);
+    was := (select dipwell_internal.settings_of(l) from dipwell.limits l where l.name = define.name);
     perform dipwell_internal.put_limit(d, r);
+    if was is distinct from (select dipwell_internal.settings_of(l) from dipwell.limits l where l.name = define.name) then
+        perform dipwell_internal.changed('define', name, what => dipwell_internal.settings_of(d));
+    end if;
 end $$;
 comment on function dipwell.define is
     'Adds a limit, or changes it while it is in use. null is the default, 0 is 0, a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is written as in dipwell.limits; null keeps those of define_plan. shards is how many rows a key may be spread over, at most 64; null: one. adaptive is the target of a rate that follows what observe is told, as in {"floor": 50, "ceiling": 500, "latency": "200ms", "quantile": 0.95, "errors": "2%", "window": "1s"}.';
@@ -196,6 +201,7 @@ begin
         raise exception using errcode = 'invalid_parameter_value', constraint = 'per', message = 'per: is not a length of time';
     end if;
     perform dipwell_internal.change_plans(limit_name, plan, dipwell_internal.plan_text(plan, rate, dipwell_internal.format_per(period), burst, max_debt, mode, coalesce(callable, true)));
+    perform dipwell_internal.changed('define', limit_name, what => 'plan ' || dipwell_internal.plan_text(plan, rate, dipwell_internal.format_per(period), burst, max_debt, mode, coalesce(callable, true)));
 end $$;
 comment on function dipwell.define_plan is
     'Adds a plan to a limit, or changes it: a named variant that a caller names, or that a key has by an override. null is the setting of the limit. mode may also be unlimited or blocked. Without callable only an override gives it.';
@@ -204,6 +210,7 @@ create function dipwell.drop_plan(limit_name text, plan text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform dipwell_internal.change_plans(limit_name, plan, null);
+    perform dipwell_internal.changed('define', limit_name, what => 'without plan ' || plan);
 end $$;
 comment on function dipwell.drop_plan is
     'Removes a plan. Keys that have it by an override are decided by the limit itself.';
@@ -218,14 +225,21 @@ begin
     key := dipwell_internal.check_key(key, 'key');
     perform dipwell_internal.set_override(dipwell_internal.limit_id(limit_name, 'limit_name'), key, plan, rate, period, burst,
         case when until < 'infinity' then (extract(epoch from greatest(until, 'epoch')) * 1000000)::bigint end, note);
+    perform dipwell_internal.changed('override', limit_name, key,
+        concat_ws(' ', 'plan ' || plan, 'rate ' || rate, 'per ' || dipwell_internal.format_per(period), 'burst ' || burst, 'until ' || until), note);
 end $$;
 comment on function dipwell.override is
     'Lets a plan, or a rate, per and burst of its own, decide the calls of one key, until a time or for good, in place of its override if it has one. null is the setting of the limit.';
 
 create function dipwell.end_override(limit_name text, key text default null) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+    ended boolean := dipwell_internal.end_override(dipwell_internal.limit_id(limit_name, 'limit_name'), dipwell_internal.check_key(key, 'key'));
 begin
-    return dipwell_internal.end_override(dipwell_internal.limit_id(limit_name, 'limit_name'), dipwell_internal.check_key(key, 'key'));
+    if ended then
+        perform dipwell_internal.changed('end-override', limit_name, key);
+    end if;
+    return ended;
 end $$;
 comment on function dipwell.end_override is
     'Ends the override of a key; false if it has none.';
@@ -240,6 +254,7 @@ create function dipwell.drop(name text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform dipwell_internal.drop_limit(name, 'sql');
+    perform dipwell_internal.changed('drop', name);
 end $$;
 comment on function dipwell.drop is
     'Deletes a limit that was defined in SQL.';

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// AuditCmd lists what people have changed.
+type AuditCmd struct {
+	target `embed:""`
+	Name   string  `arg:"" optional:"" name:"limit" help:"Only changes of this limit."`
+	Key    *string `arg:"" optional:"" help:"Only changes of this key of the limit; an empty one is the shared bucket."`
+	Before string  `placeholder:"ID" help:"Only what is older than this entry."`
+	N      int     `short:"n" default:"100" help:"Number of entries, 1 to 1000. Default 100."`
+	CSV    bool    `name:"csv" help:"Print all entries as CSV, for a spreadsheet."`
+	NDJSON bool    `name:"ndjson" help:"Print all entries as JSON, one a line."`
+}
+
+func (AuditCmd) Help() string {
+	return "Examples:\n\n  dipwell audit api cust-7\n  dipwell audit --csv > audit.csv\n\nA store keeps the last 10,000 changes, for at most 400 days."
+}
+
+func (c *AuditCmd) Run(e *env) error {
+	q := url.Values{}
+	switch {
+	case c.CSV && c.NDJSON:
+		return errors.New("csv, ndjson: give only one of them")
+	case c.CSV:
+		q.Set("format", "csv")
+	case c.NDJSON:
+		q.Set("format", "ndjson")
+	default:
+		q.Set("n", strconv.Itoa(c.N))
+	}
+	if c.Before != "" {
+		q.Set("before", c.Before)
+	}
+	if c.Name != "" {
+		q.Set("limit", c.Name)
+	}
+	if c.Key != nil {
+		q.Set("key", *c.Key)
+	}
+	b, err := c.call(e, http.MethodGet, "/v1/audit?"+q.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	c.printAsked(e)
+	if c.JSON || c.CSV || c.NDJSON {
+		_, err = e.stdout.Write(b)
+		return err
+	}
+	var page struct {
+		Entries []struct {
+			ID, At, Who, Action, Limit, What, Note string
+			Key                                    *string
+		}
+		Next *string
+	}
+	if err = json.Unmarshal(b, &page); err != nil {
+		return errors.New("the server's answer is no page of the audit")
+	}
+	for _, x := range page.Entries {
+		line := []string{x.At, x.Who, x.Action, x.Limit}
+		if x.Key != nil {
+			line = append(line, *x.Key)
+		}
+		if x.What != "" {
+			line = append(line, x.What)
+		}
+		if x.Note != "" {
+			line = append(line, "("+x.Note+")")
+		}
+		fmt.Fprintln(e.stdout, strings.Join(line, " "))
+	}
+	if page.Next != nil {
+		fmt.Fprintf(e.stdout, "there may be more: --before %s\n", *page.Next)
+	}
+	return nil
+}

@@ -1,0 +1,69 @@
+package filestore
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/audit"
+	"github.com/dipwell/dipwell/store"
+)
+
+// A trail is the audit of a store, for its Abilities. It is in the file alone.
+type trail struct{ *Store }
+
+var _ store.Auditor = trail{}
+
+// Record implements store.Auditor. When it returns, the entry is on the disk.
+func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
+	if s.state.Load()&^stateEach != 0 {
+		return s.unavailable()
+	}
+	now, err := s.mem.Now(ctx)
+	if err != nil {
+		return err
+	}
+	err = s.disk.tx(func() error {
+		if err := s.disk.exec(`insert into audit (id, at, who, "action", "limit", key, what, note) values (?, ?, ?, ?, ?, ?, ?, ?)`,
+			audit.ID(now, rand.Uint32()), time.UnixMicro(now).UTC().Format(time.DateTime), e.Who, e.Action, e.Limit, e.Key, e.What, e.Note); err != nil {
+			return err
+		}
+		return s.disk.exec("delete from audit where id < ? or id <= (select id from audit order by id desc limit 1 offset ?)", audit.First(now-audit.Age), audit.Entries)
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", store.ErrStore, err)
+	}
+	return nil
+}
+
+// Audit implements store.Auditor.
+func (s trail) Audit(ctx context.Context, before string, n int) (page []store.AuditEntry, err error) {
+	if err = audit.CheckBefore(before); err != nil {
+		return nil, err
+	}
+	if s.state.Load()&stateClosed != 0 {
+		return nil, errClosed
+	}
+	s.disk.mu.Lock() // otherwise it would read what a transaction may still take back
+	defer s.disk.mu.Unlock()
+	rows, err := s.disk.conn.QueryContext(ctx, `select id, who, "action", "limit", key, what, note from audit where ? = '' or id < ? order by id desc limit ?`, before, before, n)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", store.ErrStore, err)
+	}
+	defer func() { _ = rows.Close() }() // read to its end, or given up
+	for rows.Next() {
+		var e store.AuditEntry
+		if err = rows.Scan(&e.ID, &e.Who, &e.Action, &e.Limit, &e.Key, &e.What, &e.Note); err == nil {
+			e.At, err = audit.Time(e.ID)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", store.ErrStore, err)
+		}
+		page = append(page, e)
+	}
+	if err = rows.Err(); err != nil {
+		return nil, fmt.Errorf("%w: %w", store.ErrStore, err)
+	}
+	return page, nil
+}

@@ -1,0 +1,51 @@
+// Package audit has the bounds and the IDs of the entries of a store's audit.
+package audit
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// A store deletes entries beyond these bounds when it records the next one.
+const (
+	Entries = 10_000
+	Age     = 400 * 24 * 3600 * int64(1_000_000) // µs
+)
+
+const (
+	timeDigits = 14 // 56 bits of µs: until the year 4253
+	idDigits   = timeDigits + 8
+)
+
+// ID returns the ID of an entry: the time of the store in µs, and a number that tells
+// entries of one time apart, in hexadecimal digits. Later entries have greater IDs.
+func ID(at int64, n uint32) string { return fmt.Sprintf("%0*x%08x", timeDigits, at, n) }
+
+// First returns the least ID of a time.
+func First(at int64) string { return ID(max(at, 0), 0) }
+
+// Time returns the time of an ID.
+func Time(id string) (at int64, err error) {
+	if len(id) != idDigits {
+		return 0, fmt.Errorf("audit: %q is not the ID of an entry", id)
+	}
+	for _, c := range []byte(id) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return 0, fmt.Errorf("audit: %q is not the ID of an entry", id)
+		}
+	}
+	return strconv.ParseInt(id[:timeDigits], 16, 64)
+}
+
+// CheckBefore returns an error if before is neither the ID of an entry nor empty.
+func CheckBefore(before string) error {
+	if before == "" {
+		return nil
+	}
+	if _, err := Time(before); err != nil {
+		return &store.FieldError{Field: "before", Reason: "is not the id of an entry of this store"}
+	}
+	return nil
+}

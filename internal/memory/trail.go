@@ -1,0 +1,57 @@
+package memory
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/dipwell/dipwell/internal/audit"
+	"github.com/dipwell/dipwell/store"
+)
+
+// A trail is the audit of a store, in memory.
+type trail struct {
+	now func() int64
+
+	mu      sync.Mutex
+	n       uint32
+	entries []store.AuditEntry // by ID
+}
+
+var _ store.Auditor = (*trail)(nil)
+
+// Record implements store.Auditor.
+func (t *trail) Record(_ context.Context, e store.AuditEntry) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e.At = t.now()
+	t.n++
+	e.ID = audit.ID(e.At, t.n)
+	at, _ := t.find(e.ID) // before the last one if the clock was set back
+	t.entries = slices.Insert(t.entries, at, e)
+	old, _ := t.find(audit.First(e.At - audit.Age))
+	t.entries = slices.Delete(t.entries, 0, max(old, len(t.entries)-audit.Entries))
+	return nil
+}
+
+// find returns where an ID is or belongs.
+func (t *trail) find(id string) (int, bool) {
+	return slices.BinarySearchFunc(t.entries, id, func(e store.AuditEntry, id string) int { return strings.Compare(e.ID, id) })
+}
+
+// Audit implements store.Auditor.
+func (t *trail) Audit(_ context.Context, before string, n int) ([]store.AuditEntry, error) {
+	if err := audit.CheckBefore(before); err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	end := len(t.entries)
+	if before != "" {
+		end, _ = t.find(before)
+	}
+	page := slices.Clone(t.entries[max(0, end-n):end])
+	slices.Reverse(page)
+	return page, nil
+}

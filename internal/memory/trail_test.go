@@ -1,0 +1,25 @@
+package memory
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/dipwell/dipwell/internal/audit"
+	"github.com/dipwell/dipwell/store"
+)
+
+// The audit has the last entries.
+func TestAuditIsBounded(t *testing.T) {
+	now := int64(1e15)
+	tr := trail{now: func() int64 { return now }}
+	for i := range audit.Entries + 5 {
+		if err := tr.Record(t.Context(), store.AuditEntry{What: strconv.Itoa(i)}); err != nil {
+			t.Fatal(err)
+		}
+		now++
+	}
+	all, err := tr.Audit(t.Context(), "", audit.Entries+5)
+	if err != nil || len(all) != audit.Entries || all[len(all)-1].What != "5" {
+		t.Errorf("%d entries, %v", len(all), err)
+	}
+}

@@ -1,0 +1,233 @@
+package server
+
+import (
+	"context"
+	"encoding/csv"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/jsontext"
+	"github.com/dipwell/dipwell/store"
+)
+
+// Bounds of the audit.
+const (
+	maxNote   = 1024 // bytes, as of an override
+	auditPage = 1000 // entries that are read at a time
+	auditTime = 2 * time.Second
+)
+
+// Actions in the audit.
+const (
+	didOverride    = "override"
+	didEndOverride = "end-override"
+	didDefine      = "define"
+	didDrop        = "drop"
+)
+
+func checkNote(note string) error {
+	if len(note) > maxNote || strings.IndexByte(note, 0) >= 0 || !utf8.ValidString(note) {
+		return bad("note", fmt.Sprintf("is more than %d bytes, or not UTF-8 without NUL", maxNote))
+	}
+	return nil
+}
+
+// record adds a change that a request has made to the store's audit. The change stays if
+// that fails, which is logged.
+func (a *api) record(r *http.Request, e store.AuditEntry) {
+	if a.can.Audit == nil {
+		return
+	}
+	if e.Key == dipwell.Shared {
+		e.Key = ""
+	}
+	e.Who, e.What = a.who(r), cut(e.What, maxNote)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), auditTime) // whoever hangs up has changed it all the same
+	defer cancel()
+	if err := a.can.Audit.Record(ctx, e); err != nil {
+		slog.Error("audit: " + e.Action + " of limit " + e.Limit + " by " + e.Who + " is not recorded: " + err.Error())
+	}
+}
+
+// cut returns the beginning of a text, at most n bytes of whole characters.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
+}
+
+// who returns who sends a request: its address, or the user of the program that calls
+// in this process.
+func (a *api) who(r *http.Request) string {
+	l := a.live.Load()
+	if r.RemoteAddr == "" {
+		return l.who
+	}
+	if who, err := l.clientIP(r); err == nil {
+		return who
+	}
+	return r.RemoteAddr
+}
+
+// auditQuery is the query of GET /v1/audit.
+type auditQuery struct {
+	before, limit, key, format string
+	one                        bool // key is given
+	n                          int  // 0: all
+}
+
+func parseAudit(query string) (q auditQuery, err error) {
+	err = eachOnce(query, func(name, value string) (err error) {
+		switch name {
+		case "before":
+			q.before = value
+		case "limit":
+			if q.limit = value; value == "" {
+				err = bad(name, "is empty")
+			}
+		case "key": // an empty one is the shared bucket
+			q.key, q.one = value, true
+		case "n":
+			q.n, err = pageSize(value, auditPage)
+		case "format":
+			if q.format = value; value != "json" && value != "ndjson" && value != "csv" {
+				err = bad(name, "is none of json, ndjson, csv")
+			}
+		default:
+			err = bad(name, "unknown parameter; known are before, limit, key, n, format")
+		}
+		return err
+	})
+	if q.one && q.limit == "" && err == nil {
+		err = bad("key", "is one of a limit; give limit too")
+	}
+	if q.n == 0 && (q.format == "" || q.format == "json") {
+		q.n = pageKeys
+	}
+	return q, err
+}
+
+func (q *auditQuery) wants(e *store.AuditEntry) bool {
+	return (q.limit == "" || e.Limit == q.limit) && (!q.one || e.Key == q.key && e.Action != didDefine && e.Action != didDrop)
+}
+
+// auditEntries calls f for the entries of a query, the newest first. full says that there
+// were n, so that there may be more after the last one.
+func (a *api) auditEntries(ctx context.Context, q auditQuery, f func(*store.AuditEntry)) (last string, full bool, err error) {
+	for n := 0; ; {
+		size := auditPage
+		if q.limit == "" && q.n > 0 {
+			size = q.n
+		}
+		page, err := a.can.Audit.Audit(ctx, q.before, size)
+		if err != nil {
+			return "", false, err
+		}
+		for i := range page {
+			e := &page[i]
+			if q.before = e.ID; !q.wants(e) {
+				continue
+			}
+			f(e)
+			if n++; n == q.n {
+				return e.ID, true, nil
+			}
+		}
+		if len(page) < size {
+			return "", false, nil
+		}
+	}
+}
+
+// audit answers GET /v1/audit.
+func (a *api) audit(w http.ResponseWriter, r *http.Request) {
+	q, err := parseAudit(r.URL.RawQuery)
+	if err == nil && a.can.Audit == nil {
+		err = fmt.Errorf("audit: %w", store.ErrNotSupported)
+	}
+	var b []byte
+	var last string
+	var full bool
+	if err == nil {
+		switch q.format {
+		case "ndjson":
+			_, _, err = a.auditEntries(r.Context(), q, func(e *store.AuditEntry) { b = append(appendEntry(b, e), '\n') })
+		case "csv":
+			b, err = a.auditCSV(r.Context(), q)
+		default:
+			b = append(b, `{"entries":[`...)
+			last, full, err = a.auditEntries(r.Context(), q, func(e *store.AuditEntry) {
+				if b[len(b)-1] == '}' {
+					b = append(b, ',')
+				}
+				b = appendEntry(b, e)
+			})
+		}
+	}
+	switch {
+	case err != nil:
+		a.fail(w, err)
+	case q.format == "csv" || q.format == "ndjson":
+		h := w.Header()
+		h.Set("Content-Type", map[string]string{"csv": "text/csv; charset=utf-8; header=present", "ndjson": "application/x-ndjson"}[q.format])
+		h.Set("Content-Disposition", `attachment; filename="audit.`+q.format+`"`)
+		_, _ = w.Write(b)
+	default:
+		if b = append(b, `],"next":`...); full {
+			b = jsontext.AppendString(b, last)
+		} else {
+			b = append(b, "null"...)
+		}
+		writeJSON(w, http.StatusOK, append(b, "}\n"...))
+	}
+}
+
+func timeOf(e *store.AuditEntry) string { return time.UnixMicro(e.At).UTC().Format(time.RFC3339Nano) }
+
+func appendEntry(b []byte, e *store.AuditEntry) []byte {
+	b = jsontext.AppendString(append(b, `{"id":`...), e.ID)
+	b = append(append(append(b, `,"at":"`...), timeOf(e)...), '"')
+	b = jsontext.AppendString(append(b, `,"who":`...), e.Who)
+	b = jsontext.AppendString(append(b, `,"action":`...), e.Action)
+	b = jsontext.AppendString(append(b, `,"limit":`...), e.Limit)
+	if e.Action != didDefine && e.Action != didDrop {
+		if b = append(b, `,"key":`...); e.Key == "" {
+			b = append(b, "null"...)
+		} else {
+			b = jsontext.AppendString(b, e.Key)
+		}
+	}
+	if e.What != "" {
+		b = jsontext.AppendString(append(b, `,"what":`...), e.What)
+	}
+	if e.Note != "" {
+		b = jsontext.AppendString(append(b, `,"note":`...), e.Note)
+	}
+	return append(b, '}')
+}
+
+func (a *api) auditCSV(ctx context.Context, q auditQuery) ([]byte, error) {
+	var out strings.Builder
+	w := csv.NewWriter(&out)
+	_ = w.Write([]string{"id", "at", "who", "action", "limit", "key", "what", "note"}) // a Builder takes everything
+	_, _, err := a.auditEntries(ctx, q, func(e *store.AuditEntry) {
+		_ = w.Write([]string{e.ID, timeOf(e), e.Who, e.Action, e.Limit, cell(e.Key), cell(e.What), cell(e.Note)})
+	})
+	w.Flush()
+	return []byte(out.String()), err
+}
+
+// cell puts an apostrophe before what a spreadsheet would run as a formula: keys are
+// chosen by clients.
+func cell(s string) string {
+	if s != "" && strings.IndexByte("=+-@\t\r", s[0]) >= 0 {
+		return "'" + s
+	}
+	return s
+}

@@ -1,0 +1,123 @@
+package server_test
+
+import (
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/store"
+)
+
+type auditPage struct {
+	Entries []struct{ ID, At, Who, Action, Limit, Key, What, Note string }
+	Next    *string
+}
+
+func (w *fixture) audited(query string) (p auditPage) {
+	w.t.Helper()
+	rec := w.do("GET", "/v1/audit"+query, "")
+	if err := json.Unmarshal(rec.Body.Bytes(), &p); err != nil || rec.Code != http.StatusOK {
+		w.t.Fatal(rec.Code, rec.Body, err)
+	}
+	return p
+}
+
+// Every change by an admin call is in the audit, and nothing else.
+func TestAudit(t *testing.T) {
+	w := newFixture(t, server.Config{}, local)
+	for _, c := range []struct{ method, path, body, want string }{
+		{"POST", "/v1/take?limit=login&key=k", "", ""},
+		{"POST", "/v1/refund?limit=login&key=k", "", ""}, // by a program
+		{"POST", "/v1/refund", `{"limit":"login","key":"=k","cost":3,"note":"ticket 81"}`, "refund login =k 3 tokens (ticket 81)"},
+		{"POST", "/v1/reset?limit=login&note=", "", "reset login   ()"},
+		{"PUT", "/v1/limits/login/overrides", `{"key":"k","rate":50,"per":"1m","burst":70,"for":"1h","note":"a customer"}`, "override login k rate 50 per 1m burst 70 until 2001-09-09T02:46:40Z (a customer)"},
+		{"PUT", "/v1/limits/login/overrides", `{"key":"k","plan":"none"}`, ""}, // refused
+		{"DELETE", "/v1/limits/login/overrides?key=k&note=paid", "", "end-override login k  (paid)"},
+		{"DELETE", "/v1/limits/login/overrides?key=k", "", ""},
+		{"PUT", "/v1/limits/new", `{"rate":5,"per":"1m","note":"81"}`, "define new  new=5/1m (81)"},
+		{"PUT", "/v1/limits/new", `{"rate":5,"per":"1m"}`, ""},
+		{"PUT", "/v1/limits/new?rate=6&per=1m&note=more", "", "define new  new=6/1m; was new=5/1m (more)"},
+		{"PUT", "/v1/limits/filed", `{"rate":5,"per":"1m"}`, ""},
+		{"DELETE", "/v1/limits/new?note=gone", "", "drop new   (gone)"},
+	} {
+		before := w.audited("?n=1000").Entries
+		w.now++
+		w.do(c.method, c.path, c.body)
+		after := w.audited("?n=1000").Entries
+		got := ""
+		if len(after) > len(before) {
+			e := after[0]
+			got = fmt.Sprintf("%s %s %s %s (%s)", e.Action, e.Limit, e.Key, e.What, e.Note)
+			if e.Who != "192.0.2.1" || !strings.HasPrefix(e.At, "2001-09-09T01:46:40.0000") {
+				t.Errorf("%s %s: by %s at %s", c.method, c.path, e.Who, e.At)
+			}
+		}
+		if got != c.want || len(after) > len(before)+1 {
+			t.Errorf("%s %s %s: recorded %q, want %q", c.method, c.path, c.body, got, c.want)
+		}
+	}
+	all := w.audited("")
+	if len(all.Entries) != 7 || all.Next != nil {
+		t.Errorf("%+v", all)
+	}
+	first := w.audited("?n=3")
+	if first.Next == nil || *first.Next != first.Entries[2].ID || w.audited("?n=1000&before=" + *first.Next).Entries[0] != all.Entries[3] {
+		t.Errorf("a page: %+v", first)
+	}
+	if p := w.audited("?limit=login&key=k"); len(p.Entries) != 2 {
+		t.Errorf("of a key: %+v", p)
+	}
+	if p := w.audited("?limit=login&key="); len(p.Entries) != 1 || p.Entries[0].Action != "reset" {
+		t.Errorf("of the shared bucket: %+v", p)
+	}
+	if p := w.audited("?limit=login&n=1"); len(p.Entries) != 1 || p.Next == nil {
+		t.Errorf("of a limit: %+v", p)
+	}
+	if rec := w.do("GET", "/v1/audit?format=ndjson", ""); strings.Count(rec.Body.String(), "\n") != 7 || !strings.HasPrefix(rec.Body.String(), `{"id":"`) {
+		t.Errorf("%v %s", rec.Header(), rec.Body)
+	}
+	rec := w.do("GET", "/v1/audit?format=csv", "")
+	if rows, err := csv.NewReader(rec.Body).ReadAll(); err != nil || len(rows) != 8 || rows[7][5] != "'=k" || rows[7][7] != "ticket 81" {
+		t.Errorf("%v %v", rows, err)
+	}
+	for _, query := range []string{"?before=x", "?n=0", "?limit=", "?key=k", "?format=xml", "?after=x", "?n=1&n=2"} {
+		if rec := w.do("GET", "/v1/audit"+query, ""); rec.Code != http.StatusBadRequest {
+			t.Errorf("%s: %d %s", query, rec.Code, rec.Body)
+		}
+	}
+	if rec := w.do("POST", "/v1/reset", `{"limit":"login","note":"`+strings.Repeat("n", 1025)+`"}`); rec.Code != http.StatusBadRequest {
+		t.Errorf("a long note: %d", rec.Code)
+	}
+}
+
+// unwritten is a store whose audit cannot be written.
+type unwritten struct{ store.Store }
+
+func (u unwritten) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(u.Store)
+	ab.Audit = u
+	return ab
+}
+func (unwritten) Record(context.Context, store.AuditEntry) error { return errors.New("no") }
+func (unwritten) Audit(context.Context, string, int) ([]store.AuditEntry, error) {
+	return nil, fmt.Errorf("%w: no", store.ErrStore)
+}
+
+// A change that cannot be recorded is made all the same.
+func TestAuditFails(t *testing.T) {
+	w := newFixture(t, server.Config{}, local)
+	w.inner = unwritten{w.inner}
+	w.api = server.New(w.limiter, server.Config{}).API(local)
+	if rec := w.do("POST", "/v1/reset?limit=login&note=x", ""); rec.Code != http.StatusOK {
+		t.Errorf("%d %s", rec.Code, rec.Body)
+	}
+	if rec := w.do("GET", "/v1/audit", ""); rec.Code != http.StatusServiceUnavailable {
+		t.Errorf("%d %s", rec.Code, rec.Body)
+	}
+}

@@ -1,0 +1,63 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell/internal/audit"
+	"github.com/dipwell/dipwell/store"
+)
+
+// A trail is the audit of a store, for its Abilities. The functions of schema/ add
+// entries too, for changes in SQL.
+type trail struct{ *Store }
+
+var _ store.Auditor = trail{}
+
+// Record implements store.Auditor.
+func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
+	return s.engine().record(ctx, e)
+}
+
+func (s functions) record(ctx context.Context, e store.AuditEntry) error {
+	_, err := s.db.Exec(ctx, "select dipwell_internal.record_change($1, $2, $3, $4, $5, $6, $7)", e.Who, e.Action, e.Limit, e.Key, e.What, e.Note, s.testNow())
+	return storeError(err, true)
+}
+
+func (s portable) record(ctx context.Context, e store.AuditEntry) error {
+	now, err := s.now(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = s.db.Exec(ctx, `insert into dipwell.audit (id, at, who, action, limit_name, key, what, note) values ($1, $2, $3, $4, $5, $6, $7, $8)`,
+		audit.ID(now, rand.Uint32()), time.UnixMicro(now).UTC(), e.Who, e.Action, e.Limit, e.Key, e.What, e.Note)
+	if err == nil {
+		_, err = s.db.Exec(ctx, "delete from dipwell.audit where id < $1 or id <= (select id from dipwell.audit order by id desc limit 1 offset $2)", audit.First(now-audit.Age), audit.Entries)
+	}
+	return storeError(err, true)
+}
+
+// Audit implements store.Auditor.
+func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEntry, error) {
+	if err := audit.CheckBefore(before); err != nil {
+		return nil, err
+	}
+	rows, err := s.db.Query(ctx, "select id, who, action, limit_name, key, what, note from dipwell.audit where $1 = '' or id < $1 order by id desc limit $2", before, n)
+	if err != nil {
+		return nil, storeError(err, false)
+	}
+	page, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e store.AuditEntry, err error) {
+		if err = row.Scan(&e.ID, &e.Who, &e.Action, &e.Limit, &e.Key, &e.What, &e.Note); err == nil {
+			e.At, err = audit.Time(e.ID)
+		}
+		return e, err
+	})
+	if err != nil {
+		return nil, storeError(fmt.Errorf("dipwell.audit: %w", err), false)
+	}
+	return page, nil
+}

@@ -1,0 +1,29 @@
+-- The audit: what people have changed.
+
+create function dipwell_internal.audit_id(at bigint, n bigint) returns text language sql immutable as
+$$ select lpad(to_hex(at), 14, '0') || lpad(to_hex(n), 8, '0') $$;
+comment on function dipwell_internal.audit_id is
+    'The id of an entry of audit: 14 hexadecimal digits of the time in µs, and 8 that tell entries of one time apart. Go twin: audit.ID.';
+
+-- Old entries that another transaction is deleting are left to it, so that no call
+-- waits for the end of another's transaction.
+create function dipwell_internal.record_change(who text, action text, limit_name text, key text, what text, note text, at bigint default null) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    n    bigint := coalesce(at, dipwell_internal.now_us());
+    last text;
+begin
+    insert into dipwell.audit (id, at, who, action, limit_name, key, what, note)
+    values (dipwell_internal.audit_id(n, (random() * 4294967295)::bigint), timestamptz 'epoch' + dipwell_internal.length(n),
+        coalesce(who, ''), action, coalesce(limit_name, ''), coalesce(key, ''), coalesce(what, ''), coalesce(note, ''));
+    select x.id into last from dipwell.audit x order by x.id desc offset 10000 limit 1;
+    delete from dipwell.audit x where x.id in (
+        select y.id from dipwell.audit y where y.id <= last or y.id < dipwell_internal.audit_id(greatest(n - 34560000000000, 0), 0) for update skip locked);
+end $$;
+comment on function dipwell_internal.record_change is
+    'Adds an entry to audit at the time at, by default now, and deletes entries beyond the last 10,000 and those older than 400 days. Go twin: store.Auditor.';
+
+create function dipwell_internal.changed(action text, limit_name text, key text default null, what text default null, note text default null) returns void language sql volatile as
+$$ select dipwell_internal.record_change(session_user, action, limit_name, key, what, note) $$;
+comment on function dipwell_internal.changed is
+    'Adds an entry to audit for the user of this session.';

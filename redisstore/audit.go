@@ -1,0 +1,80 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dipwell/dipwell/internal/audit"
+	"github.com/dipwell/dipwell/store"
+)
+
+// A trail is the audit of a store, for its Abilities: a sorted set of members with one
+// score, which Redis keeps in their byte order, the order of time.
+type trail struct{ *Store }
+
+var _ store.Auditor = trail{}
+
+// idLength is the length of an ID, with which a member begins.
+const idLength = 22
+
+// A storedEntry is the rest of a member, a public format.
+type storedEntry struct {
+	Who    string `json:"who"`
+	Action string `json:"action"`
+	Limit  string `json:"limit"`
+	Key    string `json:"key,omitempty"`
+	What   string `json:"what,omitempty"`
+	Note   string `json:"note,omitempty"`
+}
+
+// Record implements store.Auditor.
+func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
+	now, err := s.now(ctx)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(storedEntry{e.Who, e.Action, e.Limit, e.Key, e.What, e.Note})
+	if err != nil {
+		return err
+	}
+	_, err = s.db.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.ZAdd(ctx, s.names.audit, redis.Z{Member: audit.ID(now, rand.Uint32()) + string(text)})
+		p.ZRemRangeByLex(ctx, s.names.audit, "-", "("+audit.First(now-audit.Age))
+		p.ZRemRangeByRank(ctx, s.names.audit, 0, -audit.Entries-1)
+		return nil
+	})
+	return storeError(err, true)
+}
+
+// Audit implements store.Auditor.
+func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEntry, error) {
+	if err := audit.CheckBefore(before); err != nil {
+		return nil, err
+	}
+	top := "+"
+	if before != "" {
+		top = "(" + before
+	}
+	members, err := s.db.ZRevRangeByLex(ctx, s.names.audit, &redis.ZRangeBy{Min: "-", Max: top, Count: int64(n)}).Result()
+	if err != nil {
+		return nil, storeError(err, false)
+	}
+	var page []store.AuditEntry
+	for _, m := range members {
+		var e storedEntry
+		id := m[:min(len(m), idLength)]
+		at, err := audit.Time(id)
+		if err == nil {
+			err = json.Unmarshal([]byte(m[idLength:]), &e)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: the key %s: %w", store.ErrStore, s.names.audit, err)
+		}
+		page = append(page, store.AuditEntry{ID: id, At: at, Who: e.Who, Action: e.Action, Limit: e.Limit, Key: e.Key, What: e.What, Note: e.Note})
+	}
+	return page, nil
+}

@@ -1,0 +1,29 @@
+package store
+
+import "context"
+
+// An AuditEntry is a change of a limit, an override or a bucket that somebody made by
+// hand: an entry of a store's audit.
+type AuditEntry struct {
+	ID     string // given by the store
+	At     int64  // µs since the Unix epoch, on the store's clock; set by the store
+	Who    string // as far as it is known: an address, or the user of a database
+	Action string // override, end-override, reset, refund, define or drop
+	Limit  string
+	Key    string // "" for the shared bucket, and for a change of the limit itself
+	What   string // what was set, for people
+	Note   string // why, as it was given
+}
+
+// An Auditor keeps the audit of a store: its last 10,000 entries, and none that is older
+// than 400 days. The service records what its admin calls have changed; a program that
+// calls a Limiter records what it wants to.
+type Auditor interface {
+	// Record adds an entry at the present instant of the store's clock. e.ID and e.At are
+	// ignored. The error wraps ErrStore.
+	Record(ctx context.Context, e AuditEntry) error
+	// Audit returns up to n entries, the newest first: those that are older than the entry
+	// with the ID before, or all if it is "". The error wraps ErrStore, or is a *FieldError
+	// of "before" if that is no ID of this store.
+	Audit(ctx context.Context, before string, n int) ([]AuditEntry, error)
+}

@@ -1,0 +1,101 @@
+package storetest
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// auditCases test the audit. A store without the ability Audit passes.
+var auditCases = []testCase{
+	{"audit", onAudit(auditLists)},
+	{"audit-bad-input", onAudit(func(e *env, a store.Auditor) {
+		for _, before := range []string{"x", "-", "0198c2f3", strings.Repeat("G", 22), "00000000000000000000000\x00"} {
+			var bad *store.FieldError
+			if _, err := a.Audit(e.ctx, before, 10); !errors.As(err, &bad) || bad.Field != "before" {
+				e.Errorf("before %q: %v", before, err)
+			}
+		}
+	})},
+	{"audit-age", onAudit(func(e *env, a store.Auditor) {
+		const day = 24 * 3600 * 1_000_000
+		for _, days := range []int64{0, 1, 401} {
+			e.clock.Store(epoch + days*day)
+			addEntry(e, a, store.AuditEntry{Action: "reset", Limit: "l", What: strconv.FormatInt(days, 10)})
+		}
+		if list := audited(e, a, "", 10); len(list) != 2 || list[0].What != "401" || list[1].What != "1" {
+			e.Errorf("401 days later: %+v", list)
+		}
+	})},
+}
+
+func onAudit(run func(*env, store.Auditor)) func(*env) {
+	return func(e *env) {
+		if a := store.AbilitiesOf(e.store).Audit; a != nil {
+			run(e, a)
+		}
+	}
+}
+
+func addEntry(e *env, a store.Auditor, entry store.AuditEntry) {
+	e.Helper()
+	if err := a.Record(e.ctx, entry); err != nil {
+		e.Fatal(err)
+	}
+}
+
+func audited(e *env, a store.Auditor, before string, n int) []store.AuditEntry {
+	e.Helper()
+	list, err := a.Audit(e.ctx, before, n)
+	if err != nil {
+		e.Fatal(err)
+	}
+	return list
+}
+
+// auditLists records entries, some of them at one time, and pages through them.
+func auditLists(e *env, a store.Auditor) {
+	want := []store.AuditEntry{
+		{Who: "2001:db8::1", Action: "override", Limit: "api", Key: "cust-7", What: "plan pro until 2030-01-31T18:00:00Z", Note: "ticket 81"},
+		{Action: "reset", Limit: "api"},
+		{Who: "10.0.0.7", Action: "refund", Limit: "a:b{c}%", Key: `<b>"it's"</b> \ 日本 ` + "\x01\n", What: "5 tokens", Note: strings.Repeat("é", 512)},
+		{Action: "define", Limit: "api", What: "10/1s"},
+		{Action: "drop", Limit: "api"},
+	}
+	if list := audited(e, a, "", 10); len(list) != 0 {
+		e.Errorf("a new store has %+v", list)
+	}
+	for i := range want {
+		if want[i].At = epoch; i > 1 {
+			want[i].At += int64(i)
+		}
+		e.clock.Store(want[i].At)
+		addEntry(e, a, want[i])
+	}
+	var all []store.AuditEntry
+	for before := ""; ; before = all[len(all)-1].ID {
+		page := audited(e, a, before, 2)
+		if all = append(all, page...); len(page) < 2 {
+			break
+		}
+	}
+	if len(all) != len(want) {
+		e.Fatalf("%d entries, want %d: %+v", len(all), len(want), all)
+	}
+	if all[4].Action == "reset" { // the two of one time are in any order
+		all[3], all[4] = all[4], all[3]
+	}
+	if list := audited(e, a, all[4].ID, 10); len(list) > 1 {
+		e.Errorf("before the first entries: %+v", list)
+	}
+	for i, got := range all {
+		if got.ID == "" {
+			e.Errorf("entry %d has no ID", i)
+		}
+		if got.ID = ""; got != want[len(want)-1-i] {
+			e.Errorf("entry %d: %+v, want %+v", i, got, want[len(want)-1-i])
+		}
+	}
+}
