@@ -108,6 +108,9 @@ func (s *Store) Drop(ctx context.Context, name, owner string) error {
 	return s.cat.Drop(ctx, name, owner)
 }
 
+// MinCleanRun is how many statements look first.
+const MinCleanRun = minCleanRun
+
 // HoldStatements returns the statements of plain holds by name.
 func HoldStatements() map[string]string {
 	out := map[string]string{"holdOne": holdOneSQL, "settleOne": settleOneSQL, "keyHolds": keyHoldsSQL}

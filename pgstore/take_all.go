@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -31,7 +32,40 @@ type combination [maxTakeAllKeys]*entry
 // the statements of changed limits are dropped.
 type combinations struct {
 	mu  sync.RWMutex
-	sql map[combination]string
+	sql map[combination]*takeAllSQL
+}
+
+// takeAllSQL are the statements of a combination: one that looks first whether all
+// rows have room, and so locks nothing if it refuses, and one that charges at once.
+// A charge of the latter that does not fit after others did is an error in the
+// server's log, so it is used after many statements that were charged, and after
+// twice as many for each time that it failed.
+type takeAllSQL struct {
+	looking, atOnce string
+	charged, failed atomic.Int32
+}
+
+const maxDoublings = 10
+
+// choose returns the statement to send next.
+func (t *takeAllSQL) choose() (sql string, looks bool) {
+	if t.charged.Load() >= minCleanRun<<min(t.failed.Load(), maxDoublings) {
+		return t.atOnce, false
+	}
+	return t.looking, true
+}
+
+// note remembers whether a statement was charged.
+func (t *takeAllSQL) note(charged, looked bool) {
+	switch {
+	case charged && looked:
+		t.charged.Add(1)
+	case !charged:
+		if !looked {
+			t.failed.Add(1)
+		}
+		t.charged.Store(0)
+	}
 }
 
 // takeAll charges every bucket of a group, or none, with a single statement
@@ -41,8 +75,10 @@ type combinations struct {
 func (s *Store) takeAll(ctx context.Context, g *store.Group, known []*entry) error {
 	var parts [maxTakeAllKeys]takeAllRow
 	n := s.takeAllRows(g, known, parts[:])
-	if sql := s.combos.statement(parts[:n], s.limits); sql != "" {
+	if t := s.combos.statement(parts[:n], s.limits); t != nil {
+		sql, looks := t.choose()
 		err := s.execTakeAll(ctx, sql, g, parts[:n])
+		t.note(err == nil, looks)
 		if err == nil {
 			return nil
 		}
@@ -129,21 +165,21 @@ func (s *Store) execTakeAll(ctx context.Context, sql string, g *store.Group, par
 	return nil
 }
 
-// statement returns the statement of a combination of limits, or "" if there is
-// no room for another statement.
-func (p *combinations) statement(parts []takeAllRow, l *limits) string {
+// statement returns the statements of a combination of limits, or nil if there is
+// no room for others.
+func (p *combinations) statement(parts []takeAllRow, l *limits) *takeAllSQL {
 	if len(parts) == 0 {
-		return ""
+		return nil
 	}
 	var of combination
 	for i := range parts {
 		of[i] = parts[i].entry
 	}
 	p.mu.RLock()
-	sql, ok := p.sql[of]
+	t := p.sql[of]
 	p.mu.RUnlock()
-	if ok {
-		return sql
+	if t != nil {
+		return t
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,23 +191,30 @@ func (p *combinations) statement(parts []takeAllRow, l *limits) string {
 			}
 		}
 	}
+	if t = p.sql[of]; t != nil {
+		return t
+	}
 	if len(p.sql) >= maxCombinations {
-		return ""
+		return nil
 	}
 	if p.sql == nil {
-		p.sql = map[combination]string{}
+		p.sql = map[combination]*takeAllSQL{}
 	}
-	p.sql[of] = takeAllSQL(of[:len(parts)], l.s.clock != nil)
-	return p.sql[of]
+	t = newTakeAllSQL(of[:len(parts)], l.s.clock != nil)
+	p.sql[of] = t
+	return t
 }
 
-// takeAllSQL returns a statement that charges one row of each limit, or none.
-// The first UPDATE runs only if, in the snapshot, the charges fit all other
-// rows; each later UPDATE runs only after the one before it has charged. So
-// rows are locked in order, and a refusal locks nothing and uses no transaction
-// id. If a row changed after the snapshot and no longer has room, an error
-// rolls back the earlier charges.
-func takeAllSQL(of []*entry, testClock bool) string {
+// newTakeAllSQL returns statements that charge one row of each limit, or none. Each
+// UPDATE but the first runs only after the one before it has charged, so rows are
+// locked in order. If a row has no room after others were charged, an error rolls
+// these back. The statement that looks runs the first UPDATE only if, in the snapshot,
+// the charges fit all other rows. So a refusal locks nothing and uses no transaction
+// id, unless a row changed after the snapshot.
+//
+// Each UPDATE returns what those before it have returned, so that the plan has no
+// subplans besides them: whoever waits for a row starts all subplans a second time.
+func newTakeAllSQL(of []*entry, testClock bool) *takeAllSQL {
 	now, seen, params := stmtNow, "statement_timestamp()", 0
 	for _, e := range of {
 		if params += 3; spread(&e.def.Rule) {
@@ -196,30 +239,28 @@ func takeAllSQL(of []*entry, testClock bool) string {
 		}
 		charges[i] = chargeSQL(e.id, e.def, now, grid, key, units, room)
 	}
-	var with, columns, from strings.Builder
+	var looks, then, columns strings.Builder
+	first, returning, last := "", "", len(charges)-1
 	for i, c := range charges {
-		join, also := "with", ""
+		set, where := "update dipwell.buckets b set "+c.set, "\n    where "+c.where
+		returned := fmt.Sprintf("\n    returning %[1]sb.used as used%[2]d, b.ts as ts%[2]d)", returning, i)
+		returning += fmt.Sprintf("a.used%[1]d, a.ts%[1]d, ", i)
 		if i == 0 {
-			for _, other := range charges[1:] {
-				also += "\n    and (select true from dipwell.buckets b where " + other.where + ")"
-			}
-		} else {
-			join, also = ",", fmt.Sprintf(" and (select true from a%d)", i-1)
+			first = "with a0 as (" + set + where
+			then.WriteString(returned)
+			columns.WriteString("a.used0, a.ts0, ")
+			continue
 		}
-		fmt.Fprintf(&with, "%s a%d as (update dipwell.buckets b set %s\n    where %s%s\n    returning b.used, b.ts)", join, i, c.set, c.where, also)
-		switch i {
-		case 0:
-			columns.WriteString("a0.used, a0.ts, ")
-			from.WriteString("a0")
-		case len(charges) - 1:
-			fmt.Fprintf(&columns, "coalesce(a%[1]d.used, ('%[2]s' || a0.ts)::bigint), a%[1]d.ts, ", i, abortedChargeText)
-			fmt.Fprintf(&from, " left join a%d on true", i)
-		default:
-			fmt.Fprintf(&columns, "a%[1]d.used, a%[1]d.ts, ", i)
-			fmt.Fprintf(&from, " left join a%d on true", i)
+		looks.WriteString("\n    and (select true from dipwell.buckets b where " + c.where + ")")
+		fmt.Fprintf(&then, ",\na%d as (%s\n    from a%d a%s%s", i, set, i-1, where, returned)
+		if i < last {
+			fmt.Fprintf(&columns, "z.used%[1]d, z.ts%[1]d, ", i)
+		} else {
+			fmt.Fprintf(&columns, "coalesce(z.used%[1]d, ('%[2]s' || a.ts0)::bigint), z.ts%[1]d, ", i, abortedChargeText)
 		}
 	}
-	return fmt.Sprintf("%s\nselect %s%s from %s", &with, &columns, seen, &from)
+	fmt.Fprintf(&then, "\nselect %s%s from a0 a left join a%d z on true", &columns, seen, last)
+	return &takeAllSQL{looking: first + looks.String() + then.String(), atOnce: first + then.String()}
 }
 
 // abortedChargeText is in the error, and therefore in the server's log, if

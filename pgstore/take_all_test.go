@@ -3,6 +3,7 @@ package pgstore_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -106,6 +107,81 @@ func TestTakeAllAfterARefusal(t *testing.T) {
 		}
 	}
 }
+
+// TestTakeAllAtOnce checks that a TakeAll no longer looks at all rows first after many
+// that were allowed; one of these that is refused charges nothing, and twice as many
+// look first after it.
+func TestTakeAllAtOnce(t *testing.T) {
+	t.Parallel()
+	config, err := pgx.ParseConfig(pgtest.Database(t, "dipwell", migrated))
+	if err != nil {
+		t.Fatal(err)
+	}
+	looked, atOnce := 0, 0
+	config.Tracer = sqlTracer(func(sql string) {
+		switch {
+		case !strings.HasPrefix(sql, "with a0 as (update"):
+		case strings.Contains(sql, "and (select true from dipwell.buckets"):
+			looked++
+		default:
+			atOnce++
+		}
+	})
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	l, err := dipwell.New(newStore(t, conn, pgstore.Config{Poll: -1}),
+		store.Limit{Name: "first", Rate: 1, Period: 100 * 24 * time.Hour, Burst: 1000}, store.Limit{Name: "second", Rate: 1, Period: 100 * 24 * time.Hour, Burst: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := 0
+	takeAll := func(key string, allowed bool) {
+		t.Helper()
+		if d, err := l.TakeAll(t.Context(), takesOf(key, 1, "first", "second")...); err != nil || d.Allowed != allowed {
+			t.Fatalf("%+v, %v", d, err)
+		}
+	}
+	drained := []string{"drained", "drained later"}
+	for _, key := range append(drained, "k") {
+		takeAll(key, true)
+		takeAll(key, true)
+	}
+	must(t, conn, "update dipwell.buckets b set used = l.cap from dipwell.limits l where l.id = b.limit_id and l.name = 'second' and b.key like 'drained%'")
+	looks := pgstore.MinCleanRun
+	for i, key := range drained {
+		looked, atOnce, taken = 0, 0, 0
+		for ; atOnce == 0; taken++ {
+			if taken > 10*looks {
+				t.Fatalf("all of %d looked first", taken)
+			}
+			takeAll("k", true)
+		}
+		if i > 0 && looked != looks || looked > looks { // the first ones made the rows
+			t.Errorf("%d looked first, not %d", looked, looks)
+		}
+		if takeAll(key, false); atOnce != 2 {
+			t.Errorf("%d did not look first, not 2", atOnce)
+		}
+		var used int
+		if err := conn.QueryRow(t.Context(), "select round(b.used::numeric / l.unit) from dipwell.buckets b join dipwell.limits l on l.id = b.limit_id where l.name = 'first' and b.key = $1", key).Scan(&used); err != nil || used != 2 {
+			t.Errorf("%d used after a refusal, %v", used, err)
+		}
+		looks *= 2
+	}
+}
+
+// A sqlTracer is called with each statement.
+type sqlTracer func(sql string)
+
+func (f sqlTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	f(q.SQL)
+	return ctx
+}
+
+func (sqlTracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // TestTakeAllDuringLockWait has a TakeAll wait for a transaction that charges,
 // empties or deletes one of its rows. It must be charged in full or not at all.
