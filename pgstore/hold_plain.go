@@ -2,7 +2,6 @@ package pgstore
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell/internal/recent"
 	"github.com/dipwell/dipwell/internal/sqlexpr"
@@ -218,7 +216,7 @@ func (s functions) plainHold(ctx context.Context, g *store.Group, e *entry) (don
 	}
 	var v [5]int64
 	for i, f := range forms {
-		if v, err = s.ask(ctx, e, f, r, args); !errors.Is(err, pgx.ErrNoRows) {
+		if v, err = s.askHold(ctx, e, f, r, args); !errors.Is(err, pgx.ErrNoRows) {
 			if err == nil && !met {
 				s.noteSeen(e, op.Key, f == formHoldFirst)
 			}
@@ -286,7 +284,7 @@ func (s functions) plainSettle(ctx context.Context, g *store.Group) (done bool, 
 	}
 	var v [5]int64
 	for range tries {
-		if v, err = s.ask(ctx, e, f, r, []any{h.key, c.ID, cost, back, h.mark, h.record}); !errors.Is(err, pgx.ErrNoRows) {
+		if v, err = s.askHold(ctx, e, f, r, []any{h.key, c.ID, cost, back, h.mark, h.record}); !errors.Is(err, pgx.ErrNoRows) {
 			break
 		}
 	}
@@ -311,69 +309,10 @@ func (s functions) plainSettle(ctx context.Context, g *store.Group) (done bool, 
 	return true, nil
 }
 
-// ask runs a statement of a hold, and returns the row's columns.
-func (s *Store) ask(ctx context.Context, e *entry, f form, r *store.Rule, args []any) (v [5]int64, err error) {
+// askHold runs a statement of a hold, and returns the row's columns.
+func (s *Store) askHold(ctx context.Context, e *entry, f form, r *store.Rule, args []any) (v [5]int64, err error) {
 	if spread(r) {
 		args = append(args, gridOf(r.Origin, r.Every))
 	}
-	args = s.withClock(args)
-	switch db := s.db.(type) {
-	case *pgx.Conn:
-		return askRaw(ctx, db, e, f, args)
-	case *pgxpool.Pool:
-		c, err := db.Acquire(ctx)
-		if err != nil {
-			return v, err
-		}
-		defer c.Release()
-		return askRaw(ctx, c.Conn(), e, f, args)
-	}
-	return askPgx(ctx, s.db, e, f, args)
-}
-
-func askPgx(ctx context.Context, db DB, e *entry, f form, args []any) (v [5]int64, err error) {
-	var seen instant
-	err = db.QueryRow(ctx, e.sqlOf(f), args...).Scan(&v[0], &v[1], &seen, &v[3], &v[4])
-	v[2] = int64(seen)
-	return v, err
-}
-
-// askRaw is askPgx without the parts of pgx that rawConn replaces.
-func askRaw(ctx context.Context, conn *pgx.Conn, e *entry, f form, args []any) (v [5]int64, err error) {
-	w := rawConnOf(conn)
-	if w == nil {
-		return askPgx(ctx, conn, e, f, args)
-	}
-	t, err := w.prepare(ctx, e, f)
-	if t == nil || err != nil {
-		if err != nil {
-			return v, err
-		}
-		return askPgx(ctx, conn, e, f, args)
-	}
-	params := make([][]byte, len(args))
-	for i, arg := range args {
-		switch arg := arg.(type) {
-		case string:
-			params[i] = append(make([]byte, 0, len(arg)), arg...) // a nil text would be null
-		case int64:
-			params[i] = binary.BigEndian.AppendUint64(nil, uint64(arg)) //nolint:gosec // two's complement
-		}
-	}
-	found := false
-	answer := conn.PgConn().ExecStatement(ctx, t.StatementDescription, params, binaryFormat, binaryFormat)
-	for answer.NextRow() {
-		found = true
-		for i, column := range answer.Values() {
-			v[i] = int64(binary.BigEndian.Uint64(column)) //nolint:gosec // two's complement
-		}
-		v[2] = instantOf(t.Fields[2].DataTypeOID, answer.Values()[2])
-	}
-	if _, err = answer.Close(); err == nil && !found {
-		err = pgx.ErrNoRows
-	}
-	if err != nil && w.forget(rawKeyOf(e, f), err) {
-		return askPgx(ctx, conn, e, f, args)
-	}
-	return v, err
+	return v, s.ask(ctx, rawKeyOf(e, f), e.sqlOf(f), s.withClock(args), v[:])
 }

@@ -19,6 +19,13 @@ import (
 // besides those in pgx's cache.
 const maxRawStatements = 256
 
+// maxName is what the server reads of a statement's name.
+const maxName = 63
+
+// maxRawParams is the most parameters of a statement: four of each key of takeAll, and
+// the time of a test's clock.
+const maxRawParams = 4*maxTakeAllKeys + 1
+
 // update runs a conditional UPDATE of one row, or one of the INSERTs for a key
 // that is probably new. It returns the row after the statement and the
 // statement's time, or pgx.ErrNoRows. If possible it uses pgconn directly:
@@ -45,14 +52,15 @@ func (s *Store) updateRaw(ctx context.Context, conn *pgx.Conn, e *entry, f form,
 	if w == nil {
 		return s.updatePgx(ctx, conn, e, f, key, r, units, third)
 	}
-	t, err := w.prepare(ctx, e, f)
+	t, err := w.prepare(ctx, rawKeyOf(e, f), e.sqlOf(f))
 	if err != nil {
 		return row, 0, storeError(err, false) // only the statement's text was sent
 	}
 	if t == nil {
 		return s.updatePgx(ctx, conn, e, f, key, r, units, third)
 	}
-	w.begin(key)
+	w.begin()
+	w.addText(key)
 	w.add(units)
 	if f != formInsertNew {
 		w.add(third)
@@ -88,7 +96,7 @@ type rawConn struct {
 	conn       *pgx.Conn
 	statements map[rawKey]*rawStatement
 	params     [][]byte
-	key        []byte
+	texts      []byte
 	numbers    []byte
 }
 
@@ -97,11 +105,26 @@ type rawKey struct {
 	limit int32
 	plan  int // number.Index
 	form  form
+	other string // limits of the statement, in its name
 }
 
-func rawKeyOf(e *entry, f form) rawKey { return rawKey{e.id, number.Index(e.def.Number), f} }
+func rawKeyOf(e *entry, f form) rawKey {
+	return rawKey{limit: e.id, plan: number.Index(e.def.Number), form: f}
+}
 
-// form selects one of a version's statements for a call of one key.
+// name is that of the prepared statement.
+func (k rawKey) name() string { return names[k.form] + k.limits() }
+
+func (k rawKey) limits() string {
+	name := strconv.Itoa(int(k.limit))
+	if k.plan > 0 {
+		name += "p" + strconv.Itoa(k.plan)
+	}
+	return name + k.other
+}
+
+// form selects one of a version's statements for a call of one key, or one of a
+// combination of limits.
 type form int
 
 const (
@@ -113,6 +136,8 @@ const (
 	formHoldFirst
 	formSettle
 	formSettleBeside
+	formTakeAll
+	formTakeAllAtOnce
 )
 
 func (s *statements) sqlOf(f form) string {
@@ -120,7 +145,7 @@ func (s *statements) sqlOf(f form) string {
 }
 
 // names are those of the prepared statements, before the limit's id.
-var names = [...]string{"dipwell_take_", "dipwell_first_", "dipwell_new_", "dipwell_hold_", "dipwell_holdb_", "dipwell_hold1_", "dipwell_settle_", "dipwell_settleb_"}
+var names = [...]string{"dipwell_take_", "dipwell_first_", "dipwell_new_", "dipwell_hold_", "dipwell_holdb_", "dipwell_hold1_", "dipwell_settle_", "dipwell_settleb_", "dipwell_all_", "dipwell_once_"}
 
 type rawStatement struct {
 	sql string
@@ -140,7 +165,7 @@ func rawConnOf(conn *pgx.Conn) *rawConn {
 	}
 	var w *rawConn
 	if c := conn.Config(); c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && c.Tracer == nil {
-		w = &rawConn{conn: conn, statements: map[rawKey]*rawStatement{}, key: []byte{}} // a nil key would be sent as null
+		w = &rawConn{conn: conn, statements: map[rawKey]*rawStatement{}, texts: []byte{}} // a nil text would be sent as null
 	}
 	data[rawConnKey] = w
 	return w
@@ -164,14 +189,83 @@ func (w *rawConn) send(ctx context.Context, t *rawStatement) (row store.State, n
 	return row, now, err
 }
 
-// begin resets the parameters to the key.
-func (w *rawConn) begin(key string) {
-	w.key = append(w.key[:0], key...)
-	w.params = append(w.params[:0], w.key)
-	if w.numbers == nil {
-		w.numbers = make([]byte, 0, 4*8) // never grows: params point into it
+// ask runs a statement whose columns are integers or times. It returns them in columns,
+// or pgx.ErrNoRows.
+func (s *Store) ask(ctx context.Context, key rawKey, sql string, args []any, columns []int64) error {
+	switch db := s.db.(type) {
+	case *pgx.Conn:
+		return askRaw(ctx, db, key, sql, args, columns)
+	case *pgxpool.Pool:
+		c, err := db.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer c.Release()
+		return askRaw(ctx, c.Conn(), key, sql, args, columns)
 	}
-	w.numbers = w.numbers[:0]
+	return askPgx(ctx, s.db, sql, args, columns)
+}
+
+func askPgx(ctx context.Context, db DB, sql string, args []any, columns []int64) error {
+	found := make([]any, len(columns))
+	for i := range columns {
+		found[i] = (*instant)(&columns[i])
+	}
+	return db.QueryRow(ctx, sql, args...).Scan(found...)
+}
+
+// askRaw is askPgx without the parts of pgx that rawConn replaces.
+func askRaw(ctx context.Context, conn *pgx.Conn, key rawKey, sql string, args []any, columns []int64) error {
+	w := rawConnOf(conn)
+	if w == nil {
+		return askPgx(ctx, conn, sql, args, columns)
+	}
+	t, err := w.prepare(ctx, key, sql)
+	if err != nil {
+		return err
+	}
+	if t == nil {
+		return askPgx(ctx, conn, sql, args, columns)
+	}
+	w.begin()
+	for _, arg := range args {
+		switch arg := arg.(type) {
+		case string:
+			w.addText(arg)
+		case int64:
+			w.add(arg)
+		}
+	}
+	found := false
+	answer := conn.PgConn().ExecStatement(ctx, t.StatementDescription, w.params, binaryFormat, binaryFormat)
+	for answer.NextRow() {
+		found = true
+		for i, v := range answer.Values() {
+			columns[i] = instantOf(t.Fields[i].DataTypeOID, v)
+		}
+	}
+	if _, err = answer.Close(); err == nil && !found {
+		err = pgx.ErrNoRows
+	}
+	if err != nil && w.forget(key, err) {
+		return askPgx(ctx, conn, sql, args, columns)
+	}
+	return err
+}
+
+// begin resets the parameters.
+func (w *rawConn) begin() {
+	if w.params == nil {
+		w.params = make([][]byte, 0, maxRawParams)
+		w.numbers = make([]byte, 0, maxRawParams*8) // never grows: params point into it
+	}
+	w.texts, w.params, w.numbers = w.texts[:0], w.params[:0], w.numbers[:0]
+}
+
+func (w *rawConn) addText(s string) {
+	at := len(w.texts)
+	w.texts = append(w.texts, s...)
+	w.params = append(w.params, w.texts[at:])
 }
 
 func (w *rawConn) add(n int64) {
@@ -195,18 +289,14 @@ func instantOf(oid uint32, v []byte) int64 {
 // prepare returns the prepared statement of a limit's version, or nil if pgx
 // should send it. Each limit has one statement name per form, so that old
 // versions do not pile up.
-func (w *rawConn) prepare(ctx context.Context, e *entry, f form) (*rawStatement, error) {
-	key, sql := rawKeyOf(e, f), e.sqlOf(f)
+func (w *rawConn) prepare(ctx context.Context, key rawKey, sql string) (*rawStatement, error) {
 	t := w.statements[key]
 	if t != nil && t.sql == sql {
 		return t, nil
 	}
-	if t == nil && len(w.statements) >= maxRawStatements {
+	name := key.name()
+	if t == nil && (len(w.statements) >= maxRawStatements || len(name) > maxName) {
 		return nil, nil
-	}
-	name := names[f] + strconv.Itoa(int(e.id))
-	if key.plan > 0 {
-		name += "_" + strconv.Itoa(key.plan)
 	}
 	pg := w.conn.PgConn()
 	if t != nil {

@@ -41,6 +41,7 @@ type combinations struct {
 // server's log, so it is used after many statements that were charged, and after
 // twice as many for each time that it failed.
 type takeAllSQL struct {
+	key             rawKey
 	looking, atOnce string
 	charged, failed atomic.Int32
 }
@@ -48,11 +49,13 @@ type takeAllSQL struct {
 const maxDoublings = 10
 
 // choose returns the statement to send next.
-func (t *takeAllSQL) choose() (sql string, looks bool) {
+func (t *takeAllSQL) choose() (key rawKey, sql string, looks bool) {
+	key = t.key
 	if t.charged.Load() >= minCleanRun<<min(t.failed.Load(), maxDoublings) {
-		return t.atOnce, false
+		key.form = formTakeAllAtOnce
+		return key, t.atOnce, false
 	}
-	return t.looking, true
+	return key, t.looking, true
 }
 
 // note remembers whether a statement was charged.
@@ -76,8 +79,8 @@ func (s *Store) takeAll(ctx context.Context, g *store.Group, known []*entry) err
 	var parts [maxTakeAllKeys]takeAllRow
 	n := s.takeAllRows(g, known, parts[:])
 	if t := s.combos.statement(parts[:n], s.limits); t != nil {
-		sql, looks := t.choose()
-		err := s.execTakeAll(ctx, sql, g, parts[:n])
+		key, sql, looks := t.choose()
+		err := s.execTakeAll(ctx, key, sql, g, parts[:n])
 		t.note(err == nil, looks)
 		if err == nil {
 			return nil
@@ -102,7 +105,6 @@ type takeAllRow struct {
 	rule          *store.Rule
 	scratch       store.Rule
 	tokens, bound int64
-	used, ts      int64 // after the charge
 }
 
 // takeAllRows fills in the buckets of a group in the order of limit and key. It
@@ -139,8 +141,8 @@ func (s *Store) takeAllRows(g *store.Group, known []*entry, parts []takeAllRow) 
 
 // execTakeAll runs the statement. If a charge does not fit, nothing is charged
 // and the error is pgx.ErrNoRows or one for which abortedCharge is true.
-func (s *Store) execTakeAll(ctx context.Context, sql string, g *store.Group, parts []takeAllRow) error {
-	args, row := make([]any, 0, 4*maxTakeAllKeys+1), make([]any, 0, 2*maxTakeAllKeys+1)
+func (s *Store) execTakeAll(ctx context.Context, key rawKey, sql string, g *store.Group, parts []takeAllRow) error {
+	args := make([]any, 0, maxRawParams)
 	for i := range parts {
 		p := &parts[i]
 		units := p.tokens * p.rule.Unit
@@ -148,15 +150,15 @@ func (s *Store) execTakeAll(ctx context.Context, sql string, g *store.Group, par
 		if spread(p.rule) {
 			args = append(args, gridOf(p.rule.Origin, p.rule.Every))
 		}
-		row = append(row, &p.used, &p.ts)
 	}
-	var now instant
-	if err := s.db.QueryRow(ctx, sql, s.withClock(args)...).Scan(append(row, &now)...); err != nil {
+	var row [2*maxTakeAllKeys + 1]int64
+	n := 2 * len(parts)
+	if err := s.ask(ctx, key, sql, s.withClock(args), row[:n+1]); err != nil {
 		return err
 	}
 	for i := range parts {
 		p := &parts[i]
-		fillGranted(p.op, p.rule, p.tokens, store.State{Used: p.used, TS: p.ts}, int64(now))
+		fillGranted(p.op, p.rule, p.tokens, store.State{Used: row[2*i], TS: row[2*i+1]}, row[n])
 		if !s.seen.has(p.id, p.op.Key) {
 			s.noteSeen(p.entry, p.op.Key, false)
 		}
@@ -260,7 +262,11 @@ func newTakeAllSQL(of []*entry, testClock bool) *takeAllSQL {
 		}
 	}
 	fmt.Fprintf(&then, "\nselect %s%s from a0 a left join a%d z on true", &columns, seen, last)
-	return &takeAllSQL{looking: first + looks.String() + then.String(), atOnce: first + then.String()}
+	key := rawKeyOf(of[0], formTakeAll)
+	for _, e := range of[1:] {
+		key.other += "_" + rawKeyOf(e, 0).limits()
+	}
+	return &takeAllSQL{key: key, looking: first + looks.String() + then.String(), atOnce: first + then.String()}
 }
 
 // abortedChargeText is in the error, and therefore in the server's log, if
