@@ -22,8 +22,9 @@ import (
 // TestModel sends random batches to a store in every supported way, changes and
 // sweeps limits between them, and decides the same groups one by one in Go over
 // a map. The groups of a batch may be decided in any order, so some order must
-// explain all answers and rows. DIPWELL_LONG=1 makes it a hundred times as
-// long.
+// explain all answers and rows. It has neither plans nor overrides nor holds: batches
+// with these are in the histories of limittest.Agree. DIPWELL_LONG=1 makes it a hundred
+// times as long.
 func TestModel(t *testing.T) {
 	seeds, rounds := uint64(4), 150
 	if os.Getenv("DIPWELL_LONG") != "" {

@@ -38,7 +38,7 @@ type Differences struct {
 
 // Agree makes n random calls with plans, floors, overrides, holds, reservations and
 // changed limits of a store with the clock *now, and compares the answers with those
-// of a Model. Calls are sent one at a time. The clock steps back now and then. Histories
+// of a Model. Some calls are sent in batches. The clock steps back now and then. Histories
 // with odd seeds have no overrides, because stores have statements of their own for
 // limits without them.
 func Agree(t testing.TB, s store.Store, now *int64, seed uint64, n int, but Differences) {
@@ -103,6 +103,8 @@ func (h *history) step(i int) {
 		h.sweep()
 	case 5:
 		h.list()
+	case 6, 7, 8, 9:
+		h.batch()
 	default:
 		h.call(i)
 	}
@@ -276,17 +278,8 @@ func (h *history) call(i int) {
 	c := &Call{i, clone(g)}
 	// A store may give back what a hold took before it makes another one with its id.
 	again := g.Hold != nil && g.Hold.Verb == store.MakeHold && slices.Contains(h.holds, g.Hold.ID)
-	got, want := h.ask(h.s, h.ab.Limits.Registry(), g), h.ask(h.m, &h.m.reg, g)
-	if g.Hold != nil && g.Hold.Verb == store.MakeHold && want.Allowed && want.Err == nil {
-		h.holds, h.made = append(h.holds, g.Hold.ID), append(h.made, g)
-	}
-	for i := range want.Ops {
-		k := at{want.Ops[i].Def.Name, want.Ops[i].Key}
-		h.called[k] = max(h.called[k], *h.now)
-	}
-	if want.Reserved {
-		h.reservations = append(h.reservations, g.ID)
-	}
+	got, want := h.ask(h.s, h.ab.Limits.Registry(), g)[0], h.ask(h.m, &h.m.reg, g)[0]
+	h.answered([]store.Group{g}, []store.Group{want})
 	for i := range min(len(got.Ops), len(want.Ops)) {
 		if a, b := &got.Ops[i].Answer, &want.Ops[i].Answer; a.TS == 0 { // the store does not return the row
 			a.Used, b.Used, b.TS = 0, 0, 0
@@ -328,7 +321,7 @@ func (h *history) sameOnceSwept(got, want *store.Group) {
 		op := &look.Ops[i]
 		look.Ops[i] = store.Op{Def: op.Def.Base(), Key: op.Key, Verb: store.VerbCheck}
 	}
-	a, b := h.ask(h.s, h.ab.Limits.Registry(), look), h.ask(h.m, &h.m.reg, look)
+	a, b := h.ask(h.s, h.ab.Limits.Registry(), look)[0], h.ask(h.m, &h.m.reg, look)[0]
 	if a, b := text(&a), text(&b); a != b {
 		h.Errorf("after a sweep at %d: got\n%s\nwant\n%s", *h.now, a, b)
 	}
@@ -341,26 +334,6 @@ func clone(g store.Group) store.Group {
 		g.Hold = &c
 	}
 	return g
-}
-
-// ask sends a copy of a group whose definitions are those of a registry.
-func (h *history) ask(s store.Store, reg *store.Registry, g store.Group) store.Group {
-	h.Helper()
-	b := store.Batch{Groups: []store.Group{clone(g)}}
-	for i := range b.Groups[0].Ops {
-		op := &b.Groups[0].Ops[i]
-		base := reg.Lookup(op.Def.Name)
-		if op.Def = base.WithPlan(op.Def.Plan); op.Def == nil { // dropped since
-			op.Def = base
-		}
-	}
-	if s == h.s && h.quick(&b.Groups[0]) {
-		return b.Groups[0]
-	}
-	if err := s.Apply(context.Background(), &b); err != nil {
-		b.Groups[0].Err = err
-	}
-	return b.Groups[0]
 }
 
 // quick decides half of the groups of one op as a Limiter does, by the store's ability

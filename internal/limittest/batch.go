@@ -1,0 +1,133 @@
+package limittest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// batch sends several calls at once. They may be decided in any order, so the model must
+// have the same answers in some order.
+func (h *history) batch() {
+	h.Helper()
+	groups := make([]store.Group, 2+h.IntN(3))
+	cancels := false
+	for i := range groups {
+		g := h.group()
+		for g.Cancel && cancels || g.Hold != nil && g.Hold.Verb == store.MakeHold && slices.Contains(h.holds, g.Hold.ID) {
+			g = h.group()
+		}
+		cancels = cancels || g.Cancel // of two, no answer says which was first
+		if g.Hold != nil && g.Hold.Verb == store.MakeHold {
+			g.Hold.ID = fmt.Sprint(g.Hold.ID, "of", i)
+		}
+		for j := range g.Ops {
+			op := &g.Ops[j]
+			h.called[at{op.Def.Name, op.Key}] = max(h.called[at{op.Def.Name, op.Key}], *h.now)
+			if op.Verb == store.VerbCharge { // see full
+				op.Def = op.Def.Base()
+			}
+		}
+		groups[i] = g
+	}
+	got := h.ask(h.s, h.ab.Limits.Registry(), groups...)
+	before := h.m.clone()
+	var differ []string
+	for _, order := range orders(len(groups)) {
+		h.m.table = before.clone()
+		want := make([]store.Group, len(groups))
+		reason := ""
+		for _, i := range order {
+			want[i] = h.ask(h.m, &h.m.reg, groups[i])[0]
+			if a, b := h.inBatch(&groups[i], got[i], want[i]); a != b {
+				reason = fmt.Sprintf("in the order %v call %d is\n%s\nwant\n%s", order, i, a, b)
+				break
+			}
+		}
+		if reason == "" {
+			h.answered(groups, want)
+			return
+		}
+		differ = append(differ, reason)
+	}
+	for _, g := range groups {
+		differ = append(differ, text(&g))
+	}
+	h.Errorf("a batch at %d:\n%s", *h.now, strings.Join(differ, "\n"))
+}
+
+// inBatch returns text of the answers to a call, without what a store that sweeps answers
+// otherwise.
+func (h *history) inBatch(asked *store.Group, got, want store.Group) (a, b string) {
+	got.Ops, want.Ops = slices.Clone(got.Ops), slices.Clone(want.Ops)
+	if h.but.Answers != nil {
+		h.but.Answers(&Call{Group: clone(*asked)}, &got, &want)
+	}
+	for i := range min(len(got.Ops), len(want.Ops)) {
+		if a, b := &got.Ops[i].Answer, &want.Ops[i].Answer; h.but.Sweeps {
+			a.Remaining, a.Reset, a.Used, a.TS = b.Remaining, b.Reset, b.Used, b.TS
+		} else if a.TS == 0 { // the store does not return the row
+			a.Used, b.Used, b.TS = 0, 0, 0
+		}
+	}
+	return text(&got), text(&want)
+}
+
+// answered notes the reservations and holds that calls have made.
+func (h *history) answered(asked, want []store.Group) {
+	for i := range want {
+		g, w := &asked[i], &want[i]
+		if g.Hold != nil && g.Hold.Verb == store.MakeHold && w.Allowed && w.Err == nil {
+			h.holds, h.made = append(h.holds, g.Hold.ID), append(h.made, *g)
+		}
+		for j := range w.Ops {
+			k := at{w.Ops[j].Def.Name, w.Ops[j].Key}
+			h.called[k] = max(h.called[k], *h.now)
+		}
+		if w.Reserved {
+			h.reservations = append(h.reservations, g.ID)
+		}
+	}
+}
+
+// orders returns all orders of n indexes, the identity first.
+func orders(n int) (all [][]int) {
+	if n == 0 {
+		return [][]int{nil}
+	}
+	for _, before := range orders(n - 1) {
+		for i := n - 1; i >= 0; i-- {
+			all = append(all, slices.Insert(slices.Clone(before), i, n-1))
+		}
+	}
+	return all
+}
+
+// ask sends copies of groups whose definitions are those of a registry.
+func (h *history) ask(s store.Store, reg *store.Registry, groups ...store.Group) []store.Group {
+	h.Helper()
+	var b store.Batch
+	for _, g := range groups {
+		g = clone(g)
+		for i := range g.Ops {
+			op := &g.Ops[i]
+			base := reg.Lookup(op.Def.Name)
+			if op.Def = base.WithPlan(op.Def.Plan); op.Def == nil { // dropped since
+				op.Def = base
+			}
+		}
+		b.Groups = append(b.Groups, g)
+	}
+	if len(groups) == 1 && s == h.s && h.quick(&b.Groups[0]) {
+		return b.Groups
+	}
+	if err := s.Apply(context.Background(), &b); err != nil {
+		for i := range b.Groups {
+			b.Groups[i].Err = err
+		}
+	}
+	return b.Groups
+}
