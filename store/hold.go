@@ -389,10 +389,46 @@ func (op *Op) answerHolds(row State, rs []Record, now int64) {
 		op.answerConcurrency(row, rs, now, refused)
 		return
 	}
-	if !refused || op.Never || row.Lows == nil || op.Def.Mode == Blocked && now+op.Retry <= row.Override.Until {
+	if !refused || row.Lows == nil {
+		return
+	}
+	if op.Never {
+		op.answerBeforeEnd(row, rs, now)
+	}
+	if op.Never || op.Def.Mode == Blocked && now+op.Retry <= row.Override.Until {
 		return
 	}
 	op.Bound = slices.ContainsFunc(rs, func(r Record) bool { return r.holds(now) && r.Mark == row.Lows.Mark && r.Units > 0 })
+}
+
+// answerBeforeEnd corrects the answer to an op that is never allowed once the override of
+// its key has ended, if holds that expire before make room for it.
+func (op *Op) answerBeforeEnd(row State, rs []Record, now int64) {
+	o, last := op.Def.Override, now
+	if o == nil || o.Until == 0 || op.Def.Mode == Blocked {
+		return
+	}
+	for _, r := range rs {
+		if r.holds(now) && r.Expires < o.Until {
+			last = max(last, r.Expires)
+		}
+	}
+	if last == now {
+		return
+	}
+	own := op.Def.Own(row, last)
+	row, rs, err := own.Advance(row, op.Key, last, slices.Clone(rs))
+	if err == nil {
+		row, _, _, err = own.expire(row, op.Key, last, rs, len(rs))
+	}
+	later := *op
+	later.Def, later.Answer = op.Asked, Answer{}
+	if err == nil {
+		_, _, err = later.Step(last, row, true)
+	}
+	if err == nil && !later.Never {
+		op.Never, op.Retry = false, last-now+later.Retry
+	}
 }
 
 // answerConcurrency is answerHolds on a concurrency limit: its tokens come back when
@@ -424,7 +460,9 @@ func (op *Op) answerConcurrency(row State, rs []Record, now int64, refused bool)
 	}
 	at := fits(op.Def)
 	if o := row.Override; o.decides(max(now, row.TS)) && o.Until != 0 && (at < 0 || at >= o.Until) {
-		if at = fits(op.Asked); at >= 0 {
+		if op.Asked.Mode == Shadow && op.Def.Mode != Shadow { // it allows the call in any case
+			at = o.Until
+		} else if at = fits(op.Asked); at >= 0 {
 			at = max(at, o.Until)
 		}
 	}

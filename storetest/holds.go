@@ -144,12 +144,17 @@ var holdCases = []testCase{
 		}
 	})},
 	// The same where the override of the key ends before the call would fit by time, and
-	// never fits afterwards.
+	// never fits afterwards. The retry counts the holds that expire before that end.
 	{"hold-expires-override", onHolds(func(b *caller) {
 		b.hold("h", 5*second, "c k 10")
 		b.override("c", store.Override{Key: "k", Burst: 12, Until: b.clock.Load() + 10*second})
 		b.wait(5*time.Second - time.Microsecond)
-		b.take("c k 12", false)
+		if op := b.take("c k 12", false); op.Never || op.Retry != 1 || !op.Bound {
+			b.Errorf("%+v", op.Answer)
+		}
+		if op := b.take("c k 13", false); !op.Never || op.Bound {
+			b.Errorf("%+v", op.Answer)
+		}
 		b.wait(time.Microsecond)
 		b.take("c k 12", true)
 	})},
@@ -172,6 +177,23 @@ var holdCases = []testCase{
 		b.free("a k", 7)
 		b.settle("h", 3)
 		b.free("a k", 7)
+	})},
+	// A plan in shadow mode allows what an override refuses, from the end of the override on.
+	{"override-before-shadow", onHolds(func(b *caller) {
+		b.define("s=1/1h,burst=3,plans=seen:mode=shadow")
+		b.define("slots=3,algorithm=concurrency,plans=seen:mode=shadow")
+		for _, limit := range []string{"s", "slots"} {
+			b.override(limit, store.Override{Key: "k", Burst: 5, Until: b.clock.Load() + 10*second})
+			if op := b.do(store.VerbCheck, limit+":seen k 30").Ops[0]; op.Allowed || op.Never || op.Retry != 10*second {
+				b.Errorf("%s: %+v", limit, op.Answer)
+			}
+		}
+		b.wait(10 * time.Second)
+		for _, limit := range []string{"s", "slots"} {
+			if op := b.do(store.VerbCheck, limit+":seen k 30").Ops[0]; !op.Allowed || !op.Shadow {
+				b.Errorf("%s: %+v", limit, op.Answer)
+			}
+		}
 	})},
 	// Also if a refusal had given it back.
 	{"settle-given-back", onHolds(func(b *caller) {

@@ -224,11 +224,26 @@ end $$;
 comment on function dipwell_internal.retry_bounded is
     'The retry of a bounded reservation, moved on to the first time at which its delay is at most max_delay. Go twin: Op.retryBounded.';
 
--- The first pass reads, and is the last if nothing has to be written. The second
--- locks the rows in the order of their keys, so that two groups cannot deadlock.
--- Each statement of a volatile function sees what was committed before it. So both
--- passes read the rows first, then the definitions, then the clock: what was read
--- before a wait for a lock may be older than the row.
+create function dipwell_internal.retry_before_end(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, of_key text,
+    used bigint, ts bigint, version int, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, out never boolean, out retry bigint)
+language plpgsql stable as $$
+declare
+    last bigint := (select max(x.expires) from dipwell.hold_parts x where x.limit_id = l.id and x.key = of_key and x.live and x.expires > n and x.expires < o.until);
+    b record;
+    a dipwell_internal.answer;
+begin
+    never := true;
+    retry := 0;
+    if last is not null then
+        b := dipwell_internal.after_expiry(l, o, of_key, last, 9007199254740991, used, ts, version);
+        a := dipwell_internal.answer_one(l, asked, o, of_key, b.used, b.ts, b.version, last, verb, cost, floor, max_delay, true);
+        never := a.never;
+        retry := case when never then 0 else last - n + a.retry end;
+    end if;
+end $$;
+comment on function dipwell_internal.retry_before_end is
+    'A time at which a call is allowed that never is once the override of its key has ended, because holds expire before; or never. Go twin: Op.answerBeforeEnd.';
+
 create function dipwell_internal.retry_of_holds(l dipwell.limits, o dipwell.key_overrides, asked dipwell_internal.definition, of_key text,
     a dipwell_internal.answer, need bigint, n bigint, t bigint, out never boolean, out retry bigint) language plpgsql stable as $$
 declare
@@ -238,7 +253,7 @@ begin
         retry := dipwell_internal.hold_retry(l.id, of_key, a.used, need, (a.rule).cap, n);
     end if;
     if over and o.until is not null and coalesce(n + retry >= o.until, true) then
-        retry := case asked.mode when 'blocked' then null when 'unlimited' then 0 else dipwell_internal.hold_retry(l.id, of_key, a.used, need, (asked.rule).cap, n) end;
+        retry := case when asked.mode = 'blocked' then null when asked.mode = 'unlimited' or asked.mode = 'shadow' and not a.shadow then 0 else dipwell_internal.hold_retry(l.id, of_key, a.used, need, (asked.rule).cap, n) end;
         if retry is not null then
             retry := greatest(o.until - n, retry);
         end if;
@@ -249,6 +264,11 @@ end $$;
 comment on function dipwell_internal.retry_of_holds is
     'The first time in µs from n at which a refused call of a concurrency limit would be allowed, because holds expire or the override of the key ends; or never. a is the answer without them, need the tokens. Go twin: Op.answerConcurrency.';
 
+-- The first pass reads, and is the last if nothing has to be written. The second
+-- locks the rows in the order of their keys, so that two groups cannot deadlock.
+-- Each statement of a volatile function sees what was committed before it. So both
+-- passes read the rows first, then the definitions, then the clock: what was read
+-- before a wait for a lock may be older than the row.
 create function dipwell_internal.decide(limit_ids int[], keys text[], verbs int[], costs bigint[], max_delays bigint[],
     reservation uuid default null, at bigint default null, plans text[] default null, floors bigint[] default null, as_is boolean default false)
 returns table (allowed boolean, never boolean, shadow boolean, granted bigint, remaining bigint, retry bigint, reset bigint, delay bigint, n bigint,
@@ -375,7 +395,7 @@ begin
             a := dipwell_internal.answer_one(ls[i], ds[i], os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], false);
             answers[i] := a;
             -- What expired holds took comes back first.
-            if (listed[i] or ls[i].algorithm = 'concurrency') and (not a.never or os[i].until is not null) and not as_is
+            if (listed[i] or ls[i].algorithm = 'concurrency') and (not a.never or (a.override).until is not null) and not as_is
                 and (not a.allowed or a.shadow or verbs[i] = 2 and a.granted < costs[i] or a.delay > 0)
                 and (case when locks then dipwell_internal.expire_holds(limit_ids[i], keys[i], n) > 0 else dipwell_internal.has_expired_hold(limit_ids[i], keys[i], n) end) then
                 short := verbs[1] <> 1;
@@ -482,7 +502,10 @@ begin
         row_free := a.free;
         row_max_charge := (a.rule).max_charge;
         row_override := case when (a.override).id is not null then to_jsonb(a.override) end;
-        bound := (not a.allowed or a.shadow) and not a.never and (listed[i] or ls[i].algorithm = 'concurrency')
+        if never and (not a.allowed or a.shadow) and listed[i] and (a.override).until is not null and (a.override).mode is distinct from 'blocked' then
+            select x.never, x.retry into never, retry from dipwell_internal.retry_before_end(ls[i], ds[i], os[i], keys[i], used[i], ts[i], version[i], n, verbs[i], costs[i], floors[i], max_delays[i]) x;
+        end if;
+        bound := (not a.allowed or a.shadow) and not never and (listed[i] or ls[i].algorithm = 'concurrency')
             and dipwell_internal.has_live_hold(limit_ids[i], keys[i], n);
         if ls[i].algorithm = 'concurrency' then
             if not a.allowed or a.shadow then
