@@ -25,6 +25,7 @@ build: ## build bin/dipwell
 test: ## install what the tests lack (as root, Debian's packages), then run all of them
 	@scripts/deps
 	@scripts/test
+	cd examples/otel && $(GO) test ./...
 
 test-long: ## more of the suite on every store under every decorator, a file that is kept at each decision, a lockstep of 30,000 events, and Redis faults ten times as often (half an hour)
 	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./internal/lockstep -run TestConformance
@@ -77,7 +78,7 @@ vuln: ## known vulnerabilities in dependencies, where the database can be reache
 	@scripts/vuln $(GOVULNCHECK)
 
 deploy: ## check deploy/ with the libraries of Helm, kustomize, Kubernetes and Prometheus (two minutes from an empty build cache)
-	cd deploy/check && $(GO) vet ./... && $(GO) test -count=1 ./...
+	cd deploy/check && $(GO) vet ./... && $(GO) test -count=1 -timeout 30m ./...
 
 rolling: ## replace services of the program with the schema before this one, under load, on one PostgreSQL (builds that program from git)
 	rm -rf bin/before && mkdir -p bin/before && git archive $(SCHEMABEFORE) | tar -x -C bin/before
