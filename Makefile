@@ -80,6 +80,9 @@ vuln: ## known vulnerabilities in dependencies, where the database can be reache
 deploy: ## check deploy/ with the libraries of Helm, kustomize, Kubernetes and Prometheus (two minutes from an empty build cache)
 	cd deploy/check && $(GO) vet ./... && $(GO) test -count=1 -timeout 30m ./...
 
+clients: ## the programs for Node in examples/clients, and a client generated from /openapi.json, with packages of npm
+	$(GO) test -count=1 -tags clients ./examples -run TestNode
+
 rolling: ## replace services of the program with the schema before this one, under load, on one PostgreSQL (builds that program from git)
 	rm -rf bin/before && mkdir -p bin/before && git archive $(SCHEMABEFORE) | tar -x -C bin/before
 	cd bin/before && CGO_ENABLED=0 $(GO) build -o ../dipwell-before ./cmd/dipwell
@@ -141,4 +144,4 @@ bench-faults: ## what a service answers while rows are locked and while its stor
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: deploy rolling simulate picture bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
+.PHONY: clients deploy rolling simulate picture bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
