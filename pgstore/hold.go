@@ -78,8 +78,6 @@ func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) err
 		return err
 	}
 	n := len(g.Ops)
-	ids, keys, costs, takes := make([]int32, n), make([]string, n), make([]int64, n), make([]int32, n)
-	plans, floors := make([]*string, n), make([]int64, n)
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		if op.Takes == 0 { // the ops are the takes
@@ -92,13 +90,18 @@ func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) err
 		if err != nil {
 			return err
 		}
+	}
+	if done, err := s.plainHold(ctx, g, known[0]); done || err != nil {
+		return err
+	}
+	ids, keys, costs, takes := make([]int32, n), make([]string, n), make([]int64, n), make([]int32, n)
+	plans, floors := make([]*string, n), make([]int64, n)
+	for i := range g.Ops {
+		op := &g.Ops[i]
 		ids[i], keys[i], costs[i], takes[i] = known[i].id, op.Key, op.Cost, int32(op.Takes)
 		if floors[i] = op.Floor; op.Def.Plan != "" {
 			plans[i] = &op.Def.Plan
 		}
-	}
-	if done, err := s.plainHold(ctx, g, known[0]); done || err != nil {
-		return err
 	}
 	var all []held
 	var err error
