@@ -407,8 +407,35 @@ func TestLimits(t *testing.T) {
 			if list, err := v.limiter.Overrides(t.Context(), "signup", "", "", 10); err != nil || len(list) > 0 {
 				t.Error(list, err)
 			}
+			v.shows("It belongs to code")
+			v.drafts()
 		})
 	}
+}
+
+// drafts writes a limit, tries it in shadow mode, and enforces it.
+func (v *visit) drafts() {
+	v.t.Helper()
+	v.run(chromedp.Click(chromedp.CSS(`nav a[href="#/limits"]`)), chromedp.Click(chromedp.CSS(`a[href="#/limits?draft"]`)))
+	v.run(chromedp.WaitVisible(chromedp.CSS("#draft")), chromedp.SendKeys(chromedp.CSS("#draft-name"), "export"), chromedp.SendKeys(chromedp.CSS("#draft-rate"), "2"),
+		chromedp.SendKeys(chromedp.CSS("#draft-per"), "1d"))
+	v.wait(`location.hash === "#/limits?draft&algorithm=token_bucket&name=export&rate=2&per=1d"`)
+	v.fits()
+	v.send("draft", "draft-note", "new customers")
+	v.shows("Shadow: it refuses nobody.")
+	v.wait(`document.getElementById("would").innerText.includes("0 of 0 calls")`)
+	v.post(5, "limit=export&key=k") // in shadow mode nothing is charged that would be refused
+	v.shows("It would have refused 3 of 5 calls (60.0 %)")
+	v.fits()
+	v.run(chromedp.Click(chromedp.CSS("#mode-sure")))
+	v.send("mode", "mode-note", "two weeks are enough")
+	v.wait(`document.querySelector("#mode button")?.textContent === "Back to shadow"`)
+	if d, err := v.limiter.Take(v.t.Context(), "export", "k", 1); err != nil || d.Allowed {
+		v.t.Errorf("it is not enforced: %+v %v", d, err)
+	}
+	v.run(chromedp.Click(chromedp.CSS(`nav a[href="#/audit"]`)))
+	v.shows("two weeks are enough")
+	v.shows("new customers")
 }
 
 // The token is asked for once, and again when it is wrong. It is nowhere but in memory.

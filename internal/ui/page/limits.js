@@ -3,9 +3,13 @@ import {call, everyLimit, limitPath} from "./api.js";
 import {count, h, keyLink, keyName, say, table} from "./dom.js";
 
 export async function limits(view, query, signal) {
+  if (query.has("draft")) {
+    draft(view, query);
+    return;
+  }
   const name = query.get("name"), all = await everyLimit(signal);
   if (name === null) {
-    view.append(h("h1", {}, "Limits"), table([["limit", "key"], ["algorithm", ""], ["rate", "n"], ["capacity", "n"], ["owner", ""], ["version", "n"], ["", ""]],
+    view.append(h("h1", {}, "Limits"), h("p", {}, h("a", {href: "#/limits?draft"}, "Draft a limit")), table([["limit", "key"], ["algorithm", ""], ["rate", "n"], ["capacity", "n"], ["owner", ""], ["version", "n"], ["", ""]],
       all.map((l) => [h("a", {href: "#/limits?name=" + encodeURIComponent(l.name)}, l.name), l.algorithm ?? "token_bucket", l.rate ? count(l.rate) + " / " + l.per : "–",
         count(l.capacity), l.owner, String(l.version), marks(l)]), "No limit is defined."));
     return;
@@ -17,7 +21,68 @@ export async function limits(view, query, signal) {
     return;
   }
   view.append(settings(limit), h("p", {}, h("a", {href: "#/key?" + new URLSearchParams({limit: name})}, limit.parts > 0 || limit.parent ? "Look at a key" : "Look at its shared bucket, or at a key")),
-    plans(limit), await overrides(limit, signal));
+    modes(limit), plans(limit), await overrides(limit, signal));
+  while (!signal.aborted && limit.mode === "shadow") {
+    await wouldRefuse(limit, signal);
+    await new Promise((next) => setTimeout(next, 2000));
+  }
+}
+
+const drafted = {name: {maxlength: 128, required: true}, rate: {type: "number", min: 1, required: true}, per: {size: 6, required: true, placeholder: "1m"},
+  burst: {type: "number", min: 0, placeholder: "the rate"}, note: {maxlength: 1024, placeholder: "why"}};
+
+// draft lets somebody write a limit. It is in the address and nowhere else, until it is
+// defined in shadow mode.
+function draft(view, query) {
+  const kinds = ["token_bucket", "fixed_window", "interval", "leaky_bucket"];
+  const kind = h("select", {id: "draft-algorithm"}, kinds.map((k) => h("option", {value: k, selected: k === query.get("algorithm")}, k)));
+  const fields = Object.fromEntries(Object.entries(drafted).map(([n, props]) => [n, h("input", {id: "draft-" + n, value: query.get(n) ?? "", autocomplete: "off", ...props})]));
+  const settings = () => Object.fromEntries([["algorithm", kind], ...Object.entries(fields)].filter(([, f]) => f.value !== "").map(([n, f]) => [n, f.value]));
+  const form = h("form", {id: "draft", oninput: () => history.replaceState(null, "", "#/limits?draft&" + new URLSearchParams(settings())), onsubmit: async (e) => {
+    e.preventDefault();
+    const {name, ...body} = settings();
+    try {
+      await call("GET", limitPath(name)).then(() => { throw new Error("There is a limit of this name."); }, (err) => { if (err.status !== 404) throw err; });
+      await call("PUT", limitPath(name), {...body, mode: "shadow"});
+      say("Defined. It refuses nobody.");
+      location.hash = "#/limits?" + new URLSearchParams({name});
+    } catch (err) {
+      say(err.message);
+    }
+  }}, h("label", {}, "algorithm", kind), Object.entries(fields).map(([n, f]) => h("label", {class: n === "note" && "wide"}, n, f)), h("button", {}, "Try it in shadow"));
+  view.append(h("p", {}, h("a", {href: "#/limits"}, "All limits")), h("h1", {}, "Draft of a limit"),
+    h("p", {class: "quiet"}, "The draft is in the address of this page and nowhere else: send it to somebody who should look at it. In shadow mode the limit decides and refuses nobody, and you see what it would have refused. Then you enforce it."), form);
+}
+
+// modes is what can be done about the mode of a limit.
+function modes(l) {
+  const shadow = l.mode === "shadow", path = limitPath(l.name);
+  if (l.owner !== "api") return h("section", {}, h("h2", {}, "Mode"), h("p", {class: "quiet"}, `${shadow ? "Shadow: it refuses nobody." : "It is enforced."} It belongs to ${l.owner}, and is changed there.`), shadow && h("div", {id: "would"}));
+  const note = h("input", {id: "mode-note", maxlength: 1024, placeholder: "why"}), sure = h("input", {id: "mode-sure", type: "checkbox", required: true});
+  const set = async (e) => {
+    e.preventDefault();
+    try {
+      const settings = await call("GET", path); // as it is now, whoever has changed it
+      for (const told of ["owner", "version", "capacity", "warning", "current_rate", "rate_reason", "rate_changed_us"]) delete settings[told];
+      await call("PUT", path, {...settings, mode: shadow ? "enforce" : "shadow", note: note.value});
+      say(shadow ? "It is enforced." : "It refuses nobody.");
+      dispatchEvent(new HashChangeEvent("hashchange"));
+    } catch (err) {
+      say(err.message);
+    }
+  };
+  return h("section", {}, h("h2", {}, "Mode"), h("p", {}, shadow ? "Shadow: it refuses nobody." : "It is enforced."), shadow && h("div", {id: "would"}),
+    h("form", {id: "mode", onsubmit: set}, h("label", {class: "line"}, "I am sure", sure), h("label", {class: "wide"}, "note", note), h("button", {class: "danger"}, shadow ? "Enforce it" : "Back to shadow")));
+}
+
+// wouldRefuse shows what a limit in shadow mode would have refused.
+async function wouldRefuse(l, signal) {
+  const place = document.getElementById("would");
+  const top = await call("GET", "/v1/top?" + new URLSearchParams({limit: l.name, n: 10}), undefined, signal).catch(() => null);
+  if (signal.aborted || top === null) return;
+  const c = top.limits[0] ?? {allowed: 0, shadow: 0}, all = c.allowed + c.shadow;
+  place.replaceChildren(h("p", {}, `It would have refused ${count(c.shadow)} of ${count(all)} calls${all ? ` (${(100 * c.shadow / all).toFixed(1)} %)` : ""} since this service started. These took nothing.`),
+    table([["key", "key"], ["would have been refused in the last minute", "n"]], top.refused.keys.map((k) => [h("a", {href: keyLink(l.name, k.key)}, keyName(k.key)), count(k.count) + (k.error > 0 ? " (−" + count(k.error) + ")" : "")]), "No key in the last minute."));
 }
 
 function marks(l) {
