@@ -85,7 +85,7 @@ func (a *api) putLimit(w http.ResponseWriter, r *http.Request) {
 		if old := a.limiter.Limit(limit.Name); old == nil {
 			status = http.StatusCreated
 		} else {
-			what = "was " + old.Limit.String()
+			what = "was " + old.String()
 		}
 		def, err = a.limiter.Define(r.Context(), limit, owner.API)
 	}
@@ -93,7 +93,7 @@ func (a *api) putLimit(w http.ResponseWriter, r *http.Request) {
 		a.failChange(w, limit.Name, err)
 		return
 	}
-	if now := def.Limit.String(); what != "was "+now {
+	if now := def.String(); what != "was "+now {
 		a.record(r, store.AuditEntry{Action: didDefine, Limit: limit.Name, What: strings.TrimSuffix(now+"; "+what, "; "), Note: note})
 	}
 	writeJSON(w, status, append(appendLimit(nil, def), '\n'))

@@ -277,6 +277,25 @@ func (v *visit) picture(name, scheme string) {
 	}
 }
 
+// accessible checks what is shown with axe-core, in light and in dark.
+func (v *visit) accessible() {
+	v.t.Helper()
+	if !look(v, chromedp.Evaluate[bool](`"axe" in window`)) {
+		source, err := os.ReadFile(filepath.Join("testdata", "axe", "axe.min.js"))
+		if err != nil {
+			v.t.Fatal(err)
+		}
+		look(v, chromedp.Evaluate[bool](string(source)+`;"axe" in window`))
+	}
+	const run = `.then(({violations}) => violations.flatMap((x) => x.nodes.map((n) => x.id + ": " + n.failureSummary + "\n" + n.html)).join("\n"))`
+	for scheme, call := range map[string]string{"light": "axe.run()", "dark": `axe.run({runOnly: ["color-contrast"]})`} {
+		v.run(command(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}))
+		if found := look(v, chromedp.Evaluate[string](call+run, chromedp.EvalAwaitPromise)); found != "" {
+			v.t.Errorf("%s: %s", scheme, found)
+		}
+	}
+}
+
 // fits checks that a phone shows the page without scrolling sideways.
 func (v *visit) fits() {
 	v.t.Helper()
@@ -464,8 +483,33 @@ func TestKeyboard(t *testing.T) {
 	press(4) // the link past the menu, Now, Key, Limits; Audit is next
 	v.wait(`location.hash === "#/limits" && document.activeElement.id === "view"`)
 	v.wait(`document.querySelectorAll("tbody tr").length === 7`)
-	press(1) // the first limit
+	press(2) // the link to a draft, and the first limit
 	v.wait(`location.hash === "#/limits?name=login"`)
+}
+
+// Each view has no violation that axe-core finds.
+func TestAccessible(t *testing.T) {
+	v := open(t, stores["memory"](t), server.Config{AdminToken: "s3cret"}, "#/now")
+	v.run(chromedp.WaitVisible(chromedp.CSS("#token")))
+	v.accessible()
+	v.run(chromedp.SendKeys(chromedp.CSS("#token"), "s3cret\r"))
+	v.post(21, "limit=signup&key=k")
+	v.wait(`document.querySelectorAll(".card").length > 5`)
+	v.accessible()
+	if _, err := v.limiter.SetOverride(t.Context(), "signup", dipwell.Override{Key: "k", Rate: 100, Note: "for a week"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ hash, ready string }{
+		{"#/key?limit=signup&key=k", `document.getElementById("end-note") !== null`},
+		{"#/limits", `document.querySelectorAll("tbody tr").length === 7`},
+		{"#/limits?name=signup", `document.querySelector("section button") !== null`},
+		{"#/limits?draft", `document.getElementById("draft") !== null`},
+		{"#/audit", `document.body.innerText.includes("Nothing was changed.")`},
+	} {
+		v.wait("(location.hash = " + quote(c.hash) + ") !== null")
+		v.wait(c.ready)
+		v.accessible()
+	}
 }
 
 // With -update, the pictures of the docs are taken.

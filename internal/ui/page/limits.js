@@ -9,7 +9,7 @@ export async function limits(view, query, signal) {
   }
   const name = query.get("name"), all = await everyLimit(signal);
   if (name === null) {
-    view.append(h("h1", {}, "Limits"), h("p", {}, h("a", {href: "#/limits?draft"}, "Draft a limit")), table([["limit", "key"], ["algorithm", ""], ["rate", "n"], ["capacity", "n"], ["owner", ""], ["version", "n"], ["", ""]],
+    view.append(h("h1", {}, "Limits"), h("p", {}, h("a", {href: "#/limits?draft"}, "Draft a limit")), table([["limit", "key"], ["algorithm", ""], ["rate", "n"], ["capacity", "n"], ["owner", ""], ["version", "n"], ["also", ""]],
       all.map((l) => [h("a", {href: "#/limits?name=" + encodeURIComponent(l.name)}, l.name), l.algorithm ?? "token_bucket", l.rate ? count(l.rate) + " / " + l.per : "–",
         count(l.capacity), l.owner, String(l.version), marks(l)]), "No limit is defined."));
     return;
@@ -119,7 +119,7 @@ async function overrides(l, signal) {
     if (after !== undefined) q.set("after", after);
     try {
       const page = await call("GET", path + "?" + q, undefined, signal);
-      list.replaceChildren(table([["key", "key"], ["what", ""], ["until", ""], ["note", ""], ["", ""]],
+      list.replaceChildren(table([["key", "key"], ["what", ""], ["until", ""], ["note", ""], ["end", ""]],
         page.overrides.map((o) => [h("a", {href: keyLink(l.name, o.key)}, keyName(o.key)), o.plan ?? numbers(o), o.until === null ? "no end" : new Date(o.until).toLocaleString(), o.note ?? "",
           h("button", {onclick: () => end(o.key)}, "End")]), "No key has one."),
       page.next === null ? "" : h("button", {onclick: () => show(page.next)}, "Next page"));
