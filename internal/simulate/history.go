@@ -93,6 +93,7 @@ type history struct {
 	guarded   bool // the processes have circuit breakers
 	equal     bool // all processes make the same calls
 	leased    bool // the limit "hot" is leased
+	far       bool // the store is in another region
 	drifts    []int64
 	faults    faults
 	steps     []step
@@ -106,7 +107,8 @@ var faultNames = []string{"lost", "lost-answers", "twice", "slow", "cut", "stall
 func newHistory(seed uint64, n int, only []string) history {
 	r := rand.New(rand.NewPCG(seed, 0))
 	h := history{seed: seed, processes: 1 + r.IntN(4), cached: r.IntN(2) == 0, planned: r.IntN(3) == 0, leased: r.IntN(4) == 0}
-	h.guarded = seed%3 == 2 // not drawn, so that the rest of the history is the same
+	// Not drawn, so that the rest of the history is the same.
+	h.guarded, h.far = seed%3 == 2, h.leased && seed%2 == 1
 	active := map[string]bool{}
 	for _, name := range faultNames {
 		active[name] = r.IntN(2) == 0 && (len(only) == 0 || slices.Contains(only, name))
@@ -118,6 +120,9 @@ func newHistory(seed uint64, n int, only []string) history {
 		return 0
 	}
 	h.faults = faults{lost: permille("lost"), lostAnswers: permille("lost-answers"), duplicates: permille("twice"), usual: 200 + r.Int64N(5000)}
+	if h.far {
+		h.faults.usual += 20_000 + int64(seed%7)*5_000
+	}
 	for range h.processes + 1 {
 		if d := r.Int64N(1001) - 500; active["drift"] {
 			h.drifts = append(h.drifts, d)
@@ -144,6 +149,9 @@ func (h *history) drawLimits(r *rand.Rand) {
 	wild := store.Limit{Name: "wild", Rate: rate, Period: time.Second, Burst: 20}
 	h.limits = []store.Limit{bucket, window, wild}
 	lease := time.Duration(20+r.IntN(230)) * time.Millisecond
+	if h.far {
+		lease *= 4
+	}
 	hot := store.Limit{Name: "hot", Rate: 500 + r.Int64N(1500), Period: time.Second, Lease: lease}
 	hot.Burst = 3*int64(lease.Seconds()*float64(hot.Rate)) + r.Int64N(200) + 10
 	if r.IntN(2) == 0 {
