@@ -21,6 +21,10 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(holderSetting); url != "" {
 		holdAndRelease(url)
 	}
+	if url := os.Getenv(losingSetting); url != "" {
+		holdLease(url, os.Getenv(losingLimit))
+		return
+	}
 	if url := os.Getenv(leaserSetting); url != "" {
 		takeLeased(url)
 	}
