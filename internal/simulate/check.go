@@ -42,6 +42,7 @@ type grant struct {
 	process int   // that asked
 	sent    int64 // when, on its monotonic clock
 	made    int64 // true time of the store's decision
+	waits   int64 // µs from then on for which it must not be used
 	left    int64 // of a chunk of a lease, tokens that were neither used nor given back
 }
 
@@ -282,7 +283,7 @@ func (n *node) checkReturn(op *store.Op, m *message, b *book) {
 // granted enters a grant.
 func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *store.State) *grant {
 	n.w.taken += op.Granted
-	gr := &grant{k: b.level.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n, process: m.p.id, sent: m.sentMono, made: n.w.now, left: op.Granted}
+	gr := &grant{k: b.level.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n, process: m.p.id, sent: m.sentMono, made: n.w.now, waits: op.Delay, left: op.Granted}
 	if g.Hold != nil {
 		gr.expires = g.Hold.Expires
 	}
@@ -664,20 +665,21 @@ func compare(a, b at) int {
 }
 
 // useLease enters tokens that a process gave a caller from a lease. It must have got a
-// chunk that has as many, and for which it asked less than a lease ago.
+// chunk that has as many, that is due, and for which it asked less than a lease ago. A
+// thousandth is for the drift of both clocks.
 func (w *world) useLease(p *process, op *store.Op) {
 	w.fromLeases += op.Granted
 	b := w.node.book(op.Def.Name, op.Key)
 	var from *grant
 	for _, g := range slices.Backward(b.grants) {
-		if g.fate == leased && g.process == p.id && g.left >= op.Granted && p.monotonic()-g.sent < op.Def.Lease.Microseconds() {
+		if g.fate == leased && g.process == p.id && g.left >= op.Granted && p.monotonic()-g.sent < op.Def.Lease.Microseconds() && w.now-g.made >= g.waits-g.waits/900-2 {
 			from = g // the oldest
 		} else if w.now-g.made > 2*op.Def.Lease.Microseconds() {
 			break
 		}
 	}
 	if from == nil {
-		w.fail("lease", "process %d: %d of %s %q are used from a lease, but of the chunks for which it asked less than a lease ago none has so many", p.id, op.Granted, op.Def.Name, op.Key)
+		w.fail("lease", "process %d: %d of %s %q are used from a lease, but of the chunks that are due and for which it asked less than a lease ago none has so many", p.id, op.Granted, op.Def.Name, op.Key)
 		return
 	}
 	from.left -= op.Granted

@@ -19,7 +19,7 @@ var mutants = []mutant{
 	{"give-back beyond what others left", "store/giveback.go", "units = lesser(units, e.Used)", "_ = e"},
 	{"double return", "store/settle.go", "if i >= 0 {\n\t\tvar err error", "if i >= 0 || !p.Keep {\n\t\tvar err error\n\t\te.row.Used = max(0, e.row.Used-back)"},
 	{"retry one tick early", "store/step.go", "return t - now + ticksFor(units, add)", "return t - now + ticksFor(units, add) - 1"},
-	{"refusal kept after a give-back", "internal/denycache/denycache.go", "\t\t\t\ts.table.forget(refs[0])", "\t\t\t\t_ = refs[0]"},
+	{"refusal kept after a give-back", "internal/denycache/denycache.go", "\tif !kept {\n\t\ts.table.forget(m)", "\tif !kept {\n\t\t_ = m"},
 	{"late give-back before a later reservation", "store/giveback.go", "free = lesser(free, w.Slack)\n\t\t}\n\t}\n\tunits := l.give", "_ = w\n\t\t}\n\t}\n\tunits := l.give"},
 	{"a second settle charges again", "store/settle.go", "if !h.Settled && !p.Reset && !p.Free {", "if !p.Reset && !p.Free {"},
 	{"override beyond its end", "store/choose.go", "case row.Override.decides(t):", "case row.Override.decides(t) || row.Override != nil && row.Override.Plan == \"pro\" && row.Override.decides(t-50_000):"},
