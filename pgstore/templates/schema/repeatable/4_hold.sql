@@ -285,7 +285,7 @@ returns table (limit_name text, key text, allowed boolean, remaining bigint, ret
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
     perform dipwell_internal.check_hold_id(hold, 'hold');
-    for i in 1..cardinality(costs) loop
+    for i in 1..coalesce(cardinality(costs), 0) loop
         perform dipwell_internal.check_cost(costs[i], format('costs[%s]', i));
     end loop;
     return query select l.name, nullif(g.key, ''), true, g.remaining, null::interval, dipwell_internal.length(g.reset), g.granted, interval '0', false, null::uuid, g.repeated

@@ -1,0 +1,89 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// callsOfFunctions are valid calls: for each public function the arguments that it needs,
+// as SQL. A hold h, a reservation and a plan are there.
+var callsOfFunctions = map[string]map[string]string{
+	"take": {"limit_name": "'login'"}, "check": {"limit_name": "'login'"}, "take_up_to": {"limit_name": "'login'"},
+	"reserve": {"limit_name": "'login'"}, "charge": {"limit_name": "'login'"}, "refund": {"limit_name": "'login'"}, "reset": {"limit_name": "'login'"},
+	"take_all": {"limit_names": "'{login}'::text[]", "keys": "'{k}'::text[]"},
+	"hold":     {"limit_name": "'login'", "key": "'k'", "cost": "1", "ttl": "interval '1 minute'"},
+	"hold_all": {"limit_names": "'{login}'::text[]", "keys": "'{k}'::text[]", "costs": "'{1}'::bigint[]", "ttl": "interval '1 minute'"},
+	"settle":   {"hold": "'h'"}, "settle_all": {"hold": "'h'"}, "extend": {"hold": "'h'", "ttl": "interval '1 minute'"},
+	"cancel": {"reservation": "(select reservation from made)"},
+	"define": {"name": "'other'", "rate": "5", "per": "interval '1 minute'"}, "drop": {"name": "'login'"},
+	"define_plan": {"limit_name": "'login'", "plan": "'pro'", "rate": "9"}, "drop_plan": {"limit_name": "'login'", "plan": "'free'"},
+	"override": {"limit_name": "'login'", "key": "'k'", "plan": "'free'"}, "end_override": {"limit_name": "'login'", "key": "'k'"},
+	"observe": {"limit_name": "'adaptive'", "latency_us": "5"}, "sweep": {}, "key": {"parts": "array['a','b']"},
+}
+
+// TestArguments gives each public function null, and what is empty, for each of its
+// arguments in turn. What it does not take must be an error that names the argument.
+func TestArguments(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	ctx := context.Background()
+	must(t, pool, `select dipwell.define('login', 5, interval '1 minute', plans => 'free:mode=unlimited');
+		select dipwell.define('adaptive', 50, interval '1 second', adaptive => '{"floor": 5, "ceiling": 100, "latency": "200ms"}');
+		select dipwell.hold('login', 'held', 1, interval '1 hour', 'h');
+		select dipwell.take('login', 'r', 5);
+		create table made as select reservation from dipwell.reserve('login', 'r', 1)`)
+	rows, _ := pool.Query(ctx, `select p.proname, a.name, format_type(a.type, null)
+		from pg_proc p, unnest(p.proargnames[:p.pronargs], p.proargtypes::oid[]) a(name, type)
+		where p.pronamespace = 'dipwell'::regnamespace and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype order by 1, 2`)
+	arguments, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a [3]string, err error) {
+		return a, row.Scan(&a[0], &a[1], &a[2])
+	})
+	if err != nil || len(arguments) < 90 {
+		t.Fatalf("%d arguments, %v", len(arguments), err)
+	}
+	for _, a := range arguments {
+		call := maps.Clone(callsOfFunctions[a[0]])
+		if call == nil {
+			t.Errorf("callsOfFunctions has no dipwell.%s", a[0])
+			continue
+		}
+		values := []string{"null"}
+		switch {
+		case strings.HasSuffix(a[2], "[]"):
+			values = append(values, "'{}'", "'{null}'")
+		case a[2] == "text":
+			values = append(values, "''")
+		case a[2] == "jsonb":
+			values = append(values, "'{}'", "'[]'", "'3'", "'null'")
+		}
+		for _, v := range values {
+			call[a[1]] = v + "::" + a[2]
+			var named []string
+			for _, name := range slices.Sorted(maps.Keys(call)) {
+				named = append(named, name+" => "+call[name])
+			}
+			text := "select dipwell." + a[0] + "(" + strings.Join(named, ", ") + ")"
+			if a[0] == "key" {
+				text = "select dipwell.key(variadic " + call["parts"] + ")"
+			}
+			tx, err := pool.Begin(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = tx.Exec(ctx, text)
+			if back := tx.Rollback(ctx); back != nil {
+				t.Fatal(back)
+			}
+			if pg := (*pgconn.PgError)(nil); err != nil && (!errors.As(err, &pg) || !slices.Contains([]string{"22023", "42704", "P0002", "0A000"}, pg.Code) || !strings.Contains(pg.Message, a[1])) {
+				t.Errorf("%s: %v", text, err)
+			}
+		}
+	}
+}
