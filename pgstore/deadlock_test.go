@@ -3,6 +3,7 @@ package pgstore_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -22,22 +23,29 @@ import (
 func TestDeadlock(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
-	config := pool.Config()
-	config.ConnConfig.RuntimeParams["deadlock_timeout"] = "100ms" // long enough for a partner to wait too; the call gives up first
-	config.ConnConfig.RuntimeParams["application_name"] = "victim"
-	victims, err := pgxpool.NewWithConfig(context.Background(), config)
-	if err != nil {
-		t.Fatal(err)
+	// The victims check for a deadlock after a time in which a partner comes to wait too,
+	// on a busy machine only a long one, and give up before it does.
+	victims := func(check time.Duration) *dipwell.Limiter {
+		config := pool.Config()
+		config.ConnConfig.RuntimeParams["deadlock_timeout"] = fmt.Sprint(check.Milliseconds())
+		config.ConnConfig.RuntimeParams["application_name"] = "victim"
+		own, err := pgxpool.NewWithConfig(context.Background(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(own.Close)
+		l, err := dipwell.New(newStore(t, own, pgstore.Config{Poll: -1}),
+			store.Limit{Name: "first", Rate: 1, Period: 24 * time.Hour, Burst: 9}, store.Limit{Name: "second", Rate: 1, Period: 24 * time.Hour, Burst: 9})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
 	}
-	t.Cleanup(victims.Close)
-	l, err := dipwell.New(newStore(t, victims, pgstore.Config{Poll: -1}),
-		store.Limit{Name: "first", Rate: 1, Period: 24 * time.Hour, Burst: 9}, store.Limit{Name: "second", Rate: 1, Period: 24 * time.Hour, Burst: 9})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check := 100 * time.Millisecond
+	l := victims(check)
 	ctx := t.Context()
 	both := []dipwell.Take{{Limit: "first", Key: "k", Cost: 1}, {Limit: "second", Key: "k", Cost: 1}}
-	if _, err = l.TakeAll(ctx, both...); err != nil {
+	if _, err := l.TakeAll(ctx, both...); err != nil {
 		t.Fatal(err)
 	}
 	left := int64(8)
@@ -54,13 +62,16 @@ func TestDeadlock(t *testing.T) {
 		err := pool.QueryRow(ctx, "select exists (select from pg_stat_activity where datname = current_database() and cardinality(pg_blocking_pids(pid)) > 0)").Scan(&waits)
 		return err == nil && waits
 	})
-	// On a busy machine a partner may be too late for the deadlock check, so
-	// that the call gets the row. Then the call is made again.
-	for range 5 {
+	// A partner may be too late for the check, so that the call gets the row. Then
+	// the call is made again.
+	var err error
+	for range 4 {
 		if _, err = l.TakeAll(ctx, both...); err != nil {
 			break
 		}
 		left--
+		check *= 3
+		l = victims(check)
 	}
 	partners()
 	wg.Wait()
@@ -124,7 +135,7 @@ func collide(ctx context.Context, pool *pgxpool.Pool, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
-	if _, err = inner.Exec(ctx, "set local lock_timeout = '1s'"); err == nil {
+	if _, err = inner.Exec(ctx, "set local lock_timeout = '4s'"); err == nil {
 		_, err = inner.Exec(ctx, lockRow, "first")
 	}
 	if back := inner.Rollback(ctx); err == nil {
