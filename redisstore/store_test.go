@@ -38,9 +38,10 @@ func TestStore(t *testing.T) {
 }
 
 // client returns a connection to the server of these tests.
+// client waits a minute for an answer, since a busy machine may need long for a large batch.
 func client(t testing.TB) redis.UniversalClient {
 	t.Helper()
-	return connect(t, redistest.Shared(t).URL())
+	return connect(t, redistest.Shared(t).URL()+"?timeout=1m")
 }
 
 func connect(t testing.TB, url string) redis.UniversalClient {
