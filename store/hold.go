@@ -370,15 +370,11 @@ func (d *Definition) expire(row State, key string, now int64, rs []Record, n int
 	return row, rs, len(old), nil
 }
 
-// isShort reports whether an op got less than it asked for, so that giving back
-// expired holds may change its answer. Beside an override that ends, the answer is also
-// about the time after it.
+// isShort reports whether an op got less than it asked for, so that expired holds are
+// given back before it is answered. They may not change a refusal for ever, but what it
+// says is left.
 func (op *Op) isShort() bool {
-	if !op.Allowed || op.Shadow || op.Delay > 0 {
-		o := op.Def.Override
-		return !op.Never && op.Def.Mode != Blocked || o != nil && o.Until != 0
-	}
-	return op.Verb == VerbTakeUpTo && op.Granted < op.Cost
+	return !op.Allowed || op.Shadow || op.Delay > 0 || op.Verb == VerbTakeUpTo && op.Granted < op.Cost
 }
 
 // answerHolds sets what the answer of an op says about the holds of its key. row is

@@ -215,3 +215,16 @@ func TestReservationMadeTwice(t *testing.T) {
 	}
 	b.free("a k", 4)
 }
+
+// A refusal for ever says what is left once the holds that have expired are given back,
+// as each refusal does.
+func TestHoldExpiresBeforeNever(t *testing.T) {
+	b := newBench(t, "a=1/1h,burst=10,plans=banned:mode=blocked")
+	for i, call := range []string{"a k 11", "a:banned k 1"} {
+		b.hold(fmt.Sprint("h", i), 30*second, "a k 4")
+		b.now += 30 * second
+		if op := b.do(store.VerbTake, call).Ops[0]; op.Allowed || !op.Never || op.Remaining != 10 || op.Reset != 0 {
+			t.Errorf("take %s: %+v", call, op.Answer)
+		}
+	}
+}

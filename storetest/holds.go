@@ -472,6 +472,17 @@ var holdCases = []testCase{
 		}
 		b.take("n k 61", false)
 	})},
+	// A refusal for ever looks for them too: what it says is left is free.
+	{"hold-expires-never", onHolds(func(b *caller) {
+		for _, call := range []string{"c k 11", "c:banned l 1"} {
+			key := strings.Fields(call)[1]
+			b.hold(key, 30*second, "c "+key+" 4")
+			b.wait(30 * time.Second)
+			if op := b.take(call, false); !op.Never || op.Remaining != 10 || op.Reset != 0 {
+				b.Errorf("%s: %+v", call, op.Answer)
+			}
+		}
+	})},
 	// A check gives nothing back, but counts it.
 	{"hold-expires-check", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 10")

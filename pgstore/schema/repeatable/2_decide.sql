@@ -396,7 +396,7 @@ begin
             a := dipwell_internal.answer_one(ls[i], ds[i], os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], false);
             answers[i] := a;
             -- What expired holds took comes back first.
-            if (listed[i] or ls[i].algorithm = 'concurrency') and (not a.never or (a.override).until is not null) and not as_is
+            if (listed[i] or ls[i].algorithm = 'concurrency') and not as_is
                 and (not a.allowed or a.shadow or verbs[i] = 2 and a.granted < costs[i] or a.delay > 0)
                 and (case when locks then dipwell_internal.expire_holds(limit_ids[i], keys[i], n) > 0 else dipwell_internal.has_expired_hold(limit_ids[i], keys[i], n) end) then
                 short := verbs[1] <> 1;
