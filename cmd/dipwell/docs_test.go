@@ -1,0 +1,148 @@
+package main
+
+import (
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// shellBlock is a block of commands in a page.
+var shellBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```")
+
+// elsewhere are programs in documented commands that this test does not run, and why.
+var elsewhere = map[string]string{
+	"caddy":          "TestProxies runs it on the same file",
+	"docker":         "there is no daemon; deploy/check runs the image's file system",
+	"envoy":          "not packaged by Debian; internal/rls reads the file",
+	"go":             "fetches what is published",
+	"grpcurl":        "not packaged by Debian; TestGRPC calls the same",
+	"haproxy":        "TestProxies runs it on the same file",
+	"helm":           "deploy/check renders the chart",
+	"kubectl":        "deploy/check renders the same",
+	"make":           "it runs this test",
+	"nginx":          "TestProxies runs it on the same file",
+	"npx":            "make clients runs it",
+	"sqlite3":        "not installed by CI; filestore reads the view",
+	"traefik":        "not packaged by Debian",
+	"--from-literal": "a part of kubectl's line",
+}
+
+// docLimits are the limits of the service that documented commands call.
+const docLimits = `
+limits:
+  - {name: login, rate: 5, per: 1m, burst: 20}
+  - {name: api, rate: 60, per: 1m, keys: list, plans: {pro: {rate: 600}}}
+  - {name: requests, rate: 60, per: 1m}
+  - {name: tokens, rate: 100000, per: 1m}
+  - {name: login-account, rate: 5, per: 15m}
+  - {name: login-address, rate: 50, per: 1h}
+  - {name: sign-ups, rate: 100, per: 1h}
+  - {name: session, rate: 10, per: 1m}
+  - {name: address, rate: 100, per: 1m}
+  - {name: nightly-mail, rate: 1, per: 1d}
+  - {name: builds, algorithm: concurrency, burst: 10}
+`
+
+// TestDocCommands runs the commands of README.md and docs/: those that call a service, in
+// their order, against one that has the limits of docLimits, and each `dipwell serve` until
+// it serves, on other addresses and in memory.
+func TestDocCommands(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*/*.md")
+	must(t, err)
+	more, err := filepath.Glob("../../docs/*/*/*.md")
+	must(t, err)
+	dir := t.TempDir()
+	exe, err := os.Executable()
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, "dipwell"), []byte("#!/bin/sh\n"+asProgram+"=1 exec '"+exe+"' \"$@\"\n"), 0o700))
+	must(t, os.WriteFile(filepath.Join(dir, "doc.yaml"), []byte(docLimits), 0o600))
+	ran := 0
+	for _, page := range append(append(pages, more...), "../../README.md") {
+		text, err := os.ReadFile(page)
+		must(t, err)
+		blocks := shellBlock.FindAllStringSubmatch(string(text), -1)
+		if len(blocks) == 0 {
+			continue
+		}
+		t.Run(strings.TrimPrefix(page, "../../"), func(t *testing.T) {
+			p := start(t, "--listen", "127.0.0.1:0", "--config", filepath.Join(dir, "doc.yaml"))
+			for _, b := range blocks {
+				for line := range strings.Lines(strings.ReplaceAll(b[1], "\\\n", " ")) {
+					if documented(t, p, dir, strings.TrimSpace(line)) {
+						ran++
+					}
+				}
+			}
+			must(t, p.stop())
+		})
+	}
+	if ran < 30 {
+		t.Errorf("only %d commands were run", ran)
+	}
+}
+
+// documented runs a command of a page, and reports whether it is one that is run here.
+func documented(t *testing.T, p *process, dir, line string) bool {
+	t.Helper()
+	u, err := url.Parse(p.url)
+	must(t, err)
+	line = strings.NewReplacer("localhost:8080", u.Host, "curl -s", "curl --fail-with-body -s").Replace(line)
+	words := strings.Fields(line)
+	switch {
+	case line == "" || words[0][0] == '#' || strings.Contains(line, "…"): // … is for the reader to fill in
+		return false
+	case strings.HasPrefix(line, "dipwell serve "):
+		must(t, start(t, serveArgs(t, dir, line)...).stop())
+		return true
+	case words[0] == "dipwell" && words[1] == "migrate" || strings.Contains(line, "localhost:8000") || strings.Contains(line, ":10000") || strings.Contains(line, "/json"):
+		return false // TestMigrate, TestProxies and internal/rls
+	case words[0] == "for":
+		line = strings.ReplaceAll(line, "curl --fail-with-body -si", "curl -si") // the sixth is refused
+	case words[0] != "dipwell" && words[0] != "curl":
+		if elsewhere[words[0]] == "" {
+			t.Errorf("nothing runs %s: %s", words[0], line)
+		}
+		return false
+	}
+	cmd := exec.Command("sh", "-c", strings.Replace(line, "make;", "true;", 1))
+	cmd.Dir = "../.."
+	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "DIPWELL_SERVER="+p.url, "N=1", "USER=ann")
+	for _, out := range []string{"dipwell.json", "audit.csv"} {
+		cmd.Args[2] = strings.ReplaceAll(cmd.Args[2], "> "+out, "> "+filepath.Join(dir, out))
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%s: %v\n%s", line, err, out)
+	}
+	return true
+}
+
+var (
+	address = regexp.MustCompile(`(--(?:listen|grpc|admin)[ =])\S+`)
+	setting = regexp.MustCompile(`--(?:store|data|tls-cert|tls-key|client-ca) \S+`)
+	other   = regexp.MustCompile(`(?:/etc/ratelimit/config|dipwell\.yaml)(\s|$)`)
+)
+
+// serveArgs returns the arguments of a documented `dipwell serve`, with addresses of this
+// test, in memory, without TLS, and with the files of examples/ in place of the reader's.
+func serveArgs(t *testing.T, dir, line string) []string {
+	t.Helper()
+	line, _, _ = strings.Cut(line, " #")
+	line = strings.TrimSuffix(strings.TrimSpace(line), "&")
+	line = setting.ReplaceAllString(address.ReplaceAllString(line, "${1}127.0.0.1:0"), "")
+	if strings.Contains(line, "--rls-config") {
+		line = other.ReplaceAllString(line, "examples/envoy/ratelimit ")
+	} else {
+		line = other.ReplaceAllString(line, filepath.Join(dir, "doc.yaml")+" ")
+	}
+	line = strings.ReplaceAll(line, " examples/", " ../../examples/")
+	if !strings.Contains(line, "--listen") {
+		line += " --listen 127.0.0.1:0"
+	}
+	out, err := exec.Command("sh", "-c", "printf '%s\\n' "+strings.TrimPrefix(line, "dipwell serve ")).Output()
+	must(t, err)
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
