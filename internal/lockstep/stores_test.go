@@ -118,7 +118,7 @@ func database(t testing.TB) *pgxpool.Pool {
 		ok(t, err)
 	}
 	t.Cleanup(func() {
-		_, err := pool.Exec(context.Background(), "delete from dipwell.buckets; delete from dipwell.reservations; delete from dipwell.hold_parts; delete from dipwell.key_overrides; delete from dipwell.limits", pgx.QueryExecModeSimpleProtocol)
+		_, err := pool.Exec(context.Background(), "delete from dipwell.buckets; delete from dipwell.reservations; delete from dipwell.hold_parts; delete from dipwell.key_overrides; delete from dipwell.audit; delete from dipwell.limits", pgx.QueryExecModeSimpleProtocol)
 		ok(t, err)
 		databases.Lock()
 		defer databases.Unlock()
