@@ -68,7 +68,7 @@ func callSiteError(err error, limit string) error {
 const (
 	// Transactions that change limits lock the row of the revision before rows of limits.
 	nextRevisionSQL = "update dipwell.revision set n = n + 1 where one = 1"
-	callSitesSQL    = "select coalesce(call_sites, ''), coalesce(sites_ended, 0) from dipwell.limits where id = $1 for update"
+	callSitesSQL    = "select coalesce(call_sites, ''), coalesce(sites_ended, '') from dipwell.limits where id = $1 for update"
 	setCallSitesSQL = "update dipwell.limits set call_sites = $2, sites_ended = $3 where id = $1"
 	namedSitesSQL   = `select version from dipwell.buckets where limit_id = $1 and version >= $2
 union select version from dipwell.reservations where limit_id = $1 and version >= $2`

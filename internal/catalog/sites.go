@@ -3,6 +3,7 @@ package catalog
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/number"
@@ -12,8 +13,8 @@ import (
 // Sites are the definitions that call sites have made of a limit, in a store that several
 // programs use and that keeps them with the limit.
 type Sites struct {
-	Text  string `json:"sites,omitempty"`          // plans that have their index as name; one that is not callable has ended
-	Ended int64  `json:"sites_ended_us,omitempty"` // when the last of them ended
+	Text  string `json:"sites,omitempty"`       // plans that have their index as name; one that is not callable has ended
+	Ended string `json:"sites_ended,omitempty"` // when each ended, in µs: "3=1700000000000000 7=1700000001000000"
 }
 
 // Plans returns the definitions as plans, whose names are their indexes. The error is one
@@ -41,9 +42,9 @@ func (s *Sites) Set(plans []store.Plan) { s.Text = store.NewPlans(plans...).Stri
 
 // Add adds a definition, unless it is one of them, and returns its index and how it is
 // kept. If there are too many, it ends those whose index named does not have, the indexes
-// that the rows of the limit name at the time now, in µs. Those that have ended it deletes
-// in a later call, when all of them have rested: by then every program knows that it must
-// not use them. The error is store.ErrFull if rows name too many.
+// that the rows of the limit name at the time now, in µs. One that has ended it deletes in
+// a later call, when it has rested: by then every program knows that it must not use it.
+// The error is store.ErrFull if rows name too many, or if more than 768 end in a rest.
 func (s *Sites) Add(site store.Plan, rest time.Duration, named func() (now int64, indexes map[int]bool, err error)) (index int, kept store.Plan, err error) {
 	plans, err := s.Plans()
 	if err != nil {
@@ -74,19 +75,39 @@ func (s *Sites) Add(site store.Plan, rest time.Duration, named func() (now int64
 // end ends the definitions that are not named, and deletes those that ended before, if
 // rest has passed since.
 func (s *Sites) end(plans []store.Plan, now int64, rest time.Duration, named map[int]bool) []store.Plan {
-	isNamed := func(p store.Plan) bool {
+	ended := s.endTimes()
+	plans = slices.DeleteFunc(plans, func(p store.Plan) bool {
 		index, err := strconv.Atoi(p.Name)
-		return err != nil || named[index]
-	}
-	if now-s.Ended > rest.Microseconds() {
-		plans = slices.DeleteFunc(plans, func(p store.Plan) bool { return p.OverrideOnly && !isNamed(p) })
-	}
+		at, known := ended[p.Name]
+		return p.OverrideOnly && known && now-at > rest.Microseconds() && err == nil && !named[index]
+	})
+	var times []string
 	for i := range plans {
-		if p := &plans[i]; !p.OverrideOnly && !isNamed(*p) {
-			p.OverrideOnly, s.Ended = true, now
+		p := &plans[i]
+		if index, err := strconv.Atoi(p.Name); err == nil && !named[index] {
+			p.OverrideOnly = true
+		}
+		if at, known := ended[p.Name]; p.OverrideOnly {
+			if !known {
+				at = now
+			}
+			times = append(times, p.Name+"="+strconv.FormatInt(at, 10))
 		}
 	}
+	s.Ended = strings.Join(times, " ")
 	return plans
+}
+
+// endTimes returns when each definition ended, by its index.
+func (s *Sites) endTimes() map[string]int64 {
+	times := map[string]int64{}
+	for word := range strings.FieldsSeq(s.Ended) {
+		index, text, _ := strings.Cut(word, "=")
+		if at, err := strconv.ParseInt(text, 10, 64); err == nil {
+			times[index] = at
+		}
+	}
+	return times
 }
 
 // isFull reports whether no definition may be added to plans.

@@ -59,10 +59,17 @@ func TestSites(t *testing.T) {
 	use(2000, 5)
 	delete(named, 3)
 	delete(named, 8)
-	use(3000, 258) // 3 and 7 have not rested since 7 ended
-	now += rest.Microseconds() + 1
+	use(3000, 3) // 7 has not rested yet
+	before := s.Text
+	now += rest.Microseconds() / 2
 	delete(named, 9)
-	use(4000, 3)
+	use(4000, 258)
+	if s.Text == before {
+		t.Error("nothing ended")
+	}
+	now += rest.Microseconds()/2 + 1
+	delete(named, 10)
+	use(5000, 7)
 	var d store.Definition
 	if err := s.Install(&d); err != nil {
 		t.Error(err)
@@ -70,5 +77,20 @@ func TestSites(t *testing.T) {
 	s.Text = "0:rate=x"
 	if _, err := add(1); err == nil || s.Install(&d) == nil {
 		t.Error("a text that cannot be read gives no error")
+	}
+}
+
+// TestSitesOfManyPrograms checks that definitions that come and go all the time do not keep
+// each other from being forgotten.
+func TestSitesOfManyPrograms(t *testing.T) {
+	const rest = time.Minute
+	var s Sites
+	now := int64(1e15)
+	for i := range int64(1100) {
+		now += (100 * time.Millisecond).Microseconds()
+		_, _, err := s.Add(store.Plan{Rate: 1 + i, Period: time.Hour}, rest, func() (int64, map[int]bool, error) { return now, nil, nil })
+		if err != nil {
+			t.Fatalf("definition %d: %v", i, err)
+		}
 	}
 }

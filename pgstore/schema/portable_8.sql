@@ -19,10 +19,10 @@ alter table dipwell.limits add column if not exists lease_us bigint;
 alter table dipwell.limits add column if not exists shards bigint;
 
 -- The definitions that call sites have made, as limits.plans with their indexes as names,
--- and when one of them last ended, in µs since the Unix epoch.
+-- and when each has ended, in µs since the Unix epoch: "3=1700000000000000 7=…".
 alter table dipwell.limits add column if not exists call_sites text;
 
-alter table dipwell.limits add column if not exists sites_ended bigint;
+alter table dipwell.limits add column if not exists sites_ended text;
 
 alter table dipwell.versions add column if not exists settings text;
 
