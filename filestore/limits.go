@@ -26,7 +26,7 @@ var _ catalog.Backend = (*limits)(nil)
 
 func (p *limits) open(s *Store) error {
 	p.s = s
-	p.cat = catalog.New(p, s.mem.Registry(), catalog.Config{Adaptive: true, Error: s.storeError})
+	p.cat = catalog.New(p, s.mem.Registry(), catalog.Config{Error: s.storeError})
 	return p.cat.Open(background)
 }
 

@@ -26,8 +26,8 @@ where v.levels is not null and (v.number = l.version or $1::boolean)`
 
 // observe adds what was seen of the calls behind an adaptive limit.
 func (s *Store) observe(ctx context.Context, d *store.Definition, o store.Observation) error {
-	if !s.engine().hasFunctions() {
-		return store.ErrNotSupported
+	if p, ok := s.engine().(portable); ok {
+		return p.observe(ctx, d, o)
 	}
 	rows, err := s.db.Query(ctx, addSamplesSQL, d.Name, o.Count, o.Slow, o.Failed, o.Taken, s.testNow())
 	if err == nil {

@@ -102,7 +102,15 @@ func TestAdaptiveUnlikely(t *testing.T) {
 
 // processes are stores on one database with the same clock.
 func processes(t *testing.T, n int) (all []*pgstore.Store, pool *pgxpool.Pool, now *atomic.Int64) {
-	pool, now = newPool(t), new(atomic.Int64)
+	t.Helper()
+	pool = newPool(t)
+	all, now = processesOn(t, pool, n)
+	return all, pool, now
+}
+
+func processesOn(t *testing.T, pool *pgxpool.Pool, n int) (all []*pgstore.Store, now *atomic.Int64) {
+	t.Helper()
+	now = new(atomic.Int64)
 	now.Store(1.7e15)
 	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1, Clock: now.Load}))
 	if err != nil {
@@ -114,7 +122,7 @@ func processes(t *testing.T, n int) (all []*pgstore.Store, pool *pgxpool.Pool, n
 	for range n {
 		all = append(all, newStore(t, pool, pgstore.Config{Poll: -1, Clock: now.Load}))
 	}
-	return all, pool, now
+	return all, now
 }
 
 func observed(t *testing.T, s *pgstore.Store, o store.Observation) int64 {
@@ -132,7 +140,13 @@ func observed(t *testing.T, s *pgstore.Store, o store.Observation) int64 {
 // a process that starts later goes on with the rate.
 func TestAdaptiveProcesses(t *testing.T) {
 	t.Parallel()
-	all, pool, now := processes(t, 2)
+	for kind, pool := range map[string]*pgxpool.Pool{"functions": newPool(t), "portable": portablePool(t)} {
+		t.Run(kind, func(t *testing.T) { adaptiveProcesses(t, pool) })
+	}
+}
+
+func adaptiveProcesses(t *testing.T, pool *pgxpool.Pool) {
+	all, now := processesOn(t, pool, 2)
 	observed(t, all[0], store.Observation{})
 	now.Add(500_000)
 	observed(t, all[0], store.Observation{Count: 15, Slow: 10, Taken: 15}) // fewer than 20 each
@@ -234,5 +248,44 @@ func TestAdaptiveSQL(t *testing.T) {
 	must(t, pool, "select dipwell.drop('up')")
 	if err := pool.QueryRow(t.Context(), "select count(*) from dipwell.paces").Scan(&rate); err != nil || rate != 0 {
 		t.Errorf("%d limits are left, %v", rate, err)
+	}
+}
+
+// TestPortableRatesGo checks that portable tables keep the rates of versions that rows may
+// name, and no others: a sweep deletes those of retired versions, and a drop all.
+func TestPortableRatesGo(t *testing.T) {
+	t.Parallel()
+	pool := portablePool(t)
+	all, now := processesOn(t, pool, 1)
+	l, err := dipwell.New(all[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := parsed(t, upstream)
+	for i := range int64(3) {
+		limit.Rate = 250 + i
+		if _, err := l.Define(t.Context(), limit, store.OwnerCode); err != nil {
+			t.Fatal(err)
+		}
+		observed(t, all[0], store.Observation{Count: 1})
+		now.Add(1e6)
+	}
+	if n := number(t, pool, "select count(*) from dipwell.rates"); n != 3 {
+		t.Errorf("%d rates of 3 versions", n)
+	}
+	now.Add((24 * time.Hour).Microseconds())
+	for range 3 {
+		if _, err := all[0].Abilities().Sweep(t.Context(), 1000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := number(t, pool, "select count(*) from dipwell.rates"); n > 2 {
+		t.Errorf("%d rates after a sweep", n)
+	}
+	if err := l.Drop(t.Context(), "up", store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	if n := number(t, pool, "select count(*) from dipwell.rates"); n != 0 {
+		t.Errorf("%d rates after a drop", n)
 	}
 }

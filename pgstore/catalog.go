@@ -56,7 +56,7 @@ func newLimits(s *Store) *limits {
 
 // catalog returns the catalogue of these limits.
 func (l *limits) catalog(c Config) *catalog.Catalog {
-	return catalog.New(l, &l.reg, catalog.Config{Adaptive: true, Lazy: c.Lazy, WaitForAccess: c.WaitForAccess, Report: c.OnError,
+	return catalog.New(l, &l.reg, catalog.Config{Lazy: c.Lazy, WaitForAccess: c.WaitForAccess, Report: c.OnError,
 		Unread:      func(error) error { return errUnread },
 		Error:       func(err error) error { return storeError(err, false) },
 		Unavailable: unavailable,
@@ -181,9 +181,21 @@ func (l *limits) Revision(ctx context.Context) (revision int64, err error) {
 	err = l.s.db.QueryRow(ctx, "select n from dipwell.revision").Scan(&revision)
 	if err == nil && revision == l.s.cat.Revision() {
 		l.heard.Store(int64(asked))
-		err = readPaces(ctx, l.s.db, l.reg.All(), false)
+		err = l.refreshRates(ctx)
 	}
 	return revision, err
+}
+
+// refreshRates reads the present rates of adaptive limits, which move without a revision.
+func (l *limits) refreshRates(ctx context.Context) error {
+	if l.s.engine().hasFunctions() {
+		return readPaces(ctx, l.s.db, l.reg.All(), false)
+	}
+	ids := map[string]int32{}
+	for name, e := range *l.entries.Load() {
+		ids[name] = e.id
+	}
+	return readRates(ctx, l.s.db, l.reg.All(), ids)
 }
 
 // Read reads all limits.
@@ -290,8 +302,12 @@ func readLimits(ctx context.Context, db querier, functions bool) (*catalog.Limit
 		read.Defs, read.IDs[name] = append(read.Defs, d), id
 		return nil
 	})
-	if err == nil && functions {
+	switch {
+	case err != nil:
+	case functions:
 		err = readPaces(ctx, db, read.Defs, true)
+	default:
+		err = readRates(ctx, db, read.Defs, read.IDs)
 	}
 	if err != nil || len(read.Defs)+len(read.Bad) > 0 {
 		return read, err

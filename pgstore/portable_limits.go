@@ -47,9 +47,6 @@ func (s portable) change(ctx context.Context, name string, f func(tx pgx.Tx, reg
 // id is the revision that made it: none is ever used again, so that rows of a
 // limit that was dropped stay void.
 func (s portable) put(ctx context.Context, l store.Limit, by string) error {
-	if l.Adaptive != (store.Adaptive{}) {
-		return store.NoAdaptive(l.Name)
-	}
 	return s.change(ctx, l.Name, func(tx pgx.Tx, reg *store.Registry, ids map[string]int32, at, revision int64) error {
 		old := reg.Lookup(l.Name)
 		d, err := reg.Define(at, l, by)
@@ -84,6 +81,7 @@ func (s portable) drop(ctx context.Context, name, by string) error {
 		for _, statement := range []string{
 			"delete from dipwell.reservations where limit_id = $1",
 			"delete from dipwell.overrides where limit_id = $1",
+			"delete from dipwell.rates where limit_id = $1",
 			"delete from dipwell.versions where limit_id = $1",
 		} {
 			if _, err := tx.Exec(ctx, statement, ids[name]); err != nil {

@@ -198,6 +198,12 @@ func (s portable) retireOlder(ctx context.Context, now int64, oldest map[int32]u
 			and not exists (select 1 from dipwell.reservations x where x.limit_id = $1)`, e.id, int32(first), int32(e.def.Number)); err != nil {
 			return storeError(err, false)
 		}
+		if !wasAdaptive(e.def) {
+			continue
+		}
+		if _, err := s.db.Exec(ctx, "delete from dipwell.rates where limit_id = $1 and number < (select min(v.number) from dipwell.versions v where v.limit_id = $1)", e.id); err != nil {
+			return storeError(err, false)
+		}
 	}
 	return nil
 }

@@ -105,6 +105,10 @@ func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
 		b.Queue(overrideSQL, k.LimitID, k.Key)
 		b.Queue(recordsSQL, k.LimitID, k.Key)
 	}
+	rated := t.rated(keys)
+	for _, k := range rated {
+		b.Queue(ratesSQL, k.LimitID)
+	}
 	t.askClock(&b)
 	results := t.db().SendBatch(t.ctx, &b)
 	defer func() { err = closeBatch(results, err) }()
@@ -113,7 +117,26 @@ func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
 			return 0, err
 		}
 	}
+	for _, k := range rated {
+		rows, err := results.Query()
+		if err == nil {
+			err = setRates(rows, t.limits.byID(k.LimitID))
+		}
+		if err != nil {
+			return 0, storeError(err, false)
+		}
+	}
 	return t.readClock(results)
+}
+
+// rated returns the first of the keys of each limit that has a rate. keys are sorted.
+func (t *portableTable) rated(keys []bucketKey) (rated []bucketKey) {
+	for i, k := range keys {
+		if (i == 0 || keys[i-1].LimitID != k.LimitID) && wasAdaptive(t.limits.byID(k.LimitID)) {
+			rated = append(rated, k)
+		}
+	}
+	return rated
 }
 
 func (t *portableTable) read(results pgx.BatchResults) (*portableRow, error) {

@@ -55,7 +55,7 @@ func newLimits(s *Store, c Config) *limits {
 
 // catalog returns the catalogue of these limits.
 func (l *limits) catalog() *catalog.Catalog {
-	return catalog.New(l, &l.reg, catalog.Config{Adaptive: true, Lazy: l.config.Lazy, WaitForAccess: l.config.WaitForAccess,
+	return catalog.New(l, &l.reg, catalog.Config{Lazy: l.config.Lazy, WaitForAccess: l.config.WaitForAccess,
 		Report: func(err error) { l.config.OnError(changeError(err, false)) },
 		Unread: func(err error) error {
 			if err == nil {

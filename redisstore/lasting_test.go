@@ -163,9 +163,9 @@ func (h *lasting) step() {
 	case 10:
 		switch h.IntN(3) {
 		case 0:
-			site := *h.l.Limit("coarse")
-			site.Limit.Burst = 21 + h.Int64N(5)
-			_, err = h.l.TakeWith(ctx, site.Limit, key, 1)
+			site := h.l.Limit("coarse").Limit
+			site.Burst = 21 + h.Int64N(5)
+			_, err = h.l.TakeWith(ctx, site, key, 1)
 		case 1:
 			err = h.s.Abilities().Observe(ctx, h.l.Limit("up"), store.Observation{Count: 100, Failed: h.Int64N(20), Taken: 100})
 		case 2:

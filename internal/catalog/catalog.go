@@ -48,8 +48,6 @@ type Config struct {
 	Lazy bool
 	// WaitForAccess opens a lazy catalog also where access is denied.
 	WaitForAccess bool
-	// Adaptive is set if the store can keep limits whose rate moves.
-	Adaptive bool
 	// Report hears errors that no caller gets.
 	Report func(error)
 
@@ -346,9 +344,6 @@ func (c *Catalog) Registry() *store.Registry { return c.reg }
 func (c *Catalog) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
 	if _, err := store.NewDefinition(l); err != nil {
 		return nil, err
-	}
-	if l.Adaptive != (store.Adaptive{}) && !c.Adaptive {
-		return nil, store.NoAdaptive(l.Name)
 	}
 	if err := c.gate.Enter(ctx); err != nil {
 		return nil, c.Error(err)

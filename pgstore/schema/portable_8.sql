@@ -50,6 +50,20 @@ create table if not exists dipwell.overrides (
     primary key ({hash})
 );
 
+-- The rate of each version of an adaptive limit, and what was observed in its present
+-- window, which began at begun, in µs since the Unix epoch.
+create table if not exists dipwell.rates (
+    limit_id int not null,
+    number   int not null,
+    state    text not null,                -- JSON: the levels, and what the next step needs
+    begun    bigint not null,
+    count    bigint not null,
+    slow     bigint not null,
+    failed   bigint not null,
+    taken    bigint not null,
+    primary key (limit_id, number)
+);
+
 -- Holds. Their records are in reservations.
 create table if not exists dipwell.holds (
     id       text {collate} primary key,
