@@ -36,7 +36,10 @@ func (s *Store) callSite(ctx context.Context, d *store.Definition, l store.Limit
 				return s.disk.exec("insert or replace into call_sites (limit_id, plans) values (?, ?)", id, all.String())
 			}))
 		}
-		if index, kept, err = s.limits.reg.AddCallSite(d.Name, site, s.now(), named, keep); err == nil {
+		s.limits.undoing.Lock()
+		index, kept, err = s.limits.reg.AddCallSite(d.Name, site, s.now(), named, keep)
+		s.limits.undoing.Unlock()
+		if err == nil {
 			err = s.limits.cat.Load(ctx)
 			s.mem.Rebind(d.Name)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -20,6 +21,8 @@ type limits struct {
 	cat *catalog.Catalog
 	reg store.Registry
 	ids sync.Map // by name, int64
+
+	undoing sync.Mutex // held by restore, and while a call site makes a definition
 }
 
 var _ catalog.Backend = (*limits)(nil)
@@ -148,7 +151,7 @@ func (p *limits) Put(_ context.Context, l store.Limit, owner string) (changed bo
 	if p.s.state.Load()&stateClosed != 0 {
 		return false, p.s.unavailable()
 	}
-	before, old := p.reg.All(), p.reg.Lookup(l.Name)
+	old := p.reg.Lookup(l.Name)
 	d, err := p.reg.Define(p.s.now(), l, owner)
 	if err != nil || d == old {
 		return false, err
@@ -162,9 +165,21 @@ func (p *limits) Put(_ context.Context, l store.Limit, owner string) (changed bo
 		err = p.write(d)
 	}
 	if err != nil {
-		p.reg.Install(before)
+		p.restore(l.Name, old)
 	}
 	return true, p.s.storeError(err)
+}
+
+// restore undoes a change of a limit that could not be written. old is nil if there was
+// none. Of other limits, call sites may have made definitions meanwhile.
+func (p *limits) restore(name string, old *store.Definition) {
+	p.undoing.Lock()
+	defer p.undoing.Unlock()
+	defs := slices.DeleteFunc(p.reg.All(), func(d *store.Definition) bool { return d.Name == name })
+	if old != nil {
+		defs = append(defs, old)
+	}
+	p.reg.Install(defs)
 }
 
 // storeError wraps an error of the file in store.ErrStore.
@@ -239,7 +254,7 @@ func (p *limits) Drop(_ context.Context, name, owner string) error {
 	if p.s.state.Load()&stateClosed != 0 {
 		return p.s.unavailable()
 	}
-	before := p.reg.All()
+	old := p.reg.Lookup(name)
 	if err := p.reg.Drop(name, owner); err != nil {
 		return err
 	}
@@ -254,7 +269,7 @@ func (p *limits) Drop(_ context.Context, name, owner string) error {
 			disk.exec("delete from reserved where id not in (select id from reservations)"))
 	})
 	if err != nil {
-		p.reg.Install(before)
+		p.restore(name, old)
 		return p.s.storeError(err)
 	}
 	p.ids.Delete(name)
