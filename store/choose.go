@@ -77,7 +77,7 @@ func (op *Op) retryAfterOverride(row State, now int64) {
 	_, _, err := later.Step(until, row, true)
 	op.Never, op.Retry = false, until-now
 	switch {
-	case err == nil && later.Allowed && !(later.Shadow && op.Def.Mode == Shadow):
+	case err == nil && later.Allowed && (!later.Shadow || op.Def.Mode != Shadow):
 	case err != nil || later.Never:
 		op.Never, op.Retry = true, 0
 	default:

@@ -2,6 +2,7 @@ package limittest
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -27,19 +28,34 @@ type table struct {
 	overrides map[at]*store.Override
 	pending   map[store.Reservation]store.Pending
 	holds     map[string]store.Hold
+	lent      []lent
+}
+
+// lent are records that Row has returned, and a copy: they must not be changed in place.
+type lent struct{ records, were []store.Record }
+
+func (t *table) returned() {
+	for _, l := range t.lent {
+		if !slices.Equal(l.records, l.were) {
+			panic(fmt.Sprintf("records of a table were changed in place: %+v, before %+v", l.records, l.were))
+		}
+	}
+	t.lent = nil
 }
 
 type at struct{ limit, key string }
 
 // NewModel returns an empty Model with the clock now, in µs.
 func NewModel(now func() int64) *Model {
-	return &Model{now: now, table: table{map[at]store.State{}, map[at][]store.Record{}, map[at]*store.Override{}, map[store.Reservation]store.Pending{}, map[string]store.Hold{}}}
+	return &Model{now: now, table: table{map[at]store.State{}, map[at][]store.Record{}, map[at]*store.Override{}, map[store.Reservation]store.Pending{}, map[string]store.Hold{}, nil}}
 }
 
 func (t *table) Row(limit, key string) (store.State, []store.Record, error) {
 	row := t.rows[at{limit, key}]
 	row.Override = t.overrides[at{limit, key}]
-	return row, t.records[at{limit, key}], nil
+	records := t.records[at{limit, key}]
+	t.lent = append(t.lent, lent{records, slices.Clone(records)})
+	return row, records, nil
 }
 
 func (t *table) SetRow(limit, key string, row store.State, records []store.Record) error {
@@ -67,7 +83,7 @@ func (t *table) SetHold(id string, h store.Hold) error {
 }
 
 func (t *table) clone() table {
-	return table{maps.Clone(t.rows), maps.Clone(t.records), maps.Clone(t.overrides), maps.Clone(t.pending), maps.Clone(t.holds)}
+	return table{maps.Clone(t.rows), maps.Clone(t.records), maps.Clone(t.overrides), maps.Clone(t.pending), maps.Clone(t.holds), nil}
 }
 
 // Apply implements store.Store.
@@ -76,7 +92,8 @@ func (m *Model) Apply(_ context.Context, b *store.Batch) error {
 	defer m.mu.Unlock()
 	for i := range b.Groups {
 		g, before := &b.Groups[i], m.clone()
-		if g.Err = g.DecideIn(&m.table, &m.reg, m.now()); g.Err != nil {
+		g.Err = g.DecideIn(&m.table, &m.reg, m.now())
+		if m.returned(); g.Err != nil {
 			m.table = before
 		}
 	}
@@ -109,6 +126,7 @@ func (m *Model) SetOverride(_ context.Context, d *store.Definition, o store.Over
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	set, err := m.reg.Lookup(d.Name).SetOverrideIn(&m.table, o.Key, &o, m.now())
+	m.returned()
 	if err != nil {
 		return store.Override{}, err
 	}
@@ -121,6 +139,7 @@ func (m *Model) EndOverride(_ context.Context, d *store.Definition, key string) 
 	defer m.mu.Unlock()
 	had := m.lives(m.overrides[at{d.Name, key}])
 	_, err := m.reg.Lookup(d.Name).SetOverrideIn(&m.table, key, nil, m.now())
+	m.returned()
 	return had, err
 }
 
@@ -154,5 +173,6 @@ func (m *Model) Sweep() {
 	defer m.mu.Unlock()
 	for k := range maps.Clone(m.rows) {
 		_, _ = store.SweepRow(&m.table, &m.reg, k.limit, k.key, m.now())
+		m.returned()
 	}
 }
