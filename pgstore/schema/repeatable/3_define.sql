@@ -96,6 +96,38 @@ end $$;
 comment on function dipwell_internal.put_limit is
     'Stores a compiled definition. One with the same rule keeps its version; otherwise a new version begins now. Refuses a limit of another owner. The owner "call site" defines a limit that is not there, as "code", and never changes one that is.';
 
+create function dipwell_internal.edits(a bytea, b bytea) returns int language plpgsql immutable as $$
+declare
+    n        constant int := octet_length(b);
+    line     int[] := array(select generate_series(0, n)); -- line[j + 1] for the first j bytes of b
+    diagonal int;
+    swap     int;
+begin
+    if octet_length(a) > 40 or n > 40 then
+        return 99;
+    end if;
+    for i in 1..octet_length(a) loop
+        diagonal := line[1];
+        line[1] := i;
+        for j in 1..n loop
+            swap := diagonal + (get_byte(a, i - 1) <> get_byte(b, j - 1))::int;
+            diagonal := line[j + 1];
+            line[j + 1] := least(swap, diagonal + 1, line[j] + 1);
+        end loop;
+    end loop;
+    return line[n + 1];
+end $$;
+comment on function dipwell_internal.edits is
+    'The Levenshtein distance of two names in bytes, or 99 if one has more than 40. Go twin: internal/suggest.';
+
+create function dipwell_internal.suggest_limit(wrote text) returns text language sql stable as
+$$ select coalesce((select '; did you mean ' || q.name || '?' from (
+        select x.name, dipwell_internal.edits(convert_to(wrote, 'UTF8'), convert_to(x.name, 'UTF8')) as n from dipwell.limits x
+        where abs(octet_length(x.name) - octet_length(wrote)) < 3) q
+    where q.n < 3 order by q.n, q.name collate "C" limit 1), '') $$;
+comment on function dipwell_internal.suggest_limit is
+    'The name of the limit that is nearest to what was written, as the end of an error, or an empty text if none is within two edits. Go twin: suggest.Name.';
+
 -- put_limit and drop_limit lock the limits, so that no two programs make a circle
 -- together, and no parent is dropped while it is given a child.
 create function dipwell_internal.check_parents(d dipwell.limits, old dipwell.limits) returns void language plpgsql stable as $$
@@ -110,7 +142,7 @@ begin
         if child.parent = d.name then
             perform dipwell_internal.bad_limit(d.name, 'parent', format('limit %s has this limit above it, so it cannot be its parent', d.parent));
         elsif not found and levels = 1 then
-            perform dipwell_internal.bad_limit(d.name, 'parent', format('there is no limit %s', d.parent));
+            perform dipwell_internal.bad_limit(d.name, 'parent', format('there is no limit %s', d.parent) || dipwell_internal.suggest_limit(d.parent));
         elsif not found then
             perform dipwell_internal.bad_limit(d.name, 'parent', format('limit %s, above it, has a parent that does not exist, %s', child.name, child.parent));
         elsif levels = 4 then
