@@ -7,8 +7,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"sort"
-	"strings"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // LimitsCmd lists the limits of a server.
@@ -69,15 +70,55 @@ func (c *LimitsCmd) all(e *env) (list []json.RawMessage, err error) {
 	}
 }
 
-func printLimit(e *env, l map[string]any) {
-	var more []string
-	for k, v := range l {
-		switch k {
-		case "name", "rate", "per", "owner", "version", "capacity", "warning":
+// printLimit prints a limit as dipwell.ParseLimit reads it, and its owner. If a setting is
+// of a newer server, it prints what the server sent.
+func printLimit(e *env, raw map[string]any) {
+	l, err := settingsOf(raw)
+	if err != nil {
+		fmt.Fprintf(e.stdout, "%v: %v  (%v)\n", raw["name"], raw, raw["owner"])
+		return
+	}
+	fmt.Fprintf(e.stdout, "%s  (%v)\n", l, raw["owner"])
+}
+
+func settingsOf(raw map[string]any) (l dipwell.Limit, err error) {
+	for name, v := range raw {
+		switch name {
+		case "owner", "version", "capacity", "warning", "current_rate", "rate_reason", "rate_changed_us":
+			continue
+		case "plans":
+			l.Plans, err = plansOf(v)
+		case "adaptive":
+			err = setAll(l.Adaptive.Set, v)
 		default:
-			more = append(more, fmt.Sprintf(",%s=%v", k, v))
+			err = l.Set(name, fmt.Sprint(v))
+		}
+		if err != nil {
+			return l, err
 		}
 	}
-	sort.Strings(more)
-	fmt.Fprintf(e.stdout, "%v=%v/%v%s  (%v)\n", l["name"], l["rate"], l["per"], strings.Join(more, ""), l["owner"])
+	return l, nil
+}
+
+func plansOf(raw any) (store.Plans, error) {
+	byName, _ := raw.(map[string]any)
+	var plans []dipwell.Plan
+	for name, settings := range byName {
+		p := dipwell.Plan{Name: name}
+		if err := setAll(p.Set, settings); err != nil {
+			return store.Plans{}, err
+		}
+		plans = append(plans, p)
+	}
+	return dipwell.NewPlans(plans...), nil
+}
+
+func setAll(set func(name, value string) error, raw any) error {
+	settings, _ := raw.(map[string]any)
+	for name, v := range settings {
+		if err := set(name, fmt.Sprint(v)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
