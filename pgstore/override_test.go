@@ -267,7 +267,7 @@ func TestPlanErrorsSQL(t *testing.T) {
 		"override('api', 'k')":                                                "plan: is missing",
 		"override('api', 'k', plan => 'gold')":                                `plan: limit api has no plan "gold"`,
 		"override('api', 'k', plan => 'pro', burst => 3)":                     "plan: stands beside",
-		"override('api', 'k', burst => -3)":                                   "override: plan override: burst: -3 is not",
+		"override('api', 'k', burst => -3)":                                   "burst: -3 is not",
 		"override('api', 'k', burst => 3, until => now())":                    "until: is not in the future",
 		"override('api', 'k', burst => 3, note => repeat('x', 1025))":         "note: has 1025 bytes",
 		"override('api', repeat('k', 513), burst => 3)":                       "key: has 513 bytes",

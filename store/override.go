@@ -139,7 +139,8 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 		p := Plan{Name: "override", Rate: o.Rate, Period: o.Period, Burst: o.Burst}
 		if _, _, err := base.compileVariant(&p, base.Rule.Every); err != nil {
 			if le, ok := err.(*FieldError); ok { //nolint:errorlint // compileVariant returns it as it is
-				return &FieldError{Field: "override", Reason: le.Reason}
+				field, reason, _ := strings.Cut(strings.TrimPrefix(le.Reason, "plan override: "), ": ")
+				return &FieldError{Field: field, Reason: reason}
 			}
 			return err
 		}

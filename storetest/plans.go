@@ -528,10 +528,16 @@ var overrideCases = []testCase{
 			{"plan", store.Override{Key: "k", Plan: "pro", Burst: 4}},
 			{"plan", store.Override{Key: "k"}},
 			{"note", store.Override{Key: "k", Burst: 4, Note: strings.Repeat("n", 1025)}},
+			{"burst", store.Override{Key: "k", Burst: -3}},
+			{"burst", store.Override{Key: "k", Burst: store.MaxInt}},
+			{"rate", store.Override{Key: "k", Rate: -1}},
+			{"per", store.Override{Key: "k", Period: -1}},
 		} {
 			_, err := b.overrides().SetOverride(b.ctx, b.limits["a"], c.o)
 			b.wantField(c.field, err)
 		}
+		_, err := b.overrides().SetOverride(b.ctx, b.limits["w"], store.Override{Key: "k", Period: time.Hour})
+		b.wantField("per", err)
 		b.free("a k", 10)
 	})},
 	{"override-drop", onPlans(func(b *caller) {

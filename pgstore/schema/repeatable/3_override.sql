@@ -117,7 +117,8 @@ begin
             r := dipwell_internal.compile_variant(l, base, 'override', o.rate, dipwell_internal.parse_per(o.per), o.burst, null);
         exception when invalid_parameter_value then
             get stacked diagnostics reason = message_text;
-            perform dipwell_internal.bad_override('override', substr(reason, length('limit ' || l.name || ': plans: ') + 1));
+            reason := substr(reason, length('limit ' || l.name || ': plans: plan override: ') + 1);
+            perform dipwell_internal.bad_override(split_part(reason, ': ', 1), substr(reason, strpos(reason, ': ') + 2));
         end;
     end if;
     o.version := l.version;
