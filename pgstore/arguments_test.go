@@ -87,3 +87,29 @@ func TestArguments(t *testing.T) {
 		}
 	}
 }
+
+// settle and settle_all say how many costs they take of a hold, and change nothing.
+func TestSettleCountsCosts(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	must(t, pool, `select dipwell.define('login', 5, interval '1 minute');
+		select dipwell.hold('login', 'a', 2, interval '1 hour', 'one');
+		select dipwell.hold_all('{login,login}', '{a,b}', '{1,1}', interval '1 hour', 'two')`)
+	for sql, want := range map[string]string{
+		"settle('two', 1)":           "cost: the hold is of 2 takes; use settle_all",
+		"settle_all('two', '{1}')":   "costs: 1 entry, but the hold is of 2 takes",
+		"settle_all('two', '{}')":    "costs: 0 entries, but the hold is of 2 takes",
+		"settle_all('one', '{1,1}')": "costs: 2 entries, but the hold is of 1 take",
+	} {
+		_, err := pool.Exec(t.Context(), "select dipwell."+sql)
+		var pg *pgconn.PgError
+		if !errors.As(err, &pg) || pg.Code != "22023" || pg.Message != want {
+			t.Errorf("%s: %v; want %s", sql, err, want)
+		}
+	}
+	must(t, pool, "select dipwell.settle_all('two', null); select dipwell.settle('one', null)")
+	var left int
+	if err := pool.QueryRow(t.Context(), "select remaining from dipwell.check('login', 'a')").Scan(&left); err != nil || left != 2 {
+		t.Errorf("%d left, %v; want 2", left, err)
+	}
+}
