@@ -15,8 +15,8 @@ type AuditEntry struct {
 	Note   string // why, as it was given
 }
 
-// An Auditor keeps the audit of a store: its last 10,000 entries, and none that is older
-// than 400 days. The service records what its admin calls have changed; a program that
+// An Auditor keeps the audit of a store: its last 10,000 entries, maybe a few more, and
+// none that is older than 400 days. The service records what its admin calls have changed; a program that
 // calls a Limiter records what it wants to.
 type Auditor interface {
 	// Record adds an entry at the present instant of the store's clock. e.ID and e.At are

@@ -104,7 +104,7 @@ comment on column dipwell.call_sites.made is 'When it was made, in µs since the
 comment on column dipwell.call_sites.looked is 'When a sweep last looked for rows that name it, in µs since the Unix epoch.';
 comment on column dipwell.call_sites.ended is 'When no row named it any more, in µs since the Unix epoch: it is deleted some minutes later; null: it is in use.';
 
-comment on table dipwell.audit is 'What people have changed by the service, its page and command line, and by define, drop, define_plan, drop_plan, override and end_override: the last 10,000 entries, and none older than 400 days.';
+comment on table dipwell.audit is 'What people have changed by the service, its page and command line, and by define, drop, define_plan, drop_plan, override and end_override: the last 10,000 entries of 400 days, and a few more until one of the next changes deletes them.';
 comment on column dipwell.audit.id is 'In the order of time: 14 hexadecimal digits of the time in µs since the Unix epoch, and 8 that tell entries of one time apart.';
 comment on column dipwell.audit.at is 'When, on the server''s clock.';
 comment on column dipwell.audit.who is 'The address of the caller, or the user of the database.';
