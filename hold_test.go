@@ -514,7 +514,7 @@ func TestOverrides(t *testing.T) {
 			t.Errorf("%+v, %v", d, err)
 		}
 		for name, bad := range map[string]dipwell.Override{
-			"key": {Key: strings.Repeat("k", 513), Plan: "pro"}, "plan": {Key: "k", Plan: "por"}, "until": {Key: "k", Plan: "pro", Until: 1}, "override": {Key: "k", Burst: store.MaxInt},
+			"key": {Key: strings.Repeat("k", 513), Plan: "pro"}, "plan": {Key: "k", Plan: "por"}, "until": {Key: "k", Plan: "pro", Until: 1}, "burst": {Key: "k", Burst: store.MaxInt},
 		} {
 			var field *dipwell.FieldError
 			if _, err := l.SetOverride(t.Context(), "tokens", bad); !errors.As(err, &field) || field.Field != name {
