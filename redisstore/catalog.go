@@ -293,7 +293,7 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 			return text, err
 		}
 		longer = nil
-		if old != nil && d.Number != old.Number && l.s.clock == nil && (slower(old, d) || sitesOf(text).Text != "") {
+		if old != nil && d.Number != old.Number && (slower(old, d) || sitesOf(text).Text != "") {
 			longer = d
 			if err = l.s.lengthenExpiry(ctx, d); err != nil {
 				return "", err
@@ -310,7 +310,7 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 	if moved && err == nil {
 		l.config.OnError(fmt.Errorf("redis: limit %s has another parent: its buckets are in other slots of the cluster now, and begin anew", limit.Name))
 	}
-	if longer != nil && err == nil {
+	if longer != nil && err == nil && l.s.clock == nil {
 		l.s.lengthenExpiryLater(longer)
 	}
 	if fixed && err == nil {

@@ -1,6 +1,7 @@
 -- The server's clock. Rows expire once they are full.
 local clock = redis.call('TIME')
 local now, expires = clock[1] * 1000000 + clock[2], true
+local shift, real = 0, now -- with a test's clock they are not
 
 -- put writes a row that is full at the time full, in µs. The row lives for at least
 -- two seconds: by then every program knows of a change to a slower version, and the

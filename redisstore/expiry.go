@@ -51,6 +51,9 @@ func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 				continue
 			}
 			names := []string{b.name}
+			if b.held {
+				names = append(names, s.names.recordsOf(d.Name, b.Key))
+			}
 			if b.Override != nil { // without it the row would be full
 				names = append(names, s.names.overrideOf(d.Name, b.Key))
 			}
@@ -158,6 +161,7 @@ func (s *Store) sweepRecords(ctx context.Context, limit string, limits *store.Re
 type bucket struct {
 	store.KeyState
 	name string
+	held bool // it has holds
 }
 
 // scan calls do for the buckets of a limit whose keys start with prefix, some
@@ -240,7 +244,7 @@ func (s *Store) readRows(ctx context.Context, node redis.UniversalClient, limit 
 		if number.IsOverride(row.Version) {
 			overridden, overrides = append(overridden, len(rows)), append(overrides, s.names.overrideOf(limit, key))
 		}
-		rows = append(rows, bucket{store.KeyState{Key: key, State: row}, name})
+		rows = append(rows, bucket{store.KeyState{Key: key, State: row}, name, strings.HasPrefix(texts[i], heldBegin) || strings.HasPrefix(texts[i], heldLocked)})
 	}
 	if texts, err = getAll(ctx, node, overrides); err != nil {
 		return nil, err

@@ -1,7 +1,7 @@
--- Makes a row live at least until a time (ms). KEYS: row. ARGV: time.
+-- Makes a key live at least until a time (ms). KEYS: the key. ARGV: time.
 local left = redis.call('PTTL', KEYS[1])
-if left >= 0 and now / 1000 + left < tonumber(ARGV[1]) then
-  redis.call('PEXPIREAT', KEYS[1], ARGV[1])
+if left >= 0 and real / 1000 + left - shift < tonumber(ARGV[1]) then
+  redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', ARGV[1] + shift))
   return {1}
 end
 return {0}

@@ -20,10 +20,8 @@ var (
 	clockServer string
 	//go:embed clock_given.lua
 	clockGiven string
-	//go:embed reserve_server.lua
-	reserveServer string
-	//go:embed reserve_given.lua
-	reserveGiven string
+	//go:embed reserve.lua
+	reserveLua string
 	//go:embed take_all.lua
 	takeAllLua string
 	//go:embed take_many.lua
@@ -76,9 +74,9 @@ type scripts struct {
 	read, write, unlock, define, lengthen, now      *script
 }
 
-var serverClockScripts, givenClockScripts = newScripts(clockServer, reserveServer), newScripts(clockGiven, reserveGiven)
+var serverClockScripts, givenClockScripts = newScripts(clockServer), newScripts(clockGiven)
 
-func newScripts(clock, reserve string) *scripts {
+func newScripts(clock string) *scripts {
 	with := func(text string) *script {
 		text = clock + "\n" + text
 		sum := sha1.Sum([]byte(text))
@@ -86,13 +84,13 @@ func newScripts(clock, reserve string) *scripts {
 	}
 	one, all, many, set := with(takeOneLua), with(takeAllLua), with(takeManyLua), with(setLua)
 	one.returnsString, all.returnsString, many.returnsString, set.returnsString = true, true, true, true
-	hold, settle := with(reserve+"\n"+lowsLua+holdLua), with(reserve+"\n"+lowsLua+settleLua)
+	hold, settle := with(reserveLua+"\n"+lowsLua+holdLua), with(reserveLua+"\n"+lowsLua+settleLua)
 	hold.returnsString, settle.returnsString = true, true
 	read := with(snapshotLua + readLua)
 	observe := with(observeLua)
 	read.returnsLists, observe.returnsLists = true, true
 	return &scripts{
-		takeOne: one, takeAll: all, takeMany: many, set: set, decide: with(reserve + "\n" + lowsLua + decideLua), cancel: with(lowsLua + cancelLua), hold: hold, settle: settle, observe: observe, rate: with(rateLua),
+		takeOne: one, takeAll: all, takeMany: many, set: set, decide: with(reserveLua + "\n" + lowsLua + decideLua), cancel: with(lowsLua + cancelLua), hold: hold, settle: settle, observe: observe, rate: with(rateLua),
 		read: read, write: with(snapshotLua + writeLua), unlock: with(unlockLua), define: with(defineLua), lengthen: with(lengthenLua), now: with(nowLua),
 	}
 }

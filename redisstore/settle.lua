@@ -101,7 +101,7 @@ for i = 1, n do
       local full = r.t + ceil(r.left / r.add)
       put(row, text, full)
       if r.others and ARGV[a + 5] ~= '0' then
-        expireAt(records, max(full, now + 1000 * call('PTTL', records)))
+        expireAt(records, max(full, livesUntil(records)))
       end
     end
   end

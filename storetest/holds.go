@@ -538,6 +538,36 @@ var holdCases = []testCase{
 		b.settle("h", 1)
 		b.free("a k", 19)
 	})},
+	// Under a slower version it can still be given back after the row would have been full.
+	{"hold-change-slower", func(e *env) {
+		b := newCaller(e, "a=10/1s,burst=10")
+		b.hold("h", second, "a k 5")
+		b.define("a=1/1h,burst=10")
+		b.wait(10 * time.Second)
+		b.take("a k 10", true)
+	}},
+	// A live hold outlives a row that was full, which a store may have deleted.
+	{"hold-outlives-row", func(e *env) {
+		b := newCaller(e, "a=10/1s,burst=10,max_debt=10")
+		for _, key := range []string{"a k ", "a l ", "a m "} {
+			b.hold(key[2:3], 60*second, key+"5")
+		}
+		b.wait(10 * time.Second)
+		b.do(store.VerbReset, "a l 0")
+		for _, key := range []string{"a k ", "a m "} {
+			b.take(key+"10", true)
+			b.do(store.VerbReserve, key+"10")
+		}
+		b.settle("k")
+		b.settle("l")
+		b.settle("m", 0) // nothing of it is used
+		b.free("a l", 10)
+		for _, key := range []string{"a k ", "a m "} {
+			if op := b.do(store.VerbCheck, key+"0").Ops[0]; op.Reset != 2*second {
+				b.Errorf("%s is full in %d µs, want 2 s", key, op.Reset)
+			}
+		}
+	}},
 	// The clock steps back after it was given back.
 	{"hold-clock-back", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 10")
@@ -608,6 +638,22 @@ var concurrencyCases = []testCase{
 		b.free("c k", 0)
 		b.settle("i")
 		b.free("c k", 10)
+	})},
+	// Expired holds hold nothing, whether or not a call has given them back.
+	{"concurrency-expires-unused", onConcurrency(func(b *caller) {
+		for _, key := range []string{"k", "l", "m"} {
+			b.hold(key, second/10, "c "+key+" 10")
+		}
+		b.override("c", store.Override{Key: "m", Burst: 10})
+		b.hold("m2", second, "c m 0")
+		for i, after := range []time.Duration{300 * time.Millisecond, 5500 * time.Millisecond, 7 * time.Second} {
+			key := []string{"k", "l", "m"}[i]
+			b.wait(after - time.Duration(b.clock.Load()-epoch)*time.Microsecond)
+			if op := b.do(store.VerbCheck, "c "+key+" 10").Ops[0]; op.Remaining != 10 {
+				b.Errorf("after %v: %+v", after, op.Answer)
+			}
+			b.hold(key+"3", 60*second, "c "+key+" 10")
+		}
 	})},
 	// Nothing comes back by time.
 	{"concurrency-time", onConcurrency(func(b *caller) {

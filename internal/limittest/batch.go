@@ -17,7 +17,7 @@ func (h *history) batch() {
 	cancels := false
 	for i := range groups {
 		g := h.group()
-		for g.Cancel && cancels || g.Hold != nil && g.Hold.Verb == store.MakeHold && slices.Contains(h.holds, g.Hold.ID) {
+		for g.Cancel && cancels || g.Hold != nil && g.Hold.Verb == store.MakeHold && slices.Contains(h.holds, g.Hold.ID) || h.but.Forget && resetsBeside(groups[:i], &g) {
 			g = h.group()
 		}
 		cancels = cancels || g.Cancel // of two, no answer says which was first
@@ -57,6 +57,21 @@ func (h *history) batch() {
 		differ = append(differ, text(&g))
 	}
 	h.Errorf("a batch at %d:\n%s", *h.now, strings.Join(differ, "\n"))
+}
+
+// resetsBeside reports whether a call resets a key that another one uses, or the reverse:
+// a Reset always answers the same, so that no answer says which was first.
+func resetsBeside(groups []store.Group, g *store.Group) bool {
+	for i := range groups {
+		for _, a := range groups[i].Ops {
+			for _, b := range g.Ops {
+				if a.Def.Name == b.Def.Name && a.Key == b.Key && (a.Verb == store.VerbReset || b.Verb == store.VerbReset) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // inBatch returns text of the answers to a call, without what a store that sweeps answers

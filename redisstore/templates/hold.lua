@@ -39,11 +39,15 @@ for i = 1, n do
     end
   end
   if r.held or ttl > 0 then -- there may be records of a row that was full
-    r.stays = now + 1000 * call('PTTL', KEYS[n + i])
+    r.stays = livesUntil(KEYS[n + i])
   end
   local last = 0
   if add == 0 and r.held then
-    for _, record in ipairs(call('HVALS', KEYS[n + i])) do
+    local records = call('HVALS', KEYS[n + i])
+    if #records == 0 then -- they have expired, and nothing is used
+      return ''
+    end
+    for _, record in ipairs(records) do
       last = max(last, tonumber(match(record, '^%d+ %d+ %-?%d+ %d+ %d+ %d+ %d+ (%d+) ')))
     end
   end
@@ -91,12 +95,12 @@ for i = 1, n do
   end
   local lives = full
   if held then
-    local till = max(r.stays, full, expires)
-    if max(full, expires) >= r.stays - 1000 then -- else they live long enough
-      expireAt(records, till)
+    local till = max(full, expires, now + 2000000) -- at least as long as the row
+    if till >= r.stays - 1000 then -- else they live long enough
+      expireAt(records, max(till, r.stays))
     end
     if r.add == 0 then
-      lives = till
+      lives = max(till, r.stays)
     end
   end
   put(KEYS[i], format('%s%d %d %s', held and 'h' or '', r.after, r.t, ARGV[a]), lives)

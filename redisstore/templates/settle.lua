@@ -97,7 +97,7 @@ for i = 1, n do
       local full = {{dueAt "r.t" (ticksFor "r.left" "r.add") "" 1}}
       put(row, text, full)
       if r.others and ARGV[a + 5] ~= '0' then
-        expireAt(records, max(full, now + 1000 * call('PTTL', records)))
+        expireAt(records, max(full, livesUntil(records)))
       end
     end
   end

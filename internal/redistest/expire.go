@@ -1,0 +1,51 @@
+package redistest
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// expireLua deletes the keys that have expired by a test's clock. redisstore makes their
+// expiry later by 2^42 ms; that of locks follows the server's clock.
+var expireLua = redis.NewScript(`
+local clock, gone = redis.call('TIME'), 0
+local ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
+for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
+  local at = ms + redis.call('PTTL', key) - 2 ^ 42
+  if at >= 0 and at < math.floor(ARGV[2] / 1000) then
+    gone = gone + redis.call('DEL', key)
+  end
+end
+return gone`)
+
+// Expiring returns the clock now for a redisstore with a prefix that is alone on its
+// server. Whenever the clock has gone on, the keys that expired at least late µs before
+// are deleted first. gone returns how many have been.
+func Expiring(t testing.TB, db redis.UniversalClient, prefix string, now func() int64, late int64) (clock func() int64, gone func() int) {
+	t.Helper()
+	var mu sync.Mutex
+	last, n := int64(0), 0
+	clock = func() int64 {
+		mu.Lock()
+		defer mu.Unlock()
+		at := now()
+		if at <= last {
+			return at
+		}
+		last = at
+		deleted, err := expireLua.Run(context.Background(), db, nil, prefix+"*", at-late).Int()
+		if err != nil {
+			t.Errorf("to delete expired keys: %v", err)
+		}
+		n += deleted
+		return at
+	}
+	return clock, func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return n
+	}
+}

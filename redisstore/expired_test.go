@@ -1,0 +1,124 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/limittest"
+	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
+	"github.com/dipwell/dipwell/storetest"
+)
+
+// TestAgreesWithModelAsKeysExpire plays random histories while the keys expire as they
+// would by the server's clock.
+func TestAgreesWithModelAsKeysExpire(t *testing.T) {
+	t.Parallel()
+	db := connect(t, redistest.Start(t).URL()+"?timeout=1m")
+	for seed := range uint64(rounds(6)) {
+		now, prefix := int64(1767225600e6), fmt.Sprint("expiring", prefixes.Add(1))
+		clock, gone := redistest.Expiring(t, db, prefix, func() int64 { return now }, 0)
+		s := newStore(t, db, redisstore.Config{Clock: clock, Poll: -1, Prefix: prefix})
+		limittest.Agree(t, s, &now, seed, 300, limittest.Differences{Forget: true})
+		if n := gone(); n < 20 {
+			t.Errorf("only %d keys expired", n)
+		}
+	}
+}
+
+// TestStoreAsKeysExpire runs the suite while keys expire as they would by the server's
+// clock.
+func TestStoreAsKeysExpire(t *testing.T) {
+	t.Parallel()
+	db := connect(t, redistest.Start(t).URL()+"?timeout=1m")
+	var one sync.Mutex
+	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
+		one.Lock()
+		defer one.Unlock()
+		prefix := fmt.Sprint("expiring", prefixes.Add(1))
+		clock, _ := redistest.Expiring(t, db, prefix, now, 5e6) // the clock steps back by less
+		t.Cleanup(func() { _ = db.FlushAll(context.Background()) })
+		return newStore(t, db, redisstore.Config{Clock: clock, Poll: -1, Prefix: prefix})
+	}, storetest.Brief)
+}
+
+// TestSettleAfterRowExpired checks that a live hold is settled once although the key of
+// its row, which was full, has expired, and a reservation or a Reset came after that.
+func TestSettleAfterRowExpired(t *testing.T) {
+	t.Parallel()
+	db := client(t)
+	ctx := t.Context()
+	for _, then := range []string{"reserve", "reset"} {
+		prefix := fmt.Sprint("outlived", prefixes.Add(1))
+		s := newStore(t, db, redisstore.Config{Prefix: prefix})
+		l := limiter(t, s, drained("api", 10))
+		hold, err := l.Hold(ctx, time.Hour, "", dipwell.Take{Limit: "api", Key: "k", Cost: 5})
+		if err != nil || !hold.Allowed {
+			t.Fatal(hold, err)
+		}
+		if n := db.Del(ctx, prefix+":api:{k}").Val(); n != 1 { // as if it had been full and had expired
+			t.Fatalf("%d rows were deleted", n)
+		}
+		want := int64(-1)
+		if then == "reset" {
+			if _, err := l.Reset(ctx, "api", "k"); err != nil {
+				t.Fatal(err)
+			}
+			want = 10
+		} else {
+			if d, err := l.Take(ctx, "api", "k", 10); err != nil || !d.Allowed {
+				t.Fatal(d, err)
+			}
+			if d, err := l.Reserve(ctx, "api", "k", 1); err != nil || !d.Allowed {
+				t.Fatal(d, err)
+			}
+		}
+		before, err := l.Check(ctx, "api", "k", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = l.Settle(ctx, hold.Hold, 5); err != nil {
+			t.Fatal(err)
+		}
+		after, err := l.Check(ctx, "api", "k", 0)
+		if err != nil || after.ResetAfter > before.ResetAfter || want >= 0 && after.Remaining != want {
+			t.Errorf("%s: a settle as held changed %+v to %+v, %v", then, before, after, err)
+		}
+	}
+}
+
+// TestConcurrencyAsHoldsExpire checks that what expired holds had is free, although no
+// call has given it back.
+func TestConcurrencyAsHoldsExpire(t *testing.T) {
+	t.Parallel()
+	db := client(t)
+	s := newStore(t, db, redisstore.Config{})
+	l := limiter(t, s, store.Limit{Name: "slots", Algorithm: store.Concurrency, Burst: 1})
+	ctx := t.Context()
+	for _, key := range []string{"k", "override"} {
+		if key == "override" {
+			if _, err := l.SetOverride(ctx, "slots", dipwell.Override{Key: key, Burst: 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		hold, err := l.Hold(ctx, 20*time.Millisecond, "", dipwell.Take{Limit: "slots", Key: key, Cost: 1})
+		if err != nil || !hold.Allowed {
+			t.Fatal(hold, err)
+		}
+		eventually(t, "expired", func() bool {
+			at, err := db.Time(ctx).Result()
+			return err == nil && at.After(hold.Expires.Add(2*time.Millisecond))
+		})
+		if d, err := l.Check(ctx, "slots", key, 1); err != nil || !d.Allowed {
+			t.Errorf("%s: %+v, %v", key, d, err)
+		}
+		if hold, err = l.Hold(ctx, time.Minute, "", dipwell.Take{Limit: "slots", Key: key, Cost: 1}); err != nil || !hold.Allowed {
+			t.Errorf("%s: %+v, %v", key, hold, err)
+		}
+	}
+}
