@@ -73,9 +73,9 @@ select b.used, b.ts, b.at, b.number, %[8]s from b`, charge, number, mark, at, id
     where b.limit_id = %[2]d and b.key = $1::text and b.version = %[3]d and %[4]s
     returning b.used, b.ts, b.lows is null as free),
 p as (update dipwell.hold_parts p set live = false, settled = true, cost = $3::bigint, due = %[5]s + greatest(p.ttl, 60000000)
-    where p.id = $2::text and p.part = 1 and p.parts = 1 and coalesce(p.live, false) and p.version = %[3]d and p.expires > %[5]s and (select true from b)
+    where p.id = $2::text and p.part = 1 and p.parts = 1 and coalesce(p.live, false) and p.version = %[3]d and p.units / %[9]d = p.tokens and p.units %% %[9]d = 0 and p.expires > %[5]s and (select true from b)
     returning p.expires)
-select b.used, b.ts, %[6]s, coalesce(p.expires, ('%[7]s' || b.ts)::bigint), %[8]s from b left join p on true`, set, id, d.Number, where, settleNow, seen, abortedChargeText, also)
+select b.used, b.ts, %[6]s, coalesce(p.expires, ('%[7]s' || b.ts)::bigint), %[8]s from b left join p on true`, set, id, d.Number, where, settleNow, seen, abortedChargeText, also, r.Unit)
 	}
 	if slots {
 		last := fmt.Sprintf("coalesce((select x.expires from dipwell.hold_parts x where x.limit_id = %d and x.key = $1::text and x.live and x.id <> $2::text order by x.expires desc limit 1), 0)", id)

@@ -158,6 +158,114 @@ var holdCases = []testCase{
 		b.wait(time.Microsecond)
 		b.take("c k 12", true)
 	})},
+	// A hold that was made under an override gives back what it took after the override has
+	// ended or was replaced, however that was and however the hold ends.
+	{"hold-outlives-override", onHolds(func(b *caller) {
+		const big = "b=1/1h,burst=10,plans=big:rate=2;burst=30"
+		b.define(big)
+		n := 0
+		hold := func(cost int64, o store.Override) (key string) {
+			b.Helper()
+			n++
+			o.Key = fmt.Sprint("k", n)
+			b.override("b", o)
+			b.hold("h"+o.Key, 30*second, fmt.Sprintf("b %s %d", o.Key, cost))
+			return o.Key
+		}
+		short := func() store.Override {
+			return store.Override{Plan: "big", Until: b.clock.Load() + second/100}
+		}
+		plan := store.Override{Plan: "big"}
+
+		k := hold(6, plan)
+		b.endOverride("b", k)
+		b.free("b "+k, 4)
+		b.settle("h"+k, 1)
+		b.free("b "+k, 9)
+
+		k = hold(6, plan) // replaced
+		b.override("b", store.Override{Key: k, Burst: 20})
+		b.free("b "+k, 14)
+		b.settle("h"+k, 1)
+		b.free("b "+k, 19)
+
+		k = hold(6, plan) // replaced, and then ended
+		b.override("b", store.Override{Key: k, Burst: 20})
+		b.hold("i", 30*second, "b "+k+" 8")
+		b.endOverride("b", k)
+		b.free("b "+k, 0)
+		b.settle("h"+k, 0)
+		b.settle("i", 1)
+		b.free("b "+k, 9)
+
+		k = hold(6, short()) // the end of it is found by a take
+		b.wait(20 * time.Millisecond)
+		b.take("b "+k+" 1", true)
+		b.settle("h"+k, 1)
+		b.free("b "+k, 8)
+
+		k = hold(6, short()) // by a take under a plan
+		b.wait(20 * time.Millisecond)
+		b.take("b:big "+k+" 1", true)
+		b.settle("h"+k, 1)
+		b.free("b "+k, 8)
+
+		k = hold(6, short()) // by the settle of another hold
+		b.hold("j", 30*second, "b "+k+" 4")
+		b.wait(20 * time.Millisecond)
+		b.settle("j", 2)
+		b.settle("h"+k, 1)
+		b.free("b "+k, 7)
+
+		k = hold(6, short()) // by the settle of the hold
+		b.wait(20 * time.Millisecond)
+		b.settle("h"+k, 1)
+		b.free("b "+k, 9)
+
+		k = hold(6, short()) // by the sweep
+		b.wait(20 * time.Millisecond)
+		b.sweep()
+		b.settle("h"+k, 1)
+		b.free("b "+k, 9)
+
+		k = hold(6, plan) // it expires
+		b.endOverride("b", k)
+		b.wait(30 * time.Second)
+		b.take("b "+k+" 10", true)
+
+		k = hold(6, short()) // the sweep gives it back
+		b.wait(20 * time.Millisecond)
+		b.take("b "+k+" 1", true)
+		b.wait(30 * time.Second)
+		b.sweep()
+		b.free("b "+k, 9)
+
+		k = hold(6, plan) // a version begins and ends meanwhile
+		b.define("b=1/1h,burst=12,plans=big:rate=2;burst=40")
+		b.take("b "+k+" 1", true)
+		b.define(big)
+		b.take("b "+k+" 1", true)
+		b.endOverride("b", k)
+		b.settle("h"+k, 1)
+		b.free("b "+k, 7)
+
+		k = hold(6, plan) // and converts what was taken
+		b.define("b=1/1h,burst=20,plans=big:rate=2;burst=15,on_change=proportional")
+		b.take("b "+k+" 1", true)
+		b.endOverride("b", k)
+		b.settle("h"+k, 2) // 2 of 3 tokens
+		b.free("b "+k, 18)
+
+		b.define(big)
+		b.hold("l", 30*second, "b l 6") // made before the override
+		b.override("b", store.Override{Key: "l", Burst: 20})
+		b.define("b=1/1h,burst=5,on_change=proportional,plans=big:rate=2;burst=30")
+		b.take("b l 1", true)
+		b.endOverride("b", "l")
+		b.free("b l", 0)
+		b.settle("l", 0)
+		b.free("b l", 4)
+	})},
 	// A hold that expires under an override that blocks the key is free at its end.
 	{"hold-expires-ban", onHolds(func(b *caller) {
 		b.hold("h", 5*second, "c k 9")

@@ -375,11 +375,24 @@ end $$;
 comment on function dipwell_internal.override_of is
     'The override of a key, or null.';
 
-create function dipwell_internal.store_override(was dipwell.key_overrides, o dipwell.key_overrides) returns void language plpgsql volatile as $$
+-- Versions of a limit are kept while holds name them, but an override is not, so that
+-- what holds took under it is converted with the row.
+create function dipwell_internal.carry_holds(l dipwell.limits, o dipwell.key_overrides, of_key text, target int, n bigint) returns void
+language plpgsql volatile as $$
+begin
+    update dipwell.hold_parts x set version = target, units = dipwell_internal.carry_units(l, o, x.units, x.version, target, n)
+        where x.limit_id = l.id and x.key = of_key and x.live and x.number > 0 and x.version <> target;
+end $$;
+comment on function dipwell_internal.carry_holds is
+    'Converts what live holds took of a key to the definition target, when the override o ends, is replaced or renewed. A concurrency limit counts tokens under every definition.';
+
+create function dipwell_internal.store_override(l dipwell.limits, was dipwell.key_overrides, o dipwell.key_overrides, target int, n bigint) returns void language plpgsql volatile as $$
 begin
     if was.id is null or was.id = o.id then
         return;
-    elsif o.id is null then
+    end if;
+    perform dipwell_internal.carry_holds(l, was, was.key, target, n);
+    if o.id is null then
         delete from dipwell.key_overrides x where x.limit_id = was.limit_id and x.key = was.key and x.id = was.id;
     else
         update dipwell.key_overrides x set (id, version, mode, unit, add, cap, debt, max_charge, max_used)
@@ -388,7 +401,7 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.store_override is
-    'Stores what a call made of the override of a key: renewed, or null, ended.';
+    'Stores what a call made at n of the override of a key: renewed, or null, ended. target is the definition that the row is under from now on.';
 
 create function dipwell_internal.is_full(lim int, key text, used bigint, ts bigint, version int, n bigint) returns boolean language plpgsql stable as $$
 declare

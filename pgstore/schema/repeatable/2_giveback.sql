@@ -217,7 +217,7 @@ begin
             lows = case when held <> 0 then list end
         where x.limit_id = lim and x.key = of_key;
     if o.id is not null then
-        perform dipwell_internal.store_override(o, case when dipwell_internal.decides(o, greatest(n, c.ts)) then dipwell_internal.renewed(l, o) end);
+        perform dipwell_internal.store_override(l, o, case when dipwell_internal.decides(o, greatest(n, c.ts)) then dipwell_internal.renewed(l, o) end, r.number, n);
     end if;
 end $$;
 comment on function dipwell_internal.give_back_part is

@@ -201,6 +201,9 @@ begin
         update dipwell.reservations x set version = s.number, units = dipwell_internal.convert_back(x.units, r, s),
                 slack = case when x.slack is not null then dipwell_internal.convert_back(x.slack, r, s) end
             where x.limit_id = lim and x.key = of_key and x.version = r.number;
+        perform dipwell_internal.carry_holds(l, was, of_key, r.number, n);
+        update dipwell.hold_parts x set version = s.number, units = dipwell_internal.convert_back(x.units, r, s)
+            where x.limit_id = lim and x.key = of_key and x.live and x.number > 0;
         update dipwell.buckets x set used = c.used, ts = t, version = s.number, lows = list where x.limit_id = lim and x.key = of_key;
     end if;
     delete from dipwell.key_overrides x where x.limit_id = lim and x.key = of_key;

@@ -225,7 +225,7 @@ begin
             cross join lateral (select * from dipwell.limits y where y.id = p.limit_id limit 1) l
             cross join lateral (select * from dipwell.buckets y where y.limit_id = p.limit_id and y.key = p.key for no key update) b
             where p.id = hold and p.part = 1 and p.parts = 1 and p.plan is null and coalesce(p.live, false) and (settle.cost is null or settle.cost <= p.tokens or p.number = 0)
-                and b.version = l.version and p.version = l.version and (l.plain or p.number = 0)
+                and b.version = l.version and p.version = l.version and (l.plain and p.units / l.unit = p.tokens and p.units % l.unit = 0 or p.number = 0) -- not converted at the end of an override
                 and (p.number = 0 or not exists (select from dipwell.reservations r where r.limit_id = p.limit_id and r.key = p.key));
         n := dipwell_internal.now_us();
         if x.expires > n then

@@ -447,7 +447,7 @@ begin
                 update dipwell.buckets b set used = 0, ts = a.ts, version = (a.rule).number, lows = null
                     where b.limit_id = limit_ids[i] and b.key = keys[i];
             end if;
-            perform dipwell_internal.store_override(os[i], a.override);
+            perform dipwell_internal.store_override(ls[i], os[i], a.override, (a.rule).number, n);
             -- Parts for other keys stay until they are due; without this one nobody
             -- can cancel them.
             delete from dipwell.reservations x where x.limit_id = limit_ids[i] and x.key = keys[i];
@@ -478,11 +478,11 @@ begin
             end if;
             update dipwell.buckets b set used = a.used, ts = a.ts, version = (a.rule).number, lows = list
                 where b.limit_id = limit_ids[i] and b.key = keys[i];
-            perform dipwell_internal.store_override(os[i], a.override);
+            perform dipwell_internal.store_override(ls[i], os[i], a.override, (a.rule).number, n);
         elsif fresh[i] and (a.override).id is not null then
             update dipwell.buckets b set version = dipwell_internal.override_number((a.override).id)
                 where b.limit_id = limit_ids[i] and b.key = keys[i];
-            perform dipwell_internal.store_override(os[i], a.override);
+            perform dipwell_internal.store_override(ls[i], os[i], a.override, (a.rule).number, n);
         elsif fresh[i] then
             delete from dipwell.buckets b where b.limit_id = limit_ids[i] and b.key = keys[i] and b.used = 0;
         end if;

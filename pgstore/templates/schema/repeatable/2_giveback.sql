@@ -216,7 +216,7 @@ begin
             lows = case when {{no (isNone "held")}} then list end
         where x.limit_id = lim and x.key = of_key;
     if o.id is not null then
-        perform dipwell_internal.store_override(o, case when dipwell_internal.decides(o, {{later "n" "c.ts"}}) then dipwell_internal.renewed(l, o) end);
+        perform dipwell_internal.store_override(l, o, case when dipwell_internal.decides(o, {{later "n" "c.ts"}}) then dipwell_internal.renewed(l, o) end, r.number, n);
     end if;
 end $$;
 comment on function dipwell_internal.give_back_part is

@@ -185,7 +185,7 @@ begin
     end if;
     update dipwell.buckets x set used = c.used, ts = c.ts, version = (d.rule).number, lows = c.lows where x.limit_id = b.limit_id and x.key = b.key;
     if o.id is not null then
-        perform dipwell_internal.store_override(o, case when dipwell_internal.decides(o, {{later "n" "b.ts"}}) then dipwell_internal.renewed(l, o) end);
+        perform dipwell_internal.store_override(l, o, case when dipwell_internal.decides(o, {{later "n" "b.ts"}}) then dipwell_internal.renewed(l, o) end, (d.rule).number, n);
     end if;
 end $$;
 comment on function dipwell_internal.settle_row is
