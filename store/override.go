@@ -4,6 +4,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/dipwell/dipwell/internal/number"
 )
@@ -34,7 +35,7 @@ type Override struct {
 	// Until is in µs since the Unix epoch on the store's clock: from then on the override
 	// decides nothing. It must be in the future. 0: it has no end.
 	Until int64
-	// Note says why, for people: at most 1024 bytes of UTF-8.
+	// Note says why, for people: at most 1024 bytes of UTF-8 without NUL.
 	Note string
 
 	// ID and Version are set by the store. Rows that the override decides have a
@@ -114,8 +115,8 @@ func (d *Definition) withOverride(o *Override) *Definition {
 }
 
 // CheckOverride checks an override of the limit that is set at the time now, in µs: its
-// key and note are short enough, Until is later, and it has either a plan of the limit
-// or numbers that compile with its other settings. Pass 0 as now if only the store's
+// key and note are short enough, the note is text, Until is later, and it has either a
+// plan of the limit or numbers that compile with its other settings. Pass 0 as now if only the store's
 // server knows the time. The error is a *FieldError.
 func (d *Definition) CheckOverride(o *Override, now int64) error {
 	base := d.Base()
@@ -128,6 +129,8 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 		return badField("until", "is not between now and the year 2255")
 	case len(o.Note) > maxNote:
 		return badField("note", "has %d bytes; at most %d", len(o.Note), maxNote)
+	case strings.IndexByte(o.Note, 0) >= 0 || !utf8.ValidString(o.Note):
+		return badField("note", "is not UTF-8 without NUL")
 	case o.Plan != "" && (o.Rate != 0 || o.Period != 0 || o.Burst != 0):
 		return badField("plan", "stands beside rate, per or burst; an override has either a plan or numbers")
 	case o.Plan != "" && (base.WithPlan(o.Plan) == nil || strings.HasPrefix(o.Plan, sitePrefix)):

@@ -532,6 +532,8 @@ var overrideCases = []testCase{
 			{"burst", store.Override{Key: "k", Burst: store.MaxInt}},
 			{"rate", store.Override{Key: "k", Rate: -1}},
 			{"per", store.Override{Key: "k", Period: -1}},
+			{"note", store.Override{Key: "k", Burst: 4, Note: "a\x00b"}},
+			{"note", store.Override{Key: "k", Burst: 4, Note: "a\xffb"}},
 		} {
 			_, err := b.overrides().SetOverride(b.ctx, b.limits["a"], c.o)
 			b.wantField(c.field, err)
