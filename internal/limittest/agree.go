@@ -192,7 +192,8 @@ func (h *history) mayStepBack(to int64) bool {
 	}
 	for k, last := range h.called {
 		row, d := h.m.rows[k], h.m.reg.Lookup(k.limit)
-		if row.Used == 0 && to < last || row.Used > 0 && d.Full(row, *h.now) && !d.Full(row, to) {
+		// A store may have written a row that was full when it was called last.
+		if row.Used == 0 && to < last || row.Used > 0 && d.Full(row, *h.now) && (to < last || !d.Full(row, to)) {
 			return false
 		}
 	}
