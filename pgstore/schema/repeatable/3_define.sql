@@ -120,13 +120,12 @@ end $$;
 comment on function dipwell_internal.edits is
     'The Levenshtein distance of two names in bytes, or 99 if one has more than 40. Go twin: internal/suggest.';
 
-create function dipwell_internal.suggest_limit(wrote text) returns text language sql stable as
+create function dipwell_internal.suggest(wrote text, names text[]) returns text language sql immutable as
 $$ select coalesce((select '; did you mean ' || q.name || '?' from (
-        select x.name, dipwell_internal.edits(convert_to(wrote, 'UTF8'), convert_to(x.name, 'UTF8')) as n from dipwell.limits x
-        where abs(octet_length(x.name) - octet_length(wrote)) < 3) q
-    where q.n < 3 order by q.n, q.name collate "C" limit 1), '') $$;
-comment on function dipwell_internal.suggest_limit is
-    'The name of the limit that is nearest to what was written, as the end of an error, or an empty text if none is within two edits. Go twin: suggest.Name.';
+        select x.name, x.place, dipwell_internal.edits(convert_to(wrote, 'UTF8'), convert_to(x.name, 'UTF8')) as n from unnest(names) with ordinality x (name, place)) q
+    where q.n < 3 order by q.n, q.place limit 1), '') $$;
+comment on function dipwell_internal.suggest is
+    'The name that is nearest to what was written, as the end of an error, or an empty text if none is within two edits. Go twin: suggest.Name.';
 
 -- put_limit and drop_limit lock the limits, so that no two programs make a circle
 -- together, and no parent is dropped while it is given a child.
@@ -142,7 +141,8 @@ begin
         if child.parent = d.name then
             perform dipwell_internal.bad_limit(d.name, 'parent', format('limit %s has this limit above it, so it cannot be its parent', d.parent));
         elsif not found and levels = 1 then
-            perform dipwell_internal.bad_limit(d.name, 'parent', format('there is no limit %s', d.parent) || dipwell_internal.suggest_limit(d.parent));
+            perform dipwell_internal.bad_limit(d.name, 'parent', format('there is no limit %s', d.parent) || dipwell_internal.suggest(d.parent,
+                array(select l.name from dipwell.limits l where abs(octet_length(l.name) - octet_length(d.parent)) < 3 order by l.name collate "C")));
         elsif not found then
             perform dipwell_internal.bad_limit(d.name, 'parent', format('limit %s, above it, has a parent that does not exist, %s', child.name, child.parent));
         elsif levels = 4 then

@@ -20,10 +20,11 @@ create function dipwell_internal.wrong_setting(field text, value text) returns t
         when field = 'per' then null
         when field = 'mode' and value = '' then 'is empty'
         when field = 'mode' and value not in ('shadow', 'unlimited', 'blocked', 'enforce') then format('"%s" is not one of shadow, unlimited, blocked, enforce', value)
+            || dipwell_internal.suggest(value, '{shadow,unlimited,blocked,enforce}')
         when field = 'mode' then null
         when field = 'callable' and value not in ('true', 'false') then format('"%s" is neither true nor false', value)
         when field = 'callable' then null
-        else 'unknown setting' end
+        else 'unknown setting' || dipwell_internal.suggest(field, '{rate,per,burst,max_debt,mode,callable}') end
 $$;
 comment on function dipwell_internal.wrong_setting is
     'What is wrong with a setting of a plan as text; null: nothing. Go twin: Plan.Set.';
