@@ -320,6 +320,8 @@ func TestSQLErrors(t *testing.T) {
 		{"select dipwell.drop('nope')", "42704", `name: unknown limit "nope"`},
 		{"select dipwell.define('x', 0, interval '1s')", "22023", "limit x: rate: 0 is not between 1 and 2^53-1"},
 		{"select dipwell.define('x', 1, interval '1 month')", "22023", "limit x: per: months and years are for windows and intervals; a bucket needs a fixed length such as 30d"},
+		{"select dipwell.define('x', 7, interval '30 days', 1, max_debt => 1000000000000000)", "22023", "limit x: rate: 7 per 30d is too slow, or max_debt and max_charge too large, to count exactly with any burst"},
+		{"select dipwell.define('x', 7, interval '30 days', 1, max_debt => 1000000000000000, algorithm => 'interval')", "22023", "limit x: rate: 7 per 30d is too slow, or max_debt and max_charge too large, to count exactly with any burst"},
 		{"select dipwell.define('x', 1, null)", "22023", "limit x: per: is missing; it is a length of time such as interval '1 minute'"},
 		{"select dipwell.define('x', 1, interval '1 month 1 day', algorithm => 'interval')", "22023", "limit x: per: is not a length of time"},
 		{"select dipwell.define('x', 1, interval '1 day', algorithm => 'interval', start => '25:00 UTC')", "22023", `limit x: start: "25:00" is not a time of day such as 06:00`},

@@ -323,6 +323,11 @@ func (c *compiler) tooLarge(length, others int64) error {
 			room = max(room, mostUnits(every, add)/unit-others)
 		}
 	}
+	return c.largerThan(room)
+}
+
+// largerThan is the error of a burst that is more than there is room for.
+func (c *compiler) largerThan(room int64) error {
 	if room < 1 {
 		return c.bad("rate", "%d per %s is too slow, or max_debt and max_charge too large, to count exactly with any burst", c.Rate, period.Format(c.Period))
 	}
@@ -351,7 +356,7 @@ func (c *compiler) window() error {
 	}
 	most := mostUnits(longest, r.Add)
 	if most < c.burst+debt+charge {
-		return c.bad("burst", "%d at %d per %s is too large to count exactly; at most %d", c.burst, c.Rate, period.Format(c.Period), max(0, most-debt-charge))
+		return c.largerThan(most - debt - charge)
 	}
 	c.fill(most, charge)
 	return nil

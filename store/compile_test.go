@@ -80,6 +80,17 @@ func TestCompileNamesTheLargestBurst(t *testing.T) {
 	}
 }
 
+// Where no burst fits, the error does not name one.
+func TestCompileNamesNoBurst(t *testing.T) {
+	for _, algorithm := range []store.Algorithm{store.TokenBucket, store.FixedWindow, store.Interval} {
+		_, err := store.NewDefinition(store.Limit{Name: "l", Algorithm: algorithm, Rate: 7, Period: 30 * day, Burst: 1, MaxDebt: 1e15})
+		var le *store.FieldError
+		if !errors.As(err, &le) || le.Field != "rate" || !strings.Contains(le.Reason, "max_debt and max_charge too large") {
+			t.Errorf("%s: %v", algorithm, err)
+		}
+	}
+}
+
 func TestCompileErrors(t *testing.T) {
 	ok := store.Limit{Name: "l", Rate: 1, Period: time.Second}
 	for field, cases := range map[string][]func(*store.Limit){

@@ -525,6 +525,16 @@ end $$;
 comment on function dipwell_internal.carve is
     'How many tokens fewer than its burst a leased limit has. Go twin: compiler.carve.';
 
+create function dipwell_internal.larger_than(d dipwell.limits, burst bigint, per text, room bigint) returns void language plpgsql as $$
+begin
+    if room < 1 then
+        perform dipwell_internal.bad_limit(d.name, 'rate', format('%s per %s is too slow, or max_debt and max_charge too large, to count exactly with any burst', d.rate, per));
+    end if;
+    perform dipwell_internal.bad_limit(d.name, 'burst', format('%s at %s per %s is too large to count exactly; at most %s', burst, d.rate, per, room));
+end $$;
+comment on function dipwell_internal.larger_than is
+    'Raises the error for a burst that is more than there is room for. Go twin: compiler.largerThan.';
+
 create function dipwell_internal.compile(d dipwell.limits, period bigint, of_tick bigint default null) returns dipwell.versions language plpgsql stable as $$
 declare
     m        constant bigint := 9007199254740991;
@@ -658,10 +668,7 @@ begin
                 room := greatest(room, dipwell_internal.most_units(tick, d.rate / gcd(d.rate, period / tick) * scale)
                     / (period / tick / gcd(d.rate, period / tick) * scale) - want_debt - want_charge);
             end loop;
-            if room < 1 then
-                perform dipwell_internal.bad_limit(d.name, 'rate', format('%s per %s is too slow, or max_debt and max_charge too large, to count exactly with any burst', d.rate, per));
-            end if;
-            perform dipwell_internal.bad_limit(d.name, 'burst', format('%s at %s per %s is too large to count exactly; at most %s', burst, d.rate, per, room));
+            perform dipwell_internal.larger_than(d, burst, per, room);
         end if;
     else
         r.unit := 1;
@@ -711,7 +718,7 @@ begin
             else r.days * 86400000000 + 86400000000 end;
         most := dipwell_internal.most_units(longest, r.add);
         if most < burst + want_debt + want_charge then
-            perform dipwell_internal.bad_limit(d.name, 'burst', format('%s at %s per %s is too large to count exactly; at most %s', burst, d.rate, per, greatest(0, most - want_debt - want_charge)));
+            perform dipwell_internal.larger_than(d, burst, per, most - want_debt - want_charge);
         end if;
     end if;
 
