@@ -411,16 +411,21 @@ func TestHotHeldKey(t *testing.T) {
 			var wg sync.WaitGroup
 			ctx, stop := context.WithTimeout(context.Background(), 5*testTimeout)
 			defer stop()
-			for worker := range 64 {
+			const workers, jobs = 64, 4
+			freed := make(chan struct{}, workers*jobs) // once for each job that has ended
+			for worker := range workers {
 				wg.Go(func() {
-					for i := 0; i < 4; {
+					for i := 0; i < jobs; {
 						d, err := l.Hold(ctx, time.Minute, "", dipwell.Take{Limit: "tokens", Key: "k", Cost: 10}, dipwell.Take{Limit: "jobs", Key: "k", Cost: 1})
 						if err != nil {
 							t.Errorf("worker %d: hold: %v", worker, err)
 							return
 						}
 						if !d.Allowed {
-							<-time.After(20 * time.Millisecond) // the others share the server
+							select { // others share the server
+							case <-freed:
+							case <-ctx.Done():
+							}
 							continue
 						}
 						i++
@@ -436,6 +441,7 @@ func TestHotHeldKey(t *testing.T) {
 							t.Errorf("worker %d: settle: %+v, %v", worker, d, err)
 						}
 						held.Add(3)
+						freed <- struct{}{}
 					}
 				})
 			}
