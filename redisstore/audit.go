@@ -18,9 +18,6 @@ type trail struct{ *Store }
 
 var _ store.Auditor = trail{}
 
-// idLength is the length of an ID, with which a member begins.
-const idLength = 22
-
 // A storedEntry is the rest of a member, a public format.
 type storedEntry struct {
 	Who    string `json:"who"`
@@ -66,10 +63,10 @@ func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEn
 	var page []store.AuditEntry
 	for _, m := range members {
 		var e storedEntry
-		id := m[:min(len(m), idLength)]
+		id := m[:min(len(m), audit.Digits)]
 		at, err := audit.Time(id)
 		if err == nil {
-			err = json.Unmarshal([]byte(m[idLength:]), &e)
+			err = json.Unmarshal([]byte(m[audit.Digits:]), &e)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: the key %s: %w", store.ErrStore, s.names.audit, err)

@@ -15,8 +15,8 @@ const (
 )
 
 const (
-	timeDigits = 14 // 56 bits of µs: until the year 4253
-	idDigits   = timeDigits + 8
+	timeDigits = 14             // 56 bits of µs: until the year 4253
+	Digits     = timeDigits + 8 // in an ID
 )
 
 // ID returns the ID of an entry: the time of the store in µs, and a number that tells
@@ -28,7 +28,7 @@ func First(at int64) string { return ID(max(at, 0), 0) }
 
 // Time returns the time of an ID.
 func Time(id string) (at int64, err error) {
-	if len(id) != idDigits {
+	if len(id) != Digits {
 		return 0, fmt.Errorf("audit: %q is not the ID of an entry", id)
 	}
 	for _, c := range []byte(id) {
