@@ -125,9 +125,13 @@ func parseRate(d *store.Definition, of, text string) (revision int64, s adaptive
 		s, err = adaptive.Parse(c.Floor, text)
 	}
 	if err != nil {
-		err = fmt.Errorf("%w: the rate of limit %s as it is stored: %w", store.ErrStore, d.Name, err)
+		err = badRate(d, err)
 	}
 	return revision, s, err
+}
+
+func badRate(d *store.Definition, err error) error {
+	return fmt.Errorf("%w: the rate of limit %s as it is stored: %w", store.ErrStore, d.Name, err)
 }
 
 // readRate sets the rate of a definition that nobody uses yet to the one in Redis.
@@ -243,7 +247,7 @@ func (s *Store) addSample(ctx context.Context, r *rate, sample adaptive.Sample) 
 	now, revision, state := n(1), n(2), c.Begin()
 	if text := textOf(v[8]); text != "" {
 		if state, err = adaptive.Parse(c.Floor, text); err != nil {
-			return false, fmt.Errorf("%w: the rate of limit %s as it is stored: %w", store.ErrStore, r.def.Name, err)
+			return false, badRate(r.def, err)
 		}
 	}
 	state.Begun, state.Seen = n(3), adaptive.Sample{Count: n(4), Slow: n(5), Failed: n(6), Taken: n(7)}
