@@ -370,9 +370,8 @@ func (d *Definition) expire(row State, key string, now int64, rs []Record, n int
 	return row, rs, len(old), nil
 }
 
-// isShort reports whether an op got less than it asked for, so that expired holds are
-// given back before it is answered. They may not change a refusal for ever, but what it
-// says is left.
+// isShort reports whether an op got less than it asked for. Expired holds are then given
+// back before it is answered, also if it is refused for ever: its Remaining counts them.
 func (op *Op) isShort() bool {
 	return !op.Allowed || op.Shadow || op.Delay > 0 || op.Verb == VerbTakeUpTo && op.Granted < op.Cost
 }
