@@ -4,8 +4,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
+	"github.com/dipwell/dipwell/internal/bounds"
 	"github.com/dipwell/dipwell/internal/number"
 )
 
@@ -46,9 +46,6 @@ type Override struct {
 
 	compiled *atomic.Pointer[Definition] // by WithOverride, for the present base
 }
-
-// maxNote is the length of the longest note of an override, in bytes.
-const maxNote = 1024
 
 // decides reports whether an override decides calls at t, in µs.
 func (o *Override) decides(t int64) bool { return o != nil && (o.Until == 0 || t < o.Until) }
@@ -127,10 +124,8 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 		return badField("until", "is not in the future")
 	case o.Until < 0 || o.Until > MaxInt:
 		return badField("until", "is not between now and the year 2255")
-	case len(o.Note) > maxNote:
-		return badField("note", "has %d bytes; at most %d", len(o.Note), maxNote)
-	case strings.IndexByte(o.Note, 0) >= 0 || !utf8.ValidString(o.Note):
-		return badField("note", "is not UTF-8 without NUL")
+	case bounds.WrongNote(o.Note) != "":
+		return badField("note", "%s", bounds.WrongNote(o.Note))
 	case o.Plan != "" && (o.Rate != 0 || o.Period != 0 || o.Burst != 0):
 		return badField("plan", "stands beside rate, per or burst; an override has either a plan or numbers")
 	case o.Plan != "" && (base.WithPlan(o.Plan) == nil || strings.HasPrefix(o.Plan, sitePrefix)):
@@ -139,11 +134,10 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 		return badField("plan", "is missing; an override has a plan, or rate, per or burst")
 	}
 	if o.Plan == "" {
-		p := Plan{Name: "override", Rate: o.Rate, Period: o.Period, Burst: o.Burst}
+		p := Plan{Rate: o.Rate, Period: o.Period, Burst: o.Burst} // without a name, which errors would have
 		if _, _, err := base.compileVariant(&p, base.Rule.Every); err != nil {
 			if le, ok := err.(*FieldError); ok { //nolint:errorlint // compileVariant returns it as it is
-				field, reason, _ := strings.Cut(strings.TrimPrefix(le.Reason, "plan override: "), ": ")
-				return &FieldError{Field: field, Reason: reason}
+				le.Limit = ""
 			}
 			return err
 		}

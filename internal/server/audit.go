@@ -8,16 +8,15 @@ import (
 	"net/http"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/bounds"
 	"github.com/dipwell/dipwell/internal/jsontext"
 	"github.com/dipwell/dipwell/store"
 )
 
 // Bounds of the audit.
 const (
-	maxNote   = 1024 // bytes, as of an override
 	auditPage = 1000 // entries that are read at a time
 	auditTime = 2 * time.Second
 )
@@ -31,8 +30,8 @@ const (
 )
 
 func checkNote(note string) error {
-	if len(note) > maxNote || strings.IndexByte(note, 0) >= 0 || !utf8.ValidString(note) {
-		return bad("note", fmt.Sprintf("is more than %d bytes, or not UTF-8 without NUL", maxNote))
+	if wrong := bounds.WrongNote(note); wrong != "" {
+		return bad("note", wrong)
 	}
 	return nil
 }
@@ -46,7 +45,7 @@ func (a *api) record(r *http.Request, e store.AuditEntry) {
 	if e.Key == dipwell.Shared {
 		e.Key = ""
 	}
-	e.Who, e.What = a.who(r), cut(e.What, maxNote)
+	e.Who, e.What = a.who(r), cut(e.What, bounds.MaxNote)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), auditTime) // whoever hangs up has changed it all the same
 	defer cancel()
 	if err := a.can.Audit.Record(ctx, e); err != nil {
