@@ -178,6 +178,7 @@ type step struct {
 	from, to *Rule
 	policy   ChangePolicy
 	at       int64 // µs
+	version  bool  // a version of the limit begins
 }
 
 // walk goes from a place to the present version, and at the time t, in µs, to the
@@ -187,13 +188,14 @@ type step struct {
 func (d *Definition) walk(s *State, at place, o *Override, t int64, target *Definition, each func(*step)) *Rule {
 	rule := d.ruleAt(at, o)
 	move := func(to place, policy ChangePolicy, when int64) {
+		version := to.i != at.i
 		next := d.ruleAt(to, o)
 		if next == nil { // the version has no such plan
 			to.plan, policy = "", Keep
 			next = d.ruleAt(to, o)
 		}
 		if !sameRule(rule, next) {
-			each(&step{rule, next, policy, max(s.TS, when)})
+			each(&step{rule, next, policy, max(s.TS, when), version})
 		}
 		rule, at = next, to
 	}
@@ -238,12 +240,14 @@ func sameRule(a, b *Rule) bool {
 // needs it only to list rows under the present version.
 func (d *Definition) Carry(s State, key string, now int64) (carried State, ok bool) {
 	var phase int64
-	return d.carry(s, key, &phase, now)
+	return d.carry(s, key, &phase, now, nil)
 }
 
-// carry is Carry with the key's phase, which it sets if it is needed and 0.
-func (d *Definition) carry(s State, key string, phase *int64, now int64) (carried State, ok bool) {
-	base, o := d.Base(), s.Override
+// carry is Carry with the key's phase, which it sets if it is needed and 0. If rs is not
+// nil, it has the records of the row. Those under the definition of the row are converted
+// with it, and holds that had expired when a version began are given back first.
+func (d *Definition) carry(s State, key string, phase *int64, now int64, rs *[]Record) (carried State, ok bool) {
+	base, o, was := d.Base(), s.Override, s.Version
 	if s.Version == d.Number && (o == nil || o.Version == base.Number) {
 		return s, true
 	}
@@ -264,14 +268,34 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64) (carrie
 		if from.Spread {
 			from = from.spreadTo(phaseOf(phase, d.Name, key), &scratch)
 		}
-		s.Used, s.TS = v.policy.convert(from.usedAt(&s, v.at), v.from, v.to, true), v.at
+		give := func(units int64) int64 { return v.policy.giveBack(units, v.from, v.to) }
+		used := from.usedAt(&s, v.at)
+		if s.Lows != nil && rs != nil && v.version {
+			used, s.Lows, *rs = s.Lows.expireUnder(was, used, *rs, min(v.at, now))
+		}
+		if s.Lows != nil && v.policy == Proportional { // otherwise the next write does it, and nothing is rounded
+			l := s.Lows.clone()
+			l.touch(used)
+			s.Lows = &l
+		}
+		s.Used, s.TS = v.policy.convert(used, v.from, v.to, true), v.at
 		if s.Lows != nil {
-			s.Lows = s.Lows.carry(func(units int64) int64 { return v.policy.giveBack(units, v.from, v.to) })
+			s.Lows = s.Lows.carry(give)
 			if s.Used == v.to.MaxUsed {
 				s.Lows.clear() // it may have been clipped
 			}
 		}
+		if rs != nil {
+			convertUnder(was, *rs, give)
+		}
 	})
+	if rs != nil {
+		for i := range *rs {
+			if r := &(*rs)[i]; r.Version == was {
+				r.Version = d.Number
+			}
+		}
+	}
 	s.Version, s.Override = d.Number, base.renewed(o)
 	return s, true
 }

@@ -26,7 +26,7 @@ func (op *Op) choose(row State, t int64) {
 
 // isEmpty reports whether a row that is under d at t, in µs, is a full bucket then.
 func (d *Definition) isEmpty(row State, key string, phase *int64, t int64) bool {
-	row, ok := d.carry(row, key, phase, t)
+	row, ok := d.carry(row, key, phase, t, nil)
 	var scratch Rule
 	return ok && isNone(d.ruleFor(key, phase, &scratch).usedAt(&row, later(t, row.TS)))
 }

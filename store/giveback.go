@@ -108,7 +108,8 @@ func (r Reservation) mark(now int64) int64 {
 // Definition.Own returns for the row.
 func (d *Definition) Advance(row State, key string, now int64, rs []Record) (State, []Record, error) {
 	was := row.Override
-	row, ok := d.Carry(row, key, now)
+	var phase int64
+	row, ok := d.carry(row, key, &phase, now, &rs)
 	if !ok {
 		return row, rs, ErrStaleDefinition
 	}
@@ -142,14 +143,13 @@ func (d *Definition) isAdvanced(row *State, rs []Record, now int64) bool {
 
 // advance is Advance on lows that may be changed. Lows without entries are none.
 func (d *Definition) advance(l *Lows, now int64, rs []Record, o *Override) []Record {
-	for i := range rs {
-		r := &rs[i]
-		r.Units = d.carryUnits(r.Units, r.Version, o, now)
-		if r.Slack >= 0 {
-			r.Slack = d.carryUnits(r.Slack, r.Version, o, now)
-		}
-		r.Version = d.Number
-	}
+	d.convertRecords(rs, o, now)
+	l.endDue(now, rs)
+	return l.retire(now, rs)
+}
+
+// endDue lowers the lows before each reservation that has fallen due at now.
+func (l *Lows) endDue(now int64, rs []Record) {
 	var due []*Record
 	for i := range rs {
 		if rs[i].Slack >= 0 && dueBy(rs[i].Due, now) {
@@ -163,7 +163,6 @@ func (d *Definition) advance(l *Lows, now int64, rs []Record, o *Override) []Rec
 		}
 		r.Slack = -1
 	}
-	return l.retire(now, rs)
 }
 
 // retire removes records that have ended, and cancelled ones whose withheld units
@@ -229,19 +228,67 @@ func (d *Definition) giveBack(row State, key string, now int64, rs []Record, fin
 		return row, slices.Delete(rs, i, i+1), nil
 	}
 	l := row.Lows.clone()
-	l.touch(row.Used)
 	rs[i].Units = mulDiv(rs[i].Units, num, den, false)
-	rs[i].Rest, rs[i].Slack = true, -1
-	row.Used = without(row.Used, l.giveBack(rs, i))
-	row.Used = without(row.Used, l.giveWithheld(rs, i))
-	if isNone(row.Used) { // a store may delete the row, and the list goes with it
-		l = Lows{}
-	}
-	rs = l.retire(now, rs)
+	row.Used, rs = l.cancel(row.Used, now, rs, i)
 	if row.Lows = nil; len(l.Entries) > 0 {
 		row.Lows = &l
 	}
 	return row, rs, nil
+}
+
+// cancel gives back record i at now, and what others withhold, and returns what is used
+// afterwards.
+func (l *Lows) cancel(used, now int64, rs []Record, i int) (int64, []Record) {
+	l.touch(used)
+	rs[i].Rest, rs[i].Slack = true, -1
+	used = without(used, l.giveBack(rs, i))
+	used = without(used, l.giveWithheld(rs, i))
+	if isNone(used) { // a store may delete the row, and the list goes with it
+		*l = Lows{}
+	}
+	return used, l.retire(now, rs)
+}
+
+// expireUnder gives back the holds that had expired at now, under the definition with a
+// number, before the row and its records are converted: a conversion rounds, so that a
+// hold would otherwise give back less than it took. used is what is used then.
+func (l *Lows) expireUnder(n uint32, used int64, rs []Record, now int64) (int64, *Lows, []Record) {
+	next := func() (first int) {
+		first = -1
+		for i := range rs {
+			if r := &rs[i]; r.Version == n && r.Mark == l.Mark && r.expired(now) && (first < 0 || r.Expires < rs[first].Expires) {
+				first = i
+			}
+		}
+		return first
+	}
+	if isNone(used) || next() < 0 {
+		return used, l, rs
+	}
+	c := l.clone()
+	l = &c
+	l.endDue(now, rs)
+	rs = l.retire(now, rs)
+	for i := next(); i >= 0 && len(l.Entries) > 0; i = next() {
+		used, rs = l.cancel(used, now, rs, i)
+	}
+	if len(l.Entries) == 0 {
+		l = nil
+	}
+	return used, l, rs
+}
+
+// convertUnder converts the records under the definition with a number.
+func convertUnder(n uint32, rs []Record, convert func(units int64) int64) {
+	for i := range rs {
+		r := &rs[i]
+		if r.Version != n {
+			continue
+		}
+		if r.Units = convert(r.Units); r.Slack >= 0 {
+			r.Slack = convert(r.Slack)
+		}
+	}
 }
 
 // giveBack returns the units that record i gives back now, and leaves the withheld

@@ -15,7 +15,7 @@ var sourceMutants = []struct{ name, file, old, wrong, run string }{
 	{"floor not subtracted", "choose.go", "lower.Cap -= units", "lower.Cap -= 0", "TestPlansReference"},
 	{"an override decides at its end", "override.go", "o.Until == 0 || t < o.Until", "o.Until == 0 || t <= o.Until", "TestPlansReference"},
 	{"plans convert at the end of a version", "carry.go", "move(d.placeOf(target), Keep, t)", "move(d.placeOf(target), StartOver, t)", "TestHoldsBesidePlans"},
-	{"lows not converted", "carry.go", "s.Lows = s.Lows.carry(func(units int64) int64 { return v.policy.giveBack(units, v.from, v.to) })", "_ = v", "TestHoldsBesidePlans"},
+	{"lows not converted", "carry.go", "s.Lows = s.Lows.carry(give)", "_ = give", "TestHoldsBesidePlans"},
 	{"records not converted to an override", "table.go", "if records[i].Units = give(records[i].Units); records[i].Slack >= 0 {", "if records[i].Slack >= 0 {", "TestHoldsBesidePlans"},
 	{"lows not converted to an override", "table.go", "row.Lows = row.Lows.carry(give)", "_ = give", "TestHoldsBesidePlans"},
 	{"settle of an expired hold charges nothing", "settle.go", "counted, back = 0, p.Cost", "counted, back = p.Cost, p.Cost", "TestHoldsReference"},

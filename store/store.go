@@ -269,7 +269,7 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 			op.Def = op.Def.Base()
 		}
 		var ok bool
-		if *row, ok = op.Def.carry(own, op.Key, &op.Phase, now); !ok {
+		if *row, ok = op.Def.carry(own, op.Key, &op.Phase, now, nil); !ok {
 			return false, ErrStaleDefinition
 		}
 		from = op.Def.Own(own, max(now, own.TS))

@@ -266,6 +266,40 @@ var holdCases = []testCase{
 		b.settle("l", 0)
 		b.free("b l", 4)
 	})},
+	// A hold that has expired gives back all that it took, also if the limit was changed
+	// before any call of the key.
+	{"hold-expires-change", onHolds(func(b *caller) {
+		b.define("w=999983/1h,algorithm=fixed_window,start=0s")
+		for _, key := range []string{"take", "check", "upto", "swept", "hold", "twice"} {
+			b.hold("h"+key, 10*second, "w "+key+" 1")
+		}
+		b.hold("long", 14*second, "w twice 1")
+		b.wait(12 * time.Second)
+		b.define("w=6/1h,algorithm=fixed_window,start=0s,on_change=proportional")
+		b.wait(3 * time.Second)
+		b.define("w=3/1h,algorithm=fixed_window,start=0s,on_change=proportional")
+		if op := b.do(store.VerbCheck, "w check 3").Ops[0]; !op.Allowed || op.Remaining != 3 {
+			b.Errorf("%+v", op)
+		}
+		if op := b.do(store.VerbTakeUpTo, "w upto 5").Ops[0]; op.Granted != 3 {
+			b.Errorf("%+v", op)
+		}
+		b.take("w twice 3", false) // 1 of 999983 was still held at the first change, and is 1 of 6
+		b.take("w twice 2", true)
+		b.take("w take 3", true)
+		b.hold("again", 10*second, "w hold 3")
+		b.sweep()
+		b.free("w swept", 3)
+	})},
+	// What time had returned when the limit was changed cannot be given back afterwards.
+	{"hold-change-low", onHolds(func(b *caller) {
+		b.define("x=1/1s,burst=1,max_debt=0")
+		b.hold("h", 20*second, "x k 1")
+		b.wait(900 * time.Millisecond)
+		b.define("x=1/1s,burst=10,max_debt=0,on_change=proportional")
+		b.settle("h", 0)
+		b.free("x k", 9)
+	})},
 	// A hold that expires under an override that blocks the key is free at its end.
 	{"hold-expires-ban", onHolds(func(b *caller) {
 		b.hold("h", 5*second, "c k 9")

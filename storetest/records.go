@@ -3,6 +3,8 @@ package storetest
 import (
 	"math/big"
 	"slices"
+
+	"github.com/dipwell/dipwell/store"
 )
 
 // This file is the model's implementation of "Giving back" in the contract.
@@ -81,7 +83,11 @@ func (m *model) carryList(r *row, k rowKey) {
 	used, ts := r.used, r.ts
 	for v := r.rule; v.next != nil; v = v.next {
 		end := max(ts, v.next.since)
-		used, ts = v.convert(v.step(used, ts, end, k), true), end
+		left := v.step(used, ts, end, k)
+		if last := &r.list.lows[len(r.list.lows)-1]; v.next.policy == store.Proportional && left.Cmp(last.used) < 0 {
+			last.used = left
+		}
+		used, ts = v.convert(left, true), end
 		for i := range r.list.lows {
 			l := &r.list.lows[i]
 			if l.used = v.convertBack(l.used); used.Cmp(v.next.most) == 0 {

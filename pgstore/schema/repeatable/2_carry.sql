@@ -322,7 +322,11 @@ begin
             return;
         end if;
         continue when w.r is null;
-        used := dipwell_internal.convert_used(dipwell_internal.used_at(dipwell_internal.spread(w.was, l.name, key), used, ts, w.at), w.was, w.r, true);
+        used := dipwell_internal.used_at(dipwell_internal.spread(w.was, l.name, key), used, ts, w.at);
+        if lows is not null and (w.r).policy = 'proportional' then -- otherwise the next write does it
+            lows := dipwell_internal.lows_limit(lows, cardinality(lows) - 1, used);
+        end if;
+        used := dipwell_internal.convert_used(used, w.was, w.r, true);
         ts := w.at;
         if lows is not null then
             for i in 4..cardinality(lows) by 2 loop

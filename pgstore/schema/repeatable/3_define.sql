@@ -1,5 +1,20 @@
 -- Definitions. Go twins: compile.go, Registry.Define.
 
+-- A conversion rounds, so that a hold which expired before it would give back less than
+-- it took. A row that is locked keeps such a rest of a unit, rather than delay the change.
+create function dipwell_internal.expire_before_change(lim int, n bigint) returns void language plpgsql volatile as $$
+declare
+    of_key text;
+begin
+    for of_key in select b.key from dipwell.buckets b
+        where b.limit_id = lim and b.key in (select x.key from dipwell.hold_parts x where x.limit_id = lim and x.live and x.expires <= n)
+        order by b.key collate "C" for update skip locked loop
+        perform dipwell_internal.expire_holds(lim, of_key, n, 9223372036854775807);
+    end loop;
+end $$;
+comment on function dipwell_internal.expire_before_change is
+    'Gives back what holds of a limit that have expired took, before a new version of the limit begins. Go twin: Lows.expireUnder.';
+
 create function dipwell_internal.put_limit(d dipwell.limits, r dipwell.versions, at bigint default null) returns int language plpgsql volatile as $$
 declare
     old  dipwell.limits;
@@ -46,6 +61,9 @@ begin
             end if;
             r.number := old.version + 1;
             r.since := greatest(n, was.since);
+            if r.policy <> 'reset' then
+                perform dipwell_internal.expire_before_change(old.id, n);
+            end if;
         end if;
     else
         r.number := 1;
