@@ -23,6 +23,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/redisstore"
@@ -52,7 +53,9 @@ type span struct{ from, to int64 }
 // of the dead have expired all slots are free.
 func TestKilledHolders(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) string{
-		"postgres": func(t *testing.T) string { return newDatabase(t) },
+		// A server with the settings that PostgreSQL has by default: without autovacuum the rows
+		// of the one key, each dead after a change, make every statement slower.
+		"postgres": func(t *testing.T) string { return newDatabaseOn(t, pgtest.Start(t)) },
 		"redis": func(t *testing.T) string {
 			return redistest.Shared(t).URL() + fmt.Sprint("?prefix=killed", prefixes.Add(1))
 		},

@@ -131,7 +131,11 @@ var databaseCount atomic.Int64
 
 func newDatabase(t testing.TB) string {
 	t.Helper()
-	server := pgtest.Shared(t)
+	return newDatabaseOn(t, pgtest.Shared(t))
+}
+
+func newDatabaseOn(t testing.TB, server *pgtest.Server) string {
+	t.Helper()
 	conn, err := pgx.Connect(context.Background(), server.DSN("postgres"))
 	ok(t, err)
 	defer conn.Close(context.Background())
