@@ -192,11 +192,11 @@ for i = 1, n do
   if not ok and not op.shadow then
     allowed = false
   end
-  if delay > 0 then
+  if delay > 0 and op.took then
     if due < delay then
       due = delay
     end
-    reserved = reserved or op.took
+    reserved = true
   end
   op.delay, op.written = delay, op.after ~= op.before or op.clipped and op.has
 end

@@ -452,12 +452,14 @@ func (g *Group) takeLeast(now int64, old, rows []State, write []bool) error {
 }
 
 // Due returns the time in µs after now at which the group's reservation is due: the
-// longest Delay of its ops, and 0 if none has to wait. From then on the reservation
-// cannot be cancelled, and the store may forget it.
+// longest Delay of its ops that take something, and 0 if none has to wait. From then on
+// the reservation cannot be cancelled, and the store may forget it.
 func (g *Group) Due() int64 {
 	var due int64
 	for i := range g.Ops {
-		due = later(due, g.Ops[i].Delay)
+		if g.Ops[i].Cost > 0 {
+			due = later(due, g.Ops[i].Delay)
+		}
 	}
 	return due
 }

@@ -15,6 +15,7 @@ var groupCases = []testCase{
 	{"group-same-key-adds-up", groupSameKey},
 	{"group-shadow", groupShadow},
 	{"group-never", groupNever},
+	{"group-delay", groupDelay},
 	{"group-sixteen", groupSixteen},
 	{"group-check", groupCheck},
 	{"group-shared-bucket", groupShared},
@@ -50,6 +51,35 @@ func groupAllOrNothing(e *env) {
 	e.left("a", "k", 7)
 	e.left("b", "k", 6)
 	e.left("c", "k", 1)
+}
+
+// The delay of a call, and the time until which it can be cancelled, is that of what was
+// taken: a leaky bucket of which nothing is taken says how long its queue is.
+func groupDelay(e *env) {
+	e.define(store.Limit{Name: "long", Algorithm: store.LeakyBucket, Rate: 1, Period: time.Minute, MaxDebt: 10})
+	e.define(store.Limit{Name: "short", Algorithm: store.LeakyBucket, Rate: 1, Period: time.Second, MaxDebt: 10})
+	e.take("long", "k", 3)
+	e.take("short", "k", 1)
+	var ids []store.Reservation
+	for i, takes := range [][]dipwell.Take{{take("long", "k", 0), take("short", "k", 1)}, {take("short", "k", 1), take("long", "k", 0)}} {
+		d := e.doAll(store.VerbTake, takes...)
+		if want := time.Duration(i+1) * time.Second; d.Delay != want || d.Limits[i].Delay != 2*time.Minute {
+			e.Fatalf("delay %v, want %v: %+v", d.Delay, want, d.Limits)
+		}
+		ids = append(ids, d.Reservation)
+		check := e.doAll(store.VerbCheck, takes...)
+		if want := time.Duration(i+2) * time.Second; check.Delay != want {
+			e.Fatalf("a check says %v, want %v", check.Delay, want)
+		}
+	}
+	if d := e.doAll(store.VerbTake, take("long", "k", 0), take("short", "k", 0)); d.Delay != 0 || d.Reservation != (store.Reservation{}) {
+		e.Fatalf("nothing was taken: %+v", d)
+	}
+	e.advance(time.Second)
+	if err := e.cancel(ids[0]); err == nil {
+		e.Fatalf("a reservation that is due was cancelled")
+	}
+	e.must(nil, e.cancel(ids[1]))
 }
 
 // If several limits refuse, the answer names each of them and its top level has

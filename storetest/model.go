@@ -153,8 +153,8 @@ func (m *model) answer(res result, all bool, k rowKey, now, cost int64) answer {
 func (m *model) apply(results map[rowKey]result, verb store.Verb, now int64) *reservation {
 	v, later := &reservation{due: now}, false
 	for k, res := range results {
-		v.due = max(v.due, now+res.delay)
 		if res.granted > 0 && !res.shadow {
+			v.due = max(v.due, now+res.delay)
 			v.parts = append(v.parts, part{key: k, tokens: rat(res.granted), rule: m.rule(k.limit)})
 			later = later || res.delay > 0
 		}

@@ -180,9 +180,9 @@ for i = 1, n do
   if not ok and not op.shadow then
     allowed = false
   end
-  if delay > 0 then
+  if delay > 0 and op.took then
     {{statements 4 "later" "due" "delay" "due"}}
-    reserved = reserved or op.took
+    reserved = true
   end
   op.delay, op.written = delay, op.after ~= op.before or op.clipped and op.has
 end
