@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -232,10 +233,17 @@ func TestWaitErrors(t *testing.T) {
 			{[]dipwell.Take{{Limit: "debt", Key: "k", Cost: -1}}, "cost"},
 			{[]dipwell.Take{{Limit: "debt", Key: "k", Cost: 1}, {Limit: "debt", Key: "", Cost: 1}}, "takes[1].key"},
 			{[]dipwell.Take{{Limit: "debt", Key: "k", Cost: 1, Plan: "pro"}}, "plan"},
+			{[]dipwell.Take{{Limit: "debt", Key: "k", Cost: 1}, {Limit: "debt", Key: "l", Cost: 1, Floor: 1}}, "takes[1].floor"},
+			{[]dipwell.Take{{Limit: "many", Key: "k", Cost: 1}}, "limit"},
+			{[]dipwell.Take{{Limit: "debt", Key: "k", Cost: 1}, {Limit: "many", Key: "k", Cost: 1}}, "takes[1].limit"},
+			{[]dipwell.Take{{Limit: "child", Key: "k/x", Cost: 1}}, "limit"},
+			{[]dipwell.Take{{Limit: "slots", Key: "k", Cost: 1}}, "limit"},
+			{[]dipwell.Take{{Limit: "debt", Key: "k", Cost: 1}, {Limit: "slots", Key: "k", Cost: 1}}, "takes[1].limit"},
 		} {
 			var field *dipwell.FieldError
 			var d dipwell.Decision
-			if err := l.DoWait(t.Context(), &d, c.takes, forever); !errors.As(err, &field) || field.Field != c.field || d.Allowed {
+			err := l.DoWait(t.Context(), &d, c.takes, forever)
+			if !errors.As(err, &field) || field.Field != c.field || d.Allowed || strings.Contains(err.Error(), "not take") {
 				t.Errorf("%+v: %v, want %s", c.takes, err, c.field)
 			}
 		}
@@ -243,5 +251,5 @@ func TestWaitErrors(t *testing.T) {
 		if err := l.DoWait(t.Context(), &d, []dipwell.Take{{Limit: "plain", Key: "k", Cost: 1, Floor: 1}}, forever); err != nil || d.Allowed || !d.Never {
 			t.Errorf("a floor of the whole burst: %+v, %v", d, err)
 		}
-	}, "debt=1/1s,burst=1,max_debt=9", "plain=1/1s,burst=1,max_debt=0")
+	}, "debt=1/1s,burst=1,max_debt=9", "plain=1/1s,burst=1,max_debt=0", "many=10/1s,burst=10,shards=2", "tree=10/1s,burst=10,shards=2,parts=1", "child=5/1s,parent=tree", "slots=3,algorithm=concurrency")
 }

@@ -116,6 +116,7 @@ type call struct {
 	timeout  time.Duration
 	reserves bool // the group may make a reservation
 	holds    bool // the group makes a hold
+	waits    bool // the call is a DoWait
 	alone    bool // the only take is not in a list: errors name its field alone
 }
 
@@ -140,7 +141,7 @@ func (l *Limiter) prepare(ctx context.Context, c *call, verb store.Verb, takes [
 		op := c.next()
 		err := l.setOp(ctx, op, verb, &takes[i])
 		if err == nil {
-			err = op.Def.CheckVerb(verb, c.holds)
+			err = c.check(op.Def, verb)
 		}
 		if err == nil {
 			op.Takes = 1 << i
@@ -162,6 +163,17 @@ func (l *Limiter) prepare(ctx context.Context, c *call, verb store.Verb, takes [
 	return nil
 }
 
+// check checks that the call is possible on a limit. The error is a *FieldError.
+func (c *call) check(d *store.Definition, verb store.Verb) error {
+	switch {
+	case c.waits && d.Algorithm == Concurrency:
+		return badField("limit", "%s counts what is held; only hold, check and reset are possible, not wait", d.Name)
+	case c.waits && d.Shards > 1:
+		return badField("limit", "%s has shards, so that calls cannot wait for it", d.Name)
+	}
+	return d.CheckVerb(verb, c.holds)
+}
+
 // next returns the op after the last one, which is zero, for add.
 func (c *call) next() *store.Op { return &c.ops[:len(c.ops)+1][len(c.ops)] }
 
@@ -172,6 +184,9 @@ func (l *Limiter) addParents(c *call, op *store.Op, cost int64, i int) error {
 		*next = store.Op{Def: l.registry.Lookup(name), Key: keypath.Parent(key), Verb: op.Verb, Cost: cost, Takes: 1 << i, Bounded: op.Bounded, MaxDelay: op.MaxDelay}
 		if next.Def == nil {
 			return l.registry.Missing(name)
+		}
+		if err := c.check(next.Def, op.Verb); err != nil {
+			return err
 		}
 		key, name = next.Key, next.Def.Parent
 		if _, err := c.add(next, false); err != nil {

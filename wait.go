@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -44,16 +45,13 @@ func (l *Limiter) DoWait(ctx context.Context, d *Decision, takes []Take, within 
 	if len(takes) == 0 || len(takes) > store.MaxTakes {
 		return badField("takes", "has %d entries; from 1 to %d", len(takes), store.MaxTakes)
 	}
-	c := call{ops: newOps(), alone: len(takes) == 1}
+	c := call{ops: newOps(), alone: len(takes) == 1, waits: true}
 	if err := l.prepare(ctx, &c, store.VerbTake, takes); err != nil {
 		return err
 	}
 	w := wait{l, d, takes, &c, time.Now().Add(max(within, 0))}
 	if deadline, ok := ctx.Deadline(); within == math.MaxInt64 || ok && deadline.Before(w.until) {
 		w.until = deadline // zero if there is none
-	}
-	if i := slices.IndexFunc(c.ops, func(op store.Op) bool { return op.Def.Shards > 1 }); i >= 0 {
-		return badField("limit", "%s has shards, so that calls cannot wait for it", c.ops[i].Def.Name)
 	}
 	if slices.ContainsFunc(c.ops, func(op store.Op) bool { return op.Def.Rule.Debt == 0 }) {
 		return w.takeInTurn(ctx)
@@ -83,7 +81,7 @@ func (w *wait) reserve(ctx context.Context) error {
 	for i := range w.c.ops {
 		op := &w.c.ops[i]
 		if op.Floor != 0 {
-			return w.c.inList(badField("floor", "limit %s has debt: a wait there is a reservation, which has none", op.Def.Name), 0)
+			return w.c.inList(badField("floor", "limit %s has debt: a wait there is a reservation, which has none", op.Def.Name), bits.TrailingZeros16(op.Takes))
 		}
 		op.Verb = store.VerbReserve
 		if left := w.left(); left < math.MaxInt64 {
