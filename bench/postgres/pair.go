@@ -39,3 +39,26 @@ func (b *bench) loggedPair(ctx context.Context) (p pair, err error) {
 	p.schema, err = b.newSchema(ctx, loggedDB, "logged")
 	return p, err
 }
+
+// onBoth runs do on dipwell alone, with logged tables, which are the default, and with
+// unlogged ones.
+func (b *bench) onBoth(ctx context.Context, do func(ctx context.Context, w *schema, tables string) error) error {
+	w, err := b.newSchema(ctx, loggedDB, "logged")
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	if err := do(ctx, w, "logged"); err != nil {
+		return err
+	}
+	return do(ctx, b.fast, "unlogged")
+}
+
+// onLogged returns the target that a rate is at least so many times that of another, on
+// logged tables alone, since those are the default.
+func onLogged(tables, than string, least float64) []target {
+	if tables != "logged" {
+		return nil
+	}
+	return []target{{than, least}}
+}

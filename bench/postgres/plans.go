@@ -31,29 +31,33 @@ const (
 
 // plans measures takes of limits with plans and overrides beside those of one without.
 func (b *bench) plans(ctx context.Context) error {
-	fmt.Fprintf(&b.out, "## Plans and overrides, unlogged, %d keys\n\n", b.keys)
+	fmt.Fprintf(&b.out, "## Plans and overrides, %d keys\n\n", b.keys)
 	fmt.Fprintf(&b.out, "%d other keys of the limit \"%s\" have an override, every key of the limit \"%s\", and %d keys of the limit \"%s\". "+
 		"Each key was taken from once before, so that it has a row, and the program remembers its override.\n\n", otherOverrides, raisedLimit, ownLimit, manyOverrides, manyLimit)
-	bare, err := b.newSchema(ctx, "bench_bare", "unlogged")
-	if err != nil {
-		return err
-	}
-	defer bare.close()
-	if err := b.fillPlans(ctx); err != nil {
-		return err
-	}
-	if err := b.plansFromGo(ctx, bare); err != nil {
-		return err
-	}
-	if err := b.plansFromSQL(ctx); err != nil {
+	if err := b.onBoth(ctx, b.plansOn); err != nil {
 		return err
 	}
 	return b.overridesInMemory(ctx)
 }
 
+func (b *bench) plansOn(ctx context.Context, w *schema, tables string) error {
+	bare, err := b.newSchema(ctx, "bench_bare", tables)
+	if err != nil {
+		return err
+	}
+	defer bare.close()
+	if err := b.fillPlans(ctx, w); err != nil {
+		return err
+	}
+	if err := b.plansFromGo(ctx, w, bare, tables); err != nil {
+		return err
+	}
+	return b.plansFromSQL(ctx, w, tables)
+}
+
 // fillPlans makes the limits with their plans and overrides.
-func (b *bench) fillPlans(ctx context.Context) error {
-	return withConn(ctx, b.fast.dsn, func(c *conn) error {
+func (b *bench) fillPlans(ctx context.Context, w *schema) error {
+	return withConn(ctx, w.dsn, func(c *conn) error {
 		for _, name := range []string{raisedLimit, ownLimit, plansLimit, manyLimit} {
 			if err := c.once(ctx, "select dipwell.define($1, $2::bigint, interval '1 second', burst => $3::bigint)", name, fmt.Sprint(perSecond), fmt.Sprint(burst)); err != nil {
 				return err
@@ -77,47 +81,49 @@ func (b *bench) fillPlans(ctx context.Context) error {
 	})
 }
 
-func (b *bench) plansFromGo(ctx context.Context, bare *schema) error {
-	ordinary, beside := b.fast.take(), bare.take()
+func (b *bench) plansFromGo(ctx context.Context, w, bare *schema, tables string) error {
+	ordinary, beside := w.take(), bare.take()
 	beside.name = bareName
 	take := func(name, limit, plan string) contender {
-		return contender{name: name, ours: true, open: b.fast.onConn(func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
+		return contender{name: name, ours: true, open: w.onConn(func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
 			d, err := l.TakeAll(ctx, dipwell.Take{Limit: limit, Key: key, Cost: 1, Plan: plan})
 			return d.Allowed, err
 		})}
 	}
 	cs := []contender{ordinary, take("beside overrides", raisedLimit, ""), take("overridden", ownLimit, ""), take("by a plan", plansLimit, "pro"), beside}
 	for _, of := range []dipwell.Take{{Limit: ownLimit}, {Limit: plansLimit, Plan: "pro"}, {Limit: raisedLimit}} {
-		if err := b.touch(ctx, b.fast.limiter, of, b.keys, 8); err != nil {
+		if err := b.touch(ctx, w.limiter, of, b.keys, 8); err != nil {
 			return err
 		}
 	}
 	for _, clients := range []int{1, 8} {
-		fs, err := b.rounds(ctx, "plans, "+plural(clients, "client"), load.Load{Clients: clients, Keys: b.keys}, fromGo, cs...)
+		title := plural(clients, "client") + ", " + tables
+		fs, err := b.rounds(ctx, "plans, "+title, load.Load{Clients: clients, Keys: b.keys}, fromGo, cs...)
 		if err != nil {
 			return err
 		}
 		for i, ratio := range []float64{0.97, 0.9, 0.95} {
-			b.compare(plural(clients, "client")+", "+cs[i+1].name, fs, names([]contender{cs[i+1], ordinary}), []string{cs[i+1].name}, target{ordinary.name, ratio})
+			b.compare(title+", "+cs[i+1].name, fs, names([]contender{cs[i+1], ordinary}), []string{cs[i+1].name}, onLogged(tables, ordinary.name, ratio)...)
 		}
-		b.compare(fmt.Sprintf("%s, beside %d overrides of other limits", plural(clients, "client"), manyOverrides), fs, names([]contender{ordinary, beside}), []string{ordinary.name}, target{beside.name, 0.97})
+		b.compare(fmt.Sprintf("%s, beside %d overrides of other limits", title, manyOverrides), fs, names([]contender{ordinary, beside}), []string{ordinary.name}, onLogged(tables, beside.name, 0.97)...)
 	}
 	return nil
 }
 
 // plansFromSQL measures the SQL function take.
-func (b *bench) plansFromSQL(ctx context.Context) error {
+func (b *bench) plansFromSQL(ctx context.Context, w *schema, tables string) error {
 	take := func(name, script string) contender {
-		return contender{name: name, script: script, database: b.fast.dsn, ours: true}
+		return contender{name: name, script: script, database: w.dsn, ours: true}
 	}
 	cs := []contender{take("dipwell.take", "dipwell.pgbench"), take("overridden", "dipwell_overridden.pgbench"), take("by a plan", "dipwell_plan.pgbench")}
 	for _, clients := range []int{1, 8} {
-		fs, err := b.rounds(ctx, "plans in SQL, "+plural(clients, "client"), load.Load{Clients: clients, Keys: b.keys}, b.pgbench, cs...)
+		title := plural(clients, "client") + ", " + tables
+		fs, err := b.rounds(ctx, "plans in SQL, "+title, load.Load{Clients: clients, Keys: b.keys}, b.pgbench, cs...)
 		if err != nil {
 			return err
 		}
 		for _, c := range cs[1:] {
-			b.compare("SQL, "+plural(clients, "client")+", "+c.name, fs, names([]contender{c, cs[0]}), []string{c.name}, target{cs[0].name, 0.75})
+			b.compare("SQL, "+title+", "+c.name, fs, names([]contender{c, cs[0]}), []string{c.name}, onLogged(tables, cs[0].name, 0.75)...)
 		}
 	}
 	return nil
