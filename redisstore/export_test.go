@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"reflect"
 
 	"github.com/dipwell/dipwell/internal/merge"
 	"github.com/dipwell/dipwell/store"
@@ -46,6 +47,16 @@ func (s *Store) CountCallsAcrossChange(ctx context.Context, one, two *store.Grou
 // buckets, by its hash.
 func ScriptName(sha any) string {
 	return map[any]string{serverClockScripts.takeMany.sha: "take_many", serverClockScripts.set.sha: "set", serverClockScripts.takeAll.sha: "take_all"}[sha]
+}
+
+// ScriptNames returns the names of the scripts.
+func ScriptNames() (names []string) {
+	for f := range reflect.TypeFor[scripts]().Fields() {
+		if f.Type == reflect.TypeFor[*script]() {
+			names = append(names, f.Name)
+		}
+	}
+	return names
 }
 
 // Registry, Define and Drop are those of the store's limits, for tests.

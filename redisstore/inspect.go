@@ -107,7 +107,7 @@ func (c *Condition) info(f map[string]string) {
 
 func (c *Condition) scripts(ctx context.Context, node redis.UniversalClient) error {
 	var hashes []string
-	for _, s := range []*script{serverClockScripts.takeOne, serverClockScripts.takeAll, serverClockScripts.set, serverClockScripts.decide, serverClockScripts.cancel, serverClockScripts.hold, serverClockScripts.settle, serverClockScripts.read, serverClockScripts.write, serverClockScripts.unlock, serverClockScripts.define, serverClockScripts.lengthen, serverClockScripts.now} {
+	for _, s := range serverClockScripts.every {
 		hashes = append(hashes, s.sha.(string))
 	}
 	c.AllScripts = len(hashes)

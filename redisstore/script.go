@@ -72,15 +72,19 @@ type scripts struct {
 	takeOne, takeAll, takeMany, set, decide, cancel *script
 	hold, settle, observe, rate                     *script
 	read, write, unlock, define, lengthen, now      *script
+
+	every []*script // of the above
 }
 
 var serverClockScripts, givenClockScripts = newScripts(clockServer), newScripts(clockGiven)
 
 func newScripts(clock string) *scripts {
+	var every []*script
 	with := func(text string) *script {
 		text = clock + "\n" + text
 		sum := sha1.Sum([]byte(text))
-		return &script{text: text, sha: hex.EncodeToString(sum[:])}
+		every = append(every, &script{text: text, sha: hex.EncodeToString(sum[:])})
+		return every[len(every)-1]
 	}
 	one, all, many, set := with(takeOneLua), with(takeAllLua), with(takeManyLua), with(setLua)
 	one.returnsString, all.returnsString, many.returnsString, set.returnsString = true, true, true, true
@@ -89,10 +93,12 @@ func newScripts(clock string) *scripts {
 	read := with(snapshotLua + readLua)
 	observe := with(observeLua)
 	read.returnsLists, observe.returnsLists = true, true
-	return &scripts{
+	s := &scripts{
 		takeOne: one, takeAll: all, takeMany: many, set: set, decide: with(reserveLua + "\n" + lowsLua + decideLua), cancel: with(lowsLua + cancelLua), hold: hold, settle: settle, observe: observe, rate: with(rateLua),
 		read: read, write: with(snapshotLua + writeLua), unlock: with(unlockLua), define: with(defineLua), lengthen: with(lengthenLua), now: with(nowLua),
 	}
+	s.every = every
+	return s
 }
 
 func (s *script) command(ctx context.Context, args []any) redis.Cmder {
