@@ -10,8 +10,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A trail is the audit of a store, for its Abilities. It is in the file alone.
-type trail struct{ *Store }
+// A trail is a log of a store, for its Abilities. It is in the file alone.
+type trail struct {
+	*Store
+	log *audit.Log
+}
 
 var _ store.Auditor = trail{}
 
@@ -25,11 +28,11 @@ func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
 		return err
 	}
 	err = s.disk.tx(func() error {
-		if err := s.disk.exec(`insert into audit (id, at, who, "action", "limit", key, what, note) values (?, ?, ?, ?, ?, ?, ?, ?)`,
+		if err := s.disk.exec("insert into "+s.log.Name+` (id, at, who, "action", "limit", key, what, note) values (?, ?, ?, ?, ?, ?, ?, ?)`,
 			audit.ID(now, rand.Uint32()), time.UnixMicro(now).UTC().Format(time.DateTime), e.Who, e.Action, e.Limit, e.Key, e.What, e.Note); err != nil {
 			return err
 		}
-		return s.disk.exec("delete from audit where id < ? or id <= (select id from audit order by id desc limit 1 offset ?)", audit.First(now-audit.Age), audit.Entries)
+		return s.disk.exec("delete from "+s.log.Name+" where id < ? or id <= (select id from "+s.log.Name+" order by id desc limit 1 offset ?)", s.log.Oldest(now), s.log.Entries)
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", store.ErrStore, err)
@@ -47,7 +50,7 @@ func (s trail) Audit(ctx context.Context, before string, n int) (page []store.Au
 	}
 	s.disk.mu.Lock() // otherwise it would read what a transaction may still take back
 	defer s.disk.mu.Unlock()
-	rows, err := s.disk.conn.QueryContext(ctx, `select id, who, "action", "limit", key, what, note from audit where ? = '' or id < ? order by id desc limit ?`, before, before, n)
+	rows, err := s.disk.conn.QueryContext(ctx, `select id, who, "action", "limit", key, what, note from `+s.log.Name+` where ? = '' or id < ? order by id desc limit ?`, before, before, n)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", store.ErrStore, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/dipwell/dipwell/internal/audit"
 	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 )
@@ -232,6 +233,7 @@ func (d *disk) sweepRecords(s *Store, at *sweepPos, page int) (more bool, err er
 		}
 		if more = len(keys) == page; !more {
 			*at = sweepPos{}
+			return d.exec("delete from top_hours where id < ?", audit.TopHours.Oldest(s.now()))
 		}
 		return nil
 	})

@@ -70,6 +70,18 @@ create table if not exists audit (
     note     text not null
 ) without rowid;
 
+-- The busiest keys of each hour, by process, for a week.
+create table if not exists top_hours (
+    id       text primary key, -- as in audit
+    at       text not null,    -- UTC
+    who      text not null,    -- the process
+    "action" text not null,    -- top
+    "limit"  text not null,    -- ''
+    key      text not null,    -- ''
+    what     text not null,    -- JSON
+    note     text not null     -- ''
+) without rowid;
+
 -- The rates of adaptive limits, of each version.
 create table if not exists paces (
     limit_id integer not null,

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/audit"
 	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 )
@@ -126,7 +127,7 @@ func (c *Config) check() error {
 // Abilities returns what the store can do besides Apply.
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
-		Store: s, Limits: s.limits.cat, Keys: s.keys, Overrides: overrides{s}, Audit: trail{s}, Holds: s.mem.Holds, CallSite: s.callSite, Observe: s.observe, Sweep: s.sweep, Now: s.mem.Now, Metrics: s.metrics, Quick: s.quick, InProcess: s.every != 0,
+		Store: s, Limits: s.limits.cat, Keys: s.keys, Overrides: overrides{s}, Audit: trail{s, &audit.Changes}, TopKeys: trail{s, &audit.TopHours}, Holds: s.mem.Holds, CallSite: s.callSite, Observe: s.observe, Sweep: s.sweep, Now: s.mem.Now, Metrics: s.metrics, Quick: s.quick, InProcess: s.every != 0,
 		Ready: func(context.Context) error { return s.unavailable() },
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -36,7 +37,7 @@ func (s portable) record(ctx context.Context, e store.AuditEntry) error {
 	_, err = s.db.Exec(ctx, `insert into dipwell.audit (id, at, who, action, limit_name, key, what, note) values ($1, $2, $3, $4, $5, $6, $7, $8)`,
 		audit.ID(now, rand.Uint32()), time.UnixMicro(now).UTC(), e.Who, e.Action, e.Limit, e.Key, e.What, e.Note)
 	if err == nil {
-		_, err = s.db.Exec(ctx, "delete from dipwell.audit where id < $1 or id <= (select id from dipwell.audit order by id desc limit 1 offset $2)", audit.First(now-audit.Age), audit.Entries)
+		_, err = s.db.Exec(ctx, "delete from dipwell.audit where id < $1 or id <= (select id from dipwell.audit order by id desc limit 1 offset $2)", audit.Changes.Oldest(now), audit.Changes.Entries)
 	}
 	return storeError(err, true)
 }
@@ -46,7 +47,12 @@ func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEn
 	if err := audit.CheckBefore(before); err != nil {
 		return nil, err
 	}
-	rows, err := s.db.Query(ctx, "select id, who, action, limit_name, key, what, note from dipwell.audit where $1 = '' or id < $1 order by id desc limit $2", before, n)
+	return s.page(ctx, "id, who, action, limit_name, key, what, note from dipwell.audit", before, n)
+}
+
+// page reads a page of a log: columns of a table.
+func (s *Store) page(ctx context.Context, log, before string, n int) ([]store.AuditEntry, error) {
+	rows, err := s.db.Query(ctx, "select "+log+" where $1 = '' or id < $1 order by id desc limit $2", before, n)
 	if err != nil {
 		return nil, storeError(err, false)
 	}
@@ -57,7 +63,7 @@ func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEn
 		return e, err
 	})
 	if err != nil {
-		return nil, storeError(fmt.Errorf("dipwell.audit: %w", err), false)
+		return nil, storeError(fmt.Errorf("%s: %w", log[strings.LastIndexByte(log, ' ')+1:], err), false)
 	}
 	return page, nil
 }

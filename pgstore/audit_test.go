@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/dipwell/dipwell/internal/audit"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
@@ -65,7 +67,76 @@ func TestAuditOfSQL(t *testing.T) {
 	if _, err = pool.Exec(t.Context(), "insert into dipwell.audit select dipwell_internal.audit_id(dipwell_internal.now_us(), i), now(), '', 'reset', 'api', '', '', '' from generate_series(1, 10005) i"); err != nil {
 		t.Fatal(err)
 	}
-	if changes, left := recorded(); left != audit.Entries {
+	if changes, left := recorded(); left != audit.Changes.Entries {
 		t.Errorf("%d entries after %d changes", left, changes)
+	}
+}
+
+// Over portable tables too, an entry removes those beyond the last 10,000, and those older
+// than 400 days.
+func TestPortableAudit(t *testing.T) {
+	pool := portablePool(t)
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	a := store.AbilitiesOf(s).Audit
+	now, err := store.AbilitiesOf(s).Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		at   int64 // of the entries that are there
+		left int
+	}{{now - audit.Changes.Age - 1, 1}, {now - 1, audit.Changes.Entries}} {
+		if _, err := pool.Exec(t.Context(), `insert into dipwell.audit (id, at, who, action, limit_name, key, what, note)
+			select $1::text || lpad(to_hex(i), 8, '0'), now(), '', 'reset', 'api', '', '', '' from generate_series(1, 10005) i`, audit.First(tc.at)[:14]); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Record(t.Context(), store.AuditEntry{Action: "reset", Limit: "api"}); err != nil {
+			t.Fatal(err)
+		}
+		if left := number(t, pool, "select count(*) from dipwell.audit"); left != tc.left {
+			t.Errorf("%d entries are left, want %d", left, tc.left)
+		}
+	}
+}
+
+// The top keys of an hour are rows of a view, a sweep deletes those older than a week, and
+// an entry removes those beyond the bound.
+func TestTopKeysInSQL(t *testing.T) {
+	for kind, pool := range map[string]*pgxpool.Pool{"functions": newPool(t), "portable": portablePool(t)} {
+		t.Run(kind, func(t *testing.T) {
+			s := newStore(t, pool, pgstore.Config{Poll: -1})
+			a := store.AbilitiesOf(s).TopKeys
+			record := func() {
+				t.Helper()
+				if err := a.Record(t.Context(), store.AuditEntry{Who: "host:1", What: `{"hour":"2030-01-31T18:00:00Z","busiest":{"counted":9,"unlisted_at_most":1,
+					"keys":[{"limit":"api","key":"k","count":5,"error":2},{"limit":"api","key":"","count":3,"error":0}]},"refused":{"counted":0,"unlisted_at_most":0,"keys":[]}}`}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			record()
+			if kind == "functions" && number(t, pool, `select count(*) from dipwell.top_keys where hour = '2030-01-31 18:00Z' and process = 'host:1' and list = 'busiest' and limit_name = 'api'
+				and (key, count, error) in (('k', 5, 2), ('', 3, 0))`) != 2 {
+				t.Error("the view has not the two keys")
+			}
+			for _, tc := range []struct {
+				age  string
+				left int
+			}{{"8 days", 1}, {"1 hour", audit.TopHours.Entries}} {
+				if _, err := pool.Exec(t.Context(), `insert into dipwell.top_hours (id, at, process, report)
+					select lpad(to_hex((extract(epoch from now() - $1::text::interval) * 1000000)::bigint), 14, '0') || lpad(to_hex(i), 8, '0'), now(), '', '{}' from generate_series(1, 5380) i`, tc.age); err != nil {
+					t.Fatal(err)
+				}
+				if tc.left == 1 {
+					if _, err := store.AbilitiesOf(s).Sweep(t.Context(), 10); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					record()
+				}
+				if left := number(t, pool, "select count(*) from dipwell.top_hours"); left != tc.left {
+					t.Errorf("%s old: %d entries are left, want %d", tc.age, left, tc.left)
+				}
+			}
+		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dipwell/dipwell/internal/audit"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -63,6 +64,9 @@ func (s portable) sweepDue(ctx context.Context, now int64) error {
 		}
 	}
 	_, err := s.db.Exec(ctx, forgetSQL, now)
+	if err == nil {
+		_, err = s.db.Exec(ctx, "delete from dipwell.top_hours where id < $1", audit.TopHours.Oldest(now))
+	}
 	return storeError(err, false)
 }
 

@@ -118,6 +118,9 @@ func asUser(t *testing.T, url string) {
 	if page, err := can.Audit.Audit(t.Context(), "", 10); err != nil || len(page) != 1 {
 		t.Errorf("audit: %v, %v", page, err)
 	}
+	if err := can.TopKeys.Record(t.Context(), store.AuditEntry{Who: "here", What: "{}"}); err != nil {
+		t.Errorf("top keys: %v", err)
+	}
 	db := connect(t, url)
 	list, err := redisstore.Inspect(t.Context(), db)
 	for _, c := range list {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -12,9 +13,12 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A trail is the audit of a store, for its Abilities: a sorted set of members with one
+// A trail is a log of a store, for its Abilities: a sorted set of members with one
 // score, which Redis keeps in their byte order, the order of time.
-type trail struct{ *Store }
+type trail struct {
+	*Store
+	log *audit.Log
+}
 
 var _ store.Auditor = trail{}
 
@@ -28,6 +32,8 @@ type storedEntry struct {
 	Note   string `json:"note,omitempty"`
 }
 
+func (s trail) key() string { return s.names.logs + s.log.Name }
+
 // Record implements store.Auditor.
 func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
 	now, err := s.now(ctx)
@@ -39,9 +45,12 @@ func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
 		return err
 	}
 	_, err = s.db.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.ZAdd(ctx, s.names.audit, redis.Z{Member: audit.ID(now, rand.Uint32()) + string(text)})
-		p.ZRemRangeByLex(ctx, s.names.audit, "-", "("+audit.First(now-audit.Age))
-		p.ZRemRangeByRank(ctx, s.names.audit, 0, -audit.Entries-1)
+		p.ZAdd(ctx, s.key(), redis.Z{Member: audit.ID(now, rand.Uint32()) + string(text)})
+		p.ZRemRangeByLex(ctx, s.key(), "-", "("+s.log.Oldest(now))
+		p.ZRemRangeByRank(ctx, s.key(), 0, int64(-s.log.Entries-1))
+		if s.log == &audit.TopHours { // nothing else would delete it after the last service has gone
+			p.PExpire(ctx, s.key(), time.Duration(s.log.Age)*time.Microsecond)
+		}
 		return nil
 	})
 	return storeError(err, true)
@@ -56,7 +65,7 @@ func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEn
 	if before != "" {
 		top = "(" + before
 	}
-	members, err := s.db.ZRevRangeByLex(ctx, s.names.audit, &redis.ZRangeBy{Min: "-", Max: top, Count: int64(n)}).Result()
+	members, err := s.db.ZRevRangeByLex(ctx, s.key(), &redis.ZRangeBy{Min: "-", Max: top, Count: int64(n)}).Result()
 	if err != nil {
 		return nil, storeError(err, false)
 	}
@@ -69,9 +78,19 @@ func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEn
 			err = json.Unmarshal([]byte(m[audit.Digits:]), &e)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%w: the key %s: %w", store.ErrStore, s.names.audit, err)
+			return nil, fmt.Errorf("%w: the key %s: %w", store.ErrStore, s.key(), err)
 		}
 		page = append(page, store.AuditEntry{ID: id, At: at, Who: e.Who, Action: e.Action, Limit: e.Limit, Key: e.Key, What: e.What, Note: e.Note})
 	}
 	return page, nil
+}
+
+// sweepTopHours deletes the entries that are too old.
+func (s *Store) sweepTopHours(ctx context.Context) error {
+	now, err := s.now(ctx)
+	if err != nil {
+		return err
+	}
+	t := trail{s, &audit.TopHours}
+	return storeError(s.db.ZRemRangeByLex(ctx, t.key(), "-", "("+t.log.Oldest(now)).Err(), true)
 }

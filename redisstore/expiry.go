@@ -113,8 +113,8 @@ func (s *Store) retire(ctx context.Context, d *store.Definition) error {
 // sweep gives back expired holds, and deletes what is full then. It reads the names of
 // all keys, so it does nothing unless this program has met holds since the last sweep.
 func (s *Store) sweep(ctx context.Context, n int) (swept int, err error) {
-	if !s.held.Swap(false) {
-		return 0, nil
+	if err = s.sweepTopHours(ctx); err != nil || !s.held.Swap(false) {
+		return 0, err
 	}
 	err = s.sweepRecords(ctx, "", &s.limits.reg, func(gone bool) bool {
 		if gone {

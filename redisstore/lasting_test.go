@@ -19,7 +19,7 @@ import (
 )
 
 // TestKeysEnd checks after random histories of all calls that every key has an expiry, but
-// for those that the page for operators says live for good: limits and rates.
+// for those that the page for operators says live for good: limits, rates and the audit.
 func TestKeysEnd(t *testing.T) {
 	t.Parallel()
 	for name, url := range map[string]func() string{
@@ -42,12 +42,16 @@ func TestKeysEnd(t *testing.T) {
 				kind, _, _ := strings.Cut(strings.TrimPrefix(key, prefix), ":")
 				counts[kind]++
 				left := db.PTTL(t.Context(), key).Val()
-				lasts := kind == ".limits" || kind == ".rate"
-				if lasts != (left == -1) || left > 2*time.Hour {
+				lasts := kind == ".limits" || kind == ".rate" || kind == ".audit"
+				most := 2 * time.Hour
+				if kind == ".top_hours" {
+					most = 7 * 24 * time.Hour
+				}
+				if lasts != (left == -1) || left > most {
 					t.Errorf("%s lives for %v", key, left)
 				}
 			}
-			for _, kind := range []string{"", ".due", ".records", ".override", ".reservation", ".hold", ".rate", ".limits"} {
+			for _, kind := range []string{"", ".due", ".records", ".override", ".reservation", ".hold", ".rate", ".audit", ".top_hours", ".limits"} {
 				if counts[kind] == 0 {
 					t.Errorf("the history leaves no key that begins with %s%s: %v", prefix, kind, counts)
 				}
@@ -175,6 +179,11 @@ func (h *lasting) step() {
 			_, err = h.l.Define(ctx, l, store.OwnerCode)
 		}
 	case 11:
+		if h.IntN(2) == 0 {
+			err = errors.Join(h.s.Abilities().Audit.Record(ctx, store.AuditEntry{Action: "reset", Limit: name, Key: key}),
+				h.s.Abilities().TopKeys.Record(ctx, store.AuditEntry{Who: "here", Action: "top", What: "{}"}))
+			break
+		}
 		_, err = h.s.Abilities().Sweep(ctx, 10)
 	}
 	var bad *dipwell.FieldError

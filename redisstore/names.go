@@ -20,6 +20,7 @@ import (
 //	dipwell.hold:req-81                 a hold, JSON; in a cluster dipwell.hold:{tag}req-81
 //	dipwell.rate:login                  the rate of an adaptive limit, a hash
 //	dipwell.audit                       what people have changed, a sorted set: an entry's ID and its JSON
+//	dipwell.top_hours                   the busiest keys of each hour, likewise
 //	dipwell.limits                      the limits, a hash; also the channel for notifications
 //
 // In the name of a limit % : { } are written as %25 %3A %7B %7D, so that it ends
@@ -31,9 +32,9 @@ import (
 // {acme}/user:7/ for the key acme/user:7. With HashTag "all" the prefix is in braces instead, and the key
 // follows the second colon.
 type names struct {
-	base, due, records, overrides, locks, reservations, holds, rates, audit, limits string
-	tagged                                                                          bool // keys are in braces
-	cluster                                                                         bool // buckets may be in different slots
+	base, due, records, overrides, locks, reservations, holds, rates, logs, limits string
+	tagged                                                                         bool // keys are in braces
+	cluster                                                                        bool // buckets may be in different slots
 
 	partsOf func(limit string) int // in a cluster: see entry.parts
 }
@@ -44,7 +45,7 @@ func newNames(c Config, cluster bool) names {
 		p, n.tagged, n.cluster = "{"+p+"}", false, false
 	}
 	n.base, n.due, n.records, n.overrides, n.locks = p+":", p+".due:", p+".records:", p+".override:", p+".lock:"
-	n.reservations, n.holds, n.rates, n.audit, n.limits = p+".reservation:", p+".hold:", p+".rate:", p+".audit", p+".limits"
+	n.reservations, n.holds, n.rates, n.logs, n.limits = p+".reservation:", p+".hold:", p+".rate:", p+".", p+".limits"
 	return n
 }
 

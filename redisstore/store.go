@@ -28,6 +28,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/dipwell/dipwell/internal/audit"
 	"github.com/dipwell/dipwell/internal/await"
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
@@ -270,7 +271,7 @@ func (s *Store) now(ctx context.Context) (int64, error) {
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
 		Store: s, Limits: s.cat, Keys: s.keys, Now: s.now, Ready: s.ready, Metrics: s.metrics,
-		Overrides: overrides{s}, Audit: trail{s}, Holds: s.keyHolds, CallSite: s.callSite, Sweep: s.sweep, Observe: s.observe,
+		Overrides: overrides{s}, Audit: trail{s, &audit.Changes}, TopKeys: trail{s, &audit.TopHours}, Holds: s.keyHolds, CallSite: s.callSite, Sweep: s.sweep, Observe: s.observe,
 		Lanes: func(_ context.Context, n, _ int) (store.Lanes, error) {
 			return store.Lanes{Stores: slices.Repeat([]store.Store{s}, n)}, nil
 		},

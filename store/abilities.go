@@ -42,8 +42,18 @@ type Abilities struct {
 	// key's row, in every call.
 	Overrides Overrider
 
-	// Audit keeps what people have changed. If it is nil, nothing is recorded.
+	// Audit keeps what people have changed: the last 10,000 entries, maybe a few more, and
+	// none that is older than 400 days. The service records what its admin calls have
+	// changed; a program that calls a Limiter records what it wants to. If it is nil,
+	// nothing is recorded.
 	Audit Auditor
+
+	// TopKeys keeps which keys were the busiest in each hour, as the service counts them:
+	// the last 5,376 entries, and none that is older than a week; a sweep deletes older
+	// ones too. Only Who, the process, and What are kept. What is the JSON of the
+	// column report of dipwell.top_hours in docs/reference/sql.md; its keys are those that
+	// the store has. If it is nil, nothing is kept.
+	TopKeys Auditor
 
 	// CallSite returns the definition that a call site makes of a limit, as
 	// Definition.CallSite does: rows may name it as long as they live. If it is nil,

@@ -8,16 +8,15 @@ type AuditEntry struct {
 	ID     string // given by the store
 	At     int64  // µs since the Unix epoch, on the store's clock; set by the store
 	Who    string // as far as it is known: an address, or the user of a database
-	Action string // override, end-override, reset, refund, define or drop
+	Action string // override, end-override, reset, refund, define or drop; of top keys: top
 	Limit  string
 	Key    string // "" for the shared bucket, and for a change of the limit itself
 	What   string // what was set, for people
 	Note   string // why, as it was given
 }
 
-// An Auditor keeps the audit of a store: its last 10,000 entries, maybe a few more, and
-// none that is older than 400 days. The service records what its admin calls have changed; a program that
-// calls a Limiter records what it wants to.
+// An Auditor keeps a log of entries. See Abilities.Audit and Abilities.TopKeys for what is
+// in it and how long.
 type Auditor interface {
 	// Record adds an entry at the present instant of the store's clock. e.ID and e.At are
 	// ignored. The error wraps ErrStore.

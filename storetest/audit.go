@@ -1,14 +1,18 @@
 package storetest
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 
 	"github.com/dipwell/dipwell/store"
 )
 
-// auditCases test the audit. A store without the ability Audit passes.
+// auditCases test the logs of a store. A store without the abilities Audit and TopKeys
+// passes.
 var auditCases = []testCase{
 	{"audit", onAudit(auditLists)},
 	{"audit-bad-input", onAudit(func(e *env, a store.Auditor) {
@@ -20,7 +24,6 @@ var auditCases = []testCase{
 		}
 	})},
 	{"audit-age", onAudit(func(e *env, a store.Auditor) {
-		const day = 24 * 3600 * 1_000_000
 		for _, days := range []int64{0, 1, 401} {
 			e.clock.Store(epoch + days*day)
 			addEntry(e, a, store.AuditEntry{Action: "reset", Limit: "l", What: strconv.FormatInt(days, 10)})
@@ -29,6 +32,78 @@ var auditCases = []testCase{
 			e.Errorf("401 days later: %+v", list)
 		}
 	})},
+	{"top-keys", onTopKeys(topKeysListed)},
+	{"top-keys-age", onTopKeys(func(e *env, a store.Auditor) {
+		for _, days := range []int64{0, 6, 8} {
+			e.clock.Store(epoch + days*day)
+			addEntry(e, a, topEntry(strconv.FormatInt(days, 10), int(days)))
+		}
+		if list := audited(e, a, "", 10); len(list) != 2 || list[0].Who != "8" || list[1].Who != "6" {
+			e.Errorf("8 days later: %+v", list)
+		}
+		e.clock.Store(epoch + 20*day)
+		if sweep := store.AbilitiesOf(e.store).Sweep; sweep != nil {
+			if _, err := sweep(e.ctx, 1000); err != nil {
+				e.Fatal(err)
+			}
+			if list := audited(e, a, "", 10); len(list) != 0 {
+				e.Errorf("after a sweep: %+v", list)
+			}
+		}
+	})},
+}
+
+const day = 24 * 3600 * 1_000_000
+
+func onTopKeys(run func(*env, store.Auditor)) func(*env) {
+	return func(e *env) {
+		if a := store.AbilitiesOf(e.store).TopKeys; a != nil {
+			run(e, a)
+		}
+	}
+}
+
+// topEntry returns what a process says of an hour in which the shared bucket of a limit had
+// n decisions.
+func topEntry(process string, n int) store.AuditEntry {
+	keys := fmt.Sprintf(`{"keys":[{"limit":"l","key":"","count":%d,"error":0}],"counted":%d,"unlisted_at_most":0}`, n, n)
+	return store.AuditEntry{Who: process, Action: "top", What: `{"hour":"2030-01-31T18:00:00Z","busiest":` + keys + `,"refused":` + keys + "}"}
+}
+
+// topKeysListed records entries of processes, and pages through them.
+func topKeysListed(e *env, a store.Auditor) {
+	for i := range 5 {
+		e.clock.Store(epoch + int64(i))
+		addEntry(e, a, topEntry("host:"+strconv.Itoa(i), i))
+	}
+	var all []store.AuditEntry
+	for before := ""; ; before = all[len(all)-1].ID {
+		page := audited(e, a, before, 2)
+		if all = append(all, page...); len(page) < 2 {
+			break
+		}
+	}
+	if len(all) != 5 {
+		e.Fatalf("%d entries: %+v", len(all), all)
+	}
+	for i, got := range all {
+		want := topEntry("host:"+strconv.Itoa(4-i), 4-i)
+		var is, should any
+		if err := errors.Join(json.Unmarshal([]byte(got.What), &is), json.Unmarshal([]byte(want.What), &should)); err != nil || !reflect.DeepEqual(is, should) {
+			e.Errorf("entry %d: %v, %s, want %s", i, err, got.What, want.What)
+		}
+		if got.Who != want.Who || got.Action != "top" || got.At != epoch+int64(4-i) {
+			e.Errorf("entry %d: %+v", i, got)
+		}
+	}
+	if list := audited(e, a, "", 10); len(list) != 5 {
+		e.Errorf("%d entries in one page", len(list))
+	}
+	if audit := store.AbilitiesOf(e.store).Audit; audit != nil {
+		if list := audited(e, audit, "", 10); len(list) != 0 {
+			e.Errorf("in the audit: %+v", list)
+		}
+	}
 }
 
 func onAudit(run func(*env, store.Auditor)) func(*env) {

@@ -44,8 +44,10 @@ func startAPI(t *testing.T, c server.Config, limits ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := httptest.NewServer(server.New(l, c).API(server.Site{Loopback: true}))
-	t.Cleanup(srv.Close)
+	s := server.New(l, c)
+	wait := s.CountKeys(t.Context(), "here:1", 0)
+	srv := httptest.NewServer(s.API(server.Site{Loopback: true}))
+	t.Cleanup(func() { srv.Close(); wait() })
 	return srv.URL
 }
 
@@ -66,6 +68,9 @@ func TestClientExitCodes(t *testing.T) {
 		{"charge login user:7 --cost 5", 0, "0 of 20 remaining, full in 5m0s"},
 		{"refund login user:7 --cost 6", 0, "1 of 20 remaining"},
 		{"inspect login user:7", 0, "login user:7: 1 of 20 remaining"},
+		{"inspect login user:7", 0, "refused by here:1: "},
+		{"inspect login user:7", 0, " cost 3, retry after 12s, and "},
+		{"inspect login user:7 --json", 0, `"refusals":{"process":"here:1","last":[{"at_us":`},
 		{"keys login", 0, "user:7"},
 		{"keys login --prefix nobody", 0, ""},
 		{"limits", 0, "login=5/1m,burst=20,keys=list  (code)"},

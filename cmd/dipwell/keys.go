@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 )
 
 // KeysCmd lists a page of live keys of a limit.
@@ -80,7 +81,7 @@ type InspectCmd struct {
 }
 
 func (InspectCmd) Help() string {
-	return "Example: dipwell inspect login user:7\n\nIt also shows the key's override and live holds."
+	return "Example: dipwell inspect login user:7\n\nIt also shows the key's override and live holds, and its last refusals by the\nservice that answers: a sample, at most one a second."
 }
 
 func (c *InspectCmd) Run(e *env) error {
@@ -106,5 +107,43 @@ func (c *InspectCmd) Run(e *env) error {
 	for i := range a.Holds {
 		fmt.Fprintln(e.stdout, "hold: "+a.Holds[i].String())
 	}
+	if r := a.Refusals; r != nil {
+		for i := range r.Last {
+			fmt.Fprintf(e.stdout, "refused by %s: %s\n", r.Process, r.Last[i].String())
+		}
+	}
 	return nil
+}
+
+// keyRefusals are the last refusals of a key by one process.
+type keyRefusals struct {
+	Process string       `json:"process"`
+	Last    []keyRefusal `json:"last"`
+}
+
+type keyRefusal struct {
+	At         int64  `json:"at_us"`
+	Cost       int64  `json:"cost"`
+	RetryAfter *int64 `json:"retry_after_us"`
+	Never      bool   `json:"never,omitempty"`
+	Shadow     bool   `json:"shadow,omitempty"`
+	Source     string `json:"source"`
+	More       uint64 `json:"more"`
+}
+
+func (r *keyRefusal) String() string {
+	text := fmt.Sprintf("%s cost %d", clock(r.At), r.Cost)
+	switch {
+	case r.Never:
+		text += ", never allowed"
+	case r.RetryAfter != nil:
+		text += fmt.Sprintf(", retry after %v", time.Duration(*r.RetryAfter)*time.Microsecond)
+	}
+	if r.Shadow {
+		text += ", let pass by shadow mode"
+	}
+	if r.More > 0 {
+		text += fmt.Sprintf(", and %d more within a second", r.More)
+	}
+	return text
 }

@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -105,6 +106,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	})
 	s.server.Gauge("dipwell_config_drift", "Limits of the flags and the file that differ in the store or are missing there.", s.declared.drifted)
 	s.server.LogRefusals(e.ctx, log.slog(), set.LogRefusals, hasher.Redact)
+	defer s.countKeys(set.TopKeys)() // before the store is closed
 	if err = s.openTLS(set); err != nil {
 		return err
 	}
@@ -132,6 +134,18 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	defer closeAll(listeners)
 	keepPagesReleased(e.ctx)
 	return s.serveAndDrain(listeners)
+}
+
+// countKeys counts the keys of decisions until end is called, which waits until the store
+// has the last hour's busiest.
+func (s *service) countKeys(keep int) (end func()) {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.env.ctx))
+	wait := s.server.CountKeys(ctx, host+":"+strconv.Itoa(os.Getpid()), keep)
+	return func() { cancel(); wait() }
 }
 
 // listen opens the listeners and logs their addresses.

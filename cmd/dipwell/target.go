@@ -54,6 +54,7 @@ type answer struct {
 	Limits       []json.RawMessage `json:"limits,omitempty"`
 	Override     *override         `json:"override,omitempty"` // of inspect, as Holds
 	Holds        []keyHold         `json:"holds,omitempty"`
+	Refusals     *keyRefusals      `json:"refusals,omitempty"`
 	Shadow       bool              `json:"shadow"`
 	Source       string            `json:"source"`
 	Detail       string            `json:"detail,omitempty"` // of a refusal that is never allowed

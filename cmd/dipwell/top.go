@@ -23,6 +23,7 @@ type TopCmd struct {
 	Interval       time.Duration `default:"2s" help:"Time between reports, 100ms to 20s. Default 2s."`
 	N              int           `short:"n" default:"10" help:"Number of keys in a list and of limits on the screen, 1 to 100. Default 10."`
 	Limit          string        `placeholder:"NAME" help:"Only this limit and its keys."`
+	Hour           string        `placeholder:"WHEN" help:"Print the lists of an hour of the last week, from the store: a time such as 2030-01-31T18:00:00Z, or how long ago, such as 1h."`
 	Once           bool          `help:"Print one report and end, as without a terminal."`
 	JSON           bool          `name:"json" help:"Print one report as JSON and end."`
 	clientTLS      `embed:""`
@@ -35,15 +36,18 @@ func (TopCmd) Help() string {
   dipwell top
   dipwell top --limit login -n 20 --server https://limits.internal:8443
   dipwell top --once --interval 10s
+  dipwell top --hour 1h
 
-The service counts keys only while top runs, in bounded memory: a count is too
-high by at most the column ERROR, and never too low. Counts are of the last
-minute at most, rates per second of the last interval. Press q to end.`
+The service counts keys in bounded memory: a count is too high by at most the
+column ERROR, and never too low. Counts are of the last minute at most, and of
+the one service that answers; rates per second of the last interval. Press q to
+end. --hour has the counts of all services together; an hour is there once it has
+ended.`
 }
 
 const (
 	minInterval = 100 * time.Millisecond
-	maxInterval = 20 * time.Second // the service stops counting keys 30 seconds after a call
+	maxInterval = 20 * time.Second
 )
 
 // topCounts are the decisions of a limit since the service started.
@@ -73,6 +77,7 @@ type topKey struct {
 
 // topAnswer is the response of GET /v1/top.
 type topAnswer struct {
+	Process     string      `json:"process"`
 	At          int64       `json:"at_us"`
 	Window      int64       `json:"window_us"`
 	MaxBytes    int64       `json:"sketch_max_bytes"`
@@ -108,6 +113,9 @@ func (c *TopCmd) Run(e *env) error {
 	case c.N < 1 || c.N > 100:
 		return fmt.Errorf("n: %d is not between 1 and 100", c.N)
 	}
+	if c.Hour != "" {
+		return c.hour(e, time.Now())
+	}
 	first, err := c.ask(e.ctx, e)
 	if err != nil {
 		return err
@@ -136,22 +144,67 @@ func (c *TopCmd) Run(e *env) error {
 
 // ask calls GET /v1/top, which also starts the counting of keys.
 func (c *TopCmd) ask(ctx context.Context, e *env) (a *topAnswer, err error) {
-	q := url.Values{"n": {strconv.Itoa(c.N)}}
+	a = &topAnswer{}
+	if _, err = c.get(ctx, e, url.Values{}, a); err == nil && a.At == 0 {
+		err = errNoReport
+	}
+	return a, err
+}
+
+var errNoReport = errors.New("the server's answer is no report")
+
+// get calls GET /v1/top.
+func (c *TopCmd) get(ctx context.Context, e *env, q url.Values, to any) (b []byte, err error) {
+	q.Set("n", strconv.Itoa(c.N))
 	if c.Limit != "" {
 		q.Set("limit", c.Limit)
 	}
 	if c.target == nil {
 		c.target = &target{Server: c.Server, AdminTokenFile: c.AdminTokenFile, Timeout: 10 * time.Second, clientTLS: c.clientTLS}
 	}
-	b, err := c.target.http(&env{ctx, e.stdin, e.stdout, e.stderr}, http.MethodGet, "/v1/top?"+q.Encode(), nil)
-	if err != nil {
+	if b, err = c.target.http(&env{ctx, e.stdin, e.stdout, e.stderr}, http.MethodGet, "/v1/top?"+q.Encode(), nil); err != nil {
 		return nil, err
 	}
-	a = &topAnswer{}
-	if err = json.Unmarshal(b, a); err != nil || a.At == 0 {
-		return nil, errors.New("the server's answer is no report")
+	if json.Unmarshal(b, to) != nil {
+		return nil, errNoReport
 	}
-	return a, nil
+	return b, nil
+}
+
+// topHour is the answer of GET /v1/top with an hour.
+type topHour struct {
+	Hour      string   `json:"hour"`
+	Processes []string `json:"processes"`
+	Busiest   topList  `json:"busiest"`
+	Refused   topList  `json:"refused"`
+}
+
+// hour prints the lists of an hour.
+func (c *TopCmd) hour(e *env, now time.Time) error {
+	at, err := time.Parse(time.RFC3339, c.Hour)
+	if err != nil {
+		ago, wrong := time.ParseDuration(c.Hour)
+		if wrong != nil || ago < 0 {
+			return fmt.Errorf("hour: %q is neither a time such as 2030-01-31T18:00:00Z nor how long ago, such as 1h", c.Hour)
+		}
+		at = now.Add(-ago)
+	}
+	var h topHour
+	b, err := c.get(e.ctx, e, url.Values{"hour": {at.UTC().Format(time.RFC3339)}}, &h)
+	if err == nil && h.Hour == "" {
+		err = errNoReport
+	}
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		_, err = e.stdout.Write(b)
+		return err
+	}
+	for _, line := range h.page(reportWidth) {
+		fmt.Fprintln(e.stdout, line.text)
+	}
+	return nil
 }
 
 // compare makes a report of two answers. If a counter is lower than before, the

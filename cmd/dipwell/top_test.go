@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -91,6 +92,49 @@ func TestTopErrors(t *testing.T) {
 	}
 	if code, out, stderr := program(t, "top", "--server", url, "--interval", "100ms"); code != 0 || !strings.Contains(out, "decisions 0/s") {
 		t.Error(code, out, stderr)
+	}
+}
+
+// TestTopHour checks that a service keeps the keys of its last hour when it ends, and that
+// another one prints them.
+func TestTopHour(t *testing.T) {
+	store := "file:" + filepath.Join(t.TempDir(), "dipwell.db")
+	args := []string{"--listen", "127.0.0.1:0", "--store", store, "--limit", "login=5/1d,burst=20"}
+	p := start(t, args...)
+	from := time.Now()
+	for range 23 {
+		res, err := http.Post(p.url+"/v1/take", "application/x-www-form-urlencoded", strings.NewReader("limit=login&key=greedy"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+	}
+	to := time.Now()
+	if err := p.stop(); err != nil {
+		t.Fatal(err)
+	}
+	p = start(t, args...)
+	var all string
+	for _, at := range []time.Time{from, to} { // two if an hour has just begun
+		code, out, stderr := program(t, "top", "--server", p.url, "--hour", at.Format(time.RFC3339))
+		if code != 0 {
+			t.Fatal(code, stderr)
+		}
+		all += out
+	}
+	for _, want := range []string{", 1 service: ", "BUSIEST KEYS, 1h", "login greedy ", "MOST REFUSED KEYS, 1h"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("%q is not in\n%s", want, all)
+		}
+	}
+	if code, out, _ := program(t, "top", "--server", p.url, "--hour", "9h"); code != 0 || !strings.Contains(out, "nothing is kept of the hour") {
+		t.Error(code, out)
+	}
+	if code, out, _ := program(t, "top", "--server", p.url, "--hour", "9h", "--json"); code != 0 || !strings.Contains(out, `"processes":[]`) {
+		t.Error(code, out)
+	}
+	if code, _, stderr := program(t, "top", "--server", p.url, "--hour", "noon"); code != 2 || !strings.Contains(stderr, `hour: "noon" is neither`) {
+		t.Error(code, stderr)
 	}
 }
 

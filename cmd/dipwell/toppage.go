@@ -43,8 +43,26 @@ func (c *TopCmd) page(r *topReport, width int) []topLine {
 		p.text(false, "%s turned away since the start: too many were under way", howMany(r.Shed, "call"))
 	}
 	p.limits(r, c.N)
-	p.keys("BUSIEST KEYS", r.Window, &r.Busiest)
-	p.keys("MOST REFUSED KEYS", r.Window, &r.Refused)
+	if r.Process != "" {
+		p.add(false, "")
+		p.text(false, "counted by %s alone", plain(r.Process))
+	}
+	within := (time.Duration(r.Window/1e6) * time.Second).String()
+	p.keys("BUSIEST KEYS", within, &r.Busiest)
+	p.keys("MOST REFUSED KEYS", within, &r.Refused)
+	return p.lines
+}
+
+// page formats the lists of an hour.
+func (h *topHour) page(width int) []topLine {
+	p := &topPage{width: width}
+	if len(h.Processes) == 0 {
+		p.text(false, "nothing is kept of the hour %s", h.Hour)
+		return p.lines
+	}
+	p.text(true, "hour %s, %s: %s", h.Hour, howMany(len(h.Processes), "service"), plain(strings.Join(h.Processes, ", ")))
+	p.keys("BUSIEST KEYS", "1h", &h.Busiest)
+	p.keys("MOST REFUSED KEYS", "1h", &h.Refused)
 	return p.lines
 }
 
@@ -86,7 +104,7 @@ func (p *topPage) limits(r *topReport, n int) {
 	}
 }
 
-func (p *topPage) keys(title string, window int64, t *topList) {
+func (p *topPage) keys(title, within string, t *topList) {
 	var rows [][]string
 	for _, k := range t.Keys {
 		key := "(shared)"
@@ -96,7 +114,7 @@ func (p *topPage) keys(title string, window int64, t *topList) {
 		rows = append(rows, []string{plain(k.Limit) + " " + plain(key), p.count(k.Count), p.count(k.Error), p.count(k.Count - k.Error),
 			fmt.Sprintf("%.1f %%", 100*float64(k.Count)/float64(max(t.Counted, 1)))})
 	}
-	title = fmt.Sprintf("%s, %v", title, time.Duration(window/1e6)*time.Second)
+	title += ", " + within
 	p.add(false, "")
 	if p.width < narrowWidth {
 		p.add(true, title)

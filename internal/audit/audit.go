@@ -1,4 +1,5 @@
-// Package audit has the bounds and the IDs of the entries of a store's audit.
+// Package audit has the bounds and the IDs of the entries of a store's logs: its audit, and
+// the busiest keys of each hour.
 package audit
 
 import (
@@ -8,11 +9,25 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A store deletes entries beyond these bounds when it records the next one.
-const (
-	Entries = 10_000
-	Age     = 400 * 24 * 3600 * int64(1_000_000) // µs
+const day = 24 * 3600 * int64(1_000_000) // µs
+
+// A Log is what a store keeps of a store.Auditor. The store deletes entries beyond its
+// bounds when it records the next one.
+type Log struct {
+	Name    string // of its table or key
+	Entries int
+	Age     int64 // µs
+}
+
+// The logs of a store.
+var (
+	Changes = Log{"audit", 10_000, 400 * day}
+	// A week of 32 processes. An entry has about 3 kB.
+	TopHours = Log{"top_hours", 32 * 7 * 24, 7 * day}
 )
+
+// Oldest returns the least ID of an entry that is kept at a time.
+func (l *Log) Oldest(now int64) string { return First(now - l.Age) }
 
 const (
 	timeDigits = 14             // 56 bits of µs: until the year 4253

@@ -89,6 +89,7 @@ type File struct {
 	KeySecretFile string            `name:"key_secret_file" kind:"FILE" help:"Store keys as [HMAC-SHA-256](../how-to/operations.md#keys-that-nobody-may-read) under the secret in this file, at least 16 bytes; or set DIPWELL_KEY_SECRET."`
 	OTLPEndpoint  string            `name:"otlp_endpoint" kind:"URL" help:"Send OpenTelemetry traces to this collector (OTLP over HTTP, as 'http://127.0.0.1:4318'), as OTEL_EXPORTER_OTLP_ENDPOINT does."`
 	LogRefusals   int               `name:"log_refusals" kind:"N" default:"1" min:"0" max:"1000" help:"Refusals that are logged a second, 0 to 1000, keys as the beginning of a hash."`
+	TopKeys       int               `name:"top_keys" kind:"N" default:"20" min:"0" max:"100" help:"How many of [the busiest and of the most refused keys](../how-to/operations.md#who-is-it-dipwell-top) of each hour the store keeps for a week; 0 keeps none."`
 	LogFormat     string            `name:"log_format" kind:"KIND" default:"text" oneof:"text,json" help:"Format of the log on standard error: 'text' or 'json'."`
 	Shadow        bool              `name:"shadow" default:"false" help:"[Refuse nothing](../how-to/operations.md#shadow-mode): answers, metrics and the log say what would have been refused."`
 	MetricLabels  map[string]string `name:"metric_labels" flag:"metric-label" kind:"NAME=VALUE" help:"Labels that every metric carries, at most 16: '{env: prod}'. As a flag 'env=prod', repeated or separated by commas."`

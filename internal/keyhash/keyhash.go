@@ -5,7 +5,7 @@
 // names, and cannot find them by trying all without the secret.
 //
 // It has these consequences. SQL functions, and services without the same secret,
-// use other buckets. Lists of keys, of overrides and of the audit show hashes, and their prefix is
+// use other buckets. Lists of keys, of overrides, of the audit and of the top keys of an hour show hashes, and their prefix is
 // that of a hash. The answer to a settled or extended hold has the hash, because the
 // store knows no other key.
 // Windows without a start are spread by the hash. A new secret starts with full
@@ -23,6 +23,7 @@ import (
 	"hash"
 	"sync"
 
+	"github.com/dipwell/dipwell/internal/sketch"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -99,6 +100,9 @@ func (s *Store) Abilities() store.Abilities {
 	if ab.Audit != nil {
 		ab.Audit = trail{ab.Audit, s}
 	}
+	if ab.TopKeys != nil {
+		ab.TopKeys = topKeys{ab.TopKeys, s}
+	}
 	if inner := ab.Holds; inner != nil {
 		ab.Holds = func(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 			return inner(ctx, d, s.hash(d, key))
@@ -148,6 +152,19 @@ type trail struct {
 func (t trail) Record(ctx context.Context, e store.AuditEntry) error {
 	if e.Key != "" {
 		e.Key = t.s.hasher.Hash(e.Limit, e.Key)
+	}
+	return t.Auditor.Record(ctx, e)
+}
+
+// topKeys are those of the inner store. They have hashes.
+type topKeys struct {
+	store.Auditor
+	s *Store
+}
+
+func (t topKeys) Record(ctx context.Context, e store.AuditEntry) (err error) {
+	if e.What, err = sketch.MapKeys(e.What, t.s.hasher.Hash); err != nil {
+		return err
 	}
 	return t.Auditor.Record(ctx, e)
 }

@@ -253,7 +253,7 @@ var lost = []string{"Store", "Quick", "QuickSource", "Lanes", "InProcess"}
 
 // Abilities has all of them.
 func (in *inner) Abilities() store.Abilities {
-	ab := store.Abilities{Store: in, Limits: NewModel(nil), Overrides: in, Audit: trail{}, Metrics: func() []store.Metric { return nil }, InProcess: true,
+	ab := store.Abilities{Store: in, Limits: NewModel(nil), Overrides: in, Audit: trail{}, TopKeys: trail{}, Metrics: func() []store.Metric { return nil }, InProcess: true,
 		Holds: func(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 			return []store.KeyHold{{ID: d.Name, Tokens: 3, Expires: 4}}, errors.New("of the inner store")
 		}}
@@ -332,6 +332,12 @@ func (in *inner) abilities(s store.Store) {
 	}
 	if err := ab.Audit.Record(ctx, store.AuditEntry{Who: "w", Action: "a", Limit: "l", Key: "k", What: "x", Note: "n"}); err == nil || err.Error() != `recorded "w" "a" "l" "x" "n"` {
 		in.t.Errorf("an entry of the audit: %v", err)
+	}
+	if err := ab.TopKeys.Record(ctx, store.AuditEntry{Who: "w", Action: "top", What: `{"hour":"2030-01-31T18:00:00Z"}`}); err == nil || !strings.HasPrefix(err.Error(), `recorded "w" "top" "" "{\"hour\":\"2030-01-31T18:00:00Z\"`) {
+		in.t.Errorf("an entry of the top keys: %v", err)
+	}
+	if list, err := ab.TopKeys.Audit(ctx, "b", 3); err != nil || len(list) != 1 || list[0].ID != "b" || list[0].At != 3 {
+		in.t.Errorf("top keys: %v, %v", list, err)
 	}
 	if list, err := ab.Audit.Audit(ctx, "b", 3); err != nil || len(list) != 1 || list[0].ID != "b" || list[0].At != 3 {
 		in.t.Errorf("audit: %v, %v", list, err)

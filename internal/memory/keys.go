@@ -151,6 +151,7 @@ func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
 	now := s.now()
 	s.reservations.sweep(now)
 	s.holds.sweep(now)
+	s.topKeys.sweep(now)
 	for i := range s.shards {
 		from, done := ^uint64(0), false
 		for !done && swept < n && err == nil {

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/audit"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -74,6 +75,7 @@ type Store struct {
 	holds        ledger[string, store.Hold]
 	maxOverrides int
 	trail        trail
+	topKeys      trail
 
 	watched atomic.Bool
 	sweptMu sync.Mutex
@@ -106,7 +108,8 @@ func New(c Config) (*Store, error) {
 	if s.clock == nil && !monotonic(s.start) {
 		s.clock = s.wall
 	}
-	s.trail.now = s.now
+	s.trail.log, s.trail.now = &audit.Changes, s.now
+	s.topKeys.log, s.topKeys.now = &audit.TopHours, s.now
 	s.limits.init()
 	s.mask = uint32(c.Shards - 1)
 	s.reservations.max, s.reservations.measure = c.MaxReservations, measurePending
@@ -216,7 +219,7 @@ func (s *Store) Now(context.Context) (int64, error) { return s.now(), nil }
 
 // Abilities returns what the store can do besides Apply.
 func (s *Store) Abilities() store.Abilities {
-	return store.Abilities{Store: s, Limits: s, Keys: s.Keys, Overrides: s, Audit: &s.trail, Holds: s.Holds, Observe: s.Observe, Sweep: s.Sweep,
+	return store.Abilities{Store: s, Limits: s, Keys: s.Keys, Overrides: s, Audit: &s.trail, TopKeys: &s.topKeys, Holds: s.Holds, Observe: s.Observe, Sweep: s.Sweep,
 		Now: s.Now, Metrics: s.metrics, Quick: s.Quick(), InProcess: true}
 }
 

@@ -10,8 +10,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A trail is the audit of a store, in memory.
+// A trail is a log of a store, in memory.
 type trail struct {
+	log *audit.Log
 	now func() int64
 
 	mu      sync.Mutex
@@ -30,9 +31,20 @@ func (t *trail) Record(_ context.Context, e store.AuditEntry) error {
 	e.ID = audit.ID(e.At, t.n)
 	at, _ := t.find(e.ID) // before the last one if the clock was set back
 	t.entries = slices.Insert(t.entries, at, e)
-	old, _ := t.find(audit.First(e.At - audit.Age))
-	t.entries = slices.Delete(t.entries, 0, max(old, len(t.entries)-audit.Entries))
+	t.forget(e.At)
 	return nil
+}
+
+// forget deletes the entries beyond the log's bounds. The caller holds mu.
+func (t *trail) forget(now int64) {
+	old, _ := t.find(t.log.Oldest(now))
+	t.entries = slices.Delete(t.entries, 0, max(old, len(t.entries)-t.log.Entries))
+}
+
+func (t *trail) sweep(now int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.forget(now)
 }
 
 // find returns where an ID is or belongs.

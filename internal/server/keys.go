@@ -40,7 +40,7 @@ func (a *api) keys(w http.ResponseWriter, r *http.Request) {
 	case def == nil:
 		a.fail(w, unknownLimit(r.PathValue("name")))
 	case p.one:
-		a.inspect(w, r, def, p.key)
+		a.inspect(w, r, def, cmp.Or(p.key, dipwell.Shared))
 	default:
 		a.listKeys(w, r, def, p)
 	}
@@ -69,6 +69,10 @@ func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *store.Definit
 	}
 	if len(holds) > 0 {
 		b = appendHolds(append(b, `,"holds":`...), holds)
+	}
+	if k := a.metrics.keys; k != nil {
+		b = jsontext.AppendString(append(b, `,"refusals":{"process":`...), k.process)
+		b = append(k.last.appendJSON(append(b, `,"last":`...), def.Name, d.Key), '}')
 	}
 	writeJSON(w, http.StatusOK, append(b, "}\n"...))
 }
@@ -185,7 +189,9 @@ func parsePage(query string) (p page, err error) {
 				p.after = dipwell.Shared
 			}
 		case "key":
-			p.key, p.one, err = value, true, checkPlain(value)
+			if p.key, p.one = value, true; value != "" { // an empty one is the shared bucket
+				err = checkPlain(value)
+			}
 		case "n":
 			p.n, err = pageSize(value, maxKeys)
 		default:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/internal/sketch"
 )
 
 // Bounds of GET /v1/live.
@@ -190,17 +191,23 @@ type event struct {
 	StoreErrors uint64             `json:"store_errors"`
 	Shed        uint64             `json:"shed"`
 	Gauges      map[string]float64 `json:"gauges"`
+	Process     string             `json:"process"`
 	WindowUS    int64              `json:"window_us"`
 	Busiest     json.RawMessage    `json:"busiest"`
 	Refused     json.RawMessage    `json:"refused"`
 }
 
+// noKeys is the list of a server that does not count keys.
+var noKeys = json.RawMessage(appendTop(nil, sketch.Top{}))
+
 // event returns the event between two tallies, as text.
 func (s *Server) event(before, now *tally) []byte {
-	seen := s.metrics.startWatch()
 	e := event{AtUS: now.at.UnixMicro(), IntervalUS: now.at.Sub(before.at).Microseconds(), Store: s.metrics.store,
-		Limits: []counts{}, StoreErrors: now.storeErrors - before.storeErrors, Shed: now.shed - before.shed, Gauges: s.readGauges(),
-		WindowUS: now.at.Sub(seen.since()).Microseconds(), Busiest: appendTop(nil, seen.all.Top(liveKeys, "")), Refused: appendTop(nil, seen.refused.Top(liveKeys, ""))}
+		Limits: []counts{}, StoreErrors: now.storeErrors - before.storeErrors, Shed: now.shed - before.shed, Gauges: s.readGauges(), Busiest: noKeys, Refused: noKeys}
+	if k := s.metrics.keys; k != nil {
+		since, busiest, refused := k.lists(liveKeys, "")
+		e.Process, e.WindowUS, e.Busiest, e.Refused = k.process, now.at.Sub(since).Microseconds(), appendTop(nil, busiest), appendTop(nil, refused)
+	}
 	for name, c := range now.limits {
 		one := counts{Limit: name}
 		one.add(c, before.limits[name])

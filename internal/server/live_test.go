@@ -54,6 +54,7 @@ func (p *piped) Write(b []byte) (int, error) { return p.out.Write(b) }
 type liveEvent struct {
 	IntervalUS int64 `json:"interval_us"`
 	Store      string
+	Process    string
 	All        struct{ Allowed, Refused, Shadow, Fallback uint64 }
 	Limits     []struct {
 		Limit            string
@@ -65,12 +66,15 @@ type liveEvent struct {
 	Busiest     struct{ Keys []topKey }
 }
 
-// Events have what happened since the one before, for each viewer the same. The ticker and
-// the count of keys end with the last viewer, and all viewers when the server stops.
+// Events have what happened since the one before, for each viewer the same. The ticker
+// ends with the last viewer, and all viewers when the server stops.
 func TestLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, server.Config{}, local)
 		w.server.Gauge("dipwell_gauge", "A gauge.", func() float64 { return 7 })
+		counting, end := context.WithCancel(t.Context())
+		defer w.server.CountKeys(counting, "host:1", 0)()
+		defer end()
 		ctx, leave := context.WithCancel(t.Context())
 		first := w.view(ctx)
 		synctest.Wait()
@@ -84,7 +88,7 @@ func TestLive(t *testing.T) {
 		if err := json.Unmarshal(text, &e); err != nil {
 			t.Fatal(err)
 		}
-		if e.All.Allowed != 21 || e.All.Refused != 5 || fmt.Sprint(e.Limits) != "[{login 20 5} {listed 1 0}]" || e.IntervalUS != 1e6 || e.Store != "memory" || e.P50 == nil ||
+		if e.All.Allowed != 21 || e.All.Refused != 5 || fmt.Sprint(e.Limits) != "[{login 20 5} {listed 1 0}]" || e.IntervalUS != 1e6 || e.Process != "host:1" || e.Store != "memory" || e.P50 == nil ||
 			e.Gauges["dipwell_gauge"] != 7 || e.Gauges["dipwell_keys"] != 2 {
 			t.Errorf("the first event: %s", text)
 		}
@@ -101,7 +105,7 @@ func TestLive(t *testing.T) {
 		if err := json.Unmarshal(a, &e); err != nil || string(a) != string(b) {
 			t.Fatal(err, string(a), string(b))
 		}
-		if e.All.Allowed != 1 || e.All.Fallback != 1 || e.StoreErrors != 1 || fmt.Sprint(e.Busiest.Keys) != "[login new 2-0]" {
+		if e.All.Allowed != 1 || e.All.Fallback != 1 || e.StoreErrors != 1 || fmt.Sprint(e.Busiest.Keys) != "[login greedy 25-0 login new 2-0 listed k 1-0]" {
 			t.Errorf("the second event: %s", a)
 		}
 		leave()

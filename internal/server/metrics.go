@@ -37,7 +37,7 @@ type metrics struct {
 	took     [verbCount]histogram
 	store    string // value of the label store
 	refusals *refusals
-	watch    atomic.Pointer[watch] // nil while nobody calls GET /v1/top
+	keys     *keyCounts            // nil without CountKeys
 	reg      prometheus.Registerer // adds the constant labels
 	gather   prometheus.Gatherer
 }
@@ -203,8 +203,8 @@ func (m *metrics) count(d *dipwell.Decision) {
 			m.refusals.add(d)
 		}
 	}
-	if w := m.watch.Load(); w != nil {
-		w.add(d)
+	if m.keys != nil {
+		m.keys.add(d)
 	}
 	if d.Source >= store.SourceFallbackOpen {
 		c.fallbacks[d.Source-store.SourceFallbackOpen].Add(1)

@@ -1,131 +1,120 @@
 package server
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/jsontext"
 	"github.com/dipwell/dipwell/internal/sketch"
+	"github.com/dipwell/dipwell/store"
 )
 
-// Keys are counted only while GET /v1/top is called.
 const (
-	topSlice  = 10 * time.Second // length of a slice of the window
-	topSlices = 6
-	topIdle   = 30 * time.Second // counting ends so long after the last call
-	topKeys   = 20               // default number of keys
-	maxTop    = 100
+	topKeys = 20 // default number of keys
+	maxTop  = 100
 )
 
-// watch counts keys for GET /v1/top.
-type watch struct {
-	all, refused *sketch.Window
-
-	mu    sync.Mutex
-	until time.Time   // when counting ends unless there is another call
-	turns []time.Time // start times of the slices
-}
-
-// add counts a decision. It is on the hot path.
-func (w *watch) add(d *dipwell.Decision) {
-	limit := d.Limit
-	if def := d.Definition; def != nil {
-		limit = def.Name // d.Limit may refer to a larger text of the caller
-	}
-	w.all.Add(limit, d.Key)
-	if !d.Allowed || d.Shadow {
-		w.refused.Add(limit, d.Key)
-	}
-}
-
-// startWatch starts counting, or lets it continue for topIdle.
-func (m *metrics) startWatch() *watch {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	w := m.watch.Load()
-	if w == nil {
-		size := sketch.Config{Slices: topSlices}
-		w = &watch{all: sketch.New(size), refused: sketch.New(size), turns: []time.Time{time.Now()}}
-		go m.turn(w)
-		m.watch.Store(w)
-	}
-	w.mu.Lock()
-	w.until = time.Now().Add(topIdle)
-	w.mu.Unlock()
-	return w
-}
-
-// turn starts a slice every topSlice, and ends counting after topIdle.
-func (m *metrics) turn(w *watch) {
-	slice := time.NewTicker(topSlice)
-	defer slice.Stop()
-	end := time.NewTimer(topIdle)
-	defer end.Stop()
-	for {
-		select {
-		case now := <-slice.C:
-			w.all.Turn()
-			w.refused.Turn()
-			w.mu.Lock()
-			w.turns = append(w.turns[max(0, len(w.turns)-topSlices+1):], now)
-			w.mu.Unlock()
-		case <-end.C:
-			if left := m.unwatch(w); left > 0 {
-				end.Reset(left)
-				continue
-			}
-			return
-		}
-	}
-}
-
-// unwatch ends counting at w.until. Before that it returns the time left.
-func (m *metrics) unwatch(w *watch) time.Duration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	left := time.Until(w.until)
-	if left <= 0 {
-		m.watch.Store(nil)
-	}
-	return left
-}
-
-// since returns the start of the window.
-func (w *watch) since() time.Time {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.turns[0]
+// topQuery is the query of GET /v1/top.
+type topQuery struct {
+	n     int
+	limit string
+	hour  time.Time // zero: the last minute
 }
 
 // top answers GET /v1/top: the decisions since the start, by limit, and the busiest
-// and most refused keys of the last minute.
+// and most refused keys of the last minute; or those of an hour, from the store.
 func (a *api) top(w http.ResponseWriter, r *http.Request) {
-	n, limit, err := parseTop(r.URL.RawQuery)
-	if err == nil && limit != "" && a.limiter.Limit(limit) == nil {
-		err = fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, limit)
+	q, err := parseTop(r.URL.RawQuery)
+	if err == nil && q.limit != "" && a.limiter.Limit(q.limit) == nil && q.hour.IsZero() { // in an hour, it may be a former one
+		err = fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, q.limit)
+	}
+	var b []byte
+	switch k := a.metrics.keys; {
+	case err != nil:
+	case !q.hour.IsZero():
+		b, err = a.topOfHour(r.Context(), &q)
+	case k == nil:
+		err = fmt.Errorf("keys are not counted here: %w", store.ErrNotSupported)
+	default:
+		b = a.topNow(k, &q)
 	}
 	if err != nil {
 		a.fail(w, err)
 		return
 	}
-	seen := a.metrics.startWatch()
+	writeJSON(w, http.StatusOK, append(b, "}\n"...))
+}
+
+func (a *api) topNow(k *keyCounts, q *topQuery) []byte {
 	now := time.Now()
+	since, busiest, refused := k.lists(q.n, q.limit)
 	b := strconv.AppendInt([]byte(`{"at_us":`), now.UnixMicro(), 10)
-	b = strconv.AppendInt(append(b, `,"window_us":`...), now.Sub(seen.since()).Microseconds(), 10)
-	b = strconv.AppendInt(append(b, `,"sketch_max_bytes":`...), int64(seen.all.MaxBytes()+seen.refused.MaxBytes()), 10)
+	b = jsontext.AppendString(append(b, `,"process":`...), k.process)
+	b = strconv.AppendInt(append(b, `,"window_us":`...), now.Sub(since).Microseconds(), 10)
+	b = strconv.AppendInt(append(b, `,"sketch_max_bytes":`...), int64(k.all.MaxBytes()+k.refused.MaxBytes()), 10)
 	b = strconv.AppendUint(append(b, `,"store_errors":`...), a.metrics.storeErrors.Load(), 10)
 	b = strconv.AppendUint(append(b, `,"shed":`...), a.metrics.shed.Load(), 10)
-	b = a.metrics.appendLimits(append(b, `,"limits":[`...), limit)
-	b = appendTop(append(b, `],"busiest":`...), seen.all.Top(n, limit))
-	b = appendTop(append(b, `,"refused":`...), seen.refused.Top(n, limit))
-	writeJSON(w, http.StatusOK, append(b, "}\n"...))
+	b = a.metrics.appendLimits(append(b, `,"limits":[`...), q.limit)
+	return appendLists(append(b, ']'), busiest, refused)
+}
+
+func appendLists(b []byte, busiest, refused sketch.Top) []byte {
+	return appendTop(append(appendTop(append(b, `,"busiest":`...), busiest), `,"refused":`...), refused)
+}
+
+// Bounds of reading hours.
+const (
+	hoursPage = 200                                      // entries that are read at a time
+	hoursBack = int64(25 * time.Hour / time.Microsecond) // entries that are older by so much than an hour are not of it, whatever the clocks
+)
+
+// topOfHour returns the lists of an hour, of all processes together.
+func (a *api) topOfHour(ctx context.Context, q *topQuery) ([]byte, error) {
+	if a.can.TopKeys == nil {
+		return nil, fmt.Errorf("top keys by the hour: %w", store.ErrNotSupported)
+	}
+	var processes []string
+	var busiest, refused []sketch.Top
+	for before, more := "", true; more; {
+		page, err := a.can.TopKeys.Audit(ctx, before, hoursPage)
+		if err != nil {
+			return nil, err
+		}
+		for i := range page {
+			var h sketch.Hour
+			if err = json.Unmarshal([]byte(page[i].What), &h); err != nil {
+				return nil, fmt.Errorf("%w: entry %s of the top keys: %w", store.ErrStore, page[i].ID, err)
+			}
+			if h.Hour.Equal(q.hour) {
+				processes, busiest, refused = append(processes, page[i].Who), append(busiest, only(h.Busiest, q.limit)), append(refused, only(h.Refused, q.limit))
+			}
+		}
+		if more = len(page) == hoursPage; more {
+			last := &page[len(page)-1]
+			before, more = last.ID, last.At > q.hour.UnixMicro()-hoursBack
+		}
+	}
+	slices.Sort(processes)
+	b := append(q.hour.AppendFormat([]byte(`{"hour":"`), time.RFC3339), `","processes":[`...)
+	for i, name := range slices.Compact(processes) {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = jsontext.AppendString(b, name)
+	}
+	return appendLists(append(b, ']'), sketch.Sum(busiest, q.n), sketch.Sum(refused, q.n)), nil
+}
+
+// only returns the list with the keys of one limit, or of all if limit is "".
+func only(t sketch.Top, limit string) sketch.Top {
+	t.Keys = slices.DeleteFunc(t.Keys, func(k sketch.Count) bool { return limit != "" && k.Limit != limit })
+	return t
 }
 
 // appendLimits appends the decisions since the start, by limit.
@@ -174,20 +163,26 @@ func appendTop(b []byte, t sketch.Top) []byte {
 	return append(b, "]}"...)
 }
 
-func parseTop(query string) (n int, limit string, err error) {
-	n = topKeys
+func parseTop(query string) (q topQuery, err error) {
+	q.n = topKeys
 	err = eachOnce(query, func(name, value string) (err error) {
 		switch name {
 		case "n":
-			n, err = pageSize(value, maxTop)
+			q.n, err = pageSize(value, maxTop)
 		case "limit":
-			if limit = value; limit == "" {
+			if q.limit = value; value == "" {
 				return bad(name, "is empty")
 			}
+		case "hour":
+			at, wrong := time.Parse(time.RFC3339, value)
+			if wrong != nil || at.Year() < 1971 {
+				return bad(name, "is not a time such as 2030-01-31T18:00:00Z")
+			}
+			q.hour = at.UTC().Truncate(time.Hour)
 		default:
-			return bad(name, "unknown parameter; known are n, limit")
+			return bad(name, "unknown parameter; known are n, limit, hour")
 		}
 		return err
 	})
-	return n, limit, err
+	return q, err
 }

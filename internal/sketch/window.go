@@ -16,7 +16,9 @@ type Config struct {
 }
 
 // A Window counts keys over a sliding window of slices: each Turn begins a new
-// slice and drops the oldest. It is safe for concurrent use.
+// slice and drops the oldest. It also has the total of all slices since the last
+// Restart, which costs an event nothing: a slice is added when it ends. It is safe for
+// concurrent use.
 //
 // A key is always in the same shard, so that shards do not add to the error. Slices
 // do: a key without a counter in a slice may have had as many events there as the
@@ -32,21 +34,24 @@ type shard struct {
 	slices []*summary
 	counts []uint64 // events by slice
 	now    int      // current slice
-	_      [56]byte // to a cache line
+	total  total    // of the slices that have ended
+	_      [24]byte // to a cache line
 }
 
 // A Count is a key with its number of events: at least Count-Error, and at most
 // Count.
 type Count struct {
-	Limit, Key   string
-	Count, Error uint64
+	Limit string `json:"limit"`
+	Key   string `json:"key"`
+	Count uint64 `json:"count"`
+	Error uint64 `json:"error"`
 }
 
-// A Top has the busiest keys of a window.
+// A Top has the busiest keys of a window, or of a total.
 type Top struct {
-	Keys     []Count // by descending Count
-	Events   uint64  // exact number of events in the window
-	Unlisted uint64  // the most that a key not in Keys can have
+	Keys     []Count `json:"keys"`             // by descending Count
+	Events   uint64  `json:"counted"`          // exact number of events
+	Unlisted uint64  `json:"unlisted_at_most"` // the most that a key not in Keys can have
 }
 
 // New returns an empty window.
@@ -68,7 +73,8 @@ func New(c Config) *Window {
 func (w *Window) MaxBytes() int {
 	one := int(unsafe.Sizeof(summary{})) + 8 + 8 // with its pointer and count of events
 	one += w.per*(int(unsafe.Sizeof(counter{}))+MaxKey+4) + 4*len(w.shards[0].slices[0].chains)
-	return int(unsafe.Sizeof(*w)) + len(w.shards)*(int(unsafe.Sizeof(shard{}))+one*len(w.shards[0].slices))
+	sum := w.per * (int(unsafe.Sizeof(Count{})) + MaxKey)
+	return int(unsafe.Sizeof(*w)) + len(w.shards)*(int(unsafe.Sizeof(shard{}))+one*len(w.shards[0].slices)+sum)
 }
 
 // Add counts an event of a key. It keeps the string limit and copies key.
@@ -83,39 +89,65 @@ func (w *Window) Add(limit, key string) {
 
 // Turn begins a new slice, which replaces the oldest.
 func (w *Window) Turn() {
-	for i := range w.shards {
-		s := &w.shards[i]
-		s.mu.Lock()
-		s.now = (s.now + 1) % len(s.slices)
-		s.slices[s.now].reset()
-		s.counts[s.now] = 0
-		s.mu.Unlock()
-	}
+	w.each(func(s *shard) { s.turn(w.per) })
+}
+
+// Restart begins a new slice, as Turn does, and a new total. It returns the n busiest
+// keys of the total that ends.
+func (w *Window) Restart(n int) (t Top) {
+	w.each(func(s *shard) {
+		s.turn(w.per)
+		s.total.addTo(&t)
+		s.total = total{}
+	})
+	t.cut(n)
+	return t
 }
 
 // Top returns the n busiest keys of a limit, or of all limits if limit is "".
 func (w *Window) Top(n int, limit string) (t Top) {
-	var keys []Count
-	for i := range w.shards {
-		s := &w.shards[i]
-		s.mu.Lock()
+	w.each(func(s *shard) {
 		var absent uint64
-		keys, absent = s.merge(keys, limit)
+		t.Keys, absent = s.merge(t.Keys, limit)
 		for _, events := range s.counts {
 			t.Events += events
 		}
-		s.mu.Unlock()
 		t.Unlisted = max(t.Unlisted, absent)
+	})
+	t.cut(n)
+	return t
+}
+
+// each calls f for each shard, locked.
+func (w *Window) each(f func(*shard)) {
+	for i := range w.shards {
+		s := &w.shards[i]
+		s.mu.Lock()
+		f(s)
+		s.mu.Unlock()
 	}
-	slices.SortFunc(keys, func(a, b Count) int {
+}
+
+// turn adds the current slice to the total, and begins the next.
+func (s *shard) turn(keys int) {
+	s.total = s.total.plus(s.slices[s.now], s.counts[s.now], keys)
+	s.now = (s.now + 1) % len(s.slices)
+	s.slices[s.now].reset()
+	s.counts[s.now] = 0
+}
+
+// cut sorts the keys, and keeps the first n.
+func (t *Top) cut(n int) {
+	slices.SortFunc(t.Keys, func(a, b Count) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Error, b.Error), cmp.Compare(a.Limit, b.Limit), cmp.Compare(a.Key, b.Key))
 	})
-	if len(keys) > n {
-		t.Unlisted = max(t.Unlisted, keys[n].Count)
-		keys = keys[:n]
+	if t.Keys == nil {
+		t.Keys = []Count{} // in JSON a list too
 	}
-	t.Keys = slices.Clip(keys)
-	return t
+	if len(t.Keys) > n {
+		t.Unlisted = max(t.Unlisted, t.Keys[n].Count)
+		t.Keys = slices.Clone(t.Keys[:n])
+	}
 }
 
 // merge appends the keys of all slices, each once. absent is the most that a key

@@ -98,6 +98,45 @@ func TestBoundsHold(t *testing.T) {
 	})
 }
 
+// The same holds for the total of all slices since the last restart, and for the sum of
+// totals of several windows.
+func TestTotalBoundsHold(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := sketch.Config{Counters: rapid.IntRange(1, 40).Draw(t, "counters"), Slices: rapid.IntRange(1, 3).Draw(t, "slices"), Shards: rapid.IntRange(1, 3).Draw(t, "shards")}
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		z := rand.NewZipf(r, 1.01+rapid.Float64Range(0, 1).Draw(t, "s"), 1, uint64(rapid.IntRange(1, 100).Draw(t, "keys")))
+		var tops []sketch.Top
+		sum := &exact{n: 100}
+		for range rapid.IntRange(1, 3).Draw(t, "windows") {
+			w := sketch.New(c)
+			for range rapid.IntRange(1, 2).Draw(t, "totals") {
+				e := &exact{n: 1}
+				e.turn()
+				sum.turn()
+				for range rapid.IntRange(0, 7).Draw(t, "turns") {
+					for range rapid.IntRange(0, 300).Draw(t, "events") {
+						limit, key := string(rune('a'+r.IntN(2))), fmt.Sprint("k", z.Uint64())
+						w.Add(limit, key)
+						e.add(limit, key)
+						sum.add(limit, key)
+					}
+					w.Turn()
+				}
+				all, events := e.counts()
+				top := w.Restart(rapid.IntRange(0, 60).Draw(t, "n"))
+				if err := objection(top, all, events, ""); err != nil {
+					t.Fatal(err)
+				}
+				tops = append(tops, top)
+			}
+		}
+		all, events := sum.counts()
+		if err := objection(sketch.Sum(tops, rapid.IntRange(0, 60).Draw(t, "n")), all, events, ""); err != nil {
+			t.Fatal("the sum: ", err)
+		}
+	})
+}
+
 // No error is above the events of a shard over its counters, slice by slice; and
 // on a Zipf stream the busiest keys are the true ones.
 func TestErrorIsSmall(t *testing.T) {

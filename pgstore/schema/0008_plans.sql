@@ -136,6 +136,14 @@ create table dipwell.audit (
     note       text not null
 );
 
+-- The busiest keys of each hour, by process: the last 5,376, and none older than a week.
+create table dipwell.top_hours (
+    id      text collate "C" primary key, -- as in audit
+    at      timestamptz not null,
+    process text not null,
+    report  jsonb not null
+);
+
 -- The rows of a key that many connections take from at the same time. While it has
 -- them, its row of buckets has the lows {0}, and its used and ts say nothing.
 create /*unlogged*/ table dipwell.shards (

@@ -89,3 +89,11 @@ create table if not exists dipwell.audit (
     what       text not null,
     note       text not null
 );
+
+-- The busiest keys of each hour, by process: the last 5,376, and none older than a week.
+create table if not exists dipwell.top_hours (
+    id      text {collate} primary key, -- as in audit
+    at      timestamptz not null,
+    process text not null,
+    report  jsonb not null
+);

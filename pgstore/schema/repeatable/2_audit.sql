@@ -30,3 +30,9 @@ create function dipwell_internal.changed(action text, limit_name text, key text 
 $$ select dipwell_internal.record_change(session_user, action, limit_name, key, what, note) $$;
 comment on function dipwell_internal.changed is
     'Adds an entry to audit for the user of this session.';
+
+create view dipwell.top_keys as
+    select (x.report ->> 'hour')::timestamptz as hour, x.process, l.list, k.e ->> 'limit' as limit_name, k.e ->> 'key' as key,
+        (k.e ->> 'count')::bigint as count, (k.e ->> 'error')::bigint as error
+    from dipwell.top_hours x cross join lateral (values ('busiest'), ('refused')) l (list)
+        cross join lateral jsonb_array_elements(x.report -> l.list -> 'keys') k (e);

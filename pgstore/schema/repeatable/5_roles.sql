@@ -36,6 +36,7 @@ begin
         end loop;
         execute format('grant select on all tables in schema dipwell to %I', who);
         execute format('grant insert, update, delete on dipwell.buckets, dipwell.shards, dipwell.reservations, dipwell.hold_parts to %I', who);
+        execute format('grant insert, delete on dipwell.top_hours to %I', who);
         execute format('grant update, delete on dipwell.key_overrides to %I', who); -- those that have ended or are of an older version
     end loop;
     if exists (select from pg_roles where rolname = 'dipwell_admin') then

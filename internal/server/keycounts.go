@@ -1,0 +1,125 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/sketch"
+	"github.com/dipwell/dipwell/store"
+)
+
+// Slices of the last minute.
+const (
+	topSlice  = 10 * time.Second
+	topSlices = 6
+)
+
+// keepTime is how long the store may take to keep an hour.
+const keepTime = 2 * time.Second
+
+// keyCounts counts the decisions of each key: in the last minute, and in the present
+// hour for the store.
+type keyCounts struct {
+	process      string
+	all, refused *sketch.Window
+	last         lastRefusals
+	lost         atomic.Uint64 // hours that the store did not keep
+
+	mu    sync.Mutex
+	turns []time.Time // start times of the slices
+}
+
+// CountKeys counts the decisions of each key until ctx ends, and keeps the last refusals
+// of each. At the end of an hour, and when ctx ends, it adds the keep busiest and most
+// refused keys to the store, under the name of this process; 0 adds none. An hour that the
+// store does not take is lost, and counted. CountKeys must be called before the server is
+// used. wait returns when the last hour is written.
+func (s *Server) CountKeys(ctx context.Context, process string, keep int) (wait func()) {
+	size := sketch.Config{Slices: topSlices}
+	k := &keyCounts{process: process, all: sketch.New(size), refused: sketch.New(size), turns: []time.Time{time.Now()}}
+	s.metrics.keys = k
+	s.Counter("dipwell_top_hours_lost_total", "Hours whose busiest keys the store did not keep.", func() float64 { return float64(k.lost.Load()) })
+	to := s.can.TopKeys
+	if keep == 0 {
+		to = nil
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		k.run(ctx, to, keep)
+	}()
+	return func() { <-done }
+}
+
+// add counts a decision. It is on the hot path.
+func (k *keyCounts) add(d *dipwell.Decision) {
+	limit := d.Limit
+	if def := d.Definition; def != nil {
+		limit = def.Name // d.Limit may refer to a larger text of the caller
+	}
+	k.all.Add(limit, d.Key)
+	if !d.Allowed || d.Shadow {
+		k.refused.Add(limit, d.Key)
+		k.last.add(limit, d)
+	}
+}
+
+// run begins a slice every topSlice, at whole multiples of it, and writes the hours.
+func (k *keyCounts) run(ctx context.Context, to store.Auditor, keep int) {
+	hour := time.Now().Truncate(time.Hour)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	<-timer.C
+	for {
+		now := time.Now()
+		timer.Reset(now.Truncate(topSlice).Add(topSlice).Sub(now))
+		select {
+		case <-ctx.Done():
+			k.keep(context.WithoutCancel(ctx), to, keep, hour)
+			return
+		case now = <-timer.C:
+		}
+		if next := now.Truncate(time.Hour); !next.Equal(hour) {
+			k.keep(ctx, to, keep, hour)
+			hour = next
+		} else {
+			k.all.Turn()
+			k.refused.Turn()
+		}
+		k.mu.Lock()
+		k.turns = append(k.turns[max(0, len(k.turns)-topSlices+1):], now)
+		k.mu.Unlock()
+	}
+}
+
+// keep ends the counts of an hour, and adds them to the store.
+func (k *keyCounts) keep(ctx context.Context, to store.Auditor, n int, hour time.Time) {
+	h := sketch.Hour{Hour: hour.UTC(), Busiest: k.all.Restart(n), Refused: k.refused.Restart(n)}
+	if to == nil || h.Busiest.Events == 0 {
+		return
+	}
+	text, err := json.Marshal(h)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, keepTime)
+		defer cancel()
+		err = to.Record(ctx, store.AuditEntry{Who: k.process, Action: "top", What: string(text)})
+	}
+	if err != nil {
+		k.lost.Add(1)
+		slog.Warn("the busiest keys of the hour " + hour.UTC().Format(time.RFC3339) + " are not kept: " + err.Error())
+	}
+}
+
+// lists returns the n busiest and most refused keys of the last minute, of one limit or
+// of all, and when it began.
+func (k *keyCounts) lists(n int, limit string) (since time.Time, busiest, refused sketch.Top) {
+	k.mu.Lock()
+	since = k.turns[0]
+	k.mu.Unlock()
+	return since, k.all.Top(n, limit), k.refused.Top(n, limit)
+}

@@ -1,0 +1,123 @@
+package server
+
+import (
+	"hash/maphash"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
+)
+
+// Bounds of the last refusals, which take at most 1.5 MB.
+const (
+	refusedSets  = 256
+	refusedWays  = 4  // keys in a set; a new key takes the place of the one whose last refusal is the oldest
+	refusedTimes = 16 // refusals of a key
+	refusedApart = int64(time.Second / time.Microsecond)
+)
+
+// lastRefusals has the last refusals of up to refusedSets * refusedWays keys. Of each key
+// it has refusals that are refusedApart apart, and the number of those between.
+type lastRefusals [refusedSets]struct {
+	mu   sync.Mutex
+	keys [refusedWays]*refusedKey
+}
+
+type refusedKey struct {
+	limit, key string
+	n          int // refusals in last, of those that were written ever
+	last       [refusedTimes]oneRefusal
+}
+
+type oneRefusal struct {
+	at, cost, retry int64 // at and retry in µs
+	more            uint64
+	source          store.Source
+	never, shadow   bool
+}
+
+// latest returns the newest refusal.
+func (k *refusedKey) latest() *oneRefusal { return &k.last[(k.n-1)%refusedTimes] }
+
+var refusedSeed = maphash.MakeSeed()
+
+func refusedSet(limit, key string) uint64 {
+	return (maphash.String(refusedSeed, key) ^ maphash.String(refusedSeed, limit)*0x9e3779b97f4a7c15) % refusedSets
+}
+
+// add adds a refusal of now.
+func (l *lastRefusals) add(limit string, d *dipwell.Decision) {
+	now := time.Now().UnixMicro()
+	set := &l[refusedSet(limit, d.Key)]
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	var k *refusedKey
+	oldest := &set.keys[0]
+	for i := range set.keys {
+		at := &set.keys[i]
+		if *at == nil {
+			oldest = at
+			break
+		}
+		if (*at).key == d.Key && (*at).limit == limit {
+			k = *at
+			break
+		}
+		if (*at).latest().at < (*oldest).latest().at {
+			oldest = at
+		}
+	}
+	if k == nil {
+		if *oldest == nil {
+			*oldest = &refusedKey{}
+		}
+		k = *oldest
+		k.limit, k.key, k.n = limit, strings.Clone(d.Key), 0
+	} else if last := k.latest(); now >= last.at && now < last.at+refusedApart {
+		last.more++
+		return
+	}
+	k.n++
+	*k.latest() = oneRefusal{at: now, cost: d.Cost, retry: d.RetryAfter.Microseconds(), source: d.Source, never: d.Never, shadow: d.Shadow}
+}
+
+// appendJSON appends the last refusals of a key, the newest first.
+func (l *lastRefusals) appendJSON(b []byte, limit, key string) []byte {
+	set := &l[refusedSet(limit, key)]
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	b = append(b, '[')
+	for _, k := range set.keys {
+		if k == nil || k.key != key || k.limit != limit {
+			continue
+		}
+		for i := range min(k.n, refusedTimes) {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = k.last[(k.n-1-i)%refusedTimes].appendJSON(b)
+		}
+	}
+	return append(b, ']')
+}
+
+func (r *oneRefusal) appendJSON(b []byte) []byte {
+	b = strconv.AppendInt(append(b, `{"at_us":`...), r.at, 10)
+	b = strconv.AppendInt(append(b, `,"cost":`...), r.cost, 10)
+	if b = append(b, `,"retry_after_us":`...); r.never || r.retry == 0 {
+		b = append(b, "null"...)
+	} else {
+		b = strconv.AppendInt(b, r.retry, 10)
+	}
+	if r.never {
+		b = append(b, `,"never":true`...)
+	}
+	if r.shadow {
+		b = append(b, `,"shadow":true`...)
+	}
+	b = append(append(append(b, `,"source":"`...), r.source.String()...), '"')
+	return append(strconv.AppendUint(append(b, `,"more":`...), r.more, 10), '}')
+}

@@ -1,0 +1,43 @@
+package server
+
+import (
+	"strconv"
+	"testing"
+	"unsafe"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/sketch"
+)
+
+// The last refusals take no more memory than the page for operators says.
+func TestLastRefusalsAreBounded(t *testing.T) {
+	most := int(unsafe.Sizeof(lastRefusals{})) + refusedSets*refusedWays*(int(unsafe.Sizeof(refusedKey{}))+sketch.MaxKey)
+	if most > 1.5e6 {
+		t.Errorf("at most %d bytes", most)
+	}
+	if w := sketch.New(sketch.Config{Slices: topSlices}); 2*w.MaxBytes() > 8.6e6 {
+		t.Errorf("the sketches take at most %d bytes", 2*w.MaxBytes())
+	}
+}
+
+// BenchmarkKeyCounts measures what CountKeys adds to a decision.
+func BenchmarkKeyCounts(b *testing.B) {
+	size := sketch.Config{Slices: topSlices}
+	k := &keyCounts{all: sketch.New(size), refused: sketch.New(size)}
+	keys := make([]string, 1000)
+	for i := range keys {
+		keys[i] = "user:" + strconv.Itoa(i)
+	}
+	for name, allowed := range map[string]bool{"allowed": true, "refused": false} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				d := dipwell.Decision{Limit: "login", Key: keys[i%len(keys)], Cost: 1}
+				d.Allowed = allowed
+				k.add(&d)
+				i++
+			}
+		})
+	}
+}
