@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"sync"
 
+	rlqs "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -117,11 +118,15 @@ func (s *service) serve(listeners []server.Listener) error {
 	if err != nil {
 		return fmt.Errorf("grpc: %w", err)
 	}
-	g := s.server.GRPC(server.Site{Loopback: server.IsLoopback(l), NoAdmin: s.started.Admin != ""},
-		func(r grpc.ServiceRegistrar) { pb.RegisterRateLimitServiceServer(r, &boundedRLS{s.rls, s.server}) }, s.grpcOptions()...)
-	s.logListening("serving gRPC", l.Addr().String())
 	ctx, cancel := context.WithCancel(s.env.ctx)
 	defer cancel()
+	quotas := rls.NewQuotas(s.rls, ctx.Done())
+	s.server.Collect(quotas)
+	g := s.server.GRPC(server.Site{Loopback: server.IsLoopback(l), NoAdmin: s.started.Admin != ""}, func(r grpc.ServiceRegistrar) {
+		pb.RegisterRateLimitServiceServer(r, &boundedRLS{s.rls, s.server})
+		rlqs.RegisterRateLimitQuotaServiceServer(r, quotas)
+	}, s.grpcOptions()...)
+	s.logListening("serving gRPC", l.Addr().String())
 	var wg sync.WaitGroup
 	var errs [2]error
 	wg.Go(func() {

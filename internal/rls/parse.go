@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/internal/suggest"
 	"github.com/dipwell/dipwell/internal/yamlfile"
 	"github.com/dipwell/dipwell/store"
@@ -33,7 +34,7 @@ var (
 	descriptorSettings = []string{"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode",
 		"detailed_metric", "value_to_metric", "share_threshold", "allow_override"}
 	limitSettings = []string{"unit", "requests_per_unit", "unlimited", "name", "replaces",
-		"unit_multiplier", "algorithm", "burst", "start", "on_change", "on_store_error", "timeout"}
+		"unit_multiplier", "algorithm", "burst", "start", "on_change", "on_store_error", "timeout", "quota"}
 )
 
 // Defaults are the defaults of a configuration.
@@ -286,6 +287,8 @@ func (b *limitBlock) set(name string, v *yaml.Node) {
 		b.r.name = b.text(v, at)
 	case "replaces":
 		b.readReplaces(v, at)
+	case "quota":
+		b.readQuota(v, at)
 	default:
 		if text := b.text(v, at); text != "" {
 			if err := b.limit.Set(name, text); err != nil {
@@ -320,6 +323,53 @@ func (b *limitBlock) readReplaces(v *yaml.Node, at string) {
 	})
 }
 
+// Bounds of an assignment. An Envoy counts its time in whole seconds.
+const (
+	leastQuota = time.Second
+	mostQuota  = 5 * time.Second
+)
+
+func (b *limitBlock) readQuota(v *yaml.Node, at string) {
+	text := b.text(v, at)
+	if text == "" {
+		return
+	}
+	d, err := period.ParseDuration(text)
+	if err != nil || d < leastQuota || d > mostQuota || d%time.Second != 0 {
+		b.Fail(v, at, "%q is not a number of whole seconds from 1s to 5s", text)
+		return
+	}
+	b.r.quota = d
+}
+
+// carve makes the limit of a rule with a quota smaller, by what comes back while an Envoy
+// may use its tokens: then what is used between two instants is never more than the
+// burst and what came back between them.
+func (b *limitBlock) carve(rule *store.Rule) {
+	if b.r.quota == 0 {
+		return
+	}
+	l, fail := &b.limit, func(reason string, args ...any) {
+		b.Fail(b.values["quota"], b.where+".quota", reason, args...)
+	}
+	back := comesBack(l.Rate, l.Period, b.r.quota)
+	switch {
+	case b.r.none || l.Mode == dipwell.Shadow: // nothing is taken in advance
+		return
+	case l.Algorithm != store.TokenBucket:
+		fail("is for 'algorithm: token_bucket'")
+	case rule.Every > mostQuotaTick:
+		fail("is not for a limit whose tokens come back in steps of more than 1ms; choose a shorter unit or a smaller burst")
+	case back > rule.Burst/2:
+		fail("%s is too long for a burst of %d: %d tokens come back in it and the %v that an assignment may be under way, more than half of the burst", period.Format(b.r.quota), rule.Burst, back, delivery)
+	default:
+		l.Burst, l.OnExpire = rule.Burst-back, dipwell.KeepTaken
+	}
+}
+
+// mostQuotaTick is in µs. Coarser ticks would give back more than comesBack says.
+const mostQuotaTick = 1000
+
 // rule checks the whole block and returns its rule.
 func (b *limitBlock) rule(n *yaml.Node) *rule {
 	r := &b.r
@@ -342,6 +392,7 @@ func (b *limitBlock) rule(n *yaml.Node) *rule {
 		b.failLimit(n, err)
 	} else {
 		burst = compiled.Rule.Burst
+		b.carve(&compiled.Rule)
 	}
 	r.limit = b.limit
 	if r.near = nearLimit(b.NearLimit, burst); r.none {

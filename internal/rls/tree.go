@@ -2,6 +2,7 @@ package rls
 
 import (
 	"strings"
+	"time"
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -72,10 +73,11 @@ type rule struct {
 	windowed  bool
 	name      string // for replaces of other rules
 	replaces  []string
-	detailed  bool   // detailed_metric
-	metric    string // name in metrics, with the domain
-	byValue   bool   // an entry of the path has value_to_metric
-	near      int64  // hits above this are near the limit
+	detailed  bool          // detailed_metric
+	metric    string        // name in metrics, with the domain
+	byValue   bool          // an entry of the path has value_to_metric
+	near      int64         // hits above this are near the limit
+	quota     time.Duration // of an assignment by the RateLimitQuotaService; 0: it assigns nothing
 	counts    *counts
 }
 

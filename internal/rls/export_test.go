@@ -1,0 +1,4 @@
+package rls
+
+// Tokens is tokens, for its tests.
+var Tokens = tokens
