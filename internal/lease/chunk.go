@@ -17,6 +17,8 @@ type chunk struct {
 	from, dies   int64             // ns on the monotonic clock: may be used from, and no longer
 	early, late  int64             // ns on the wall clock: may be used between
 	size, most   int64             // tokens taken, and of the largest call that may use them
+	whole        int64             // tokens taken, and what was held before
+	low          int64             // tokens left when the next are asked for: half, or what is used in a round trip
 	remaining    int64             // in the store, after the request
 	fullAt       int64             // ns on the monotonic clock
 	keepsUnused  bool              // what is left at the end must not be given back
@@ -75,7 +77,7 @@ func (c *chunk) fill(st *stripe, cost int64) (ok, half bool) {
 			has = st.left.Add(other.left.Swap(0))
 		}
 	}
-	half = !c.halved && c.pool <= c.size/2
+	half = !c.halved && c.pool <= c.low
 	c.halved = c.halved || half
 	return has >= cost, half
 }

@@ -9,12 +9,12 @@ type demand struct {
 	began, last   int64   // ns
 	tokens, calls float64 // per ns, at last
 	more          int64   // tokens since last
-	moreCalls     int64
+	moreCalls     float64
 }
 
 func (m *demand) start(now int64) { *m = demand{began: now, last: now} }
 
-func (m *demand) add(tokens, calls int64) {
+func (m *demand) add(tokens int64, calls float64) {
 	m.more += tokens
 	m.moreCalls += calls
 }
@@ -31,14 +31,14 @@ func (m *demand) update(now int64, span float64) {
 	}
 	weight := 1 - math.Exp(-passed/span)
 	m.tokens += (float64(m.more)/passed - m.tokens) * weight
-	m.calls += (float64(m.moreCalls)/passed - m.calls) * weight
+	m.calls += (m.moreCalls/passed - m.calls) * weight
 	m.last, m.more, m.moreCalls = now, 0, 0
 }
 
 // rate returns tokens and calls per ns.
 func (m *demand) rate(span float64) (tokens, calls float64) {
 	if m.beginning() {
-		return float64(m.more) / (span / 10), float64(m.moreCalls) / (span / 10)
+		return float64(m.more) / (span / 10), m.moreCalls / (span / 10)
 	}
 	part := 1 - math.Exp(-float64(m.last-m.began)/span)
 	return m.tokens / part, m.calls / part

@@ -37,14 +37,50 @@ type flight struct {
 	op              store.Op // as refused
 }
 
+// A turn is a request for tokens, from when it is planned until it is answered.
+type turn struct {
+	gate       Gate      // opens when it is answered
+	at         int64     // ns: when it is to be sent
+	sent, wall int64     // ns on both clocks: when it was; 0: not yet
+	chunk, n   int64     // size of the chunk, and how many of its tokens it asks for
+	check      *store.Op // of a token beyond these, as refused; nil: it was not
+}
+
+// learn keeps the answer of the check that was sent with the request, if it was refused.
+func (t *turn) learn(g *store.Group) {
+	if op := &g.Ops[0]; g.Err == nil && !op.Allowed && op.TS != 0 && !overridden(op) {
+		t.check = op
+	}
+}
+
+// refuses answers a Take that came before the request was sent, if the store refused the
+// check that it decided after the request.
+func (t *turn) refuses(op *store.Op) bool {
+	c := t.check
+	if c == nil || c.Def.Number != op.Def.Number {
+		return false
+	}
+	_, _, err := op.Step(algebra.DecidedAt(c), store.State{Used: c.Used, TS: c.TS, Version: c.Def.Number}, true)
+	if err != nil || op.Allowed {
+		op.Answer = store.Answer{}
+		return false
+	}
+	op.Bound = c.Bound
+	return true
+}
+
 // soon is within how much time, in ns, a chunk must begin for a call to wait for it
 // rather than ask the store: about what asking takes.
 const soon = int64(5 * time.Millisecond)
 
+// waiters is how many calls of a key wait at most for a request that is to be sent.
+const waiters = 1024
+
 // comes returns a gate that opens when the key may have tokens: those of a chunk that
-// begins soon, or for a lease after a refusal those of a request that is under way. It
-// returns nil if there is neither.
-func (s *Store) comes(k *key) Gate {
+// begins soon, or of a request that is under way, or of the next one while tokens are
+// scarce and there is no debt. before is the request, if it was not sent yet. The gate is
+// nil if there is none, or if the context may end before.
+func (s *Store) comes(ctx context.Context, k *key) (gate Gate, before *turn) {
 	mono, _ := s.clock.now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -56,16 +92,30 @@ func (s *Store) comes(k *key) Gate {
 			c.begins = s.gate()
 			s.after(time.Duration(c.from-mono), c.begins.Open)
 		}
-		return c.begins
+		return c.begins, nil
 	}
-	if mono < k.tight {
-		return k.answer
+	c := k.now.Load()
+	s.need(k, mono, c == nil || c.left() == 0)
+	if k.turn == nil {
+		return nil, nil
 	}
-	return nil
+	if k.turn.sent != 0 {
+		return k.turn.gate, nil
+	}
+	if k.turn.at <= mono {
+		return k.turn.gate, k.turn
+	}
+	if mono >= k.tight || k.def.Rule.Debt > 0 || k.waiting >= waiters {
+		return nil, nil
+	}
+	if deadline, ends := ctx.Deadline(); ends && time.Until(deadline) < 2*time.Duration(k.turn.at-mono) {
+		return nil, nil
+	}
+	return k.turn.gate, k.turn
 }
 
-// ask asks the store for a call that no lease could answer, unless tokens come soon
-// (see comes). For a lease after the store
+// ask asks the store for a call that no lease could answer, unless tokens come (see
+// comes) or the store says with them that there are no more. For a lease after the store
 // has refused a call of the key, one call asks at a time, and the others wait for its
 // answer. Then they take from a lease, if there is a new one, or are the next to ask. A
 // refusal is also the answer of those that came before the refused call was sent and cost
@@ -73,14 +123,18 @@ func (s *Store) comes(k *key) Gate {
 func (s *Store) ask(ctx context.Context, k *key, b *store.Batch, g *store.Group, op *store.Op) error {
 	asked := op.Def
 	for range 2 {
-		gate := s.comes(k)
+		gate, before := s.comes(ctx, k)
 		if gate == nil {
 			break
 		}
-		if err := gate.Wait(ctx); err != nil {
+		if err := s.await(ctx, k, gate, before); err != nil {
 			return notSent(err)
 		}
 		if s.fromLease(k, g, op) {
+			return nil
+		}
+		if before != nil && before.refuses(op) {
+			g.Err, g.Allowed, g.Reserved = nil, false, false
 			return nil
 		}
 	}
@@ -109,6 +163,21 @@ func (s *Store) ask(ctx context.Context, k *key, b *store.Batch, g *store.Group,
 		}
 	}
 	return s.send(ctx, k, b)
+}
+
+// await waits for a gate, of a request that is to be sent if before is not nil.
+func (s *Store) await(ctx context.Context, k *key, gate Gate, before *turn) error {
+	if before == nil {
+		return gate.Wait(ctx)
+	}
+	wait := func(n int) {
+		k.mu.Lock()
+		k.waiting += n
+		k.mu.Unlock()
+	}
+	wait(1)
+	defer wait(-1)
+	return gate.Wait(ctx)
 }
 
 // notSent is the error of a call whose context ended while it waited for another.

@@ -143,3 +143,82 @@ func TestWaitingCallsOfFailure(t *testing.T) {
 		p.close()
 	})
 }
+
+// overloaded calls a leased key without debt at twice its rate for a second, and then
+// leaves it with no tokens and no calls.
+func (w *world) overloaded() (p *process, slowest time.Duration, refused int64) {
+	w.Helper()
+	p = w.start("api=2000/1s,burst=2000,lease=200ms,max_debt=0")
+	var calls sync.WaitGroup
+	var mu sync.Mutex
+	for i := range 12_000 {
+		calls.Go(func() {
+			asked := time.Now()
+			d := p.take(1)
+			mu.Lock()
+			defer mu.Unlock()
+			if slowest = max(slowest, time.Since(asked)); !d.Allowed {
+				refused++
+				if d.Source == store.SourceStore && (d.RetryAfter <= 0 || d.RetryAfter > time.Millisecond || d.Remaining != 0) {
+					w.Errorf("%+v", d)
+				}
+			}
+		})
+		if time.Sleep(250 * time.Microsecond); i == 7_999 {
+			p.trips.n.Store(0)
+		}
+	}
+	calls.Wait()
+	return p, slowest, refused
+}
+
+// Above the limit calls wait for the next request, which comes within two fifths of a
+// lease. Its answer is a refusal of those that came before.
+func TestCallsWaitForTheNextRequest(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p, slowest, refused := w.overloaded()
+		if slowest > 90*time.Millisecond || slowest < 50*time.Millisecond || refused < 3000 {
+			t.Errorf("%d calls refused; the slowest took %v", refused, slowest)
+		}
+		if n := p.trips.n.Load(); n > 4*5 {
+			t.Errorf("%d trips in five leases", n)
+		}
+		p.close()
+	})
+}
+
+// A call whose context ends before the next request asks the store itself.
+func TestCallsThatCannotWait(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p, _, _ := w.overloaded()
+		for range 50 {
+			ctx, cancel := context.WithTimeout(w.Context(), 9*time.Millisecond)
+			if _, err := p.l.Take(ctx, p.name, p.key, 1); err != nil {
+				t.Fatal(err)
+			}
+			cancel()
+		}
+		p.close()
+	})
+}
+
+// At most 1,024 calls of a key wait for the next request.
+func TestMostCallsThatWait(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p, _, _ := w.overloaded()
+		began := time.Now()
+		var soon atomic.Int64
+		var calls sync.WaitGroup
+		for range 5000 {
+			calls.Go(func() {
+				if p.take(1); time.Since(began) < 15*time.Millisecond {
+					soon.Add(1)
+				}
+			})
+		}
+		if calls.Wait(); soon.Load() < 3900 || time.Since(began) < 40*time.Millisecond {
+			t.Errorf("%d of 5000 calls had an answer within 15 ms, the last after %v", soon.Load(), time.Since(began))
+		}
+		p.close()
+	})
+}

@@ -27,9 +27,10 @@ type key struct {
 
 	mu        sync.Mutex
 	next      *chunk // for when now is used up
-	asking    bool   // a request is in flight, or is to be sent at notBefore
-	answer    Gate   // opens when the request in flight is answered; nil: there is none
+	turn      *turn  // the request that is in flight, or is to be sent; nil: none
+	waiting   int    // calls that wait for a turn that is to be sent
 	notBefore int64  // ns: earliest time of the next request
+	spaced    int64  // ns: the same while there are tokens
 	demand    demand
 	mean      float64 // tokens of a call when the key was last not leased
 	remaining int64   // in the store, as it answered last
@@ -45,7 +46,7 @@ type key struct {
 func (k *key) idle() (last int64, idle bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.seen, k.now.Load() == nil && k.next == nil && !k.asking
+	return k.seen, k.now.Load() == nil && k.next == nil && k.turn == nil
 }
 
 // missed counts a call that no lease could answer, and asks for tokens if there is need.
@@ -65,7 +66,7 @@ func (s *Store) missed(k *key, d *store.Definition, cost int64) {
 	}
 	k.measure(d, mono)
 	if !alive || c.isHalf() {
-		s.need(k, mono)
+		s.need(k, mono, !alive || c.left() == 0)
 	}
 }
 
@@ -74,8 +75,8 @@ func (s *Store) missed(k *key, d *store.Definition, cost int64) {
 // than they have, and the average would follow them slowly. k.mu is held.
 func (k *key) usedUp(c *chunk, mono int64) {
 	c.empty, k.atLeast = true, 0
-	if mono-c.since < int64(c.def.Lease)/4 {
-		k.atLeast = 2 * c.size
+	if 4*(mono-c.since)*c.whole < int64(c.def.Lease)*c.size {
+		k.atLeast = 2 * c.whole
 	}
 }
 
@@ -97,14 +98,14 @@ func (s *Store) learn(k *key, op *store.Op) {
 func (s *Store) half(k *key, mono int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s.need(k, mono)
+	s.need(k, mono, false)
 }
 
 // measure updates the demand of a key. k.mu is held.
 func (k *key) measure(d *store.Definition, mono int64) {
 	c := k.now.Load()
 	if c != nil {
-		k.demand.add(c.spent(), 0)
+		k.spent(c)
 	}
 	k.demand.update(mono, spans*float64(d.Lease))
 	if tokens, calls := k.demand.rate(spans * float64(d.Lease)); c == nil && k.next == nil && calls > 0 {
@@ -112,7 +113,14 @@ func (k *key) measure(d *store.Definition, mono int64) {
 	}
 }
 
-// wanted returns how many tokens the next request is to ask for, or 0. k.mu is held.
+// spent counts the tokens that were used of a chunk, and about how many calls used them.
+// k.mu is held.
+func (k *key) spent(c *chunk) {
+	n := c.spent()
+	k.demand.add(n, float64(n)/k.mean)
+}
+
+// wanted returns how many tokens the key's chunk is to have, or 0. k.mu is held.
 func (k *key) wanted(d *store.Definition) int64 {
 	tokens, _ := k.demand.rate(spans * float64(d.Lease))
 	in := tokens * float64(d.Lease)
@@ -120,7 +128,22 @@ func (k *key) wanted(d *store.Definition) int64 {
 		return 0 // at the beginning that many have come already
 	}
 	back := float64(d.Rate) * float64(d.Lease) / float64(d.Period)
-	return int64(min(max(math.Ceil(in/2), float64(k.atLeast)), max(back/3, float64(k.remaining/2))))
+	return int64(min(max(math.Ceil(in/2), float64(k.atLeast)), max(back/2, float64(k.remaining/2))))
+}
+
+// missing returns the size of the key's chunk, and how many tokens the next request is to
+// ask for: those that are not held of it, or 0 if they are less than a quarter.
+// k.mu is held.
+func (k *key) missing(mono int64) (chunk, n int64) {
+	chunk = k.wanted(k.def)
+	n = chunk
+	if c := k.now.Load(); c != nil && mono < c.dies {
+		n -= c.left()
+	}
+	if 4*n < chunk {
+		n = 0
+	}
+	return chunk, n
 }
 
 // ahead returns how far ahead a request may reserve, in µs. After a refusal that is more,
@@ -132,36 +155,71 @@ func (k *key) ahead(d *store.Definition) int64 {
 	return d.Lease.Microseconds() * 2 / 5
 }
 
-// need starts a request unless one is in flight or a next chunk is there. k.mu is held.
-func (s *Store) need(k *key, mono int64) {
-	if k.asking || k.next != nil || s.closing.Load() || k.wanted(k.def) < 1 {
+// need starts a request unless one is in flight or a next chunk is there. If tokens are
+// left, or are scarce, it is sent some time after the one before. k.mu is held.
+func (s *Store) need(k *key, mono int64, dry bool) {
+	if k.next != nil || s.closing.Load() || k.turn != nil && k.turn.at <= mono {
 		return
 	}
-	k.asking = true
-	request := func() { s.background(func() { s.request(k) }) }
-	if wait := k.notBefore - mono; wait > 0 {
+	at := max(mono, k.notBefore)
+	if !dry || mono < k.tight {
+		at = max(at, k.spaced)
+	}
+	if k.turn != nil {
+		if at < k.turn.at {
+			k.turn.at = at
+			s.plan(k, k.turn, mono)
+		}
+		return
+	}
+	if _, n := k.missing(mono); n > 0 {
+		k.turn = &turn{gate: s.gate(), at: at}
+		s.plan(k, k.turn, mono)
+	}
+}
+
+// plan sends a request at its time. k.mu is held.
+func (s *Store) plan(k *key, t *turn, mono int64) {
+	request := func() { s.background(func() { s.request(k, t) }) }
+	if wait := t.at - mono; wait > 0 {
 		s.after(time.Duration(wait), request)
 	} else {
 		request()
 	}
 }
 
+// space returns the time in ns from one request to the next. While tokens are scarce, who
+// asks gets what came back since another process asked. So a third of the time in which
+// that came back is subtracted: who asks soon after another waits longer, and after some turns
+// equal processes are evenly apart. The rest depends on the time in ns, so that others do
+// not follow each other in step.
+func (t *turn) space(d *store.Definition, got int64) int64 {
+	lease := int64(d.Lease)
+	back := int64(float64(got) * float64(d.Period) / float64(d.Rate) / 3)
+	part := int64(uint64(t.sent) * 0x9e3779b97f4a7c15 >> 48) // of 65536
+	return lease*7/20 - min(lease/8, back) + lease*part>>20
+}
+
 // request asks the store for a chunk, and keeps it.
-func (s *Store) request(k *key) {
+func (s *Store) request(k *key, t *turn) {
 	k.mu.Lock()
-	sent, wall := s.clock.exact() // before sending: the tokens live from then
-	d := k.def
-	k.measure(d, sent)
-	n := k.wanted(d)
-	if n < 1 || s.closing.Load() {
-		k.asking = false
+	if k.turn != t || t.sent != 0 { // it was sent earlier than first planned
 		k.mu.Unlock()
 		return
 	}
-	if !k.demand.beginning() {
-		k.notBefore = sent + int64(d.Lease)/requests
+	d := k.def
+	t.sent, t.wall = s.clock.exact() // before sending: the tokens live from then
+	k.measure(d, t.sent)
+	if t.chunk, t.n = k.missing(t.sent); t.n < 1 || s.closing.Load() {
+		k.turn = nil
+		t.gate.Open()
+		k.mu.Unlock()
+		return
 	}
-	k.answer = s.gate()
+	tight := t.sent < k.tight
+	if !k.demand.beginning() {
+		k.spaced = t.sent + int64(d.Lease)/requests
+	}
 	ahead := k.ahead(d)
 	k.mu.Unlock()
 
@@ -169,33 +227,40 @@ func (s *Store) request(k *key) {
 	defer cancel()
 	var b store.Batch
 	g, op := b.Single()
-	op.Def, op.Key, op.Cost = d, k.name, n
+	op.Def, op.Key, op.Cost = d, k.name, t.n
 	if op.Verb = store.VerbTakeUpTo; d.Rule.Debt > 0 {
 		op.Verb, op.Bounded, op.MaxDelay = store.VerbReserve, true, ahead
 		s.id(&g.ID)
+	} else if tight {
+		b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: d, Key: k.name, Verb: store.VerbCheck, Cost: 1}}})
 	}
 	s.requests.Add(1)
-	s.asked.Add(n)
+	s.asked.Add(t.n)
 	err := s.inner.Apply(ctx, &b)
+	g = &b.Groups[0]
+	if len(b.Groups) > 1 && err == nil && g.Err == nil {
+		t.learn(&b.Groups[1])
+	}
 	if err == nil {
 		err = g.Err
 	}
-	s.answered(k, d, op, err, n, sent, wall)
+	s.answered(k, &g.Ops[0], err)
 }
 
 // answered takes the answer of a request.
-func (s *Store) answered(k *key, d *store.Definition, op *store.Op, err error, n, sent, wall int64) {
+func (s *Store) answered(k *key, op *store.Op, err error) {
 	mono, _ := s.clock.now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	defer k.answer.Open()
-	k.asking, k.answer = false, nil
+	d, t := op.Def, k.turn
+	defer t.gate.Open()
+	k.turn = nil
 	switch {
 	case errors.Is(err, store.ErrLocked):
-		k.notBefore = max(k.notBefore, sent+int64(d.Lease)/requests)
+		k.notBefore = max(k.notBefore, t.sent+int64(d.Lease)/requests)
 		return
 	case err != nil: // the tokens may have been taken
-		s.lost.Add(n)
+		s.lost.Add(t.n)
 		k.notBefore = mono + int64(d.Lease)
 		return
 	case overridden(op):
@@ -204,16 +269,23 @@ func (s *Store) answered(k *key, d *store.Definition, op *store.Op, err error, n
 		return
 	}
 	k.remaining = op.Remaining
+	if !op.Allowed || op.Granted < t.n {
+		k.tight = mono + int64(d.Lease)
+	}
+	if t.sent < k.tight {
+		k.spaced = t.sent + t.space(d, op.Granted)
+	}
 	if !op.Allowed || op.Granted == 0 {
 		k.atLeast, k.refused = 0, true // others that ask for less would always be before this one
 		k.notBefore = max(k.notBefore, mono+min(op.Retry*1000, int64(d.Lease)))
 		return
 	}
-	d, k.refused = op.Def, false
+	k.refused = false
 	s.taken.Add(op.Granted)
 	life := int64(d.Lease) - s.clock.off
-	c := &chunk{def: d, sent: sent, from: mono + op.Delay*1000 + s.clock.off, dies: sent + life, early: wall - life, late: wall + life,
-		size: op.Granted, pool: op.Granted, most: max(1, n/calls), remaining: op.Remaining, fullAt: mono + op.Reset*1000,
+	tokens, _ := k.demand.rate(spans * float64(d.Lease))
+	c := &chunk{def: d, sent: t.sent, from: mono + op.Delay*1000 + s.clock.off, dies: t.sent + life, early: t.wall - life, late: t.wall + life,
+		size: op.Granted, pool: op.Granted, whole: op.Granted, most: max(1, t.chunk/calls), low: max(op.Granted/2, int64(tokens*float64(mono-t.sent))), remaining: op.Remaining, fullAt: mono + op.Reset*1000,
 		keepsUnused: op.Verb == store.VerbReserve, stripes: percpu.New[stripe]()}
 	if s.stripes > 0 {
 		c.stripes = c.stripes[:min(s.stripes, len(c.stripes))]
@@ -225,6 +297,7 @@ func (s *Store) answered(k *key, d *store.Definition, op *store.Op, err error, n
 func (s *Store) keep(k *key, c *chunk, mono int64) {
 	if old := k.now.Load(); old != nil && mono < old.dies && old.left() > 0 {
 		k.next = c
+		c.whole += old.left()
 	} else {
 		c.since = max(mono, c.from)
 		k.now.Store(c)
@@ -293,7 +366,7 @@ func (s *Store) drop(k *key, giveBack bool) {
 
 // retire ends a chunk: what is left is given back or lost. k.mu is held.
 func (s *Store) retire(k *key, c *chunk, mono int64) {
-	k.demand.add(c.spent(), 0)
+	k.spent(c)
 	left := c.end()
 	if left == 0 {
 		return

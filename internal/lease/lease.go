@@ -19,24 +19,30 @@
 // at a time, and others wait for its answer, each for two at most: calls that find no
 // tokens come at the same time, and one answer does for most of them.
 //
-// A key is leased while at least 20 calls in τ ask for it: an average over about 5 τ. Then
-// the process asks for what its own calls take in τ/2, at most a third of what comes
-// back in τ or half of what is left, whichever is more, and for the next such chunk once
-// half is used, at most four times in τ; twice as many as the last time if those were
-// used up in less than half of the time that they were for. The first request comes with
-// the 20th call, and until half a lease has passed each is for as much as all calls took
-// before. Calls that cost more than a twentieth of the
-// chunk ask the store. Requests are made in the background. A call that finds no tokens
-// waits for a chunk that begins within 5 ms, and after a refusal for the answer of a
-// request that is under way, rather than ask the store beside it.
+// A key is leased while at least 20 calls in τ ask for it: an average over about 5 τ. Its
+// chunk is what the process's own calls take in τ/2, at most half of what comes back in τ
+// or half of what is left, whichever is more. What the process holds and has asked for is
+// never more than that: once half of what it got last is used, or what its calls use while
+// the store answers, it asks for as much as is missing. If tokens were used up in less than
+// half of the time that they were for, the chunk is twice as large. The first request comes
+// with the 20th call, and until half a lease has passed each is for as much as all calls
+// took before. Calls that cost more than a twentieth of the chunk ask the store. Requests
+// are made in the background, at most four in τ while there are tokens. A call that finds
+// none waits for a chunk that begins within 5 ms, or for the answer of a request that is
+// under way, rather than ask the store beside it.
 //
 // Where the limit has no debt, a request is a TakeUpTo, and what is left of a chunk when
 // it dies is given back by one Refund, less what has come back by time since; and not
-// beside holds, because a Refund does not know what they may give back. Where the limit
-// has debt, a request is a Reserve that is due within 2τ/5, or within τ/2 after
-// one that was refused: processes that ask for more
-// than comes back then take turns, and a refusal holds for some time, so the deny cache
-// answers most calls that no token is left for. Nothing is given back there.
+// beside holds, because a Refund does not know what they may give back. For a lease after
+// the store had fewer tokens than were wanted, requests are 0.23 to 0.41 τ apart, and
+// calls that find no tokens wait for the next one, up to 1,024 of a key. With it goes a
+// Check of one token; if the store refuses that, calls that came before the request was
+// sent and got none are refused.
+//
+// Where the limit has debt, a request is a Reserve that is due within 2τ/5, or within τ/2
+// after one that was refused: processes that ask for more than comes back then take turns,
+// and a refusal holds for some time, so the deny cache answers most calls that no token is
+// left for. Nothing is given back there.
 //
 // If the outcome of a request is unknown, its tokens are spent. A process that ends
 // without Close loses the tokens that it holds. After a Reset, a block, a new version of

@@ -12,7 +12,7 @@ import (
 // process would be the first each time.
 func TestEqualShares(t *testing.T) {
 	leased := int64(0)
-	for seed, n := uint64(0), 0; n < 20; seed++ {
+	for seed, n := uint64(0), 0; n < 8; seed++ {
 		h := newHistory(seed, 0, []string{"none"})
 		if !h.leased {
 			continue
@@ -21,8 +21,9 @@ func TestEqualShares(t *testing.T) {
 		h.processes, h.equal, h.guarded = 4, true, false
 		h.drifts = make([]int64, h.processes+1)
 		hot := h.limits[len(h.limits)-1]
+		gap := 4e6 * 2 / (3 * hot.Rate)
 		for p := range h.processes {
-			h.steps = append(h.steps, step{id: p, at: int64(37 * p), process: p, limit: hot.Name, key: "a", verb: store.VerbTake, cost: 1, n: 4000, gap: 4e6*2/(3*hot.Rate) + int64(7*p)})
+			h.steps = append(h.steps, step{id: p, at: int64(37 * p), process: p, limit: hot.Name, key: "a", verb: store.VerbTake, cost: 1, n: int(150 * hot.Lease.Microseconds() / gap), gap: gap + int64(7*p)})
 		}
 		if r := h.play(nil); r.Violation != nil {
 			t.Errorf("seed %d, %v: %v", seed, hot, r.Violation)
