@@ -19,8 +19,11 @@ SCHEMABEFORE  ?= c6a87ea38e1b
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: ## build bin/dipwell
+build: playground ## build bin/dipwell
 	$(GO) build -o bin/dipwell ./cmd/dipwell
+
+playground: ## compile what the views Playground and What if compute with, for bin/dipwell and docs/playground
+	$(GO) generate ./internal/ui
 
 test: ## install what the tests lack (as root, Debian's packages), then run all of them
 	@scripts/deps
@@ -144,4 +147,4 @@ bench-faults: ## what a service answers while rows are locked and while its stor
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: clients deploy rolling simulate picture bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
+.PHONY: playground clients deploy rolling simulate picture bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep

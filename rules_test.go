@@ -24,9 +24,16 @@ type goPackage struct {
 	Imports, GoFiles []string
 }
 
-func packages(t *testing.T) (out []goPackage) {
+// packages returns all packages, also the one that is built for browsers alone.
+func packages(t *testing.T) []goPackage {
 	t.Helper()
-	list := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Doc,Imports,GoFiles", "./...")
+	return append(listed(t, os.Environ(), "./..."), listed(t, append(os.Environ(), "GOOS=js", "GOARCH=wasm"), "./internal/ui/engine")...)
+}
+
+func listed(t *testing.T, env []string, pattern string) (out []goPackage) {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Doc,Imports,GoFiles", pattern)
+	list.Env = env
 	stdout, err := list.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -26,6 +26,7 @@ var elsewhere = map[string]string{
 	"make":           "it runs this test",
 	"nginx":          "TestProxies runs it on the same file",
 	"npx":            "make clients runs it",
+	"python3":        "internal/ui's TestStatic serves the same files",
 	"sqlite3":        "not installed by CI; filestore reads the view",
 	"traefik":        "not packaged by Debian",
 	"--from-literal": "a part of kubectl's line",

@@ -66,3 +66,21 @@ func (b *bins) widen() {
 		to.refused += old.bin[i].refused
 	}
 }
+
+// OverTime counts requests in equal parts of time, at most 240.
+type OverTime struct {
+	Start   int64   `json:"start_us"` // of the first part, in µs since the Unix epoch
+	Width   int64   `json:"width_us"`
+	Granted []int64 `json:"granted"`
+	Refused []int64 `json:"refused"` // by this limit or another; in shadow mode: would have been refused
+}
+
+// OverTime returns how many requests were granted and refused over time.
+func (l *Limit) OverTime() OverTime {
+	o := OverTime{Start: l.bins.start, Width: l.bins.width(), Granted: []int64{}, Refused: []int64{}}
+	for _, b := range l.bins.bin[:l.bins.n] {
+		o.Granted = append(o.Granted, b.granted)
+		o.Refused = append(o.Refused, b.refused)
+	}
+	return o
+}

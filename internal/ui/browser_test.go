@@ -50,6 +50,7 @@ type visit struct {
 	ctx     context.Context
 	limiter *dipwell.Limiter
 	url     string
+	also    string // another service that the browser may call
 
 	mu       sync.Mutex
 	problems []string // errors that the browser has logged, and requests to other places
@@ -179,7 +180,7 @@ func (v *visit) hear(event any) {
 			v.problems = append(v.problems, e.Entry.Text)
 		}
 	case *network.EventRequestWillBeSent:
-		if !strings.HasPrefix(e.Request.URL, v.url) && !strings.HasPrefix(e.Request.URL, "data:") {
+		if !strings.HasPrefix(e.Request.URL, v.url) && (v.also == "" || !strings.HasPrefix(e.Request.URL, v.also)) && !strings.HasPrefix(e.Request.URL, "data:") {
 			v.problems = append(v.problems, "a request to "+e.Request.URL)
 		}
 	}
@@ -517,6 +518,7 @@ func TestPictures(t *testing.T) {
 	if !*update {
 		return
 	}
+	must(t, engine()) // before the first request
 	v := open(t, stores["memory"](t), server.Config{}, "#/now")
 	v.wait(`document.querySelectorAll(".card").length > 5`)
 	for second := range 20 {
@@ -532,4 +534,8 @@ func TestPictures(t *testing.T) {
 	v.send("find", "limit", "login", "key", "user:7")
 	v.shows("if nobody comes")
 	v.picture("ui-key.png", "dark")
+	v.run(chromedp.Navigate(v.url + "/ui/playground"))
+	v.shows("60\ncalls")
+	v.wait(`((at) => { at.value = 700; at.dispatchEvent(new Event("input")); return true; })(document.getElementById("at"))`)
+	v.picture("ui-playground.png", "light")
 }

@@ -1,15 +1,20 @@
 // Package ui is the page for people: files that a browser loads from the service, and
-// that call its API.
+// that call its API. Two of its views, Playground and What if, call nothing: they compute
+// with dipwell itself, compiled to WebAssembly.
 package ui
+
+//go:generate go run ./build
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/base64"
 	"io/fs"
 	"net/http"
 	"path"
+	"strings"
 	"sync"
 	"time"
 )
@@ -17,10 +22,29 @@ import (
 //go:embed page
 var files embed.FS
 
+// built is internal/ui/built, which has the files that internal/ui/build writes, or
+// not: git has none of them.
+//
+//go:embed built
+var built embed.FS
+
+// engine is where the two files are read from; tests compile their own.
+var engine fs.FS = built
+
 // policy lets the page load its own files and call its own service, and nothing else. Text
 // cannot become markup: the page has no trusted types.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+// workerPolicy is that of the worker, which alone may run WebAssembly.
+var workerPolicy = strings.Replace(policy, "script-src 'self'", "script-src 'self' 'wasm-unsafe-eval'", 1)
+
+// policies are those that differ. The views with a worker have a trusted type of its address.
+var policies = map[string]string{
+	"/ui/engine.js":       workerPolicy,
+	"/ui/playground.html": strings.Replace(policy, "trusted-types 'none'", "trusted-types engine", 1),
+	"/ui/what-if.html":    strings.Replace(policy, "trusted-types 'none'", "trusted-types engine", 1),
+}
 
 // A file is one file of the page.
 type file struct {
@@ -30,37 +54,41 @@ type file struct {
 
 var pages = sync.OnceValue(func() map[string]file {
 	all := map[string]file{}
-	_ = fs.WalkDir(files, "page", func(name string, e fs.DirEntry, err error) error { // an embedded file can be read
-		if err != nil || e.IsDir() {
+	for dir, fsys := range map[string]fs.FS{"page": files, "built": engine} {
+		_ = fs.WalkDir(fsys, dir, func(name string, e fs.DirEntry, err error) error { // an embedded file can be read
+			if err != nil || e.IsDir() || path.Ext(name) == ".md" {
+				return err
+			}
+			content, err := fs.ReadFile(fsys, name)
+			sum := sha256.Sum256(content)
+			all["/ui/"+path.Base(name)] = file{content, `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}
 			return err
-		}
-		content, err := files.ReadFile(name)
-		sum := sha256.Sum256(content)
-		all["/ui/"+path.Base(name)] = file{content, `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}
-		return err
-	})
-	all["/ui/"] = all["/ui/index.html"]
+		})
+	}
 	return all
 })
 
+// views are addresses without the name of a file.
+var views = map[string]string{"/ui/": "/ui/index.html", "/ui/playground": "/ui/playground.html", "/ui/what-if": "/ui/what-if.html"}
+
 // types are the media types of the files, which must not depend on the machine.
-var types = map[string]string{".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+var types = map[string]string{".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".gz": "application/gzip"}
 
 // Handler answers GET /ui/ and below. Browsers ask each time whether a file has changed.
 func Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		f, ok := pages()[r.URL.Path]
+		name := r.URL.Path
+		if view := views[name]; view != "" {
+			name = view
+		}
+		f, ok := pages()[name]
 		if !ok {
 			http.NotFound(w, r)
 			return
 		}
-		name := r.URL.Path
-		if name == "/ui/" {
-			name = "/ui/index.html"
-		}
 		h := w.Header()
 		h.Set("Content-Type", typeOf(name))
-		h.Set("Content-Security-Policy", policy)
+		h.Set("Content-Security-Policy", cmp.Or(policies[name], policy))
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
