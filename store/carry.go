@@ -178,6 +178,7 @@ type step struct {
 	from, to *Rule
 	policy   ChangePolicy
 	at       int64 // µs
+	same     bool  // both rules count in the same way: nothing is converted
 	version  bool  // a version of the limit begins
 }
 
@@ -194,8 +195,8 @@ func (d *Definition) walk(s *State, at place, o *Override, t int64, target *Defi
 			to.plan, policy = "", Keep
 			next = d.ruleAt(to, o)
 		}
-		if !sameRule(rule, next) {
-			each(&step{rule, next, policy, max(s.TS, when), version})
+		if same := sameRule(rule, next); !same || version {
+			each(&step{rule, next, policy, max(s.TS, when), same, version})
 		}
 		rule, at = next, to
 	}
@@ -270,8 +271,14 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64, rs *[]R
 		}
 		give := func(units int64) int64 { return v.policy.giveBack(units, v.from, v.to) }
 		used := from.usedAt(&s, v.at)
-		if s.Lows != nil && rs != nil && v.version {
-			used, s.Lows, *rs = s.Lows.expireUnder(was, used, *rs, min(v.at, now))
+		if s.Lows != nil && rs != nil && v.version && v.policy != StartOver {
+			var expired bool
+			if used, s.Lows, *rs, expired = s.Lows.expireUnder(was, used, *rs, min(v.at, now)); expired {
+				s.Used, s.TS = used, v.at
+			}
+		}
+		if v.same {
+			return
 		}
 		if s.Lows != nil && v.policy == Proportional { // otherwise the next write does it, and nothing is rounded
 			l := s.Lows.clone()
@@ -313,7 +320,11 @@ func (d *Definition) carryUnits(units int64, n uint32, o *Override, t int64) int
 		return 0
 	}
 	var s State
-	base.walk(&s, at, o, t, d, func(v *step) { units = v.policy.giveBack(units, v.from, v.to) })
+	base.walk(&s, at, o, t, d, func(v *step) {
+		if !v.same {
+			units = v.policy.giveBack(units, v.from, v.to)
+		}
+	})
 	return units
 }
 

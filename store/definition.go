@@ -150,7 +150,11 @@ func (d *Definition) Full(s State, now int64) bool {
 		return true
 	}
 	t := max(now, s.TS)
-	r := base.walk(&s, at, nil, t, nil, func(v *step) { s.Used, s.TS = v.policy.convert(v.from.mostUsedAt(&s, v.at), v.from, v.to, true), v.at })
+	r := base.walk(&s, at, nil, t, nil, func(v *step) {
+		if !v.same {
+			s.Used, s.TS = v.policy.convert(v.from.mostUsedAt(&s, v.at), v.from, v.to, true), v.at
+		}
+	})
 	return r.mostUsedAt(&s, max(t, s.TS)) == 0
 }
 

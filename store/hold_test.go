@@ -178,6 +178,25 @@ func TestHolds(t *testing.T) {
 	}
 }
 
+// A refusal moves no clock: if the row was full since a hold was made, nothing of the hold
+// can be given back, and the refusal writes nothing though the hold has expired. The sweep
+// forgets its record.
+func TestRefusalBesideSpentHold(t *testing.T) {
+	b := newBench(t, "a=1/1h,burst=10")
+	b.hold("h", second, "a k 1")
+	b.wait(20 * time.Hour)
+	b.take("a k 10", true)
+	row := b.table.rows["a/k"]
+	b.wait(time.Second)
+	b.take("a k 1", false)
+	if now := b.table.rows["a/k"]; now != row || len(b.table.records["a/k"]) != 1 {
+		t.Errorf("a refusal made %+v of %+v", now, row)
+	}
+	if _, err := store.SweepRow(b.table, &b.reg, "a", "k", b.now); err != nil || len(b.table.records["a/k"]) != 0 {
+		t.Error(err, b.table.records["a/k"])
+	}
+}
+
 func TestSweepRowConcurrency(t *testing.T) {
 	b := newBench(t, "c=10,algorithm=concurrency")
 	b.hold("h", 10*second, "c k 4")

@@ -127,7 +127,7 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 		}
 		more = false
 		for i := range g.Ops {
-			if g.Ops[i].isShort() {
+			if g.Ops[i].isShort() && (entries[i].listed || g.Ops[i].Def.Algorithm == Concurrency) {
 				gave, err := entries[i].expire(now, expiredAtATime)
 				if err != nil {
 					return err
@@ -240,6 +240,7 @@ type entry struct {
 	override *Override // in the table
 	changed  bool      // the row or a record was changed
 	copied   bool      // the records are not those of the table
+	listed   bool      // the row had Lows when it was read: holds may give something back
 }
 
 // read reads an entry, and converts it to the present version of its limit if it has
@@ -249,7 +250,7 @@ func (e *entry) read(t Table, def *Definition, key string, now int64) (err error
 	if e.row, e.records, err = t.Row(e.def.Name, key); err != nil {
 		return err
 	}
-	e.override = e.row.Override
+	e.override, e.listed = e.row.Override, e.row.Lows != nil
 	if own := e.own(now); (e.row.Lows != nil || len(e.records) > 0) && !own.isAdvanced(&e.row, e.records, now) {
 		e.copyRecords()
 		e.row, e.records, err = own.Advance(e.row, key, now, e.records)

@@ -46,7 +46,7 @@ type Differences struct {
 func Agree(t testing.TB, s store.Store, now *int64, seed uint64, n int, but Differences) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 13))
-	h := &history{TB: t, s: s, m: NewModel(func() int64 { return *now }), now: now, Rand: random, but: but, plain: seed%2 == 1, few: seed%4 == 2, ab: store.AbilitiesOf(s), called: map[at]int64{}}
+	h := &history{TB: t, s: s, m: NewModel(func() int64 { return *now }), now: now, Rand: random, but: but, plain: seed%2 == 1, few: seed%4 == 2, ab: store.AbilitiesOf(s), called: map[at]int64{}, ids: map[store.Reservation]store.Reservation{}}
 	for _, l := range limitsOfHistories {
 		h.define(l)
 	}
@@ -71,9 +71,10 @@ type history struct {
 	m            *Model
 	now          *int64
 	but          Differences
-	plain        bool // no overrides
-	few          bool // holds and overrides of few keys
-	reservations []store.Reservation
+	plain        bool                                    // no overrides
+	few          bool                                    // holds and overrides of few keys
+	reservations []store.Reservation                     // the model's
+	ids          map[store.Reservation]store.Reservation // of those of the model: the store's, which may choose its own
 	holds        []string
 	made         []store.Group // calls that make holds
 	last         []store.Op
@@ -309,7 +310,7 @@ func (h *history) call(i int) {
 	// A store may give back what a hold took before it makes another one with its id.
 	again := g.Hold != nil && g.Hold.Verb == store.MakeHold && slices.Contains(h.holds, g.Hold.ID)
 	got, want := h.ask(h.s, h.ab.Limits.Registry(), g)[0], h.ask(h.m, &h.m.reg, g)[0]
-	h.answered([]store.Group{g}, []store.Group{want})
+	h.answered([]store.Group{g}, []store.Group{got}, []store.Group{want})
 	for i := range min(len(got.Ops), len(want.Ops)) {
 		if a, b := &got.Ops[i].Answer, &want.Ops[i].Answer; a.TS == 0 { // the store does not return the row
 			a.Used, b.Used, b.TS = 0, 0, 0

@@ -48,7 +48,7 @@ func (h *history) batch() {
 			}
 		}
 		if reason == "" {
-			h.answered(groups, want)
+			h.answered(groups, got, want)
 			return
 		}
 		differ = append(differ, reason)
@@ -92,7 +92,7 @@ func (h *history) inBatch(asked *store.Group, got, want store.Group) (a, b strin
 }
 
 // answered notes the reservations and holds that calls have made.
-func (h *history) answered(asked, want []store.Group) {
+func (h *history) answered(asked, got, want []store.Group) {
 	for i := range want {
 		g, w := &asked[i], &want[i]
 		if g.Hold != nil && g.Hold.Verb == store.MakeHold && w.Allowed && w.Err == nil {
@@ -104,6 +104,7 @@ func (h *history) answered(asked, want []store.Group) {
 		}
 		if w.Reserved {
 			h.reservations = append(h.reservations, g.ID)
+			h.ids[g.ID] = got[i].ID
 		}
 	}
 }
@@ -126,7 +127,9 @@ func (h *history) ask(s store.Store, reg *store.Registry, groups ...store.Group)
 	h.Helper()
 	var b store.Batch
 	for _, g := range groups {
-		g = clone(g)
+		if g = clone(g); g.Cancel && s == h.s {
+			g.ID = h.ids[g.ID]
+		}
 		for i := range g.Ops {
 			op := &g.Ops[i]
 			base := reg.Lookup(op.Def.Name)

@@ -61,7 +61,7 @@ begin
             end if;
             r.number := old.version + 1;
             r.since := greatest(n, was.since);
-            if r.policy <> 'reset' then
+            if r.policy <> 'reset' and d.algorithm <> 'concurrency' then
                 perform dipwell_internal.expire_before_change(old.id, n);
             end if;
         end if;
