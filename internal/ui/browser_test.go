@@ -144,8 +144,9 @@ func open(t *testing.T, st store.Store, c server.Config, hash string) *visit {
 		t.Fatal(err)
 	}
 	s := server.New(v.limiter, c)
+	wait := s.CountKeys(t.Context(), "here:1", 0)
 	srv := httptest.NewServer(s.API(server.Site{Loopback: true}))
-	t.Cleanup(func() { s.Stop(); srv.Close() })
+	t.Cleanup(func() { s.Stop(); srv.Close(); wait() })
 	v.url = srv.URL
 	ctx, leave := chromedp.NewContext(parent)
 	t.Cleanup(leave)
@@ -311,8 +312,27 @@ func (v *visit) fits() {
 // script is a key that is markup.
 const script = `<img src=x onerror="document.title='pwned'"> & "quotes"`
 
+// keepHours adds top keys to a store, as another service does.
+func keepHours(t *testing.T, st store.Store) {
+	t.Helper()
+	for _, at := range []time.Time{time.Now().Add(-time.Hour), time.Now()} { // the hour may change while the page is opened
+		if err := store.AbilitiesOf(st).TopKeys.Record(t.Context(), store.AuditEntry{Who: "there:2", What: `{"hour":"` + at.UTC().Truncate(time.Hour).Format(time.RFC3339) +
+			`","busiest":{"counted":9,"unlisted_at_most":2,"keys":[{"limit":"mail","key":"the-hour","count":5,"error":1}]},"refused":{"counted":0,"unlisted_at_most":0,"keys":[]}}`}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestNow(t *testing.T) {
-	v := open(t, stores["memory"](t), server.Config{}, "")
+	st := stores["memory"](t)
+	keepHours(t, st)
+	v := open(t, st, server.Config{}, "")
+	v.shows("Counted by there:2.")
+	v.shows("the-hour")
+	v.shows("5 (−1)")
+	v.wait(`(document.getElementById("hour").selectedIndex = 9, document.getElementById("hour").dispatchEvent(new Event("change")))`)
+	v.shows("Nothing is kept of this hour.")
+	v.shows("by this service alone (here:1)")
 	v.wait(`document.querySelectorAll(".card").length > 5`)
 	for _, text := range []string{script, "user:7", "shared bucket"} { // as text
 		for !look(v, chromedp.Evaluate[bool]("document.body.innerText.includes("+quote(text)+")")) {
@@ -336,7 +356,10 @@ func TestKey(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := open(t, openStore(t), server.Config{}, "#/key")
 			v.take("signup", script, 18)
+			v.post(3, "limit=signup&cost=3&key="+url.QueryEscape(script))
 			v.send("find", "limit", "signup", "key", script)
+			v.wait(`[...document.querySelectorAll("h2")].find((x) => x.textContent === "Last refusals")?.nextElementSibling.querySelectorAll("tbody tr").length > 0`)
+			v.shows("A sample, by this service alone (here:1)")
 			v.shows("2\ntokens free")
 			v.shows("if nobody comes: one more in ")
 			v.send("next", "next-cost", "1")
@@ -490,12 +513,15 @@ func TestKeyboard(t *testing.T) {
 
 // Each view has no violation that axe-core finds.
 func TestAccessible(t *testing.T) {
-	v := open(t, stores["memory"](t), server.Config{AdminToken: "s3cret"}, "#/now")
+	st := stores["memory"](t)
+	keepHours(t, st)
+	v := open(t, st, server.Config{AdminToken: "s3cret"}, "#/now")
 	v.run(chromedp.WaitVisible(chromedp.CSS("#token")))
 	v.accessible()
 	v.run(chromedp.SendKeys(chromedp.CSS("#token"), "s3cret\r"))
 	v.post(21, "limit=signup&key=k")
 	v.wait(`document.querySelectorAll(".card").length > 5`)
+	v.shows("the-hour")
 	v.accessible()
 	if _, err := v.limiter.SetOverride(t.Context(), "signup", dipwell.Override{Key: "k", Rate: 100, Note: "for a week"}); err != nil {
 		t.Fatal(err)

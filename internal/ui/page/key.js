@@ -22,12 +22,11 @@ export async function key(view, query, signal) {
     return;
   }
   view.append(h("h1", {}, keyName(k), " of ", h("a", {href: "#/limits?name=" + encodeURIComponent(name)}, name)), state, actions, h("h2", {}, "Changes of this key"), changes, lister(limit, signal));
-  const look = async () => {
+  const refresh = async () => {
     const bucket = await call("GET", limitPath(name, "/keys?key=" + encodeURIComponent(k ?? "")), undefined, signal);
     state.replaceChildren(...pictures(limit, bucket));
     return bucket;
   };
-  const refresh = async () => (k === null ? shared(limit, state, signal) : look());
   const audited = async () => changes.replaceChildren(await entries({limit: name, key: k ?? ""}, "None in the audit.", signal));
   actions.append(...actionsOf(limit, k, await refresh(), async (what, done) => {
     try {
@@ -43,13 +42,6 @@ export async function key(view, query, signal) {
     await new Promise((next) => setTimeout(next, again));
     if (!signal.aborted && !document.hidden) await refresh().catch((err) => { if (!signal.aborted) say(err.message); });
   }
-}
-
-// shared looks at the bucket of a limit without a key, which only a check can show.
-async function shared(limit, state, signal) {
-  const bucket = await call("POST", "/v1/check", {limit: limit.name, cost: 0}, signal);
-  state.replaceChildren(...pictures(limit, bucket));
-  return bucket;
 }
 
 function finder(limits, name, k) {
@@ -80,6 +72,12 @@ function pictures(limit, b) {
   }
   if (b.holds) {
     out.push(h("h2", {}, "Live holds"), table([["hold", "key"], ["tokens", "n"], ["expires", ""]], b.holds.map((x) => [x.hold, count(x.tokens), time(x.expires_us)]), "None."));
+  }
+  if (b.refusals) {
+    out.push(h("h2", {}, "Last refusals"), table([["when", ""], ["cost", "n"], ["would have passed in", "n"], ["answered by", ""], ["more in that second", "n"]],
+      b.refusals.last.map((x) => [time(x.at_us), count(x.cost), x.retry_after_us === null ? "never" : span(x.retry_after_us), x.shadow ? "shadow mode, which let it pass" : x.source, count(x.more)]),
+      "None that this service remembers."),
+    h("p", {class: "quiet"}, `A sample, by this service alone (${b.refusals.process}): at most one a second, the last 16, in memory.`));
   }
   if (b.limits) {
     out.push(h("h2", {}, "With its parents"), table([["limit", ""], ["key", "key"], ["free", "n"], ["capacity", "n"]],

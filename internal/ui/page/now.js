@@ -1,5 +1,5 @@
 // The view Now: what the service decides at this moment.
-import {events} from "./api.js";
+import {call, events} from "./api.js";
 import {card, count, h, keyLink, keyName, rate, span, table} from "./dom.js";
 import {lines} from "./chart.js";
 
@@ -8,7 +8,7 @@ const seconds = 120;
 export async function now(view, _query, signal) {
   const cards = h("div", {class: "cards"}), chart = h("figure"), limits = h("div"), keys = h("div", {class: "pair"});
   const note = h("p", {class: "quiet"}, "Waiting for the first second …");
-  view.append(h("h1", {}, "Now"), note, cards, chart, h("h2", {}, "Limits"), limits, keys);
+  view.append(h("h1", {}, "Now"), note, cards, chart, h("h2", {}, "Limits"), limits, keys, ...hours(signal));
   const allowed = [], refused = [];
   while (!signal.aborted) {
     try {
@@ -19,7 +19,8 @@ export async function now(view, _query, signal) {
         cards.replaceChildren(...cardsOf(e));
         chart.replaceChildren(drawing(allowed, refused));
         limits.replaceChildren(limitsOf(e));
-        keys.replaceChildren(keysOf("Busiest keys", e.busiest, e), keysOf("Most refused keys", e.refused, e));
+        const within = `In the last ${span(e.window_us)}, by this service alone (${e.process})`;
+        keys.replaceChildren(keysOf("Busiest keys", e.busiest, within), keysOf("Most refused keys", e.refused, within));
       }
     } catch (err) {
       if (signal.aborted) return;
@@ -71,8 +72,32 @@ function limitsOf(e) {
 
 const share = (part, all) => (all === 0 ? "–" : (100 * part / all).toFixed(1) + " %");
 
-function keysOf(title, top, e) {
-  const rows = top.keys.map((k) => [h("a", {href: keyLink(k.limit, k.key)}, keyName(k.key)), k.limit, count(k.count) + (k.error > 0 ? " (−" + count(k.error) + ")" : "")]);
-  const within = e.window_us === 0 ? "" : `In the last ${span(e.window_us)}; a key that is not listed has at most ${count(top.unlisted_at_most)}.`;
-  return h("section", {}, h("h2", {}, title), table([["key", "key"], ["limit", ""], ["decisions", "n"]], rows, "None."), h("p", {class: "quiet"}, within));
+function keysOf(title, top, within) {
+  const rows = top.keys.map((k) => [h("a", {href: keyLink(k.limit, k.key === "" ? null : k.key)}, keyName(k.key)), k.limit, count(k.count) + (k.error > 0 ? " (−" + count(k.error) + ")" : "")]);
+  const error = top.keys.some((k) => k.error > 0) ? " A number in parentheses is how much too high a count may be." : "";
+  return h("section", {}, h("h2", {}, title), table([["key", "key"], ["limit", ""], ["decisions", "n"]], rows, "None."),
+    h("p", {class: "quiet"}, `${within}; a key that is not listed has at most ${count(top.unlisted_at_most)}.${error}`));
+}
+
+const hour = 36e5, week = 168; // ms, hours
+
+// hours shows the lists of an hour of the last week.
+function hours(signal) {
+  const start = Math.floor(Date.now() / hour), lists = h("div", {class: "pair"}), note = h("p", {class: "quiet", role: "status"});
+  const pick = h("select", {id: "hour", onchange: () => show()}, Array.from({length: week + 1}, (_, i) =>
+    h("option", {value: new Date((start - i) * hour).toISOString(), selected: i === 1}, new Date((start - i) * hour).toLocaleString([], {weekday: "short", day: "numeric", month: "short", hour: "numeric", minute: "2-digit"}))));
+  const show = async () => {
+    try {
+      const t = await call("GET", "/v1/top?" + new URLSearchParams({hour: pick.value}), undefined, signal), none = t.processes.length === 0;
+      note.textContent = none ? "Nothing is kept of this hour. An hour is there once it has ended." : "Counted by " + t.processes.join(", ") + ".";
+      lists.replaceChildren(...(none ? [] : [keysOf("Busiest", t.busiest, "In the hour"), keysOf("Most refused", t.refused, "In the hour")]));
+    } catch (err) {
+      if (!signal.aborted) {
+        note.textContent = err.message;
+        lists.replaceChildren();
+      }
+    }
+  };
+  show();
+  return [h("h2", {}, "An hour of the last week, by all services"), h("p", {}, h("label", {}, "Begins at ", pick)), note, lists];
 }
