@@ -20,9 +20,9 @@ const heldColumns = `h.allowed, h.never, h.shadow, h.granted, h.remaining, h.ret
 // faster than those that decide any hold and do not say what decided. Of a limit that has
 // overrides the statements with them do nothing, and return no rows.
 const (
-	holdOneSQL = `with l as materialized (select x.name from dipwell.limits x where x.name = $1::text and x.overridden is not true)
+	holdOneSQL = `with l as materialized (select x.id, x.name from dipwell.limits x where x.name = $1::text and x.overridden is not true)
 select h.allowed, h.never, false, h.granted, h.remaining, coalesce(dipwell_internal.micros(h.retry_after), 0), dipwell_internal.micros(h.reset_after),
-    null::bigint, null::bigint, null::int, not h.allowed and not h.never, 0, '', 1, $3::bigint, coalesce(dipwell_internal.micros(h.expires - timestamptz 'epoch'), 0), h.repeated, '', null::text, null::jsonb
+    null::bigint, null::bigint, null::int, not h.allowed and not h.never and dipwell_internal.has_live_hold(l.id, coalesce($2::text, ''), dipwell_internal.now_us()), 0, '', 1, $3::bigint, coalesce(dipwell_internal.micros(h.expires - timestamptz 'epoch'), 0), h.repeated, '', null::text, null::jsonb
 from l cross join lateral dipwell.hold(l.name, $2::text, $3::bigint, $4::bigint * interval '1 microsecond', $5::text) h`
 	makeHoldSQL  = `select ` + heldColumns + ` from dipwell_internal.hold_group($1::int[], $2::text[], $3::bigint[], $4::int[], $5::text, $6::bigint, $7::bigint, $8::text[], $9::bigint[]) h`
 	settleOneSQL = `with p as materialized (select x.* from dipwell.hold_parts x where x.id = $1::text and x.part = 1 and x.parts = 1

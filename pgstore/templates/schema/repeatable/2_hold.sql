@@ -50,7 +50,8 @@ end $$;
 comment on function dipwell_internal.hold_conflict is
     'Raises the error for a call that a hold does not allow any more.';
 
-create function dipwell_internal.has_live_hold(lim int, of_key text, n bigint) returns boolean language plpgsql stable as $$
+-- Volatile: it sees holds that were made while its statement waited for the row.
+create function dipwell_internal.has_live_hold(lim int, of_key text, n bigint) returns boolean language plpgsql volatile as $$
 begin
     return exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and {{no (dueBy "x.expires" "n")}}
         and (x.number = 0 or x.mark = (select b.lows[1] from dipwell.buckets b where b.limit_id = lim and b.key = of_key)));
