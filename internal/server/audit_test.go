@@ -28,6 +28,25 @@ func (w *fixture) audited(query string) (p auditPage) {
 	return p
 }
 
+// TestAuditOfOverrides checks that the audit names what an override sets, and nothing that
+// it leaves to the limit.
+func TestAuditOfOverrides(t *testing.T) {
+	w := newFixture(t, server.Config{}, local)
+	for body, want := range map[string]string{
+		`{"key":"k","rate":7}`:                                  "rate 7",
+		`{"key":"k","per":"2h"}`:                                "per 2h",
+		`{"key":"k","burst":70}`:                                "burst 70",
+		`{"key":"k","rate":7,"per":"1m","burst":70}`:            "rate 7 per 1m burst 70",
+		`{"key":"k","burst":70,"for":"1h"}`:                     "burst 70 until 2001-09-09T02:46:40Z",
+		`{"key":"k","burst":70,"until":"2030-01-01T00:00:00Z"}`: "burst 70 until 2030-01-01T00:00:00Z",
+	} {
+		rec := w.do("PUT", "/v1/limits/login/overrides", body)
+		if got := w.audited("?n=1").Entries; rec.Code != http.StatusOK || len(got) != 1 || got[0].What != want {
+			t.Errorf("%s: %d, recorded %+v, want %q", body, rec.Code, got, want)
+		}
+	}
+}
+
 // Every change by an admin call is in the audit, and nothing else.
 func TestAudit(t *testing.T) {
 	w := newFixture(t, server.Config{}, local)

@@ -101,22 +101,24 @@ func (s *Server) setOverride(ctx context.Context, limit string, q *overrideCall)
 
 // describe returns what an override is, for people.
 func describe(o *dipwell.Override) string {
-	var b strings.Builder
+	var parts []string
+	add := func(name, value string) { parts = append(parts, name+" "+value) }
 	if o.Plan != "" {
-		b.WriteString("plan " + o.Plan)
-	} else {
-		b.WriteString("rate " + strconv.FormatInt(o.Rate, 10))
-		if o.Period != 0 {
-			b.WriteString(" per " + period.Format(o.Period))
-		}
-		if o.Burst != 0 {
-			b.WriteString(" burst " + strconv.FormatInt(max(o.Burst, 0), 10))
-		}
+		add("plan", o.Plan)
+	}
+	if o.Rate != 0 {
+		add("rate", strconv.FormatInt(o.Rate, 10))
+	}
+	if o.Period != 0 {
+		add("per", period.Format(o.Period))
+	}
+	if o.Burst != 0 {
+		add("burst", strconv.FormatInt(max(o.Burst, 0), 10))
 	}
 	if o.Until != 0 {
-		b.WriteString(" until " + time.UnixMicro(o.Until).UTC().Format(time.RFC3339))
+		add("until", time.UnixMicro(o.Until).UTC().Format(time.RFC3339))
 	}
-	return b.String()
+	return strings.Join(parts, " ")
 }
 
 // parseKeyNote parses the query of deleteOverride.
