@@ -10,8 +10,12 @@ import (
 	"testing"
 )
 
-// shellBlock is a block of commands in a page.
-var shellBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```")
+var (
+	// shellBlock is a block of commands in a page.
+	shellBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```")
+	// session is a command in a block that also has what it prints.
+	session = regexp.MustCompile(`(?m)^(?:\$ )?(dipwell (?:replay --log testdata|simulate --seed|migrate up --store) .*)$`)
+)
 
 // elsewhere are programs in documented commands that this test does not run, and why.
 var elsewhere = map[string]string{
@@ -49,8 +53,9 @@ limits:
 `
 
 // TestDocCommands runs the commands of README.md and docs/: those that call a service, in
-// their order, against one that has the limits of docLimits, and each `dipwell serve` until
-// it serves, on other addresses and in memory.
+// their order, against one that has the limits of docLimits, each `dipwell serve` until it
+// serves, on other addresses and in memory, and each `dipwell migrate` on an empty database.
+// What it does not run is in elsewhere, or has a … for the reader to fill in.
 func TestDocCommands(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*/*.md")
 	must(t, err)
@@ -66,11 +71,12 @@ func TestDocCommands(t *testing.T) {
 		text, err := os.ReadFile(page)
 		must(t, err)
 		blocks := shellBlock.FindAllStringSubmatch(string(text), -1)
+		blocks = append(blocks, session.FindAllStringSubmatch(shellBlock.ReplaceAllString(string(text), ""), -1)...)
 		if len(blocks) == 0 {
 			continue
 		}
 		t.Run(strings.TrimPrefix(page, "../../"), func(t *testing.T) {
-			p := start(t, "--listen", "127.0.0.1:0", "--config", filepath.Join(dir, "doc.yaml"))
+			p := start(t, "--listen", "127.0.0.1:0", "--config", filepath.Join(dir, "doc.yaml"), "--rls-config", "../../examples/envoy/ratelimit")
 			for _, b := range blocks {
 				for line := range strings.Lines(strings.ReplaceAll(b[1], "\\\n", " ")) {
 					if documented(t, p, dir, strings.TrimSpace(line)) {
@@ -91,7 +97,7 @@ func documented(t *testing.T, p *process, dir, line string) bool {
 	t.Helper()
 	u, err := url.Parse(p.url)
 	must(t, err)
-	line = strings.NewReplacer("localhost:8080", u.Host, "curl -s", "curl --fail-with-body -s").Replace(line)
+	line = strings.NewReplacer("localhost:8080", u.Host, "curl -s", "curl --fail-with-body -s", "go run ./cmd/dipwell ", "dipwell ").Replace(line)
 	words := strings.Fields(line)
 	switch {
 	case line == "" || words[0][0] == '#' || strings.Contains(line, "…"): // … is for the reader to fill in
@@ -99,8 +105,10 @@ func documented(t *testing.T, p *process, dir, line string) bool {
 	case strings.HasPrefix(line, "dipwell serve "):
 		must(t, start(t, serveArgs(t, dir, line)...).stop())
 		return true
-	case words[0] == "dipwell" && words[1] == "migrate" || strings.Contains(line, "localhost:8000") || strings.Contains(line, ":10000") || strings.Contains(line, "/json"):
-		return false // TestMigrate, TestProxies and internal/rls
+	case strings.HasPrefix(line, "dipwell migrate "):
+		line = databaseURL.ReplaceAllString(line, "'"+freshDatabase(t)+"'")
+	case strings.Contains(line, "localhost:8000") || strings.Contains(line, ":10000"):
+		return false // TestProxies; Envoy is not packaged by Debian
 	case words[0] == "for":
 		line = strings.ReplaceAll(line, "curl --fail-with-body -si", "curl -si") // the sixth is refused
 	case words[0] != "dipwell" && words[0] != "curl":
@@ -112,8 +120,9 @@ func documented(t *testing.T, p *process, dir, line string) bool {
 	cmd := exec.Command("sh", "-c", strings.Replace(line, "make;", "true;", 1))
 	cmd.Dir = "../.."
 	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "DIPWELL_SERVER="+p.url, "N=1", "USER=ann")
-	for _, out := range []string{"dipwell.json", "audit.csv"} {
-		cmd.Args[2] = strings.ReplaceAll(cmd.Args[2], "> "+out, "> "+filepath.Join(dir, out))
+	for _, out := range []string{"> dipwell.json", "> audit.csv", "--plot history.svg", "--plot docs/img/replay.png"} {
+		option, name, _ := strings.Cut(out, " ")
+		cmd.Args[2] = strings.ReplaceAll(cmd.Args[2], out, option+" "+filepath.Join(dir, filepath.Base(name)))
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%s: %v\n%s", line, err, out)
@@ -122,6 +131,8 @@ func documented(t *testing.T, p *process, dir, line string) bool {
 }
 
 var (
+	databaseURL = regexp.MustCompile(`postgres://\S+`)
+
 	address = regexp.MustCompile(`(--(?:listen|grpc|admin)[ =])\S+`)
 	setting = regexp.MustCompile(`--(?:store|data|tls-cert|tls-key|client-ca) \S+`)
 	other   = regexp.MustCompile(`(?:/etc/ratelimit/config|dipwell\.yaml)(\s|$)`)
