@@ -136,7 +136,7 @@ type failingStore struct {
 
 func (a failingStore) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(a.Store)
-	ab.Limits, ab.Keys, ab.Sweep = a, a.local.Keys, a.local.Sweep
+	ab.Limits, ab.Keys, ab.Sweep, ab.TopKeys = a, a.local.Keys, a.local.Sweep, a.local.Abilities().TopKeys
 	ab.Overrides, ab.Holds = localOverrides{a}, a.local.Holds
 	return ab
 }
