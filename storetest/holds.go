@@ -158,6 +158,20 @@ var holdCases = []testCase{
 		b.wait(time.Microsecond)
 		b.take("c k 12", true)
 	})},
+	// So do several that expire together, of which the first finds that the override has ended.
+	{"hold-expires-override-several", onHolds(func(b *caller) {
+		b.define("u=7/1h,burst=10")
+		for _, key := range []string{"taken", "swept"} {
+			b.override("u", store.Override{Key: key, Rate: 11, Burst: 20, Until: b.clock.Load() + 10*second})
+			for i := range 4 {
+				b.hold(fmt.Sprint("h", key, i), int64(4+i)*second, "u "+key+" 3")
+			}
+		}
+		b.wait(20 * time.Second)
+		b.take("u taken 10", true)
+		b.sweep()
+		b.free("u swept", 10)
+	})},
 	// A hold that was made under an override gives back what it took after the override has
 	// ended or was replaced, however that was and however the hold ends.
 	{"hold-outlives-override", onHolds(func(b *caller) {

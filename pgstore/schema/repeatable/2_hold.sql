@@ -106,7 +106,9 @@ declare
 begin
     for p in select * from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.expires <= n
         order by x.expires limit most for update loop
-        update dipwell.hold_parts x set live = false, due = x.expires + greatest(x.ttl, 60000000) where x.id = p.id and x.part = p.part;
+        -- Read again: the override under which it was made may have ended with the one before.
+        update dipwell.hold_parts x set live = false, due = x.expires + greatest(x.ttl, 60000000) where x.id = p.id and x.part = p.part
+            returning x.* into p;
         perform dipwell_internal.end_hold_part(p, case when p.keep then 0 else p.tokens end, n);
         ended := ended + 1;
     end loop;
