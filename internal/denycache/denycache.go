@@ -175,6 +175,14 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	return s.forward(ctx, b, refs, sent)
 }
 
+// Refuse answers a call of one op if the cache refuses it, and reports whether it did. It
+// does not ask the inner store.
+func (s *Store) Refuse(g *store.Group) bool {
+	var one [1]ref
+	_, refused := s.refuse(one[:0], g, s.now())
+	return refused != 0
+}
+
 // applyMany is Apply for more than one op. It sends the rest as one batch.
 func (s *Store) applyMany(ctx context.Context, b *store.Batch, sent int64) error {
 	p := s.remainders.Get().(*remainder)

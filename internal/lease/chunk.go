@@ -18,6 +18,7 @@ type chunk struct {
 	early, late  int64             // ns on the wall clock: may be used between
 	size, most   int64             // tokens taken, and of the largest call that may use them
 	whole        int64             // tokens taken, and what was held before
+	trip         int64             // ns: how long the request and its answer took
 	low          int64             // tokens left when the next are asked for: half, or what is used in a round trip
 	remaining    int64             // in the store, after the request
 	fullAt       int64             // ns on the monotonic clock

@@ -78,40 +78,40 @@ const waiters = 1024
 
 // comes returns a gate that opens when the key may have tokens: those of a chunk that
 // begins soon, or of a request that is under way, or of the next one while tokens are
-// scarce and there is no debt. before is the request, if it was not sent yet. The gate is
-// nil if there is none, or if the context may end before.
-func (s *Store) comes(ctx context.Context, k *key) (gate Gate, before *turn) {
+// scarce. before is the request, if it was not sent yet. The gate is nil if there is none,
+// or if the context may end before. request is whether it is that of a request.
+func (s *Store) comes(ctx context.Context, k *key) (gate Gate, before *turn, request bool) {
 	mono, _ := s.clock.now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, c := range [...]*chunk{k.now.Load(), k.next} {
-		if c == nil || mono >= c.from || c.from-mono > soon {
+		if c == nil || mono >= c.from || c.from-mono > soon+c.trip {
 			continue
 		}
 		if c.begins == nil {
 			c.begins = s.gate()
 			s.after(time.Duration(c.from-mono), c.begins.Open)
 		}
-		return c.begins, nil
+		return c.begins, nil, false
 	}
 	c := k.now.Load()
 	s.need(k, mono, c == nil || c.left() == 0)
 	if k.turn == nil {
-		return nil, nil
+		return nil, nil, false
 	}
 	if k.turn.sent != 0 {
-		return k.turn.gate, nil
+		return k.turn.gate, nil, true
 	}
 	if k.turn.at <= mono {
-		return k.turn.gate, k.turn
+		return k.turn.gate, k.turn, true
 	}
-	if mono >= k.tight || k.def.Rule.Debt > 0 || k.waiting >= waiters {
-		return nil, nil
+	if mono >= k.tight || k.waiting >= waiters {
+		return nil, nil, false
 	}
 	if deadline, ends := ctx.Deadline(); ends && time.Until(deadline) < 2*time.Duration(k.turn.at-mono) {
-		return nil, nil
+		return nil, nil, false
 	}
-	return k.turn.gate, k.turn
+	return k.turn.gate, k.turn, true
 }
 
 // ask asks the store for a call that no lease could answer, unless tokens come (see
@@ -123,9 +123,13 @@ func (s *Store) comes(ctx context.Context, k *key) (gate Gate, before *turn) {
 func (s *Store) ask(ctx context.Context, k *key, b *store.Batch, g *store.Group, op *store.Op) error {
 	asked := op.Def
 	for range 2 {
-		gate, before := s.comes(ctx, k)
+		gate, before, request := s.comes(ctx, k)
 		if gate == nil {
 			break
+		}
+		if request && s.refuser != nil && s.refuser.Refuse(g) {
+			s.learn(k, op)
+			return nil
 		}
 		if err := s.await(ctx, k, gate, before); err != nil {
 			return notSent(err)

@@ -231,7 +231,8 @@ func (s *Store) request(k *key, t *turn) {
 	if op.Verb = store.VerbTakeUpTo; d.Rule.Debt > 0 {
 		op.Verb, op.Bounded, op.MaxDelay = store.VerbReserve, true, ahead
 		s.id(&g.ID)
-	} else if tight {
+	}
+	if tight {
 		b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: d, Key: k.name, Verb: store.VerbCheck, Cost: 1}}})
 	}
 	s.requests.Add(1)
@@ -284,8 +285,9 @@ func (s *Store) answered(k *key, op *store.Op, err error) {
 	s.taken.Add(op.Granted)
 	life := int64(d.Lease) - s.clock.off
 	tokens, _ := k.demand.rate(spans * float64(d.Lease))
+	trip := mono - t.sent
 	c := &chunk{def: d, sent: t.sent, from: mono + op.Delay*1000 + s.clock.off, dies: t.sent + life, early: t.wall - life, late: t.wall + life,
-		size: op.Granted, pool: op.Granted, whole: op.Granted, most: max(1, t.chunk/calls), low: max(op.Granted/2, int64(tokens*float64(mono-t.sent))), remaining: op.Remaining, fullAt: mono + op.Reset*1000,
+		size: op.Granted, pool: op.Granted, whole: op.Granted, most: max(1, t.chunk/calls), trip: trip, low: max(op.Granted/2, int64(tokens*float64(trip))), remaining: op.Remaining, fullAt: mono + op.Reset*1000,
 		keepsUnused: op.Verb == store.VerbReserve, stripes: percpu.New[stripe]()}
 	if s.stripes > 0 {
 		c.stripes = c.stripes[:min(s.stripes, len(c.stripes))]

@@ -31,18 +31,19 @@
 // none waits for a chunk that begins within 5 ms, or for the answer of a request that is
 // under way, rather than ask the store beside it.
 //
+// For a lease after the store had fewer tokens than were wanted, requests are 0.23 to
+// 0.41 τ apart, and calls that find no tokens wait for the next one, up to 1,024 of a key,
+// unless a deny cache below refuses them at once. With the request goes a Check of one
+// token; if the store refuses that, calls that came before the request was sent and got no
+// tokens are refused.
+//
 // Where the limit has no debt, a request is a TakeUpTo, and what is left of a chunk when
 // it dies is given back by one Refund, less what has come back by time since; and not
-// beside holds, because a Refund does not know what they may give back. For a lease after
-// the store had fewer tokens than were wanted, requests are 0.23 to 0.41 τ apart, and
-// calls that find no tokens wait for the next one, up to 1,024 of a key. With it goes a
-// Check of one token; if the store refuses that, calls that came before the request was
-// sent and got none are refused.
-//
-// Where the limit has debt, a request is a Reserve that is due within 2τ/5, or within τ/2
-// after one that was refused: processes that ask for more than comes back then take turns,
-// and a refusal holds for some time, so the deny cache answers most calls that no token is
-// left for. Nothing is given back there.
+// beside holds, because a Refund does not know what they may give back. Where the limit
+// has debt, a request is a Reserve that is due within 2τ/5, or within τ/2 after one that
+// was refused: processes that ask for more than comes back then take turns, and a refusal
+// holds for some time, so the deny cache answers most calls that no token is left for.
+// Nothing is given back there.
 //
 // If the outcome of a request is unknown, its tokens are spent. A process that ends
 // without Close loses the tokens that it holds. After a Reset, a block, a new version of
@@ -77,6 +78,7 @@ type Config struct {
 // Store decides from tokens taken in advance. It is safe for concurrent use.
 type Store struct {
 	inner    store.Store
+	refuser  refuser // the inner store, if it is a deny cache; or nil
 	holds    func(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error)
 	registry *store.Registry // of the inner store's limits; nil if it has none
 	clock    *clock
@@ -99,6 +101,9 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
+// A refuser answers calls that it knows the store would refuse, without asking it.
+type refuser interface{ Refuse(g *store.Group) bool }
+
 // New returns a store that leases from inner. Close ends what it does in the background.
 func New(inner store.Store, c Config) (*Store, error) {
 	if inner == nil {
@@ -106,6 +111,7 @@ func New(inner store.Store, c Config) (*Store, error) {
 	}
 	ab := store.AbilitiesOf(inner)
 	s := &Store{inner: inner, holds: ab.Holds, clock: systemClock(), run: c.Go, after: c.After, gate: c.Gate, id: c.ID, stripes: c.Stripes, table: newTable()}
+	s.refuser, _ = inner.(refuser)
 	if ab.Limits != nil {
 		s.registry = ab.Limits.Registry()
 	}

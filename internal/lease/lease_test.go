@@ -668,21 +668,40 @@ func (p *process) run(ctx context.Context, seed uint64, perSecond float64, g *gr
 // burst and the rate, nearly all is granted, and shares are fair.
 func TestProcesses(t *testing.T) {
 	const rate, burst, seconds = 10_000, 10_000, 10
+	equals, one, twice := []float64{.3125, .3125, .3125, .3125}, []float64{.054, .054, .054, 1.087}, []float64{.5, .5, .5, .5}
+	const most = 4 // trips in a lease, of the process with the most
 	for _, c := range []struct {
 		name string
 		debt string
+		slow bool      // trips take 7 ms on average, and some of them 40
 		load []float64 // of each process, in parts of the rate
-		most float64   // trips in a lease, of the process with the most
 	}{
-		{"equals, ahead", "", []float64{.3125, .3125, .3125, .3125}, 4},
-		{"equals", ",max_debt=0", []float64{.3125, .3125, .3125, .3125}, 4},
-		{"one asks for more, ahead", "", []float64{.054, .054, .054, 1.087}, 4},
-		{"one asks for more", ",max_debt=0", []float64{.054, .054, .054, 1.087}, 4},
-		{"below the limit", "", []float64{.2, .2, .2, .2}, 4},
+		{"equals, ahead", "", false, equals},
+		{"equals, ahead, slow", "", true, equals},
+		{"equals", ",max_debt=0", false, equals},
+		{"equals, slow", ",max_debt=0", true, equals},
+		{"one asks for more, ahead", "", false, one},
+		{"one asks for more, ahead, slow", "", true, one},
+		{"one asks for more", ",max_debt=0", false, one},
+		{"one asks for more, slow", ",max_debt=0", true, one},
+		{"twice the limit, ahead", "", false, twice},
+		{"twice the limit, ahead, slow", "", true, twice},
+		{"twice the limit", ",max_debt=0", false, twice},
+		{"below the limit", "", false, []float64{.2, .2, .2, .2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
 				var g grants
+				if c.slow {
+					var mu sync.Mutex
+					r := rand.New(rand.NewPCG(1, 2))
+					w.remote.there = func() time.Duration {
+						mu.Lock()
+						defer mu.Unlock()
+						return time.Duration((0.2 + 3*r.ExpFloat64()) * float64(time.Millisecond))
+					}
+					w.remote.back = w.remote.there
+				}
 				ctx, cancel := context.WithTimeout(context.Background(), seconds*time.Second)
 				defer cancel()
 				var wg sync.WaitGroup
@@ -725,8 +744,8 @@ func TestProcesses(t *testing.T) {
 					}
 				}
 				t.Logf("takes granted: %d; trips a lease: %.1f", granted, trips)
-				if trips > c.most {
-					t.Errorf("%.1f trips of a process in a lease; want at most %.0f", trips, c.most)
+				if trips > most {
+					t.Errorf("%.1f trips of a process in a lease; want at most %d", trips, most)
 				}
 				t.Logf("granted %v, in all %d; most %0.f above the rate; %d requests, %d ahead, %d takes", got, all, g.most(rate), requests, ahead, takes)
 				if most := g.most(rate); most > burst {
