@@ -103,6 +103,9 @@ bench-memory: ## memstore against the keyed limiters of other libraries
 bench-api: ## the JSON API against a no-op net/http handler, and on PostgreSQL against one with a statement of its own
 	cd bench && $(GO) run ./api -o results/api.md
 
+bench-page: ## what viewers of the page cost a service, and its first paint in Chromium
+	cd bench && $(GO) run ./api -page -o results/page.md
+
 same-as-ratelimit: ## send the same requests to envoyproxy/ratelimit and to ours, and compare the answers
 	GOBIN=$(CURDIR)/bin $(GO) install github.com/envoyproxy/ratelimit/src/service_cmd@latest
 	RATELIMIT_BIN=$(CURDIR)/bin/service_cmd $(GO) test -count=1 -tags upstream ./internal/rls -run TestUpstream -v
@@ -147,4 +150,4 @@ bench-faults: ## what a service answers while rows are locked and while its stor
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: playground clients deploy rolling simulate picture bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
+.PHONY: bench-page playground clients deploy rolling simulate picture bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep

@@ -36,6 +36,7 @@ func main() {
 	flag.IntVar(&b.rounds, "rounds", 11, "rounds")
 	flag.IntVar(&b.conns, "conns", 32, "connections")
 	flag.DurationVar(&b.length, "length", 2*time.Second, "length of a round")
+	page := flag.Bool("page", false, "measure the page for people, and nothing else")
 	out := flag.String("o", "", "write the tables to this file as well")
 	flag.Parse()
 	b.w = os.Stdout
@@ -44,11 +45,18 @@ func main() {
 		defer f.Close()
 		b.w = io.MultiWriter(os.Stdout, f)
 	}
+	defer b.stop()
+	if *page {
+		report.Header(b.w, "The page for people", "make bench-page")
+		fmt.Fprintf(b.w, "%d rounds of %v each, %d connections that call POST /v1/take in memory; client, viewers, browser and server run on the same cores. "+
+			"µs are processor time of the server.\n\n", b.rounds, b.length, b.conns)
+		b.page(b.dipwell()("memory:"))
+		return
+	}
 	report.Header(b.w, "The JSON API, metrics included", "make bench-api")
 	fmt.Fprintf(b.w, "Keys: 10,000. %d rounds of %v each, %d connections; client, servers and PostgreSQL run on the same cores, all servers with %s. "+
 		"At half load calls are sent on a schedule, at half of the rate of `dipwell serve`, and timed from it. "+
 		"PostgreSQL has its default settings and logged tables, which nobody analyzed; µs are processor time a call.\n\n", b.rounds, b.length, b.conns, gogc)
-	defer b.stop()
 	b.run()
 }
 
@@ -58,6 +66,7 @@ type bench struct {
 	length        time.Duration
 	closers       []func()
 	postmaster    int
+	bin           string // the program dipwell
 }
 
 func (b *bench) stop() {
@@ -75,21 +84,26 @@ type contender struct {
 	server, client, store []float64 // processor time in µs a call
 }
 
-func (b *bench) run() {
+// dipwell builds the program, and returns a function that starts it on a store.
+func (b *bench) dipwell() func(store string) *contender {
 	dir := must(os.MkdirTemp("", "bench-api"))
 	b.closers = append(b.closers, func() { os.RemoveAll(dir) })
-	bin := filepath.Join(dir, "dipwell")
-	command("..", "go", "build", "-o", bin, "./cmd/dipwell")
-	self := must(os.Executable())
+	b.bin = filepath.Join(dir, "dipwell")
+	command("..", "go", "build", "-o", b.bin, "./cmd/dipwell")
 	limits := []string{"--limit", "api=100/1s,burst=1000000000", "--limit", "drained=1/1d,burst=1"}
-	ours := func(store string) *contender {
+	return func(store string) *contender {
 		addr := freeAddr()
-		return b.serve("dipwell serve, POST /v1/take", addr, bin, append([]string{"serve", "--listen", addr, "--store", store}, limits...)...)
+		return b.serve("dipwell serve, POST /v1/take", addr, b.bin, append([]string{"serve", "--listen", addr, "--store", store}, limits...)...)
 	}
+}
+
+func (b *bench) run() {
+	ours := b.dipwell()
+	self := must(os.Executable())
 	addr := freeAddr()
 	b.compare("In memory", []*contender{b.serve("no-op handler", addr, self, "noop", addr), ours("memory:")})
 	dsn := b.postgres()
-	command("", bin, "migrate", "up", "--store", dsn)
+	command("", b.bin, "migrate", "up", "--store", dsn)
 	addr = freeAddr()
 	b.compare("On PostgreSQL, logged", []*contender{b.serve("a handler with one conditional upsert", addr, self, "counter", addr, dsn), ours(dsn)})
 }

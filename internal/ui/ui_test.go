@@ -30,8 +30,18 @@ func TestFiles(t *testing.T) {
 			h.Get("Content-Type") == "application/octet-stream" || h.Get("ETag") == "" {
 			t.Errorf("%s: %d %v", f.Name(), rec.Code, h)
 		}
+		if policy := h.Get("Content-Security-Policy"); strings.Contains(policy, "unsafe") != (f.Name() == "engine.js") || !strings.Contains(policy, "require-trusted-types-for 'script'") {
+			t.Errorf("%s: %s", f.Name(), policy) // the worker alone runs WebAssembly
+		}
 		if _, err = z.Write(rec.Body.Bytes()); err != nil {
 			t.Fatal(err)
+		}
+	}
+	for _, view := range []string{"/ui/", "/ui/playground", "/ui/what-if"} {
+		rec := httptest.NewRecorder()
+		ui.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, view, nil))
+		if rec.Code != http.StatusOK || !strings.HasPrefix(rec.Header().Get("Content-Type"), "text/html") {
+			t.Errorf("%s: %d %v", view, rec.Code, rec.Header())
 		}
 	}
 	if err = z.Close(); err != nil || all.Len() > most {

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+
+	"github.com/dipwell/dipwell/bench/internal/cpu"
+	"github.com/dipwell/dipwell/bench/internal/report"
+)
+
+const (
+	restLength = 5 * time.Second
+
+	viewers    = 100
+	mostCost   = 0.02 // of the decisions, for all viewers
+	firstPaint = 200  // ms
+)
+
+// page measures what the viewers of the page cost, and how long it takes to appear.
+func (b *bench) page(ours *contender) {
+	var calls, times [2][]float64 // without viewers, and with them
+	load{ours.addr, b.conns, b.length, 0, 0}.run()
+	for range b.rounds {
+		for i, n := range []int{0, viewers} {
+			leave := watch(ours.addr, n)
+			begun, server := time.Now(), must(cpu.Process(ours.pid))
+			done, _ := load{ours.addr, b.conns, b.length, 0, 0}.run()
+			times[i] = append(times[i], float64((must(cpu.Process(ours.pid))-server).Microseconds())/float64(done))
+			calls[i] = append(calls[i], float64(done)/time.Since(begun).Seconds())
+			leave()
+		}
+	}
+	var rows [][]string
+	for i, name := range []string{"nobody", fmt.Sprintf("%d viewers", viewers)} {
+		rows = append(rows, []string{name, fmt.Sprintf("%.0f", report.Median(calls[i])), report.Figure(report.Median(calls[i]) / report.Median(calls[0])), fmt.Sprintf("%.1f", report.Median(times[i]))})
+	}
+	fmt.Fprintf(b.w, "## Who watches /ui/ while calls are made as fast as they are answered\n\n")
+	report.Table(b.w, []string{"", "calls/s", "× without", "server µs a call"}, rows)
+	leave, server := watch(ours.addr, viewers), must(cpu.Process(ours.pid))
+	time.Sleep(restLength)
+	atRest := float64((must(cpu.Process(ours.pid)) - server).Microseconds()) / restLength.Seconds()
+	leave()
+	share := atRest / (report.Median(calls[0]) * report.Median(times[0]))
+	fmt.Fprintf(b.w, "- %d viewers of a service that nobody calls take %.1f ms of its processor time a second, which is %.1f %% of what the calls without viewers take, at most %.0f %%: %s\n\n",
+		viewers, atRest/1000, 100*share, 100*mostCost, report.Verdict(share <= mostCost))
+	paint := paints(ours.addr, b.rounds)
+	fmt.Fprintf(b.w, "## First paint of /ui/ in Chromium, an empty cache, on loopback\n\n")
+	report.Table(b.w, []string{"", "least ms", "median ms", "most ms", fmt.Sprintf("median at most %d ms", firstPaint)}, [][]string{{"/ui/", fmt.Sprintf("%.0f", slices.Min(paint)), fmt.Sprintf("%.0f", report.Median(paint)),
+		fmt.Sprintf("%.0f", slices.Max(paint)), report.Verdict(report.Median(paint) <= firstPaint)}})
+}
+
+// watch opens n streams of live numbers, and returns when each has had its first event. The
+// function that it returns ends them.
+func watch(addr string, n int) (leave func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: n}}
+	var all, first sync.WaitGroup
+	for range n {
+		first.Add(1)
+		all.Go(func() {
+			res := must(client.Do(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/v1/live", nil))))
+			defer res.Body.Close()
+			lines := bufio.NewReader(res.Body)
+			for told := false; ; {
+				line, err := lines.ReadString('\n')
+				if !told && (err != nil || strings.HasPrefix(line, "data: ")) {
+					told = true
+					first.Done()
+				}
+				if err != nil {
+					return
+				}
+			}
+		})
+	}
+	first.Wait()
+	return func() { cancel(); all.Wait(); client.CloseIdleConnections() }
+}
+
+// paints returns how long the page took to be painted first, in ms, in a browser that has
+// started and keeps nothing.
+func paints(addr string, rounds int) (ms []float64) {
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(must(exec.LookPath("chromium"))), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Flag("disable-dev-shm-usage", true))
+	ctx, end := chromedp.NewExecAllocator(context.Background(), options...)
+	defer end()
+	ctx, end = chromedp.NewContext(ctx)
+	defer end()
+	ctx, end = context.WithTimeout(ctx, 5*time.Minute)
+	defer end()
+	for range rounds + 1 {
+		must(0, chromedp.Do(ctx, chromedp.Navigate("about:blank"), clearCache, chromedp.Navigate("http://"+addr+"/ui/")))
+		ms = append(ms, must(chromedp.Run(ctx, chromedp.Poll[float64](`performance.getEntriesByName("first-contentful-paint")[0]?.startTime`))))
+	}
+	return ms[1:] // the first one waits for the browser, which starts
+}
+
+var clearCache = chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+	_, err := chromedp.Call(ctx, network.ClearBrowserCache, cdp.Empty{})
+	return err
+})
