@@ -60,7 +60,7 @@ const share = (part, all) => (all === 0 ? "–" : (100 * part / all).toFixed(2) 
 function show([a, b]) {
   const [x, y] = [a.limits[0], b.limits[0]];
   result.append(
-    h("p", {}, `${a.log}: ${count(a.requests)} requests of ${count(a.keys)} keys` + (a.first_us === null ? "" : `, ${time(a.first_us)} to ${time(a.last_us)}`) +
+    h("p", {}, `${a.log}: ${count(a.requests)} requests of ${count(a.keys)} ${a.keys === 1 ? "key" : "keys"}` + (a.first_us === null ? "" : `, ${time(a.first_us)} to ${time(a.last_us)}`) +
       (a.malformed > 0 ? `; ${count(a.malformed)} lines were left out, such as line ${a.malformed_lines[0].line}: ${a.malformed_lines[0].reason}` : "") +
       (a.filtered > 0 ? `; ${count(a.filtered)} lines do not match` : "") + "."),
     table([["which", ""], ["limit", "key"], ["granted", "n"], ["refused", "n"], ["share refused", "n"], ["keys refused", "n"], ["longest wait", "n"]],

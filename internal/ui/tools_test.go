@@ -263,6 +263,15 @@ func TestWhatIf(t *testing.T) {
 	}
 	v.accessible()
 	v.fits()
+
+	// A log may be dropped anywhere on the page.
+	v.wait(`((data) => {
+		data.items.add(new File(['{"time":"2026-03-14T09:00:00Z","ip":"<b>k</b>"}\n'.repeat(20)], "dropped.jsonl"));
+		dispatchEvent(new DragEvent("drop", {dataTransfer: data, cancelable: true}));
+		return true;
+	})(new DataTransfer())`)
+	v.shows("dropped.jsonl: 20 requests of 1 key")
+	v.shows("<b>k</b>") // as text
 	v.send("compare", "a", "page=0/1m")
 	v.wait(`document.getElementById("note").className === "bad" && document.getElementById("note").textContent.startsWith("rate: ")`)
 }
