@@ -21,6 +21,7 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dipwell/dipwell"
@@ -330,7 +331,8 @@ func TestNow(t *testing.T) {
 	v.shows("Counted by there:2.")
 	v.shows("the-hour")
 	v.shows("5 (−1)")
-	v.wait(`(document.getElementById("hour").selectedIndex = 9, document.getElementById("hour").dispatchEvent(new Event("change")))`)
+	v.wait(`(document.getElementById("hour").focus(), document.activeElement.id === "hour")`)
+	v.run(chromedp.KeyEvent(kb.ArrowDown))
 	v.shows("Nothing is kept of this hour.")
 	v.shows("by this service alone (here:1)")
 	v.wait(`document.querySelectorAll(".card").length > 5`)
