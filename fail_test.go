@@ -50,8 +50,10 @@ func TestFailureModesOfSeveral(t *testing.T) {
 		t.Fatal(err)
 	}
 	open, closed := dipwell.Take{Limit: "open", Key: "k", Cost: 1}, dipwell.Take{Limit: "closed", Key: "k", Cost: 1}
-	if d, err := l.TakeAll(t.Context(), open, closed); !errors.Is(err, store.ErrStore) || d.Allowed {
-		t.Errorf("%+v, %v", d, err)
+	for _, takes := range [][]dipwell.Take{{open, closed}, {closed, open}} { // the decision is of the limit that refused
+		if d, err := l.TakeAll(t.Context(), takes...); !errors.Is(err, store.ErrStore) || d.Allowed || d.Limit != "closed" || d.Source != store.SourceFallbackClosed {
+			t.Errorf("%+v, %v", d, err)
+		}
 	}
 	if d, err := l.TakeAll(t.Context(), open, open); err != nil || !d.Allowed || d.Source != store.SourceFallbackOpen {
 		t.Errorf("%+v, %v", d, err)

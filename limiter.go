@@ -349,12 +349,13 @@ func fail(g *store.Group, err error) error {
 	var field *FieldError
 	invalid := errors.As(err, &field) || errors.Is(err, ErrUnknownHold) || errors.Is(err, ErrHoldConflict)
 	open = open && !invalid // an error of the caller's is one whatever the failure mode
+	source := store.SourceFallbackClosed
+	if open {
+		source = store.SourceFallbackOpen
+	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		op.Answer = store.Answer{Source: store.SourceFallbackClosed}
-		if open {
-			op.Answer = store.Answer{Source: store.SourceFallbackOpen, Allowed: true}
-		}
+		op.Answer = store.Answer{Source: source, Allowed: !invalid && op.Def.OnStoreError == FailOpen} // a limit that fails open is not what refuses
 	}
 	if g.Allowed, g.Reserved = open, false; open {
 		return nil

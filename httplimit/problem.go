@@ -39,7 +39,7 @@ func appendRefusal(b []byte, d *dipwell.Decision, status int) []byte {
 		if def := d.Definition; def != nil && def.Mode == store.Blocked {
 			b = append(b, `the key is blocked`...)
 		} else {
-			b = append(b, `the cost is more than the limit could ever hold`...)
+			b = append(b, `the call asks for more than the limit could ever hold`...)
 		}
 		b = append(b, `; no wait will help"`...)
 	}

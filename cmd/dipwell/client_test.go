@@ -62,7 +62,7 @@ func TestClientExitCodes(t *testing.T) {
 		{"take login user:7 --cost 3", 1, "refused: login user:7: 2 of 20 remaining, retry after 12s, full in 3m36s"},
 		{"check login user:7", 0, "allowed"},
 		{"check login user:7 --cost 3", 1, "refused"},
-		{"take login user:7 --cost 21", 1, "the cost is more than the limit could ever hold"},
+		{"take login user:7 --cost 21", 1, "the call asks for more than the limit could ever hold"},
 		{"take-up-to login user:7 --cost 9", 0, "2 granted"},
 		{"take-up-to login user:7 --cost 9", 1, "refused"},
 		{"charge login user:7 --cost 5", 0, "0 of 20 remaining, full in 5m0s"},

@@ -53,7 +53,7 @@ func TestPlansAndFloors(t *testing.T) {
 	w.want(w.post("take", "limit=api&key=k2&plan=pro&floor=5&cost=995"), 200, `"remaining":5`)
 	w.want(w.post("take", "limit=api&key=k2&plan=pro&floor=5"), 429, `"retry_after_us":100000`)
 	w.want(w.post("check", `{"limit":"api","key":"k2","plan":"pro","floor":4}`), 200)
-	w.want(w.post("take", `{"limit":"api","key":"k2","plan":"pro","floor":1000}`), 429, `"never":true`)
+	w.want(w.post("take", `{"limit":"api","key":"k2","plan":"pro","floor":1000}`), 429, `"never":true`, "the call asks for more than the limit could ever hold") // with the floor
 	w.want(w.post("take", `{"takes":[{"limit":"api","key":"k3","plan":"pro"},{"limit":"tokens","key":"k3","floor":99}]}`), 200, `"plan":"pro"`)
 	w.want(w.post("take", `{"takes":[{"limit":"api","key":"k3"},{"limit":"tokens","key":"k3","floor":99}]}`), 429)
 	w.want(w.post("take_up_to", "limit=api&key=k4&plan=pro&cost=2000"), 200, `"granted":1000`)
