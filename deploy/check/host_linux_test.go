@@ -138,7 +138,7 @@ func TestImage(t *testing.T) {
 	}
 	res, err := http.Post(url+"/v1/take", "application/x-www-form-urlencoded", strings.NewReader("limit=api&key=k"))
 	if err == nil {
-		if b, _ := io.ReadAll(res.Body); res.StatusCode != 200 {
+		if b, _ := io.ReadAll(res.Body); res.StatusCode != http.StatusOK {
 			t.Error(res.Status, string(b))
 		}
 		res.Body.Close()

@@ -3,6 +3,7 @@ package check
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -56,7 +57,7 @@ func decode(t *testing.T, rendered []byte) *cluster {
 	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(rendered)))
 	for {
 		doc, err := docs.Read()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return c
 		}
 		if err != nil {

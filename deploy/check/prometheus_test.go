@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
 )
@@ -90,7 +89,7 @@ func known(t *testing.T, name, query string) {
 			t.Errorf("%s: docs/reference/metrics.md has no metric %s", name, metric)
 		}
 		for _, m := range s.LabelMatchers {
-			if m.Name != labels.MetricName && !slices.Contains([]string{"job", "instance", "le"}, m.Name) && !strings.Contains(row, "`"+m.Name+"`") {
+			if m.Name != model.MetricNameLabel && !slices.Contains([]string{"job", "instance", "le"}, m.Name) && !strings.Contains(row, "`"+m.Name+"`") {
 				t.Errorf("%s: %s has no label %s", name, metric, m.Name)
 			}
 		}
