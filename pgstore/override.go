@@ -408,7 +408,10 @@ func overrideError(err error, limit string) error {
 			return fmt.Errorf("%w %q", store.ErrUnknownLimit, limit)
 		}
 	}
-	return storeError(fieldError(err), true)
+	if field, ok := errors.AsType[*store.FieldError](fieldError(err)); ok {
+		return field
+	}
+	return storeError(err, true)
 }
 
 // fieldError turns the error of a function that names a field into a *store.FieldError,

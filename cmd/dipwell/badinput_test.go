@@ -1,0 +1,332 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/pgstore"
+	"github.com/dipwell/dipwell/store"
+)
+
+var bg = context.Background()
+
+// A surface is the same limits through Go, HTTP, the command line and SQL.
+type surface struct {
+	*testing.T
+	l    *dipwell.Limiter
+	url  string
+	conn *pgx.Conn // nil: memory
+}
+
+// A badCall is one mistake through each surface: what is empty or nil is not offered there.
+type badCall struct {
+	name   string
+	field  string // that each error names, in SQL without the index
+	reason string // that each error has
+	call   func(l *dipwell.Limiter) error
+	http   string // METHOD PATH form
+	cli    string // without --server
+	sql    string
+	args   []any
+}
+
+var badLimits = []string{
+	"api=5/1h,burst=20,keys=list,plans=pro:rate=600;burst=1000|staff:mode=unlimited;callable=false",
+	"other=5/1h,plans=gold:rate=9", "slots=2,algorithm=concurrency,ttl=5m",
+	"top=9/1h,parts=1", "two=9/1h,parent=top", "three=9/1h,parent=two", "four=9/1h,parent=three",
+}
+
+func badCalls() []badCall {
+	take := func(t dipwell.Take) func(*dipwell.Limiter) error {
+		return func(l *dipwell.Limiter) error {
+			var d dipwell.Decision
+			return l.Do(bg, &d, store.VerbTake, t)
+		}
+	}
+	override := func(o dipwell.Override) func(*dipwell.Limiter) error {
+		return func(l *dipwell.Limiter) error { _, err := l.SetOverride(bg, "api", o); return err }
+	}
+	hold := func(ttl time.Duration, id string) func(*dipwell.Limiter) error {
+		return func(l *dipwell.Limiter) error {
+			_, err := l.Hold(bg, ttl, id, dipwell.Take{Limit: "api", Key: "k", Cost: 1})
+			return err
+		}
+	}
+	define := func(text string) func(*dipwell.Limiter) error {
+		return func(l *dipwell.Limiter) error {
+			limit, err := dipwell.ParseLimit(text)
+			if err == nil {
+				_, err = l.Define(bg, limit, store.OwnerCode)
+			}
+			return err
+		}
+	}
+	long, id := strings.Repeat("k", 513), strings.Repeat("x", 65)
+	keys := func(name, key, reason string) badCall {
+		return badCall{"a key with " + name, "key", reason, take(dipwell.Take{Limit: "two", Key: key, Cost: 1}),
+			"POST /v1/take limit=two&key=" + url.QueryEscape(key), "take two " + key, "select dipwell.take('two', $1)", []any{key}}
+	}
+	return []badCall{
+		{"an unknown plan", "plan", `limit api has no plan "nobody"`, take(dipwell.Take{Limit: "api", Key: "k", Cost: 1, Plan: "nobody"}),
+			"POST /v1/take limit=api&key=k&plan=nobody", "take api k --plan nobody", "select dipwell.take('api', 'k', plan => 'nobody')", nil},
+		{"a plan of another limit", "plan", `limit api has no plan "gold"`, take(dipwell.Take{Limit: "api", Key: "k", Cost: 1, Plan: "gold"}),
+			"POST /v1/take limit=api&key=k&plan=gold", "take api k --plan gold", "select dipwell.take('api', 'k', plan => 'gold')", nil},
+		{"an override of an unknown plan", "plan", `limit api has no plan "gold"`, override(dipwell.Override{Key: "k", Plan: "gold"}),
+			"PUT /v1/limits/api/overrides key=k&plan=gold", "override set api k --plan gold", "select dipwell.override('api', 'k', plan => 'gold')", nil},
+		{"an override in the past", "until", "is not in the future", override(dipwell.Override{Key: "k", Plan: "pro", Until: 1}),
+			"PUT /v1/limits/api/overrides key=k&plan=pro&until=2001-01-01T00:00:00Z", "override set api k --plan pro --until 2001-01-01T00:00:00Z",
+			"select dipwell.override('api', 'k', plan => 'pro', until => '2001-01-01')", nil},
+		{"an override of a long key", "key", "has 513 bytes; at most 512", override(dipwell.Override{Key: long, Plan: "pro"}),
+			"PUT /v1/limits/api/overrides plan=pro&key=" + long, "override set api " + long + " --plan pro", "select dipwell.override('api', $1, plan => 'pro')", []any{long}},
+		{"a parent that is missing", "parent", "", define("new=1/1s,parent=nobody"),
+			"PUT /v1/limits/new rate=1&per=1s&parent=nobody", "", "select dipwell.define('new', 1, '1 second', parent => 'nobody')", nil},
+		{"a parent in a circle", "parent", "", define("top=9/1h,parent=four"),
+			"", "", "select dipwell.define('top', 9, '1 hour', parent => 'four')", nil},
+		{"five levels", "parent", "", define("five=9/1h,parent=four"),
+			"PUT /v1/limits/five rate=9&per=1h&parent=four", "", "select dipwell.define('five', 9, '1 hour', parent => 'four')", nil},
+		keys("a part too many", "a/b/c", "has 3 parts; those of limit two have 2"),
+		keys("a part too few", "a", "has 1 part"),
+		keys("an empty part", "a/", "is empty"),
+		{"ttl 0", "ttl", "is less than 1ms", hold(0, "h"),
+			"POST /v1/hold limit=api&key=k&ttl=0s&id=h", "hold api k --ttl 0s --id h", "select dipwell.hold('api', 'k', 1, ttl => interval '0', id => 'h')", nil},
+		{"ttl of a year", "ttl", "is longer than limit api lets a hold be", hold(365*24*time.Hour, "h"),
+			"POST /v1/hold limit=api&key=k&ttl=365d&id=h", "hold api k --ttl 8760h --id h", "select dipwell.hold('api', 'k', 1, ttl => interval '365 days', id => 'h')", nil},
+		{"a hold id of 65 bytes", "id", "has 65 bytes; at most 64", hold(time.Minute, id),
+			"POST /v1/hold limit=api&key=k&ttl=1m&id=" + id, "hold api k --ttl 1m --id " + id, "select dipwell.hold('api', 'k', 1, ttl => interval '1 minute', id => $1)", []any{id}},
+		{"a settle of another shape", "costs", "", func(l *dipwell.Limiter) error { _, err := l.Settle(bg, "live", 1, 2); return err },
+			"POST /v1/settle hold=live&costs=1,2", "settle live --cost 1 --cost 2", "select dipwell.settle_all('live', array[1, 2])", nil},
+		{"an extend of an ended hold", "hold", "ended", func(l *dipwell.Limiter) error { _, err := l.Extend(bg, "ended", time.Minute); return err },
+			"POST /v1/extend hold=ended&ttl=1m", "extend ended --ttl 1m", "select dipwell.extend('ended', interval '1 minute')", nil},
+		{"a drop of a parent", "parent", "it is the parent of limit two", func(l *dipwell.Limiter) error { return l.Drop(bg, "top", store.OwnerCode) },
+			"", "", "", nil}, // the limits belong to this program
+	}
+}
+
+// TestBadInput makes each mistake through Go, HTTP, the command line and SQL, on memory and
+// on PostgreSQL: each error names the field and has the reason, and nothing has changed.
+// Then it puts texts that no store keeps into every text that a user gives.
+func TestBadInput(t *testing.T) {
+	for name, open := range map[string]func(*testing.T) (store.Store, *pgx.Conn){
+		"memory": func(t *testing.T) (store.Store, *pgx.Conn) {
+			st, err := memstore.New(memstore.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = st.Close() })
+			return st, nil
+		},
+		"postgres": func(t *testing.T) (store.Store, *pgx.Conn) {
+			dsn := migratedDatabase(t)
+			st, err := pgstore.Open(t.Context(), dsn, pgstore.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = st.Close() })
+			return st, connectTo(t, dsn)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st, conn := open(t)
+			limits, err := parseLimits(badLimits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l, err := dipwell.New(st, limits...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			srv := httptest.NewServer(server.New(l, server.Config{}).API(server.Site{Loopback: true}))
+			t.Cleanup(srv.Close)
+			s := &surface{t, l, srv.URL, conn}
+			for _, id := range []string{"live", "ended"} {
+				if _, err = l.Hold(bg, time.Hour, id, dipwell.Take{Limit: "api", Key: "held", Cost: 1}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err = l.Settle(bg, "ended", 1); err != nil {
+				t.Fatal(err)
+			}
+			before := s.state()
+			for _, c := range badCalls() {
+				s.make(&c)
+			}
+			s.texts()
+			if after := s.state(); after != before {
+				t.Errorf("errors have changed\n%s\nto\n%s", before, after)
+			}
+		})
+	}
+}
+
+// make makes a mistake through all surfaces.
+func (s *surface) make(c *badCall) {
+	check := func(where, text string, fields ...string) {
+		named := false
+		for _, f := range fields {
+			named = named || f == c.field
+		}
+		if !named || !strings.Contains(text, c.reason) {
+			s.Errorf("%s by %s: field %q; want %s and %q: %s", c.name, where, fields, c.field, c.reason, text)
+		}
+	}
+	err := c.call(s.l)
+	var field *dipwell.FieldError
+	switch {
+	case errors.Is(err, dipwell.ErrStore):
+		s.Errorf("%s by Go is a failure of the store: %v", c.name, err)
+	case errors.As(err, &field):
+		check("Go", err.Error(), field.Field)
+	case errors.Is(err, store.ErrHoldConflict):
+		check("Go", err.Error(), "hold")
+	default:
+		s.Errorf("%s by Go: %v", c.name, err)
+	}
+	if c.http != "" {
+		code, body := s.ask(c.http)
+		if code < 400 || code > 409 || code == 403 || !strings.Contains(body, `"field":"`+c.field+`"`) {
+			s.Errorf("%s by HTTP: %d %s", c.name, code, body)
+		}
+		check("HTTP", strings.ReplaceAll(body, `\"`, `"`), c.field)
+	}
+	if c.cli != "" {
+		code, out, errs := program(s.T, append(strings.Fields(c.cli), "--server", s.url)...)
+		if code != 2 {
+			s.Errorf("%s by the command line: exit %d, %s%s", c.name, code, out, errs)
+		}
+		check("the command line", errs, c.field)
+		if !strings.Contains(errs, c.field) {
+			s.Errorf("%s by the command line does not name %s: %s", c.name, c.field, errs)
+		}
+	}
+	if s.conn != nil && c.sql != "" {
+		s.query(c.name, c.field, c.reason, c.sql, c.args...)
+	}
+}
+
+// query runs SQL that must be an error of bad input.
+func (s *surface) query(name, field, reason, sql string, args ...any) {
+	_, err := s.conn.Exec(bg, sql, args...)
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		s.Errorf("%s by SQL: %v", name, err)
+		return
+	}
+	if pg.ConstraintName != field || !strings.Contains(pg.Message, reason) || strings.HasPrefix(pg.Code, "XX") {
+		s.Errorf("%s by SQL: %s %q; want %s: %s", name, pg.Code, pg.ConstraintName, field, pg.Message)
+	}
+}
+
+// ask sends "METHOD PATH form" and returns the status and the body.
+func (s *surface) ask(call string) (int, string) {
+	method, rest, _ := strings.Cut(call, " ")
+	path, form, _ := strings.Cut(rest, " ")
+	r, err := http.NewRequestWithContext(bg, method, s.url+path, strings.NewReader(form))
+	if err != nil {
+		s.Fatal(err)
+	}
+	if form != "" {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return answer.StatusCode, string(body)
+}
+
+// texts puts NUL, invalid UTF-8 and a byte too many into every text that a user gives.
+func (s *surface) texts() {
+	for what, bad := range map[string]string{"NUL": "a\x00b", "no UTF-8": "a\xff", "too long": strings.Repeat("x", 5000)} {
+		q := url.QueryEscape(bad)
+		for field, call := range map[string]string{
+			"limit":  "POST /v1/take key=k&limit=" + q,
+			"key":    "POST /v1/take limit=api&key=" + q,
+			"plan":   "POST /v1/take limit=api&key=k&plan=" + q,
+			"id":     "POST /v1/hold limit=api&key=k&ttl=1m&id=" + q,
+			"hold":   "POST /v1/settle hold=" + q,
+			"note":   "PUT /v1/limits/api/overrides key=k&plan=pro&note=" + q,
+			"parent": "PUT /v1/limits/new rate=1&per=1s&parent=" + q,
+			"name":   "PUT /v1/limits/" + url.PathEscape(bad) + " rate=1&per=1s",
+		} {
+			code, body := s.ask(call)
+			unknown := code == 404 && (field == "limit" || field == "plan" || field == "hold") // a name that nothing has
+			if !unknown && code != 400 || !strings.Contains(body, `"field":"`) {
+				s.Errorf("%s with %s by HTTP: %d %.300s", field, what, code, body)
+			}
+		}
+		pro := dipwell.Override{Key: "k", Plan: "pro"}
+		for field, call := range map[string]func() error{
+			"limit": func() error { _, err := s.l.Take(bg, bad, "k", 1); return err },
+			"key":   func() error { _, err := s.l.Take(bg, "api", bad, 1); return err },
+			"plan": func() error {
+				var d dipwell.Decision
+				return s.l.Do(bg, &d, store.VerbTake, dipwell.Take{Limit: "api", Key: "k", Cost: 1, Plan: bad})
+			},
+			"id": func() error {
+				_, err := s.l.Hold(bg, time.Minute, bad, dipwell.Take{Limit: "api", Key: "k", Cost: 1})
+				return err
+			},
+			"hold":         func() error { _, err := s.l.Settle(bg, bad); return err },
+			"override key": func() error { o := pro; o.Key = bad; _, err := s.l.SetOverride(bg, "api", o); return err },
+			"override":     func() error { o := pro; o.Plan = bad; _, err := s.l.SetOverride(bg, "api", o); return err },
+			"note":         func() error { o := pro; o.Note = bad; _, err := s.l.SetOverride(bg, "api", o); return err },
+			"name": func() error {
+				_, err := s.l.Define(bg, dipwell.Limit{Name: bad, Rate: 1, Period: time.Second}, store.OwnerCode)
+				return err
+			},
+			"parent": func() error {
+				_, err := s.l.Define(bg, dipwell.Limit{Name: "new", Rate: 1, Period: time.Second, Parent: bad}, store.OwnerCode)
+				return err
+			},
+			"end of an override": func() error { _, err := s.l.EndOverride(bg, "api", bad); return err },
+			"holds":              func() error { _, err := s.l.Holds(bg, "api", bad); return err },
+		} {
+			if err := call(); err == nil || errors.Is(err, dipwell.ErrStore) {
+				s.Errorf("%s with %s by Go: %v", field, what, err)
+			}
+		}
+		if s.conn == nil || what != "too long" { // the server refuses the other texts before a function sees them
+			continue
+		}
+		for sql, field := range map[string]string{
+			"select dipwell.take('api', $1)": "key", "select dipwell.take($1, 'k')": "limit_name", "select dipwell.take('api', 'k', plan => $1)": "plan",
+			"select dipwell.hold('api', 'k', 1, ttl => interval '1 minute', id => $1)": "id", "select dipwell.settle($1)": "hold",
+			"select dipwell.override('api', 'k', plan => 'pro', note => $1)": "note", "select dipwell.define($1, 1, interval '1 second')": "name",
+		} {
+			s.query(sql, field, "", sql, bad)
+		}
+	}
+}
+
+// passing is what changes as time passes.
+var passing = regexp.MustCompile(`"reset_after_us":\d+`)
+
+// state returns what the calls might have changed.
+func (s *surface) state() string {
+	var b strings.Builder
+	for _, path := range []string{"/v1/limits", "/v1/limits/api/overrides", "/v1/limits/api/keys", "/v1/limits/api/holds?key=held"} {
+		code, body := s.ask("GET " + path)
+		fmt.Fprintln(&b, path, code, passing.ReplaceAllString(body, ""))
+	}
+	return b.String()
+}
