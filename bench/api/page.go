@@ -69,7 +69,10 @@ func watch(addr string, n int) (leave func()) {
 	for range n {
 		first.Add(1)
 		all.Go(func() {
-			res := must(client.Do(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/v1/live", nil))))
+			res, err := client.Do(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/v1/live", nil)))
+			if err != nil {
+				panic(err)
+			}
 			defer res.Body.Close()
 			lines := bufio.NewReader(res.Body)
 			for told := false; ; {

@@ -43,7 +43,7 @@ type run func() int
 func (r run) Run() int { return r() }
 
 // patience is how long a condition of the page may take on a slow machine.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 // A visit is a tab of a browser at a service.
 type visit struct {

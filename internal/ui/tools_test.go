@@ -162,6 +162,9 @@ func TestPlayground(t *testing.T) {
 	v.run(chromedp.Click(chromedp.CSS("#play")))
 	v.wait(`Number(document.getElementById("at").value) > 0 && document.querySelector(".cursor").getAttribute("x1") !== "0.0"`)
 
+	set("at", "1000") // which ends Play
+	v.wait(`document.getElementById("play").textContent === "Play"`)
+
 	// Drawn from the left, low, to the right, high.
 	v.wait(`((pad) => {
 		pad.scrollIntoView();
