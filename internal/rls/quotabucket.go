@@ -213,7 +213,7 @@ func (b *quotaBucket) renew(ctx context.Context) (again time.Duration, err error
 		b.stream.unknown.Add(1)
 		return 0, b.abandon()
 	case time.Since(b.active) > forgetAfter && len(b.live) > 0:
-		return forgetAfter / 4, nil // the next reports settle them
+		return b.quota() / 4, nil // the next reports settle them, or tell of a request
 	case time.Since(b.active) > forgetAfter:
 		b.stream.idle.Add(1)
 		return 0, b.abandon()
