@@ -105,6 +105,7 @@ type book struct {
 	queue    int64    // when the last reservation is due, if nothing was given back since
 	number   uint32   // of the definition of that reservation
 	loosened []loosening
+	refused  map[int]int64 // by process: true time of the store's last refusal of a call of it
 
 	unsureReturns bool // which chunks of a lease were given back is not known
 }
@@ -230,6 +231,10 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 		b := n.book(op.Def.Name, op.Key)
 		n.checkDefinition(op, was, b)
 		if !g.Allowed {
+			if b.refused == nil {
+				b.refused = map[int]int64{}
+			}
+			b.refused[m.p.id] = n.w.now
 			n.checkRetry(op, was.asked, g)
 			continue
 		}
@@ -536,6 +541,16 @@ func (w *world) checkRefusal(p *process, op *store.Op) {
 		w.fail("refusal", "process %d: %s %d of %s %q is refused by %s; the store would allow it", p.id, op.Verb, op.Cost, op.Def.Name, op.Key, op.Source)
 	case !is.Never && (op.Never || op.Retry > is.Retry+patience+p.stood):
 		w.fail("refusal", "process %d: %s %d of %s %q is refused by %s for %d µs; the store would refuse it for %d", p.id, op.Verb, op.Cost, op.Def.Name, op.Key, op.Source, op.Retry, is.Retry)
+	}
+}
+
+// checkAnswer checks that a refusal of the store which a call has was decided after the
+// call began: it may be that of another call of its process.
+func (w *world) checkAnswer(p *process, g *store.Group, began int64) {
+	if op := &g.Ops[0]; len(g.Ops) == 1 && !g.Allowed && op.Source == store.SourceStore {
+		if at := w.node.book(op.Def.Name, op.Key).refused[p.id]; at < began {
+			w.fail("answer", "process %d: %s %d of %s %q is refused; the store refused a call of the process %d µs before this one came", p.id, op.Verb, op.Cost, op.Def.Name, op.Key, began-at)
+		}
 	}
 }
 

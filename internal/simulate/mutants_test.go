@@ -35,6 +35,7 @@ var mutants = []mutant{
 	{"chunk of a lease reserved without an id", "internal/lease/key.go", "s.id(&g.ID)", "_ = g"},
 	{"chunk of a lease used before it is due", "internal/lease/key.go", "from: mono + op.Delay*1000", "from: mono + op.Delay*0"},
 	{"request of a lease that is never answered", "internal/lease/key.go", "defer t.gate.Open()", "_ = t.gate"},
+	{"refusal of a request that was sent before the call came", "internal/lease/flight.go", "return k.turn.gate, nil, true", "return k.turn.gate, k.turn, true"},
 	{"reservation kept as a refusal after it is due", "internal/denycache/denycache.go", "e.at = op.Used, op.TS, op.Def.Number, algebra.DecidedAt(op)", "e.at = op.Used, op.TS, op.Def.Number, algebra.DecidedAt(op)-op.Delay"},
 	{"breaker stays open after an answer", "internal/breaker/probe.go", "if s.open.Swap(false) {", "if s.open.Load() && s.noSpace.Load() != nil {"},
 	{"breaker opens at the first failures", "internal/breaker/probe.go", "s.target = t\n\ts.done.Add(1)", "s.target = t\n\ts.open.Store(true)\n\ts.notify(errUnanswered)\n\ts.done.Add(1)"},

@@ -351,12 +351,14 @@ func (p *process) call(s *step, i int) {
 		var b store.Batch
 		p.batch(s, t, i, &b)
 		for try := 0; ; try++ {
+			began := p.w.now
 			err := p.apply(&b)
 			g := &b.Groups[0]
 			p.tell(s, g, err)
 			if err != nil {
 				return
 			}
+			p.w.checkAnswer(p, g, began)
 			op := &g.Ops[0]
 			if g.Allowed {
 				p.giveBack(s, t, g)
