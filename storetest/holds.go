@@ -158,6 +158,27 @@ var holdCases = []testCase{
 		b.wait(time.Microsecond)
 		b.take("c k 12", true)
 	})},
+	// A repeated hold that took nothing says what the plan that it names grants, whatever
+	// decides the key now: all if that is unlimited, and nothing in shadow mode.
+	{"hold-again-free", onHolds(func(b *caller) {
+		b.define("s=1/1h,burst=3,mode=shadow,plans=free:mode=unlimited")
+		again := func(id, call string, want int64) {
+			b.Helper()
+			if g := b.hold(id, 30*second, call); !g.Hold.Repeated || g.Ops[0].Granted != want {
+				b.Errorf("%s: %+v %+v; want %d granted", call, g.Hold, g.Ops[0].Answer, want)
+			}
+		}
+		b.hold("free", 30*second, "c:free k 4")
+		b.hold("shadow", 30*second, "s k 5")
+		again("free", "c:free k 4", 4)
+		again("shadow", "s k 5", 0)
+		for _, o := range []store.Override{{Key: "k", Burst: 100}, {Key: "k", Plan: "free"}} {
+			b.override("c", o)
+			b.override("s", o)
+			again("free", "c:free k 4", 4)
+			again("shadow", "s k 5", 0)
+		}
+	})},
 	// So do several that expire together, of which the first finds that the override has ended.
 	{"hold-expires-override-several", onHolds(func(b *caller) {
 		b.define("u=7/1h,burst=10")

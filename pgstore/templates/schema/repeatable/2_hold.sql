@@ -298,7 +298,8 @@ begin
         h.takes := p.takes;
         h.cost := coalesce(p.cost, p.tokens);
         h.granted := case
-            when repeated and not p.settled then case when p.free and a.remaining < 9007199254740991 then 0 else h.cost end -- a repeated hold; unlimited grants all
+            when repeated and not p.settled then case when p.free and (select coalesce((select x.mode from dipwell.plans x
+                where x.limit_id = l.id and x.version = l.version and x.name = p.plan), l.mode) from dipwell.limits l where l.id = p.limit_id) = 'shadow' then 0 else h.cost end
             when p.free or p.reset then 0
             else h.cost end;
         h.expires := p.expires;
