@@ -160,3 +160,24 @@ func TestDocTests(t *testing.T) {
 		}
 	}
 }
+
+// TestDocPlayground checks that the files of docs/playground are those of the page.
+func TestDocPlayground(t *testing.T) {
+	dir := filepath.Join("docs", "playground")
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		switch name := f.Name(); name {
+		case "README.md", "dipwell.wasm.gz", "wasm_exec.js": // the compiled ones are not in git
+		default:
+			if name == "index.html" {
+				name = "playground.html"
+			}
+			if readText(t, filepath.Join(dir, f.Name())) != readText(t, filepath.Join("internal", "ui", "page", name)) {
+				t.Errorf("%s differs from internal/ui/page/%s: run go generate ./internal/ui", filepath.Join(dir, f.Name()), name)
+			}
+		}
+	}
+}
