@@ -60,6 +60,10 @@ func TestServiceRole(t *testing.T) {
 			_, err := store.AbilitiesOf(st).Sweep(ctx, 100)
 			return err
 		},
+		"logs": func() error {
+			e := store.AuditEntry{Who: "here", Action: "reset", Limit: "login", What: "{}"}
+			return errors.Join(st.Abilities().Audit.Record(ctx, e), st.Abilities().TopKeys.Record(ctx, e))
+		},
 		"SQL": func() error {
 			_, err := login.Exec(ctx, "select dipwell.take('login', 'u'), dipwell.sweep()")
 			return err

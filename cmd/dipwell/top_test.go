@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/internal/server"
 )
 
@@ -98,7 +99,17 @@ func TestTopErrors(t *testing.T) {
 // TestTopHour checks that a service keeps the keys of its last hour when it ends, and that
 // another one prints them.
 func TestTopHour(t *testing.T) {
-	store := "file:" + filepath.Join(t.TempDir(), "dipwell.db")
+	for name, store := range map[string]func() string{
+		"file":     func() string { return "file:" + filepath.Join(t.TempDir(), "dipwell.db") },
+		"redis":    func() string { return redistest.Start(t).URL() },
+		"postgres": func() string { return migratedDatabase(t) },
+	} {
+		t.Run(name, func(t *testing.T) { keepsHour(t, store()) })
+	}
+}
+
+func keepsHour(t *testing.T, store string) {
+	t.Helper()
 	args := []string{"--listen", "127.0.0.1:0", "--store", store, "--limit", "login=5/1d,burst=20"}
 	p := start(t, args...)
 	from := time.Now()
