@@ -121,9 +121,10 @@ func known(d *dipwell.Decision) bool {
 	return d.Source != store.SourceFallbackOpen && d.Source != store.SourceFallbackClosed
 }
 
+// named reports whether the policy of a limit was announced for one of these.
 func named(limits []dipwell.Decision, name string) bool {
 	for i := range limits {
-		if limits[i].Limit == name {
+		if limits[i].Limit == name && !unbounded(&limits[i]) {
 			return true
 		}
 	}

@@ -210,4 +210,12 @@ func TestHeadersOfPlans(t *testing.T) {
 			}
 		}
 	}
+	// Another key of the limit, in the same call, has its plan announced.
+	free, pro := dipwell.Take{Limit: "api", Key: "free", Cost: 1, Plan: "staff"}, dipwell.Take{Limit: "api", Key: "pro", Cost: 1, Plan: "pro"}
+	for _, takes := range [][]dipwell.Take{{free, pro}, {pro, free}} {
+		d, err := l.TakeAll(t.Context(), takes...)
+		if got := fields(httplimit.IETF, &d); err != nil || !strings.HasPrefix(got, "RateLimit-Policy: \"api\";q=1000;w=100\nRateLimit: \"api\";r=99") {
+			t.Errorf("%v: %v\n%s", takes, err, got)
+		}
+	}
 }
