@@ -216,6 +216,9 @@ func TestOverrides(t *testing.T) {
 	w.want(w.do("PUT", path, "key=c9&plan=staff"), 200)                                           // which callers may not name
 	w.want(w.post("take", "limit=api"), 429, `"never":true`)
 	w.want(w.post("take", "limit=api&key=c9&cost=50"), 200, `"plan":"staff"`)
+	for _, verb := range []string{"take", "check", "take_up_to", "reserve", "charge", "refund", "reset"} {
+		w.want(w.post(verb, "limit=api&key=c9"), 200, `"plan":"staff"`, `"capacity":9007199254740991,"remaining":9007199254740991,`)
+	}
 	w.want(w.do("GET", path, ""), 200, `{"overrides":[{"limit":"api","key":null`, `"key":"c7"`, `"key":"c8"`, `"key":"c9"`, `"next":null`)
 	w.want(w.do("GET", path+"?n=2", ""), 200, `"next":"c7"`)
 	w.want(w.do("GET", path+"?n=1", ""), 200, `"next":""`)
