@@ -21,7 +21,7 @@ var duties = []duty{
 		"take shards check take-up-to charge refund group-check peek-consumes denial-starves round-up-grants lost-partial-interval early-expiry fast-rate-truncation cost-tested-twice false-local-denial negative-mints overflow-bypass " +
 			"coarse-ticks golden-apply worked-1-sixty-a-second worked-2-grid worked-3-ten-then-one worked-6-no-more-than-burst window-restart window-rollover unlimited-debt zero-means-unlimited"},
 	{"answers", "leave the answers in the group and its ops as Decide filled them in",
-		"ambiguous-zero never-finite-retry retry-exact cost-zero shadow group-shadow group-latest-retry group-never group-delay group-same-key-adds-up bad-input"},
+		"ambiguous-zero never-finite-retry retry-exact cost-zero shadow group-shadow group-latest-retry group-never group-same-key-adds-up bad-input"},
 	{"windows", "decide by Op.RuleFor, which computes where the windows of a key begin; set Op.Phase to 0 when changing Op.Key",
 		"window-spread window-remembered window-calendar golden-origin golden-calendar"},
 	{"versions", "store State.Version with the row, decide under the newest definition of the limit, and have the ability Now, so that versions begin at the store's time",
@@ -29,7 +29,7 @@ var duties = []duty{
 	{"limits", "have the ability Limits: keep the limits in a Registry, which checks owners and continues version numbers after a Drop",
 		"owners owner-files first-use call-site-definition call-sites-forgotten drop-and-redefine"},
 	{"reservations", "if Group.Reserved is true, store Group.ID, its due time, and a Record (Op.Record) for each key with Granted > 0",
-		"reserve leaky-bucket reserve-many worked-4-debt worked-7-perfectly-spaced wait-deadline wait-bounded wait-bounded-window wait-never wait-no-debt wait-at-once"},
+		"reserve group-delay leaky-bucket reserve-many worked-4-debt worked-7-perfectly-spaced wait-deadline wait-bounded wait-bounded-window wait-never wait-no-debt wait-at-once"},
 	{"cancel", "cancel a reservation at most once, before it is due, with all of its parts (Definition.GiveBack); otherwise return ErrReservation",
 		"cancel-until-due cancel-group cancel-beside-charge levels-reserve cancel-clock-back cancel-refill double-cancel-mints cancelled-wait-leaks race-reserve-cancel group-cancel-mints cancel-of-passed-debt cancel-before-later cancel-withheld-for-good " +
 			"held-before-later cancel-after-cancel cancelled-waits-in-any-order cancel-of-forty cancel-refund-charge cancel-leaves-another-list"},

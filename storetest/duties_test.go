@@ -34,7 +34,7 @@ func TestDuties(t *testing.T) {
 		t.Fatal(err)
 	}
 	var explained []string
-	for _, m := range regexp.MustCompile(`(?m)^\| \*\*([a-z]+)\*\* \|`).FindAllStringSubmatch(string(page), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^\| \*\*([a-z-]+)\*\* \|`).FindAllStringSubmatch(string(page), -1) {
 		explained = append(explained, m[1])
 	}
 	for i, d := range duties {

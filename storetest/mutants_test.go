@@ -135,7 +135,6 @@ var mutants = map[string]struct {
 	"cancelled waits still count":          {bug{cancels: staysWaiting}, "cancelled-wait-leaks cancelled-waits-in-any-order giving-back"},
 	"withheld tokens are forgotten":        {bug{cancels: forgetsWithheld}, "cancel-before-later cancelled-waits-in-any-order giving-back"},
 	"mark of the list ignored":             {bug{cancels: ignoresMark}, "remade-row cancel-rests-of-another-list"},
-	"cancel touches another list":          {bug{cancels: touchesAnother}, "cancel-leaves-another-list"},
 	"number used again":                    {bug{record: func(row *store.State, r *store.Record) { row.Lows.Next = r.Number }}, "giving-back"},
 	"merge with the later low":             {bug{read: mergesLater}, "cancel-of-forty"},
 	"merge of the latest two":              {bug{read: mergesLatest}, "cancel-of-forty"},
@@ -547,17 +546,6 @@ func keepsSlack(def *store.Definition, p pendingPart, row store.State, recs []st
 		}
 	}
 	return row, recs
-}
-
-func touchesAnother(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
-	if row, _ = def.Carry(row, p.key, now); row.Lows != nil && row.Lows.Mark != p.mark {
-		l := *row.Lows
-		l.Entries = slices.Clone(l.Entries)
-		last := &l.Entries[len(l.Entries)-1]
-		last.Used = min(last.Used, def.Rule.Apply(row, now, store.VerbCheck, 0).Before)
-		row.Lows = &l
-	}
-	return cancelsWith(def, p, row, recs, now)
 }
 
 func slackTooLarge(row *store.State, r *store.Record) {
