@@ -49,3 +49,26 @@ func TestFailedDefine(t *testing.T) {
 		t.Error("a definition of a call site of another limit was undone")
 	}
 }
+
+// TestFailedTarget changes the target of an adaptive limit, which begins no version, while
+// the disk fails: the target is that of before.
+func TestFailedTarget(t *testing.T) {
+	s := open(t, fresh(t), Config{Every: time.Hour, Clock: func() int64 { return 1e15 }})
+	limit := store.Limit{Name: "moves", Rate: 10, Period: time.Second, Adaptive: store.Adaptive{Floor: 5, Ceiling: 20, Latency: time.Second}}
+	l, err := dipwell.New(s, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err = s.disk.exec("create trigger fails before update on limits begin select raise(abort, 'no'); end"); err != nil {
+		t.Fatal(err)
+	}
+	before := s.limits.reg.Lookup("moves").Rule.Pace.Config()
+	limit.Adaptive.Window = 9 * time.Second
+	if _, err = l.Define(ctx, limit, store.OwnerCode); err == nil {
+		t.Error("a change that cannot be written succeeds")
+	}
+	d := s.limits.reg.Lookup("moves")
+	if after := d.Rule.Pace.Config(); after != before || d.Adaptive.Window != 0 {
+		t.Errorf("the target is %+v, and was %+v", after, before)
+	}
+}

@@ -152,6 +152,11 @@ func (p *limits) Put(_ context.Context, l store.Limit, owner string) (changed bo
 		return false, p.s.unavailable()
 	}
 	old := p.reg.Lookup(l.Name)
+	undo := func() { p.restore(l.Name, old) }
+	if old != nil && old.Rule.Pace != nil { // a change of its target has no version: Define changes it in place
+		target := old.Rule.Pace.Config()
+		undo = func() { p.restore(l.Name, old); old.Rule.Pace.Retarget(target) }
+	}
 	d, err := p.reg.Define(p.s.now(), l, owner)
 	if err != nil || d == old {
 		return false, err
@@ -165,7 +170,7 @@ func (p *limits) Put(_ context.Context, l store.Limit, owner string) (changed bo
 		err = p.write(d)
 	}
 	if err != nil {
-		p.restore(l.Name, old)
+		undo()
 	}
 	return true, p.s.storeError(err)
 }
