@@ -65,7 +65,7 @@ func (t *turn) refuses(op *store.Op) bool {
 		op.Answer = store.Answer{}
 		return false
 	}
-	op.Bound = c.Bound
+	op.Bound, op.Source = c.Bound, c.Source
 	return true
 }
 
