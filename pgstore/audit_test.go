@@ -38,6 +38,9 @@ func TestAuditOfSQL(t *testing.T) {
 	var got []string
 	for _, e := range list {
 		got = append(got, e.Action+" "+e.Key)
+		if e.Action == "override" && e.What != "plan pro" {
+			t.Errorf("an override without an end: %q", e.What)
+		}
 		if e.Who == "" || e.Limit != "api" || e.At == 0 {
 			t.Errorf("%+v", e)
 		}

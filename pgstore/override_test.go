@@ -70,6 +70,16 @@ func TestOverridesOfSQL(t *testing.T) {
 			}
 		}
 	}
+	for verb, call := range map[store.Verb]string{store.VerbTake: "take", store.VerbTakeUpTo: "take_up_to", store.VerbReserve: "reserve", store.VerbCharge: "charge", store.VerbRefund: "refund", store.VerbReset: "reset"} {
+		op := takeOf(t, s, d, "staff", verb, 1)
+		var left int64
+		if err := pool.QueryRow(t.Context(), "select remaining from dipwell."+call+"('api', 'staff')").Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+		if op.Remaining != store.MaxInt || left != store.MaxInt {
+			t.Errorf("%s of an unlimited key: the store says that %d are left, SQL %d", call, op.Remaining, left)
+		}
+	}
 	if op := takeOf(t, s, d.WithPlan("pro"), "plain", store.VerbTake, 17); !op.Allowed || op.Remaining != 0 || op.Def.Plan != "pro" {
 		t.Errorf("under the plan: %+v", op.Answer)
 	}

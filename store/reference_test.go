@@ -267,6 +267,9 @@ func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens, w
 	if a.remaining = floorRat(free); a.remaining < 0 {
 		a.remaining = 0
 	}
+	if d.mode == store.Unlimited {
+		a.remaining = store.MaxInt
+	}
 	if write && after.Cmp(used) != 0 {
 		k.set(after, t, target, max(now, k.ts))
 	}

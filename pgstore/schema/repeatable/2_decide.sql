@@ -115,7 +115,7 @@ begin
         a.granted := s.granted;
         held := s.after;
     end if;
-    a.remaining := greatest(r.cap - held, 0) / r.unit;
+    a.remaining := case d.mode when 'unlimited' then 9007199254740991 else greatest(r.cap - held, 0) / r.unit end;
     a.reset := case held when 0 then 0 else dipwell_internal.wait(r, held, s.t, n) end;
     a.used := held;
     a.ts := s.t;

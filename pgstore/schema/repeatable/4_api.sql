@@ -227,7 +227,7 @@ begin
     perform dipwell_internal.set_override(dipwell_internal.limit_id(limit_name, 'limit_name'), key, plan, rate, period, burst,
         case when until < 'infinity' then (extract(epoch from greatest(until, 'epoch')) * 1000000)::bigint end, note);
     perform dipwell_internal.changed('override', limit_name, key,
-        concat_ws(' ', 'plan ' || plan, 'rate ' || rate, 'per ' || dipwell_internal.format_per(period), 'burst ' || burst, 'until ' || until), note);
+        concat_ws(' ', 'plan ' || plan, 'rate ' || rate, 'per ' || dipwell_internal.format_per(period), 'burst ' || burst, 'until ' || nullif(until, 'infinity')), note);
 end $$;
 comment on function dipwell.override is
     'Lets a plan, or a rate, per and burst of its own, decide the calls of one key, until a time or for good, in place of its override if it has one. null is the setting of the limit.';
