@@ -34,6 +34,7 @@ test-long: ## more of the suite on every store under every decorator, a file tha
 	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./internal/lockstep -run TestConformance
 	DIPWELL_LONG=1 $(GO) test -count=1 ./filestore -run TestStoreEach
 	DIPWELL_LONG=1 $(GO) test -count=1 ./store -run TestMutantsAreCaught
+	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./pgstore -run 'TestStore$$'
 	DIPWELL_STEPS=30000 $(GO) test -count=1 ./internal/lockstep -run TestLockstep
 	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./redisstore -run 'TestClusterFaults|TestScriptFlushUnderLoad|TestChangesUnderLoad'
 

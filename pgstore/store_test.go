@@ -26,10 +26,15 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// Each case of the suite has its own database, and most of its time is waiting.
+// TestStore runs the suite, in its short form unless DIPWELL_LONG=1. Each case has its own
+// database.
 func TestStore(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, open, storetest.Parallel)
+	options := []storetest.Option{storetest.Parallel}
+	if os.Getenv("DIPWELL_LONG") == "" {
+		options = append(options, storetest.Quick)
+	}
+	storetest.Run(t, open, options...)
 }
 
 // open returns a store on a new database with the test's clock.

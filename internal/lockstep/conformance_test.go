@@ -9,7 +9,7 @@ import (
 )
 
 // TestConformance runs the suite on every store under every decorator, in its
-// short form unless DIPWELL_LONG=1. The packages of the stores run it in full
+// short form unless DIPWELL_LONG=1. The packages of the stores run more of it,
 // without decorators.
 func TestConformance(t *testing.T) {
 	much := storetest.Brief
