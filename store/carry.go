@@ -272,9 +272,10 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64, rs *[]R
 		give := func(units int64) int64 { return v.policy.giveBack(units, v.from, v.to) }
 		used := from.usedAt(&s, v.at)
 		if s.Lows != nil && rs != nil && v.version && v.policy != StartOver {
-			var expired bool
-			if used, s.Lows, *rs, expired = s.Lows.expireUnder(was, used, *rs, min(v.at, now)); expired {
-				s.Used, s.TS = used, v.at
+			before := used
+			used, s.Lows, *rs = s.Lows.expireUnder(was, used, *rs, min(v.at, now))
+			if v.same { // the row's time stays: now may be earlier, if the clock stepped back
+				s.Used -= before - used
 			}
 		}
 		if v.same {

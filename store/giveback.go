@@ -251,9 +251,8 @@ func (l *Lows) cancel(used, now int64, rs []Record, i int) (int64, []Record) {
 
 // expireUnder gives back the holds that had expired at now, under the definition with a
 // number, before the row and its records are converted: a conversion rounds, so that a
-// hold would otherwise give back less than it took. used is what is used then; done is
-// false if nothing had expired.
-func (l *Lows) expireUnder(n uint32, used int64, rs []Record, now int64) (after int64, _ *Lows, _ []Record, done bool) {
+// hold would otherwise give back less than it took. used is what is used then.
+func (l *Lows) expireUnder(n uint32, used int64, rs []Record, now int64) (after int64, _ *Lows, _ []Record) {
 	next := func() (first int) {
 		first = -1
 		for i := range rs {
@@ -264,7 +263,7 @@ func (l *Lows) expireUnder(n uint32, used int64, rs []Record, now int64) (after 
 		return first
 	}
 	if isNone(used) || next() < 0 {
-		return used, l, rs, false
+		return used, l, rs
 	}
 	c := l.clone()
 	l = &c
@@ -276,7 +275,7 @@ func (l *Lows) expireUnder(n uint32, used int64, rs []Record, now int64) (after 
 	if len(l.Entries) == 0 {
 		l = nil
 	}
-	return used, l, rs, true
+	return used, l, rs
 }
 
 // convertUnder converts the records under the definition with a number.

@@ -197,6 +197,22 @@ func TestRefusalBesideSpentHold(t *testing.T) {
 	}
 }
 
+// A version that does not change the plan of a row leaves the row's time as it is, also if
+// a hold had expired before: the clock may step back behind the version.
+func TestVersionBesideExpiredHold(t *testing.T) {
+	b := newBench(t, "a=10/1s,burst=100,plans=slow:rate=1")
+	b.take("a:slow k 20", true)
+	b.hold("h", second, "a:slow k 2")
+	b.wait(10 * time.Second)
+	b.define("a=20/1s,burst=100,plans=slow:rate=1")
+	b.now -= 5 * second
+	op := b.op(store.VerbCheck, "a:slow k 1")
+	g := store.Group{Ops: []store.Op{op}}
+	if err := g.DecideIn(b.table, &b.reg, b.now); err != nil || g.Ops[0].Remaining != 85 {
+		t.Errorf("%d left, want 85: 5 s and the hold gave back 7 of 22 (%v)", g.Ops[0].Remaining, err)
+	}
+}
+
 func TestSweepRowConcurrency(t *testing.T) {
 	b := newBench(t, "c=10,algorithm=concurrency")
 	b.hold("h", 10*second, "c k 4")
