@@ -45,6 +45,7 @@ import (
 type Config struct {
 	MaxKeys int          // rows in memory that are not full, about 45 bytes each; default 1<<20; more are not copied
 	Clock   func() int64 // monotonic, in µs from any origin; default this process's monotonic clock
+	Wall    func() int64 // in µs since the Unix epoch, until the store has answered; default this machine's clock
 }
 
 const (
@@ -83,7 +84,10 @@ func New(inner store.Store, c Config) (*Store, error) {
 		start := time.Now()
 		s.clock = func() int64 { return time.Since(start).Microseconds() }
 	}
-	s.guess = time.Now().UnixMicro() - s.clock()
+	if c.Wall == nil {
+		c.Wall = func() int64 { return time.Now().UnixMicro() }
+	}
+	s.guess = c.Wall() - s.clock()
 	s.offset.Store(unknown)
 	if limits := store.AbilitiesOf(inner).Limits; limits != nil {
 		s.registry = limits.Registry()

@@ -94,6 +94,7 @@ type history struct {
 	equal     bool // all processes make the same calls
 	leased    bool // the limit "hot" is leased
 	far       bool // the store is in another region
+	local     bool // the limit "hot" is decided by each process alone while the store does not answer
 	drifts    []int64
 	faults    faults
 	steps     []step
@@ -108,7 +109,7 @@ func newHistory(seed uint64, n int, only []string) history {
 	r := rand.New(rand.NewPCG(seed, 0))
 	h := history{seed: seed, processes: 1 + r.IntN(4), cached: r.IntN(2) == 0, planned: r.IntN(3) == 0, leased: r.IntN(4) == 0}
 	// Not drawn, so that the rest of the history is the same.
-	h.guarded, h.far = seed%3 == 2, h.leased && seed%2 == 1
+	h.guarded, h.far, h.local = seed%3 == 2, h.leased && seed%2 == 1, h.leased && seed%3 == 0
 	active := map[string]bool{}
 	for _, name := range faultNames {
 		active[name] = r.IntN(2) == 0 && (len(only) == 0 || slices.Contains(only, name))
@@ -156,6 +157,9 @@ func (h *history) drawLimits(r *rand.Rand) {
 	hot.Burst = 3*int64(lease.Seconds()*float64(hot.Rate)) + r.Int64N(200) + 10
 	if r.IntN(2) == 0 {
 		hot.MaxDebt = store.NoDebt
+	}
+	if h.local {
+		hot.OnStoreError = store.FailLocal
 	}
 	if h.leased {
 		h.limits = append(h.limits, hot)

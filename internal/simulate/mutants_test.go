@@ -40,6 +40,7 @@ var mutants = []mutant{
 	{"breaker stays open after an answer", "internal/breaker/probe.go", "if s.open.Swap(false) {", "if s.open.Load() && s.noSpace.Load() != nil {"},
 	{"breaker opens at the first failures", "internal/breaker/probe.go", "s.target = t\n\ts.done.Add(1)", "s.target = t\n\ts.open.Store(true)\n\ts.notify(errUnanswered)\n\ts.done.Add(1)"},
 	{"an answer to a call does not end a probe's wait", "internal/breaker/probe.go", "s.failures.Store(0)\n\ts.target = nil", "s.failures.Store(0)"},
+	{"decisions without the store begin with a full bucket", "internal/fallback/fallback.go", "_ = s.local.Put(op.Def, op.Key, store.State{Used: op.Used,", "_ = s.local.Put(op.Def, op.Key, store.State{Used: op.Used / 2,"},
 	{"leases without the carve", "store/compile.go", "c.burst -= c.carved", "c.carved = 0"},
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dipwell/dipwell/internal/breaker"
 	"github.com/dipwell/dipwell/internal/denycache"
+	"github.com/dipwell/dipwell/internal/fallback"
 	"github.com/dipwell/dipwell/internal/lease"
 	"github.com/dipwell/dipwell/store"
 )
@@ -27,6 +28,9 @@ type process struct {
 
 	answered int64 // true time: when it last heard an answer of the store
 	opened   int64 // true time: when its breaker opened; 0: it is closed
+
+	memory *fallback.Store  // decides while the store does not answer; or nil
+	alone  map[string]alone // by key of the limit "hot"
 
 	stopped int64 // true time until which it stands still
 	stood   int64 // µs: how long it has stood still, at most
@@ -70,6 +74,57 @@ func (p *process) begin() {
 			Stripes: 1, // which processor runs is not in the seed
 		}); err != nil {
 			panic(err)
+		}
+	}
+	p.close()
+	if p.w.local {
+		var err error
+		if p.memory, err = fallback.New(p.store, fallback.Config{
+			MaxKeys: 64, Clock: p.monotonic,
+			Wall: func() int64 { return epoch + p.w.now + p.skew },
+		}); err != nil {
+			panic(err)
+		}
+		p.store, p.alone = p.memory, map[string]alone{}
+	}
+}
+
+// close releases memory.
+func (p *process) close() {
+	if p.memory != nil {
+		_ = p.memory.Close()
+		p.memory = nil
+	}
+}
+
+// An alone is what a process knows of a key: the last answer of the store, and the tokens
+// that the process granted by itself since.
+type alone struct {
+	op      store.Op
+	ts      int64 // of the row as it knows it; older answers do not count
+	granted int64
+}
+
+// checkAlone checks that a process which decides alone grants no more than it would know
+// to be there, if all of what came back since the store's last answer were its own. A
+// thousandth of the time is for the drift of both clocks.
+func (p *process) checkAlone(op *store.Op) {
+	a := p.alone[op.Key]
+	switch op.Source {
+	case store.SourceStore:
+		if op.Def.OnStoreError == store.FailLocal && op.TS > a.ts {
+			p.alone[op.Key] = alone{op: *op, ts: op.TS}
+		}
+	case store.SourceFallbackLocal:
+		a.granted, a.ts = a.granted+op.Granted, max(a.ts, op.TS)
+		p.alone[op.Key] = a
+		if a.op.Def == nil || p.w.node.backs > 0 {
+			return
+		}
+		r := &op.Def.Rule
+		back := float64(op.Def.Rate) * (float64(p.w.node.time()-a.op.TS) + 0.001*float64(p.w.now)) / 1e6
+		if free := float64(r.Cap-a.op.Used)/float64(r.Unit) + back + 1; float64(a.granted) > max(free, 0) {
+			p.w.fail("alone", "process %d: %d of %s %q were granted without the store, which had %.1f", p.id, a.granted, op.Def.Name, op.Key, free)
 		}
 	}
 }
@@ -485,6 +540,9 @@ func (p *process) tell(s *step, g *store.Group, err error) {
 	}
 	if len(g.Ops) == 1 && !op.Allowed && op.Source == store.SourceDenyCache {
 		p.w.checkRefusal(p, op)
+	}
+	if p.w.local && len(g.Ops) == 1 {
+		p.checkAlone(op)
 	}
 	if p.w.picture != nil {
 		for i := range g.Ops {

@@ -81,6 +81,9 @@ func (h history) play(trace func(line string)) *Result {
 		w.at(s.at, func() { w.play(s) })
 	}
 	w.run()
+	for _, p := range w.procs {
+		p.close()
+	}
 	if w.wrong == nil {
 		w.checkPromise()
 		w.checkConservation()
