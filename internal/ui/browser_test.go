@@ -36,7 +36,13 @@ import (
 
 var update = flag.Bool("update", false, "write the pictures of docs/img")
 
-func TestMain(m *testing.M) { os.Exit(pgtest.Main(run(func() int { return redistest.Main(m) }))) }
+func TestMain(m *testing.M) {
+	if err := setEngine(); err != nil { // before the first request, which reads it
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(pgtest.Main(run(func() int { return redistest.Main(m) })))
+}
 
 type run func() int
 
@@ -555,7 +561,6 @@ func TestPictures(t *testing.T) {
 	if !*update {
 		return
 	}
-	must(t, engine()) // before the first request
 	st := stores["memory"](t)
 	keepHours(t, st, "login 203.0.113.9 2210 0", "search user:41 1904 0", "search user:45 1877 3", "search user:47 902 12")
 	v := open(t, st, server.Config{}, "#/now")

@@ -12,7 +12,6 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"testing/fstest"
 
@@ -26,8 +25,8 @@ import (
 	"github.com/dipwell/dipwell/internal/ui"
 )
 
-// engine compiles the engine as it stands, and makes the service have it.
-var engine = sync.OnceValue(func() error {
+// setEngine compiles the engine as it stands, and makes the service have it.
+func setEngine() error {
 	dir, err := os.MkdirTemp("", "dipwell-engine-*")
 	if err != nil {
 		return err
@@ -46,14 +45,11 @@ var engine = sync.OnceValue(func() error {
 	}
 	ui.SetEngine(files)
 	return nil
-})
+}
 
 // tool visits a page that computes.
 func tool(t *testing.T, path string) *visit {
 	t.Helper()
-	if err := engine(); err != nil {
-		t.Fatal(err)
-	}
 	return open(t, stores["memory"](t), server.Config{AdminToken: "s3cret"}, path) // it needs no token
 }
 
