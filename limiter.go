@@ -375,7 +375,7 @@ func (d *Decision) fill(op *store.Op) {
 	d.Granted, d.Remaining = a.Granted, a.Remaining
 	d.RetryAfter, d.ResetAfter, d.Delay = us(a.Retry), us(a.Reset), us(a.Delay)
 	if d.RetryIsBound = a.Bound; op.Def.Mode == store.Unlimited {
-		d.Capacity, d.Remaining = store.MaxInt, store.MaxInt // also of a Reset or Refund, which is of the row
+		d.Capacity = store.MaxInt
 	}
 }
 

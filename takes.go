@@ -73,7 +73,8 @@ func (l *Limiter) doTake(ctx context.Context, d *Decision, verb store.Verb, t *T
 
 // DoAll is TakeAll with VerbTake, VerbCheck or VerbReserve as verb. VerbCheck changes
 // nothing. With VerbReserve the call has one Reservation, and its Delay is the longest
-// of those of which it takes something. With one take it is any verb. DoAll sets *d, as Do does, with Limits.
+// of the limits that it takes tokens of. With one take it is any verb. DoAll sets *d, as
+// Do does, with Limits.
 func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb store.Verb, takes []Take) error {
 	if len(takes) != 1 && (verb > store.VerbReserve || verb == store.VerbTakeUpTo) {
 		return badField("takes", "%s asks one key at a time", verb)

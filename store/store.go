@@ -291,7 +291,7 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 		op.retryBounded(&o, *row, now)
 	}
 	op.fill(&o, rule, now, dry)
-	if from != nil && op.Def.Mode == Unlimited { // a Refund or Reset
+	if from != nil && op.Def.Mode == Unlimited { // a Refund or Reset, whose other numbers are the row's
 		op.Remaining = MaxInt
 	}
 	row.Used, row.TS, row.Version = o.After, o.TS, op.Def.Number

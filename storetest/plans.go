@@ -88,6 +88,12 @@ var planCases = []testCase{
 		}
 		b.wait(time.Second)
 		b.free("a k", 7) // it refills by the base
+		for _, v := range []store.Verb{store.VerbRefund, store.VerbReset} {
+			if op := b.do(v, "a:free k 1").Ops[0]; !op.Allowed || op.Remaining != store.MaxInt {
+				b.Errorf("%s: %+v", v, op.Answer)
+			}
+		}
+		b.free("a k", 10)
 	})},
 	{"plan-blocked", onPlans(func(b *caller) {
 		b.take("a k 4", true)
