@@ -61,22 +61,18 @@ func (b *bench) sharedVerbs(ctx context.Context, w *schema, durability string) e
 
 // sharedCosts measures different costs of one key, alone and among other keys.
 func (b *bench) sharedCosts(ctx context.Context, w *schema, durability string) error {
-	var half, most []target // of logged tables
-	if durability == "logged" {
-		half, most = []target{{"cost 1", 0.4}}, []target{{"none", 0.85}}
-	}
 	same, mixed := w.sharedCall("cost 1", verbs[0].call), w.sharedCall("costs 1 to 5", mixedCosts())
 	hot := []contender{mixed, same}
 	fs, err := b.rounds(ctx, "coalesced, costs of one key, "+durability, load.Load{Clients: sharers, Keys: 1}, fromGo, hot...)
 	if err != nil {
 		return err
 	}
-	b.compare(fmt.Sprintf("%d goroutines, one hot key, %s", sharers, durability), fs, names(hot), []string{mixed.name}, half...)
+	b.compare(fmt.Sprintf("%d goroutines, one hot key, %s", sharers, durability), fs, names(hot), []string{mixed.name}, onLogged(durability, "cost 1", 0.4)...)
 	few := []contender{w.sharedCall("5 % with costs 1 to 5 of one key", someHot(mixedCosts())), w.sharedCall("5 % with cost 1 of one key", someHot(verbs[0].call)), w.sharedCall("none", verbs[0].call)}
 	if fs, err = b.rounds(ctx, "coalesced, some costs of one key, "+durability, load.Load{Clients: sharers, Keys: b.keys}, fromGo, few...); err != nil {
 		return err
 	}
-	b.compare(fmt.Sprintf("%d goroutines, %d keys, some calls of one, %s", sharers, b.keys, durability), fs, names(few), []string{few[0].name}, most...)
+	b.compare(fmt.Sprintf("%d goroutines, %d keys, some calls of one, %s", sharers, b.keys, durability), fs, names(few), []string{few[0].name}, onLogged(durability, "none", 0.85)...)
 	return nil
 }
 
