@@ -20,7 +20,7 @@ export async function now(view, _query, signal) {
         chart.replaceChildren(drawing(allowed, refused));
         limits.replaceChildren(limitsOf(e));
         const within = `In the last ${span(e.window_us)}, by this service alone (${e.process})`;
-        keys.replaceChildren(keysOf("Busiest keys", e.busiest, within), keysOf("Most refused keys", e.refused, within));
+        keys.replaceChildren(keysOf("Busiest keys", "decisions", e.busiest, within), keysOf("Most refused keys", "refusals", e.refused, within));
       }
     } catch (err) {
       if (signal.aborted) return;
@@ -72,10 +72,10 @@ function limitsOf(e) {
 
 const share = (part, all) => (all === 0 ? "–" : (100 * part / all).toFixed(1) + " %");
 
-function keysOf(title, top, within) {
+function keysOf(title, counted, top, within) {
   const rows = top.keys.map((k) => [h("a", {href: keyLink(k.limit, k.key === "" ? null : k.key)}, keyName(k.key)), k.limit, count(k.count) + (k.error > 0 ? " (−" + count(k.error) + ")" : "")]);
   const error = top.keys.some((k) => k.error > 0) ? " A number in parentheses is how much too high a count may be." : "";
-  return h("section", {}, h("h2", {}, title), table([["key", "key"], ["limit", ""], ["decisions", "n"]], rows, "None."),
+  return h("section", {}, h("h2", {}, title), table([["key", "key"], ["limit", ""], [counted, "n"]], rows, "None."),
     h("p", {class: "quiet"}, `${within}; a key that is not listed has at most ${count(top.unlisted_at_most)}.${error}`));
 }
 
@@ -90,7 +90,7 @@ function hours(signal) {
     try {
       const t = await call("GET", "/v1/top?" + new URLSearchParams({hour: pick.value}), undefined, signal), none = t.processes.length === 0;
       note.textContent = none ? "Nothing is kept of this hour. An hour is there once it has ended." : "Counted by " + t.processes.join(", ") + ".";
-      lists.replaceChildren(...(none ? [] : [keysOf("Busiest", t.busiest, "In the hour"), keysOf("Most refused", t.refused, "In the hour")]));
+      lists.replaceChildren(...(none ? [] : [keysOf("Busiest", "decisions", t.busiest, "In the hour"), keysOf("Most refused", "refusals", t.refused, "In the hour")]));
     } catch (err) {
       if (!signal.aborted) {
         note.textContent = err.message;
