@@ -1,7 +1,6 @@
 package check
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -121,35 +120,19 @@ func TestImage(t *testing.T) {
 	run := exec.Command(entry[0], args...)
 	run.Env, run.Dir = []string{}, "/"
 	run.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: uint32(user), Gid: uint32(group)}}
-	var said bytes.Buffer
-	run.Stderr = &said
-	stdout, err := run.StdoutPipe()
-	if err == nil {
-		err = run.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	url := ""
-	for lines := bufio.NewScanner(stdout); url == "" && lines.Scan(); {
-		if m := regexp.MustCompile(`on (http://127\.0\.0\.1:\d+)`).FindStringSubmatch(lines.Text()); m != nil {
-			url = m[1]
-		}
-	}
-	res, err := http.Post(url+"/v1/take", "application/x-www-form-urlencoded", strings.NewReader("limit=api&key=k"))
+	urls, stop := launch(t, run, 1)
+	res, err := http.Post(urls[0]+"/v1/take", "application/x-www-form-urlencoded", strings.NewReader("limit=api&key=k"))
 	if err == nil {
 		if b, _ := io.ReadAll(res.Body); res.StatusCode != http.StatusOK {
 			t.Error(res.Status, string(b))
 		}
 		res.Body.Close()
 	}
-	go func() { _, _ = io.Copy(io.Discard, stdout) }()
 	if signal := image["STOPSIGNAL"]; signal != "SIGTERM" {
 		t.Error(signal)
 	}
-	_ = run.Process.Signal(syscall.SIGTERM)
-	if err := errors.Join(err, run.Wait()); err != nil {
-		t.Errorf("%v\n%s", err, said.String())
+	if stop(); err != nil {
+		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Join(data, "dipwell.db")); err != nil {
 		t.Error(err)
