@@ -217,15 +217,20 @@ func TestKnee(t *testing.T) {
 // A knee far below the ceiling is found as well. The steps up are of the ceiling, so that
 // the rate swings more around it.
 func TestLowKnee(t *testing.T) {
-	for seed := range uint64(100) {
-		r := newRig(seed, 200, 2)
-		r.run(60)
-		rates := r.run(20)
-		if off := mean(rates)/200 - 1; math.Abs(off) > 0.1 {
-			t.Errorf("seed %d: the mean of 20 windows is off by %.3f", seed, off)
-		}
-		if low, high := peaks(rates); (high-low)/200 > 0.45 {
-			t.Errorf("seed %d: the rate swings by %.3f of the knee", seed, (high-low)/200)
+	for _, c := range []struct {
+		knee, swing float64
+		seeds       uint64
+	}{{300, 0.27, 20}, {250, 0.28, 20}, {200, 0.45, 100}, {150, 0.45, 20}} {
+		for seed := range c.seeds {
+			r := newRig(seed, c.knee, 2)
+			r.run(60)
+			rates := r.run(20)
+			if off := mean(rates)/c.knee - 1; math.Abs(off) > 0.1 {
+				t.Errorf("seed %d, knee %v: the mean of 20 windows is off by %.3f", seed, c.knee, off)
+			}
+			if low, high := peaks(rates); (high-low)/c.knee > c.swing {
+				t.Errorf("seed %d, knee %v: the rate swings by %.3f of the knee", seed, c.knee, (high-low)/c.knee)
+			}
 		}
 	}
 }
