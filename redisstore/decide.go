@@ -28,17 +28,15 @@ type decision struct {
 	rates   []*fixedRate // by op, of adaptive limits
 	args    []any
 
-	next    int64             // the server's clock, if the window sent is not the current one
-	needed  *calendarBoundary // the boundary that decide.lua lacked
-	records bool              // rows may have records, so the keys of these are sent too
-	inGo    bool              // the script cannot decide it
+	next    int64              // the server's clock, if the window sent is not the current one
+	needed  []calendarBoundary // by op, the last boundary that decide.lua lacked; nil: none
+	records bool               // rows may have records, so the keys of these are sent too
+	inGo    bool               // the script cannot decide it
 }
 
-// A calendarBoundary asks for the number-th boundary of a calendar after t.
-type calendarBoundary struct {
-	op        int
-	number, t int64
-}
+// A calendarBoundary asks for the number-th boundary of a calendar after t; number 0 asks
+// for none.
+type calendarBoundary struct{ number, t int64 }
 
 // maxBoundaries is the number of calendar boundaries in a call.
 const maxBoundaries = 32
@@ -46,9 +44,9 @@ const maxBoundaries = 32
 // decide decides a group by decide.lua. It repeats the call while something has
 // to be prepared first. records tells whether the rows may have records.
 func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry, records bool) error {
-	now, hint := s.estimateNow(), (*calendarBoundary)(nil)
-	for range maxRounds {
-		d, err := s.newDecision(g, entries, now, hint, records)
+	now, needed := s.estimateNow(), []calendarBoundary(nil)
+	for range maxRounds + len(g.Ops) { // each op may lack a boundary
+		d, err := s.newDecision(g, entries, now, needed, records)
 		if err != nil {
 			return err
 		}
@@ -67,20 +65,17 @@ func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry, re
 			s.unregisterReservation(ctx, d)
 			return err
 		}
-		records = d.records
+		records, needed = d.records, d.needed
 		if now = d.next; now == 0 {
 			now = s.estimateNow()
-		}
-		if hint = d.needed; hint != nil {
-			now = v[1]
 		}
 	}
 	return errRetry
 }
 
-func (s *Store) newDecision(g *store.Group, entries []*entry, now int64, hint *calendarBoundary, records bool) (*decision, error) {
+func (s *Store) newDecision(g *store.Group, entries []*entry, now int64, needed []calendarBoundary, records bool) (*decision, error) {
 	n := len(g.Ops)
-	d := &decision{s: s, g: g, entries: append([]*entry(nil), entries...), rules: make([]store.Rule, n), rows: make([]string, n), rates: make([]*fixedRate, n)}
+	d := &decision{s: s, g: g, entries: append([]*entry(nil), entries...), rules: make([]store.Rule, n), rows: make([]string, n), rates: make([]*fixedRate, n), needed: needed}
 	reserves := mayReserve(g)
 	d.records = records || reserves || resets(g)
 	for i := range g.Ops {
@@ -115,11 +110,7 @@ func (s *Store) newDecision(g *store.Group, entries []*entry, now int64, hint *c
 	d.args[2] = len(d.args) - 3
 	d.args = append(d.args, n, id, parts, rates)
 	for i := range g.Ops {
-		h := hint
-		if hint != nil && hint.op != i {
-			h = nil
-		}
-		d.args = d.appendOp(d.args, i, now, h)
+		d.args = d.appendOp(d.args, i, now)
 	}
 	d.args = s.withClock(d.args)
 	return d, nil
@@ -130,7 +121,7 @@ func (d *decision) call(ctx context.Context) call {
 }
 
 // appendOp appends the arguments of an op.
-func (d *decision) appendOp(args []any, i int, now int64, hint *calendarBoundary) []any {
+func (d *decision) appendOp(args []any, i int, now int64) []any {
 	op, r, e := &d.g.Ops[i], &d.rules[i], d.entries[i]
 	kind, units, room, flags, most := opTerms(op, r)
 	if op.Def.Mode == store.Shadow && op.Verb != store.VerbCharge {
@@ -149,7 +140,7 @@ func (d *decision) appendOp(args []any, i int, now int64, hint *calendarBoundary
 	start, end := algebra.Window(r, now)
 	list := ""
 	if strings.Contains(flags, "d") {
-		list = listBoundaries(r, now, hint)
+		list = listBoundaries(r, now, d.boundary(i))
 	}
 	return append(args, kind, units, room, r.Cap, 0, start, r.Add, e.version, flags, most, end, longestWindow(r), list, e.until)
 }
@@ -206,11 +197,19 @@ func longestWindow(r *store.Rule) int64 {
 	return (31*c.Months + c.Days + 1) * day
 }
 
+// boundary returns the boundary that an op lacked last, or none.
+func (d *decision) boundary(i int) (b calendarBoundary) {
+	if d.needed != nil {
+		b = d.needed[i]
+	}
+	return b
+}
+
 // listBoundaries encodes boundaries of a calendar.
-func listBoundaries(r *store.Rule, now int64, hint *calendarBoundary) string {
+func listBoundaries(r *store.Rule, now int64, needed calendarBoundary) string {
 	t, first := now, int64(1)
-	if hint != nil {
-		t, first = hint.t, max(1, hint.number-4)
+	if needed.number > 0 {
+		t, first = needed.t, max(1, needed.number-4)
 	}
 	start, end := algebra.Window(r, t)
 	b := strconv.AppendInt(nil, start, 10)
@@ -226,7 +225,7 @@ func listBoundaries(r *store.Rule, now int64, hint *calendarBoundary) string {
 // answer fills in the answers from the reply, or sets what must be prepared
 // before the next call.
 func (d *decision) answer(v []int64) (done bool, err error) {
-	d.next, d.needed = 0, nil
+	d.next = 0
 	now := v[1]
 	d.s.noteClock(now)
 	switch v[0] {
@@ -237,7 +236,10 @@ func (d *decision) answer(v []int64) (done bool, err error) {
 		d.next = now
 		return false, nil
 	case needBoundary:
-		d.needed = &calendarBoundary{int(v[2]), v[3], v[4]}
+		if d.needed == nil {
+			d.needed = make([]calendarBoundary, len(d.g.Ops))
+		}
+		d.needed[v[2]], d.next = calendarBoundary{v[3], v[4]}, now
 		return false, nil
 	case needRecords:
 		d.records = true

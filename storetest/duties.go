@@ -29,7 +29,7 @@ var duties = []duty{
 	{"limits", "have the ability Limits: keep the limits in a Registry, which checks owners and continues version numbers after a Drop",
 		"owners owner-files first-use call-site-definition call-sites-forgotten drop-and-redefine"},
 	{"reservations", "if Group.Reserved is true, store Group.ID, its due time, and a Record (Op.Record) for each key with Granted > 0",
-		"reserve group-delay leaky-bucket reserve-many worked-4-debt worked-7-perfectly-spaced wait-deadline wait-bounded wait-bounded-window wait-never wait-no-debt wait-at-once"},
+		"reserve group-delay leaky-bucket reserve-many reserve-months worked-4-debt worked-7-perfectly-spaced wait-deadline wait-bounded wait-bounded-window wait-never wait-no-debt wait-at-once"},
 	{"cancel", "cancel a reservation at most once, before it is due, with all of its parts (Definition.GiveBack); otherwise return ErrReservation",
 		"cancel-until-due cancel-group cancel-beside-charge levels-reserve cancel-clock-back cancel-refill double-cancel-mints cancelled-wait-leaks race-reserve-cancel group-cancel-mints cancel-of-passed-debt cancel-before-later cancel-withheld-for-good " +
 			"held-before-later cancel-after-cancel cancelled-waits-in-any-order cancel-of-forty cancel-refund-charge cancel-leaves-another-list"},
@@ -54,7 +54,7 @@ var duties = []duty{
 			"override-reservation override-charge override-hold override-list override-bad-input override-drop override-golden"},
 	{"holds", "have the ability Holds; keep every field of Hold and Record; give back expired holds where a call gets less than it asked for, and in the sweep; a Reset or a Drop ends the holds of the row",
 		"hold hold-refused hold-list settle-less settle-as-held settle-nothing settle-more settle-beyond-max-charge hold-beside-ban settle-again " +
-			"hold-expires hold-expires-override hold-outlives-override hold-expires-ban override-before-shadow settle-expired settle-given-back settle-expired-beyond-max-charge hold-kept hold-forgotten hold-again hold-again-free hold-again-override hold-again-ended " +
+			"hold-expires hold-expires-charge hold-expires-override hold-outlives-override hold-expires-ban override-before-shadow settle-expired settle-given-back settle-expired-beyond-max-charge hold-kept hold-forgotten hold-again hold-again-free hold-again-override hold-again-ended " +
 			"extend extend-ended hold-several hold-reset hold-reset-all hold-reset-expired hold-reset-forgotten hold-nothing hold-unlimited hold-shadow hold-plan hold-blocked " +
 			"hold-floor hold-leaky hold-bad-input hold-expires-up-to hold-expires-sixteen hold-expires-never hold-expires-check hold-sweep hold-drop " +
 			"settle-beside-dropped hold-takes-add-up hold-change hold-change-slower hold-expires-change hold-expires-override-several hold-change-low hold-outlives-row hold-clock-back hold-before-later hold-golden levels-golden"},
@@ -62,7 +62,7 @@ var duties = []duty{
 		"concurrency concurrency-settle concurrency-expires concurrency-expires-unused concurrency-time concurrency-extend concurrency-check concurrency-reset " +
 			"concurrency-verbs concurrency-change concurrency-unlimited concurrency-override concurrency-override-expired concurrency-algorithm concurrency-beside " +
 			"concurrency-clock-back concurrency-sweep concurrency-golden"},
-	{"adaptive", "have the ability Observe (Registry.Observe), and decide by the rates that were in force; or refuse to define adaptive limits (NoAdaptive)",
+	{"adaptive", "have the ability Observe (Registry.Observe), and decide by the rates that were in force; or refuse to define adaptive limits (a *FieldError of adaptive)",
 		"adaptive-steps adaptive-long-idle adaptive-drift adaptive-debt adaptive-giving-back adaptive-plans adaptive-change adaptive-group adaptive-bounds adaptive-old-row adaptive-together"},
 	{"audit", "if the store has the ability Audit, list entries with all their texts, the newest first, and forget those that are too old",
 		"audit audit-bad-input audit-age"},

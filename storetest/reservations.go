@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -18,6 +19,15 @@ var reservationCases = []testCase{
 	{"cancel-refill", cancelRefill},
 	{"cancel-clock-back", cancelClockBack},
 	{"reserve-many", reserveMany},
+	{"reserve-months", func(e *env) {
+		var takes []dipwell.Take
+		for i := range store.MaxTakes {
+			name := fmt.Sprint("month", i)
+			e.define(store.Limit{Name: name, Algorithm: store.FixedWindow, Rate: 5, Period: store.Month, MaxDebt: 10_000})
+			takes = append(takes, take(name, "k", int64(5*(40+17*i)))) // due in 39 months to 24 years
+		}
+		e.doAll(store.VerbReserve, takes...)
+	}},
 }
 
 // cancelBesideCharge checks that a Charge in a group that reserves is not given back.
