@@ -76,6 +76,18 @@ type Config struct {
 	// duration and the error of Apply. It must not keep b, and must be safe for
 	// concurrent use. Default: none.
 	OnBatch func(b *store.Batch, took time.Duration, err error)
+
+	// A simulation sets these. A quarantine does not use them.
+	Clock func() time.Time                // default time.Now
+	Go    func(f func())                  // starts f in the background; default a goroutine
+	After func(d time.Duration, f func()) // calls f in the background after d; default a timer
+	Gate  func() Gate                     // makes a gate where a queued call waits; default none
+}
+
+// A Gate lets a call wait until another goroutine opens it, which happens once at most.
+type Gate interface {
+	Wait(ctx context.Context) error // until it is open or ctx ends, whose error it returns then
+	Open()
 }
 
 // settings is the configuration that a Store shares with its lanes and quarantine.
@@ -117,7 +129,7 @@ func New(lanes store.Lanes, c Config) (*Store, error) {
 	}
 	s := &Store{settings: set, seed: maphash.MakeSeed(), quarantine: newQuarantine(set), queued: len(lanes.Stores) - lanes.Spare}
 	for _, inner := range lanes.Stores {
-		s.lanes = append(s.lanes, &lane{store: inner, settings: set, base: time.Now(), allBusy: &s.busy, peak: &s.peak, quarantine: s.quarantine})
+		s.lanes = append(s.lanes, &lane{store: inner, settings: set, base: set.now(), allBusy: &s.busy, peak: &s.peak, quarantine: s.quarantine})
 	}
 	return s, nil
 }
@@ -130,6 +142,9 @@ func (s *settings) check() error {
 	s.MaxQueue = cmp.Or(s.MaxQueue, defaultQueue)
 	s.Timeout = cmp.Or(s.Timeout, defaultTimeout)
 	s.LockWait = cmp.Or(s.LockWait, defaultWait)
+	if s.Go == nil {
+		s.Go = func(f func()) { go f() }
+	}
 	if s.Of == nil && len(s.Stores) > 0 {
 		s.Of = s.Stores[0]
 	}

@@ -31,9 +31,17 @@ func (s *settings) withDeadline(c *call) (context.Context, context.CancelFunc) {
 		return c.ctx, func() {}
 	}
 	if c.deadline.IsZero() {
-		c.deadline = time.Now().Add(s.Timeout)
+		c.deadline = s.now().Add(s.Timeout)
 	}
 	return context.WithDeadline(c.ctx, c.deadline)
+}
+
+// now reads the clock.
+func (s *settings) now() time.Time {
+	if s.Clock != nil {
+		return s.Clock()
+	}
+	return time.Now()
 }
 
 // While a lane has timed calls, it reads the clock every tenth of Timeout. A
@@ -43,7 +51,7 @@ func (s *settings) withDeadline(c *call) (context.Context, context.CancelFunc) {
 // setDeadline sets the deadline of w and starts the timer. l.mu is held.
 func (l *lane) setDeadline(w *waiter) {
 	if !l.timerSet {
-		l.timerSet, l.lastTick = true, time.Now()
+		l.timerSet, l.lastTick = true, l.now()
 		l.resetTimer()
 	}
 	if w.deadline.IsZero() {
@@ -52,7 +60,9 @@ func (l *lane) setDeadline(w *waiter) {
 }
 
 func (l *lane) resetTimer() {
-	if l.timer == nil {
+	if l.After != nil {
+		l.After(l.Timeout/10, l.expire)
+	} else if l.timer == nil {
 		l.timer = time.AfterFunc(l.Timeout/10, l.expire)
 	} else {
 		l.timer.Reset(l.Timeout / 10)
@@ -64,7 +74,7 @@ func (l *lane) resetTimer() {
 func (l *lane) expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lastTick, l.timerSet = time.Now(), false
+	l.lastTick, l.timerSet = l.now(), false
 	for w := l.queue.head; w != nil; {
 		next := w.next
 		if l.overdue(w) {
@@ -76,7 +86,7 @@ func (l *lane) expire() {
 	}
 	for _, w := range l.inFlight {
 		if l.overdue(w) && w.state.CompareAndSwap(sent, expired) {
-			w.ready <- false
+			w.tell(false)
 		}
 	}
 	if l.timerSet {

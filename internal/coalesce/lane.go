@@ -62,10 +62,18 @@ const stuckAfter = 100 * time.Millisecond
 // stuck reports whether the statement in flight is older than stuckAfter.
 func (l *lane) stuck() bool {
 	sentAt := l.sentAt.Load()
-	return sentAt != 0 && time.Since(l.base)-time.Duration(sentAt) > stuckAfter
+	return sentAt != 0 && l.sinceBase()-time.Duration(sentAt) > stuckAfter
 }
 
-func (l *lane) started() { l.sentAt.Store(max(1, int64(time.Since(l.base)))) }
+// sinceBase returns the time since base. time.Since is faster than two times are.
+func (l *lane) sinceBase() time.Duration {
+	if l.Clock != nil {
+		return l.Clock().Sub(l.base)
+	}
+	return time.Since(l.base)
+}
+
+func (l *lane) started() { l.sentAt.Store(max(1, int64(l.sinceBase()))) }
 func (l *lane) ended()   { l.sentAt.Store(0) }
 
 // hasQueue reports whether calls are queued or the runner is active. The runner
@@ -102,7 +110,7 @@ func (l *lane) release() {
 	defer l.mu.Unlock()
 	if l.queue.len > 0 {
 		l.running = true
-		go l.run()
+		l.Go(l.run)
 		return
 	}
 	l.setIdle()
@@ -158,7 +166,7 @@ func (l *lane) enqueue(w *waiter) error {
 	}
 	if l.acquire() {
 		l.running = true
-		go l.run()
+		l.Go(l.run)
 	}
 	return nil
 }
@@ -182,7 +190,14 @@ func (l *lane) push(w *waiter) error {
 // wait waits for the answer of w or the end of the call, and sets g accordingly.
 func (l *lane) wait(c *call, w *waiter, g *store.Group) {
 	answered := false
-	if ended := c.ctx.Done(); ended == nil { // half the cost of a select
+	if w.gate != nil {
+		if err := w.gate.Wait(c.ctx); err != nil {
+			if g.Err = l.abandon(w, err); g.Err != nil {
+				return
+			}
+		}
+		answered = <-w.ready
+	} else if ended := c.ctx.Done(); ended == nil { // half the cost of a select
 		answered = <-w.ready
 	} else {
 		select {
@@ -307,7 +322,7 @@ func (l *lane) send() {
 func (l *lane) deadline() time.Time {
 	var last time.Time
 	if l.quarantine != nil {
-		last = time.Now().Add(l.refusalTime())
+		last = l.now().Add(l.refusalTime())
 	}
 	for _, w := range l.sent {
 		if w.deadline.After(last) {

@@ -19,6 +19,8 @@ type waiter struct {
 	deadline   time.Time // when the call ends
 	timed      bool      // the lane ends the call at the deadline, not the caller's context
 
+	gate Gate // opened when ready has a value; nil: none
+
 	entry  *entry       // in quarantine: the entry that it is queued at
 	caller *store.Group // in quarantine: the caller's group
 
@@ -42,6 +44,9 @@ func (l *lane) waiter(c *call, g *store.Group) *waiter {
 	}
 	w.copy(c.deadline, g)
 	w.timed = c.timed
+	if l.Gate != nil {
+		w.gate = l.Gate()
+	}
 	return w
 }
 
@@ -93,6 +98,15 @@ func (w *waiter) answer(g *store.Group) {
 	}
 }
 
+// tell says that the waiter is answered, or that it has expired. The caller may recycle
+// the waiter from then on.
+func (w *waiter) tell(answered bool) {
+	gate := w.gate
+	if w.ready <- answered; gate != nil {
+		gate.Open()
+	}
+}
+
 // finish gives the result g to the caller, or recycles the waiter if the caller has
 // returned.
 func (w *waiter) finish(g *store.Group) {
@@ -101,7 +115,7 @@ func (w *waiter) finish(g *store.Group) {
 		w.group.Ops = g.Ops // which the store has set
 	}
 	if w.state.CompareAndSwap(sent, done) {
-		w.ready <- true
+		w.tell(true)
 		return
 	}
 	if w.state.Load() == abandoned {

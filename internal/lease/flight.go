@@ -46,9 +46,10 @@ type turn struct {
 	check      *store.Op // of a token beyond these, as refused; nil: it was not
 }
 
-// learn keeps the answer of the check that was sent with the request, if it was refused.
+// learn keeps the answer of the check that was sent with the request, if the store refused
+// it. A deny cache may have refused it before the request was sent, which takes time.
 func (t *turn) learn(g *store.Group) {
-	if op := &g.Ops[0]; g.Err == nil && !op.Allowed && op.TS != 0 && !overridden(op) {
+	if op := &g.Ops[0]; g.Err == nil && !op.Allowed && op.Source == store.SourceStore && op.TS != 0 && !overridden(op) {
 		t.check = op
 	}
 }

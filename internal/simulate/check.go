@@ -44,6 +44,10 @@ type grant struct {
 	made    int64 // true time of the store's decision
 	waits   int64 // µs from then on for which it must not be used
 	left    int64 // of a chunk of a lease, tokens that were neither used nor given back
+
+	origin *origin // the call for which it was, in a history that coalesces
+	lives  int     // how often the process that asked had begun
+	end    string  // of the limit "customer": what became of it
 }
 
 const (
@@ -99,6 +103,7 @@ type book struct {
 	level    *level
 	grants   []*grant
 	uses     []*grant // of a leased limit: when callers got tokens
+	flow     []*grant // of the limit "customer": the grants, and what came back, below 0
 	parts    []*part  // of holds and reservations, since the key was reset
 	apart    bool     // it was charged, refunded or reset: the promise does not hold
 	reserved int64    // tokens: the largest reservation that had to wait
@@ -121,7 +126,7 @@ func (n *node) book(limit, key string) *book {
 	k := at{limit, key}
 	b := n.books[k]
 	if b == nil {
-		b = &book{level: &level{w: n.w, k: k}}
+		b = &book{level: &level{n: n, k: k}}
 		n.books[k] = b
 	}
 	return b
@@ -148,7 +153,7 @@ const unseen = 1_000_501
 // is wrong.
 func (b *book) isLoosened(p *process, now int64) bool {
 	return slices.ContainsFunc(b.loosened, func(l loosening) bool {
-		return now-l.at <= unseen && (l.m == nil || l.m.p != p || l.late || !l.m.done)
+		return now-l.at <= unseen && (l.m == nil || l.m.c.p != p || l.late || !l.m.done)
 	})
 }
 
@@ -234,18 +239,20 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 			if b.refused == nil {
 				b.refused = map[int]int64{}
 			}
-			b.refused[m.p.id] = n.w.now
+			b.refused[m.c.p.id] = n.w.now
 			n.checkRetry(op, was.asked, g)
 			continue
 		}
 		row, _, _ := n.table.Row(op.Def.Name, op.Key)
 		var gr *grant
-		switch parts := n.w.rates[op.Def.Name].parts(op.Cost); {
+		switch parts := n.rates[op.Def.Name].parts(op.Cost); {
 		case op.Verb == store.VerbReset:
 			n.reset(b, m)
 		case op.Verb == store.VerbRefund:
 			if op.Def.Lease > 0 {
 				n.checkReturn(op, m, b)
+			} else if op.Def.Name == "customer" {
+				n.refunded(b, m.caller(g), op)
 			}
 			b.apart = true
 			b.loosen(n.w.now, m)
@@ -275,20 +282,20 @@ func (n *node) checkReturn(op *store.Op, m *message, b *book) {
 		b.unsureReturns = true
 	}
 	for _, g := range b.grants {
-		if g.fate == leased && g.process == m.p.id && g.left-n.w.rates[op.Def.Name].versions[0].rate*(n.time()-g.at)/1e6 >= op.Cost {
+		if g.fate == leased && g.process == m.c.p.id && g.left-n.rates[op.Def.Name].versions[0].rate*(n.time()-g.at)/1e6 >= op.Cost {
 			g.left = 0 // nobody may give it back again
 			return
 		}
 	}
 	if !b.unsureReturns {
-		n.w.fail("return", "process %d gives back %d of %s %q, but has no chunk of which so many are neither given back nor returned by time", m.p.id, op.Cost, op.Def.Name, op.Key)
+		n.w.fail("return", "process %d gives back %d of %s %q, but has no chunk of which so many are neither given back nor returned by time", m.c.p.id, op.Cost, op.Def.Name, op.Key)
 	}
 }
 
 // granted enters a grant.
 func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *store.State) *grant {
 	n.w.taken += op.Granted
-	gr := &grant{k: b.level.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n, process: m.p.id, sent: m.sentMono, made: n.w.now, waits: op.Delay, left: op.Granted}
+	gr := &grant{k: b.level.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n, process: m.c.p.id, sent: m.sentMono, made: n.w.now, waits: op.Delay, left: op.Granted, lives: m.c.p.lives}
 	if g.Hold != nil {
 		gr.expires = g.Hold.Expires
 	}
@@ -310,9 +317,15 @@ func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *s
 	}
 	m.got = append(m.got, gr)
 	if op.Def.Lease > 0 && !m.t.ask {
-		b.uses = append(b.uses, &grant{at: n.time() + n.back, tokens: op.Granted, process: m.p.id})
+		b.uses = append(b.uses, &grant{at: n.time() + n.back, tokens: op.Granted, process: m.c.p.id})
 	}
 	b.grants = append(b.grants, gr)
+	if gr.origin = n.w.origin(g); gr.origin != nil {
+		gr.origin.takes(gr)
+	}
+	if op.Def.Name == "customer" {
+		b.flow = append(b.flow, gr)
+	}
 	b.level.add(n.time(), 0, gr, row)
 	if op.Delay > 0 {
 		b.level.atMost, b.level.delayed = true, append(b.level.delayed, gr)
@@ -320,8 +333,8 @@ func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *s
 			b.level.waits = append(b.level.waits, wait{gr, n.time() + op.Delay})
 		}
 	}
-	n.w.tracef("store at %.6f s: %d of %s %q for process %d, from %.6f s on", float64(n.time()-epoch)/1e6, gr.tokens, op.Def.Name, op.Key, m.p.id, float64(gr.at-epoch)/1e6)
-	if !n.w.bounds[op.Def.Name].window {
+	n.w.tracef("%v at %.6f s: %d of %s %q for process %d, from %.6f s on", n, float64(n.time()-epoch)/1e6, gr.tokens, op.Def.Name, op.Key, m.c.p.id, float64(gr.at-epoch)/1e6)
+	if !n.bounds[op.Def.Name].window {
 		gr.at += n.back
 	}
 	return gr
@@ -377,7 +390,7 @@ func (n *node) cancelled(g *store.Group, m *message) {
 			p.giveBack(0)
 		}
 		n.book(p.limit, p.key).loosen(n.w.now, m)
-		n.w.tracef("store: %s %q: a reservation is cancelled", p.limit, p.key)
+		n.w.tracef("%v: %s %q: a reservation is cancelled", n, p.limit, p.key)
 	}
 }
 
@@ -429,7 +442,7 @@ func (n *node) settled(g *store.Group, m *message) {
 		}
 		if cost > counted && plan != unlimited {
 			row, _, _ := n.table.Row(p.limit, p.key)
-			b.level.add(now, n.w.rates[p.limit].parts(cost-counted), nil, &row)
+			b.level.add(now, n.rates[p.limit].parts(cost-counted), nil, &row)
 		}
 	}
 }
@@ -527,8 +540,8 @@ const drifted = 1001
 // checkRefusal looks whether the store would refuse as well, and for about as long: a
 // cached refusal may be longer by the round trip that it came with, in which the
 // process may have stood still.
-func (w *world) checkRefusal(p *process, op *store.Op) {
-	n := w.node
+func (c *client) checkRefusal(op *store.Op) {
+	n, p, w := c.node, c.p, c.node.w
 	if n.book(op.Def.Name, op.Key).isLoosened(p, w.now) {
 		return
 	}
@@ -546,10 +559,10 @@ func (w *world) checkRefusal(p *process, op *store.Op) {
 
 // checkAnswer checks that a refusal of the store which a call has was decided after the
 // call began: it may be that of another call of its process.
-func (w *world) checkAnswer(p *process, g *store.Group, began int64) {
+func (c *client) checkAnswer(g *store.Group, began int64) {
 	if op := &g.Ops[0]; len(g.Ops) == 1 && !g.Allowed && op.Source == store.SourceStore {
-		if at := w.node.book(op.Def.Name, op.Key).refused[p.id]; at < began {
-			w.fail("answer", "process %d: %s %d of %s %q is refused; the store refused a call of the process %d µs before this one came", p.id, op.Verb, op.Cost, op.Def.Name, op.Key, began-at)
+		if at := c.node.book(op.Def.Name, op.Key).refused[c.p.id]; at < began {
+			c.node.w.fail("answer", "process %d: %s %d of %s %q is refused; the store refused a call of the process %d µs before this one came", c.p.id, op.Verb, op.Cost, op.Def.Name, op.Key, began-at)
 		}
 	}
 }
@@ -558,8 +571,8 @@ func (w *world) checkAnswer(p *process, g *store.Group, began int64) {
 // faults have lost.
 func (w *world) checkConservation() {
 	var got, held int64
-	for _, k := range w.node.keys() {
-		for _, g := range w.node.books[k].grants {
+	for _, n := range w.nodes {
+		for _, g := range n.grants() {
 			w.returned += g.taken - g.tokens
 			switch g.fate {
 			case leased:
@@ -568,7 +581,7 @@ func (w *world) checkConservation() {
 				got += g.taken
 				w.used += g.tokens
 			case "":
-				w.fail("conservation", "%s %q: %d tokens were taken at %.6f s; no caller heard of them, and no fault has lost them", k.limit, k.key, g.taken, float64(g.at-epoch)/1e6)
+				w.fail("conservation", "%s %q: %d tokens were taken at %.6f s; no caller heard of them, and no fault has lost them", g.k.limit, g.k.key, g.taken, float64(g.at-epoch)/1e6)
 			default:
 				w.lost[g.fate] += g.tokens
 			}
@@ -582,6 +595,14 @@ func (w *world) checkConservation() {
 	}
 }
 
+// grants returns what the store has granted.
+func (n *node) grants() (all []*grant) {
+	for _, k := range n.keys() {
+		all = append(all, n.books[k].grants...)
+	}
+	return all
+}
+
 func (n *node) keys() []at {
 	keys := make([]at, 0, len(n.books))
 	for k := range n.books {
@@ -593,27 +614,25 @@ func (n *node) keys() []at {
 
 // checkPromise compares the grants of each key over all pairs of instants with the
 // largest burst and rate that its limit had.
-func (w *world) checkPromise() {
-	for _, k := range w.node.keys() {
-		b := w.node.books[k]
-		b.level.expire(w.node.time())
+func (n *node) checkPromise() {
+	for _, k := range n.keys() {
+		b := n.books[k]
+		b.level.expire(n.time())
 		if len(b.uses) > 0 {
-			slices.SortStableFunc(b.uses, func(a, b *grant) int { return cmp.Compare(a.at, b.at) })
-			w.compare(k, w.bounds[k.limit], &book{}, b.uses)
+			n.compare(k, n.bounds[k.limit], &book{}, inOrder(b.uses))
 			continue
 		}
 		if b.apart {
 			continue
 		}
-		bound := w.bounds[k.limit]
-		grants := slices.DeleteFunc(slices.Clone(b.grants), func(g *grant) bool { return g.tokens == 0 || g.apart })
-		slices.SortStableFunc(grants, func(a, b *grant) int { return cmp.Compare(a.at, b.at) })
+		bound := n.bounds[k.limit]
+		grants := inOrder(slices.DeleteFunc(slices.Clone(b.grants), func(g *grant) bool { return g.tokens == 0 || g.apart }))
 		if !bound.window {
-			w.compare(k, bound, b, grants)
+			n.compare(k, bound, b, grants)
 			continue
 		}
-		for i := range w.node.backs + 1 {
-			w.compare(k, bound, b, slices.DeleteFunc(slices.Clone(grants), func(g *grant) bool { return g.backs != i }))
+		for i := range n.backs + 1 {
+			n.compare(k, bound, b, slices.DeleteFunc(slices.Clone(grants), func(g *grant) bool { return g.backs != i }))
 		}
 	}
 }
@@ -624,10 +643,10 @@ func (w *world) checkShares() {
 	if !w.equal {
 		return
 	}
-	for _, k := range w.node.keys() {
+	for _, k := range w.nodes[0].keys() {
 		shares := make([]int64, len(w.procs))
 		var all int64
-		for _, g := range w.node.books[k].uses {
+		for _, g := range w.nodes[0].books[k].uses {
 			shares[g.process] += g.tokens
 			all += g.tokens
 		}
@@ -638,7 +657,7 @@ func (w *world) checkShares() {
 }
 
 // compare compares grants of a key, in the order of their times, with a bound.
-func (w *world) compare(k at, bound *bound, b *book, grants []*grant) {
+func (n *node) compare(k at, bound *bound, b *book, grants []*grant) {
 	// granted·period - rate·t at each grant, less the least before it, is at most burst·period.
 	var total int64
 	least, from := int64(math.MaxInt64), int64(0)
@@ -657,8 +676,8 @@ func (w *world) compare(k at, bound *bound, b *book, grants []*grant) {
 			least, from = v, g.at
 		}
 		total += g.tokens
-		if over := total*scale - earned - least - max(bound.burst, b.reserved)*scale; over > 0 {
-			w.fail("promise", "%s %q: from %.6f to %.6f s %d tokens too many were granted (burst %d, %d per %d µs): %v", k.limit, k.key,
+		if over := total*scale - earned - least - max(bound.burst, b.reserved)*scale - bound.rate*bound.late; over > 0 {
+			n.w.fail("promise", "%s %q: from %.6f to %.6f s %d tokens too many were granted (burst %d, %d per %d µs): %v", k.limit, k.key,
 				float64(from-epoch)/1e6, float64(g.at-epoch)/1e6, (over+scale-1)/scale, bound.burst, bound.rate, bound.period, between(grants, from, g.at))
 			return
 		}
@@ -682,9 +701,10 @@ func compare(a, b at) int {
 // useLease enters tokens that a process gave a caller from a lease. It must have got a
 // chunk that has as many, that is due, and for which it asked less than a lease ago. A
 // thousandth is for the drift of both clocks.
-func (w *world) useLease(p *process, op *store.Op) {
+func (c *client) useLease(op *store.Op) {
+	n, p, w := c.node, c.p, c.node.w
 	w.fromLeases += op.Granted
-	b := w.node.book(op.Def.Name, op.Key)
+	b := n.book(op.Def.Name, op.Key)
 	var from *grant
 	for _, g := range slices.Backward(b.grants) {
 		if g.fate == leased && g.process == p.id && g.left >= op.Granted && p.monotonic()-g.sent < op.Def.Lease.Microseconds() && w.now-g.made >= g.waits-g.waits/900-2 {
@@ -698,6 +718,6 @@ func (w *world) useLease(p *process, op *store.Op) {
 		return
 	}
 	from.left -= op.Granted
-	b.uses = append(b.uses, &grant{at: w.node.time() + w.node.back, tokens: op.Granted, process: p.id})
-	w.tracef("process %d: %d of %s %q from a lease at %.6f s of the store", p.id, op.Granted, op.Def.Name, op.Key, float64(w.node.time()-epoch)/1e6)
+	b.uses = append(b.uses, &grant{at: n.time() + n.back, tokens: op.Granted, process: p.id})
+	w.tracef("process %d: %d of %s %q from a lease at %.6f s of the store", p.id, op.Granted, op.Def.Name, op.Key, float64(n.time()-epoch)/1e6)
 }

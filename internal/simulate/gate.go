@@ -1,6 +1,9 @@
 package simulate
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // A gate lets the tasks of a process wait for another one.
 type gate struct {
@@ -9,16 +12,25 @@ type gate struct {
 	tasks []*task
 }
 
-// Wait implements lease.Gate. No caller leaves.
-func (g *gate) Wait(context.Context) error {
+// Wait lets the task wait until the gate is open or its caller leaves.
+func (g *gate) Wait(ctx context.Context) error {
 	for !g.open {
-		g.tasks = append(g.tasks, g.p.w.task)
-		g.p.w.task.wait()
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		t := g.p.w.task
+		g.tasks = append(g.tasks, t)
+		t.leaving = func() {
+			g.tasks = slices.DeleteFunc(g.tasks, func(o *task) bool { return o == t })
+			t.resume()
+		}
+		t.wait()
+		t.leaving = nil
 	}
 	return nil
 }
 
-// Open implements lease.Gate. Those that wait go on once the caller waits or has ended.
+// Open opens the gate. Those that wait go on once the caller waits or has ended.
 func (g *gate) Open() {
 	g.open = true
 	for _, t := range g.tasks {

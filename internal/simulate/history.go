@@ -45,29 +45,32 @@ type step struct {
 	settle  int64
 	rate    int64
 	plan    string
-	both    bool  // a call takes from the limit "window" as well
-	patient bool  // a refused call comes again when it was told to
-	rest    int64 // µs before the last third of the calls, which come at once: the first takes all that is there
-	extend  bool  // a hold is extended before it is settled
-	times   int   // how often a hold is settled or a reservation cancelled
+	both    bool   // a call takes from the limit "window" as well
+	patient bool   // a refused call comes again when it was told to
+	rest    int64  // µs before the last third of the calls, which come at once: the first takes all that is there
+	extend  bool   // a hold is extended before it is settled
+	region  int    // to whose store it happens
+	where   string // the name of that store
+	wide    bool   // it happens to all processes of the region, on their way to the home region
+	leave   int64  // µs after which the caller leaves; 0: never
+	times   int    // how often a hold is settled or a reservation cancelled
 }
 
 // faults are how often the network fails, in 1/1000 of the messages.
 type faults struct {
 	lost, lostAnswers, duplicates int
-	usual                         int64 // µs that a message takes, mostly
+	usual                         int64 // µs that a message takes, mostly, to a store that is near
 	slow                          int64 // µs more for some
-	stalled                       int64 // true time until which the store stands still
 }
 
 func (f *faults) happens(r *rand.Rand, permille int) bool { return r.IntN(1000) < permille }
 
 // delay draws how long a message takes. Some take ten times as long as others, so that
 // later ones pass them.
-func (f *faults) delay(r *rand.Rand) int64 {
-	d := 50 + r.Int64N(f.usual)
+func (f *faults) delay(r *rand.Rand, usual int64) int64 {
+	d := 50 + r.Int64N(usual)
 	if r.IntN(10) == 0 {
-		d += r.Int64N(10 * f.usual)
+		d += r.Int64N(10 * usual)
 	}
 	if extra := r.Int64N(1 << 20); f.slow > 0 {
 		d += extra % f.slow
@@ -80,6 +83,7 @@ type bound struct {
 	burst        int64 // tokens
 	rate, period int64 // tokens a period, of µs
 	window       bool
+	late         int64 // µs: as many tokens more as come back in that time
 }
 
 // A history is everything that is drawn from a seed.
@@ -88,13 +92,16 @@ type history struct {
 	limits    []store.Limit
 	bounds    map[string]*bound
 	processes int
-	cached    bool // the processes have deny caches
-	planned   bool // calls name plans
-	guarded   bool // the processes have circuit breakers
-	equal     bool // all processes make the same calls
-	leased    bool // the limit "hot" is leased
-	far       bool // the store is in another region
-	local     bool // the limit "hot" is decided by each process alone while the store does not answer
+	cached    bool  // the processes have deny caches
+	planned   bool  // calls name plans
+	guarded   bool  // the processes have circuit breakers
+	coalesces bool  // the processes coalesce calls, and some callers leave
+	equal     bool  // all processes make the same calls
+	leased    bool  // the limit "hot" is leased
+	far       bool  // the store is in another region
+	regional  bool  // half of the processes are in the store's region, the others in one with a store of its own
+	way       int64 // µs that a message takes more to the store in another region
+	local     bool  // the limit "hot" is decided by each process alone while the store does not answer
 	drifts    []int64
 	faults    faults
 	steps     []step
@@ -110,6 +117,10 @@ func newHistory(seed uint64, n int, only []string) history {
 	h := history{seed: seed, processes: 1 + r.IntN(4), cached: r.IntN(2) == 0, planned: r.IntN(3) == 0, leased: r.IntN(4) == 0}
 	// Not drawn, so that the rest of the history is the same.
 	h.guarded, h.far, h.local = seed%3 == 2, h.leased && seed%2 == 1, h.leased && seed%3 == 0
+	h.coalesces = seed%5 < 2 && !h.local
+	if h.regional = h.far && seed%4 == 1; h.regional {
+		h.processes = max(2, h.processes)
+	}
 	active := map[string]bool{}
 	for _, name := range faultNames {
 		active[name] = r.IntN(2) == 0 && (len(only) == 0 || slices.Contains(only, name))
@@ -122,9 +133,9 @@ func newHistory(seed uint64, n int, only []string) history {
 	}
 	h.faults = faults{lost: permille("lost"), lostAnswers: permille("lost-answers"), duplicates: permille("twice"), usual: 200 + r.Int64N(5000)}
 	if h.far {
-		h.faults.usual += 20_000 + int64(seed%7)*5_000
+		h.way = 20_000 + int64(seed%7)*5_000
 	}
-	for range h.processes + 1 {
+	for range h.processes + h.stores() {
 		if d := r.Int64N(1001) - 500; active["drift"] {
 			h.drifts = append(h.drifts, d)
 		} else {
@@ -164,6 +175,9 @@ func (h *history) drawLimits(r *rand.Rand) {
 	if h.leased {
 		h.limits = append(h.limits, hot)
 	}
+	if h.regional {
+		h.limits = append(h.limits, h.customer(&hot))
+	}
 	h.bounds = map[string]*bound{}
 	for _, l := range h.limits {
 		h.bounds[l.Name] = &bound{burst: l.Burst, rate: l.Rate, period: l.Period.Microseconds(), window: l.Algorithm == store.FixedWindow}
@@ -173,7 +187,7 @@ func (h *history) drawLimits(r *rand.Rand) {
 
 // drawStep draws a step. It draws the same numbers whatever faults are active.
 func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string]bool) step {
-	s := step{id: id, at: r.Int64N(length), process: r.IntN(h.processes), key: string(rune('a' + r.IntN(2))), limit: h.limits[r.IntN(len(h.limits))].Name,
+	s := step{id: id, where: "store", at: r.Int64N(length), process: r.IntN(h.processes), key: string(rune('a' + r.IntN(2))), limit: h.limits[r.IntN(h.called())].Name,
 		cost: 1 + r.Int64N(4), n: 1 + r.IntN(14), gap: 100 + r.Int64N(20_000), span: 1000 + r.Int64N(300_000), rate: 2 + r.Int64N(200)}
 	if r.IntN(8) == 0 {
 		s.cost += r.Int64N(40)
@@ -193,7 +207,7 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 	switch {
 	case s.limit == "hot":
 		s.n, s.gap, s.cost, s.both, s.patient = many, 100+s.gap/10, 1+s.cost%3, false, false
-		if lease := h.limits[len(h.limits)-1].Lease.Microseconds(); s.back%2 == 0 {
+		if lease := h.limits[3].Lease.Microseconds(); s.back%2 == 0 {
 			s.rest, s.gap = lease*(60+s.back%60)/100, 100+s.gap%200
 			s.n = min(s.n, int(lease/s.gap))
 		}
@@ -231,6 +245,12 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 	if s.kind == pause || h.guarded && (s.kind == cut || s.kind == stall) { // a breaker opens after some hundred ms
 		s.span *= 8
 	}
+	if h.coalesces && s.rate%3 == 0 {
+		s.leave = 1 + s.gap*s.rate%40_000
+	}
+	if h.regional {
+		s.place()
+	}
 	if s.kind == skew {
 		s.span = 600e6 * int64(which-50) / 50
 	}
@@ -261,13 +281,16 @@ func (s *step) String() string {
 	case holds:
 		return p + fmt.Sprintf("holds %d times, every %.1f ms: %d of %s %q for %s, settled to %d after %.1f ms", s.n, float64(s.gap)/1000, s.cost, s.limit, s.key, ms, s.settle, float64(s.back)/1000)
 	case cut:
-		return p + "is cut off from the store for " + ms
+		if s.wide {
+			return "region 1 is cut off from the home region for " + ms
+		}
+		return p + "is cut off from the " + s.where + " for " + ms
 	case slow:
 		return "messages take up to " + ms + " longer"
 	case stall:
-		return "the store answers nothing for " + ms
+		return "the " + s.where + " answers nothing for " + ms
 	case clockBack:
-		return "the store's clock steps back by " + ms
+		return "the clock of the " + s.where + " steps back by " + ms
 	case skew:
 		return p + fmt.Sprintf("sets its wall clock %.0f s further", float64(s.span)/1e6)
 	case pause:
@@ -285,12 +308,12 @@ func (s *step) String() string {
 	case define:
 		return fmt.Sprintf("limit %s has the rate %d now", s.limit, s.rate)
 	}
-	return "the store sweeps"
+	return "the " + s.where + " sweeps"
 }
 
 // play makes one step happen.
 func (w *world) play(s *step) {
-	p := w.procs[s.process]
+	p, n := w.procs[s.process], w.nodes[s.region]
 	if s.kind > holds {
 		w.tracef("%s", s)
 	}
@@ -300,14 +323,14 @@ func (w *world) play(s *step) {
 			w.after(s.when(i), func() { p.deliver(func() { p.call(s, i) }) })
 		}
 	case cut:
-		p.cut = max(p.cut, w.now+s.span)
+		w.cutOff(s)
 	case slow:
 		w.faults.slow = s.span
 		w.after(s.span*4, func() { w.faults.slow = 0 })
 	case stall:
-		w.faults.stalled = max(w.faults.stalled, w.now+s.span)
+		n.stall = max(n.stall, w.now+s.span)
 	case clockBack:
-		w.node.setBack(s.span)
+		n.setBack(s.span)
 	case skew:
 		p.skew = s.span
 	case pause:
@@ -316,11 +339,11 @@ func (w *world) play(s *step) {
 	case crash:
 		p.crash()
 	case define:
-		w.define(s)
+		n.define(s)
 	case override:
-		w.node.override(s)
+		n.override(s)
 	case sweep:
-		w.node.sweep()
+		n.sweep()
 	}
 }
 
@@ -336,9 +359,10 @@ func (s *step) when(i int) int64 {
 func (s *step) rests(i int) bool { return s.rest > 0 && i >= s.n-s.n/3 }
 
 // define changes a limit in the store. The processes hear of it one after another.
-func (w *world) define(s *step) {
-	for i := range w.limits {
-		l := &w.limits[i]
+func (n *node) define(s *step) {
+	w := n.w
+	for i := range n.limits {
+		l := &n.limits[i]
 		if l.Name != s.limit {
 			continue
 		}
@@ -346,17 +370,19 @@ func (w *world) define(s *step) {
 		if l.Algorithm == store.FixedWindow {
 			l.Burst = max(l.Burst, l.Rate)
 		}
-		d, err := w.node.reg.Define(w.node.time(), *l, store.OwnerCode)
+		d, err := n.reg.Define(n.time(), *l, store.OwnerCode)
 		if err != nil {
 			w.fail("define", "%v", err)
 			return
 		}
-		b := w.bounds[l.Name]
+		b := n.bounds[l.Name]
 		b.rate, b.burst = max(b.rate, l.Rate), max(b.burst, l.Burst)
-		w.node.loosenAll()
-		w.rates[l.Name].define(w.node.time(), l.Rate)
+		n.loosenAll()
+		n.rates[l.Name].define(n.time(), l.Rate)
 		for i, p := range w.procs {
-			w.after(int64(i+1)*s.gap, func() { p.deliver(func() { p.defs[d.Name] = d }) })
+			if c := p.own; c.node == n {
+				w.after(int64(i+1)*s.gap, func() { p.deliver(func() { c.defs[d.Name] = d }) })
+			}
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 // A row never has less in use than its level. It has exactly as much if no Reserve had
 // to wait, up to the rounding when a row goes from one definition to another.
 type level struct {
-	w      *world
+	n      *node
 	k      at
 	ts     int64  // µs on the store's clock: when the row was last written
 	under  under  // what the row is under since then
@@ -100,7 +100,7 @@ type overridden struct {
 
 func (o *overridden) decides(t int64) bool { return o != nil && (o.until == 0 || t < o.until) }
 
-func (l *level) rates() *rates { return l.w.rates[l.k.limit] }
+func (l *level) rates() *rates { return l.n.rates[l.k.limit] }
 
 // drain returns the parts that come back from one time to another, if the row is
 // under u at first, and what it is under in the end.
@@ -235,7 +235,7 @@ func (l *level) sum() int64 {
 // add adds parts at a time of the store's clock, now. row is the row afterwards.
 func (l *level) add(now, parts int64, g *grant, row *store.State) {
 	t := l.instant(now)
-	if l.w.node.backs > 0 && !l.isEmpty() {
+	if l.n.backs > 0 && !l.isEmpty() {
 		// The clock may show a time before the present version. What a row under an older
 		// one becomes is then converted as of the version, or of the row if nothing changes.
 		versions := l.rates().versions
@@ -287,7 +287,7 @@ func (l *level) changed(row *store.State) {
 
 // clear begins anew with a full bucket.
 func (l *level) clear() {
-	*l = level{w: l.w, k: l.k, over: l.over, held: l.held, gaveBack: l.gaveBack, delayed: l.delayed, list: l.list[:0]}
+	*l = level{n: l.n, k: l.k, over: l.over, held: l.held, gaveBack: l.gaveBack, delayed: l.delayed, list: l.list[:0]}
 }
 
 // A wait is a reservation that waits.
@@ -314,7 +314,7 @@ func (n *node) checkLevel(k at, why string) {
 		return
 	}
 	used, want := n.used(k, row, records, now), l.at(now)
-	rounding := l.rounding + 1000*int64(1+len(n.w.rates[k.limit].versions)-l.under.version)
+	rounding := l.rounding + 1000*int64(1+len(n.rates[k.limit].versions)-l.under.version)
 	if _, u := l.drain(l.under, l.ts, l.instant(now)); u == l.under {
 		rounding = l.rounding
 	}
@@ -325,7 +325,7 @@ func (n *node) checkLevel(k at, why string) {
 		n.w.fail("level", "%s of %s %q: %d parts are in use, more than the %d that were taken and not given back", why, k.limit, k.key, used, want)
 	}
 	l.waits = slices.DeleteFunc(l.waits, func(w wait) bool { return w.grant.tokens == 0 || w.due <= now })
-	if r := n.w.rates[k.limit]; r.period > 0 || l.under.version < len(r.versions)-1 {
+	if r := n.rates[k.limit]; r.period > 0 || l.under.version < len(r.versions)-1 {
 		l.waits = nil // it was told a time at another rate
 	} else if len(l.waits) > 0 {
 		n.checkWaits(k, l, row, records)
@@ -360,5 +360,5 @@ func (n *node) used(k at, row store.State, records []store.Record, now int64) in
 	own := d.Own(row, max(now, row.TS))
 	row, _ = own.Carry(row, k.key, now)
 	o := own.Rule.Apply(row, now, store.VerbCheck, 0)
-	return o.Before * n.w.rates[k.limit].parts(1) / own.Rule.Unit
+	return o.Before * n.rates[k.limit].parts(1) / own.Rule.Unit
 }

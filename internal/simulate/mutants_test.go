@@ -41,6 +41,14 @@ var mutants = []mutant{
 	{"breaker opens at the first failures", "internal/breaker/probe.go", "s.target = t\n\ts.done.Add(1)", "s.target = t\n\ts.open.Store(true)\n\ts.notify(errUnanswered)\n\ts.done.Add(1)"},
 	{"an answer to a call does not end a probe's wait", "internal/breaker/probe.go", "s.failures.Store(0)\n\ts.target = nil", "s.failures.Store(0)"},
 	{"decisions without the store begin with a full bucket", "internal/fallback/fallback.go", "_ = s.local.Put(op.Def, op.Key, store.State{Used: op.Used,", "_ = s.local.Put(op.Def, op.Key, store.State{Used: op.Used / 2,"},
+	{"a region keeps what the world refused", "internal/simulate/regions.go", "\tp.take(s, p.own, \"customer\", store.VerbRefund)", "\t_ = t"},
+	{"a region takes back what the world granted", "internal/simulate/regions.go", "|| p.take(s, p.home, \"hot\", store.VerbTake) {", "|| p.take(s, p.home, \"hot\", store.VerbTake) && s.gap%50 > 0 {"},
+	{"tokens of one region given back to the other", "internal/simulate/regions.go", "\tp.take(s, p.own, \"customer\", store.VerbRefund)", "\tp.take(s, p.home, \"customer\", store.VerbRefund)"},
+	{"a lease's time by the wall clock alone", "internal/lease/chunk.go", "return mono < c.dies && wall >= c.early", "return wall >= c.early"},
+	{"a batch fails for its first caller only", "internal/coalesce/lane.go", "\tfor i := range groups {\n\t\tgroups[i].Err = err\n\t}", "\tgroups[0].Err = err"},
+	{"a caller who leaves a batch is told that nothing was charged", "internal/coalesce/lane.go", "return fmt.Errorf(\"%w: %w\", store.ErrOutcomeUnknown, why)", "return notSent(why)"},
+	{"a caller whose time is over is told that nothing was charged", "internal/coalesce/lane.go", "g.Err = fmt.Errorf(\"%w: %w\", store.ErrOutcomeUnknown, context.DeadlineExceeded)", "g.Err = notSent(context.DeadlineExceeded)"},
+	{"a caller who leaves stays in the queue", "internal/coalesce/lane.go", "\tif inQueue {\n\t\tl.queue.unlink(w)", "\tif inQueue && l.closed.Load() {\n\t\tl.queue.unlink(w)"},
 	{"leases without the carve", "store/compile.go", "c.burst -= c.carved", "c.carved = 0"},
 }
 

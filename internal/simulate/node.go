@@ -1,25 +1,56 @@
 package simulate
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/dipwell/dipwell/store"
 )
 
-// A node is the store: limits, rows and a clock.
+// A node is a store: limits, rows and a clock.
 type node struct {
-	w     *world
-	reg   store.Registry
-	table table
-	drift int64 // parts per million by which its clock is fast
-	back  int64 // µs that it was set back, in all
-	backs int   // how often it was set back
+	w      *world
+	id     int
+	reg    store.Registry
+	limits []store.Limit
+	bounds map[string]*bound
+	rates  map[string]*rates
+	table  table
+	drift  int64 // parts per million by which its clock is fast
+	back   int64 // µs that it was set back, in all
+	backs  int   // how often it was set back
+	stall  int64 // true time until which it stands still
 
 	books   map[at]*book
 	records map[string]*record // holds and reservations, by id
+
+	refunds int64 // tokens that it was given back of the limit "customer"
+	late    int64 // µs from when it gave such tokens to when they came back, at most
 }
 
 type at struct{ limit, key string }
+
+// newNode makes the store of a region, with limits.
+func newNode(w *world, id int, drift int64, limits []store.Limit) *node {
+	n := &node{w: w, id: id, drift: drift, limits: limits, bounds: map[string]*bound{}, rates: map[string]*rates{}, table: newTable(), books: map[at]*book{}, records: map[string]*record{}}
+	for i := range limits {
+		l := limits[i]
+		b := *w.bounds[l.Name]
+		n.bounds[l.Name], n.rates[l.Name] = &b, newRates(&l)
+		if _, err := n.reg.Define(epoch, l, store.OwnerCode); err != nil {
+			panic(err)
+		}
+	}
+	return n
+}
+
+// String names the store.
+func (n *node) String() string {
+	if len(n.w.nodes) == 1 {
+		return "store"
+	}
+	return fmt.Sprintf("store of region %d", n.id)
+}
 
 // epoch is the store's time when a history begins, in µs.
 const epoch = 1_700_000_000_000_000
@@ -140,7 +171,7 @@ func (n *node) override(s *step) {
 		b.level.over = &overridden{o.Plan, o.Rate, o.Burst, o.Until}
 	}
 	if o != nil && o.Plan == "" {
-		b := n.w.bounds[s.limit]
+		b := n.bounds[s.limit]
 		b.rate, b.burst = max(b.rate, o.Rate), max(b.burst, o.Burst)
 	}
 }

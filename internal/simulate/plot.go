@@ -2,7 +2,6 @@ package simulate
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"html"
 	"io"
@@ -49,13 +48,13 @@ func (p picture) tell(k at, now, granted int64, refused bool) {
 
 // level enters what is in use of a key.
 func (n *node) picture(k at) {
-	if n.w.picture == nil {
+	if n.w.picture == nil || n.id > 0 {
 		return
 	}
 	t := n.w.picture.of(k)
 	s := sample{at: n.w.now}
 	if row, records, _ := n.table.Row(k.limit, k.key); row.Version != 0 {
-		s.tokens = float64(n.used(k, row, records, n.time())) / float64(n.w.rates[k.limit].parts(1))
+		s.tokens = float64(n.used(k, row, records, n.time())) / float64(n.rates[k.limit].parts(1))
 	}
 	t.levels = append(t.levels, s)
 }
@@ -64,14 +63,13 @@ func (n *node) picture(k at) {
 // since that was least. The promise is that it stays at or below the largest burst.
 func (w *world) promised() {
 	for k, t := range w.picture {
-		b := w.node.book(k.limit, k.key)
+		b := w.nodes[0].book(k.limit, k.key)
 		grants := b.grants
 		if len(b.uses) > 0 {
 			grants = b.uses
 		}
-		grants = slices.Clone(grants)
-		slices.SortStableFunc(grants, func(a, b *grant) int { return cmp.Compare(a.at, b.at) })
-		if t.bound = *w.bounds[k.limit]; t.bound.window || b.apart && len(b.uses) == 0 {
+		grants = inOrder(slices.Clone(grants))
+		if t.bound = *w.nodes[0].bounds[k.limit]; t.bound.window || b.apart && len(b.uses) == 0 {
 			continue
 		}
 		t.bound.burst = max(t.bound.burst, b.reserved)

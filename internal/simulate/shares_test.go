@@ -18,9 +18,9 @@ func TestEqualShares(t *testing.T) {
 			continue
 		}
 		n++
-		h.processes, h.equal, h.guarded = 4, true, false
+		h.processes, h.equal, h.guarded, h.regional = 4, true, false, false
 		h.drifts = make([]int64, h.processes+1)
-		hot := h.limits[len(h.limits)-1]
+		hot := h.limits[3]
 		gap := 4e6 * 2 / (3 * hot.Rate)
 		for p := range h.processes {
 			h.steps = append(h.steps, step{id: p, at: int64(37 * p), process: p, limit: hot.Name, key: "a", verb: store.VerbTake, cost: 1, n: int(150 * hot.Lease.Microseconds() / gap), gap: gap + int64(7*p)})

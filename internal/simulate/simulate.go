@@ -9,8 +9,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-
-	"github.com/dipwell/dipwell/store"
 )
 
 // Options configure a run. A zero field means the default that its comment names.
@@ -55,26 +53,19 @@ func (o Options) history(seed uint64) history {
 
 // play plays a history, and returns what came of it.
 func (h history) play(trace func(line string)) *Result {
-	h.limits = slices.Clone(h.limits)
-	bounds := map[string]*bound{}
-	for name, b := range h.bounds {
-		c := *b
-		bounds[name] = &c
-	}
-	h.bounds = bounds
-	w := &world{history: h, trace: trace, lost: map[string]int64{}, rates: map[string]*rates{}}
-	w.node = &node{w: w, table: newTable(), drift: h.drifts[0], books: map[at]*book{}, records: map[string]*record{}}
-	for i := range w.limits {
-		l := w.limits[i]
-		w.rates[l.Name] = newRates(&l)
-		if _, err := w.node.reg.Define(epoch, l, store.OwnerCode); err != nil {
-			panic(err)
-		}
+	w := h.end(trace)
+	return &Result{Seed: h.seed, Violation: w.wrong, Calls: w.calls, Taken: w.taken, Leased: w.fromLeases, Lost: w.lost, steps: h.steps}
+}
+
+// end plays a history, and returns the world in the end.
+func (h history) end(trace func(line string)) *world {
+	w := &world{history: h, trace: trace, lost: map[string]int64{}}
+	w.nodes = []*node{newNode(w, 0, h.drifts[0], slices.Clone(h.limits))}
+	if h.regional {
+		w.nodes = append(w.nodes, newNode(w, 1, h.drifts[h.processes+1], h.regionLimits()))
 	}
 	for i := range h.processes {
-		p := &process{w: w, id: i, drift: h.drifts[i+1], origin: int64(i+1) * 1e12}
-		p.begin()
-		w.procs = append(w.procs, p)
+		w.procs = append(w.procs, w.process(i))
 	}
 	for i := range w.steps {
 		s := &w.steps[i]
@@ -82,15 +73,20 @@ func (h history) play(trace func(line string)) *Result {
 	}
 	w.run()
 	for _, p := range w.procs {
-		p.close()
+		for _, c := range p.clients() {
+			c.close()
+		}
 	}
 	if w.wrong == nil {
-		w.checkPromise()
+		for _, n := range w.nodes {
+			n.checkPromise()
+			n.checkCustomers()
+		}
 		w.checkConservation()
 		w.checkShares()
 	}
 	w.promised()
-	return &Result{Seed: h.seed, Violation: w.wrong, Calls: w.calls, Taken: w.taken, Leased: w.fromLeases, Lost: w.lost, steps: h.steps}
+	return w
 }
 
 // All plays the histories of the seeds from 0 to n-1 on all processors. It returns

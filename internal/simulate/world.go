@@ -1,9 +1,12 @@
 package simulate
 
 import (
+	"context"
 	"fmt"
 	"iter"
 	"math/rand/v2"
+
+	"github.com/dipwell/dipwell/store"
 )
 
 // A world is one history while it is played.
@@ -15,11 +18,14 @@ type world struct {
 	idle  []*coroutine
 
 	history
-	node  *node
+	nodes []*node // the first one is of the home region
 	procs []*process
-	rates map[string]*rates
 	wrong *Violation
 	trace func(line string) // nil: nobody reads the history
+
+	tags    int64             // so many groups
+	origins map[int64]*origin // by the tag of a group
+	byID    map[store.Reservation]*origin
 
 	calls                int64
 	taken                int64            // tokens that the store took
@@ -124,11 +130,19 @@ func (q *queue) pop() event {
 // A task is a call, or the background work of a process. It runs in a coroutine until
 // it waits.
 type task struct {
-	w   *world
-	p   *process
-	rng *rand.Rand // its own, so that dropping another step does not change it
-	ask bool       // in the background of a decorator, not for a caller
-	on  *coroutine
+	w       *world
+	p       *process
+	rng     *rand.Rand // its own, so that dropping another step does not change it
+	ask     bool       // in the background of a decorator, not for a caller
+	got     []*grant   // by the call that was last answered
+	both    bool       // its caller asks two limits
+	mine    *grant     // of the limit "customer", that its caller has
+	stopped bool
+	ctx     context.Context    // of its calls
+	cancel  context.CancelFunc // ctx
+	leaving func()             // what happens if the caller leaves while the task waits; or nil
+	once    bool               // its messages arrive once at most
+	on      *coroutine
 }
 
 // A coroutine runs one task after another. The next one has a stack that has grown.
@@ -142,9 +156,11 @@ type coroutine struct {
 // stopped is the panic of a task whose process has crashed.
 type stopped struct{}
 
+func (stopped) Error() string { return "the process has crashed" }
+
 // start runs f as a task of a process now, until it waits.
 func (w *world) start(p *process, rng *rand.Rand, ask bool, f func(t *task)) {
-	t := &task{w: w, p: p, rng: rng, ask: ask, on: w.coroutine()}
+	t := &task{w: w, p: p, rng: rng, ask: ask, on: w.coroutine(), ctx: context.Background()}
 	t.on.run = func() { f(t) }
 	p.tasks[t] = struct{}{}
 	t.resume()
@@ -190,7 +206,19 @@ func (t *task) resume() {
 }
 
 // stop ends a task that waits.
-func (t *task) stop() { t.on.stop() }
+func (t *task) stop() {
+	t.stopped = true
+	t.on.stop()
+}
+
+// leave ends the wait of a task whose caller leaves.
+func (t *task) leave() {
+	t.cancel()
+	if f := t.leaving; f != nil {
+		t.leaving = nil
+		f()
+	}
+}
 
 // wait suspends the task that runs until it is resumed.
 func (t *task) wait() {
