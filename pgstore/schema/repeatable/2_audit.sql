@@ -20,8 +20,8 @@ begin
     if random() < 1.0 / 64 then
         select x.id into last from dipwell.audit x order by x.id desc offset 10000 limit 1;
     end if;
-    delete from dipwell.audit x where x.id in (
-        select y.id from dipwell.audit y where y.id <= greatest(last, dipwell_internal.audit_id(greatest(n - 34560000000000, 0), 0)) for update skip locked);
+    delete from dipwell.audit x where x.ctid = any (array(
+        select y.ctid from dipwell.audit y where y.id <= greatest(last, dipwell_internal.audit_id(greatest(n - 34560000000000, 0), 0)) for update skip locked));
 end $$;
 comment on function dipwell_internal.record_change is
     'Adds an entry to audit at the time at, by default now, deletes those older than 400 days, and in one call of 64 those beyond the last 10,000. Go twin: store.Auditor.';

@@ -395,9 +395,11 @@ begin
         for i in 1..k loop
             a := dipwell_internal.answer_one(ls[i], ds[i], os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], false);
             answers[i] := a;
-            -- What expired holds took comes back first.
+            -- What expired holds took comes back first. A charge may then find a full row,
+            -- which is under no plan any more.
             if (listed[i] or ls[i].algorithm = 'concurrency') and not as_is
-                and (not a.allowed or a.shadow or verbs[i] = 2 and a.granted < costs[i] or a.delay > 0)
+                and (not a.allowed or a.shadow or verbs[i] = 2 and a.granted < costs[i] or a.delay > 0
+                    or verbs[i] = 4 and ((dipwell_internal.own_definition(ls[i], os[i], version[i], greatest(n, ts[i]))).rule).number <> ((ds[i]).rule).number)
                 and (case when locks then dipwell_internal.expire_holds(limit_ids[i], keys[i], n) > 0 else dipwell_internal.has_expired_hold(limit_ids[i], keys[i], n) end) then
                 short := verbs[1] <> 1;
                 expired := 0;
@@ -506,8 +508,7 @@ begin
         if never and (not a.allowed or a.shadow) and listed[i] and (a.override).until is not null and (a.override).mode is distinct from 'blocked' then
             select x.never, x.retry into never, retry from dipwell_internal.retry_before_end(ls[i], ds[i], os[i], keys[i], used[i], ts[i], version[i], n, verbs[i], costs[i], floors[i], max_delays[i]) x;
         end if;
-        bound := (not a.allowed or a.shadow) and not never and (listed[i] or ls[i].algorithm = 'concurrency')
-            and dipwell_internal.has_live_hold(limit_ids[i], keys[i], n);
+        bound := (not a.allowed or a.shadow) and not never and listed[i] and dipwell_internal.has_live_hold(limit_ids[i], keys[i], n);
         if ls[i].algorithm = 'concurrency' then
             if not a.allowed or a.shadow then
                 select x.never, x.retry into never, retry from dipwell_internal.retry_of_holds(ls[i], os[i], ds[i], keys[i], a, costs[i] + coalesce(floors[i], 0), n, greatest(n, ts[i])) x;

@@ -63,7 +63,7 @@ comment on function dipwell_internal.sweep_pages is
 -- Continues where the last call stopped, in any session. If max_rows ends a call
 -- within a range of pages, the next call reads that range again.
 create function dipwell_internal.sweep_at(max_rows bigint, n bigint, max_pages bigint,
-    out swept bigint, out looked bigint, out size bigint, out ended boolean, out page bigint, out covered bigint)
+    out swept bigint, out looked bigint, out size bigint, out ended boolean, out page bigint, out covered bigint, out more boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     range constant int := 16; -- pages
@@ -76,6 +76,7 @@ begin
     swept := 0;
     looked := 0;
     ended := false;
+    more := false;
     select x.page, x.passed - x.took into page, covered from dipwell.sweep_state x;
     if max_rows < 1 then
         return;
@@ -119,15 +120,15 @@ begin
     if swept < max_rows then
         swept := swept + dipwell_internal.sweep_shards(max_rows - swept, n);
     end if;
-    perform dipwell_internal.sweep_records(max_rows, n);
+    more := dipwell_internal.sweep_records(max_rows, n);
     perform dipwell_internal.sweep_overrides(max_rows, n);
-    delete from dipwell.top_hours x where x.id in (
-        select y.id from dipwell.top_hours y where y.id < dipwell_internal.audit_id(greatest(n - 604800000000, 0), 0) for update skip locked);
+    delete from dipwell.top_hours x where x.ctid = any (array(
+        select y.ctid from dipwell.top_hours y where y.id < dipwell_internal.audit_id(greatest(n - 604800000000, 0), 0) for update skip locked));
     update dipwell.sweep_state x set page = sweep_at.page, began = s.began, found = s.found, passed = s.passed, took = s.took, pass_swept = s.pass_swept,
         passes = s.passes, swept = x.swept + sweep_at.swept, spent = x.spent + dipwell_internal.now_us() - start;
 end $$;
 comment on function dipwell_internal.sweep_at(bigint, bigint, bigint) is
-    'Deletes at most max_rows rows that are full at n, going over at most max_pages pages, or once over all of them; and ends reservations that are due. Returns the rows deleted, the pages done with, those that the table has (null while another sweep is running), whether a pass over it ended, where the next call goes on, and when the last whole pass began, in µs: rows that were full then are gone, locked ones apart. max_rows 0 only looks.';
+    'Deletes at most max_rows rows that are full at n, going over at most max_pages pages, or once over all of them; and ends reservations that are due. Returns the rows deleted, the pages done with, those that the table has (null while another sweep is running), whether a pass over it ended, where the next call goes on, when the last whole pass began, in µs: rows that were full then are gone, locked ones apart; and whether more records of reservations and holds may be due. max_rows 0 only looks.';
 
 -- Called by programs of schema version 6, which continue to run while a database is
 -- upgraded.
@@ -137,11 +138,13 @@ $$;
 comment on function dipwell_internal.sweep_at(int, bigint) is
     'Deletes at most max_rows rows that are full at n, going once over all pages, and returns how many. For programs of schema version 6.';
 
-create function dipwell_internal.sweep_records(max_rows bigint, n bigint) returns void language plpgsql volatile as $$
+create function dipwell_internal.sweep_records(max_rows bigint, n bigint) returns boolean language plpgsql volatile as $$
 declare
     p    record;
     b    dipwell.buckets;
     l    dipwell.limits;
+    more boolean := max_rows in ((select count(*) from (select from dipwell.reservations x where x.due <= n limit max_rows) y),
+                                 (select count(*) from (select from dipwell.hold_parts x where x.due <= n limit max_rows) y));
 begin
     for p in select distinct x.limit_id, x.key from
         (select y.limit_id, y.key from dipwell.reservations y where y.due <= n order by y.due limit max_rows) x loop
@@ -166,11 +169,25 @@ begin
         continue when not found and exists (select from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key);
         perform dipwell_internal.expire_holds(p.limit_id, p.key, n, max_rows);
     end loop;
-    delete from dipwell.hold_parts x where (x.id, x.part) in
-        (select y.id, y.part from dipwell.hold_parts y where y.due <= n and not y.live order by y.due limit max_rows for update skip locked);
+    perform dipwell_internal.forget_holds(max_rows, n);
+    return more;
 end $$;
 comment on function dipwell_internal.sweep_records is
-    'Ends the records of at most max_rows reservations and holds that are due at n, and deletes those of as many holds that have ended long ago. Skips rows that are locked.';
+    'Ends the records of at most max_rows reservations and holds that are due at n, and deletes those of as many holds that have ended long ago. Skips rows that are locked. Returns whether more may be due.';
+
+-- By ctid from an array: a subquery behind IN may be planned to run again for each row
+-- of the table, and then finds other rows than before.
+create function dipwell_internal.forget_holds(max_rows bigint, n bigint) returns bigint language plpgsql volatile as $$
+declare
+    gone bigint;
+begin
+    delete from dipwell.hold_parts x where x.ctid = any (array(
+        select y.ctid from dipwell.hold_parts y where y.due <= n and not y.live order by y.due limit max_rows for update skip locked));
+    get diagnostics gone = row_count;
+    return gone;
+end $$;
+comment on function dipwell_internal.forget_holds is
+    'Deletes the rows of at most max_rows holds that have ended and are due at n, and returns how many. Skips rows that are locked.';
 
 create function dipwell_internal.settle_row(l dipwell.limits, b dipwell.buckets, n bigint) returns void language plpgsql volatile as $$
 declare

@@ -35,9 +35,13 @@ comment on function dipwell_internal.put_call_site is
     'Compiles a definition of a call site for the version base of a limit.';
 
 -- A definition that is in use is only looked up. A new one takes the index after the
--- last one, so that an index is used again late; concurrent calls that take the same
--- index find out by the primary key. The limit is locked against a new version, which
--- would not be compiled for.
+-- last one, so that an index is used again late. The limit is locked, against others that
+-- take the same index, and against a new version, which would not be compiled for.
+--
+-- A search for those that no row names reads all rows of the limit. There is one at a
+-- time, and the next one not within a second nor within nine times as long as it took:
+-- until then one definition too many is refused. So the result is without an index then,
+-- and not an error, which would undo what tells when rows were searched.
 create function dipwell_internal.call_site(lim int, site text, at bigint default null) returns dipwell.call_sites
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -46,23 +50,21 @@ declare
     p    dipwell.plans;
     c    dipwell.call_sites;
     free int; -- an index that no definition has
-    n    bigint := coalesce(at, dipwell_internal.now_us());
+    n    bigint;
+    live int;
+    last bigint; -- when rows were searched last
+    stepped boolean;
     most constant int := 256; -- number.MaxCallSites
 begin
-    for round in 1..1000 loop
+    for round in 1..2 loop
         if round = 1 then
             select * into d from dipwell.limits x where x.id = lim;
         else
-            select * into d from dipwell.limits x where x.id = lim for share;
+            select * into d from dipwell.limits x where x.id = lim for no key update;
         end if;
         if d.id is null then
             raise exception using errcode = 'undefined_object', constraint = 'limit_name', message = 'limit_name: the limit was dropped';
         end if;
-        -- The index is chosen first: whoever makes the definition after it was looked for
-        -- takes the same one.
-        select (last.i + g) % 1024 into free
-            from (select coalesce((select s.i from dipwell.call_sites s where s.limit_id = lim order by s.made desc, s.i desc limit 1), -1) as i) last, generate_series(1, 1024) g
-            where not exists (select from dipwell.call_sites s where s.limit_id = lim and s.i = (last.i + g) % 1024) order by g limit 1;
         base := (dipwell_internal.base_definition(d)).rule;
         p := dipwell_internal.compile_call_site(d, base, site);
         select s.* into c from dipwell.call_sites s join dipwell.plans x on x.limit_id = s.limit_id and x.number = ((1024 + s.i) << 20) + d.version
@@ -73,12 +75,19 @@ begin
             return c;
         end if;
         continue when round = 1;
-        if (select count(*) from dipwell.call_sites s where s.limit_id = lim and s.ended is null) >= most then
-            perform dipwell_internal.end_call_sites(lim, n, n, 0);
+        n := coalesce(at, dipwell_internal.now_us());
+        select count(*) filter (where s.ended is null), max(s.looked) filter (where s.looked > s.made) into live, last
+            from dipwell.call_sites s where s.limit_id = lim;
+        stepped := coalesce(last - n > 86400000000, false); -- the clock, back: no search takes hours
+        if live >= most and (stepped or coalesce(n - last >= 1000000, true)) then
+            perform dipwell_internal.end_call_sites(lim, n, case when stepped then last else n end, 0);
+            select count(*) into live from dipwell.call_sites s where s.limit_id = lim and s.ended is null;
         end if;
-        if free is null or (select count(*) from dipwell.call_sites s where s.limit_id = lim and s.ended is null) >= most then
-            raise exception using errcode = 'program_limit_exceeded', constraint = 'call_sites',
-                message = format('limit %s: call sites have made %s other definitions of it already, which is the most', d.name, most);
+        select (x.i + g) % 1024 into free
+            from (select coalesce((select s.i from dipwell.call_sites s where s.limit_id = lim order by s.made desc, s.i desc limit 1), -1) as i) x, generate_series(1, 1024) g
+            where not exists (select from dipwell.call_sites s where s.limit_id = lim and s.i = (x.i + g) % 1024) order by g limit 1;
+        if free is null or live >= most then
+            return null;
         end if;
         insert into dipwell.call_sites (limit_id, i, settings, made, looked) values (lim, free, site, n, n) on conflict do nothing returning * into c;
         if found then
@@ -86,13 +95,14 @@ begin
             return c;
         end if;
     end loop;
-    raise exception using errcode = 'serialization_failure', message = 'other transactions make definitions of the same limit; try again';
+    raise exception using errcode = 'serialization_failure', message = 'another transaction made a definition of the same limit; try again';
 end $$;
 comment on function dipwell_internal.call_site is
-    'The definition of a call site with these settings, which is made if there is none that counts alike. at replaces the clock, for tests.';
+    'The definition of a call site with these settings, which is made if there is none that counts alike; null if the limit has as many as it may have. at replaces the clock, for tests.';
 
 create function dipwell_internal.end_call_sites(lim int, n bigint, unlooked bigint, over bigint) returns bigint language plpgsql volatile as $$
 declare
+    begun bigint := dipwell_internal.now_us();
     named int[] := array(select distinct (x.version >> 20) - 1024 from (
             select b.version from dipwell.buckets b where b.limit_id = lim
             union all select r.version from dipwell.reservations r where r.limit_id = lim
@@ -100,7 +110,7 @@ declare
         where x.version >= 1024 << 20);
     gone bigint;
 begin
-    update dipwell.call_sites s set looked = n, ended = case when s.i <> all (named) then coalesce(s.ended, n) end
+    update dipwell.call_sites s set looked = n + 10 * greatest(dipwell_internal.now_us() - begun, 0), ended = case when s.i <> all (named) then coalesce(s.ended, n) end
         where s.limit_id = lim and (s.looked <= unlooked or s.ended is not null);
     delete from dipwell.plans p using dipwell.call_sites s
         where s.limit_id = lim and s.ended < over and p.limit_id = lim and p.number >> 20 = 1024 + s.i;

@@ -2,18 +2,23 @@
 
 -- A conversion rounds, so that a hold which expired before it would give back less than
 -- it took. A row that is locked keeps such a rest of a unit, rather than delay the change.
-create function dipwell_internal.expire_before_change(lim int, n bigint) returns void language plpgsql volatile as $$
+-- The rows stay locked until the transaction ends, so the Go store gives back most of
+-- them first, some in a transaction.
+create function dipwell_internal.expire_before_change(lim int, n bigint, most bigint default null) returns bigint language plpgsql volatile as $$
 declare
     of_key text;
+    keys   bigint := 0;
 begin
     for of_key in select b.key from dipwell.buckets b
         where b.limit_id = lim and b.key in (select x.key from dipwell.hold_parts x where x.limit_id = lim and x.live and x.expires <= n)
-        order by b.key collate "C" for update skip locked loop
+        order by b.key collate "C" limit most for update skip locked loop
         perform dipwell_internal.expire_holds(lim, of_key, n, 9223372036854775807);
+        keys := keys + 1;
     end loop;
+    return keys;
 end $$;
 comment on function dipwell_internal.expire_before_change is
-    'Gives back what holds of a limit that have expired took, before a new version of the limit begins. Go twin: Lows.expireUnder.';
+    'Gives back what holds of a limit that have expired took, before a new version of the limit begins: those of at most so many keys. Returns of how many. Go twin: Lows.expireUnder.';
 
 create function dipwell_internal.put_limit(d dipwell.limits, r dipwell.versions, at bigint default null) returns int language plpgsql volatile as $$
 declare

@@ -39,6 +39,14 @@ $$ select (date_part('epoch', x) * 1000000)::bigint $$;
 comment on function dipwell_internal.micros is
     'The length of an interval in µs.';
 
+-- The time first, so that holds made one after the other are neighbours in the index:
+-- random ids change a page each, all of which are written in full after a checkpoint.
+create function dipwell_internal.new_hold_id() returns text language sql volatile as $$
+    select left(t, 8) || '-' || right(t, 4) || '-7' || right(gen_random_uuid()::text, 21) from lpad(to_hex(dipwell_internal.now_us() / 1000), 12, '0') t
+$$;
+comment on function dipwell_internal.new_hold_id is
+    'A UUID of the time in ms and 74 random bits (version 7).';
+
 -- The insert of the hold and the charge are one statement. If the id is in use, the
 -- charge is undone while the row is locked, and hold_decide answers.
 create function dipwell.hold(limit_name text, key text default null, cost bigint default 1, ttl interval default null, id text default null,
@@ -47,7 +55,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     n    bigint := dipwell_internal.now_us();
     us   bigint := dipwell_internal.micros(ttl);
-    name text := coalesce(id, gen_random_uuid()::text);
+    name text := coalesce(id, dipwell_internal.new_hold_id());
     x    record;
 begin
     if us between 1000 and 2678400000000 and octet_length(name) between 1 and 64 and name !~ '[^!-~]' and plan is null and coalesce(floor, 0) = 0 then
@@ -153,7 +161,7 @@ declare
     row_ dipwell.held;
 begin
     perform dipwell_internal.check_lists(limit_names, keys, costs, plans, floors);
-    id := coalesce(id, gen_random_uuid()::text);
+    id := coalesce(id, dipwell_internal.new_hold_id());
     perform dipwell_internal.check_hold_id(id, 'id');
     c := dipwell_internal.call_of(7, limit_names, keys, coalesce(costs, array_fill(1::bigint, array[k])), plans, floors, false, us);
     select array_agg(g) into hs from dipwell_internal.hold_group(c.ids, c.keys, c.costs, c.takes, id, us, null, c.plans, c.floors) g;
@@ -208,6 +216,7 @@ comment on function dipwell_internal.check_lists is
 -- made while the table is new, a scan of all of it looks as cheap as the way by id.
 -- Another live hold of the key is looked for from the last to expire: holds that were
 -- settled lately are in the index until a vacuum, and mostly expire first.
+-- Reservations are looked for once the row is locked: one may have been made meanwhile.
 create function dipwell.settle(hold text, cost bigint default null) returns dipwell.settled
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -225,8 +234,7 @@ begin
             cross join lateral (select * from dipwell.limits y where y.id = p.limit_id limit 1) l
             cross join lateral (select * from dipwell.buckets y where y.limit_id = p.limit_id and y.key = p.key for no key update) b
             where p.id = hold and p.part = 1 and p.parts = 1 and p.plan is null and coalesce(p.live, false) and (settle.cost is null or settle.cost <= p.tokens or p.number = 0)
-                and b.version = l.version and p.version = l.version and (l.plain and p.units / l.unit = p.tokens and p.units % l.unit = 0 or p.number = 0) -- not converted at the end of an override
-                and (p.number = 0 or not exists (select from dipwell.reservations r where r.limit_id = p.limit_id and r.key = p.key));
+                and b.version = l.version and p.version = l.version and (l.plain and p.units / l.unit = p.tokens and p.units % l.unit = 0 or p.number = 0); -- not converted at the end of an override
         n := dipwell_internal.now_us();
         if x.expires > n then
             t := greatest(n, x.ts);
@@ -247,7 +255,8 @@ begin
             end if;
             with p as (
                 update dipwell.hold_parts p set live = false, settled = true, cost = x.cost, due = n + greatest(x.ttl, 60000000)
-                where p.id = hold and p.part = 1 and coalesce(p.live, false) and p.expires = x.expires returning true)
+                where p.id = hold and p.part = 1 and coalesce(p.live, false) and p.expires = x.expires
+                    and (x.number = 0 or not exists (select from dipwell.reservations r where r.limit_id = x.limit_id and r.key = x.key)) returning true)
             update dipwell.buckets b set used = held, ts = t,
                 lows = case when (select true from dipwell.hold_parts o where o.limit_id = x.limit_id and o.key = x.key and o.live and o.id <> hold order by o.expires desc limit 1) then list end
             where b.limit_id = x.limit_id and b.key = x.key and (select true from p);

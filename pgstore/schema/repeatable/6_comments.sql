@@ -101,7 +101,7 @@ comment on column dipwell.call_sites.limit_id is 'limits.id.';
 comment on column dipwell.call_sites.i is 'buckets.version of rows under it is the version of the limit, and 1024 + i above its 20 bits. In plans its name is # and i.';
 comment on column dipwell.call_sites.settings is 'Its settings, as those of a plan in limits.plans.';
 comment on column dipwell.call_sites.made is 'When it was made, in µs since the Unix epoch.';
-comment on column dipwell.call_sites.looked is 'When a sweep last looked for rows that name it, in µs since the Unix epoch.';
+comment on column dipwell.call_sites.looked is 'When rows that name it were last looked for, in µs since the Unix epoch, and ten times as long later as that took.';
 comment on column dipwell.call_sites.ended is 'When no row named it any more, in µs since the Unix epoch: it is deleted some minutes later; null: it is in use.';
 
 comment on table dipwell.audit is 'What people have changed by the service, its page and command line, and by define, drop, define_plan, drop_plan, override and end_override: the last 10,000 entries of 400 days, and a few more until one of the next changes deletes them.';
