@@ -3,6 +3,7 @@ package dipwell_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ func (s failingStore) Apply(context.Context, *store.Batch) error { return s.err 
 // failed to decide, but not one with invalid input.
 func TestFailureModes(t *testing.T) {
 	away, wrong := errors.New("away"), &store.FieldError{Field: "takes", Reason: "cannot be asked together"}
+	dropped := fmt.Errorf("%w %q", store.ErrUnknownLimit, "l")
 	for _, c := range []struct {
 		mode    store.FailureMode
 		err     error
@@ -28,6 +30,8 @@ func TestFailureModes(t *testing.T) {
 		{store.FailOpen, wrong, false},
 		{store.FailClosed, away, false},
 		{store.FailClosed, wrong, false},
+		{store.FailOpen, dropped, false},
+		{store.FailClosed, dropped, false},
 	} {
 		l, err := dipwell.New(failingStore{c.err}, store.Limit{Name: "l", Rate: 1, Period: time.Hour, OnStoreError: c.mode})
 		if err != nil {
@@ -57,6 +61,31 @@ func TestFailureModesOfSeveral(t *testing.T) {
 	}
 	if d, err := l.TakeAll(t.Context(), open, open); err != nil || !d.Allowed || d.Source != store.SourceFallbackOpen {
 		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// TestFailureOfShadow checks that a limit in shadow mode refuses nothing while the store
+// fails either, and says that it would have.
+func TestFailureOfShadow(t *testing.T) {
+	l, err := dipwell.New(failingStore{errors.New("away")},
+		store.Limit{Name: "shadow", Rate: 1, Period: time.Hour, Mode: store.Shadow},
+		store.Limit{Name: "local", Rate: 1, Period: time.Hour, Mode: store.Shadow, OnStoreError: store.FailLocal}, // nothing here decides locally
+		store.Limit{Name: "open", Rate: 1, Period: time.Hour, OnStoreError: store.FailOpen},
+		store.Limit{Name: "closed", Rate: 1, Period: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shadow, open, closed := dipwell.Take{Limit: "shadow", Key: "k", Cost: 1}, dipwell.Take{Limit: "open", Key: "k", Cost: 1}, dipwell.Take{Limit: "closed", Key: "k", Cost: 1}
+	for _, takes := range [][]dipwell.Take{{shadow}, {{Limit: "local", Key: "k", Cost: 1}}, {shadow, open}} {
+		if d, err := l.TakeAll(t.Context(), takes...); err != nil || !d.Allowed || !d.Shadow || d.Granted != 0 || d.Source != store.SourceFallbackOpen {
+			t.Errorf("%v: %+v, %v", takes, d, err)
+		}
+	}
+	if d, err := l.TakeAll(t.Context(), shadow, closed); !errors.Is(err, store.ErrStore) || d.Allowed || d.Limit != "closed" {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if d, err := l.Charge(t.Context(), "shadow", "k", 1); !errors.Is(err, store.ErrStore) || d.Allowed {
+		t.Errorf("a charge that was not made: %+v, %v", d, err)
 	}
 }
 

@@ -30,19 +30,17 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 	if id == "" {
 		id = newReservation().String()
 	}
-	if err = l.checkHold(id); err != nil {
+	h := store.HoldCall{Verb: store.MakeHold, ID: id, TTL: ttl.Microseconds()}
+	if err = l.checkHold(&h); err != nil {
 		return d, err
 	}
 	c := call{ops: newOps(), holds: true, alone: len(takes) == 1}
 	if err = l.prepare(ctx, &c, store.VerbTake, takes); err != nil {
 		return d, err
 	}
-	for i := range c.ops {
-		if err = c.ops[i].Def.CheckTTL(ttl.Microseconds()); err != nil {
-			return d, err
-		}
+	if err = h.Check(c.ops); err != nil {
+		return d, err
 	}
-	h := store.HoldCall{Verb: store.MakeHold, ID: id, TTL: ttl.Microseconds()}
 	g, err := l.decideHold(ctx, &h, c.ops, c.timeout)
 	d.fillAll(g, takes, c.own[:len(takes)])
 	if c.alone && len(c.ops) == 1 {
@@ -76,7 +74,7 @@ func (l *Limiter) Extend(ctx context.Context, id string, ttl time.Duration) (Dec
 }
 
 func (l *Limiter) changeHold(ctx context.Context, h *store.HoldCall) (d Decision, err error) {
-	if err = l.checkHold(h.ID); err != nil {
+	if err = l.checkHold(h); err != nil {
 		return d, err
 	}
 	g, err := l.decideHold(ctx, h, nil, 0)
@@ -123,11 +121,11 @@ func (d *Decision) setHold(g *store.Group) {
 	}
 }
 
-func (l *Limiter) checkHold(id string) error {
+func (l *Limiter) checkHold(h *store.HoldCall) error {
 	if l.abilities.Holds == nil {
 		return fmt.Errorf("holds: %w", store.ErrNotSupported)
 	}
-	return store.CheckHoldID(id)
+	return h.Check(nil)
 }
 
 // Holds returns the live holds of a key, the one that expires first first, with their

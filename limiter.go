@@ -23,9 +23,9 @@ import (
 // 2^53-1. A key has 1 to 512 bytes of UTF-8 without NUL, or is Shared.
 //
 // If the store fails, the limit's OnStoreError decides: the call returns the error and
-// a Decision that is not Allowed, or with FailOpen a Decision that is Allowed, and no
-// error. Decision.Source says how the answer was made. A limit's Timeout bounds how
-// long a call waits for the store, besides the context.
+// a Decision that is not Allowed, or with FailOpen or in Shadow mode a Decision that is
+// Allowed, and no error. Decision.Source says how the answer was made. A limit's Timeout
+// bounds how long a call waits for the store, besides the context.
 type Limiter struct {
 	store     store.Store
 	definer   store.Definer
@@ -168,10 +168,14 @@ func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err
 // TakeWith is Take with a limit that the caller defines. The first call defines the
 // limit in the store. A later one with another Rate, Period, Burst, MaxDebt or Mode is
 // decided under its own settings, as under a plan without a name: the limit changes for
-// nobody else. At most 256 definitions of a limit differ. Any other setting that differs
-// is a *FieldError, and nothing is taken; so is every difference where the store cannot
-// keep such definitions: memstore, filestore and redisstore can, and pgstore where it has
-// functions, as in PostgreSQL.
+// nobody else. Any other setting that differs is a *FieldError, and nothing is taken; so
+// is every difference where the store cannot keep such definitions: memstore, filestore,
+// redisstore and pgstore can.
+//
+// Keys in use may name 256 definitions of a limit that differ. One more makes the store
+// search all keys of the limit for those that no key names, to end them. It does so at
+// most once a second, and for at most a tenth of the time; if it finds none, or searched
+// just before, TakeWith fails with a *FieldError.
 //
 // The numbers may come from a customer's record, since each call has its own. The name
 // must not come from a request: the store keeps each limit that it has seen. Where there
@@ -201,7 +205,7 @@ func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, t Take) 
 	if def == nil {
 		return l.registry.Missing(t.Limit)
 	}
-	if def.Paths || def.Algorithm == store.Concurrency || def.Shards > 1 && verb == store.VerbReserve {
+	if def.Paths || def.Algorithm == store.Concurrency || verb >= store.VerbReserve && (def.Shards > 1 || verb > store.VerbReset) {
 		return l.doTake(ctx, d, verb, &t)
 	}
 	d.reset()
@@ -339,23 +343,24 @@ func tooLarge(g *store.Group) error {
 	return nil
 }
 
-// fail answers a group that the store failed to decide with err. The group is
-// allowed if all of its limits fail open, and refused with an error otherwise.
+// fail answers a group that the store failed to decide with err. The group is allowed if
+// all of its limits fail open or are in shadow mode, and refused with an error otherwise.
 func fail(g *store.Group, err error) error {
 	open := len(g.Ops) > 0
 	for i := range g.Ops {
-		open = open && g.Ops[i].Def.OnStoreError == FailOpen
+		open = open && g.Ops[i].FailsOpen()
 	}
 	var field *FieldError
-	invalid := errors.As(err, &field) || errors.Is(err, ErrUnknownHold) || errors.Is(err, ErrHoldConflict)
-	open = open && !invalid // an error of the caller's is one whatever the failure mode
+	invalid := errors.As(err, &field) || errors.Is(err, ErrUnknownHold) || errors.Is(err, ErrHoldConflict) || errors.Is(err, ErrUnknownLimit)
+	open = open && !invalid // the store has answered, whatever the failure mode
 	source := store.SourceFallbackClosed
 	if open {
 		source = store.SourceFallbackOpen
 	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		op.Answer = store.Answer{Source: source, Allowed: !invalid && op.Def.OnStoreError == FailOpen} // a limit that fails open is not what refuses
+		opens := !invalid && op.FailsOpen() // it is not what refuses
+		op.Answer = store.Answer{Source: source, Allowed: opens, Shadow: opens && op.Def.OnStoreError != FailOpen}
 	}
 	if g.Allowed, g.Reserved = open, false; open {
 		return nil

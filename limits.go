@@ -2,6 +2,8 @@ package dipwell
 
 import (
 	"context"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/dipwell/dipwell/store"
 )
@@ -19,10 +21,30 @@ func (l *Limiter) Limits() []*store.Definition { return l.registry.All() }
 // Define adds or changes a limit. A change takes effect at the next call; keys in
 // use are converted as OnChange says. A limit has one owner, such as store.OwnerCode: a
 // change by another one fails with store.ErrOwner. An invalid limit is a *FieldError, and
-// so is one whose Parent is missing, and a change between Concurrency and another
-// algorithm. To define a limit again as it is changes nothing.
+// so is one whose Parent is missing, a change between Concurrency and another
+// algorithm, and an owner that is not 1 to 256 bytes of UTF-8 without NUL. To define a
+// limit again as it is changes nothing.
 func (l *Limiter) Define(ctx context.Context, limit Limit, owner string) (*store.Definition, error) {
+	if err := checkOwner(owner); err != nil {
+		return nil, err
+	}
 	return l.definer.Define(ctx, limit, owner)
+}
+
+// maxOwner bounds the text of an owner, which is stored with each limit. That of a
+// configuration file has its name, its revision and a digest.
+const maxOwner = 256
+
+func checkOwner(owner string) error {
+	switch {
+	case owner == "":
+		return badField("owner", "is empty")
+	case len(owner) > maxOwner:
+		return badField("owner", "has %d bytes; at most %d", len(owner), maxOwner)
+	case strings.IndexByte(owner, 0) >= 0 || !utf8.ValidString(owner):
+		return badField("owner", "is not UTF-8 without NUL")
+	}
+	return nil
 }
 
 // Drop deletes a limit with its buckets, holds and overrides. A limit of the same name
@@ -30,6 +52,9 @@ func (l *Limiter) Define(ctx context.Context, limit Limit, owner string) (*store
 // another owner, with ErrUnknownLimit if there is none, and with a *FieldError if it is
 // the Parent of another limit.
 func (l *Limiter) Drop(ctx context.Context, name, owner string) error {
+	if err := checkOwner(owner); err != nil {
+		return err
+	}
 	return l.definer.Drop(ctx, name, owner)
 }
 
@@ -62,7 +87,7 @@ func (o *localLimits) Registry() *store.Registry { return &o.registry }
 
 func (o *localLimits) Define(ctx context.Context, l Limit, owner string) (*store.Definition, error) {
 	if l.Adaptive != (Adaptive{}) && !o.adaptive {
-		return nil, store.NoAdaptive(l.Name)
+		return nil, &store.FieldError{Limit: l.Name, Field: "adaptive", Reason: "this store cannot keep adaptive limits; those of dipwell itself can"}
 	}
 	now, err := o.now(ctx)
 	if err != nil {

@@ -1,6 +1,8 @@
 package dipwell_test
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,6 +57,35 @@ func TestDoResetsTheDecision(t *testing.T) {
 		}
 		if err := l.Do(t.Context(), &d, verb, dipwell.Take{Limit: "api", Key: "k", Cost: 1}); err != nil || d.Reservation != (store.Reservation{}) || d.Limits != nil {
 			t.Errorf("%v: reservation %v and %d limits, %v", verb, d.Reservation, len(d.Limits), err)
+		}
+	}
+}
+
+// TestNoVerb checks that a number that is no verb is an error, and charges nothing. The
+// rule would take it for a charge.
+func TestNoVerb(t *testing.T) {
+	st, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	l, err := dipwell.New(st, store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 5}, store.Limit{Name: "all", Rate: 1, Period: time.Hour, Burst: 5},
+		store.Limit{Name: "user", Parent: "all", Rate: 1, Period: time.Hour, Burst: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, limit := range []string{"api", "user"} {
+		take := dipwell.Take{Limit: limit, Key: "k", Cost: 2}
+		for _, verb := range []store.Verb{store.VerbReset + 1, 255} {
+			var d dipwell.Decision
+			for how, err := range map[string]error{"Do": l.Do(t.Context(), &d, verb, take), "DoAll": l.DoAll(t.Context(), &d, verb, []dipwell.Take{take})} {
+				if field, ok := errors.AsType[*dipwell.FieldError](err); !ok || !strings.HasSuffix(field.Field, "verb") {
+					t.Errorf("%s of %s with verb %d: %v", how, limit, verb, err)
+				}
+			}
+		}
+		if d, err := l.Check(t.Context(), limit, "k", 0); err != nil || d.Remaining != 5 {
+			t.Errorf("%s: %d left, %v", limit, d.Remaining, err)
 		}
 	}
 }

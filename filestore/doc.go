@@ -7,7 +7,7 @@
 // once its group is on the disk (Each).
 //
 // If the disk cannot keep up, calls do not wait for it: the next group is larger,
-// and a crash could lose the decisions of a longer time. Stats counts such groups
-// and has the longest time. If the disk fails, calls fail, by the failure mode of
+// and a crash could lose the decisions of a longer time. Metrics of Abilities count
+// such groups and have the longest time. If the disk fails, calls fail, by the failure mode of
 // their limits, until it works again.
 package filestore

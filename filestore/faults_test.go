@@ -56,7 +56,7 @@ func TestDiskFull(t *testing.T) {
 	if _, err = l.Define(ctx, store.Limit{Name: strings.Repeat("n", 128), Rate: 1, Period: time.Hour, Start: ""}, store.OwnerCode); err == nil {
 		t.Log("there was room for a limit")
 	}
-	if st := s.Stats(); st.Err == nil || st.Failures == 0 || store.AbilitiesOf(s).Ready(ctx) == nil || len(heard) == 0 {
+	if st := s.stats(); st.Err == nil || st.Failures == 0 || store.AbilitiesOf(s).Ready(ctx) == nil || len(heard) == 0 {
 		t.Errorf("%+v, heard %v", st, heard)
 	}
 	if err = s.disk.exec("pragma max_page_count = 1000000"); err != nil {

@@ -279,8 +279,8 @@ func (w *writer) failed(err error) error {
 	return err
 }
 
-// Stats are numbers about a store. Counts start with Open.
-type Stats struct {
+// stats are numbers about a store. Counts start with Open.
+type stats struct {
 	Keys         int64 // in memory
 	Reservations int   // in memory
 	Holds        int   // in memory
@@ -298,10 +298,9 @@ type Stats struct {
 	Err      error         // the error of the disk while it fails, or nil
 }
 
-// Stats returns the current numbers.
-func (s *Store) Stats() Stats {
+func (s *Store) stats() stats {
 	m, w := s.mem.Stats(), &s.writer
-	st := Stats{Keys: m.Keys, Reservations: m.Reservations, Holds: m.Holds, Overrides: m.Overrides, Bytes: m.Bytes,
+	st := stats{Keys: m.Keys, Reservations: m.Reservations, Holds: m.Holds, Overrides: m.Overrides, Bytes: m.Bytes,
 		Dirty: s.dirty.current.Load().keys.Load() + w.writing.Load(), Groups: w.groups.Load(), Rows: w.rows.Load(), Failures: w.failures.Load(),
 		Late: w.late.Load(), Window: time.Duration(w.window.Load()), Widest: time.Duration(w.widest.Load())}
 	if us := w.lastUS.Load(); us != 0 {
@@ -314,7 +313,7 @@ func (s *Store) Stats() Stats {
 }
 
 func (s *Store) metrics() []store.Metric {
-	st := s.Stats()
+	st := s.stats()
 	last := 0.0
 	if !st.Last.IsZero() {
 		last = float64(st.Last.UnixMicro()) / 1e6

@@ -32,7 +32,11 @@ func Example() {
 		fmt.Println(d.Allowed, d.RetryAfter)
 		now += (5 * time.Second).Microseconds()
 	}
-	fmt.Println(store.Stats().Keys, "key")
+	for _, m := range store.Abilities().Metrics() {
+		if m.Name == "dipwell_keys" {
+			fmt.Println(m.Value, "key")
+		}
+	}
 	// Output:
 	// true 0s
 	// true 0s

@@ -60,26 +60,15 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error { return s.mem.
 
 // Abilities returns what the store can do besides Apply. It lists the keys of
 // limits with ListKeys; for others Keys fails with store.ErrNotSupported. Sweep
-// is not needed: full rows are reclaimed when their room is.
+// is not needed: full rows are reclaimed when their room is. Metrics has the numbers of
+// keys, reservations, holds and overrides, the calls that failed with store.ErrFull, and
+// the bytes of memory.
 func (s *Store) Abilities() store.Abilities {
 	ab := s.mem.Abilities()
 	ab.Store = s
 	ab.CallSite = s.mem.CallSite
 	return ab
 }
-
-// Stats are the counts of a store at one time.
-type Stats struct {
-	Keys         int64 // in the table; buckets that are full again count until they are reclaimed
-	Refused      int64 // groups that failed with store.ErrFull, since New
-	Reservations int   // held; those that are due count until they are removed
-	Holds        int   // among them those that have ended and are kept for repeated calls
-	Overrides    int64 // those that have ended count until they are removed
-	Bytes        int64 // of memory for the table and the texts of keys
-}
-
-// Stats returns the present counts.
-func (s *Store) Stats() Stats { return Stats(s.mem.Stats()) }
 
 // Close frees the memory. Later calls fail with an error that wraps
 // store.ErrStore.

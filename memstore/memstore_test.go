@@ -55,8 +55,12 @@ func TestConfig(t *testing.T) {
 	if _, err := l.Take(t.Context(), "l", "other", 1); !errors.Is(err, store.ErrFull) {
 		t.Errorf("a second key: %v", err)
 	}
-	if st := s.Stats(); st.Keys != 1 || st.Reservations != 1 || st.Refused != 2 || st.Bytes == 0 {
-		t.Errorf("%+v", st)
+	st := map[string]float64{}
+	for _, m := range s.Abilities().Metrics() {
+		st[m.Name] = m.Value
+	}
+	if st["dipwell_keys"] != 1 || st["dipwell_reservations"] != 1 || st["dipwell_store_full_total"] != 2 || st["dipwell_store_bytes"] == 0 {
+		t.Errorf("%v", st)
 	}
 }
 

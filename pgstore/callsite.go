@@ -31,17 +31,21 @@ func (s *Store) callSite(ctx context.Context, d *store.Definition, l store.Limit
 func (s functions) addCallSite(ctx context.Context, id int32, site store.Plan) (index int, kept store.Plan, err error) {
 	site.Name = siteName
 	text := strings.TrimPrefix(store.NewPlans(site).String(), siteName+":")
+	var at *int
 	keep := func() error {
-		return s.db.QueryRow(ctx, "select i, settings from dipwell_internal.call_site($1, $2, $3)", id, text, s.testNow()).Scan(&index, &text)
+		return s.db.QueryRow(ctx, "select i, coalesce(settings, '') from dipwell_internal.call_site($1, $2, $3)", id, text, s.testNow()).Scan(&at, &text)
 	}
 	if err = s.retry(ctx, keep(), keep); err != nil {
 		return 0, kept, err
+	}
+	if at == nil {
+		return 0, kept, store.ErrFull
 	}
 	var l store.Limit
 	if err = l.Set("plans", siteName+":"+text); err != nil {
 		return 0, kept, err
 	}
-	return index, l.Plans.All()[0], nil
+	return *at, l.Plans.All()[0], nil
 }
 
 // siteName is a name for a plan that has none.
@@ -55,10 +59,7 @@ func callSiteError(err error, limit string) error {
 	case errors.Is(err, pgx.ErrNoRows):
 		return fmt.Errorf("%w %q", store.ErrUnknownLimit, limit)
 	case errors.As(err, &pg):
-		switch pg.ConstraintName {
-		case "call_sites":
-			return store.ErrFull
-		case "limit_name":
+		if pg.ConstraintName == "limit_name" {
 			return fmt.Errorf("%w %q", store.ErrUnknownLimit, limit)
 		}
 	}
@@ -72,10 +73,6 @@ const (
 	setCallSitesSQL = "update dipwell.limits set call_sites = $2, sites_ended = $3 where id = $1"
 	namedSitesSQL   = `select version from dipwell.buckets where limit_id = $1 and version >= $2
 union select version from dipwell.reservations where limit_id = $1 and version >= $2`
-
-	// siteLook is how many µs pass at least between two searches of this program for the
-	// call sites that rows name.
-	siteLook = 1e6
 )
 
 // addCallSite keeps the definition in the limit's row.
@@ -107,17 +104,17 @@ func (s portable) namedSites(ctx context.Context, tx pgx.Tx, id int32) (now int6
 	if now, err = s.txClock(ctx, tx); err != nil {
 		return 0, nil, err
 	}
-	if last := s.limits.looked.Swap(now); last <= now && now-last < siteLook {
-		return 0, nil, store.ErrFull
-	}
-	found, err := tx.Query(ctx, namedSitesSQL, id, number.FirstCallSite<<20)
-	if err != nil {
-		return 0, nil, err
-	}
-	versions, err := pgx.CollectRows(found, pgx.RowTo[int32])
-	named = map[int]bool{}
-	for _, v := range versions {
-		named[number.Index(uint32(v))-number.FirstCallSite] = true //nolint:gosec // it is positive
-	}
+	named, err = s.limits.searches.Do(fmt.Sprint(id), now, func() (map[int]bool, error) {
+		found, err := tx.Query(ctx, namedSitesSQL, id, number.FirstCallSite<<20)
+		if err != nil {
+			return nil, err
+		}
+		versions, err := pgx.CollectRows(found, pgx.RowTo[int32])
+		named := map[int]bool{}
+		for _, v := range versions {
+			named[number.Index(uint32(v))-number.FirstCallSite] = true //nolint:gosec // it is positive
+		}
+		return named, err
+	})
 	return now, named, err
 }

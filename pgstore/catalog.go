@@ -28,10 +28,11 @@ type limits struct {
 	entries atomic.Pointer[map[string]*entry]
 	dialect atomic.Pointer[dialect] // nil: PostgreSQL with its functions
 	pass    portablePass
+	logged  atomic.Bool // the table of the rows was logged, and commits waited for the disk, when the store connected
 
-	looked  atomic.Int64 // µs: when this program last searched the rows for definitions of call sites
-	heard   atomic.Int64 // when the limits were last known to be the present ones, since started
-	started time.Time
+	searches catalog.Searches
+	heard    atomic.Int64 // when the limits were last known to be the present ones, since started
+	started  time.Time
 
 	zonesMu sync.Mutex
 	zones   map[calendar.Spec]string // what zoneWarning found
@@ -169,9 +170,16 @@ func (l *limits) Prepare(ctx context.Context) error {
 		return err
 	}
 	dialect, err := detect(ctx, l.s.db)
-	if err == nil {
-		l.dialect.Store(dialect)
+	if err != nil {
+		return err
 	}
+	l.dialect.Store(dialect)
+	if dialect != nil {
+		return nil
+	}
+	var logged bool
+	err = l.s.db.QueryRow(ctx, "select relpersistence = 'p' and current_setting('synchronous_commit') <> 'off' from pg_class where oid = 'dipwell.buckets'::regclass").Scan(&logged)
+	l.logged.Store(logged)
 	return err
 }
 
@@ -364,7 +372,41 @@ func (s functions) put(ctx context.Context, l store.Limit, by string) error {
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
+	if err := s.expireBefore(ctx, &l); err != nil {
+		return err
+	}
 	return s.exec(ctx, putSQL, limit, version, s.testNow())
+}
+
+// expireSQL gives back the expired holds of some keys of a limit; see put_limit, which
+// does the same for all, and keeps their rows locked until it has stored the limit.
+const (
+	expireSQL = `select coalesce((select dipwell_internal.expire_before_change(l.id, $2, $3) from dipwell.limits l where l.name = $1), 0)`
+
+	expireKeys = 500 // keys in a transaction: well below a second
+)
+
+// expireBefore gives back the holds of a limit that have expired by now, before it
+// changes, so that put_limit finds few of them. In the caller's transaction it leaves them
+// to put_limit.
+func (s functions) expireBefore(ctx context.Context, l *store.Limit) error {
+	old := s.limits.reg.Lookup(l.Name)
+	if old == nil || old.Limit == *l || l.OnChange == store.StartOver || l.Algorithm == store.Concurrency || !s.autocommit() {
+		return nil
+	}
+	now, err := s.now(ctx) // those that expire meanwhile would never end
+	if err != nil {
+		return err
+	}
+	for keys := int64(expireKeys); keys == expireKeys; {
+		next := func() error {
+			return s.db.QueryRow(ctx, expireSQL, l.Name, now, expireKeys).Scan(&keys)
+		}
+		if err := s.retry(ctx, next(), next); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // record returns a row as JSON: columns and their values, and more of them.

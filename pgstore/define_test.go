@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -194,5 +195,55 @@ func TestPlansInSQL(t *testing.T) {
 	})
 	if good == 0 {
 		t.Error("no plans were good")
+	}
+}
+
+// TestExpiredBeforeChange checks that holds which have expired are given back before a
+// limit is changed, some at a time: the change itself, which keeps the rows locked, has
+// nothing left to do, however many there are.
+func TestExpiredBeforeChange(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	clock := new(atomic.Int64)
+	clock.Store(time.Now().UnixMicro())
+	api := store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 10, OnChange: store.Proportional}
+	l := limiterOf(t, pool, clock, api)
+	must(t, pool, "do $$ begin for i in 1..1003 loop perform dipwell.hold('api', 'k' || i, 3, ttl => interval '1 ms', id => 'h' || i); end loop; end $$")
+	clock.Add(3600e6)
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	tx, err := conn.Begin(t.Context()) // the change waits for it
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(t, tx, "lock table dipwell.limits in row exclusive mode")
+	changed := make(chan error, 1)
+	go func() {
+		api.Burst = 100
+		_, err := l.Define(t.Context(), api, store.OwnerCode)
+		changed <- err
+	}()
+	deadline := time.Now().Add(time.Minute)
+	for number(t, pool, "select count(*) from dipwell.hold_parts where live") > 0 {
+		select {
+		case err := <-changed:
+			t.Fatal("changed before the expired holds were given back: ", err)
+		default:
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("holds are not given back before the change")
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-changed; err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Check(t.Context(), "api", "k7", 100); err != nil || !d.Allowed {
+		t.Errorf("%+v, %v", d, err)
 	}
 }

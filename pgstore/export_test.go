@@ -142,3 +142,9 @@ func DBOf(s *Store) DB { return s.db }
 
 // Refresh reads the limits, as a store does once in each Poll.
 func Refresh(ctx context.Context, s *Store) error { return s.cat.Refresh(ctx) }
+
+// GatesWait makes calls of a store wait for a seat as long as it takes.
+func GatesWait(s *Store) { s.gates.most = time.Hour }
+
+// RowSeats is how many calls of a row may be in flight.
+const RowSeats = rowSeats

@@ -74,7 +74,7 @@ func (s functions) askHeld(ctx context.Context, sql string, args ...any) ([]held
 // hold makes a hold.
 func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) error {
 	c := g.Hold
-	if err := store.CheckHoldID(c.ID); err != nil {
+	if err := c.Check(g.Ops); err != nil {
 		return err
 	}
 	n := len(g.Ops)
@@ -82,13 +82,6 @@ func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) err
 		op := &g.Ops[i]
 		if op.Takes == 0 { // the ops are the takes
 			op.Takes = 1 << i
-		}
-		err := op.Def.CheckVerb(op.Verb, true)
-		if err == nil {
-			err = op.Def.CheckTTL(c.TTL)
-		}
-		if err != nil {
-			return err
 		}
 	}
 	if done, err := s.plainHold(ctx, g, known[0]); done || err != nil {
@@ -107,6 +100,9 @@ func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) err
 	var err error
 	if op := &g.Ops[0]; n == 1 && s.clock == nil && op.Takes == 1 && op.Cost > 0 && op.Def.Mode == store.Enforce && !known[0].def.Overridden && op.Def.Parent == "" && op.Def.Plan == "" && op.Floor == 0 {
 		all, err = s.askHeld(ctx, holdOneSQL, op.Def.Name, keyOrNull(op.Key), op.Cost, c.TTL, c.ID)
+		if err == nil && len(all) > 0 && all[0].Allowed && op.Def.Algorithm == store.Concurrency && s.autocommit() {
+			s.made.add(c.ID, madeHold{id: known[0].id, number: op.Def.Number, limit: op.Def.Name, key: op.Key, tokens: op.Cost})
+		}
 	}
 	if err == nil && len(all) == 0 {
 		all, err = s.askHeld(ctx, makeHoldSQL, ids, keys, costs, takes, c.ID, c.TTL, s.testNow(), plans, floors)
@@ -149,7 +145,7 @@ func (h *held) answer(op *store.Op) {
 // settle settles or extends a hold.
 func (s functions) settle(ctx context.Context, g *store.Group) error {
 	c := g.Hold
-	if err := store.CheckHoldID(c.ID); err != nil {
+	if err := c.Check(nil); err != nil {
 		return err
 	}
 	for i, cost := range c.Costs {

@@ -150,12 +150,12 @@ func lowAt(before int) sqlexpr.Expr {
 // each of two generations.
 const maxMade = 1 << 14
 
-// A madeHold is a hold of one key that this store made by a statement.
+// A madeHold is a hold of one key that this store made.
 type madeHold struct {
-	id                           int32 // of the limit
-	number                       uint32
-	limit, key                   string
-	tokens, record, mark, expiry int64
+	id                   int32 // of the limit
+	number               uint32
+	limit, key           string
+	tokens, record, mark int64
 }
 
 // made remembers holds, so that one statement settles them. What it has may be
@@ -203,29 +203,27 @@ func (s functions) plainHold(ctx context.Context, g *store.Group, e *entry) (don
 		h.mark, free = rand.Int64N(1<<48), room(r, units, r.Cap)
 	}
 	args := []any{op.Key, c.ID, units, free, c.TTL, op.Cost, h.mark}
-	forms := []form{formHold}
+	tries, locked := []form{formHold}, []form(nil)
 	beside, met := !slots && s.listed.has(e.id, op.Key), s.seen.has(e.id, op.Key)
 	switch {
 	case beside:
-		forms = []form{formHoldBeside, formHoldBeside} // the row may have changed
+		tries, locked = []form{formHoldBeside}, []form{formHoldBeside, formHold}
 	case met || e.def.Overridden: // a row is made only for a key without an override
 	case e.newKeys.mostlyNew():
-		forms = []form{formHoldFirst, formHold}
+		tries = []form{formHoldFirst, formHold}
 	default:
-		forms = []form{formHold, formHoldFirst}
+		tries = []form{formHold, formHoldFirst}
 	}
-	var v [5]int64
-	for i, f := range forms {
-		if v, err = s.askHold(ctx, e, f, r, args); !errors.Is(err, pgx.ErrNoRows) {
-			if err == nil && !met {
-				s.noteSeen(e, op.Key, f == formHoldFirst)
-			}
-			break
-		}
-		if i == len(forms)-1 {
-			s.listed.note(e.id, op.Key, !beside && !slots) // the other statement is tried next time
-			return false, nil
-		}
+	if !slots && !met && !beside {
+		locked = []form{formHoldBeside} // others may hold of the key
+	}
+	f, v, err := s.tryHold(ctx, e, r, args, tries, locked)
+	if errors.Is(err, pgx.ErrNoRows) {
+		s.listed.note(e.id, op.Key, !beside && !slots) // the other statement is tried next time
+		return false, nil
+	}
+	if err == nil && !met {
+		s.noteSeen(e, op.Key, f == formHoldFirst)
 	}
 	switch {
 	case codeOf(err) == "23505": // the id is in use
@@ -236,13 +234,13 @@ func (s functions) plainHold(ctx context.Context, g *store.Group, e *entry) (don
 	now := v[2]
 	c.Expires, c.Repeated = now+c.TTL, false
 	grant(g, r, op.Cost, store.State{Used: v[0], TS: v[1]}, now)
-	h.record, h.expiry = v[3], c.Expires
+	h.record = v[3]
 	if slots {
 		op.Reset = max(c.Expires, v[4]) - now
 	} else {
 		h.mark = v[4]
 		s.listed.note(e.id, op.Key, true)
-		if beside {
+		if f == formHoldBeside {
 			s.several.note(e.id, op.Key, true)
 		}
 	}
@@ -278,16 +276,14 @@ func (s functions) plainSettle(ctx context.Context, g *store.Group) (done bool, 
 	default:
 		back = (h.tokens - cost) * r.Unit
 	}
-	f, tries := formSettle, 1
-	if !slots && (h.record > 1 || s.several.has(h.id, h.key)) {
-		f, tries = formSettleBeside, maxRounds // the row may have changed
-	}
-	var v [5]int64
-	for range tries {
-		if v, err = s.askHold(ctx, e, f, r, []any{h.key, c.ID, cost, back, h.mark, h.record}); !errors.Is(err, pgx.ErrNoRows) {
-			break
+	tries, locked := []form{formSettle}, []form(nil)
+	if !slots {
+		locked = []form{formSettleBeside}
+		if h.record > 1 || s.several.has(h.id, h.key) {
+			tries = locked
 		}
 	}
+	f, v, err := s.tryHold(ctx, e, r, []any{h.key, c.ID, cost, back, h.mark, h.record}, tries, locked)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) || abortedCharge(err): // the row or the hold has changed
 		s.made.forget(c.ID)
@@ -309,10 +305,51 @@ func (s functions) plainSettle(ctx context.Context, g *store.Group) (done bool, 
 	return true, nil
 }
 
-// askHold runs a statement of a hold, and returns the row's columns.
-func (s *Store) askHold(ctx context.Context, e *entry, f form, r *store.Rule, args []any) (v [5]int64, err error) {
+// tryHold runs statements of a hold, one after the other, until one of them finds its
+// row as it expects it. It returns that one and the row's columns, or pgx.ErrNoRows. The
+// statements of locked are tried last, in one transaction that locks the row first:
+// those beside other holds do nothing if others changed the row while they waited for it.
+func (s *Store) tryHold(ctx context.Context, e *entry, r *store.Rule, args []any, forms, locked []form) (f form, v [5]int64, err error) {
 	if spread(r) {
 		args = append(args, gridOf(r.Origin, r.Every))
 	}
-	return v, s.ask(ctx, rawKeyOf(e, f), e.sqlOf(f), s.withClock(args), v[:])
+	args = s.withClock(args)
+	for _, f = range forms {
+		if err = s.ask(ctx, rawKeyOf(e, f), e.sqlOf(f), args, v[:]); !errors.Is(err, pgx.ErrNoRows) {
+			return f, v, err
+		}
+	}
+	if len(locked) > 0 {
+		f, err = s.askLocked(ctx, e, locked, args, v[:])
+	}
+	return f, v, err
+}
+
+const lockRowSQL = "select true from dipwell.buckets where limit_id = $1 and key = $2 for no key update"
+
+// askLocked locks a row and then runs statements of which one at most finds the row as it
+// expects it, in one transaction and one trip. It returns that one and its columns, or
+// pgx.ErrNoRows. All of them are run: formHold wants a row without lows, which
+// formHoldBeside never leaves.
+func (s *Store) askLocked(ctx context.Context, e *entry, forms []form, args []any, columns []int64) (f form, err error) {
+	var b pgx.Batch
+	b.Queue(lockRowSQL, e.id, args[0])
+	for _, f := range forms {
+		b.Queue(e.sqlOf(f), args...)
+	}
+	found := make([]any, len(columns))
+	for i := range columns {
+		found[i] = (*instant)(&columns[i])
+	}
+	answers := s.db.SendBatch(ctx, &b)
+	_, err = answers.Exec()
+	none := err == nil
+	for i := 0; i < len(forms) && none; i++ {
+		f, err = forms[i], answers.QueryRow().Scan(found...)
+		none = errors.Is(err, pgx.ErrNoRows)
+	}
+	if end := answers.Close(); err == nil || none && end != nil {
+		err = end
+	}
+	return f, err
 }

@@ -2,11 +2,16 @@ package pgstore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
@@ -146,6 +151,124 @@ func TestPlainHoldsAtOnce(t *testing.T) {
 	}
 }
 
+// A busyRowDB runs each statement while another transaction has changed a row that the
+// statement waits for, and notes calls of the functions that decide any hold.
+type busyRowDB struct {
+	pgstore.DB
+	change func(sql string) // begins the transaction, which commits when somebody waits
+	called *[]string
+}
+
+func (d busyRowDB) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	d.change(sql)
+	return d.DB.QueryRow(ctx, sql, args...)
+}
+
+func (d busyRowDB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if strings.Contains(sql, "dipwell.hold(") || strings.Contains(sql, "dipwell.settle(") || strings.Contains(sql, "_group(") {
+		*d.called = append(*d.called, sql)
+	}
+	return d.DB.Query(ctx, sql, args...)
+}
+
+func (d busyRowDB) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	d.change(b.QueuedQueries[0].SQL)
+	return d.DB.SendBatch(ctx, b)
+}
+
+// TestHoldsOfBusyKey checks that holds of a key whose row others change all the time
+// do not need the functions, which cost several times as much.
+func TestHoldsOfBusyKey(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('bucket', 1, interval '1 hour', burst => 1000)")
+	must(t, pool, "select dipwell.hold('bucket', 'k', 1, interval '1 hour')")
+	ctx := t.Context()
+	busy, changes := false, 0
+	var called []string
+	var committed sync.WaitGroup
+	db := busyRowDB{pool, func(sql string) {
+		committed.Wait()
+		if !busy || !strings.Contains(sql, "dipwell.buckets") {
+			return
+		}
+		changes++
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		must(t, tx, "select dipwell.hold('bucket', 'k', 1, interval '1 hour')")
+		committed.Go(func() {
+			waits := false
+			for err := error(nil); !waits && err == nil; {
+				err = pool.QueryRow(ctx, "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())").Scan(&waits)
+			}
+			if err := tx.Commit(ctx); err != nil || !waits {
+				t.Errorf("no statement waited for the row: %v", err)
+			}
+		})
+	}, &called}
+	l, err := dipwell.New(newStore(t, db, pgstore.Config{Poll: -1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := int64(1)
+	for i := range 6 {
+		id := fmt.Sprint("id", i)
+		d, err := l.Hold(ctx, time.Hour, id, dipwell.Take{Limit: "bucket", Key: "k", Cost: 5})
+		if err != nil || !d.Allowed {
+			t.Fatalf("hold: %+v, %v", d, err)
+		}
+		busy = true // the first hold of a key tries a statement for one without others
+		if d, err = l.Settle(ctx, id, 2); err != nil || !d.Allowed {
+			t.Fatalf("settle: %+v, %v", d, err)
+		}
+		took += 2
+	}
+	committed.Wait()
+	busy = false
+	if d, err := l.Check(ctx, "bucket", "k", 0); err != nil || d.Remaining != 1000-took-int64(changes) {
+		t.Errorf("%+v, %v; want %d remaining", d, err, 1000-took-int64(changes))
+	}
+	if len(called) > 0 || changes < 11 {
+		t.Errorf("%d changes by others; %d calls of functions:\n%s", changes, len(called), strings.Join(called, "\n"))
+	}
+}
+
+// TestSlotAfterRefusal checks that the settle of a slot that was got after a refusal needs
+// no function: on a limit that is always full, most holds are such.
+func TestSlotAfterRefusal(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('slots', burst => 1, algorithm => 'concurrency')")
+	var called []string
+	l, err := dipwell.New(newStore(t, busyRowDB{pool, func(string) {}, &called}, pgstore.Config{Poll: -1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold := func(id string, allowed bool) {
+		t.Helper()
+		if d, err := l.Hold(t.Context(), time.Minute, id, dipwell.Take{Limit: "slots", Key: "k", Cost: 1}); err != nil || d.Allowed != allowed {
+			t.Fatalf("%s: %+v, %v", id, d, err)
+		}
+	}
+	settle := func(id string) {
+		t.Helper()
+		called = nil
+		if d, err := l.Settle(t.Context(), id); err != nil || d.Remaining != 1 || d.ResetAfter != 0 || len(called) > 0 {
+			t.Errorf("%s: %+v, %v; calls of functions: %q", id, d, err, called)
+		}
+	}
+	for i := range 3 {
+		first, next := fmt.Sprint("first", i), fmt.Sprint("next", i)
+		hold(first, true)
+		hold(next, false)
+		settle(first)
+		hold(next, true)
+		settle(next)
+	}
+}
+
 // TestHoldBeginsAfterTheWait checks that a hold that waited for its bucket longer than
 // its ttl lives for its ttl from then on.
 func TestHoldBeginsAfterTheWait(t *testing.T) {
@@ -276,5 +399,93 @@ func TestRefusedHoldIsBoundBesideLiveHolds(t *testing.T) {
 			}
 			bound(false)
 		}
+	}
+}
+
+// TestNewHoldIDs checks that an id that is made begins with the time, so that those of
+// one second are neighbours in the index.
+func TestNewHoldIDs(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('slots', burst => 10, algorithm => 'concurrency')")
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	begin := time.Now().UnixMilli()
+	for _, sql := range []string{"select hold from dipwell.hold('slots', 'k', 1, interval '1 minute')", "select hold from dipwell.hold_all('{slots}', '{k}', '{1}', interval '1 minute')"} {
+		var id string
+		if err := pool.QueryRow(t.Context(), sql).Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	d, err := l.Hold(t.Context(), time.Minute, "", dipwell.Take{Limit: "slots", Key: "k", Cost: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := time.Now().UnixMilli()
+	for _, id := range append(ids, d.Hold) {
+		uuid := regexp.MustCompile("^([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$").FindStringSubmatch(id)
+		if uuid == nil {
+			t.Errorf("%s is not a UUID of version 7", id)
+		} else if ms, err := strconv.ParseInt(uuid[1]+uuid[2], 16, 64); err != nil || ms < begin || ms > end {
+			t.Errorf("%s was made %d ms after the start, and the last was %d ms after it", id, ms-begin, end-begin)
+		}
+	}
+}
+
+// TestReservationBesideSettle checks that a reservation which another transaction makes
+// while a hold or its settle waits for the row can be cancelled in full.
+func TestReservationBesideSettle(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"settle", "hold", "settle in SQL", "hold in SQL"} {
+		t.Run(name, func(t *testing.T) {
+			ctx, pool := t.Context(), newPool(t)
+			must(t, pool, "select dipwell.define('bucket', 1, interval '1 hour', burst => 100), dipwell.define('debt', 1, interval '1 hour', burst => 1, max_debt => 10)")
+			must(t, pool, "select dipwell.hold('bucket', 'k', 5, interval '1 hour', 'h')")
+			s := newStore(t, pool, pgstore.Config{Poll: -1})
+			l, err := dipwell.New(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tx, err := pool.Begin(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback(ctx) //nolint:errcheck // committed
+			var d dipwell.Decision
+			err = l.With(s.With(tx)).DoAll(ctx, &d, store.VerbReserve, []dipwell.Take{{Limit: "bucket", Key: "k", Cost: 1}, {Limit: "debt", Key: "k", Cost: 5}})
+			if err != nil || d.Reservation == (dipwell.Reservation{}) {
+				t.Fatalf("%+v, %v", d, err)
+			}
+			done := make(chan error, 1)
+			call, want := func() (err error) { _, err = l.Settle(ctx, "h"); return err }, int64(95)
+			switch name {
+			case "hold":
+				call, want = func() (err error) {
+					_, err = l.Hold(ctx, time.Hour, "i", dipwell.Take{Limit: "bucket", Key: "k", Cost: 3})
+					return err
+				}, 92
+			case "settle in SQL":
+				call = func() (err error) { _, err = pool.Exec(ctx, "select dipwell.settle('h')"); return err }
+			case "hold in SQL":
+				call, want = func() (err error) {
+					_, err = pool.Exec(ctx, "select dipwell.hold('bucket', 'k', 3, interval '1 hour', 'i')")
+					return err
+				}, 92
+			}
+			go func() { done <- call() }()
+			for waits := false; !waits && err == nil; {
+				err = pool.QueryRow(ctx, "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())").Scan(&waits)
+			}
+			if err = errors.Join(err, tx.Commit(ctx), <-done, l.Cancel(ctx, d.Reservation)); err != nil {
+				t.Fatal(err)
+			}
+			if d, err := l.Check(ctx, "bucket", "k", 0); err != nil || d.Remaining != want {
+				t.Errorf("%d remaining, %v; want %d", d.Remaining, err, want)
+			}
+		})
 	}
 }

@@ -14,7 +14,7 @@ const (
 	janitorIdle    = 10 * time.Second // between the starts of two passes
 	janitorCron    = 2 * time.Minute  // the same if pg_cron sweeps
 	janitorRest    = 20               // pause after a statement, as a multiple of its duration
-	janitorGrowing = 3                // the same while the table grows by 1/16 in a pass, and in the pass after a dense one
+	janitorGrowing = 3                // the same while the table grows by 1/16 in a pass or more records are due than one statement ends, and in the pass after a dense one
 	janitorMin     = 1                // the same at the least, while pages are dense
 	janitorDense   = 4                // a page (of about 100 rows) is dense if this many rows of it were deleted
 	janitorRetire  = time.Minute      // between two searches for unused versions
@@ -143,7 +143,7 @@ func (j *janitor) record(did swept, took time.Duration) {
 	case did.rows >= janitorDense*max(did.looked, 1):
 		j.dense[0] = true
 		j.rest = max(j.rest/2, janitorMin)
-	case j.dense[0] || j.dense[1] || did.size > j.size+j.size/16:
+	case j.dense[0] || j.dense[1] || did.more || did.size > j.size+j.size/16:
 		j.rest = min(j.rest+1, janitorGrowing)
 	default:
 		j.rest = min(j.rest+1, janitorRest)

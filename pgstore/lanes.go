@@ -47,7 +47,9 @@ func (s *Store) openLanes(ctx context.Context, n, spare int) (store.Lanes, error
 	p := &lanePools{pooler: pooler{report: s.report}}
 	l := store.Lanes{Spare: spare, LockWait: wait}
 	if wait > 0 {
-		l.Sorter = s.With(p.open(ctx, p.bound(config, sortWait)))
+		sorter := s.With(p.open(ctx, p.bound(config, sortWait)))
+		sorter.gates = nil
+		l.Sorter = sorter
 		l.Quarantine = p.quarantine(ctx, config, s).apply
 		config = p.bound(config, wait)
 	}
@@ -78,7 +80,7 @@ func (s *Store) openLanes(ctx context.Context, n, spare int) (store.Lanes, error
 // the row would take more such waits. They were not charged.
 func (s *Store) lane(db DB) *Store {
 	c := s.With(db)
-	c.inLane = true
+	c.inLane, c.gates = true, nil
 	return c
 }
 
@@ -194,6 +196,7 @@ func (p *lanePools) quarantine(ctx context.Context, config *pgxpool.Config, s *S
 	}
 	q.pool = p.open(ctx, c)
 	q.Store = s.With(q.pool)
+	q.gates = nil
 	return q
 }
 

@@ -73,7 +73,7 @@ func (e *SchemaError) Error() string {
 	case e.Have < e.Want:
 		return fmt.Sprintf("the dipwell schema is version %d and this program needs %d; run: dipwell migrate up", e.Have, e.Want)
 	}
-	return fmt.Sprintf("the dipwell schema is version %d and this program knows only %d; run a newer dipwell, or this one's: dipwell migrate down", e.Have, e.Want)
+	return fmt.Sprintf("the dipwell schema is version %d and this program knows only %d; run a newer dipwell", e.Have, e.Want)
 }
 
 // Beginner is what migrations need: a pool, a connection or a transaction. In a

@@ -476,7 +476,7 @@ func (t *portableTable) keys(g *store.Group) (keys []bucketKey, err error) {
 func (t *portableTable) decide() error {
 	g := t.group
 	if g.Hold != nil {
-		if err := store.CheckHoldID(g.Hold.ID); err != nil {
+		if err := g.Hold.Check(nil); err != nil { // DecideIn checks the rest
 			return err
 		}
 	}

@@ -138,6 +138,9 @@ const (
 	formSettleBeside
 	formTakeAll
 	formTakeAllAtOnce
+	formTakeShard
+	formTakeMine
+	formTakeWhole
 )
 
 func (s *statements) sqlOf(f form) string {
@@ -145,7 +148,7 @@ func (s *statements) sqlOf(f form) string {
 }
 
 // names are those of the prepared statements, before the limit's id.
-var names = [...]string{"dipwell_take_", "dipwell_first_", "dipwell_new_", "dipwell_hold_", "dipwell_holdb_", "dipwell_hold1_", "dipwell_settle_", "dipwell_settleb_", "dipwell_all_", "dipwell_once_"}
+var names = [...]string{"dipwell_take_", "dipwell_first_", "dipwell_new_", "dipwell_hold_", "dipwell_holdb_", "dipwell_hold1_", "dipwell_settle_", "dipwell_settleb_", "dipwell_all_", "dipwell_once_", "dipwell_shard_", "dipwell_mine_", "dipwell_whole_"}
 
 type rawStatement struct {
 	sql string

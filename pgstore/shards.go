@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/sqlexpr"
 	"github.com/dipwell/dipwell/internal/sqlstep"
 	"github.com/dipwell/dipwell/store"
@@ -32,6 +33,8 @@ func spreads(d *store.Definition) bool {
 // home and another the one with more tokens, otherwise the one with the most. It returns
 // what is used of the whole key, as far as it was committed before. Parameters: key,
 // units, the other shard, the grid if origins are spread, the time of a test's clock.
+// takeMine takes from shard $3, if its lock is free, and returns what is used of it as
+// well. It costs two thirds of takeShard.
 // takeWhole is take, except that it does not wait for the row.
 func setShardsSQL(s *statements, id int32, d *store.Definition, c charge, now, seen string, grid sqlexpr.Expr) {
 	r, n := &d.Rule, d.Shards
@@ -46,6 +49,12 @@ update dipwell.shards b set used = %[1]s + $2::bigint, ts = greatest(%[2]s, b.ts
 from p where b.limit_id = %[5]d and b.key = $1::text and b.version = %[6]d and b.shard = p.shard and %[1]s + $2::bigint - %[8]s <= 0
 returning b.used + p.others, b.ts, %[9]s`,
 		left, now, part(r.Burst, r.Unit, n, "o"), shardLeftSQL(r, n, "s", now, grid), id, d.Number, n, part(r.Burst, r.Unit, n, "b"), seen)
+	s.takeMine = fmt.Sprintf(`update dipwell.shards b set used = %[1]s + $2::bigint, ts = greatest(%[2]s, b.ts)
+where b.limit_id = %[3]d and b.key = $1::text and b.version = %[4]d and b.shard = $3::bigint and %[1]s + $2::bigint - %[5]s <= 0
+    and pg_try_advisory_xact_lock(hashtextextended($1::text, %[3]d) + b.shard + 1)
+returning b.used + (select coalesce(sum(o.used), 0)::bigint from (
+    select %[6]s as used from dipwell.shards s where s.limit_id = %[3]d and s.key = $1::text and s.version = %[4]d and s.shard <> $3::bigint order by s.shard offset 0) o), b.ts, %[7]s, b.used`,
+		left, now, id, d.Number, part(r.Burst, r.Unit, n, "b"), shardLeftSQL(r, n, "s", now, grid), seen)
 	s.takeWhole = fmt.Sprintf(`update dipwell.buckets b set %s
 where %s and b.key = (select x.key from dipwell.buckets x where x.limit_id = %d and x.key = $1::text for update skip locked)
 returning b.used, b.ts, %s`, c.set, c.where, id, seen)
@@ -84,8 +93,13 @@ func (s functions) takeSharded(ctx context.Context, g *store.Group, e *entry) er
 	var scratch store.Rule
 	rule := op.RuleFor(&scratch)
 	scattered := s.scattered.has(e.id, op.Key)
-	if s.autocommit() {
-		row, now, err := s.takeShard(ctx, e, op, rule, scattered)
+	if s.autocommit() && !s.refused.has(e.id, op.Key) {
+		at, err := s.gates.enter(ctx, e.id, op.Key, int(op.Def.Shards), shardWait)
+		if err != nil {
+			return err
+		}
+		defer at.leave()
+		row, now, err := s.takeShard(ctx, e, op, rule, scattered, at)
 		if err == nil {
 			grant(g, rule, op.Cost, row, now)
 			return nil
@@ -103,6 +117,7 @@ func (s functions) takeSharded(ctx context.Context, g *store.Group, e *entry) er
 		return storeError(err, true)
 	}
 	s.scattered.note(e.id, op.Key, outcome > 0 && scattered)
+	s.refused.note(e.id, op.Key, outcome == shardsRefused)
 	row.Version = op.Def.Number
 	switch outcome {
 	case shardsTaken:
@@ -128,15 +143,25 @@ const (
 
 // takeShard takes from a shard, or from the row of a key without shards. The error is
 // pgx.ErrNoRows if there is no such row that has room and is not locked.
-func (s functions) takeShard(ctx context.Context, e *entry, op *store.Op, r *store.Rule, scattered bool) (row store.State, now int64, err error) {
-	units := op.Cost * r.Unit
-	sql, args := e.takeWhole, s.takeArgs(op.Key, r, units, room(r, units, r.Cap))
-	if scattered {
-		sql, args = e.takeShard, s.takeArgs(op.Key, r, units, rand.Int64N(op.Def.Shards))
+func (s functions) takeShard(ctx context.Context, e *entry, op *store.Op, r *store.Rule, scattered bool, at seat) (row store.State, now int64, err error) {
+	units, n := op.Cost*r.Unit, op.Def.Shards
+	var found [4]int64
+	switch {
+	case !scattered:
+		err = s.ask(ctx, rawKeyOf(e, formTakeWhole), e.takeWhole, s.takeArgs(op.Key, r, units, room(r, units, r.Cap)), found[:3])
+	case at.gate != nil:
+		err = s.ask(ctx, rawKeyOf(e, formTakeMine), e.takeMine, s.takeArgs(op.Key, r, units, int64(at.n)), found[:])
+		if err == nil {
+			at.note(algebra.DueIn(found[1], algebra.ComeBack(found[3], r.Every, max(r.Add/n, 1))), int(n))
+			break
+		} else if !errors.Is(err, pgx.ErrNoRows) {
+			break
+		}
+		fallthrough
+	default:
+		err = s.ask(ctx, rawKeyOf(e, formTakeShard), e.takeShard, s.takeArgs(op.Key, r, units, rand.Int64N(n)), found[:3])
 	}
-	var at instant
-	err = s.db.QueryRow(ctx, sql, args...).Scan(&row.Used, &row.TS, &at)
-	return row, int64(at), err
+	return store.State{Used: found[0], TS: found[1]}, found[2], err
 }
 
 // applyScattered decides those groups of a batch one by one that take from a key with

@@ -98,6 +98,7 @@ type Store struct {
 	scattered     *keySet       // keys that have rows of the table shards
 	several       *keySet       // keys that have, or had, several live holds
 	seen          *keySet       // keys that have, or recently had, a row
+	gates         *gates        // of rows that several calls write; nil for lanes
 	minOptimistic int           // number of groups from which decideOptimistic is used
 	inLane        bool          // after a lock timeout a statement is not divided
 	heard         time.Duration // in a transaction: when it last read the limits, since limits.started
@@ -126,7 +127,7 @@ func New(ctx context.Context, db DB, c Config) (*Store, error) {
 	if _, ok := db.(*pgxpool.Pool); (c.Lazy || c.Sweep) && !ok {
 		return nil, errors.New("a store that is lazy or sweeps needs a *pgxpool.Pool")
 	}
-	s := &Store{db: db, report: c.OnError, lanes: new(laneSets), clock: c.Clock, refused: newKeySet(), seen: newKeySet(), rows: new(await.Cached), noRefusals: new(streak), combos: new(combinations), overridden: new(overridden), made: newMade(), listed: newKeySet(), several: newKeySet(), scattered: newKeySet(), minOptimistic: minOptimistic}
+	s := &Store{db: db, report: c.OnError, lanes: new(laneSets), clock: c.Clock, refused: newKeySet(), seen: newKeySet(), rows: new(await.Cached), noRefusals: new(streak), combos: new(combinations), overridden: new(overridden), made: newMade(), listed: newKeySet(), several: newKeySet(), scattered: newKeySet(), gates: newGates(), minOptimistic: minOptimistic}
 	s.limits = newLimits(s)
 	s.cat = s.limits.catalog(c)
 	if err := s.cat.Open(ctx); err != nil {

@@ -64,6 +64,16 @@ var idlePools struct {
 	free map[string][]*pgxpool.Pool
 }
 
+// emptied deletes all that a case has stored. TRUNCATE would make new files of each table,
+// and so the plans of all connections would have to be made anew.
+const emptied = `update dipwell.revision set n = 0;
+do $$ declare name text; begin -- foreign keys cascade
+	for name in select oid::regclass from pg_class where relnamespace = 'dipwell'::regnamespace and relkind = 'r' and relname not in ('migrations', 'revision', 'sweep_state') loop
+		execute 'delete from ' || name;
+	end loop;
+	perform setval(seqrelid, seqstart, false) from pg_sequence join pg_class on oid = seqrelid where relnamespace = 'dipwell'::regnamespace;
+end $$`
+
 // recycledPool is for the cases of the suite. Its database may be that of a
 // finished case, emptied, with open connections. Tests that change the schema,
 // count what the server does, or look at plans need newPool.
@@ -78,9 +88,7 @@ func recycledPool(t testing.TB, template string, prepare func(dsn string) error)
 			go pool.Close() // do not wait for a connection that is never returned
 			return
 		}
-		must(t, pool, `do $$ begin execute (select 'truncate ' || string_agg(c.oid::regclass::text, ', ') || ' restart identity' from pg_class c
-			where c.relnamespace = 'dipwell'::regnamespace and c.relkind = 'r' and c.relname not in ('migrations', 'revision', 'sweep_state')); end $$;
-			update dipwell.revision set n = 0`)
+		must(t, pool, emptied)
 		idlePools.Lock()
 		defer idlePools.Unlock()
 		if idlePools.free == nil {

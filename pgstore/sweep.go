@@ -14,7 +14,7 @@ const (
 
 // In a transaction of its own a sweep does not wait for the disk: after a
 // crash, full rows that reappear are still full.
-const sweepAtSQL = `select swept, looked, coalesce(size, 0), ended, page, covered,
+const sweepAtSQL = `select swept, looked, coalesce(size, 0), ended, page, covered, coalesce(more, false),
     case when $4 then set_config('synchronous_commit', 'off', true) end
 from dipwell_internal.sweep_at($1, coalesce($2, dipwell_internal.settled()), $3)`
 
@@ -26,6 +26,7 @@ type swept struct {
 	ended   bool  // a pass over the table was completed
 	page    int64 // where the next statement continues
 	covered int64 // start of the last complete pass by any program, in µs; 0: not known
+	more    bool  // more records of reservations and holds may be due than one statement ends
 }
 
 // sweep deletes at most n full rows, in small batches, and returns how many. It
@@ -53,7 +54,7 @@ func (s functions) sweepStep(ctx context.Context, n int) (did swept, err error) 
 	_, own := s.db.(*pgxpool.Pool)
 	try := func() error {
 		return s.db.QueryRow(ctx, sweepAtSQL, min(n, sweepBatch), s.testNow(), sweepPages, own).
-			Scan(&did.rows, &did.looked, &did.size, &did.ended, &did.page, &did.covered, nil)
+			Scan(&did.rows, &did.looked, &did.size, &did.ended, &did.page, &did.covered, &did.more, nil)
 	}
 	return did, storeError(s.retry(ctx, try(), try), false)
 }

@@ -389,3 +389,32 @@ func TestJanitor(t *testing.T) {
 		t.Errorf("%+v", s.Abilities().Metrics())
 	}
 }
+
+// TestSweepKeepsUpWithHolds checks that records of holds that ended long ago do not pile
+// up, however many there are, and that expired holds behind them are given back.
+func TestSweepKeepsUpWithHolds(t *testing.T) {
+	t.Parallel()
+	const ended = 15_000
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('slots', burst => 10, algorithm => 'concurrency')")
+	pile := func() {
+		must(t, pool, "select dipwell.hold('slots', 'k', 1, interval '1 millisecond', gen_random_uuid()::text)")
+		must(t, pool, fmt.Sprintf(`insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key, cost)
+			select 1, 1, 1000, 1, 1, 0, 0, l.id, l.version, 1, 1, 1, false, false, false, false, true, 'ended' || i, 'k', 1 from dipwell.limits l, generate_series(1, %d) i`, ended))
+	}
+	left := func() int {
+		return number(t, pool, "select count(*) from dipwell.hold_parts where live or due = 1")
+	}
+	pile()
+	must(t, pool, "select dipwell.sweep(1000)")
+	if n := left(); n > 1 {
+		t.Errorf("%d records are left by dipwell.sweep", n)
+	}
+	eventually(t, "given back", func() bool { // a second after it has expired
+		must(t, pool, "select dipwell.sweep(1000)")
+		return left() == 0
+	})
+	pile()
+	newStore(t, pool, pgstore.Config{Poll: -1, Sweep: true, OnError: func(err error) { t.Error(err) }})
+	eventually(t, "swept", func() bool { return left() == 0 })
+}

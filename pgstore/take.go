@@ -35,7 +35,7 @@ type statements struct {
 	chargeMany                            string
 	hold, holdBeside, holdFirst           string // of one key
 	settle, settleBeside                  string
-	takeShard, takeWhole                  string  // of a limit with shards
+	takeShard, takeMine, takeWhole        string  // of a limit with shards
 	noRefusals                            *streak // of the statements for many keys
 	newKeys                               *newKeyRate
 	windows                               *windows // of a calendar limit
@@ -271,7 +271,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 		case !met && e.newKeys.mostlyNew():
 			f = formUpsert
 		}
-		row, now, err := s.update(ctx, e, f, op.Key, rule, units, room(rule, units, bound))
+		row, now, err := s.updateInTurn(ctx, e, f, op.Key, rule, units, room(rule, units, bound))
 		if err == nil {
 			grant(g, rule, tokens, row, now)
 			if !met {
@@ -332,6 +332,19 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 		}
 	}
 	return s.takePartial(ctx, g, e)
+}
+
+// updateInTurn is update, through the key's gate if the statement is a transaction of its
+// own.
+func (s *Store) updateInTurn(ctx context.Context, e *entry, f form, key string, r *store.Rule, units, third int64) (store.State, int64, error) {
+	if s.autocommit() {
+		at, err := s.enterRow(ctx, e.id, key)
+		if err != nil {
+			return store.State{}, 0, err
+		}
+		defer at.leave()
+	}
+	return s.update(ctx, e, f, key, r, units, third)
 }
 
 // noteSeen remembers that a key is in the database, and whether it was new.

@@ -80,7 +80,10 @@ func (s *Store) takeAll(ctx context.Context, g *store.Group, known []*entry) err
 	n := s.takeAllRows(g, known, parts[:])
 	if t := s.combos.statement(parts[:n], s.limits); t != nil {
 		key, sql, looks := t.choose()
-		err := s.execTakeAll(ctx, key, sql, g, parts[:n])
+		err := s.takeAllInTurn(ctx, key, sql, g, parts[:n])
+		if errors.Is(err, store.ErrStore) { // nothing was sent
+			return err
+		}
 		t.note(err == nil, looks)
 		if err == nil {
 			return nil
@@ -137,6 +140,24 @@ func (s *Store) takeAllRows(g *store.Group, known []*entry, parts []takeAllRow) 
 		}
 	}
 	return len(parts)
+}
+
+// takeAllInTurn is execTakeAll through the gates of the keys, in the order in which the
+// statement locks their rows.
+func (s *Store) takeAllInTurn(ctx context.Context, key rawKey, sql string, g *store.Group, parts []takeAllRow) error {
+	var seats [maxTakeAllKeys]seat
+	defer func() {
+		for i := range seats {
+			seats[i].leave()
+		}
+	}()
+	for i := range parts {
+		var err error
+		if seats[i], err = s.enterRow(ctx, parts[i].id, parts[i].op.Key); err != nil {
+			return err
+		}
+	}
+	return s.execTakeAll(ctx, key, sql, g, parts)
 }
 
 // execTakeAll runs the statement. If a charge does not fit, nothing is charged

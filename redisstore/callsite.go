@@ -26,7 +26,7 @@ func (s *Store) callSite(ctx context.Context, d *store.Definition, limit store.L
 			sites := sitesOf(text)
 			index, kept, err = sites.Add(site, siteRest, func() (now int64, named map[int]bool, err error) {
 				if now, err = s.now(ctx); err == nil {
-					named, err = s.namedSites(ctx, d.Name)
+					named, err = s.limits.searches.Do(d.Name, now, func() (map[int]bool, error) { return s.namedSites(ctx, d.Name) })
 				}
 				return now, named, err
 			})

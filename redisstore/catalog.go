@@ -23,6 +23,7 @@ type limits struct {
 	reg     store.Registry
 	entries atomic.Pointer[map[string]*entry]
 
+	searches catalog.Searches
 	revision int64             // as read last
 	fields   map[string]string // as read last
 }
@@ -116,7 +117,7 @@ func (l *limits) named(ctx context.Context, op *store.Op) (*entry, error) {
 			}
 		}
 		if plan == nil {
-			return nil, &store.FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", e.def.Name, op.Def.Plan)}
+			return nil, &store.FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", e.def.Name, op.Def.Plan), Err: store.ErrUnknownPlan}
 		}
 		e = plan
 	}

@@ -279,11 +279,6 @@ func (r *Registry) Observe(now int64, limit string, o Observation) error {
 	return nil
 }
 
-// NoAdaptive returns the error of Define in a store that cannot keep adaptive limits.
-func NoAdaptive(limit string) error {
-	return &FieldError{Limit: limit, Field: "adaptive", Reason: "this store cannot keep adaptive limits; those of dipwell itself can"}
-}
-
 // CurrentRate returns the rate of an adaptive limit at the time now, in µs on the store's
 // clock: tokens per Period, rounded down; why it changed last: "defined", "latency",
 // "errors", "used" or "unobserved"; and when, in µs. Of other definitions it is their

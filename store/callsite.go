@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/dipwell/dipwell/internal/number"
 )
@@ -22,6 +23,7 @@ const sitePrefix = "#"
 type callSites struct {
 	adding sync.Mutex    // taken first
 	looked int64         // µs: when rows were last searched for those that they name; under adding
+	rest   int64         // µs from then until they may be searched again; under adding
 	ended  map[int]int64 // µs: when those that have ended did; under adding
 
 	mu    sync.Mutex
@@ -135,18 +137,16 @@ func (d *Definition) knownSite(mode Mode, rule *Rule) *Definition {
 	return d.sameSite(mode, rule)
 }
 
-const (
-	// siteRest is for how many µs a definition that has ended stays, so that calls that
-	// were made with it are over when another one gets its index.
-	siteRest = 60e6
-	// siteLook is how many µs pass at least between two searches of all rows.
-	siteLook = 1e6
-)
+// siteRest is for how many µs a definition that has ended stays, so that calls that were
+// made with it are over when another one gets its index.
+const siteRest = 60e6
 
 // AddCallSite adds a definition to those that call sites have made of a limit, unless it
 // is one of them, for a store that keeps its limits in this process. If there are too
 // many, those that no row names end, and a minute later their indexes may be used again.
-// named searches the rows: it returns the indexes that those which are not full name.
+// named searches the rows: it returns the indexes that those which are not full name. It
+// is called at most once a second, and for at most a tenth of the time; between two
+// searches one definition too many is ErrFull.
 // keep, if not nil, stores all of them before calls may name them; those that have ended
 // are OverrideOnly. The error is ErrFull if rows name too many, wraps
 // ErrUnknownLimit, or is one of named and keep.
@@ -192,23 +192,24 @@ func (c *callSites) add(site Plan, now int64, named func() (map[int]bool, error)
 	if index := slices.IndexFunc(plans, func(p Plan) bool { site.Name = p.Name; return p == site }); index >= 0 {
 		return index, plans[index], nil
 	}
-	next := &callSites{plans: plans, looked: c.looked, ended: maps.Clone(c.ended)}
+	next := &callSites{plans: plans, looked: c.looked, rest: c.rest, ended: maps.Clone(c.ended)}
 	index, full := next.free()
 	search := full
 	if search {
-		if now >= c.looked && now-c.looked < siteLook {
+		if now >= c.looked && now-c.looked < c.rest {
 			return 0, site, ErrFull
 		}
+		begun := time.Now()
 		used, err := named()
+		c.looked, c.rest = now, number.SearchRest(time.Since(begun))
 		if err != nil {
 			return 0, site, err
 		}
-		c.looked = now
 		next.forget(now, used)
 		if index, full = next.free(); full {
 			return 0, site, ErrFull
 		}
-		next.looked = now
+		next.looked, next.rest = c.looked, c.rest
 	}
 	next.set(index, site)
 	site = next.plans[index]

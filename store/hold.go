@@ -39,12 +39,14 @@ const (
 // the present state of its row.
 type HoldCall struct {
 	Verb HoldVerb
-	// ID is 1 to 64 bytes of printable ASCII without spaces: see CheckHoldID. Two holds
+	// ID is 1 to 64 bytes of printable ASCII without spaces: see Check. Two holds
 	// of a store have different ids, whatever their limits. MakeHold may set another, by
-	// which the hold is settled and extended.
+	// which the hold is settled and extended. Whoever knows an id can settle the hold, so
+	// an id that others must not guess is random; one that is derived from the work, such
+	// as a job's number, makes a repeated call the same hold.
 	ID string
 	// TTL is the time in µs from now until the hold expires, from 1 ms to Limit.TTL of each
-	// of its limits: see Definition.CheckTTL. It is of MakeHold and ExtendHold.
+	// of its limits, which is a day by default. It is of MakeHold and ExtendHold.
 	TTL int64
 	// Costs, of SettleHold, are in tokens, 0 to MaxInt, one for each take of the hold in
 	// its order; another number of them is a *FieldError. A cost above what is held is
@@ -213,10 +215,12 @@ func holdMark(id string, now int64) int64 {
 // CheckVerb checks that a verb, or with hold the making of a hold, is possible on the
 // limit: a concurrency limit has Check, Reset and holds alone, a leaky bucket has no
 // holds, and a limit with shards has neither holds nor reservations. The error is a
-// *FieldError of the field "limit". DecideIn calls it, because the limit may have another
-// algorithm since the caller has checked it.
+// *FieldError of the field "limit", or of "verb" if v is none. DecideIn calls it, because
+// the limit may have another algorithm since the caller has checked it.
 func (d *Definition) CheckVerb(v Verb, hold bool) error {
 	switch {
+	case v > VerbReset:
+		return badField("verb", "%d is not a verb", uint8(v))
 	case hold && d.Rule.Leaky:
 		return badField("limit", "%s is a leaky bucket, which cannot be held", d.Name)
 	case d.Shards > 1 && (hold || v == VerbReserve):
@@ -227,10 +231,13 @@ func (d *Definition) CheckVerb(v Verb, hold bool) error {
 	return nil
 }
 
-// check checks the call, and the limits of ops if it makes a hold. The error is a
-// *FieldError.
-func (c *HoldCall) check(ops []Op) error {
-	if err := CheckHoldID(c.ID); err != nil || c.Verb == SettleHold {
+// Check checks the call, with the ops of the group if it makes a hold: the ID is 1 to 64
+// bytes of printable ASCII without spaces, TTL is from 1 ms to the TTL of each limit, and
+// each limit can be held. The error is a *FieldError of the field "id", "ttl" or "limit".
+// A Limiter checks its calls; a store whose limits others may change meanwhile checks them
+// again, as DecideIn does.
+func (c *HoldCall) Check(ops []Op) error {
+	if err := checkHoldID(c.ID); err != nil || c.Verb == SettleHold {
 		return err
 	}
 	for i := range ops {
@@ -240,18 +247,14 @@ func (c *HoldCall) check(ops []Op) error {
 				return err
 			}
 		}
-		if err := d.CheckTTL(c.TTL); err != nil {
+		if err := d.checkTTL(c.TTL); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// CheckHoldID checks the id of a hold: 1 to 64 bytes of printable ASCII without spaces.
-// The error is a *FieldError of the field "id". Whoever knows an id can settle the hold,
-// so an id that others must not guess is random; one that is derived from the work, such
-// as a job's number, makes a repeated call the same hold.
-func CheckHoldID(id string) error {
+func checkHoldID(id string) error {
 	switch {
 	case id == "":
 		return badField("id", "is missing")
@@ -266,9 +269,8 @@ func CheckHoldID(id string) error {
 	return nil
 }
 
-// CheckTTL checks the ttl of a hold on the limit, in µs: from 1 ms to the limit's TTL,
-// which is a day by default. The error is a *FieldError of the field "ttl".
-func (d *Definition) CheckTTL(ttl int64) error {
+// checkTTL checks the ttl of a hold on the limit, in µs.
+func (d *Definition) checkTTL(ttl int64) error {
 	most := d.TTL
 	if most == 0 {
 		most = defaultTTL

@@ -111,7 +111,9 @@ const (
 type FailureMode uint8
 
 const (
-	// FailClosed returns the error, with an answer that is not allowed.
+	// FailClosed returns the error, with an answer that is not allowed. A limit in Shadow
+	// mode refuses nothing: it allows the calls that it could refuse, as with FailOpen, and
+	// the answer has Shadow.
 	FailClosed FailureMode = iota
 	// FailOpen allows the call without an error; the answer's Source says so. Of a
 	// call of several limits all must have it.

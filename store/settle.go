@@ -11,7 +11,7 @@ import (
 func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 	c := g.Hold
 	g.Allowed, g.Reserved, c.Repeated = false, false, false
-	if err := c.check(nil); err != nil {
+	if err := c.Check(nil); err != nil {
 		return err
 	}
 	h, err := t.Hold(c.ID)
@@ -153,6 +153,9 @@ func (e *entry) settle(def *Definition, p *HoldPart, h *Hold, id string, cost, n
 	if cost <= counted || own.Algorithm == Concurrency {
 		return nil
 	}
+	if err := e.expireFor(def, now); err != nil {
+		return err
+	}
 	op := Op{Def: def, Key: p.Key, Verb: VerbCharge, Cost: cost - counted}
 	row, write, err := op.Step(now, e.row, false)
 	switch {
@@ -179,7 +182,7 @@ func (g *Group) extend(h *Hold, entries []entry, now int64) error {
 		if op.Def == nil {
 			continue
 		}
-		if err := op.Def.CheckTTL(g.Hold.TTL); err != nil {
+		if err := op.Def.checkTTL(g.Hold.TTL); err != nil {
 			return err
 		}
 		granted := p.Cost

@@ -103,7 +103,7 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 		}
 	}
 	if g.Hold != nil {
-		if err := g.Hold.check(g.Ops); err != nil {
+		if err := g.Hold.Check(g.Ops); err != nil {
 			return err
 		}
 		if done, err := g.repeat(t, now); done || err != nil {
@@ -112,7 +112,12 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 	}
 	var entries [MaxTakes]entry
 	for i := range g.Ops {
-		if err := entries[i].read(t, g.Ops[i].Def, g.Ops[i].Key, now); err != nil {
+		op, e := &g.Ops[i], &entries[i]
+		err := e.read(t, op.Def, op.Key, now)
+		if err == nil && op.Verb == VerbCharge {
+			err = e.expireFor(op.Def, now)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -231,6 +236,13 @@ func (op *Op) Took() int64 {
 	return op.Granted
 }
 
+// FailsOpen reports whether a limit allows an op that its store failed to decide: it does
+// with FailOpen, and in Shadow mode if the verb is one that can be refused. A decorator
+// that decides failed ops sets Answer.Shadow of the latter.
+func (op *Op) FailsOpen() bool {
+	return op.Def.OnStoreError == FailOpen || op.Def.Mode == Shadow && op.Verb <= VerbReserve
+}
+
 // An entry is what a table has of a key, while a call is decided.
 type entry struct {
 	def      *Definition // base of the limit
@@ -277,6 +289,16 @@ func (e *entry) expire(now int64, n int) (gave bool, err error) {
 	row, rs, count, err := e.own(now).expire(e.row, e.key, now, e.records, n)
 	e.row, e.records, e.changed = row, rs, e.changed || count > 0
 	return count > 0, err
+}
+
+// expireFor gives back all expired holds of a row that is not under d, before a Charge of
+// it: if the row is full without them, the Charge is counted under d.
+func (e *entry) expireFor(d *Definition, now int64) error {
+	if e.row.Lows == nil || e.row.Version == d.Number {
+		return nil
+	}
+	_, err := e.expire(now, len(e.records))
+	return err
 }
 
 // convertRecords converts the records to a definition.

@@ -355,6 +355,26 @@ var holdCases = []testCase{
 		b.settle("h", 3)
 		b.free("a k", 7)
 	})},
+	// What is charged after all holds of a key have expired is counted under the definition
+	// that the caller names, and not under the plan of a hold, whether a sweep came between or not.
+	{"hold-expires-charge", onHolds(func(b *caller) {
+		b.define("p=1/1h,burst=10,plans=pro:rate=2;burst=20")
+		for _, swept := range []bool{false, true} {
+			key := fmt.Sprint("swept-", swept)
+			b.hold("one"+key, 5*second, "p charge-"+key+" 2")
+			b.hold("two"+key, 5*second, "p:pro charge-"+key+" 8")
+			b.hold("three"+key, 5*second, "p settle-"+key+" 2")
+			b.hold("four"+key, 5*second, "p:pro settle-"+key+" 8")
+			if b.wait(10 * time.Second); swept {
+				b.sweep()
+			}
+			b.do(store.VerbCharge, "p charge-"+key+" 4")
+			b.settle("three"+key, 4)
+			b.wait(time.Hour)
+			b.free("p charge-"+key, 7)
+			b.free("p settle-"+key, 7)
+		}
+	})},
 	// A plan in shadow mode allows what an override refuses, from the end of the override on.
 	{"override-before-shadow", onHolds(func(b *caller) {
 		b.define("s=1/1h,burst=3,plans=seen:mode=shadow")

@@ -157,11 +157,11 @@ func (b *bench) fromMemory() {
 		f, _ := load(file, 64, busy, b.length)
 		rm, rf, ratio = append(rm, m), append(rf, f), append(ratio, f/m)
 	}
-	st := s.Stats()
+	st := metrics(s)
 	fmt.Fprint(b.w, "## Every 100ms: 64 goroutines, 2,000 busy keys\n\n")
 	report.Table(b.w, []string{"", "M decisions/s", "of memstore (median of rounds)", "groups", "rows", "widest window, ms"}, [][]string{
 		{"memstore", fmt.Sprintf("%.2f", report.Median(rm[1:])/1e6), "1.00", "", "", ""},
-		{"filestore", fmt.Sprintf("%.2f", report.Median(rf[1:])/1e6), fmt.Sprintf("%.2f", report.Median(ratio[1:])), fmt.Sprint(st.Groups), fmt.Sprint(st.Rows), ms(st.Widest)},
+		{"filestore", fmt.Sprintf("%.2f", report.Median(rf[1:])/1e6), fmt.Sprintf("%.2f", report.Median(ratio[1:])), fmt.Sprintf("%.0f", st["groups_total"]), fmt.Sprintf("%.0f", st["rows_total"]), ms(seconds(st["widest_window_seconds"]))},
 	})
 }
 
@@ -182,7 +182,7 @@ func (b *bench) manyDirty() {
 			c.take(k)
 		}
 		var took []time.Duration
-		dirty := int64(0)
+		dirty := 0.0
 		for start, i := time.Now(), 0; time.Since(start) < 4*time.Second; i++ {
 			before := time.Now()
 			if err := c.take(many[i%len(many)]); err != nil {
@@ -190,7 +190,7 @@ func (b *bench) manyDirty() {
 			}
 			took = append(took, time.Since(before))
 			if i%10_000 == 0 {
-				dirty = max(dirty, s.Stats().Dirty)
+				dirty = max(dirty, metrics(s)["dirty_keys"])
 			}
 		}
 		slices.Sort(took)
@@ -198,8 +198,8 @@ func (b *bench) manyDirty() {
 		row := []string{c.name, fmt.Sprintf("%.2f", float64(len(took))/4e6), ns(took[len(took)/2]), ns(took[len(took)*999/1000]),
 			fmt.Sprintf("%.1f", float64(over)/float64(len(took))*1e6), ms(took[len(took)-1]), "", "", ""}
 		if c.name == "filestore" {
-			st := s.Stats()
-			row[6], row[7], row[8] = fmt.Sprint(dirty), ms(st.Widest), fmt.Sprintf("%d of %d", st.Late, st.Groups)
+			st := metrics(s)
+			row[6], row[7], row[8] = fmt.Sprintf("%.0f", dirty), ms(seconds(st["widest_window_seconds"])), fmt.Sprintf("%.0f of %.0f", st["late_groups_total"], st["groups_total"])
 		}
 		rows = append(rows, row)
 	}
@@ -297,7 +297,7 @@ func (b *bench) restart() {
 		start = time.Now()
 		s, _ = b.file("restart.db", 0)
 		took = append(took, time.Since(start).Seconds())
-		if n := s.Stats().Keys; n != 1_000_000 {
+		if n := metrics(s)["keys"]; n != 1_000_000 {
 			panic(fmt.Sprint(n, " keys came back"))
 		}
 		if err := s.Close(); err != nil {
@@ -320,3 +320,14 @@ func must[T any](v T, err error) T {
 }
 
 func must2[T any](v T, _ bool) T { return v }
+
+// metrics returns the numbers of a store, without the beginning of their names.
+func metrics(s *filestore.Store) map[string]float64 {
+	all := map[string]float64{}
+	for _, m := range s.Abilities().Metrics() {
+		all[strings.TrimPrefix(strings.TrimPrefix(m.Name, "dipwell_"), "file_")] = m.Value
+	}
+	return all
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

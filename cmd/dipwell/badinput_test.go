@@ -76,6 +76,17 @@ func badCalls() []badCall {
 			return err
 		}
 	}
+	// Over HTTP and SQL the id of a hold that is settled is called hold.
+	asHold := func(call func(*dipwell.Limiter) error) func(*dipwell.Limiter) error {
+		return func(l *dipwell.Limiter) error {
+			err := call(l)
+			var f *dipwell.FieldError
+			if errors.As(err, &f) && f.Field == "id" {
+				return &dipwell.FieldError{Field: "hold", Reason: f.Reason}
+			}
+			return err
+		}
+	}
 	long, id := strings.Repeat("k", 513), strings.Repeat("x", 65)
 	keys := func(name, key, reason string) badCall {
 		return badCall{"a key with " + name, "key", reason, take(dipwell.Take{Limit: "two", Key: key, Cost: 1}),
@@ -96,7 +107,7 @@ func badCalls() []badCall {
 		{"a parent that is missing", "parent", "", define("new=1/1s,parent=nobody"),
 			"PUT /v1/limits/new rate=1&per=1s&parent=nobody", "", "select dipwell.define('new', 1, '1 second', parent => 'nobody')", nil},
 		{"a parent in a circle", "parent", "", define("top=9/1h,parent=four"),
-			"", "", "select dipwell.define('top', 9, '1 hour', parent => 'four')", nil},
+			"PUT /v1/limits/upper rate=9&per=1h&parent=lower", "", "select dipwell.define('top', 9, '1 hour', parent => 'four')", nil},
 		{"five levels", "parent", "", define("five=9/1h,parent=four"),
 			"PUT /v1/limits/five rate=9&per=1h&parent=four", "", "select dipwell.define('five', 9, '1 hour', parent => 'four')", nil},
 		keys("a part too many", "a/b/c", "has 3 parts; those of limit two have 2"),
@@ -108,12 +119,50 @@ func badCalls() []badCall {
 			"POST /v1/hold limit=api&key=k&ttl=365d&id=h", "hold api k --ttl 8760h --id h", "select dipwell.hold('api', 'k', 1, ttl => interval '365 days', id => 'h')", nil},
 		{"a hold id of 65 bytes", "id", "has 65 bytes; at most 64", hold(time.Minute, id),
 			"POST /v1/hold limit=api&key=k&ttl=1m&id=" + id, "hold api k --ttl 1m --id " + id, "select dipwell.hold('api', 'k', 1, ttl => interval '1 minute', id => $1)", []any{id}},
+		{"a hold of two with an id of 65 bytes", "id", "has 65 bytes; at most 64", func(l *dipwell.Limiter) error {
+			_, err := l.Hold(bg, time.Minute, id, dipwell.Take{Limit: "api", Key: "k", Cost: 1}, dipwell.Take{Limit: "other", Key: "k", Cost: 1})
+			return err
+		}, `POST /v1/hold {"takes":[{"limit":"api","key":"k"},{"limit":"other","key":"k"}],"ttl":"1m","id":"` + id + `"}`, "",
+			"select dipwell.hold_all(array['api', 'other'], array['k', 'k'], ttl => interval '1 minute', id => $1)", []any{id}},
+		{"a settle of 65 bytes", "hold", "has 65 bytes; at most 64", asHold(func(l *dipwell.Limiter) error { _, err := l.Settle(bg, id, 1); return err }),
+			"POST /v1/settle hold=" + id, "settle " + id, "select dipwell.settle($1, 1)", []any{id}},
+		{"a settle of all of 65 bytes", "hold", "has 65 bytes; at most 64", asHold(func(l *dipwell.Limiter) error { _, err := l.Settle(bg, id, 1, 2); return err }),
+			`POST /v1/settle {"hold":"` + id + `","costs":[1,2]}`, "settle --cost 1 --cost 2 " + id, "select dipwell.settle_all($1, array[1, 2])", []any{id}},
+		{"an extend of 65 bytes", "hold", "has 65 bytes; at most 64", asHold(func(l *dipwell.Limiter) error { _, err := l.Extend(bg, id, time.Minute); return err }),
+			"POST /v1/extend ttl=1m&hold=" + id, "extend " + id + " --ttl 1m", "select dipwell.extend($1, interval '1 minute')", []any{id}},
+		{"an extend by nothing", "ttl", "is less than 1ms", func(l *dipwell.Limiter) error { _, err := l.Extend(bg, "live", 0); return err },
+			"POST /v1/extend hold=live&ttl=0s", "extend live --ttl 0s", "select dipwell.extend('live', interval '0')", nil},
+		{"an extend by a year", "ttl", "is longer than limit api lets a hold be", func(l *dipwell.Limiter) error { _, err := l.Extend(bg, "live", 365*24*time.Hour); return err },
+			"POST /v1/extend hold=live&ttl=365d", "extend live --ttl 8760h", "select dipwell.extend('live', interval '365 days')", nil},
+		{"a hold that is longer than its limit's ttl", "ttl", "is longer than limit slots lets a hold be, 5m", func(l *dipwell.Limiter) error {
+			_, err := l.Hold(bg, 5*time.Minute+time.Microsecond, "h", dipwell.Take{Limit: "slots", Key: "k", Cost: 1})
+			return err
+		}, "POST /v1/hold limit=slots&key=k&ttl=300000001us&id=h", "hold slots k --ttl 300000001us --id h", "select dipwell.hold('slots', 'k', 1, ttl => interval '300.000001 s', id => 'h')", nil},
+		{"a limit's name of 129 bytes", "name", "has 129 bytes; at most 128", define(strings.Repeat("n", 129) + "=1/1s"),
+			"PUT /v1/limits/" + strings.Repeat("n", 129) + " rate=1&per=1s", "", "select dipwell.define($1, 1, '1 second')", []any{strings.Repeat("n", 129)}},
+		{"a key of 513 bytes", "key", "has 513 bytes; at most 512", take(dipwell.Take{Limit: "api", Key: long, Cost: 1}),
+			"POST /v1/take limit=api&key=" + long, "take api " + long, "select dipwell.take('api', $1)", []any{long}},
+		{"a plan's name of 65 bytes", "plans", "has 65 bytes; at most 64", define("new=1/1s,plans=" + id + ":rate=2"),
+			"PUT /v1/limits/new rate=1&per=1s&plans=" + id + ":rate=2", "", "", nil},
+		{"a note of 1025 bytes", "note", "has 1025 bytes; at most 1024", override(dipwell.Override{Key: "k", Plan: "pro", Note: strings.Repeat("n", 1025)}),
+			"PUT /v1/limits/api/overrides key=k&plan=pro&note=" + strings.Repeat("n", 1025), "override set api k --plan pro --note " + strings.Repeat("n", 1025),
+			"select dipwell.override('api', 'k', plan => 'pro', note => $1)", []any{strings.Repeat("n", 1025)}},
+		// A script's empty variable must not make an override without an end.
+		{"an override for no time", "for", "must be longer than 0", nil, "PUT /v1/limits/api/overrides key=k&plan=pro&for=0s", "override set api k --plan pro --for 0s", "", nil},
+		{"an override until nothing", "until", "must be a time", nil, "PUT /v1/limits/api/overrides key=k&plan=pro&until=", "override set api k --plan pro --until=", "", nil},
+		{"an override of an empty plan", "plan", "is empty", nil, "PUT /v1/limits/api/overrides key=k&rate=6&plan=", "override set api k --rate 6 --plan=", "", nil},
+		{"an override of an empty rate", "rate", "", nil, "PUT /v1/limits/api/overrides key=k&plan=pro&rate=", "override set api k --plan pro --rate=", "", nil},
+		{"an override per nothing", "per", "", nil, "PUT /v1/limits/api/overrides key=k&rate=6&per=", "override set api k --rate 6/", "", nil},
+		{"an owner of 257 bytes", "owner", "has 257 bytes; at most 256", func(l *dipwell.Limiter) error {
+			_, err := l.Define(bg, dipwell.Limit{Name: "new", Rate: 1, Period: time.Second}, strings.Repeat("o", 257))
+			return err
+		}, "", "", "", nil},
 		{"a settle of another shape", "costs", "", func(l *dipwell.Limiter) error { _, err := l.Settle(bg, "live", 1, 2); return err },
 			"POST /v1/settle hold=live&costs=1,2", "settle live --cost 1 --cost 2", "select dipwell.settle_all('live', array[1, 2])", nil},
 		{"an extend of an ended hold", "hold", "ended", func(l *dipwell.Limiter) error { _, err := l.Extend(bg, "ended", time.Minute); return err },
 			"POST /v1/extend hold=ended&ttl=1m", "extend ended --ttl 1m", "select dipwell.extend('ended', interval '1 minute')", nil},
-		{"a drop of a parent", "parent", "it is the parent of limit two", func(l *dipwell.Limiter) error { return l.Drop(bg, "top", store.OwnerCode) },
-			"", "", "", nil}, // the limits belong to this program
+		{"a drop of a parent", "parent", "it is the parent of limit ", func(l *dipwell.Limiter) error { return l.Drop(bg, "top", store.OwnerCode) },
+			"DELETE /v1/limits/upper", "", "select dipwell.drop('above')", nil},
 	}
 }
 
@@ -161,6 +210,22 @@ func TestBadInput(t *testing.T) {
 			if _, err = l.Settle(bg, "ended", 1); err != nil {
 				t.Fatal(err)
 			}
+			for _, call := range []string{"PUT /v1/limits/upper rate=9&per=1h&parts=1", "PUT /v1/limits/lower rate=9&per=1h&parent=upper"} {
+				if code, body := s.ask(call); code >= 300 {
+					t.Fatal(code, body)
+				}
+			}
+			if conn != nil {
+				if _, err = conn.Exec(bg, "select dipwell.define('above', 9, '1 hour', parts => 1), dipwell.define('below', 9, '1 hour', parent => 'above')"); err != nil {
+					t.Fatal(err)
+				}
+				eventually(t, func() error { // the program learns of them
+					if l.Limit("below") == nil {
+						return errors.New("limit below is not known")
+					}
+					return nil
+				})
+			}
 			before := s.state()
 			for _, c := range badCalls() {
 				s.make(&c)
@@ -184,9 +249,13 @@ func (s *surface) make(c *badCall) {
 			s.Errorf("%s by %s: field %q; want %s and %q: %s", c.name, where, fields, c.field, c.reason, text)
 		}
 	}
-	err := c.call(s.l)
+	var err error
+	if c.call != nil {
+		err = c.call(s.l)
+	}
 	var field *dipwell.FieldError
 	switch {
+	case c.call == nil:
 	case errors.Is(err, dipwell.ErrStore):
 		s.Errorf("%s by Go is a failure of the store: %v", c.name, err)
 	case errors.As(err, &field):
@@ -239,7 +308,7 @@ func (s *surface) ask(call string) (int, string) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	if form != "" {
+	if form != "" && form[0] != '{' {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
 	answer, err := http.DefaultClient.Do(r)
@@ -290,6 +359,11 @@ func (s *surface) texts() {
 			"override key": func() error { o := pro; o.Key = bad; _, err := s.l.SetOverride(bg, "api", o); return err },
 			"override":     func() error { o := pro; o.Plan = bad; _, err := s.l.SetOverride(bg, "api", o); return err },
 			"note":         func() error { o := pro; o.Note = bad; _, err := s.l.SetOverride(bg, "api", o); return err },
+			"owner": func() error {
+				_, err := s.l.Define(bg, dipwell.Limit{Name: "new", Rate: 1, Period: time.Second}, bad)
+				return err
+			},
+			"drop": func() error { return s.l.Drop(bg, "api", bad) },
 			"name": func() error {
 				_, err := s.l.Define(bg, dipwell.Limit{Name: bad, Rate: 1, Period: time.Second}, store.OwnerCode)
 				return err
@@ -305,7 +379,7 @@ func (s *surface) texts() {
 				s.Errorf("%s with %s by Go: %v", field, what, err)
 			}
 		}
-		if s.conn == nil || what != "too long" { // the server refuses the other texts before a function sees them
+		if s.conn == nil {
 			continue
 		}
 		for sql, field := range map[string]string{
@@ -313,7 +387,14 @@ func (s *surface) texts() {
 			"select dipwell.hold('api', 'k', 1, ttl => interval '1 minute', id => $1)": "id", "select dipwell.settle($1)": "hold",
 			"select dipwell.override('api', 'k', plan => 'pro', note => $1)": "note", "select dipwell.define($1, 1, interval '1 second')": "name",
 		} {
-			s.query(sql, field, "", sql, bad)
+			if what == "too long" {
+				s.query(sql, field, "", sql, bad)
+			} else { // the server refuses it before a function sees it
+				_, err := s.conn.Exec(bg, sql, bad)
+				if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "22021" { // character_not_in_repertoire
+					s.Errorf("%s with %s by SQL: %v", sql, what, err)
+				}
+			}
 		}
 	}
 }

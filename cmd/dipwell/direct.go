@@ -7,6 +7,7 @@ import (
 	"os/user"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/keyhash"
 	"github.com/dipwell/dipwell/internal/server"
 )
 
@@ -16,13 +17,17 @@ func (t *target) call(e *env, method, path string, body []byte) (b []byte, err e
 	if !t.direct() {
 		return t.http(e, method, path, body)
 	}
+	secret, err := t.secret()
+	if err != nil {
+		return nil, err
+	}
 	err = t.open(e, func(ctx context.Context, l *dipwell.Limiter) error {
 		r, err := newRequest(ctx, method, "http://127.0.0.1"+path, body)
 		if err != nil {
 			return err
 		}
 		w := &reply{header: http.Header{}, status: http.StatusOK}
-		server.New(l, server.Config{Who: localUser(), StoreErrors: true}).API(server.Site{Loopback: true}).ServeHTTP(w, r)
+		server.New(l, server.Config{Who: localUser(), StoreErrors: true, HashKey: keyhash.Func(secret)}).API(server.Site{Loopback: true}).ServeHTTP(w, r)
 		b = w.body.Bytes()
 		return answered(w.status, http.StatusText(w.status), b)
 	})

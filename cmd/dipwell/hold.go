@@ -1,10 +1,7 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"time"
 
@@ -74,18 +71,9 @@ func (h *keyHold) String() string {
 }
 
 func (c *HoldsCmd) Run(e *env) error {
-	b, err := c.call(e, http.MethodGet, "/v1/limits/"+url.PathEscape(c.Name)+"/holds"+c.query(), nil)
-	if err != nil {
-		return err
-	}
-	c.printAsked(e)
-	if c.JSON {
-		_, err = e.stdout.Write(b)
-		return err
-	}
 	var list struct{ Holds []keyHold }
-	if err = json.Unmarshal(b, &list); err != nil {
-		return errors.New("the server's answer is no list of holds")
+	if printed, err := c.list(e, "/v1/limits/"+url.PathEscape(c.Name)+"/holds"+c.query(), &list, "list of holds"); printed || err != nil {
+		return err
 	}
 	for i := range list.Holds {
 		fmt.Fprintln(e.stdout, list.Holds[i].String())

@@ -1,12 +1,9 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"time"
 )
 
@@ -24,22 +21,6 @@ func (KeysCmd) Help() string {
 }
 
 func (c *KeysCmd) Run(e *env) error {
-	q := url.Values{"n": {strconv.Itoa(c.N)}}
-	if c.Prefix != "" {
-		q.Set("prefix", c.Prefix)
-	}
-	if c.After != nil {
-		q.Set("after", *c.After)
-	}
-	b, err := c.call(e, http.MethodGet, keysPath(c.Name, q), nil)
-	if err != nil {
-		return err
-	}
-	c.printAsked(e)
-	if c.JSON {
-		_, err = e.stdout.Write(b)
-		return err
-	}
 	var page struct {
 		Keys []struct {
 			Key        *string
@@ -50,8 +31,8 @@ func (c *KeysCmd) Run(e *env) error {
 		}
 		Next *string
 	}
-	if err = json.Unmarshal(b, &page); err != nil {
-		return errors.New("the server's answer is no page of keys")
+	if printed, err := c.list(e, keysPath(c.Name, pageQuery(c.Prefix, c.After, c.N)), &page, "page of keys"); printed || err != nil {
+		return err
 	}
 	for _, k := range page.Keys {
 		name := "(shared)"
@@ -67,10 +48,7 @@ func (c *KeysCmd) Run(e *env) error {
 		}
 		fmt.Fprintf(e.stdout, "%-40s %12d remaining%s%s\n", name, k.Remaining, fullIn(k.ResetAfter), more)
 	}
-	if page.Next != nil {
-		fmt.Fprintf(e.stdout, "there may be more: --after %q\n", *page.Next)
-	}
-	return nil
+	return printNext(e, page.Next)
 }
 
 // InspectCmd shows one bucket without changing it.

@@ -201,6 +201,21 @@ func TestServeKeySecret(t *testing.T) {
 	if code, out, stderr := program(t, "inspect", "login", "alice", "--store", db.URL(), "--key-secret-file", secret); code != 0 || !strings.Contains(out, "login alice: 0 of 2") {
 		t.Errorf("inspect: %d %s%s", code, out, stderr)
 	}
+	// The override of a key is found by the caller's key, in the service and on the store itself.
+	if status, body := do(t, http.MethodPut, p.url+"/v1/limits/login/overrides", `{"key":"alice","burst":7}`); status != 200 {
+		t.Error(status, body)
+	}
+	if status, body := do(t, http.MethodGet, p.url+"/v1/limits/login/overrides?key=alice", ""); status != 200 || !strings.Contains(body, `"key":"alice"`) {
+		t.Errorf("override of a key: %d %s", status, body)
+	}
+	if status, body := do(t, http.MethodGet, p.url+"/v1/limits/login/overrides?key=bob", ""); status != 404 {
+		t.Errorf("override of another key: %d %s", status, body)
+	}
+	for _, where := range [][]string{{"--server", p.url}, {"--store", db.URL(), "--key-secret-file", secret}} {
+		if code, out, stderr := program(t, append([]string{"inspect", "login", "alice"}, where...)...); code != 0 || !strings.Contains(out, "override: login alice: burst 7") {
+			t.Errorf("inspect with an override %v: %d %s%s", where, code, out, stderr)
+		}
+	}
 	if code, _, stderr := program(t, "take", "login", "alice", "--store", db.URL(), "--key-secret-file", secret+".none"); code != 2 || !strings.Contains(stderr, "key_secret_file: ") {
 		t.Errorf("no secret: %d %s", code, stderr)
 	}

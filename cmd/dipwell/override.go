@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,12 +22,12 @@ type OverrideCmd struct {
 // OverrideSetCmd sets the override of a key.
 type OverrideSetCmd struct {
 	onKey `embed:""`
-	Plan  string        `help:"A plan of the limit."`
-	Rate  string        `placeholder:"RATE[/PER]" help:"Or numbers: a rate such as 600/1m."`
-	Burst *int64        `help:"And a burst."`
-	For   time.Duration `placeholder:"1h" help:"How long it holds. Default: until it is ended."`
-	Until string        `placeholder:"TIME" help:"Or when it ends, such as 2030-01-31T18:00:00Z."`
-	Note  string        `help:"Why, at most 1024 bytes."`
+	Plan  *string        `help:"A plan of the limit."`
+	Rate  *string        `placeholder:"RATE[/PER]" help:"Or numbers: a rate such as 600/1m."`
+	Burst *int64         `help:"And a burst."`
+	For   *time.Duration `placeholder:"1h" help:"How long it holds. Default: until it is ended."`
+	Until *string        `placeholder:"TIME" help:"Or when it ends, such as 2030-01-31T18:00:00Z."`
+	Note  string         `help:"Why, at most 1024 bytes."`
 }
 
 func (OverrideSetCmd) Help() string {
@@ -36,28 +35,18 @@ func (OverrideSetCmd) Help() string {
 }
 
 func (c *OverrideSetCmd) Run(e *env) error {
-	body := map[string]any{}
-	set := func(name, value string) {
-		if value != "" {
-			body[name] = value
+	body := overrideBody{Key: c.Key, Plan: c.Plan, Burst: c.Burst, Until: c.Until, Note: c.Note}
+	if c.Rate != nil {
+		rate, per, found := strings.Cut(*c.Rate, "/")
+		if body.Rate = &rate; found {
+			body.Per = &per
 		}
 	}
-	if c.Key != nil {
-		body["key"] = *c.Key
+	if c.For != nil {
+		text := period.Format(*c.For)
+		body.For = &text
 	}
-	rate, per, _ := strings.Cut(c.Rate, "/")
-	set("plan", c.Plan)
-	set("rate", rate)
-	set("per", per)
-	set("until", c.Until)
-	set("note", c.Note)
-	if c.Burst != nil {
-		body["burst"] = *c.Burst
-	}
-	if c.For != 0 {
-		body["for"] = period.Format(c.For)
-	}
-	sent, err := json.Marshal(body)
+	sent, err := json.Marshal(&body)
 	if err != nil {
 		return err
 	}
@@ -75,6 +64,19 @@ func (c *OverrideSetCmd) Run(e *env) error {
 	}
 	_, err = fmt.Fprintf(e.stdout, "%s; asked %s\n", o.String(), o.Asked)
 	return err
+}
+
+// overrideBody is the body that sets an override. What was not given is absent: an empty
+// text is an error of the server, not an override without an end.
+type overrideBody struct {
+	Key   *string `json:"key,omitempty"`
+	Plan  *string `json:"plan,omitempty"`
+	Rate  *string `json:"rate,omitempty"`
+	Per   *string `json:"per,omitempty"`
+	Burst *int64  `json:"burst,omitempty"`
+	For   *string `json:"for,omitempty"`
+	Until *string `json:"until,omitempty"`
+	Note  string  `json:"note,omitempty"`
 }
 
 func overridesPath(limit string) string { return "/v1/limits/" + url.PathEscape(limit) + "/overrides" }
@@ -133,36 +135,17 @@ type OverrideListCmd struct {
 func (OverrideListCmd) Help() string { return "Example: dipwell override list api --prefix cust-" }
 
 func (c *OverrideListCmd) Run(e *env) error {
-	q := url.Values{"n": {strconv.Itoa(c.N)}}
-	if c.Prefix != "" {
-		q.Set("prefix", c.Prefix)
-	}
-	if c.After != nil {
-		q.Set("after", *c.After)
-	}
-	b, err := c.call(e, http.MethodGet, overridesPath(c.Name)+"?"+q.Encode(), nil)
-	if err != nil {
-		return err
-	}
-	c.printAsked(e)
-	if c.JSON {
-		_, err = e.stdout.Write(b)
-		return err
-	}
 	var page struct {
 		Overrides []override
 		Next      *string
 	}
-	if err = json.Unmarshal(b, &page); err != nil {
-		return errors.New("the server's answer is no page of overrides")
+	if printed, err := c.list(e, overridesPath(c.Name)+"?"+pageQuery(c.Prefix, c.After, c.N).Encode(), &page, "page of overrides"); printed || err != nil {
+		return err
 	}
 	for i := range page.Overrides {
 		fmt.Fprintln(e.stdout, page.Overrides[i].String())
 	}
-	if page.Next != nil {
-		fmt.Fprintf(e.stdout, "there may be more: --after %q\n", *page.Next)
-	}
-	return nil
+	return printNext(e, page.Next)
 }
 
 // OverrideEndCmd ends the override of a key.

@@ -159,7 +159,8 @@ func TestMigrateNewerSchema(t *testing.T) {
 	}
 	for _, args := range []string{"take login", "migrate up", "migrate down", "serve --listen 127.0.0.1:0"} {
 		code, _, stderr := program(t, append(strings.Fields(args), "--store", dsn)...)
-		if code != 2 || !strings.Contains(stderr, "knows only") {
+		// migrate down would delete every limit, and this program refuses it.
+		if code != 2 || !strings.Contains(stderr, "knows only") || strings.Contains(stderr, "migrate down") {
 			t.Errorf("%s: %d %s", args, code, stderr)
 		}
 	}

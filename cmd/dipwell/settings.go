@@ -247,7 +247,7 @@ func sameAddress(a, b string) bool {
 func (s *settings) server() server.Config {
 	scheme, _, _ := strings.Cut(s.Store, ":")
 	return server.Config{Headers: s.Headers, TrustedProxies: s.TrustedProxies, AdminToken: s.token, MaxInFlight: s.MaxInFlight, Store: scheme,
-		Labels: s.MetricLabels, Shadow: s.Shadow}
+		Labels: s.MetricLabels, Shadow: s.Shadow, HashKey: keyhash.Func(s.keySecret)}
 }
 
 // upstream returns the configuration of the proxy.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -125,13 +126,55 @@ func (t *target) server() string {
 // whose answer does not have it.
 func (t *target) printAsked(e *env) { fmt.Fprintln(e.stderr, "dipwell: asked "+t.asked()) }
 
+// list reads the answer to a GET, such as "page of keys", into page. With --json it prints
+// the answer instead, and returns true.
+func (t *target) list(e *env, path string, page any, what string) (printed bool, err error) {
+	b, err := t.call(e, http.MethodGet, path, nil)
+	if err != nil {
+		return false, err
+	}
+	t.printAsked(e)
+	if t.JSON {
+		_, err = e.stdout.Write(b)
+		return true, err
+	}
+	if err = json.Unmarshal(b, page); err != nil {
+		return false, errors.New("the server's answer is no " + what)
+	}
+	return false, nil
+}
+
+// pageQuery asks for n entries of a list whose keys begin with prefix and follow after.
+func pageQuery(prefix string, after *string, n int) url.Values {
+	q := url.Values{"n": {strconv.Itoa(n)}}
+	if prefix != "" {
+		q.Set("prefix", prefix)
+	}
+	if after != nil {
+		q.Set("after", *after)
+	}
+	return q
+}
+
+// printNext prints how to go on after a page. next is nil after the last one.
+func printNext(e *env, next *string) error {
+	if next == nil {
+		return nil
+	}
+	_, err := fmt.Fprintf(e.stdout, "there may be more: --after %q\n", *next)
+	return err
+}
+
+// secret returns the secret of hashed keys, or nil.
+func (t *target) secret() ([]byte, error) { return keySecret(t.KeySecretFile, t.KeySecretFile != "") }
+
 // open calls f with a limiter over the store.
 func (t *target) open(e *env, f func(context.Context, *dipwell.Limiter) error) error {
 	limits, err := parseLimits(t.Limit)
 	if err != nil {
 		return err
 	}
-	secret, err := keySecret(t.KeySecretFile, t.KeySecretFile != "")
+	secret, err := t.secret()
 	if err != nil {
 		return err
 	}

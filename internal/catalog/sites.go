@@ -1,9 +1,11 @@
 package catalog
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/number"
@@ -119,4 +121,36 @@ func isFull(plans []store.Plan) bool {
 		}
 	}
 	return live >= number.MaxCallSites || len(plans) > number.MaxIndex-number.FirstCallSite
+}
+
+// Searches bounds how often a program searches the rows of limits for the definitions of
+// call sites that they name: a search reads all rows of a limit, and there is one for each
+// definition that is too many. The zero Searches is ready.
+type Searches struct {
+	mu   sync.Mutex
+	last map[string]search // by limit, until it may be searched again
+}
+
+type search struct{ at, rest int64 } // µs; rest is store.MaxInt while it runs
+
+// Do calls find, which searches the rows of a limit at the time now, in µs. It returns
+// store.ErrFull if another call searches them, or did so too lately: see number.SearchRest.
+func (s *Searches) Do(limit string, now int64, find func() (map[int]bool, error)) (named map[int]bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.last, func(_ string, l search) bool { return l.rest != store.MaxInt && (now < l.at || now-l.at >= l.rest) })
+	if _, rests := s.last[limit]; rests {
+		return nil, store.ErrFull
+	}
+	if s.last == nil {
+		s.last = map[string]search{}
+	}
+	s.last[limit] = search{now, store.MaxInt}
+	begun := time.Now()
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.last[limit] = search{now, number.SearchRest(time.Since(begun))}
+	}()
+	return find()
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dipwell/dipwell/store"
@@ -93,4 +94,53 @@ func TestSitesOfManyPrograms(t *testing.T) {
 			t.Fatalf("definition %d: %v", i, err)
 		}
 	}
+}
+
+// TestSearches checks that rows of a limit are searched at most once a second, and for at
+// most a tenth of the time, whether others ask meanwhile or not, and that limits do not
+// hinder each other.
+func TestSearches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s Searches
+		searched := func(limit string, took time.Duration) bool {
+			t.Helper()
+			did := false
+			named, err := s.Do(limit, time.Now().UnixMicro(), func() (map[int]bool, error) {
+				did = true
+				time.Sleep(took)
+				return map[int]bool{3: true}, nil
+			})
+			if did != named[3] || did == errors.Is(err, store.ErrFull) {
+				t.Errorf("searched %v: %v, %v", did, named, err)
+			}
+			return did
+		}
+		if !searched("a", 0) || !searched("b", 0) || searched("a", 0) {
+			t.Error("of two limits each is searched once")
+		}
+		for range 3 {
+			time.Sleep(333 * time.Millisecond)
+			if searched("a", 0) {
+				t.Error("searched again within a second")
+			}
+		}
+		time.Sleep(time.Millisecond)
+		go func() {
+			if !searched("a", 5*time.Second) {
+				t.Error("not searched a second after the last search began")
+			}
+		}()
+		synctest.Wait()
+		if searched("a", 0) {
+			t.Error("searched by two calls at a time")
+		}
+		time.Sleep(50*time.Second - time.Microsecond)
+		if searched("a", 0) {
+			t.Error("searched for more than a tenth of the time")
+		}
+		time.Sleep(time.Microsecond)
+		if !searched("a", 0) || len(s.last) != 1 {
+			t.Errorf("not searched after the rest; %d searches are remembered", len(s.last))
+		}
+	})
 }

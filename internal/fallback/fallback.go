@@ -193,7 +193,9 @@ func (s *Store) decide(g *store.Group, why error) error {
 	for i := range g.Ops {
 		switch op := &g.Ops[i]; op.Def.OnStoreError {
 		case store.FailClosed:
-			return why
+			if !op.FailsOpen() {
+				return why
+			}
 		case store.FailLocal:
 			group.Ops = append(group.Ops, *op)
 		}
@@ -220,8 +222,8 @@ func (s *Store) applyLocal(b *store.Batch) error {
 	return b.Groups[0].Err
 }
 
-// copyAnswers copies local answers into the caller's group. Limits that fail open
-// allow.
+// copyAnswers copies local answers into the caller's group. Limits that fail open, or are
+// in shadow mode, allow.
 func copyAnswers(g, local *store.Group) {
 	g.Err, g.Allowed, g.Reserved = nil, local.Allowed, local.Reserved
 	next := 0
@@ -232,7 +234,7 @@ func copyAnswers(g, local *store.Group) {
 			op.Source = store.SourceFallbackLocal
 			next++
 		} else {
-			op.Answer = store.Answer{Source: store.SourceFallbackOpen, Allowed: true}
+			op.Answer = store.Answer{Source: store.SourceFallbackOpen, Allowed: true, Shadow: op.Def.OnStoreError != store.FailOpen}
 		}
 	}
 }

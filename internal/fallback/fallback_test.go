@@ -31,6 +31,7 @@ var (
 	tenant = store.Limit{Name: "tenant", Rate: 1, Period: time.Minute, Burst: 3, OnStoreError: store.FailLocal}
 	open   = store.Limit{Name: "open", Rate: 1, Period: time.Minute, Burst: 10, OnStoreError: store.FailOpen}
 	closed = store.Limit{Name: "closed", Rate: 1, Period: time.Minute, Burst: 10}
+	shadow = store.Limit{Name: "shadow", Rate: 1, Period: time.Minute, Burst: 10, Mode: store.Shadow}
 )
 
 func begin(t *testing.T) *fixture {
@@ -38,7 +39,7 @@ func begin(t *testing.T) *fixture {
 	b.clock.Store(1767225600e6)
 	b.s, b.inner = setupClocks(t, func() int64 { return b.clock.Load() + b.step.Load() }, b.clock.Load)
 	var err error
-	if b.l, err = dipwell.New(b.s, local, tenant, open, closed); err != nil {
+	if b.l, err = dipwell.New(b.s, local, tenant, open, closed, shadow); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -134,6 +135,19 @@ func TestGroups(t *testing.T) {
 			}
 		}
 		b.want(b.take("local", "k", 1), true, 7, here) // charged once
+	})
+	t.Run("with one in shadow mode", func(t *testing.T) {
+		b := begin(t)
+		b.inner.fail = errAway
+		for i, want := range []bool{true, false} { // tenant has 3
+			d, err := b.l.TakeAll(t.Context(), takes("shadow", "tenant")...)
+			if err != nil || d.Allowed != want || d.Shadow != want {
+				t.Errorf("call %d: %+v (%v)", i, d, err)
+			}
+		}
+		if d, err := b.l.TakeAll(t.Context(), takes("shadow", "tenant", "closed")...); err == nil || d.Allowed {
+			t.Errorf("%+v (%v)", d, err)
+		}
 	})
 	t.Run("with one that is open", func(t *testing.T) {
 		b := begin(t)

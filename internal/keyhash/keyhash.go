@@ -75,6 +75,15 @@ func (h *Hasher) Hash(limit, key string) string {
 	return out
 }
 
+// Func returns the Hash of a Hasher with this secret, or nil if a store has no secret.
+func Func(secret []byte) func(limit, key string) string {
+	h, err := NewHasher(secret)
+	if err != nil {
+		return nil
+	}
+	return h.Hash
+}
+
 // Redact returns the beginning of a key's hash, for logs and traces.
 func (h *Hasher) Redact(limit, key string) string { return "hash:" + h.Hash(limit, key)[:prefixLen] }
 

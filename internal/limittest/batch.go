@@ -27,9 +27,6 @@ func (h *history) batch() {
 		for j := range g.Ops {
 			op := &g.Ops[j]
 			h.called[at{op.Def.Name, op.Key}] = max(h.called[at{op.Def.Name, op.Key}], *h.now)
-			if op.Verb == store.VerbCharge { // see full
-				op.Def = op.Def.Base()
-			}
 		}
 		groups[i] = g
 	}

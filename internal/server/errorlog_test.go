@@ -69,7 +69,7 @@ func TestRefusedChangesAreLogged(t *testing.T) {
 		if w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "may not define") {
 			t.Errorf("%s: %d %s", method, w.Code, w.Body)
 		}
-		if !strings.Contains(b.String(), "limit x is not changed") || !strings.Contains(b.String(), "may not define") {
+		if !strings.Contains(b.String(), "change of limit x: ") || !strings.Contains(b.String(), "may not define") {
 			t.Errorf("%s: the log has %q", method, b.String())
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/dipwell/dipwell"
@@ -38,7 +39,19 @@ func (s *Server) doHold(ctx context.Context, d *dipwell.Decision, q *request) (e
 	}
 	*d, err = s.limiter.Hold(ctx, q.ttl, q.id, takes...)
 	s.metrics.counted(d, err)
-	return err
+	return q.inList(err)
+}
+
+// inList returns the error of a call, which names the field of the only take in a list as
+// the caller wrote it.
+func (q *request) inList(err error) error {
+	f, ok := errors.AsType[*dipwell.FieldError](err)
+	if !ok || !q.has(hasTakes) || len(q.takes) != 1 || !slices.Contains([]string{"limit", "key", "cost", "plan", "floor"}, f.Field) {
+		return err
+	}
+	in := *f
+	in.Field = takesPath(0) + f.Field
+	return &in
 }
 
 // settle answers POST /v1/settle.

@@ -115,6 +115,24 @@ func TestPaths(t *testing.T) {
 	w.want(w.post("check", `{"limit":"org","key":["acme"]}`), 200, `"remaining":4`)
 }
 
+// A bad take in a list of one is named as in a list of several.
+func TestListOfOne(t *testing.T) {
+	w := ofPlans(t, server.Config{}, local)
+	long := strings.Repeat("k", 513)
+	for _, call := range []string{"take", "wait", "hold"} {
+		for field, take := range map[string]string{"key": `"key":"` + long + `"`, "plan": `"key":"acme","plan":"none"`, "cost": `"key":"acme","cost":-1`, "floor": `"key":"acme","floor":-1`} {
+			body, want := `{"takes":[{"limit":"tokens",`+take+`}]}`, 400
+			if call == "hold" {
+				body = strings.TrimSuffix(body, "}") + `,"ttl":"10s"}`
+			}
+			if field == "plan" {
+				want = 404
+			}
+			w.want(w.post(call, body), want, `"field":"takes[0].`+field+`"`)
+		}
+	}
+}
+
 func TestHolds(t *testing.T) {
 	w := ofPlans(t, server.Config{}, local)
 	body := `{"takes":[{"limit":"tokens","key":"acme","cost":30},{"limit":"slots","key":"acme"}],"ttl":"30s","id":"req-1"}`

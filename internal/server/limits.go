@@ -103,7 +103,7 @@ func (a *api) putLimit(w http.ResponseWriter, r *http.Request) {
 // store's error, such as a missing right, which fail does not send.
 func (a *api) failChange(w http.ResponseWriter, name string, err error) {
 	if errors.Is(err, dipwell.ErrStore) {
-		slog.Error("limit " + name + " is not changed: " + err.Error())
+		slog.Error("change of limit " + name + ": " + err.Error())
 	}
 	a.fail(w, err)
 }

@@ -61,11 +61,16 @@ func (s *Server) overrideOf(ctx context.Context, limit, key string) (*dipwell.Ov
 	if key == dipwell.Shared {
 		key = ""
 	}
-	// Of the keys that begin with key, it is the first itself.
-	list, err := s.limiter.Overrides(ctx, limit, key, "", 1)
-	if err != nil || len(list) == 0 || list[0].Key != key {
+	listed := key
+	if key != "" && s.hashKey != nil {
+		listed = s.hashKey(limit, key)
+	}
+	// Of the keys that begin with listed, it is the first itself.
+	list, err := s.limiter.Overrides(ctx, limit, listed, "", 1)
+	if err != nil || len(list) == 0 || list[0].Key != listed {
 		return nil, err
 	}
+	list[0].Key = key
 	return &list[0], nil
 }
 

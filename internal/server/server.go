@@ -26,6 +26,10 @@ type Config struct {
 	Shadow         bool              // allow requests of forward-auth and of the proxy that have no key
 	Who            string            // who makes calls that have no address, for the audit: for a caller in this process
 	StoreErrors    bool              // send the text of a store's error, which may have its address: for a caller in this process; read by New only
+	// HashKey returns the key that the limiter's store has in place of the caller's, if
+	// it has hashes. Lists are of the store's keys. Default nil: the store has the
+	// caller's keys. Read by New only.
+	HashKey func(limit, key string) string
 }
 
 // A Server serves a limiter.
@@ -37,9 +41,10 @@ type Server struct {
 	stopped  context.Context // ends when Stop is called
 	stop     context.CancelFunc
 	inFlight inFlight
-	waiters  atomic.Int64            // calls of /v1/wait in flight
-	tells    bool                    // Config.StoreErrors
-	extra    map[string]http.Handler // by pattern
+	waiters  atomic.Int64                   // calls of /v1/wait in flight
+	tells    bool                           // Config.StoreErrors
+	hashKey  func(limit, key string) string // Config.HashKey
+	extra    map[string]http.Handler        // by pattern
 
 	broadcast broadcast
 	gauges    map[string]func() float64 // by name
@@ -59,7 +64,7 @@ type live struct {
 
 // New returns a server over a limiter.
 func New(limiter *dipwell.Limiter, c Config) *Server {
-	s := &Server{limiter: limiter, can: store.AbilitiesOf(limiter.Store()), tells: c.StoreErrors, gauges: map[string]func() float64{}}
+	s := &Server{limiter: limiter, can: store.AbilitiesOf(limiter.Store()), tells: c.StoreErrors, hashKey: c.HashKey, gauges: map[string]func() float64{}}
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	s.metrics = newMetrics(c.Store, c.Labels, s.can.Metrics)
 	s.Gauge("dipwell_in_flight", "Calls under way.", func() float64 { return float64(s.inFlight.n.Load()) })

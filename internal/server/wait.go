@@ -71,5 +71,5 @@ func (s *Server) await(ctx context.Context, d *dipwell.Decision, q *request) err
 		err = errStopping
 	}
 	s.metrics.counted(d, err)
-	return err
+	return q.inList(err)
 }
