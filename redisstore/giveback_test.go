@@ -17,6 +17,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/limittest"
+	"github.com/dipwell/dipwell/internal/randseed"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
@@ -293,9 +294,7 @@ func TestCancelledRecordsAreForgotten(t *testing.T) {
 	for _, burst := range []int64{1, 3, 10, 40} { // what waiting reservations can spare
 		t.Run(fmt.Sprint("burst ", burst), func(t *testing.T) {
 			const most = 200
-			seed := rand.Uint64()
-			t.Logf("seed %d", seed)
-			random := rand.New(rand.NewPCG(seed, uint64(burst)))
+			random := rand.New(rand.NewPCG(randseed.New(t), uint64(burst)))
 			prefix := fmt.Sprint("forgotten", prefixes.Add(1))
 			now := int64(1_800_000_000_000_000)
 			clock := func() int64 { return now }

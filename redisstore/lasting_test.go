@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/randseed"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
@@ -30,9 +31,7 @@ func TestKeysEnd(t *testing.T) {
 			db := connect(t, url())
 			prefix := "ends-" + name
 			s := newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1})
-			seed := rand.Uint64()
-			t.Logf("seed %d", seed)
-			h := &lasting{TB: t, Rand: rand.New(rand.NewPCG(seed, 0)), s: s}
+			h := &lasting{TB: t, Rand: rand.New(rand.NewPCG(randseed.New(t), 0)), s: s}
 			h.l = limiter(t, s, lastingLimits(t)...)
 			for range rounds(400) {
 				h.step()

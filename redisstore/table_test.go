@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/randseed"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
@@ -82,13 +83,13 @@ func TestAgreesWithTable(t *testing.T) {
 }
 
 func agree(t *testing.T, db redis.UniversalClient, c redisstore.Config, oneKey bool) {
-	for range rounds(60) {
-		seed := rand.Uint64()
-		h := newHistory(t, db, c, seed)
+	first := randseed.New(t)
+	for i := range uint64(rounds(60)) {
+		h := newHistory(t, db, c, first+i)
 		h.oneKey = oneKey
 		for range 60 {
 			if h.step(); t.Failed() {
-				t.Fatalf("seed %d:\n%s", seed, strings.Join(h.log, "\n"))
+				t.Fatalf("seed %d:\n%s", first+i, strings.Join(h.log, "\n"))
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/randseed"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -16,9 +17,9 @@ import (
 // histories of takes, reservations, charges, groups and observations, with rows that are
 // older than a rate, and new versions.
 func TestAdaptive(t *testing.T) {
-	seeds := []uint64{1, newSeed()}
-	if seed := setting[uint64](t, seedSetting, 0); seed != 0 {
-		seeds = []uint64{seed}
+	seeds := []uint64{randseed.New(t)}
+	if !randseed.IsSet() {
+		seeds = append(seeds, 1)
 	}
 	for _, seed := range seeds {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { walkAdaptive(t, rand.New(rand.NewPCG(seed, 0))) })

@@ -24,6 +24,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/internal/randseed"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/redisstore"
@@ -87,10 +88,11 @@ func killHolders(t *testing.T, url string) {
 	var acquired, killed atomic.Int64
 	var group sync.WaitGroup
 	var used usage
+	first := randseed.New(t)
 	group.Go(func() { used.watch(more, t, l) })
 	for w := range processes {
 		group.Go(func() {
-			rnd := rand.New(rand.NewPCG(newSeed(), uint64(w)))
+			rnd := rand.New(rand.NewPCG(first, uint64(w)))
 			for more.Err() == nil {
 				life := shortest + time.Duration(rnd.Int64N(int64(15*shortest)))
 				if w%2 == 0 {

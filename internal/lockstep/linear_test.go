@@ -18,6 +18,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/randseed"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -482,9 +483,9 @@ func TestLinearizable(t *testing.T) {
 }
 
 func (r *racing) linearizable(t *testing.T) {
-	seed := setting(t, seedSetting, newSeed())
+	seed := randseed.New(t)
 	if err := r.check(t.Context(), seed, rounds); err != nil {
-		t.Errorf("with %s=%d, %v", seedSetting, seed, err)
+		t.Errorf("with %s=%d, %v", randseed.Setting, seed, err)
 	}
 	if t.Logf("%d of %d calls began beside another; %d rounds were undecided and run again", r.beside, r.calls, r.undecided); r.beside == 0 {
 		t.Error("no two calls were under way together")

@@ -3,11 +3,11 @@ package lockstep
 import (
 	"context"
 	"fmt"
-	"os"
 	"sync"
 	"testing"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/randseed"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -61,11 +61,11 @@ const defaultSteps = 3000
 
 // TestLockstep checks that every store gives the same answers, in every field,
 // to one random history of all calls over thousands of keys. Two seeds are run,
-// the first of them fixed. One side has all decorators.
+// one of them fixed. One side has all decorators.
 func TestLockstep(t *testing.T) {
-	seeds := []uint64{1, newSeed()}
-	if os.Getenv(seedSetting) != "" {
-		seeds = []uint64{setting[uint64](t, seedSetting, 0)}
+	seeds := []uint64{randseed.New(t)}
+	if !randseed.IsSet() {
+		seeds = append(seeds, 1)
 	}
 	steps := setting(t, stepsSetting, defaultSteps)
 	for _, seed := range seeds {
@@ -90,7 +90,7 @@ func walkTogether(t *testing.T, seed uint64, steps int) {
 		w.made, w.now = map[int]dipwell.Reservation{}, epoch
 	}
 	h := newHistory(t, seed)
-	t.Logf("%d events on %d stores; repeat it with %s=%d %s=%d", steps, len(walkers), seedSetting, seed, stepsSetting, steps)
+	t.Logf("%d events on %d stores; repeat it with %s=%d %s=%d", steps, len(walkers), randseed.Setting, seed, stepsSetting, steps)
 	asked, touched := map[string]int{}, map[bucket]bool{}
 	for h.count < steps {
 		var events []*event
@@ -178,6 +178,6 @@ func compareStretch(t *testing.T, seed uint64, walkers []*walker, events []*even
 				t.Errorf("  %-20s %+v", w.name, w.replies[i])
 			}
 		}
-		t.Fatalf("repeat it with %s=%d %s=%d", seedSetting, seed, stepsSetting, e.number+1)
+		t.Fatalf("repeat it with %s=%d %s=%d", randseed.Setting, seed, stepsSetting, e.number+1)
 	}
 }

@@ -6,7 +6,6 @@ package lockstep
 import (
 	"cmp"
 	"context"
-	"math/rand/v2"
 	"os"
 	"strconv"
 	"testing"
@@ -41,24 +40,16 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
-// Settings of these tests. A failure prints the seed that repeats it.
-const (
-	seedSetting  = "DIPWELL_SEED"  // of the one history to run, or of the concurrent ones
-	stepsSetting = "DIPWELL_STEPS" // calls in the lockstep history
-)
+// stepsSetting is the number of calls in the lockstep history.
+const stepsSetting = "DIPWELL_STEPS"
 
 // setting reads a number from the environment.
-func setting[T int | uint64](t testing.TB, name string, otherwise T) T {
+func setting(t testing.TB, name string, otherwise int) int {
 	t.Helper()
-	text := os.Getenv(name)
-	n, err := strconv.ParseUint(cmp.Or(text, "0"), 10, 63)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
+	text := cmp.Or(os.Getenv(name), strconv.Itoa(otherwise))
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		t.Fatalf("%s %q is not a number of calls", name, text)
 	}
-	if text == "" {
-		return otherwise
-	}
-	return T(n)
+	return n
 }
-
-func newSeed() uint64 { return rand.Uint64()>>1 + 1 }

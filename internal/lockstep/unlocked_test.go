@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/randseed"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -156,7 +157,7 @@ func TestUnlocked(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			seed := setting(t, seedSetting, newSeed())
+			seed := randseed.New(t)
 			run := func(lock sync.Locker, rounds int) error {
 				rows := open(t)
 				return newRacing(t, func(_ testing.TB, now func() int64) store.Store {
@@ -164,10 +165,10 @@ func TestUnlocked(t *testing.T) {
 				}).check(withoutReservations(t.Context()), seed, rounds)
 			}
 			if err := run(none{}, rounds); err == nil {
-				t.Errorf("without its lock it passed %d rounds with %s=%d", rounds, seedSetting, seed)
+				t.Errorf("without its lock it passed %d rounds with %s=%d", rounds, randseed.Setting, seed)
 			}
 			if err := run(new(sync.Mutex), rounds/4); err != nil {
-				t.Errorf("with its lock, and %s=%d: %v", seedSetting, seed, err)
+				t.Errorf("with its lock, and %s=%d: %v", randseed.Setting, seed, err)
 			}
 		})
 	}

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/dipwell/dipwell/internal/procs"
+	"github.com/dipwell/dipwell/internal/randseed"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/internal/rls"
 	"github.com/dipwell/dipwell/memstore"
@@ -107,9 +108,7 @@ func TestUpstream(t *testing.T) {
 	if s := time.Now().Second(); s > 40 { // the minutes of the examples must not turn meanwhile
 		time.Sleep(time.Duration(61-s) * time.Second)
 	}
-	seed := uint64(time.Now().UnixNano())
-	t.Log("seed", seed)
-	g := generator{rand.New(rand.NewPCG(seed, 0))}
+	g := generator{rand.New(rand.NewPCG(randseed.New(t), 0))}
 	over := map[pb.RateLimitResponse_Code]int{}
 	const calls = 5000
 	for i := range calls {
