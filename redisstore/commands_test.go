@@ -226,7 +226,7 @@ func TestExpiryIsTimeToFull(t *testing.T) {
 				want := (max(full, ts+2000000) + 999) / 1000
 				got := db.PExpireTime(t.Context(), name).Val().Milliseconds()
 				most := (max(full, after+2000000) + 999) / 1000 // ts may lie before the call, by less than what a token takes
-				if d.Rule.Every == 0 { // the script uses an upper bound for later windows
+				if d.Rule.Every == 0 {                          // the script uses an upper bound for later windows
 					most += (used/d.Rule.Add + 1) * (4 * 24 * time.Hour).Milliseconds()
 				}
 				if got < want || got > most {
