@@ -16,7 +16,8 @@ import (
 // and no Reservation. It returns a refusal at once, and takes nothing, if they would be
 // due only after the context's deadline or the limit refuses. If the context ends during
 // the sleep, Wait gives the tokens back and returns the context's error, with a Decision
-// that is not Allowed.
+// that is not Allowed. If the context is cancelled while the store decides, Wait gives the
+// store up to a second to answer: it is allowed if the tokens were there.
 //
 // The error is a *FieldError for a bad key or cost, and for a limit with shards or of the
 // algorithm Concurrency, for which nobody can wait; ErrUnknownLimit; or it wraps ErrStore:
@@ -91,7 +92,9 @@ func (w *wait) reserve(ctx context.Context) error {
 	b := new(store.Batch) // not pooled: a wait is slow anyway
 	g, _ := b.Single()
 	g.Ops, g.ID = w.c.ops, newReservation()
-	err := w.decide(ctx, b, w.c.timeout)
+	calls, end := outlast(ctx)
+	err := w.decide(calls, b, w.c.timeout)
+	end()
 	w.fill(g)
 	switch {
 	case err != nil:
@@ -151,13 +154,28 @@ func (d *Decision) waited(delay time.Duration) {
 	}
 }
 
-// When a wait ends early, its caller waits at most cancelWaitTimeout for the
-// cancellation. That continues in the background, up to cancelTimeout, because many
+// When a wait is cancelled, a call of the store under way has cancelWaitTimeout to end.
+// The caller then waits at most cancelWaitTimeout for the cancellation of its
+// reservation. That continues in the background, up to cancelTimeout, because many
 // cancellations may queue for one bucket.
 const (
 	cancelWaitTimeout = time.Second
 	cancelTimeout     = 10 * time.Second
 )
+
+// outlast returns the context of a call of the store for a wait with ctx. It ends at the
+// deadline of ctx, but only cancelWaitTimeout after ctx was cancelled: a call that is cut
+// off may have taken tokens, and would be answered as if the store had failed.
+func outlast(ctx context.Context) (calls context.Context, end func()) {
+	var cancel func()
+	if deadline, ok := ctx.Deadline(); ok {
+		calls, cancel = context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	} else {
+		calls, cancel = context.WithCancel(context.WithoutCancel(ctx))
+	}
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(cancelWaitTimeout, cancel) })
+	return calls, func() { stop(); cancel() }
+}
 
 // cancelWait cancels the reservation of a wait. It ignores the error, which is that
 // the reservation is due or the store fails: the caller gets the context's error.
@@ -212,6 +230,8 @@ func (w *wait) takeInTurn(ctx context.Context) error {
 
 // ask asks the store for the takes with the present definitions of their limits.
 func (w *wait) ask(ctx context.Context, verb store.Verb) error {
+	ctx, end := outlast(ctx)
+	defer end()
 	if w.c.alone {
 		return w.Do(ctx, w.d, verb, w.takes[0])
 	}

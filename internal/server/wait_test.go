@@ -15,6 +15,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
 )
 
 // live is an API over a store with the machine's clock.
@@ -157,6 +158,80 @@ func TestWaitHangUp(t *testing.T) {
 				_ = res.Body.Close()
 			})
 		})
+	}
+}
+
+// leisurely is a store whose calls take a time, and end with their context.
+type leisurely struct {
+	store.Store
+	takes time.Duration
+}
+
+func (s *leisurely) Abilities() store.Abilities {
+	a := store.AbilitiesOf(s.Store)
+	a.Quick, a.InProcess = nil, false
+	return a
+}
+
+func (s *leisurely) Apply(ctx context.Context, b *store.Batch) error {
+	select {
+	case <-time.After(s.takes):
+		return s.Store.Apply(ctx, b)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// A stop during a call of the store lets the call end: the wait is allowed and charged, or
+// answered that the service stops and not charged. It is not the store that failed.
+func TestStopWhileStoreDecides(t *testing.T) {
+	for _, limit := range []string{"max_debt=0", "max_debt=5", "max_debt=0,on_store_error=open", "max_debt=5,on_store_error=open"} {
+		for _, c := range []struct {
+			used, cost int64 // of the three of the burst
+			takes      time.Duration
+			status     int
+			detail     string
+		}{
+			{0, 1, 100 * time.Millisecond, 200, `"allowed":true`},
+			{3, 1, 100 * time.Millisecond, 503, "the service stops; nothing was taken"},
+			{0, 1, time.Hour, 503, "the store cannot answer"},
+		} {
+			if c.takes == time.Hour && strings.Contains(limit, "open") {
+				continue // allowed, as by any call that the store does not answer
+			}
+			synctest.Test(t, func(t *testing.T) {
+				mem, err := memstore.New(memstore.Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer mem.Close()
+				st := &leisurely{Store: mem}
+				l, err := dipwell.ParseLimit("slow=1/1m,burst=3," + limit)
+				if err != nil {
+					t.Fatal(err)
+				}
+				w := &fixture{t: t}
+				if w.limiter, err = dipwell.New(st, l); err != nil {
+					t.Fatal(err)
+				}
+				w.server = server.New(w.limiter, server.Config{})
+				w.api = w.server.API(local)
+				if _, err := w.limiter.Take(t.Context(), "slow", "k", c.used); err != nil {
+					t.Fatal(err)
+				}
+				st.takes = c.takes
+				time.AfterFunc(50*time.Millisecond, w.server.Stop)
+				w.want(w.post("wait", fmt.Sprintf("limit=slow&key=k&cost=%d&timeout=10m", c.cost)), c.status, c.detail)
+				st.takes = 0
+				used := c.used
+				if c.status == 200 {
+					used += c.cost
+				}
+				if d, err := w.limiter.Check(t.Context(), "slow", "k", 0); err != nil || d.Remaining != 3-used {
+					t.Errorf("%s, %+v: %d remain, %v", limit, c, d.Remaining, err)
+				}
+			})
+		}
 	}
 }
 
