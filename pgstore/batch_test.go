@@ -27,7 +27,7 @@ func TestBatches(t *testing.T) {
 			t.Fatal(err)
 		}
 		return &batching{Store: s, bystander: d}
-	}, storetest.Quick, storetest.Parallel)
+	}, storetest.Brief, storetest.Parallel)
 }
 
 // TestDecideOptimistic runs the suite with all groups that need lows or records

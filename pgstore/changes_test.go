@@ -92,7 +92,7 @@ const day = 24 * time.Hour
 // test.
 func TestChangeRace(t *testing.T) {
 	t.Parallel()
-	const callers, calls, changes, burst = 12, 375, 300, 5000
+	const callers, calls, changes, burst = 12, 150, 120, 5000
 	for _, way := range entryPoints {
 		t.Run(way.name, func(t *testing.T) {
 			pool := way.pool(t)

@@ -307,7 +307,7 @@ func TestCancelledRecordsAreForgotten(t *testing.T) {
 			both := []*dipwell.Limiter{limiter(t, newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1, Clock: clock}), limit), limiter(t, memory, limit)}
 			var waiting [][2]store.Reservation
 			cancelled, due := 0, int64(0) // of the newest reservation, which is never cancelled
-			for step := range 3000 {
+			for step := range rounds(1000) {
 				var answers [2]string
 				cost, at := random.Int64N(3)+1, random.IntN(max(1, len(waiting)))
 				cancel := at < len(waiting)-1 && random.IntN(3) > 0
