@@ -2,6 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"log"
+	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -42,6 +46,81 @@ func TestEachLineIsJSON(t *testing.T) {
 		out.mu.Lock()
 		checkJSON(t, out.all.String())
 		out.mu.Unlock()
+	}
+}
+
+// Without --log-format each line begins with the name of the program, whatever wrote it.
+func TestEachLineIsText(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "dipwell.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("limits:\n  - {name: login, rate: 1, per: 1d, burst: 1}\n")
+	p := start(t, "--config", file, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--log-refusals", "5")
+	p.stdout.wait(t, `serving admin calls on (\S+)\n`)
+	post(t, p.url+"/v1/take", "limit=login&key=a")
+	post(t, p.url+"/v1/take", "limit=login&key=a")
+	p.stderr.wait(t, `dipwell: refused limit=login cost=1 source=store key=\S+ retry_after=\S+\n`)
+	write("limits:\n  - {name: login, rate: oops, per: 1d}\n")
+	p.stderr.wait(t, `dipwell: the last good configuration stays in force\n`)
+	checkText(t, p)
+	// A store that is away, and an admin call that it fails.
+	p = start(t, "--listen", "127.0.0.1:0", "--store", "redis://127.0.0.1:1/0")
+	p.stderr.wait(t, `dipwell: store: `)
+	req, err := http.NewRequestWithContext(t.Context(), "PUT", p.url+"/v1/limits/other", strings.NewReader(`{"rate":1,"per":"1s"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
+	if res.StatusCode != http.StatusServiceUnavailable {
+		t.Error(res.Status)
+	}
+	p.stderr.wait(t, `change of limit other: `)
+	checkText(t, p)
+}
+
+// checkText stops a service and checks all that it has written.
+func checkText(t *testing.T, p *process) {
+	t.Helper()
+	if err := p.stop(); err != nil {
+		t.Error(err)
+	}
+	for _, out := range []*lines{p.stdout, p.stderr} {
+		out.mu.Lock()
+		for line := range strings.Lines(out.all.String()) {
+			if !strings.HasPrefix(line, "dipwell: ") {
+				t.Errorf("%q", line)
+			}
+		}
+		out.mu.Unlock()
+	}
+}
+
+// The packages log and slog write as the logger does, a panic's stack too.
+func TestTextLog(t *testing.T) {
+	old, flags := slog.Default(), log.Flags()
+	defer func() { // SetDefault has changed the package log too
+		slog.SetDefault(old)
+		log.SetOutput(os.Stderr)
+		log.SetFlags(flags)
+	}()
+	var b strings.Builder
+	l := &logger{to: &b}
+	l.setFormat("")
+	slog.Error("http: panic serving\ngoroutine 1")
+	slog.Debug("handshake")
+	log.Print("of log")
+	slog.With("a", 1).WithGroup("g").Info("m", "text", "b c", "msg", "d")
+	l.error(errors.New("away"))
+	if got, want := b.String(), "dipwell: http: panic serving\ndipwell: goroutine 1\ndipwell: of log\ndipwell: m a=1 g.text=\"b c\" g.msg=d\ndipwell: away\n"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,14 +28,16 @@ type logger struct {
 }
 
 // setFormat sets the format of the log. It must be called before anything is
-// logged. The format json also applies to net/http, gRPC and the package log.
+// logged. The format also applies to net/http, gRPC and the packages log and slog.
 func (l *logger) setFormat(format string) {
-	if format != "json" || l.json != nil {
+	if l.json != nil {
 		return
 	}
-	l.json = jsonLog(l.to)
-	slog.SetDefault(l.json)
-	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(l.json.Handler(), slog.LevelError).Writer()))
+	if format == "json" {
+		l.json = jsonLog(l.to)
+	}
+	slog.SetDefault(l.slog())
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(l.slog().Handler(), slog.LevelError).Writer()))
 }
 
 // jsonLog writes JSON. A duration is in µs, and its name ends in _us.
@@ -51,7 +55,50 @@ func (l *logger) slog() *slog.Logger {
 	if l.json != nil {
 		return l.json
 	}
-	return slog.New(slog.NewTextHandler(l.to, nil))
+	return slog.New(newTextLog(l))
+}
+
+// textLog is a slog.Handler that writes plain text: the message, and attributes as
+// name=value.
+type textLog struct {
+	*logger
+	attrs slog.Handler  // writes the attributes to last
+	last  *bytes.Buffer // guarded by logger.mu
+}
+
+func newTextLog(l *logger) textLog {
+	b := new(bytes.Buffer)
+	return textLog{l, slog.NewTextHandler(b, &slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+		if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.MessageKey) {
+			return slog.Attr{}
+		}
+		return a
+	}}), b}
+}
+
+func (h textLog) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.attrs.Enabled(ctx, level)
+}
+
+func (h textLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	h.attrs = h.attrs.WithAttrs(attrs)
+	return h
+}
+
+func (h textLog) WithGroup(name string) slog.Handler {
+	h.attrs = h.attrs.WithGroup(name)
+	return h
+}
+
+func (h textLog) Handle(ctx context.Context, r slog.Record) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last.Reset()
+	if err := h.attrs.Handle(ctx, r); err != nil {
+		return err
+	}
+	h.line(r.Level, strings.TrimSpace(r.Message+" "+h.last.String()))
+	return nil
 }
 
 func (l *logger) error(err error) {
@@ -79,7 +126,7 @@ func (l *logger) reloadError(what string, err error) {
 		l.json.Error(what, "error", err.Error())
 		return
 	}
-	l.info("%v\ndipwell: %s", err, what)
+	l.info("%v\n%s", err, what)
 }
 
 // event logs text or, in JSON, msg with attributes.
@@ -96,7 +143,7 @@ func (l *logger) line(level slog.Level, text string) {
 		l.json.Log(context.Background(), level, text)
 		return
 	}
-	fmt.Fprintf(l.to, "dipwell: %s\n", text)
+	fmt.Fprintf(l.to, "dipwell: %s\n", strings.ReplaceAll(text, "\n", "\ndipwell: ")) // a panic has many lines
 }
 
 // errLogged ends a command with status 2. The error has been logged.
