@@ -15,6 +15,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/server"
@@ -25,12 +28,14 @@ import (
 
 var bg = context.Background()
 
-// A surface is the same limits through Go, HTTP, the command line and SQL.
+// A surface is the same limits through Go, HTTP, gRPC, the command line and SQL.
 type surface struct {
 	*testing.T
-	l    *dipwell.Limiter
-	url  string
-	conn *pgx.Conn // nil: memory
+	l         *dipwell.Limiter
+	url       string
+	conn      *pgx.Conn // nil: memory
+	verbs     *grpc.ClientConn
+	grpcCalls int // that a table made through gRPC
 }
 
 // A badCall is one mistake through each surface: what is empty or nil is not offered there.
@@ -39,7 +44,7 @@ type badCall struct {
 	field  string // that each error names, in SQL without the index
 	reason string // that each error has
 	call   func(l *dipwell.Limiter) error
-	http   string // METHOD PATH form
+	http   string // METHOD PATH form; through gRPC too where it has such a call
 	cli    string // without --server
 	sql    string
 	args   []any
@@ -166,8 +171,8 @@ func badCalls() []badCall {
 	}
 }
 
-// TestBadInput makes each mistake through Go, HTTP, the command line and SQL, on memory and
-// on PostgreSQL: each error names the field and has the reason, and nothing has changed.
+// TestBadInput makes each mistake through Go, HTTP, gRPC, the command line and SQL, on memory
+// and on PostgreSQL: each error names the field and has the reason, and nothing has changed.
 // Then it puts texts that no store keeps into every text that a user gives.
 func TestBadInput(t *testing.T) {
 	for name, open := range map[string]func(*testing.T) (store.Store, *pgx.Conn){
@@ -199,9 +204,10 @@ func TestBadInput(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			srv := httptest.NewServer(server.New(l, server.Config{}).API(server.Site{Loopback: true}))
+			service := server.New(l, server.Config{})
+			srv := httptest.NewServer(service.API(server.Site{Loopback: true}))
 			t.Cleanup(srv.Close)
-			s := &surface{t, l, srv.URL, conn}
+			s := &surface{T: t, l: l, url: srv.URL, conn: conn, verbs: serveVerbs(t, service)}
 			for _, id := range []string{"live", "ended"} {
 				if _, err = l.Hold(bg, time.Hour, id, dipwell.Take{Limit: "api", Key: "held", Cost: 1}); err != nil {
 					t.Fatal(err)
@@ -229,6 +235,9 @@ func TestBadInput(t *testing.T) {
 			before := s.state()
 			for _, c := range badCalls() {
 				s.make(&c)
+			}
+			if s.grpcCalls < 20 {
+				t.Errorf("%d calls have been made through gRPC", s.grpcCalls)
 			}
 			s.texts()
 			if after := s.state(); after != before {
@@ -271,6 +280,7 @@ func (s *surface) make(c *badCall) {
 			s.Errorf("%s by HTTP: %d %s", c.name, code, body)
 		}
 		check("HTTP", strings.ReplaceAll(body, `\"`, `"`), c.field)
+		s.makeGRPC(c, err)
 	}
 	if c.cli != "" {
 		code, out, errs := program(s.T, append(strings.Fields(c.cli), "--server", s.url)...)
@@ -341,6 +351,13 @@ func (s *surface) texts() {
 			unknown := code == 404 && (field == "limit" || field == "plan" || field == "hold") // a name that nothing has
 			if !unknown && code != 400 || !strings.Contains(body, `"field":"`) {
 				s.Errorf("%s with %s by HTTP: %d %.300s", field, what, code, body)
+			}
+			if what == "no UTF-8" { // no message has it
+				continue
+			}
+			err, ok := s.throughGRPC(call)
+			if g := status.Code(err); ok && g != codes.InvalidArgument && (!unknown || g != codes.NotFound) || ok && !strings.Contains(err.Error(), field) {
+				s.Errorf("%s with %s by gRPC: %.300v", field, what, err)
 			}
 		}
 		pro := dipwell.Override{Key: "k", Plan: "pro"}
