@@ -17,7 +17,10 @@
 // Plans decide here as in the store, and so does the override of a key, if the store
 // has told of it with an answer. Holds that are made here are known only here, and are
 // settled and extended here, also after the store is back; a concurrency limit starts
-// empty. To settle or extend a hold of the store while it is away is an error.
+// empty. To settle or extend a hold of the store while it is away is an error. The id of
+// a hold is an idempotency key throughout: a hold of the store is repeated here while it
+// is away, and one that was made here is repeated here after it is back. But a hold that
+// the store made without an answer is not known here, and made again.
 //
 // A call with several keys is all or nothing here too. If one of its limits fails
 // closed, the call fails. Limits that fail open allow their part. A reservation
@@ -62,6 +65,7 @@ type Store struct {
 	offset atomic.Int64 // µs from clock to the inner store's clock, or less; unknown before its first answer
 
 	overrides overrides
+	made      made
 
 	registry *store.Registry // of the inner store's limits; nil if it has none
 	mu       sync.Mutex
@@ -136,6 +140,11 @@ func (s *Store) learnOffset(at, sent, now int64) {
 
 // Apply sends the batch to the inner store and decides the groups that fail.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
+	for i := range b.Groups {
+		if b.Groups[i].Hold != nil {
+			return s.applyHolds(ctx, b)
+		}
+	}
 	sent := s.clock()
 	err := s.inner.Apply(ctx, b)
 	for i := range b.Groups {
@@ -186,6 +195,17 @@ func (s *Store) decide(g *store.Group, why error) error {
 	if !storeFailed(why) {
 		return why
 	}
+	switch err, can := s.decideHere(g); {
+	case !can:
+		return why
+	case err != nil:
+		return fmt.Errorf("%w (and not locally: %w)", why, err)
+	}
+	return nil
+}
+
+// decideHere decides a group in memory. can is false if its limits do not allow that.
+func (s *Store) decideHere(g *store.Group) (err error, can bool) {
 	var local store.Batch
 	var ops [store.MaxTakes]store.Op
 	group, _ := local.Single()
@@ -194,24 +214,24 @@ func (s *Store) decide(g *store.Group, why error) error {
 		switch op := &g.Ops[i]; op.Def.OnStoreError {
 		case store.FailClosed:
 			if !op.FailsOpen() {
-				return why
+				return nil, false
 			}
 		case store.FailLocal:
 			group.Ops = append(group.Ops, *op)
 		}
 	}
 	if len(group.Ops) == 0 {
-		return why
+		return nil, false
 	}
 	s.forgetDropped()
 	if err := s.applyLocal(&local); err != nil {
-		return fmt.Errorf("%w (and not locally: %w)", why, err)
+		return err, true
 	}
 	if group.Reserved || group.Hold != nil && group.Allowed {
 		s.rememberRecords(group.Ops)
 	}
 	copyAnswers(g, group)
-	return nil
+	return nil, true
 }
 
 // applyLocal decides a batch of one group in memory.

@@ -3,6 +3,7 @@ package fallback
 import (
 	"context"
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
@@ -154,5 +155,81 @@ func TestHoldsWhileTheStoreIsAway(t *testing.T) {
 	p.inner.fail = errDown
 	if d, err = p.l.Hold(ctx, time.Minute, "again", take("slots", 2)); err != nil || !d.Allowed {
 		t.Errorf("%+v %v", d, err)
+	}
+}
+
+// TestHoldsAreRepeated checks that the id of a hold is an idempotency key, whoever made the
+// hold and whoever is asked again.
+func TestHoldsAreRepeated(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		made, again error // of the store
+	}{{"here, and then the store is back", errDown, nil}, {"here twice", errDown, errDown}, {"by the store, which is away then", nil, errDown}, {"by the store twice", nil, nil}} {
+		t.Run(c.name, func(t *testing.T) {
+			p := beginPlans(t)
+			hold := func(id string, n int64) (dipwell.Decision, error) {
+				return p.l.Hold(t.Context(), 2*time.Minute, id, dipwell.Take{Limit: "api", Key: "k", Cost: n}, dipwell.Take{Limit: "slots", Key: "k", Cost: 1})
+			}
+			p.take("k", "", 1, true, there) // so that it is known here
+			p.inner.fail = c.made
+			first, err := hold("job7", 3)
+			if err != nil || !first.Allowed || first.Repeated {
+				t.Fatal(first, err)
+			}
+			p.inner.fail = c.again
+			p.now += 1e6
+			second, err := hold(first.Hold, 3)
+			if err != nil || !second.Allowed || !second.Repeated || second.Hold != first.Hold || second.Expires != first.Expires || second.Granted != first.Granted {
+				t.Errorf("again: %+v %v; first %+v", second, err, first)
+			}
+			if d, err := p.l.Check(t.Context(), "api", "k", 0); err != nil || c.made == c.again && d.Remaining != 6 {
+				t.Errorf("%+v %v", d, err)
+			}
+			if d, err := hold(first.Hold, 2); !errors.Is(err, store.ErrHoldConflict) {
+				t.Errorf("another call: %+v %v", d, err)
+			}
+			p.inner.fail = c.made
+			if d, err := p.l.Extend(t.Context(), first.Hold, time.Minute); err != nil {
+				t.Error(d, err)
+			}
+			p.inner.fail = c.again
+			if d, err := hold(first.Hold, 3); err != nil || !d.Repeated || d.Expires.UnixMicro() != p.now+60e6 {
+				t.Errorf("extended: %+v %v", d, err)
+			}
+			p.now += 61e6
+			if d, err := hold(first.Hold, 3); !errors.Is(err, store.ErrHoldConflict) {
+				t.Errorf("expired: %+v %v", d, err)
+			}
+			p.inner.fail = c.made
+			settled, err := hold("settled", 1)
+			if err != nil || !settled.Allowed {
+				t.Fatal(settled, err)
+			}
+			if _, err := p.l.Settle(t.Context(), settled.Hold); err != nil {
+				t.Fatal(err)
+			}
+			p.inner.fail = c.again
+			if d, err := hold("settled", 1); !errors.Is(err, store.ErrHoldConflict) {
+				t.Errorf("settled: %+v %v", d, err)
+			}
+			p.now += 10 * 60e6 // both are forgotten
+			if d, err := hold(first.Hold, 2); err != nil || !d.Allowed || d.Repeated {
+				t.Errorf("forgotten: %+v %v", d, err)
+			}
+		})
+	}
+}
+
+// TestMadeHoldsAreBounded checks that what is remembered of holds has a bound.
+func TestMadeHoldsAreBounded(t *testing.T) {
+	var m made
+	for i := range 3 * maxMade {
+		m.put(strconv.Itoa(i), &madeHold{})
+		if n := len(m.young) + len(m.aged); n > maxMade {
+			t.Fatalf("%d", n)
+		}
+		if m.get(strconv.Itoa(max(0, i-maxMade/2+1))) == nil {
+			t.Fatalf("%d is forgotten", i)
+		}
 	}
 }

@@ -1,0 +1,176 @@
+package fallback
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// maxMade is how many holds of the inner store are remembered, in two generations of half
+// of them: the older one goes when the newer one is full.
+const maxMade = 1 << 16
+
+// made are holds of the inner store over limits with FailLocal, by the id of the call that
+// made them and by that of its answer.
+type made struct {
+	mu          sync.Mutex
+	young, aged map[string]*madeHold // their values are guarded by mu too
+}
+
+// madeHold is a hold of the inner store.
+type madeHold struct {
+	id      string // by which it is settled
+	call    string // what a repeat of the call must have in common with it
+	ttl     int64
+	expires int64
+	ended   bool
+}
+
+func (m *made) put(id string, h *madeHold) {
+	if m.young == nil || len(m.young) >= maxMade/2 {
+		m.young, m.aged = map[string]*madeHold{}, m.young
+	}
+	m.young[id] = h
+}
+
+func (m *made) get(id string) *madeHold {
+	if h := m.young[id]; h != nil {
+		return h
+	}
+	return m.aged[id]
+}
+
+// makesLocally reports whether a group makes a hold that this store may decide.
+func makesLocally(g *store.Group) bool {
+	return g.Hold != nil && g.Hold.Verb == store.MakeHold &&
+		slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.OnStoreError == store.FailLocal })
+}
+
+// callOf returns what a repeat of a call that makes a hold must have in common with it.
+func callOf(g *store.Group) string {
+	b := strconv.AppendInt(nil, g.Hold.TTL, 10)
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		b = strconv.AppendQuote(append(b, ' '), op.Def.Name)
+		b = strconv.AppendQuote(append(b, ' '), op.Key)
+		b = strconv.AppendQuote(append(b, ' '), op.Def.Plan)
+		b = strconv.AppendInt(append(b, ' '), op.Cost, 10)
+		b = strconv.AppendInt(append(b, ' '), op.Floor, 10)
+	}
+	return string(b)
+}
+
+// applyHolds is Apply for a batch with groups about holds. A hold that was made here is
+// repeated here, also while the inner store answers: that would make a second one. Those
+// that the inner store makes are remembered, to be repeated while it is away.
+func (s *Store) applyHolds(ctx context.Context, b *store.Batch) error {
+	type sent struct{ id, call string }
+	sents := make([]sent, len(b.Groups))
+	var rest store.Batch
+	var at []int // of the groups of rest
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		if makesLocally(g) {
+			if h := s.local.Hold(g.Hold.ID); len(h.Parts) > 0 && h.Forget > s.now() {
+				g.Err, _ = s.decideHere(g)
+				continue
+			}
+			sents[i] = sent{g.Hold.ID, callOf(g)}
+		}
+		rest.Groups, at = append(rest.Groups, *g), append(at, i)
+	}
+	if len(at) == 0 {
+		return nil
+	}
+	began := s.clock()
+	err := s.inner.Apply(ctx, &rest)
+	for j, i := range at {
+		g := &b.Groups[i]
+		*g = rest.Groups[j]
+		if err != nil {
+			g.Err = err
+		}
+		switch {
+		case g.Err == nil:
+			s.remember(g, began)
+			s.made.learn(g, sents[i].id, sents[i].call)
+		case sents[i].id != "" && storeFailed(g.Err) && s.repeat(g, sents[i].call):
+		default:
+			g.Err = s.decide(g, g.Err)
+		}
+	}
+	return nil
+}
+
+// learn remembers what a group that the inner store has answered says of a hold. id and
+// call are those that were sent to make one, or "".
+func (m *made) learn(g *store.Group, id, call string) {
+	h := g.Hold
+	switch {
+	case h == nil || !g.Allowed || h.Verb == store.MakeHold && id == "":
+		return
+	case h.Verb == store.MakeHold && !slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Source == store.SourceStore }):
+		return // a decorator below made it
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch known := m.get(h.ID); {
+	case h.Verb == store.MakeHold:
+		known = &madeHold{id: h.ID, call: call, ttl: h.TTL, expires: h.Expires}
+		if m.put(id, known); h.ID != id { // in a Redis Cluster
+			m.put(h.ID, known)
+		}
+	case known == nil:
+	case h.Verb == store.ExtendHold:
+		known.expires = h.Expires
+	default:
+		known.ended = true
+	}
+}
+
+// find returns a copy of what is known of a hold, unless it is forgotten at now.
+func (m *made) find(id string, now int64) (madeHold, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h := m.get(id); h != nil && h.expires+max(h.ttl, time.Minute.Microseconds()) > now {
+		return *h, true
+	}
+	return madeHold{}, false
+}
+
+// repeat answers a call that the inner store failed to answer, if that made the hold
+// before. It takes nothing, and says what remains here.
+func (s *Store) repeat(g *store.Group, call string) (done bool) {
+	now := s.now()
+	h, ok := s.made.find(g.Hold.ID, now)
+	if !ok || slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.OnStoreError == store.FailClosed && !op.FailsOpen() }) {
+		return false
+	}
+	if h.call != call || h.ended || h.expires <= now {
+		g.Err = store.ErrHoldConflict
+		return true
+	}
+	var b store.Batch
+	var ops [store.MaxTakes]store.Op
+	look, _ := b.Single()
+	look.Ops = ops[:len(g.Ops)]
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		look.Ops[i] = store.Op{Def: op.Def, Key: op.Key, Verb: store.VerbCheck}
+	}
+	s.forgetDropped()
+	if s.applyLocal(&b) != nil {
+		return false
+	}
+	for i := range g.Ops {
+		op, a := &g.Ops[i], look.Ops[i].Answer
+		op.Answer = store.Answer{Source: store.SourceFallbackLocal, Allowed: true, Granted: op.Cost, Remaining: a.Remaining, Reset: a.Reset, Used: a.Used, TS: a.TS}
+	}
+	g.Err, g.Allowed, g.Reserved = nil, true, false
+	g.Hold.ID, g.Hold.Repeated, g.Hold.Expires = h.id, true, h.expires
+	return true
+}
