@@ -170,11 +170,17 @@ func (t *target) secret() ([]byte, error) { return keySecret(t.KeySecretFile, t.
 
 // open calls f with a limiter over the store.
 func (t *target) open(e *env, f func(context.Context, *dipwell.Limiter) error) error {
-	limits, err := parseLimits(t.Limit)
+	secret, err := t.secret()
 	if err != nil {
 		return err
 	}
-	secret, err := t.secret()
+	return t.openHashed(e, secret, f)
+}
+
+// openHashed is open with the result of secret, whose file may be a pipe, which can be read
+// only once.
+func (t *target) openHashed(e *env, secret []byte, f func(context.Context, *dipwell.Limiter) error) error {
+	limits, err := parseLimits(t.Limit)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 )
@@ -36,5 +38,28 @@ func TestServerOrStore(t *testing.T) {
 		if code != tc.code || !strings.Contains(out+stderr, tc.says) {
 			t.Errorf("%s (server %q, store %q): %d, want %d with %q\n%s%s", tc.args, tc.server, tc.store, code, tc.code, tc.says, out, stderr)
 		}
+	}
+}
+
+// The file of the secret is read once, because it may be a pipe.
+func TestSecretFromPipe(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err = w.WriteString(strings.Repeat("s", 32)); err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := fmt.Sprintf("/dev/fd/%d", r.Fd())
+	if _, err = os.Stat(path); err != nil {
+		path = secretFile(t) // Windows has none
+	}
+	code, out, errs := program(t, "take", "login", "alice", "--store", "file:"+t.TempDir()+"/d.db", "--limit", "login=5/1m", "--key-secret-file", path)
+	if code != 0 {
+		t.Errorf("exit %d: %s%s", code, out, errs)
 	}
 }
