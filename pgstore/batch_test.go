@@ -138,7 +138,7 @@ func TestLanes(t *testing.T) {
 		t.Cleanup(conn.Release)
 		lanes = append(lanes, s.With(conn.Conn()))
 	}
-	c, err := coalesce.New(store.Lanes{Stores: lanes}, coalesce.Config{})
+	c, err := coalesce.New(store.Lanes{Stores: lanes}, coalesce.Config{Timeout: testTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}

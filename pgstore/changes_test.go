@@ -44,7 +44,7 @@ var entryPoints = []entryPoint{
 	}},
 	{"coalesced", newPool, func(t *testing.T, pool *pgxpool.Pool) verbFunc {
 		st := newStore(t, pool, pgstore.Config{})
-		together, err := coalesce.New(store.Lanes{Stores: []store.Store{st, st}}, coalesce.Config{})
+		together, err := coalesce.New(store.Lanes{Stores: []store.Store{st, st}}, coalesce.Config{Timeout: testTimeout})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -91,7 +91,7 @@ func drained(name string, burst int64) store.Limit {
 // openURL opens a store by URL, with a limiter on it.
 func openURL(t testing.TB, url string, c redisstore.Config, limits ...store.Limit) (*redisstore.Store, *dipwell.Limiter) {
 	t.Helper()
-	s, err := redisstore.Open(context.Background(), url, c)
+	s, err := redisstore.Open(context.Background(), patient(url), c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -38,20 +39,31 @@ func TestStore(t *testing.T) {
 }
 
 // client returns a connection to the server of these tests.
-// client waits a minute for an answer, since a busy machine may need long for a large batch.
 func client(t testing.TB) redis.UniversalClient {
 	t.Helper()
-	return connect(t, redistest.Shared(t).URL()+"?timeout=1m")
+	return connect(t, redistest.Shared(t).URL())
 }
 
 func connect(t testing.TB, url string) redis.UniversalClient {
 	t.Helper()
-	db, _, err := redisstore.Client(url, redisstore.Config{})
+	db, _, err := redisstore.Client(patient(url), redisstore.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
 	return db
+}
+
+// patient makes a client wait a minute for a connection and an answer, unless the URL has
+// a timeout: a busy machine may need longer than the few seconds of a service.
+func patient(url string) string {
+	switch {
+	case strings.Contains(url, "timeout="):
+		return url
+	case strings.Contains(url, "?"):
+		return url + "&timeout=1m&dial_timeout=1m"
+	}
+	return url + "?timeout=1m&dial_timeout=1m"
 }
 
 var prefixes atomic.Int64

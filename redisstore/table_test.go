@@ -584,13 +584,14 @@ func TestParentsInCluster(t *testing.T) {
 func TestExpiryOfPlans(t *testing.T) {
 	t.Parallel()
 	db := client(t)
-	s := newStore(t, db, redisstore.Config{Prefix: "expiry"})
+	prefix := fmt.Sprint("plans", prefixes.Add(1))
+	s := newStore(t, db, redisstore.Config{Prefix: prefix})
 	limit := drained("a", 10)
-	limit.Plans = store.NewPlans(store.Plan{Name: "fast", Rate: 3_600_000}, store.Plan{Name: "slower", Rate: 2})
+	limit.Plans = store.NewPlans(store.Plan{Name: "fast", Rate: 60}, store.Plan{Name: "slower", Rate: 2})
 	l := limiter(t, s, limit)
 	lives := func(what, key string, least, most time.Duration) {
 		t.Helper()
-		if ttl := db.PTTL(t.Context(), "expiry:a:{"+key+"}").Val(); ttl < least || ttl > most {
+		if ttl := db.PTTL(t.Context(), prefix+":a:{"+key+"}").Val(); ttl < least || ttl > most {
 			t.Errorf("%s: the bucket lives for %v; want %v to %v", what, ttl, least, most)
 		}
 	}
@@ -599,23 +600,23 @@ func TestExpiryOfPlans(t *testing.T) {
 			t.Fatal(d, err)
 		}
 	}
-	lives("a fast plan", "fast", time.Second, 3*time.Second)
+	lives("a fast plan", "fast", 8*time.Minute, 10*time.Minute+time.Second)
 	lives("a slow plan", "slower", 5*time.Hour-time.Minute, 5*time.Hour+time.Minute)
 	now, err := s.Abilities().Now(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err = l.SetOverride(t.Context(), "a", dipwell.Override{Key: "o", Rate: 3_600, Until: now + 2_000_000}); err != nil {
+	if _, err = l.SetOverride(t.Context(), "a", dipwell.Override{Key: "o", Rate: 60, Until: now + 120_000_000}); err != nil {
 		t.Fatal(err)
 	}
 	if d, err := l.Take(t.Context(), "a", "o", 10); err != nil || !d.Allowed {
 		t.Fatal(d, err)
 	}
 	lives("an override that ends", "o", 7*time.Hour, 21*time.Hour) // of all that may be used
-	if ttl := db.PTTL(t.Context(), "expiry.override:a:{o}").Val(); ttl < 7*time.Hour {
+	if ttl := db.PTTL(t.Context(), prefix+".override:a:{o}").Val(); ttl < 7*time.Hour {
 		t.Errorf("the override lives for %v, shorter than its bucket", ttl)
 	}
-	limit.Plans = store.NewPlans(store.Plan{Name: "fast", Rate: 3_600_000}, store.Plan{Name: "slower", Rate: 1})
+	limit.Plans = store.NewPlans(store.Plan{Name: "fast", Rate: 60}, store.Plan{Name: "slower", Rate: 1})
 	if _, err = l.Define(t.Context(), limit, store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package fallback_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/dipwell/dipwell/internal/breaker"
 	"github.com/dipwell/dipwell/internal/coalesce"
@@ -19,9 +20,9 @@ func TestStack(t *testing.T) {
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		inner, err := memory.New(memory.Config{Clock: now})
 		must(t, err)
-		together, err := coalesce.New(store.Lanes{Stores: []store.Store{inner, inner}}, coalesce.Config{})
+		together, err := coalesce.New(store.Lanes{Stores: []store.Store{inner, inner}}, coalesce.Config{Timeout: time.Minute}) // a busy machine may be slow
 		must(t, err)
-		guarded, err := breaker.New(together, breaker.Config{})
+		guarded, err := breaker.New(together, breaker.Config{Patience: time.Minute, Timeout: time.Minute})
 		must(t, err)
 		cached, err := denycache.New(guarded, denycache.Config{Clock: now})
 		must(t, err)

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/stack"
 	"github.com/dipwell/dipwell/store"
 )
@@ -33,7 +32,7 @@ func TestLostLeases(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) string{
 		"postgres": func(t *testing.T) string { return newDatabase(t) },
 		"redis": func(t *testing.T) string {
-			return redistest.Shared(t).URL() + fmt.Sprint("?prefix=held", prefixes.Add(1))
+			return redisURL(t) + fmt.Sprint("&prefix=held", prefixes.Add(1))
 		},
 	} {
 		for _, c := range []struct {

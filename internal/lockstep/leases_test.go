@@ -15,7 +15,6 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/limittest"
-	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/stack"
 	"github.com/dipwell/dipwell/store"
 )
@@ -34,7 +33,7 @@ func TestLeasedProcesses(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) string{
 		"postgres": func(t *testing.T) string { return newDatabase(t) },
 		"redis": func(t *testing.T) string {
-			return redistest.Shared(t).URL() + fmt.Sprint("?prefix=leased", prefixes.Add(1))
+			return redisURL(t) + fmt.Sprint("&prefix=leased", prefixes.Add(1))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

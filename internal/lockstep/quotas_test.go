@@ -15,7 +15,6 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/limittest"
-	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/internal/rls"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
@@ -45,7 +44,7 @@ func TestQuotas(t *testing.T) {
 			return func() store.Store { return openLimiter(t.Context(), url, jobs).Store() }
 		},
 		"redis": func(t *testing.T) func() store.Store {
-			url := redistest.Shared(t).URL() + fmt.Sprint("?prefix=quotas", prefixes.Add(1))
+			url := redisURL(t) + fmt.Sprint("&prefix=quotas", prefixes.Add(1))
 			return func() store.Store { return openLimiter(t.Context(), url, jobs).Store() }
 		},
 	} {

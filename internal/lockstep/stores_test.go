@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -151,14 +152,26 @@ func newDatabaseOn(t testing.TB, server *pgtest.Server) string {
 }
 
 func openRedis(t testing.TB, now func() int64) store.Store {
-	return redisAt(t, redistest.Shared(t).URL(), now)
+	return redisAt(t, redisURL(t), now)
 }
 
 func openCluster(t testing.TB, now func() int64) store.Store {
-	return redisAt(t, redistest.SharedCluster(t).URL()+"?hash_tag=all", now)
+	return redisAt(t, redistest.SharedCluster(t).URL()+patience+"&hash_tag=all", now)
 }
 
 var prefixes atomic.Int64
+
+// Calls have a minute, in place of the few seconds of a service: a busy machine may need
+// them.
+const (
+	callTimeout = time.Minute
+	patience    = "?timeout=1m&dial_timeout=1m"
+)
+
+func redisURL(t testing.TB) string {
+	t.Helper()
+	return redistest.Shared(t).URL() + patience
+}
 
 func redisAt(t testing.TB, url string, now func() int64) store.Store {
 	t.Helper()
@@ -173,7 +186,7 @@ func redisAt(t testing.TB, url string, now func() int64) store.Store {
 
 func redisClient(t testing.TB) redis.UniversalClient {
 	t.Helper()
-	db, _, err := redisstore.Client(redistest.Shared(t).URL(), redisstore.Config{})
+	db, _, err := redisstore.Client(redisURL(t), redisstore.Config{})
 	ok(t, err)
 	t.Cleanup(func() { ok(t, db.Close()) })
 	return db
@@ -181,7 +194,7 @@ func redisClient(t testing.TB) redis.UniversalClient {
 
 func coalesced(t testing.TB, s store.Store, _ func() int64) store.Store {
 	t.Helper()
-	c, err := coalesce.New(store.Lanes{Stores: []store.Store{s, s, s}}, coalesce.Config{})
+	c, err := coalesce.New(store.Lanes{Stores: []store.Store{s, s, s}}, coalesce.Config{Timeout: callTimeout})
 	ok(t, err)
 	t.Cleanup(func() { ok(t, c.Close()) })
 	return c
@@ -189,7 +202,7 @@ func coalesced(t testing.TB, s store.Store, _ func() int64) store.Store {
 
 func withBreaker(t testing.TB, s store.Store, _ func() int64) store.Store {
 	t.Helper()
-	b, err := breaker.New(s, breaker.Config{})
+	b, err := breaker.New(s, breaker.Config{Patience: callTimeout, Timeout: callTimeout})
 	ok(t, err)
 	t.Cleanup(func() { ok(t, b.Close()) })
 	return b
