@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/randseed"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -19,15 +20,16 @@ func modelCase(e *env) {
 }
 
 // seeded plays random histories, each on a new store: half of them with fixed
-// seeds, half with random ones.
+// seeds, half with random ones, or those that follow the environment's DIPWELL_SEED.
 func (e *env) seeded(play func(*env, *rand.Rand)) {
 	seeds := []uint64{*seed}
 	if *seed == 0 {
 		seeds = nil
+		first := randseed.New(e)
 		for i := range e.histories {
 			s := uint64(i + 1)
 			if i%2 == 1 {
-				s = rand.Uint64()>>1 + 1
+				s = first + uint64(i)
 			}
 			seeds = append(seeds, s)
 		}
