@@ -751,7 +751,13 @@ func TestProcesses(t *testing.T) {
 				if most := g.most(rate); most > burst {
 					t.Errorf("%0.f granted above the rate, and the burst is %d", most, burst)
 				}
-				if least := .99 * min(burst+rate*seconds-rate/10, load*rate*seconds*.99); float64(all) < least {
+				// With slow trips it depends on which goroutine runs first how much stays in
+				// the bucket: on one processor it is 4 % of all.
+				part := .99
+				if c.slow {
+					part = .95
+				}
+				if least := part * min(burst+rate*seconds-rate/10, load*rate*seconds*.99); float64(all) < least {
 					t.Errorf("%d granted, want %0.f", all, least)
 				}
 				for i, n := range got {
