@@ -246,7 +246,8 @@ func (p *proxy) forward(client net.Conn) {
 				break
 			}
 			var cut int32
-			if bytes.Contains(buf[:n], []byte(p.only)) {
+			// A pool pings a connection that nobody used for a second, on a busy machine.
+			if bytes.Contains(buf[:n], []byte(p.only)) && !bytes.Contains(buf[:n], []byte("-- ping")) {
 				cut = p.cut.Swap(0)
 			}
 			if cut == cutBefore {

@@ -296,6 +296,7 @@ func TestProxyConnections(t *testing.T) {
 		all.Done()
 		all.Wait() // so that each has its own connection
 		fmt.Fprint(w, r.Header["Accept-Encoding"], r.Header["User-Agent"])
+		w.(http.Flusher).Flush() // without a length, so that the client's response ends after the proxy has the end of this one
 	}))
 	up.Config.ConnState = func(_ net.Conn, s http.ConnState) {
 		if s == http.StateNew {
