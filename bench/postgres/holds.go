@@ -121,12 +121,14 @@ func (b *bench) costs(ours, theirs string, fs map[string]*figures, tables string
 
 // levels measures a limit with a parent and a grandparent, whose row all calls share.
 func (b *bench) levels(ctx context.Context) error {
-	fmt.Fprintf(&b.out, "## Three levels, %d keys\n\nEach call takes from a user, its tenant (of %d) and one row that all calls share. \"%s\" takes from the last alone.\n\n", b.keys, tenants, hotName)
+	fmt.Fprintf(&b.out, "## Three levels, %d keys\n\nEach call takes from a user, its tenant (of %d) and one row that all calls share. \"%s\" takes from the last alone, \"%s\" from three rows that no other key shares.\n\n", b.keys, tenants, hotName, apartName)
 	return b.onBoth(ctx, b.levelsOn)
 }
 
 func (b *bench) levelsOn(ctx context.Context, w *schema, tables string) error {
 	for _, l := range []dipwell.Limit{
+		{Name: "second", Rate: perSecond, Period: time.Second, Burst: burst},
+		{Name: "third", Rate: perSecond, Period: time.Second, Burst: burst},
 		{Name: "everybody", Rate: perSecond, Period: time.Second, Burst: burst},
 		{Name: "of-tenant", Rate: perSecond, Period: time.Second, Burst: burst, Parent: "everybody"},
 		{Name: "of-user", Rate: perSecond, Period: time.Second, Burst: burst, Parent: "of-tenant"},
@@ -143,6 +145,11 @@ func (b *bench) levelsOn(ctx context.Context, w *schema, tables string) error {
 			return err
 		}
 	}
+	for _, limit := range []string{"second", "third"} {
+		if err := w.fill(ctx, limit, b.keys); err != nil {
+			return err
+		}
+	}
 	take, hot := w.take(), w.take()
 	hot.name, hot.keys = hotName, 1
 	three := func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
@@ -150,7 +157,11 @@ func (b *bench) levelsOn(ctx context.Context, w *schema, tables string) error {
 		return d.Allowed, err
 	}
 	levels := contender{name: "three levels", ours: true, open: w.onConn(three)}
-	cs := []contender{take, hot, levels}
+	apart := contender{name: apartName, ours: true, open: w.onConn(func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
+		d, err := l.TakeAll(ctx, dipwell.Take{Limit: apiLimit, Key: key, Cost: 1}, dipwell.Take{Limit: "second", Key: key, Cost: 1}, dipwell.Take{Limit: "third", Key: key, Cost: 1})
+		return d.Allowed, err
+	})}
+	cs := []contender{take, hot, apart, levels}
 	for _, c := range []struct {
 		clients int
 		most    float64
@@ -162,6 +173,9 @@ func (b *bench) levelsOn(ctx context.Context, w *schema, tables string) error {
 		}
 		b.compare(title, fs, names(cs), []string{levels.name})
 		b.costs(levels.name, take.name, fs, tables, c.most)
+		for _, c := range []contender{hot, apart} { // the parts of its cost
+			fmt.Fprintf(&b.out, "%s: %.2f × the processor time of %s\n\n", c.name, fs[c.name].spent()/fs[take.name].spent(), take.name)
+		}
 	}
 	coalesced := w.coalesced()
 	shared := contender{name: "three levels, coalesced", ours: true, open: func(context.Context) (load.Session, error) {
@@ -180,6 +194,7 @@ func (b *bench) levelsOn(ctx context.Context, w *schema, tables string) error {
 }
 
 const (
-	tenants = 100
-	hotName = takeName + ", one hot key"
+	tenants   = 100
+	hotName   = takeName + ", one hot key"
+	apartName = "TakeAll of 3, no row shared"
 )

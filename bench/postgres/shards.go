@@ -22,13 +22,14 @@ const (
 
 	shardClients = 64
 	spreadKeys   = 4096
+	independent  = 8                     // keys without shards, as many rows as a key with shards has
 	work         = 10 * time.Millisecond // of a transaction after its take
 )
 
 // shards measures many clients that take from one key. Only grants count: a call that is
 // refused is an error.
 func (b *bench) shards(ctx context.Context) error {
-	fmt.Fprintf(&b.out, "## One key of a limit with 8 shards, by the SQL function and by the Go store\n\nDecisions are grants: rows that say that the take is allowed.\n\n")
+	fmt.Fprintf(&b.out, "## One key of a limit with 8 shards, by the SQL function and by the Go store\n\nDecisions are grants: rows that say that the take is allowed. %d keys have one row each: what so many rows can do at most.\n\n", independent)
 	durable, err := b.newSchema(ctx, loggedDB, "logged")
 	if err != nil {
 		return err
@@ -51,6 +52,10 @@ func (b *bench) shards(ctx context.Context) error {
 	inShards := contend("transactions, shards", durable, 1, inTransaction(shardedLimit))
 	logged := contend("logged, one row", durable, 1, bySQL(oneRowLimit))
 	loggedShards := contend("logged, shards", durable, 1, bySQL(shardedLimit))
+	logged8 := contend(fmt.Sprintf("logged, %d keys", independent), durable, independent, bySQL(oneRowLimit))
+	loggedMany := contend(fmt.Sprintf("logged, %d keys", spreadKeys), durable, spreadKeys, bySQL(oneRowLimit))
+	many8 := contend(fmt.Sprintf("unlogged, %d keys", independent), b.fast, independent, bySQL(oneRowLimit))
+	goMany8 := contend(fmt.Sprintf("Go, unlogged, %d keys", independent), b.fast, independent, byGo(oneRowLimit))
 	many := contend(fmt.Sprintf("unlogged, %d keys", spreadKeys), b.fast, spreadKeys, bySQL(oneRowLimit))
 	shards := contend("unlogged, shards", b.fast, 1, bySQL(shardedLimit))
 	goMany := contend(fmt.Sprintf("Go, unlogged, %d keys", spreadKeys), b.fast, spreadKeys, byGo(oneRowLimit))
@@ -61,20 +66,24 @@ func (b *bench) shards(ctx context.Context) error {
 		clients      int
 		ours, theirs contender
 		least        float64
+		ceilings     []contender
 	}{
-		{shardClients, inShards, in, 5},
-		{shardClients, loggedShards, logged, 2.5},
-		{shardClients, shards, many, 0.85},
-		{shardClients, goShards, goMany, 0.85},
-		{1, alone, one, 0.6},
+		{shardClients, inShards, in, 5, nil},
+		{shardClients, loggedShards, logged, 2.5, []contender{logged8, loggedMany}},
+		{shardClients, shards, many, 0.85, []contender{many8}},
+		{shardClients, goShards, goMany, 0.85, []contender{goMany8}},
+		{1, alone, one, 0.6, nil},
 	} {
-		cs := []contender{pair.theirs, pair.ours}
+		cs := append([]contender{pair.theirs, pair.ours}, pair.ceilings...)
 		fs, err := b.rounds(ctx, pair.ours.name, load.Load{Clients: pair.clients, Keys: b.keys}, fromGo, cs...)
 		if err != nil {
 			return err
 		}
 		b.compare(pair.ours.name, fs, names(cs), []string{pair.ours.name})
 		b.reach(pair.ours.name, pair.theirs.name, fs, pair.least)
+		for _, c := range pair.ceilings {
+			fmt.Fprintf(&b.out, "%s: %.2f × %s\n\n", c.name, fs[c.name].rate()/fs[pair.theirs.name].rate(), pair.theirs.name)
+		}
 	}
 	return nil
 }
