@@ -685,8 +685,11 @@ func (r *tableRow) rowText(base *store.Definition, holds bool, now int64) string
 		row.TS, row.Version = now, base.Number
 		switch o := row.Override; {
 		case o != nil:
-			if row.Version = base.WithOverride(o).Number; !holds && base.Algorithm != store.Concurrency {
-				row.Used, row.TS = 1, 0 // it came back long ago; the scripts of one call know no row with 0
+			d := base.WithOverride(o)
+			if row.Version = d.Number; !holds && base.Algorithm != store.Concurrency {
+				// It came back long ago, also in windows that are longer than the time since
+				// the epoch; the scripts of one call know no row with 0.
+				row.Used, row.TS = 1, min(0, now-max(d.Rule.Every, base.Rule.Every))
 			}
 		case !holds:
 			return ""
