@@ -222,3 +222,46 @@ func TestMostCallsThatWait(t *testing.T) {
 		p.close()
 	})
 }
+
+// A remembering store says of each check that is refused with a request that it was refused
+// from memory, as a deny cache says that has heard of a refusal since the request was planned.
+type remembering struct {
+	store.Store
+	checks atomic.Int64
+}
+
+func (r *remembering) Abilities() store.Abilities { return store.AbilitiesOf(r.Store) }
+
+func (r *remembering) Apply(ctx context.Context, b *store.Batch) error {
+	err := r.Store.Apply(ctx, b)
+	if len(b.Groups) > 1 && !b.Groups[1].Allowed {
+		b.Groups[1].Ops[0].Source = store.SourceDenyCache
+		r.checks.Add(1)
+	}
+	return err
+}
+
+// Callers who waited for a request are not refused by what a deny cache said of the check
+// that went with it: that is as old as the request, and their tokens may have come back.
+func TestOldRefusalOfWaitingCalls(t *testing.T) {
+	inWorld(t, func(w *world) {
+		cache := &remembering{}
+		p := w.startWith("api=2000/1s,burst=2000,lease=200ms,max_debt=0", func(trips store.Store) store.Store {
+			cache.Store = trips
+			return cache
+		})
+		var calls sync.WaitGroup
+		for range 4000 {
+			calls.Go(func() {
+				if d := p.take(1); d.Source == store.SourceDenyCache {
+					t.Errorf("%+v", d)
+				}
+			})
+			time.Sleep(250 * time.Microsecond)
+		}
+		if calls.Wait(); cache.checks.Load() == 0 {
+			t.Error("no check was refused")
+		}
+		p.close()
+	})
+}

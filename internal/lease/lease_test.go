@@ -162,12 +162,21 @@ type process struct {
 // start starts a process that uses a limit in the form of dipwell.ParseLimit.
 func (w *world) start(limit string) *process {
 	w.Helper()
+	return w.startWith(limit, func(trips store.Store) store.Store {
+		cached, err := denycache.New(trips, denycache.Config{Clock: func() int64 { return time.Since(w.began).Microseconds() }})
+		if err != nil {
+			w.Fatal(err)
+		}
+		return cached
+	})
+}
+
+// startWith starts a process with something else than a deny cache between its leases and
+// the way to the store.
+func (w *world) startWith(limit string, cache func(trips store.Store) store.Store) *process {
+	w.Helper()
 	p := &process{world: w, key: "k", trips: counting{Store: w.remote}}
-	cached, err := denycache.New(&p.trips, denycache.Config{Clock: func() int64 { return time.Since(w.began).Microseconds() }})
-	if err != nil {
-		w.Fatal(err)
-	}
-	p.s = open(w, cached, lease.Config{
+	p.s = open(w, cache(&p.trips), lease.Config{
 		Clock: func() int64 { return int64(time.Since(w.began)) - p.skipped.Load() },
 		Wall:  func() int64 { return time.Now().UnixNano() + p.moved.Load() },
 	})
