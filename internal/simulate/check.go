@@ -362,7 +362,7 @@ func (n *node) reset(b *book, m *message) {
 // repeated looks at a hold that was made before.
 func (n *node) repeated(g *store.Group, m *message) {
 	r := n.recordOf(g)
-	if r == nil || r.settled {
+	if r == nil || r.settled || r.backs == n.backs && r.expires <= n.time() {
 		n.w.fail("hold", "hold %s is a repeated one, but it is not held", g.Hold.ID)
 		return
 	}
@@ -402,6 +402,9 @@ func (n *node) settled(g *store.Group, m *message) {
 		return
 	}
 	if g.Hold.Verb == store.ExtendHold {
+		if r.settled || r.backs == n.backs && r.expires <= now {
+			n.w.fail("hold", "hold %s is extended, but it has ended", g.Hold.ID)
+		}
 		r.expires = now + r.ttl
 		for _, p := range r.parts {
 			if p.grant != nil && !p.reset {

@@ -87,9 +87,9 @@ func (c *client) close() {
 // An alone is what a process knows of a key: the last answer of the store, and the tokens
 // that the process granted by itself since.
 type alone struct {
-	op      store.Op
-	ts      int64 // of the row as it knows it; older answers do not count
-	granted int64
+	op       store.Op
+	ts, used int64 // of the row as it knows it; older answers do not count, nor do those of the same time with less in use
+	granted  int64
 }
 
 // checkAlone checks that a process which decides alone grants no more than it would know
@@ -100,11 +100,13 @@ func (c *client) checkAlone(op *store.Op) {
 	a := c.alone[op.Key]
 	switch op.Source {
 	case store.SourceStore:
-		if op.Def.OnStoreError == store.FailLocal && op.TS > a.ts {
-			c.alone[op.Key] = alone{op: *op, ts: op.TS}
+		if op.Def.OnStoreError == store.FailLocal && (op.TS > a.ts || op.TS == a.ts && op.Used >= a.used) {
+			c.alone[op.Key] = alone{op: *op, ts: op.TS, used: op.Used}
 		}
 	case store.SourceFallbackLocal:
-		a.granted, a.ts = a.granted+op.Granted, max(a.ts, op.TS)
+		if op.Took() > 0 { // a refusal leaves the row as it is, and an answer may come that is older than the refusal
+			a.granted, a.ts, a.used = a.granted+op.Granted, op.TS, op.Used
+		}
 		c.alone[op.Key] = a
 		if a.op.Def == nil || c.node.backs > 0 {
 			return

@@ -117,7 +117,7 @@ func newHistory(seed uint64, n int, only []string) history {
 	h := history{seed: seed, processes: 1 + r.IntN(4), cached: r.IntN(2) == 0, planned: r.IntN(3) == 0, leased: r.IntN(4) == 0}
 	// Not drawn, so that the rest of the history is the same.
 	h.guarded, h.far, h.local = seed%3 == 2, h.leased && seed%2 == 1, h.leased && seed%3 == 0
-	h.coalesces = seed%5 < 2 && !h.local
+	h.coalesces = seed%5 < 2
 	if h.regional = h.far && seed%4 == 1; h.regional {
 		h.processes = max(2, h.processes)
 	}

@@ -49,6 +49,13 @@ var mutants = []mutant{
 	{"a caller who leaves a batch is told that nothing was charged", "internal/coalesce/lane.go", "return fmt.Errorf(\"%w: %w\", store.ErrOutcomeUnknown, why)", "return notSent(why)"},
 	{"a caller whose time is over is told that nothing was charged", "internal/coalesce/lane.go", "g.Err = fmt.Errorf(\"%w: %w\", store.ErrOutcomeUnknown, context.DeadlineExceeded)", "g.Err = notSent(context.DeadlineExceeded)"},
 	{"a caller who leaves stays in the queue", "internal/coalesce/lane.go", "\tif inQueue {\n\t\tl.queue.unlink(w)", "\tif inQueue && l.closed.Load() {\n\t\tl.queue.unlink(w)"},
+	{"a reservation cannot be cancelled shortly before it is due", "store/table.go", "if len(h.Parts) == 0 || dueBy(h.Due, now) {\n\t\treturn ErrReservation", "if len(h.Parts) == 0 || dueBy(h.Due, now+1000) {\n\t\treturn ErrReservation"},
+	{"a cancel gives back its first key only", "store/table.go", "\tfor i := range entries {\n\t\tif err := entries[i].write(t, now); err != nil {\n\t\t\treturn err\n\t\t}\n\t}\n\tg.Allowed = true", "\tif err := entries[0].write(t, now); err != nil {\n\t\treturn err\n\t}\n\tg.Allowed = true"},
+	{"a settled hold lives on", "store/hold.go", "return !h.Settled && !dueBy(h.Expires, now)", "return !dueBy(h.Expires, now)"},
+	{"a settled hold is made again", "store/hold.go", "if h.Call != g.call() || !h.live(now) {", "if h.Settled {\n\t\treturn false, nil\n\t}\n\tif h.Call != g.call() || !h.live(now) {"},
+	{"a settle to other costs is a repeat", "store/settle.go", "if h.Settled && !slices.Equal(costs, h.Costs) {", "if h.Settled && len(costs) != len(h.Costs) {"},
+	{"a settle charges beside the hold's tokens", "store/settle.go", "Verb: VerbCharge, Cost: cost - counted}", "Verb: VerbCharge, Cost: cost}"},
+	{"a reservation's delay without the debt before it", "store/step.go", "ahead = max(excess(used, units, bound), 0)", "ahead = max(excess(min(used, bound), units, bound), 0)"},
 	{"leases without the carve", "store/compile.go", "c.burst -= c.carved", "c.carved = 0"},
 }
 

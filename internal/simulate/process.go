@@ -178,12 +178,15 @@ func (p *process) giveBack(s *step, t *task, made *store.Group) {
 	} else {
 		p.later(t, s.back)
 	}
-	for range s.times {
+	for i := range s.times {
 		if s.kind != holds {
 			p.end(s, store.Group{ID: made.ID, Cancel: true})
 			continue
 		}
 		costs := []int64{s.settle}
+		if i > 0 && s.n%2 == 0 { // which is refused, unless the first one did not arrive
+			costs[0]++
+		}
 		if s.both {
 			costs = append(costs, s.settle%2)
 		}
