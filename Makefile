@@ -88,8 +88,9 @@ vuln: ## known vulnerabilities in dependencies, where the database can be reache
 deploy: ## check deploy/ with the libraries of Helm, kustomize, Kubernetes and Prometheus (two minutes from an empty build cache)
 	cd deploy/check && $(GO) vet ./... && $(GO) test -count=1 -timeout 30m ./...
 
-clients: ## the programs for Node in examples/clients, and clients for TypeScript and Python generated from /openapi.json, with packages of npm
-	$(GO) test -count=1 -tags clients ./examples -run TestNode
+clients: ## the programs for Node in examples/clients, and clients for TypeScript and Python generated from /openapi.json, with packages of npm (part of ci)
+	@scripts/deps clients
+	$(GO) test -count=1 -timeout 30m -tags clients ./examples -run TestNode
 
 rolling: ## replace services of the program with the schema before this one, under load, on one PostgreSQL (builds that program from git)
 	rm -rf bin/before && mkdir -p bin/before && git archive $(SCHEMABEFORE) | tar -x -C bin/before
