@@ -20,6 +20,7 @@ var givingBackCases = []testCase{
 	{"cancel-before-later", cancelBeforeLater},
 	{"cancel-withheld-for-good", cancelWithheldForGood},
 	{"cancel-due-limits-for-good", cancelDueLimitsForGood},
+	{"cancel-due-order", cancelDueOrder},
 	{"held-before-later", heldBeforeLater},
 	{"cancel-after-cancel", cancelAfterCancel},
 	{"remade-row", remadeRow},
@@ -171,6 +172,32 @@ func cancelOfSweptRow(e *env) {
 	e.must(nil, e.cancel(b))
 	e.left("w", "a", 5)
 	e.left("w", "b", 2)
+}
+
+// Of two reservations that fell due since the last call, the one that was due first lowers
+// the lows first, as if somebody had called in between: that of 7 joins the lows of all
+// before it, and that of 10, whose slack is 0, lowers them to 0.
+func cancelDueOrder(e *env) {
+	for _, between := range []bool{true, false} {
+		name := fmt.Sprint("w", between)
+		e.define(store.Limit{Name: name, Rate: 1, Period: time.Second, Burst: 10, MaxDebt: 40})
+		e.takeCancelable(name, "k", 3, time.Minute)
+		e.allowed(name, "k", 7, 0)
+		e.reserve(name, "k", 10) // due in 10 seconds
+		e.reserve(name, "k", 10)
+		e.do(store.VerbRefund, name, "k", 25)
+		id := e.takeCancelable(name, "k", 2, time.Minute)
+		e.reserve(name, "k", 7) // due in 4 seconds
+		e.advance(5 * time.Second)
+		if between {
+			e.do(store.VerbTake, name, "k", 1)
+			e.do(store.VerbRefund, name, "k", 1)
+		}
+		e.advance(5500 * time.Millisecond)
+		e.left(name, "k", 6)
+		e.must(nil, e.cancel(id))
+		e.left(name, "k", 6)
+	}
 }
 
 // Fifty reservations cancelled at once leave the row as it was, for bursts below and

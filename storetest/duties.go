@@ -34,7 +34,7 @@ var duties = []duty{
 		"cancel-until-due cancel-group cancel-beside-charge levels-reserve cancel-clock-back cancel-refill double-cancel-mints cancelled-wait-leaks race-reserve-cancel group-cancel-mints cancel-of-passed-debt cancel-before-later cancel-withheld-for-good " +
 			"held-before-later cancel-after-cancel cancelled-waits-in-any-order cancel-of-forty cancel-refund-charge cancel-leaves-another-list"},
 	{"records", "store Lows with the row, and call Definition.Advance with all its records before each write to a row that has Lows",
-		"cancel-due-limits-for-good remade-row cancel-of-swept-row cancel-beside-clipped-charge cancel-after-refusal cancel-rests-of-another-list cancel-after-change cancel-after-proportional-change change-with-reservation"},
+		"cancel-due-limits-for-good cancel-due-order remade-row cancel-of-swept-row cancel-beside-clipped-charge cancel-after-refusal cancel-rests-of-another-list cancel-after-change cancel-after-proportional-change change-with-reservation"},
 	{"reset", "on a Reset delete the row, its records and every reservation with a part in it; keep the records of those reservations on other keys",
 		"reset cancel-after-reset cancel-beside-neighbours-reset"},
 	{"drop", "on a Drop delete the limit's rows and records and every reservation with a part in them",

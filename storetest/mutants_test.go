@@ -132,6 +132,7 @@ var mutants = map[string]struct {
 	"slack counts the reservation itself":  {bug{record: slackTooLarge}, "cancel-before-later held-before-later"},
 	"slack not lowered by a cancel":        {bug{cancels: keepsSlack}, "giving-back"},
 	"due slack does not lower the low":     {bug{advance: forgetsDue}, "cancel-due-limits-for-good"},
+	"slacks end in order of numbers":       {bug{advance: endsByNumber}, "cancel-due-order"},
 	"cancelled waits still count":          {bug{cancels: staysWaiting}, "cancelled-wait-leaks cancelled-waits-in-any-order giving-back"},
 	"withheld tokens are forgotten":        {bug{cancels: forgetsWithheld}, "cancel-before-later cancelled-waits-in-any-order giving-back"},
 	"mark of the list ignored":             {bug{cancels: ignoresMark}, "remade-row cancel-rests-of-another-list"},
@@ -551,6 +552,15 @@ func keepsSlack(def *store.Definition, p pendingPart, row store.State, recs []st
 func slackTooLarge(row *store.State, r *store.Record) {
 	if r.Slack >= 0 {
 		r.Slack += r.Units
+	}
+}
+
+// endsByNumber makes all reservations that are due fall due at once.
+func endsByNumber(_ *store.Definition, _ *store.State, recs []store.Record, now int64) {
+	for i := range recs {
+		if r := &recs[i]; r.Due <= now {
+			r.Due = 0
+		}
 	}
 }
 

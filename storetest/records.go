@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"math/big"
 	"slices"
 
@@ -106,9 +107,11 @@ func (m *model) carryList(r *row, k rowKey) {
 }
 
 // endDue ends the slack of records that are due: each lowers the low that covers
-// the record before it.
+// the record before it. The first that was due comes first, so that one call late has the
+// result of one call at each of their times.
 func (m *model) endDue(l *list, k rowKey, now int64) {
-	for _, c := range m.records[k] {
+	byDue := slices.SortedStableFunc(slices.Values(m.records[k]), func(a, b *record) int { return cmp.Compare(a.due, b.due) })
+	for _, c := range byDue {
 		if c.list != l || c.slack == nil || c.due > now {
 			continue
 		}
