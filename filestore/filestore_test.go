@@ -33,20 +33,12 @@ func TestStore(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		return open(t, inMemory(t), Config{Clock: now})
-	})
+	}, storetest.Options{})
 }
 
 func TestStoreEach(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		return open(t, inMemory(t), Config{Clock: now, Every: Each})
-	}, shorter(storetest.Quick)...)
-}
-
-// shorter returns a smaller number of rounds, except in make test-long.
-func shorter(o storetest.Option) []storetest.Option {
-	if os.Getenv("DIPWELL_LONG") != "" {
-		return nil
-	}
-	return []storetest.Option{o}
+	}, storetest.Options{Quick: os.Getenv("DIPWELL_LONG") == ""})
 }

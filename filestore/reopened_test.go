@@ -146,7 +146,7 @@ func TestStoreReopened(t *testing.T) {
 			storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 				c := Config{Clock: now, Every: every}
 				return &reopened{t: t, c: c, after: 7, s: open(t, inMemory(t), c)}
-			}, storetest.Brief)
+			}, storetest.Options{Brief: true})
 		})
 	}
 }

@@ -29,7 +29,7 @@ func open(t testing.TB, c memstore.Config) *memstore.Store {
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		return open(t, memstore.Config{Clock: now})
-	}, storetest.Quick)
+	}, storetest.Options{Quick: true})
 }
 
 func TestConfig(t *testing.T) {

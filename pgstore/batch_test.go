@@ -27,7 +27,7 @@ func TestBatches(t *testing.T) {
 			t.Fatal(err)
 		}
 		return &batching{Store: s, bystander: d}
-	}, storetest.Brief, storetest.Parallel)
+	}, storetest.Options{Brief: true, Parallel: true})
 }
 
 // TestDecideOptimistic runs the suite with all groups that need lows or records
@@ -43,7 +43,7 @@ func TestDecideOptimistic(t *testing.T) {
 			t.Fatal(err)
 		}
 		return &batching{Store: s, bystander: d}
-	}, storetest.Brief)
+	}, storetest.Options{Brief: true})
 }
 
 // batching sends each group in a batch with a group before and after it.

@@ -23,7 +23,7 @@ func TestPortable(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		return newStore(t, recycledPool(t, "portable", migratedPortable), pgstore.Config{Clock: now, Poll: -1})
-	}, storetest.Quick, storetest.Parallel)
+	}, storetest.Options{Quick: true, Parallel: true})
 }
 
 // TestPortableSerializable checks for the exact count and no error under
@@ -95,7 +95,7 @@ func TestEngines(t *testing.T) {
 				}
 				t.Cleanup(down)
 				return newStore(t, pool, pgstore.Config{Clock: now, Poll: -1})
-			}, storetest.Quick)
+			}, storetest.Options{Quick: true})
 		})
 	}
 }

@@ -44,7 +44,7 @@ func TestScattered(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		return &scattering{open(t, now).(*pgstore.Store)}
-	}, storetest.Brief, storetest.Parallel)
+	}, storetest.Options{Brief: true, Parallel: true})
 }
 
 // shardRule is the Go twin of the part that one of n shards has of a rule.

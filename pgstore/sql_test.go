@@ -26,7 +26,7 @@ import (
 // TestSQL runs the suite on the SQL functions.
 func TestSQL(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, openSQL, storetest.Quick, storetest.Parallel)
+	storetest.Run(t, openSQL, storetest.Options{Quick: true, Parallel: true})
 }
 
 // openSQL returns a store that decides by dipwell.take and the other SQL

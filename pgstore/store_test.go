@@ -30,11 +30,7 @@ func TestMain(m *testing.M) {
 // database.
 func TestStore(t *testing.T) {
 	t.Parallel()
-	options := []storetest.Option{storetest.Parallel}
-	if os.Getenv("DIPWELL_LONG") == "" {
-		options = append(options, storetest.Quick)
-	}
-	storetest.Run(t, open, options...)
+	storetest.Run(t, open, storetest.Options{Parallel: true, Quick: os.Getenv("DIPWELL_LONG") == ""})
 }
 
 // open returns a store on a new database with the test's clock.

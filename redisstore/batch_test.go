@@ -37,10 +37,10 @@ func TestBatches(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		db     redis.UniversalClient
-		option storetest.Option
+		oneKey bool
 	}{
-		"one server": {client(t), storetest.Quick},
-		"cluster":    {connect(t, redistest.SharedCluster(t).URL()), storetest.OneKey},
+		"one server": {client(t), false},
+		"cluster":    {connect(t, redistest.SharedCluster(t).URL()), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
@@ -50,7 +50,7 @@ func TestBatches(t *testing.T) {
 					t.Fatal(err)
 				}
 				return &batching{s, d}
-			}, storetest.Quick, c.option, storetest.Parallel)
+			}, storetest.Options{Quick: true, OneKey: c.oneKey, Parallel: true})
 		})
 	}
 }

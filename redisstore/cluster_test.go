@@ -15,11 +15,11 @@ import (
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	db := connect(t, redistest.SharedCluster(t).URL())
-	for tag, options := range map[string][]storetest.Option{"all": nil, "key": {storetest.OneKey}} {
+	for _, tag := range []string{"all", "key"} {
 		t.Run(tag, func(t *testing.T) {
 			storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 				return newStore(t, db, redisstore.Config{Clock: now, Poll: -1, HashTag: tag})
-			}, append(options, storetest.Quick, storetest.Parallel)...)
+			}, storetest.Options{Quick: true, OneKey: tag == "key", Parallel: true})
 		})
 	}
 }

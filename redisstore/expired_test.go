@@ -44,7 +44,7 @@ func TestStoreAsKeysExpire(t *testing.T) {
 		clock, _ := redistest.Expiring(t, db, prefix, now, 5e6) // the clock steps back by less
 		t.Cleanup(func() { _ = db.FlushAll(context.Background()) })
 		return newStore(t, db, redisstore.Config{Clock: clock, Poll: -1, Prefix: prefix})
-	}, storetest.Brief)
+	}, storetest.Options{Brief: true})
 }
 
 // TestSettleAfterRowExpired checks that a live hold is settled once although the key of

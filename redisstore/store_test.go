@@ -35,7 +35,7 @@ func TestStore(t *testing.T) {
 	db := client(t)
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		return newStore(t, db, redisstore.Config{Clock: now, Poll: -1})
-	}, storetest.Parallel)
+	}, storetest.Options{Parallel: true})
 }
 
 // client returns a connection to the server of these tests.

@@ -143,7 +143,7 @@ func (s spans) Apply(ctx context.Context, b *store.Batch) error { return s.Store
 func TestStore(t *testing.T) {
 	for name, o := range map[string]stack.Options{"zero": {}, "breaker": {Breaker: true, Lanes: 1}} {
 		t.Run(name, func(t *testing.T) {
-			storetest.Run(t, func(t testing.TB, now func() int64) store.Store { return build(t, newRemote(t, now), o).Store }, storetest.Quick)
+			storetest.Run(t, func(t testing.TB, now func() int64) store.Store { return build(t, newRemote(t, now), o).Store }, storetest.Options{Quick: true})
 		})
 	}
 }

@@ -271,7 +271,7 @@ func adaptiveChange(e *env) {
 // An adaptive limit beside others in a group.
 func adaptiveGroup(e *env) {
 	b := adaptiveCaller(e, "user=10/1s")
-	if b == nil || e.oneKey {
+	if b == nil || e.OneKey {
 		return
 	}
 	b.observe(store.Observation{})

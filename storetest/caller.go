@@ -74,7 +74,7 @@ func (b *caller) decide(g *store.Group) (*store.Group, error) {
 	err := b.store.Apply(b.ctx, &batch)
 	g = &batch.Groups[0]
 	if err = cmp.Or(err, g.Err); errors.Is(err, store.ErrNotSupported) {
-		b.Fatalf("%v; if the store cannot have it, see storetest.Lacks", err)
+		b.Fatalf("%v; if the store cannot have it, see storetest.Options.Lacks", err)
 	}
 	return g, err
 }
@@ -224,7 +224,7 @@ func overriderOf(t testing.TB, s store.Store) store.Overrider {
 	t.Helper()
 	o := store.AbilitiesOf(s).Overrides
 	if o == nil {
-		t.Fatal(`the store has no ability Overrides; if it cannot have it, name it: storetest.Lacks("overrides")`)
+		t.Fatal(`the store has no ability Overrides; if it cannot have it, name it in storetest.Options.Lacks`)
 	}
 	return o
 }

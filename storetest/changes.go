@@ -167,7 +167,7 @@ func defineAgain(e *env) {
 		{Name: "slow", Rate: 5, Period: 30 * 24 * time.Hour, Burst: store.NoBurst, MaxDebt: 3, MaxCharge: 7, Mode: store.Shadow, OnStoreError: store.FailOpen},
 		{Name: "slots", Algorithm: store.Concurrency, Burst: 3},
 	} {
-		if slices.Contains(e.lacks, "plans") && l.Plans != (store.Plans{}) || slices.Contains(e.lacks, "concurrency") && l.Algorithm == store.Concurrency {
+		if slices.Contains(e.Lacks, "plans") && l.Plans != (store.Plans{}) || slices.Contains(e.Lacks, "concurrency") && l.Algorithm == store.Concurrency {
 			continue
 		}
 		first, err := e.l.Define(e.ctx, l, store.OwnerCode)

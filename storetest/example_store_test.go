@@ -224,7 +224,7 @@ func (s *mapStore) keys(_ context.Context, d *store.Definition, prefix, after st
 // A complete store. Its test is one call:
 //
 //	func TestMapStore(t *testing.T) {
-//		storetest.Run(t, func(_ testing.TB, now func() int64) store.Store { return newMapStore(now) })
+//		storetest.Run(t, func(_ testing.TB, now func() int64) store.Store { return newMapStore(now) }, storetest.Options{})
 //	}
 func Example() {
 	st := newMapStore(func() int64 { return time.Now().UnixMicro() })

@@ -38,7 +38,7 @@ func goldenCalls(kind string) func(e *env) {
 				played++
 			}
 		})
-		if played == 0 && !e.oneKey && len(e.lacks) == 0 {
+		if played == 0 && !e.OneKey && len(e.Lacks) == 0 {
 			e.Errorf("no history of %d was played", n)
 		}
 	}
@@ -54,12 +54,12 @@ type callPlayer struct {
 
 // can reports whether the store can decide all calls of a history.
 func (p *callPlayer) can(h *golden.History) bool {
-	lacks := func(a string) bool { return slices.Contains(p.lacks, a) }
+	lacks := func(a string) bool { return slices.Contains(p.Lacks, a) }
 	if lacks(h.Kind) {
 		return false
 	}
 	for _, s := range h.Steps {
-		if p.oneKey && len(s.Want.Limits) > 1 || lacks("holds") && s.Hold != "" || lacks("overrides") && s.Override != nil ||
+		if p.OneKey && len(s.Want.Limits) > 1 || lacks("holds") && s.Hold != "" || lacks("overrides") && s.Override != nil ||
 			lacks("plans") && slices.ContainsFunc(s.Takes, func(t golden.Take) bool { return t.Plan != "" || t.Floor > 0 }) {
 			return false
 		}

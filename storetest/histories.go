@@ -139,7 +139,7 @@ func (h *history) group() {
 	for i := range takes {
 		limit := h.limit()
 		takes[i] = dipwell.Take{Limit: limit, Key: h.key(), Cost: min(h.cost(limit), store.MaxInt/16)}
-		if h.oneKey {
+		if h.OneKey {
 			takes[i].Key = takes[0].Key
 		}
 	}

@@ -159,7 +159,7 @@ func TestMutant(t *testing.T) {
 	if !ok {
 		return
 	}
-	storetest.Run(t, openRef(m.bug), storetest.Lacks("overrides", "holds", "concurrency"))
+	storetest.Run(t, openRef(m.bug), storetest.Options{Lacks: []string{"overrides", "holds", "concurrency"}})
 }
 
 // TestMutantsAreCaught runs the cases of each mutant in child processes and

@@ -57,7 +57,7 @@ func TestNaive(t *testing.T) {
 	}
 	storetest.Run(t, func(_ testing.TB, now func() int64) store.Store {
 		return &naiveStore{now: now, rows: map[rowKey]store.State{}}
-	}, storetest.Quick)
+	}, storetest.Options{Quick: true})
 }
 
 // TestFailuresNameDuties checks that failures name the duties that a store does

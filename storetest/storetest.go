@@ -20,8 +20,36 @@ import (
 // goroutine, and may step back.
 type Open func(t testing.TB, now func() int64) store.Store
 
-// Option changes the size of a run.
-type Option func(*size)
+// Options say what Run leaves out and how it runs. The zero value runs all cases in full,
+// one after the other; with -short as with Quick.
+type Options struct {
+	// Quick shortens races, histories and loops, for decorators over stores that were
+	// tested in full. Brief shortens them further, for tests of many combinations.
+	Quick, Brief bool
+
+	// OneKey is for stores that cannot decide different keys in one group: Run skips the
+	// cases that do, and histories use one key in each group.
+	OneKey bool
+
+	// Parallel runs the cases in parallel, up to the limit of -parallel, for stores
+	// whose calls mostly wait for I/O.
+	Parallel bool
+
+	// Lacks names abilities that the store does not have yet: "plans", "overrides",
+	// "holds" or "concurrency". Run skips their cases; another name fails the test.
+	Lacks []string
+}
+
+// size returns the amount of work of the long cases.
+func (o *Options) size() size {
+	switch {
+	case o.Brief:
+		return size{rounds: 1, histories: 2, steps: 60, vectors: 47, part: 4, Options: *o}
+	case o.Quick || testing.Short():
+		return size{rounds: 5, histories: 6, steps: 150, vectors: 16, part: 4, Options: *o}
+	}
+	return size{rounds: 20, histories: 20, steps: 300, vectors: 1, part: 1, Options: *o}
+}
 
 // size is the amount of work of the long cases.
 type size struct {
@@ -30,30 +58,8 @@ type size struct {
 	steps     int // calls in a random history
 	vectors   int // one in this many golden vectors is played
 	part      int // repetitive loops are shortened by this factor
-	oneKey    bool
-	parallel  bool
-	lacks     []string
+	Options
 }
-
-// Quick shortens races, histories and loops. It is for -short and for
-// decorators over stores that were tested in full.
-func Quick(s *size) { s.rounds, s.histories, s.steps, s.vectors, s.part = 5, 6, 150, 16, 4 }
-
-// Brief shortens them further. It is for tests of many combinations of
-// decorators.
-func Brief(s *size) { s.rounds, s.histories, s.steps, s.vectors, s.part = 1, 2, 60, 47, 4 }
-
-// OneKey is for stores that cannot decide different keys in one group. Run
-// skips the cases that do, and histories use one key in each group.
-func OneKey(s *size) { s.oneKey = true }
-
-// Lacks names abilities that the store does not have yet: "plans", "overrides", "holds"
-// or "concurrency". Run skips their cases, and fails if a store lacks another.
-func Lacks(abilities ...string) Option { return func(s *size) { s.lacks = abilities } }
-
-// Parallel runs the cases in parallel, up to the limit of -parallel. It is for
-// stores whose calls mostly wait for I/O.
-func Parallel(s *size) { s.parallel = true }
 
 var severalKeys = map[string]bool{
 	"plan-group": true, "floor-group": true, "hold-several": true, "hold-again": true, "hold-reset": true, "hold-reset-all": true, "hold-drop": true, "settle-beside-dropped": true, "hold-takes-add-up": true, "hold-bad-input": true, "concurrency-beside": true,
@@ -68,30 +74,23 @@ var seed = flag.Uint64("seed", 0, "storetest: run only the random history with t
 // Run tests the store that open returns. Each case opens a store of its own. A
 // failure names the duty that the case tests; docs/adding-a-store.md describes
 // the duties.
-func Run(t *testing.T, open Open, options ...Option) {
-	s := size{rounds: 20, histories: 20, steps: 300, vectors: 1, part: 1}
-	if testing.Short() {
-		Quick(&s)
-	}
-	for _, o := range options {
-		o(&s)
-	}
-	for _, a := range s.lacks {
+func Run(t *testing.T, open Open, o Options) {
+	for _, a := range o.Lacks {
 		if !slices.Contains(optional, a) {
-			t.Errorf("storetest.Lacks(%q); it is one of %v", a, optional)
+			t.Errorf("storetest.Options.Lacks has %q; it is one of %v", a, optional)
 		}
 	}
 	for _, group := range cases() {
 		for _, c := range group {
-			if s.oneKey && severalKeys[c.name] || slices.Contains(s.lacks, c.ability()) {
+			if o.OneKey && severalKeys[c.name] || slices.Contains(o.Lacks, c.ability()) {
 				continue
 			}
 			t.Run(c.name, func(t *testing.T) {
-				if s.parallel {
+				if o.Parallel {
 					t.Parallel()
 				}
 				logDuty(t, c.name)
-				c.run(newEnv(t, open, s))
+				c.run(newEnv(t, open, o.size()))
 			})
 		}
 	}
@@ -106,7 +105,7 @@ type testCase struct {
 	run  func(*env)
 }
 
-// optional are the abilities that Lacks may name.
+// optional are the abilities that Options.Lacks may name.
 var optional = []string{"plans", "overrides", "holds", "concurrency"}
 
 // ability returns the optional ability that a case needs, which begins its name; or "".

@@ -71,7 +71,7 @@ func TestTableMutant(t *testing.T) {
 	if !ok {
 		return
 	}
-	storetest.Run(t, func(_ testing.TB, now func() int64) store.Store { return &faultyStore{newMapStore(now), m.bug} })
+	storetest.Run(t, func(_ testing.TB, now func() int64) store.Store { return &faultyStore{newMapStore(now), m.bug} }, storetest.Options{})
 }
 
 func TestTableMutantsAreCaught(t *testing.T) {

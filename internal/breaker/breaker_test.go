@@ -33,7 +33,7 @@ func TestStore(t *testing.T) {
 		must(t, err)
 		t.Cleanup(func() { must(t, errors.Join(s.Close(), inner.Close())) })
 		return s
-	}, storetest.Quick)
+	}, storetest.Options{Quick: true})
 }
 
 func must(t testing.TB, err error) {

@@ -12,7 +12,7 @@ import (
 func TestStore(t *testing.T) {
 	for _, lanes := range []int{1, 3} {
 		t.Run(map[int]string{1: "one lane", 3: "three lanes"}[lanes], func(t *testing.T) {
-			storetest.Run(t, func(t testing.TB, now func() int64) store.Store { return open(t, now, lanes) }, storetest.Quick)
+			storetest.Run(t, func(t testing.TB, now func() int64) store.Store { return open(t, now, lanes) }, storetest.Options{Quick: true})
 		})
 	}
 }

@@ -124,5 +124,5 @@ func TestStoreWithSpareLanes(t *testing.T) {
 		}
 		t.Cleanup(func() { _, _ = s.Close(), inner.Close() })
 		return s
-	}, storetest.Quick)
+	}, storetest.Options{Quick: true})
 }

@@ -14,7 +14,7 @@ func TestStore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 				return open(t, memory(t, now), denycache.Config{Keys: keys, Clock: now})
-			}, storetest.Quick)
+			}, storetest.Options{Quick: true})
 		})
 	}
 }

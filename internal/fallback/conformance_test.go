@@ -24,7 +24,7 @@ func TestStore(t *testing.T) {
 		storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 			s, _ := setup(t, now)
 			return &allLocal{Store: s}
-		}, storetest.Quick)
+		}, storetest.Options{Quick: true})
 	})
 	t.Run("store is away", func(t *testing.T) {
 		storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
@@ -38,7 +38,7 @@ func TestStore(t *testing.T) {
 			}
 			inner.fail = errAway
 			return failingStore{&allLocal{Store: s}, inner.Store, s.local}
-		}, storetest.Quick)
+		}, storetest.Options{Quick: true})
 	})
 }
 

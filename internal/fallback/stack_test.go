@@ -30,7 +30,7 @@ func TestStack(t *testing.T) {
 		must(t, err)
 		t.Cleanup(func() { must(t, errors.Join(s.Close(), guarded.Close(), together.Close(), inner.Close())) })
 		return s
-	}, storetest.Quick)
+	}, storetest.Options{Quick: true})
 }
 
 func must(t testing.TB, err error) {

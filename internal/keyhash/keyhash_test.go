@@ -63,7 +63,7 @@ func TestStore(t *testing.T) {
 			return text.(string)
 		}
 		return &mapped{keyhash.New(&mapped{inner, back}, h), list}
-	}, storetest.Quick)
+	}, storetest.Options{Quick: true})
 }
 
 // mapped is a decorator that replaces keys.

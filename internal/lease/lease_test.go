@@ -33,7 +33,7 @@ func TestStore(t *testing.T) {
 			}
 		})
 		return s
-	}, storetest.Quick)
+	}, storetest.Options{Quick: true})
 }
 
 func open(t testing.TB, inner store.Store, c lease.Config) *lease.Store {

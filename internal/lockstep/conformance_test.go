@@ -12,10 +12,7 @@ import (
 // short form unless DIPWELL_LONG=1. The packages of the stores run more of it,
 // without decorators.
 func TestConformance(t *testing.T) {
-	much := storetest.Brief
-	if os.Getenv("DIPWELL_LONG") != "" {
-		much = storetest.Quick
-	}
+	long := os.Getenv("DIPWELL_LONG") != ""
 	for _, s := range stores {
 		for _, d := range decorators {
 			t.Run(s.name+"/"+d.name, func(t *testing.T) {
@@ -23,7 +20,7 @@ func TestConformance(t *testing.T) {
 				storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 					t.Helper()
 					return d.wrap(t, s.open(t, now), now)
-				}, much)
+				}, storetest.Options{Quick: long, Brief: !long})
 			})
 		}
 	}

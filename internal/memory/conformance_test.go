@@ -11,7 +11,7 @@ import (
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		return open(t, Config{Clock: now})
-	})
+	}, storetest.Options{})
 }
 
 // TestShards runs the suite with all keys in one shard, which share a lock and a
@@ -21,7 +21,7 @@ func TestShards(t *testing.T) {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 				return open(t, Config{Clock: now, Shards: n})
-			})
+			}, storetest.Options{})
 		})
 	}
 }

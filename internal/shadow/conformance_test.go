@@ -52,5 +52,5 @@ func TestStore(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = inner.Close() })
 		return &enforcing{Store: shadow.New(inner)}
-	}, storetest.Quick)
+	}, storetest.Options{Quick: true})
 }

@@ -26,5 +26,5 @@ func TestStore(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = inner.Close() })
 		return tr.Store(inner)
-	}, storetest.Quick)
+	}, storetest.Options{Quick: true})
 }
