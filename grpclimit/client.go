@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// ClientConfig configures a Client. The zero value honours RetryInfo and limits
+// ClientConfig configures NewClient. The zero value honours RetryInfo and limits
 // nothing.
 type ClientConfig struct {
 	// Limits are taken before each call is sent, at one instant, all or
@@ -76,21 +76,35 @@ const (
 	maxBlock           = time.Hour // a longer RetryInfo is cut to this
 )
 
-// Client limits the calls that a program makes, and honours RetryInfo: a unary
-// call that a server refused with RetryInfo is sent again after its delay, and
-// until then no other call of that method to the same target is sent. A Client
-// is safe for concurrent use and may serve several connections. It remembers the
-// RetryInfo of up to 1024 methods, each for an hour at most.
-type Client struct {
+// A client limits the calls that a program makes, and honours RetryInfo.
+type client struct {
 	taker
 	ClientConfig
 	blocks blocks
 }
 
-// NewClient returns a Client. limiter may be nil if c names no limits. It returns
-// an error if the limiter does not have a limit that c names, or if a field of c
-// is out of range.
-func NewClient(limiter *dipwell.Limiter, c ClientConfig) (*Client, error) {
+// NewClient returns interceptors, as options of grpc.NewClient, that limit the calls that
+// a program makes and honour RetryInfo: a unary call that a server refused with RetryInfo
+// is sent again after its delay, and until then no other call of that method to the same
+// target is sent. RetryInfo of up to 1024 methods is remembered, each for an hour at most.
+// The interceptors run after those of earlier options. The options may be given to several
+// connections, which then share what is remembered.
+//
+// limiter may be nil if c names no limits. NewClient returns an error if the limiter does
+// not have a limit that c names, or if a field of c is out of range.
+func NewClient(limiter *dipwell.Limiter, c ClientConfig) ([]grpc.DialOption, error) {
+	l, err := newClient(limiter, c)
+	if err != nil {
+		return nil, err
+	}
+	return l.options(), nil
+}
+
+func (c *client) options() []grpc.DialOption {
+	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(c.unary), grpc.WithChainStreamInterceptor(c.stream)}
+}
+
+func newClient(limiter *dipwell.Limiter, c ClientConfig) (*client, error) {
 	if err := errors.Join(check(limiter, "Limits", c.Limits, false), check(limiter, "Received", c.Received, false), check(limiter, "Sent", c.Sent, false)); err != nil {
 		return nil, err
 	}
@@ -106,16 +120,10 @@ func NewClient(limiter *dipwell.Limiter, c ClientConfig) (*Client, error) {
 	if c.MaxAttempts == 0 {
 		c.MaxAttempts = defaultMaxAttempts
 	}
-	return &Client{taker: taker{limiter, c.Failed, c.Refused, c.Observe}, ClientConfig: c}, nil
+	return &client{taker: taker{limiter, c.Failed, c.Refused, c.Observe}, ClientConfig: c}, nil
 }
 
-// Options returns the interceptors as options of grpc.NewClient. They run after
-// the interceptors of earlier options.
-func (c *Client) Options() []grpc.DialOption {
-	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(c.unary), grpc.WithChainStreamInterceptor(c.stream)}
-}
-
-func (c *Client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (c *client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	w := waitBudget{left: c.MaxWait, failFast: c.FailFast}
 	for attempt := 1; ; attempt++ {
 		adaptive, err := c.admit(ctx, &w, cc.Target(), method, req)
@@ -139,7 +147,7 @@ func (c *Client) unary(ctx context.Context, method string, req, reply any, cc *g
 }
 
 // stream does not retry: messages that were sent on a stream cannot be sent again.
-func (c *Client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	w := waitBudget{left: c.MaxWait, failFast: c.FailFast}
 	adaptive, err := c.admit(ctx, &w, cc.Target(), method, nil)
 	if err != nil {
@@ -159,7 +167,7 @@ func (c *Client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cli
 }
 
 // observeCall tells adaptive limits how a call went that was sent at began.
-func (c *Client) observeCall(ctx context.Context, adaptive []string, began time.Time, err error) {
+func (c *client) observeCall(ctx context.Context, adaptive []string, began time.Time, err error) {
 	if len(adaptive) == 0 || err != nil && errors.Is(ctx.Err(), context.Canceled) {
 		return
 	}
@@ -173,7 +181,7 @@ func (c *Client) observeCall(ctx context.Context, adaptive []string, began time.
 
 // admit waits until an earlier RetryInfo has passed, and then for the limits. It returns
 // the adaptive ones that allowed the call.
-func (c *Client) admit(ctx context.Context, w *waitBudget, target, method string, req any) (adaptive []string, err error) {
+func (c *client) admit(ctx context.Context, w *waitBudget, target, method string, req any) (adaptive []string, err error) {
 	for {
 		wait := c.blocks.wait(target, method)
 		if wait <= 0 {
@@ -215,7 +223,7 @@ func blocked(wait time.Duration) error {
 }
 
 // learn remembers the RetryInfo of a server's refusal, if it has one.
-func (c *Client) learn(target, method string, err error) (wait time.Duration, told bool) {
+func (c *client) learn(target, method string, err error) (wait time.Duration, told bool) {
 	wait, told = RetryInfo(err)
 	if told {
 		wait = min(wait, maxBlock)
@@ -267,7 +275,7 @@ const minSleep = time.Millisecond
 // RetryInfo of the status that ends the stream.
 type clientStream struct {
 	grpc.ClientStream
-	c              *Client
+	c              *client
 	target, method string
 	single         bool               // the server sends one message
 	cancel         context.CancelFunc // ends the stream after a refused message

@@ -23,7 +23,7 @@ import (
 
 func newClient(t testing.TB, l *dipwell.Limiter, c grpclimit.ClientConfig) *grpclimit.Client {
 	t.Helper()
-	client, err := grpclimit.NewClient(l, c)
+	client, err := grpclimit.MakeClient(l, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestClientWaitEndsWithContext(t *testing.T) {
 
 func BenchmarkServerUnary(b *testing.B) {
 	l, _ := newLimiter(b, "api=1000000000/1s")
-	s, err := grpclimit.New(l, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "api", Key: grpclimit.Method()}}})
+	s, err := grpclimit.MakeServer(l, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "api", Key: grpclimit.Method()}}})
 	if err != nil {
 		b.Fatal(err)
 	}

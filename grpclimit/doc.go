@@ -6,13 +6,13 @@
 // ([NewClient]), calls wait for limits of the program's own, and a call that a
 // server refused with RetryInfo is sent again after that delay.
 //
-//	limits, err := grpclimit.New(limiter, grpclimit.Config{
+//	options, err := grpclimit.New(limiter, grpclimit.Config{
 //		Limits: []grpclimit.Limit{{Name: "api", Key: grpclimit.ClientIP()}},
 //	})
 //	if err != nil {
 //		log.Fatal(err)
 //	}
-//	server := grpc.NewServer(limits.Options()...)
+//	server := grpc.NewServer(options...)
 //
 // If the store does not answer, a call fails with UNAVAILABLE, unless its limit has
 // OnStoreError FailOpen or FailLocal.

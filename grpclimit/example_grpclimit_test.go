@@ -27,13 +27,13 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	limits, err := grpclimit.New(limiter, grpclimit.Config{Limits: []grpclimit.Limit{
+	options, err := grpclimit.New(limiter, grpclimit.Config{Limits: []grpclimit.Limit{
 		{Name: "api", Key: grpclimit.Metadata("user")},
 	}})
 	if err != nil {
 		panic(err)
 	}
-	server := grpc.NewServer(limits.Options()...)
+	server := grpc.NewServer(options...)
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -48,7 +48,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	conn, err := grpc.NewClient(listener.Addr().String(), append(client.Options(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	conn, err := grpc.NewClient(listener.Addr().String(), append(client, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		panic(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Config configures a Server. At least one of Limits, Received and Sent is
+// Config configures New. At least one of Limits, Received and Sent is
 // required. Its functions are called by many goroutines at once.
 type Config struct {
 	// Limits are taken when a call begins, at one instant, all or nothing: a call that
@@ -68,15 +68,15 @@ type Config struct {
 	Observe func(d *dipwell.Decision, err error, took time.Duration)
 }
 
-// Server limits the calls that a gRPC server receives. It is safe for concurrent
-// use and may serve several grpc.Servers.
-type Server struct {
+// A server limits the calls that a gRPC server receives.
+type server struct {
 	taker
 	Config
 }
 
-// New returns a Server, whose interceptors take from the limits before a handler
-// runs.
+// New returns interceptors, as options of grpc.NewServer, that take from the limits
+// before a handler runs. They run after the interceptors of earlier options, and may be
+// given to several servers.
 //
 // A refused call fails with RESOURCE_EXHAUSTED and does not reach the handler. A
 // call whose key or cost function fails with a *dipwell.FieldError gets
@@ -88,7 +88,15 @@ type Server struct {
 // of all Limits in one hold, until its handler returns or panics, which of a stream
 // is its end. They are then settled as held, which releases those of concurrency
 // limits. If the hold is lost before, the handler's context is cancelled.
-func New(limiter *dipwell.Limiter, c Config) (*Server, error) {
+func New(limiter *dipwell.Limiter, c Config) ([]grpc.ServerOption, error) {
+	s, err := newServer(limiter, c)
+	if err != nil {
+		return nil, err
+	}
+	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream)}, nil
+}
+
+func newServer(limiter *dipwell.Limiter, c Config) (*server, error) {
 	if len(c.Limits)+len(c.Received)+len(c.Sent) == 0 {
 		return nil, errors.New("grpclimit: no limits")
 	}
@@ -98,16 +106,10 @@ func New(limiter *dipwell.Limiter, c Config) (*Server, error) {
 	if c.TTL <= 0 {
 		c.TTL = pace.DefaultTTL
 	}
-	return &Server{taker{limiter, c.Failed, c.Refused, c.Observe}, c}, nil
+	return &server{taker{limiter, c.Failed, c.Refused, c.Observe}, c}, nil
 }
 
-// Options returns the interceptors as options of grpc.NewServer. They run after
-// the interceptors of earlier options.
-func (s *Server) Options() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream)}
-}
-
-func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if len(s.Limits) > 0 && !s.skips(info.FullMethod) {
 		var d dipwell.Decision
 		ttl, err := s.hold(ctx, &d, s.Limits, &Call{Method: info.FullMethod, Message: req}, noWait, s.TTL)
@@ -136,9 +138,9 @@ func decided(d *dipwell.Decision) bool {
 	return d.Limit != "" && d.Source != store.SourceFallbackClosed
 }
 
-func (s *Server) skips(method string) bool { return s.Skip != nil && s.Skip(method) }
+func (s *server) skips(method string) bool { return s.Skip != nil && s.Skip(method) }
 
-func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (s *server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	if s.skips(info.FullMethod) {
 		return handler(srv, stream)
 	}
@@ -183,7 +185,7 @@ func (s *heldStream) Context() context.Context { return s.ctx }
 // serverStream takes from the limits for each message.
 type serverStream struct {
 	grpc.ServerStream
-	s      *Server
+	s      *server
 	method string
 
 	mu    sync.Mutex // a handler may send and receive in two goroutines

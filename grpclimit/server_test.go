@@ -113,11 +113,11 @@ func newLimiter(t testing.TB, limits ...string) (*dipwell.Limiter, *failing) {
 // serve starts a server on loopback and returns a client for it.
 func serve(t testing.TB, c grpclimit.Config, l *dipwell.Limiter, opts ...grpc.DialOption) (testpb.TestServiceClient, *service) {
 	t.Helper()
-	limits, err := grpclimit.New(l, c)
+	options, err := grpclimit.New(l, c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return serveWith(t, limits.Options(), opts...)
+	return serveWith(t, options, opts...)
 }
 
 func serveWith(t testing.TB, options []grpc.ServerOption, opts ...grpc.DialOption) (testpb.TestServiceClient, *service) {
