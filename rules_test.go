@@ -293,15 +293,15 @@ func TestEveryPackageHasADocSentence(t *testing.T) {
 // has is a promise; CONTRIBUTING.md says when one more is worth it.
 var exportedNames = map[string]int{
 	"":           70,
-	"filestore":  12,
-	"grpclimit":  17,
+	"filestore":  10,
+	"grpclimit":  13,
 	"httpclient": 9,
 	"httplimit":  17,
 	"memstore":   6,
 	"pgstore":    22,
 	"redisstore": 10,
 	"stack":      4,
-	"store":      176,
+	"store":      175,
 	"storetest":  3,
 }
 

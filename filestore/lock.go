@@ -9,19 +9,14 @@ import (
 	"strings"
 )
 
-// InUseError is the error of Open for a file that is open already, in this process
-// or another.
-type InUseError struct {
-	Path string
-	PID  int // of the process that has it open; 0 if unknown
-}
-
-func (e *InUseError) Error() string {
+// inUse returns the error of Open for a file that is open already, in this process or
+// another: that with pid, or 0 if that is not known.
+func inUse(path string, pid int) error {
 	who := "another process"
-	if e.PID > 0 {
-		who = fmt.Sprintf("process %d", e.PID)
+	if pid > 0 {
+		who = fmt.Sprintf("process %d", pid)
 	}
-	return fmt.Sprintf("file %s is in use by %s; only one process can open it: send the call to that process (a service: --server), or stop it", e.Path, who)
+	return fmt.Errorf("file %s is in use by %s; only one process can open it: send the call to that process (a service: --server), or stop it", path, who)
 }
 
 // errLocked is the error of lock if the file is locked already.
@@ -42,7 +37,7 @@ func lockFile(path string) (*os.File, error) {
 		}
 		b, _ := io.ReadAll(io.LimitReader(f, 20))
 		pid, _ := strconv.Atoi(strings.TrimSpace(string(b)))
-		return nil, &InUseError{path, pid}
+		return nil, inUse(path, pid)
 	}
 	if err = f.Truncate(0); err == nil {
 		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)

@@ -202,7 +202,7 @@ func (c *compiler) checkConcurrency() error {
 		return c.bad("start", "is for windows and intervals")
 	case c.OnChange != Keep:
 		return c.bad("on_change", "is keep for a concurrency limit")
-	case c.OnExpire != GiveBack:
+	case c.OnExpire != 0:
 		return c.bad("on_expire", "is give_back for a concurrency limit")
 	case c.Shards > 1:
 		return c.bad("shards", "is not for a concurrency limit")

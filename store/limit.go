@@ -101,10 +101,8 @@ const (
 // gives back or charges the difference to the actual cost whatever the policy is.
 type ExpiryPolicy uint8
 
-const (
-	GiveBack  ExpiryPolicy = iota // all of it is given back
-	KeepTaken                     // nothing is given back
-)
+// KeepTaken gives nothing back. With the default, 0, all of it is given back.
+const KeepTaken ExpiryPolicy = 1
 
 // A FailureMode says what a caller is told if the store cannot decide. It never concerns
 // a caller's mistakes: a *FieldError is an error in each mode.
@@ -202,8 +200,8 @@ type Limit struct {
 	// TTL is the longest time that a hold may ask for, 1 ms to 31 days. A hold that
 	// asks for more is a *FieldError. Default: 1 day.
 	TTL time.Duration
-	// OnExpire says what becomes of tokens whose hold was never settled. Default:
-	// GiveBack, which is the only one of a Concurrency limit.
+	// OnExpire says what becomes of tokens whose hold was never settled. By default
+	// they are given back; a Concurrency limit cannot have another policy.
 	OnExpire ExpiryPolicy
 
 	// Lease lets a process take tokens of a token bucket ahead of its calls, and
