@@ -42,6 +42,7 @@ type FieldError = store.FieldError
 // has the limit and when to retry, and neither key nor plan.
 type RefusedError struct{ Decision Decision }
 
+// Error returns a sentence for logs: "rate limited by login: retry after 1.5s".
 func (e *RefusedError) Error() string {
 	d := &e.Decision
 	if d.Never {

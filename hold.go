@@ -10,9 +10,9 @@ import (
 )
 
 // Hold takes like TakeAll, and keeps a record of what it took until Settle or until
-// ttl has passed, when everything is given back. ttl is at most the TTL of each limit,
-// a day by default. Decision.Hold is the id of the hold. The limits may be of the
-// algorithm Concurrency, and not leaky buckets.
+// ttl has passed, when everything is given back. ttl is at least 1 ms and at most the TTL
+// of each limit, a day by default. Decision.Hold is the id of the hold. The limits may be
+// of the algorithm Concurrency; leaky buckets and limits with shards are a *FieldError.
 //
 // id, of 1 to 64 bytes of printable ASCII without spaces, makes it safe to repeat a
 // call whose answer was lost: while the hold lives, the same call is Repeated and
@@ -58,9 +58,10 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 //
 // The same Settle again is Repeated and changes nothing; another fails with
 // ErrHoldConflict. An unknown id fails with ErrUnknownHold. A hold that has expired gave
-// everything back; Settle then charges the costs. Of the Decision, Limits are the
-// limits and keys of the hold. If the store fails, the error wraps ErrStore; a Settle
-// may be repeated.
+// everything back; Settle then charges the costs. A cost is from 0 to 2^53-1 tokens; another
+// number of costs than the hold has takes is a *FieldError. If the hold has several
+// limits, Decision.Limits has one for each. If the store fails, the error wraps ErrStore; a
+// Settle may be repeated.
 func (l *Limiter) Settle(ctx context.Context, id string, costs ...int64) (Decision, error) {
 	return l.changeHold(ctx, &store.HoldCall{Verb: store.SettleHold, ID: id, Costs: costs})
 }
@@ -68,7 +69,9 @@ func (l *Limiter) Settle(ctx context.Context, id string, costs ...int64) (Decisi
 // Extend lets a hold expire when ttl has passed from now, in place of its present
 // expiry, which may be later: Extend also shortens. ttl has the bounds of Hold. It
 // fails with ErrUnknownHold, or with ErrHoldConflict once the hold has ended, settled or
-// expired; what it held may then be taken by others, so stop the work.
+// expired; what it held may then be taken by others, so stop the work. If the store fails,
+// the error wraps ErrStore, and Extend may be called again. Of the Decision, Expires is
+// the new expiry.
 func (l *Limiter) Extend(ctx context.Context, id string, ttl time.Duration) (Decision, error) {
 	return l.changeHold(ctx, &store.HoldCall{Verb: store.ExtendHold, ID: id, TTL: ttl.Microseconds()})
 }
@@ -129,8 +132,9 @@ func (l *Limiter) checkHold(h *store.HoldCall) error {
 }
 
 // Holds returns the live holds of a key, the one that expires first first, with their
-// tokens of this key. Holds that were settled or have expired are left out. It fails
-// with store.ErrNotSupported if the store keeps no holds.
+// tokens of this key. Holds that were settled or have expired are left out. The error is a
+// *FieldError for a bad key, ErrUnknownLimit, store.ErrNotSupported if the store keeps no
+// holds, or wraps ErrStore.
 func (l *Limiter) Holds(ctx context.Context, limit, key string) ([]store.KeyHold, error) {
 	def := l.registry.Lookup(limit)
 	if def == nil {

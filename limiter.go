@@ -417,8 +417,10 @@ func us(n int64) time.Duration {
 	return time.Duration(min(n, math.MaxInt64/1000)) * time.Microsecond
 }
 
-// Cancel gives a reservation's tokens back, once, before it is due. Otherwise
-// the error is ErrReservation and nothing changes.
+// Cancel gives a reservation's tokens back, of all its limits, once, before it is due. If it
+// is unknown, cancelled already, due or reset, the error is ErrReservation and nothing
+// changes. Any other error wraps ErrStore or is the context's: it is then not known
+// whether the tokens were given back, and Cancel may be called again.
 func (l *Limiter) Cancel(ctx context.Context, id Reservation) error {
 	b := batches.Get().(*store.Batch)
 	defer batches.Put(b)

@@ -61,8 +61,9 @@ func (l *Limiter) Drop(ctx context.Context, name, owner string) error {
 // Keys returns up to n keys of a limit that are not full, in byte order: those that
 // begin with prefix and follow after. Pass the last key of a page as after to get the
 // next; store.Shared as after follows the shared bucket, whose key is "" and comes
-// first. It fails with store.ErrNotSupported if the store cannot list keys: memstore
-// needs Limit.ListKeys.
+// first. The rows are as the store keeps them: see store.KeyState. The error is
+// ErrUnknownLimit, wraps ErrStore, or is store.ErrNotSupported if the store cannot list
+// keys: memstore needs Limit.ListKeys.
 func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) ([]store.KeyState, error) {
 	def := l.registry.Lookup(limit)
 	if def == nil {

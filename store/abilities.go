@@ -34,7 +34,8 @@ type Abilities struct {
 	// the key "" and comes first: after "" is the beginning, and after Shared is
 	// what follows the shared bucket. To page, pass the last key of a page as after.
 	// The list is not one instant: a key that is taken from between two pages may be
-	// missing.
+	// missing. The error wraps ErrStore, or ErrNotSupported if the limit's keys cannot be
+	// listed: see Limit.ListKeys.
 	Keys func(ctx context.Context, d *Definition, prefix, after string, n int) ([]KeyState, error)
 
 	// Overrides keeps overrides of keys. If it is nil, the store has none, and setting
@@ -94,11 +95,12 @@ type Abilities struct {
 
 	// Quick decides one op as Apply would decide a batch of it, but without the
 	// batch: it is for stores in memory, where the batch costs more than the decision.
-	// A store without it is asked through Apply, and nothing else differs. It returns false, and has no side effects, if it cannot decide the
-	// op; the caller then uses Apply. It decides nothing that makes a reservation,
-	// and no refusal of which the answer would be Never or Shadow. If checked is
-	// false, key and cost may be anything: it then decides only an op on a key that
-	// has a row, since that key was checked when the row was made.
+	// A store without it is asked through Apply, and nothing else differs. cost is in
+	// tokens. ok is false, without side effects, if Quick cannot decide the op; the caller
+	// then uses Apply. It decides nothing that makes a reservation, and no refusal of
+	// which the answer would be Never or Shadow. If checked is false, key and cost may
+	// be anything: it then decides only an op on a key that has a row, since that key was
+	// checked when the row was made.
 	//
 	// If held is not nil, the store has locked it, and the caller unlocks it as soon
 	// as it has written the answer where it belongs. The unlock waits for these writes,
@@ -170,5 +172,6 @@ type Metric struct {
 	// Counter says that the number only grows while the store is open. Otherwise it is a
 	// gauge.
 	Counter bool
-	Value   float64
+	// Value is the present one, in the unit that Name has.
+	Value float64
 }

@@ -5,14 +5,14 @@ import "context"
 // An AuditEntry is a change of a limit, an override or a bucket that somebody made by
 // hand: an entry of a store's audit.
 type AuditEntry struct {
-	ID     string // given by the store
+	ID     string // given by the store; a later entry has a greater one, compared as text
 	At     int64  // µs since the Unix epoch, on the store's clock; set by the store
 	Who    string // as far as it is known: an address, or the user of a database
 	Action string // override, end-override, reset, refund, define or drop; of top keys: top
 	Limit  string
 	Key    string // "" for the shared bucket, and for a change of the limit itself
 	What   string // what was set, for people
-	Note   string // why, as it was given
+	Note   string // why, as it was given; "" if nothing was
 }
 
 // An Auditor keeps a log of entries. See Abilities.Audit and Abilities.TopKeys for what is

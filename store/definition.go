@@ -61,9 +61,12 @@ type Definition struct {
 	// one: see Registry.CheckKey. A Registry sets it.
 	Paths bool
 
-	OverrideOnly bool      // callers may not name the plan: keys have it by an override alone
-	Unnamed      bool      // a call site made the plan, and Plan is no name: see CallSite
-	Override     *Override // that makes the definition; nil: none does
+	OverrideOnly bool // callers may not name the plan: keys have it by an override alone
+	Unnamed      bool // a call site made the plan, and Plan is no name: see CallSite
+
+	// Override is the one that the definition is made of, if the override of a key decides.
+	// Otherwise it is nil.
+	Override *Override
 
 	base  *Definition // of a plan or an override
 	plans *planSet    // of a base
@@ -131,9 +134,9 @@ func phaseOf(phase *int64, name, key string) int64 {
 
 // Full reports whether a row is a full bucket at now, in µs, so that a store may
 // delete it, under the lock under which it was read. It takes no account of holds that
-// have expired: SweepRow gives those back first. It does not need the key: if windows are spread by key, it may return
-// true up to one window late, but never early. A row that an override decides is
-// never full, so that calls find the override.
+// have expired: SweepRow gives those back first. It does not need the key: if windows are
+// spread by key, it may return true up to one window late, but never early. A row that an
+// override decides is never full, so that calls find the override.
 func (d *Definition) Full(s State, now int64) bool {
 	if s.Version == d.Number {
 		return d.Rule.mostUsedAt(&s, max(now, s.TS)) == 0

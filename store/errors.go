@@ -64,6 +64,8 @@ type FieldError struct {
 	Err    error  // a class of errors, such as ErrUnknownPlan; or nil
 }
 
+// Error returns the field and the reason, "burst: 20 is …", after "limit NAME: " if Limit is
+// set. It does not repeat Err.
 func (e *FieldError) Error() string {
 	if e.Limit == "" {
 		return e.Field + ": " + e.Reason
@@ -71,6 +73,7 @@ func (e *FieldError) Error() string {
 	return "limit " + e.Limit + ": " + e.Field + ": " + e.Reason
 }
 
+// Unwrap returns Err.
 func (e *FieldError) Unwrap() error { return e.Err }
 
 func badField(field, format string, args ...any) error {

@@ -27,7 +27,8 @@ type Lows struct {
 	Entries []Low
 }
 
-// A Low is the least that was in use since record Number was made, in units.
+// A Low is the least that was in use since record Number was made: Used, in units of the
+// definition that the row's Version numbers.
 type Low struct{ Number, Used int64 }
 
 // A Record says what a reservation or a hold took of a row and may still give back. It
@@ -43,11 +44,12 @@ type Record struct {
 	// Slack is how many units will be in use when it is due, without its own; -1 if it
 	// does not wait. Giving back earlier records never takes more than that away, so
 	// that whoever waits finds what was promised.
-	Slack   int64
+	Slack int64
+	// Version is the Definition.Number of which Units and Slack are units.
 	Version uint32
-	// Due, in µs, is when this part is due; until then Slack counts.
+	// Due is when this part is due, in µs since the Unix epoch; until then Slack counts.
 	Due int64
-	// Ends, in µs, is when all parts of the call are due, and it cannot be cancelled any
+	// Ends, on the same clock, is when all parts of the call are due, and it cannot be cancelled any
 	// more; MaxInt: it lasts until it is given back.
 	Ends int64
 	// Rest says that it was given back, and that Units had to be withheld for somebody
@@ -61,8 +63,8 @@ type Record struct {
 }
 
 // Record returns a record of what op took, and adds it to the Lows of row, which is
-// the row that Step returned. now is the time of the decision, ends the time at which
-// the whole group is due, both in µs. Call it for each op with Granted > 0 of a group that
+// the row that Step returned. now is the time of the decision and ends that at which
+// the whole group is due, now + Group.Due, both in µs since the Unix epoch. Call it for each op with Granted > 0 of a group that
 // is Reserved, and store the row and the record together. It is for reservations: the
 // records of holds are made by DecideIn.
 func (op *Op) Record(row *State, id Reservation, now, ends int64) Record {

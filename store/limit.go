@@ -139,8 +139,10 @@ type Limit struct {
 	// Rate is how many tokens come back each Period, 1 to MaxInt. A Concurrency limit
 	// has none.
 	Rate int64
-	// Period is a whole number of microseconds; windows and intervals may also have
-	// n*Month, of which 12 are a year. A Concurrency limit has none.
+	// Period is the time in which Rate tokens come back: a whole number of microseconds,
+	// at least one; of windows and intervals also n*Month, of which 12 are a year. How
+	// long it may be depends on Rate and Burst: the error names the largest Burst that can
+	// be counted exactly. A Concurrency limit has none.
 	Period time.Duration
 	// Burst is how many tokens may be taken at once, and how many a full bucket has.
 	// Default: Rate; of a LeakyBucket it is 1. NoBurst is 0: all work is scheduled
@@ -173,8 +175,8 @@ type Limit struct {
 	// together. RetryAfter of a Decision stays exact. Default: none.
 	RetryJitter  int
 	OnStoreError FailureMode // default FailClosed
-	// Timeout is how long a call waits for the store, before OnStoreError decides. Of a
-	// call of several limits the shortest counts. Stores in this process need none and
+	// Timeout is how long a call waits for the store, before OnStoreError decides; a
+	// negative one is an error. Of a call of several limits the shortest counts. Stores in this process need none and
 	// ignore it. Default: as long as the context allows.
 	Timeout time.Duration
 	// ListKeys keeps the text of keys in stores that would otherwise forget it: a store
@@ -221,10 +223,24 @@ type Limit struct {
 	Shards int64
 }
 
-func (a Algorithm) String() string    { return nameOf(algorithms, int(a)) }
+// String returns the name in configuration files: "token_bucket", "fixed_window",
+// "interval", "leaky_bucket" or "concurrency". Any other value is "unknown".
+func (a Algorithm) String() string { return nameOf(algorithms, int(a)) }
+
+// String returns the name in configuration files: "keep", "proportional" or "reset", which
+// is StartOver. Any other value is "unknown".
 func (p ChangePolicy) String() string { return nameOf(policies, int(p)) }
-func (m Mode) String() string         { return nameOf(modes, int(m)) }
-func (f FailureMode) String() string  { return nameOf(failures, int(f)) }
+
+// String returns the name in configuration files, of the modes of a Limit: "enforce" or
+// "shadow". Any other value is "unknown"; Plan.Explicit has the names of a plan's modes.
+func (m Mode) String() string { return nameOf(modes, int(m)) }
+
+// String returns the name in configuration files: "closed", "open" or "local". Any other
+// value is "unknown".
+func (f FailureMode) String() string { return nameOf(failures, int(f)) }
+
+// String returns the name in configuration files: "give_back" or "keep". Any other value
+// is "unknown".
 func (e ExpiryPolicy) String() string { return nameOf(expiries, int(e)) }
 
 var (

@@ -112,9 +112,10 @@ func (d *Definition) withOverride(o *Override) *Definition {
 }
 
 // CheckOverride checks an override of the limit that is set at the time now, in µs: its
-// key and note are short enough, the note is text, Until is later, and it has either a
-// plan of the limit or numbers that compile with its other settings. Pass 0 as now if only the store's
-// server knows the time. The error is a *FieldError.
+// key has at most MaxKey bytes, its note at most 1024 bytes of UTF-8 without NUL, Until is
+// later, and it has either a plan of the limit or numbers that compile with the limit's
+// other settings. Pass 0 as now if only the store's server knows the time. The error is a
+// *FieldError of the field "key", "until", "note" or "plan", or of the number at fault.
 func (d *Definition) CheckOverride(o *Override, now int64) error {
 	base := d.Base()
 	switch {

@@ -105,19 +105,21 @@ const (
 
 var verbs = []string{"take", "check", "take_up_to", "reserve", "charge", "refund", "reset"}
 
+// String returns the name of the verb's HTTP call: "take", "check", "take_up_to",
+// "reserve", "charge", "refund" or "reset". Any other value is "unknown".
 func (v Verb) String() string { return nameOf(verbs, int(v)) }
 
 // An Outcome is the result of Rule.Apply. If it is Allowed, the row becomes
 // State{Used: After, TS: TS}; it needs to be written only if After is not Before.
 type Outcome struct {
 	Allowed bool
-	Never   bool  // the cost is more than the limit can ever hold
-	Granted int64 // tokens taken
+	Never   bool  // refused, and the cost is more than the limit can ever hold
+	Granted int64 // tokens taken; 0 if refused
 	Before  int64 // units used at TS, before this call
 	After   int64 // units used at TS, after it
 	TS      int64 // µs: the time of the decision, the later of now and the state's TS
-	Retry   int64 // µs until the first instant at which the same call would be allowed
-	Delay   int64 // µs until the reservation is due
+	Retry   int64 // µs until the first instant at which the same call would be allowed; 0 if Allowed or Never
+	Delay   int64 // µs until the reservation is due; 0 if the tokens were free
 }
 
 // Apply decides one call on a row of this rule's version. It has no side effects.

@@ -193,6 +193,8 @@ const (
 
 var sources = []string{"store", "deny-cache", "lease", "fallback-open", "fallback-closed", "fallback-local"}
 
+// String returns the text in the JSON: "store", "deny-cache", "lease", "fallback-open",
+// "fallback-closed" or "fallback-local". Any other value is "unknown".
 func (s Source) String() string { return nameOf(sources, int(s)) }
 
 // A Definer keeps limits. If a store has none, the Limiter keeps the limits in its
