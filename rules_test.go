@@ -296,7 +296,7 @@ var exportedNames = map[string]int{
 	"filestore":  10,
 	"grpclimit":  13,
 	"httpclient": 9,
-	"httplimit":  17,
+	"httplimit":  16,
 	"memstore":   6,
 	"pgstore":    22,
 	"redisstore": 10,

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+
+	"github.com/dipwell/dipwell/internal/peer"
 )
 
 // ClientIP returns a KeyFunc whose key is the client's address: an IPv4 address,
@@ -20,9 +22,9 @@ import (
 // in the list all clients then share the proxy's bucket; a list that is too wide lets a
 // client choose its own key. A host with a /64 has one bucket for all of its addresses.
 func ClientIP(trusted ...netip.Prefix) KeyFunc {
-	p := proxies(trusted)
+	p := peer.Proxies(trusted)
 	return func(r *http.Request) (string, error) {
-		a, err := p.client(r)
+		a, err := client(p, r)
 		if err != nil {
 			return "", err
 		}
@@ -30,33 +32,14 @@ func ClientIP(trusted ...netip.Prefix) KeyFunc {
 	}
 }
 
-// Trusted reports whether peer, an address with or without a port such as
-// http.Request.RemoteAddr, is in one of the prefixes. It is false if peer is not an
-// address. An IPv4 address that is written as IPv6 (::ffff:192.0.2.1) is the IPv4
-// address.
-func Trusted(list []netip.Prefix, peer string) bool {
-	a, err := parseAddr(peer)
-	return err == nil && proxies(list).trust(a)
-}
-
-type proxies []netip.Prefix
-
-func (p proxies) trust(a netip.Addr) bool {
-	for _, prefix := range p {
-		if prefix.Contains(a) {
-			return true
-		}
-	}
-	return false
-}
-
-func (p proxies) client(r *http.Request) (netip.Addr, error) {
-	peer, err := parseAddr(r.RemoteAddr)
+// client returns the address of the client that sent a request.
+func client(p peer.Proxies, r *http.Request) (netip.Addr, error) {
+	addr, err := peer.Parse(r.RemoteAddr)
 	if err != nil {
-		return peer, bad("client address", fmt.Sprintf("%q is not an address", r.RemoteAddr))
+		return addr, bad("client address", fmt.Sprintf("%q is not an address", r.RemoteAddr))
 	}
-	if !p.trust(peer) {
-		return peer, nil
+	if !p.Has(addr) {
+		return addr, nil
 	}
 	lines := r.Header["X-Forwarded-For"]
 	for i := len(lines) - 1; i >= 0; i-- {
@@ -65,15 +48,15 @@ func (p proxies) client(r *http.Request) (netip.Addr, error) {
 			if rest, hop, more = cutLast(rest); strings.TrimSpace(hop) == "" && rest == "" && !more {
 				break // an empty line
 			}
-			if peer, err = parseAddr(strings.TrimSpace(hop)); err != nil {
-				return peer, bad("X-Forwarded-For", fmt.Sprintf("%q is not an address", hop[:min(len(hop), maxHop)]))
+			if addr, err = peer.Parse(strings.TrimSpace(hop)); err != nil {
+				return addr, bad("X-Forwarded-For", fmt.Sprintf("%q is not an address", hop[:min(len(hop), maxHop)]))
 			}
-			if !p.trust(peer) {
-				return peer, nil
+			if !p.Has(addr) {
+				return addr, nil
 			}
 		}
 	}
-	return peer, nil // all are trusted proxies: the farthest is the client
+	return addr, nil // all are trusted proxies: the farthest is the client
 }
 
 // maxHop is how many bytes of an invalid address an error repeats.
@@ -86,18 +69,6 @@ func cutLast(list string) (before, last string, more bool) {
 		return "", list, false
 	}
 	return list[:i], list[i+1:], true
-}
-
-// parseAddr parses an address with or without a port, in brackets or not.
-func parseAddr(s string) (netip.Addr, error) {
-	if ap, err := netip.ParseAddrPort(s); err == nil {
-		return ap.Addr().Unmap().WithZone(""), nil
-	}
-	if len(s) > 2 && s[0] == '[' && s[len(s)-1] == ']' {
-		s = s[1 : len(s)-1]
-	}
-	a, err := netip.ParseAddr(s)
-	return a.Unmap().WithZone(""), err
 }
 
 // addrKey returns an IPv4 address, or the /64 prefix of an IPv6 address, because

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/internal/peer"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -87,7 +88,7 @@ func (a *api) authKey(r *http.Request, q authCall) (key string, err error) {
 // address, or all its clients would share the bucket of the proxy.
 func (a *api) clientAddress(r *http.Request) (string, error) {
 	l := a.live.Load()
-	if httplimit.Trusted(l.trusted, r.RemoteAddr) && strings.TrimSpace(strings.Join(r.Header["X-Forwarded-For"], "")) == "" {
+	if peer.Proxies(l.trusted).Sent(r.RemoteAddr) && strings.TrimSpace(strings.Join(r.Header["X-Forwarded-For"], "")) == "" {
 		return "", bad("X-Forwarded-For", "is missing or empty: the trusted proxy names no client address")
 	}
 	return l.clientIP(r)

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/internal/peer"
 )
 
 // Upstream configures the upstream of a Proxy. Only URL is required.
@@ -148,7 +148,7 @@ func (s *Server) rewriteTo(target *url.URL, f *upstreamFailures) func(*httputil.
 			r.Out.Header.Del("Upgrade")
 			r.Out.Header.Del("Connection")
 		}
-		if httplimit.Trusted(s.live.Load().trusted, r.In.RemoteAddr) {
+		if peer.Proxies(s.live.Load().trusted).Sent(r.In.RemoteAddr) {
 			keepForwarded(r)
 			return
 		}
