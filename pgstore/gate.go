@@ -21,16 +21,11 @@ const (
 	// and the others are on their way or wait for it, so that a seat is worth its trip.
 	rowSeats = 4
 
-	// A hold or settle that waited for its row in the database does nothing there if the
-	// row has changed, and is sent again.
-	holdSeats = 1
-
-	// How long a call waits for a seat before it goes without one. The waits for a shard
-	// and for a hold are short: where the trip to the server takes long, more calls than
-	// there are seats must be on their way.
+	// How long a call waits for a seat before it goes without one. The wait for a shard
+	// is short: where the trip to the server takes long, more calls than there are shards
+	// must be on their way.
 	rowWait   = 100 * time.Millisecond
 	shardWait = 5 * time.Millisecond
-	holdWait  = 5 * time.Millisecond
 )
 
 // Gates make calls of one store that write the same row wait here, and not all of them
@@ -106,15 +101,6 @@ func (s *Store) enterRow(ctx context.Context, limit int32, key string) (seat, er
 		return seat{}, nil
 	}
 	return s.gates.enter(ctx, limit, key, rowSeats, rowWait)
-}
-
-// enterHold takes the seat of a row for a hold or settle. Calls of a concurrency limit
-// have none: their statements look at the row alone, whoever has changed it.
-func (s *Store) enterHold(ctx context.Context, e *entry, key string) (seat, error) {
-	if !s.limits.logged.Load() || e.def.Algorithm == store.Concurrency {
-		return seat{}, nil
-	}
-	return s.gates.enter(ctx, e.id, key, holdSeats, holdWait)
 }
 
 // choose takes one of two free seats, the one whose shard is full earlier.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -148,95 +147,3 @@ func TestGateBehindOwnTransaction(t *testing.T) {
 		}
 	}
 }
-
-// TestGateOfHolds: of many holds of one key, and of their settles, one waits in the
-// database, and the others are sent once, by the statement that finds the row.
-func TestGateOfHolds(t *testing.T) {
-	t.Parallel()
-	pool, s, _ := gated(t, "&pool_max_conns=12")
-	pgstore.GatesWait(s)
-	sent := &statementCounter{}
-	config := pool.Config()
-	config.ConnConfig.Tracer = sent
-	counted, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(counted.Close)
-	l, err := dipwell.New(s, store.Limit{Name: "first", Rate: 1, Period: 24 * time.Hour, Burst: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
-	calls := l.With(s.With(counted))
-	hold := func(id, key string) error {
-		d, err := calls.Hold(t.Context(), time.Hour, id, dipwell.Take{Limit: "first", Key: key, Cost: 2})
-		if err == nil && !d.Allowed {
-			err = errors.New("refused")
-		}
-		return err
-	}
-	settle := func(id, _ string) error {
-		_, err := calls.Settle(t.Context(), id, 1)
-		return err
-	}
-	if err := hold("alone", "k"); err != nil {
-		t.Fatal(err)
-	}
-	const many = 8
-	for _, call := range []func(id, key string) error{hold, settle} {
-		before := sent.n.Load()
-		tx, err := pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-		must(t, tx, "select from dipwell.buckets where key = 'k' for update")
-		done := make(chan error, many)
-		for i := range many {
-			go func() { done <- call(fmt.Sprint(i), "k") }()
-		}
-		eventually(t, "waiting for the row", func() bool { return number(t, pool, waitingSQL) > 0 })
-		gone, cancel := context.WithCancel(t.Context())
-		cancel()
-		if _, err := calls.Hold(gone, time.Hour, "gone", dipwell.Take{Limit: "first", Key: "k", Cost: 2}); !errors.Is(err, context.Canceled) || errors.Is(err, store.ErrOutcomeUnknown) {
-			t.Errorf("a hold whose context has ended: %v", err)
-		}
-		if n := number(t, pool, waitingSQL); n != 1 {
-			t.Errorf("%d calls wait in the database, want 1", n)
-		}
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		for range many {
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		}
-		if n := sent.n.Load() - before; n != many {
-			t.Errorf("%d statements for %d calls", n, many)
-		}
-	}
-	d, err := l.Check(t.Context(), "first", "k", 0)
-	if err != nil || d.Remaining != 100-1-2-many {
-		t.Errorf("%d remain, %v", d.Remaining, err)
-	}
-}
-
-// A statementCounter counts statements and batches of any number of connections.
-type statementCounter struct{ n atomic.Int64 }
-
-func (c *statementCounter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	c.n.Add(1)
-	return ctx
-}
-
-func (*statementCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
-func (c *statementCounter) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
-	c.n.Add(1)
-	return ctx
-}
-
-func (*statementCounter) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-
-func (*statementCounter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}

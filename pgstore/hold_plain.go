@@ -203,11 +203,6 @@ func (s functions) plainHold(ctx context.Context, g *store.Group, e *entry) (don
 		h.mark, free = rand.Int64N(1<<48), room(r, units, r.Cap)
 	}
 	args := []any{op.Key, c.ID, units, free, c.TTL, op.Cost, h.mark}
-	at, err := s.enterHold(ctx, e, op.Key) // first: the calls before tell which statement finds the row
-	if err != nil {
-		return false, err
-	}
-	defer at.leave()
 	tries, locked := []form{formHold}, []form(nil)
 	beside, met := !slots && s.listed.has(e.id, op.Key), s.seen.has(e.id, op.Key)
 	switch {
@@ -281,11 +276,6 @@ func (s functions) plainSettle(ctx context.Context, g *store.Group) (done bool, 
 	default:
 		back = (h.tokens - cost) * r.Unit
 	}
-	at, err := s.enterHold(ctx, e, h.key)
-	if err != nil {
-		return false, err
-	}
-	defer at.leave()
 	tries, locked := []form{formSettle}, []form(nil)
 	if !slots {
 		locked = []form{formSettleBeside}
