@@ -27,9 +27,9 @@ import (
 const (
 	callers      = 16
 	rounds       = 20
-	callsEach    = 4                // of a caller in a round
-	checkTimeout = 10 * time.Second // of one search, which takes milliseconds, and once in a long while for ever
-	maxTries     = 20               // of a round whose search does not end
+	callsEach    = 4           // of a caller in a round
+	checkTimeout = time.Second // of one search, which takes milliseconds, and once in a long while for ever
+	maxTries     = 20          // of a round whose search does not end
 )
 
 // instants are the clock's times in a round.
