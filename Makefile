@@ -47,7 +47,7 @@ race: ## all tests under the race detector (needs a C compiler)
 race-concurrent: ## tests under the race detector of the packages that synchronise goroutines (part of ci)
 	CGO_ENABLED=1 $(GO) test -race -short -vet=off -timeout 30m -skip '^($(ONEGOROUTINE))$$' $(CONCURRENT)
 
-ci: ## all that CI runs (under 20 minutes on 2 cores, from an empty build cache)
+ci: ## all that CI runs (16 to 20 minutes on 2 cores, 25 from an empty build cache)
 	.ci/run
 
 verify: fmt vet generated quoted lint cross race vuln ## everything that must be clean before a change lands
