@@ -105,14 +105,14 @@ func (s *surface) throughGRPC(call string) (err error, ok bool) {
 		case "ttl", "for", "per":
 			d, err := period.ParseDuration(text)
 			if err != nil || k == "for" && d == 0 {
-				return nil, false
+				return nil, false //nolint:nilerr // it cannot be expressed
 			}
 			delete(fields, k)
 			fields[k+"_us"] = d.Microseconds()
 		case "until":
 			at, err := time.Parse(time.RFC3339, text)
 			if err != nil {
-				return nil, false
+				return nil, false //nolint:nilerr // as above
 			}
 			delete(fields, k)
 			fields["until_us"] = at.UnixMicro()

@@ -70,7 +70,7 @@ func TestEachLineIsText(t *testing.T) {
 	// A store that is away, and an admin call that it fails.
 	p = start(t, "--listen", "127.0.0.1:0", "--store", "redis://127.0.0.1:1/0")
 	p.stderr.wait(t, `dipwell: store: `)
-	req, err := http.NewRequestWithContext(t.Context(), "PUT", p.url+"/v1/limits/other", strings.NewReader(`{"rate":1,"per":"1s"}`))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, p.url+"/v1/limits/other", strings.NewReader(`{"rate":1,"per":"1s"}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -182,7 +182,7 @@ func TestHoldsAreRepeated(t *testing.T) {
 			if err != nil || !second.Allowed || !second.Repeated || second.Hold != first.Hold || second.Expires != first.Expires || second.Granted != first.Granted {
 				t.Errorf("again: %+v %v; first %+v", second, err, first)
 			}
-			if d, err := p.l.Check(t.Context(), "api", "k", 0); err != nil || c.made == c.again && d.Remaining != 6 {
+			if d, err := p.l.Check(t.Context(), "api", "k", 0); err != nil || errors.Is(c.made, c.again) && d.Remaining != 6 {
 				t.Errorf("%+v %v", d, err)
 			}
 			if d, err := hold(first.Hold, 2); !errors.Is(err, store.ErrHoldConflict) {
