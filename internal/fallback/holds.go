@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"context"
+	"crypto/sha256"
 	"slices"
 	"strconv"
 	"sync"
@@ -23,8 +24,8 @@ type made struct {
 
 // madeHold is a hold of the inner store.
 type madeHold struct {
-	id      string // by which it is settled
-	call    string // what a repeat of the call must have in common with it
+	id      string            // by which it is settled
+	call    [sha256.Size]byte // see callOf
 	ttl     int64
 	expires int64
 	ended   bool
@@ -50,8 +51,9 @@ func makesLocally(g *store.Group) bool {
 		slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.OnStoreError == store.FailLocal })
 }
 
-// callOf returns what a repeat of a call that makes a hold must have in common with it.
-func callOf(g *store.Group) string {
+// callOf returns a hash of what a repeat of a call that makes a hold must have in common
+// with it: the text may have 10 kB, and 65,536 of them are kept.
+func callOf(g *store.Group) [sha256.Size]byte {
 	b := strconv.AppendInt(nil, g.Hold.TTL, 10)
 	for i := range g.Ops {
 		op := &g.Ops[i]
@@ -61,14 +63,17 @@ func callOf(g *store.Group) string {
 		b = strconv.AppendInt(append(b, ' '), op.Cost, 10)
 		b = strconv.AppendInt(append(b, ' '), op.Floor, 10)
 	}
-	return string(b)
+	return sha256.Sum256(b)
 }
 
 // applyHolds is Apply for a batch with groups about holds. A hold that was made here is
 // repeated here, also while the inner store answers: that would make a second one. Those
 // that the inner store makes are remembered, to be repeated while it is away.
 func (s *Store) applyHolds(ctx context.Context, b *store.Batch) error {
-	type sent struct{ id, call string }
+	type sent struct {
+		id   string
+		call [sha256.Size]byte
+	}
 	sents := make([]sent, len(b.Groups))
 	var rest store.Batch
 	var at []int // of the groups of rest
@@ -108,7 +113,7 @@ func (s *Store) applyHolds(ctx context.Context, b *store.Batch) error {
 
 // learn remembers what a group that the inner store has answered says of a hold. id and
 // call are those that were sent to make one, or "".
-func (m *made) learn(g *store.Group, id, call string) {
+func (m *made) learn(g *store.Group, id string, call [sha256.Size]byte) {
 	h := g.Hold
 	switch {
 	case h == nil || !g.Allowed || h.Verb == store.MakeHold && id == "":
@@ -144,7 +149,7 @@ func (m *made) find(id string, now int64) (madeHold, bool) {
 
 // repeat answers a call that the inner store failed to answer, if that made the hold
 // before. It takes nothing, and says what remains here.
-func (s *Store) repeat(g *store.Group, call string) (done bool) {
+func (s *Store) repeat(g *store.Group, call [sha256.Size]byte) (done bool) {
 	now := s.now()
 	h, ok := s.made.find(g.Hold.ID, now)
 	if !ok || slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.OnStoreError == store.FailClosed && !op.FailsOpen() }) {
