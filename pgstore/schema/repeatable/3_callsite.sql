@@ -70,7 +70,7 @@ begin
         -- Each rule is compared once, and the number of those that count alike looked up, so
         -- that the time grows with the definitions and not with their square.
         select s.* into c from dipwell.plans x join dipwell.call_sites s on s.limit_id = x.limit_id and s.i = (x.number >> 20) - 1024
-            where x.limit_id = lim and s.limit_id = lim and s.ended is null and x.number & 1048575 = d.version
+            where x.limit_id = lim and s.limit_id = lim and x.version = d.version and s.ended is null
                 and row(x.mode, x.unit, x.add, x.cap, x.debt, x.max_charge, x.max_used) is not distinct from row(p.mode, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used)
             order by s.i limit 1;
         if found then
