@@ -83,9 +83,9 @@ var errClosed = fmt.Errorf("%w: it is closed", store.ErrStore)
 // errBehind is the error of calls while too many keys wait to be written.
 var errBehind = fmt.Errorf("%w: the disk is too far behind", store.ErrStore)
 
-// Open opens or creates the file and loads it into memory. Only one
-// process can have it open. The error names the file and what is wrong with it, or the
-// process that has it open; the file was not changed then.
+// Open opens or creates the file and loads it into memory. Only one process can have it
+// open. The error names the file and what is wrong with it, or the process that has it
+// open; the file was not changed then.
 func Open(path string, c Config) (*Store, error) {
 	if err := c.check(); err != nil {
 		return nil, err

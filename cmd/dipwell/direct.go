@@ -21,7 +21,7 @@ func (t *target) call(e *env, method, path string, body []byte) (b []byte, err e
 	if err != nil {
 		return nil, err
 	}
-	err = t.openHashed(e, secret, func(ctx context.Context, l *dipwell.Limiter) error {
+	err = t.open(e, secret, func(ctx context.Context, l *dipwell.Limiter) error {
 		r, err := newRequest(ctx, method, "http://127.0.0.1"+path, body)
 		if err != nil {
 			return err

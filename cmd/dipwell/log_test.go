@@ -13,16 +13,21 @@ import (
 	"testing"
 )
 
-// With --log-format json every line is an object, and names of durations have
-// their unit.
-func TestEachLineIsJSON(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "dipwell.yaml")
-	write := func(text string) {
+// configFile returns the path of a file of limits, and a function that writes it.
+func configFile(t *testing.T) (path string, write func(text string)) {
+	path = filepath.Join(t.TempDir(), "dipwell.yaml")
+	return path, func(text string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// With --log-format json every line is an object, and names of durations have
+// their unit.
+func TestEachLineIsJSON(t *testing.T) {
+	file, write := configFile(t)
 	write("limits:\n  - {name: login, rate: 1, per: 1d, burst: 1}\n")
 	p := start(t, "--config", file, "--limit", "two=1/1s,burst=5", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
 		"--log-format", "json", "--log-refusals", "5")
@@ -51,13 +56,7 @@ func TestEachLineIsJSON(t *testing.T) {
 
 // Without --log-format each line begins with the name of the program, whatever wrote it.
 func TestEachLineIsText(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "dipwell.yaml")
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	file, write := configFile(t)
 	write("limits:\n  - {name: login, rate: 1, per: 1d, burst: 1}\n")
 	p := start(t, "--config", file, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--log-refusals", "5")
 	p.stdout.wait(t, `serving admin calls on (\S+)\n`)

@@ -168,9 +168,9 @@ func printNext(e *env, next *string) error {
 // secret returns the secret of hashed keys, or nil.
 func (t *target) secret() ([]byte, error) { return keySecret(t.KeySecretFile, t.KeySecretFile != "") }
 
-// openHashed calls f with a limiter over the store. It takes the result of secret, whose
+// open calls f with a limiter over the store. It takes the result of secret, whose
 // file may be a pipe, which can be read only once.
-func (t *target) openHashed(e *env, secret []byte, f func(context.Context, *dipwell.Limiter) error) error {
+func (t *target) open(e *env, secret []byte, f func(context.Context, *dipwell.Limiter) error) error {
 	limits, err := parseLimits(t.Limit)
 	if err != nil {
 		return err
