@@ -17,9 +17,12 @@ type counts struct {
 	_                                        [16]byte // to a cache line, so that rules do not slow each other
 }
 
-// maxDetailed bounds the metrics that values of requests may make: what comes
-// after them is counted for the rule.
-const maxDetailed = 1000
+// Bounds of the metrics that values of requests may make. What comes after them, and what
+// is longer, is counted for the rule. A metric stays, and is in every scrape six times.
+const (
+	maxDetailed    = 1000
+	maxDetailedLen = 512
+)
 
 // metrics are found by a rule's name, and by values only where a configuration
 // asks for that.
@@ -68,8 +71,14 @@ func (m *metrics) ofValues(domain, rule string, fallback *counts) *counts {
 	if c := (*m.rules.Load())[key]; c != nil {
 		return c
 	}
+	if len(rule) > maxDetailedLen {
+		return fallback
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if c := (*m.rules.Load())[key]; c != nil { // another request was first
+		return c
+	}
 	if m.detailed >= maxDetailed {
 		return fallback
 	}

@@ -151,6 +151,10 @@ descriptors:
 		want["hits "+rule], want["within_limit "+rule] = 1, 1
 	}
 	wantCounts(t, w, want)
+	w.spend("d", 1, desc("wild=x/"+strings.Repeat("long", 15_000)))
+	if got := counted(t, w); got["hits d.wild_x/*"] != 1 || len(got) > len(want)+10 {
+		t.Errorf("a long value is not counted for its rule: %d counters", len(got))
+	}
 	for i := range 1100 {
 		w.spend("d", 1, desc(fmt.Sprintf("wild=x/%d", i)))
 	}

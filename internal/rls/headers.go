@@ -80,12 +80,15 @@ func addIETF(r *pb.RateLimitResponse, asks []ask) {
 		if d == nil {
 			continue
 		}
-		if all.Definition == nil || !d.Allowed && (all.Allowed || d.Never || d.RetryAfter > all.RetryAfter) {
+		if all.Definition == nil || !d.Allowed && (all.Allowed || !all.Never && (d.Never || d.RetryAfter > all.RetryAfter)) {
 			limits := all.Limits
 			all = *d
 			all.Limits = limits
 		}
 		all.Limits = append(all.Limits, *d)
+	}
+	if all.Limits == nil { // nothing was decided, and a zero decision would be a refusal
+		return
 	}
 	if len(all.Limits) < 2 {
 		all.Limits = nil

@@ -283,19 +283,26 @@ func (s *Service) decide(ctx context.Context, d *domain, a *ask) error {
 	if err != nil && s.redefined(ctx, err, a) {
 		err = s.limiter.Do(ctx, a.d, verb, t)
 	}
-	if err == nil && verb == store.VerbTakeUpTo && a.d.Allowed && !a.d.Shadow && a.d.Granted < t.Cost && a.d.Source != store.SourceFallbackOpen {
+	if err == nil && verb == store.VerbTakeUpTo && a.d.Granted < t.Cost && a.d.Source != store.SourceFallbackOpen {
 		s.short(ctx, a)
 	}
 	s.Observe(a.d, err, time.Since(start))
 	return err
 }
 
-// short turns a decision that granted only some of the hits into a refusal.
+// short turns a decision that granted only some of the hits into a refusal, whose retry
+// time is that of all hits, not of one.
 func (s *Service) short(ctx context.Context, a *ask) {
-	if a.d.Allowed = s.Shadow || a.rule.limit.Mode == dipwell.Shadow; a.d.Allowed {
-		a.d.Shadow = true
+	if a.d.Allowed && !a.d.Shadow {
+		a.d.Allowed = s.Shadow || a.rule.limit.Mode == dipwell.Shadow
+		a.d.Shadow = a.d.Allowed
+	} else if a.hits == 1 || a.d.Definition.Mode == store.Blocked {
+		return
 	}
-	if a.rule.windowed { // the retry time is the window's end, which the decision has
+	if r := &a.d.Definition.Rule; a.rule.windowed && r.Every > 0 && r.Burst <= r.Add { // the next window has all hits, or none ever will
+		if a.d.Never = a.hits > r.Burst; !a.d.Never {
+			a.d.RetryAfter = a.windowEnd(true)
+		}
 		return
 	}
 	var check dipwell.Decision

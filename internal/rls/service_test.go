@@ -3,7 +3,11 @@ package rls_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +21,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/internal/randseed"
 	"github.com/dipwell/dipwell/internal/rls"
 	"github.com/dipwell/dipwell/store"
 )
@@ -563,6 +568,61 @@ type broken struct{}
 
 func (broken) Apply(context.Context, *store.Batch) error {
 	return fmt.Errorf("%w: dial tcp 10.1.2.3: refused", dipwell.ErrStore)
+}
+
+// Retry-After is sent with refusals alone, and the same request succeeds after it: whatever
+// the request, and in charge-all too. It is absent only of a refusal that no wait helps.
+func TestRetryAfterIsTrue(t *testing.T) {
+	const yaml = `
+domain: d
+descriptors:
+  - key: window
+    rate_limit: {unit: minute, requests_per_unit: 5}
+  - key: rolled
+    rate_limit: {unit: minute, requests_per_unit: 5, burst: 12}
+  - key: bucket
+    rate_limit: {unit: second, requests_per_unit: 2, burst: 12, algorithm: token_bucket}
+  - key: free
+    rate_limit: {unlimited: true}
+  - key: white
+`
+	most := map[string]uint64{"window": 5, "rolled": 12, "bucket": 12, "free": math.MaxInt64, "white": math.MaxInt64, "unknown": math.MaxInt64}
+	names := slices.Sorted(maps.Keys(most))
+	random := rand.New(rand.NewPCG(randseed.New(t), 0))
+	for _, all := range []bool{false, true} {
+		w := startWith(t, rls.Config{Headers: rls.IETF}, rls.Defaults{ChargeAll: all}, yaml)
+		for range 300 {
+			req, never := &pb.RateLimitRequest{Domain: "d"}, false
+			if random.IntN(10) == 0 {
+				req.Domain = "unknown"
+			}
+			for _, i := range random.Perm(len(names))[:1+random.IntN(len(names))] {
+				n := uint64(random.IntN(14))
+				never = never || n > most[names[i]]
+				req.Descriptors = append(req.Descriptors, hits(n, desc(names[i]+"=x")))
+			}
+			resp := w.send(req)
+			retry := 0
+			for _, h := range resp.ResponseHeadersToAdd {
+				if h.Key == "Retry-After" {
+					retry, _ = strconv.Atoi(h.Value)
+				}
+			}
+			if want := resp.OverallCode == over && !never; want != (retry > 0) {
+				t.Fatalf("charge all %v: Retry-After %d of %v: %v", all, retry, req, resp)
+			}
+			w.pass(time.Duration(retry) * time.Second)
+			if retry > 0 {
+				again := w.send(req)
+				for i, st := range resp.Statuses { // charge-all has charged those that were OK
+					if st.Code == over && again.Statuses[i].Code == over || !all && again.OverallCode == over {
+						t.Fatalf("charge all %v: refused again after %d s: %v: %v, then %v", all, retry, req, resp, again)
+					}
+				}
+			}
+			w.pass(time.Duration(random.IntN(5_000_000)) * time.Microsecond)
+		}
+	}
 }
 
 // An error grants nothing. A limit that fails open grants, without a state.
