@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -107,6 +108,14 @@ func (c *client) options() []grpc.DialOption {
 func newClient(limiter *dipwell.Limiter, c ClientConfig) (*client, error) {
 	if err := errors.Join(check(limiter, "Limits", c.Limits, false), check(limiter, "Received", c.Received, false), check(limiter, "Sent", c.Sent, false)); err != nil {
 		return nil, err
+	}
+	for _, l := range slices.Concat(c.Limits, c.Received, c.Sent) {
+		if l.Name == "" {
+			continue
+		}
+		if err := pace.CheckFloor(limiter.Limit(l.Name), l.Floor); err != nil {
+			return nil, fmt.Errorf("grpclimit: %w", err)
+		}
 	}
 	if c.MaxWait < 0 {
 		return nil, fmt.Errorf("grpclimit: MaxWait: %v is negative", c.MaxWait)

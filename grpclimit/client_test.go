@@ -230,6 +230,17 @@ func TestClientSharesRetryInfo(t *testing.T) {
 	})
 }
 
+// A client waits by reservations where there is debt, and these leave no floor.
+func TestClientFloorOfALimitWithDebt(t *testing.T) {
+	l, _ := newLimiter(t, "debt=5/1h", "none=5/1h,max_debt=0")
+	for name, good := range map[string]bool{"debt": false, "none": true} {
+		_, err := grpclimit.NewClient(l, grpclimit.ClientConfig{Limits: []grpclimit.Limit{{Name: name, Floor: 1}}})
+		if (err == nil) != good {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestClientWaitEndsWithContext(t *testing.T) {
 	virtual(t, func(t *testing.T, cc *grpc.ClientConn) {
 		c := newClient(t, nil, grpclimit.ClientConfig{})

@@ -47,7 +47,8 @@ type Config struct {
 
 	// Limits, at most 16, are taken from Limiter before each attempt, at one
 	// instant, all or nothing. On a shared store several processes share one
-	// budget. Default: none.
+	// budget. A limit or a plan that the Limiter does not have is an error of the
+	// request. A limit with a Floor has no debt (dipwell.NoDebt). Default: none.
 	//
 	// Adaptive limits among them are told of each attempt: how long it took until the
 	// header of the response, and whether it succeeded. It failed if there is no
@@ -127,11 +128,18 @@ func New(c Config) (*Transport, error) {
 		if c.Limiter == nil {
 			return nil, fmt.Errorf("httpclient: limit %s without a limiter", l.Name)
 		}
-		if c.Limiter.Limit(l.Name) == nil {
+		if l.Choose != nil && l.Name == "" {
+			continue
+		}
+		def := c.Limiter.Limit(l.Name)
+		if def == nil {
 			return nil, fmt.Errorf("httpclient: %w %q", dipwell.ErrUnknownLimit, l.Name)
 		}
-		if c.Limiter.Limit(l.Name).Algorithm == store.Concurrency {
+		if def.Algorithm == store.Concurrency {
 			return nil, fmt.Errorf("httpclient: limit %s is a concurrency limit, which needs holds; use Limiter.Holding", l.Name)
+		}
+		if err := pace.CheckFloor(def, l.Floor); err != nil {
+			return nil, fmt.Errorf("httpclient: %w", err)
 		}
 	}
 	if c.MaxAttempts == 0 {
@@ -413,7 +421,12 @@ func (t *Transport) take(r *http.Request, left *time.Duration) (adaptive []strin
 		if err != nil {
 			return nil, err
 		}
-		takes = append(takes, take)
+		if take.Limit != "" {
+			takes = append(takes, take)
+		}
+	}
+	if len(takes) == 0 {
+		return nil, nil
 	}
 	bound := max(*left, 0)
 	if t.FailFast {
@@ -440,9 +453,17 @@ func (t *Transport) take(r *http.Request, left *time.Duration) (adaptive []strin
 	return nil, e
 }
 
-// takeOf returns what a request takes from a limit.
+// takeOf returns what a request takes from a limit. Its Limit is "" if it takes nothing.
 func takeOf(l *Limit, r *http.Request) (take dipwell.Take, err error) {
-	take = dipwell.Take{Limit: l.Name, Key: dipwell.Shared, Cost: 1}
+	take = dipwell.Take{Limit: l.Name, Key: dipwell.Shared, Cost: 1, Floor: l.Floor}
+	if l.Choose != nil {
+		if take.Limit = l.Choose(r); take.Limit == "" {
+			return take, nil
+		}
+	}
+	if l.Plan != nil {
+		take.Plan = l.Plan(r)
+	}
 	if l.Key != nil {
 		if take.Key, err = l.Key(r); err != nil {
 			return take, err

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -410,6 +412,73 @@ func TestLimits(t *testing.T) {
 		}
 		_ = store.Close()
 	})
+}
+
+// Every field of a Limit does what it says there. A new one needs a case here.
+func TestFieldsOfALimit(t *testing.T) {
+	mem, err := memstore.New(memstore.Config{Clock: func() int64 { return 1e15 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.Close()
+	l, err := dipwell.New(mem, dipwell.Limit{Name: "out", Rate: 5, Period: time.Hour, MaxDebt: dipwell.NoDebt, Plans: dipwell.NewPlans(dipwell.Plan{Name: "pro", Rate: 50})}, dipwell.Limit{Name: "other", Rate: 5, Period: time.Hour},
+		dipwell.Limit{Name: "debt", Rate: 5, Period: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := func(name string) func(*http.Request) string { return func(*http.Request) string { return name } }
+	fields := map[string]struct {
+		limit httpclient.Limit
+		sent  int // of ten requests
+	}{
+		"Name":   {httpclient.Limit{Name: "out"}, 5},
+		"Key":    {httpclient.Limit{Name: "out", Key: func(r *http.Request) (string, error) { return r.URL.Path, nil }}, 10},
+		"Cost":   {httpclient.Limit{Name: "out", Cost: func(*http.Request) (int64, error) { return 2, nil }}, 2},
+		"Choose": {httpclient.Limit{Choose: one("other")}, 5},
+		"none":   {httpclient.Limit{Choose: one("")}, 10},
+		"Plan":   {httpclient.Limit{Name: "out", Plan: one("pro")}, 10},
+		"Floor":  {httpclient.Limit{Name: "out", Floor: 3}, 2},
+	}
+	for f := range reflect.TypeFor[httpclient.Limit]().Fields() {
+		if _, ok := fields[f.Name]; !ok {
+			t.Errorf("no case for %s", f.Name)
+		}
+	}
+	if _, err = httpclient.New(httpclient.Config{Limiter: l, Limits: []httpclient.Limit{{Name: "debt", Floor: 1}}}); err == nil || !strings.Contains(err.Error(), "NoDebt") {
+		t.Errorf("a floor of a limit with debt: %v", err)
+	}
+	base := roundTrip(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Header: http.Header{}}, nil
+	})
+	for name, c := range fields {
+		for _, limit := range []string{"out", "other"} {
+			if _, err := l.Reset(t.Context(), limit, dipwell.Shared); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tr, err := httpclient.New(httpclient.Config{Base: base, Limiter: l, FailFast: true, Limits: []httpclient.Limit{c.limit}})
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		sent := 0
+		for i := range 10 {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprint("http://service/", i), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := tr.RoundTrip(r)
+			if _, limited := errors.AsType[*httpclient.LimitedError](err); err != nil && !limited {
+				t.Fatal(name, err)
+			}
+			if err == nil {
+				resp.Body.Close()
+				sent++
+			}
+		}
+		if sent != c.sent {
+			t.Errorf("%s: %d of 10 requests were sent, not %d", name, sent, c.sent)
+		}
+	}
 }
 
 // Many hosts and routes do not grow the table, and a host in use is not evicted.

@@ -88,3 +88,11 @@ func Check(l *dipwell.Limiter, limit string) error {
 	}
 	return nil
 }
+
+// CheckFloor returns an error if nobody can wait for a limit and leave it a floor.
+func CheckFloor(def *store.Definition, floor int64) error {
+	if floor != 0 && def.Rule.Debt > 0 {
+		return fmt.Errorf("limit %s has debt: a wait there is a reservation, which has no floor; give it MaxDebt: dipwell.NoDebt", def.Name)
+	}
+	return nil
+}
