@@ -7,7 +7,7 @@ CROSS         ?= linux/386 darwin/arm64 windows/amd64
 CONCURRENT    ?= ./internal/breaker ./internal/coalesce ./internal/denycache ./internal/fallback ./grpclimit ./httpclient ./httplimit ./internal/keyhash ./internal/memory ./redisstore ./stack \
                  ./internal/config ./internal/rls ./internal/server ./internal/shadow ./internal/await ./internal/pace ./internal/sketch
 # Tests of one goroutine that take minutes under the race detector.
-ONEGOROUTINE  ?= TestAgreesWithMap|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey|TestStoreAsKeysExpire|TestAgreesWithModelAsKeysExpire|TestKeysEnd|TestAdaptiveTwins
+ONEGOROUTINE  ?= TestAgreesWithMap|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey|TestStoreAsKeysExpire|TestAgreesWithModelAsKeysExpire|TestKeysEnd|TestAdaptiveTwins|TestGolden|TestGoldenGiveBack|TestAgreesWithTable|TestOldVersionsOfVariants|TestCancelledRecordsAreForgotten|TestManyCallSites
 INTSIZE       ?= . ./store ./internal/memory ./filestore ./internal/coalesce ./internal/sketch
 GOVULNCHECK   ?= v1.8.0
 FUZZTIME      ?= 30s

@@ -37,13 +37,14 @@ var stores = []struct {
 
 	served bool // walks in lockstep over HTTP as well
 	sweeps bool // sweeps by itself, beside calls
+	alone  bool // runs the suite under each decorator alone as well
 }{
-	{"memstore", openMemory, true, true},
-	{"filestore", openFile, false, true},
-	{"filestore each", openFileEach, false, true},
-	{"pgstore", openPostgres, true, false},
-	{"redisstore", openRedis, false, false},
-	{"redisstore cluster", openCluster, false, false},
+	{"memstore", openMemory, true, true, true},
+	{"filestore", openFile, false, true, true},
+	{"filestore each", openFileEach, false, true, false},
+	{"pgstore", openPostgres, true, false, false},
+	{"redisstore", openRedis, false, false, true},
+	{"redisstore cluster", openCluster, false, false, false},
 }
 
 // decorators are those that can be used with any store. all has them in the
