@@ -77,7 +77,7 @@ type Decision struct {
 }
 
 // Err returns nil if the call was allowed, and a *RefusedError otherwise, for callers
-// that hand refusals on as errors.
+// that return refusals as errors.
 func (d *Decision) Err() error {
 	if d.Allowed {
 		return nil
@@ -86,14 +86,14 @@ func (d *Decision) Err() error {
 }
 
 // MarshalJSON returns the decision object of the HTTP API: times in whole microseconds,
-// retry_after_us null if the call was allowed or can never be. Members that say nothing
-// are left out, such as "plan" if the limit itself decided. There is no error.
+// retry_after_us null if the call was allowed or can never be. Empty members are left
+// out, such as "plan" if the limit itself decided. The error is always nil.
 func (d Decision) MarshalJSON() ([]byte, error) {
 	return append(d.AppendMembers([]byte{'{'}), '}'), nil
 }
 
-// AppendMembers appends the members of the decision's JSON object, without its braces, for
-// an answer that has members of its own beside them. It allocates only to grow b.
+// AppendMembers appends the members of the decision's JSON object, without its braces, so
+// that the caller can add other members. It allocates only to grow b.
 func (d *Decision) AppendMembers(b []byte) []byte {
 	b = d.appendOne(b)
 	if d.Limits != nil {

@@ -1,27 +1,27 @@
 // Package dipwell is a rate limiter: token buckets, fixed windows, intervals and
 // leaky buckets, kept as two integers per key in a store.
 //
-// A Limiter sends calls to a Store, which decides them with the rule of the limit
-// at one time of its own clock. A refusal is a Decision; an error means that the
-// call was not decided. Tokens are whole, time is counted in microseconds, and
-// every number is below 2^53, so that Go, SQL and Redis give the same answers.
+// A Limiter sends calls to a Store, which decides each by the rule of its limit at one
+// time of the store's clock. A refusal is a Decision; an error means that the call was
+// not decided. Tokens are whole, time is counted in microseconds, and every number is
+// below 2^53, so that Go, SQL and Redis give the same answers.
 //
 // # Limits
 //
-// A Limit has a name, and a rate: Rate tokens in each Period. Each key of it has a
-// bucket of its own, which holds up to Burst tokens and is full at first. The store
-// has the limits; a program that defines them passes them to New:
+// A Limit has a name, and a rate: Rate tokens in each Period. Each key of a limit has its
+// own bucket, which holds up to Burst tokens and is full at first. The store keeps the
+// limits; a program that defines them passes them to New:
 //
 //	limiter, err := dipwell.New(s,
 //		dipwell.Limit{Name: "login", Rate: 5, Period: time.Minute, Burst: 20})
 //
 // Here s is a store: memstore.New in this process's memory, filestore.Open in a file,
 // pgstore.Open on PostgreSQL, redisstore.Open on Redis. Limiters of other processes over
-// the same store share the buckets. stack.New adds what dipwell's service puts around a
-// store, such as one statement for the calls of many goroutines.
+// the same store share the buckets. stack.New wraps a store as dipwell's service does:
+// for example, it sends the calls of many goroutines in one statement.
 //
-// To define a limit again with other numbers changes it for everybody, from the next
-// call on. Tokens that are used stay used.
+// Defining a limit again with other numbers changes it for all programs, from the next
+// call on. Used tokens stay used.
 //
 // # Calls
 //
@@ -36,12 +36,12 @@
 //	}
 //
 //	Take      takes n tokens, or none
-//	TakeUpTo  takes as many as there are, up to n
+//	TakeUpTo  takes as many as are free, up to n
 //	TakeAll   takes from several limits at one instant, or from none
 //	Check     says what Take would answer, and changes nothing
 //	Reserve   takes tokens ahead of time, and says how long to wait
 //	Wait      reserves, and waits
-//	Charge    takes tokens that were used already, however few there are
+//	Charge    takes n tokens, even if fewer are free
 //	Refund    gives tokens back
 //	Hold      takes tokens until Settle says how many were used
 //	Reset     makes the bucket full
@@ -52,60 +52,62 @@
 // # Refusals and errors
 //
 // A refusal is not an error. Decision.RetryAfter is the time after which the same call
-// would be allowed if nobody else took tokens; Decision.Never says that it would not be.
-// Decision.Err makes an error of a refusal.
+// would be allowed if nobody else took tokens; Decision.Never is set if it never would
+// be. Decision.Err turns a refusal into an error.
 //
-// An error means that the call was not decided. A *FieldError is invalid input, and
-// names the field; nothing was changed. ErrUnknownLimit says that no limit has this name.
-// ErrReservation, ErrUnknownHold and ErrHoldConflict concern what an id names.
-// Any other error wraps ErrStore or is that of the context: it is then not known whether
-// the tokens were taken, unless the error also wraps a class that says so. A limit can say
-// with OnStoreError that a call is allowed, or decided from this process's memory, while
-// the store fails; Decision.Source tells these answers apart.
+// An error means that the call was not decided. A *FieldError is invalid input, and names
+// the field; nothing was changed. ErrUnknownLimit says that no limit has this name.
+// ErrReservation, ErrUnknownHold and ErrHoldConflict are about the reservation or hold
+// that an id names. Any other error wraps ErrStore or the context's error: it is then not
+// known whether the tokens were taken, unless the error also wraps a class that says so.
+// By its OnStoreError a limit can allow calls, or decide them from this process's memory,
+// while the store fails; Decision.Source says how the answer was made.
 //
 // # Keys
 //
 // A key has 1 to 512 bytes of UTF-8 without NUL. Shared is the key of a bucket that all
-// callers share. Key joins parts, and escapes them, so that what users send cannot reach
-// the bucket of another.
+// callers share. Key joins parts, and escapes them, so that user input in a part cannot
+// name the bucket of somebody else.
 //
 // # Waiting
 //
-// A limit with MaxDebt may lend tokens. Reserve takes them at once, and Decision.Delay is
-// how long the caller waits before it acts; Cancel gives them back before then. Wait does
-// both. On a limit without debt Wait queues the callers of this process in order, and
-// takes when the tokens are there.
+// On a limit with MaxDebt, Reserve takes tokens that have not come back yet, and
+// Decision.Delay is how long the caller must wait before it acts; until then Cancel gives
+// them back. Wait reserves and sleeps, and cancels if its context ends. On a limit
+// without debt, Wait queues the callers of this process in order, and takes the tokens
+// when they are free.
 //
 // # Costs that are known afterwards
 //
 // Hold takes an estimate, and Settle the true cost: the difference is given back or
 // charged, once. A hold that is not settled in time expires, and gives back all of it.
 // Holding does both around a function, and extends the hold while it runs. A limit whose
-// Algorithm is Concurrency has holds alone: at most Burst tokens are held at a time.
+// Algorithm is Concurrency has only holds: at most Burst tokens are held at a time.
 //
 // # Different limits for different callers
 //
 // Limit.Plans are named variants of a limit, of which the caller names one: Take.Plan. An
-// Override is a variant for one key, until a time that may be left open; it is kept in the
-// store, beside the plan that callers name. TakeWith is for a limit whose numbers are the
-// caller's own.
+// Override is a variant for one key, with or without an end. The store keeps it, and it
+// takes precedence over the plan that callers name. TakeWith takes from a limit whose
+// numbers the caller passes with the call.
 //
 // A limit with a Parent takes from the parent too, up to four levels: "user" inside
 // "tenant" inside "everybody". All of them are decided at one instant.
 //
 // # Transactions
 //
-// On PostgreSQL, With binds a Limiter to a transaction of the caller. What it takes is
-// given back when the transaction rolls back:
+// On PostgreSQL, With binds a Limiter to a transaction of the caller. If the transaction
+// rolls back, the tokens are given back:
 //
 //	in := limiter.With(s.With(tx))
 //	d, err := in.Take(ctx, "orders", customer, 1)
 //
-// The row stays locked until the transaction ends, and others who take from it wait.
+// The row of the key stays locked until the transaction ends, and other calls of the key
+// wait.
 //
 // # Where the methods come from
 //
-// A token bucket is the generic cell rate algorithm of ITU-T I.371, with the time that is
-// owed counted in units of tokens: a row is how much is used, and when that was true. The
-// verbs Wait, Reserve and Cancel are those of golang.org/x/time/rate.
+// A token bucket is the generic cell rate algorithm of ITU-T I.371. Instead of a
+// theoretical arrival time, a row has the units that are used and the time at which they
+// were. The verbs Wait, Reserve and Cancel are those of golang.org/x/time/rate.
 package dipwell

@@ -14,15 +14,15 @@ import (
 // of each limit, a day by default. Decision.Hold is the id of the hold. The limits may be
 // of the algorithm Concurrency; leaky buckets and limits with shards are a *FieldError.
 //
-// id, of 1 to 64 bytes of printable ASCII without spaces, makes it safe to repeat a
-// call whose answer was lost: while the hold lives, the same call is Repeated and
-// takes nothing. Do not do the work twice on it. Another call with this id, or the same
-// once the hold has ended, fails with ErrHoldConflict. With the id "" a random one is
-// made.
+// id, of 1 to 64 bytes of printable ASCII without spaces, makes it safe to repeat a call
+// whose answer was lost: while the hold lives, the same call is Repeated and takes
+// nothing; do not do the work twice then. A different call with this id, or the same call
+// after the hold has ended, fails with ErrHoldConflict. If id is "", Hold makes a random
+// one.
 //
-// If the store fails, the failure modes of the limits decide as for Take. Where one
-// fails open there is no hold: Decision.Hold is "", and there is nothing to settle. The
-// error is ErrNotSupported if the store keeps no holds.
+// If the store fails, the failure modes of the limits decide as for Take. If one fails
+// open there is no hold: Decision.Hold is "", and there is nothing to settle. The error
+// is ErrNotSupported if the store keeps no holds.
 func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes ...Take) (d Decision, err error) {
 	if len(takes) == 0 || len(takes) > store.MaxTakes {
 		return d, badField("takes", "has %d entries; from 1 to %d", len(takes), store.MaxTakes)
@@ -51,26 +51,27 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 	return d, err
 }
 
-// Settle ends a hold with the actual costs, one for each take of the Hold. Less than
-// was held is given back, more is charged, whatever is left: if one is more than the
-// limit's MaxCharge, the error is a *FieldError and the hold stays. Without costs, what
-// was held is kept. Concurrency limits are released whatever the cost is.
+// Settle ends a hold with the actual costs, one for each take of the Hold. If a cost is
+// less than was held, the difference is given back; if it is more, the difference is
+// charged, even if fewer tokens are free. If it is above the limit's MaxCharge, the error
+// is a *FieldError and the hold stays. Without costs, the hold is settled to what was
+// held. Tokens of concurrency limits come back whatever the cost is.
 //
-// The same Settle again is Repeated and changes nothing; another fails with
+// The same Settle again is Repeated and changes nothing; one with other costs fails with
 // ErrHoldConflict. An unknown id fails with ErrUnknownHold. A hold that has expired gave
-// everything back; Settle then charges the costs. A cost is from 0 to 2^53-1 tokens; another
-// number of costs than the hold has takes is a *FieldError. If the hold has several
-// limits, Decision.Limits has one for each. If the store fails, the error wraps ErrStore; a
-// Settle may be repeated.
+// everything back; Settle then charges the costs. A cost is from 0 to 2^53-1 tokens;
+// another number of costs than the hold has takes is a *FieldError. If the hold has
+// several limits, Decision.Limits has one for each. If the store fails, the error wraps
+// ErrStore; a Settle may be repeated.
 func (l *Limiter) Settle(ctx context.Context, id string, costs ...int64) (Decision, error) {
 	return l.changeHold(ctx, &store.HoldCall{Verb: store.SettleHold, ID: id, Costs: costs})
 }
 
-// Extend lets a hold expire when ttl has passed from now, in place of its present
-// expiry, which may be later: Extend also shortens. ttl has the bounds of Hold. It
-// fails with ErrUnknownHold, or with ErrHoldConflict once the hold has ended, settled or
-// expired; what it held may then be taken by others, so stop the work. If the store fails,
-// the error wraps ErrStore, and Extend may be called again. Of the Decision, Expires is
+// Extend lets a hold expire when ttl has passed from now, in place of its present expiry,
+// which may be later: Extend also shortens. ttl has the bounds of Hold. It fails with
+// ErrUnknownHold, or with ErrHoldConflict once the hold has ended, settled or expired;
+// other callers may then take the tokens that it held, so stop the work. If the store
+// fails, the error wraps ErrStore, and Extend may be called again. Decision.Expires is
 // the new expiry.
 func (l *Limiter) Extend(ctx context.Context, id string, ttl time.Duration) (Decision, error) {
 	return l.changeHold(ctx, &store.HoldCall{Verb: store.ExtendHold, ID: id, TTL: ttl.Microseconds()})
@@ -151,15 +152,15 @@ func (l *Limiter) Holds(ctx context.Context, limit, key string) ([]store.KeyHold
 }
 
 // Holding makes a hold, calls run if it is allowed, and settles the hold to the costs
-// that run returns, one for each take; nil means as held. While run works, Holding
-// extends the hold, so that ttl is only how long the tokens stay away if the program
+// that run returns, one for each take; nil settles to what was held. While run works,
+// Holding extends the hold, so ttl is only how long the tokens stay taken if the program
 // dies. If the hold ends nevertheless, run's context is cancelled, with ErrHoldConflict
 // or ErrUnknownHold as its cause.
 //
 // The Decision is that of the hold. A refusal has no error, as for Take; run is not
 // called then. Otherwise the error joins those of run and of Settle. If run panics or
-// ends its goroutine, the hold is settled as held. A context that has ended does not
-// keep Holding from settling, which it tries for up to 10 seconds.
+// ends its goroutine, the hold is settled to what was held. Holding settles even if ctx
+// has ended, and tries for up to 10 seconds.
 func (l *Limiter) Holding(ctx context.Context, ttl time.Duration, takes []Take, run func(ctx context.Context) (costs []int64, err error)) (Decision, error) {
 	id := newReservation().String()
 	d, err := l.Hold(ctx, ttl, id, takes...)

@@ -29,7 +29,7 @@ const (
 	// queues like Reserve, up to MaxDebt tokens; Burst must be 1 or left out.
 	LeakyBucket = store.LeakyBucket
 	// Concurrency lets at most Burst tokens be held at a time, without Rate and
-	// Period: they come back when holds end. It has Hold, Check and Reset alone.
+	// Period: they come back when holds end. It has only Hold, Check and Reset.
 	Concurrency = store.Concurrency
 )
 
@@ -67,9 +67,9 @@ const Month = store.Month
 // empty key is an error, because it could merge all callers by accident.
 const Shared = store.Shared
 
-// Key returns the key of a limit with a Parent, or that is one: a path of its parts.
-// User input may stand in each, since '/' and '%' inside a part are escaped. Without
-// parts it returns Shared. A part that is empty makes a key that calls refuse.
+// Key returns the key of a limit with a Parent, or that is one: a path of its parts. User
+// input may stand in each, since '/' and '%' inside a part are escaped. Without parts it
+// returns Shared. If a part is empty, calls with the key return a *FieldError.
 func Key(parts ...string) string {
 	if len(parts) == 0 {
 		return Shared
@@ -99,7 +99,7 @@ const KeepTaken = store.KeepTaken
 
 // What a caller is told if the store cannot decide: Limit.OnStoreError. By default it is
 // the error, and a Decision that refuses. Invalid input is an error in each mode. Calls
-// that are allowed while the store is away are not charged later.
+// that are allowed while the store fails are not charged later.
 const (
 	FailOpen  = store.FailOpen  // a Decision that allows, with Source fallback-open
 	FailLocal = store.FailLocal // a Decision from this process's own memory, with Source fallback-local

@@ -77,28 +77,29 @@ func (l *Limiter) With(s store.Store) *Limiter {
 func (l *Limiter) Store() store.Store { return l.store }
 
 // Take takes n tokens if all of them are free, and otherwise none. A refusal says in
-// RetryAfter when the same call would first be allowed if nobody else took tokens, and
-// is Never if n is more than the limit can ever grant. Of a leaky bucket, Take reserves
-// as Reserve does.
+// RetryAfter when the same call would first be allowed if nobody else took tokens, and is
+// Never if n is more than the limit can ever grant. On a leaky bucket, Take reserves as
+// Reserve does.
 //
-// n is from 0 to 2^53-1; to take 0 is to check 0. A refusal writes nothing, so that
-// asking often delays no later grant. One microsecond before RetryAfter has passed the
-// same call is still refused. The tokens are taken when Take returns: a caller that
-// then does nothing may give them back with Refund, or use Hold in the first place.
+// n is from 0 to 2^53-1; taking 0 is the same as checking 0. A refusal writes nothing, so
+// frequent calls do not delay later grants. One microsecond before RetryAfter has passed,
+// the same call is still refused. The tokens are taken when Take returns: a caller that
+// does not use them may give them back with Refund, or take them with Hold in the first
+// place.
 //
 // The error is a *FieldError for a bad key or cost, ErrUnknownLimit, or wraps ErrStore.
-// If the context ends first, the error also wraps the context's, and the tokens may
+// If the context ends first, the error also wraps the context's error, and the tokens may
 // have been taken.
 func (l *Limiter) Take(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.take(ctx, &d, limit, key, n)
 	return
 }
 
-// Check returns what Take would return, and changes nothing. Another caller may take
-// the tokens before a Take that follows: use Take alone where that matters.
+// Check returns what Take would return, and changes nothing. Another caller may take the
+// tokens before your next Take. If that matters, call Take without Check.
 //
-// It also serves to read a bucket: with n 0 it is allowed, and Remaining and ResetAfter
-// are the bucket's. A key that was never used has a full one; to look makes no row.
+// To read a bucket, call Check with n 0: it is allowed, and Remaining and ResetAfter are
+// the bucket's. A key that was never used has a full bucket; Check makes no row.
 func (l *Limiter) Check(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbCheck, Take{Limit: limit, Key: key, Cost: n})
 	return
@@ -106,38 +107,39 @@ func (l *Limiter) Check(ctx context.Context, limit, key string, n int64) (d Deci
 
 // TakeUpTo takes as many free tokens as there are, up to n, and sets Granted to their
 // number. It is refused if no whole token is free; RetryAfter is then the time until one
-// is. Of a limit with a Parent it takes the same from each level: the least that one of
-// them has.
+// is. On a limit with a Parent it takes the same number from each level: the smallest
+// number that is free on any of them.
 //
 // Use it for work that can be done in part: send Granted of n messages, and the rest
-// later. Two callers who ask at once share what is there; no token is granted twice.
+// later. Two callers at the same time share the free tokens; no token is granted twice.
 func (l *Limiter) TakeUpTo(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbTakeUpTo, Take{Limit: limit, Key: key, Cost: n})
 	return
 }
 
 // Reserve takes n tokens ahead of time, up to MaxDebt tokens more than are free. The
-// caller acts after Delay, or calls Cancel with Reservation to give the tokens back.
-// It is refused if that would be more debt than MaxDebt, and Never if n is more than
-// Burst and MaxDebt together. If Delay is 0 the tokens were free: there is no
-// Reservation, and nothing to cancel.
+// caller acts after Delay, or calls Cancel with Reservation to give the tokens back. It
+// is refused if the debt would be more than MaxDebt, with Never if n is more than Burst
+// and MaxDebt together. If Delay is 0 the tokens were free: there is no Reservation, and
+// nothing to cancel.
 //
-// Reservations are served in the order in which they reached the store: a later call
-// waits for the debt of an earlier one, and a Take is refused until the debt has come
-// back. Delay counts from the store's answer. How much of a reservation Cancel gives
-// back is exact: nobody who reserved later waits longer or less than was said.
+// Reservations are served in the order in which they reached the store: a later
+// reservation waits until the debt of earlier ones is paid back, and until then a Take is
+// refused. Delay counts from the store's answer. Cancel gives back exactly as much as
+// leaves the delays of later reservations unchanged.
 func (l *Limiter) Reserve(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbReserve, Take{Limit: limit, Key: key, Cost: n})
 	return
 }
 
 // Charge takes n tokens, however few are free. Use it for a cost that is known only
-// afterwards. It is always allowed; later calls are refused until the debt has come
-// back. It is a *FieldError if n is more than MaxCharge, by default ten bursts, of the
-// definition that decides: the override of the key, or the one that its row is under.
+// afterwards. It is always allowed; later calls are refused until the debt is paid back.
+// The error is a *FieldError if n is more than MaxCharge, by default ten bursts, of the
+// definition that decides: the override of the key, or the plan or limit that its row is
+// under.
 //
-// A limit in shadow mode is charged too, and so is one that is blocked. If the outcome of
-// a Charge is unknown, repeating it may charge twice; Settle may be repeated.
+// Limits in shadow mode and blocked plans are charged too. If the outcome of a Charge is
+// unknown, repeating it may charge twice; Settle may be repeated.
 func (l *Limiter) Charge(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbCharge, Take{Limit: limit, Key: key, Cost: n})
 	return
@@ -147,8 +149,9 @@ func (l *Limiter) Charge(ctx context.Context, limit, key string, n int64) (d Dec
 // time already are not given back twice, so Refund late after a Take may do nothing.
 // Cancel and Settle count exactly.
 //
-// It is always allowed, and its Decision says what remains. Refund does not end a
-// reservation or a hold: what it gives back, these can no longer.
+// It is always allowed, and Remaining is the number of tokens afterwards. Refund does not
+// end reservations and holds of the key, but tokens that it gives back are not given back
+// again by Cancel or Settle.
 func (l *Limiter) Refund(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbRefund, Take{Limit: limit, Key: key, Cost: n})
 	return
@@ -158,28 +161,28 @@ func (l *Limiter) Refund(ctx context.Context, limit, key string, n int64) (d Dec
 // with ErrReservation, and Settle gives nothing back. The parents of the limit stay as
 // they are. An override of the key stays too.
 //
-// It is meant for people: support that unlocks a customer, a test that begins anew.
-// There is no call that resets all keys of a limit; Drop and Define do that.
+// Use it by hand, for example to unlock a customer, or in a test. There is no call that
+// resets all keys of a limit; Drop and then Define do that.
 func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbReset, Take{Limit: limit, Key: key})
 	return
 }
 
-// TakeWith is Take with a limit that the caller defines. The first call defines the
-// limit in the store. A later one with another Rate, Period, Burst, MaxDebt or Mode is
-// decided under its own settings, as under a plan without a name: the limit changes for
-// nobody else. Any other setting that differs is a *FieldError, and nothing is taken; so
-// is every difference where the store cannot keep such definitions: memstore, filestore,
-// redisstore and pgstore can.
+// TakeWith is Take with a limit that the caller defines. The first call defines the limit
+// in the store. A later one with another Rate, Period, Burst, MaxDebt or Mode is decided
+// under its own settings, as under a plan without a name: the limit changes for nobody
+// else. Any other setting that differs is a *FieldError, and nothing is taken. If the
+// store cannot keep such definitions, every difference is a *FieldError; memstore,
+// filestore, redisstore and pgstore can.
 //
-// Keys in use may name 256 definitions of a limit that differ. One more makes the store
-// search all keys of the limit for those that no key names, to end them. It does so at
-// most once a second, and for at most a tenth of the time; if it finds none, or searched
-// just before, TakeWith fails with a *FieldError.
+// The keys in use of a limit may be under at most 256 such definitions. For one more, the
+// store searches all keys of the limit for definitions that no key uses, and forgets
+// these. It does so at most once a second, and for at most a tenth of the time; if it
+// finds none, or searched just before, TakeWith fails with a *FieldError.
 //
-// The numbers may come from a customer's record, since each call has its own. The name
-// must not come from a request: the store keeps each limit that it has seen. Where there
-// are few variants, Limit.Plans names them, and changes them in one place.
+// The numbers may come from a customer's record. The name must not come from a request,
+// because the store keeps every limit. If there are few variants, use Limit.Plans, which
+// names them and changes them in one place.
 func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64) (d Decision, err error) {
 	def, err := l.ensure(ctx, &limit)
 	if err != nil {

@@ -18,12 +18,12 @@ func (l *Limiter) Limit(name string) *store.Definition { return l.registry.Looku
 // that is defined again has a new one, which a later call returns.
 func (l *Limiter) Limits() []*store.Definition { return l.registry.All() }
 
-// Define adds or changes a limit. A change takes effect at the next call; keys in
-// use are converted as OnChange says. A limit has one owner, such as store.OwnerCode: a
-// change by another one fails with store.ErrOwner. An invalid limit is a *FieldError, and
-// so is one whose Parent is missing, a change between Concurrency and another
-// algorithm, and an owner that is not 1 to 256 bytes of UTF-8 without NUL. To define a
-// limit again as it is changes nothing.
+// Define adds or changes a limit. A change takes effect at the next call; keys in use are
+// converted as OnChange says. A limit has one owner, such as store.OwnerCode: a change by
+// another one fails with store.ErrOwner. An invalid limit is a *FieldError, and so is one
+// whose Parent is missing, a change between Concurrency and another algorithm, and an
+// owner that is not 1 to 256 bytes of UTF-8 without NUL. Defining a limit again without a
+// difference changes nothing.
 func (l *Limiter) Define(ctx context.Context, limit Limit, owner string) (*store.Definition, error) {
 	if err := checkOwner(owner); err != nil {
 		return nil, err
@@ -47,8 +47,8 @@ func checkOwner(owner string) error {
 	return nil
 }
 
-// Drop deletes a limit with its buckets, holds and overrides. A limit of the same name
-// that is defined later begins full. It fails with store.ErrOwner if the limit has
+// Drop deletes a limit with its buckets, holds and overrides. If a limit of the same name
+// is defined later, its buckets are full. It fails with store.ErrOwner if the limit has
 // another owner, with ErrUnknownLimit if there is none, and with a *FieldError if it is
 // the Parent of another limit.
 func (l *Limiter) Drop(ctx context.Context, name, owner string) error {

@@ -10,17 +10,17 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Observe says how long a call behind an adaptive limit took, and whether it succeeded, or
-// the same of n calls that were alike, from 1 to 2^40: see Adaptive. Observe each call
-// that the limit allowed, or none of them: samples that leave out the failures, say,
-// mislead it.
+// Observe says how long a call behind an adaptive limit took, and whether it succeeded,
+// or the same of n calls that were alike, from 1 to 2^40: see Adaptive. Observe each call
+// that the limit allowed, or a sample that does not depend on the result: if failures are
+// left out, for example, the rate will be too high.
 //
 // The Limiter counts in memory, together with the tokens that were taken through it, and
-// sends the counts to the store in the Observe that finds that a quarter of a window has
-// passed: that one waits for it as long as the Timeout of the limit, or else a second; the
-// others wait for nothing. Counts that the store did not get are lost, and the rate stands
-// still without them; the error is then the store's. It is a *FieldError if the limit is
-// not adaptive, latency is negative or n is out of bounds; ErrUnknownLimit if there is no
+// sends the counts to the store once in a quarter of a window, in the first Observe after
+// that time. That one waits for the store, at most for the limit's Timeout, by default a
+// second; the others do not wait. If the store fails, the counts are lost, the rate stays
+// as it is, and the error is the store's. It is a *FieldError if the limit is not
+// adaptive, latency is negative or n is out of bounds; ErrUnknownLimit if there is no
 // such limit; and store.ErrNotSupported if the store cannot keep its rate.
 func (l *Limiter) Observe(ctx context.Context, limit string, latency time.Duration, ok bool, n int64) error {
 	def := l.registry.Lookup(limit)

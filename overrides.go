@@ -14,9 +14,9 @@ import (
 // See store.Override for its fields.
 type Override = store.Override
 
-// SetOverride sets the override of a key, in place of the one it may have. It holds
-// from the next call of anyone. o.Key is Shared for the limit's one shared bucket. The
-// result is the override as it is kept, in which the key of the shared bucket is "".
+// SetOverride sets the override of a key, in place of the one it may have. It is in force
+// from the next call of any program. o.Key is Shared for the limit's one shared bucket.
+// The result is the override as it is kept, in which the key of the shared bucket is "".
 // The error is a *FieldError if a plan is unknown, the numbers do not compile, or Until
 // is not in the future on the store's clock, and ErrNotSupported if the store has no
 // overrides.
@@ -31,13 +31,13 @@ func (l *Limiter) SetOverride(ctx context.Context, limit string, o Override) (Ov
 	return overrides.SetOverride(ctx, def, o)
 }
 
-// EndOverride ends the override of a key: from the next call the limit decides again,
-// or the plan that the caller names. What is used stays used, in tokens. ended is false
-// if the key had none, or one that had ended already. The error is store.ErrNotSupported
-// if the store has no overrides.
+// EndOverride ends the override of a key: from the next call on, the limit or the plan
+// that the caller names decides again. Used tokens stay used. ended is false if the key
+// had none, or one that had ended already. The error is store.ErrNotSupported if the
+// store has no overrides.
 //
-// It need not be called for an override with Until, which ends at that time to the
-// microsecond, on the store's clock.
+// An override with Until needs no EndOverride: it ends exactly at that time, by the
+// store's clock.
 func (l *Limiter) EndOverride(ctx context.Context, limit, key string) (ended bool, err error) {
 	def, overrides, err := l.overrider(limit)
 	if err == nil {

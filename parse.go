@@ -17,12 +17,12 @@ import (
 //	jobs=10,algorithm=concurrency,ttl=5m
 //
 // PER is a number and a unit, us, ms, s, m, h, d or w, and of windows and intervals mo or
-// y; a unit alone is one of it. The settings are those of configuration files; Limit.Set
-// reads one of them, and Limit.String writes the whole. No setting may stand twice.
+// y; without a number it is one unit. The settings are those of configuration files;
+// Limit.Set reads one of them, and Limit.String writes a whole limit. A setting may be
+// given only once.
 //
 // It checks the limit as New does, except that its Parent exists. The error is a
-// *FieldError that names the setting; for one that is misspelled it has the nearest known
-// name.
+// *FieldError that names the setting, and if that is unknown, the nearest known name.
 func ParseLimit(s string) (Limit, error) {
 	var l Limit
 	head, more, _ := strings.Cut(s, ",")

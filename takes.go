@@ -16,10 +16,10 @@ import (
 // several, as in "takes[2].key".
 type Take struct {
 	Limit string // name of the limit
-	// Key is the bucket: 1 to 512 bytes of UTF-8 without NUL, or Shared for the one that
-	// all callers share. Of a limit with a parent it is a path: see Key.
+	// Key is the bucket: 1 to 512 bytes of UTF-8 without NUL, or Shared for the one that all
+	// callers share. If the limit has a parent, the key is a path: see Key.
 	Key  string
-	Cost int64 // tokens, 0 to 2^53-1; to take 0 is to check 0
+	Cost int64 // tokens, 0 to 2^53-1; taking 0 is the same as checking 0
 
 	// With is a limit as in TakeWith, in place of Limit; nil for none. It cannot be given
 	// together with Plan.
@@ -30,7 +30,7 @@ type Take struct {
 	// store.ErrUnknownPlan; so is, without that, a plan that only an override may give.
 	Plan string
 	// Floor is how many tokens must stay free after the call, so that work of low priority
-	// leaves a reserve for the rest. If Cost and Floor together are more than the burst, the
+	// leaves tokens for other work. If Cost and Floor together are more than the burst, the
 	// call is refused with Never. It is for Take, Check and Hold, and for Wait on limits
 	// without debt; with other calls, and for a leaky bucket, it is a *FieldError.
 	Floor int64
@@ -39,12 +39,13 @@ type Take struct {
 // TakeAll takes all costs at one instant, or none of them. There may be 1 to 16 takes,
 // with the parents of their limits. The costs of takes with the same limit and key are
 // added up; then the largest Floor counts. The Decision is that of the limit that
-// decides: of a refusal the one with the latest retry, otherwise the one with the fewest
-// remaining tokens. Limits has all, in the order of takes.
+// decides: if refused the one with the latest retry, otherwise the one with the fewest
+// remaining tokens. Limits has the decisions of all, in the order of takes.
 //
-// A refusal charges nobody: a request that its user may make and its tenant may not
-// leaves the user's bucket as it was. The store decides all takes together, usually in
-// one round trip. On Redis Cluster their keys must be in one slot: redisstore says how.
+// A refusal charges no limit: if the user's limit allows a request and the tenant's
+// refuses it, the user's bucket stays as it was. The store decides all takes together,
+// usually in one round trip. On Redis Cluster their keys must be in one slot: redisstore
+// says how.
 func (l *Limiter) TakeAll(ctx context.Context, takes ...Take) (d Decision, err error) {
 	err = l.DoAll(ctx, &d, store.VerbTake, takes)
 	return
@@ -72,9 +73,9 @@ func (l *Limiter) doTake(ctx context.Context, d *Decision, verb store.Verb, t *T
 }
 
 // DoAll is TakeAll with VerbTake, VerbCheck or VerbReserve as verb. VerbCheck changes
-// nothing. With VerbReserve the call has one Reservation, and its Delay is the longest
-// of the limits that it takes tokens of. With one take it is any verb. DoAll sets *d, as
-// Do does, with Limits.
+// nothing. With VerbReserve the call has one Reservation, and its Delay is the longest of
+// the limits from which it takes tokens. If there is one take, any verb is possible.
+// DoAll sets *d, as Do does, with Limits.
 func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb store.Verb, takes []Take) error {
 	if len(takes) != 1 && (verb > store.VerbReserve || verb == store.VerbTakeUpTo) {
 		return badField("takes", "%s asks one key at a time", verb)

@@ -13,31 +13,31 @@ import (
 )
 
 // Wait reserves n tokens and sleeps until they are due; its Decision then has no Delay
-// and no Reservation. It returns a refusal at once, and takes nothing, if they would be
-// due only after the context's deadline or the limit refuses. If the context ends during
-// the sleep, Wait gives the tokens back and returns the context's error, with a Decision
-// that is not Allowed. If the context is cancelled while the store decides, Wait gives the
-// store up to a second to answer: it is allowed if the tokens were there.
+// and no Reservation. If the tokens would be due only after the context's deadline, or
+// the limit refuses, Wait returns a refusal at once and takes nothing. If the context
+// ends during the sleep, Wait gives the tokens back and returns the context's error, with
+// a Decision that is not Allowed. If the context is cancelled while the store decides,
+// Wait gives the store up to a second to answer: it is allowed if the tokens were there.
 //
 // The error is a *FieldError for a bad key or cost, and for a limit with shards or of the
-// algorithm Concurrency, for which nobody can wait; ErrUnknownLimit; or it wraps ErrStore:
-// then the failure mode of the limit decides, at once.
+// algorithm Concurrency, on which Wait is not possible; ErrUnknownLimit; or it wraps
+// ErrStore: then the failure mode of the limit decides, at once.
 //
-// A limit without debt cannot reserve. Callers that wait there for the same key, in
-// this process, queue in the order of their arrival, at most 65,536 of them; one more
-// gets store.ErrFull. Only the first of the queue asks the store, again after each
-// RetryAfter. A caller whose context ends in the queue gets the context's error and
-// took nothing.
+// A limit without debt cannot reserve. Callers that wait there for the same key, in this
+// process, queue in the order of their arrival, at most 65,536 of them; one more gets
+// store.ErrFull. Only the first of the queue calls the store, again after each
+// RetryAfter. If the context of a caller in the queue ends, Wait returns the context's
+// error and has taken nothing.
 func (l *Limiter) Wait(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.DoWait(ctx, &d, []Take{{Limit: limit, Key: key, Cost: n}}, math.MaxInt64)
 	return
 }
 
-// DoWait is Wait for 1 to 16 takes, all or nothing, and for a caller who waits no longer
-// than within, even if the context has no deadline: then it sets *d to a refusal,
-// without an error. It reserves if all limits of the takes and the parents of these have
-// debt. Otherwise the caller queues for the key of each take. Decision.Limits is set if
-// there are several takes or parents.
+// DoWait is Wait for 1 to 16 takes, all or nothing, that waits no longer than within,
+// even if the context has no deadline: if the tokens would be due later, it sets *d to a
+// refusal, without an error. It reserves if all limits of the takes and the parents of
+// these have debt. Otherwise the caller queues for the key of each take. Decision.Limits
+// is set if there are several takes or parents.
 func (l *Limiter) DoWait(ctx context.Context, d *Decision, takes []Take, within time.Duration) error {
 	*d = Decision{}
 	if err := ctx.Err(); err != nil {
