@@ -52,7 +52,7 @@ type call struct {
 type (
 	planCall struct {
 		call `embed:""`
-		Plan string `help:"Plan of the limit, unless the key has an override."`
+		Plan *string `help:"Plan of the limit, unless the key has an override."`
 	}
 	floorCall struct {
 		planCall `embed:""`
@@ -95,15 +95,16 @@ func (c *WaitCmd) Run(e *env) error {
 // answerTime is how long after its end the answer of a wait may come.
 const answerTime = 10 * time.Second
 
-// callBody is the body of a call.
+// callBody is the body of a call. A plan or id that was not given is absent: an empty text is
+// an error of the server.
 type callBody struct {
 	Limit   string  `json:"limit"`
 	Key     *string `json:"key,omitempty"`
 	Cost    *int64  `json:"cost,omitempty"`
-	Plan    string  `json:"plan,omitempty"`
+	Plan    *string `json:"plan,omitempty"`
 	Floor   int64   `json:"floor,omitempty"`
 	TTL     string  `json:"ttl,omitempty"`
-	ID      string  `json:"id,omitempty"`
+	ID      *string `json:"id,omitempty"`
 	Timeout string  `json:"timeout,omitempty"`
 	Note    *string `json:"note,omitempty"`
 }
@@ -161,7 +162,7 @@ func (a *answer) String() string {
 	}
 	s += ": " + a.Limit
 	if a.Key != nil {
-		s += " " + *a.Key
+		s += " " + plain(*a.Key)
 	}
 	if a.Plan != "" {
 		s += " (plan " + a.Plan + ")"

@@ -28,8 +28,10 @@ func (AuditCmd) Help() string {
 func (c *AuditCmd) Run(e *env) error {
 	q := url.Values{}
 	switch {
-	case c.CSV && c.NDJSON:
-		return errors.New("csv, ndjson: give only one of them")
+	case c.CSV && c.NDJSON, c.JSON && (c.CSV || c.NDJSON):
+		return errors.New("csv, ndjson, json: give only one of them")
+	case c.Name == "" && c.Key != nil:
+		return errors.New("limit: is empty")
 	case c.CSV:
 		q.Set("format", "csv")
 	case c.NDJSON:
@@ -66,15 +68,15 @@ func (c *AuditCmd) Run(e *env) error {
 		return errors.New("the server's answer is no page of the audit")
 	}
 	for _, x := range page.Entries {
-		line := []string{x.At, x.Who, x.Action, x.Limit}
+		line := []string{x.At, plain(x.Who), x.Action, x.Limit}
 		if x.Key != nil {
-			line = append(line, *x.Key)
+			line = append(line, plain(*x.Key))
 		}
 		if x.What != "" {
-			line = append(line, x.What)
+			line = append(line, plain(x.What))
 		}
 		if x.Note != "" {
-			line = append(line, "("+x.Note+")")
+			line = append(line, "("+plain(x.Note)+")")
 		}
 		fmt.Fprintln(e.stdout, strings.Join(line, " "))
 	}

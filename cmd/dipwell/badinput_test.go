@@ -162,6 +162,8 @@ func badCalls() []badCall {
 			_, err := l.Define(bg, dipwell.Limit{Name: "new", Rate: 1, Period: time.Second}, strings.Repeat("o", 257))
 			return err
 		}, "", "", "", nil},
+		{"a take of an empty plan", "plan", "is empty", nil, "POST /v1/take limit=api&key=k&plan=", "take api k --plan=", "", nil},
+		{"a hold of an empty id", "id", "is empty", nil, "POST /v1/hold limit=api&key=k&ttl=1m&id=", "hold api k --ttl 1m --id=", "", nil},
 		{"a settle of another shape", "costs", "", func(l *dipwell.Limiter) error { _, err := l.Settle(bg, "live", 1, 2); return err },
 			"POST /v1/settle hold=live&costs=1,2", "settle live --cost 1 --cost 2", "select dipwell.settle_all('live', array[1, 2])", nil},
 		{"an extend of an ended hold", "hold", "ended", func(l *dipwell.Limiter) error { _, err := l.Extend(bg, "ended", time.Minute); return err },
@@ -352,6 +354,12 @@ func (s *surface) texts() {
 			if !unknown && code != 400 || !strings.Contains(body, `"field":"`) {
 				s.Errorf("%s with %s by HTTP: %d %.300s", field, what, code, body)
 			}
+			if args := textArgs(field, bad); what != "NUL" && args != nil { // no argument of a program has it
+				code, out, errs := program(s.T, append(args, "--server", s.url)...)
+				if code != 2 || !strings.Contains(errs, field) && !strings.Contains(errs, "is not UTF-8") {
+					s.Errorf("%s with %s by the command line: exit %d, %.300s%.300s", field, what, code, out, errs)
+				}
+			}
 			if what == "no UTF-8" { // no message has it
 				continue
 			}
@@ -414,6 +422,18 @@ func (s *surface) texts() {
 			}
 		}
 	}
+}
+
+// textArgs are arguments of the command line with a text in a field, or nil.
+func textArgs(field, text string) []string {
+	return map[string][]string{
+		"limit": {"take", text, "k"},
+		"key":   {"take", "api", text},
+		"plan":  {"take", "api", "k", "--plan", text},
+		"id":    {"hold", "api", "k", "--ttl", "1m", "--id", text},
+		"hold":  {"settle", text},
+		"note":  {"override", "set", "api", "k", "--plan", "pro", "--note", text},
+	}[field]
 }
 
 // passing is what changes as time passes.

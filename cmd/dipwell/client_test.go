@@ -81,7 +81,7 @@ func TestClientExitCodes(t *testing.T) {
 		{"audit nobody", 0, ""},
 		{"audit --csv", 0, "id,at,who,action,limit,key,what,note\n"},
 		{"audit --ndjson", 0, `"action":"reset","limit":"login","key":"user:7","note":"ticket-81"}`},
-		{"audit --ndjson --csv", 2, "csv, ndjson: give only one"},
+		{"audit --ndjson --csv", 2, "csv, ndjson, json: give only one"},
 		{"take login", 0, "allowed: login: 19 of 20"},
 		{"take login --json", 0, `"key":null,"cost":1,"granted":1,"capacity":20,"remaining":18,"retry_after_us":null`},
 		{"take login --cost 20 --json", 1, `"retry_after_us":24000000`},

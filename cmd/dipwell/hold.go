@@ -12,7 +12,7 @@ import (
 type HoldCmd struct {
 	floorCall `embed:""`
 	TTL       time.Duration `name:"ttl" required:"" help:"Until the hold expires and everything is given back, such as 30s."`
-	ID        string        `name:"id" help:"Id of the hold, which makes the call safe to repeat. Default: a random one."`
+	ID        *string       `name:"id" help:"Id of the hold, which makes the call safe to repeat. Default: a random one."`
 }
 
 func (HoldCmd) Help() string {

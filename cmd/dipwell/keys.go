@@ -37,7 +37,7 @@ func (c *KeysCmd) Run(e *env) error {
 	for _, k := range page.Keys {
 		name := "(shared)"
 		if k.Key != nil {
-			name = *k.Key
+			name = plain(*k.Key)
 		}
 		more := ""
 		if k.Plan != "" {
@@ -78,7 +78,7 @@ func (c *InspectCmd) Run(e *env) error {
 	if a.Plan != "" {
 		plan = " (plan " + a.Plan + ")"
 	}
-	fmt.Fprintf(e.stdout, "%s %s%s: %s%s; asked %s\n", a.Limit, c.Key, plan, a.remaining(), fullIn(a.ResetAfter), a.Asked)
+	fmt.Fprintf(e.stdout, "%s %s%s: %s%s; asked %s\n", a.Limit, plain(c.Key), plan, a.remaining(), fullIn(a.ResetAfter), a.Asked)
 	if a.Override != nil {
 		fmt.Fprintln(e.stdout, "override: "+a.Override.String())
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,8 +11,10 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	_ "time/tzdata" // calendars must not depend on the machine's time zone files
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 )
@@ -70,6 +73,34 @@ type env struct {
 	stderr io.Writer
 }
 
+// output is standard output. It keeps the first error, so that no command ends as if its
+// answer had been printed.
+type output struct {
+	to  io.Writer
+	mu  sync.Mutex
+	err error
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.to.Write(b)
+	if err != nil {
+		o.mu.Lock()
+		o.err = cmp.Or(o.err, err)
+		o.mu.Unlock()
+	}
+	return n, err
+}
+
+// file returns the file that standard output is, or nil.
+func (e *env) file() *os.File {
+	w := e.stdout
+	if o, ok := w.(*output); ok {
+		w = o.to
+	}
+	f, _ := w.(*os.File)
+	return f
+}
+
 // errRefused ends a command with status 1. The answer has been printed.
 var errRefused = errors.New("refused")
 
@@ -87,7 +118,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 			code = int(c)
 		}
 	}()
-	e := &env{ctx, stdin, stdout, stderr}
+	out := &output{to: stdout}
+	e := &env{ctx, stdin, out, stderr}
 	parser, err := kong.New(&commands{Serve: ServeCmd{Plugins: kong.Plugins{serveFlags()}}}, kong.Name("dipwell"), kong.Description(description), kong.Vars{"timeout": "10s", "for": "for an answer"},
 		kong.Writers(stdout, stderr), kong.Exit(func(c int) { panic(exit(c)) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}))
@@ -98,9 +130,17 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		shortHelp(stderr, parser)
 		return 2
 	}
+	for _, arg := range args {
+		if !utf8.ValidString(arg) { // the parser has U+FFFD in its place, and different keys would share a bucket
+			fmt.Fprintf(stderr, "dipwell: %q is not UTF-8\n", arg)
+			return 2
+		}
+	}
 	cmd, err := parser.Parse(args)
 	if err == nil {
-		err = cmd.Run(e)
+		if err = cmd.Run(e); out.err != nil {
+			err = out.err
+		}
 	} else {
 		err = fmt.Errorf("%w (see dipwell --help)", err)
 	}

@@ -97,7 +97,7 @@ type override struct {
 func (o *override) String() string {
 	s := o.Limit
 	if o.Key != nil {
-		s += " " + *o.Key
+		s += " " + plain(*o.Key)
 	}
 	s += ":"
 	if o.Plan != "" {
@@ -118,7 +118,7 @@ func (o *override) String() string {
 		s += " until " + *o.Until
 	}
 	if o.Note != "" {
-		s += fmt.Sprintf(" (%s)", o.Note)
+		s += fmt.Sprintf(" (%s)", plain(o.Note))
 	}
 	return s
 }

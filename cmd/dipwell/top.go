@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"time"
@@ -120,7 +119,7 @@ func (c *TopCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	if out, ok := e.stdout.(*os.File); ok && !c.Once && !c.JSON && term.IsTerminal(int(out.Fd())) {
+	if out := e.file(); out != nil && !c.Once && !c.JSON && term.IsTerminal(int(out.Fd())) {
 		return c.live(e, out, first)
 	}
 	select {
