@@ -97,12 +97,12 @@ func (d *Definition) CallSite(l Limit, keep func(site Plan) (index int, kept Pla
 	}
 	for i := range settings {
 		s := &settings[i]
-		switch s.Name {
+		switch s.name {
 		case "rate", "per", "burst", "max_debt", "mode":
 			continue
 		}
 		if value, explicit := s.value(&l); explicit && value != s.inWords(&base.Limit) {
-			return nil, &FieldError{Limit: l.Name, Field: s.Name, Reason: fmt.Sprintf("%s here and %s in force; a call site may have another rate, per, burst, max_debt or mode", value, s.inWords(&base.Limit))}
+			return nil, &FieldError{Limit: l.Name, Field: s.name, Reason: fmt.Sprintf("%s here and %s in force; a call site may have another rate, per, burst, max_debt or mode", value, s.inWords(&base.Limit))}
 		}
 	}
 	site := base.sitePlan(&l)

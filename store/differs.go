@@ -20,14 +20,14 @@ func (d *Definition) Differs(l Limit) error {
 		s := &settings[i]
 		ours, theirs := s.inWords(&l), s.inWords(&d.Limit)
 		if ours != theirs && (!alike || !s.counts) {
-			return &FieldError{Limit: l.Name, Field: s.Name, Reason: fmt.Sprintf("%s here and %s in force", ours, theirs)}
+			return &FieldError{Limit: l.Name, Field: s.name, Reason: fmt.Sprintf("%s here and %s in force", ours, theirs)}
 		}
 	}
 	return nil
 }
 
 // inWords returns a value that may have been left out.
-func (s *Setting) inWords(l *Limit) string {
+func (s *setting) inWords(l *Limit) string {
 	if value, explicit := s.value(l); explicit {
 		return value
 	}

@@ -12,59 +12,46 @@ import (
 	"github.com/dipwell/dipwell/internal/suggest"
 )
 
-// A Setting is one field of a Limit as text and as a column.
-type Setting struct {
-	// Name is that in Limit.Set, in configuration files and in a FieldError: "max_debt".
-	Name string
-	// Column is that in tables that keep a field a column. It differs from Name where it
-	// names the unit: timeout_us.
-	Column string
-	// Field returns a pointer to the field of l, to scan a column into or to write one
-	// from. Its type is that of the field: *int64, *time.Duration, *Mode and so on.
-	Field func(l *Limit) any
-
-	always bool // it has no default: Explicit lists it whatever its value is
-	counts bool // a rule is compiled from it; limits that spell it differently may count alike
+// A setting is one field of a Limit as text.
+type setting struct {
+	name   string // in Limit.Set, in configuration files and in a FieldError: "max_debt"
+	always bool   // it has no default: Explicit lists it whatever its value is
+	counts bool   // a rule is compiled from it; limits that spell it differently may count alike
 	set    func(l *Limit, value string) error
 	value  func(l *Limit) (text string, explicit bool)
 }
 
 // settings are all fields of a Limit, in the order of the documentation. A new
-// field is an entry here, and a migration where stores have a column a field.
-var settings = []Setting{
-	required(setting("name", func(l *Limit) *string { return &l.Name }, verbatim, verbatimText)),
-	counting(setting("algorithm", func(l *Limit) *Algorithm { return &l.Algorithm }, oneOf[Algorithm](algorithms), Algorithm.String)),
-	required(counting(setting("rate", func(l *Limit) *int64 { return &l.Rate }, parsePositive, countText))),
-	required(counting(setting("per", func(l *Limit) *time.Duration { return &l.Period }, parsePer, period.Format))),
-	counting(setting("burst", func(l *Limit) *int64 { return &l.Burst }, countOr(NoBurst), countText)),
-	counting(setting("max_debt", func(l *Limit) *int64 { return &l.MaxDebt }, parseDebt, debtText)),
-	counting(setting("max_charge", func(l *Limit) *int64 { return &l.MaxCharge }, parsePositive, countText)),
-	counting(setting("start", func(l *Limit) *string { return &l.Start }, verbatim, verbatimText)),
-	setting("on_change", func(l *Limit) *ChangePolicy { return &l.OnChange }, oneOf[ChangePolicy](policies), ChangePolicy.String),
-	setting("mode", func(l *Limit) *Mode { return &l.Mode }, oneOf[Mode](modes), Mode.String),
-	setting("auth", func(l *Limit) *bool { return &l.Auth }, either("true", "false"), boolText("true", "false")),
-	setting("retry_jitter", func(l *Limit) *int { return &l.RetryJitter }, parsePercent, percentText),
-	setting("on_store_error", func(l *Limit) *FailureMode { return &l.OnStoreError }, oneOf[FailureMode](failures), FailureMode.String),
-	column("timeout_us", setting("timeout", func(l *Limit) *time.Duration { return &l.Timeout }, period.ParseDuration, period.Format)),
-	column("list_keys", setting("keys", func(l *Limit) *bool { return &l.ListKeys }, either("list", "none"), boolText("list", "none"))),
-	counting(setting("plans", func(l *Limit) *Plans { return &l.Plans }, parsePlans, Plans.String)),
-	setting("parent", func(l *Limit) *string { return &l.Parent }, verbatim, verbatimText),
-	setting("parts", func(l *Limit) *int64 { return &l.Parts }, parseCount, countText),
-	column("ttl_us", setting("ttl", func(l *Limit) *time.Duration { return &l.TTL }, period.ParseDuration, period.Format)),
-	setting("on_expire", func(l *Limit) *ExpiryPolicy { return &l.OnExpire }, oneOf[ExpiryPolicy](expiries), ExpiryPolicy.String),
-	column("lease_us", setting("lease", func(l *Limit) *time.Duration { return &l.Lease }, period.ParseDuration, period.Format)),
-	counting(setting("shards", func(l *Limit) *int64 { return &l.Shards }, parseCount, countText)),
-	setting("adaptive", func(l *Limit) *Adaptive { return &l.Adaptive }, parseAdaptive, Adaptive.String),
+// field is an entry here, one in internal/catalog, and a migration where stores have a
+// column a field.
+var settings = []setting{
+	required(field("name", func(l *Limit) *string { return &l.Name }, verbatim, verbatimText)),
+	counting(field("algorithm", func(l *Limit) *Algorithm { return &l.Algorithm }, oneOf[Algorithm](algorithms), Algorithm.String)),
+	required(counting(field("rate", func(l *Limit) *int64 { return &l.Rate }, parsePositive, countText))),
+	required(counting(field("per", func(l *Limit) *time.Duration { return &l.Period }, parsePer, period.Format))),
+	counting(field("burst", func(l *Limit) *int64 { return &l.Burst }, countOr(NoBurst), countText)),
+	counting(field("max_debt", func(l *Limit) *int64 { return &l.MaxDebt }, parseDebt, debtText)),
+	counting(field("max_charge", func(l *Limit) *int64 { return &l.MaxCharge }, parsePositive, countText)),
+	counting(field("start", func(l *Limit) *string { return &l.Start }, verbatim, verbatimText)),
+	field("on_change", func(l *Limit) *ChangePolicy { return &l.OnChange }, oneOf[ChangePolicy](policies), ChangePolicy.String),
+	field("mode", func(l *Limit) *Mode { return &l.Mode }, oneOf[Mode](modes), Mode.String),
+	field("auth", func(l *Limit) *bool { return &l.Auth }, either("true", "false"), boolText("true", "false")),
+	field("retry_jitter", func(l *Limit) *int { return &l.RetryJitter }, parsePercent, percentText),
+	field("on_store_error", func(l *Limit) *FailureMode { return &l.OnStoreError }, oneOf[FailureMode](failures), FailureMode.String),
+	field("timeout", func(l *Limit) *time.Duration { return &l.Timeout }, period.ParseDuration, period.Format),
+	field("keys", func(l *Limit) *bool { return &l.ListKeys }, either("list", "none"), boolText("list", "none")),
+	counting(field("plans", func(l *Limit) *Plans { return &l.Plans }, parsePlans, Plans.String)),
+	field("parent", func(l *Limit) *string { return &l.Parent }, verbatim, verbatimText),
+	field("parts", func(l *Limit) *int64 { return &l.Parts }, parseCount, countText),
+	field("ttl", func(l *Limit) *time.Duration { return &l.TTL }, period.ParseDuration, period.Format),
+	field("on_expire", func(l *Limit) *ExpiryPolicy { return &l.OnExpire }, oneOf[ExpiryPolicy](expiries), ExpiryPolicy.String),
+	field("lease", func(l *Limit) *time.Duration { return &l.Lease }, period.ParseDuration, period.Format),
+	counting(field("shards", func(l *Limit) *int64 { return &l.Shards }, parseCount, countText)),
+	field("adaptive", func(l *Limit) *Adaptive { return &l.Adaptive }, parseAdaptive, Adaptive.String),
 }
 
-// Settings returns all fields of a Limit, for stores that keep a field a column, in the
-// order of the documentation. A later version of this package may have more: a store that
-// reads a limit with a setting that it does not know must not use the limit, since it
-// would count it differently; see Registry.Unreadable.
-func Settings() []Setting { return slices.Clone(settings) }
-
-func setting[T comparable](name string, at func(*Limit) *T, parse func(string) (T, error), text func(T) string) Setting {
-	return Setting{Name: name, Column: name, Field: func(l *Limit) any { return at(l) },
+func field[T comparable](name string, at func(*Limit) *T, parse func(string) (T, error), text func(T) string) setting {
+	return setting{name: name,
 		set: func(l *Limit, value string) error {
 			v, err := parse(value)
 			if err == nil {
@@ -79,9 +66,8 @@ func setting[T comparable](name string, at func(*Limit) *T, parse func(string) (
 		}}
 }
 
-func required(s Setting) Setting            { s.always = true; return s }
-func counting(s Setting) Setting            { s.counts = true; return s }
-func column(name string, s Setting) Setting { s.Column = name; return s }
+func required(s setting) setting { s.always = true; return s }
+func counting(s setting) setting { s.counts = true; return s }
 
 // Set changes one setting, spelled as in a configuration file: l.Set("burst", "20"). It
 // checks the value alone; NewDefinition checks the whole limit. The error is a
@@ -93,13 +79,13 @@ func column(name string, s Setting) Setting { s.Column = name; return s }
 func (l *Limit) Set(setting, value string) error {
 	var names []string
 	for i := range settings {
-		if s := &settings[i]; s.Name == setting {
+		if s := &settings[i]; s.name == setting {
 			if err := s.set(l, value); err != nil {
 				return &FieldError{Limit: l.Name, Field: setting, Reason: err.Error()}
 			}
 			return nil
 		}
-		names = append(names, settings[i].Name)
+		names = append(names, settings[i].name)
 	}
 	return &FieldError{Limit: l.Name, Field: setting, Reason: "unknown setting" + suggest.Name(setting, names)}
 }
@@ -110,7 +96,7 @@ func (l Limit) Explicit() (out [][2]string) {
 	for i := range settings {
 		s := &settings[i]
 		if value, explicit := s.value(&l); explicit || s.always && l.Algorithm != Concurrency {
-			out = append(out, [2]string{s.Name, value})
+			out = append(out, [2]string{s.name, value})
 		}
 	}
 	return out

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,22 +11,34 @@ import (
 
 // Every field of Limit has a setting. Stores would lose a field without one.
 func TestEveryFieldIsASetting(t *testing.T) {
-	var l store.Limit
-	fields := reflect.ValueOf(&l).Elem()
-	for i := range fields.NumField() {
-		at := fields.Field(i).Addr().Interface()
-		n := 0
-		for _, s := range store.Settings() {
-			if s.Field(&l) == at {
-				n++
+	seen := map[string]string{}
+	for i := range reflect.TypeFor[store.Limit]().NumField() {
+		var l store.Limit
+		switch f := reflect.ValueOf(&l).Elem().Field(i); f.Kind() {
+		case reflect.String:
+			f.SetString("x")
+		case reflect.Bool:
+			f.SetBool(true)
+		case reflect.Uint8:
+			f.SetUint(1)
+		case reflect.Struct:
+			l.Plans = store.NewPlans(store.Plan{Name: "pro"})
+			if f.IsZero() {
+				l = store.Limit{Adaptive: store.Adaptive{Floor: 1}}
+			}
+		default:
+			f.SetInt(1000) // a µs
+		}
+		name, found := reflect.TypeFor[store.Limit]().Field(i).Name, ""
+		for _, s := range l.Explicit() {
+			if !slices.Contains(store.Limit{}.Explicit(), s) {
+				found += s[0]
 			}
 		}
-		if n != 1 {
-			t.Errorf("%d settings are for Limit.%s", n, fields.Type().Field(i).Name)
+		if found == "" || seen[found] != "" {
+			t.Errorf("Limit.%s is written as %q, and Limit.%s too", name, found, seen[found])
 		}
-	}
-	if n := len(store.Settings()); n != fields.NumField() {
-		t.Errorf("%d settings for %d fields", n, fields.NumField())
+		seen[found] = name
 	}
 }
 

@@ -12,10 +12,47 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
+// A field is one of a limit, as a column.
+type field struct {
+	column  string
+	setting string // in Limit.Set
+	at      any    // points to it
+}
+
+// fields returns all fields of a limit, in the order of the documentation. A column has
+// another name than the setting where it names the unit.
+func fields(l *store.Limit) []field {
+	return []field{
+		{"name", "name", &l.Name},
+		{"algorithm", "algorithm", &l.Algorithm},
+		{"rate", "rate", &l.Rate},
+		{"per", "per", &l.Period},
+		{"burst", "burst", &l.Burst},
+		{"max_debt", "max_debt", &l.MaxDebt},
+		{"max_charge", "max_charge", &l.MaxCharge},
+		{"start", "start", &l.Start},
+		{"on_change", "on_change", &l.OnChange},
+		{"mode", "mode", &l.Mode},
+		{"auth", "auth", &l.Auth},
+		{"retry_jitter", "retry_jitter", &l.RetryJitter},
+		{"on_store_error", "on_store_error", &l.OnStoreError},
+		{"timeout_us", "timeout", &l.Timeout},
+		{"list_keys", "keys", &l.ListKeys},
+		{"plans", "plans", &l.Plans},
+		{"parent", "parent", &l.Parent},
+		{"parts", "parts", &l.Parts},
+		{"ttl_us", "ttl", &l.TTL},
+		{"on_expire", "on_expire", &l.OnExpire},
+		{"lease_us", "lease", &l.Lease},
+		{"shards", "shards", &l.Shards},
+		{"adaptive", "adaptive", &l.Adaptive},
+	}
+}
+
 // LimitColumns are the columns of a limit's settings in a table.
 var LimitColumns = func() (names []string) {
-	for _, s := range store.Settings() {
-		names = append(names, s.Column)
+	for _, f := range fields(new(store.Limit)) {
+		names = append(names, f.column)
 	}
 	return names
 }()
@@ -25,9 +62,9 @@ var LimitColumns = func() (names []string) {
 // default that depends on other fields is nil, and unlimited is -1. The rate and per
 // of a concurrency limit are 0 and "", because those columns are not null.
 func LimitValues(l *store.Limit) (values []any) {
-	for _, s := range store.Settings() {
+	for _, s := range fields(l) {
 		var value any
-		switch f := s.Field(l).(type) {
+		switch f := s.at.(type) {
 		case *string:
 			if *f != "" {
 				value = *f
@@ -43,7 +80,7 @@ func LimitValues(l *store.Limit) (values []any) {
 		case *int64:
 			if value = *f; *f < 0 { // NoBurst and NoDebt are 0 there
 				value = *f + 1
-			} else if *f == 0 && s.Name != "rate" {
+			} else if *f == 0 && s.setting != "rate" {
 				value = nil
 			}
 		case *time.Duration:
@@ -70,21 +107,21 @@ func periodText(d time.Duration) string {
 	return period.Format(d)
 }
 
-func inMicros(s store.Setting) bool { return strings.HasSuffix(s.Column, "_us") }
+func inMicros(s field) bool { return strings.HasSuffix(s.column, "_us") }
 
 // ReadLimit returns the limit of a row. The values are those of LimitColumns,
 // integers of any size.
 func ReadLimit(values []any) (l store.Limit, err error) {
-	for i, s := range store.Settings() {
+	for i, s := range fields(&l) {
 		value := values[i]
 		if value == nil {
 			continue
 		}
 		text := fmt.Sprint(value)
-		if s.Name == "rate" && text == "0" || s.Name == "per" && text == "" {
+		if s.setting == "rate" && text == "0" || s.setting == "per" && text == "" {
 			continue
 		}
-		switch f := s.Field(&l).(type) {
+		switch f := s.at.(type) {
 		case *bool:
 			*f = value == true
 			continue
@@ -99,7 +136,7 @@ func ReadLimit(values []any) (l store.Limit, err error) {
 				text += "us"
 			}
 		}
-		if err = l.Set(s.Name, text); err != nil {
+		if err = l.Set(s.setting, text); err != nil {
 			return l, err
 		}
 	}
