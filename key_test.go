@@ -1,6 +1,7 @@
 package dipwell
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -37,5 +38,35 @@ func TestKey(t *testing.T) {
 	}
 	if got := Key("a/b", "50%"); got != "a%2Fb/50%25" {
 		t.Errorf("%q", got)
+	}
+}
+
+func TestCheckPath(t *testing.T) {
+	for _, c := range []struct {
+		key   string
+		parts int
+		bad   string // in the reason; "" is valid
+	}{
+		{"", 0, ""},
+		{"a", 1, ""},
+		{"a/b", 2, ""},
+		{"a%2Fb", 1, ""},
+		{"a", 0, "takes no key"},
+		{"", 1, "has 0 parts"},
+		{"a", 2, "has 1 parts"},
+		{"a/b/c", 2, "has 3 parts"},
+		{"/", 2, "part 1 of"},
+		{"a/", 2, "part 2 of"},
+		{"/a", 2, "part 1 of"},
+		{"a//b", 3, "part 2 of"},
+	} {
+		err := checkPath("user", c.key, c.parts)
+		var field *FieldError
+		switch {
+		case c.bad == "" && err != nil:
+			t.Errorf("%q of %d: %v", c.key, c.parts, err)
+		case c.bad != "" && (!errors.As(err, &field) || field.Field != "key" || !strings.Contains(field.Reason, c.bad)):
+			t.Errorf("%q of %d: %v, want %q", c.key, c.parts, err, c.bad)
+		}
 	}
 }

@@ -446,7 +446,7 @@ func checkCost(n int64) error {
 func (l *Limiter) checkKey(def *store.Definition, key string) (string, error) {
 	key, err := checkKey(key)
 	if err == nil && def.Paths {
-		err = l.registry.CheckKey(def, key)
+		err = l.checkParts(def, key)
 	}
 	return key, err
 }

@@ -301,7 +301,7 @@ var exportedNames = map[string]int{
 	"pgstore":    22,
 	"redisstore": 10,
 	"stack":      4,
-	"store":      173,
+	"store":      172,
 	"storetest":  3,
 }
 

@@ -57,8 +57,8 @@ type Definition struct {
 	// Base.
 	Past []Version
 
-	// Paths is set if the keys of the limit are paths, because it has a Parent or is
-	// one: see Registry.CheckKey. A Registry sets it.
+	// Paths is set if the keys of the limit are paths, because it has Parts or a
+	// Parent, or is one. A Registry sets it.
 	Paths bool
 
 	OverrideOnly bool // callers may not name the plan: keys have it by an override alone

@@ -16,8 +16,8 @@
 //   - the cancellation of a reservation: Cancel and ID, and no Ops.
 //
 // The caller fills the Batch, and has checked it: costs are from 0 to MaxInt, keys have
-// at most MaxKey bytes and as many parts as the limit says (Registry.CheckKey), the verb
-// is possible on the limit (Definition.CheckVerb), and no two Ops of a Group have the same
+// at most MaxKey bytes and as many parts as the limit and its parents say, the verb is
+// possible on the limit (Definition.CheckVerb), and no two Ops of a Group have the same
 // limit and key. Ops are in any order: a store that locks rows sorts them by limit and key
 // itself, so that two groups cannot block each other.
 //

@@ -4,6 +4,3 @@ package store
 func (d *Definition) CarryUnits(units int64, n uint32, o *Override, t int64) int64 {
 	return d.carryUnits(units, n, o, t)
 }
-
-// CheckPath is checkPath for tests.
-var CheckPath = checkPath

@@ -39,7 +39,6 @@ var sourceMutants = []struct{ name, file, old, wrong, run string }{
 	{"five levels", "parents.go", "case levels == bounds.MaxLevels:", "case levels > bounds.MaxLevels:", "Parent"},
 	{"a limit is above itself", "parents.go", "case child.Parent == l.Name:", "case child.Parent == l.Name && levels > bounds.MaxLevels:", "Parent"},
 	{"a parent is dropped", "parents.go", "if d.Parent == name {", "if d.Parent == name && d.Parts > 0 {", "Parent|Drop"},
-	{"the parts of the topmost limit do not count", "parents.go", "checkPath(d.Name, key, parts+int(top.Parts))", "checkPath(d.Name, key, parts)", "Parent|Key|Path"},
 	{"ending no override converts the row", "table.go", "if o == nil && was == nil {", "if o == nil && was == nil && now < 0 {", "TestGolden$"},
 	{"an override stays after its end", "table.go", "if !o.decides(max(now, e.row.TS)) {", "if !o.decides(0) {", "TestGolden$|TestPlans|TestOverride"},
 	{"an unlimited plan is charged by settle", "table.go", "Free: took < op.Cost,", "Free: took < 0,", "TestGolden$"},

@@ -81,23 +81,6 @@ func (r *Registry) CheckDrop(name string) error {
 	return nil
 }
 
-// CheckKey checks the key of a limit whose keys are paths: that it has as many parts as
-// the limit above all its parents says, and one more for each level. None of them may be
-// empty: with parts 0 above, "acme" is a key of the limit below it and "acme/ann" one of
-// the limit below that. Call it if Definition.Paths is set. key is as in Op.
-// The error is a *FieldError, or wraps ErrUnknownLimit if a parent is gone.
-func (r *Registry) CheckKey(d *Definition, key string) error {
-	top, parts := d, 0
-	for top.Parent != "" {
-		parent := r.Lookup(top.Parent)
-		if parent == nil || parts > bounds.MaxLevels {
-			return r.Missing(top.Parent)
-		}
-		top, parts = parent, parts+1
-	}
-	return checkPath(d.Name, key, parts+int(top.Parts))
-}
-
 func (r *Registry) names() (out []string) {
 	if s := r.current.Load(); s != nil {
 		out = slices.Sorted(maps.Keys(s.byName))

@@ -9,36 +9,6 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-func TestCheckPath(t *testing.T) {
-	for _, c := range []struct {
-		key   string
-		parts int
-		bad   string // in the reason; "" is valid
-	}{
-		{"", 0, ""},
-		{"a", 1, ""},
-		{"a/b", 2, ""},
-		{"a%2Fb", 1, ""},
-		{"a", 0, "takes no key"},
-		{"", 1, "has 0 parts"},
-		{"a", 2, "has 1 parts"},
-		{"a/b/c", 2, "has 3 parts"},
-		{"/", 2, "part 1 of"},
-		{"a/", 2, "part 2 of"},
-		{"/a", 2, "part 1 of"},
-		{"a//b", 3, "part 2 of"},
-	} {
-		err := store.CheckPath("user", c.key, c.parts)
-		var field *store.FieldError
-		switch {
-		case c.bad == "" && err != nil:
-			t.Errorf("%q of %d: %v", c.key, c.parts, err)
-		case c.bad != "" && (!errors.As(err, &field) || field.Field != "key" || !strings.Contains(field.Reason, c.bad)):
-			t.Errorf("%q of %d: %v, want %q", c.key, c.parts, err, c.bad)
-		}
-	}
-}
-
 func under(name, parent string) store.Limit {
 	return store.Limit{Name: name, Rate: 1, Period: time.Minute, Parent: parent}
 }
@@ -103,7 +73,7 @@ func TestDropOfAParent(t *testing.T) {
 	}
 }
 
-// TestPaths checks which limits have keys that are paths, and how many parts they have.
+// TestPaths checks which limits have keys that are paths.
 func TestPaths(t *testing.T) {
 	var r store.Registry
 	define := func(l store.Limit) *store.Definition {
@@ -116,12 +86,12 @@ func TestPaths(t *testing.T) {
 	if d := define(store.Limit{Name: "global", Rate: 1, Period: time.Minute, Plans: store.NewPlans(store.Plan{Name: "pro", Rate: 2})}); d.Paths {
 		t.Error("a limit without parent and children has paths")
 	}
-	if d := define(under("tenant", "global")); !d.Paths || r.CheckKey(d, "acme") != nil || r.CheckKey(d, "") == nil {
-		t.Error("keys of tenant have one part")
+	if d := define(under("tenant", "global")); !d.Paths {
+		t.Error("a limit with a parent has no paths")
 	}
 	global := r.Lookup("global")
-	if !global.Paths || r.CheckKey(global, "") != nil || r.CheckKey(global, "k") == nil {
-		t.Error("global has only its shared bucket")
+	if !global.Paths {
+		t.Error("a parent has no paths")
 	}
 	if pro := global.WithPlan("pro"); pro.Base() != global {
 		t.Error("the base of a plan is not the limit's definition")
@@ -129,9 +99,6 @@ func TestPaths(t *testing.T) {
 	two := under("global", "")
 	two.Parts = 2
 	define(two)
-	if d := r.Lookup("tenant"); r.CheckKey(d, "a/b/c") != nil || r.CheckKey(d, "a") == nil {
-		t.Error("keys of tenant have three parts")
-	}
 	if err := r.Drop("tenant", store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
