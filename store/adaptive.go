@@ -110,23 +110,15 @@ func shareText(share float64) string { return strconv.FormatFloat(share, 'f', -1
 // for a fixed rate.
 func (a Adaptive) String() string {
 	var b strings.Builder
-	for _, s := range a.Explicit() {
-		if b.Len() > 0 {
-			b.WriteByte(';')
+	for _, s := range adaptiveSettings {
+		if v := s.value(&a); v != "" {
+			if b.Len() > 0 {
+				b.WriteByte(';')
+			}
+			b.WriteString(s.name + "=" + v)
 		}
-		b.WriteString(s[0] + "=" + s[1])
 	}
 	return b.String()
-}
-
-// Explicit lists the settings that differ from their defaults, as Set reads them.
-func (a Adaptive) Explicit() (out [][2]string) {
-	for i := range adaptiveSettings {
-		if v := adaptiveSettings[i].value(&a); v != "" {
-			out = append(out, [2]string{adaptiveSettings[i].name, v})
-		}
-	}
-	return out
 }
 
 // Set changes one setting, spelled as in a configuration file: a.Set("errors", "2%"). The

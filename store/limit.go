@@ -232,7 +232,7 @@ func (a Algorithm) String() string { return nameOf(algorithms, int(a)) }
 func (p ChangePolicy) String() string { return nameOf(policies, int(p)) }
 
 // String returns the name in configuration files, of the modes of a Limit: "enforce" or
-// "shadow". Any other value is "unknown"; Plan.Explicit has the names of a plan's modes.
+// "shadow". Any other value is "unknown"; Plans.String has the names of a plan's modes.
 func (m Mode) String() string { return nameOf(modes, int(m)) }
 
 // String returns the name in configuration files: "closed", "open" or "local". Any other

@@ -135,10 +135,12 @@ var separators = strings.NewReplacer("|", "?", ":", "?")
 func (p *Plan) write(b *strings.Builder) {
 	_, _ = separators.WriteString(b, p.Name)
 	between := byte(':')
-	for _, s := range p.Explicit() {
-		b.WriteByte(between)
-		b.WriteString(s[0] + "=" + s[1])
-		between = ';'
+	for _, s := range planSettings {
+		if v := s.value(p); v != "" {
+			b.WriteByte(between)
+			b.WriteString(s.name + "=" + v)
+			between = ';'
+		}
 	}
 }
 
@@ -161,16 +163,6 @@ func parsePlan(text string) (p Plan, err error) {
 		}
 	}
 	return p, nil
-}
-
-// Explicit lists the settings that are not the base's, as Set reads them.
-func (p Plan) Explicit() (out [][2]string) {
-	for _, s := range planSettings {
-		if v := s.value(&p); v != "" {
-			out = append(out, [2]string{s.name, v})
-		}
-	}
-	return out
 }
 
 // Set changes one setting, spelled as in a configuration file: rate, per, burst,

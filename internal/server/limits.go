@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -272,7 +273,7 @@ func appendLimit(b []byte, def *store.Definition) []byte {
 		case "plans":
 			b = appendPlans(b, def.Plans)
 		case "adaptive":
-			b = appendSettings(append(b, `"adaptive":`...), def.Adaptive.Explicit())
+			b = appendSettings(append(b, `"adaptive":`...), def.Adaptive.String())
 		default:
 			b = appendSetting(b, s)
 		}
@@ -295,25 +296,25 @@ func appendLimit(b []byte, def *store.Definition) []byte {
 
 func appendPlans(b []byte, plans store.Plans) []byte {
 	b = append(b, `"plans":{`...)
-	for i, p := range plans.All() {
+	for i, p := range strings.Split(plans.String(), "|") {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendSettings(append(jsontext.AppendString(b, p.Name), ':'), p.Explicit())
+		name, settings, _ := strings.Cut(p, ":")
+		b = appendSettings(append(jsontext.AppendString(b, name), ':'), settings)
 	}
 	return append(b, '}')
 }
 
-// appendSettings appends an object of settings.
-func appendSettings(b []byte, settings [][2]string) []byte {
+// appendSettings appends an object of settings, "floor=50;ceiling=500".
+func appendSettings(b []byte, settings string) []byte {
 	b = append(b, '{')
-	for i, s := range settings {
-		if i > 0 {
-			b = append(b, ',')
+	for s := range strings.SplitSeq(settings, ";") {
+		if name, value, found := strings.Cut(s, "="); found {
+			b = append(appendSetting(b, [2]string{name, value}), ',')
 		}
-		b = appendSetting(b, s)
 	}
-	return append(b, '}')
+	return append(bytes.TrimSuffix(b, []byte{','}), '}')
 }
 
 // appendSetting appends the name and the value of a setting.

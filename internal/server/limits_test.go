@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/json"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/dipwell/dipwell/store"
@@ -11,7 +12,7 @@ import (
 // TestSettingsInJSON checks that an answer spells counts as numbers and conditions as
 // booleans, whatever setting of a limit, a plan or an adaptive limit they are.
 func TestSettingsInJSON(t *testing.T) {
-	for _, empty := range []interface{ Explicit() [][2]string }{&store.Limit{}, &store.Plan{}, &store.Adaptive{}} {
+	for _, empty := range []any{&store.Limit{}, &store.Plan{}, &store.Adaptive{}} {
 		for i := range reflect.TypeOf(empty).Elem().NumField() {
 			one := reflect.New(reflect.TypeOf(empty).Elem())
 			field := one.Elem().Field(i)
@@ -24,9 +25,18 @@ func TestSettingsInJSON(t *testing.T) {
 				continue
 			}
 			name := one.Elem().Type().Field(i).Name
-			settings := one.Interface().(interface{ Explicit() [][2]string }).Explicit()
+			var b []byte
+			switch of := one.Interface().(type) {
+			case *store.Limit:
+				b = appendLimit(nil, &store.Definition{Limit: *of})
+			case *store.Plan:
+				_, settings, _ := strings.Cut(store.NewPlans(*of).String(), ":")
+				b = appendSettings(nil, settings)
+			case *store.Adaptive:
+				b = appendSettings(nil, of.String())
+			}
 			var got map[string]any
-			if err := json.Unmarshal(appendSettings(nil, settings), &got); err != nil {
+			if err := json.Unmarshal(b, &got); err != nil {
 				t.Fatalf("%T.%s: %v", empty, name, err)
 			}
 			plain := 0
