@@ -7,35 +7,36 @@ import (
 	"time"
 )
 
-// Abilities are what a store can do besides Apply. A nil field is something that
-// it cannot do.
+// Abilities are what a store can do besides Apply. If a field is nil, the store cannot do
+// it.
 //
-// A store that has any has a method
+// A store with abilities has a method
 //
 //	Abilities() store.Abilities
 //
-// A decorator returns those of the store that it wraps, changed where it differs:
+// A decorator returns those of the store that it wraps, with its own in place of those
+// that it changes:
 //
 //	func (s *Logged) Abilities() store.Abilities { return store.AbilitiesOf(s.inner) }
 //
-// AbilitiesOf clears Quick, Lanes and InProcess then, because Store is not the
-// decorator. A decorator whose Apply waits for nothing itself keeps InProcess by
-// setting Store to itself; it keeps Quick and Lanes only if passing its Apply by is right.
+// AbilitiesOf clears Quick, Lanes and InProcess then, because Store is not the decorator.
+// A decorator whose own Apply waits for nothing keeps InProcess by setting Store to
+// itself; it may keep Quick and Lanes only if they may bypass its Apply.
 type Abilities struct {
-	// Store is the store whose Apply Quick, Lanes and InProcess are about.
+	// Store is the store to which Quick, Lanes and InProcess belong: they may be used in
+	// place of its Apply.
 	Store Store
 
 	// Limits keeps the limits, with their versions. If it is nil, the Limiter
 	// keeps them in its own memory.
 	Limits Definer
 
-	// Keys returns at most n live keys of a limit with their rows, in byte order:
-	// those that begin with prefix and follow the key after. The shared bucket is
-	// the key "" and comes first: after "" is the beginning, and after Shared is
-	// what follows the shared bucket. To page, pass the last key of a page as after.
-	// The list is not one instant: a key that is taken from between two pages may be
-	// missing. The error wraps ErrStore, or ErrNotSupported if the limit's keys cannot be
-	// listed: see Limit.ListKeys.
+	// Keys returns at most n live keys of a limit with their rows, in byte order: those that
+	// begin with prefix and follow the key after. The shared bucket is the key "" and comes
+	// first: after "" is the beginning, and after Shared is what follows the shared bucket.
+	// To page, pass the last key of a page as after. Pages are read at different instants: a
+	// key that is taken from between two pages may be missing. The error wraps ErrStore, or
+	// ErrNotSupported if the limit's keys cannot be listed: see Limit.ListKeys.
 	Keys func(ctx context.Context, d *Definition, prefix, after string, n int) ([]KeyState, error)
 
 	// Overrides keeps overrides of keys. If it is nil, the store has none, and setting
@@ -57,34 +58,33 @@ type Abilities struct {
 	TopKeys Auditor
 
 	// CallSite returns the definition that a call site makes of a limit, as
-	// Definition.CallSite does: rows may name it as long as they live. If it is nil,
-	// or its error is ErrNotSupported, a call site must define a limit as it is in
-	// force.
+	// Definition.CallSite does, and keeps it as long as rows are under it. If it is nil, or
+	// its error is ErrNotSupported, a call site must define a limit as it is in force.
 	CallSite func(ctx context.Context, d *Definition, l Limit) (*Definition, error)
 
-	// Holds returns the live holds of a key, the one that expires first first. It is
-	// also what says that the store decides Group.Hold: if it is nil, the Limiter
-	// answers holds with ErrNotSupported. Definition.KeyHolds makes the list from a row.
+	// Holds returns the live holds of a key, the one that expires first first. If it is nil,
+	// the store does not decide Group.Hold, and the Limiter answers holds with
+	// ErrNotSupported. Definition.KeyHolds makes the list from a row.
 	Holds func(ctx context.Context, d *Definition, key string) ([]KeyHold, error)
 
-	// Observe adds what was seen of the calls behind an adaptive limit, at the present
-	// instant of the store's clock, and moves its rate as Adaptive says. If it is nil,
-	// the store cannot keep adaptive limits, and its Define refuses them.
+	// Observe adds an observation of the calls behind an adaptive limit, at the present
+	// instant of the store's clock, and changes its rate as Adaptive says. If it is nil, the
+	// store cannot keep adaptive limits, and its Define refuses them.
 	Observe func(ctx context.Context, d *Definition, o Observation) error
 
-	// Sweep deletes rows that are full, at most n, and returns how many. Without it the
-	// rows of keys that are no longer used stay for ever. It changes no decision.
+	// Sweep deletes rows that are full, at most n, and returns how many. If it is nil, the
+	// rows of keys that are no longer used stay for ever. Sweep changes no decision.
 	Sweep func(ctx context.Context, n int) (int, error)
 
-	// Now returns the store's time, in µs since the Unix epoch: of a store with a
-	// server, its server's. In the result of AbilitiesOf it is never nil: a store
-	// without it has the time of this machine. A limit that the Limiter keeps itself is
-	// defined at this time, so that the instant of a change is one of the store's clock.
+	// Now returns the time of the store, or of its server, in µs since the Unix epoch. In
+	// the result of AbilitiesOf it is never nil: if the store has no Now, it is this
+	// machine's time. A limit that the Limiter keeps itself is defined at this time, so that
+	// the instant of a change is by the store's clock.
 	Now func(ctx context.Context) (int64, error)
 
-	// Ready returns why no decision can be made now, or nil. It asks the server of
-	// a store that has one. The service's /readyz calls it; without it the service
-	// checks one bucket instead.
+	// Ready returns why no decision can be made now, or nil. A store with a server asks the
+	// server. The service's /readyz calls it; if it is nil, the service checks one bucket
+	// instead.
 	Ready func(ctx context.Context) error
 
 	// Metrics returns the store's counters and gauges with their present values.
@@ -93,21 +93,20 @@ type Abilities struct {
 	// not valid or that of another metric.
 	Metrics func() []Metric
 
-	// Quick decides one op as Apply would decide a batch of it, but without the
-	// batch: it is for stores in memory, where the batch costs more than the decision.
-	// A store without it is asked through Apply, and nothing else differs. cost is in
-	// tokens. ok is false, without side effects, if Quick cannot decide the op; the caller
-	// then uses Apply. It decides nothing that makes a reservation, and no refusal of
-	// which the answer would be Never or Shadow. If checked is false, key and cost may
-	// be anything: it then decides only an op on a key that has a row, since that key was
-	// checked when the row was made.
+	// Quick decides one op as Apply would decide a batch of it, but without the batch: it is
+	// for stores in memory, where the batch costs more than the decision. If it is nil,
+	// Apply is called instead, with the same result. cost is in tokens. ok is false, without
+	// side effects, if Quick cannot decide the op; the caller then uses Apply. It does not
+	// decide an op that makes a reservation, or one whose answer would be Never or Shadow.
+	// If checked is false, the caller has not checked key and cost: Quick then decides only
+	// an op on a key that has a row, since that key was checked when the row was made.
 	//
-	// If held is not nil, the store has locked it, and the caller unlocks it as soon
-	// as it has written the answer where it belongs. The unlock waits for these writes,
-	// and a copy of them then does not, which makes a Take of one key 12 % faster.
+	// If held is not nil, the store has locked it, and the caller must unlock it once it has
+	// written the answer to its destination. The unlock waits for these writes, so copying
+	// the answer afterwards need not wait, which makes a Take of one key 12 % faster.
 	Quick func(d *Definition, key string, verb Verb, cost int64, checked bool) (a QuickAnswer, held *sync.Mutex, ok bool)
 
-	// QuickSource is the Source of what Quick answers.
+	// QuickSource is the Source of the answers of Quick.
 	QuickSource Source
 
 	// Lanes opens n lanes and spare more, for calls that share batches: see Lanes.
@@ -123,8 +122,8 @@ type Abilities struct {
 // and its Now is never nil. A store without a method Abilities can do nothing else, and
 // has the time of this machine. The result is computed at each call: keep it.
 //
-// Use it rather than the method: it clears Quick, Lanes and InProcess of a decorator
-// that hands on those of another store, which would pass the decorator by.
+// Use it rather than the method: if a decorator returns Quick, Lanes and InProcess of
+// another store, it clears them, because they would bypass the decorator.
 func AbilitiesOf(s Store) Abilities {
 	var ab Abilities
 	if a, ok := s.(interface{ Abilities() Abilities }); ok {
@@ -141,8 +140,8 @@ func AbilitiesOf(s Store) Abilities {
 
 func machineTime(context.Context) (int64, error) { return time.Now().UnixMicro(), nil }
 
-// AddMetrics makes Metrics return those of f as well, after those it has: for a
-// decorator that counts. f may be nil.
+// AddMetrics appends the metrics of f to those that Metrics returns, for a decorator that
+// counts. f may be nil.
 func (ab *Abilities) AddMetrics(f func() []Metric) {
 	inner := ab.Metrics
 	if inner == nil {
@@ -162,16 +161,16 @@ type QuickAnswer struct {
 	Reset     int64 // µs until the bucket is full
 }
 
-// A Metric is a number about a store, in the form that Prometheus has for it.
+// A Metric is a number about a store, as Prometheus reads it.
 type Metric struct {
-	// Name is such as dipwell_store_bytes, with the base unit in it: bytes, seconds. A
-	// counter's ends in _total. There are no labels: a metric is about the store.
+	// Name is a name such as dipwell_store_bytes, with the base unit in it: bytes, seconds.
+	// The name of a counter ends in _total. There are no labels.
 	Name string
 	// Help is one sentence for the page of metrics.
 	Help string
 	// Counter says that the number only grows while the store is open. Otherwise it is a
 	// gauge.
 	Counter bool
-	// Value is the present one, in the unit that Name has.
+	// Value is the present value, in the unit in Name.
 	Value float64
 }

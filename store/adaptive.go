@@ -12,46 +12,46 @@ import (
 	"github.com/dipwell/dipwell/internal/suggest"
 )
 
-// Adaptive is a target for what is behind a limit, and the bounds of the rate that is to
-// meet it. For each window in which at least 20 calls were observed, the rate is
-// multiplied by 4/5 if more of them were slow or failed than the target allows, and than
-// chance explains; but at most once in two windows, and not while their share falls. It
-// grows by 2 % of Ceiling if the target is met and 7/10 of the rate were used. If nothing
-// is observed for ten windows, it moves back to Limit.Rate by 2 % of Ceiling a window. The
-// rate is kept in 1/1024 of Ceiling. Plans, overrides and definitions of call sites have
-// rates of their own, which stay as they are.
+// Adaptive is a target of latency and errors for what is behind a limit, and the bounds
+// of the rate that is moved to meet it. For each window in which at least 20 calls were
+// observed, the rate is multiplied by 4/5 if more of them were slow or failed than the
+// target allows and chance explains, but at most once in two windows, and not while the
+// share of such calls falls. It grows by 2 % of Ceiling if the target is met and 7/10 of
+// the rate were used. If nothing is observed for ten windows, it moves back to Limit.Rate
+// by 2 % of Ceiling a window. The rate is kept in 1/1024 of Ceiling. Plans, overrides and
+// definitions of call sites have rates of their own, which stay as they are.
 //
 // The zero Adaptive is a fixed rate.
 type Adaptive struct {
-	// Floor and Ceiling bound the rate, in tokens per Limit.Period:
-	// 1 <= Floor <= Rate <= Ceiling <= 1000 × Floor. Neither has a default. At a floor
-	// that lets fewer than 20 calls through in a window the rate may stay there, because
-	// it is judged only by windows with as many; Definition.Warning says so then.
+	// Floor and Ceiling bound the rate, in tokens per Limit.Period: 1 <= Floor <= Rate <=
+	// Ceiling <= 1000 × Floor. Neither has a default. If Floor allows fewer than 20 calls in
+	// a window, the rate may stay there, because windows with fewer calls do not change it;
+	// Definition.Warning then says so.
 	Floor, Ceiling int64
 
 	// Latency is how long a call may take; those that take longer are slow. It is a whole
-	// number of microseconds, at most 1 h. Default: latency is not judged. One of Latency
-	// and Errors is needed.
+	// number of microseconds, at most 1 h. Default: latency is ignored. One of Latency and
+	// Errors is needed.
 	Latency time.Duration
-	// Quantile is the share of the calls that are to be faster than Latency, 0.5 to
+	// Quantile is the share of the calls that should be faster than Latency, 0.5 to
 	// 0.999999, in whole millionths. Default: 0.95.
 	Quantile float64
-	// Errors is the share of the calls that may fail, 0.000001 to 0.5, in whole
-	// millionths. Default: errors are not judged.
+	// Errors is the share of the calls that may fail, 0.000001 to 0.5, in whole millionths.
+	// Default: errors are ignored.
 	Errors float64
-	// Window is how long calls are counted before they are judged, 100 ms to 1 h. A
-	// longer one is surer and slower. Default: 1 s.
+	// Window is how long calls are counted before the rate may change, 100 ms to 1 h. With a
+	// longer one the rate changes later and is affected less by chance. Default: 1 s.
 	Window time.Duration
 }
 
-// An Observation is what was seen of the calls behind an adaptive limit since the previous
-// one. A Limiter gathers it in memory and passes it to Abilities.Observe at most four times
-// in a window of the limit, not once for each call. The store adds up the observations of
-// all processes that use the limit.
+// An Observation counts the calls behind an adaptive limit since the previous
+// Observation. A Limiter gathers it in memory and passes it to Abilities.Observe at most
+// four times in a window of the limit, not once for each call. The store adds up the
+// observations of all processes that use the limit.
 //
-// Slow and Failed are counted apart: a call that took long and then failed is in both. A
-// number that cannot be is corrected and is no error: negative ones are 0, and of Count
-// calls at most Count were slow or failed. A number stops at 2^40.
+// Slow and Failed are counted apart: a call that took long and then failed is in both.
+// Impossible numbers are corrected and are not an error: negative ones become 0, and Slow
+// and Failed at most Count. Each number is at most 2^40.
 type Observation struct {
 	Count  int64 // calls that ended
 	Slow   int64 // of them, those that took longer than Adaptive.Latency

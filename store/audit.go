@@ -2,8 +2,8 @@ package store
 
 import "context"
 
-// An AuditEntry is a change of a limit, an override or a bucket that somebody made by
-// hand: an entry of a store's audit.
+// An AuditEntry is an entry of a store's audit: a change of a limit, an override or a
+// bucket that somebody made by hand.
 type AuditEntry struct {
 	ID     string // given by the store; a later entry has a greater one, compared as text
 	At     int64  // µs since the Unix epoch, on the store's clock; set by the store
@@ -15,14 +15,14 @@ type AuditEntry struct {
 	Note   string // why, as it was given; "" if nothing was
 }
 
-// An Auditor keeps a log of entries. See Abilities.Audit and Abilities.TopKeys for what is
-// in it and how long.
+// An Auditor keeps a log of entries. See Abilities.Audit and Abilities.TopKeys for what
+// it keeps, and how long.
 type Auditor interface {
 	// Record adds an entry at the present instant of the store's clock. e.ID and e.At are
 	// ignored. The error wraps ErrStore.
 	Record(ctx context.Context, e AuditEntry) error
 	// Audit returns up to n entries, the newest first: those that are older than the entry
 	// with the ID before, or all if it is "". The error wraps ErrStore, or is a *FieldError
-	// of "before" if that is no ID of this store.
+	// of "before" if that is not an ID of this store.
 	Audit(ctx context.Context, before string, n int) ([]AuditEntry, error)
 }

@@ -81,9 +81,9 @@ func (d *Definition) knowsSite(n uint32) bool {
 // siteName returns the Definition.Plan of the definition at an index.
 func siteName(index int) string { return sitePrefix + strconv.Itoa(index) }
 
-// CallSite returns the definition that a call site makes of the limit: the limit
-// itself if both count alike, or a plan without a name, with the rate, per, burst and
-// max_debt of l, and its mode if that is Shadow. What else l says must be as in the
+// CallSite returns the definition that a call site makes of the limit: the limit itself
+// if both count alike, or a plan without a name, with the rate, per, burst and max_debt
+// of l, and its mode if that is Shadow. The other settings of l must be those of the
 // limit. It is an ability of stores: see Abilities.CallSite. The error is a *FieldError.
 //
 // keep is called with one that is not known here. It returns the index of the definition,
@@ -143,13 +143,12 @@ const siteRest = 60e6
 
 // AddCallSite adds a definition to those that call sites have made of a limit, unless it
 // is one of them, for a store that keeps its limits in this process. If there are too
-// many, those that no row names end, and a minute later their indexes may be used again.
-// named searches the rows: it returns the indexes that those which are not full name. It
-// is called at most once a second, and for at most a tenth of the time; between two
-// searches one definition too many is ErrFull.
-// keep, if not nil, stores all of them before calls may name them; those that have ended
-// are OverrideOnly. The error is ErrFull if rows name too many, wraps
-// ErrUnknownLimit, or is one of named and keep.
+// many, those that no row is under end, and a minute later their indexes may be used
+// again. named searches the rows: it returns the indexes under which rows that are not
+// full are. It is called at most once a second, and for at most a tenth of the time;
+// between two searches one definition too many is ErrFull. keep, if not nil, stores all
+// of them before calls may use them; those that have ended are OverrideOnly. The error is
+// ErrFull if too many are in use, wraps ErrUnknownLimit, or is one of named and keep.
 func (r *Registry) AddCallSite(name string, site Plan, now int64, named func() (map[int]bool, error), keep func(all Plans) error) (index int, kept Plan, err error) {
 	for {
 		base := r.Lookup(name)

@@ -20,10 +20,10 @@ func (d *Definition) Base() *Definition {
 	return d
 }
 
-// WithPlan returns the definition of a plan of the limit, or nil if it has no plan
-// of this name. Without a name it is the base definition. It is also of a plan that is
-// OverrideOnly, which callers may not name: that is for the front end to refuse. d may be
-// the base, or any plan of it.
+// WithPlan returns the definition of a plan of the limit, or nil if it has no plan of
+// this name. Without a name it is the base definition. It also returns plans that are
+// OverrideOnly, which callers may not name: the caller of WithPlan must check that. d may
+// be the base, or any plan of it.
 func (d *Definition) WithPlan(name string) *Definition {
 	base := d.Base()
 	switch {
@@ -231,14 +231,14 @@ func sameRule(a, b *Rule) bool {
 	return ra == rb && (a.Calendar == nil) == (b.Calendar == nil) && (a.Calendar == nil || a.Calendar.Spec() == b.Calendar.Spec())
 }
 
-// Carry converts a row to d at the time now, in µs: for each version of the limit
-// from the row's own on, it computes what is used when the version ends under its
-// rule, and converts that by the policy of the next. Between plans and overrides it
-// converts at the time at which the override ended, or else now. It returns false
-// if the row is of a later version than d, or under a definition of a call site that d
-// does not know; the store must then read the limit again. A row of an unknown older
-// version, or of an override that is gone, becomes a full one. Op.Step calls it; a store
-// needs it only to list rows under the present version.
+// Carry converts a row to d at the time now, in µs: for each version of the limit from
+// the row's own on, it computes what is used when the version ends under its rule, and
+// converts that by the policy of the next. Between plans and overrides it converts at the
+// time at which the override ended, or else now. It returns false if the row is of a
+// later version than d, or under a definition of a call site that d does not know; the
+// store must then read the limit again. A row of an unknown older version, or of an
+// override that is gone, becomes a full bucket. Op.Step calls it; a store needs it only
+// to list rows under the present version.
 func (d *Definition) Carry(s State, key string, now int64) (carried State, ok bool) {
 	var phase int64
 	return d.carry(s, key, &phase, now, nil)

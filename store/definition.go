@@ -13,13 +13,13 @@ import (
 type Version struct {
 	// Number is from 1, in the lowest 20 bits of State.Version.
 	Number uint32
-	// Since is in µs on the store's clock: rows of the version before are stepped under
-	// its rule up to then.
+	// Since is in µs on the store's clock: up to then, rows of the version before are
+	// computed by that version's rule.
 	Since int64
 	Rule  Rule
 	// Policy is how rows of the version before are converted to this one.
 	Policy ChangePolicy
-	// Limit is as it was defined; the zero Limit if that is not known: no plan had rows
+	// Limit is the limit as it was defined, or zero if that is not known: no plan had rows
 	// then.
 	Limit Limit
 }
@@ -28,32 +28,32 @@ type Version struct {
 // rows may still name; or one of its plans, at its present version. It never
 // changes, so it is safe for concurrent use.
 type Definition struct {
-	// Limit is as it was defined, defaults left out; Rule has them filled in. Of a plan it
-	// has the settings of the plan, and no Plans.
+	// Limit is the limit as it was defined, without defaults; Rule has the defaults. In the
+	// definition of a plan it has the settings of the plan, and no Plans.
 	Limit
 	// Plan is the name of the plan; "" is the base limit.
 	Plan string
 	// Owner is who may change or drop the limit, such as OwnerCode.
 	Owner string
-	// Warning is a sentence when the limit cannot give all that it names: its burst is
-	// so small that fractions of tokens are lost. Log it. "" if there is nothing to say.
+	// Warning is a sentence to log if the limit grants less than it says, for example if its
+	// burst is so small that fractions of tokens are lost. Otherwise it is "".
 	Warning string
 
 	// Overridden is set if keys of the limit may have overrides: the store looks for
 	// one before it makes the row of a key.
 	Overridden bool
 
-	// Number is what rows name in State.Version. Of a base it is the version, from 1 to
-	// 2^20-1; plans and overrides have numbers of their own, in which the higher bits say
-	// which, and Base().Number is their version.
+	// Number is the State.Version of rows under this definition. The Number of a base
+	// definition is its version, from 1 to 2^20-1. Plans and overrides have other numbers,
+	// whose higher bits say which plan or override it is; Base().Number is their version.
 	Number uint32
 	// Since is when the present version began, in µs on the store's clock.
 	Since int64
 	Rule  Rule
 	// Policy is how rows of the version before are converted to the present one.
 	Policy ChangePolicy
-	// Past are older versions, oldest first, at most 1024. Rows of a version before them
-	// are full, so a store keeps them all until Registry.Retire. A plan has none: see
+	// Past are older versions, oldest first, at most 1024. A row of a version before these
+	// counts as full, so a store keeps them all until Registry.Retire. A plan has none: see
 	// Base.
 	Past []Version
 
@@ -61,11 +61,11 @@ type Definition struct {
 	// Parent, or is one. A Registry sets it.
 	Paths bool
 
-	OverrideOnly bool // callers may not name the plan: keys have it by an override alone
+	OverrideOnly bool // callers may not name the plan: only an override gives it to a key
 	Unnamed      bool // a call site made the plan, and Plan is no name: see CallSite
 
-	// Override is the one that the definition is made of, if the override of a key decides.
-	// Otherwise it is nil.
+	// Override is the override from which the definition was made, or nil if it was made
+	// from none.
 	Override *Override
 
 	base  *Definition // of a plan or an override
@@ -81,10 +81,9 @@ type planSet struct {
 }
 
 // NewDefinition compiles a limit as version 1, without a past. The error is a
-// *FieldError, which names the setting as in configuration files. It checks the limit
-// alone: whether its Parent is there is for Registry.CheckParents. Stores get
-// definitions from a Registry; use NewDefinition to check a limit before it is stored,
-// or to see its Rule.
+// *FieldError, which names the setting as in configuration files. It does not check that
+// the Parent exists: Registry.CheckParents does. Stores get definitions from a Registry;
+// use NewDefinition to check a limit before it is stored, or to see its Rule.
 func NewDefinition(l Limit) (*Definition, error) {
 	r, warning, err := l.compile()
 	if err != nil {
@@ -132,11 +131,11 @@ func phaseOf(phase *int64, name, key string) int64 {
 	return *phase
 }
 
-// Full reports whether a row is a full bucket at now, in µs, so that a store may
-// delete it, under the lock under which it was read. It takes no account of holds that
-// have expired: SweepRow gives those back first. It does not need the key: if windows are
-// spread by key, it may return true up to one window late, but never early. A row that an
-// override decides is never full, so that calls find the override.
+// Full reports whether a row is a full bucket at now, in µs, so that a store may delete
+// it, under the lock under which it was read. It ignores that holds may have expired:
+// SweepRow gives those back first. It does not need the key: if windows are spread by
+// key, it may return true up to one window late, but never early. A row that an override
+// decides is never full, so that calls find the override.
 func (d *Definition) Full(s State, now int64) bool {
 	if s.Version == d.Number {
 		return d.Rule.mostUsedAt(&s, max(now, s.TS)) == 0

@@ -1,7 +1,6 @@
-// Package store is for authors of stores and of decorators. It has the Store
-// interface and the batches that a store decides, the definitions of limits with
-// their versions, and the rule that decides a call. Users of a limiter need package
-// dipwell alone.
+// Package store is for authors of stores and of decorators. It has the Store interface
+// and the batches that a store decides, the definitions of limits with their versions,
+// and the rule that decides a call. Users of a limiter need only package dipwell.
 //
 // # The call
 //
@@ -11,15 +10,15 @@
 //
 //   - 1 to MaxTakes Ops, each a Verb on one key of one limit. The parents of a limit are
 //     Ops of their own, which the caller adds.
-//   - the making of a hold: Ops with VerbTake, and Hold with MakeHold.
+//   - a new hold: Ops with VerbTake, and Hold with MakeHold.
 //   - the end or extension of a hold: Hold with SettleHold or ExtendHold, and no Ops.
 //   - the cancellation of a reservation: Cancel and ID, and no Ops.
 //
 // The caller fills the Batch, and has checked it: costs are from 0 to MaxInt, keys have
 // at most MaxKey bytes and as many parts as the limit and its parents say, the verb is
 // possible on the limit (Definition.CheckVerb), and no two Ops of a Group have the same
-// limit and key. Ops are in any order: a store that locks rows sorts them by limit and key
-// itself, so that two groups cannot block each other.
+// limit and key. Ops are in any order: a store that locks rows must sort them by limit and
+// key, so that two groups cannot deadlock.
 //
 // The store fills Group.Err, Allowed and Reserved, the answers of Group.Hold, and of each
 // Op Asked, Def and the Answer. A refusal is an answer: Err is nil, Allowed is false, and
@@ -28,10 +27,10 @@
 // # Time and numbers
 //
 // All times are whole microseconds: those of the store's clock since the Unix epoch, or
-// lengths. The clock is the store's alone, never a caller's. A store reads it once for
-// each group, after the rows are locked: a time that was read before a wait for a lock
-// would give back the tokens of the wait twice. It may step back. A row's TS never does,
-// so nothing is minted then, and nobody waits longer than the step.
+// lengths. The clock is the store's, never a caller's. A store reads it once for each
+// group, after the rows are locked: with a time from before a wait for a lock, tokens
+// that come back during the wait would be counted twice. The clock may step back. A row's
+// TS never does, so no tokens are created, and retry times grow by at most the step.
 //
 // Costs and bursts are in tokens, and rows count units; a token is Rule.Unit units, so
 // that fractions of tokens are whole numbers. No number is above MaxInt, which int64,
@@ -39,28 +38,28 @@
 //
 // # Rows
 //
-// A key has a row, a State: Used units were taken and have not come back at the time TS.
-// No row is a full bucket. A store may therefore delete a row that is full
+// A key has a row, a State: Used units were taken and had not come back at the time TS. A
+// key without a row has a full bucket. A store may therefore delete a row that is full
 // (Definition.Full) at any time, and no decision changes. A refusal and a VerbCheck store
-// nothing: to ask often delays nobody, and to look at a key creates nothing.
+// nothing: frequent calls delay nobody, and reading a key creates no row.
 //
 // Version is the number of the definition that Used is counted in. It has 32 bits, all of
 // which must be kept: it also says which plan, override or call site the row is under.
-// When a limit is changed, its rows stay as they are. The next call of a key steps its row
-// under the old definition up to the instant of the change, and converts it
+// When a limit is changed, its rows stay as they are. The next call of a key steps its
+// row under the old definition up to the instant of the change, and converts it
 // (Definition.Carry). Op.Step does that, so that a store only has to give back the State
-// that it was given. Definition.Past has the versions that rows may still name. A row of a
-// later version than the caller's Def means that another process has changed the limit:
-// the error is ErrStaleDefinition. The store then reads its limits again, and retries;
-// a caller never sees it.
+// that it was given. Definition.Past has the older versions under which rows may still
+// be. A row of a later version than the caller's Def means that another process has
+// changed the limit: the error is ErrStaleDefinition. The store then reads its limits
+// again, and retries; a caller never sees it.
 //
 // # Which definition decides
 //
 // Op.Def is what the caller named: the base definition of a limit, one of its plans, or
-// what a call site made of it. An Override of the key goes before it, until it ends. The
-// store reads the override together with the row, into State.Override, and does so also if
-// the key has no row. Op.Step then sets Def to what decided, and Asked to what the caller
-// named.
+// the definition of a call site. An Override of the key takes precedence until it ends.
+// The store reads the override together with the row, into State.Override, and does so
+// also if the key has no row. Op.Step then sets Def to the definition that decided, and
+// Asked to the one that the caller named.
 //
 // # Reservations and holds
 //
@@ -71,23 +70,24 @@
 //
 // Both leave a Record of what they took on each of their keys, because time may return
 // tokens before they are given back: the same token must not come back twice. A row with
-// records has Lows, the least that has been in use since each record was made. No more
-// than that is left to give back. A new record appends to the Lows (Op.Record), each
-// call that writes the row lowers them (Op.Step), Definition.Advance brings the records up
-// to date before such a write, and Definition.GiveBack ends one. Rows without records
+// records has Lows: for each record, the least that has been in use since it was made. No
+// more than that can be given back. A new record appends to the Lows (Op.Record), each
+// call that writes the row lowers them (Op.Step), Definition.Advance brings the records
+// up to date before such a write, and Definition.GiveBack ends one. Rows without records
 // have no Lows and pay nothing for them. A VerbReset ends all records of its key.
 //
-// A concurrency limit has records and no Lows: its tokens come back when holds end, and
-// never by time.
+// A row of a concurrency limit has records and no Lows: its tokens come back when holds
+// end, never by time.
 //
 // # Errors
 //
-// An error of Apply speaks for all groups, and one in Group.Err for its group. Both wrap
-// ErrStore if the store failed, with a class where it knows more: ErrOutcomeUnknown if the
+// An error of Apply is that of all groups, one in Group.Err that of its group. Both wrap
+// ErrStore if the store failed, and a class if more is known: ErrOutcomeUnknown if the
 // call may have been charged, ErrLocked, ErrFull and ErrNoSpace if it was not. If the
 // context has ended, they wrap its error as well. The Limiter answers such a call by the
 // FailureMode of its limits. A *FieldError, ErrReservation, ErrUnknownHold,
-// ErrHoldConflict and ErrUnknownLimit are about the call; the store is well.
+// ErrHoldConflict and ErrUnknownLimit are about the call, and are not failures of the
+// store.
 //
 // # Writing a store
 //
@@ -105,20 +105,20 @@
 //		return nil
 //	}
 //
-// A store with statements of its own uses Op.Step or Group.Decide, and does the rest that
-// DecideIn does. What it can do besides Apply is in its Abilities; the first to have is
-// Limits, a Definer over a Registry, because DecideIn finds the limits of a reservation
-// there. SweepRow is the sweep. Package storetest tests a store of either kind, and
-// docs/adding-a-store.md lists the duties that it tests.
+// A store with its own statements calls Op.Step or Group.Decide, and does itself what
+// else DecideIn does. Its Abilities say what it can do besides Apply. The first to
+// implement is Limits, a Definer over a Registry, because DecideIn looks up the limits of
+// a reservation there. SweepRow is the sweep. Package storetest tests a store of either
+// kind, and docs/adding-a-store.md lists the duties that it tests.
 //
 // # Writing a decorator
 //
-// A decorator is a Store over another Store. It returns the Abilities of the inner one,
-// with what it does differently changed. It may answer a group itself; it then sets Allowed
-// of the group, the Answer of every op, and Source. What it does not know, such as
-// a cancellation or a hold, it passes on. It must not keep the batch after Apply, but may
-// keep keys and definitions. After the inner Apply, Answer.Used and TS are the row under
-// Op.Def, from which Rule.Apply computes later states: so a deny cache knows until when a
-// key would be refused. If it changes Op.Key, it sets Op.Phase to 0 and puts the key back
-// afterwards.
+// A decorator is a Store over another Store. It returns the Abilities of the inner Store,
+// with its own in place of those that it changes. It may answer a group itself; it then
+// sets Allowed of the group, the Answer of every op, and Source. It must pass on what it
+// does not know, such as a cancellation or a hold. It must not keep the batch after
+// Apply, but may keep keys and definitions. After the inner Apply, Answer.Used and TS are
+// the row under Op.Def, from which Rule.Apply computes later states. That is how a deny
+// cache knows until when a key would be refused. If it changes Op.Key, it sets Op.Phase
+// to 0 and puts the key back afterwards.
 package store

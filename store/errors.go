@@ -8,12 +8,12 @@ import (
 )
 
 // Classes of errors, for errors.Is. A store wraps the one that fits, with what was tried
-// and the cause. Those that wrap ErrStore are failures of the store, which a limit's
-// FailureMode answers; the others are the caller's to mend, in each mode.
+// and the cause. Those that wrap ErrStore are failures of the store, for which the
+// limit's FailureMode decides; for the others the call returns the error in each mode.
 var (
-	// ErrStore: the store could not decide. Nobody knows whether the call was charged
-	// unless the error says more: ErrFull, ErrLocked, ErrNoSpace and ErrDenied say that
-	// it was not.
+	// ErrStore: the store could not decide. It is not known whether the call was charged,
+	// unless the error says more: ErrFull, ErrLocked, ErrNoSpace and ErrDenied say that it
+	// was not.
 	ErrStore = errors.New("the store cannot answer")
 	// ErrFull: the store holds as many keys as it may, and this one is new. Keys that
 	// have a row are decided as before. The call was not charged.
@@ -27,7 +27,7 @@ var (
 	// was not charged, so that it may be repeated.
 	ErrLocked = fmt.Errorf("%w: the row is locked by another transaction; the call was not charged", ErrStore)
 	// ErrNoSpace: the store's disk or memory is full. The call was not charged. Unlike
-	// ErrFull, which is a bound that somebody has set, it needs an operator.
+	// ErrFull, which is a configured bound, it needs an operator.
 	ErrNoSpace = fmt.Errorf("%w: its disk or memory is full", ErrStore)
 	// ErrReservation: the reservation is unknown, spent, due or reset. Nothing was given
 	// back, not even the parts that could have been.
@@ -39,8 +39,8 @@ var (
 	ErrDenied = fmt.Errorf("%w: it does not let this program define limits", ErrStore)
 	// ErrUnknownPlan: the limit has no plan of that name. A *FieldError wraps it.
 	ErrUnknownPlan = errors.New("unknown plan")
-	// ErrOwner: the limit belongs to somebody else, whom the error's text names. Nothing
-	// was changed.
+	// ErrOwner: the limit has another owner, whom the error's text names. Nothing was
+	// changed.
 	ErrOwner = owner.Err
 	// ErrNotSupported: the store lacks an optional ability; see Abilities. Nothing was
 	// changed.

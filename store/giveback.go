@@ -6,20 +6,20 @@ import (
 	"slices"
 )
 
-// MaxLows bounds the entries of a row's Lows. Beyond it two neighbours become one,
-// which can only reduce what is given back.
+// MaxLows bounds the entries of a row's Lows. Beyond it two neighbours are merged, which
+// can only reduce what is given back.
 const MaxLows = 32
 
-// Lows says how much of what each record of a row took can still be given back: the
-// least that was in use since the record was made. The rest has come back by time
-// already. A row has Lows as long as it has records that have not ended.
+// Lows says how much of each record of a row can still be given back: at most the least
+// that was in use since the record was made. The rest has already come back by time. A
+// row has Lows as long as it has records that have not ended.
 //
 // Number and Used rise from entry to entry. An entry covers the records from its
 // Number up to the next entry's.
 type Lows struct {
-	// Mark is 48 bits that other Lows of the key do not have; the records of these Lows
-	// have the same. A record with another mark is of a row that was full meanwhile:
-	// nothing of it is left to give back.
+	// Mark is 48 bits that other Lows of the key do not have; the records of these Lows have
+	// the same. If a record has another mark, its row was full in between, and nothing of it
+	// is left to give back.
 	Mark int64
 	// Next is the number of the next record, from 1.
 	Next int64
@@ -27,13 +27,13 @@ type Lows struct {
 	Entries []Low
 }
 
-// A Low is the least that was in use since record Number was made: Used, in units of the
-// definition that the row's Version numbers.
+// A Low says that since record Number was made, at least Used units were in use at any
+// time. The unit is that of the row's Version.
 type Low struct{ Number, Used int64 }
 
-// A Record says what a reservation or a hold took of a row and may still give back. It
-// lies on the row of its key, and a store keeps all of its fields. Op.Record makes it,
-// and Definition.Advance says when it goes.
+// A Record says what a reservation or a hold took from a row and may still give back. It
+// is stored with the row of its key, and a store keeps all of its fields. Op.Record makes
+// it, and Definition.Advance removes it when it has ended.
 type Record struct {
 	// Number is its number in the Lows of its row, from 1, and Mark that of these Lows.
 	// Of a concurrency limit, whose rows have no Lows, Number is 1 and Mark its own.
@@ -41,19 +41,19 @@ type Record struct {
 	Mark   int64
 	// Units are still to be given back, in units of the definition that Version numbers.
 	Units int64
-	// Slack is how many units will be in use when it is due, without its own; -1 if it
-	// does not wait. Giving back earlier records never takes more than that away, so
-	// that whoever waits finds what was promised.
+	// Slack is how many units of others will be in use when it is due; -1 if it does not
+	// wait. Giving back earlier records leaves at least as much, so that the reservation
+	// finds its tokens when it is due.
 	Slack int64
-	// Version is the Definition.Number of which Units and Slack are units.
+	// Version is the Definition.Number in whose units Units and Slack are.
 	Version uint32
 	// Due is when this part is due, in µs since the Unix epoch; until then Slack counts.
 	Due int64
 	// Ends, on the same clock, is when all parts of the call are due, and it cannot be cancelled any
 	// more; MaxInt: it lasts until it is given back.
 	Ends int64
-	// Rest says that it was given back, and that Units had to be withheld for somebody
-	// who waits. Each later cancellation of the key tries them again.
+	// Rest says that it was given back except for Units, which had to be kept for a waiting
+	// reservation. Each later cancellation of the key tries to give them back.
 	Rest bool
 
 	// Hold is the id of its hold; "": it is of a reservation. Expires, in µs since the
@@ -191,12 +191,11 @@ func (l *Lows) retire(now int64, rs []Record) []Record {
 }
 
 // GiveBack cancels the record with number and mark at now, in µs. d is the definition
-// that the row is under: see Own. The row gets back
-// what the record took and time has not returned yet, as far as no reservation that
-// waits would be delayed. The rest is withheld in the record, and each later
-// cancellation of the key tries it again. rs has all records of the row in the order
-// of their numbers, and is changed in place. It returns the row to store, which may
-// be full, and the records to store.
+// that the row is under: see Own. The row gets back what the record took and time has not
+// returned yet, unless that would delay a waiting reservation. The rest is kept in the
+// record, and each later cancellation of the key tries to give it back again. rs has all
+// records of the row in the order of their numbers, and is changed in place. It returns
+// the row to store, which may be full, and the records to store.
 func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, number, mark int64) (State, []Record, error) {
 	return d.giveBack(row, key, now, rs, func(r Record) bool { return r.Number == number && r.Mark == mark && !r.Rest }, 1, 1)
 }

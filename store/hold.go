@@ -23,10 +23,10 @@ const (
 	// settled or the hold expires. The same call with the same id is answered as
 	// Repeated while the hold lives, and takes nothing.
 	MakeHold HoldVerb = iota
-	// SettleHold gives back or charges the difference to the actual cost, once. To
-	// settle to the same costs again is answered as Repeated; other costs are
-	// ErrHoldConflict. An expired hold can be settled until it is forgotten: it is then
-	// charged what it cost beyond what it kept.
+	// SettleHold gives back or charges the difference to the actual cost, once. Settling to
+	// the same costs again is answered as Repeated; other costs are ErrHoldConflict. An
+	// expired hold can be settled until it is forgotten: the costs are then charged, less
+	// the tokens that it kept.
 	SettleHold
 	// ExtendHold moves the expiry to TTL from now, sooner or later than it was. A hold
 	// that has ended is ErrHoldConflict.
@@ -39,19 +39,19 @@ const (
 // the present state of its row.
 type HoldCall struct {
 	Verb HoldVerb
-	// ID is 1 to 64 bytes of printable ASCII without spaces: see Check. Two holds
-	// of a store have different ids, whatever their limits. MakeHold may set another, by
-	// which the hold is settled and extended. Whoever knows an id can settle the hold, so
-	// an id that others must not guess is random; one that is derived from the work, such
-	// as a job's number, makes a repeated call the same hold.
+	// ID is 1 to 64 bytes of printable ASCII without spaces: see Check. Two holds of a store
+	// have different ids, whatever their limits. MakeHold may set another, by which the hold
+	// is settled and extended. Whoever knows an id can settle the hold: if others must not,
+	// use a random id. An id that is derived from the work, such as a job's number, makes a
+	// repeated call the same hold.
 	ID string
 	// TTL is the time in µs from now until the hold expires, from 1 ms to Limit.TTL of each
 	// of its limits, which is a day by default. It is of MakeHold and ExtendHold.
 	TTL int64
-	// Costs, of SettleHold, are in tokens, 0 to MaxInt, one for each take of the hold in
-	// its order; another number of them is a *FieldError. A cost above what is held is
-	// charged, within Rule.MaxCharge, or else a *FieldError that names the largest one,
-	// and the hold stays. Nil is as held.
+	// Costs, of SettleHold, are in tokens, 0 to MaxInt, one for each take of the hold in its
+	// order; another number of them is a *FieldError. A cost above what is held is charged,
+	// within Rule.MaxCharge, or else a *FieldError that names the largest one, and the hold
+	// stays. Nil settles to what was held.
 	Costs []int64
 
 	// Expires is set by the store: µs since the Unix epoch, on the store's clock.
@@ -107,13 +107,12 @@ type HoldPart struct {
 	Reset        bool   // Reset ended it
 }
 
-// An Overrider keeps overrides. Of the limits it uses the base definitions.
+// An Overrider keeps overrides. Its methods take base definitions.
 type Overrider interface {
-	// SetOverride sets the override of a key from now on, in place of the present
-	// one, and returns it with its ID and Version. The row of the key is converted in
-	// the same step, so that the next call of anyone is decided by it. The error is a
-	// *FieldError as Definition.CheckOverride returns it, or wraps ErrStore or
-	// ErrUnknownLimit.
+	// SetOverride sets the override of a key from now on, in place of the present one, and
+	// returns it with its ID and Version. The row of the key is converted in the same step,
+	// so that it decides the next call of any program. The error is a *FieldError as
+	// Definition.CheckOverride returns it, or wraps ErrStore or ErrUnknownLimit.
 	SetOverride(ctx context.Context, d *Definition, o Override) (Override, error)
 	// EndOverride ends the override of a key. ended is false if it had none.
 	EndOverride(ctx context.Context, d *Definition, key string) (ended bool, err error)
@@ -123,11 +122,11 @@ type Overrider interface {
 	Overrides(ctx context.Context, d *Definition, prefix, after string, n int) ([]Override, error)
 }
 
-// A KeyHold is a part of a live hold: what it holds of one key. A hold over several keys
-// has one for each, with the same ID and Expires. Tokens are counted under the present
+// A KeyHold is the part of a live hold that is on one key. A hold over several keys has
+// one for each, with the same ID and Expires. Tokens are counted under the present
 // definition of the limit, rounded down.
 type KeyHold struct {
-	// ID is that by which the hold is settled and extended.
+	// ID is the id for settling and extending the hold.
 	ID string
 	// Tokens is how many of the key's tokens the hold took; it may be fewer than its
 	// cost where a change of the limit rounded them down.
@@ -213,10 +212,10 @@ func holdMark(id string, now int64) int64 {
 }
 
 // CheckVerb checks that a verb, or with hold the making of a hold, is possible on the
-// limit: a concurrency limit has Check, Reset and holds alone, a leaky bucket has no
+// limit: a concurrency limit has only Check, Reset and holds, a leaky bucket has no
 // holds, and a limit with shards has neither holds nor reservations. The error is a
-// *FieldError of the field "limit", or of "verb" if v is none. DecideIn calls it, because
-// the limit may have another algorithm since the caller has checked it.
+// *FieldError of the field "limit", or of "verb" if v is not a Verb. DecideIn calls it,
+// because the limit may have another algorithm since the caller has checked it.
 func (d *Definition) CheckVerb(v Verb, hold bool) error {
 	switch {
 	case v > VerbReset:

@@ -12,24 +12,24 @@ import (
 type Algorithm uint8
 
 const (
-	// TokenBucket refills continuously, exact to the tick: a bucket of 60 an hour has a
-	// token back each minute. In any time t VerbTake grants at most Burst + Rate·t/Period
-	// tokens. It is the one to choose unless a contract speaks of windows.
+	// TokenBucket refills continuously, exact to the tick: in a bucket of 60 an hour a token
+	// comes back each minute. In any time t VerbTake grants at most Burst + Rate·t/Period
+	// tokens. Choose it unless a contract requires windows.
 	TokenBucket Algorithm = iota
-	// FixedWindow gives Rate tokens at the begin of each window; unused ones roll over
-	// up to Burst, by default none. At the boundary of two windows twice Rate may be
-	// granted in a short time. Period may be months, and Start a wall clock.
+	// FixedWindow gives Rate tokens at the beginning of each window; unused tokens are kept,
+	// up to Burst, by default none. At the boundary of two windows twice Rate may be granted
+	// in a short time. Period may be months, and Start a time of day.
 	FixedWindow
-	// Interval gives Rate tokens at each interval, up to Burst: as FixedWindow, in the
-	// words of a grant such as 5 tokens each 10 s up to 20.
+	// Interval adds Rate tokens at the end of each Period, up to Burst: for example 5 tokens
+	// each 10 s, up to 20.
 	Interval
-	// LeakyBucket makes the output smooth: one token at a time, Rate in a Period. MaxDebt
-	// is the length of its queue. Take reserves: it is allowed with a Delay, after which
-	// the caller acts. It has no holds and no shards, and its Burst is 1.
+	// LeakyBucket spaces calls evenly: one token at a time, Rate in a Period. MaxDebt is the
+	// length of its queue. Take reserves: it is allowed with a Delay, after which the caller
+	// acts. It has no holds and no shards, and its Burst is 1.
 	LeakyBucket
-	// Concurrency bounds what is held at a time: at most Burst tokens, which come back
-	// when holds end, never by time. It has neither Rate nor Period, and Check, Reset
-	// and holds are its only calls.
+	// Concurrency bounds how many tokens are held at a time: at most Burst, which come back
+	// when holds end, never by time. It has neither Rate nor Period, and only Check, Reset
+	// and holds.
 	Concurrency
 )
 
@@ -61,13 +61,13 @@ const (
 
 // A ChangePolicy says what happens to the tokens in use when a limit is redefined. It is
 // the policy of the new definition, and applies to each row at its next call, as of the
-// instant of the change. What is used is rounded up, so that no change mints tokens. A
+// instant of the change. Used tokens are rounded up, so that no change creates tokens. A
 // change to or from a plan or an override is always Keep.
 type ChangePolicy uint8
 
 const (
-	// Keep keeps the same number of tokens used: who has taken 8 of 10 has taken 8 of
-	// 100 afterwards. A burst below what is used refuses until enough has come back.
+	// Keep keeps the same number of tokens used: 8 of 10 become 8 of 100. If more tokens are
+	// used than the new burst, calls are refused until enough have come back.
 	Keep ChangePolicy = iota
 	// Proportional keeps the same fraction of the capacity used: 8 of 10 become 80 of
 	// 100.
@@ -81,40 +81,40 @@ const (
 type Mode uint8
 
 const (
-	// Enforce refuses what does not fit.
+	// Enforce refuses calls above the limit.
 	Enforce Mode = iota
 	// Shadow allows every call. Answer.Shadow marks those that Enforce would refuse; they
-	// are not charged, so that the bucket is as Enforce would have it.
+	// are not charged, so the bucket is as it would be with Enforce.
 	Shadow
 	// Unlimited, of a Plan, allows every call and charges nothing, also a Charge. The
 	// row stays under the base limit, and refills.
 	Unlimited
 	// Blocked, of a Plan, refuses VerbTake, VerbCheck, VerbTakeUpTo, VerbReserve and holds.
-	// Charge, Refund, Reset and the end of a hold go on under the base limit. The refusal
-	// is Never, or names the end of the override that gives the plan.
+	// Charge, Refund, Reset and the end of a hold are decided under the base limit. The
+	// refusal has Never, or as Retry the end of the override that gives the plan.
 	Blocked
 	// Enforced, of a Plan, is Enforce, whatever the base limit's mode is.
 	Enforced
 )
 
-// An ExpiryPolicy says what happens to what a hold took when the hold expires. Settle
+// An ExpiryPolicy says what happens to the tokens of a hold when the hold expires. Settle
 // gives back or charges the difference to the actual cost whatever the policy is.
 type ExpiryPolicy uint8
 
 // KeepTaken gives nothing back. With the default, 0, all of it is given back.
 const KeepTaken ExpiryPolicy = 1
 
-// A FailureMode says what a caller is told if the store cannot decide. It never concerns
-// a caller's mistakes: a *FieldError is an error in each mode.
+// A FailureMode says how a call is answered if the store cannot decide it. It does not
+// apply to invalid input: a *FieldError is an error in each mode.
 type FailureMode uint8
 
 const (
 	// FailClosed returns the error, with an answer that is not allowed. A limit in Shadow
-	// mode refuses nothing: it allows the calls that it could refuse, as with FailOpen, and
+	// mode refuses nothing: it allows the calls that can be refused, as with FailOpen, and
 	// the answer has Shadow.
 	FailClosed FailureMode = iota
-	// FailOpen allows the call without an error; the answer's Source says so. Of a
-	// call of several limits all must have it.
+	// FailOpen allows the call without an error; the answer's Source says so. In a call of
+	// several limits, all of them must have it.
 	FailOpen
 	// FailLocal decides from this process's own memory; the answer's Source says so. It
 	// needs a decorator that keeps a copy of the rows, as package stack builds it, or a
@@ -124,16 +124,16 @@ const (
 
 // A Limit defines one rate limit. The zero value of a field is the default that its
 // comment names; Name, Rate and Period have none. NewDefinition checks the limit. A Limit
-// is comparable: two that are equal mean the same.
+// is comparable: equal limits mean the same.
 //
 //	store.Limit{Name: "login", Rate: 5, Period: time.Minute}
 //	store.Limit{Name: "quota", Algorithm: store.FixedWindow, Rate: 100000, Period: store.Month,
 //		Start: "00:00 Europe/Rome"}
 //	store.Limit{Name: "exports", Algorithm: store.Concurrency, Burst: 4}
 type Limit struct {
-	// Name is 1 to 128 bytes of printable ASCII, without spaces at its ends. It is
-	// what calls, configuration files and metrics name. It must not come from a
-	// request, because a store keeps each limit that it has seen.
+	// Name is 1 to 128 bytes of printable ASCII, without spaces at its ends. Calls,
+	// configuration files and metrics use it. It must not come from a request, because a
+	// store keeps every limit.
 	Name      string
 	Algorithm Algorithm // default TokenBucket
 	// Rate is how many tokens come back each Period, 1 to MaxInt. A Concurrency limit
@@ -145,10 +145,10 @@ type Limit struct {
 	// be counted exactly. A Concurrency limit has none.
 	Period time.Duration
 	// Burst is how many tokens may be taken at once, and how many a full bucket has.
-	// Default: Rate; of a LeakyBucket it is 1. NoBurst is 0: all work is scheduled
-	// ahead, which needs a MaxDebt. A Concurrency limit has no default. If it is too
-	// large to be counted exactly at the Rate, the error names the largest that is not.
-	// If it is so small that fractions of tokens are lost, Definition.Warning says so.
+	// Default: Rate; of a LeakyBucket it is 1. NoBurst is 0: every token is taken ahead of
+	// time, which needs a MaxDebt. A Concurrency limit has no default. If Burst is too large
+	// to be counted exactly at the Rate, the error names the largest possible one. If Burst
+	// is so small that fractions of tokens are lost, Definition.Warning says so.
 	Burst int64
 	// MaxDebt is how many tokens Reserve may take beyond those that are free. Default:
 	// one burst, or less if no more can be counted exactly. NoDebt is 0, and then
@@ -159,28 +159,28 @@ type Limit struct {
 	// counted exactly.
 	MaxCharge int64
 
-	// Start places the boundaries of windows and intervals: an offset from the
-	// Unix epoch ("0s"), or a wall clock with an IANA zone ("06:00 Europe/Rome";
-	// weeks begin on Monday, months on the 1st, years on January 1).
-	// Default: spread by key, so that not all windows turn at once.
+	// Start places the boundaries of windows and intervals: an offset from the Unix epoch
+	// ("0s"), or a time of day with an IANA zone ("06:00 Europe/Rome"; weeks begin on
+	// Monday, months on the 1st, years on January 1). Default: different for each key, so
+	// that not all windows begin at once.
 	Start string
 
 	OnChange ChangePolicy // default Keep
 	Mode     Mode         // Enforce or Shadow; default Enforce
-	// Auth says that the limit may be asked through the service's forward-auth endpoint,
-	// where whoever reaches the proxy names the key. Default: it may not.
+	// Auth allows calls of the limit through the service's forward-auth endpoint, where the
+	// clients of a proxy choose the key. Default: they are refused.
 	Auth bool
-	// RetryJitter widens Retry-After of refusals upward by a random part of up to so many
-	// percent, 0 to 100, so that clients that were refused together do not return
-	// together. RetryAfter of a Decision stays exact. Default: none.
+	// RetryJitter lengthens Retry-After of refusals by a random part of up to so many
+	// percent, 0 to 100, so that clients that were refused together do not return together.
+	// RetryAfter of a Decision stays exact. Default: none.
 	RetryJitter  int
 	OnStoreError FailureMode // default FailClosed
 	// Timeout is how long a call waits for the store, before OnStoreError decides; a
-	// negative one is an error. Of a call of several limits the shortest counts. Stores in this process need none and
-	// ignore it. Default: as long as the context allows.
+	// negative one is an error. For a call of several limits the shortest counts. Stores in
+	// this process need none and ignore it. Default: as long as the context allows.
 	Timeout time.Duration
-	// ListKeys keeps the text of keys in stores that would otherwise forget it: a store
-	// in memory knows a key by a hash. Without it Abilities.Keys cannot list them.
+	// ListKeys keeps the text of keys in stores that otherwise keep only a hash of it, such
+	// as a store in memory. Without it Abilities.Keys cannot list the keys there.
 	ListKeys bool
 
 	// Plans are named variants of the limit; see NewPlans. Default: none.
@@ -190,29 +190,28 @@ type Limit struct {
 	// or nothing. Keys are paths: the parent's key is the key without its last
 	// part. Default: none.
 	Parent string
-	// Parts is how many parts, separated by '/', the keys of a limit without a
-	// Parent have, 0 to 16. It is for limits that are the Parent of others.
-	// Default: they use its shared bucket.
+	// Parts is how many parts, separated by '/', the keys of a limit without a Parent have,
+	// 0 to 16. It is for limits that are the Parent of others. Default: 0, so that all keys
+	// below share one bucket of this limit.
 	Parts int64
 
-	// Adaptive makes the rate of a token bucket follow what is observed behind the
-	// limit. Rate is then where it begins. Default: the rate is fixed.
+	// Adaptive moves the rate of a token bucket by what is observed behind the limit. It
+	// begins at Rate. Default: the rate is fixed.
 	Adaptive Adaptive
 
 	// TTL is the longest time that a hold may ask for, 1 ms to 31 days. A hold that
 	// asks for more is a *FieldError. Default: 1 day.
 	TTL time.Duration
-	// OnExpire says what becomes of tokens whose hold was never settled. By default
-	// they are given back; a Concurrency limit cannot have another policy.
+	// OnExpire says what happens to the tokens of a hold that expires. By default they are
+	// given back; a Concurrency limit cannot have another policy.
 	OnExpire ExpiryPolicy
 
-	// Lease lets a process take tokens of a token bucket ahead of its calls, and
-	// decide from them without the store, for so long after it asked for them; see
-	// package stack. From 10ms to 1s. What comes back in it, Rate·Lease/Period, must
-	// be at most half of the burst. Whether or not processes lease, everybody has
-	// that much less: Rule.Burst is Burst - ceil(1.002·Rate·Lease/Period), and it is
-	// the capacity in answers. Not with a Parent, Shards or Adaptive, or in Shadow
-	// mode. Default: none.
+	// Lease lets a process take tokens of a token bucket ahead of its calls, and decide from
+	// them without the store, for this long after it has requested them; see package stack.
+	// From 10ms to 1s. The tokens that come back in it, Rate·Lease/Period, must be at most
+	// half of the burst. All callers have that much less, with or without leases: Rule.Burst
+	// is Burst - ceil(1.002·Rate·Lease/Period), and it is the capacity in answers. Not with
+	// a Parent, Shards or Adaptive, or in Shadow mode. Default: none.
 	Lease time.Duration
 
 	// Shards is the number of rows, 1 to 64, over which PostgreSQL spreads a key that

@@ -12,16 +12,16 @@ import (
 // An Override decides the calls of one key of a limit, in place of the base and of
 // the plan that callers name, until a time on the store's clock.
 //
-// It is what support and operations set: a customer's higher rate for an hour, a ban until
-// tomorrow. It holds from the next call of anyone on, and ends at Until, to the microsecond,
-// without a call. What was used stays used: at its begin and at its end the row is converted
-// to the same number of tokens. Only the limit that it names is overridden, not its
-// parents. A Reset of the key leaves it.
+// For example: a higher rate for an hour, or a ban until tomorrow. It is in force from
+// the next call of any program on, and ends exactly at Until, without a call. Used tokens
+// stay used: when it begins and ends, the row is converted to the same number of tokens.
+// It overrides only its own limit, not the limit's parents. A Reset of the key does not
+// end it.
 type Override struct {
 	// Key is at most MaxKey bytes; "" is the limit's shared bucket.
 	Key string
-	// Plan is a plan of the limit, also one that is OverrideOnly. It is given in place of
-	// the numbers below; with both, or neither, CheckOverride returns an error. If a
+	// Plan is a plan of the limit, also one that is OverrideOnly. An override has either a
+	// Plan or the numbers below; with both, or neither, CheckOverride returns an error. If a
 	// later definition of the limit has no such plan, the base decides.
 	Plan string
 
@@ -32,15 +32,15 @@ type Override struct {
 	Period time.Duration
 	Burst  int64
 
-	// Until is in µs since the Unix epoch on the store's clock: from then on the override
-	// decides nothing. It must be in the future. 0: it has no end.
+	// Until is in µs since the Unix epoch on the store's clock: when the override ends. It
+	// must be in the future. 0 means no end.
 	Until int64
 	// Note says why, for people: at most 1024 bytes of UTF-8 without NUL.
 	Note string
 
-	// ID and Version are set by the store. Rows that the override decides have a
-	// number made of ID. Version is the limit's version that their rule is of.
-	// When the limit has a new version, the next call gives the override the next ID.
+	// ID and Version are set by the store. Rows under the override have a number that is
+	// made from ID. Version is the limit's version for which their rule was made. When the
+	// limit has a new version, the next call gives the override the next ID.
 	ID      uint32 // 1 to 2^31-1
 	Version uint32
 
@@ -112,10 +112,11 @@ func (d *Definition) withOverride(o *Override) *Definition {
 }
 
 // CheckOverride checks an override of the limit that is set at the time now, in µs: its
-// key has at most MaxKey bytes, its note at most 1024 bytes of UTF-8 without NUL, Until is
-// later, and it has either a plan of the limit or numbers that compile with the limit's
-// other settings. Pass 0 as now if only the store's server knows the time. The error is a
-// *FieldError of the field "key", "until", "note" or "plan", or of the number at fault.
+// key has at most MaxKey bytes, its note at most 1024 bytes of UTF-8 without NUL, Until
+// is later, and it has either a plan of the limit or numbers that compile with the
+// limit's other settings. Pass 0 as now if only the store's server knows the time. The
+// error is a *FieldError of the field "key", "until", "note" or "plan", or of the number
+// that is wrong.
 func (d *Definition) CheckOverride(o *Override, now int64) error {
 	base := d.Base()
 	switch {

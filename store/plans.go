@@ -26,7 +26,7 @@ type Plan struct {
 	Name string
 	// Rate is how many tokens come back each Period.
 	Rate int64
-	// Period is of buckets only; windows and intervals keep that of the base.
+	// Period is only for buckets; windows and intervals keep that of the base.
 	Period time.Duration
 	// Burst is as in Limit; NoBurst is 0. If both the plan and the base leave it out, it
 	// is the Rate of the plan. A plan of a bucket counts in the ticks of the base: a
@@ -34,12 +34,12 @@ type Plan struct {
 	Burst int64
 	// MaxDebt is as in Limit; NoDebt is 0.
 	MaxDebt int64
-	// Mode is Shadow, Unlimited, Blocked, or Enforced; 0: as the base. Unlimited and
-	// Blocked leave the row to the base, so that they have no numbers beside them.
+	// Mode is Shadow, Unlimited, Blocked, or Enforced; 0: as the base. Rows of Unlimited and
+	// Blocked stay under the base, so these plans have no numbers.
 	Mode Mode
 
-	// OverrideOnly is set if callers may not name the plan: only an override gives it.
-	// So a plan such as blocked can be there for support alone.
+	// OverrideOnly is set if callers may not name the plan: only an override gives it. With
+	// it, a plan such as blocked is only for support.
 	OverrideOnly bool
 }
 

@@ -26,8 +26,8 @@ type Registry struct {
 	// limit. Set it before the registry is used. Nil: all limits can be read.
 	Unreadable func(name string) error
 
-	// Partial is set before use if the registry has only some of the store's limits:
-	// then Define and Drop do not look at parents, and the caller does.
+	// Partial is set before use if the registry has only some of the store's limits: then
+	// Define and Drop do not check parents, and the caller must.
 	Partial bool
 
 	mu      sync.Mutex
@@ -60,8 +60,8 @@ func cacheSlot(name string) uint {
 
 // Lookup returns the present definition of a limit, or nil if there is none. It is the
 // base definition; Definition.WithPlan has those of its plans. It takes no lock. A
-// definition never changes, so a caller may keep it, but a change of the limit is in
-// another one: look up again for each call.
+// definition never changes, so a caller may keep it, but after a change of the limit
+// there is a new one: look it up for each call.
 func (r *Registry) Lookup(name string) *Definition {
 	s := r.current.Load()
 	if s == nil || name == "" {
@@ -103,14 +103,14 @@ func (r *Registry) All() []*Definition {
 // returns its definition. If the change affects how calls are counted, a new
 // version begins, and rows of older versions are converted at their next call.
 //
-// by is the owner of the limit, such as OwnerCode. The error is a *FieldError if l
-// is invalid or its Parent is (see CheckParents), and wraps ErrOwner if the limit has
-// another owner.
+// by is the owner of the limit, such as OwnerCode. The error is a *FieldError if l or its
+// Parent is invalid (see CheckParents), and wraps ErrOwner if the limit has another
+// owner.
 //
-// A limit that is as it was, from the same owner, changes nothing. A version that begins
-// does so at now, or if the clock has stepped back, when the one before began. A limit
-// that is defined again after Drop goes on with the next number, so that no old row can be
-// taken for one of it. It has at most 2^20-1 versions.
+// Defining a limit again without a difference, by the same owner, changes nothing. A new
+// version begins at now, or if the clock has stepped back, when the version before began.
+// If a limit is defined again after Drop, its versions continue with the next number, so
+// that no old row can be taken for one of the new limit. It has at most 2^20-1 versions.
 func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 	d, err := NewDefinition(l)
 	if err != nil {
@@ -152,10 +152,10 @@ func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 	return r.Lookup(l.Name), nil
 }
 
-// Drop removes a limit of the owner by. Its keys are full if a limit of this name
-// is defined again. The error wraps ErrUnknownLimit or ErrOwner, or is that of
-// CheckDrop. The rows are the store's to delete, with the records and overrides of their
-// keys: SweepRow does it for each key.
+// Drop removes a limit of the owner by. If a limit of this name is defined again, its
+// buckets are full. The error wraps ErrUnknownLimit or ErrOwner, or is that of CheckDrop.
+// The store must delete the rows, with the records and overrides of their keys; SweepRow
+// does so for each key.
 func (r *Registry) Drop(name, by string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -186,8 +186,8 @@ func (r *Registry) hasDropped(d *Definition) bool {
 }
 
 // Install replaces all definitions, for stores that keep their limits elsewhere. It
-// checks neither owners nor parents, and forgets no version numbers of dropped limits.
-// The definitions must not change afterwards.
+// checks neither owners nor parents, and still remembers the version numbers of dropped
+// limits. The definitions must not change afterwards.
 func (r *Registry) Install(defs []*Definition) {
 	m := make(map[string]*Definition, len(defs))
 	for _, d := range defs {
@@ -211,11 +211,10 @@ func (r *Registry) store(name string, d *Definition) {
 	r.current.Store(newSnapshot(m))
 }
 
-// Retire removes the versions of a limit before oldest from its past. Call it when
-// no row is of such a version: a row that is nevertheless becomes a full bucket at its
-// next call. A limit that is not there is ignored. A store that never calls it can
-// change a limit about 1024 times; a sweep that has seen all rows knows which versions
-// they name.
+// Retire removes the versions of a limit before oldest from its past. Call it when no row
+// is of such a version, for example after a sweep that has read all rows: any that is
+// left becomes a full bucket at its next call. Unknown limits are ignored. In a store
+// that never calls it, a limit can be changed about 1024 times.
 func (r *Registry) Retire(name string, oldest uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

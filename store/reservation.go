@@ -4,10 +4,10 @@ import (
 	"encoding/hex"
 )
 
-// A Reservation identifies tokens that were taken ahead of time. Its text is a UUID. Who
-// knows it may cancel it, so it must be hard to guess: Limiter makes random ones. The
-// zero Reservation is none. It is comparable, and may be kept and sent to another program,
-// which can cancel it on the same store until it is due.
+// A Reservation identifies tokens that were taken ahead of time. Its text is a UUID.
+// Whoever knows it can cancel it, so it must be hard to guess: the Limiter makes random
+// ones. The zero Reservation means none. It is comparable, and may be stored or sent to
+// another program, which can cancel it on the same store until it is due.
 type Reservation [16]byte
 
 // String writes the reservation as a UUID.
@@ -26,7 +26,7 @@ func (r Reservation) append(b []byte) []byte {
 	return b
 }
 
-// MarshalText returns the text of String. There is no error.
+// MarshalText returns the text of String. The error is always nil.
 func (r Reservation) MarshalText() ([]byte, error) { return r.append(nil), nil }
 
 // UnmarshalText reads a UUID as String writes it. The error is a *FieldError, and r is

@@ -15,8 +15,8 @@ import (
 // of 1 unit. So fractions of tokens are whole units, and nothing is ever rounded while a
 // definition lasts.
 //
-// A Rule is of one limit at one version. It is a value: a copy may be changed, to ask
-// what another cap would answer.
+// A Rule belongs to one version of a limit. It is a value: a copy may be changed, for
+// example to compute the answer with another cap.
 type Rule struct {
 	Unit   int64 // units in a token, 1 of windows and concurrency limits
 	Every  int64 // µs between ticks; 0: the ticks follow a calendar or an adaptive rate
@@ -31,12 +31,12 @@ type Rule struct {
 	Debt int64
 	// Most is the largest Reserve that can ever be allowed, in tokens.
 	Most int64
-	// MaxCharge is the largest Charge, in tokens. A larger one is not allowed, and
-	// front ends make a *FieldError of it.
+	// MaxCharge is the largest Charge, in tokens. A larger one is refused, and front ends
+	// return a *FieldError for it.
 	MaxCharge int64
-	// MaxUsed bounds the units in use, so that the time to full stays below MaxInt µs.
-	// A Charge stops there: what is beyond it is forgotten, and nothing that was taken
-	// before can then be given back.
+	// MaxUsed bounds the units in use, so that the time to full stays below MaxInt µs. A
+	// Charge stops there: units beyond it are forgotten, and nothing that was taken before
+	// can then be given back.
 	MaxUsed int64
 
 	// Leaky says that Take works as Reserve: it is allowed with a Delay.
@@ -49,17 +49,17 @@ type Rule struct {
 	Enough   int64              // ticks after which everything has come back: MaxUsed / Add, rounded up
 }
 
-// A State is the row that a store keeps for a key. The zero State means that there
-// is no row, which is a full bucket. A store keeps Used, TS and Version, and for limits
-// with reservations and holds Lows, and gives them back unchanged; Op.Step computes what
-// has come back since TS.
+// A State is the row that a store keeps for a key. The zero State means that there is no
+// row, which is a full bucket. A store keeps Used, TS and Version, and for limits with
+// reservations and holds Lows, and passes them to the next call unchanged; Op.Step
+// computes what has come back since TS.
 type State struct {
 	// Used is how many units were taken and had not come back at TS, 0 to Rule.MaxUsed of
 	// the definition that Version names. It is above Rule.Cap while the bucket is in
 	// debt.
 	Used int64
-	// TS is the time of the last call that wrote the row, in µs since the Unix epoch on
-	// the store's clock. It never moves back, also if the clock does.
+	// TS is the time of the last call that wrote the row, in µs since the Unix epoch on the
+	// store's clock. It never moves back, even if the clock does.
 	TS int64
 	// Version is the Definition.Number that Used and TS were computed under. All 32 bits
 	// count: they also name a plan or an override.
@@ -68,33 +68,32 @@ type State struct {
 	// may share it with readers.
 	Lows *Lows
 
-	// Override is the override of the key, or nil. It may be there without a row,
-	// and may have ended: a store leaves that to Op.Step, which needs the end of an
-	// override to convert the row. It is kept apart from the row: see
-	// Table.SetOverride.
+	// Override is the override of the key, or nil. A key may have one without a row, or one
+	// that has ended: the store passes both to Op.Step, which needs the end of an override
+	// to convert the row. It is stored separately from the row: see Table.SetOverride.
 	Override *Override
 }
 
 // A Verb is an operation on a bucket. Its text is the name of its HTTP call. Take and
-// Check may have a Floor, and the verbs up to Reserve may be in a group of several ops,
-// TakeUpTo only for one take with its parents.
+// Check may have a Floor. The verbs up to Reserve may be in a group of several ops;
+// TakeUpTo only if these are one take with its parents.
 type Verb uint8
 
 const (
 	// VerbTake takes Cost tokens if all of them are free, with Floor more, and otherwise
-	// none. Of a leaky bucket it reserves, as VerbReserve does.
+	// none. On a leaky bucket it reserves, as VerbReserve does.
 	VerbTake Verb = iota
 	// VerbCheck answers as VerbTake would, and changes nothing.
 	VerbCheck
-	// VerbTakeUpTo takes as many whole free tokens as there are, up to Cost, and is
-	// refused if there is none. Of a limit and its parents it takes the same of each.
+	// VerbTakeUpTo takes as many whole free tokens as there are, up to Cost, and is refused
+	// if there is none. From a limit and its parents it takes the same number each.
 	VerbTakeUpTo
 	// VerbReserve takes Cost tokens ahead of time, up to Rule.Debt beyond Cap. The answer
 	// has a Delay if they were not all free. It is refused on a limit with shards.
 	VerbReserve
-	// VerbCharge takes Cost tokens, however few are free: for a cost that is known only
-	// afterwards. It is not allowed if Cost is more than Rule.MaxCharge. It never
-	// changes under which definition a row is, and a shadow limit is charged too.
+	// VerbCharge takes Cost tokens, even if fewer are free, for a cost that is known only
+	// afterwards. It is refused if Cost is more than Rule.MaxCharge. It does not change the
+	// definition that a row is under, and a limit in shadow mode is charged too.
 	VerbCharge
 	// VerbRefund gives Cost tokens back, up to a full bucket. It is always allowed.
 	VerbRefund

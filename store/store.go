@@ -9,18 +9,18 @@ import (
 // A Store keeps buckets and decides calls about them. It is safe for concurrent use.
 //
 // Apply decides each group of a batch at one instant of the store's clock, all or
-// nothing, and writes its answers, or an error, into the group. Groups are
-// independent of each other: one may fail, or be refused, while its neighbour is
-// allowed, and two groups of a batch may use the same key, one after the other. If Apply
-// returns an error, no group has an answer: the store could not be asked, and the
-// error wraps ErrStore. Apply must not keep the batch, nor anything in it but key
-// strings and definitions, after it returns.
+// nothing, and writes its answers, or an error, into the group. Groups are independent of
+// each other: one may fail, or be refused, while its neighbour is allowed, and two groups
+// of a batch may use the same key, one after the other. If Apply returns an error, no
+// group has an answer: the store could not decide any, and the error wraps ErrStore.
+// Apply must not keep the batch, nor anything in it but key strings and definitions,
+// after it returns.
 //
 // Apply returns when ctx ends, or soon after. A group whose charge may have been made
 // by then has an error that wraps ErrOutcomeUnknown.
 //
-// What a store can do besides is in its Abilities. A store that holds resources also
-// has a method Close() error.
+// Its Abilities say what else a store can do. A store that holds resources also has a
+// method Close() error.
 type Store interface {
 	Apply(ctx context.Context, b *Batch) error
 }
@@ -29,8 +29,8 @@ type Store interface {
 // makes batches of one group; a decorator that coalesces calls makes larger ones. A batch
 // may be reused after Apply has returned: answers of an earlier Apply are overwritten.
 type Batch struct {
-	// Groups are decided in any order, and as if one after the other. Batch.Single
-	// makes the common batch of one group of one op without an allocation.
+	// Groups are decided as if one after the other, in any order. Batch.Single makes the
+	// common batch of one group of one op without an allocation.
 	Groups []Group
 
 	group [1]Group // backing for the common batch of one, so that it allocates nothing
@@ -42,24 +42,24 @@ type Batch struct {
 // extension of one hold. The caller sets Ops, ID, Cancel and Hold; the store sets Err,
 // Allowed and Reserved, and so overwrites what an earlier Apply has left there.
 type Group struct {
-	// Ops are the operations, each on a key of its own: the costs of two takes of one
-	// key are added up by the caller. Their order means nothing to the store. It is
-	// empty to cancel a reservation, and to settle or extend a hold; of a hold the
-	// store sets it.
+	// Ops are the operations, each on a key of its own: the costs of two takes of one key
+	// are added up by the caller. Their order means nothing to the store. Ops is empty if a
+	// reservation is cancelled or a hold is settled or extended; for a hold the store then
+	// sets it.
 	Ops []Op
 
-	// ID identifies the reservation to cancel, or the one to make if an op has to
-	// wait for its tokens. The caller makes a random one for each call that may
-	// reserve: a store may refuse an ID of a reservation that is not due. With the zero
-	// ID an op may still be allowed with a Delay, but nobody can cancel it, and what
-	// is given back of earlier reservations may be granted before it is due.
+	// ID identifies the reservation to cancel, or the one to make if an op has to wait for
+	// its tokens. The caller makes a random one for each call that may reserve: a store may
+	// refuse an ID of a reservation that is not due. With the zero ID an op may still be
+	// allowed with a Delay, but it cannot be cancelled, and tokens that earlier reservations
+	// give back may be granted to others before it is due.
 	ID Reservation
 
 	// Cancel gives back the tokens of the reservation ID, of all of its keys in one
 	// step. Ops is then empty. Err is ErrReservation if nothing can be given back.
 	Cancel bool
 
-	// Hold makes, settles or extends a hold; nil: the group is not about a hold. The
+	// Hold makes, settles or extends a hold. It is nil if the group is not about a hold. The
 	// store writes its answers into it, so each call needs a HoldCall of its own.
 	Hold *HoldCall
 
@@ -68,10 +68,9 @@ type Group struct {
 	// package comment for the classes of errors.
 	Err error
 
-	// Allowed is set by the store if all ops are allowed, so that all were done. An op
-	// of a limit in shadow mode is allowed even where it took nothing: see
-	// Answer.Shadow. The end of a hold is allowed unless Err is set. Of a cancellation
-	// Err alone counts.
+	// Allowed is set by the store if all ops are allowed, so that all were done. An op of a
+	// limit in shadow mode is allowed even if it took nothing: see Answer.Shadow. The end of
+	// a hold is allowed unless Err is set. After a cancellation only Err counts.
 	Allowed bool
 
 	// Reserved is set by the store if it keeps a reservation under ID until it is due.
@@ -91,48 +90,47 @@ type Op struct {
 	// Key is the bucket: at most MaxKey bytes, compared byte by byte. The same key of
 	// two limits is two buckets. "" is the limit's shared bucket.
 	Key string
-	// Verb is what is to be done. All ops of a group have the same verb; type Verb says
-	// which may be in a group of several.
+	// Verb is the operation. All ops of a group have the same verb; see type Verb for those
+	// that may be in a group of several.
 	Verb Verb
 	// Cost is in tokens, 0 to MaxInt. An op of cost 0 takes nothing and makes no row: it
 	// reads the bucket. VerbReset ignores the cost.
 	Cost int64
-	// Bounded refuses a VerbReserve whose delay would be longer than MaxDelay, which
-	// is in µs and may be 0. Retry of the refusal is then the time until the delay
-	// would be short enough. So a Wait that would outlast its deadline fails at
-	// once, and takes nothing. Other verbs ignore both.
+	// Bounded refuses a VerbReserve whose delay would be longer than MaxDelay, which is in
+	// µs and may be 0. Retry of the refusal is then the time until the delay would be short
+	// enough. With it, a Wait that would last beyond its deadline is refused at once and
+	// takes nothing. Other verbs ignore both.
 	Bounded  bool
 	MaxDelay int64
 	// Floor is how many tokens must stay free after a VerbTake or a VerbCheck, which is
 	// refused otherwise, and is Never if Cost and Floor are more than the burst. With
 	// other verbs it must be 0: front ends answer a *FieldError.
 	Floor int64
-	// Takes has a bit for each take of the call that the op is a part of, from the
-	// lowest: a take is an op of its own limit and one of each parent, and ops of
-	// the same limit and key are one. Settling a hold has a cost for each take, and so
-	// finds the ops that it concerns. If it is 0 where a hold is made, each op is a
-	// take.
+	// Takes has a bit for each take of the call that the op is a part of, from the lowest: a
+	// take is an op of its own limit and one of each parent, and ops of the same limit and
+	// key are one. Settling a hold has a cost for each take, and finds its ops by these
+	// bits. If it is 0 when a hold is made, each op is a take.
 	Takes uint16
 	// Phase says where the windows of Key begin if they are spread, or is 0 if that
 	// is not known yet: computing it costs more than the rest of a decision. Set it
 	// to 0 when you change Key, or Def to another limit.
 	Phase int64
 
-	// Asked is the definition that the caller named, once the store has decided the op
-	// and set Def to that which decided, such as that of an override. Nil: Def.
+	// Asked is the definition that the caller named, once the store has decided the op and
+	// set Def to the definition that decided, such as that of an override. If it is nil, Def
+	// is also what the caller named.
 	Asked *Definition
 
 	Answer
 }
 
-// An Answer is the result of an op as if it were alone. If another op of its group
-// is refused, nothing is taken, and the answer describes the present state: Granted is
-// 0, and Remaining and Reset are those of the row as it stands. Group.Err makes it
-// meaningless.
+// An Answer is the result of an op as if it were alone. If another op of its group is
+// refused, nothing is taken, and the answer describes the present state: Granted is 0,
+// and Remaining and Reset are those of the row as it stands. If Group.Err is set, the
+// answer means nothing.
 type Answer struct {
-	// Allowed is whether this op alone is allowed. The call is allowed if all ops of
-	// its group are: see Group.Allowed. Those that are not name the limits that
-	// refused.
+	// Allowed is whether this op alone is allowed. The call is allowed if all ops of its
+	// group are: see Group.Allowed. Ops that are not allowed have the limits that refused.
 	Allowed bool
 	// Never means that the op can never be allowed, however long the caller waits: the
 	// cost and floor are more than the limit can ever hold, or the plan is blocked
@@ -142,32 +140,31 @@ type Answer struct {
 	// enforcing it would have refused. Nothing was taken, and Retry is what the
 	// refusal would have said.
 	Shadow bool
-	// Source is how the answer was made. A store leaves it 0, SourceStore.
+	// Source is what made the answer. A store leaves it 0, SourceStore.
 	Source Source
-	// Granted is the number of tokens taken: the cost, or what there was of a
-	// VerbTakeUpTo. It is 0 of a Check, a Refund and a Reset.
+	// Granted is the number of tokens taken: the cost, or after VerbTakeUpTo perhaps fewer.
+	// It is 0 after a Check, a Refund and a Reset.
 	Granted int64
-	// Remaining is the number of whole tokens left after the op. It is 0 in debt, and
-	// MaxInt under an unlimited plan. Of a concurrency limit it is how many more may
-	// be held.
+	// Remaining is the number of whole tokens left after the op. It is 0 in debt, and MaxInt
+	// under an unlimited plan. For a concurrency limit it is how many more may be held.
 	Remaining int64
-	// Retry is the time in µs until the first instant at which the same op would be
-	// allowed if nobody else came, exact to the tick. One µs earlier it is refused. It is
-	// 0 if the op is allowed and not in shadow mode, or can Never be. A caller of
-	// several ops waits for the longest.
+	// Retry is the time in µs until the first instant at which the same op would be allowed
+	// if nobody else took tokens, exact to the tick. One µs earlier it is refused. It is 0
+	// if the op is allowed and not in shadow mode, or if Never is set. A caller of several
+	// ops waits for the longest.
 	Retry int64
-	// Reset is the time in µs until the bucket is full, and 0 if it is. Of a
-	// concurrency limit it is the time until the last of its holds expires.
+	// Reset is the time in µs until the bucket is full, and 0 if it is. For a concurrency
+	// limit it is the time until the last of its holds expires.
 	Reset int64
 	// Delay is the time in µs until what was reserved is due, 0 if the tokens were
 	// free. The group is due after the longest of its ops: see Group.Due.
 	Delay int64
-	// Bound means that the key has holds, so that the call may be allowed before
-	// Retry: when one of them is settled to less than it took.
+	// Bound means that the key has live holds, and the call may be allowed before Retry, if
+	// one of them is settled to less than it took.
 	Bound bool
 
-	// Used units were in use at the time TS, in µs, under Op.Def. Decorators compute
-	// later states from them. TS is 0 if the store does not return them.
+	// Used and TS are the row under Op.Def: Used units at the time TS, in µs. Decorators
+	// compute later states from them. TS is 0 if the store does not return them.
 	Used, TS int64
 }
 
@@ -178,8 +175,9 @@ func (op *Op) RuleFor(scratch *Rule) *Rule { return op.Def.ruleFor(op.Key, &op.P
 // A Source says what decided: the store, a decorator, or nothing. A store leaves it at
 // its zero value, SourceStore. Its text is that of "source" in a decision's JSON.
 //
-// A fallback answer is made without the bucket: Remaining and Reset say nothing under
-// SourceFallbackOpen and SourceFallbackClosed, and header fields leave them out.
+// A fallback answer is made without the bucket: with SourceFallbackOpen and
+// SourceFallbackClosed, Remaining and Reset mean nothing, and header fields leave them
+// out.
 type Source uint8
 
 const (
@@ -197,28 +195,27 @@ var sources = []string{"store", "deny-cache", "lease", "fallback-open", "fallbac
 // "fallback-closed" or "fallback-local". Any other value is "unknown".
 func (s Source) String() string { return nameOf(sources, int(s)) }
 
-// A Definer keeps limits. If a store has none, the Limiter keeps the limits in its
-// own memory: they are then defined anew by each process, and a change has to reach all
-// of them.
+// A Definer keeps limits. If a store has none, the Limiter keeps the limits in its own
+// memory: each process must then define them, and a change must be made in each.
 type Definer interface {
-	// Registry returns the limits as this process knows them: the same Registry at
-	// each call. Looking a limit up there takes no lock and asks no server. A process
-	// that shares a store learns of the changes of others some time later, or when a
-	// row has a version that it does not know.
+	// Registry returns the limits as this process knows them: the same Registry at each
+	// call. Looking a limit up there takes no lock and asks no server. A process learns of
+	// changes by other processes some time later, or when a row has a version that it does
+	// not know.
 	Registry() *Registry
-	// Define and Drop change a limit as Registry.Define and Registry.Drop do,
-	// at the present instant of the store's clock. Once one has returned, the
-	// Registry of this process has the change. An error that wraps ErrStore leaves
-	// open whether it was made; repeating the call is safe. To define a limit as it is
-	// already changes nothing and begins no version. The error wraps ErrDenied if the
-	// store's server does not let this program define limits.
+	// Define and Drop change a limit as Registry.Define and Registry.Drop do, at the present
+	// instant of the store's clock. After they return, the Registry of this process has the
+	// change. If the error wraps ErrStore, the change may have been made; repeating the call
+	// is safe. Defining a limit without a difference changes nothing and begins no version.
+	// The error wraps ErrDenied if the store's server does not let this program define
+	// limits.
 	Define(ctx context.Context, l Limit, owner string) (*Definition, error)
 	Drop(ctx context.Context, name, owner string) error
 }
 
 // A KeyState is a key with its row, as the store keeps it: the row may be of an older
 // version of the limit, and more may have come back since its TS. Op.Step with VerbCheck
-// and dry tells what it means now:
+// and dry computes its present state:
 //
 //	op := store.Op{Def: def, Key: k.Key, Verb: store.VerbCheck}
 //	_, _, err := op.Step(now, k.State, true)
@@ -246,10 +243,10 @@ func (b *Batch) Single() (*Group, *Op) {
 // key decides, it replaces Def. The error is ErrStaleDefinition if the row is of a
 // later version than Def.
 //
-// Step has no other effect than on the op, and reads no clock, so that a store may
-// call it, lose a race for the row, and call it again with the new row. It is all that a
-// store needs for a call of one key without records: before it steps a row with Lows
-// the store calls Definition.Advance, and after it, if Delay is not 0, Op.Record.
+// Step has no other effect than on the op, and reads no clock, so that a store may call
+// it, lose a race for the row, and call it again with the new row. A store needs nothing
+// else for a call of one key without records: before it steps a row with Lows the store
+// calls Definition.Advance, and after it, if Delay is not 0, Op.Record.
 func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 	write, err := op.StepRow(now, &row, dry)
 	return row, write, err

@@ -12,9 +12,9 @@ import (
 // error, the store must undo what they have written. A Table is used by one goroutine at
 // a time, and reads what it has written in the same transaction.
 //
-// The limit of a row is its name; a key is as in Op, "" for the shared bucket. An error of
-// a method ends the call, which returns it as it is: wrap ErrStore, or the class that
-// fits.
+// Limits are passed by name; a key is as in Op, "" for the shared bucket. If a method
+// returns an error, the call ends and returns the same error: wrap ErrStore, or the class
+// that fits.
 //
 // A store with statements or a layout of its own calls Group.Decide, Op.Record,
 // Definition.Advance and Definition.GiveBack itself, as DecideIn does.
@@ -39,8 +39,8 @@ type Table interface {
 	// delete it at any time from h.Due on, when it can no longer be cancelled.
 	SetPending(id Reservation, h Pending) error
 
-	// SetOverride stores the override of a key, or deletes it if o is nil. It must keep
-	// one that has ended until DecideIn or SweepRow deletes it, because the row has to be
+	// SetOverride stores the override of a key, or deletes it if o is nil. It must keep one
+	// that has ended until DecideIn or SweepRow deletes it, because the row must be
 	// converted as of its end. It stores ID and Version too.
 	SetOverride(limit, key string, o *Override) error
 
@@ -58,8 +58,8 @@ type Pending struct {
 	// Due is the time in µs on the store's clock at which the last part is due; the
 	// reservation can be cancelled before.
 	Due int64
-	// Parts has one for each key that tokens were taken of: also of those that had them
-	// free, since a cancellation gives back all.
+	// Parts has one for each key from which tokens were taken, also for keys whose tokens
+	// were free, because a cancellation gives back all.
 	Parts []PendingPart
 }
 
@@ -86,10 +86,10 @@ func (p *PendingPart) names(r Record) bool {
 //
 // The error is one of the table's, or ErrReservation if the reservation cannot be
 // cancelled, or wraps ErrUnknownLimit if a limit was dropped meanwhile, or is
-// ErrStaleDefinition if a row is of a later version than limits has. In that case
-// another process has changed the limit, and the store must read its limits again.
-// About a hold it is also ErrUnknownHold, ErrHoldConflict or a *FieldError. The store
-// sets Err to it, and undoes what the table has written.
+// ErrStaleDefinition if a row is of a later version than limits has. In that case another
+// process has changed the limit, and the store must read its limits again. For a hold it
+// may also be ErrUnknownHold, ErrHoldConflict or a *FieldError. The store sets Err to it,
+// and undoes what the table has written.
 func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 	if g.Cancel {
 		return g.cancelIn(t, limits, now)
@@ -228,7 +228,7 @@ func (op *Op) refresh(limits *Registry, hold bool) error {
 }
 
 // Took returns the tokens that an op took of its row and that can be given back: Granted,
-// or 0 of a Charge, or if the op is under an unlimited plan.
+// or 0 after a Charge or under an unlimited plan.
 func (op *Op) Took() int64 {
 	if op.Verb == VerbCharge || op.Def.Mode == Unlimited && op.Def.Algorithm != Concurrency {
 		return 0
