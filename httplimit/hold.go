@@ -51,8 +51,11 @@ func (w *releasing) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 }
 
 // Flush is for handlers that assert http.Flusher.
-func (w *releasing) Flush() {
-	_ = http.NewResponseController(w.ResponseWriter).Flush() // not supported: as if nothing were buffered
+func (w *releasing) Flush() { _ = w.FlushError() } // not supported: as if nothing were buffered
+
+// FlushError is for http.ResponseController, which would take Flush for a success.
+func (w *releasing) FlushError() error {
+	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
 // ReadFrom keeps the sendfile of net/http.

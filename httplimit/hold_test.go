@@ -139,6 +139,54 @@ func TestConcurrencyLost(t *testing.T) {
 	})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), "GET", "/", nil))
 }
 
+var errFlush = errors.New("the client has gone")
+
+// broken is a ResponseWriter of a client that has gone.
+type broken struct{ http.ResponseWriter }
+
+func (broken) FlushError() error { return errFlush }
+
+func (broken) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, errFlush }
+
+// A handler that streams hears that its client has gone, whatever the limit wraps around
+// its ResponseWriter.
+func TestFlushError(t *testing.T) {
+	mem, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.Close()
+	l, err := dipwell.New(mem, dipwell.Limit{Name: "slots", Algorithm: dipwell.Concurrency, Burst: 1}, dipwell.Limit{Name: "plain", Rate: 100, Period: time.Second},
+		dipwell.Limit{Name: "adaptive", Rate: 100, Period: time.Second, Adaptive: dipwell.Adaptive{Floor: 50, Ceiling: 200, Errors: 0.1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, names := range [][]string{{"plain"}, {"slots"}, {"adaptive"}, {"slots", "adaptive"}} {
+		var limits []httplimit.Limit
+		for _, name := range names {
+			limits = append(limits, httplimit.Limit{Name: name})
+		}
+		wrap, err := httplimit.New(l, httplimit.Config{Limits: limits})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for where, c := range map[string]struct {
+			w    http.ResponseWriter
+			want error
+		}{
+			"gone":          {broken{httptest.NewRecorder()}, errFlush},
+			"not supported": {struct{ http.ResponseWriter }{httptest.NewRecorder()}, http.ErrNotSupported},
+			"supported":     {httptest.NewRecorder(), nil},
+		} {
+			wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if err := http.NewResponseController(w).Flush(); !errors.Is(err, c.want) {
+					t.Errorf("%v, %s: %v, not %v", names, where, err, c.want)
+				}
+			})).ServeHTTP(c.w, httptest.NewRequestWithContext(t.Context(), "GET", "/", nil))
+		}
+	}
+}
+
 // A hijacked connection is released, and the handler's context goes on.
 func TestConcurrencyHijack(t *testing.T) {
 	l := slots(t)

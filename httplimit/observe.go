@@ -65,9 +65,12 @@ func (w *watching) Write(b []byte) (int, error) {
 }
 
 // Flush is for handlers that assert http.Flusher.
-func (w *watching) Flush() {
+func (w *watching) Flush() { _ = w.FlushError() } // not supported: as if nothing were buffered
+
+// FlushError is for http.ResponseController, which would take Flush for a success.
+func (w *watching) FlushError() error {
 	w.note(http.StatusOK)
-	_ = http.NewResponseController(w.ResponseWriter).Flush() // not supported: as if nothing were buffered
+	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
 // ReadFrom keeps the sendfile of net/http.

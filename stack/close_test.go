@@ -58,3 +58,21 @@ func TestPostgresCloseWhileCallsRun(t *testing.T) {
 		})
 	}
 }
+
+// A stack may be closed twice, also at once, as by a handler of signals and a defer.
+func TestCloseTwice(t *testing.T) {
+	s, _, _ := onWire(t)
+	st := build(t, s, service)
+	var calls sync.WaitGroup
+	for range 4 {
+		calls.Go(func() {
+			if err := st.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	calls.Wait()
+	if err := st.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/breaker"
@@ -130,7 +131,8 @@ type Stack struct {
 	// calls are not coalesced.
 	Lanes int
 
-	close []func() error // in the order of opening
+	closing sync.Mutex
+	close   []func() error // in the order of opening
 }
 
 // New builds a stack around s. Close closes what New opened; s stays the
@@ -240,8 +242,10 @@ func (t *Stack) coalesce(ctx context.Context, s store.Store, o *Options) error {
 
 // Close ends what the stack does in the background, answers calls that wait with
 // an error, and closes what New opened, in reverse order. The store that New was
-// given stays open.
+// given stays open. A second call returns nil once the first has ended.
 func (t *Stack) Close() error {
+	t.closing.Lock()
+	defer t.closing.Unlock()
 	var errs []error
 	for i := len(t.close) - 1; i >= 0; i-- {
 		errs = append(errs, t.close[i]())
