@@ -6,8 +6,8 @@
 // from memory, so that a crash can lose the decisions of at most that long, or only
 // once its group is on the disk (Each).
 //
-// If the disk cannot keep up, calls do not wait for it: the next group is larger,
-// and a crash could lose the decisions of a longer time. Metrics of Abilities count
-// such groups and have the longest time. If the disk fails, calls fail, by the failure mode of
-// their limits, until it works again.
+// If the disk cannot keep up, calls do not wait for it: the next group is larger, and a
+// crash could lose the decisions of a longer time. The metrics of the store count such
+// groups and have the longest time. While the disk fails, the failure modes of the limits
+// decide calls.
 package filestore

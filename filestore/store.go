@@ -26,11 +26,11 @@ const (
 
 // Config configures a Store. The zero value means the defaults.
 type Config struct {
-	// Every is how long a decision may be in memory only, and be lost by a crash:
-	// 10 ms to 1 hour, or Each for not at all. Default 100 ms.
+	// Every is how long a decision may be only in memory, where a crash loses it: 10 ms to 1
+	// hour, or Each for no time. Default 100 ms.
 	Every time.Duration
-	// MaxKeys and those below are as in memstore.Config. Open fails if the file
-	// has more.
+	// MaxKeys, MaxReservations, MaxHolds and MaxOverrides are as in memstore.Config. Open
+	// fails if the file has more.
 	MaxKeys         int
 	MaxReservations int
 	MaxHolds        int
@@ -240,8 +240,8 @@ func (s *Store) unavailable() error {
 	return nil
 }
 
-// Close writes the remaining changes, closes the file and unlocks it. Calls should
-// have returned before. The error is that of the last write or of closing.
+// Close writes the remaining changes, closes the file and unlocks it. Call it after all
+// calls have returned. The error is that of the last write or of closing.
 func (s *Store) Close() error {
 	if old := s.state.Or(stateClosed); old&stateClosed != 0 {
 		return nil

@@ -20,18 +20,17 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// ClientConfig configures NewClient. The zero value honours RetryInfo and limits
-// nothing.
+// ClientConfig configures NewClient. The zero value obeys RetryInfo and limits nothing.
 type ClientConfig struct {
 	// Limits are taken before each call is sent, at one instant, all or
 	// nothing; a call that is sent again takes from them again. At most 16. They
 	// cannot be concurrency limits. Default: none.
 	//
-	// Adaptive limits among them are told of each call that was sent: how long it took,
-	// of a stream until its first message or its end, and whether it succeeded. It failed
-	// if its status is UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL,
-	// UNAVAILABLE or DATA_LOSS. A call that the caller cancels before that tells nothing,
-	// nor does a stream that is not read.
+	// For adaptive limits among them, each call that was sent is observed: how long it took,
+	// for a stream until its first message or its end, and whether it succeeded. It failed
+	// if its status is UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE
+	// or DATA_LOSS. A call that the caller cancels before that is not observed, nor is a
+	// stream that is not read.
 	Limits []Limit
 
 	// Received are taken before each message that a stream receives, and Sent
@@ -39,16 +38,15 @@ type ClientConfig struct {
 	// known yet when its tokens are taken: Call.Message is nil. Default: none.
 	Received, Sent []Limit
 
-	// FailFast makes a call that would have to wait fail at once, with the refusal of
-	// its limit or the server's status. By default a call waits, until its deadline at
-	// most. A wait that would end after the deadline is not begun: the call fails at
-	// once then, too.
+	// FailFast makes a call that would have to wait fail at once, with the refusal of its
+	// limit or the server's status. By default a call waits, at most until its deadline. If
+	// the wait would end after the deadline, the call also fails at once.
 	FailFast bool
 
-	// MaxWait is the longest time that a call waits in all, whatever its
-	// deadline and the server's RetryInfo: for the limits, for the RetryInfo of earlier
-	// calls, and between its attempts, together. Each message of a stream has it anew.
-	// A negative one is an error of NewClient. Default: 1 minute.
+	// MaxWait is the longest time that a call waits in total, whatever its deadline and the
+	// server's RetryInfo: for the limits, for the RetryInfo of earlier calls, and between
+	// its attempts. For a stream it applies to each message. If it is negative, NewClient
+	// returns an error. Default: 1 minute.
 	MaxWait time.Duration
 
 	// MaxAttempts is how often a unary call is sent, 1 to 100, the first time
@@ -85,11 +83,11 @@ type client struct {
 }
 
 // NewClient returns interceptors, as options of grpc.NewClient, that limit the calls that
-// a program makes and honour RetryInfo: a unary call that a server refused with RetryInfo
+// a program makes and obey RetryInfo: a unary call that a server refused with RetryInfo
 // is sent again after its delay, and until then no other call of that method to the same
-// target is sent. RetryInfo of up to 1024 methods is remembered, each for an hour at most.
-// The interceptors run after those of earlier options. The options may be given to several
-// connections, which then share what is remembered.
+// target is sent. RetryInfo of up to 1024 methods is remembered, each for an hour at
+// most. The interceptors run after those of earlier options. The options may be given to
+// several connections, which then share the remembered RetryInfo.
 //
 // limiter may be nil if c names no limits. NewClient returns an error if the limiter does
 // not have a limit that c names, or if a field of c is out of range.

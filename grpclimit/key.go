@@ -22,11 +22,11 @@ type Call struct {
 	Message any
 }
 
-// A KeyFunc returns the key of a call: whose bucket it takes from. If a call has
-// no key, the function returns a *dipwell.FieldError rather than an empty key,
-// because with an empty key all such calls would share a bucket; the limiter refuses an
-// empty key as an error as well. A key has 1 to 512 bytes of UTF-8 without NUL. A key
-// that clients choose freely limits nobody: they take a new one for each call.
+// A KeyFunc returns the key of a call: whose bucket it takes from. If a call has no key,
+// the function returns a *dipwell.FieldError rather than an empty key, because with an
+// empty key all such calls would share a bucket; the limiter refuses an empty key as an
+// error as well. A key has 1 to 512 bytes of UTF-8 without NUL. A key that clients can
+// choose freely limits nobody, because they can use a new one for each call.
 type KeyFunc func(context.Context, *Call) (string, error)
 
 // Metadata returns a KeyFunc whose key is the value of a metadata key: of the

@@ -32,10 +32,9 @@ type Limit struct {
 	// call, of status INTERNAL. The name must not be the client's text.
 	Choose func(context.Context, *Call) string
 
-	// Plan returns the plan of the limit that decides, unless the key has an
-	// override, or "" for the limit itself. It must not be the client who says
-	// which. A plan that the limit does not have is an error of the call, of status
-	// INTERNAL. Default: the limit itself.
+	// Plan returns the plan of the limit that decides, unless the key has an override, or ""
+	// for the limit itself. It must not be text of the client. A plan that the limit does
+	// not have is an error of the call, of status INTERNAL. Default: the limit itself.
 	Plan func(context.Context, *Call) string
 
 	// Floor is how many tokens must stay free for others after the call, as for work of

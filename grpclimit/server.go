@@ -33,18 +33,16 @@ type Config struct {
 	// its status, whatever the handler returns.
 	Slow bool
 
-	// TTL is how long what a call holds of a concurrency limit stays taken if the
-	// program dies; while the handler runs, the hold is extended. It is not how long a
-	// call may take. Too short a TTL loses holds when the store is away for that long;
-	// too long a one keeps slots taken after a crash. Default: 1 minute, and at most
-	// the TTL of each limit.
+	// TTL is how long the tokens that a call holds stay taken if the program dies; while the
+	// handler runs, the hold is extended. It is not how long a call may take. If the TTL is
+	// too short, holds expire while the store is down; if it is too long, tokens stay taken
+	// for long after a crash. Default: 1 minute, and at most the TTL of each limit.
 	TTL time.Duration
 
-	// Headers selects the metadata that announces decisions: httplimit's header
-	// fields with lower-case names. It is in the header of each call that was decided,
-	// and of a refused one also in the trailer, because clients may not see the header
-	// of a failed call. Of messages only a refusal is announced, in the trailer.
-	// Default: httplimit.IETF.
+	// Headers selects the metadata that announces decisions: httplimit's header fields with
+	// lower-case names. It is in the header of each call that was decided, and for a refused
+	// call also in the trailer, because clients may not see the header of a failed call. For
+	// messages only a refusal is announced, in the trailer. Default: httplimit.IETF.
 	Headers httplimit.Headers
 
 	// Skip reports whether a method, "/package.Service/Method", is not limited,
@@ -84,10 +82,10 @@ type server struct {
 // error if c has no limits, more than 16 in a list, or one that the limiter does
 // not have.
 //
-// If one of Limits has the algorithm dipwell.Concurrency, the call holds its tokens,
-// of all Limits in one hold, until its handler returns or panics, which of a stream
-// is its end. They are then settled as held, which releases those of concurrency
-// limits. If the hold is lost before, the handler's context is cancelled.
+// If one of Limits has the algorithm dipwell.Concurrency, the call holds its tokens, of
+// all Limits in one hold, until its handler returns or panics, which ends a stream. They
+// are then settled to what was held, which releases those of concurrency limits. If the
+// hold is lost before, the handler's context is cancelled.
 func New(limiter *dipwell.Limiter, c Config) ([]grpc.ServerOption, error) {
 	s, err := newServer(limiter, c)
 	if err != nil {

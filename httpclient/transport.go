@@ -24,16 +24,16 @@ type Config struct {
 	// Base sends the requests. Default: http.DefaultTransport.
 	Base http.RoundTripper
 
-	// FailFast makes a request that would have to wait fail at once with a
-	// *LimitedError. By default it waits, until its context's deadline at most.
+	// FailFast makes a request that would have to wait fail at once with a *LimitedError. By
+	// default it waits, at most until its context's deadline.
 	FailFast bool
 
-	// MaxWait is the longest time that a request waits in all, its retries
-	// included. Default: 1 minute.
+	// MaxWait is the longest time that a request waits in total, its retries included.
+	// Default: 1 minute.
 	MaxWait time.Duration
 
-	// MaxBlock is the longest time that a service can hold requests back. A
-	// longer Retry-After or reset is cut to it. Default: 1 hour.
+	// MaxBlock is the longest time for which a service can delay requests. A longer
+	// Retry-After or reset is shortened to it. Default: 1 hour.
 	MaxBlock time.Duration
 
 	// MaxAttempts is how often a request is sent, 1 to 100, the first time
@@ -50,10 +50,10 @@ type Config struct {
 	// budget. A limit or a plan that the Limiter does not have is an error of the
 	// request. A limit with a Floor has no debt (dipwell.NoDebt). Default: none.
 	//
-	// Adaptive limits among them are told of each attempt: how long it took until the
-	// header of the response, and whether it succeeded. It failed if there is no
-	// response, or one with a status of 429 or from 500 on. An attempt whose context
-	// the caller cancels before that tells nothing.
+	// For adaptive limits among them, each attempt is observed: how long it took until the
+	// header of the response, and whether it succeeded. It failed if there is no response,
+	// or one with a status of 429 or of 500 and above. An attempt whose context the caller
+	// cancels before that is not observed.
 	Limiter *dipwell.Limiter
 	Limits  []Limit
 
@@ -65,9 +65,9 @@ type Config struct {
 	// those of language models. Default: 1.
 	Tokens func(*http.Request) int64
 
-	// Budget returns a name for the budget that a request spends. Requests with
-	// the same name share what the transport learns. Default: one budget for
-	// each host and value of Authorization, X-Api-Key and Api-Key.
+	// Budget returns a name for the budget that a request spends. Requests with the same
+	// name share the limits that the transport reads. Default: one budget for each host and
+	// value of Authorization, X-Api-Key and Api-Key.
 	Budget func(*http.Request) string
 
 	// MaxRemembered is how many hosts, buckets and routes are kept in memory.
@@ -90,8 +90,8 @@ const (
 	longest     = 366 * 24 * time.Hour // of each setting, so that sums do not overflow
 )
 
-// Transport is an http.RoundTripper for clients of rate-limited services. It is
-// safe for concurrent use. All its requests share what it learns.
+// Transport is an http.RoundTripper for clients of rate-limited services. It is safe for
+// concurrent use. All its requests share the limits that it has read.
 type Transport struct {
 	Config
 	seed  maphash.Seed

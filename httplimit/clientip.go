@@ -19,8 +19,8 @@ import (
 // that cannot be parsed is an error.
 //
 // Without trusted proxies X-Forwarded-For is not read at all. Behind a proxy that is not
-// in the list all clients then share the proxy's bucket; a list that is too wide lets a
-// client choose its own key. A host with a /64 has one bucket for all of its addresses.
+// in the list all clients then share the proxy's bucket; if the list is too wide, a
+// client can choose its own key. All addresses of a host with a /64 share one bucket.
 func ClientIP(trusted ...netip.Prefix) KeyFunc {
 	p := peer.Proxies(trusted)
 	return func(r *http.Request) (string, error) {

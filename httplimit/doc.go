@@ -1,10 +1,10 @@
 // Package httplimit is net/http middleware that limits requests by a
 // dipwell.Limiter.
 //
-// [New] takes from one or more limits before the next handler runs, announces
-// the decision in header fields, and answers a refused request with status 429
-// and a problem document (RFC 9457). Whose bucket a request takes from is told
-// by a [KeyFunc] such as [ClientIP] or [Header].
+// [New] takes from one or more limits before the next handler runs, announces the
+// decision in header fields, and answers a refused request with status 429 and a problem
+// document (RFC 9457). A [KeyFunc] such as [ClientIP] or [Header] chooses the bucket from
+// which a request takes.
 //
 //	limit, err := httplimit.New(limiter, httplimit.Config{
 //		Limits: []httplimit.Limit{{Name: "api", Key: httplimit.ClientIP()}},
@@ -18,6 +18,6 @@
 // OnStoreError FailOpen or FailLocal. A Timeout of the limit bounds how long a request
 // waits for the store.
 //
-// The parts are there for handlers that call the limiter themselves:
-// [Headers.Set], [RetryAfter], [Refuse], [Fail] and [Problem].
+// Handlers that call the limiter themselves can use the parts: [Headers.Set],
+// [RetryAfter], [Refuse], [Fail] and [Problem].
 package httplimit

@@ -14,10 +14,9 @@ import (
 // Headers selects the header fields that announce a decision. Retry-After is
 // sent with each of them. The zero value means IETF.
 //
-// All times in them are whole seconds, rounded up, so that a client that waits as long as
-// they say is not too early. An answer that was made without the store has the policy
-// alone, because nobody knows what remains; a limit that an unlimited plan decided
-// is left out.
+// All times in them are whole seconds, rounded up, so that a client that waits that long
+// is not too early. An answer that was made without the store has only the policy,
+// because it is not known what remains. A limit under an unlimited plan is left out.
 type Headers string
 
 const (
@@ -32,13 +31,13 @@ const (
 	// window ends. A concurrency limit has neither w nor t.
 	IETF Headers = "ietf"
 
-	// XRateLimit is X-RateLimit-Limit, X-RateLimit-Remaining and
-	// X-RateLimit-Reset, of the limit that decided. Reset is in seconds until
-	// the bucket is full, not a point in time, and of a refusal at least Retry-After.
-	// Some clients read a Unix time there: choose it only for those that do not.
+	// XRateLimit is X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, of the
+	// limit that decided. Reset is the number of seconds until the bucket is full, not a
+	// point in time, and in a refusal at least Retry-After. Some clients read a Unix time
+	// there: choose it only for those that do not.
 	XRateLimit Headers = "x-ratelimit"
 
-	// NoHeaders is Retry-After alone. Allowed responses then say nothing about limits.
+	// NoHeaders is only Retry-After: allowed responses have no fields about limits.
 	NoHeaders Headers = "off"
 )
 

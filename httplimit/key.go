@@ -11,9 +11,9 @@ import (
 // empty key, because with an empty key all such requests would share a bucket; the
 // limiter refuses an empty key as an error as well.
 //
-// A key has 1 to 512 bytes of UTF-8 without NUL; with any other the request fails with
-// a *dipwell.FieldError. A key that clients choose freely limits nobody: they take a new
-// one for each request. Use what was authenticated, or ClientIP.
+// A key has 1 to 512 bytes of UTF-8 without NUL; with any other the request fails with a
+// *dipwell.FieldError. A key that clients can choose freely limits nobody, because they
+// can use a new one for each request. Use an authenticated name, or ClientIP.
 type KeyFunc func(*http.Request) (string, error)
 
 // Header returns a KeyFunc whose key is the value of a header field. A request in

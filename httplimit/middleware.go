@@ -25,15 +25,15 @@ type Config struct {
 	// asking the store. Default: every request is limited.
 	Skip func(*http.Request) bool
 
-	// TTL is how long what a request holds of a concurrency limit stays taken if
-	// the program dies; while the handler runs, the hold is extended. It is not how long
-	// a request may take. Too short a TTL loses holds when the store is away for that
-	// long; too long a one keeps slots taken after a crash. Without a concurrency limit
-	// it has no effect. Default: 1 minute, and at most the TTL of each limit.
+	// TTL is how long the tokens that a request holds stay taken if the program dies; while
+	// the handler runs, the hold is extended. It is not how long a request may take. If the
+	// TTL is too short, holds expire while the store is down; if it is too long, tokens stay
+	// taken for long after a crash. Without a concurrency limit it has no effect. Default: 1
+	// minute, and at most the TTL of each limit.
 	TTL time.Duration
 
 	// Headers selects the header fields of every response that was decided, allowed or
-	// refused. An unknown value is as IETF. Default: IETF.
+	// refused. An unknown value means IETF. Default: IETF.
 	Headers Headers
 
 	// Refused answers a refused request. The header fields, Retry-After
@@ -41,10 +41,10 @@ type Config struct {
 	// 200. Default: Refuse with status 429.
 	Refused func(http.ResponseWriter, *http.Request, *dipwell.Decision)
 
-	// Failed answers a request that could not be decided: its key or cost function
-	// failed, or the store did not answer and a limit fails closed. It must write the
-	// response. The request does not reach the next handler; to let requests through
-	// while the store is away, give the limit OnStoreError FailOpen. Default: Fail.
+	// Failed answers a request that could not be decided: its key or cost function failed,
+	// or the store did not answer and a limit fails closed. It must write the response. The
+	// request does not reach the next handler; to let requests through while the store is
+	// down, give the limit OnStoreError FailOpen. Default: Fail.
 	Failed func(http.ResponseWriter, *http.Request, error)
 
 	// Observe, if set, is called after every call of the limiter with its
@@ -74,10 +74,10 @@ type Limit struct {
 	// request, which Fail answers with 500. The name must not be the client's text.
 	Choose func(*http.Request) string
 
-	// Plan returns the plan of the limit that decides, unless the key has an
-	// override, or "" for the limit itself. It must not be the client who says
-	// which. A plan that the limit does not have is an error of the request, which
-	// Fail answers with 500. Default: the limit itself.
+	// Plan returns the plan of the limit that decides, unless the key has an override, or ""
+	// for the limit itself. It must not be text of the client. A plan that the limit does
+	// not have is an error of the request, which Fail answers with 500. Default: the limit
+	// itself.
 	Plan func(*http.Request) string
 
 	// Floor is how many tokens must stay free for others after the request, as for work
@@ -88,18 +88,18 @@ type Limit struct {
 
 // New returns middleware that takes from c.Limits before the next handler runs.
 //
-// A refused request gets status 429 and does not reach the next handler. A
-// request whose key or cost function fails with a *dipwell.FieldError gets 400,
-// and 503 if the store does not answer. New returns an error if the number of
-// limits is out of range or the limiter does not have one of them. What New returns
-// may wrap any number of handlers, which then share the limits.
+// A refused request gets status 429 and does not reach the next handler. A request whose
+// key or cost function fails with a *dipwell.FieldError gets 400, and 503 if the store
+// does not answer. New returns an error if the number of limits is out of range or the
+// limiter does not have one of them. The middleware may wrap any number of handlers,
+// which then share the limits.
 //
 // The tokens are taken before the handler runs and stay taken whatever it does. A client
-// that goes away in the meantime is charged too.
+// that disconnects in the meantime is charged too.
 //
 // If one of the limits has the algorithm dipwell.Concurrency, the request holds its
-// tokens, of all limits in one hold. They are settled as held, which releases those
-// of concurrency limits, when the next handler returns, panics, or hijacks the
+// tokens, of all limits in one hold. They are settled to what was held, which releases
+// those of concurrency limits, when the next handler returns, panics, or hijacks the
 // connection. If the hold is lost before, the request's context is cancelled.
 //
 // Requests that take from an adaptive limit are observed: how long each took until the
@@ -227,11 +227,11 @@ func (l *Limit) take(r *http.Request) (t dipwell.Take, err error) {
 	return t, err
 }
 
-// Fail answers a request that could not be decided, with a problem document.
-// The status is 400 for a *dipwell.FieldError, whose field and reason the body
-// repeats; 500 for dipwell.ErrUnknownLimit and store.ErrUnknownPlan, which are mistakes
-// of the program; and 503 for any other error, whose text is not sent. There is no
-// Retry-After: nobody knows when the store will answer.
+// Fail answers a request that could not be decided, with a problem document. The status
+// is 400 for a *dipwell.FieldError, whose field and reason the body repeats; 500 for
+// dipwell.ErrUnknownLimit and store.ErrUnknownPlan, which are mistakes of the program;
+// and 503 for any other error, whose text is not sent. There is no Retry-After, because
+// it is not known when the store will answer.
 func Fail(w http.ResponseWriter, err error) {
 	if errors.Is(err, dipwell.ErrUnknownLimit) || errors.Is(err, store.ErrUnknownPlan) {
 		Problem(w, http.StatusInternalServerError, "", err.Error())

@@ -13,12 +13,12 @@ import (
 // quotaExceeded is the problem type of a refusal.
 const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
-// Refuse answers a refused request with a problem document of the type
-// quota-exceeded, which lists the limits that refused ("violated-policies") and
-// has the members of the decision's JSON object, the key among them. status is 429, or
-// another that a proxy in front asks for. If d is Never, the document says that no wait
-// will help. Call Headers.Set first: Refuse sets Content-Type,
-// Content-Length and Cache-Control (no-store) alone.
+// Refuse answers a refused request with a problem document of the type quota-exceeded,
+// which lists the limits that refused ("violated-policies") and has the members of the
+// decision's JSON object, the key among them. status is 429, or another that a proxy in
+// front asks for. If d is Never, the document says that no wait will help. Call
+// Headers.Set first: Refuse sets only Content-Type, Content-Length and Cache-Control
+// (no-store).
 func Refuse(w http.ResponseWriter, d *dipwell.Decision, status int) {
 	buf := buffers.Get().(*[]byte)
 	*buf = append(appendRefusal((*buf)[:0], d, status), '\n')

@@ -11,26 +11,25 @@ import (
 
 // Config sets up a Store. The zero value means the defaults.
 type Config struct {
-	// MaxKeys bounds the number of keys, over all limits. A key whose bucket is
-	// full needs no room. At the bound no key is evicted: calls for a new key fail
-	// with store.ErrFull. A key takes about 45 bytes. Default 1<<24, at most 1<<36.
+	// MaxKeys bounds the number of keys, over all limits. Keys whose buckets are full do not
+	// count. At the bound no key is evicted: calls of a new key fail with store.ErrFull. A
+	// key takes about 45 bytes. Default 1<<24, at most 1<<36.
 	MaxKeys int
-	// MaxReservations bounds the reservations that are not yet due, and the tokens
-	// withheld of cancelled ones; a reservation of several keys counts once for each
-	// key. At the bound calls that would make one more fail with store.ErrFull.
-	// A reservation takes 300 to 900 bytes. Default 100,000, at most 1<<28.
+	// MaxReservations bounds the reservations that are not yet due, and cancelled ones whose
+	// tokens cannot be given back yet; a reservation of several keys counts once for each
+	// key. At the bound, calls that would make one more fail with store.ErrFull. A
+	// reservation takes 300 to 900 bytes. Default 100,000, at most 1<<28.
 	MaxReservations int
-	// MaxHolds bounds the holds, among them those that have ended and whose records
-	// are kept for repeated calls; a hold of several keys counts once for each. At the
-	// bound calls that would make one more fail with store.ErrFull. Default 100,000,
-	// at most 1<<28.
+	// MaxHolds bounds the holds, including ended ones that are kept to answer repeated
+	// calls; a hold of several keys counts once for each. At the bound, calls that would
+	// make one more fail with store.ErrFull. Default 100,000, at most 1<<28.
 	MaxHolds int
 	// MaxOverrides bounds the overrides, over all limits. At the bound setting one more
 	// fails with store.ErrFull. Default 1<<21, at most 1<<28.
 	MaxOverrides int
-	// Clock returns the time in µs since the Unix epoch, for tests. Default: the
-	// wall clock at the time of New, advanced by the monotonic clock, so that
-	// setting the machine's clock changes nothing.
+	// Clock returns the time in µs since the Unix epoch, for tests. Default: the wall
+	// clock's time at New, advanced by the monotonic clock, so that setting the machine's
+	// clock has no effect.
 	Clock func() int64
 	// Shards is the number of locks, a power of two up to 256. Default: at least 64 and
 	// four for each processor of GOMAXPROCS, but fewer for a MaxKeys below 32,768.
@@ -58,11 +57,10 @@ func New(c Config) (*Store, error) {
 // other calls that use the same shards, never for ctx.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error { return s.mem.Apply(ctx, b) }
 
-// Abilities returns what the store can do besides Apply. It lists the keys of
-// limits with ListKeys; for others Keys fails with store.ErrNotSupported. Sweep
-// is not needed: full rows are reclaimed when their room is. Metrics has the numbers of
-// keys, reservations, holds and overrides, the calls that failed with store.ErrFull, and
-// the bytes of memory.
+// Abilities returns what the store can do besides Apply. It lists the keys of limits with
+// ListKeys; for others Keys fails with store.ErrNotSupported. Sweep is not needed: the
+// room of full rows is used for new keys. Metrics has the numbers of keys, reservations,
+// holds and overrides, the calls that failed with store.ErrFull, and the bytes of memory.
 func (s *Store) Abilities() store.Abilities {
 	ab := s.mem.Abilities()
 	ab.Store = s

@@ -19,10 +19,10 @@ const (
 	closeTimeout = time.Second
 )
 
-// Open creates a pool from a URL, as ParseURL reads it, and opens a store on it.
-// Close closes both. If the server may be away when the program starts, set
-// Config.Lazy: then an error means that the URL is invalid, or that the server
-// answered and has another schema version (*SchemaError).
+// Open creates a pool from a URL, as ParseURL reads it, and opens a store on it. Close
+// closes both. If the server may be down when the program starts, set Config.Lazy: then
+// an error means that the URL is invalid, or that the server answered and has another
+// schema version (*SchemaError).
 func Open(ctx context.Context, url string, c Config) (*Store, error) {
 	config, err := ParseURL(url)
 	if err != nil {

@@ -40,9 +40,9 @@
 //   - Rows of an older version, which have to be stepped under each version since.
 //   - Reset of a key that has reservations, whose row was changed while the Reset
 //     waited for its lock, or that other verbs of the batch also use.
-//   - Limits in a time zone for which the database has other rules than this
-//     program, which could not compute when to retry; and rows with lows of a
-//     calendar limit.
+//   - Limits in a time zone for which the database and this program have different
+//     rules, so that the program could not compute retry times; and rows with lows
+//     of a calendar limit.
 //   - Groups whose rows were changed by others in each of several statements, and
 //     keys with more than 250 reservations.
 //
@@ -59,16 +59,16 @@
 //
 // # Definitions
 //
-// A statement contains the numbers of one version of a limit. It charges a row
-// only if the row, once it is locked, has the same version. Otherwise
-// dipwell_internal.decide reads the definition under the lock and converts the
-// row. So a row is never charged by numbers that were read before a wait for its
-// lock. A plan has statements of its own; a row of another plan is left to the
-// function too. A row that an override decides has a negative version, the number of
-// the override. A store remembers the overrides of some thousand keys that it met
-// last: then one statement has their numbers and their ends as parameters
-// (takeOverridden, setOverriddenSQL). A program notices a change or drop of a limit
-// within [Config.Poll]; until then it charges rows that are still of the old version.
+// A statement contains the numbers of one version of a limit. It charges a row only if
+// the row, once it is locked, has the same version. Otherwise dipwell_internal.decide
+// reads the definition under the lock and converts the row. So a row is never charged by
+// numbers that were read before a wait for its lock. A plan has its own statements;
+// dipwell_internal.decide also decides rows of another plan. The version of a row under
+// an override is negative: the number of the override. A store remembers the overrides of
+// up to 32,768 keys that it met last, and passes their numbers and ends to one statement
+// as parameters (takeOverridden, setOverriddenSQL). A program notices a change or drop of
+// a limit within [Config.Poll]; until then it charges rows that are still of the old
+// version.
 //
 // # New keys
 //
@@ -78,8 +78,7 @@
 //
 // # Locks
 //
-// Two statements that lock the same rows cannot deadlock, because both lock them
-// in the same order. A transaction of the caller's that takes from several keys
-// in another order can. See [Store.Lane] for statements that give up after
-// lock_timeout.
+// Two statements that lock the same rows cannot deadlock, because both lock them in the
+// same order. A transaction of the caller that takes from several keys in another order
+// can deadlock. Lanes, which package stack opens, give up after lock_timeout.
 package pgstore

@@ -44,8 +44,8 @@ type Condition struct {
 	// autovacuum of the server. Without the first two a crash may damage the tables;
 	// without the third dead rows stay.
 	Fsync, FullPages, Autovacuum bool
-	// SyncCommit is synchronous_commit in the user's sessions. Unless it is off, what was
-	// answered is not lost in a crash of the server, if the tables are logged.
+	// SyncCommit is synchronous_commit in the user's sessions. Unless it is off, a crash of
+	// the server loses nothing that was answered, if the tables are logged.
 	SyncCommit string
 	// Unlogged says that the tables of buckets are empty after a crash of the server: see
 	// MigrateOptions.Tables.

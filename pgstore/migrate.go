@@ -20,9 +20,9 @@ import (
 // upgrades or creates logged tables for the engine that the server reports.
 type MigrateOptions struct {
 	// Tables is "logged" (a crash of the server loses nothing that was answered) or
-	// "unlogged" (faster, but after a crash all buckets are full). Limits and overrides
-	// are logged either way. To change it rewrites the tables, while calls wait.
-	// Default: existing tables are kept as they are, and new ones are logged.
+	// "unlogged" (faster, but after a crash all buckets are full). Limits and overrides are
+	// logged either way. Changing it rewrites the tables, while calls wait. Default:
+	// existing tables are kept as they are, and new ones are logged.
 	Tables string
 
 	// Engine is PostgreSQL, YugabyteDB, CockroachDB, Citus or Portable:
@@ -48,8 +48,8 @@ func (o *MigrateOptions) check() error {
 }
 
 // A Migration is one step of the schema. Steps are applied in the order of their
-// versions, which have gaps: some versions changed functions alone, and Migrate replaces all
-// functions whenever it applies a step.
+// versions, which have gaps: some versions changed only functions, and Migrate replaces
+// all functions whenever it applies a step.
 type Migration struct {
 	Version   int       // that the schema has after it
 	Name      string    // a few words, as in the name of its file
@@ -58,8 +58,8 @@ type Migration struct {
 	up string
 }
 
-// SchemaError reports that the schema of the database has another version than
-// this program needs. Its message tells what to run. New, Open and Migrate return it, and
+// SchemaError reports that the schema of the database has another version than this
+// program needs. Its message says what to run. New, Open and Migrate return it, and
 // nothing was changed. If Have is above Want, a newer program has migrated the database:
 // this one must be upgraded.
 type SchemaError struct {
@@ -231,10 +231,10 @@ func setDurability(ctx context.Context, tx pgx.Tx, tables string) error {
 	return err
 }
 
-// MigrateDown drops the schema with everything in it, limits and buckets
-// included. There is no way back: a limit that is defined again begins with full
-// buckets. Without a schema it does nothing. The error is a *SchemaError if a newer
-// program has migrated the database, because this one does not know what to drop.
+// MigrateDown drops the schema with everything in it, limits and buckets included. It
+// cannot be undone: a limit that is defined again starts with full buckets. Without a
+// schema it does nothing. The error is a *SchemaError if a newer program has migrated the
+// database, because this program does not know what to drop.
 func MigrateDown(ctx context.Context, db Beginner) error {
 	if d, err := dialectFor(ctx, db, MigrateOptions{}); err != nil {
 		return err

@@ -34,12 +34,11 @@ type connected interface{ Conn() *pgx.Conn }
 
 // Config has the options of a store. The zero Config is ready for use.
 type Config struct {
-	// Poll is the interval at which a store on a pool checks whether limits
-	// were changed elsewhere, in addition to notifications (LISTEN). A longer one
-	// delays changes of limits where notifications do not arrive, as behind a pooler;
-	// a row is never charged by two versions in either case. Default
-	// one second; negative: no checks and no notifications, so that a change is
-	// noticed when a call meets a row of a newer version.
+	// Poll is the interval at which a store on a pool checks whether limits were changed
+	// elsewhere, in addition to notifications (LISTEN). A longer one delays changes of
+	// limits if notifications do not arrive, as behind a pooler. A row is never charged by
+	// two versions in either case. Default one second; negative: no checks and no
+	// notifications, so that a change is noticed when a call meets a row of a newer version.
 	Poll time.Duration
 
 	// Lazy opens a store whose server does not answer yet. Until it does, calls
@@ -50,16 +49,16 @@ type Config struct {
 	// New. The DB must be a *pgxpool.Pool.
 	Lazy bool
 
-	// WaitForAccess makes a lazy store open, and keep trying, also if the
-	// server rejects the role or the database (SQLSTATE 28xxx, 3D000, 42501). It is for
-	// programs that may start before their role is made; a wrong password then is no
-	// error of New, and OnError gets it. It has no effect without Lazy.
+	// WaitForAccess lets a lazy store open even if the server rejects the role or the
+	// database (SQLSTATE 28xxx, 3D000, 42501); it then keeps trying. It is for programs that
+	// may start before their role is made; New then returns no error for a wrong password;
+	// OnError gets it. It has no effect without Lazy.
 	WaitForAccess bool
 
-	// MaxConns is the maximum size of the pool that Open creates. Calls that find no
-	// free connection wait for one, until their context ends. New ignores it, because
-	// its pool is the caller's. Default, also if it is 0 or negative: pool_max_conns of
-	// the URL, or pgxpool's default.
+	// MaxConns is the largest size of the pool that Open creates. Calls that find no free
+	// connection wait for one, until their context ends. New ignores it, because its pool is
+	// the caller's. Default, also if it is 0 or negative: pool_max_conns of the URL, or
+	// pgxpool's default.
 	MaxConns int32
 
 	// Sweep makes a store on a pool delete full rows in the background until
@@ -75,9 +74,9 @@ type Config struct {
 	// once. Default: they are dropped.
 	OnError func(error)
 
-	// Clock replaces the server's clock, in µs since the Unix epoch. It is for
-	// tests: the clocks of several programs never agree exactly, and one that is ahead
-	// takes tokens before they are there. Default: the server's clock.
+	// Clock replaces the server's clock, in µs since the Unix epoch. It is for tests: the
+	// clocks of several programs never agree exactly, and one that is ahead takes tokens
+	// that have not come back yet. Default: the server's clock.
 	Clock func() int64
 }
 
@@ -111,10 +110,10 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// New opens a store and reads the limits that the database holds. The schema
-// must be the one that this program knows: otherwise the error is a
-// *SchemaError, and Migrate is the remedy. Close ends what a store over a pool
-// does in the background; the pool stays the caller's, unless Open made it.
+// New opens a store and reads the limits that the database holds. The schema must be the
+// one that this program knows: otherwise the error is a *SchemaError: call Migrate. Close
+// ends the background work of a store over a pool; it closes the pool only if Open made
+// it.
 //
 // db is usually a *pgxpool.Pool. A store over a single connection or a transaction
 // decides one call at a time and does nothing in the background; Config.Lazy and
@@ -145,11 +144,11 @@ func New(ctx context.Context, db DB, c Config) (*Store, error) {
 // rows of the keys stay locked until the transaction ends. Close the original
 // store, not the returned one.
 //
-// So the tokens and the work are one: take them last in the transaction, because other
-// calls of these keys wait until it ends, and in one TakeAll, because two transactions
-// that lock the same keys in another order are a deadlock, which PostgreSQL ends with
-// an error for one of them. After an error of the server the transaction is aborted, as
-// after any failed statement.
+// So the tokens and the work are committed together. Take the tokens last in the
+// transaction, because other calls of these keys wait until it ends, and in one TakeAll,
+// because two transactions that lock the same keys in different orders deadlock, which
+// PostgreSQL ends with an error for one of them. After an error of the server the
+// transaction is aborted, as after any failed statement.
 //
 //	tx, err := pool.Begin(ctx)
 //	...

@@ -36,8 +36,8 @@ type Condition struct {
 // clockSamples is the number of readings of a clock; the fastest one counts.
 const clockSamples = 8
 
-// Inspect reads the state of every master and changes nothing. It needs no
-// store. What the user may not read stays zero.
+// Inspect reads the state of every master and changes nothing. It needs no store. A value
+// that the user may not read is zero.
 func Inspect(ctx context.Context, db redis.UniversalClient) (list []Condition, err error) {
 	var mu sync.Mutex
 	s := Store{db: db}

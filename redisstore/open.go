@@ -69,11 +69,10 @@ func (s *Store) checkServer(ctx context.Context, c *Config) error {
 //	redis+cluster://h1[:port],h2[:port]            a cluster; rediss+cluster
 //	redis+sentinel://h1[:port],h2[:port]/master[/db]   behind Sentinels; rediss+sentinel
 //
-// Parameters after ? are those of Config, prefix, hash_tag and eviction=allow,
-// and ca (a file of PEM), pool_size, dial_timeout, timeout (the longest wait for
-// an answer), and of
-// Sentinels sentinel_user and sentinel_password. What a URL does not say is as
-// in c. The client never repeats a call that may have charged.
+// Parameters after ? are those of Config (prefix, hash_tag and eviction=allow), ca (a PEM
+// file), pool_size, dial_timeout, timeout (the longest wait for an answer), and for
+// Sentinels sentinel_user and sentinel_password. Settings that the URL leaves out are
+// those of c. The client never repeats a call that may have charged.
 func Open(ctx context.Context, address string, c Config) (*Store, error) {
 	db, c, err := Client(address, c)
 	if err != nil {
@@ -89,7 +88,7 @@ func Open(ctx context.Context, address string, c Config) (*Store, error) {
 }
 
 // Client makes the client of Open, and completes a Config from the URL. It does not
-// connect yet: an error is about the URL.
+// connect: an error is about the URL.
 func Client(address string, c Config) (redis.UniversalClient, Config, error) {
 	o, c, err := parse(address, c)
 	if err != nil {

@@ -5,14 +5,14 @@
 // writes one string for each bucket that it charges, and nothing if it refuses.
 // A bucket expires when it is full. A batch is one pipeline of such calls.
 //
-// The commonest calls have scripts of their own: take_one.lua for one bucket,
-// take_all.lua for a group, take_many.lua for a batch; all only for buckets that
-// refill continuously or in windows of equal length. set.lua decides any batch of
-// plain buckets, and decide.lua reservations that wait, leaky buckets and calendars.
-// hold.lua and settle.lua make and settle holds, and take from buckets with holds. Go
-// decides the rest, in two calls, one that reads and one that writes if nothing has
-// changed in between: rows of an older version, of another plan or of an override that
-// is met for the first time, and holds of other limits.
+// The most common calls have their own scripts: take_one.lua for one bucket, take_all.lua
+// for a group, take_many.lua for a batch; all three only for buckets that refill
+// continuously or in windows of equal length. set.lua decides any batch of plain buckets,
+// and decide.lua reservations that wait, leaky buckets and calendars. hold.lua and
+// settle.lua make and settle holds, and take from buckets with holds. The rest is decided
+// in Go, with two calls, one that reads and one that writes if nothing has changed in
+// between: rows of an older version, of another plan or of an override that the program
+// has not seen yet, and holds of other limits.
 //
 // In a cluster, the buckets of a group must be in one slot: see [Config].HashTag.
 package redisstore
@@ -46,9 +46,9 @@ type Config struct {
 
 	// HashTag says which buckets of a cluster share a slot, and so can be decided in one
 	// call. With "key", the default, these are buckets with the same key, under any limit,
-	// and those whose keys start with the same {tag}. With "all" it is every bucket: any
-	// call can be all or nothing, but a single master has all the load. It must be the
-	// same for all programs with one prefix.
+	// and those whose keys start with the same {tag}. With "all" these are all buckets: any
+	// call can be all or nothing, but one master has all the load. It must be the same for
+	// all programs with one prefix.
 	HashTag string
 
 	// AllowEviction opens a store whose server may evict buckets when its
@@ -67,8 +67,8 @@ type Config struct {
 	// in the meantime are kept in memory and stored later. The store connects as soon as the server answers.
 	Lazy bool
 
-	// WaitForAccess makes a lazy store open, and keep trying, also if the
-	// server rejects the user (WRONGPASS, NOAUTH, NOPERM).
+	// WaitForAccess lets a lazy store open even if the server rejects the user (WRONGPASS,
+	// NOAUTH, NOPERM); it then keeps trying.
 	WaitForAccess bool
 
 	// OnError is called with warnings and with errors in the background.

@@ -21,7 +21,7 @@ import (
 type Open func(t testing.TB, now func() int64) store.Store
 
 // Options say what Run leaves out and how it runs. The zero value runs all cases in full,
-// one after the other; with -short as with Quick.
+// one after the other. -short has the effect of Quick.
 type Options struct {
 	// Quick shortens races, histories and loops, for decorators over stores that were
 	// tested in full. Brief shortens them further, for tests of many combinations.
