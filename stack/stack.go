@@ -1,20 +1,19 @@
-// Package stack builds what belongs around a store that many callers share: it
-// sends calls that wait together in one batch, answers known refusals without
-// the store, and decides while the store is down. `dipwell serve` builds the same
-// with the same function.
+// Package stack wraps a store that many callers share: calls that wait are sent together
+// in one batch, known refusals are answered without the store, and calls are decided
+// while the store is down. `dipwell serve` calls the same function.
 //
-// A call passes, from the outside in, what Options switch on:
+// A call passes through the layers that Options switch on, in this order:
 //
 //	Outer       a decorator of the caller's, such as one that writes spans
 //	Shadow      allows what would be refused
 //	KeySecret   replaces keys by hashes
 //	Fallback    decides in this process while the store is down
-//	Leases      answers from tokens taken in advance, of limits that have a lease
+//	Leases      answers calls of limits that have a lease from tokens taken in advance
 //	DenyMaxAge  answers known refusals
-//	Breaker     answers at once while the store does not
+//	Breaker     fails calls at once while the store does not answer
 //	coalescing  sends calls that wait together, over several connections
 //
-// What is not switched on is not there: with the zero Options a call passes
+// An option that is off costs nothing: with the zero Options a call passes through
 // coalescing and then the store.
 package stack
 
@@ -36,55 +35,53 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Options say what New puts around a store. The zero Options coalesce calls, and
-// do nothing else.
+// Options say what New wraps around a store. The zero Options only coalesce calls.
 type Options struct {
-	// Lanes is how many batches the store decides at one time for calls that wait,
-	// a connection each, from 1 to 64. Default: as many as there are processors,
-	// from 2 to 4. Negative: calls are not coalesced, each asks the store. Calls of
-	// a store that has no lanes (store.Abilities), such as one in memory, in a file
-	// or over the caller's own transaction, never are.
+	// Lanes is how many batches the store decides at one time for calls that wait, each on
+	// its own connection, from 1 to 64. Default: the number of processors, but 2 to 4.
+	// Negative: calls are not coalesced. Calls of a store without lanes (store.Abilities),
+	// such as one in memory, in a file or over the caller's own transaction, are never
+	// coalesced.
 	Lanes int
 
-	// Timeout is the longest that a coalesced call may take, waiting included, if
-	// the limit's own timeout and the caller's context do not end it before.
-	// Default 5 s.
+	// Timeout is the longest time that a coalesced call may take, waiting included, unless
+	// the limit's own timeout or the caller's context ends it sooner. Default 5 s.
 	Timeout time.Duration
 
-	// OnBatch hears of each batch that coalescing has sent, after the answer: the
-	// calls in it are its groups, with an error each; took is how long the store
-	// took, and err what Apply returned. It must not keep b, it is called by
-	// several goroutines, and calls wait for it. Default: nothing is done.
+	// OnBatch is called after the answer to each batch that coalescing has sent. The groups
+	// of b are the calls in it, each with its error; took is how long the store took, and
+	// err is what Apply returned. It must not keep b, it is called by several goroutines,
+	// and calls wait for it. Default: none.
 	OnBatch func(b *store.Batch, took time.Duration, err error)
 
-	// Breaker answers calls at once while the store does not answer at all, by the
-	// failure mode of their limits. After five calls in a row without an answer it
-	// sends a check of its own, and opens when that has none within 300 ms. While
-	// it is open it sends one check at a time. The first answer closes it.
+	// Breaker fails calls at once while the store does not answer at all, so that the
+	// failure mode of their limits decides. After five calls in a row without an answer it
+	// sends a check of its own, and opens if that gets no answer within 300 ms. While it is
+	// open it sends one check at a time. The first answer closes it.
 	Breaker bool
 
-	// OnBreaker hears when the breaker opens, with the reason, and when it closes,
-	// with nil. It must not call the store. Default: nothing is done.
+	// OnBreaker is called with the reason when the breaker opens, and with nil when it
+	// closes. It must not call the store. Default: none.
 	OnBreaker func(why error)
 
-	// DenyMaxAge is how long a refusal is believed: until then a call that the
-	// same bucket would refuse is refused in this process, without the store. What
-	// other processes give back is seen that much later; what this process does is
-	// seen at once. From 1 µs to 1 h; one second suits most. Default 0: every call
-	// asks the store.
+	// DenyMaxAge is how long at most a refusal is remembered: until then, calls that the
+	// same bucket would refuse are refused in this process, without the store. Refunds and
+	// resets by other processes may take effect that much later; those of this process take
+	// effect at once. From 1 µs to 1 h; one second suits most. Default 0: every call is sent
+	// to the store.
 	DenyMaxAge time.Duration
 
-	// Leases takes tokens of limits that have a Lease in advance, for keys that are
-	// asked for at least 20 times in it, and answers their calls without the store.
-	// Each answer says so in its source. A process that is killed loses the tokens
-	// that it holds, which are what its calls take in half a lease. Without it such
-	// limits are decided by the store alone; their bursts are smaller all the same.
-	// It is never needed, and not there, over a store in this process.
+	// Leases takes tokens in advance for keys of limits that have a Lease, if they have at
+	// least 20 calls in it, and answers their calls without the store. The Source of these
+	// answers is store.SourceLease. A process that is killed loses the tokens that it holds:
+	// about what its calls take in half a lease. Without this option the store decides all
+	// calls of such limits, whose buckets are smaller nevertheless. Over a store in this
+	// process it has no effect.
 	Leases bool
 
-	// Fallback decides limits with OnStoreError FailLocal in this process while
-	// the store is down, from what it last knew of each key. Each process then
-	// grants up to the whole limit. Without it such limits fail closed.
+	// Fallback decides calls of limits with OnStoreError FailLocal in this process while the
+	// store is down, from the last known row of each key. Each process then grants up to the
+	// whole limit. Without it such limits fail closed.
 	Fallback bool
 
 	// FallbackKeys is how many keys the fallback remembers, about 45 bytes each.
@@ -100,9 +97,9 @@ type Options struct {
 	// that would have been refused. Default: calls are refused.
 	Shadow bool
 
-	// Outer is put around everything else, once. What it returns should have the
-	// abilities of the store that it gets (store.AbilitiesOf): without them the
-	// Limiter keeps limits in its own memory. Default nil: nothing is.
+	// Outer wraps everything else; it is called once. The store that it returns should have
+	// the abilities of the store that it gets (store.AbilitiesOf): without them the Limiter
+	// keeps limits in its own memory. Default: none.
 	Outer func(store.Store) store.Store
 }
 
@@ -121,24 +118,23 @@ const (
 // two let one stuck batch hold up everybody.
 func defaultLanes() int { return max(2, min(4, runtime.GOMAXPROCS(0))) }
 
-// A Stack is a store and what New put around it.
+// A Stack is a store and the layers that New wrapped around it.
 type Stack struct {
-	// Store decides. It is the outermost of what New built, or the store that New
-	// was given, and has that store's abilities.
+	// Store is the outermost layer, or the store that New was given if there is none. It has
+	// the abilities of that store.
 	Store store.Store
 
-	// Lanes is how many batches of waiting calls are decided at one time; 0 where
-	// calls are not coalesced.
+	// Lanes is how many batches of waiting calls are decided at one time; 0 if calls are not
+	// coalesced.
 	Lanes int
 
 	closing sync.Mutex
 	close   []func() error // in the order of opening
 }
 
-// New builds a stack around s. Close closes what New opened; s stays the
-// caller's, who closes it afterwards. The error names the option that is out of
-// bounds, or says why a connection cannot be configured; a server that is down is
-// no error here.
+// New builds a stack around s. Stack.Close closes what New opened; the caller closes s
+// afterwards. The error names the option that is out of bounds, or says why a connection
+// cannot be configured. It is not an error if the server is down.
 func New(ctx context.Context, s store.Store, o Options) (*Stack, error) {
 	t := &Stack{Store: s}
 	if err := t.build(ctx, s, &o); err != nil {
@@ -240,9 +236,9 @@ func (t *Stack) coalesce(ctx context.Context, s store.Store, o *Options) error {
 	return nil
 }
 
-// Close ends what the stack does in the background, answers calls that wait with
-// an error, and closes what New opened, in reverse order. The store that New was
-// given stays open. A second call returns nil once the first has ended.
+// Close ends the stack's background work, returns an error to calls that wait, and closes
+// what New opened, in reverse order. The store that New was given stays open. A second
+// call returns nil once the first has ended.
 func (t *Stack) Close() error {
 	t.closing.Lock()
 	defer t.closing.Unlock()
