@@ -98,7 +98,8 @@ func anchors(t *testing.T, name string) map[string]bool {
 var quoted = regexp.MustCompile("(?s)<!-- from: (\\S+) -->\n```\\w*\n(.*?)```\n")
 
 // TestDocQuotes checks that the blocks that README.md and docs/ quote are in their
-// files. It ignores indentation.
+// files, and that they quote all their Go, so that it compiles and is run. It ignores
+// indentation.
 func TestDocQuotes(t *testing.T) {
 	indent := regexp.MustCompile(`(?m)^[ \t]+`)
 	found := 0
@@ -106,7 +107,11 @@ func TestDocQuotes(t *testing.T) {
 		if err != nil || name != "README.md" && (path.Ext(name) != ".md" || !strings.HasPrefix(name, "docs/")) {
 			return err
 		}
-		for _, m := range quoted.FindAllStringSubmatch(readText(t, name), -1) {
+		text := readText(t, name)
+		if !strings.HasPrefix(name, "docs/adr/") && strings.Contains(quoted.ReplaceAllString(text, ""), "```go\n") {
+			t.Errorf("%s has Go that it does not quote from a file", name)
+		}
+		for _, m := range quoted.FindAllStringSubmatch(text, -1) {
 			found++
 			if !strings.Contains(indent.ReplaceAllString(readText(t, m[1]), ""), indent.ReplaceAllString(m[2], "")) {
 				t.Errorf("%s quotes what is not in %s:\n%s", name, m[1], m[2])

@@ -33,7 +33,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	server := grpc.NewServer(options...)
+	server := grpc.NewServer(options...) // after the interceptors of earlier options
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {

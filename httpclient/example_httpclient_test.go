@@ -67,7 +67,10 @@ func ExampleNew_limits() {
 	if err != nil {
 		panic(err)
 	}
-	transport, err := httpclient.New(httpclient.Config{Limiter: limiter, Limits: []httpclient.Limit{{Name: "partner"}}})
+	transport, err := httpclient.New(httpclient.Config{
+		Limiter: limiter, // on PostgreSQL or Redis, several processes share the limit
+		Limits:  []httpclient.Limit{{Name: "partner"}},
+	})
 	if err != nil {
 		panic(err)
 	}

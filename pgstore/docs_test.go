@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,6 +35,10 @@ var pages = []page{
 		insert into customers values (7, 'pro');
 		select dipwell.define('api', rate => 60, per => interval '1 minute', burst => 10);
 		select dipwell.define_plan('api', 'pro', rate => 600, burst => 1000);`, nil},
+	{"docs/how-to/operations.md", "", nil},
+	{"docs/how-to/recipes.md", `create table orders (customer int, item text);
+		select dipwell.define('orders', 3, interval '1 hour')`, nil},
+	{"docs/how-to/shards.md", "", nil},
 	{"README.md", "", nil},
 }
 
@@ -41,6 +46,7 @@ var pages = []page{
 // The clock stands still, so that intervals do not depend on how fast the test
 // runs.
 func TestDocs(t *testing.T) {
+	everyPageWithSQL(t)
 	for _, p := range pages {
 		t.Run(p.name, func(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(p.name)))
@@ -70,6 +76,27 @@ func TestDocs(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// everyPageWithSQL fails if a page has SQL and is not in pages.
+func everyPageWithSQL(t *testing.T) {
+	t.Helper()
+	for _, pattern := range []string{"../README.md", "../docs/*.md", "../docs/*/*.md", "../docs/*/*/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range found {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name = strings.TrimPrefix(filepath.ToSlash(name), "../")
+			if sqlBlocks.Match(text) && !slices.ContainsFunc(pages, func(p page) bool { return p.name == name }) {
+				t.Errorf("%s has SQL that nothing runs", name)
+			}
+		}
 	}
 }
 

@@ -8,6 +8,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/internal/rls"
 )
 
 var (
@@ -157,4 +160,41 @@ func serveArgs(t *testing.T, dir, line string) []string {
 	out, err := exec.Command("sh", "-c", "printf '%s\\n' "+strings.TrimPrefix(line, "dipwell serve ")).Output()
 	must(t, err)
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
+
+// yamlBlock is a block of YAML in a page that does not quote a file.
+var yamlBlock = regexp.MustCompile("(?ms)(^<!-- from: \\S+ -->\n)?^```yaml\n(.*?)^```")
+
+// TestDocYAML reads the YAML of README.md and docs/ as the service does: as a file of its
+// own, as entries of a list of limits, or as a file of Envoy's rate limit service.
+func TestDocYAML(t *testing.T) {
+	read := 0
+	must(t, filepath.WalkDir("../../docs", func(name string, d os.DirEntry, err error) error {
+		if err != nil || filepath.Ext(name) != ".md" {
+			return err
+		}
+		text, err := os.ReadFile(name)
+		for _, m := range yamlBlock.FindAllStringSubmatch(string(text), -1) {
+			if m[1] != "" {
+				continue // the tests read the file
+			}
+			block := strings.Replace(m[2], "limits: [...]", "limits: [{name: login, rate: 5, per: 1m}]", 1)
+			if strings.HasPrefix(block, "  - ") {
+				block = "limits:\n" + block
+			}
+			if strings.HasPrefix(block, "domain:") {
+				_, err = rls.Parse(rls.Defaults{}, rls.File{Name: name, YAML: []byte(block)})
+			} else {
+				_, err = config.Parse(name, []byte(block))
+			}
+			if err != nil {
+				t.Errorf("%s: %v\n%s", name, err, block)
+			}
+			read++
+		}
+		return nil
+	}))
+	if read == 0 {
+		t.Error("no YAML was read")
+	}
 }
