@@ -1,5 +1,5 @@
-// Package algebra has the functions of the step of package store, and what follows
-// from them about a rule, for packages that compute parameters of statements in Go.
+// Package algebra has the functions of store/step.go, and functions of a rule that are
+// computed from them, for packages that compute parameters of statements in Go.
 package algebra
 
 import "github.com/dipwell/dipwell/store"

@@ -1,4 +1,4 @@
-// Package await has waits that a context can end.
+// Package await has waits that end with a context.
 package await
 
 import (

@@ -11,8 +11,8 @@
 // sent. The first answer, to a probe or to a call that was sent earlier, closes the
 // breaker. An error that the store itself sent is an answer.
 //
-// Put it around what talks to the store (coalesce), and inside decorators that
-// answer without the store (denycache, fallback).
+// Wrap it around coalesce, and put it inside decorators that answer without the store
+// (denycache, fallback).
 package breaker
 
 import (

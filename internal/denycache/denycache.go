@@ -1,37 +1,36 @@
-// Package denycache remembers refusals and answers calls from them, as long as
-// the store could only refuse again. It is a decorator: it wraps a store and is one.
+// Package denycache remembers refusals, and refuses calls without the store as long as
+// the store would refuse them too. It is a decorator: it wraps a store and is one.
 //
-// The cache keeps the row behind a refusal and steps it with the limit's own rule.
-// While that row refuses a call under the same definition, that needs at least as many
-// free tokens as the refused one did, the call is answered from the cache: its source
-// is store.SourceDenyCache, and its retry time counts down to the microsecond. Others
-// go to the store.
+// The cache keeps the row behind a refusal and steps it with the limit's own rule. While
+// that row refuses a call under the same definition that needs at least as many free
+// tokens as the refused call, the call is answered from the cache: its source is
+// store.SourceDenyCache, and its retry time counts down to the microsecond. Others go to
+// the store.
 //
-// Calls made through this Store are seen at once. A grant, refund, charge, reset,
-// override, settled hold or failed call of a key removes the key. The cancellation of
-// any reservation removes all keys. A refusal that was in flight meanwhile is not kept. A changed
-// definition has another version, and rows of the old one are not used. A reservation
-// that has to wait replaces the row of a refused key by its own: until it is due whoever
-// takes is refused. While such
-// a call is in flight, concurrent calls may still be refused from the cached row.
-// After it returns, none are.
+// Calls through this Store take effect at once. A grant, refund, charge, reset, override,
+// settled hold or failed call of a key removes the key. The cancellation of any
+// reservation removes all keys. A refusal that was in flight meanwhile is not kept. A
+// changed definition has another version, and rows of the old one are not used. A
+// reservation that has to wait replaces the row of a refused key by its own: until it is
+// due every take is refused. While such a call is in flight, concurrent calls may still
+// be refused from the cached row. After it returns, none are.
 //
-// Calls made through other processes, and changes of the definition that this
-// process has not seen, are seen at most Config.MaxAge late, counted from the time
-// when the refused request was sent. Grants of other processes only lengthen a
-// refusal. What may be seen late is a refund, reset, cancellation, hold that was settled
-// or has expired, or override elsewhere, a step of the store's clock, and a call with an unknown outcome
-// that takes effect after its error was returned. Refusals of a limit that has plans or
-// overrides are used for one second at most.
+// Calls of other processes, and changes of the definition that this process does not know
+// yet, take effect at most Config.MaxAge after the refused request was sent. Grants by
+// other processes can only lengthen a refusal. These may take effect late: a refund,
+// reset, cancellation, settled or expired hold, or override elsewhere, a step of the
+// store's clock, and a call with an unknown outcome that is done after its error was
+// returned. Refusals of a limit that has plans or overrides are used for one second at
+// most.
 //
 // A take or check of several keys is refused if the cache refuses one of them. The
 // other keys are sent to the store as checks, so that the answer has their state.
 //
 // Limits in shadow mode, concurrency limits, verbs that cannot be refused, holds, calls
-// with a plan that is unlimited or blocked, calls that an override decides, and
-// reservations of several keys always go to the store. A refusal is kept only if the
-// row in its answer explains its retry time: if the row is under the definition of
-// another caller, or has holds, the row may allow the call earlier.
+// with an unlimited or blocked plan, calls under an override, and reservations of several
+// keys always go to the store. A refusal is kept only if the row in its answer explains
+// its retry time: if the row is under the definition of another caller, or has holds, the
+// row may allow the call earlier.
 //
 // The store decided at some time between sending and answer. Whether a refusal
 // still applies is computed as if it was at the sending, so a refusal is kept for

@@ -7,26 +7,27 @@
 // full bucket; the source of such an answer is store.SourceFallbackLocal. Every
 // call is sent to the store first, so the store decides again as soon as it can.
 //
-// Local decisions are less exact. Each process decides alone, so n processes may
-// grant up to n times the limit, and the store does not learn of it afterwards. A
-// key that this process has never seen, or has evicted, starts full. Time is the
-// store's, continued from its last answer with the process's monotonic clock, and
-// never ahead of it. A changed definition is seen with the first call that uses it.
-// A call that failed although the store charged it is charged twice.
+// Local decisions are less exact. Each process decides alone, so n processes may grant up
+// to n times the limit, and the store does not learn of it afterwards. A key that this
+// process has never seen, or has evicted, starts full. Time is the store's, continued
+// from its last answer with the process's monotonic clock, and never ahead of it. A
+// changed definition takes effect with the first call that uses it. A call that failed
+// although the store charged it is charged twice.
 //
-// Plans decide here as in the store, and so does the override of a key, if the store
-// has told of it with an answer. Holds that are made here are known only here, and are
-// settled and extended here, also after the store is back; a concurrency limit starts
-// empty. To settle or extend a hold of the store while it is away is an error. The id of
-// a hold is an idempotency key throughout: a hold of the store is repeated here while it
-// is away, and one that was made here is repeated here after it is back. But a hold that
-// the store made without an answer is not known here, and made again.
+// Plans decide here as in the store, and so does the override of a key, if an answer of
+// the store had it. Holds that are made here are known only here, and are settled and
+// extended here, also after the store works again; a concurrency limit starts empty.
+// Settling or extending a hold of the store while it fails is an error. A hold may be
+// repeated with its id in all cases: a hold of the store is repeated here while the store
+// fails, and one that was made here is repeated here after the store works again. But if
+// the store made a hold and its answer was lost, the hold is not known here, and is made
+// again.
 //
-// A call with several keys is all or nothing here too. If one of its limits fails
-// closed, the call fails. Limits that fail open allow their part. A reservation
-// made here is known only here. It can be cancelled even after the store is back,
-// but gives nothing back if a row from the store has replaced the one that it was
-// made on. Invalid input and calls whose context was cancelled are not decided here.
+// A call with several keys is all or nothing here too. If one of its limits fails closed,
+// the call fails. Limits that fail open allow their part. A reservation made here is
+// known only here. It can be cancelled even after the store works again, but gives
+// nothing back if a row from the store has replaced the row from which it took. Invalid
+// input and calls whose context was cancelled are not decided here.
 package fallback
 
 import (

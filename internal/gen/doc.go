@@ -1,6 +1,5 @@
-// Package gen translates the step, which is the functions of the step.go of package
-// store, into the languages in which stores decide, so that it is written once. go
-// generate runs it.
+// Package gen translates the step, the functions of store/step.go, into the languages in
+// which stores decide, so that it is written only once. go generate runs it.
 //
 // # Output
 //

@@ -1,8 +1,8 @@
 // Package keyhash stores keys as their HMAC-SHA-256 under a secret. It is a
 // decorator: it wraps a store and is one.
 //
-// A reader of the store, its backups or its replication then sees no addresses or
-// names, and cannot find them by trying all without the secret.
+// A reader of the store, its backups or its replication then sees no addresses or names,
+// and without the secret cannot find them by trying all possible keys.
 //
 // It has these consequences. SQL functions, and services without the same secret,
 // use other buckets. Lists of keys, of overrides, of the audit and of the top keys of an hour show hashes, and their prefix is

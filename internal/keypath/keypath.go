@@ -1,4 +1,5 @@
-// Package keypath has the form of keys of limits with parents: parts, joined by '/'.
+// Package keypath joins and splits the keys of limits with parents, which are paths:
+// parts, joined by '/'.
 package keypath
 
 import "strings"

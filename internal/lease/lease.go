@@ -1,51 +1,54 @@
 // Package lease decides calls from tokens that this process took from the store in
 // advance. It is a decorator: it wraps a store and is one.
 //
-// It does so for limits with a Lease, τ. Such a limit is a token bucket that is smaller
-// than its burst by what comes back in τ and two thousandths (store.Limit.Lease). A token
-// is used at most τ after the request that took it was sent. So whatever is granted
-// between two instants was taken from the smaller bucket between τ before the first and
-// the second, which is at most the burst and what came back: for any number of processes,
-// none of which knows of another. A token dies τ after its request by the monotonic
-// clock, and also if the wall clock has moved by more than τ since, because the monotonic
-// clock of some machines stands still while they are suspended. The two thousandths allow
-// for clocks that are off by 1,000 ppm each.
+// It does so for limits with a Lease, called τ here. The bucket of such a limit is
+// smaller than its burst by 1.002 times what comes back in τ (store.Limit.Lease). A token
+// is used at most τ after the request that took it was sent. So all tokens that are
+// granted between two instants were taken from the smaller bucket after the first instant
+// minus τ and before the second. These are at most the burst and what comes back between
+// the two instants, for any number of processes, which need not know of each other. A
+// token expires τ after its request by the monotonic clock, and also if the wall clock
+// has moved by more than τ since, because the monotonic clock of some machines stops
+// while they are suspended. The 0.002 allow for two clocks that are wrong by 1,000 ppm
+// each.
 //
-// A lease only allows. What it cannot allow asks the store, and so does all that is not a
-// Take of one key by the limit itself: other verbs, floors, plans, and calls of several
-// limits. A key with an override is not leased, once an answer of the store has shown it.
+// A lease never refuses. Calls for which it has no tokens are sent to the store, and so
+// are all calls but a Take of one key by the limit itself: other verbs, floors, plans,
+// and calls of several limits. Once an answer of the store shows that a key has an
+// override, the key is not leased.
 //
-// For a lease after the store has refused a call of a key, one call of it asks the store
-// at a time, and others wait for its answer, each for two at most: calls that find no
-// tokens come at the same time, and one answer does for most of them.
+// For a lease after the store has refused a call of a key, one call of the key at a time
+// is sent to the store, and others wait for its answer, each for at most two answers:
+// many calls find no tokens at the same time, and one answer serves most of them.
 //
-// A key is leased while at least 20 calls in τ ask for it: an average over about 5 τ. Its
-// chunk is what the process's own calls take in τ/2, at most half of what comes back in τ
-// or half of what is left, whichever is more. What the process holds and has asked for is
-// never more than that: once half of what it got last is used, or what its calls use while
-// the store answers, it asks for as much as is missing. If tokens were used up in less than
-// half of the time that they were for, the chunk is twice as large. The first request comes
-// with the 20th call, and until half a lease has passed each is for as much as all calls
-// took before. Calls that cost more than a twentieth of the chunk ask the store. Requests
-// are made in the background, at most four in τ while there are tokens. A call that finds
-// none waits for a chunk that begins within 5 ms, or for the answer of a request that is
-// under way, rather than ask the store beside it.
+// A key is leased while it has at least 20 calls in τ, averaged over about 5 τ. Its chunk
+// is what the process's own calls take in τ/2, but at most half of what comes back in τ
+// or half of what is left in the bucket, whichever is more. The tokens that the process
+// holds and has requested are never more than a chunk. It requests the missing ones once
+// half of the last ones are used, or once only as many are left as its calls use while
+// the store answers. If tokens were used up in less than half of the time that they were
+// for, the next chunk is twice as large. The first request comes with the 20th call, and
+// until half a lease has passed each request is for as many tokens as all calls took
+// before. Calls that cost more than a twentieth of the chunk are sent to the store.
+// Requests are made in the background, at most four in τ while there are tokens. A call
+// that finds none waits for a chunk that begins within 5 ms, or for the answer of a
+// request that is under way, instead of being sent to the store too.
 //
-// For a lease after the store had fewer tokens than were wanted, requests are 0.23 to
-// 0.41 τ apart, and calls that find no tokens wait for the next one, up to 1,024 of a key,
-// unless a deny cache below refuses them at once. With the request goes a Check of one
-// token; if the store refuses that, calls that came before the request was sent and got no
-// tokens are refused.
+// For a lease after the store had fewer tokens than were requested, requests are 0.23 to
+// 0.41 τ apart, and calls that find no tokens wait for the next one, up to 1,024 of a
+// key, unless a deny cache below refuses them at once. A Check of one token is sent with
+// each of these requests; if the store refuses that, calls that came before the request
+// was sent and got no tokens are refused.
 //
-// Where the limit has no debt, a request is a TakeUpTo, and what is left of a chunk when
-// it dies is given back by one Refund, less what has come back by time since; and not
-// beside holds, because a Refund does not know what they may give back. Where the limit
-// has debt, a request is a Reserve that is due within 2τ/5, or within τ/2 after one that
-// was refused: processes that ask for more than comes back then take turns, and a refusal
-// holds for some time, so the deny cache answers most calls that no token is left for.
-// Nothing is given back there.
+// If the limit has no debt, a request is a TakeUpTo. The rest of a chunk that expires is
+// given back by one Refund, less what has come back by time since; but not if the key has
+// holds, because a Refund does not know what they may give back. If the limit has debt, a
+// request is a Reserve that is due within 2τ/5, or within τ/2 after one that was refused.
+// Processes that request more than comes back then take turns, and a refusal stays valid
+// for some time, so the deny cache answers most calls for which no token is left. Nothing
+// is given back then.
 //
-// If the outcome of a request is unknown, its tokens are spent. A process that ends
+// If the outcome of a request is unknown, its tokens count as used. A process that ends
 // without Close loses the tokens that it holds. After a Reset, a block, a new version of
 // the limit or an override by another process, tokens taken before it are used for up to
 // τ more.

@@ -1,9 +1,8 @@
-// Package number is about the numbers of definitions, which rows name. A number has
-// 32 bits: the version of the limit in the lowest 20, and above them the index of a
-// plan among the limit's plans, 0 for the base definition. A row that an override
-// decides has the highest bit, and the id of the override in the other 31. Tables
-// keep a number as a signed integer of 32 bits, so that those of overrides are
-// negative.
+// Package number encodes the numbers of definitions, which are stored in rows. A number
+// has 32 bits: the version of the limit in the lowest 20, and above them the index of a
+// plan among the limit's plans, 0 for the base definition. A row that an override decides
+// has the highest bit, and the id of the override in the other 31. Tables keep a number
+// as a signed integer of 32 bits, so that those of overrides are negative.
 package number
 
 import "time"

@@ -1,5 +1,5 @@
 // Package pace takes tokens for requests and calls: it bounds how long they wait, and
-// keeps what they hold.
+// extends and settles their holds.
 package pace
 
 import (

@@ -1,5 +1,5 @@
-// Package percpu spreads what all processors write over one copy for each of them,
-// so that they do not pass a cache line between them.
+// Package percpu has values with a copy for each processor, so that processors that write
+// them do not share cache lines.
 package percpu
 
 import (

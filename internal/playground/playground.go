@@ -1,4 +1,4 @@
-// Package playground runs calls of a pattern against one bucket in virtual time, with the
+// Package playground runs a pattern of calls against one bucket in virtual time, with the
 // step of the stores, for the page that shows how a limit behaves.
 package playground
 

@@ -1,4 +1,4 @@
-// Package randseed chooses the random histories that tests play.
+// Package randseed chooses the seeds of the random histories in tests.
 package randseed
 
 import (

@@ -1,4 +1,5 @@
-// Package recent remembers what was added last.
+// Package recent has a map of bounded size that forgets the entries that were added
+// first.
 package recent
 
 // A Map is a map of bounded size. When it has Most entries twice over, those that were

@@ -1,14 +1,13 @@
 // Package shadow allows every call. It is a decorator: it wraps a store and is one.
 //
-// A call that the inner store refuses is allowed and charges nothing, and its
-// answer has Shadow set, as for a limit in shadow mode. The same goes for a call
-// that the inner store failed to decide; its source is store.SourceFallbackOpen.
-// Errors of calls that cannot be refused, such as Charge, Reset and Cancel, and
-// errors about invalid input remain.
+// A call that the inner store refuses is allowed and charges nothing, and its answer has
+// Shadow set, as for a limit in shadow mode. A call that the inner store failed to decide
+// is allowed too; its source is store.SourceFallbackOpen. Errors of calls that cannot be
+// refused, such as Charge, Reset and Cancel, and errors about invalid input remain.
 //
-// The inner store has no hold that was allowed in this way. This process remembers
-// its id, so that settling or extending it is allowed as well and charges nothing;
-// another process answers that the hold is unknown.
+// The inner store does not have a hold that was allowed in this way. This process
+// remembers its id, so that settling or extending it is allowed as well and charges
+// nothing; another process answers that the hold is unknown.
 package shadow
 
 import (

@@ -1,4 +1,4 @@
-// Package suggest has corrections for mistyped names.
+// Package suggest finds the known name that is nearest to a mistyped one.
 package suggest
 
 // Name returns "; did you mean NAME?" with the name in names that is nearest to

@@ -1,5 +1,5 @@
-// Package tmpfs gives tests a directory in memory, where syncing costs nothing:
-// for suites that ask what a file's store decides, not what a disk keeps.
+// Package tmpfs gives tests a directory in memory, where syncing costs nothing: for
+// suites that test the decisions of a store on a file, and not what survives a crash.
 package tmpfs
 
 import (

@@ -1,8 +1,8 @@
-// Package tracing sends OpenTelemetry spans of calls and of what the store did
-// for them. A program that does not start it pays nothing.
+// Package tracing sends OpenTelemetry spans of calls and of the store's work for them. It
+// costs nothing until it is started.
 //
-// Spans carry limits, verbs and results. Of keys they have the beginning of a
-// hash, and of requests neither the query nor an address.
+// Spans carry limits, verbs and results. They have only the beginning of a hash of each
+// key, and neither queries nor addresses of requests.
 package tracing
 
 import (

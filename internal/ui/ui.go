@@ -1,6 +1,6 @@
-// Package ui is the page for people: files that a browser loads from the service, and
-// that call its API. Two of its views, Playground and What if, call nothing: they compute
-// with dipwell itself, compiled to WebAssembly.
+// Package ui has the page at /ui/: files that a browser loads from the service, and that
+// call its API. Two of its views, Playground and What if, do not call the API: they run
+// dipwell itself, compiled to WebAssembly.
 package ui
 
 //go:generate go run ./build
