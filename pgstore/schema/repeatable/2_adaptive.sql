@@ -1,4 +1,4 @@
--- Limits whose rate moves. Go twins: store/adaptive.go, internal/adaptive.
+-- Adaptive limits: their rates change. Go twins: store/adaptive.go, internal/adaptive.
 
 create function dipwell_internal.adaptive_of(adaptive text, out floor bigint, out ceiling bigint, out latency bigint,
     out quantile numeric, out errors numeric, out length bigint) language plpgsql immutable as $$
@@ -323,7 +323,7 @@ comment on function dipwell_internal.last_change is
     'Why and when the level changed last before n. Go twin: State.Last.';
 
 -- Samples are inserted, so that a transaction that observes makes no other wait. The first
--- one after the end of a window adds them up and steps the rate for all. While its
+-- one after the end of a window adds them up and computes the new rate. While its
 -- transaction lasts the others go on inserting, and the rate stands still.
 create function dipwell_internal.add_samples(limit_name text, count bigint, slow bigint, failed bigint, taken bigint, at bigint default null)
 returns table (version int, levels bigint[], reason text, changed bigint, drifts bigint, begun bigint)

@@ -63,7 +63,7 @@ begin
             d := dipwell_internal.override_definition(l, o);
             a.override := dipwell_internal.renewed(l, o);
         elsif verb = 4 then
-            -- A full row is as none, which a sweep may have made it.
+            -- A full row is the same as no row: a sweep may have deleted it.
             select c.used, c.ts into used_, ts_ from dipwell_internal.carry(l, o, key, version, (own.rule).number, n, used, ts) c;
             if dipwell_internal.used_at(dipwell_internal.spread(own.rule, l.name, key), used_, ts_, greatest(n, ts_)) > 0 then
                 d := own;
@@ -395,8 +395,8 @@ begin
         for i in 1..k loop
             a := dipwell_internal.answer_one(ls[i], ds[i], os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], false);
             answers[i] := a;
-            -- What expired holds took comes back first. A charge may then find a full row,
-            -- which is under no plan any more.
+            -- The tokens of expired holds come back first. A charge may then find a full row,
+            -- which is not under a plan any more.
             if (listed[i] or ls[i].algorithm = 'concurrency') and not as_is
                 and (not a.allowed or a.shadow or verbs[i] = 2 and a.granted < costs[i] or a.delay > 0
                     or verbs[i] = 4 and ((dipwell_internal.own_definition(ls[i], os[i], version[i], greatest(n, ts[i]))).rule).number <> ((ds[i]).rule).number)

@@ -28,7 +28,7 @@ $$;
 comment on function dipwell_internal.parts is
     'The table buckets, or its partitions, and which of all their pages are whose: pages of them from the one numbered first on.';
 
--- Rows are locked, and judged again as they are then, before they are deleted by
+-- Rows are locked, and checked again in their present state, before they are deleted by
 -- ctid, which cannot change while they are locked. A full row stays full under any
 -- later version. The settings leave the planner only a scan of these pages and a
 -- hash join, whatever the statistics, which may be those of an empty table.

@@ -1,5 +1,5 @@
 -- Comments of tables, views and types. Those of functions are next to the functions.
-comment on schema dipwell is 'Rate limits: functions, tables and views for everybody who may use them.';
+comment on schema dipwell is 'Rate limits: the public functions, tables and views.';
 comment on schema dipwell_internal is 'Helpers of schema dipwell, which may change with any version: do not call them.';
 
 comment on table dipwell.limits is 'The limits: what was defined, and the numbers of the present version that a take needs.';
@@ -11,15 +11,15 @@ comment on column dipwell.limits.per is 'The period of rate, as in 250ms, 1m, 3m
 comment on column dipwell.limits.burst is 'Capacity in tokens; null: the rate.';
 comment on column dipwell.limits.max_debt is 'Tokens that a reserve may take beyond the burst; null: one burst, -1: unlimited.';
 comment on column dipwell.limits.max_charge is 'The largest charge, in tokens; null: ten bursts.';
-comment on column dipwell.limits.start is 'Where windows and intervals begin: an offset such as 0s, or a wall clock such as 06:00 Europe/Rome; null: spread by key.';
+comment on column dipwell.limits.start is 'When windows and intervals begin: an offset such as 0s, or a time of day such as 06:00 Europe/Rome; null: different for each key.';
 comment on column dipwell.limits.on_change is 'How used tokens are converted into the next version: keep, proportional or reset.';
 comment on column dipwell.limits.mode is 'enforce or shadow.';
 comment on column dipwell.limits.auth is 'Whether services answer /v1/auth for it.';
 comment on column dipwell.limits.retry_jitter is 'Largest percentage by which services lengthen Retry-After.';
-comment on column dipwell.limits.on_store_error is 'How services and programs answer while the database cannot: open, closed or local.';
-comment on column dipwell.limits.timeout_us is 'Timeout of a call in µs; 0: that of its caller.';
-comment on column dipwell.limits.list_keys is 'Whether stores that keep no key texts should keep them for this limit. PostgreSQL always has them.';
-comment on column dipwell.limits.owner is 'Who defined it and may change it: code, api, sql, rls, file or file:NAME. A file''s is followed by its revision and its digest.';
+comment on column dipwell.limits.on_store_error is 'How services and programs decide while the database cannot: open, closed or local.';
+comment on column dipwell.limits.timeout_us is 'Timeout of a call in µs; 0: the caller''s timeout only.';
+comment on column dipwell.limits.list_keys is 'Whether stores that keep only hashes of keys should keep the text for this limit. PostgreSQL always keeps it.';
+comment on column dipwell.limits.owner is 'Who defined it and may change it: code, api, sql, rls, file or file:NAME. The owner of a file is followed by its revision and digest.';
 comment on column dipwell.limits.version is 'Number of the current version.';
 comment on column dipwell.limits.unit is 'In the current version: units in a token.';
 comment on column dipwell.limits.every is 'In the current version: µs between ticks; 0: by calendar, or by an adaptive rate.';
@@ -27,18 +27,18 @@ comment on column dipwell.limits.add is 'In the current version: units that come
 comment on column dipwell.limits.cap is 'In the current version: units that takes may use.';
 comment on column dipwell.limits.grid is 'A tick before any time that can occur, in µs.';
 comment on column dipwell.limits.ticks is 'Ticks after which any bucket is full.';
-comment on column dipwell.limits.plain is 'Whether the numbers in this row alone decide a take.';
+comment on column dipwell.limits.plain is 'Whether the numbers in this row are enough to decide a take.';
 comment on column dipwell.limits.plans is 'Named variants, as in pro:rate=600;burst=1000|staff:mode=unlimited; null: none.';
-comment on column dipwell.limits.parent is 'The limit that a take takes from too; null: none.';
-comment on column dipwell.limits.parts is 'Number of parts of the keys of a topmost parent; 0: its shared bucket; null: it is none.';
+comment on column dipwell.limits.parent is 'The limit from which a take takes as well; null: none.';
+comment on column dipwell.limits.parts is 'Number of parts of the keys of a topmost parent; 0: its shared bucket; null: it is not one.';
 comment on column dipwell.limits.ttl_us is 'The longest time that a hold may ask for, in µs; null or 0: a day.';
 comment on column dipwell.limits.on_expire is 'What an expired hold does: give_back or keep; null: give_back.';
-comment on column dipwell.limits.lease_us is 'For how long a process may decide from tokens that it took in advance, in µs; null: it may not.';
+comment on column dipwell.limits.lease_us is 'How long a process may use tokens that it took in advance, in µs; null: no leases.';
 comment on column dipwell.limits.shards is 'Rows over which a key may be spread; null or 0: one.';
 comment on column dipwell.limits.adaptive is 'The bounds and the target of an adaptive rate, as in floor=50;ceiling=500;latency=200ms; null: the rate is fixed.';
 comment on column dipwell.limits.overridden is 'Whether keys may have overrides; null: none ever had one.';
 
-comment on table dipwell.versions is 'The rules that buckets and reservations may still refer to, including the current one. Go twin: store.Rule.';
+comment on table dipwell.versions is 'The rules under which buckets and reservations may still be, including the current one. Go twin: store.Rule.';
 comment on column dipwell.versions.limit_id is 'limits.id.';
 comment on column dipwell.versions.number is 'From 1.';
 comment on column dipwell.versions.since is 'When it began, in µs since the Unix epoch; it ends when the next one begins.';
@@ -53,7 +53,7 @@ comment on column dipwell.versions.debt is 'Units that a reserve may use beyond 
 comment on column dipwell.versions.most is 'The largest reserve that could ever be granted, in tokens.';
 comment on column dipwell.versions.max_charge is 'The largest charge, in tokens.';
 comment on column dipwell.versions.max_used is 'Units at which a bucket''s used stops growing.';
-comment on column dipwell.versions.leaky is 'Whether take means reserve.';
+comment on column dipwell.versions.leaky is 'Whether take reserves, as in a leaky bucket.';
 comment on column dipwell.versions.spread is 'Whether the origin depends on the key.';
 comment on column dipwell.versions.months is 'Months in a calendar''s unit, otherwise 0.';
 comment on column dipwell.versions.days is '1 or 7 if a calendar''s unit is a day or a week, otherwise 0.';
@@ -64,25 +64,25 @@ comment on column dipwell.versions.start is 'limits.start of this version.';
 comment on column dipwell.versions.settings is 'The settings of the limit in this version, from which its plans and overrides are compiled, as a JSON object of texts; null: as written by a program of schema version 7.';
 comment on column dipwell.versions.levels is 'The adaptive rate over time, in 1/1024 of the ceiling: the level before the first change, then for each change, also of the future, its time in µs, the level and the number of ticks until then. There are as many ticks in a µs as the level. Null: the rate is fixed.';
 
-comment on table dipwell.paces is 'What the next step of an adaptive limit''s rate depends on. Go twin: adaptive.State.';
+comment on table dipwell.paces is 'The state from which the next rate of an adaptive limit is computed. Go twin: adaptive.State.';
 comment on column dipwell.paces.limit_id is 'limits.id.';
 comment on column dipwell.paces.begun is 'When the present window began, in µs since the Unix epoch; 0: nothing was observed yet.';
-comment on column dipwell.paces.count is 'Calls that ended in the window before.';
+comment on column dipwell.paces.count is 'Calls that ended in the previous window.';
 comment on column dipwell.paces.slow is 'Of them, slower than the latency of the target.';
 comment on column dipwell.paces.failed is 'Of them, failed.';
-comment on column dipwell.paces.cut is 'Whether the window before ended with a lower rate because the target was missed.';
+comment on column dipwell.paces.cut is 'Whether the rate was lowered at the end of the previous window because the target was missed.';
 comment on column dipwell.paces.reason is 'Why the rate changed last: defined, latency, errors, used or unobserved.';
 comment on column dipwell.paces.changed is 'When it changed for that reason, in µs since the Unix epoch.';
-comment on column dipwell.paces.drifts is 'When the rate begins to move back to the limit''s if nothing is observed, in µs since the Unix epoch; 0: it does not.';
+comment on column dipwell.paces.drifts is 'When the rate begins to return to the limit''s rate if nothing is observed, in µs since the Unix epoch; 0: it does not.';
 
-comment on table dipwell.samples is 'What was observed behind adaptive limits in their present windows. Unlogged: a crash loses it, and no token.';
+comment on table dipwell.samples is 'Observations of the calls behind adaptive limits in their present windows. Unlogged: a crash loses them, but no tokens.';
 comment on column dipwell.samples.limit_id is 'limits.id.';
 comment on column dipwell.samples.count is 'Calls that ended.';
 comment on column dipwell.samples.slow is 'Of them, slower than the latency of the target.';
 comment on column dipwell.samples.failed is 'Of them, failed.';
 comment on column dipwell.samples.taken is 'Tokens that were taken.';
 
-comment on table dipwell.plans is 'The plans of the limits at each of their versions: of its rule, what a plan may change.';
+comment on table dipwell.plans is 'The plans of the limits at each of their versions: the numbers of the rule that a plan may change.';
 comment on column dipwell.plans.limit_id is 'limits.id.';
 comment on column dipwell.plans.number is 'buckets.version of rows under the plan: the version, and above its 20 bits the index of the plan from 1.';
 comment on column dipwell.plans.version is 'versions.number.';
@@ -96,37 +96,37 @@ comment on column dipwell.plans.debt is 'Units that a reserve may use beyond cap
 comment on column dipwell.plans.max_charge is 'The largest charge, in tokens.';
 comment on column dipwell.plans.max_used is 'Units at which a bucket''s used stops growing.';
 
-comment on table dipwell.call_sites is 'The definitions that call sites of programs have made of the limits (TakeWith), at most 256 of a limit that rows name.';
+comment on table dipwell.call_sites is 'The definitions of call sites (TakeWith): for each limit at most 256 under which there are rows.';
 comment on column dipwell.call_sites.limit_id is 'limits.id.';
-comment on column dipwell.call_sites.i is 'buckets.version of rows under it is the version of the limit, and 1024 + i above its 20 bits. In plans its name is # and i.';
+comment on column dipwell.call_sites.i is 'buckets.version of rows under it has the version of the limit in the lowest 20 bits and 1024 + i above them. Its name in plans is # and i.';
 comment on column dipwell.call_sites.settings is 'Its settings, as those of a plan in limits.plans.';
 comment on column dipwell.call_sites.made is 'When it was made, in µs since the Unix epoch.';
-comment on column dipwell.call_sites.looked is 'When rows that name it were last looked for, in µs since the Unix epoch, and ten times as long later as that took.';
-comment on column dipwell.call_sites.ended is 'When no row named it any more, in µs since the Unix epoch: it is deleted some minutes later; null: it is in use.';
+comment on column dipwell.call_sites.looked is 'When rows under it were last searched, in µs since the Unix epoch, plus ten times the duration of the search.';
+comment on column dipwell.call_sites.ended is 'When no row was under it any more, in µs since the Unix epoch: it is deleted some minutes later; null: it is in use.';
 
-comment on table dipwell.audit is 'What people have changed by the service, its page and command line, and by define, drop, define_plan, drop_plan, override and end_override: the last 10,000 entries of 400 days, and a few more until one of the next changes deletes them.';
-comment on column dipwell.audit.id is 'In the order of time: 14 hexadecimal digits of the time in µs since the Unix epoch, and 8 that tell entries of one time apart.';
-comment on column dipwell.audit.at is 'When, on the server''s clock.';
+comment on table dipwell.audit is 'Changes that people have made through the service, its page and command line, and by define, drop, define_plan, drop_plan, override and end_override: the last 10,000 of 400 days, and a few more until one of the next changes deletes them.';
+comment on column dipwell.audit.id is 'Increases with time: 14 hexadecimal digits of the time in µs since the Unix epoch, and 8 digits that differ between entries of the same time.';
+comment on column dipwell.audit.at is 'When, by the server''s clock.';
 comment on column dipwell.audit.who is 'The address of the caller, or the user of the database.';
 comment on column dipwell.audit.action is 'override, end-override, reset, refund, define or drop.';
-comment on column dipwell.audit.limit_name is 'limits.name, then.';
-comment on column dipwell.audit.key is 'buckets.key; empty also where a limit itself was changed.';
-comment on column dipwell.audit.what is 'What was set.';
-comment on column dipwell.audit.note is 'Why, as it was given.';
+comment on column dipwell.audit.limit_name is 'limits.name at that time.';
+comment on column dipwell.audit.key is 'buckets.key; also empty if a limit itself was changed.';
+comment on column dipwell.audit.what is 'The new setting.';
+comment on column dipwell.audit.note is 'The reason, if one was given.';
 comment on table dipwell.top_hours is 'The keys with the most decisions and the most refusals of each hour, of each service, for a week; see the view top_keys.';
 comment on column dipwell.top_hours.id is 'As in audit.';
-comment on column dipwell.top_hours.at is 'When the service wrote it: at the end of the hour, or at its own.';
-comment on column dipwell.top_hours.process is 'The service: its host and the number of its process.';
-comment on column dipwell.top_hours.report is 'hour, when it began; busiest and refused: counted, the decisions of all keys; keys, a list of limit, key, count and error; unlisted_at_most, the most that a key has that is not in the list.';
+comment on column dipwell.top_hours.at is 'When the service wrote it: at the end of the hour, or when the service stopped.';
+comment on column dipwell.top_hours.process is 'The service: its host and process id.';
+comment on column dipwell.top_hours.report is 'hour: when it began. busiest and refused: counted, the decisions of all keys; keys, a list of limit, key, count and error; unlisted_at_most, the largest count of a key that is not in the list.';
 comment on view dipwell.top_keys is 'The keys of top_hours, a row each.';
-comment on column dipwell.top_keys.hour is 'When the hour began, on the clock of the service.';
+comment on column dipwell.top_keys.hour is 'When the hour began, by the clock of the service.';
 comment on column dipwell.top_keys.process is 'The service that counted: each counts its own decisions.';
-comment on column dipwell.top_keys.list is 'busiest: count is of decisions; refused: of refusals, and of decisions that only shadow mode let pass.';
-comment on column dipwell.top_keys.limit_name is 'limits.name, then.';
+comment on column dipwell.top_keys.list is 'busiest: count has decisions. refused: count has refusals, and decisions that would have been refusals without shadow mode.';
+comment on column dipwell.top_keys.limit_name is 'limits.name at that time.';
 comment on column dipwell.top_keys.key is 'As callers gave it, or its hash if the service has key_secret_file; empty: the shared bucket.';
-comment on column dipwell.top_keys.count is 'At most so many.';
-comment on column dipwell.top_keys.error is 'At least count - error.';
-comment on table dipwell.key_overrides is 'What decides the calls of single keys in place of their limit. The view overrides shows it.';
+comment on column dipwell.top_keys.count is 'The true count is at most this.';
+comment on column dipwell.top_keys.error is 'The true count is at least count - error.';
+comment on table dipwell.key_overrides is 'Overrides: definitions that decide calls of single keys in place of their limit. The view overrides shows them.';
 comment on column dipwell.key_overrides.limit_id is 'limits.id.';
 comment on column dipwell.key_overrides.key is 'buckets.key.';
 comment on column dipwell.key_overrides.plan is 'A plan of the limit; null: rate, per and burst decide.';
@@ -136,7 +136,7 @@ comment on column dipwell.key_overrides.burst is 'Capacity in tokens; null: the 
 comment on column dipwell.key_overrides.until is 'When it ends, in µs since the Unix epoch; null: never.';
 comment on column dipwell.key_overrides.note is 'Why it was set.';
 comment on column dipwell.key_overrides.id is 'Rows of buckets under it have the version id - 2^31. It changes with each version of the limit.';
-comment on column dipwell.key_overrides.version is 'The version of the limit of which the columns below are.';
+comment on column dipwell.key_overrides.version is 'The version of the limit for which the columns below were computed.';
 comment on column dipwell.key_overrides.mode is 'enforce, shadow, unlimited or blocked; null: as the limit.';
 comment on column dipwell.key_overrides.unit is 'Units in a token.';
 comment on column dipwell.key_overrides.add is 'Units that come back at a tick.';
@@ -147,13 +147,13 @@ comment on column dipwell.key_overrides.max_used is 'Units at which a bucket''s 
 
 comment on table dipwell.buckets is 'One row for each key in use. A missing row is a full bucket.';
 comment on column dipwell.buckets.used is 'Units taken and not yet given back, at ts.';
-comment on column dipwell.buckets.ts is 'µs since the Unix epoch, on this server''s clock.';
+comment on column dipwell.buckets.ts is 'µs since the Unix epoch, by this server''s clock.';
 comment on column dipwell.buckets.limit_id is 'limits.id.';
-comment on column dipwell.buckets.version is 'The definition under which used and ts are counted: a version of the limit, plans.number, or of an override id - 2^31.';
-comment on column dipwell.buckets.lows is 'How much of what the row''s reservations took is left: mark, next number, and for each entry number and units; null without reservations.';
+comment on column dipwell.buckets.version is 'The definition under which used is counted: a version of the limit, plans.number, or for an override its id - 2^31.';
+comment on column dipwell.buckets.lows is 'How much the row''s reservations can still give back: mark, next number, and for each entry number and units; null without reservations.';
 comment on column dipwell.buckets.key is 'The caller''s key; empty: the limit''s shared bucket.';
 
-comment on table dipwell.reservations is 'Reservations that can still be cancelled, and what was withheld of cancelled ones. All rows of a call have the same id.';
+comment on table dipwell.reservations is 'Reservations that can still be cancelled, and cancelled ones of which some units cannot be given back yet. All rows of a call have the same id.';
 comment on column dipwell.reservations.id is 'The argument of cancel.';
 comment on column dipwell.reservations.limit_id is 'limits.id.';
 comment on column dipwell.reservations.key is 'buckets.key.';
@@ -161,10 +161,10 @@ comment on column dipwell.reservations.units is 'Units still to be given back.';
 comment on column dipwell.reservations.version is 'The version in which units are counted.';
 comment on column dipwell.reservations.number is 'In the list of its row, from 1.';
 comment on column dipwell.reservations.mark is 'Identifies the list: the first entry of buckets.lows. Nothing is given back to a row with another list.';
-comment on column dipwell.reservations.slack is 'Units that will be used when this part falls due, itself not counted; null: it does not wait.';
-comment on column dipwell.reservations.rest is 'Whether it was cancelled; units is then what was withheld.';
+comment on column dipwell.reservations.slack is 'Units that others will have used when this part is due; null: it does not wait.';
+comment on column dipwell.reservations.rest is 'Whether it was cancelled; units then are those that cannot be given back yet.';
 comment on column dipwell.reservations.parts is 'Number of keys of the reservation. It cannot be cancelled once one of them was reset.';
-comment on column dipwell.reservations.part_due is 'When this part falls due, in µs since the Unix epoch.';
+comment on column dipwell.reservations.part_due is 'When this part is due, in µs since the Unix epoch.';
 comment on column dipwell.reservations.due is 'When the caller may act, in µs since the Unix epoch; after that it cannot be cancelled.';
 
 comment on table dipwell.shards is 'Rows of keys that many connections take from at the same time. The row of buckets of such a key has the lows {0}.';
@@ -187,7 +187,7 @@ comment on column dipwell.hold_parts.version is 'The version in which units are 
 comment on column dipwell.hold_parts.number is 'In the list of its row, from 1, as reservations.number; 0: it is in none.';
 comment on column dipwell.hold_parts.mark is 'Identifies the list, as reservations.mark.';
 comment on column dipwell.hold_parts.takes is 'A bit for each take of the call that this row is for.';
-comment on column dipwell.hold_parts.ttl is 'The time to live that the call asked for, in µs.';
+comment on column dipwell.hold_parts.ttl is 'The ttl of the call, in µs.';
 comment on column dipwell.hold_parts.expires is 'When the hold expires, in µs since the Unix epoch.';
 comment on column dipwell.hold_parts.due is 'expires while the row is live, and afterwards when it may be deleted, in µs.';
 comment on column dipwell.hold_parts.live is 'Whether units may still be given back.';
@@ -195,9 +195,9 @@ comment on column dipwell.hold_parts.free is 'Whether it took nothing because of
 comment on column dipwell.hold_parts.keep is 'Whether nothing is given back when it expires.';
 comment on column dipwell.hold_parts.reset is 'Whether it ended with a reset of its key.';
 comment on column dipwell.hold_parts.settled is 'Whether the hold was settled.';
-comment on column dipwell.hold_parts.cost is 'What it was settled to, in tokens; null if it was not.';
+comment on column dipwell.hold_parts.cost is 'The cost to which it was settled, in tokens; null if it was not settled.';
 comment on column dipwell.hold_parts.plan is 'The plan that the call named; null: none.';
-comment on column dipwell.hold_parts.call is 'What a repeated call must agree in besides the columns: plans, floors and the like; null: nothing.';
+comment on column dipwell.hold_parts.call is 'Further properties that must be the same in a repeated call, such as plans and floors; null: none.';
 
 comment on table dipwell.revision is 'One row, changed with every limit, for programs without notifications.';
 comment on column dipwell.revision.n is 'Number of changes.';

@@ -1,7 +1,7 @@
 -- Keys of limits with shards. A key has one row of buckets, as any other. When many
 -- take from it at the same time, what is used is spread over as many rows of shards,
 -- each with an equal part of the rule, and the row of buckets has the lows {0} until
--- they are gathered again. Only whoever has locked the row of buckets spreads or
+-- they are gathered again. Only a call that has locked the row of buckets spreads or
 -- gathers. Go twin: shards.go.
 
 create function dipwell_internal.shard_used(r dipwell.versions, shards bigint, shard int, used bigint, ts bigint, t bigint) returns bigint language plpgsql stable as $$
@@ -86,16 +86,16 @@ create function dipwell_internal.shards_at(lim int, of_key text, of_version int,
 comment on function dipwell_internal.shards_at is
     'The shards of a key: what is used of each at n, and by how much a take of units is more than it has room for. less units come back to a shard at a tick, one more to the first of them; each has room for small units, the first of them for one token more.';
 
--- Whoever takes from a shard has its advisory lock first. The row is locked without a
--- wait then, except for whoever gathers. An advisory lock wakes one of those that wait
+-- A call that takes from a shard first gets its advisory lock. The row is locked without a
+-- wait then, except for a call that gathers. An advisory lock wakes one of those that wait
 -- for it; a row lock wakes all, to wait for the next version of the row.
 --
--- Nobody who has such a lock, of a shard that turned out to have no room, waits for
--- another, and nobody who gathers wants one: hence no deadlock. Rows of buckets that
--- were locked in vain are released by a block that an exception undoes.
+-- No call that has the lock of a shard without room waits for another such lock, and no
+-- call that gathers takes one, so they cannot deadlock. Rows of buckets that were locked
+-- in vain are released by a block that an exception undoes.
 --
--- A refusal is decided on one snapshot of all rows, without locks. A lock that somebody
--- else has refuses nobody.
+-- A refusal is decided on one snapshot of all rows, without locks. The locks of other
+-- calls never cause a refusal.
 create function dipwell_internal.take_shards(limit_name text, of_key text, cost bigint, scattered boolean, of_id int default null, of_version int default null, at bigint default null,
     out outcome int, out used bigint, out ts bigint, out n bigint, out spread boolean,
     out unit bigint, out every bigint, out add bigint, out cap bigint, out grid bigint)

@@ -1,6 +1,6 @@
 -- Calls of plain limits, whose ticks have equal length and are the same for all
--- keys, on rows of the current version without reservations. All others, and
--- invalid arguments, are left to decide.
+-- keys, on rows of the current version without reservations. Other calls, and
+-- invalid arguments, are decided by dipwell_internal.decide.
 
 create function dipwell_internal.ask(verb int, limit_name text, key text, cost bigint, plan text default null, floor bigint default null) returns dipwell.decision language plpgsql volatile as $$
 declare
@@ -261,8 +261,8 @@ comment on function dipwell_internal.take_sharded is
 --  scattered      so does the table shards
 --  new            new keys: an INSERT comes first, which costs a third less
 --
--- Left to ask are rows with reservations or of another version, shadow mode, limits
--- that are not plain, and invalid arguments.
+-- The function ask decides the rest: rows with reservations or of another version,
+-- shadow mode, limits that are not plain, and invalid arguments.
 create function dipwell.take(limit_name text, key text default null, cost bigint default 1, plan text default null, floor bigint default null) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
