@@ -19,10 +19,11 @@ func Parse(s string) (netip.Addr, error) {
 // Proxies are the addresses of trusted proxies.
 type Proxies []netip.Prefix
 
-// Has reports whether an address is that of a trusted proxy.
+// Has reports whether an address is that of a trusted proxy. A prefix of IPv4 may be
+// written as IPv6, ::ffff:192.0.2.0/120.
 func (p Proxies) Has(a netip.Addr) bool {
 	for _, prefix := range p {
-		if prefix.Contains(a) {
+		if prefix.Contains(a) || a.Is4() && prefix.Addr().Is4In6() && prefix.Contains(netip.AddrFrom16(a.As16())) {
 			return true
 		}
 	}
