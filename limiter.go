@@ -44,6 +44,9 @@ const newTimeout = 30 * time.Second
 // the store can be used too. New fails after 30 seconds; Define takes a context
 // instead. The error is a *FieldError, or wraps ErrOwner or ErrStore.
 func New(s store.Store, limits ...Limit) (*Limiter, error) {
+	if s == nil {
+		return nil, errors.New("dipwell: the store is nil")
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), newTimeout)
 	defer cancel()
 	l := newLimiter(s)

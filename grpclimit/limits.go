@@ -49,14 +49,14 @@ func check(limiter *dipwell.Limiter, field string, limits []Limit, holds bool) e
 		return fmt.Errorf("grpclimit: %s: %d limits; at most %d", field, len(limits), store.MaxTakes)
 	}
 	for _, l := range limits {
-		if limiter == nil {
-			return fmt.Errorf("grpclimit: %s: limit %s without a limiter", field, l.Name)
+		if l.Choose == nil && l.Name == "" {
+			return fmt.Errorf("grpclimit: %s: a limit has neither Name nor Choose", field)
 		}
-		if l.Choose != nil && l.Name == "" {
-			continue
-		}
-		if err := pace.Check(limiter, l.Name); err != nil {
+		if err := pace.Check(limiter, l.Name, l.Floor); err != nil {
 			return fmt.Errorf("grpclimit: %s: %w", field, err)
+		}
+		if l.Name == "" {
+			continue
 		}
 		if limiter.Limit(l.Name).Algorithm == store.Concurrency && !holds {
 			return fmt.Errorf("grpclimit: %s: limit %s is a concurrency limit, which only Limits of a Server may be", field, l.Name)

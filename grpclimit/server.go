@@ -3,6 +3,7 @@ package grpclimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -101,8 +102,9 @@ func newServer(limiter *dipwell.Limiter, c Config) (*server, error) {
 	if err := errors.Join(check(limiter, "Limits", c.Limits, true), check(limiter, "Received", c.Received, false), check(limiter, "Sent", c.Sent, false)); err != nil {
 		return nil, err
 	}
-	if c.TTL <= 0 {
-		c.TTL = pace.DefaultTTL
+	var err error
+	if c.TTL, err = pace.CheckTTL(c.TTL); err != nil {
+		return nil, fmt.Errorf("grpclimit: %w", err)
 	}
 	return &server{taker{limiter, c.Failed, c.Refused, c.Observe}, c}, nil
 }

@@ -125,16 +125,16 @@ func New(c Config) (*Transport, error) {
 		return nil, fmt.Errorf("httpclient: %d limits; at most %d", len(c.Limits), store.MaxTakes)
 	}
 	for _, l := range c.Limits {
-		if c.Limiter == nil {
-			return nil, fmt.Errorf("httpclient: limit %s without a limiter", l.Name)
+		if l.Choose == nil && l.Name == "" {
+			return nil, errors.New("httpclient: a limit has neither Name nor Choose")
 		}
-		if l.Choose != nil && l.Name == "" {
+		if err := pace.Check(c.Limiter, l.Name, l.Floor); err != nil {
+			return nil, fmt.Errorf("httpclient: %w", err)
+		}
+		if l.Name == "" {
 			continue
 		}
 		def := c.Limiter.Limit(l.Name)
-		if def == nil {
-			return nil, fmt.Errorf("httpclient: %w %q", dipwell.ErrUnknownLimit, l.Name)
-		}
 		if def.Algorithm == store.Concurrency {
 			return nil, fmt.Errorf("httpclient: limit %s is a concurrency limit, which needs holds; use Limiter.Holding", l.Name)
 		}

@@ -90,9 +90,9 @@ type Limit struct {
 //
 // A refused request gets status 429 and does not reach the next handler. A request whose
 // key or cost function fails with a *dipwell.FieldError gets 400, and 503 if the store
-// does not answer. New returns an error if the number of limits is out of range or the
-// limiter does not have one of them. The middleware may wrap any number of handlers,
-// which then share the limits.
+// does not answer. New returns an error if the number of limits, a Floor or the TTL is
+// out of range, or if the limiter does not have one of the limits. The middleware may
+// wrap any number of handlers, which then share the limits.
 //
 // The tokens are taken before the handler runs and stay taken whatever it does. A client
 // that disconnects in the meantime is charged too.
@@ -109,15 +109,16 @@ func New(limiter *dipwell.Limiter, c Config) (func(http.Handler) http.Handler, e
 		return nil, fmt.Errorf("httplimit: %d limits; from 1 to %d", len(c.Limits), store.MaxTakes)
 	}
 	for _, l := range c.Limits {
-		if l.Choose != nil && l.Name == "" {
-			continue
+		if l.Choose == nil && l.Name == "" {
+			return nil, errors.New("httplimit: a limit has neither Name nor Choose")
 		}
-		if err := pace.Check(limiter, l.Name); err != nil {
+		if err := pace.Check(limiter, l.Name, l.Floor); err != nil {
 			return nil, fmt.Errorf("httplimit: %w", err)
 		}
 	}
-	if c.TTL <= 0 {
-		c.TTL = pace.DefaultTTL
+	var err error
+	if c.TTL, err = pace.CheckTTL(c.TTL); err != nil {
+		return nil, fmt.Errorf("httplimit: %w", err)
 	}
 	m := &middleware{limiter, c}
 	return func(next http.Handler) http.Handler {

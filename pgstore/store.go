@@ -120,6 +120,9 @@ var _ store.Store = (*Store)(nil)
 // Config.Sweep are then an error. For a call inside a transaction of the caller's use
 // With on a store over the pool, which already has the limits.
 func New(ctx context.Context, db DB, c Config) (*Store, error) {
+	if db == nil {
+		return nil, errors.New("pgstore: the database is nil")
+	}
 	if c.OnError == nil {
 		c.OnError = func(error) {}
 	}

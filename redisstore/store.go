@@ -130,6 +130,9 @@ var _ store.Store = (*Store)(nil)
 // an error if the configuration is invalid, if the server does not answer
 // (unless c.Lazy), or if it may evict buckets (see AllowEviction).
 func New(ctx context.Context, db redis.UniversalClient, c Config) (*Store, error) {
+	if db == nil {
+		return nil, errors.New("redisstore: the client is nil")
+	}
 	if err := c.check(); err != nil {
 		return nil, err
 	}

@@ -190,7 +190,9 @@ func (t *Stack) build(ctx context.Context, s store.Store, o *Options) error {
 		t.put(shadow.New(t.Store), nil)
 	}
 	if o.Outer != nil {
-		t.put(o.Outer(t.Store), nil)
+		if t.put(o.Outer(t.Store), nil); t.Store == nil {
+			return errors.New("stack: Outer has returned nil")
+		}
 	}
 	return nil
 }

@@ -76,9 +76,32 @@ func Keep(ctx context.Context, l *dipwell.Limiter, id string, ttl time.Duration)
 	})
 }
 
+// CheckTTL returns ttl, or its default, or an error if no hold can live for it.
+func CheckTTL(ttl time.Duration) (time.Duration, error) {
+	switch {
+	case ttl == 0:
+		return DefaultTTL, nil
+	case ttl < minTTL:
+		return 0, fmt.Errorf("TTL: %v is less than %v", ttl, minTTL)
+	}
+	return ttl, nil
+}
+
+// minTTL is the least time of a hold.
+const minTTL = time.Millisecond
+
 // Check returns an error if the limiter does not have a limit, or if it is a
-// concurrency limit and the store keeps no holds.
-func Check(l *dipwell.Limiter, limit string) error {
+// concurrency limit and the store keeps no holds, or if the floor is negative. The limit
+// is "" if each call chooses it.
+func Check(l *dipwell.Limiter, limit string, floor int64) error {
+	switch {
+	case l == nil:
+		return fmt.Errorf("limit %s without a limiter", limit)
+	case floor < 0:
+		return fmt.Errorf("limit %s: Floor: %d is negative", limit, floor)
+	case limit == "":
+		return nil
+	}
 	def := l.Limit(limit)
 	switch {
 	case def == nil:
