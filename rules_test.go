@@ -301,7 +301,7 @@ var exportedNames = map[string]int{
 	"pgstore":    22,
 	"redisstore": 10,
 	"stack":      4,
-	"store":      170,
+	"store":      169,
 	"storetest":  3,
 }
 

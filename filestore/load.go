@@ -191,7 +191,7 @@ func (s *Store) readOldReservations(defs map[int64]*store.Definition, pending ma
 	for rows.Next() {
 		var text string
 		var due, limit int64
-		var p store.PendingPart
+		var p store.Part
 		if err = rows.Scan(&text, &due, &limit, &p.Key); err != nil {
 			return err
 		}

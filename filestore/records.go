@@ -117,7 +117,7 @@ func (s *Store) readRecords(defs map[int64]*store.Definition) (map[rowKey][]stor
 		if pending[text] == nil {
 			pending[text], parts[text] = &store.Pending{Due: r.Ends}, of
 		}
-		pending[text].Parts = append(pending[text].Parts, store.PendingPart{Limit: d.Name, Key: row.key, Mark: r.Mark, Number: r.Number})
+		pending[text].Parts = append(pending[text].Parts, store.Part{Limit: d.Name, Key: row.key, Mark: r.Mark, Number: r.Number})
 	}
 	for id, h := range pending {
 		if parts[id] > len(h.Parts) { // one of its keys was reset

@@ -320,7 +320,7 @@ func (t *portableTable) Pending(id store.Reservation) (h store.Pending, err erro
 			name = d.Name
 		}
 		h.Due = p.Due
-		h.Parts = append(h.Parts, store.PendingPart{Limit: name, Key: p.Key, Number: p.Number, Mark: p.Mark})
+		h.Parts = append(h.Parts, store.Part{Limit: name, Key: p.Key, Number: p.Number, Mark: p.Mark})
 	}
 	return h, err
 }

@@ -55,9 +55,9 @@ func decodeHold(text string) (h store.Hold, err error) {
 	if err = json.Unmarshal([]byte(text), &v); err != nil {
 		return h, err
 	}
-	h = store.Hold{Call: v.Call, TTL: v.TTL, Expires: v.Expires, Forget: v.Forget, Settled: v.Settled, Costs: v.Costs, Parts: make([]store.HoldPart, len(v.Parts))}
+	h = store.Hold{Call: v.Call, TTL: v.TTL, Expires: v.Expires, Forget: v.Forget, Settled: v.Settled, Costs: v.Costs, Parts: make([]store.Part, len(v.Parts))}
 	for i := range v.Parts {
-		h.Parts[i] = store.HoldPart(v.Parts[i])
+		h.Parts[i] = store.Part(v.Parts[i])
 	}
 	return h, nil
 }

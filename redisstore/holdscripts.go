@@ -372,7 +372,7 @@ func holdHead(h *store.Hold) string {
 	return fmt.Sprintf(`{"call":%q,"ttl_us":%d,`, h.Call, h.TTL)
 }
 
-func partTail(p store.HoldPart) string {
+func partTail(p store.Part) string {
 	p.Number, p.Mark = 0, 0
 	b, err := json.Marshal(storedPart(p))
 	if err != nil {

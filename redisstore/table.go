@@ -187,7 +187,7 @@ func (t *table) Pending(id store.Reservation) (h store.Pending, err error) {
 		h.Due = parseScore(score)
 		for name, field := range r.ids {
 			if field == id.String() {
-				h.Parts = append(h.Parts, store.PendingPart{Limit: p.Limit, Key: p.Key, Number: name.number, Mark: name.mark})
+				h.Parts = append(h.Parts, store.Part{Limit: p.Limit, Key: p.Key, Number: name.number, Mark: name.mark})
 			}
 		}
 	}

@@ -91,12 +91,13 @@ type Hold struct {
 	Costs   []int64
 	// Parts are in the order of the ops that made it. A part whose limit was dropped
 	// stays, and is left out of answers.
-	Parts []HoldPart
+	Parts []Part
 }
 
-// A HoldPart is what a hold took of one key. Its Record is on the row of the key, and
-// has the id of the hold.
-type HoldPart struct {
+// A Part is what a reservation or a hold took of one key. Its Record is on the row of the
+// key, with the id of the hold if it is one of a hold. A part of a reservation has Limit,
+// Key, Number and Mark alone.
+type Part struct {
 	Limit, Key   string
 	Plan         string // that the call named
 	Number, Mark int64  // of the Record; 0: it has none
@@ -167,7 +168,7 @@ func (h *Hold) forget(end int64) int64 { return end + max(h.TTL, minForget) }
 // live reports whether a hold lives at now: it was not settled, has not expired, and
 // has a part that was not reset.
 func (h *Hold) live(now int64) bool {
-	return !h.Settled && !dueBy(h.Expires, now) && slices.ContainsFunc(h.Parts, func(p HoldPart) bool { return !p.Reset })
+	return !h.Settled && !dueBy(h.Expires, now) && slices.ContainsFunc(h.Parts, func(p Part) bool { return !p.Reset })
 }
 
 // takes returns how many takes the call of a hold had.
@@ -182,8 +183,9 @@ func (h *Hold) takes() (n int) {
 	return n
 }
 
-// names reports whether a record is that of part p of the hold with an id.
-func (p *HoldPart) names(r Record, id string) bool {
+// names reports whether a record is that of part p of the hold with an id, or of a
+// reservation if id is "".
+func (p *Part) names(r Record, id string) bool {
 	return r.Hold == id && r.Number == p.Number && r.Mark == p.Mark && !r.Rest
 }
 

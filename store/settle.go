@@ -133,7 +133,7 @@ func costField(n, i int) string {
 
 // settle gives back what part p of hold h did not cost, or charges what it cost more.
 // def is the definition that the call of the hold named.
-func (e *entry) settle(def *Definition, p *HoldPart, h *Hold, id string, cost, now int64) error {
+func (e *entry) settle(def *Definition, p *Part, h *Hold, id string, cost, now int64) error {
 	own := e.own(now)
 	i := slices.IndexFunc(e.records, func(r Record) bool { return p.names(r, id) })
 	counted, back := p.Cost, max(p.Cost-cost, 0) // tokens that the row still counts, and those to give back

@@ -59,20 +59,9 @@ type Pending struct {
 	// reservation can be cancelled before.
 	Due int64
 	// Parts has one for each key from which tokens were taken, also for keys whose tokens
-	// were free, because a cancellation gives back all.
-	Parts []PendingPart
-}
-
-// PendingPart identifies the record of one key that a reservation took tokens of.
-type PendingPart struct {
-	Limit, Key string
-	// Number and Mark are those of the Record on the row. If the row has no such record,
+	// were free, because a cancellation gives back all. If a row has no record of its part,
 	// because the key was reset, the reservation cannot be cancelled.
-	Number, Mark int64
-}
-
-func (p *PendingPart) names(r Record) bool {
-	return r.Number == p.Number && r.Mark == p.Mark && !r.Rest
+	Parts []Part
 }
 
 // DecideIn decides the group on the rows of a table, writes the rows that change,
@@ -164,10 +153,10 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 		if g.Reserved && took > 0 {
 			r := op.Record(&rows[i], g.ID, now, h.Due)
 			e.records, write[i] = append(e.records, r), true
-			h.Parts = append(h.Parts, PendingPart{op.Def.Name, op.Key, r.Number, r.Mark})
+			h.Parts = append(h.Parts, Part{Limit: op.Def.Name, Key: op.Key, Number: r.Number, Mark: r.Mark})
 		}
 		if hold.Expires > 0 {
-			part := HoldPart{Limit: op.Def.Name, Key: op.Key, Plan: op.Asked.Plan, Cost: op.Cost, Takes: op.Takes,
+			part := Part{Limit: op.Def.Name, Key: op.Key, Plan: op.Asked.Plan, Cost: op.Cost, Takes: op.Takes,
 				Free: took < op.Cost, Keep: op.Def.OnExpire == KeepTaken}
 			if took > 0 {
 				r := op.holdRecord(&rows[i], g.Hold.ID, now, hold.Expires)
@@ -454,7 +443,7 @@ func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
 		if err = e.read(t, def, p.Key, now); err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(e.records, p.names) {
+		if !slices.ContainsFunc(e.records, func(r Record) bool { return p.names(r, "") }) {
 			return ErrReservation
 		}
 		e.copyRecords()

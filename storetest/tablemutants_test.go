@@ -51,11 +51,11 @@ var tableMutants = map[string]struct {
 	"holds expire at once":                {tableBug{row: onRecords(func(r *store.Record) { r.Expires = 1 })}, "hold-expires concurrency concurrency-change extend"},
 	"id of the hold not in its record":    {tableBug{setRow: onRecord(func(r *store.Record) { r.Hold = "" })}, "settle-less hold-expires concurrency-settle hold-list"},
 	"Ends not in the record":              {tableBug{setRow: onRecord(func(r *store.Record) { r.Ends = r.Expires })}, "hold-expires concurrency-expires"},
-	"on_expire ignored":                   {tableBug{setHold: onPart(func(p *store.HoldPart) { p.Keep = false }), setRow: onRecord(func(r *store.Record) { r.Ends = store.MaxInt })}, "hold-kept"},
-	"level that took nothing is charged":  {tableBug{setHold: onPart(func(p *store.HoldPart) { p.Free = false })}, "hold-shadow"},
-	"reset does not end holds":            {tableBug{hold: onPart(func(p *store.HoldPart) { p.Reset = false })}, "hold-reset hold-reset-all hold-drop"},
-	"takes of a part forgotten":           {tableBug{setHold: onPart(func(p *store.HoldPart) { p.Takes = 1 })}, "hold-several hold-reset hold-takes-add-up"},
-	"plan of a part forgotten":            {tableBug{setHold: onPart(func(p *store.HoldPart) { p.Plan = "" })}, "hold-plan"},
+	"on_expire ignored":                   {tableBug{setHold: onPart(func(p *store.Part) { p.Keep = false }), setRow: onRecord(func(r *store.Record) { r.Ends = store.MaxInt })}, "hold-kept"},
+	"level that took nothing is charged":  {tableBug{setHold: onPart(func(p *store.Part) { p.Free = false })}, "hold-shadow"},
+	"reset does not end holds":            {tableBug{hold: onPart(func(p *store.Part) { p.Reset = false })}, "hold-reset hold-reset-all hold-drop"},
+	"takes of a part forgotten":           {tableBug{setHold: onPart(func(p *store.Part) { p.Takes = 1 })}, "hold-several hold-reset hold-takes-add-up"},
+	"plan of a part forgotten":            {tableBug{setHold: onPart(func(p *store.Part) { p.Plan = "" })}, "hold-plan"},
 	"ended records stay":                  {tableBug{keepsRecords: true}, "hold-list"},
 	"records only beside lows":            {tableBug{setRow: withoutLows}, "concurrency-settle concurrency-expires concurrency"},
 	"drop leaves holds":                   {tableBug{dropsRows: true}, "hold-drop"},
@@ -226,7 +226,7 @@ func noOverride(when func(row store.State, now int64) bool) func(*mapStore, stor
 	}
 }
 
-func onPart(f func(*store.HoldPart)) func(store.Hold) store.Hold {
+func onPart(f func(*store.Part)) func(store.Hold) store.Hold {
 	return func(h store.Hold) store.Hold {
 		h.Parts = slices.Clone(h.Parts)
 		for i := range h.Parts {

@@ -211,7 +211,7 @@ func (t *txn) reserve(g *store.Group) {
 		}
 		record := op.Record(&r.state, g.ID, t.now, p.Due)
 		r.records, r.wrote = append(r.records, record), true
-		p.Parts = append(p.Parts, store.PendingPart{Limit: op.Def.Name, Key: op.Key, Number: record.Number, Mark: record.Mark})
+		p.Parts = append(p.Parts, store.Part{Limit: op.Def.Name, Key: op.Key, Number: record.Number, Mark: record.Mark})
 	}
 	_ = t.SetPending(g.ID, p) // it keeps p until the commit
 }
