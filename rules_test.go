@@ -298,7 +298,7 @@ var exportedNames = map[string]int{
 	"httpclient": 9,
 	"httplimit":  16,
 	"memstore":   6,
-	"pgstore":    22,
+	"pgstore":    21,
 	"redisstore": 10,
 	"stack":      4,
 	"store":      169,

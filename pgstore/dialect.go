@@ -142,7 +142,7 @@ func engineOfVersion(version string) string {
 
 // migratePortable creates the tables, one transaction for each statement.
 // Existing tables are left alone, so that several programs may call it at once.
-func migratePortable(ctx context.Context, db Beginner, d *dialect) (applied []Migration, err error) {
+func migratePortable(ctx context.Context, db DB, d *dialect) (applied []Migration, err error) {
 	have := 0
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) (err error) { have, err = schemaVersion(ctx, tx); return err })
 	if err != nil || have == SchemaVersion {
@@ -165,7 +165,7 @@ func migratePortable(ctx context.Context, db Beginner, d *dialect) (applied []Mi
 // dialectFor returns the dialect to migrate: the one in the options, the one of
 // the server's version, or the one of the existing tables. nil means PostgreSQL
 // with functions.
-func dialectFor(ctx context.Context, db Beginner, o MigrateOptions) (d *dialect, err error) {
+func dialectFor(ctx context.Context, db DB, o MigrateOptions) (d *dialect, err error) {
 	if d = dialects[o.Engine]; d != nil {
 		return d, nil
 	}
@@ -185,7 +185,7 @@ func dialectFor(ctx context.Context, db Beginner, o MigrateOptions) (d *dialect,
 
 // portableMigration rejects options that these engines do not support, and
 // migrates.
-func portableMigration(ctx context.Context, db Beginner, d *dialect, o MigrateOptions, err error) ([]Migration, error) {
+func portableMigration(ctx context.Context, db DB, d *dialect, o MigrateOptions, err error) ([]Migration, error) {
 	switch {
 	case err != nil:
 		return nil, err
@@ -195,7 +195,7 @@ func portableMigration(ctx context.Context, db Beginner, d *dialect, o MigrateOp
 	return migratePortable(ctx, db, d)
 }
 
-func portableUndo(ctx context.Context, db Beginner) error {
+func portableUndo(ctx context.Context, db DB) error {
 	for _, statement := range portableDown {
 		if err := execTx(ctx, db, statement); err != nil {
 			return fmt.Errorf("migrate down: %w\n%s", err, statement)
@@ -211,7 +211,7 @@ func alreadyExists(err error) bool {
 }
 
 // execTx runs a statement in a transaction of its own.
-func execTx(ctx context.Context, db Beginner, sql string) error {
+func execTx(ctx context.Context, db DB, sql string) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { _, err := tx.Exec(ctx, sql); return err })
 }
 

@@ -76,13 +76,6 @@ func (e *SchemaError) Error() string {
 	return fmt.Sprintf("the dipwell schema is version %d and this program knows only %d; run a newer dipwell", e.Have, e.Want)
 }
 
-// Beginner is what migrations need: a pool, a connection or a transaction. In a
-// transaction of the caller's the migration is part of it: nothing is changed if that
-// rolls back, and the lock that keeps others from migrating is held until it ends.
-type Beginner interface {
-	Begin(ctx context.Context) (pgx.Tx, error)
-}
-
 // schemaFiles has the numbered migrations of the tables, and in repeatable/ the
 // functions, views, types, grants and comments of the current version.
 //
@@ -158,8 +151,10 @@ create table if not exists dipwell.migrations (
 // at once. It returns the migrations that it applied. The error is a
 // *SchemaError if the database has a newer schema, and a *store.FieldError if an
 // option is invalid. Other engines than PostgreSQL run each statement in its own
-// transaction, and reject unlogged tables.
-func Migrate(ctx context.Context, db Beginner, o MigrateOptions) (applied []Migration, err error) {
+// transaction, and reject unlogged tables. In a transaction of the caller's the migration is
+// part of it: nothing is changed if that rolls back, and the lock that keeps others from
+// migrating is held until it ends.
+func Migrate(ctx context.Context, db DB, o MigrateOptions) (applied []Migration, err error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
@@ -235,7 +230,7 @@ func setDurability(ctx context.Context, tx pgx.Tx, tables string) error {
 // cannot be undone: a limit that is defined again starts with full buckets. Without a
 // schema it does nothing. The error is a *SchemaError if a newer program has migrated the
 // database, because this program does not know what to drop.
-func MigrateDown(ctx context.Context, db Beginner) error {
+func MigrateDown(ctx context.Context, db DB) error {
 	if d, err := dialectFor(ctx, db, MigrateOptions{}); err != nil {
 		return err
 	} else if d != nil {
@@ -297,7 +292,7 @@ func MigrationSQL(o MigrateOptions) string {
 	return b.String()
 }
 
-func withMigrationLock(ctx context.Context, db Beginner, f func(pgx.Tx) error) error {
+func withMigrationLock(ctx context.Context, db DB, f func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(migrationLock)); err != nil {
 			return err

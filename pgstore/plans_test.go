@@ -201,7 +201,7 @@ func scans(t *testing.T, tx pgx.Tx) (all, one int64) {
 }
 
 // inTx runs f in a transaction that is rolled back.
-func inTx(t *testing.T, db pgstore.Beginner, f func(pgx.Tx)) {
+func inTx(t *testing.T, db pgstore.DB, f func(pgx.Tx)) {
 	t.Helper()
 	tx, err := db.Begin(context.Background())
 	if err != nil {

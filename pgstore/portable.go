@@ -99,11 +99,7 @@ func (s portable) transact(ctx context.Context, f func(pgx.Tx) error) error {
 // Nothing is visible before the commit, so only a failed commit leaves the
 // outcome unknown.
 func (s portable) transactOnce(ctx context.Context, f func(pgx.Tx) error) error {
-	begin, ok := s.db.(Beginner)
-	if !ok {
-		return store.ErrNotSupported
-	}
-	tx, err := begin.Begin(ctx)
+	tx, err := s.db.Begin(ctx)
 	if err != nil {
 		return storeError(err, false)
 	}

@@ -23,6 +23,7 @@ import (
 // up to 20 times if it is a transaction of its own, and otherwise returned as an
 // error, because only the caller can start the transaction again.
 type DB interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
