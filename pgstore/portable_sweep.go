@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
@@ -162,7 +163,7 @@ func isFull(d *store.Definition, row bucketRow, now int64) bool {
 	own := d.Own(state, max(now, state.TS))
 	state, ok := own.Carry(state, row.Key, now)
 	var scratch store.Rule
-	return ok && own.RuleFor(row.Key, &scratch).Apply(state, now, store.VerbCheck, 0).Before == 0
+	return ok && algebra.Used(own.RuleFor(row.Key, &scratch), state, now) == 0
 }
 
 // dropped reports whether an unknown limit was dropped, rather than just added.

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
@@ -63,7 +64,7 @@ func shardRule(r store.Rule, n, i int64) store.Rule {
 
 // usedAt returns the units that a row uses at t, or at its own time if that is later.
 func usedAt(r store.Rule, s store.State, t int64) int64 {
-	return r.Apply(s, t, store.VerbCheck, 0).Before
+	return algebra.Used(&r, s, t)
 }
 
 // gathered is the Go twin of dipwell_internal.whole: what shards are together.
@@ -174,7 +175,11 @@ func (r *shardsRun) call(now int64) {
 		op.Cost = 0
 	}
 	got := r.apply(op)
-	want := rule.Apply(was, now, verb, op.Cost)
+	want := store.Op{Def: r.d, Key: r.key, Verb: verb, Cost: op.Cost}
+	was.Version = r.d.Number
+	if _, _, err := want.Step(now, was, false); err != nil {
+		r.Fatal(err)
+	}
 	if got.Allowed != want.Allowed || got.Granted != want.Granted || got.Retry != want.Retry || got.Never != want.Never {
 		r.Fatalf("%v of %d at %d: %+v, want %+v; rows %+v", verb, op.Cost, now, got, want, before)
 	}
@@ -193,8 +198,8 @@ func (r *shardsRun) call(now int64) {
 		case len(after) == 1:
 			used = usedAt(rule, after[0], now)
 		}
-		if used != want.After || got.Remaining != max(rule.Cap-want.After, 0)/rule.Unit {
-			r.Fatalf("%v of %d at %d: %d used afterwards, want %d; %+v", verb, op.Cost, now, used, want.After, got)
+		if used != want.Used || got.Remaining != max(rule.Cap-want.Used, 0)/rule.Unit {
+			r.Fatalf("%v of %d at %d: %d used afterwards, want %d; %+v", verb, op.Cost, now, used, want.Used, got)
 		}
 		if verb == store.VerbTake {
 			r.whole++
@@ -216,7 +221,8 @@ func (r *shardsRun) oneShard(now, cost int64, rule store.Rule, before, after []s
 			continue
 		}
 		changed++
-		if o := part.Apply(before[i], now, store.VerbTake, cost); !o.Allowed || after[i] != (store.State{Used: o.After, TS: o.TS}) {
+		taken := usedAt(part, before[i], now) + cost*part.Unit
+		if taken > part.Cap || after[i] != (store.State{Used: taken, TS: max(now, before[i].TS)}) {
 			r.Fatalf("shard %d went from %+v to %+v at %d, by %d tokens; its rule is %+v", i, before[i], after[i], now, cost, part)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/keypath"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
@@ -269,7 +270,7 @@ func (s *sqlStore) own(ctx context.Context, op *store.Op) *store.Definition {
 	row.Version = uint32(version)
 	own := d.Own(row, s.now())
 	var scratch store.Rule
-	if own.RuleFor(op.Key, &scratch).Apply(row, s.now(), store.VerbCheck, 0).Before == 0 { // a full row is as none
+	if algebra.Used(own.RuleFor(op.Key, &scratch), row, s.now()) == 0 { // a full row is as none
 		return nil
 	}
 	return own

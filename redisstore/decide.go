@@ -146,7 +146,7 @@ func (d *decision) appendOp(args []any, i int, now int64) []any {
 }
 
 // opTerms translates an op into the arguments of decide.lua, in the way of
-// Rule.Apply.
+// Op.Step.
 func opTerms(op *store.Op, r *store.Rule) (kind string, units, room int64, flags string, most any) {
 	most = ""
 	verb := op.Verb

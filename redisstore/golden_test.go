@@ -81,7 +81,7 @@ func TestGolden(t *testing.T) {
 			t.Errorf("line %d: answered %+v\n%s", n, a, line)
 		}
 		want := ""
-		switch before := d.Rule.Apply(store.State{Used: v.Used, TS: v.TS}, v.Now, store.VerbCheck, 0).Before; {
+		switch before := algebra.Used(&d.Rule, store.State{Used: v.Used, TS: v.TS}, v.Now); {
 		case v.Verb == "reset":
 		case w.Used == before: // nothing was charged
 			want = found

@@ -218,7 +218,7 @@ func mayWait(op *store.Op) bool {
 }
 
 // takeArgs returns the units that an op takes, and how many may be used before
-// it: Rule.Apply for Take, Check, and Reserve without a delay. A room of -1
+// it: Op.Step for Take, Check, and Reserve without a delay. A room of -1
 // means never.
 func takeArgs(op *store.Op) (units, room int64) {
 	r := &op.Def.Rule
@@ -505,7 +505,7 @@ func (q *setCall) closeRows(g *store.Group, at []int, now int64) {
 		if op.Cost <= op.Def.Rule.Burst {
 			room = algebra.RoomBefore(op.Cost*op.Def.Rule.Unit, op.Def.Rule.Cap)
 		}
-		if op.RuleFor(&scratch).Apply(r.state, now, store.VerbCheck, 0).Before > room {
+		if algebra.Used(op.RuleFor(&scratch), r.state, now) > room {
 			r.closed = true
 		}
 	}

@@ -85,7 +85,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 // take_one.lua did nothing.
 func (s *Store) clipped(ctx context.Context, g *store.Group, e *entry, now int64, row store.State) error {
 	op, r := &g.Ops[0], &e.def.Rule
-	if r.Apply(row, now, store.VerbCheck, 0).Before <= algebra.RoomBefore(op.Cost*r.Unit, r.MaxUsed) {
+	if algebra.Used(r, row, now) <= algebra.RoomBefore(op.Cost*r.Unit, r.MaxUsed) {
 		return nil
 	}
 	return s.decide(ctx, g, []*entry{e}, true)

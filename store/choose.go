@@ -88,7 +88,7 @@ func (op *Op) retryAfterOverride(row State, now int64) {
 // retryUnder corrects the retry of a refusal that leaves its row under another
 // definition than the one that decided: the row goes on under its own, from, until
 // the call is repeated, or until the override of the key ends.
-func (op *Op) retryUnder(o *Outcome, from *Definition, own State, rule *Rule, now int64) {
+func (op *Op) retryUnder(o *outcome, from *Definition, own State, rule *Rule, now int64) {
 	if !o.Never && from.Number != op.Def.Number && !number.IsOverride(op.Def.Number) {
 		row, ok := from.Carry(own, op.Key, now)
 		if ok {
@@ -123,7 +123,7 @@ func (op *Op) retryUnder(o *Outcome, from *Definition, own State, rule *Rule, no
 }
 
 // applyFloor is apply for a Take or a Check that must leave op.Floor tokens free.
-func (r *Rule) applyFloor(o *Outcome, row *State, now int64, op *Op) {
+func (r *Rule) applyFloor(o *outcome, row *State, now int64, op *Op) {
 	units := unitsOf(op.Floor, r.Unit)
 	if units > r.Cap {
 		o.TS = max(now, row.TS)

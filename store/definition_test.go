@@ -29,8 +29,8 @@ func TestCarry(t *testing.T) {
 	d := define(hour, store.Limit{Name: "l", Rate: 100, Period: time.Second, Burst: 100})
 	for later, want := range map[int64]int64{0: 1, 9_999: 1, 10_000: 2, 500_000: 51, 990_000: 100} {
 		s, ok := d.Carry(row, "k", hour)
-		o := d.Rule.Apply(s, hour+later, store.VerbCheck, 0)
-		if got := algebra.Remaining(&d.Rule, o.Before); !ok || got != want {
+		used := algebra.Used(&d.Rule, s, hour+later)
+		if got := algebra.Remaining(&d.Rule, used); !ok || got != want {
 			t.Errorf("%d µs after the change: %d tokens, want %d", later, got, want)
 		}
 	}

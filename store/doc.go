@@ -118,7 +118,7 @@
 // sets Allowed of the group, the Answer of every op, and Source. It must pass on what it
 // does not know, such as a cancellation or a hold. It must not keep the batch after
 // Apply, but may keep keys and definitions. After the inner Apply, Answer.Used and TS are
-// the row under Op.Def, from which Rule.Apply computes later states. That is how a deny
+// the row under Op.Def, from which Op.Step computes later states. That is how a deny
 // cache knows until when a key would be refused. If it changes Op.Key, it sets Op.Phase
 // to 0 and puts the key back afterwards.
 package store

@@ -108,9 +108,9 @@ var verbs = []string{"take", "check", "take_up_to", "reserve", "charge", "refund
 // "reserve", "charge", "refund" or "reset". Any other value is "unknown".
 func (v Verb) String() string { return nameOf(verbs, int(v)) }
 
-// An Outcome is the result of Rule.Apply. If it is Allowed, the row becomes
+// An outcome is the result of Rule.apply. If it is Allowed, the row becomes
 // State{Used: After, TS: TS}; it needs to be written only if After is not Before.
-type Outcome struct {
+type outcome struct {
 	Allowed bool
 	Never   bool  // refused, and the cost is more than the limit can ever hold
 	Granted int64 // tokens taken; 0 if refused
@@ -121,17 +121,10 @@ type Outcome struct {
 	Delay   int64 // µs until the reservation is due; 0 if the tokens were free
 }
 
-// Apply decides one call on a row of this rule's version. It has no side effects.
-// now is the time of the store's clock, in µs; cost is in tokens, from 0 to MaxInt.
-// If the call is refused, After is Before. Stores call Op.Step or Group.Decide,
-// which also convert rows of older versions and set the Answer.
-func (r *Rule) Apply(s State, now int64, verb Verb, cost int64) (o Outcome) {
-	r.apply(&o, &s, now, verb, cost)
-	return o
-}
-
-// apply is Apply into a zero Outcome, which saves a copy.
-func (r *Rule) apply(o *Outcome, s *State, now int64, verb Verb, cost int64) {
+// apply decides one call on a row of this rule's version, into a zero outcome. It has no
+// other effect. now is the time of the store's clock, in µs; cost is in tokens, from 0 to
+// MaxInt. If the call is refused, After is Before.
+func (r *Rule) apply(o *outcome, s *State, now int64, verb Verb, cost int64) {
 	o.TS = max(now, s.TS)
 	o.Before = r.usedAt(s, o.TS)
 	var short, ahead int64

@@ -275,7 +275,7 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 	}
 	var scratch Rule
 	rule := op.RuleFor(&scratch)
-	var o Outcome
+	var o outcome
 	if op.Floor > 0 {
 		rule.applyFloor(&o, row, now, op)
 	} else {
@@ -308,7 +308,7 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 
 // touch returns the lows of a row that is written. A row that was full, or is now,
 // has none, because a store may delete it together with its lows.
-func (op *Op) touch(l *Lows, o *Outcome) *Lows {
+func (op *Op) touch(l *Lows, o *outcome) *Lows {
 	if isNone(o.Before) || isNone(o.After) {
 		return nil
 	}
@@ -321,7 +321,7 @@ func (op *Op) touch(l *Lows, o *Outcome) *Lows {
 
 // clipped reports whether a charge stopped at MaxUsed. Nothing may then be given
 // back of what was taken before.
-func (op *Op) clipped(o *Outcome) bool {
+func (op *Op) clipped(o *outcome) bool {
 	return op.Verb == VerbCharge && o.Allowed && clipped(o.Before, unitsOf(op.Cost, op.Def.Rule.Unit), o.After)
 }
 
@@ -331,11 +331,11 @@ func (op *Op) bounded() bool { return op.Bounded && op.Verb == VerbReserve }
 // bound refuses a reservation with a delay above MaxDelay. It is never allowed if even
 // a full bucket would be due too late. Retry is at most the time until it is near
 // enough; see retryBounded.
-func bound(o *Outcome, r *Rule, op *Op, now int64) {
+func bound(o *outcome, r *Rule, op *Op, now int64) {
 	if o.Never || o.Allowed && o.Delay <= op.MaxDelay {
 		return
 	}
-	late := Outcome{Before: o.Before, After: o.Before, TS: o.TS}
+	late := outcome{Before: o.Before, After: o.Before, TS: o.TS}
 	if late.Never = r.soonest(unitsOf(op.Cost, r.Unit)) > op.MaxDelay; !late.Never {
 		if late.Retry = o.Retry; op.tooLate(r, o.Before) > 0 {
 			late.Retry = max(o.Retry, r.wait(op.tooLate(r, o.Before), o.TS, now))
@@ -353,7 +353,7 @@ func (op *Op) tooLate(r *Rule, used int64) int64 {
 // retryBounded moves the retry of a bounded reservation on to the first time at which
 // its delay is at most MaxDelay: within the tick of the retry, or in a later one that is
 // shorter than others, as a month may be. row is that before the op.
-func (op *Op) retryBounded(o *Outcome, row State, now int64) {
+func (op *Op) retryBounded(o *outcome, row State, now int64) {
 	for tries := 0; tries < 16; tries++ {
 		then := *op
 		then.Bounded = false
@@ -364,7 +364,7 @@ func (op *Op) retryBounded(o *Outcome, row State, now int64) {
 	}
 }
 
-func (op *Op) fill(o *Outcome, r *Rule, now int64, dry bool) {
+func (op *Op) fill(o *outcome, r *Rule, now int64, dry bool) {
 	a := &op.Answer
 	*a = Answer{Allowed: o.Allowed, Never: o.Never, Retry: o.Retry, Delay: o.Delay}
 	used := o.Before

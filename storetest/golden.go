@@ -139,8 +139,8 @@ func (e *env) reads(what string, d *store.Definition, key string, used, ts, now 
 	e.Helper()
 	e.clock.Store(now)
 	a := e.apply(what, store.VerbCheck, d, key, 0)
-	o := d.Rule.Apply(store.State{Used: used, TS: ts}, now, store.VerbCheck, 0)
-	if remaining, reset := algebra.Remaining(&d.Rule, o.After), algebra.TimeToFull(&d.Rule, o.After, o.TS, now); a.Remaining != remaining || a.Reset != reset {
+	used = algebra.Used(&d.Rule, store.State{Used: used, TS: ts}, now)
+	if remaining, reset := algebra.Remaining(&d.Rule, used), algebra.TimeToFull(&d.Rule, used, max(now, ts), now); a.Remaining != remaining || a.Reset != reset {
 		e.Fatalf("check: %d remaining, full in %d µs; want %d, %d\n%s", a.Remaining, a.Reset, remaining, reset, what)
 	}
 }

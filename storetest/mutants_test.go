@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/spread"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
@@ -371,8 +372,6 @@ func newRateFromStart(_ *refStore, op *store.Op, row *store.State, now int64) {
 	if row.Version == op.Def.Number || row.Used == 0 {
 		return
 	}
-	ts := row.TS
-	op.Def.Rule.Apply(*row, ts, store.VerbCheck, 0)
 	for i := range op.Def.Past {
 		if op.Def.Past[i].Number == row.Version {
 			row.Used = row.Used / op.Def.Past[i].Rule.Unit * op.Def.Rule.Unit
@@ -499,7 +498,7 @@ func firstFree(_ *refStore, _ *store.Group, op *store.Op, old store.State, row *
 
 func cancelsUnstepped(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	ts, used := row.TS, row.Used
-	stepped := def.Rule.Apply(row, now, store.VerbCheck, 0).Before
+	stepped := algebra.Used(&def.Rule, row, now)
 	row, recs, _ = def.GiveBack(row, p.key, now, recs, p.number, p.mark)
 	row.Used, row.TS = max(0, used-(stepped-row.Used)), ts
 	return row, recs
@@ -510,8 +509,7 @@ func givesAll(def *store.Definition, p pendingPart, row store.State, recs []stor
 	_, converted, _ := def.Advance(row, p.key, now, slices.Clone(recs))
 	back := converted[slices.IndexFunc(converted, p.is)].Units
 	row, _ = def.Carry(row, p.key, now)
-	o := def.Rule.Apply(row, now, store.VerbCheck, 0)
-	row.Used, row.TS = max(0, o.Before-back), o.TS
+	row.Used, row.TS = max(0, algebra.Used(&def.Rule, row, now)-back), max(now, row.TS)
 	return row, slices.Delete(recs, i, i+1)
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -298,7 +299,7 @@ func (s *refStore) usedNow(def *store.Definition, k refKey, row store.State, now
 		return 1
 	}
 	var scratch store.Rule
-	return def.RuleFor(k.key, &scratch).Apply(row, now, store.VerbCheck, 0).Before
+	return algebra.Used(def.RuleFor(k.key, &scratch), row, now)
 }
 
 func (s *refStore) Keys(_ context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {

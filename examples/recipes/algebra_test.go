@@ -63,7 +63,13 @@ func TestAlgebraCalls(t *testing.T) {
 		{10 * time.Second, store.VerbRefund, 1},
 		{30 * time.Second, store.VerbCheck, 5},
 	} {
-		o := r.Apply(s, nine.Add(c.at).UnixMicro(), c.verb, c.n)
+		now := nine.Add(c.at).UnixMicro()
+		before := algebra.Used(r, s, now)
+		o := store.Op{Def: d, Verb: c.verb, Cost: c.n}
+		next, write, err := o.Step(now, s, false)
+		if err != nil {
+			t.Fatal(err)
+		}
 		answer := "allowed"
 		switch {
 		case !o.Allowed:
@@ -71,11 +77,11 @@ func TestAlgebraCalls(t *testing.T) {
 		case o.Delay > 0:
 			answer += ", delay " + micros(o.Delay)
 		}
-		if o.Allowed && c.verb != store.VerbCheck {
-			s.Used, s.TS = o.After, o.TS
+		if write {
+			s = next
 		}
-		out += row(fmt.Sprintf("%s %v %d", nine.Add(c.at).Format("15:04:05"), c.verb, c.n), commas(o.Before),
-			commas(s.Used), time.UnixMicro(s.TS).UTC().Format("15:04:05"), strconv.FormatInt(algebra.Remaining(r, o.After), 10), answer)
+		out += row(fmt.Sprintf("%s %v %d", nine.Add(c.at).Format("15:04:05"), c.verb, c.n), commas(before),
+			commas(s.Used), time.UnixMicro(s.TS).UTC().Format("15:04:05"), strconv.FormatInt(o.Remaining, 10), answer)
 	}
 	checkTable(t, "explanation/algebra.md", "calls", out)
 }

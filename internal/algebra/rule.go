@@ -7,6 +7,19 @@ import "github.com/dipwell/dipwell/store"
 // Remaining returns the number of whole free tokens if used units are in use.
 func Remaining(r *store.Rule, used int64) int64 { return TokensLeft(used, r.Unit, r.Cap) }
 
+// Used returns the units of a row that are in use at now, or at its TS if that is later.
+// The row is under the rule.
+func Used(r *store.Rule, row store.State, now int64) int64 {
+	switch t := max(now, row.TS); {
+	case row.Used == 0 || t == row.TS:
+		return row.Used
+	case r.Every == 0:
+		return LeftAfter(row.Used, tick(r, t)-tick(r, row.TS), r.Add, r.Enough)
+	default:
+		return LeftAfter(row.Used, TicksUpTo(row.TS, t, r.Origin, r.Every), r.Add, r.Enough)
+	}
+}
+
 // TimeToFull returns the time in µs from now until nothing is used, if used units are
 // in use at t.
 func TimeToFull(r *store.Rule, used, t, now int64) int64 {

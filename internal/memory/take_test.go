@@ -5,15 +5,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/internal/spread"
 	"github.com/dipwell/dipwell/store"
 )
 
-// The fast path for buckets has the same results as Rule.Apply, also at the
+// The fast path for buckets has the same results as Op.Step, also at the
 // largest numbers.
-func TestTakeIsApply(t *testing.T) {
+func TestTakeIsStep(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	limits := []store.Limit{
 		{Name: "a", Rate: 10, Period: time.Second, Burst: 50},
@@ -33,15 +32,18 @@ func TestTakeIsApply(t *testing.T) {
 		buckets++
 		for range 50_000 {
 			span := 1 + rnd.Int64N(r.MaxUsed)>>rnd.IntN(53)
-			s := store.State{Used: rnd.Int64N(span + 1), TS: 1_800_000_000_000_000}
+			s := store.State{Version: d.Number, Used: rnd.Int64N(span + 1), TS: 1_800_000_000_000_000}
 			now := s.TS + rnd.Int64N(1<<40)>>rnd.IntN(40) - rnd.Int64N(1000)
 			cost := 1 + rnd.Int64N(r.Burst)>>rnd.IntN(53)
-			o := r.Apply(s, now, store.VerbTake, cost)
+			o := store.Op{Def: d, Cost: cost}
+			if _, _, err := o.Step(now, s, false); err != nil {
+				t.Fatal(err)
+			}
 			after, ts, remaining, retry, reset, allowed := fast.take(s.Used, s.TS, now, cost)
-			if after != o.After || ts != o.TS || retry != o.Retry || allowed != o.Allowed ||
-				remaining != algebra.Remaining(&r, o.After) || reset != algebra.TimeToFull(&r, o.After, o.TS, now) {
-				t.Fatalf("%s: take(%+v, %d, %d) = %d %d %d %d %d %v; Apply says %+v, %d left, full in %d", l.Name, s, now, cost,
-					after, ts, remaining, retry, reset, allowed, o, algebra.Remaining(&r, o.After), algebra.TimeToFull(&r, o.After, o.TS, now))
+			if after != o.Used || ts != o.TS || retry != o.Retry || allowed != o.Allowed ||
+				remaining != o.Remaining || reset != o.Reset {
+				t.Fatalf("%s: take(%+v, %d, %d) = %d %d %d %d %d %v; Step says %+v", l.Name, s, now, cost,
+					after, ts, remaining, retry, reset, allowed, o.Answer)
 			}
 		}
 	}
@@ -50,8 +52,8 @@ func TestTakeIsApply(t *testing.T) {
 	}
 }
 
-// The fast path for windows has the same results as Rule.Apply.
-func TestTakeInWindowIsApply(t *testing.T) {
+// The fast path for windows has the same results as Op.Step.
+func TestTakeInWindowIsStep(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	windows := 0
 	for _, l := range []store.Limit{
@@ -77,15 +79,18 @@ func TestTakeInWindowIsApply(t *testing.T) {
 			var scratch store.Rule
 			r := d.RuleFor(key, &scratch)
 			span := 1 + rnd.Int64N(r.MaxUsed)>>rnd.IntN(53)
-			s := store.State{Used: rnd.Int64N(span + 1), TS: rnd.Int64N(1_800_000_000_000_000) >> (rnd.IntN(2) * rnd.IntN(51))}
+			s := store.State{Version: d.Number, Used: rnd.Int64N(span + 1), TS: rnd.Int64N(1_800_000_000_000_000) >> (rnd.IntN(2) * rnd.IntN(51))}
 			now := max(0, s.TS+rnd.Int64N(1<<51)>>rnd.IntN(51)-rnd.Int64N(1000))
 			cost := 1 + rnd.Int64N(r.Burst)>>rnd.IntN(53)
-			o := r.Apply(s, now, store.VerbTake, cost)
+			o := store.Op{Def: d, Key: key, Cost: cost}
+			if _, _, err := o.Step(now, s, false); err != nil {
+				t.Fatal(err)
+			}
 			after, ts, remaining, retry, reset, allowed := fast.takeInWindow(s.Used, s.TS, now, cost, spread.PhaseOf(l.Name, key))
-			if after != o.After || ts != o.TS || retry != o.Retry || allowed != o.Allowed ||
-				remaining != algebra.Remaining(r, o.After) || reset != algebra.TimeToFull(r, o.After, o.TS, now) {
-				t.Fatalf("%s: takeInWindow(%+v, %d, %d) = %d %d %d %d %d %v; Apply says %+v, %d left, full in %d", l.Name, s, now, cost,
-					after, ts, remaining, retry, reset, allowed, o, algebra.Remaining(r, o.After), algebra.TimeToFull(r, o.After, o.TS, now))
+			if after != o.Used || ts != o.TS || retry != o.Retry || allowed != o.Allowed ||
+				remaining != o.Remaining || reset != o.Reset {
+				t.Fatalf("%s: takeInWindow(%+v, %d, %d) = %d %d %d %d %d %v; Step says %+v", l.Name, s, now, cost,
+					after, ts, remaining, retry, reset, allowed, o.Answer)
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/internal/merge"
 	"github.com/dipwell/dipwell/store"
@@ -77,8 +78,8 @@ func TestRowDecidesAsOneByOne(t *testing.T) {
 			}
 			// A row that was written and given back equals one that was never written.
 			rule := r.Groups[0].Ops[0].Def.RuleFor(r.Key, new(store.Rule))
-			got, exp := rule.Apply(after, max(now, after.TS, rows[k].TS), store.VerbCheck, 0), rule.Apply(rows[k], max(now, after.TS, rows[k].TS), store.VerbCheck, 0)
-			if got.Before != exp.Before {
+			got, exp := algebra.Used(rule, after, max(now, after.TS, rows[k].TS)), algebra.Used(rule, rows[k], max(now, after.TS, rows[k].TS))
+			if got != exp {
 				t.Fatalf("row %v is %+v, want %+v", k, after, rows[k])
 			}
 		}

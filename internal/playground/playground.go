@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
 )
@@ -261,6 +262,6 @@ func (p *player) levels(t int64) {
 
 // point adds the level of the bucket at t, by the rule itself.
 func (p *player) point(t int64) {
-	used := p.rule.Apply(p.row, begin+t, store.VerbCheck, 0).Before
+	used := algebra.Used(p.rule, p.row, begin+t)
 	p.run.Level = append(p.run.Level, Point{float64(t), float64(p.rule.Cap-used) / float64(p.rule.Unit)})
 }

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/limittest"
-	"github.com/dipwell/dipwell/store"
 )
 
 // stretch generates a log of n lines in order while it is read.
@@ -179,7 +179,7 @@ func TestLevelsFollowTheRule(t *testing.T) {
 	}
 	def := limittest.Definition(o.Limits[0])
 	for _, k := range rep.tracks[0] {
-		used := def.Rule.Apply(k.row, *rep.Last, store.VerbCheck, 0).Before
+		used := algebra.Used(&def.Rule, k.row, *rep.Last)
 		last := k.points[len(k.points)-1]
 		if want := float64(def.Rule.Cap-used) / float64(def.Rule.Unit); last.level != want || last.t != *rep.Last || len(k.points) > 4*(columns+1) {
 			t.Errorf("%s ends at %+v after %d points, want %v", k.key, last, len(k.points), want)

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -105,7 +106,7 @@ func (k *track) end(t int64) {
 func (k *track) level(t int64) float64 {
 	var scratch store.Rule
 	rule := k.def.Own(k.row, t).RuleFor(k.key, &scratch)
-	used := rule.Apply(k.row, t, store.VerbCheck, 0).Before
+	used := algebra.Used(rule, k.row, t)
 	return float64(rule.Cap-used) / float64(rule.Unit)
 }
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 )
@@ -129,22 +130,28 @@ func model(t testing.TB, log string, o Options, cost func([]string) int64) strin
 	rows := map[string]store.State{}
 	var out strings.Builder
 	for _, r := range all {
-		outcomes := make([]store.Outcome, len(o.Limits))
+		ops, after := make([]store.Op, len(o.Limits)), make([]store.State, len(o.Limits))
 		every := true
 		for i, l := range o.Limits {
 			def := limittest.Definition(l)
-			outcomes[i] = def.RuleFor(r.key, new(store.Rule)).Apply(rows[l.Name+" "+r.key], r.at, store.VerbTake, r.cost)
-			every = every && outcomes[i].Allowed
+			ops[i] = store.Op{Def: def, Key: r.key, Cost: r.cost}
+			var err error
+			if after[i], _, err = ops[i].Step(r.at, rows[l.Name+" "+r.key], false); err != nil {
+				t.Fatal(err)
+			}
+			every = every && ops[i].Allowed
 		}
 		for i, l := range o.Limits {
-			oc := &outcomes[i]
-			used, allowed, retry := oc.Before, oc.Allowed && (every || !o.All), "null"
+			op, row := &ops[i], rows[l.Name+" "+r.key]
+			allowed, retry := op.Allowed && (every || !o.All), "null"
 			if allowed {
-				used = oc.After
-				rows[l.Name+" "+r.key] = store.State{Used: oc.After, TS: oc.TS}
-			} else if !oc.Never {
-				retry = fmt.Sprint(oc.Retry)
+				row = after[i]
+				rows[l.Name+" "+r.key] = row
+			} else if !op.Never {
+				retry = fmt.Sprint(op.Retry)
 			}
+			var scratch store.Rule
+			used := algebra.Used(op.RuleFor(&scratch), row, r.at)
 			rule := limittest.Definition(l).Rule
 			fmt.Fprintf(&out, `{"line":%d,"t_us":%d,"limit":%q,"key":%q,"allowed":%v,"remaining":%d,"retry_after_us":%s}`+"\n",
 				r.line, r.at, l.Name, r.key, allowed, max(0, (rule.Cap-used)/rule.Unit), retry)

@@ -114,7 +114,7 @@ func (a *api) appendRefill(ctx context.Context, b []byte, def *store.Definition,
 			b = append(b, ',')
 		}
 		last = in
-		used := rule.Apply(store.State{Used: op.Used, TS: op.TS, Version: op.Def.Number}, now+in, store.VerbCheck, 0).Before
+		used := algebra.Used(rule, store.State{Used: op.Used, TS: op.TS}, now+in)
 		b = append(strconv.AppendInt(append(b, '['), in, 10), ',')
 		b = append(strconv.AppendInt(b, algebra.Remaining(rule, used), 10), ']')
 	}

@@ -3,6 +3,7 @@ package simulate
 import (
 	"slices"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
 )
@@ -359,6 +360,5 @@ func (n *node) used(k at, row store.State, records []store.Record, now int64) in
 	}
 	own := d.Own(row, max(now, row.TS))
 	row, _ = own.Carry(row, k.key, now)
-	o := own.Rule.Apply(row, now, store.VerbCheck, 0)
-	return o.Before * n.rates[k.limit].parts(1) / own.Rule.Unit
+	return algebra.Used(&own.Rule, row, now) * n.rates[k.limit].parts(1) / own.Rule.Unit
 }
