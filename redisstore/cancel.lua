@@ -127,10 +127,10 @@ local function giveRests(l, waits, rests)
   return units
 end
 
--- store writes what has changed. A rest of which nothing can come back is deleted:
--- no waiting record was made after it, or newer rests have all that is left of what
--- it took. The newer ones are tried first, and while they are withheld, so is it.
--- So rests have no more units than are used, except for the oldest of each low.
+-- store writes what has changed. A rest is deleted if nothing of it can come back: if no
+-- waiting record was made after it, or if newer rests have all units that are left. Newer
+-- rests are given back first, and an older one only after them. So rests have no more
+-- units than are used, except for the oldest of each low.
 local function store(key, l, waits, rests)
   local last, low, newer = 0, nil, 0
   for _, w in ipairs(waits) do
@@ -156,11 +156,11 @@ local function store(key, l, waits, rests)
   end
 end
 
--- giveBack cancels a record and tries again what was withheld of others. It returns
--- the units that come back. If a later record waits with a slack of 0, there are
--- none, and the others need not be read. They are read with a chance of 8 in their
--- number, to delete rests of which nothing can come back any more; otherwise their
--- number would grow while somebody always waits. The id is random.
+-- giveBack cancels a record and tries again to give back the withheld units of others. It
+-- returns the units that come back. If a later record waits with a slack of 0, there are
+-- none, and the others need not be read. If there are n others, they are read with a
+-- probability of 8/n, by the random id, to delete rests of which nothing can come back
+-- any more; otherwise their number would grow while calls always wait.
 local function giveBack(l, r, key)
   r.slack = -2
   if r.number < l.zero then
@@ -188,8 +188,8 @@ local function giveBack(l, r, key)
   return given
 end
 
--- lastEnd returns the time at which the last record of a list ends: until then one
--- may be cancelled. The set also has records of an earlier list.
+-- lastEnd returns the time at which the last record of a list ends: until then a record
+-- of it may be cancelled. The set also has records of an earlier list.
 local function lastEnd(l, r, set, key)
   if l.till > r.ends then
     return l.till

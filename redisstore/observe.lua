@@ -1,5 +1,5 @@
--- Adds what was observed behind an adaptive limit to the sums of the present window. If
--- the window is over, it adds nothing: the caller then sets the rate by rate.lua.
+-- Adds an observation of an adaptive limit to the sums of the present window. If the
+-- window is over, it adds nothing: the caller then sets the rate by rate.lua.
 --
 -- KEYS: the rate. ARGV: version of the limit; its window in µs; what was observed: calls,
 -- slow ones, failed ones, and tokens taken. Returns a code, now, and

@@ -1,4 +1,4 @@
--- Writes what Go decided, unless one of the keys has changed since read.lua read
+-- Writes the decision made in Go, unless one of the keys has changed since read.lua read
 -- them, and removes the caller's locks.
 --
 -- KEYS and the first arguments as in snapshot.lua. ARGV[4]: the digest of read.lua;

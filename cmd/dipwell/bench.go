@@ -34,7 +34,7 @@ type BenchCmd struct {
 	Store         string        `placeholder:"URL" env:"DIPWELL_STORE" help:"Store to measure (default memory:)."`
 	KeySecretFile string        `placeholder:"FILE" env:"DIPWELL_KEY_SECRET_FILE" help:"Hash keys as the service does, under the secret in this file; or set DIPWELL_KEY_SECRET."`
 	Clients       int           `default:"64" placeholder:"N" help:"Concurrent clients, each without a pause between calls: 1 to 4096. Default 64."`
-	Keys          int           `default:"10000" placeholder:"N" help:"Keys, of which each call takes a random one: 1 to 1000000. Default 10000."`
+	Keys          int           `default:"10000" placeholder:"N" help:"Number of keys; each call uses a random one: 1 to 1000000. Default 10000."`
 	Time          time.Duration `default:"5s" placeholder:"DURATION" help:"How long to measure, 10ms to 1h. Default 5s."`
 	Cost          int64         `default:"1" placeholder:"N" help:"Tokens of a call, 1 to 1000000. Default 1."`
 	Single        bool          `help:"Send each call separately. By default waiting calls are coalesced, as in serve."`

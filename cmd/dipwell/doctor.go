@@ -20,7 +20,7 @@ type DoctorCmd struct {
 	Config  string        `placeholder:"FILE" env:"DIPWELL_CONFIG" help:"Check this configuration file and the store that it names."`
 	Store   string        `placeholder:"URL" env:"DIPWELL_STORE" help:"Check this store."`
 	Server  string        `placeholder:"URL" env:"DIPWELL_SERVER" help:"Check this running service (default http://127.0.0.1:8080 if nothing else is given)."`
-	Checks  int           `default:"200" placeholder:"N" help:"Number of calls to measure the latency, 1 to 10000. Default 200. They change nothing."`
+	Checks  int           `default:"200" placeholder:"N" help:"Number of checks that measure the latency, 1 to 10000; they change nothing. Default 200."`
 	Timeout time.Duration `default:"30s" help:"Timeout of all checks. Default 30s."`
 	JSON    bool          `name:"json" help:"Print the findings as JSON."`
 

@@ -11,7 +11,7 @@ import (
 // HoldCmd takes tokens until they are settled.
 type HoldCmd struct {
 	floorCall `embed:""`
-	TTL       time.Duration `name:"ttl" required:"" help:"Until the hold expires and everything is given back, such as 30s."`
+	TTL       time.Duration `name:"ttl" required:"" help:"Time until the hold expires and everything is given back, such as 30s."`
 	ID        *string       `name:"id" help:"Id of the hold, which makes the call safe to repeat. Default: a random one."`
 }
 
@@ -29,7 +29,7 @@ func (c *HoldCmd) Run(e *env) error {
 type SettleCmd struct {
 	target `embed:""`
 	Hold   string  `arg:"" help:"Id of the hold, as hold printed it."`
-	Cost   []int64 `help:"Actual cost in tokens; one for each limit that was held. Default: as held."`
+	Cost   []int64 `help:"Actual cost in tokens; one for each limit that was held. Default: what was held."`
 }
 
 func (SettleCmd) Help() string { return "Example: dipwell settle req-81 --cost 2150" }
@@ -45,7 +45,7 @@ func (c *SettleCmd) Run(e *env) error {
 type ExtendCmd struct {
 	target `embed:""`
 	Hold   string        `arg:"" help:"Id of the hold, as hold printed it."`
-	TTL    time.Duration `name:"ttl" required:"" help:"From now until the hold expires, such as 30s."`
+	TTL    time.Duration `name:"ttl" required:"" help:"Time from now until the hold expires, such as 30s."`
 }
 
 func (ExtendCmd) Help() string { return "Example: dipwell extend req-81 --ttl 30s" }

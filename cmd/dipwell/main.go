@@ -1,5 +1,5 @@
-// Command dipwell is a rate limiter: a service, its clients, and a replay of
-// access logs, in one program.
+// Command dipwell is a rate limiter: the service, its command-line clients, and tools for
+// migration, replay, simulation and measurement.
 package main
 
 import (
@@ -24,9 +24,9 @@ type commands struct {
 	Serve    ServeCmd    `cmd:"" help:"Run the service over HTTP and gRPC, or a rate-limiting reverse proxy."`
 	Take     TakeCmd     `cmd:"" help:"Take tokens, all or none."`
 	Check    CheckCmd    `cmd:"" help:"Answer like take, but change nothing."`
-	TakeUpTo TakeUpToCmd `cmd:"" help:"Take as many tokens as there are, up to --cost."`
+	TakeUpTo TakeUpToCmd `cmd:"" help:"Take as many tokens as are free, up to --cost."`
 	Reserve  ReserveCmd  `cmd:"" help:"Take tokens in advance; the answer says how long to wait."`
-	Wait     WaitCmd     `cmd:"" help:"Take tokens when they can be had within --timeout."`
+	Wait     WaitCmd     `cmd:"" help:"Wait for tokens, for at most --timeout, and take them."`
 	Charge   ChargeCmd   `cmd:"" help:"Take tokens even if fewer are left."`
 	Refund   RefundCmd   `cmd:"" help:"Give tokens back (admin)."`
 	Reset    ResetCmd    `cmd:"" help:"Make a bucket full (admin)."`
@@ -34,7 +34,7 @@ type commands struct {
 	Settle   SettleCmd   `cmd:"" help:"End a hold: give back or charge the difference to the actual cost."`
 	Extend   ExtendCmd   `cmd:"" help:"Move the expiry of a hold."`
 	Holds    HoldsCmd    `cmd:"" help:"List the live holds of a key (admin)."`
-	Override OverrideCmd `cmd:"" help:"Give one key a plan or numbers of its own (admin)."`
+	Override OverrideCmd `cmd:"" help:"Give one key a plan, or its own rate and burst (admin)."`
 	Audit    AuditCmd    `cmd:"" help:"List what people have changed (admin)."`
 	Cancel   CancelCmd   `cmd:"" help:"Give a reservation's tokens back before it is due."`
 	Limits   LimitsCmd   `cmd:"" help:"List the limits of a server."`
@@ -44,7 +44,7 @@ type commands struct {
 	Migrate  MigrateCmd  `cmd:"" help:"Create, upgrade, show or remove the schema in PostgreSQL."`
 	Config   ConfigCmd   `cmd:"" help:"Check a configuration file."`
 	Replay   ReplayCmd   `cmd:"" help:"Run an access log through limits in virtual time."`
-	Simulate SimulateCmd `cmd:"" help:"Play a cluster with faults in virtual time, and check what it promises."`
+	Simulate SimulateCmd `cmd:"" help:"Simulate a cluster with faults in virtual time, and check its promises."`
 	Bench    BenchCmd    `cmd:"" help:"Measure a store: decisions per second, and latency."`
 	Doctor   DoctorCmd   `cmd:"" help:"Find problems of a configuration, a store or a running service."`
 	Version  VersionCmd  `cmd:"" help:"Print the version."`

@@ -24,14 +24,14 @@ import (
 // ReplayCmd decides an access log by limits, in virtual time.
 type ReplayCmd struct {
 	Log       string   `required:"" placeholder:"FILE" help:"Access log: combined, JSON lines or CSV, gzipped or not; - is standard input."`
-	Config    string   `placeholder:"FILE" help:"Judge by the limits of a configuration file, with their plans and parents."`
+	Config    string   `placeholder:"FILE" help:"Use the limits of a configuration file, with their plans and parents."`
 	Limit     []string `sep:"none" placeholder:"LIMIT" help:"NAME=RATE/PER and more settings after commas: 'login=5/1m,burst=20'. With --config: the name of a limit of the file; default all that are not a parent. May be given again."`
 	By        string   `default:"ip" placeholder:"FIELD" help:"The field that is the key: ip, user, method, path, url, status, agent, referer, or a name from a JSON or CSV log; none is one bucket for all. Several with + between them make a key of several parts, such as tenant+user. Default ip."`
-	Where     []string `sep:"none" placeholder:"CONDITION" help:"FIELD=VALUE, or FIELD~PATTERN with a regular expression: leave out the lines that do not match. May be given again."`
-	Plan      []string `sep:"none" placeholder:"FIELD" help:"The field with the name of a request's plan; or FIELD=VALUE:PLAN or FIELD~PATTERN:PLAN, for those that match. May be given again; the first that applies counts."`
+	Where     []string `sep:"none" placeholder:"CONDITION" help:"FIELD=VALUE, or FIELD~PATTERN with a regular expression: keep only the lines that match. May be given again."`
+	Plan      []string `sep:"none" placeholder:"FIELD" help:"The field with the name of a request's plan; or FIELD=VALUE:PLAN or FIELD~PATTERN:PLAN, for those that match. May be given again; the first that matches decides."`
 	Cost      string   `default:"1" placeholder:"N|FIELD" help:"Tokens that a request costs: a number, or a field such as bytes. Default 1."`
-	All       bool     `help:"A request is granted by all limits or charged by none. Otherwise each limit judges by itself."`
-	Format    string   `placeholder:"FORMAT" help:"combined, json or csv. Default: by the look of the log."`
+	All       bool     `help:"A request is granted by all limits or charged by none. Otherwise each limit decides alone."`
+	Format    string   `placeholder:"FORMAT" help:"combined, json or csv. Default: recognized from the log's first lines."`
 	TimeField string   `placeholder:"FIELD" help:"Field with the time, in JSON and CSV logs. Default: the usual names."`
 	Columns   string   `placeholder:"NAMES" help:"Columns of a CSV log that has no header: time,ip,path."`
 	Decisions string   `placeholder:"FILE" help:"Write each decision as a JSON line; - is standard output, without the report."`

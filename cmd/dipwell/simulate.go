@@ -14,10 +14,10 @@ import (
 // SimulateCmd plays histories of a cluster with faults, in virtual time.
 type SimulateCmd struct {
 	Seed   *uint64  `placeholder:"N" help:"Play the history of seed N, and print it."`
-	Seeds  int      `default:"1000" placeholder:"N" help:"Play the histories of the seeds 0 to N-1. Of the first that breaks a promise, the steps that are needed for it are printed. Default 1000."`
+	Seeds  int      `default:"1000" placeholder:"N" help:"Play the histories of the seeds 0 to N-1. If one breaks a promise, stop and print the steps that are needed for it. Default 1000."`
 	Steps  int      `default:"300" placeholder:"N" help:"Steps of a history: bursts of calls, and faults. Default 300."`
 	Plot   string   `placeholder:"FILE" help:"With --seed: draw the history as SVG."`
-	Faults []string `placeholder:"LIST" help:"The faults that may happen, with commas between. Default: all."`
+	Faults []string `placeholder:"LIST" help:"The faults that may happen, separated by commas. Default: all."`
 }
 
 // Help is shown by --help.

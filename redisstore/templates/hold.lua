@@ -1,7 +1,7 @@
--- Takes from buckets that may have holds, and makes a hold of what was taken: the
--- commonest case of Group.DecideIn for token buckets that refill continuously and
--- concurrency limits, all or nothing. It reads no records but the list of lows, and of
--- concurrency limits when each hold expires.
+-- Takes from buckets that may have holds, and makes a hold of what was taken, all or
+-- nothing: the most common case of Group.DecideIn for token buckets that refill
+-- continuously and for concurrency limits. Of the records it reads only the list of lows,
+-- and for concurrency limits when each hold expires.
 --
 -- KEYS: n rows, the n hashes of their records; for a hold, its key. ARGV: n, the ttl of
 -- the hold in µs or 0, its id, its JSON up to the times, the mark of new lists; for each
@@ -65,7 +65,8 @@ for i = 1, n do
   lines[1 + i], lines[1 + n + i] = text or '', format('%d %d %d', r.number, r.mark, last)
 end
 
--- First what fails if there is a hold with this id, or no memory.
+-- These writes come first, because they fail if there is a hold with this id, or no
+-- memory.
 if ttl > 0 then
   local forget = expires + max(ttl, 60000000)
   local text = ARGV[4] .. format('"expires_us":%d,"forget_us":%d,"parts":[', expires, forget) .. table.concat(parts, ',') .. ']}'

@@ -1,11 +1,10 @@
--- Decides any number of groups of plain buckets at one time, one after the other,
--- each all or nothing: no calendar, not leaky, no reservations. Go twin: set.go,
--- which computes the answers from the rows returned. Doubles are exact here: every
--- number is an integer below 2^53, a quotient of two such numbers rounds to an
--- integer only if it is one, and a product above 2^53 stays above what it is
--- compared with. No error may be raised once a row is written, because calls would
--- be charged and not be told. So a key that is not a bucket is skipped like a row
--- of another version.
+-- Decides any number of groups of plain buckets at one time, one after the other, each
+-- all or nothing: no calendar, not leaky, no reservations. Go twin: set.go, which
+-- computes the answers from the rows returned. Doubles are exact here: every number is an
+-- integer below 2^53, a quotient of two such numbers rounds to an integer only if it is
+-- one, and a product above 2^53 stays above what it is compared with. No error may be
+-- raised once a row is written, because charged calls would then get an error. So a key
+-- that is not a bucket is skipped like a row of another version.
 --
 -- KEYS: rows. ARGV[1]: an array of integers in MessagePack, which the server reads
 -- several times as fast as separate arguments:
@@ -30,7 +29,8 @@ else
   rows = call('MGET', unpack(KEYS))
 end
 
--- used is what is used of the open rows at times; after is what is to be written.
+-- used has the used units of the open rows at the times in times; after has those to be
+-- written.
 local used, times, rules, origins, after, lesser, reply = {}, {}, {}, {}, {}, {}, {''}
 local at = 2 + 4 * a[1]
 for i = 1, n do

@@ -1,5 +1,5 @@
--- Settles a hold that has not expired, all parts of it: the commonest case of
--- Group.DecideIn. It reads no other records, but of concurrency limits when each hold
+-- Settles all parts of a hold that has not expired: the most common case of
+-- Group.DecideIn. It reads no other records, except for concurrency limits when each hold
 -- expires.
 --
 -- KEYS: n rows, the n hashes of their records, the key of the hold. ARGV: n, the hold as
@@ -71,7 +71,7 @@ for i = 1, n do
   lines[1 + i], lines[1 + n + i] = text or '', found
 end
 
--- First what needs no memory; the writes after that are not refused.
+-- Writes that need no memory come first; the writes after a first one are not refused.
 for i = 1, n do
   local r, records = rows[i], KEYS[n + i]
   if not r.others then

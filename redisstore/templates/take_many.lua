@@ -2,8 +2,8 @@
 -- common request of a batch. It is set.lua for this case at 0.8 of the cost: each
 -- bucket is read, stepped and written in one pass, without tables.
 --
--- No error may be raised once a row is written, because calls would be charged and
--- not be told. If memory is full the first write fails, and nothing was done.
+-- No error may be raised once a row is written, because charged calls would then get an
+-- error. If memory is full the first write fails, and nothing was done.
 --
 -- KEYS: rows. ARGV[1]: an array of integers in MessagePack:
 --  the number of limits; for each version, every, add, origin, cap
