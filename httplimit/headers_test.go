@@ -94,6 +94,27 @@ func TestHeaderGolden(t *testing.T) {
 	}
 }
 
+// A window of a calendar ends at its own end, however many windows it takes until all that
+// rolls over is there again.
+func TestResetOfCalendarWithRollover(t *testing.T) {
+	l, s := newLimiter(t, "m=10/1mo,algorithm=fixed_window,burst=40,start=00:00 UTC")
+	now := time.Now()
+	s.now = now.UnixMicro()
+	d, err := l.Take(t.Context(), "m", "k", 35)
+	if err != nil || d.ResetAfter < 80*24*time.Hour {
+		t.Fatal(d, err)
+	}
+	end := time.Date(now.UTC().Year(), now.UTC().Month()+1, 1, 0, 0, 0, 0, time.UTC)
+	got := fields(httplimit.IETF, &d)
+	var seconds int64
+	if _, err := fmt.Sscanf(got[strings.Index(got, ";t="):], ";t=%d", &seconds); err != nil {
+		t.Fatal(got, err)
+	}
+	if wait := end.Sub(now) - time.Duration(seconds)*time.Second; wait.Abs() > time.Minute && end.Sub(now) > time.Minute {
+		t.Errorf("%s: the window ends in %v", got, end.Sub(now))
+	}
+}
+
 func TestHeadersOfSeveralLimits(t *testing.T) {
 	l, _ := newLimiter(t, "user=5/1m,burst=20", "tenant=1/1s,burst=3")
 	takes := func(n int64) dipwell.Decision {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -95,13 +96,19 @@ func (p *policy) effective(d *dipwell.Decision) int64 {
 }
 
 // boundary returns the seconds to the next boundary, given the time to the
-// boundary at which the bucket is full.
+// boundary at which the bucket is full. That is a later one only with roll-over; the
+// windows of a calendar in between are then those of this machine's clock.
 func (p *policy) boundary(reset time.Duration) int64 {
-	if reset <= 0 {
+	r := &p.def.Rule
+	switch {
+	case reset <= 0:
 		return p.window
-	}
-	if every := p.def.Rule.Every; every > 0 {
-		reset = time.Duration((reset.Microseconds()-1)%every+1) * time.Microsecond
+	case r.Every > 0:
+		reset = time.Duration((reset.Microseconds()-1)%r.Every+1) * time.Microsecond
+	case r.Cap > r.Add:
+		now := time.Now().UnixMicro()
+		_, end := algebra.Window(r, now)
+		reset = min(reset, time.Duration(end-now)*time.Microsecond)
 	}
 	return max(1, seconds(reset))
 }
