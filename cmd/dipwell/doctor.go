@@ -27,6 +27,9 @@ type DoctorCmd struct {
 	clientTLS `embed:""`
 }
 
+// AfterApply checks the server's URL.
+func (c *DoctorCmd) AfterApply() error { return checkServer(c.Server) }
+
 func (DoctorCmd) Help() string {
 	return `Examples:
   dipwell doctor --config /etc/dipwell/dipwell.yaml

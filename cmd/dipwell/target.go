@@ -104,6 +104,17 @@ func (t *target) AfterApply(c *kong.Context) error {
 	if given["limit"] && t.Store == "" {
 		return fmt.Errorf("limit: is defined in a store, and %s is asked; give --store", t.asked())
 	}
+	return checkServer(t.Server)
+}
+
+// checkServer checks the URL of a service; "" is the default one.
+func checkServer(server string) error {
+	if server == "" {
+		return nil
+	}
+	if u, err := url.Parse(server); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return fmt.Errorf("server: %q is not a URL such as http://127.0.0.1:8080", redact(server))
+	}
 	return nil
 }
 

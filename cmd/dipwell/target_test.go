@@ -29,6 +29,10 @@ func TestServerOrStore(t *testing.T) {
 		{nobody, "", "keys api --server " + p.url, 0, "asked " + p.url},
 		{nobody, "", "take api k", 2, nobody},
 		{"", "", "take api k --server " + p.url + " --store " + store, 2, "server, store: give only one of them"},
+		{"", "", "take api k --server 127.0.0.1:8080", 2, `server: "127.0.0.1:8080" is not a URL such as http://127.0.0.1:8080`},
+		{"localhost:8080", "", "take api k", 2, `server: "localhost:8080" is not a URL`},
+		{"", "", "top --once --server ftp://localhost", 2, "server: "},
+		{"", "", "doctor --server http:/localhost", 2, "server: "},
 		{"", "", "take api k --limit api=1/1h --server " + p.url, 2, "limit: is defined in a store, and " + p.url + " is asked; give --store"},
 		{p.url, "", "take api k --limit api=1/1h", 2, "limit: is defined in a store, and " + p.url + " is asked; give --store"},
 	} {

@@ -30,6 +30,9 @@ type TopCmd struct {
 	target *target // nil before the first call
 }
 
+// AfterApply checks the server's URL.
+func (c *TopCmd) AfterApply() error { return checkServer(c.Server) }
+
 func (TopCmd) Help() string {
 	return `Examples:
   dipwell top
