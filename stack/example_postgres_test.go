@@ -23,7 +23,7 @@ func Example_postgres() {
 	}
 
 	base, err := pgstore.Open(ctx, url, pgstore.Config{
-		Lazy:  true, // start although the database is away
+		Lazy:  true, // start although the database does not answer
 		Sweep: true, // delete full rows in the background
 	})
 	if err != nil {

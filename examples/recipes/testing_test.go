@@ -68,7 +68,7 @@ type down struct{}
 
 func (down) Apply(context.Context, *store.Batch) error { return dipwell.ErrStore }
 
-// What the program does while the store is away: this limit fails open, and the
+// What the program does while the store does not answer: this limit fails open, and the
 // answer says that it was not the store's.
 func TestStoreIsAway(t *testing.T) {
 	limiter, err := dipwell.New(down{}, dipwell.Limit{Name: "search", Rate: 10, Period: time.Second, OnStoreError: dipwell.FailOpen})

@@ -26,7 +26,7 @@ func TestStore(t *testing.T) {
 			return &allLocal{Store: s}
 		}, storetest.Options{Quick: true})
 	})
-	t.Run("store is away", func(t *testing.T) {
+	t.Run("store does not answer", func(t *testing.T) {
 		storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 			s, inner := setup(t, now)
 			l, err := dipwell.New(s, store.Limit{Name: "tells the time", Rate: 1, Period: 1e9, OnStoreError: store.FailLocal})

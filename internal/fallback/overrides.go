@@ -10,7 +10,7 @@ import (
 )
 
 // maxOverrides bounds the overrides that are copied. Other overridden keys are decided
-// by their limits while the store is away.
+// by their limits while the store does not answer.
 const maxOverrides = 1 << 16
 
 // overrides are those of the inner store that its answers have told of. They are set
