@@ -107,7 +107,8 @@ func TestResetOfCalendarWithRollover(t *testing.T) {
 	end := time.Date(now.UTC().Year(), now.UTC().Month()+1, 1, 0, 0, 0, 0, time.UTC)
 	got := fields(httplimit.IETF, &d)
 	var seconds int64
-	if _, err := fmt.Sscanf(got[strings.Index(got, ";t="):], ";t=%d", &seconds); err != nil {
+	_, rest, _ := strings.Cut(got, ";t=")
+	if _, err := fmt.Sscanf(rest, "%d", &seconds); err != nil {
 		t.Fatal(got, err)
 	}
 	if wait := end.Sub(now) - time.Duration(seconds)*time.Second; wait.Abs() > time.Minute && end.Sub(now) > time.Minute {

@@ -174,6 +174,7 @@ func TestDocYAML(t *testing.T) {
 			return err
 		}
 		text, err := os.ReadFile(name)
+		must(t, err)
 		for _, m := range yamlBlock.FindAllStringSubmatch(string(text), -1) {
 			if m[1] != "" {
 				continue // the tests read the file
