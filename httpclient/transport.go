@@ -417,7 +417,8 @@ func (t *Transport) take(r *http.Request, left *time.Duration) (adaptive []strin
 	var buf [1]dipwell.Take
 	takes := buf[:0]
 	for i := range t.Limits {
-		take, err := takeOf(&t.Limits[i], r)
+		l := &t.Limits[i]
+		take, err := pace.Ask(r, l.Name, l.Floor, l.Choose, l.Plan, l.Key, l.Cost)
 		if err != nil {
 			return nil, err
 		}
@@ -451,31 +452,6 @@ func (t *Transport) take(r *http.Request, left *time.Duration) (adaptive []strin
 	}
 	t.onWait(r, e)
 	return nil, e
-}
-
-// takeOf returns what a request takes from a limit. Its Limit is "" if it takes nothing.
-func takeOf(l *Limit, r *http.Request) (take dipwell.Take, err error) {
-	take = dipwell.Take{Limit: l.Name, Key: dipwell.Shared, Cost: 1, Floor: l.Floor}
-	if l.Choose != nil {
-		if take.Limit = l.Choose(r); take.Limit == "" {
-			return take, nil
-		}
-	}
-	if l.Plan != nil {
-		take.Plan = l.Plan(r)
-	}
-	if l.Key != nil {
-		if take.Key, err = l.Key(r); err != nil {
-			return take, err
-		}
-		if take.Key == dipwell.Shared { // only a Limit without Key selects the shared bucket
-			return take, &dipwell.FieldError{Field: "key", Reason: "has a NUL byte"}
-		}
-	}
-	if l.Cost != nil {
-		take.Cost, err = l.Cost(r)
-	}
-	return take, err
 }
 
 // key returns the key of the budget that a request spends.

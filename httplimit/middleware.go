@@ -175,7 +175,8 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 // takes appends what a request takes to list.
 func (m *middleware) takes(r *http.Request, list []dipwell.Take) ([]dipwell.Take, error) {
 	for i := range m.Limits {
-		t, err := m.Limits[i].take(r)
+		l := &m.Limits[i]
+		t, err := pace.Ask(r, l.Name, l.Floor, l.Choose, l.Plan, l.Key, l.Cost)
 		if err != nil {
 			return nil, err
 		}
@@ -201,31 +202,6 @@ func (m *middleware) decide(r *http.Request, d *dipwell.Decision, takes []dipwel
 		m.Observe(d, err, time.Since(start))
 	}
 	return ttl, err
-}
-
-// take returns what a request takes from the limit. Its Limit is "" if it takes nothing.
-func (l *Limit) take(r *http.Request) (t dipwell.Take, err error) {
-	t = dipwell.Take{Limit: l.Name, Key: dipwell.Shared, Cost: 1, Floor: l.Floor}
-	if l.Choose != nil {
-		if t.Limit = l.Choose(r); t.Limit == "" {
-			return t, nil
-		}
-	}
-	if l.Plan != nil {
-		t.Plan = l.Plan(r)
-	}
-	if l.Key != nil {
-		if t.Key, err = l.Key(r); err != nil {
-			return t, err
-		}
-		if t.Key == dipwell.Shared { // only a Limit without Key selects the shared bucket
-			return t, &dipwell.FieldError{Field: "key", Reason: "has a NUL byte"}
-		}
-	}
-	if l.Cost != nil {
-		t.Cost, err = l.Cost(r)
-	}
-	return t, err
 }
 
 // Fail answers a request that could not be decided, with a problem document. The status

@@ -23,6 +23,33 @@ func Left(ctx context.Context, bound time.Duration) time.Duration {
 	return bound
 }
 
+// Ask returns what a request takes from a limit: its name and floor, and what the functions
+// that are not nil return for the request. If choose returns "", the request takes nothing
+// from the limit, and the Limit of the result is "".
+func Ask[R any](r R, name string, floor int64, choose, plan func(R) string, key func(R) (string, error), cost func(R) (int64, error)) (t dipwell.Take, err error) {
+	t = dipwell.Take{Limit: name, Key: dipwell.Shared, Cost: 1, Floor: floor}
+	if choose != nil {
+		if t.Limit = choose(r); t.Limit == "" {
+			return t, nil
+		}
+	}
+	if plan != nil {
+		t.Plan = plan(r)
+	}
+	if key != nil {
+		if t.Key, err = key(r); err != nil {
+			return t, err
+		}
+		if t.Key == dipwell.Shared { // only a limit without a key function has the shared bucket
+			return t, &dipwell.FieldError{Field: "key", Reason: "has a NUL byte"}
+		}
+	}
+	if cost != nil {
+		t.Cost, err = cost(r)
+	}
+	return t, err
+}
+
 // Take takes from the limits, all or nothing, and sets d. It does not allocate for
 // one limit.
 func Take(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []dipwell.Take) error {
