@@ -20,7 +20,8 @@ func (s *Store) Abilities() store.Abilities {
 	return ab
 }
 
-// overrides are those of the engine, which a lazy store knows late.
+// The overrides of a store. They go through the engine, which a lazy store does not know
+// until its server has answered.
 type overrides struct{ *Store }
 
 func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
@@ -72,7 +73,7 @@ func (s *Store) metrics() []store.Metric {
 	)
 }
 
-// estimateRows is the number of rows at the last analyze.
+// estimateRows returns the number of rows as of the last ANALYZE.
 func (s *Store) estimateRows(ctx context.Context) (n int64, err error) {
 	err = s.db.QueryRow(ctx, "select reltuples::bigint from pg_class where oid = to_regclass('dipwell.buckets')").Scan(&n)
 	return n, err

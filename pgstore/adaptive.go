@@ -13,18 +13,18 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Calls of adaptive limits are decided by the function, which reads the rate together
-// with the limit. What this program knows of a rate is for answers and metrics alone.
+// The database function decides calls of adaptive limits: it reads the rate together with
+// the limit. The rates that this program reads are only for answers and metrics.
 
 const (
-	// Rates of older versions do not change any more, and are read with the limits.
+	// The rates of older versions no longer change. They are read with the limits.
 	readPacesSQL = `select l.name, v.number, v.levels, coalesce(p.reason, ''), coalesce(p.changed, 0), coalesce(p.drifts, 0), coalesce(p.begun, 0)
 from dipwell.limits l join dipwell.versions v on v.limit_id = l.id left join dipwell.paces p on p.limit_id = l.id and v.number = l.version
 where v.levels is not null and (v.number = l.version or $1::boolean)`
 	addSamplesSQL = "select $1::text, s.version, s.levels, s.reason, s.changed, s.drifts, s.begun from dipwell_internal.add_samples($1::text, $2::bigint, $3::bigint, $4::bigint, $5::bigint, $6::bigint) s"
 )
 
-// observe adds what was seen of the calls behind an adaptive limit.
+// observe adds an observation of the calls behind an adaptive limit.
 func (s *Store) observe(ctx context.Context, d *store.Definition, o store.Observation) error {
 	if p, ok := s.engine().(portable); ok {
 		return p.observe(ctx, d, o)
@@ -40,8 +40,8 @@ func (s *Store) observe(ctx context.Context, d *store.Definition, o store.Observ
 	return storeError(err, true)
 }
 
-// readPaces reads the rates of adaptive limits, if there are any: the present ones, or
-// also those of their older versions.
+// readPaces reads the present rates of the adaptive limits in defs, if there are any. If
+// past is set, it also reads the rates of their older versions.
 func readPaces(ctx context.Context, db querier, defs []*store.Definition, past bool) error {
 	byName := map[string]*store.Definition{}
 	for _, d := range defs {
@@ -68,7 +68,7 @@ func setPaces(rows pgx.Rows, of func(name string) *store.Definition) error {
 	_, err := pgx.ForEachRow(rows, []any{&name, &number, &levels, &reason, &p.Changed, &p.Drifts, &p.Begun}, func() error {
 		pace := paceOf(of(name), number)
 		if pace == nil || len(levels) < 4 {
-			return nil // changed since
+			return nil // the limit was changed meanwhile
 		}
 		changes := make([]adaptive.Change, 0, len(levels)/3)
 		for i := 1; i+2 < len(levels); i += 3 {

@@ -13,8 +13,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A trail is the audit of a store, for its Abilities. The functions of schema/ add
-// entries too, for changes in SQL.
+// A trail is the audit of a store, for its Abilities. Changes made in SQL are recorded by
+// the functions of schema/.
 type trail struct{ *Store }
 
 var _ store.Auditor = trail{}
@@ -50,7 +50,7 @@ func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEn
 	return s.page(ctx, "id, who, action, limit_name, key, what, note from dipwell.audit", before, n)
 }
 
-// page reads a page of a log: columns of a table.
+// page returns a page of log, which is a list of the columns of a table.
 func (s *Store) page(ctx context.Context, log, before string, n int) ([]store.AuditEntry, error) {
 	rows, err := s.db.Query(ctx, "select "+log+" where $1 = '' or id < $1 order by id desc limit $2", before, n)
 	if err != nil {

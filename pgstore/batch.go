@@ -134,7 +134,7 @@ type pendingRow struct {
 	units int64      // of the first tried groups
 	rule  store.Rule // with the key's own origin, if origins are spread
 
-	override   uint32  // number of the row, if an override decides it that is not remembered
+	override   uint32  // number of the row's override, if one decides the row and its definition is not remembered
 	optimistic bool    // decideOptimistic decides its groups
 	writeBack  *bundle // its groups are decided and the result must be written
 }
@@ -147,7 +147,7 @@ type limitBatch struct {
 	toRead     []*pendingRow // refused recently, or not asking for tokens: read before any charge
 	oneByOne   []*store.Group
 	optimistic []*store.Group // groups for decideOptimistic: their rows have lows, or they have to wait
-	overridden []*pendingRow  // their overrides must be read
+	overridden []*pendingRow  // the overrides of these rows must be read
 	writeBack  []*bundle      // decided, to be written
 
 	failed   error // error of the statement for toCharge that chargeLimits sent
@@ -483,7 +483,7 @@ func (p *pendingRow) decideRead(of *limitBatch, found store.State, now int64, li
 	p.optimistic = false // from an earlier round
 	after, write := p.Decide(now, found)
 	clips := listed && slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return g.Ops[0].Verb == store.VerbCharge })
-	short := listed && slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return !gotFullCost(&g.Ops[0]) }) // expired holds may have to be given back
+	short := listed && slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return !gotFullCost(&g.Ops[0]) }) // gives back expired holds, if any, before it refuses
 	if !write && p.Groups[0].Err == nil && !clips && !short {                                                      // a Charge that adds nothing may still end the lows
 		return true
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// callSite returns the definition that a call site makes of a limit. One that is not
-// known here is looked up in the database, or made there, in a transaction of its own:
-// rows may name it from then on.
+// callSite returns the definition of a limit for a call site. If this program does not
+// know it, it is looked up in the database, and added if it is missing. That happens in a
+// transaction of its own, because rows may refer to it from then on.
 func (s *Store) callSite(ctx context.Context, d *store.Definition, l store.Limit) (*store.Definition, error) {
 	e, err := s.limits.entryOf(d)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s functions) addCallSite(ctx context.Context, id int32, site store.Plan) (
 	return *at, l.Plans.All()[0], nil
 }
 
-// siteName is a name for a plan that has none.
+// siteName is the name of the definition of a call site, which has no name of its own.
 const siteName = "site"
 
 func callSiteError(err error, limit string) error {
@@ -67,7 +67,8 @@ func callSiteError(err error, limit string) error {
 }
 
 const (
-	// Transactions that change limits lock the row of the revision before rows of limits.
+	// A transaction that changes limits locks the row of the revision before the rows of
+	// limits.
 	nextRevisionSQL = "update dipwell.revision set n = n + 1 where one = 1"
 	callSitesSQL    = "select coalesce(call_sites, ''), coalesce(sites_ended, '') from dipwell.limits where id = $1 for update"
 	setCallSitesSQL = "update dipwell.limits set call_sites = $2, sites_ended = $3 where id = $1"
@@ -75,7 +76,7 @@ const (
 union select version from dipwell.reservations where limit_id = $1 and version >= $2`
 )
 
-// addCallSite keeps the definition in the limit's row.
+// addCallSite adds the definition to the limit's row.
 func (s portable) addCallSite(ctx context.Context, id int32, site store.Plan) (index int, kept store.Plan, err error) {
 	err = s.transact(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, nextRevisionSQL); err != nil {
@@ -98,8 +99,8 @@ func (s portable) addCallSite(ctx context.Context, id int32, site store.Plan) (i
 	return index, kept, err
 }
 
-// namedSites returns the present time, in µs, and the indexes of the definitions of call
-// sites that rows and reservations of a limit name.
+// namedSites returns the present time, in µs, and the indexes of the call sites'
+// definitions that rows and reservations of a limit refer to.
 func (s portable) namedSites(ctx context.Context, tx pgx.Tx, id int32) (now int64, named map[int]bool, err error) {
 	if now, err = s.txClock(ctx, tx); err != nil {
 		return 0, nil, err

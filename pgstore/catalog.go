@@ -21,26 +21,27 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// limits are the limits of one database: a row a limit, and a row a version.
+// limits holds the limits of one database, which has a row for each limit and one for
+// each version.
 type limits struct {
-	s       *Store // over the connections that are not a caller's transaction
+	s       *Store // a store that never uses a caller's transaction
 	reg     store.Registry
 	entries atomic.Pointer[map[string]*entry]
 	dialect atomic.Pointer[dialect] // nil: PostgreSQL with its functions
 	pass    portablePass
-	logged  atomic.Bool // the table of the rows was logged, and commits waited for the disk, when the store connected
+	logged  atomic.Bool // as of the connection: buckets is a logged table, and commits wait for the disk
 
 	searches catalog.Searches
-	heard    atomic.Int64 // when the limits were last known to be the present ones, since started
+	heard    atomic.Int64 // when the limits were last known to be current, since started
 	started  time.Time
 
 	zonesMu sync.Mutex
-	zones   map[calendar.Spec]string // what zoneWarning found
+	zones   map[calendar.Spec]string // results of zoneWarning
 }
 
 var _ catalog.Backend = (*limits)(nil)
 
-// entry is a limit with what the database knows of it, and its statements.
+// An entry is a limit, its id in the database and its statements.
 type entry struct {
 	statements
 	id    int32
@@ -66,17 +67,17 @@ func (l *limits) catalog(c Config) *catalog.Catalog {
 	})
 }
 
-// errUnread is what calls get before the limits could be read.
+// errUnread is the error of calls before the limits were read for the first time.
 var errUnread = fmt.Errorf("%w: the database could not be reached yet", store.ErrStore)
 
-// maxUnheard is how long a program may decide without asking whether the limits
-// were changed. The server keeps a version for much longer after it was
-// superseded (dipwell_internal.retire, keepVersion): a row that names a version
-// which is gone counts as full.
+// maxUnheard is how long a program may decide without checking whether the limits have
+// changed. The server keeps a superseded version for much longer
+// (dipwell_internal.retire, keepVersion), because a row of a version that is gone counts
+// as full.
 const maxUnheard = time.Minute
 
-// hear makes sure that the limits are known as they were at most maxUnheard
-// ago. The watcher mostly sees to it; it may be off, or cut off.
+// hear makes sure that the limits were current at most maxUnheard ago. Usually the
+// watcher has seen to that, but it may be turned off or disconnected.
 func (s *Store) hear(ctx context.Context) error {
 	l := s.limits
 	now := time.Since(l.started)
@@ -136,7 +137,7 @@ func (s *Store) resolve(ctx context.Context, g *store.Group, out []*entry) error
 	return nil
 }
 
-// loadForCall reads the limits for a call of a name that is not known here.
+// loadForCall reads the limits for a call whose limit this program does not know.
 func (s *Store) loadForCall(ctx context.Context) error {
 	if s.autocommit() {
 		return s.cat.LoadForCall(ctx)
@@ -147,9 +148,9 @@ func (s *Store) loadForCall(ctx context.Context) error {
 	return s.readLimits(ctx)
 }
 
-// readLimits reads the limits in the caller's transaction. Whoever reads them
-// over the pool may be waiting for the rows that this transaction has locked: so
-// it neither takes a connection of the pool nor waits for others who read.
+// readLimits reads the limits in the caller's transaction. It uses no connection of the
+// pool and waits for no other reader: a reader on the pool may itself be waiting for rows
+// that this transaction has locked.
 func (s *Store) readLimits(ctx context.Context) error {
 	l := s.limits
 	read, err := readLimits(ctx, s.db, s.engine().hasFunctions())
@@ -215,7 +216,7 @@ func (l *limits) Read(ctx context.Context) (*catalog.Limits, error) {
 	}
 	for _, d := range read.Defs {
 		warning, err := l.zoneWarning(ctx, d.Limit)
-		if err != nil && !errors.Is(err, errNoZone) { // then every take of it says so
+		if err != nil && !errors.Is(err, errNoZone) { // every take of the limit will return errNoZone
 			return nil, err
 		}
 		d.Warning = joined(d.Warning, warning)
@@ -245,7 +246,7 @@ func (l *limits) newEntry(id int32, d *store.Definition, old *entry) *entry {
 	return e
 }
 
-// joined makes one warning of two.
+// joined joins two warnings, either of which may be empty.
 func joined(a, b string) string {
 	if a == "" || b == "" {
 		return a + b
@@ -253,7 +254,7 @@ func joined(a, b string) string {
 	return a + "; " + b
 }
 
-// querier is the one method that reading the limits takes.
+// querier is the method of a database that reading the limits needs.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
@@ -262,11 +263,12 @@ var loadSQL = "select (select n from dipwell.revision), l.id, l.owner, l.version
 	strings.NewReplacer(`v."start"`, "coalesce(v.start, '')", `v."settings"`, "coalesce(v.settings, '')").Replace(catalog.List("v.", catalog.VersionColumns)) +
 	" from dipwell.limits l join dipwell.versions v on v.limit_id = l.id order by l.id, v.number"
 
-// loadFunctionsSQL is loadSQL where the definitions of call sites have a table of their own.
+// loadFunctionsSQL is loadSQL for PostgreSQL, where the definitions of call sites are in
+// a table of their own.
 var loadFunctionsSQL = strings.Replace(loadSQL, "coalesce(l.call_sites, '')", `case when v.number = l.version then coalesce((select string_agg(s.i || ':' || s.settings || case when s.ended is null then '' else ';callable=false' end, '|')
 		from dipwell.call_sites s where s.limit_id = l.id), '') else '' end`, 1)
 
-// readLimits reads all limits, in one statement and so in one snapshot.
+// readLimits reads all limits with one statement, and so from one snapshot.
 func readLimits(ctx context.Context, db querier, functions bool) (*catalog.Limits, error) {
 	sql := loadSQL
 	if functions {
@@ -329,7 +331,8 @@ func readLimits(ctx context.Context, db querier, functions bool) (*catalog.Limit
 	return read, err
 }
 
-// emptySQL reads the revision if there are no limits, of which loadSQL would tell it.
+// emptySQL reads the revision if there are no limits: loadSQL then returns no row to read
+// it from.
 const emptySQL = "select n from dipwell.revision where not exists (select from dipwell.limits)"
 
 // byID finds a limit's definition, or nil.
@@ -352,8 +355,8 @@ func (l *limits) Drop(ctx context.Context, name, by string) error {
 	return defineError(l.s.engine().drop(ctx, name, by), name)
 }
 
-// putSQL stores a definition that Go compiled. Columns that are not named are
-// put_limit's to fill in.
+// putSQL stores a limit and the version that Go compiled from it. put_limit fills in the
+// columns that are not named here.
 const putSQL = `select dipwell_internal.put_limit(jsonb_populate_record(null::dipwell.limits, $1::jsonb),
     jsonb_populate_record(null::dipwell.versions, $2::jsonb), $3::bigint)`
 
@@ -378,23 +381,23 @@ func (s functions) put(ctx context.Context, l store.Limit, by string) error {
 	return s.exec(ctx, putSQL, limit, version, s.testNow())
 }
 
-// expireSQL gives back the expired holds of some keys of a limit; see put_limit, which
-// does the same for all, and keeps their rows locked until it has stored the limit.
+// expireSQL gives back the expired holds of some keys of a limit. put_limit does the same
+// for all keys, but keeps their rows locked until it has stored the limit.
 const (
 	expireSQL = `select coalesce((select dipwell_internal.expire_before_change(l.id, $2, $3) from dipwell.limits l where l.name = $1), 0)`
 
-	expireKeys = 500 // keys in a transaction: well below a second
+	expireKeys = 500 // keys in a transaction, which then takes well below a second
 )
 
-// expireBefore gives back the holds of a limit that have expired by now, before it
-// changes, so that put_limit finds few of them. In the caller's transaction it leaves them
-// to put_limit.
+// expireBefore gives back the expired holds of a limit before it changes, so that
+// put_limit finds few of them and is quick. In the caller's transaction it leaves them
+// all to put_limit.
 func (s functions) expireBefore(ctx context.Context, l *store.Limit) error {
 	old := s.limits.reg.Lookup(l.Name)
 	if old == nil || old.Limit == *l || l.OnChange == store.StartOver || l.Algorithm == store.Concurrency || !s.autocommit() {
 		return nil
 	}
-	now, err := s.now(ctx) // those that expire meanwhile would never end
+	now, err := s.now(ctx) // once, because holds keep expiring meanwhile
 	if err != nil {
 		return err
 	}
@@ -409,7 +412,8 @@ func (s functions) expireBefore(ctx context.Context, l *store.Limit) error {
 	return nil
 }
 
-// record returns a row as JSON: columns and their values, and more of them.
+// record returns a row as a JSON object of columns and values, together with the entries
+// of more.
 func record(columns []string, values []any, more map[string]any) (string, error) {
 	row := map[string]any{}
 	for i, c := range columns {

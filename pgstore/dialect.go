@@ -96,7 +96,7 @@ returning b.used, b.ts, b.seen`, id, def.Number, clock, leftSQL(r, ticks).Text(s
 		fitsSQL(r, ticks, sqlexpr.Op("excluded.used"), sqlexpr.Int(r.Cap)).Text(style))
 }
 
-// The other statements read or write a single row.
+// Statements that read or write a single row.
 const (
 	rowSQL             = "select used, ts, version, lows from dipwell.buckets where limit_id = $1 and key = $2"
 	lockSQL            = rowSQL + " for update"

@@ -17,35 +17,35 @@ import (
 const (
 	gateSlots = 1 << 10
 
-	// A row is locked until its commit has reached the disk. One call holds the lock,
-	// and the others are on their way or wait for it, so that a seat is worth its trip.
+	// A row is locked until its commit has reached the disk. While one call holds the
+	// lock, the other three are on their way to the server, so that the row is never idle
+	// for a round trip.
 	rowSeats = 4
 
-	// How long a call waits for a seat before it goes without one. The wait for a shard
-	// is short: where the trip to the server takes long, more calls than there are shards
-	// must be on their way.
+	// How long a call waits for a seat before it goes on without one. The wait for a
+	// shard is short: if round trips take long, more calls than there are shards have to
+	// be in flight.
 	rowWait   = 100 * time.Millisecond
 	shardWait = 5 * time.Millisecond
 )
 
-// Gates make calls of one store that write the same row wait here, and not all of them
-// for the lock of the row. A backend that waits for a lock goes to sleep, is woken, starts
-// the subplans of its statement a second time and looks at the row again: with many of
-// them, that costs several times as much as the statement alone. Of a key with shards,
-// calls with different seats take from different shards.
+// gates make calls of one store that write the same row wait here instead of all waiting
+// for the row's lock. A backend that waits for a lock goes to sleep, is woken, starts the
+// subplans of its statement a second time and reads the row again. With many such
+// backends that costs several times as much as the statement itself. Calls of a key with
+// shards that have different seats take from different shards.
 //
-// A gate is a preference: the rows decide, and other programs meet only there. So a key
-// whose slot of the table another key uses has no gate at that moment, and a call that
-// has waited long goes on without a seat. Without that, a call could wait for ever for
-// another whose statement waits for a lock that a transaction of the first one's caller
-// holds.
+// Gates only reduce contention; the row locks keep the counts right, between programs
+// too. So a key has no gate while another key uses its slot of the table, and a call that
+// has waited long goes on without a seat. Otherwise a call could wait forever for a seat
+// whose holder waits for a row that the same caller has locked in a transaction.
 //
-// Stores of lanes have none (nil): there a wait holds up the other keys of the lane. Rows
-// of unlogged tables have none either. Their locks are short, and most of the time of a
-// call is its trip.
+// Stores of lanes have none (nil), because there a waiting call holds up the other keys
+// of the lane. Rows of unlogged tables have none either: their locks are held so briefly
+// that most of a call is its round trip.
 type gates struct {
 	seed  maphash.Seed
-	most  time.Duration // of tests: the longest wait
+	most  time.Duration // for tests: replaces the longest wait
 	slots [gateSlots]gate
 }
 
@@ -57,19 +57,21 @@ type gate struct {
 	mu      sync.Mutex
 	limit   int32
 	key     string
-	taken   uint64    // a bit for each seat; with none, the gate is any key's
-	waiting list.List // of chan int, which get the seat
-	full    []int64   // of a key with shards: when a shard is full if nobody takes, as far as is known
+	taken   uint64    // a bit for each seat; 0: any key may use the gate
+	waiting list.List // of chan int, which receives the seat
+	full    []int64   // for a key with shards: when each shard would be full if nobody took from it, as last seen
 }
 
-// A seat in a gate, from 0. The gate is nil if the call goes on without one.
+// A seat is one of a gate's seats, counted from 0. Its gate is nil if the call goes on
+// without one.
 type seat struct {
 	*gate
 	n int
 }
 
-// enter takes one of n seats, at most 64, of a key. If all are taken it waits until one
-// is free, at most for most. The error is that of the context; nothing was sent then.
+// enter takes one of the n seats (at most 64) of a key. If all are taken, it waits for
+// one, at most for the time most. Its error is that of the context; in that case nothing
+// was sent.
 func (t *gates) enter(ctx context.Context, limit int32, key string, n int, most time.Duration) (seat, error) {
 	if t == nil {
 		return seat{}, nil
@@ -103,7 +105,7 @@ func (s *Store) enterRow(ctx context.Context, limit int32, key string) (seat, er
 	return s.gates.enter(ctx, limit, key, rowSeats, rowWait)
 }
 
-// choose takes one of two free seats, the one whose shard is full earlier.
+// choose returns the better of two free seats: the one whose shard is full earlier.
 func (g *gate) choose(n int) int {
 	free := ^g.taken & (1<<n - 1)
 	at := anyOf(free, rand.IntN(n))
@@ -114,7 +116,8 @@ func (g *gate) choose(n int) int {
 	return at
 }
 
-// anyOf returns the first bit that is set from at on, or from the beginning.
+// anyOf returns the number of the first bit that is set, starting at bit at and wrapping
+// around.
 func anyOf(set uint64, at int) int {
 	if later := set >> at << at; later != 0 {
 		set = later

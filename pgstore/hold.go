@@ -12,13 +12,13 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// heldColumns are those of dipwell_internal.held that a held reads.
+// heldColumns are the columns of dipwell_internal.held that readHeld scans.
 const heldColumns = `h.allowed, h.never, h.shadow, h.granted, h.remaining, h.retry, h.reset, h.used, h.ts, h.version, coalesce(h.bound, false),
     h.limit_id, h.key, h.takes, h.cost, coalesce(h.expires, 0), h.repeated, coalesce(h.plan, ''), h.row_plan, h.row_override`
 
-// Holds of one limit without overrides go in full by the public functions, which are
-// faster than those that decide any hold and do not say what decided. Of a limit that has
-// overrides the statements with them do nothing, and return no rows.
+// Holds in full of one limit go through the public functions, which are faster than
+// makeHoldSQL and settleHoldSQL but do not return which plan or override decided. For a
+// limit that has overrides, holdOneSQL and settleOneSQL do nothing and return no rows.
 const (
 	holdOneSQL = `with l as materialized (select x.id, x.name from dipwell.limits x where x.name = $1::text and x.overridden is not true)
 select h.allowed, h.never, false, h.granted, h.remaining, coalesce(dipwell_internal.micros(h.retry_after), 0), dipwell_internal.micros(h.reset_after),
@@ -47,7 +47,7 @@ type held struct {
 	cost     int64
 	expires  int64
 	repeated bool
-	plan     string // that the call named
+	plan     string // named by the call
 	decided  *string
 	override []byte
 }
@@ -129,8 +129,8 @@ func keyOrNull(key string) *string {
 	return &key
 }
 
-// answer sets the answer of an op, and its Def to what decided. Where it does not know
-// that, it does not say what is used.
+// answer sets the answer of an op, and Def to the definition that decided it. If that is
+// not known, Used and TS are left unset.
 func (h *held) answer(op *store.Op) {
 	known := false
 	if h.version != nil {
@@ -210,7 +210,7 @@ func (s functions) keyHolds(ctx context.Context, d *store.Definition, key string
 	return list, storeError(err, false)
 }
 
-// costField returns the name of the cost of a take, if a call has n.
+// costField returns the name of the cost of take i, in a call of n takes.
 func costField(n, i int) string {
 	if n == 1 {
 		return "cost"
@@ -230,7 +230,7 @@ func holdError(err error) error {
 			return store.ErrHoldConflict
 		case "22023":
 			field, n := pg.ConstraintName, 0
-			if _, err := fmt.Sscanf(field, "costs[%d]", &n); err == nil { // in SQL from 1
+			if _, err := fmt.Sscanf(field, "costs[%d]", &n); err == nil { // SQL counts them from 1
 				field = costField(n+1, n-1)
 			}
 			return &store.FieldError{Field: field, Reason: reason}

@@ -17,18 +17,20 @@ import (
 )
 
 // setHoldSQL sets the statements that make and settle a hold of one key, in full. Each
-// charges the bucket first and then writes hold_parts, so that rows are locked in the
-// order of the functions. hold and settle are for a bucket without other records;
-// those with Beside are for one whose records are all of holds. A
-// concurrency limit has no lows, and not these. holdFirst inserts the bucket.
+// charges the bucket first and then writes hold_parts, the order in which the functions
+// lock rows too. hold and settle are for a bucket without other records, holdBeside and
+// settleBeside for a bucket all of whose other records are holds. A concurrency limit has
+// no lows and needs only the first two. holdFirst inserts the bucket.
 //
-// "coalesce(p.live, false)" keeps the planner from the index of live holds: to a plan
-// made while the table is new, a scan of all of it looks as cheap as the way by id.
-// Another live hold of the key is looked for from the last to expire: holds that were
-// settled lately are in the index until a vacuum, and mostly expire first.
+// "coalesce(p.live, false)" keeps the planner from using the index of live holds. In a
+// plan made while the table is small, a scan of that whole index looks as cheap as a
+// lookup by id. The search for another live hold of the key begins with the last to
+// expire: holds that were settled stay in the index until a vacuum, and most of them
+// expire first.
 //
 // Parameters of hold: key, id, units, room, ttl, tokens, mark, then the grid if origins
-// are spread. Of settle: key, id, cost, units to give back, mark, number and the grid.
+// are spread. Parameters of settle: key, id, cost, units to give back, mark, number and
+// the grid.
 func setHoldSQL(s *statements, id int32, d *store.Definition, testClock bool) {
 	r := &d.Rule
 	now, at, seen := stmtNow, readNow, "statement_timestamp()"
@@ -48,7 +50,8 @@ func setHoldSQL(s *statements, id int32, d *store.Definition, testClock bool) {
 	}
 	slots := d.Algorithm == store.Concurrency
 	keep := d.OnExpire == store.KeepTaken
-	// The hold begins once the bucket is locked: it may have to wait longer than ttl.
+	// The hold begins at the time when the bucket is locked: the wait for the lock may be
+	// longer than the ttl.
 	made := func(charge, number, mark, also string) string {
 		return fmt.Sprintf(`with b as (%[1]s
     returning b.used, b.ts, %[2]s as number, %[3]s as mark, %[4]s as at),
@@ -90,7 +93,8 @@ select b.used, b.ts, %[6]s, coalesce(p.expires, ('%[7]s' || b.ts)::bigint), %[8]
 	left := leftSQL(r, ticks)
 	s.hold = hold(fmt.Sprintf("%s, lows = array[$7::bigint, 2, 1, %s + $3::bigint]", charge.set, left), charge.where, "1::bigint", "$7::bigint", "b.mark")
 	s.holdFirst = first("array[$7::bigint, 2, 1, $3::bigint]", "1::bigint", "$7::bigint", "b.mark")
-	// What the snapshot says of other records is true of a row that has not changed since.
+	// The row is unchanged since the snapshot, so what the snapshot says about other
+	// records holds.
 	none := fmt.Sprintf(`(b.used, b.ts, b.lows) = (select x.used, x.ts, x.lows from dipwell.buckets x where x.limit_id = %[1]d and x.key = $1::text)
         and not exists (select from dipwell.reservations x where x.limit_id = %[1]d and x.key = $1::text)`, id)
 	s.holdBeside = hold(fmt.Sprintf("%s, lows = %s", charge.set, lowsHoldSQL(left, sqlexpr.Op("$3::bigint"))),
@@ -105,13 +109,13 @@ select b.used, b.ts, %[6]s, coalesce(p.expires, ('%[7]s' || b.ts)::bigint), %[8]
 		settleNow, others, lowsSettleSQL(sqlexpr.Op("u.used"), sqlexpr.Op("$6::bigint"), sqlexpr.Op("$4::bigint")), left), "b.lows[1] = $5::bigint and "+none, "b.free::int::bigint")
 }
 
-// What the lists of lows are most often changed to is an expression, because a function
-// costs as much as the rest of a statement. Both are of a row b, and left is what is
-// used of it after ticks.
+// The most common changes of lows are written as expressions, because a function call
+// costs as much as the rest of the statement. Both functions below are for a row b; left
+// is its used units after ticks.
 
-// lowsHoldSQL returns the lows of a row of which units were taken for a hold. The last
-// low does not reach the one before it, and there is room for one more; in other cases
-// the function lows_hold is called.
+// lowsHoldSQL returns the lows of a row after units were taken for a hold. The expression
+// handles the common case, in which the last low does not reach the one before it and
+// there is room for one more; otherwise it calls the function lows_hold.
 func lowsHoldSQL(left, units sqlexpr.Expr) string {
 	low, used := sqlstep.Lesser(left, lowAt(0)), sqlstep.Added(left, units)
 	return fmt.Sprintf(`case when not (%s) and not (%s) and (cardinality(b.lows) = 4 or not (%s))
@@ -121,10 +125,10 @@ func lowsHoldSQL(left, units sqlexpr.Expr) string {
 		low, used, left, used)
 }
 
-// lowsSettleSQL returns an array of what is used of a row, and then its lows, after at
-// most units of the record with a number were given back. The record is in the last
-// entry, and that reaches at most the entry before it; in other cases the function
-// lows_settle is called.
+// lowsSettleSQL returns an array of the used units of a row, followed by its lows, after
+// at most units of record number were given back. The expression handles the common case,
+// in which the record is in the last entry and that reaches at most the entry before it;
+// otherwise it calls the function lows_settle.
 func lowsSettleSQL(left, number, units sqlexpr.Expr) string {
 	low := sqlstep.Lesser(left, lowAt(0))
 	back := sqlstep.Lesser(units, low)
@@ -137,7 +141,7 @@ func lowsSettleSQL(left, number, units sqlexpr.Expr) string {
 		sqlstep.Joins(lowAt(2), low), sqlstep.Joins(lowAt(1), low), sqlstep.Without(left, back), low, number, units)
 }
 
-// lowAt returns the low of the entry that is so many before the last one.
+// lowAt returns the low of the entry that is before entries from the last.
 func lowAt(before int) sqlexpr.Expr {
 	at := "cardinality(b.lows)"
 	if before > 0 {
@@ -146,8 +150,8 @@ func lowAt(before int) sqlexpr.Expr {
 	return sqlexpr.Op("b.lows[" + at + "]")
 }
 
-// maxMade bounds the holds that a store remembers, each with some hundred bytes, in
-// each of two generations.
+// maxMade bounds the holds that a store remembers in each of two generations. A hold
+// takes a few hundred bytes.
 const maxMade = 1 << 14
 
 // A madeHold is a hold of one key that this store made.
@@ -158,8 +162,8 @@ type madeHold struct {
 	tokens, record, mark int64
 }
 
-// made remembers holds, so that one statement settles them. What it has may be
-// outdated: the statement looks at the rows.
+// made remembers the holds of this store, so that one statement can settle them. An entry
+// may be outdated, because the statement checks the rows.
 type made struct {
 	mu    sync.Mutex
 	holds recent.Map[string, madeHold]
@@ -208,25 +212,25 @@ func (s functions) plainHold(ctx context.Context, g *store.Group, e *entry) (don
 	switch {
 	case beside:
 		tries, locked = []form{formHoldBeside}, []form{formHoldBeside, formHold}
-	case met || e.def.Overridden: // a row is made only for a key without an override
+	case met || e.def.Overridden: // a row must not be inserted: the key may have an override
 	case e.newKeys.mostlyNew():
 		tries = []form{formHoldFirst, formHold}
 	default:
 		tries = []form{formHold, formHoldFirst}
 	}
 	if !slots && !met && !beside {
-		locked = []form{formHoldBeside} // others may hold of the key
+		locked = []form{formHoldBeside} // the key may have other holds
 	}
 	f, v, err := s.tryHold(ctx, e, r, args, tries, locked)
 	if errors.Is(err, pgx.ErrNoRows) {
-		s.listed.note(e.id, op.Key, !beside && !slots) // the other statement is tried next time
+		s.listed.note(e.id, op.Key, !beside && !slots) // next time the other statement is tried first
 		return false, nil
 	}
 	if err == nil && !met {
 		s.noteSeen(e, op.Key, f == formHoldFirst)
 	}
 	switch {
-	case codeOf(err) == "23505": // the id is in use
+	case codeOf(err) == "23505": // a hold with this id exists
 		return false, nil
 	case err != nil:
 		return false, storeError(err, true)
@@ -248,8 +252,8 @@ func (s functions) plainHold(ctx context.Context, g *store.Group, e *entry) (don
 	return true, nil
 }
 
-// plainSettle settles a hold that plainHold made to at most what was held, by one
-// statement. It returns false if it has done nothing.
+// plainSettle settles a hold that plainHold made with one statement, to at most the
+// tokens that were held. It returns false if it has done nothing.
 func (s functions) plainSettle(ctx context.Context, g *store.Group) (done bool, err error) {
 	c := g.Hold
 	if c.Verb != store.SettleHold || len(c.Costs) > 1 || !s.autocommit() {
@@ -305,10 +309,10 @@ func (s functions) plainSettle(ctx context.Context, g *store.Group) (done bool, 
 	return true, nil
 }
 
-// tryHold runs statements of a hold, one after the other, until one of them finds its
-// row as it expects it. It returns that one and the row's columns, or pgx.ErrNoRows. The
-// statements of locked are tried last, in one transaction that locks the row first:
-// those beside other holds do nothing if others changed the row while they waited for it.
+// tryHold runs the statements forms one after the other until one applies to the row as
+// it is. It returns that statement and its columns, or pgx.ErrNoRows. The statements
+// locked are tried last, in a transaction that locks the row first: a statement beside
+// other holds does nothing if the row was changed while it waited for the lock.
 func (s *Store) tryHold(ctx context.Context, e *entry, r *store.Rule, args []any, forms, locked []form) (f form, v [5]int64, err error) {
 	if spread(r) {
 		args = append(args, gridOf(r.Origin, r.Every))
@@ -327,10 +331,10 @@ func (s *Store) tryHold(ctx context.Context, e *entry, r *store.Rule, args []any
 
 const lockRowSQL = "select true from dipwell.buckets where limit_id = $1 and key = $2 for no key update"
 
-// askLocked locks a row and then runs statements of which one at most finds the row as it
-// expects it, in one transaction and one trip. It returns that one and its columns, or
-// pgx.ErrNoRows. All of them are run: formHold wants a row without lows, which
-// formHoldBeside never leaves.
+// askLocked locks a row and runs several statements, at most one of which applies to the
+// row, in one transaction and one round trip. It returns that statement and its columns,
+// or pgx.ErrNoRows. Running all of them is safe: formHold applies only to a row without
+// lows, and formHoldBeside always leaves lows.
 func (s *Store) askLocked(ctx context.Context, e *entry, forms []form, args []any, columns []int64) (f form, err error) {
 	var b pgx.Batch
 	b.Queue(lockRowSQL, e.id, args[0])

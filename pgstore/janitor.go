@@ -11,11 +11,11 @@ import (
 // Bounds of a janitor's load on the server: a small share of one connection,
 // and a larger share while rows become full faster than it deletes them.
 const (
-	janitorIdle    = 10 * time.Second // between the starts of two passes
-	janitorCron    = 2 * time.Minute  // the same if pg_cron sweeps
-	janitorRest    = 20               // pause after a statement, as a multiple of its duration
-	janitorGrowing = 3                // the same while the table grows by 1/16 in a pass or more records are due than one statement ends, and in the pass after a dense one
-	janitorMin     = 1                // the same at the least, while pages are dense
+	janitorIdle    = 10 * time.Second // least time between the starts of two passes
+	janitorCron    = 2 * time.Minute  // the same if pg_cron also sweeps
+	janitorRest    = 20               // length of the pause after a statement, as a multiple of the statement's duration
+	janitorGrowing = 3                // the same while there is more to do: the table grew by 1/16 in a pass, more records are due than one statement ends, or the previous pass was dense
+	janitorMin     = 1                // the shortest pause, used while pages are dense
 	janitorDense   = 4                // a page (of about 100 rows) is dense if this many rows of it were deleted
 	janitorRetire  = time.Minute      // between two searches for unused versions
 	janitorRetry   = time.Minute      // pause after an error
@@ -35,7 +35,7 @@ type janitor struct {
 	dense   [2]bool   // whether the current and the previous pass found a dense page
 	size    int       // pages of the table at the start of the pass; 0: the next statement starts a pass
 	page    int64     // where its last statement stopped, -1 before the first; if it has moved, another program sweeps
-	began   int64     // start of the last complete pass, as of then
+	began   int64     // start of the last complete pass, when this pass began
 
 	rows, spent, passes, covered atomic.Int64
 }

@@ -20,7 +20,7 @@ func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after str
 	if e == nil {
 		return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
 	}
-	shared := after == store.Shared // not a text that a column can hold
+	shared := after == store.Shared // Shared cannot be passed as text: a column cannot hold it
 	if shared {
 		after = ""
 	}

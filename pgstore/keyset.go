@@ -107,13 +107,13 @@ func (s *Store) stillRefused(ctx context.Context, g *store.Group, e *entry) (boo
 	var row store.State
 	var now int64
 	err := s.db.QueryRow(ctx, e.readExisting, s.withClock([]any{op.Key})...).Scan(&now, &row.Used, &row.TS, (*rowVersion)(&row.Version))
-	if errors.Is(err, pgx.ErrNoRows) { // no row: a full bucket at any time
+	if errors.Is(err, pgx.ErrNoRows) { // no row, so the bucket is full at any time
 		row, err = store.State{}, nil
 	}
 	switch {
 	case err != nil:
 		return false, storeError(err, false)
-	case row.TS != 0 && row.Version == 0: // listed, so that expired holds may have to be given back
+	case row.TS != 0 && row.Version == 0: // the row has lows; expired holds may have to be given back first
 		return false, nil
 	}
 	return s.answerFrom(g, e, now, row)

@@ -16,12 +16,12 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// lockTimeout is the setting of a session that bounds its waits for locks. A URL
-// may give it for the lanes; 0 is without a bound and without a quarantine.
+// lockTimeout is the name of the setting that bounds a session's waits for locks. A URL
+// may set it for the lanes; 0 means no bound and no quarantine.
 const (
 	lockTimeout = "lock_timeout"
-	laneWait    = 10 * time.Millisecond // of a lane for a lock that another transaction holds
-	sortWait    = 2 * time.Millisecond  // of the sorter: what it waits for was held for laneWait already
+	laneWait    = 10 * time.Millisecond // how long a lane waits for a row lock that another transaction holds
+	sortWait    = 2 * time.Millisecond  // the same for the sorter, whose rows were already locked for laneWait
 	maxLanes    = 64
 )
 
@@ -75,30 +75,30 @@ func (s *Store) openLanes(ctx context.Context, n, spare int) (store.Lanes, error
 	return l, nil
 }
 
-// lane is With for a lane. When a statement for several rows meets a lock and
-// gives up, as lock_timeout says, all its groups get ErrLocked at once: finding
-// the row would take more such waits. They were not charged.
+// lane is With for a lane. If a statement for several rows gives up waiting for a lock
+// (lock_timeout), all of its groups get ErrLocked at once, and none is charged: finding
+// the locked row would take more such waits.
 func (s *Store) lane(db DB) *Store {
 	c := s.With(db)
 	c.inLane, c.gates = true, nil
 	return c
 }
 
-// lanesOf is how many lanes there are, and how many of them are spare. The URL
-// may say how many there are together; pgxpool has a default of its own.
+// lanesOf returns the number of lanes and of spare lanes. If the URL has pool_max_conns,
+// that is their sum.
 func lanesOf(url string, n, spare int) (int, int) {
 	if !strings.Contains(url, "pool_max_conns") {
 		return n, spare
 	}
 	config, err := pgxpool.ParseConfig(url)
-	if err != nil { // the pool was made from it
+	if err != nil { // cannot happen: the store's pool was made from this URL
 		return n, spare
 	}
 	all := int(min(config.MaxConns, maxLanes))
 	return min(n, all), max(0, all-n)
 }
 
-// lockWaitOf is how long lanes wait for a lock.
+// lockWaitOf returns how long lanes wait for a lock.
 func lockWaitOf(config *pgxpool.Config) (time.Duration, error) {
 	text := config.ConnConfig.RuntimeParams[lockTimeout]
 	if text == "" {
@@ -114,11 +114,11 @@ func lockWaitOf(config *pgxpool.Config) (time.Duration, error) {
 	return d, nil
 }
 
-// lanePools are the pools of a store's lanes.
+// lanePools holds the pools of a store's lanes.
 type lanePools struct {
 	pooler
 	pools []*pgxpool.Pool
-	err   error // of the pool that could not be made
+	err   error // the error of a pool that could not be created
 }
 
 // open makes a pool of one connection.
@@ -140,15 +140,15 @@ func (p *lanePools) close() {
 	}
 }
 
-// pooler remembers that something between this program and the database does
-// not take lock_timeout, as PgBouncer unless it is told to ignore it. Then no
-// session has one.
+// pooler remembers that a connection pooler refuses the parameter lock_timeout, as
+// PgBouncer does unless ignore_startup_parameters names it. From then on connections are
+// opened without it.
 type pooler struct {
 	refuses atomic.Bool
 	report  func(error)
 }
 
-// bound makes new connections of a pool wait at most d for a lock.
+// bound returns a config whose new connections wait at most d for a lock.
 func (p *pooler) bound(config *pgxpool.Config, d time.Duration) *pgxpool.Config {
 	c := config.Copy()
 	c.ConnConfig.RuntimeParams[lockTimeout] = milliseconds(d)
@@ -173,13 +173,13 @@ func (p *pooler) bound(config *pgxpool.Config, d time.Duration) *pgxpool.Config 
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// quarantine is a store with one connection, which can be told how long to wait
-// for a lock.
+// A quarantine is a store with one connection, whose lock_timeout can be changed between
+// calls.
 type quarantine struct {
 	*Store
 	pool   *pgxpool.Pool
 	pooler *pooler
-	waits  atomic.Int64 // ms, what the connection was told
+	waits  atomic.Int64 // the connection's lock_timeout, in ms
 }
 
 // quarantine opens the connection for calls of locked rows.
@@ -200,7 +200,8 @@ func (p *lanePools) quarantine(ctx context.Context, config *pgxpool.Config, s *S
 	return q
 }
 
-// apply is Apply, and tells the connection first when the wait changes.
+// apply is Apply with another lock_timeout, which is set on the connection if it has
+// changed.
 func (q *quarantine) apply(ctx context.Context, b *store.Batch, wait time.Duration) error {
 	if ms := max(wait.Milliseconds(), 1); ms != q.waits.Load() && !q.pooler.refuses.Load() {
 		if _, err := q.pool.Exec(ctx, "set lock_timeout = "+strconv.FormatInt(ms, 10)); err != nil {
@@ -211,7 +212,7 @@ func (q *quarantine) apply(ctx context.Context, b *store.Batch, wait time.Durati
 	return q.Apply(ctx, b)
 }
 
-// laneSets are the lanes that a store has opened.
+// laneSets are the sets of lanes that a store has opened.
 type laneSets struct {
 	mu    sync.Mutex
 	pools map[*lanePools]bool
@@ -228,7 +229,7 @@ func (o *laneSets) set(p *lanePools, open bool) {
 	}
 }
 
-// connections are open ones, those of lanes included.
+// connections returns the number of open connections, including those of lanes.
 func (s *Store) connections() (n int32) {
 	if own, ok := s.db.(*pgxpool.Pool); ok {
 		n = own.Stat().TotalConns()

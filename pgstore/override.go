@@ -29,13 +29,14 @@ func (n *rowVersion) ScanInt64(v pgtype.Int8) error {
 	return nil
 }
 
-// needsOverride reports whether a row that was read cannot be decided without the
-// override of its key: one decides it, or there is no row and the key may have one.
+// needsOverride reports whether the override of a key is needed to decide a row that was
+// read: either an override decides the row, or there is no row and the key may have an
+// override.
 func (e *entry) needsOverride(row store.State) bool {
 	return number.IsOverride(row.Version) || e.def.Overridden && row == (store.State{})
 }
 
-// planEntry returns the entry of a plan, or nil if the limit has none of this name.
+// planEntry returns the entry of a plan, or nil if the limit has no plan of this name.
 func (e *entry) planEntry(l *limits, name string) *entry {
 	if p, ok := e.plans.Load(name); ok {
 		return p.(*entry)
@@ -48,7 +49,7 @@ func (e *entry) planEntry(l *limits, name string) *entry {
 	return p.(*entry)
 }
 
-// special reports whether the function must decide a group: an op has a floor, or a
+// special reports whether only the function can decide a group: an op has a floor, or a
 // plan that is unlimited or blocked.
 func special(g *store.Group) bool {
 	for i := range g.Ops {
@@ -59,7 +60,8 @@ func special(g *store.Group) bool {
 	return false
 }
 
-// hasVariant reports whether an op of a group is under another definition than its limit.
+// hasVariant reports whether an op of a group uses a definition other than its limit's,
+// such as a plan.
 func hasVariant(g *store.Group) bool {
 	for i := range g.Ops {
 		if op := &g.Ops[i]; op.Def.Base() != op.Def {
@@ -69,9 +71,9 @@ func hasVariant(g *store.Group) bool {
 	return false
 }
 
-// setDecider sets Def of an op to the definition that decided it, by what the function
-// returned: the number of the rule, the name of the plan and the override. It returns
-// false if that is of a version that this program does not know.
+// setDecider sets Def of an op to the definition that decided it, from the rule's number,
+// the plan's name and the override that the function returned. It returns false if this
+// program does not know that version.
 func setDecider(op *store.Op, version uint32, plan *string, override []byte) bool {
 	base, decider := op.Def.Base(), op.Def
 	switch {
@@ -85,7 +87,7 @@ func setDecider(op *store.Op, version uint32, plan *string, override []byte) boo
 	case version == op.Def.Number:
 	case plan != nil:
 		decider = base.WithPlan(*plan)
-		if decider == nil || decider.Number != version && decider.Mode != store.Unlimited { // a concurrency limit counts it under its own
+		if decider == nil || decider.Number != version && decider.Mode != store.Unlimited { // a concurrency limit counts an unlimited plan under its own definition
 			return false
 		}
 	case version == base.Number:
@@ -111,15 +113,14 @@ func parseOverride(text []byte) (*store.Override, error) {
 	return newOverride(store.Override{Until: v.Until, ID: v.ID, Version: v.Version}, v.Plan, v.Rate, v.Per, v.Burst)
 }
 
-// maxOverridden bounds the keys whose override a store remembers, each with about a
+// maxOverridden bounds the keys whose override a store remembers. Each takes about a
 // kilobyte.
 const maxOverridden = 1 << 15
 
-// overridden remembers the definitions that overrides make of the limits of keys, so
-// that a call of one of them needs a single round trip. What it has may be outdated:
-// the statement compares the number of the row, and its time with the end of the
-// override. When the map of recent keys is half of the bound, it replaces that of
-// older ones.
+// overridden remembers the definitions of overridden keys, so that a call of such a key
+// takes one round trip. An entry may be outdated: the statement compares the number of
+// the row, and the time with the end of the override. When recent holds half of the
+// bound, it replaces older.
 type overridden struct {
 	mu            sync.RWMutex
 	recent, older map[bucketKey]*store.Definition
@@ -147,7 +148,7 @@ func (m *overridden) of(e *entry, key string) *store.Definition {
 	return d
 }
 
-// note remembers the definition that decided a call, if it is that of an override.
+// note remembers the definition that decided a call, if it comes from an override.
 func (m *overridden) note(id int32, key string, d *store.Definition) {
 	k := bucketKey{id, key}
 	m.mu.Lock()
@@ -166,7 +167,7 @@ func (m *overridden) note(id int32, key string, d *store.Definition) {
 }
 
 // learn remembers the override of a key that was read, and returns its definition. It
-// returns nil if the row has to be converted first.
+// returns nil if the row is not of that override and has to be converted first.
 func (m *overridden) learn(e *entry, row store.State, o *store.Override, key string) *store.Definition {
 	base := e.def.Base()
 	if o == nil || o.Version != base.Number || o.ID != number.Override(row.Version) {
@@ -178,8 +179,8 @@ func (m *overridden) learn(e *entry, row store.State, o *store.Override, key str
 	return d
 }
 
-// learnOverrides reads and remembers the overrides of rows, and returns their groups.
-// If that fails, the groups are decided without.
+// learnOverrides reads and remembers the overrides of rows, and returns their groups. If
+// reading fails, the groups are decided by statements that do not need the overrides.
 func (s *Store) learnOverrides(ctx context.Context, p *limitBatch) (groups []*store.Group) {
 	rows := make([]store.KeyState, len(p.overridden))
 	for i, row := range p.overridden {
@@ -194,12 +195,12 @@ func (s *Store) learnOverrides(ctx context.Context, p *limitBatch) (groups []*st
 	return groups
 }
 
-// overriddenBy returns the entry of a key whose override is remembered.
+// overriddenBy returns the entry of a key whose definition, by an override, is d.
 func (e *entry) overriddenBy(d *store.Definition) *entry {
 	return &entry{statements: e.statements, id: e.id, def: d, plain: e.plain}
 }
 
-// endOf returns when an override ends, in µs.
+// endOf returns the end of an override, in µs.
 func endOf(d *store.Definition) int64 {
 	if o := d.Override; o != nil && o.Until != 0 {
 		return o.Until
@@ -207,9 +208,8 @@ func endOf(d *store.Definition) int64 {
 	return store.MaxInt
 }
 
-// decideOverridden decides a call of a key whose override is remembered, with one
-// statement in the usual case. It returns false if none is, and leaves the call to
-// others.
+// decideOverridden decides a call of a key whose override is remembered, usually with one
+// statement. If no override is remembered, it returns false and does nothing.
 func (s *Store) decideOverridden(ctx context.Context, g *store.Group, e *entry) (done bool, err error) {
 	op := &g.Ops[0]
 	d := s.overridden.of(e, op.Key)
@@ -244,7 +244,7 @@ func (s *Store) decideOverridden(ctx context.Context, g *store.Group, e *entry) 
 	return false, nil
 }
 
-// takeOverridden charges a call of a key with an override in full, if that fits.
+// takeOverridden charges a call of an overridden key in full, if that fits.
 func (s *Store) takeOverridden(ctx context.Context, g *store.Group, e *entry, d *store.Definition) (done bool, err error) {
 	op, asked := &g.Ops[0], g.Ops[0].Def
 	op.Def = d
@@ -274,9 +274,9 @@ func (s *Store) takeOverridden(ctx context.Context, g *store.Group, e *entry, d 
 	return true, storeError(err, true)
 }
 
-// takeOverriddenSQL returns a statement that charges the row of a key that an override
-// decides. What an override may change is a parameter: of the rule the units added and
-// when a row is full.
+// takeOverriddenSQL returns a statement that charges the row of an overridden key. What
+// an override can change is a parameter: the units added per tick, the bound, and the
+// ticks after which a row is full.
 func takeOverriddenSQL(id int32, r *store.Rule, testClock bool) string {
 	now, seen, params := stmtNow, "statement_timestamp()", 7
 	if r.Every > 1 {
@@ -304,7 +304,7 @@ func (s functions) SetOverride(ctx context.Context, d *store.Definition, o store
 	if err != nil {
 		return store.Override{}, err
 	}
-	if err = e.def.CheckOverride(&o, 0); err != nil { // the server's clock judges until
+	if err = e.def.CheckOverride(&o, 0); err != nil { // until is checked with the server's clock
 		return store.Override{}, err
 	}
 	per := int64(o.Period)
@@ -322,7 +322,7 @@ func (s functions) SetOverride(ctx context.Context, d *store.Definition, o store
 		return store.Override{}, overrideError(err, d.Name)
 	}
 	if !e.def.Overridden && s.autocommit() {
-		_ = s.cat.Refresh(ctx) // the row tells programs that have not heard of it
+		_ = s.cat.Refresh(ctx) // otherwise the row tells programs that the limit has overrides
 	}
 	return o, nil
 }
@@ -339,13 +339,13 @@ func (s functions) EndOverride(ctx context.Context, d *store.Definition, key str
 	return ended, overrideError(s.retry(ctx, end(), end), d.Name)
 }
 
-// Overrides returns overrides that have not ended.
+// Overrides returns the overrides that have not ended.
 func (s functions) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) (out []store.Override, err error) {
 	e, err := s.limits.entryOf(d)
 	if err != nil {
 		return nil, err
 	}
-	shared := after == store.Shared // not a text that a column can hold
+	shared := after == store.Shared // Shared cannot be passed as text: a column cannot hold it
 	if shared {
 		after = ""
 	}
@@ -362,7 +362,7 @@ func (s functions) Overrides(ctx context.Context, d *store.Definition, prefix, a
 	return out, storeError(err, false)
 }
 
-// withOverrides sets the Override of rows that one decides.
+// withOverrides sets the Override of the rows that an override decides.
 func (s *Store) withOverrides(ctx context.Context, id int32, rows []store.KeyState) error {
 	var keys []string
 	for i := range rows {

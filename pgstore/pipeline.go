@@ -99,8 +99,8 @@ func (s *Store) pipelineConn(ctx context.Context) (conn *pgx.Conn, release func(
 	return conn, release
 }
 
-// queueDecide adds the statement of a group to the pipeline. It returns false
-// if the function is not the way to decide the group.
+// queueDecide adds the statement of a group to the pipeline. It returns false if the
+// group should not be decided by the function.
 func (s *Store) queueDecide(ctx context.Context, p *pgconn.Pipeline, types *pgtype.Map, statement *pgconn.StatementDescription, g *store.Group) bool {
 	var known [store.MaxTakes]*entry
 	if g.Cancel || g.Hold != nil || s.resolve(ctx, g, known[:]) != nil {
@@ -143,9 +143,9 @@ func readPipelined(p *pgconn.Pipeline, conn *pgx.Conn, g *store.Group) (failed e
 
 var errConnEnded = errors.New("the connection ended before the answer")
 
-// withCustomPlan adds the option that makes the server plan a statement at each
-// execution: a plan cached while the tables were small may scan all of them. In
-// modes of pgx that do not prepare, it is not needed.
+// withCustomPlan adds the option that makes the server plan the statement at each
+// execution, because a plan cached while the tables were small may scan all of a table.
+// Modes of pgx that do not prepare statements do not need it.
 func (s *Store) withCustomPlan(args ...any) []any {
 	mode := pgx.QueryExecModeCacheStatement
 	switch db := s.db.(type) {

@@ -11,20 +11,20 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Portable tables have a row for the rate of each version of an adaptive limit. Calls read
-// it with the rows that they decide about; whoever observes locks it.
+// The portable tables have a row for the rate of each version of an adaptive limit. Calls
+// read it together with the rows that they decide; observations lock it.
 const (
 	ratesSQL = "select number, state from dipwell.rates where limit_id = $1"
 
-	// A version that is no longer the present one gets no row, so that a limit that was
-	// dropped meanwhile leaves none.
+	// Only the present version gets a row. Otherwise a limit that was dropped meanwhile
+	// would leave one behind.
 	addRateSQL = `insert into dipwell.rates (limit_id, number, state, begun, count, slow, failed, taken)
 select l.id, l.version, $3, 0, 0, 0, 0, 0 from dipwell.limits l where l.id = $1 and l.version = $2 on conflict (limit_id, number) do nothing`
 	lockRateSQL = "select state, begun, count, slow, failed, taken from dipwell.rates where limit_id = $1 and number = $2 for update"
 	setRateSQL  = "update dipwell.rates set state = $3, begun = $4, count = $5, slow = $6, failed = $7, taken = $8 where limit_id = $1 and number = $2"
 )
 
-// observe adds what was seen of the calls behind an adaptive limit. If the limit has
+// observe adds an observation of the calls behind an adaptive limit. If the limit has
 // another version by now, it reads the limits and tries again.
 func (s portable) observe(ctx context.Context, d *store.Definition, o store.Observation) error {
 	for range maxTries {
@@ -53,8 +53,8 @@ func (s portable) observe(ctx context.Context, d *store.Definition, o store.Obse
 	return fmt.Errorf("%w: limit %s is being changed over and over; nothing was added", store.ErrStore, d.Name)
 }
 
-// addSample adds a sample and, if the window is over, sets the rate, under the lock of
-// its row.
+// addSample adds a sample under the lock of the rate's row, and sets the rate if the
+// window is over.
 func (s portable) addSample(ctx context.Context, tx pgx.Tx, e *entry, o adaptive.Sample) (state adaptive.State, err error) {
 	c := e.def.Rule.Pace.Config()
 	begin, number := c.Begin(), int32(e.def.Number)
@@ -89,15 +89,15 @@ func badRate(d *store.Definition, err error) error {
 	return fmt.Errorf("%w: the rate of limit %s as it is stored: %w", store.ErrStore, d.Name, err)
 }
 
-// setRates sets the rates of the versions of a limit to those in rows. A rate that another
-// transaction has set meanwhile is for the next call.
+// setRates sets the rates of a limit's versions from rows. If another transaction has set
+// a rate meanwhile, the next call sees it.
 func setRates(rows pgx.Rows, d *store.Definition) error {
 	var number int32
 	var text string
 	_, err := pgx.ForEachRow(rows, []any{&number, &text}, func() error {
 		pace := paceOf(d, uint32(number))
 		if pace == nil {
-			return nil // a version that was retired, or that is not known yet
+			return nil // a version that was deleted, or that is not known yet
 		}
 		state, err := adaptive.Parse(pace.Config().Floor, text)
 		if err != nil {
@@ -122,8 +122,8 @@ func wasAdaptive(d *store.Definition) bool {
 	return d.Rule.Pace != nil
 }
 
-// readRates reads the rates of all limits, for answers and metrics of programs that take
-// nothing. Calls read those of their limits.
+// readRates reads the rates of all limits, for the answers and metrics of programs that
+// take nothing. Calls read the rates of their own limits.
 func readRates(ctx context.Context, db querier, defs []*store.Definition, ids map[string]int32) error {
 	for _, d := range defs {
 		if !wasAdaptive(d) {

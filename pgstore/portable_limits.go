@@ -12,9 +12,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// change changes the limits in a transaction: the row of the revision
-// is the lock that one change at a time holds. f gets the limits as they are,
-// their ids, the present instant, and the revision that it makes.
+// change changes limits in a transaction. It locks the row of the revision, so that one
+// change runs at a time. f gets the present limits, their ids, the present time, and the
+// new revision.
 func (s portable) change(ctx context.Context, name string, f func(tx pgx.Tx, reg *store.Registry, ids map[string]int32, at, revision int64) error) error {
 	return s.transact(ctx, func(tx pgx.Tx) error {
 		var revision int64
@@ -43,9 +43,9 @@ func (s portable) change(ctx context.Context, name string, f func(tx pgx.Tx, reg
 	})
 }
 
-// put is dipwell_internal.put_limit, by the registry that all stores share. An
-// id is the revision that made it: none is ever used again, so that rows of a
-// limit that was dropped stay void.
+// put does what dipwell_internal.put_limit does, using the registry that all stores
+// share. The id of a new limit is the revision that made it and is never used again, so
+// that rows of a dropped limit stay void.
 func (s portable) put(ctx context.Context, l store.Limit, by string) error {
 	return s.change(ctx, l.Name, func(tx pgx.Tx, reg *store.Registry, ids map[string]int32, at, revision int64) error {
 		old := reg.Lookup(l.Name)
@@ -93,7 +93,7 @@ func (s portable) drop(ctx context.Context, name, by string) error {
 	})
 }
 
-// endHolds ends the parts of holds that are of a limit which reg no longer has.
+// endHolds ends the parts of holds that belong to a limit which reg no longer has.
 func (s portable) endHolds(ctx context.Context, tx pgx.Tx, reg *store.Registry, id int32, name string) error {
 	found, err := tx.Query(ctx, "select limit_id, key from dipwell.reservations where limit_id = $1 and hold is not null group by limit_id, key", id)
 	if err != nil {
@@ -116,7 +116,7 @@ func (s portable) endHolds(ctx context.Context, tx pgx.Tx, reg *store.Registry, 
 	return t.flush()
 }
 
-// updateLimitSQL makes an insert of a limit that exists an update. Columns that a
+// updateLimitSQL turns the insert of an existing limit into an update. Columns that a
 // newer program has added keep their values.
 var updateLimitSQL = func() string {
 	set := []string{"owner = excluded.owner", "version = excluded.version"}
@@ -126,12 +126,12 @@ var updateLimitSQL = func() string {
 	return " on conflict (id) do update set " + strings.Join(set, ", ")
 }()
 
-// insert adds a row to a table. conflict says what happens if it exists.
+// insert adds a row to a table. conflict is its ON CONFLICT clause, or empty.
 func insert(ctx context.Context, tx pgx.Tx, table, conflict string, columns []string, values []any) error {
 	var params []string
 	for i, v := range values {
 		params = append(params, "$"+strconv.Itoa(i+1))
-		if columns[i] != "per" { // a concurrency limit has none
+		if columns[i] != "per" { // stays "" for a concurrency limit, which has no period
 			values[i] = orNull(v)
 		}
 	}

@@ -35,7 +35,7 @@ func lowsColumn(l *store.Lows) []int64 {
 	return out
 }
 
-// Statements of the sweep for what ends by time.
+// Statements of the sweep for records whose time has come.
 const (
 	dueRowsSQL = `select limit_id, key from dipwell.reservations where due <= $1 group by limit_id, key limit $2`
 	endedSQL   = "select limit_id, key from dipwell.overrides where until <= $1 limit $2"
@@ -44,8 +44,8 @@ const (
 	deleteDueSQL = "delete from dipwell.reservations where limit_id = $1 and key = $2 and due <= $3"
 )
 
-// sweepDue ends the reservations, holds and overrides of at most portablePage rows
-// each whose time has come at now.
+// sweepDue ends reservations, holds and overrides that are due at now, at most
+// portablePage rows of each.
 func (s portable) sweepDue(ctx context.Context, now int64) error {
 	for _, sql := range []string{dueRowsSQL, endedSQL} {
 		found, err := s.db.Query(ctx, sql, now, portablePage)
@@ -58,7 +58,7 @@ func (s portable) sweepDue(ctx context.Context, now int64) error {
 		}
 		for _, k := range keys {
 			err := s.transact(ctx, func(tx pgx.Tx) error { return s.sweepRow(ctx, tx, k, now) })
-			if err != nil && !errors.Is(err, store.ErrStaleDefinition) { // left to the next sweep
+			if err != nil && !errors.Is(err, store.ErrStaleDefinition) { // the next sweep ends it
 				return err
 			}
 		}

@@ -134,7 +134,7 @@ func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n 
 		d := defs[row.LimitID]
 		stays := d != nil && !isFull(d, row, now)
 		if all = all && (stays || b.Len() < n); stays || b.Len() == n {
-			if v, ok := oldest[row.LimitID]; row.Version >= 0 && (!ok || number.Version(uint32(row.Version)) < v) { // overrides know theirs
+			if v, ok := oldest[row.LimitID]; row.Version >= 0 && (!ok || number.Version(uint32(row.Version)) < v) { // the version of an override is not a version of the limit
 				oldest[row.LimitID] = number.Version(uint32(row.Version))
 			}
 			continue
@@ -158,7 +158,7 @@ func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n 
 func isFull(d *store.Definition, row bucketRow, now int64) bool {
 	state := store.State{Used: row.Used, TS: row.TS, Version: uint32(row.Version)}
 	if number.IsOverride(state.Version) {
-		return false // sweepDue ends overrides
+		return false // sweepDue deletes it when the override ends
 	}
 	own := d.Own(state, max(now, state.TS))
 	state, ok := own.Carry(state, row.Key, now)

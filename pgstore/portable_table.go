@@ -16,8 +16,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// The statements of a portableTable. A bucket is locked before its override and its
-// records are read.
+// Statements of a portableTable. A bucket is locked before its override and its records
+// are read.
 const (
 	overrideSQL       = "select " + overrideColumns + " from dipwell.overrides where limit_id = $1 and key = $2"
 	overrideColumns   = "key, plan, rate, per, burst, until, note, id, version"
@@ -42,16 +42,16 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, false, $11, $12, $13, $14)`
 	deleteHoldSQL = "delete from dipwell.holds where id = $1"
 )
 
-// portableTable is a store.Table over the portable tables. In a transaction it locks
-// the rows that it reads. Without one it only reads; if something is to be written,
-// which changed says, the call must be decided again in a transaction.
+// A portableTable is a store.Table over the portable tables. In a transaction it locks
+// the rows that it reads. Without one it only reads; if changed then reports that
+// something must be written, the call must be decided again in a transaction.
 type portableTable struct {
 	portable
 	ctx     context.Context
 	tx      pgx.Tx // nil: read only
 	group   *store.Group
 	rows    map[bucketKey]*portableRow
-	holds   map[string]bool // ids that Hold has found
+	holds   map[string]bool // ids that Hold has looked up
 	out     pgx.Batch       // writes, besides those of rows
 	changed bool
 }
@@ -61,7 +61,7 @@ var _ store.Table = (*portableTable)(nil)
 // portableRow is the row of a key, with its override and its records.
 type portableRow struct {
 	state   store.State
-	records []store.Record // to be stored
+	records []store.Record // with the changes to be stored
 	stored  []store.Record
 	changed bool
 }
@@ -70,7 +70,7 @@ func (s portable) table(ctx context.Context, tx pgx.Tx, g *store.Group) *portabl
 	return &portableTable{portable: s, ctx: ctx, tx: tx, group: g, rows: map[bucketKey]*portableRow{}, holds: map[string]bool{}}
 }
 
-// sender is what a batch of statements takes.
+// sender is the method of a connection or transaction that sends a batch of statements.
 type sender interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
@@ -129,7 +129,7 @@ func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
 	return t.readClock(results)
 }
 
-// rated returns the first of the keys of each limit that has a rate. keys are sorted.
+// rated returns the first key of each limit that has a rate. keys are sorted.
 func (t *portableTable) rated(keys []bucketKey) (rated []bucketKey) {
 	for i, k := range keys {
 		if (i == 0 || keys[i-1].LimitID != k.LimitID) && wasAdaptive(t.limits.byID(k.LimitID)) {
@@ -162,10 +162,10 @@ func (t *portableTable) read(results pgx.BatchResults) (*portableRow, error) {
 	}
 	r.stored, err = pgx.CollectRows(found, scanRecord)
 	r.records = r.stored
-	if t.tx == nil && number.IsOverride(r.state.Version) && o == nil { // an override has ended between two statements
+	if t.tx == nil && number.IsOverride(r.state.Version) && o == nil { // the override ended between two statements
 		t.changed = true
 	}
-	if r.state.Used == 0 { // just inserted, full, or that of an override
+	if r.state.Used == 0 { // the row was just inserted, is full, or belongs to an override
 		r.state = store.State{Override: r.state.Override}
 	}
 	return r, storeError(err, false)
@@ -196,8 +196,8 @@ func scanOverride(row pgx.Row) (*store.Override, error) {
 	return newOverride(store.Override{Key: o.Key, Note: orZero(note), Until: orZero(until), ID: uint32(id), Version: uint32(version)}, plan, rate, per, burst)
 }
 
-// newOverride returns an override with the settings of its columns, of which null is
-// the limit's.
+// newOverride returns an override from the settings in its columns. A null column means
+// that the limit's setting applies.
 func newOverride(o store.Override, plan *string, rate *int64, per *string, burst *int64) (_ *store.Override, err error) {
 	o.Plan, o.Rate, o.Burst = orZero(plan), orZero(rate), orZero(burst)
 	if burst != nil && *burst == 0 {
@@ -216,7 +216,7 @@ func orZero[T any](p *T) (v T) {
 	return v
 }
 
-// nullIf returns a parameter that is null if v is none.
+// nullIf returns nil, which is sent as null, if v equals none.
 func nullIf[T comparable](v, none T) *T {
 	if v == none {
 		return nil
@@ -291,7 +291,7 @@ type reservationPart struct {
 	Key     string
 	Number  int64
 	Mark    int64
-	Parts   int // of the reservation; if some are missing, they were reset
+	Parts   int // parts of the reservation; if fewer are found, some keys were reset
 }
 
 // A duePart is a part with the time at which its reservation is due.
@@ -325,7 +325,7 @@ func (t *portableTable) Pending(id store.Reservation) (h store.Pending, err erro
 	return h, err
 }
 
-// SetPending does nothing: a reservation is its records.
+// SetPending does nothing: the records of a reservation are all that is stored of it.
 func (t *portableTable) SetPending(store.Reservation, store.Pending) error { return nil }
 
 func (t *portableTable) Hold(id string) (store.Hold, error) {
@@ -375,7 +375,8 @@ func (t *portableTable) SetHold(id string, h store.Hold) error {
 	return nil
 }
 
-// flush writes what has changed, and deletes rows that load inserted in vain.
+// flush writes what has changed, and deletes the rows that load inserted and that are not
+// needed.
 func (t *portableTable) flush() error {
 	for _, k := range slices.SortedFunc(maps.Keys(t.rows), func(a, b bucketKey) int {
 		return cmp.Or(cmp.Compare(a.LimitID, b.LimitID), cmp.Compare(a.Key, b.Key))
@@ -383,7 +384,7 @@ func (t *portableTable) flush() error {
 		t.flushRow(k, t.rows[k])
 	}
 	err := execBatch(t.ctx, t.tx, &t.out)
-	if codeOf(err) == "23505" { // another call has just made a hold of this id
+	if codeOf(err) == "23505" { // a concurrent call has made a hold with this id
 		return store.ErrHoldConflict
 	}
 	return err
@@ -392,7 +393,7 @@ func (t *portableTable) flush() error {
 func (t *portableTable) flushRow(k bucketKey, r *portableRow) {
 	row := r.state
 	switch d := t.limits.byID(k.LimitID); {
-	case row.Override != nil && d != nil: // stays while the override lives, so that other statements meet it
+	case row.Override != nil && d != nil: // the row stays while the override lives, so that other statements find it
 		if row.Used == 0 {
 			row = store.State{Version: d.WithOverride(row.Override).Number}
 		}
@@ -440,7 +441,7 @@ func countGranted(g *store.Group) (n int) {
 	return n
 }
 
-// keys returns the keys of a group: those of its ops, or of the reservation or hold
+// keys returns the keys of a group: those of its ops, or those of the reservation or hold
 // that it ends.
 func (t *portableTable) keys(g *store.Group) (keys []bucketKey, err error) {
 	entries := *t.limits.entries.Load()
@@ -457,7 +458,7 @@ func (t *portableTable) keys(g *store.Group) (keys []bucketKey, err error) {
 		}
 		return keys, err
 	case g.Settles():
-		h, err := t.readHold(holdSQL, g.Hold.ID) // it is locked after its buckets
+		h, err := t.readHold(holdSQL, g.Hold.ID) // locked after its buckets
 		if err != nil {
 			return nil, err
 		}
@@ -481,7 +482,7 @@ func (t *portableTable) decide() error {
 		}
 	}
 	if g.Settles() {
-		g.Ops = nil // of an earlier try
+		g.Ops = nil // a previous attempt may have set them
 	}
 	keys, err := t.keys(g)
 	if err != nil {
@@ -523,7 +524,8 @@ func (s portable) EndOverride(ctx context.Context, d *store.Definition, key stri
 	return ended, err
 }
 
-// changeOverride sets or ends an override. had says whether the key had a live one.
+// changeOverride sets an override, or ends it if o is nil. had reports whether the key
+// had a live one.
 func (s portable) changeOverride(ctx context.Context, d *store.Definition, key string, o *store.Override) (set *store.Override, had bool, err error) {
 	g := &store.Group{Ops: []store.Op{{Def: d, Key: key}}}
 	for range maxTries {
@@ -553,7 +555,7 @@ func (s portable) changeOverride(ctx context.Context, d *store.Definition, key s
 			return t.flush()
 		})
 		if err == nil && first {
-			_ = s.loadForCall(ctx) // otherwise the next poll does it
+			_ = s.loadForCall(ctx) // if it fails, the next poll reads them
 		}
 		if !errors.Is(err, store.ErrStaleDefinition) {
 			return set, had, err
@@ -565,7 +567,8 @@ func (s portable) changeOverride(ctx context.Context, d *store.Definition, key s
 	return nil, false, store.ErrStaleDefinition
 }
 
-// markOverridden says that keys of a limit may have overrides, and tells all programs.
+// markOverridden records that keys of a limit may have overrides, and notifies all
+// programs.
 func markOverridden(ctx context.Context, tx pgx.Tx, id int32) error {
 	if _, err := tx.Exec(ctx, nextRevisionSQL); err != nil {
 		return err

@@ -19,11 +19,11 @@ import (
 // besides those in pgx's cache.
 const maxRawStatements = 256
 
-// maxName is what the server reads of a statement's name.
+// maxName is the number of bytes of a statement's name that the server uses.
 const maxName = 63
 
-// maxRawParams is the most parameters of a statement: four of each key of takeAll, and
-// the time of a test's clock.
+// maxRawParams is the largest number of parameters of a statement: four for each key of
+// takeAll, and the time of a test's clock.
 const maxRawParams = 4*maxTakeAllKeys + 1
 
 // update runs a conditional UPDATE of one row, or one of the INSERTs for a key
@@ -100,19 +100,20 @@ type rawConn struct {
 	numbers    []byte
 }
 
-// A rawKey identifies a statement of a limit, for any version of the limit or a plan.
+// A rawKey identifies a statement of a limit, whichever version of the limit or plan it
+// is for.
 type rawKey struct {
 	limit int32
 	plan  int // number.Index
 	form  form
-	other string // limits of the statement, in its name
+	other string // for a statement over several limits: part of its name
 }
 
 func rawKeyOf(e *entry, f form) rawKey {
 	return rawKey{limit: e.id, plan: number.Index(e.def.Number), form: f}
 }
 
-// name is that of the prepared statement.
+// name returns the name of the prepared statement.
 func (k rawKey) name() string { return names[k.form] + k.limits() }
 
 func (k rawKey) limits() string {
@@ -147,7 +148,7 @@ func (s *statements) sqlOf(f form) string {
 	return [...]string{s.take, s.upsert, s.insertNew, s.hold, s.holdBeside, s.holdFirst, s.settle, s.settleBeside}[f]
 }
 
-// names are those of the prepared statements, before the limit's id.
+// names are the names of the prepared statements, without the limit's id.
 var names = [...]string{"dipwell_take_", "dipwell_first_", "dipwell_new_", "dipwell_hold_", "dipwell_holdb_", "dipwell_hold1_", "dipwell_settle_", "dipwell_settleb_", "dipwell_all_", "dipwell_once_", "dipwell_shard_", "dipwell_mine_", "dipwell_whole_"}
 
 type rawStatement struct {
@@ -217,7 +218,7 @@ func askPgx(ctx context.Context, db DB, sql string, args []any, columns []int64)
 	return db.QueryRow(ctx, sql, args...).Scan(found...)
 }
 
-// askRaw is askPgx without the parts of pgx that rawConn replaces.
+// askRaw is ask by pgconn, without the parts of pgx that rawConn replaces.
 func askRaw(ctx context.Context, conn *pgx.Conn, key rawKey, sql string, args []any, columns []int64) error {
 	w := rawConnOf(conn)
 	if w == nil {

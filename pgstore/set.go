@@ -33,8 +33,8 @@ var setSkipLockedSQL = strings.Replace(setSQL, "for no key update)", "for no key
 var setUncheckedSQL = replaceMarked(setSQL, "candidates as (select q.*, true as eligible from q),\n",
 	"select i, used, ts, n, plain, coalesce(done, false), used is null, case when calendar then used0 end from judged\n")
 
-// setOverriddenSQL decides keys with overrides as well. $16 is when those end: from then
-// on the groups are left to other statements.
+// setOverriddenSQL also decides keys with overrides. $16 is the end of their overrides:
+// from then on the groups are left to other statements.
 var (
 	setOverriddenSQL           = withEnds.Replace(setSQL)
 	setOverriddenSkipLockedSQL = withEnds.Replace(setSkipLockedSQL)
@@ -80,7 +80,7 @@ type bundle struct {
 	buckets  []bucket // without duplicates
 	mixed    bool     // the groups have several verbs, or a plan that charges nothing, so their costs cannot be added
 	resets   bool     // a group resets
-	switches bool     // a row is asked under several definitions
+	switches bool     // a row is used under several definitions
 
 	now         int64
 	unsupported bool // set.sql cannot decide one of the rows

@@ -14,32 +14,37 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A key of a limit with shards has one row, as any other, until several connections
-// want it at the same time. Then what is used is spread over rows of the table shards,
-// each with an equal part of the rule, and a Take locks one of them. The function
-// dipwell_internal.take_shards spreads them; dipwell_internal.decide, which decides
-// all but a plain Take, gathers them into one row again. A calendar limit always has
-// one row, and so has a key while a plan or an override decides it.
+// A key of a limit with shards has one row, like any other, until several connections
+// want it at the same time. Then its used units are spread over rows of the table shards,
+// each of which follows an equal part of the rule, and a Take locks one of them. The
+// function dipwell_internal.take_shards spreads them. dipwell_internal.decide, which
+// decides everything but a plain Take, gathers them into one row again. A key of a
+// calendar limit always has one row, and so does any key while a plan or an override
+// decides it.
 
-// spreads reports whether keys of a definition may have rows of the table shards.
+// spreads reports whether keys of a definition may have rows in the table shards.
 func spreads(d *store.Definition) bool {
 	return d.Shards > 1 && d.Rule.Every > 0 && !d.Rule.Leaky && d.Base() == d
 }
 
-// setShardsSQL sets the statements of a limit with shards, for calls that are
-// transactions of their own: a lock that a statement takes in vain is then released.
+// setShardsSQL sets the statements of a limit with shards. They are for calls that are
+// transactions of their own, so that a lock taken in vain is released at once.
 //
-// takeShard takes from one shard whose advisory lock nobody else has: of the connection's
-// home and another the one with more tokens, otherwise the one with the most. It returns
-// what is used of the whole key, as far as it was committed before. Parameters: key,
-// units, the other shard, the grid if origins are spread, the time of a test's clock.
-// takeMine takes from shard $3, if its lock is free, and returns what is used of it as
-// well. It costs two thirds of takeShard.
-// takeWhole is take, except that it does not wait for the row.
+// takeShard takes from one shard whose advisory lock is free. It prefers the one with
+// more tokens of two: the connection's home shard and $3. If neither will do, it takes
+// from the shard with the most tokens. It returns the used units of the whole key, as far
+// as they are committed. Parameters: key, units, the other shard, the grid if origins are
+// spread, the time of a test's clock.
+//
+// takeMine takes from shard $3 if its lock is free, and also returns the used units of
+// that shard. It costs two thirds of takeShard.
+//
+// takeWhole is take, but it does not wait for the row.
 func setShardsSQL(s *statements, id int32, d *store.Definition, c charge, now, seen string, grid sqlexpr.Expr) {
 	r, n := &d.Rule, d.Shards
 	left := shardLeftSQL(r, n, "b", now, grid)
-	// The CTE is evaluated once, whatever the plan is: it locks one shard.
+	// Materialized, so that it is evaluated once and locks one shard, whatever the plan
+	// is.
 	s.takeShard = fmt.Sprintf(`with p as materialized (select x.shard, x.whole - x.used as others from (
     select o.shard, o.used, o.used + $2::bigint - %[3]s as over, (sum(o.used) over ())::bigint as whole from (
         select s.shard, %[4]s as used from dipwell.shards s where s.limit_id = %[5]d and s.key = $1::text and s.version = %[6]d order by s.shard offset 0) o
@@ -60,8 +65,8 @@ where %s and b.key = (select x.key from dipwell.buckets x where x.limit_id = %d 
 returning b.used, b.ts, %s`, c.set, c.where, id, seen)
 }
 
-// part returns an expression for the part of whole tokens, in units, that a shard has.
-// The first shards have one token more, if n does not divide whole.
+// part returns an expression for a shard's part of whole tokens, in units. If n does not
+// divide whole, the first shards get one token more.
 func part(whole, unit, n int64, row string) string {
 	less, more := whole/n*unit, whole%n
 	if more == 0 {
@@ -70,7 +75,7 @@ func part(whole, unit, n int64, row string) string {
 	return fmt.Sprintf("case when %s.shard < %d then %d else %d end", row, more, less+unit, less)
 }
 
-// shardLeftSQL returns the units used at now of a shard, which never uses more than its
+// shardLeftSQL returns the used units of a shard at now. A shard never uses more than its
 // part of the burst.
 func shardLeftSQL(r *store.Rule, n int64, row, now string, grid sqlexpr.Expr) string {
 	enough := sqlexpr.Unbounded
@@ -86,8 +91,7 @@ func shardLeftSQL(r *store.Rule, n int64, row, now string, grid sqlexpr.Expr) st
 	return fmt.Sprintf("case when %s.shard < %d then %s else %s end", row, r.Add%n, left(r.Add/n+1), left(r.Add/n))
 }
 
-// takeSharded decides a Take that may be granted in full, of a limit whose keys may have
-// shards.
+// takeSharded decides a Take that may be granted in full and whose limit has shards.
 func (s functions) takeSharded(ctx context.Context, g *store.Group, e *entry) error {
 	op := &g.Ops[0]
 	var scratch store.Rule
@@ -135,14 +139,14 @@ func (s functions) takeSharded(ctx context.Context, g *store.Group, e *entry) er
 const takeShardsSQL = `select outcome, coalesce(used, 0), coalesce(ts, 0), coalesce(n, 0), coalesce(spread, false)
 from dipwell_internal.take_shards($1, $2, $3, $4, $5, $6::int, $7)`
 
-// Outcomes of dipwell_internal.take_shards. 0 leaves the call to decide.
+// Outcomes of dipwell_internal.take_shards. With 0 the call is left to decide.
 const (
 	shardsTaken   = 1
 	shardsRefused = 2
 )
 
 // takeShard takes from a shard, or from the row of a key without shards. The error is
-// pgx.ErrNoRows if there is no such row that has room and is not locked.
+// pgx.ErrNoRows if no row has room and is unlocked.
 func (s functions) takeShard(ctx context.Context, e *entry, op *store.Op, r *store.Rule, scattered bool, at seat) (row store.State, now int64, err error) {
 	units, n := op.Cost*r.Unit, op.Def.Shards
 	var found [4]int64
@@ -164,8 +168,8 @@ func (s functions) takeShard(ctx context.Context, e *entry, op *store.Op, r *sto
 	return store.State{Used: found[0], TS: found[1]}, found[2], err
 }
 
-// applyScattered decides those groups of a batch one by one that take from a key with
-// shards, and returns a batch of the others, with their places in b.
+// applyScattered decides the groups of a batch that take from keys with shards, one by
+// one. It returns a batch of the others, and their places in b.
 func (s functions) applyScattered(ctx context.Context, b *store.Batch) (rest *store.Batch, places []int) {
 	if s.scattered.slots.Load() == nil {
 		return b, nil

@@ -114,7 +114,7 @@ func (s *Store) readSnapshot(ctx context.Context, groups []*store.Group) (*snaps
 		}
 		var known [store.MaxTakes]*entry
 		if s.resolve(ctx, g, known[:]) != nil || special(g) || hasVariant(g) {
-			continue // decided alone, which returns the error
+			continue // decided alone, when it returns the error
 		}
 		for i := range g.Ops {
 			at := bucketKey{known[i].id, g.Ops[i].Key}
@@ -153,11 +153,11 @@ func (s *Store) readSnapshot(ctx context.Context, groups []*store.Group) (*snaps
 		if used != nil {
 			b.ctid, b.xmin = *ctid, *xmin
 			b.state = store.State{Used: *used, TS: *ts, Version: uint32(*version), Lows: lowsOf(lows)}
-			b.needsFunction = b.needsFunction || b.state.Version != b.def.Number || len(lows) == 1 // it has shards
+			b.needsFunction = b.needsFunction || b.state.Version != b.def.Number || len(lows) == 1 // a single entry means that the key has shards
 		}
 		b.needsFunction = b.needsFunction || used == nil && b.def.Overridden
 		b.before, b.meta = r.records()
-		b.needsFunction = b.needsFunction || len(b.meta) < len(b.before) // records of a version without numbers
+		b.needsFunction = b.needsFunction || len(b.meta) < len(b.before) // some records are of a schema version without record numbers
 		b.after = slices.Clone(b.before)
 		k.rows[at] = b
 		return nil
@@ -252,7 +252,7 @@ func (k *snapshot) writeSets(groups []*store.Group) (sets []*writeSet, rest []*s
 			rest = append(rest, g)
 			continue
 		}
-		if len(buckets) == 0 { // unknown reservation
+		if len(buckets) == 0 { // the reservation is unknown
 			g.Err = store.ErrReservation
 			continue
 		}
@@ -299,7 +299,7 @@ func (k *snapshot) rowsOf(g *store.Group) (buckets []*snapshotRow, ok bool) {
 		}
 		for _, p := range parts {
 			b := k.rows[bucketKey{p.LimitID, p.Key}]
-			if b == nil || b.needsFunction || b.ctid == "" { // the function deletes the record of a full bucket
+			if b == nil || b.needsFunction || b.ctid == "" { // for a full bucket, the function deletes the record
 				return nil, false
 			}
 			buckets = append(buckets, b)
@@ -308,7 +308,7 @@ func (k *snapshot) rowsOf(g *store.Group) (buckets []*snapshotRow, ok bool) {
 	}
 	for i := range g.Ops {
 		b := k.rows[bucketKey{k.ids[g.Ops[i].Def], g.Ops[i].Key}]
-		if b == nil || b.def == nil || b.needsFunction || g.Ops[i].Verb == store.VerbReset { // deletes the row
+		if b == nil || b.def == nil || b.needsFunction || g.Ops[i].Verb == store.VerbReset { // Reset deletes the row
 			return nil, false
 		}
 		buckets = append(buckets, b)

@@ -89,19 +89,19 @@ type Store struct {
 	limits        *limits
 	cat           *catalog.Catalog
 	clock         func() int64
-	refused       *keySet       // keys that were recently refused or granted in part; these are read first
-	noRefusals    *streak       // counts statements of set.sql
+	refused       *keySet       // keys that were recently refused or granted in part; their rows are read first
+	noRefusals    *streak       // of statements of set.sql
 	combos        *combinations // statements for limits that are taken together
 	overridden    *overridden   // definitions of overridden keys
-	made          *made         // holds of this store
-	listed        *keySet       // keys whose rows have lows, because of a hold
-	scattered     *keySet       // keys that have rows of the table shards
+	made          *made         // holds that this store made
+	listed        *keySet       // keys whose rows have lows because of a hold
+	scattered     *keySet       // keys with rows in the table shards
 	several       *keySet       // keys that have, or had, several live holds
 	seen          *keySet       // keys that have, or recently had, a row
-	gates         *gates        // of rows that several calls write; nil for lanes
+	gates         *gates        // nil for lanes
 	minOptimistic int           // number of groups from which decideOptimistic is used
-	inLane        bool          // after a lock timeout a statement is not divided
-	heard         time.Duration // in a transaction: when it last read the limits, since limits.started
+	inLane        bool          // the store is a lane: a statement is not divided after a lock timeout
+	heard         time.Duration // for a transaction: when it last read the limits, since limits.started
 	report        func(error)
 	lanes         *laneSets
 	rows          *await.Cached

@@ -31,14 +31,14 @@ type statements struct {
 	take, upsert, insertNew, insertOrRead string
 	read, readExisting                    string
 	takeMany, takeManyUnchecked, readMany string
-	takeOverridden                        string // of a base whose keys may have overrides
+	takeOverridden                        string // of a base definition whose keys may have overrides
 	chargeMany                            string
 	hold, holdBeside, holdFirst           string // of one key
 	settle, settleBeside                  string
-	takeShard, takeMine, takeWhole        string  // of a limit with shards
-	noRefusals                            *streak // of the statements for many keys
+	takeShard, takeMine, takeWhole        string  // for a limit with shards
+	noRefusals                            *streak // for the statements over many keys
 	newKeys                               *newKeyRate
-	windows                               *windows // of a calendar limit
+	windows                               *windows // for a calendar limit
 }
 
 // newStatements returns the statements of a version. With a test's clock, the
@@ -78,7 +78,7 @@ left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, i
 		setShardsSQL(&s, id, d, c, now, seen, grid)
 	}
 	values, unlessOverridden, override, none := "values (%s)", "", "", ""
-	if d.Overridden { // a row is made only for a key without an override
+	if d.Overridden { // a row must not be inserted: the key may have an override
 		unlessOverridden = fmt.Sprintf(" not exists (select from dipwell.key_overrides o where o.limit_id = %d and o.key = $1::text)", id)
 		values = "select %s where" + unlessOverridden
 		unlessOverridden = " and" + unlessOverridden
@@ -180,7 +180,7 @@ func enough(r *store.Rule) sqlexpr.Expr {
 // without a multiplication.
 func ticksNeedNoClamp(r *store.Rule) bool { return r.Every == 1 && r.Add <= 1<<8 }
 
-// room returns the third parameter of take.
+// room returns the value of take's third parameter.
 func room(r *store.Rule, units, bound int64) int64 {
 	if ticksNeedNoClamp(r) {
 		return algebra.RoomFor(units, bound, r.Add)
@@ -308,7 +308,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 			s.noteSeen(e, op.Key, false)
 			met = true
 		}
-		if !plain { // it has reservations or holds, and a refusal first gives back expired holds
+		if !plain { // it has reservations or holds, and expired holds are given back before a refusal
 			return s.decide(ctx, g, []*entry{e})
 		}
 		if override != nil {
@@ -334,7 +334,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	return s.takePartial(ctx, g, e)
 }
 
-// updateInTurn is update, through the key's gate if the statement is a transaction of its
+// updateInTurn is update behind the key's gate, if the statement is a transaction of its
 // own.
 func (s *Store) updateInTurn(ctx context.Context, e *entry, f form, key string, r *store.Rule, units, third int64) (store.State, int64, error) {
 	if s.autocommit() {
@@ -423,8 +423,8 @@ func (s *Store) decideRead(ctx context.Context, g *store.Group, e *entry) error 
 	return err
 }
 
-// readRow reads the row of a key; that of none is zero. plain is false if it has
-// reservations or holds: a refusal first gives back expired holds.
+// readRow reads the row of a key, which is zero if there is none. plain is false if it
+// has reservations or holds, because expired holds are given back before a refusal.
 func (s *Store) readRow(ctx context.Context, e *entry, key string) (row store.State, now int64, plain bool, err error) {
 	var used, ts *int64
 	var version *rowVersion

@@ -35,11 +35,11 @@ type combinations struct {
 	sql map[combination]*takeAllSQL
 }
 
-// takeAllSQL are the statements of a combination: one that looks first whether all
-// rows have room, and so locks nothing if it refuses, and one that charges at once.
-// A charge of the latter that does not fit after others did is an error in the
-// server's log, so it is used after many statements that were charged, and after
-// twice as many for each time that it failed.
+// takeAllSQL are the two statements of a combination. One first looks whether all rows
+// have room, so that it locks nothing if it refuses. The other charges at once. If a
+// charge of the latter does not fit after earlier ones did, it ends with an error, which
+// is in the server's log. So it is used only after a long run of statements that were
+// charged, and each failure doubles that run.
 type takeAllSQL struct {
 	key             rawKey
 	looking, atOnce string
@@ -142,7 +142,7 @@ func (s *Store) takeAllRows(g *store.Group, known []*entry, parts []takeAllRow) 
 	return len(parts)
 }
 
-// takeAllInTurn is execTakeAll through the gates of the keys, in the order in which the
+// takeAllInTurn is execTakeAll behind the gates of the keys, in the order in which the
 // statement locks their rows.
 func (s *Store) takeAllInTurn(ctx context.Context, key rawKey, sql string, g *store.Group, parts []takeAllRow) error {
 	var seats [maxTakeAllKeys]seat
@@ -188,8 +188,8 @@ func (s *Store) execTakeAll(ctx context.Context, key rawKey, sql string, g *stor
 	return nil
 }
 
-// statement returns the statements of a combination of limits, or nil if there is
-// no room for others.
+// statement returns the statements of a combination of limits, or nil if there is no room
+// for another one.
 func (p *combinations) statement(parts []takeAllRow, l *limits) *takeAllSQL {
 	if len(parts) == 0 {
 		return nil

@@ -24,7 +24,7 @@ type boundaries struct {
 
 const (
 	windowsAhead = 64        // windows; a Retry or Reset beyond them is computed from this program's time zone data
-	windowsFor   = time.Hour // then the database is queried again: its time zone data may have been updated
+	windowsFor   = time.Hour // after this time the database is asked again: its time zone data may have been updated
 )
 
 const windowsSQL = `select n, array(select dipwell_internal.calendar_boundary(v, k) from generate_series(dipwell_internal.tick(v, n) - 1, dipwell_internal.tick(v, n) + $4::bigint) k)
@@ -84,7 +84,7 @@ func sameWindows(l store.Limit, at []int64) bool {
 func (s *Store) window(e *entry, op *store.Op) (start, length int64) {
 	b := e.windows.read.Load()
 	if b == nil || b.at == nil {
-		return 0, 1 // no longer known
+		return 0, 1 // the boundaries are no longer known
 	}
 	var scratch store.Rule
 	now := s.estimateNow(b) - op.RuleFor(&scratch).Origin

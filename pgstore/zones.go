@@ -12,31 +12,31 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Windows that follow a calendar are stepped by SQL functions, with the
-// database's data on time zones. This program has data of its own, which may be
-// of another year. zoneYears is how far ahead the two are compared.
+// SQL functions step windows that follow a calendar, with the database's time zone data.
+// This program has data of its own, which may be from another year. zoneYears is how far
+// ahead the two are compared.
 const zoneYears = 10
 
-// zoneSQL finds the first of some instants, in Unix seconds, at which a zone's
-// wall clock is not as far ahead of UTC as it is here.
+// zoneSQL finds the first of some times, in Unix seconds, at which the database gives a
+// zone another offset from UTC than this program does.
 const zoneSQL = `select min(u.at) from unnest($2::bigint[], $3::bigint[]) u (at, ahead) where dipwell_internal.zone_offset($1::text, u.at) <> u.ahead`
 
 const (
-	codeInvalid = "22023" // invalid_parameter_value: of a zone that the database does not have
+	codeInvalid = "22023" // invalid_parameter_value: the database does not have the zone
 	codeDenied  = "42501" // insufficient_privilege
 )
 
-// zoneWarning says from which date on the database knows other clocks of a
-// limit's zone than this program, or that it does not know the zone. Limits that
+// zoneWarning returns a warning if the database's data of a limit's zone differ from this
+// program's, with the first date, or if the database does not have the zone. Limits that
 // share a calendar are compared once.
 func (l *limits) zoneWarning(ctx context.Context, limit store.Limit) (string, error) {
-	d, err := store.NewDefinition(limit) // its own, for a calendar remembers the last window that it was asked for
+	d, err := store.NewDefinition(limit) // a definition of its own, because a calendar caches the last window that it computed
 	if err != nil {
 		return "", err
 	}
 	cal := d.Rule.Calendar.Spec()
 	if !l.s.engine().hasFunctions() || cal.Zone == "" || cal.Zone == time.UTC.String() {
-		return "", nil // Go decides, or nothing can differ
+		return "", nil // Go decides, or no difference is possible
 	}
 	l.zonesMu.Lock()
 	warning, known := l.zones[cal]
@@ -55,18 +55,19 @@ func (l *limits) zoneWarning(ctx context.Context, limit store.Limit) (string, er
 	return warning, nil
 }
 
-// errNoZone: the database does not know the zone, so that no take would succeed.
+// errNoZone means that the database does not have the time zone, so that every take would
+// fail.
 var errNoZone = errors.New("the database does not know the time zone")
 
-// checkZone refuses a limit in a zone that the database does not know.
+// checkZone refuses a limit in a time zone that the database does not have.
 func (l *limits) checkZone(ctx context.Context, limit store.Limit) error {
 	if _, err := l.zoneWarning(ctx, limit); errors.Is(err, errNoZone) {
 		return &store.FieldError{Limit: limit.Name, Field: "start", Reason: fmt.Sprintf("%q: %v", limit.Start, err)}
 	}
-	return nil // another error comes again when the limit is stored
+	return nil // storing the limit will return the error
 }
 
-// compareZone compares a zone's offsets at the boundaries of a calendar.
+// compareZone compares a zone's offsets at the boundaries of a calendar's windows.
 func compareZone(ctx context.Context, db rower, rule *store.Rule, zone string) (string, error) {
 	loc, err := time.LoadLocation(zone)
 	if err != nil {
@@ -88,7 +89,7 @@ func compareZone(ctx context.Context, db rower, rule *store.Rule, zone string) (
 	case errors.As(err, &pg) && pg.Code == codeInvalid:
 		return "", errNoZone
 	case errors.As(err, &pg) && pg.Code == codeDenied:
-		return "", nil // a role that may not decide either
+		return "", nil // a role without the privilege to compare may not decide either
 	case err != nil || first == nil:
 		return "", err
 	}
