@@ -57,9 +57,10 @@ type Abilities struct {
 	// the store has. If it is nil, nothing is kept.
 	TopKeys Auditor
 
-	// CallSite returns the definition that a call site makes of a limit, as
-	// Definition.CallSite does, and keeps it as long as rows are under it. If it is nil, or
-	// its error is ErrNotSupported, a call site must define a limit as it is in force.
+	// CallSite returns the definition of a limit as a call site writes it, as
+	// Definition.CallSite does, and keeps that definition as long as rows refer to it. If
+	// it is nil, or its error is ErrNotSupported, a call site must write the limit as it
+	// is in force.
 	CallSite func(ctx context.Context, d *Definition, l Limit) (*Definition, error)
 
 	// Holds returns the live holds of a key, the one that expires first first. If it is nil,
@@ -68,8 +69,8 @@ type Abilities struct {
 	Holds func(ctx context.Context, d *Definition, key string) ([]KeyHold, error)
 
 	// Observe adds an observation of the calls behind an adaptive limit, at the present
-	// instant of the store's clock, and changes its rate as Adaptive says. If it is nil, the
-	// store cannot keep adaptive limits, and its Define refuses them.
+	// time of the store's clock, and moves the limit's rate as described at Adaptive. If
+	// it is nil, the store cannot keep adaptive limits, and its Define refuses them.
 	Observe func(ctx context.Context, d *Definition, o Observation) error
 
 	// Sweep deletes rows that are full, at most n, and returns how many. If it is nil, the
@@ -82,9 +83,9 @@ type Abilities struct {
 	// the instant of a change is by the store's clock.
 	Now func(ctx context.Context) (int64, error)
 
-	// Ready returns why no decision can be made now, or nil. A store with a server asks the
-	// server. The service's /readyz calls it; if it is nil, the service checks one bucket
-	// instead.
+	// Ready returns an error if the store can make no decision now, and nil if it can. A
+	// store with a server asks the server. The service's /readyz calls Ready; if it is
+	// nil, the service checks one bucket instead.
 	Ready func(ctx context.Context) error
 
 	// Metrics returns the store's counters and gauges with their present values.
@@ -129,7 +130,7 @@ func AbilitiesOf(s Store) Abilities {
 	if a, ok := s.(interface{ Abilities() Abilities }); ok {
 		ab = a.Abilities()
 	}
-	if !reflect.ValueOf(s).Comparable() || ab.Store != s { // s has an Apply of its own: it embeds or wraps the other store
+	if !reflect.ValueOf(s).Comparable() || ab.Store != s { // s has an Apply of its own, because it embeds or wraps the other store
 		ab.Store, ab.Quick, ab.QuickSource, ab.Lanes, ab.InProcess = s, nil, SourceStore, nil, false
 	}
 	if ab.Now == nil {
@@ -140,8 +141,8 @@ func AbilitiesOf(s Store) Abilities {
 
 func machineTime(context.Context) (int64, error) { return time.Now().UnixMicro(), nil }
 
-// AddMetrics appends the metrics of f to those that Metrics returns, for a decorator that
-// counts. f may be nil.
+// AddMetrics makes Metrics return those of f as well. It is for decorators that count. f
+// may be nil.
 func (ab *Abilities) AddMetrics(f func() []Metric) {
 	inner := ab.Metrics
 	if inner == nil {
@@ -168,7 +169,7 @@ type Metric struct {
 	Name string
 	// Help is one sentence for the page of metrics.
 	Help string
-	// Counter says that the number only grows while the store is open. Otherwise it is a
+	// Counter is set if the value only grows while the store is open. Otherwise it is a
 	// gauge.
 	Counter bool
 	// Value is the present value, in the unit in Name.

@@ -24,9 +24,9 @@ import (
 // The zero Adaptive is a fixed rate.
 type Adaptive struct {
 	// Floor and Ceiling bound the rate, in tokens per Limit.Period: 1 <= Floor <= Rate <=
-	// Ceiling <= 1000 × Floor. Neither has a default. If Floor allows fewer than 20 calls in
-	// a window, the rate may stay there, because windows with fewer calls do not change it;
-	// Definition.Warning then says so.
+	// Ceiling <= 1000 × Floor. Neither has a default. A window with fewer than 20 calls
+	// does not change the rate, so if Floor allows fewer, a rate that has fallen to it
+	// may stay there; Definition.Warning then says so.
 	Floor, Ceiling int64
 
 	// Latency is how long a call may take; those that take longer are slow. It is a whole
@@ -65,12 +65,12 @@ const (
 	defaultWindow   = time.Second
 	minWindow       = 100 * time.Millisecond
 	maxWindow       = time.Hour
-	maxRatio        = 1000 // of Ceiling and Floor, so that the floor is not less than 1/1024
+	maxRatio        = 1000 // Ceiling / Floor at most, so that Floor is not below 1/1024 of Ceiling
 	millionths      = 1e6
 )
 
-// adaptiveSettings are the fields of an Adaptive as text, in the order in which they are
-// written.
+// adaptiveSettings are the fields of an Adaptive as text, in the order in which String
+// writes them.
 var adaptiveSettings = []struct {
 	name  string
 	set   func(a *Adaptive, value string) error
@@ -192,14 +192,14 @@ func (c *compiler) checkAdaptive() error {
 
 // lengthText writes a length of time as settings do, if it can be one.
 func lengthText(d time.Duration) string {
-	if d < 0 || d%time.Microsecond != 0 { // a period below 0 counts months
+	if d < 0 || d%time.Microsecond != 0 { // a negative period is a number of months
 		return d.String()
 	}
 	return period.Format(d)
 }
 
-// adaptive makes the rule of an adaptive limit: its ticks are 1/1024 µs long at the
-// ceiling, and longer at a lower rate.
+// adaptive makes the rule of an adaptive limit. At the ceiling its ticks are 1/1024 µs
+// long; at a lower rate they are longer.
 func (c *compiler) adaptive() error {
 	a, length := &c.Adaptive, c.Period.Microseconds()
 	if length > MaxInt/adaptive.Full {
@@ -245,7 +245,7 @@ func orDefault[T comparable](v, otherwise T) T {
 }
 
 // adaptiveWarning returns a warning if the floor is so low that a window may have too few
-// calls to judge.
+// calls to change the rate.
 func (c *compiler) adaptiveWarning() string {
 	a := &c.Adaptive
 	window := orDefault(a.Window, defaultWindow)
@@ -257,8 +257,8 @@ func (c *compiler) adaptiveWarning() string {
 		c.Name, a.Floor, period.Format(c.Period), period.Format(window), calls, adaptive.MinSamples)
 }
 
-// Observe is Abilities.Observe at the time now, in µs on the store's clock, for stores
-// whose Registry keeps the limits. A limit that is no longer adaptive is left as it is.
+// Observe is Abilities.Observe for stores whose limits are kept by a Registry. now is the
+// time of the store's clock, in µs. If the limit is no longer adaptive, nothing happens.
 // The error wraps ErrUnknownLimit.
 func (r *Registry) Observe(now int64, limit string, o Observation) error {
 	d := r.Lookup(limit)
@@ -272,9 +272,10 @@ func (r *Registry) Observe(now int64, limit string, o Observation) error {
 }
 
 // CurrentRate returns the rate of an adaptive limit at the time now, in µs on the store's
-// clock: tokens per Period, rounded down; why it changed last: "defined", "latency",
-// "errors", "used" or "unobserved"; and when, in µs. Of other definitions it is their
-// Rate, and "". A store in another process may have changed it since.
+// clock. rate is in tokens per Period, rounded down. reason says why it last changed:
+// "defined", "latency", "errors", "used" or "unobserved". changed is the time of that, in
+// µs. For any other definition it returns its Rate, "" and 0. If the store is shared,
+// another process may have changed the rate since this one last read it.
 func (d *Definition) CurrentRate(now int64) (rate int64, reason string, changed int64) {
 	if d.Rule.Pace == nil {
 		return d.Rate, "", 0

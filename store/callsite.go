@@ -13,18 +13,19 @@ import (
 	"github.com/dipwell/dipwell/internal/number"
 )
 
-// sitePrefix begins the Plan of a definition that a call site has made. The name of a
-// plan cannot begin with it.
+// sitePrefix is the first character of Definition.Plan in a definition made by a call
+// site. The name of a real plan cannot begin with it.
 const sitePrefix = "#"
 
-// callSites are the definitions that call sites have made of a limit, as plans without
-// a name, by their index. All versions of the limit share them. A plan without a rate
-// is none; one that is OverrideOnly has ended: rows may still be converted from it.
+// callSites holds the definitions that call sites have made of a limit, as plans without
+// a name, by index. All versions of the limit share them. A plan without a rate is an
+// unused index. A plan that is OverrideOnly has ended: no call may use it, but rows may
+// still have to be converted from it.
 type callSites struct {
-	adding sync.Mutex    // taken first
-	looked int64         // µs: when rows were last searched for those that they name; under adding
-	rest   int64         // µs from then until they may be searched again; under adding
-	ended  map[int]int64 // µs: when those that have ended did; under adding
+	adding sync.Mutex    // locked before the other mutex
+	looked int64         // µs: when the rows were last searched for the definitions they refer to; guarded by adding
+	rest   int64         // µs: how long after looked they may be searched again; guarded by adding
+	ended  map[int]int64 // µs: when each ended definition ended; guarded by adding
 
 	mu    sync.Mutex
 	plans []Plan
@@ -53,9 +54,9 @@ func (c *callSites) set(index int, p Plan) {
 }
 
 // SetCallSites sets the definitions that call sites have made of the limit, for a store
-// that keeps them: plans whose names are the indexes at which CallSite got them. One
-// that is OverrideOnly has ended: rows under it are converted from it, and CallSite
-// does not return it. Call it before others use d.
+// that keeps them. They are plans; the name of each is the index that CallSite returned
+// for it. One that is OverrideOnly has ended: rows are converted from it, and CallSite
+// does not return it. Call SetCallSites before others use d.
 func (d *Definition) SetCallSites(sites Plans) error {
 	d.sites = new(callSites)
 	for _, p := range sites.All() {
@@ -68,8 +69,8 @@ func (d *Definition) SetCallSites(sites Plans) error {
 	return nil
 }
 
-// knowsSite reports whether the definition that rows with a number are under is known,
-// if a call site made it.
+// knowsSite reports whether the definition of rows with number n is known. It is true
+// unless n is that of an unknown call site.
 func (d *Definition) knowsSite(n uint32) bool {
 	if number.IsOverride(n) || number.Index(n) < number.FirstCallSite {
 		return true
@@ -78,18 +79,20 @@ func (d *Definition) knowsSite(n uint32) bool {
 	return ok
 }
 
-// siteName returns the Definition.Plan of the definition at an index.
+// siteName returns the Definition.Plan of the call site's definition at an index.
 func siteName(index int) string { return sitePrefix + strconv.Itoa(index) }
 
-// CallSite returns the definition that a call site makes of the limit: the limit itself
-// if both count alike, or a plan without a name, with the rate, per, burst and max_debt
-// of l, and its mode if that is Shadow. The other settings of l must be those of the
-// limit. It is an ability of stores: see Abilities.CallSite. The error is a *FieldError.
+// CallSite returns the definition of the limit as a call site writes it, l. If both count
+// alike, that is the limit itself. Otherwise it is a plan without a name, with the rate,
+// per, burst and max_debt of l, and with its mode if that is Shadow. The other settings
+// of l must be those of the limit. Stores offer it as Abilities.CallSite. The error is a
+// *FieldError.
 //
-// keep is called with one that is not known here. It returns the index of the definition,
-// and the definition at that index: site, or another one that counts alike; or ErrFull if
-// the limit has 256 of them, which CallSite returns as a *FieldError. A store that keeps
-// its limits in this process calls Registry.AddCallSite.
+// If the definition is not known yet, CallSite calls keep to store it. keep returns the
+// index of the definition, and the definition at that index: site, or another one that
+// counts alike. It returns ErrFull if the limit has 256 definitions of call sites;
+// CallSite turns that into a *FieldError. A store that keeps its limits in this process
+// calls Registry.AddCallSite in keep.
 func (d *Definition) CallSite(l Limit, keep func(site Plan) (index int, kept Plan, err error)) (*Definition, error) {
 	base := d.Base()
 	if _, err := NewDefinition(l); err != nil {
@@ -129,26 +132,31 @@ func (d *Definition) CallSite(l Limit, keep func(site Plan) (index int, kept Pla
 	return base.keptSite(index, site), nil
 }
 
-// knownSite returns the definition of a call site with a mode and rule, or nil if there
-// is none.
+// knownSite returns the call site's definition with a mode and rule, or nil if there is
+// none.
 func (d *Definition) knownSite(mode Mode, rule *Rule) *Definition {
 	d.sites.mu.Lock()
 	defer d.sites.mu.Unlock()
 	return d.sameSite(mode, rule)
 }
 
-// siteRest is for how many µs a definition that has ended stays, so that calls that were
-// made with it are over when another one gets its index.
+// siteRest is how long, in µs, the index of an ended definition stays unused, so that
+// calls made with that definition have finished when another one gets its index.
 const siteRest = 60e6
 
 // AddCallSite adds a definition to those that call sites have made of a limit, unless it
-// is one of them, for a store that keeps its limits in this process. If there are too
-// many, those that no row is under end, and a minute later their indexes may be used
-// again. named searches the rows: it returns the indexes under which rows that are not
-// full are. It is called at most once a second, and for at most a tenth of the time;
-// between two searches one definition too many is ErrFull. keep, if not nil, stores all
-// of them before calls may use them; those that have ended are OverrideOnly. The error is
-// ErrFull if too many are in use, wraps ErrUnknownLimit, or is one of named and keep.
+// is there already. It is for a store that keeps its limits in this process. If there are
+// too many, the definitions that no row refers to end, and a minute later their indexes
+// may be used again.
+//
+// named finds them: it searches the rows, and returns the indexes of the definitions
+// under which a row is not full. It is called at most once a second and for at most a
+// tenth of the time; while it may not be called, one definition too many is ErrFull.
+// keep, if it is not nil, stores all definitions before calls may use them; those that
+// have ended are OverrideOnly.
+//
+// The error is ErrFull if too many definitions are in use, wraps ErrUnknownLimit, or is
+// that of named or keep.
 func (r *Registry) AddCallSite(name string, site Plan, now int64, named func() (map[int]bool, error), keep func(all Plans) error) (index int, kept Plan, err error) {
 	for {
 		base := r.Lookup(name)
@@ -158,7 +166,7 @@ func (r *Registry) AddCallSite(name string, site Plan, now int64, named func() (
 		c := base.sites
 		c.adding.Lock()
 		index = -1
-		if cur := r.Lookup(name); cur != nil && cur.sites == c { // nobody has replaced them during the wait for the lock
+		if cur := r.Lookup(name); cur != nil && cur.sites == c { // nobody replaced them while this call waited for the lock
 			index, kept, err = c.add(site, now, named, keep, func(next *callSites) bool { return r.replaceSites(name, c, next) })
 		}
 		c.adding.Unlock()
@@ -168,8 +176,8 @@ func (r *Registry) AddCallSite(name string, site Plan, now int64, named func() (
 	}
 }
 
-// replaceSites publishes a limit with other definitions of call sites. It returns false
-// if the limit has not those that it had.
+// replaceSites publishes a limit with new definitions of call sites. It returns false if
+// the present ones are no longer old.
 func (r *Registry) replaceSites(name string, old, next *callSites) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -177,13 +185,13 @@ func (r *Registry) replaceSites(name string, old, next *callSites) bool {
 	if base == nil || base.sites != old {
 		return false
 	}
-	d := *base // another pointer: what callers remember of the old one is forgotten
+	d := *base // a new pointer, so that callers drop what they cached for the old definition
 	d.sites = next
 	r.store(name, &d)
 	return true
 }
 
-// add is AddCallSite under the lock adding. The index is -1 if replace returned false.
+// add is AddCallSite with adding locked. The index is -1 if replace returned false.
 func (c *callSites) add(site Plan, now int64, named func() (map[int]bool, error), keep func(all Plans) error, replace func(next *callSites) bool) (int, Plan, error) {
 	c.mu.Lock()
 	plans := slices.Clone(c.plans)
@@ -228,8 +236,8 @@ func (c *callSites) add(site Plan, now int64, named func() (map[int]bool, error)
 	return index, site, nil
 }
 
-// free returns an index that no definition has: after those that have been used, if
-// possible. full is true if there are too many.
+// free returns an unused index, preferably one that was never used. full is true if there
+// is none.
 func (c *callSites) free() (index int, full bool) {
 	live := 0
 	for i := range c.plans {
@@ -247,8 +255,8 @@ func (c *callSites) free() (index int, full bool) {
 	return index, index < 0
 }
 
-// forget ends the definitions that no row names, and deletes those that have ended long
-// enough ago.
+// forget ends the definitions that no row refers to, and deletes those that ended at
+// least siteRest ago.
 func (c *callSites) forget(now int64, named map[int]bool) {
 	if c.ended == nil {
 		c.ended = map[int]int64{}
@@ -265,7 +273,7 @@ func (c *callSites) forget(now int64, named map[int]bool) {
 	}
 }
 
-// all returns the definitions as SetCallSites has them.
+// all returns the definitions in the form that SetCallSites takes.
 func (c *callSites) all() Plans {
 	var all []Plan
 	for i, p := range c.plans {
@@ -295,7 +303,8 @@ func (d *Definition) sameSite(mode Mode, rule *Rule) *Definition {
 	return nil
 }
 
-// isSite reports whether two definitions with the same index are of the same call site.
+// isSite reports whether two definitions with the same index come from the same call
+// site.
 func (d *Definition) isSite(other *Definition) bool {
 	p, _, _ := d.Base().sites.plan(d.Plan)
 	q, _, _ := other.Base().sites.plan(other.Plan)
@@ -303,14 +312,14 @@ func (d *Definition) isSite(other *Definition) bool {
 	return p == q
 }
 
-// tooManySites returns the error of CallSite for a limit of which call sites have made as
-// many definitions as there may be.
+// tooManySites returns the error of CallSite if the limit already has as many definitions
+// of call sites as it may.
 func tooManySites(limit string) error {
 	return &FieldError{Limit: limit, Field: "rate", Reason: fmt.Sprintf("call sites have made %d other definitions of it already, which is the most", number.MaxCallSites)}
 }
 
-// sitePlan returns the plan that a call site's limit is of a base. A zero Burst or
-// MaxDebt is the default of l, not the base's.
+// sitePlan returns the plan that turns the base into a call site's limit l. If l.Burst or
+// l.MaxDebt is zero, the default for l applies, not the base's value.
 func (d *Definition) sitePlan(l *Limit) Plan {
 	p := Plan{Rate: l.Rate, Period: l.Period, Burst: l.Burst, MaxDebt: l.MaxDebt}
 	if l.Mode == Shadow {
@@ -327,8 +336,8 @@ func (d *Definition) sitePlan(l *Limit) Plan {
 	return p
 }
 
-// site compiles a call site's definition at the present version. The lock of the sites
-// is held.
+// site compiles the call site's definition at index i for the present version. The caller
+// holds the lock of the sites.
 func (d *Definition) site(i int) *Definition {
 	v := d.variant(&d.sites.plans[i])
 	if v != nil {
@@ -337,7 +346,7 @@ func (d *Definition) site(i int) *Definition {
 	return v
 }
 
-// siteNamed returns the definition with a Plan that begins with sitePrefix.
+// siteNamed returns the definition for a Plan that begins with sitePrefix.
 func (d *Definition) siteNamed(name string) *Definition {
 	_, i, ok := d.sites.plan(name)
 	if !ok {

@@ -20,10 +20,10 @@ func (d *Definition) Base() *Definition {
 	return d
 }
 
-// WithPlan returns the definition of a plan of the limit, or nil if it has no plan of
-// this name. Without a name it is the base definition. It also returns plans that are
-// OverrideOnly, which callers may not name: the caller of WithPlan must check that. d may
-// be the base, or any plan of it.
+// WithPlan returns the definition of a plan of the limit, or nil if the limit has no plan
+// of this name. The name "" is the base. WithPlan also returns plans that are
+// OverrideOnly, which callers may not name: checking that is up to its caller. d may be
+// the base or any of its plans.
 func (d *Definition) WithPlan(name string) *Definition {
 	base := d.Base()
 	switch {
@@ -44,7 +44,7 @@ func (d *Definition) planDefs() []*Definition {
 	if d.Plans == (Plans{}) {
 		return nil
 	}
-	if d.plans == nil || d.plans.number != d.Number { // not published by a Registry: made by hand, as in tests
+	if d.plans == nil || d.plans.number != d.Number { // d was not published by a Registry: tests make such definitions by hand
 		return d.compilePlans()
 	}
 	d.plans.once.Do(func() { d.plans.defs = d.compilePlans() })
@@ -72,8 +72,8 @@ func (d *Definition) compilePlans() (out []*Definition) {
 	return out
 }
 
-// variant returns the definition of a plan, without its number, or nil if it does
-// not compile.
+// variant returns the definition of a plan, still without its number. It returns nil if
+// the plan does not compile.
 func (d *Definition) variant(p *Plan) *Definition {
 	l, r, err := d.compileVariant(p, d.Rule.Every)
 	if err != nil {
@@ -101,8 +101,8 @@ func (d *Definition) placeOf(of *Definition) place {
 	return place{plan: of.Plan, i: len(d.Past)}
 }
 
-// place returns where rows with a number are. It returns false if that is not known,
-// so that the row is full: its version is older than Past, or its override is gone.
+// place returns the place of rows with number n. It returns false if that is not known:
+// the version is older than Past, or the override is gone. Such a row is full.
 func (d *Definition) place(n uint32, o *Override) (place, bool) {
 	version, index := number.Version(n), number.Index(n)
 	if number.IsOverride(n) {
@@ -134,8 +134,7 @@ func (d *Definition) place(n uint32, o *Override) (place, bool) {
 	return at, true
 }
 
-// rule returns the rule of a place, or nil if there is none: the version has no such
-// plan.
+// ruleAt returns the rule of a place, or nil if the version has no such plan.
 func (d *Definition) ruleAt(at place, o *Override) *Rule {
 	if at.i == len(d.Past) {
 		switch {
@@ -178,14 +177,14 @@ type step struct {
 	from, to *Rule
 	policy   ChangePolicy
 	at       int64 // µs
-	same     bool  // both rules count in the same way: nothing is converted
-	version  bool  // a version of the limit begins
+	same     bool  // both rules count in the same way, so that nothing is converted
+	version  bool  // the step begins a version of the limit
 }
 
-// walk goes from a place to the present version, and at the time t, in µs, to the
-// definition target; nil stays in the plan or override that the place is in, or if
-// that has ended, in the base. It calls each for each conversion, and returns the
-// rule that the row is under in the end. s is the row, whose TS each may move.
+// walk leads a row from a place to the present version, and at the time t, in µs, to the
+// definition target. If target is nil, the row stays in its plan or override, or goes to
+// the base if that has ended. walk calls each for every conversion, and returns the rule
+// that the row is under at the end. s is the row; each may move its TS.
 func (d *Definition) walk(s *State, at place, o *Override, t int64, target *Definition, each func(*step)) *Rule {
 	rule := d.ruleAt(at, o)
 	move := func(to place, policy ChangePolicy, when int64) {
@@ -231,22 +230,23 @@ func sameRule(a, b *Rule) bool {
 	return ra == rb && (a.Calendar == nil) == (b.Calendar == nil) && (a.Calendar == nil || a.Calendar.Spec() == b.Calendar.Spec())
 }
 
-// Carry converts a row to d at the time now, in µs: for each version of the limit from
-// the row's own on, it computes what is used when the version ends under its rule, and
-// converts that by the policy of the next. Between plans and overrides it converts at the
-// time at which the override ended, or else now. It returns false if the row is of a
-// later version than d, or under a definition of a call site that d does not know; the
-// store must then read the limit again. A row of an unknown older version, or of an
-// override that is gone, becomes a full bucket. Op.Step calls it; a store needs it only
-// to list rows under the present version.
+// Carry converts a row to d at the time now, in µs. For each version of the limit since
+// the row's own, it steps the row under the old rule to the end of that version, and
+// converts it by the policy of the next. Between plans and overrides it converts at the
+// time at which the override ended, or else now.
+//
+// It returns false if the row is of a later version than d, or under a call site's
+// definition that d does not know; the store must then read the limit again. A row of an
+// unknown older version, or of an override that is gone, becomes a full bucket. Op.Step
+// calls Carry; a store needs it only to list rows under the present version.
 func (d *Definition) Carry(s State, key string, now int64) (carried State, ok bool) {
 	var phase int64
 	return d.carry(s, key, &phase, now, nil)
 }
 
-// carry is Carry with the key's phase, which it sets if it is needed and 0. If rs is not
-// nil, it has the records of the row. Those under the definition of the row are converted
-// with it, and holds that had expired when a version began are given back first.
+// carry is Carry with the key's phase: if the phase is needed and 0, carry sets it. rs,
+// if not nil, points to the records of the row. Records under the row's definition are
+// converted with it; holds that had expired when a version began are given back first.
 func (d *Definition) carry(s State, key string, phase *int64, now int64, rs *[]Record) (carried State, ok bool) {
 	base, o, was := d.Base(), s.Override, s.Version
 	if s.Version == d.Number && (o == nil || o.Version == base.Number) {
@@ -274,14 +274,14 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64, rs *[]R
 		if s.Lows != nil && rs != nil && v.version && v.policy != StartOver {
 			before := used
 			used, s.Lows, *rs = s.Lows.expireUnder(was, used, *rs, min(v.at, now))
-			if v.same { // the row's time stays: now may be earlier, if the clock stepped back
+			if v.same { // keep the row's time, because now may be earlier if the clock stepped back
 				s.Used -= before - used
 			}
 		}
 		if v.same {
 			return
 		}
-		if s.Lows != nil && v.policy == Proportional { // otherwise the next write does it, and nothing is rounded
+		if s.Lows != nil && v.policy == Proportional { // under Keep the next write lowers them, and nothing is rounded
 			l := s.Lows.clone()
 			l.touch(used)
 			s.Lows = &l
@@ -290,7 +290,7 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64, rs *[]R
 		if s.Lows != nil {
 			s.Lows = s.Lows.carry(give)
 			if s.Used == v.to.MaxUsed {
-				s.Lows.clear() // it may have been clipped
+				s.Lows.clear() // the row may have been clipped, so that nothing may be given back
 			}
 		}
 		if rs != nil {

@@ -2,12 +2,12 @@ package store
 
 import "github.com/dipwell/dipwell/internal/number"
 
-// choose sets Def to the definition that decides the op on a row at t, in µs: that of
-// the override of the key; or else the one that the caller named. Charge keeps the
-// row under its own definition, unless it is full: then it is as none, because a sweep
-// may have deleted it.
+// choose sets Def to the definition that decides the op on a row at t, in µs: that of the
+// key's override if it has one, or else the one that the caller named. Charge leaves the
+// row under its own definition unless the row is full. A full row counts as missing,
+// because a sweep may have deleted it.
 func (op *Op) choose(row State, t int64) {
-	if op.Def.Override != nil { // set by an earlier call of choose
+	if op.Def.Override != nil { // an earlier call of choose has set it
 		if op.Def = op.Def.Base(); op.Asked != nil {
 			op.Def = op.Asked
 		}
@@ -24,15 +24,15 @@ func (op *Op) choose(row State, t int64) {
 	op.Asked = asked
 }
 
-// isEmpty reports whether a row that is under d at t, in µs, is a full bucket then.
+// isEmpty reports whether a row that is under d at t, in µs, is a full bucket at t.
 func (d *Definition) isEmpty(row State, key string, phase *int64, t int64) bool {
 	row, ok := d.carry(row, key, phase, t, nil)
 	var scratch Rule
 	return ok && isNone(d.ruleFor(key, phase, &scratch).usedAt(&row, later(t, row.TS)))
 }
 
-// byMode decides an op under a plan that is unlimited or blocked. The row stays as it
-// is, but for a hold of an unlimited concurrency limit, which counts what is held.
+// byMode decides an op under a plan that is unlimited or blocked. The row stays as it is,
+// except that a hold of an unlimited concurrency limit is counted.
 func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 	own := op.Def
 	if own.Override == nil {
@@ -67,9 +67,9 @@ func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 	return row, false, nil
 }
 
-// retryAfterOverride sets Retry to the first time after the end of the override at
-// which the same call would be allowed, or Never. In shadow mode that is the answer of
-// enforcing, before the end and after it.
+// retryAfterOverride sets Retry to the first time after the end of the override at which
+// the same call would be allowed, or sets Never. In shadow mode the answer is the one
+// that enforcing would give, both before and after the end.
 func (op *Op) retryAfterOverride(row State, now int64) {
 	until := row.Override.Until
 	later := *op
@@ -85,9 +85,9 @@ func (op *Op) retryAfterOverride(row State, now int64) {
 	}
 }
 
-// retryUnder corrects the retry of a refusal that leaves its row under another
-// definition than the one that decided: the row goes on under its own, from, until
-// the call is repeated, or until the override of the key ends.
+// retryUnder corrects the retry of a refusal whose row stays under another definition
+// than the one that decided. Until the call is repeated, or the key's override ends, the
+// row refills under its own definition, from.
 func (op *Op) retryUnder(o *outcome, from *Definition, own State, rule *Rule, now int64) {
 	if !o.Never && from.Number != op.Def.Number && !number.IsOverride(op.Def.Number) {
 		row, ok := from.Carry(own, op.Key, now)
@@ -96,7 +96,8 @@ func (op *Op) retryUnder(o *outcome, from *Definition, own State, rule *Rule, no
 			r := from.RuleFor(op.Key, &scratch)
 			t := max(now, row.TS)
 			used := r.usedAt(&row, t)
-			// The most that may be used under from so that, converted, it leaves room.
+			// The most units that may be used under from, so that the call fits once they
+			// are converted.
 			_, _, _, _, short, _ := decide(int64(op.Verb), rule.Leaky, o.Before, op.Cost, rule.Unit, rule.Cap-unitsOf(op.Floor, rule.Unit), rule.Debt, rule.MaxCharge, rule.MaxUsed)
 			if op.bounded() {
 				short = max(short, op.tooLate(rule, o.Before))

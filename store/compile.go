@@ -44,9 +44,8 @@ func (c *compiler) compile() error {
 	return c.bucket()
 }
 
-// compileVariant returns the rule of a plan of a limit, and the limit with the
-// settings of the plan. every is the tick of the base. The error is a *FieldError
-// about the base limit.
+// compileVariant returns a limit with the settings of one of its plans, and the rule of
+// that. every is the tick of the base. The error is a *FieldError about the base limit.
 func (l Limit) compileVariant(p *Plan, every int64) (Limit, Rule, error) {
 	c := compiler{Limit: l.with(p), every: every, plan: p.Name}
 	if c.Adaptive != (Adaptive{}) { // the rate of a plan is fixed
@@ -87,8 +86,8 @@ func (c *compiler) checkPlans() error {
 	return nil
 }
 
-// concurrency makes the rule of a limit whose tokens come back when holds end: its
-// only tick is later than any time that can be counted.
+// concurrency makes the rule of a limit whose tokens come back only when holds end: its
+// first tick is later than any time that can be counted.
 func (c *compiler) concurrency() {
 	c.r = Rule{Unit: 1, Every: MaxInt, Add: MaxInt, Cap: c.burst, Burst: c.burst, Most: c.burst, MaxCharge: c.burst, MaxUsed: MaxInt, Enough: 1}
 }
@@ -100,10 +99,10 @@ type compiler struct {
 	Limit
 	r                   Rule
 	burst, debt, charge int64 // tokens
-	carved              int64 // tokens that a leased limit has less than its burst
+	carved              int64 // how many tokens fewer than its burst a leased limit has
 	unlimited           bool
-	every               int64  // of the base, for a plan's bucket; 0: any
-	plan                string // whose rule it is; "" is the base
+	every               int64  // the tick of the base, if this is a plan's bucket; 0: any tick
+	plan                string // the plan whose rule this is; "" is the base
 }
 
 func (c *compiler) bad(field, format string, args ...any) error {
@@ -185,7 +184,7 @@ func (c *compiler) checkNumbers() error {
 	return c.defaults()
 }
 
-// checkConcurrency is checkNumbers for a limit that counts what is held.
+// checkConcurrency is checkNumbers for a concurrency limit.
 func (c *compiler) checkConcurrency() error {
 	switch {
 	case c.Rate != 0:
@@ -213,7 +212,7 @@ func (c *compiler) checkConcurrency() error {
 
 // Bounds of holds, parents and shards.
 const (
-	maxShards  = 64 // rows that are locked together, and read for each answer
+	maxShards  = 64 // all rows of a key may be locked together, and each answer reads them
 	minTTL     = time.Millisecond
 	maxTTL     = 31 * 24 * time.Hour
 	defaultTTL = 24 * time.Hour
@@ -251,8 +250,8 @@ func (c *compiler) defaults() error {
 	return nil
 }
 
-// checkShards checks what a limit with several shards needs for each of them, and
-// takes its debt away.
+// checkShards checks that a limit with several shards has enough for each of them, and
+// sets its debt to none.
 func (c *compiler) checkShards() error {
 	switch {
 	case c.Algorithm == LeakyBucket:
@@ -270,12 +269,12 @@ func (c *compiler) checkShards() error {
 	return nil
 }
 
-// scale returns by how much the units of a bucket are finer, so that what comes back at
-// a tick can be divided among the shards.
+// scale returns how many times finer the units of a bucket are, so that what comes back
+// at a tick can be divided among the shards.
 func (c *compiler) scale() int64 { return max(c.Shards, 1) }
 
-// bucket chooses the finest tick at which all numbers fit. If the defaults of
-// max_charge and max_debt fit at none, it lowers them, in that order.
+// bucket chooses the finest tick with which all numbers fit. If no tick fits the defaults
+// of max_charge and max_debt, it lowers them, in that order.
 func (c *compiler) bucket() error {
 	length := c.Period.Microseconds()
 	if c.Lease != 0 {
@@ -309,7 +308,7 @@ func (c *compiler) bucket() error {
 	return c.tooLarge(length, debt+charge)
 }
 
-// perTick returns the units of a token of a bucket, and those that come back at a tick.
+// perTick returns the units of a bucket's token, and the units that come back at a tick.
 func (c *compiler) perTick(length, every int64) (unit, add int64) {
 	g := gcd(c.Rate, length/every)
 	return length / every / g * c.scale(), c.Rate / g * c.scale()
@@ -326,7 +325,7 @@ func (c *compiler) tooLarge(length, others int64) error {
 	return c.largerThan(room)
 }
 
-// largerThan is the error of a burst that is more than there is room for.
+// largerThan returns the error for a burst that does not fit into room.
 func (c *compiler) largerThan(room int64) error {
 	if room < 1 {
 		return c.bad("rate", "%d per %s is too slow, or max_debt and max_charge too large, to count exactly with any burst", c.Rate, period.Format(c.Period))
@@ -400,8 +399,8 @@ func (c *compiler) start() error {
 	return nil
 }
 
-// fill completes a rule whose ticks are known. charge is the explicit max_charge, or
-// 0. The defaults get what is left of most, max_debt first.
+// fill completes a rule whose ticks are known. charge is the explicit max_charge, or 0.
+// Defaults share what is left of most; max_debt is served first.
 func (c *compiler) fill(most, charge int64) {
 	r := &c.r
 	room := most/r.Unit - c.burst

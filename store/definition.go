@@ -19,8 +19,8 @@ type Version struct {
 	Rule  Rule
 	// Policy is how rows of the version before are converted to this one.
 	Policy ChangePolicy
-	// Limit is the limit as it was defined, or zero if that is not known: no plan had rows
-	// then.
+	// Limit is the limit as it was defined. It is zero if that is not known, which is
+	// possible only if no plan had rows then.
 	Limit Limit
 }
 
@@ -43,34 +43,33 @@ type Definition struct {
 	// one before it makes the row of a key.
 	Overridden bool
 
-	// Number is the State.Version of rows under this definition. The Number of a base
-	// definition is its version, from 1 to 2^20-1. Plans and overrides have other numbers,
-	// whose higher bits say which plan or override it is; Base().Number is their version.
+	// Number is the State.Version of rows under this definition. For a base definition it
+	// is the limit's version, from 1 to 2^20-1. For plans and overrides the higher bits
+	// say which plan or override it is, and Base().Number is the limit's version.
 	Number uint32
 	// Since is when the present version began, in µs on the store's clock.
 	Since int64
 	Rule  Rule
 	// Policy is how rows of the version before are converted to the present one.
 	Policy ChangePolicy
-	// Past are older versions, oldest first, at most 1024. A row of a version before these
-	// counts as full, so a store keeps them all until Registry.Retire. A plan has none: see
-	// Base.
+	// Past has the older versions, oldest first, at most 1024. A row of a version that is
+	// not in it counts as full, so a store keeps all versions until Registry.Retire. A
+	// plan's definition has no Past: use that of Base.
 	Past []Version
 
-	// Paths is set if the keys of the limit are paths, because it has Parts or a
-	// Parent, or is one. A Registry sets it.
+	// Paths is set if the keys of the limit are paths: it has Parts or a Parent, or is
+	// the Parent of another limit. A Registry sets it.
 	Paths bool
 
 	OverrideOnly bool // callers may not name the plan: only an override gives it to a key
-	Unnamed      bool // a call site made the plan, and Plan is no name: see CallSite
+	Unnamed      bool // a call site made the plan, and Plan is not a real name: see CallSite
 
-	// Override is the override from which the definition was made, or nil if it was made
-	// from none.
+	// Override is the override that this definition was made from, or nil.
 	Override *Override
 
-	base  *Definition // of a plan or an override
-	plans *planSet    // of a base
-	sites *callSites  // of a base, and shared by its versions
+	base  *Definition // set in the definition of a plan or an override
+	plans *planSet    // set in a base
+	sites *callSites  // set in a base; its versions share it
 }
 
 // A planSet has the definitions of a limit's plans, compiled when they are first used.
@@ -101,7 +100,7 @@ func (d *Definition) RuleFor(key string, scratch *Rule) *Rule {
 	return d.ruleFor(key, &phase, scratch)
 }
 
-// ruleFor is RuleFor with the key's phase, which it sets if it is needed and 0.
+// ruleFor is RuleFor with the key's phase: if the phase is needed and 0, ruleFor sets it.
 func (d *Definition) ruleFor(key string, phase *int64, scratch *Rule) *Rule {
 	if !d.Rule.Spread {
 		return &d.Rule
@@ -123,7 +122,7 @@ func (r *Rule) shortest() int64 {
 	return r.Every
 }
 
-// phaseOf sets the phase of a key if it is 0, and returns it.
+// phaseOf returns the phase of a key, and computes it first if it is 0.
 func phaseOf(phase *int64, name, key string) int64 {
 	if *phase == 0 {
 		*phase = spread.PhaseOf(name, key)
@@ -178,12 +177,12 @@ func (d *Definition) past(version uint32) int {
 	return -1
 }
 
-// convert returns units used under one rule in units of the next.
+// convert converts used units from one rule to the next.
 func (p ChangePolicy) convert(used int64, from, to *Rule, up bool) int64 {
 	return convertUsed(used, p == StartOver, p == Proportional, from.Unit, from.Cap, to.Unit, to.Cap, to.MaxUsed, up)
 }
 
-// giveBack returns units that can be given back under one rule in units of the next.
+// giveBack converts units that can be given back from one rule to the next.
 func (p ChangePolicy) giveBack(units int64, from, to *Rule) int64 {
 	return convertBack(units, p == StartOver, p == Proportional, from.Unit, from.Cap, to.Unit, to.Cap, to.MaxUsed)
 }

@@ -26,7 +26,7 @@ func (d *Definition) Differs(l Limit) error {
 	return nil
 }
 
-// inWords returns a value that may have been left out.
+// inWords returns the value of a setting for an error's text, also if it was left out.
 func (s *setting) inWords(l *Limit) string {
 	if value, explicit := s.value(l); explicit {
 		return value

@@ -17,9 +17,9 @@ const MaxLows = 32
 // Number and Used rise from entry to entry. An entry covers the records from its
 // Number up to the next entry's.
 type Lows struct {
-	// Mark is 48 bits that other Lows of the key do not have; the records of these Lows have
-	// the same. If a record has another mark, its row was full in between, and nothing of it
-	// is left to give back.
+	// Mark is 48 bits that no other Lows of the key have. The records of these Lows have
+	// the same Mark. If a record has another one, its row was full in between, and
+	// nothing of it is left to give back.
 	Mark int64
 	// Next is the number of the next record, from 1.
 	Next int64
@@ -35,11 +35,13 @@ type Low struct{ Number, Used int64 }
 // is stored with the row of its key, and a store keeps all of its fields. Op.Record makes
 // it, and Definition.Advance removes it when it has ended.
 type Record struct {
-	// Number is its number in the Lows of its row, from 1, and Mark that of these Lows.
-	// Of a concurrency limit, whose rows have no Lows, Number is 1 and Mark its own.
+	// Number is the record's number in the Lows of its row, from 1, and Mark is that of
+	// the Lows. A concurrency limit has no Lows: there Number is 1, and each record has a
+	// Mark of its own.
 	Number int64
 	Mark   int64
-	// Units are still to be given back, in units of the definition that Version numbers.
+	// Units can still be given back. They are units of the definition with number
+	// Version.
 	Units int64
 	// Slack is how many units of others will be in use when it is due; -1 if it does not
 	// wait. Giving back earlier records leaves at least as much, so that the reservation
@@ -49,31 +51,33 @@ type Record struct {
 	Version uint32
 	// Due is when this part is due, in µs since the Unix epoch; until then Slack counts.
 	Due int64
-	// Ends, on the same clock, is when all parts of the call are due, and it cannot be cancelled any
-	// more; MaxInt: it lasts until it is given back.
+	// Ends, on the same clock, is when the last part of the call is due. From then on the
+	// call cannot be cancelled. MaxInt means that the record lasts until it is given
+	// back.
 	Ends int64
-	// Rest says that it was given back except for Units, which had to be kept for a waiting
-	// reservation. Each later cancellation of the key tries to give them back.
+	// Rest is set if the record was given back, except for Units that had to be kept for
+	// a waiting reservation. Each later cancellation of the key tries to give these back.
 	Rest bool
 
-	// Hold is the id of its hold; "": it is of a reservation. Expires, in µs since the
-	// Unix epoch, is when the hold expires.
+	// Hold is the id of the hold that the record belongs to; "" means a reservation.
+	// Expires, in µs since the Unix epoch, is when the hold expires.
 	Hold    string
 	Expires int64
 }
 
-// Record returns a record of what op took, and adds it to the Lows of row, which is
-// the row that Step returned. now is the time of the decision and ends that at which
-// the whole group is due, now + Group.Due, both in µs since the Unix epoch. Call it for each op with Granted > 0 of a group that
-// is Reserved, and store the row and the record together. It is for reservations: the
-// records of holds are made by DecideIn.
+// Record returns a record of what op took, and adds it to the Lows of row, which is the
+// row that Step returned. now is the time of the decision. ends is the time at which the
+// whole group is due, now + Group.Due. Both are in µs since the Unix epoch. Call Record
+// for each op with Granted > 0 of a group that is Reserved, and store the row and the
+// record together. It is for reservations only: DecideIn makes the records of holds.
 func (op *Op) Record(row *State, id Reservation, now, ends int64) Record {
 	r := op.record(row, id.mark(now), now)
 	r.Ends = ends
 	return r
 }
 
-// record is Record without Ends. mark is that of Lows of which it is the first.
+// record is Record without Ends. mark is the Mark of the Lows if this is their first
+// record.
 func (op *Op) record(row *State, mark, now int64) Record {
 	var l Lows
 	if row.Lows == nil {
@@ -93,8 +97,8 @@ func (op *Op) record(row *State, mark, now int64) Record {
 	return r
 }
 
-// mark returns the Mark of Lows whose first record is of this reservation, made at now:
-// 48 bits of its id, and of the time, because a request may arrive twice.
+// mark returns the Mark of Lows whose first record belongs to this reservation, made at
+// now. It has 48 bits, from the id and from the time, because a request may arrive twice.
 func (r Reservation) mark(now int64) int64 {
 	return int64((binary.BigEndian.Uint64(r[8:]) + uint64(now)) & (1<<48 - 1))
 }
@@ -143,7 +147,8 @@ func (d *Definition) isAdvanced(row *State, rs []Record, now int64) bool {
 	return live && !isNone(row.Used)
 }
 
-// advance is Advance on lows that may be changed. Lows without entries are none.
+// advance is Advance on lows that it may change. Lows without entries mean that the row
+// has none.
 func (d *Definition) advance(l *Lows, now int64, rs []Record, o *Override) []Record {
 	d.convertRecords(rs, o, now)
 	l.endDue(now, rs)
@@ -200,8 +205,8 @@ func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, num
 	return d.giveBack(row, key, now, rs, func(r Record) bool { return r.Number == number && r.Mark == mark && !r.Rest }, 1, 1)
 }
 
-// giveBack is GiveBack of num/den of what the record that is found took; the rest
-// stays taken.
+// giveBack gives back num/den of what a record took, and leaves the rest taken. find
+// selects the record.
 func (d *Definition) giveBack(row State, key string, now int64, rs []Record, find func(Record) bool, num, den int64) (State, []Record, error) {
 	var err error
 	if !d.isAdvanced(&row, rs, now) {
@@ -210,7 +215,7 @@ func (d *Definition) giveBack(row State, key string, now int64, rs []Record, fin
 		}
 	}
 	i := slices.IndexFunc(rs, find)
-	if d.Algorithm == Concurrency { // it has no lows: all comes back
+	if d.Algorithm == Concurrency { // a concurrency limit has no lows: all of it comes back
 		if i >= 0 {
 			row.Used = without(row.Used, lesser(rs[i].Units, row.Used))
 			rs = slices.Delete(rs, i, i+1)
@@ -237,22 +242,22 @@ func (d *Definition) giveBack(row State, key string, now int64, rs []Record, fin
 	return row, rs, nil
 }
 
-// cancel gives back record i at now, and what others withhold, and returns what is used
-// afterwards.
+// cancel gives back record i at now, and units that others withhold, and returns the used
+// units after that.
 func (l *Lows) cancel(used, now int64, rs []Record, i int) (int64, []Record) {
 	l.touch(used)
 	rs[i].Rest, rs[i].Slack = true, -1
 	used = without(used, l.giveBack(rs, i))
 	used = without(used, l.giveWithheld(rs, i))
-	if isNone(used) { // a store may delete the row, and the list goes with it
+	if isNone(used) { // the row is full: a store may delete it, and the list with it
 		*l = Lows{}
 	}
 	return used, l.retire(now, rs)
 }
 
-// expireUnder gives back the holds that had expired at now, under the definition with a
-// number, before the row and its records are converted: a conversion rounds, so that a
-// hold would otherwise give back less than it took. used is what is used then.
+// expireUnder gives back the holds under the definition with number n that had expired at
+// now, before the row and its records are converted. Converting rounds, so that a hold
+// would otherwise give back less than it took. used is the row's used units at now.
 func (l *Lows) expireUnder(n uint32, used int64, rs []Record, now int64) (after int64, _ *Lows, _ []Record) {
 	next := func() (first int) {
 		first = -1
@@ -279,7 +284,7 @@ func (l *Lows) expireUnder(n uint32, used int64, rs []Record, now int64) (after 
 	return used, l, rs
 }
 
-// convertUnder converts the records under the definition with a number.
+// convertUnder converts the records that are under the definition with number n.
 func convertUnder(n uint32, rs []Record, convert func(units int64) int64) {
 	for i := range rs {
 		r := &rs[i]
@@ -292,8 +297,8 @@ func convertUnder(n uint32, rs []Record, convert func(units int64) int64) {
 	}
 }
 
-// giveBack returns the units that record i gives back now, and leaves the withheld
-// ones in it.
+// giveBack returns the units that record i gives back now. Units that must be withheld
+// stay in the record.
 func (l *Lows) giveBack(rs []Record, i int) int64 {
 	free := int64(MaxInt)
 	for j := i + 1; j < len(rs); j++ {
@@ -310,8 +315,8 @@ func (l *Lows) giveBack(rs []Record, i int) int64 {
 	return units
 }
 
-// giveWithheld tries to give back what other records than i withhold, newest
-// first, in one pass, because a key may have thousands of records.
+// giveWithheld tries to give back the units that records other than i withhold, newest
+// first. It makes one pass, because a key may have thousands of records.
 func (l *Lows) giveWithheld(rs []Record, i int) (units int64) {
 	free := int64(MaxInt) // least slack of the waiting records after record j
 	for j := len(rs) - 1; j >= 0; j-- {
@@ -333,7 +338,7 @@ func (l *Lows) giveWithheld(rs []Record, i int) (units int64) {
 	return units
 }
 
-// give takes at most free units off r, and returns how many of them can be given
+// give takes at most free units off r, and returns how many of these are really given
 // back.
 func (l *Lows) give(r *Record, free int64) int64 {
 	units := lesser(r.Units, free)
@@ -341,8 +346,9 @@ func (l *Lows) give(r *Record, free int64) int64 {
 	return l.lower(r.Number, units)
 }
 
-// lower takes units off every low from the one of a record to the last. Each passes
-// on no more than it has; lower returns what the last passed on.
+// lower takes units off every low from that of a record to the last. A low that is
+// smaller than units passes on only what it has. lower returns what the last low passed
+// on.
 func (l *Lows) lower(number, units int64) int64 {
 	i := l.covers(number)
 	if i < 0 {
@@ -357,7 +363,7 @@ func (l *Lows) lower(number, units int64) int64 {
 	return units
 }
 
-// touch lowers the last low to what is used now, if that is less.
+// touch lowers the last low to the units used now, if these are fewer.
 func (l *Lows) touch(used int64) {
 	if last := &l.Entries[len(l.Entries)-1]; lowers(used, last.Used) {
 		last.Used = used
@@ -373,7 +379,7 @@ func (l *Lows) limit(number, used int64) {
 	}
 }
 
-// clear sets the lows so that nothing taken so far can be given back.
+// clear sets the lows so that nothing that was taken before can be given back.
 func (l *Lows) clear() {
 	l.Entries = []Low{{l.Entries[0].Number, 0}}
 }

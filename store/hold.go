@@ -33,10 +33,10 @@ const (
 	ExtendHold
 )
 
-// A HoldCall makes a Group one about a hold. To make one, the ops of the group are
-// VerbTake. To settle or extend one, the group has no ops; the store sets them: one
-// for each part of the hold, with its Def, Key, Takes and Cost, with Granted, and with
-// the present state of its row.
+// A HoldCall makes its Group a call about a hold. To make a hold, the ops of the group
+// are VerbTake. To settle or extend one, the group has no ops, and the store sets them:
+// one for each part of the hold, with Def, Key, Takes, Cost, Granted, and the present
+// state of its row.
 type HoldCall struct {
 	Verb HoldVerb
 	// ID is 1 to 64 bytes of printable ASCII without spaces: see Check. Two holds of a store
@@ -45,19 +45,20 @@ type HoldCall struct {
 	// use a random id. An id that is derived from the work, such as a job's number, makes a
 	// repeated call the same hold.
 	ID string
-	// TTL is the time in µs from now until the hold expires, from 1 ms to Limit.TTL of each
-	// of its limits, which is a day by default. It is of MakeHold and ExtendHold.
+	// TTL is the time in µs from now until the hold expires, from 1 ms to the TTL of each
+	// of its limits, which is a day by default. MakeHold and ExtendHold use it.
 	TTL int64
-	// Costs, of SettleHold, are in tokens, 0 to MaxInt, one for each take of the hold in its
-	// order; another number of them is a *FieldError. A cost above what is held is charged,
-	// within Rule.MaxCharge, or else a *FieldError that names the largest one, and the hold
-	// stays. Nil settles to what was held.
+	// Costs are what SettleHold settles to, in tokens, 0 to MaxInt: one for each take of
+	// the hold, in the order of its call. Another number of them is a *FieldError. A cost
+	// above what is held is charged, up to Rule.MaxCharge. If it is more than that, the
+	// error is a *FieldError that names the largest possible cost, and the hold stays.
+	// Nil settles to what was held.
 	Costs []int64
 
 	// Expires is set by the store: µs since the Unix epoch, on the store's clock.
 	Expires int64
-	// Repeated is set by the store if the same call was made before, and nothing was
-	// changed now. A program must not run the work of the hold twice.
+	// Repeated is set by the store if the same call was made before, so that nothing was
+	// changed now. The program must not do the work of the hold again.
 	Repeated bool
 }
 
@@ -76,15 +77,17 @@ var (
 // A Hold is what a store keeps under the id of a hold, until Forget. The zero Hold
 // means that there is none. It never changes in place.
 type Hold struct {
-	// Call is a digest of the call that made it; a repeat has the same.
+	// Call is a digest of the call that made the hold. A repeat of the call has the same
+	// one.
 	Call string
-	// TTL is that of the call that made it, in µs. Extending the hold does not change it.
+	// TTL is that of the call that made the hold, in µs. Extending the hold does not
+	// change it.
 	TTL int64
 	// Expires is in µs since the Unix epoch. From then on its parts are given back by
 	// calls that need the tokens, and by the sweep.
 	Expires int64
-	// Forget, in µs, is when the store may delete it; until then settling again is
-	// answered.
+	// Forget, in µs, is the time from which the store may delete the hold. Until then
+	// settling it again is answered.
 	Forget int64
 	// Settled and Costs say what it was settled to: tokens, one for each part.
 	Settled bool
@@ -94,18 +97,18 @@ type Hold struct {
 	Parts []Part
 }
 
-// A Part is what a reservation or a hold took of one key. Its Record is on the row of the
-// key, with the id of the hold if it is one of a hold. A part of a reservation has Limit,
-// Key, Number and Mark alone.
+// A Part is what a reservation or a hold took from one key. Its Record is on the row of
+// the key and, for a hold, has the id of the hold. For a reservation only Limit, Key,
+// Number and Mark are set.
 type Part struct {
 	Limit, Key   string
-	Plan         string // that the call named
-	Number, Mark int64  // of the Record; 0: it has none
+	Plan         string // named by the call
+	Number, Mark int64  // of the Record; 0: there is none
 	Cost         int64  // tokens
 	Takes        uint16 // as in Op
 	Free         bool   // it took nothing, because of an unlimited plan or in shadow mode; settling it charges nothing
-	Keep         bool   // nothing is given back when it expires
-	Reset        bool   // Reset ended it
+	Keep         bool   // nothing is given back when the hold expires
+	Reset        bool   // a Reset of the key ended the part
 }
 
 // An Overrider keeps overrides. Its methods take base definitions.
@@ -129,8 +132,8 @@ type Overrider interface {
 type KeyHold struct {
 	// ID is the id for settling and extending the hold.
 	ID string
-	// Tokens is how many of the key's tokens the hold took; it may be fewer than its
-	// cost where a change of the limit rounded them down.
+	// Tokens is how many of the key's tokens the hold took. They may be fewer than its
+	// cost, if a change of the limit rounded them down.
 	Tokens int64
 	// Expires is in µs since the Unix epoch, on the store's clock.
 	Expires int64
@@ -152,11 +155,11 @@ func (d *Definition) KeyHolds(row State, rs []Record, now int64) (list []KeyHold
 	return list
 }
 
-// holds reports whether a record is of a hold that lives at now.
+// holds reports whether a record belongs to a hold that is live at now.
 func (r *Record) holds(now int64) bool { return r.Hold != "" && !r.Rest && !dueBy(r.Expires, now) }
 
-// expired reports whether a record is of a hold that has expired at now, and must be
-// given back.
+// expired reports whether a record belongs to a hold that has expired at now, so that it
+// must be given back.
 func (r *Record) expired(now int64) bool { return r.Hold != "" && !r.Rest && dueBy(r.Expires, now) }
 
 // minForget is the least time for which the record of an ended hold stays, in µs.
@@ -183,7 +186,7 @@ func (h *Hold) takes() (n int) {
 	return n
 }
 
-// names reports whether a record is that of part p of the hold with an id, or of a
+// names reports whether r is the record of part p of the hold with an id, or of a
 // reservation if id is "".
 func (p *Part) names(r Record, id string) bool {
 	return r.Hold == id && r.Number == p.Number && r.Mark == p.Mark && !r.Rest
@@ -205,8 +208,8 @@ func (op *Op) holdRecord(row *State, id string, now, expires int64) Record {
 	return r
 }
 
-// holdMark returns the Mark of Lows whose first record is of the hold with an id that
-// was made at now.
+// holdMark returns the Mark of Lows whose first record belongs to the hold with an id,
+// made at now.
 func holdMark(id string, now int64) int64 {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s %d", id, now)
@@ -285,13 +288,13 @@ func (d *Definition) checkTTL(ttl int64) error {
 	return nil
 }
 
-// call returns what a repeat of the call must have in common with it.
+// call returns a digest of the call, which a repeat must have too.
 func (g *Group) call() string {
 	b := strconv.AppendInt(make([]byte, 0, 256), g.Hold.TTL, 10)
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		d := cmp.Or(op.Asked, op.Def)                               // not the override of the key
-		site := max(number.Index(d.Number), number.FirstCallSite-1) // the index of a named plan may change
+		d := cmp.Or(op.Asked, op.Def)                               // the definition that the caller named, not that of an override
+		site := max(number.Index(d.Number), number.FirstCallSite-1) // for plans with a name the index says nothing, because it may change
 		b = strconv.AppendQuote(append(b, ' '), d.Name)
 		b = strconv.AppendQuote(append(b, ' '), op.Key)
 		b = strconv.AppendInt(append(b, ' '), op.Cost, 10)
@@ -304,10 +307,10 @@ func (g *Group) call() string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// repeat answers a call that makes a hold, if there is one with its id already.
+// repeat answers a call that makes a hold, if a hold with its id exists.
 func (g *Group) repeat(t Table, now int64) (done bool, err error) {
 	for i := range g.Ops {
-		if op := &g.Ops[i]; op.Takes == 0 { // the ops are the takes
+		if op := &g.Ops[i]; op.Takes == 0 { // without Takes, each op is a take
 			op.Takes = 1 << i
 		}
 	}
@@ -336,7 +339,7 @@ func (g *Group) repeat(t Table, now int64) (done bool, err error) {
 	return true, nil
 }
 
-// present sets the answer of an op that took granted tokens earlier: the present
+// present sets the answer of an op that took granted tokens earlier, from the present
 // state of its row.
 func (op *Op) present(row State, records []Record, granted, now int64) error {
 	look := Op{Def: op.Def, Key: op.Key, Verb: VerbCheck, Phase: op.Phase}
@@ -374,7 +377,8 @@ func (d *Definition) expire(row State, key string, now int64, rs []Record, n int
 }
 
 // isShort reports whether an op got less than it asked for. Expired holds are then given
-// back before it is answered, also if it is refused for ever: its Remaining counts them.
+// back before it is answered, even if it can never be allowed, because its Remaining
+// counts them.
 func (op *Op) isShort() bool {
 	return !op.Allowed || op.Shadow || op.Delay > 0 || op.Verb == VerbTakeUpTo && op.Granted < op.Cost
 }
@@ -399,8 +403,8 @@ func (op *Op) answerHolds(row State, rs []Record, now int64) {
 	op.Bound = slices.ContainsFunc(rs, func(r Record) bool { return r.holds(now) && r.Mark == row.Lows.Mark && r.Units > 0 })
 }
 
-// answerBeforeEnd corrects the answer to an op that is never allowed once the override of
-// its key has ended, if holds that expire before make room for it.
+// answerBeforeEnd corrects the answer to an op that can never be allowed once the key's
+// override has ended, but would be allowed before that, when holds expire.
 func (op *Op) answerBeforeEnd(row State, rs []Record, now int64) {
 	o, last := op.Def.Override, now
 	if o == nil || o.Until == 0 || op.Def.Mode == Blocked {
@@ -458,7 +462,7 @@ func (op *Op) answerConcurrency(row State, rs []Record, now int64, refused bool)
 	}
 	at := fits(op.Def)
 	if o := row.Override; o.decides(max(now, row.TS)) && o.Until != 0 && (at < 0 || at >= o.Until) {
-		if op.Asked.Mode == Shadow && op.Def.Mode != Shadow { // it allows the call in any case
+		if op.Asked.Mode == Shadow && op.Def.Mode != Shadow { // shadow mode allows it in any case
 			at = o.Until
 		} else if at = fits(op.Asked); at >= 0 {
 			at = max(at, o.Until)

@@ -13,13 +13,14 @@ type Lanes struct {
 	// locks rows must lock those of a batch in one order.
 	Stores []Store
 
-	// Spare is how many of Stores, the last ones, take lone calls while the store
-	// is far from busy; no call waits for them. From 0 to all but one.
+	// Spare is how many of Stores, counted from the end, take lone calls while the store
+	// is far from busy. No call waits for them. It is at least 0 and less than
+	// len(Stores).
 	Spare int
 
-	// Connected reports whether Stores[i], a spare lane, can decide without
-	// opening a connection first. Where it cannot, a call waits for another lane.
-	// Nil: all can.
+	// Connected reports whether Stores[i], a spare lane, can decide without opening a
+	// connection first. If it cannot, calls wait for another lane. Nil means that all
+	// can.
 	Connected func(i int) bool
 
 	// Sorter and Quarantine keep lanes free of rows that other transactions have locked;
@@ -33,7 +34,7 @@ type Lanes struct {
 	Quarantine func(ctx context.Context, b *Batch, lockWait time.Duration) error
 	LockWait   time.Duration
 
-	// Close closes what was opened for the lanes, once no batch is in flight. Nil:
-	// there is nothing to close.
+	// Close closes what was opened for the lanes, once no batch is in flight. Nil means
+	// that nothing has to be closed.
 	Close func() error
 }

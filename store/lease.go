@@ -14,7 +14,7 @@ const (
 	mostLeasedTick = 1000 // µs; within a lease of 10 ms, coarser ticks would return tokens unevenly
 )
 
-// checkLease checks what a plan cannot change of a leased limit.
+// checkLease checks those settings of a leased limit that its plans cannot change.
 func (c *compiler) checkLease() error {
 	switch {
 	case c.Lease < minLease || c.Lease > maxLease:
@@ -33,10 +33,10 @@ func (c *compiler) checkLease() error {
 	return nil
 }
 
-// carve computes how many tokens fewer than its burst a leased limit has. Tokens that
-// a process took may be granted for as long as Lease afterwards, while the bucket
-// refills. The bucket is smaller by what comes back meanwhile, with two thousandths for
-// clocks of different speed, so both together are at most the burst at any time.
+// carve computes how many tokens fewer than its burst a leased limit has. Tokens that a
+// process took in advance may be granted up to Lease later, while the bucket refills. So
+// the bucket is smaller by what comes back in that time, plus 0.2 % for clocks of
+// different speed. Both together are then at most the burst at any time.
 func (c *compiler) carve() error {
 	lease, length := c.Lease.Microseconds(), c.Period.Microseconds()
 	if most := c.longestLease(length); lease > most {
@@ -51,9 +51,9 @@ func (c *compiler) carve() error {
 	return nil
 }
 
-// longestLease returns the longest lease in µs in which at most half of the burst comes
-// back, and which leaves at least one token: of a burst of 2, half and two thousandths
-// are two tokens.
+// longestLease returns the longest possible lease in µs: at most half of the burst comes
+// back in it, and at least one token is left. A burst of 2, for example, cannot give up
+// half of it and 0.2 %, which round up to two tokens.
 func (c *compiler) longestLease(length int64) int64 {
 	switch half := mulDiv(c.burst, length, 2*c.Rate, false); c.burst {
 	case 0, 1:

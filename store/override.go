@@ -44,7 +44,7 @@ type Override struct {
 	ID      uint32 // 1 to 2^31-1
 	Version uint32
 
-	compiled *atomic.Pointer[Definition] // by WithOverride, for the present base
+	compiled *atomic.Pointer[Definition] // set by WithOverride, for the present base
 }
 
 // decides reports whether an override decides calls at t, in µs.
@@ -71,8 +71,8 @@ func (d *Definition) WithOverride(o *Override) *Definition {
 	return v
 }
 
-// renewed returns an override at the limit's present version: o, or a copy with
-// another ID if o is of an older version. It returns nil if o is nil.
+// renewed returns an override for the limit's present version: o itself, or a copy with
+// the next ID if o is of an older version. It returns nil if o is nil.
 func (d *Definition) renewed(o *Override) *Override {
 	base := d.Base()
 	if o == nil || o.Version == base.Number {
@@ -136,7 +136,7 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 		return badField("plan", "is missing; an override has a plan, or rate, per or burst")
 	}
 	if o.Plan == "" {
-		p := Plan{Rate: o.Rate, Period: o.Period, Burst: o.Burst} // without a name, which errors would have
+		p := Plan{Rate: o.Rate, Period: o.Period, Burst: o.Burst} // without a name, because errors would mention it
 		if _, _, err := base.compileVariant(&p, base.Rule.Every); err != nil {
 			if le, ok := err.(*FieldError); ok { //nolint:errorlint // compileVariant returns it as it is
 				le.Limit = ""
@@ -148,7 +148,8 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 }
 
 // newOverrideID returns the ID of an override that is set at the time now, in µs. It
-// differs from the ID of the key's last override, before, or 0 if there was none.
+// differs from before, which is the ID of the key's last override, or 0 if there was
+// none.
 func newOverrideID(now int64, before uint32) uint32 {
 	id := uint32(now) &^ (1 << 31)
 	if id == 0 || id == before {

@@ -12,10 +12,9 @@ import (
 // program is ErrOwner.
 const OwnerCode = owner.Code
 
-// checkOwner returns an error unless by may change a limit that was defined by
-// another owner. Configuration files and descriptors take over limits that no
-// file names, and those of programs that stored no digest. SQL twin:
-// dipwell_internal.check_owner.
+// checkOwner returns an error unless the owner by may change a limit of the owner was.
+// Configuration files and descriptors may take over limits that no file names, and those
+// of programs that stored no digest. SQL twin: dipwell_internal.check_owner.
 func checkOwner(limit, was, by string) error {
 	old, fromFile := owner.ParseFile(was)
 	next, toFile := owner.ParseFile(by)

@@ -21,7 +21,7 @@ func (r *Registry) CheckParents(l *Limit) error {
 	levels, err := r.checkAbove(l)
 	old := r.Lookup(l.Name)
 	if err != nil || old == nil || old.Parent == l.Parent && old.Algorithm == l.Algorithm {
-		return err // nothing is below a new limit
+		return err // a new limit has no children
 	}
 	for _, d := range r.All() {
 		n, above := 0, d
@@ -39,8 +39,8 @@ func (r *Registry) CheckParents(l *Limit) error {
 	return nil
 }
 
-// checkAbove checks the chain of parents of a limit, and returns how many limits it
-// has with the limit.
+// checkAbove checks the chain of parents of a limit. It returns the number of limits in
+// the chain, including the limit itself.
 func (r *Registry) checkAbove(l *Limit) (levels int, err error) {
 	levels = 1
 	for child := l; child.Parent != ""; levels++ {

@@ -46,7 +46,7 @@ type Plan struct {
 // Plans is a list of plans. It is a comparable value, so that a Limit is. The zero
 // Plans has none.
 type Plans struct {
-	text string // as String returns it
+	text string // in the form that String returns
 }
 
 // NewPlans returns a list of plans, sorted by name. NewDefinition checks them: at most
@@ -102,7 +102,7 @@ func (p Plans) String() string { return p.text }
 var planSettings = []struct {
 	name  string
 	set   func(p *Plan, value string) error
-	value func(p *Plan) string // "" is the base's
+	value func(p *Plan) string // "" means the base's value
 }{
 	{"rate", func(p *Plan, v string) (err error) { p.Rate, err = parsePositive(v); return },
 		func(p *Plan) string { return textUnless(p.Rate == 0, strconv.FormatInt(p.Rate, 10)) }},
@@ -128,8 +128,9 @@ func textUnless(none bool, text string) string {
 	return text
 }
 
-// separators are what stands between names and settings of plans. In a name, which may
-// have none of them, they become a character that it may not have either.
+// separators replaces the characters that separate names and settings of plans. They are
+// not allowed in names, and become another character that is not allowed either, so that
+// the name is still refused.
 var separators = strings.NewReplacer("|", "?", ":", "?")
 
 func (p *Plan) write(b *strings.Builder) {
@@ -203,7 +204,7 @@ func checkPlanName(name string) string {
 	return ""
 }
 
-// with returns the limit with the settings of a plan.
+// with returns the limit with the settings of a plan in place of its own.
 func (l Limit) with(p *Plan) Limit {
 	if p.Rate != 0 {
 		l.Rate = p.Rate

@@ -13,17 +13,18 @@ import (
 	"github.com/dipwell/dipwell/internal/owner"
 )
 
-// maxVersions bounds Definition.Past. A limit that is changed more often while its
-// keys are in use cannot be changed again until they are full.
+// maxVersions bounds Definition.Past. When a limit has been changed that often while its
+// keys are in use, it cannot be changed again until rows of the oldest versions are gone.
 const maxVersions = 1024
 
 // A Registry holds the limits of a store. Its methods are safe for concurrent use:
 // Lookup never waits, and changes happen one at a time. The zero Registry is empty
 // and ready to use.
 type Registry struct {
-	// Unreadable returns why the store cannot read the limit of a name that Lookup
-	// does not find, such as one of a newer program, or nil if there is no such
-	// limit. Set it before the registry is used. Nil: all limits can be read.
+	// Unreadable returns an error if the store has a limit of this name but cannot read
+	// it, for example because a newer program has defined it. It returns nil if there is
+	// no such limit. It is called for names that Lookup does not find. Set it before the
+	// registry is used. If it is nil, all limits can be read.
 	Unreadable func(name string) error
 
 	// Partial is set before use if the registry has only some of the store's limits: then
@@ -32,7 +33,7 @@ type Registry struct {
 
 	mu      sync.Mutex
 	current atomic.Pointer[snapshot]
-	dropped map[string]uint32 // the last version of a name that is gone, so that numbers never repeat
+	dropped map[string]uint32 // the last version of each dropped name, so that numbers never repeat
 }
 
 // A snapshot is all limits at one time. It never changes.
@@ -177,7 +178,7 @@ func (r *Registry) Drop(name, by string) error {
 	return nil
 }
 
-// hasDropped reports whether Drop has removed the limit of a definition.
+// hasDropped reports whether Drop has removed the limit that a definition belongs to.
 func (r *Registry) hasDropped(d *Definition) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -227,7 +228,7 @@ func (r *Registry) Retire(name string, oldest uint32) {
 	r.store(name, &d)
 }
 
-// setVersion makes d the version after old, or the same version if both count alike.
+// setVersion gives d its version: the one after old, or the same one if both count alike.
 func (d *Definition) setVersion(old *Definition, now int64) {
 	if sameCounting(old, d) {
 		if d.Rule.Pace != nil {
@@ -243,15 +244,16 @@ func (d *Definition) setVersion(old *Definition, now int64) {
 
 func sameCounting(a, b *Definition) bool {
 	ra, rb := a.Rule, b.Rule
-	ra.Calendar, rb.Calendar = nil, nil // they follow from Start and Period
-	ra.Pace, rb.Pace = nil, nil         // that of the old one goes on
+	ra.Calendar, rb.Calendar = nil, nil // they are compiled from Start and Period
+	ra.Pace, rb.Pace = nil, nil         // the old one's pace continues
 	if ra != rb || max(a.Shards, 1) != max(b.Shards, 1) || a.Start != b.Start || a.Period != b.Period || a.Adaptive.Floor != b.Adaptive.Floor || a.Adaptive.Ceiling != b.Adaptive.Ceiling {
 		return false
 	}
-	if a.Rule.Pace != nil && a.Rate != b.Rate { // the rate of the old one would go on, and perhaps never move
+	if a.Rule.Pace != nil && a.Rate != b.Rate { // otherwise the old rate would continue, and might never move
 		return false
 	}
-	// Plans and overrides change what is written, not what was compiled from it.
+	// Plans and overrides depend on the settings as written, not on the rule compiled
+	// from them.
 	return !a.Overridden && !b.Overridden && a.Plans == (Plans{}) && b.Plans == (Plans{}) ||
 		a.Plans == b.Plans && a.Lease == b.Lease && a.Rate == b.Rate && a.Burst == b.Burst && a.MaxDebt == b.MaxDebt
 }

@@ -20,7 +20,7 @@ import (
 type Rule struct {
 	Unit   int64 // units in a token, 1 of windows and concurrency limits
 	Every  int64 // µs between ticks; 0: the ticks follow a calendar or an adaptive rate
-	Add    int64 // units given back at a tick
+	Add    int64 // units that come back at a tick
 	Cap    int64 // units that Take may use
 	Origin int64 // µs since the Unix epoch; if Every is 0, µs after each boundary of the calendar
 
@@ -44,8 +44,8 @@ type Rule struct {
 	// Spread says that Origin depends on the key: see Definition.RuleFor.
 	Spread bool
 
-	Calendar *calendar.Calendar // of the ticks if they follow one, else nil
-	Pace     *adaptive.Pace     // of the ticks of an adaptive limit, else nil
+	Calendar *calendar.Calendar // calendar of the ticks, or nil
+	Pace     *adaptive.Pace     // rate of an adaptive limit, or nil
 	Enough   int64              // ticks after which everything has come back: MaxUsed / Add, rounded up
 }
 

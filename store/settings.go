@@ -15,15 +15,15 @@ import (
 // A setting is one field of a Limit as text.
 type setting struct {
 	name   string // in Limit.Set, in configuration files and in a FieldError: "max_debt"
-	always bool   // it has no default: Explicit lists it whatever its value is
-	counts bool   // a rule is compiled from it; limits that spell it differently may count alike
+	always bool   // Explicit lists it whatever its value is, because it has no default
+	counts bool   // the rule is compiled from it; limits that spell it differently may count alike
 	set    func(l *Limit, value string) error
 	value  func(l *Limit) (text string, explicit bool)
 }
 
-// settings are all fields of a Limit, in the order of the documentation. A new
-// field is an entry here, one in internal/catalog, and a migration where stores have a
-// column a field.
+// settings are all fields of a Limit, in the order of the documentation. A new field
+// needs an entry here, one in internal/catalog, and a migration of the stores that have a
+// column for each field.
 var settings = []setting{
 	required(field("name", func(l *Limit) *string { return &l.Name }, verbatim, verbatimText)),
 	counting(field("algorithm", func(l *Limit) *Algorithm { return &l.Algorithm }, oneOf[Algorithm](algorithms), Algorithm.String)),
@@ -90,8 +90,8 @@ func (l *Limit) Set(setting, value string) error {
 	return &FieldError{Limit: l.Name, Field: setting, Reason: "unknown setting" + suggest.Name(setting, names)}
 }
 
-// Explicit lists the settings that differ from their defaults, and always name, and
-// unless the limit is a concurrency limit, rate and per, as Set reads them.
+// Explicit lists the settings that differ from their defaults, in the form that Set
+// reads. name is always listed, and so are rate and per, except for a concurrency limit.
 func (l Limit) Explicit() (out [][2]string) {
 	for i := range settings {
 		s := &settings[i]
@@ -121,7 +121,8 @@ func parsePositive(s string) (int64, error) {
 	return n, err
 }
 
-// countOr reads a count whose 0 is written as zero in a Limit.
+// countOr reads a count. The value 0 is returned as zero, because a Limit's own 0 means
+// the default.
 func countOr(zero int64) func(string) (int64, error) {
 	return func(s string) (int64, error) {
 		n, err := parseCount(s)
@@ -185,7 +186,7 @@ func boolText(yes, no string) func(bool) string {
 	}
 }
 
-// oneOf reads one of names, of which the first may be "", which no text is.
+// oneOf reads one of names. The first may be "", which no text matches.
 func oneOf[T ~uint8](names []string) func(string) (T, error) {
 	return func(s string) (T, error) {
 		if i := slices.Index(names, s); i >= 0 {

@@ -27,7 +27,7 @@ func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 	for i := range h.Parts {
 		p := &h.Parts[i]
 		base := limits.Lookup(p.Limit)
-		if base == nil { // it was dropped
+		if base == nil { // the limit was dropped
 			p.Reset = true
 			continue
 		}
@@ -95,7 +95,7 @@ func (g *Group) settle(h *Hold, entries []entry, now int64) error {
 	return nil
 }
 
-// costsOf returns the cost of each part of a hold that is settled. The error is a
+// costsOf returns the cost of each part of a hold that is being settled. The error is a
 // *FieldError.
 func (c *HoldCall) costsOf(h *Hold) ([]int64, error) {
 	n := h.takes()
@@ -123,7 +123,7 @@ func (c *HoldCall) costsOf(h *Hold) ([]int64, error) {
 	return costs, nil
 }
 
-// costField returns the name of the cost of a take, if a call has n.
+// costField returns the name of the cost of take i, in a call of n takes.
 func costField(n, i int) string {
 	if n == 1 {
 		return "cost"
@@ -131,15 +131,15 @@ func costField(n, i int) string {
 	return fmt.Sprintf("costs[%d]", i)
 }
 
-// settle gives back what part p of hold h did not cost, or charges what it cost more.
-// def is the definition that the call of the hold named.
+// settle settles part p of hold h: it gives back what the part did not cost, or charges
+// what it cost beyond that. def is the definition that the call of the hold named.
 func (e *entry) settle(def *Definition, p *Part, h *Hold, id string, cost, now int64) error {
 	own := e.own(now)
 	i := slices.IndexFunc(e.records, func(r Record) bool { return p.names(r, id) })
-	counted, back := p.Cost, max(p.Cost-cost, 0) // tokens that the row still counts, and those to give back
+	counted, back := p.Cost, max(p.Cost-cost, 0) // tokens that the row still counts, and how many of them to give back
 	switch {
-	case i < 0 && p.Keep: // it expired, and its record is gone
-	case i < 0 || dueBy(h.Expires, now): // it gave everything back when it expired
+	case i < 0 && p.Keep: // the hold expired, and its record is gone
+	case i < 0 || dueBy(h.Expires, now): // the tokens came back when the hold expired
 		counted, back = 0, p.Cost
 	}
 	if i >= 0 {
@@ -190,7 +190,7 @@ func (g *Group) extend(h *Hold, entries []entry, now int64) error {
 			granted = 0
 		} else if p.Cost > 0 {
 			j := slices.IndexFunc(e.records, func(r Record) bool { return p.names(r, g.Hold.ID) })
-			if j < 0 { // given back before the store's clock stepped back
+			if j < 0 { // the record was given back before the store's clock stepped back
 				return ErrHoldConflict
 			}
 			e.copyRecords()
@@ -206,8 +206,8 @@ func (g *Group) extend(h *Hold, entries []entry, now int64) error {
 	return nil
 }
 
-// endHolds marks the parts of live holds on a key whose row is deleted: they neither
-// give back nor charge. rs are the records of the key.
+// endHolds marks the parts of live holds on a key whose row is being deleted, so that
+// they neither give back nor charge. rs are the records of the key.
 func endHolds(t Table, limit, key string, rs []Record, now int64) error {
 	for _, r := range rs {
 		if !r.holds(now) {

@@ -74,8 +74,8 @@ func fullAfter(used, ticks, add, enough int64) bool { return used <= returned(ti
 // bucket holds.
 func unitsOf(tokens, unit int64) int64 { return mulCap(tokens, unit, MaxInt+1) }
 
-// roomBefore returns how much may be in use for units more to fit. bound is the cap,
-// or for a reservation the cap and the debt.
+// roomBefore returns how many units may be in use if units more have to fit. bound is the
+// cap, or for a reservation the cap and the debt.
 func roomBefore(units, bound int64) int64 { return bound - units }
 
 // fits reports whether units more may be used.
@@ -103,7 +103,7 @@ func wholeTokens(used, units, unit, bound int64) int64 {
 	return min(units, quo(bound-used, unit)*unit)
 }
 
-// pieces returns how many pieces of units each fit, at most most.
+// pieces returns how many pieces of units each fit, but at most most.
 func pieces(used, units, bound, most int64) int64 { return min(floorDiv(bound-used, units), most) }
 
 // charged returns the units in use after a Charge, which stops at maxUsed.
@@ -281,7 +281,7 @@ func joins(low, next int64) bool { return low >= next }
 // entry is.
 func covers(first, number int64) bool { return first <= number }
 
-// tooMany reports whether there are more entries than a row may have.
+// tooMany reports whether a row has more entries than it may have.
 func tooMany(entries int64) bool { return entries > MaxLows }
 
 // closer reports whether a low is closer to the one before it than other is to the

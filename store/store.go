@@ -33,7 +33,7 @@ type Batch struct {
 	// common batch of one group of one op without an allocation.
 	Groups []Group
 
-	group [1]Group // backing for the common batch of one, so that it allocates nothing
+	group [1]Group // backs Groups of a batch of one, so that it allocates nothing
 	op    [1]Op
 }
 
@@ -172,12 +172,12 @@ type Answer struct {
 // Phase if the rule needs it.
 func (op *Op) RuleFor(scratch *Rule) *Rule { return op.Def.ruleFor(op.Key, &op.Phase, scratch) }
 
-// A Source says what decided: the store, a decorator, or nothing. A store leaves it at
-// its zero value, SourceStore. Its text is that of "source" in a decision's JSON.
+// A Source says who made an answer: the store, a decorator, or neither, because the store
+// failed. A store leaves it at its zero value, SourceStore. Its text is "source" in the
+// JSON of a decision.
 //
-// A fallback answer is made without the bucket: with SourceFallbackOpen and
-// SourceFallbackClosed, Remaining and Reset mean nothing, and header fields leave them
-// out.
+// SourceFallbackOpen and SourceFallbackClosed are answers without the bucket: Remaining
+// and Reset mean nothing, and header fields leave them out.
 type Source uint8
 
 const (
@@ -255,7 +255,7 @@ func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 // StepRow is Step that replaces row by the row to store. It saves copies, which cost
 // more than the rest of a common call.
 func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
-	var own State // row under its own definition: not converted to another plan
+	var own State // the row under its own definition, not converted to another plan
 	var from *Definition
 	if row.Override != nil || row.Version != op.Def.Number && *row != (State{}) || op.Def.Mode > Shadow {
 		own = *row
@@ -290,7 +290,7 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 		op.retryBounded(&o, *row, now)
 	}
 	op.fill(&o, rule, now, dry)
-	if from != nil && op.Def.Mode == Unlimited { // a Refund or Reset, whose other numbers are the row's
+	if from != nil && op.Def.Mode == Unlimited { // a Refund or Reset: its other numbers are those of the row
 		op.Remaining = MaxInt
 	}
 	row.Used, row.TS, row.Version = o.After, o.TS, op.Def.Number
@@ -328,9 +328,9 @@ func (op *Op) clipped(o *outcome) bool {
 // bounded reports whether MaxDelay bounds the delay of the op.
 func (op *Op) bounded() bool { return op.Bounded && op.Verb == VerbReserve }
 
-// bound refuses a reservation with a delay above MaxDelay. It is never allowed if even
-// a full bucket would be due too late. Retry is at most the time until it is near
-// enough; see retryBounded.
+// bound refuses a reservation whose delay is above MaxDelay. The reservation can never be
+// allowed if even a full bucket would be due too late. Retry is the time until the delay
+// is short enough, or less: see retryBounded.
 func bound(o *outcome, r *Rule, op *Op, now int64) {
 	if o.Never || o.Allowed && o.Delay <= op.MaxDelay {
 		return
@@ -350,9 +350,9 @@ func (op *Op) tooLate(r *Rule, used int64) int64 {
 	return excess(used, unitsOf(op.Cost, r.Unit), r.Cap) - returned(r.mostTicks(op.MaxDelay), r.Add, r.Enough)
 }
 
-// retryBounded moves the retry of a bounded reservation on to the first time at which
-// its delay is at most MaxDelay: within the tick of the retry, or in a later one that is
-// shorter than others, as a month may be. row is that before the op.
+// retryBounded moves the retry of a bounded reservation to the first time at which its
+// delay is at most MaxDelay. That is within the tick of the retry, or within a later tick
+// if that is shorter, as a month may be. row is the row before the op.
 func (op *Op) retryBounded(o *outcome, row State, now int64) {
 	for tries := 0; tries < 16; tries++ {
 		then := *op

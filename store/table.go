@@ -193,10 +193,10 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 	return nil
 }
 
-// refresh sets Def to the present definition of the limit. A registry may have read the
-// same version again, because call sites have made definitions of the limit.
+// refresh sets Def to the present definition of the limit. The registry may have a new
+// one for the same version, because call sites have added definitions.
 func (op *Op) refresh(limits *Registry, hold bool) error {
-	if number.IsOverride(op.Def.Number) { // set by an earlier call
+	if number.IsOverride(op.Def.Number) { // an earlier call of refresh or choose has set it
 		op.Def = op.Asked
 	}
 	switch d, base := limits.Lookup(op.Def.Name), op.Def.Base(); {
@@ -205,7 +205,7 @@ func (op *Op) refresh(limits *Registry, hold bool) error {
 	case d != nil && d != base && d.Number >= base.Number:
 		def := d.WithPlan(op.Def.Plan)
 		switch {
-		case op.Def.Unnamed && (def == nil || !op.Def.isSite(def)): // of another process, or it has ended
+		case op.Def.Unnamed && (def == nil || !op.Def.isSite(def)): // made by another process, or ended
 			return ErrStaleDefinition
 		case def == nil:
 			return badField("plan", "limit %s has no such plan any more", d.Name)
@@ -232,20 +232,20 @@ func (op *Op) FailsOpen() bool {
 	return op.Def.OnStoreError == FailOpen || op.Def.Mode == Shadow && op.Verb <= VerbReserve
 }
 
-// An entry is what a table has of a key, while a call is decided.
+// An entry is the state of a key in a table, while a call is decided.
 type entry struct {
-	def      *Definition // base of the limit
+	def      *Definition // the limit's base
 	key      string
 	row      State
 	records  []Record
-	override *Override // in the table
+	override *Override // as stored in the table
 	changed  bool      // the row or a record was changed
-	copied   bool      // the records are not those of the table
-	listed   bool      // the row had Lows when it was read: holds may give something back
+	copied   bool      // records is a copy, not the table's
+	listed   bool      // the row had Lows when it was read, so that holds may have something to give back
 }
 
-// read reads an entry, and converts it to the present version of its limit if it has
-// records. def is any definition of the limit.
+// read reads an entry. If it has records, it is converted to the present version of its
+// limit. def is any definition of the limit.
 func (e *entry) read(t Table, def *Definition, key string, now int64) (err error) {
 	e.def, e.key = def.Base(), key
 	if e.row, e.records, err = t.Row(e.def.Name, key); err != nil {
@@ -259,7 +259,7 @@ func (e *entry) read(t Table, def *Definition, key string, now int64) (err error
 	return err
 }
 
-// copyRecords makes the records of the entry its own, so that they may be changed.
+// copyRecords gives the entry a copy of its records, so that they may be changed.
 func (e *entry) copyRecords() {
 	if !e.copied {
 		e.records, e.copied = slices.Clone(e.records), true
@@ -280,8 +280,8 @@ func (e *entry) expire(now int64, n int) (gave bool, err error) {
 	return count > 0, err
 }
 
-// expireFor gives back all expired holds of a row that is not under d, before a Charge of
-// it: if the row is full without them, the Charge is counted under d.
+// expireFor gives back all expired holds of a row that is not under d, before it is
+// charged: if the row is full without them, the Charge is counted under d.
 func (e *entry) expireFor(d *Definition, now int64) error {
 	if e.row.Lows == nil || e.row.Version == d.Number {
 		return nil
@@ -384,8 +384,8 @@ func (d *Definition) SetOverrideIn(t Table, key string, o *Override, now int64) 
 	return o, t.SetOverride(base.Name, key, o)
 }
 
-// override converts a row and its records to d, to which another override than was
-// leads. It steps the row to now under its own definition first.
+// override converts a row and its records to d, the definition under the new override.
+// was is the previous override. The row is first stepped to now under its own definition.
 func (d *Definition) override(row State, records []Record, was *Override, key string, now int64) (State, []Record, error) {
 	if row.Version == 0 { // no row
 		return row, records, nil

@@ -82,8 +82,8 @@ func FullAfter(used, ticks, add, enough int64) bool { return used <= Returned(ti
 // bucket holds.
 func UnitsOf(tokens, unit int64) int64 { return MulCap(tokens, unit, store.MaxInt+1) }
 
-// RoomBefore returns how much may be in use for units more to fit. bound is the cap,
-// or for a reservation the cap and the debt.
+// RoomBefore returns how many units may be in use if units more have to fit. bound is the
+// cap, or for a reservation the cap and the debt.
 func RoomBefore(units, bound int64) int64 { return bound - units }
 
 // Fits reports whether units more may be used.
@@ -111,7 +111,7 @@ func WholeTokens(used, units, unit, bound int64) int64 {
 	return min(units, Quo(bound-used, unit)*unit)
 }
 
-// Pieces returns how many pieces of units each fit, at most most.
+// Pieces returns how many pieces of units each fit, but at most most.
 func Pieces(used, units, bound, most int64) int64 { return min(FloorDiv(bound-used, units), most) }
 
 // Charged returns the units in use after a Charge, which stops at maxUsed.
@@ -289,7 +289,7 @@ func Joins(low, next int64) bool { return low >= next }
 // entry is.
 func Covers(first, number int64) bool { return first <= number }
 
-// TooMany reports whether there are more entries than a row may have.
+// TooMany reports whether a row has more entries than it may have.
 func TooMany(entries int64) bool { return entries > store.MaxLows }
 
 // Closer reports whether a low is closer to the one before it than other is to the

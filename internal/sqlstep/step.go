@@ -94,8 +94,8 @@ func UnitsOf(tokens, unit sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.MulCap(tokens, unit, sqlexpr.Int(9007199254740992))
 }
 
-// RoomBefore returns how much may be in use for units more to fit. bound is the cap,
-// or for a reservation the cap and the debt.
+// RoomBefore returns how many units may be in use if units more have to fit. bound is the
+// cap, or for a reservation the cap and the debt.
 func RoomBefore(units, bound sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Sub(bound, units)
 }
@@ -133,7 +133,7 @@ func WholeTokens(used, units, unit, bound sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Min(units, sqlexpr.Mul(sqlexpr.Quo(sqlexpr.Sub(bound, used), unit), unit))
 }
 
-// Pieces returns how many pieces of units each fit, at most most.
+// Pieces returns how many pieces of units each fit, but at most most.
 func Pieces(used, units, bound, most sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Min(sqlexpr.FloorDiv(sqlexpr.Sub(bound, used), units), most)
 }
@@ -507,7 +507,7 @@ func Covers(first, number sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Le(first, number)
 }
 
-// TooMany reports whether there are more entries than a row may have.
+// TooMany reports whether a row has more entries than it may have.
 func TooMany(entries sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Gt(entries, sqlexpr.Int(32))
 }
