@@ -16,20 +16,20 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// This file keeps the rates of adaptive limits, each in one key, a hash: see rate.lua. A
-// script that decides reads the rate in the same call, and answers with it if the program
-// knows another revision. In a cluster the rate is in another slot than most buckets:
-// there the program sends the rate that it knows, as it does with definitions, and learns
-// of a new one by a message.
+// This file keeps the rates of adaptive limits, each in a hash of its own: see rate.lua.
+// A script that decides reads the rate in the same call. If the program knows another
+// revision of the rate, the script's answer contains the rate. In a cluster the rate is
+// usually in another slot than the bucket. There the program sends the rate that it
+// knows, as it does with definitions, and learns of a new one by a message.
 
 // A rate is what this program knows of the rate of an adaptive limit.
 type rate struct {
-	def  *store.Definition         // its Rule.Pace has the rate that was read last
-	used atomic.Pointer[fixedRate] // of the last call
+	def  *store.Definition         // its Rule.Pace has the rate as read last
+	used atomic.Pointer[fixedRate] // used by the last call
 
 	mu       sync.Mutex
 	revision int64 // of the rate in Rule.Pace
-	learned  int   // how often it was set
+	learned  int   // how often the rate was set
 }
 
 // A fixedRate is a rate at one revision, by which a call is decided and answered.
@@ -39,7 +39,8 @@ type fixedRate struct {
 	def      *store.Definition // the limit with this rate
 }
 
-// unknownRevision is that of no rate: a script answers with the rate that there is.
+// unknownRevision is the revision of no rate, so that a script answers with the rate that
+// there is.
 const unknownRevision = -1
 
 func newRate(d *store.Definition) *rate {
@@ -48,7 +49,7 @@ func newRate(d *store.Definition) *rate {
 	return r
 }
 
-// at returns a state of the rate that stays as it is.
+// at returns a fixed rate with the state s.
 func (r *rate) at(revision int64, s adaptive.State) *fixedRate {
 	d := *r.def
 	c := d.Rule.Pace.Config()
@@ -73,9 +74,9 @@ func (r *rate) unobserved() []byte {
 	return packLevels(c.Floor, c.Begin().History)
 }
 
-// moved takes over the rate by which a script has decided, from its reply. The numbers of
-// its ticks are not those of other programs, which makes no difference: a row is stepped
-// by the difference of two.
+// moved takes over the rate with which a script has decided, from its reply. Other
+// programs number the ticks of the rate differently, which makes no difference: a row is
+// stepped by the difference of two ticks.
 func (r *rate) moved(revision int64, levels []int64) *fixedRate {
 	var changes []adaptive.Change
 	for i := 1; i+1 < len(levels); i += 2 {
@@ -91,8 +92,8 @@ func (r *rate) moved(revision int64, levels []int64) *fixedRate {
 	return f
 }
 
-// learn takes over a rate that was read, unless a later one was taken over since before
-// it was read. learned is what it was then.
+// learn takes over a rate that was read, unless another one was taken over while it was
+// read. learned is its value from before the read.
 func (r *rate) learn(revision int64, s adaptive.State, learned int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,8 +114,8 @@ func (r *rate) known() (revision int64, learned int) {
 	return r.revision, r.learned
 }
 
-// parseRate decodes the fields "of" and "state" of a rate. One of another version of the
-// limit is as none.
+// parseRate decodes the fields "of" and "state" of a rate. A rate of another version of
+// the limit counts as missing.
 func parseRate(d *store.Definition, of, text string) (revision int64, s adaptive.State, err error) {
 	number, rest, _ := strings.Cut(of, " ")
 	c := d.Rule.Pace.Config()
@@ -134,7 +135,8 @@ func badRate(d *store.Definition, err error) error {
 	return fmt.Errorf("%w: the rate of limit %s as it is stored: %w", store.ErrStore, d.Name, err)
 }
 
-// readRate sets the rate of a definition that nobody uses yet to the one in Redis.
+// readRate sets the rate of a new definition, which is not in use yet, to the rate in
+// Redis.
 func (l *limits) readRate(ctx context.Context, d *store.Definition) error {
 	if d == nil || d.Rule.Pace == nil {
 		return nil
@@ -183,8 +185,8 @@ func (l *limits) refreshRates(ctx context.Context) error {
 	return err
 }
 
-// forgetRate deletes the rate of a limit that is not adaptive any more, and once more
-// when every program knows, because until then they observe.
+// forgetRate deletes the rate of a limit that is no longer adaptive. It does so again
+// after every program has learned of the change, because until then programs observe.
 func (l *limits) forgetRate(ctx context.Context, limit string) error {
 	remove := func(ctx context.Context) error { return l.s.db.Del(ctx, l.s.names.rate(limit)).Err() }
 	l.s.cat.Go(func(ctx context.Context) {
@@ -207,9 +209,9 @@ const (
 	newerLimit  = 2
 )
 
-// observe adds what was seen of the calls behind an adaptive limit, and sets the rate if
-// a window is over. Of several that find it over at the same time one sets the rate, and
-// the others add to the next window.
+// observe adds an observation of the calls behind an adaptive limit, and sets the rate if
+// a window is over. If several programs find the window over at the same time, one sets
+// the rate, and the others' observations count in the next window.
 func (s *Store) observe(ctx context.Context, d *store.Definition, o store.Observation) error {
 	var sample adaptive.Sample
 	sample.Add(adaptive.Sample(o))
@@ -255,9 +257,9 @@ func (s *Store) addSample(ctx context.Context, r *rate, sample adaptive.Sample) 
 	return s.setRate(ctx, r, revision, state, learned)
 }
 
-// setRate stores a rate, unless it has another revision by now.
+// setRate stores a rate, unless the rate has another revision by now.
 func (s *Store) setRate(ctx context.Context, r *rate, revision int64, state adaptive.State, learned int) (done bool, err error) {
-	channel := "" // others learn of it when they decide
+	channel := "" // without a cluster no message is needed: others learn the rate when they decide
 	if s.names.cluster {
 		channel = s.names.limits
 	}
@@ -271,8 +273,8 @@ func (s *Store) setRate(ctx context.Context, r *rate, revision int64, state adap
 	return true, nil
 }
 
-// slowestFull returns how long it takes at most until units are not used any more. Of an
-// adaptive limit this is at the floor, to which the rate may fall at any time.
+// slowestFull returns the longest time until used units have come back. For an adaptive
+// limit this is the time at the floor, to which the rate may fall at any time.
 func slowestFull(r *store.Rule, used, t, now int64) int64 {
 	if r.Pace == nil {
 		return algebra.TimeToFull(r, used, t, now)

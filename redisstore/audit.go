@@ -13,8 +13,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A trail is a log of a store, for its Abilities: a sorted set of members with one
-// score, which Redis keeps in their byte order, the order of time.
+// A trail is a log of a store, for its Abilities. It is a sorted set whose members have
+// one score, so that Redis keeps them in byte order, which is the order of time.
 type trail struct {
 	*Store
 	log *audit.Log
@@ -22,7 +22,7 @@ type trail struct {
 
 var _ store.Auditor = trail{}
 
-// A storedEntry is the rest of a member, a public format.
+// A storedEntry is the part of a member after its ID. It is a public format.
 type storedEntry struct {
 	Who    string `json:"who"`
 	Action string `json:"action"`
@@ -48,7 +48,7 @@ func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
 		p.ZAdd(ctx, s.key(), redis.Z{Member: audit.ID(now, rand.Uint32()) + string(text)})
 		p.ZRemRangeByLex(ctx, s.key(), "-", "("+s.log.Oldest(now))
 		p.ZRemRangeByRank(ctx, s.key(), 0, int64(-s.log.Entries-1))
-		if s.log == &audit.TopHours { // nothing else would delete it after the last service has gone
+		if s.log == &audit.TopHours { // otherwise nothing would delete the log once no service runs any more
 			p.PExpire(ctx, s.key(), time.Duration(s.log.Age)*time.Microsecond)
 		}
 		return nil
@@ -85,7 +85,7 @@ func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEn
 	return page, nil
 }
 
-// sweepTopHours deletes the entries that are too old.
+// sweepTopHours deletes entries that are too old.
 func (s *Store) sweepTopHours(ctx context.Context) error {
 	now, err := s.now(ctx)
 	if err != nil {

@@ -80,7 +80,7 @@ func (p *pipeline) addRow(row *merge.Row) {
 	}
 	if !plain {
 		for _, g := range row.Groups {
-			p.addDecide(g, len(row.Groups) > 1) // in order, also if the row has records
+			p.addDecide(g, len(row.Groups) > 1) // also if the row has records, to keep the order
 		}
 		return
 	}
@@ -92,7 +92,7 @@ func (p *pipeline) addRow(row *merge.Row) {
 		if groups = groups[n:]; len(groups) == 0 {
 			return
 		}
-		p.closeSet(q, name) // a script must not get a row twice
+		p.closeSet(q, name) // a script must not be given a row twice
 	}
 }
 
@@ -194,7 +194,7 @@ func (p *pipeline) addDecide(g *store.Group, records bool) {
 	if g.Err = p.s.limits.resolve(p.ctx, g, known[:]); g.Err != nil {
 		return
 	}
-	if needsGo(g) { // under an override
+	if needsGo(g) { // an override decides it
 		p.single = append(p.single, g)
 		return
 	}

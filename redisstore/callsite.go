@@ -8,13 +8,13 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// siteRest is for how long a definition that has ended stays: by then every program
-// knows that it has.
+// siteRest is how long an ended definition stays stored. After this time every program
+// knows that it has ended.
 const siteRest = time.Minute
 
-// callSite returns the definition that a call site makes of a limit. It is stored with
-// the limit, without a version of it. If there are too many, those that no bucket names
-// end.
+// callSite returns the definition of a limit for a call site. It is stored with the
+// limit, whose version stays the same. If there are too many, definitions that no bucket
+// refers to end.
 func (s *Store) callSite(ctx context.Context, d *store.Definition, limit store.Limit) (*store.Definition, error) {
 	stored := false
 	v, err := d.CallSite(limit, func(site store.Plan) (index int, kept store.Plan, err error) {
@@ -43,8 +43,8 @@ func (s *Store) callSite(ctx context.Context, d *store.Definition, limit store.L
 	return v, err
 }
 
-// namedSites returns the indexes of definitions of call sites that buckets of a limit
-// name.
+// namedSites returns the indexes of the call sites' definitions that buckets of a limit
+// refer to.
 func (s *Store) namedSites(ctx context.Context, limit string) (map[int]bool, error) {
 	named := map[int]bool{}
 	err := s.scan(ctx, limit, "", func(rows []bucket) error {
@@ -58,8 +58,7 @@ func (s *Store) namedSites(ctx context.Context, limit string) (map[int]bool, err
 	return named, err
 }
 
-// site returns the entry of a definition that a call site has made, or nil if it is not
-// known.
+// site returns the entry of a call site's definition, or nil if it is not known.
 func (l *limits) site(e *entry, plan string) *entry {
 	if v, ok := e.sites.Load(plan); ok {
 		return v.(*entry)

@@ -15,8 +15,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// limits are the limits of one Redis, in a hash: a field a limit, and in the
-// field "" the revision.
+// limits holds the limits of one Redis server or cluster. They are in a hash with a field
+// for each limit; the field "" has the revision.
 type limits struct {
 	s       *Store
 	config  Config
@@ -30,20 +30,20 @@ type limits struct {
 
 var _ catalog.Backend = (*limits)(nil)
 
-// entry is a limit with what its calls always say.
+// An entry is a limit, with those arguments of its scripts that never change.
 type entry struct {
 	constArgs
 	def   *store.Definition
 	names *names
-	begin string // of its buckets' names
-	even  bool   // its windows are as long as one another, and a take takes
+	begin string // start of its buckets' names
+	even  bool   // its windows all have one length, and a take takes tokens
 	plans map[string]*entry
-	until any // for scripts: the time at which override ends, or forever; "" if there is none
+	until any // for scripts: the time at which override ends; forever; or "" if there is no override
 
-	override *store.Override // whose definition def is, or nil
+	override *store.Override // the override that def is made from, or nil
 	rate     *rate           // of an adaptive limit, or nil
 	sites    sync.Map        // entries of definitions of call sites, by Definition.Plan
-	parts    int             // of its keys that are the topmost limit's, in a cluster, if it has a parent; or wholeKey
+	parts    int             // in a cluster, for a limit with a parent: how many parts of its keys belong to the topmost limit; otherwise wholeKey
 }
 
 func (e *entry) row(key string) string { return e.names.keyWith(e.begin, key, e.parts) }
@@ -71,13 +71,13 @@ func (l *limits) catalog() *catalog.Catalog {
 	})
 }
 
-// errUnread is what calls get before the limits could be read.
+// errUnread is the error of calls before the limits were read for the first time.
 var errUnread = fmt.Errorf("%w: Redis could not be reached yet", store.ErrStore)
 
 func (l *limits) entry(name string) *entry { return (*l.entries.Load())[name] }
 
 // resolve finds the entries that decide a group, as far as this program knows: those of
-// overrides that it remembers, or those that the ops name.
+// overrides that it remembers, or else those that the ops name.
 func (l *limits) resolve(ctx context.Context, g *store.Group, out []*entry) (err error) {
 	for i := range g.Ops {
 		op := &g.Ops[i]
@@ -92,8 +92,8 @@ func (l *limits) resolve(ctx context.Context, g *store.Group, out []*entry) (err
 	return nil
 }
 
-// named finds the entry that an op names. A definition of another store, or an older
-// one, is replaced by what this one holds.
+// named finds the entry that an op names. A definition of another store, or an older one,
+// is replaced by what this store has.
 func (l *limits) named(ctx context.Context, op *store.Op) (*entry, error) {
 	e := l.entry(op.Def.Name)
 	if e == nil {
@@ -104,7 +104,7 @@ func (l *limits) named(ctx context.Context, op *store.Op) (*entry, error) {
 			return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, op.Def.Name)
 		}
 	}
-	if op.Def.Override != nil { // set by an earlier try
+	if op.Def.Override != nil { // an earlier try has set it
 		if op.Def = op.Def.Base(); op.Asked != nil {
 			op.Def = op.Asked
 		}
@@ -112,7 +112,7 @@ func (l *limits) named(ctx context.Context, op *store.Op) (*entry, error) {
 	if op.Def.Plan != "" {
 		plan := e.plans[op.Def.Plan]
 		if op.Def.Unnamed {
-			if plan = l.site(e, op.Def.Plan); plan == nil { // made by another program
+			if plan = l.site(e, op.Def.Plan); plan == nil { // another program has made it
 				return nil, store.ErrStaleDefinition
 			}
 		}
@@ -125,11 +125,11 @@ func (l *limits) named(ctx context.Context, op *store.Op) (*entry, error) {
 	return e, nil
 }
 
-// Prepare looks at the server.
+// Prepare checks the server.
 func (l *limits) Prepare(ctx context.Context) error { return l.s.checkServer(ctx, &l.config) }
 
-// Revision reads the revision. It is 0 if it is missing, as the limits then are. It also
-// reads the rates of adaptive limits, which move without a revision.
+// Revision reads the revision, which is 0 if it is missing, as the limits then are too.
+// It also reads the rates of adaptive limits, which change without a new revision.
 func (l *limits) Revision(ctx context.Context) (int64, error) {
 	text, err := l.field(ctx, "")
 	if err != nil {
@@ -139,7 +139,7 @@ func (l *limits) Revision(ctx context.Context) (int64, error) {
 	return revision, storeError(l.refreshRates(ctx), false)
 }
 
-// Read reads the hash. Fields that stay keep their definitions.
+// Read reads the hash. Fields that have not changed keep their definitions.
 func (l *limits) Read(ctx context.Context) (*catalog.Limits, error) {
 	fields, err := l.readFields(ctx)
 	if err != nil {
@@ -163,9 +163,9 @@ func (l *limits) Read(ctx context.Context) (*catalog.Limits, error) {
 	return read, nil
 }
 
-// readFields reads the hash of limits. Where it has gone back, because the server
-// lost what it had not saved or replicated, this program stores what it knows:
-// rows may name those versions.
+// readFields reads the hash of limits. If the revision has gone back, because the server
+// lost what it had not saved or replicated, this program stores the limits that it knows:
+// rows may refer to their versions.
 func (l *limits) readFields(ctx context.Context) (map[string]string, error) {
 	for {
 		fields, err := l.s.db.HGetAll(ctx, l.s.names.limits).Result()
@@ -194,7 +194,7 @@ func (l *limits) readFields(ctx context.Context) (map[string]string, error) {
 	}
 }
 
-// Install makes entries of definitions that are new.
+// Install makes entries for definitions that are new.
 func (l *limits) Install(read *catalog.Limits) error {
 	l.reg.Install(read.Defs)
 	entries := map[string]*entry{}
@@ -227,8 +227,8 @@ func (l *limits) newEntry(d *store.Definition) *entry {
 	return e
 }
 
-// parts returns how many parts of the keys of a limit are those of the topmost limit
-// above it, in a cluster; or wholeKey if it has no parent.
+// parts returns, for a cluster, how many parts of a limit's keys belong to the topmost
+// limit above it. It returns wholeKey if the limit has no parent.
 func (l *limits) parts(d *store.Definition) int {
 	if !l.s.names.cluster || d.Parent == "" {
 		return wholeKey
@@ -242,18 +242,19 @@ func (l *limits) parts(d *store.Definition) int {
 	return int(top.Parts)
 }
 
-// swap changes one field of the hash unless somebody else has: then ok is false.
+// swap changes one field of the hash from old to text. ok is false if somebody else has
+// changed the field.
 func (l *limits) swap(ctx context.Context, name, old, text string) (ok bool, err error) {
 	args := []any{nil, nil, 1, l.s.names.limits, name, old, text, l.s.names.limits}
 	v, err := l.s.run(ctx, newCall(ctx, l.s.scripts.define, true, l.s.withClock(args)))
 	return err == nil && v[0] >= 0, err
 }
 
-// maxRaces bounds how often a change is made anew because somebody else made one.
+// maxRaces bounds how often a change starts again because somebody else made one.
 const maxRaces = 100
 
-// change swaps one field for what next returns: the same text if nothing is to be
-// changed. If somebody else makes a change meanwhile, it begins again.
+// change replaces one field by the text that next returns. If that is the same text,
+// nothing is changed. If somebody else makes a change meanwhile, it starts again.
 func (l *limits) change(ctx context.Context, name string, next func(old *store.Definition, text string) (string, error)) error {
 	for range maxRaces {
 		text, err := l.field(ctx, name)
@@ -275,15 +276,15 @@ func (l *limits) change(ctx context.Context, name string, next func(old *store.D
 	return fmt.Errorf("%w: limit %s is being changed over and over", store.ErrStore, name)
 }
 
-// Put stores a limit as the version after what the server has. Before a slower
-// version is published the expiry of all buckets of the limit is lengthened.
+// Put stores a limit as a new version. Before a version in which buckets fill more slowly
+// is published, the expiry of all buckets of the limit is lengthened.
 func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed bool, err error) {
 	var longer *store.Definition
 	var moved, fixed bool
 	err = l.change(ctx, limit.Name, func(old *store.Definition, text string) (string, error) {
 		now, err := l.s.now(ctx)
 		if err == nil {
-			err = l.readRate(ctx, old) // in which rows of that version are stepped from now on
+			err = l.readRate(ctx, old) // rows of that version are stepped by it from now on
 		}
 		if err != nil {
 			return "", err
@@ -342,7 +343,7 @@ func (l *limits) setOverridden(ctx context.Context, name string) error {
 	return l.s.cat.Load(ctx)
 }
 
-// field reads one limit; none is "".
+// field reads one limit. It is "" if there is none.
 func (l *limits) field(ctx context.Context, name string) (string, error) {
 	text, err := l.s.db.HGet(ctx, l.s.names.limits, name).Result()
 	if errors.Is(err, redis.Nil) {
@@ -351,8 +352,8 @@ func (l *limits) field(ctx context.Context, name string) (string, error) {
 	return text, storeError(err, false)
 }
 
-// successor is the definition after old, which is nil for a limit that is not
-// there; last is the highest version the name has had.
+// successor returns the definition that follows old, which is nil if the limit does not
+// exist. last is the highest version that the name has had.
 func successor(old *store.Definition, last uint32, now int64, l store.Limit, owner string) (*store.Definition, error) {
 	d, err := registryOf(old).Define(now, l, owner)
 	if err == nil && old == nil {
@@ -361,7 +362,7 @@ func successor(old *store.Definition, last uint32, now int64, l store.Limit, own
 	return d, err
 }
 
-// registryOf returns a registry of one limit or none.
+// registryOf returns a registry with one limit, or an empty one if d is nil.
 func registryOf(d *store.Definition) *store.Registry {
 	reg := &store.Registry{Partial: true}
 	if d != nil {
@@ -370,7 +371,8 @@ func registryOf(d *store.Definition) *store.Registry {
 	return reg
 }
 
-// Drop ends a limit with its overrides and its parts of holds. Its buckets expire.
+// Drop drops a limit with its overrides, and ends its parts of holds. Its buckets expire
+// by themselves.
 func (l *limits) Drop(ctx context.Context, name, by string) error {
 	adaptive := false
 	err := l.change(ctx, name, func(old *store.Definition, text string) (string, error) {
@@ -389,7 +391,7 @@ func (l *limits) Drop(ctx context.Context, name, by string) error {
 	return changeError(err, true)
 }
 
-// changeError leaves errors about the caller's own doing as they are.
+// changeError returns errors about the caller's input as they are, and wraps others.
 func changeError(err error, writes bool) error {
 	var limit *store.FieldError
 	if errors.Is(err, store.ErrOwner) || errors.Is(err, store.ErrUnknownLimit) || errors.As(err, &limit) {

@@ -23,26 +23,26 @@ type decision struct {
 	s       *Store
 	g       *store.Group
 	entries []*entry
-	rules   []store.Rule // by op, with the key's own origin, if origins are spread
+	rules   []store.Rule // by op; with the key's own origin, if origins are spread
 	rows    []string
-	rates   []*fixedRate // by op, of adaptive limits
+	rates   []*fixedRate // by op; nil unless the limit is adaptive
 	args    []any
 
-	next    int64              // the server's clock, if the window sent is not the current one
-	needed  []calendarBoundary // by op, the last boundary that decide.lua lacked; nil: none
-	records bool               // rows may have records, so the keys of these are sent too
-	inGo    bool               // the script cannot decide it
+	next    int64              // the server's clock, if it was not in the window that was sent
+	needed  []calendarBoundary // by op: the last boundary that decide.lua lacked; zero: none
+	records bool               // rows may have records, so that the names of their keys are sent too
+	inGo    bool               // the script cannot decide the group
 }
 
-// A calendarBoundary asks for the number-th boundary of a calendar after t; number 0 asks
-// for none.
+// A calendarBoundary is the number-th boundary of a calendar after t. Number 0 is none.
 type calendarBoundary struct{ number, t int64 }
 
 // maxBoundaries is the number of calendar boundaries in a call.
 const maxBoundaries = 32
 
-// decide decides a group by decide.lua. It repeats the call while something has
-// to be prepared first. records tells whether the rows may have records.
+// decide decides a group by decide.lua. It calls the script again as long as something
+// must be prepared first, such as a calendar boundary that the script lacked. records
+// tells whether the rows may have records.
 func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry, records bool) error {
 	now, needed := s.estimateNow(), []calendarBoundary(nil)
 	for range maxRounds + len(g.Ops) { // each op may lack a boundary
@@ -145,8 +145,7 @@ func (d *decision) appendOp(args []any, i int, now int64) []any {
 	return append(args, kind, units, room, r.Cap, 0, start, r.Add, e.version, flags, most, end, longestWindow(r), list, e.until)
 }
 
-// opTerms translates an op into the arguments of decide.lua, in the way of
-// Op.Step.
+// opTerms translates an op into the arguments of decide.lua, following Op.Step.
 func opTerms(op *store.Op, r *store.Rule) (kind string, units, room int64, flags string, most any) {
 	most = ""
 	verb := op.Verb
@@ -189,15 +188,15 @@ func opTerms(op *store.Op, r *store.Rule) (kind string, units, room int64, flags
 
 func unitsOf(tokens int64, r *store.Rule) int64 { return algebra.UnitsOf(tokens, r.Unit) }
 
-// longestWindow returns an upper bound for the length of a calendar's windows,
-// in µs, with a day to spare for changes of the clock.
+// longestWindow returns an upper bound of the length of a calendar's windows, in µs. It
+// adds a day, for changes to and from summer time.
 func longestWindow(r *store.Rule) int64 {
 	const day = int64(86400e6)
 	c := r.Calendar.Spec()
 	return (31*c.Months + c.Days + 1) * day
 }
 
-// boundary returns the boundary that an op lacked last, or none.
+// boundary returns the boundary that an op lacked in the last call, or none.
 func (d *decision) boundary(i int) (b calendarBoundary) {
 	if d.needed != nil {
 		b = d.needed[i]
@@ -267,8 +266,8 @@ func (d *decision) answer(v []int64) (done bool, err error) {
 	return true, nil
 }
 
-// fixRates makes the ops of adaptive limits use the rates by which the script has decided.
-// moved is what it answered of those that have another revision than the ones sent.
+// fixRates gives the ops of adaptive limits the rates with which the script has decided.
+// moved has those whose revision differs from what was sent.
 func (d *decision) fixRates(moved []int64) {
 	for len(moved) >= 3 {
 		i, revision, n := moved[0], moved[1], moved[2]

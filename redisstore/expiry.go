@@ -17,7 +17,7 @@ import (
 const (
 	scanCount   = 1000        // names per step of SCAN
 	maxPast     = 512         // number of versions from which unused ones are deleted
-	propagation = time.Second // by then every program has been notified of a change, even if Config.Poll is longer
+	propagation = time.Second // every program has been notified of a change by then, even if its Config.Poll is longer
 )
 
 // slower reports whether a bucket may become full later by the new version of a limit
@@ -54,7 +54,7 @@ func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 			if b.held {
 				names = append(names, s.names.recordsOf(d.Name, b.Key))
 			}
-			if b.Override != nil { // without it the row would be full
+			if b.Override != nil { // without its override the row would be full
 				names = append(names, s.names.overrideOf(d.Name, b.Key))
 			}
 			for _, name := range names {
@@ -71,12 +71,12 @@ func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 	})
 }
 
-// lengthenExpiryLater repeats lengthenExpiry once every program knows of the
-// change, because until then they write rows of the previous version. Rows live
-// for at least two seconds.
+// lengthenExpiryLater repeats lengthenExpiry when every program knows of the change:
+// until then programs write rows of the previous version. A row lives for at least two
+// seconds.
 func (s *Store) lengthenExpiryLater(d *store.Definition) {
 	s.cat.Go(func(ctx context.Context) {
-		_ = await.Sleep(ctx, propagation) // if the store is closed, it is done at once
+		_ = await.Sleep(ctx, propagation) // if the store is closed, it goes on at once
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		if err := s.lengthenExpiry(ctx, d); err != nil {
@@ -110,8 +110,9 @@ func (s *Store) retire(ctx context.Context, d *store.Definition) error {
 	return nil
 }
 
-// sweep gives back expired holds, and deletes what is full then. It reads the names of
-// all keys, so it does nothing unless this program has met holds since the last sweep.
+// sweep gives back expired holds, and deletes what is full then. Redis expires other
+// rows. sweep has to read the names of all keys, so it does nothing unless this program
+// has seen holds since the last sweep.
 func (s *Store) sweep(ctx context.Context, n int) (swept int, err error) {
 	if err = s.sweepTopHours(ctx); err != nil || !s.held.Swap(false) {
 		return 0, err
@@ -128,8 +129,8 @@ func (s *Store) sweep(ctx context.Context, n int) (swept int, err error) {
 	return swept, err
 }
 
-// sweepRecords calls SweepRow for the keys of a limit that have records, or of all
-// limits if it is "", until more returns false.
+// sweepRecords calls SweepRow for those keys of a limit that have records, until more
+// returns false. The limit "" means all limits.
 func (s *Store) sweepRecords(ctx context.Context, limit string, limits *store.Registry, more func(gone bool) bool) error {
 	begin, going := s.names.records, true
 	if limit != "" {
@@ -157,7 +158,7 @@ func (s *Store) sweepRecords(ctx context.Context, limit string, limits *store.Re
 	return storeError(err, false)
 }
 
-// A bucket is a row found by scan.
+// A bucket is a row that scan found.
 type bucket struct {
 	store.KeyState
 	name string
@@ -180,7 +181,7 @@ func (s *Store) scan(ctx context.Context, limit, prefix string, do func([]bucket
 // scanNames calls do for the names that match a pattern, some at a time, from every
 // master. A name may come twice.
 func (s *Store) scanNames(ctx context.Context, pattern string, do func(node redis.UniversalClient, names []string) error) error {
-	var one = make(await.Gate, 1) // masters are scanned concurrently
+	var one = make(await.Gate, 1) // masters are scanned concurrently, but do runs for one at a time
 	return s.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
 		var cursor uint64
 		for {

@@ -11,7 +11,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A storedHold is the key of a hold, a public format.
+// A storedHold is the JSON of a hold, a public format.
 type storedHold struct {
 	Call    string       `json:"call"`
 	TTL     int64        `json:"ttl_us"`
@@ -62,9 +62,9 @@ func decodeHold(text string) (h store.Hold, err error) {
 	return h, nil
 }
 
-// openHold has the hold of a group read. In a cluster, the key of a hold is in the slot
-// of its rows, and the id that callers see is id@slot: openHold takes the slot off, and
-// the result of openHold puts it back.
+// openHold arranges for the hold of a group to be read. In a cluster the key of a hold is
+// in the slot of its rows, and callers see the id as id@slot. openHold removes the slot,
+// and restore adds it again.
 func (t *table) openHold(g *store.Group) (restore func(), err error) {
 	h, n := g.Hold, &t.s.names
 	if n.cluster {
@@ -95,10 +95,10 @@ func (t *table) openHold(g *store.Group) (restore func(), err error) {
 	return restore, nil
 }
 
-// handle returns what callers in a cluster see as the id of a hold.
+// handle returns the id that callers in a cluster see for a hold.
 func handle(id string, slot uint16) string { return id + "@" + strconv.Itoa(int(slot)) }
 
-// cutSlot takes the slot off a handle.
+// cutSlot splits a handle into the id and the slot.
 func cutSlot(text string) (id string, at uint16, ok bool) {
 	i := strings.LastIndexByte(text, '@')
 	if i < 0 {

@@ -14,11 +14,12 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// This file makes and settles holds in one call of a script where that is possible, and
-// takes from buckets that have holds. The scripts decide and write; then DecideIn
-// computes the answers from what they found.
+// This file makes and settles holds, and takes from buckets with holds, in one call of a
+// script where that is possible. The scripts decide and write. Then DecideIn computes the
+// answers from the rows that the scripts found.
 
-// found is a store.Table of what a script found. DecideIn writes into it in vain.
+// found is a store.Table of the rows that a script found. What DecideIn writes into it is
+// dropped.
 type found struct {
 	rows    map[[2]string]store.State
 	records map[[2]string][]store.Record
@@ -39,9 +40,9 @@ func (t *found) SetHold(_ string, h store.Hold) error {
 	return nil
 }
 
-// put adds a row from two lines of a script's reply: the row, and its list or the time
-// at which the last other hold of a concurrency limit expires. ours are the records
-// that are known.
+// put adds a row from two lines of a script's reply. text is the row. extra is its list
+// of lows, or for a concurrency limit the time at which the last other hold expires. ours
+// are the records that this program knows.
 func (t *found) put(d *store.Definition, key, text, extra string, ours ...store.Record) (ok bool) {
 	var row store.State
 	if ok = text == ""; !ok {
@@ -65,17 +66,17 @@ func newFound() *found {
 	return &found{rows: map[[2]string]store.State{}, records: map[[2]string][]store.Record{}}
 }
 
-// maxHolds bounds the holds that a program remembers, to settle them in one call, and
-// the keys: each in two generations.
+// maxHolds bounds the holds that a program remembers in order to settle them in one call,
+// and the keys with holds. Both are kept in two generations of this size.
 const maxHolds = 8192
 
-// knownHolds remembers holds that this program has made, by the names of their keys in
-// Redis, and keys of limits that have holds, in whatever program they were made.
+// knownHolds remembers the holds that this program has made, by the names of their keys
+// in Redis, and which keys of limits have holds, made by any program.
 type knownHolds struct {
 	mu     sync.Mutex
 	byName recent.Map[string, knownHold]
 	held   recent.Map[[2]string, struct{}]
-	keys   atomic.Int64 // of held
+	keys   atomic.Int64 // in held
 }
 
 func newKnownHolds() *knownHolds {
@@ -83,9 +84,9 @@ func newKnownHolds() *knownHolds {
 }
 
 type knownHold struct {
-	text     string // as it is stored
+	text     string // as stored
 	hold     store.Hold
-	versions []uint32 // of the records of its parts
+	versions []uint32 // by part: of its record
 }
 
 func (k *knownHolds) put(name string, h knownHold) {
@@ -94,7 +95,7 @@ func (k *knownHolds) put(name string, h knownHold) {
 	k.byName.Put(name, h)
 }
 
-// setHeld notes whether a key has holds.
+// setHeld records whether a key has holds.
 func (k *knownHolds) setHeld(limit, key string, held bool) {
 	if !held && k.keys.Load() == 0 {
 		return
@@ -110,7 +111,7 @@ func (k *knownHolds) setHeld(limit, key string, held bool) {
 }
 
 // heldTakes reports whether a group takes from a key that had holds when this program
-// used it last, so that hold.lua decides it.
+// last used it. hold.lua then decides the group.
 func (k *knownHolds) heldTakes(g *store.Group, known []*entry) (some bool) {
 	if k.keys.Load() == 0 || g.Hold != nil {
 		return false
@@ -135,14 +136,15 @@ func (k *knownHolds) get(name string) (knownHold, bool) {
 	return k.byName.Get(name)
 }
 
-// forget removes a hold that was settled, or that settle.lua cannot settle any more.
+// forget removes a hold that was settled, or that settle.lua can no longer settle.
 func (k *knownHolds) forget(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.byName.Remove(name)
 }
 
-// quick reports whether hold.lua and settle.lua know the rule of a definition.
+// quick reports whether hold.lua and settle.lua can compute with the rule of a
+// definition.
 func quick(d *store.Definition) bool {
 	return d.Mode == store.Enforce && d.Override == nil && (d.Rule.Every == 1 && !d.Rule.Leaky || d.Algorithm == store.Concurrency)
 }
@@ -192,7 +194,7 @@ func (s *Store) makeHold(ctx context.Context, g *store.Group, known []*entry) (d
 		}
 		defer restore()
 		was := *g.Hold
-		empty := newFound() // where every hold succeeds that can ever do so
+		empty := newFound() // a store without rows, in which every hold that is possible at all succeeds
 		err = g.DecideIn(empty, &s.limits.reg, s.estimateNow())
 		allowed := err == nil && g.Allowed
 		reset()
@@ -288,14 +290,15 @@ func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err 
 		return false, nil
 	}
 	h, n := &k.hold, len(k.hold.Parts)
-	// What DecideIn would store if all rows were full: the costs of the parts.
+	// This is what DecideIn would store if all rows were full. It has the costs of the
+	// parts.
 	empty := newFound()
 	empty.hold = *h
 	ops := g.Ops
 	was := *g.Hold
 	err = g.DecideIn(empty, &s.limits.reg, h.Expires-1)
 	g.Ops, g.Hold.Expires, g.Hold.Repeated, g.Allowed = ops, was.Expires, was.Repeated, false
-	if err != nil { // of the costs
+	if err != nil { // an error about the costs
 		return false, nil
 	}
 	settled := empty.hold
@@ -360,14 +363,14 @@ func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err 
 	return true, nil
 }
 
-// badAnswer returns the error for an answer of a script that DecideIn, perhaps with err,
-// does not agree with.
+// badAnswer returns the error for a script's answer that contradicts DecideIn. err is
+// DecideIn's error, or nil.
 func badAnswer(answer string, err error) error {
 	return fmt.Errorf("%w: the script answered %q, and the program refuses: %v", store.ErrOutcomeUnknown, answer, err) //nolint:errorlint // its class is not the store's
 }
 
-// holdHead and partTail return what hold.lua puts into the JSON of a hold around what it
-// decides itself.
+// holdHead and partTail return the parts of a hold's JSON around what hold.lua adds
+// itself.
 func holdHead(h *store.Hold) string {
 	return fmt.Sprintf(`{"call":%q,"ttl_us":%d,`, h.Call, h.TTL)
 }
@@ -390,8 +393,8 @@ func holdText(h *store.Hold) string {
 	return holdHead(h) + fmt.Sprintf(`"expires_us":%d,"forget_us":%d,"parts":[`, h.Expires, h.Forget) + strings.Join(parts, ",") + "]}"
 }
 
-// settledText returns the JSON of a hold, before and after the time at which it is
-// forgotten.
+// settledText returns the JSON of a hold in two pieces: before and after the time at
+// which it may be forgotten.
 func settledText(h *store.Hold) (head, tail string) {
 	head, tail, _ = strings.Cut(encodeHold(h), `"forget_us":`)
 	return head + `"forget_us":`, tail[strings.IndexByte(tail, ','):]

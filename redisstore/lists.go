@@ -36,7 +36,7 @@ func lowsText(l *store.Lows, till int64) string {
 // Slacks of records that do not wait.
 const (
 	slackNone = -1
-	slackRest = -2 // of a record that was cancelled
+	slackRest = -2 // for a record that was cancelled
 )
 
 // parseRecord decodes "number mark slack units due ends", of a row with a version.

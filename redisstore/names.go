@@ -36,7 +36,7 @@ type names struct {
 	tagged                                                                         bool // keys are in braces
 	cluster                                                                        bool // buckets may be in different slots
 
-	partsOf func(limit string) int // in a cluster: see entry.parts
+	partsOf func(limit string) int // for a cluster: see entry.parts
 }
 
 func newNames(c Config, cluster bool) names {
@@ -111,7 +111,7 @@ const (
 	pathEnd   = "/"
 )
 
-// wholeKey is the number of parts of a key that are in braces if all are.
+// wholeKey stands for all parts of a key: the whole key is in braces.
 const wholeKey = -1
 
 // parts returns how many parts of a limit's keys are in braces, or wholeKey.

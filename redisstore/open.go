@@ -16,14 +16,14 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Bounds of what a store lets a connection cost, where the URL does not say.
+// Bounds for a connection, if the URL does not set them.
 const (
 	dialTimeout = 2 * time.Second
-	callTimeout = 3 * time.Second // without an answer; a call's context may end sooner
-	maxPool     = 10000           // connections, to each node of a cluster; the client's default is ten a CPU
+	callTimeout = 3 * time.Second // how long an answer may take; the context of a call may end sooner
+	maxPool     = 10000           // connections to one server, or to each node of a cluster; the client's default is ten per CPU
 )
 
-// evictionError: the server may evict buckets when its memory is full.
+// An evictionError says that the server may evict buckets when its memory is full.
 type evictionError struct{ policy string }
 
 func (e *evictionError) Error() string {
@@ -31,12 +31,13 @@ func (e *evictionError) Error() string {
 		"set maxmemory-policy noeviction, or accept it with eviction=allow", e.policy)
 }
 
-// formatLua prints the largest number as the scripts do. Lua's %d is a third of
-// the price of %.0f, and as exact where C's long has 64 bits.
+// formatLua makes the server print the largest number as the scripts do. Lua's %d takes a
+// third of the time of %.0f, and is as exact if C's long has 64 bits.
 const formatLua = "return string.format('%d', 9007199254740991)"
 
-// checkServer refuses a server that cannot count, or that may evict buckets. All buckets expire, so
-// that the policies about keys with an expiry mean them too.
+// checkServer returns an error for a server that cannot count exactly, or may evict
+// buckets. Policies that evict only keys with an expiry count too, because all buckets
+// expire.
 func (s *Store) checkServer(ctx context.Context, c *Config) error {
 	return s.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
 		if largest, err := node.Eval(ctx, formatLua, nil).Text(); err != nil {
@@ -87,8 +88,8 @@ func Open(ctx context.Context, address string, c Config) (*Store, error) {
 	return s, nil
 }
 
-// Client makes the client of Open, and completes a Config from the URL. It does not
-// connect: an error is about the URL.
+// Client returns the client that Open would use, and c with the settings of the URL. It
+// does not connect, so an error is about the URL.
 func Client(address string, c Config) (redis.UniversalClient, Config, error) {
 	o, c, err := parse(address, c)
 	if err != nil {
@@ -187,7 +188,8 @@ func parse(address string, c Config) (*redis.UniversalOptions, Config, error) {
 var (
 	errUnknown = errors.New("is not known; there are prefix, hash_tag, eviction, ca, pool_size, dial_timeout, timeout, sentinel_user, sentinel_password")
 
-	// What follows a / or ? may be part of a password: an error must not repeat it.
+	// A text after / or ? may be part of a password, so that the error must not contain
+	// it.
 	errUnescaped = errors.New("the user or password has a / or ?; write / as %2F and ? as %3F")
 )
 
@@ -223,7 +225,7 @@ func setParameter(o *redis.UniversalOptions, c *Config, name, value string) (err
 	return err
 }
 
-// trust takes the authorities of a file of PEM in place of the system's.
+// trust replaces the system's certificate authorities by those in a PEM file.
 func trust(o *redis.UniversalOptions, file string) error {
 	if o.TLSConfig == nil {
 		return errors.New("is for rediss://")

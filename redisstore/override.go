@@ -14,7 +14,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A storedOverride is the key of an override, a public format.
+// A storedOverride is the JSON of an override, a public format.
 type storedOverride struct {
 	Plan    string        `json:"plan,omitempty"`
 	Rate    int64         `json:"rate,omitempty"`
@@ -48,7 +48,7 @@ func decodeOverride(key, text string) (*store.Override, error) {
 // maxKnown bounds the overrides that a program remembers.
 const maxKnown = 4096
 
-// knownOverrides remembers overrides that were read, and their compiled definitions.
+// knownOverrides remembers overrides that were read, with their compiled definitions.
 type knownOverrides struct {
 	mu    sync.Mutex
 	byRow map[[2]string]*knownOverride
@@ -57,16 +57,16 @@ type knownOverrides struct {
 type knownOverride struct {
 	text     string
 	override *store.Override
-	entry    *entry // of its definition, when it was used last
+	entry    *entry // for its definition, if it was used
 }
 
-// forever is a time at which an override without an end ends, in scripts.
+// forever is the end, for scripts, of an override that has none.
 const forever = "9e18"
 
 // overriding returns the entry of the override that decides an op, if this program
-// remembers one. It may have been replaced or have ended: a script that gets the entry
-// does nothing then, because the row has another number. An override of an older
-// version of the limit is not used, since it and its renewal by another program may
+// remembers one. The override may have been replaced or have ended; a script that gets
+// the entry then does nothing, because the row has another number. An override of an
+// older version of the limit is not used, since it and its renewal by another program may
 // have the same number.
 func (l *limits) overriding(e *entry, op *store.Op) *entry {
 	if !e.def.Overridden || op.Verb >= store.VerbCharge {
@@ -89,7 +89,7 @@ func (l *limits) overriding(e *entry, op *store.Op) *entry {
 	return known.entry
 }
 
-// decode is decodeOverride for a key of a limit, with its result prepared.
+// decode is decodeOverride for a key of a limit. The result is prepared.
 func (d *knownOverrides) decode(limit, key, text string) (*store.Override, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -128,13 +128,13 @@ func (t *table) overrideCommands(list [][]any, i int, r *tableRow) [][]any {
 	return append(list, []any{"SET", t.overrideKey(i), encodeOverride(o)}) // rowCommands sets its expiry
 }
 
-// overrides are the overrides of a store, for its Abilities.
+// The overrides of a store, for its Abilities.
 type overrides struct{ *Store }
 
 var _ store.Overrider = overrides{}
 
-// SetOverride implements store.Overrider. With the first override of a limit, it tells
-// all programs that the limit has some.
+// SetOverride implements store.Overrider. The first override of a limit also sets a mark
+// in the limit, which all programs read.
 func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
 	now, err := s.now(ctx)
 	if err == nil {
@@ -155,8 +155,8 @@ func (s overrides) EndOverride(ctx context.Context, d *store.Definition, key str
 	return s.override(ctx, d, key, nil)
 }
 
-// override sets the override of a key, or ends it if o is nil. It returns whether
-// there was one, and completes o.
+// override sets the override of a key, or ends it if o is nil. was reports whether there
+// was one. ID and Version of o are set.
 func (s *Store) override(ctx context.Context, d *store.Definition, key string, o *store.Override) (was bool, err error) {
 	t := s.newTable()
 	t.want(d.Name, key)
@@ -178,8 +178,8 @@ func (s *Store) override(ctx context.Context, d *store.Definition, key string, o
 	return was, err
 }
 
-// Overrides implements store.Overrider. Each call scans the names of all keys, as
-// Keys does.
+// Overrides implements store.Overrider. Each call scans the names of all keys, as keys
+// does.
 func (s overrides) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
 	if n = min(n, maxPage); n <= 0 {
 		return nil, nil
@@ -214,15 +214,15 @@ func (s overrides) Overrides(ctx context.Context, d *store.Definition, prefix, a
 	return firstOverrides(page, n), storeError(err, false)
 }
 
-// firstOverrides is firstOf of overrides.
+// firstOverrides is firstOf for overrides.
 func firstOverrides(page []store.Override, n int) []store.Override {
 	slices.SortFunc(page, func(a, b store.Override) int { return strings.Compare(a.Key, b.Key) })
 	page = slices.CompactFunc(page, func(a, b store.Override) bool { return a.Key == b.Key })
 	return page[:min(n, len(page))]
 }
 
-// forget deletes the overrides of a limit that was dropped, and ends its part of holds
-// and reservations.
+// forget deletes the overrides of a dropped limit, and ends its parts of holds and
+// reservations.
 func (s *Store) forget(ctx context.Context, limit string) error {
 	if err := s.sweepRecords(ctx, limit, new(store.Registry), func(bool) bool { return true }); err != nil {
 		return err

@@ -125,7 +125,7 @@ func (s *Store) giveBack(ctx context.Context, g *store.Group, parts []reservatio
 	args := make([]any, 3, 8+8*n) // keys and numbers of each part
 	for i, p := range parts {
 		if entries[i] = s.limits.entry(p.Limit); entries[i] == nil {
-			return store.ErrReservation // limit dropped, and its buckets with it
+			return store.ErrReservation // the limit was dropped, and its buckets with it
 		}
 		args = append(args, entries[i].row(p.Key))
 	}
@@ -142,12 +142,12 @@ func (s *Store) giveBack(ctx context.Context, g *store.Group, parts []reservatio
 				return store.ErrStaleDefinition
 			}
 			if version != d.Number && !slices.ContainsFunc(d.Past, func(v store.Version) bool { return v.Number == version }) {
-				return store.ErrReservation // limit dropped and defined again
+				return store.ErrReservation // the limit was dropped and defined again
 			}
 		}
 		rules[i] = *d.RuleFor(p.Key, &rules[i])
 		r, origin, ends := &rules[i], rules[i].Origin, int64(0)
-		if r.Every == 0 && r.Pace == nil { // the script knows no rates, and leaves these to Go
+		if r.Every == 0 && r.Pace == nil { // the script knows neither calendars nor rates, and leaves these to Go
 			origin, ends = algebra.Window(r, s.estimateNow())
 		}
 		args = append(args, entries[i].version, r.Every, r.Add, origin, ends)
@@ -160,7 +160,7 @@ func (s *Store) giveBack(ctx context.Context, g *store.Group, parts []reservatio
 		return store.ErrReservation
 	case v[0] == 0:
 		if s.names.cluster {
-			_ = s.db.Del(ctx, s.names.reservation(id)).Err() // the reservation is void anyway, because it is no longer in its set
+			_ = s.db.Del(ctx, s.names.reservation(id)).Err() // if this fails, the reservation is void anyway, because it is no longer in its set
 		}
 		return nil
 	}

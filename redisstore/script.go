@@ -73,7 +73,7 @@ type scripts struct {
 	hold, settle, observe, rate                     *script
 	read, write, unlock, define, lengthen, now      *script
 
-	every []*script // of the above
+	every []*script // all of the above
 }
 
 var serverClockScripts, givenClockScripts = newScripts(clockServer), newScripts(clockGiven)
@@ -117,7 +117,7 @@ type call struct {
 	redis.Cmder
 	script    *script
 	writes    bool
-	divisible bool // if its slot is being migrated, its rows can be asked for one by one
+	divisible bool // if its slot is being migrated, its rows can be decided one by one
 }
 
 func (call) NoRetry() bool { return true }

@@ -20,19 +20,19 @@ const (
 	askRefund  = 1
 	askCosts   = 2
 	askAll     = 3
-	askReserve = 4 // as askAll, but closes the rows in which it does not fit
+	askReserve = 4 // as askAll, but closes the rows in which the request does not fit
 )
 
 // Bounds of one call of set.lua, so that the server is busy for about 0.1 ms at
 // most.
 const (
 	maxRows  = 64
-	maxCosts = 512 // requests, with each cost of askCosts counted
+	maxCosts = 512 // requests; each cost of askCosts counts as one
 )
 
-// A setCall is one call of set.lua: rows, and the requests of groups for them,
-// in order. If all that is requested is one number of equal pieces of each row,
-// up to the cap of its limit, take_many.lua is called instead.
+// A setCall is one call of set.lua. It has rows, and the requests of groups for them, in
+// order. If each row is asked for one number of equal pieces, up to the cap of its limit,
+// take_many.lua is called instead.
 type setCall struct {
 	s        *Store
 	rows     []setRow
@@ -42,7 +42,7 @@ type setCall struct {
 	needsSet bool           // take_many.lua cannot decide it
 	costs    int            // number of costs in requests
 	groups   []*store.Group // in the order of decision
-	opRows   []int          // by op, in the order of groups: index into rows
+	opRows   []int          // by op, in the order of groups: index in rows
 }
 
 type rowName struct {
@@ -54,13 +54,13 @@ type setRow struct {
 	rowName
 	name   string
 	limit  int   // index into limits, from 1
-	origin int64 // of spread windows
+	origin int64 // if windows are spread
 	phase  int64
 
 	units, pieces int64 // for take_many.lua
 
 	state   store.State
-	skipped bool // not decided: it has another version or records, or is not a bucket
+	skipped bool // not decided, because the row has another version or records, or is not a bucket
 	closed  bool // a reservation did not fit, so the script charges nothing more here
 	written bool
 }
@@ -280,7 +280,8 @@ func (q *setCall) addPieces(row, units, most, n int64) {
 	q.requests.add(askPieces, row, units, most, n)
 }
 
-// total adds up the costs of at most most each, up to MaxInt.
+// total returns the sum of the costs, each counted as at most most. The sum is at most
+// MaxInt.
 func total(groups []*store.Group, most int64) (sum int64) {
 	for _, g := range groups {
 		if cost := g.Ops[0].Cost; cost <= most {
@@ -365,7 +366,7 @@ func (q *setCall) call(ctx context.Context) call {
 			head.add(int64(r.limit))
 		}
 		if !q.needsSet {
-			head.add(max(r.units, 1), r.pieces) // no pieces: the row is only read
+			head.add(max(r.units, 1), r.pieces) // without pieces the row is only read
 		}
 	}
 	writes := false
@@ -477,8 +478,8 @@ func (q *setCall) decide(g *store.Group, at []int, now int64) (done bool) {
 	return true
 }
 
-// skipClosed makes later groups wait for a group that is decided separately,
-// where the script has not charged them.
+// skipClosed leaves later groups for separate calls too, where the script has charged
+// nothing for them.
 func (q *setCall) skipClosed(at []int) {
 	for _, row := range at {
 		r := &q.rows[row]

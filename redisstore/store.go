@@ -111,12 +111,12 @@ type Store struct {
 	scripts   *scripts
 	overrides knownOverrides
 	holds     *knownHolds
-	held      atomic.Bool // rows may have expired holds
+	held      atomic.Bool // rows may have holds that have expired
 	turns     turns
 	clock     func() int64
 	limits    *limits
 	cat       *catalog.Catalog
-	ahead     atomic.Int64 // µs, server's clock minus this machine's clock, when last seen
+	ahead     atomic.Int64 // the server's clock minus this machine's, in µs, as seen last
 	rows      await.Cached
 	owned     bool // db was opened by Open
 }
@@ -253,7 +253,7 @@ func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 	return s.decide(ctx, g, entries, false)
 }
 
-// errRetry means that nothing was done and the group has to be tried again.
+// errRetry means that nothing was done and the group must be tried again.
 var errRetry = errors.New("again")
 
 // now returns the time of the server that has the limits, in µs since the Unix
@@ -288,8 +288,8 @@ func (s *Store) metrics() []store.Metric {
 	}
 }
 
-// count returns how many keys Redis holds, those of others in the same database
-// too, without looking at them.
+// count returns the number of keys in the database without reading them. It includes keys
+// of other programs in the same database.
 func (s *Store) count(ctx context.Context) (int64, error) { return s.db.DBSize(ctx).Result() }
 
 // ready returns an error if a server does not answer, is not a master, or the

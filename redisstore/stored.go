@@ -11,17 +11,17 @@ import (
 
 // storedLimit is a field of the hash of limits, a public format.
 type storedLimit struct {
-	Settings   [][2]string       `json:"settings,omitempty"` // as a configuration file spells them
+	Settings   [][2]string       `json:"settings,omitempty"` // as in a configuration file
 	Owner      string            `json:"owner,omitempty"`
 	Version    uint32            `json:"version,omitempty"`
 	Versions   []catalog.Version `json:"versions,omitempty"`   // oldest first, the present one last
 	Overridden bool              `json:"overridden,omitempty"` // keys may have overrides
-	Dropped    uint32            `json:"dropped,omitempty"`    // the last version of a limit that is gone
-	Rates      map[uint32]string `json:"rates,omitempty"`      // of older versions that were adaptive: adaptive.State.Text
+	Dropped    uint32            `json:"dropped,omitempty"`    // the last version of a limit that was dropped
+	Rates      map[uint32]string `json:"rates,omitempty"`      // rates of older versions that were adaptive: adaptive.State.Text
 	catalog.Sites
 }
 
-// encodeDropped encodes a limit that was dropped. text is what is stored of it now.
+// encodeDropped encodes a dropped limit. text is its field so far.
 func encodeDropped(last uint32, text string) string {
 	sites := sitesOf(text)
 	plans, err := sites.Plans()
@@ -34,7 +34,7 @@ func encodeDropped(last uint32, text string) string {
 	return encode(storedLimit{Dropped: last, Sites: sites})
 }
 
-// sitesOf returns the call sites of a limit as it is stored.
+// sitesOf returns the call sites in the stored form of a limit.
 func sitesOf(text string) catalog.Sites {
 	var l storedLimit
 	_ = json.Unmarshal([]byte(text), &l)
@@ -63,7 +63,8 @@ func encodeDefinition(d *store.Definition, sites catalog.Sites) string {
 	return encode(l)
 }
 
-// decodeDefinition reads a field; nothing there, or a limit that was dropped, is nil.
+// decodeDefinition reads a field. It returns nil if the field is missing or the limit was
+// dropped.
 func decodeDefinition(name, text string) (*store.Definition, error) {
 	if text == "" {
 		return nil, nil
@@ -117,7 +118,8 @@ func setPastRates(d *store.Definition, rates map[uint32]string) error {
 	return nil
 }
 
-// numberOf returns the highest version that a field has had; of nothing it is 0.
+// numberOf returns the highest version that the limit in a field has had, or 0 if the
+// field is missing.
 func numberOf(text string) uint32 {
 	var l struct {
 		Version uint32

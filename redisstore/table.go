@@ -23,37 +23,37 @@ import (
 // keys, Group.DecideIn decides, and write.lua writes what has changed unless one of
 // the keys was changed in the meantime.
 
-// A table is a store.Table of some rows, reservations and holds. What DecideIn asks
-// for and is missing is read before the next try.
+// A table is a store.Table of some rows, reservations and holds. If DecideIn asks for
+// something that is missing, it is read before the next try.
 type table struct {
 	s     *Store
 	token string // of locks; random
 
 	rows  []*tableRow
 	holds []*tableHold
-	tag   string            // of the keys of holds, in a cluster
+	tag   string            // in the names of holds, in a cluster
 	id    store.Reservation // the reservation to make or cancel
 	parts []reservationPart // of the reservation to cancel
-	rates []tableRate       // of adaptive limits of rows; in a cluster these are not read
+	rates []tableRate       // of the adaptive limits of rows; not read in a cluster
 
 	now     int64
 	digest  string
-	missing bool // something was asked for that was not read
+	missing bool // DecideIn asked for something that was not read
 	made    store.Pending
-	text    string // of the reservation made
-	ended   bool   // the reservation is to be deleted
+	text    string // the new reservation, as stored
+	ended   bool   // the reservation must be deleted
 }
 
 // A tableRow is the row of a key with its records and its override.
 type tableRow struct {
 	limit, key string
 
-	text     string // of the row as read; "" if there is none
+	text     string // the row as read; "" if there is none
 	records  map[string]string
-	due      map[string]string // members of the set of reservations, and their scores
+	due      map[string]string // members of the set of reservations, with their scores
 	override string
 
-	state store.State // as DecideIn gets it, and after SetRow as it is to be stored
+	state store.State // what DecideIn gets, and after SetRow what must be stored
 	list  []store.Record
 	ids   map[recordName]string // fields of the hash
 
@@ -65,7 +65,8 @@ type recordName struct{ number, mark int64 }
 
 func nameOfRecord(r *store.Record) recordName { return recordName{r.Number, r.Mark} }
 
-// A tableRate is the rate of an adaptive limit. learned is what it was before the read.
+// A tableRate is the rate of an adaptive limit. learned is rate.learned from before the
+// read.
 type tableRate struct {
 	*rate
 	learned int
@@ -96,7 +97,7 @@ func (t *table) row(limit, key string) *tableRow {
 	return nil
 }
 
-// want has a row read.
+// want arranges for a row to be read.
 func (t *table) want(limit, key string) {
 	if t.row(limit, key) == nil {
 		t.rows = append(t.rows, &tableRow{limit: limit, key: key})
@@ -112,7 +113,7 @@ func (t *table) hold(id string) *tableHold {
 	return nil
 }
 
-// wantHold has a hold read.
+// wantHold arranges for a hold to be read.
 func (t *table) wantHold(id string) {
 	if t.hold(id) == nil {
 		t.holds = append(t.holds, &tableHold{id: id})
@@ -171,8 +172,8 @@ func (t *table) SetHold(id string, hold store.Hold) error {
 	return nil
 }
 
-// Pending returns the reservation to cancel, from its record on each row. It is none
-// if it is not in the set of one of them: it is used up, or the key was reset.
+// Pending returns the reservation to cancel, made from its record on each row. If it is
+// missing in the set of one of them, there is none: it was used up, or the key was reset.
 func (t *table) Pending(id store.Reservation) (h store.Pending, err error) {
 	for i := range t.parts {
 		p := &t.parts[i]
@@ -228,7 +229,7 @@ func (t *table) keys() []any {
 		args = append(args, n.reservation(t.id))
 		kinds.WriteByte('s')
 	}
-	for _, r := range t.rates { // last, so that no command is about them
+	for _, r := range t.rates { // last, because no command refers to them
 		args = append(args, n.rate(r.def.Name))
 		kinds.WriteByte('r')
 	}
@@ -236,14 +237,16 @@ func (t *table) keys() []any {
 	return append(args, len(t.rows), kinds.String(), t.token)
 }
 
-// Numbers of the keys in commands of write.lua, from 1.
+// rowKey and the functions below return the number, from 1, of a key in the commands of
+// write.lua.
 func (t *table) rowKey(i int) int      { return 1 + i }
 func (t *table) overrideKey(i int) int { return 1 + len(t.rows) + 3*i }
 func (t *table) recordsKey(i int) int  { return t.overrideKey(i) + 1 }
 func (t *table) dueKey(i int) int      { return t.overrideKey(i) + 2 }
 func (t *table) holdKey(i int) int     { return t.overrideKey(len(t.rows)) + i }
 
-// lockFor is for how long a caller asks others to wait. If it dies, they go on then.
+// lockFor is how long others wait for a caller that has locked keys. If that caller dies,
+// they go on after this time.
 const lockFor = 250 * time.Millisecond
 
 // read reads all keys. It returns false if another caller has locked one.
@@ -283,7 +286,7 @@ func (t *table) read(ctx context.Context, lock bool) (ok bool, err error) {
 	return true, t.learnRates(values[len(values)-len(t.rates):])
 }
 
-// wantRates has the rates of adaptive limits read.
+// wantRates arranges for the rates of adaptive limits to be read.
 func (t *table) wantRates() {
 	if t.rates = t.rates[:0]; t.s.names.cluster {
 		return
@@ -296,7 +299,7 @@ func (t *table) wantRates() {
 	}
 }
 
-// learnRates makes DecideIn decide by the rates that were read.
+// learnRates gives the rates that were read to DecideIn.
 func (t *table) learnRates(values []any) error {
 	for i, r := range t.rates {
 		fields, _ := values[i].([]any)
@@ -364,7 +367,7 @@ func (r *tableRow) decode(s *Store) (err error) {
 		}
 		r.list, r.ids[nameOfRecord(&one)] = append(r.list, one), field
 	}
-	void := int64(0) // reservations of lists that are void
+	void := int64(0) // counts reservations whose records are gone, so that they give nothing back
 	for member, score := range r.due {
 		if _, there := r.records[member]; !there && member[0] != '~' {
 			void--
@@ -376,34 +379,35 @@ func (r *tableRow) decode(s *Store) (err error) {
 		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Mark, b.Mark))
 	})
 	base := s.limits.reg.Lookup(r.limit)
-	if r.state.Used == 0 || len(r.list) == 0 && base != nil && base.Algorithm == store.Concurrency { // its holds have expired, and their key
+	if r.state.Used == 0 || len(r.list) == 0 && base != nil && base.Algorithm == store.Concurrency { // its holds have expired, and the key of their records with them
 		r.state = store.State{} // kept for its holds or its override
 	}
 	r.state.Override, err = s.overrides.decode(r.limit, r.key, r.override)
 	return err
 }
 
-// Beginnings of rows, before what is used, of rows that are not plain. A lock writes
-// another zero before a listed row, three before a plain one, and the capital before one
-// with holds. Programs before the first version with holds cannot read those with holds.
+// These characters stand before the used units in rows that are not plain. A lock writes
+// one more zero before a listed row, three before a plain one, and the capital letter
+// before one with holds. Programs from before the first version with holds cannot read
+// rows with holds.
 const (
 	listedBegin = "0" // has reservations and their list
 	heldBegin   = "h" // has holds, and may have reservations and a list
 	heldLocked  = "H"
 )
 
-// listed reports whether a row has a list, if one is stored.
+// listed reports whether a row of this text may have a list.
 func listed(text string) bool {
 	zeros := len(text) - len(strings.TrimLeft(text, "0"))
 	return zeros == 1 || zeros == 2 || strings.HasPrefix(text, heldBegin) || strings.HasPrefix(text, heldLocked)
 }
 
-// Bounds of the tries of a decision in Go.
+// Bounds of a decision in Go.
 const (
 	maxWrites    = 100
 	maxLockPause = 8 * time.Millisecond
 	maxLockWait  = 10 * time.Second // for other programs
-	maxTurnWait  = time.Minute      // for other calls of this program, each of which is bounded
+	maxTurnWait  = time.Minute      // for other calls of this program, each of which has a bound
 )
 
 // decideInGo decides a group by DecideIn.
@@ -428,7 +432,7 @@ func (s *Store) decideInGo(ctx context.Context, g *store.Group, parts []reservat
 		defer restore()
 	}
 	again := func() {
-		g.Ops = g.Ops[:len(asked)] // settle and extend set them
+		g.Ops = g.Ops[:len(asked)] // settle and extend have set the rest
 		for i := range asked {
 			g.Ops[i].Def, g.Ops[i].Answer = asked[i], store.Answer{}
 		}
@@ -443,9 +447,9 @@ func (s *Store) decideInGo(ctx context.Context, g *store.Group, parts []reservat
 	return err
 }
 
-// register prepares to store a reservation. In a cluster its key is in another slot
-// than its rows, and is stored before any tokens are taken, so that the reservation
-// can always be cancelled.
+// register prepares to store a reservation. In a cluster its key is in another slot than
+// its rows. It is stored before any tokens are taken, so that the reservation can always
+// be cancelled.
 func (t *table) register(ctx context.Context, g *store.Group) error {
 	if !g.Reserved {
 		return nil
@@ -460,15 +464,16 @@ func (t *table) register(ctx context.Context, g *store.Group) error {
 	return storeError(t.s.db.Set(ctx, t.s.names.reservation(g.ID), t.text, expire).Err(), false)
 }
 
-// update reads the keys, calls decide, and writes what it has set, until nothing has
-// changed in between. before is called before each write; grows tells whether the
-// write may need memory.
+// update reads the keys, calls decide, and writes what decide has set. It repeats this
+// until nothing has changed between the read and the write. before is called before each
+// write. grows tells whether the write may need memory.
 //
-// A caller that is too late once waits for its turn among those of this program, in the
-// order of arrival, and locks its keys then, so that only other programs compete with it.
+// A caller that lost this race once waits for its turn among the callers in this program,
+// in the order of arrival. In its turn it locks its keys, so that only other programs
+// compete with it.
 func (t *table) update(ctx context.Context, decide, before func() error, grows bool) (err error) {
 	turn, locked, pause := await.Gate(nil), false, time.Millisecond
-	var began time.Time // of its turn
+	var began time.Time // when its turn began
 	defer func() {
 		if locked {
 			t.unlock(ctx)
@@ -526,7 +531,7 @@ func (t *table) update(ctx context.Context, decide, before func() error, grows b
 	return fmt.Errorf("%w: gave up, because limit %s with key %q was changed in between %d times; nothing was charged", store.ErrStore, t.rows[0].limit, t.rows[0].key, maxWrites)
 }
 
-// tooLate returns the error of a call that others have kept waiting.
+// tooLate returns the error of a call that waited too long for others.
 func (t *table) tooLate(ctx context.Context, wait time.Duration) error {
 	if ctx.Err() != nil {
 		return storeError(ctx.Err(), false)
@@ -534,8 +539,8 @@ func (t *table) tooLate(ctx context.Context, wait time.Duration) error {
 	return fmt.Errorf("%w: other calls kept limit %s with key %q locked for %v; nothing was charged", store.ErrStore, t.rows[0].limit, t.rows[0].key, wait)
 }
 
-// turns are the gates at which the callers of a key wait for their turn; keys may share
-// one.
+// turns are the gates at which the callers of a key wait for their turn. Several keys may
+// share a gate.
 type turns [64]await.Gate
 
 func newTurns() (g turns) {
@@ -551,7 +556,7 @@ func (g *turns) of(r *tableRow) await.Gate {
 	return g[h.Sum32()%uint32(len(g))]
 }
 
-// unlock ends the wait of others. If it fails, they go on after lockFor.
+// unlock ends the waiting of others. If it fails, they go on after lockFor.
 func (t *table) unlock(ctx context.Context) {
 	args := t.keys()[:3+2*len(t.rows)]
 	args[2] = 2 * len(t.rows)
@@ -568,8 +573,8 @@ func (t *table) write(ctx context.Context, commands [][]any) (bool, error) {
 }
 
 // commands returns the commands for write.lua, or nil if nothing has changed. If the
-// write needs no memory, the first command is one that is never refused for lack of
-// memory; the others are then not refused either.
+// write needs no memory, the first command is one that the server never refuses for lack
+// of memory; it then refuses none of the others either.
 func (t *table) commands(grows bool) (list [][]any) {
 	for i, r := range t.rows {
 		if r.setOverride {
@@ -599,7 +604,7 @@ func (t *table) commands(grows bool) (list [][]any) {
 	return list
 }
 
-// expiring appends the time of expiry to a SET, unless it is never.
+// expiring appends the time of expiry to a SET command, unless the key never expires.
 func (t *table) expiring(command []any, at int64) []any {
 	if at == math.MaxInt64 {
 		return command
@@ -612,8 +617,8 @@ func (t *table) expire(list [][]any, key int, at int64) [][]any {
 	return append(list, []any{"PEXPIREAT", key, t.milliseconds(at)})
 }
 
-// milliseconds returns when Redis is to expire a key: with a test's clock later by as
-// much as in clock_given.lua.
+// milliseconds returns when Redis should expire a key. With a test's clock it is as much
+// later as in clock_given.lua.
 func (t *table) milliseconds(us int64) string {
 	ms := us/1000 + 1
 	if t.s.clock != nil {
@@ -622,14 +627,14 @@ func (t *table) milliseconds(us int64) string {
 	return strconv.FormatInt(ms, 10)
 }
 
-// leastLife is how long a row lives at least, in µs: by then every program knows of a
-// change of its limit, and a row that was written before has the longer expiry.
+// leastLife is the shortest life of a row, in µs. After this time every program knows of
+// a change of the row's limit, and rows that were written before have the longer expiry.
 const leastLife = 2_000_000
 
 // rowCommands appends the commands that store a row and its records.
 func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]any {
 	base := t.s.limits.reg.Lookup(r.limit)
-	if base == nil { // was dropped
+	if base == nil { // the limit was dropped
 		return append(list, []any{"DEL", t.rowKey(i)}, []any{"DEL", t.recordsKey(i)}, []any{"DEL", t.dueKey(i)})
 	}
 	fields, set, till, holds := r.encode()
@@ -650,7 +655,7 @@ func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]an
 	}
 	row, key := r.rowText(base, holds, t.now), t.rowKey(i)
 	if row == "" || !grows {
-		list = append(list, []any{"DEL", key}) // needs no memory
+		list = append(list, []any{"DEL", key}) // DEL needs no memory
 	}
 	if row != "" {
 		list = append(list, t.expiring([]any{"SET", key, row}, max(lives, held)))
@@ -658,7 +663,7 @@ func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]an
 	list = changes(list, "HSET", "HDEL", t.recordsKey(i), r.records, fields)
 	if len(fields) > 0 {
 		if holds {
-			till = max(till, held, full) // an expired one is given back when somebody needs it
+			till = max(till, held, full) // an expired hold is given back when somebody needs its tokens
 		}
 		list = t.expire(list, t.recordsKey(i), till)
 	}
@@ -672,7 +677,7 @@ func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]an
 	return list
 }
 
-// rowText encodes the row; "" means that it is full, and that no hold or override needs it.
+// rowText encodes the row. It is "" if the row is full and no hold or override needs it.
 func (r *tableRow) rowText(base *store.Definition, holds bool, now int64) string {
 	begin, row := "", r.state
 	switch {
@@ -687,8 +692,8 @@ func (r *tableRow) rowText(base *store.Definition, holds bool, now int64) string
 		case o != nil:
 			d := base.WithOverride(o)
 			if row.Version = d.Number; !holds && base.Algorithm != store.Concurrency {
-				// It came back long ago, also in windows that are longer than the time since
-				// the epoch; the scripts of one call know no row with 0.
+				// It came back long ago, even if windows are longer than the time since
+				// the epoch. The scripts cannot read a row that uses 0.
 				row.Used, row.TS = 1, min(0, now-max(d.Rule.Every, base.Rule.Every))
 			}
 		case !holds:
@@ -705,8 +710,8 @@ func lastScore(set map[string]string) (last int64) {
 	return last
 }
 
-// changes appends the commands that turn the members of a hash or a sorted set from
-// old into those of to.
+// changes appends the commands that change the members of a hash or a sorted set from old
+// to to.
 func changes(list [][]any, put, remove string, key int, old, to map[string]string) [][]any {
 	for name := range old {
 		if _, there := to[name]; !there {
@@ -759,10 +764,10 @@ func (r *tableRow) encode() (fields, set map[string]string, till int64, holds bo
 	return fields, set, till, holds
 }
 
-// fullAfter returns the latest time at which a row that an override decides is full
-// under the base, after the end of the override, unless it was charged beyond its debt.
-// As long as it lives, the row names the override; without it, calls would not look for
-// one.
+// fullAfter returns the latest time at which a row that an override decides is full under
+// the base after the override has ended, unless it was charged beyond its debt. The row
+// names the override as long as it lives; without the row, calls would not look for the
+// override.
 func (s *Store) fullAfter(base *store.Definition, o *store.Override, key string) int64 {
 	if o.Until == 0 {
 		return math.MaxInt64
@@ -777,7 +782,8 @@ func (s *Store) fullAfter(base *store.Definition, o *store.Override, key string)
 	return o.Until + slowestFull(base.RuleFor(key, &scratch), row.Used, max(o.Until, row.TS), o.Until)
 }
 
-// sameScore returns the text of a score: as it was read, if it means the same.
+// sameScore returns the text of a score. If the score that was read means the same, it
+// returns that text.
 func sameScore(was string, at int64) string {
 	if was != "" && parseScore(was) == at {
 		return was
@@ -785,8 +791,8 @@ func sameScore(was string, at int64) string {
 	return strconv.FormatInt(at, 10)
 }
 
-// fullAt returns the time at which a row will be full, or 0 if it is. A row that an
-// override decides goes on under the base when the override ends.
+// fullAt returns the time at which a row will be full, or 0 if it is full. A row that an
+// override decides continues under the base when the override ends.
 func (s *Store) fullAt(base *store.Definition, row store.State, key string, now int64) int64 {
 	if row.Used == 0 || base.Algorithm == store.Concurrency {
 		return 0
@@ -807,7 +813,7 @@ func (s *Store) fullAt(base *store.Definition, row store.State, key string, now 
 	return full
 }
 
-// holdField begins the fields of records of holds.
+// holdField is the first character in the names of fields with records of holds.
 const holdField = ":"
 
 // holdRecordText encodes a record of a hold: "number mark slack units due ends version

@@ -13,7 +13,7 @@ import (
 // constArgs are script arguments that never change, converted once.
 type constArgs struct {
 	version, add any
-	one, room    any // units of a cost of 1, and how many may be used before
+	one, room    any // the units of a cost of 1, and how many may be used before
 }
 
 func newConstArgs(d *store.Definition) constArgs {

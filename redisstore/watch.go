@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	defaultPoll = 900 * time.Millisecond // a change is known within a second even if its message is lost
-	lookTimeout = 5 * time.Second        // of one look for changes
+	defaultPoll = 900 * time.Millisecond // so that a change is known within a second even if its message is lost
+	lookTimeout = 5 * time.Second        // for one check for changes
 )
 
-// watcher is told of changes of the limits by those who make them.
+// A watcher receives the messages that programs send when they change the limits.
 type watcher struct {
 	*limits
 	sub  *redis.PubSub
-	last string // the error of the last look
+	last string // the error of the last check
 }
 
 func (w *watcher) Wait(ctx context.Context, poll time.Duration) {
@@ -32,7 +32,7 @@ func (w *watcher) Wait(ctx context.Context, poll time.Duration) {
 	}
 }
 
-// Looked reports an error once, however often it comes again.
+// Looked reports an error once, however often it repeats.
 func (w *watcher) Looked(err error) {
 	text := ""
 	if err != nil {

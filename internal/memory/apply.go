@@ -28,7 +28,7 @@ func (s *Store) place(p *place, d *store.Definition, key string) (err error) {
 
 func (p *place) hash(s *Store, key string) {
 	p.id, p.tag = s.hash(key, p.binding)
-	p.shard = uint32(p.id) & s.mask // its place in the shard is in the upper bits
+	p.shard = uint32(p.id) & s.mask // the upper bits give its place in the shard
 }
 
 // hash is a key's identity, 96 bits by folded multiplication with secret
@@ -52,7 +52,7 @@ func (s *Store) hash(key string, b *binding) (id uint64, tag uint32) {
 		x = uint64(key[0])<<16 | uint64(key[n/2])<<8 | uint64(key[n-1])
 	}
 	hi, lo := bits.Mul64(x^s.secret[1], y^h)
-	hi ^= s.secret[3] ^ uint64(n) // here: beside y it could make up for a byte of the key
+	hi ^= s.secret[3] ^ uint64(n) // here and not beside y, where it could cancel out a byte of the key
 	lo ^= s.secret[2]
 	lo, hi = lo^b.salt[1], hi^b.salt[0]
 	return max(1, fold(lo, hi)), uint32(fold(lo^h, hi^s.secret[1]))
@@ -138,19 +138,19 @@ func (s *Store) quickOp(def *store.Definition, key string, verb store.Verb, cost
 	}
 	var op store.Op // set field by field: a literal would be copied
 	op.Def, op.Key, op.Verb, op.Cost = def, key, verb, cost
-	if !s.single(&op, true) || op.Never || op.Shadow { // such an op has changed nothing
+	if !s.single(&op, true) || op.Never || op.Shadow { // single has then changed nothing
 		return a, nil, false
 	}
 	return store.QuickAnswer{Granted: op.Granted, Remaining: op.Remaining, Retry: op.Retry, Reset: op.Reset}, nil, true
 }
 
-// single decides a batch of one op, the common case. It returns false, and
-// does nothing, if the op needs more than its row; the caller then uses group. With
-// quick, it also leaves ops that another definition decides, whose answer names it, and
-// those of adaptive limits, whose tokens the Limiter counts.
+// single decides a batch of one op, the common case. It returns false, and does nothing,
+// if the op needs more than its row; the caller then uses group. With quick, it also
+// returns false if another definition than op.Def decides, because the answer must then
+// name it, and for adaptive limits, because the Limiter counts their tokens.
 func (s *Store) single(op *store.Op, quick bool) (ok bool) {
 	var p place
-	if err := s.place(&p, op.Def, op.Key); err != nil || p.def != op.Def { // gone, or superseded
+	if err := s.place(&p, op.Def, op.Key); err != nil || p.def != op.Def { // the limit was dropped, or the definition was superseded
 		return false
 	}
 	sh := &s.shards[p.shard]
@@ -179,13 +179,13 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 		sh.keepPhase(i, op.Phase)
 	}
 	switch {
-	case err != nil || op.Delay > 0: // a reservation is to be kept
+	case err != nil || op.Delay > 0: // a reservation must be kept
 		return false
 	case quick && op.Def != p.def: // an answer of Quick does not say which plan decided
 		return false
 	case !write:
 		return true
-	case row.Override != was: // it has ended, or is of an older version
+	case row.Override != was: // the override has ended, or is of an older version
 		return false
 	case found:
 		sh.rewrite(i, p, op.Key, &row)
@@ -194,12 +194,12 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 	return s.insert(sh, i, p, op, &row, now)
 }
 
-// insert adds the row of a key that is new.
+// insert adds the row of a new key.
 func (s *Store) insert(sh *shard, i int, p *place, op *store.Op, row *store.State, now int64) bool {
 	if !sh.ready(1, p.def, op.Key) || !s.room(sh, i, 1, now) {
 		return false
 	}
-	i, _ = sh.find(p.id, p.tag) // making room moves rows
+	i, _ = sh.find(p.id, p.tag) // room may have moved rows
 	sh.add(i, p, op.Key, op.Phase, row, now, true)
 	sh.maintain(now)
 	return true
@@ -214,7 +214,7 @@ func (sh *shard) state(row *store.State, r *slot, p *place) {
 	if r.handle&^withExtras != p.handle {
 		row.Version = sh.store.limits.of(r.handle).number
 	}
-	if k := sh.extras[rowID{r.id, r.tag}]; k != nil && r.handle&withExtras != 0 { // it is nil if the limit was dropped and defined again
+	if k := sh.extras[rowID{r.id, r.tag}]; k != nil && r.handle&withExtras != 0 { // nil if the limit was dropped and defined again
 		row.Lows, row.Override = k.lows, k.override
 		if k.override != nil && number.IsOverride(row.Version) {
 			row.Version = number.OfOverride(k.override.ID)
@@ -222,8 +222,8 @@ func (sh *shard) state(row *store.State, r *slot, p *place) {
 	}
 }
 
-// rewrite changes the row at i, or removes it if nothing is used: a missing row
-// means a full bucket.
+// rewrite changes the row at i. It removes the row if nothing is used, because a missing
+// row means a full bucket.
 func (sh *shard) rewrite(i int, p *place, key string, row *store.State) {
 	r := sh.at(i)
 	r.used, r.ts = row.Used, row.TS
@@ -249,7 +249,7 @@ func (sh *shard) handle(p *place, row *store.State) uint32 {
 	return h
 }
 
-// add inserts a row. ready and room must have been called for it.
+// add inserts a row. ready and room must have been called before.
 func (sh *shard) add(i int, p *place, key string, phase int64, row *store.State, now int64, reclaim bool) {
 	sh.insert(i, slot{p.id, row.Used, row.TS, p.tag, sh.handle(p, row)}, now, reclaim)
 	sh.setPhase(i, phase)
@@ -285,12 +285,13 @@ func (s *Store) room(sh *shard, i int, n, now int64) bool {
 	return s.count(n)
 }
 
-// Slots that one call for a new key looks at in a full store: a few microseconds.
+// How many slots one call for a new key looks at in a full store. This takes a few
+// microseconds.
 const (
 	ownSweep    = 1024
 	otherSweep  = 256  // of one other shard
-	otherSweeps = 1024 // of all of them
-	lockWork    = 4    // what a lock costs, in slots
+	otherSweeps = 1024 // of all other shards
+	lockWork    = 4    // the cost of a lock, in slots
 )
 
 func (s *Store) count(n int64) bool {

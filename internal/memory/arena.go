@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	extentBytes = 32 << 10 // what a shard takes at a time
+	extentBytes = 32 << 10 // what a shard gets at a time
 	hugePage    = 2 << 20  // the alignment of chunks
 	largeArena  = 64 << 20
 	extentSlots = extentBytes / unsafe.Sizeof(slot{})
@@ -17,7 +17,7 @@ const (
 type arena struct {
 	mu     sync.Mutex
 	chunks []chunk
-	free   []byte // of the last chunk
+	free   []byte // the rest of the last chunk
 	next   []byte // of the chunk after it, if that was allocated ahead
 	used   int64
 	closed bool
@@ -41,10 +41,10 @@ func (a *arena) extent() unsafe.Pointer {
 	return p
 }
 
-// ahead has the kernel allocate and clear the next huge page in the background.
-// That takes milliseconds, which the first call to touch the page would wait
-// for otherwise. A large store may fill a page faster than a slow machine clears
-// one, so it prepares two. close waits for this work.
+// ahead has the kernel allocate and clear the next huge page in the background. That
+// takes milliseconds; otherwise the first call to touch the page would wait for it. A
+// large store may fill a page faster than a slow machine clears one, so for it ahead
+// prepares two. close waits for this work.
 func (a *arena) ahead() {
 	pages := 1
 	if a.used > largeArena {
@@ -67,7 +67,7 @@ func (a *arena) make(mem []byte) {
 	}
 }
 
-// more switches to the next chunk.
+// more continues with the next chunk.
 func (a *arena) more() bool {
 	if a.closed {
 		return false
@@ -89,7 +89,7 @@ func (a *arena) chunk() []byte {
 	skip := -uintptr(unsafe.Pointer(&c.mem[0])) % hugePage
 	mem := c.mem[skip : skip+chunkBytes]
 	if len(a.chunks) == 1 {
-		c.advise(mem[hugePage:]) // a small store takes what it needs
+		c.advise(mem[hugePage:]) // a small store needs no more
 	} else {
 		c.advise(mem)
 	}

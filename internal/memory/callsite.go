@@ -8,8 +8,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// CallSite returns the definition that a call site makes of a limit: see
-// store.Abilities.
+// CallSite returns the definition of a limit for a call site: see store.Abilities.
 func (s *Store) CallSite(ctx context.Context, d *store.Definition, l store.Limit) (*store.Definition, error) {
 	return d.CallSite(l, func(site store.Plan) (index int, kept store.Plan, err error) {
 		named := func() (map[int]bool, error) { return s.NamedSites(ctx, d.Name) }
@@ -20,8 +19,8 @@ func (s *Store) CallSite(ctx context.Context, d *store.Definition, l store.Limit
 	})
 }
 
-// NamedSites returns the indexes of definitions of call sites that rows and records of a
-// limit name. It deletes full rows first, which name none.
+// NamedSites returns the indexes of the call sites' definitions that rows and records of
+// a limit refer to. It first deletes full rows, so that these do not count.
 func (s *Store) NamedSites(ctx context.Context, name string) (map[int]bool, error) {
 	if _, err := s.Sweep(ctx, math.MaxInt); err != nil {
 		return nil, err
@@ -50,7 +49,7 @@ func (s *Store) NamedSites(ctx context.Context, name string) (map[int]bool, erro
 }
 
 // Rebind makes the bindings of a limit unusable if definitions of call sites have ended,
-// so that calls look for theirs again.
+// so that calls look up their definitions again.
 func (s *Store) Rebind(name string) {
 	l := &s.limits
 	l.mu.Lock()

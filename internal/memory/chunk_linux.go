@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// chunkBytes is the address space that the system is asked for at a time: 256 MB,
-// or 16 MB on 32-bit machines. The system adds memory when it is first used.
+// chunkBytes is the address space that is requested from the system at a time: 256 MB, or
+// 16 MB on 32-bit machines. The system adds memory to it on first use.
 const chunkBytes = 16 << 20 << (math.MaxUint >> 63 * 4)
 
 // madvPopulateWrite is MADV_POPULATE_WRITE, which package syscall does not have.

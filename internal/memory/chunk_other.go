@@ -2,7 +2,7 @@
 
 package memory
 
-// chunkBytes is what the system is asked for at a time.
+// chunkBytes is the memory that is requested from the system at a time.
 const chunkBytes = 4 << 20
 
 // A chunk is plain memory that the garbage collector does not look into.

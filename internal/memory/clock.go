@@ -14,18 +14,18 @@ import "time"
 type ticker struct {
 	us    int64  // the time at the last reading of the clock, in µs
 	part  uint64 // of the µs after it, in 2^-42 µs
-	count uint64 // the counter then
-	most  uint64 // counts after the last reading that may be used; 0 if the pace is not known
+	count uint64 // the counter at that reading
+	most  uint64 // how far the counter may move before the clock must be read again; 0 if the pace is not known
 	pace  uint64 // length of a count, in 2^-42 µs
-	nanos int64  // the system's clock then, since the store was made
+	nanos int64  // the system's clock at that reading, since the store was made
 }
 
 const (
 	reliance   = int64(time.Millisecond)
-	measured   = int64(10 * time.Second) // a pace measured over longer may hide that the machine slept
-	mostRelied = 6_000_000               // counts: reliance at 6 GHz
+	measured   = int64(10 * time.Second) // ns: over a longer time the machine may have slept, and the pace be wrong
+	mostRelied = 6_000_000               // counts: 1 ms at 6 GHz
 	mostPace   = 16 << 42 / 1000         // 16 ns a count
-	mostApart  = 1 << 12                 // counts between two readings that are taken as one instant
+	mostApart  = 1 << 12                 // counts: two readings that are closer count as one instant
 )
 
 // at returns the time at a count of the counter, in µs. It returns false if the
@@ -45,7 +45,7 @@ func (t *ticker) read(start time.Time, epoch int64, count uint64) int64 {
 		return us // too soon to measure
 	}
 	*t = ticker{us: us, part: uint64(nanos%1000) << 42 / 1000, count: count, nanos: nanos}
-	if counter()-count > mostApart { // interrupted between the two
+	if counter()-count > mostApart { // the thread was interrupted between the two readings
 		t.count = 0
 		return us
 	}
@@ -60,6 +60,6 @@ func (t *ticker) read(start time.Time, epoch int64, count uint64) int64 {
 	return us
 }
 
-// Counter returns the processor's time stamp counter. It is 0 on processors without a
-// counter that is read at once.
+// Counter returns the processor's time stamp counter, or 0 if the processor has none that
+// can be read quickly.
 func Counter() uint64 { return counter() }

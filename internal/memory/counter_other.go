@@ -4,7 +4,7 @@ package memory
 
 import "unsafe"
 
-// counter returns 0 on processors without a counter that is read at once: the
+// counter returns 0 for processors without a counter that can be read quickly. The
 // system's clock is then read in each call.
 func counter() uint64 { return 0 }
 

@@ -2,15 +2,15 @@ package memory
 
 import "github.com/dipwell/dipwell/store"
 
-// This file is for stores that decide in memory and also keep the rows elsewhere.
+// This file is for stores that decide in memory and keep the rows somewhere else too.
 
-// Changes is the present row of a key and its override, and what has happened to its
-// records since the last call.
+// Changes is the present row and override of a key, and how its records have changed
+// since the last call.
 type Changes struct {
 	Row     store.State
-	Found   bool           // false if the table has no row: the bucket is full, or the limit is gone
+	Found   bool           // false: the table has no row, because the bucket is full or the limit is gone
 	Records []store.Record // made or changed
-	Ended   [][2]int64     // marks and numbers of records that are gone
+	Ended   [][2]int64     // marks and numbers of the records that are gone
 }
 
 // Changes returns the row of a key, and those of its records that changed since
@@ -160,7 +160,7 @@ func put[K comparable, V any](s *Store, l *ledger[K, V], id K, v V) error {
 type Touched struct {
 	Def      *store.Definition // of the base
 	Key      string
-	GaveBack bool // it may have less in use than before, or another override
+	GaveBack bool // fewer units may be in use than before, or the override may be another
 }
 
 // Watch starts to record which keys, reservations, holds and records change, for

@@ -2,8 +2,8 @@ package memory
 
 import "github.com/dipwell/dipwell/store"
 
-// ready makes room for n more rows as that of a key, and starts to grow in time.
-// Inserts that follow cannot fail.
+// ready makes room for n more rows like that of the key, and starts to grow before the
+// shard is full. The inserts that follow cannot fail.
 func (sh *shard) ready(n int, d *store.Definition, key string) bool {
 	if sh.size == 0 {
 		sh.size, sh.next = minSize, minSize
@@ -11,7 +11,7 @@ func (sh *shard) ready(n int, d *store.Definition, key string) bool {
 	rows := uint64(sh.rows + n)
 	if !sh.growing && rows*100 > sh.size*loadMax {
 		shift := growShift
-		if sh.spread { // rows with phases take a quarter more, so they grow in smaller steps
+		if sh.spread { // with phases a row takes a quarter more memory, so the steps are smaller
 			shift++
 		}
 		next := sh.size + max(sh.size>>shift, minSize)

@@ -12,7 +12,7 @@ import (
 // MaxPage bounds the keys of one call of Keys.
 const MaxPage = 10_000
 
-// scanWork is how many slots are looked at under a shard's lock.
+// scanWork is how many slots are read while a shard is locked.
 const scanWork = 4096
 
 // scan calls do with every row, in order of hashes. It releases the lock between
@@ -33,7 +33,7 @@ func (sh *shard) scanSome(from uint64, do func(p *slot, i int)) (next uint64, do
 		return 0, true
 	}
 	i, _ := sh.find(from, 0)
-	for i > 0 && sh.at(i-1).id == from { // find stops behind those with a smaller tag
+	for i > 0 && sh.at(i-1).id == from { // find stops after rows with a smaller tag
 		i--
 	}
 	for stop := i + scanWork; i < sh.top; i++ {
@@ -49,11 +49,11 @@ func (sh *shard) scanSome(from uint64, do func(p *slot, i int)) (next uint64, do
 	return 0, true
 }
 
-// Keys pages through the live keys of a limit with ListKeys, in byte order; for
-// others it is store.ErrNotSupported. Keys that the store held before the
-// limit asked for the list appear after their next call. The shared bucket
-// comes first; to continue after it, pass dipwell.Shared as after. A call scans
-// the whole table, and locks a shard for at most scanWork slots at a time.
+// Keys pages through the live keys of a limit with ListKeys, in byte order. For other
+// limits the error is store.ErrNotSupported. Keys that the store held before the limit
+// had ListKeys appear after their next call. The shared bucket comes first; to continue
+// after it, pass dipwell.Shared as after. A call scans the whole table, at most scanWork
+// slots of a shard under one lock.
 func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
 	if !d.ListKeys {
 		return nil, store.ErrNotSupported
@@ -89,19 +89,19 @@ func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after str
 	return page.sorted(), nil
 }
 
-// live reports whether the row is of an existing limit and not a full bucket.
+// live reports whether a row belongs to an existing limit and is not a full bucket.
 func live(d *store.Definition, row store.KeyState, now int64) bool {
 	op := store.Op{Def: d, Key: row.Key, Verb: store.VerbCheck}
 	_, _, err := op.Step(now, row.State, true)
 	return err != nil || op.Reset > 0
 }
 
-// follows reports whether a list of the keys with a prefix that follow after has a key.
+// follows reports whether key begins with prefix and comes after the key after.
 func follows(key, prefix, after string) bool {
 	return (after == "" || key > after) && strings.HasPrefix(key, prefix)
 }
 
-// page is a heap of the rows whose keys sort first, with the last of them on top.
+// A page is a heap of the rows whose keys sort first; the last of them is on top.
 type page[T any] struct {
 	most int
 	key  func(*T) string

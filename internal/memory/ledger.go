@@ -12,14 +12,14 @@ import (
 // A ledger keeps reservations or holds under their ids until they may be deleted. Its
 // lock is taken after those of the shards.
 type ledger[K comparable, V any] struct {
-	measure func(*V) (parts int, until int64) // µs; no parts: the value is none
-	max     int                               // parts
+	measure func(*V) (parts int, until int64) // until is in µs; parts 0 means that there is no value
+	max     int                               // parts of all values
 
 	mu      sync.Mutex
 	parts   int
 	entries map[K]*entry[K, V]
 	due     entryHeap[K, V]
-	touched map[K]struct{} // set, changed or deleted; nil: not watched
+	touched map[K]struct{} // ids that were set, changed or deleted; nil: not watched
 }
 
 type entry[K, V any] struct {
@@ -94,7 +94,7 @@ func (l *ledger[K, V]) markChanged(id K) {
 	}
 }
 
-// sweep deletes what may be deleted at now.
+// sweep deletes the values that may be deleted at now.
 func (l *ledger[K, V]) sweep(now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,16 +16,16 @@ import (
 // limits gives each definition in use a short handle, which rows store. Calls
 // look a definition up by pointer, rows by handle.
 type limits struct {
-	seed    [2]maphash.Seed // of the salts
+	seed    [2]maphash.Seed // for the salts
 	recent  [256]atomic.Pointer[binding]
 	bound   sync.Map                   // *store.Definition → *binding
-	handles atomic.Pointer[[]handleOf] // read without a lock; replaced, never changed where it can be read
+	handles atomic.Pointer[[]handleOf] // read without a lock; readers never see it change, because it is replaced
 
 	mu     sync.Mutex
 	byName map[string]*limit
-	after  int // handles at which the unused ones are looked for
+	after  int // number of handles at which unused ones are searched for
 
-	handlesMu sync.RWMutex // taken after all other locks
+	handlesMu sync.RWMutex // locked after all other locks
 	free      []uint32
 }
 
@@ -33,12 +33,12 @@ type limits struct {
 type limit struct {
 	name      string
 	salt      [2]uint64               // mixed into the hashes of its keys
-	current   atomic.Pointer[binding] // of the base definition; nil: dropped, and its rows are void
-	last      uint32                  // the highest version seen
-	bindings  []*binding              // alive, oldest first
-	handles   map[numberOf]uint32     // under handlesMu
-	overrides atomic.Int64            // keys that have one
-	forgets   bool                    // definitions of call sites, whose indexes others may get
+	current   atomic.Pointer[binding] // of the base definition; nil: the limit was dropped, and its rows are void
+	last      uint32                  // highest version seen
+	bindings  []*binding              // usable ones, oldest first
+	handles   map[numberOf]uint32     // guarded by handlesMu
+	overrides atomic.Int64            // number of keys that have one
+	forgets   bool                    // definitions of call sites end, and others may get their indexes
 }
 
 // A binding is a definition that calls may use: a base or a plan.
@@ -55,7 +55,7 @@ type binding struct {
 // limit share overrideNumber, because a key has at most one.
 type numberOf struct {
 	number uint32
-	list   bool // a row of it has its key's text
+	list   bool // its rows keep the text of their keys
 }
 
 type handleOf struct {
@@ -133,7 +133,7 @@ func (s *Store) add(d *store.Definition) (any, error) {
 		}
 	}
 	if d.Unnamed && of.forgets && s.reg.Lookup(d.Name) != d.Base() {
-		return cur, nil // DecideIn looks whether the limit has it still
+		return cur, nil // DecideIn checks whether the limit still has it
 	}
 	if of.last < d.Base().Number || len(of.bindings) >= aliveMax {
 		l.end(of)
@@ -141,7 +141,7 @@ func (s *Store) add(d *store.Definition) (any, error) {
 	of.last = d.Base().Number
 	if base := d.Base(); base == d || cur == nil || cur.def.Number < base.Number {
 		of.current.Store(l.alive(of, base))
-		if r := s.reg.Lookup(base.Name); r == nil || r.Number < base.Number { // the limits are kept elsewhere
+		if r := s.reg.Lookup(base.Name); r == nil || r.Number < base.Number { // the limits are kept somewhere else
 			s.reg.Install(append(slices.DeleteFunc(s.reg.All(), func(d *store.Definition) bool { return d.Name == base.Name }), base))
 		}
 		if base == d {
@@ -151,7 +151,7 @@ func (s *Store) add(d *store.Definition) (any, error) {
 	return l.alive(of, d), nil
 }
 
-// alive adds a binding that calls may use.
+// alive adds a usable binding.
 func (l *limits) alive(of *limit, d *store.Definition) *binding {
 	b := &binding{def: d, limit: of, salt: of.salt, handle: l.handle(of, numberOf{d.Number, d.ListKeys}), takeRule: newTakeRule(d)}
 	of.bindings = append(of.bindings, b)
@@ -179,7 +179,7 @@ func (l *limits) end(of *limit) {
 	of.bindings = nil
 }
 
-// handle returns the handle of rows of a definition.
+// handle returns the handle for rows of a definition.
 func (l *limits) handle(of *limit, n numberOf) uint32 {
 	if number.IsOverride(n.number) {
 		n.number = overrideNumber
@@ -271,9 +271,9 @@ func (l *limits) crowded() bool {
 	return len(*l.handles.Load())-len(l.free) > l.after
 }
 
-// collect forgets the versions that no row names. No row can name one of them
-// later: a call finds the present version in the registry, or has a binding that is
-// not dead, while it has the shard's lock.
+// collect forgets the versions that no row refers to. No row can refer to one of them
+// later: while a call holds the shard's lock, it has either the present version from the
+// registry or a binding that is not dead.
 func (s *Store) collect() {
 	s.Renew()
 	l := &s.limits
@@ -298,9 +298,9 @@ func (s *Store) collect() {
 	}
 }
 
-// retire frees the handles that neither rows nor calls use, and returns the
-// oldest version in use of each limit that has a past. It keeps those of the present
-// version, because a row may get one without a binding.
+// retire frees the handles that neither rows nor calls use. It keeps those of the present
+// version, because a row may get one without a binding. It returns the oldest version in
+// use of each limit that has past versions.
 func (l *limits) retire(used []bool) map[string]uint32 {
 	l.handlesMu.Lock()
 	defer l.handlesMu.Unlock()
@@ -312,7 +312,7 @@ func (l *limits) retire(used []bool) map[string]uint32 {
 		cur, low := of.current.Load(), of.last
 		for n, h := range of.handles {
 			switch version := number.Version(n.number); {
-			case cur != nil && (number.IsOverride(n.number) || version >= of.last) || int(h) >= len(used): // new since the scan
+			case cur != nil && (number.IsOverride(n.number) || version >= of.last) || int(h) >= len(used): // it was made after the scan
 			case used[h]:
 				if !number.IsOverride(n.number) {
 					low = min(low, version)

@@ -58,8 +58,8 @@ func (s *Store) override(d *store.Definition, key string, change func(t *txn, d 
 	return err
 }
 
-// Overrides returns at most n live overrides of a limit, as store.Overrider says. A call
-// looks at the overrides of all limits.
+// Overrides returns at most n live overrides of a limit: see store.Overrider. A call
+// reads the overrides of all limits.
 func (s *Store) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
 	page := newPage(n, func(o *store.Override) string { return o.Key })
 	now := s.now()

@@ -36,14 +36,14 @@ func (s *Store) put(p *place, key string, row store.State) (superseded bool, err
 	}
 	now := s.now()
 	if row.Override = sh.overrideOf(p); row.Override == nil && number.IsOverride(row.Version) {
-		return false, nil // of another store's override
+		return false, nil // the row of another store's override
 	}
 	carried, known := p.def.Own(row, max(now, row.TS)).Carry(row, key, now)
 	if !known {
 		return false, store.ErrStaleDefinition
 	}
 	if !number.IsOverride(row.Version) || number.Override(row.Version) != row.Override.ID {
-		row = carried // else it stays at the version of its override, which is not changed here
+		row = carried // otherwise it stays at the version of its override, which is not changed here
 	}
 	i, found := sh.find(p.id, p.tag)
 	switch {
@@ -60,7 +60,7 @@ func (s *Store) put(p *place, key string, row store.State) (superseded bool, err
 		if !sh.ready(1, p.def, key) || !s.room(sh, i, 1, now) {
 			return false, s.fullError()
 		}
-		i, _ = sh.find(p.id, p.tag) // making room moves rows
+		i, _ = sh.find(p.id, p.tag) // room may have moved rows
 		sh.add(i, p, key, 0, &row, now, true)
 		sh.setLows(p, key, row.Lows)
 		sh.maintain(now)

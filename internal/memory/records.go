@@ -12,7 +12,8 @@ import (
 )
 
 // withExtras is the bit of a slot's handle that marks a row whose key has lows or an
-// override. The fast path of a Take then finds an unexpected handle, and leaves the call.
+// override. The fast path of a Take compares handles, so that it leaves such a row to
+// other code.
 const withExtras = 1 << 31
 
 type rowID struct {
@@ -26,20 +27,20 @@ type keyExtras struct {
 	*limit
 	rowID
 	key      string
-	lows     *store.Lows // of the row, whose handle has withExtras; else nil
+	lows     *store.Lows // nil if the row has none; its handle has withExtras if it has
 	records  []store.Record
-	counted  int64           // records of reservations
-	override *store.Override // the handle of the row, if there is one, has withExtras
-	next     int64           // µs: until then a sweep changes nothing
+	counted  int64           // how many records of reservations are counted
+	override *store.Override // if there is a row, its handle has withExtras
+	next     int64           // µs: a sweep before this time changes nothing
 	index    int             // in the shard's heap
-	inUse    int             // calls that have read it: a sweep leaves it alone
+	inUse    int             // calls that have read it; a sweep leaves it alone meanwhile
 
-	changed map[recordID]struct{} // records that were made, changed or ended since Changes; see Watch
+	changed map[recordID]struct{} // records that were made, changed or ended since Changes was called; see Watch
 }
 
 type recordID struct{ mark, number int64 }
 
-// nextChange returns the time in µs until which a sweep does not change a record.
+// nextChange returns the time in µs before which a sweep does not change a record.
 func nextChange(r *store.Record) int64 {
 	switch {
 	case r.Rest:
@@ -52,7 +53,7 @@ func nextChange(r *store.Record) int64 {
 	return r.Ends
 }
 
-// extrasOf returns what a key has besides its row, and makes it if there is nothing.
+// extrasOf returns the extras of a key, and makes them if there are none.
 func (sh *shard) extrasOf(p *place, key string) *keyExtras {
 	id := rowID{p.id, p.tag}
 	k := sh.extras[id]
@@ -90,7 +91,7 @@ func (sh *shard) setOverride(k *keyExtras, o *store.Override) {
 	sh.reschedule(k)
 }
 
-// dropExtras removes what a key has. The caller has removed its lows from the row.
+// dropExtras removes the extras of a key. The caller has removed the lows from its row.
 func (sh *shard) dropExtras(k *keyExtras) {
 	sh.store.records.Add(-k.counted)
 	if k.override != nil {
@@ -100,7 +101,8 @@ func (sh *shard) dropExtras(k *keyExtras) {
 	heap.Remove(&sh.due, k.index)
 }
 
-// set replaces the records of a key. New ones may follow the present ones in place.
+// set replaces the records of a key. The new list may be the present one with records
+// appended in place.
 func (sh *shard) set(k *keyExtras, records []store.Record) {
 	if k.lows == nil {
 		records = withoutWithheld(records)
@@ -122,8 +124,8 @@ func (sh *shard) set(k *keyExtras, records []store.Record) {
 	heap.Fix(&sh.due, k.index)
 }
 
-// kept returns how many of the present records begin a list of records as they are: all
-// of them, if others were appended to them in place. A key may have thousands.
+// kept returns how many of the present records begin the new list unchanged: all of them
+// if others were appended in place, which saves comparing thousands, and otherwise none.
 func (k *keyExtras) kept(records []store.Record) int {
 	if n := len(k.records); n <= len(records) && unsafe.SliceData(k.records) == unsafe.SliceData(records) {
 		return n
@@ -131,12 +133,12 @@ func (k *keyExtras) kept(records []store.Record) int {
 	return 0
 }
 
-// same reports whether two lists of records are the same memory.
+// same reports whether two lists of records share their memory.
 func same(a, b []store.Record) bool {
 	return len(a) == len(b) && unsafe.SliceData(a) == unsafe.SliceData(b)
 }
 
-// reschedule computes when a sweep of the key is due.
+// reschedule computes when a sweep should visit the key.
 func (sh *shard) reschedule(k *keyExtras) {
 	k.next = math.MaxInt64
 	for i := range k.records {
@@ -148,7 +150,7 @@ func (sh *shard) reschedule(k *keyExtras) {
 	heap.Fix(&sh.due, k.index)
 }
 
-// added returns how many more records of reservations there are.
+// added returns by how many the number of records of reservations grows.
 func (k *keyExtras) added(records []store.Record) (n int64) {
 	kept := k.kept(records)
 	if kept == 0 {
@@ -198,7 +200,7 @@ func (sh *shard) endLows(id rowID) {
 	sh.dropIfEmpty(k)
 }
 
-// withoutWithheld returns the records without those whose reservation was cancelled.
+// withoutWithheld returns the records except those of cancelled reservations.
 func withoutWithheld(records []store.Record) []store.Record {
 	rest := func(r store.Record) bool { return r.Rest }
 	if !slices.ContainsFunc(records, rest) {
@@ -216,7 +218,7 @@ func (sh *shard) setLows(p *place, key string, lows *store.Lows) {
 	}
 }
 
-// dropIfEmpty removes what a key has if that is nothing.
+// dropIfEmpty removes the extras of a key if there is nothing in them.
 func (sh *shard) dropIfEmpty(k *keyExtras) {
 	if k.lows != nil || len(k.records) > 0 || k.override != nil || sh.extras[k.rowID] != k {
 		return
@@ -239,7 +241,8 @@ func (sh *shard) sweepDue(now int64, n int) {
 	}
 }
 
-// sweepAgain is how many µs later a sweep comes back to a key with more to do.
+// sweepAgain is the time in µs after which a sweep visits a key again that has more to
+// do.
 const sweepAgain = 1e6
 
 // sweepKey brings the records, the override and the row of a key up to date.
@@ -261,7 +264,8 @@ func (sh *shard) sweepKey(k *keyExtras, b *binding, now int64) {
 	}
 }
 
-// dropOfGone removes what a key of a dropped limit has, and ends the parts of holds on it.
+// dropOfGone removes the extras of a key whose limit was dropped, and ends its parts of
+// holds.
 func (sh *shard) dropOfGone(k *keyExtras) {
 	holds := &sh.store.holds
 	now := sh.store.now()
@@ -307,7 +311,7 @@ func (s *Store) eachExtras(do func(sh *shard, k *keyExtras)) {
 	}
 }
 
-// oldest returns the lowest version of the limit that an override or a record names.
+// oldest returns the lowest version of the limit that the override or a record refers to.
 func (k *keyExtras) oldest() uint32 {
 	oldest := uint32(number.MaxVersion)
 	if k.override != nil {
@@ -321,8 +325,8 @@ func (k *keyExtras) oldest() uint32 {
 	return oldest
 }
 
-// Renew converts keys with overrides or records that name a version so old that it
-// keeps others from being retired. An override may stand for years without a call.
+// Renew converts keys whose override or records refer to a very old version, which keeps
+// later ones from being retired. An override may last for years without a call.
 func (s *Store) Renew() {
 	now := s.now()
 	s.eachExtras(func(sh *shard, k *keyExtras) {
@@ -332,7 +336,7 @@ func (s *Store) Renew() {
 	})
 }
 
-// extrasHeap is a heap with the key that a sweep changes next on top.
+// extrasHeap is a heap of extras; the one that a sweep has to visit first is on top.
 type extrasHeap []*keyExtras
 
 func (h extrasHeap) Len() int           { return len(h) }

@@ -9,13 +9,13 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A slot is one row. The zero slot is empty.
+// A slot holds one row. The zero slot is empty.
 type slot struct {
 	id     uint64 // complement of the key's hash: empty sorts after every row
 	used   int64
 	ts     int64
 	tag    uint32 // 32 more bits of the key's hash
-	handle uint32 // of the limit and the number of its definition, never 0 in a row; and withExtras
+	handle uint32 // stands for the limit and the number of the definition; never 0 in a row. May have the bit withExtras.
 }
 
 // A shard is a part of the table under one lock: rows in the order of their
@@ -28,14 +28,14 @@ type shard struct {
 }
 
 type shardFields struct {
-	mu      sync.Mutex // its cache line has what a search needs
+	mu      sync.Mutex // in one cache line with all that a search needs
 	closed  bool
 	growing bool
-	list    bool   // slots have texts
-	spread  bool   // slots have phases
-	size    uint64 // places that hashes are spread over
-	next    uint64 // the size that is grown to
-	bound   uint64 // while growing, hashes from here on are spread over next
+	list    bool   // slots may have texts
+	spread  bool   // slots may have phases
+	size    uint64 // number of places over which hashes are spread
+	next    uint64 // the size after growing
+	bound   uint64 // while growing: hashes from here on are spread over next
 	ext     []*[extentSlots]slot
 
 	view   atomic.Pointer[view] // in a cache line that is rarely written
@@ -43,10 +43,10 @@ type shardFields struct {
 	store  *Store
 
 	rows   int
-	top    int // no row is at top or beyond
-	cursor int // while growing, rows at the cursor and beyond have moved
-	hand   int // the slot that is swept next
-	moved  int // slots moved or visited by growing and inserting, ever: for tests
+	top    int // all rows are below
+	cursor int // while growing: rows from here on have moved
+	hand   int // the next slot to be swept
+	moved  int // for tests: slots that growing and inserting have moved or visited, in total
 	texts  texts
 	phases []*[extentPhases]int64 // of the row in each slot
 	extras map[rowID]*keyExtras
@@ -57,22 +57,22 @@ const cacheLine = 64 // bytes
 
 const (
 	minSize    = 64
-	spare      = 128 // slots that one insert and the growing it does can need beyond the end
-	loadMax    = 86  // percent: where a shard starts to grow
-	loadLimit  = 96  // percent: where it must have grown
-	growShift  = 3   // by an eighth: a sixteenth moves each row twice as often, for 3 % less memory
-	growWork   = 32  // slots looked at by an insert while growing; a row in one moves, and shifts a run
-	growShifts = 256 // slots that these moves may shift before it stops, unless it is behind
-	loadBehind = 90  // percent
-	sweepWork  = 8   // slots looked at by each insert
-	probeCheck = 16  // rows looked at in an insert's own probe
+	spare      = 128 // slots beyond the end that one insert, and the growing it does, may need
+	loadMax    = 86  // percent full: the shard starts to grow
+	loadLimit  = 96  // percent full: the shard must have grown
+	growShift  = 3   // grow by 1/8: growing by 1/16 would move each row twice as often and save 3 % of the memory
+	growWork   = 32  // slots that an insert looks at while growing; a row among them moves, and shifts the rows after it
+	growShifts = 256 // slots that these moves may shift before the insert stops, unless growing is behind
+	loadBehind = 90  // percent full: growing is behind
+	sweepWork  = 8   // slots that each insert sweeps
+	probeCheck = 16  // rows that an insert may check on its way to the row's place
 )
 
 func (sh *shard) at(i int) *slot {
 	return &sh.ext[uint(i)/uint(extentSlots)][uint(i)%uint(extentSlots)]
 }
 
-// home is the place that a row would have if there were no others.
+// home is the place that a row would have in an empty shard.
 func (sh *shard) home(id uint64) int {
 	size := sh.size
 	if sh.growing && ^id >= sh.bound {
@@ -129,9 +129,9 @@ func (sh *shard) insert(i int, row slot, now int64, reclaim bool) {
 	sh.rows++
 	sh.top = max(sh.top, end+1)
 	if sh.growing && ^row.id < sh.bound {
-		// Rows keep their order, so the last that is still to move went up by one
-		// at the most. Bringing the cursor to the run's end instead would undo
-		// more than a call's share of growing where runs are long.
+		// Rows keep their order, so the last row that must still move went up by at most
+		// one. Moving the cursor to the end of the run would undo more growing than one
+		// call does, if runs are long.
 		sh.cursor = max(sh.cursor, i) + 1
 	}
 }
@@ -190,21 +190,21 @@ func (sh *shard) closeGap(i int) {
 	sh.setText(i, 0)
 }
 
-// full reports whether a row is a full bucket, which needs no row.
+// full reports whether a row is a full bucket, so that it is not needed.
 func (sh *shard) full(p *slot, now int64) bool {
 	h := sh.store.limits.of(p.handle)
 	cur := h.limit.current.Load()
-	if cur != nil && cur.bucket && cur.def.Number == h.number { // the same as Full, inlined
+	if cur != nil && cur.bucket && cur.def.Number == h.number { // Definition.Full, inlined
 		return cur.left(p.used, max(0, now-p.ts)) == 0
 	}
 	return cur == nil || cur.def.Full(store.State{Used: p.used, TS: p.ts, Version: h.number}, now)
 }
 
-// sweep looks at n slots and reclaims those that are full.
+// sweep looks at the next n slots and reclaims full rows.
 func (sh *shard) sweep(now int64, n int) { sh.sweepRange(&sh.hand, now, n) }
 
-// sweepRange sweeps n slots from a slot on, and continues at the first slot after
-// the last. It sets *from to the next one.
+// sweepRange sweeps n slots beginning at *from, and after the last slot continues at the
+// first. It sets *from to the next one.
 func (sh *shard) sweepRange(from *int, now int64, n int) {
 	for ; n > 0 && sh.top > 0; n-- {
 		if *from >= sh.top {
@@ -218,7 +218,7 @@ func (sh *shard) sweepRange(from *int, now int64, n int) {
 	}
 }
 
-// maintain does the share of growing and sweeping that each insert does.
+// maintain does the growing and sweeping that each insert contributes.
 func (sh *shard) maintain(now int64) {
 	if sh.growing {
 		sh.grow(now)
@@ -253,7 +253,7 @@ func (sh *shard) publishView() {
 	sh.view.Store(v)
 }
 
-// home returns the slot that a row most likely has.
+// home returns the slot where a row most likely is.
 func (v *view) home(id uint64) int {
 	size := v.size
 	if ^id >= v.bound.Load() {

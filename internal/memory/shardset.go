@@ -2,7 +2,7 @@ package memory
 
 import "math/bits"
 
-// A shardSet is a set of shards, by their numbers.
+// A shardSet is a set of shard numbers.
 type shardSet [maxShards / 64]uint64
 
 func (s *shardSet) add(i uint32)   { s[i/64] |= 1 << (i % 64) }

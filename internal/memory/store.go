@@ -18,10 +18,10 @@ import (
 
 // Defaults and bounds of Config.
 const (
-	DefaultMaxKeys         = 16 << 20 // about 700 MB at the most
-	DefaultMaxReservations = 100_000  // about 90 MB at the most, 30 MB with short keys
-	DefaultMaxHolds        = 100_000  // as many MB
-	DefaultMaxOverrides    = 2 << 20  // about 1.5 GB at the most, if all are used
+	DefaultMaxKeys         = 16 << 20 // takes at most about 700 MB
+	DefaultMaxReservations = 100_000  // take at most about 90 MB, and 30 MB with short keys
+	DefaultMaxHolds        = 100_000  // take as much
+	DefaultMaxOverrides    = 2 << 20  // take at most about 1.5 GB
 	maxKeys                = int64(1) << 36
 	maxReservations        = 1 << 28
 	maxShards              = 256
@@ -33,25 +33,24 @@ type Config struct {
 	// full needs no room. At the bound no key is evicted: calls for a new key fail
 	// with store.ErrFull. Default DefaultMaxKeys.
 	MaxKeys int
-	// MaxReservations bounds the reservations that are not yet due, and what is
-	// withheld of those that were cancelled; one of several keys counts once for
-	// each. When it is reached calls that would make one more fail with
-	// store.ErrFull. Default DefaultMaxReservations.
+	// MaxReservations bounds the reservations that are not yet due, together with the
+	// cancelled ones of which something is withheld. One of several keys counts once for
+	// each key. At the bound, calls that would make one more fail with store.ErrFull.
+	// Default DefaultMaxReservations.
 	MaxReservations int
-	// MaxHolds bounds the holds, among them those that have ended and whose records
-	// are kept for repeated calls; one of several keys counts once for each. At the
-	// bound calls that would make one more fail with store.ErrFull. Default
-	// DefaultMaxHolds.
+	// MaxHolds bounds the holds, including ended ones whose records are kept for repeated
+	// calls. One of several keys counts once for each key. At the bound, calls that would
+	// make one more fail with store.ErrFull. Default DefaultMaxHolds.
 	MaxHolds int
-	// MaxOverrides bounds the overrides, over all limits. At the bound setting one more
+	// MaxOverrides bounds the overrides, over all limits. At the bound, setting one more
 	// fails with store.ErrFull. Default DefaultMaxOverrides.
 	MaxOverrides int
-	// Clock tells the time in µs since the Unix epoch. Default: the wall clock
-	// as it was when the store was made, and the monotonic clock from then on,
-	// so that setting the machine's clock changes nothing.
+	// Clock returns the time in µs since the Unix epoch. Default: the wall clock when the
+	// store was made, plus the monotonic time since then, so that setting the machine's
+	// clock changes nothing.
 	Clock func() int64
-	// NotBefore is where the default clock starts at the earliest, in µs, for
-	// rows that were kept elsewhere and must not meet an earlier time.
+	// NotBefore is the earliest time, in µs, that the default clock starts at. It is for
+	// rows that were kept somewhere else and have a later time than the machine's clock.
 	NotBefore int64
 	// Shards is the number of locks, a power of two up to 256. Default: at least 64
 	// and four for each processor of GOMAXPROCS, but fewer for a small MaxKeys.
@@ -63,13 +62,13 @@ type Config struct {
 type Store struct {
 	clock        func() int64
 	start        time.Time
-	epoch        int64     // µs, the wall clock at start
-	secret       [4]uint64 // of the hash of keys
+	epoch        int64     // µs: the wall clock at start
+	secret       [4]uint64 // for the hash of keys
 	max          int64
 	limits       limits
 	reg          store.Registry
 	shards       []shard
-	mask         uint32 // of a shard's number
+	mask         uint32 // of the hash bits that are a shard's number
 	arena        arena
 	reservations ledger[store.Reservation, store.Pending]
 	holds        ledger[string, store.Hold]
@@ -83,10 +82,10 @@ type Store struct {
 
 	_         [64]byte
 	keys      atomic.Int64
-	records   atomic.Int64 // of reservations
+	records   atomic.Int64 // number of records of reservations
 	overrides atomic.Int64
 	refused   atomic.Int64
-	hand      atomic.Uint32 // the shard that is swept next when the store is full
+	hand      atomic.Uint32 // the shard that is swept next while the store is full
 }
 
 var (
@@ -121,8 +120,8 @@ func New(c Config) (*Store, error) {
 	return s, nil
 }
 
-// defaultShards returns so many shards that calls on different keys rarely wait for
-// the same lock, and that each has at least 256 keys.
+// defaultShards returns a number of shards at which calls on different keys rarely wait
+// for the same lock, and each shard has at least 256 keys.
 func defaultShards(maxKeys, processors int) int {
 	n := 1
 	for n < maxShards && n < max(64, 4*processors) && maxKeys/n >= 512 {
@@ -193,7 +192,7 @@ func (s *Store) now() int64 {
 // so the counter is not used.
 func monotonic(t time.Time) bool { return t != t.Round(0) }
 
-// wall reads the default clock from the system.
+// wall returns the time of the default clock, from the system's clock.
 func (s *Store) wall() int64 { return s.epoch + time.Since(s.start).Microseconds() }
 
 // nowIn returns the time. The caller has the lock of the shard, and has just read
@@ -205,8 +204,8 @@ func (s *Store) nowIn(sh *shard, count uint64) int64 {
 	return s.readClock(sh, count)
 }
 
-// readClock is nowIn if the shard's ticker cannot be used, for instance because
-// Config.Clock is set.
+// readClock is nowIn without the shard's ticker, which cannot be used if Config.Clock is
+// set, for example.
 func (s *Store) readClock(sh *shard, count uint64) int64 {
 	if s.clock != nil {
 		return s.clock()
@@ -214,7 +213,7 @@ func (s *Store) readClock(sh *shard, count uint64) int64 {
 	return sh.ticker.read(s.start, s.epoch, count)
 }
 
-// Now is the store's time.
+// Now returns the store's time.
 func (s *Store) Now(context.Context) (int64, error) { return s.now(), nil }
 
 // Abilities returns what the store can do besides Apply.
@@ -235,17 +234,17 @@ func (s *Store) metrics() []store.Metric {
 	}
 }
 
-// Registry holds the store's limits.
+// Registry returns the store's limits.
 func (s *Store) Registry() *store.Registry { return &s.reg }
 
-// Stats are counts of a store at one time.
+// Stats are counts of a store at one moment.
 type Stats struct {
-	Keys         int64 // held, among them such as have become full and are not yet reclaimed
+	Keys         int64 // including keys whose buckets have become full and were not reclaimed yet
 	Refused      int64 // groups that failed because the store was full
-	Reservations int   // held, not all of them still to come
-	Holds        int   // among them those that have ended and are kept for repeated calls
+	Reservations int   // including some that are already due
+	Holds        int   // including ended ones that are kept for repeated calls
 	Overrides    int64
-	Bytes        int64 // of memory that the table and the texts of keys take
+	Bytes        int64 // memory of the table and of the texts of keys
 }
 
 // Stats returns the store's counts.
@@ -253,7 +252,7 @@ func (s *Store) Stats() Stats {
 	return Stats{s.keys.Load(), s.refused.Load(), s.reservations.len(), s.holds.len(), s.overrides.Load(), s.arena.bytes()}
 }
 
-// Close gives the memory back. Calls that come later fail with ErrClosed.
+// Close frees the memory. Later calls fail with ErrClosed.
 func (s *Store) Close() error {
 	for i := range s.shards {
 		sh := &s.shards[i]
@@ -265,7 +264,7 @@ func (s *Store) Close() error {
 	return s.arena.close()
 }
 
-// fullError counts a group that found no room.
+// fullError counts a group for which there was no room, and returns its error.
 func (s *Store) fullError() error {
 	s.refused.Add(1)
 	return store.ErrFull

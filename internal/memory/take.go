@@ -10,9 +10,9 @@ import (
 
 // A takeRule has the numbers of a rule for the fast paths of a Take.
 type takeRule struct {
-	bucket  bool // take decides: a token bucket counted in µs
-	windows bool // takeInWindow decides: ticks longer than 1 µs, of equal length
-	spread  bool // takeInWindow needs the key's phase
+	bucket  bool // take can decide: a token bucket counted in µs
+	windows bool // takeInWindow can decide: ticks longer than 1 µs, of equal length
+	spread  bool // takeInWindow needs the phase of the key
 
 	unit, every, add, cap, origin int64
 	enough                        int64  // ticks after which everything has come back
@@ -61,9 +61,9 @@ func (r *takeRule) take(used, ts, now, cost int64) (after, t, remaining, retry, 
 	return after, t, remaining, retry, reset, allowed
 }
 
-// takeInWindow is take for windows and intervals of one length, and for buckets
-// counted in ticks longer than 1 µs. Where windows are spread, phase is that of
-// the key and must not be 0.
+// takeInWindow is take for windows and intervals of one length, and for buckets counted
+// in ticks longer than 1 µs. If windows are spread, phase is that of the key and must not
+// be 0.
 func (r *takeRule) takeInWindow(used, ts, now, cost, phase int64) (after, t, remaining, retry, reset int64, allowed bool) {
 	origin := r.origin
 	if r.spread {
@@ -125,7 +125,7 @@ func (r *takeRule) ticksIn(x int64) int64 {
 	return n
 }
 
-// ticksFor returns the number of ticks that give units back, which is mostly one.
+// ticksFor returns the number of ticks in which units come back, usually 1.
 func (r *takeRule) ticksFor(units int64) int64 {
 	if units <= r.add {
 		return 1

@@ -12,9 +12,9 @@ import (
 // length and the key, in units of four bytes. Freed space is reused for texts of
 // the same number of units.
 type texts struct {
-	refs   []*[extentRefs]uint32 // of the text of each slot; 0: none
+	refs   []*[extentRefs]uint32 // of each slot's text; 0: none
 	chunks []*[extentBytes]byte
-	next   uint32 // the first unit never used
+	next   uint32 // the first unit that was never used
 	free   [unitsMax + 1]uint32
 }
 
@@ -33,7 +33,7 @@ func textSize(key string) int { return (2 + len(key) + 3) &^ 3 }
 func (sh *shard) readyText(size int) bool {
 	t := &sh.texts
 	if t.next == 0 {
-		t.next = 1 // 0 means none
+		t.next = 1 // a reference of 0 means none
 	}
 	need := uint64(t.next) + uint64(size/4+(size/extentBytes+2)*unitsMax)
 	if need > math.MaxUint32 {
@@ -49,7 +49,7 @@ func (sh *shard) readyText(size int) bool {
 	if !sh.extendTexts() {
 		return false
 	}
-	sh.list = true // now that every slot has room for a reference
+	sh.list = true // every slot now has room for a reference
 	return true
 }
 
@@ -66,7 +66,7 @@ func (sh *shard) extendTexts() bool {
 	return true
 }
 
-// text is the reference of the slot's text.
+// text returns the reference of the slot's text.
 func (sh *shard) text(i int) uint32 {
 	if !sh.list {
 		return 0
@@ -93,7 +93,7 @@ func (t *texts) put(key string) uint32 {
 	if ref != 0 {
 		t.free[units] = binary.NativeEndian.Uint32(t.at(ref))
 	} else {
-		if t.next%chunkUnits+units > chunkUnits { // a text lies in one chunk
+		if t.next%chunkUnits+units > chunkUnits { // a text must lie within one chunk
 			t.next += chunkUnits - t.next%chunkUnits
 		}
 		ref = t.next

@@ -29,7 +29,7 @@ func (t *trail) Record(_ context.Context, e store.AuditEntry) error {
 	e.At = t.now()
 	t.n++
 	e.ID = audit.ID(e.At, t.n)
-	at, _ := t.find(e.ID) // before the last one if the clock was set back
+	at, _ := t.find(e.ID) // before the last one, if the clock was set back
 	t.entries = slices.Insert(t.entries, at, e)
 	t.forget(e.At)
 	return nil
@@ -47,7 +47,7 @@ func (t *trail) sweep(now int64) {
 	t.forget(now)
 }
 
-// find returns where an ID is or belongs.
+// find returns the place of an ID, or the place where it belongs.
 func (t *trail) find(id string) (int, bool) {
 	return slices.BinarySearchFunc(t.entries, id, func(e store.AuditEntry, id string) int { return strings.Compare(e.ID, id) })
 }

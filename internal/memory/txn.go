@@ -9,8 +9,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A txn is the store.Table of one call, on the keys whose shards it has locked. It
-// keeps what is written until commit, so that a call that fails changes nothing.
+// A txn is the store.Table of one call, for the keys whose shards it has locked. What is
+// written into it is stored by commit, so that a call that fails changes nothing.
 type txn struct {
 	s     *Store
 	now   int64
@@ -27,11 +27,11 @@ type txn struct {
 // A txnRow is a key of a txn.
 type txnRow struct {
 	place
-	name  string // of the limit; binding is nil if there is no such limit
+	name  string // of the limit; if there is no such limit, binding is nil
 	key   string
-	op    *store.Op // nil: the call does not name the key
+	op    *store.Op // nil if the call does not name the key
 	state store.State
-	// As they are, or as they will be.
+	// The records and the override as stored, or as commit will store them.
 	records  []store.Record
 	override *store.Override
 
@@ -43,7 +43,7 @@ type write[K, V any] struct {
 	value V
 }
 
-// errNotLocked: a hold has other keys than when its shards were locked.
+// errNotLocked means that the keys of a hold have changed since its shards were locked.
 var errNotLocked = errors.New("memory: the key is not locked")
 
 // group decides a group, all or nothing, and returns the keys that it changed if
@@ -86,8 +86,8 @@ func (s *Store) tryGroup(g *store.Group, now int64) ([]Touched, error) {
 	return t.touched, err
 }
 
-// plainGroup decides a group of which all keys need only their rows, without a txn.
-// Otherwise it returns false, and the group is not decided.
+// plainGroup decides a group whose keys need only their rows, without a txn. Otherwise it
+// returns false and decides nothing.
 func (s *Store) plainGroup(g *store.Group, now int64) bool {
 	if g.Hold != nil || g.Cancel || s.watched.Load() {
 		return false
@@ -162,9 +162,9 @@ func (s *Store) decideRows(g *store.Group, places []place, now int64) bool {
 	return err == nil && !g.Reserved
 }
 
-// decidePlain decides a group of which no key has a record or an override that matters
-// now, as DecideIn would, in half the time, and beside thousands of records that wait
-// in a thousandth. Otherwise it returns false, and the group is not decided.
+// decidePlain decides a group if no record or override of its keys matters now, with the
+// same result as DecideIn. It takes half the time, and a thousandth if thousands of
+// records wait. Otherwise it returns false and decides nothing.
 func (t *txn) decidePlain(g *store.Group) bool {
 	if g.Hold != nil || g.Cancel {
 		return false
@@ -185,7 +185,7 @@ func (t *txn) decidePlain(g *store.Group) bool {
 	if err := g.Decide(t.now, rows[:len(t.rows)], write[:]); err != nil {
 		return false
 	}
-	for i := range t.rows { // a refusal writes nothing, so that it need not look at records that are due
+	for i := range t.rows { // a refusal writes nothing, so that due records do not matter
 		if k := t.rows[i].extra(t.s); write[i] && k != nil && k.next <= t.now {
 			return false
 		}
@@ -213,10 +213,10 @@ func (t *txn) reserve(g *store.Group) {
 		r.records, r.wrote = append(r.records, record), true
 		p.Parts = append(p.Parts, store.Part{Limit: op.Def.Name, Key: op.Key, Number: record.Number, Mark: record.Mark})
 	}
-	_ = t.SetPending(g.ID, p) // it keeps p until the commit
+	_ = t.SetPending(g.ID, p) // the txn keeps p until the commit
 }
 
-// placeGroup sets the keys of a group.
+// placeGroup adds the keys of a group.
 func (t *txn) placeGroup(g *store.Group) (err error) {
 	switch {
 	case g.Cancel:
@@ -240,7 +240,7 @@ func (t *txn) placeGroup(g *store.Group) (err error) {
 	return nil
 }
 
-// placeNamed adds a key of a limit that may have been dropped.
+// placeNamed adds a key whose limit may have been dropped.
 func (t *txn) placeNamed(limit, key string) {
 	t.place(t.s.limits.currentOf(limit), limit, key, nil)
 }
@@ -258,7 +258,7 @@ func (t *txn) place(b *binding, limit, key string, op *store.Op) {
 
 // lock locks the shards of the keys, in order.
 func (t *txn) lock() error {
-	if t.locks == (shardSet{}) { // no limit exists
+	if t.locks == (shardSet{}) { // none of the limits exists
 		t.locks.add(0)
 	}
 	closed := false
@@ -281,7 +281,7 @@ func (t *txn) unlock() {
 	t.s.release(&t.locks)
 }
 
-// use counts the txn among the calls that use its keys, or no longer.
+// use adds n to the number of calls that use the txn's keys.
 func (t *txn) use(n int) {
 	for i := range t.rows {
 		if k := t.rows[i].extra(t.s); k != nil {
@@ -299,7 +299,7 @@ func (s *Store) newTxn(now int64) *txn {
 	return t
 }
 
-// end keeps the txn for another call.
+// end recycles the txn.
 func (t *txn) end() {
 	clear(t.rows)
 	clear(t.pending)
@@ -308,7 +308,7 @@ func (t *txn) end() {
 	txns.Put(t)
 }
 
-// maintain does so in shards that have new rows.
+// maintain calls maintain for the shards that have new rows.
 func (s *Store) maintain(shards *shardSet, now int64) {
 	for i := range shards.all {
 		s.shards[i].maintain(now)
@@ -321,7 +321,7 @@ func (s *Store) release(locks *shardSet) {
 	}
 }
 
-// extra returns what a key has besides its row, or nil.
+// extra returns the extras of a key, or nil.
 func (r *txnRow) extra(s *Store) *keyExtras {
 	if r.binding == nil {
 		return nil
@@ -329,7 +329,7 @@ func (r *txnRow) extra(s *Store) *keyExtras {
 	return s.shards[r.shard].extras[rowID{r.id, r.tag}]
 }
 
-// row returns a key of the txn, as it is stored or was written last.
+// row returns a key of the txn, as stored or as last written.
 func (t *txn) row(limit, key string) (*txnRow, error) {
 	for range t.rows {
 		if t.next >= len(t.rows) {
@@ -400,8 +400,8 @@ func (t *txn) SetPending(id store.Reservation, h store.Pending) error {
 	return nil
 }
 
-// Hold locks the holds until the call ends: calls with the same id may have locked
-// other shards.
+// Hold locks the holds until the call ends, because other calls with the same id may have
+// locked other shards.
 func (t *txn) Hold(id string) (store.Hold, error) {
 	t.lockHolds()
 	for i := len(t.holds) - 1; i >= 0; i-- {
@@ -457,15 +457,15 @@ func (t *txn) commit() error {
 	}
 	t.s.keys.Add(-room)
 	t.s.maintain(&grown, t.now)
-	t.unlockHolds() // sweeps lock them
+	t.unlockHolds() // sweeps lock the holds
 	for i := range recorded.all {
 		t.s.shards[i].sweepDue(t.now, sweepsPerRecord)
 	}
 	return nil
 }
 
-// sweepsPerRecord is how many keys a call with records sweeps in its shards, so that
-// records of keys that are no longer used are removed.
+// sweepsPerRecord is how many keys a call that makes records sweeps in its shards, so
+// that records of unused keys are removed.
 const sweepsPerRecord = 4
 
 // room makes room for new rows, records and overrides, and returns the number of rows.
@@ -502,7 +502,7 @@ func (t *txn) room() (int64, error) {
 // records that have ended, in the shards that are locked and in those whose lock is free.
 func (t *txn) recordRoom(n int64) bool {
 	for i := -1; i < len(t.s.shards); i++ {
-		if i >= 0 && !t.holdsLocked { // sweeps lock them
+		if i >= 0 && !t.holdsLocked { // sweeps lock the holds
 			t.s.sweepShard(i, t.locks.has(i), t.now)
 		}
 		if t.s.records.Load()+n <= int64(t.s.reservations.max) {
@@ -568,7 +568,7 @@ func (t *txn) setIDs() error {
 	return nil
 }
 
-// store stores a key that was written, and reports whether it made a row.
+// store stores a key that was written, and reports whether it added a row.
 func (t *txn) store(r *txnRow) (added bool) {
 	sh, id := &t.s.shards[r.shard], rowID{r.id, r.tag}
 	k := sh.extras[id]
