@@ -165,7 +165,7 @@ func (l *Limiter) Holding(ctx context.Context, ttl time.Duration, takes []Take, 
 	id := newReservation().String()
 	d, err := l.Hold(ctx, ttl, id, takes...)
 	if errors.Is(err, ErrStore) {
-		l.release(ctx, id, len(takes)) // in case it was made
+		l.release(ctx, id, len(takes)) // the hold may have been made
 	}
 	if err != nil || !d.Allowed {
 		return d, err
@@ -198,13 +198,14 @@ func (l *Limiter) settleAfter(ctx context.Context, id string, costs []int64) err
 	return err
 }
 
-// release gives back, in the background, what a hold took if it was made. An error is
-// ignored: the hold expires.
+// release gives back, in the background, what a hold took, if it was made. Errors are
+// ignored, because the hold expires.
 func (l *Limiter) release(ctx context.Context, id string, takes int) {
 	go func() { _ = l.settleAfter(ctx, id, make([]int64, takes)) }()
 }
 
-// keepHold extends a hold at each third of its ttl until stop is called.
+// keepHold extends a hold every third of its ttl until stop is called. run ends if the
+// hold ends.
 func (l *Limiter) keepHold(ctx context.Context, id string, ttl time.Duration) (run context.Context, stop func()) {
 	run, cancel := context.WithCancelCause(ctx)
 	ticker := time.NewTicker(ttl / 3)

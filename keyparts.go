@@ -7,15 +7,15 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// checkParts checks the key of a limit whose keys are paths: that it has as many parts as
-// the limit above all its parents says, and one more for each level. With parts 0 above,
-// "acme" is a key of the limit below it and "acme/ann" one of the limit below that. The
-// error is a *FieldError, or wraps ErrUnknownLimit if a parent is gone.
+// checkParts checks the key of a limit whose keys are paths. The topmost limit above it
+// says how many parts its own keys have, and each level below adds one. If that number is
+// 0, "acme" is a key of the limit on the first level below and "acme/ann" one on the
+// second. The error is a *FieldError, or wraps ErrUnknownLimit if a parent is gone.
 func (l *Limiter) checkParts(def *store.Definition, key string) error {
 	top, parts := def, 0
 	for top.Parent != "" {
 		parent := l.registry.Lookup(top.Parent)
-		if parent == nil || parts > bounds.MaxLevels { // a ring, which a store that reads its limits in parts may have for a moment
+		if parent == nil || parts > bounds.MaxLevels { // a circle, which may exist for a moment in a store that does not read all limits at once
 			return l.registry.Missing(top.Parent)
 		}
 		top, parts = parent, parts+1

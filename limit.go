@@ -109,10 +109,11 @@ const (
 // Cancel to give them back. Its text is a UUID.
 type Reservation = store.Reservation
 
-// newReservation returns a UUID of the time in ms and 74 random bits (version 7). It
+// newReservation returns a UUID made of the time in ms and 74 random bits (version 7). It
 // cannot be guessed, so that only those who were told it can cancel the reservation.
-// Those made one after the other are neighbours in a store's index: random ones change
-// a page each, all of which a database then writes in full after each checkpoint.
+// UUIDs made one after the other are neighbours in a store's index. Random ones would
+// each change a page of their own, which a database then writes in full after each
+// checkpoint.
 func newReservation() (r Reservation) {
 	rand.Read(r[6:])
 	ms := time.Now().UnixMilli()

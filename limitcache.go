@@ -8,8 +8,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A limitCache remembers what limits of call sites mean, if they differ in their fields
-// from the current definition. It is direct-mapped, so its size is fixed.
+// A limitCache remembers the definitions of limits that call sites write differently from
+// the current definition. It is direct-mapped, so that its size is fixed.
 type limitCache [16]atomic.Pointer[cachedLimit]
 
 type cachedLimit struct {
@@ -18,8 +18,9 @@ type cachedLimit struct {
 	means *store.Definition
 }
 
-// definition returns the definition that a limit means: the current one if both mean
-// the same, or what site returns. Without one the error is that of Definition.Differs.
+// definition returns the definition for a limit as a call site writes it: the current one
+// if both mean the same, or else what site returns. If site has none, the error is that
+// of Definition.Differs.
 func (c *limitCache) definition(ctx context.Context, def *store.Definition, limit *Limit, site func(context.Context, *store.Definition, Limit) (*store.Definition, error)) (*store.Definition, error) {
 	at := len(def.Name) + int(def.Name[0]) + 3*int(def.Name[len(def.Name)-1]) + 5*int(limit.Rate) + 7*int(limit.Burst)
 	cell := &c[uint(at)%uint(len(c))]

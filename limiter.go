@@ -32,7 +32,7 @@ type Limiter struct {
 	registry  *store.Registry
 	same      *limitCache
 	abilities store.Abilities
-	queues    *queues    // of callers of Wait; With shares them, and observers
+	queues    *queues    // of callers of Wait; shared by With, as observers are
 	observers *observers // of adaptive limits
 }
 
@@ -227,8 +227,8 @@ func (l *Limiter) ensure(ctx context.Context, limit *Limit) (*store.Definition, 
 	return l.ensureSlow(ctx, def, limit)
 }
 
-// ensureSlow defines a limit that does not exist. If it exists with other settings, it
-// returns it if both mean the same, or else a definition of the call site.
+// ensureSlow defines a limit that does not exist. Otherwise it returns the existing limit
+// if it means the same as the call site's, or else a definition for the call site.
 func (l *Limiter) ensureSlow(ctx context.Context, def *store.Definition, limit *Limit) (*store.Definition, error) {
 	if def == nil {
 		var err error
@@ -338,8 +338,8 @@ func (l *Limiter) decide(ctx context.Context, b *store.Batch, timeout time.Durat
 	return fail(g, err)
 }
 
-// tooLarge returns the error of a charge that was refused, which is larger than
-// MaxCharge, or nil if the group has none. It names the first limit that refused.
+// tooLarge returns an error if a group's charge was refused because it is larger than
+// MaxCharge, and nil otherwise. The error names the first limit that refused.
 func tooLarge(g *store.Group) error {
 	for i := range g.Ops {
 		if op := &g.Ops[i]; op.Verb == store.VerbCharge && !op.Allowed {
@@ -358,14 +358,14 @@ func fail(g *store.Group, err error) error {
 	}
 	var field *FieldError
 	invalid := errors.As(err, &field) || errors.Is(err, ErrUnknownHold) || errors.Is(err, ErrHoldConflict) || errors.Is(err, ErrUnknownLimit)
-	open = open && !invalid // the store has answered, whatever the failure mode
+	open = open && !invalid // if invalid, the store has answered, whatever the failure mode is
 	source := store.SourceFallbackClosed
 	if open {
 		source = store.SourceFallbackOpen
 	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		opens := !invalid && op.FailsOpen() // it is not what refuses
+		opens := !invalid && op.FailsOpen() // this op is not what refuses
 		op.Answer = store.Answer{Source: source, Allowed: opens, Shadow: opens && op.Def.OnStoreError != FailOpen}
 	}
 	if g.Allowed, g.Reserved = open, false; open {
@@ -377,8 +377,8 @@ func fail(g *store.Group, err error) error {
 	return err
 }
 
-// fill sets d, which is zero or was reset, to the decision of an op that a store has
-// answered.
+// fill sets d to the decision for an op that a store has answered. d is zero, or was
+// reset.
 func (d *Decision) fill(op *store.Op) {
 	d.setCall(op.Def, op.Key, op.Cost)
 	a := &op.Answer
@@ -390,7 +390,7 @@ func (d *Decision) fill(op *store.Op) {
 	}
 }
 
-// setAnswer sets the fields of the answer of Quick, and then unlocks held.
+// setAnswer sets the fields that Quick has answered, and then unlocks held.
 func (d *Decision) setAnswer(a store.QuickAnswer, source store.Source, held *sync.Mutex) {
 	d.Allowed, d.Never, d.Shadow, d.Source = a.Retry == 0, false, false, source
 	d.Granted, d.Remaining = a.Granted, a.Remaining
@@ -408,8 +408,8 @@ func (d *Decision) setCall(def *store.Definition, key string, cost int64) {
 	}
 }
 
-// reset clears the fields that setCall and the answer may leave as they are, in a
-// Decision that was used before.
+// reset clears a Decision that was used before, as far as setCall and the answer may not
+// set its fields.
 func (d *Decision) reset() {
 	d.Reservation, d.Repeated, d.RetryIsBound = Reservation{}, false, false
 	if d.Limits != nil || d.Hold != "" || d.Expires != (time.Time{}) { // storing pointers costs more

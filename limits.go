@@ -31,8 +31,8 @@ func (l *Limiter) Define(ctx context.Context, limit Limit, owner string) (*store
 	return l.definer.Define(ctx, limit, owner)
 }
 
-// maxOwner bounds the text of an owner, which is stored with each limit. That of a
-// configuration file has its name, its revision and a digest.
+// maxOwner bounds the text of an owner, because it is stored with each limit. The owner
+// for a configuration file has the file's name, its revision and a digest.
 const maxOwner = 256
 
 func checkOwner(owner string) error {
@@ -75,10 +75,10 @@ func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) 
 	return l.abilities.Keys(ctx, def, prefix, after, n)
 }
 
-// localLimits keeps the limits of a store without Abilities.Limits, in this process.
+// localLimits keeps the limits in this process, for a store without Abilities.Limits.
 type localLimits struct {
 	now      func(ctx context.Context) (int64, error)
-	adaptive bool // the store can observe
+	adaptive bool // the store has Abilities.Observe
 	registry store.Registry
 }
 

@@ -52,13 +52,13 @@ func (l *Limiter) Observe(ctx context.Context, limit string, latency time.Durati
 }
 
 const (
-	maxObserved    = 1 << 40 // calls; as many are counted in a window
+	maxObserved    = 1 << 40 // calls; a window counts at most as many
 	observeTimeout = time.Second
 )
 
-// observers have what was observed of each adaptive limit and not yet sent.
+// observers have the observations of each adaptive limit that were not sent yet.
 type observers struct {
-	any    atomic.Bool // Observe was called
+	any    atomic.Bool // set once Observe was called
 	byName sync.Map    // string → *observer
 }
 
@@ -77,8 +77,8 @@ func (o *observers) of(limit string) *observer {
 	return v.(*observer)
 }
 
-// add counts a sample. It returns all that were counted, and true, if they are to be sent:
-// every us µs.
+// add counts a sample. Once in us µs it returns, with true, everything that was counted
+// since the last time, which the caller sends to the store.
 func (o *observer) add(s *store.Observation, us int64) (all store.Observation, due bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -90,7 +90,7 @@ func (o *observer) add(s *store.Observation, us int64) (all store.Observation, d
 	return all, true
 }
 
-// count adds x to sum, whose numbers stay at most maxObserved.
+// count adds x to sum. Each number of sum stays at most maxObserved.
 func count(sum, x *store.Observation) {
 	sum.Count = min(sum.Count+x.Count, maxObserved)
 	sum.Slow = min(sum.Slow+x.Slow, maxObserved)
@@ -98,7 +98,8 @@ func count(sum, x *store.Observation) {
 	sum.Taken = min(sum.Taken+x.Taken, maxObserved)
 }
 
-// took counts the tokens that a group has taken of adaptive limits that are observed here.
+// took counts the tokens that a group has taken from adaptive limits that are observed in
+// this process.
 func (o *observers) took(g *store.Group) {
 	for i := range g.Ops {
 		op := &g.Ops[i]

@@ -13,9 +13,9 @@ import (
 // keeps a goroutine of the program.
 const maxWaiters = 1 << 16
 
-// queues have the callers of Wait on limits without debt: for each key those
-// that wait for it, in the order of their arrival, as channels that are closed
-// when nobody is before them. A key that nobody waits for has no queue.
+// queues have the callers of Wait on limits without debt. For each key they have the
+// callers that wait, in the order of their arrival, each as a channel that is closed when
+// it is the caller's turn. A key for which nobody waits has no queue.
 type queues struct {
 	mu    sync.Mutex
 	byKey map[queueKey]*list.List
@@ -23,9 +23,9 @@ type queues struct {
 
 type queueKey struct{ limit, key string }
 
-// join waits until nobody is before the caller in the key's queue. The caller
-// then calls leave. If there is nobody it does not look at ctx. If ctx ends first, join returns its error, and the caller is
-// no longer in the queue.
+// join waits until the caller is the first in the key's queue. The caller then calls
+// leave. If the queue is empty, join does not look at ctx. If ctx ends first, join
+// returns its error, and the caller is no longer in the queue.
 func (q *queues) join(ctx context.Context, k queueKey) (leave func(), err error) {
 	place, err := q.add(k)
 	if err != nil {

@@ -86,8 +86,8 @@ func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb store.Verb, takes
 	return l.doGroup(ctx, d, verb, takes, false)
 }
 
-// doGroup is DoAll for a number of takes that was checked. With alone the only take is
-// not in a list.
+// doGroup is DoAll for a checked number of takes. alone is set if the only take was not
+// passed in a list.
 func (l *Limiter) doGroup(ctx context.Context, d *Decision, verb store.Verb, takes []Take, alone bool) error {
 	c := calls.Get().(*call)
 	defer c.end()
@@ -114,29 +114,29 @@ func (l *Limiter) doGroup(ctx context.Context, d *Decision, verb store.Verb, tak
 // A call is the ops of takes.
 type call struct {
 	ops      []store.Op
-	own      [store.MaxTakes]int // index into ops of each take's own limit
+	own      [store.MaxTakes]int // by take: index in ops of its own limit
 	timeout  time.Duration
 	reserves bool // the group may make a reservation
 	holds    bool // the group makes a hold
 	waits    bool // the call is a DoWait
-	alone    bool // the only take is not in a list: errors name its field alone
+	alone    bool // the only take is not in a list, so that errors name just its field
 }
 
-// calls have ops of newOps, which have room for all and for one that may be the same as
-// another.
+// calls is a pool of calls. Their ops, from newOps, have room for all ops and for one
+// more, which may turn out to be the same as another.
 var calls = sync.Pool{New: func() any { return &call{ops: newOps()} }}
 
 func newOps() []store.Op { return make([]store.Op, 0, store.MaxTakes+1) }
 
-// end keeps the call for another one.
+// end recycles the call.
 func (c *call) end() {
 	clear(c.ops[:min(len(c.ops)+1, cap(c.ops))])
 	c.ops, c.timeout, c.reserves = c.ops[:0], 0, false
 	calls.Put(c)
 }
 
-// prepare sets a call without ops to those of takes, and then those of their limits' parents.
-// Those of the same limit and key become one.
+// prepare adds the ops of takes to an empty call, and then those of their limits'
+// parents. Ops on the same limit and key become one.
 func (l *Limiter) prepare(ctx context.Context, c *call, verb store.Verb, takes []Take) error {
 	c.reserves = verb == store.VerbReserve
 	for i := range takes {
@@ -176,7 +176,7 @@ func (c *call) check(d *store.Definition, verb store.Verb) error {
 	return d.CheckVerb(verb, c.holds)
 }
 
-// next returns the op after the last one, which is zero, for add.
+// next returns a zero op after the last one, for add.
 func (c *call) next() *store.Op { return &c.ops[:len(c.ops)+1][len(c.ops)] }
 
 // addParents adds the ops of the parents of take i, whose own op is op.
@@ -198,8 +198,8 @@ func (l *Limiter) addParents(c *call, op *store.Op, cost int64, i int) error {
 	return nil
 }
 
-// add keeps the op that next returned, or adds its cost to one of the same limit and
-// key, and returns its index. named is false if the op is a parent's.
+// add keeps the op that next returned, or adds its cost to that of an op on the same
+// limit and key. It returns the op's index. named is false for the op of a parent.
 func (c *call) add(op *store.Op, named bool) (int, error) {
 	for i := range c.ops {
 		same := &c.ops[i]
@@ -231,7 +231,7 @@ func (c *call) add(op *store.Op, named bool) (int, error) {
 	return len(c.ops) - 1, nil
 }
 
-// setOp sets a zero op to that of a take, for its own limit.
+// setOp sets a zero op to the take from its own limit.
 func (l *Limiter) setOp(ctx context.Context, op *store.Op, verb store.Verb, t *Take) (err error) {
 	op.Verb, op.Cost, op.Floor = verb, t.Cost, t.Floor
 	if t.With != nil {
@@ -281,9 +281,9 @@ func (c *call) inList(err error, i int) error {
 	return err
 }
 
-// fillAll sets d to the decision of the limit that decides a group, and d.Limits to
-// the decisions of the takes and then of the parents. own has the index of each take's
-// own op.
+// fillAll sets d to the decision of the limit that decides the group, and d.Limits to the
+// decisions of the takes and then of the parents. own has the index of each take's own
+// op.
 func (d *Decision) fillAll(g *store.Group, takes []Take, own []int) {
 	var isOwn [store.MaxTakes]bool
 	parents := len(g.Ops)

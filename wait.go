@@ -52,7 +52,7 @@ func (l *Limiter) DoWait(ctx context.Context, d *Decision, takes []Take, within 
 	}
 	w := wait{l, d, takes, &c, time.Now().Add(max(within, 0))}
 	if deadline, ok := ctx.Deadline(); within == math.MaxInt64 || ok && deadline.Before(w.until) {
-		w.until = deadline // zero if there is none
+		w.until = deadline // zero if ctx has no deadline
 	}
 	if slices.ContainsFunc(c.ops, func(op store.Op) bool { return op.Def.Rule.Debt == 0 }) {
 		return w.takeInTurn(ctx)
@@ -66,7 +66,7 @@ type wait struct {
 	d     *Decision
 	takes []Take
 	c     *call
-	until time.Time // zero: as long as it takes
+	until time.Time // zero: no bound
 }
 
 // left returns how long the caller can wait.
@@ -89,7 +89,7 @@ func (w *wait) reserve(ctx context.Context) error {
 			op.Bounded, op.MaxDelay = true, max(0, left.Microseconds())
 		}
 	}
-	b := new(store.Batch) // not pooled: a wait is slow anyway
+	b := new(store.Batch) // not from a pool: a wait is slow anyway
 	g, _ := b.Single()
 	g.Ops, g.ID = w.c.ops, newReservation()
 	calls, end := outlast(ctx)
@@ -131,8 +131,8 @@ func (w *wait) awaitDelay(ctx context.Context) (err error) {
 	return err
 }
 
-// givenBack makes a decision whose reservation was cancelled a refusal, by those limits
-// that said how long to wait.
+// givenBack turns a decision whose reservation was cancelled into a refusal by the limits
+// that had a delay.
 func (d *Decision) givenBack() {
 	if d.Delay > 0 {
 		d.Allowed, d.RetryAfter = false, d.Delay
@@ -145,7 +145,7 @@ func (d *Decision) givenBack() {
 	}
 }
 
-// waited makes a decision that said how long to wait one that allows to act now.
+// waited turns a decision with a delay into one that allows the caller to act now.
 func (d *Decision) waited(delay time.Duration) {
 	d.Delay, d.Reservation = 0, Reservation{}
 	d.ResetAfter = max(0, d.ResetAfter-delay)
@@ -154,18 +154,18 @@ func (d *Decision) waited(delay time.Duration) {
 	}
 }
 
-// When a wait is cancelled, a call of the store under way has cancelWaitTimeout to end.
-// The caller then waits at most cancelWaitTimeout for the cancellation of its
-// reservation. That continues in the background, up to cancelTimeout, because many
-// cancellations may queue for one bucket.
+// When a wait is cancelled, a call that the store is deciding gets cancelWaitTimeout to
+// end, and then the caller waits at most cancelWaitTimeout for the cancellation of its
+// reservation. The cancellation continues in the background, up to cancelTimeout, because
+// many of them may queue for one bucket.
 const (
 	cancelWaitTimeout = time.Second
 	cancelTimeout     = 10 * time.Second
 )
 
-// outlast returns the context of a call of the store for a wait with ctx. It ends at the
-// deadline of ctx, but only cancelWaitTimeout after ctx was cancelled: a call that is cut
-// off may have taken tokens, and would be answered as if the store had failed.
+// outlast returns the context for the store's calls of a wait with ctx. It ends at ctx's
+// deadline, but if ctx is cancelled, only cancelWaitTimeout later: a call that is cut off
+// may have taken tokens, and would be answered as if the store had failed.
 func outlast(ctx context.Context) (calls context.Context, end func()) {
 	var cancel func()
 	if deadline, ok := ctx.Deadline(); ok {
@@ -195,9 +195,9 @@ func (l *Limiter) cancelWait(ctx context.Context, id Reservation) {
 	}
 }
 
-// takeInTurn takes when the callers of the keys that came before have left the
-// queues, and again after each RetryAfter, until it is allowed or the next time is
-// too late. A cost that is never granted is refused without a place in a queue.
+// takeInTurn waits until the caller is the first in the queues of its keys, and then
+// takes, again after each RetryAfter, until the call is allowed or the next attempt would
+// be too late. A cost that can never be granted is refused at once.
 func (w *wait) takeInTurn(ctx context.Context) error {
 	first := &w.c.ops[w.c.own[0]]
 	w.d.reset()
@@ -210,14 +210,14 @@ func (w *wait) takeInTurn(ctx context.Context) error {
 		defer leave()
 	}
 	for {
-		if err := ctx.Err(); err != nil { // a select picks at random if the wait ends at the same time
+		if err := ctx.Err(); err != nil { // if the wait ends at the same time, select picks one at random
 			return err
 		}
 		if err := w.ask(ctx, store.VerbTake); err != nil {
 			return err
 		}
 		if w.d.Allowed {
-			return w.awaitDelay(ctx) // of a leaky bucket among them
+			return w.awaitDelay(ctx) // one of the limits is a leaky bucket
 		}
 		if w.d.Never || w.left() < w.d.RetryAfter {
 			return nil
@@ -238,8 +238,8 @@ func (w *wait) ask(ctx context.Context, verb store.Verb) error {
 	return w.DoAll(ctx, w.d, verb, w.takes)
 }
 
-// join joins the queue of the key of each take, in one order, so that no two callers
-// wait for each other.
+// join joins the queue of each take's key, in a fixed order, so that no two callers wait
+// for each other.
 func (w *wait) join(ctx context.Context) (leave func(), err error) {
 	if deadline, ok := ctx.Deadline(); !w.until.IsZero() && (!ok || w.until.Before(deadline)) {
 		var stop func()
@@ -269,7 +269,8 @@ func (w *wait) join(ctx context.Context) (leave func(), err error) {
 	return leave, nil
 }
 
-// tooLate makes the end of the time that a caller has in the queue a refusal.
+// tooLate turns the end of the time that a caller has, while it is in the queue, into a
+// refusal.
 func (w *wait) tooLate(ctx context.Context, err error) error {
 	if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
 		return err

@@ -8,8 +8,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// observe moves the rate of an adaptive limit. At the end of a window it writes the rate;
-// the samples of the present window are in memory alone.
+// observe moves the rate of an adaptive limit. At the end of a window it writes the rate
+// to the file; the samples of the present window are only in memory.
 func (s *Store) observe(_ context.Context, d *store.Definition, o store.Observation) error {
 	if err := s.unavailable(); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (p *limits) readPaces(id int64, d *store.Definition) error {
 		if err = rows.Scan(&number, &text); err != nil {
 			return err
 		}
-		var of *adaptive.Pace // none of a version that was retired
+		var of *adaptive.Pace // nil if the version was deleted
 		if number == d.Number {
 			of = d.Rule.Pace
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A trail is a log of a store, for its Abilities. It is in the file alone.
+// A trail is a log of a store, for its Abilities. It is kept only in the file.
 type trail struct {
 	*Store
 	log *audit.Log
@@ -48,7 +48,7 @@ func (s trail) Audit(ctx context.Context, before string, n int) (page []store.Au
 	if s.state.Load()&stateClosed != 0 {
 		return nil, errClosed
 	}
-	s.disk.mu.Lock() // otherwise it would read what a transaction may still take back
+	s.disk.mu.Lock() // otherwise it could read what a transaction still rolls back
 	defer s.disk.mu.Unlock()
 	rows, err := s.disk.conn.QueryContext(ctx, `select id, who, "action", "limit", key, what, note from `+s.log.Name+` where ? = '' or id < ? order by id desc limit ?`, before, before, n)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// callSite returns the definition that a call site makes of a limit. It is written
-// before a row can name it, and is forgotten when no row in memory and none in the file
-// names it.
+// callSite returns the definition of a limit for a call site. It is written before a row
+// can refer to it, and is forgotten when no row in memory or in the file refers to it any
+// more.
 func (s *Store) callSite(ctx context.Context, d *store.Definition, l store.Limit) (*store.Definition, error) {
 	return d.CallSite(l, func(site store.Plan) (index int, kept store.Plan, err error) {
 		if err = s.unavailable(); err != nil {
@@ -47,8 +47,8 @@ func (s *Store) callSite(ctx context.Context, d *store.Definition, l store.Limit
 	})
 }
 
-// addNamedSites adds the indexes of definitions of call sites that rows and records of a
-// limit name.
+// addNamedSites adds the indexes of the call sites' definitions that rows and records of
+// a limit refer to.
 func (d *disk) addNamedSites(id int64, named map[int]bool) error {
 	rows, err := d.conn.QueryContext(background, "select version from buckets where limit_id = ?1 union select version from lows where limit_id = ?1 union select version from records where limit_id = ?1", id)
 	if err != nil {
@@ -67,7 +67,7 @@ func (d *disk) addNamedSites(id int64, named map[int]bool) error {
 	return rows.Err()
 }
 
-// callSites returns the definitions that call sites have made of a limit: plans whose
+// callSites returns the definitions that call sites have made of a limit, as plans whose
 // names are their indexes.
 func (d *disk) callSites(id int64) ([]store.Plan, error) {
 	var l store.Limit

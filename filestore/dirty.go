@@ -77,13 +77,13 @@ func (d *dirty) swap(keys []dirtyKey) (*cycle, []dirtyKey) {
 	c.salt = uint64(c.number+1) * 0x9e3779b97f4a7c15
 	d.current.Store(c)
 	if old != nil {
-		keys = slices.Grow(keys, int(old.keys.Load())+numShards) // not while calls wait for a lock
+		keys = slices.Grow(keys, int(old.keys.Load())+numShards) // here, because calls would wait for it once a shard is locked
 	}
 	for i := range d.shards {
 		sh := &d.shards[i]
 		sh.mu.Lock()
 		keys = append(keys, sh.keys...)
-		clear(sh.keys) // so that they can be collected as garbage
+		clear(sh.keys) // so that the garbage collector can free them
 		clear(sh.set)
 		sh.keys, sh.cycle = sh.keys[:0], c
 		if cap(sh.keys) > keepKeys {
@@ -150,7 +150,7 @@ func (d *dirty) addSlow(f uint64, k dirtyKey) *cycle {
 		c.began.Store(int64(time.Since(start)))
 		select {
 		case d.wake <- struct{}{}:
-		default: // signalled already
+		default: // a signal is pending
 		}
 	}
 	if n == d.max {
@@ -159,7 +159,7 @@ func (d *dirty) addSlow(f uint64, k dirtyKey) *cycle {
 	return c
 }
 
-// add adds a key to the shard, and reports whether it was new.
+// add adds a key to the shard, and reports whether the key was new.
 func (sh *dirtyShard) add(f uint64, k dirtyKey, d *dirty) bool {
 	if len(sh.keys)*2 >= len(sh.set) {
 		sh.set = make([]uint32, max(64, 2*len(sh.set)))
@@ -182,7 +182,7 @@ func (sh *dirtyShard) add(f uint64, k dirtyKey, d *dirty) bool {
 	return true
 }
 
-// laterOf returns the later one of two cycles, or of one and nil.
+// laterOf returns the later of two cycles. Either may be nil.
 func laterOf(a, b *cycle) *cycle {
 	if a == nil || b != nil && b.number > a.number {
 		return b

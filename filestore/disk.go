@@ -41,7 +41,7 @@ type disk struct {
 	remove *sql.Stmt
 }
 
-var background = context.Background() // of statements: an interrupted one would have an unknown outcome
+var background = context.Background() // for statements: the outcome of an interrupted one would be unknown
 
 // openDisk locks the file, checks its format and opens it. If there is no file, it
 // creates one.
@@ -52,7 +52,7 @@ func openDisk(path string) (d *disk, err error) {
 	d = &disk{path: path}
 	defer func() {
 		if err != nil {
-			_ = d.close() // err is more useful
+			_ = d.close() // err says more
 			d = nil
 		}
 	}()
@@ -161,7 +161,7 @@ func create(path string) (err error) {
 	_, err = d.db.ExecContext(background, fmt.Sprintf("pragma journal_mode = delete; pragma synchronous = full; begin; pragma application_id = %d; pragma user_version = %d; %s; commit; pragma journal_mode = wal",
 		applicationID, schemaVersion, schema+recordsSchema))
 	if err = errors.Join(err, d.db.Close()); err == nil {
-		if err = os.Chmod(part, 0o600); err == nil { // keys may name people
+		if err = os.Chmod(part, 0o600); err == nil { // only for the owner, because keys may name people
 			err = os.Rename(part, path)
 		}
 	}
@@ -290,8 +290,8 @@ func (d *disk) write(g *group, idOf func(name string) (int64, bool)) error {
 	})
 }
 
-// column returns the number of a definition as it is in the file, where those of
-// overrides are negative.
+// column returns the number of a definition as stored in the file, where an override's
+// number is negative.
 func column(n uint32) int64 { return int64(int32(n)) }
 
 func (d *disk) writeReservation(of store.Reservation, h *store.Pending, idOf func(name string) (int64, bool)) error {
@@ -303,7 +303,7 @@ func (d *disk) writeReservation(of store.Reservation, h *store.Pending, idOf fun
 	for _, p := range h.Parts {
 		limit, ok := idOf(p.Limit)
 		if !ok {
-			continue // of a limit that was dropped
+			continue // its limit was dropped
 		}
 		if err := d.exec("update records set id = ?, parts = ? where limit_id = ? and key = ? and mark = ? and number = ?", id, len(h.Parts), limit, p.Key, p.Mark, p.Number); err != nil {
 			return err

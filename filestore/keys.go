@@ -85,8 +85,8 @@ func (d *disk) page(id int64, from string, after bool, n int) (out []bucket, err
 	return out, rows.Err()
 }
 
-// The writer sweeps the file in pages: one after a cycle, and one every sweepEvery
-// without calls. A page takes a millisecond or two.
+// The writer sweeps the file in pages: one after each cycle, and one every sweepEvery
+// while there are no calls. A page takes one or two milliseconds.
 const (
 	sweepEvery = time.Second
 	sweepPage  = 512                    // rows
@@ -188,7 +188,8 @@ func (d *disk) sweep(s *Store, at *sweepPos, page, n int) (swept int, more bool,
 	return len(full), more, err
 }
 
-// full reports whether a row of the file is full, or of an override that has ended.
+// full reports whether a row of the file is full, or belongs to an override that has
+// ended.
 func (s *Store) full(d *store.Definition, r *bucket, now int64) bool {
 	if !number.IsOverride(r.state.Version) {
 		return d.Full(r.state, now)

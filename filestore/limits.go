@@ -13,16 +13,16 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// limits are the definitions in the file. They may be slightly ahead of those that
-// calls use: a definition is written before its first use, because a row that names
-// its version may be written at any time after that.
+// limits are the definitions in the file. A definition is written before calls use it,
+// because afterwards a row that refers to it may be written at any time. So the file may
+// be slightly ahead of the calls.
 type limits struct {
 	s   *Store
 	cat *catalog.Catalog
 	reg store.Registry
 	ids sync.Map // by name, int64
 
-	undoing sync.Mutex // held by restore, and while a call site makes a definition
+	undoing sync.Mutex // held by restore, and while a definition is made for a call site
 }
 
 var _ catalog.Backend = (*limits)(nil)
@@ -142,8 +142,8 @@ func (*limits) Revision(context.Context) (int64, error) { return 0, nil }
 // Install passes the definitions to the store in memory.
 func (p *limits) Install(l *catalog.Limits) error { return p.s.mem.Install(l.Defs) }
 
-// maxPast is the number of past versions of a limit beyond which Put deletes those
-// that no row names.
+// maxPast is the number of past versions of a limit from which on Put deletes those that
+// no row refers to.
 const maxPast = 512
 
 // Put adds or changes a limit in the file.
@@ -153,7 +153,7 @@ func (p *limits) Put(_ context.Context, l store.Limit, owner string) (changed bo
 	}
 	old := p.reg.Lookup(l.Name)
 	undo := func() { p.restore(l.Name, old) }
-	if old != nil && old.Rule.Pace != nil { // a change of its target has no version: Define changes it in place
+	if old != nil && old.Rule.Pace != nil { // if only its target changes, it keeps its version, and Define changes it in place
 		target := old.Rule.Pace.Config()
 		undo = func() { p.restore(l.Name, old); old.Rule.Pace.Retarget(target) }
 	}
@@ -175,8 +175,9 @@ func (p *limits) Put(_ context.Context, l store.Limit, owner string) (changed bo
 	return true, p.s.storeError(err)
 }
 
-// restore undoes a change of a limit that could not be written. old is nil if there was
-// none. Of other limits, call sites may have made definitions meanwhile.
+// restore undoes a change of a limit that could not be written. old is the previous
+// definition, or nil. It leaves other limits alone: call sites may have made definitions
+// of them meanwhile.
 func (p *limits) restore(name string, old *store.Definition) {
 	p.undoing.Lock()
 	defer p.undoing.Unlock()
@@ -195,7 +196,7 @@ func (s *Store) storeError(err error) error {
 	return fmt.Errorf("%w: file %s: %w", store.ErrStore, s.path, err)
 }
 
-// write writes a definition and its version, of which the settings may have changed.
+// write writes a definition and its version, whose settings may have changed.
 func (p *limits) write(d *store.Definition) error {
 	text, err := catalog.FormatSettings(&d.Limit)
 	if err != nil {
@@ -227,8 +228,8 @@ func (p *limits) write(d *store.Definition) error {
 	return err
 }
 
-// retire deletes the versions that no row or reservation names. It first writes all
-// dirty keys, so that no row in memory has an older version than in the file.
+// retire deletes the versions that no row or reservation refers to. It first writes all
+// dirty keys, so that rows in memory have no older version than those in the file.
 func (p *limits) retire(d *store.Definition) error {
 	p.s.mem.Renew()
 	if err := p.s.writer.flush(); err != nil {
@@ -254,7 +255,7 @@ func (p *limits) retire(d *store.Definition) error {
 	return err
 }
 
-// Drop deletes a limit. Its rows are ignored from now on, and deleted by sweeps.
+// Drop deletes a limit. From now on its rows are ignored; sweeps delete them.
 func (p *limits) Drop(_ context.Context, name, owner string) error {
 	if p.s.state.Load()&stateClosed != 0 {
 		return p.s.unavailable()

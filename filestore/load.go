@@ -47,8 +47,8 @@ func (s *Store) load(c Config) error {
 // loadChunk is the number of rows in a message from the reader.
 const loadChunk = 1024
 
-// loadRows puts all rows that are not full into memory. One goroutine reads and
-// another one puts, because that is most of the time of a start with a million keys.
+// loadRows puts all rows that are not full into memory. One goroutine reads and another one
+// puts, because putting takes most of the time of a start with a million keys.
 func (s *Store) loadRows(defs map[int64]*store.Definition) error {
 	chunks, failed := make(chan []bucket, 4), make(chan error, 1)
 	var putErr error
@@ -116,7 +116,7 @@ func (s *Store) putRows(defs map[int64]*store.Definition, buckets []bucket) erro
 		r := &buckets[i]
 		d := defs[r.limit]
 		if d == nil {
-			continue // of a limit that was dropped; a sweep deletes it
+			continue // its limit was dropped; a sweep deletes it
 		}
 		if err := checkRow(d, r.key, r.state); err != nil {
 			return s.disk.readError(fmt.Errorf("limit %s, key %q: %w", d.Name, r.key, err))
@@ -145,7 +145,7 @@ func checkRow(d *store.Definition, key string, row store.State) error {
 	return nil
 }
 
-// exists reports whether a row can be of the definition with a number.
+// exists reports whether a row may refer to the definition with number n.
 func exists(d *store.Definition, n uint32) bool {
 	return number.IsOverride(n) || n != 0 && number.Version(n) <= d.Number
 }

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// inUse returns the error of Open for a file that is open already, in this process or
-// another: that with pid, or 0 if that is not known.
+// inUse returns the error of Open for a file that this process or another one has open.
+// pid is that process's id, or 0 if it is not known.
 func inUse(path string, pid int) error {
 	who := "another process"
 	if pid > 0 {
@@ -42,7 +42,7 @@ func lockFile(path string) (*os.File, error) {
 	if err = f.Truncate(0); err == nil {
 		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
-	if err != nil { // the process id is only for messages
+	if err != nil { // it only appears in messages
 		_ = f.Truncate(0)
 	}
 	return f, nil

@@ -10,7 +10,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// overrides are the overrides of a store, for its Abilities.
+// The overrides of a store, for its Abilities.
 type overrides struct{ *Store }
 
 var _ store.Overrider = overrides{}
@@ -64,8 +64,8 @@ func (d *disk) writeOverride(r *bucket) error {
 		r.limit, r.key, int64(o.ID), int64(o.Version), o.Plan, o.Rate, per, o.Burst, o.Until, o.Note)
 }
 
-// loadOverrides reads all overrides into memory, also those that have ended: their rows
-// are converted at the end.
+// loadOverrides reads all overrides into memory, including ended ones, because their rows
+// have to be converted as of their end.
 func (s *Store) loadOverrides(defs map[int64]*store.Definition) error {
 	rows, err := s.disk.conn.QueryContext(background, "select limit_id, key, id, version, plan, rate, per, burst, until, note from overrides")
 	if err != nil {
@@ -81,7 +81,7 @@ func (s *Store) loadOverrides(defs map[int64]*store.Definition) error {
 		}
 		d := defs[limit]
 		if d == nil {
-			continue // of a limit that was dropped
+			continue // its limit was dropped
 		}
 		if per != "" {
 			o.Period, err = period.Parse(per)

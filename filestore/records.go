@@ -41,9 +41,10 @@ func (w *writer) collectRecords(row rowKey, c *memory.Changes) {
 	}
 }
 
-// writeLows writes the lows of a row. Lows in the file apply only to a row that is
-// equal to theirs. So a row without lows needs no delete, except after a give-back,
-// which may make it equal again.
+// writeLows writes the lows of a row, together with a copy of the row. Lows in the file
+// apply only while the row is equal to that copy, so that the lows of a row that has none
+// need not be deleted. The exception is a row after a give-back, because it may become
+// equal again.
 func (d *disk) writeLows(r *bucket) error {
 	l := r.state.Lows
 	if l == nil {
@@ -105,7 +106,7 @@ func (s *Store) readRecords(defs map[int64]*store.Definition) (map[rowKey][]stor
 		r.Version = uint32(version)
 		d := defs[row.limit]
 		if d == nil {
-			continue // of a limit that was dropped; a sweep deletes it
+			continue // its limit was dropped; a sweep deletes it
 		}
 		if err = checkRecord(d, &r); err != nil {
 			return nil, nil, fmt.Errorf("limit %s, key %q: %w", d.Name, row.key, err)
@@ -134,7 +135,7 @@ func checkRecord(d *store.Definition, r *store.Record) error {
 		}
 	}
 	for _, at := range []int64{r.Due, r.Ends, r.Expires} {
-		if at < 0 || at > 2*store.MaxInt { // an instant and a delay, each of at most MaxInt
+		if at < 0 || at > 2*store.MaxInt { // the sum of a time and a delay, each at most MaxInt
 			return fmt.Errorf("record %d of list %d has an instant out of range: %d", r.Number, r.Mark, at)
 		}
 	}
@@ -207,10 +208,10 @@ func parseLows(text string, next int64) (out []store.Low, err error) {
 	return out, nil
 }
 
-// sweepRecords reads a page of keys with records or lows in the file, and deletes
-// those of keys without records in memory. No cycle may run meanwhile. It leaves keys
-// that have changed since the last cycle: their records may have ended in memory alone,
-// and must go together with the row and the hold.
+// sweepRecords reads a page of keys with records or lows in the file, and deletes those
+// whose keys have no records in memory. No cycle may run meanwhile. It leaves keys that
+// have changed since the last cycle: if their records have ended, that must be written
+// together with the row and the hold.
 func (d *disk) sweepRecords(s *Store, at *sweepPos, page int) (more bool, err error) {
 	s.multi.Lock() // records end in calls that hold it for reading
 	defer s.multi.Unlock()

@@ -51,14 +51,14 @@ type Store struct {
 	memQuick func(def *store.Definition, key string, verb store.Verb, cost int64, checked bool) (store.QuickAnswer, *sync.Mutex, bool)
 	path     string
 	every    time.Duration // 0 if Config.Every is Each
-	state    atomic.Uint32 // bits below; 0: answer from memory at once
+	state    atomic.Uint32 // of the bits below; 0: calls are answered from memory at once
 	dirty    dirty
 	disk     *disk
 	limits   limits
 	writer   writer
 
-	// Calls that change several keys or reservations lock multi for reading. The
-	// writer locks it for writing, to see all of their changes or none.
+	// Calls that change several keys, or reservations, lock multi for reading. The writer
+	// locks it for writing, so that it sees all of such a call's changes or none.
 	multi       sync.RWMutex
 	multiKeys   []dirtyKey // changed by such calls since the last cycle; see writer.collect
 	multiKeysMu sync.Mutex
@@ -70,7 +70,7 @@ type Store struct {
 // Reasons not to answer a call from memory at once.
 const (
 	stateEach   = 1 << iota // wait for the disk
-	stateFailed             // the disk fails
+	stateFailed             // the disk is failing
 	stateBehind             // too many keys are dirty
 	stateClosed
 )
@@ -105,7 +105,7 @@ func Open(path string, c Config) (*Store, error) {
 	s.path = s.disk.path
 	if err = s.load(c); err != nil {
 		if s.mem != nil {
-			_ = s.mem.Close() // err is more useful
+			_ = s.mem.Close() // err says more
 		}
 		return nil, errors.Join(err, s.disk.close())
 	}

@@ -19,10 +19,10 @@ import (
 // goroutine.
 type writer struct {
 	store          *Store
-	mu             sync.Mutex                     // held during a cycle; keys and limits.Put run cycles too
+	mu             sync.Mutex                     // held during a cycle; keys and limits.Put also run cycles
 	keys           []dirtyKey                     // of the cycle being written, and of failed ones
-	reservations   map[store.Reservation]struct{} // that changed
-	holds          map[string]struct{}            // that changed
+	reservations   map[store.Reservation]struct{} // ids of those that changed
+	holds          map[string]struct{}            // ids of those that changed
 	buckets        []bucket
 	records        map[rowKey]map[recordID]*store.Record // that changed; nil if it ended
 	sweepPos       sweepPos
@@ -41,7 +41,7 @@ type writer struct {
 	lastUS   atomic.Int64 // wall clock, µs
 }
 
-// A bucket is a row of the file, to be deleted if nothing is used.
+// A bucket is a row of the file. It is deleted if nothing is used.
 type bucket struct {
 	limit    int64 // id
 	key      string
@@ -76,7 +76,7 @@ func (w *writer) run() {
 	for {
 		wake := w.store.dirty.wake
 		if retry > 0 {
-			wake = nil // new keys wait for the retry too
+			wake = nil // new keys wait for the retry as well
 			timer.Reset(retry)
 		} else {
 			timer.Reset(sweepEvery)
@@ -100,8 +100,8 @@ func (w *writer) run() {
 	}
 }
 
-// waitForMore waits while the first key of the cycle may be in memory only, less
-// the time that writing takes. It returns false when the writer is stopped.
+// waitForMore waits for more keys, as long as the first key of the cycle may be in memory
+// only, less the time that writing takes. It returns false when the writer is stopped.
 func (w *writer) waitForMore(timer *time.Timer) bool {
 	s := w.store
 	if s.every == 0 {
@@ -156,7 +156,7 @@ type group struct {
 	buckets      []bucket
 	records      map[rowKey]map[recordID]*store.Record
 	reservations map[store.Reservation]store.Pending
-	holds        map[string]store.Hold // without parts: to be deleted
+	holds        map[string]store.Hold // a hold without parts is deleted
 	now          int64                 // the store's time, no earlier than that of its rows
 }
 
@@ -187,7 +187,8 @@ func (w *writer) collect() (g group) {
 	return g
 }
 
-// changed adds ids to those that have changed, and returns their present values.
+// changed adds ids to those that have changed, and returns the present values of all of
+// them.
 func changed[K comparable, V any](all map[K]struct{}, ids []K, get func(K) V) map[K]V {
 	for _, id := range ids {
 		all[id] = struct{}{}
@@ -204,14 +205,15 @@ func (w *writer) readBucket(key *dirtyKey, now int64) {
 	s := w.store
 	id, ok := s.limits.lookupID(key.def.Name)
 	if !ok {
-		return // of a limit that was dropped, with its rows
+		return // its limit was dropped, with its rows
 	}
 	c := s.mem.Changes(key.def, key.key)
 	w.collectRecords(rowKey{id, key.key}, &c)
 	if d := s.mem.Registry().Lookup(key.def.Name); c.Found && (d == nil || d.Full(c.Row, now)) {
 		c.Found = false
 	}
-	// A row that became full as time passed is full in the file too, unless tokens were given back.
+	// A row that became full as time passed is also full in the file, unless tokens were
+	// given back.
 	if !c.Found {
 		c.Row = store.State{Override: c.Row.Override}
 	}

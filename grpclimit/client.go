@@ -173,7 +173,7 @@ func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cli
 	return &clientStream{ClientStream: stream, c: c, target: cc.Target(), method: method, single: !desc.ServerStreams, cancel: cancel, first: first}, nil
 }
 
-// observeCall tells adaptive limits how a call went that was sent at began.
+// observeCall reports a call, sent at began, to the adaptive limits.
 func (c *client) observeCall(ctx context.Context, adaptive []string, began time.Time, err error) {
 	if len(adaptive) == 0 || err != nil && errors.Is(ctx.Err(), context.Canceled) {
 		return
@@ -213,7 +213,7 @@ func (c *client) admit(ctx context.Context, w *waitBudget, target, method string
 	if err = c.take(ctx, &d, c.Limits, call, most); !w.failFast {
 		w.left -= time.Since(start)
 	}
-	if d.Allowed { // else the call goes on although it took nothing
+	if d.Allowed { // otherwise the call goes on although it took nothing
 		adaptive = pace.Adaptive(&d)
 	}
 	return adaptive, err
@@ -286,7 +286,7 @@ type clientStream struct {
 	target, method string
 	single         bool               // the server sends one message
 	cancel         context.CancelFunc // ends the stream after a refused message
-	first          func(error)        // is told of the first message, or the end; nil: it was
+	first          func(error)        // called with the first message's result, or the end; nil once it was called
 }
 
 func (s *clientStream) SendMsg(m any) error {
@@ -330,8 +330,7 @@ func (s *clientStream) take(limits []Limit, m any) error {
 	return err
 }
 
-// blocks has the time before which no call of a method is sent, by target and
-// method.
+// blocks has, by target and method, the time before which no call is sent.
 type blocks struct {
 	mu    sync.RWMutex
 	until map[[2]string]time.Time
@@ -360,7 +359,7 @@ func (b *blocks) set(target, method string, wait time.Duration) {
 				delete(b.until, k)
 			}
 		}
-		for k := range b.until { // all are in the future: dropping one costs a refused call
+		for k := range b.until { // any one will do: dropping it costs at most a call that is refused
 			if len(b.until) < maxMethods {
 				break
 			}

@@ -65,7 +65,7 @@ func check(limiter *dipwell.Limiter, field string, limits []Limit, holds bool) e
 	return nil
 }
 
-// taker takes from limits, for Server and Client.
+// A taker takes from limits, for server and client.
 type taker struct {
 	limiter *dipwell.Limiter
 	failed  func(context.Context, error) error
@@ -84,8 +84,8 @@ func (t *taker) take(ctx context.Context, d *dipwell.Decision, limits []Limit, c
 	return err
 }
 
-// hold is take. With a ttl it makes a hold if one of the limits is a concurrency
-// limit, and returns how long the hold lives.
+// hold is take, except that it makes a hold if ttl is not 0 and one of the limits is a
+// concurrency limit. It returns how long the hold lives.
 func (t *taker) hold(ctx context.Context, d *dipwell.Decision, limits []Limit, c *Call, bound, ttl time.Duration) (time.Duration, error) {
 	ttl, err := t.decide(ctx, d, limits, c, bound, ttl)
 	return ttl, t.answer(ctx, d, err)
@@ -154,7 +154,7 @@ func (l *Limit) take(ctx context.Context, c *Call) (t dipwell.Take, err error) {
 		if t.Key, err = l.Key(ctx, c); err != nil {
 			return t, err
 		}
-		if t.Key == dipwell.Shared { // only a Limit without Key selects the shared bucket
+		if t.Key == dipwell.Shared { // only a Limit without Key may use the shared bucket
 			return t, bad("key", "has a NUL byte")
 		}
 	}

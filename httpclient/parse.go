@@ -51,7 +51,7 @@ func (a *advice) wait() (wait time.Duration, known bool) {
 	return wait, known
 }
 
-// next returns when a quota that is used up has one more.
+// next returns the time until a quota that is used up has one token more.
 func (q *quota) next() time.Duration {
 	if q.Refills && q.Limit > 0 {
 		return (q.Reset + time.Duration(q.Limit) - 1) / time.Duration(q.Limit)
@@ -77,7 +77,7 @@ type parser struct {
 	h     http.Header
 	now   time.Time
 	most  time.Duration
-	dated bool // now is the service's time, if the response has one
+	dated bool // now is the time in the response's Date field
 }
 
 func (p *parser) get(canonical string) string {
@@ -99,7 +99,7 @@ func (p *parser) quota(name string) *quota {
 }
 
 func (p *parser) retryAfter() {
-	if v := p.get("Retry-After-Ms"); v != "" { // of OpenAI and Azure, more precise
+	if v := p.get("Retry-After-Ms"); v != "" { // sent by OpenAI and Azure; more precise
 		if ms, ok := number(v); ok {
 			p.a.RetryAfter = p.seconds(ms / 1000)
 			return
@@ -136,7 +136,7 @@ func (p *parser) plain() {
 	if remaining == "" && reset == "" && after == "" {
 		return
 	}
-	if p.a.n > 0 { // the structured fields have it
+	if p.a.n > 0 { // the structured fields have it already
 		return
 	}
 	q := p.quota("")
@@ -203,7 +203,7 @@ func (p *parser) units() {
 	p.refilled("tokens", "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens", reset)
 }
 
-// refilled adds a quota that refills steadily, if the response has its remaining.
+// refilled adds a quota that refills steadily, if the response has its remaining tokens.
 func (p *parser) refilled(name, limit, remaining, at string, reset func(string) time.Duration) {
 	left := p.get(remaining)
 	if left == "" {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// How a host with buckets groups requests into routes.
+// How the requests to a host with buckets are grouped into routes.
 const (
 	splitResource = 'g' // GitHub: by the first segment of the path
 	splitMajor    = 'd' // Discord: by method and path, in which the first id counts and later ids do not

@@ -29,13 +29,13 @@ type key struct {
 type entry struct {
 	used     time.Time // time of the last request, for evict
 	blocked  time.Time // no request is sent before this
-	name     string    // of the quota or bucket that blocked; of a route: its bucket's name
+	name     string    // name of the quota or bucket that blocked; for a route, of its bucket
 	next     time.Time // with Spread: no request is sent before this
 	quotas   []state
 	inFlight int64         // requests in flight
 	tokens   int64         // their cost in tokens
 	waiting  int           // requests that wait for this entry, which must not be evicted
-	changed  chan struct{} // closed when a request in flight ends; nil if none waits for that
+	changed  chan struct{} // closed when a request in flight ends; nil if nobody waits for that
 
 	split   byte   // of a host: how its requests are grouped into routes; 0 if it has no buckets
 	bucket  string // of a route: the name in the key of its bucket
@@ -191,7 +191,7 @@ func (t *table) evict() bool {
 type flight struct {
 	host, bucket *entry
 	tokens       int64
-	adaptive     []string // limits that are told how it went
+	adaptive     []string // adaptive limits that will observe the request
 }
 
 // pause is why a request must wait.
@@ -305,7 +305,7 @@ func (e *entry) quota(q *quota) *state {
 			return &e.quotas[i]
 		}
 	}
-	if len(e.quotas) == maxQuotas { // replace the one with the oldest response
+	if len(e.quotas) == maxQuotas { // replace the quota whose response is the oldest
 		old := 0
 		for i := range e.quotas {
 			if e.quotas[i].at.Before(e.quotas[old].at) {
@@ -324,7 +324,7 @@ func newState(q *quota) state {
 		tokens: strings.Contains(q.Name, "tokens")}
 }
 
-// block sends no request of the entry for the time wait.
+// block makes requests of the entry wait for the time wait.
 func (e *entry) block(now time.Time, wait time.Duration, name string) {
 	if until := now.Add(wait); until.After(e.blocked) {
 		e.blocked, e.name = until, strings.Clone(name)

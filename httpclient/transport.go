@@ -216,7 +216,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		e := limited(r, nameOf(&a), resp.StatusCode, wait)
 		if t.FailFast || wait > pace.Left(r.Context(), left) {
 			if !known {
-				return resp, nil // the response says more than a LimitedError without a time
+				return resp, nil // the response says more than a LimitedError without a time would
 			}
 			drain(resp)
 			t.onWait(r, e)
@@ -248,7 +248,7 @@ func (t *Transport) admit(r *http.Request, left *time.Duration) (k flight, err e
 	return k, err
 }
 
-// observe tells adaptive limits how an attempt went. resp is nil if it failed.
+// observe reports an attempt to the adaptive limits. resp is nil if it failed.
 func (t *Transport) observe(ctx context.Context, k *flight, took time.Duration, resp *http.Response) {
 	if len(k.adaptive) == 0 || resp == nil && errors.Is(ctx.Err(), context.Canceled) {
 		return
@@ -389,7 +389,7 @@ func (t *Transport) bucket(r *http.Request, host *entry, id key, a *advice, now 
 	if e == nil {
 		return nil
 	}
-	e.waiting++ // adding its route must not evict it
+	e.waiting++ // so that adding its route does not evict it
 	if rt = t.table.add(at, now); rt != nil {
 		rt.name, rt.bucket, rt.target = full[:len(a.Bucket)], full, e
 	}

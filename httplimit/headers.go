@@ -120,7 +120,8 @@ func known(d *dipwell.Decision) bool {
 	return d.Source != store.SourceFallbackOpen && d.Source != store.SourceFallbackClosed
 }
 
-// named reports whether the policy of a limit was announced for one of these.
+// named reports whether one of the limits has a name, so that its policy was announced
+// already.
 func named(limits []dipwell.Decision, name string) bool {
 	for i := range limits {
 		if limits[i].Limit == name && !unbounded(&limits[i]) {

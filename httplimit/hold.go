@@ -10,7 +10,7 @@ import (
 	"github.com/dipwell/dipwell/internal/pace"
 )
 
-// serveHeld passes a request to next, and then releases its hold.
+// serveHeld passes a request to next, and releases its hold when next returns.
 func (m *middleware) serveHeld(w http.ResponseWriter, r *http.Request, next http.Handler, hold string, ttl time.Duration) {
 	ctx, release := pace.Keep(r.Context(), m.limiter, hold, ttl)
 	defer release()
@@ -51,12 +51,13 @@ func (w *releasing) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 }
 
 // Flush is for handlers that assert http.Flusher.
-func (w *releasing) Flush() { _ = w.FlushError() } // not supported: as if nothing were buffered
+func (w *releasing) Flush() { _ = w.FlushError() } // unsupported: treated as if nothing were buffered
 
-// FlushError is for http.ResponseController, which would take Flush for a success.
+// FlushError is for http.ResponseController, which would treat Flush as always
+// successful.
 func (w *releasing) FlushError() error {
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// ReadFrom keeps the sendfile of net/http.
+// ReadFrom lets net/http use sendfile.
 func (w *releasing) ReadFrom(r io.Reader) (int64, error) { return io.Copy(w.ResponseWriter, r) }

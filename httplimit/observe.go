@@ -10,10 +10,10 @@ import (
 	"github.com/dipwell/dipwell/internal/pace"
 )
 
-// observed returns next as a handler that observes each request for adaptive limits: how
-// long it took to the header of its response, and whether the status is below 500. A
-// handler that panics has failed. A request whose client went away before the header
-// says nothing.
+// observed returns a handler that calls next and observes each request for adaptive
+// limits: how long it took until the header of its response, and whether the status is
+// below 500. A handler that panics counts as failed. A request whose client disconnects
+// before the header is not observed.
 func (m *middleware) observed(next http.Handler, limits []string) http.Handler {
 	if len(limits) == 0 {
 		return next
@@ -38,11 +38,11 @@ func (m *middleware) observed(next http.Handler, limits []string) http.Handler {
 	})
 }
 
-// watching is a ResponseWriter that notes the first status of a response, and when it was
-// written.
+// watching is a ResponseWriter that records the first status of a response, and when it
+// was written.
 type watching struct {
 	http.ResponseWriter
-	status int // 0: none yet
+	status int // 0: not written yet
 	at     time.Time
 }
 
@@ -65,15 +65,16 @@ func (w *watching) Write(b []byte) (int, error) {
 }
 
 // Flush is for handlers that assert http.Flusher.
-func (w *watching) Flush() { _ = w.FlushError() } // not supported: as if nothing were buffered
+func (w *watching) Flush() { _ = w.FlushError() } // unsupported: treated as if nothing were buffered
 
-// FlushError is for http.ResponseController, which would take Flush for a success.
+// FlushError is for http.ResponseController, which would treat Flush as always
+// successful.
 func (w *watching) FlushError() error {
 	w.note(http.StatusOK)
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// ReadFrom keeps the sendfile of net/http.
+// ReadFrom lets net/http use sendfile.
 func (w *watching) ReadFrom(r io.Reader) (int64, error) {
 	w.note(http.StatusOK)
 	return io.Copy(w.ResponseWriter, r)

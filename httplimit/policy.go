@@ -15,7 +15,7 @@ import (
 type policy struct {
 	header []string // the one value of RateLimit-Policy
 	item   string   // the limit's name as a structured string, followed by `;r=`
-	window int64    // w of RateLimit-Policy, in seconds; 0: it has none
+	window int64    // w of RateLimit-Policy, in seconds; 0: none
 	def    *store.Definition
 }
 
@@ -26,7 +26,7 @@ const maxPolicies = 1024
 var policies atomic.Pointer[map[*store.Definition]*policy]
 
 func policyOf(def *store.Definition) *policy {
-	if def.Override != nil { // there may be one for each key
+	if def.Override != nil { // there may be an override for each key, too many for the cache
 		return newPolicy(def)
 	}
 	old := policies.Load()
@@ -64,7 +64,7 @@ func newPolicy(def *store.Definition) *policy {
 // effective window. retry is Retry-After in seconds, or 0.
 func (p *policy) append(b []byte, d *dipwell.Decision, retry int64) []byte {
 	b = appendParam(append(b, p.item...), "", d.Remaining)
-	if p.window == 0 { // tokens come back when others end
+	if p.window == 0 { // tokens come back when other requests end
 		return b
 	}
 	t := p.effective(d)
@@ -95,9 +95,9 @@ func (p *policy) effective(d *dipwell.Decision) int64 {
 	return max(1, seconds(time.Duration(full-rest/parts*every)*time.Microsecond))
 }
 
-// boundary returns the seconds to the next boundary, given the time to the
-// boundary at which the bucket is full. That is a later one only with roll-over; the
-// windows of a calendar in between are then those of this machine's clock.
+// boundary returns the seconds to the next boundary, given the time to the boundary at
+// which the bucket is full. That is a later one only with roll-over. In a calendar, the
+// windows in between are computed from this machine's clock.
 func (p *policy) boundary(reset time.Duration) int64 {
 	r := &p.def.Rule
 	switch {
@@ -133,8 +133,8 @@ func policyWindow(def *store.Definition) int64 {
 	return max(1, seconds(def.Period))
 }
 
-// tick returns the length of a tick: a part of a number of µs. An adaptive limit has
-// its present one.
+// tick returns the length of a tick as every / parts µs. For an adaptive limit it is the
+// present one.
 func tick(r *store.Rule) (every, parts int64) {
 	if r.Pace != nil {
 		return 1, r.Pace.State().History.LevelAt(time.Now().UnixMicro())

@@ -48,35 +48,35 @@ type Options struct {
 	// the limit's own timeout or the caller's context ends it sooner. Default 5 s.
 	Timeout time.Duration
 
-	// OnBatch is called after the answer to each batch that coalescing has sent. The groups
-	// of b are the calls in it, each with its error; took is how long the store took, and
-	// err is what Apply returned. It must not keep b, it is called by several goroutines,
-	// and calls wait for it. Default: none.
+	// OnBatch is called after each batch that coalescing has sent was answered. The
+	// groups of b are the calls in it, each with its error; took is how long the store
+	// took, and err is what Apply returned. OnBatch must not keep b. It is called by
+	// several goroutines, and the calls of the batch wait for it. Default: none.
 	OnBatch func(b *store.Batch, took time.Duration, err error)
 
-	// Breaker fails calls at once while the store does not answer at all, so that the
-	// failure mode of their limits decides. After five calls in a row without an answer it
-	// sends a check of its own, and opens if that gets no answer within 300 ms. While it is
-	// open it sends one check at a time. The first answer closes it.
+	// Breaker fails calls at once while the store gives no answers, so that the failure
+	// modes of their limits decide. After five calls in a row without an answer it sends
+	// a check of its own, and opens if that is not answered within 300 ms. While it is
+	// open, it sends one check at a time, and the first answer closes it.
 	Breaker bool
 
 	// OnBreaker is called with the reason when the breaker opens, and with nil when it
 	// closes. It must not call the store. Default: none.
 	OnBreaker func(why error)
 
-	// DenyMaxAge is how long at most a refusal is remembered: until then, calls that the
-	// same bucket would refuse are refused in this process, without the store. Refunds and
-	// resets by other processes may take effect that much later; those of this process take
-	// effect at once. From 1 µs to 1 h; one second suits most. Default 0: every call is sent
-	// to the store.
+	// DenyMaxAge is how long a refusal is remembered at most. Meanwhile, calls that the
+	// same bucket would refuse are refused in this process, without the store. Refunds
+	// and resets by other processes may take effect that much later; those by this
+	// process take effect at once. From 1 µs to 1 h; one second suits most programs.
+	// Default 0: every call is sent to the store.
 	DenyMaxAge time.Duration
 
-	// Leases takes tokens in advance for keys of limits that have a Lease, if they have at
-	// least 20 calls in it, and answers their calls without the store. The Source of these
-	// answers is store.SourceLease. A process that is killed loses the tokens that it holds:
-	// about what its calls take in half a lease. Without this option the store decides all
-	// calls of such limits, whose buckets are smaller nevertheless. Over a store in this
-	// process it has no effect.
+	// Leases takes tokens in advance for keys of limits that have a Lease, if a key has
+	// at least 20 calls in the time of a lease, and answers their calls without the
+	// store. The Source of these answers is store.SourceLease. A process that is killed
+	// loses the tokens that it holds: about what its calls take in half a lease. Without
+	// this option the store decides all calls of such limits; their buckets are as small
+	// either way. Over a store in this process it has no effect.
 	Leases bool
 
 	// Fallback decides calls of limits with OnStoreError FailLocal in this process while the
@@ -108,14 +108,14 @@ const (
 	maxLanes       = 64
 	defaultTimeout = 5 * time.Second
 
-	// Spare lanes take lone calls while the database is far from busy. Four do what
-	// twelve do; each is a connection that is always open.
+	// Spare lanes take lone calls while the database is far from busy. Four of them do as
+	// well as twelve, and each is a connection that is always open.
 	spareLanes = 4
 )
 
-// defaultLanes is how many batches a store decides at one time. More of them than
-// processors only wait for each other, and make each batch smaller; fewer than
-// two let one stuck batch hold up everybody.
+// defaultLanes returns how many batches a store decides at one time. With more lanes than
+// processors, batches only wait for each other, and are smaller; with fewer than two, one
+// stuck batch holds up all calls.
 func defaultLanes() int { return max(2, min(4, runtime.GOMAXPROCS(0))) }
 
 // A Stack is a store and the layers that New wrapped around it.
@@ -143,7 +143,7 @@ func New(ctx context.Context, s store.Store, o Options) (*Stack, error) {
 	return t, nil
 }
 
-// build puts one thing around the other, from the inside out.
+// build wraps the layers around s, from the inside out.
 func (t *Stack) build(ctx context.Context, s store.Store, o *Options) error {
 	if s == nil {
 		return errors.New("stack: the store is nil")

@@ -101,7 +101,7 @@ func (a *ask) status(st *pb.RateLimitResponse_DescriptorStatus, until *durationp
 	}
 }
 
-// overridden returns the definition of the override that decided, or nil.
+// overridden returns the definition made from the override that decided, or nil.
 func (a *ask) overridden() *store.Definition {
 	if a.d != nil {
 		if def := a.d.Definition; def != nil && def.Override != nil {
@@ -111,15 +111,15 @@ func (a *ask) overridden() *store.Definition {
 	return nil
 }
 
-// currentLimit returns the limit of a key with an override, in place of that of its
-// rule.
+// currentLimit returns the limit to report for a key with an override, instead of the
+// rule's.
 func currentLimit(def *store.Definition, rule *pb.RateLimitResponse_RateLimit) *pb.RateLimitResponse_RateLimit {
 	out := &pb.RateLimitResponse_RateLimit{Name: rule.Name, Unit: rule.Unit, UnitMultiplier: rule.UnitMultiplier,
 		RequestsPerUnit: uint32(min(def.Rate, math.MaxUint32))}
 	if length := unitLength(rule.Unit) * time.Duration(max(1, rule.UnitMultiplier.GetValue())); length == def.Period {
 		return out
 	}
-	out.Unit, out.UnitMultiplier = pb.RateLimitResponse_RateLimit_UNKNOWN, nil // a bucket of another period
+	out.Unit, out.UnitMultiplier = pb.RateLimitResponse_RateLimit_UNKNOWN, nil // a bucket with another period
 	for _, u := range periodUnits {
 		if n := def.Period / unitLength(u); def.Period%unitLength(u) == 0 && n <= math.MaxUint32 {
 			if out.Unit = u; n > 1 {
@@ -135,7 +135,7 @@ func currentLimit(def *store.Definition, rule *pb.RateLimitResponse_RateLimit) *
 var periodUnits = []pb.RateLimitResponse_RateLimit_Unit{pb.RateLimitResponse_RateLimit_WEEK, pb.RateLimitResponse_RateLimit_DAY,
 	pb.RateLimitResponse_RateLimit_HOUR, pb.RateLimitResponse_RateLimit_MINUTE, pb.RateLimitResponse_RateLimit_SECOND}
 
-// near returns how many hits are not yet near the limit.
+// near returns the number of hits up to which a key is not near its limit.
 func (a *ask) near() int64 {
 	def := a.overridden()
 	if def == nil {
@@ -168,9 +168,9 @@ func (a *ask) reset() (time.Duration, bool) {
 	return a.d.ResetAfter, true
 }
 
-// windowEnd is how long the present window lasts. A time that the store named
-// is a number of whole windows later than its end; without one, this machine's
-// clock has to do.
+// windowEnd returns how long the present window lasts. A reset or retry time of the store
+// is the end of a later window, a whole number of windows later. If there is none,
+// windowEnd uses this machine's clock.
 func (a *ask) windowEnd(over bool) time.Duration {
 	known := a.d.ResetAfter
 	if over && a.d.RetryAfter > 0 {

@@ -12,31 +12,33 @@ import (
 	"github.com/dipwell/dipwell/internal/algebra"
 )
 
-// delivery is how long an assignment may be under way: from when its tokens are asked
-// for until the Envoy has it, and then that much less until the Envoy has ended it. The
-// protocol has no instants, only lengths of time, so nothing can end it earlier.
+// delivery bounds how long an assignment may be on its way: from the request for its
+// tokens until the Envoy has it. The Envoy then counts the time of the quota itself,
+// because the protocol has only lengths of time and no instants. So tokens may be used
+// until delivery plus the time of the quota after the request for them, and nothing ends
+// that earlier.
 const delivery = 500 * time.Millisecond
 
-// life returns for how long after they were asked for tokens may be used.
+// life returns how long after their request tokens may be used.
 func life(quota time.Duration) time.Duration { return quota + delivery }
 
 // comesBack returns how many tokens come back in the life of an assignment, rounded up,
-// with two thousandths for clocks of different speed.
+// plus 0.2 % for clocks of different speed.
 func comesBack(rate int64, period, quota time.Duration) int64 {
 	return algebra.MulDiv(life(quota).Microseconds()*1002, rate, period.Microseconds()*1000, true)
 }
 
-// mostTokens is of one assignment.
+// mostTokens bounds the tokens of one assignment.
 const mostTokens = math.MaxInt32
 
-// tokens returns a bucket of which an Envoy allows at most n requests in the life of an
-// assignment. A few tokens are there at once, and none comes back in time. Of more, a
-// quarter comes evenly: an Envoy cannot make a bucket that needs longer to fill than its
-// machine is up, and this one needs less than a minute.
+// tokens returns a bucket with which an Envoy allows at most n requests in the life of an
+// assignment. If n is small, all tokens are there at once, and none comes back in time.
+// Otherwise a quarter of them comes back evenly. Envoy cannot make a bucket that takes
+// longer to fill than its machine has been up; this one fills in less than a minute.
 //
-// An Envoy keeps its bucket, and does not fill it, if the next one is equal, for which it
-// compares the nanoseconds of the interval, not the seconds. seq makes them differ.
-// Otherwise it ignores the nanoseconds.
+// If the next bucket is equal to its present one, an Envoy keeps that and does not fill
+// it. It compares the nanoseconds of the interval, which it otherwise ignores, and not
+// the seconds. seq makes the nanoseconds differ.
 func tokens(n int64, quota time.Duration, seq uint32) *typev3.RateLimitStrategy {
 	whole := int64((life(quota) + time.Second - 1) / time.Second) // seconds
 	fill, every := int64(1), whole+1

@@ -11,21 +11,23 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// counts are one rule's, in hits, as envoyproxy/ratelimit has them.
+// counts are the counters of a rule, in hits, with the meaning that they have in
+// envoyproxy/ratelimit.
 type counts struct {
 	total, within, near, over, local, shadow atomic.Uint64
-	_                                        [16]byte // to a cache line, so that rules do not slow each other
+	_                                        [16]byte // padding to a cache line, so that rules do not slow each other down
 }
 
-// Bounds of the metrics that values of requests may make. What comes after them, and what
-// is longer, is counted for the rule. A metric stays, and is in every scrape six times.
+// Bounds of the metrics that are named after values in requests. Values beyond them, and
+// longer ones, are counted for the rule. A metric is never removed, and is in every
+// scrape six times.
 const (
 	maxDetailed    = 1000
 	maxDetailedLen = 512
 )
 
-// metrics are found by a rule's name, and by values only where a configuration
-// asks for that.
+// metrics are found by a rule's name. Values are part of the name only where a
+// configuration asks for that.
 type metrics struct {
 	mu       sync.Mutex
 	rules    atomic.Pointer[map[metricKey]*counts]
@@ -42,7 +44,7 @@ func newMetrics() *metrics {
 	return m
 }
 
-// of finds the counts of a rule, or makes room for them.
+// of returns the counts of a rule, and makes them if there are none.
 func (m *metrics) of(domain, rule string) *counts {
 	key := metricKey{domain, rule}
 	if c := (*m.rules.Load())[key]; c != nil {
@@ -65,7 +67,8 @@ func (m *metrics) add(key metricKey) *counts {
 	return c
 }
 
-// ofValues is of for a name made of a request's values, of which there are only so many.
+// ofValues is of for a name made from values of a request. If there are too many such
+// names, it returns fallback.
 func (m *metrics) ofValues(domain, rule string, fallback *counts) *counts {
 	key := metricKey{domain, rule}
 	if c := (*m.rules.Load())[key]; c != nil {
@@ -76,7 +79,7 @@ func (m *metrics) ofValues(domain, rule string, fallback *counts) *counts {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if c := (*m.rules.Load())[key]; c != nil { // another request was first
+	if c := (*m.rules.Load())[key]; c != nil { // another request was faster
 		return c
 	}
 	if m.detailed >= maxDetailed {
@@ -86,7 +89,7 @@ func (m *metrics) ofValues(domain, rule string, fallback *counts) *counts {
 	return m.add(key)
 }
 
-// attach gives all rules of a configuration their counts, in one step.
+// attach gives the counts to all rules of a configuration, in one step.
 func (m *metrics) attach(rules *Rules) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -87,7 +87,7 @@ func addIETF(r *pb.RateLimitResponse, asks []ask) {
 		}
 		all.Limits = append(all.Limits, *d)
 	}
-	if all.Limits == nil { // nothing was decided, and a zero decision would be a refusal
+	if all.Limits == nil { // nothing was decided; a zero Decision would look like a refusal
 		return
 	}
 	if len(all.Limits) < 2 {

@@ -15,8 +15,8 @@ import (
 	"github.com/dipwell/dipwell/internal/period"
 )
 
-// maxOverrides is the most different limits in requests, because each stays
-// defined.
+// maxOverrides bounds the different limits that requests may bring, because each of them
+// stays defined.
 const maxOverrides = 1000
 
 // overrides are the limits that requests have brought.
@@ -31,8 +31,7 @@ type override struct {
 	multiplier     uint32 // 0 if not given
 }
 
-// rule returns the rule of a limit in a request. It defines the limit the first
-// time.
+// rule returns the rule for a limit in a request. It defines the limit on first use.
 func (o *overrides) rule(ctx context.Context, s *Service, d *domain, l *common.RateLimitDescriptor_RateLimitOverride) (*rule, error) {
 	key := override{domain: d.name, requests: l.GetRequestsPerUnit(), unit: uint32(l.GetUnit())}
 	multiplier := int64(1)

@@ -154,7 +154,7 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 			limit = v
 		case "descriptors":
 			list = v
-		case "shadow_mode", "quota_mode": // both allow the request, and count
+		case "shadow_mode", "quota_mode": // both allow requests, and count them
 			shadow = p.boolean(v, at) || shadow
 		case "detailed_metric":
 			detailed = p.boolean(v, at)
@@ -167,7 +167,7 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 		}
 	})
 	if p.Mistakes() > before {
-		return // mistakes below would only repeat it
+		return // mistakes in descriptors below would only repeat this one
 	}
 	if e.key == "" {
 		p.Fail(n, where+".key", "is missing or empty")
@@ -197,7 +197,7 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 	p.descriptors(d, list, where+".descriptors", below)
 }
 
-// place adds a node to its parent. It returns false if there is one with the same
+// place adds a node to its parent. It returns false if the parent has one with the same
 // entry.
 func (p *parser) place(parent, d *node, e entry, starred bool) bool {
 	switch {
@@ -259,7 +259,7 @@ func (p *parser) rateLimit(n *yaml.Node, where string, shadow bool) *rule {
 	return r
 }
 
-// limitBlock is a rate_limit while it is parsed.
+// limitBlock is a rate_limit block while it is being parsed.
 type limitBlock struct {
 	*parser
 	where      string
@@ -323,7 +323,7 @@ func (b *limitBlock) readReplaces(v *yaml.Node, at string) {
 	})
 }
 
-// Bounds of an assignment. An Envoy counts its time in whole seconds.
+// Bounds of a quota. An Envoy counts its time in whole seconds.
 const (
 	leastQuota = time.Second
 	mostQuota  = 5 * time.Second
@@ -342,9 +342,9 @@ func (b *limitBlock) readQuota(v *yaml.Node, at string) {
 	b.r.quota = d
 }
 
-// carve makes the limit of a rule with a quota smaller, by what comes back while an Envoy
-// may use its tokens: then what is used between two instants is never more than the
-// burst and what came back between them.
+// carve makes the limit of a rule with a quota smaller by the tokens that come back while
+// an Envoy may use an assignment. Then no more is used in any length of time than the
+// burst and what comes back in it.
 func (b *limitBlock) carve(rule *store.Rule) {
 	if b.r.quota == 0 {
 		return
@@ -367,7 +367,8 @@ func (b *limitBlock) carve(rule *store.Rule) {
 	}
 }
 
-// mostQuotaTick is in µs. Coarser ticks would give back more than comesBack says.
+// mostQuotaTick is in µs. With coarser ticks, more would come back than comesBack
+// returns.
 const mostQuotaTick = 1000
 
 // rule checks the whole block and returns its rule.
@@ -432,8 +433,8 @@ func (b *limitBlock) complete() {
 	}
 }
 
-// planOfNone returns the plans of a limit whose requests_per_unit is 0. In shadow mode,
-// where a blocked plan would refuse, it is a bucket without room.
+// planOfNone returns the plans of a limit whose requests_per_unit is 0. In shadow mode a
+// blocked plan would still refuse, so there it is a bucket without room.
 func planOfNone(mode store.Mode) store.Plans {
 	if mode == dipwell.Shadow {
 		return dipwell.NewPlans(dipwell.Plan{Name: nonePlan, Burst: dipwell.NoBurst, MaxDebt: 1})

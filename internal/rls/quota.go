@@ -19,24 +19,24 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Bounds of the RateLimitQuotaService. A bucket costs a goroutine, and a few calls of
-// the store in each of its assignments.
+// Bounds of the RateLimitQuotaService. A bucket costs a goroutine, and a few calls of the
+// store in each of its assignments.
 const (
 	maxQuotaStreams  = 1000
 	maxQuotaBuckets  = 20000 // of all streams
 	maxStreamBuckets = 2000  // of a stream
-	maxBucketEntries = 8     // of a bucket id: they are matched in any order
-	maxQuotaCalls    = 256   // calls of the store under way
+	maxBucketEntries = 8     // in a bucket id; they are matched in any order
+	maxQuotaCalls    = 256   // calls of the store in flight
 )
 
-// Quotas is Envoy's RateLimitQuotaService (RLQS) over the rules of a Service. For each
-// bucket that an Envoy reports it takes tokens in advance, as holds, and assigns them to
-// that Envoy for a time. Only rules with a quota are assigned.
+// Quotas is Envoy's RateLimitQuotaService (RLQS) with the rules of a Service. For each
+// bucket that an Envoy reports, it takes tokens in advance, as holds, and assigns them to
+// that Envoy for a time. Only rules that have a quota are assigned.
 type Quotas struct {
 	rlqs.UnimplementedRateLimitQuotaServiceServer
 	service *Service
-	stop    <-chan struct{} // closed: end all streams
-	calls   chan struct{}   // one for each call of the store under way
+	stop    <-chan struct{} // when closed, all streams end
+	calls   chan struct{}   // an entry for each call of the store in flight
 
 	streams, buckets                                      atomic.Int64
 	assigned, returned, lost, excess, idle, unknown, full atomic.Uint64
@@ -50,7 +50,7 @@ func NewQuotas(s *Service, stop <-chan struct{}) *Quotas {
 	return &Quotas{service: s, stop: stop, calls: make(chan struct{}, maxQuotaCalls)}
 }
 
-// quotaStream is a stream of one Envoy.
+// A quotaStream is the stream of one Envoy.
 type quotaStream struct {
 	*Quotas
 	grpc.BidiStreamingServer[rlqs.RateLimitQuotaUsageReports, rlqs.RateLimitQuotaResponse]
@@ -60,7 +60,7 @@ type quotaStream struct {
 	sending sync.Mutex
 	running sync.WaitGroup
 	mu      sync.Mutex
-	buckets map[string]*quotaBucket // by key in the order of names
+	buckets map[string]*quotaBucket // by key, the entries of which are in order of name
 }
 
 // StreamRateLimitQuotas implements Envoy's RateLimitQuotaService.
@@ -77,7 +77,7 @@ func (q *Quotas) StreamRateLimitQuotas(stream grpc.BidiStreamingServer[rlqs.Rate
 	go func() {
 		for {
 			r, err := stream.Recv()
-			if err != nil { // also once this call has returned
+			if err != nil { // also after this call has returned
 				fail(err)
 				return
 			}
@@ -109,8 +109,8 @@ func (q *Quotas) StreamRateLimitQuotas(stream grpc.BidiStreamingServer[rlqs.Rate
 	}
 }
 
-// report takes the usage that an Envoy reports. The first report of a bucket subscribes
-// to its assignments.
+// report records the usage that an Envoy reports. The first report of a bucket also
+// subscribes the Envoy to its assignments.
 func (s *quotaStream) report(ctx context.Context, r *rlqs.RateLimitQuotaUsageReports) error {
 	switch {
 	case r.GetDomain() == "" && s.domain == "":
@@ -139,7 +139,8 @@ func (s *quotaStream) report(ctx context.Context, r *rlqs.RateLimitQuotaUsageRep
 	return nil
 }
 
-// bucket returns the bucket with an id, which may be new, or nil if there are too many.
+// bucket returns the bucket with an id, and makes it if it is new. It returns nil if
+// there are too many.
 func (s *quotaStream) bucket(ctx context.Context, id map[string]string) *quotaBucket {
 	var key []byte
 	for _, name := range slices.Sorted(maps.Keys(id)) {
@@ -171,8 +172,8 @@ func (s *quotaStream) forget(b *quotaBucket) {
 	s.Quotas.buckets.Add(-1)
 }
 
-// abandon tells the Envoy to forget a bucket: until its next request, and the behavior
-// without an assignment then decides.
+// abandon tells the Envoy to forget a bucket until its next request. The behavior that
+// the Envoy is configured with for buckets without an assignment then applies.
 func (s *quotaStream) abandon(id *rlqs.BucketId) error {
 	return s.send(&rlqs.RateLimitQuotaResponse_BucketAction{BucketId: id,
 		BucketAction: &rlqs.RateLimitQuotaResponse_BucketAction_AbandonAction_{AbandonAction: &rlqs.RateLimitQuotaResponse_BucketAction_AbandonAction{}}})
@@ -184,9 +185,9 @@ func (s *quotaStream) send(action *rlqs.RateLimitQuotaResponse_BucketAction) err
 	return s.Send(&rlqs.RateLimitQuotaResponse{BucketAction: []*rlqs.RateLimitQuotaResponse_BucketAction{action}})
 }
 
-// rule returns the rule and key of a bucket id, whose entries have no order: that of the
-// first descriptor with all of them, by order of name at each level. The ask has no rule
-// if there is none.
+// rule returns the rule and the key for a bucket id. The entries of an id have no order,
+// so the rule is that of the first descriptor that has all of them; at each level,
+// descriptors are tried in order of name. If there is none, the ask has no rule.
 func (s *quotaStream) rule(ctx context.Context, rules *Rules, id map[string]string) (a ask, err error) {
 	d := rules.domains[s.domain]
 	if d == nil {
@@ -206,7 +207,7 @@ func (s *quotaStream) rule(ctx context.Context, rules *Rules, id map[string]stri
 	return a, nil
 }
 
-// order returns the entries in an order that has a rule below n, or nil.
+// order returns the entries in an order for which there is a rule below n, or nil.
 func (n *node) order(entries []*common.RateLimitDescriptor_Entry) []*common.RateLimitDescriptor_Entry {
 	if len(entries) == 0 && n.rule != nil {
 		return []*common.RateLimitDescriptor_Entry{}
@@ -221,7 +222,7 @@ func (n *node) order(entries []*common.RateLimitDescriptor_Entry) []*common.Rate
 	return nil
 }
 
-// call waits until a call of the store may begin, and returns what ends it.
+// call waits until a call of the store may begin. The caller calls end after it.
 func (q *Quotas) call() (end func()) {
 	q.calls <- struct{}{}
 	return func() { <-q.calls }

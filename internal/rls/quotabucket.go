@@ -16,50 +16,51 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// forgetAfter is how long a bucket is assigned tokens although no request comes.
+// forgetAfter is how long a bucket without requests is still assigned tokens.
 const forgetAfter = time.Minute
 
-// mostReported bounds what one report can say: more is a mistake.
+// mostReported bounds the requests in one report. A report with more is a mistake.
 const mostReported = 1 << 40
 
-// quotaBucket is a bucket of one Envoy. Its goroutine makes assignments and settles them.
+// A quotaBucket is a bucket of one Envoy. Its goroutine makes and settles its
+// assignments.
 type quotaBucket struct {
 	stream *quotaStream
 	id     *rlqs.BucketId
 	name   string
-	wake   chan struct{} // a report has come
+	wake   chan struct{} // signals a report
 
 	mu       sync.Mutex
-	reported usage // since it was last looked at
+	reported usage // since the goroutine last looked
 
-	// What is below belongs to the goroutine.
+	// The goroutine uses the fields below without a lock.
 	rules    *Rules
 	ask      ask
-	live     []assignment // not settled, oldest first; the last one may be in use
-	used     int64        // reported, and not yet settled with an assignment
-	demand   float64      // requests a second
-	since    time.Time    // of the last report that told the demand
+	live     []assignment // not settled yet, oldest first; the last one may be in use
+	used     int64        // requests that were reported and are not settled with an assignment yet
+	demand   float64      // requests per second
+	since    time.Time    // when demand was last computed from a report
 	active   time.Time    // when a report last had requests
-	left     int64        // in the bucket of the limit, as the store answered last
-	floor    int64        // of holds of a key with an override
+	left     int64        // tokens left in the limit's bucket, by the store's last answer
+	floor    int64        // Floor of holds, if the key has an override
 	capacity int64
-	until    time.Time // what the Envoy has been told ends then
+	until    time.Time // when the last message that the Envoy got runs out
 	seq      uint32
 }
 
 type usage struct {
 	allowed, denied int64
-	at              time.Time // of the last report
+	at              time.Time // when the last report arrived
 }
 
-// assignment is tokens that an Envoy may use.
+// An assignment is tokens that an Envoy may use.
 type assignment struct {
 	hold   string
 	tokens int64
-	dead   time.Time // when no token of it can be used any more
+	dead   time.Time // from when on none of its tokens can be used
 }
 
-// report adds what an Envoy reports.
+// report adds the usage that an Envoy reports.
 func (b *quotaBucket) report(u *rlqs.RateLimitQuotaUsageReports_BucketQuotaUsage, now time.Time) {
 	b.mu.Lock()
 	b.reported.allowed += int64(min(u.NumRequestsAllowed, mostReported))
@@ -72,8 +73,8 @@ func (b *quotaBucket) report(u *rlqs.RateLimitQuotaUsageReports_BucketQuotaUsage
 	}
 }
 
-// run assigns tokens until ctx ends or the bucket is abandoned. What is then held stays
-// taken: the Envoy may use it.
+// run assigns tokens until ctx ends or the bucket is abandoned. Tokens that are held then
+// stay taken, because the Envoy may still use them.
 func (b *quotaBucket) run(ctx context.Context) {
 	defer b.stream.forget(b)
 	b.active = time.Now()
@@ -98,7 +99,7 @@ func (b *quotaBucket) run(ctx context.Context) {
 	}
 }
 
-// account settles what the last reports show to be used.
+// account counts and settles what was reported since the last call.
 func (b *quotaBucket) account(ctx context.Context) {
 	b.mu.Lock()
 	u := b.reported
@@ -126,14 +127,15 @@ func (b *quotaBucket) account(ctx context.Context) {
 	}
 }
 
-// follow updates the demand: it rises at once and falls by halves. The reports say how
-// long they are about in whole seconds only, so this clock has to do.
+// follow updates the demand. It rises at once, and falls by half at a time. A report says
+// only in whole seconds how much time it covers, so follow measures that time with this
+// machine's clock.
 func (b *quotaBucket) follow(requests int64, at time.Time) {
 	passed := at.Sub(b.since)
 	if b.since.IsZero() || passed > time.Minute {
 		passed = time.Second
 	}
-	if passed < 50*time.Millisecond { // too short to say much
+	if passed < 50*time.Millisecond { // too short for an estimate
 		return
 	}
 	rate := float64(requests) / passed.Seconds()
@@ -149,8 +151,9 @@ func (b *quotaBucket) count(u usage) {
 	}
 }
 
-// settle gives back what was not used of the assignments that were dead when a report
-// was made: all requests that it tells of may have been theirs.
+// settle settles the assignments whose tokens nobody could use any more when the last
+// report was made. It assumes that all reported requests used tokens of these, and gives
+// back the rest.
 func (b *quotaBucket) settle(ctx context.Context, reported time.Time) {
 	for len(b.live) > 0 {
 		a := b.live[0]
@@ -164,7 +167,8 @@ func (b *quotaBucket) settle(ctx context.Context, reported time.Time) {
 	}
 }
 
-// end settles the hold of an assignment. Without an answer of the store it stays taken.
+// end settles the hold of an assignment. If the store does not answer, the tokens stay
+// taken.
 func (b *quotaBucket) end(ctx context.Context, a assignment, cost int64) {
 	defer b.stream.call()()
 	if d, err := b.stream.service.limiter.Settle(ctx, a.hold, cost); err != nil {
@@ -175,8 +179,8 @@ func (b *quotaBucket) end(ctx context.Context, a assignment, cost int64) {
 	}
 }
 
-// charge takes what an Envoy has allowed without tokens: before its first assignment,
-// after the end of one, or in shadow mode.
+// charge takes tokens for requests that an Envoy has allowed without any: before its
+// first assignment, after the end of one, or in shadow mode.
 func (b *quotaBucket) charge(ctx context.Context, n int64) {
 	def := b.stream.service.limiter.Limit(b.ask.rule.limit.Name)
 	if def == nil || b.ask.rule.none {
@@ -199,10 +203,10 @@ func (b *quotaBucket) shadow() bool {
 	return b.stream.service.Shadow || b.ask.rule.limit.Mode == dipwell.Shadow
 }
 
-// errAbandoned ends a bucket.
+// errAbandoned ends the goroutine of a bucket that was abandoned.
 var errAbandoned = errors.New("abandoned")
 
-// renew makes the next assignment, and returns after how long to call it again.
+// renew makes the next assignment. again is the time after which to call it again.
 func (b *quotaBucket) renew(ctx context.Context) (again time.Duration, err error) {
 	if err = b.find(ctx); err != nil {
 		return 0, err
@@ -213,7 +217,7 @@ func (b *quotaBucket) renew(ctx context.Context) (again time.Duration, err error
 		b.stream.unknown.Add(1)
 		return 0, b.abandon()
 	case time.Since(b.active) > forgetAfter && len(b.live) > 0:
-		return b.quota() / 4, nil // the next reports settle them, or tell of a request
+		return b.quota() / 4, nil // later reports settle the assignments, or bring a new request
 	case time.Since(b.active) > forgetAfter:
 		b.stream.idle.Add(1)
 		return 0, b.abandon()
@@ -225,7 +229,7 @@ func (b *quotaBucket) renew(ctx context.Context) (again time.Duration, err error
 	return b.assign(ctx)
 }
 
-// find finds the rule again, if the configuration has changed.
+// find looks the rule up again if the configuration has changed.
 func (b *quotaBucket) find(ctx context.Context) error {
 	rules := b.stream.service.rules.Load()
 	if rules == b.rules {
@@ -251,22 +255,22 @@ func (b *quotaBucket) abandon() error {
 	return errAbandoned
 }
 
-// quota returns the time of an assignment.
+// quota returns how long an assignment lasts.
 func (b *quotaBucket) quota() time.Duration {
-	if b.ask.rule.quota == 0 { // nothing is taken for it
+	if b.ask.rule.quota == 0 { // the rule has none: nothing is taken for it
 		return time.Second
 	}
 	return b.ask.rule.quota
 }
 
-// tell allows or denies all requests for the time of an assignment.
+// tell makes the Envoy allow or deny all requests, for as long as an assignment lasts.
 func (b *quotaBucket) tell(rule typev3.RateLimitStrategy_BlanketRule) (time.Duration, error) {
 	b.replaced(time.Now())
 	b.until = time.Now().Add(b.quota())
 	return b.quota() / 2, b.stream.send(assign(b.id, b.quota(), blanket(rule)))
 }
 
-// replaced notes that the last assignment ends, because the Envoy gets another one.
+// replaced records that the last assignment ends now, because the Envoy gets another one.
 func (b *quotaBucket) replaced(now time.Time) {
 	if n := len(b.live); n > 0 {
 		if a := &b.live[n-1]; now.Add(delivery).Before(a.dead) {
@@ -275,9 +279,10 @@ func (b *quotaBucket) replaced(now time.Time) {
 	}
 }
 
-// wanted returns how many tokens to ask for: a quarter more than the demand, and at
-// least an eighth of what is left, for bursts; at most what comes back meanwhile, or half
-// of what is left, for others.
+// wanted returns how many tokens to ask for: a quarter more than the demand, and for
+// bursts at least an eighth of what is left. It is at most what comes back in the time of
+// an assignment or half of what is left, whichever is more, so that others find tokens
+// too.
 func (b *quotaBucket) wanted() int64 {
 	r := b.ask.rule
 	back := comesBack(r.limit.Rate, r.limit.Period, r.quota)
@@ -285,11 +290,11 @@ func (b *quotaBucket) wanted() int64 {
 	return min(n, max(back, b.left/2, 1), b.capacity, mostTokens)
 }
 
-// assign holds tokens and assigns them. If there are none, the last assignment stays in
-// force until it ends; then all requests are denied.
+// assign holds tokens and assigns them to the Envoy. If there are none, the last
+// assignment stays in force until it ends, and then all requests are denied.
 func (b *quotaBucket) assign(ctx context.Context) (time.Duration, error) {
 	quota := b.quota()
-	asked := time.Now() // before the store is asked: the tokens live from then
+	asked := time.Now() // before the store is asked, because the life of the tokens begins here
 	d, err := b.hold(ctx, b.wanted())
 	switch {
 	case err != nil:
@@ -300,7 +305,7 @@ func (b *quotaBucket) assign(ctx context.Context) (time.Duration, error) {
 			return 0, status.Error(codes.FailedPrecondition, err.Error())
 		}
 		b.stream.service.redefined(ctx, err, &b.ask)
-		return quota / 4, nil // what it was told last ends, and then the Envoy's configuration decides
+		return quota / 4, nil // the last message runs out, and then the Envoy's configuration decides
 	case !d.Allowed:
 		return b.refused(d)
 	case d.Hold == "" || d.Definition.Mode == store.Unlimited:
@@ -311,7 +316,7 @@ func (b *quotaBucket) assign(ctx context.Context) (time.Duration, error) {
 	}
 	a := assignment{hold: d.Hold, tokens: d.Granted, dead: asked.Add(life(quota))}
 	b.stream.sending.Lock()
-	if time.Since(asked) > delivery/2 { // too late to be there in time
+	if time.Since(asked) > delivery/2 { // too late to arrive in time
 		b.stream.sending.Unlock()
 		b.end(ctx, a, 0)
 		return quota / 8, nil
@@ -329,11 +334,11 @@ func (b *quotaBucket) assign(ctx context.Context) (time.Duration, error) {
 	b.replaced(sent)
 	b.live, b.until = append(b.live, a), asked.Add(quota)
 	b.stream.assigned.Add(uint64(a.tokens))
-	return quota/2 + rand.N(quota/4), nil // Envoys of one bucket do not ask in the same order each time
+	return quota/2 + rand.N(quota/4), nil // random, so that the Envoys of one bucket do not always ask in the same order
 }
 
-// refused returns after how long to ask again, and denies all requests if the last
-// assignment ends before.
+// refused returns the time after which to ask again. If the last assignment ends before
+// that, it denies all requests.
 func (b *quotaBucket) refused(d dipwell.Decision) (time.Duration, error) {
 	again := min(max(d.RetryAfter, b.quota()/16), b.quota()/4)
 	if d.Never {
@@ -346,11 +351,11 @@ func (b *quotaBucket) refused(d dipwell.Decision) (time.Duration, error) {
 	return again, err
 }
 
-// hold takes n tokens, or as many as there are. It keeps them taken if nobody says how
-// many were used: the limit of a rule with a quota has OnExpire KeepTaken.
+// hold takes n tokens, or as many as there are. They stay taken if nobody reports how
+// many were used, because the limit of a rule with a quota has OnExpire KeepTaken.
 //
 // The limit of the rule is smaller by what comes back in the life of an assignment. The
-// limit of an override is not, so its holds leave that much free.
+// limit of an override is not, so its holds leave as many tokens free.
 func (b *quotaBucket) hold(ctx context.Context, n int64) (d dipwell.Decision, err error) {
 	defer b.stream.call()()
 	ttl := 2*life(b.quota()) + forgetAfter

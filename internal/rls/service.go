@@ -19,8 +19,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxDescriptors is the most descriptors of a request. At most store.MaxTakes of
-// them may have a limit, unless ChargeAll decides each separately.
+// maxDescriptors is the largest number of descriptors in a request. At most
+// store.MaxTakes of them may have a limit, unless ChargeAll decides each separately.
 const maxDescriptors = 100
 
 // Config configures a Service. The zero value is valid.
@@ -75,7 +75,7 @@ func (s *Service) Use(ctx context.Context, rules *Rules) error {
 	return s.drop(ctx, old, rules)
 }
 
-// drop drops the limits of the old rules that are not among the new ones.
+// drop drops the limits of the old rules that the new rules do not have.
 func (s *Service) drop(ctx context.Context, old, rules *Rules) error {
 	names := make(map[string]bool, len(rules.rules))
 	for _, r := range rules.rules {
@@ -97,7 +97,7 @@ func (s *Service) drop(ctx context.Context, old, rules *Rules) error {
 // Rejected counts an invalid configuration in the metrics.
 func (s *Service) Rejected() { s.metrics.badLoads.Add(1) }
 
-// ask is a descriptor of a request, with its rule and decision.
+// An ask is a descriptor of a request, with its rule and decision.
 type ask struct {
 	desc   *common.RateLimitDescriptor
 	rule   *rule // nil if nothing limits the descriptor
@@ -244,19 +244,20 @@ func replace(asks []ask) {
 			}
 		}
 	}
-	for i := range asks { // afterwards, because a replaced limit may replace others
+	for i := range asks { // in a second loop, because a replaced limit may replace others
 		if asks[i].desc == nil {
 			asks[i].rule = nil
 		}
 	}
 }
 
-// nonePlan is a plan of limits whose requests_per_unit is 0. It refuses every hit,
+// nonePlan is the plan of limits whose requests_per_unit is 0. It refuses every hit,
 // unless the key has an override.
 const nonePlan = "none"
 
-// take returns what a descriptor takes. A limit of none, which is 1, is asked for more than
-// it can ever grant while a program that does not know nonePlan has defined it.
+// take returns what a descriptor takes. A limit whose requests_per_unit is 0 has one
+// token. If a program that does not know nonePlan has defined it, take asks for more than
+// it can ever grant.
 func (s *Service) take(a *ask) dipwell.Take {
 	t := dipwell.Take{Limit: a.rule.limit.Name, Key: a.key, Cost: a.hits}
 	if a.rule.none && a.hits > 0 {
@@ -290,8 +291,8 @@ func (s *Service) decide(ctx context.Context, d *domain, a *ask) error {
 	return err
 }
 
-// short turns a decision that granted only some of the hits into a refusal, whose retry
-// time is that of all hits, not of one.
+// short turns a decision that granted only some of the hits into a refusal. Its retry
+// time is that of all hits together.
 func (s *Service) short(ctx context.Context, a *ask) {
 	if a.d.Allowed && !a.d.Shadow {
 		a.d.Allowed = s.Shadow || a.rule.limit.Mode == dipwell.Shadow
@@ -299,7 +300,7 @@ func (s *Service) short(ctx context.Context, a *ask) {
 	} else if a.hits == 1 || a.d.Definition.Mode == store.Blocked {
 		return
 	}
-	if r := &a.d.Definition.Rule; a.rule.windowed && r.Every > 0 && r.Burst <= r.Add { // the next window has all hits, or none ever will
+	if r := &a.d.Definition.Rule; a.rule.windowed && r.Every > 0 && r.Burst <= r.Add { // at the next window all hits fit, or they never will
 		if a.d.Never = a.hits > r.Burst; !a.d.Never {
 			a.d.RetryAfter = a.windowEnd(true)
 		}
@@ -311,8 +312,8 @@ func (s *Service) short(ctx context.Context, a *ask) {
 	}
 }
 
-// redefined defines the limits again if another process that shares the store, with
-// another configuration, has dropped them. It reports whether to try again.
+// redefined defines the limits again if another process on the same store, with another
+// configuration, has dropped them. It reports whether to try again.
 func (s *Service) redefined(ctx context.Context, err error, asks ...*ask) bool {
 	if !errors.Is(err, dipwell.ErrUnknownLimit) {
 		return false
@@ -378,7 +379,7 @@ func (s *Service) decideAll(ctx context.Context, d *domain, asks []ask) error {
 	return s.refunds(ctx, d, asks, allowed)
 }
 
-// refunds decides the refunds, or only checks their limits if allowed is false.
+// refunds decides the refunds. If allowed is false, it only checks their limits.
 func (s *Service) refunds(ctx context.Context, d *domain, asks []ask, allowed bool) error {
 	for i := range asks {
 		a := &asks[i]

@@ -117,8 +117,8 @@ func (d *domain) match(desc *common.RateLimitDescriptor, b []byte) (*node, []byt
 	return n, b
 }
 
-// deepest returns the last node that the descriptor's entries match. It says whether
-// the request may bring a limit.
+// deepest returns the last node that the descriptor's entries match. The node says
+// whether the request may bring a limit.
 func (d *domain) deepest(desc *common.RateLimitDescriptor) *node {
 	n := &d.node
 	for _, e := range desc.GetEntries() {

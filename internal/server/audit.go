@@ -36,8 +36,8 @@ func checkNote(note string) error {
 	return nil
 }
 
-// record adds a change that a request has made to the store's audit. The change stays if
-// that fails, which is logged.
+// record adds a change that a request has made to the store's audit. If that fails, the
+// change stays in force, and the failure is logged.
 func (a *api) record(r *http.Request, e store.AuditEntry) {
 	if a.can.Audit == nil {
 		return
@@ -46,7 +46,7 @@ func (a *api) record(r *http.Request, e store.AuditEntry) {
 		e.Key = ""
 	}
 	e.Who, e.What = a.who(r), cut(e.What, bounds.MaxNote)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), auditTime) // whoever hangs up has changed it all the same
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), auditTime) // the change has been made, even if the client has gone
 	defer cancel()
 	if err := a.can.Audit.Record(ctx, e); err != nil {
 		slog.Error("audit: " + e.Action + " of limit " + e.Limit + " by " + e.Who + " is not recorded: " + err.Error())
@@ -61,8 +61,8 @@ func cut(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "")
 }
 
-// who returns who sends a request: its address, or the user of the program that calls
-// in this process.
+// who returns who sent a request: the address of the client, or for a caller in this
+// process the name in Config.Who.
 func (a *api) who(r *http.Request) string {
 	l := a.live.Load()
 	if r.RemoteAddr == "" {
@@ -78,7 +78,7 @@ func (a *api) who(r *http.Request) string {
 type auditQuery struct {
 	before, limit, key, format string
 	one                        bool // key is given
-	n                          int  // 0: all
+	n                          int  // 0: no bound
 }
 
 func parseAudit(query string) (q auditQuery, err error) {
@@ -90,7 +90,7 @@ func parseAudit(query string) (q auditQuery, err error) {
 			if q.limit = value; value == "" {
 				err = bad(name, "is empty")
 			}
-		case "key": // an empty one is the shared bucket
+		case "key": // an empty key is the shared bucket
 			q.key, q.one = value, true
 		case "n":
 			q.n, err = pageSize(value, auditPage)
@@ -116,8 +116,8 @@ func (q *auditQuery) wants(e *store.AuditEntry) bool {
 	return (q.limit == "" || e.Limit == q.limit) && (!q.one || e.Key == q.key && e.Action != didDefine && e.Action != didDrop)
 }
 
-// auditEntries calls f for the entries of a query, the newest first. full says that there
-// were n, so that there may be more after the last one.
+// auditEntries calls f for the entries of a query, newest first. full is true if there
+// were n of them, so that more may follow; last is the id of the last one.
 func (a *api) auditEntries(ctx context.Context, q auditQuery, f func(*store.AuditEntry)) (last string, full bool, err error) {
 	for n := 0; ; {
 		size := auditPage
@@ -214,7 +214,7 @@ func appendEntry(b []byte, e *store.AuditEntry) []byte {
 func (a *api) auditCSV(ctx context.Context, q auditQuery) ([]byte, error) {
 	var out strings.Builder
 	w := csv.NewWriter(&out)
-	_ = w.Write([]string{"id", "at", "who", "action", "limit", "key", "what", "note"}) // a Builder takes everything
+	_ = w.Write([]string{"id", "at", "who", "action", "limit", "key", "what", "note"}) // a Builder never fails
 	_, _, err := a.auditEntries(ctx, q, func(e *store.AuditEntry) {
 		_ = w.Write([]string{e.ID, timeOf(e), e.Who, e.Action, e.Limit, cell(e.Key), cell(e.What), cell(e.Note)})
 	})
@@ -222,8 +222,8 @@ func (a *api) auditCSV(ctx context.Context, q auditQuery) ([]byte, error) {
 	return []byte(out.String()), err
 }
 
-// cell puts an apostrophe before what a spreadsheet would run as a formula: keys are
-// chosen by clients.
+// cell prefixes an apostrophe to text that a spreadsheet would run as a formula, because
+// clients choose the keys.
 func cell(s string) string {
 	if s != "" && strings.IndexByte("=+-@\t\r", s[0]) >= 0 {
 		return "'" + s

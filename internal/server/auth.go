@@ -40,7 +40,7 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	key, err := a.authKey(r, q)
-	if err != nil { // the request behind the proxy is at fault, so it does not pass
+	if err != nil { // the request behind the proxy is at fault, so it must not pass
 		a.metrics.keyless(def.Name, q.ip, err)
 		if a.live.Load().shadow {
 			allowed(w, &dipwell.Decision{Limit: def.Name, Allowed: true, Shadow: true, Cost: q.cost, Capacity: def.Rule.Burst, Source: store.SourceFallbackOpen})

@@ -13,11 +13,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// verbCall is the verb of a path.
+// A verbCall is the verb that a path calls.
 type verbCall struct {
 	verb    store.Verb
 	admin   bool
-	members members // of its request
+	members members // members of its request
 }
 
 // membersOf returns the members of a verb's request.
@@ -33,7 +33,7 @@ func membersOf(v store.Verb) members {
 	return ofTake | hasTakes
 }
 
-// exchange has the buffers of a call, from a pool.
+// An exchange has the buffers of a call. It comes from a pool.
 type exchange struct {
 	in  []byte
 	out []byte

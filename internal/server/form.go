@@ -142,7 +142,8 @@ func (q *request) addCost(parse func(field string) (int64, error)) error {
 	return err
 }
 
-// checkID checks the id of a hold that was given. Without one, the limiter makes it.
+// checkID checks the id of a hold, if the caller has given one. Otherwise the limiter
+// makes one.
 func checkID(id string) error {
 	if id == "" {
 		return bad("id", "is empty; leave it out to get one")

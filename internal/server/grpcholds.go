@@ -9,8 +9,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// within calls f as one of at most MaxInFlight calls, and returns the status of its
-// error.
+// within calls f as one of at most MaxInFlight calls, and turns its error into a status.
 func (v *verbs) within(f func() error) error {
 	if !v.Enter() {
 		return ErrShed

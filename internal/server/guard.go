@@ -23,11 +23,11 @@ func (a *api) crossSite(r *http.Request) string {
 	if origin == nil && site == nil {
 		return ""
 	}
-	if r.URL.Path == "/v1/auth" && proxied(r) { // the header fields are those of the client of the proxy
+	if r.URL.Path == "/v1/auth" && proxied(r) { // a proxy copies these header fields from its client's request
 		return ""
 	}
 	if strings.HasPrefix(r.URL.Path, pagePath) && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Method == http.MethodGet {
-		return "" // a link to the page, which says nothing and cannot be framed
+		return "" // a link to the page from another site is harmless: the page contains no data and cannot be framed
 	}
 	for _, s := range site {
 		if s != "same-origin" && s != "none" {
@@ -80,14 +80,15 @@ func (a *api) admin(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// pagePath is where the page for people is.
+// pagePath is the path of the page for people.
 const pagePath = "/ui/"
 
-// page answers GET /ui/. The files of the page say nothing about this service, so that
-// they need no token; the page asks for it, and the calls that it makes are admin calls.
+// page answers GET /ui/. The files of the page contain nothing about this service, so no
+// token is needed to load them. The page asks for the token, because the calls that it
+// makes are admin calls.
 func (a *api) page(w http.ResponseWriter, r *http.Request) {
 	if a.site.NoAdmin || a.live.Load().token == nil && !a.site.Loopback {
-		a.mayAdmin(w, r) // says why
+		a.mayAdmin(w, r) // answers with the reason
 		return
 	}
 	a.pages.ServeHTTP(w, r)
@@ -125,6 +126,6 @@ func bearer(authorization []string, token *[sha256.Size]byte) bool {
 		return false
 	}
 	scheme, given, ok := strings.Cut(authorization[0], " ")
-	sum := sha256.Sum256([]byte(strings.TrimLeft(given, " "))) // equal lengths, for ConstantTimeCompare
+	sum := sha256.Sum256([]byte(strings.TrimLeft(given, " "))) // a digest, because ConstantTimeCompare needs equal lengths
 	return subtle.ConstantTimeCompare(sum[:], token[:]) == 1 && ok && strings.EqualFold(scheme, "Bearer")
 }

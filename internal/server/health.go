@@ -33,8 +33,8 @@ func (a *api) readyz(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, []byte("{\"status\":\"ready\"}\n"))
 }
 
-// probe asks whether the store is ready, and then looks at a bucket. It bypasses the
-// failure modes of limits, which would answer for a store that is down.
+// probe asks the store whether it is ready, and then reads a bucket. It bypasses the
+// failure modes of limits, which would answer in place of a store that is down.
 func (a *api) probe(ctx context.Context) error {
 	if a.can.Ready != nil {
 		if err := a.can.Ready(ctx); err != nil {

@@ -10,19 +10,19 @@ import (
 	"github.com/dipwell/dipwell/internal/percpu"
 )
 
-// bucketCount is the number of buckets of a histogram: up to 2^(8+i) ns, which is from
-// 256 ns to 8.6 s, and one without a bound.
+// bucketCount is the number of buckets of a histogram. Bucket i counts durations up to
+// 2^(8+i) ns, from 256 ns to 8.6 s, and the last one all longer ones.
 const bucketCount = 26
 
-// A histogram counts durations, in a copy for each processor.
+// A histogram counts durations. It has a copy for each processor.
 type histogram struct {
 	copies percpu.Copies[histogramCopy]
 }
 
 type histogramCopy struct {
 	buckets [bucketCount]atomic.Uint64
-	ns      atomic.Uint64 // the sum of all
-	_       [40]byte      // to a multiple of a cache line
+	ns      atomic.Uint64 // sum of all durations
+	_       [40]byte      // padding to a multiple of a cache line
 }
 
 func newHistogram() histogram { return histogram{percpu.New[histogramCopy]()} }
@@ -34,7 +34,7 @@ func (h *histogram) observe(d time.Duration) {
 	c.ns.Add(uint64(max(d, 1)))
 }
 
-// durations are what a histogram counted.
+// durations are the counts of a histogram at one time.
 type durations struct {
 	buckets [bucketCount]uint64
 	ns      uint64

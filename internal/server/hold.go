@@ -42,8 +42,8 @@ func (s *Server) doHold(ctx context.Context, d *dipwell.Decision, q *request) (e
 	return q.inList(err)
 }
 
-// inList returns the error of a call, which names the field of the only take in a list as
-// the caller wrote it.
+// inList returns the error of a call with takes. If there is only one take, the error
+// names its field as the caller wrote it.
 func (q *request) inList(err error) error {
 	f, ok := errors.AsType[*dipwell.FieldError](err)
 	if !ok || !q.has(hasTakes) || len(q.takes) != 1 || !slices.Contains([]string{"limit", "key", "cost", "plan", "floor"}, f.Field) {
@@ -91,7 +91,7 @@ func (s *Server) doExtend(ctx context.Context, d *dipwell.Decision, q *request) 
 	return ofHold(err)
 }
 
-// ofHold names the member hold in an error about the id of a hold.
+// ofHold changes an error about the id of a hold to name the member "hold".
 func ofHold(err error) error {
 	if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Field == "id" {
 		return bad("hold", f.Reason)
@@ -128,7 +128,7 @@ func appendHolds(b []byte, holds []store.KeyHold) []byte {
 	return append(b, ']')
 }
 
-// parseKey parses a query with the parameter key alone, which may be absent.
+// parseKey parses a query that may have the parameter key and no other.
 func parseKey(query string) (key string, err error) {
 	key = dipwell.Shared
 	err = eachOnce(query, func(name, value string) error {
@@ -141,7 +141,7 @@ func parseKey(query string) (key string, err error) {
 	return key, err
 }
 
-// checkPlain refuses a key that is given and is not plain.
+// checkPlain returns an error for a key that is not plain: see plainKey.
 func checkPlain(key string) error {
 	if !plainKey(key) {
 		return bad("key", "is empty or has a NUL byte")

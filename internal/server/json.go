@@ -99,7 +99,7 @@ func takeValue(s *scanner, t *dipwell.Take, m members, field string) (err error)
 }
 
 func (q *request) parseTakes(s *scanner) error {
-	return s.array("takes", func() error { // the limiter rejects an empty one
+	return s.array("takes", func() error { // the limiter rejects an empty list
 		if len(q.takes) == store.MaxTakes {
 			return bad("takes", tooManyTakes)
 		}

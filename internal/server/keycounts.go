@@ -13,13 +13,13 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Slices of the last minute.
+// The last minute is counted in slices.
 const (
 	topSlice  = 10 * time.Second
 	topSlices = 6
 )
 
-// keepTime is how long the store may take to keep an hour.
+// keepTime is how long the store may take to store the lists of an hour.
 const keepTime = 2 * time.Second
 
 // keyCounts counts the decisions of each key: in the last minute, and in the present
@@ -28,17 +28,17 @@ type keyCounts struct {
 	process      string
 	all, refused *sketch.Window
 	last         lastRefusals
-	lost         atomic.Uint64 // hours that the store did not keep
+	lost         atomic.Uint64 // hours that could not be stored
 
 	mu    sync.Mutex
 	turns []time.Time // start times of the slices
 }
 
-// CountKeys counts the decisions of each key until ctx ends, and keeps the last refusals
-// of each. At the end of an hour, and when ctx ends, it adds the keep busiest and most
-// refused keys to the store, under the name of this process; 0 adds none. An hour that the
-// store does not take is lost, and counted. CountKeys must be called before the server is
-// used. wait returns when the last hour is written.
+// CountKeys counts the decisions of each key until ctx ends, and remembers the last
+// refusals of each. At the end of each hour, and when ctx ends, it stores the keep
+// busiest and the keep most refused keys under the name of this process; with 0 it stores
+// none. If the store fails, that hour is lost, and counted as lost. CountKeys must be
+// called before the server is used. wait returns when the last hour has been stored.
 func (s *Server) CountKeys(ctx context.Context, process string, keep int) (wait func()) {
 	size := sketch.Config{Slices: topSlices}
 	k := &keyCounts{process: process, all: sketch.New(size), refused: sketch.New(size), turns: []time.Time{time.Now()}}
@@ -60,7 +60,7 @@ func (s *Server) CountKeys(ctx context.Context, process string, keep int) (wait 
 func (k *keyCounts) add(d *dipwell.Decision) {
 	limit := d.Limit
 	if def := d.Definition; def != nil {
-		limit = def.Name // d.Limit may refer to a larger text of the caller
+		limit = def.Name // d.Limit may be part of a larger text of the caller's
 	}
 	k.all.Add(limit, d.Key)
 	if !d.Allowed || d.Shadow {
@@ -69,7 +69,7 @@ func (k *keyCounts) add(d *dipwell.Decision) {
 	}
 }
 
-// run begins a slice every topSlice, at whole multiples of it, and writes the hours.
+// run begins a slice every topSlice, at multiples of topSlice, and stores the hours.
 func (k *keyCounts) run(ctx context.Context, to store.Auditor, keep int) {
 	hour := time.Now().Truncate(time.Hour)
 	timer := time.NewTimer(0)
@@ -115,8 +115,8 @@ func (k *keyCounts) keep(ctx context.Context, to store.Auditor, n int, hour time
 	}
 }
 
-// lists returns the n busiest and most refused keys of the last minute, of one limit or
-// of all, and when it began.
+// lists returns the n busiest and the n most refused keys of the last minute, of one
+// limit or of all, and the time at which that minute began.
 func (k *keyCounts) lists(n int, limit string) (since time.Time, busiest, refused sketch.Top) {
 	k.mu.Lock()
 	since = k.turns[0]

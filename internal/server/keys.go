@@ -78,14 +78,15 @@ func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *store.Definit
 }
 
 const (
-	refillSteps   = 64          // the most steps of a refill
+	refillSteps   = 64          // the largest number of steps in a refill
 	refillTimeout = time.Second // for a limit without a Timeout
 )
 
-// appendRefill appends how the bucket of a key fills if nobody comes: "refill", pairs of
-// µs from now and the whole tokens that are free from then on. It appends nothing for a
-// full bucket, a concurrency limit, a mode that has no bucket, and if the store does not
-// tell what is used within the limit's Timeout, or else a second.
+// appendRefill appends how the bucket of a key fills if nobody takes from it: "refill",
+// with pairs of a time in µs from now and the number of whole tokens that are free from
+// then on. It appends nothing for a full bucket, a concurrency limit or a mode without a
+// bucket, nor if the store does not answer within the limit's Timeout, or a second if it
+// has none.
 func (a *api) appendRefill(ctx context.Context, b []byte, def *store.Definition, key string) []byte {
 	var batch store.Batch
 	g, op := batch.Single()
@@ -122,7 +123,7 @@ func (a *api) appendRefill(ctx context.Context, b []byte, def *store.Definition,
 }
 
 func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Definition, p page) {
-	now, err := a.can.Now(r.Context()) // rows are read on the store's clock
+	now, err := a.can.Now(r.Context()) // the store's clock, because rows are in its time
 	var rows []store.KeyState
 	if err == nil {
 		rows, err = a.limiter.Keys(r.Context(), def.Name, p.prefix, p.after, p.n)
@@ -137,9 +138,9 @@ func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Defini
 	}
 	b := []byte(`{"keys":[`)
 	for i, row := range rows {
-		own := def.Own(row.State, now) // the plan that the row was last decided by
+		own := def.Own(row.State, now) // the plan that last decided the row
 		if own.Override != nil {
-			own = def // Step finds the override
+			own = def // Step finds the override by itself
 		}
 		op := store.Op{Def: own, Key: row.Key, Verb: store.VerbCheck}
 		if _, _, err := op.Step(now, row.State, true); err != nil {
@@ -185,11 +186,11 @@ func parsePage(query string) (p page, err error) {
 		case "prefix":
 			p.prefix = value
 		case "after":
-			if p.after = value; value == "" { // given and empty, as in "next" after the shared bucket
+			if p.after = value; value == "" { // given but empty, as in "next" after the shared bucket
 				p.after = dipwell.Shared
 			}
 		case "key":
-			if p.key, p.one = value, true; value != "" { // an empty one is the shared bucket
+			if p.key, p.one = value, true; value != "" { // an empty key is the shared bucket
 				err = checkPlain(value)
 			}
 		case "n":

@@ -14,13 +14,13 @@ import (
 // Bounds of the last refusals, which take at most 1.5 MB.
 const (
 	refusedSets  = 256
-	refusedWays  = 4  // keys in a set; a new key takes the place of the one whose last refusal is the oldest
+	refusedWays  = 4  // keys in a set; a new key replaces the one whose last refusal is the oldest
 	refusedTimes = 16 // refusals of a key
 	refusedApart = int64(time.Second / time.Microsecond)
 )
 
-// lastRefusals has the last refusals of up to refusedSets * refusedWays keys. Of each key
-// it has refusals that are refusedApart apart, and the number of those between.
+// lastRefusals has the last refusals of up to refusedSets * refusedWays keys. It records
+// a refusal of a key at most once in refusedApart, and counts those in between.
 type lastRefusals [refusedSets]struct {
 	mu   sync.Mutex
 	keys [refusedWays]*refusedKey
@@ -28,7 +28,7 @@ type lastRefusals [refusedSets]struct {
 
 type refusedKey struct {
 	limit, key string
-	n          int // refusals in last, of those that were written ever
+	n          int // number of refusals ever written into last
 	last       [refusedTimes]oneRefusal
 }
 
@@ -48,7 +48,7 @@ func refusedSet(limit, key string) uint64 {
 	return (maphash.String(refusedSeed, key) ^ maphash.String(refusedSeed, limit)*0x9e3779b97f4a7c15) % refusedSets
 }
 
-// add adds a refusal of now.
+// add adds a refusal at the present time.
 func (l *lastRefusals) add(limit string, d *dipwell.Decision) {
 	now := time.Now().UnixMicro()
 	set := &l[refusedSet(limit, d.Key)]

@@ -100,8 +100,8 @@ func (a *api) putLimit(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, status, append(appendLimit(nil, def), '\n'))
 }
 
-// failChange answers an error of a change of a limit. It logs the text of a
-// store's error, such as a missing right, which fail does not send.
+// failChange answers a failed change of a limit. It logs the text of a store's error,
+// such as a missing privilege, which fail does not send.
 func (a *api) failChange(w http.ResponseWriter, name string, err error) {
 	if errors.Is(err, dipwell.ErrStore) {
 		slog.Error("change of limit " + name + ": " + err.Error())
@@ -123,7 +123,7 @@ func (a *api) deleteLimit(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	err = a.limiter.Drop(r.Context(), r.PathValue("name"), owner.API)
-	if parent, ok := errors.AsType[*dipwell.FieldError](err); ok { // of another limit
+	if parent, ok := errors.AsType[*dipwell.FieldError](err); ok { // the error is about another limit
 		httplimit.Problem(w, http.StatusConflict, parent.Field, parent.Error())
 		return
 	}
@@ -172,7 +172,7 @@ func readLimit(r *http.Request) (l dipwell.Limit, note string, err error) {
 			}
 			read := s.scalar
 			if name == "note" {
-				read = s.str // it may look like a number
+				read = s.str // even if it looks like a number
 			}
 			value, err := read(name)
 			if err == nil {
@@ -192,8 +192,8 @@ func readLimit(r *http.Request) (l dipwell.Limit, note string, err error) {
 	return l, note, err
 }
 
-// plans parses the plans of a limit: an object of names and their settings, or a mode
-// alone.
+// plans parses the plans of a limit: an object whose members are the plans by name, each
+// an object of settings or only a mode.
 func (s *scanner) plans(l *dipwell.Limit, seen map[string]bool) error {
 	var plans []dipwell.Plan
 	once := func(name string) error {

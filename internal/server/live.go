@@ -15,23 +15,23 @@ import (
 // Bounds of GET /v1/live.
 const (
 	livePeriod = time.Second
-	liveLimits = 100              // limits in an event, those with the most decisions
+	liveLimits = 100              // limits in an event: those with the most decisions
 	liveKeys   = 10               // keys in each list of an event
-	maxViewers = 256              // a viewer has a connection and waits most of the time, so it is no call in flight
-	liveWrite  = 10 * time.Second // a viewer that reads nothing for so long leaves
+	maxViewers = 256              // a viewer keeps its connection and waits most of the time, so it does not count as a call in flight
+	liveWrite  = 10 * time.Second // a viewer that reads nothing for this time is disconnected
 )
 
-// A broadcast sends an event a period to all viewers of GET /v1/live. One goroutine
-// makes the events, from the first viewer's coming until the last one has gone.
+// A broadcast sends an event per period to all viewers of GET /v1/live. One goroutine
+// makes the events while there are viewers.
 type broadcast struct {
 	mu      sync.Mutex
 	viewers map[chan []byte]bool
 	running bool
-	last    []byte // the event before, for a new viewer
+	last    []byte // the previous event, for new viewers
 }
 
-// enter adds a viewer, and starts the broadcast with the first. It returns nil if there
-// are too many.
+// enter adds a viewer, and starts the broadcast if it is the first. It returns nil if
+// there are too many viewers.
 func (s *Server) enter() chan []byte {
 	b := &s.broadcast
 	b.mu.Lock()
@@ -82,8 +82,8 @@ func (s *Server) tick() {
 	}
 }
 
-// send sends an event. A viewer that has not read the one before misses it. send
-// returns false, and ends the broadcast, if there is no viewer.
+// send sends an event to all viewers. A viewer that has not read the previous one misses
+// it. If there is no viewer, send ends the broadcast and returns false.
 func (b *broadcast) send(event []byte) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,7 +110,7 @@ func (a *api) liveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 	defer a.broadcast.leave(events)
 	out := http.NewResponseController(w)
-	_ = out.SetReadDeadline(time.Time{}) // the request has come; not every writer has deadlines
+	_ = out.SetReadDeadline(time.Time{}) // the request was read completely; not every writer has deadlines
 	w.Header()["Content-Type"] = []string{"text/event-stream"}
 	w.Header()["Cache-Control"] = []string{"no-store"}
 	w.WriteHeader(http.StatusOK)
@@ -124,7 +124,7 @@ func (a *api) liveEvents(w http.ResponseWriter, r *http.Request) {
 		case <-a.stopped.Done():
 			return
 		case e := <-events:
-			if !a.isAdmin(r) { // the token has changed
+			if !a.isAdmin(r) { // the token has been changed
 				return
 			}
 			_ = out.SetWriteDeadline(time.Now().Add(liveWrite))
@@ -135,7 +135,7 @@ func (a *api) liveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A tally is what the metrics say at one time.
+// A tally is a copy of the metrics at one time.
 type tally struct {
 	at          time.Time
 	limits      map[string]counts
@@ -144,7 +144,7 @@ type tally struct {
 	shed        uint64
 }
 
-// counts are the decisions of a limit, in the JSON of an event.
+// counts are the decisions of a limit, as in the JSON of an event.
 type counts struct {
 	Limit    string `json:"limit"`
 	Allowed  uint64 `json:"allowed"`
@@ -155,7 +155,7 @@ type counts struct {
 
 func (c counts) all() uint64 { return c.Allowed + c.Refused + c.Shadow }
 
-// add adds the decisions of c since before.
+// add adds the decisions made between before and now.
 func (c *counts) add(now, before counts) {
 	c.Allowed += now.Allowed - before.Allowed
 	c.Refused += now.Refused - before.Refused
@@ -178,7 +178,7 @@ func (s *Server) tally() *tally {
 	return t
 }
 
-// event is the JSON of an event.
+// An event is the JSON of an event.
 type event struct {
 	AtUS        int64              `json:"at_us"`
 	IntervalUS  int64              `json:"interval_us"`
@@ -197,7 +197,7 @@ type event struct {
 	Refused     json.RawMessage    `json:"refused"`
 }
 
-// noKeys is the list of a server that does not count keys.
+// noKeys is the list of keys of a server that does not count keys.
 var noKeys = json.RawMessage(appendTop(nil, sketch.Top{}))
 
 // event returns the event between two tallies, as text.
@@ -227,15 +227,15 @@ func (s *Server) event(before, now *tally) []byte {
 	}
 	e.P50, e.P99 = took.quantile(50), took.quantile(99)
 	text, err := json.Marshal(e)
-	if err != nil { // a gauge that is no number
+	if err != nil { // a gauge that is not a number
 		e.Gauges = nil
 		text, _ = json.Marshal(e)
 	}
 	return slices.Concat([]byte("data: "), text, []byte("\n\n"))
 }
 
-// quantile returns a bound of the share of percent of the durations, in ns, at most twice
-// what it was, or nil if there are none.
+// quantile returns an upper bound, in ns, of the duration that percent of the durations
+// do not exceed. It is at most twice that duration, and nil if there are none.
 func (d *durations) quantile(percent uint64) *int64 {
 	var all, sum uint64
 	for _, n := range d.buckets {

@@ -27,8 +27,8 @@ import (
 type metrics struct {
 	mu     sync.Mutex
 	limits atomic.Pointer[map[string]limitCounts] // never written to; replaced by publish
-	fresh  map[string]limitCounts                 // under mu: limits that are not in limits yet
-	missed int                                    // under mu: counts of fresh limits since the last publish
+	fresh  map[string]limitCounts                 // guarded by mu: limits that are not in limits yet
+	missed int                                    // guarded by mu: counts of fresh limits since the last publish
 	storeErrors,
 	full,
 	unknown,
@@ -52,13 +52,13 @@ const (
 	otherLabel = "_other"
 )
 
-// limitCounts are the counters of a limit, a copy for each processor.
+// limitCounts are the counters of a limit. There is a copy for each processor.
 type limitCounts = percpu.Copies[limitCopy]
 
 type limitCopy struct {
 	results   [3]atomic.Uint64
 	fallbacks [3]atomic.Uint64
-	_         [16]byte // to a cache line
+	_         [16]byte // padding to a cache line
 }
 
 // sumOf returns the decisions by result, and those without the store by kind.
@@ -103,8 +103,8 @@ func newMetrics(storeName string, labels map[string]string, ofStore func() []sto
 	return m
 }
 
-// Gauge adds a gauge to /metrics. f is called at each scrape. The name must be
-// unique. GET /v1/live has it too. Gauge must not be called while the server runs.
+// Gauge adds a gauge to /metrics and GET /v1/live. f is called at each scrape. The name
+// must be unique. Gauge must be called before the server runs.
 func (s *Server) Gauge(name, help string, f func() float64) {
 	s.gauges[name] = f
 	s.metrics.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f))
@@ -140,15 +140,15 @@ func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.gather, promhttp.HandlerOpts{DisableCompression: true, ErrorHandling: promhttp.ContinueOnError})
 }
 
-// observe counts a decision, or its error.
+// observe counts a decision or its error.
 func (m *metrics) observe(verb store.Verb, d *dipwell.Decision, err error, took time.Duration) {
 	if m.counted(d, err) {
 		m.took[verb].observe(took)
 	}
 }
 
-// counted counts a decision or an error. It returns false for a call that was not
-// valid, which is no decision.
+// counted counts a decision or an error. It returns false for an invalid call, which is
+// not counted.
 func (m *metrics) counted(d *dipwell.Decision, err error) bool {
 	if errors.Is(err, dipwell.ErrStore) {
 		m.storeErrors.Add(1)
@@ -170,8 +170,8 @@ func (m *metrics) counted(d *dipwell.Decision, err error) bool {
 	return true
 }
 
-// keyless counts and logs a request without a key, because of err. address says
-// whether the key is the client's address or a header field.
+// keyless counts and logs a request that has no key because of err. address tells whether
+// the key would be the client's address rather than a header field.
 func (m *metrics) keyless(limit string, address bool, err error) {
 	from := 0
 	if address {

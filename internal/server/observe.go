@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// observation is what a call of /v1/observe says.
+// An observation is a call of /v1/observe.
 type observation struct {
 	latency int64 // µs
 	ok      bool
 	count   int64
 }
 
-// observe answers POST /v1/observe: what was seen of calls behind an adaptive limit. It
-// needs no admin right: who may take from the limit may say what became of it.
+// observe answers POST /v1/observe, which reports how calls behind an adaptive limit
+// went. It needs no admin right: whoever may take from a limit may also report what
+// happened.
 func (a *api) observe(w http.ResponseWriter, r *http.Request) {
 	x := exchanges.Get().(*exchange)
 	defer x.free()

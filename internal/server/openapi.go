@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// skeleton is /openapi.json without the paths. Its "members" are those of request
+// skeleton is /openapi.json without the paths. Its "members" has the members of request
 // bodies, by name.
 //
 //go:embed openapi.json
@@ -20,7 +20,7 @@ var skeleton []byte
 // An object is a JSON object.
 type object = map[string]any
 
-// document is /openapi.json, once it was asked for.
+// document is /openapi.json. It is made when it is first asked for.
 var document struct {
 	once sync.Once
 	json []byte
@@ -103,10 +103,10 @@ func (d *describer) operation(r *route) object {
 	return op
 }
 
-// operationID is the method and the path in one word: getLimitsNameKeys.
+// operationID makes one word of the method and the path: getLimitsNameKeys.
 func operationID(r *route) string {
 	var b strings.Builder
-	if r.method != http.MethodPost { // a verb is its own name
+	if r.method != http.MethodPost { // a verb's operation has the name of the verb
 		b.WriteString(strings.ToLower(orGet(r.method)))
 	}
 	for word := range strings.FieldsFuncSeq(strings.TrimPrefix(r.path, "/v1"), func(c rune) bool { return c < 'a' || c > 'z' }) {

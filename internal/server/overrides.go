@@ -14,8 +14,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// overrides answers GET /v1/limits/{name}/overrides: a page of overrides, or that of
-// a key.
+// overrides answers GET /v1/limits/{name}/overrides with a page of overrides, or with
+// that of one key.
 func (a *api) overrides(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	p, err := parsePage(r.URL.RawQuery)
@@ -65,7 +65,7 @@ func (s *Server) overrideOf(ctx context.Context, limit, key string) (*dipwell.Ov
 	if key != "" && s.hashKey != nil {
 		listed = s.hashKey(limit, key)
 	}
-	// Of the keys that begin with listed, it is the first itself.
+	// Of the keys that begin with listed, listed itself comes first.
 	list, err := s.limiter.Overrides(ctx, limit, listed, "", 1)
 	if err != nil || len(list) == 0 || list[0].Key != listed {
 		return nil, err
@@ -90,8 +90,8 @@ func (a *api) putOverride(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, append(appendOverride(nil, name, &o), '\n'))
 }
 
-// setOverride sets an override. If it has a length of time, it ends that long after
-// now on the store's clock.
+// setOverride sets an override. If the call gives a length of time, the override ends
+// that long after the present time of the store's clock.
 func (s *Server) setOverride(ctx context.Context, limit string, q *overrideCall) (o dipwell.Override, err error) {
 	o = dipwell.Override{Key: q.key, Plan: q.plan, Rate: q.numbers.Rate, Period: q.numbers.Period, Burst: q.numbers.Burst, Until: q.until, Note: q.note}
 	if q.lasts > 0 {
@@ -104,7 +104,7 @@ func (s *Server) setOverride(ctx context.Context, limit string, q *overrideCall)
 	return s.limiter.SetOverride(ctx, limit, o)
 }
 
-// describe returns what an override is, for people.
+// describe describes an override for people.
 func describe(o *dipwell.Override) string {
 	var parts []string
 	add := func(name, value string) { parts = append(parts, name+" "+value) }
@@ -173,7 +173,7 @@ type overrideCall struct {
 	key, plan, note string
 	numbers         store.Plan    // rate, per and burst
 	until           int64         // µs since the Unix epoch
-	lasts           time.Duration // for
+	lasts           time.Duration // the member for
 }
 
 // overrideMembers are the names of the members, for errors.

@@ -44,8 +44,8 @@ func (s *Server) Proxy(u Upstream) (*Proxy, error) {
 	return &Proxy{server: s, key: key, plan: u.PlanHeader, floor: u.Floor, byIP: u.By == "ip" || u.By == "", forward: forward}, nil
 }
 
-// Use sets the limits that each request takes from, all or nothing, and the header
-// fields that announce them, from the next request on.
+// Use sets the limits that each request takes from, all or nothing, from the next request
+// on. Their header fields announce the decision.
 func (p *Proxy) Use(limits []string) error {
 	if len(limits) == 0 {
 		p.limited.Store(&p.forward)
@@ -71,8 +71,8 @@ func (p *Proxy) Use(limits []string) error {
 	return nil
 }
 
-// planOf returns the plan of a limit that a request names, or "" if callers may not
-// name it, or the limit does not have it.
+// planOf returns the plan that a request names. It is "" if callers may not name plans,
+// or if the limit does not have it.
 func (p *Proxy) planOf(r *http.Request, limit string) string {
 	plan := r.Header.Get(p.plan)
 	if def := p.server.limiter.Limit(limit); plan != "" && def != nil {

@@ -31,11 +31,11 @@ type request struct {
 	reservation string
 	note        string
 	hold, id    string
-	costs       []int64 // of settle; nil: as held
+	costs       []int64 // costs of a settle; nil settles to what was held
 	ttl         time.Duration
 	timeout     time.Duration
 	observed    observation
-	allowed     members // that the path has
+	allowed     members // members that the path has
 	seen        members
 }
 
@@ -183,7 +183,7 @@ func (q *request) complete() error {
 	return finish(&q.take, q.seen, "")
 }
 
-// needed are the members that every request that may have them has.
+// needed are the members that a request must have if its path has them.
 const needed = hasReservation | hasHold | hasTTL
 
 // completeCosts sets the costs of a settle.

@@ -7,24 +7,24 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A route is one call of the API. The mux, the admin rule and /openapi.json are made
-// from the table of routes.
+// A route is one call of the API. The mux, the check of admin rights and /openapi.json
+// are made from the table of routes.
 type route struct {
 	method, path string // method "" is any
 	tag, summary string
-	verb         store.Verb // of a decision; see hot
-	hot          bool       // api.call answers it, without the mux
+	verb         store.Verb // of the decision; see hot
+	hot          bool       // answered by api.call, without the mux
 	admin        bool
-	always       bool            // answered during an overload too, since it shows the overload
-	moved        func(Site) bool // whether it is answered on the admin listener only
-	params       []string        // the query, as names in components/parameters
-	members      members         // of the body, or of the query
-	body         string          // schema of a body that has no members
+	always       bool            // answered during an overload too, because it shows the overload
+	moved        func(Site) bool // reports whether only the admin listener answers it
+	params       []string        // parameters of the query, as named in components/parameters
+	members      members         // members of the body, or of the query
+	body         string          // schema of a body without members
 	answers      map[int]string  // schema of each successful status; "": no body
 	also         []string        // media types of other forms of the answer
 	text         string          // media type of an answer that is not JSON
 	refuses      bool            // answers 429 with a Refusal
-	errors       []int           // statuses beside those that openAPI knows from the rest
+	errors       []int           // error statuses in addition to those that follow from the other fields
 	handle       func(*api, http.ResponseWriter, *http.Request)
 }
 
@@ -59,7 +59,8 @@ var (
 	changing = []int{http.StatusNotFound, http.StatusConflict, http.StatusNotImplemented}
 )
 
-// routes returns the table. It is a function because /openapi.json is one of its rows.
+// routes returns the table. It is a function because /openapi.json, one of its rows, is
+// made from it.
 func routes() []route {
 	return []route{
 		ofVerb(store.VerbTake, "Take the tokens, if all of them are there"),
@@ -116,8 +117,8 @@ func routes() []route {
 	}
 }
 
-// add adds a route to the API. GET routes without parameters and members refuse
-// any.
+// add adds a route to the API. A GET route without parameters and members rejects all
+// parameters.
 func (a *api) add(r route) {
 	if r.always {
 		a.always[r.path] = true
@@ -143,7 +144,7 @@ func (a *api) add(r route) {
 	a.rest.HandleFunc(pattern, next)
 }
 
-// elsewhere answers a call that the admin listener answers.
+// elsewhere answers a call that only the admin listener answers.
 func elsewhere(w http.ResponseWriter, _ *http.Request) {
 	httplimit.Problem(w, http.StatusForbidden, "", "this is answered on the admin listener")
 }

@@ -18,17 +18,17 @@ import (
 // Config configures a Server. The zero value is valid.
 type Config struct {
 	Headers        httplimit.Headers // default IETF
-	TrustedProxies []netip.Prefix    // proxies whose X-Forwarded-For is used; default: none
+	TrustedProxies []netip.Prefix    // proxies whose X-Forwarded-For is read; default: none
 	AdminToken     string            // token of admin calls; default: none, and admin calls need a loopback listener
-	MaxInFlight    int               // calls in flight; more get 503; default DefaultInFlight
+	MaxInFlight    int               // calls in flight, above which calls get 503; default DefaultInFlight
 	Store          string            // value of the label store in metrics; default memory; read by New only
 	Labels         map[string]string // labels of every metric, checked by CheckLabels; read by New only
-	Shadow         bool              // allow requests of forward-auth and of the proxy that have no key
-	Who            string            // who makes calls that have no address, for the audit: for a caller in this process
-	StoreErrors    bool              // send the text of a store's error, which may have its address: for a caller in this process; read by New only
-	// HashKey returns the key that the limiter's store has in place of the caller's, if
-	// it has hashes. Lists are of the store's keys. Default nil: the store has the
-	// caller's keys. Read by New only.
+	Shadow         bool              // allow requests without a key at forward-auth and the proxy
+	Who            string            // for the audit: who makes calls that have no address; for callers in this process
+	StoreErrors    bool              // send the text of a store's error, which may contain its address; for callers in this process; read by New only
+	// HashKey returns what the limiter's store has in place of a caller's key, if keys
+	// are hashed. Lists show the store's keys. Default nil: keys are not hashed. Read by
+	// New only.
 	HashKey func(limit, key string) string
 }
 
@@ -50,7 +50,7 @@ type Server struct {
 	gauges    map[string]func() float64 // by name
 }
 
-// live is the configuration that can change while the server runs.
+// live is the part of the configuration that can change while the server runs.
 type live struct {
 	headers  httplimit.Headers
 	trusted  []netip.Prefix
@@ -89,7 +89,7 @@ func (s *Server) SetAdminToken(token string) {
 	s.live.Store(&l)
 }
 
-// digest returns nil if token is empty.
+// digest returns the SHA-256 of a token, or nil if the token is empty.
 func digest(token string) *[sha256.Size]byte {
 	if token == "" {
 		return nil
@@ -102,7 +102,8 @@ func digest(token string) *[sha256.Size]byte {
 // while the last ones are answered. Calls of /v1/wait end at once and take nothing.
 func (s *Server) Stop() { s.stop() }
 
-// Handle adds a handler to the APIs made later. The pattern is that of http.ServeMux.
+// Handle adds a handler to the APIs that are made later. The pattern is that of
+// http.ServeMux.
 func (s *Server) Handle(pattern string, h http.Handler) {
 	if s.extra == nil {
 		s.extra = map[string]http.Handler{}

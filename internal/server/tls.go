@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TLS is a certificate and, optionally, the authorities of client certificates,
-// from files that may change while the server runs.
+// TLS is a certificate and, optionally, the authorities of client certificates. They are
+// in files that may change while the server runs.
 type TLS struct {
 	certFile, keyFile, caFile string
 	live                      atomic.Pointer[identity]

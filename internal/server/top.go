@@ -27,11 +27,12 @@ type topQuery struct {
 	hour  time.Time // zero: the last minute
 }
 
-// top answers GET /v1/top: the decisions since the start, by limit, and the busiest
-// and most refused keys of the last minute; or those of an hour, from the store.
+// top answers GET /v1/top with the decisions since the start, by limit, and the busiest
+// and most refused keys of the last minute. With an hour it answers with that hour's
+// keys, from the store.
 func (a *api) top(w http.ResponseWriter, r *http.Request) {
 	q, err := parseTop(r.URL.RawQuery)
-	if err == nil && q.limit != "" && a.limiter.Limit(q.limit) == nil && q.hour.IsZero() { // in an hour, it may be a former one
+	if err == nil && q.limit != "" && a.limiter.Limit(q.limit) == nil && q.hour.IsZero() { // for an hour, the limit may have been dropped since
 		err = fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, q.limit)
 	}
 	var b []byte
@@ -71,10 +72,10 @@ func appendLists(b []byte, busiest, refused sketch.Top) []byte {
 // Bounds of reading hours.
 const (
 	hoursPage = 200                                      // entries that are read at a time
-	hoursBack = int64(25 * time.Hour / time.Microsecond) // entries that are older by so much than an hour are not of it, whatever the clocks
+	hoursBack = int64(25 * time.Hour / time.Microsecond) // entries older than the hour by more than this cannot belong to it, even if clocks differ
 )
 
-// topOfHour returns the lists of an hour, of all processes together.
+// topOfHour returns the lists of an hour, added up over all processes.
 func (a *api) topOfHour(ctx context.Context, q *topQuery) ([]byte, error) {
 	if a.can.TopKeys == nil {
 		return nil, fmt.Errorf("top keys by the hour: %w", store.ErrNotSupported)

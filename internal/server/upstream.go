@@ -127,7 +127,7 @@ func (s *Server) forwardTo(target *url.URL, u *Upstream) (http.Handler, error) {
 // They must be saved because ReverseProxy clears them if there is a 1xx response.
 type ownHeader struct{}
 
-// announce adds these fields to the header of the final response.
+// announce adds the limits' header fields to the header of the final response.
 func announce(to http.Header, r *http.Request) {
 	own, _ := r.Context().Value(ownHeader{}).(http.Header)
 	for name, values := range own {
@@ -139,7 +139,7 @@ func announce(to http.Header, r *http.Request) {
 // trusted proxy, and replaces those of anybody else.
 func (s *Server) rewriteTo(target *url.URL, f *upstreamFailures) func(*httputil.ProxyRequest) {
 	return func(r *httputil.ProxyRequest) {
-		r.Out.URL.RawQuery = r.In.URL.RawQuery // unchanged: the upstream parses it
+		r.Out.URL.RawQuery = r.In.URL.RawQuery // unchanged, because the upstream parses it
 		r.SetURL(target)
 		r.Out.Host = r.In.Host
 		if isWebSocket(r.In) {

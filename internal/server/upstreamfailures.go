@@ -45,7 +45,7 @@ type upstreamFailures struct {
 	mu   sync.Mutex
 	last [failureKinds]struct {
 		at    time.Time
-		since uint64 // failures that were not reported
+		since uint64 // failures since the last report
 	}
 }
 

@@ -44,8 +44,8 @@ func (a *api) wait(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// await takes the tokens of q when they can be had within its timeout, and refuses
-// otherwise. If ctx ends or the server stops, nothing is taken.
+// await takes the tokens of q as soon as they are free, if that is within its timeout.
+// Otherwise the call is refused. If ctx ends or the server stops, nothing is taken.
 func (s *Server) await(ctx context.Context, d *dipwell.Decision, q *request) error {
 	timeout := q.timeout
 	if !q.has(hasTimeout) {
