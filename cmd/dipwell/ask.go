@@ -92,11 +92,11 @@ func (c *WaitCmd) Run(e *env) error {
 	return c.decide(e, "/v1/wait", body)
 }
 
-// answerTime is how long after its end the answer of a wait may come.
+// answerTime is how long after the end of a wait its answer may arrive.
 const answerTime = 10 * time.Second
 
-// callBody is the body of a call. A plan or id that was not given is absent: an empty text is
-// an error of the server.
+// callBody is the body of a call. A plan or id that was not given is left out, because
+// the server refuses an empty one.
 type callBody struct {
 	Limit   string  `json:"limit"`
 	Key     *string `json:"key,omitempty"`

@@ -94,7 +94,8 @@ func (s *settings) checkFiles() (missing []error, err error) {
 	return missing, nil
 }
 
-// readable returns an error if a file has no secret of at least least bytes.
+// readable returns an error if a file does not have a secret of at least the given number
+// of bytes.
 func readable(setting, path string, least int) error {
 	if path == "" {
 		return nil

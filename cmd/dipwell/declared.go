@@ -35,11 +35,11 @@ type declared struct {
 
 	mu     sync.Mutex
 	began  bool
-	file   owner.FileState // state of the file when it was last read
+	file   owner.FileState // as last read
 	limits []declaredLimit
 	named  map[string]string // limits that this process's file defined, with the owner's text
 	gone   *time.Timer       // drops limits removed from the file; nil if there are none
-	told   string            // drift last logged
+	told   string            // drift that was last logged
 	seen   string            // drift at the previous check
 }
 
@@ -76,7 +76,7 @@ func (d *declared) declare(set *settings) error {
 	return nil
 }
 
-// has reports whether the file of settings is the one in force, unchanged.
+// has reports whether the file of settings has not changed since it was put in force.
 func (d *declared) has(set *settings) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -222,7 +222,7 @@ const (
 	slowP99     = 50 * time.Millisecond // the usual timeout of a limit
 )
 
-// clock judges the difference of two clocks: ahead, ± wrong.
+// clock judges the difference of two clocks, ahead, whose error is at most wrong.
 func (x *examination) clock(whose string, ahead, wrong time.Duration) {
 	way, apart := "ahead of", ahead
 	if ahead < 0 {
@@ -239,7 +239,7 @@ func (x *examination) clock(whose string, ahead, wrong time.Duration) {
 
 // latency judges how long answers take. ask must not change anything.
 func (x *examination) latency(ctx context.Context, what string, ask func(context.Context) error) {
-	if err := ask(ctx); err != nil { // not measured, since it may connect and prepare statements
+	if err := ask(ctx); err != nil { // not measured, because it may connect and prepare statements
 		x.problem("latency", "", "%s: %v", what, err)
 		return
 	}

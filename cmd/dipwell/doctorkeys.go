@@ -54,7 +54,8 @@ func (x *examination) overrides(ctx context.Context, l *dipwell.Limiter) {
 		"overrides of a plan that the limit does not have any more, so that the limit decides: %s", "the plans that they name are there%.0s", strings.Join(gone, ", "))
 }
 
-// manyExpired is how many expired holds that nobody has given back are a warning.
+// manyExpired is the number of expired holds that nobody has given back from which on
+// there is a warning.
 const manyExpired = 10000
 
 // postgresHolds counts the holds in a database.

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// certificateDays is how many days before its end a certificate is a warning.
+// certificateDays is how many days before its end a certificate causes a warning.
 const certificateDays = 14
 
 // server checks a running service through its public paths.

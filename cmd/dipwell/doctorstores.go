@@ -17,9 +17,9 @@ import (
 // Thresholds of findings in databases.
 const (
 	fewHot        = 0.9
-	enoughUpdates = 1000            // fewer updates are not judged
+	enoughUpdates = 1000            // with fewer updates there is no verdict
 	manyDead      = 0.5             // ratio of dead to live rows
-	deadEnough    = 10000           // fewer dead rows are not judged
+	deadEnough    = 10000           // with fewer dead rows there is no verdict
 	longOpen      = 5 * time.Minute // age of a transaction, which keeps dead rows
 	fullMemory    = 0.9
 	fullClients   = 0.9
@@ -201,7 +201,7 @@ func (x *examination) postgresRows(c *pgstore.Condition) {
 	}
 }
 
-// A table with more than manyRows is a warning if its last sweep was longSince ago.
+// A table with more than manyRows gets a warning if its last sweep was longSince ago.
 const (
 	manyRows  = 100_000
 	longSince = time.Hour
@@ -250,7 +250,7 @@ func (x *examination) redis(ctx context.Context, url string) {
 	for i := range list {
 		x.redisNode(&list[i], config.AllowEviction)
 	}
-	config.Poll, config.AllowEviction = -1, true // redisNode has judged it
+	config.Poll, config.AllowEviction = -1, true // redisNode has given a verdict on it
 	store, err := redisstore.New(ctx, db, config)
 	if err != nil {
 		x.problem("store", "", "%v", timeoutError(err))

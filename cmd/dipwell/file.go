@@ -20,7 +20,7 @@ func openFile(_ context.Context, url string, o *storeOptions) (closer, error) {
 		return nil, err
 	}
 	if o.once {
-		every = filestore.Each // the answer is printed once it is kept
+		every = filestore.Each // so that the answer is printed once it is on the disk
 	}
 	s, err := filestore.Open(path, filestore.Config{Every: every, MaxKeys: o.maxKeys, MaxHolds: o.maxHolds, MaxOverrides: o.maxOverrides, OnError: o.report})
 	if err != nil {
@@ -29,7 +29,7 @@ func openFile(_ context.Context, url string, o *storeOptions) (closer, error) {
 	return s, nil
 }
 
-// makeData makes the directory of a store where it is missing.
+// makeData creates the directory of a store if it is missing.
 func makeData(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("data: %w", err)

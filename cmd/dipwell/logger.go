@@ -14,11 +14,11 @@ import (
 	"google.golang.org/grpc/grpclog"
 )
 
-// repeatAfter is when an error that repeats is logged again.
+// repeatAfter is the time after which a repeated error is logged again.
 const repeatAfter = time.Minute
 
-// logger is the log of a service. An error that repeats, as while a store is down,
-// is logged once in repeatAfter.
+// A logger is the log of a service. An error that repeats, for example while a store is
+// down, is logged once in repeatAfter.
 type logger struct {
 	to   io.Writer
 	json *slog.Logger // nil for plain text

@@ -131,7 +131,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return 2
 	}
 	for _, arg := range args {
-		if !utf8.ValidString(arg) { // the parser has U+FFFD in its place, and different keys would share a bucket
+		if !utf8.ValidString(arg) { // the parser would replace it by U+FFFD, and different keys would share a bucket
 			fmt.Fprintf(stderr, "dipwell: %q is not UTF-8\n", arg)
 			return 2
 		}

@@ -27,8 +27,8 @@ func (s *settings) checkOperation() error {
 	return tracing.CheckEndpoint(s.OTLPEndpoint)
 }
 
-// hasher hashes keys for logs and traces: as the store has them, if it has
-// hashes, or else under a secret of this process.
+// hasher returns what hashes keys for logs and traces: with the store's secret if it has
+// one, so that the hashes are the same, and otherwise with a secret of this process.
 func (s *settings) hasher() (*keyhash.Hasher, error) {
 	if s.keySecret == nil {
 		return keyhash.RandomHasher(), nil

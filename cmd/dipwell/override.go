@@ -66,8 +66,9 @@ func (c *OverrideSetCmd) Run(e *env) error {
 	return err
 }
 
-// overrideBody is the body that sets an override. What was not given is absent: an empty
-// text is an error of the server, not an override without an end.
+// overrideBody is the body that sets an override. Whatever was not given is left out, so
+// that for example an empty time is an error of the server, not an override without an
+// end.
 type overrideBody struct {
 	Key   *string `json:"key,omitempty"`
 	Plan  *string `json:"plan,omitempty"`

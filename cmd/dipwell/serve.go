@@ -45,7 +45,7 @@ const gcPercent = 150
 func (c *ServeCmd) Run(e *env) (err error) {
 	log := &logger{to: e.stderr}
 	given := &settings{}
-	_ = c.overwrite(given) // for the format of the log while the file is read; settings reports the errors
+	_ = c.overwrite(given) // only for the format of the log while the file is read; settings reports the errors
 	log.setFormat(given.LogFormat)
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // SIGHUP reloads files, and must not end a service without files
@@ -136,8 +136,8 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	return s.serveAndDrain(listeners)
 }
 
-// countKeys counts the keys of decisions until end is called, which waits until the store
-// has the last hour's busiest.
+// countKeys counts the keys of decisions until end is called. end waits until the busiest
+// keys of the last hour are stored.
 func (s *service) countKeys(keep int) (end func()) {
 	host, err := os.Hostname()
 	if err != nil {

@@ -76,7 +76,7 @@ func (c *SimulateCmd) plot(r *simulate.Result, o simulate.Options) error {
 	return errors.Join(r.Plot(f, o), f.Close())
 }
 
-// end prints what came of some histories.
+// end prints the result of n histories.
 func (c *SimulateCmd) end(w io.Writer, r *simulate.Result, n int) error {
 	if r.Violation != nil {
 		return fmt.Errorf("seed %d: %w", r.Seed, r.Violation)

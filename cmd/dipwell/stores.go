@@ -43,13 +43,13 @@ var openers = map[string]func(ctx context.Context, url string, o *storeOptions) 
 	"rediss+sentinel": openRedis,
 }
 
-// storeOptions are settings of a store and of the stack around it. Some count
-// only for stores outside this process.
+// storeOptions are settings of a store and of the stack around it. Some apply only to
+// stores outside this process.
 type storeOptions struct {
-	once   bool  // for one command: nothing is put around the store, and its server must answer
-	single int32 // calls that PostgreSQL decides at one time for a command, a connection each; 0: 1
+	once   bool  // for one command: the store gets no layers, and its server must answer
+	single int32 // for a command: calls that PostgreSQL decides at one time, each on its own connection; 0: 1
 
-	wait bool // for a role or a database that the server refuses
+	wait bool // wait for a role or a database that the server rejects
 	// Bounds of a store in this process; 0: the store's default.
 	maxKeys, maxHolds, maxOverrides int
 	denyMaxAge                      time.Duration
@@ -57,8 +57,8 @@ type storeOptions struct {
 	shadow                          bool
 	outer                           func(store.Store) store.Store
 	tally                           *tally       // counts batches; may be nil
-	report                          func(error)  // gets errors of background work
-	note                            func(string) // hears when that is over; may be nil
+	report                          func(error)  // called with errors of background work
+	note                            func(string) // called when background work has recovered; may be nil
 }
 
 // opened is a store with what is put around it.
@@ -70,9 +70,8 @@ type opened struct {
 // Close closes everything in reverse order.
 func (o *opened) Close() error { return errors.Join(o.Stack.Close(), o.base.Close()) }
 
-// openStore opens the store of a URL and what belongs around it. A store in this
-// process or in a file gets neither breaker, deny cache nor fallback: what it
-// last knew is in its memory.
+// openStore opens the store of a URL with the layers around it. A store in this process
+// or in a file gets no breaker, deny cache or fallback, because it decides from memory.
 func openStore(ctx context.Context, url string, o storeOptions) (*opened, error) {
 	if err := knownStore(url); err != nil {
 		return nil, err
@@ -89,10 +88,10 @@ func openStore(ctx context.Context, url string, o storeOptions) (*opened, error)
 	return &opened{s, base}, nil
 }
 
-// defaultDenyMaxAge is how long a refusal is believed.
+// defaultDenyMaxAge is how long a refusal is remembered.
 const defaultDenyMaxAge = time.Second
 
-// stack says what is put around a store.
+// stack returns the layers for a store.
 func (o *storeOptions) stack(scheme string) stack.Options {
 	s := stack.Options{Lanes: -1, KeySecret: o.keySecret, Shadow: o.shadow, Outer: o.outer}
 	if o.once || scheme == "memory" || scheme == "file" {
@@ -123,7 +122,7 @@ func openMemory(_ context.Context, url string, o *storeOptions) (closer, error) 
 	return memstore.New(memstore.Config{MaxKeys: o.maxKeys, MaxHolds: o.maxHolds, MaxOverrides: o.maxOverrides})
 }
 
-// sideConns are the connections of a service to PostgreSQL for everything but
+// sideConns is the number of a service's connections to PostgreSQL for everything but
 // decisions: changes of limits, pages of keys, sweeps, /readyz.
 const sideConns = 2
 
@@ -151,8 +150,8 @@ func openRedis(ctx context.Context, url string, o *storeOptions) (closer, error)
 	return s, nil
 }
 
-// silent takes the Redis client's own lines about lost connections: what matters
-// of them comes as errors.
+// silent drops the Redis client's own log lines about lost connections, because errors
+// report what matters.
 type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
@@ -167,7 +166,7 @@ func knownStore(url string) error {
 	return nil
 }
 
-// checkStore says what is wrong with a store's URL, without opening the store.
+// checkStore returns what is wrong with a store's URL, without opening the store.
 func checkStore(url string) error {
 	err := knownStore(url)
 	if err != nil {
@@ -181,7 +180,7 @@ func checkStore(url string) error {
 	case strings.HasPrefix(scheme, "redis"):
 		db, _, bad := redisstore.Client(url, redisstore.Config{})
 		if bad != nil {
-			return fmt.Errorf("store %s: %w", redact(url), errors.Unwrap(bad)) // what Client wraps: the URL says redis already
+			return fmt.Errorf("store %s: %w", redact(url), errors.Unwrap(bad)) // without what Client adds, because the URL says redis already
 		}
 		err = db.Close()
 	default:
@@ -209,9 +208,8 @@ func storeList() string {
 	return strings.Join(names, ", ")
 }
 
-// redact leaves out what a URL may carry of a password: its user and its
-// settings. Where it cannot tell which part the password is, it keeps the scheme
-// alone.
+// redact removes what may be a password from a URL: its user and its settings. If it is
+// unclear which part is the password, it keeps only the scheme.
 func redact(url string) string {
 	scheme, rest, ok := strings.Cut(url, "://")
 	if !ok {
@@ -222,7 +220,7 @@ func redact(url string) string {
 	}
 	at, settings := strings.LastIndexByte(rest, '@'), strings.IndexByte(rest, '?')
 	switch {
-	case settings >= 0 && at > settings: // the user's password may have the ?, or a setting the @
+	case settings >= 0 && at > settings: // the ? may be part of the user's password, or the @ part of a setting
 		return scheme + "://..."
 	case settings >= 0:
 		rest = rest[:settings] + "?..."

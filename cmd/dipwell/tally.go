@@ -27,7 +27,8 @@ func newTally() *tally {
 	}
 }
 
-// count counts a batch. Calls of locked rows are retried, so they are no failures.
+// count counts a batch. Calls of locked rows do not count as failures, because they are
+// retried.
 func (t *tally) count(b *store.Batch, took time.Duration, err error) {
 	t.batches.Add(1)
 	t.calls.Add(uint64(len(b.Groups)))

@@ -30,7 +30,7 @@ type target struct {
 	clientTLS      `embed:""`
 }
 
-// maxAnswer is the most that is read of a response.
+// maxAnswer bounds what is read of a response.
 const maxAnswer = 64 << 20
 
 // answer is the decision object in JSON.
@@ -107,7 +107,7 @@ func (t *target) AfterApply(c *kong.Context) error {
 	return checkServer(t.Server)
 }
 
-// checkServer checks the URL of a service; "" is the default one.
+// checkServer checks the URL of a service. "" means the default one.
 func checkServer(server string) error {
 	if server == "" {
 		return nil
@@ -118,7 +118,7 @@ func checkServer(server string) error {
 	return nil
 }
 
-// direct reports whether a store is called, not a server.
+// direct reports whether a store is called instead of a server.
 func (t *target) direct() bool { return t.Store != "" }
 
 // asked returns the URL of the server or the store without secrets.
@@ -167,7 +167,7 @@ func pageQuery(prefix string, after *string, n int) url.Values {
 	return q
 }
 
-// printNext prints how to go on after a page. next is nil after the last one.
+// printNext prints how to get the next page. next is nil after the last one.
 func printNext(e *env, next *string) error {
 	if next == nil {
 		return nil
@@ -200,7 +200,7 @@ func (t *target) open(e *env, secret []byte, f func(context.Context, *dipwell.Li
 	return f(ctx, l)
 }
 
-// http is call of a server.
+// http is call for a server.
 func (t *target) http(e *env, method, path string, body []byte) ([]byte, error) {
 	token, _, err := adminToken(t.AdminTokenFile, t.AdminTokenFile != "")
 	if err != nil {

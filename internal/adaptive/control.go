@@ -6,26 +6,26 @@ import (
 )
 
 // A Config is the target of a limit and the bounds of its level. All fields are whole
-// numbers that follow from the settings of the limit.
+// numbers that are computed from the settings of the limit.
 type Config struct {
 	Floor, Base int64 // levels, 1 to Full; Base is where the level begins, and where it drifts to
 	Window      int64 // µs
-	Keep        int64 // µs from empty to full at the floor
-	Slow        int64 // millionths of the calls that may be slow; negative: latency is not judged
-	Failed      int64 // millionths of the calls that may fail; negative: errors are not judged
+	Keep        int64 // µs for a row to go from empty to full at the floor
+	Slow        int64 // millionths of the calls that may be slow; negative: latency does not count
+	Failed      int64 // millionths of the calls that may fail; negative: errors do not count
 	Unit, Tick  int64 // of the rule: units in a token, and units that come back at a tick
 }
 
 // The controller's constants: the level is multiplied by 4/5 when the target is missed,
 // and grows by 2 % of the ceiling when it is met and 7/10 of the rate are used.
 const (
-	MinSamples  = 20 // fewer say nothing about a share of some percent
+	MinSamples  = 20 // with fewer, a share of a few percent cannot be measured
 	step        = Full * 2 / 100
-	idleWindows = 10 // without samples, after which the level drifts
+	idleWindows = 10 // windows without samples after which the level drifts back to Base
 	unlikely    = 0.01
 )
 
-// A Sample is what was seen of the calls behind a limit.
+// A Sample counts calls behind a limit.
 type Sample struct {
 	Count  int64 // calls that ended
 	Slow   int64 // of them, slower than the latency of the target
@@ -33,11 +33,11 @@ type Sample struct {
 	Taken  int64 // tokens that were taken
 }
 
-// maxCount bounds the sums of a window, which are then exact enough for unlikelyMany.
+// maxCount bounds the sums of a window, so that unlikelyMany stays exact enough.
 const maxCount = 1 << 40
 
-// Add adds the counts of o. Those that cannot be are corrected: of 10 calls at most 10
-// were slow.
+// Add adds the counts of o. Impossible counts are corrected: of 10 calls at most 10 can
+// be slow.
 func (s *Sample) Add(o Sample) {
 	s.Count = min(s.Count+clamp(o.Count, maxCount), maxCount)
 	s.Slow = min(s.Slow+clamp(o.Slow, o.Count), s.Count)
@@ -70,22 +70,23 @@ func (r Reason) String() string {
 // ReasonOf returns the reason that String writes as name, or Defined.
 func ReasonOf(name string) Reason { return Reason(max(0, slices.Index(reasons, name))) }
 
-// A State is what is kept of a limit: the samples of the present window, and the history.
+// A State is what is kept for a limit: the samples of the present window, and the
+// history.
 type State struct {
 	Begun   int64  // µs: when the present window began; 0: nothing was observed yet
-	Seen    Sample // in the present window
-	Before  Sample // in the window before
-	Cut     bool   // the window before ended with a cut
+	Seen    Sample // samples of the present window
+	Before  Sample // samples of the previous window
+	Cut     bool   // the previous window ended with a cut
 	Reason  Reason
-	Changed int64 // µs: when the level changed for Reason
-	Drifts  int64 // µs: when the level drifts if nothing is observed; 0: it does not
+	Changed int64 // µs: when the level changed, for Reason
+	Drifts  int64 // µs: when the level begins to drift if nothing is observed; 0: never
 	History History
 }
 
 // Begin returns the state of a limit that was just defined.
 func (c *Config) Begin() State { return State{History: NewHistory(c.Floor, c.Base, 0)} }
 
-// Last returns why and when, in µs, the level changed last before now.
+// Last returns why, and when in µs, the level last changed before now.
 func (s *State) Last(now int64) (Reason, int64) {
 	if s.Drifts != 0 && s.Drifts <= now {
 		if i := s.History.index(now); i >= 0 && s.History.changes[i].At >= s.Drifts {
@@ -112,7 +113,7 @@ func (c *Config) Add(s State, now int64, o Sample) State {
 	return s
 }
 
-// end sets the level at the end of a window that has samples.
+// end ends a window that has samples, and sets the level for the next one.
 func (c *Config) end(s *State, now int64) {
 	level := s.History.LevelAt(now)
 	next, cut := level, false
@@ -144,8 +145,9 @@ func (c *Config) missed(s *Sample) Reason {
 	return Defined
 }
 
-// recovers reports whether fewer calls miss the target than in the window before, by more
-// than chance explains: what waited since the last cut is being served.
+// recovers reports whether fewer calls miss the target than in the previous window, by
+// more than chance explains. The calls that were waiting since the last cut are then
+// being served.
 func (s *State) recovers(why Reason) bool {
 	now, before := s.Seen.Slow, s.Before.Slow
 	if why == Failing {
@@ -154,20 +156,21 @@ func (s *State) recovers(why Reason) bool {
 	return before > 0 && unlikelyMany(s.Seen.Count-now, s.Seen.Count, 1e6-int64(float64(before)/float64(s.Before.Count)*1e6))
 }
 
-// used reports whether at least 7/10 of what the level gives was taken in the window. Each
-// call that was observed counts as a token at least, for callers that take elsewhere.
+// used reports whether at least 7/10 of what the level allows was taken in the window.
+// Each observed call counts as at least one token, because its token may have been taken
+// elsewhere.
 func (c *Config) used(s *State, level, now int64) bool {
 	ticks := float64(level) * float64(min(now-s.Begun, 2*c.Window))
 	return float64(max(s.Seen.Taken, s.Seen.Count))*float64(c.Unit) >= 0.7*ticks*float64(c.Tick)
 }
 
-// unlikelyMany reports whether at least k of n calls are so with a probability below 1 %
-// if each is so with a probability of millionths / 10^6: one tail of the binomial
-// distribution, summed from k on.
+// unlikelyMany reports whether it is unlikely, with a probability below 1 %, that at
+// least k of n calls have a property that each has with a probability of millionths /
+// 10^6. It sums the upper tail of the binomial distribution, from k on.
 func unlikelyMany(k, n, millionths int64) bool {
 	p := float64(millionths) / 1e6
 	if float64(k) <= p*float64(n) {
-		return false // about half of the distribution lies beyond
+		return false // about half of the distribution is above k
 	}
 	if p == 0 {
 		return true
@@ -175,7 +178,7 @@ func unlikelyMany(k, n, millionths int64) bool {
 	logTerm := logFactorial(n) - logFactorial(k) - logFactorial(n-k) + float64(k)*math.Log(p) + float64(n-k)*math.Log1p(-p)
 	term := math.Exp(logTerm)
 	sum := term
-	for ; k < n && sum < unlikely && term > sum*1e-9; k++ { // beyond its mean each term is less than the one before
+	for ; k < n && sum < unlikely && term > sum*1e-9; k++ { // above the mean, each term is smaller than the one before
 		term *= float64(n-k) / float64(k+1) * p / (1 - p)
 		sum += term
 	}

@@ -22,11 +22,11 @@ type History struct {
 	changes []Change // oldest first; at least one
 }
 
-// maxChanges bounds the changes of the past that are kept: those of 256 windows at least.
+// maxChanges bounds the past changes that are kept: those of at least 256 windows.
 const maxChanges = 256
 
-// NewHistory returns a history with one level from a time on, in µs, and the floor before
-// it. From 0 on it is the level of all times.
+// NewHistory returns a history that has the level floor before the time from, in µs, and
+// one level since. If from is 0, that is the level at all times.
 func NewHistory(floor, level, from int64) History {
 	return History{floor, []Change{{At: from, Level: level, Ticks: floor * from}}}
 }
@@ -66,17 +66,18 @@ func (h History) LevelAt(t int64) int64 {
 	return h.floor
 }
 
-// index returns the change that is in force at t, or -1.
+// index returns the index of the change that is in force at t, or -1.
 func (h History) index(t int64) int {
 	return sort.Search(len(h.changes), func(i int) bool { return h.changes[i].At > t }) - 1
 }
 
-// set returns a history with the level from now on, in µs. It forgets changes that no row
-// needs that is younger than keep, in µs, and all but the last 256: the level before the
-// first change is the floor, so that a row that is older gets less, never more.
+// set returns a history with a new level from now on, in µs. It drops the changes that
+// are older than keep, in µs, which only matter to rows that are full by now, and all but
+// the last 256. Before the first change the level is the floor, so that an older row gets
+// fewer tokens, never more.
 func (h History) set(now, level, keep int64) History {
 	i := h.index(now)
-	if i < 0 { // the clock is back before the first change, which stays the bound of the floor
+	if i < 0 { // the clock was set back before the first change, which still ends the time of the floor
 		i, now = 0, h.changes[0].At
 	}
 	next := slices.Clone(h.changes[:i+1])
@@ -94,8 +95,8 @@ func (h History) set(now, level, keep int64) History {
 	return History{h.floor, next[drop:]}
 }
 
-// drift appends changes from a time on, in µs: each window the level moves by a step
-// toward base.
+// drift appends changes from the time from on, in µs: in each window the level moves one
+// step toward base.
 func (h History) drift(from, window, base int64) History {
 	last := h.changes[len(h.changes)-1]
 	for at := from; last.Level != base; at += window {

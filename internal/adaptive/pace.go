@@ -7,7 +7,7 @@ import (
 
 // A Pace is the present State of a limit, for a Rule. It is safe for concurrent use.
 type Pace struct {
-	mu    sync.Mutex // of changes
+	mu    sync.Mutex // locked by changes
 	c     Config
 	state atomic.Pointer[State]
 }
@@ -19,14 +19,14 @@ func NewPace(c Config) *Pace {
 	return p
 }
 
-// Tick and Boundary are those of the history.
+// Tick and Boundary are those of the present history.
 func (p *Pace) Tick(t int64) int64     { return p.state.Load().History.Tick(t) }
 func (p *Pace) Boundary(k int64) int64 { return p.state.Load().History.Boundary(k) }
 
-// State returns the present state. The caller must not change what it refers to.
+// State returns the present state. The caller must not change anything in it.
 func (p *Pace) State() State { return *p.state.Load() }
 
-// Set replaces the state by one that is kept elsewhere.
+// Set replaces the state by one that was stored elsewhere.
 func (p *Pace) Set(s State) { p.state.Store(&s) }
 
 // Config returns the target and the bounds.
@@ -36,7 +36,7 @@ func (p *Pace) Config() Config {
 	return p.c
 }
 
-// Retarget replaces the target. The levels and what they mean stay as they are.
+// Retarget replaces the target. The levels and their meaning stay the same.
 func (p *Pace) Retarget(c Config) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -16,11 +16,11 @@ type stored struct {
 	Changes []Change `json:"changes"`
 }
 
-// Text encodes all of a state but the samples of the present window, as JSON.
+// Text encodes a state as JSON, without the samples of the present window.
 func (s *State) Text() string {
 	text, err := json.Marshal(stored{s.Begun, s.Before, s.Cut, s.Reason.String(), s.Changed, s.Drifts, s.History.Changes()})
 	if err != nil {
-		panic(err) // numbers and words
+		panic(err) // impossible: numbers and words
 	}
 	return string(text)
 }

@@ -1,5 +1,3 @@
-// Package algebra has the functions of store/step.go, and functions of a rule that are
-// computed from them, for packages that compute parameters of statements in Go.
 package algebra
 
 import "github.com/dipwell/dipwell/store"
@@ -61,14 +59,13 @@ func boundary(r *store.Rule, tick int64) int64 {
 	return r.Origin + tick*r.Every
 }
 
-// CopyAnswer copies what a store has set of an op from another one of the same call.
+// CopyAnswer copies what a store has set in an op to another op of the same call.
 func CopyAnswer(to, from *store.Op) {
 	to.Answer, to.Def, to.Asked = from.Answer, from.Def, from.Asked
 }
 
-// DecidedAt returns the time of the store's clock at which an op was answered, in
-// µs. If the bucket is full the time cannot be computed from the answer, and it
-// returns TS.
+// DecidedAt returns the time of the store's clock at which an op was answered, in µs. If
+// the bucket is full, the answer does not contain that time, and DecidedAt returns TS.
 func DecidedAt(op *store.Op) int64 {
 	if op.Used == 0 {
 		return op.TS

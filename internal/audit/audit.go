@@ -11,8 +11,8 @@ import (
 
 const day = 24 * 3600 * int64(1_000_000) // µs
 
-// A Log is what a store keeps of a store.Auditor. The store deletes entries beyond its
-// bounds when it records the next one.
+// A Log is a log that a store keeps for a store.Auditor. Recording an entry deletes the
+// entries beyond the log's bounds.
 type Log struct {
 	Name    string // of its table or key
 	Entries int
@@ -22,11 +22,11 @@ type Log struct {
 // The logs of a store.
 var (
 	Changes = Log{"audit", 10_000, 400 * day}
-	// A week of 32 processes. An entry has about 3 kB.
+	// A week of the entries of 32 processes. An entry has about 3 kB.
 	TopHours = Log{"top_hours", 32 * 7 * 24, 7 * day}
 )
 
-// Oldest returns the least ID of an entry that is kept at a time.
+// Oldest returns the smallest ID of an entry that is still kept at now.
 func (l *Log) Oldest(now int64) string { return First(now - l.Age) }
 
 const (
@@ -34,14 +34,14 @@ const (
 	Digits     = timeDigits + 8 // in an ID
 )
 
-// ID returns the ID of an entry: the time of the store in µs, and a number that tells
-// entries of one time apart, in hexadecimal digits. Later entries have greater IDs.
+// ID returns the ID of an entry, in hexadecimal digits: the store's time in µs, and a
+// number that distinguishes entries of the same time. Later entries have greater IDs.
 func ID(at int64, n uint32) string { return fmt.Sprintf("%0*x%08x", timeDigits, at, n) }
 
-// First returns the least ID of a time.
+// First returns the smallest ID of a time.
 func First(at int64) string { return ID(max(at, 0), 0) }
 
-// Time returns the time of an ID.
+// Time returns the time in an ID.
 func Time(id string) (at int64, err error) {
 	if len(id) != Digits {
 		return 0, fmt.Errorf("audit: %q is not the ID of an entry", id)

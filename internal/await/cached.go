@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// Bounds of asking a server for a number of a metric.
+// Bounds for reading a metric from a server.
 const (
 	cachedTimeout = 300 * time.Millisecond // a scrape must not wait for a hung server
 	cachedFor     = 15 * time.Second
 )
 
-// Cached is a number that a server is asked for at most every 15 seconds. While
-// the server does not answer, it is the last one.
+// A Cached is a number that is read from a server at most every 15 seconds. If the server
+// does not answer, it keeps its last value.
 type Cached struct {
 	mu    sync.Mutex
 	last  float64
 	asked time.Time
 }
 
-// Get returns the number, and asks for it if it is old.
+// Get returns the number. If it is old, Get reads it first.
 func (c *Cached) Get(ask func(context.Context) (int64, error)) float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

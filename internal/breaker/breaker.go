@@ -100,7 +100,7 @@ func New(inner store.Store, c Config) (*Store, error) {
 	return s, nil
 }
 
-// useSystem sets what the configuration leaves to this machine.
+// useSystem sets the functions that the configuration leaves to this machine.
 func (s *Store) useSystem() {
 	if s.Clock == nil {
 		began := time.Now()
@@ -206,14 +206,15 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	return err
 }
 
-// noSpace is a call that failed with store.ErrNoSpace.
+// noSpace records a call that failed with store.ErrNoSpace.
 type noSpace struct {
 	why error
 	at  time.Duration
 }
 
-// noSpaceFor is how long the store is not ready after such a call. Only calls that
-// write can find out, and not every write needs space.
+// noSpaceFor is how long the store is not ready after such a call. Only calls that write
+// can detect the condition, and not every write needs space, so success of other calls
+// proves nothing.
 const noSpaceFor = 10 * time.Second
 
 func (s *Store) recordNoSpace(b *store.Batch) {
@@ -224,7 +225,8 @@ func (s *Store) recordNoSpace(b *store.Batch) {
 	}
 }
 
-// ready returns why the store is not ready, judged by its calls, or nil.
+// ready returns an error if calls have shown that the store is not ready, and nil
+// otherwise.
 func (s *Store) ready() error {
 	if s.open.Load() {
 		return ErrOpen
@@ -238,7 +240,7 @@ func (s *Store) ready() error {
 type outcome int
 
 const (
-	unclear    outcome = iota // says nothing about the store: invalid input, or the caller has left
+	unclear    outcome = iota // says nothing about the store: the input was invalid, or the caller has gone
 	answered                  // the store answered
 	unanswered                // the store did not answer
 )

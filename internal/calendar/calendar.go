@@ -36,7 +36,7 @@ func (c *Calendar) Tick(x int64) int64 {
 	for c.Boundary(k+1) <= x {
 		k++
 	}
-	if w := c.last.Load(); w == nil || k > w.tick { // do not replace it by the window of an old row
+	if w := c.last.Load(); w == nil || k > w.tick { // an old row's window must not replace it
 		c.last.Store(&window{k, c.Boundary(k), c.Boundary(k + 1)})
 	}
 	return k
@@ -90,8 +90,8 @@ func firstAtOrAfter(loc *time.Location, wall int64) int64 {
 		at := max(x, wall-int64(offset))
 		until := end.Unix()
 		if !end.IsZero() && until <= x {
-			// Beyond a zone's table ZoneBounds ends a year after 365 days, and
-			// stands still on the 366th. No clocks change on that day.
+			// ZoneBounds ends the last year of a zone's table after 365 days, and makes
+			// no progress on the 366th. No clocks change on that day.
 			until = (x/86400 + 1) * 86400
 		}
 		if end.IsZero() || at < until {
@@ -144,14 +144,14 @@ func ParseWallClock(s string) (clock int64, loc *time.Location, err error) {
 	return int64(t.Hour()*3600 + t.Minute()*60 + t.Second()), loc, nil
 }
 
-// A Spec is what a calendar is made of, for stores whose statements compute windows.
+// A Spec is the definition of a calendar, for stores whose statements compute windows.
 type Spec struct {
 	Months, Days int64  // in a unit; one of them is 0
 	Clock        int64  // seconds after local midnight
 	Zone         string // IANA name
 }
 
-// Spec returns what c is made of, or the zero Spec if c is nil.
+// Spec returns the definition of c, or the zero Spec if c is nil.
 func (c *Calendar) Spec() Spec {
 	if c == nil {
 		return Spec{}

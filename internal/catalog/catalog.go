@@ -13,98 +13,98 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A Backend is where limits are kept. A Catalog calls one method at a time, but
-// for Revision and Install.
+// A Backend is where limits are kept. A Catalog calls one method at a time, except that
+// Revision and Install may run beside others.
 type Backend interface {
-	// Prepare runs before the limits are read for the first time, such as to look
-	// at the schema, and again until it and the reading succeed.
+	// Prepare runs before the limits are read for the first time, for example to check
+	// the schema. It is called again until both succeed.
 	Prepare(ctx context.Context) error
 	// Read returns all limits, as they were at one instant.
 	Read(ctx context.Context) (*Limits, error)
-	// Revision returns a number that differs from that of the Limits read last
-	// if they were changed since.
+	// Revision returns a number that differs from the Revision of the Limits read last if
+	// limits were changed since.
 	Revision(ctx context.Context) (int64, error)
-	// Install puts limits that were read in force: it sets the registry, and what
-	// the store keeps of each limit for its calls.
+	// Install puts limits in force that were read: it sets the registry, and whatever
+	// else the store keeps for the calls of a limit.
 	Install(l *Limits) error
-	// Put stores a limit that compiles, Drop removes one. Their errors are those
-	// of store.Definer. changed is false if what was read last still holds.
+	// Put stores a limit that compiles, and Drop removes one. Their errors are those of
+	// store.Definer. changed is false if the limits as read last are still right.
 	Put(ctx context.Context, l store.Limit, owner string) (changed bool, err error)
 	Drop(ctx context.Context, name, owner string) error
 }
 
-// Limits are all limits of a store as they were read.
+// Limits are all limits of a store, as they were read.
 type Limits struct {
 	Defs     []*store.Definition
-	IDs      map[string]int32 // by name, if the back end has numbers for limits
-	Revision int64            // -1: not known, so that they are read again at the next look
+	IDs      map[string]int32 // by name, if the back end numbers its limits
+	Revision int64            // -1: unknown, so that they are read again at the next check
 	Bad      map[string]error // limits that this program cannot read, such as those of a newer one
 }
 
-// Config is how a Catalog treats its Backend.
+// Config configures how a Catalog uses its Backend.
 type Config struct {
-	// Lazy opens a catalog whose back end is away. Limits that are defined until
-	// it answers are kept, and stored then.
+	// Lazy opens a catalog whose back end does not answer. Limits that are defined until
+	// it answers are kept, and then stored.
 	Lazy bool
-	// WaitForAccess opens a lazy catalog also where access is denied.
+	// WaitForAccess opens a lazy catalog even if access is denied.
 	WaitForAccess bool
-	// Report hears errors that no caller gets.
+	// Report is called with errors that no caller gets.
 	Report func(error)
 
-	// Unread returns what calls get until the limits have been read for the first
-	// time. err is why the last attempt failed, or nil.
+	// Unread returns the error of calls until the limits have been read for the first
+	// time. err is the error of the last attempt, or nil.
 	Unread func(err error) error
-	// Error makes an error of reading one of the store's.
+	// Error wraps an error of reading as one of the store's.
 	Error func(err error) error
-	// Unavailable reports whether an error says that the back end could not be asked, or
-	// could not write for the time being, rather than that it refused.
+	// Unavailable reports whether an error means that the back end could not be reached,
+	// or temporarily cannot write, rather than that it rejected the change.
 	Unavailable func(err error) bool
-	// Denied reports whether access was refused, so that waiting helps only if
-	// somebody changes the rights.
+	// Denied reports whether access was denied. Waiting then helps only if somebody
+	// changes the privileges.
 	Denied func(err error) bool
-	// Unfit reports whether the back end answers and can never be used.
+	// Unfit reports whether the back end answers but can never be used.
 	Unfit func(err error) bool
 }
 
 const (
-	openTimeout = 2 * time.Second // the longest that a lazy Open waits for a back end that hangs
-	maxPending  = 10000           // limits kept for a back end that is away
-	retryDenied = time.Minute     // between two attempts to store a limit that was denied
+	openTimeout = 2 * time.Second // how long a lazy Open waits for a back end that hangs
+	maxPending  = 10000           // limits kept for a back end that does not answer
+	retryDenied = time.Minute     // between two attempts to store a limit for which access was denied
 )
 
-// Catalog keeps the limits of one store. It is a store.Definer.
+// A Catalog keeps the limits of one store. It is a store.Definer.
 type Catalog struct {
 	Config
 	b   Backend
 	reg *store.Registry
 
-	gate    await.Gate  // one reading or change over b at a time
-	pending []pending   // defined while b was away
-	isRead  atomic.Bool // the limits have been read once
+	gate    await.Gate  // one reading or change of b at a time
+	pending []pending   // limits defined while b did not answer
+	isRead  atomic.Bool // the limits have been read at least once
 	unread  atomic.Pointer[error]
 	denied  atomic.Pointer[map[string]error] // of pending limits, by name
 
-	installs sync.Mutex   // held without asking b
-	revision atomic.Int64 // changed under installs, as bad is
-	unsure   atomic.Bool  // the transaction that has read the limits of revision may roll back
+	installs sync.Mutex   // never held while waiting for b
+	revision atomic.Int64 // changed only with installs locked, as is bad
+	unsure   atomic.Bool  // the limits of revision were read in a transaction that may roll back
 	bad      atomic.Pointer[map[string]error]
 
-	ctx  context.Context // of what is done in the background
+	ctx  context.Context // for background work
 	stop func()
 	done sync.WaitGroup
 }
 
 var _ store.Definer = (*Catalog)(nil)
 
-// A pending limit is stored when the back end is there.
+// A pending limit is stored when the back end answers.
 type pending struct {
 	limit  store.Limit
 	owner  string
-	denied error     // as it was reported last; nil: access was not denied
-	tried  time.Time // if denied
+	denied error     // the error last reported, if access was denied
+	tried  time.Time // when it was last tried, if access was denied
 }
 
-// due reports whether p is to be stored at this look.
+// due reports whether p should be tried at this check.
 func (p pending) due() bool { return p.denied == nil || time.Since(p.tried) >= retryDenied }
 
 // New returns a catalog that has read nothing yet. Limits appear in reg.
@@ -139,23 +139,23 @@ func (c *Catalog) Open(ctx context.Context) error {
 	return nil
 }
 
-// Close ends what is done in the background.
+// Close ends the background work.
 func (c *Catalog) Close() {
 	c.stop()
 	c.done.Wait()
 }
 
-// Go does something in the background. Close ends its context and waits for it.
+// Go runs a function in the background. Close ends its context and waits for it.
 func (c *Catalog) Go(do func(ctx context.Context)) { c.done.Go(func() { do(c.ctx) }) }
 
-// IsRead reports whether the limits have been read once.
+// IsRead reports whether the limits have been read at least once.
 func (c *Catalog) IsRead() bool { return c.isRead.Load() }
 
 // Revision returns the revision of the limits in force, or -1 if it is not known.
 func (c *Catalog) Revision() int64 { return c.revision.Load() }
 
-// LoadError returns why the limits of a lazy catalog have not been read yet, or
-// nil if they have.
+// LoadError returns the error for calls if the limits of a lazy catalog have not been
+// read yet, and nil if they have.
 func (c *Catalog) LoadError() error {
 	if why := c.unread.Load(); why != nil {
 		return *why
@@ -174,7 +174,7 @@ func (c *Catalog) unreadable(name string) error {
 	return (*c.bad.Load())[name]
 }
 
-// failed notes why the limits could not be read, if they never were.
+// failed records the error of reading the limits, if they were never read.
 func (c *Catalog) failed(err error) {
 	if c.Lazy && !c.isRead.Load() {
 		why := c.Unread(err)
@@ -182,7 +182,7 @@ func (c *Catalog) failed(err error) {
 	}
 }
 
-// Load reads all limits. Before, it stores those that are pending.
+// Load stores the pending limits, and then reads all limits.
 func (c *Catalog) Load(ctx context.Context) error {
 	if err := c.gate.Enter(ctx); err != nil {
 		return err
@@ -191,8 +191,8 @@ func (c *Catalog) Load(ctx context.Context) error {
 	return c.load(ctx)
 }
 
-// LoadForCall is Load for a call of a name that is not known. It fails fast
-// until the limits have been read; reading them is the watcher's job.
+// LoadForCall is Load for a call that names an unknown limit. Until the limits have been
+// read for the first time it fails at once, because reading them is the watcher's job.
 func (c *Catalog) LoadForCall(ctx context.Context) error {
 	if err := c.LoadError(); err != nil {
 		return err
@@ -250,7 +250,7 @@ func (c *Catalog) prepare(ctx context.Context) error {
 	return nil
 }
 
-// noteDenied sets denied to the pending limits that were denied.
+// noteDenied publishes the pending limits for which access was denied, in denied.
 func (c *Catalog) noteDenied() {
 	why := map[string]error{}
 	for _, p := range c.pending {
@@ -261,15 +261,16 @@ func (c *Catalog) noteDenied() {
 	c.denied.Store(&why)
 }
 
-// forget ends the wait of a pending limit.
+// forget removes a pending limit.
 func (c *Catalog) forget(name string) {
 	c.pending = slices.DeleteFunc(c.pending, func(p pending) bool { return p.limit.Name == name })
 	c.noteDenied()
 }
 
-// Install puts limits in force that were read in a caller's transaction, unless
-// they are older than those in force. It waits for no reading. If they are newer, they
-// are read again at the next look: the transaction may have changed them and roll back.
+// Install puts limits in force that were read in a caller's transaction, unless they are
+// older than those in force. It waits for no reader. If they are newer, they are read
+// again at the next check, because the transaction may have changed them and may roll
+// back.
 func (c *Catalog) Install(l *Limits) error {
 	c.installs.Lock()
 	defer c.installs.Unlock()
@@ -284,9 +285,10 @@ func (c *Catalog) Install(l *Limits) error {
 	return err
 }
 
-// installAfter puts limits in force if revision still is. Otherwise others were
-// installed since they were read, and it returns false. A lower revision than the
-// one in force is not an error: a back end that was made anew counts from 0.
+// installAfter puts limits in force if the revision in force is still revision. Otherwise
+// others were installed since these were read, and it returns false. A lower revision
+// than the one in force is not an error, because a back end that was created anew counts
+// from 0.
 func (c *Catalog) installAfter(revision int64, l *Limits) (done bool, err error) {
 	c.installs.Lock()
 	defer c.installs.Unlock()
@@ -299,7 +301,7 @@ func (c *Catalog) installAfter(revision int64, l *Limits) (done bool, err error)
 	return true, err
 }
 
-// install is called under installs.
+// install puts limits in force. The caller has locked installs.
 func (c *Catalog) install(l *Limits) error {
 	before := *c.bad.Load()
 	for name, err := range l.Bad {
@@ -317,7 +319,7 @@ func (c *Catalog) install(l *Limits) error {
 	return nil
 }
 
-// Refresh reads the limits if they have changed or some are pending.
+// Refresh reads the limits if they have changed or if some are pending.
 func (c *Catalog) Refresh(ctx context.Context) error {
 	if !c.isRead.Load() {
 		return c.Load(ctx)
@@ -336,11 +338,11 @@ func (c *Catalog) Refresh(ctx context.Context) error {
 	return c.load(ctx)
 }
 
-// Registry holds the limits as they were read last.
+// Registry returns the limits as they were last read.
 func (c *Catalog) Registry() *store.Registry { return c.reg }
 
-// Define adds a limit or changes it, here at once and for other programs at
-// their next look.
+// Define adds or changes a limit. In this process that takes effect at once, in others at
+// their next check.
 func (c *Catalog) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
 	if _, err := store.NewDefinition(l); err != nil {
 		return nil, err
@@ -368,11 +370,11 @@ func (c *Catalog) Define(ctx context.Context, l store.Limit, owner string) (*sto
 	if d := c.reg.Lookup(l.Name); d != nil {
 		return d, nil
 	}
-	return nil, c.reg.Missing(l.Name) // dropped by somebody else meanwhile, or it cannot be read
+	return nil, c.reg.Missing(l.Name) // somebody else has dropped it meanwhile, or it cannot be read
 }
 
-// checkParents checks the parent of a limit. If it is wrong, it reads the limits and
-// looks again, because another program may have defined the parent.
+// checkParents checks the parent of a limit. If the check fails, it reads the limits and
+// checks again, because another program may have defined the parent.
 func (c *Catalog) checkParents(ctx context.Context, l *store.Limit) error {
 	err := c.reg.CheckParents(l)
 	if err == nil || c.load(ctx) != nil {
@@ -381,8 +383,8 @@ func (c *Catalog) checkParents(ctx context.Context, l *store.Limit) error {
 	return c.reg.CheckParents(l)
 }
 
-// pend keeps a limit that could not be stored, in a lazy catalog. Until it is
-// stored it is known here only, so that calls get its failure mode.
+// pend keeps a limit of a lazy catalog that could not be stored. Until it is stored, only
+// this process knows it: its calls are answered by its failure mode.
 func (c *Catalog) pend(l store.Limit, by string, why error) (*store.Definition, error) {
 	waits := c.Lazy && (c.Unavailable(why) || c.WaitForAccess && c.Denied(why))
 	if !waits || by == owner.API || len(c.pending) >= maxPending {
@@ -397,7 +399,7 @@ func (c *Catalog) pend(l store.Limit, by string, why error) (*store.Definition, 
 	return d, nil
 }
 
-// Drop ends a limit.
+// Drop drops a limit.
 func (c *Catalog) Drop(ctx context.Context, name, by string) error {
 	if err := c.gate.Enter(ctx); err != nil {
 		return c.Error(err)

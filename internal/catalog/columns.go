@@ -12,15 +12,15 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A field is one of a limit, as a column.
+// A field is a field of a limit, stored as a column.
 type field struct {
 	column  string
 	setting string // in Limit.Set
-	at      any    // points to it
+	at      any    // pointer to the field
 }
 
-// fields returns all fields of a limit, in the order of the documentation. A column has
-// another name than the setting where it names the unit.
+// fields returns all fields of a limit, in the order of the documentation. A column is
+// named like the setting, except where its name contains the unit.
 func fields(l *store.Limit) []field {
 	return []field{
 		{"name", "name", &l.Name},
@@ -57,10 +57,10 @@ var LimitColumns = func() (names []string) {
 	return names
 }()
 
-// LimitValues returns what the columns of a limit hold: numbers and booleans as
-// such, times as µs where the column's name ends in _us, all else as text. A
-// default that depends on other fields is nil, and unlimited is -1. The rate and per
-// of a concurrency limit are 0 and "", because those columns are not null.
+// LimitValues returns the values of a limit's columns: numbers and booleans as such,
+// times in µs if the column's name ends in _us, and everything else as text. A default
+// that depends on other fields is nil, and unlimited is -1. For a concurrency limit, rate
+// and per are 0 and "", because those columns are not null.
 func LimitValues(l *store.Limit) (values []any) {
 	for _, s := range fields(l) {
 		var value any
@@ -78,7 +78,7 @@ func LimitValues(l *store.Limit) (values []any) {
 				value = f.String()
 			}
 		case *int64:
-			if value = *f; *f < 0 { // NoBurst and NoDebt are 0 there
+			if value = *f; *f < 0 { // the columns have 0 for NoBurst and NoDebt
 				value = *f + 1
 			} else if *f == 0 && s.setting != "rate" {
 				value = nil
@@ -109,8 +109,8 @@ func periodText(d time.Duration) string {
 
 func inMicros(s field) bool { return strings.HasSuffix(s.column, "_us") }
 
-// ReadLimit returns the limit of a row. The values are those of LimitColumns,
-// integers of any size.
+// ReadLimit returns the limit in a row. The values are those of LimitColumns; integers
+// may have any size.
 func ReadLimit(values []any) (l store.Limit, err error) {
 	for i, s := range fields(&l) {
 		value := values[i]
@@ -129,7 +129,7 @@ func ReadLimit(values []any) (l store.Limit, err error) {
 			if text == "-1" {
 				text = "unlimited"
 			}
-		case *int: // percent
+		case *int: // a percentage
 			text += "%"
 		case *time.Duration:
 			if inMicros(s) {
@@ -151,13 +151,13 @@ func List(prefix string, columns []string) string {
 	return prefix + `"` + strings.Join(columns, `", `+prefix+`"`) + `"`
 }
 
-// Fields returns pointers to the fields of VersionColumns, to be read into.
+// Fields returns pointers to the fields of VersionColumns, for scanning.
 func (v *Version) Fields() []any {
 	return []any{&v.Number, &v.Since, &v.Policy, &v.Unit, &v.Every, &v.Add, &v.Cap, &v.Origin, &v.Burst, &v.Debt, &v.Most,
 		&v.MaxCharge, &v.MaxUsed, &v.Leaky, &v.Spread, &v.Per, &v.Start, &v.Settings}
 }
 
-// Values returns what VersionColumns hold.
+// Values returns the values of VersionColumns.
 func (v *Version) Values() (values []any) {
 	for _, f := range v.Fields() {
 		values = append(values, reflect.ValueOf(f).Elem().Interface())

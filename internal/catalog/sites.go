@@ -13,14 +13,14 @@ import (
 )
 
 // Sites are the definitions that call sites have made of a limit, in a store that several
-// programs use and that keeps them with the limit.
+// programs share and that keeps them with the limit.
 type Sites struct {
-	Text  string `json:"sites,omitempty"`       // plans that have their index as name; one that is not callable has ended
+	Text  string `json:"sites,omitempty"`       // plans, whose names are the indexes; one that is not callable has ended
 	Ended string `json:"sites_ended,omitempty"` // when each ended, in µs: "3=1700000000000000 7=1700000001000000"
 }
 
-// Plans returns the definitions as plans, whose names are their indexes. The error is one
-// of the text.
+// Plans returns the definitions as plans, whose names are the indexes. It returns an
+// error if Text is invalid.
 func (s *Sites) Plans() ([]store.Plan, error) {
 	if s.Text == "" {
 		return nil, nil
@@ -30,7 +30,7 @@ func (s *Sites) Plans() ([]store.Plan, error) {
 	return l.Plans.All(), err
 }
 
-// Install sets them as the call sites of a definition that nobody uses yet.
+// Install sets the definitions as the call sites of d, which must not be in use yet.
 func (s *Sites) Install(d *store.Definition) error {
 	plans, err := s.Plans()
 	if err != nil {
@@ -42,11 +42,12 @@ func (s *Sites) Install(d *store.Definition) error {
 // Set sets Text.
 func (s *Sites) Set(plans []store.Plan) { s.Text = store.NewPlans(plans...).String() }
 
-// Add adds a definition, unless it is one of them, and returns its index and how it is
-// kept. If there are too many, it ends those whose index named does not have, the indexes
-// that the rows of the limit name at the time now, in µs. One that has ended it deletes in
-// a later call, when it has rested: by then every program knows that it must not use it.
-// The error is store.ErrFull if rows name too many, or if more than 768 end in a rest.
+// Add adds a definition, unless it is there already, and returns its index and the
+// definition as it is kept. If there are too many, Add ends those that no row refers to:
+// named returns the indexes that rows refer to, and the present time in µs. An ended
+// definition is deleted by a later Add, once rest has passed and every program knows that
+// it must not be used. The error is store.ErrFull if rows refer to too many definitions,
+// or if more than 768 ended within one rest.
 func (s *Sites) Add(site store.Plan, rest time.Duration, named func() (now int64, indexes map[int]bool, err error)) (index int, kept store.Plan, err error) {
 	plans, err := s.Plans()
 	if err != nil {
@@ -74,8 +75,8 @@ func (s *Sites) Add(site store.Plan, rest time.Duration, named func() (now int64
 	return index, site, nil
 }
 
-// end ends the definitions that are not named, and deletes those that ended before, if
-// rest has passed since.
+// end ends the definitions that are not in named, and deletes those that ended at least
+// rest ago.
 func (s *Sites) end(plans []store.Plan, now int64, rest time.Duration, named map[int]bool) []store.Plan {
 	ended := s.endTimes()
 	plans = slices.DeleteFunc(plans, func(p store.Plan) bool {
@@ -100,7 +101,7 @@ func (s *Sites) end(plans []store.Plan, now int64, rest time.Duration, named map
 	return plans
 }
 
-// endTimes returns when each definition ended, by its index.
+// endTimes returns, by index, when each definition ended.
 func (s *Sites) endTimes() map[string]int64 {
 	times := map[string]int64{}
 	for word := range strings.FieldsSeq(s.Ended) {
@@ -123,18 +124,19 @@ func isFull(plans []store.Plan) bool {
 	return live >= number.MaxCallSites || len(plans) > number.MaxIndex-number.FirstCallSite
 }
 
-// Searches bounds how often a program searches the rows of limits for the definitions of
-// call sites that they name: a search reads all rows of a limit, and there is one for each
-// definition that is too many. The zero Searches is ready.
+// Searches bounds how often a program searches the rows of limits for the call sites'
+// definitions that they refer to. A search reads all rows of a limit, and each definition
+// beyond the bound causes one. The zero Searches is ready for use.
 type Searches struct {
 	mu   sync.Mutex
-	last map[string]search // by limit, until it may be searched again
+	last map[string]search // by limit, until the rows may be searched again
 }
 
-type search struct{ at, rest int64 } // µs; rest is store.MaxInt while it runs
+type search struct{ at, rest int64 } // in µs; rest is store.MaxInt during the search
 
-// Do calls find, which searches the rows of a limit at the time now, in µs. It returns
-// store.ErrFull if another call searches them, or did so too lately: see number.SearchRest.
+// Do calls find, which searches the rows of a limit at the time now, in µs. If another
+// call is searching them, or has done so recently (see number.SearchRest), Do returns
+// store.ErrFull.
 func (s *Searches) Do(limit string, now int64, find func() (map[int]bool, error)) (named map[int]bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

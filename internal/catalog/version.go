@@ -9,11 +9,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A Version is a rule of a limit as stores keep it: its numbers as they were
-// compiled, so that rows keep their meaning whatever a newer program would
-// compile, and what its calendar is made of. Redis keeps it as JSON, which names
-// the calendar; tables have a column a field, and the limit's per and start for
-// the calendar.
+// A Version is a rule of a limit as stores keep it. It has the rule's numbers as they
+// were compiled, so that rows keep their meaning even if a newer program would compile
+// the limit differently, and the definition of its calendar. Redis keeps it as JSON,
+// which contains the calendar. Tables have a column for each field, and the limit's per
+// and start in place of the calendar.
 type Version struct {
 	Number    uint32 `json:"number"`
 	Since     int64  `json:"since"`
@@ -31,7 +31,7 @@ type Version struct {
 	Leaky     bool   `json:"leaky,omitempty"`
 	Spread    bool   `json:"spread,omitempty"`
 
-	// Of a calendar; without a zone the ticks are every µs apart.
+	// For a calendar. Without a zone the ticks are every µs apart.
 	Months int64  `json:"months,omitempty"`
 	Days   int64  `json:"days,omitempty"`
 	Clock  int64  `json:"clock,omitempty"` // seconds after local midnight
@@ -40,20 +40,20 @@ type Version struct {
 	Per   string `json:"-"`
 	Start string `json:"-"`
 
-	// Settings are those of the limit, from which plans and overrides of the version
-	// are compiled, as FormatSettings writes them; "" if they are not known.
+	// Settings are the settings of the limit as FormatSettings writes them, from which
+	// plans and overrides of the version are compiled; "" if they are not known.
 	Settings string `json:"settings,omitempty"`
 }
 
-// NewVersion returns a version as it is stored. l is the limit that its rule was
-// compiled from; tables keep its per and start.
+// NewVersion returns the stored form of a version. l is the limit that its rule was
+// compiled from; tables keep l's per and start.
 func NewVersion(v store.Version, l *store.Limit) Version {
 	r, c := &v.Rule, v.Rule.Calendar.Spec()
 	return Version{v.Number, v.Since, v.Policy.String(), r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most,
 		r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread, c.Months, c.Days, c.Clock, c.Zone, periodText(l.Period), l.Start, settingsOf(&v.Limit)}
 }
 
-// settingsOf returns the settings of a limit, or "" of the zero Limit.
+// settingsOf returns the settings of a limit, or "" for the zero Limit.
 func settingsOf(l *store.Limit) string {
 	if l.Name == "" {
 		return ""
@@ -77,8 +77,8 @@ func (v *Version) version() (store.Version, error) {
 	return out, err
 }
 
-// rule returns a rule with the stored numbers. Numbers that no limit compiles to
-// are an error. Only a calendar is compiled anew, and the target of an adaptive limit.
+// rule returns a rule with the stored numbers. Numbers that no limit could compile to are
+// an error. Only the calendar and the target of an adaptive limit are compiled again.
 func (v *Version) rule(of *store.Limit) (r store.Rule, err error) {
 	for _, n := range []int64{v.Every, v.Cap, v.Burst, v.Debt, v.Most, v.MaxCharge, v.MaxUsed} {
 		if n < 0 || n > store.MaxInt {
@@ -134,8 +134,8 @@ func Versions(d *store.Definition) []Version {
 	return append(out, NewVersion(Present(d), &d.Limit))
 }
 
-// Definition puts a limit and its stored versions together; number is the
-// present version's.
+// Definition makes a definition of a limit and its stored versions. number is the present
+// version's number.
 func Definition(l store.Limit, owner string, number uint32, versions []Version) (*store.Definition, error) {
 	d, err := store.NewDefinition(l)
 	if err != nil {
@@ -152,7 +152,7 @@ func Definition(l store.Limit, owner string, number uint32, versions []Version) 
 			d.Past = append(d.Past, v)
 		case v.Number == number:
 			if v.Rule.Pace != nil && target != nil {
-				v.Rule.Pace.Retarget(target.Config()) // it changes without a version
+				v.Rule.Pace.Retarget(target.Config()) // the target changes without a new version
 			}
 			d.Since, d.Rule, d.Policy = v.Since, v.Rule, v.Policy
 		}

@@ -7,21 +7,20 @@ import (
 	"github.com/dipwell/dipwell/internal/await"
 )
 
-// A Watcher waits for changes of the limits, made by other programs.
+// A Watcher waits for changes of the limits by other programs.
 type Watcher interface {
-	// Wait returns if the limits may have changed, and after poll or when ctx
-	// ends.
+	// Wait returns when the limits may have changed, after poll, or when ctx ends.
 	Wait(ctx context.Context, poll time.Duration)
-	// Looked is told how the look after Wait went. The error is nil also if the
-	// catalog closes.
+	// Looked is called with the result of the check after Wait. The error is also nil if
+	// the catalog is closing.
 	Looked(err error)
-	// Close ends what Wait has opened.
+	// Close closes what Wait has opened.
 	Close()
 }
 
-// Watch follows changes of the limits in the background, and asks at least every
-// poll. Negative: it asks until the limits have been read once, every
-// defaultPoll, and does not wait for changes. A look takes at most timeout.
+// Watch checks for changes of the limits in the background, at least every poll. If poll
+// is negative, it only checks every defaultPoll until the limits have been read for the
+// first time. A check takes at most timeout.
 func (c *Catalog) Watch(w Watcher, poll, defaultPoll, timeout time.Duration) {
 	once := poll < 0
 	if once && c.isRead.Load() {

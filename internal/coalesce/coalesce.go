@@ -77,7 +77,7 @@ type Config struct {
 	// concurrent use. Default: none.
 	OnBatch func(b *store.Batch, took time.Duration, err error)
 
-	// A simulation sets these. A quarantine does not use them.
+	// Set by simulations. A quarantine does not use them.
 	Clock func() time.Time                // default time.Now
 	Go    func(f func())                  // starts f in the background; default a goroutine
 	After func(d time.Duration, f func()) // calls f in the background after d; default a timer
@@ -86,7 +86,7 @@ type Config struct {
 
 // A Gate lets a call wait until another goroutine opens it, which happens once at most.
 type Gate interface {
-	Wait(ctx context.Context) error // until it is open or ctx ends, whose error it returns then
+	Wait(ctx context.Context) error // until the gate is open, or until ctx ends; then the error is ctx's
 	Open()
 }
 
@@ -110,7 +110,7 @@ const (
 type Store struct {
 	*settings
 	lanes      []*lane
-	queued     int // the first lanes have a queue, so many
+	queued     int // number of lanes with a queue, which come first in lanes
 	spare      credits
 	quarantine *quarantine // nil if not configured
 	seed       maphash.Seed
@@ -134,7 +134,7 @@ func New(lanes store.Lanes, c Config) (*Store, error) {
 	return s, nil
 }
 
-// refusalTime bounds the duration of a statement that waits for a lock in vain.
+// refusalTime bounds the duration of a statement that gives up waiting for a lock.
 func (s *settings) refusalTime() time.Duration { return s.LockWait + s.LockWait/2 }
 
 func (s *settings) check() error {
@@ -301,12 +301,12 @@ func (s *Store) sendEach(c *call, b *store.Batch) error {
 	return nil
 }
 
-// laneOf returns the lane of a group. While the peak is low, that is the first
-// lane that is not stuck. Otherwise it is the lane of the smallest key hash, so
-// that the same keys in another order go to the same lane. Keys of limits with a parent
-// do not count: calls that share the row of the parent would wait for each other in two
-// lanes. With three levels and 512 callers a decision then costs half of the processor
-// time that it costs if the three keys count.
+// laneOf returns the lane of a group. While the peak is low, that is the first lane that
+// is not stuck. Otherwise it is the lane of the smallest key hash, so that the same keys
+// in another order go to the same lane. Only the topmost level of a limit with parents
+// counts: otherwise calls that share the row of the parent would wait for each other in
+// two lanes. With three levels and 512 callers, a decision would then cost twice the
+// processor time.
 func (s *Store) laneOf(g *store.Group) *lane {
 	n := uint64(s.queued)
 	if n == 1 {
@@ -331,7 +331,7 @@ func (s *Store) laneOf(g *store.Group) *lane {
 			smallest = min(smallest, s.hash(op))
 		}
 	}
-	hi, _ := bits.Mul64(smallest*0x9e3779b97f4a7c15, n) // spread again: the smallest of several hashes is small
+	hi, _ := bits.Mul64(smallest*0x9e3779b97f4a7c15, n) // the smallest of several hashes is small, so spread it again
 	return s.lanes[hi]
 }
 

@@ -16,12 +16,12 @@ const (
 	maxKeys     = 4096 // keys; a batch that met a lock adds all of its keys for a moment
 	maxWaiting  = 4096 // queued groups
 	maxPerKey   = 1024 // queued groups of one key, so that it cannot fill the queue
-	maxSuspects = 30   // suspects in one statement: a store can tell so many locked rows apart
+	maxSuspects = 30   // in one statement: the largest number of locked rows that a store can tell apart
 
 	maxLockWait = 200 * time.Millisecond // wait for a lock, divided by the number of locked keys
 	minLockWait = 10 * time.Millisecond  // lower bound of a wait for a lock
-	minStay     = time.Second            // a key returns to its lane after so long without meeting a lock
-	forgetAfter = 10 * time.Second       // a key is removed after so long without a call
+	minStay     = time.Second            // after this time without meeting a lock, a key returns to its lane
+	forgetAfter = 10 * time.Second       // after this time without a call, a key is removed
 )
 
 // errQuarantined is the error of a group that was not sent to its lane.
@@ -54,8 +54,8 @@ type quarantine struct {
 	sweepTimer      *time.Timer
 }
 
-// keyID is a limit and key, or the id of a reservation to cancel or of a hold to settle
-// or extend.
+// A keyID is a limit and key, or the id of a reservation that is cancelled or of a hold
+// that is settled or extended.
 type keyID struct{ limit, key string }
 
 // entry is a key in quarantine, with the queue of its groups.
@@ -84,7 +84,7 @@ func (q *quarantine) contains(g *store.Group) bool {
 	if q == nil || q.size.Load() == 0 {
 		return false
 	}
-	if g.Cancel || g.Settles() { // only the store knows of which key
+	if g.Cancel || g.Settles() { // only the store knows their keys
 		return q.locked.Load() > 0
 	}
 	q.mu.Lock()

@@ -130,8 +130,8 @@ func (q *quarantine) send(b *store.Batch, waiters []*waiter, least time.Duration
 	clear(b.Groups)
 }
 
-// requeue queues w again after it met a lock, unless its caller has returned. The
-// most likely one of its keys is taken to be locked.
+// requeue queues w again after it met a lock, unless its caller has returned. It assumes
+// that the key most likely to be locked is locked.
 func (q *quarantine) requeue(w *waiter, g *store.Group) {
 	eachKey(g, func(n keyID) {
 		if e := q.entries[n]; e != nil {
@@ -140,7 +140,7 @@ func (q *quarantine) requeue(w *waiter, g *store.Group) {
 		}
 	})
 	e := q.entryOf(g)
-	if e == nil { // removed by sweep meanwhile
+	if e == nil { // sweep has removed it
 		eachKey(g, q.add)
 		e = q.entryOf(g)
 	}

@@ -12,9 +12,9 @@ import "sync/atomic"
 type credits struct{ n atomic.Int32 }
 
 const (
-	lowLoad    = 3 // a call adds a credit below so many statements in flight per lane with a queue
+	lowLoad    = 3 // statements in flight per lane with a queue; below this, a call adds a credit
 	spareCost  = 2
-	maxCredits = 64 // so many that a time of low load leaves for a burst
+	maxCredits = 64 // the largest number of credits that a time of low load can save for a burst
 )
 
 func (c *credits) add(lowLoad bool) {

@@ -98,8 +98,8 @@ func (w *waiter) answer(g *store.Group) {
 	}
 }
 
-// tell says that the waiter is answered, or that it has expired. The caller may recycle
-// the waiter from then on.
+// tell reports that the waiter was answered or has expired. The caller may recycle the
+// waiter from then on.
 func (w *waiter) tell(answered bool) {
 	gate := w.gate
 	if w.ready <- answered; gate != nil {
@@ -112,7 +112,7 @@ func (w *waiter) tell(answered bool) {
 func (w *waiter) finish(g *store.Group) {
 	w.group.Err, w.group.Allowed, w.group.Reserved = g.Err, g.Allowed, g.Reserved
 	if g.Settles() {
-		w.group.Ops = g.Ops // which the store has set
+		w.group.Ops = g.Ops // the store has set them
 	}
 	if w.state.CompareAndSwap(sent, done) {
 		w.tell(true)

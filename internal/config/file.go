@@ -91,7 +91,8 @@ func (p *parser) setting(s *Setting, n *yaml.Node) {
 	}
 }
 
-// value reads one value of a setting. name is the name of a label, else "".
+// value reads one value of a setting. name is the name of a label, or "" for other
+// settings.
 func (p *parser) value(s *Setting, name, where string, n *yaml.Node) {
 	text, ok := p.Text(n, where)
 	if !ok {

@@ -13,7 +13,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxLimits is the most limits in a file.
+// maxLimits bounds the limits in a file.
 const maxLimits = 10000
 
 func (p *parser) limits(n *yaml.Node) {
@@ -21,7 +21,7 @@ func (p *parser) limits(n *yaml.Node) {
 		p.Fail(n, "limits", "has %d limits; at most %d", len(n.Content), maxLimits)
 		return
 	}
-	p.Limits = []dipwell.Limit{} // not nil, since the file has the setting
+	p.Limits = []dipwell.Limit{} // not nil, because the file has the setting
 	lines := map[string]int{}
 	nodes := map[string]limitNodes{}
 	p.List(n, "limits", ", each limit beginning with '- name: ...'", func(where string, item *yaml.Node) {
@@ -47,8 +47,8 @@ func (p *parser) limits(n *yaml.Node) {
 	}
 }
 
-// limitNodes are the nodes of a limit in the file: of the whole, and of each setting by
-// its name, of a plan's as "plans.NAME" and "plans.NAME.SETTING".
+// limitNodes are the nodes of a limit in the file: that of the whole limit, and those of
+// its settings by name. Those of a plan are named "plans.NAME" and "plans.NAME.SETTING".
 type limitNodes struct {
 	where    string
 	item     *yaml.Node
@@ -152,8 +152,9 @@ func (p *parser) adaptive(at limitNodes, n *yaml.Node) (a dipwell.Adaptive) {
 	return a
 }
 
-// failLimit adds a limit's error as a mistake of the setting that it names, if the
-// file has it, else of the limit. An error about a plan says which, and the setting.
+// failLimit reports a limit's error as a mistake of the setting that it names, if the
+// file has that setting, and otherwise of the limit. An error about a plan names the plan
+// and the setting.
 func (p *parser) failLimit(at limitNodes, err error) {
 	var bad *dipwell.FieldError
 	if !errors.As(err, &bad) {
@@ -187,7 +188,7 @@ func (p *parser) failLimit(at limitNodes, err error) {
 	p.Fail(n, at.where+"."+field, "%s", reason)
 }
 
-// kindOf describes a value that should have been a mapping.
+// kindOf describes a value that should be a mapping.
 func kindOf(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.SequenceNode:

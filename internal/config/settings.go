@@ -185,7 +185,7 @@ func (s *Setting) Set(f *File, texts ...string) error {
 			return fmt.Errorf("%s: %q is not %s", s.Name, name, s.Tag.Get("kind"))
 		}
 		if err := s.add(f, name, text); err != nil {
-			if _, ok := errors.AsType[*dipwell.FieldError](err); ok { // names the limit
+			if _, ok := errors.AsType[*dipwell.FieldError](err); ok { // which already names the limit
 				return err
 			}
 			return fmt.Errorf("%s: %w", s.Name, err)

@@ -42,7 +42,7 @@ func WatchDirs(ctx context.Context, path string, dirs func() []string, content f
 			select {
 			case <-ctx.Done():
 				return
-			case _, ok := <-w.Errors: // events may be lost: read the file
+			case _, ok := <-w.Errors: // events may have been lost: read the file
 				if !ok {
 					return
 				}
@@ -54,7 +54,7 @@ func WatchDirs(ctx context.Context, path string, dirs func() []string, content f
 				due = soon(due)
 			case <-due:
 				due = nil
-				_ = addAll(w, dirs()) // links may have new targets; a missing directory appears with an event
+				_ = addAll(w, dirs()) // links may have new targets; a missing directory is added when it appears
 				if now := content(); now != last {
 					last = now
 					changed()

@@ -129,7 +129,8 @@ func (s *Store) Abilities() store.Abilities {
 	return ab
 }
 
-// overrides are those of the inner store. Setting or ending one removes its key.
+// The overrides of the inner store. Setting or ending an override removes its key from
+// the cache.
 type overrides struct {
 	store.Overrider
 	s *Store
@@ -206,15 +207,15 @@ func (s *Store) applyMany(ctx context.Context, b *store.Batch, sent int64) error
 	return err
 }
 
-// remainder is the part of a batch that the inner store must answer.
+// A remainder is the part of a batch that the inner store must answer.
 type remainder struct {
 	batch   store.Batch
-	from    []int      // the group's index in the whole batch
-	refused []refusals // of the group: only its other ops are sent
+	from    []int      // by group: its index in the whole batch
+	refused []refusals // by group: its refused ops; only the others are sent
 	refs    []ref
 }
 
-// add appends what the inner store must answer of a group.
+// add adds the part of a group that the inner store must answer.
 func (p *remainder) add(from int, g *store.Group, refused refusals) {
 	switch rest := refused.others(g); {
 	case refused == 0:
@@ -253,7 +254,7 @@ func (s *Store) refuse(refs []ref, g *store.Group, now int64) ([]ref, refusals) 
 	return refs, refused
 }
 
-// lookup is fresh for the ops that the cache could answer, and counts hits and misses.
+// lookup is fresh, for ops that the cache could answer; it also counts hits and misses.
 func (s *Store) lookup(e *slot, op *store.Op, now int64) bool {
 	if op.Verb > store.VerbReserve || op.Def.Mode != store.Enforce {
 		return false
@@ -275,7 +276,7 @@ func (s *Store) fresh(e *slot, op *store.Op, now int64) bool {
 }
 
 // maxAgeOverridden bounds the age of refusals of a varied limit, in µs, so that an
-// override set elsewhere is heard of within a second whatever MaxAge is.
+// override that another process sets takes effect within a second, whatever MaxAge is.
 const maxAgeOverridden = 1e6
 
 // varied reports whether keys of a limit may have other definitions than the base.
@@ -370,25 +371,26 @@ func (s *Store) learn(g *store.Group, op *store.Op, m ref, err error, e slot) {
 	}
 }
 
-// cacheable reports whether an answer is a refusal that had no effect, and that the
-// row in the answer explains. The present rate of an adaptive limit is the store's: only
-// a retry time and a reset time that differ show that this process knows it.
+// cacheable reports whether an answer is a refusal that had no effect and that follows
+// from the row in the answer. The present rate of an adaptive limit is known to the
+// store. This process knows it only if the retry time and the reset time differ.
 func cacheable(g *store.Group, op *store.Op) bool {
 	return !g.Allowed && !op.Allowed && op.Source == store.SourceStore && op.TS != 0 &&
 		g.Hold == nil && !op.Bound && op.Def.Mode == store.Enforce && op.Def.Algorithm != store.Concurrency &&
 		op.Def.Override == nil && (op.Def.Rule.Pace == nil || op.Retry != op.Reset) && explains(op)
 }
 
-// explains reports whether a row in the state that an answer has gives the same answer.
-// A row that is under another definition than op.Def comes back at another rate.
+// explains reports whether a row in the state of the answer would give the same answer. A
+// row that is under another definition than op.Def refills at another rate, so it would
+// not.
 func explains(op *store.Op) bool {
 	same := *op
 	_, _, err := same.Step(algebra.DecidedAt(op), store.State{Used: op.Used, TS: op.TS, Version: op.Def.Number}, true)
 	return err == nil && !same.Allowed && same.Retry == op.Retry && same.Never == op.Never
 }
 
-// inDebt reports whether an op is a reservation that has to wait, so that until it is due
-// the row in its answer refuses whoever takes a token.
+// inDebt reports whether an op is a reservation that has to wait. Until it is due, the
+// row in its answer refuses every take.
 func inDebt(g *store.Group, op *store.Op) bool {
 	if op.Verb != store.VerbReserve || len(g.Ops) > 1 || !g.Allowed || op.Delay == 0 || op.Source != store.SourceStore || op.TS == 0 ||
 		op.Def.Mode != store.Enforce || op.Def.Override != nil || op.Def.Rule.Pace != nil {

@@ -10,11 +10,11 @@ type Stats struct {
 	Keys    int    // refusals in memory now
 }
 
-// counters are what one processor counted.
+// counters are the counts of one processor.
 type counters struct {
 	hits, misses, refused atomic.Uint64
 
-	_ [40]byte // to a cache line
+	_ [40]byte // padding to a cache line
 }
 
 // Stats returns the current counts.

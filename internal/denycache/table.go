@@ -21,7 +21,7 @@ const ways = 8
 // A set is the slots of the hashes that share their low bits.
 type set struct {
 	mu         sync.Mutex
-	generation uint64      // incremented by each call of a key of the set that is not a refusal
+	generation uint64      // incremented by each call of a key of the set that is not refused
 	slots      *[ways]slot // nil before the first refusal
 }
 
@@ -30,7 +30,7 @@ type slot struct {
 	id        hash
 	used      int64  // units, at ts
 	ts        int64  // µs on the store's clock
-	room      int64  // units in use from which on the refused call would be allowed
+	room      int64  // if more units are in use, the refused call is still refused
 	at        int64  // µs on the store's clock, when the request was answered
 	sent      int64  // µs on this process's clock, when the request was sent
 	epoch     uint64 // Store.epoch when the request was sent; older slots are invalid
@@ -130,9 +130,9 @@ func (t *table) put(m ref, e slot) {
 	*to = e
 }
 
-// renew replaces the refusal of a key by one with a later answer, and reports whether it
-// did. The refusal must be one that could be used when the later request was sent: it
-// shows that the row had no holds, which may give something back at any time.
+// renew replaces the refusal of a key by a later one, and reports whether it did. The
+// earlier refusal must still have been usable when the later request was sent. This shows
+// that the row had no holds, which may give tokens back at any time.
 func (t *table) renew(m ref, e slot, maxAge int64) bool {
 	s := t.set(m.id)
 	s.mu.Lock()

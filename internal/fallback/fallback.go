@@ -62,15 +62,15 @@ type Store struct {
 	inner  store.Store
 	local  *memory.Store
 	clock  func() int64
-	guess  int64        // µs from clock to the wall clock; replaces offset until that is known
-	offset atomic.Int64 // µs from clock to the inner store's clock, or less; unknown before its first answer
+	guess  int64        // µs from clock to the wall clock; used until offset is known
+	offset atomic.Int64 // µs from clock to the inner store's clock, or slightly less; unknown before the first answer
 
 	overrides overrides
 	made      made
 
-	registry *store.Registry // of the inner store's limits; nil if it has none
+	registry *store.Registry // limits of the inner store; nil if it has none
 	mu       sync.Mutex
-	reserved map[string]uint32 // limits with reservations and holds made here, or overrides, and the version of the last one
+	reserved map[string]uint32 // limits with reservations, holds or overrides made here, and the version of the last one
 }
 
 var _ store.Store = (*Store)(nil)
@@ -104,8 +104,8 @@ func New(inner store.Store, c Config) (*Store, error) {
 	return s, nil
 }
 
-// Abilities returns those of the inner store, except Lanes, and Quick unless it answers
-// from leases: their answers say nothing of the row, and they fail with no store.
+// Abilities returns those of the inner store, except Lanes. Quick is kept only if it
+// answers from leases: such answers do not contain the row, and need no store.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)
 	if ab.Store, ab.Lanes = s, nil; ab.QuickSource != store.SourceLease {
@@ -117,7 +117,7 @@ func (s *Store) Abilities() store.Abilities {
 // Close releases the memory. It does not close the inner store.
 func (s *Store) Close() error { return s.local.Close() }
 
-// now returns the inner store's time as far as it is known, or slightly less.
+// now returns the inner store's time, as far as it is known, or slightly less.
 func (s *Store) now() int64 {
 	offset := s.offset.Load()
 	if offset == unknown {
@@ -162,7 +162,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	return nil
 }
 
-// remember copies the rows behind the answers of a group that was sent at sent.
+// remember copies the rows in the answers to a group, which was sent at the time sent.
 func (s *Store) remember(g *store.Group, sent int64) {
 	for i := range g.Ops {
 		op := &g.Ops[i]
@@ -172,7 +172,8 @@ func (s *Store) remember(g *store.Group, sent int64) {
 		if op.Def.Algorithm == store.Concurrency { // its rows mean nothing without the holds
 			continue
 		}
-		// The rate of an adaptive limit may be another one in the store, and so the time.
+		// The store's rate of an adaptive limit may differ from this process's, so that
+		// the time is not known.
 		if op.Def.Mode <= store.Shadow && op.Def.Rule.Pace == nil {
 			s.learnOffset(algebra.DecidedAt(op), sent, s.clock())
 		}
@@ -180,12 +181,13 @@ func (s *Store) remember(g *store.Group, sent int64) {
 		if !ok {
 			continue
 		}
-		// If the table is full, the key starts full on a failure; memory counts it.
+		// If the table is full, the key starts full when the store fails. memory counts
+		// such keys.
 		_ = s.local.Put(op.Def, op.Key, store.State{Used: op.Used, TS: op.TS, Version: number})
 	}
 }
 
-// decide decides a group that failed with why, or returns the error of the group.
+// decide decides a group that failed with why, or returns the error for the group.
 func (s *Store) decide(g *store.Group, why error) error {
 	switch {
 	case g.Cancel:
@@ -205,7 +207,8 @@ func (s *Store) decide(g *store.Group, why error) error {
 	return nil
 }
 
-// decideHere decides a group in memory. can is false if its limits do not allow that.
+// decideHere decides a group in memory. can is false if the group's limits do not allow
+// that.
 func (s *Store) decideHere(g *store.Group) (err error, can bool) {
 	var local store.Batch
 	var ops [store.MaxTakes]store.Op
@@ -260,7 +263,7 @@ func copyAnswers(g, local *store.Group) {
 	}
 }
 
-// cancel cancels a reservation that was made here, or returns why.
+// cancel cancels a reservation that was made here. Otherwise it returns why.
 func (s *Store) cancel(g *store.Group, why error) error {
 	var b store.Batch
 	group, _ := b.Single()
@@ -272,7 +275,7 @@ func (s *Store) cancel(g *store.Group, why error) error {
 	return why
 }
 
-// settle settles or extends a hold that was made here, or returns why.
+// settle settles or extends a hold that was made here. Otherwise it returns why.
 func (s *Store) settle(g *store.Group, why error) error {
 	if !storeFailed(why) && !errors.Is(why, store.ErrUnknownHold) {
 		return why
@@ -307,8 +310,8 @@ func (s *Store) rememberRecords(ops []store.Op) {
 	}
 }
 
-// forgetDropped removes the reservations, holds and overrides of limits that were dropped since. A
-// definition without their version is another limit of the same name.
+// forgetDropped removes the reservations, holds and overrides of limits that were
+// dropped. A limit without the recorded version is another limit of the same name.
 func (s *Store) forgetDropped() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

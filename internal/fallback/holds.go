@@ -11,20 +11,20 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxMade is how many holds of the inner store are remembered, in two generations of half
-// of them: the older one goes when the newer one is full.
+// maxMade bounds the holds of the inner store that are remembered. They are in two
+// generations of half of that; when the younger one is full, the older one is dropped.
 const maxMade = 1 << 16
 
-// made are holds of the inner store over limits with FailLocal, by the id of the call that
-// made them and by that of its answer.
+// made has the holds of the inner store over limits with FailLocal. It finds them by the
+// id in the call that made them, and by the id in its answer.
 type made struct {
 	mu          sync.Mutex
 	young, aged map[string]*madeHold // their values are guarded by mu too
 }
 
-// madeHold is a hold of the inner store.
+// A madeHold is a hold of the inner store.
 type madeHold struct {
-	id      string            // by which it is settled
+	id      string            // for settling it
 	call    [sha256.Size]byte // see callOf
 	ttl     int64
 	expires int64
@@ -52,7 +52,7 @@ func makesLocally(g *store.Group) bool {
 }
 
 // callOf returns a hash of what a repeat of a call that makes a hold must have in common
-// with it: the text may have 10 kB, and 65,536 of them are kept.
+// with it. It is a hash because the text may have 10 kB, and 65,536 of them are kept.
 func callOf(g *store.Group) [sha256.Size]byte {
 	b := strconv.AppendInt(nil, g.Hold.TTL, 10)
 	for i := range g.Ops {
@@ -67,8 +67,9 @@ func callOf(g *store.Group) [sha256.Size]byte {
 }
 
 // applyHolds is Apply for a batch with groups about holds. A hold that was made here is
-// repeated here, also while the inner store answers: that would make a second one. Those
-// that the inner store makes are remembered, to be repeated while it is away.
+// repeated here even if the inner store answers, because that would make a second one.
+// Holds that the inner store makes are remembered, so that they can be repeated while it
+// does not answer.
 func (s *Store) applyHolds(ctx context.Context, b *store.Batch) error {
 	type sent struct {
 		id   string
@@ -76,7 +77,7 @@ func (s *Store) applyHolds(ctx context.Context, b *store.Batch) error {
 	}
 	sents := make([]sent, len(b.Groups))
 	var rest store.Batch
-	var at []int // of the groups of rest
+	var at []int // by group of rest: index in b
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		if makesLocally(g) {
@@ -111,8 +112,8 @@ func (s *Store) applyHolds(ctx context.Context, b *store.Batch) error {
 	return nil
 }
 
-// learn remembers what a group that the inner store has answered says of a hold. id and
-// call are those that were sent to make one, or "".
+// learn remembers a hold that the inner store has answered about. id and call are what
+// was sent to make it, or empty.
 func (m *made) learn(g *store.Group, id string, call [sha256.Size]byte) {
 	h := g.Hold
 	switch {
@@ -126,7 +127,7 @@ func (m *made) learn(g *store.Group, id string, call [sha256.Size]byte) {
 	switch known := m.get(h.ID); {
 	case h.Verb == store.MakeHold:
 		known = &madeHold{id: h.ID, call: call, ttl: h.TTL, expires: h.Expires}
-		if m.put(id, known); h.ID != id { // in a Redis Cluster
+		if m.put(id, known); h.ID != id { // in a Redis Cluster the ids differ
 			m.put(h.ID, known)
 		}
 	case known == nil:
@@ -137,7 +138,7 @@ func (m *made) learn(g *store.Group, id string, call [sha256.Size]byte) {
 	}
 }
 
-// find returns a copy of what is known of a hold, unless it is forgotten at now.
+// find returns a copy of what is known about a hold, unless the hold is forgotten at now.
 func (m *made) find(id string, now int64) (madeHold, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -147,8 +148,8 @@ func (m *made) find(id string, now int64) (madeHold, bool) {
 	return madeHold{}, false
 }
 
-// repeat answers a call that the inner store failed to answer, if that made the hold
-// before. It takes nothing, and says what remains here.
+// repeat answers a call that the inner store failed to answer, if that store made the
+// hold before. It takes nothing, and answers with what remains in the local bucket.
 func (s *Store) repeat(g *store.Group, call [sha256.Size]byte) (done bool) {
 	now := s.now()
 	h, ok := s.made.find(g.Hold.ID, now)

@@ -9,12 +9,12 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxOverrides bounds the overrides that are copied. Other overridden keys are decided
-// by their limits while the store does not answer.
+// maxOverrides bounds the overrides that are copied. Calls of other overridden keys are
+// decided by their limits while the store does not answer.
 const maxOverrides = 1 << 16
 
-// overrides are those of the inner store that its answers have told of. They are set
-// in the local table too.
+// overrides are the overrides that were in answers of the inner store. They are also set
+// in the local table.
 type overrides struct {
 	n    atomic.Int64 // len(keys), read without mu
 	mu   sync.Mutex
@@ -29,8 +29,8 @@ type copied struct {
 	number uint32
 }
 
-// numberOf returns the number of the local row of an answer. It sets or ends the local
-// override of the key first, if the answer says that it is another one. It returns
+// numberOf returns the number of the local row for an answer. If the answer has another
+// override than the local table, numberOf first sets or ends the local one. It returns
 // false if the row cannot be copied.
 func (s *Store) numberOf(op *store.Op) (number uint32, ok bool) {
 	o := op.Def.Override
@@ -40,7 +40,7 @@ func (s *Store) numberOf(op *store.Op) (number uint32, ok bool) {
 	case s.overrides.n.Load() > 0:
 		s.endOverride(op)
 	}
-	if op.Def.Mode > store.Shadow { // it leaves rows under the base
+	if op.Def.Mode > store.Shadow { // rows stay under the base
 		return op.Def.Base().Number, true
 	}
 	return op.Def.Number, true
@@ -62,7 +62,7 @@ func (s *Store) setOverride(op *store.Op, o *store.Override) (number uint32, ok 
 	}
 	base, local := op.Def.Base(), *o
 	local.Key = op.Key
-	if s.local.Put(base, op.Key, store.State{Version: base.Number}) != nil { // the table knows limits that have had a row
+	if s.local.Put(base, op.Key, store.State{Version: base.Number}) != nil { // the table knows only limits that have had a row
 		return 0, false
 	}
 	set, err := s.local.SetOverride(context.Background(), base, local)

@@ -6,8 +6,9 @@ import (
 )
 
 const (
-	stepDoc = `Package algebra has the functions of the step.go of package store, exported,
-for packages that compute parameters of statements in Go.`
+	stepDoc = `Package algebra has the functions of store/step.go, exported, and functions of a rule
+that are computed from them. It is for packages that compute parameters of statements
+in Go.`
 	sqlstepDoc = `Package sqlstep has the functions of the step.go of package store as SQL: each
 function returns an SQL expression of its arguments for the result of the function
 with the same name, with constants folded. An origin must be before any time that

@@ -128,15 +128,15 @@ func (s *Store) hash(d *store.Definition, key string) string {
 	return s.hasher.Hash(d.Name, key)
 }
 
-// overrides are those of the inner store, set and ended by the caller's key. A list
-// has hashes.
+// The overrides of the inner store, set and ended by the caller's key. Lists contain
+// hashes.
 type overrides struct {
 	store.Overrider
 	s *Store
 }
 
 func (o overrides) SetOverride(ctx context.Context, d *store.Definition, v store.Override) (store.Override, error) {
-	if err := d.CheckOverride(&v, 0); err != nil { // the hash of a long key is short
+	if err := d.CheckOverride(&v, 0); err != nil { // on the key itself, because a long key has a short hash
 		return store.Override{}, err
 	}
 	key := v.Key
@@ -152,7 +152,7 @@ func (o overrides) EndOverride(ctx context.Context, d *store.Definition, key str
 	return o.Overrider.EndOverride(ctx, d, o.s.hash(d, key))
 }
 
-// trail is the audit of the inner store. It has hashes.
+// A trail is the audit of the inner store, which contains hashes.
 type trail struct {
 	store.Auditor
 	s *Store
@@ -165,7 +165,7 @@ func (t trail) Record(ctx context.Context, e store.AuditEntry) error {
 	return t.Auditor.Record(ctx, e)
 }
 
-// topKeys are those of the inner store. They have hashes.
+// topKeys are those of the inner store, which contain hashes.
 type topKeys struct {
 	store.Auditor
 	s *Store

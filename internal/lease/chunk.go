@@ -8,45 +8,46 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A chunk is tokens that were taken from the store with one request. Calls take from
-// stripes, one a processor, so that processors do not share a cache line; a stripe that
-// is empty is filled from the pool, and at the end from other stripes.
+// A chunk is tokens that were taken from the store by one request. Calls take from its
+// stripes, one for each processor, so that processors do not share a cache line. An empty
+// stripe is filled from the pool, and when that is empty, from other stripes.
 type chunk struct {
-	def          *store.Definition // that decided the request
+	def          *store.Definition // the definition that decided the request
 	sent         int64             // ns on the monotonic clock, before the request was sent
-	from, dies   int64             // ns on the monotonic clock: may be used from, and no longer
-	early, late  int64             // ns on the wall clock: may be used between
-	size, most   int64             // tokens taken, and of the largest call that may use them
-	whole        int64             // tokens taken, and what was held before
-	trip         int64             // ns: how long the request and its answer took
-	low          int64             // tokens left when the next are asked for: half, or what is used in a round trip
-	remaining    int64             // in the store, after the request
-	fullAt       int64             // ns on the monotonic clock
-	keepsUnused  bool              // what is left at the end must not be given back
+	from, dies   int64             // ns on the monotonic clock: when its tokens may be used from, and until
+	early, late  int64             // ns on the wall clock: the same
+	size, most   int64             // tokens taken, and the cost of the largest call that may use them
+	whole        int64             // tokens that were taken or already held
+	trip         int64             // ns from the request to its answer
+	low          int64             // when so many tokens are left, the next are requested: half, or what is used in a round trip
+	remaining    int64             // tokens left in the store after the request
+	fullAt       int64             // when the store's bucket is full, in ns on the monotonic clock
+	keepsUnused  bool              // unused tokens must not be given back
 	stripes      percpu.Copies[stripe]
 	_            [64]byte
 	mu           sync.Mutex
-	pool         int64 // in no stripe
-	since        int64 // ns: when calls began to be decided from it; of the key, as empty
-	empty        bool  // it was found used up
-	counted      int64 // spent tokens that the key's demand has
+	pool         int64 // tokens that are in no stripe
+	since        int64 // ns: when calls began to take from it; guarded by the key's lock, as empty is
+	empty        bool  // a call found it used up
+	counted      int64 // spent tokens that the key's demand includes
 	halved, gone bool
-	begins       Gate // opens at from; nil: no call waits for that. Of the key, as since
+	begins       Gate // opens at from; nil if no call waits for that; guarded as since
 }
 
-// A stripe is alone in its pair of cache lines.
+// A stripe has a pair of cache lines to itself.
 type stripe struct {
 	left atomic.Int64
 	_    [120]byte
 }
 
-// alive reports whether the tokens have not died. The wall clock is asked as well,
-// because the monotonic clock stands still while some machines are suspended.
+// alive reports whether the tokens may still be used. It also checks the wall clock,
+// because the monotonic clock of some machines stops while they are suspended.
 func (c *chunk) alive(mono, wall int64) bool {
 	return mono < c.dies && wall >= c.early && wall <= c.late
 }
 
-// take takes tokens. It reports whether it did, and whether the chunk became half empty.
+// take takes tokens from the caller's stripe. ok reports whether it did, half whether the
+// chunk became half empty.
 func (c *chunk) take(cost int64) (ok, half bool) {
 	st := c.stripes.Mine()
 	for {
@@ -62,8 +63,8 @@ func (c *chunk) take(cost int64) (ok, half bool) {
 	}
 }
 
-// fill moves tokens to a stripe that has fewer than cost. It returns false if there
-// are fewer in all.
+// fill moves tokens to a stripe that has fewer than cost. ok is false if there are fewer
+// in the whole chunk.
 func (c *chunk) fill(st *stripe, cost int64) (ok, half bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,7 +84,7 @@ func (c *chunk) fill(st *stripe, cost int64) (ok, half bool) {
 	return has >= cost, half
 }
 
-// isHalf reports whether at least about half of the tokens are spent.
+// isHalf reports whether about half of the tokens, or more, are spent.
 func (c *chunk) isHalf() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,7 +110,7 @@ func (c *chunk) spent() int64 {
 	return n
 }
 
-// end takes what is left, and no call gets any more.
+// end takes what is left, so that no call gets tokens any more.
 func (c *chunk) end() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,14 +7,14 @@ import (
 	"github.com/dipwell/dipwell/internal/memory"
 )
 
-// A clock reads the monotonic and the wall clock, in ns. Reading both of the system in
-// each call would be most of a decision, so in between it adds what the processor's
-// counter says. It does so for about 1 ms after a reading, and the counter's pace is
-// measured again at each. So the time is off by less than mostOff, whatever the counter
-// does; tokens die that much earlier.
+// A clock reads the monotonic and the wall clock, in ns. Reading both from the system
+// would be most of the cost of a decision. So for about 1 ms after a reading, the clock
+// adds what the processor's counter says; the counter's pace is measured again at each
+// reading. The time is off by less than mostOff, whatever the counter does, and tokens
+// expire that much earlier.
 type clock struct {
 	exact func() (mono, wall int64)
-	off   int64 // ns: the most that now can differ from exact
+	off   int64 // ns: the largest possible error of now
 	last  atomic.Pointer[reading]
 }
 
@@ -22,14 +22,14 @@ type clock struct {
 type reading struct {
 	mono, wall int64
 	count      uint64
-	pace       uint64 // of a count, in 2^-32 ns; 0: not known
-	most       uint64 // counts for which it may be used
+	pace       uint64 // length of a count, in 2^-32 ns; 0: unknown
+	most       uint64 // how many counts it may be used for
 }
 
 const (
 	reliance = uint64(time.Millisecond)
 	mostOff  = int64(2 * time.Millisecond)
-	// A counter of 1 to 6 GHz; others are not relied on.
+	// For a counter of 1 to 6 GHz. Others are not used.
 	fastest, slowest = uint64(1<<32) / 6, uint64(1 << 32)
 )
 
@@ -58,8 +58,8 @@ func (c *clock) now() (mono, wall int64) {
 	return r.mono + passed, r.wall + passed
 }
 
-// read reads the system's clocks, and measures the pace of the counter since the last
-// reading if that was 0.5 ms to 1 s ago. A pace that has changed is not relied on.
+// read reads the system's clocks. If the last reading was 0.5 ms to 1 s ago, it also
+// measures the pace of the counter. A pace that has changed is not used.
 func (c *clock) read(last *reading, count uint64) (mono, wall int64) {
 	mono, wall = c.exact()
 	if count == 0 {

@@ -2,12 +2,13 @@ package lease
 
 import "math"
 
-// A demand is a moving average of tokens and calls, per ns, that weighs what was t ago
-// by e^(-t/span). It begins at nothing; rate makes up for that. There is no average before
-// half a lease has passed: until then all that came counts as if nothing followed in it.
+// A demand is an exponential moving average of tokens and calls per ns: what was t ago
+// has the weight e^(-t/span). It begins at zero, for which rate corrects. Until half a
+// lease has passed there is no average, and everything so far counts as the demand of a
+// whole lease.
 type demand struct {
 	began, last   int64   // ns
-	tokens, calls float64 // per ns, at last
+	tokens, calls float64 // per ns, as of last
 	more          int64   // tokens since last
 	moreCalls     float64
 }
@@ -19,10 +20,10 @@ func (m *demand) add(tokens int64, calls float64) {
 	m.moreCalls += calls
 }
 
-// beginning reports whether there is no average.
+// beginning reports whether there is no average yet.
 func (m *demand) beginning() bool { return m.last == m.began }
 
-// update brings the averages up to now, if at least an eighth of a lease has passed, or
+// update brings the averages up to now if at least an eighth of a lease has passed, or
 // half of one at the beginning. span is five leases.
 func (m *demand) update(now int64, span float64) {
 	passed := float64(now - m.last)

@@ -28,8 +28,8 @@ func (g gate) Wait(ctx context.Context) error {
 	}
 }
 
-// A flight is a call of a key on its way to the store. What is below gate is set before
-// that is opened.
+// A flight is a call of a key that is on its way to the store. The fields below gate are
+// set before the gate opens.
 type flight struct {
 	gate            Gate
 	asked           *store.Definition
@@ -37,25 +37,25 @@ type flight struct {
 	op              store.Op // as refused
 }
 
-// A turn is a request for tokens, from when it is planned until it is answered.
+// A turn is a request for tokens, from its planning until its answer.
 type turn struct {
-	gate       Gate      // opens when it is answered
-	at         int64     // ns: when it is to be sent
-	sent, wall int64     // ns on both clocks: when it was; 0: not yet
-	chunk, n   int64     // size of the chunk, and how many of its tokens it asks for
-	check      *store.Op // of a token beyond these, as refused; nil: it was not
+	gate       Gate      // opens when the request is answered
+	at         int64     // ns: when it should be sent
+	sent, wall int64     // ns on both clocks: when it was sent; 0: not yet
+	chunk, n   int64     // size of the chunk, and number of tokens to request for it
+	check      *store.Op // a Check of one token more, sent with the request, if it was refused; otherwise nil
 }
 
-// learn keeps the answer of the check that was sent with the request, if the store refused
-// it. A deny cache may have refused it before the request was sent, which takes time.
+// learn keeps the answer of the Check that was sent with the request, if the store itself
+// has refused it. A refusal by a deny cache may be older than the request.
 func (t *turn) learn(g *store.Group) {
 	if op := &g.Ops[0]; g.Err == nil && !op.Allowed && op.Source == store.SourceStore && op.TS != 0 && !overridden(op) {
 		t.check = op
 	}
 }
 
-// refuses answers a Take that came before the request was sent, if the store refused the
-// check that it decided after the request.
+// refuses answers a Take that arrived before the request was sent, if the store has
+// refused the Check, which it decided after the request.
 func (t *turn) refuses(op *store.Op) bool {
 	c := t.check
 	if c == nil || c.Def.Number != op.Def.Number {
@@ -70,17 +70,18 @@ func (t *turn) refuses(op *store.Op) bool {
 	return true
 }
 
-// soon is within how much time, in ns, a chunk must begin for a call to wait for it
-// rather than ask the store: about what asking takes.
+// soon is how long, in ns, a call waits for the beginning of a chunk instead of asking
+// the store. It is about the time that the store takes.
 const soon = int64(5 * time.Millisecond)
 
-// waiters is how many calls of a key wait at most for a request that is to be sent.
+// waiters bounds the calls of a key that wait for a request that was not sent yet.
 const waiters = 1024
 
-// comes returns a gate that opens when the key may have tokens: those of a chunk that
-// begins soon, or of a request that is under way, or of the next one while tokens are
-// scarce. before is the request, if it was not sent yet. The gate is nil if there is none,
-// or if the context may end before. request is whether it is that of a request.
+// comes returns a gate that opens when the key may have tokens: with a chunk that begins
+// soon, with the answer of the request in flight, or, while tokens are scarce, with that
+// of the next request. The gate is nil if there is none, or if the context may end first.
+// request reports whether the gate is that of a request; before is that request if it was
+// not sent yet.
 func (s *Store) comes(ctx context.Context, k *key) (gate Gate, before *turn, request bool) {
 	mono, _ := s.clock.now()
 	k.mu.Lock()
@@ -115,12 +116,15 @@ func (s *Store) comes(ctx context.Context, k *key) (gate Gate, before *turn, req
 	return k.turn.gate, k.turn, true
 }
 
-// ask asks the store for a call that no lease could answer, unless tokens come (see
-// comes) or the store says with them that there are no more. For a lease after the store
-// has refused a call of the key, one call asks at a time, and the others wait for its
-// answer. Then they take from a lease, if there is a new one, or are the next to ask. A
-// refusal is also the answer of those that came before the refused call was sent and cost
-// as much. A call waits for two others at most, and for none once the store has failed.
+// ask asks the store for a call that no lease could answer. If tokens come soon (see
+// comes), it waits for these first, and returns if there are some or if the store has
+// said that there are none.
+//
+// For a lease after the store has refused a call of the key, one call asks at a time, and
+// the others wait for its answer. Then they take from a lease, if there is a new one, or
+// the next of them asks. A refusal also answers those calls that arrived before the
+// refused call was sent and that cost as much. A call waits for at most two others, and
+// for none after the store has failed.
 func (s *Store) ask(ctx context.Context, k *key, b *store.Batch, g *store.Group, op *store.Op) error {
 	asked := op.Def
 	for range 2 {
@@ -170,7 +174,8 @@ func (s *Store) ask(ctx context.Context, k *key, b *store.Batch, g *store.Group,
 	return s.send(ctx, k, b)
 }
 
-// await waits for a gate, of a request that is to be sent if before is not nil.
+// await waits for a gate. If before is not nil, the gate is that of a request that was
+// not sent yet.
 func (s *Store) await(ctx context.Context, k *key, gate Gate, before *turn) error {
 	if before == nil {
 		return gate.Wait(ctx)
@@ -185,13 +190,14 @@ func (s *Store) await(ctx context.Context, k *key, gate Gate, before *turn) erro
 	return gate.Wait(ctx)
 }
 
-// notSent is the error of a call whose context ended while it waited for another.
+// notSent returns the error of a call whose context ended while it waited for another
+// one.
 func notSent(err error) error {
 	return fmt.Errorf("%w: not sent and not charged: %w", store.ErrStore, err)
 }
 
-// join returns the flight of a key and whether it is the caller's own, or nil if the key
-// was not refused lately.
+// join returns the flight of a key. first reports whether the caller has to send it. f is
+// nil if the key was not refused recently.
 func (s *Store) join(k *key) (f *flight, first bool) {
 	mono, _ := s.clock.now()
 	k.mu.Lock()
@@ -222,7 +228,7 @@ func (s *Store) fly(ctx context.Context, k *key, f *flight, b *store.Batch) erro
 	return err
 }
 
-// send sends a call to the store, and remembers what the answer says of the key.
+// send sends a call to the store, and remembers what its answer says about the key.
 func (s *Store) send(ctx context.Context, k *key, b *store.Batch) error {
 	err := s.inner.Apply(ctx, b)
 	if g := &b.Groups[0]; err == nil && g.Err == nil {

@@ -13,43 +13,45 @@ import (
 )
 
 const (
-	calls    = 20                 // in a lease, from which on a key is leased; and the calls that a chunk must be for
-	spans    = 5                  // leases over which demand is averaged
-	requests = 4                  // in a lease at most
-	recheck  = int64(time.Second) // ns: for which a key with an override is not leased
+	calls    = 20                 // calls in a lease from which on a key is leased; a chunk must also be for this many calls
+	spans    = 5                  // number of leases over which demand is averaged
+	requests = 4                  // largest number of requests in a lease
+	recheck  = int64(time.Second) // ns: how long a key with an override is not leased
 )
 
-// A key is a key of a leased limit, with the tokens that are held of it.
+// A key is a key of a leased limit, with the tokens that are held for it.
 type key struct {
 	limit, name string
-	now         atomic.Pointer[chunk] // that calls are decided from; nil: none
-	_           [64]byte              // what is above is only read
+	now         atomic.Pointer[chunk] // the chunk that calls take from; nil: none
+	_           [64]byte              // separates the fields above, which are rarely written
 
 	mu        sync.Mutex
-	next      *chunk // for when now is used up
-	turn      *turn  // the request that is in flight, or is to be sent; nil: none
-	waiting   int    // calls that wait for a turn that is to be sent
-	notBefore int64  // ns: earliest time of the next request
-	spaced    int64  // ns: the same while there are tokens
+	next      *chunk // used when now is used up
+	turn      *turn  // the request that is planned or in flight; nil: none
+	waiting   int    // number of calls that wait for a turn that was not sent yet
+	notBefore int64  // ns: earliest time for the next request
+	spaced    int64  // ns: the same, as long as there are tokens
 	demand    demand
-	mean      float64 // tokens of a call when the key was last not leased
-	remaining int64   // in the store, as it answered last
+	mean      float64 // tokens per call when the key was last not leased
+	remaining int64   // tokens left in the store, by its last answer
 	def       *store.Definition
-	seen      int64 // ns: of the last call that asked the store
-	tight     int64 // ns: until then calls that ask the store wait for each other, because it has refused one
+	seen      int64 // ns: time of the last call that asked the store
+	tight     int64 // ns: the store has refused a call, so until this time calls wait for each other before they ask it
 	flight    *flight
-	refused   bool  // the last request was
-	atLeast   int64 // tokens of the next request, because the last chunk was used up early
+	refused   bool  // the last request was refused
+	atLeast   int64 // least tokens of the next request, because the last chunk was used up early
 }
 
-// idle reports whether nothing is held of a key, and returns when it was asked for last.
+// idle reports whether no tokens are held for a key. last is the time of the last call
+// that asked the store.
 func (k *key) idle() (last int64, idle bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.seen, k.now.Load() == nil && k.next == nil && k.turn == nil
 }
 
-// missed counts a call that no lease could answer, and asks for tokens if there is need.
+// missed counts a call that no lease could answer, and requests tokens if they are
+// needed.
 func (s *Store) missed(k *key, d *store.Definition, cost int64) {
 	mono, _ := s.clock.now()
 	k.mu.Lock()
@@ -70,9 +72,9 @@ func (s *Store) missed(k *key, d *store.Definition, cost int64) {
 	}
 }
 
-// usedUp makes the next chunk twice as large if this one was used up in less than half
-// of the time that it is for. Callers that wait for the store meanwhile show less demand
-// than they have, and the average would follow them slowly. k.mu is held.
+// usedUp makes the next chunk twice as large if this one was used up in less than half of
+// the time that it was for. Callers that wait for the store show less demand than they
+// have, so that the average would follow too slowly. k.mu is held.
 func (k *key) usedUp(c *chunk, mono int64) {
 	c.empty, k.atLeast = true, 0
 	if 4*(mono-c.since)*c.whole < int64(c.def.Lease)*c.size {
@@ -80,7 +82,7 @@ func (k *key) usedUp(c *chunk, mono int64) {
 	}
 }
 
-// learn remembers what the store said of a key.
+// learn remembers what the store's answer says about a key.
 func (s *Store) learn(k *key, op *store.Op) {
 	mono, _ := s.clock.now()
 	k.mu.Lock()
@@ -94,7 +96,7 @@ func (s *Store) learn(k *key, op *store.Op) {
 	}
 }
 
-// half asks for the next chunk.
+// half requests the next chunk, after half of the last one was used.
 func (s *Store) half(k *key, mono int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -113,27 +115,27 @@ func (k *key) measure(d *store.Definition, mono int64) {
 	}
 }
 
-// spent counts the tokens that were used of a chunk, and about how many calls used them.
-// k.mu is held.
+// spent counts the tokens of a chunk that were used, and estimates how many calls used
+// them. k.mu is held.
 func (k *key) spent(c *chunk) {
 	n := c.spent()
 	k.demand.add(n, float64(n)/k.mean)
 }
 
-// wanted returns how many tokens the key's chunk is to have, or 0. k.mu is held.
+// wanted returns how many tokens the key's chunk should have, or 0. k.mu is held.
 func (k *key) wanted(d *store.Definition) int64 {
 	tokens, _ := k.demand.rate(spans * float64(d.Lease))
 	in := tokens * float64(d.Lease)
 	if least := calls * k.mean; in < least || k.demand.beginning() && in < 2*least {
-		return 0 // at the beginning that many have come already
+		return 0 // at the beginning, when that many calls have arrived
 	}
 	back := float64(d.Rate) * float64(d.Lease) / float64(d.Period)
 	return int64(min(max(math.Ceil(in/2), float64(k.atLeast)), max(back/2, float64(k.remaining/2))))
 }
 
-// missing returns the size of the key's chunk, and how many tokens the next request is to
-// ask for: those that are not held of it, or 0 if they are less than a quarter.
-// k.mu is held.
+// missing returns the size of the key's chunk, and how many tokens the next request
+// should ask for: those that the key does not hold, or 0 if they are less than a quarter
+// of the chunk. k.mu is held.
 func (k *key) missing(mono int64) (chunk, n int64) {
 	chunk = k.wanted(k.def)
 	n = chunk
@@ -146,8 +148,8 @@ func (k *key) missing(mono int64) (chunk, n int64) {
 	return chunk, n
 }
 
-// ahead returns how far ahead a request may reserve, in µs. After a refusal that is more,
-// so that others do not get in before this process time and again. k.mu is held.
+// ahead returns how far ahead a request may reserve, in µs. After a refusal it is more,
+// so that this process does not lose to others again and again. k.mu is held.
 func (k *key) ahead(d *store.Definition) int64 {
 	if k.refused {
 		return d.Lease.Microseconds() / 2
@@ -155,8 +157,9 @@ func (k *key) ahead(d *store.Definition) int64 {
 	return d.Lease.Microseconds() * 2 / 5
 }
 
-// need starts a request unless one is in flight or a next chunk is there. If tokens are
-// left, or are scarce, it is sent some time after the one before. k.mu is held.
+// need plans a request unless one is in flight or there is a next chunk. If there are
+// tokens left, or tokens are scarce, it is sent some time after the previous one. k.mu is
+// held.
 func (s *Store) need(k *key, mono int64, dry bool) {
 	if k.next != nil || s.closing.Load() || k.turn != nil && k.turn.at <= mono {
 		return
@@ -178,7 +181,7 @@ func (s *Store) need(k *key, mono int64, dry bool) {
 	}
 }
 
-// plan sends a request at its time. k.mu is held.
+// plan sends a request at its planned time. k.mu is held.
 func (s *Store) plan(k *key, t *turn, mono int64) {
 	request := func() { s.background(func() { s.request(k, t) }) }
 	if wait := t.at - mono; wait > 0 {
@@ -188,11 +191,11 @@ func (s *Store) plan(k *key, t *turn, mono int64) {
 	}
 }
 
-// space returns the time in ns from one request to the next. While tokens are scarce, who
-// asks gets what came back since another process asked. So a third of the time in which
-// that came back is subtracted: who asks soon after another waits longer, and after some turns
-// equal processes are evenly apart. The rest depends on the time in ns, so that others do
-// not follow each other in step.
+// space returns the time in ns from one request to the next. While tokens are scarce, a
+// request gets what has come back since the last request of any process. A third of the
+// time in which that came back is subtracted. So a process that asks soon after another
+// one waits longer the next time, and after some turns equal processes are evenly spaced.
+// The rest depends on the time in ns, so that processes do not stay in step.
 func (t *turn) space(d *store.Definition, got int64) int64 {
 	lease := int64(d.Lease)
 	back := int64(float64(got) * float64(d.Period) / float64(d.Rate) / 3)
@@ -208,7 +211,7 @@ func (s *Store) request(k *key, t *turn) {
 		return
 	}
 	d := k.def
-	t.sent, t.wall = s.clock.exact() // before sending: the tokens live from then
+	t.sent, t.wall = s.clock.exact() // read before sending: the life of the tokens begins here
 	k.measure(d, t.sent)
 	if t.chunk, t.n = k.missing(t.sent); t.n < 1 || s.closing.Load() {
 		k.turn = nil
@@ -248,7 +251,7 @@ func (s *Store) request(k *key, t *turn) {
 	s.answered(k, &g.Ops[0], err)
 }
 
-// answered takes the answer of a request.
+// answered handles the answer of a request.
 func (s *Store) answered(k *key, op *store.Op, err error) {
 	mono, _ := s.clock.now()
 	k.mu.Lock()
@@ -277,7 +280,7 @@ func (s *Store) answered(k *key, op *store.Op, err error) {
 		k.spaced = t.sent + t.space(d, op.Granted)
 	}
 	if !op.Allowed || op.Granted == 0 {
-		k.atLeast, k.refused = 0, true // others that ask for less would always be before this one
+		k.atLeast, k.refused = 0, true // otherwise others that ask for less would always be served first
 		k.notBefore = max(k.notBefore, mono+min(op.Retry*1000, int64(d.Lease)))
 		return
 	}
@@ -295,7 +298,7 @@ func (s *Store) answered(k *key, op *store.Op, err error) {
 	s.keep(k, c, mono)
 }
 
-// keep makes a chunk the one that calls are decided from, or the next one. k.mu is held.
+// keep makes a chunk the one that calls take from, or the next one. k.mu is held.
 func (s *Store) keep(k *key, c *chunk, mono int64) {
 	if old := k.now.Load(); old != nil && mono < old.dies && old.left() > 0 {
 		k.next = c
@@ -312,8 +315,8 @@ func (s *Store) keep(k *key, c *chunk, mono int64) {
 	}
 }
 
-// advance replaces a chunk that is used up or dead by the next one, and returns the one
-// that calls are decided from.
+// advance replaces a chunk that is used up or dead by the next one. It returns the chunk
+// that calls take from.
 func (s *Store) advance(k *key, c *chunk, dead bool, mono int64) *chunk {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -335,7 +338,7 @@ func (s *Store) advance(k *key, c *chunk, dead bool, mono int64) *chunk {
 	return next
 }
 
-// expire retires a chunk that has died, although no call has come since.
+// expire retires a chunk that has died, even if no call arrives.
 func (s *Store) expire(k *key, c *chunk) {
 	mono, _ := s.clock.now()
 	k.mu.Lock()
@@ -352,7 +355,7 @@ func (s *Store) expire(k *key, c *chunk) {
 	s.retire(k, c, mono)
 }
 
-// drop forgets the tokens of a key; with giveBack they are given back.
+// drop drops the tokens that are held for a key. With giveBack, they are given back.
 func (s *Store) drop(k *key, giveBack bool) {
 	mono, _ := s.clock.now()
 	k.mu.Lock()
@@ -366,7 +369,7 @@ func (s *Store) drop(k *key, giveBack bool) {
 	k.next = nil
 }
 
-// retire ends a chunk: what is left is given back or lost. k.mu is held.
+// retire ends a chunk. What is left is given back, or lost. k.mu is held.
 func (s *Store) retire(k *key, c *chunk, mono int64) {
 	k.spent(c)
 	left := c.end()
@@ -384,16 +387,16 @@ func (s *Store) retire(k *key, c *chunk, mono int64) {
 	})
 }
 
-// unused returns how many of left tokens a Refund that is sent at mono may give back:
-// less what comes back from the time when the request was sent to the time when the
-// Refund is given up. Then the bucket is as if they had never been taken, or worse.
+// unused returns how many of the left tokens a Refund that is sent at mono may give back:
+// those that cannot have come back by time before the Refund times out. Then the bucket
+// never has more tokens than if they had not been taken.
 func (s *Store) unused(c *chunk, left, mono int64) int64 {
 	d := c.def
 	passed := float64(mono - c.sent + int64(d.Lease))
 	return left - int64(math.Ceil(passed*1.002*float64(d.Rate)/float64(d.Period)))
 }
 
-// giveBack gives back tokens, once, and returns how many.
+// giveBack gives tokens back, in one attempt, and returns how many were given back.
 func (s *Store) giveBack(k *key, c *chunk, left int64) int64 {
 	ctx, cancel := context.WithTimeout(s.ctx, c.def.Lease)
 	defer cancel()

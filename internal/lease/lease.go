@@ -81,7 +81,7 @@ type Config struct {
 // Store decides from tokens taken in advance. It is safe for concurrent use.
 type Store struct {
 	inner    store.Store
-	refuser  refuser // the inner store, if it is a deny cache; or nil
+	refuser  refuser // the inner store, if it is a deny cache; otherwise nil
 	holds    func(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error)
 	registry *store.Registry // of the inner store's limits; nil if it has none
 	clock    *clock
@@ -92,11 +92,11 @@ type Store struct {
 	stripes  int
 	table    table
 
-	ctx     context.Context //nolint:containedctx // of background requests; Close ends it
+	ctx     context.Context //nolint:containedctx // of background requests; ended by Close
 	cancel  context.CancelFunc
 	mu      sync.Mutex
-	idle    sync.Cond // working has changed
-	working int       // requests under way
+	idle    sync.Cond // signals a change of working
+	working int       // number of background tasks
 	closing atomic.Bool
 
 	requests, asked, taken, returned, lost atomic.Int64
@@ -161,8 +161,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// background starts f. It is called with the lock of a key held, so f must not run
-// before it returns.
+// background starts f in the background. It is called with a key's lock held, so f must
+// not run before it returns.
 func (s *Store) background(f func()) {
 	s.mu.Lock()
 	s.working++
@@ -178,7 +178,7 @@ func (s *Store) background(f func()) {
 	})
 }
 
-// wait waits until nothing is done in the background.
+// wait waits until there is no background work.
 func (s *Store) wait() {
 	s.mu.Lock()
 	for s.working > 0 {
@@ -235,7 +235,7 @@ func (s *Store) fromLease(k *key, g *store.Group, op *store.Op) bool {
 	return true
 }
 
-// quick is store.Abilities.Quick. A key that it finds was checked before.
+// quick is store.Abilities.Quick. Keys that it finds were checked before.
 func (s *Store) quick(d *store.Definition, name string, verb store.Verb, cost int64, _ bool) (a store.QuickAnswer, held *sync.Mutex, ok bool) {
 	if d.Lease == 0 || verb != store.VerbTake || cost < 1 || !leased(d) {
 		return
@@ -251,7 +251,8 @@ func (s *Store) quick(d *store.Definition, name string, verb store.Verb, cost in
 	return store.QuickAnswer{Granted: cost, Remaining: c.remaining, Reset: c.reset(at)}, nil, true
 }
 
-// take takes tokens of a key's chunks at the time that it returns, or returns nil.
+// take takes tokens from a key's chunks. The time it returns is when it took them. The
+// chunk is nil if there are not enough tokens.
 func (s *Store) take(k *key, d *store.Definition, cost int64) (*chunk, int64) {
 	c := k.now.Load()
 	if c == nil {

@@ -17,11 +17,11 @@ type table struct {
 
 type set struct {
 	ways [4]atomic.Pointer[key]
-	mu   sync.Mutex // of writers
+	mu   sync.Mutex // locked by writers
 	_    [24]byte
 }
 
-const keys = 1 << 14 // with a measured demand at a time
+const keys = 1 << 14 // keys that are measured at the same time
 
 func newTable() table { return table{maphash.MakeSeed(), make([]set, keys/4)} }
 
@@ -42,8 +42,9 @@ func (s *set) find(limit, name string) *key {
 	return nil
 }
 
-// findOrAdd returns a key, which may be new, or nil if there is no room for it: all keys
-// of its set have tokens. A new one takes the place of the one that was idle longest.
+// findOrAdd returns a key, and adds it if it is new. A new key replaces the one of its
+// set that was idle longest. findOrAdd returns nil if there is no room, because all keys
+// of the set hold tokens.
 func (t *table) findOrAdd(d *store.Definition, name string, now int64) *key {
 	s := t.set(d.Name, name)
 	if k := s.find(d.Name, name); k != nil {

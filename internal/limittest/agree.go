@@ -12,8 +12,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// limitsOfHistories have plans of all kinds, holds that are kept, and one that counts
-// what is held.
+// limitsOfHistories have plans of all kinds, a limit whose expired holds keep their
+// tokens, and a concurrency limit.
 var limitsOfHistories = []store.Limit{
 	{Name: "api", Rate: 5, Period: time.Second, Burst: 20, Plans: store.NewPlans(
 		store.Plan{Name: "pro", Rate: 50, Burst: 100}, store.Plan{Name: "slow", Rate: 1, Burst: 5}, store.Plan{Name: "staff", Mode: store.Unlimited},
@@ -28,21 +28,21 @@ var limitsOfHistories = []store.Limit{
 	{Name: "seen", Rate: 2, Period: time.Second, Burst: 6, Mode: store.Shadow},
 }
 
-// Differences are those that a store may have from a Model.
+// Differences are the ways in which a store may differ from a Model.
 type Differences struct {
-	Sweeps bool // the store gives back expired holds by itself, beside calls
-	Forget bool // the store forgets what has ended, so that the clock may not step back
+	Sweeps bool // the store gives back expired holds between calls too
+	Forget bool // the store forgets what has ended, so the clock must not step back
 
 	// Answers, if not nil, may change both answers to a call before they are compared.
 	Answers func(call *Call, got, want *store.Group)
 }
 
-// Agree makes n random calls with plans, floors, overrides, holds, reservations and
-// changed limits of a store with the clock *now, and compares the answers with those
-// of a Model. Some calls are sent in batches. The clock steps back now and then. Histories
-// with odd seeds have no overrides, because stores have statements of their own for
-// limits without them. In those with seeds of 2 modulo 4 there is one key of two limits,
-// and most calls begin or end holds and overrides, so that they outlive each other.
+// Agree makes n random calls to a store with the clock *now, and compares the answers
+// with those of a Model. The calls have plans, floors, overrides, holds, reservations and
+// changed limits. Some are sent in batches, and the clock steps back now and then.
+// Histories with odd seeds have no overrides, because stores have separate statements for
+// limits without them. In histories with seeds of 2 modulo 4 two limits have one key, and
+// most calls begin or end holds and overrides, so that these overlap.
 func Agree(t testing.TB, s store.Store, now *int64, seed uint64, n int, but Differences) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 13))
@@ -57,10 +57,10 @@ func Agree(t testing.TB, s store.Store, now *int64, seed uint64, n int, but Diff
 	}
 }
 
-// A Call is one of a history.
+// A Call is a call of a history.
 type Call struct {
 	Step  int
-	Group store.Group // before it was decided
+	Group store.Group // as before the decision
 }
 
 type history struct {
@@ -73,13 +73,13 @@ type history struct {
 	but          Differences
 	plain        bool                                    // no overrides
 	few          bool                                    // holds and overrides of few keys
-	reservations []store.Reservation                     // the model's
-	ids          map[store.Reservation]store.Reservation // of those of the model: the store's, which may choose its own
+	reservations []store.Reservation                     // ids in the model
+	ids          map[store.Reservation]store.Reservation // the store's id for each of the model's, because the store may choose its own
 	holds        []string
 	made         []store.Group // calls that make holds
 	last         []store.Op
 	changed      int64        // when a limit was changed last
-	called       map[at]int64 // when a call or a sweep may have written a key last
+	called       map[at]int64 // when a call or a sweep last may have written a key
 }
 
 func (h *history) define(l store.Limit) {
@@ -93,8 +93,8 @@ func (h *history) define(l store.Limit) {
 
 func (h *history) pick(of ...string) string { return of[h.IntN(len(of))] }
 
-// plan returns the name of a plan, or "". A repeat of a hold under staff or quiet does not
-// know which of them let it take nothing.
+// plan returns the name of a plan, or "". Under some plans the calls of a hold take
+// nothing; a repeat does not know which of staff and quiet it was.
 func (h *history) plan() string {
 	if h.few {
 		return h.pick("", "", "pro", "banned", "slow")
@@ -107,7 +107,7 @@ func (h *history) step(i int) {
 	h.move()
 	n := h.IntN(24)
 	if h.few && n > 4 && n < 10 {
-		n = 1 + n%4 // an override or a sweep, in place of a list or a batch
+		n = 1 + n%4 // an override or a sweep, not a list or a batch
 	}
 	switch n {
 	case 0:
@@ -122,7 +122,7 @@ func (h *history) step(i int) {
 		h.list()
 	case 6, 7, 8, 9:
 		if h.but.Forget {
-			h.sweep() // the answers of a batch tell too little of what either side still counts
+			h.sweep() // the answers to a batch do not show what either side still counts
 		}
 		h.batch()
 	default:
@@ -135,8 +135,8 @@ func (h *history) step(i int) {
 	}
 }
 
-// move moves the clock, often to the time at which a hold expires or is forgotten, or a
-// µs from it.
+// move moves the clock, often to the time at which a hold expires or is forgotten, or to
+// a µs before or after it.
 func (h *history) move() {
 	var ends []int64
 	for _, id := range h.holds[max(0, len(h.holds)-8):] {
@@ -159,15 +159,15 @@ func (h *history) move() {
 		}
 	default:
 		by := h.IntN(10)
-		if h.few { // so slowly that what is held does not come back by time
+		if h.few { // by so little that held tokens do not come back by time
 			by %= 7
 		}
 		*h.now += []int64{0, 0, 1, 1000, 1000, 50_000, 150_000, 700_000, 3e6, 20e6}[by]
 	}
 }
 
-// mayStepBack reports whether the clock may step back to a time. A store may have deleted
-// what had ended, and full rows or not, so that it may answer as if they had never been.
+// mayStepBack reports whether the clock may step back to a time. A store may or may not
+// have deleted full rows and what had ended, so that its answers would differ.
 func (h *history) mayStepBack(to int64) bool {
 	if h.but.Forget {
 		return false
@@ -193,7 +193,8 @@ func (h *history) mayStepBack(to int64) bool {
 	}
 	for k, last := range h.called {
 		row, d := h.m.rows[k], h.m.reg.Lookup(k.limit)
-		// A store may have written a row that was full when it was called last.
+		// The row was full when the store was last called, which may or may not have
+		// written it.
 		if row.Used == 0 && to < last || row.Used > 0 && d.Full(row, *h.now) && (to < last || !d.Full(row, to)) {
 			return false
 		}
@@ -259,8 +260,8 @@ func (h *history) override() {
 	}
 }
 
-// same returns what two equal overrides have in common. The ID depends on when the
-// override was renewed for a new version.
+// same returns what is equal in equal overrides. The ID is not, because it depends on
+// when the override was renewed for a new version.
 func same(o store.Override) string {
 	return fmt.Sprintf("%q %q %d %v %d %d %q %d", o.Key, o.Plan, o.Rate, o.Period, o.Burst, o.Until, o.Note, o.Version)
 }
@@ -300,7 +301,8 @@ func (h *history) call(i int) {
 	h.Helper()
 	g := h.group()
 	c := &Call{i, clone(g)}
-	// A store may give back what a hold took before it makes another one with its id.
+	// A store may give back the tokens of a hold before it makes another hold with its
+	// id.
 	again := g.Hold != nil && g.Hold.Verb == store.MakeHold && slices.Contains(h.holds, g.Hold.ID)
 	got, want := h.ask(h.s, h.ab.Limits.Registry(), g)[0], h.ask(h.m, &h.m.reg, g)[0]
 	h.answered([]store.Group{g}, []store.Group{got}, []store.Group{want})
@@ -323,8 +325,8 @@ func (h *history) call(i int) {
 	}
 }
 
-// sameOnceSwept makes answers equal that differ in what is left alone, if what is left
-// is equal after a sweep. A call that is allowed may count expired holds, and either side
+// sameOnceSwept makes two answers equal if they differ only in what is left, and that is
+// equal after a sweep. A call that is allowed may count expired holds, of which one side
 // may have given back some that the other one still counts.
 func (h *history) sameOnceSwept(got, want *store.Group) {
 	h.Helper()
@@ -383,7 +385,7 @@ func (h *history) quick(g *store.Group) bool {
 	return ok
 }
 
-// text writes what two equal answers have in common.
+// text returns as text what is equal in equal answers.
 func text(g *store.Group) string {
 	for _, class := range []error{store.ErrReservation, store.ErrUnknownHold, store.ErrHoldConflict} {
 		if errors.Is(g.Err, class) {
@@ -397,7 +399,7 @@ func text(g *store.Group) string {
 	if g.Err != nil {
 		return g.Err.Error()
 	}
-	s := fmt.Sprintf("allowed %v reserved %v cancel %v", g.Allowed || g.Cancel, g.Reserved, g.Cancel) // of a cancellation Err alone says it
+	s := fmt.Sprintf("allowed %v reserved %v cancel %v", g.Allowed || g.Cancel, g.Reserved, g.Cancel) // for a cancellation only Err says it
 	if g.Hold != nil {
 		s += fmt.Sprintf(" hold %+v", *g.Hold)
 	}
@@ -429,13 +431,13 @@ func (h *history) group() (g store.Group) {
 		g.Cancel, g.ID = true, h.reservations[h.IntN(len(h.reservations))]
 		return g
 	case n == 5 && len(h.made) > 0:
-		return clone(h.made[h.IntN(len(h.made))]) // a repeat
+		return clone(h.made[h.IntN(len(h.made))]) // a repeated call
 	case n < 11:
 		g.Hold = &store.HoldCall{ID: fmt.Sprint("hold", h.IntN(1000)), TTL: 1e6 + h.Int64N(5e6)}
 		g.Ops = h.ops(1+h.IntN(3), []string{"api", "day", "slots", "grid", "seen"}, store.VerbTake)
 		return g
 	}
-	if h.IntN(2) == 0 && len(h.last) > 0 { // the same again, which may be refused
+	if h.IntN(2) == 0 && len(h.last) > 0 { // the same call again, which may be refused
 		g.Ops = slices.Clone(h.last)
 		g.Ops[0].Cost += h.Int64N(3)
 		return g

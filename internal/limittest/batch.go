@@ -9,8 +9,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// batch sends several calls at once. They may be decided in any order, so the model must
-// have the same answers in some order.
+// batch sends several calls at once. A store may decide them in any order, so the model
+// must give the same answers in some order.
 func (h *history) batch() {
 	h.Helper()
 	groups := make([]store.Group, 2+h.IntN(3))
@@ -20,7 +20,7 @@ func (h *history) batch() {
 		for g.Cancel && cancels || g.Hold != nil && g.Hold.Verb == store.MakeHold && slices.Contains(h.holds, g.Hold.ID) || h.but.Forget && resetsBeside(groups[:i], &g) {
 			g = h.group()
 		}
-		cancels = cancels || g.Cancel // of two, no answer says which was first
+		cancels = cancels || g.Cancel // of two cancellations, no answer says which was first
 		if g.Hold != nil && g.Hold.Verb == store.MakeHold {
 			g.Hold.ID = fmt.Sprint(g.Hold.ID, "of", i)
 		}
@@ -56,8 +56,8 @@ func (h *history) batch() {
 	h.Errorf("a batch at %d:\n%s", *h.now, strings.Join(differ, "\n"))
 }
 
-// resetsBeside reports whether a call resets a key that another one uses, or the reverse:
-// a Reset always answers the same, so that no answer says which was first.
+// resetsBeside reports whether a call resets a key that another one uses, or the reverse.
+// A Reset always has the same answer, so that no answer says which was first.
 func resetsBeside(groups []store.Group, g *store.Group) bool {
 	for i := range groups {
 		for _, a := range groups[i].Ops {
@@ -71,8 +71,8 @@ func resetsBeside(groups []store.Group, g *store.Group) bool {
 	return false
 }
 
-// inBatch returns text of the answers to a call, without what a store that sweeps answers
-// otherwise.
+// inBatch returns the text of both answers to a call, without those parts in which a
+// store that sweeps may differ.
 func (h *history) inBatch(asked *store.Group, got, want store.Group) (a, b string) {
 	got.Ops, want.Ops = slices.Clone(got.Ops), slices.Clone(want.Ops)
 	if h.but.Answers != nil {
@@ -88,7 +88,7 @@ func (h *history) inBatch(asked *store.Group, got, want store.Group) (a, b strin
 	return text(&got), text(&want)
 }
 
-// answered notes the reservations and holds that calls have made.
+// answered records the reservations and holds that calls have made.
 func (h *history) answered(asked, got, want []store.Group) {
 	for i := range want {
 		g, w := &asked[i], &want[i]
@@ -106,7 +106,7 @@ func (h *history) answered(asked, got, want []store.Group) {
 	}
 }
 
-// orders returns all orders of n indexes, the identity first.
+// orders returns all orders of n indexes, beginning with 0, 1, 2, ….
 func orders(n int) (all [][]int) {
 	if n == 0 {
 		return [][]int{nil}
@@ -119,7 +119,7 @@ func orders(n int) (all [][]int) {
 	return all
 }
 
-// ask sends copies of groups whose definitions are those of a registry.
+// ask sends copies of groups, with definitions from a registry.
 func (h *history) ask(s store.Store, reg *store.Registry, groups ...store.Group) []store.Group {
 	h.Helper()
 	var b store.Batch
@@ -130,7 +130,7 @@ func (h *history) ask(s store.Store, reg *store.Registry, groups ...store.Group)
 		for i := range g.Ops {
 			op := &g.Ops[i]
 			base := reg.Lookup(op.Def.Name)
-			if op.Def = base.WithPlan(op.Def.Plan); op.Def == nil { // dropped since
+			if op.Def = base.WithPlan(op.Def.Plan); op.Def == nil { // the plan was dropped
 				op.Def = base
 			}
 		}

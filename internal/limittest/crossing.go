@@ -14,10 +14,10 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// directions says for each field of a call who sets it: the caller (in), the store
-// (out), or the caller and then the store (both). "own" is checked by itself. A field
-// that is added to one of these types must be added here, and then crosses every
-// decorator or fails its test.
+// directions says for each field of a call who sets it: the caller (in), the store (out),
+// or first the caller and then the store (both). "own" has a check of its own. A new
+// field of one of these types must be added here; then it crosses every decorator, or
+// that decorator's test fails.
 var directions = map[string]string{
 	"Group.Ops": "own", "Group.ID": "in", "Group.Cancel": "in", "Group.Hold": "own",
 	"Group.Err": "out", "Group.Allowed": "out", "Group.Reserved": "out",
@@ -78,8 +78,8 @@ func (c Crossing) Run(t *testing.T) {
 	in.abilities(s)
 }
 
-// inner is a store that compares what reaches it with what was sent, and sets all
-// fields of the answer.
+// inner is a store that compares what reaches it with what was sent, and sets all fields
+// of the answers.
 type inner struct {
 	t            *testing.T
 	c            *Crossing
@@ -88,7 +88,7 @@ type inner struct {
 	count        int64
 
 	mu   sync.Mutex
-	sent map[store.Reservation]store.Group // and then the answers
+	sent map[store.Reservation]store.Group // what was sent, and later the answers
 }
 
 func (in *inner) number() int64 { in.count++; return in.count }
@@ -176,7 +176,7 @@ func (in *inner) call(s store.Store, groups ...store.Group) {
 		if !ok {
 			in.t.Fatalf("%s: a group is not that which was sent: %+v", in.answer, got)
 		}
-		if in.answer == "failed" { // Err alone means something
+		if in.answer == "failed" { // only Err means something
 			if !errors.Is(got.Err, want.Err) {
 				in.t.Errorf("failed: error %v, want %v", got.Err, want.Err)
 			}
@@ -240,7 +240,7 @@ func (in *inner) Apply(_ context.Context, b *store.Batch) error {
 		in.sameOps("call", g, &sent, "in", "both")
 		in.fillGroup(g, in.answer)
 		answer := clone(*g)
-		for j := range sent.Ops { // a decorator may have changed these on their way
+		for j := range sent.Ops { // a decorator may have changed them on the way
 			answer.Ops[j].Key, answer.Ops[j].Phase = sent.Ops[j].Key, sent.Ops[j].Phase
 		}
 		in.sent[g.ID] = answer
@@ -248,7 +248,8 @@ func (in *inner) Apply(_ context.Context, b *store.Batch) error {
 	return nil
 }
 
-// lost are the abilities that a decorator may not have: its Apply is another.
+// lost are the abilities that a decorator may not pass on, because its Apply is another
+// one.
 var lost = []string{"Store", "Quick", "QuickSource", "Lanes", "InProcess"}
 
 // Abilities has all of them.

@@ -31,7 +31,8 @@ type table struct {
 	lent      []lent
 }
 
-// lent are records that Row has returned, and a copy: they must not be changed in place.
+// lent has the records that Row has returned, and a copy of them, to check that they are
+// not changed in place.
 type lent struct{ records, were []store.Record }
 
 func (t *table) returned() {

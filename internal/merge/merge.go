@@ -16,8 +16,8 @@ import (
 // Groups of different rows may be decided in any order. Those of one row are decided
 // in the order of the batch.
 type Batch struct {
-	Rows  []Row          // the rows of groups of one op, sorted by limit and key
-	Whole []*store.Group // groups of several ops, with a plan, a floor or a hold, and cancellations: decide each one alone
+	Rows  []Row          // rows of the groups of one op, sorted by limit and key
+	Whole []*store.Group // groups to be decided alone: cancellations, and groups of several ops, with a plan, a floor or a hold
 
 	groups []*store.Group // backs Rows[i].Groups
 }

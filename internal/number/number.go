@@ -40,8 +40,8 @@ func Index(n uint32) int { return int(n >> 20) }
 // Version returns the version of a number that is not an override's.
 func Version(n uint32) uint32 { return n & MaxVersion }
 
-// SearchRest returns for how many µs the rows of a limit are not searched again for the
-// definitions of call sites that they name, after a search that took so long: at least a
-// second, and so long that a caller who makes definitions without end keeps one processor
-// busy for at most a tenth of the time.
+// SearchRest returns how long, in µs, the rows of a limit are not searched again for call
+// sites' definitions, after a search of the duration took. It is at least a second, and
+// so long that a caller who makes definitions without end keeps one processor busy for at
+// most a tenth of the time.
 func SearchRest(took time.Duration) int64 { return max(1e6, 10*took.Microseconds()) }

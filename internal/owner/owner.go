@@ -17,8 +17,8 @@ const (
 	SQL  = "sql"  // dipwell.define
 )
 
-// CallSite defines a limit at its first use, and never changes one that exists.
-// Stores keep such a limit as Code.
+// CallSite is the owner for a call that defines a limit on first use. It never changes a
+// limit that exists. Stores keep its limits with the owner Code.
 const CallSite = "call site"
 
 // Main is the owner of a configuration file that names none.
@@ -30,7 +30,7 @@ const Main = "main"
 type FileState struct {
 	Name     string // the file's owner setting; "" is Main
 	Revision int64  // 0 if the file has none
-	Digest   string // of the file's bytes, without spaces; "" if unknown
+	Digest   string // of the file's bytes other than spaces; "" if unknown
 }
 
 func (f FileState) String() string {

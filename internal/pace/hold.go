@@ -11,11 +11,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// DefaultTTL is how long a hold of a request lives after its program has died.
+// DefaultTTL is how long the hold of a request lives after its program has died.
 const DefaultTTL = time.Minute
 
-// Held reports whether one of the takes is of a concurrency limit, so that they must
-// be held.
+// Held reports whether one of the takes is from a concurrency limit, so that all of them
+// must be held.
 func Held(l *dipwell.Limiter, takes []dipwell.Take) bool {
 	for i := range takes {
 		if def := l.Limit(takes[i].Limit); def != nil && def.Algorithm == store.Concurrency {
@@ -25,8 +25,8 @@ func Held(l *dipwell.Limiter, takes []dipwell.Take) bool {
 	return false
 }
 
-// Hold holds the takes, sets d, and returns how long the hold lives: ttl, or less if
-// one of their limits does not allow that long.
+// Hold holds the takes and sets d. It returns how long the hold lives: ttl, or less if
+// one of the limits does not allow that.
 func Hold(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []dipwell.Take, ttl time.Duration) (time.Duration, error) {
 	for i := range takes {
 		if def := l.Limit(takes[i].Limit); def != nil && def.TTL > 0 {
@@ -38,11 +38,11 @@ func Hold(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []
 	return ttl, err
 }
 
-// settleTimeout bounds the release of a hold, whose caller may have gone.
+// settleTimeout bounds the release of a hold. The caller may have gone by then.
 const settleTimeout = 10 * time.Second
 
-// Keep extends a hold, which lives for ttl, until release is called, which settles it
-// as held. If the hold ends before, the context that Keep returns is cancelled, with
+// Keep extends a hold, which lives for ttl, until release is called, which settles it to
+// what was held. If the hold ends before that, the context kept is cancelled, with
 // ErrHoldConflict or ErrUnknownHold as its cause. release may be called several times.
 func Keep(ctx context.Context, l *dipwell.Limiter, id string, ttl time.Duration) (kept context.Context, release func()) {
 	kept, cancel := context.WithCancelCause(ctx)
@@ -54,11 +54,11 @@ func Keep(ctx context.Context, l *dipwell.Limiter, id string, ttl time.Duration)
 			select {
 			case <-done:
 				return
-			case <-ticker.C: // also after ctx has ended: what is held is in use until release
+			case <-ticker.C: // also after ctx has ended, because the tokens are in use until release
 			}
 			_, err := l.Extend(context.WithoutCancel(ctx), id, ttl)
 			select {
-			case <-done: // the hold may have been settled before it was extended
+			case <-done: // the hold may have been settled meanwhile
 				return
 			default:
 			}
@@ -87,7 +87,7 @@ func CheckTTL(ttl time.Duration) (time.Duration, error) {
 	return ttl, nil
 }
 
-// minTTL is the least time of a hold.
+// minTTL is the shortest life of a hold.
 const minTTL = time.Millisecond
 
 // Check returns an error if the limiter does not have a limit, or if it is a

@@ -7,7 +7,7 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// Adaptive returns the names of the adaptive limits that decided, also by a plan or an
+// Adaptive returns the names of the adaptive limits that decided, also under a plan or an
 // override.
 func Adaptive(d *dipwell.Decision) (names []string) {
 	add := func(d *dipwell.Decision) {
@@ -24,9 +24,9 @@ func Adaptive(d *dipwell.Decision) (names []string) {
 	return names
 }
 
-// Observe observes a call that limits let through: how long it took, and whether it
-// succeeded. It does not end with ctx. If the store does not answer, the rates stand
-// still.
+// Observe observes a call that limits have let through: how long it took, and whether it
+// succeeded. It continues after ctx has ended. If the store does not answer, the rates
+// stay as they are.
 func Observe(ctx context.Context, l *dipwell.Limiter, limits []string, took time.Duration, ok bool) {
 	ctx = context.WithoutCancel(ctx)
 	for _, name := range limits {

@@ -11,7 +11,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Forever is a bound for no bound.
+// Forever is a bound that means no bound.
 const Forever time.Duration = math.MaxInt64
 
 // Left returns how long a caller may wait: until the context's deadline, but at most
@@ -23,8 +23,8 @@ func Left(ctx context.Context, bound time.Duration) time.Duration {
 	return bound
 }
 
-// Ask returns what a request takes from a limit: its name and floor, and what the functions
-// that are not nil return for the request. If choose returns "", the request takes nothing
+// Ask returns what a request takes from a limit. It has name and floor, and the results
+// of those functions that are not nil. If choose returns "", the request takes nothing
 // from the limit, and the Limit of the result is "".
 func Ask[R any](r R, name string, floor int64, choose, plan func(R) string, key func(R) (string, error), cost func(R) (int64, error)) (t dipwell.Take, err error) {
 	t = dipwell.Take{Limit: name, Key: dipwell.Shared, Cost: 1, Floor: floor}
@@ -40,7 +40,7 @@ func Ask[R any](r R, name string, floor int64, choose, plan func(R) string, key 
 		if t.Key, err = key(r); err != nil {
 			return t, err
 		}
-		if t.Key == dipwell.Shared { // only a limit without a key function has the shared bucket
+		if t.Key == dipwell.Shared { // only a limit without a key function may use the shared bucket
 			return t, &dipwell.FieldError{Field: "key", Reason: "has a NUL byte"}
 		}
 	}

@@ -4,8 +4,8 @@ package parents
 import "github.com/dipwell/dipwell/store"
 
 // Check checks the parents of limits that are defined together, such as those of a file,
-// as Registry.CheckParents does one. It returns an error for each limit that has one. It
-// ignores limits that are invalid otherwise.
+// with the rules of Registry.CheckParents. It returns an error for each limit whose
+// parent is wrong, and ignores limits that are invalid for other reasons.
 func Check(limits []store.Limit) (errs []error) {
 	var r store.Registry
 	defs := make([]*store.Definition, 0, len(limits))

@@ -21,7 +21,7 @@ const MaxMonths = 1200
 var units = []struct {
 	name string
 	len  time.Duration
-}{ // longest first, and before any that begins alike
+}{ // longest first, and before any that begins with the same letter
 	{"w", 7 * 24 * time.Hour}, {"d", 24 * time.Hour}, {"h", time.Hour},
 	{"ms", time.Millisecond}, {"us", time.Microsecond}, {"µs", time.Microsecond},
 	{"m", time.Minute}, {"s", time.Second},

@@ -15,37 +15,37 @@ import (
 
 // Settings are a limit and the calls that are made to it.
 type Settings struct {
-	Limit   string  `json:"limit"`   // as dipwell.ParseLimit reads it; no concurrency limit
+	Limit   string  `json:"limit"`   // in the form of dipwell.ParseLimit; no concurrency limit
 	Verb    string  `json:"verb"`    // take, take_up_to or reserve
-	Cost    int64   `json:"cost"`    // tokens of a call
-	Span    string  `json:"span"`    // how long the calls are made, up to 10 years
+	Cost    int64   `json:"cost"`    // tokens per call
+	Span    string  `json:"span"`    // how long calls are made, at most 10 years
 	Pattern string  `json:"pattern"` // steady, bursts, poll or drawn
-	Every   string  `json:"every"`   // steady, bursts: from one to the next; poll: the pause after a call that was allowed
-	Count   int64   `json:"count"`   // bursts: calls in each
-	Drawn   []int64 `json:"drawn"`   // drawn: calls in each of so many equal parts of the span
+	Every   string  `json:"every"`   // steady, bursts: the time between calls or bursts; poll: the pause after a call that was allowed
+	Count   int64   `json:"count"`   // bursts: calls in each burst
+	Drawn   []int64 `json:"drawn"`   // drawn: calls in each part; all parts of the span have the same length
 }
 
-// Bounds of a run: what a page can draw.
+// Bounds of a run: as much as a page can draw.
 const (
 	maxCalls = 2000
 	maxParts = 240
 	maxSpan  = 10 * 366 * 24 * time.Hour
-	columns  = 400 // of the level, where no calls are
+	columns  = 400 // points of the level where there are no calls
 )
 
-// begin is when a run begins, in µs: midnight UTC of a Thursday, where a week of the
+// begin is when a run begins, in µs: midnight UTC on a Thursday, where a week since the
 // epoch begins.
 const begin = 1_767_225_600_000_000
 
 // A Run is what the limit answered.
 type Run struct {
-	Limit    string  `json:"limit"` // as Limit.String writes it
+	Limit    string  `json:"limit"` // in the form of Limit.String
 	Warning  string  `json:"warning,omitempty"`
 	Capacity int64   `json:"capacity"` // tokens
 	Span     int64   `json:"span_us"`
 	Calls    []Call  `json:"calls"`
 	Level    []Point `json:"level"` // from time 0 to the span
-	Steps    bool    `json:"steps"` // the level stays until the next point; otherwise it is a line from one to the next
+	Steps    bool    `json:"steps"` // the level stays until the next point; otherwise it changes linearly
 	Allowed  int64   `json:"allowed"`
 	Refused  int64   `json:"refused"`
 	Granted  int64   `json:"granted"` // tokens
@@ -67,13 +67,13 @@ type Call struct {
 // A Point is the level of the bucket at a time: [µs, tokens]. In debt it is negative.
 type Point [2]float64
 
-// player has the state of a run.
+// A player has the state of a run.
 type player struct {
 	run  *Run
 	rule *store.Rule
 	op   store.Op
 	row  store.State
-	next int64 // the column that Level lacks
+	next int64 // the first column for which Level has no point yet
 }
 
 // Play makes the calls. The error is a *dipwell.FieldError that names a setting.
@@ -130,8 +130,8 @@ func length(field, text string) (int64, error) {
 	return d.Microseconds(), nil
 }
 
-// calls returns a function that returns the time of the next call after a call and its
-// answer, or the time of the first one. It returns the span if there is none.
+// calls returns a function that returns the time of the next call, given the previous one
+// with its answer, or nil for the first. If there is no next call it returns the span.
 func (s *Settings) calls(span int64) (func(*Call) int64, error) {
 	if s.Pattern == "drawn" {
 		return s.parts(span)

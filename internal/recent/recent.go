@@ -2,10 +2,11 @@
 // first.
 package recent
 
-// A Map is a map of bounded size. When it has Most entries twice over, those that were
-// added first are forgotten, Most at a time. It is not safe for concurrent use.
+// A Map is a map of bounded size. It has at most 2 × Most entries, in two generations.
+// When the younger one has Most entries, the older one is forgotten. It is not safe for
+// concurrent use.
 type Map[K comparable, V any] struct {
-	Most       int // of each of two generations
+	Most       int // entries in each of two generations
 	young, old map[K]V
 }
 

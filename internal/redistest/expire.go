@@ -8,8 +8,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// expireLua deletes the keys that have expired by a test's clock. redisstore makes their
-// expiry later by 2^42 ms; that of locks follows the server's clock.
+// expireLua deletes the keys that have expired by a test's clock. redisstore gives keys
+// an expiry that is 2^42 ms later with such a clock; that of locks follows the server's
+// clock.
 var expireLua = redis.NewScript(`
 local clock, gone = redis.call('TIME'), 0
 local ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -21,9 +22,9 @@ for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
 end
 return gone`)
 
-// Expiring returns the clock now for a redisstore with a prefix that is alone on its
-// server. Whenever the clock has gone on, the keys that expired at least late µs before
-// are deleted first. gone returns how many have been.
+// Expiring returns now as a clock for a redisstore whose prefix nobody else on the server
+// uses. Whenever the clock has moved forward, it first deletes the keys that expired at
+// least late µs ago. gone returns how many it has deleted.
 func Expiring(t testing.TB, db redis.UniversalClient, prefix string, now func() int64, late int64) (clock func() int64, gone func() int) {
 	t.Helper()
 	var mu sync.Mutex

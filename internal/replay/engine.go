@@ -21,7 +21,7 @@ type engine struct {
 	first, last int64 // times of requests
 }
 
-// judged is a limit with its rows and results.
+// A judged is a limit with its rows and results.
 type judged struct {
 	*target
 	set    *keySet
@@ -30,7 +30,7 @@ type judged struct {
 	byPlan []PlanResult // by record.plan
 }
 
-// keySet has the keys of the limits whose keys lack the same number of parts.
+// A keySet has the keys of the limits whose keys have the same number of parts.
 type keySet struct {
 	up    int
 	defs  []*store.Definition
@@ -77,7 +77,8 @@ func (j *judged) row() *row {
 	return &rows[j.at]
 }
 
-// find sets the present key, which is that of the record without its last parts.
+// find sets the present key: that of the record, without its last parts if the limits'
+// keys have fewer.
 func (s *keySet) find(rec *record) {
 	key := rec.key
 	for range s.up {

@@ -24,12 +24,12 @@ type field struct{ option, name string }
 type fields struct {
 	list  []field
 	by    []int // indexes in list; empty: all requests share one bucket
-	path  bool  // the key is a path: '/' and '%' inside its parts are escaped
+	path  bool  // the key is a path, so '/' and '%' inside its parts are escaped
 	cost  int   // index in list, or -1
-	fixed int64 // cost of every line if there is no field
+	fixed int64 // cost of every line, if cost is -1
 	where []condition
 	plans []planRule
-	names []string // of plans; a record has an index + 1
+	names []string // of plans; a record has the index + 1
 
 	key []byte // buffer
 }
@@ -41,10 +41,10 @@ type condition struct {
 	pattern *regexp.Regexp
 }
 
-// planRule says which requests name a plan.
+// A planRule says which plan requests name.
 type planRule struct {
-	field     int        // whose value is the name of the plan
-	condition *condition // or what the requests of a plan have in common
+	field     int        // the field whose value is the name of the plan
+	condition *condition // or a condition that the requests of one plan meet
 	plan      uint16
 }
 
@@ -109,8 +109,8 @@ func (f *fields) condition(option, text string) (*condition, error) {
 	return c, nil
 }
 
-// plan reads FIELD, FIELD=VALUE:PLAN or FIELD~PATTERN:PLAN. In FIELD=PLAN the value
-// is the name of the plan too.
+// plan reads FIELD, FIELD=VALUE:PLAN or FIELD~PATTERN:PLAN. In FIELD=PLAN the value is
+// also the name of the plan.
 func (f *fields) plan(text string) (err error) {
 	if name := strings.TrimPrefix(text, "field="); name != "" && !strings.ContainsAny(name, "=~") {
 		f.plans = append(f.plans, planRule{field: f.index("plan", name)})
@@ -141,7 +141,7 @@ func (f *fields) known() string {
 	return "; they have " + strings.Join(f.names, ", ")
 }
 
-// planIndex returns what a record has for a plan: its index + 1.
+// planIndex returns what a record stores for a plan: its index + 1.
 func (f *fields) planIndex(name string) (uint16, bool) {
 	i, ok := slices.BinarySearch(f.names, name)
 	return uint16(i + 1), ok

@@ -35,7 +35,7 @@ func (r *run) levels() error {
 		return nil
 	}
 	r.tracks = make([][]*track, len(first.limits))
-	follow := map[string][]int{} // of a key, indexes in first.limits
+	follow := map[string][]int{} // by key: indexes in first.limits
 	for i := range first.limits {
 		l := &first.limits[i]
 		for _, id := range l.table().worst(l.at, r.o.Levels, true) {
@@ -48,7 +48,7 @@ func (r *run) levels() error {
 	o.Decisions = nil
 	again := newEngine(r.lineup, &o)
 	err := r.each("plot", func(rec *record) error {
-		if _, ok := follow[string(rec.key)]; !ok && len(again.sets) == 1 { // parents depend on all keys
+		if _, ok := follow[string(rec.key)]; !ok && len(again.sets) == 1 { // not with parents, whose levels depend on all keys
 			return nil
 		}
 		if err := again.decide(rec); err != nil {

@@ -10,32 +10,33 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// lineup is what a replay asks: limits, each followed by its parents.
+// A lineup is the limits of a replay, each followed by its parents.
 type lineup struct {
 	limits []target
 	groups [][2]int // ranges of limits that decide a request together, all or nothing
-	plans  []string // names of plans of the limits that are asked, sorted
+	plans  []string // names of plans of the limits that the replay asks, sorted
 	paths  bool     // keys are paths
 	left   []NotJudged
 }
 
-// target is a limit that is asked, or a parent of one.
+// A target is a limit that the replay asks, or a parent of one.
 type target struct {
 	def   *store.Definition
-	plans []*store.Definition // by record.plan; nil for a parent, which is asked under its base alone
-	of    string              // of a parent: the limit that is asked
-	up    int                 // how many parts its keys lack of the keys of the log
-	times int64               // how often a request takes its cost: with Options.All several limits may have the same parent
+	plans []*store.Definition // by record.plan; nil for a parent, which always decides by its base
+	of    string              // for a parent: the limit that is asked
+	up    int                 // how many parts its keys have less than those of the log
+	times int64               // how often a request takes its cost: with Options.All, several limits may have the same parent
 }
 
-// NotJudged is a limit that Run was not told to judge by name, and cannot judge.
+// NotJudged is a limit that Options.Ask did not name and that a replay cannot decide,
+// with the reason.
 type NotJudged struct {
 	Limit  string `json:"limit"`
 	Reason string `json:"reason"`
 }
 
-// newLineup checks the limits of the options, and says what is asked. The error is a
-// *dipwell.FieldError or a *dipwell.FieldError.
+// newLineup checks the limits of the options, and returns those that the replay asks. The
+// error is a *dipwell.FieldError.
 func newLineup(o *Options) (*lineup, error) {
 	var limits store.Registry
 	defs := make([]*store.Definition, 0, len(o.Limits))
@@ -55,7 +56,7 @@ func newLineup(o *Options) (*lineup, error) {
 	limits.Install(defs)
 	names := o.Ask
 	for _, l := range o.Limits {
-		if len(o.Ask) == 0 && limits.CheckDrop(l.Name) == nil { // no limit has it as parent
+		if len(o.Ask) == 0 && limits.CheckDrop(l.Name) == nil { // it is no limit's parent
 			names = append(names, l.Name)
 		}
 	}
@@ -142,7 +143,7 @@ func exampleBy(n int) string {
 	return strings.Join(append([]string{"tenant", "user", "path"}, slices.Repeat([]string{"x"}, 16)...)[:n], "+")
 }
 
-// compile sets plans, by the index + 1 of their names.
+// compile sets plans, by the index + 1 of each plan's name.
 func (l *target) compile(names []string) {
 	if l.of != "" {
 		return
@@ -150,7 +151,7 @@ func (l *target) compile(names []string) {
 	l.plans = []*store.Definition{l.def}
 	for _, name := range names {
 		d := l.def.WithPlan(name)
-		if d == nil { // a plan of another limit
+		if d == nil { // the plan of another limit
 			d = l.def
 		}
 		l.plans = append(l.plans, d)

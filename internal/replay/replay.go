@@ -88,7 +88,7 @@ type Options struct {
 const (
 	maxKeys     = 1 << 17  // about 100 bytes each for one limit, and the key's text
 	sortRecords = 1 << 18  // 16 MiB for the records and as much for their keys, at most
-	maxLine     = 16 << 20 // bytes of a line that are parsed
+	maxLine     = 16 << 20 // parsed bytes of a line
 	worstKeys   = 10
 	maxLevels   = 8 // more lines in one plot are hard to tell apart
 )

@@ -15,7 +15,7 @@ import (
 // error.
 type table struct {
 	limits int
-	most   int // keys at which forget is called
+	most   int // number of keys at which forget is called
 	budget int // Options.MaxKeys
 
 	seed  maphash.Seed

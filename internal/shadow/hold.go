@@ -7,8 +7,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxHolds bounds the memory that holds need, about 300 bytes each. Those beyond it
-// are unknown when they are settled.
+// maxHolds bounds the holds that are remembered, about 300 bytes each. Further ones are
+// unknown when they are settled.
 const maxHolds = 1 << 16
 
 // A hold was allowed although the inner store does not have it.
@@ -41,8 +41,8 @@ func (s *Store) remember(g *store.Group) {
 	}
 }
 
-// settle answers a group that settles or extends a hold which the inner store does
-// not have. It leaves the error of one that is not remembered.
+// settle answers a group that settles or extends a hold that the inner store does not
+// have. If the hold is not remembered, the group keeps its error.
 func (s *Store) settle(g *store.Group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

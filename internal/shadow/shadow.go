@@ -51,7 +51,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 			if errors.Is(g.Err, store.ErrUnknownHold) {
 				s.settle(g)
 			}
-		case g.Err == nil && (g.Allowed || isCharge(g)): // a charge that is refused is too large, which is an error
+		case g.Err == nil && (g.Allowed || isCharge(g)): // a refused charge is too large, which is an error
 		case g.Err == nil:
 			allow(g)
 			s.remember(g)

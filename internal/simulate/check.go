@@ -21,9 +21,10 @@ func (v *Violation) Error() string { return v.Check + ": " + v.What }
 
 // A grant is tokens that a caller may use from a time on.
 //
-// After the store's clock was set back, the same time comes again, and so do the
-// tokens of a key that has no row. So at counts how far the clock has moved forward;
-// but of windows it is the time, and grants are compared only between two such steps.
+// After the store's clock was set back, the same time comes again, and so do the tokens
+// of a key that has no row. So at counts only how far the clock has moved forward. For
+// windows it is the clock's time, and grants are compared only within the time between
+// two such steps.
 type grant struct {
 	k       at
 	at      int64
@@ -33,21 +34,21 @@ type grant struct {
 	backs   int    // how often the clock was set back before
 	due     int64  // of a reservation, on the store's clock
 	expires int64  // of a hold that was not settled, on the store's clock
-	ended   bool   // it has expired
-	apart   bool   // the promise does not hold for it
-	ends    int64  // when that was
-	fate    string // heard, or the fault that lost it
+	ended   bool   // the hold has expired
+	apart   bool   // the promise does not cover it
+	ends    int64  // when the hold ended
+	fate    string // "heard", or the fault that lost the answer
 	node    *node
 
-	process int   // that asked
-	sent    int64 // when, on its monotonic clock
+	process int   // process that asked
+	sent    int64 // when it asked, on its monotonic clock
 	made    int64 // true time of the store's decision
-	waits   int64 // µs from then on for which it must not be used
-	left    int64 // of a chunk of a lease, tokens that were neither used nor given back
+	waits   int64 // µs after made during which the tokens must not be used
+	left    int64 // for a chunk of a lease: tokens that were neither used nor given back
 
-	origin *origin // the call for which it was, in a history that coalesces
-	lives  int     // how often the process that asked had begun
-	end    string  // of the limit "customer": what became of it
+	origin *origin // in a history that coalesces: the call that it was for
+	lives  int     // how often the process that asked had started by then
+	end    string  // for the limit "customer": what became of the tokens
 }
 
 const (
@@ -79,11 +80,11 @@ func (g *grant) revocable() bool {
 type part struct {
 	*grant
 	limit, key string
-	plan       string // that the call named
+	plan       string // named by the call
 	cost       int64
 	free       bool // nothing was taken
 	reset      bool
-	unsure     bool // whether it was reset or had ended before
+	unsure     bool // it is not known whether it was reset or had ended before
 }
 
 // A record is a hold or a reservation, as its caller knows it.
@@ -92,34 +93,34 @@ type record struct {
 	due       int64 // of a reservation
 	ttl       int64
 	expires   int64
-	backs     int // how often the clock was set back before
+	backs     int // how often the clock had been set back when it was made
 	settled   bool
 	cancelled bool
 	costs     []int64
 }
 
-// A book is what is known of a key.
+// A book is what is known about a key.
 type book struct {
 	level    *level
 	grants   []*grant
-	uses     []*grant // of a leased limit: when callers got tokens
-	flow     []*grant // of the limit "customer": the grants, and what came back, below 0
-	parts    []*part  // of holds and reservations, since the key was reset
-	apart    bool     // it was charged, refunded or reset: the promise does not hold
-	reserved int64    // tokens: the largest reservation that had to wait
+	uses     []*grant // for a leased limit: when callers got tokens
+	flow     []*grant // for the limit "customer": the grants, and with negative numbers what came back
+	parts    []*part  // parts of holds and reservations since the last reset
+	apart    bool     // it was charged, refunded or reset, so that the promise does not cover it
+	reserved int64    // tokens of the largest reservation that had to wait
 	queue    int64    // when the last reservation is due, if nothing was given back since
-	number   uint32   // of the definition of that reservation
+	number   uint32   // number of the definition of that reservation
 	loosened []loosening
-	refused  map[int]int64 // by process: true time of the store's last refusal of a call of it
+	refused  map[int]int64 // by process: true time of the store's last refusal of its calls
 
-	unsureReturns bool // which chunks of a lease were given back is not known
+	unsureReturns bool // it is not known which chunks of a lease were given back
 }
 
-// A loosening is something after which a refusal of the key may be wrong.
+// A loosening is an event after which a refusal of the key may be wrong.
 type loosening struct {
 	at   int64 // true time
 	m    *message
-	late bool // its caller has been told of an error already
+	late bool // its caller has already been told of an error
 }
 
 func (n *node) book(limit, key string) *book {
@@ -132,7 +133,7 @@ func (n *node) book(limit, key string) *book {
 	return b
 }
 
-// loosenAll remembers that a refusal of any key may no longer be right.
+// loosenAll records that a refusal of any key may now be wrong.
 func (n *node) loosenAll() {
 	for _, b := range n.books {
 		b.loosen(n.w.now, nil)
@@ -149,22 +150,22 @@ func (b *book) loosen(now int64, m *message) {
 // something back, in µs: the age of a refusal on a clock that is slow.
 const unseen = 1_000_501
 
-// isLoosened reports whether process p may not have heard yet that a refusal of the key
-// is wrong.
+// isLoosened reports whether a refusal of the key may be wrong without process p having
+// heard of it yet.
 func (b *book) isLoosened(p *process, now int64) bool {
 	return slices.ContainsFunc(b.loosened, func(l loosening) bool {
 		return now-l.at <= unseen && (l.m == nil || l.m.c.p != p || l.late || !l.m.done)
 	})
 }
 
-// A look is what the rows of a group were before it was decided.
+// A look is the rows of a group before it was decided.
 type look struct {
 	k     at
 	row   store.State
 	asked *store.Definition
 }
 
-// looks returns the rows that a group is about.
+// looks returns the rows that a group uses.
 func (n *node) looks(g *store.Group) []look {
 	var list []look
 	if r := n.recordOf(g); r != nil && (g.Cancel || g.Settles()) {
@@ -192,7 +193,7 @@ func (n *node) recordOf(g *store.Group) *record {
 	return nil
 }
 
-// checkDecision looks at a group that was decided. before has its rows.
+// checkDecision checks a group that was decided. before has its rows from before.
 func (n *node) checkDecision(g *store.Group, m *message, before []look) {
 	switch {
 	case g.Cancel:
@@ -210,14 +211,14 @@ func (n *node) checkDecision(g *store.Group, m *message, before []look) {
 		b := n.book(l.k.limit, l.k.key)
 		n.follow(l.k)
 		if l.row.Version != 0 && row.Version != l.row.Version {
-			b.loosen(n.w.now, m) // the row came back at another rate until now
+			b.loosen(n.w.now, m) // until now the row refilled at another rate
 		}
 		n.checkLevel(l.k, "a call")
 		n.picture(l.k)
 	}
 }
 
-// decided looks at a group of takes, or of other verbs.
+// decided checks a group of takes, or of other verbs.
 func (n *node) decided(g *store.Group, m *message, before []look) {
 	var made *record
 	if g.Allowed && (g.Hold != nil || g.Reserved) {
@@ -256,7 +257,7 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 			}
 			b.apart = true
 			b.loosen(n.w.now, m)
-			if b.level.at(n.time()) > 0 { // or else nothing is written
+			if b.level.at(n.time()) > 0 { // otherwise nothing is written
 				b.level.add(n.time(), -parts, nil, &row)
 			}
 		case op.Verb == store.VerbCharge:
@@ -273,9 +274,9 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 	}
 }
 
-// checkReturn checks that a lease gives back tokens once, and no more of a chunk than
-// time has not returned since. A message that takes longer than a lease is apart: its
-// sender has stopped waiting for it.
+// checkReturn checks that a lease gives tokens back only once, and no more of a chunk
+// than has not come back by time since. A message that takes longer than a lease is an
+// exception, because its sender has stopped waiting for it.
 func (n *node) checkReturn(op *store.Op, m *message, b *book) {
 	n.w.refunded += op.Cost
 	if n.backs > 0 || n.w.now-m.sent > op.Def.Lease.Microseconds() {
@@ -292,7 +293,7 @@ func (n *node) checkReturn(op *store.Op, m *message, b *book) {
 	}
 }
 
-// granted enters a grant.
+// granted records a grant.
 func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *store.State) *grant {
 	n.w.taken += op.Granted
 	gr := &grant{k: b.level.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n, process: m.c.p.id, sent: m.sentMono, made: n.w.now, waits: op.Delay, left: op.Granted, lives: m.c.p.lives}
@@ -310,7 +311,7 @@ func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *s
 			n.w.fail("reservation", "%s %q: a reservation that has to wait has no id", op.Def.Name, op.Key)
 		}
 		b.reserved = max(b.reserved, op.Granted)
-		if due < b.queue && n.backs == 0 { // or else a hold may be given back that had expired before
+		if due < b.queue && n.backs == 0 { // otherwise a hold that had expired before may be given back
 			n.w.fail("order", "%s %q: a reservation is due at %.6f s, before an earlier one that is due at %.6f s", op.Def.Name, op.Key, float64(due-epoch)/1e6, float64(b.queue-epoch)/1e6)
 		}
 		b.queue = due
@@ -340,7 +341,7 @@ func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *s
 	return gr
 }
 
-// reset ends what is known of the records of a key.
+// reset ends what is known about the records of a key.
 func (n *node) reset(b *book, m *message) {
 	b.apart = true
 	b.loosen(n.w.now, m)
@@ -359,7 +360,7 @@ func (n *node) reset(b *book, m *message) {
 	b.level.clear()
 }
 
-// repeated looks at a hold that was made before.
+// repeated checks a hold that was made before.
 func (n *node) repeated(g *store.Group, m *message) {
 	r := n.recordOf(g)
 	if r == nil || r.settled || r.backs == n.backs && r.expires <= n.time() {
@@ -394,7 +395,7 @@ func (n *node) cancelled(g *store.Group, m *message) {
 	}
 }
 
-// settled looks at a hold that was settled or extended.
+// settled checks a hold that was settled or extended.
 func (n *node) settled(g *store.Group, m *message) {
 	r, now := n.recordOf(g), n.time()
 	if r == nil {
@@ -428,10 +429,10 @@ func (n *node) settled(g *store.Group, m *message) {
 		}
 		b.level.expire(now)
 		cost, counted := r.costs[i], p.cost
-		if r.expires <= now { // it gave everything back then, and the cost is a Charge now
+		if r.expires <= now { // it gave everything back then, and the cost is now a Charge
 			counted = 0
 		}
-		if p.unsure || p.ended && r.expires > now { // and the clock was set back since
+		if p.unsure || p.ended && r.expires > now { // the clock was set back since
 			b.level.off = true
 		}
 		p.giveBack(min(cost, counted))
@@ -450,8 +451,8 @@ func (n *node) settled(g *store.Group, m *message) {
 	}
 }
 
-// extended lets a hold live longer. If it has given back already, and the store's clock
-// was set back since, what is in use is not known.
+// extended records that a hold lives longer. If it had already given tokens back and the
+// store's clock was set back since, it is not known how many are in use.
 func (g *grant) extended(expires int64) {
 	if g.ended {
 		g.ends = expires
@@ -461,7 +462,7 @@ func (g *grant) extended(expires int64) {
 	g.expires = expires
 }
 
-// checkError looks at a group that could not be decided.
+// checkError checks a group that could not be decided.
 func (n *node) checkError(g *store.Group) {
 	r, now := n.recordOf(g), n.time()
 	if r == nil || r.backs != n.backs {
@@ -528,7 +529,7 @@ func (n *node) checkRetry(op *store.Op, asked *store.Definition, g *store.Group)
 	}
 }
 
-// would returns what an op would be answered at a time, if nothing happened until then.
+// would returns the answer to an op at a later time, if nothing else happens until then.
 func (n *node) would(op *store.Op, d *store.Definition, time int64) (store.Op, error) {
 	g := store.Group{Ops: []store.Op{{Def: d, Key: op.Key, Verb: op.Verb, Cost: op.Cost, Bounded: op.Bounded, MaxDelay: op.MaxDelay, Floor: op.Floor}}}
 	n.table.begin()
@@ -537,11 +538,11 @@ func (n *node) would(op *store.Op, d *store.Definition, time int64) (store.Op, e
 	return g.Ops[0], err
 }
 
-// drifted is by how much two clocks can differ after the age of a refusal, in µs.
+// drifted is the largest difference, in µs, of two clocks after the age of a refusal.
 const drifted = 1001
 
-// checkRefusal looks whether the store would refuse as well, and for about as long: a
-// cached refusal may be longer by the round trip that it came with, in which the
+// checkRefusal checks that the store would refuse as well, and for about as long. A
+// cached refusal may be longer by the round trip in which it arrived, during which the
 // process may have stood still.
 func (c *client) checkRefusal(op *store.Op) {
 	n, p, w := c.node, c.p, c.node.w
@@ -552,7 +553,7 @@ func (c *client) checkRefusal(op *store.Op) {
 	is, err := n.would(op, op.Def, before)
 	switch {
 	case err != nil:
-	case is.TS > before: // the row has changed since, and cannot be read as it was
+	case is.TS > before: // the row has changed since, and its earlier state cannot be read
 	case is.Allowed:
 		w.fail("refusal", "process %d: %s %d of %s %q is refused by %s; the store would allow it", p.id, op.Verb, op.Cost, op.Def.Name, op.Key, op.Source)
 	case !is.Never && (op.Never || op.Retry > is.Retry+patience+p.stood):
@@ -560,8 +561,8 @@ func (c *client) checkRefusal(op *store.Op) {
 	}
 }
 
-// checkAnswer checks that a refusal of the store which a call has was decided after the
-// call began: it may be that of another call of its process.
+// checkAnswer checks that a call's refusal by the store was decided after the call began.
+// It may have been a refusal of another call of the process.
 func (c *client) checkAnswer(g *store.Group, began int64) {
 	if op := &g.Ops[0]; len(g.Ops) == 1 && !g.Allowed && op.Source == store.SourceStore {
 		if at := c.node.book(op.Def.Name, op.Key).refused[c.p.id]; at < began {
@@ -615,8 +616,8 @@ func (n *node) keys() []at {
 	return keys
 }
 
-// checkPromise compares the grants of each key over all pairs of instants with the
-// largest burst and rate that its limit had.
+// checkPromise compares, for each key and between any two instants, what was granted with
+// the largest burst and rate that its limit has had.
 func (n *node) checkPromise() {
 	for _, k := range n.keys() {
 		b := n.books[k]
@@ -640,8 +641,8 @@ func (n *node) checkPromise() {
 	}
 }
 
-// checkShares checks, in a history whose processes make the same calls, that each gets at
-// least nine tenths of the mean of a leased key.
+// checkShares checks, in a history whose processes make the same calls, that each process
+// gets at least nine tenths of their mean from a leased key.
 func (w *world) checkShares() {
 	if !w.equal {
 		return
@@ -659,9 +660,10 @@ func (w *world) checkShares() {
 	}
 }
 
-// compare compares grants of a key, in the order of their times, with a bound.
+// compare compares the grants of a key, in the order of their times, with a bound.
 func (n *node) compare(k at, bound *bound, b *book, grants []*grant) {
-	// granted·period - rate·t at each grant, less the least before it, is at most burst·period.
+	// For each grant: granted·period - rate·t, minus its smallest earlier value, is at
+	// most burst·period.
 	var total int64
 	least, from := int64(math.MaxInt64), int64(0)
 	start := int64(epoch)
@@ -701,9 +703,9 @@ func compare(a, b at) int {
 	return cmp.Or(cmp.Compare(a.limit, b.limit), cmp.Compare(a.key, b.key))
 }
 
-// useLease enters tokens that a process gave a caller from a lease. It must have got a
-// chunk that has as many, that is due, and for which it asked less than a lease ago. A
-// thousandth is for the drift of both clocks.
+// useLease records tokens that a process gave a caller from a lease. It must hold a chunk
+// with as many tokens, which is due and was requested less than a lease ago. A thousandth
+// is added for the drift of both clocks.
 func (c *client) useLease(op *store.Op) {
 	n, p, w := c.node, c.p, c.node.w
 	w.fromLeases += op.Granted

@@ -12,17 +12,17 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A client is how a process asks one store: through decorators of its own.
+// A client is a process's access to one store, through decorators of its own.
 type client struct {
 	p     *process
 	node  *node
 	store store.Store
-	defs  map[string]*store.Definition // the limits as it knows them
-	usual int64                        // µs that a message takes, mostly
+	defs  map[string]*store.Definition // the limits as the process knows them
+	usual int64                        // µs that a message usually takes
 
-	answered int64 // true time: when it last heard an answer of the store
-	opened   int64 // true time: when its breaker opened; 0: it is closed
-	cut      int64 // true time until which nothing passes between it and the store
+	answered int64 // true time of the last answer that it got
+	opened   int64 // true time at which its breaker opened; 0: it is closed
+	cut      int64 // true time until which no message passes between it and the store
 
 	memory *fallback.Store  // decides while the store does not answer; or nil
 	alone  map[string]alone // by key of the limit "hot"
@@ -43,7 +43,7 @@ func (c *client) begin() {
 	if p.w.guarded {
 		c.guard()
 	}
-	if p.w.cached { // with one set of slots, so that the seed of its hash says nothing about the order in which they are used
+	if p.w.cached { // with one set of slots, so that the random seed of its hash does not affect which slots are replaced
 		var err error
 		if c.store, err = denycache.New(c.store, denycache.Config{Clock: p.monotonic, Keys: 8}); err != nil {
 			panic(err)
@@ -58,7 +58,7 @@ func (c *client) begin() {
 			After:   func(d time.Duration, f func()) { p.unlessCrashed(d.Microseconds()+1, f) },
 			Gate:    func() lease.Gate { return &gate{p: p} },
 			ID:      func(id *store.Reservation) { p.w.task.identify(id) },
-			Stripes: 1, // which processor runs is not in the seed
+			Stripes: 1, // which processor runs does not depend on the seed
 		}); err != nil {
 			panic(err)
 		}
@@ -84,17 +84,17 @@ func (c *client) close() {
 	}
 }
 
-// An alone is what a process knows of a key: the last answer of the store, and the tokens
-// that the process granted by itself since.
+// An alone is what a process knows of a key: the row in the store's last answer, and the
+// tokens that the process granted by itself since.
 type alone struct {
 	op       store.Op
-	ts, used int64 // of the row as it knows it; older answers do not count, nor do those of the same time with less in use
+	ts, used int64 // of the row; older answers are ignored, and those of the same time with less in use
 	granted  int64
 }
 
-// checkAlone checks that a process which decides alone grants no more than it would know
-// to be there, if all of what came back since the store's last answer were its own. A
-// thousandth of the time is for the drift of both clocks.
+// checkAlone checks that a process which decides alone grants no more than there would
+// be, as far as it knows, if everything that came back since the store's last answer were
+// for it. A thousandth of the time is added for the drift of both clocks.
 func (c *client) checkAlone(op *store.Op) {
 	p := c.p
 	a := c.alone[op.Key]
@@ -104,7 +104,7 @@ func (c *client) checkAlone(op *store.Op) {
 			c.alone[op.Key] = alone{op: *op, ts: op.TS, used: op.Used}
 		}
 	case store.SourceFallbackLocal:
-		if op.Took() > 0 { // a refusal leaves the row as it is, and an answer may come that is older than the refusal
+		if op.Took() > 0 { // a refusal leaves the row as it is, and an answer that is older than the refusal may still come
 			a.granted, a.ts, a.used = a.granted+op.Granted, op.TS, op.Used
 		}
 		c.alone[op.Key] = a
@@ -145,8 +145,8 @@ func (c *client) guard() {
 	}
 }
 
-// breaks checks that the breaker opens only if nothing has been answered for as long as
-// a probe may take, and remembers when it opened.
+// breaks checks that the breaker opens only if nothing was answered for as long as a
+// probe may take, and records when it opened.
 func (c *client) breaks(why error) {
 	p := c.p
 	if c.opened = 0; why == nil {
@@ -167,8 +167,7 @@ func (c *client) checkOpen() {
 	}
 }
 
-// opensAfter is the time in µs for which a probe must have no answer, on a clock that
-// is fast.
+// opensAfter is how long a probe must be unanswered, in µs, by a clock that is fast.
 const opensAfter = 299_800
 
 // apply is Apply of a batch of one group.
@@ -180,7 +179,7 @@ func (c *client) apply(b *store.Batch) error {
 	if err == nil {
 		err = b.Groups[0].Err
 	}
-	var field *store.FieldError // a settle beyond max_charge
+	var field *store.FieldError // a settle above max_charge
 	if err != nil && !errors.As(err, &field) && !errors.Is(err, store.ErrStore) && !errors.Is(err, store.ErrReservation) && !errors.Is(err, store.ErrUnknownHold) && !errors.Is(err, store.ErrHoldConflict) {
 		c.p.w.fail("error", "process %d: %v", c.p.id, err)
 	}

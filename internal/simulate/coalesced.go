@@ -9,15 +9,15 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// In a history that coalesces, a message may be of several callers, and a caller may have
-// left when it is answered. An origin is between a caller and the coalescer, and knows
-// which tokens were taken for the caller.
+// In a history that coalesces, a message may contain several callers' calls, and a caller
+// may have left when it is answered. An origin stands between a caller and the coalescer,
+// and knows which tokens were taken for the caller.
 type origin struct {
 	t     *task
 	ended bool
-	err   error    // of the call, once it has ended
+	err   error    // error of the call, once it has ended
 	taken []*grant // by the store
-	told  []*grant // of these, those that the coalescer heard of before the call ended
+	told  []*grant // those of them that the coalescer heard of before the call ended
 }
 
 // coalesced puts the coalescer in front of the store: one lane with a queue, and one for
@@ -26,7 +26,7 @@ func (c *client) coalesced() {
 	p := c.p
 	s, err := coalesce.New(store.Lanes{Stores: []store.Store{c.store, c.store}, Spare: 1}, coalesce.Config{
 		MaxBatch: 8, MaxQueue: 32, Timeout: 700 * time.Millisecond, Of: c.store,
-		// Later than the clock of any machine, so that no deadline of a context passes.
+		// It is later than any machine's clock, so that no deadline of a context passes.
 		Clock: func() time.Time { return time.Unix(1<<34, p.monotonic()*1000) },
 		Go:    p.background,
 		After: func(d time.Duration, f func()) { p.unlessCrashed(d.Microseconds(), f) },
@@ -38,7 +38,7 @@ func (c *client) coalesced() {
 	c.store = origins{c, s}
 }
 
-// origins is a store whose calls have origins.
+// origins is a store that gives each call an origin.
 type origins struct {
 	c     *client
 	inner *coalesce.Store
@@ -81,8 +81,8 @@ func (s origins) Apply(ctx context.Context, b *store.Batch) error {
 	return err
 }
 
-// tag marks a group, so that the store can tell whose it is: where nothing bounds the
-// delay, by the bound, and else by the id.
+// tag marks a group so that the store can tell whose it is: by the bound of its delay if
+// it has no other bound, and otherwise by the id.
 func (w *world) tag(g *store.Group, o *origin) {
 	w.tags++
 	if w.origins == nil {
@@ -110,13 +110,13 @@ func (w *world) origin(g *store.Group) *origin {
 	return w.origins[g.Ops[0].MaxDelay]
 }
 
-// takes enters tokens that the store took for a caller.
+// takes records tokens that the store took for a caller.
 func (o *origin) takes(g *grant) {
 	o.taken = append(o.taken, g)
 	o.check()
 }
 
-// hears enters that the coalescer heard of tokens.
+// hears records that the coalescer heard of tokens.
 func (o *origin) hears(g *grant) {
 	if o.told = append(o.told, g); o.ended {
 		o.settle()
@@ -131,7 +131,7 @@ func (o *origin) end(err error) {
 	o.check()
 }
 
-// settle says what became of the tokens of which the coalescer heard.
+// settle records what became of the tokens that the coalescer heard of.
 func (o *origin) settle() {
 	for _, g := range o.told {
 		switch {
@@ -147,8 +147,8 @@ func (o *origin) settle() {
 	}
 }
 
-// check checks that nothing was taken for a call that ended with an error which says so.
-// A hold that was made by one copy of a message may have ended when the other arrives.
+// check checks that nothing was taken for a call whose error says so. A hold that was
+// made by one copy of a message may have ended when the other copy arrives.
 func (o *origin) check() {
 	if o.err == nil || len(o.taken) == 0 {
 		return

@@ -30,7 +30,8 @@ func (g *gate) Wait(ctx context.Context) error {
 	return nil
 }
 
-// Open opens the gate. Those that wait go on once the caller waits or has ended.
+// Open opens the gate. The tasks that wait continue once the task that called Open waits
+// or has ended.
 func (g *gate) Open() {
 	g.open = true
 	for _, t := range g.tasks {

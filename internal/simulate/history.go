@@ -15,20 +15,20 @@ type kind int
 const (
 	calls     kind = iota // process makes n calls, gap µs apart
 	holds                 // the same, of holds that are settled after back µs
-	cut                   // nothing passes between process and store for span µs
+	cut                   // no message passes between process and store for span µs
 	slow                  // each message takes up to span µs longer, for some time
 	stall                 // the store answers nothing for span µs
 	clockBack             // the store's clock is set back by span µs
 	skew                  // the wall clock of process is set span µs further
 	pause                 // process stands still for span µs
-	crash                 // process loses everything it knew
+	crash                 // process forgets everything
 	define                // limit gets another rate
-	override              // a key has other numbers or a plan, or no longer
+	override              // a key gets other numbers or a plan, or its override ends
 	sweep                 // the store deletes full rows
 )
 
-// A step is something that happens in a history. It says everything about itself, so
-// that others can be dropped.
+// A step is an event of a history. It contains everything that it needs, so that other
+// steps can be dropped.
 type step struct {
 	id      int
 	at      int64 // true time in µs
@@ -45,22 +45,22 @@ type step struct {
 	settle  int64
 	rate    int64
 	plan    string
-	both    bool   // a call takes from the limit "window" as well
-	patient bool   // a refused call comes again when it was told to
-	rest    int64  // µs before the last third of the calls, which come at once: the first takes all that is there
+	both    bool   // a call also takes from the limit "window"
+	patient bool   // a refused call is repeated at the time it was told
+	rest    int64  // µs before the last third of the calls, which come at once; the first of these takes all free tokens
 	extend  bool   // a hold is extended before it is settled
-	region  int    // to whose store it happens
+	region  int    // the region whose store it happens to
 	where   string // the name of that store
-	wide    bool   // it happens to all processes of the region, on their way to the home region
+	wide    bool   // it happens to all processes of the region on their way to the home region
 	leave   int64  // µs after which the caller leaves; 0: never
 	times   int    // how often a hold is settled or a reservation cancelled
 }
 
-// faults are how often the network fails, in 1/1000 of the messages.
+// faults has the probabilities of network faults, in 1/1000 of the messages.
 type faults struct {
 	lost, lostAnswers, duplicates int
-	usual                         int64 // µs that a message takes, mostly, to a store that is near
-	slow                          int64 // µs more for some
+	usual                         int64 // µs that a message to a near store usually takes
+	slow                          int64 // µs that some messages take longer
 }
 
 func (f *faults) happens(r *rand.Rand, permille int) bool { return r.IntN(1000) < permille }
@@ -83,10 +83,10 @@ type bound struct {
 	burst        int64 // tokens
 	rate, period int64 // tokens a period, of µs
 	window       bool
-	late         int64 // µs: as many tokens more as come back in that time
+	late         int64 // µs; the promise also includes what comes back in this time
 }
 
-// A history is everything that is drawn from a seed.
+// A history is everything that is determined by a seed.
 type history struct {
 	seed      uint64
 	limits    []store.Limit
@@ -100,12 +100,12 @@ type history struct {
 	leased    bool  // the limit "hot" is leased
 	far       bool  // the store is in another region
 	regional  bool  // half of the processes are in the store's region, the others in one with a store of its own
-	way       int64 // µs that a message takes more to the store in another region
+	way       int64 // µs that a message to the store in the other region takes longer
 	local     bool  // the limit "hot" is decided by each process alone while the store does not answer
 	drifts    []int64
 	faults    faults
 	steps     []step
-	picture   picture // of the present play; nil: nobody looks at it
+	picture   picture // of the play in progress; nil: none is drawn
 }
 
 // faultNames are the faults that Options.Faults may name.
@@ -115,7 +115,7 @@ var faultNames = []string{"lost", "lost-answers", "twice", "slow", "cut", "stall
 func newHistory(seed uint64, n int, only []string) history {
 	r := rand.New(rand.NewPCG(seed, 0))
 	h := history{seed: seed, processes: 1 + r.IntN(4), cached: r.IntN(2) == 0, planned: r.IntN(3) == 0, leased: r.IntN(4) == 0}
-	// Not drawn, so that the rest of the history is the same.
+	// These are not drawn, so that the rest of the history does not depend on them.
 	h.guarded, h.far, h.local = seed%3 == 2, h.leased && seed%2 == 1, h.leased && seed%3 == 0
 	h.coalesces = seed%5 < 2
 	if h.regional = h.far && seed%4 == 1; h.regional {
@@ -257,7 +257,7 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 	return s
 }
 
-// words says which plan the calls of a step name, and whether they take more.
+// words describes which plan the calls of a step name, and what else they do.
 func (s *step) words() (text string) {
 	if s.plan != "" {
 		text = " by plan " + s.plan
@@ -347,7 +347,7 @@ func (w *world) play(s *step) {
 	}
 }
 
-// when returns how many µs after a step its call i comes.
+// when returns how many µs after the step its call i is made.
 func (s *step) when(i int) int64 {
 	if s.rests(i) {
 		return int64(s.n-s.n/3)*s.gap + s.rest + int64(i)
@@ -358,7 +358,7 @@ func (s *step) when(i int) int64 {
 // rests reports whether call i is of the last third of a step with a rest.
 func (s *step) rests(i int) bool { return s.rest > 0 && i >= s.n-s.n/3 }
 
-// define changes a limit in the store. The processes hear of it one after another.
+// define changes a limit in the store. The processes learn of it one after another.
 func (n *node) define(s *step) {
 	w := n.w
 	for i := range n.limits {

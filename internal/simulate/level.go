@@ -8,40 +8,40 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A level is how much of a key is in use, computed without package store: from what
-// was taken and not given back, and from the rates that the key has had. Tokens that
-// were given back count as if they had never been taken.
+// A level is how much of a key is in use. It is computed without package store, from what
+// was taken and not given back and from the rates that the key has had. Tokens that were
+// given back count as if they had never been taken.
 //
 // A part of a bucket's token is a millionth, so that a rate of n tokens a second is n
 // parts a µs. Windows have whole tokens.
 //
-// A row never has less in use than its level. It has exactly as much if no Reserve had
-// to wait, up to the rounding when a row goes from one definition to another.
+// A row never has less in use than its level. It has exactly as much if no Reserve had to
+// wait, except for rounding when the row is converted to another definition.
 type level struct {
 	n      *node
 	k      at
 	ts     int64  // µs on the store's clock: when the row was last written
-	under  under  // what the row is under since then
-	number uint32 // that the row has for it
+	under  under  // the definition that the row is under since then
+	number uint32 // the row's number for it
 	before int64  // parts in use before entries
 	list   []entry
 	over   *overridden // the override of the key, or nil
 
 	hasRow   bool     // the key had a row when it was last checked
-	off      bool     // unknown until the row is full or reset
+	off      bool     // the level is unknown until the row is full or reset
 	atMost   bool     // the row may have more in use
 	rounding int64    // parts by which the row may have more in use
-	held     []*grant // holds that live
-	gaveBack bool     // one has expired since a reservation was made
+	held     []*grant // live holds
+	gaveBack bool     // a hold has expired since a reservation was made
 	waits    []wait
 	delayed  []*grant // reservations that waited when the row was last written
 }
 
-// An entry is parts that were added when drained parts had come back since the entry
-// before.
+// An entry is parts that were added after drained parts had come back since the previous
+// entry.
 type entry struct {
 	drained, parts int64
-	grant          *grant // it has the parts, less what was given back; or nil
+	grant          *grant // the grant that the parts belong to, less what was given back; or nil
 }
 
 // under says which definition a row is under.
@@ -54,7 +54,7 @@ type under struct {
 // A version is a base definition since a time on the store's clock.
 type version struct{ since, rate int64 }
 
-// rates are the rates that a limit has had. Plans keep theirs.
+// rates are the rates that a limit has had. The rates of plans do not change.
 type rates struct {
 	versions []version
 	plans    map[string]int64
@@ -103,8 +103,8 @@ func (o *overridden) decides(t int64) bool { return o != nil && (o.until == 0 ||
 
 func (l *level) rates() *rates { return l.n.rates[l.k.limit] }
 
-// drain returns the parts that come back from one time to another, if the row is
-// under u at first, and what it is under in the end.
+// drain returns the parts that come back from one time to another if the row is first
+// under u, and what it is under at the end.
 func (l *level) drain(u under, from, to int64) (parts int64, end under) {
 	r := l.rates()
 	pass := func(until int64) {
@@ -155,7 +155,7 @@ func (l *level) between(u under, from, to int64) int64 {
 	return rate * (to - from)
 }
 
-// underOf returns what a row says that it is under.
+// underOf returns what a row is under, according to its number.
 func (l *level) underOf(row *store.State) under {
 	u := under{override: number.IsOverride(row.Version)}
 	n := row.Version
@@ -198,7 +198,7 @@ func (l *level) isFixed() bool {
 
 func (l *level) isEmpty() bool { return l.before == 0 && len(l.list) == 0 && !l.hasRow }
 
-// expire takes from the level what holds gave back that have expired at now.
+// expire removes from the level what holds that have expired at now gave back.
 func (l *level) expire(now int64) {
 	l.held = slices.DeleteFunc(l.held, func(g *grant) bool {
 		if g.expires != 0 && g.expires <= now {
@@ -233,12 +233,13 @@ func (l *level) sum() int64 {
 	return sum
 }
 
-// add adds parts at a time of the store's clock, now. row is the row afterwards.
+// add adds parts at the time now of the store's clock. row is the row after that.
 func (l *level) add(now, parts int64, g *grant, row *store.State) {
 	t := l.instant(now)
 	if l.n.backs > 0 && !l.isEmpty() {
-		// The clock may show a time before the present version. What a row under an older
-		// one becomes is then converted as of the version, or of the row if nothing changes.
+		// The clock may be before the beginning of the present version. A row under an
+		// older one is then converted as of the version, or as of the row if nothing
+		// changes.
 		versions := l.rates().versions
 		if since := versions[len(versions)-1].since; row.TS >= max(now, l.ts) && row.TS <= since {
 			t = row.TS
@@ -273,8 +274,8 @@ func (l *level) addAt(t, parts int64, g *grant, row *store.State) {
 	}
 }
 
-// changed sets reservations apart that wait while the row goes to another definition:
-// they were told a time at the rate of the old one.
+// changed excludes reservations that wait while the row goes to another definition,
+// because their time was computed with the rate of the old one.
 func (l *level) changed(row *store.State) {
 	l.delayed = slices.DeleteFunc(l.delayed, func(g *grant) bool { return g.told <= l.ts })
 	if row.Version == l.number {
@@ -286,7 +287,7 @@ func (l *level) changed(row *store.State) {
 	l.delayed = nil
 }
 
-// clear begins anew with a full bucket.
+// clear starts again with a full bucket.
 func (l *level) clear() {
 	*l = level{n: l.n, k: l.k, over: l.over, held: l.held, gaveBack: l.gaveBack, delayed: l.delayed, list: l.list[:0]}
 }
@@ -327,16 +328,16 @@ func (n *node) checkLevel(k at, why string) {
 	}
 	l.waits = slices.DeleteFunc(l.waits, func(w wait) bool { return w.grant.tokens == 0 || w.due <= now })
 	if r := n.rates[k.limit]; r.period > 0 || l.under.version < len(r.versions)-1 {
-		l.waits = nil // it was told a time at another rate
+		l.waits = nil // the time was computed with another rate
 	} else if len(l.waits) > 0 {
 		n.checkWaits(k, l, row, records)
 	}
 }
 
-// checkWaits checks that reservations which wait find their tokens: if as many as
-// possible are taken just before one is due, they and its own are no more than fit.
+// checkWaits checks that waiting reservations will find their tokens: if as many tokens
+// as possible are taken just before one is due, these and its own still fit.
 func (n *node) checkWaits(k at, l *level, row store.State, records []store.Record) {
-	rate := l.between(l.under, 0, 1) // that comes back in the µs to which due is rounded up
+	rate := l.between(l.under, 0, 1) // comes back in the µs to which due is rounded up
 	for _, w := range l.waits {
 		if used := n.used(k, row, records, w.due); used < w.grant.tokens*1e6-rate {
 			n.w.fail("wait", "%s %q: of the %d tokens that are reserved for %.6f s only %d millionths will be kept", k.limit, k.key, w.grant.tokens, float64(w.due-epoch)/1e6, used)
@@ -344,8 +345,8 @@ func (n *node) checkWaits(k at, l *level, row store.State, records []store.Recor
 	}
 }
 
-// used returns the parts that are in use at a time, once all holds that have expired
-// by then were given back.
+// used returns the parts in use at a time, after the holds that have expired by then were
+// given back.
 func (n *node) used(k at, row store.State, records []store.Record, now int64) int64 {
 	d := n.reg.Lookup(k.limit)
 	if slices.ContainsFunc(records, func(r store.Record) bool { return r.Hold != "" && r.Expires <= now }) {

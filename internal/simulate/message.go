@@ -34,10 +34,10 @@ var errLate = fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, context.DeadlineExce
 // Apply sends the batch to the store, and waits for its answer.
 func (l link) Apply(_ context.Context, b *store.Batch) error {
 	w, t := l.c.p.w, l.c.p.w.task
-	if t.stopped { // a coalescer takes a panic of the store for an error
+	if t.stopped { // a coalescer would turn a panic of the store into an error
 		panic(stopped{})
 	}
-	m := &message{w: w, t: t, c: l.c, groups: copyGroups(b.Groups)} // the store may decide it after the caller has left
+	m := &message{w: w, t: t, c: l.c, groups: copyGroups(b.Groups)} // a copy, because the store may decide it after the caller has left
 	m.send()
 	w.after(patience, func() {
 		l.c.p.deliver(func() { m.answer(nil, errLate) })
@@ -55,7 +55,7 @@ func (l link) Apply(_ context.Context, b *store.Batch) error {
 	return m.err
 }
 
-// copyAnswer copies an answer into the group that was asked, in place.
+// copyAnswer copies an answer into the group that was sent, in place.
 func copyAnswer(to, from *store.Group) {
 	ops, hold := to.Ops, to.Hold
 	*to = *from
@@ -87,7 +87,7 @@ type message struct {
 	t      *task
 	c      *client
 	groups []store.Group // as sent
-	copies int           // of it that may arrive
+	copies int           // number of copies that may arrive
 	sent   int64         // true time
 
 	sentMono int64 // the sender's monotonic clock
@@ -106,7 +106,7 @@ type fate struct {
 func (m *message) send() {
 	r, f := m.t.rng, &m.w.faults
 	m.copies, m.sent, m.sentMono = 1, m.w.now, m.c.p.monotonic()
-	if f.happens(r, f.duplicates) && !m.once() { // nobody may repeat a Refund
+	if f.happens(r, f.duplicates) && !m.once() { // a Refund must not be repeated
 		m.copies = 2
 	}
 	for i := range m.copies {
@@ -200,7 +200,7 @@ func (m *message) arrive(x fate, again bool) {
 	}
 }
 
-// answer ends the wait of the task, if it still waits.
+// answer ends the task's wait, if the task still waits.
 func (m *message) answer(groups []store.Group, err error) {
 	if _, lives := m.c.p.tasks[m.t]; !lives || m.done {
 		return

@@ -17,15 +17,15 @@ type node struct {
 	rates  map[string]*rates
 	table  table
 	drift  int64 // parts per million by which its clock is fast
-	back   int64 // µs that it was set back, in all
+	back   int64 // µs by which it was set back in total
 	backs  int   // how often it was set back
-	stall  int64 // true time until which it stands still
+	stall  int64 // true time until which it does nothing
 
 	books   map[at]*book
 	records map[string]*record // holds and reservations, by id
 
-	refunds int64 // tokens that it was given back of the limit "customer"
-	late    int64 // µs from when it gave such tokens to when they came back, at most
+	refunds int64 // tokens of the limit "customer" that were given back
+	late    int64 // µs: the longest time from the take of such tokens to their return
 }
 
 type at struct{ limit, key string }
@@ -166,7 +166,7 @@ func (n *node) override(s *step) {
 	b := n.book(s.limit, s.key)
 	b.loosen(n.w.now, nil)
 	n.follow(at{s.limit, s.key})
-	n.checkLevel(at{s.limit, s.key}, "an override") // while it is computed under the old one
+	n.checkLevel(at{s.limit, s.key}, "an override") // computed under the old one
 	if b.level.over = nil; o != nil {
 		b.level.over = &overridden{o.Plan, o.Rate, o.Burst, o.Until}
 	}
@@ -176,7 +176,7 @@ func (n *node) override(s *step) {
 	}
 }
 
-// follow lets the level of a key follow its row, which may have been written.
+// follow adjusts the level of a key to its row, which may have been written.
 func (n *node) follow(k at) {
 	l := n.book(k.limit, k.key).level
 	row, _, _ := n.table.Row(k.limit, k.key)
@@ -185,8 +185,8 @@ func (n *node) follow(k at) {
 	}
 }
 
-// setBack sets the clock back. Holds and overrides may have ended before, and not be
-// given back or deleted yet.
+// setBack sets the clock back. Holds and overrides that had ended by then may not have
+// been given back or deleted yet.
 func (n *node) setBack(d int64) {
 	for k, b := range n.books {
 		l := b.level

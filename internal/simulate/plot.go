@@ -8,18 +8,18 @@ import (
 	"slices"
 )
 
-// A picture is what a plot shows of a history while it is played.
+// A picture has what a plot of a history shows. It is filled while the history is played.
 type picture map[at]*track
 
 // A track is what happened to a key.
 type track struct {
 	answers []told
 	levels  []sample
-	above   []sample // what was granted above the rate
+	above   []sample // tokens granted above the rate
 	bound   bound
 }
 
-// told is an answer that a caller got.
+// A told is an answer that a caller got.
 type told struct{ at, granted, refused int64 }
 
 // A sample is a number of tokens at a true time.
@@ -37,7 +37,7 @@ func (p picture) of(k at) *track {
 	return t
 }
 
-// tell enters what a caller was told of an op.
+// tell records what a caller was told about an op.
 func (p picture) tell(k at, now, granted int64, refused bool) {
 	t := told{at: now, granted: granted}
 	if refused {
@@ -59,8 +59,8 @@ func (n *node) picture(k at) {
 	t.levels = append(t.levels, s)
 }
 
-// promised computes, for each key, what was granted above the largest rate of its limit
-// since that was least. The promise is that it stays at or below the largest burst.
+// promised computes, for each key, the tokens granted above the largest rate of its
+// limit, since that was least. The promise is that this is at most the largest burst.
 func (w *world) promised() {
 	for k, t := range w.picture {
 		b := w.nodes[0].book(k.limit, k.key)
@@ -84,9 +84,9 @@ func (w *world) promised() {
 	}
 }
 
-// Plot plays the steps of a result again, and draws what happens as SVG: for the key of
-// each limit that was asked for most, the tokens that callers were granted and the calls
-// that were refused, and what was in use; faults are bands and lines.
+// Plot plays the steps of a result again, and draws what happens as SVG. For the most
+// requested key of each limit it shows the tokens that callers were granted, the calls
+// that were refused, and what was in use. Faults are bands and lines.
 func (r *Result) Plot(w io.Writer, o Options) error {
 	h := o.history(r.Seed)
 	h.steps = r.steps
@@ -151,7 +151,7 @@ func (h *history) draw(b *bytes.Buffer) {
 	c.WriteString("</svg>\n")
 }
 
-// busiest returns the key of each limit that was asked for most.
+// busiest returns the most requested key of each limit.
 func (h *history) busiest() (keys []at) {
 	for _, l := range h.limits {
 		var best at
@@ -191,7 +191,7 @@ func (h *history) drawFaults(c *canvas, bottom float64) {
 	c.top += faultHeight
 }
 
-// lasts returns for how many µs a fault lasts.
+// lasts returns how long a fault lasts, in µs.
 func (s *step) lasts() int64 {
 	switch s.kind {
 	case cut, stall, pause:

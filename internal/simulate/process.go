@@ -9,7 +9,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A process asks a store, or that of its region and that of the home region.
+// A process calls one store, or the stores of its region and of the home region.
 type process struct {
 	w         *world
 	id        int
@@ -20,10 +20,10 @@ type process struct {
 	skew   int64 // µs that its wall clock is ahead of the true time
 
 	stopped int64 // true time until which it stands still
-	stood   int64 // µs: how long it has stood still, at most
+	stood   int64 // µs: the longest time that it has stood still
 	tasks   map[*task]struct{}
-	lives   int // how often it has begun
-	asks    int // tasks in the background so far
+	lives   int // how often it has started
+	asks    int // number of background tasks so far
 }
 
 // begin starts the process with empty decorators.
@@ -35,7 +35,7 @@ func (p *process) begin() {
 	}
 }
 
-// clients returns how it asks each store.
+// clients returns the process's access to each store.
 func (p *process) clients() []*client {
 	if p.own == p.home {
 		return []*client{p.own}
@@ -43,7 +43,7 @@ func (p *process) clients() []*client {
 	return []*client{p.home, p.own}
 }
 
-// client returns how it asks the store of a limit.
+// client returns the process's access to the store of a limit.
 func (p *process) client(limit string) *client {
 	if limit == "hot" {
 		return p.home
@@ -54,7 +54,7 @@ func (p *process) client(limit string) *client {
 // monotonic returns its monotonic clock in µs.
 func (p *process) monotonic() int64 { return p.origin + p.w.now + p.w.now*p.drift/1e6 }
 
-// background runs f as a task of its own, once whoever calls waits or has ended.
+// background runs f as a task of its own, once the present task waits or has ended.
 func (p *process) background(f func()) {
 	p.unlessCrashed(0, func() {
 		p.asks++
@@ -62,7 +62,7 @@ func (p *process) background(f func()) {
 	})
 }
 
-// unlessCrashed runs f some time from now, unless the process has crashed by then.
+// unlessCrashed runs f after d µs, unless the process has crashed by then.
 func (p *process) unlessCrashed(d int64, f func()) {
 	lives := p.lives
 	p.w.after(d, func() {
@@ -74,7 +74,7 @@ func (p *process) unlessCrashed(d int64, f func()) {
 	})
 }
 
-// crash ends all calls, and everything that the process knows.
+// crash ends all calls, and makes the process forget everything.
 func (p *process) crash() {
 	for t := range p.tasks {
 		t.stop()
@@ -82,8 +82,7 @@ func (p *process) crash() {
 	p.begin()
 }
 
-// deliver runs f as soon as the process does not stand still, unless it has crashed
-// by then.
+// deliver runs f once the process does not stand still, unless it has crashed by then.
 func (p *process) deliver(f func()) {
 	if p.stopped > p.w.now {
 		p.w.at(p.stopped, func() { p.deliver(f) })
@@ -132,7 +131,7 @@ func (p *process) call(s *step, i int) {
 	})
 }
 
-// batch makes b call i of a step.
+// batch sends b as call i of a step.
 func (p *process) batch(s *step, t *task, i int, b *store.Batch) {
 	g, op := b.Single()
 	*op = store.Op{Def: p.definition(s), Key: s.key, Verb: s.verb, Cost: s.cost}
@@ -184,7 +183,7 @@ func (p *process) giveBack(s *step, t *task, made *store.Group) {
 			continue
 		}
 		costs := []int64{s.settle}
-		if i > 0 && s.n%2 == 0 { // which is refused, unless the first one did not arrive
+		if i > 0 && s.n%2 == 0 { // it is refused, unless the first one did not arrive
 			costs[0]++
 		}
 		if s.both {
@@ -217,7 +216,7 @@ func (p *process) definition(s *step) *store.Definition {
 	return d
 }
 
-// later suspends a task for some time.
+// later makes a task wait for d µs.
 func (p *process) later(t *task, d int64) {
 	p.w.after(d, func() {
 		p.deliver(func() {
@@ -229,7 +228,7 @@ func (p *process) later(t *task, d int64) {
 	t.wait()
 }
 
-// tell writes an answer into the history, and checks it.
+// tell records an answer in the history, and checks it.
 func (c *client) tell(s *step, g *store.Group, err error) {
 	p, op := c.p, &g.Ops[0]
 	p.w.calls++

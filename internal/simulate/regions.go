@@ -8,10 +8,10 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// In a history with regions, each of two has a store of its own. The limit "hot" is in
-// that of the home region, 0, and counts for the world: processes lease it. All other
-// limits are in both stores. Who calls "hot" asks the limit "customer" of its own region
-// first, as examples/regions does.
+// In a history with two regions, each has a store of its own. The limit "hot" is in the
+// store of the home region, 0, and counts worldwide; processes lease it. All other limits
+// are in both stores. A call of "hot" first takes from the limit "customer" of its own
+// region, as in examples/regions.
 
 // stores returns how many stores the history has.
 func (h *history) stores() int {
@@ -21,7 +21,7 @@ func (h *history) stores() int {
 	return 1
 }
 
-// called returns how many of the limits steps call.
+// called returns how many of the limits the steps call.
 func (h *history) called() int { return len(h.limits) - h.stores() + 1 }
 
 // customer returns the limit that is asked before hot.
@@ -49,7 +49,7 @@ func (w *world) process(i int) *process {
 	return p
 }
 
-// place says to which store a step happens: that of its process's region, or that of the
+// place sets which store a step happens to: that of its process's region, or that of the
 // home region.
 func (s *step) place() {
 	s.region = s.process % 2
@@ -62,7 +62,7 @@ func (s *step) place() {
 	s.where = []string{"store of region 0", "store of region 1"}[s.region]
 }
 
-// cutOff cuts a process off from the store of its region, or a region off from the home
+// cutOff separates a process from the store of its region, or a region from the home
 // region.
 func (w *world) cutOff(s *step) {
 	for _, p := range w.procs {
@@ -74,8 +74,8 @@ func (w *world) cutOff(s *step) {
 	}
 }
 
-// takeBoth takes from the limit of the process's region and then from that of the world,
-// and gives back what the first gave if the second refuses or does not answer.
+// takeBoth takes from the limit of the process's region and then from the worldwide one.
+// If the second refuses or does not answer, it gives back what the first granted.
 func (p *process) takeBoth(s *step, t *task) {
 	if !p.take(s, p.own, "customer", store.VerbTake) || p.take(s, p.home, "hot", store.VerbTake) {
 		return
@@ -84,7 +84,7 @@ func (p *process) takeBoth(s *step, t *task) {
 	p.take(s, p.own, "customer", store.VerbRefund)
 }
 
-// take asks one store, and reports whether it granted that.
+// take calls one store, and reports whether the call was granted.
 func (p *process) take(s *step, c *client, limit string, verb store.Verb) bool {
 	var b store.Batch
 	g, op := b.Single()
@@ -92,14 +92,14 @@ func (p *process) take(s *step, c *client, limit string, verb store.Verb) bool {
 	return c.ask(s, &b) == nil && g.Allowed
 }
 
-// What became of tokens of the limit "customer" of which a caller heard.
+// What became of tokens of the limit "customer" that a caller heard of.
 const (
 	kept   = "kept" // the limit "hot" gave tokens as well
 	back   = "given back"
 	unsure = "give-back" // was sent; whether it arrived is not known
 )
 
-// follow enters what became of the tokens of the limit "customer" that a caller has.
+// follow records what became of the tokens of the limit "customer" that a caller has.
 func (t *task) follow(g *store.Group, err error) {
 	switch op := &g.Ops[0]; {
 	case op.Verb == store.VerbRefund && t.mine.end == "":
@@ -114,17 +114,17 @@ func (t *task) follow(g *store.Group, err error) {
 	}
 }
 
-// refunded enters tokens of the limit "customer" that a process gives back.
+// refunded records tokens of the limit "customer" that a process gives back.
 func (n *node) refunded(b *book, t *task, op *store.Op) {
 	n.refunds += op.Cost
 	b.flow = append(b.flow, &grant{at: max(op.TS, n.time()) + n.back, tokens: -op.Cost})
 	n.late = max(n.late, n.w.now-t.mine.made)
 }
 
-// checkCustomers checks the limit "customer": what it granted, less what came back, is at
-// most what it promises, between any two instants; what callers got in the end is at most
-// that and what comes back by time from the longest take to its give-back; each token of
-// which a caller heard was used, came back once, or was lost by a fault.
+// checkCustomers checks the limit "customer". Between any two instants, what it granted,
+// less what was given back, is at most what it promises. What callers kept is at most
+// that, plus what comes back by time in the longest time from a take to its return. Each
+// token that a caller heard of was used, was given back once, or was lost by a fault.
 func (n *node) checkCustomers() {
 	var least, most int64
 	for _, k := range n.keys() {
@@ -141,7 +141,7 @@ func (n *node) checkCustomers() {
 			case g.end == unsure:
 				most += g.taken
 				n.w.lost[unsure] += g.taken
-			case crashed: // the give-back may have been sent
+			case crashed: // the tokens may have been given back
 				most += g.taken
 				n.w.lost["crash"] += g.taken
 			default:

@@ -17,7 +17,7 @@ type Options struct {
 	Faults []string // that may happen; default all
 }
 
-// A Result is what came of one history.
+// A Result is the result of one history.
 type Result struct {
 	Seed      uint64
 	Violation *Violation       // nil: all checks passed
@@ -25,7 +25,7 @@ type Result struct {
 	Taken     int64            // tokens that the store took
 	Leased    int64            // tokens that callers got from leases
 	Lost      map[string]int64 // of these, tokens that no caller heard of, by the fault
-	steps     []step           // those that are needed for the violation, once shrunk
+	steps     []step           // those needed for the violation, after Shrink
 }
 
 // CheckFaults returns an error that names the first fault which does not exist.
@@ -51,13 +51,13 @@ func (o Options) history(seed uint64) history {
 	return newHistory(seed, o.Steps, o.Faults)
 }
 
-// play plays a history, and returns what came of it.
+// play plays a history and returns the result.
 func (h history) play(trace func(line string)) *Result {
 	w := h.end(trace)
 	return &Result{Seed: h.seed, Violation: w.wrong, Calls: w.calls, Taken: w.taken, Leased: w.fromLeases, Lost: w.lost, steps: h.steps}
 }
 
-// end plays a history, and returns the world in the end.
+// end plays a history and returns the world at its end.
 func (h history) end(trace func(line string)) *world {
 	w := &world{history: h, trace: trace, lost: map[string]int64{}}
 	w.nodes = []*node{newNode(w, 0, h.drifts[0], slices.Clone(h.limits))}
@@ -93,8 +93,8 @@ func (h history) end(trace func(line string)) *world {
 // the sum of their results, or the first that fails a check, shrunk. Meanwhile the
 // garbage collector runs rarely.
 func All(ctx context.Context, n int, o Options) (*Result, error) {
-	// A history is a few megabytes, most of them garbage. A percentage would not do: on a
-	// busy machine what is made during a collection counts as needed.
+	// A history is a few megabytes, most of them garbage. A percentage would not work: on
+	// a busy machine, what is allocated during a collection counts as live.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(256 << 20))
 	var next, failed atomic.Int64

@@ -11,38 +11,38 @@ import (
 
 // A world is one history while it is played.
 type world struct {
-	now   int64 // true time in µs, which nobody in the world can read
+	now   int64 // true time in µs, which no process can read
 	queue queue
 	seq   uint64
-	task  *task // the one that runs
+	task  *task // the task that is running
 	idle  []*coroutine
 
 	history
-	nodes []*node // the first one is of the home region
+	nodes []*node // the first one is that of the home region
 	procs []*process
 	wrong *Violation
-	trace func(line string) // nil: nobody reads the history
+	trace func(line string) // nil: no trace
 
-	tags    int64             // so many groups
+	tags    int64             // number of tagged groups
 	origins map[int64]*origin // by the tag of a group
 	byID    map[store.Reservation]*origin
 
 	calls                int64
 	taken                int64            // tokens that the store took
-	heard                int64            // tokens that it told callers of, as they count them
-	fromLeases, refunded int64            // tokens that were used from leases, and that leases gave back
-	used                 int64            // of these, tokens that were not given back
+	heard                int64            // tokens that callers were told of, as they count them
+	fromLeases, refunded int64            // tokens used from leases, and tokens that leases gave back
+	used                 int64            // tokens of those that were not given back
 	returned             int64            // tokens that were given back
-	lost                 map[string]int64 // tokens that no caller heard of and that were not given back, by the fault
+	lost                 map[string]int64 // tokens that no caller heard of and that were not given back, by fault
 }
 
-// at runs f at a true time, after everything that was planned for the same time.
+// at runs f at a true time, after everything that was planned before for the same time.
 func (w *world) at(t int64, f func()) {
 	w.seq++
 	w.queue.push(event{max(t, w.now), w.seq, f})
 }
 
-// after runs f some time from now.
+// after runs f after d µs.
 func (w *world) after(d int64, f func()) { w.at(w.now+d, f) }
 
 // run plays until nothing is planned or a check fails.
@@ -133,19 +133,20 @@ type task struct {
 	w       *world
 	p       *process
 	rng     *rand.Rand // its own, so that dropping another step does not change it
-	ask     bool       // in the background of a decorator, not for a caller
-	got     []*grant   // by the call that was last answered
-	both    bool       // its caller asks two limits
-	mine    *grant     // of the limit "customer", that its caller has
+	ask     bool       // runs in the background of a decorator, not for a caller
+	got     []*grant   // grants of the call that was last answered
+	both    bool       // its caller calls two limits
+	mine    *grant     // grant of the limit "customer" that its caller has
 	stopped bool
-	ctx     context.Context    // of its calls
-	cancel  context.CancelFunc // ctx
-	leaving func()             // what happens if the caller leaves while the task waits; or nil
-	once    bool               // its messages arrive once at most
+	ctx     context.Context    // of the task's calls
+	cancel  context.CancelFunc // cancels ctx
+	leaving func()             // called if the caller leaves while the task waits; or nil
+	once    bool               // its messages arrive at most once
 	on      *coroutine
 }
 
-// A coroutine runs one task after another. The next one has a stack that has grown.
+// A coroutine runs one task after another, so that they share a stack that has grown
+// already.
 type coroutine struct {
 	run   func()
 	yield func(struct{}) bool
@@ -158,7 +159,7 @@ type stopped struct{}
 
 func (stopped) Error() string { return "the process has crashed" }
 
-// start runs f as a task of a process now, until it waits.
+// start runs f now, as a task of a process, until it waits.
 func (w *world) start(p *process, rng *rand.Rand, ask bool, f func(t *task)) {
 	t := &task{w: w, p: p, rng: rng, ask: ask, on: w.coroutine(), ctx: context.Background()}
 	t.on.run = func() { f(t) }

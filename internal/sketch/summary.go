@@ -8,7 +8,7 @@
 // than n/m events has a counter.
 package sketch
 
-// MaxKey is how many bytes of a key are kept.
+// MaxKey is the number of bytes that are kept of a key.
 const MaxKey = 512
 
 // none ends a chain, and is the index of a key without a counter.
@@ -51,8 +51,7 @@ func (s *summary) reset() {
 	}
 }
 
-// least returns the smallest count, which is the most that a key without a counter
-// can have.
+// least returns the smallest count. A key without a counter has at most this count.
 func (s *summary) least() uint64 {
 	if len(s.counters) < cap(s.counters) {
 		return 0

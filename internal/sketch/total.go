@@ -1,14 +1,14 @@
 package sketch
 
-// A total is the sum of ended slices of a shard. Its keys are in no order.
+// A total is the sum of ended slices of a shard. Its keys are not sorted.
 type total struct {
 	keys           []Count
-	events, absent uint64 // absent: the most that a key without a count can have
+	events, absent uint64 // absent is the largest count that a key without one can have
 }
 
-// plus returns the sum of t and a slice, with at most n keys. The bounds of both hold for
-// the sum: a key that one of them does not have came at most as often there as the least
-// that would be counted.
+// plus returns the sum of t and a slice, with at most n keys. The error bounds of both
+// hold for the sum: a key that one of them does not have counts there as absent, the
+// largest count that it can have had.
 func (t total) plus(slice *summary, events uint64, n int) total {
 	least := slice.least()
 	sum := Top{Events: t.events + events, Unlisted: t.absent + least}
@@ -31,15 +31,15 @@ func (t total) plus(slice *summary, events uint64, n int) total {
 	return total{sum.Keys, sum.Events, sum.Unlisted}
 }
 
-// addTo adds the total of a shard to that of all, which has no key of it yet.
+// addTo adds the total of a shard to that of all shards, which have no key in common.
 func (t total) addTo(all *Top) {
 	all.Keys = append(all.Keys, t.keys...)
 	all.Events += t.events
 	all.Unlisted = max(all.Unlisted, t.absent)
 }
 
-// Sum returns the n busiest keys of several processes. A key that one of them does not
-// list counts there as one that is not listed may.
+// Sum returns the n busiest keys of several processes. A key that is missing in one list
+// counts there with the most that an unlisted key can have.
 func Sum(tops []Top, n int) (sum Top) {
 	at := map[[2]string]int{}
 	for _, t := range tops {

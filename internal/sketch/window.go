@@ -35,7 +35,7 @@ type shard struct {
 	counts []uint64 // events by slice
 	now    int      // current slice
 	total  total    // of the slices that have ended
-	_      [24]byte // to a cache line
+	_      [24]byte // padding to a cache line
 }
 
 // A Count is a key with its number of events: at least Count-Error, and at most
@@ -71,7 +71,7 @@ func New(c Config) *Window {
 // MaxBytes returns the most memory that the window can use, with all counters in use
 // and the longest keys.
 func (w *Window) MaxBytes() int {
-	one := int(unsafe.Sizeof(summary{})) + 8 + 8 // with its pointer and count of events
+	one := int(unsafe.Sizeof(summary{})) + 8 + 8 // including its pointer and its count of events
 	one += w.per*(int(unsafe.Sizeof(counter{}))+MaxKey+4) + 4*len(w.shards[0].slices[0].chains)
 	sum := w.per * (int(unsafe.Sizeof(Count{})) + MaxKey)
 	return int(unsafe.Sizeof(*w)) + len(w.shards)*(int(unsafe.Sizeof(shard{}))+one*len(w.shards[0].slices)+sum)
@@ -142,7 +142,7 @@ func (t *Top) cut(n int) {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Error, b.Error), cmp.Compare(a.Limit, b.Limit), cmp.Compare(a.Key, b.Key))
 	})
 	if t.Keys == nil {
-		t.Keys = []Count{} // in JSON a list too
+		t.Keys = []Count{} // so that the JSON has a list
 	}
 	if len(t.Keys) > n {
 		t.Unlisted = max(t.Unlisted, t.Keys[n].Count)

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Dir is a directory that goes with the test; on a disk where no other is.
+// Dir returns a directory that is removed when the test ends. If the system has no
+// directory in memory, it is on disk.
 func Dir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "dipwell-test-")

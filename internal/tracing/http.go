@@ -13,7 +13,7 @@ import (
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 )
 
-// quiet are paths that are polled, without spans.
+// quiet are paths that are polled. They get no spans.
 var quiet = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true, "/healthcheck": true}
 
 // HTTP returns a handler that makes a span for each request and passes its context
@@ -45,7 +45,7 @@ func (t *Tracer) HTTP(h http.Handler) http.Handler {
 	})
 }
 
-// verbs are the paths that the mux, which names the others, does not have.
+// verbs are the paths that are not in the mux, which names the others.
 var verbs = map[string]bool{"/v1/take": true, "/v1/check": true, "/v1/take_up_to": true, "/v1/reserve": true,
 	"/v1/charge": true, "/v1/refund": true, "/v1/reset": true}
 

@@ -88,7 +88,8 @@ func CheckEndpoint(endpoint string) error {
 	return err
 }
 
-// collector is where spans are posted, from the base URL that the standard has.
+// collector returns the URL to which spans are posted, given the base URL of the
+// standard.
 func collector(endpoint string) (string, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {

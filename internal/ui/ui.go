@@ -28,7 +28,7 @@ var files embed.FS
 //go:embed built
 var built embed.FS
 
-// engine is where the two files are read from; tests compile their own.
+// engine is where the two compiled files are read from. Tests compile their own.
 var engine fs.FS = built
 
 // policy lets the page load its own files and call its own service, and nothing else. Text
@@ -39,7 +39,8 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 // workerPolicy is that of the worker, which alone may run WebAssembly.
 var workerPolicy = strings.Replace(policy, "script-src 'self'", "script-src 'self' 'wasm-unsafe-eval'", 1)
 
-// policies are those that differ. The views with a worker have a trusted type of its address.
+// policies are the policies that differ from the default. The views with a worker allow a
+// trusted type for its address.
 var policies = map[string]string{
 	"/ui/engine.js":       workerPolicy,
 	"/ui/playground.html": strings.Replace(policy, "trusted-types 'none'", "trusted-types engine", 1),
@@ -68,7 +69,7 @@ var pages = sync.OnceValue(func() map[string]file {
 	return all
 })
 
-// views are addresses without the name of a file.
+// views are addresses that do not end in the name of a file.
 var views = map[string]string{"/ui/": "/ui/index.html", "/ui/playground": "/ui/playground.html", "/ui/what-if": "/ui/what-if.html"}
 
 // types are the media types of the files, which must not depend on the machine.
