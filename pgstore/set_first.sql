@@ -15,7 +15,7 @@ asked as materialized (
     from q left join lateral (select b.used, b.ts, b.version, b.lows, b.xmin = pg_current_xact_id()::xid as made, b.ctid as place from dipwell.buckets b
         where b.limit_id = q.limit_id and b.key = q.key limit 1) b on true
 ),
--- The clock that the INSERT has read, if it inserted anything.
+-- The time that the INSERT has read, if it inserted anything.
 clock as materialized (
     select coalesce($15::bigint, max(ts) filter (where made), (date_part('epoch', clock_timestamp()) * 1000000)::bigint) as n from asked
 ),

@@ -30,7 +30,7 @@ noted as (
     where r.grp in (select grp from done)
     on conflict (id, limit_id, key) do update set units = excluded.units, version = excluded.version, slack = excluded.slack, rest = excluded.rest
 ),
--- The places (ctid) are looked up again: VACUUM FULL may have moved the records
+-- The places (ctid) are looked up again, because VACUUM FULL may have moved the records
 -- since they were read.
 gone as materialized (
     select x.place from unnest((select $23::int[]), (select $24::uuid[]), (select $25::int[]), (select $26::text[])) e (grp, id, limit_id, key)

@@ -88,9 +88,9 @@ local function lowerCovering(l, number, used)
   end
 end
 
--- takeUnits subtracts units from every low, from the one that covers a record to
--- the last, or as many as there are, and returns what is left of units after the
--- last.
+-- takeUnits subtracts units from every low, beginning with the one that covers a record.
+-- A low that has fewer passes on only what it has. It returns what is left of units after
+-- the last low.
 local function takeUnits(l, number, units)
   local from = covers(l, number)
   if not from then

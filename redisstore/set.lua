@@ -30,8 +30,8 @@ else
   rows = call('MGET', unpack(KEYS))
 end
 
--- used has the used units of the open rows at the times in times; after has those to be
--- written.
+-- used has the used units of the open rows at the times in times; after has the used
+-- units to be written.
 local used, times, rules, origins, after, lesser, reply = {}, {}, {}, {}, {}, {}, {''}
 local at = 2 + 4 * a[1]
 for i = 1, n do
@@ -169,10 +169,10 @@ local function write(i, new)
   return put(KEYS[i], format('%d %d %d', left, t, a[rule]), full, new)
 end
 
--- New rows first: their writes fail if something else has the key. If memory is
--- full the first write fails, and nothing was done. Rows that get units back come
--- last. They need no memory, because each is deleted before it is written, and the
--- writes after that are not refused.
+-- New rows come first, because their writes fail if something else has the key. If memory
+-- is full, the first write fails, and nothing was done. Rows that get units back come
+-- last: each is deleted before it is written, so that they need no memory, and the server
+-- does not refuse later writes.
 local written = 0
 for i = 1, n do
   if after[i] then

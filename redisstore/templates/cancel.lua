@@ -86,8 +86,8 @@ local function leastSlack(waits, number)
   return free
 end
 
--- giveUnits subtracts from r what can come back of it, at most free units, and
--- returns how many of these are still there.
+-- giveUnits subtracts from r what can be given back of it, at most free units, and
+-- returns how many of these are really given back.
 local function giveUnits(l, r, free)
   local units = {{lesser "r.units" "free"}}
   r.units = {{without "r.units" "units"}}
@@ -117,10 +117,10 @@ local function giveRests(l, waits, rests)
   return units
 end
 
--- store writes what has changed. A rest is deleted if nothing of it can come back: if no
--- waiting record was made after it, or if newer rests have all units that are left. Newer
--- rests are given back first, and an older one only after them. So rests have no more
--- units than are used, except for the oldest of each low.
+-- store writes what has changed. A rest is deleted if nothing of it can be given back any
+-- more: no waiting record was made after it, or newer rests have all units that are left.
+-- Newer rests are given back first, and older ones only after them. So all rests together
+-- have no more units than are used, except for the oldest rest of each low.
 local function store(key, l, waits, rests)
   local last, low, newer = 0, nil, 0
   for _, w in ipairs(waits) do
@@ -146,11 +146,12 @@ local function store(key, l, waits, rests)
   end
 end
 
--- giveBack cancels a record and tries again to give back the withheld units of others. It
--- returns the units that come back. If a later record waits with a slack of 0, there are
--- none, and the others need not be read. If there are n others, they are read with a
--- probability of 8/n, by the random id, to delete rests of which nothing can come back
--- any more; otherwise their number would grow while calls always wait.
+-- giveBack cancels a record, and tries again to give back the withheld units of others.
+-- It returns the units that come back. If a later record waits with a slack of 0, none
+-- come back, and the others need not be read. They are then read with a probability of
+-- 8/n, where n is their number, chosen by the random id, in order to delete rests of
+-- which nothing can come back any more. Otherwise the number of rests would grow as long
+-- as calls always wait.
 local function giveBack(l, r, key)
   r.slack = -2
   if r.number < l.zero then
@@ -178,8 +179,8 @@ local function giveBack(l, r, key)
   return given
 end
 
--- lastEnd returns the time at which the last record of a list ends: until then a record
--- of it may be cancelled. The set also has records of an earlier list.
+-- lastEnd returns the time at which the last record of a list ends. Until then records of
+-- the list may be cancelled. The set also has records of earlier lists.
 local function lastEnd(l, r, set, key)
   if {{no (dueBy "l.till" "r.ends")}} then
     return l.till

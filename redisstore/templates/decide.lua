@@ -240,8 +240,8 @@ local function prepareList(op, set, records)
   return '0'
 end
 
--- Records of holds stay longer than their row, whose key expires once it is full; only Go
--- can then decide.
+-- Records of holds stay longer than their row, whose key expires once the row is full. In
+-- that case only Go can decide.
 if allowed and listed then
   for i = 1, n do
     if ops[i].kind == 'x' or reserved and ops[i].took then

@@ -71,7 +71,8 @@ for i = 1, n do
   lines[1 + i], lines[1 + n + i] = text or '', found
 end
 
--- Writes that need no memory come first; the writes after a first one are not refused.
+-- Writes that need no memory come first. The server does not refuse the writes after
+-- them.
 for i = 1, n do
   local r, records = rows[i], KEYS[n + i]
   if not r.others then

@@ -1,4 +1,4 @@
--- Adaptive limits: their rates change. Go twins: store/adaptive.go, internal/adaptive.
+-- Adaptive limits, whose rates change. Go twins: store/adaptive.go, internal/adaptive.
 
 create function dipwell_internal.adaptive_of(adaptive text, out floor bigint, out ceiling bigint, out latency bigint,
     out quantile numeric, out errors numeric, out length bigint) language plpgsql immutable as $$
@@ -15,7 +15,7 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.adaptive_of is
-    'The settings in limits.adaptive. latency and length, of a window, are in µs.';
+    'The settings in limits.adaptive. latency, and length, which is that of a window, are in µs.';
 
 create function dipwell_internal.adaptive_text(limit_name text, adaptive jsonb) returns text language plpgsql immutable as $$
 declare
@@ -61,7 +61,7 @@ begin
     return nullif(array_to_string(parts, ';'), '');
 end $$;
 comment on function dipwell_internal.adaptive_text is
-    'The settings of an adaptive limit as limits.adaptive has them. Go twins: Adaptive.Set, Adaptive.String.';
+    'The settings of an adaptive limit as text, as in limits.adaptive. Go twins: Adaptive.Set, Adaptive.String.';
 
 create function dipwell_internal.check_adaptive(d dipwell.limits, period bigint) returns void language plpgsql stable as $$
 declare
@@ -128,7 +128,7 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.begin_pace is
-    'Begins anew with what is kept of an adaptive limit, for a new version.';
+    'Resets the state of an adaptive limit, for a new version.';
 
 create function dipwell_internal.level_index(levels bigint[], col int, x bigint) returns int language plpgsql immutable as $$
 declare
@@ -147,7 +147,7 @@ begin
     return low;
 end $$;
 comment on function dipwell_internal.level_index is
-    'The last change, from 1, of which a column is at most x; 0: none is. Columns: -1 time, 0 level, 1 ticks.';
+    'The index, from 1, of the last change of which a column is at most x; 0 if there is none. Columns: -1 time, 0 level, 1 ticks.';
 
 create function dipwell_internal.level_at(levels bigint[], x bigint) returns bigint language plpgsql immutable as $$
 declare
@@ -208,7 +208,7 @@ begin
     return kept[1:1] || kept[3 * k + 2:];
 end $$;
 comment on function dipwell_internal.set_level is
-    'Levels with another one from n on. Changes that no row needs that is younger than keep are forgotten, and all but the last 256. Go twin: History.set.';
+    'The levels with a new one from n on. Drops changes older than keep, which only full rows would need, and all but the last 256. Go twin: History.set.';
 
 create function dipwell_internal.drift_level(levels bigint[], since bigint, length bigint, base bigint) returns bigint[] language plpgsql immutable as $$
 declare
@@ -222,7 +222,7 @@ begin
     return levels;
 end $$;
 comment on function dipwell_internal.drift_level is
-    'Levels that move to base by 2 % of the ceiling a window. Go twin: History.drift.';
+    'The levels, extended so that the level moves to base by 2 % of the ceiling per window. Go twin: History.drift.';
 
 create function dipwell_internal.log_factorial(n bigint) returns float8 language plpgsql immutable as $$
 declare
@@ -238,7 +238,7 @@ begin
     return (x - 0.5) * ln(x) - x + 0.91893853320467274178 + 1 / (12 * x) - 1 / (360 * x * x * x) + 1 / (1260 * x * x * x * x * x);
 end $$;
 comment on function dipwell_internal.log_factorial is
-    'The natural logarithm of n!: the first terms of Stirling''s series, which leave less than 10^-13.';
+    'The natural logarithm of n!, by the first terms of Stirling''s series. The error is below 10^-13.';
 
 create function dipwell_internal.unlikely_many(k bigint, n bigint, millionths bigint) returns boolean language plpgsql immutable as $$
 declare
@@ -265,7 +265,7 @@ begin
     return sum < 0.01;
 end $$;
 comment on function dipwell_internal.unlikely_many is
-    'Whether at least k of n calls are so with a probability below 1 % if each is with a probability of millionths. Go twin: unlikelyMany.';
+    'Whether it is unlikely, with a probability below 1 %, that at least k of n calls have a property that each has with a probability of millionths. Go twin: unlikelyMany.';
 
 create function dipwell_internal.end_window(d dipwell.limits, p dipwell.paces, seen dipwell.samples, n bigint) returns dipwell.paces language plpgsql volatile as $$
 declare
@@ -282,7 +282,8 @@ begin
     if seen.count < 20 then
         null;
     elsif why is not null then
-        -- Not while fewer calls miss the target: what waited since the last cut is being served.
+        -- The rate is not lowered while fewer calls miss the target than before: the
+        -- calls that waited since the last cut are then being served.
         cut := not p.cut and not (was > 0 and dipwell_internal.unlikely_many(seen.count - bad, seen.count, 1000000 - trunc(was::float8 / p.count * 1000000)::bigint));
         if cut then
             new_level := greatest(c.floor_level, level * 4 / 5);
@@ -320,11 +321,11 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.last_change is
-    'Why and when the level changed last before n. Go twin: State.Last.';
+    'Why and when the level last changed before n. Go twin: State.Last.';
 
--- Samples are inserted, so that a transaction that observes makes no other wait. The first
--- one after the end of a window adds them up and computes the new rate. While its
--- transaction lasts the others go on inserting, and the rate stands still.
+-- Samples are inserted, so that a transaction that observes does not block others. The
+-- first sample after the end of a window adds all of them up and computes the new rate.
+-- Until its transaction ends, others keep inserting, and the rate does not change.
 create function dipwell_internal.add_samples(limit_name text, count bigint, slow bigint, failed bigint, taken bigint, at bigint default null)
 returns table (version int, levels bigint[], reason text, changed bigint, drifts bigint, begun bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -388,7 +389,7 @@ begin
         where v.limit_id = l.id and v.number = l.version;
 end $$;
 comment on function dipwell_internal.add_samples is
-    'Adds what was observed behind an adaptive limit, and steps its rate if a window is over; returns what is kept of it, and nothing if the limit is not adaptive. Go twin: Config.Add.';
+    'Adds an observation of the calls behind an adaptive limit, and sets the rate if a window is over. Returns the state of the limit, or nothing if the limit is not adaptive. Go twin: Config.Add.';
 
 create function dipwell.observe(limit_name text, latency_us bigint, ok boolean default true, count bigint default 1) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -414,4 +415,4 @@ begin
     return dipwell_internal.mul_div(dipwell_internal.level_at(s.levels, dipwell_internal.now_us()), a.ceiling, 1024, false);
 end $$;
 comment on function dipwell.observe is
-    'Says how long calls behind an adaptive limit took, in µs, and whether they succeeded; count calls that were alike. Returns the present rate, in tokens per period. Each call inserts a row: add calls up, and observe a few times a window.';
+    'Reports how long calls behind an adaptive limit took, in µs, and whether they succeeded. count is the number of such calls. Returns the present rate, in tokens per period. Each call inserts a row, so add calls up and observe a few times per window.';

@@ -3,11 +3,11 @@
 create function dipwell_internal.audit_id(at bigint, n bigint) returns text language sql immutable as
 $$ select lpad(to_hex(at), 14, '0') || lpad(to_hex(n), 8, '0') $$;
 comment on function dipwell_internal.audit_id is
-    'The id of an entry of audit: 14 hexadecimal digits of the time in µs, and 8 that tell entries of one time apart. Go twin: audit.ID.';
+    'The id of an entry of audit: 14 hexadecimal digits of the time in µs, and 8 that distinguish entries of the same time. Go twin: audit.ID.';
 
--- One call in 64 looks for entries beyond the last 10,000, since counting them takes
--- longer than the change. Those that another transaction is deleting are left to it, so that no call
--- waits for the end of another's transaction.
+-- One call in 64 searches for entries beyond the last 10,000, because counting takes
+-- longer than the change. Entries that another transaction is deleting are left to it, so
+-- that no call waits for another transaction.
 create function dipwell_internal.record_change(who text, action text, limit_name text, key text, what text, note text, at bigint default null) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -24,7 +24,7 @@ begin
         select y.ctid from dipwell.audit y where y.id <= greatest(last, dipwell_internal.audit_id(greatest(n - 34560000000000, 0), 0)) for update skip locked));
 end $$;
 comment on function dipwell_internal.record_change is
-    'Adds an entry to audit at the time at, by default now, deletes those older than 400 days, and in one call of 64 those beyond the last 10,000. Go twin: store.Auditor.';
+    'Adds an entry to audit, with the time at or by default now. Deletes entries older than 400 days, and in one call of 64 those beyond the last 10,000. Go twin: store.Auditor.';
 
 create function dipwell_internal.changed(action text, limit_name text, key text default null, what text default null, note text default null) returns void language sql volatile as
 $$ select dipwell_internal.record_change(session_user, action, limit_name, key, what, note) $$;

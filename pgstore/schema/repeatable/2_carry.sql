@@ -6,7 +6,7 @@ create type dipwell_internal.definition as (
     mode text,
     plan text
 );
-comment on type dipwell_internal.definition is 'What decides a call. Go twin: Definition.';
+comment on type dipwell_internal.definition is 'The definition that decides a call. Go twin: Definition.';
 comment on column dipwell_internal.definition.rule is 'The rule; its number is that of the definition, as in buckets.version.';
 comment on column dipwell_internal.definition.mode is 'enforce, shadow, unlimited or blocked.';
 comment on column dipwell_internal.definition.plan is 'Name of the plan; null: the limit itself, or an override with numbers of its own.';
@@ -26,12 +26,12 @@ comment on function dipwell_internal.version_of is
 create function dipwell_internal.override_number(id int) returns int language sql immutable as
 $$ select (id::bigint - 2147483648)::int $$;
 comment on function dipwell_internal.override_number is
-    'What rows that an override decides have as version. Go twin: number.OfOverride.';
+    'buckets.version of the rows that an override decides. Go twin: number.OfOverride.';
 
 create function dipwell_internal.decides(o dipwell.key_overrides, t bigint) returns boolean language sql immutable as
 $$ select o.id is not null and (o.until is null or t < o.until) $$;
 comment on function dipwell_internal.decides is
-    'Whether an override, or null, decides calls at t.';
+    'Whether an override decides calls at t. False for null.';
 
 create function dipwell_internal.variant(base dipwell.versions, number int, unit bigint, add bigint, cap bigint, debt bigint, max_charge bigint, max_used bigint)
 returns dipwell.versions language plpgsql immutable as $$
@@ -52,7 +52,7 @@ begin
     return base;
 end $$;
 comment on function dipwell_internal.variant is
-    'The rule of a plan or an override of the version base.';
+    'The rule of a plan or an override, for the version base.';
 
 create function dipwell_internal.base_definition(l dipwell.limits) returns dipwell_internal.definition language plpgsql stable as $$
 declare
@@ -92,7 +92,7 @@ end $$;
 comment on function dipwell_internal.unknown_plan is
     'Raises the error for a plan that a limit does not have.';
 
--- What the caller named, which must exist.
+-- The named plan must exist.
 create function dipwell_internal.asked_definition(l dipwell.limits, plan_name text, field text) returns dipwell_internal.definition language plpgsql stable as $$
 declare
     d dipwell_internal.definition;
@@ -110,7 +110,7 @@ begin
     return d;
 end $$;
 comment on function dipwell_internal.asked_definition is
-    'The plan that a caller named, or without a name the limit itself. Raises an error that names the field unless callers may name the plan.';
+    'The plan that a caller named, or without a name the limit itself. Raises an error that names the field if callers may not name the plan.';
 
 create function dipwell_internal.override_at(l dipwell.limits, o dipwell.key_overrides, base dipwell.versions) returns dipwell.key_overrides language plpgsql stable as $$
 declare
@@ -145,7 +145,7 @@ begin
     return o;
 end $$;
 comment on function dipwell_internal.override_at is
-    'An override with its rule at a version of the limit. If it does not compile there, because its plan is gone or the limit has changed, the limit itself decides. Go twin: withOverride.';
+    'An override with its rule at a version of the limit. If the override does not compile there, because its plan is gone or the limit has changed, the limit itself decides. Go twin: Definition.withOverride.';
 
 create function dipwell_internal.renewed(l dipwell.limits, o dipwell.key_overrides) returns dipwell.key_overrides language plpgsql stable as $$
 begin
@@ -156,7 +156,7 @@ begin
     return o;
 end $$;
 comment on function dipwell_internal.renewed is
-    'An override at the present version of its limit: with the next id if it was of an older one. Go twin: Definition.Renewed.';
+    'An override at the present version of its limit, with the next id if it was of an older version. Go twin: Definition.renewed.';
 
 create function dipwell_internal.override_definition(l dipwell.limits, o dipwell.key_overrides) returns dipwell_internal.definition language plpgsql stable as $$
 declare
@@ -169,7 +169,7 @@ begin
     return d;
 end $$;
 comment on function dipwell_internal.override_definition is
-    'What an override makes of the present version of its limit. Go twin: Definition.WithOverride.';
+    'The definition that an override makes of the present version of its limit. Go twin: Definition.WithOverride.';
 
 create function dipwell_internal.instant(l dipwell.limits, o dipwell.key_overrides, number int, t bigint) returns bigint language plpgsql stable as $$
 begin
@@ -179,7 +179,7 @@ begin
     return t;
 end $$;
 comment on function dipwell_internal.instant is
-    'The time at which a call at t, which is not before the row''s ts, is decided on a row with a number: not before the present version of the limit if the row is of an older one. Go twin: Definition.instant.';
+    'The time at which a call at t is decided on a row with a number. t is not before the row''s ts. If the row is of an older version, the result is not before the present version began. Go twin: Definition.instant.';
 
 create function dipwell_internal.own_definition(l dipwell.limits, o dipwell.key_overrides, number int, t bigint) returns dipwell_internal.definition language plpgsql stable as $$
 declare
@@ -216,10 +216,10 @@ begin
     return base;
 end $$;
 comment on function dipwell_internal.rule_at is
-    'The rule of the limit, one of its plans or an override at the version v; null if that version has no such plan. Go twin: ruleAt.';
+    'The rule of the limit, of one of its plans or of an override at version v; null if that version has no such plan. Go twin: Definition.ruleAt.';
 
--- target is a number at the present version, or null to stay in the plan or override
--- of the row, or if that has ended, in the limit itself.
+-- target is a number at the present version. If it is null, the row stays in its plan or
+-- override, or goes to the limit itself if that has ended.
 create function dipwell_internal.walk(l dipwell.limits, o dipwell.key_overrides, number int, ts bigint, n bigint, target int)
 returns table (known boolean, was dipwell.versions, r dipwell.versions, at bigint) language plpgsql stable as $$
 declare
@@ -231,7 +231,7 @@ declare
     later    dipwell.versions;
     into_    dipwell.versions;
     ends     boolean;
-    -- of the next conversion
+    -- The next conversion.
     new_plan text;
     new_over boolean;
     policy   text;
@@ -305,7 +305,7 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.walk is
-    'The conversions of a row with a number, from which rule to which and when, up to the present version and the definition target. A row without any has one result, without a rule r; known is false there if the number is unknown, so that the row is full. Go twin: Definition.walk.';
+    'The conversions of a row with a number, up to the present version and the definition target: for each, the two rules and the time. If there are none, the result is one row whose rule r is null; known is false there if the number is unknown, so that the row is full. Go twin: Definition.walk.';
 
 create function dipwell_internal.carry(l dipwell.limits, o dipwell.key_overrides, key text, number int, target int, n bigint,
     inout used bigint, inout ts bigint, inout lows bigint[] default null) language plpgsql stable as $$
@@ -337,7 +337,7 @@ begin
     end loop;
 end $$;
 comment on function dipwell_internal.carry is
-    'Brings a row to the present version and the definition target: steps it under each definition up to its end, and converts what is used, and lows if it has any. A row of a definition that is gone is full. The row must not be of a later version than l. Go twin: Definition.carry.';
+    'Converts a row to the present version and the definition target. Steps it under each definition up to its end, and converts what is used, and the lows if it has any. A row of a definition that is gone becomes full. The row must not be of a later version than l. Go twin: Definition.carry.';
 
 create function dipwell_internal.carry_units(l dipwell.limits, o dipwell.key_overrides, units bigint, number int, target int, n bigint) returns bigint language plpgsql stable as $$
 declare
@@ -356,7 +356,7 @@ begin
     return units;
 end $$;
 comment on function dipwell_internal.carry_units is
-    'Converts units that a record took under the definition with a number to the definition target at n, rounded down. Units of a definition that is gone are gone too. Go twin: Definition.CarryUnits.';
+    'Converts the units that a record took under the definition with a number to the definition target at n, rounded down. If that definition is gone, the result is 0. Go twin: Definition.carryUnits.';
 
 create function dipwell_internal.carry_records(l dipwell.limits, o dipwell.key_overrides, of_key text, target int, n bigint) returns void
 language plpgsql volatile as $$
@@ -379,8 +379,8 @@ end $$;
 comment on function dipwell_internal.override_of is
     'The override of a key, or null.';
 
--- Versions of a limit are kept while holds name them, but an override is not, so that
--- what holds took under it is converted with the row.
+-- A version of a limit is kept while holds refer to it, but an override is not. So what
+-- holds took under an override is converted with the row.
 create function dipwell_internal.carry_holds(l dipwell.limits, o dipwell.key_overrides, of_key text, target int, n bigint) returns void
 language plpgsql volatile as $$
 begin
@@ -388,7 +388,7 @@ begin
         where x.limit_id = l.id and x.key = of_key and x.live and x.number > 0 and x.version <> target;
 end $$;
 comment on function dipwell_internal.carry_holds is
-    'Converts what live holds took of a key to the definition target, when the override o ends, is replaced or renewed. A concurrency limit counts tokens under every definition.';
+    'Converts what live holds took from a key to the definition target, when the override o ends, is replaced or is renewed. A concurrency limit counts tokens under every definition.';
 
 create function dipwell_internal.store_override(l dipwell.limits, was dipwell.key_overrides, o dipwell.key_overrides, target int, n bigint) returns void language plpgsql volatile as $$
 begin
@@ -405,7 +405,7 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.store_override is
-    'Stores what a call made at n of the override of a key: renewed, or null, ended. target is the definition that the row is under from now on.';
+    'Stores the override of a key after a call at n: renewed, or deleted if it is null or has ended. target is the definition that the row is under from now on.';
 
 create function dipwell_internal.is_full(lim int, key text, used bigint, ts bigint, version int, n bigint) returns boolean language plpgsql stable as $$
 declare
@@ -426,4 +426,4 @@ begin
     return dipwell_internal.used_at(dipwell_internal.spread(d.rule, l.name, key), c.used, c.ts, greatest(n, c.ts)) = 0;
 end $$;
 comment on function dipwell_internal.is_full is
-    'Whether a row is full at n, so that it may be deleted. A row that an override decides is not, and neither is one of a later version than the limit as it is read here.';
+    'Whether a row is full at n, so that it may be deleted. It is false for a row that an override decides, and for a row of a later version than this function sees of the limit.';

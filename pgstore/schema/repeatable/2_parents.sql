@@ -1,5 +1,6 @@
--- Calls as groups of decide: limits with parents take from all levels, and a limit and
--- key named twice is asked once. Go twins: path.go, takes.go.
+-- Turns calls into groups for decide. A take from a limit with parents takes from all
+-- levels, and a limit and key that are named twice are one entry. Go twins: keypath.go,
+-- takes.go.
 
 create type dipwell_internal.call as (
     ids    int[],
@@ -24,12 +25,12 @@ comment on column dipwell_internal.call.named is 'How many entries of the lists 
 create function dipwell.key(variadic parts text[]) returns text language sql immutable as
 $$ select string_agg(replace(replace(coalesce(p, ''), '%', '%25'), '/', '%2F'), '/' order by i) from unnest(parts) with ordinality u (p, i) $$;
 comment on function dipwell.key is
-    'The key of a limit that has a parent or is one: the parts joined by /, in which % is written %25 and / is written %2F.';
+    'The key of a limit that has a parent or is one: the parts, joined by /. Inside a part % is written as %25 and / as %2F.';
 
 create function dipwell_internal.parent_key(key text) returns text language sql immutable as
 $$ select case when key ~ '/' then regexp_replace(key, '/[^/]*$', '') else '' end $$;
 comment on function dipwell_internal.parent_key is
-    'The key without its last part. Go twin: ParentKey.';
+    'The key without its last part. Go twin: keypath.Parent.';
 
 create function dipwell_internal.check_path(limit_name text, key text, parts int, field text) returns void language plpgsql immutable as $$
 declare
@@ -46,9 +47,10 @@ begin
     raise exception using errcode = 'invalid_parameter_value', constraint = field, message = field || ': ' || reason;
 end $$;
 comment on function dipwell_internal.check_path is
-    'Raises an error that names the field unless a key has so many parts, none of them empty. Go twin: CheckPath.';
+    'Raises an error that names the field if a key does not have that many parts, or if one of them is empty. Go twin: checkPath.';
 
--- alone: the call is of one limit, so that errors name its field without an index.
+-- alone is set if the call names one limit, so that errors name its field without an
+-- index.
 create function dipwell_internal.call_of(verb int, limit_names text[], of_keys text[], of_costs bigint[], of_plans text[], of_floors bigint[],
     alone boolean default false, ttl bigint default null) returns dipwell_internal.call language plpgsql stable as $$
 declare
@@ -61,14 +63,14 @@ declare
     levels int;
     i      int;
     j      int;
-    -- an entry for each take, and then for each parent of one
+    -- An entry for each take, and then one for each of their parents.
     ids    int[] := '{}';
     keys   text[] := '{}';
     at     int[] := '{}'; -- index of the take
     up_ids  int[] := '{}';
     up_keys text[] := '{}';
     up_at   int[] := '{}';
-    -- of the entries of c
+    -- For each entry of c.
     names  text[] := '{}';
     costs  bigint[] := '{}';
     floors bigint[] := '{}';
@@ -157,11 +159,11 @@ begin
     return c;
 end $$;
 comment on function dipwell_internal.call_of is
-    'The limits and keys of a call, with the parents of the limits, and the costs of each added up. Raises an error that names the field if an argument is invalid. Go twin: Limiter.prepare.';
+    'The limits and keys of a call, with the parents of the limits. Costs of the same limit and key are added up. Raises an error that names the field if an argument is invalid. Go twin: Limiter.prepare.';
 
 create function dipwell_internal.decides_over(allowed boolean, never boolean, remaining bigint, retry bigint,
     top_allowed boolean, top_never boolean, top_remaining bigint, top_retry bigint) returns boolean language sql immutable as
 $$ select case when allowed <> top_allowed then top_allowed when allowed then remaining < top_remaining
     when never <> top_never then never else coalesce(retry > top_retry, false) end $$;
 comment on function dipwell_internal.decides_over is
-    'Whether one result decides a call rather than another: the latest retry of refusals, otherwise the fewest remaining tokens. Go twin: Decision.decidesOver.';
+    'Whether one result decides a call rather than another: among refusals the one with the latest retry, otherwise the one with the fewest remaining tokens. Go twin: Decision.decidesOver.';

@@ -21,7 +21,7 @@ begin
     return p;
 end $$;
 comment on function dipwell_internal.compile_call_site is
-    'What the settings of a call site make of the version base of a limit, without name and number.';
+    'The plan that the settings of a call site make of the version base of a limit, without its name and number.';
 
 create function dipwell_internal.put_call_site(d dipwell.limits, base dipwell.versions, i int, site text) returns void language plpgsql volatile as $$
 declare
@@ -34,14 +34,16 @@ end $$;
 comment on function dipwell_internal.put_call_site is
     'Compiles a definition of a call site for the version base of a limit.';
 
--- A definition that is in use is only looked up. A new one takes the index after the
--- last one, so that an index is used again late. The limit is locked, against others that
--- take the same index, and against a new version, which would not be compiled for.
+-- A definition that is in use is only looked up. A new one gets the index after the last
+-- one, so that indexes are used again as late as possible. The limit is locked, so that
+-- no other call takes the same index and no new version begins, for which the definition
+-- would not be compiled.
 --
--- A search for those that no row names reads all rows of the limit. There is one at a
--- time, and the next one not within a second nor within nine times as long as it took:
--- until then one definition too many is refused. So the result is without an index then,
--- and not an error, which would undo what tells when rows were searched.
+-- A search for definitions that no row refers to reads all rows of the limit. Only one
+-- search runs at a time. The next one may begin after a second, or after nine times its
+-- duration if that is longer; until then one definition too many is refused. In that case
+-- the result has no index. It is not an error, because an error would undo the record of
+-- the search.
 create function dipwell_internal.call_site(lim int, site text, at bigint default null) returns dipwell.call_sites
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -67,8 +69,9 @@ begin
         end if;
         base := (dipwell_internal.base_definition(d)).rule;
         p := dipwell_internal.compile_call_site(d, base, site);
-        -- Each rule is compared once, and the number of those that count alike looked up, so
-        -- that the time grows with the definitions and not with their square.
+        -- Each rule is compared once, and the number of the one that counts alike is
+        -- looked up, so that the time grows with the number of definitions and not with
+        -- its square.
         select s.* into c from dipwell.plans x join dipwell.call_sites s on s.limit_id = x.limit_id and s.i = (x.number >> 20) - 1024
             where x.limit_id = lim and s.limit_id = lim and x.version = d.version and s.ended is null
                 and row(x.mode, x.unit, x.add, x.cap, x.debt, x.max_charge, x.max_used) is not distinct from row(p.mode, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used)
@@ -100,7 +103,7 @@ begin
     raise exception using errcode = 'serialization_failure', message = 'another transaction made a definition of the same limit; try again';
 end $$;
 comment on function dipwell_internal.call_site is
-    'The definition of a call site with these settings, which is made if there is none that counts alike; null if the limit has as many as it may have. at replaces the clock, for tests.';
+    'The definition of a call site with these settings. It is made if there is none that counts alike. Null if the limit has as many as it may have. at replaces the clock, for tests.';
 
 create function dipwell_internal.end_call_sites(lim int, n bigint, unlooked bigint, over bigint) returns bigint language plpgsql volatile as $$
 declare
@@ -122,4 +125,4 @@ begin
     return gone;
 end $$;
 comment on function dipwell_internal.end_call_sites is
-    'Ends definitions of call sites that no row names, reservations and holds included, of those not looked for since unlooked, and uses ended ones again that rows name. Deletes those that ended before over. Returns how many.';
+    'Ends the definitions of call sites that no row, reservation or hold refers to, if they were not looked up since unlooked; ended ones that rows refer to are used again. Deletes those that ended before over. Returns their number.';

@@ -1,9 +1,10 @@
 -- Definitions. Go twins: compile.go, Registry.Define.
 
--- A conversion rounds, so that a hold which expired before it would give back less than
--- it took. A row that is locked keeps such a rest of a unit, rather than delay the change.
--- The rows stay locked until the transaction ends, so the Go store gives back most of
--- them first, some in a transaction.
+-- Converting a row rounds, so that a hold that expired before the conversion would give
+-- back less than it took. So expired holds are given back first. The holds of a locked
+-- row are not: losing a fraction of a token is better than delaying the change. The rows
+-- stay locked until the transaction ends, so the Go store first gives back most holds in
+-- transactions of a few keys each.
 create function dipwell_internal.expire_before_change(lim int, n bigint, most bigint default null) returns bigint language plpgsql volatile as $$
 declare
     of_key text;
@@ -18,7 +19,7 @@ begin
     return keys;
 end $$;
 comment on function dipwell_internal.expire_before_change is
-    'Gives back what holds of a limit that have expired took, before a new version of the limit begins: those of at most so many keys. Returns of how many. Go twin: Lows.expireUnder.';
+    'Gives back the expired holds of a limit before a new version of the limit begins, those of at most a number of keys. Returns the number of keys. Go twin: Lows.expireUnder.';
 
 create function dipwell_internal.put_limit(d dipwell.limits, r dipwell.versions, at bigint default null) returns int language plpgsql volatile as $$
 declare
@@ -52,7 +53,8 @@ begin
                 was.leaky, was.spread, was.per, coalesce(was.start, ''))
             = row(r.unit, r.every, r.add, r.cap, r.origin, r.burst, r.debt, r.most, r.max_charge, r.max_used,
                 r.leaky, r.spread, r.per, coalesce(r.start, ''))
-            -- Plans and overrides change what is written, not what was compiled from it.
+            -- Plans and overrides depend on the settings as written, not on the rule
+            -- compiled from them.
             and old.plans is not distinct from d.plans
             and greatest(old.shards, 1) = greatest(d.shards, 1) -- rows of a version have as many shards
             and (select (o.floor, o.ceiling) is not distinct from (a.floor, a.ceiling)
@@ -117,7 +119,7 @@ begin
     return d.id;
 end $$;
 comment on function dipwell_internal.put_limit is
-    'Stores a compiled definition. One with the same rule keeps its version; otherwise a new version begins now. Refuses a limit of another owner. The owner "call site" defines a limit that is not there, as "code", and never changes one that is.';
+    'Stores a compiled definition. If its rule is unchanged it keeps its version; otherwise a new version begins now. Raises an error if the limit has another owner. The owner "call site" defines a limit that does not exist, with the owner "code", and never changes an existing one.';
 
 create function dipwell_internal.edits(a bytea, b bytea) returns int language plpgsql immutable as $$
 declare
@@ -148,10 +150,10 @@ $$ select coalesce((select '; did you mean ' || q.name || '?' from (
         select x.name, x.place, dipwell_internal.edits(convert_to(wrote, 'UTF8'), convert_to(x.name, 'UTF8')) as n from unnest(names) with ordinality x (name, place)) q
     where q.n < 3 order by q.n, q.place limit 1), '') $$;
 comment on function dipwell_internal.suggest is
-    'The name that is nearest to what was written, as the end of an error, or an empty text if none is within two edits. Go twin: suggest.Name.';
+    'The name that is nearest to what was written, as the end of an error message. Empty if no name is within two edits. Go twin: suggest.Name.';
 
--- put_limit and drop_limit lock the limits, so that no two programs make a circle
--- together, and no parent is dropped while it is given a child.
+-- put_limit and drop_limit lock the limits, so that two programs cannot make a circle
+-- together, and a parent is not dropped while it is given a child.
 create function dipwell_internal.check_parents(d dipwell.limits, old dipwell.limits) returns void language plpgsql stable as $$
 declare
     child  dipwell.limits := d;
@@ -192,7 +194,7 @@ begin
     end loop;
 end $$;
 comment on function dipwell_internal.check_parents is
-    'Raises an error unless a limit, in place of old, may have its parent: it exists, there is no circle, no more than four levels, and concurrency limits are among themselves. Go twin: Registry.CheckParents.';
+    'Raises an error if the parent of a limit, which replaces old, is wrong: the parent must exist, there must be no circle and no more than four levels, and only concurrency limits may have concurrency limits as parent or child. Go twin: Registry.CheckParents.';
 
 create function dipwell_internal.mark_parent(limit_name text) returns void language plpgsql volatile as $$
 declare
@@ -205,7 +207,7 @@ begin
             and v.limit_id = l.id and v.number = l.version;
 end $$;
 comment on function dipwell_internal.mark_parent is
-    'Sets limits.parts and plain of a topmost parent that got its first child or has lost its last one.';
+    'Sets limits.parts and plain of a topmost parent that got its first child or lost its last one.';
 
 -- Go twin: checkOwner.
 create function dipwell_internal.check_owner(limit_name text, was text, by_owner text) returns void language plpgsql immutable as $$
@@ -225,7 +227,7 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.check_owner is
-    'Raises an error unless an owner may define a limit that another has defined before. Files and descriptors take over what no file names, and what an older program wrote.';
+    'Raises an error if an owner may not define a limit that another one defined before. Files and descriptors may take over limits that no file names, and those of older programs. Go twin: checkOwner.';
 
 create function dipwell_internal.other_owner(limit_name text, owner text) returns void language plpgsql immutable as $$
 begin
@@ -236,7 +238,7 @@ begin
             when 'rls' then 'the descriptors of the RateLimitService' when 'api' then 'the API' when 'sql' then 'SQL' else owner end);
 end $$;
 comment on function dipwell_internal.other_owner is
-    'Raises the error for a change by another owner.';
+    'Raises the error for a change by someone who is not the owner.';
 
 create function dipwell_internal.drop_limit(limit_name text, by_owner text) returns void language plpgsql volatile as $$
 declare
@@ -258,8 +260,8 @@ begin
     if child is not null then
         perform dipwell_internal.bad_limit(limit_name, 'parent', format('it is the parent of limit %s, which must be dropped or changed first', child));
     end if;
-    -- Parts for other limits stay until they are due; without this one nobody can
-    -- cancel them.
+    -- Parts for other limits stay until they are due. Without this part nobody can cancel
+    -- them.
     delete from dipwell.reservations x where x.limit_id = old.id;
     update dipwell.hold_parts x set live = false, reset = true, due = x.expires + greatest(x.ttl, 60000000) where x.limit_id = old.id and x.live;
     delete from dipwell.paces x where x.limit_id = old.id; -- before the versions, as add_samples locks them
@@ -291,13 +293,13 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.check_name is
-    'Raises an error unless a setting can be the name of a limit.';
+    'Raises an error if a setting cannot be the name of a limit.';
 
 create function dipwell_internal.most_units(every bigint, add bigint) returns bigint language sql immutable as
 $$ select case when 9007199254740991 / every - 1 < 1 then 0
     else dipwell_internal.mul_div(9007199254740991 / every - 1, add, 1, false) end $$;
 comment on function dipwell_internal.most_units is
-    'The largest number of units that can be counted exactly and that comes back within 2^53-1 µs.';
+    'The largest number of units that can be counted exactly and comes back within 2^53-1 µs.';
 
 create function dipwell_internal.format_per(period bigint) returns text language sql immutable as
 $$ select case
@@ -331,7 +333,7 @@ begin
     return sum::bigint;
 end $$;
 comment on function dipwell_internal.parse_offset is
-    'The µs of a sum of whole numbers with units, such as 1d12h or 0s; null when the text is none.';
+    'The µs in a sum of whole numbers with units, such as 1d12h or 0s; null if the text is not such a sum.';
 
 create function dipwell_internal.period_of(per interval) returns bigint language plpgsql immutable as $$
 declare
@@ -346,7 +348,7 @@ begin
     return case when months > 0 then -months else us::bigint end;
 end $$;
 comment on function dipwell_internal.period_of is
-    'The µs of an interval, or -months; 0 where a month and a day are mixed, or the length cannot be counted.';
+    'The length of an interval in µs, or -months. 0 if the interval mixes months and days, or is too long to be counted.';
 
 create function dipwell_internal.parse_per(s text) returns bigint language sql immutable as
 $$ select case when s is null then null when s ~ '^[0-9]+mo$' then -left(s, -2)::bigint when s ~ '^[0-9]+y$' then -12 * left(s, -1)::bigint else dipwell_internal.parse_offset(s) end $$;
@@ -380,7 +382,7 @@ begin
     return d;
 end $$;
 comment on function dipwell_internal.limit_of is
-    'The limit that versions.settings describes, as far as rules are compiled from it.';
+    'The limit that versions.settings describes, with the settings that rules are compiled from.';
 
 create function dipwell_internal.compile_variant(d dipwell.limits, base dipwell.versions, plan text, rate bigint, per bigint, burst bigint, max_debt bigint)
 returns dipwell.versions language plpgsql stable as $$
@@ -406,7 +408,7 @@ exception when invalid_parameter_value then
         message = format('%splans: plan %s: %s', prefix, plan, case when starts_with(reason, prefix) then substr(reason, length(prefix) + 1) else reason end);
 end $$;
 comment on function dipwell_internal.compile_variant is
-    'The rule of a plan of the version base of a limit: null is the limit''s setting. Go twin: Limit.compileVariant.';
+    'The rule of a plan, for the version base of a limit. null means the limit''s setting. Go twin: Limit.compileVariant.';
 
 create function dipwell_internal.plans_of(plans text)
 returns table (i int, name text, rate bigint, per text, burst bigint, max_debt bigint, mode text, callable boolean) language sql immutable as $$
@@ -507,7 +509,7 @@ begin
     return r;
 end $$;
 comment on function dipwell_internal.compile_concurrency is
-    'Compiles a limit that counts what is held. Go twins: compiler.checkConcurrency, compiler.concurrency.';
+    'Compiles a concurrency limit. Go twins: compiler.checkConcurrency, compiler.concurrency.';
 
 create function dipwell_internal.check_lease(d dipwell.limits) returns void language plpgsql immutable as $$
 begin
@@ -524,7 +526,7 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.check_lease is
-    'Checks what a plan cannot change of a leased limit. Go twin: compiler.checkLease.';
+    'Checks those settings of a leased limit that its plans cannot change. Go twin: compiler.checkLease.';
 
 create function dipwell_internal.carve(d dipwell.limits, burst bigint, period bigint) returns bigint language plpgsql immutable as $$
 declare
@@ -556,7 +558,7 @@ begin
     perform dipwell_internal.bad_limit(d.name, 'burst', format('%s at %s per %s is too large to count exactly; at most %s', burst, d.rate, per, room));
 end $$;
 comment on function dipwell_internal.larger_than is
-    'Raises the error for a burst that is more than there is room for. Go twin: compiler.largerThan.';
+    'Raises the error for a burst that is too large. Go twin: compiler.largerThan.';
 
 create function dipwell_internal.compile(d dipwell.limits, period bigint, of_tick bigint default null) returns dipwell.versions language plpgsql stable as $$
 declare
@@ -660,7 +662,7 @@ begin
     r.per := per;
     r.start := d.start;
     if d.adaptive is not null then
-        -- Ticks are 1/1024 µs long at the ceiling, and longer at a lower rate.
+        -- At the ceiling ticks are 1/1024 µs long; at a lower rate they are longer.
         select a.ceiling, a.floor_level into offset_, tick from dipwell_internal.target_of(d) a;
         r.every := 0;
         r.unit := 1024 * period / gcd(offset_, 1024 * period);
@@ -671,7 +673,7 @@ begin
             perform dipwell_internal.bad_limit(d.name, 'burst', format('%s at a ceiling of %s per %s is too large to count exactly; at most %s', burst, offset_, per, greatest(0, room)));
         end if;
     elsif not windowed then
-        -- The finest tick at which everything fits; defaults that fit at none are
+        -- The finest tick with which everything fits. Defaults that fit with no tick are
         -- lowered.
         <<found>>
         foreach need in array array[burst + debt + charge, burst + debt + want_charge, burst + want_debt + want_charge] loop
@@ -765,4 +767,4 @@ begin
     return r;
 end $$;
 comment on function dipwell_internal.compile is
-    'Checks a definition and turns it into whole numbers; a bucket with the tick of_tick, if it is given. Go twin: Limit.compile.';
+    'Checks a definition and computes its rule. A bucket has the tick of_tick, if that is given. Go twin: Limit.compile.';

@@ -1,9 +1,9 @@
--- Plans and overrides are changed. Go twins: CheckOverride, Definition.SetOverrideIn.
+-- Changes of plans and overrides. Go twins: CheckOverride, Definition.SetOverrideIn.
 
 create function dipwell_internal.sorted_plans(plans text) returns text language sql immutable as
 $$ select string_agg(p.x, '|' order by split_part(p.x, ':', 1) collate "C") from unnest(string_to_array(plans, '|')) p (x) $$;
 comment on function dipwell_internal.sorted_plans is
-    'The text of plans in the order of their names, which is that of their numbers.';
+    'The text of plans in the order of their names, which is also the order of their numbers.';
 
 create function dipwell_internal.wrong_setting(field text, value text) returns text language sql immutable as $$
     select case
@@ -27,7 +27,7 @@ create function dipwell_internal.wrong_setting(field text, value text) returns t
         else 'unknown setting' || dipwell_internal.suggest(field, '{rate,per,burst,max_debt,mode,callable}') end
 $$;
 comment on function dipwell_internal.wrong_setting is
-    'What is wrong with a setting of a plan as text; null: nothing. Go twin: Plan.Set.';
+    'What is wrong with a setting of a plan, as text; null if it is right. Go twin: Plan.Set.';
 
 create function dipwell_internal.read_plans(limit_name text, plans text) returns text language plpgsql immutable as $$
 declare
@@ -55,7 +55,7 @@ begin
             '|' order by p.name collate "C") from dipwell_internal.plans_of(plans) p);
 end $$;
 comment on function dipwell_internal.read_plans is
-    'Plans that a user wrote, spelled as in limits.plans. Go twin: parsePlans.';
+    'The plans in a text that a user wrote in the form of limits.plans. Go twin: parsePlans.';
 
 create function dipwell_internal.change_plans(limit_name text, plan text, changed text) returns void language plpgsql volatile as $$
 declare
@@ -79,7 +79,7 @@ begin
     perform dipwell_internal.put_limit(d, r);
 end $$;
 comment on function dipwell_internal.change_plans is
-    'Puts a plan in place of the one of its name, or removes it, in a new version of the limit.';
+    'Adds, replaces or removes a plan, in a new version of the limit.';
 
 create function dipwell_internal.bad_override(field text, reason text) returns void language plpgsql as $$
 begin
@@ -134,7 +134,7 @@ end $$;
 comment on function dipwell_internal.compile_override is
     'Checks an override that is set at n, and fills in its rule.';
 
--- The row is locked before the override is read, as everywhere.
+-- The row is locked before the override is read, as everywhere else.
 create function dipwell_internal.change_override(lim int, of_key text, o dipwell.key_overrides, at bigint) returns dipwell.key_overrides
 language plpgsql volatile as $$
 declare
@@ -215,7 +215,7 @@ begin
     return case when dipwell_internal.decides(was, n) then was end;
 end $$;
 comment on function dipwell_internal.change_override is
-    'Sets the override of a key, or ends it if o is null, and converts the row of the key in the same step. Returns the override that was set, or the one that ended.';
+    'Sets the override of a key, or ends it if o is null, and converts the row of the key in the same transaction. Returns the override that was set or that ended.';
 
 create function dipwell_internal.set_override(lim int, of_key text, plan text, rate bigint, per bigint, burst bigint, until bigint, note text, at bigint default null)
 returns dipwell.key_overrides language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -240,7 +240,7 @@ begin
     return dipwell_internal.change_override(lim, of_key, o, at);
 end $$;
 comment on function dipwell_internal.set_override is
-    'dipwell.override by the id of the limit; per is in µs, or -months, until in µs. at replaces the clock, for tests.';
+    'dipwell.override for the id of a limit. per is in µs, or -months; until is in µs. at replaces the clock, for tests.';
 
 create function dipwell_internal.end_override(lim int, of_key text, at bigint default null) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -248,4 +248,4 @@ begin
     return (dipwell_internal.change_override(lim, of_key, null, at)).id is not null;
 end $$;
 comment on function dipwell_internal.end_override is
-    'dipwell.end_override by the id of the limit. at replaces the clock, for tests.';
+    'dipwell.end_override for the id of a limit. at replaces the clock, for tests.';

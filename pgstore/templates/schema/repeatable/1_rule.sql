@@ -1,14 +1,14 @@
--- The algebra: step.go. The Go twin for calendars is calendar.go.
+-- The arithmetic of rules, from step.go. Its Go twin for calendars is calendar.go.
 
 create function dipwell_internal.now_us() returns bigint language sql volatile as
 $$ select (date_part('epoch', clock_timestamp()) * 1000000)::bigint $$;
 comment on function dipwell_internal.now_us is
-    'The server''s clock, in µs since the Unix epoch. A function in the language SQL, so that the planner inlines it.';
+    'The server''s clock, in µs since the Unix epoch. Written in the language SQL so that the planner inlines it.';
 
 create function dipwell_internal.floor_div(a bigint, b bigint) returns bigint language sql immutable as
 $$ select case when a >= 0 then a / b else -((b - 1 - a) / b) end $$;
 comment on function dipwell_internal.floor_div is
-    'a / b, rounded down also where a is negative.';
+    'a / b, rounded down even if a is negative.';
 
 create function dipwell_internal.mul_div(a bigint, b bigint, c bigint, up boolean) returns bigint language sql immutable as
 $$ select least(case when up then div(a::numeric * b + c - 1, c) else div(a::numeric * b, c) end, 9007199254740991)::bigint $$;
@@ -18,7 +18,7 @@ comment on function dipwell_internal.mul_div is
 create function dipwell_internal.length(x bigint) returns interval language sql immutable as
 $$ select x / 1048576 * interval '1048576 microseconds' + x % 1048576 * interval '1 microsecond' $$;
 comment on function dipwell_internal.length is
-    'An interval of exactly x µs. interval × number is computed in float8, which holds every integer up to 2^53 and every multiple of 2^20 that a bigint can be.';
+    'An interval of exactly x µs. interval × number is computed in float8, which holds every integer up to 2^53, and every multiple of 2^20 that fits in a bigint.';
 
 -- These two are expressions for a limit with ticks of equal length. They are
 -- functions in the language SQL so that the planner inlines them, which it does if
@@ -27,20 +27,20 @@ create function dipwell_internal.plain_used(used bigint, ts bigint, n bigint, ev
 returns bigint language sql immutable as
 $$ select {{leftAfter "used" (ticksBetween "ts" "n" "grid" "every") "add" "ticks"}} $$;
 comment on function dipwell_internal.plain_used is
-    'The units used at n of a row (used, ts). grid and ticks as in dipwell.limits. Go twin: Rule.usedAt.';
+    'The units that a row (used, ts) uses at n. grid and ticks are those of dipwell.limits. Go twin: Rule.usedAt.';
 
 create function dipwell_internal.plain_wait(units bigint, t bigint, n bigint, every bigint, add bigint, grid bigint)
 returns interval language sql immutable as
 $$ select ({{lastTick "t" "grid" "every"}} - n) * interval '1 microsecond' + ({{comeBack "units" "every" "add"}}) * interval '1 microsecond' $$;
 comment on function dipwell_internal.plain_wait is
-    'The time from n to the tick at which units will have come back, for a row that was stepped to t. Both parts are below 2^53 µs, as an exact product with an interval needs; their sum may not be. Go twin: Rule.wait.';
+    'The time from n to the tick at which units will have come back, for a row that was stepped to t. It is computed in two parts that are each below 2^53 µs, because an exact product with an interval needs that; their sum may be larger. Go twin: Rule.wait.';
 
 create function dipwell_internal.zone_offset(zone text, x bigint) returns bigint language sql stable as
 $$ select date_part('epoch', (timestamptz 'epoch' + x * interval '1 second') at time zone
     case zone when 'CET' then 'Europe/Brussels' when 'MET' then 'Europe/Brussels'
         when 'EET' then 'Europe/Athens' when 'WET' then 'Europe/Lisbon' else zone end)::bigint - x $$;
 comment on function dipwell_internal.zone_offset is
-    'Seconds by which the wall clock of a zone is ahead of UTC at x, in Unix seconds. CET, MET, EET and WET are also abbreviations, which AT TIME ZONE prefers and which have no summer time, so they are replaced by a city with the same clock.';
+    'How many seconds the wall clock of a zone is ahead of UTC at x, in Unix seconds. CET, MET, EET and WET are also abbreviations without summer time, which AT TIME ZONE prefers, so they are replaced by a city with the same clock.';
 
 create function dipwell_internal.first_at(zone text, wall bigint) returns bigint language plpgsql stable as $$
 declare
@@ -58,7 +58,7 @@ begin
     if dipwell_internal.zone_offset(zone, high) = before then
         return high;
     end if;
-    -- The clock changed before it could show wall.
+    -- The clock skipped over wall, or changed just before showing it.
     after := dipwell_internal.zone_offset(zone, high);
     low := wall - after;
     if dipwell_internal.zone_offset(zone, low) = after then
@@ -75,7 +75,7 @@ begin
     return high;
 end $$;
 comment on function dipwell_internal.first_at is
-    'The first Unix second at which the wall clock of a zone shows wall (seconds, as if the wall clock were UTC) or later. AT TIME ZONE would return the later of two such instants, and one after a gap. Go twin: firstAtOrAfter.';
+    'The first Unix second at which the wall clock of a zone shows wall or later (in seconds, as if the wall clock were UTC). AT TIME ZONE would return the later one if there are two, and a time after the gap if the clock skips wall. Go twin: firstAtOrAfter.';
 
 create function dipwell_internal.calendar_boundary(r dipwell.versions, k bigint) returns bigint language plpgsql stable as $$
 begin
@@ -87,7 +87,7 @@ begin
         + (k * r.days + case r.days when 7 then 4 else 0 end) * 86400) * 1000000; -- weeks start on Monday
 end $$;
 comment on function dipwell_internal.calendar_boundary is
-    'The instant, in µs, at which unit k of a calendar begins.';
+    'The time, in µs, at which unit k of a calendar begins.';
 
 create function dipwell_internal.tick(r dipwell.versions, x bigint) returns bigint language plpgsql stable as $$
 declare
@@ -172,7 +172,7 @@ begin
     return {{convertBack "units" "r.policy = 'reset'" "r.policy = 'proportional'" "was.unit" "was.cap" "r.unit" "r.cap" "r.max_used"}};
 end $$;
 comment on function dipwell_internal.convert_back is
-    'Converts units that can be given back under one version into units of the next, rounded down: the same number of tokens, or what the policy makes of them where that is less.';
+    'Converts units that can be given back under one version into units of the next, rounded down: the same number of tokens, or fewer if the policy leaves fewer.';
 
 create function dipwell_internal.step(r dipwell.versions, used bigint, ts bigint, n bigint, verb int, cost bigint, max_delay bigint,
     out allowed boolean, out never boolean, out granted bigint, out before bigint, out after bigint, out t bigint,
@@ -203,4 +203,4 @@ begin
     retry := case when short > 0 and not never then dipwell_internal.wait(r, short, t, n) else 0 end;
 end $$;
 comment on function dipwell_internal.step is
-    'Decides one call: the whole algebra. short is the units that must come back before it is allowed. Verbs: 0 take, 1 check, 2 take_up_to, 3 reserve, 4 charge, 5 refund, 6 reset. Go twins: Rule.Apply, bound.';
+    'Decides one call. short is the number of units that must come back before it would be allowed. Verbs: 0 take, 1 check, 2 take_up_to, 3 reserve, 4 charge, 5 refund, 6 reset. Go twins: Rule.apply, bound.';

@@ -1,4 +1,4 @@
--- Decisions for several keys at one time, all or nothing. Go twins: Op.Step,
+-- Decisions about several keys at one instant, all or nothing. Go twins: Op.Step,
 -- Group.Decide.
 
 create type dipwell_internal.answer as (
@@ -39,7 +39,7 @@ comment on column dipwell_internal.answer.plan is 'Name of the plan that decided
 comment on column dipwell_internal.answer.free is 'Allowed by an unlimited plan, so that nothing was taken.';
 comment on column dipwell_internal.answer.override is 'The override of the key, at the present version; null: none, or it has ended.';
 
--- The row is at used, ts and version, before any conversion.
+-- used, ts and version are those of the row before any conversion.
 create function dipwell_internal.answer_one(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text,
     used bigint, ts bigint, version int, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, dry boolean)
 returns dipwell_internal.answer language plpgsql stable as $$
@@ -127,7 +127,7 @@ begin
     return a;
 end $$;
 comment on function dipwell_internal.answer_one is
-    'Answers one call on its row as if it stood alone. With dry nothing is charged. Go twin: Op.Step.';
+    'Answers one call on its row as if it were alone. With dry nothing is charged. Go twin: Op.Step.';
 
 create function dipwell_internal.answer_by_mode(a dipwell_internal.answer, d dipwell_internal.definition, l dipwell.limits, asked dipwell_internal.definition,
     o dipwell.key_overrides, key text, used bigint, ts bigint, version int, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, dry boolean)
@@ -174,7 +174,7 @@ begin
     return a;
 end $$;
 comment on function dipwell_internal.answer_by_mode is
-    'Answers a call that a plan decides which is unlimited or blocked; the row is left as it is. Go twin: Op.byMode.';
+    'Answers a call that an unlimited or blocked plan decides. The row is left as it is. Go twin: Op.byMode.';
 
 create function dipwell_internal.retry_after_override(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text,
     used bigint, ts bigint, version int, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, shadow boolean,
@@ -188,7 +188,7 @@ begin
     retry := case when never then 0 when passes then o.until - n else o.until - n + a.retry end;
 end $$;
 comment on function dipwell_internal.retry_after_override is
-    'The first time from the end of the override on at which the same call would be allowed, or never; in shadow mode by enforcing. Go twin: Op.retryAfterOverride.';
+    'The first time after the end of the override at which the same call would be allowed, or never. In shadow mode the answer is the one that enforcing would give. Go twin: Op.retryAfterOverride.';
 
 create function dipwell_internal.retry_under(l dipwell.limits, o dipwell.key_overrides, own dipwell_internal.definition, r dipwell.versions, key text,
     used bigint, ts bigint, version int, n bigint, before bigint, short bigint, retry bigint) returns bigint language plpgsql stable as $$
@@ -207,7 +207,7 @@ begin
     return retry;
 end $$;
 comment on function dipwell_internal.retry_under is
-    'The retry of a refusal that leaves its row under another definition than the one that decided: the row goes on under its own. Go twin: Op.retryUnder.';
+    'The retry of a refusal whose row stays under another definition than the one that decided, and refills under its own. Go twin: Op.retryUnder.';
 
 create function dipwell_internal.retry_bounded(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text,
     used bigint, ts bigint, version int, n bigint, cost bigint, floor bigint, max_delay bigint, retry bigint) returns bigint language plpgsql stable as $$
@@ -222,7 +222,7 @@ begin
     return retry;
 end $$;
 comment on function dipwell_internal.retry_bounded is
-    'The retry of a bounded reservation, moved on to the first time at which its delay is at most max_delay. Go twin: Op.retryBounded.';
+    'The retry of a bounded reservation, moved to the first time at which its delay is at most max_delay. Go twin: Op.retryBounded.';
 
 create function dipwell_internal.retry_before_end(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, of_key text,
     used bigint, ts bigint, version int, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, out never boolean, out retry bigint)
@@ -242,7 +242,7 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.retry_before_end is
-    'A time at which a call is allowed that never is once the override of its key has ended, because holds expire before; or never. Go twin: Op.answerBeforeEnd.';
+    'The time at which a call is allowed because holds expire before the override of its key ends, although it never is after that; or never. Go twin: Op.answerBeforeEnd.';
 
 create function dipwell_internal.retry_of_holds(l dipwell.limits, o dipwell.key_overrides, asked dipwell_internal.definition, of_key text,
     a dipwell_internal.answer, need bigint, n bigint, t bigint, out never boolean, out retry bigint) language plpgsql stable as $$
@@ -262,12 +262,12 @@ begin
     retry := coalesce(retry, 0);
 end $$;
 comment on function dipwell_internal.retry_of_holds is
-    'The first time in µs from n at which a refused call of a concurrency limit would be allowed, because holds expire or the override of the key ends; or never. a is the answer without them, need the tokens. Go twin: Op.answerConcurrency.';
+    'The first time, in µs from n, at which a refused call of a concurrency limit would be allowed, because holds expire or the override of the key ends; or never. a is the answer without regard to these, need the number of tokens. Go twin: Op.answerConcurrency.';
 
--- The first pass reads, and is the last if nothing has to be written. The second
--- locks the rows in the order of their keys, so that two groups cannot deadlock.
--- Each statement of a volatile function sees what was committed before it. So both
--- passes read the rows first, then the definitions, then the clock: what was read
+-- The first pass only reads, and is the last one if nothing has to be written. The second
+-- pass locks the rows in the order of their keys, so that two groups cannot deadlock.
+-- Each statement of a volatile function sees what was committed before it began. So both
+-- passes read the rows first, then the definitions, then the clock: whatever is read
 -- before a wait for a lock may be older than the row.
 create function dipwell_internal.decide(limit_ids int[], keys text[], verbs int[], costs bigint[], max_delays bigint[],
     reservation uuid default null, at bigint default null, plans text[] default null, floors bigint[] default null, as_is boolean default false)
@@ -311,7 +311,7 @@ begin
     end if;
     loop
         if k > 1 and not locks then
-            -- One statement, so that the rows are of one time.
+            -- One statement, so that all rows are from one snapshot.
             for row_ in select q.at, coalesce((b.whole).used, b.used) as used, coalesce((b.whole).ts, b.ts) as ts, b.version, b.lows is not null and b.whole is null as listed
                 from unnest((select limit_ids), (select keys)) with ordinality q (limit_id, key, at) left join lateral (
                     select x.used, x.ts, x.version, x.lows, case when x.lows = '{0}' then dipwell_internal.whole(x.limit_id, x.key, x.version) end as whole
@@ -394,8 +394,8 @@ begin
         for i in 1..k loop
             a := dipwell_internal.answer_one(ls[i], ds[i], os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], false);
             answers[i] := a;
-            -- The tokens of expired holds come back first. A charge may then find a full row,
-            -- which is not under a plan any more.
+            -- The tokens of expired holds come back first. After that a charge may find
+            -- the row full, so that the row is no longer under a plan.
             if (listed[i] or ls[i].algorithm = 'concurrency') and not as_is
                 and (not a.allowed or a.shadow or verbs[i] = 2 and a.granted < costs[i] or a.delay > 0
                     or verbs[i] = 4 and ((dipwell_internal.own_definition(ls[i], os[i], version[i], greatest(n, ts[i]))).rule).number <> ((ds[i]).rule).number)
@@ -450,8 +450,8 @@ begin
                     where b.limit_id = limit_ids[i] and b.key = keys[i];
             end if;
             perform dipwell_internal.store_override(ls[i], os[i], a.override, (a.rule).number, n);
-            -- Parts for other keys stay until they are due; without this one nobody
-            -- can cancel them.
+            -- Parts for other keys stay until they are due. Without this part nobody can
+            -- cancel them.
             delete from dipwell.reservations x where x.limit_id = limit_ids[i] and x.key = keys[i];
             update dipwell.hold_parts x set live = false, reset = x.expires > n, due = case x.parts when 1 then least(n, x.expires) else x.expires end + greatest(x.ttl, 60000000)
                 where x.limit_id = limit_ids[i] and x.key = keys[i] and x.live;
@@ -522,7 +522,7 @@ begin
     end loop;
 end $$;
 comment on function dipwell_internal.decide is
-    'Decides one group of calls at one instant, all or nothing; returns a row for each call, in the order asked, and none when a limit is gone. at replaces the clock, for tests. With as_is expired holds are not given back.';
+    'Decides one group of calls at one instant, all or nothing. Returns a row for each call, in their order, or none if a limit was dropped. at replaces the clock, for tests. With as_is, expired holds are not given back.';
 
 create function dipwell_internal.check_version(l dipwell.limits, version int) returns void language plpgsql as $$
 begin
@@ -532,7 +532,7 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.check_version is
-    'Raises an error when a row is of a later version than the limit that was read after it, as in a transaction whose snapshot is older than the change.';
+    'Raises an error if a row is of a later version than its limit, which was read after it. This happens in a transaction whose snapshot is older than the change of the limit.';
 
 create function dipwell_internal.make_room() returns void language plpgsql volatile as $$
 begin
@@ -547,15 +547,15 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.make_room is
-    'Gives the tables buckets and hold_parts some pages, which vacuum keeps (vacuum_truncate). While one has none, the planner takes a sequential scan for the cheapest way to a key, and sessions keep that plan while the table fills.';
+    'Gives the tables buckets and hold_parts a few pages, which vacuum keeps (vacuum_truncate). While a table has no pages, the planner considers a sequential scan the cheapest way to a key, and sessions keep that plan while the table fills.';
 select dipwell_internal.make_room() where 0 in (pg_relation_size('dipwell.buckets'), pg_relation_size('dipwell.hold_parts'));
 
--- A transaction that read the limits before a change may still insert a row of the
--- old version; if that version were deleted, the row would count as full. SQL reads
--- the limits in each call, and a program at most a minute before it (catalog.go:
--- maxUnheard). So a version is kept until all transactions have ended that began
--- within a minute after it was superseded. Transactions of roles that this one may
--- not see count as begun at most nine minutes ago.
+-- A transaction that read the limits before a change may still insert a row of the old
+-- version. If that version were deleted, the row would count as full. SQL reads the
+-- limits in each call, and a program at most a minute before it (catalog.go: maxUnheard).
+-- So a version is kept until all transactions have ended that began within a minute after
+-- it was superseded. Transactions that this role may not see are assumed to have begun at
+-- most nine minutes ago.
 create function dipwell_internal.retire(at bigint default null) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -588,4 +588,4 @@ begin
     return gone;
 end $$;
 comment on function dipwell_internal.retire is
-    'Deletes versions, and definitions of call sites, that no row, reservation, hold or override names any more, some time after they were superseded or ended. at replaces the clock, for tests.';
+    'Deletes versions, and definitions of call sites, that no row, reservation, hold or override refers to, some time after they were superseded or ended. at replaces the clock, for tests.';

@@ -1,5 +1,5 @@
--- What a cancellation gives back. Go twin: giveback.go. The lows of a row are an
--- array: mark, next, and for each entry number and used.
+-- Cancellations give tokens back. Go twin: giveback.go. The lows of a row are an array:
+-- mark, next, and for each entry its number and used.
 
 create function dipwell_internal.lows_rise(lows bigint[]) returns bigint[] language plpgsql immutable as $$
 declare
@@ -20,7 +20,7 @@ begin
     return risen[1:k];
 end $$;
 comment on function dipwell_internal.lows_rise is
-    'Joins neighbours of which one is not below the next: the earlier number with the later low.';
+    'Joins neighbouring entries if the first low is not below the second: the result has the earlier number and the later low.';
 
 create function dipwell_internal.lows_cover(lows bigint[], number bigint) returns int language plpgsql immutable as $$
 begin
@@ -32,7 +32,7 @@ begin
     return null;
 end $$;
 comment on function dipwell_internal.lows_cover is
-    'Where in the array the entry begins that covers a record; null when none does.';
+    'The index in the array of the entry that covers a record; null if none does.';
 
 create function dipwell_internal.lows_limit(lows bigint[], at int, used bigint) returns bigint[] language plpgsql immutable as $$
 begin
@@ -43,7 +43,7 @@ begin
     return lows;
 end $$;
 comment on function dipwell_internal.lows_limit is
-    'Lowers the entry that begins at an index of the array to used, if that is less.';
+    'Lowers the entry at an index of the array to used, if that is less.';
 
 create function dipwell_internal.lows_lower(inout lows bigint[], number bigint, inout units bigint) language plpgsql immutable as $$
 declare
@@ -64,10 +64,10 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.lows_lower is
-    'Takes units, or as many as there are, off every low from the one that covers a record to the last. Returns what came out at the end.';
+    'Takes units off every low, from the one that covers a record to the last; from a low with fewer units, all that it has. Returns the units taken off the last.';
 
--- Of a key with many holds each hold makes two entries one. The array is put together
--- at the end, because an assignment or || in between would copy all of it.
+-- For a key with many holds, each hold joins two entries. The array is assembled at the
+-- end, because each assignment or || before that would copy all of it.
 create function dipwell_internal.lows_append(lows bigint[], used bigint) returns bigint[] language plpgsql immutable as $$
 declare
     at  int := 5;
@@ -86,7 +86,7 @@ begin
     return array[lows[1], lows[2] + 1] || lows[3:at - 1] || lows[at + 2:] || array[lows[2], used];
 end $$;
 comment on function dipwell_internal.lows_append is
-    'Adds an entry for the next record. Past 32 the two neighbours whose lows lie closest become one, the oldest of equals and never the last, with the lesser low.';
+    'Adds an entry for the next record. If there are more than 32, the two neighbours with the closest lows are joined and keep the lesser low. Of several such pairs it is the oldest; the last entry is never joined.';
 
 create function dipwell_internal.touch(lows bigint[], a dipwell_internal.answer) returns bigint[] language plpgsql immutable as $$
 begin
@@ -98,7 +98,7 @@ begin
     return dipwell_internal.lows_limit(lows, cardinality(lows) - 1, a.before);
 end $$;
 comment on function dipwell_internal.touch is
-    'The lows of a row that a call writes: the last one lowered to what was used before the call. Go twin: Op.touch.';
+    'The lows of a row that a call writes: the last low is lowered to what was used before the call. Go twin: Op.touch.';
 
 create function dipwell_internal.resolve_records(l dipwell.limits, o dipwell.key_overrides, of_key text, present int, lows bigint[], n bigint) returns bigint[]
 language plpgsql volatile as $$
@@ -120,7 +120,7 @@ begin
     return dipwell_internal.retire_records(lim, of_key, lows, n);
 end $$;
 comment on function dipwell_internal.resolve_records is
-    'Prepares the records of a row for a write at n: records that waited and have fallen due lower the lows before them, and records that have ended are deleted. Takes the lows in units of the definition present and returns them, or null. Go twin: Definition.Advance.';
+    'Prepares the records of a row for a write at n. Records that waited and have fallen due lower the lows before them; records that have ended are deleted. lows are in units of the definition present, and so is the result, which is null if no record is left. Go twin: Definition.Advance.';
 
 create function dipwell_internal.retire_records(lim int, of_key text, lows bigint[], n bigint) returns bigint[]
 language plpgsql volatile as $$
@@ -138,7 +138,7 @@ begin
     return lows;
 end $$;
 comment on function dipwell_internal.retire_records is
-    'Deletes records that have ended, and rests that nothing can free any more. Returns the lows, or null after the last live record. Go twin: Lows.retire.';
+    'Deletes records that have ended, and cancelled ones whose withheld units can no longer be given back. Returns the lows, or null if no live record is left. Go twin: Lows.retire.';
 
 create function dipwell_internal.give_rests(lim int, of_key text, number bigint, others boolean, inout lows bigint[], out given bigint)
 language plpgsql volatile as $$
@@ -171,7 +171,7 @@ begin
         where {{no (isNone (without "given" "w.before"))}} and x.limit_id = lim and x.key = of_key and x.number = w.number and x.mark = lows[1] and x.slack is not null;
 end $$;
 comment on function dipwell_internal.give_rests is
-    'Gives back what a cancelled record of a row still has, or all others do, newest first, as far as no reservation that waits would miss it. Go twins: Lows.giveBack, Lows.giveRests.';
+    'Gives back the units that a cancelled record of a row withholds, or with others those that all other records withhold, newest first, unless a waiting reservation needs them. Go twins: Lows.giveBack, Lows.giveWithheld.';
 
 create function dipwell_internal.give_back_part(lim int, of_key text, reservation uuid, n bigint) returns void
 language plpgsql volatile as $$
@@ -220,7 +220,7 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.give_back_part is
-    'Gives back the part of a reservation that is about one key, whose bucket is locked. Go twin: Definition.GiveBack.';
+    'Gives back a reservation''s part for one key. The bucket of the key is locked. Go twin: Definition.GiveBack.';
 
 create function dipwell_internal.give_back(reservation uuid, at bigint default null) returns boolean
 language plpgsql volatile set enable_seqscan = off as $$
@@ -234,7 +234,7 @@ begin
         perform dipwell_internal.lock_bucket(p.limit_id, p.key);
     end loop;
     n := coalesce(at, dipwell_internal.now_us());
-    -- Some parts are gone if one of them was reset.
+    -- If some parts are missing, their keys were reset.
     select count(*) as found, max(y.parts) as parts into p from
         (select x.parts from dipwell.reservations x where x.id = reservation and {{no (dueBy "x.due" "n")}} and not x.rest for update) y;
     if p.found = 0 or p.found <> p.parts then
@@ -246,4 +246,4 @@ begin
     return true;
 end $$;
 comment on function dipwell_internal.give_back is
-    'Cancels a reservation before it is due and gives back what it took, as far as it is still there. Returns false when there is none. at replaces the clock, for tests.';
+    'Cancels a reservation before it is due, and gives back what it took and time has not returned. Returns false if there is no such reservation. at replaces the clock, for tests.';

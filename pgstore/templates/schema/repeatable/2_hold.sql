@@ -1,4 +1,4 @@
--- Holds: tokens that are taken now and settled to the actual cost later. Go twin:
+-- Holds are tokens that are taken now and settled to the actual cost later. Go twin:
 -- hold.go. Buckets are locked before hold_parts, in the order of limit and key.
 
 create function dipwell_internal.lows_hold(lows bigint[], before bigint, used bigint) returns bigint[] language plpgsql volatile as $$
@@ -19,7 +19,7 @@ begin
     return dipwell_internal.lows_append(lows, used);
 end $$;
 comment on function dipwell_internal.lows_hold is
-    'The lows of a row after a call that makes a record: before is what was used before the call, used after it. Go twins: Op.touch, Op.Record.';
+    'The lows of a row after a call that makes a record. before is what was used before the call, used what is used after it. Go twins: Op.touch, Op.Record.';
 
 create function dipwell_internal.lows_settle(lows bigint[], used bigint, number bigint, units bigint) returns bigint[] language plpgsql immutable as $$
 declare
@@ -29,7 +29,7 @@ begin
     return {{without "used" "g.units"}} || g.lows;
 end $$;
 comment on function dipwell_internal.lows_settle is
-    'An array of what is used of a row, and then its lows, after at most units of a record were given back. used is before that.';
+    'An array of what is used of a row, followed by its lows, after at most units of a record were given back. used is what was used before.';
 
 create function dipwell_internal.hold_gone(p dipwell.hold_parts) returns bigint language sql immutable as
 $$ select case when p.live then p.expires + greatest(p.ttl, 60000000) else p.due end $$;
@@ -48,9 +48,9 @@ begin
     raise exception using errcode = 'object_not_in_prerequisite_state', constraint = 'hold', message = 'hold: ' || reason;
 end $$;
 comment on function dipwell_internal.hold_conflict is
-    'Raises the error for a call that a hold does not allow any more.';
+    'Raises the error for a call that the state of a hold does not allow.';
 
--- Volatile: it sees holds that were made while its statement waited for the row.
+-- Volatile, so that it sees holds that were made while its statement waited for the row.
 create function dipwell_internal.has_live_hold(lim int, of_key text, n bigint) returns boolean language plpgsql volatile as $$
 begin
     return exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and {{no (dueBy "x.expires" "n")}}
@@ -66,7 +66,8 @@ end $$;
 comment on function dipwell_internal.has_expired_hold is
     'Whether a key has expired holds that were not given back yet.';
 
--- A part in a list is given back as a reservation of the same number would be.
+-- A part whose record is in a list of lows is given back like a reservation with the same
+-- number.
 create function dipwell_internal.end_hold_part(p dipwell.hold_parts, tokens bigint, n bigint) returns void language plpgsql volatile as $$
 declare
     rid   uuid;
@@ -96,7 +97,7 @@ begin
     perform dipwell_internal.give_back_part(p.limit_id, p.key, rid, n);
 end $$;
 comment on function dipwell_internal.end_hold_part is
-    'Gives back so many tokens of what a hold took of one key, whose bucket is locked. The row of hold_parts must not be live any more.';
+    'Gives back a number of the tokens that a hold took from one key. The bucket of the key is locked. The row of hold_parts must no longer be live.';
 
 create function dipwell_internal.expire_holds(lim int, of_key text, n bigint, most bigint default 16) returns int language plpgsql volatile as $$
 declare
@@ -105,7 +106,8 @@ declare
 begin
     for p in select * from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and {{dueBy "x.expires" "n"}}
         order by x.expires limit most for update loop
-        -- Read again: the override under which it was made may have ended with the one before.
+        -- Read again, because giving back the previous hold may have ended the override
+        -- under which this one was made.
         update dipwell.hold_parts x set live = false, due = x.expires + greatest(x.ttl, 60000000) where x.id = p.id and x.part = p.part
             returning x.* into p;
         perform dipwell_internal.end_hold_part(p, case when p.keep then 0 else p.tokens end, n);
@@ -114,9 +116,9 @@ begin
     return ended;
 end $$;
 comment on function dipwell_internal.expire_holds is
-    'Gives back what the holds of a key that expired first took, at most a number of them. The bucket of the key must be locked. Returns how many there were.';
+    'Gives back the expired holds of a key, those that expired first first, at most a number of them. The bucket of the key must be locked. Returns how many there were.';
 
--- The same arithmetic as of end_hold_part and give_back_part, on arrays.
+-- Does the arithmetic of end_hold_part and give_back_part on arrays.
 create function dipwell_internal.after_expiry(l dipwell.limits, o dipwell.key_overrides, of_key text, n bigint, most bigint,
     inout used bigint, inout ts bigint, inout version int, out ended bigint) language plpgsql stable as $$
 declare
@@ -129,7 +131,7 @@ declare
     units bigint;
     free  bigint;
     given bigint;
-    -- of the records that wait or are rests, the last made first
+    -- The records that wait or are rests, newest first.
     numbers bigint[];
     slacks  bigint[]; -- null: a rest
     rests   bigint[];
@@ -174,7 +176,7 @@ begin
         used := {{without "used" "g.units"}};
         slacks := (select array_agg(case when k > p.number then {{without "s" "g.units"}} else s end order by k desc) from unnest(numbers, slacks) u (k, s));
         units := {{without "units" (lesser "units" "free")}};
-        -- what was withheld of others
+        -- What the records of others withheld.
         given := 0;
         free := 9007199254740991;
         before := '{}';
@@ -199,7 +201,7 @@ begin
     end loop;
 end $$;
 comment on function dipwell_internal.after_expiry is
-    'The row of a key as it would be after expire_holds, and how many holds that ends. For calls that must not write.';
+    'What expire_holds would make of the row of a key, and how many holds it would end. For calls that must not write.';
 
 create function dipwell_internal.hold_retry(lim int, of_key text, used bigint, need bigint, cap bigint, n bigint) returns bigint language plpgsql stable as $$
 begin
@@ -212,7 +214,7 @@ begin
         where x.limit_id = lim and x.key = of_key and x.live and {{no (dueBy "x.expires" "n")}}) y where y.back >= used + need - cap) - n, dipwell_internal.hold_reset(lim, of_key, n)));
 end $$;
 comment on function dipwell_internal.hold_retry is
-    'The time in µs from n until enough holds of a key have expired for need more tokens of a concurrency limit to fit; null if that is more than its cap. Go twin: Op.answerConcurrency.';
+    'The time, in µs from n, until enough holds of a key have expired for need more tokens of a concurrency limit to fit; null if need is more than its cap. Go twin: Op.answerConcurrency.';
 
 create function dipwell_internal.hold_reset(lim int, of_key text, n bigint) returns bigint language plpgsql stable as $$
 begin
@@ -311,8 +313,9 @@ end $$;
 comment on function dipwell_internal.hold_state is
     'The present state of the buckets of a hold.';
 
--- The first pass finds a hold with this id. If another call makes it at the same
--- time, the insert fails, what was taken is rolled back, and the next pass finds it.
+-- The first pass looks for a hold with this id. If another call makes one at the same
+-- time, the insert fails, what was taken is rolled back, and the next pass finds that
+-- hold.
 create function dipwell_internal.hold_group(limit_ids int[], keys text[], costs bigint[], takes int[], hold text, ttl bigint,
     at bigint default null, plans text[] default null, floors bigint[] default null) returns setof dipwell_internal.held
 language plpgsql volatile set enable_seqscan = off as $$
@@ -436,9 +439,9 @@ begin
     raise exception using errcode = 'serialization_failure', message = 'the hold was made by another call after this transaction began; try again';
 end $$;
 comment on function dipwell_internal.hold_group is
-    'Takes from one or more limits, all or nothing, and makes a hold if all allow it. A limit and key must be named once. Returns a row for each, and none if a limit is gone. at replaces the clock, for tests.';
+    'Takes from one or more limits, all or nothing, and makes a hold if all allow it. Each limit and key must be named only once. Returns a row for each, or none if a limit was dropped. at replaces the clock, for tests.';
 
--- The rows of a hold whose record may go, but was not swept yet.
+-- For a hold whose record may be deleted but was not swept yet.
 create function dipwell_internal.free_hold_id(hold text, n bigint) returns void language plpgsql volatile as $$
 declare
     p dipwell.hold_parts;
@@ -553,7 +556,7 @@ begin
     return query select * from dipwell_internal.hold_state(ps, false, at);
 end $$;
 comment on function dipwell_internal.settle_group is
-    'Settles a hold to the actual costs, one for each take of the call that made it (null: as held): gives back what was not used, or charges the difference. Returns a row for each limit and key. at replaces the clock, for tests.';
+    'Settles a hold to the actual costs, one for each take of the call that made it; null: to what was held. Gives back what was not used, or charges the difference. Returns a row for each limit and key. at replaces the clock, for tests.';
 
 create function dipwell_internal.extend_group(hold text, ttl bigint, at bigint default null) returns setof dipwell_internal.held
 language plpgsql volatile set enable_seqscan = off as $$
@@ -588,7 +591,7 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.check_ttl is
-    'Raises an error that names the field unless a limit lets a hold live for ttl µs.';
+    'Raises an error that names the field if the limit does not allow a hold with this ttl, in µs.';
 
 create function dipwell_internal.check_hold_id(id text, field text) returns text language plpgsql immutable as $$
 begin
@@ -603,4 +606,4 @@ begin
     return id;
 end $$;
 comment on function dipwell_internal.check_hold_id is
-    'Raises an error that names the field unless id can be the id of a hold; returns it.';
+    'Raises an error that names the field if id cannot be the id of a hold. Returns the id.';

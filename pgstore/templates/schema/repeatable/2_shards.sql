@@ -1,8 +1,8 @@
--- Keys of limits with shards. A key has one row of buckets, as any other. When many
--- take from it at the same time, what is used is spread over as many rows of shards,
--- each with an equal part of the rule, and the row of buckets has the lows {0} until
--- they are gathered again. Only a call that has locked the row of buckets spreads or
--- gathers. Go twin: shards.go.
+-- Keys of limits with shards. Such a key has one row of buckets, like any other. When
+-- many connections take from it at the same time, its used units are spread over as many
+-- rows of shards, each of which follows an equal part of the rule. Its row of buckets
+-- then has the lows {0}, until the shards are gathered again. Only a call that has locked
+-- the row of buckets spreads or gathers. Go twin: shards.go.
 
 create function dipwell_internal.shard_used(r dipwell.versions, shards bigint, shard int, used bigint, ts bigint, t bigint) returns bigint language plpgsql stable as $$
 begin
@@ -10,13 +10,13 @@ begin
     return dipwell_internal.used_at(r, used, ts, t);
 end $$;
 comment on function dipwell_internal.shard_used is
-    'The units used at t, which is not before ts, of one of the shards of a key. Go twin: shardRule.';
+    'The units used at t of one of the shards of a key. t is not before ts. Go twin: shardLeftSQL.';
 
 create type dipwell_internal.gathered as (
     used bigint,
     ts   bigint
 );
-comment on type dipwell_internal.gathered is 'What the shards of a key are together.';
+comment on type dipwell_internal.gathered is 'The sum of the shards of a key.';
 comment on column dipwell_internal.gathered.used is 'Units used at ts.';
 comment on column dipwell_internal.gathered.ts is 'The latest of their times, in µs.';
 
@@ -36,7 +36,7 @@ begin
     return w;
 end $$;
 comment on function dipwell_internal.whole is
-    'What the shards of a key are together: the units used at the latest of their times. Stable, so that it sees what the statement sees that calls it. Go twin: gathered.';
+    'The sum of the shards of a key: the units used at the latest of their times. It is stable, so that it sees the same snapshot as the statement that calls it.';
 
 create function dipwell_internal.gather(lim int, of_key text) returns void language plpgsql volatile as $$
 declare
@@ -48,7 +48,7 @@ begin
     delete from dipwell.shards s where s.limit_id = lim and s.key = of_key;
 end $$;
 comment on function dipwell_internal.gather is
-    'Makes the shards of a key, whose row of buckets is locked and has the lows {0}, one row again.';
+    'Makes one row again of the shards of a key. The key''s row of buckets is locked and has the lows {0}.';
 
 create function dipwell_internal.lock_bucket(lim int, of_key text) returns boolean language plpgsql volatile as $$
 declare
@@ -63,7 +63,7 @@ begin
     return true;
 end $$;
 comment on function dipwell_internal.lock_bucket is
-    'Locks the row of a key, and gathers its shards; false if there is no row.';
+    'Locks the row of a key and gathers its shards. Returns false if there is no row.';
 
 create function dipwell_internal.scatter(r dipwell.versions, of_key text, shards bigint, held bigint, t bigint) returns void language plpgsql volatile as $$
 begin
@@ -72,10 +72,10 @@ begin
     update dipwell.buckets b set used = r.max_used, ts = t, lows = '{0}' where b.limit_id = r.limit_id and b.key = of_key;
 end $$;
 comment on function dipwell_internal.scatter is
-    'Spreads what is used at t over the shards of a key, whose row is locked. Each of them must have room for its part.';
+    'Spreads what is used at t over the shards of a key. The row of the key is locked. Each shard must have room for its part.';
 
--- The planner inlines it. In the order of the index, because a bitmap scan would visit
--- the index entries of old versions again and again.
+-- The planner inlines it. It reads in the order of the index, because a bitmap scan would
+-- visit the index entries of old row versions again and again.
 create function dipwell_internal.shards_at(lim int, of_key text, of_version int, n bigint, units bigint, every bigint, less bigint, more bigint, grid bigint, enough bigint,
     small bigint, large bigint, token bigint) returns table (shard int, used bigint, over bigint) language sql stable as $$
     select s.shard, o.used, o.used + units - small - case when s.shard < large then token else 0 end
@@ -84,17 +84,18 @@ create function dipwell_internal.shards_at(lim int, of_key text, of_version int,
     where s.limit_id = lim and s.key = of_key and s.version = of_version
     order by s.shard $$;
 comment on function dipwell_internal.shards_at is
-    'The shards of a key: what is used of each at n, and by how much a take of units is more than it has room for. less units come back to a shard at a tick, one more to the first of them; each has room for small units, the first of them for one token more.';
+    'The shards of a key: what each uses at n, and by how much units exceed the room that it has. At a tick less units come back to a shard, and one unit more to the first few. Each has room for small units, and the first few for one token more.';
 
--- A call that takes from a shard first gets its advisory lock. The row is locked without a
--- wait then, except for a call that gathers. An advisory lock wakes one of those that wait
--- for it; a row lock wakes all, to wait for the next version of the row.
+-- A call that takes from a shard first gets the shard's advisory lock. It then locks the
+-- row without a wait, except for a call that gathers. An advisory lock wakes one of the
+-- calls that wait for it; a row lock wakes all of them, and they then wait for the next
+-- version of the row.
 --
--- No call that has the lock of a shard without room waits for another such lock, and no
--- call that gathers takes one, so they cannot deadlock. Rows of buckets that were locked
--- in vain are released by a block that an exception undoes.
+-- A call that holds the lock of a shard without room does not wait for another such lock,
+-- and a call that gathers takes none, so that they cannot deadlock. Rows of buckets that
+-- were locked in vain are released by a block that an exception undoes.
 --
--- A refusal is decided on one snapshot of all rows, without locks. The locks of other
+-- A refusal is decided on one snapshot of all rows, without locks. So the locks of other
 -- calls never cause a refusal.
 create function dipwell_internal.take_shards(limit_name text, of_key text, cost bigint, scattered boolean, of_id int default null, of_version int default null, at bigint default null,
     out outcome int, out used bigint, out ts bigint, out n bigint, out spread boolean,
@@ -251,7 +252,7 @@ begin
     end loop;
 end $$;
 comment on function dipwell_internal.take_shards is
-    'Takes from a key of a limit with shards, of which scattered tells whether its rows of shards are tried first. outcome: 0 dipwell_internal.decide must decide, 1 taken, 2 refused; used and ts of the whole key; whether it has rows of shards; the rule. of_id and of_version are of the limit as the caller knows it, who has checked the arguments; null: checks them. at replaces the clock, for tests.';
+    'Takes from a key of a limit with shards. scattered tells whether to try the rows of shards first. outcome: 0 dipwell_internal.decide must decide, 1 taken, 2 refused. Also returns used and ts of the whole key, whether it has rows of shards, and the rule. of_id and of_version are those of the limit as known to a caller who has checked the arguments; if they are null, the function checks them. at replaces the clock, for tests.';
 
 create function dipwell_internal.sweep_shards(max_rows bigint, n bigint) returns bigint language plpgsql volatile as $$
 declare
@@ -273,4 +274,4 @@ begin
     return swept;
 end $$;
 comment on function dipwell_internal.sweep_shards is
-    'Deletes at most max_rows keys with shards that are full at n, or of limits that were dropped, and returns how many. Skips keys whose row is locked.';
+    'Deletes the rows of at most max_rows keys with shards that are full at n or whose limit was dropped, and returns their number. Skips keys whose row is locked.';

@@ -1,13 +1,12 @@
--- Deletes full rows, which mean the same as missing ones. It only frees space.
+-- Deletes full rows, which mean the same as missing ones. This only frees space.
 
--- The latest time before which no running statement can still decide. A statement
--- that read the clock before a row became full, and inserts after a sweep has
--- deleted it, would start the bucket at that earlier time, and the refill since
--- then would count twice. A running statement is known by its lock on the table;
--- the second part is for one that has begun but not locked it yet.
+-- A statement that read the clock before a row became full, and inserts the row after a
+-- sweep has deleted it, would start the bucket at that earlier time, and the refill since
+-- then would count twice. Running statements are found by their locks on the table, and
+-- by the second part if they have begun but not locked it yet.
 create function dipwell_internal.settled() returns bigint language sql volatile as $$
     select least(n - 1000000, (
-        -- statements that we may not see count as begun a minute ago
+        -- Statements that this role may not see are assumed to have begun a minute ago.
         select min(coalesce((date_part('epoch', s.query_start) * 1000000)::bigint, n - 60000000))
         from pg_locks k join pg_stat_activity s on s.pid = k.pid
         where k.locktype = 'relation' and k.relation = 'dipwell.buckets'::regclass and k.mode = 'RowExclusiveLock'
@@ -16,7 +15,7 @@ create function dipwell_internal.settled() returns bigint language sql volatile 
     from (select dipwell_internal.now_us() as n) c
 $$;
 comment on function dipwell_internal.settled is
-    'The latest instant that no statement now running can still decide before; rows that were full then may be deleted.';
+    'The latest time before which no running statement can still decide. Rows that were full at that time may be deleted.';
 
 create function dipwell_internal.parts() returns table (relid regclass, first bigint, pages bigint) language sql stable as $$
     select x.relid, (sum(x.pages) over (order by x.relid::oid) - x.pages)::bigint, x.pages
@@ -25,12 +24,12 @@ create function dipwell_internal.parts() returns table (relid regclass, first bi
         union all select p.relid from pg_partition_tree('dipwell.buckets') p where p.isleaf and p.level > 0) t (relid)) x
 $$;
 comment on function dipwell_internal.parts is
-    'The table buckets, or its partitions, and which of all their pages are whose: pages of them from the one numbered first on.';
+    'The table buckets, or its partitions, with the number of the first page and the number of pages of each. Pages are numbered over all partitions.';
 
--- Rows are locked, and checked again in their present state, before they are deleted by
--- ctid, which cannot change while they are locked. A full row stays full under any
--- later version. The settings leave the planner only a scan of these pages and a
--- hash join, whatever the statistics, which may be those of an empty table.
+-- Rows are locked, and checked again as they are now, before they are deleted by ctid,
+-- which cannot change while they are locked. A full row stays full under any later
+-- version. The settings leave the planner only a scan of these pages and a hash join,
+-- even if the statistics are those of an empty table.
 create function dipwell_internal.sweep_pages(part regclass, low bigint, high bigint, max_rows bigint, n bigint) returns bigint
 language plpgsql volatile set jit = off set enable_seqscan = off set enable_indexscan = off set enable_bitmapscan = off set enable_nestloop = off set enable_mergejoin = off as $$
 declare
@@ -57,10 +56,10 @@ begin
     return cardinality(rows_);
 end $$;
 comment on function dipwell_internal.sweep_pages is
-    'Deletes at most max_rows of the rows on some pages of a table that are full at n: pages low to high - 1. Skips rows that are locked.';
+    'Deletes at most max_rows rows that are full at n from pages low to high - 1 of a table. Skips rows that are locked.';
 
--- Continues where the last call stopped, in any session. If max_rows ends a call
--- within a range of pages, the next call reads that range again.
+-- Continues where the last call in any session stopped. If max_rows ends a call within a
+-- range of pages, the next call reads that range again.
 create function dipwell_internal.sweep_at(max_rows bigint, n bigint, max_pages bigint,
     out swept bigint, out looked bigint, out size bigint, out ended boolean, out page bigint, out covered bigint, out more boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -127,15 +126,14 @@ begin
         passes = s.passes, swept = x.swept + sweep_at.swept, spent = x.spent + dipwell_internal.now_us() - start;
 end $$;
 comment on function dipwell_internal.sweep_at(bigint, bigint, bigint) is
-    'Deletes at most max_rows rows that are full at n, going over at most max_pages pages, or once over all of them; and ends reservations that are due. Returns the rows deleted, the pages done with, those that the table has (null while another sweep is running), whether a pass over it ended, where the next call goes on, when the last whole pass began, in µs: rows that were full then are gone, locked ones apart; and whether more records of reservations and holds may be due. max_rows 0 only looks.';
+    'Deletes at most max_rows rows that are full at n, and ends reservations that are due. It reads at most max_pages pages (null: each page once). Returns the rows deleted; the pages done; the pages of the table (null if another sweep is running); whether a pass over the table ended; the page at which the next call continues; when the last complete pass began, in µs (rows that were full then are deleted, unless they were locked); and whether more records of reservations and holds may be due. With max_rows 0 it only reports.';
 
--- Called by programs of schema version 6, which continue to run while a database is
--- upgraded.
+-- Called by programs of schema version 6, which still run while a database is upgraded.
 create function dipwell_internal.sweep_at(max_rows int, n bigint) returns bigint language sql volatile as $$
     select s.swept from dipwell_internal.sweep_at(max_rows::bigint, n, null) s
 $$;
 comment on function dipwell_internal.sweep_at(int, bigint) is
-    'Deletes at most max_rows rows that are full at n, going once over all pages, and returns how many. For programs of schema version 6.';
+    'Deletes at most max_rows rows that are full at n, reading each page at most once, and returns their number. For programs of schema version 6.';
 
 create function dipwell_internal.sweep_records(max_rows bigint, n bigint) returns boolean language plpgsql volatile as $$
 declare
@@ -172,10 +170,10 @@ begin
     return more;
 end $$;
 comment on function dipwell_internal.sweep_records is
-    'Ends the records of at most max_rows reservations and holds that are due at n, and deletes those of as many holds that have ended long ago. Skips rows that are locked. Returns whether more may be due.';
+    'Ends the records of at most max_rows reservations and holds that are due at n, and deletes as many holds that ended long ago. Skips rows that are locked. Returns whether more may be due.';
 
--- By ctid from an array: a subquery behind IN may be planned to run again for each row
--- of the table, and then finds other rows than before.
+-- By ctid from an array: a subquery behind IN may be planned to run again for each row of
+-- the table, and would then find other rows each time.
 create function dipwell_internal.forget_holds(max_rows bigint, n bigint) returns bigint language plpgsql volatile as $$
 declare
     gone bigint;
@@ -186,7 +184,7 @@ begin
     return gone;
 end $$;
 comment on function dipwell_internal.forget_holds is
-    'Deletes the rows of at most max_rows holds that have ended and are due at n, and returns how many. Skips rows that are locked.';
+    'Deletes the rows of at most max_rows ended holds that are due at n, and returns their number. Skips rows that are locked.';
 
 create function dipwell_internal.settle_row(l dipwell.limits, b dipwell.buckets, n bigint) returns void language plpgsql volatile as $$
 declare
@@ -208,7 +206,7 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.settle_row is
-    'Brings a locked row to its own definition at the present version, ends its records that are due at n, and its override if that has ended.';
+    'Converts a locked row to its own definition at the present version, ends its records that are due at n, and its override if that has ended.';
 
 create function dipwell_internal.sweep_overrides(max_rows bigint, n bigint) returns void language plpgsql volatile as $$
 declare
@@ -227,4 +225,4 @@ begin
     end loop;
 end $$;
 comment on function dipwell_internal.sweep_overrides is
-    'Deletes at most max_rows overrides that have ended at n, and brings their rows to the limit itself. Skips rows that are locked.';
+    'Deletes at most max_rows overrides that have ended at n, and converts their rows to the limit itself. Skips rows that are locked.';

@@ -1,7 +1,7 @@
--- The public functions. They run as their owner with a fixed search_path, and in
--- the caller's transaction: a rollback gives the tokens back. enable_seqscan is off
--- because a plan made while the table is empty would scan it, and would be kept
--- while a long transaction fills it.
+-- The public functions. They run as their owner with a fixed search_path, and in the
+-- caller's transaction: a rollback gives the tokens back. enable_seqscan is off because a
+-- plan made while the table is empty would use a sequential scan, and a long transaction
+-- would keep that plan while it fills the table.
 
 create function dipwell_internal.check_key(key text, field text) returns text language plpgsql immutable as $$
 begin
@@ -15,7 +15,7 @@ begin
     return coalesce(key, '');
 end $$;
 comment on function dipwell_internal.check_key is
-    'Raises an error that names the field when key is empty or too long; returns the key of the bucket, '''' for the shared one.';
+    'Raises an error that names the field if key is empty or too long. Returns the key of the bucket, which is '''' for the shared bucket.';
 
 create function dipwell_internal.check_cost(cost bigint, field text) returns bigint language plpgsql immutable as $$
 begin
@@ -26,7 +26,7 @@ begin
     return cost;
 end $$;
 comment on function dipwell_internal.check_cost is
-    'Raises an error that names the field unless cost is between 0 and 2^53-1.';
+    'Raises an error that names the field if cost is not between 0 and 2^53-1.';
 
 create function dipwell_internal.limit_id(limit_name text, field text) returns int language plpgsql stable as $$
 declare
@@ -43,14 +43,14 @@ begin
     return id;
 end $$;
 comment on function dipwell_internal.limit_id is
-    'The id of a limit; raises an error that names the field when there is none.';
+    'The id of a limit. Raises an error that names the field if there is no such limit.';
 
--- The result of a call of one key. It is a type because PostgreSQL builds the
--- descriptor of a row of OUT parameters in every call.
+-- The result of a call of one key. It is a type because, with OUT parameters, PostgreSQL
+-- would build the descriptor of the row in every call.
 create function dipwell_internal.entries(n int) returns text language sql immutable as
 $$ select case n when 1 then '1 entry' else coalesce(n, 0) || ' entries' end $$;
 comment on function dipwell_internal.entries is
-    'A number of entries as text, for messages.';
+    'A number of entries as text, for error messages.';
 
 create type dipwell.decision as (
     allowed     boolean,
@@ -69,7 +69,7 @@ begin
     return dipwell_internal.ask(1, limit_name, key, cost, plan, floor);
 end $$;
 comment on function dipwell.check is
-    'Returns the result that take would have, and changes nothing.';
+    'Returns the result that take would return, and changes nothing.';
 
 create function dipwell.take_up_to(limit_name text, key text default null, cost bigint default 1, plan text default null) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -77,7 +77,7 @@ begin
     return dipwell_internal.ask(2, limit_name, key, cost, plan);
 end $$;
 comment on function dipwell.take_up_to is
-    'Takes as many whole tokens as there are, at most cost; refused if there are none. The result has their number in granted.';
+    'Takes as many whole tokens as are free, at most cost. Refused if none is free. The result has their number in granted.';
 
 create function dipwell.reserve(limit_name text, key text default null, cost bigint default 1, plan text default null) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -85,7 +85,7 @@ begin
     return dipwell_internal.ask(3, limit_name, key, cost, plan);
 end $$;
 comment on function dipwell.reserve is
-    'Takes tokens in advance, into debt up to max_debt: act after delay, or cancel(reservation) before that.';
+    'Takes tokens in advance, with a debt of at most max_debt. Act after the delay in the result, or call cancel(reservation) before it has passed.';
 
 create function dipwell.charge(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -93,7 +93,7 @@ begin
     return dipwell_internal.ask(4, limit_name, key, cost);
 end $$;
 comment on function dipwell.charge is
-    'Takes tokens even if there are too few, for a cost that is known only afterwards.';
+    'Takes tokens even if fewer are free, for a cost that is known only afterwards. Later calls are refused until the debt has come back.';
 
 create function dipwell.refund(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -109,7 +109,7 @@ begin
     return dipwell_internal.ask(6, limit_name, key, 0);
 end $$;
 comment on function dipwell.reset is
-    'Makes a bucket full and ends its reservations; cost is ignored.';
+    'Makes a bucket full and ends its reservations and holds. cost is ignored.';
 
 create function dipwell.cancel(reservation uuid) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -123,7 +123,7 @@ begin
     end if;
 end $$;
 comment on function dipwell.cancel is
-    'Gives back what is left of a reservation, once, and only before it is due.';
+    'Gives back what a reservation took and time has not returned yet. It works once, and only before the reservation is due.';
 
 create function dipwell.define(name text, rate bigint default null, per interval default null, burst bigint default null, algorithm text default null,
     max_debt bigint default null, start text default null, on_change text default null, mode text default null,
@@ -185,7 +185,7 @@ begin
     end if;
 end $$;
 comment on function dipwell.define is
-    'Adds a limit, or changes it while it is in use. null is the default, 0 is 0, a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is written as in dipwell.limits; null keeps those of define_plan. shards is how many rows a key may be spread over, at most 64; null: one. adaptive is the target of a rate that follows what observe is told, as in {"floor": 50, "ceiling": 500, "latency": "200ms", "quantile": 0.95, "errors": "2%", "window": "1s"}.';
+    'Adds a limit, or changes it while it is in use. null means the default, and 0 means 0; a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is written as in dipwell.limits; null keeps those of define_plan. shards is the number of rows over which a key may be spread, at most 64; null: one. adaptive is the target of a rate that follows the calls of observe, as in {"floor": 50, "ceiling": 500, "latency": "200ms", "quantile": 0.95, "errors": "2%", "window": "1s"}.';
 
 create function dipwell.define_plan(limit_name text, plan text, rate bigint default null, per interval default null, burst bigint default null,
     max_debt bigint default null, mode text default null, callable boolean default true)
@@ -204,7 +204,7 @@ begin
     perform dipwell_internal.changed('define', limit_name, what => 'plan ' || dipwell_internal.plan_text(plan, rate, dipwell_internal.format_per(period), burst, max_debt, mode, coalesce(callable, true)));
 end $$;
 comment on function dipwell.define_plan is
-    'Adds a plan to a limit, or changes it: a named variant that a caller names, or that a key has by an override. null is the setting of the limit. mode may also be unlimited or blocked. Without callable only an override gives it.';
+    'Adds a plan to a limit, or changes it. A plan is a named variant of the limit: a caller names it, or the key has it by an override. null means the limit''s setting. mode may also be unlimited or blocked. With callable false only an override can give the plan.';
 
 create function dipwell.drop_plan(limit_name text, plan text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -213,7 +213,7 @@ begin
     perform dipwell_internal.changed('define', limit_name, what => 'without plan ' || plan);
 end $$;
 comment on function dipwell.drop_plan is
-    'Removes a plan. Keys that have it by an override are decided by the limit itself.';
+    'Removes a plan. The calls of keys that have it by an override are then decided by the limit itself.';
 
 create function dipwell.override(limit_name text, key text default null, plan text default null, rate bigint default null, per interval default null,
     burst bigint default null, until timestamptz default null, note text default null)
@@ -229,7 +229,7 @@ begin
         concat_ws(' ', 'plan ' || plan, 'rate ' || rate, 'per ' || dipwell_internal.format_per(period), 'burst ' || burst, 'until ' || nullif(until, 'infinity')), note);
 end $$;
 comment on function dipwell.override is
-    'Lets a plan, or a rate, per and burst of its own, decide the calls of one key, until a time or for good, in place of its override if it has one. null is the setting of the limit.';
+    'Sets the override of a key, in place of the one it may have: until a time, or for good, a plan or a rate, per and burst of its own decide the calls of the key. null means the limit''s setting.';
 
 create function dipwell.end_override(limit_name text, key text default null) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -242,7 +242,7 @@ begin
     return ended;
 end $$;
 comment on function dipwell.end_override is
-    'Ends the override of a key; false if it has none.';
+    'Ends the override of a key. Returns false if it has none.';
 
 create view dipwell.overrides as
     select l.name as limit_name, nullif(o.key, '') as key, o.plan, o.rate, o.per, o.burst,
@@ -257,7 +257,7 @@ begin
     perform dipwell_internal.changed('drop', name);
 end $$;
 comment on function dipwell.drop is
-    'Deletes a limit that was defined in SQL.';
+    'Deletes a limit that was defined in SQL. Its buckets no longer count; a limit of the same name starts with full ones.';
 
 create function dipwell.sweep(max_rows int default 10000) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -278,7 +278,7 @@ begin
     return s.swept;
 end $$;
 comment on function dipwell.sweep is
-    'Deletes at most max_rows full rows and returns how many: fewer at the end of the table, or while another sweep is running. Call it again while it returns max_rows, each time in its own transaction. It also deletes the records of holds that have ended long ago, at most 16 times max_rows.';
+    'Deletes at most max_rows full rows and returns their number. It is lower at the end of the table, or while another sweep is running. Call it again while it returns max_rows, each time in a transaction of its own. It also deletes the records of holds that ended long ago, at most 16 times max_rows.';
 
 create function dipwell_internal.level(limit_id int, key text, used bigint, ts bigint, version int, n bigint,
     out capacity bigint, out remaining bigint, out full_at timestamptz) language plpgsql stable as $$
@@ -302,7 +302,7 @@ begin
         + dipwell_internal.length(case held when 0 then 0 else dipwell_internal.wait(r, held, {{later "n" "c.ts"}}, n) end);
 end $$;
 comment on function dipwell_internal.level is
-    'The tokens of a bucket, how many of them are left at n, and when it is full.';
+    'The capacity of a bucket in tokens, how many of them are left at n, and when it is full.';
 
 create view dipwell.status as
     select l.name as limit_name, nullif(b.key, '') as key, s.capacity, s.remaining, s.full_at

@@ -1,5 +1,5 @@
--- The public functions of holds. The common calls, of one plain limit whose row has
--- no reservations, are two statements each; all others are left to hold_group and
+-- The public functions of holds. The most common calls, on one plain limit and a row
+-- without reservations, are two statements each. All others are left to hold_group and
 -- settle_group.
 
 create type dipwell.held as (
@@ -38,16 +38,17 @@ $$ select (date_part('epoch', x) * 1000000)::bigint $$;
 comment on function dipwell_internal.micros is
     'The length of an interval in µs.';
 
--- The time first, so that holds made one after the other are neighbours in the index:
--- random ids change a page each, all of which are written in full after a checkpoint.
+-- The time comes first, so that holds made one after the other are neighbours in the
+-- index. Random ids would each change a page of their own, which is written in full after
+-- each checkpoint.
 create function dipwell_internal.new_hold_id() returns text language sql volatile as $$
     select left(t, 8) || '-' || right(t, 4) || '-7' || right(gen_random_uuid()::text, 21) from lpad(to_hex(dipwell_internal.now_us() / 1000), 12, '0') t
 $$;
 comment on function dipwell_internal.new_hold_id is
     'A UUID of the time in ms and 74 random bits (version 7).';
 
--- The insert of the hold and the charge are one statement. If the id is in use, the
--- charge is undone while the row is locked, and hold_decide answers.
+-- One statement inserts the hold and charges the row. If the id is in use, the charge is
+-- rolled back while the row is still locked, and hold_decide answers.
 create function dipwell.hold(limit_name text, key text default null, cost bigint default 1, ttl interval default null, id text default null,
     plan text default null, floor bigint default null) returns dipwell.held
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -91,7 +92,7 @@ begin
     return dipwell_internal.hold_decide(limit_name, key, cost, us, name, plan, floor);
 end $$;
 comment on function dipwell.hold is
-    'Takes cost tokens if there are enough, and keeps them until the hold is settled, or until ttl has passed, when they come back. The same call with the same id returns the same hold while it lives.';
+    'Takes cost tokens if they are free, and holds them until settle. If the hold is not settled within ttl, they are given back. While the hold lives, the same call with the same id returns the same hold and takes nothing.';
 
 create function dipwell_internal.hold_decide(limit_name text, key text, cost bigint, ttl bigint, id text, plan text, floor bigint) returns dipwell.held
 language plpgsql volatile as $$
@@ -118,7 +119,7 @@ begin
     return d;
 end $$;
 comment on function dipwell_internal.hold_decide is
-    'Makes any hold of one key by hold_group.';
+    'Makes any hold of one key, by hold_group.';
 
 create function dipwell_internal.held_row(h dipwell_internal.held, id text) returns dipwell.held language plpgsql immutable as $$
 begin
@@ -144,7 +145,7 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.check_verb is
-    'Raises an error that names the field if a verb, or 7 for a hold with a ttl, is not possible on a limit. Go twin: Definition.CheckVerb.';
+    'Raises an error that names the field if a verb is not possible on a limit; 7 stands for a hold with a ttl. Go twin: Definition.CheckVerb.';
 
 create function dipwell.hold_all(limit_names text[], keys text[], costs bigint[] default null, ttl interval default null, id text default null,
     plans text[] default null, floors bigint[] default null)
@@ -185,7 +186,7 @@ begin
     end loop;
 end $$;
 comment on function dipwell.hold_all is
-    'Takes all costs (1 each by default) at one instant, or none of them, and makes one hold of them; returns a row for each limit, in the order asked, and then for each parent.';
+    'Takes all costs (1 each by default) at one instant, or none of them, and makes one hold of them. Returns a row for each limit, in the order of the call, and then one for each parent.';
 
 create function dipwell_internal.check_lists(limit_names text[], keys text[], costs bigint[], plans text[], floors bigint[]) returns void language plpgsql immutable as $$
 declare
@@ -209,13 +210,14 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.check_lists is
-    'Raises an error that names the field unless the lists of a call have the same number of entries, from 1 to 16.';
+    'Raises an error that names the field if the lists of a call differ in length, or have no or more than 16 entries.';
 
--- "coalesce(p.live, false)" keeps the planner from the index of live holds: to a plan
--- made while the table is new, a scan of all of it looks as cheap as the way by id.
--- Another live hold of the key is looked for from the last to expire: holds that were
--- settled lately are in the index until a vacuum, and mostly expire first.
--- Reservations are looked for once the row is locked: one may have been made meanwhile.
+-- "coalesce(p.live, false)" keeps the planner from using the index of live holds. In a
+-- plan made while the table is small, a scan of that whole index looks as cheap as a
+-- lookup by id. The search for another live hold of the key begins with the last to
+-- expire: holds that were settled stay in the index until a vacuum, and most of them
+-- expire first. Reservations are searched for after the row is locked, because one may
+-- have been made meanwhile.
 create function dipwell.settle(hold text, cost bigint default null) returns dipwell.settled
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -270,7 +272,7 @@ begin
     return dipwell_internal.settle_decide(hold, cost);
 end $$;
 comment on function dipwell.settle is
-    'Ends a hold at the actual cost (null: as held): gives back what was not used, or charges the difference. The same again returns the same and changes nothing.';
+    'Ends a hold with the actual cost (null: what was held). Gives back what was not used, or charges the difference. The same call again returns the same result and changes nothing.';
 
 create function dipwell_internal.settle_decide(hold text, cost bigint) returns dipwell.settled language plpgsql volatile as $$
 declare
@@ -286,7 +288,7 @@ begin
     return null;
 end $$;
 comment on function dipwell_internal.settle_decide is
-    'Settles any hold of one take by settle_group.';
+    'Settles any hold of one take, by settle_group.';
 
 create function dipwell.settle_all(hold text, costs bigint[] default null)
 returns table (limit_name text, key text, allowed boolean, remaining bigint, retry_after interval, reset_after interval,
@@ -301,7 +303,7 @@ begin
         from dipwell_internal.settle_group(hold, costs) g join dipwell.limits l on l.id = g.limit_id;
 end $$;
 comment on function dipwell.settle_all is
-    'Ends a hold of several limits at the actual costs, one for each take of the call that made it (null: as held); returns a row for each limit and key.';
+    'Ends a hold of several limits with the actual costs, one for each take of the call that made it (null: what was held). Returns a row for each limit and key.';
 
 create function dipwell.extend(hold text, ttl interval) returns timestamptz
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -310,7 +312,7 @@ begin
     return (select dipwell_internal.time_of(max(g.expires)) from dipwell_internal.extend_group(hold, dipwell_internal.micros(ttl)) g);
 end $$;
 comment on function dipwell.extend is
-    'Moves the expiry of a hold to ttl from now, and returns it.';
+    'Makes a hold expire ttl from now, and returns that time.';
 
 create view dipwell.holds as
     select p.id as hold, l.name as limit_name, nullif(p.key, '') as key, p.tokens, dipwell_internal.time_of(p.expires) as expires

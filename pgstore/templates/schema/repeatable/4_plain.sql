@@ -1,6 +1,6 @@
--- Calls of plain limits, whose ticks have equal length and are the same for all
--- keys, on rows of the current version without reservations. Other calls, and
--- invalid arguments, are decided by dipwell_internal.decide.
+-- Calls of plain limits on rows of the current version without reservations. The ticks of
+-- a plain limit have equal length and are the same for all keys. Other calls, and invalid
+-- arguments, are left to dipwell_internal.decide.
 
 create function dipwell_internal.ask(verb int, limit_name text, key text, cost bigint, plan text default null, floor bigint default null) returns dipwell.decision language plpgsql volatile as $$
 declare
@@ -14,7 +14,7 @@ declare
     d     dipwell.decision;
 begin
     for round in 1..16 loop
-        -- The clock is read in the statement that reads the row: the row may be as
+        -- The same statement reads the clock and the row, because the row may be as
         -- recent as the snapshot.
         select l.id, l.version, l.unit, l.every, l.add, l.cap, l.grid, l.ticks, l.shards, v.debt, v.max_used, b.used, b.ts,
                 l.plain and l.mode = 'enforce' and coalesce(b.version = l.version and b.lows is null, l.overridden is not true)
@@ -44,8 +44,8 @@ begin
             insert into dipwell.buckets (used, ts, limit_id, version, key) values (units, n, x.id, x.version, of) on conflict do nothing;
             continue when not found;
         else
-            -- The row may have changed since it was read. If fewer tokens than
-            -- requested are taken, they must still be all there are.
+            -- The row may have changed since it was read. If fewer tokens than requested
+            -- are taken, exactly that many must still be free.
             units := case verb when 5 then -units else units end;
             update dipwell.buckets b
                 set used = greatest(dipwell_internal.plain_used(b.used, b.ts, n, x.every, x.add, x.grid, x.ticks) + units, 0), ts = {{later "n" "b.ts"}}
@@ -68,7 +68,7 @@ begin
     return dipwell_internal.ask_decide(verb, limit_name, key, cost, plan, floor);
 end $$;
 comment on function dipwell_internal.ask is
-    'Decides any verb for one key; the public functions call it. It reads the limit and the row in one statement, and writes, if anything, in one other, which finds out whether the row has changed meanwhile.';
+    'Decides any verb for one key. The public functions call it. One statement reads the limit and the row. If something must be written, a second one writes it and checks that the row has not changed meanwhile.';
 
 create function dipwell_internal.ask_decide(verb int, limit_name text, key text, cost bigint, plan text default null, floor bigint default null) returns dipwell.decision language plpgsql volatile as $$
 declare
@@ -168,10 +168,10 @@ begin
     end loop;
 end $$;
 comment on function dipwell_internal.ask_all is
-    'take_all by dipwell_internal.decide. The costs of a limit and key named twice are added up.';
+    'Decides take_all by dipwell_internal.decide. The costs of a limit and key that are named twice are added up.';
 
--- Two variants of the UPDATE of take: by a plan, and by the override of the key. The
--- result is null if that charged nothing.
+-- Two variants of the UPDATE of take: under a plan, and under the override of the key.
+-- The result is null if nothing was charged.
 create function dipwell_internal.take_plan(limit_name text, of_key text, cost bigint, plan text, n bigint) returns dipwell.decision language plpgsql volatile as $$
 declare
     d dipwell.decision;
@@ -190,7 +190,7 @@ begin
     return d;
 end $$;
 comment on function dipwell_internal.take_plan is
-    'Takes by a plan if there are enough tokens and the row of the key is under the plan; null otherwise.';
+    'Takes under a plan, if enough tokens are free and the row of the key is under that plan. Otherwise null.';
 
 create function dipwell_internal.take_overridden(limit_name text, of_key text, cost bigint, n bigint) returns dipwell.decision language plpgsql volatile as $$
 declare
@@ -210,7 +210,7 @@ begin
     return d;
 end $$;
 comment on function dipwell_internal.take_overridden is
-    'Takes by the override of the key if there are enough tokens; null otherwise.';
+    'Takes under the override of the key, if enough tokens are free. Otherwise null.';
 
 create function dipwell_internal.take_sharded(limit_name text, of_key text, cost bigint, hint text) returns dipwell.decision language plpgsql volatile as $$
 declare
@@ -234,7 +234,7 @@ begin
         case when t.outcome = 1 then cost else 0 end, interval '0', false, null::uuid);
 end $$;
 comment on function dipwell_internal.take_sharded is
-    'Takes from a key of a limit with shards; null if dipwell_internal.decide must.';
+    'Takes from a key of a limit with shards. Null if dipwell_internal.decide must decide.';
 
 -- Takes cost tokens if there are enough. The common case is one UPDATE of a bucket
 -- with ticks of 1 µs, with as few expressions as possible, because starting each of
@@ -376,7 +376,7 @@ begin
     return dipwell_internal.ask(0, limit_name, key, cost);
 end $$;
 comment on function dipwell.take is
-    'Takes cost tokens if there are enough, otherwise none. Without a key it uses the limit''s shared bucket.';
+    'Takes cost tokens if they are all free, and otherwise none. Without a key it takes from the limit''s shared bucket.';
 
 create type dipwell_internal.part as (
     at       int,
@@ -396,7 +396,7 @@ create type dipwell_internal.part as (
     fresh    boolean
 );
 comment on type dipwell_internal.part is 'One bucket of take_all: its rule and its row.';
-comment on column dipwell_internal.part.at is 'The place in the call, from 1.';
+comment on column dipwell_internal.part.at is 'The position in the call, from 1.';
 comment on column dipwell_internal.part.limit_id is 'limits.id.';
 comment on column dipwell_internal.part.key is 'buckets.key.';
 comment on column dipwell_internal.part.version is 'limits.version.';
@@ -412,8 +412,8 @@ comment on column dipwell_internal.part.used is 'Units used before the call, 0 w
 comment on column dipwell_internal.part.ts is 'At this time, in µs; null where there was no row.';
 comment on column dipwell_internal.part.fresh is 'Whether this call has made the row, with its charge.';
 
--- The rows are read in one statement, so that they are of one time. A limit and key
--- named twice are adjacent in locking order.
+-- One statement reads the rows, so that they are from one snapshot. A limit and key that
+-- are named twice are adjacent in locking order.
 create function dipwell_internal.look_at_parts(limit_names text[], keys text[], costs bigint[]) returns dipwell_internal.part[]
 language plpgsql volatile as $$
 declare
@@ -441,10 +441,10 @@ begin
     return parts;
 end $$;
 comment on function dipwell_internal.look_at_parts is
-    'The parts of a take_all in the order in which rows are locked, with the rows as they are now; null where one of them is not plain, is named twice, or is not in order.';
+    'The parts of a take_all in locking order, with their present rows. Null if one of them is not plain, is named twice, or is out of order.';
 
--- A missing row is inserted at once, with its charge: later, it might have to wait
--- for a concurrent insert, out of locking order.
+-- A missing row is inserted at once, with its charge. An insert later might have to wait
+-- for a concurrent one, out of locking order.
 create function dipwell_internal.lock_parts(inout parts dipwell_internal.part[], out n bigint, out plain boolean)
 language plpgsql volatile as $$
 declare
@@ -471,7 +471,7 @@ begin
     n := coalesce(n, dipwell_internal.now_us());
 end $$;
 comment on function dipwell_internal.lock_parts is
-    'Locks the rows of parts, or makes them with their charge. n is the time of the decision: when all locks are held, or the first row was made. plain is false where a row has become one that is left to decide.';
+    'Locks the rows of parts, and inserts missing ones with their charge. n is the time of the decision: when all locks were held, or when the first row was inserted. plain is false if a row has changed so that decide must decide.';
 
 create function dipwell_internal.parts_fit(parts dipwell_internal.part[], n bigint) returns boolean
 language plpgsql immutable as $$
@@ -544,10 +544,10 @@ begin
     end loop;
 end $$;
 comment on function dipwell.take_all is
-    'Takes all costs (1 each by default) at one instant, or none of them; returns a row for each limit, in the order asked, and then for each parent. The costs of a limit and key named twice are added up.';
+    'Takes all costs (1 each by default) at one instant, or none of them. Returns a row for each limit, in the order of the call, and then one for each parent. The costs of a limit and key that are named twice are added up.';
 
--- The index has the keys in order; a plan that sorts, or that starts at the prefix
--- for each page, would read all rows of a limit for one page.
+-- The index has the keys in order. A plan that sorts, or that starts at the prefix for
+-- each page, would read all rows of a limit for one page.
 create function dipwell_internal.keys(lim int, prefix text, after text, shared boolean, n bigint)
 returns table (key text, used bigint, ts bigint, version int)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
@@ -558,4 +558,4 @@ begin
         order by b.key limit n;
 end $$;
 comment on function dipwell_internal.keys is
-    'At most n rows of a limit in the order of their keys: those that begin with prefix and come after another, or with shared after the shared bucket.';
+    'At most n rows of a limit in the order of their keys: those that begin with prefix and come after the key after, or with shared, after the shared bucket.';
