@@ -98,7 +98,9 @@ func (l *Listener) server() *http.Server {
 	timeout := cmp.Or(l.ReadTimeout, readTimeout)
 	srv := &http.Server{Handler: l.Handler, ReadHeaderTimeout: timeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeaderBytes, ErrorLog: log.New(peerErrors{}, "", 0)}
-	if !l.Streams {
+	if l.Streams {
+		srv.DisableGeneralOptionsHandler = true // OPTIONS * is for the upstream
+	} else {
 		srv.ReadTimeout = timeout // equal, so that net/http sets one deadline instead of two
 	}
 	return srv

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/internal/pace"
 )
 
 // Proxy is a reverse proxy that forwards requests to one upstream if its limits
@@ -106,7 +107,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer p.server.Leave()
-	(*p.limited.Load()).ServeHTTP(w, r)
+	(*p.limited.Load()).ServeHTTP(w, r.WithContext(pace.WithTunnels(r.Context())))
 }
 
 func (s *Server) keyBy(by string) (httplimit.KeyFunc, error) {

@@ -9,12 +9,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/internal/server"
 )
 
@@ -286,6 +289,106 @@ func TestProxyFailures(t *testing.T) {
 	}
 }
 
+// useConcurrency lets the proxy use one limit, of which three requests can be under way.
+func (p *proxied) useConcurrency() {
+	p.t.Helper()
+	l := dipwell.Limit{Name: "inference", Algorithm: dipwell.Concurrency, Burst: 3, TTL: 300 * time.Millisecond}
+	if _, err := p.limiter.Define(p.t.Context(), l, owner.API); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := p.proxy.Use([]string{l.Name}); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// A request that ends for a reason of the client's, or of the limits, is no failure of
+// the upstream.
+func TestProxyNotTheUpstream(t *testing.T) {
+	reading := make(chan struct{}, 1)
+	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		reading <- struct{}{}
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	}))
+	defer up.Close()
+	p := newProxied(t, server.Config{}, server.Upstream{URL: up.URL, By: "shared"})
+	p.useConcurrency()
+	for name, body := range map[string]string{
+		"a malformed chunk":  "Transfer-Encoding: chunked\r\n\r\n5\r\nhelloXX",
+		"a chunk too short":  "Transfer-Encoding: chunked\r\n\r\n3\r\nhello",
+		"no length of chunk": "Transfer-Encoding: chunked\r\n\r\nmany\r\n",
+	} {
+		if status, text := p.ask("POST / HTTP/1.1", "Host: x", body); status != 400 || !strings.Contains(text, "body") {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+		<-reading
+	}
+	// The hold of a request is reset while its upstream works.
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		if status, text := p.ask("GET / HTTP/1.1", "Host: x"); status != 503 || !strings.Contains(text, "holds") {
+			t.Errorf("a lost hold: %d %s", status, text)
+		}
+	}()
+	<-reading
+	if _, err := p.limiter.Reset(t.Context(), "inference", dipwell.Shared); err != nil {
+		t.Fatal(err)
+	}
+	<-answered
+	for _, line := range grep(p.metrics(), "dipwell_upstream_errors_total{") {
+		if !strings.HasSuffix(line, " 0") {
+			t.Error(line)
+		}
+	}
+}
+
+// A WebSocket holds the tokens of a concurrency limit until it ends.
+func TestProxyHoldsWebSockets(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(switching))
+	defer up.Close()
+	p := newProxied(t, server.Config{}, server.Upstream{URL: up.URL, By: "shared"})
+	p.useConcurrency()
+	handshake := []string{"GET / HTTP/1.1", "Host: x", "Connection: Upgrade", "Upgrade: websocket"}
+	var open []net.Conn
+	for {
+		status, _, c, _ := p.raw(handshake...)
+		if status != http.StatusSwitchingProtocols {
+			if status != 429 || len(open) != 3 {
+				t.Errorf("WebSocket %d: %d", len(open), status)
+			}
+			break
+		}
+		if open = append(open, c); len(open) > 3 {
+			t.Fatal("more WebSockets than the limit has tokens")
+		}
+	}
+	_ = open[0].Close()
+	for deadline := time.Now().Add(time.Minute); ; {
+		if status, _, _, _ := p.raw(handshake...); status == http.StatusSwitchingProtocols {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatal("the tokens of a closed WebSocket stay taken:", status)
+		}
+		runtime.Gosched()
+	}
+}
+
+// OPTIONS of the whole server is passed on, and takes from the limits.
+func TestProxyOptionsOfTheServer(t *testing.T) {
+	up := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.RequestURI) }))
+	up.Config.DisableGeneralOptionsHandler = true
+	up.Start()
+	defer up.Close()
+	p := newProxied(t, server.Config{}, server.Upstream{URL: up.URL, By: "shared"}, "login")
+	for i := range 21 {
+		status, got := p.ask("OPTIONS * HTTP/1.1", "Host: x")
+		if i < 20 && (status != 200 || got != "*") || i == 20 && status != 429 {
+			t.Errorf("request %d: %d %q", i, status, got)
+		}
+	}
+}
+
 // Connections are reused by the next burst of requests, and nothing is added to
 // the client's request.
 func TestProxyConnections(t *testing.T) {
@@ -323,7 +426,6 @@ func TestProxyConnections(t *testing.T) {
 	}
 }
 
-// The final response has the limits' header fields even after a 1xx response.
 // The keys of a proxy are no paths.
 func TestProxyRefusesParents(t *testing.T) {
 	w := ofPlans(t, server.Config{}, local)
@@ -336,6 +438,7 @@ func TestProxyRefusesParents(t *testing.T) {
 	}
 }
 
+// The final response has the limits' header fields even after a 1xx response.
 func TestProxyAnnounces(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Link", "</style.css>")

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/peer"
@@ -117,22 +118,53 @@ func (s *Server) forwardTo(target *url.URL, u *Upstream) (http.Handler, error) {
 		ErrorLog:       log.New(io.Discard, "", 0), // f counts and reports errors
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		own := w.Header().Clone()
+		p := &passed{header: w.Header().Clone()}
 		clear(w.Header())
-		forward.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), ownHeader{}, own)))
+		r = r.WithContext(context.WithValue(r.Context(), passedKey{}, p))
+		if r.Body != nil && r.Body != http.NoBody {
+			r.Body = &clientBody{r.Body, p}
+		}
+		forward.ServeHTTP(w, r)
 	}), nil
 }
 
-// ownHeader is the context key of the header fields that the limits have set.
-// They must be saved because ReverseProxy clears them if there is a 1xx response.
-type ownHeader struct{}
+// passed is what is known of a request that is passed on.
+type passed struct {
+	// header are the fields that the limits have set. They must be saved because
+	// ReverseProxy clears them if there is a 1xx response.
+	header http.Header
+	// badBody says that the client's body could not be read, which is no failure of
+	// the upstream.
+	badBody atomic.Bool
+}
 
-// announce adds the limits' header fields to the header of the final response.
-func announce(to http.Header, r *http.Request) {
-	own, _ := r.Context().Value(ownHeader{}).(http.Header)
-	for name, values := range own {
+// passedKey is the context key of a request's *passed.
+type passedKey struct{}
+
+func passedOf(r *http.Request) *passed {
+	p, _ := r.Context().Value(passedKey{}).(*passed)
+	return p
+}
+
+// announce adds the limits' fields to the header of the final response.
+func (p *passed) announce(to http.Header) {
+	for name, values := range p.header {
 		to[name] = append(slices.Clone(values), to[name]...)
 	}
+}
+
+// clientBody is the body of a client's request.
+type clientBody struct {
+	io.ReadCloser
+	passed *passed
+}
+
+func (b *clientBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, http.ErrBodyReadAfterClose) {
+		b.passed.badBody.Store(true)
+	}
+	return n, err
 }
 
 // rewriteTo returns the Rewrite of the proxy. It keeps the forwarding fields of a
@@ -140,7 +172,11 @@ func announce(to http.Header, r *http.Request) {
 func (s *Server) rewriteTo(target *url.URL, f *upstreamFailures) func(*httputil.ProxyRequest) {
 	return func(r *httputil.ProxyRequest) {
 		r.Out.URL.RawQuery = r.In.URL.RawQuery // unchanged, because the upstream parses it
-		r.SetURL(target)
+		if r.In.RequestURI == "*" {            // OPTIONS of the whole server
+			r.Out.URL = &url.URL{Scheme: target.Scheme, Host: target.Host, Opaque: "*"}
+		} else {
+			r.SetURL(target)
+		}
 		r.Out.Host = r.In.Host
 		if isWebSocket(r.In) {
 			f.upgrades.Add(1)

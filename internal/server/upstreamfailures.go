@@ -74,15 +74,25 @@ func (f *upstreamFailures) add(kind int, err error) {
 	f.report(fmt.Errorf("upstream %s: %w", f.host, err))
 }
 
-// answer answers if the upstream does not. It does not count requests that the
-// client has cancelled.
+// answer answers if the upstream does not. It does not count requests that end for
+// another reason: the client has gone, its body breaks off or is malformed, or the hold
+// of the request is lost.
 func (f *upstreamFailures) answer(w http.ResponseWriter, r *http.Request, err error) {
 	var timeout net.Error
 	var dial *net.OpError
 	status, kind := http.StatusBadGateway, failedAnswer
-	switch {
-	case r.Context().Err() != nil:
+	passed := passedOf(r)
+	switch lost := context.Cause(r.Context()); {
+	case lost != nil && !errors.Is(lost, context.Canceled):
+		passed.announce(w.Header())
+		httplimit.Problem(w, http.StatusServiceUnavailable, "", "the request no longer holds its tokens")
+		return
+	case lost != nil:
 		w.WriteHeader(http.StatusBadGateway) // the client has gone
+		return
+	case passed.badBody.Load():
+		passed.announce(w.Header())
+		httplimit.Problem(w, http.StatusBadRequest, "", "the body breaks off or is malformed")
 		return
 	case errors.As(err, &timeout) && timeout.Timeout():
 		status, kind = http.StatusGatewayTimeout, failedTimeout
@@ -90,7 +100,7 @@ func (f *upstreamFailures) answer(w http.ResponseWriter, r *http.Request, err er
 		kind = failedConnect
 	}
 	f.add(kind, err)
-	announce(w.Header(), r)
+	passed.announce(w.Header())
 	httplimit.Problem(w, status, "", "the upstream does not answer")
 }
 
@@ -99,7 +109,7 @@ var errNotAsked = errors.New("it switches to a protocol that was not requested")
 // watch counts failures in a response's body. A response that switches protocols is
 // an error unless the request asked for a WebSocket.
 func (f *upstreamFailures) watch(r *http.Response) error {
-	announce(r.Header, r.Request)
+	passedOf(r.Request).announce(r.Header)
 	if r.StatusCode == http.StatusSwitchingProtocols {
 		if r.Request.Header.Get("Upgrade") == "" {
 			return errNotAsked
