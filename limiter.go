@@ -15,7 +15,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A Limiter decides calls by the limits in a store. It is safe for concurrent use.
+// A Limiter decides calls by the limits in a store. It is safe for concurrent use. New
+// makes one: the methods of a zero Limiter, which has no store, panic.
 //
 // Its methods return a Decision and an error. A refusal is a Decision that is not
 // Allowed. An error means that the call was not decided: a *FieldError for invalid
@@ -69,8 +70,12 @@ func newLimiter(s store.Store) *Limiter {
 
 // With returns a Limiter with the same limits over another store, for instance one
 // that is bound to the caller's transaction. Both share the queues of Wait. The limits
-// are those of the first store: s must keep its rows under the same definitions.
+// are those of the first store: s must keep its rows under the same definitions. With
+// panics if s is nil.
 func (l *Limiter) With(s store.Store) *Limiter {
+	if s == nil {
+		panic("dipwell: Limiter.With: the store is nil")
+	}
 	c := *l
 	c.store, c.abilities = s, store.AbilitiesOf(s)
 	return &c

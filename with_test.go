@@ -21,6 +21,21 @@ func (hangingStore) Apply(ctx context.Context, _ *store.Batch) error {
 	return ctx.Err()
 }
 
+// TestWithNil checks that With of a nil store panics at once, with a text, rather than in
+// a later call.
+func TestWithNil(t *testing.T) {
+	l, err := dipwell.New(hangingStore{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if got := recover(); got != "dipwell: Limiter.With: the store is nil" {
+			t.Errorf("panic %v", got)
+		}
+	}()
+	l.With(nil)
+}
+
 // TestWithKeepsTheTimeout checks that With applies timeouts to another store, although
 // a store in memory needs none.
 func TestWithKeepsTheTimeout(t *testing.T) {

@@ -90,4 +90,25 @@ func TestClosed(t *testing.T) {
 	if _, err := l.Take(t.Context(), "l", "k", 1); !errors.Is(err, memory.ErrClosed) || !errors.Is(err, store.ErrStore) {
 		t.Errorf("after Close: %v", err)
 	}
+	ab, def := store.AbilitiesOf(s), l.Limit("l")
+	for name, call := range map[string]func() error{
+		"Define": func() error {
+			_, err := l.Define(t.Context(), store.Limit{Name: "new", Rate: 1, Period: time.Hour}, store.OwnerCode)
+			return err
+		},
+		"Drop":    func() error { return l.Drop(t.Context(), "l", store.OwnerCode) },
+		"Observe": func() error { return ab.Observe(t.Context(), def, store.Observation{Count: 1}) },
+		"SetOverride": func() error {
+			_, err := ab.Overrides.SetOverride(t.Context(), def, store.Override{Key: "k", Rate: 2, Period: time.Hour})
+			return err
+		},
+		"Hold": func() error {
+			_, err := l.Hold(t.Context(), time.Minute, "id", dipwell.Take{Limit: "l", Key: "k", Cost: 1})
+			return err
+		},
+	} {
+		if err := call(); !errors.Is(err, memory.ErrClosed) {
+			t.Errorf("%s after Close: %v", name, err)
+		}
+	}
 }

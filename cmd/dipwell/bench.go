@@ -139,7 +139,7 @@ func (c *BenchCmd) Run(e *env) (err error) {
 	defer stop()
 	here := *e
 	here.ctx, e = ctx, &here
-	b := &bench{BenchCmd: c, env: e, touched: make([]atomic.Bool, c.Keys), tally: newTally()}
+	b := &bench{BenchCmd: c, env: e, touched: make([]atomic.Bool, c.Keys), tally: newTally(nil)}
 	s, err := b.open()
 	if err != nil {
 		return err

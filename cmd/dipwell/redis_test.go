@@ -119,3 +119,24 @@ func TestServeRedisLeastPrivilege(t *testing.T) {
 		t.Errorf("denied: %v, %v", list, err)
 	}
 }
+
+// A store that answers calls with an error is no store that is away: /readyz may find
+// nothing, and callers are only told that it cannot answer. The log says why.
+func TestServeLogsWhyCallsFail(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	p := start(t, "--listen", "127.0.0.1:0", "--store", server.URL(), "--limit", "login=1/1d,burst=5", "--log-refusals", "0")
+	if status, body := post(t, p.url+"/v1/take", "limit=login&key=a"); status != 200 {
+		t.Fatal(status, body)
+	}
+	c := server.Client()
+	if err := c.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if status, body := post(t, p.url+"/v1/take", "limit=login&key=b"); status != 503 {
+			t.Error(status, body)
+		}
+	}
+	p.stderr.wait(t, "dipwell: store: .*OOM")
+}

@@ -59,8 +59,9 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	o := storeOptions{maxKeys: set.MaxKeys, maxHolds: set.MaxHolds, maxOverrides: set.MaxOverrides, denyMaxAge: set.DenyMaxAge, wait: set.WaitForStore, keySecret: set.keySecret, shadow: set.Shadow, tally: newTally(),
-		report: func(err error) { log.error(fmt.Errorf("store: %w", err)) }, note: func(text string) { log.info("store: %s", text) }}
+	report := func(err error) { log.error(fmt.Errorf("store: %w", err)) }
+	o := storeOptions{maxKeys: set.MaxKeys, maxHolds: set.MaxHolds, maxOverrides: set.MaxOverrides, denyMaxAge: set.DenyMaxAge, wait: set.WaitForStore, keySecret: set.keySecret, shadow: set.Shadow, tally: newTally(report),
+		report: report, note: func(text string) { log.info("store: %s", text) }}
 	hasher, err := set.hasher()
 	if err != nil {
 		return err

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"sync/atomic"
 	"time"
@@ -12,14 +14,20 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// tally counts the batches that go to a store.
+// failedEvery is the least time between two logged errors of calls.
+const failedEvery = 10 * time.Second
+
+// tally counts the batches that go to a store, and reports why calls fail.
 type tally struct {
+	report   func(error)  // called at most once in failedEvery; may be nil
+	reported atomic.Int64 // when it was called last, Unix ns
+
 	batches, calls, errors atomic.Uint64
 	sizes, took            prometheus.Histogram
 }
 
-func newTally() *tally {
-	return &tally{
+func newTally(report func(error)) *tally {
+	return &tally{report: report,
 		sizes: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "dipwell_store_batch_size",
 			Help: "Calls that went to the store together.", Buckets: prometheus.ExponentialBuckets(1, 2, 13)}),
 		took: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "dipwell_store_batch_seconds",
@@ -38,7 +46,20 @@ func (t *tally) count(b *store.Batch, took time.Duration, err error) {
 		why := b.Groups[i].Err
 		if (err != nil || errors.Is(why, dipwell.ErrStore)) && !errors.Is(why, store.ErrLocked) {
 			t.errors.Add(1)
+			t.failed(cmp.Or(why, err))
 		}
+	}
+}
+
+// failed reports an error, unless the caller has gone, or an error was reported just now.
+// A caller is only told that the store cannot answer.
+func (t *tally) failed(why error) {
+	if t.report == nil || errors.Is(why, context.Canceled) {
+		return
+	}
+	last, now := t.reported.Load(), time.Now().UnixNano()
+	if (last == 0 || now-last >= int64(failedEvery)) && t.reported.CompareAndSwap(last, now) {
+		t.report(why)
 	}
 }
 

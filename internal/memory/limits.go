@@ -234,6 +234,9 @@ func (l *limits) drop(name string) {
 
 // Define changes a limit at the present instant of the store's clock.
 func (s *Store) Define(_ context.Context, l store.Limit, owner string) (*store.Definition, error) {
+	if s.isClosed() {
+		return nil, ErrClosed
+	}
 	d, err := s.reg.Define(s.now(), l, owner)
 	if err != nil {
 		return nil, err
@@ -250,11 +253,17 @@ func (s *Store) Define(_ context.Context, l store.Limit, owner string) (*store.D
 
 // Observe moves the rate of an adaptive limit.
 func (s *Store) Observe(_ context.Context, d *store.Definition, o store.Observation) error {
+	if s.isClosed() {
+		return ErrClosed
+	}
 	return s.reg.Observe(s.now(), d.Name, o)
 }
 
 // Drop ends a limit. Its rows are reclaimed as others need their room.
 func (s *Store) Drop(_ context.Context, name, owner string) error {
+	if s.isClosed() {
+		return ErrClosed
+	}
 	err := s.reg.Drop(name, owner)
 	if err == nil {
 		s.limits.drop(name)

@@ -264,6 +264,14 @@ func (s *Store) Close() error {
 	return s.arena.close()
 }
 
+// isClosed reports whether Close was called.
+func (s *Store) isClosed() bool {
+	sh := &s.shards[0]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.closed
+}
+
 // fullError counts a group for which there was no room, and returns its error.
 func (s *Store) fullError() error {
 	s.refused.Add(1)

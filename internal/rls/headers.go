@@ -73,10 +73,22 @@ func (c *Config) add(r *pb.RateLimitResponse, asks []ask) {
 	}
 }
 
+// announced returns the decision to announce, or nil if there is none. A rule that
+// refuses every request is announced with a quota of 0, although its limit has one token.
+func (a *ask) announced() *dipwell.Decision {
+	if a.d == nil || !a.rule.none || a.overridden() != nil {
+		return a.d
+	}
+	d, def := *a.d, *a.d.Definition
+	def.Rule.Burst, d.Remaining = 0, 0
+	d.Definition = &def
+	return &d
+}
+
 func addIETF(r *pb.RateLimitResponse, asks []ask) {
 	var all dipwell.Decision
 	for i := range asks {
-		d := asks[i].d
+		d := asks[i].announced()
 		if d == nil {
 			continue
 		}

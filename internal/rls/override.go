@@ -21,8 +21,10 @@ const maxOverrides = 1000
 
 // overrides are the limits that requests have brought.
 type overrides struct {
-	mu    sync.RWMutex
+	mu    sync.RWMutex // not held while a limit is defined
 	rules map[override]*rule
+	// pending has the limits that are being defined. A channel is closed at the end of it.
+	pending map[override]chan struct{}
 }
 
 type override struct {
@@ -41,12 +43,6 @@ func (o *overrides) rule(ctx context.Context, s *Service, d *domain, l *common.R
 		}
 		multiplier = int64(key.multiplier)
 	}
-	o.mu.RLock()
-	r := o.rules[key]
-	o.mu.RUnlock()
-	if r != nil {
-		return r, nil
-	}
 	unit := pb.RateLimitResponse_RateLimit_Unit(pb.RateLimitResponse_RateLimit_Unit_value[l.GetUnit().String()])
 	length := unitLength(unit)
 	if length == 0 {
@@ -55,23 +51,70 @@ func (o *overrides) rule(ctx context.Context, s *Service, d *domain, l *common.R
 	if multiplier > int64(maxPeriod/length) {
 		return nil, &dipwell.FieldError{Field: "limit.unit_multiplier", Reason: "makes a period longer than 285 years"}
 	}
+	for {
+		o.mu.RLock()
+		r := o.rules[key]
+		o.mu.RUnlock()
+		if r != nil {
+			return r, nil
+		}
+		defined, begun, err := o.begin(key)
+		if err != nil {
+			return nil, err
+		}
+		if begun {
+			r, err = s.defineOverride(ctx, newOverride(d, key, unit, length*time.Duration(multiplier)), d.name)
+			o.end(key, r)
+			return r, err
+		}
+		select { // another request defines the limit
+		case <-defined:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// begin reports whether the caller must define the limit of key, and then call end. If
+// not, defined is closed once another request has tried to define it.
+func (o *overrides) begin(key override) (defined chan struct{}, begun bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if r = o.rules[key]; r != nil {
-		return r, nil
+	if defined = o.pending[key]; defined != nil {
+		return defined, false, nil
 	}
-	if len(o.rules) >= maxOverrides {
-		return nil, &dipwell.FieldError{Field: "limit", Reason: fmt.Sprintf("requests have brought %d different limits already, which is the most", maxOverrides)}
+	defined = make(chan struct{})
+	if o.rules[key] != nil {
+		close(defined)
+		return defined, false, nil
 	}
-	r = newOverride(d, key, unit, length*time.Duration(multiplier))
+	if len(o.rules)+len(o.pending) >= maxOverrides {
+		return nil, false, &dipwell.FieldError{Field: "limit", Reason: fmt.Sprintf("requests have brought %d different limits already, which is the most", maxOverrides)}
+	}
+	if o.pending == nil {
+		o.rules, o.pending = map[override]*rule{}, map[override]chan struct{}{}
+	}
+	o.pending[key] = defined
+	return defined, true, nil
+}
+
+// end adds a rule, or nothing if r is nil.
+func (o *overrides) end(key override, r *rule) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if r != nil {
+		o.rules[key] = r
+	}
+	close(o.pending[key])
+	delete(o.pending, key)
+}
+
+// defineOverride defines the limit of r and returns r, or nil and an error.
+func (s *Service) defineOverride(ctx context.Context, r *rule, domain string) (*rule, error) {
 	if _, err := s.limiter.Define(ctx, r.limit, owner.RLS); err != nil {
 		return nil, err
 	}
-	r.counts = s.metrics.of(d.name, "override")
-	if o.rules == nil {
-		o.rules = map[override]*rule{}
-	}
-	o.rules[key] = r
+	r.counts = s.metrics.of(domain, "override")
 	return r, nil
 }
 

@@ -6,9 +6,12 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +26,7 @@ import (
 	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/internal/randseed"
 	"github.com/dipwell/dipwell/internal/rls"
+	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -493,6 +497,76 @@ func TestOverride(t *testing.T) {
 	}
 }
 
+// defining is a store whose Define waits, for limits of a name, until the channel is closed.
+type defining struct {
+	store.Store
+	store.Definer
+	name  string
+	waits chan struct{}
+	calls atomic.Int64
+}
+
+func (d *defining) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(d.Store)
+	d.Definer, ab.Limits = ab.Limits, d
+	return ab
+}
+
+func (d *defining) Define(ctx context.Context, l store.Limit, by string) (*store.Definition, error) {
+	if strings.Contains(l.Name, d.name) {
+		d.calls.Add(1)
+		select {
+		case <-d.waits:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", store.ErrStore, ctx.Err())
+		}
+	}
+	return d.Definer.Define(ctx, l, by)
+}
+
+// While the store does not answer, requests that bring new limits do not wait for each
+// other; those that bring the same one define it once.
+func TestOverridesAreDefinedTogether(t *testing.T) {
+	const minute = typev3.RateLimitUnit_MINUTE
+	mem, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.Close()
+	st := &defining{Store: mem, name: "override 7/", waits: make(chan struct{})}
+	w := &world{t: t}
+	w.over(st, rls.Config{})
+	w.use(rls.Defaults{AllowOverride: true}, plain)
+	ask := func(ctx context.Context, n uint32) error {
+		_, err := w.client.ShouldRateLimit(ctx, &pb.RateLimitRequest{Domain: "d", Descriptors: descs{withLimit(desc("user=a"), n, minute)}})
+		return err
+	}
+	var waiting sync.WaitGroup
+	for range 3 {
+		waiting.Go(func() {
+			if err := ask(t.Context(), 7); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for st.calls.Load() == 0 {
+		runtime.Gosched()
+	}
+	if err := ask(t.Context(), 8); err != nil { // would wait forever
+		t.Error(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := ask(ctx, 7); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("one that waits for another: %v", err)
+	}
+	close(st.waits)
+	waiting.Wait()
+	if n := st.calls.Load(); n != 1 {
+		t.Errorf("the limit was defined %d times", n)
+	}
+}
+
 // Buckets are kept under new rules, and limits that these do not name are dropped.
 func TestUseAgain(t *testing.T) {
 	w := start(t, plain)
@@ -552,6 +626,12 @@ func TestHeaders(t *testing.T) {
 		"Ratelimit-Policy: \"rls/d.user\";q=5;w=60, \"rls/d.tenant\";q=3;w=3600\nRetry-After: 3570"
 	if got := of(w.ask("d", both...)); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
+	}
+	want = "Ratelimit: \"rls/d.user_banned\";r=0;t=60\nRatelimit-Policy: \"rls/d.user_banned\";q=0;w=60" // a rule of requests_per_unit 0
+	for _, n := range []uint64{0, 1, 2} {
+		if got := of(w.ask("d", hits(n, desc("user=banned")))); got != want {
+			t.Errorf("%d hits: %s\nwant\n%s", n, got, want)
+		}
 	}
 	for _, name := range []string{"off", "ratelimit", "ietf"} {
 		if h, err := rls.ParseHeaders(name); err != nil || h.String() != name {

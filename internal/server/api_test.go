@@ -325,6 +325,13 @@ func TestUnknownNames(t *testing.T) {
 	w.want(w.post("take", `{"takes":[{"limit":"login"},{"limit":"nobody"}]}`), 404)
 	w.want(w.post("nothing", ``), 404)
 	w.want(w.do("GET", "/", ""), 404)
+	for _, path := range []string{"//v1/limits", "/v1//limits", "/v1/./limits", "/v1/x/../limits", "//ui/"} { // not a redirect in HTML
+		rec := httptest.NewRecorder()
+		w.api.ServeHTTP(rec, httptest.NewRequest("GET", "http://localhost"+path, nil))
+		if w.wantProblem(rec); rec.Code != 404 {
+			t.Errorf("%s: %d", path, rec.Code)
+		}
+	}
 	rec := w.do("GET", "/v1/take", "")
 	if w.want(rec, 405); rec.Header().Get("Allow") != "POST" {
 		t.Error(rec.Header())

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"net/http"
 	"net/netip"
+	"path"
 	"strings"
 	"sync/atomic"
 
@@ -162,11 +163,18 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.call(w, r, c)
 		return
 	}
-	if _, pattern := a.rest.Handler(r); pattern == "" {
+	if _, pattern := a.rest.Handler(r); pattern == "" || !cleanPath(r) {
 		a.noRoute(w, r)
 		return
 	}
 	a.rest.ServeHTTP(w, r)
+}
+
+// cleanPath reports whether the path has no empty, . or .. part, for which the mux would
+// answer with a redirect in HTML.
+func cleanPath(r *http.Request) bool {
+	p := r.URL.EscapedPath()
+	return strings.TrimSuffix(p, "/") == strings.TrimSuffix(path.Clean(p), "/")
 }
 
 // noRoute answers 404 or 405 as the mux would, but with a problem document.
