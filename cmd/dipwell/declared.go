@@ -325,7 +325,15 @@ func (d *declared) logDrift() {
 		d.info("drift has ended: the store has the limits as they are named here")
 		return
 	}
-	d.warn("warning: drift: the store differs in %s from what is named here: %s; a change of the file or a restart puts them in force", howMany(len(list), "limit"), strings.Join(list[:min(len(list), maxListed)], "; "))
+	d.warn("warning: drift: the store differs in %s from what is named here: %s; %s", howMany(len(list), "limit"), strings.Join(list[:min(len(list), maxListed)], "; "), d.remedy("a restart"))
+}
+
+// remedy says how limits of the file that are not in force come into force.
+func (d *declared) remedy(restart string) string {
+	if seen := d.newerRevision(d.file); seen > 0 {
+		return fmt.Sprintf("only a file of owner %s with a revision of at least %d puts them in force, and this one has %d", d.file.Name, seen, d.file.Revision)
+	}
+	return "a change of the file or " + restart + " puts them in force"
 }
 
 // names joins names. Of more than maxListed it has some, and their number.

@@ -212,7 +212,7 @@ func TestRevisionsAndOwners(t *testing.T) {
 			t.Error("drift: ", n)
 		}
 		err := s.write("other", limitsOf("owner: billing\n", "d=1", "a=1"))
-		if err == nil || !strings.Contains(err.Error(), "limit a belongs to the configuration file") {
+		if err == nil || !strings.Contains(err.Error(), "limit a belongs to the configuration file of owner main and") {
 			t.Error(err)
 		}
 		s.want("a name of another owner", "a=7 b=7")
@@ -324,11 +324,12 @@ func TestServeDrift(t *testing.T) {
 			capacity(one, "30")
 			_, old := serve("old.yaml", limitsOf("revision: 1\n", "x=5", "new=1"))
 			old.stderr.wait(t, "old.yaml is revision 1 of owner main, and the store has seen revision 2: it defines nothing")
+			old.stderr.wait(t, "drift: .*only a file of owner main with a revision of at least 2 puts them in force, and this one has 1")
 			capacity(three, "30")
 			gauge(old, "2")
 			other := filepath.Join(dir, "other.yaml")
 			must(t, os.WriteFile(other, []byte(limitsOf("owner: billing\n", "y=1", "x=1")), 0o600))
-			if code, _, stderr := program(t, "serve", "--listen", "127.0.0.1:0", "--store", store, "--config", other); code != 2 || !strings.Contains(stderr, "limit x belongs to the configuration file and") {
+			if code, _, stderr := program(t, "serve", "--listen", "127.0.0.1:0", "--store", store, "--config", other); code != 2 || !strings.Contains(stderr, "limit x belongs to the configuration file of owner main and") {
 				t.Error(code, stderr)
 			}
 			if status, body := do(t, "GET", one.url+"/v1/limits/x", ""); status != 200 || !strings.Contains(body, `"owner":"file"`) {

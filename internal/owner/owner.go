@@ -82,9 +82,6 @@ func (e *Error) Unwrap() error { return Err }
 // describe names an owner in a sentence.
 func describe(owner string) string {
 	if f, ok := ParseFile(owner); ok {
-		if f.Name == Main {
-			return "the configuration file"
-		}
 		return "the configuration file of owner " + f.Name
 	}
 	switch owner {
