@@ -93,6 +93,6 @@ func compareZone(ctx context.Context, db rower, rule *store.Rule, zone string) (
 	case err != nil || first == nil:
 		return "", err
 	}
-	return fmt.Sprintf("from %s on the database and this program know different clocks of %s, for their time zone data are of different age; windows go by the database's",
+	return fmt.Sprintf("from %s on the clock of %s differs between the database and this program, because their time zone data are from different years; windows follow the database's",
 		time.Unix(*first, 0).In(loc).Format(time.DateOnly), zone), nil
 }

@@ -31,7 +31,7 @@ func readToken(path string) (string, error) {
 		return "", err
 	}
 	if i := bytes.IndexFunc(b, func(r rune) bool { return r < ' ' || r == 0x7f }); i >= 0 {
-		return "", fmt.Errorf("admin_token_file: %s has a control character or more than one line; no header field can carry that", path)
+		return "", fmt.Errorf("admin_token_file: %s has a control character or more than one line; a header field cannot contain that", path)
 	}
 	return string(b), nil
 }
@@ -63,7 +63,7 @@ func (s *service) reloadToken(ctx context.Context, path string) {
 	}
 	token, err := readToken(path)
 	if err != nil {
-		s.reloadError("the last good admin token stays in force", err)
+		s.reloadError("the last valid admin token stays in force", err)
 		return
 	}
 	s.server.SetAdminToken(token)

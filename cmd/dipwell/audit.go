@@ -65,7 +65,7 @@ func (c *AuditCmd) Run(e *env) error {
 		Next *string
 	}
 	if err = json.Unmarshal(b, &page); err != nil {
-		return errors.New("the server's answer is no page of the audit")
+		return errors.New("the server's answer is not a page of the audit")
 	}
 	for _, x := range page.Entries {
 		line := []string{x.At, plain(x.Who), x.Action, x.Limit}

@@ -354,7 +354,7 @@ type benchClient struct {
 	failed   atomic.Uint64
 }
 
-var errNotAdmitted = errors.New("refused, though the limit should admit every call")
+var errNotAdmitted = errors.New("refused, although the limit should allow every call")
 
 func (c *benchClient) take(ctx context.Context) error {
 	i := c.random.IntN(len(c.keys))

@@ -58,7 +58,7 @@ func (d *declared) declare(set *settings) error {
 		return nil
 	}
 	if set.Limits == nil && len(d.named) > 0 {
-		return fmt.Errorf("%s: limits: is missing, and the file named %s before; limits: [] says that none are meant", d.path, howMany(len(d.named), "limit"))
+		return fmt.Errorf("%s: limits: is missing, and the file named %s before; write limits: [] to drop them all", d.path, howMany(len(d.named), "limit"))
 	}
 	limits := set.declared(file)
 	old := d.newerRevision(file)
@@ -67,7 +67,7 @@ func (d *declared) declare(set *settings) error {
 			return err
 		}
 	} else {
-		d.warn("%s is revision %d of owner %s, and the store has seen revision %d: it defines nothing", d.path, file.Revision, file.Name, old)
+		d.warn("%s is revision %d of owner %s, but the store has seen revision %d: its limits are not defined", d.path, file.Revision, file.Name, old)
 	}
 	d.file, d.limits, d.began = file, limits, true
 	if old == 0 {
@@ -132,7 +132,7 @@ func (d *declared) define(file owner.FileState, limits []declaredLimit) error {
 		}
 	}
 	if len(others) > 0 {
-		d.warn("%s replaces what another file of owner %s had defined: %s", d.path, file.Name, names(others))
+		d.warn("%s replaces limits that another file of owner %s had defined: %s", d.path, file.Name, names(others))
 	}
 	return nil
 }
@@ -166,7 +166,7 @@ func (d *declared) logOrphans() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if left := orphans(d.limiter, d.file.Name, d.limits); len(left) > 0 {
-		d.warn("limits in the store that a configuration file made and this one does not name stay in force: %s; "+
+		d.warn("limits that a configuration file has defined in the store stay in force, although this file does not name them: %s; "+
 			"to end one that no other service's file names, name it in this file and take it out again while the service runs", names(left))
 	}
 }
@@ -236,7 +236,7 @@ func (d *declared) dropRemoved() {
 	}
 	for _, name := range d.removed() {
 		if err := d.dropOne(name); err != nil {
-			d.warn("limit %s, which left %s, is not dropped yet: %v", name, d.path, err)
+			d.warn("limit %s was removed from %s but is not dropped yet: %v", name, d.path, err)
 			d.gone.Reset(dropAfter)
 			return
 		}
@@ -250,7 +250,7 @@ func (d *declared) dropOne(name string) error {
 	switch def := d.limiter.Limit(name); {
 	case def == nil:
 	case def.Owner != owner:
-		d.warn("limit %s left %s, and stays: %s has defined it since", name, d.path, whose(def.Owner))
+		d.warn("limit %s was removed from %s but stays, because %s has defined it since", name, d.path, whose(def.Owner))
 	default:
 		ctx, cancel := context.WithTimeout(d.ctx, defineTimeout)
 		defer cancel()
@@ -322,10 +322,10 @@ func (d *declared) logDrift() {
 		return
 	}
 	if d.told = now; now == "" {
-		d.info("drift has ended: the store has the limits as they are named here")
+		d.info("drift has ended: the limits in the store are those of this service again")
 		return
 	}
-	d.warn("warning: drift: the store differs in %s from what is named here: %s; %s", howMany(len(list), "limit"), strings.Join(list[:min(len(list), maxListed)], "; "), d.remedy("a restart"))
+	d.warn("warning: drift: the store differs in %s from this service's settings: %s; %s", howMany(len(list), "limit"), strings.Join(list[:min(len(list), maxListed)], "; "), d.remedy("a restart"))
 }
 
 // remedy says how limits of the file that are not in force come into force.

@@ -254,7 +254,7 @@ func TestServeFileEmptyForAMoment(t *testing.T) {
 			}
 			taken(`"remaining":3`)
 			save("")
-			p.stderr.wait(t, "dipwell.yaml: is empty; a service without limits says limits: \\[\\](?s:.*)the last good configuration stays in force")
+			p.stderr.wait(t, "dipwell.yaml: is empty; a service without limits says limits: \\[\\](?s:.*)the last valid configuration stays in force")
 			save(text)
 			p.stderr.wait(t, "configuration read again: 2 limits, unchanged")
 			taken(`"remaining":1`)

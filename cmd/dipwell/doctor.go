@@ -159,7 +159,7 @@ func (x *examination) report(e *env, asJSON bool) error {
 func (x *examination) config(path string) string {
 	set, err := (&ServeCmd{Config: path}).merge()
 	if err != nil {
-		x.problem("configuration", "serve does not start with it; a service that runs keeps the last good one", "%v", inFile(path, err))
+		x.problem("configuration", "serve does not start with it; a running service keeps the last valid one", "%v", inFile(path, err))
 		return ""
 	}
 	f, url := &set.File, set.Store
@@ -167,7 +167,7 @@ func (x *examination) config(path string) string {
 		x.problem("configuration", "serve does not start with it", "%s: %v", path, err)
 	}
 	if _, err = namedRules(f); err != nil {
-		x.problem("configuration", "serve does not start with it; a service that runs keeps the last good descriptors", "%s: rls_config: %v", path, err)
+		x.problem("configuration", "serve does not start with it; a running service keeps the last valid descriptors", "%s: rls_config: %v", path, err)
 	}
 	x.declared = f
 	x.ok("configuration", "%s: %s, store %s", path, howMany(len(f.Limits), "limit"), redact(url))
@@ -199,7 +199,7 @@ func (x *examination) secretFile(setting, path string) {
 func (x *examination) store(ctx context.Context, url string) {
 	switch scheme, _, _ := strings.Cut(url, ":"); {
 	case scheme == "memory":
-		x.ok("store", "memory: answers in the process; a restart makes every bucket full, and several services do not share it")
+		x.ok("store", "memory: buckets are in the process; a restart makes all of them full, and services do not share them")
 	case scheme == "file":
 		x.file(url)
 	case strings.HasPrefix(scheme, "redis"):
@@ -211,7 +211,7 @@ func (x *examination) store(ctx context.Context, url string) {
 
 // down adds the finding that a store does not answer.
 func (x *examination) down(url string, err error) {
-	x.problem("store", "limits answer by their on_store_error until it is back", "%s does not answer: %v", redact(url), err)
+	x.problem("store", "until it answers, calls are answered by the on_store_error of their limits", "%s does not answer: %v", redact(url), err)
 }
 
 // Thresholds of findings.
@@ -274,7 +274,7 @@ func (x *examination) decisions(ctx context.Context, store store.Store, clock fu
 	x.drift(l)
 	limits := l.Limits()
 	if len(limits) == 0 {
-		x.ok("limits", "the store holds none yet")
+		x.ok("limits", "the store has none yet")
 		x.latency(ctx, "looks at the clock", clock)
 		return
 	}

@@ -19,7 +19,7 @@ func (x *examination) drift(l *dipwell.Limiter) {
 		x.warn("drift", "the file is an old one; a newer file has a higher revision", "the file is revision %d of owner %s, and the store has seen revision %d: a service defines nothing from it", file.Revision, file.Name, seen)
 	}
 	list := drift(l, limits)
-	x.judge(len(list) > 0, verdictWarning, "drift", "another file or a program changed them, or no service has read this file yet: "+d.remedy("a restart of its service"),
+	x.judge(len(list) > 0, verdictWarning, "drift", "another file or a program has changed them, or no service has read this file yet: "+d.remedy("a restart of its service"),
 		"the store differs in %s: %s", "the store has all limits as the file names them%.0s%.0s", howMany(len(list), "limit"), strings.Join(list[:min(len(list), maxListed)], "; "))
 	left := orphans(l, file.Name, limits)
 	x.judge(len(left) > 0, verdictWarning, "limits", "if no other service's file names them: name them in this file and take them out again while the service runs",

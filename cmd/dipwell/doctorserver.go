@@ -55,7 +55,7 @@ func (x *examination) server(ctx context.Context, client *http.Client, base stri
 	x.latency(ctx, "looks at /healthz", func(ctx context.Context) error { _, _, _, err := get(ctx, "/healthz"); return timeoutError(err) })
 	status, body, _, err := get(ctx, "/metrics")
 	if err != nil || status != http.StatusOK {
-		x.warn("metrics", "", "/metrics is not to be had: status %d, %v", status, timeoutError(err))
+		x.warn("metrics", "", "/metrics cannot be read: status %d, %v", status, timeoutError(err))
 		return
 	}
 	x.metrics(samples(body))
@@ -70,7 +70,7 @@ func (x *examination) metrics(m map[string]float64) {
 	decisions := m["dipwell_decisions_total"]
 	x.ok("decisions", "%.0f %s", decisions, since)
 	x.judge(m["dipwell_config_last_reload_failed"] == 1, verdictProblem, "configuration", "see the service's log, or: dipwell config check FILE",
-		"the file is bad, and an older one is in force", "the file that was read last is in force")
+		"the file is invalid, and an older one is in force", "the file that was read last is in force")
 	x.judge(m["dipwell_config_drift"] > 0, verdictWarning, "drift", "see the service's log, or run dipwell doctor --config FILE --store URL there",
 		"the store differs in %s that the service names", "the store differs in %s that the service names", howMany(int64(m["dipwell_config_drift"]), "limit"))
 	for _, c := range []struct{ name, check, thing, rest, advice string }{

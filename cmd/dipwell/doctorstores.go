@@ -38,11 +38,11 @@ func (x *examination) file(url string) {
 		x.problem("store", "serve does not start with it; nothing was changed", "%v", err)
 		return
 	case c.Missing:
-		x.warn("store", "the first serve makes it", "file %s is not there yet", c.Path)
+		x.warn("store", "serve creates it", "file %s does not exist yet", c.Path)
 	case c.InUse:
 		x.ok("store", "file %s is in use by process %d, %d bytes, last written %s", c.Path, c.PID, c.Bytes, c.Written.UTC().Format(time.DateTime+"Z"))
 	default:
-		x.ok("store", "file %s is in use by nobody, %d bytes, last written %s", c.Path, c.Bytes, c.Written.UTC().Format(time.DateTime+"Z"))
+		x.ok("store", "file %s is not in use, %d bytes, last written %s", c.Path, c.Bytes, c.Written.UTC().Format(time.DateTime+"Z"))
 	}
 	if !c.Missing {
 		advice := "run the dipwell that wrote it, or a newer one"
@@ -50,9 +50,9 @@ func (x *examination) file(url string) {
 	}
 	switch every {
 	case filestore.Each:
-		x.ok("durability", "each decision is on the disk before it is answered")
+		x.ok("durability", "each decision is on the disk before the call is answered")
 	default:
-		x.ok("durability", "a crash forgets the last %v of decisions; ?durability=each forgets none", every)
+		x.ok("durability", "a crash loses the decisions of the last %v; ?durability=each loses none", every)
 	}
 }
 
@@ -80,7 +80,7 @@ func (x *examination) postgres(ctx context.Context, url string) {
 	}
 	server, _, _ := strings.Cut(c.Server, " (")
 	server, _, _ = strings.Cut(server, ",")
-	x.judge(c.ReadOnly, verdictProblem, "store", "it is a standby perhaps: target_session_attrs=read-write finds the primary",
+	x.judge(c.ReadOnly, verdictProblem, "store", "it may be a standby: target_session_attrs=read-write finds the primary",
 		"%s answers as %s, read-only: %s", "%s answers as %s: %s", redact(url), c.User, server)
 	x.clock("the database's clock", c.ClockAhead, c.ClockError)
 	if c.Hidden {
@@ -97,13 +97,13 @@ func (x *examination) postgres(ctx context.Context, url string) {
 // postgresEngine checks what depends on the engine.
 func (x *examination) postgresEngine(c *pgstore.Condition) {
 	if c.Portable {
-		x.ok("engine", "%s: a call of several keys is a transaction with row locks, and collisions are retried; refusals of one key write nothing; the service sweeps", c.Engine)
+		x.ok("engine", "%s: a call of several keys is a transaction that locks rows and is retried on a conflict; a refusal of one key writes nothing; the service deletes full rows", c.Engine)
 	}
 	if c.Engine == "YugabyteDB" || c.Engine == "CockroachDB" {
 		return
 	}
 	if c.Engine == "Citus" {
-		x.ok("engine", "settings, roles and connections below are the coordinator's; updates and dead rows are counted on the workers and were not looked at")
+		x.ok("engine", "settings, roles and connections below are those of the coordinator; updates and dead rows on the workers were not examined")
 	}
 	x.postgresHealth(c)
 }
@@ -126,7 +126,7 @@ func (x *examination) postgresSchema(c *pgstore.Condition) {
 func (x *examination) postgresHidden(ctx context.Context, c *pgstore.Condition, conn *pgx.Conn) {
 	const rest = "; limits, their latency, tables and rows were not looked at"
 	if c.Callable {
-		x.warn("schema", "enough for callers in SQL; a service connects as a member of dipwell_service, or of dipwell_admin when it defines limits", "%s may call the functions of the schema dipwell and not read its tables"+rest, c.User)
+		x.warn("schema", "this is enough for callers in SQL; a service must connect as a member of dipwell_service, or of dipwell_admin if it defines limits", "%s may call the functions of the schema dipwell and not read its tables"+rest, c.User)
 	} else {
 		x.problem("schema", "grant dipwell_app to callers in SQL, dipwell_service to a service, dipwell_admin to one that defines limits", "%s may not use the schema dipwell"+rest, c.User)
 	}
@@ -151,18 +151,18 @@ func (x *examination) postgresHealth(c *pgstore.Condition) {
 	x.judge(!c.Fsync || !c.FullPages, verdictProblem, "durability", "set fsync and full_page_writes on: without them a crash may damage the whole database",
 		"fsync or full_page_writes is off", "fsync and full_page_writes are on")
 	if c.Schema > 0 {
-		x.judge(c.Unlogged, verdictWarning, "durability", "meant so? Otherwise: dipwell migrate up --logged",
+		x.judge(c.Unlogged, verdictWarning, "durability", "unless this is intended: dipwell migrate up --logged",
 			"the tables are unlogged: after a crash every bucket is full, and a standby has none", "the tables are logged")
 	}
 	if !c.Unlogged {
-		x.judge(c.SyncCommit == "off", verdictWarning, "durability", "meant so? Otherwise: alter role "+c.User+" set synchronous_commit = on",
+		x.judge(c.SyncCommit == "off", verdictWarning, "durability", "unless this is intended: alter role "+c.User+" set synchronous_commit = on",
 			"synchronous_commit is %s: a crash forgets the last moments of decisions", "synchronous_commit is %s", c.SyncCommit)
 	}
 	x.postgresRoles(c)
 	if c.Schema > 0 {
 		x.postgresRows(c)
 	}
-	x.judge(float64(c.Connections) > fullClients*float64(c.MaxConnections), verdictWarning, "connections", "raise max_connections, or put a pooler in between",
+	x.judge(float64(c.Connections) > fullClients*float64(c.MaxConnections), verdictWarning, "connections", "raise max_connections, or use a connection pooler",
 		"%d of %d are in use", "%d of %d are in use", c.Connections, c.MaxConnections)
 }
 
@@ -174,30 +174,30 @@ func (x *examination) postgresRoles(c *pgstore.Condition) {
 		x.judge(len(c.MissingRoles) > 0, verdictWarning, "roles", "create them as a superuser, and run dipwell migrate up, or grant by hand",
 			"missing: %s", "dipwell_app, dipwell_service and dipwell_admin are there%s", strings.Join(c.MissingRoles, ", "))
 	}
-	x.judge(c.Super, verdictWarning, "roles", own, "%s is a superuser", "%s is no superuser", c.User)
+	x.judge(c.Super, verdictWarning, "roles", own, "%s is a superuser", "%s is not a superuser", c.User)
 }
 
 func (x *examination) postgresRows(c *pgstore.Condition) {
 	if c.Engine != "Citus" {
 		x.postgresCounters(c)
 	}
-	x.judge(!c.Autovacuum, verdictProblem, "rows", "set autovacuum = on: dead rows pile up, and transaction ids run out", "autovacuum is off", "autovacuum is on")
-	x.judge(c.OldestTransaction > longOpen, verdictWarning, "rows", "find it in pg_stat_activity; idle_in_transaction_session_timeout ends such",
+	x.judge(!c.Autovacuum, verdictProblem, "rows", "set autovacuum = on: otherwise dead rows accumulate, and transaction ids run out", "autovacuum is off", "autovacuum is on")
+	x.judge(c.OldestTransaction > longOpen, verdictWarning, "rows", "find it in pg_stat_activity; idle_in_transaction_session_timeout ends such transactions",
 		"a transaction has been open for %v, and dead rows stay until it ends", "no transaction that this user sees has been open for long (the oldest %v)", c.OldestTransaction.Round(time.Millisecond))
 	if c.Schema == pgstore.SchemaVersion && !c.Portable {
 		x.postgresSwept(c)
 	}
 	switch {
 	case c.Portable:
-		x.ok("sweep", "a running service deletes full rows; nothing else does")
+		x.ok("sweep", "only a running service deletes full rows")
 	case c.SweepJob == "planned":
 		x.ok("sweep", "pg_cron deletes full rows")
 	case c.SweepJob == "missing":
-		x.warn("sweep", "select cron.schedule('dipwell-sweep', '* * * * *', 'select dipwell.sweep(10000)')", "pg_cron is installed and does not sweep; a running service does")
+		x.warn("sweep", "select cron.schedule('dipwell-sweep', '* * * * *', 'select dipwell.sweep(10000)')", "pg_cron is installed but does not delete full rows; only a running service does")
 	case c.SweepJob == "hidden":
-		x.ok("sweep", "pg_cron is installed, and its jobs are not this user's to see; a running service sweeps in any case")
+		x.ok("sweep", "pg_cron is installed, but this user may not see its jobs; a running service deletes full rows in any case")
 	default:
-		x.ok("sweep", "without pg_cron a running service deletes full rows; where there is none, call dipwell.sweep() now and then")
+		x.ok("sweep", "without pg_cron only a running service deletes full rows; if none runs, call dipwell.sweep() from time to time")
 	}
 }
 
@@ -211,7 +211,7 @@ const (
 func (x *examination) postgresSwept(c *pgstore.Condition) {
 	last := "the last whole sweep of them: never"
 	if !c.Swept.IsZero() {
-		last = fmt.Sprintf("the last whole sweep of them began %v ago", time.Since(c.Swept).Round(time.Second))
+		last = fmt.Sprintf("the last complete sweep of them began %v ago", time.Since(c.Swept).Round(time.Second))
 	}
 	x.judge(c.LiveRows > manyRows && time.Since(c.Swept) > longSince, verdictWarning, "sweep", "run a service, or call dipwell.sweep(10000) while it returns 10000",
 		"%d rows; %s", "%d rows; %s", c.LiveRows, last)
@@ -224,13 +224,13 @@ func (x *examination) postgresCounters(c *pgstore.Condition) {
 		x.judge(share < fewHot, verdictWarning, "updates", "give the table room: alter table dipwell.buckets set (fillfactor = 70), no index on used or ts, no long transactions",
 			"%.1f %% of %d updates of buckets left the indexes alone", "%.1f %% of %d updates of buckets left the indexes alone", 100*share, c.Updates)
 	} else {
-		x.ok("updates", "%s of buckets so far, too few to say how they go", howMany(c.Updates, "update"))
+		x.ok("updates", "%s of buckets so far, too few for a verdict", howMany(c.Updates, "update"))
 	}
 	vacuumed := "never"
 	if !c.LastVacuum.IsZero() {
 		vacuumed = c.LastVacuum.UTC().Format(time.DateTime + "Z")
 	}
-	x.judge(c.DeadRows > deadEnough && float64(c.DeadRows) > manyDead*float64(c.LiveRows), verdictWarning, "rows", "vacuum dipwell.buckets, and look at what keeps autovacuum from it",
+	x.judge(c.DeadRows > deadEnough && float64(c.DeadRows) > manyDead*float64(c.LiveRows), verdictWarning, "rows", "vacuum dipwell.buckets, and find out why autovacuum does not",
 		"%d live, %d dead, last vacuumed %s", "%d live, %d dead, last vacuumed %s", c.LiveRows, c.DeadRows, vacuumed)
 }
 
@@ -259,13 +259,13 @@ func (x *examination) redis(ctx context.Context, url string) {
 	defer func() { _ = store.Close() }()
 	x.decisions(ctx, store, func(ctx context.Context) error { _, err := store.Abilities().Now(ctx); return err })
 	if _, cluster := db.(*goredis.ClusterClient); cluster && config.HashTag != "all" {
-		x.ok("cluster", "hash_tag=key: one call may ask several limits of one key; several keys need hash_tag=all")
+		x.ok("cluster", "hash_tag=key: a call may take from several limits with one key; calls with several keys need hash_tag=all")
 	}
 }
 
 func (x *examination) redisNode(c *redisstore.Condition, evictionAllowed bool) {
 	at := func(s string) string { return s + " " + c.Addr }
-	x.judge(c.Role != "master" && c.Role != "unknown", verdictProblem, "store", "name the Sentinels or the cluster instead, and the primary is found",
+	x.judge(c.Role != "master" && c.Role != "unknown", verdictProblem, "store", "give the Sentinels or the cluster instead; they know the primary",
 		"%s answers: Redis %s, a %s, %s, %s", "%s answers: Redis %s, a %s, %s, %s", c.Addr, c.Version, c.Role, howMany(c.Keys, "key"), howMany(c.Replicas, "replica"))
 	if c.ClusterState != "" {
 		x.judge(c.ClusterState != "ok", verdictProblem, "cluster", "see cluster info and cluster nodes there", at("cluster_state is %s at"), at("cluster_state is %s at"), c.ClusterState)
@@ -273,11 +273,11 @@ func (x *examination) redisNode(c *redisstore.Condition, evictionAllowed bool) {
 	x.clock("the clock of "+c.Addr, c.Ahead, c.Error)
 	switch {
 	case c.Policy == "":
-		x.warn("eviction", "make sure that it is noeviction: an evicted bucket is a full one", "maxmemory-policy of %s may not be read", c.Addr)
+		x.warn("eviction", "make sure that it is noeviction: an evicted bucket counts as full", "maxmemory-policy of %s may not be read", c.Addr)
 	case c.Policy != "noeviction" && evictionAllowed:
-		x.warn("eviction", "it was accepted with eviction=allow: an evicted bucket is a full one", "maxmemory-policy of %s is %s, %s evicted", c.Addr, c.Policy, howMany(c.Evicted, "key"))
+		x.warn("eviction", "eviction=allow accepts this: an evicted bucket counts as full", "maxmemory-policy of %s is %s, %s evicted", c.Addr, c.Policy, howMany(c.Evicted, "key"))
 	default:
-		x.judge(c.Policy != "noeviction", verdictProblem, "eviction", "config set maxmemory-policy noeviction, or accept it with eviction=allow: an evicted bucket is a full one",
+		x.judge(c.Policy != "noeviction", verdictProblem, "eviction", "config set maxmemory-policy noeviction, or accept it with eviction=allow: an evicted bucket counts as full",
 			"maxmemory-policy of %s is %s, %s evicted", "maxmemory-policy of %s is %s, %s evicted", c.Addr, c.Policy, howMany(c.Evicted, "key"))
 	}
 	memory := fmt.Sprintf("%.1f MB in use", float64(c.UsedMemory)/1e6)
@@ -286,27 +286,27 @@ func (x *examination) redisNode(c *redisstore.Condition, evictionAllowed bool) {
 	} else {
 		memory += ", without a bound of its own"
 	}
-	x.judge(c.MaxMemory > 0 && float64(c.UsedMemory) > fullMemory*float64(c.MaxMemory), verdictWarning, "memory", "raise maxmemory: when it is full, new keys are errors",
+	x.judge(c.MaxMemory > 0 && float64(c.UsedMemory) > fullMemory*float64(c.MaxMemory), verdictWarning, "memory", "raise maxmemory: when it is full, calls of new keys fail",
 		"%s: %s", "%s: %s", c.Addr, memory)
 	x.redisDurability(c)
 	switch {
 	case c.Scripts < 0:
-		x.ok("scripts", "%s does not say which it has ready (SCRIPT EXISTS is refused); a missing one is sent with its first call", c.Addr)
+		x.ok("scripts", "%s does not tell which scripts it has (SCRIPT EXISTS is refused); a missing one is sent with its first call", c.Addr)
 	default:
-		x.ok("scripts", "%s has %d of %d ready; a missing one is sent with its first call", c.Addr, c.Scripts, c.AllScripts)
+		x.ok("scripts", "%s has %d of %d scripts; a missing one is sent with its first call", c.Addr, c.Scripts, c.AllScripts)
 	}
 }
 
 func (x *examination) redisDurability(c *redisstore.Condition) {
 	if c.SaveFailed {
-		x.problem("durability", "see its log: the disk is full perhaps", "%s could not write its last file", c.Addr)
+		x.problem("durability", "see its log: the disk may be full", "%s could not write its last snapshot or append-only file", c.Addr)
 	}
 	switch {
 	case c.AppendOnly:
 		x.ok("durability", "%s appends each change (appendfsync %s)", c.Addr, c.AppendSync)
 	case c.Snapshots:
-		x.warn("durability", "appendonly yes, if a crash must not forget more than a second", "%s writes snapshots alone: a crash forgets what came after the last", c.Addr)
+		x.warn("durability", "set appendonly yes if a crash must not lose more than a second", "%s only writes snapshots: a crash loses everything after the last one", c.Addr)
 	default:
-		x.warn("durability", "meant so? Otherwise: config set appendonly yes", "%s keeps nothing: after a restart every bucket is full, and limits have to be defined again", c.Addr)
+		x.warn("durability", "unless this is intended: config set appendonly yes", "%s stores nothing on disk: after a restart every bucket is full, and limits must be defined again", c.Addr)
 	}
 }

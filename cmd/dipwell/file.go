@@ -40,7 +40,7 @@ func makeData(dir string) error {
 // dataURL is the URL of the store in a directory.
 func dataURL(dir string) (string, error) {
 	if strings.ContainsRune(dir, '?') {
-		return "", fmt.Errorf("data: %q: a directory with a question mark cannot be used", dir)
+		return "", fmt.Errorf("data: %q: the name of the directory must not contain a question mark", dir)
 	}
 	return "file:" + filepath.Join(dir, dataFile), nil
 }

@@ -73,7 +73,7 @@ func TestServeRLS(t *testing.T) {
 	want(pb.RateLimitResponse_OVER_LIMIT)
 	save("..3", "domian: d\n")
 	p.stderr.wait(t, `d.yaml:1: domian: unknown setting; did you mean domain\?`)
-	p.stderr.wait(t, "the last good descriptors stay in force")
+	p.stderr.wait(t, "the last valid descriptors stay in force")
 	want(pb.RateLimitResponse_OVER_LIMIT)
 
 	const body = `{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"7"}]}]}`

@@ -42,7 +42,7 @@ func (c *LimitsCmd) Run(e *env) error {
 	return nil
 }
 
-var errNoLimits = errors.New("the server's answer is no list of limits")
+var errNoLimits = errors.New("the server's answer is not a list of limits")
 
 // limitsPage is the size of a page.
 const limitsPage = "1000"

@@ -37,7 +37,7 @@ func TestEachLineIsJSON(t *testing.T) {
 	post(t, p.url+"/v1/take", "limit=login&key=a")
 	p.stderr.wait(t, `"msg":"refused","limit":"login".*"retry_after_us":\d+`)
 	write("limits:\n  - {name: login, rate: oops, per: 1d}\n")
-	p.stderr.wait(t, `"level":"ERROR","msg":"the last good configuration stays in force","error":".*oops`)
+	p.stderr.wait(t, `"level":"ERROR","msg":"the last valid configuration stays in force","error":".*oops`)
 	write("limits:\n  - {name: login, rate: 1, per: 1d, burst: 2}\n")
 	p.stderr.wait(t, `"msg":"configuration read again`)
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -64,7 +64,7 @@ func TestEachLineIsText(t *testing.T) {
 	post(t, p.url+"/v1/take", "limit=login&key=a")
 	p.stderr.wait(t, `dipwell: refused limit=login cost=1 source=store key=\S+ retry_after=\S+\n`)
 	write("limits:\n  - {name: login, rate: oops, per: 1d}\n")
-	p.stderr.wait(t, `dipwell: the last good configuration stays in force\n`)
+	p.stderr.wait(t, `dipwell: the last valid configuration stays in force\n`)
 	checkText(t, p)
 	// A store that is away, and an admin call that it fails.
 	p = start(t, "--listen", "127.0.0.1:0", "--store", "redis://127.0.0.1:1/0")
@@ -159,7 +159,7 @@ func TestStartLine(t *testing.T) {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	p.stderr.wait(t, `dipwell: stopping; calls under way may finish\ndipwell: stopped after `)
+	p.stderr.wait(t, `dipwell: stopping; calls in flight may finish\ndipwell: stopped after `)
 	for store, limits := range map[string]string{"memory:": "0 limits", "redis://127.0.0.1:1/0": "the limits that the store keeps"} {
 		start(t, "--listen", "127.0.0.1:0", "--store", store).stderr.wait(t, "dipwell: .*, store "+store+", "+limits+"\n")
 	}

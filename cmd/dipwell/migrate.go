@@ -133,7 +133,7 @@ func (c *MigrateDownCmd) Run(e *env) error {
 	if err = pgstore.MigrateDown(e.ctx, conn); err != nil {
 		return migrateError(err)
 	}
-	_, err = fmt.Fprintln(e.stdout, "the schema dipwell is gone")
+	_, err = fmt.Fprintln(e.stdout, "the schema dipwell was removed")
 	return err
 }
 

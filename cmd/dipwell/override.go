@@ -56,7 +56,7 @@ func (c *OverrideSetCmd) Run(e *env) error {
 	}
 	var o override
 	if err = json.Unmarshal(b, &o); err != nil || o.Limit == "" {
-		return errors.New("the server's answer is no override")
+		return errors.New("the server's answer is not an override")
 	}
 	o.Asked = c.asked()
 	if c.JSON {

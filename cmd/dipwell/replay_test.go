@@ -71,7 +71,7 @@ func TestReplayConfig(t *testing.T) {
 		}
 	}
 	code, out, errs = replayRun("", "--log", exampleLog, "--config", file, "--limit", "page", "--worst", "1")
-	if code != 0 || errs != "" || !strings.Contains(out, "asked with limit page, as its parent") || strings.Contains(out, "not judged") {
+	if code != 0 || errs != "" || !strings.Contains(out, "asked with limit page, as its parent") || strings.Contains(out, "not replayed") {
 		t.Errorf("%d\n%s%s", code, out, errs)
 	}
 }

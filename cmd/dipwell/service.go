@@ -54,7 +54,7 @@ func (s *service) reload() {
 	s.reloadFailed.Store(err != nil)
 	if err != nil {
 		s.declared.postponeDrop()
-		s.reloadError("the last good configuration stays in force", err)
+		s.reloadError("the last valid configuration stays in force", err)
 		return
 	}
 	s.info("configuration read again: %s%s", howMany(len(set.names()), "limit"), unchanged)
@@ -71,7 +71,7 @@ func (s *service) reload() {
 // store can fail.
 func (s *service) apply(set *settings) error {
 	if s.proxy != nil && len(set.names()) > store.MaxTakes {
-		return fmt.Errorf("upstream: %d limits; a request can be held to at most %d", len(set.names()), store.MaxTakes)
+		return fmt.Errorf("upstream: %d limits; a request can take from at most %d", len(set.names()), store.MaxTakes)
 	}
 	if err := s.declared.declare(set); err != nil {
 		return err
@@ -86,7 +86,7 @@ func (s *service) apply(set *settings) error {
 		return nil
 	}
 	if len(set.names()) == 0 {
-		s.warn("warning: no limit is given: every request is passed on to %s", redact(set.Upstream))
+		s.warn("warning: there is no limit: every request is passed on to %s", redact(set.Upstream))
 	}
 	return s.proxy.Use(set.names())
 }

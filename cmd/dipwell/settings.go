@@ -96,7 +96,7 @@ func (s *settings) place() (err error) {
 	case s.Data == "":
 		s.Store = cmp.Or(s.Store, "memory:")
 	case s.Store != "":
-		return fmt.Errorf("data: --data and --store both say where the buckets are kept; give one")
+		return fmt.Errorf("data: --data and --store both name the place of the buckets; give one")
 	default:
 		s.Store, err = dataURL(s.Data)
 	}
@@ -188,9 +188,9 @@ func readSecret(setting, path string) ([]byte, error) {
 func (s *settings) check() error {
 	switch {
 	case s.By != "" && s.Upstream == "":
-		return fmt.Errorf("by: says whose bucket a proxied request takes from, and there is no upstream")
+		return fmt.Errorf("by: chooses the bucket of a request to the upstream, and there is no upstream")
 	case s.Upstream != "" && len(s.names()) > store.MaxTakes:
-		return fmt.Errorf("upstream: %d limits; a request can be held to at most %d", len(s.names()), store.MaxTakes)
+		return fmt.Errorf("upstream: %d limits; a request can take from at most %d", len(s.names()), store.MaxTakes)
 	}
 	if s.Upstream != "" {
 		if err := s.upstream(nil).Check(); err != nil {

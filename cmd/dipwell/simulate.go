@@ -35,7 +35,7 @@ func (c *SimulateCmd) Run(e *env) error {
 	case c.Steps < 1:
 		return fmt.Errorf("--steps: %d is less than 1", c.Steps)
 	case c.Plot != "" && c.Seed == nil:
-		return errors.New("--plot: it draws the history of one --seed")
+		return errors.New("--plot: needs --seed, because it draws one history")
 	case c.Seeds < 1:
 		return fmt.Errorf("--seeds: %d is less than 1", c.Seeds)
 	}

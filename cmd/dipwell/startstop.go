@@ -54,7 +54,7 @@ func (s *service) serveAndDrain(listeners []server.Listener) error {
 		return err
 	case <-s.env.ctx.Done():
 	}
-	s.event("stopping; calls under way may finish", "stopping")
+	s.event("stopping; calls in flight may finish", "stopping")
 	start := time.Now()
 	err := <-ended
 	took := time.Since(start)

@@ -161,7 +161,7 @@ func init() { goredis.SetLogger(silent{}) }
 func knownStore(url string) error {
 	scheme, _, ok := strings.Cut(url, ":")
 	if !ok || openers[scheme] == nil {
-		return fmt.Errorf("store: %q is not one that this program can open; it has %s", redact(url), storeList())
+		return fmt.Errorf("store: %q is not a store that this program can open; it knows %s", redact(url), storeList())
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ func checkStore(url string) error {
 
 func checkMemory(url string) error {
 	if url != "memory:" {
-		return fmt.Errorf("store: %q: memory: takes nothing after the colon", url)
+		return fmt.Errorf("store: %q: nothing may follow memory:", url)
 	}
 	return nil
 }

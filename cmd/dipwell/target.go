@@ -77,7 +77,7 @@ func (t *target) ask(e *env, path string, body any) (a answer, err error) {
 // decision reads a decision.
 func (t *target) decision(b []byte) (a answer, err error) {
 	if err = json.Unmarshal(b, &a); err != nil || a.Limit == "" {
-		return a, errors.New("the server's answer is no decision")
+		return a, errors.New("the server's answer is not a decision")
 	}
 	a.Asked = t.asked()
 	return a, nil
@@ -102,7 +102,7 @@ func (t *target) AfterApply(c *kong.Context) error {
 		t.Store = ""
 	}
 	if given["limit"] && t.Store == "" {
-		return fmt.Errorf("limit: is defined in a store, and %s is asked; give --store", t.asked())
+		return fmt.Errorf("limit: --limit defines a limit in a store, but this command calls %s; give --store", t.asked())
 	}
 	return checkServer(t.Server)
 }
@@ -150,7 +150,7 @@ func (t *target) list(e *env, path string, page any, what string) (printed bool,
 		return true, err
 	}
 	if err = json.Unmarshal(b, page); err != nil {
-		return false, errors.New("the server's answer is no " + what)
+		return false, errors.New("the server's answer is not a " + what)
 	}
 	return false, nil
 }

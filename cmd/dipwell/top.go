@@ -153,7 +153,7 @@ func (c *TopCmd) ask(ctx context.Context, e *env) (a *topAnswer, err error) {
 	return a, err
 }
 
-var errNoReport = errors.New("the server's answer is no report")
+var errNoReport = errors.New("the server's answer is not a report")
 
 // get calls GET /v1/top.
 func (c *TopCmd) get(ctx context.Context, e *env, q url.Values, to any) (b []byte, err error) {
@@ -187,7 +187,7 @@ func (c *TopCmd) hour(e *env, now time.Time) error {
 	if err != nil {
 		ago, wrong := time.ParseDuration(c.Hour)
 		if wrong != nil || ago < 0 {
-			return fmt.Errorf("hour: %q is neither a time such as 2030-01-31T18:00:00Z nor how long ago, such as 1h", c.Hour)
+			return fmt.Errorf("hour: %q is neither a time such as 2030-01-31T18:00:00Z nor a length of time ago such as 1h", c.Hour)
 		}
 		at = now.Add(-ago)
 	}

@@ -62,7 +62,7 @@ func (p *parser) document(name string, b []byte) {
 	case !ok:
 		return
 	case n == nil || n.Tag == "!!null" || n.Kind == yaml.MappingNode && len(n.Content) == 0:
-		p.Fail(nil, "", "is empty; a service without limits says limits: []")
+		p.Fail(nil, "", "is empty; for a service without limits write limits: []")
 		return
 	}
 	settings := map[string]*Setting{}
@@ -74,7 +74,7 @@ func (p *parser) document(name string, b []byte) {
 	}
 	p.Mapping(n, "", names, func(name string, v *yaml.Node) { p.setting(settings[name], v) })
 	if p.Store != "" && p.Data != "" {
-		p.Fail(n, "data", "store and data both say where the buckets are kept; give one")
+		p.Fail(n, "data", "store and data both name the place of the buckets; give one")
 	}
 }
 

@@ -119,7 +119,7 @@ func TestAdaptive(t *testing.T) {
 // A file that names nothing was cut off, more often than not.
 func TestEmpty(t *testing.T) {
 	for _, empty := range []string{"", "\n", "# nothing\n", "---\n", "{}\n", "null\n"} {
-		if f, err := config.Parse("f.yaml", []byte(empty)); err == nil || err.Error() != "f.yaml: is empty; a service without limits says limits: []" {
+		if f, err := config.Parse("f.yaml", []byte(empty)); err == nil || err.Error() != "f.yaml: is empty; for a service without limits write limits: []" {
 			t.Errorf("%q: %+v, %v", empty, f, err)
 		}
 	}
@@ -164,8 +164,8 @@ func TestMistakes(t *testing.T) {
 		{"rls_headers", "rls_headers: itef\n", []string{`f.yaml:1: rls_headers: "itef" is not one of off, ratelimit, ietf; did you mean ietf?`}},
 		{"a typo in gRPC's", "grcp: 127.0.0.1:8081\nrls_confg: x\nrls_charge_al: true\n", []string{"f.yaml:1: grcp: unknown setting; did you mean grpc?", "f.yaml:2: rls_confg: unknown setting; did you mean rls_config?", "f.yaml:3: rls_charge_al: unknown setting; did you mean rls_charge_all?"}},
 		{"a switch", "rls_charge_all: yes\n", []string{`f.yaml:1: rls_charge_all: "yes" is neither true nor false`}},
-		{"store and data", "store: memory:\ndata: /var/lib/dipwell\n", []string{"f.yaml:1: data: store and data both say where the buckets are kept"}},
-		{"two limits of one name", login + "  - name: login\n    rate: 1\n    per: 1s\n", []string{"f.yaml:5: limits[1].name: there are two limits called login; the first is in line 2"}},
+		{"store and data", "store: memory:\ndata: /var/lib/dipwell\n", []string{"f.yaml:1: data: store and data both name the place of the buckets"}},
+		{"two limits of one name", login + "  - name: login\n    rate: 1\n    per: 1s\n", []string{"f.yaml:5: limits[1].name: there are two limits called login; the first one is in line 2"}},
 		{"too large", login + "    burst: 9007199254740991\n", []string{"f.yaml:5: limits[0].burst: 9007199254740991 at 5 per 1m is too large to count exactly; at most"}},
 		{"twice", "listen: a:1\nlisten: b:2\n", []string{"f.yaml:2: listen: is given twice; first in line 1"}},
 		{"twice in a limit", login + "    rate: 6\n", []string{"f.yaml:5: limits[0].rate: is given twice; first in line 3"}},

@@ -31,7 +31,7 @@ func (p *parser) limits(n *yaml.Node) {
 			return
 		}
 		if line, twice := lines[l.Name]; twice {
-			p.Fail(item, where+".name", "there are two limits called %s; the first is in line %d", l.Name, line)
+			p.Fail(item, where+".name", "there are two limits called %s; the first one is in line %d", l.Name, line)
 			return
 		}
 		lines[l.Name], nodes[l.Name] = item.Line, at

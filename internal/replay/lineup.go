@@ -74,7 +74,7 @@ func newLineup(o *Options) (*lineup, error) {
 		}
 	}
 	if asked := len(names) - len(l.left); asked < 1 || asked > store.MaxTakes || o.All && len(l.limits) > store.MaxTakes {
-		return nil, badOption("limit", "%d limits are to be judged; from 1 to %d, with their parents if all are asked together%s", asked, store.MaxTakes, l.reasons())
+		return nil, badOption("limit", "%d limits would decide; it must be 1 to %d, with their parents if all decide together%s", asked, store.MaxTakes, l.reasons())
 	}
 	if o.All {
 		l.groups = [][2]int{{0, len(l.limits)}}

@@ -266,7 +266,7 @@ func TestLineupIsChecked(t *testing.T) {
 				got = rep.NotJudged[0].Limit + ": " + rep.NotJudged[0].Reason
 			}
 			if err != nil || !strings.HasPrefix(got, left) {
-				t.Errorf("by %s, ask %v: %v, not judged %q; want %s", c.o.By, c.o.Ask, err, got, c.want)
+				t.Errorf("by %s, ask %v: %v, not replayed %q; want %s", c.o.By, c.o.Ask, err, got, c.want)
 			}
 		case err == nil || !strings.Contains(err.Error(), c.want):
 			t.Errorf("by %s, ask %v: got %v, want %s", c.o.By, c.o.Ask, err, c.want)

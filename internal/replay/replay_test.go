@@ -324,7 +324,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		o    Options
 		want string
 	}{
-		{Options{}, "limit: 0 limits are to be judged"},
+		{Options{}, "limit: 0 limits would decide"},
 		{Options{Limits: limits(t, "a=1/1s", "a=2/1s")}, "limit: a is given twice"},
 		{Options{Limits: one, Format: "xml"}, `format: "xml" is not one of`},
 		{Options{Limits: one, By: "shoe"}, `by: there is no column "shoe"`},

@@ -19,7 +19,7 @@ func (r *Report) writeText(w io.Writer) error {
 	}
 	for i, n := range r.NotJudged {
 		if i == 0 {
-			fmt.Fprintln(out, "\nnot judged:")
+			fmt.Fprintln(out, "\nnot replayed:")
 		}
 		fmt.Fprintf(out, "  %s\n", n.Reason)
 	}

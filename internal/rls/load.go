@@ -141,7 +141,7 @@ func (r *reader) file(path string) {
 	}
 	r.addDir(filepath.Dir(resolved(path)))
 	if r.total += len(b); r.total > maxTotal || len(r.files) == maxFiles {
-		r.err = &yamlfile.Error{File: path, Reason: fmt.Sprintf("is too much: at most %d files and %d MiB in all", maxFiles, maxTotal>>20)}
+		r.err = &yamlfile.Error{File: path, Reason: fmt.Sprintf("is too large: at most %d files and %d MiB in all", maxFiles, maxTotal>>20)}
 		return
 	}
 	r.files = append(r.files, File{path, b})

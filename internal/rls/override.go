@@ -89,7 +89,7 @@ func (o *overrides) begin(key override) (defined chan struct{}, begun bool, err 
 		return defined, false, nil
 	}
 	if len(o.rules)+len(o.pending) >= maxOverrides {
-		return nil, false, &dipwell.FieldError{Field: "limit", Reason: fmt.Sprintf("requests have brought %d different limits already, which is the most", maxOverrides)}
+		return nil, false, &dipwell.FieldError{Field: "limit", Reason: fmt.Sprintf("requests have already brought %d different limits, and no more are possible", maxOverrides)}
 	}
 	if o.pending == nil {
 		o.rules, o.pending = map[override]*rule{}, map[override]chan struct{}{}

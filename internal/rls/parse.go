@@ -108,7 +108,7 @@ func (p *parser) root(n *yaml.Node, file string) {
 	}
 	if old := p.out.domains[d.name]; old != nil {
 		if !p.MergeDomains {
-			p.Fail(n, "domain", "%q is in %s as well; the files of one domain must be merged on purpose", d.name, p.seenIn[d.name])
+			p.Fail(n, "domain", "%q is also in %s; files with the same domain are merged only with rls_merge_domains", d.name, p.seenIn[d.name])
 			return
 		}
 		d = old
@@ -178,13 +178,13 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 	}
 	starred := strings.HasSuffix(d.metric, "*")
 	if sharing && !starred {
-		p.Fail(share, where+".share_threshold", "is for values that end in *, as in 'value: files/*'")
+		p.Fail(share, where+".share_threshold", "is only for values that end in *, as in 'value: files/*'")
 	}
 	if sharing {
 		d.shared = cmp.Or(e.value, e.key)
 	}
 	if !p.place(parent, d, e, starred) {
-		p.Fail(n, where, "there is another descriptor with key %s and value %q beside it", e.key, e.value)
+		p.Fail(n, where, "there is another descriptor with key %s and value %q on this level", e.key, e.value)
 		return
 	}
 	below := path{above.metric + "." + d.metric, above.depth + 1, above.byValue || d.byValue, d.override}
@@ -357,11 +357,11 @@ func (b *limitBlock) carve(rule *store.Rule) {
 	case b.r.none || l.Mode == dipwell.Shadow: // nothing is taken in advance
 		return
 	case l.Algorithm != store.TokenBucket:
-		fail("is for 'algorithm: token_bucket'")
+		fail("is only for 'algorithm: token_bucket'")
 	case rule.Every > mostQuotaTick:
-		fail("is not for a limit whose tokens come back in steps of more than 1ms; choose a shorter unit or a smaller burst")
+		fail("is not possible for a limit whose tokens come back in steps of more than 1ms; choose a shorter unit or a smaller burst")
 	case back > rule.Burst/2:
-		fail("%s is too long for a burst of %d: %d tokens come back in it and the %v that an assignment may be under way, more than half of the burst", period.Format(b.r.quota), rule.Burst, back, delivery)
+		fail("%s is too long for a burst of %d: %d tokens come back in it and in the %v that an assignment may be on its way, more than half of the burst", period.Format(b.r.quota), rule.Burst, back, delivery)
 	default:
 		l.Burst, l.OnExpire = rule.Burst-back, dipwell.KeepTaken
 	}
@@ -375,7 +375,7 @@ const mostQuotaTick = 1000
 func (b *limitBlock) rule(n *yaml.Node) *rule {
 	r := &b.r
 	if r.name != "" && slices.Contains(r.replaces, r.name) {
-		b.Fail(b.values["replaces"], b.where+".replaces", "names this very limit, %s", r.name)
+		b.Fail(b.values["replaces"], b.where+".replaces", "names the limit itself, %s", r.name)
 	}
 	if r.unlimited {
 		if b.unit != 0 {
@@ -419,14 +419,14 @@ func (b *limitBlock) complete() {
 		l.Rate, r.none = 1, true
 		l.Plans = planOfNone(l.Mode)
 		if b.values["burst"] != nil {
-			b.Fail(b.values["burst"], b.where+".burst", "has no meaning when requests_per_unit is 0")
+			b.Fail(b.values["burst"], b.where+".burst", "has no effect if requests_per_unit is 0")
 		}
 	}
 	switch r.windowed = l.Algorithm == dipwell.FixedWindow || l.Algorithm == dipwell.Interval; {
 	case l.Algorithm == dipwell.LeakyBucket:
 		b.Fail(b.values["algorithm"], b.where+".algorithm", "leaky_bucket answers with a delay, which this protocol cannot carry; token_bucket with burst: 1 refuses instead")
 	case l.Algorithm == dipwell.Concurrency:
-		b.Fail(b.values["algorithm"], b.where+".algorithm", "concurrency counts what is held at a time, and this protocol has no call that releases it; the HTTP API and httplimit have")
+		b.Fail(b.values["algorithm"], b.where+".algorithm", "concurrency counts held tokens, and this protocol has no call that releases them; use the HTTP API or httplimit")
 		l.Algorithm = dipwell.FixedWindow // one mistake is enough
 	case r.windowed && l.Start == "":
 		l.Start = "0s"

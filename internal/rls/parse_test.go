@@ -107,17 +107,17 @@ func TestMistakes(t *testing.T) {
 		{"too large a number", head + "    rate_limit: {unit: day, requests_per_unit: 4294967296}\n", []string{"requests_per_unit: "}},
 		{"a fraction", head + "    rate_limit: {unit: day, requests_per_unit: 1.5}\n", []string{`requests_per_unit: "1.5" is not`}},
 		{"no boolean", head + "    shadow_mode: maybe\n", []string{`f.yaml:4: descriptors[0].shadow_mode: "maybe" is neither true nor false`}},
-		{"replaces itself", head + "    rate_limit: {unit: day, requests_per_unit: 1, name: x, replaces: [{name: x}]}\n", []string{"f.yaml:4: descriptors[0].rate_limit.replaces: names this very limit"}},
+		{"replaces itself", head + "    rate_limit: {unit: day, requests_per_unit: 1, name: x, replaces: [{name: x}]}\n", []string{"f.yaml:4: descriptors[0].rate_limit.replaces: names the limit itself"}},
 		{"replaces nothing", head + "    rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: ''}]}\n", []string{"f.yaml:4: descriptors[0].rate_limit.replaces[0].name: is missing"}},
 		{"replaces by name", head + "    rate_limit: {unit: day, requests_per_unit: 1, replaces: x}\n", []string{"rate_limit.replaces: must be a list"}},
-		{"shared without a star", head + "    share_threshold: true\n", []string{"f.yaml:4: descriptors[0].share_threshold: is for values that end in *"}},
+		{"shared without a star", head + "    share_threshold: true\n", []string{"f.yaml:4: descriptors[0].share_threshold: is only for values that end in *"}},
 		{"a leaky bucket", limit + "      algorithm: leaky_bucket\n", []string{"f.yaml:7: descriptors[0].rate_limit.algorithm: leaky_bucket answers with a delay"}},
-		{"a concurrency limit", limit + "      algorithm: concurrency\n", []string{"f.yaml:7: descriptors[0].rate_limit.algorithm: concurrency counts what is held at a time"}},
+		{"a concurrency limit", limit + "      algorithm: concurrency\n", []string{"f.yaml:7: descriptors[0].rate_limit.algorithm: concurrency counts held tokens"}},
 		{"plans", limit + "      plans: {pro: {rate: 6}}\n", []string{"f.yaml:7: descriptors[0].rate_limit.plans: unknown setting"}},
 		{"a parent", limit + "      parent: tenant\n", []string{"f.yaml:7: descriptors[0].rate_limit.parent: unknown setting"}},
 		{"a near algorithm", limit + "      algorithm: token-bucket\n", []string{"f.yaml:7: descriptors[0].rate_limit.algorithm:", "did you mean token_bucket?"}},
 		{"a bucket with a start", limit + "      algorithm: token_bucket\n      start: 0s\n", []string{"f.yaml:8: descriptors[0].rate_limit.start: is for windows"}},
-		{"a burst of none", head + "    rate_limit: {unit: day, requests_per_unit: 0, burst: 3}\n", []string{"rate_limit.burst: has no meaning"}},
+		{"a burst of none", head + "    rate_limit: {unit: day, requests_per_unit: 0, burst: 3}\n", []string{"rate_limit.burst: has no effect"}},
 		{"a burst too large", limit + "      burst: 9007199254740991\n", []string{"f.yaml:7: descriptors[0].rate_limit.burst: 9007199254740991 at 1 per 1d is too large to count exactly; at most"}},
 		{"a long multiplier", limit + "      unit_multiplier: 4000000000\n", []string{"f.yaml:7: descriptors[0].rate_limit.unit_multiplier: 4000000000 days is longer than 285 years"}},
 		{"no multiplier", limit + "      unit_multiplier: 0\n", []string{"unit_multiplier: "}},
@@ -208,7 +208,7 @@ func TestLimitNames(t *testing.T) {
 func TestDomains(t *testing.T) {
 	a := "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1}}]"
 	b := "domain: d\ndescriptors: [{key: b, rate_limit: {unit: day, requests_per_unit: 1}}]"
-	if _, err := parse(a, b); err == nil || !strings.Contains(err.Error(), `"d" is in f.yaml as well`) {
+	if _, err := parse(a, b); err == nil || !strings.Contains(err.Error(), `"d" is also in f.yaml`) {
 		t.Error(err)
 	}
 	rules, err := parseWith(rls.Defaults{MergeDomains: true}, a, b)

@@ -49,7 +49,7 @@ func (a *api) record(r *http.Request, e store.AuditEntry) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), auditTime) // the change has been made, even if the client has gone
 	defer cancel()
 	if err := a.can.Audit.Record(ctx, e); err != nil {
-		slog.Error("audit: " + e.Action + " of limit " + e.Limit + " by " + e.Who + " is not recorded: " + err.Error())
+		slog.Error("audit: " + e.Action + " of limit " + e.Limit + " by " + e.Who + " could not be recorded: " + err.Error())
 	}
 }
 
@@ -104,7 +104,7 @@ func parseAudit(query string) (q auditQuery, err error) {
 		return err
 	})
 	if q.one && q.limit == "" && err == nil {
-		err = bad("key", "is one of a limit; give limit too")
+		err = bad("key", "is the key of a limit; give limit too")
 	}
 	if q.n == 0 && (q.format == "" || q.format == "json") {
 		q.n = pageKeys

@@ -36,7 +36,7 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 	}
 	def := a.limiter.Limit(q.limit)
 	if def == nil || !def.Auth {
-		httplimit.Problem(w, http.StatusNotFound, "limit", fmt.Sprintf("no limit %q is marked auth: true", q.limit))
+		httplimit.Problem(w, http.StatusNotFound, "limit", fmt.Sprintf("there is no limit %q with auth: true", q.limit))
 		return
 	}
 	key, err := a.authKey(r, q)
@@ -89,7 +89,7 @@ func (a *api) authKey(r *http.Request, q authCall) (key string, err error) {
 func (a *api) clientAddress(r *http.Request) (string, error) {
 	l := a.live.Load()
 	if peer.Proxies(l.trusted).Sent(r.RemoteAddr) && strings.TrimSpace(strings.Join(r.Header["X-Forwarded-For"], "")) == "" {
-		return "", bad("X-Forwarded-For", "is missing or empty: the trusted proxy names no client address")
+		return "", bad("X-Forwarded-For", "is missing or empty: the trusted proxy did not send the client's address")
 	}
 	return l.clientIP(r)
 }

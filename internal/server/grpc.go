@@ -157,7 +157,7 @@ func callOf(allowed members, one *dipwellv1.Take, takes []*dipwellv1.Take) (q re
 		q.seen |= hasTakes
 	}
 	if more := q.seen &^ allowed; more != 0 {
-		return q, bad(more.String(), "is not for this call")
+		return q, bad(more.String(), "is not possible in this call")
 	}
 	if err = q.complete(); err != nil || takes == nil {
 		return q, err

@@ -128,7 +128,7 @@ func TestGRPCMistakes(t *testing.T) {
 		{call("login", "k", -1), codes.InvalidArgument, "cost: "},
 		{call("login", "k", 1<<53), codes.InvalidArgument, "cost: "},
 		{call("lgin", "k", 1), codes.NotFound, `unknown limit "lgin"`},
-		{&dipwellv1.Call{Cost: &one, Takes: []*dipwellv1.Take{{Limit: "login"}}}, codes.InvalidArgument, "takes: stands alone"},
+		{&dipwellv1.Call{Cost: &one, Takes: []*dipwellv1.Take{{Limit: "login"}}}, codes.InvalidArgument, "takes: must be alone"},
 		{&dipwellv1.Call{Takes: []*dipwellv1.Take{{Limit: "login"}, {}}}, codes.InvalidArgument, "takes[1].limit: is missing"},
 		{&dipwellv1.Call{Takes: []*dipwellv1.Take{{Limit: "login", Key: &empty}}}, codes.InvalidArgument, "takes[0].key: is empty"},
 		{&dipwellv1.Call{Takes: make([]*dipwellv1.Take, 17)}, codes.InvalidArgument, "takes: has more than 16"},

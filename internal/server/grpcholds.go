@@ -192,7 +192,7 @@ func overrideOf(c *dipwellv1.SetOverrideRequest) (*overrideCall, error) {
 		}
 	}
 	if q.lasts, err = microseconds("for_us", c.GetForUs()); err == nil && q.lasts > 0 && q.until != 0 {
-		err = bad("for_us", "stands beside until_us; give one of them")
+		err = bad("for_us", "is given together with until_us; give one of them")
 	}
 	return q, err
 }

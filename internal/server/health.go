@@ -53,7 +53,7 @@ func (a *api) probe(ctx context.Context) error {
 		return err
 	}
 	if g.Err == nil && op.Source >= store.SourceFallbackOpen {
-		return fmt.Errorf("%w: decisions are made by the fallback", dipwell.ErrStore)
+		return fmt.Errorf("%w: the store does not answer; the fallback decides", dipwell.ErrStore)
 	}
 	return g.Err
 }

@@ -111,7 +111,7 @@ func (k *keyCounts) keep(ctx context.Context, to store.Auditor, n int, hour time
 	}
 	if err != nil {
 		k.lost.Add(1)
-		slog.Warn("the busiest keys of the hour " + hour.UTC().Format(time.RFC3339) + " are not kept: " + err.Error())
+		slog.Warn("the busiest keys of the hour " + hour.UTC().Format(time.RFC3339) + " could not be stored: " + err.Error())
 	}
 }
 

@@ -245,7 +245,7 @@ func readOverride(r *http.Request) (*overrideCall, error) {
 		err = eachParam(string(x.in), set)
 	}
 	if err == nil && seen["for"] && seen["until"] {
-		err = bad("for", "stands beside until; give one of them")
+		err = bad("for", "is given together with until; give one of them")
 	}
 	return q, err
 }

@@ -55,7 +55,7 @@ func (p *Proxy) Use(limits []string) error {
 	c := httplimit.Config{Headers: p.server.live.Load().headers, Observe: p.server.Observe, Failed: p.failed}
 	for _, name := range limits {
 		if def := p.server.limiter.Limit(name); def != nil && def.Paths {
-			return fmt.Errorf("limit %s: its keys are paths, since it has a parent or is one, and the proxy's keys are not", name)
+			return fmt.Errorf("limit %s: its keys are paths, because it has a parent or is one, but the proxy's keys are not", name)
 		}
 		limit := httplimit.Limit{Name: name, Key: p.key, Floor: p.floor}
 		if p.plan != "" {

@@ -21,7 +21,7 @@ const maxBody = 64 << 10
 var (
 	errTooLarge = errors.New("body: has more than 65536 bytes")
 	errBoth     = bad("query", "parameters are either in the query or in the JSON body")
-	errSlow     = errors.New("body: did not come in time")
+	errSlow     = errors.New("body: did not arrive in time")
 )
 
 // request is the request of a call.
@@ -176,7 +176,7 @@ func (q *request) complete() error {
 		return nil
 	case q.has(hasTakes):
 		if q.has(ofTake) {
-			return bad("takes", "stands alone: "+(q.allowed&ofTake).String()+" belong into its entries")
+			return bad("takes", "must be alone: "+(q.allowed&ofTake).String()+" belong in its entries")
 		}
 		return nil
 	}
@@ -190,7 +190,7 @@ const needed = hasReservation | hasHold | hasTTL
 func (q *request) completeCosts() error {
 	switch {
 	case q.has(hasCost) && q.has(hasCosts):
-		return bad("costs", "stands beside cost; give one of them")
+		return bad("costs", "is given together with cost; give one of them")
 	case q.has(hasCost):
 		q.costs = []int64{q.take.Cost}
 	case q.has(hasCosts) && len(q.costs) == 0:

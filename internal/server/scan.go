@@ -127,7 +127,7 @@ func (s *scanner) key(field string) (string, error) {
 // end returns an error if anything but space follows.
 func (s *scanner) end() error {
 	if s.space(); s.pos < len(s.b) {
-		return bad("body", fmt.Sprintf("goes on after its end, at byte %d", s.pos))
+		return bad("body", fmt.Sprintf("has text after its end, at byte %d", s.pos))
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func (a *api) top(w http.ResponseWriter, r *http.Request) {
 	case !q.hour.IsZero():
 		b, err = a.topOfHour(r.Context(), &q)
 	case k == nil:
-		err = fmt.Errorf("keys are not counted here: %w", store.ErrNotSupported)
+		err = fmt.Errorf("this service does not count keys: %w", store.ErrNotSupported)
 	default:
 		b = a.topNow(k, &q)
 	}

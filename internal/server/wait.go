@@ -18,7 +18,7 @@ const (
 )
 
 var (
-	errStopping = errors.New("the service stops; nothing was taken")
+	errStopping = errors.New("the service is stopping; nothing was taken")
 	errWaiters  = errors.New("too many calls wait")
 	errWait     = bad("timeout", "must be from 1ms to 10m")
 )

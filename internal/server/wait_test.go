@@ -193,7 +193,7 @@ func TestStopWhileStoreDecides(t *testing.T) {
 			detail     string
 		}{
 			{0, 1, 100 * time.Millisecond, 200, `"allowed":true`},
-			{3, 1, 100 * time.Millisecond, 503, "the service stops; nothing was taken"},
+			{3, 1, 100 * time.Millisecond, 503, "the service is stopping; nothing was taken"},
 			{0, 1, time.Hour, 503, "the store cannot answer"},
 		} {
 			if c.takes == time.Hour && strings.Contains(limit, "open") {
@@ -259,5 +259,5 @@ func TestWaitersAreBounded(t *testing.T) {
 	}
 	w.want(w.post("wait", "limit=slow&timeout=1ms"), 429)
 	w.server.Stop()
-	w.want(w.post("wait", "limit=slow&timeout=10m"), 503, "stops")
+	w.want(w.post("wait", "limit=slow&timeout=10m"), 503, "is stopping")
 }

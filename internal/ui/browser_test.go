@@ -482,14 +482,14 @@ func (v *visit) drafts() {
 	v.wait(`location.hash === "#/limits?draft&algorithm=token_bucket&name=export&rate=2&per=1d"`)
 	v.fits()
 	v.send("draft", "draft-note", "new customers")
-	v.shows("Shadow: it refuses nobody.")
+	v.shows("Shadow mode: it allows every call.")
 	v.wait(`document.getElementById("would").innerText.includes("0 of 0 calls")`)
 	v.post(5, "limit=export&key=k") // in shadow mode nothing is charged that would be refused
 	v.shows("It would have refused 3 of 5 calls (60.0 %)")
 	v.fits()
 	v.run(chromedp.Click(chromedp.CSS("#mode-sure")))
 	v.send("mode", "mode-note", "two weeks are enough")
-	v.wait(`document.querySelector("#mode button")?.textContent === "Back to shadow"`)
+	v.wait(`document.querySelector("#mode button")?.textContent === "Put in shadow mode"`)
 	if d, err := v.limiter.Take(v.t.Context(), "export", "k", 1); err != nil || d.Allowed {
 		v.t.Errorf("it is not enforced: %+v %v", d, err)
 	}

@@ -44,35 +44,35 @@ function draft(view, query) {
     try {
       await call("GET", limitPath(name)).then(() => { throw new Error("There is a limit of this name."); }, (err) => { if (err.status !== 404) throw err; });
       await call("PUT", limitPath(name), {...body, mode: "shadow"});
-      say("Defined. It refuses nobody.");
+      say("Defined in shadow mode: it refuses no call.");
       location.hash = "#/limits?" + new URLSearchParams({name});
     } catch (err) {
       say(err.message);
     }
-  }}, h("label", {}, "algorithm", kind), Object.entries(fields).map(([n, f]) => h("label", {class: n === "note" && "wide"}, n, f)), h("button", {}, "Try it in shadow"));
+  }}, h("label", {}, "algorithm", kind), Object.entries(fields).map(([n, f]) => h("label", {class: n === "note" && "wide"}, n, f)), h("button", {}, "Define it in shadow mode"));
   view.append(h("p", {}, h("a", {href: "#/limits"}, "All limits")), h("h1", {}, "Draft of a limit"),
-    h("p", {class: "quiet"}, "The draft is in the address of this page and nowhere else: send it to somebody who should look at it. In shadow mode the limit decides and refuses nobody, and you see what it would have refused. Then you enforce it."), form);
+    h("p", {class: "quiet"}, "The draft is stored only in the address of this page: send the address to somebody who should review it. In shadow mode the limit allows every call and counts those that it would have refused. When the numbers are right, enforce it."), form);
 }
 
-// modes is what can be done about the mode of a limit.
+// modes shows the mode of a limit, and for limits of the API lets somebody change it.
 function modes(l) {
   const shadow = l.mode === "shadow", path = limitPath(l.name);
-  if (l.owner !== "api") return h("section", {}, h("h2", {}, "Mode"), h("p", {class: "quiet"}, `${shadow ? "Shadow: it refuses nobody." : "It is enforced."} It belongs to ${l.owner}, and is changed there.`), shadow && h("div", {id: "would"}));
+  if (l.owner !== "api") return h("section", {}, h("h2", {}, "Mode"), h("p", {class: "quiet"}, `${shadow ? "Shadow mode: it allows every call." : "Enforced: it refuses calls above the limit."} Its owner is ${l.owner}: change the mode there.`), shadow && h("div", {id: "would"}));
   const note = h("input", {id: "mode-note", maxlength: 1024, placeholder: "why"}), sure = h("input", {id: "mode-sure", type: "checkbox", required: true});
   const set = async (e) => {
     e.preventDefault();
     try {
-      const settings = await call("GET", path); // as it is now, whoever has changed it
-      for (const told of ["owner", "version", "capacity", "warning", "current_rate", "rate_reason", "rate_changed_us"]) delete settings[told];
+      const settings = await call("GET", path); // the present settings, because somebody else may have changed them
+      for (const readOnly of ["owner", "version", "capacity", "warning", "current_rate", "rate_reason", "rate_changed_us"]) delete settings[readOnly];
       await call("PUT", path, {...settings, mode: shadow ? "enforce" : "shadow", note: note.value});
-      say(shadow ? "It is enforced." : "It refuses nobody.");
+      say(shadow ? "The limit is now enforced." : "The limit is now in shadow mode.");
       dispatchEvent(new HashChangeEvent("hashchange"));
     } catch (err) {
       say(err.message);
     }
   };
-  return h("section", {}, h("h2", {}, "Mode"), h("p", {}, shadow ? "Shadow: it refuses nobody." : "It is enforced."), shadow && h("div", {id: "would"}),
-    h("form", {id: "mode", onsubmit: set}, h("label", {class: "line"}, "I am sure", sure), h("label", {class: "wide"}, "note", note), h("button", {class: "danger"}, shadow ? "Enforce it" : "Back to shadow")));
+  return h("section", {}, h("h2", {}, "Mode"), h("p", {}, shadow ? "Shadow mode: it allows every call." : "Enforced: it refuses calls above the limit."), shadow && h("div", {id: "would"}),
+    h("form", {id: "mode", onsubmit: set}, h("label", {class: "line"}, "Yes, change the mode", sure), h("label", {class: "wide"}, "note", note), h("button", {class: "danger"}, shadow ? "Enforce" : "Put in shadow mode")));
 }
 
 // wouldRefuse shows what a limit in shadow mode would have refused.
