@@ -63,7 +63,7 @@ func (s *service) reloadToken(ctx context.Context, path string) {
 	}
 	token, err := readToken(path)
 	if err != nil {
-		s.reloadError("the last valid admin token stays in force", err)
+		s.reloadError("the last good admin token stays in force", err)
 		return
 	}
 	s.server.SetAdminToken(token)

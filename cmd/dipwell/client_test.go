@@ -180,9 +180,9 @@ func TestClientOnAStore(t *testing.T) {
 		t.Error(code, out, stderr)
 	}
 	for _, tc := range []struct{ url, want string }{
-		{"cassandra://user:hunter2@10.0.0.1/x", `store: "cassandra://...@10.0.0.1/x" is not one that this program can open; it has cockroach://, file:, memory:, postgres://`},
+		{"cassandra://user:hunter2@10.0.0.1/x", `store: "cassandra://...@10.0.0.1/x" is not a store that this program can open; it knows cockroach://, file:, memory:, postgres://`},
 		{"nonsense", "memory:, postgres://"},
-		{"memory:x", "takes nothing after the colon"},
+		{"memory:x", "nothing may follow memory:"},
 	} {
 		code, _, stderr := program(t, "take", "login", "k", "--store", tc.url, "--limit", "login=5/1m")
 		if code != 2 || !strings.Contains(stderr, tc.want) || strings.Contains(stderr, "hunter2") {

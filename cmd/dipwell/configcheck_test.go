@@ -26,8 +26,8 @@ func TestConfigCheckRefusesWhatServeDoes(t *testing.T) {
 	for _, tc := range []struct{ yaml, says string }{
 		{"upstream: ftp://x\n", `upstream: "ftp://x" is not a URL such as http://127.0.0.1:3000`},
 		{"upstream: http://127.0.0.1:1\nby: cookie\n", `by: "cookie" is not ip, shared or header:NAME`},
-		{"by: ip\n", "by: says whose bucket"},
-		{"upstream: http://127.0.0.1:1\nlimits:\n" + many.String(), "upstream: 17 limits; a request can be held to at most 16"},
+		{"by: ip\n", "by: chooses the bucket"},
+		{"upstream: http://127.0.0.1:1\nlimits:\n" + many.String(), "upstream: 17 limits; a request can take from at most 16"},
 		{"listen: nowhere\n", `listen: "nowhere" is not an address such as 127.0.0.1:8080`},
 		{"listen: 127.0.0.1:99999\n", `listen: "127.0.0.1:99999" is not an address`},
 		{"admin: 127.0.0.1\n", `admin: "127.0.0.1" is not an address`},
@@ -43,11 +43,11 @@ func TestConfigCheckRefusesWhatServeDoes(t *testing.T) {
 		{"otlp_endpoint: x\n", `otlp_endpoint: "x" is not a URL`},
 		{"otlp_endpoint: 'https://u:se/cret@h'\n", `otlp_endpoint: "...@h" is not a URL`},
 		{"upstream: 'htp://u:secret@h'\n", `upstream: "...@h" is not a URL`},
-		{"store: memory:x\n", `store: "memory:x": memory: takes nothing`},
+		{"store: memory:x\n", `store: "memory:x": nothing may follow memory:`},
 		{"store: postgres://h:x/d\n", "store: "},
 		{"store: redis://h:1?foo=1\n", "store redis://h:1?...: foo: is not known"},
 		{"store: 'file:'\n", "file"},
-		{"data: a?b\n", "data: \"a?b\": a directory with a question mark"},
+		{"data: a?b\n", "data: \"a?b\": the name of the directory must not"},
 		{"admin_only: [metrics]\n", "admin_only: needs admin"},
 	} {
 		must(t, os.WriteFile(file, []byte(tc.yaml), 0o600))

@@ -161,7 +161,7 @@ func TestTwoFilesOfOneOwner(t *testing.T) {
 		must(t, s.write("one", limitsOf("", "a=1", "x=1")))
 		must(t, s.write("two", limitsOf("", "b=1", "x=2")))
 		s.want("the last start wins", "a=1 b=1 x=2")
-		s.said("two: ", "replaces what another file of owner main had defined: x")
+		s.said("two: ", "replaces limits that another file of owner main had defined: x")
 		for range 3 {
 			must(t, s.read("one"))
 			s.want("read again unchanged", "a=1 b=1 x=2")
@@ -180,12 +180,12 @@ func TestTwoFilesOfOneOwner(t *testing.T) {
 		if n := strings.Count(s.log.String(), "\n"); n != 1 {
 			t.Error("said ", n, " times")
 		}
-		s.said("one: warning: drift: the store differs in 1 limit from what is named here: limit x: rate: 1 here and 2 in force")
+		s.said("one: warning: drift: the store differs in 1 limit from this service's settings: limit x: rate: 1 here and 2 in force")
 		must(t, s.write("one", limitsOf("", "a=1")))
 		time.Sleep(dropAfter)
 		synctest.Wait()
 		s.want("another file has defined it since", "a=1 b=1 x=2")
-		s.said("one: limit x left ", "and stays: another file of owner main has defined it since")
+		s.said("one: limit x was removed from ", "but stays, because another file of owner main has defined it since")
 		one.logDrift()
 		one.logDrift()
 		s.said("one: drift has ended")
@@ -196,7 +196,7 @@ func TestTwoFilesOfOneOwner(t *testing.T) {
 		s.start("three", one.path)
 		must(t, s.write("three", limitsOf("", "c=1")))
 		s.by["three"].logOrphans()
-		s.said("three: limits in the store that a configuration file made and this one does not name stay in force: a, x; ")
+		s.said("three: limits that a configuration file has defined in the store stay in force, although this file does not name them: a, x; ")
 	})
 }
 
@@ -207,7 +207,7 @@ func TestRevisionsAndOwners(t *testing.T) {
 		must(t, s.write("new", limitsOf("revision: 7\n", "a=7", "b=7")))
 		must(t, s.write("old", limitsOf("revision: 6\n", "a=6", "c=6")))
 		s.want("an older revision starts", "a=7 b=7")
-		s.said("old: ", "is revision 6 of owner main, and the store has seen revision 7: it defines nothing")
+		s.said("old: ", "is revision 6 of owner main, but the store has seen revision 7: its limits are not defined")
 		if n := s.by["old"].drifted(); n != 2 {
 			t.Error("drift: ", n)
 		}
@@ -254,7 +254,7 @@ func TestServeFileEmptyForAMoment(t *testing.T) {
 			}
 			taken(`"remaining":3`)
 			save("")
-			p.stderr.wait(t, "dipwell.yaml: is empty; a service without limits says limits: \\[\\](?s:.*)the last valid configuration stays in force")
+			p.stderr.wait(t, "dipwell.yaml: is empty; for a service without limits write limits: \\[\\](?s:.*)the last good configuration stays in force")
 			save(text)
 			p.stderr.wait(t, "configuration read again: 2 limits, unchanged")
 			taken(`"remaining":1`)
@@ -306,8 +306,8 @@ func TestServeDrift(t *testing.T) {
 			file1, one := serve("one.yaml", limitsOf("revision: 1\n", "x=10", "a=1"))
 			capacity(one, "10")
 			_, two := serve("two.yaml", limitsOf("revision: 1\n", "x=20"))
-			two.stderr.wait(t, "two.yaml replaces what another file of owner main had defined: x")
-			one.stderr.wait(t, "warning: drift: the store differs in 1 limit from what is named here: limit x: rate: 10 here and 20 in force")
+			two.stderr.wait(t, "two.yaml replaces limits that another file of owner main had defined: x")
+			one.stderr.wait(t, "warning: drift: the store differs in 1 limit from this service's settings: limit x: rate: 10 here and 20 in force")
 			for range 2 {
 				must(t, one.cmd.Process.Signal(syscall.SIGHUP))
 				one.stderr.wait(t, "configuration read again: 2 limits, unchanged")
@@ -323,7 +323,7 @@ func TestServeDrift(t *testing.T) {
 			_, three := serve("three.yaml", limitsOf("revision: 2\n", "x=30"))
 			capacity(one, "30")
 			_, old := serve("old.yaml", limitsOf("revision: 1\n", "x=5", "new=1"))
-			old.stderr.wait(t, "old.yaml is revision 1 of owner main, and the store has seen revision 2: it defines nothing")
+			old.stderr.wait(t, "old.yaml is revision 1 of owner main, but the store has seen revision 2: its limits are not defined")
 			old.stderr.wait(t, "drift: .*only a file of owner main with a revision of at least 2 puts them in force, and this one has 1")
 			capacity(three, "30")
 			gauge(old, "2")

@@ -159,7 +159,7 @@ func (x *examination) report(e *env, asJSON bool) error {
 func (x *examination) config(path string) string {
 	set, err := (&ServeCmd{Config: path}).merge()
 	if err != nil {
-		x.problem("configuration", "serve does not start with it; a running service keeps the last valid one", "%v", inFile(path, err))
+		x.problem("configuration", "serve does not start with it; a running service keeps the last good one", "%v", inFile(path, err))
 		return ""
 	}
 	f, url := &set.File, set.Store
@@ -167,7 +167,7 @@ func (x *examination) config(path string) string {
 		x.problem("configuration", "serve does not start with it", "%s: %v", path, err)
 	}
 	if _, err = namedRules(f); err != nil {
-		x.problem("configuration", "serve does not start with it; a running service keeps the last valid descriptors", "%s: rls_config: %v", path, err)
+		x.problem("configuration", "serve does not start with it; a running service keeps the last good descriptors", "%s: rls_config: %v", path, err)
 	}
 	x.declared = f
 	x.ok("configuration", "%s: %s, store %s", path, howMany(len(f.Limits), "limit"), redact(url))
@@ -278,7 +278,7 @@ func (x *examination) decisions(ctx context.Context, store store.Store, clock fu
 		x.latency(ctx, "looks at the clock", clock)
 		return
 	}
-	x.ok("limits", "the store holds %d", len(limits))
+	x.ok("limits", "the store has %d", len(limits))
 	for _, d := range limits {
 		if d.Warning != "" {
 			x.warn("limits", "", "%s", d.Warning)

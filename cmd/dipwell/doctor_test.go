@@ -73,7 +73,7 @@ func TestDoctorPostgres(t *testing.T) {
 	exec("select dipwell.define('login', 5, interval '1 minute')")
 	before := rowsOf(t, conn)
 	_, found = doctor(t, "--store", dsn)
-	expect(t, found, "schema", "ok: version", "limits", "ok: the store holds 1", "durability", "warning: the tables are unlogged",
+	expect(t, found, "schema", "ok: version", "limits", "ok: the store has 1", "durability", "warning: the tables are unlogged",
 		"roles", "ok: dipwell_app, dipwell_service and dipwell_admin are there\n", "sweep", "ok: without pg_cron", "connections", "ok: ", "rows", "ok: ")
 	if !strings.Contains(found["latency"], "checks of limit login") || rowsOf(t, conn) != before {
 		t.Errorf("%s, rows %s, before %s", found["latency"], rowsOf(t, conn), before)
@@ -122,7 +122,7 @@ func TestDoctorRedis(t *testing.T) {
 	if code != 0 {
 		t.Errorf("%d %v", code, found)
 	}
-	expect(t, found, "store", "ok: "+server.Addr(), "clock", "ok: ", "eviction", "ok: ", "durability", "warning: ", "limits", "ok: the store holds none", "memory", "ok: ", "scripts", "ok: ")
+	expect(t, found, "store", "ok: "+server.Addr(), "clock", "ok: ", "eviction", "ok: ", "durability", "warning: ", "limits", "ok: the store has none", "memory", "ok: ", "scripts", "ok: ")
 	for _, set := range [][]any{{"config", "set", "maxmemory", "64mb"}, {"config", "set", "maxmemory-policy", "allkeys-lru"}, {"config", "set", "appendonly", "yes"}} {
 		if _, err := server.Do(set...); err != nil {
 			t.Fatal(err)
@@ -143,7 +143,7 @@ func TestDoctorRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, found = doctor(t, "--store", server.URL()+"?eviction=allow")
-	expect(t, found, "limits", "ok: the store holds 1", "latency", "")
+	expect(t, found, "limits", "ok: the store has 1", "latency", "")
 	if now, err := server.Do("dbsize"); err != nil || now != keys || !strings.Contains(found["latency"], "checks of limit login") {
 		t.Errorf("%v keys, before %v: %s", now, keys, found["latency"])
 	}
@@ -174,7 +174,7 @@ func TestDoctorFile(t *testing.T) {
 	if code != 0 {
 		t.Errorf("%d %v", code, found)
 	}
-	expect(t, found, "store", "warning: file ", "durability", "ok: a crash forgets the last 100ms")
+	expect(t, found, "store", "warning: file ", "durability", "ok: a crash loses the decisions of the last 100ms")
 	if list, _ := os.ReadDir(dir); len(list) > 0 {
 		t.Error("the doctor made ", list[0])
 	}
@@ -185,7 +185,7 @@ func TestDoctorFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, found = doctor(t, "--store", url+"?durability=each")
-	expect(t, found, "store", "ok: file "+filepath.Join(dir, "dipwell.db")+" is in use by nobody", "durability", "ok: each decision")
+	expect(t, found, "store", "ok: file "+filepath.Join(dir, "dipwell.db")+" is not in use", "durability", "ok: each decision")
 	if err := os.WriteFile(filepath.Join(dir, "dipwell.db"), []byte("somebody else's"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestDoctorConfigAndServer(t *testing.T) {
 		t.Errorf("a bad file: %d %v", code, found)
 	}
 	p.stderr.wait(t, "last good configuration stays in force")
-	if code, found = doctor(t, "--server", p.url); code != 1 || !strings.Contains(found["configuration"], "problem: the file is bad") {
+	if code, found = doctor(t, "--server", p.url); code != 1 || !strings.Contains(found["configuration"], "problem: the file is invalid") {
 		t.Errorf("a bad file in use: %d %v", code, found)
 	}
 	if code, _ = doctor(t, "--server", "http://127.0.0.1:1"); code != 1 {
@@ -282,11 +282,11 @@ func TestDoctorPostgresRoles(t *testing.T) {
 		if rowsOf(t, conn) != before {
 			t.Errorf("%s: rows %s, before %s", role, rowsOf(t, conn), before)
 		}
-		expect(t, found, "store", "ok: postgres", "clock", "ok: ", "roles", "ok: "+name+" is no superuser", "connections", "ok: ")
+		expect(t, found, "store", "ok: postgres", "clock", "ok: ", "roles", "ok: "+name+" is not a superuser", "connections", "ok: ")
 		want := map[string]string{"app": "warning: " + name + " may call the functions", "admin": "ok: version", "nobody": "problem: " + name + " may not use the schema dipwell"}[role]
 		expect(t, found, "schema", want)
 		if role == "admin" {
-			expect(t, found, "limits", "ok: the store holds 1", "sweep", "ok: ", "durability", "ok: the tables are logged")
+			expect(t, found, "limits", "ok: the store has 1", "sweep", "ok: ", "durability", "ok: the tables are logged")
 		} else if found["limits"] != "" || !strings.Contains(found["latency"], "looks at the clock") {
 			t.Errorf("%s: %v", role, found)
 		}

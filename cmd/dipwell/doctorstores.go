@@ -156,7 +156,7 @@ func (x *examination) postgresHealth(c *pgstore.Condition) {
 	}
 	if !c.Unlogged {
 		x.judge(c.SyncCommit == "off", verdictWarning, "durability", "unless this is intended: alter role "+c.User+" set synchronous_commit = on",
-			"synchronous_commit is %s: a crash forgets the last moments of decisions", "synchronous_commit is %s", c.SyncCommit)
+			"synchronous_commit is %s: a crash loses the last decisions", "synchronous_commit is %s", c.SyncCommit)
 	}
 	x.postgresRoles(c)
 	if c.Schema > 0 {
@@ -209,7 +209,7 @@ const (
 
 // postgresSwept judges when the table was last swept.
 func (x *examination) postgresSwept(c *pgstore.Condition) {
-	last := "the last whole sweep of them: never"
+	last := "the last complete sweep of them: never"
 	if !c.Swept.IsZero() {
 		last = fmt.Sprintf("the last complete sweep of them began %v ago", time.Since(c.Swept).Round(time.Second))
 	}

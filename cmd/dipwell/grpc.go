@@ -77,7 +77,7 @@ func (s *service) readRLS() error {
 // reloadRLS reads the descriptors again. After an error the old ones stay in force.
 func (s *service) reloadRLS() {
 	if err := s.readRLS(); err != nil {
-		s.reloadError("the last valid descriptors stay in force", err)
+		s.reloadError("the last good descriptors stay in force", err)
 		return
 	}
 	s.info("descriptors read again from %s", s.started.RLSConfig)

@@ -73,7 +73,7 @@ func TestServeRLS(t *testing.T) {
 	want(pb.RateLimitResponse_OVER_LIMIT)
 	save("..3", "domian: d\n")
 	p.stderr.wait(t, `d.yaml:1: domian: unknown setting; did you mean domain\?`)
-	p.stderr.wait(t, "the last valid descriptors stay in force")
+	p.stderr.wait(t, "the last good descriptors stay in force")
 	want(pb.RateLimitResponse_OVER_LIMIT)
 
 	const body = `{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"7"}]}]}`
@@ -168,7 +168,7 @@ func TestServeGRPCFromTheFile(t *testing.T) {
 	if code, _, stderr := program(t, "serve", "--config", file, "--store", "memory:", "--rls-charge-all=maybe"); code != 2 || !strings.Contains(stderr, "rls-charge-all") {
 		t.Error(code, stderr)
 	}
-	if code, out, stderr := program(t, "doctor", "--config", file); code != 0 || !strings.Contains(out, "dipwell.db is in use by nobody") {
+	if code, out, stderr := program(t, "doctor", "--config", file); code != 0 || !strings.Contains(out, "dipwell.db is not in use") {
 		t.Error(code, out, stderr)
 	}
 	if code, _, stderr := program(t, "config", "check", write("bad.yaml", "rls_headers: itef\n")); code != 2 || !strings.Contains(stderr, "did you mean ietf?") {

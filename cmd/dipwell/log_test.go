@@ -37,7 +37,7 @@ func TestEachLineIsJSON(t *testing.T) {
 	post(t, p.url+"/v1/take", "limit=login&key=a")
 	p.stderr.wait(t, `"msg":"refused","limit":"login".*"retry_after_us":\d+`)
 	write("limits:\n  - {name: login, rate: oops, per: 1d}\n")
-	p.stderr.wait(t, `"level":"ERROR","msg":"the last valid configuration stays in force","error":".*oops`)
+	p.stderr.wait(t, `"level":"ERROR","msg":"the last good configuration stays in force","error":".*oops`)
 	write("limits:\n  - {name: login, rate: 1, per: 1d, burst: 2}\n")
 	p.stderr.wait(t, `"msg":"configuration read again`)
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -64,7 +64,7 @@ func TestEachLineIsText(t *testing.T) {
 	post(t, p.url+"/v1/take", "limit=login&key=a")
 	p.stderr.wait(t, `dipwell: refused limit=login cost=1 source=store key=\S+ retry_after=\S+\n`)
 	write("limits:\n  - {name: login, rate: oops, per: 1d}\n")
-	p.stderr.wait(t, `dipwell: the last valid configuration stays in force\n`)
+	p.stderr.wait(t, `dipwell: the last good configuration stays in force\n`)
 	checkText(t, p)
 	// A store that is away, and an admin call that it fails.
 	p = start(t, "--listen", "127.0.0.1:0", "--store", "redis://127.0.0.1:1/0")

@@ -58,7 +58,7 @@ func (s *service) openTLS(set *settings) (err error) {
 
 func (s *service) reloadTLS() {
 	if err := s.tls.Reload(); err != nil {
-		s.reloadError("the last valid certificate stays in force", err)
+		s.reloadError("the last good certificate stays in force", err)
 		return
 	}
 	s.info("certificate read again: good until %s", s.tls.NotAfter().UTC().Format("2006-01-02 15:04:05Z"))

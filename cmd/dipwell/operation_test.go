@@ -79,7 +79,7 @@ func TestServeTLS(t *testing.T) {
 	if err := os.WriteFile(cert, []byte("nonsense"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.stderr.wait(t, "tls_cert .*(?s:.*)the last valid certificate stays in force")
+	p.stderr.wait(t, "tls_cert .*(?s:.*)the last good certificate stays in force")
 	if got := peer(); got != "second" {
 		t.Error(got)
 	}
@@ -129,7 +129,7 @@ func TestServeAdminToken(t *testing.T) {
 	want("Bearer first", 401)
 	for bad, why := range map[string]string{"": "token is empty", "a\nb\n": "more than one line"} {
 		save(file, bad)
-		p.stderr.wait(t, "admin_token_file: .*"+why+"(?s:.*)the last valid admin token stays in force")
+		p.stderr.wait(t, "admin_token_file: .*"+why+"(?s:.*)the last good admin token stays in force")
 		want("Bearer second", 200)
 	}
 	save(file, "third\n")

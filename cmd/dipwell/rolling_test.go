@@ -185,7 +185,7 @@ func TestRollingUpdate(t *testing.T) {
 			b.limitY(one, 7)
 			b.leave(one)
 			one = serve("one", 5) // a node came back, with the old file
-			one.stderr.wait(t, "is revision 5 of owner main, and the store has seen revision 7: it defines nothing")
+			one.stderr.wait(t, "is revision 5 of owner main, but the store has seen revision 7: its limits are not defined")
 			b.enter(one)
 			b.busy(20)
 			for _, p := range []*process{one, two, three} {

@@ -346,7 +346,7 @@ func TestServeUpstream(t *testing.T) {
 func TestServeUpstreamWithoutLimits(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer up.Close()
-	const warning = `warning: no limit is given: every request is passed on to http://127`
+	const warning = `warning: there is no limit: every request is passed on to http://127`
 	start(t, "--listen", "127.0.0.1:0", "--upstream", up.URL).stderr.wait(t, warning)
 
 	file := filepath.Join(t.TempDir(), "dipwell.yaml")

@@ -54,7 +54,7 @@ func (s *service) reload() {
 	s.reloadFailed.Store(err != nil)
 	if err != nil {
 		s.declared.postponeDrop()
-		s.reloadError("the last valid configuration stays in force", err)
+		s.reloadError("the last good configuration stays in force", err)
 		return
 	}
 	s.info("configuration read again: %s%s", howMany(len(set.names()), "limit"), unchanged)

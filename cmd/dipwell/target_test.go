@@ -33,8 +33,8 @@ func TestServerOrStore(t *testing.T) {
 		{"localhost:8080", "", "take api k", 2, `server: "localhost:8080" is not a URL`},
 		{"", "", "top --once --server ftp://localhost", 2, "server: "},
 		{"", "", "doctor --server http:/localhost", 2, "server: "},
-		{"", "", "take api k --limit api=1/1h --server " + p.url, 2, "limit: is defined in a store, and " + p.url + " is asked; give --store"},
-		{p.url, "", "take api k --limit api=1/1h", 2, "limit: is defined in a store, and " + p.url + " is asked; give --store"},
+		{"", "", "take api k --limit api=1/1h --server " + p.url, 2, "limit: --limit defines a limit in a store, but this command calls " + p.url + "; give --store"},
+		{p.url, "", "take api k --limit api=1/1h", 2, "limit: --limit defines a limit in a store, but this command calls " + p.url + "; give --store"},
 	} {
 		t.Setenv("DIPWELL_SERVER", tc.server)
 		t.Setenv("DIPWELL_STORE", tc.store)

@@ -467,7 +467,7 @@ func TestLimits(t *testing.T) {
 			if list, err := v.limiter.Overrides(t.Context(), "signup", "", "", 10); err != nil || len(list) > 0 {
 				t.Error(list, err)
 			}
-			v.shows("It belongs to code")
+			v.shows("Its owner is code")
 			v.drafts()
 		})
 	}
