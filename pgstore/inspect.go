@@ -47,6 +47,9 @@ type Condition struct {
 	// SyncCommit is synchronous_commit in the user's sessions. Unless it is off, a crash of
 	// the server loses nothing that was answered, if the tables are logged.
 	SyncCommit string
+	// Encoding is the encoding of the database. In one that is neither UTF8 nor SQL_ASCII, a
+	// key that is not ASCII has one bucket for Go and another one for SQL.
+	Encoding string
 	// Unlogged says that the tables of buckets are empty after a crash of the server: see
 	// MigrateOptions.Tables.
 	Unlogged bool
@@ -135,8 +138,8 @@ func (c *Condition) settings(ctx context.Context, db DB) error {
 			array(select r from unnest(array['dipwell_app', 'dipwell_service', 'dipwell_admin']) r where not exists (select from pg_roles where rolname = r)),
 			(select extract(epoch from max(clock_timestamp() - xact_start))::float8 from pg_stat_activity
 				where backend_type = 'client backend' and pid <> pg_backend_pid()),
-			(select count(*)::int from pg_stat_activity where backend_type = 'client backend'), current_setting('max_connections')::int`).
-		Scan(&c.ReadOnly, &c.Fsync, &c.FullPages, &c.Autovacuum, &c.SyncCommit, &c.Super, &c.MissingRoles, &age, &c.Connections, &c.MaxConnections)
+			(select count(*)::int from pg_stat_activity where backend_type = 'client backend'), current_setting('max_connections')::int, current_setting('server_encoding')`).
+		Scan(&c.ReadOnly, &c.Fsync, &c.FullPages, &c.Autovacuum, &c.SyncCommit, &c.Super, &c.MissingRoles, &age, &c.Connections, &c.MaxConnections, &c.Encoding)
 	if age != nil {
 		c.OldestTransaction = time.Duration(*age * float64(time.Second))
 	}

@@ -163,6 +163,9 @@ func Migrate(ctx context.Context, db DB, o MigrateOptions) (applied []Migration,
 		return portableMigration(ctx, db, d, o, err)
 	}
 	err = withMigrationLock(ctx, db, func(tx pgx.Tx) error {
+		if err := checkEncoding(ctx, tx); err != nil {
+			return err
+		}
 		if _, err := tx.Exec(ctx, bootstrap); err != nil {
 			return err
 		}
@@ -299,6 +302,18 @@ func withMigrationLock(ctx context.Context, db DB, f func(pgx.Tx) error) error {
 		}
 		return f(tx)
 	})
+}
+
+// checkEncoding returns an error if the database cannot keep text in UTF-8 as it is sent,
+// as those that have characters of one byte can.
+func checkEncoding(ctx context.Context, db rower) error {
+	var name string
+	var wide bool
+	err := db.QueryRow(ctx, "select current_setting('server_encoding'), pg_encoding_max_length(encoding) > 1 from pg_database where datname = current_database()").Scan(&name, &wide)
+	if err == nil && wide && name != "UTF8" {
+		err = fmt.Errorf("the database is in %s, which dipwell cannot use; make one in UTF8: create database NAME encoding 'UTF8' template template0", name)
+	}
+	return err
 }
 
 // rower is what schemaVersion needs.

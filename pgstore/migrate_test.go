@@ -18,6 +18,41 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
+// TestEncodings checks that a database whose encoding cannot keep UTF-8 is refused with a
+// sentence, and that others are inspected.
+func TestEncodings(t *testing.T) {
+	pool := connect(t, pgtest.Database(t, "empty", func(string) error { return nil }))
+	ctx := context.Background()
+	for encoding, says := range map[string]string{"EUC_JP": "the database is in EUC_JP, which dipwell cannot use", "LATIN1": "", "SQL_ASCII": ""} {
+		name := pgx.Identifier{fmt.Sprintf("%s_%d", strings.ToLower(encoding), time.Now().UnixNano())}.Sanitize()
+		if _, err := pool.Exec(ctx, "create database "+name+" encoding '"+encoding+"' lc_collate 'C' lc_ctype 'C' template template0"); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _, _ = pool.Exec(ctx, "drop database "+name+" with (force)") }()
+		config := pool.Config().ConnConfig
+		config.Database = strings.Trim(name, `"`)
+		conn, err := pgx.ConnectConfig(ctx, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(ctx)
+		_, err = pgstore.Migrate(ctx, conn, pgstore.MigrateOptions{})
+		if says != "" {
+			if err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s: %v", encoding, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", encoding, err)
+		}
+		c, err := pgstore.Inspect(ctx, conn)
+		if err != nil || c.Encoding != encoding {
+			t.Errorf("%s: %+v %v", encoding, c, err)
+		}
+	}
+}
+
 // TestMigrate runs up, concurrent up, a change of durability, and down; opening
 // a store on a schema of another version must return an error that says what to
 // run.

@@ -313,7 +313,7 @@ func TestDoctorEngines(t *testing.T) {
 	} {
 		for _, sweep := range []string{"", "missing", "planned", "hidden"} {
 			c := &pgstore.Condition{Engine: engine, Portable: engine != "PostgreSQL", Schema: pgstore.SchemaVersion, User: "app", SweepJob: sweep,
-				Fsync: true, FullPages: true, Autovacuum: true, SyncCommit: "on", MissingRoles: []string{"dipwell_app"}, Updates: 5000, DeadRows: 50000, MaxConnections: 100}
+				Fsync: true, FullPages: true, Autovacuum: true, SyncCommit: "on", Encoding: "UTF8", MissingRoles: []string{"dipwell_app"}, Updates: 5000, DeadRows: 50000, MaxConnections: 100}
 			var x examination
 			x.postgresEngine(c)
 			text := fmt.Sprint(x.Findings)
@@ -322,6 +322,9 @@ func TestDoctorEngines(t *testing.T) {
 			}
 			if got := strings.Contains(text, "dipwell.sweep") || strings.Contains(text, "pg_cron") || strings.Contains(text, "dipwell_app"); got != want.functions {
 				t.Errorf("%v: functions and roles %v: %s", engine, got, text)
+			}
+			if strings.Contains(text, "not ASCII") {
+				t.Errorf("%v: %s", engine, text)
 			}
 			if (engine != "YugabyteDB" && engine != "CockroachDB") != strings.Contains(text, "fsync") {
 				t.Errorf("%v: %s", engine, text)

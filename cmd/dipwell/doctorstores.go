@@ -158,6 +158,8 @@ func (x *examination) postgresHealth(c *pgstore.Condition) {
 		x.judge(c.SyncCommit == "off", verdictWarning, "durability", "unless this is intended: alter role "+c.User+" set synchronous_commit = on",
 			"synchronous_commit is %s: a crash loses the last decisions", "synchronous_commit is %s", c.SyncCommit)
 	}
+	x.judge(c.Encoding != "UTF8" && c.Encoding != "SQL_ASCII", verdictWarning, "encoding", "use a database in UTF8, if keys are not ASCII",
+		"the database is in %s: a key that is not ASCII has one bucket for services and Go programs and another one for SQL", "the database is in %s", c.Encoding)
 	x.postgresRoles(c)
 	if c.Schema > 0 {
 		x.postgresRows(c)
