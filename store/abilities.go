@@ -139,6 +139,7 @@ func AbilitiesOf(s Store) Abilities {
 	return ab
 }
 
+// machineTime is Now for a store that has no clock of its own.
 func machineTime(context.Context) (int64, error) { return time.Now().UnixMicro(), nil }
 
 // AddMetrics makes Metrics return those of f as well. It is for decorators that count. f
@@ -163,6 +164,9 @@ type QuickAnswer struct {
 }
 
 // A Metric is a number about a store, as Prometheus reads it.
+//
+//	store.Metric{Name: "dipwell_store_full_total", Help: "Calls that failed because the store was full.",
+//		Counter: true, Value: float64(s.refused.Load())}
 type Metric struct {
 	// Name is a name such as dipwell_store_bytes, with the base unit in it: bytes, seconds.
 	// The name of a counter ends in _total. There are no labels.

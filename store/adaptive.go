@@ -21,7 +21,10 @@ import (
 // by 2 % of Ceiling a window. The rate is kept in 1/1024 of Ceiling. Plans, overrides and
 // definitions of call sites have rates of their own, which stay as they are.
 //
-// The zero Adaptive is a fixed rate.
+// The zero Adaptive is a fixed rate. This one keeps 95 % of the calls below 200 ms:
+//
+//	store.Limit{Name: "upstream", Rate: 250, Period: time.Second, Adaptive: store.Adaptive{
+//		Floor: 50, Ceiling: 500, Latency: 200 * time.Millisecond}}
 type Adaptive struct {
 	// Floor and Ceiling bound the rate, in tokens per Limit.Period: 1 <= Floor <= Rate <=
 	// Ceiling <= 1000 × Floor. Neither has a default. A window with fewer than 20 calls
@@ -104,6 +107,7 @@ func parseShare(s string) (float64, error) {
 	return rounded, nil
 }
 
+// shareText writes a share as parseShare reads it: 0.95.
 func shareText(share float64) string { return strconv.FormatFloat(share, 'f', -1, 64) }
 
 // String writes a as Limit.Set reads it: "floor=50;ceiling=500;latency=200ms". It is ""
@@ -138,6 +142,8 @@ func (a *Adaptive) Set(setting, value string) error {
 	return fmt.Errorf("%s: unknown setting%s", setting, suggest.Name(setting, names))
 }
 
+// parseAdaptive reads what Adaptive.String writes, with the settings in any order. The
+// error is that of Adaptive.Set.
 func parseAdaptive(text string) (a Adaptive, err error) {
 	for part := range strings.SplitSeq(text, ";") {
 		name, value, found := strings.Cut(part, "=")
@@ -236,6 +242,7 @@ func (c *compiler) adaptive() error {
 	return nil
 }
 
+// orDefault returns v, or otherwise if v is zero.
 func orDefault[T comparable](v, otherwise T) T {
 	var zero T
 	if v == zero {

@@ -61,6 +61,8 @@ func (d *Definition) publish() {
 	}
 }
 
+// compilePlans compiles the plans of a base, with their numbers: index 1
+// for the first plan, and so on. Plans that do not compile at this version are left out.
 func (d *Definition) compilePlans() (out []*Definition) {
 	plans := d.Plans.All()
 	for i := range plans {
@@ -91,6 +93,7 @@ type place struct {
 	i        int
 }
 
+// sameKind reports whether two places are both the base, the same plan or the override.
 func (p place) sameKind(q place) bool { return p.plan == q.plan && p.override == q.override }
 
 // placeOf returns the place of a definition of the limit.

@@ -31,6 +31,8 @@ func (l Limit) compile() (r Rule, warning string, err error) {
 	return c.r, c.warning(), nil
 }
 
+// compile checks the limit and makes its rule. The order of the checks decides which of
+// several mistakes is reported.
 func (c *compiler) compile() error {
 	switch {
 	case c.Algorithm == Concurrency:
@@ -92,6 +94,7 @@ func (c *compiler) concurrency() {
 	c.r = Rule{Unit: 1, Every: MaxInt, Add: MaxInt, Cap: c.burst, Burst: c.burst, Most: c.burst, MaxCharge: c.burst, MaxUsed: MaxInt, Enough: 1}
 }
 
+// windowed reports whether tokens come back at the boundaries of windows.
 func (l *Limit) windowed() bool { return l.Algorithm == FixedWindow || l.Algorithm == Interval }
 
 // A compiler makes the rule of a limit, with the defaults filled in.
@@ -105,6 +108,7 @@ type compiler struct {
 	plan                string // the plan whose rule this is; "" is the base
 }
 
+// bad returns the error for a setting. If a plan is being compiled, the error names it.
 func (c *compiler) bad(field, format string, args ...any) error {
 	reason := fmt.Sprintf(format, args...)
 	if c.plan != "" {
@@ -219,6 +223,7 @@ const (
 	maxParts   = 16
 )
 
+// defaults fills in the defaults of the settings that depend on others.
 func (c *compiler) defaults() error {
 	switch c.burst = c.Burst; {
 	case c.Algorithm == LeakyBucket:
@@ -314,6 +319,8 @@ func (c *compiler) perTick(length, every int64) (unit, add int64) {
 	return length / every / g * c.scale(), c.Rate / g * c.scale()
 }
 
+// tooLarge returns the error for a bucket whose numbers cannot be counted at any tick. It
+// names the largest burst that can be, if there is one.
 func (c *compiler) tooLarge(length, others int64) error {
 	var room int64
 	for _, every := range ticks {
@@ -333,6 +340,7 @@ func (c *compiler) largerThan(room int64) error {
 	return c.bad("burst", "%d at %d per %s is too large to count exactly; at most %d", c.burst, c.Rate, period.Format(c.Period), room)
 }
 
+// window makes the rule of a window or an interval: Rate tokens come back at each tick.
 func (c *compiler) window() error {
 	r := &c.r
 	r.Unit, r.Add = 1, c.Rate

@@ -108,6 +108,7 @@ func (d *Definition) ruleFor(key string, phase *int64, scratch *Rule) *Rule {
 	return d.Rule.spreadTo(phaseOf(phase, d.Name, key), scratch)
 }
 
+// spreadTo returns the rule with the origin of a key that has this phase, in scratch.
 func (r *Rule) spreadTo(phase int64, scratch *Rule) *Rule {
 	*scratch = *r
 	scratch.Origin = spread.Origin(phase, r.shortest())
@@ -168,6 +169,7 @@ func (d *Definition) next(i int) (policy ChangePolicy, rule *Rule, since int64) 
 	return d.Policy, &d.Rule, d.Since
 }
 
+// past returns the index in Past of a version, or -1 if it is not there.
 func (d *Definition) past(version uint32) int {
 	for i := len(d.Past) - 1; i >= 0; i-- {
 		if d.Past[i].Number == version {

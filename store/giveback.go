@@ -16,6 +16,11 @@ const MaxLows = 32
 //
 // Number and Used rise from entry to entry. An entry covers the records from its
 // Number up to the next entry's.
+//
+// For example, a key uses 2 units when record 1 is made and takes 3 more for it: the Lows
+// are {1, 5}. When 4 of the 5 units have come back by time, a call that writes the row
+// lowers them to {1, 1}: of the 3 units of record 1, at most 1 can still be given back.
+// If that call makes record 2 of 6 units, the Lows are {1, 1}, {2, 7}.
 type Lows struct {
 	// Mark is 48 bits that no other Lows of the key have. The records of these Lows have
 	// the same Mark. If a record has another one, its row was full in between, and
@@ -384,6 +389,7 @@ func (l *Lows) clear() {
 	l.Entries = []Low{{l.Entries[0].Number, 0}}
 }
 
+// covers returns the index of the entry that covers a record, or -1 if none does.
 func (l *Lows) covers(number int64) int {
 	for i := len(l.Entries) - 1; i >= 0; i-- {
 		if covers(l.Entries[i].Number, number) {

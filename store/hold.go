@@ -37,6 +37,12 @@ const (
 // are VerbTake. To settle or extend one, the group has no ops, and the store sets them:
 // one for each part of the hold, with Def, Key, Takes, Cost, Granted, and the present
 // state of its row.
+//
+//	hold := &store.HoldCall{Verb: store.MakeHold, ID: "job-81", TTL: 60e6} // one minute
+//	g := store.Group{Hold: hold, Ops: []store.Op{{Def: def, Key: "user:7", Verb: store.VerbTake, Cost: 100}}}
+//	… // Apply; if g.Allowed, do the work
+//	g = store.Group{Hold: &store.HoldCall{Verb: store.SettleHold, ID: hold.ID, Costs: []int64{73}}}
+//	… // Apply; 27 tokens are given back
 type HoldCall struct {
 	Verb HoldVerb
 	// ID is 1 to 64 bytes of printable ASCII without spaces: see Check. Two holds of a store

@@ -251,6 +251,7 @@ var (
 	expiries   = []string{"give_back", "keep"}
 )
 
+// nameOf returns names[i], or "unknown" if there is no such name.
 func nameOf(names []string, i int) string {
 	if i < len(names) {
 		return names[i]

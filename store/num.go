@@ -51,6 +51,7 @@ func mulDiv(a, b, c int64, up bool) int64 {
 	return int64(min(q, MaxInt))
 }
 
+// gcd returns the greatest common divisor.
 func gcd(a, b int64) int64 {
 	for b != 0 {
 		a, b = b, a%b

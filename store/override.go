@@ -17,6 +17,9 @@ import (
 // stay used: when it begins and ends, the row is converted to the same number of tokens.
 // It overrides only its own limit, not the limit's parents. A Reset of the key does not
 // end it.
+//
+//	store.Override{Key: "user:7", Rate: 600, Until: now + 3600e6, Note: "import, ticket 81"}
+//	store.Override{Key: "user:8", Plan: "blocked"} // "blocked" is a plan of the limit
 type Override struct {
 	// Key is at most MaxKey bytes; "" is the limit's shared bucket.
 	Key string

@@ -62,6 +62,7 @@ func (r *Registry) checkAbove(l *Limit) (levels int, err error) {
 	return levels, nil
 }
 
+// badParent returns the error for the setting parent of a limit.
 func badParent(l *Limit, format string, args ...any) error {
 	return &FieldError{Limit: l.Name, Field: "parent", Reason: fmt.Sprintf(format, args...)}
 }

@@ -18,9 +18,10 @@ const (
 	maxPlanName = 64  // bytes
 )
 
-// A Plan is a named variant of a limit. The zero value of a field is the setting of
-// the base limit, as it is written there. A key has a plan by an override, or for a
-// call by the caller.
+// A Plan is a named variant of a limit: for example, customers who pay for it may call
+// more often, and the staff without a bound (see NewPlans). The zero value of a field is
+// the setting of the base limit, as it is written there. A key has a plan by an override,
+// or for a call by the caller.
 type Plan struct {
 	// Name is 1 to 64 letters, digits and the characters _ . -
 	Name string
@@ -81,6 +82,7 @@ func (p Plans) has(name string) bool {
 	return slices.ContainsFunc(p.All(), func(plan Plan) bool { return plan.Name == name })
 }
 
+// parse returns the plans up to the first one that cannot be read, and its error.
 func (p Plans) parse() (out []Plan, err error) {
 	if p.text == "" {
 		return nil, nil
@@ -121,6 +123,7 @@ var planSettings = []struct {
 	}, func(p *Plan) string { return textUnless(!p.OverrideOnly, "false") }},
 }
 
+// textUnless returns text, or "", which means the base's value, if none is set.
 func textUnless(none bool, text string) string {
 	if none {
 		return ""
@@ -133,6 +136,7 @@ func textUnless(none bool, text string) string {
 // the name is still refused.
 var separators = strings.NewReplacer("|", "?", ":", "?")
 
+// write appends the plan in the form of Plans.String: "pro:rate=600;burst=1000".
 func (p *Plan) write(b *strings.Builder) {
 	_, _ = separators.WriteString(b, p.Name)
 	between := byte(':')
@@ -145,6 +149,7 @@ func (p *Plan) write(b *strings.Builder) {
 	}
 }
 
+// parsePlan reads what Plan.write writes. The error names the plan and the setting.
 func parsePlan(text string) (p Plan, err error) {
 	var settings string
 	p.Name, settings, _ = strings.Cut(text, ":")

@@ -199,6 +199,7 @@ func (r *Registry) Install(defs []*Definition) {
 	r.current.Store(newSnapshot(m))
 }
 
+// store publishes the definition of a limit, or removes the limit if d is nil. r.mu is held.
 func (r *Registry) store(name string, d *Definition) {
 	m := map[string]*Definition{}
 	if old := r.current.Load(); old != nil {
@@ -242,6 +243,8 @@ func (d *Definition) setVersion(old *Definition, now int64) {
 	d.Past = append(slices.Clone(old.Past), Version{old.Number, old.Since, old.Rule, old.Policy, old.Limit})
 }
 
+// sameCounting reports whether a change from a to b begins no new version: rows keep their
+// meaning without a conversion.
 func sameCounting(a, b *Definition) bool {
 	ra, rb := a.Rule, b.Rule
 	ra.Calendar, rb.Calendar = nil, nil // they are compiled from Start and Period

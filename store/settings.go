@@ -66,6 +66,7 @@ func field[T comparable](name string, at func(*Limit) *T, parse func(string) (T,
 		}}
 }
 
+// required marks a setting that has no default, and counting one that the rule depends on.
 func required(s setting) setting { s.always = true; return s }
 func counting(s setting) setting { s.counts = true; return s }
 
@@ -135,6 +136,7 @@ func countOr(zero int64) func(string) (int64, error) {
 
 func countText(n int64) string { return strconv.FormatInt(max(n, 0), 10) }
 
+// parseDebt reads a max_debt: a count, of which 0 is NoDebt, or "unlimited".
 func parseDebt(s string) (int64, error) {
 	if s == "unlimited" {
 		return UnlimitedDebt, nil
@@ -156,6 +158,7 @@ func parsePer(s string) (time.Duration, error) {
 	return period.Parse(s)
 }
 
+// parsePercent reads a whole percentage from 0 to 100.
 func parsePercent(s string) (int, error) {
 	digits, cut := strings.CutSuffix(s, "%")
 	n, err := strconv.Atoi(digits)

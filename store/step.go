@@ -81,7 +81,8 @@ func roomBefore(units, bound int64) int64 { return bound - units }
 // fits reports whether units more may be used.
 func fits(used, units, bound int64) bool { return used <= roomBefore(units, bound) }
 
-// excess returns how many of units are too many; it is 0 or less if they fit.
+// excess returns how many of units are too many; it is 0 or less if they fit. With 7 used,
+// 5 units and a bound of 10 it is 2.
 func excess(used, units, bound int64) int64 { return used - roomBefore(units, bound) }
 
 // fitsAfter is fits after a number of ticks, for units of at most bound.
@@ -98,12 +99,14 @@ func fitsWithin(used, ticks, add, room int64) bool { return quo(used+room, add) 
 func roomFor(units, bound, add int64) int64 { return units - bound + add - 1 }
 
 // wholeTokens returns the units that TakeUpTo takes: whole tokens, at most units. At
-// least one token must be free.
+// least one token must be free. With 500 used, a bound of 3000 and 1000 units in a token,
+// 2500 units are free, of which it takes 2000.
 func wholeTokens(used, units, unit, bound int64) int64 {
 	return min(units, quo(bound-used, unit)*unit)
 }
 
-// pieces returns how many pieces of units each fit, but at most most.
+// pieces returns how many pieces of units each fit, but at most most. With 1 used and a
+// bound of 10, 4 pieces of 2 units fit.
 func pieces(used, units, bound, most int64) int64 { return min(floorDiv(bound-used, units), most) }
 
 // charged returns the units in use after a Charge, which stops at maxUsed.

@@ -196,7 +196,16 @@ var sources = []string{"store", "deny-cache", "lease", "fallback-open", "fallbac
 func (s Source) String() string { return nameOf(sources, int(s)) }
 
 // A Definer keeps limits. If a store has none, the Limiter keeps the limits in its own
-// memory: each process must then define them, and a change must be made in each.
+// memory: each process must then define them, and a change must be made in each. A store
+// whose limits are in this process only can be a Definer over a Registry:
+//
+//	func (s *Store) Registry() *store.Registry { return &s.limits }
+//
+//	func (s *Store) Define(_ context.Context, l store.Limit, owner string) (*store.Definition, error) {
+//		return s.limits.Define(s.now(), l, owner)
+//	}
+//
+//	func (s *Store) Drop(_ context.Context, name, owner string) error { return s.limits.Drop(name, owner) }
 type Definer interface {
 	// Registry returns the limits as this process knows them: the same Registry at each
 	// call. Looking a limit up there takes no lock and asks no server. A process learns of
@@ -230,6 +239,17 @@ type KeyState struct {
 // Single makes the batch one group of one zero op, without allocating, and returns
 // both. They are valid until the next call of Single. The batch must not be copied
 // afterwards: its Groups point into it.
+//
+//	var b store.Batch
+//	g, op := b.Single()
+//	op.Def, op.Key, op.Verb, op.Cost = def, "user:7", store.VerbTake, 1
+//	if err := s.Apply(ctx, &b); err != nil {
+//		return err // no group was decided
+//	}
+//	if g.Err != nil {
+//		return g.Err // this one was not decided
+//	}
+//	// g.Allowed is the decision; op.Remaining and op.Retry say more.
 func (b *Batch) Single() (*Group, *Op) {
 	b.op[0] = Op{}
 	b.group[0] = Group{Ops: b.op[:]}
@@ -364,6 +384,8 @@ func (op *Op) retryBounded(o *outcome, row State, now int64) {
 	}
 }
 
+// fill sets the Answer from the outcome under rule r. With dry nothing was taken, and the
+// answer is what would be left.
 func (op *Op) fill(o *outcome, r *Rule, now int64, dry bool) {
 	a := &op.Answer
 	*a = Answer{Allowed: o.Allowed, Never: o.Never, Retry: o.Retry, Delay: o.Delay}

@@ -90,7 +90,8 @@ func RoomBefore(units, bound int64) int64 { return bound - units }
 // Fits reports whether units more may be used.
 func Fits(used, units, bound int64) bool { return used <= RoomBefore(units, bound) }
 
-// Excess returns how many of units are too many; it is 0 or less if they fit.
+// Excess returns how many of units are too many; it is 0 or less if they fit. With 7 used,
+// 5 units and a bound of 10 it is 2.
 func Excess(used, units, bound int64) int64 { return used - RoomBefore(units, bound) }
 
 // FitsAfter is fits after a number of ticks, for units of at most bound.
@@ -107,12 +108,14 @@ func FitsWithin(used, ticks, add, room int64) bool { return Quo(used+room, add) 
 func RoomFor(units, bound, add int64) int64 { return units - bound + add - 1 }
 
 // WholeTokens returns the units that TakeUpTo takes: whole tokens, at most units. At
-// least one token must be free.
+// least one token must be free. With 500 used, a bound of 3000 and 1000 units in a token,
+// 2500 units are free, of which it takes 2000.
 func WholeTokens(used, units, unit, bound int64) int64 {
 	return min(units, Quo(bound-used, unit)*unit)
 }
 
-// Pieces returns how many pieces of units each fit, but at most most.
+// Pieces returns how many pieces of units each fit, but at most most. With 1 used and a
+// bound of 10, 4 pieces of 2 units fit.
 func Pieces(used, units, bound, most int64) int64 { return min(FloorDiv(bound-used, units), most) }
 
 // Charged returns the units in use after a Charge, which stops at maxUsed.
@@ -351,6 +354,7 @@ func MulDiv(a, b, c int64, up bool) int64 {
 	return int64(min(q, store.MaxInt))
 }
 
+// Gcd returns the greatest common divisor.
 func Gcd(a, b int64) int64 {
 	for b != 0 {
 		a, b = b, a%b

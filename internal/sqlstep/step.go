@@ -105,7 +105,8 @@ func Fits(used, units, bound sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Le(used, RoomBefore(units, bound))
 }
 
-// Excess returns how many of units are too many; it is 0 or less if they fit.
+// Excess returns how many of units are too many; it is 0 or less if they fit. With 7 used,
+// 5 units and a bound of 10 it is 2.
 func Excess(used, units, bound sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Sub(used, RoomBefore(units, bound))
 }
@@ -128,12 +129,14 @@ func RoomFor(units, bound, add sqlexpr.Expr) sqlexpr.Expr {
 }
 
 // WholeTokens returns the units that TakeUpTo takes: whole tokens, at most units. At
-// least one token must be free.
+// least one token must be free. With 500 used, a bound of 3000 and 1000 units in a token,
+// 2500 units are free, of which it takes 2000.
 func WholeTokens(used, units, unit, bound sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Min(units, sqlexpr.Mul(sqlexpr.Quo(sqlexpr.Sub(bound, used), unit), unit))
 }
 
-// Pieces returns how many pieces of units each fit, but at most most.
+// Pieces returns how many pieces of units each fit, but at most most. With 1 used and a
+// bound of 10, 4 pieces of 2 units fit.
 func Pieces(used, units, bound, most sqlexpr.Expr) sqlexpr.Expr {
 	return sqlexpr.Min(sqlexpr.FloorDiv(sqlexpr.Sub(bound, used), units), most)
 }
