@@ -182,7 +182,7 @@ func TestClientOnAStore(t *testing.T) {
 	for _, tc := range []struct{ url, want string }{
 		{"cassandra://user:hunter2@10.0.0.1/x", `store: "cassandra://...@10.0.0.1/x" is not a store that this program can open; it knows cockroach://, file:, memory:, postgres://`},
 		{"nonsense", "memory:, postgres://"},
-		{"memory:x", "nothing may follow memory:"},
+		{"memory:x", `nothing may follow "memory:"`},
 	} {
 		code, _, stderr := program(t, "take", "login", "k", "--store", tc.url, "--limit", "login=5/1m")
 		if code != 2 || !strings.Contains(stderr, tc.want) || strings.Contains(stderr, "hunter2") {

@@ -43,7 +43,7 @@ func TestConfigCheckRefusesWhatServeDoes(t *testing.T) {
 		{"otlp_endpoint: x\n", `otlp_endpoint: "x" is not a URL`},
 		{"otlp_endpoint: 'https://u:se/cret@h'\n", `otlp_endpoint: "...@h" is not a URL`},
 		{"upstream: 'htp://u:secret@h'\n", `upstream: "...@h" is not a URL`},
-		{"store: memory:x\n", `store: "memory:x": nothing may follow memory:`},
+		{"store: memory:x\n", `store: "memory:x": nothing may follow "memory:"`},
 		{"store: postgres://h:x/d\n", "store: "},
 		{"store: redis://h:1?foo=1\n", "store redis://h:1?...: foo: is not known"},
 		{"store: 'file:'\n", "file"},

@@ -193,7 +193,7 @@ func checkStore(url string) error {
 
 func checkMemory(url string) error {
 	if url != "memory:" {
-		return fmt.Errorf("store: %q: nothing may follow memory:", url)
+		return fmt.Errorf("store: %q: nothing may follow \"memory:\"", url)
 	}
 	return nil
 }

@@ -1,3 +1,6 @@
+// Package algebra has the functions of store/step.go, exported, and functions of a rule
+// that are computed from them. It is for packages that compute parameters of statements
+// in Go.
 package algebra
 
 import "github.com/dipwell/dipwell/store"

@@ -5,15 +5,10 @@ import (
 	"path/filepath"
 )
 
-const (
-	stepDoc = `Package algebra has the functions of store/step.go, exported, and functions of a rule
-that are computed from them. It is for packages that compute parameters of statements
-in Go.`
-	sqlstepDoc = `Package sqlstep has the functions of the step.go of package store as SQL: each
+const sqlstepDoc = `Package sqlstep has the functions of the step.go of package store as SQL: each
 function returns an SQL expression of its arguments for the result of the function
 with the same name, with constants folded. An origin must be before any time that
 can occur, so that division rounds down: see pgstore's gridOf.`
-)
 
 // Run writes all files generated from step.go, below the root of the
 // repository.
@@ -22,7 +17,7 @@ func Run(root string) error {
 	if err != nil {
 		return err
 	}
-	text, err := Copy(filepath.Join(root, "store"), "algebra", stepDoc, "step.go", "num.go")
+	text, err := Copy(filepath.Join(root, "store"), "algebra", "step.go", "num.go")
 	if err == nil {
 		err = write(filepath.Join(root, "internal/algebra/algebra.go"), text)
 	}

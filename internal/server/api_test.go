@@ -327,7 +327,7 @@ func TestUnknownNames(t *testing.T) {
 	w.want(w.do("GET", "/", ""), 404)
 	for _, path := range []string{"//v1/limits", "/v1//limits", "/v1/./limits", "/v1/x/../limits", "//ui/"} { // not a redirect in HTML
 		rec := httptest.NewRecorder()
-		w.api.ServeHTTP(rec, httptest.NewRequest("GET", "http://localhost"+path, nil))
+		w.api.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "http://localhost"+path, nil))
 		if w.wantProblem(rec); rec.Code != 404 {
 			t.Errorf("%s: %d", path, rec.Code)
 		}
