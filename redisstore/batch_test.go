@@ -50,7 +50,7 @@ func TestBatches(t *testing.T) {
 					t.Fatal(err)
 				}
 				return &batching{s, d}
-			}, storetest.Options{Quick: true, OneKey: c.oneKey, Parallel: true})
+			}, storetest.Options{Quick: !c.oneKey, Brief: c.oneKey, OneKey: c.oneKey, Parallel: true})
 		})
 	}
 }

@@ -21,7 +21,7 @@ import (
 type Open func(t testing.TB, now func() int64) store.Store
 
 // Options say what Run leaves out and how it runs. The zero value runs all cases in full,
-// one after the other. -short has the effect of Quick.
+// one after the other. With -short, races are as in Quick and the rest as in Brief.
 type Options struct {
 	// Quick shortens races, histories and loops, for decorators over stores that were
 	// tested in full. Brief shortens them further, for tests of many combinations.
@@ -45,7 +45,9 @@ func (o *Options) size() size {
 	switch {
 	case o.Brief:
 		return size{rounds: 1, histories: 2, steps: 60, vectors: 47, part: 4, Options: *o}
-	case o.Quick || testing.Short():
+	case testing.Short():
+		return size{rounds: 5, histories: 2, steps: 60, vectors: 47, part: 4, Options: *o}
+	case o.Quick:
 		return size{rounds: 5, histories: 6, steps: 150, vectors: 16, part: 4, Options: *o}
 	}
 	return size{rounds: 20, histories: 20, steps: 300, vectors: 1, part: 1, Options: *o}
