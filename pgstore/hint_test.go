@@ -10,7 +10,7 @@ import (
 )
 
 // hints are the values of dipwell.read_first, and one that is never set.
-var hints = []string{"", "r", "rrrrrrrr", "refused", "n", "new", "else"}
+var hints = []string{"", "r", "rrrrrrrr", "refused", "n", "new", "shards", "scattered", "scattered........", "scattered.x", "else"}
 
 // hintedCalls are decided by different statements of dipwell.take.
 var hintedCalls = []struct {

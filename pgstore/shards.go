@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -41,7 +42,7 @@ func spreads(d *store.Definition) bool {
 //
 // takeWhole is take, but it does not wait for the row.
 func setShardsSQL(s *statements, id int32, d *store.Definition, c charge, now, seen string, grid sqlexpr.Expr) {
-	r, n := &d.Rule, d.Shards
+	r, n, name := &d.Rule, d.Shards, "'"+strings.ReplaceAll(d.Name, "'", "''")+"'"
 	left := shardLeftSQL(r, n, "b", now, grid)
 	// Materialized, so that it is evaluated once and locks one shard, whatever the plan
 	// is.
@@ -49,17 +50,17 @@ func setShardsSQL(s *statements, id int32, d *store.Definition, c charge, now, s
     select o.shard, o.used, o.used + $2::bigint - %[3]s as over, (sum(o.used) over ())::bigint as whole from (
         select s.shard, %[4]s as used from dipwell.shards s where s.limit_id = %[5]d and s.key = $1::text and s.version = %[6]d order by s.shard offset 0) o
     order by o.shard in (pg_backend_pid() %% %[7]d, $3::bigint) desc, over offset 0) x
-    where x.over <= 0 and pg_try_advisory_xact_lock(hashtextextended($1::text, %[5]d) + x.shard + 1) limit 1)
+    where x.over <= 0 and pg_try_advisory_xact_lock(hashtextextended($1::text, hashtext(%[10]s)) + x.shard + 1) limit 1)
 update dipwell.shards b set used = %[1]s + $2::bigint, ts = greatest(%[2]s, b.ts)
 from p where b.limit_id = %[5]d and b.key = $1::text and b.version = %[6]d and b.shard = p.shard and %[1]s + $2::bigint - %[8]s <= 0
 returning b.used + p.others, b.ts, %[9]s`,
-		left, now, part(r.Burst, r.Unit, n, "o"), shardLeftSQL(r, n, "s", now, grid), id, d.Number, n, part(r.Burst, r.Unit, n, "b"), seen)
+		left, now, part(r.Burst, r.Unit, n, "o"), shardLeftSQL(r, n, "s", now, grid), id, d.Number, n, part(r.Burst, r.Unit, n, "b"), seen, name)
 	s.takeMine = fmt.Sprintf(`update dipwell.shards b set used = %[1]s + $2::bigint, ts = greatest(%[2]s, b.ts)
 where b.limit_id = %[3]d and b.key = $1::text and b.version = %[4]d and b.shard = $3::bigint and %[1]s + $2::bigint - %[5]s <= 0
-    and pg_try_advisory_xact_lock(hashtextextended($1::text, %[3]d) + b.shard + 1)
+    and pg_try_advisory_xact_lock(hashtextextended($1::text, hashtext(%[8]s)) + b.shard + 1)
 returning b.used + (select coalesce(sum(o.used), 0)::bigint from (
     select %[6]s as used from dipwell.shards s where s.limit_id = %[3]d and s.key = $1::text and s.version = %[4]d and s.shard <> $3::bigint order by s.shard offset 0) o), b.ts, %[7]s, b.used`,
-		left, now, id, d.Number, part(r.Burst, r.Unit, n, "b"), shardLeftSQL(r, n, "s", now, grid), seen)
+		left, now, id, d.Number, part(r.Burst, r.Unit, n, "b"), shardLeftSQL(r, n, "s", now, grid), seen, name)
 	s.takeWhole = fmt.Sprintf(`update dipwell.buckets b set %s
 where %s and b.key = (select x.key from dipwell.buckets x where x.limit_id = %d and x.key = $1::text for update skip locked)
 returning b.used, b.ts, %s`, c.set, c.where, id, seen)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -334,6 +335,71 @@ func TestShardsHeld(t *testing.T) {
 	}
 	if ok, left, err := take(pool, 71); !ok || left != 0 || err != nil {
 		t.Fatalf("%v, %d remain, %v; want all of the other 71", ok, left, err)
+	}
+}
+
+// TestShardsHome checks that a session takes from its home without looking for a better
+// shard while half of the home's tokens are left, from another while the home is locked,
+// and that all tokens are granted, each once, whatever the first statement is.
+func TestShardsHome(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('x', 1, interval '1 day', burst => 80, shards => 4), dipwell.take('x', 'k')")
+	if n := number(t, pool, strings.ReplaceAll(scatterSQL, "$1", "4")); n != 1 {
+		t.Fatalf("%d keys were spread", n)
+	}
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	home := number(t, conn, "select pg_backend_pid() % 4")
+	take := func(cost int) (ok bool, left int, hint string) {
+		t.Helper()
+		err := conn.QueryRow(t.Context(), "select d.allowed, d.remaining, current_setting('dipwell.read_first') from dipwell.take('x', 'k', $1) d", cost).Scan(&ok, &left, &hint)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ok, left, hint
+	}
+	tokens := "select coalesce(sum((s.used + l.unit - 1) / l.unit), 0) from dipwell.shards s join dipwell.limits l on l.id = s.limit_id where s.shard "
+	must(t, conn, "select set_config('dipwell.read_first', 'scattered....', false)")
+	for i := range 5 { // one or none is used of the home before
+		if ok, left, hint := take(1); !ok || left != 78-i || hint != "scattered...." {
+			t.Fatalf("take %d: %v, %d remain, hint %q", i, ok, left, hint)
+		}
+	}
+	if n := number(t, pool, tokens+fmt.Sprint("= ", home)); n < 5 || n > 6 {
+		t.Fatalf("%d used of the home after five takes", n)
+	}
+	other, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(t, other, fmt.Sprintf("select pg_advisory_xact_lock(hashtextextended('k', hashtext('x')) + 1 + %d)", home))
+	if ok, left, hint := take(1); !ok || left != 73 || hint != "scattered...." {
+		t.Fatalf("beside a locked home: %v, %d remain, hint %q", ok, left, hint)
+	}
+	if n := number(t, pool, tokens+fmt.Sprint("= ", (home+1)%4)); n < 1 || n > 2 {
+		t.Fatalf("%d used of the shard after the home", n)
+	}
+	if err := other.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if ok, left, _ := take(11); !ok || left != 62 || number(t, pool, tokens+fmt.Sprint("= ", home)) > 17 {
+		t.Fatalf("more than half of a shard: %v, %d remain", ok, left)
+	}
+	must(t, conn, "select set_config('dipwell.read_first', 'scattered....', false)")
+	for i := range 62 {
+		if ok, left, _ := take(1); !ok || left != 61-i {
+			t.Fatalf("take %d of the last 62: %v, %d remain", i, ok, left)
+		}
+	}
+	for _, hint := range []string{"scattered....", "scattered........", "scattered", "shards", "scattered.x"} {
+		must(t, conn, "select set_config('dipwell.read_first', '"+hint+"', false)")
+		if ok, left, _ := take(1); ok || left != 0 {
+			t.Errorf("drained, after %q: %v, %d remain", hint, ok, left)
+		}
 	}
 }
 

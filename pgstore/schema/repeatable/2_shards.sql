@@ -98,9 +98,9 @@ comment on function dipwell_internal.shards_at is
 --
 -- A refusal is decided on one snapshot of all rows, without locks. So the locks of other
 -- calls never cause a refusal.
-create function dipwell_internal.take_shards(limit_name text, of_key text, cost bigint, scattered boolean, of_id int default null, of_version int default null, at bigint default null,
+create function dipwell_internal.take_shards(limit_name text, of_key text, cost bigint, scattered boolean, of_id int default null, of_version int default null, at bigint default null, vain boolean default false,
     out outcome int, out used bigint, out ts bigint, out n bigint, out spread boolean,
-    out unit bigint, out every bigint, out add bigint, out cap bigint, out grid bigint)
+    out unit bigint, out every bigint, out add bigint, out cap bigint, out grid bigint, out shards int)
 language plpgsql volatile set enable_bitmapscan = off as $$
 declare
     l      record; -- the limit, and by how much the call is more than each shard has room for
@@ -110,7 +110,6 @@ declare
     home   int; -- two shards, from 1
     other  int;
     waited boolean;
-    vain   boolean := false; -- whether the lock of a shard without room is held
     lock   bigint; -- the advisory lock before that of the first shard
     held   bigint;
     contended boolean; -- whether others had the row
@@ -139,7 +138,7 @@ begin
         cap := l.cap;
         grid := l.grid;
         if l.over <= 0 then
-            lock := hashtextextended(of_key, l.id);
+            lock := hashtextextended(of_key, hashtext(limit_name));
             home := pg_backend_pid() % l.shards + 1;
             other := n % l.shards + 1;
             i := case when l.overs[other] < l.overs[home] then other else home end;
@@ -180,6 +179,9 @@ begin
                 end if;
                 outcome := 1;
                 spread := true;
+                if l.every = 1 and l.add <= 256 and l.overs[home] <= -(l.small * 3 / 4) then
+                    shards := l.shards;
+                end if;
                 return;
             end if;
             vain := true;
@@ -253,7 +255,7 @@ begin
     end loop;
 end $$;
 comment on function dipwell_internal.take_shards is
-    'Takes from a key of a limit with shards. scattered tells whether to try the rows of shards first. outcome: 0 dipwell_internal.decide must decide, 1 taken, 2 refused. Also returns used and ts of the whole key, whether it has rows of shards, and the rule. of_id and of_version are those of the limit as known to a caller who has checked the arguments; if they are null, the function checks them. at replaces the clock, for tests.';
+    'Takes from a key of a limit with shards. scattered tells whether to try the rows of shards first. outcome: 0 dipwell_internal.decide must decide, 1 taken, 2 refused. Also returns used and ts of the whole key, whether it has rows of shards, and the rule. of_id and of_version are those of the limit as known to a caller who has checked the arguments; if they are null, the function checks them. at replaces the clock, for tests. vain: the transaction may have the lock of a shard without room. shards: the number of shards, if the home of the caller has three quarters of its tokens, so that dipwell.take may take from it without a comparison.';
 
 create function dipwell_internal.sweep_shards(max_rows bigint, n bigint) returns bigint language plpgsql volatile as $$
 declare

@@ -221,11 +221,11 @@ begin
     if of_key = '' then
         return null;
     end if;
-    t := dipwell_internal.take_shards(limit_name, coalesce(of_key, ''), cost, hint = 'scattered');
+    t := dipwell_internal.take_shards(limit_name, coalesce(of_key, ''), cost, hint like 'scattered%', vain => hint like 'scattered.%');
     if t.outcome = 0 then
         return null;
     end if;
-    next := case when t.spread then 'scattered' else 'shards' end;
+    next := case when t.spread then 'scattered' || repeat('.', coalesce(t.shards, 0)) else 'shards' end;
     if next <> hint then
         perform set_config('dipwell.read_first', next, false);
     end if;
@@ -259,7 +259,9 @@ comment on function dipwell_internal.take_sharded is
 --  override       a key with an override was charged: the UPDATE by its override comes
 --                 first
 --  shards         a key of a limit with shards was charged: that way comes first, and with
---  scattered      so does the table shards
+--  scattered      so does the table shards. As many dots follow as the key has shards if
+--                 the session's home has most of its tokens: then two statements that take from
+--                 one row come first
 --  new            new keys: an INSERT comes first, which costs a third less
 --
 -- The function ask decides the rest: rows with reservations or of another version,
@@ -273,6 +275,9 @@ declare
     hint text := coalesce(current_setting('dipwell.read_first', true), '');
     next text;
     refused boolean;
+    rows_of int; -- how many the key has in shards
+    i int; -- a shard, from 0
+    lock bigint; -- the advisory lock of the first shard
 begin
     if plan is not null and floor is null and key is distinct from '' and left(plan, 1) <> '#' then
         d := dipwell_internal.take_plan(limit_name, key, cost, plan, n);
@@ -307,7 +312,46 @@ begin
                 return x.allowed;
             end if;
         end if;
-    elsif hint in ('shards', 'scattered') then
+    elsif hint = 'shards' or hint like 'scattered%' then
+        if hint like 'scattered.%' then
+            -- The lock comes first: then the row stays as it is read here. Half of the
+            -- home's tokens stay: with fewer, take_shards compares two shards.
+            rows_of := least(length(hint) - 9, 64);
+            i := pg_backend_pid() % rows_of;
+            lock := hashtextextended(coalesce(key, ''), hashtext(limit_name)) + 1;
+            if not pg_try_advisory_xact_lock(lock + i) then
+                <<locks>> begin
+                    for k in 1..rows_of - 1 loop
+                        if pg_try_advisory_xact_lock(lock + (i + k) % rows_of) then
+                            i := (i + k) % rows_of;
+                            exit locks;
+                        end if;
+                    end loop;
+                    if pg_advisory_xact_lock(lock + i) is not null then -- an expression costs less than PERFORM
+                        n := dipwell_internal.now_us();
+                    end if;
+                end;
+            end if;
+            select l.id, l.version, l.unit, l.add, l.cap, take.cost * l.unit as units, l.add / l.shards + case when i < l.add % l.shards then 1 else 0 end as part,
+                    l.cap / l.unit / l.shards / 2 * l.unit as half, w.used
+                into x
+                from dipwell.limits l
+                cross join lateral (select sum(greatest(o.used - greatest(n - o.ts, 0) * (l.add / l.shards + case when o.shard < l.add % l.shards then 1 else 0 end), 0))::bigint as used
+                    from (select s.used, s.ts, s.shard from dipwell.shards s where s.limit_id = l.id and s.key = coalesce(take.key, '') and s.version = l.version order by s.shard offset 0) o) w
+                where l.name = limit_name and l.shards = rows_of and l.every = 1 and l.add <= 256 and l.mode = 'enforce' and take.key is distinct from '' and l.parent is null and l.parts is null
+                    and take.cost between 1 and l.cap / l.unit / l.shards / 2;
+            update dipwell.shards b
+                set used = greatest(b.used - greatest(n - b.ts, 0) * x.part, 0) + x.units, ts = greatest(n, b.ts)
+                where b.limit_id = any (array[x.id]) and b.key = coalesce(take.key, '') and b.shard = i and b.version = x.version
+                    and b.used - greatest(n - b.ts, 0) * x.part <= x.half - x.units
+                returning true, greatest(x.cap - x.used - x.units, 0) / x.unit, null::interval,
+                    (b.ts - n) * interval '1 microsecond' + (((x.used + x.units) + x.add - 1) / x.add) * interval '1 microsecond',
+                    take.cost, interval '0', false, null::uuid
+                into d;
+            if found then
+                return d;
+            end if;
+        end if;
         d := dipwell_internal.take_sharded(limit_name, key, cost, hint);
         if d.allowed is not null then
             return d;
