@@ -6,6 +6,8 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -318,6 +320,47 @@ func TestQuotasKeepThePromise(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The same for many buckets on many streams, while the limits change to lower and back:
+// nobody gets more of a bucket than the larger limit gives.
+func TestQuotasOfManyBucketsKeepThePromise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newQuotaWorld(t, 2, quotas)
+		w.late = 200 * time.Millisecond
+		const buckets, envoys, length = 60, 3, 20 * time.Second
+		end := time.Now().Add(length)
+		es := make([]envoy, buckets*envoys)
+		var wg sync.WaitGroup
+		for i := range es {
+			id := map[string]string{"user": strconv.Itoa(i / envoys)}
+			wg.Go(func() { w.live(&es[i], i%2, 1+i%3, id, 60, end) })
+		}
+		for i := 0; time.Now().Before(end.Add(-5 * time.Second)); i++ {
+			time.Sleep(3 * time.Second)
+			yaml := quotas
+			if i%2 == 0 {
+				yaml = strings.Replace(quotas, "requests_per_unit: 100", "requests_per_unit: 60", 1)
+				if yaml == quotas {
+					t.Fatal("nothing to change")
+				}
+			}
+			w.use(yaml)
+		}
+		wg.Wait()
+		for b := range buckets {
+			var grants []limittest.Grant
+			for i := range envoys {
+				grants = append(grants, es[b*envoys+i].grants...)
+			}
+			if most := limittest.MostGranted(grants, 100e-6); most > 500 {
+				t.Errorf("bucket %d: %v above the rate; the burst is 500", b, most)
+			}
+			if len(grants) < 1000 {
+				t.Errorf("bucket %d: only %d allowed", b, len(grants))
+			}
+		}
+	})
 }
 
 // The same if they keep all that they have for the same instants, and use it then as
