@@ -408,6 +408,8 @@ func fail(err error) error {
 		return status.Error(codes.Unavailable, store.ErrFull.Error())
 	case errors.Is(err, dipwell.ErrStore):
 		return status.Error(codes.Unavailable, dipwell.ErrStore.Error())
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return status.FromContextError(err).Err()
 	}
 	return status.Error(codes.Internal, err.Error())
 }
