@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -148,3 +149,17 @@ func GatesWait(s *Store) { s.gates.most = time.Hour }
 
 // RowSeats is how many calls of a row may be in flight.
 const RowSeats = rowSeats
+
+// TakeTogether takes a token from each limit and key twice, in a statement for two calls.
+func TakeTogether(ctx context.Context, s *Store, from ...[2]string) error {
+	groups := []*store.Group{{Err: errAlone}, {Err: errAlone}}
+	for _, g := range groups {
+		for _, f := range from {
+			g.Ops = append(g.Ops, store.Op{Def: s.limits.reg.Lookup(f[0]), Key: f[1], Verb: store.VerbTake, Cost: 1})
+		}
+	}
+	if err := s.takeAllSums(ctx, groups); err != nil {
+		return err
+	}
+	return errors.Join(groups[0].Err, groups[1].Err)
+}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -19,7 +21,8 @@ const (
 
 	// A row is locked until its commit has reached the disk. While one call holds the
 	// lock, the other three are on their way to the server, so that the row is never idle
-	// for a round trip.
+	// for a round trip. More calls at once are merged, one statement after the other: with
+	// eight clients that takes a third of the processor time of two statements at a time.
 	rowSeats = 4
 
 	// How long a call waits for a seat before it goes on without one. The wait for a
@@ -34,6 +37,11 @@ const (
 // subplans of its statement a second time and reads the row again. With many such
 // backends that costs several times as much as the statement itself. Calls of a key with
 // shards that have different seats take from different shards.
+//
+// More calls of a row than there are seats are merged: while a statement is in flight the
+// others wait, and the next statement decides all of them and pays for one commit. A call
+// that nobody is in the way of never waits. Only calls on a pool are merged: the statement
+// outlives callers who give up, and a connection of the caller's must not be in use then.
 //
 // Gates only reduce contention; the row locks keep the counts right, between programs
 // too. So a key has no gate while another key uses its slot of the table, and a call that
@@ -58,7 +66,9 @@ type gate struct {
 	limit   int32
 	key     string
 	taken   uint64    // a bit for each seat; 0: any key may use the gate
-	waiting list.List // of chan int, which receives the seat
+	stuck   uint64    // taken seats that calls have waited for as long as they may
+	crowded bool      // there are more calls than seats: those that can be merged use one seat
+	waiting list.List // of *waiter
 	full    []int64   // for a key with shards: when each shard would be full if nobody took from it, as last seen
 }
 
@@ -66,13 +76,15 @@ type gate struct {
 // without one.
 type seat struct {
 	*gate
-	n int
+	n       int
+	calls   int  // that its statement decides, if it is more than one
+	decided bool // the call is answered: another one's statement has decided it
 }
 
-// enter takes one of the n seats (at most 64) of a key. If all are taken, it waits for
-// one, at most for the time most. Its error is that of the context; in that case nothing
-// was sent.
-func (t *gates) enter(ctx context.Context, limit int32, key string, n int, most time.Duration) (seat, error) {
+// enter takes one of the n seats (at most 64) of a key. If w may not have one yet, it
+// waits, at most for the time most. Its error is that of the context, or of the call if it
+// was decided together with others.
+func (t *gates) enter(ctx context.Context, limit int32, key string, n int, most time.Duration, w waiter) (seat, error) {
 	if t == nil {
 		return seat{}, nil
 	}
@@ -80,29 +92,36 @@ func (t *gates) enter(ctx context.Context, limit int32, key string, n int, most 
 	g := &t.slots[h%gateSlots]
 	g.mu.Lock()
 	if g.taken == 0 && (g.limit != limit || g.key != key) {
-		g.limit, g.key, g.full = limit, key, nil
+		g.limit, g.key, g.full, g.crowded = limit, key, nil, false
 	}
-	switch {
+	switch full := bits.OnesCount64(g.taken) >= n; {
 	case g.limit != limit || g.key != key:
 		g.mu.Unlock()
 		return seat{}, nil
-	case bits.OnesCount64(g.taken) < n:
+	case !full && g.waiting.Len() == 0 && (!g.crowded || w.store == nil || g.taken == g.stuck):
 		at := g.choose(n)
 		g.mu.Unlock()
-		return seat{g, at}, nil
+		return seat{gate: g, n: at}, nil
+	case full && w.store != nil:
+		g.crowded = true
 	}
-	ready := make(chan int, 1)
-	place := g.waiting.PushBack(ready)
+	w.seats, w.ready = n, make(chan seat, 1)
+	w.place = g.waiting.PushBack(&w)
 	g.mu.Unlock()
-	return g.wait(ctx, ready, place, cmp.Or(t.most, most))
+	return g.wait(ctx, &w, cmp.Or(t.most, most))
 }
 
-// enterRow takes a seat of a row, or none if its table is not logged.
-func (s *Store) enterRow(ctx context.Context, limit int32, key string) (seat, error) {
+// enterRow takes a seat of a row for a group, or none if its table is not logged. e is the
+// entry of the group's only key, or nil if it has several.
+func (s *Store) enterRow(ctx context.Context, limit int32, key string, g *store.Group, e *entry) (seat, error) {
 	if !s.limits.logged.Load() {
 		return seat{}, nil
 	}
-	return s.gates.enter(ctx, limit, key, rowSeats, rowWait)
+	var w waiter
+	if _, ok := s.db.(*pgxpool.Pool); ok {
+		w.store, w.group, w.entry = s, g, e
+	}
+	return s.gates.enter(ctx, limit, key, rowSeats, rowWait, w)
 }
 
 // choose returns the better of two free seats: the one whose shard is full earlier.
@@ -135,41 +154,91 @@ func (s seat) note(full int64, n int) {
 	s.full[s.n] = full
 }
 
-func (g *gate) wait(ctx context.Context, ready chan int, place *list.Element, most time.Duration) (seat, error) {
+func (g *gate) wait(ctx context.Context, w *waiter, most time.Duration) (seat, error) {
 	late := time.NewTimer(most)
 	defer late.Stop()
-	select {
-	case at := <-ready:
-		return seat{g, at}, nil
-	case <-ctx.Done():
-	case <-late.C:
+	for {
+		select {
+		case at := <-w.ready:
+			return at, w.err
+		case <-ctx.Done():
+		case <-late.C:
+		}
+		if at, goes, err := g.endWait(w, ctx.Err()); goes {
+			return at, err
+		}
 	}
-	g.mu.Lock()
-	g.waiting.Remove(place) // does nothing if it was removed
-	g.mu.Unlock()
-	var got seat
-	select {
-	case at := <-ready:
-		got = seat{g, at}
-	default:
-	}
-	if err := ctx.Err(); err != nil {
-		got.leave()
-		return seat{}, fmt.Errorf("%w: not sent and not charged: %w", store.ErrStore, err)
-	}
-	return got, nil
 }
 
-// leave gives the seat to the call that has waited longest, if any waits.
+// endWait ends the wait of a call whose context has ended, for the reason why, or that has
+// waited long (why is nil). goes is false if the call has to wait for its statement, which
+// is in flight.
+func (g *gate) endWait(w *waiter, why error) (at seat, goes bool, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case w.sent != nil && why == nil:
+		w.late = true
+		return seat{}, false, nil
+	case w.sent != nil:
+		w.sent.abandon(w)
+		return seat{}, true, fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, why)
+	case w.place != nil:
+		g.waiting.Remove(w.place)
+		w.place = nil
+		if why == nil {
+			g.stuck |= g.taken
+		}
+		g.admit()
+	default: // meanwhile it got a seat or its answer
+		if at = <-w.ready; why == nil || at.decided {
+			return at, true, w.err
+		}
+		at.free()
+	}
+	if why != nil {
+		err = fmt.Errorf("%w: not sent and not charged: %w", store.ErrStore, why)
+	}
+	return seat{}, true, err
+}
+
+// leave frees the seat.
 func (s seat) leave() {
 	if s.gate == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if first := s.waiting.Front(); first != nil {
-		s.waiting.Remove(first).(chan int) <- s.n
+	s.free()
+}
+
+// free is leave under the gate's lock.
+func (s seat) free() {
+	if s.gate == nil {
 		return
 	}
 	s.taken &^= 1 << s.n
+	s.stuck &^= 1 << s.n
+	s.crowded = s.crowded && max(s.calls, 1)+bits.OnesCount64(s.taken)+s.waiting.Len() > rowSeats
+	s.admit()
+}
+
+// admit gives free seats to the calls that have waited longest. While the gate is crowded
+// it merges the calls that wait, once no other call is in flight.
+func (g *gate) admit() {
+	for first := g.waiting.Front(); first != nil; first = g.waiting.Front() {
+		w := first.Value.(*waiter)
+		if bits.OnesCount64(g.taken) >= w.seats || g.crowded && w.store != nil && g.taken != g.stuck {
+			return
+		}
+		at := seat{gate: g, n: g.choose(w.seats)}
+		if some := g.mergeable(); g.crowded && len(some) > 1 {
+			at.calls = len(some)
+			go g.newMerged(some).run(at)
+			return
+		}
+		g.waiting.Remove(first)
+		w.place = nil
+		w.ready <- at
+	}
 }

@@ -32,7 +32,7 @@ func TestGateOrder(t *testing.T) {
 			gates := newGates()
 			in := map[int]seat{}
 			for range n {
-				at, err := gates.enter(t.Context(), 1, "k", n, rowWait)
+				at, err := gates.enter(t.Context(), 1, "k", n, rowWait, waiter{})
 				if err != nil || at.gate == nil || at.n < 0 || at.n >= n || in[at.n].gate != nil {
 					t.Fatalf("%+v of %d seats, %v; %v are taken", at, n, err, in)
 				}
@@ -41,7 +41,7 @@ func TestGateOrder(t *testing.T) {
 			var served []int
 			for i := range 5 {
 				go func() {
-					at, err := gates.enter(t.Context(), 1, "k", n, rowWait)
+					at, err := gates.enter(t.Context(), 1, "k", n, rowWait, waiter{})
 					if err != nil || at.gate == nil {
 						t.Error(at, err)
 					}
@@ -75,14 +75,14 @@ func TestGateOrder(t *testing.T) {
 func TestGateLeftEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gates := newGates()
-		first, _ := gates.enter(t.Context(), 1, "k", 1, rowWait)
+		first, _ := gates.enter(t.Context(), 1, "k", 1, rowWait, waiter{})
 		begun := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), rowWait/2)
 		defer cancel()
-		if at, err := gates.enter(ctx, 1, "k", 1, rowWait); at.gate != nil || !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {
+		if at, err := gates.enter(ctx, 1, "k", 1, rowWait, waiter{}); at.gate != nil || !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%+v, %v after the end of the context", at, err)
 		}
-		if at, err := gates.enter(t.Context(), 1, "k", 1, rowWait); at.gate != nil || err != nil {
+		if at, err := gates.enter(t.Context(), 1, "k", 1, rowWait, waiter{}); at.gate != nil || err != nil {
 			t.Errorf("%+v, %v after rowWait", at, err)
 		}
 		if waited := time.Since(begun); waited != rowWait/2+rowWait {
@@ -90,7 +90,7 @@ func TestGateLeftEarly(t *testing.T) {
 		}
 		got := make(chan seat, 1)
 		go func() {
-			at, err := gates.enter(t.Context(), 1, "k", 1, rowWait)
+			at, err := gates.enter(t.Context(), 1, "k", 1, rowWait, waiter{})
 			if err != nil {
 				t.Error(err)
 			}
@@ -111,7 +111,7 @@ func TestGateOfAnotherKey(t *testing.T) {
 	gates, met := newGates(), 0
 	var in []seat
 	for i := range 2 * gateSlots {
-		at, err := gates.enter(t.Context(), int32(i%2), strconv.Itoa(i/2), 1, rowWait)
+		at, err := gates.enter(t.Context(), int32(i%2), strconv.Itoa(i/2), 1, rowWait, waiter{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +131,7 @@ func TestGateOfAnotherKey(t *testing.T) {
 	}
 	gates = nil
 	for range 2 {
-		at, err := gates.enter(t.Context(), 1, "k", 1, rowWait)
+		at, err := gates.enter(t.Context(), 1, "k", 1, rowWait, waiter{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,7 +153,7 @@ func TestGateUnderLoad(t *testing.T) {
 				for range 200 {
 					key := random.IntN(3)
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+random.Int64N(int64(3*rowWait))))
-					at, err := gates.enter(ctx, 1, strconv.Itoa(key), 1+key, rowWait)
+					at, err := gates.enter(ctx, 1, strconv.Itoa(key), 1+key, rowWait, waiter{})
 					cancel()
 					switch {
 					case err != nil:

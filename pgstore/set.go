@@ -5,6 +5,7 @@ import (
 	"context"
 	_ "embed"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -32,6 +33,21 @@ var setSkipLockedSQL = strings.Replace(setSQL, "for no key update)", "for no key
 // refused.
 var setUncheckedSQL = replaceMarked(setSQL, "candidates as (select q.*, true as eligible from q),\n",
 	"select i, used, ts, n, plain, coalesce(done, false), used is null, case when calendar then used0 end from judged\n")
+
+// setBriefSQL and setBriefUncheckedSQL wait for locks for at most briefWait, unless the
+// session has a lock_timeout.
+var (
+	setBriefSQL          = briefly(setSQL)
+	setBriefUncheckedSQL = briefly(setUncheckedSQL)
+)
+
+func briefly(sql string) string {
+	return strings.Replace(sql, "with q as materialized (\n    select * from unnest(", fmt.Sprintf(`with t as materialized (
+    select case when current_setting('lock_timeout') = '0' then set_config('lock_timeout', '%dms', true) end
+),
+q as materialized (
+    select q.* from t cross join unnest(`, briefWait.Milliseconds()), 1)
+}
 
 // setOverriddenSQL also decides keys with overrides. $16 is the end of their overrides:
 // from then on the groups are left to other statements.
@@ -66,7 +82,8 @@ func replaceMarked(sql string, instead ...string) string {
 }
 
 const (
-	maxSetRounds = 6    // rounds of set before decide is used
+	maxSetRounds = 6 // rounds of set before decide is used
+	briefWait    = rowWait
 	maxSetRows   = 4096 // rows in one statement; a batch of coalesce has up to 1024 groups
 
 	tooMany = store.MaxInt + 1 // units: more than any bucket holds

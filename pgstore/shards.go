@@ -99,7 +99,7 @@ func (s functions) takeSharded(ctx context.Context, g *store.Group, e *entry) er
 	rule := op.RuleFor(&scratch)
 	scattered := s.scattered.has(e.id, op.Key)
 	if s.autocommit() && !s.refused.has(e.id, op.Key) {
-		at, err := s.gates.enter(ctx, e.id, op.Key, int(op.Def.Shards), shardWait)
+		at, err := s.gates.enter(ctx, e.id, op.Key, int(op.Def.Shards), shardWait, waiter{})
 		if err != nil {
 			return err
 		}

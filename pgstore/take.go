@@ -271,7 +271,10 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 		case !met && e.newKeys.mostlyNew():
 			f = formUpsert
 		}
-		row, now, err := s.updateInTurn(ctx, e, f, op.Key, rule, units, room(rule, units, bound))
+		row, now, decided, err := s.updateInTurn(ctx, g, e, f, rule, units, room(rule, units, bound))
+		if decided {
+			return err
+		}
 		if err == nil {
 			grant(g, rule, tokens, row, now)
 			if !met {
@@ -335,16 +338,18 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 }
 
 // updateInTurn is update behind the key's gate, if the statement is a transaction of its
-// own.
-func (s *Store) updateInTurn(ctx context.Context, e *entry, f form, key string, r *store.Rule, units, third int64) (store.State, int64, error) {
+// own. decided means that the statement of another call decided the group.
+func (s *Store) updateInTurn(ctx context.Context, g *store.Group, e *entry, f form, r *store.Rule, units, third int64) (row store.State, now int64, decided bool, err error) {
+	key := g.Ops[0].Key
 	if s.autocommit() {
-		at, err := s.enterRow(ctx, e.id, key)
-		if err != nil {
-			return store.State{}, 0, err
+		at, err := s.enterRow(ctx, e.id, key, g, e)
+		if err != nil || at.decided {
+			return row, 0, at.decided, err
 		}
 		defer at.leave()
 	}
-	return s.update(ctx, e, f, key, r, units, third)
+	row, now, err = s.update(ctx, e, f, key, r, units, third)
+	return row, now, false, err
 }
 
 // noteSeen remembers that a key is in the database, and whether it was new.

@@ -80,7 +80,10 @@ func (s *Store) takeAll(ctx context.Context, g *store.Group, known []*entry) err
 	n := s.takeAllRows(g, known, parts[:])
 	if t := s.combos.statement(parts[:n], s.limits); t != nil {
 		key, sql, looks := t.choose()
-		err := s.takeAllInTurn(ctx, key, sql, g, parts[:n])
+		decided, err := s.takeAllInTurn(ctx, key, sql, g, parts[:n])
+		if decided {
+			return err
+		}
 		if errors.Is(err, store.ErrStore) { // nothing was sent
 			return err
 		}
@@ -144,7 +147,7 @@ func (s *Store) takeAllRows(g *store.Group, known []*entry, parts []takeAllRow) 
 
 // takeAllInTurn is execTakeAll behind the gates of the keys, in the order in which the
 // statement locks their rows.
-func (s *Store) takeAllInTurn(ctx context.Context, key rawKey, sql string, g *store.Group, parts []takeAllRow) error {
+func (s *Store) takeAllInTurn(ctx context.Context, key rawKey, sql string, g *store.Group, parts []takeAllRow) (decided bool, err error) {
 	var seats [maxTakeAllKeys]seat
 	defer func() {
 		for i := range seats {
@@ -152,12 +155,11 @@ func (s *Store) takeAllInTurn(ctx context.Context, key rawKey, sql string, g *st
 		}
 	}()
 	for i := range parts {
-		var err error
-		if seats[i], err = s.enterRow(ctx, parts[i].id, parts[i].op.Key); err != nil {
-			return err
+		if seats[i], err = s.enterRow(ctx, parts[i].id, parts[i].op.Key, g, nil); err != nil || seats[i].decided {
+			return seats[i].decided, err
 		}
 	}
-	return s.execTakeAll(ctx, key, sql, g, parts)
+	return false, s.execTakeAll(ctx, key, sql, g, parts)
 }
 
 // execTakeAll runs the statement. If a charge does not fit, nothing is charged
