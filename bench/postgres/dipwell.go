@@ -177,6 +177,15 @@ func (w *schema) onConn(call caller) func(context.Context) (load.Session, error)
 	}
 }
 
+// onPool opens sessions that share the pool, as the goroutines of a program do.
+func (w *schema) onPool(call caller) func(context.Context) (load.Session, error) {
+	return func(context.Context) (load.Session, error) {
+		return load.Session{Close: func() {}, Take: func(ctx context.Context, key string) (bool, error) {
+			return call(ctx, w.limiter, nil, key)
+		}}, nil
+	}
+}
+
 // pooled is Limiter.Take with all sessions on one pool.
 func (w *schema) pooled() contender {
 	return contender{name: pooledName, open: w.all(w.limiter), ours: true}

@@ -150,14 +150,17 @@ func (b *bench) levelsOn(ctx context.Context, w *schema, tables string) error {
 			return err
 		}
 	}
-	take, hot := w.take(), w.take()
-	hot.name, hot.keys = hotName, 1
+	one := w.onPool(func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
+		d, err := l.Take(ctx, apiLimit, key, 1)
+		return d.Allowed, err
+	})
+	take, hot := contender{name: takeName, ours: true, open: one}, contender{name: hotName, ours: true, open: one, keys: 1}
 	three := func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
 		d, err := l.Take(ctx, "of-user", paths[key], 1)
 		return d.Allowed, err
 	}
-	levels := contender{name: "three levels", ours: true, open: w.onConn(three)}
-	apart := contender{name: apartName, ours: true, open: w.onConn(func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
+	levels := contender{name: "three levels", ours: true, open: w.onPool(three)}
+	apart := contender{name: apartName, ours: true, open: w.onPool(func(ctx context.Context, l *dipwell.Limiter, _ *pgx.Conn, key string) (bool, error) {
 		d, err := l.TakeAll(ctx, dipwell.Take{Limit: apiLimit, Key: key, Cost: 1}, dipwell.Take{Limit: "second", Key: key, Cost: 1}, dipwell.Take{Limit: "third", Key: key, Cost: 1})
 		return d.Allowed, err
 	})}
