@@ -403,9 +403,86 @@ func TestShardsHome(t *testing.T) {
 	}
 }
 
+// TestShardsOneLock checks that a call that has waited for the lock of a shard without room
+// does not wait for the lock of another one: two such calls could be a deadlock.
+func TestShardsOneLock(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := newPool(t)
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), store.Limit{Name: "hot", Rate: 1, Period: 24 * time.Hour, Burst: 40, Shards: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Take(ctx, "hot", "k", 2); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(ctx, scatterSQL, nil); err != nil {
+		t.Fatal(err)
+	}
+	caller, err := pool.Acquire(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(caller.Release)
+	pid := int64(caller.Conn().PgConn().PID())
+	holds := func(shard, tokens int64) pgx.Tx {
+		tx, err := pool.Begin(ctx)
+		if err == nil {
+			t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+			_, err = tx.Exec(ctx, "select pg_advisory_xact_lock(hashtextextended('k', hashtext('hot')) + 1 + $1)", shard)
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, "update dipwell.shards s set used = $2 * l.unit from dipwell.limits l where l.id = s.limit_id and s.shard = $1", shard, tokens)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tx
+	}
+	home, other := holds(pid%2, 18), holds(1-pid%2, 1) // of 20 each
+	if _, err := caller.Exec(ctx, "set dipwell.read_first = 'scattered..'"); err != nil {
+		t.Fatal(err)
+	}
+	var remaining int64
+	answer := make(chan error, 1)
+	go func() {
+		answer <- caller.QueryRow(ctx, "select remaining from dipwell.take('hot', 'k', 5) where allowed").Scan(&remaining)
+	}()
+	waitsFor := func(event string) {
+		t.Helper()
+		eventually(t, "the call waits for "+event, func() bool {
+			var waits, holds int64
+			if err := pool.QueryRow(ctx, locksSQL).Scan(&waits, &holds); err != nil {
+				t.Fatal(err)
+			} else if holds > 0 {
+				t.Fatal("the call waits for the lock of a shard and has another")
+			}
+			return number(t, pool, "select count(*) from pg_stat_activity where wait_event = '"+event+"' and pid = "+fmt.Sprint(pid)) == 1
+		})
+	}
+	waitsFor("advisory")
+	if err := home.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	waitsFor("transactionid")
+	if err := other.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-answer; err != nil || remaining != 40-18-1-5 {
+		t.Errorf("%d remain, %v; want 16", remaining, err)
+	}
+}
+
+// locksSQL counts the calls that wait for the advisory lock of a shard, and those of them
+// that have another one, in one snapshot of all locks.
+const locksSQL = `with l as materialized (select pid, granted from pg_locks
+	where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database()))
+select count(*), count(*) filter (where exists (select from l h where h.pid = w.pid and h.granted)) from l w where not w.granted`
+
 // TestShardsUnderLoad checks that what 32 writers take is what is used, while the
 // number of shards changes, SQL and Go take side by side, and keys are spread, swept
-// and gathered.
+// and gathered. No call waits for the lock of a shard while it has another lock: two such
+// calls can be a deadlock.
 func TestShardsUnderLoad(t *testing.T) {
 	pool := connect(t, pgtest.Database(t, "dipwell", migrated)+"&pool_max_conns=40")
 	ctx := context.Background()
@@ -464,9 +541,33 @@ func TestShardsUnderLoad(t *testing.T) {
 			}
 		}
 	})
+	var waiting atomic.Int64 // times that a call waited for a shard's lock
+	watch, stop := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		for watch.Err() == nil {
+			var waits, holds int64
+			err := pool.QueryRow(ctx, locksSQL).Scan(&waits, &holds)
+			if err == nil && holds > 0 {
+				err = fmt.Errorf("%d of %d calls that wait for the lock of a shard have another lock", holds, waits)
+			}
+			if err != nil {
+				fail <- err
+				return
+			}
+			waiting.Add(waits)
+		}
+	}()
 	all.Wait()
+	stop()
+	<-watched
+	t.Logf("seen waiting for the lock of a shard: %d", waiting.Load())
 	select {
 	case err := <-fail:
+		if pg := new(pgconn.PgError); errors.As(err, &pg) {
+			t.Log(pg.Detail, pg.Where)
+		}
 		t.Fatal(err)
 	default:
 	}

@@ -92,9 +92,11 @@ comment on function dipwell_internal.shards_at is
 -- calls that wait for it; a row lock wakes all of them, and they then wait for the next
 -- version of the row.
 --
--- A call that holds the lock of a shard without room does not wait for another such lock,
--- and a call that gathers takes none, so that they cannot deadlock. Rows of buckets that
--- were locked in vain are released by a block that an exception undoes.
+-- A call waits for such a lock only if it holds no other and has locked no row. A call that
+-- has the lock of a shard without room waits for the row of another shard instead, and
+-- releases it if that has no room either; and a call that gathers takes no such lock. So
+-- they cannot deadlock. Rows that were locked in vain are released by a block that an
+-- exception undoes.
 --
 -- A refusal is decided on one snapshot of all rows, without locks. So the locks of other
 -- calls never cause a refusal.
@@ -155,13 +157,24 @@ begin
                         end if;
                     end loop;
                     if waited then
-                        if vain then
-                            return;
-                        elsif l.overs[i] > 0 then
+                        if l.overs[i] > 0 then
                             i := array_position(l.overs, l.over);
                         end if;
-                        perform pg_advisory_xact_lock(lock + i);
-                        n := coalesce(at, dipwell_internal.now_us());
+                        if vain then
+                            begin
+                                perform from dipwell.shards s where s.limit_id = l.id and s.key = of_key and s.version = l.version and s.shard = i - 1 for update;
+                                n := coalesce(at, dipwell_internal.now_us());
+                                if not exists (select from dipwell_internal.shards_at(l.id, of_key, l.version, n, l.units, l.every, l.less, l.more, l.grid, l.enough, l.small, l.large, l.unit) o
+                                    where o.shard = i - 1 and o.over <= 0) then
+                                    raise exception using errcode = 'DW001', message = 'a row that was locked in vain';
+                                end if;
+                            exception when sqlstate 'DW001' then
+                                return;
+                            end;
+                        else
+                            perform pg_advisory_xact_lock(lock + i);
+                            n := coalesce(at, dipwell_internal.now_us());
+                        end if;
                     end if;
                 end if;
             end if;
@@ -255,7 +268,7 @@ begin
     end loop;
 end $$;
 comment on function dipwell_internal.take_shards is
-    'Takes from a key of a limit with shards. scattered tells whether to try the rows of shards first. outcome: 0 dipwell_internal.decide must decide, 1 taken, 2 refused. Also returns used and ts of the whole key, whether it has rows of shards, and the rule. of_id and of_version are those of the limit as known to a caller who has checked the arguments; if they are null, the function checks them. at replaces the clock, for tests. vain: the transaction may have the lock of a shard without room. shards: the number of shards, if the home of the caller has three quarters of its tokens, so that dipwell.take may take from it without a comparison.';
+    'Takes from a key of a limit with shards. scattered tells whether to try the rows of shards first. outcome: 0 dipwell_internal.decide must decide, 1 taken, 2 refused. Also returns used and ts of the whole key, whether it has rows of shards, and the rule. of_id and of_version are those of the limit as known to a caller who has checked the arguments; if they are null, the function checks them. at replaces the clock, for tests. vain: the call may have the lock of a shard without room, or have locked a row. shards: the number of shards, if the home of the caller has three quarters of its tokens, so that dipwell.take may take from it without a comparison.';
 
 create function dipwell_internal.sweep_shards(max_rows bigint, n bigint) returns bigint language plpgsql volatile as $$
 declare

@@ -2,7 +2,7 @@
 -- a plain limit have equal length and are the same for all keys. Other calls, and invalid
 -- arguments, are left to dipwell_internal.decide.
 
-create function dipwell_internal.ask(verb int, limit_name text, key text, cost bigint, plan text default null, floor bigint default null) returns dipwell.decision language plpgsql volatile as $$
+create function dipwell_internal.ask(verb int, limit_name text, key text, cost bigint, plan text default null, floor bigint default null, vain boolean default false) returns dipwell.decision language plpgsql volatile as $$
 declare
     x     record; -- the limit, its rule, and the row if there is one
     of    text := coalesce(key, '');
@@ -60,7 +60,7 @@ begin
             case used when 0 then interval '0' else dipwell_internal.plain_wait(used, ts, n, x.every, x.add, x.grid) end, moved, interval '0', false, null::uuid);
     end loop;
     if x.shards > 1 and verb = 0 and plan is null and floor is null then
-        d := dipwell_internal.take_sharded(limit_name, key, cost, '');
+        d := dipwell_internal.take_sharded(limit_name, key, cost, '', vain or pg_current_xact_id_if_assigned() is not null);
         if d.allowed is not null then
             return d;
         end if;
@@ -68,7 +68,7 @@ begin
     return dipwell_internal.ask_decide(verb, limit_name, key, cost, plan, floor);
 end $$;
 comment on function dipwell_internal.ask is
-    'Decides any verb for one key. The public functions call it. One statement reads the limit and the row. If something must be written, a second one writes it and checks that the row has not changed meanwhile.';
+    'Decides any verb for one key. The public functions call it. One statement reads the limit and the row. If something must be written, a second one writes it and checks that the row has not changed meanwhile. vain: see dipwell_internal.take_shards.';
 
 create function dipwell_internal.ask_decide(verb int, limit_name text, key text, cost bigint, plan text default null, floor bigint default null) returns dipwell.decision language plpgsql volatile as $$
 declare
@@ -212,7 +212,7 @@ end $$;
 comment on function dipwell_internal.take_overridden is
     'Takes under the override of the key, if enough tokens are free. Otherwise null.';
 
-create function dipwell_internal.take_sharded(limit_name text, of_key text, cost bigint, hint text) returns dipwell.decision language plpgsql volatile as $$
+create function dipwell_internal.take_sharded(limit_name text, of_key text, cost bigint, hint text, vain boolean) returns dipwell.decision language plpgsql volatile as $$
 declare
     t record;
     next text;
@@ -220,7 +220,7 @@ begin
     if of_key = '' then
         return null;
     end if;
-    t := dipwell_internal.take_shards(limit_name, coalesce(of_key, ''), cost, hint like 'scattered%', vain => hint like 'scattered.%');
+    t := dipwell_internal.take_shards(limit_name, coalesce(of_key, ''), cost, hint like 'scattered%', vain => vain);
     if t.outcome = 0 then
         return null;
     end if;
@@ -234,7 +234,7 @@ begin
         case when t.outcome = 1 then cost else 0 end, interval '0', false, null::uuid);
 end $$;
 comment on function dipwell_internal.take_sharded is
-    'Takes from a key of a limit with shards. Null if dipwell_internal.decide must decide.';
+    'Takes from a key of a limit with shards. Null if dipwell_internal.decide must decide. vain: see dipwell_internal.take_shards.';
 
 -- Takes cost tokens if there are enough. The common case is one UPDATE of a bucket
 -- with ticks of 1 µs, with as few expressions as possible, because starting each of
@@ -351,7 +351,7 @@ begin
                 return d;
             end if;
         end if;
-        d := dipwell_internal.take_sharded(limit_name, key, cost, hint);
+        d := dipwell_internal.take_sharded(limit_name, key, cost, hint, hint like 'scattered.%');
         if d.allowed is not null then
             return d;
         end if;
@@ -417,7 +417,7 @@ begin
     if d.allowed then
         return d;
     end if;
-    return dipwell_internal.ask(0, limit_name, key, cost);
+    return dipwell_internal.ask(0, limit_name, key, cost, vain => hint = 'shards' or hint like 'scattered%');
 end $$;
 comment on function dipwell.take is
     'Takes cost tokens if they are all free, and otherwise none. Without a key it takes from the limit''s shared bucket.';
