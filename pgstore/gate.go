@@ -42,6 +42,8 @@ const (
 // others wait, and the next statement decides all of them and pays for one commit. A call
 // that nobody is in the way of never waits. Only calls on a pool are merged: the statement
 // outlives callers who give up, and a connection of the caller's must not be in use then.
+// Of a key with shards the calls that wait for a seat are merged when one is free, while
+// other shards are charged.
 //
 // Gates only reduce contention; the row locks keep the counts right, between programs
 // too. So a key has no gate while another key uses its slot of the table, and a call that
@@ -102,7 +104,7 @@ func (t *gates) enter(ctx context.Context, limit int32, key string, n int, most 
 		at := g.choose(n)
 		g.mu.Unlock()
 		return seat{gate: g, n: at}, nil
-	case full && w.store != nil:
+	case full && w.store != nil && !w.shard:
 		g.crowded = true
 	}
 	w.seats, w.ready = n, make(chan seat, 1)
@@ -117,11 +119,15 @@ func (s *Store) enterRow(ctx context.Context, limit int32, key string, g *store.
 	if !s.limits.logged.Load() {
 		return seat{}, nil
 	}
-	var w waiter
+	return s.gates.enter(ctx, limit, key, rowSeats, rowWait, s.newWaiter(g, e))
+}
+
+// newWaiter returns a call that can be merged with others if the store has a pool.
+func (s *Store) newWaiter(g *store.Group, e *entry) (w waiter) {
 	if _, ok := s.db.(*pgxpool.Pool); ok {
 		w.store, w.group, w.entry = s, g, e
 	}
-	return s.gates.enter(ctx, limit, key, rowSeats, rowWait, w)
+	return w
 }
 
 // choose returns the better of two free seats: the one whose shard is full earlier.
@@ -232,7 +238,7 @@ func (g *gate) admit() {
 			return
 		}
 		at := seat{gate: g, n: g.choose(w.seats)}
-		if some := g.mergeable(); g.crowded && len(some) > 1 {
+		if some := g.mergeable(); (g.crowded || w.shard) && len(some) > 1 {
 			at.calls = len(some)
 			go g.newMerged(some).run(at)
 			return

@@ -23,6 +23,7 @@ type waiter struct {
 	store *Store       // decides the call if it is merged with others; nil: it is not merged
 	group *store.Group // the caller's
 	entry *entry       // of the group's only key, or nil
+	shard bool         // the key has shards, which are charged at the same time
 
 	seats int
 	ready chan seat     // receives the seat
@@ -84,7 +85,7 @@ func (m *merged) abandon(w *waiter) {
 // run decides the calls and leaves the seat.
 func (m *merged) run(at seat) {
 	defer m.cancel()
-	m.decide()
+	m.decide(at)
 	at.mu.Lock()
 	for i, w := range slices.Backward(m.waiters) {
 		g := &m.groups[i]
@@ -117,7 +118,7 @@ func (w *waiter) answer(g *store.Group) {
 var errAlone = errors.New("to be decided alone")
 
 // decide decides the groups, or sets their error to errAlone.
-func (m *merged) decide() {
+func (m *merged) decide(at seat) {
 	groups := make([]*store.Group, len(m.groups))
 	for i := range groups {
 		groups[i] = &m.groups[i]
@@ -129,9 +130,12 @@ func (m *merged) decide() {
 		}
 	}()
 	var err error
-	if first := m.waiters[0]; first.entry != nil {
+	switch first := m.waiters[0]; {
+	case first.shard:
+		err = first.store.takeShardSum(m.ctx, groups, first.entry, at)
+	case first.entry != nil:
 		err = first.store.takeSum(m.ctx, groups, first.entry)
-	} else {
+	default:
 		err = first.store.takeAllSums(m.ctx, groups)
 	}
 	if errors.Is(err, store.ErrOutcomeUnknown) {

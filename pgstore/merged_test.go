@@ -28,12 +28,12 @@ func (c *counted) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQ
 
 func (c *counted) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TestMergedExact: many callers of one row, of which some give up, get exactly the tokens
+// TestMergedExact: many callers of one row, or of one key with shards, of which some give up, get exactly the tokens
 // that there are, with fewer statements than calls.
 func TestMergedExact(t *testing.T) {
 	t.Parallel()
-	for _, levels := range []bool{false, true} {
-		t.Run(fmt.Sprint("levels=", levels), func(t *testing.T) {
+	for _, kind := range []string{"row", "levels", "shards"} {
+		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			config, err := pgxpool.ParseConfig(pgtest.Database(t, "dipwell", migrated) + "&synchronous_commit=on&pool_max_conns=8")
 			if err != nil {
@@ -51,12 +51,16 @@ func TestMergedExact(t *testing.T) {
 			l, err := dipwell.New(s,
 				store.Limit{Name: "all", Rate: 1, Period: 24 * time.Hour, Burst: burst},
 				store.Limit{Name: "tenant", Rate: 1, Period: 24 * time.Hour, Burst: burst, Parent: "all"},
-				store.Limit{Name: "user", Rate: 1, Period: 24 * time.Hour, Burst: burst, Parent: "tenant"})
+				store.Limit{Name: "user", Rate: 1, Period: 24 * time.Hour, Burst: burst, Parent: "tenant"},
+				store.Limit{Name: "spread", Rate: 1, Period: 24 * time.Hour, Burst: burst, Shards: 4})
 			if err != nil {
 				t.Fatal(err)
 			}
 			take := func(ctx context.Context, caller int) (dipwell.Decision, error) {
-				if levels {
+				switch kind {
+				case "shards":
+					return l.Take(ctx, "spread", dipwell.Shared, 1)
+				case "levels":
 					return l.Take(ctx, "user", dipwell.Key(fmt.Sprint("t", caller%3), fmt.Sprint("u", caller)), 1)
 				}
 				return l.Take(ctx, "all", dipwell.Shared, 1)
@@ -66,9 +70,15 @@ func TestMergedExact(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			if _, err := pool.Exec(t.Context(), scatterSQL, nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := take(t.Context(), 0); err != nil {
+				t.Fatal(err)
+			}
 			statements.n.Store(0)
 			var taken, unknown atomic.Int64
-			taken.Store(callers)
+			taken.Store(callers + 1)
 			var all sync.WaitGroup
 			for caller := range callers {
 				all.Go(func() {
@@ -91,14 +101,14 @@ func TestMergedExact(t *testing.T) {
 				})
 			}
 			all.Wait()
-			d, err := l.Check(t.Context(), "all", dipwell.Shared, 0)
+			d, err := l.Check(t.Context(), map[string]string{"row": "all", "levels": "all", "shards": "spread"}[kind], dipwell.Shared, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if used := burst - d.Remaining; used < taken.Load() || used > taken.Load()+unknown.Load() {
 				t.Errorf("%d used, %d taken, %d unknown", used, taken.Load(), unknown.Load())
 			}
-			if levels {
+			if kind == "levels" {
 				const sum = "select round(sum(b.used) / 86400e6)::bigint from dipwell.buckets b join dipwell.limits l on l.id = b.limit_id where l.name = "
 				if all, tenants, users := number(t, pool, sum+"'all'"), number(t, pool, sum+"'tenant'"), number(t, pool, sum+"'user'"); all != tenants || all != users {
 					t.Errorf("used of all %d, of tenants %d, of users %d", all, tenants, users)
@@ -106,6 +116,8 @@ func TestMergedExact(t *testing.T) {
 			}
 			if n := statements.n.Load(); n > callers*rounds*3/4 {
 				t.Errorf("%d statements for %d calls", n, callers*rounds)
+			} else {
+				t.Logf("%d statements for %d calls", n, callers*rounds)
 			}
 		})
 	}

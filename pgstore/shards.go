@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/merge"
 	"github.com/dipwell/dipwell/internal/sqlexpr"
 	"github.com/dipwell/dipwell/internal/sqlstep"
 	"github.com/dipwell/dipwell/store"
@@ -99,8 +100,13 @@ func (s functions) takeSharded(ctx context.Context, g *store.Group, e *entry) er
 	rule := op.RuleFor(&scratch)
 	scattered := s.scattered.has(e.id, op.Key)
 	if s.autocommit() && !s.refused.has(e.id, op.Key) {
-		at, err := s.gates.enter(ctx, e.id, op.Key, int(op.Def.Shards), shardWait, waiter{})
-		if err != nil {
+		var w waiter
+		if scattered {
+			w = s.newWaiter(g, e)
+			w.shard = true
+		}
+		at, err := s.gates.enter(ctx, e.id, op.Key, int(op.Def.Shards), shardWait, w)
+		if err != nil || at.decided {
 			return err
 		}
 		defer at.leave()
@@ -150,23 +156,51 @@ const (
 // pgx.ErrNoRows if no row has room and is unlocked.
 func (s functions) takeShard(ctx context.Context, e *entry, op *store.Op, r *store.Rule, scattered bool, at seat) (row store.State, now int64, err error) {
 	units, n := op.Cost*r.Unit, op.Def.Shards
-	var found [4]int64
+	var found [3]int64
 	switch {
 	case !scattered:
-		err = s.ask(ctx, rawKeyOf(e, formTakeWhole), e.takeWhole, s.takeArgs(op.Key, r, units, room(r, units, r.Cap)), found[:3])
+		err = s.ask(ctx, rawKeyOf(e, formTakeWhole), e.takeWhole, s.takeArgs(op.Key, r, units, room(r, units, r.Cap)), found[:])
 	case at.gate != nil:
-		err = s.ask(ctx, rawKeyOf(e, formTakeMine), e.takeMine, s.takeArgs(op.Key, r, units, int64(at.n)), found[:])
-		if err == nil {
-			at.note(algebra.DueIn(found[1], algebra.ComeBack(found[3], r.Every, max(r.Add/n, 1))), int(n))
-			break
-		} else if !errors.Is(err, pgx.ErrNoRows) {
-			break
+		if row, now, err = s.takeMine(ctx, e, op, r, units, at); !errors.Is(err, pgx.ErrNoRows) {
+			return row, now, err
 		}
 		fallthrough
 	default:
-		err = s.ask(ctx, rawKeyOf(e, formTakeShard), e.takeShard, s.takeArgs(op.Key, r, units, rand.Int64N(n)), found[:3])
+		err = s.ask(ctx, rawKeyOf(e, formTakeShard), e.takeShard, s.takeArgs(op.Key, r, units, rand.Int64N(n)), found[:])
 	}
 	return store.State{Used: found[0], TS: found[1]}, found[2], err
+}
+
+// takeMine takes from the shard of a seat. The row is that of the whole key. The error is
+// pgx.ErrNoRows if the shard has no room or its lock is taken.
+func (s *Store) takeMine(ctx context.Context, e *entry, op *store.Op, r *store.Rule, units int64, at seat) (row store.State, now int64, err error) {
+	var found [4]int64
+	err = s.ask(ctx, rawKeyOf(e, formTakeMine), e.takeMine, s.takeArgs(op.Key, r, units, int64(at.n)), found[:])
+	if err == nil {
+		n := op.Def.Shards
+		at.note(algebra.DueIn(found[1], algebra.ComeBack(found[3], r.Every, max(r.Add/n, 1))), int(n))
+	}
+	return store.State{Used: found[0], TS: found[1]}, found[2], err
+}
+
+// takeShardSum charges the sum of as many groups as fit into one empty shard, if it fits
+// into the shard of the seat.
+func (s *Store) takeShardSum(ctx context.Context, groups []*store.Group, e *entry, at seat) error {
+	op := &groups[0].Ops[0]
+	row := &pendingRow{Row: &merge.Row{Groups: groups}}
+	row.rule = *op.RuleFor(&row.rule)
+	if !row.prepare(len(groups), row.rule.Burst/op.Def.Shards*row.rule.Unit) {
+		return nil
+	}
+	state, now, err := s.takeMine(ctx, e, op, &row.rule, row.units, at)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return storeError(err, true)
+	}
+	row.answerCharged(state, now)
+	return nil
 }
 
 // applyScattered decides the groups of a batch that take from keys with shards, one by
