@@ -48,6 +48,9 @@ func (b *bench) shards(ctx context.Context) error {
 	contend := func(name string, w *schema, keys int, call caller) contender {
 		return contender{name: name, ours: true, keys: keys, open: w.onConn(granted(call))}
 	}
+	pooled := func(name string, keys int, limit string) contender {
+		return contender{name: name, ours: true, keys: keys, open: b.fast.onPool(granted(byGo(limit)))}
+	}
 	in := contend("transactions, one row", durable, 1, inTransaction(oneRowLimit))
 	inShards := contend("transactions, shards", durable, 1, inTransaction(shardedLimit))
 	logged := contend("logged, one row", durable, 1, bySQL(oneRowLimit))
@@ -55,11 +58,11 @@ func (b *bench) shards(ctx context.Context) error {
 	logged8 := contend(fmt.Sprintf("logged, %d keys", independent), durable, independent, bySQL(oneRowLimit))
 	loggedMany := contend(fmt.Sprintf("logged, %d keys", spreadKeys), durable, spreadKeys, bySQL(oneRowLimit))
 	many8 := contend(fmt.Sprintf("unlogged, %d keys", independent), b.fast, independent, bySQL(oneRowLimit))
-	goMany8 := contend(fmt.Sprintf("Go, unlogged, %d keys", independent), b.fast, independent, byGo(oneRowLimit))
+	goMany8 := pooled(fmt.Sprintf("Go, unlogged, %d keys", independent), independent, oneRowLimit)
 	many := contend(fmt.Sprintf("unlogged, %d keys", spreadKeys), b.fast, spreadKeys, bySQL(oneRowLimit))
 	shards := contend("unlogged, shards", b.fast, 1, bySQL(shardedLimit))
-	goMany := contend(fmt.Sprintf("Go, unlogged, %d keys", spreadKeys), b.fast, spreadKeys, byGo(oneRowLimit))
-	goShards := contend("Go, unlogged, shards", b.fast, 1, byGo(shardedLimit))
+	goMany := pooled(fmt.Sprintf("Go, unlogged, %d keys", spreadKeys), spreadKeys, oneRowLimit)
+	goShards := pooled("Go, unlogged, shards", 1, shardedLimit)
 	one := contend("1 client, one row", b.fast, 1, bySQL(oneRowLimit))
 	alone := contend("1 client, shards", b.fast, 1, bySQL(shardedLimit))
 	for _, pair := range []struct {
