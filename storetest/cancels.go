@@ -208,7 +208,7 @@ func cancelledWaits(e *env) {
 		e.define(store.Limit{Name: name, Rate: 1, Period: time.Hour, Burst: burst, MaxDebt: 50})
 		e.allowed(name, "k", burst, 0)
 		var ids []store.Reservation
-		for range 50 {
+		for range 50 / e.few {
 			ids = append(ids, e.reserve(name, "k", 1).Reservation)
 		}
 		if burst%3 > 0 { // otherwise in the order of creation

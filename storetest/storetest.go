@@ -44,13 +44,13 @@ type Options struct {
 func (o *Options) size() size {
 	switch {
 	case o.Brief:
-		return size{rounds: 1, histories: 2, steps: 60, vectors: 47, part: 4, Options: *o}
+		return size{rounds: 1, histories: 2, steps: 60, vectors: 47, part: 4, few: 4, Options: *o}
 	case testing.Short():
-		return size{rounds: 5, histories: 2, steps: 60, vectors: 47, part: 4, Options: *o}
+		return size{rounds: 5, histories: 2, steps: 60, vectors: 47, part: 4, few: 4, Options: *o}
 	case o.Quick:
-		return size{rounds: 5, histories: 6, steps: 150, vectors: 16, part: 4, Options: *o}
+		return size{rounds: 5, histories: 6, steps: 150, vectors: 16, part: 4, few: 1, Options: *o}
 	}
-	return size{rounds: 20, histories: 20, steps: 300, vectors: 1, part: 1, Options: *o}
+	return size{rounds: 20, histories: 20, steps: 300, vectors: 1, part: 1, few: 1, Options: *o}
 }
 
 // size is the amount of work of the long cases.
@@ -60,6 +60,7 @@ type size struct {
 	steps     int // calls in a random history
 	vectors   int // one in this many golden vectors is played
 	part      int // repetitive loops are shortened by this factor
+	few       int // so are numbers of keys, reservations and definitions
 	Options
 }
 

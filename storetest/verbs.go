@@ -398,8 +398,9 @@ func callSitesForgotten(e *env) {
 	if store.AbilitiesOf(e.store).CallSite == nil {
 		return
 	}
-	for i := range int64(260) {
-		if i%130 == 129 { // buckets are full again, but for one
+	sites := int64(260 / e.few)
+	for i := range sites {
+		if i%(sites/2) == sites/2-1 { // buckets are full again, but for one
 			e.advance(1000 * time.Hour)
 			if sweep := store.AbilitiesOf(e.store).Sweep; sweep != nil {
 				for range 3 { // the last may end them, and another one delete them

@@ -83,7 +83,7 @@ func windowRemembered(e *env) {
 	other, odd, bucket, month := hour, hour, hour, hour
 	other.Name, odd.Period, month.Period = "other", 7*time.Minute+time.Microsecond, store.Month
 	bucket.Algorithm = store.TokenBucket
-	few := keys(0, 12)
+	few, many := keys(0, 12/e.few), 40/e.few
 	e.define(hour)
 	e.define(other)
 	call("w", few)
@@ -98,8 +98,8 @@ func windowRemembered(e *env) {
 	for round := range 1 + 4/e.part { // keys come and go
 		e.advance(90 * 24 * time.Hour)
 		e.sweep()
-		call("w", keys(1000*(round%2), 40))
-		call("other", keys(1000*(round%2)+20, 40))
+		call("w", keys(1000*(round%2), many))
+		call("other", keys(1000*(round%2)+many/2, many))
 	}
 	e.do(store.VerbReset, "w", few[0], 0)
 	e.drop("other")
