@@ -95,7 +95,7 @@ func (f *failover) killUnreplicated(t *testing.T, master, replica *redistest.Ser
 	if err := replica.Hang(); err != nil {
 		t.Fatal(err)
 	}
-	do(t, master, "client", "kill", "type", "replica") // replication under way is lost with the master
+	do(t, master, "client", "kill", "type", "replica") // replication in flight is lost with the master
 	f.closed.awaitGrants(t, 200)
 	master.Kill()
 	died = time.Now()

@@ -13,7 +13,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestPostgresCloseWhileCallsRun: calls that are under way when the stack and then
+// TestPostgresCloseWhileCallsRun: calls that are in flight when the stack and then
 // its store are closed are decided or fail, and later ones fail.
 func TestPostgresCloseWhileCallsRun(t *testing.T) {
 	for name, o := range map[string]stack.Options{"coalesced": {}, "service": service} {

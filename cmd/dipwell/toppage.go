@@ -40,7 +40,7 @@ func (c *TopCmd) page(r *topReport, width int) []topLine {
 	}
 	p.text(true, "decisions %s/s, refused %s/s (%.1f %%), store errors %s/s", rate(all.Decisions), rate(all.Refused), share, rate(r.Errors))
 	if r.Shed > 0 {
-		p.text(false, "%s turned away since the start: too many were under way", howMany(r.Shed, "call"))
+		p.text(false, "%s turned away since the start: too many were in flight", howMany(r.Shed, "call"))
 	}
 	p.limits(r, c.N)
 	if r.Process != "" {

@@ -129,7 +129,7 @@ func TestTopAtEveryWidth(t *testing.T) {
 		}
 		text := strings.Join(rows, "\n")
 		for _, want := range []string{"FALLBACK", "OF ALL", "AT LEAST", " 49.4 %", " 123456 ", " 987", "each other key at most 17", "and 2 more limits",
-			"12345 calls turned", "BUSIEST KEYS, 1m0s", "MOST REFUSED KEYS, 1m0s", "(1.9 %)", "were under way"} {
+			"12345 calls turned", "BUSIEST KEYS, 1m0s", "MOST REFUSED KEYS, 1m0s", "(1.9 %)", "were in flight"} {
 			if !strings.Contains(strings.ReplaceAll(text, "\n", " "), want) {
 				t.Fatalf("width %d: %q is not in\n%s", width, want, text)
 			}

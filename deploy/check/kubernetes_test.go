@@ -309,6 +309,6 @@ func (c *cluster) check(t *testing.T) {
 	}
 	grace, drain := *pod.Spec.TerminationGracePeriodSeconds, int64(10)
 	if pre := box.Lifecycle.PreStop.Sleep.Seconds; grace < pre+drain {
-		t.Errorf("%d s of grace are less than %d s of preStop and %d s of calls under way", grace, pre, drain)
+		t.Errorf("%d s of grace are less than %d s of preStop and %d s of calls in flight", grace, pre, drain)
 	}
 }

@@ -227,7 +227,7 @@ func TestOtherCallIsAnswered(t *testing.T) {
 		}
 		synctest.Wait()
 		if inner.now.Load() != 1 {
-			t.Fatal("no probe is under way")
+			t.Fatal("no probe is in flight")
 		}
 		inner.set(func(s *server) { s.hung = nil }) // the probe keeps hanging
 		if _, err := take(s, time.Second); err != nil {
@@ -235,7 +235,7 @@ func TestOtherCallIsAnswered(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		if s.Open() || inner.now.Load() != 0 {
-			t.Errorf("open %v, %d probes under way", s.Open(), inner.now.Load())
+			t.Errorf("open %v, %d probes in flight", s.Open(), inner.now.Load())
 		}
 	})
 }

@@ -57,7 +57,7 @@ type File struct {
 	MaxHolds       int               `name:"max_holds" kind:"N" unset:"the store's" min:"1" help:"Holds that a store in this process may have; one of several limits counts for each."`
 	MaxOverrides   int               `name:"max_overrides" kind:"N" unset:"the store's" min:"1" help:"Overrides that a store in this process may have."`
 	DenyMaxAge     time.Duration     `name:"deny_max_age" kind:"TIME" default:"1s" min:"1µs" max:"1h" off:"0" help:"How long a refusal of a store outside this process is believed without asking again, up to 1h; 0: not at all. Only what other processes give back can be seen late."`
-	MaxInFlight    int               `name:"max_in_flight" kind:"N" default:"16384" live:"yes" min:"1" help:"Calls under way at one time; more are answered 503 with 'Retry-After'."`
+	MaxInFlight    int               `name:"max_in_flight" kind:"N" default:"16384" live:"yes" min:"1" help:"Calls in flight at one time; more are answered 503 with 'Retry-After'."`
 
 	AdminTokenFile string   `name:"admin_token_file" kind:"FILE" live:"yes" help:"File with the token of admin calls, read again when it changes; or set DIPWELL_ADMIN_TOKEN. Without a token admin calls need a loopback listener."`
 	AdminOnly      []string `name:"admin_only" kind:"WHAT" oneof:"metrics,limits" help:"What else the admin listener alone answers: a list of 'metrics' and 'limits' (reading definitions)."`

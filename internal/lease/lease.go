@@ -32,7 +32,7 @@
 // before. Calls that cost more than a twentieth of the chunk are sent to the store.
 // Requests are made in the background, at most four in τ while there are tokens. A call
 // that finds none waits for a chunk that begins within 5 ms, or for the answer of a
-// request that is under way, instead of being sent to the store too.
+// request that is in flight, instead of being sent to the store too.
 //
 // For a lease after the store had fewer tokens than were requested, requests are 0.23 to
 // 0.41 τ apart, and calls that find no tokens wait for the next one, up to 1,024 of a

@@ -488,6 +488,6 @@ func (r *racing) linearizable(t *testing.T) {
 		t.Errorf("with %s=%d, %v", randseed.Setting, seed, err)
 	}
 	if t.Logf("%d of %d calls began beside another; %d rounds were undecided and run again", r.beside, r.calls, r.undecided); r.beside == 0 {
-		t.Error("no two calls were under way together")
+		t.Error("no two calls were in flight together")
 	}
 }

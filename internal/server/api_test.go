@@ -437,7 +437,7 @@ func TestMetricsOfStore(t *testing.T) {
 	defer st.Close()
 	l, err := dipwell.New(&measured{st, []store.Metric{
 		{Name: "dipwell_in_flight", Help: "Another gauge.", Value: 7},
-		{Name: "dipwell_shed_total", Help: "Calls turned away because max_in_flight others were under way.", Counter: true, Value: 7},
+		{Name: "dipwell_shed_total", Help: "Calls turned away because max_in_flight others were in flight.", Counter: true, Value: 7},
 		{Name: "go_goroutines", Help: "Another counter.", Counter: true, Value: -7},
 		{Name: "not\xffvalid", Help: "No name.", Value: 7},
 		{Name: "dipwell_twice", Help: "The first.", Value: 1},

@@ -41,14 +41,14 @@ func (s *Server) Leave() { s.inFlight.n.Add(-1) }
 // shed answers a call for which Enter returned false.
 func shed(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
-	httplimit.Problem(w, http.StatusServiceUnavailable, "", "too many calls are under way")
+	httplimit.Problem(w, http.StatusServiceUnavailable, "", "too many calls are in flight")
 }
 
 // ErrShed is the gRPC status of a call for which Enter returned false.
 var ErrShed = shedStatus()
 
 func shedStatus() error {
-	st := status.New(codes.Unavailable, "too many calls are under way")
+	st := status.New(codes.Unavailable, "too many calls are in flight")
 	if with, err := st.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)}); err == nil {
 		st = with
 	}

@@ -55,7 +55,7 @@ func TestMaxInFlight(t *testing.T) {
 		<-store.entered
 	}
 	r := w.do("POST", "/v1/take?limit=login&key=k", "")
-	w.want(r, 503, "too many calls are under way")
+	w.want(r, 503, "too many calls are in flight")
 	if got := r.Header().Get("Retry-After"); got != "1" {
 		t.Errorf("Retry-After %q", got)
 	}

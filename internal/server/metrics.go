@@ -86,7 +86,7 @@ var (
 	descTook      = prometheus.NewDesc("dipwell_decision_seconds", "How long decisions took, by store and verb, without reading and writing the request.", []string{"store", "verb"}, nil)
 	descUnknown   = prometheus.NewDesc("dipwell_unknown_limit_total", "Calls for limits that are not defined.", nil, nil)
 	descUnkeyed   = prometheus.NewDesc("dipwell_keyless_requests_total", "Requests of forward-auth and of the proxy that were refused because they did not tell whose bucket they take from, by where that should stand.", []string{"by"}, nil)
-	descShed      = prometheus.NewDesc("dipwell_shed_total", "Calls turned away because max_in_flight others were under way.", nil, nil)
+	descShed      = prometheus.NewDesc("dipwell_shed_total", "Calls turned away because max_in_flight others were in flight.", nil, nil)
 )
 
 func newMetrics(storeName string, labels map[string]string, ofStore func() []store.Metric) *metrics {

@@ -289,7 +289,7 @@ func TestProxyFailures(t *testing.T) {
 	}
 }
 
-// useConcurrency lets the proxy use one limit, of which three requests can be under way.
+// useConcurrency lets the proxy use one limit, of which three requests can be in flight.
 func (p *proxied) useConcurrency() {
 	p.t.Helper()
 	l := dipwell.Limit{Name: "inference", Algorithm: dipwell.Concurrency, Burst: 3, TTL: 300 * time.Millisecond}

@@ -68,9 +68,9 @@ func New(limiter *dipwell.Limiter, c Config) *Server {
 	s := &Server{limiter: limiter, can: store.AbilitiesOf(limiter.Store()), tells: c.StoreErrors, hashKey: c.HashKey, gauges: map[string]func() float64{}}
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	s.metrics = newMetrics(c.Store, c.Labels, s.can.Metrics)
-	s.Gauge("dipwell_in_flight", "Calls under way.", func() float64 { return float64(s.inFlight.n.Load()) })
+	s.Gauge("dipwell_in_flight", "Calls in flight.", func() float64 { return float64(s.inFlight.n.Load()) })
 	s.metrics.reg.MustRegister(adaptiveMetrics{limiter})
-	s.Gauge("dipwell_waiting", "Calls of /v1/wait under way.", func() float64 { return float64(s.waiters.Load()) })
+	s.Gauge("dipwell_waiting", "Calls of /v1/wait in flight.", func() float64 { return float64(s.waiters.Load()) })
 	s.Set(c)
 	return s
 }

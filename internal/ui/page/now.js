@@ -54,7 +54,7 @@ function cardsOf(e) {
     card("store errors a second", rate(e.store_errors, e.interval_us), e.store_errors > 0),
     card("decided without the store", rate(e.all.fallback, e.interval_us), e.all.fallback > 0),
     card("turned away a second", rate(e.shed, e.interval_us), e.shed > 0),
-    card("calls under way", count(g.dipwell_in_flight ?? 0)),
+    card("calls in flight", count(g.dipwell_in_flight ?? 0)),
   ];
   if (g.dipwell_keys !== undefined) list.push(card("keys", count(g.dipwell_keys)));
   if (breaker !== undefined) list.push(card("breaker", breaker ? "open" : "closed", breaker > 0));
