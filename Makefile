@@ -4,6 +4,7 @@ GO            ?= go
 # a sixth of their processor time.
 COMPILE        = GOGC=400 $(GO)
 GOLANGCI_LINT ?= v2.15.0
+LINTER         = $(COMPILE) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT)
 # Each operating system, 32 bits and arm64: no file is for Linux on arm64 alone.
 CROSS         ?= linux/386 darwin/arm64 windows/amd64
 # The packages that synchronise goroutines, for race-concurrent.
@@ -51,7 +52,7 @@ race-concurrent: ## tests under the race detector of the packages that synchroni
 	CGO_ENABLED=1 $(COMPILE) list -race -test -export $(CONCURRENT) >/dev/null
 	CGO_ENABLED=1 $(GO) test -race -short -vet=off -timeout 30m -skip '^($(ONEGOROUTINE))$$' $(CONCURRENT)
 
-ci: ## all that CI runs (16 to 20 minutes on 2 cores, 25 from an empty build cache)
+ci: ## all that CI runs (16 to 21 minutes on 2 cores)
 	.ci/run
 
 verify: fmt vet generated quoted lint cross race vuln ## everything that must be clean before a change lands
@@ -84,8 +85,11 @@ figures: ## write README.md's figures and the index of bench/results from the ta
 	cd bench && $(GO) run ./readme
 
 lint: ## golangci-lint in both modules, built from source by the go command
-	$(COMPILE) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT) run ./...
-	cd bench && $(COMPILE) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT) run ./...
+	$(LINTER) run ./...
+	cd bench && $(LINTER) run ./...
+
+linter: ## build golangci-lint, so that a later lint finds it in the build cache
+	$(LINTER) version
 
 vuln: ## known vulnerabilities in dependencies, where the database can be reached
 	@scripts/vuln $(GOVULNCHECK)
@@ -161,4 +165,4 @@ bench-faults: ## what a service answers while rows are locked and while its stor
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: bench-page playground clients deploy rolling simulate picture bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated lint vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
+.PHONY: bench-page playground clients deploy rolling simulate picture bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated lint linter vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
