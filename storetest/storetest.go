@@ -48,7 +48,7 @@ func (o *Options) size() size {
 	case testing.Short():
 		return size{rounds: 5, histories: 2, steps: 60, vectors: 47, part: 4, few: 4, Options: *o}
 	case o.Quick:
-		return size{rounds: 5, histories: 6, steps: 150, vectors: 16, part: 4, few: 1, Options: *o}
+		return size{rounds: 5, histories: 6, steps: 150, vectors: 16, part: 4, few: 4, Options: *o}
 	}
 	return size{rounds: 20, histories: 20, steps: 300, vectors: 1, part: 1, few: 1, Options: *o}
 }
