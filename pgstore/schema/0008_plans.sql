@@ -145,7 +145,8 @@ create table dipwell.top_hours (
 );
 
 -- The rows of a key that many connections take from at the same time. While it has
--- them, its row of buckets has the lows {0}, and its used and ts say nothing.
+-- them, its row of buckets has the lows {0}, and its used and ts say nothing. Each take
+-- reads all rows of the key; with a low fillfactor, old versions of them go soon.
 create /*unlogged*/ table dipwell.shards (
     used     bigint not null,              -- as in buckets, by a part of the rule
     ts       bigint not null,
@@ -154,7 +155,7 @@ create /*unlogged*/ table dipwell.shards (
     shard    int not null,                 -- from 0; a key has as many as its version of the limit
     key      text collate "C" not null,
     primary key (limit_id, key, shard)
-) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+) with (fillfactor = 25, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 do $$
 begin
     if (select relpersistence from pg_class where oid = 'dipwell.buckets'::regclass) = 'u' then

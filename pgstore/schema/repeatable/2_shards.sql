@@ -87,6 +87,28 @@ create function dipwell_internal.shards_at(lim int, of_key text, of_version int,
 comment on function dipwell_internal.shards_at is
     'The shards of a key: what each uses at n, and by how much units exceed the room that it has. At a tick less units come back to a shard, and one unit more to the first few. Each has room for small units, and the first few for one token more.';
 
+-- Sleeping before it waits for a lock costs less than waiting at once. A lock that others
+-- wait for passes from one to the next, and the next holds it from then on, even if the
+-- processors are busy with others for long. With many sessions all locks would then always
+-- be held by sessions that do not run, and each call would wait.
+create function dipwell_internal.lock_shard(lock bigint, first int, shards int) returns int language plpgsql volatile as $$
+declare
+    i int := first;
+begin
+    for k in 1..8 loop
+        i := (i + 1) % shards;
+        if pg_try_advisory_xact_lock(lock + i) then
+            return i;
+        elsif k % 2 = 0 then
+            perform pg_sleep(0.0005 * (1 << k / 2)); -- 1 to 8 ms
+        end if;
+    end loop;
+    perform pg_advisory_xact_lock(lock + i);
+    return i;
+end $$;
+comment on function dipwell_internal.lock_shard is
+    'Gets the advisory lock of a shard, whichever it finds free first, and returns the shard, from 0. lock is the lock of shard 0; that of shard first is taken. If it finds none free in 15 ms, it waits for one.';
+
 -- A call that takes from a shard first gets the shard's advisory lock. It then locks the
 -- row without a wait, except for a call that gathers. An advisory lock wakes one of the
 -- calls that wait for it; a row lock wakes all of them, and they then wait for the next

@@ -259,8 +259,8 @@ comment on function dipwell_internal.take_sharded is
 --                 first
 --  shards         a key of a limit with shards was charged: that way comes first, and with
 --  scattered      so does the table shards. As many dots follow as the key has shards if
---                 the session's home has most of its tokens: then two statements that take from
---                 one row come first
+--                 the session's home has most of its tokens: then a statement that takes from
+--                 one row comes first
 --  new            new keys: an INSERT comes first, which costs a third less
 --
 -- The function ask decides the rest: rows with reservations or of another version,
@@ -314,37 +314,27 @@ begin
     elsif hint = 'shards' or hint like 'scattered%' then
         if hint like 'scattered.%' then
             -- The lock comes first: then the row stays as it is read here. Half of the
-            -- home's tokens stay: with fewer, take_shards compares two shards.
+            -- shard's tokens stay: with fewer, take_shards compares two shards.
             rows_of := least(length(hint) - 9, 64);
             i := pg_backend_pid() % rows_of;
             lock := hashtextextended(coalesce(key, ''), hashtext(limit_name)) + 1;
             if not pg_try_advisory_xact_lock(lock + i) then
-                <<locks>> begin
-                    for k in 1..rows_of - 1 loop
-                        if pg_try_advisory_xact_lock(lock + (i + k) % rows_of) then
-                            i := (i + k) % rows_of;
-                            exit locks;
-                        end if;
-                    end loop;
-                    if pg_advisory_xact_lock(lock + i) is not null then -- an expression costs less than PERFORM
-                        n := dipwell_internal.now_us();
-                    end if;
-                end;
+                i := dipwell_internal.lock_shard(lock, i, rows_of);
+                n := dipwell_internal.now_us();
             end if;
-            select l.id, l.version, l.unit, l.add, l.cap, take.cost * l.unit as units, l.add / l.shards + case when i < l.add % l.shards then 1 else 0 end as part,
-                    l.cap / l.unit / l.shards / 2 * l.unit as half, w.used
-                into x
-                from dipwell.limits l
-                cross join lateral (select sum({{leftAfter "o.used" (ticksSince "o.ts" "n" 0 1) "(l.add / l.shards + case when o.shard < l.add % l.shards then 1 else 0 end)" unbounded}})::bigint as used
-                    from (select s.used, s.ts, s.shard from dipwell.shards s where s.limit_id = l.id and s.key = coalesce(take.key, '') and s.version = l.version order by s.shard offset 0) o) w
-                where l.name = limit_name and l.shards = rows_of and l.every = 1 and l.add <= 256 and l.mode = 'enforce' and take.key is distinct from '' and l.parent is null and l.parts is null
-                    and take.cost between 1 and l.cap / l.unit / l.shards / 2;
             update dipwell.shards b
-                set used = {{added (leftAfter "b.used" (ticksSince "b.ts" "n" 0 1) "x.part" unbounded) "x.units"}}, ts = {{later "n" "b.ts"}}
-                where b.limit_id = any (array[x.id]) and b.key = coalesce(take.key, '') and b.shard = i and b.version = x.version
-                    and {{fitsAfter "b.used" (ticksSince "b.ts" "n" 0 1) "x.part" unbounded "x.units" "x.half"}}
-                returning true, greatest(x.cap - x.used - x.units, 0) / x.unit, null::interval,
-                    (b.ts - n) * interval '1 microsecond' + ({{ticksFor "(x.used + x.units)" "x.add"}}) * interval '1 microsecond',
+                set used = {{added (leftAfter "b.used" (ticksSince "b.ts" "n" 0 1) "q.part" unbounded) "q.units"}}, ts = {{later "n" "b.ts"}}
+                from (select l.id, l.version, l.unit, l.add, l.cap, take.cost * l.unit as units, l.add / l.shards + case when i < l.add % l.shards then 1 else 0 end as part,
+                        l.cap / l.unit / l.shards / 2 * l.unit as half, w.used as others
+                    from dipwell.limits l
+                    cross join lateral (select sum({{leftAfter "o.used" (ticksSince "o.ts" "n" 0 1) "(l.add / l.shards + case when o.shard < l.add % l.shards then 1 else 0 end)" unbounded}})::bigint as used
+                        from (select s.used, s.ts, s.shard from dipwell.shards s where s.limit_id = l.id and s.key = coalesce(take.key, '') and s.version = l.version and s.shard <> i order by s.shard offset 0) o) w
+                    where l.name = limit_name and l.shards = rows_of and l.every = 1 and l.add <= 256 and l.mode = 'enforce' and take.key is distinct from '' and l.parent is null and l.parts is null
+                        and take.cost between 1 and l.cap / l.unit / l.shards / 2 offset 0) q
+                where b.limit_id = any (array[q.id]) and b.key = coalesce(take.key, '') and b.shard = i and b.version = q.version
+                    and {{fitsAfter "b.used" (ticksSince "b.ts" "n" 0 1) "q.part" unbounded "q.units" "q.half"}}
+                returning true, greatest(q.cap - q.others - b.used, 0) / q.unit, null::interval,
+                    (b.ts - n) * interval '1 microsecond' + ({{ticksFor "(q.others + b.used)" "q.add"}}) * interval '1 microsecond',
                     take.cost, interval '0', false, null::uuid
                 into d;
             if found then
