@@ -250,7 +250,8 @@ comment on function dipwell_internal.take_sharded is
 -- Refusals and new keys often come in series, so a session notes the last result in
 -- the setting dipwell.read_first. It is a hint, and any value gives correct
 -- results:
---  empty          a bucket was charged: the UPDATE comes first
+--  empty          a bucket was charged: the UPDATE comes first. It is tested first, because
+--                 each test costs a little
 --  r, rr, …, n    that many refusals, or a new key: the row is read first
 --  refused        more refusals: first a statement that can only refuse, which
 --                 costs a tenth less than the one that reads everything, and
@@ -276,18 +277,63 @@ declare
     refused boolean;
     rows_of int; -- how many the key has in shards
     i int; -- a shard, from 0
-    lock bigint; -- the advisory lock of the first shard
 begin
-    if plan is not null and floor is null and key is distinct from '' and left(plan, 1) <> '#' then
-        d := dipwell_internal.take_plan(limit_name, key, cost, plan, n);
-        if d.allowed then
-            return d;
-        end if;
-    end if;
     if plan is not null or floor is not null then
+        if floor is null and key is distinct from '' and left(plan, 1) <> '#' then
+            d := dipwell_internal.take_plan(limit_name, key, cost, plan, n);
+            if d.allowed then
+                return d;
+            end if;
+        end if;
         return dipwell_internal.ask_decide(0, limit_name, key, cost, plan, floor);
     end if;
-    if hint = 'refused' then
+    if hint = '' then
+        update dipwell.buckets b
+        set used = {{added (leftAfter "b.used" (ticksSince "b.ts" "n" 0 1) "l.add" unbounded) "take.cost * l.unit"}}, ts = {{later "n" "b.ts"}}
+        from dipwell.limits l
+        where l.name = limit_name and l.plain and l.every = 1 and l.add <= 256 and take.cost between 1 and l.cap / l.unit
+            and b.limit_id = any (array[l.id]) and b.key = case when l.plain then coalesce(take.key, '') end and take.key is distinct from ''
+            and b.version = l.version and b.lows is null
+            and {{fitsAfter "b.used" (ticksSince "b.ts" "n" 0 1) "l.add" unbounded "take.cost * l.unit" "l.cap"}}
+        returning true, (l.cap - b.used) / l.unit, null::interval,
+            (b.ts - n) * interval '1 microsecond' + ({{ticksFor "b.used" "l.add"}}) * interval '1 microsecond',
+            take.cost, interval '0', false, null::uuid
+        into d;
+        if found then
+            return d;
+        end if;
+    elsif hint = 'shards' or hint like 'scattered%' then
+        if hint like 'scattered.%' then
+            -- The lock comes first: then the row stays as it is read here. Half of the
+            -- shard's tokens stay: with fewer, take_shards compares two shards.
+            rows_of := least(length(hint) - 9, 64);
+            i := pg_backend_pid() % rows_of;
+            if not pg_try_advisory_xact_lock(hashtextextended(coalesce(key, ''), hashtext(limit_name)) + 1 + i) then
+                i := dipwell_internal.lock_shard(hashtextextended(coalesce(key, ''), hashtext(limit_name)) + 1, i, rows_of);
+                n := dipwell_internal.now_us();
+            end if;
+            update dipwell.shards b
+                set used = {{added (leftAfter "b.used" (ticksSince "b.ts" "n" 0 1) "w.part" unbounded) "take.cost * l.unit"}}, ts = {{later "n" "b.ts"}}
+                from dipwell.limits l
+                cross join lateral (select (array_agg(o.ctid) filter (where o.shard = i))[1] as own, l.add / l.shards + case when i < l.add % l.shards then 1 else 0 end as part,
+                        (sum({{leftAfter "o.used" (ticksSince "o.ts" "n" 0 1) "(l.add / l.shards + case when o.shard < l.add % l.shards then 1 else 0 end)" unbounded}}) filter (where o.shard <> i))::bigint as others
+                    from (select s.ctid, s.used, s.ts, s.shard from dipwell.shards s where s.limit_id = l.id and s.key = coalesce(take.key, '') and s.version = l.version order by s.shard offset 0) o) w
+                where l.name = limit_name and l.shards = rows_of and l.every = 1 and l.add <= 256 and l.mode = 'enforce' and take.key is distinct from '' and l.parent is null and l.parts is null
+                    and take.cost between 1 and l.cap / l.unit / l.shards / 2 and b.ctid = w.own and b.version = l.version
+                    and {{fitsAfter "b.used" (ticksSince "b.ts" "n" 0 1) "w.part" unbounded "take.cost * l.unit" "(l.cap / l.unit / l.shards / 2 * l.unit)"}}
+                returning true, greatest(l.cap - w.others - b.used, 0) / l.unit, null::interval,
+                    (b.ts - n) * interval '1 microsecond' + ({{ticksFor "(w.others + b.used)" "l.add"}}) * interval '1 microsecond',
+                    take.cost, interval '0', false, null::uuid
+                into d;
+            if found then
+                return d;
+            end if;
+        end if;
+        d := dipwell_internal.take_sharded(limit_name, key, cost, hint, hint like 'scattered.%');
+        if d.allowed is not null then
+            return d;
+        end if;
+    elsif hint = 'refused' then
         select false, {{tokensLeft "b.used" "l.unit" "l.cap"}}, dipwell_internal.plain_wait({{excess "b.used" "b.units" "l.cap"}}, b.ts, n, l.every, l.add, l.grid),
                 dipwell_internal.plain_wait(b.used, b.ts, n, l.every, l.add, l.grid), 0::bigint, interval '0', false, null::uuid
             into d
@@ -311,58 +357,9 @@ begin
                 return x.allowed;
             end if;
         end if;
-    elsif hint = 'shards' or hint like 'scattered%' then
-        if hint like 'scattered.%' then
-            -- The lock comes first: then the row stays as it is read here. Half of the
-            -- shard's tokens stay: with fewer, take_shards compares two shards.
-            rows_of := least(length(hint) - 9, 64);
-            i := pg_backend_pid() % rows_of;
-            lock := hashtextextended(coalesce(key, ''), hashtext(limit_name)) + 1;
-            if not pg_try_advisory_xact_lock(lock + i) then
-                i := dipwell_internal.lock_shard(lock, i, rows_of);
-                n := dipwell_internal.now_us();
-            end if;
-            update dipwell.shards b
-                set used = {{added (leftAfter "b.used" (ticksSince "b.ts" "n" 0 1) "q.part" unbounded) "q.units"}}, ts = {{later "n" "b.ts"}}
-                from (select l.id, l.version, l.unit, l.add, l.cap, take.cost * l.unit as units, l.add / l.shards + case when i < l.add % l.shards then 1 else 0 end as part,
-                        l.cap / l.unit / l.shards / 2 * l.unit as half, w.used as others
-                    from dipwell.limits l
-                    cross join lateral (select sum({{leftAfter "o.used" (ticksSince "o.ts" "n" 0 1) "(l.add / l.shards + case when o.shard < l.add % l.shards then 1 else 0 end)" unbounded}})::bigint as used
-                        from (select s.used, s.ts, s.shard from dipwell.shards s where s.limit_id = l.id and s.key = coalesce(take.key, '') and s.version = l.version and s.shard <> i order by s.shard offset 0) o) w
-                    where l.name = limit_name and l.shards = rows_of and l.every = 1 and l.add <= 256 and l.mode = 'enforce' and take.key is distinct from '' and l.parent is null and l.parts is null
-                        and take.cost between 1 and l.cap / l.unit / l.shards / 2 offset 0) q
-                where b.limit_id = any (array[q.id]) and b.key = coalesce(take.key, '') and b.shard = i and b.version = q.version
-                    and {{fitsAfter "b.used" (ticksSince "b.ts" "n" 0 1) "q.part" unbounded "q.units" "q.half"}}
-                returning true, greatest(q.cap - q.others - b.used, 0) / q.unit, null::interval,
-                    (b.ts - n) * interval '1 microsecond' + ({{ticksFor "(q.others + b.used)" "q.add"}}) * interval '1 microsecond',
-                    take.cost, interval '0', false, null::uuid
-                into d;
-            if found then
-                return d;
-            end if;
-        end if;
-        d := dipwell_internal.take_sharded(limit_name, key, cost, hint, hint like 'scattered.%');
-        if d.allowed is not null then
-            return d;
-        end if;
     elsif hint = 'override' then
         d := dipwell_internal.take_overridden(limit_name, key, cost, n);
         if d.allowed then
-            return d;
-        end if;
-    elsif hint = '' then
-        update dipwell.buckets b
-        set used = {{added (leftAfter "b.used" (ticksSince "b.ts" "n" 0 1) "l.add" unbounded) "take.cost * l.unit"}}, ts = {{later "n" "b.ts"}}
-        from dipwell.limits l
-        where l.name = limit_name and l.plain and l.every = 1 and l.add <= 256 and take.cost between 1 and l.cap / l.unit
-            and b.limit_id = any (array[l.id]) and b.key = case when l.plain then coalesce(take.key, '') end and take.key is distinct from ''
-            and b.version = l.version and b.lows is null
-            and {{fitsAfter "b.used" (ticksSince "b.ts" "n" 0 1) "l.add" unbounded "take.cost * l.unit" "l.cap"}}
-        returning true, (l.cap - b.used) / l.unit, null::interval,
-            (b.ts - n) * interval '1 microsecond' + ({{ticksFor "b.used" "l.add"}}) * interval '1 microsecond',
-            take.cost, interval '0', false, null::uuid
-        into d;
-        if found then
             return d;
         end if;
     end if;
