@@ -100,7 +100,7 @@ func (t *gates) enter(ctx context.Context, limit int32, key string, n int, most 
 	case g.limit != limit || g.key != key:
 		g.mu.Unlock()
 		return seat{}, nil
-	case !full && g.waiting.Len() == 0 && (!g.crowded || w.store == nil || g.taken == g.stuck):
+	case !full && g.waiting.Len() == 0 && !g.defers(&w):
 		at := g.choose(n)
 		g.mu.Unlock()
 		return seat{gate: g, n: at}, nil
@@ -229,12 +229,18 @@ func (s seat) free() {
 	s.admit()
 }
 
+// defers reports whether a call has to wait until no other is in flight, to be merged
+// with those that wait meanwhile.
+func (g *gate) defers(w *waiter) bool {
+	return g.crowded && w.store != nil && !w.shard && g.taken != g.stuck
+}
+
 // admit gives free seats to the calls that have waited longest. While the gate is crowded
 // it merges the calls that wait, once no other call is in flight.
 func (g *gate) admit() {
 	for first := g.waiting.Front(); first != nil; first = g.waiting.Front() {
 		w := first.Value.(*waiter)
-		if bits.OnesCount64(g.taken) >= w.seats || g.crowded && w.store != nil && g.taken != g.stuck {
+		if bits.OnesCount64(g.taken) >= w.seats || g.defers(w) {
 			return
 		}
 		at := seat{gate: g, n: g.choose(w.seats)}

@@ -49,7 +49,7 @@ type merged struct {
 func (g *gate) mergeable() (some []*waiter) {
 	for e := g.waiting.Front(); e != nil && len(some) < maxMerged; e = e.Next() {
 		w := e.Value.(*waiter)
-		if w.store == nil || len(some) > 0 && (w.store.db != some[0].store.db || w.entry != some[0].entry) {
+		if w.store == nil || len(some) > 0 && (w.store.db != some[0].store.db || w.entry != some[0].entry || w.shard != some[0].shard) {
 			break
 		}
 		some = append(some, w)

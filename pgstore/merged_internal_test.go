@@ -33,7 +33,12 @@ func (d *askedDB) QueryRow(ctx context.Context, _ string, args ...any) pgx.Row {
 }
 
 func (r askedRow) Scan(to ...any) error {
-	*to[0].(*int64) = r.used
+	switch to := to[0].(type) {
+	case *int64:
+		*to = r.used
+	case *instant:
+		*to = instant(r.used)
+	}
 	return r.err
 }
 
@@ -265,6 +270,60 @@ func TestMergedLate(t *testing.T) {
 		synctest.Wait()
 		for _, call := range c.calls {
 			if !call.done.Load() || call.err != nil || call.at.gate != nil || call.at.decided {
+				t.Errorf("%+v", call)
+			}
+		}
+		if !c.empty() {
+			t.Error("somebody is left in the gate")
+		}
+	})
+}
+
+// TestMergedShardsBesideOthers: a call of a key with shards that has to wait and is not
+// charged to a shard does not keep calls that are from being in flight at the same time,
+// and is not merged with them.
+func TestMergedShardsBesideOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const shards = 2 * rowSeats
+		var asked []int64
+		answer := make(chan struct{})
+		d := limittest.Definition(store.Limit{Name: "l", Rate: 1, Period: 24 * time.Hour, Burst: 1000, Shards: shards})
+		c := &crowd{gates: newGates(), e: &entry{id: 1, def: d, plain: true, statements: newStatements(1, d, false)}}
+		c.s = &Store{seen: newKeySet(), db: &askedDB{ask: func(_ context.Context, units int64) (int64, error) {
+			asked = append(asked, units/d.Rule.Unit)
+			<-answer
+			return units, nil
+		}}}
+		enter := func(verb store.Verb, n int, shard bool) *crowdCall {
+			call := &crowdCall{Group: store.Group{Ops: []store.Op{{Def: d, Key: "k", Verb: verb, Cost: 1}}}}
+			go func() {
+				call.at, call.err = c.enter(t.Context(), 1, "k", n, rowWait, waiter{store: c.s, group: &call.Group, entry: c.e, shard: shard})
+				call.done.Store(true)
+			}()
+			synctest.Wait()
+			return call
+		}
+		for range shards {
+			c.held = append(c.held, enter(store.VerbTake, shards, true).at)
+		}
+		charge := enter(store.VerbCharge, rowSeats, false)
+		for range rowSeats {
+			c.calls = append(c.calls, enter(store.VerbTake, shards, true))
+		}
+		c.release()
+		if !charge.done.Load() || charge.at.gate == nil || !slices.Equal(asked, []int64{rowSeats}) {
+			t.Errorf("the charge has a seat: %v; asked for %d", charge.at.gate != nil, asked)
+		}
+		if late := enter(store.VerbTake, shards, true); !late.done.Load() || late.at.gate == nil {
+			t.Error("a take waits while there are free seats")
+		} else {
+			late.at.leave()
+		}
+		charge.at.leave()
+		close(answer)
+		synctest.Wait()
+		for _, call := range c.calls {
+			if !call.done.Load() || call.err != nil || !call.at.decided || !call.Allowed {
 				t.Errorf("%+v", call)
 			}
 		}
