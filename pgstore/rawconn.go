@@ -194,7 +194,7 @@ func (w *rawConn) send(ctx context.Context, t *rawStatement) (row store.State, n
 }
 
 // ask runs a statement whose columns are integers or times. It returns them in columns,
-// or pgx.ErrNoRows.
+// or pgx.ErrNoRows. If the statement was not sent, the error wraps store.ErrStore.
 func (s *Store) ask(ctx context.Context, key rawKey, sql string, args []any, columns []int64) error {
 	switch db := s.db.(type) {
 	case *pgx.Conn:
@@ -202,7 +202,7 @@ func (s *Store) ask(ctx context.Context, key rawKey, sql string, args []any, col
 	case *pgxpool.Pool:
 		c, err := db.Acquire(ctx)
 		if err != nil {
-			return err
+			return storeError(err, false)
 		}
 		defer c.Release()
 		return askRaw(ctx, c.Conn(), key, sql, args, columns)
@@ -226,7 +226,7 @@ func askRaw(ctx context.Context, conn *pgx.Conn, key rawKey, sql string, args []
 	}
 	t, err := w.prepare(ctx, key, sql)
 	if err != nil {
-		return err
+		return storeError(err, false) // only the statement's text was sent
 	}
 	if t == nil {
 		return askPgx(ctx, conn, sql, args, columns)

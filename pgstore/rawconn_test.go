@@ -250,15 +250,25 @@ func TestTakeWithinDeadline(t *testing.T) {
 	}
 }
 
-// TestCancelledBeforeAConnection checks that a Take whose context ends before
+// TestCancelledBeforeAConnection checks that a call whose context ends before
 // the pool has a free connection is known to have charged nothing.
 func TestCancelledBeforeAConnection(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, pgtest.Database(t, "dipwell", migrated)+"&pool_max_conns=1")
 	s := newStore(t, pool, pgstore.Config{Poll: -1})
-	l, err := dipwell.New(s, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+	l, err := dipwell.New(s, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20}, store.Limit{Name: "b", Rate: 1, Period: day, Burst: 20, Shards: 2})
 	if err != nil {
 		t.Fatal(err)
+	}
+	calls := map[string][]dipwell.Take{
+		"take":     {{Limit: "a", Key: "k", Cost: 1}},
+		"take all": {{Limit: "a", Key: "k", Cost: 1}, {Limit: "a", Key: "k2", Cost: 1}},
+		"shards":   {{Limit: "b", Key: "k", Cost: 1}},
+	}
+	for name, takes := range calls {
+		if _, err := l.TakeAll(t.Context(), takes...); err != nil {
+			t.Fatal(name, err)
+		}
 	}
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
@@ -267,7 +277,9 @@ func TestCancelledBeforeAConnection(t *testing.T) {
 	defer conn.Release()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := l.Take(ctx, "a", "k", 1); !errors.Is(err, context.Canceled) || !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) {
-		t.Error(err)
+	for name, takes := range calls {
+		if _, err := l.TakeAll(ctx, takes...); !errors.Is(err, context.Canceled) || !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
