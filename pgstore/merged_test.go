@@ -128,7 +128,7 @@ func TestMergedExact(t *testing.T) {
 // the answer.
 func TestMergedLock(t *testing.T) {
 	t.Parallel()
-	for _, settings := range []string{"", "&lock_timeout=20ms"} {
+	for _, settings := range []string{"", "&lock_timeout=20ms", "&lock_timeout=1h"} {
 		pool, s, l := gated(t, settings)
 		for range 2 {
 			if err := pgstore.TakeTogether(t.Context(), s, [2]string{"first", "k"}, [2]string{"second", "k"}); err != nil {
@@ -136,7 +136,9 @@ func TestMergedLock(t *testing.T) {
 			}
 		}
 		tx, _ := held(t, pool, s, l, "k", "")
-		if err := pgstore.TakeTogether(t.Context(), s, [2]string{"first", "k"}, [2]string{"second", "k"}); !errors.Is(err, store.ErrLocked) {
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+		defer cancel()
+		if err := pgstore.TakeTogether(ctx, s, [2]string{"first", "k"}, [2]string{"second", "k"}); !errors.Is(err, store.ErrLocked) {
 			t.Errorf("while a row is locked: %v", err)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
@@ -145,7 +147,7 @@ func TestMergedLock(t *testing.T) {
 		if d, err := l.Check(t.Context(), "second", "k", 0); err != nil || d.Remaining != 100-5 {
 			t.Errorf("%d remain, %v; want 95", d.Remaining, err)
 		}
-		if wait := text(t, pool, "show lock_timeout"); wait != map[string]string{"": "0", "&lock_timeout=20ms": "20ms"}[settings] {
+		if wait := text(t, pool, "show lock_timeout"); wait != map[string]string{"": "0", "&lock_timeout=20ms": "20ms", "&lock_timeout=1h": "1h"}[settings] {
 			t.Errorf("lock_timeout is %s after the statements", wait)
 		}
 	}

@@ -34,8 +34,8 @@ var setSkipLockedSQL = strings.Replace(setSQL, "for no key update)", "for no key
 var setUncheckedSQL = replaceMarked(setSQL, "candidates as (select q.*, true as eligible from q),\n",
 	"select i, used, ts, n, plain, coalesce(done, false), used is null, case when calendar then used0 end from judged\n")
 
-// setBriefSQL and setBriefUncheckedSQL wait for locks for at most briefWait, unless the
-// session has a lock_timeout.
+// setBriefSQL and setBriefUncheckedSQL wait for locks for at most briefWait, or for the
+// session's lock_timeout if that is shorter.
 var (
 	setBriefSQL          = briefly(setSQL)
 	setBriefUncheckedSQL = briefly(setUncheckedSQL)
@@ -43,7 +43,7 @@ var (
 
 func briefly(sql string) string {
 	return strings.Replace(sql, "with q as materialized (\n    select * from unnest(", fmt.Sprintf(`with t as materialized (
-    select case when current_setting('lock_timeout') = '0' then set_config('lock_timeout', '%dms', true) end
+    select case when current_setting('lock_timeout')::interval not between '1ms' and '%[1]dms' then set_config('lock_timeout', '%[1]dms', true) end
 ),
 q as materialized (
     select q.* from t cross join unnest(`, briefWait.Milliseconds()), 1)
