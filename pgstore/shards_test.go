@@ -473,6 +473,91 @@ func TestShardsOneLock(t *testing.T) {
 	}
 }
 
+// TestShardsRefusedAtOnce checks that a call that is refused does not wait while all shards
+// are locked, whatever the session's hint is.
+func TestShardsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('x', 1, interval '1 day', burst => 80, shards => 2), dipwell.take('x', 'k', 3)")
+	if n := number(t, pool, strings.ReplaceAll(scatterSQL, "$1", "2")); n != 1 {
+		t.Fatalf("%d keys were spread", n)
+	}
+	begin := func(settings ...string) pgx.Tx {
+		tx, err := pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+		for _, set := range settings {
+			must(t, tx, set)
+		}
+		return tx
+	}
+	for range 2 {
+		begin("select dipwell.take('x', 'k')")
+	}
+	for _, hint := range []string{"shards", "scattered", "scattered.."} {
+		for cost, want := range map[int]string{78: "false", 81: "false", -1: "cost: "} {
+			tx := begin("set local lock_timeout = '1ms'", "set local dipwell.read_first = '"+hint+"'")
+			var got string
+			if err := tx.QueryRow(t.Context(), "select allowed::text from dipwell.take('x', 'k', $1)", cost).Scan(&got); err != nil {
+				got = err.Error()
+			}
+			if !strings.Contains(got, want) {
+				t.Errorf("%d tokens after %q: %s", cost, hint, got)
+			}
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestShardsGatheredByOwnTransaction checks that a take does not wait for the locks of
+// shards that its transaction has gathered: whoever has them waits for the transaction.
+func TestShardsGatheredByOwnTransaction(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('x', 1, interval '1 day', burst => 80, shards => 2), dipwell.take('x', 'k', 3)")
+	if n := number(t, pool, strings.ReplaceAll(scatterSQL, "$1", "2")); n != 1 {
+		t.Fatalf("%d keys were spread", n)
+	}
+	hinted := func() pgx.Tx {
+		tx, err := pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+		must(t, tx, "select set_config('dipwell.read_first', 'scattered..', true)")
+		return tx
+	}
+	own := hinted()
+	must(t, own, "select dipwell.refund('x', 'k', 1)")
+	done := make(chan error, 2)
+	for range 2 {
+		other := hinted()
+		go func() {
+			_, err := other.Exec(context.Background(), "select dipwell.take('x', 'k')")
+			if err == nil {
+				err = other.Commit(context.Background())
+			}
+			done <- err
+		}()
+	}
+	eventually(t, "both wait for the transaction", func() bool { return number(t, pool, waitingSQL) == 2 })
+	must(t, own, "set local lock_timeout = '1ms'")
+	must(t, own, "select dipwell.take('x', 'k')")
+	if err := own.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(<-done, <-done); err != nil {
+		t.Error(err)
+	}
+	if left := number(t, pool, "select remaining from dipwell.check('x', 'k')"); left != 80-3+1-3 {
+		t.Errorf("%d remain, want 75", left)
+	}
+}
+
 // locksSQL counts the calls that wait for the advisory lock of a shard, and those of them
 // that have another one, in one snapshot of all locks.
 const locksSQL = `with l as materialized (select pid, granted from pg_locks

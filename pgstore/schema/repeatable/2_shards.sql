@@ -91,9 +91,11 @@ comment on function dipwell_internal.shards_at is
 -- wait for passes from one to the next, and the next holds it from then on, even if the
 -- processors are busy with others for long. With many sessions all locks would then always
 -- be held by sessions that do not run, and each call would wait.
-create function dipwell_internal.lock_shard(lock bigint, first int, shards int) returns int language plpgsql volatile as $$
+create function dipwell_internal.lock_shard(limit_name text, of_key text, cost bigint, first int, shards int) returns int language plpgsql volatile as $$
 declare
-    i int := first;
+    i    int := first;
+    lock bigint := hashtextextended(of_key, hashtext(limit_name)) + 1; -- of shard 0
+    n    bigint;
 begin
     for k in 1..8 loop
         i := (i + 1) % shards;
@@ -103,11 +105,19 @@ begin
             perform pg_sleep(0.0005 * (1 << k / 2)); -- 1 to 8 ms
         end if;
     end loop;
+    -- A call that will be refused does not wait. Nor does one whose transaction has gathered
+    -- the shards: whoever has their locks waits for it.
+    n := dipwell_internal.now_us();
+    if not exists (select from dipwell.limits l join dipwell.shards s on s.limit_id = l.id and s.version = l.version
+            where l.name = limit_name and l.shards = lock_shard.shards and l.every = 1 and lock_shard.cost between 1 and l.cap / l.unit and s.key = of_key
+                and s.used - greatest(n - s.ts, 0) * (l.add / l.shards + case when s.shard < l.add % l.shards then 1 else 0 end) <= (l.cap / l.unit / l.shards / 2 * l.unit) - (lock_shard.cost * l.unit)) then
+        return null;
+    end if;
     perform pg_advisory_xact_lock(lock + i);
     return i;
 end $$;
 comment on function dipwell_internal.lock_shard is
-    'Gets the advisory lock of a shard, whichever it finds free first, and returns the shard, from 0. lock is the lock of shard 0; that of shard first is taken. If it finds none free in 15 ms, it waits for one.';
+    'Gets the advisory lock of a shard, whichever it finds free first, and returns the shard, from 0. That of shard first is taken. If it finds none free in 15 ms, it waits for one, or returns null if no shard has enough for cost while half of its tokens stay.';
 
 -- A call that takes from a shard first gets the shard's advisory lock. It then locks the
 -- row without a wait, except for a call that gathers. An advisory lock wakes one of the

@@ -277,7 +277,7 @@ declare
     next text;
     refused boolean;
     rows_of int; -- how many the key has in shards
-    i int; -- a shard, from 0
+    i int; -- the shard whose advisory lock this call has, from 0
 begin
     if plan is not null or floor is not null then
         if floor is null and key is distinct from '' and left(plan, 1) <> '#' then
@@ -310,7 +310,7 @@ begin
             rows_of := least(length(hint) - 9, 64);
             i := pg_backend_pid() % rows_of;
             if not pg_try_advisory_xact_lock(hashtextextended(coalesce(key, ''), hashtext(limit_name)) + 1 + i) then
-                i := dipwell_internal.lock_shard(hashtextextended(coalesce(key, ''), hashtext(limit_name)) + 1, i, rows_of);
+                i := dipwell_internal.lock_shard(limit_name, coalesce(key, ''), cost, i, rows_of);
                 n := dipwell_internal.now_us();
             end if;
             update dipwell.shards b
@@ -330,7 +330,7 @@ begin
                 return d;
             end if;
         end if;
-        d := dipwell_internal.take_sharded(limit_name, key, cost, hint, hint like 'scattered.%');
+        d := dipwell_internal.take_sharded(limit_name, key, cost, hint, i is not null);
         if d.allowed is not null then
             return d;
         end if;
