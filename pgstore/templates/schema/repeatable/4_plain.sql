@@ -275,7 +275,6 @@ declare
     hint text := coalesce(current_setting('dipwell.read_first', true), '');
     next text;
     refused boolean;
-    rows_of int; -- how many the key has in shards
     i int; -- the shard whose advisory lock this call has, from 0
 begin
     if plan is not null or floor is not null then
@@ -302,34 +301,36 @@ begin
         if found then
             return d;
         end if;
-    elsif hint = 'shards' or hint like 'scattered%' then
-        if hint like 'scattered.%' then
-            -- The lock comes first: then the row stays as it is read here. Half of the
-            -- shard's tokens stay: with fewer, take_shards compares two shards.
-            rows_of := least(length(hint) - 9, 64);
-            i := pg_backend_pid() % rows_of;
-            if not pg_try_advisory_xact_lock(hashtextextended(coalesce(key, ''), hashtext(limit_name)) + 1 + i) then
-                i := dipwell_internal.lock_shard(limit_name, coalesce(key, ''), cost, i, rows_of);
-                n := dipwell_internal.now_us();
-            end if;
-            update dipwell.shards b
-                set used = {{added (leftAfter "b.used" (ticksSince "b.ts" "n" 0 1) "w.part" unbounded) "take.cost * l.unit"}}, ts = {{later "n" "b.ts"}}
-                from dipwell.limits l
-                cross join lateral (select (array_agg(o.ctid) filter (where o.shard = i))[1] as own, l.add / l.shards + case when i < l.add % l.shards then 1 else 0 end as part,
-                        (sum({{leftAfter "o.used" (ticksSince "o.ts" "n" 0 1) "(l.add / l.shards + case when o.shard < l.add % l.shards then 1 else 0 end)" unbounded}}) filter (where o.shard <> i))::bigint as others
-                    from (select s.ctid, s.used, s.ts, s.shard from dipwell.shards s where s.limit_id = l.id and s.key = coalesce(take.key, '') and s.version = l.version order by s.shard offset 0) o) w
-                where l.name = limit_name and l.shards = rows_of and l.every = 1 and l.add <= 256 and l.mode = 'enforce' and take.key is distinct from '' and l.parent is null and l.parts is null
-                    and take.cost between 1 and l.cap / l.unit / l.shards / 2 and b.ctid = w.own and b.version = l.version
-                    and {{fitsAfter "b.used" (ticksSince "b.ts" "n" 0 1) "w.part" unbounded "take.cost * l.unit" "(l.cap / l.unit / l.shards / 2 * l.unit)"}}
-                returning true, greatest(l.cap - w.others - b.used, 0) / l.unit, null::interval,
-                    (b.ts - n) * interval '1 microsecond' + ({{ticksFor "(w.others + b.used)" "l.add"}}) * interval '1 microsecond',
-                    take.cost, interval '0', false, null::uuid
-                into d;
-            if found then
-                return d;
-            end if;
+    elsif hint like 'scattered.%' then
+        -- The lock comes first: then the row stays as it is read here. Half of the
+        -- shard's tokens stay: with fewer, take_shards compares two shards.
+        i := pg_backend_pid() % (length(hint) - 9);
+        if not pg_try_advisory_xact_lock(hashtextextended(coalesce(key, ''), hashtext(limit_name)) + 1 + i) then
+            i := dipwell_internal.lock_shard(limit_name, coalesce(key, ''), cost, i, length(hint) - 9);
+            n := dipwell_internal.now_us();
+        end if;
+        update dipwell.shards b
+            set used = {{added (leftAfter "b.used" (ticksSince "b.ts" "n" 0 1) "w.part" unbounded) "take.cost * l.unit"}}, ts = {{later "n" "b.ts"}}
+            from dipwell.limits l
+            cross join lateral (select (array_agg(o.ctid) filter (where o.shard = i))[1] as own, l.add / l.shards + case when i < l.add % l.shards then 1 else 0 end as part,
+                    (sum({{leftAfter "o.used" (ticksSince "o.ts" "n" 0 1) "(l.add / l.shards + case when o.shard < l.add % l.shards then 1 else 0 end)" unbounded}}) filter (where o.shard <> i))::bigint as others
+                from (select s.ctid, s.used, s.ts, s.shard from dipwell.shards s where s.limit_id = l.id and s.key = coalesce(take.key, '') and s.version = l.version order by s.shard offset 0) o) w
+            where l.name = limit_name and l.shards = length(hint) - 9 and l.every = 1 and l.add <= 256 and l.mode = 'enforce' and take.key is distinct from '' and l.parent is null and l.parts is null
+                and take.cost between 1 and l.cap / l.unit / l.shards / 2 and b.ctid = w.own and b.version = l.version
+                and {{fitsAfter "b.used" (ticksSince "b.ts" "n" 0 1) "w.part" unbounded "take.cost * l.unit" "(l.cap / l.unit / l.shards / 2 * l.unit)"}}
+            returning true, greatest(l.cap - w.others - b.used, 0) / l.unit, null::interval,
+                (b.ts - n) * interval '1 microsecond' + ({{ticksFor "(w.others + b.used)" "l.add"}}) * interval '1 microsecond',
+                take.cost, interval '0', false, null::uuid
+            into d;
+        if found then
+            return d;
         end if;
         d := dipwell_internal.take_sharded(limit_name, key, cost, hint, i is not null);
+        if d.allowed is not null then
+            return d;
+        end if;
+    elsif hint = 'shards' or hint = 'scattered' then
+        d := dipwell_internal.take_sharded(limit_name, key, cost, hint, false);
         if d.allowed is not null then
             return d;
         end if;
