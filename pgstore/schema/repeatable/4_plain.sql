@@ -534,7 +534,8 @@ declare
     verdict boolean;
     plain   boolean := false;
 begin
-    if plans is null and floors is null and k between 1 and 16 and array_ndims(limit_names) = 1 and cardinality(keys) = k and coalesce(cardinality(costs), k) = k then
+    if plans is null and floors is null and k between 1 and 16 and array_dims(limit_names) = '[1:' || k || ']' and array_dims(keys) = array_dims(limit_names)
+        and (costs is null or array_dims(costs) = array_dims(limit_names)) then
         parts := dipwell_internal.look_at_parts(limit_names, keys, coalesce(costs, array_fill(1::bigint, array[k])));
         plain := parts is not null;
     end if;

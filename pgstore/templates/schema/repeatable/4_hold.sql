@@ -190,9 +190,11 @@ comment on function dipwell.hold_all is
 
 create function dipwell_internal.check_lists(limit_names text[], keys text[], costs bigint[], plans text[], floors bigint[]) returns void language plpgsql immutable as $$
 declare
-    k int := cardinality(limit_names);
+    k     int := cardinality(limit_names);
+    field text;
+    dims  text;
 begin
-    if k is null or k < 1 or k > 16 or array_ndims(limit_names) <> 1 then
+    if k is null or k < 1 or k > 16 then
         raise exception using errcode = 'invalid_parameter_value', constraint = 'limit_names',
             message = format('limit_names: %s; from 1 to 16', dipwell_internal.entries(k));
     elsif cardinality(keys) is distinct from k then
@@ -208,9 +210,16 @@ begin
         raise exception using errcode = 'invalid_parameter_value', constraint = 'floors',
             message = format('floors: %s, but limit_names has %s', dipwell_internal.entries(cardinality(floors)), k);
     end if;
+    -- Entries beyond the bounds of a list are null, and a key of null is the shared bucket.
+    for field, dims in values ('limit_names', array_dims(limit_names)), ('keys', array_dims(keys)), ('costs', array_dims(costs)), ('plans', array_dims(plans)), ('floors', array_dims(floors)) loop
+        if dims <> format('[1:%s]', k) then
+            raise exception using errcode = 'invalid_parameter_value', constraint = field,
+                message = format('%s: has the bounds %s; a list of %s has [1:%s]', field, dims, dipwell_internal.entries(k), k);
+        end if;
+    end loop;
 end $$;
 comment on function dipwell_internal.check_lists is
-    'Raises an error that names the field if the lists of a call differ in length, or have no or more than 16 entries.';
+    'Raises an error that names the field if the lists of a call differ in length or bounds, or have no or more than 16 entries.';
 
 -- "coalesce(p.live, false)" keeps the planner from using the index of live holds. In a
 -- plan made while the table is small, a scan of that whole index looks as cheap as a
