@@ -261,7 +261,8 @@ func TestOverrideRoles(t *testing.T) {
 func TestPlanErrorsSQL(t *testing.T) {
 	pool := newPool(t)
 	overriddenStore(t, pool, pool)
-	must(t, pool, "select dipwell.define('window', 3, interval '1 minute', algorithm => 'fixed_window')")
+	must(t, pool, `select dipwell.define('window', 3, interval '1 minute', algorithm => 'fixed_window');
+		select dipwell.define('org', 3, interval '1 minute', parts => 1); select dipwell.define('member', 3, interval '1 minute', parent => 'org')`)
 	for sql, want := range map[string]string{
 		"take('api', 'k', plan => 'gold')":                                    `plan: limit api has no plan "gold"`,
 		"take('api', 'k', plan => 'staff')":                                   "plan: callers may not name plan staff of limit api",
@@ -283,6 +284,11 @@ func TestPlanErrorsSQL(t *testing.T) {
 		"override('api', repeat('k', 513), burst => 3)":                       "key: has 513 bytes",
 		"override('api', '', burst => 3)":                                     "key: is empty",
 		"override('none', 'k', burst => 3)":                                   `limit_name: unknown limit "none"`,
+		"override('member', 'acme', burst => 3)":                              "key: has 1 parts; those of limit member have 2",
+		"override('member', 'acme/', burst => 3)":                             `key: part 2 of "acme/" is empty`,
+		"override('member', burst => 3)":                                      "key: has 0 parts; those of limit member have 2",
+		"override('org', 'acme/u7', burst => 3)":                              "key: has 2 parts; those of limit org have 1",
+		"end_override('member', 'acme')":                                      "key: has 1 parts; those of limit member have 2",
 		"define('p', 1, interval '1 minute', plans => 'a:burst=3|a:burst=4')": "limit p: plans: plan a is there twice",
 	} {
 		if _, err := pool.Exec(t.Context(), "select dipwell."+sql); err == nil || !strings.Contains(err.Error(), want) {

@@ -49,6 +49,24 @@ end $$;
 comment on function dipwell_internal.check_path is
     'Raises an error that names the field if a key does not have that many parts, or if one of them is empty. Go twin: checkPath.';
 
+create function dipwell_internal.check_parts(limit_name text, of_key text, field text) returns void language plpgsql stable as $$
+declare
+    l      dipwell.limits;
+    above  text := limit_name;
+    levels int := -1;
+begin
+    while above is not null and levels < 4 loop
+        select * into l from dipwell.limits x where x.name = above;
+        above := l.parent;
+        levels := levels + 1;
+    end loop;
+    if levels > 0 or l.parts is not null then
+        perform dipwell_internal.check_path(limit_name, of_key, levels + coalesce(l.parts, 0)::int, field);
+    end if;
+end $$;
+comment on function dipwell_internal.check_parts is
+    'Raises an error that names the field if the keys of a limit are paths and the key is not one of that many parts. Go twin: Limiter.checkParts.';
+
 -- alone is set if the call names one limit, so that errors name its field without an
 -- index.
 create function dipwell_internal.call_of(verb int, limit_names text[], of_keys text[], of_costs bigint[], of_plans text[], of_floors bigint[],

@@ -221,10 +221,13 @@ create function dipwell.override(limit_name text, key text default null, plan te
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
+    lim    int;
     period bigint := case when per is not null then dipwell_internal.period_of(per) end;
 begin
     key := dipwell_internal.check_key(key, 'key');
-    perform dipwell_internal.set_override(dipwell_internal.limit_id(limit_name, 'limit_name'), key, plan, rate, period, burst,
+    lim := dipwell_internal.limit_id(limit_name, 'limit_name');
+    perform dipwell_internal.check_parts(limit_name, key, 'key');
+    perform dipwell_internal.set_override(lim, key, plan, rate, period, burst,
         case when until < 'infinity' then (extract(epoch from greatest(until, 'epoch')) * 1000000)::bigint end, note);
     perform dipwell_internal.changed('override', limit_name, key,
         concat_ws(' ', 'plan ' || plan, 'rate ' || rate, 'per ' || dipwell_internal.format_per(period), 'burst ' || burst, 'until ' || nullif(until, 'infinity')), note);
@@ -235,8 +238,12 @@ comment on function dipwell.override is
 create function dipwell.end_override(limit_name text, key text default null) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
-    ended boolean := dipwell_internal.end_override(dipwell_internal.limit_id(limit_name, 'limit_name'), dipwell_internal.check_key(key, 'key'));
+    lim    int := dipwell_internal.limit_id(limit_name, 'limit_name');
+    of_key text := dipwell_internal.check_key(key, 'key');
+    ended  boolean;
 begin
+    perform dipwell_internal.check_parts(limit_name, of_key, 'key');
+    ended := dipwell_internal.end_override(lim, of_key);
     if ended then
         perform dipwell_internal.changed('end-override', limit_name, key);
     end if;
