@@ -267,7 +267,11 @@ func TestPlanErrorsSQL(t *testing.T) {
 		"take('api', 'k', plan => 'gold')":                                    `plan: limit api has no plan "gold"`,
 		"take('api', 'k', plan => 'staff')":                                   "plan: callers may not name plan staff of limit api",
 		"take('api', 'k', floor => -1)":                                       "floor: -1 is not between",
-		"take_all('{api}', '{k}', plans => '{gold}')":                         `plan: limit api has no plan "gold"`,
+		"take_all('{api}', '{k}', plans => '{gold}')":                         `plans[1]: limit api has no plan "gold"`,
+		"take_all('{api,api,api}', '{k,k,l}', plans => '{null,null,gold}')":   `plans[3]: limit api has no plan "gold"`,
+		"hold_all('{api}', '{k}', ttl => '1 minute', plans => '{staff}')":     "plans[1]: callers may not name plan staff",
+		"take('member', 'acme/u7', plan => 'gold')":                           `plan: limit member has no plan "gold"`,
+		"hold('member', 'acme/u7', ttl => '1 minute', plan => 'gold')":        `plan: limit member has no plan "gold"`,
 		"take_all('{api}', '{k}', floors => '{1,2}')":                         "floors: 2 entries",
 		"define_plan('api', 'a b')":                                           "plan: \"a b\" is not 1 to 64",
 		"define_plan('api', 'p', rate => 0)":                                  "limit api: plans: plan p: rate: 0 is not between",
@@ -291,7 +295,7 @@ func TestPlanErrorsSQL(t *testing.T) {
 		"end_override('member', 'acme')":                                      "key: has 1 parts; those of limit member have 2",
 		"define('p', 1, interval '1 minute', plans => 'a:burst=3|a:burst=4')": "limit p: plans: plan a is there twice",
 	} {
-		if _, err := pool.Exec(t.Context(), "select dipwell."+sql); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := pool.Exec(t.Context(), "select dipwell."+sql); err == nil || !strings.HasPrefix(err.Error(), "ERROR: "+want) {
 			t.Errorf("%s: %v; want %s", sql, err, want)
 		}
 	}

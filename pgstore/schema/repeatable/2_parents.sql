@@ -74,7 +74,7 @@ create function dipwell_internal.call_of(verb int, limit_names text[], of_keys t
 declare
     c      dipwell_internal.call;
     k      int := cardinality(limit_names);
-    fields text[] := '{limit_name,key,cost,floor}';
+    fields text[] := '{limit_name,key,cost,floor,plan}';
     l      dipwell.limits;
     key    text;
     above  text;
@@ -97,7 +97,7 @@ declare
 begin
     for i in 1..k loop
         if not alone then
-            fields := array[format('limit_names[%s]', i), format('keys[%s]', i), format('costs[%s]', i), format('floors[%s]', i)];
+            fields := array[format('limit_names[%s]', i), format('keys[%s]', i), format('costs[%s]', i), format('floors[%s]', i), format('plans[%s]', i)];
         end if;
         perform dipwell_internal.check_cost(of_costs[i], fields[3]);
         perform dipwell_internal.check_cost(coalesce(of_floors[i], 0), fields[4]);
@@ -112,7 +112,9 @@ begin
         end if;
         perform dipwell_internal.check_verb(l, verb, ttl, fields[1]);
         if left(of_plans[i], 1) = '#' then -- a definition of a call site
-            perform dipwell_internal.unknown_plan(l, of_plans[i], case when alone then 'plan' else format('plans[%s]', i) end);
+            perform dipwell_internal.unknown_plan(l, of_plans[i], fields[5]);
+        elsif of_plans[i] is not null then -- here, because decide does not know which argument it is
+            perform dipwell_internal.asked_definition(l, of_plans[i], fields[5]);
         end if;
         ids := ids || l.id;
         keys := keys || key;
