@@ -41,7 +41,7 @@ var sourceMutants = []struct{ name, file, old, wrong, run string }{
 	{"a parent is dropped", "parents.go", "if d.Parent == name {", "if d.Parent == name && d.Parts > 0 {", "Parent|Drop"},
 	{"ending no override converts the row", "table.go", "if o == nil && was == nil {", "if o == nil && was == nil && now < 0 {", "TestGolden$"},
 	{"an override stays after its end", "table.go", "if !o.decides(max(now, e.row.TS)) {", "if !o.decides(0) {", "TestGolden$|TestPlans|TestOverride"},
-	{"an unlimited plan is charged by settle", "table.go", "Free: took < op.Cost,", "Free: took < 0,", "TestGolden$"},
+	{"an unlimited plan is charged by settle", "table.go", "Free: op.isFree(),", "Free: false,", "TestGolden$"},
 	{"a hold of a concurrency limit is not counted", "table.go", "if op.Verb == VerbCharge || op.Def.Mode == Unlimited && op.Def.Algorithm != Concurrency {", "if op.Verb == VerbCharge || op.Def.Mode == Unlimited {", "TestGolden$"},
 }
 

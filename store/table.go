@@ -157,7 +157,7 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 		}
 		if hold.Expires > 0 {
 			part := Part{Limit: op.Def.Name, Key: op.Key, Plan: op.Asked.Plan, Cost: op.Cost, Takes: op.Takes,
-				Free: took < op.Cost, Keep: op.Def.OnExpire == KeepTaken}
+				Free: op.isFree(), Keep: op.Def.OnExpire == KeepTaken}
 			if took > 0 {
 				r := op.holdRecord(&rows[i], g.Hold.ID, now, hold.Expires)
 				e.records, write[i] = append(e.records, r), true
@@ -223,6 +223,12 @@ func (op *Op) Took() int64 {
 		return 0
 	}
 	return op.Granted
+}
+
+// isFree reports whether an op of a hold took nothing because of an unlimited plan or of
+// shadow mode. It may be true of a cost of 0 too.
+func (op *Op) isFree() bool {
+	return op.Shadow || op.Def.Mode == Unlimited && op.Def.Algorithm != Concurrency
 }
 
 // FailsOpen reports whether a limit allows an op that its store failed to decide: it does

@@ -585,6 +585,27 @@ var holdCases = []testCase{
 		b.settle("h", 9)
 		b.free("s k", 1)
 	})},
+	// The same of a hold of nothing, although it takes nothing in any case.
+	{"hold-nothing-free", onHolds(func(b *caller) {
+		b.define("s=1/1h,burst=10,mode=shadow")
+		b.do(store.VerbCharge, "s k 12")
+		if op := b.hold("h", 30*second, "s k 0").Ops[0]; !op.Shadow {
+			b.Errorf("a hold of nothing in debt: %+v", op.Answer)
+		}
+		b.settle("h", 5)
+		b.do(store.VerbRefund, "s k 12")
+		b.free("s k", 10)
+		b.override("c", store.Override{Key: "k", Plan: "free"})
+		b.hold("i", 30*second, "c k 0", "a k 0")
+		b.endOverride("c", "k")
+		b.settle("i", 3, 4)
+		b.free("c k", 10)
+		b.free("a k", 6)
+		b.hold("j", 30*second, "c:free k 0")
+		b.take("c k 4", true)
+		b.settle("j", 3)
+		b.free("c k", 6)
+	})},
 	// The answer of settle is about the plan that the call of the hold named.
 	{"hold-plan", onHolds(func(b *caller) {
 		b.define("p=1/1h,burst=10,plans=pro:burst=50")
@@ -927,6 +948,10 @@ var concurrencyCases = []testCase{
 			b.Errorf("settle: %+v", op)
 		}
 		b.free("c k", 5)
+		b.hold("j", 20*second, "c:free k 0")
+		if op := b.settle("j", 3).Ops[0]; op.Granted != 3 {
+			b.Errorf("settle of a hold of nothing: %+v", op)
+		}
 		b.wait(20 * time.Second)
 		b.hold("x", 10*second, "c k 10")
 	})},

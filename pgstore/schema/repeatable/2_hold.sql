@@ -410,7 +410,7 @@ begin
                     p.version := h.version;
                     p.units := case when free[i] then 0 else h.granted * units[i] end;
                     p.live := p.units > 0;
-                    p.free := h.cost > 0 and p.units = 0;
+                    p.free := free[i] and l.algorithm <> 'concurrency' or h.shadow;
                     p.due := case when p.live then h.expires else h.expires + greatest(ttl, 60000000) end;
                     p.keep := l.on_expire is not distinct from 'keep';
                     p.reset := false;
