@@ -284,6 +284,8 @@ func TestPlanErrorsSQL(t *testing.T) {
 		"override('api', 'k', plan => 'pro', burst => 3)":                     "plan: stands beside",
 		"override('api', 'k', burst => -3)":                                   "burst: -3 is not",
 		"override('api', 'k', burst => 3, until => now())":                    "until: is not in the future",
+		"override('api', 'k', burst => 3, until => '294276-12-31')":           "until: is not between now and the year 2255",
+		"override('api', 'k', burst => 3, until => '-infinity')":              "until: is not in the future",
 		"override('api', 'k', burst => 3, note => repeat('x', 1025))":         "note: has 1025 bytes",
 		"override('api', repeat('k', 513), burst => 3)":                       "key: has 513 bytes",
 		"override('api', '', burst => 3)":                                     "key: is empty",

@@ -228,7 +228,7 @@ begin
     lim := dipwell_internal.limit_id(limit_name, 'limit_name');
     perform dipwell_internal.check_parts(limit_name, key, 'key');
     perform dipwell_internal.set_override(lim, key, plan, rate, period, burst,
-        case when until < 'infinity' then (extract(epoch from greatest(until, 'epoch')) * 1000000)::bigint end, note);
+        case when until < 'infinity' then (extract(epoch from least(greatest(until, 'epoch'), '3000-01-01')) * 1000000)::bigint end, note);
     perform dipwell_internal.changed('override', limit_name, key,
         concat_ws(' ', 'plan ' || plan, 'rate ' || rate, 'per ' || dipwell_internal.format_per(period), 'burst ' || burst, 'until ' || nullif(until, 'infinity')), note);
 end $$;

@@ -35,9 +35,10 @@ comment on function dipwell_internal.time_of is
     'The time x µs after the Unix epoch.';
 
 create function dipwell_internal.micros(x interval) returns bigint language sql immutable as
-$$ select (date_part('epoch', x) * 1000000)::bigint $$;
+$$ select case when x > interval '100000 years' then 9223372036854775807 when x < interval '-100000 years' then -9223372036854775807
+    else (date_part('epoch', x) * 1000000)::bigint end $$;
 comment on function dipwell_internal.micros is
-    'The length of an interval in µs.';
+    'The length of an interval in µs; of one that is too long to be counted, the most that a bigint holds.';
 
 -- The time comes first, so that holds made one after the other are neighbours in the
 -- index. Random ids would each change a page of their own, which is written in full after
