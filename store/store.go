@@ -229,6 +229,9 @@ type Definer interface {
 //	op := store.Op{Def: def, Key: k.Key, Verb: store.VerbCheck}
 //	_, _, err := op.Step(now, k.State, true)
 //	// op.Remaining and op.Reset are the key's at now, and op.Def is what decides it
+//
+// Of a concurrency limit op.Reset means nothing, because the row does not say when its
+// holds expire.
 type KeyState struct {
 	// Key is "" for the shared bucket. A store that keeps no text of the limit's keys
 	// cannot list them; see Limit.ListKeys.

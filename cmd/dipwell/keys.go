@@ -27,7 +27,7 @@ func (c *KeysCmd) Run(e *env) error {
 			Plan       string
 			Override   bool
 			Remaining  int64
-			ResetAfter int64 `json:"reset_after_us"`
+			ResetAfter *int64 `json:"reset_after_us"`
 		}
 		Next *string
 	}
@@ -46,7 +46,10 @@ func (c *KeysCmd) Run(e *env) error {
 		if k.Override {
 			more += ", override"
 		}
-		fmt.Fprintf(e.stdout, "%-40s %12d remaining%s%s\n", name, k.Remaining, fullIn(k.ResetAfter), more)
+		if k.ResetAfter != nil {
+			more = fullIn(*k.ResetAfter) + more
+		}
+		fmt.Fprintf(e.stdout, "%-40s %12d remaining%s\n", name, k.Remaining, more)
 	}
 	return printNext(e, page.Next)
 }

@@ -600,6 +600,9 @@ func TestKeys(t *testing.T) {
 	w.want(w.do("GET", "/v1/limits/listed/keys?prefix=user:&n=2&after=user:2", ""), 200, `{"keys":[{"key":"user:3"`)
 	w.want(w.do("GET", "/v1/limits/listed/keys?key=user:1", ""), 200, `"remaining":15`)
 	w.want(w.do("GET", "/v1/limits/listed/keys?key=user:1", ""), 200, `"remaining":15`)
+	w.want(w.do("PUT", "/v1/limits/slots", `{"algorithm":"concurrency","burst":3,"keys":"list"}`), 201)
+	w.post("hold", "limit=slots&key=job&cost=2&ttl=1m")
+	w.want(w.do("GET", "/v1/limits/slots/keys", ""), 200, `{"keys":[{"key":"job","remaining":1,"reset_after_us":null}]`)
 	w.want(w.do("GET", "/v1/limits/login/keys", ""), 409, "keys: list")
 	w.want(w.do("GET", "/v1/limits/nobody/keys", ""), 404)
 	for _, q := range []string{"n=0", "n=1001", "n=x", "key=%00", "key=a&key=b", "what=1"} {

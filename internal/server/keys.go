@@ -175,8 +175,10 @@ func appendKey(b []byte, op *store.Op) []byte {
 		b = append(b, `,"override":true`...)
 	}
 	b = strconv.AppendInt(append(b, `,"remaining":`...), op.Remaining, 10)
-	b = strconv.AppendInt(append(b, `,"reset_after_us":`...), op.Reset, 10)
-	return append(b, '}')
+	if b = append(b, `,"reset_after_us":`...); op.Def.Algorithm == store.Concurrency { // a row does not say when its holds expire
+		return append(b, "null}"...)
+	}
+	return append(strconv.AppendInt(b, op.Reset, 10), '}')
 }
 
 func parsePage(query string) (p page, err error) {

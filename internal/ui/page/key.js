@@ -169,7 +169,7 @@ function lister(limit, signal) {
       if (after !== undefined) q.set("after", after);
       const page = await call("GET", limitPath(limit.name, "/keys?" + q), undefined, signal);
       list.replaceChildren(table([["key", "key"], ["free", "n"], ["full in", "n"]],
-        page.keys.map((x) => [h("a", {href: keyLink(limit.name, x.key)}, keyName(x.key)), count(x.remaining), span(x.reset_after_us)]), "No live keys."),
+        page.keys.map((x) => [h("a", {href: keyLink(limit.name, x.key)}, keyName(x.key)), count(x.remaining), x.reset_after_us === null ? "" : span(x.reset_after_us)]), "No live keys."),
       page.next === null ? "" : h("button", {onclick: () => show(page.next)}, "Next page"));
     } catch (err) {
       say(err.message);
