@@ -11,13 +11,62 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/adaptive"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )
+
+// TestDefineWarns checks that dipwell.define warns of limits that cannot reach their rate,
+// as Define in Go does.
+func TestDefineWarns(t *testing.T) {
+	t.Parallel()
+	config := newPool(t).Config().ConnConfig.Copy()
+	var warned []string
+	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { warned = append(warned, n.Severity+" "+n.Message) }
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	for text, warns := range map[string]bool{
+		"login=5/1m,burst=20": false, "login=1/1s": false, "login=3/1s,burst=1": true, "login=300000/1s,burst=1": true, "login=999983/30d,burst=1": true, "login=7/1m,burst=0,max_debt=3": false,
+		"login=10/1d,burst=4,algorithm=fixed_window,start=0s": true, "login=10/1mo,burst=1,algorithm=fixed_window": true, "login=2/7s,burst=2,algorithm=interval": false,
+		"login=30/1d,burst=7,algorithm=interval,start=06:00 Europe/Rome": true, "login=1000/1s,burst=40,lease=10ms": false, "login=3,algorithm=concurrency": false, "login=7/1s,algorithm=leaky_bucket": true,
+	} {
+		l, err := dipwell.ParseLimit(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := store.NewDefinition(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var args []string
+		for _, s := range l.Explicit() {
+			args = append(args, s[0]+" => "+sqlArgument(s[0], s[1]))
+		}
+		warned = nil
+		if _, err = conn.Exec(t.Context(), "select dipwell.define("+strings.Join(args, ", ")+")"); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		var want []string
+		if d.Warning != "" {
+			want = []string{"WARNING " + d.Warning}
+		}
+		if !slices.Equal(warned, want) || warns != (len(want) > 0) {
+			t.Errorf("%s: %q; want %q", text, warned, want)
+		}
+		if _, err = conn.Exec(t.Context(), "select dipwell.drop('login')"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
 
 // TestDefinedInSQL defines limits by dipwell.define, with each of its arguments, and has
 // a new program read them: it must know them as if it had defined them, with the same

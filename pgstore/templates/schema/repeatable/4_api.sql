@@ -125,6 +125,22 @@ end $$;
 comment on function dipwell.cancel is
     'Gives back what a reservation took and time has not returned yet. It works once, and only before the reservation is due.';
 
+create function dipwell_internal.too_small(d dipwell.limits, r dipwell.versions, period bigint) returns text language plpgsql immutable as $$
+declare
+    reach numeric := least(r.burst::numeric, r.add::numeric / r.unit); -- tokens at a tick
+begin
+    if r.burst = 1 then
+        reach := 1::numeric / ((r.unit + r.add - 1) / r.add);
+    end if;
+    if d.algorithm not in ('fixed_window', 'interval') then
+        reach := reach * period / r.every;
+    end if;
+    return format('limit %s: a burst of %s is too small for %s per %s: at most %s can be reached',
+        d.name, r.burst, d.rate, d.per, trim_scale(round(reach, 5 - floor(log(reach))::int)));
+end $$;
+comment on function dipwell_internal.too_small is
+    'The warning about a limit whose burst is so small that fractions of tokens are lost. Go twin: compiler.warning.';
+
 create function dipwell.define(name text, rate bigint default null, per interval default null, burst bigint default null, algorithm text default null,
     max_debt bigint default null, start text default null, on_change text default null, mode text default null,
     plans text default null, parent text default null, parts bigint default null, ttl interval default null, on_expire text default null,
@@ -180,6 +196,9 @@ begin
     r := dipwell_internal.compile(d, period);
     was := (select dipwell_internal.settings_of(l) from dipwell.limits l where l.name = define.name);
     perform dipwell_internal.put_limit(d, r);
+    if r.cap > 0 and r.cap < r.unit + r.add - 1 and d.adaptive is null and d.algorithm <> 'concurrency' then
+        raise warning '%', dipwell_internal.too_small(d, r, period);
+    end if;
     if was is distinct from (select dipwell_internal.settings_of(l) from dipwell.limits l where l.name = define.name) then
         perform dipwell_internal.changed('define', name, what => dipwell_internal.settings_of(d));
     end if;
