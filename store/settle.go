@@ -70,6 +70,7 @@ func (g *Group) settle(h *Hold, entries []entry, now int64) error {
 		return ErrHoldConflict
 	}
 	g.Hold.Repeated = h.Settled
+	over, least := -1, int64(0) // the part that cannot cost so much, and the most that it can; of the levels of a take, the least
 	for i := range g.Ops {
 		op, p := &g.Ops[i], &h.Parts[i]
 		if op.Def == nil {
@@ -77,8 +78,12 @@ func (g *Group) settle(h *Hold, entries []entry, now int64) error {
 		}
 		op.Cost = costs[i]
 		if !h.Settled && !p.Reset && !p.Free {
-			if err := entries[i].settle(op.Def, p, h, g.Hold.ID, costs[i], now); err != nil {
+			most, err := entries[i].settle(op.Def, p, h, g.Hold.ID, costs[i], now)
+			if err != nil {
 				return err
+			}
+			if most < costs[i] && (over < 0 || p.Takes == h.Parts[over].Takes && most < least) {
+				over, least = i, most
 			}
 		}
 		granted := costs[i]
@@ -88,6 +93,10 @@ func (g *Group) settle(h *Hold, entries []entry, now int64) error {
 		if err := op.present(entries[i].row, entries[i].records, granted, now); err != nil {
 			return err
 		}
+	}
+	if over >= 0 {
+		p := &h.Parts[over]
+		return badField(costField(h.takes(), bits.TrailingZeros16(p.Takes)), "%d is more than limit %s lets it be now, %d", costs[over], p.Limit, least)
 	}
 	if !h.Settled {
 		h.Settled, h.Costs, h.Forget = true, costs, h.forget(now)
@@ -132,8 +141,9 @@ func costField(n, i int) string {
 }
 
 // settle settles part p of hold h: it gives back what the part did not cost, or charges
-// what it cost beyond that. def is the definition that the call of the hold named.
-func (e *entry) settle(def *Definition, p *Part, h *Hold, id string, cost, now int64) error {
+// what it cost beyond that. def is the definition that the call of the hold named. most is
+// less than cost if the part cannot cost so much: it is then what it can cost at most.
+func (e *entry) settle(def *Definition, p *Part, h *Hold, id string, cost, now int64) (most int64, err error) {
 	own := e.own(now)
 	i := slices.IndexFunc(e.records, func(r Record) bool { return p.names(r, id) })
 	counted, back := p.Cost, max(p.Cost-cost, 0) // tokens that the row still counts, and how many of them to give back
@@ -143,31 +153,30 @@ func (e *entry) settle(def *Definition, p *Part, h *Hold, id string, cost, now i
 		counted, back = 0, p.Cost
 	}
 	if i >= 0 {
-		var err error
 		e.copyRecords()
 		if e.row, e.records, err = own.giveBack(e.row, p.Key, now, e.records, func(r Record) bool { return p.names(r, id) }, back, p.Cost); err != nil {
-			return err
+			return 0, err
 		}
 		e.changed = true
 	}
 	if cost <= counted || own.Algorithm == Concurrency {
-		return nil
+		return MaxInt, nil
 	}
-	if err := e.expireFor(def, now); err != nil {
-		return err
+	if err = e.expireFor(def, now); err != nil {
+		return 0, err
 	}
 	op := Op{Def: def, Key: p.Key, Verb: VerbCharge, Cost: cost - counted}
 	row, write, err := op.Step(now, e.row, false)
 	switch {
 	case err != nil:
-		return err
+		return 0, err
 	case !op.Allowed:
-		return badField(costField(h.takes(), bits.TrailingZeros16(p.Takes)), "%d is more than limit %s lets it be now, %d", cost, p.Limit, counted+op.Def.Rule.MaxCharge)
+		return counted + op.Def.Rule.MaxCharge, nil
 	case write:
 		e.convertRecords(op.Def, now)
 		e.row, e.changed = row, true
 	}
-	return nil
+	return MaxInt, nil
 }
 
 // extend moves the expiry of a hold, and answers the ops.

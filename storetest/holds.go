@@ -110,6 +110,22 @@ var holdCases = []testCase{
 		}
 		b.settle("h", 104)
 	})},
+	// Of a take with parents it is the largest cost that all levels allow.
+	{"settle-beyond-max-charge-levels", onHolds(func(b *caller) {
+		b.define("top=1/1h,burst=3,parts=1")
+		b.define("low=1/1h,burst=10,parent=top")
+		d, err := b.l.Hold(b.ctx, 30*time.Second, "", dipwell.Take{Limit: "low", Key: "acme/u7", Cost: 2}, dipwell.Take{Limit: "a", Key: "acme", Cost: 1})
+		if err != nil || !d.Allowed {
+			b.Fatal(d, err)
+		}
+		_, err = b.l.Settle(b.ctx, d.Hold, 103, 1)
+		if b.wantField("costs[0]", err); !strings.Contains(fmt.Sprint(err), "top") || !strings.Contains(fmt.Sprint(err), " 32") {
+			b.Error(err)
+		}
+		if _, err = b.l.Settle(b.ctx, d.Hold, 32, 1); err != nil {
+			b.Error(err)
+		}
+	})},
 	// The same settle again answers the same; other costs are an error.
 	{"settle-again", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4")

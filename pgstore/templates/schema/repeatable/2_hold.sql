@@ -495,6 +495,8 @@ declare
     keys    text[] := '{}';
     charges bigint[] := '{}';
     named   text[] := '{}'; -- plans that the call named, unless they are gone
+    over    dipwell.hold_parts; -- cannot cost so much; of the levels of a take, the one that can cost the least
+    most    bigint; -- that it can cost
     expired boolean;
 begin
     select x.ps, x.n into ps, n from dipwell_internal.lock_hold(hold, true, at) x;
@@ -547,11 +549,16 @@ begin
         for a in select * from dipwell_internal.decide(ids, keys, array_fill(4, array[cardinality(ids)]), charges, array_fill(null::bigint, array[cardinality(ids)]), null, at, named) loop
             j := j + 1;
             continue when a.allowed or not a.never;
-            p := ps[charged[j]];
-            field := case when k = 1 then 'cost' else format('costs[%s]', length(p.takes::bit(16)::text) - length(rtrim(p.takes::bit(16)::text, '0')) + 1) end;
-            raise exception using errcode = 'invalid_parameter_value', constraint = field, message = format('%s: %s is more than limit %s lets this hold be settled to, %s',
-                field, p.cost, (select x.name from dipwell.limits x where x.id = p.limit_id), counted[charged[j]] + a.row_max_charge);
+            if over.id is null or over.takes = ps[charged[j]].takes and counted[charged[j]] + a.row_max_charge < most then
+                over := ps[charged[j]];
+                most := counted[charged[j]] + a.row_max_charge;
+            end if;
         end loop;
+        if over.id is not null then
+            field := case when k = 1 then 'cost' else format('costs[%s]', length(over.takes::bit(16)::text) - length(rtrim(over.takes::bit(16)::text, '0')) + 1) end;
+            raise exception using errcode = 'invalid_parameter_value', constraint = field, message = format('%s: %s is more than limit %s lets this hold be settled to, %s',
+                field, over.cost, (select x.name from dipwell.limits x where x.id = over.limit_id), most);
+        end if;
     end if;
     return query select * from dipwell_internal.hold_state(ps, false, at);
 end $$;
