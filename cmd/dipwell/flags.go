@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/dipwell/dipwell/internal/period"
+)
+
+// readers make flags read numbers and lengths of time as files and the API do. The
+// parser's own readers take 010 for 8, and do not know days.
+func readers() []kong.Option {
+	return []kong.Option{
+		kong.KindMapper(reflect.Int, kong.MapperFunc(readInt)),
+		kong.KindMapper(reflect.Int64, kong.MapperFunc(readInt)),
+		kong.KindMapper(reflect.Uint64, kong.MapperFunc(readUint)),
+		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(readDuration)),
+	}
+}
+
+func readInt(c *kong.DecodeContext, to reflect.Value) error {
+	text, err := popText(c, "int")
+	if err != nil {
+		return err
+	}
+	n, err := strconv.ParseInt(text, 10, to.Type().Bits())
+	if err != nil {
+		return fmt.Errorf("%q is not a whole number in digits", text)
+	}
+	to.SetInt(n)
+	return nil
+}
+
+func readUint(c *kong.DecodeContext, to reflect.Value) error {
+	text, err := popText(c, "uint")
+	if err != nil {
+		return err
+	}
+	n, err := strconv.ParseUint(text, 10, to.Type().Bits())
+	if err != nil {
+		return fmt.Errorf("%q is not a whole number from 0 to 2^64-1, in digits", text)
+	}
+	to.SetUint(n)
+	return nil
+}
+
+func readDuration(c *kong.DecodeContext, to reflect.Value) error {
+	text, err := popText(c, "duration")
+	if err != nil {
+		return err
+	}
+	d, err := parseDuration(text)
+	to.SetInt(int64(d))
+	return err
+}
+
+// parseDuration reads a length of time such as 30s or 7d, or with a fraction such as 1.5h.
+func parseDuration(text string) (time.Duration, error) {
+	d, err := period.ParseDuration(text)
+	if err == nil {
+		return d, nil
+	}
+	if d, e := time.ParseDuration(text); e == nil && d >= 0 {
+		return d, nil
+	}
+	return 0, err
+}
+
+func popText(c *kong.DecodeContext, kind string) (text string, err error) {
+	err = c.Scan.PopValueInto(kind, &text)
+	return text, err
+}
