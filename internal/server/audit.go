@@ -9,6 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/bounds"
 	"github.com/dipwell/dipwell/internal/jsontext"
@@ -39,16 +42,31 @@ func checkNote(note string) error {
 // record adds a change that a request has made to the store's audit. If that fails, the
 // change stays in force, and the failure is logged.
 func (a *api) record(r *http.Request, e store.AuditEntry) {
-	if a.can.Audit == nil {
+	e.Who = a.who(r)
+	a.recordBy(r.Context(), e)
+}
+
+// recordCall is record for a call over gRPC.
+func (v *verbs) recordCall(ctx context.Context, e store.AuditEntry) {
+	r := http.Request{Header: http.Header{"X-Forwarded-For": metadata.ValueFromIncomingContext(ctx, "x-forwarded-for")}}
+	if from, ok := peer.FromContext(ctx); ok {
+		r.RemoteAddr = from.Addr.String()
+	}
+	e.Who = v.who(&r)
+	v.recordBy(ctx, e)
+}
+
+func (s *Server) recordBy(ctx context.Context, e store.AuditEntry) {
+	if s.can.Audit == nil {
 		return
 	}
 	if e.Key == dipwell.Shared {
 		e.Key = ""
 	}
-	e.Who, e.What = a.who(r), cut(e.What, bounds.MaxNote)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), auditTime) // the change has been made, even if the client has gone
+	e.What = cut(e.What, bounds.MaxNote)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTime) // the change has been made, even if the client has gone
 	defer cancel()
-	if err := a.can.Audit.Record(ctx, e); err != nil {
+	if err := s.can.Audit.Record(ctx, e); err != nil {
 		slog.Error("audit: " + e.Action + " of limit " + e.Limit + " by " + e.Who + " could not be recorded: " + err.Error())
 	}
 }

@@ -112,9 +112,14 @@ func (v *verbs) SetOverride(ctx context.Context, c *dipwellv1.SetOverrideRequest
 		if err != nil {
 			return err
 		}
-		o, err := v.setOverride(ctx, c.GetOverride().GetLimit(), q)
-		out = protoOverride(c.GetOverride().GetLimit(), &o)
-		return err
+		limit := c.GetOverride().GetLimit()
+		o, err := v.setOverride(ctx, limit, q)
+		if err != nil {
+			return err
+		}
+		v.recordCall(ctx, store.AuditEntry{Action: didOverride, Limit: limit, Key: o.Key, What: describe(&o), Note: o.Note})
+		out = protoOverride(limit, &o)
+		return nil
 	})
 	return out, err
 }
@@ -124,6 +129,9 @@ func (v *verbs) EndOverride(ctx context.Context, c *dipwellv1.EndOverrideRequest
 		key, err := keyOf(c.Key)
 		if err == nil {
 			err = v.endOverride(ctx, c.Limit, key)
+		}
+		if err == nil {
+			v.recordCall(ctx, store.AuditEntry{Action: didEndOverride, Limit: c.Limit, Key: key})
 		}
 		return err
 	})
