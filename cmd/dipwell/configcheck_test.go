@@ -28,6 +28,8 @@ func TestConfigCheckRefusesWhatServeDoes(t *testing.T) {
 		{"upstream: http://127.0.0.1:1\nby: cookie\n", `by: "cookie" is not ip, shared or header:NAME`},
 		{"by: ip\n", "by: chooses the bucket"},
 		{"upstream: http://127.0.0.1:1\nlimits:\n" + many.String(), "upstream: 17 limits; a request can take from at most 16"},
+		{"upstream: http://127.0.0.1:1\nlimits:\n  - {name: tenant, rate: 1, per: 1s, parts: 1}\n", "upstream: limit tenant has a parent or parts"},
+		{"upstream: http://127.0.0.1:1\nlimits:\n  - {name: all, rate: 1, per: 1s}\n  - {name: user, rate: 1, per: 1s, parent: all}\n", "upstream: limit user has a parent or parts"},
 		{"listen: nowhere\n", `listen: "nowhere" is not an address such as 127.0.0.1:8080`},
 		{"listen: 127.0.0.1:99999\n", `listen: "127.0.0.1:99999" is not an address`},
 		{"admin: 127.0.0.1\n", `admin: "127.0.0.1" is not an address`},

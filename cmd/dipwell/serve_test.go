@@ -341,6 +341,31 @@ func TestServeUpstream(t *testing.T) {
 	}
 }
 
+// A file whose limits the proxy cannot take from changes nothing: requests are limited as
+// before.
+func TestServeUpstreamReloads(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+	defer up.Close()
+	file := filepath.Join(t.TempDir(), "dipwell.yaml")
+	save := func(text string) {
+		t.Helper()
+		must(t, os.WriteFile(file+".new", []byte(text), 0o600))
+		must(t, os.Rename(file+".new", file))
+	}
+	save("limits:\n  - {name: site, rate: 5, per: 1h}\n")
+	p := start(t, "--config", file, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--upstream", up.URL)
+	save("limits:\n  - {name: all, rate: 50, per: 1h}\n  - {name: site, rate: 6, per: 1h, parent: all}\n")
+	p.stderr.wait(t, "limit site has a parent or parts(?s:.*)last good configuration stays in force")
+	res, err := http.Get(p.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
+	if policy := res.Header.Get("RateLimit-Policy"); res.StatusCode != http.StatusOK || policy != `"site";q=5;w=3600` {
+		t.Errorf("%d %s", res.StatusCode, policy)
+	}
+}
+
 // A proxy that limits nothing says so, at the start and when a file takes the
 // last limit away.
 func TestServeUpstreamWithoutLimits(t *testing.T) {

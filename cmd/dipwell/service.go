@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -14,7 +13,6 @@ import (
 	"github.com/dipwell/dipwell/internal/rls"
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/internal/tracing"
-	"github.com/dipwell/dipwell/store"
 )
 
 // service is a running service.
@@ -70,8 +68,10 @@ func (s *service) reload() {
 // apply puts settings in force. The limits are already checked, so that only the
 // store can fail.
 func (s *service) apply(set *settings) error {
-	if s.proxy != nil && len(set.names()) > store.MaxTakes {
-		return fmt.Errorf("upstream: %d limits; a request can take from at most %d", len(set.names()), store.MaxTakes)
+	if s.proxy != nil { // also if the settings no longer name an upstream, which needs a restart
+		if err := set.checkProxied(); err != nil {
+			return err
+		}
 	}
 	if err := s.declared.declare(set); err != nil {
 		return err

@@ -189,11 +189,8 @@ func (s *settings) check() error {
 	switch {
 	case s.By != "" && s.Upstream == "":
 		return fmt.Errorf("by: chooses the bucket of a request to the upstream, and there is no upstream")
-	case s.Upstream != "" && len(s.names()) > store.MaxTakes:
-		return fmt.Errorf("upstream: %d limits; a request can take from at most %d", len(s.names()), store.MaxTakes)
-	}
-	if s.Upstream != "" {
-		if err := s.upstream(nil).Check(); err != nil {
+	case s.Upstream != "":
+		if err := errors.Join(s.upstream(nil).Check(), s.checkProxied()); err != nil {
 			return err
 		}
 	}
@@ -218,6 +215,20 @@ func (s *settings) check() error {
 		return err
 	}
 	return s.checkRLS()
+}
+
+// checkProxied returns an error if the proxy cannot take from the limits.
+func (s *settings) checkProxied() error {
+	limits := slices.Concat(s.FlagLimits, s.Limits)
+	if len(limits) > store.MaxTakes {
+		return fmt.Errorf("upstream: %d limits; a request can take from at most %d", len(limits), store.MaxTakes)
+	}
+	for _, l := range limits {
+		if l.Parent != "" || l.Parts != 0 {
+			return fmt.Errorf("upstream: limit %s has a parent or parts, so its keys are paths, but the keys of proxied requests are not", l.Name)
+		}
+	}
+	return nil
 }
 
 // checkAddress returns an error if addr is not the address of a listener.
