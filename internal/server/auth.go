@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -40,19 +41,18 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	key, err := a.authKey(r, q)
-	if err != nil { // the request behind the proxy is at fault, so it must not pass
-		a.metrics.keyless(def.Name, q.ip, err)
-		if a.live.Load().shadow {
-			allowed(w, &dipwell.Decision{Limit: def.Name, Allowed: true, Shadow: true, Cost: q.cost, Capacity: def.Rule.Burst, Source: store.SourceFallbackOpen})
-			return
-		}
-		httplimit.Problem(w, q.deny, "key", err.Error())
+	if err != nil {
+		a.refuseKey(w, def, &q, err)
 		return
 	}
 	var d dipwell.Decision
 	start := time.Now()
 	err = a.limiter.Do(r.Context(), &d, store.VerbTake, dipwell.Take{Limit: q.limit, Key: key, Cost: q.cost, Plan: q.plan, Floor: q.floor})
 	a.metrics.observe(store.VerbTake, &d, err, time.Since(start))
+	if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Field == "key" && q.key == "" { // the header has no key of this limit, such as a path of one part
+		a.refuseKey(w, def, &q, err)
+		return
+	}
 	if err != nil {
 		a.fail(w, err)
 		return
@@ -63,6 +63,17 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	allowed(w, &d)
+}
+
+// refuseKey answers a request whose key cannot be told. The request behind the proxy is at
+// fault, so it must not pass.
+func (a *api) refuseKey(w http.ResponseWriter, def *store.Definition, q *authCall, err error) {
+	a.metrics.keyless(def.Name, q.ip, err)
+	if a.live.Load().shadow {
+		allowed(w, &dipwell.Decision{Limit: def.Name, Allowed: true, Shadow: true, Cost: q.cost, Capacity: def.Rule.Burst, Source: store.SourceFallbackOpen})
+		return
+	}
+	httplimit.Problem(w, q.deny, "key", err.Error())
 }
 
 func allowed(w http.ResponseWriter, d *dipwell.Decision) {

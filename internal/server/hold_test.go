@@ -31,7 +31,7 @@ func ofPlans(t *testing.T, c server.Config, at server.Site) *fixture {
 	for _, text := range []string{
 		"api=5/1m,burst=20,auth=true,keys=list,plans=pro:rate=600;burst=1000|staff:mode=unlimited;callable=false|vip:mode=unlimited|banned:mode=blocked",
 		"tokens=60/1m,burst=100,max_charge=200", "slots=2,algorithm=concurrency,ttl=5m",
-		"org=1/1s,burst=10,parts=1", "user=1/1s,burst=6,parent=org",
+		"org=1/1s,burst=10,parts=1", "user=1/1s,burst=6,parent=org,auth=true",
 	} {
 		l, err := dipwell.ParseLimit(text)
 		if err != nil {
@@ -108,6 +108,19 @@ func TestAuthPlan(t *testing.T) {
 }
 
 // A key may be the parts of a path. The answer names the parents too.
+// TestAuthPaths checks that a client whose header is not a path of the limit is refused
+// with the deny status, as one without the header: nginx turns a 400 into a 500.
+func TestAuthPaths(t *testing.T) {
+	w := ofPlans(t, server.Config{}, local)
+	auth := "/v1/auth?limit=user&deny=403&key_header=X-User"
+	w.want(w.do("GET", auth, "", "X-User: acme/ann"), 200, `"key":"acme/ann"`)
+	for _, key := range []string{"acme", "acme/ann/more", "/ann", "acme/", "/"} {
+		w.want(w.do("GET", auth, "", "X-User: "+key), 403, `"field":"key"`, `"detail":"key: `)
+	}
+	w.want(w.do("GET", "/v1/auth?limit=user&deny=403&key=acme", ""), 400, `"field":"key"`) // the proxy's own mistake
+	w.want(w.do("GET", "/metrics", ""), 200, `dipwell_keyless_requests_total{by="header"} 5`)
+}
+
 func TestPaths(t *testing.T) {
 	w := ofPlans(t, server.Config{}, local)
 	w.want(w.post("take", `{"limit":"user","key":["acme","a/b%"],"cost":6}`), 200, `"key":"acme/a%2Fb%25"`, `"limits":[{`, `"limit":"org","key":"acme"`)
