@@ -53,8 +53,8 @@ func DigestOf(path string) (string, error) {
 }
 
 // bareMemory matches `store: memory:` without quotes, which YAML parses as a nested
-// mapping.
-var bareMemory = regexp.MustCompile(`(?m)^([ \t]*store:[ \t]+)memory:([ \t\r]*(?:#.*)?)$`)
+// mapping. The name may be misspelt, so that the mistake is reported as that.
+var bareMemory = regexp.MustCompile(`(?m)^([ \t]*\w+:[ \t]+)memory:([ \t\r]*(?:#.*)?)$`)
 
 func (p *parser) document(name string, b []byte) {
 	n, ok := p.Document(name, bareMemory.ReplaceAll(b, []byte(`$1"memory:"$2`)))

@@ -159,6 +159,13 @@ func TestMistakes(t *testing.T) {
 	}{
 		{"a typo at the top", "listne: x\n", []string{"f.yaml:1: listne: unknown setting; did you mean listen?"}},
 		{"a typo in a limit", login + "    brust: 9\n", []string{"f.yaml:5: limits[0].brust: unknown setting; did you mean burst?"}},
+		{"a typo before settings", login + "    plan: {pro: {rate: 9}}\n", []string{"f.yaml:5: limits[0].plan: unknown setting; did you mean plans?"}},
+		{"a typo before a list", login + "    brust: [9]\n", []string{"f.yaml:5: limits[0].brust: unknown setting; did you mean burst?"}},
+		{"a typo before nothing", login + "    brust:\n", []string{"f.yaml:5: limits[0].brust: unknown setting; did you mean burst?"}},
+		{"a typo in a plan", login + "    plans: {pro: {rte: [9]}}\n", []string{"f.yaml:5: limits[0].plans.pro.rte: unknown setting; did you mean rate?"}},
+		{"a typo in adaptive", login + "    adaptive: {flor: {}}\n", []string{"f.yaml:5: limits[0].adaptive.flor: unknown setting; did you mean floor?"}},
+		{"a list for a number", login + "    burst: [9]\n", []string{"f.yaml:5: limits[0].burst: must be one value"}},
+		{"a typo before memory:", "Store: memory:\nlimits: []\n", []string{"f.yaml:1: Store: unknown setting; did you mean store?"}},
 		{"no idea", "frobnicate: 1\n", []string{"f.yaml:1: frobnicate: unknown setting"}},
 		{"miscased", "Listen: x\n", []string{"f.yaml:1: Listen: unknown setting; did you mean listen?"}},
 		{"rls_headers", "rls_headers: itef\n", []string{`f.yaml:1: rls_headers: "itef" is not one of off, ratelimit, ietf; did you mean ietf?`}},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/parents"
+	"github.com/dipwell/dipwell/internal/suggest"
 	"github.com/dipwell/dipwell/internal/yamlfile"
 	"github.com/dipwell/dipwell/store"
 )
@@ -74,7 +75,7 @@ func (p *parser) limit(at limitNodes) (l dipwell.Limit, ok bool) {
 			l.Adaptive = p.adaptive(at, value)
 			return
 		}
-		text, ok := p.Text(value, where+"."+name)
+		text, ok := p.text(value, where+"."+name, name, new(dipwell.Limit).Set)
 		if !ok {
 			return
 		}
@@ -105,6 +106,18 @@ func (p *parser) limit(at limitNodes) (l dipwell.Limit, ok bool) {
 	return l, true
 }
 
+// text returns the value of a setting that set would set. If it is not one value and set
+// does not know the name, the mistake is the name.
+func (p *parser) text(n *yaml.Node, where, name string, set func(name, value string) error) (string, bool) {
+	if n.Kind != yaml.ScalarNode || yamlfile.IsNull(n) {
+		if reason := suggest.Unknown(set, name); reason != "" {
+			p.Fail(n, where, "%s", reason)
+			return "", false
+		}
+	}
+	return p.Text(n, where)
+}
+
 // plans reads the plans of a limit: a mapping of names to settings, or to a mode alone.
 func (p *parser) plans(at limitNodes, n *yaml.Node) store.Plans {
 	var plans []dipwell.Plan
@@ -112,7 +125,7 @@ func (p *parser) plans(at limitNodes, n *yaml.Node) store.Plans {
 		plan, where := dipwell.Plan{Name: name}, at.where+".plans."+name
 		at.settings["plans."+name] = v
 		set := func(setting, where string, value *yaml.Node) {
-			text, ok := p.Text(value, where)
+			text, ok := p.text(value, where, setting, new(dipwell.Plan).Set)
 			if !ok {
 				return
 			}
@@ -141,7 +154,7 @@ func (p *parser) adaptive(at limitNodes, n *yaml.Node) (a dipwell.Adaptive) {
 	where := at.where + ".adaptive."
 	p.Mapping(n, where, nil, func(name string, v *yaml.Node) {
 		at.settings["adaptive."+name] = v
-		text, ok := p.Text(v, where+name)
+		text, ok := p.text(v, where+name, name, new(dipwell.Adaptive).Set)
 		if !ok {
 			return
 		}

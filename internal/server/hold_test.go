@@ -121,6 +121,28 @@ func TestAuthPaths(t *testing.T) {
 	w.want(w.do("GET", "/metrics", ""), 200, `dipwell_keyless_requests_total{by="header"} 5`)
 }
 
+// TestUnknownSettings checks that a misspelt setting is reported as such, whatever its value
+// is.
+func TestUnknownSettings(t *testing.T) {
+	w := ofPlans(t, server.Config{}, local)
+	for body, want := range map[string]string{
+		`{"rate":5,"per":"1s","plan":{"pro":{"rate":9}}}`:  `"detail":"plan: unknown setting; did you mean plans?","field":"plan"`,
+		`{"rate":5,"per":"1s","brust":null}`:               `"detail":"brust: unknown setting; did you mean burst?","field":"brust"`,
+		`{"rate":5,"per":"1s","plans":{"pro":{"rte":[]}}}`: `"detail":"plans.pro.rte: unknown setting; did you mean rate?","field":"plans.pro.rte"`,
+		`{"rate":5,"per":"1s","adaptive":{"flor":{}}}`:     `"detail":"adaptive.flor: unknown setting; did you mean floor?","field":"adaptive.flor"`,
+		`{"rate":5,"per":"1s","burst":[]}`:                 `"detail":"burst: must be a string, a number or a boolean","field":"burst"`,
+	} {
+		w.want(w.do("PUT", "/v1/limits/new", body), 400, want)
+	}
+	for body, want := range map[string]string{
+		`{"key":"k","Rate":5}`:         `"detail":"Rate: unknown; known are key, plan, rate`,
+		`{"key":"k","Until":null}`:     `"detail":"Until: unknown; known are key, plan, rate`,
+		`{"key":"k","plans":{"a":[]}}`: `"detail":"plans: unknown; known are key, plan, rate`,
+	} {
+		w.want(w.do("PUT", "/v1/limits/api/overrides", body), 400, want)
+	}
+}
+
 func TestPaths(t *testing.T) {
 	w := ofPlans(t, server.Config{}, local)
 	w.want(w.post("take", `{"limit":"user","key":["acme","a/b%"],"cost":6}`), 200, `"key":"acme/a%2Fb%25"`, `"limits":[{`, `"limit":"org","key":"acme"`)
@@ -286,6 +308,7 @@ func TestOverrides(t *testing.T) {
 		`{"key":"k","plan":"pro","note":7}`:                                  "note",
 		`{"key":"k","plan":"pro","plan":"pro"}`:                              "plan",
 		`{"key":"k","plan":"pro","Note":"x"}`:                                "Note",
+		`{"key":"k","Rate":5}`:                                               "Rate",
 		`{"key":"k","rate":0}`:                                               "rate",
 		`{"key":"k","rate":-5}`:                                              "rate",
 		`{"key":"k","rate":5,"per":"soon"}`:                                  "per",

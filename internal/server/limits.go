@@ -170,11 +170,13 @@ func readLimit(r *http.Request) (l dipwell.Limit, note string, err error) {
 			case name == "adaptive" && s.peek() == '{':
 				return s.adaptive(&l, seen)
 			}
-			read := s.scalar
+			var value string
+			var err error
 			if name == "note" {
-				read = s.str // even if it looks like a number
+				value, err = s.str(name) // even if it looks like a number
+			} else {
+				value, err = s.setting(name, name, new(dipwell.Limit).Set)
 			}
-			value, err := read(name)
 			if err == nil {
 				err = set(name, value)
 			}
@@ -213,7 +215,7 @@ func (s *scanner) plans(l *dipwell.Limit, seen map[string]bool) error {
 	err = s.object(func(name string) error {
 		p, field := dipwell.Plan{Name: name}, "plans."+name
 		set := func(setting, field string) error {
-			value, err := s.scalar(field)
+			value, err := s.setting(field, setting, new(dipwell.Plan).Set)
 			if err == nil {
 				err = p.Set(setting, value)
 			}
@@ -254,7 +256,7 @@ func (s *scanner) adaptive(l *dipwell.Limit, seen map[string]bool) error {
 			return bad(field, "is given twice")
 		}
 		seen[field] = true
-		value, err := s.scalar(field)
+		value, err := s.setting(field, name, new(dipwell.Adaptive).Set)
 		if err == nil {
 			if err = l.Adaptive.Set(name, value); err != nil {
 				err = bad(field, strings.TrimPrefix(err.Error(), name+": "))

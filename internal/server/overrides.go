@@ -257,8 +257,10 @@ func (s *scanner) overrideValue(name string) (string, error) {
 		return s.key(name)
 	case "rate", "burst":
 		return s.scalar(name)
+	case "plan", "per", "for", "until", "note":
+		return s.str(name)
 	}
-	return s.str(name)
+	return "", nil // an unknown name is an error of set, whatever its value
 }
 
 // appendOverride appends an override as an object.

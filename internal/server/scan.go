@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/suggest"
 )
 
 // scanner parses JSON in place, and more strictly than encoding/json: invalid UTF-8
@@ -333,6 +334,18 @@ func (s *scanner) scalar(field string) (string, error) {
 		return "", bad(field, fmt.Sprintf("%q is not a number", word))
 	}
 	return word, nil
+}
+
+// setting is scalar for a setting that set would set. If the value is of another kind and
+// set does not know the name, the error is about the name.
+func (s *scanner) setting(field, name string, set func(name, value string) error) (string, error) {
+	value, err := s.scalar(field)
+	if err != nil {
+		if reason := suggest.Unknown(set, name); reason != "" {
+			err = bad(field, reason)
+		}
+	}
+	return value, err
 }
 
 func isRange(err error) bool {

@@ -1,6 +1,8 @@
 // Package suggest finds the known name that is nearest to a mistyped one.
 package suggest
 
+import "strings"
+
 // Name returns "; did you mean NAME?" with the name in names that is nearest to
 // wrote, or "" if none is within two edits.
 func Name(wrote string, names []string) string {
@@ -14,6 +16,18 @@ func Name(wrote string, names []string) string {
 		return ""
 	}
 	return "; did you mean " + at + "?"
+}
+
+// Unknown returns why set knows no setting of this name, or "". set is a method such as
+// Limit.Set of a value that nobody needs. It reports an unknown name whatever the value, so
+// that a misspelt name is reported as such even if its value has another kind.
+func Unknown(set func(name, value string) error, name string) string {
+	if err := set(name, ""); err != nil {
+		if reason := strings.TrimPrefix(err.Error(), name+": "); strings.HasPrefix(reason, "unknown setting") {
+			return reason
+		}
+	}
+	return ""
 }
 
 // distance returns the Levenshtein distance, or 99 if a word is longer than 40 bytes.
