@@ -194,16 +194,24 @@ func TestClientOnAStore(t *testing.T) {
 	}
 }
 
+// joined matches an example that is not followed by an empty line: the lines of a paragraph
+// are joined.
+var joined = regexp.MustCompile(`(?m)^Example: .*\n.`)
+
 // Every command shows an example in its help.
 func TestHelpShowsExamples(t *testing.T) {
 	_, out, _ := program(t, "--help")
-	for _, c := range []string{"serve", "take", "check", "take-up-to", "reserve", "charge", "refund", "reset", "cancel", "limits", "keys", "inspect", "replay", "migrate up", "migrate down", "migrate status", "migrate print", "config check", "version"} {
+	for _, c := range []string{"serve", "take", "check", "take-up-to", "reserve", "wait", "charge", "refund", "reset", "hold", "settle", "extend", "holds", "override set", "override list", "override end",
+		"audit", "cancel", "limits", "keys", "inspect", "top", "replay", "simulate", "bench", "doctor", "migrate up", "migrate down", "migrate status", "migrate print", "config check", "version"} {
 		if !strings.Contains(out, "  "+c+" ") {
 			t.Errorf("%s is not in the help", c)
 		}
 		code, help, _ := program(t, append(strings.Fields(c), "--help")...)
 		if code != 0 || !strings.Contains(help, "dipwell "+c) || !strings.Contains(help, "Example") {
 			t.Errorf("%s --help: %d\n%s", c, code, help)
+		}
+		if joined.MatchString(help) {
+			t.Errorf("%s --help: text follows the example in its line\n%s", c, help)
 		}
 	}
 }

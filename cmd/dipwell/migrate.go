@@ -121,7 +121,7 @@ type MigrateDownCmd struct {
 }
 
 func (MigrateDownCmd) Help() string {
-	return "Example: dipwell migrate down --store postgres://postgres@db/shop\nLimits and buckets are gone afterwards. The roles dipwell_app, dipwell_service and dipwell_admin stay: other databases may use them."
+	return "Example: dipwell migrate down --store postgres://postgres@db/shop\n\nLimits and buckets are gone afterwards. The roles dipwell_app, dipwell_service and dipwell_admin stay: other databases may use them."
 }
 
 func (c *MigrateDownCmd) Run(e *env) error {
@@ -143,7 +143,7 @@ type MigrateStatusCmd struct {
 }
 
 func (MigrateStatusCmd) Help() string {
-	return "Example: dipwell migrate status --store postgres://dipwell@db/shop\nThe exit status is 1 if the schema is missing, older or newer than this program's."
+	return "Example: dipwell migrate status --store postgres://dipwell@db/shop\n\nThe exit status is 1 if the schema is missing, older or newer than this program's."
 }
 
 func (c *MigrateStatusCmd) Run(e *env) error {
