@@ -62,8 +62,8 @@ func (l *Limiter) Drop(ctx context.Context, name, owner string) error {
 // begin with prefix and follow after. Pass the last key of a page as after to get the
 // next; store.Shared as after follows the shared bucket, whose key is "" and comes
 // first. The rows are as the store keeps them: see store.KeyState. The error is
-// ErrUnknownLimit, wraps ErrStore, or is store.ErrNotSupported if the store cannot list
-// keys: memstore needs Limit.ListKeys.
+// ErrUnknownLimit, a *FieldError, wraps ErrStore, or is store.ErrNotSupported if the store
+// cannot list keys: memstore needs Limit.ListKeys.
 func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) ([]store.KeyState, error) {
 	def := l.registry.Lookup(limit)
 	if def == nil {
@@ -72,7 +72,27 @@ func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) 
 	if l.abilities.Keys == nil {
 		return nil, store.ErrNotSupported
 	}
+	if err := checkPage(prefix, after); err != nil {
+		return nil, err
+	}
 	return l.abilities.Keys(ctx, def, prefix, after, n)
+}
+
+// checkPage checks where a page of keys begins: texts that no key has are an error in some
+// databases.
+func checkPage(prefix, after string) error {
+	if after == Shared {
+		after = ""
+	}
+	for _, at := range [...][2]string{{"prefix", prefix}, {"after", after}} {
+		switch field, text := at[0], at[1]; {
+		case len(text) > store.MaxKey:
+			return badField(field, "has %d bytes; at most %d", len(text), store.MaxKey)
+		case strings.IndexByte(text, 0) >= 0 || !utf8.ValidString(text):
+			return badField(field, "is not UTF-8 without NUL")
+		}
+	}
+	return nil
 }
 
 // localLimits keeps the limits in this process, for a store without Abilities.Limits.

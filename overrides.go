@@ -51,11 +51,14 @@ func (l *Limiter) EndOverride(ctx context.Context, limit, key string) (ended boo
 
 // Overrides returns up to n live overrides of a limit, in byte order of their keys:
 // those whose keys begin with prefix and follow after, as Keys does. Overrides that have
-// ended are left out. The error is ErrUnknownLimit, wraps ErrStore, or is
+// ended are left out. The error is ErrUnknownLimit, a *FieldError, wraps ErrStore, or is
 // store.ErrNotSupported if the store has no overrides.
 func (l *Limiter) Overrides(ctx context.Context, limit, prefix, after string, n int) ([]Override, error) {
 	def, overrides, err := l.overrider(limit)
 	if err != nil {
+		return nil, err
+	}
+	if err = checkPage(prefix, after); err != nil {
 		return nil, err
 	}
 	return overrides.Overrides(ctx, def, prefix, after, n)

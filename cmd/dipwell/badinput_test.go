@@ -368,6 +368,14 @@ func (s *surface) texts() {
 				s.Errorf("%s with %s by gRPC: %.300v", field, what, err)
 			}
 		}
+		for _, list := range []string{"keys", "overrides"} {
+			for _, field := range []string{"prefix", "after"} {
+				code, body := s.ask("GET /v1/limits/api/" + list + "?" + field + "=" + q)
+				if code != 400 || !strings.Contains(body, `"field":"`+field+`"`) {
+					s.Errorf("%s of %s with %s by HTTP: %d %.300s", field, list, what, code, body)
+				}
+			}
+		}
 		pro := dipwell.Override{Key: "k", Plan: "pro"}
 		for field, call := range map[string]func() error{
 			"limit": func() error { _, err := s.l.Take(bg, bad, "k", 1); return err },
@@ -399,6 +407,8 @@ func (s *surface) texts() {
 			},
 			"end of an override": func() error { _, err := s.l.EndOverride(bg, "api", bad); return err },
 			"holds":              func() error { _, err := s.l.Holds(bg, "api", bad); return err },
+			"keys":               func() error { _, err := s.l.Keys(bg, "api", bad, "", 1); return err },
+			"overrides":          func() error { _, err := s.l.Overrides(bg, "api", "", bad, 1); return err },
 		} {
 			if err := call(); err == nil || errors.Is(err, dipwell.ErrStore) {
 				s.Errorf("%s with %s by Go: %v", field, what, err)
