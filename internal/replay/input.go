@@ -68,6 +68,7 @@ func Stream(name string, r io.Reader) Input {
 // lineReader splits a log into lines. It needs its buffer and, for a longer line,
 // up to maxLine bytes.
 type lineReader struct {
+	name  string
 	file  io.Closer
 	raw   *counter
 	buf   *bufio.Reader
@@ -82,7 +83,7 @@ func openLines(in Input) (*lineReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lineReader{file: f, raw: &counter{Reader: f}}
+	l := &lineReader{name: in.Name, file: f, raw: &counter{Reader: f}}
 	l.buf = bufio.NewReaderSize(l.raw, lineBuffer)
 	if magic, _ := l.buf.Peek(2); string(magic) == "\x1f\x8b" {
 		z, err := gzip.NewReader(l.buf)

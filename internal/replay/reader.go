@@ -98,8 +98,11 @@ func (r *reader) next(rec *record) (bool, error) {
 		if errors.Is(err, io.EOF) {
 			return false, nil
 		}
+		if errors.Is(err, io.ErrUnexpectedEOF) { // of gzip
+			err = errors.New("the compressed data stops here; the file is not complete")
+		}
 		if err != nil {
-			return false, fmt.Errorf("line %d: %w", r.lines+1, err)
+			return false, fmt.Errorf("%s: line %d: %w", r.name, r.lines+1, err)
 		}
 		r.lines++
 		rec.line = r.lines

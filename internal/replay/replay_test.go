@@ -367,6 +367,14 @@ func TestErrors(t *testing.T) {
 	if _, err := Run(context.Background(), inMemory([]byte("\x1f\x8bnot gzip")), Options{Limits: benchLimits}); err == nil {
 		t.Error("a broken gzip header is no error")
 	}
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, _ = z.Write(benchLog(2000, 0))
+	_ = z.Close()
+	_, err := Run(context.Background(), inMemory(packed.Bytes()[:packed.Len()/2]), Options{Limits: benchLimits})
+	if err == nil || !regexp.MustCompile(`^log: line \d+: the compressed data stops here; the file is not complete$`).MatchString(err.Error()) {
+		t.Errorf("half a gzip file: %v", err)
+	}
 }
 
 type errReader struct{ err error }
