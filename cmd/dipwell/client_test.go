@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -153,6 +155,26 @@ func TestClientCancels(t *testing.T) {
 	}
 	if code, _, _ := program(t, "cancel", a.Reservation, "--server", url); code != 2 {
 		t.Error("cancelled twice")
+	}
+}
+
+// TestClientTimeout checks the error of a client whose server does not answer in time, before
+// and inside the body.
+func TestClientTimeout(t *testing.T) {
+	silent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/check" {
+			_, _ = w.Write([]byte("{"))
+			_ = http.NewResponseController(w).Flush()
+		}
+		_, _ = io.Copy(io.Discard, r.Body) // so that the end of the connection is noticed
+		<-r.Context().Done()
+	}))
+	defer silent.Close()
+	for _, verb := range []string{"take", "check"} {
+		code, _, stderr := program(t, verb, "login", "k", "--timeout", "50ms", "--server", silent.URL)
+		if want := "dipwell: timeout: " + silent.URL + " has not answered within 50ms\n"; code != 2 || stderr != want {
+			t.Errorf("%s: %d %q, want %q", verb, code, stderr, want)
+		}
 	}
 }
 

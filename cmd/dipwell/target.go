@@ -220,15 +220,25 @@ func (t *target) http(e *env, method, path string, body []byte) ([]byte, error) 
 		return nil, err
 	}
 	res, err := client.Do(r)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil, t.late()
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer res.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil, t.late()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	return b, answered(res.StatusCode, res.Status, b)
+}
+
+func (t *target) late() error {
+	return fmt.Errorf("timeout: %s has not answered within %v", t.asked(), t.Timeout)
 }
 
 // problem returns the error of a problem+json body, or of the status.
