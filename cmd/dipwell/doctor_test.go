@@ -222,6 +222,12 @@ func TestDoctorConfigAndServer(t *testing.T) {
 	if !strings.Contains(found["latency"], "looks at /healthz") { // how long it took is the machine's business
 		t.Error(found["latency"])
 	}
+	full := start(t, "--listen", "127.0.0.1:0", "--max-holds", "1", "--limit", "a=9/1h")
+	for _, id := range []string{"1", "2"} {
+		post(t, full.url+"/v1/hold", "limit=a&ttl=1m&id="+id)
+	}
+	_, found = doctor(t, "--server", full.url)
+	expect(t, found, "store", "warning: 1 call for a new key, hold or override while the store was full")
 	write(filepath.Join(dir, "rules.yaml"), "domian: d\n", 0o644)
 	write(file, "rls_config: "+filepath.Join(dir, "rules.yaml")+"\n", 0o644)
 	if code, found = doctor(t, "--config", file); code != 1 || !strings.Contains(found["configuration"], "did you mean domain?") {

@@ -75,7 +75,7 @@ func (x *examination) metrics(m map[string]float64) {
 		"the store differs in %s that the service names", "the store differs in %s that the service names", howMany(int64(m["dipwell_config_drift"]), "limit"))
 	for _, c := range []struct{ name, check, thing, rest, advice string }{
 		{"dipwell_store_errors_total", "store", "call", "that the store could not answer", "see the service's log for when and why"},
-		{"dipwell_store_full_total", "store", "call", "for a new key while the store was full", "raise max_keys, or look at dipwell top for who makes keys"},
+		{"dipwell_store_full_total", "store", "call", "for a new key, hold or override while the store was full", "raise max_keys, max_holds or max_overrides, whichever the answers name, or look at dipwell top for who makes keys"},
 		{"dipwell_fallbacks_total", "store", "decision", "without the store", "see the service's log for when and why"},
 		{"dipwell_shed_total", "service", "call", "turned away because too many were in flight", "the store is slow, or max_in_flight too small"},
 		{"dipwell_unknown_limit_total", "limits", "call", "for limits that are not defined", "a caller's mistake, or a limit that the configuration lost"},

@@ -82,7 +82,7 @@ var (
 	descDecisions = prometheus.NewDesc("dipwell_decisions_total", "Decisions, by limit and result. A call with several limits counts for each.", []string{"limit", "result"}, nil)
 	descFallbacks = prometheus.NewDesc("dipwell_fallbacks_total", "Decisions made without the store, by limit and kind.", []string{"limit", "kind"}, nil)
 	descErrors    = prometheus.NewDesc("dipwell_store_errors_total", "Calls that the store could not answer.", nil, nil)
-	descFull      = prometheus.NewDesc("dipwell_store_full_total", "Calls for a new key while the store held as many as it may.", nil, nil)
+	descFull      = prometheus.NewDesc("dipwell_store_full_total", "Calls for a new key, hold or override while the store held as many as it may.", nil, nil)
 	descTook      = prometheus.NewDesc("dipwell_decision_seconds", "How long decisions took, by store and verb, without reading and writing the request.", []string{"store", "verb"}, nil)
 	descUnknown   = prometheus.NewDesc("dipwell_unknown_limit_total", "Calls for limits that are not defined.", nil, nil)
 	descUnkeyed   = prometheus.NewDesc("dipwell_keyless_requests_total", "Requests of forward-auth and of the proxy that were refused because they did not tell whose bucket they take from, by where that should stand.", []string{"by"}, nil)
