@@ -341,6 +341,30 @@ func TestServeUpstream(t *testing.T) {
 	}
 }
 
+// A proxy whose limit another service has dropped is told of the drift. Its file is not
+// called invalid when it is read again.
+func TestServeUpstreamDrift(t *testing.T) {
+	store, dir := sharedStores["redis"](t), t.TempDir()
+	save := func(name, text string) string {
+		file := filepath.Join(dir, name)
+		must(t, os.WriteFile(file+".new", []byte(text), 0o600))
+		must(t, os.Rename(file+".new", file))
+		return file
+	}
+	both := limitsOf("", "x=9", "y=9")
+	one := start(t, "--config", save("one.yaml", both), "--store", store, "--listen", "127.0.0.1:0")
+	two := start(t, "--config", save("two.yaml", both), "--store", store, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1")
+	save("one.yaml", limitsOf("", "y=9"))
+	one.stderr.wait(t, "limit x is dropped")
+	two.stderr.wait(t, "drift: .*limit x is not in the store; a change of the file or a restart puts them in force")
+	must(t, two.cmd.Process.Signal(syscall.SIGHUP))
+	two.stderr.wait(t, "configuration read again: 2 limits, unchanged")
+	_, found := doctor(t, "--server", two.admin)
+	expect(t, found, "configuration", "ok: the file that was read last is in force", "drift", "warning: the store differs in 1 limit")
+	save("two.yaml", both+"# again\n")
+	two.stderr.wait(t, "configuration read again: 2 limits\\n(?s:.*)drift has ended")
+}
+
 // A file whose limits the proxy cannot take from changes nothing: requests are limited as
 // before.
 func TestServeUpstreamReloads(t *testing.T) {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -73,6 +74,7 @@ func (s *service) apply(set *settings) error {
 			return err
 		}
 	}
+	unchanged := s.declared.has(set)
 	if err := s.declared.declare(set); err != nil {
 		return err
 	}
@@ -88,5 +90,9 @@ func (s *service) apply(set *settings) error {
 	if len(set.names()) == 0 {
 		s.warn("warning: there is no limit: every request is passed on to %s", redact(set.Upstream))
 	}
-	return s.proxy.Use(set.names())
+	err := s.proxy.Use(set.names())
+	if unchanged && errors.Is(err, dipwell.ErrUnknownLimit) {
+		return nil // drift, which is logged; an unchanged file defines nothing
+	}
+	return err
 }

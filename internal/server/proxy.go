@@ -54,7 +54,11 @@ func (p *Proxy) Use(limits []string) error {
 	}
 	c := httplimit.Config{Headers: p.server.live.Load().headers, Observe: p.server.Observe, Failed: p.failed}
 	for _, name := range limits {
-		if def := p.server.limiter.Limit(name); def != nil && def.Paths {
+		def := p.server.limiter.Limit(name)
+		if def == nil {
+			return fmt.Errorf("upstream: %w %q: it is not in the store, and every request takes from it", dipwell.ErrUnknownLimit, name)
+		}
+		if def.Paths {
 			return fmt.Errorf("limit %s: its keys are paths, because it has a parent or is one, but the proxy's keys are not", name)
 		}
 		limit := httplimit.Limit{Name: name, Key: p.key, Floor: p.floor}
