@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/config"
 	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/memstore"
 )
 
@@ -233,6 +235,30 @@ func TestRevisionsAndOwners(t *testing.T) {
 var sharedStores = map[string]func(t *testing.T) string{
 	"postgres": migratedDatabase,
 	"redis":    func(t *testing.T) string { return redistest.Start(t).URL() },
+}
+
+// A file that changes after the service has read it, and before it watches the file, is read
+// again.
+func TestFileChangesBeforeItIsWatched(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "dipwell.yaml")
+	must(t, os.WriteFile(file, []byte(limitsOf("", "a=1")), 0o600))
+	cmd := &ServeCmd{Config: file}
+	set, err := cmd.settings()
+	must(t, err)
+	st, err := memstore.New(memstore.Config{})
+	must(t, err)
+	t.Cleanup(func() { _ = st.Close() })
+	l, err := dipwell.New(st)
+	must(t, err)
+	log := &logger{to: io.Discard}
+	s := &service{env: &env{ctx: t.Context()}, cmd: cmd, logger: log, limiter: l, server: server.New(l, set.server()), started: set,
+		declared: &declared{ctx: t.Context(), limiter: l, info: log.info, warn: log.warn, path: file}}
+	must(t, s.apply(set))
+	must(t, os.WriteFile(file, []byte(limitsOf("", "a=7")), 0o600))
+	must(t, s.watch())
+	if a := l.Limit("a"); a == nil || a.Rate != 7 {
+		t.Errorf("the limit is %v", a)
+	}
 }
 
 // An editor truncates the file for a moment. The buckets of its limits are

@@ -209,7 +209,13 @@ func (s *service) watch() error {
 	if s.cmd.Config == "" {
 		return nil
 	}
-	return s.follow(config.Watch, s.reload, s.cmd.Config)
+	if err := s.follow(config.Watch, s.reload, s.cmd.Config); err != nil {
+		return err
+	}
+	if now, err := config.DigestOf(s.cmd.Config); err != nil || now != s.started.Digest {
+		s.reload() // it has changed since it was read
+	}
+	return nil
 }
 
 // follow calls reload when one of the paths changes and on SIGHUP, one call at a
