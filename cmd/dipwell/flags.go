@@ -53,21 +53,9 @@ func readDuration(c *kong.DecodeContext, to reflect.Value) error {
 	if err != nil {
 		return err
 	}
-	d, err := parseDuration(text)
+	d, err := period.ParseSetting(text)
 	to.SetInt(int64(d))
 	return err
-}
-
-// parseDuration reads a length of time such as 30s or 7d, or with a fraction such as 1.5h.
-func parseDuration(text string) (time.Duration, error) {
-	d, err := period.ParseDuration(text)
-	if err == nil {
-		return d, nil
-	}
-	if d, e := time.ParseDuration(text); e == nil && d >= 0 {
-		return d, nil
-	}
-	return 0, err
 }
 
 func popText(c *kong.DecodeContext, kind string) (text string, err error) {

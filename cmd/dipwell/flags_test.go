@@ -37,6 +37,8 @@ func TestFlagsReadLikeFiles(t *testing.T) {
 		{"hold login h --ttl 30", 2, `--ttl: "30" is not a length of time`},
 		{"wait login w --timeout=-5s", 2, `--timeout: "-5s" is not a length of time`},
 		{"wait login w --timeout 1d", 2, "timeout: must be from 1ms to 10m"},
+		{"top --hour 1x", 2, `hour: "1x" is neither a time`},
+		{"top --hour 2d", 0, "nothing is kept of the hour "},
 		{"bench --time 1x", 2, `--time: "1x" is not a length of time`},
 	} {
 		code, stdout, stderr := program(t, strings.Fields(tc.args)...)

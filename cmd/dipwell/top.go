@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
+	"github.com/dipwell/dipwell/internal/period"
 )
 
 // TopCmd shows the decisions of a service, live or once.
@@ -185,8 +187,8 @@ type topHour struct {
 func (c *TopCmd) hour(e *env, now time.Time) error {
 	at, err := time.Parse(time.RFC3339, c.Hour)
 	if err != nil {
-		ago, wrong := time.ParseDuration(c.Hour)
-		if wrong != nil || ago < 0 {
+		ago, wrong := period.ParseSetting(c.Hour)
+		if wrong != nil {
 			return fmt.Errorf("hour: %q is neither a time such as 2030-01-31T18:00:00Z nor a length of time ago such as 1h", c.Hour)
 		}
 		at = now.Add(-ago)

@@ -151,6 +151,21 @@ func TestParseGRPC(t *testing.T) {
 	}
 }
 
+// Lengths of time of settings are read as those of limits.
+func TestLengthsOfTime(t *testing.T) {
+	for text, want := range map[string]time.Duration{"1d": 24 * time.Hour, "1h30m": 90 * time.Minute, "1.5s": 1500 * time.Millisecond, "250ms": 250 * time.Millisecond} {
+		f, err := config.Parse("f.yaml", []byte("upstream_idle_timeout: "+text+"\n"))
+		if err != nil || f.UpstreamIdleTimeout != want {
+			t.Errorf("%s: %v, %v", text, f, err)
+		}
+	}
+	for _, text := range []string{"-1s", "25h", "2d", "1", "soon"} {
+		if _, err := config.Parse("f.yaml", []byte("upstream_idle_timeout: "+text+"\n")); err == nil || !strings.Contains(err.Error(), "is not a length of time such as 90s, from 1ms to 24h") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 func TestMistakes(t *testing.T) {
 	const login = "limits:\n  - name: login\n    rate: 5\n    per: 1m\n"
 	for _, tc := range []struct {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/internal/suggest"
 )
 
@@ -277,7 +278,7 @@ func parseShare(_ reflect.StructTag, text string) (any, error) {
 func parseTime(tag reflect.StructTag, text string) (any, error) {
 	least, _ := time.ParseDuration(tag.Get("min"))
 	most, _ := time.ParseDuration(tag.Get("max"))
-	d, err := time.ParseDuration(text)
+	d, err := period.ParseSetting(text)
 	off := ""
 	if tag.Get("off") != "" {
 		if off = ", or 0 for none"; err == nil && d == 0 {

@@ -77,6 +77,19 @@ func ParseDuration(s string) (time.Duration, error) {
 	return sum, nil
 }
 
+// ParseSetting reads a length of time as ParseDuration does, or one with a fraction, such as
+// 1.5h, or 0.
+func ParseSetting(s string) (time.Duration, error) {
+	d, err := ParseDuration(s)
+	if err == nil {
+		return d, nil
+	}
+	if d, e := time.ParseDuration(s); e == nil && d >= 0 {
+		return d, nil
+	}
+	return 0, err
+}
+
 // Format writes a period as Parse reads it, in the largest unit that divides it.
 func Format(d time.Duration) string {
 	switch {
