@@ -64,7 +64,7 @@ func lastingLimits(t *testing.T) (limits []store.Limit) {
 	for _, text := range []string{
 		"bucket=10/1m,burst=20,max_debt=20,max_charge=30,plans=pro:rate=100|staff:mode=unlimited",
 		"coarse=10/1m,burst=20,max_debt=20,max_charge=30",
-		"window=20/1h,algorithm=fixed_window",
+		"window=20/1m,algorithm=fixed_window",
 		"spread=5/1m,algorithm=interval,burst=20,max_debt=10",
 		"leaky=60/1m,algorithm=leaky_bucket,max_debt=20",
 		"jobs=10,algorithm=concurrency,ttl=1m",
