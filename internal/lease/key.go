@@ -40,6 +40,7 @@ type key struct {
 	flight    *flight
 	refused   bool  // the last request was refused
 	atLeast   int64 // least tokens of the next request, because the last chunk was used up early
+	notLeased int64 // ns: an override has decided a call, so until this time nothing is requested
 }
 
 // idle reports whether no tokens are held for a key. last is the time of the last call
@@ -92,7 +93,7 @@ func (s *Store) learn(k *key, op *store.Op) {
 		k.tight = mono + int64(op.Def.Lease)
 	}
 	if overridden(op) {
-		k.notBefore = max(k.notBefore, mono+recheck)
+		k.notLeased = mono + recheck
 	}
 }
 
@@ -161,7 +162,7 @@ func (k *key) ahead(d *store.Definition) int64 {
 // tokens left, or tokens are scarce, it is sent some time after the previous one. k.mu is
 // held.
 func (s *Store) need(k *key, mono int64, dry bool) {
-	if k.next != nil || s.closing.Load() || k.turn != nil && k.turn.at <= mono {
+	if k.next != nil || s.closing.Load() || mono < k.notLeased || k.turn != nil && k.turn.at <= mono {
 		return
 	}
 	at := max(mono, k.notBefore)
@@ -213,7 +214,7 @@ func (s *Store) request(k *key, t *turn) {
 	d := k.def
 	t.sent, t.wall = s.clock.exact() // read before sending: the life of the tokens begins here
 	k.measure(d, t.sent)
-	if t.chunk, t.n = k.missing(t.sent); t.n < 1 || s.closing.Load() {
+	if t.chunk, t.n = k.missing(t.sent); t.n < 1 || s.closing.Load() || t.sent < k.notLeased {
 		k.turn = nil
 		t.gate.Open()
 		k.mu.Unlock()
@@ -269,7 +270,7 @@ func (s *Store) answered(k *key, op *store.Op, err error) {
 		return
 	case overridden(op):
 		s.lost.Add(op.Granted)
-		k.notBefore = mono + recheck
+		k.notLeased = mono + recheck
 		return
 	}
 	k.remaining = op.Remaining

@@ -625,6 +625,49 @@ func TestOverride(t *testing.T) {
 	})
 }
 
+// Of a key with an override no tokens are requested, because no call could use them.
+func TestNoRequestsUnderOverride(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p := w.start(plain)
+		if _, err := p.l.SetOverride(t.Context(), "api", dipwell.Override{Key: "k", Rate: 50_000, Burst: 50_000}); err != nil {
+			t.Fatal(err)
+		}
+		for range 5000 {
+			p.take(1)
+			time.Sleep(time.Millisecond)
+		}
+		if n, tokens := w.remote.verbs(store.VerbTakeUpTo); n > 1 {
+			t.Errorf("%d requests for %d tokens, and %d calls", n, tokens, w.takes())
+		}
+		p.close()
+	})
+}
+
+// Calls of a key with an override are answered at once, also once it refuses them.
+func TestNoWaitsUnderOverride(t *testing.T) {
+	for name, limit := range map[string]string{"up to": plain, "ahead": indebt} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				p := w.start(limit)
+				p.warm()
+				if _, err := p.l.SetOverride(t.Context(), "api", dipwell.Override{Key: "k", Rate: 20, Burst: 20}); err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				for time.Since(began) < 3*time.Second {
+					asked := time.Now()
+					d := p.take(1)
+					if took := time.Since(asked); took > 10*time.Millisecond {
+						t.Errorf("a call took %v: %+v", took, d)
+					}
+					time.Sleep(time.Millisecond)
+				}
+				p.close()
+			})
+		})
+	}
+}
+
 // grants are when tokens were granted, in the order of time.
 type grants struct {
 	mu sync.Mutex
