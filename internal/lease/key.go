@@ -311,9 +311,7 @@ func (s *Store) keep(k *key, c *chunk, mono int64) {
 			s.retire(k, old, mono)
 		}
 	}
-	if !c.keepsUnused && s.unused(c, c.size, c.dies) > 0 {
-		s.after(time.Duration(c.dies-mono), func() { s.expire(k, c) })
-	}
+	s.after(time.Duration(c.dies-mono), func() { s.expire(k, c) }) // or a key without calls would never be idle
 }
 
 // advance replaces a chunk that is used up or dead by the next one. It returns the chunk
@@ -330,12 +328,18 @@ func (s *Store) advance(k *key, c *chunk, dead bool, mono int64) *chunk {
 	if !dead && !c.empty {
 		k.usedUp(c, mono)
 	}
+	next := k.begin(mono)
+	s.retire(k, c, mono)
+	return next
+}
+
+// begin makes the next chunk, if there is one, the one that calls take from. k.mu is held.
+func (k *key) begin(mono int64) *chunk {
 	next := k.next
 	if k.next = nil; next != nil {
 		next.since = max(mono, next.from)
 	}
 	k.now.Store(next)
-	s.retire(k, c, mono)
 	return next
 }
 
@@ -346,8 +350,7 @@ func (s *Store) expire(k *key, c *chunk) {
 	defer k.mu.Unlock()
 	switch {
 	case k.now.Load() == c:
-		k.now.Store(k.next)
-		k.next = nil
+		k.begin(mono)
 	case k.next == c:
 		k.next = nil
 	default:
