@@ -18,7 +18,8 @@ import (
 // whose answer was lost: while the hold lives, the same call is Repeated and takes
 // nothing; do not do the work twice then. A different call with this id, or the same call
 // after the hold has ended, fails with ErrHoldConflict. If id is "", Hold makes a random
-// one.
+// one; if the answer of the store is then lost, Hold gives back, in the background, what
+// the store may have taken.
 //
 // If the store fails, the failure modes of the limits decide as for Take. If one fails
 // open there is no hold: Decision.Hold is "", and there is nothing to settle. The error
@@ -27,7 +28,8 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 	if len(takes) == 0 || len(takes) > store.MaxTakes {
 		return d, badField("takes", "has %d entries; from 1 to %d", len(takes), store.MaxTakes)
 	}
-	if id == "" {
+	made := id == ""
+	if made {
 		id = newReservation().String()
 	}
 	h := store.HoldCall{Verb: store.MakeHold, ID: id, TTL: ttl.Microseconds()}
@@ -42,6 +44,9 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 		return d, err
 	}
 	g, err := l.decideHold(ctx, &h, c.ops, c.timeout)
+	if made && errors.Is(g.Err, store.ErrOutcomeUnknown) {
+		l.release(ctx, h.ID, len(takes)) // nobody else knows the id
+	}
 	d.fillAll(g, takes, c.own[:len(takes)])
 	if c.alone && len(c.ops) == 1 {
 		d.Limits = nil
@@ -162,11 +167,7 @@ func (l *Limiter) Holds(ctx context.Context, limit, key string) ([]store.KeyHold
 // ends its goroutine, the hold is settled to what was held. Holding settles even if ctx
 // has ended, and tries for up to 10 seconds.
 func (l *Limiter) Holding(ctx context.Context, ttl time.Duration, takes []Take, run func(ctx context.Context) (costs []int64, err error)) (Decision, error) {
-	id := newReservation().String()
-	d, err := l.Hold(ctx, ttl, id, takes...)
-	if errors.Is(err, ErrStore) {
-		l.release(ctx, id, len(takes)) // the hold may have been made
-	}
+	d, err := l.Hold(ctx, ttl, "", takes...)
 	if err != nil || !d.Allowed {
 		return d, err
 	}
@@ -198,10 +199,30 @@ func (l *Limiter) settleAfter(ctx context.Context, id string, costs []int64) err
 	return err
 }
 
-// release gives back, in the background, what a hold took, if it was made. Errors are
-// ignored, because the hold expires.
+// release gives back, in the background, what a hold took whose answer was lost. The hold
+// expires if that fails.
 func (l *Limiter) release(ctx context.Context, id string, takes int) {
-	go func() { _ = l.settleAfter(ctx, id, make([]int64, takes)) }()
+	go undo(ctx, func(ctx context.Context) error {
+		_, err := l.Settle(ctx, id, make([]int64, takes)...)
+		return err
+	})
+}
+
+// undoAgain is the first pause between two attempts of undo. Each is three times the one
+// before, so that the sixth and last attempt is 9 seconds after the first.
+const undoAgain = 75 * time.Millisecond
+
+// undo calls f for a hold or reservation whose answer was lost, for up to settleTimeout.
+// The store may still be making it, so that one that is unknown is looked for again.
+func undo(ctx context.Context, f func(ctx context.Context) error) {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer stop()
+	for pause := undoAgain; ; pause *= 3 {
+		err := f(ctx)
+		if !errors.Is(err, ErrUnknownHold) && !errors.Is(err, ErrStore) || sleep(ctx, pause) != nil {
+			return
+		}
+	}
 }
 
 // keepHold extends a hold every third of its ttl until stop is called. run ends if the

@@ -340,6 +340,7 @@ func (l *Limiter) decide(ctx context.Context, b *store.Batch, timeout time.Durat
 		}
 		return nil
 	}
+	g.Err = err
 	return fail(g, err)
 }
 

@@ -1,0 +1,74 @@
+package dipwell_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
+)
+
+// A cutOff store decides some calls only after their context has ended, which get
+// store.ErrOutcomeUnknown.
+type cutOff struct {
+	*tableStore
+	cuts func(g *store.Group) bool
+}
+
+func (s cutOff) Abilities() store.Abilities {
+	ab := s.tableStore.Abilities()
+	ab.Store = s
+	return ab
+}
+
+func (s cutOff) Apply(ctx context.Context, b *store.Batch) error {
+	g := &b.Groups[0]
+	if !s.cuts(g) {
+		return s.tableStore.Apply(ctx, b)
+	}
+	late := store.Group{Ops: append([]store.Op(nil), g.Ops...), ID: g.ID}
+	if g.Hold != nil {
+		h := *g.Hold
+		late.Hold = &h
+	}
+	<-ctx.Done()
+	time.AfterFunc(time.Second, func() {
+		_ = s.tableStore.Apply(context.Background(), &store.Batch{Groups: []store.Group{late}})
+	})
+	return errors.Join(store.ErrOutcomeUnknown, ctx.Err())
+}
+
+// TestLostHold checks that what a hold has taken is given back if its answer was lost and
+// nobody knows its id.
+func TestLostHold(t *testing.T) {
+	takes := []dipwell.Take{take("slots", "k", 1), take("tokens", "k", 40)}
+	for name, hold := range map[string]func(ctx context.Context, l *dipwell.Limiter) error{
+		"Hold": func(ctx context.Context, l *dipwell.Limiter) error {
+			_, err := l.Hold(ctx, time.Hour, "", takes...)
+			return err
+		},
+		"Holding": func(ctx context.Context, l *dipwell.Limiter) error {
+			_, err := l.Holding(ctx, time.Hour, takes, func(context.Context) ([]int64, error) { t.Error("runs"); return nil, nil })
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withHolds(t, func(t *testing.T, l *dipwell.Limiter, st *tableStore) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				cut := l.With(cutOff{st, func(g *store.Group) bool { return g.Hold != nil && g.Hold.Verb == store.MakeHold }})
+				if err := hold(ctx, cut); !errors.Is(err, store.ErrOutcomeUnknown) {
+					t.Error(err)
+				}
+				time.Sleep(15 * time.Second)
+				synctest.Wait()
+				if slots, tokens := remaining(t, l, "slots", "k"), remaining(t, l, "tokens", "k"); slots != 2 || tokens != 100 {
+					t.Errorf("%d slots and %d tokens left, want 2 and 100", slots, tokens)
+				}
+			})
+		})
+	}
+}
