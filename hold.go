@@ -225,24 +225,26 @@ func undo(ctx context.Context, f func(ctx context.Context) error) {
 	}
 }
 
-// keepHold extends a hold every third of its ttl until stop is called. run ends if the
-// hold ends.
+// keepHold extends a hold every third of its ttl until stop is called, also after ctx has
+// ended, because run may go on for some time. run ends if the hold ends.
 func (l *Limiter) keepHold(ctx context.Context, id string, ttl time.Duration) (run context.Context, stop func()) {
 	run, cancel := context.WithCancelCause(ctx)
+	kept, end := context.WithCancel(context.WithoutCancel(ctx))
 	ticker := time.NewTicker(ttl / 3)
 	go func() {
 		defer ticker.Stop()
 		for {
 			select {
-			case <-run.Done():
+			case <-kept.Done():
 				return
 			case <-ticker.C:
 			}
-			_, err := l.Extend(run, id, ttl)
+			_, err := l.Extend(kept, id, ttl)
 			if errors.Is(err, ErrHoldConflict) || errors.Is(err, ErrUnknownHold) {
 				cancel(err)
+				return
 			}
 		}
 	}()
-	return run, func() { cancel(nil) }
+	return run, func() { end(); cancel(nil) }
 }

@@ -526,3 +526,25 @@ func TestOverrides(t *testing.T) {
 		}
 	})
 }
+
+// TestHoldingAfterItsContext checks that the hold of a run that outlives its context is
+// extended until run returns.
+func TestHoldingAfterItsContext(t *testing.T) {
+	withHolds(t, func(t *testing.T, l *dipwell.Limiter, _ *tableStore) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := l.Holding(ctx, 3*time.Second, []dipwell.Take{take("slots", "k", 1)}, func(context.Context) ([]int64, error) {
+			time.Sleep(time.Minute)
+			if live, err := l.Holds(t.Context(), "slots", "k"); err != nil || len(live) != 1 {
+				t.Errorf("live holds while run works: %v, %v", live, err)
+			}
+			return nil, nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if got := remaining(t, l, "slots", "k"); got != 2 {
+			t.Errorf("%d slots are free, want 2", got)
+		}
+	})
+}
