@@ -225,8 +225,13 @@ func undo(ctx context.Context, f func(ctx context.Context) error) {
 	}
 }
 
+// leastExtend is the least time that an Extend of a hold in use gets, however short the
+// TTL: less than that is common while a store is busy.
+const leastExtend = 100 * time.Millisecond
+
 // keepHold extends a hold every third of its ttl until stop is called, also after ctx has
-// ended, because run may go on for some time. run ends if the hold ends.
+// ended, because run may go on for some time. An Extend without an answer is given up when
+// the next one is due: its connection may be broken. run ends if the hold ends.
 func (l *Limiter) keepHold(ctx context.Context, id string, ttl time.Duration) (run context.Context, stop func()) {
 	run, cancel := context.WithCancelCause(ctx)
 	kept, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -239,7 +244,9 @@ func (l *Limiter) keepHold(ctx context.Context, id string, ttl time.Duration) (r
 				return
 			case <-ticker.C:
 			}
-			_, err := l.Extend(kept, id, ttl)
+			extend, done := context.WithTimeout(kept, max(ttl/3, leastExtend))
+			_, err := l.Extend(extend, id, ttl)
+			done()
 			if errors.Is(err, ErrHoldConflict) || errors.Is(err, ErrUnknownHold) {
 				cancel(err)
 				return

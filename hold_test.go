@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -545,6 +546,44 @@ func TestHoldingAfterItsContext(t *testing.T) {
 		}
 		if got := remaining(t, l, "slots", "k"); got != 2 {
 			t.Errorf("%d slots are free, want 2", got)
+		}
+	})
+}
+
+// A stuckOnce store does not answer the first Extend.
+type stuckOnce struct {
+	*tableStore
+	stuck atomic.Bool
+}
+
+func (s *stuckOnce) Abilities() store.Abilities {
+	ab := s.tableStore.Abilities()
+	ab.Store = s
+	return ab
+}
+
+func (s *stuckOnce) Apply(ctx context.Context, b *store.Batch) error {
+	if h := b.Groups[0].Hold; h != nil && h.Verb == store.ExtendHold && !s.stuck.Swap(true) {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return s.tableStore.Apply(ctx, b)
+}
+
+// TestHoldingWithAStuckExtend checks that an Extend without an answer does not keep the
+// next ones from being sent.
+func TestHoldingWithAStuckExtend(t *testing.T) {
+	withHolds(t, func(t *testing.T, l *dipwell.Limiter, st *tableStore) {
+		l = l.With(&stuckOnce{tableStore: st})
+		_, err := l.Holding(t.Context(), time.Minute, []dipwell.Take{take("slots", "k", 1)}, func(context.Context) ([]int64, error) {
+			time.Sleep(10 * time.Minute)
+			if live, err := l.Holds(t.Context(), "slots", "k"); err != nil || len(live) != 1 {
+				t.Errorf("live holds while run works: %v, %v", live, err)
+			}
+			return nil, nil
+		})
+		if err != nil {
+			t.Error(err)
 		}
 	})
 }

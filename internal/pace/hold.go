@@ -41,9 +41,14 @@ func Hold(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []
 // settleTimeout bounds the release of a hold. The caller may have gone by then.
 const settleTimeout = 10 * time.Second
 
+// leastExtend is the least time that an Extend gets, however short the TTL: less than that
+// is common while a store is busy.
+const leastExtend = 100 * time.Millisecond
+
 // Keep extends a hold, which lives for ttl, until release is called, which settles it to
-// what was held. If the hold ends before that, the context kept is cancelled, with
-// ErrHoldConflict or ErrUnknownHold as its cause. release may be called several times.
+// what was held. An Extend without an answer is given up when the next one is due: its
+// connection may be broken. If the hold ends before release, the context kept is cancelled,
+// with ErrHoldConflict or ErrUnknownHold as its cause. release may be called several times.
 func Keep(ctx context.Context, l *dipwell.Limiter, id string, ttl time.Duration) (kept context.Context, release func()) {
 	kept, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
@@ -56,7 +61,9 @@ func Keep(ctx context.Context, l *dipwell.Limiter, id string, ttl time.Duration)
 				return
 			case <-ticker.C: // also after ctx has ended, because the tokens are in use until release
 			}
-			_, err := l.Extend(context.WithoutCancel(ctx), id, ttl)
+			extend, stop := context.WithTimeout(context.WithoutCancel(ctx), max(ttl/3, leastExtend))
+			_, err := l.Extend(extend, id, ttl)
+			stop()
 			select {
 			case <-done: // the hold may have been settled meanwhile
 				return

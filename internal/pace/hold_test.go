@@ -1,0 +1,57 @@
+package pace_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pace"
+	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/store"
+)
+
+// A stuckOnce store does not answer the first Extend.
+type stuckOnce struct {
+	store.Store
+	stuck atomic.Bool
+}
+
+func (s *stuckOnce) Abilities() store.Abilities { return store.AbilitiesOf(s.Store) }
+
+func (s *stuckOnce) Apply(ctx context.Context, b *store.Batch) error {
+	if h := b.Groups[0].Hold; h != nil && h.Verb == store.ExtendHold && !s.stuck.Swap(true) {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return s.Store.Apply(ctx, b)
+}
+
+// TestKeepWithAStuckExtend checks that an Extend without an answer does not keep the next
+// ones from being sent.
+func TestKeepWithAStuckExtend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kept, err := memstore.New(memstore.Config{Clock: func() int64 { return time.Now().UnixMicro() }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer kept.Close()
+		l, err := dipwell.New(&stuckOnce{Store: kept}, dipwell.Limit{Name: "slots", Algorithm: dipwell.Concurrency, Burst: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var d dipwell.Decision
+		ttl, err := pace.Hold(t.Context(), l, &d, []dipwell.Take{{Limit: "slots", Key: "k", Cost: 1}}, time.Minute)
+		if err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		ctx, release := pace.Keep(t.Context(), l, d.Hold, ttl)
+		time.Sleep(10 * time.Minute)
+		if live, err := l.Holds(t.Context(), "slots", "k"); err != nil || len(live) != 1 || ctx.Err() != nil {
+			t.Errorf("live holds %v, %v, %v", live, err, context.Cause(ctx))
+		}
+		release()
+	})
+}
