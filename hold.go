@@ -219,7 +219,7 @@ func undo(ctx context.Context, f func(ctx context.Context) error) {
 	defer stop()
 	for pause := undoAgain; ; pause *= 3 {
 		err := f(ctx)
-		if !errors.Is(err, ErrUnknownHold) && !errors.Is(err, ErrStore) || sleep(ctx, pause) != nil {
+		if !errors.Is(err, ErrUnknownHold) && !errors.Is(err, ErrReservation) && !errors.Is(err, ErrStore) || sleep(ctx, pause) != nil {
 			return
 		}
 	}

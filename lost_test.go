@@ -72,3 +72,21 @@ func TestLostHold(t *testing.T) {
 		})
 	}
 }
+
+// TestLostWait checks that what a wait has reserved is given back if its answer was lost.
+func TestLostWait(t *testing.T) {
+	withHolds(t, func(t *testing.T, l *dipwell.Limiter, st *tableStore) {
+		if d, err := l.Take(t.Context(), "debt", "k", 5); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		cut := l.With(cutOff{st, func(g *store.Group) bool { return len(g.Ops) > 0 && g.Ops[0].Verb == store.VerbReserve }})
+		if d, err := cut.Wait(t.Context(), "debt", "k", 3); !errors.Is(err, store.ErrOutcomeUnknown) || d.Allowed {
+			t.Errorf("%+v, %v", d, err)
+		}
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		if d, err := l.Reserve(t.Context(), "debt", "k", 1); err != nil || d.Delay > time.Hour {
+			t.Errorf("%+v, %v", d, err)
+		}
+	}, dipwell.Limit{Name: "debt", Rate: 1, Period: time.Hour, Burst: 5, MaxDebt: 5, Timeout: time.Second})
+}

@@ -98,6 +98,10 @@ func (w *wait) reserve(ctx context.Context) error {
 	w.fill(g)
 	switch {
 	case err != nil:
+		if errors.Is(err, store.ErrOutcomeUnknown) { // it may be reserved
+			id := g.ID
+			go undo(ctx, func(ctx context.Context) error { return w.Cancel(ctx, id) })
+		}
 		return err
 	case w.d.Allowed:
 		return w.awaitDelay(ctx)
