@@ -186,7 +186,6 @@ func (s *Store) Refuse(g *store.Group) bool {
 // applyMany is Apply for more than one op. It sends the rest as one batch.
 func (s *Store) applyMany(ctx context.Context, b *store.Batch, sent int64) error {
 	p := s.remainders.Get().(*remainder)
-	defer s.remainders.Put(p)
 	for i := range b.Groups {
 		var refused refusals
 		p.refs, refused = s.refuse(p.refs, &b.Groups[i], sent)
@@ -204,6 +203,7 @@ func (s *Store) applyMany(ctx context.Context, b *store.Batch, sent int64) error
 		}
 	}
 	p.clear()
+	s.remainders.Put(p) // not after a panic: p would then contain the groups of this batch
 	return err
 }
 

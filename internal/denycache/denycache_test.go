@@ -570,3 +570,23 @@ func TestRefusalDuringRefund(t *testing.T) {
 	}
 	b.want(b.take("k", 1), true, fromStore)
 }
+
+// TestPanicOfTheStore checks that a batch in which the store panicked is not sent again with
+// a later one.
+func TestPanicOfTheStore(t *testing.T) {
+	b := setup(t, store.Limit{Name: "login", Rate: 10, Period: time.Hour}, store.Limit{Name: "api", Rate: 10, Period: time.Hour})
+	takes := []dipwell.Take{{Limit: "login", Key: "k", Cost: 1}, {Limit: "api", Key: "k", Cost: 1}}
+	b.after = func() { panic("oh") }
+	for range 3 {
+		func() {
+			defer func() { _ = recover() }()
+			_, _ = b.l.TakeAll(t.Context(), takes...)
+		}()
+	}
+	b.after = func() {}
+	for i := range 3 {
+		if d, err := b.l.TakeAll(t.Context(), takes...); err != nil || !d.Allowed || d.Remaining != int64(10-3-1-i) {
+			t.Errorf("%+v, %v", d, err)
+		}
+	}
+}
