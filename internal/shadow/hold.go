@@ -7,8 +7,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxHolds bounds the holds that are remembered, about 300 bytes each. Further ones are
-// unknown when they are settled.
+// maxHolds bounds the holds that are remembered, about 300 bytes each. They are in two
+// generations of half of that; when the younger one is full, the older one is dropped.
 const maxHolds = 1 << 16
 
 // A hold was allowed although the inner store does not have it.
@@ -24,21 +24,14 @@ func (s *Store) remember(g *store.Group) {
 	if g.Hold == nil {
 		return
 	}
-	now := time.Now().UnixMicro()
-	h := &hold{ops: slices.Clone(g.Ops), expires: now + g.Hold.TTL}
+	h := &hold{ops: slices.Clone(g.Ops), expires: time.Now().UnixMicro() + g.Hold.TTL}
 	g.Hold.Expires, g.Hold.Repeated = h.expires, false
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.holds) >= maxHolds {
-		for id, old := range s.holds {
-			if old.expires <= now {
-				delete(s.holds, id)
-			}
-		}
+	if len(s.young) >= maxHolds/2 {
+		s.young, s.aged = map[string]*hold{}, s.young
 	}
-	if len(s.holds) < maxHolds {
-		s.holds[g.Hold.ID] = h
-	}
+	s.young[g.Hold.ID] = h
 }
 
 // settle answers a group that settles or extends a hold that the inner store does not
@@ -46,7 +39,10 @@ func (s *Store) remember(g *store.Group) {
 func (s *Store) settle(g *store.Group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := s.holds[g.Hold.ID]
+	h := s.young[g.Hold.ID]
+	if h == nil {
+		h = s.aged[g.Hold.ID]
+	}
 	if h == nil {
 		return
 	}

@@ -22,14 +22,14 @@ import (
 type Store struct {
 	inner store.Store
 
-	mu    sync.Mutex
-	holds map[string]*hold // by id
+	mu          sync.Mutex
+	young, aged map[string]*hold // by id
 }
 
 var _ store.Store = (*Store)(nil)
 
 // New returns a store that sends calls to inner and allows them all.
-func New(inner store.Store) *Store { return &Store{inner: inner, holds: map[string]*hold{}} }
+func New(inner store.Store) *Store { return &Store{inner: inner, young: map[string]*hold{}} }
 
 // Abilities returns those of the inner store, except Quick and Lanes.
 func (s *Store) Abilities() store.Abilities {

@@ -3,6 +3,7 @@ package shadow_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
@@ -147,5 +148,35 @@ func TestHoldsThatTheStoreDoesNotHave(t *testing.T) {
 	}
 	if g = call(store.HoldCall{ID: "h", Verb: store.SettleHold}); g.Err == nil {
 		t.Error("a settle that was lost is no error")
+	}
+}
+
+// TestMostHolds checks that the latest holds are known, however many were made before.
+func TestMostHolds(t *testing.T) {
+	d, err := store.NewDefinition(store.Limit{Name: "a", Rate: 1, Period: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := shadow.New(holdless{})
+	call := func(h store.HoldCall) error {
+		b := store.Batch{Groups: []store.Group{{Hold: &h}}}
+		if h.Verb == store.MakeHold {
+			b.Groups[0].Ops = []store.Op{{Def: d, Key: "k", Cost: 3}}
+		}
+		if err := s.Apply(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+		return b.Groups[0].Err
+	}
+	const last = 70_000
+	for i := range last + 1 {
+		if err := call(store.HoldCall{ID: strconv.Itoa(i), TTL: 60e6}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, i := range []int{last, last - 30_000} {
+		if err := call(store.HoldCall{ID: strconv.Itoa(i), Verb: store.SettleHold}); err != nil {
+			t.Errorf("hold %d of %d: %v", i, last, err)
+		}
 	}
 }
