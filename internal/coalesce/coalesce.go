@@ -10,12 +10,12 @@
 // Each lane has at most one statement in flight. While few calls share a
 // statement, all calls queue at the first lane: one statement for all of them
 // costs less than two with half of them each. Otherwise a call queues at the lane
-// of its key, which is always the same, so that two lanes do not contend for a
-// row. While nothing is queued there, a call may use any idle lane. A group of
-// several keys goes to the lane of one of its keys and stays all or nothing; a call
-// of several levels goes to the lane of the topmost one, whose row most calls share. It
-// may touch rows of other lanes, so inner stores that lock rows must lock those
-// of a batch in one order; otherwise two lanes can deadlock.
+// of its key, which is always the same unless a statement there hangs, so that two
+// lanes do not contend for a row. While nothing is queued there, a call may use any
+// idle lane. A group of several keys goes to the lane of one of its keys and stays
+// all or nothing; a call of several levels goes to the lane of the topmost one, whose
+// row most calls share. It may touch rows of other lanes, so inner stores that lock
+// rows must lock those of a batch in one order; otherwise two lanes can deadlock.
 //
 // With Lanes.Spare some lanes have no queue. While few statements are in flight,
 // they take calls that would otherwise wait. Near capacity they stay idle, because
@@ -303,7 +303,7 @@ func (s *Store) sendEach(c *call, b *store.Batch) error {
 
 // laneOf returns the lane of a group. While the peak is low, that is the first lane that
 // is not stuck. Otherwise it is the lane of the smallest key hash, so that the same keys
-// in another order go to the same lane. Only the topmost level of a limit with parents
+// in another order go to the same lane, or if that hangs, the next one. Only the topmost level of a limit with parents
 // counts: otherwise calls that share the row of the parent would wait for each other in
 // two lanes. With three levels and 512 callers, a decision would then cost twice the
 // processor time.
@@ -321,9 +321,9 @@ func (s *Store) laneOf(g *store.Group) *lane {
 	}
 	switch {
 	case g.Cancel:
-		return s.lanes[maphash.Bytes(s.seed, g.ID[:])%n]
+		return s.laneFrom(maphash.Bytes(s.seed, g.ID[:]) % n)
 	case g.Settles():
-		return s.lanes[maphash.String(s.seed, g.Hold.ID)%n]
+		return s.laneFrom(maphash.String(s.seed, g.Hold.ID) % n)
 	}
 	smallest := ^uint64(0)
 	for i := range g.Ops {
@@ -332,7 +332,19 @@ func (s *Store) laneOf(g *store.Group) *lane {
 		}
 	}
 	hi, _ := bits.Mul64(smallest*0x9e3779b97f4a7c15, n) // the smallest of several hashes is small, so spread it again
-	return s.lanes[hi]
+	return s.laneFrom(hi)
+}
+
+// laneFrom returns the first lane from the given one on that does not hang. If all hang, it
+// returns the given one.
+func (s *Store) laneFrom(at uint64) *lane {
+	n := uint64(s.queued)
+	for i := range n {
+		if l := s.lanes[(at+i)%n]; !l.hangs.Load() {
+			return l
+		}
+	}
+	return s.lanes[at]
 }
 
 func (s *Store) hash(op *store.Op) uint64 {

@@ -445,6 +445,55 @@ func TestStuckLaneIsSkipped(t *testing.T) {
 	})
 }
 
+// TestStuckLaneIsSkippedUnderLoad checks the same while so many calls wait that each key
+// has a lane of its own.
+func TestStuckLaneIsSkippedUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newGate(), newGate()
+		s := newStore(t, coalesce.Config{}, a, b)
+		calls := []*call{ask(s, "hangs")}
+		stuck := <-a.arrived
+		other := ask(s, "k")
+		oneB := <-b.arrived
+		for i := range 100 {
+			calls = append(calls, ask(s, fmt.Sprint("behind", i)))
+		}
+		finish(oneB)
+		other.turn(t)
+		go func() {
+			for st := range b.arrived {
+				finish(st)
+			}
+		}()
+		time.Sleep(1001 * time.Millisecond)
+		for i := range 100 { // some of them find that it hangs
+			calls = append(calls, ask(s, fmt.Sprint("finds", i)))
+		}
+		var later []*call
+		for i := range 32 {
+			later = append(later, ask(s, fmt.Sprint("later", i)))
+		}
+		synctest.Wait()
+		waiting := 0
+		for _, c := range later {
+			select {
+			case <-c.done:
+			default:
+				waiting++
+			}
+		}
+		if waiting > 0 {
+			t.Errorf("%d of %d later calls wait behind the statement that hangs", waiting, len(later))
+		}
+		finish(stuck)
+		finish(<-a.arrived)
+		for _, c := range append(calls, later...) {
+			c.turn(t)
+		}
+		close(b.arrived)
+	})
+}
+
 // TestEachKeyHasOneLane checks that with many calls each key always queues at the
 // same lane, and that a call that need not queue uses the first idle lane.
 func TestEachKeyHasOneLane(t *testing.T) {

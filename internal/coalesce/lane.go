@@ -27,9 +27,11 @@ type lane struct {
 	sentAt atomic.Int64 // when the statement in flight was sent, in ns since base; 0 if none is
 	base   time.Time
 	closed atomic.Bool // set only under mu
+	hangs  atomic.Bool // a call has queued and found that the lane hangs; cleared at the end of the statement
 
 	mu      sync.Mutex
 	queue   queue
+	pushes  uint          // calls that have queued
 	running bool          // the runner is active
 	idle    chan struct{} // set by close while the lane is busy; closed when it becomes idle
 
@@ -59,10 +61,22 @@ func (l *lane) acquire() bool {
 // than a statement takes, and longer than LockWait.
 const stuckAfter = 100 * time.Millisecond
 
+// hangsAfter is the same while each key has a lane of its own. It is longer, because the
+// statements of a busy server may take longer than stuckAfter, and the lanes would then
+// contend for rows.
+const hangsAfter = time.Second
+
+// checkEvery is how many calls queue at a lane until one of them finds out whether the lane
+// hangs. To read the clock for each would be a tenth of the cost of a call.
+const checkEvery = 16
+
 // stuck reports whether the statement in flight is older than stuckAfter.
-func (l *lane) stuck() bool {
+func (l *lane) stuck() bool { return l.olderThan(stuckAfter) }
+
+// olderThan reports whether the statement in flight is older than d.
+func (l *lane) olderThan(d time.Duration) bool {
 	sentAt := l.sentAt.Load()
-	return sentAt != 0 && l.sinceBase()-time.Duration(sentAt) > stuckAfter
+	return sentAt != 0 && l.sinceBase()-time.Duration(sentAt) > d
 }
 
 // sinceBase returns the time since base. time.Since is faster than two times are.
@@ -74,7 +88,13 @@ func (l *lane) sinceBase() time.Duration {
 }
 
 func (l *lane) started() { l.sentAt.Store(max(1, int64(l.sinceBase()))) }
-func (l *lane) ended()   { l.sentAt.Store(0) }
+
+func (l *lane) ended() {
+	l.sentAt.Store(0)
+	if l.hangs.Load() {
+		l.hangs.Store(false)
+	}
+}
 
 // hasQueue reports whether calls are queued or the runner is active. The runner
 // soon sends another batch.
@@ -184,6 +204,9 @@ func (l *lane) push(w *waiter) error {
 	}
 	l.queue.push(w)
 	l.peak.waiting(l.queue.len)
+	if l.pushes++; l.pushes%checkEvery == 0 && l.olderThan(hangsAfter) {
+		l.hangs.Store(true)
+	}
 	return nil
 }
 
