@@ -26,11 +26,13 @@ func Held(l *dipwell.Limiter, takes []dipwell.Take) bool {
 }
 
 // Hold holds the takes and sets d. It returns how long the hold lives: ttl, or less if
-// one of the limits does not allow that.
+// one of the limits, or of their parents, does not allow that.
 func Hold(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []dipwell.Take, ttl time.Duration) (time.Duration, error) {
 	for i := range takes {
-		if def := l.Limit(takes[i].Limit); def != nil && def.TTL > 0 {
-			ttl = min(ttl, def.TTL)
+		for def := l.Limit(takes[i].Limit); def != nil; def = l.Limit(def.Parent) {
+			if def.TTL > 0 {
+				ttl = min(ttl, def.TTL)
+			}
 		}
 	}
 	var err error

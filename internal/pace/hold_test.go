@@ -55,3 +55,24 @@ func TestKeepWithAStuckExtend(t *testing.T) {
 		release()
 	})
 }
+
+// TestHoldUnderAParent checks that a hold lives no longer than the parents of its limits
+// allow.
+func TestHoldUnderAParent(t *testing.T) {
+	kept, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kept.Close()
+	l, err := dipwell.New(kept, dipwell.Limit{Name: "all", Algorithm: dipwell.Concurrency, Burst: 9, TTL: 5 * time.Second},
+		dipwell.Limit{Name: "tenant", Algorithm: dipwell.Concurrency, Burst: 9, Parent: "all"},
+		dipwell.Limit{Name: "user", Algorithm: dipwell.Concurrency, Burst: 9, Parent: "tenant"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d dipwell.Decision
+	ttl, err := pace.Hold(t.Context(), l, &d, []dipwell.Take{{Limit: "user", Key: "acme/u7", Cost: 1}}, time.Minute)
+	if err != nil || !d.Allowed || ttl != 5*time.Second {
+		t.Errorf("%+v, %v, %v", d, ttl, err)
+	}
+}
