@@ -303,10 +303,10 @@ func (s *Store) sendEach(c *call, b *store.Batch) error {
 
 // laneOf returns the lane of a group. While the peak is low, that is the first lane that
 // is not stuck. Otherwise it is the lane of the smallest key hash, so that the same keys
-// in another order go to the same lane, or if that hangs, the next one. Only the topmost level of a limit with parents
-// counts: otherwise calls that share the row of the parent would wait for each other in
-// two lanes. With three levels and 512 callers, a decision would then cost twice the
-// processor time.
+// in another order go to the same lane, or if that hangs, the next one. Only the topmost
+// level of a limit with parents counts: otherwise calls that share the row of the parent
+// would wait for each other in two lanes. With three levels and 512 callers, a decision
+// would then cost twice the processor time.
 func (s *Store) laneOf(g *store.Group) *lane {
 	n := uint64(s.queued)
 	if n == 1 {
