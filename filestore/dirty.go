@@ -24,6 +24,7 @@ type dirty struct {
 	max     int64         // keys
 	onMax   func()        // called when a cycle has max keys
 	wake    chan struct{} // signals the first key of a cycle
+	many    chan struct{} // signals that a cycle has half of max keys
 }
 
 const (
@@ -61,7 +62,7 @@ func (d *dirty) init(maxKeys int) {
 	d.seed = maphash.MakeSeed()
 	d.cells = make([]atomic.Uint64, numCells)
 	d.max = int64(maxKeys)
-	d.wake = make(chan struct{}, 1)
+	d.wake, d.many = make(chan struct{}, 1), make(chan struct{}, 1)
 	d.swap(nil)
 }
 
@@ -148,15 +149,22 @@ func (d *dirty) addSlow(f uint64, k dirtyKey) *cycle {
 	n := c.keys.Add(1)
 	if n == 1 {
 		c.began.Store(int64(time.Since(start)))
-		select {
-		case d.wake <- struct{}{}:
-		default: // a signal is pending
-		}
+		notify(d.wake)
+	}
+	if n == d.max/2 {
+		notify(d.many)
 	}
 	if n == d.max {
 		d.onMax()
 	}
 	return c
+}
+
+func notify(to chan struct{}) {
+	select {
+	case to <- struct{}{}:
+	default: // a signal is pending
+	}
 }
 
 // add adds a key to the shard, and reports whether the key was new.

@@ -101,7 +101,8 @@ func (w *writer) run() {
 }
 
 // waitForMore waits for more keys, as long as the first key of the cycle may be in memory
-// only, less the time that writing takes. It returns false when the writer is stopped.
+// only, less the time that writing takes, or until there are so many that calls could soon
+// fail. It returns false when the writer is stopped.
 func (w *writer) waitForMore(timer *time.Timer) bool {
 	s := w.store
 	if s.every == 0 {
@@ -115,6 +116,8 @@ func (w *writer) waitForMore(timer *time.Timer) bool {
 	timer.Reset(wait)
 	select {
 	case <-timer.C:
+		return true
+	case <-s.dirty.many:
 		return true
 	case <-w.stopped:
 		timer.Stop()
