@@ -305,3 +305,33 @@ func TestFilesWithoutSettings(t *testing.T) {
 		t.Errorf("past versions: %+v", past)
 	}
 }
+
+// TestForgottenHoldsGo closes a file with holds, and opens it when they may be forgotten:
+// their rows go too.
+func TestForgottenHoldsGo(t *testing.T) {
+	path, now := inMemory(t), int64(1767225600e6)
+	c := Config{Clock: func() int64 { return now }}
+	s := open(t, path, c)
+	l, err := dipwell.New(s, slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold := func(ttl time.Duration) {
+		if d, err := l.Hold(ctx, ttl, "", dipwell.Take{Limit: slow.Name, Key: "k", Cost: 1}); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	for range 9 {
+		hold(time.Minute)
+	}
+	hold(24 * time.Hour)
+	if err = s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	now += time.Hour.Microseconds()
+	s = open(t, path, c)
+	var n int
+	if err = s.disk.conn.QueryRowContext(ctx, "select count(*) from holds").Scan(&n); err != nil || n != 1 {
+		t.Errorf("the file has %d holds (%v), want the one that lives", n, err)
+	}
+}
