@@ -32,6 +32,7 @@ func (s *Store) callSite(ctx context.Context, d *store.Definition, l store.Limit
 			return named, s.storeError(err)
 		}
 		keep := func(all store.Plans) error {
+			s.limits.sited.Store(d.Name, nil)
 			return s.storeError(s.disk.tx(func() error {
 				return s.disk.exec("insert or replace into call_sites (limit_id, plans) values (?, ?)", id, all.String())
 			}))

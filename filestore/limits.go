@@ -22,6 +22,8 @@ type limits struct {
 	reg store.Registry
 	ids sync.Map // by name, int64
 
+	sited sync.Map // names of the limits of which call sites have made definitions
+
 	undoing sync.Mutex // held by restore, and while a definition is made for a call site
 }
 
@@ -39,6 +41,15 @@ func (p *limits) lookupID(name string) (int64, bool) {
 		return 0, false
 	}
 	return id.(int64), true
+}
+
+// varied reports whether calls of a limit may name other definitions than the base.
+func (p *limits) varied(d *store.Definition) bool {
+	if d.Plans != (store.Plans{}) {
+		return true
+	}
+	_, sited := p.sited.Load(d.Name)
+	return sited
 }
 
 // byID returns the definitions of a registry by their ids in the file.
@@ -100,6 +111,9 @@ func (p *limits) readLimits(versions map[int64][]catalog.Version) error {
 		plans, err := p.s.disk.callSites(id)
 		if err == nil {
 			err = d.SetCallSites(store.NewPlans(plans...))
+		}
+		if len(plans) > 0 {
+			p.sited.Store(d.Name, nil)
 		}
 		if err == nil {
 			err = p.readPaces(id, d)

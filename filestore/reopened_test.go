@@ -335,3 +335,51 @@ func TestForgottenHoldsGo(t *testing.T) {
 		t.Errorf("the file has %d holds (%v), want the one that lives", n, err)
 	}
 }
+
+// TestFullUnderAnotherDefinition has a key whose row in the file is of a slow definition,
+// and that is soon full under a fast one that another call names: it is full after a
+// restart too.
+func TestFullUnderAnotherDefinition(t *testing.T) {
+	for _, slowFirst := range []bool{true, false} {
+		path, now := inMemory(t), int64(1767225600e6)
+		c := Config{Clock: func() int64 { return now }, Every: time.Hour}
+		base := store.Limit{Name: "x", Rate: 1, Period: time.Hour, Burst: 10}
+		site := store.Limit{Name: "x", Rate: 3_600_000, Period: time.Hour, Burst: 20}
+		if !slowFirst {
+			base.Rate, site.Rate = site.Rate, base.Rate
+		}
+		s := open(t, path, c)
+		l, err := dipwell.New(s, base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		takes := []func(n int64) (dipwell.Decision, error){
+			func(n int64) (dipwell.Decision, error) { return l.Take(ctx, "x", "k", n) },
+			func(n int64) (dipwell.Decision, error) { return l.TakeWith(ctx, site, "k", n) },
+		}
+		if !slowFirst {
+			takes[0], takes[1] = takes[1], takes[0]
+		}
+		for i, n := range []int64{9, 1} {
+			if d, err := takes[i](n); err != nil || !d.Allowed {
+				t.Fatal(d, err)
+			}
+			if i == 0 {
+				if err = s.writer.flush(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		now += 1e6
+		if err = s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = open(t, path, c)
+		if l, err = dipwell.New(s, base); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := l.Check(ctx, "x", "k", 1); err != nil || d.Remaining != 10 {
+			t.Errorf("slow first %v: after a restart %+v, %v; want 10 remaining", slowFirst, d, err)
+		}
+	}
+}

@@ -212,16 +212,18 @@ func (w *writer) readBucket(key *dirtyKey, now int64) {
 	}
 	c := s.mem.Changes(key.def, key.key)
 	w.collectRecords(rowKey{id, key.key}, &c)
-	if d := s.mem.Registry().Lookup(key.def.Name); c.Found && (d == nil || d.Full(c.Row, now)) {
+	d, gaveBack := s.mem.Registry().Lookup(key.def.Name), key.gaveBack
+	if c.Found && (d == nil || d.Full(c.Row, now)) {
 		c.Found = false
 	}
 	// A row that became full as time passed is also full in the file, unless tokens were
-	// given back.
+	// given back, or the row in the file is of another plan, which may be slower.
 	if !c.Found {
 		c.Row = store.State{Override: c.Row.Override}
+		gaveBack = gaveBack || d != nil && s.limits.varied(d)
 	}
-	if c.Found || key.gaveBack {
-		w.buckets = append(w.buckets, bucket{id, key.key, c.Row, key.gaveBack})
+	if c.Found || gaveBack {
+		w.buckets = append(w.buckets, bucket{id, key.key, c.Row, gaveBack})
 	}
 }
 
