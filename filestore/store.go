@@ -169,6 +169,19 @@ func (s *Store) apply(b *store.Batch) (last *cycle) {
 				s.noteMulti(k)
 			}
 		}
+		last = laterOf(last, s.holdCycle(&b.Groups[i]))
+	}
+	return last
+}
+
+// holdCycle returns a cycle after which the hold of a call is on the disk, or nil without
+// Each. The call may have changed no row: it may be free, or repeat one that still waits.
+func (s *Store) holdCycle(g *store.Group) (last *cycle) {
+	if s.every != 0 || g.Hold == nil || g.Err != nil || !g.Allowed {
+		return nil
+	}
+	for i := range g.Ops {
+		last = laterOf(last, s.dirty.addTo(dirtyKey{def: g.Ops[i].Def.Base(), key: g.Ops[i].Key}))
 	}
 	return last
 }

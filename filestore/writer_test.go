@@ -1,11 +1,14 @@
 package filestore
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
 )
 
 // TestManyKeysAreWrittenEarly changes half as many keys as may wait to be written. They
@@ -27,5 +30,43 @@ func TestManyKeysAreWrittenEarly(t *testing.T) {
 		if time.Since(began) > time.Minute {
 			t.Fatalf("after a minute: %+v", s.stats())
 		}
+	}
+}
+
+// TestRepeatedHoldWaits repeats a hold, and a settle, whose first call is not on the disk
+// yet: with Each the repeat is not answered before it is.
+func TestRepeatedHoldWaits(t *testing.T) {
+	s := open(t, fresh(t), Config{Every: Each})
+	l, err := dipwell.New(s, slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.writer.mu.Lock() // no cycle ends
+	locked := true
+	defer func() {
+		if locked {
+			s.writer.mu.Unlock()
+		}
+	}()
+	gone, cancel := context.WithCancel(ctx)
+	cancel() // calls do not wait
+	hold := func(ctx context.Context) (dipwell.Decision, error) {
+		return l.Hold(ctx, time.Minute, "id", dipwell.Take{Limit: slow.Name, Key: "k", Cost: 2})
+	}
+	settle := func(ctx context.Context) (dipwell.Decision, error) { return l.Settle(ctx, "id", 1) }
+	for range 2 {
+		if d, err := hold(gone); !errors.Is(err, store.ErrOutcomeUnknown) {
+			t.Errorf("hold: %+v, %v", d, err)
+		}
+	}
+	for range 2 {
+		if d, err := settle(gone); !errors.Is(err, store.ErrOutcomeUnknown) {
+			t.Errorf("settle: %+v, %v", d, err)
+		}
+	}
+	s.writer.mu.Unlock()
+	locked = false
+	if d, err := settle(ctx); err != nil || !d.Repeated {
+		t.Errorf("a repeat of what is on the disk: %+v, %v", d, err)
 	}
 }
