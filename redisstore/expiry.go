@@ -202,9 +202,9 @@ func (s *Store) scanNames(ctx context.Context, pattern string, do func(node redi
 	})
 }
 
-// getAll returns the values of strings, or "" for a key that is gone, has moved, or is
-// not a string.
-func getAll(ctx context.Context, node redis.UniversalClient, names []string) ([]string, error) {
+// getAll returns the values of strings on a node, or "" for a key that is gone or is not a
+// string. Keys that have moved to another node are read there.
+func (s *Store) getAll(ctx context.Context, node redis.UniversalClient, names []string) ([]string, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
@@ -214,21 +214,37 @@ func getAll(ctx context.Context, node redis.UniversalClient, names []string) ([]
 		}
 		return nil
 	})
-	if err != nil && !replied(err, "WRONGTYPE ", "MOVED ", "ASK ") && err != redis.Nil { //nolint:errorlint // go-redis returns it bare
+	if err != nil && !missed(err) && !movedAway(err) {
 		return nil, err
 	}
 	texts := make([]string, len(names))
-	for i, cmd := range cmds {
-		if get, is := cmd.(*redis.StringCmd); is && get.Err() == nil {
+	var moved []string
+	var at []int
+	for i, cmd := range cmds { // err is the first of their errors
+		get, is := cmd.(*redis.StringCmd)
+		switch err := cmd.Err(); {
+		case err == nil && is:
 			texts[i] = get.Val()
+		case movedAway(err) && node != s.db:
+			moved, at = append(moved, names[i]), append(at, i)
+		case err != nil && !missed(err):
+			return nil, err
 		}
 	}
-	return texts, nil
+	there, err := s.getAll(ctx, s.db, moved)
+	for i, text := range there {
+		texts[at[i]] = text
+	}
+	return texts, err
 }
+
+// missed reports whether a GET found no string, movedAway whether another node has its key.
+func missed(err error) bool    { return err == redis.Nil || replied(err, "WRONGTYPE ") } //nolint:errorlint // go-redis returns it bare
+func movedAway(err error) bool { return replied(err, "MOVED ", "ASK ") }
 
 // readRows reads buckets of a limit, with the overrides that decide them.
 func (s *Store) readRows(ctx context.Context, node redis.UniversalClient, limit string, names []string) ([]bucket, error) {
-	texts, err := getAll(ctx, node, names)
+	texts, err := s.getAll(ctx, node, names)
 	if err != nil {
 		return nil, err
 	}
@@ -247,7 +263,7 @@ func (s *Store) readRows(ctx context.Context, node redis.UniversalClient, limit 
 		}
 		rows = append(rows, bucket{store.KeyState{Key: key, State: row}, name, strings.HasPrefix(texts[i], heldBegin) || strings.HasPrefix(texts[i], heldLocked)})
 	}
-	if texts, err = getAll(ctx, node, overrides); err != nil {
+	if texts, err = s.getAll(ctx, node, overrides); err != nil {
 		return nil, err
 	}
 	for i, at := range overridden {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"reflect"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/dipwell/dipwell/internal/merge"
 	"github.com/dipwell/dipwell/store"
 )
@@ -57,6 +59,11 @@ func ScriptNames() (names []string) {
 		}
 	}
 	return names
+}
+
+// GetAll is getAll for tests.
+func (s *Store) GetAll(ctx context.Context, node redis.UniversalClient, names []string) ([]string, error) {
+	return s.getAll(ctx, node, names)
 }
 
 // Registry, Define and Drop are those of the store's limits, for tests.

@@ -191,7 +191,7 @@ func (s overrides) Overrides(ctx context.Context, d *store.Definition, prefix, a
 	var page []store.Override
 	begin := s.names.overridePrefix(d.Name)
 	err = s.scanNames(ctx, s.names.pattern(begin, d.Name, prefix), func(node redis.UniversalClient, names []string) error {
-		texts, err := getAll(ctx, node, names)
+		texts, err := s.getAll(ctx, node, names)
 		for i, name := range names {
 			rest, ok := strings.CutPrefix(name, begin)
 			key, ok2 := s.names.keyOf(d.Name, rest)

@@ -13,12 +13,14 @@ import (
 
 // TestClusterChanges checks that while the slot of a key moves, and masters are
 // replaced in an orderly way, nothing is granted twice, and only calls during
-// the change itself get an error.
+// the change itself get an error. Afterwards each node, asked for the row as by a scan that
+// began before, leads to it.
 func TestClusterChanges(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	db := connect(t, cluster.URL())
-	l := limiter(t, newStore(t, db, redisstore.Config{Prefix: "moved"}), store.Limit{Name: "m", Rate: 1, Period: time.Hour, Burst: 1000000})
+	s := newStore(t, db, redisstore.Config{Prefix: "moved"})
+	l := limiter(t, s, store.Limit{Name: "m", Rate: 1, Period: time.Hour, Burst: 1000000})
 	slot, err := cluster.SlotOf("moved:m:{k}")
 	if err != nil {
 		t.Fatal(err)
@@ -68,4 +70,9 @@ func TestClusterChanges(t *testing.T) {
 		return err
 	})
 	t.Logf("%d granted, %d failed", granted, failed)
+	for _, n := range cluster.Nodes {
+		if rows, err := s.GetAll(t.Context(), connect(t, n.URL()), []string{"moved:m:{k}"}); err != nil || rows[0] == "" {
+			t.Errorf("through %s: rows %q, %v", n.URL(), rows, err)
+		}
+	}
 }

@@ -1,0 +1,64 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
+)
+
+// A replyError is an error reply of a server.
+type replyError string
+
+func (e replyError) Error() string { return string(e) }
+func (replyError) RedisError()     {}
+
+// A replies hook replaces the replies to all GETs of a pipeline: the first key has
+// expired, and for the others the server replies with an error.
+type replies struct{ err error }
+
+func (*replies) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (*replies) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (r *replies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if r.err == nil || cmds[0].Name() != "get" {
+			return next(ctx, cmds)
+		}
+		cmds[0].SetErr(redis.Nil)
+		for _, cmd := range cmds[1:] {
+			cmd.SetErr(r.err)
+		}
+		return redis.Nil
+	}
+}
+
+// TestBrokenScan checks that rows that could not be read are not taken for rows that are
+// gone: a new version of their limit would not lengthen their expiry.
+func TestBrokenScan(t *testing.T) {
+	t.Parallel()
+	db := connect(t, redistest.Start(t).URL())
+	var broken replies
+	db.AddHook(&broken)
+	s := newStore(t, db, redisstore.Config{Poll: -1})
+	api := store.Limit{Name: "api", Rate: 10, Period: time.Hour, Burst: 10}
+	l := limiter(t, s, api)
+	for _, key := range []string{"a", "b", "c"} {
+		if d, err := l.Take(t.Context(), "api", key, 10); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	broken.err = replyError("CLUSTERDOWN The cluster is down")
+	if list, err := l.Keys(t.Context(), "api", "", "", 10); !errors.Is(err, store.ErrStore) {
+		t.Errorf("the keys are %v, %v", list, err)
+	}
+	api.Rate = 1
+	if _, err := l.Define(t.Context(), api, store.OwnerCode); !errors.Is(err, store.ErrStore) {
+		t.Errorf("a slower version, while the rows cannot be read: %v", err)
+	}
+}
