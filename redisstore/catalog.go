@@ -289,6 +289,11 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 		if err != nil {
 			return "", err
 		}
+		if last := numberOf(text); old == nil && last > 0 {
+			if err = l.s.forgetOverrides(ctx, limit.Name, last); err != nil {
+				return "", err
+			}
+		}
 		fixed = old != nil && old.Rule.Pace != nil && limit.Adaptive == (store.Adaptive{})
 		d, err := successor(old, numberOf(text), now, limit, by)
 		if err != nil || d == old {

@@ -238,3 +238,35 @@ func (s *Store) forget(ctx context.Context, limit string) error {
 		return nil
 	})
 }
+
+// forgetOverrides deletes the overrides that a dropped limit still has, because the
+// deletion after the drop failed, or because a program that did not know of the drop has
+// set one. last is the last version of the limit. It leaves those of later versions, which
+// another program may have defined meanwhile.
+func (s *Store) forgetOverrides(ctx context.Context, limit string, last uint32) error {
+	begin := s.names.overridePrefix(limit)
+	return s.scanNames(ctx, s.names.pattern(begin, limit, ""), func(_ redis.UniversalClient, names []string) error {
+		for _, name := range names {
+			key, ok := s.names.keyOf(limit, strings.TrimPrefix(name, begin))
+			if !ok {
+				continue
+			}
+			t := s.newTable()
+			t.want(limit, key)
+			err := t.update(ctx, func() error {
+				r := t.rows[0]
+				if o := r.state.Override; o == nil || o.Version > last {
+					return nil
+				}
+				if err := t.SetRow(limit, key, store.State{}, r.list); err != nil {
+					return err
+				}
+				return t.SetOverride(limit, key, nil)
+			}, func() error { return nil }, false)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

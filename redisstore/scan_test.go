@@ -3,11 +3,13 @@ package redisstore_test
 import (
 	"context"
 	"errors"
+	"io"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
@@ -60,5 +62,57 @@ func TestBrokenScan(t *testing.T) {
 	api.Rate = 1
 	if _, err := l.Define(t.Context(), api, store.OwnerCode); !errors.Is(err, store.ErrStore) {
 		t.Errorf("a slower version, while the rows cannot be read: %v", err)
+	}
+}
+
+// TestDropThatBroke drops a limit, and the server fails before its overrides are deleted.
+// A limit of the same name that is defined later begins without them.
+func TestDropThatBroke(t *testing.T) {
+	t.Parallel()
+	db := connect(t, redistest.Start(t).URL())
+	var broken scans
+	db.AddHook(&broken)
+	s := newStore(t, db, redisstore.Config{Poll: -1})
+	api := store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 10}
+	l := limiter(t, s)
+	for _, fails := range []bool{false, true} {
+		d, err := l.Define(t.Context(), api, owner.API)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = s.Abilities().Overrides.SetOverride(t.Context(), d, store.Override{Key: "k", Burst: 1000}); err != nil {
+			t.Fatal(err)
+		}
+		broken.fail = fails
+		if err = l.Drop(t.Context(), "api", owner.API); fails != (err != nil) {
+			t.Fatal(err)
+		}
+		broken.fail = false
+		if _, err = l.Define(t.Context(), api, owner.API); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := l.Check(t.Context(), "api", "k", 1); err != nil || d.Capacity != 10 {
+			t.Errorf("defined again after a drop that failed (%v): %+v, %v", fails, d, err)
+		}
+		if err = l.Drop(t.Context(), "api", owner.API); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A scans hook makes SCAN fail.
+type scans struct{ fail bool }
+
+func (*scans) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*scans) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (s *scans) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if s.fail && cmd.Name() == "scan" {
+			cmd.SetErr(io.EOF)
+			return io.EOF
+		}
+		return next(ctx, cmd)
 	}
 }
