@@ -24,7 +24,7 @@ type limits struct {
 	entries atomic.Pointer[map[string]*entry]
 
 	searches catalog.Searches
-	revision int64             // as read last
+	revision atomic.Int64      // as read last; or, after a change from which it turned out that the server lost others, later than the server's
 	fields   map[string]string // as read last
 }
 
@@ -145,7 +145,7 @@ func (l *limits) Read(ctx context.Context) (*catalog.Limits, error) {
 	if err != nil {
 		return nil, err
 	}
-	read := &catalog.Limits{Revision: l.revision, Bad: map[string]error{}}
+	read := &catalog.Limits{Revision: l.revision.Load(), Bad: map[string]error{}}
 	for name, text := range fields {
 		var d *store.Definition
 		if e := l.entry(name); e != nil && l.fields[name] == text {
@@ -164,8 +164,8 @@ func (l *limits) Read(ctx context.Context) (*catalog.Limits, error) {
 }
 
 // readFields reads the hash of limits. If the revision has gone back, because the server
-// lost what it had not saved or replicated, this program stores the limits that it knows:
-// rows may refer to their versions.
+// lost what it had not saved or replicated, this program stores what it knows of the
+// limits: rows may refer to their versions, and to definitions of call sites.
 func (l *limits) readFields(ctx context.Context) (map[string]string, error) {
 	for {
 		fields, err := l.s.db.HGetAll(ctx, l.s.names.limits).Result()
@@ -174,21 +174,22 @@ func (l *limits) readFields(ctx context.Context) (map[string]string, error) {
 		}
 		revision, _ := strconv.ParseInt(fields[""], 10, 64)
 		delete(fields, "")
-		if revision >= l.revision {
-			l.revision = revision
+		if revision >= l.revision.Load() {
+			l.revision.Store(revision)
 			return fields, nil
 		}
 		lost := false
 		for name, text := range l.fields {
-			if numberOf(text) <= numberOf(fields[name]) {
+			restored := restore(fields[name], text)
+			if restored == fields[name] {
 				continue
 			}
 			lost = true
-			if _, err = l.swap(ctx, name, fields[name], text); err != nil {
+			if _, err = l.swap(ctx, name, fields[name], restored); err != nil {
 				return nil, err
 			}
 		}
-		if l.revision = revision; !lost {
+		if l.revision.Store(revision); !lost {
 			return fields, nil
 		}
 	}
@@ -245,9 +246,16 @@ func (l *limits) parts(d *store.Definition) int {
 // swap changes one field of the hash from old to text. ok is false if somebody else has
 // changed the field.
 func (l *limits) swap(ctx context.Context, name, old, text string) (ok bool, err error) {
+	known := l.revision.Load()
 	args := []any{nil, nil, 1, l.s.names.limits, name, old, text, l.s.names.limits}
 	v, err := l.s.run(ctx, newCall(ctx, l.s.scripts.define, true, l.s.withClock(args)))
-	return err == nil && v[0] >= 0, err
+	if err != nil || v[0] < 0 {
+		return false, err
+	}
+	if v[0] <= known { // the server has lost changes, which this one would hide from readFields
+		l.revision.Store(v[0] + 1)
+	}
+	return true, nil
 }
 
 // maxRaces bounds how often a change starts again because somebody else made one.

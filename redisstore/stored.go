@@ -3,6 +3,7 @@ package redisstore
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/dipwell/dipwell/internal/adaptive"
 	"github.com/dipwell/dipwell/internal/catalog"
@@ -116,6 +117,30 @@ func setPastRates(d *store.Definition, rates map[uint32]string) error {
 		v.Rule.Pace.Set(s)
 	}
 	return nil
+}
+
+// restore returns what a server that has lost changes should store of a limit. theirs is
+// what it has, ours what it had. Of the same version, it may have lost definitions of call
+// sites, and the mark of overrides.
+func restore(theirs, ours string) string {
+	var has, had storedLimit
+	switch mine, there := numberOf(ours), numberOf(theirs); {
+	case mine > there:
+		return ours
+	case mine < there || json.Unmarshal([]byte(theirs), &has) != nil || json.Unmarshal([]byte(ours), &had) != nil || has.Dropped > 0:
+		return theirs
+	}
+	sites, err1 := has.Plans()
+	lost, err2 := had.Plans()
+	lost = slices.DeleteFunc(lost, func(p store.Plan) bool {
+		return slices.ContainsFunc(sites, func(q store.Plan) bool { return q.Name == p.Name })
+	})
+	if err1 != nil || err2 != nil || len(lost) == 0 && (has.Overridden || !had.Overridden) {
+		return theirs
+	}
+	has.Overridden = has.Overridden || had.Overridden
+	has.Set(append(sites, lost...))
+	return encode(has)
 }
 
 // numberOf returns the highest version that the limit in a field has had, or 0 if the
