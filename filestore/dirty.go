@@ -98,9 +98,8 @@ func (d *dirty) swap(keys []dirtyKey) (*cycle, []dirtyKey) {
 // keyName is a key of a limit, under any of its definitions.
 type keyName struct{ limit, key string }
 
-// names returns the keys of the current cycle.
-func (d *dirty) names() map[keyName]bool {
-	names := map[keyName]bool{}
+// addNames adds the keys of the current cycle to names.
+func (d *dirty) addNames(names map[keyName]bool) {
 	for i := range d.shards {
 		sh := &d.shards[i]
 		sh.mu.Lock()
@@ -109,7 +108,6 @@ func (d *dirty) names() map[keyName]bool {
 		}
 		sh.mu.Unlock()
 	}
-	return names
 }
 
 // keepKeys is the capacity of keys that a shard keeps for the next cycle.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/dipwell/dipwell/internal/audit"
 	"github.com/dipwell/dipwell/internal/memory"
@@ -213,32 +214,55 @@ func parseLows(text string, next int64) (out []store.Low, err error) {
 // have changed since the last cycle: if their records have ended, that must be written
 // together with the row and the hold.
 func (d *disk) sweepRecords(s *Store, at *sweepPos, page int) (more bool, err error) {
-	s.multi.Lock() // records end in calls that hold it for reading
+	s.multi.Lock() // records end in calls that hold it for reading, and in sweeps
 	defer s.multi.Unlock()
-	changed := s.dirty.names()
 	defs := s.limits.byID(s.mem.Registry())
 	err = d.tx(func() error {
 		keys, err := d.recordKeys(at, page)
 		if err != nil {
 			return err
 		}
-		for _, row := range keys {
-			at.limit, at.key = row.limit, row.key
-			if def := defs[row.limit]; def != nil && (changed[keyName{def.Name, row.key}] || s.mem.HasRecords(def, row.key)) {
-				continue
-			}
+		if more = len(keys) == page; more {
+			at.limit, at.key = keys[page-1].limit, keys[page-1].key
+		}
+		keys = slices.DeleteFunc(keys, func(row rowKey) bool {
+			def := defs[row.limit]
+			return def != nil && s.mem.HasRecords(def, row.key)
+		})
+		for _, row := range s.written(keys, defs) {
 			if err = errors.Join(d.exec("delete from lows where limit_id = ? and key = ?", row.limit, row.key),
 				d.exec("delete from records where limit_id = ? and key = ?", row.limit, row.key)); err != nil {
 				return err
 			}
 		}
-		if more = len(keys) == page; !more {
+		if !more {
 			*at = sweepPos{}
 			return d.exec("delete from top_hours where id < ?", audit.TopHours.Oldest(s.now()))
 		}
 		return nil
 	})
 	return more, err
+}
+
+// written returns those of the keys whose limit is gone or which have not changed since
+// they were written. The caller holds s.multi, and no cycle may run meanwhile. A sweep of
+// memory may: what the caller has seen of it is taken into account.
+func (s *Store) written(keys []rowKey, defs map[int64]*store.Definition) []rowKey {
+	if len(keys) == 0 {
+		return nil
+	}
+	changed := map[keyName]bool{}
+	for _, t := range s.mem.SweptSoFar() {
+		changed[keyName{t.Def.Name, t.Key}] = true
+	}
+	for i := range s.writer.keys { // of cycles that failed
+		changed[keyName{s.writer.keys[i].def.Name, s.writer.keys[i].key}] = true
+	}
+	s.dirty.addNames(changed)
+	return slices.DeleteFunc(keys, func(row rowKey) bool {
+		def := defs[row.limit]
+		return def != nil && changed[keyName{def.Name, row.key}]
+	})
 }
 
 func (d *disk) recordKeys(at *sweepPos, page int) (keys []rowKey, err error) {

@@ -70,3 +70,40 @@ func TestRepeatedHoldWaits(t *testing.T) {
 		t.Errorf("a repeat of what is on the disk: %+v, %v", d, err)
 	}
 }
+
+// TestSweepOfExpiredHolds sweeps holds that have expired, and crashes: the file has the
+// records of the holds until it has the rows to which they were given back.
+func TestSweepOfExpiredHolds(t *testing.T) {
+	now := int64(1767225600e6)
+	c := Config{Clock: func() int64 { return now }, Every: time.Hour}
+	s := open(t, fresh(t), c)
+	l, err := dipwell.New(s, slow, store.Limit{Name: "jobs", Algorithm: store.Concurrency, Burst: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, limit := range []string{"slow", "jobs"} {
+		if d, err := l.Hold(ctx, time.Minute, "", dipwell.Take{Limit: limit, Key: "k", Cost: 5}); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	if err = s.writer.flush(); err != nil {
+		t.Fatal(err)
+	}
+	now += 2 * time.Minute.Microseconds()
+	if _, err = s.sweep(ctx, 100); err != nil {
+		t.Fatal(err)
+	}
+	after := open(t, copied(t, s.path), c)
+	if _, err = after.sweep(ctx, 100); err != nil {
+		t.Fatal(err)
+	}
+	crashed, err := dipwell.New(after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for limit, want := range map[string]int64{"slow": slow.Burst, "jobs": 5} {
+		if d, err := crashed.Check(ctx, limit, "k", 0); err != nil || d.Remaining != want {
+			t.Errorf("%s: %d remaining, want %d (%v)", limit, d.Remaining, want, err)
+		}
+	}
+}

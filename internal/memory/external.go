@@ -1,6 +1,10 @@
 package memory
 
-import "github.com/dipwell/dipwell/store"
+import (
+	"slices"
+
+	"github.com/dipwell/dipwell/store"
+)
 
 // This file is for stores that decide in memory and keep the rows somewhere else too.
 
@@ -191,6 +195,13 @@ func (s *Store) Swept() (keys []Touched) {
 	defer s.sweptMu.Unlock()
 	keys, s.swept = s.swept, nil
 	return keys
+}
+
+// SweptSoFar returns what Swept will return, as of now.
+func (s *Store) SweptSoFar() []Touched {
+	s.sweptMu.Lock()
+	defer s.sweptMu.Unlock()
+	return slices.Clone(s.swept)
 }
 
 func (s *Store) touch(keys []Touched) {
