@@ -146,12 +146,12 @@ func (s *Store) sweep(ctx context.Context, n int) (swept int, err error) {
 }
 
 // sweep reads a page of rows and deletes up to n of them that are full or whose
-// limit was dropped. A row that changed in memory meanwhile is written again by the
+// limit was dropped. A row that was charged in memory meanwhile is written again by the
 // next cycle.
 func (d *disk) sweep(s *Store, at *sweepPos, page, n int) (swept int, more bool, err error) {
 	defs := s.limits.byID(s.mem.Registry())
 	now := s.now()
-	var full []bucket
+	var full, ended []rowKey // ended: rows of overrides that have ended
 	err = d.tx(func() error {
 		rows, err := d.conn.QueryContext(background, "select limit_id, key, used, ts, version from buckets where (limit_id, key) > (?, ?) order by limit_id, key limit ?",
 			at.limit, at.key, page)
@@ -168,8 +168,13 @@ func (d *disk) sweep(s *Store, at *sweepPos, page, n int) (swept int, more bool,
 			}
 			r.state.Version = uint32(version)
 			at.limit, at.key = r.limit, r.key
-			if def := defs[r.limit]; (def == nil || s.full(def, &r, now)) && len(full) < n {
-				full = append(full, r)
+			def := defs[r.limit]
+			switch {
+			case len(full)+len(ended) >= n || def != nil && !s.full(def, &r, now):
+			case def != nil && number.IsOverride(r.state.Version):
+				ended = append(ended, rowKey{r.limit, r.key})
+			default:
+				full = append(full, rowKey{r.limit, r.key})
 			}
 		}
 		if err = rows.Close(); err != nil {
@@ -178,8 +183,13 @@ func (d *disk) sweep(s *Store, at *sweepPos, page, n int) (swept int, more bool,
 		if more = seen == page; !more {
 			*at = sweepPos{last: at.last}
 		}
-		for i := range full {
-			if _, err = d.remove.ExecContext(background, full[i].limit, full[i].key); err != nil {
+		if len(ended) > 0 { // the row in memory may have been converted since, and may not be full
+			s.multi.Lock()
+			full = append(full, s.written(ended, defs)...)
+			s.multi.Unlock()
+		}
+		for _, row := range full {
+			if _, err = d.remove.ExecContext(background, row.limit, row.key); err != nil {
 				return err
 			}
 		}

@@ -39,10 +39,15 @@ func (s *Store) changeOverride(d *store.Definition, key string, change func() er
 	if s.state.Load()&^stateEach != 0 {
 		return s.unavailable()
 	}
-	if err := change(); err != nil {
+	s.multi.RLock() // see written
+	err := change()
+	if err == nil {
+		s.dirty.addTo(dirtyKey{def: d.Base(), key: key, gaveBack: true})
+	}
+	s.multi.RUnlock()
+	if err != nil {
 		return err
 	}
-	s.dirty.addTo(dirtyKey{def: d.Base(), key: key, gaveBack: true})
 	return s.writer.flush()
 }
 

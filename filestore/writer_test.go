@@ -107,3 +107,35 @@ func TestSweepOfExpiredHolds(t *testing.T) {
 		}
 	}
 }
+
+// TestSweepOfEndedOverride sweeps an override that has ended, and crashes: the file has its
+// row until it has the converted one.
+func TestSweepOfEndedOverride(t *testing.T) {
+	now := int64(1767225600e6)
+	c := Config{Clock: func() int64 { return now }, Every: time.Hour}
+	s := open(t, fresh(t), c)
+	l, err := dipwell.New(s, slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = s.Abilities().Overrides.SetOverride(ctx, l.Limit("slow"), store.Override{Key: "k", Burst: 50, Until: now + 60e6}); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Take(ctx, "slow", "k", 30); err != nil || d.Remaining != 20 {
+		t.Fatal(d, err)
+	}
+	if err = s.writer.flush(); err != nil {
+		t.Fatal(err)
+	}
+	now += 61e6
+	if _, err = s.sweep(ctx, 100); err != nil {
+		t.Fatal(err)
+	}
+	crashed, err := dipwell.New(open(t, copied(t, s.path), c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := crashed.Check(ctx, "slow", "k", 0); err != nil || d.Remaining != slow.Burst-30 {
+		t.Errorf("%d remaining, want %d (%v)", d.Remaining, slow.Burst-30, err)
+	}
+}
