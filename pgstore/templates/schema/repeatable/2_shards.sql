@@ -86,21 +86,23 @@ create function dipwell_internal.shards_at(lim int, of_key text, of_version int,
 comment on function dipwell_internal.shards_at is
     'The shards of a key: what each uses at n, and by how much units exceed the room that it has. At a tick less units come back to a shard, and one unit more to the first few. Each has room for small units, and the first few for one token more.';
 
--- Sleeping before it waits for a lock costs less than waiting at once. A lock that others
--- wait for passes from one to the next, and the next holds it from then on, even if the
--- processors are busy with others for long. With many sessions all locks would then always
--- be held by sessions that do not run, and each call would wait.
+-- In unlogged tables a call sleeps before it waits for a lock. A lock that others wait for
+-- passes from one to the next, and the next holds it from then on, even if the processors
+-- are busy with others for long. With many sessions all locks would then always be held by
+-- sessions that do not run, and each call would wait. In logged tables the locks are held
+-- for as long as commits take anyway, and whoever sleeps is late when one is free.
 create function dipwell_internal.lock_shard(limit_name text, of_key text, cost bigint, first int, shards int) returns int language plpgsql volatile as $$
 declare
-    i    int := first;
-    lock bigint := hashtextextended(of_key, hashtext(limit_name)) + 1; -- of shard 0
-    n    bigint;
+    i      int := first;
+    lock   bigint := hashtextextended(of_key, hashtext(limit_name)) + 1; -- of shard 0
+    n      bigint;
+    sleeps boolean := relpersistence = 'u' from pg_class where oid = 'dipwell.shards'::regclass;
 begin
-    for k in 1..8 loop
+    for k in 1..case when sleeps then 8 else shards - 1 end loop
         i := (i + 1) % shards;
         if pg_try_advisory_xact_lock(lock + i) then
             return i;
-        elsif k % 2 = 0 then
+        elsif sleeps and k % 2 = 0 then
             perform pg_sleep(0.0005 * (1 << k / 2)); -- 1 to 8 ms
         end if;
     end loop;
@@ -112,11 +114,11 @@ begin
                 and {{fitsAfter "s.used" (ticksSince "s.ts" "n" 0 1) "(l.add / l.shards + case when s.shard < l.add % l.shards then 1 else 0 end)" unbounded "lock_shard.cost * l.unit" "(l.cap / l.unit / l.shards / 2 * l.unit)"}}) then
         return null;
     end if;
-    perform pg_advisory_xact_lock(lock + i);
-    return i;
+    perform pg_advisory_xact_lock(lock + first);
+    return first;
 end $$;
 comment on function dipwell_internal.lock_shard is
-    'Gets the advisory lock of a shard, whichever it finds free first, and returns the shard, from 0. That of shard first is taken. If it finds none free in 15 ms, it waits for one, or returns null if no shard has enough for cost while half of its tokens stay.';
+    'Gets the advisory lock of a shard, whichever it finds free first, and returns the shard, from 0. That of shard first is taken. If none is free, in unlogged tables for 15 ms, it waits for that one, or returns null if no shard has enough for cost while half of its tokens stay.';
 
 -- A call that takes from a shard first gets the shard's advisory lock. It then locks the
 -- row without a wait, except for a call that gathers. An advisory lock wakes one of the
