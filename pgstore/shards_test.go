@@ -457,14 +457,14 @@ func TestShardsOneLock(t *testing.T) {
 			} else if holds > 0 {
 				t.Fatal("the call waits for the lock of a shard and has another")
 			}
-			return number(t, pool, "select count(*) from pg_stat_activity where wait_event = '"+event+"' and pid = "+fmt.Sprint(pid)) == 1
+			return number(t, pool, "select count(*) from pg_stat_activity where wait_event in ("+event+") and pid = "+fmt.Sprint(pid)) == 1
 		})
 	}
-	waitsFor("advisory")
+	waitsFor("'advisory'")
 	if err := home.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
-	waitsFor("transactionid")
+	waitsFor("'PgSleep', 'transactionid'") // the latter after 100 ms
 	if err := other.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -126,10 +126,13 @@ comment on function dipwell_internal.lock_shard is
 -- version of the row.
 --
 -- A call waits for such a lock only if it holds no other and has locked no row. A call that
--- has the lock of a shard without room waits for the row of another shard instead, and
--- releases it if that has no room either; and a call that gathers takes no such lock. So
--- they cannot deadlock. Rows that were locked in vain are released by a block that an
--- exception undoes.
+-- has the lock of a shard without room sleeps and tries again, and is left to
+-- dipwell_internal.decide after 100 ms; and a call that gathers takes no such lock. So they
+-- cannot deadlock.
+--
+-- Only a call with the advisory lock of a shard, or one that gathers, writes the shard's row.
+-- So a statement that has the lock and finds the row full has not waited for another version
+-- of the row, and has not locked it in vain.
 --
 -- A refusal is decided on one snapshot of all rows, without locks. So the locks of other
 -- calls never cause a refusal.
@@ -189,25 +192,15 @@ begin
                             exit;
                         end if;
                     end loop;
-                    if waited then
+                    if waited and vain then
+                        perform pg_sleep(0.001 * least(round, 8));
+                        continue;
+                    elsif waited then
                         if l.overs[i] > 0 then
                             i := array_position(l.overs, l.over);
                         end if;
-                        if vain then
-                            begin
-                                perform from dipwell.shards s where s.limit_id = l.id and s.key = of_key and s.version = l.version and s.shard = i - 1 for update;
-                                n := coalesce(at, dipwell_internal.now_us());
-                                if not exists (select from dipwell_internal.shards_at(l.id, of_key, l.version, n, l.units, l.every, l.less, l.more, l.grid, l.enough, l.small, l.large, l.unit) o
-                                    where o.shard = i - 1 and o.over <= 0) then
-                                    raise exception using errcode = 'DW001', message = 'a row that was locked in vain';
-                                end if;
-                            exception when sqlstate 'DW001' then
-                                return;
-                            end;
-                        else
-                            perform pg_advisory_xact_lock(lock + i);
-                            n := coalesce(at, dipwell_internal.now_us());
-                        end if;
+                        perform pg_advisory_xact_lock(lock + i);
+                        n := coalesce(at, dipwell_internal.now_us());
                     end if;
                 end if;
             end if;
