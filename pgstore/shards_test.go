@@ -464,7 +464,7 @@ func TestShardsOneLock(t *testing.T) {
 	if err := home.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
-	waitsFor("'PgSleep', 'transactionid'") // the latter after 100 ms
+	waitsFor("'PgSleep', 'transactionid'") // the latter after 0.7 s
 	if err := other.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}

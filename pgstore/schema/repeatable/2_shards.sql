@@ -128,7 +128,7 @@ comment on function dipwell_internal.lock_shard is
 --
 -- A call waits for such a lock only if it holds no other and has locked no row. A call that
 -- has the lock of a shard without room sleeps and tries again, and is left to
--- dipwell_internal.decide after 100 ms; and a call that gathers takes no such lock. So they
+-- dipwell_internal.decide after 0.7 s; and a call that gathers takes no such lock. So they
 -- cannot deadlock.
 --
 -- Only a call with the advisory lock of a shard, or one that gathers, writes the shard's row.
@@ -194,7 +194,7 @@ begin
                         end if;
                     end loop;
                     if waited and vain then
-                        perform pg_sleep(0.001 * least(round, 8));
+                        perform pg_sleep(0.001 * (1 << least(round - 1, 6)));
                         continue;
                     elsif waited then
                         if l.overs[i] > 0 then
