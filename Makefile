@@ -55,7 +55,7 @@ race-concurrent: ## tests under the race detector of the packages that synchroni
 ci: ## all that CI runs (16 to 21 minutes on 2 cores)
 	.ci/run
 
-verify: fmt vet generated quoted lint cross race vuln ## everything that must be clean before a change lands
+verify: fmt vet generated quoted lint cross cross-tests race vuln ## everything that must be clean before a change lands
 
 fmt: ## fail when a file is not formatted
 	@out=$$(gofmt -l . ); test -z "$$out" || { echo "not formatted:"; echo "$$out"; exit 1; }
@@ -65,14 +65,16 @@ vet: ## go vet, in both modules
 	cd bench && $(COMPILE) vet ./...
 
 # Compiling without optimizations takes three fifths of the time. The tests of linux/386 use
-# what was compiled with them. One analyzer is enough to see that all tests compile there: vet
-# runs all of them.
+# what was compiled with them.
 cross: ## build for the platforms of CROSS, and test on 32 bits what depends on the size of an int
 	@set -e; for p in $(CROSS); do echo "go build, $$p"; \
 		flags='all=-N -l'; if [ $$p = linux/386 ]; then flags=; fi; \
 		CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} $(COMPILE) build -gcflags="$$flags" -ldflags='-s -w' ./...; done
-	CGO_ENABLED=0 GOOS=linux GOARCH=386 $(COMPILE) vet -directive ./...
 	@if [ "$$($(GO) env GOHOSTOS GOHOSTARCH | xargs)" = "linux amd64" ]; then echo "go test, linux/386"; CGO_ENABLED=0 GOARCH=386 $(GO) test -short -vet=off $(INTSIZE); fi
+
+# One analyzer is enough: vet checks the types of all packages that it looks at.
+cross-tests: ## check that all tests compile on 32 bits
+	CGO_ENABLED=0 GOOS=linux GOARCH=386 $(COMPILE) vet -directive ./...
 
 generated: ## fail when a generated file differs from what its generator writes
 	@state() { git status --porcelain; git diff; }; before=$$(state); $(COMPILE) generate ./... || exit 1; \
