@@ -167,4 +167,4 @@ bench-faults: ## what a service answers while rows are locked and while its stor
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: bench-page playground clients deploy rolling simulate picture bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated lint linter vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
+.PHONY: bench-page playground clients deploy rolling simulate picture bench-postgres-tuned quoted figures cross cross-tests test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated lint linter vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
