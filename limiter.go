@@ -135,6 +135,9 @@ func (l *Limiter) TakeUpTo(ctx context.Context, limit, key string, n int64) (d D
 // reservation waits until the debt of earlier ones is paid back, and until then a Take is
 // refused. Delay counts from the store's answer. Cancel gives back exactly as much as
 // leaves the delays of later reservations unchanged.
+//
+// If the error wraps store.ErrOutcomeUnknown, the tokens may have been reserved under
+// Reservation, which can be cancelled.
 func (l *Limiter) Reserve(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbReserve, Take{Limit: limit, Key: key, Cost: n})
 	return
@@ -310,9 +313,7 @@ func (l *Limiter) doBatch(ctx context.Context, d *Decision, verb store.Verb, def
 	}
 	err := l.decide(ctx, b, def.Timeout)
 	d.fill(op)
-	if g.Reserved {
-		d.Reservation = g.ID
-	}
+	d.setReservation(g, err)
 	op.Key = ""
 	batches.Put(b)
 	return err
@@ -403,6 +404,13 @@ func (d *Decision) setAnswer(a store.QuickAnswer, source store.Source, held *syn
 	d.RetryAfter, d.ResetAfter, d.Delay = us(a.Retry), us(a.Reset), 0
 	if held != nil {
 		held.Unlock()
+	}
+}
+
+// setReservation sets the reservation that a group made, or may have made.
+func (d *Decision) setReservation(g *store.Group, err error) {
+	if g.Reserved || err != nil && errors.Is(err, store.ErrOutcomeUnknown) {
+		d.Reservation = g.ID
 	}
 }
 

@@ -90,3 +90,55 @@ func TestLostWait(t *testing.T) {
 		}
 	}, dipwell.Limit{Name: "debt", Rate: 1, Period: time.Hour, Burst: 5, MaxDebt: 5, Timeout: time.Second})
 }
+
+// TestLostWaitInTurn checks that a lost wait over limits of which one has no debt gives
+// back what it has reserved of the others.
+func TestLostWaitInTurn(t *testing.T) {
+	withHolds(t, func(t *testing.T, l *dipwell.Limiter, st *tableStore) {
+		takes := []dipwell.Take{take("strict", "k", 1), take("drip", "k", 1)}
+		if d, err := l.Take(t.Context(), "drip", "k", 1); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		cut := l.With(cutOff{st, func(g *store.Group) bool { return len(g.Ops) > 0 && g.Ops[0].Verb == store.VerbTake }})
+		var d dipwell.Decision
+		if err := cut.DoWait(t.Context(), &d, takes, forever); !errors.Is(err, store.ErrOutcomeUnknown) || d.Allowed || d.Reservation != (dipwell.Reservation{}) {
+			t.Errorf("%+v, %v", d, err)
+		}
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		if left := remaining(t, l, "strict", "k"); left != 5 {
+			t.Errorf("%d tokens left, want 5", left)
+		}
+		if d, err := l.Reserve(t.Context(), "drip", "k", 1); err != nil || d.Delay > time.Hour {
+			t.Errorf("%+v, %v", d, err)
+		}
+	}, dipwell.Limit{Name: "strict", Rate: 5, Period: time.Hour, MaxDebt: dipwell.NoDebt},
+		dipwell.Limit{Name: "drip", Rate: 1, Period: time.Hour, Algorithm: dipwell.LeakyBucket, MaxDebt: 9, Timeout: time.Second})
+}
+
+// TestLostReserve checks that a reservation whose answer was lost can be cancelled.
+func TestLostReserve(t *testing.T) {
+	withHolds(t, func(t *testing.T, l *dipwell.Limiter, st *tableStore) {
+		cut := l.With(cutOff{st, func(g *store.Group) bool { return len(g.Ops) > 0 && g.Ops[0].Verb == store.VerbReserve }})
+		for name, reserve := range map[string]func() (dipwell.Decision, error){
+			"Reserve": func() (dipwell.Decision, error) { return cut.Reserve(t.Context(), "debt", "k", 8) },
+			"DoAll": func() (d dipwell.Decision, err error) {
+				err = cut.DoAll(t.Context(), &d, store.VerbReserve, []dipwell.Take{take("debt", "k", 8), take("debt", "other", 1)})
+				return d, err
+			},
+		} {
+			d, err := reserve()
+			if !errors.Is(err, store.ErrOutcomeUnknown) || d.Allowed {
+				t.Errorf("%s: %+v, %v", name, d, err)
+			}
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			if err := l.Cancel(t.Context(), d.Reservation); err != nil {
+				t.Errorf("%s: Cancel: %v", name, err)
+			}
+			if left := remaining(t, l, "debt", "k"); left != 5 {
+				t.Errorf("%s: %d tokens left, want 5", name, left)
+			}
+		}
+	}, dipwell.Limit{Name: "debt", Rate: 1, Period: time.Hour, Burst: 5, MaxDebt: 5, Timeout: time.Second})
+}

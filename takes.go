@@ -106,6 +106,7 @@ func (l *Limiter) doGroup(ctx context.Context, d *Decision, verb store.Verb, tak
 		err = c.inList(err, 0)
 	}
 	d.fillAll(g, takes, c.own[:len(takes)])
+	d.setReservation(g, err)
 	g.Ops = nil
 	batches.Put(b)
 	return err
@@ -312,9 +313,6 @@ func (d *Decision) fillAll(g *store.Group, takes []Take, own []int) {
 		d.Granted = limits[0].Granted
 	}
 	d.Delay = us(g.Due())
-	if g.Reserved {
-		d.Reservation = g.ID
-	}
 }
 
 // namedPlan returns the definition of a plan that a caller names. The error is a

@@ -21,7 +21,9 @@ import (
 //
 // The error is a *FieldError for a bad key or cost, and for a limit with shards or of the
 // algorithm Concurrency, on which Wait is not possible; ErrUnknownLimit; or it wraps
-// ErrStore: then the failure mode of the limit decides, at once.
+// ErrStore: then the failure mode of the limit decides, at once. If the answer of the
+// store is lost, Wait gives back, in the background, what it may have reserved; tokens
+// that were free at once may stay taken.
 //
 // A limit without debt cannot reserve. Callers that wait there for the same key, in this
 // process, queue in the order of their arrival, at most 65,536 of them; one more gets
@@ -98,10 +100,7 @@ func (w *wait) reserve(ctx context.Context) error {
 	w.fill(g)
 	switch {
 	case err != nil:
-		if errors.Is(err, store.ErrOutcomeUnknown) { // it may be reserved
-			id := g.ID
-			go undo(ctx, func(ctx context.Context) error { return w.Cancel(ctx, id) })
-		}
+		w.cancelLost(ctx, g.ID, err)
 		return err
 	case w.d.Allowed:
 		return w.awaitDelay(ctx)
@@ -112,8 +111,18 @@ func (w *wait) reserve(ctx context.Context) error {
 }
 
 func (w *wait) fill(g *store.Group) {
-	if w.d.fillAll(g, w.takes, w.c.own[:len(w.takes)]); len(w.d.Limits) == 1 {
+	w.d.fillAll(g, w.takes, w.c.own[:len(w.takes)])
+	w.d.setReservation(g, nil)
+	if len(w.d.Limits) == 1 {
 		w.d.Limits = nil
+	}
+}
+
+// cancelLost cancels, in the background, a reservation that a call without an answer may
+// have made.
+func (w *wait) cancelLost(ctx context.Context, id Reservation, err error) {
+	if id != (Reservation{}) && errors.Is(err, store.ErrOutcomeUnknown) {
+		go undo(ctx, func(ctx context.Context) error { return w.Cancel(ctx, id) })
 	}
 }
 
@@ -233,13 +242,19 @@ func (w *wait) takeInTurn(ctx context.Context) error {
 }
 
 // ask asks the store for the takes with the present definitions of their limits.
-func (w *wait) ask(ctx context.Context, verb store.Verb) error {
-	ctx, end := outlast(ctx)
+func (w *wait) ask(ctx context.Context, verb store.Verb) (err error) {
+	calls, end := outlast(ctx)
 	defer end()
 	if w.c.alone {
-		return w.Do(ctx, w.d, verb, w.takes[0])
+		err = w.Do(calls, w.d, verb, w.takes[0])
+	} else {
+		err = w.DoAll(calls, w.d, verb, w.takes)
 	}
-	return w.DoAll(ctx, w.d, verb, w.takes)
+	if err != nil { // one of the limits may be a leaky bucket
+		w.cancelLost(ctx, w.d.Reservation, err)
+		w.d.Reservation = Reservation{}
+	}
+	return err
 }
 
 // join joins the queue of each take's key, in a fixed order, so that no two callers wait
