@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -218,7 +219,7 @@ func undo(ctx context.Context, f func(ctx context.Context) error) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer stop()
 	for pause := undoAgain; ; pause *= 3 {
-		err := f(ctx)
+		err := background.Call(func() error { return f(ctx) })
 		if !errors.Is(err, ErrUnknownHold) && !errors.Is(err, ErrReservation) && !errors.Is(err, ErrStore) || sleep(ctx, pause) != nil {
 			return
 		}
@@ -245,7 +246,10 @@ func (l *Limiter) keepHold(ctx context.Context, id string, ttl time.Duration) (r
 			case <-ticker.C:
 			}
 			extend, done := context.WithTimeout(kept, max(ttl/3, leastExtend))
-			_, err := l.Extend(extend, id, ttl)
+			err := background.Call(func() error {
+				_, err := l.Extend(extend, id, ttl)
+				return err
+			})
 			done()
 			if errors.Is(err, ErrHoldConflict) || errors.Is(err, ErrUnknownHold) {
 				cancel(err)

@@ -142,3 +142,75 @@ func TestLostReserve(t *testing.T) {
 		}
 	}, dipwell.Limit{Name: "debt", Rate: 1, Period: time.Hour, Burst: 5, MaxDebt: 5, Timeout: time.Second})
 }
+
+// A panicking store panics in some calls, after it has decided them.
+type panicking struct {
+	*tableStore
+	panics func(g *store.Group) bool
+}
+
+func (s panicking) Abilities() store.Abilities {
+	ab := s.tableStore.Abilities()
+	ab.Store = s
+	return ab
+}
+
+func (s panicking) Apply(ctx context.Context, b *store.Batch) error {
+	err := s.tableStore.Apply(ctx, b)
+	if s.panics(&b.Groups[0]) {
+		panic("the store is broken")
+	}
+	return err
+}
+
+// TestPanicInTheBackground checks that a store that panics in a call that a Limiter makes
+// in a goroutine of its own does not end the process.
+func TestPanicInTheBackground(t *testing.T) {
+	withHolds(t, func(t *testing.T, l *dipwell.Limiter, st *tableStore) {
+		extends, cancels, settles := 0, 0, 0
+		broken := l.With(panicking{st, func(g *store.Group) bool {
+			switch {
+			case g.Cancel:
+				cancels++
+			case g.Hold != nil && g.Hold.Verb == store.ExtendHold:
+				extends++
+			default:
+				return false
+			}
+			return true
+		}})
+		d, err := broken.Holding(t.Context(), time.Minute, []dipwell.Take{take("slots", "k", 1)}, func(ctx context.Context) ([]int64, error) {
+			time.Sleep(5 * time.Minute)
+			return nil, context.Cause(ctx)
+		})
+		if err != nil || !d.Allowed || extends < 10 {
+			t.Errorf("%+v, %v, %d times extended", d, err, extends)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if d, err := broken.Wait(ctx, "leaky", "k", 1); err != nil || !d.Allowed {
+			t.Errorf("%+v, %v", d, err)
+		}
+		time.AfterFunc(500*time.Millisecond, cancel)
+		if d, err := broken.Wait(ctx, "leaky", "k", 1); !errors.Is(err, context.Canceled) || d.Allowed || cancels != 1 {
+			t.Errorf("%+v, %v, %d times cancelled", d, err, cancels)
+		}
+		cut := l.With(cutOff{st, func(g *store.Group) bool {
+			if g.Settles() {
+				settles++
+				panic("the store is broken")
+			}
+			return true
+		}})
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := cut.Hold(ctx, time.Minute, "", take("slots", "k", 1)); !errors.Is(err, store.ErrOutcomeUnknown) {
+			t.Error(err)
+		}
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		if settles != 6 {
+			t.Errorf("%d times settled", settles)
+		}
+	})
+}

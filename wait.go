@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -200,7 +201,7 @@ func (l *Limiter) cancelWait(ctx context.Context, id Reservation) {
 		defer close(cancelled)
 		cancelCtx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 		defer stop()
-		_ = l.Cancel(cancelCtx, id)
+		_ = background.Call(func() error { return l.Cancel(cancelCtx, id) })
 	}()
 	select {
 	case <-cancelled:

@@ -4,12 +4,12 @@ import (
 	"container/list"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/internal/merge"
 	"github.com/dipwell/dipwell/store"
 )
@@ -124,20 +124,16 @@ func (m *merged) decide(at seat) {
 		groups[i] = &m.groups[i]
 		groups[i].Err = errAlone
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			failAll(groups, fmt.Errorf("%w: the store panicked: %v", store.ErrOutcomeUnknown, p))
+	err := background.Call(func() error {
+		switch first := m.waiters[0]; {
+		case first.shard:
+			return first.store.takeShardSum(m.ctx, groups, first.entry, at)
+		case first.entry != nil:
+			return first.store.takeSum(m.ctx, groups, first.entry)
+		default:
+			return first.store.takeAllSums(m.ctx, groups)
 		}
-	}()
-	var err error
-	switch first := m.waiters[0]; {
-	case first.shard:
-		err = first.store.takeShardSum(m.ctx, groups, first.entry, at)
-	case first.entry != nil:
-		err = first.store.takeSum(m.ctx, groups, first.entry)
-	default:
-		err = first.store.takeAllSums(m.ctx, groups)
-	}
+	})
 	if errors.Is(err, store.ErrOutcomeUnknown) {
 		failAll(groups, err)
 	}

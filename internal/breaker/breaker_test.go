@@ -52,6 +52,7 @@ type server struct {
 	hung  chan struct{} // closed by resume; nil if it does not hang
 	fault error
 	group error
+	panic bool // of probes
 
 	asked, checks, most, now atomic.Int64 // calls; probes; most probes at one time
 }
@@ -64,8 +65,11 @@ func (s *server) Apply(ctx context.Context, b *store.Batch) error {
 		defer s.now.Add(-1)
 	}
 	s.mu.Lock()
-	takes, hung, fault, group := s.takes, s.hung, s.fault, s.group
+	takes, hung, fault, group, panics := s.takes, s.hung, s.fault, s.group, s.panic
 	s.mu.Unlock()
+	if panics && b.Groups[0].Ops[0].Verb == store.VerbCheck {
+		panic("probe")
+	}
 	if hung != nil {
 		select {
 		case <-hung:
@@ -183,6 +187,24 @@ func TestHung(t *testing.T) {
 		}
 		if told := heard.changes(); len(told) != 2 || told[0] == nil || told[1] != nil {
 			t.Errorf("OnChange heard %v", told)
+		}
+	})
+}
+
+// TestProbePanics checks that a panic of the store during a probe does not end the
+// process, and that the breaker does not open: the store has answered.
+func TestProbePanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := &server{panic: true, fault: fmt.Errorf("%w: %w", store.ErrStore, io.EOF)}
+		s, _ := newBreaker(t, inner)
+		for range 20 {
+			if _, err := take(s, time.Second); !errors.Is(err, io.EOF) {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		if n := inner.checks.Load(); n != 4 || s.Open() {
+			t.Errorf("%d probes, open %v", n, s.Open())
 		}
 	})
 }

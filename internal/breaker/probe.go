@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -80,7 +81,7 @@ func (s *Store) sendProbe(t *probeTarget) error {
 	var b store.Batch
 	g, op := b.Single()
 	op.Def, op.Key, op.Verb, op.Cost = t.def, t.key, store.VerbCheck, 1
-	if err := s.inner.Apply(ctx, &b); err != nil {
+	if err := background.Apply(ctx, s.inner, &b); err != nil {
 		return err
 	}
 	return g.Err

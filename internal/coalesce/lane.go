@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -402,13 +403,8 @@ func (s *settings) apply(ctx context.Context, b *store.Batch, apply func(context
 
 // applyShared is apply for a batch of several callers. A panic of the store
 // becomes an error, because it must not stop the runner.
-func (s *settings) applyShared(ctx context.Context, b *store.Batch, apply func(context.Context, *store.Batch) error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: the store panicked: %v", store.ErrOutcomeUnknown, p)
-		}
-	}()
-	return s.apply(ctx, b, apply)
+func (s *settings) applyShared(ctx context.Context, b *store.Batch, apply func(context.Context, *store.Batch) error) error {
+	return background.Call(func() error { return s.apply(ctx, b, apply) })
 }
 
 // close makes queued and new calls fail with ErrClosed.

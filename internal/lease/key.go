@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/internal/percpu"
 	"github.com/dipwell/dipwell/store"
 )
@@ -241,7 +242,7 @@ func (s *Store) request(k *key, t *turn) {
 	}
 	s.requests.Add(1)
 	s.asked.Add(t.n)
-	err := s.inner.Apply(ctx, &b)
+	err := background.Apply(ctx, s.inner, &b)
 	g = &b.Groups[0]
 	if len(b.Groups) > 1 && err == nil && g.Err == nil {
 		t.learn(&b.Groups[1])
@@ -410,7 +411,12 @@ func (s *Store) giveBack(k *key, c *chunk, left int64) int64 {
 		}
 	}
 	if s.holds != nil {
-		if holds, err := s.holds(ctx, c.def, k.name); err != nil || len(holds) > 0 {
+		var holds []store.KeyHold
+		err := background.Call(func() (err error) {
+			holds, err = s.holds(ctx, c.def, k.name)
+			return err
+		})
+		if err != nil || len(holds) > 0 {
 			return 0
 		}
 	}
@@ -422,7 +428,7 @@ func (s *Store) giveBack(k *key, c *chunk, left int64) int64 {
 	var b store.Batch
 	g, op := b.Single()
 	op.Def, op.Key, op.Verb, op.Cost = c.def, k.name, store.VerbRefund, n
-	if err := s.inner.Apply(ctx, &b); err != nil || g.Err != nil {
+	if err := background.Apply(ctx, s.inner, &b); err != nil || g.Err != nil {
 		return 0
 	}
 	return n

@@ -51,6 +51,7 @@ type remote struct {
 	there, back func() time.Duration // how long a request and its answer take
 	fail        error                // that calls get although they were decided
 	err         error                // that all calls get
+	panics      bool                 // whether requests and refunds panic
 
 	mu       sync.Mutex
 	ops      []store.Op // as answered
@@ -74,6 +75,9 @@ func (r *remote) Apply(ctx context.Context, b *store.Batch) error {
 	time.Sleep(r.back())
 	if r.err != nil {
 		return r.err
+	}
+	if v := b.Groups[0].Ops[0].Verb; r.panics && v != store.VerbTake {
+		panic(v.String())
 	}
 	if r.fail != nil && b.Groups[0].Ops[0].Verb != store.VerbTake {
 		return r.fail
@@ -475,6 +479,32 @@ func TestUnknownOutcome(t *testing.T) {
 		if n, _ := w.remote.verbs(store.VerbRefund); n != 0 {
 			t.Errorf("%d refunds", n)
 		}
+		p.close()
+	})
+}
+
+// A request in which the store panics is one without an answer, and a Refund is too. The
+// panic does not end the process.
+func TestStorePanics(t *testing.T) {
+	inWorld(t, func(w *world) {
+		p := w.start("api=1000/1s,burst=1000000,lease=100ms,max_debt=0")
+		work := func() {
+			for range 300 {
+				p.take(1000)
+				time.Sleep(time.Millisecond)
+			}
+		}
+		work()
+		before, _ := w.remote.verbs(store.VerbTakeUpTo)
+		w.remote.panics = true
+		time.Sleep(time.Second)
+		work()
+		requests, _ := w.remote.verbs(store.VerbTakeUpTo)
+		if refunds, _ := w.remote.verbs(store.VerbRefund); refunds < 1 || requests <= before {
+			t.Errorf("%d refunds and %d requests panicked", refunds, requests-before)
+		}
+		w.remote.panics = false
+		p.warm()
 		p.close()
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -64,7 +65,10 @@ func Keep(ctx context.Context, l *dipwell.Limiter, id string, ttl time.Duration)
 			case <-ticker.C: // also after ctx has ended, because the tokens are in use until release
 			}
 			extend, stop := context.WithTimeout(context.WithoutCancel(ctx), max(ttl/3, leastExtend))
-			_, err := l.Extend(extend, id, ttl)
+			err := background.Call(func() error {
+				_, err := l.Extend(extend, id, ttl)
+				return err
+			})
 			stop()
 			select {
 			case <-done: // the hold may have been settled meanwhile

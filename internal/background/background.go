@@ -1,0 +1,27 @@
+// Package background calls stores from goroutines that callers of this module do not
+// know of.
+package background
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// Call returns the error of f, which calls a store. If the store panics, Call returns an
+// error: in a goroutine that is not the caller's, a panic would end the process, and the
+// caller could not prevent it.
+func Call(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: the store panicked: %v", store.ErrOutcomeUnknown, p)
+		}
+	}()
+	return f()
+}
+
+// Apply is s.Apply by Call.
+func Apply(ctx context.Context, s store.Store, b *store.Batch) error {
+	return Call(func() error { return s.Apply(ctx, b) })
+}
