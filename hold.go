@@ -160,7 +160,7 @@ func (l *Limiter) Holds(ctx context.Context, limit, key string) ([]store.KeyHold
 // Holding makes a hold, calls run if it is allowed, and settles the hold to the costs
 // that run returns, one for each take; nil settles to what was held. While run works,
 // Holding extends the hold, so ttl is only how long the tokens stay taken if the program
-// dies. If the hold ends nevertheless, run's context is cancelled, with ErrHoldConflict
+// dies; it becomes shorter if a limit's TTL is lowered meanwhile. If the hold ends nevertheless, run's context is cancelled, with ErrHoldConflict
 // or ErrUnknownHold as its cause.
 //
 // The Decision is that of the hold. A refusal has no error, as for Take; run is not
@@ -226,36 +226,13 @@ func undo(ctx context.Context, f func(ctx context.Context) error) {
 	}
 }
 
-// leastExtend is the least time that an Extend of a hold in use gets, however short the
-// TTL: less than that is common while a store is busy.
-const leastExtend = 100 * time.Millisecond
-
-// keepHold extends a hold every third of its ttl until stop is called, also after ctx has
-// ended, because run may go on for some time. An Extend without an answer is given up when
-// the next one is due: its connection may be broken. run ends if the hold ends.
+// keepHold extends a hold until stop is called. The context run ends then, or when the
+// hold ends.
 func (l *Limiter) keepHold(ctx context.Context, id string, ttl time.Duration) (run context.Context, stop func()) {
-	run, cancel := context.WithCancelCause(ctx)
-	kept, end := context.WithCancel(context.WithoutCancel(ctx))
-	ticker := time.NewTicker(ttl / 3)
-	go func() {
-		defer ticker.Stop()
-		for {
-			select {
-			case <-kept.Done():
-				return
-			case <-ticker.C:
-			}
-			extend, done := context.WithTimeout(kept, max(ttl/3, leastExtend))
-			err := background.Call(func() error {
-				_, err := l.Extend(extend, id, ttl)
-				return err
-			})
-			done()
-			if errors.Is(err, ErrHoldConflict) || errors.Is(err, ErrUnknownHold) {
-				cancel(err)
-				return
-			}
-		}
-	}()
-	return run, func() { end(); cancel(nil) }
+	ctx, cancel := context.WithCancel(ctx)
+	run, end := background.Keep(ctx, ttl, func(ctx context.Context, ttl time.Duration) error {
+		_, err := l.Extend(ctx, id, ttl)
+		return err
+	})
+	return run, func() { end(); cancel() }
 }

@@ -587,3 +587,23 @@ func TestHoldingWithAStuckExtend(t *testing.T) {
 		}
 	})
 }
+
+// TestHoldingUnderALowerTTL checks that the hold lives on if a limit's TTL is lowered
+// while run works.
+func TestHoldingUnderALowerTTL(t *testing.T) {
+	withHolds(t, func(t *testing.T, l *dipwell.Limiter, _ *tableStore) {
+		_, err := l.Holding(t.Context(), time.Minute, []dipwell.Take{take("slots", "k", 1)}, func(ctx context.Context) ([]int64, error) {
+			if _, err := l.Define(ctx, dipwell.Limit{Name: "slots", Algorithm: dipwell.Concurrency, Burst: 2, TTL: 10 * time.Second}, store.OwnerCode); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(10 * time.Minute)
+			if live, err := l.Holds(ctx, "slots", "k"); err != nil || len(live) != 1 || ctx.Err() != nil {
+				t.Errorf("live holds while run works: %v, %v, %v", live, err, context.Cause(ctx))
+			}
+			return nil, nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}

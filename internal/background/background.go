@@ -1,5 +1,5 @@
 // Package background calls stores from goroutines that callers of this module do not
-// know of.
+// know of, and extends holds there.
 package background
 
 import (

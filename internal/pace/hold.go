@@ -2,7 +2,6 @@ package pace
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -44,47 +43,18 @@ func Hold(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []
 // settleTimeout bounds the release of a hold. The caller may have gone by then.
 const settleTimeout = 10 * time.Second
 
-// leastExtend is the least time that an Extend gets, however short the TTL: less than that
-// is common while a store is busy.
-const leastExtend = 100 * time.Millisecond
-
 // Keep extends a hold, which lives for ttl, until release is called, which settles it to
-// what was held. An Extend without an answer is given up when the next one is due: its
-// connection may be broken. If the hold ends before release, the context kept is cancelled,
-// with ErrHoldConflict or ErrUnknownHold as its cause. release may be called several times.
+// what was held. If the hold ends before release, the context kept is cancelled, with
+// ErrHoldConflict or ErrUnknownHold as its cause. release may be called several times.
 func Keep(ctx context.Context, l *dipwell.Limiter, id string, ttl time.Duration) (kept context.Context, release func()) {
-	kept, cancel := context.WithCancelCause(ctx)
-	done := make(chan struct{})
-	go func() {
-		ticker := time.NewTicker(ttl / 3)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-ticker.C: // also after ctx has ended, because the tokens are in use until release
-			}
-			extend, stop := context.WithTimeout(context.WithoutCancel(ctx), max(ttl/3, leastExtend))
-			err := background.Call(func() error {
-				_, err := l.Extend(extend, id, ttl)
-				return err
-			})
-			stop()
-			select {
-			case <-done: // the hold may have been settled meanwhile
-				return
-			default:
-			}
-			if errors.Is(err, dipwell.ErrHoldConflict) || errors.Is(err, dipwell.ErrUnknownHold) {
-				cancel(err)
-				return
-			}
-		}
-	}()
+	kept, stop := background.Keep(ctx, ttl, func(ctx context.Context, ttl time.Duration) error {
+		_, err := l.Extend(ctx, id, ttl)
+		return err
+	})
 	return kept, sync.OnceFunc(func() {
-		close(done)
-		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
-		defer stop()
+		stop()
+		ctx, end := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+		defer end()
 		_, _ = l.Settle(ctx, id) // after an error it expires
 	})
 }
