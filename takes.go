@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -338,6 +339,12 @@ func (d *Decision) decideBy(g *store.Group, limits []Decision) {
 	}
 	*d = limits[top]
 	d.Allowed, d.Limits = g.Allowed, limits
+	if !d.Allowed && !d.Never && len(limits) > 1 && slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.Override != nil }) {
+		retry, never := groupRetry(g)
+		if d.RetryAfter, d.Never = us(retry), never; never {
+			d.RetryAfter = 0
+		}
+	}
 }
 
 // decidesOver reports whether e decides the call rather than top: the latest retry

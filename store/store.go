@@ -151,7 +151,8 @@ type Answer struct {
 	// Retry is the time in µs until the first instant at which the same op would be allowed
 	// if nobody else took tokens, exact to the tick. One µs earlier it is refused. It is 0
 	// if the op is allowed and not in shadow mode, or if Never is set. A caller of several
-	// ops waits for the longest.
+	// ops waits for the longest, or longer if the override of a key that allows its op ends
+	// before that: a Limiter does.
 	Retry int64
 	// Reset is the time in µs until the bucket is full, and 0 if it is. For a concurrency
 	// limit it is the time until the last of its holds expires.
