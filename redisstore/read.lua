@@ -1,7 +1,8 @@
 -- Reads keys for a decision in Go: see snapshot.lua. ARGV[4]: for how long to lock
 -- the rows, in ms; 0: not at all. A lock is a request to others to wait, so that the
 -- caller's write succeeds; correctness needs none. The scripts of one call leave a
--- row alone that begins with 00 or H, so that they wait too.
+-- row alone that begins with 00 or H, so that they wait too. If memory is full, nothing is
+-- locked: the decision may need no memory.
 --
 -- Returns now, a digest of what was read, and the values; or only now, if another
 -- caller has a lock.
@@ -10,7 +11,10 @@ if isLocked() then
 end
 if ARGV[4] ~= '0' then
   for i = 1, n do
-    call('SET', KEYS[i], token, 'PX', ARGV[4])
+    local locked = redis.pcall('SET', KEYS[i], token, 'PX', ARGV[4])
+    if locked.err then -- the first one, because no write after another is refused
+      break
+    end
     local row = call('GET', KEYS[n + i])
     local zeros = row and string.match(row, '^(0?)[1-9]')
     if zeros then
