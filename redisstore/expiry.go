@@ -73,11 +73,12 @@ func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 
 // lengthenExpiryLater repeats lengthenExpiry when every program knows of the change:
 // until then programs write rows of the previous version. A row lives for at least two
-// seconds.
+// seconds. Close waits for it, because nobody else would do it.
 func (s *Store) lengthenExpiryLater(d *store.Definition) {
 	s.cat.Go(func(ctx context.Context) {
-		_ = await.Sleep(ctx, propagation) // if the store is closed, it goes on at once
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		ctx = context.WithoutCancel(ctx)
+		_ = await.Sleep(ctx, propagation) // never ends early
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		if err := s.lengthenExpiry(ctx, d); err != nil {
 			s.limits.config.OnError(err)

@@ -51,6 +51,9 @@ func ScriptName(sha any) string {
 	return map[any]string{serverClockScripts.takeMany.sha: "take_many", serverClockScripts.set.sha: "set", serverClockScripts.takeAll.sha: "take_all"}[sha]
 }
 
+// Propagation is the time by which every program knows of a change of a limit.
+const Propagation = propagation
+
 // IsWrite reports whether a hash is that of write.lua.
 func IsWrite(sha any) bool { return sha == serverClockScripts.write.sha }
 

@@ -133,6 +133,37 @@ func TestSlowerVersionLengthensExpiry(t *testing.T) {
 	})
 }
 
+// TestCloseAfterSlowerVersion checks that Close waits until all programs know of a change to
+// a slower version, and lengthens the expiry of rows that they have written meanwhile.
+func TestCloseAfterSlowerVersion(t *testing.T) {
+	t.Parallel()
+	db := client(t)
+	prefix := fmt.Sprint("slower", prefixes.Add(1))
+	s := newStore(t, db, redisstore.Config{Prefix: prefix})
+	deaf := newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1})
+	fast := store.Limit{Name: "x", Rate: 10, Period: time.Minute, Burst: 10}
+	l, other := limiter(t, s, fast), limiter(t, deaf, fast)
+	slow := fast
+	slow.Period = time.Hour
+	start := time.Now()
+	if _, err := l.Define(t.Context(), slow, store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := other.Take(t.Context(), "x", "late", 10); err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	inTime := time.Since(start) < redisstore.Propagation // always, except on a busy machine
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took < redisstore.Propagation {
+		t.Errorf("closed %v after the change, before others know of it", took)
+	}
+	if left := db.PTTL(t.Context(), prefix+":x:{late}").Val(); inTime && left < 50*time.Minute {
+		t.Errorf("closed, and the row expires in %v", left)
+	}
+}
+
 // TestWatch checks that a change made elsewhere is known within a second, with
 // and without notifications.
 func TestWatch(t *testing.T) {

@@ -164,7 +164,9 @@ func clustered(db redis.UniversalClient) bool {
 	return ok
 }
 
-// Close stops the background work, and closes the client if Open made it.
+// Close stops the background work, and closes the client if Open made it. After a change
+// of a limit to a slower version it may take a second, until all programs know of the
+// change.
 func (s *Store) Close() error {
 	s.cat.Close()
 	if s.owned {
