@@ -64,7 +64,8 @@ func decodeHold(text string) (h store.Hold, err error) {
 
 // openHold arranges for the hold of a group to be read. In a cluster the key of a hold is
 // in the slot of its rows, and callers see the id as id@slot. openHold removes the slot,
-// and restore adds it again.
+// and restore adds it again. A caller that lost the answer to its hold knows only the id
+// that it sent; openHold then takes the slot from what this program remembers.
 func (t *table) openHold(g *store.Group) (restore func(), err error) {
 	h, n := g.Hold, &t.s.names
 	if n.cluster {
@@ -83,8 +84,11 @@ func (t *table) openHold(g *store.Group) (restore func(), err error) {
 			if most := bounds.MaxHoldID - len("@16383"); len(id) > most {
 				return nil, &store.FieldError{Field: "id", Reason: fmt.Sprintf("has %d bytes; at most %d in a Redis Cluster, where the slot of the keys is added", len(id), most)}
 			}
+			t.s.holds.setSlot(id, at)
 		} else if !tagged {
-			return nil, store.ErrUnknownHold
+			if at, tagged = t.s.holds.slot(id); !tagged {
+				return nil, store.ErrUnknownHold
+			}
 		}
 		t.tag, h.ID = slotTags()[at], id
 		restore = func() { h.ID = handle(id, at) }

@@ -76,11 +76,16 @@ type knownHolds struct {
 	mu     sync.Mutex
 	byName recent.Map[string, knownHold]
 	held   recent.Map[[2]string, struct{}]
-	keys   atomic.Int64 // in held
+	keys   atomic.Int64               // in held
+	slots  recent.Map[string, uint16] // by id, in a cluster; severalSlots if holds in several have the id
 }
 
+// severalSlots is not a slot.
+const severalSlots = slots
+
 func newKnownHolds() *knownHolds {
-	return &knownHolds{byName: recent.Map[string, knownHold]{Most: maxHolds}, held: recent.Map[[2]string, struct{}]{Most: maxHolds}}
+	return &knownHolds{byName: recent.Map[string, knownHold]{Most: maxHolds}, held: recent.Map[[2]string, struct{}]{Most: maxHolds},
+		slots: recent.Map[string, uint16]{Most: maxHolds}}
 }
 
 type knownHold struct {
@@ -93,6 +98,24 @@ func (k *knownHolds) put(name string, h knownHold) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.byName.Put(name, h)
+}
+
+// setSlot records the slot of a hold that this program is about to make.
+func (k *knownHolds) setSlot(id string, at uint16) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if was, known := k.slots.Get(id); known && was != at {
+		at = severalSlots
+	}
+	k.slots.Put(id, at)
+}
+
+// slot returns the slot of a hold that this program may have made.
+func (k *knownHolds) slot(id string) (at uint16, ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	at, ok = k.slots.Get(id)
+	return at, ok && at != severalSlots
 }
 
 // setHeld records whether a key has holds.

@@ -1,10 +1,14 @@
 package redisstore_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -52,6 +56,45 @@ func TestLostCallSite(t *testing.T) {
 			if d, err := l.Take(t.Context(), "api", "k", 1); err != nil || d.Remaining != 4 {
 				t.Errorf("a take of the limit's own: %+v, %v; want 4 remaining", d, err)
 			}
+		})
+	}
+}
+
+// A losing store makes holds and loses the answers, as a decorator does whose caller has
+// gone before the answer: the caller does not learn the id that the store has set.
+type losing struct{ *redisstore.Store }
+
+func (s losing) Abilities() store.Abilities {
+	ab := s.Store.Abilities()
+	ab.Store = s
+	return ab
+}
+
+func (s losing) Apply(ctx context.Context, b *store.Batch) error {
+	g := &b.Groups[0]
+	if g.Hold == nil || g.Hold.Verb != store.MakeHold {
+		return s.Store.Apply(ctx, b)
+	}
+	sent, hold := *g, *g.Hold
+	sent.Ops, sent.Hold = append([]store.Op(nil), g.Ops...), &hold
+	err := s.Store.Apply(ctx, &store.Batch{Groups: []store.Group{sent}})
+	return errors.Join(store.ErrOutcomeUnknown, err)
+}
+
+// TestLostHoldInCluster checks that what a hold has taken in a cluster is given back if its
+// answer was lost.
+func TestLostHoldInCluster(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, connect(t, redistest.SharedCluster(t).URL()), redisstore.Config{})
+	l := limiter(t, losing{s}, drained("tokens", 100), store.Limit{Name: "jobs", Algorithm: store.Concurrency, Burst: 2})
+	for _, limit := range []string{"tokens", "jobs"} {
+		was := left(t, l, limit, "k")
+		if d, err := l.Hold(t.Context(), time.Hour, "", dipwell.Take{Limit: limit, Key: "k", Cost: 2}); !errors.Is(err, store.ErrOutcomeUnknown) {
+			t.Errorf("%+v, %v", d, err)
+		}
+		eventually(t, limit+": the hold is given back", func() bool {
+			holds, err := l.Holds(t.Context(), limit, "k")
+			return err == nil && len(holds) == 0 && left(t, l, limit, "k") == was
 		})
 	}
 }

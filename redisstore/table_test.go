@@ -504,7 +504,10 @@ func TestHoldAcrossSlots(t *testing.T) {
 	if d, err := l.Hold(t.Context(), time.Minute, "id", dipwell.Take{Limit: "tokens", Key: "a", Cost: 2}); err != nil || d.Hold != fmt.Sprint("id@", redisstore.Slot("a")) {
 		t.Errorf("%+v, %v", d, err)
 	}
-	if _, err := l.Settle(t.Context(), "id"); !errors.Is(err, store.ErrUnknownHold) {
+	if d, err := l.Hold(t.Context(), time.Minute, "id", dipwell.Take{Limit: "tokens", Key: "b", Cost: 2}); err != nil || d.Hold != fmt.Sprint("id@", redisstore.Slot("b")) {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if _, err := l.Settle(t.Context(), "id"); !errors.Is(err, store.ErrUnknownHold) { // there are two
 		t.Error(err)
 	}
 	if d, err := l.Hold(t.Context(), time.Minute, fmt.Sprint("id@", redisstore.Slot("a")), dipwell.Take{Limit: "tokens", Key: "a", Cost: 2}); err != nil || !d.Repeated {
