@@ -41,7 +41,22 @@ func (s *Store) load(c Config) error {
 	if err = s.loadReservations(defs); err != nil {
 		return err
 	}
-	return s.loadHolds()
+	if err = s.loadHolds(); err != nil {
+		return err
+	}
+	s.deleteEnded()
+	return nil
+}
+
+// deleteEnded deletes what has ended and what no cycle deletes: holds that memory forgets
+// before anybody watches it, and reservations of older programs. If this fails, the next
+// Open does it.
+func (s *Store) deleteEnded() {
+	now := s.now()
+	_ = s.disk.exec("delete from holds where forget <= ?", now)
+	if s.disk.exec("delete from reservations where due <= ?", now) == nil {
+		_ = s.disk.exec("delete from reserved where id not in (select id from reservations)")
+	}
 }
 
 // loadChunk is the number of rows in a message from the reader.

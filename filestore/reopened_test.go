@@ -232,10 +232,11 @@ func TestFilesOfOlderPrograms(t *testing.T) {
 	}
 	reopen("")
 	same, changed, old := reserve("same"), reserve("changed"), reserve("old")
+	reserve("due")
 	reopen(`update buckets set used = used + 1000000 where key = 'changed';
-		insert into reservations select id, ends from records where key = 'old';
-		insert into reserved select id, limit_id, key, units, version from records where key = 'old';
-		delete from records where key = 'old'; delete from lows where key = 'old'`)
+		insert into reservations select id, ends from records where key in ('old', 'due');
+		insert into reserved select id, limit_id, key, units, version from records where key in ('old', 'due');
+		delete from records where key in ('old', 'due'); delete from lows where key in ('old', 'due')`)
 	full("same", same, 0)
 	full("changed", changed, 11*time.Second)
 	full("old", old, 10*time.Second)
@@ -244,11 +245,12 @@ func TestFilesOfOlderPrograms(t *testing.T) {
 		t.Errorf("cancelled twice: %v", err)
 	}
 	now += 60e6
+	reopen("")
 	if _, err := s.sweep(ctx, 100); err != nil {
 		t.Fatal(err)
 	}
 	var left int
-	if err := s.disk.conn.QueryRowContext(ctx, "select (select count(*) from lows) + (select count(*) from records) + (select count(*) from reserved)").Scan(&left); err != nil || left != 0 {
+	if err := s.disk.conn.QueryRowContext(ctx, "select (select count(*) from lows) + (select count(*) from records) + (select count(*) from reserved) + (select count(*) from reservations)").Scan(&left); err != nil || left != 0 {
 		t.Errorf("%d lows, records and old reservations are left, %v", left, err)
 	}
 }
