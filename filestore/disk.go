@@ -56,7 +56,7 @@ func openDisk(path string) (d *disk, err error) {
 			d = nil
 		}
 	}()
-	if d.lock, err = lockFile(path); err != nil {
+	if d.lock, err = lockFile(path, waitForInspect); err != nil {
 		return d, err
 	}
 	switch err = checkHeader(path); {

@@ -66,7 +66,8 @@ func Inspect(path string) (*Condition, error) {
 	return c, c.findProcess()
 }
 
-// findProcess sets InUse and PID. It does so by trying to lock the file for a moment.
+// findProcess sets InUse and PID. It does so by trying to lock the file for a moment; the
+// lock is shared with other calls of Inspect.
 func (c *Condition) findProcess() error {
 	f, err := os.OpenFile(c.Path+".lock", os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -76,7 +77,7 @@ func (c *Condition) findProcess() error {
 		return fmt.Errorf("lock of %s: %w", c.Path, err)
 	}
 	defer f.Close()
-	if err = lock(f); err != nil && !errors.Is(err, errLocked) {
+	if err = lockShared(f); err != nil && !errors.Is(err, errLocked) {
 		return fmt.Errorf("lock of %s: %w", c.Path, err)
 	}
 	if c.InUse = err != nil; c.InUse {

@@ -7,4 +7,7 @@ import (
 	"os"
 )
 
-func lock(*os.File) error { return errors.New("not supported on this system") }
+var errNoLocks = errors.New("not supported on this system")
+
+func lock(*os.File) error       { return errNoLocks }
+func lockShared(*os.File) error { return errNoLocks }

@@ -8,8 +8,13 @@ import (
 	"syscall"
 )
 
-func lock(f *os.File) error {
-	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+// lock locks a file for one process, and lockShared for several. They return errLocked if
+// it is locked otherwise.
+func lock(f *os.File) error       { return flock(f, syscall.LOCK_EX) }
+func lockShared(f *os.File) error { return flock(f, syscall.LOCK_SH) }
+
+func flock(f *os.File, how int) error {
+	err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return errLocked
 	}
