@@ -163,9 +163,10 @@ func (l *limits) Read(ctx context.Context) (*catalog.Limits, error) {
 	return read, nil
 }
 
-// readFields reads the hash of limits. If the revision has gone back, because the server
-// lost what it had not saved or replicated, this program stores what it knows of the
-// limits: rows may refer to their versions, and to definitions of call sites.
+// readFields reads the hash of limits. If the server has lost what it had not saved or
+// replicated, this program stores what it knows of the limits: rows may refer to their
+// versions, and to definitions of call sites. The revision has gone back then, unless
+// another program has made a change since. What is lost is found in the fields.
 func (l *limits) readFields(ctx context.Context) (map[string]string, error) {
 	for {
 		fields, err := l.s.db.HGetAll(ctx, l.s.names.limits).Result()
@@ -174,13 +175,9 @@ func (l *limits) readFields(ctx context.Context) (map[string]string, error) {
 		}
 		revision, _ := strconv.ParseInt(fields[""], 10, 64)
 		delete(fields, "")
-		if revision >= l.revision.Load() {
-			l.revision.Store(revision)
-			return fields, nil
-		}
-		lost := false
+		wentBack, lost := revision < l.revision.Load(), false
 		for name, text := range l.fields {
-			restored := restore(fields[name], text)
+			restored := restore(fields[name], text, wentBack)
 			if restored == fields[name] {
 				continue
 			}
@@ -252,7 +249,7 @@ func (l *limits) swap(ctx context.Context, name, old, text string) (ok bool, err
 	if err != nil || v[0] < 0 {
 		return false, err
 	}
-	if v[0] <= known { // the server has lost changes, which this one would hide from readFields
+	if v[1] < known { // the server has lost changes, which this one would hide from readFields
 		l.revision.Store(v[0] + 1)
 	}
 	return true, nil

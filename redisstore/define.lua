@@ -2,11 +2,14 @@
 -- programs.
 --
 -- KEYS: the hash of limits; its field '' is the revision. ARGV: name, old value of
--- the field (empty: none), new value, channel. Returns the new revision, or -1.
+-- the field (empty: none), new value, channel. Returns the new revision and the one before,
+-- or -1. The revision is at least the time, so that a server that has lost changes never
+-- has a revision twice.
 if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then
   return {-1}
 end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
-local revision = redis.call('HINCRBY', KEYS[1], '', 1)
+local before = tonumber(redis.call('HGET', KEYS[1], '') or 0) or 0
+local revision = math.max(before + 1, now)
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3], '', string.format('%.0f', revision))
 redis.call('PUBLISH', ARGV[4], ARGV[1])
-return {revision}
+return {revision, before}

@@ -72,6 +72,9 @@ func (s *Store) GetAll(ctx context.Context, node redis.UniversalClient, names []
 	return s.getAll(ctx, node, names)
 }
 
+// Refresh reads the limits if they have changed.
+func (s *Store) Refresh(ctx context.Context) error { return s.cat.Refresh(ctx) }
+
 // Registry, Define and Drop are those of the store's limits, for tests.
 func (s *Store) Registry() *store.Registry { return s.cat.Registry() }
 

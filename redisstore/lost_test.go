@@ -60,6 +60,54 @@ func TestLostCallSite(t *testing.T) {
 	}
 }
 
+// TestLostVersion puts back the limits as they were before a change, as a server that had
+// not saved or replicated it. Another program, which does not know of the change, makes
+// others before the one that made it looks. That one stores its version again, and learns
+// of theirs.
+func TestLostVersion(t *testing.T) {
+	t.Parallel()
+	db := client(t)
+	for others := 1; others <= 3; others++ { // the counter is behind, as far as it was, or ahead
+		prefix := fmt.Sprint("lostversion", prefixes.Add(1))
+		a, b := newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1}), newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1})
+		api := store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 10}
+		la, lb := limiter(t, a, api), limiter(t, b, api)
+		hash := prefix + ".limits"
+		before, err := db.HGetAll(t.Context(), hash).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, burst := range []int64{20, 30} {
+			api.Burst = burst
+			if _, err := la.Define(t.Context(), api, store.OwnerCode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if d, err := la.Take(t.Context(), "api", "k", 5); err != nil || d.Remaining != 25 {
+			t.Fatal(d, err)
+		}
+		if err := db.HSet(t.Context(), hash, before).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range others {
+			if _, err := lb.Define(t.Context(), store.Limit{Name: fmt.Sprint("other", i), Rate: 1, Period: time.Hour}, store.OwnerCode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, s := range []*redisstore.Store{a, b} {
+			if err := s.Refresh(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if d := la.Limit("other0"); d == nil {
+			t.Errorf("%d changes by another program: they are not known", others)
+		}
+		if d, err := lb.Take(t.Context(), "api", "k", 1); err != nil || d.Remaining != 24 {
+			t.Errorf("%d changes by another program: a take under the lost version: %+v, %v; want 24 remaining", others, d, err)
+		}
+	}
+}
+
 // A losing store makes holds and loses the answers, as a decorator does whose caller has
 // gone before the answer: the caller does not learn the id that the store has set.
 type losing struct{ *redisstore.Store }

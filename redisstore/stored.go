@@ -121,8 +121,12 @@ func setPastRates(d *store.Definition, rates map[uint32]string) error {
 
 // restore returns what a server that has lost changes should store of a limit. theirs is
 // what it has, ours what it had. Of the same version, it may have lost definitions of call
-// sites, and the mark of overrides.
-func restore(theirs, ours string) string {
+// sites, and the mark of overrides. If it is not certain that it has lost anything, it may
+// have deleted definitions that have ended.
+func restore(theirs, ours string, certain bool) string {
+	if theirs == ours {
+		return theirs
+	}
 	var has, had storedLimit
 	switch mine, there := numberOf(ours), numberOf(theirs); {
 	case mine > there:
@@ -133,7 +137,7 @@ func restore(theirs, ours string) string {
 	sites, err1 := has.Plans()
 	lost, err2 := had.Plans()
 	lost = slices.DeleteFunc(lost, func(p store.Plan) bool {
-		return slices.ContainsFunc(sites, func(q store.Plan) bool { return q.Name == p.Name })
+		return p.OverrideOnly && !certain || slices.ContainsFunc(sites, func(q store.Plan) bool { return q.Name == p.Name })
 	})
 	if err1 != nil || err2 != nil || len(lost) == 0 && (has.Overridden || !had.Overridden) {
 		return theirs
