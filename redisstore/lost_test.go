@@ -108,6 +108,29 @@ func TestLostVersion(t *testing.T) {
 	}
 }
 
+// TestLostDrop puts back the limits as they were before a limit was dropped. The program
+// that has dropped it drops it again.
+func TestLostDrop(t *testing.T) {
+	t.Parallel()
+	db := client(t)
+	prefix := fmt.Sprint("lostdrop", prefixes.Add(1))
+	s := newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1})
+	l := limiter(t, s, store.Limit{Name: "api", Rate: 1, Period: time.Hour})
+	before, err := db.HGetAll(t.Context(), prefix+".limits").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err = l.Drop(t.Context(), "api", store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	if err = db.HSet(t.Context(), prefix+".limits", before).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err = s.Refresh(t.Context()); err != nil || l.Limit("api") != nil {
+		t.Errorf("%v, %v; want no limit", l.Limit("api"), err)
+	}
+}
+
 // A losing store makes holds and loses the answers, as a decorator does whose caller has
 // gone before the answer: the caller does not learn the id that the store has set.
 type losing struct{ *redisstore.Store }

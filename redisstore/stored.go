@@ -121,7 +121,7 @@ func setPastRates(d *store.Definition, rates map[uint32]string) error {
 
 // restore returns what a server that has lost changes should store of a limit. theirs is
 // what it has, ours what it had. Of the same version, it may have lost definitions of call
-// sites, and the mark of overrides. If it is not certain that it has lost anything, it may
+// sites, the mark of overrides, and that the limit was dropped. If it is not certain that it has lost anything, it may
 // have deleted definitions that have ended.
 func restore(theirs, ours string, certain bool) string {
 	if theirs == ours {
@@ -129,7 +129,7 @@ func restore(theirs, ours string, certain bool) string {
 	}
 	var has, had storedLimit
 	switch mine, there := numberOf(ours), numberOf(theirs); {
-	case mine > there:
+	case mine > there, mine == there && dropped(ours) && !dropped(theirs):
 		return ours
 	case mine < there || json.Unmarshal([]byte(theirs), &has) != nil || json.Unmarshal([]byte(ours), &had) != nil || has.Dropped > 0:
 		return theirs
@@ -145,6 +145,12 @@ func restore(theirs, ours string, certain bool) string {
 	has.Overridden = has.Overridden || had.Overridden
 	has.Set(append(sites, lost...))
 	return encode(has)
+}
+
+// dropped reports whether the limit in a field was dropped.
+func dropped(text string) bool {
+	var l struct{ Dropped uint32 }
+	return json.Unmarshal([]byte(text), &l) == nil && l.Dropped > 0
 }
 
 // numberOf returns the highest version that the limit in a field has had, or 0 if the
