@@ -384,16 +384,16 @@ func registryOf(d *store.Definition) *store.Registry {
 // Drop drops a limit with its overrides, and ends its parts of holds. Its buckets expire
 // by themselves.
 func (l *limits) Drop(ctx context.Context, name, by string) error {
-	adaptive := false
+	adaptive, last := false, uint32(0)
 	err := l.change(ctx, name, func(old *store.Definition, text string) (string, error) {
 		if err := registryOf(old).Drop(name, by); err != nil {
 			return "", err
 		}
-		adaptive = old.Rule.Pace != nil
+		adaptive, last = old.Rule.Pace != nil, old.Number
 		return encodeDropped(old.Number, text), nil
 	})
 	if err == nil {
-		err = l.s.forget(ctx, name)
+		err = l.s.forget(ctx, name, last)
 	}
 	if err == nil && adaptive {
 		err = l.forgetRate(ctx, name)

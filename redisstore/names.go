@@ -56,9 +56,10 @@ var unescapes = strings.NewReplacer("%25", "%", "%3A", ":", "%7B", "{", "%7D", "
 // bucketPrefix returns the start of the names of a limit's buckets.
 func (n *names) bucketPrefix(limit string) string { return n.base + escapes.Replace(limit) + ":" }
 
-func (n *names) dueSet(limit, key string) string {
-	return n.key(n.due+escapes.Replace(limit)+":", limit, key)
-}
+// duePrefix returns the start of the names of the sets of a limit's reservations.
+func (n *names) duePrefix(limit string) string { return n.due + escapes.Replace(limit) + ":" }
+
+func (n *names) dueSet(limit, key string) string { return n.key(n.duePrefix(limit), limit, key) }
 
 // recordsPrefix returns the start of the names of the records of a limit's buckets.
 func (n *names) recordsPrefix(limit string) string { return n.records + escapes.Replace(limit) + ":" }

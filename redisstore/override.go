@@ -222,47 +222,32 @@ func firstOverrides(page []store.Override, n int) []store.Override {
 }
 
 // forget deletes the overrides of a dropped limit, and ends its parts of holds and
-// reservations.
-func (s *Store) forget(ctx context.Context, limit string) error {
+// reservations. last is its last version.
+func (s *Store) forget(ctx context.Context, limit string, last uint32) error {
 	if err := s.sweepRecords(ctx, limit, new(store.Registry), func(bool) bool { return true }); err != nil {
 		return err
 	}
-	return s.scanNames(ctx, s.names.pattern(s.names.overridePrefix(limit), limit, ""), func(node redis.UniversalClient, names []string) error {
-		for _, name := range names {
-			if key, ok := s.names.keyOf(limit, strings.TrimPrefix(name, s.names.overridePrefix(limit))); ok {
-				if err := node.Del(ctx, name, s.names.bucket(limit, key)).Err(); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
+	return s.forgetOverrides(ctx, limit, last)
 }
 
-// forgetOverrides deletes the overrides that a dropped limit still has, because the
-// deletion after the drop failed, or because a program that did not know of the drop has
-// set one. last is the last version of the limit. It leaves those of later versions, which
-// another program may have defined meanwhile.
+// forgetOverrides deletes the overrides of a dropped limit, with their rows. It is called
+// when the limit is dropped, and again when its name is defined anew: the deletion after
+// the drop may have failed, or a program that did not know of the drop may have set one.
+// last is the last version of the limit. It leaves overrides of later versions, which
+// another program may have defined meanwhile. The keys need not be known, which in a
+// cluster would need the parents of the dropped limit: the names of a row, its override
+// and its records differ only in how they begin.
 func (s *Store) forgetOverrides(ctx context.Context, limit string, last uint32) error {
-	begin := s.names.overridePrefix(limit)
-	return s.scanNames(ctx, s.names.pattern(begin, limit, ""), func(_ redis.UniversalClient, names []string) error {
-		for _, name := range names {
-			key, ok := s.names.keyOf(limit, strings.TrimPrefix(name, begin))
-			if !ok {
-				continue
-			}
-			t := s.newTable()
-			t.want(limit, key)
-			err := t.update(ctx, func() error {
-				r := t.rows[0]
-				if o := r.state.Override; o == nil || o.Version > last {
-					return nil
-				}
-				if err := t.SetRow(limit, key, store.State{}, r.list); err != nil {
-					return err
-				}
-				return t.SetOverride(limit, key, nil)
-			}, func() error { return nil }, false)
+	n := &s.names
+	begin := n.overridePrefix(limit)
+	return s.scanNames(ctx, n.pattern(begin, limit, ""), func(_ redis.UniversalClient, names []string) error {
+		calls := make([]call, len(names))
+		for i, name := range names {
+			end := strings.TrimPrefix(name, begin)
+			args := []any{nil, nil, 4, name, n.bucketPrefix(limit) + end, n.recordsPrefix(limit) + end, n.duePrefix(limit) + end, last}
+			calls[i] = newCall(ctx, s.scripts.forget, false, s.withClock(args))
+		}
+		for _, err := range s.runMany(ctx, calls) {
 			if err != nil {
 				return err
 			}

@@ -100,6 +100,42 @@ func TestDropThatBroke(t *testing.T) {
 	}
 }
 
+// TestDropThatBrokeInCluster does so in a cluster with a limit that has a parent. Its keys
+// are in the slots of the parent's, which a program that does not know the dropped limit
+// cannot tell.
+func TestDropThatBrokeInCluster(t *testing.T) {
+	t.Parallel()
+	db := connect(t, redistest.SharedCluster(t).URL())
+	var broken scans
+	db.(*redis.ClusterClient).OnNewNode(func(node *redis.Client) { node.AddHook(&broken) })
+	s := newStore(t, db, redisstore.Config{Poll: -1})
+	tenant, user := drained("tenant", 100), drained("user", 10)
+	tenant.Parts, user.Parent = 1, "tenant"
+	l := limiter(t, s, tenant, user)
+	if _, err := s.Abilities().Overrides.SetOverride(t.Context(), l.Limit("user"), store.Override{Key: "acme/u7", Burst: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	broken.fail = true
+	if err := l.Drop(t.Context(), "user", store.OwnerCode); err == nil {
+		t.Fatal("dropped without a scan")
+	}
+	broken.fail = false
+	if err := s.Refresh(t.Context()); err != nil || l.Limit("user") != nil {
+		t.Fatal(l.Limit("user"), err)
+	}
+	if _, err := l.Define(t.Context(), user, store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Abilities().Overrides.SetOverride(t.Context(), l.Limit("user"), store.Override{Key: "acme/u8", Burst: 50}); err != nil {
+		t.Fatal(err) // from now on calls look for overrides
+	}
+	for key, want := range map[string]int64{"acme/u7": 10, "acme/u8": 50} {
+		if d, err := l.Take(t.Context(), "user", key, 1); err != nil || d.Limits[0].Capacity != want {
+			t.Errorf("%s: %+v, %v; want a capacity of %d", key, d, err, want)
+		}
+	}
+}
+
 // A scans hook makes SCAN fail.
 type scans struct{ fail bool }
 

@@ -52,6 +52,8 @@ var (
 	defineLua string
 	//go:embed lengthen.lua
 	lengthenLua string
+	//go:embed forget.lua
+	forgetLua string
 	//go:embed observe.lua
 	observeLua string
 	//go:embed rate.lua
@@ -72,6 +74,7 @@ type scripts struct {
 	takeOne, takeAll, takeMany, set, decide, cancel *script
 	hold, settle, observe, rate                     *script
 	read, write, unlock, define, lengthen, now      *script
+	forget                                          *script
 
 	every []*script // all of the above
 }
@@ -95,7 +98,7 @@ func newScripts(clock string) *scripts {
 	read.returnsLists, observe.returnsLists = true, true
 	s := &scripts{
 		takeOne: one, takeAll: all, takeMany: many, set: set, decide: with(reserveLua + "\n" + lowsLua + decideLua), cancel: with(lowsLua + cancelLua), hold: hold, settle: settle, observe: observe, rate: with(rateLua),
-		read: read, write: with(snapshotLua + writeLua), unlock: with(unlockLua), define: with(defineLua), lengthen: with(lengthenLua), now: with(nowLua),
+		read: read, write: with(snapshotLua + writeLua), unlock: with(unlockLua), define: with(defineLua), lengthen: with(lengthenLua), now: with(nowLua), forget: with(forgetLua),
 	}
 	s.every = every
 	return s
