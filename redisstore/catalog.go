@@ -125,6 +125,18 @@ func (l *limits) named(ctx context.Context, op *store.Op) (*entry, error) {
 	return e, nil
 }
 
+// find reads the limits if one is not known. It returns an error if this program cannot
+// read the limit, and none if the limit was dropped.
+func (l *limits) find(ctx context.Context, name string) error {
+	if l.entry(name) != nil {
+		return nil
+	}
+	if err := l.s.cat.LoadForCall(ctx); err != nil || l.entry(name) != nil {
+		return err
+	}
+	return l.reg.Unreadable(name)
+}
+
 // Prepare checks the server.
 func (l *limits) Prepare(ctx context.Context) error { return l.s.checkServer(ctx, &l.config) }
 

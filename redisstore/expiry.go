@@ -133,16 +133,17 @@ func (s *Store) sweep(ctx context.Context, n int) (swept int, err error) {
 }
 
 // sweepRecords calls SweepRow for those keys of a limit that have records, until more
-// returns false. The limit "" means all limits.
+// returns false. The limit "" means all limits in limits: another one may be new, or in a
+// form that this program cannot read.
 func (s *Store) sweepRecords(ctx context.Context, limit string, limits *store.Registry, more func(gone bool) bool) error {
-	begin, going := s.names.records, true
-	if limit != "" {
+	begin, going, all := s.names.records, true, limit == ""
+	if !all {
 		begin = s.names.recordsPrefix(limit)
 	}
 	err := s.scanNames(ctx, s.names.pattern(begin, limit, ""), func(_ redis.UniversalClient, names []string) error {
 		for _, name := range names {
 			limit, key, ok := s.names.rowOf(strings.TrimPrefix(name, s.names.records))
-			if !going || !ok {
+			if !going || !ok || all && limits.Lookup(limit) == nil {
 				continue
 			}
 			t, gone := s.newTable(), false

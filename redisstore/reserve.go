@@ -104,6 +104,11 @@ func (s *Store) cancel(ctx context.Context, g *store.Group) error {
 	if err = json.Unmarshal([]byte(text), &parts); err != nil || len(parts) == 0 || len(parts) > store.MaxTakes {
 		return fmt.Errorf("%w: the key %s does not hold a reservation", store.ErrStore, s.names.reservation(id))
 	}
+	for i := range parts {
+		if err = s.limits.find(ctx, parts[i].Limit); err != nil {
+			return err
+		}
+	}
 	for range maxRounds {
 		err = s.giveBack(ctx, g, parts)
 		if errors.Is(err, store.ErrStaleDefinition) {

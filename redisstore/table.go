@@ -39,6 +39,7 @@ type table struct {
 	now     int64
 	digest  string
 	missing bool // DecideIn asked for something that was not read
+	loaded  bool // the limits were read because of a limit that was not known
 	made    store.Pending
 	text    string // the new reservation, as stored
 	ended   bool   // the reservation must be deleted
@@ -151,6 +152,9 @@ func (t *table) Hold(id string) (store.Hold, error) {
 		return store.Hold{}, errMissing
 	}
 	for _, p := range h.hold.Parts {
+		if err := t.find(p.Limit); err != nil {
+			return store.Hold{}, err
+		}
 		if t.row(p.Limit, p.Key) == nil {
 			t.want(p.Limit, p.Key)
 			t.missing = true
@@ -160,6 +164,21 @@ func (t *table) Hold(id string) (store.Hold, error) {
 		return store.Hold{}, errMissing
 	}
 	return h.hold, nil
+}
+
+// find returns an error if a limit is not known, unless it was dropped. Another program may
+// have defined it just now, so that the limits are read first; or this program may not be
+// able to read it.
+func (t *table) find(limit string) error {
+	reg := &t.s.limits.reg
+	if reg.Lookup(limit) != nil {
+		return nil
+	}
+	if !t.loaded {
+		t.loaded = true
+		return store.ErrStaleDefinition
+	}
+	return reg.Unreadable(limit)
 }
 
 func (t *table) SetHold(id string, hold store.Hold) error {
