@@ -100,7 +100,7 @@ type history struct {
 	t      *testing.T
 	r      *rand.Rand
 	s      *redisstore.Store
-	over   store.Overrider
+	two    [2]*redisstore.Store // of two programs; s is one of them
 	table  *mapTable
 	now    int64
 	limits []store.Limit
@@ -116,8 +116,11 @@ type history struct {
 func newHistory(t *testing.T, db redis.UniversalClient, c redisstore.Config, seed uint64) *history {
 	h := &history{t: t, handles: map[string]string{}, r: rand.New(rand.NewPCG(seed, 1)), table: newMapTable(), now: 1_800_000_000_000_000, keys: []string{"", "a", "b"}}
 	c.Clock, c.Poll = func() int64 { return h.now }, -1
-	h.s = newStore(t, db, c)
-	h.over = h.s.Abilities().Overrides
+	c.Prefix = fmt.Sprint("test", prefixes.Add(1))
+	for i := range h.two {
+		h.two[i] = newStore(t, db, c)
+	}
+	h.s = h.two[0]
 	plans := store.NewPlans(store.Plan{Name: "big", Rate: 50, Burst: 90}, store.Plan{Name: "slow", Rate: 1}, store.Plan{Name: "free", Mode: store.Unlimited},
 		store.Plan{Name: "none", Mode: store.Blocked}, store.Plan{Name: "shadow", Mode: store.Shadow, Burst: 3})
 	h.limits = []store.Limit{
@@ -139,6 +142,11 @@ func (h *history) define(l store.Limit) {
 	if _, err := h.s.Define(context.Background(), l, "code"); err != nil {
 		h.t.Fatal(err)
 	}
+	for _, s := range h.two {
+		if err := s.Refresh(context.Background()); err != nil {
+			h.t.Fatal(err)
+		}
+	}
 }
 
 func (h *history) say(format string, args ...any) {
@@ -146,6 +154,7 @@ func (h *history) say(format string, args ...any) {
 }
 
 func (h *history) step() {
+	h.s = h.two[h.r.IntN(2)]
 	switch n := h.r.IntN(20); {
 	case n < 4:
 		h.now += h.r.Int64N([]int64{10, 100_000, 2_000_000, 40_000_000_000}[h.r.IntN(4)])
@@ -333,7 +342,7 @@ func (h *history) override() {
 	}
 	h.say("override %s %q %+v", d.Name, key, o)
 	if o == nil {
-		_, err := h.over.EndOverride(context.Background(), d, key)
+		_, err := h.s.Abilities().Overrides.EndOverride(context.Background(), d, key)
 		var err2 error
 		if h.table.overrides[[2]string{d.Name, key}] != nil {
 			_, err2 = d.SetOverrideIn(h.table, key, nil, h.now)
@@ -343,8 +352,13 @@ func (h *history) override() {
 		}
 		return
 	}
-	got, err := h.over.SetOverride(context.Background(), d, *o)
+	got, err := h.s.Abilities().Overrides.SetOverride(context.Background(), d, *o)
 	want, err2 := h.s.Registry().Lookup(d.Name).SetOverrideIn(h.table, key, o, h.now)
+	for _, s := range h.two { // the first override of a limit is told to all programs
+		if err := s.Refresh(context.Background()); err != nil {
+			h.t.Error(err)
+		}
+	}
 	if (err == nil) != (err2 == nil) {
 		h.t.Errorf("the error is %v, not %v", err, err2)
 	}
