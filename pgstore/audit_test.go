@@ -11,6 +11,39 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
+// The audit has every setting that define changes, also those from which no rule is
+// compiled.
+func TestAuditOfDefine(t *testing.T) {
+	pool := newPool(t)
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	const api = "select dipwell.define('api', rate => 5, per => interval '1 minute', "
+	for _, change := range []struct{ sql, what string }{
+		{"select dipwell.define('org', rate => 9, per => interval '1 minute', parts => 1)", `"parts": "1"`},
+		{api + "parent => 'org')", `"parent": "org"`},
+		{api + "mode => 'shadow')", `"mode": "shadow"`},
+		{api + "on_change => 'reset')", `"on_change": "reset"`},
+		{api + "ttl => interval '5 minutes')", `"ttl": "5m"`},
+		{api + "on_expire => 'keep')", `"on_expire": "keep"`},
+		{api + "burst => 7)", `"burst": "7"`},
+	} {
+		for range 2 { // the second time nothing changes
+			if _, err := pool.Exec(t.Context(), change.sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+		list, err := store.AbilitiesOf(s).Audit.Audit(t.Context(), "", 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list) == 0 || !strings.Contains(list[0].What, change.what) {
+			t.Errorf("%s: the audit has %+v, want %s", change.sql, list, change.what)
+		}
+		if len(list) == 2 && list[0].What == list[1].What {
+			t.Errorf("%s: is recorded twice", change.sql)
+		}
+	}
+}
+
 // What is changed in SQL is in the audit, once, and the audit has the last entries.
 func TestAuditOfSQL(t *testing.T) {
 	pool := newPool(t)

@@ -362,6 +362,12 @@ $$ select jsonb_strip_nulls(jsonb_build_object('name', d.name, 'algorithm', d.al
 comment on function dipwell_internal.settings_of is
     'The settings of a limit that its rule, its plans and overrides are compiled from, as in versions.settings.';
 
+create function dipwell_internal.defined(d dipwell.limits) returns text language sql stable as
+$$ select (dipwell_internal.settings_of(d)::jsonb || jsonb_strip_nulls(jsonb_build_object('mode', nullif(d.mode, 'enforce'), 'on_change', nullif(d.on_change, 'keep'),
+    'parent', nullif(d.parent, ''), 'parts', nullif(d.parts, 0)::text, 'ttl', dipwell_internal.format_per(nullif(d.ttl_us, 0)), 'on_expire', nullif(d.on_expire, 'give_back'))))::text $$;
+comment on function dipwell_internal.defined is
+    'All settings of a limit that define can set, as the audit has them.';
+
 create function dipwell_internal.limit_of(settings text) returns dipwell.limits language plpgsql stable as $$
 declare
     s jsonb := settings;

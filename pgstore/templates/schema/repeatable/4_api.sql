@@ -152,6 +152,7 @@ declare
     period bigint := case when per is not null then dipwell_internal.period_of(per) end;
     r dipwell.versions;
     was text;
+    is_now text;
 begin
     d.name := name;
     d.algorithm := coalesce(algorithm, 'token_bucket');
@@ -194,13 +195,14 @@ begin
         perform dipwell_internal.bad_limit(name, 'lease', 'is not between 10ms and 1s');
     end if;
     r := dipwell_internal.compile(d, period);
-    was := (select dipwell_internal.settings_of(l) from dipwell.limits l where l.name = define.name);
+    was := (select dipwell_internal.defined(l) from dipwell.limits l where l.name = define.name);
     perform dipwell_internal.put_limit(d, r);
     if r.cap > 0 and r.cap < r.unit + r.add - 1 and d.adaptive is null and d.algorithm <> 'concurrency' then
         raise warning '%', dipwell_internal.too_small(d, r, period);
     end if;
-    if was is distinct from (select dipwell_internal.settings_of(l) from dipwell.limits l where l.name = define.name) then
-        perform dipwell_internal.changed('define', name, what => dipwell_internal.settings_of(d));
+    is_now := (select dipwell_internal.defined(l) from dipwell.limits l where l.name = define.name);
+    if was is distinct from is_now then
+        perform dipwell_internal.changed('define', name, what => is_now);
     end if;
 end $$;
 comment on function dipwell.define is
