@@ -13,10 +13,10 @@ import (
 
 // SimulateCmd plays histories of a cluster with faults, in virtual time.
 type SimulateCmd struct {
-	Seed   *uint64  `placeholder:"N" help:"Play the history of seed N, and print it."`
-	Seeds  int      `default:"1000" placeholder:"N" help:"Play the histories of the seeds 0 to N-1. If one breaks a promise, stop and print the steps that are needed for it. Default 1000."`
+	Seed   *uint64  `xor:"seed" placeholder:"N" help:"Play the history of seed N, and print it."`
+	Seeds  *int     `xor:"seed" placeholder:"N" help:"Play the histories of the seeds 0 to N-1. If one breaks a promise, stop and print the steps that are needed for it. Default 1000."`
 	Steps  int      `default:"300" placeholder:"N" help:"Steps of a history: bursts of calls, and faults. Default 300."`
-	Plot   string   `placeholder:"FILE" help:"With --seed: draw the history as SVG."`
+	Plot   string   `placeholder:"FILE" help:"With --seed: draw the history, as .svg."`
 	Faults []string `placeholder:"LIST" help:"The faults that may happen, separated by commas. Default: all."`
 }
 
@@ -31,13 +31,19 @@ func (c *SimulateCmd) Help() string {
 // Run plays the histories.
 func (c *SimulateCmd) Run(e *env) error {
 	o := simulate.Options{Steps: c.Steps, Faults: c.Faults}
+	seeds := 1000
+	if c.Seeds != nil {
+		seeds = *c.Seeds
+	}
 	switch {
 	case c.Steps < 1:
 		return fmt.Errorf("--steps: %d is less than 1", c.Steps)
 	case c.Plot != "" && c.Seed == nil:
 		return errors.New("--plot: needs --seed, because it draws one history")
-	case c.Seeds < 1:
-		return fmt.Errorf("--seeds: %d is less than 1", c.Seeds)
+	case c.Plot != "" && plotFormat(c.Plot) != "svg":
+		return fmt.Errorf("--plot: %q does not end in .svg", c.Plot)
+	case seeds < 1:
+		return fmt.Errorf("--seeds: %d is less than 1", seeds)
 	}
 	if err := simulate.CheckFaults(c.Faults); err != nil {
 		return fmt.Errorf("--faults: %w", err)
@@ -52,7 +58,7 @@ func (c *SimulateCmd) Run(e *env) error {
 		}
 		return c.end(e.stdout, r, 1)
 	}
-	r, err := simulate.All(e.ctx, c.Seeds, o)
+	r, err := simulate.All(e.ctx, seeds, o)
 	if err != nil {
 		return err
 	}
@@ -61,7 +67,7 @@ func (c *SimulateCmd) Run(e *env) error {
 			return err
 		}
 	}
-	return c.end(e.stdout, r, c.Seeds)
+	return c.end(e.stdout, r, seeds)
 }
 
 // plot writes the picture of a history, if one is asked for.

@@ -18,3 +18,25 @@ func TestSimulateAsDocumented(t *testing.T) {
 		t.Errorf("exit %d\n%s%s; want\n%s", code, out, stderr, shown)
 	}
 }
+
+func TestSimulateBadInput(t *testing.T) {
+	dir := t.TempDir()
+	for _, tc := range []struct {
+		args string
+		want string
+	}{
+		{"--seed 7 --seeds 3", "--seed and --seeds can't be used together"},
+		{"--seed 7 --plot " + dir + "/history.png", `history.png" does not end in .svg`},
+		{"--plot " + dir + "/history.svg", "--plot: needs --seed"},
+		{"--seeds 0", "--seeds: 0 is less than 1"},
+		{"--steps 0", "--steps: 0 is less than 1"},
+		{"--faults lost,foo", `--faults: unknown fault "foo"; the faults are lost, lost-answers, twice, `},
+	} {
+		if code, out, stderr := program(t, append([]string{"simulate"}, strings.Fields(tc.args)...)...); code != 2 || out != "" || !strings.Contains(stderr, tc.want) {
+			t.Errorf("simulate %s: exit %d\n%s%s; want %s", tc.args, code, out, stderr, tc.want)
+		}
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 0 {
+		t.Error(files, err)
+	}
+}

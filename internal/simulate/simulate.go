@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -32,7 +33,7 @@ type Result struct {
 func CheckFaults(names []string) error {
 	for _, name := range names {
 		if !slices.Contains(faultNames, name) {
-			return fmt.Errorf("unknown fault %q; the faults are %v", name, faultNames)
+			return fmt.Errorf("unknown fault %q; the faults are %s", name, strings.Join(faultNames, ", "))
 		}
 	}
 	return nil
