@@ -2,6 +2,7 @@ package pace
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -40,12 +41,22 @@ func Hold(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []
 	return ttl, err
 }
 
-// settleTimeout bounds the release of a hold. The caller may have gone by then.
-const settleTimeout = 10 * time.Second
+// Bounds of the release of a hold.
+const (
+	// releaseWait is how long release keeps its caller, whose client waits for the response.
+	releaseWait = 250 * time.Millisecond
+	// Bounds of each Settle, which is a third of the TTL between them. The caller may have
+	// gone by then.
+	leastSettle, settleTimeout = 100 * time.Millisecond, 10 * time.Second
+	// The first pause between two Settles, and the longest: each is three times the one before.
+	settleAgain, settleSlowly = 75 * time.Millisecond, 5 * time.Second
+)
 
 // Keep extends a hold, which lives for ttl, until release is called, which settles it to
 // what was held. If the hold ends before release, the context kept is cancelled, with
-// ErrHoldConflict or ErrUnknownHold as its cause. release may be called several times.
+// ErrHoldConflict or ErrUnknownHold as its cause. release may be called several times. It
+// waits for the store, so that whoever has the response finds the tokens free, but only
+// briefly: while the store does not answer, the hold is settled in the background.
 func Keep(ctx context.Context, l *dipwell.Limiter, id string, ttl time.Duration) (kept context.Context, release func()) {
 	kept, stop := background.Keep(ctx, ttl, func(ctx context.Context, ttl time.Duration) error {
 		_, err := l.Extend(ctx, id, ttl)
@@ -53,10 +64,41 @@ func Keep(ctx context.Context, l *dipwell.Limiter, id string, ttl time.Duration)
 	})
 	return kept, sync.OnceFunc(func() {
 		stop()
-		ctx, end := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
-		defer end()
-		_, _ = l.Settle(ctx, id) // after an error it expires
+		settled := make(chan struct{})
+		go func() {
+			defer close(settled)
+			settle(context.WithoutCancel(ctx), l, id, ttl)
+		}()
+		wait := time.NewTimer(releaseWait)
+		defer wait.Stop()
+		select {
+		case <-settled:
+		case <-wait.C:
+		}
 	})
+}
+
+// settle settles a hold to what was held. If the store fails, it tries again until the hold
+// has expired, so that no more calls of it run than there are live holds.
+func settle(ctx context.Context, l *dipwell.Limiter, id string, ttl time.Duration) {
+	ctx, stop := context.WithTimeout(ctx, ttl)
+	defer stop()
+	for pause := settleAgain; ; pause = min(3*pause, settleSlowly) {
+		try, done := context.WithTimeout(ctx, min(settleTimeout, max(ttl/3, leastSettle)))
+		err := background.Call(func() error {
+			_, err := l.Settle(try, id)
+			return err
+		})
+		done()
+		if !errors.Is(err, dipwell.ErrStore) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
 }
 
 // ofTunnels is the context key of WithTunnels.

@@ -76,3 +76,56 @@ func TestHoldUnderAParent(t *testing.T) {
 		t.Errorf("%+v, %v, %v", d, ttl, err)
 	}
 }
+
+// A failing store does not settle: the first call has no answer, the next fails.
+type failing struct {
+	store.Store
+	settles atomic.Int64
+}
+
+func (s *failing) Abilities() store.Abilities { return store.AbilitiesOf(s.Store) }
+
+func (s *failing) Apply(ctx context.Context, b *store.Batch) error {
+	if h := b.Groups[0].Hold; h != nil && h.Verb == store.SettleHold {
+		switch s.settles.Add(1) {
+		case 1:
+			<-ctx.Done()
+			return ctx.Err()
+		case 2:
+			return store.ErrStore
+		}
+	}
+	return s.Store.Apply(ctx, b)
+}
+
+// TestReleaseWhileTheStoreFails checks that a release does not keep a response while the
+// store does not answer, and that the hold is settled once it does.
+func TestReleaseWhileTheStoreFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kept, err := memstore.New(memstore.Config{Clock: func() int64 { return time.Now().UnixMicro() }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer kept.Close()
+		s := &failing{Store: kept}
+		l, err := dipwell.New(s, dipwell.Limit{Name: "slots", Algorithm: dipwell.Concurrency, Burst: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var d dipwell.Decision
+		ttl, err := pace.Hold(t.Context(), l, &d, []dipwell.Take{{Limit: "slots", Key: "k", Cost: 1}}, time.Minute)
+		if err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		_, release := pace.Keep(t.Context(), l, d.Hold, ttl)
+		began := time.Now()
+		release()
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the release took %v", took)
+		}
+		time.Sleep(30 * time.Second)
+		if live, err := l.Holds(t.Context(), "slots", "k"); err != nil || len(live) != 0 || s.settles.Load() != 3 {
+			t.Errorf("live holds %v after %d settles: %v", live, s.settles.Load(), err)
+		}
+	})
+}
