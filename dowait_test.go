@@ -79,6 +79,55 @@ func checkGivenBack(t *testing.T, l *dipwell.Limiter, d *dipwell.Decision) {
 	}
 }
 
+// TestDoWaitRetry checks that the same wait is allowed after the retry time of its refusal,
+// and not a microsecond earlier.
+func TestDoWaitRetry(t *testing.T) {
+	const within = 400 * time.Millisecond
+	for _, c := range []struct {
+		name  string
+		takes []dipwell.Take
+	}{
+		{"debt", takes("debt")},
+		{"no debt", takes("slow")},
+		{"several", takes("slow", "plain")},
+		{"leaky, several", takes("leaky", "rest")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, l *dipwell.Limiter) {
+				for _, take := range c.takes {
+					if d, err := l.Take(t.Context(), take.Limit, take.Key, 1); err != nil || !d.Allowed {
+						t.Fatal(d, err)
+					}
+				}
+				var d dipwell.Decision
+				ask := func() {
+					if err := l.DoWait(t.Context(), &d, c.takes, within); err != nil {
+						t.Fatal(err)
+					}
+				}
+				ask()
+				retry := d.RetryAfter
+				if d.Allowed || retry <= 0 {
+					t.Fatalf("a wait that is too late says %+v", d)
+				}
+				for _, x := range d.Limits {
+					if x.Allowed != (x.RetryAfter == 0) || x.Allowed != (x.Limit != d.Limit) {
+						t.Errorf("beside %s, %s says %+v", d.Limit, x.Limit, x)
+					}
+				}
+				time.Sleep(retry - time.Microsecond)
+				if ask(); d.Allowed || d.RetryAfter != time.Microsecond {
+					t.Fatalf("1 µs before the retry it says %+v", d)
+				}
+				time.Sleep(time.Microsecond)
+				if ask(); !d.Allowed {
+					t.Errorf("%v later it says %+v", retry, d)
+				}
+			}, "plain=1/300ms,burst=1,max_debt=0", "debt=1/1s,burst=1,max_debt=9", "slow=1/1s,burst=1,max_debt=0", "leaky=1/1s,algorithm=leaky_bucket,max_debt=9", "rest=100/1d,max_debt=0")
+		})
+	}
+}
+
 func TestDoWait(t *testing.T) {
 	for _, c := range []struct {
 		name    string

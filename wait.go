@@ -38,7 +38,8 @@ func (l *Limiter) Wait(ctx context.Context, limit, key string, n int64) (d Decis
 
 // DoWait is Wait for 1 to 16 takes, all or nothing, that waits no longer than within,
 // even if the context has no deadline: if the tokens would be due later, it sets *d to a
-// refusal, without an error. It reserves if all limits of the takes and the parents of
+// refusal, without an error, whose RetryAfter is when a wait as long would be allowed if
+// nobody else came. It reserves if all limits of the takes and the parents of
 // these have debt. Otherwise the caller queues for the key of each take. Decision.Limits
 // is set if there are several takes or parents.
 func (l *Limiter) DoWait(ctx context.Context, d *Decision, takes []Take, within time.Duration) error {
@@ -134,14 +135,17 @@ func (w *wait) awaitDelay(ctx context.Context) (err error) {
 	if d.Delay <= 0 {
 		return nil
 	}
-	if d.Delay <= w.left() {
+	left := w.left()
+	if d.Delay <= left {
 		if err = sleep(ctx, d.Delay); err == nil {
 			d.waited(d.Delay)
 			return nil
 		}
 	}
 	w.cancelWait(ctx, d.Reservation)
-	d.givenBack()
+	if d.givenBack(); err == nil {
+		d.retryWait(left)
+	}
 	return err
 }
 
@@ -157,6 +161,20 @@ func (d *Decision) givenBack() {
 	for i := range d.Limits {
 		d.Limits[i].givenBack()
 	}
+}
+
+// retryWait turns the refusal of a take into that of a wait that is as long as left: the
+// same wait would be allowed so much earlier. A limit whose tokens come back within left
+// does not refuse it.
+func (d *Decision) retryWait(left time.Duration) {
+	for i := range d.Limits {
+		d.Limits[i].retryWait(left)
+	}
+	if d.Allowed || d.Never {
+		return
+	}
+	d.RetryAfter = max(0, d.RetryAfter-max(0, left.Truncate(time.Microsecond)))
+	d.Allowed = d.RetryAfter == 0
 }
 
 // waited turns a decision with a delay into one that allows the caller to act now.
@@ -233,7 +251,8 @@ func (w *wait) takeInTurn(ctx context.Context) error {
 		if w.d.Allowed {
 			return w.awaitDelay(ctx) // one of the limits is a leaky bucket
 		}
-		if w.d.Never || w.left() < w.d.RetryAfter {
+		if left := w.left(); w.d.Never || left < w.d.RetryAfter {
+			w.d.retryWait(left)
 			return nil
 		}
 		if err := sleep(ctx, max(w.d.RetryAfter, time.Microsecond)); err != nil {

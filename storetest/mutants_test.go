@@ -122,7 +122,7 @@ var mutants = map[string]struct {
 	"cost in 32 bits":                {bug{read: func(_ *refStore, op *store.Op, _ *store.State, _ int64) { op.Cost = int64(int32(op.Cost)) }}, "overflow-bypass"},
 	"emission interval truncated":    {bug{read: truncates}, "fast-rate-truncation"},
 	"first call free":                {bug{write: firstFree}, "worked-1-sixty-a-second ambiguous-zero"},
-	"bound of a wait ignored":        {bug{read: func(_ *refStore, op *store.Op, _ *store.State, _ int64) { op.Bounded = false }}, "wait-deadline wait-bounded wait-bounded-window"},
+	"bound of a wait ignored":        {bug{read: func(_ *refStore, op *store.Op, _ *store.State, _ int64) { op.Bounded = false }}, "wait-bounded wait-bounded-window"},
 	"costs of one key do not add up": {bug{read: func(_ *refStore, op *store.Op, _ *store.State, _ int64) { op.Cost = min(op.Cost, 3) }}, "group-same-key-adds-up"},
 	"keys in no order":               {bug{unsorted: true}, "keys-list"},
 
