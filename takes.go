@@ -274,9 +274,14 @@ func checkFloor(def *store.Definition, verb store.Verb, floor int64) error {
 	return nil
 }
 
-// inList adds the index of a take to the field of a FieldError about a call.
+// inList adds the index of a take to the field of a FieldError about a call, or of a limit
+// that does not exist.
 func (c *call) inList(err error, i int) error {
 	var f *FieldError
+	if !c.alone && errors.Is(err, ErrUnknownLimit) && !errors.As(err, &f) {
+		f = &FieldError{Field: "limit", Reason: err.Error(), Err: err}
+		err = f
+	}
 	if !c.alone && errors.As(err, &f) && f.Limit == "" {
 		return &FieldError{Field: fmt.Sprintf("takes[%d].%s", i, f.Field), Reason: f.Reason, Err: f.Err}
 	}

@@ -26,6 +26,7 @@ func TestCodesOfErrors(t *testing.T) {
 		{fmt.Errorf("%w: %w", dipwell.ErrStore, context.DeadlineExceeded), codes.Unavailable},
 		{store.ErrFull, codes.Unavailable},
 		{&dipwell.FieldError{Field: "cost"}, codes.InvalidArgument},
+		{&dipwell.FieldError{Field: "takes[0].limit", Err: dipwell.ErrUnknownLimit}, codes.Internal}, // another process has dropped it
 		{errors.New("a bug"), codes.Internal},
 	} {
 		if got := status.Code(fail(test.err)); got != test.want {

@@ -400,7 +400,7 @@ func (s *Service) refunds(ctx context.Context, d *domain, asks []ask, allowed bo
 // fail returns the status of an error. The text of a store's error is not sent,
 // because it may have the store's address.
 func fail(err error) error {
-	if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Limit == "" {
+	if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Limit == "" && !errors.Is(err, dipwell.ErrUnknownLimit) {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	switch {

@@ -124,7 +124,7 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 	switch {
 	case errors.As(err, new(*dipwell.FieldError)):
 		f, _ := errors.AsType[*dipwell.FieldError](err)
-		if status, field = http.StatusBadRequest, f.Field; errors.Is(err, store.ErrUnknownPlan) {
+		if status, field = http.StatusBadRequest, f.Field; errors.Is(err, store.ErrUnknownPlan) || errors.Is(err, dipwell.ErrUnknownLimit) {
 			status = http.StatusNotFound
 		}
 	case errors.Is(err, dipwell.ErrUnknownLimit):

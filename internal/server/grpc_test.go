@@ -130,6 +130,7 @@ func TestGRPCMistakes(t *testing.T) {
 		{call("lgin", "k", 1), codes.NotFound, `unknown limit "lgin"`},
 		{&dipwellv1.Call{Cost: &one, Takes: []*dipwellv1.Take{{Limit: "login"}}}, codes.InvalidArgument, "takes: must be alone"},
 		{&dipwellv1.Call{Takes: []*dipwellv1.Take{{Limit: "login"}, {}}}, codes.InvalidArgument, "takes[1].limit: is missing"},
+		{&dipwellv1.Call{Takes: []*dipwellv1.Take{{Limit: "login"}, {Limit: "lgin"}}}, codes.NotFound, `takes[1].limit: unknown limit "lgin"`},
 		{&dipwellv1.Call{Takes: []*dipwellv1.Take{{Limit: "login", Key: &empty}}}, codes.InvalidArgument, "takes[0].key: is empty"},
 		{&dipwellv1.Call{Takes: make([]*dipwellv1.Take, 17)}, codes.InvalidArgument, "takes: has more than 16"},
 		{call(strings.Repeat("l", 300<<10), "k", 1), codes.ResourceExhausted, "larger than max"},

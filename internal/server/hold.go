@@ -46,6 +46,9 @@ func (s *Server) doHold(ctx context.Context, d *dipwell.Decision, q *request) (e
 // names its field as the caller wrote it.
 func (q *request) inList(err error) error {
 	f, ok := errors.AsType[*dipwell.FieldError](err)
+	if !ok && errors.Is(err, dipwell.ErrUnknownLimit) {
+		f, ok = &dipwell.FieldError{Field: "limit", Reason: err.Error(), Err: err}, true
+	}
 	if !ok || !q.has(hasTakes) || len(q.takes) != 1 || !slices.Contains([]string{"limit", "key", "cost", "plan", "floor"}, f.Field) {
 		return err
 	}

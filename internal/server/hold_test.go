@@ -168,6 +168,20 @@ func TestListOfOne(t *testing.T) {
 	}
 }
 
+// An unknown limit in a list is named with its place, and is still a 404.
+func TestUnknownLimitInList(t *testing.T) {
+	w := ofPlans(t, server.Config{}, local)
+	for _, call := range []string{"take", "check", "reserve", "wait", "hold"} {
+		end := "}"
+		if call == "hold" {
+			end = `,"ttl":"10s"}`
+		}
+		w.want(w.post(call, `{"takes":[{"limit":"tokens"},{"limit":"lost"}]`+end), 404, `"field":"takes[1].limit"`)
+		w.want(w.post(call, `{"takes":[{"limit":"lost"}]`+end), 404, `"field":"takes[0].limit"`)
+		w.want(w.post(call, `{"limit":"lost"`+end), 404, `"field":"limit"`)
+	}
+}
+
 func TestHolds(t *testing.T) {
 	w := ofPlans(t, server.Config{}, local)
 	body := `{"takes":[{"limit":"tokens","key":"acme","cost":30},{"limit":"slots","key":"acme"}],"ttl":"30s","id":"req-1"}`

@@ -91,7 +91,7 @@ func (p *Proxy) planOf(r *http.Request, limit string) string {
 // failed answers a request that could not be decided. It counts requests without a
 // key; other errors are already counted by Observe.
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.As(err, new(*dipwell.FieldError)) {
+	if errors.As(err, new(*dipwell.FieldError)) && !errors.Is(err, dipwell.ErrUnknownLimit) {
 		p.server.metrics.keyless("", p.byIP, err)
 		if p.server.live.Load().shadow {
 			p.forward.ServeHTTP(w, r)

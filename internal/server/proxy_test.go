@@ -426,6 +426,18 @@ func TestProxyConnections(t *testing.T) {
 	}
 }
 
+// A limit that was dropped is a mistake of the service: the request has a key, and shadow
+// mode does not let it pass.
+func TestProxyOfADroppedLimit(t *testing.T) {
+	p := newProxied(t, server.Config{Shadow: true}, server.Upstream{URL: "http://127.0.0.1:9", By: "shared"}, "login", "open")
+	if err := p.limiter.Drop(t.Context(), "open", owner.Code); err != nil {
+		t.Fatal(err)
+	}
+	if status, _ := p.ask("GET / HTTP/1.1", "Host: x"); status != 500 || strings.Contains(p.metrics(), `dipwell_keyless_requests_total{by="header"} 1`) {
+		t.Error(status, grep(p.metrics(), "keyless"))
+	}
+}
+
 // The keys of a proxy are no paths.
 func TestProxyRefusesParents(t *testing.T) {
 	w := ofPlans(t, server.Config{}, local)
