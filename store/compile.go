@@ -164,6 +164,8 @@ func (c *compiler) checkNumbers() error {
 	switch {
 	case c.Algorithm == Concurrency:
 		return c.checkConcurrency()
+	case c.Rate == 0:
+		return c.bad("rate", "is missing; it is the number of tokens that come back in each per")
 	case c.Rate < 1 || c.Rate > MaxInt:
 		return c.bad("rate", "%d is not between 1 and 2^53-1", c.Rate)
 	case c.Period < 0 && !c.windowed():
@@ -195,6 +197,8 @@ func (c *compiler) checkConcurrency() error {
 		return c.bad("rate", "is not for a concurrency limit; its tokens come back when holds end")
 	case c.Period != 0:
 		return c.bad("per", "is not for a concurrency limit; its tokens come back when holds end")
+	case c.Burst == 0:
+		return c.bad("burst", "is missing; it is the number of tokens that may be held at once")
 	case c.Burst < 1 || c.Burst > MaxInt:
 		return c.bad("burst", "%d is not between 1 and 2^53-1", max(c.Burst, 0))
 	case c.MaxDebt != 0 && c.MaxDebt != NoDebt:
