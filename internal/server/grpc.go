@@ -215,6 +215,18 @@ func decisionOf(d *dipwell.Decision) *dipwellv1.Decision {
 	return out
 }
 
+// inMessage returns the error with the name that the field at fault has in a message.
+func inMessage(err error) error {
+	f, _ := errors.AsType[*dipwell.FieldError](err)
+	switch f.Field {
+	case "timeout", "ttl", "per", "until":
+		in := *f
+		in.Field += "_us"
+		return &in
+	}
+	return err
+}
+
 // grpcError returns the status of an error. The text of a store's error is not
 // sent, because it may have the store's address.
 func grpcError(err error) error {
@@ -228,7 +240,7 @@ func grpcError(err error) error {
 	case errors.Is(err, errNoOverride), errors.Is(err, dipwell.ErrUnknownLimit), errors.Is(err, store.ErrUnknownPlan), errors.Is(err, dipwell.ErrUnknownHold):
 		return status.Error(codes.NotFound, err.Error())
 	case errors.As(err, new(*dipwell.FieldError)):
-		return status.Error(codes.InvalidArgument, err.Error())
+		return status.Error(codes.InvalidArgument, inMessage(err).Error())
 	case errors.Is(err, dipwell.ErrReservation), errors.Is(err, dipwell.ErrHoldConflict):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.Is(err, store.ErrNotSupported):

@@ -364,6 +364,36 @@ func TestStoreWithoutHolds(t *testing.T) {
 	w.want(w.do("GET", "/v1/limits/api/keys?key=k", ""), 200, `"remaining":20`)
 }
 
+// Errors of gRPC name the fields of the messages, which have their unit in the name.
+func TestGRPCFields(t *testing.T) {
+	w := ofPlans(t, server.Config{}, local)
+	conn, _ := w.serveGRPC(local)
+	c := dipwellv1.NewLimiterClient(conn)
+	ctx := t.Context()
+	for field, call := range map[string]func() error{
+		"timeout_us": func() error {
+			_, err := c.Wait(ctx, &dipwellv1.WaitRequest{Limit: "api", TimeoutUs: 1})
+			return err
+		},
+		"ttl_us": func() error {
+			_, err := c.Hold(ctx, &dipwellv1.HoldRequest{Limit: "tokens"})
+			return err
+		},
+		"until_us": func() error {
+			_, err := c.SetOverride(ctx, &dipwellv1.SetOverrideRequest{Override: &dipwellv1.Override{Limit: "api", Plan: "pro", UntilUs: 5}})
+			return err
+		},
+		"per_us": func() error {
+			_, err := c.SetOverride(ctx, &dipwellv1.SetOverrideRequest{Override: &dipwellv1.Override{Limit: "slots", PerUs: 5e6}})
+			return err
+		},
+	} {
+		if err := call(); status.Code(err) != codes.InvalidArgument || !strings.HasPrefix(status.Convert(err).Message(), field+": ") {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
 func TestGRPCHoldsAndOverrides(t *testing.T) {
 	w := ofPlans(t, server.Config{}, local)
 	conn, _ := w.serveGRPC(local)
