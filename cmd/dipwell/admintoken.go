@@ -51,7 +51,11 @@ func (s *service) followToken(path string) error {
 	}
 	ctx, cancel := context.WithCancel(s.env.ctx)
 	s.unwatchToken = cancel
-	return s.followUntil(ctx, config.Watch, func() { s.reloadToken(ctx, path) }, path)
+	read := func() error { // it may have changed since the settings were read
+		s.readTokenAgain(path)
+		return nil
+	}
+	return s.followUntil(ctx, config.Watch, read, func() { s.reloadToken(ctx, path) }, path)
 }
 
 // reloadToken reads the token again. After an error the old one stays in force.
@@ -61,11 +65,18 @@ func (s *service) reloadToken(ctx context.Context, path string) {
 	if ctx.Err() != nil { // another file is watched now
 		return
 	}
+	if s.readTokenAgain(path) {
+		s.info("admin token read again")
+	}
+}
+
+// readTokenAgain puts the token in force. It reports whether it could be read.
+func (s *service) readTokenAgain(path string) bool {
 	token, err := readToken(path)
 	if err != nil {
 		s.reloadError("the last good admin token stays in force", err)
-		return
+		return false
 	}
 	s.server.SetAdminToken(token)
-	s.info("admin token read again")
+	return true
 }

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -258,6 +261,40 @@ func TestFileChangesBeforeItIsWatched(t *testing.T) {
 	must(t, s.watch())
 	if a := l.Limit("a"); a == nil || a.Rate != 7 {
 		t.Errorf("the limit is %v", a)
+	}
+}
+
+// A file is watched before it is read, so that a change in between is not missed.
+func TestFilesAreWatchedBeforeTheyAreRead(t *testing.T) {
+	s := &service{env: &env{ctx: t.Context()}, logger: &logger{to: io.Discard}}
+	var change func()
+	watch := func(_ context.Context, _ string, changed func()) error {
+		change = changed
+		return nil
+	}
+	reloaded := make(chan struct{})
+	must(t, s.follow(watch, func() error { change(); return nil }, func() { close(reloaded) }, "file"))
+	<-reloaded
+}
+
+// An admin token that changes after the settings were read, and before its file is watched,
+// is read again.
+func TestTokenChangesBeforeItIsWatched(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	must(t, os.WriteFile(file, []byte("first"), 0o600))
+	st, err := memstore.New(memstore.Config{})
+	must(t, err)
+	t.Cleanup(func() { _ = st.Close() })
+	l, err := dipwell.New(st)
+	must(t, err)
+	s := &service{env: &env{ctx: t.Context()}, logger: &logger{to: io.Discard}, server: server.New(l, server.Config{AdminToken: "first"})}
+	must(t, os.WriteFile(file, []byte("second"), 0o600))
+	must(t, s.followToken(file))
+	r := httptest.NewRequestWithContext(t.Context(), "GET", "/v1/top", nil)
+	r.Header.Set("Authorization", "Bearer second")
+	w := httptest.NewRecorder()
+	if s.server.API(server.Site{}).ServeHTTP(w, r); w.Code == http.StatusUnauthorized {
+		t.Error(w.Body)
 	}
 }
 

@@ -55,10 +55,7 @@ func (s *service) startRLS() (err error) {
 	if s.rls, err = s.rateLimits(); err != nil || s.started.RLSConfig == "" {
 		return err
 	}
-	if err = s.readRLS(); err != nil {
-		return err
-	}
-	return s.follow(rls.Watch, s.reloadRLS, s.started.RLSConfig)
+	return s.follow(rls.Watch, s.readRLS, s.reloadRLS, s.started.RLSConfig)
 }
 
 func loadRLS(f *config.File) (*rls.Rules, error) {

@@ -49,11 +49,12 @@ func (s *service) openTLS(set *settings) (err error) {
 	if set.TLSCert == "" {
 		return nil
 	}
-	if s.tls, err = server.LoadTLS(set.TLSCert, set.TLSKey, set.ClientCA); err != nil {
+	s.tls = server.NewTLS(set.TLSCert, set.TLSKey, set.ClientCA)
+	if err = s.follow(config.Watch, s.tls.Reload, s.reloadTLS, s.tls.Files()...); err != nil {
 		return err
 	}
 	s.server.Gauge("dipwell_tls_not_after_timestamp_seconds", "When the certificate in use ends.", func() float64 { return float64(s.tls.NotAfter().Unix()) })
-	return s.follow(config.Watch, s.reloadTLS, s.tls.Files()...)
+	return nil
 }
 
 func (s *service) reloadTLS() {

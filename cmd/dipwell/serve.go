@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -209,23 +210,23 @@ func (s *service) watch() error {
 	if s.cmd.Config == "" {
 		return nil
 	}
-	if err := s.follow(config.Watch, s.reload, s.cmd.Config); err != nil {
-		return err
+	read := func() error {
+		if now, err := config.DigestOf(s.cmd.Config); err != nil || now != s.started.Digest {
+			s.reload() // it has changed since it was read
+		}
+		return nil
 	}
-	if now, err := config.DigestOf(s.cmd.Config); err != nil || now != s.started.Digest {
-		s.reload() // it has changed since it was read
-	}
-	return nil
+	return s.follow(config.Watch, read, s.reload, s.cmd.Config)
 }
 
-// follow calls reload when one of the paths changes and on SIGHUP, one call at a
-// time.
-func (s *service) follow(watch func(context.Context, string, func()) error, reload func(), paths ...string) error {
-	return s.followUntil(s.env.ctx, watch, reload, paths...)
+// follow calls read, and then reload when one of the paths changes and on SIGHUP, one call
+// at a time. The paths are watched before they are read, so that no change is missed.
+func (s *service) follow(watch func(context.Context, string, func()) error, read func() error, reload func(), paths ...string) error {
+	return s.followUntil(s.env.ctx, watch, read, reload, paths...)
 }
 
 // followUntil is follow until ctx ends.
-func (s *service) followUntil(ctx context.Context, watch func(context.Context, string, func()) error, reload func(), paths ...string) error {
+func (s *service) followUntil(ctx context.Context, watch func(context.Context, string, func()) error, read func() error, reload func(), paths ...string) error {
 	calls := make(chan os.Signal, 1)
 	for _, path := range paths {
 		err := watch(ctx, path, func() {
@@ -235,8 +236,11 @@ func (s *service) followUntil(ctx context.Context, watch func(context.Context, s
 			}
 		})
 		if err != nil {
-			return err
+			return errors.Join(read(), err)
 		}
+	}
+	if err := read(); err != nil {
+		return err
 	}
 	signal.Notify(calls, syscall.SIGHUP)
 	go func() {

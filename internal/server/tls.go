@@ -23,14 +23,20 @@ type identity struct {
 	clients *x509.CertPool // nil if clients need no certificate
 }
 
-// LoadTLS reads a certificate chain and its key, both PEM. If caFile is not empty,
-// only clients with a certificate of an authority in it may connect.
+// NewTLS returns a TLS with the files of a certificate chain and of its key, both PEM. If
+// caFile is not empty, only clients with a certificate of an authority in it may connect.
+// Call Reload before it is used.
+func NewTLS(certFile, keyFile, caFile string) *TLS {
+	return &TLS{certFile: certFile, keyFile: keyFile, caFile: caFile}
+}
+
+// LoadTLS is NewTLS and Reload.
 func LoadTLS(certFile, keyFile, caFile string) (*TLS, error) {
-	t := &TLS{certFile: certFile, keyFile: keyFile, caFile: caFile}
+	t := NewTLS(certFile, keyFile, caFile)
 	return t, t.Reload()
 }
 
-// Reload reads the files again. After an error the previous content stays in use.
+// Reload reads the files. After an error the previous content stays in use.
 func (t *TLS) Reload() error {
 	cert, err := tls.LoadX509KeyPair(t.certFile, t.keyFile)
 	if err != nil {
