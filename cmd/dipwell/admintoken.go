@@ -46,7 +46,7 @@ func (s *service) followToken(path string) error {
 		s.unwatchToken()
 	}
 	s.tokenFile, s.unwatchToken = path, nil
-	if path == "" {
+	if path == "" || readsOnce(path) {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(s.env.ctx)

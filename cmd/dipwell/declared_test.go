@@ -246,7 +246,7 @@ func TestFileChangesBeforeItIsWatched(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "dipwell.yaml")
 	must(t, os.WriteFile(file, []byte(limitsOf("", "a=1")), 0o600))
 	cmd := &ServeCmd{Config: file}
-	set, err := cmd.settings()
+	set, err := cmd.settings(nil)
 	must(t, err)
 	st, err := memstore.New(memstore.Config{})
 	must(t, err)

@@ -52,7 +52,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	signal.Notify(hangups, syscall.SIGHUP) // SIGHUP reloads files, and must not end a service without files
 	defer signal.Stop(hangups)
 	defer func() { err = log.logFinal(err) }()
-	set, err := c.settings()
+	set, err := c.settings(nil)
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if err != nil {
 		return err
 	}
-	s := &service{env: e, cmd: c, logger: log, limiter: limiter, server: server.New(limiter, set.server()), started: set, tracer: tracer,
+	s := &service{env: e, cmd: c, logger: log, limiter: limiter, server: server.New(limiter, set.server()), started: set, last: set, tracer: tracer,
 		declared: &declared{ctx: e.ctx, limiter: limiter, info: log.info, warn: log.warn, path: c.Config}}
 	if stack.Lanes > 0 {
 		o.tally.gauges(s.server)
@@ -211,6 +211,9 @@ func (s *service) watch() error {
 		return nil
 	}
 	read := func() error {
+		if readsOnce(s.cmd.Config) {
+			return nil
+		}
 		if now, err := config.DigestOf(s.cmd.Config); err != nil || now != s.started.Digest {
 			s.reload() // it has changed since it was read
 		}
@@ -227,6 +230,10 @@ func (s *service) follow(watch func(context.Context, string, func()) error, read
 
 // followUntil is follow until ctx ends.
 func (s *service) followUntil(ctx context.Context, watch func(context.Context, string, func()) error, read func() error, reload func(), paths ...string) error {
+	if i := slices.IndexFunc(paths, readsOnce); i >= 0 {
+		s.info("%s is a pipe or the like, and will not be read again", paths[i])
+		return read()
+	}
 	calls := make(chan os.Signal, 1)
 	for _, path := range paths {
 		err := watch(ctx, path, func() {

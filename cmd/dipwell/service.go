@@ -27,6 +27,7 @@ type service struct {
 	tls     *server.TLS   // nil for plain text
 	tracer  *tracing.Tracer
 	started *settings // settings at the start, for those that need a restart
+	last    *settings // settings that were last put in force
 	*logger
 
 	changing     sync.Mutex // held while settings or the token are read and applied, so that the newest wins
@@ -42,7 +43,7 @@ type service struct {
 func (s *service) reload() {
 	s.changing.Lock()
 	defer s.changing.Unlock()
-	set, err := s.cmd.settings()
+	set, err := s.cmd.settings(s.last)
 	unchanged := ""
 	if err == nil {
 		if s.declared.has(set) {
@@ -57,6 +58,7 @@ func (s *service) reload() {
 		return
 	}
 	s.info("configuration read again: %s%s", howMany(len(set.names()), "limit"), unchanged)
+	s.last = set
 	restart := config.Restart(&s.started.File, &set.File)
 	if !bytes.Equal(set.keySecret, s.started.keySecret) && !slices.Contains(restart, "key_secret_file") {
 		restart = append(restart, "key_secret_file")

@@ -28,8 +28,9 @@ type settings struct {
 	keySecret []byte // nil if keys are stored as text
 }
 
-// settings reads all settings and the secrets that they name.
-func (c *ServeCmd) settings() (*settings, error) {
+// settings reads all settings and the secrets that they name, but those in pipes only if
+// last, which are nil or the settings that were read before, do not have them.
+func (c *ServeCmd) settings(last *settings) (*settings, error) {
 	s, err := c.merge()
 	if err != nil {
 		return nil, err
@@ -39,11 +40,24 @@ func (c *ServeCmd) settings() (*settings, error) {
 			return nil, err
 		}
 	}
-	if s.token, s.tokenFile, err = adminToken(s.AdminTokenFile, s.given["admin_token_file"]); err != nil {
+	if last != nil && s.AdminTokenFile == last.AdminTokenFile && readsOnce(s.AdminTokenFile) {
+		s.token, s.tokenFile = last.token, last.tokenFile
+	} else if s.token, s.tokenFile, err = adminToken(s.AdminTokenFile, s.given["admin_token_file"]); err != nil {
 		return nil, err
+	}
+	if last != nil && s.KeySecretFile == last.KeySecretFile && readsOnce(s.KeySecretFile) {
+		s.keySecret = last.keySecret
+		return s, nil
 	}
 	s.keySecret, err = keySecret(s.KeySecretFile, s.given["key_secret_file"])
 	return s, err
+}
+
+// readsOnce reports whether path is a pipe or the like, such as the /dev/fd/63 of a shell's
+// <(command). When it is read again, it is empty, or the read waits for a writer.
+func readsOnce(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.Mode().IsRegular() && !info.IsDir()
 }
 
 // merge merges flags, environment and file and checks the result. It opens no other
