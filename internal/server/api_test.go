@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/fallback"
@@ -454,6 +455,23 @@ func TestMetricsOfStore(t *testing.T) {
 		w.want(rec, 200, `dipwell_in_flight{zone="a"} 0`, `dipwell_shed_total{zone="a"} 0`, `dipwell_twice{zone="a"} 1`, `dipwell_own{zone="a"} 7`, `go_goroutines{zone="a"} `)
 		if strings.Contains(rec.Body.String(), `go_goroutines{zone="a"} -7`) {
 			t.Error("the store's metric took the place of the service's")
+		}
+	}
+}
+
+// An error does not repeat all of a long name.
+func TestErrorsAreShort(t *testing.T) {
+	w := newFixture(t, server.Config{}, local)
+	long := strings.Repeat("\\u0001\u20ac", 5000)
+	for call, body := range map[string]string{
+		"take":   strings.Repeat("%e2%82%ac", 7000) + "=1",
+		"check":  `{"limit":"` + long + `"}`,
+		"charge": strings.Repeat("%01", 20000),
+		"cancel": `{"reservation":"` + long + `"}`,
+	} {
+		rec := w.post(call, body)
+		if rec.Code != 400 && rec.Code != 404 || rec.Body.Len() > 16<<10 || !json.Valid(rec.Body.Bytes()) || !utf8.Valid(rec.Body.Bytes()) {
+			t.Errorf("%s: %d with %d bytes: %.200s", call, rec.Code, rec.Body.Len(), rec.Body)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -159,7 +160,22 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 			detail = dipwell.ErrStore.Error()
 		}
 	}
-	httplimit.Problem(w, status, field, detail)
+	httplimit.Problem(w, status, clip(field, maxField), clip(detail, maxDetail))
+}
+
+// Bounds of what an error repeats. A name or a key that a client sends may have 64 KiB,
+// and several times as many when it is quoted.
+const (
+	maxField  = 128  // bytes: a path such as takes[2].limit and a setting, in full
+	maxDetail = 2048 // bytes: the longest sentence of ours, in full
+)
+
+// clip returns at most the first n bytes of s, without a part of a character.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "") + "..."
 }
 
 // cancel answers POST /v1/cancel.

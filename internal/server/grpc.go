@@ -238,9 +238,9 @@ func grpcError(err error) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, dipwell.ErrStore):
 		return status.FromContextError(err).Err()
 	case errors.Is(err, errNoOverride), errors.Is(err, dipwell.ErrUnknownLimit), errors.Is(err, store.ErrUnknownPlan), errors.Is(err, dipwell.ErrUnknownHold):
-		return status.Error(codes.NotFound, err.Error())
+		return status.Error(codes.NotFound, clip(err.Error(), maxDetail))
 	case errors.As(err, new(*dipwell.FieldError)):
-		return status.Error(codes.InvalidArgument, inMessage(err).Error())
+		return status.Error(codes.InvalidArgument, clip(inMessage(err).Error(), maxDetail))
 	case errors.Is(err, dipwell.ErrReservation), errors.Is(err, dipwell.ErrHoldConflict):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.Is(err, store.ErrNotSupported):

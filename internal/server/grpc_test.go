@@ -128,6 +128,7 @@ func TestGRPCMistakes(t *testing.T) {
 		{call("login", "k", -1), codes.InvalidArgument, "cost: "},
 		{call("login", "k", 1<<53), codes.InvalidArgument, "cost: "},
 		{call("lgin", "k", 1), codes.NotFound, `unknown limit "lgin"`},
+		{call(strings.Repeat("l", 100<<10), "k", 1), codes.NotFound, `lll...`},
 		{&dipwellv1.Call{Cost: &one, Takes: []*dipwellv1.Take{{Limit: "login"}}}, codes.InvalidArgument, "takes: must be alone"},
 		{&dipwellv1.Call{Takes: []*dipwellv1.Take{{Limit: "login"}, {}}}, codes.InvalidArgument, "takes[1].limit: is missing"},
 		{&dipwellv1.Call{Takes: []*dipwellv1.Take{{Limit: "login"}, {Limit: "lgin"}}}, codes.NotFound, `takes[1].limit: unknown limit "lgin"`},
