@@ -35,10 +35,15 @@ type SettleCmd struct {
 func (SettleCmd) Help() string { return "Example: dipwell settle req-81 --cost 2150" }
 
 func (c *SettleCmd) Run(e *env) error {
-	return c.decide(e, "/v1/settle", struct {
+	body := struct {
 		Hold  string  `json:"hold"`
+		Cost  *int64  `json:"cost,omitempty"`
 		Costs []int64 `json:"costs,omitempty"`
-	}{c.Hold, c.Cost})
+	}{Hold: c.Hold, Costs: c.Cost}
+	if len(c.Cost) == 1 { // errors name the flag
+		body.Cost, body.Costs = &c.Cost[0], nil
+	}
+	return c.decide(e, "/v1/settle", body)
 }
 
 // ExtendCmd moves the expiry of a hold.

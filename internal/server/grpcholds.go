@@ -77,7 +77,7 @@ func (v *verbs) Settle(ctx context.Context, c *dipwellv1.SettleRequest) (*dipwel
 		if len(c.Costs) > store.MaxTakes {
 			return bad("costs", tooManyTakes)
 		}
-		return v.doSettle(ctx, d, &request{hold: c.Hold, costs: c.Costs})
+		return v.doSettle(ctx, d, &request{hold: c.Hold, costs: c.Costs, seen: hasCosts})
 	})
 }
 

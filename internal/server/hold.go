@@ -85,19 +85,23 @@ func (a *api) changeHold(w http.ResponseWriter, r *http.Request, m members, do f
 func (s *Server) doSettle(ctx context.Context, d *dipwell.Decision, q *request) (err error) {
 	*d, err = s.limiter.Settle(ctx, q.hold, q.costs...)
 	s.metrics.counted(d, err)
-	return ofHold(err)
+	return q.ofHold(err)
 }
 
 func (s *Server) doExtend(ctx context.Context, d *dipwell.Decision, q *request) (err error) {
 	*d, err = s.limiter.Extend(ctx, q.hold, q.ttl)
 	s.metrics.counted(d, err)
-	return ofHold(err)
+	return q.ofHold(err)
 }
 
-// ofHold changes an error about the id of a hold to name the member "hold".
-func ofHold(err error) error {
-	if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Field == "id" {
+// ofHold changes an error about the id of a hold to name the member "hold", and one about
+// the only cost to name the member that has it.
+func (q *request) ofHold(err error) error {
+	switch f, ok := errors.AsType[*dipwell.FieldError](err); {
+	case ok && f.Field == "id":
 		return bad("hold", f.Reason)
+	case ok && f.Field == "cost" && q.has(hasCosts):
+		return bad("costs[0]", f.Reason)
 	}
 	return err
 }

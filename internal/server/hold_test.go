@@ -168,6 +168,15 @@ func TestListOfOne(t *testing.T) {
 	}
 }
 
+// A cost of a hold with one take is named as the caller wrote it.
+func TestSettleNamesTheCost(t *testing.T) {
+	w := ofPlans(t, server.Config{}, local)
+	w.want(w.post("hold", `{"limit":"tokens","ttl":"10s","id":"h"}`), 200)
+	w.want(w.post("settle", `{"hold":"h","cost":1000000}`), 400, `"field":"cost"`)
+	w.want(w.post("settle", `{"hold":"h","costs":[1000000]}`), 400, `"field":"costs[0]"`)
+	w.want(w.post("settle", "hold=h&costs=1000000"), 400, `"field":"costs[0]"`)
+}
+
 // An unknown limit in a list is named with its place, and is still a 404.
 func TestUnknownLimitInList(t *testing.T) {
 	w := ofPlans(t, server.Config{}, local)
@@ -371,6 +380,13 @@ func TestGRPCFields(t *testing.T) {
 	c := dipwellv1.NewLimiterClient(conn)
 	ctx := t.Context()
 	for field, call := range map[string]func() error{
+		"costs[0]": func() error {
+			if _, err := c.Hold(ctx, &dipwellv1.HoldRequest{Limit: "tokens", TtlUs: 1e6, Id: "costs"}); err != nil {
+				return err
+			}
+			_, err := c.Settle(ctx, &dipwellv1.SettleRequest{Hold: "costs", Costs: []int64{1e6}})
+			return err
+		},
 		"timeout_us": func() error {
 			_, err := c.Wait(ctx, &dipwellv1.WaitRequest{Limit: "api", TimeoutUs: 1})
 			return err
