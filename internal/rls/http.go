@@ -1,8 +1,10 @@
 package rls
 
 import (
+	"errors"
 	"io"
 	"net/http"
+	"os"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/codes"
@@ -20,7 +22,7 @@ const maxBody = 64 << 10
 func (s *Service) JSON(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
-		httplimit.Problem(w, http.StatusRequestEntityTooLarge, "body", "cannot be read whole; at most 64 KiB")
+		unread(w, err)
 		return
 	}
 	var req pb.RateLimitRequest
@@ -48,6 +50,18 @@ func (s *Service) JSON(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusTooManyRequests)
 	}
 	_, _ = w.Write(out) // an error means that the client has gone
+}
+
+// unread answers a request whose body could not be read.
+func unread(w http.ResponseWriter, err error) {
+	switch {
+	case errors.As(err, new(*http.MaxBytesError)):
+		httplimit.Problem(w, http.StatusRequestEntityTooLarge, "body", "has more than 65536 bytes")
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		httplimit.Problem(w, http.StatusRequestTimeout, "body", "did not arrive in time")
+	default:
+		httplimit.Problem(w, http.StatusBadRequest, "body", "cannot be read to its end")
+	}
 }
 
 func problem(w http.ResponseWriter, err error) {

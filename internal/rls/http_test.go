@@ -4,8 +4,10 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -56,5 +58,11 @@ func TestJSON(t *testing.T) {
 	}
 	if status, _, _ := post(`{"domain":"` + strings.Repeat("d", 70_000) + `"}`); status != 413 {
 		t.Error(status)
+	}
+	for err, want := range map[error]int{io.ErrUnexpectedEOF: 400, os.ErrDeadlineExceeded: 408} {
+		rec := httptest.NewRecorder()
+		if w.service.JSON(rec, httptest.NewRequest(http.MethodPost, "/json", iotest.ErrReader(err))); rec.Code != want {
+			t.Errorf("%v: %d %s", err, rec.Code, rec.Body)
+		}
 	}
 }
