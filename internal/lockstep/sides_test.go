@@ -52,12 +52,12 @@ func classOf(err error) string {
 		return ""
 	case errors.As(err, &field) && field.Limit != "":
 		return "definition"
+	case errors.Is(err, dipwell.ErrUnknownLimit): // with its place among several, which SQL does not say
+		return "unknown limit"
 	case errors.As(err, &field):
 		return "field " + field.Field
 	case errors.Is(err, dipwell.ErrReservation):
 		return "reservation"
-	case errors.Is(err, dipwell.ErrUnknownLimit):
-		return "unknown limit"
 	}
 	return err.Error()
 }
