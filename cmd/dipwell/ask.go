@@ -139,6 +139,7 @@ func (t *target) decide(e *env, path string, body any) error {
 	if err != nil {
 		return err
 	}
+	a.settled = path == "/v1/settle"
 	if err = t.print(e, &a); err == nil && !a.Allowed {
 		err = errRefused
 	}
@@ -187,7 +188,10 @@ func (a *answer) String() string {
 	}
 	if a.Hold != "" {
 		s += ", hold " + a.Hold
-		if a.Expires != 0 {
+		switch {
+		case a.settled:
+			s += " settled"
+		case a.Expires != 0:
 			s += " until " + clock(a.Expires)
 		}
 	}

@@ -395,7 +395,7 @@ func walkHoldsAndOverrides(t *testing.T, url string, shown func(text string) str
 		{"inspect tokens acme", 0, "hold: req-1: 30 tokens until"},
 		{"extend req-1 --ttl 20m", 0, "until 2001-09-09 02:06:40Z"},
 		{"settle req-1 --cost 1000000", 2, "dipwell: cost: "},
-		{"settle req-1 --cost 20", 0, "allowed: tokens acme: 80 of 100 remaining"},
+		{"settle req-1 --cost 20", 0, "allowed: tokens acme: 80 of 100 remaining, hold req-1 settled, full"},
 		{"settle req-1 --cost 20 --json", 0, `"repeated":true`},
 		{"settle req-1 --cost 21", 2, "another call"},
 		{"settle req-1 --cost 20 --cost 1", 2, "costs"},

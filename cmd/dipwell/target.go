@@ -56,6 +56,7 @@ type answer struct {
 	Override     *override         `json:"override,omitempty"` // of inspect, as Holds
 	Holds        []keyHold         `json:"holds,omitempty"`
 	Refusals     *keyRefusals      `json:"refusals,omitempty"`
+	settled      bool              // the hold has ended, although Expires is later
 	Shadow       bool              `json:"shadow"`
 	Source       string            `json:"source"`
 	Detail       string            `json:"detail,omitempty"` // of a refusal that is never allowed
