@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -240,16 +241,43 @@ func (l *limits) newEntry(d *store.Definition) *entry {
 // parts returns, for a cluster, how many parts of a limit's keys belong to the topmost
 // limit above it. It returns wholeKey if the limit has no parent.
 func (l *limits) parts(d *store.Definition) int {
-	if !l.s.names.cluster || d.Parent == "" {
+	if !l.s.names.cluster {
+		return wholeKey
+	}
+	return partsIn(&l.reg, d)
+}
+
+// partsIn is parts for a cluster with the limits of a registry.
+func partsIn(reg *store.Registry, d *store.Definition) int {
+	if d.Parent == "" {
 		return wholeKey
 	}
 	top := d
 	for range bounds.MaxLevels {
-		if parent := l.reg.Lookup(top.Parent); parent != nil {
+		if parent := reg.Lookup(top.Parent); parent != nil {
 			top = parent
 		}
 	}
 	return int(top.Parts)
+}
+
+// movedBy returns those limits whose keys will be in other slots of a cluster once d is
+// defined, with their parts then: d itself, if its parent changes, and the limits below it.
+func (l *limits) movedBy(d *store.Definition) map[string]int {
+	if !l.s.names.cluster {
+		return nil
+	}
+	defs := append(slices.DeleteFunc(l.reg.All(), func(x *store.Definition) bool { return x.Name == d.Name }), d)
+	reg := &store.Registry{Partial: true}
+	reg.Install(defs)
+	moved := map[string]int{}
+	for _, x := range reg.All() {
+		e, parts := l.entry(x.Name), partsIn(reg, x)
+		if e != nil && e.parts != parts {
+			moved[x.Name] = parts
+		}
+	}
+	return moved
 }
 
 // swap changes one field of the hash from old to text. ok is false if somebody else has
@@ -298,6 +326,7 @@ func (l *limits) change(ctx context.Context, name string, next func(old *store.D
 func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed bool, err error) {
 	var longer *store.Definition
 	var moved, fixed bool
+	var left []movedOverride
 	err = l.change(ctx, limit.Name, func(old *store.Definition, text string) (string, error) {
 		now, err := l.s.now(ctx)
 		if err == nil {
@@ -329,10 +358,18 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 			}
 		}
 		moved = old != nil && d.Parent != old.Parent && l.s.names.cluster
+		if moved {
+			if left, err = l.s.copyOverrides(ctx, l.movedBy(d)); err != nil {
+				return "", err
+			}
+		}
 		return encodeDefinition(d, sitesOf(text)), nil
 	})
 	if moved && err == nil {
 		l.config.OnError(fmt.Errorf("redis: limit %s has another parent: its buckets are in other slots of the cluster now, and begin anew", limit.Name))
+	}
+	if len(left) > 0 && err == nil {
+		l.s.deleteLater(left)
 	}
 	if longer != nil && err == nil && l.s.clock == nil {
 		l.s.lengthenExpiryLater(longer)

@@ -1,9 +1,11 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/dipwell/dipwell/internal/await"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -243,15 +246,94 @@ func (s *Store) forgetOverrides(ctx context.Context, limit string, last uint32) 
 	return s.scanNames(ctx, n.pattern(begin, limit, ""), func(_ redis.UniversalClient, names []string) error {
 		calls := make([]call, len(names))
 		for i, name := range names {
-			end := strings.TrimPrefix(name, begin)
-			args := []any{nil, nil, 4, name, n.bucketPrefix(limit) + end, n.recordsPrefix(limit) + end, n.duePrefix(limit) + end, last}
-			calls[i] = newCall(ctx, s.scripts.forget, false, s.withClock(args))
+			calls[i] = s.forgetCall(ctx, limit, strings.TrimPrefix(name, begin), last)
 		}
-		for _, err := range s.runMany(ctx, calls) {
-			if err != nil {
-				return err
+		return cmp.Or(s.runMany(ctx, calls)...)
+	})
+}
+
+// forgetCall returns a call of forget.lua. end is how the names of a key end.
+func (s *Store) forgetCall(ctx context.Context, limit, end string, last uint32) call {
+	n := &s.names
+	args := []any{nil, nil, 4, n.overridePrefix(limit) + end, n.bucketPrefix(limit) + end, n.recordsPrefix(limit) + end, n.duePrefix(limit) + end, last}
+	return newCall(ctx, s.scripts.forget, false, s.withClock(args))
+}
+
+// A movedOverride is an override that is also under the name that it will have. end is
+// how its present name ends.
+type movedOverride struct{ limit, end string }
+
+// copyOverrides copies the overrides of limits whose keys will be in other slots of a
+// cluster. parts has these limits, with their parts then. It returns the overrides that it
+// has copied. Rows are not copied: they begin anew.
+func (s *Store) copyOverrides(ctx context.Context, parts map[string]int) (copied []movedOverride, err error) {
+	to := s.names
+	to.partsOf = func(limit string) int {
+		if n, moves := parts[limit]; moves {
+			return n
+		}
+		return s.names.parts(limit)
+	}
+	for limit := range parts {
+		begin := s.names.overridePrefix(limit)
+		err = s.scanNames(ctx, s.names.pattern(begin, limit, ""), func(node redis.UniversalClient, names []string) error {
+			texts, err := s.getAll(ctx, node, names)
+			for i, name := range names {
+				end := strings.TrimPrefix(name, begin)
+				key, ok := s.names.keyOf(limit, end)
+				if err != nil || !ok || texts[i] == "" || to.overrideOf(limit, key) == name {
+					continue
+				}
+				if err = s.copyOverride(ctx, &to, limit, key, texts[i]); err == nil {
+					copied = append(copied, movedOverride{limit, end})
+				}
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return copied, nil
+}
+
+// copyOverride stores an override, and the row that names it, under names that will be
+// those of its key.
+func (s *Store) copyOverride(ctx context.Context, to *names, limit, key, text string) error {
+	o, err := decodeOverride(key, text)
+	if err != nil {
+		return fmt.Errorf("%w: %w", store.ErrStore, err)
+	}
+	o.Prepare()
+	t := s.newTable()
+	t.names = to
+	t.want(limit, key)
+	return t.update(ctx, func() error {
+		if o.Until != 0 && o.Until <= t.now {
+			return nil
+		}
+		if err := t.SetRow(limit, key, store.State{}, nil); err != nil {
+			return err
+		}
+		return t.SetOverride(limit, key, o)
+	}, func() error { return nil }, true)
+}
+
+// deleteLater deletes overrides that were copied, when every program knows their new names.
+func (s *Store) deleteLater(copied []movedOverride) {
+	s.cat.Go(func(ctx context.Context) {
+		ctx = context.WithoutCancel(ctx)
+		_ = await.Sleep(ctx, propagation) // never ends early, because nobody else would do it
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		for some := range slices.Chunk(copied, scanCount) {
+			calls := make([]call, len(some))
+			for i, o := range some {
+				calls[i] = s.forgetCall(ctx, o.limit, o.end, math.MaxUint32)
+			}
+			if err := cmp.Or(s.runMany(ctx, calls)...); err != nil {
+				s.limits.config.OnError(err)
 			}
 		}
-		return nil
 	})
 }

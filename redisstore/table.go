@@ -27,6 +27,7 @@ import (
 // something that is missing, it is read before the next try.
 type table struct {
 	s     *Store
+	names *names // s.names, unless rows move to other names
 	token string // of locks; random
 
 	rows  []*tableRow
@@ -86,7 +87,7 @@ var errMissing = errors.New("not read yet")
 var _ store.Table = (*table)(nil)
 
 func (s *Store) newTable() *table {
-	return &table{s: s, token: strconv.FormatUint(rand.Uint64(), 36)}
+	return &table{s: s, names: &s.names, token: strconv.FormatUint(rand.Uint64(), 36)}
 }
 
 func (t *table) row(limit, key string) *tableRow {
@@ -225,7 +226,7 @@ func (t *table) SetPending(id store.Reservation, h store.Pending) error {
 
 // keys returns the arguments of read.lua and write.lua up to the token.
 func (t *table) keys() []any {
-	n := &t.s.names
+	n := t.names
 	args := make([]any, 3, 9+5*len(t.rows)+len(t.holds))
 	var kinds strings.Builder
 	for _, r := range t.rows {
