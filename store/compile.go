@@ -143,7 +143,7 @@ func (c *compiler) check() error {
 		return c.bad("parts", "is for a limit without a parent; the keys of this one have one part more than those of %s", c.Parent)
 	case c.TTL < 0 || c.TTL > maxTTL:
 		return c.bad("ttl", "%v is not between 1ms and 31d", c.TTL)
-	case c.TTL > 0 && c.TTL < minTTL:
+	case c.TTL > 0 && c.TTL < bounds.MinHoldTTL:
 		return c.bad("ttl", "%v is not between 1ms and 31d", c.TTL)
 	case int(c.OnExpire) >= len(expiries):
 		return c.bad("on_expire", "unknown; it is one of give_back, keep")
@@ -220,11 +220,9 @@ func (c *compiler) checkConcurrency() error {
 
 // Bounds of holds, parents and shards.
 const (
-	maxShards  = 64 // all rows of a key may be locked together, and each answer reads them
-	minTTL     = time.Millisecond
-	maxTTL     = 31 * 24 * time.Hour
-	defaultTTL = 24 * time.Hour
-	maxParts   = 16
+	maxShards = 64 // all rows of a key may be locked together, and each answer reads them
+	maxTTL    = 31 * 24 * time.Hour
+	maxParts  = 16
 )
 
 // defaults fills in the defaults of the settings that depend on others.

@@ -283,11 +283,11 @@ func checkHoldID(id string) error {
 func (d *Definition) checkTTL(ttl int64) error {
 	most := d.TTL
 	if most == 0 {
-		most = defaultTTL
+		most = bounds.DefaultHoldTTL
 	}
 	switch {
-	case ttl < minTTL.Microseconds():
-		return badField("ttl", "%d µs is less than %v", ttl, minTTL)
+	case ttl < bounds.MinHoldTTL.Microseconds():
+		return badField("ttl", "%d µs is less than %v", ttl, bounds.MinHoldTTL)
 	case ttl > most.Microseconds():
 		return badField("ttl", "is longer than limit %s lets a hold be, %v", d.Name, most)
 	}

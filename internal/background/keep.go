@@ -6,15 +6,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/bounds"
 	"github.com/dipwell/dipwell/store"
 )
 
 // leastExtend is the least time that an extension of a hold gets, however short the TTL:
 // less than that is common while a store is busy.
 const leastExtend = 100 * time.Millisecond
-
-// leastTTL is the shortest life of a hold.
-const leastTTL = time.Millisecond
 
 // Keep calls extend every third of ttl, which is how long a hold lives, until stop is
 // called, also after ctx has ended, because the tokens are in use until then. An extension
@@ -70,8 +68,8 @@ func (k *keeper) run() error {
 // shorten halves the TTL until a limit allows it. If it allows none, the TTL stays.
 func (k *keeper) shorten(err error) error {
 	ttl := k.ttl
-	for tooLong(err) && ttl > leastTTL {
-		ttl = max(ttl/2, leastTTL)
+	for tooLong(err) && ttl > bounds.MinHoldTTL {
+		ttl = max(ttl/2, bounds.MinHoldTTL)
 		err = k.once(ttl)
 	}
 	if !tooLong(err) {

@@ -4,6 +4,7 @@ package bounds
 import (
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -14,6 +15,9 @@ const (
 	// MaxLevels is the largest number of limits in a chain: a limit, its Parent, the parent
 	// of that, and so on.
 	MaxLevels = 4
+
+	MinHoldTTL     = time.Millisecond
+	DefaultHoldTTL = 24 * time.Hour // the longest that a limit without a TTL allows
 )
 
 // WrongNote says what is wrong with a note, or "". PostgreSQL keeps no NUL in text.

@@ -1,6 +1,7 @@
 package pace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/background"
+	"github.com/dipwell/dipwell/internal/bounds"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -31,9 +33,7 @@ func Held(l *dipwell.Limiter, takes []dipwell.Take) bool {
 func Hold(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []dipwell.Take, ttl time.Duration) (time.Duration, error) {
 	for i := range takes {
 		for def := l.Limit(takes[i].Limit); def != nil; def = l.Limit(def.Parent) {
-			if def.TTL > 0 {
-				ttl = min(ttl, def.TTL)
-			}
+			ttl = min(ttl, cmp.Or(def.TTL, bounds.DefaultHoldTTL))
 		}
 	}
 	var err error
@@ -118,14 +118,11 @@ func CheckTTL(ttl time.Duration) (time.Duration, error) {
 	switch {
 	case ttl == 0:
 		return DefaultTTL, nil
-	case ttl < minTTL:
-		return 0, fmt.Errorf("TTL: %v is less than %v", ttl, minTTL)
+	case ttl < bounds.MinHoldTTL:
+		return 0, fmt.Errorf("TTL: %v is less than %v", ttl, bounds.MinHoldTTL)
 	}
 	return ttl, nil
 }
-
-// minTTL is the shortest life of a hold.
-const minTTL = time.Millisecond
 
 // Check returns an error if the limiter does not have a limit, or if it is a
 // concurrency limit and the store keeps no holds, or if the floor is negative. The limit

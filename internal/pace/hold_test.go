@@ -129,3 +129,25 @@ func TestReleaseWhileTheStoreFails(t *testing.T) {
 		}
 	})
 }
+
+// TestHoldForLongerThanADay checks that a TTL above the default of limits, a day, is
+// lowered to it.
+func TestHoldForLongerThanADay(t *testing.T) {
+	kept, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kept.Close()
+	l, err := dipwell.New(kept, dipwell.Limit{Name: "slots", Algorithm: dipwell.Concurrency, Burst: 9},
+		dipwell.Limit{Name: "long", Algorithm: dipwell.Concurrency, Burst: 9, TTL: 48 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for limit, want := range map[string]time.Duration{"slots": 24 * time.Hour, "long": 30 * time.Hour} {
+		var d dipwell.Decision
+		ttl, err := pace.Hold(t.Context(), l, &d, []dipwell.Take{{Limit: limit, Key: "k", Cost: 1}}, 30*time.Hour)
+		if err != nil || !d.Allowed || ttl != want {
+			t.Errorf("%s: %+v, %v, %v", limit, d, ttl, err)
+		}
+	}
+}
