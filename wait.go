@@ -154,7 +154,7 @@ func (w *wait) awaitDelay(ctx context.Context) (err error) {
 func (d *Decision) givenBack() {
 	if d.Delay > 0 {
 		d.Allowed, d.RetryAfter = false, d.Delay
-	} else {
+	} else if d.Remaining < store.MaxInt { // an unlimited plan took nothing
 		d.Remaining += d.Granted
 	}
 	d.Granted, d.Delay, d.Reservation = 0, 0, Reservation{}

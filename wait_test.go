@@ -110,3 +110,23 @@ func TestEndedWaitWithSlowCancel(t *testing.T) {
 		}
 	})
 }
+
+// TestWaitTooLateBesideUnlimited checks that the Decision of a wait that was given back
+// says that an unlimited plan has 2^53-1 tokens left, and not more.
+func TestWaitTooLateBesideUnlimited(t *testing.T) {
+	withHolds(t, func(t *testing.T, l *dipwell.Limiter, _ *tableStore) {
+		for range 3 {
+			if _, err := l.Take(t.Context(), "leaky", "k", 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		takes := []dipwell.Take{{Limit: "strict", Key: "k", Cost: 2, Plan: "staff"}, take("strict", "other", 2), take("leaky", "k", 1)}
+		var d dipwell.Decision
+		if err := l.DoWait(t.Context(), &d, takes, time.Second); err != nil || d.Allowed || d.RetryAfter != 3*time.Second {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		if staff, other := d.Limits[0].Remaining, d.Limits[1].Remaining; staff != store.MaxInt || other != 5 {
+			t.Errorf("%d and %d tokens left, want 2^53-1 and 5", staff, other)
+		}
+	}, dipwell.Limit{Name: "strict", Rate: 5, Period: time.Hour, MaxDebt: dipwell.NoDebt, Plans: dipwell.NewPlans(dipwell.Plan{Name: "staff", Mode: dipwell.Unlimited})})
+}
