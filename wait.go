@@ -234,7 +234,7 @@ func (w *wait) takeInTurn(ctx context.Context) error {
 	first := &w.c.ops[w.c.own[0]]
 	w.d.reset()
 	w.d.setCall(first.Def, first.Key, w.takes[0].Cost)
-	if !slices.ContainsFunc(w.c.ops, func(op store.Op) bool { return op.Cost > op.Def.Rule.Burst-op.Floor && !op.Def.Overridden }) {
+	if !slices.ContainsFunc(w.c.ops, tooMuch) {
 		leave, err := w.join(ctx)
 		if err != nil {
 			return w.tooLate(ctx, err)
@@ -259,6 +259,17 @@ func (w *wait) takeInTurn(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// tooMuch reports whether a Take costs more than its limit can ever grant. Keys may have
+// overrides that grant more.
+func tooMuch(op store.Op) bool {
+	r := &op.Def.Rule
+	most := r.Burst - op.Floor
+	if r.Leaky { // a Take there reserves
+		most += r.Debt / r.Unit
+	}
+	return op.Cost > most && !op.Def.Overridden
 }
 
 // ask asks the store for the takes with the present definitions of their limits.

@@ -3,6 +3,7 @@ package dipwell_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -129,4 +130,32 @@ func TestWaitTooLateBesideUnlimited(t *testing.T) {
 			t.Errorf("%d and %d tokens left, want 2^53-1 and 5", staff, other)
 		}
 	}, dipwell.Limit{Name: "strict", Rate: 5, Period: time.Hour, MaxDebt: dipwell.NoDebt, Plans: dipwell.NewPlans(dipwell.Plan{Name: "staff", Mode: dipwell.Unlimited})})
+}
+
+// TestWaitsForLeakyBucketsQueue checks that callers queue who wait for a limit without
+// debt and for more of a leaky bucket than its burst, which it can reserve.
+func TestWaitsForLeakyBucketsQueue(t *testing.T) {
+	virtual(t, func(t *testing.T, l *dipwell.Limiter) {
+		if d, err := l.Take(t.Context(), "strict", "k", 2); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		began := time.Now()
+		var ended [2]time.Duration
+		var callers sync.WaitGroup
+		for i, cost := range []int64{2, 1} {
+			callers.Go(func() {
+				var d dipwell.Decision
+				takes := []dipwell.Take{take("strict", "k", cost), take("leaky", "k", 3)}
+				if err := l.DoWait(t.Context(), &d, takes, time.Hour); err != nil || !d.Allowed {
+					t.Errorf("%+v, %v", d, err)
+				}
+				ended[i] = time.Since(began)
+			})
+			synctest.Wait()
+		}
+		callers.Wait()
+		if ended[1] <= ended[0] {
+			t.Errorf("the second caller waited for %v, and the first for %v", ended[1], ended[0])
+		}
+	}, "strict=1/1s,burst=2,max_debt=0", "leaky=1000/1s,algorithm=leaky_bucket,max_debt=9")
 }
