@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/background"
@@ -22,9 +23,10 @@ import (
 // one; if the answer of the store is then lost, Hold gives back, in the background, what
 // the store may have taken.
 //
-// If the store fails, the failure modes of the limits decide as for Take. If one fails
-// open there is no hold: Decision.Hold is "", and there is nothing to settle. The error
-// is ErrNotSupported if the store keeps no holds.
+// If the store fails, the failure modes of the limits decide as for Take. If all fail open
+// there is no hold: Decision.Hold is "", and there is nothing to settle. If some fail open
+// beside others that are decided in this process, the hold is of the latter. The error is
+// ErrNotSupported if the store keeps no holds.
 func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes ...Take) (d Decision, err error) {
 	if len(takes) == 0 || len(takes) > store.MaxTakes {
 		return d, badField("takes", "has %d entries; from 1 to %d", len(takes), store.MaxTakes)
@@ -117,12 +119,10 @@ func (l *Limiter) decideHold(ctx context.Context, h *store.HoldCall, ops []store
 
 // setHold sets the fields of a Decision about a hold.
 func (d *Decision) setHold(g *store.Group) {
-	for i := range g.Ops {
-		if s := g.Ops[i].Source; s == store.SourceFallbackOpen || s == store.SourceFallbackClosed {
-			return // nothing is held
-		}
+	undecided := func(op store.Op) bool { // nothing of it is held
+		return op.Source == store.SourceFallbackOpen || op.Source == store.SourceFallbackClosed
 	}
-	if !d.Allowed {
+	if !d.Allowed || len(g.Ops) > 0 && !slices.ContainsFunc(g.Ops, func(op store.Op) bool { return !undecided(op) }) {
 		return
 	}
 	d.Hold, d.Repeated = g.Hold.ID, g.Hold.Repeated

@@ -67,6 +67,7 @@ type Store struct {
 
 	overrides overrides
 	made      made
+	open      openTakes
 
 	registry *store.Registry // limits of the inner store; nil if it has none
 	mu       sync.Mutex
@@ -234,6 +235,9 @@ func (s *Store) decideHere(g *store.Group) (err error, can bool) {
 	if group.Reserved || group.Hold != nil && group.Allowed {
 		s.rememberRecords(group.Ops)
 	}
+	if group.Hold != nil && group.Allowed && !group.Hold.Repeated {
+		s.rememberOpen(g, group)
+	}
 	copyAnswers(g, group)
 	return nil, true
 }
@@ -282,7 +286,11 @@ func (s *Store) settle(g *store.Group, why error) error {
 	}
 	var b store.Batch
 	group, _ := b.Single()
-	group.Ops, group.Hold = nil, g.Hold
+	h, err := s.partHere(*g.Hold)
+	if err != nil {
+		return err
+	}
+	group.Ops, group.Hold = nil, &h
 	s.forgetDropped()
 	switch err := s.applyLocal(&b); {
 	case errors.Is(err, store.ErrUnknownHold):
@@ -290,6 +298,7 @@ func (s *Store) settle(g *store.Group, why error) error {
 	case err != nil:
 		return err
 	}
+	g.Hold.Expires, g.Hold.Repeated = h.Expires, h.Repeated
 	g.Err, g.Allowed, g.Reserved = nil, group.Allowed, false
 	g.Ops = slices.DeleteFunc(group.Ops, func(op store.Op) bool { return s.registry != nil && s.registry.Lookup(op.Def.Name) == nil })
 	for i := range g.Ops {

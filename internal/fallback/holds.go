@@ -3,6 +3,8 @@ package fallback
 import (
 	"context"
 	"crypto/sha256"
+	"fmt"
+	"math/bits"
 	"slices"
 	"strconv"
 	"sync"
@@ -11,9 +13,64 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxMade bounds the holds of the inner store that are remembered. They are in two
-// generations of half of that; when the younger one is full, the older one is dropped.
+// maxMade bounds the holds of the inner store that are remembered, and those of openTakes.
+// They are in two generations of half of that; when the younger one is full, the older one
+// is dropped.
 const maxMade = 1 << 16
+
+// openTakes has the holds that were made here by calls whose last takes were of limits
+// that fail open. The local store does not know of these takes.
+type openTakes struct {
+	mu          sync.Mutex
+	young, aged map[string]takesOf
+}
+
+// takesOf is how many takes a call had, and how many up to the last one that is held.
+type takesOf struct{ all, held int }
+
+// rememberOpen remembers how many takes the call g had that made the hold of the group
+// local.
+func (s *Store) rememberOpen(g, local *store.Group) {
+	n := takesOf{countTakes(g.Ops), countTakes(local.Ops)}
+	if n.all == n.held {
+		return
+	}
+	o := &s.open
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.young == nil || len(o.young) >= maxMade/2 {
+		o.young, o.aged = map[string]takesOf{}, o.young
+	}
+	o.young[g.Hold.ID] = n
+}
+
+func countTakes(ops []store.Op) int {
+	var all uint16
+	for i := range ops {
+		all |= ops[i].Takes
+	}
+	return bits.Len16(all)
+}
+
+// partHere returns a call that settles or extends a hold with the costs of those takes
+// that the local store knows of.
+func (s *Store) partHere(h store.HoldCall) (store.HoldCall, error) {
+	o := &s.open
+	o.mu.Lock()
+	n, ok := o.young[h.ID]
+	if !ok {
+		n, ok = o.aged[h.ID]
+	}
+	o.mu.Unlock()
+	switch {
+	case !ok || h.Costs == nil || len(s.local.Hold(h.ID).Parts) == 0:
+	case len(h.Costs) != n.all:
+		return h, &store.FieldError{Field: "costs", Reason: fmt.Sprintf("there are %d, and the hold has %d", len(h.Costs), n.all)}
+	default:
+		h.Costs = h.Costs[:n.held]
+	}
+	return h, nil
+}
 
 // made has the holds of the inner store over limits with FailLocal. It finds them by the
 // id in the call that made them, and by the id in its answer.

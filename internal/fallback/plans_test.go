@@ -51,6 +51,7 @@ func beginPlans(t *testing.T) *planned {
 		store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 10, OnStoreError: store.FailLocal, Plans: store.NewPlans(
 			store.Plan{Name: "pro", Rate: 100, Burst: 100}, store.Plan{Name: "staff", Mode: store.Unlimited}, store.Plan{Name: "banned", Mode: store.Blocked})},
 		store.Limit{Name: "slots", Algorithm: store.Concurrency, Burst: 2, OnStoreError: store.FailLocal},
+		store.Limit{Name: "open", Rate: 1, Period: time.Hour, Burst: 10, OnStoreError: store.FailOpen},
 		store.Limit{Name: "closed", Rate: 1, Period: time.Hour, Burst: 10})
 	if err != nil {
 		t.Fatal(err)
@@ -154,6 +155,43 @@ func TestHoldsWhileTheStoreIsAway(t *testing.T) {
 	}
 	p.inner.fail = errDown
 	if d, err = p.l.Hold(ctx, time.Minute, "again", take("slots", 2)); err != nil || !d.Allowed {
+		t.Errorf("%+v %v", d, err)
+	}
+}
+
+// TestHoldsBesideOpenLimits checks that a hold that is made here beside a limit that fails
+// open is known to the caller, who can settle and repeat it.
+func TestHoldsBesideOpenLimits(t *testing.T) {
+	p := beginPlans(t)
+	p.inner.fail = errDown
+	take := func(limit string, n int64) dipwell.Take { return dipwell.Take{Limit: limit, Key: "k", Cost: n} }
+	for name, takes := range map[string][]dipwell.Take{
+		"open last":  {take("slots", 2), take("open", 3)},
+		"open first": {take("open", 3), take("slots", 2)},
+	} {
+		id := "id-" + name[5:]
+		for i := range 2 {
+			d, err := p.l.Hold(t.Context(), time.Minute, id, takes...)
+			if err != nil || !d.Allowed || d.Hold != id || d.Repeated != (i == 1) {
+				t.Fatalf("%s: %+v %v", name, d, err)
+			}
+		}
+		for _, costs := range [][]int64{{1}, {1, 1, 1}} {
+			if _, err := p.l.Settle(t.Context(), id, costs...); !errors.As(err, new(*store.FieldError)) {
+				t.Errorf("%s: settled to %v: %v", name, costs, err)
+			}
+		}
+		for i := range 2 {
+			if d, err := p.l.Settle(t.Context(), id, 1, 1); err != nil || d.Repeated != (i == 1) {
+				t.Errorf("%s: %+v %v", name, d, err)
+			}
+		}
+		d, err := p.l.Holding(t.Context(), time.Minute, takes, func(context.Context) ([]int64, error) { return []int64{0, 0}, nil })
+		if err != nil || !d.Allowed || d.Hold == "" {
+			t.Errorf("%s: %+v %v", name, d, err)
+		}
+	}
+	if d, err := p.l.Hold(t.Context(), time.Minute, "", take("open", 1)); err != nil || !d.Allowed || d.Hold != "" {
 		t.Errorf("%+v %v", d, err)
 	}
 }
