@@ -53,24 +53,30 @@ func (d *database) open(ctx context.Context) (conn *pgx.Conn, closeConn func(), 
 
 // tables are the flags for the kind of tables.
 type tables struct {
-	Unlogged bool `xor:"durability" help:"Faster; after a crash of the server all buckets are full again, and a standby has none."`
+	Unlogged bool `xor:"durability" help:"Faster; after a crash of the server all buckets are full again, and a standby has none. PostgreSQL without Citus only."`
 	Logged   bool `xor:"durability" help:"A crash loses nothing that was answered (default for new tables)."`
 	Citus    bool `help:"The database is Citus: distribute the buckets by key. YugabyteDB and CockroachDB are known by yugabyte:// and cockroach://."`
 }
 
-// options returns the options for the flags and the URL's scheme.
-func (t tables) options(url string) pgstore.MigrateOptions {
+// options returns the options for the flags and the URL's scheme, or an error if they
+// contradict each other.
+func (t tables) options(url string) (pgstore.MigrateOptions, error) {
 	o := pgstore.MigrateOptions{Engine: engineOf(url)}
 	if t.Citus {
+		if o.Engine != "" {
+			return o, fmt.Errorf("--citus: the store is a %s", o.Engine)
+		}
 		o.Engine = "Citus"
 	}
 	switch {
+	case t.Unlogged && o.Engine != "":
+		return o, fmt.Errorf("--unlogged: unlogged tables are for PostgreSQL without Citus, not for %s", o.Engine)
 	case t.Unlogged:
 		o.Tables = "unlogged"
 	case t.Logged:
 		o.Tables = "logged"
 	}
-	return o
+	return o, nil
 }
 
 // engineOf returns the engine that the scheme of a URL names. For any other
@@ -100,12 +106,16 @@ then rewrites; with neither flag the kind of tables does not change.`
 }
 
 func (c *MigrateUpCmd) Run(e *env) error {
+	o, err := c.options(c.Store)
+	if err != nil {
+		return err
+	}
 	conn, closeConn, err := c.open(e.ctx)
 	if err != nil {
 		return err
 	}
 	defer closeConn()
-	applied, err := pgstore.Migrate(e.ctx, conn, c.options(c.Store))
+	applied, err := pgstore.Migrate(e.ctx, conn, o)
 	if err != nil {
 		return migrateError(err)
 	}
@@ -195,11 +205,14 @@ func (MigratePrintCmd) Help() string {
 }
 
 func (c *MigratePrintCmd) Run(e *env) error {
-	o := c.options(c.Store)
+	o, err := c.options(c.Store)
+	if err != nil {
+		return err
+	}
 	if o.From = c.From; c.From < 0 || c.From > pgstore.SchemaVersion {
 		return fmt.Errorf("from: %d is not a version from 0 to %d", c.From, pgstore.SchemaVersion)
 	}
-	_, err := fmt.Fprint(e.stdout, pgstore.MigrationSQL(o))
+	_, err = fmt.Fprint(e.stdout, pgstore.MigrationSQL(o))
 	return err
 }
 
