@@ -72,6 +72,7 @@ func TestClientExitCodes(t *testing.T) {
 		{"inspect login user:7", 0, "login user:7: 1 of 20 remaining"},
 		{"inspect login user:7", 0, "refused by here:1: "},
 		{"inspect login user:7", 0, " cost 3, retry after 12s, and "},
+		{"inspect login", 0, "login: 20 of 20 remaining"},
 		{"inspect login user:7 --json", 0, `"refusals":{"process":"here:1","last":[{"at_us":`},
 		{"keys login", 0, "user:7"},
 		{"keys login --prefix nobody", 0, ""},

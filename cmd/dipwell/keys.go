@@ -17,7 +17,7 @@ type KeysCmd struct {
 }
 
 func (KeysCmd) Help() string {
-	return "Example: dipwell keys login --prefix user: -n 20\n\nThe limit must keep its keys: keys: list."
+	return "Example: dipwell keys login --prefix user: -n 20\n\nIn memory the limit must keep the text of its keys: keys: list."
 }
 
 func (c *KeysCmd) Run(e *env) error {
@@ -58,7 +58,7 @@ func (c *KeysCmd) Run(e *env) error {
 type InspectCmd struct {
 	target `embed:""`
 	Name   string `arg:"" name:"limit" help:"Name of the limit."`
-	Key    string `arg:"" help:"Key of the bucket."`
+	Key    string `arg:"" optional:"" help:"Key of the bucket. Default: the limit's shared bucket."`
 }
 
 func (InspectCmd) Help() string {
@@ -81,7 +81,11 @@ func (c *InspectCmd) Run(e *env) error {
 	if a.Plan != "" {
 		plan = " (plan " + a.Plan + ")"
 	}
-	fmt.Fprintf(e.stdout, "%s %s%s: %s%s; asked %s\n", a.Limit, plain(c.Key), plan, a.remaining(), fullIn(a.ResetAfter), a.Asked)
+	key := ""
+	if c.Key != "" {
+		key = " " + plain(c.Key)
+	}
+	fmt.Fprintf(e.stdout, "%s%s%s: %s%s; asked %s\n", a.Limit, key, plan, a.remaining(), fullIn(a.ResetAfter), a.Asked)
 	if a.Override != nil {
 		fmt.Fprintln(e.stdout, "override: "+a.Override.String())
 	}
