@@ -254,6 +254,26 @@ func (r *shardsRun) apply(op store.Op) store.Answer {
 	return b.Groups[0].Ops[0].Answer
 }
 
+// TestShardsLeftOver spreads a key of which rows of shards are left, as in a database that
+// was restored without dipwell.buckets.
+func TestShardsLeftOver(t *testing.T) {
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('orders', rate => 1, per => interval '1 day', burst => 80, shards => 8)")
+	for _, cost := range []int{40, 8} {
+		must(t, pool, "delete from dipwell.buckets")
+		must(t, pool, fmt.Sprintf("select dipwell.take('orders', 'k', %d)", cost))
+		if n := number(t, pool, strings.ReplaceAll(scatterSQL, "$1", "8")); n != 1 {
+			t.Fatalf("%d keys were spread", n)
+		}
+		if left := number(t, pool, "select remaining from dipwell.check('orders', 'k')"); left != 80-cost {
+			t.Errorf("%d tokens are left after a take of %d, want %d", left, cost, 80-cost)
+		}
+	}
+	if n := number(t, pool, "select count(*) from dipwell.shards"); n != 8 {
+		t.Errorf("%d rows, want 8", n)
+	}
+}
+
 // TestShardsHeld checks that as many transactions as there are shards hold a token at
 // the same time, that the next one waits and is not refused, and that what is refused
 // is refused without waiting.

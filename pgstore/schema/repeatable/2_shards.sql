@@ -68,6 +68,8 @@ comment on function dipwell_internal.lock_bucket is
 
 create function dipwell_internal.scatter(r dipwell.versions, of_key text, shards bigint, held bigint, t bigint) returns void language plpgsql volatile as $$
 begin
+    -- Rows without a row of the key are left over from a restored backup without buckets.
+    delete from dipwell.shards s where s.limit_id = r.limit_id and s.key = of_key;
     insert into dipwell.shards (used, ts, limit_id, version, shard, key)
         select held / shards + case when i < held % shards then 1 else 0 end, t, r.limit_id, r.number, i, of_key from generate_series(0, shards::int - 1) i;
     update dipwell.buckets b set used = r.max_used, ts = t, lows = '{0}' where b.limit_id = r.limit_id and b.key = of_key;
