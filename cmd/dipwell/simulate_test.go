@@ -19,6 +19,20 @@ func TestSimulateAsDocumented(t *testing.T) {
 	}
 }
 
+func TestSimulatePictureAsDocumented(t *testing.T) {
+	want, err := os.ReadFile("../../docs/img/simulator.svg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := t.TempDir() + "/history.svg"
+	if code, _, stderr := program(t, "simulate", "--seed", "19", "--steps", "60", "--plot", name); code != 0 {
+		t.Fatal(code, stderr)
+	}
+	if got, err := os.ReadFile(name); err != nil || string(got) != string(want) {
+		t.Errorf("docs/img/simulator.svg is of another program; make picture draws it: %v", err)
+	}
+}
+
 func TestSimulateBadInput(t *testing.T) {
 	dir := t.TempDir()
 	for _, tc := range []struct {
