@@ -123,7 +123,7 @@ func TestWaitTooLateBesideUnlimited(t *testing.T) {
 		}
 		takes := []dipwell.Take{{Limit: "strict", Key: "k", Cost: 2, Plan: "staff"}, take("strict", "other", 2), take("leaky", "k", 1)}
 		var d dipwell.Decision
-		if err := l.DoWait(t.Context(), &d, takes, time.Second); err != nil || d.Allowed || d.RetryAfter != 3*time.Second {
+		if err := l.DoWait(t.Context(), &d, takes, time.Second); err != nil || d.Allowed || d.RetryAfter != 2*time.Second {
 			t.Fatalf("%+v, %v", d, err)
 		}
 		if staff, other := d.Limits[0].Remaining, d.Limits[1].Remaining; staff != store.MaxInt || other != 5 {
