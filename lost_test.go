@@ -183,6 +183,7 @@ func TestPanicInTheBackground(t *testing.T) {
 			time.Sleep(5 * time.Minute)
 			return nil, context.Cause(ctx)
 		})
+		synctest.Wait()
 		if err != nil || !d.Allowed || extends < 10 {
 			t.Errorf("%+v, %v, %d times extended", d, err, extends)
 		}
@@ -192,7 +193,9 @@ func TestPanicInTheBackground(t *testing.T) {
 			t.Errorf("%+v, %v", d, err)
 		}
 		time.AfterFunc(500*time.Millisecond, cancel)
-		if d, err := broken.Wait(ctx, "leaky", "k", 1); !errors.Is(err, context.Canceled) || d.Allowed || cancels != 1 {
+		d, err = broken.Wait(ctx, "leaky", "k", 1)
+		synctest.Wait()
+		if !errors.Is(err, context.Canceled) || d.Allowed || cancels != 1 {
 			t.Errorf("%+v, %v, %d times cancelled", d, err, cancels)
 		}
 		cut := l.With(cutOff{st, func(g *store.Group) bool {

@@ -38,6 +38,7 @@ func TestKeepShortens(t *testing.T) {
 				return nil
 			})
 			time.Sleep(70 * time.Second)
+			synctest.Wait()
 			if last != c.want || kept.Err() != nil {
 				t.Errorf("%v allowed: extended by %v, want %v; %v", c.allowed, last, c.want, context.Cause(kept))
 			}
@@ -55,6 +56,7 @@ func TestKeepEnds(t *testing.T) {
 			kept, stop := background.Keep(t.Context(), time.Minute, func(context.Context, time.Duration) error { calls++; return err })
 			defer stop()
 			time.Sleep(10 * time.Minute)
+			synctest.Wait()
 			ends := slices.Contains([]error{store.ErrHoldConflict, store.ErrUnknownHold}, err)
 			if ends && !errors.Is(context.Cause(kept), err) || !ends && kept.Err() != nil || (calls == 1) != ends || calls > 17*30 {
 				t.Errorf("%v: %v after %d calls", err, context.Cause(kept), calls)

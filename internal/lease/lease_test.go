@@ -51,7 +51,7 @@ type remote struct {
 	there, back func() time.Duration // how long a request and its answer take
 	fail        error                // that calls get although they were decided
 	err         error                // that all calls get
-	panics      bool                 // whether requests and refunds panic
+	panics      atomic.Bool          // whether requests and refunds panic
 
 	mu       sync.Mutex
 	ops      []store.Op // as answered
@@ -76,7 +76,7 @@ func (r *remote) Apply(ctx context.Context, b *store.Batch) error {
 	if r.err != nil {
 		return r.err
 	}
-	if v := b.Groups[0].Ops[0].Verb; r.panics && v != store.VerbTake {
+	if v := b.Groups[0].Ops[0].Verb; r.panics.Load() && v != store.VerbTake {
 		panic(v.String())
 	}
 	if r.fail != nil && b.Groups[0].Ops[0].Verb != store.VerbTake {
@@ -496,14 +496,14 @@ func TestStorePanics(t *testing.T) {
 		}
 		work()
 		before, _ := w.remote.verbs(store.VerbTakeUpTo)
-		w.remote.panics = true
+		w.remote.panics.Store(true)
 		time.Sleep(time.Second)
 		work()
 		requests, _ := w.remote.verbs(store.VerbTakeUpTo)
 		if refunds, _ := w.remote.verbs(store.VerbRefund); refunds < 1 || requests <= before {
 			t.Errorf("%d refunds and %d requests panicked", refunds, requests-before)
 		}
-		w.remote.panics = false
+		w.remote.panics.Store(false)
 		p.warm()
 		p.close()
 	})
