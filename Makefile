@@ -8,7 +8,7 @@ LINTER         = $(COMPILE) run github.com/golangci/golangci-lint/v2/cmd/golangc
 # Each operating system, 32 bits and arm64: no file is for Linux on arm64 alone.
 CROSS         ?= linux/386 darwin/arm64 windows/amd64
 # The packages that synchronise goroutines, for race-concurrent.
-CONCURRENT    ?= ./internal/background ./internal/breaker ./internal/coalesce ./internal/denycache ./internal/fallback ./grpclimit ./httpclient ./httplimit ./internal/keyhash ./internal/memory ./redisstore ./stack \
+CONCURRENT    ?= . ./internal/background ./internal/breaker ./internal/lease ./internal/coalesce ./internal/denycache ./internal/fallback ./grpclimit ./httpclient ./httplimit ./internal/keyhash ./internal/memory ./redisstore ./stack \
                  ./internal/config ./internal/rls ./internal/server ./internal/shadow ./internal/await ./internal/pace ./internal/sketch
 # Tests of one goroutine that take minutes under the race detector.
 ONEGOROUTINE  ?= TestAgreesWithMap|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey|TestStoreAsKeysExpire|TestAgreesWithModelAsKeysExpire|TestKeysEnd|TestAdaptiveTwins|TestGolden|TestGoldenGiveBack|TestAgreesWithTable|TestOldVersionsOfVariants|TestCancelledRecordsAreForgotten|TestManyCallSites
