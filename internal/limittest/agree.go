@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -130,10 +131,14 @@ func (h *history) step(i int) {
 	}
 	for k, last := range h.called {
 		if h.m.rows[k].Used == 0 { // a store may keep the row, and with it a time ahead of the clock
-			*h.now = max(*h.now, last)
+			h.set(max(*h.now, last))
 		}
 	}
 }
+
+// set sets the clock. A store may read it in a goroutine of its own, then with package
+// sync/atomic.
+func (h *history) set(t int64) { atomic.StoreInt64(h.now, t) }
 
 // move moves the clock, often to the time at which a hold expires or is forgotten, or to
 // a µs before or after it.
@@ -152,17 +157,17 @@ func (h *history) move() {
 		if h.IntN(6) == 0 {
 			at = ends[h.IntN(len(ends))]
 		}
-		*h.now = at - 1 + h.Int64N(3)
+		h.set(at - 1 + h.Int64N(3))
 	case n == 3 || n == 4:
 		if to := *h.now - h.Int64N([]int64{10, 1e4, 1e6, 3e6}[h.IntN(4)]); h.mayStepBack(to) {
-			*h.now = to
+			h.set(to)
 		}
 	default:
 		by := h.IntN(10)
 		if h.few { // by so little that held tokens do not come back by time
 			by %= 7
 		}
-		*h.now += []int64{0, 0, 1, 1000, 1000, 50_000, 150_000, 700_000, 3e6, 20e6}[by]
+		h.set(*h.now + []int64{0, 0, 1, 1000, 1000, 50_000, 150_000, 700_000, 3e6, 20e6}[by])
 	}
 }
 
@@ -215,10 +220,10 @@ func (h *history) change() {
 	if h.IntN(2) == 0 && l.Algorithm != store.Concurrency {
 		l.Plans = store.NewPlans(store.Plan{Name: "pro", Rate: 30 + h.Int64N(3)}, store.Plan{Name: "staff", Mode: store.Unlimited})
 	}
-	*h.now++
+	h.set(*h.now + 1)
 	h.changed = *h.now
 	h.define(l)
-	*h.now++
+	h.set(*h.now + 1)
 }
 
 func (h *history) override() {

@@ -3,6 +3,7 @@ package lockstep
 import (
 	"fmt"
 	"os"
+	"sync/atomic"
 	"testing"
 
 	"github.com/dipwell/dipwell/internal/limittest"
@@ -20,7 +21,7 @@ func TestAgreesWithModel(t *testing.T) {
 			t.Run(fmt.Sprint(s.name, " ", seed), func(t *testing.T) {
 				t.Parallel()
 				now := epoch
-				limittest.Agree(t, s.open(t, func() int64 { return now }), &now, seed, steps, limittest.Differences{Sweeps: s.sweeps})
+				limittest.Agree(t, s.open(t, func() int64 { return atomic.LoadInt64(&now) }), &now, seed, steps, limittest.Differences{Sweeps: s.sweeps})
 			})
 		}
 	}
