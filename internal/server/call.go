@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -170,12 +169,12 @@ const (
 	maxDetail = 2048 // bytes: the longest sentence of ours, in full
 )
 
-// clip returns at most the first n bytes of s, without a part of a character.
+// clip is cut with three dots in place of what is cut off.
 func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
+	if short := cut(s, n); len(short) < len(s) {
+		return short + "..."
 	}
-	return strings.ToValidUTF8(s[:n], "") + "..."
+	return s
 }
 
 // cancel answers POST /v1/cancel.
