@@ -13,7 +13,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell/internal/await"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -321,19 +320,16 @@ func (s *Store) copyOverride(ctx context.Context, to *names, limit, key, text st
 
 // deleteLater deletes overrides that were copied, when every program knows their new names.
 func (s *Store) deleteLater(copied []movedOverride) {
-	s.cat.Go(func(ctx context.Context) {
-		ctx = context.WithoutCancel(ctx)
-		_ = await.Sleep(ctx, propagation) // never ends early, because nobody else would do it
-		ctx, cancel := context.WithTimeout(ctx, time.Minute)
-		defer cancel()
+	s.onceAllKnow(func(ctx context.Context) error {
 		for some := range slices.Chunk(copied, scanCount) {
 			calls := make([]call, len(some))
 			for i, o := range some {
 				calls[i] = s.forgetCall(ctx, o.limit, o.end, math.MaxUint32)
 			}
 			if err := cmp.Or(s.runMany(ctx, calls)...); err != nil {
-				s.limits.config.OnError(err)
+				return err
 			}
 		}
+		return nil
 	})
 }

@@ -121,8 +121,8 @@ func setPastRates(d *store.Definition, rates map[uint32]string) error {
 
 // restore returns what a server that has lost changes should store of a limit. theirs is
 // what it has, ours what it had. Of the same version, it may have lost definitions of call
-// sites, the mark of overrides, and that the limit was dropped. If it is not certain that it has lost anything, it may
-// have deleted definitions that have ended.
+// sites, the mark of overrides, and that the limit was dropped. If it is not certain that
+// it has lost anything, it may have deleted definitions that have ended.
 func restore(theirs, ours string, certain bool) string {
 	if theirs == ours {
 		return theirs
