@@ -160,8 +160,9 @@ func (l *Limiter) Holds(ctx context.Context, limit, key string) ([]store.KeyHold
 // Holding makes a hold, calls run if it is allowed, and settles the hold to the costs
 // that run returns, one for each take; nil settles to what was held. While run works,
 // Holding extends the hold, so ttl is only how long the tokens stay taken if the program
-// dies; it becomes shorter if a limit's TTL is lowered meanwhile. If the hold ends nevertheless, run's context is cancelled, with ErrHoldConflict
-// or ErrUnknownHold as its cause.
+// dies; it becomes shorter if a limit's TTL is lowered meanwhile. If the hold ends
+// nevertheless, run's context is cancelled, with ErrHoldConflict or ErrUnknownHold as its
+// cause.
 //
 // The Decision is that of the hold. A refusal has no error, as for Take; run is not
 // called then. Otherwise the error joins those of run and of Settle. If run panics or
@@ -209,21 +210,14 @@ func (l *Limiter) release(ctx context.Context, id string, takes int) {
 	})
 }
 
-// undoAgain is the first pause between two attempts of undo. Each is three times the one
-// before, so that the sixth and last attempt is 9 seconds after the first.
-const undoAgain = 75 * time.Millisecond
-
 // undo calls f for a hold or reservation whose answer was lost, for up to settleTimeout.
 // The store may still be making it, so that one that is unknown is looked for again.
 func undo(ctx context.Context, f func(ctx context.Context) error) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer stop()
-	for pause := undoAgain; ; pause *= 3 {
-		err := background.Call(func() error { return f(ctx) })
-		if !errors.Is(err, ErrUnknownHold) && !errors.Is(err, ErrReservation) && !errors.Is(err, ErrStore) || sleep(ctx, pause) != nil {
-			return
-		}
-	}
+	background.Repeat(ctx, func() error { return f(ctx) }, func(err error) bool {
+		return errors.Is(err, ErrUnknownHold) || errors.Is(err, ErrReservation) || errors.Is(err, ErrStore)
+	})
 }
 
 // keepHold extends a hold until stop is called. The context run ends then, or when the

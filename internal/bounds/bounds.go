@@ -16,8 +16,10 @@ const (
 	// of that, and so on.
 	MaxLevels = 4
 
+	// MinHoldTTL is the shortest life of a hold, and DefaultHoldTTL the longest that a
+	// limit without a TTL allows.
 	MinHoldTTL     = time.Millisecond
-	DefaultHoldTTL = 24 * time.Hour // the longest that a limit without a TTL allows
+	DefaultHoldTTL = 24 * time.Hour
 )
 
 // WrongNote says what is wrong with a note, or "". PostgreSQL keeps no NUL in text.

@@ -45,11 +45,8 @@ func Hold(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []
 const (
 	// releaseWait is how long release keeps its caller, whose client waits for the response.
 	releaseWait = 250 * time.Millisecond
-	// Bounds of each Settle, which is a third of the TTL between them. The caller may have
-	// gone by then.
+	// Each Settle gets a third of the TTL, but no less and no more than this.
 	leastSettle, settleTimeout = 100 * time.Millisecond, 10 * time.Second
-	// The first pause between two Settles, and the longest: each is three times the one before.
-	settleAgain, settleSlowly = 75 * time.Millisecond, 5 * time.Second
 )
 
 // Keep extends a hold, which lives for ttl, until release is called, which settles it to
@@ -83,22 +80,12 @@ func Keep(ctx context.Context, l *dipwell.Limiter, id string, ttl time.Duration)
 func settle(ctx context.Context, l *dipwell.Limiter, id string, ttl time.Duration) {
 	ctx, stop := context.WithTimeout(ctx, ttl)
 	defer stop()
-	for pause := settleAgain; ; pause = min(3*pause, settleSlowly) {
+	background.Repeat(ctx, func() error {
 		try, done := context.WithTimeout(ctx, min(settleTimeout, max(ttl/3, leastSettle)))
-		err := background.Call(func() error {
-			_, err := l.Settle(try, id)
-			return err
-		})
-		done()
-		if !errors.Is(err, dipwell.ErrStore) {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-	}
+		defer done()
+		_, err := l.Settle(try, id)
+		return err
+	}, func(err error) bool { return errors.Is(err, dipwell.ErrStore) })
 }
 
 // ofTunnels is the context key of WithTunnels.
