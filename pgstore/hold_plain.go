@@ -81,11 +81,13 @@ p as (update dipwell.hold_parts p set live = false, settled = true, cost = $3::b
 select b.used, b.ts, %[6]s, coalesce(p.expires, ('%[7]s' || b.ts)::bigint), %[8]s from b left join p on true`, set, id, d.Number, where, settleNow, seen, abortedChargeText, also, r.Unit)
 	}
 	if slots {
-		last := fmt.Sprintf("coalesce((select x.expires from dipwell.hold_parts x where x.limit_id = %d and x.key = $1::text and x.live and x.id <> $2::text order by x.expires desc limit 1), 0)", id)
+		last := func(own string) string { // when the last other hold expires
+			return fmt.Sprintf("case when b.used = %s then 0 else coalesce((select x.expires from dipwell.hold_parts x where x.limit_id = %d and x.key = $1::text and x.live and x.id <> $2::text order by x.expires desc limit 1), 0) end", own, id)
+		}
 		s.hold = hold(fmt.Sprintf("used = b.used + $3::bigint, ts = greatest(%s, b.ts)", now),
-			fmt.Sprintf("b.limit_id = %d and b.key = $1::text and b.version = %d and b.used <= $4::bigint and $7::bigint = 0", id, d.Number), "0::bigint", "0::bigint", last)
-		s.settle = settle(fmt.Sprintf("used = greatest(b.used - $4::bigint, 0), ts = greatest(%s, b.ts)", settleNow), "$5::bigint = 0 and $6::bigint = 0", last)
-		s.holdFirst = first("null::bigint[]", "0::bigint", "0::bigint", last)
+			fmt.Sprintf("b.limit_id = %d and b.key = $1::text and b.version = %d and b.used <= $4::bigint and $7::bigint = 0", id, d.Number), "0::bigint", "0::bigint", last("$3::bigint"))
+		s.settle = settle(fmt.Sprintf("used = greatest(b.used - $4::bigint, 0), ts = greatest(%s, b.ts)", settleNow), "$5::bigint = 0 and $6::bigint = 0", last("0"))
+		s.holdFirst = first("null::bigint[]", "0::bigint", "0::bigint", "0::bigint")
 		return
 	}
 	charge := chargeSQL(id, d, now, grid, "$1::text", "$3::bigint", "$4::bigint")
