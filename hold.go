@@ -167,7 +167,7 @@ func (l *Limiter) Holds(ctx context.Context, limit, key string) ([]store.KeyHold
 // The Decision is that of the hold. A refusal has no error, as for Take; run is not
 // called then. Otherwise the error joins those of run and of Settle. If run panics or
 // ends its goroutine, the hold is settled to what was held. Holding settles even if ctx
-// has ended, and tries for up to 10 seconds.
+// has ended, and tries again while the store fails, for up to 10 seconds.
 func (l *Limiter) Holding(ctx context.Context, ttl time.Duration, takes []Take, run func(ctx context.Context) (costs []int64, err error)) (Decision, error) {
 	d, err := l.Hold(ctx, ttl, "", takes...)
 	if err != nil || !d.Allowed {
@@ -183,7 +183,7 @@ func (l *Limiter) Holding(ctx context.Context, ttl time.Duration, takes []Take, 
 		runCtx, stop := l.keepHold(ctx, d.Hold, ttl)
 		defer func() {
 			stop()
-			settled = l.settleAfter(ctx, d.Hold, costs)
+			settled = l.settleAfter(ctx, d.Hold, ttl, costs)
 		}()
 		costs, err = run(runCtx)
 	}()
@@ -194,10 +194,24 @@ func (l *Limiter) Holding(ctx context.Context, ttl time.Duration, takes []Take, 
 // have ended.
 const settleTimeout = 10 * time.Second
 
-func (l *Limiter) settleAfter(ctx context.Context, id string, costs []int64) error {
+// leastSettle is the least time that one attempt to settle gets, however short the TTL:
+// less than that is common while a store is busy.
+const leastSettle = 100 * time.Millisecond
+
+// settleAfter settles a hold of ttl, and tries again while the store fails. An attempt
+// without an answer is given up after a third of ttl: its connection may be broken.
+func (l *Limiter) settleAfter(ctx context.Context, id string, ttl time.Duration, costs []int64) (err error) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer stop()
-	_, err := l.Settle(ctx, id, costs...)
+	background.Repeat(ctx, func() error {
+		try, done := context.WithTimeout(ctx, max(ttl/3, leastSettle))
+		defer done()
+		_, err := l.Settle(try, id, costs...)
+		return err
+	}, func(last error) bool {
+		err = last
+		return errors.Is(err, ErrStore)
+	})
 	return err
 }
 

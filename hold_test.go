@@ -607,3 +607,67 @@ func TestHoldingUnderALowerTTL(t *testing.T) {
 		}
 	})
 }
+
+// A briefly failing store does not answer the first Settle, and fails the second.
+type brieflyFailing struct {
+	*tableStore
+	settles, cancels atomic.Int64
+}
+
+func (s *brieflyFailing) Abilities() store.Abilities {
+	ab := s.tableStore.Abilities()
+	ab.Store = s
+	return ab
+}
+
+func (s *brieflyFailing) Apply(ctx context.Context, b *store.Batch) error {
+	switch g := &b.Groups[0]; {
+	case g.Cancel && s.cancels.Add(1) <= 2:
+		return store.ErrStore
+	case g.Hold != nil && g.Hold.Verb == store.SettleHold:
+		switch s.settles.Add(1) {
+		case 1:
+			<-ctx.Done()
+			return errors.Join(store.ErrOutcomeUnknown, ctx.Err())
+		case 2:
+			return store.ErrStore
+		}
+	}
+	return s.tableStore.Apply(ctx, b)
+}
+
+// TestHoldingWhileTheStoreFails checks that Holding settles again if the store fails
+// briefly after run has returned.
+func TestHoldingWhileTheStoreFails(t *testing.T) {
+	withHolds(t, func(t *testing.T, l *dipwell.Limiter, st *tableStore) {
+		failing := l.With(&brieflyFailing{tableStore: st})
+		began := time.Now()
+		_, err := failing.Holding(t.Context(), 15*time.Second, []dipwell.Take{take("tokens", "k", 40)}, func(context.Context) ([]int64, error) {
+			return []int64{30}, nil
+		})
+		if took := time.Since(began); err != nil || took > 10*time.Second {
+			t.Errorf("%v after %v", err, took)
+		}
+		if got := remaining(t, l, "tokens", "k"); got != 70 {
+			t.Errorf("%d tokens left, want 70", got)
+		}
+	})
+}
+
+// TestEndedWaitWhileTheStoreFails checks that the reservation of a wait that ends is
+// cancelled again if the store fails briefly.
+func TestEndedWaitWhileTheStoreFails(t *testing.T) {
+	withHolds(t, func(t *testing.T, l *dipwell.Limiter, st *tableStore) {
+		failing := l.With(&brieflyFailing{tableStore: st})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		time.AfterFunc(time.Minute, cancel)
+		if d, err := failing.Wait(ctx, "debt", "k", 8); !errors.Is(err, context.Canceled) {
+			t.Errorf("%+v, %v", d, err)
+		}
+		time.Sleep(time.Second)
+		if got := remaining(t, l, "debt", "k"); got != 5 {
+			t.Errorf("%d tokens left, want 5", got)
+		}
+	}, dipwell.Limit{Name: "debt", Rate: 1, Period: time.Hour, Burst: 5, MaxDebt: 5})
+}

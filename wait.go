@@ -209,8 +209,8 @@ func outlast(ctx context.Context) (calls context.Context, end func()) {
 	return calls, func() { stop(); cancel() }
 }
 
-// cancelWait cancels the reservation of a wait. It ignores the error, which is that
-// the reservation is due or the store fails: the caller gets the context's error.
+// cancelWait cancels the reservation of a wait, and tries again while the store fails. It
+// ignores the last error: the caller gets the context's error.
 func (l *Limiter) cancelWait(ctx context.Context, id Reservation) {
 	timer := time.NewTimer(cancelWaitTimeout)
 	defer timer.Stop()
@@ -219,7 +219,7 @@ func (l *Limiter) cancelWait(ctx context.Context, id Reservation) {
 		defer close(cancelled)
 		cancelCtx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 		defer stop()
-		_ = background.Call(func() error { return l.Cancel(cancelCtx, id) })
+		background.Repeat(cancelCtx, func() error { return l.Cancel(cancelCtx, id) }, func(err error) bool { return errors.Is(err, ErrStore) })
 	}()
 	select {
 	case <-cancelled:
