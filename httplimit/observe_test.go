@@ -100,3 +100,46 @@ func TestAdaptiveObserved(t *testing.T) {
 		})
 	}
 }
+
+// A hanging store does not answer what is observed.
+type hanging struct{ store.Store }
+
+func (h hanging) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(h.Store)
+	ab.Observe = func(ctx context.Context, _ *store.Definition, _ store.Observation) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return ab
+}
+
+// TestAdaptiveStoreHangs checks that a response does not wait for a store that does not
+// answer what is observed: net/http sends a short one only once the handler has returned.
+func TestAdaptiveStoreHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem, err := memstore.New(memstore.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mem.Close()
+		l, err := dipwell.New(hanging{mem}, dipwell.Limit{Name: "up", Rate: 100, Period: time.Second, Burst: 20, Timeout: 10 * time.Second,
+			Adaptive: dipwell.Adaptive{Floor: 50, Ceiling: 200, Errors: 0.1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wrap, err := httplimit.New(l, httplimit.Config{Limits: []httplimit.Limit{{Name: "up"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		for range 2 {
+			began := time.Now()
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), "GET", "/", nil))
+			if took := time.Since(began); took > 0 {
+				t.Errorf("the response waited for %v", took)
+			}
+			time.Sleep(time.Second) // what was counted is due
+		}
+		time.Sleep(10 * time.Second)
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/background"
 )
 
 // Adaptive returns the names of the adaptive limits that decided, also under a plan or an
@@ -24,12 +25,17 @@ func Adaptive(d *dipwell.Decision) (names []string) {
 	return names
 }
 
-// Observe observes a call that limits have let through: how long it took, and whether it
-// succeeded. It continues after ctx has ended. If the store does not answer, the rates
-// stay as they are.
+// Observe observes, in the background, a call that limits have let through: how long it
+// took, and whether it succeeded. Its caller, who has the response, does not wait for the
+// store. If the store does not answer, the rates stay as they are.
 func Observe(ctx context.Context, l *dipwell.Limiter, limits []string, took time.Duration, ok bool) {
-	ctx = context.WithoutCancel(ctx)
-	for _, name := range limits {
-		_ = l.Observe(ctx, name, took, ok, 1)
+	if len(limits) == 0 {
+		return
 	}
+	ctx = context.WithoutCancel(ctx)
+	go func() {
+		for _, name := range limits {
+			_ = background.Call(func() error { return l.Observe(ctx, name, took, ok, 1) })
+		}
+	}()
 }
