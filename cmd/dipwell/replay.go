@@ -79,7 +79,17 @@ func (c *ReplayCmd) Run(e *env) error {
 			return fmt.Errorf("--plot: %w", err)
 		}
 	}
-	return c.print(e.stdout, rep)
+	return errors.Join(c.print(e.stdout, rep), unread(rep))
+}
+
+// unread returns an error if the log has lines, but none that could be replayed: its format
+// or one of the fields is probably wrong.
+func unread(rep *replay.Report) error {
+	if rep.Malformed == 0 || rep.Malformed < rep.Lines {
+		return nil
+	}
+	bad := rep.BadLines[0]
+	return fmt.Errorf("--log: no line of %s can be read in %s format; line %d: %s", rep.Log, rep.Format, bad.Line, bad.Reason)
 }
 
 func (c *ReplayCmd) options() (o replay.Options, err error) {

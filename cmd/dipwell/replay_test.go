@@ -96,6 +96,10 @@ func TestReplayFromStandardInput(t *testing.T) {
 	if code, out, errs = replayRun("", "--log=-", "--limit", "page=12/1m"); code != 0 || !strings.Contains(out, "0 requests") {
 		t.Errorf("an empty log: %d\n%s%s", code, out, errs)
 	}
+	code, out, errs = replayRun("no log\nnone\n", "--log=-", "--limit", "page=12/1m")
+	if want := "--log: no line of standard input can be read in combined format; line 1: "; code != 2 || !strings.Contains(out, "0 requests") || !strings.Contains(errs, want) {
+		t.Errorf("a log without any request: %d\n%s%s; want %s", code, out, errs, want)
+	}
 }
 
 func TestReplayNamesTheBadFlag(t *testing.T) {
