@@ -511,6 +511,20 @@ func TestToken(t *testing.T) {
 	v.wait(`!document.getElementById("login").open && document.cookie === "" && localStorage.length + sessionStorage.length === 0 && !document.documentElement.outerHTML.includes("s3cret")`)
 }
 
+// A token may have any letters, and so may a mistake in it.
+func TestTokenOfOtherLetters(t *testing.T) {
+	v := open(t, stores["memory"](t), server.Config{AdminToken: "gehëim€"}, "#/now")
+	enter := func(token string) {
+		v.run(chromedp.WaitVisible(chromedp.CSS("#token")))
+		v.wait("(document.getElementById('token').value = " + quote(token) + ") !== null")
+		v.run(chromedp.Click(chromedp.CSS("#login button")))
+	}
+	enter("falsch€")
+	v.shows("That is not the admin token.")
+	enter("gehëim€")
+	v.wait(`document.querySelectorAll(".card").length > 5`)
+}
+
 // The views can be reached with the keyboard alone.
 func TestKeyboard(t *testing.T) {
 	v := open(t, stores["memory"](t), server.Config{}, "#/now")

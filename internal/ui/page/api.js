@@ -24,13 +24,17 @@ async function send(method, path, body, signal) {
   for (;;) {
     const used = token;
     const headers = {};
-    if (used) headers.Authorization = "Bearer " + used;
+    if (used) headers.Authorization = "Bearer " + bytes(used);
     if (body !== undefined) headers["Content-Type"] = "application/json";
     const r = await fetch(path, {method, headers, signal, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body)});
     if (r.status !== 401) return r;
     if (used === token) await ask(used !== ""); // else another call has asked meanwhile
   }
 }
+
+// bytes returns a text whose characters are the bytes of UTF-8 of another: fetch throws for
+// a header field with any other character.
+const bytes = (text) => String.fromCharCode(...new TextEncoder().encode(text));
 
 // ask lets somebody type the token.
 function ask(wrong) {
