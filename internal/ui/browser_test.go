@@ -368,6 +368,22 @@ func TestNow(t *testing.T) {
 }
 
 // Each action of the view Key, on every store.
+// A service that hangs, or a connection that is cut without a word, does not leave old
+// numbers on the page as if they were new.
+func TestNowWithoutEvents(t *testing.T) {
+	v := open(t, stores["memory"](t), server.Config{}, "#/limits")
+	v.shows("Draft a limit")
+	look(v, chromedp.Evaluate[bool](`(() => {
+		const {fetch, setTimeout} = window;
+		window.calls = 0;
+		window.setTimeout = (f, ms) => setTimeout(f, window.calls === 1 && ms === 10000 ? 100 : ms); // not those of the test itself
+		window.fetch = (path, o) => path !== "/v1/live" || ++window.calls > 1 ? fetch(path, o) : Promise.resolve(new Response(new ReadableStream()));
+		return true;
+	})()`))
+	v.run(chromedp.Click(chromedp.CSS(`nav a[href="#/now"]`)))
+	v.wait(`window.calls > 1 && document.querySelectorAll(".card").length > 5`)
+}
+
 func TestKey(t *testing.T) {
 	for name, openStore := range stores {
 		t.Run(name, func(t *testing.T) {

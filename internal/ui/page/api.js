@@ -53,13 +53,22 @@ function ask(wrong) {
   return asking;
 }
 
-// events yields the events of a stream until the signal is aborted or the stream ends.
+const silence = 10000; // ms without an event, of which there is one a second
+
+// events yields the events of a stream until the signal is aborted or the stream ends. A
+// stream without events is an error: the service hangs, or the connection is broken.
 export async function* events(path, signal) {
   const r = await send("GET", path, undefined, signal);
   if (!r.ok) throw new Failure(r.status, await r.json().catch(() => ({})));
   const reader = r.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let text = ""; ;) {
-    const {value, done} = await reader.read();
+    let silent = false;
+    const timer = setTimeout(() => {
+      silent = true;
+      reader.cancel();
+    }, silence);
+    const {value, done} = await reader.read().finally(() => clearTimeout(timer));
+    if (silent) throw new Error("the service sends nothing");
     if (done) return;
     const parts = (text + value).split("\n\n");
     text = parts.pop();
