@@ -59,3 +59,44 @@ func TestRatios(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestWorstIsQuoted checks that no table of a quoted file has a worse ratio than the
+// quotes of its column: the index must not leave out where a rival wins.
+func TestWorstIsQuoted(t *testing.T) {
+	all, err := readAll(filepath.Join("..", "results"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range all {
+		worst := map[string]float64{} // by column, of the quotes
+		every := map[string]quote{}   // by column, the first quote, for all tables of the file
+		for _, q := range quotes {
+			if q.file != r.name {
+				continue
+			}
+			rs, err := q.ratios(r, q.column)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, ratio := range rs {
+				if w, ok := worst[q.column]; !ok || ratio.Value < w {
+					worst[q.column] = ratio.Value
+				}
+			}
+			every[q.column] = q
+		}
+		for column, q := range every {
+			for _, table := range r.tables {
+				at := table.column(column)
+				if at < 0 {
+					continue
+				}
+				for _, ratio := range q.of(&table, at) {
+					if ratio.Value < worst[column] {
+						t.Errorf("%s, %s: %s is %v, worse than any quote", r.name, table.section, ratio.Against, ratio.Value)
+					}
+				}
+			}
+		}
+	}
+}

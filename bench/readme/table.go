@@ -25,6 +25,7 @@ var quotes = []quote{
 	{what: "memory: one hot key", file: "memory.md", sections: []string{"One hot key"}, column: faster, except: controls},
 	{readme: true, what: "memory: 10,000 keys", file: "memory.md", sections: []string{"10,000 keys"}, column: faster, except: controls},
 	{what: "memory: 1,000,000 keys", file: "memory.md", sections: []string{"1,000,000 keys"}, column: faster, except: controls},
+	{what: "memory: keys seen for the first time", file: "memory.md", sections: []string{"Keys seen for the first time"}, column: faster, except: controls},
 
 	{readme: true, what: "PostgreSQL, as `dipwell serve` asks it: 1 caller", tables: "logged", file: "postgres/stack.md", sections: []string{"1 caller, 10,000 keys"}, column: "the stack of serve ÷ it", spent: spent, except: ours},
 	{what: "PostgreSQL, as `dipwell serve` asks it: 32 callers", tables: "logged", file: "postgres/stack.md", sections: []string{"32 callers, 10,000 keys"}, column: "the stack of serve ÷ it", spent: spent, except: ours},
@@ -32,10 +33,15 @@ var quotes = []quote{
 	{what: "PostgreSQL, single decisions, 1 to 32 clients", tables: "logged", file: "postgres/single.md", sections: at1to32("logged"), column: takeIt, except: ours},
 	{what: "PostgreSQL, single decisions, 1 to 32 clients", tables: "unlogged", file: "postgres/single.md", sections: at1to32("unlogged"), column: takeIt, except: ours},
 	{what: "PostgreSQL, keys seen for the first time", tables: "logged", file: "postgres/fresh.md", sections: at1to32("logged"), column: takeIt, spent: spent},
+	{what: "PostgreSQL, keys seen for the first time", tables: "unlogged", file: "postgres/fresh.md", sections: at1to32("unlogged"), column: takeIt, spent: spent},
 	{what: "PostgreSQL, 90 % of the calls refused", tables: "logged", file: "postgres/refusals.md", sections: at1to32("logged"), column: takeIt, spent: spent},
+	{what: "PostgreSQL, 90 % of the calls refused", tables: "unlogged", file: "postgres/refusals.md", sections: at1to32("unlogged"), column: takeIt, spent: spent},
 	{what: "PostgreSQL, Zipf(1.1) over a million keys", tables: "logged", file: "postgres/zipf.md", sections: at1to32("logged"), column: takeIt, spent: spent},
+	{what: "PostgreSQL, Zipf(1.1) over a million keys", tables: "unlogged", file: "postgres/zipf.md", sections: at1to32("unlogged"), column: takeIt, spent: spent},
 	{what: "PostgreSQL, windows of an hour", tables: "logged", file: "postgres/windows.md", sections: at1to32("logged"), column: "Limiter.Take, window ÷ it", spent: spent, rows: []string{"bare counter upsert a window"}},
+	{what: "PostgreSQL, windows of an hour", tables: "unlogged", file: "postgres/windows.md", sections: at1to32("unlogged"), column: "Limiter.Take, window ÷ it", spent: spent, rows: []string{"bare counter upsert a window"}},
 	{what: "PostgreSQL, two limits in one call", tables: "logged", file: "postgres/groups.md", sections: at1to32("logged"), column: "TakeAll of 2 ÷ it", spent: spent, rows: []string{"by hand, 2 counters in one trip"}},
+	{what: "PostgreSQL, two limits in one call", tables: "unlogged", file: "postgres/groups.md", sections: at1to32("unlogged"), column: "TakeAll of 2 ÷ it", spent: spent, rows: []string{"by hand, 2 counters in one trip"}},
 	{what: "Redis, single calls, 1 to 256 goroutines", file: "redis.md", sections: []string{"10,000 keys, 1 goroutines", "10,000 keys, 64 goroutines", "10,000 keys, 256 goroutines"}, column: "× redis_rate", rows: []string{"dipwell on Redis"}, against: rival},
 	{what: "Redis, coalesced", file: "redis.md", sections: []string{"10,000 keys, 1 goroutines", "10,000 keys, 64 goroutines", "10,000 keys, 256 goroutines", "One hot key, 256 goroutines"}, column: "× redis_rate", rows: []string{"dipwell on Redis, coalesced"}, against: rival},
 
@@ -47,6 +53,7 @@ var quotes = []quote{
 	{what: "JSON API, in memory", file: "api.md", sections: []string{"In memory, every call admitted", "In memory, 90 % of the calls refused"}, column: upon, rows: []string{serve}, against: "a no-op handler"},
 	{what: "JSON API, on PostgreSQL", tables: "logged", file: "api.md", sections: []string{"On PostgreSQL, logged, every call admitted", "On PostgreSQL, logged, 90 % of the calls refused"}, column: upon, rows: []string{serve}, against: "a handler with one conditional upsert"},
 	{what: "`replay` of a log in order, one thread for everybody", file: "replay.md", sections: []string{"One thread for everybody (GOMAXPROCS=1)"}, column: "replay in order runs at, of this"},
+	{what: "`replay` of a log in order, two threads, of which the loops use one", file: "replay.md", sections: []string{"Two threads (GOMAXPROCS=2), of which the loops use one"}, column: "replay in order runs at, of this"},
 }
 
 var rlsLoads = []string{"64 streams, 4 connections", "256 streams, 4 connections", "64 streams, 9 of 10 calls refused, 4 connections"}
