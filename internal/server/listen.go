@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log"
 	"log/slog"
 	"net"
@@ -126,12 +127,13 @@ func IsLoopback(l net.Listener) bool {
 }
 
 // bounded is a listener with a bound on open connections. More connections wait in
-// the kernel's queue.
+// the kernel's queue. It logs why connections wait, once a minute.
 type bounded struct {
 	net.Listener
 	slots  chan struct{}
 	once   sync.Once
 	closed chan struct{}
+	logged time.Time // used by Accept, which is called by one goroutine
 }
 
 func bound(l net.Listener, n int) *bounded {
@@ -144,6 +146,9 @@ func (b *bounded) Close() error {
 }
 
 func (b *bounded) Accept() (net.Conn, error) {
+	if len(b.slots) == cap(b.slots) {
+		b.wait(fmt.Sprintf("%d connections are open", cap(b.slots)))
+	}
 	select {
 	case b.slots <- struct{}{}:
 	case <-b.closed:
@@ -152,9 +157,20 @@ func (b *bounded) Accept() (net.Conn, error) {
 	c, err := b.Listener.Accept()
 	if err != nil {
 		<-b.slots
+		if !errors.Is(err, net.ErrClosed) { // such as too many open files; the caller tries again
+			b.wait(err.Error())
+		}
 		return nil, err
 	}
 	return &boundedConn{Conn: c, slots: b.slots}, nil
+}
+
+// wait logs why new connections wait.
+func (b *bounded) wait(why string) {
+	if now := time.Now(); now.Sub(b.logged) > reportAgain {
+		b.logged = now
+		slog.Error(fmt.Sprintf("new connections to %v wait: %s", b.Addr(), why))
+	}
 }
 
 // boundedConn frees its slot when it is closed, and has a deadline for writes,
