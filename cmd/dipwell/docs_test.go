@@ -51,6 +51,10 @@ limits:
   - {name: sign-ups, rate: 100, per: 1h}
   - {name: session, rate: 10, per: 1m}
   - {name: address, rate: 100, per: 1m}
+  - {name: webhooks, rate: 2, per: 1s, max_debt: 1000}
+  - {name: graphql, rate: 1000, per: 1m}
+  - {name: mail-pace, rate: 10, per: 1m, burst: 2}
+  - {name: mail-day, rate: 500, per: 1d, algorithm: fixed_window, start: '00:00 UTC'}
   - {name: nightly-mail, rate: 1, per: 1d}
   - {name: builds, algorithm: concurrency, burst: 10}
 `
