@@ -35,7 +35,7 @@ var elsewhere = map[string]string{
 	"nginx":          "TestProxies runs it on the same file",
 	"node":           "make clients runs it",
 	"npx":            "make clients runs it",
-	"psql":           "TestClients in examples runs the same statement",
+	"psql":           "TestClients in examples and pgstore's TestDocs run the same statements",
 	"python3":        "TestClients in examples runs the clients; internal/ui's TestStatic serves the same files as http.server",
 	"ruby":           "TestClients in examples runs it",
 	"sqlite3":        "not installed by CI; filestore reads the view",
