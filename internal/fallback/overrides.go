@@ -36,7 +36,11 @@ func (s *Store) numberOf(op *store.Op) (number uint32, ok bool) {
 	o := op.Def.Override
 	switch {
 	case o != nil:
-		return s.setOverride(op, o)
+		var set bool
+		if number, set, ok = s.setOverride(op, o); set {
+			s.rememberRecords([]store.Op{*op}) // locks s.mu, under which forget locks the overrides
+		}
+		return number, ok
 	case s.overrides.n.Load() > 0:
 		s.endOverride(op)
 	}
@@ -46,34 +50,34 @@ func (s *Store) numberOf(op *store.Op) (number uint32, ok bool) {
 	return op.Def.Number, true
 }
 
-// setOverride sets the local override of a key, unless it is set already.
-func (s *Store) setOverride(op *store.Op, o *store.Override) (number uint32, ok bool) {
+// setOverride sets the local override of a key, unless it is set already. set reports
+// whether it did.
+func (s *Store) setOverride(op *store.Op, o *store.Override) (number uint32, set, ok bool) {
 	v, k := &s.overrides, keyOf{op.Def.Name, op.Key}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	have, found := v.keys[k]
 	switch {
 	case found && have.ID == o.ID && have.Version == o.Version:
-		return have.number, true
+		return have.number, false, true
 	case !found && len(v.keys) >= maxOverrides:
-		return 0, false
+		return 0, false, false
 	case v.keys == nil:
 		v.keys = map[keyOf]copied{}
 	}
 	base, local := op.Def.Base(), *o
 	local.Key = op.Key
 	if s.local.Put(base, op.Key, store.State{Version: base.Number}) != nil { // the table knows only limits that have had a row
-		return 0, false
+		return 0, false, false
 	}
-	set, err := s.local.SetOverride(context.Background(), base, local)
+	made, err := s.local.SetOverride(context.Background(), base, local)
 	if err != nil {
-		return 0, false
+		return 0, false, false
 	}
-	number = base.WithOverride(&set).Number
+	number = base.WithOverride(&made).Number
 	v.keys[k] = copied{*o, number}
 	v.n.Store(int64(len(v.keys)))
-	s.rememberRecords([]store.Op{*op})
-	return number, true
+	return number, true, true
 }
 
 // endOverride ends the local override of a key.

@@ -3,6 +3,7 @@ package fallback
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -36,6 +37,7 @@ type planned struct {
 	*testing.T
 	now   int64
 	inner *awayStore
+	s     *Store
 	l     *dipwell.Limiter
 }
 
@@ -47,6 +49,7 @@ func beginPlans(t *testing.T) *planned {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
+	p.s = s
 	p.l, err = dipwell.New(s,
 		store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 10, OnStoreError: store.FailLocal, Plans: store.NewPlans(
 			store.Plan{Name: "pro", Rate: 100, Burst: 100}, store.Plan{Name: "staff", Mode: store.Unlimited}, store.Plan{Name: "banned", Mode: store.Blocked})},
@@ -256,6 +259,26 @@ func TestHoldsAreRepeated(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOverrideWhileALimitIsForgotten checks that setting the override in an answer never
+// waits for the lock under which dropped limits are forgotten while it holds the lock that
+// those take next.
+func TestOverrideWhileALimitIsForgotten(t *testing.T) {
+	p := beginPlans(t)
+	p.override(store.Override{Key: "raised", Burst: 40})
+	p.s.mu.Lock()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.take("raised", "", 5, true, there)
+	}()
+	for p.s.overrides.n.Load() == 0 {
+		runtime.Gosched()
+	}
+	p.s.overrides.forget("dropped") // as forgetDropped does
+	p.s.mu.Unlock()
+	<-done
 }
 
 // TestMadeHoldsAreBounded checks that what is remembered of holds has a bound.
