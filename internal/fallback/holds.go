@@ -139,7 +139,10 @@ func (s *Store) applyHolds(ctx context.Context, b *store.Batch) error {
 		g := &b.Groups[i]
 		if makesLocally(g) {
 			if h := s.local.Hold(g.Hold.ID); len(h.Parts) > 0 && h.Forget > s.now() {
-				g.Err, _ = s.decideHere(g)
+				var can bool
+				if g.Err, can = s.decideHere(g); !can { // also a limit that fails closed, so it is another call
+					g.Err = store.ErrHoldConflict
+				}
 				continue
 			}
 			sents[i] = sent{g.Hold.ID, callOf(g)}

@@ -261,6 +261,22 @@ func TestHoldsAreRepeated(t *testing.T) {
 	}
 }
 
+// TestHoldIDInAnotherCall checks that the id of a hold that was made here conflicts with
+// a call that cannot be decided here.
+func TestHoldIDInAnotherCall(t *testing.T) {
+	p := beginPlans(t)
+	p.inner.fail = errDown
+	take := dipwell.Take{Limit: "api", Key: "k", Cost: 1}
+	if d, err := p.l.Hold(t.Context(), time.Minute, "job", take); err != nil || !d.Allowed {
+		t.Fatal(d, err)
+	}
+	for _, p.inner.fail = range []error{errDown, nil} {
+		if d, err := p.l.Hold(t.Context(), time.Minute, "job", take, dipwell.Take{Limit: "closed", Key: "k", Cost: 1}); !errors.Is(err, store.ErrHoldConflict) {
+			t.Errorf("the store answers %v: %+v %v", p.inner.fail, d, err)
+		}
+	}
+}
+
 // TestOverrideWhileALimitIsForgotten checks that setting the override in an answer never
 // waits for the lock under which dropped limits are forgotten while it holds the lock that
 // those take next.
