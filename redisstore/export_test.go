@@ -57,6 +57,9 @@ const Propagation = propagation
 // IsWrite reports whether a hash is that of write.lua.
 func IsWrite(sha any) bool { return sha == serverClockScripts.write.sha }
 
+// IsHold reports whether a hash is that of hold.lua.
+func IsHold(sha any) bool { return sha == serverClockScripts.hold.sha }
+
 // ScriptNames returns the names of the scripts.
 func ScriptNames() (names []string) {
 	for f := range reflect.TypeFor[scripts]().Fields() {

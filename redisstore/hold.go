@@ -73,7 +73,10 @@ func (t *table) openHold(g *store.Group) (restore func(), err error) {
 		if h.Verb == store.MakeHold {
 			known := make([]*entry, len(g.Ops))
 			for i := range g.Ops {
-				known[i] = t.s.limits.entry(g.Ops[i].Def.Name)
+				name := g.Ops[i].Def.Name
+				if known[i] = t.s.limits.entry(name); known[i] == nil { // dropped since the op was resolved
+					return nil, t.s.limits.reg.Missing(name)
+				}
 			}
 			if err = n.oneSlot(g, known); err != nil {
 				return nil, err

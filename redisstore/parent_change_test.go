@@ -1,0 +1,60 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/redisstore"
+	"github.com/dipwell/dipwell/store"
+)
+
+// afterHold runs a function once hold.lua has answered for the first time.
+type afterHold struct {
+	do    func()
+	calls atomic.Int64
+}
+
+func (*afterHold) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*afterHold) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (a *afterHold) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if args := cmd.Args(); len(args) > 1 && redisstore.IsHold(args[1]) && a.calls.Add(1) == 1 {
+			a.do()
+		}
+		return err
+	}
+}
+
+// TestHoldOfDroppedLimitInCluster checks that a hold that Go must decide, because it is
+// refused, gets an error if its limit is dropped meanwhile.
+func TestHoldOfDroppedLimitInCluster(t *testing.T) {
+	t.Parallel()
+	db := connect(t, redistest.SharedCluster(t).URL())
+	s := newStore(t, db, redisstore.Config{Poll: -1})
+	l := limiter(t, s, drained("tokens", 2))
+	if d, err := l.Take(t.Context(), "tokens", "k", 2); err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	dropping := &afterHold{do: func() {
+		if err := s.Drop(t.Context(), "tokens", store.OwnerCode); err != nil {
+			t.Error(err)
+		}
+	}}
+	db.AddHook(dropping)
+	if d, err := l.Hold(t.Context(), time.Minute, "", dipwell.Take{Limit: "tokens", Key: "k", Cost: 1}); !errors.Is(err, store.ErrUnknownLimit) {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if n := dropping.calls.Load(); n != 1 {
+		t.Errorf("hold.lua was called %d times", n)
+	}
+}
