@@ -39,6 +39,11 @@ func TestKey(t *testing.T) {
 	if got := Key("a/b", "50%"); got != "a%2Fb/50%25" {
 		t.Errorf("%q", got)
 	}
+	for _, parts := range [][]string{{Shared}, {"acme", Shared}} { // text of a user, who must not take from the bucket of all
+		if _, err := checkKey(Key(parts...)); err == nil {
+			t.Errorf("%q is a key", parts)
+		}
+	}
 }
 
 func TestCheckPath(t *testing.T) {

@@ -69,10 +69,14 @@ const Shared = store.Shared
 
 // Key returns the key of a limit with a Parent, or that is one: a path of its parts. User
 // input may stand in each, since '/' and '%' inside a part are escaped. Without parts it
-// returns Shared. If a part is empty, calls with the key return a *FieldError.
+// returns Shared. If a part is empty or has a NUL byte, calls with the key return a
+// *FieldError.
 func Key(parts ...string) string {
-	if len(parts) == 0 {
+	switch {
+	case len(parts) == 0:
 		return Shared
+	case len(parts) == 1 && parts[0] == Shared: // text of a user, which must not name the shared bucket
+		return Shared + Shared
 	}
 	return keypath.Join(parts...)
 }
