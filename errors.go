@@ -45,7 +45,10 @@ type RefusedError struct{ Decision Decision }
 // Error returns a sentence for logs: "rate limited by login: retry after 1.5s".
 func (e *RefusedError) Error() string {
 	d := &e.Decision
-	if d.Never {
+	switch {
+	case d.Never && d.Definition != nil && d.Definition.Mode == Blocked:
+		return fmt.Sprintf("rate limited by %s: the key is blocked", d.Limit)
+	case d.Never:
 		return fmt.Sprintf("rate limited by %s: a cost of %d can never be granted", d.Limit, d.Cost)
 	}
 	return fmt.Sprintf("rate limited by %s: retry after %v", d.Limit, d.RetryAfter)

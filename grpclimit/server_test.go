@@ -245,6 +245,25 @@ func TestSeveralLimits(t *testing.T) {
 	}
 }
 
+// TestBlocked checks that a refusal says that the key is blocked: its cost is not what was
+// wrong.
+func TestBlocked(t *testing.T) {
+	l, _ := newLimiter(t, "api=1/1m,burst=2")
+	if _, err := l.Define(t.Context(), dipwell.Limit{Name: "api", Rate: 1, Period: time.Minute, Burst: 2,
+		Plans: dipwell.NewPlans(dipwell.Plan{Name: "banned", Mode: dipwell.Blocked})}, store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	client, _ := serve(t, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "api", Plan: func(context.Context, *grpclimit.Call) string { return "banned" }}}}, l)
+	_, err := client.EmptyCall(t.Context(), &testpb.Empty{})
+	quota, retry := details(t, err)
+	if why := quota.GetViolations()[0].Description; why != "the key is blocked" || retry != nil {
+		t.Errorf("%s, %v", why, retry)
+	}
+	if got := status.Convert(err).Message(); got != "rate limited by api: the key is blocked" {
+		t.Error(got)
+	}
+}
+
 func TestBadKeys(t *testing.T) {
 	l, _ := newLimiter(t, "api=1/1m,burst=2")
 	key := func(k string) grpclimit.KeyFunc {
