@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -113,14 +114,15 @@ func TestConcurrency(t *testing.T) {
 	}
 }
 
-// Concurrency limits are for calls that a server receives.
+// Concurrency limits are for calls that a server receives. The error names the one field
+// where they may be.
 func TestConcurrencyElsewhere(t *testing.T) {
 	l, _ := newLimiter(t, "slots=1,algorithm=concurrency")
 	limits := []grpclimit.Limit{{Name: "slots"}}
-	if _, err := grpclimit.New(l, grpclimit.Config{Sent: limits}); err == nil {
-		t.Error("a concurrency limit of messages")
+	if _, err := grpclimit.New(l, grpclimit.Config{Sent: limits}); err == nil || !strings.Contains(err.Error(), "Config.Limits of New") {
+		t.Errorf("a concurrency limit of messages: %v", err)
 	}
-	if _, err := grpclimit.NewClient(l, grpclimit.ClientConfig{Limits: limits}); err == nil {
-		t.Error("a concurrency limit of a client")
+	if _, err := grpclimit.NewClient(l, grpclimit.ClientConfig{Limits: limits}); err == nil || !strings.Contains(err.Error(), "Config.Limits of New") {
+		t.Errorf("a concurrency limit of a client: %v", err)
 	}
 }

@@ -59,7 +59,7 @@ func check(limiter *dipwell.Limiter, field string, limits []Limit, holds bool) e
 			continue
 		}
 		if limiter.Limit(l.Name).Algorithm == store.Concurrency && !holds {
-			return fmt.Errorf("grpclimit: %s: limit %s is a concurrency limit, which only Limits of a Server may be", field, l.Name)
+			return fmt.Errorf("grpclimit: %s: limit %s is a concurrency limit, which only Config.Limits of New may be", field, l.Name)
 		}
 	}
 	return nil
