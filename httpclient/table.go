@@ -109,7 +109,8 @@ func (s *state) wait(now time.Time, cost, inFlight int64) (wait time.Duration, s
 	}
 	if s.Refills && s.Limit > s.Remaining {
 		missing := float64(min(cost, s.Limit)-s.Remaining) + float64(inFlight)
-		due := s.at.Add(time.Duration(missing * float64(s.Reset) / float64(s.Limit-s.Remaining)))
+		after := missing * float64(s.Reset) / float64(s.Limit-s.Remaining)
+		due := s.at.Add(time.Duration(min(after, float64(s.Reset)))) // after may be more than a Duration can be
 		return max(time.Microsecond, min(due.Sub(now), s.until.Sub(now))), soft
 	}
 	return s.until.Sub(now), soft
