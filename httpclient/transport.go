@@ -91,7 +91,8 @@ const (
 )
 
 // Transport is an http.RoundTripper for clients of rate-limited services. It is safe for
-// concurrent use. All its requests share the limits that it has read.
+// concurrent use. All its requests share the limits that it has read. New makes one; any
+// other fails each request. Its Config must not be changed.
 type Transport struct {
 	Config
 	seed  maphash.Seed
@@ -191,6 +192,10 @@ func (e *LimitedError) Unwrap() error { return e.Err }
 // *LimitedError if a wait would be longer than the context's deadline or MaxWait
 // allows.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if t.table.max == 0 {
+		closeBody(r)
+		return nil, errors.New("httpclient: the Transport was not made by New")
+	}
 	left := t.MaxWait
 	for attempt, sent := 1, r; ; attempt++ {
 		k, err := t.admit(r, &left)

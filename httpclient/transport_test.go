@@ -664,6 +664,27 @@ func TestConfig(t *testing.T) {
 	}
 }
 
+// TestNotMadeByNew checks that a Transport that New has not made says so, since its
+// Config looks as if it could be set.
+func TestNotMadeByNew(t *testing.T) {
+	for _, rt := range []*httpclient.Transport{{}, {Config: httpclient.Config{Base: service(func(http.ResponseWriter, *http.Request) { t.Error("it was sent") })}}} {
+		body := &seen{Reader: strings.NewReader("b")}
+		r := request(t.Context(), "POST", "http://api.example/", "")
+		r.Header.Set("Authorization", "Bearer k")
+		r.Body = body
+		if resp, err := rt.RoundTrip(r); err == nil || err.Error() != "httpclient: the Transport was not made by New" || !body.closed { //nolint:bodyclose // there is none
+			t.Errorf("%v, %v, closed: %v", resp, err, body.closed)
+		}
+	}
+}
+
+type seen struct {
+	io.Reader
+	closed bool
+}
+
+func (s *seen) Close() error { s.closed = true; return nil }
+
 type always struct{ resp *http.Response }
 
 func (a always) RoundTrip(*http.Request) (*http.Response, error) { return a.resp, nil }
