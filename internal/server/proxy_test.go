@@ -488,6 +488,34 @@ func TestProxyAnnounces(t *testing.T) {
 	}
 }
 
+// A response without a Content-Type gets none, also after a 1xx response: to guess one may
+// let a browser take for a page what the upstream did not call one.
+func TestProxyAddsNoType(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/hints" {
+			w.WriteHeader(http.StatusEarlyHints)
+		}
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header()["Content-Type"] = nil
+		if r.URL.Path == "/typed" {
+			w.Header().Set("Content-Type", "text/css")
+		}
+		_, _ = io.WriteString(w, "<html><script>")
+	}))
+	defer up.Close()
+	p := newProxied(t, server.Config{}, server.Upstream{URL: up.URL}, "login")
+	for path, want := range map[string]string{"/": "", "/hints": "", "/typed": "text/css"} {
+		res, err := http.Get("http://" + p.addr + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if got := res.Header.Get("Content-Type"); got != want || res.Header.Get("Ratelimit") == "" {
+			t.Errorf("%s: Content-Type %q, want %q; %v", path, got, want, res.Header)
+		}
+	}
+}
+
 // The plan of a proxied request is in a header field, and a floor leaves tokens to others.
 func TestProxyPlanAndFloor(t *testing.T) {
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))

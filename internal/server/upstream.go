@@ -120,6 +120,7 @@ func (s *Server) forwardTo(target *url.URL, u *Upstream) (http.Handler, error) {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p := &passed{header: w.Header().Clone()}
 		clear(w.Header())
+		p.to = w.Header()
 		r = r.WithContext(context.WithValue(r.Context(), passedKey{}, p))
 		if r.Body != nil && r.Body != http.NoBody {
 			r.Body = &clientBody{r.Body, p}
@@ -133,6 +134,7 @@ type passed struct {
 	// header are the fields that the limits have set. They must be saved because
 	// ReverseProxy clears them if there is a 1xx response.
 	header http.Header
+	to     http.Header // of the response to the client
 	// badBody says that the client's body could not be read, which is no failure of
 	// the upstream.
 	badBody atomic.Bool
@@ -150,6 +152,14 @@ func passedOf(r *http.Request) *passed {
 func (p *passed) announce(to http.Header) {
 	for name, values := range p.header {
 		to[name] = append(slices.Clone(values), to[name]...)
+	}
+}
+
+// untyped keeps net/http from adding a Content-Type, which it guesses from the body, to a
+// response that has none.
+func (p *passed) untyped(r http.Header) {
+	if r["Content-Type"] == nil {
+		p.to["Content-Type"] = nil
 	}
 }
 

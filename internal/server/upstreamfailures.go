@@ -109,7 +109,9 @@ var errNotAsked = errors.New("it switches to a protocol that was not requested")
 // watch counts failures in a response's body. A response that switches protocols is
 // an error unless the request asked for a WebSocket.
 func (f *upstreamFailures) watch(r *http.Response) error {
-	passedOf(r.Request).announce(r.Header)
+	passed := passedOf(r.Request)
+	passed.announce(r.Header)
+	passed.untyped(r.Header)
 	if r.StatusCode == http.StatusSwitchingProtocols {
 		if r.Request.Header.Get("Upgrade") == "" {
 			return errNotAsked
