@@ -28,7 +28,9 @@ const (
 	//
 	// q is the burst and w the time in which it comes back, or the period of a window; r
 	// is what remains, and t the time in which r comes back, or the time until the
-	// window ends. A concurrency limit has neither w nor t.
+	// window ends. The decision about a window of which nothing is used does not say when
+	// that is: t is then the whole period, which is never too short. A concurrency limit
+	// has neither w nor t.
 	IETF Headers = "ietf"
 
 	// XRateLimit is X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, of the
