@@ -3,7 +3,9 @@ package config
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -34,6 +36,7 @@ func WatchDirs(ctx context.Context, path string, dirs func() []string, content f
 		_ = w.Close()
 		return fmt.Errorf("watch %s: %w", path, err)
 	}
+	_ = addAll(w, linksOf(path)) // not every directory above may be readable
 	last := content()
 	go func() {
 		defer func() { _ = w.Close() }()
@@ -54,7 +57,7 @@ func WatchDirs(ctx context.Context, path string, dirs func() []string, content f
 				due = soon(due)
 			case <-due:
 				due = nil
-				_ = addAll(w, dirs()) // links may have new targets; a missing directory is added when it appears
+				_ = addAll(w, append(dirs(), linksOf(path)...)) // links may have new targets; a missing directory is added when it appears
 				if now := content(); now != last {
 					last = now
 					changed()
@@ -89,6 +92,36 @@ func dirsOf(path string) []string {
 	dirs := []string{filepath.Dir(path)}
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		dirs = append(dirs, filepath.Dir(target))
+	}
+	return dirs
+}
+
+// maxLinks is how many links are followed from a path, as by Linux. More are a cycle.
+const maxLinks = 40
+
+// linksOf returns the directories of the symbolic links on the way from the root to path:
+// if one of them is replaced, another file is at path.
+func linksOf(path string) (dirs []string) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil
+	}
+	volume := filepath.VolumeName(path)
+	at, rest := volume+string(filepath.Separator), strings.Split(path[len(volume):], string(filepath.Separator))
+	for len(rest) > 0 && len(dirs) < maxLinks {
+		next := filepath.Join(at, rest[0])
+		rest = rest[1:]
+		target, err := os.Readlink(next)
+		switch {
+		case err != nil: // no link
+			at = next
+			continue
+		case filepath.IsAbs(target):
+			at = filepath.VolumeName(target) + string(filepath.Separator)
+			target = target[len(filepath.VolumeName(target)):]
+		}
+		dirs = append(dirs, filepath.Dir(next))
+		rest = append(strings.Split(target, string(filepath.Separator)), rest...)
 	}
 	return dirs
 }

@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -87,6 +88,33 @@ func TestWatchSymlinkSwap(t *testing.T) {
 	wait()
 	write(t, filepath.Join(dir, "v2", "dipwell.yaml"), "in place") // where the link leads now
 	wait()
+}
+
+// A link above the directory of the file is swapped, as releases are and by git-sync.
+func TestWatchLinkAbove(t *testing.T) {
+	dir := t.TempDir()
+	for _, v := range []string{"v1", "v2"} {
+		if err := os.MkdirAll(filepath.Join(dir, "releases", v, "etc"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, "releases", v, "etc", "dipwell.yaml"), v)
+	}
+	swap := func(to, name string) {
+		t.Helper()
+		if err := errors.Join(os.Symlink(to, filepath.Join(dir, "new")), os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, name))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	swap("releases/v1", "current")
+	swap("current/etc", "etc") // a link through another
+	for _, path := range []string{"current/etc/dipwell.yaml", "etc/dipwell.yaml"} {
+		swap("releases/v1", "current")
+		wait := watch(t, filepath.Join(dir, path))
+		swap("releases/v2", "current")
+		wait()
+		write(t, filepath.Join(dir, "releases", "v2", "etc", "dipwell.yaml"), "in place, "+path)
+		wait()
+	}
 }
 
 func TestWatchNothing(t *testing.T) {
