@@ -166,6 +166,39 @@ func TestDocTests(t *testing.T) {
 	}
 }
 
+// TestDocFiles checks that the files of code that pages name are there.
+func TestDocFiles(t *testing.T) {
+	there := map[string]bool{}
+	var pages []string
+	err := fs.WalkDir(os.DirFS("."), ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			for at := name; ; { // the name from each of its folders on
+				there[at] = true
+				_, rest, more := strings.Cut(at, "/")
+				if !more {
+					break
+				}
+				at = rest
+			}
+			if path.Ext(name) == ".md" && !strings.Contains(name, "/results/") && name != "CHANGELOG.md" && name != "THIRD_PARTY_LICENSES.md" {
+				pages = append(pages, name)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := regexp.MustCompile("`([\\w/]+\\.(?:go|sql|lua))`")
+	for _, page := range pages {
+		for _, m := range file.FindAllStringSubmatch(readText(t, page), -1) {
+			if !there[m[1]] {
+				t.Errorf("%s names %s, which is not there", page, m[1])
+			}
+		}
+	}
+}
+
 // TestDocPlayground checks that the files of docs/playground are those of the page.
 func TestDocPlayground(t *testing.T) {
 	dir := filepath.Join("docs", "playground")
