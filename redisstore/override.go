@@ -260,7 +260,7 @@ func (s *Store) forgetCall(ctx context.Context, limit, end string, last uint32) 
 
 // A movedOverride is an override that is also under the name that it will have. end is
 // how its present name ends.
-type movedOverride struct{ limit, end string }
+type movedOverride struct{ limit, key, end string }
 
 // copyOverrides copies the overrides of limits whose keys will be in other slots of a
 // cluster. parts has these limits, with their parts then. It returns the overrides that it
@@ -284,7 +284,7 @@ func (s *Store) copyOverrides(ctx context.Context, parts map[string]int) (copied
 					continue
 				}
 				if err = s.copyOverride(ctx, &to, limit, key, texts[i]); err == nil {
-					copied = append(copied, movedOverride{limit, end})
+					copied = append(copied, movedOverride{limit, key, end})
 				}
 			}
 			return err
@@ -319,8 +319,16 @@ func (s *Store) copyOverride(ctx context.Context, to *names, limit, key, text st
 }
 
 // deleteLater deletes overrides that were copied, when every program knows their new names.
+// If the limit has got its former parent again meanwhile, the names are in use.
 func (s *Store) deleteLater(copied []movedOverride) {
 	s.onceAllKnow(func(ctx context.Context) error {
+		if err := s.cat.Refresh(ctx); err != nil {
+			return err
+		}
+		n := &s.names
+		copied = slices.DeleteFunc(copied, func(o movedOverride) bool {
+			return n.overrideOf(o.limit, o.key) == n.overridePrefix(o.limit)+o.end
+		})
 		for some := range slices.Chunk(copied, scanCount) {
 			calls := make([]call, len(some))
 			for i, o := range some {

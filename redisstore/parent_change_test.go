@@ -58,3 +58,43 @@ func TestHoldOfDroppedLimitInCluster(t *testing.T) {
 		t.Errorf("hold.lua was called %d times", n)
 	}
 }
+
+// TestParentThereAndBack checks that a limit in a cluster that gets a parent and loses it
+// within a second keeps its overrides.
+func TestParentThereAndBack(t *testing.T) {
+	t.Parallel()
+	db, prefix := connect(t, redistest.SharedCluster(t).URL()), "back"
+	s := newStore(t, db, redisstore.Config{Prefix: prefix})
+	tenant, user := drained("tenant", 100), drained("user", 5)
+	tenant.Parts = 1
+	l := limiter(t, s, tenant, user)
+	capacity := func(key string) int64 {
+		t.Helper()
+		d, err := l.Take(t.Context(), "user", key, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(d.Limits) > 0 {
+			return d.Limits[0].Capacity
+		}
+		return d.Capacity
+	}
+	if _, err := l.SetOverride(t.Context(), "user", dipwell.Override{Key: "acme/kept", Burst: 50}); err != nil {
+		t.Fatal(err)
+	}
+	for _, parent := range []string{"tenant", ""} {
+		user.Parent = parent
+		if _, err := l.Define(t.Context(), user, store.OwnerCode); err != nil {
+			t.Fatal(err)
+		}
+		if n := capacity("acme/kept"); n != 50 {
+			t.Errorf("parent %q: a capacity of %d with an override", parent, n)
+		}
+	}
+	eventually(t, "the overrides are deleted where they were", func() bool {
+		return db.Exists(t.Context(), prefix+".override:user:{acme}/kept/").Val() == 0
+	})
+	if n := capacity("acme/kept"); n != 50 {
+		t.Errorf("later: a capacity of %d with an override", n)
+	}
+}
