@@ -359,7 +359,11 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 		}
 		moved = old != nil && d.Parent != old.Parent && l.s.names.cluster
 		if moved {
-			if left, err = l.s.copyOverrides(ctx, l.movedBy(d)); err != nil {
+			left, err = l.s.copyOverrides(ctx, l.movedBy(d), func() (bool, error) {
+				present, err := l.field(ctx, limit.Name)
+				return present == text, err
+			})
+			if err != nil {
 				return "", err
 			}
 		}

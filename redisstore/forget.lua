@@ -2,9 +2,10 @@
 -- the override is of a later version of the limit.
 --
 -- KEYS: the override, the row, the hash of its records, the set of its reservations.
--- ARGV: the last version of the dropped limit. Returns 1 if it was deleted.
+-- ARGV: the last version of the dropped limit; the override as it must be, or empty.
+-- Returns 1 if it was deleted.
 local text = redis.call('GET', KEYS[1])
-if not text then
+if not text or ARGV[2] ~= '' and ARGV[2] ~= text then
   return {0}
 end
 local read, override = pcall(cjson.decode, text)

@@ -60,7 +60,7 @@ func TestHoldOfDroppedLimitInCluster(t *testing.T) {
 }
 
 // TestParentThereAndBack checks that a limit in a cluster that gets a parent and loses it
-// within a second keeps its overrides.
+// within a second keeps its overrides, and not those that ended meanwhile.
 func TestParentThereAndBack(t *testing.T) {
 	t.Parallel()
 	db, prefix := connect(t, redistest.SharedCluster(t).URL()), "back"
@@ -79,8 +79,10 @@ func TestParentThereAndBack(t *testing.T) {
 		}
 		return d.Capacity
 	}
-	if _, err := l.SetOverride(t.Context(), "user", dipwell.Override{Key: "acme/kept", Burst: 50}); err != nil {
-		t.Fatal(err)
+	for _, key := range []string{"acme/kept", "acme/ended"} {
+		if _, err := l.SetOverride(t.Context(), "user", dipwell.Override{Key: key, Burst: 50}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, parent := range []string{"tenant", ""} {
 		user.Parent = parent
@@ -90,6 +92,15 @@ func TestParentThereAndBack(t *testing.T) {
 		if n := capacity("acme/kept"); n != 50 {
 			t.Errorf("parent %q: a capacity of %d with an override", parent, n)
 		}
+		if parent == "" {
+			continue
+		}
+		if ended, err := l.EndOverride(t.Context(), "user", "acme/ended"); !ended || err != nil {
+			t.Fatal(ended, err)
+		}
+	}
+	if n := capacity("acme/ended"); n != 5 {
+		t.Errorf("a capacity of %d after the override has ended", n)
 	}
 	eventually(t, "the overrides are deleted where they were", func() bool {
 		return db.Exists(t.Context(), prefix+".override:user:{acme}/kept/").Val() == 0
