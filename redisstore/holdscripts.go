@@ -335,7 +335,7 @@ func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err 
 		if e != nil && p.Plan != "" {
 			e = e.plans[p.Plan]
 		}
-		if e == nil || !quick(e.def) || e.def.Number != k.versions[i] || p.Free {
+		if e == nil || !quick(e.def) || e.def.Number != k.versions[i] || p.Free || t.elsewhere(p.Limit, p.Key) {
 			s.holds.forget(name)
 			return false, nil
 		}

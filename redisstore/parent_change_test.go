@@ -109,3 +109,83 @@ func TestParentThereAndBack(t *testing.T) {
 		t.Errorf("later: a capacity of %d with an override", n)
 	}
 }
+
+// TestHoldAcrossMove checks that a hold in a cluster whose limit gets another parent, or
+// is dropped, ends there as if the key had been reset, and that its other parts can be
+// settled.
+func TestHoldAcrossMove(t *testing.T) {
+	t.Parallel()
+	ctx, db := t.Context(), connect(t, redistest.SharedCluster(t).URL())
+	first := newStore(t, db, redisstore.Config{Prefix: "heldmove", Poll: -1})
+	tenant, user, other := drained("tenant", 100), drained("user", 5), drained("other", 5)
+	tenant.Parts = 1
+	l := limiter(t, first, tenant, user, other)
+	hold := func(takes ...dipwell.Take) string {
+		t.Helper()
+		d, err := l.Hold(ctx, time.Hour, "", takes...)
+		if err != nil || !d.Allowed {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		return d.Hold
+	}
+	ofBoth := []dipwell.Take{{Limit: "user", Key: "acme/u", Cost: 2}, {Limit: "other", Key: "acme/u", Cost: 2}}
+	mine, theirs, alone := hold(ofBoth...), hold(ofBoth...), hold(dipwell.Take{Limit: "user", Key: "acme/u", Cost: 1})
+	user.Parent = "tenant"
+	if _, err := l.Define(ctx, user, store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	second := limiter(t, newStore(t, db, redisstore.Config{Prefix: "heldmove", Poll: -1}))
+	if _, err := l.Extend(ctx, alone, time.Hour); !errors.Is(err, store.ErrHoldConflict) {
+		t.Errorf("extended after the move: %v", err)
+	}
+	if _, err := l.Settle(ctx, alone, 1); err != nil {
+		t.Errorf("settled after the move: %v", err)
+	}
+	for i, settle := range []func(context.Context, string, ...int64) (dipwell.Decision, error){l.Settle, second.Settle} {
+		if _, err := settle(ctx, []string{mine, theirs}[i], 1, 1); err != nil {
+			t.Errorf("settled by %d: %v", i, err)
+		}
+	}
+	if n := left(t, l, "other", "acme/u"); n != 3 {
+		t.Errorf("%d left of the limit that stayed, want 3", n)
+	}
+	if n := left(t, l, "user", "acme/u"); n != 5 {
+		t.Errorf("%d left of the limit that moved, want 5", n)
+	}
+	below := hold(dipwell.Take{Limit: "user", Key: "acme/u", Cost: 2})
+	if err := l.Drop(ctx, "user", store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := second.Settle(ctx, below, 1); err != nil {
+		t.Errorf("settled after the drop, which is not known: %v", err)
+	}
+	if _, err := l.Settle(ctx, below, 1); err != nil {
+		t.Errorf("settled after the drop: %v", err)
+	}
+	if n := left(t, l, "tenant", "acme"); n != 99 {
+		t.Errorf("%d left of the parent, want 99", n)
+	}
+}
+
+// TestCancelAcrossMove checks that a reservation in a cluster one of whose limits gets
+// another parent is unknown.
+func TestCancelAcrossMove(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	s := newStore(t, connect(t, redistest.SharedCluster(t).URL()), redisstore.Config{Prefix: "cancelmove", Poll: -1})
+	tenant, user, other := drained("tenant", 100), drained("user", 5), drained("other", 5)
+	tenant.Parts, user.MaxDebt, other.MaxDebt = 1, 5, 5
+	l := limiter(t, s, tenant, user, other)
+	var d dipwell.Decision
+	err := l.DoAll(ctx, &d, store.VerbReserve, []dipwell.Take{{Limit: "user", Key: "acme/u", Cost: 6}, {Limit: "other", Key: "acme/u", Cost: 6}})
+	if err != nil || d.Reservation == (store.Reservation{}) {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	user.Parent = "tenant"
+	if _, err = l.Define(ctx, user, store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	if err = l.Cancel(ctx, d.Reservation); !errors.Is(err, store.ErrReservation) {
+		t.Errorf("cancelled after the move: %v", err)
+	}
+}

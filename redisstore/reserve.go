@@ -132,7 +132,11 @@ func (s *Store) giveBack(ctx context.Context, g *store.Group, parts []reservatio
 		if entries[i] = s.limits.entry(p.Limit); entries[i] == nil {
 			return store.ErrReservation // the limit was dropped, and its buckets with it
 		}
-		args = append(args, entries[i].row(p.Key))
+		row := entries[i].row(p.Key)
+		if i > 0 && s.names.cluster && slot(row) != slot(args[3].(string)) {
+			return store.ErrReservation // a limit has another parent, and its buckets have begun anew
+		}
+		args = append(args, row)
 	}
 	args = s.names.appendLists(args, n, func(i int) (limit, key string) { return parts[i].Limit, parts[i].Key })
 	if !s.names.cluster {

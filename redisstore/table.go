@@ -124,6 +124,9 @@ func (t *table) wantHold(id string) {
 
 func (t *table) Row(limit, key string) (store.State, []store.Record, error) {
 	r := t.row(limit, key)
+	if r == nil && t.elsewhere(limit, key) {
+		return store.State{}, nil, nil // of a part that Hold has ended
+	}
 	if r == nil || t.missing {
 		t.want(limit, key)
 		t.missing = true
@@ -152,11 +155,14 @@ func (t *table) Hold(id string) (store.Hold, error) {
 		t.missing = true
 		return store.Hold{}, errMissing
 	}
-	for _, p := range h.hold.Parts {
+	for i := range h.hold.Parts {
+		p := &h.hold.Parts[i]
 		if err := t.find(p.Limit); err != nil {
 			return store.Hold{}, err
 		}
-		if t.row(p.Limit, p.Key) == nil {
+		if t.elsewhere(p.Limit, p.Key) {
+			p.Reset = true // where the key is now, it has begun anew
+		} else if t.row(p.Limit, p.Key) == nil {
 			t.want(p.Limit, p.Key)
 			t.missing = true
 		}
@@ -165,6 +171,12 @@ func (t *table) Hold(id string) (store.Hold, error) {
 		return store.Hold{}, errMissing
 	}
 	return h.hold, nil
+}
+
+// elsewhere reports whether a row is in another slot of the cluster than the holds. Its
+// limit had another parent when the hold was made, or was dropped.
+func (t *table) elsewhere(limit, key string) bool {
+	return t.names.cluster && t.tag != "" && slot(t.names.bucket(limit, key)) != slot(t.tag)
 }
 
 // find returns an error if a limit is not known, unless it was dropped. Another program may
