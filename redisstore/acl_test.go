@@ -200,3 +200,23 @@ func everyVerb(t *testing.T, s *redisstore.Store, l *dipwell.Limiter) {
 		}
 	}
 }
+
+// TestNoRightToChannel checks that a change fails and is not stored if the user has no
+// right to tell others of it.
+func TestNoRightToChannel(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	grantRights(t, server)
+	do(t, server, "acl", "setuser", "dipwell", "resetchannels")
+	s, err := redisstore.Open(t.Context(), as("dipwell", server.URL()), redisstore.Config{Poll: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	if _, err = s.Define(t.Context(), drained("a", 5), store.OwnerCode); !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) {
+		t.Errorf("defined: %v", err)
+	}
+	if n := do(t, server, "hlen", "dipwell.limits"); n != int64(0) {
+		t.Errorf("%v limits are stored", n)
+	}
+}

@@ -10,6 +10,6 @@ if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then
 end
 local before = tonumber(redis.call('HGET', KEYS[1], '') or 0) or 0
 local revision = math.max(before + 1, now)
+redis.call('PUBLISH', ARGV[4], ARGV[1]) -- first, because the user may have no right to it; nobody reads before the script has ended
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3], '', string.format('%.0f', revision))
-redis.call('PUBLISH', ARGV[4], ARGV[1])
 return {revision, before}

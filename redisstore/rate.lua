@@ -11,8 +11,8 @@ if revision ~= tonumber(ARGV[1]) then
   return {0}
 end
 revision = math.max(revision + 1, now)
-call('HSET', KEYS[1], 'of', string.format('%s %d', ARGV[2], revision), 'levels', ARGV[3], 'state', ARGV[4], 'seen', ARGV[5])
 if ARGV[6] ~= '' then
-  call('PUBLISH', ARGV[6], '')
+  call('PUBLISH', ARGV[6], '') -- first, because the user may have no right to it
 end
+call('HSET', KEYS[1], 'of', string.format('%s %d', ARGV[2], revision), 'levels', ARGV[3], 'state', ARGV[4], 'seen', ARGV[5])
 return {revision}
