@@ -73,8 +73,8 @@ type taker struct {
 	observe func(*dipwell.Decision, error, time.Duration)
 }
 
-// noWait is the bound of a call that never waits; a leaky bucket then allows it
-// with a delay. With a bound of 0, a call that has a delay is refused.
+// noWait is the bound of a call that waits only for a leaky bucket, as long as that says.
+// With a bound of 0, a call that has a delay is refused.
 const noWait time.Duration = -1
 
 // take takes from the limits, waiting at most bound. If it returns an error, the
@@ -120,12 +120,17 @@ func (t *taker) decide(ctx context.Context, d *dipwell.Decision, limits []Limit,
 	if len(takes) == 0 {
 		return 0, nil
 	}
-	if t.observe == nil {
-		return t.wait(ctx, d, takes, bound, ttl)
+	start := time.Time{}
+	if t.observe != nil {
+		start = time.Now()
 	}
-	start := time.Now()
 	ttl, err := t.wait(ctx, d, takes, bound, ttl)
-	t.observe(d, err, time.Since(start))
+	if t.observe != nil {
+		t.observe(d, err, time.Since(start))
+	}
+	if err == nil {
+		err = pace.Due(ctx, t.limiter, d)
+	}
 	return ttl, err
 }
 

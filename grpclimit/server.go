@@ -83,6 +83,9 @@ type server struct {
 // error if c has no limits, more than 16 in a list, or one that the limiter does
 // not have.
 //
+// Only a call or message that a leaky bucket allows with a delay waits for it, which is
+// what makes such a limit even. If the call ends first, its tokens are given back.
+//
 // If one of Limits has the algorithm dipwell.Concurrency, the call holds its tokens, of
 // all Limits in one hold, until its handler returns or panics, which ends a stream. They
 // are then settled to what was held, which releases those of concurrency limits. If the

@@ -97,6 +97,10 @@ type Limit struct {
 // The tokens are taken before the handler runs and stay taken whatever it does. A client
 // that disconnects in the meantime is charged too.
 //
+// Only a request that a leaky bucket allows with a delay waits for it, which is what makes
+// such a limit even: at most for the time in which MaxDebt comes back. If the request's
+// context ends first, its tokens are given back and Failed answers it.
+//
 // If one of the limits has the algorithm dipwell.Concurrency, the request holds its
 // tokens, of all limits in one hold. They are settled to what was held, which releases
 // those of concurrency limits, when the next handler returns, panics, or hijacks the
@@ -200,6 +204,9 @@ func (m *middleware) decide(r *http.Request, d *dipwell.Decision, takes []dipwel
 	}
 	if m.Observe != nil {
 		m.Observe(d, err, time.Since(start))
+	}
+	if err == nil {
+		err = pace.Due(r.Context(), m.limiter, d)
 	}
 	return ttl, err
 }

@@ -61,18 +61,24 @@ func Keep(ctx context.Context, l *dipwell.Limiter, id string, ttl time.Duration)
 	})
 	return kept, sync.OnceFunc(func() {
 		stop()
-		settled := make(chan struct{})
-		go func() {
-			defer close(settled)
-			settle(context.WithoutCancel(ctx), l, id, ttl)
-		}()
-		wait := time.NewTimer(releaseWait)
-		defer wait.Stop()
-		select {
-		case <-settled:
-		case <-wait.C:
-		}
+		briefly(func() { settle(context.WithoutCancel(ctx), l, id, ttl) })
 	})
+}
+
+// briefly calls f, and returns when f does, or after releaseWait; f then continues in the
+// background.
+func briefly(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	wait := time.NewTimer(releaseWait)
+	defer wait.Stop()
+	select {
+	case <-done:
+	case <-wait.C:
+	}
 }
 
 // settle settles a hold to what was held. If the store fails, it tries again until the hold

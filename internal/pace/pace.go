@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -50,11 +52,40 @@ func Ask[R any](r R, name string, floor int64, choose, plan func(R) string, key 
 	return t, err
 }
 
-// Take takes from the limits, all or nothing, and sets d. It does not allocate for
-// one limit.
+// Take takes from the limits, all or nothing, and sets d. If a leaky bucket is among them,
+// Due must follow. It does not allocate for one limit.
 func Take(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []dipwell.Take) error {
 	if len(takes) > 1 {
 		return l.DoAll(ctx, d, store.VerbTake, takes)
 	}
 	return l.Do(ctx, d, store.VerbTake, takes[0])
+}
+
+// Due waits until a call that a leaky bucket allowed with a delay is due, so that its
+// caller may act. If ctx ends first, the tokens are given back, and the error is the
+// context's.
+func Due(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision) error {
+	if !d.Allowed || d.Delay <= 0 {
+		return nil
+	}
+	id, delay := d.Reservation, d.Delay
+	if err := await.Sleep(ctx, delay); err != nil {
+		briefly(func() {
+			ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+			defer stop()
+			_ = background.Call(func() error { return l.Cancel(ctx, id) }) // if the store fails, they stay taken
+		})
+		*d = dipwell.Decision{}
+		return err
+	}
+	waited(d, delay)
+	for i := range d.Limits {
+		waited(&d.Limits[i], delay)
+	}
+	return nil
+}
+
+// waited makes d a decision after a wait.
+func waited(d *dipwell.Decision, delay time.Duration) {
+	d.Delay, d.Reservation, d.ResetAfter = 0, dipwell.Reservation{}, max(0, d.ResetAfter-delay)
 }
