@@ -166,8 +166,9 @@ func (l *Limiter) Holds(ctx context.Context, limit, key string) ([]store.KeyHold
 //
 // The Decision is that of the hold. A refusal has no error, as for Take; run is not
 // called then. Otherwise the error joins those of run and of Settle. If run panics or
-// ends its goroutine, the hold is settled to what was held. Holding settles even if ctx
-// has ended, and tries again while the store fails, for up to 10 seconds.
+// ends its goroutine, or if Settle refuses its costs with a *FieldError, the hold is
+// settled to what was held. Holding settles even if ctx has ended, and tries again while
+// the store fails, for up to 10 seconds.
 func (l *Limiter) Holding(ctx context.Context, ttl time.Duration, takes []Take, run func(ctx context.Context) (costs []int64, err error)) (Decision, error) {
 	d, err := l.Hold(ctx, ttl, "", takes...)
 	if err != nil || !d.Allowed {
@@ -198,11 +199,20 @@ const settleTimeout = 10 * time.Second
 // less than that is common while a store is busy.
 const leastSettle = 100 * time.Millisecond
 
-// settleAfter settles a hold of ttl, and tries again while the store fails. An attempt
-// without an answer is given up after a third of ttl: its connection may be broken.
-func (l *Limiter) settleAfter(ctx context.Context, id string, ttl time.Duration, costs []int64) (err error) {
+// settleAfter settles a hold of ttl to costs, or to what was held if they are refused.
+func (l *Limiter) settleAfter(ctx context.Context, id string, ttl time.Duration, costs []int64) error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer stop()
+	err := l.settleRepeatedly(ctx, id, ttl, costs)
+	if _, refused := errors.AsType[*FieldError](err); refused && len(costs) > 0 {
+		err = errors.Join(err, l.settleRepeatedly(ctx, id, ttl, nil)) // otherwise the hold would expire, and give everything back
+	}
+	return err
+}
+
+// settleRepeatedly settles a hold of ttl, and tries again while the store fails. An attempt
+// without an answer is given up after a third of ttl: its connection may be broken.
+func (l *Limiter) settleRepeatedly(ctx context.Context, id string, ttl time.Duration, costs []int64) (err error) {
 	background.Repeat(ctx, func() error {
 		try, done := context.WithTimeout(ctx, max(ttl/3, leastSettle))
 		defer done()

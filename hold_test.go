@@ -383,9 +383,6 @@ func TestHolding(t *testing.T) {
 				if panicked != c.panics || !c.panics && !d.Allowed || c.err != nil && !errors.As(c.err, &field) && !errors.Is(err, c.err) || errors.As(c.err, &field) && !errors.As(err, &field) || c.err == nil && err != nil {
 					t.Errorf("%+v, %v, panicked %v", d, err, panicked)
 				}
-				if name == "wrong costs" {
-					return // the hold expires
-				}
 				if got := remaining(t, l, "tokens", "k"); got != c.remaining {
 					t.Errorf("%d left, want %d", got, c.remaining)
 				}
@@ -393,6 +390,27 @@ func TestHolding(t *testing.T) {
 					t.Errorf("%d slots are free, want 2", got)
 				}
 			})
+		})
+	}
+}
+
+// TestHoldingRefusedCosts checks that work whose costs cannot be settled is charged what
+// was held, and not given back when the hold expires.
+func TestHoldingRefusedCosts(t *testing.T) {
+	for _, costs := range [][]int64{{1}, {1, 1, 1}, {-1, 1}, {1 << 53, 1}, {1041, 1}} {
+		withHolds(t, func(t *testing.T, l *dipwell.Limiter, _ *tableStore) {
+			d, err := l.Holding(t.Context(), time.Minute, []dipwell.Take{take("tokens", "k", 40), take("slots", "k", 1)},
+				func(context.Context) ([]int64, error) { return costs, nil })
+			var field *dipwell.FieldError
+			if !d.Allowed || !errors.As(err, &field) || !strings.Contains(field.Field, "cost") {
+				t.Errorf("%v: %+v, %v", costs, d, err)
+			}
+			if held, slots := remaining(t, l, "tokens", "k"), remaining(t, l, "slots", "k"); held != 60 || slots != 2 {
+				t.Errorf("%v: %d tokens and %d slots left", costs, held, slots)
+			}
+			if live, err := l.Holds(t.Context(), "tokens", "k"); err != nil || len(live) != 0 {
+				t.Errorf("%v: live holds %v, %v", costs, live, err)
+			}
 		})
 	}
 }
