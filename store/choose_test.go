@@ -102,3 +102,13 @@ func TestReserveUnlimited(t *testing.T) {
 		t.Errorf("%+v, %+v, %+v", row, records, table.pending[g.ID])
 	}
 }
+
+// TestPlansWithoutAName checks that such a plan is refused, whatever else it has.
+func TestPlansWithoutAName(t *testing.T) {
+	for _, plans := range [][]store.Plan{{{}}, {{Rate: 9}}, {{}, {Name: "pro", Rate: 2}}, {{OverrideOnly: true}}} {
+		_, err := store.NewDefinition(store.Limit{Name: "l", Rate: 1, Period: time.Second, Plans: store.NewPlans(plans...)})
+		if err == nil || err.Error() != "limit l: plans: a plan without a name" {
+			t.Errorf("%+v: %v", plans, err)
+		}
+	}
+}

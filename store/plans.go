@@ -140,6 +140,10 @@ var separators = strings.NewReplacer("|", "?", ":", "?")
 func (p *Plan) write(b *strings.Builder) {
 	_, _ = separators.WriteString(b, p.Name)
 	between := byte(':')
+	if p.Name == "" { // so that a lone plan without name and settings is not the empty text, which means no plans
+		b.WriteByte(between)
+		between = ';'
+	}
 	for _, s := range planSettings {
 		if v := s.value(p); v != "" {
 			b.WriteByte(between)
