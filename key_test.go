@@ -2,6 +2,7 @@ package dipwell
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -74,4 +75,39 @@ func TestCheckPath(t *testing.T) {
 			t.Errorf("%q of %d: %v, want %q", c.key, c.parts, err, c.bad)
 		}
 	}
+}
+
+// FuzzKey checks that the parts of a key can be told from it, so that no text of a user
+// names the bucket of somebody else, and that calls accept it only if each part is valid.
+func FuzzKey(f *testing.F) {
+	for _, parts := range [][2]string{{"acme", "u7"}, {"a/b", "50%"}, {"%2F", "/"}, {"", "a"}, {Shared, ""}, {"é", "\xff"}} {
+		f.Add(parts[0], parts[1])
+	}
+	unescape := strings.NewReplacer("%2F", "/", "%25", "%")
+	f.Fuzz(func(t *testing.T, a, b string) {
+		for _, parts := range [][]string{{a}, {a, b}} {
+			key := Key(parts...)
+			stored, err := checkKey(key)
+			if err == nil {
+				err = checkPath("limit", stored, len(parts))
+			}
+			valid := len(key) <= 512
+			for _, part := range parts {
+				valid = valid && part != "" && utf8.ValidString(part) && !strings.Contains(part, "\x00")
+			}
+			if (err == nil) != valid {
+				t.Fatalf("%q is %q: %v", parts, key, err)
+			}
+			if err != nil {
+				continue
+			}
+			split := strings.Split(key, "/")
+			for i := range split {
+				split[i] = unescape.Replace(split[i])
+			}
+			if !slices.Equal(split, parts) {
+				t.Fatalf("%q is %q, which is read as %q", parts, key, split)
+			}
+		}
+	})
 }

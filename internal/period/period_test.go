@@ -37,3 +37,25 @@ func TestRoundTrip(t *testing.T) {
 		}
 	})
 }
+
+// FuzzParse checks that what is read is within bounds, and is read alike once it is
+// written again.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{"1h30m", "250ms", "1mo", "100y", "1µs", "0s", "106751d", "1.5h", "5m5mo"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if d, err := period.Parse(s); err == nil {
+			if d == 0 || d < period.MaxMonths*period.Month || d > 0 && d%time.Microsecond != 0 {
+				t.Fatalf("%q is %d", s, d)
+			}
+			if again, err := period.Parse(period.Format(d)); err != nil || again != d {
+				t.Fatalf("%q is %d, and %q is %d, %v", s, d, period.Format(d), again, err)
+			}
+		}
+		d, err := period.ParseDuration(s)
+		if got, settingErr := period.ParseSetting(s); err == nil && (settingErr != nil || got != d || d < 0) || settingErr == nil && got < 0 {
+			t.Fatalf("%q is %d, %v, and as a setting %d, %v", s, d, err, got, settingErr)
+		}
+	})
+}
