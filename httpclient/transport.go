@@ -203,11 +203,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			closeBody(sent)
 			return nil, err
 		}
-		began := time.Now()
-		resp, err := t.Base.RoundTrip(sent)
-		t.observe(r.Context(), &k, time.Since(began), resp)
+		resp, err := t.send(r.Context(), sent, &k)
 		if err != nil {
-			t.release(&k, true)
 			return nil, err
 		}
 		var a advice
@@ -247,10 +244,31 @@ func (t *Transport) admit(r *http.Request, left *time.Duration) (k flight, err e
 	if len(t.Limits) == 0 {
 		return k, nil
 	}
-	if k.adaptive, err = t.take(r, left); err != nil {
-		t.release(&k, false)
-	}
+	taken := false
+	defer func() { // also if a function of a limit panics
+		if !taken {
+			t.release(&k, false)
+		}
+	}()
+	k.adaptive, err = t.take(r, left)
+	taken = err == nil
 	return k, err
+}
+
+// send sends an attempt. If it gets no response, even because Base panics, the request is
+// no longer in flight.
+func (t *Transport) send(ctx context.Context, sent *http.Request, k *flight) (resp *http.Response, err error) {
+	answered := false
+	defer func() {
+		if !answered {
+			t.release(k, true)
+		}
+	}()
+	began := time.Now()
+	resp, err = t.Base.RoundTrip(sent)
+	t.observe(ctx, k, time.Since(began), resp)
+	answered = err == nil
+	return resp, err
 }
 
 // observe reports an attempt to the adaptive limits. resp is nil if it failed.

@@ -664,6 +664,53 @@ func TestConfig(t *testing.T) {
 	}
 }
 
+// TestPanics checks that a request that panics, in Base or in a function of a limit, is no
+// longer in flight: others do not wait for it.
+func TestPanics(t *testing.T) {
+	for name, inBase := range map[string]bool{"in Base": true, "in a key function": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bad := false
+				store, err := memstore.New(memstore.Config{Clock: func() int64 { return time.Now().UnixMicro() }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer store.Close()
+				l, err := dipwell.New(store, dipwell.Limit{Name: "own", Rate: 100, Period: time.Second})
+				if err != nil {
+					t.Fatal(err)
+				}
+				rt := newTransport(t, httpclient.Config{Limiter: l, Limits: []httpclient.Limit{{Name: "own", Key: func(*http.Request) (string, error) {
+					if bad && !inBase {
+						panic("no key")
+					}
+					return "k", nil
+				}}}, Base: service(func(w http.ResponseWriter, _ *http.Request) {
+					if bad {
+						panic("no answer")
+					}
+					w.Header().Set("RateLimit-Policy", `"one";q=1;w=5`)
+					w.Header().Set("RateLimit", `"one";r=1;t=5`)
+				})})
+				send := func() (err error, panicked bool) { //nolint:revive,staticcheck // the order in which they happen
+					defer func() { panicked = recover() != nil }()
+					resp, err := rt.RoundTrip(request(t.Context(), "GET", "http://api.example/", ""))
+					if err == nil {
+						resp.Body.Close()
+					}
+					return err, false
+				}
+				for i, want := range []bool{false, true, false} {
+					bad = want
+					if err, panicked := send(); err != nil || panicked != want {
+						t.Errorf("request %d: %v, panicked %v", i, err, panicked)
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestNotMadeByNew checks that a Transport that New has not made says so, since its
 // Config looks as if it could be set.
 func TestNotMadeByNew(t *testing.T) {
