@@ -15,8 +15,8 @@ import (
 // sent with each of them. The zero value means IETF.
 //
 // All times in them are whole seconds, rounded up, so that a client that waits that long
-// is not too early. An answer that was made without the store has only the policy,
-// because it is not known what remains. A limit under an unlimited plan is left out.
+// is not too early. An answer by FailOpen or FailClosed has only the policy, because it is
+// not known what remains. A limit under an unlimited plan is left out.
 type Headers string
 
 const (
@@ -143,7 +143,7 @@ func comma(b []byte) []byte {
 // RetryAfter returns the value of Retry-After for a refusal, in seconds: the
 // latest retry time of the limits that refused, each lengthened by the limit's
 // RetryJitter, rounded up, and at least 1. It returns 0 if waiting does not help
-// (d.Never) or if the time is not known, as in a fallback answer.
+// (d.Never) or if the time is not known, as in an answer by FailClosed.
 func RetryAfter(d *dipwell.Decision) (retry int64) {
 	if d.Never || !known(d) {
 		return 0
