@@ -92,6 +92,34 @@ func TestSettleAfterRowExpired(t *testing.T) {
 	}
 }
 
+// TestLateWrite checks that a call that Go decides is decided again if its write comes so
+// late that another call could have charged a key, which has expired, since it was read.
+func TestLateWrite(t *testing.T) {
+	t.Parallel()
+	ctx, db, prefix := t.Context(), connect(t, redistest.Shared(t).URL()), fmt.Sprint("late", prefixes.Add(1))
+	limits := []store.Limit{{Name: "a", Rate: 1, Period: time.Millisecond, Burst: 1}, drained("b", 5)}
+	limits[1].Plans = store.NewPlans(store.Plan{Name: "free", Mode: store.Unlimited}) // no script decides it
+	other := limiter(t, newStore(t, client(t), redisstore.Config{Poll: -1, Prefix: prefix}), limits...)
+	row, expired := prefix+":a:{k}", time.Time{}
+	late := &beforeWrite{do: func() {
+		if d, err := other.Take(ctx, "a", "k", 1); err != nil || !d.Allowed {
+			t.Errorf("in between: %+v, %v", d, err)
+		}
+		eventually(t, "expired", func() bool { return db.Exists(ctx, row).Val() == 0 })
+		expired = db.Time(ctx).Val()
+	}}
+	db.AddHook(late)
+	l := limiter(t, newStore(t, db, redisstore.Config{Poll: -1, Prefix: prefix}), limits...)
+	d, err := l.TakeAll(ctx, dipwell.Take{Limit: "a", Key: "k", Cost: 1}, dipwell.Take{Limit: "b", Key: "k", Plan: "free", Cost: 1})
+	if err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	var used, ts, version int64
+	if _, err := fmt.Sscan(db.Get(ctx, row).Val(), &used, &ts, &version); err != nil || ts < expired.UnixMicro() {
+		t.Errorf("decided at %d, before %d; %v", ts, expired.UnixMicro(), err)
+	}
+}
+
 // TestConcurrencyAsHoldsExpire checks that what expired holds had is free, although no
 // call has given it back.
 func TestConcurrencyAsHoldsExpire(t *testing.T) {

@@ -600,7 +600,7 @@ func (t *table) write(ctx context.Context, commands [][]any) (bool, error) {
 	if err != nil {
 		panic(err) // cannot happen with strings and numbers
 	}
-	v, err := t.s.run(ctx, newCall(ctx, t.s.scripts.write, true, t.s.withClock(append(t.keys(), t.digest, string(text)))))
+	v, err := t.s.run(ctx, newCall(ctx, t.s.scripts.write, true, t.s.withClock(append(t.keys(), t.digest, string(text), t.now))))
 	return err == nil && v[0] == 1, err
 }
 

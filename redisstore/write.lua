@@ -1,10 +1,12 @@
 -- Writes the decision made in Go, unless one of the keys has changed since read.lua read
--- them, and removes the caller's locks.
+-- them, and removes the caller's locks. A row lives for two seconds at least: before that,
+-- one that was missing cannot have been charged and have expired meanwhile.
 --
 -- KEYS and the first arguments as in snapshot.lua. ARGV[4]: the digest of read.lua;
 -- ARGV[5]: the commands as JSON, each a list: its name, the number of its key among
--- those that are read, from 1, and its arguments. Returns 1 if written.
-if isLocked() or digestOf(readAll()) ~= ARGV[4] then
+-- those that are read, from 1, and its arguments; ARGV[6]: the time of read.lua. Returns 1
+-- if written.
+if isLocked() or now - ARGV[6] >= 2000000 or digestOf(readAll()) ~= ARGV[4] then
   return {0}
 end
 for _, c in ipairs(cjson.decode(ARGV[5])) do
