@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -40,10 +41,11 @@ func classOf(err error) error {
 func hadNoEffect(err error) bool {
 	var reply redis.Error
 	var dial *net.OpError
+	var certificate *tls.CertificateVerificationError
 	switch {
 	case errors.As(err, &reply):
 		return true
-	case errors.As(err, &dial) && dial.Op == "dial":
+	case errors.As(err, &dial) && dial.Op == "dial", errors.As(err, &certificate):
 		return true
 	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, redis.ErrClosed):
 		return true

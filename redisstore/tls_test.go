@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"net"
 	"os"
@@ -47,6 +48,30 @@ func TestTLS(t *testing.T) {
 	}
 	if _, err := redisstore.Open(t.Context(), "rediss://127.0.0.1:"+port+"?ca="+key, redisstore.Config{}); err == nil || !strings.Contains(err.Error(), "no certificate") {
 		t.Errorf("a file without certificates: %v", err)
+	}
+}
+
+// TestCertificateChanges checks that a call charges nothing, and says so, if the server has
+// got a certificate that is not trusted.
+func TestCertificateChanges(t *testing.T) {
+	t.Parallel()
+	cert, key := selfSigned(t, t.TempDir())
+	free, err := procs.Port()
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := strconv.Itoa(free)
+	server := redistest.Start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
+	_, l := openURL(t, "rediss://127.0.0.1:"+port+"?ca="+cert, redisstore.Config{Poll: -1}, drained("t", 2))
+	cert, key = selfSigned(t, t.TempDir())
+	do(t, server, "config", "set", "tls-cert-file", cert, "tls-key-file", key)
+	do(t, server, "client", "kill", "skipme", "yes")
+	eventually(t, "refused", func() bool {
+		_, err = l.Take(t.Context(), "t", "k", 1)
+		return err != nil && strings.Contains(err.Error(), "certificate")
+	})
+	if !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown) {
+		t.Error(err)
 	}
 }
 
