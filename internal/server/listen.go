@@ -26,6 +26,7 @@ const (
 	maxHeaderBytes = 64 << 10
 	maxConnections = 16384 // per listener
 	drainTimeout   = 10 * time.Second
+	releaseTimeout = time.Second // a handler waits 250 ms for a store that does not answer
 )
 
 // A Listener is an open socket and its handler.
@@ -38,8 +39,8 @@ type Listener struct {
 }
 
 // Serve serves on the listeners until ctx ends or a listener fails, then waits at
-// most ten seconds for the requests in flight. It returns the first error of a
-// listener, or nil if ctx has ended.
+// most ten seconds for the requests in flight. WebSockets of a Proxy are closed after that.
+// It returns the first error of a listener, or nil if ctx has ended.
 func (s *Server) Serve(ctx context.Context, listeners ...Listener) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -57,6 +58,8 @@ func (s *Server) Serve(ctx context.Context, listeners ...Listener) error {
 	<-ctx.Done()
 	s.Stop()
 	drain(servers)
+	s.cut()
+	s.release()
 	wg.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
@@ -76,6 +79,15 @@ func drain(servers []*http.Server) {
 		})
 	}
 	wg.Wait()
+}
+
+// release waits until calls that were cut off have given back what they hold: their
+// handlers still run, and need the store. It polls, because a counter that tells when it is
+// 0 would cost each call time.
+func (s *Server) release() {
+	for end := time.Now().Add(releaseTimeout); s.inFlight.n.Load() > 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // Scheme returns http or https.

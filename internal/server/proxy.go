@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -111,7 +112,14 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer p.server.Leave()
-	(*p.limited.Load()).ServeHTTP(w, r.WithContext(pace.WithTunnels(r.Context())))
+	ctx := pace.WithTunnels(r.Context())
+	if isWebSocket(r) {
+		var end context.CancelFunc
+		ctx, end = context.WithCancel(ctx)
+		defer end()
+		defer context.AfterFunc(p.server.tunnels, end)()
+	}
+	(*p.limited.Load()).ServeHTTP(w, r.WithContext(ctx))
 }
 
 func (s *Server) keyBy(by string) (httplimit.KeyFunc, error) {

@@ -374,6 +374,31 @@ func TestProxyHoldsWebSockets(t *testing.T) {
 	}
 }
 
+// A server that stops closes the WebSockets, and gives back what they hold before the
+// store is closed.
+func TestProxyStopsWebSockets(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(switching))
+	defer up.Close()
+	p := newProxied(t, server.Config{}, server.Upstream{URL: up.URL, By: "shared"})
+	p.useConcurrency()
+	addr, stop := p.serve(server.Listener{Handler: p.proxy, Streams: true})
+	p.addr = addr
+	status, _, c, in := p.raw("GET / HTTP/1.1", "Host: x", "Connection: Upgrade", "Upgrade: websocket")
+	if held, err := p.limiter.Holds(t.Context(), "inference", dipwell.Shared); status != http.StatusSwitchingProtocols || err != nil || len(held) != 1 {
+		t.Fatal(status, held, err)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if held, err := p.limiter.Holds(t.Context(), "inference", dipwell.Shared); err != nil || len(held) != 0 {
+		t.Fatalf("held after the end: %v, %v", held, err)
+	}
+	if b, err := io.ReadAll(in); err != nil || len(b) > 0 {
+		t.Errorf("the client reads %q, %v", b, err)
+	}
+	_ = c.Close()
+}
+
 // OPTIONS of the whole server is passed on, and takes from the limits.
 func TestProxyOptionsOfTheServer(t *testing.T) {
 	up := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.RequestURI) }))

@@ -41,6 +41,8 @@ type Server struct {
 	metrics  *metrics
 	stopped  context.Context // ends when Stop is called
 	stop     context.CancelFunc
+	tunnels  context.Context // ends when the WebSockets of a Proxy must
+	cut      context.CancelFunc
 	inFlight inFlight
 	waiters  atomic.Int64                   // calls of /v1/wait in flight
 	tells    bool                           // Config.StoreErrors
@@ -67,6 +69,7 @@ type live struct {
 func New(limiter *dipwell.Limiter, c Config) *Server {
 	s := &Server{limiter: limiter, can: store.AbilitiesOf(limiter.Store()), tells: c.StoreErrors, hashKey: c.HashKey, gauges: map[string]func() float64{}}
 	s.stopped, s.stop = context.WithCancel(context.Background())
+	s.tunnels, s.cut = context.WithCancel(context.Background())
 	s.metrics = newMetrics(c.Store, c.Labels, s.can.Metrics)
 	s.Gauge("dipwell_in_flight", "Calls in flight.", func() float64 { return float64(s.inFlight.n.Load()) })
 	s.metrics.reg.MustRegister(adaptiveMetrics{limiter})
