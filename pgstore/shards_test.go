@@ -274,6 +274,38 @@ func TestShardsLeftOver(t *testing.T) {
 	}
 }
 
+// sweepSQL sweeps at most $1 rows that are full in an hour.
+const sweepSQL = "select swept from dipwell_internal.sweep_at($1, dipwell_internal.now_us() + 3600000000, null)"
+
+// TestShardsSweepHeld checks that a sweep skips a key of which a transaction has a shard:
+// the transaction may stay open for long, and the sweep has locked rows of other keys.
+func TestShardsSweepHeld(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('x', 10, interval '1 second', burst => 80, shards => 8), dipwell.take('x', 'a'), dipwell.take('x', 'k')")
+	must(t, pool, strings.ReplaceAll(scatterSQL, "$1", "8"))
+	open, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = open.Rollback(context.Background()) }()
+	must(t, open, "select dipwell.take('x', 'k')")
+	for want, end := range []func(context.Context) error{open.Commit, func(context.Context) error { return nil }} {
+		sweep, err := pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = sweep.Rollback(context.Background()) }()
+		must(t, sweep, "set local lock_timeout = '1ms'")
+		if n := number(t, sweep, strings.ReplaceAll(sweepSQL, "$1", "10")); n != 1 {
+			t.Errorf("sweep %d: %d rows were swept, want 1", want, n)
+		}
+		if err := errors.Join(sweep.Commit(t.Context()), end(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestShardsHeld checks that as many transactions as there are shards hold a token at
 // the same time, that the next one waits and is not refused, and that what is refused
 // is refused without waiting.

@@ -298,6 +298,8 @@ end $$;
 comment on function dipwell_internal.take_shards is
     'Takes from a key of a limit with shards. scattered tells whether to try the rows of shards first. outcome: 0 dipwell_internal.decide must decide, 1 taken, 2 refused. Also returns used and ts of the whole key, whether it has rows of shards, and the rule. of_id and of_version are those of the limit as known to a caller who has checked the arguments; if they are null, the function checks them. at replaces the clock, for tests. vain: the call may have the lock of a shard without room, or have locked a row. shards: the number of shards, if the home of the caller has three quarters of its tokens, so that dipwell.take may take from it without a comparison.';
 
+-- It waits for no lock: a transaction may have a shard for long, and the sweep has locked
+-- rows of other keys.
 create function dipwell_internal.sweep_shards(max_rows bigint, n bigint) returns bigint language plpgsql volatile as $$
 declare
     p     record;
@@ -310,6 +312,8 @@ begin
             from dipwell.buckets x cross join lateral dipwell_internal.whole(p.limit_id, p.key, x.version) w where x.limit_id = p.limit_id and x.key = p.key);
         select * into b from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update skip locked;
         continue when b.lows is distinct from '{0}';
+        continue when exists (select from dipwell.shards s where s.limit_id = p.limit_id and s.key = p.key and s.shard <> all (array(
+            select x.shard from dipwell.shards x where x.limit_id = p.limit_id and x.key = p.key for update skip locked)));
         perform dipwell_internal.gather(p.limit_id, p.key);
         delete from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key
             and (p.dropped or dipwell_internal.is_full(x.limit_id, x.key, x.used, x.ts, x.version, n));
@@ -318,4 +322,4 @@ begin
     return swept;
 end $$;
 comment on function dipwell_internal.sweep_shards is
-    'Deletes the rows of at most max_rows keys with shards that are full at n or whose limit was dropped, and returns their number. Skips keys whose row is locked.';
+    'Deletes the rows of at most max_rows keys with shards that are full at n or whose limit was dropped, and returns their number. Skips keys of which a row is locked.';
