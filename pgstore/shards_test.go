@@ -306,6 +306,23 @@ func TestShardsSweepHeld(t *testing.T) {
 	}
 }
 
+// TestShardsSweepAll checks that a sweep of few rows comes to all keys, though the first
+// ones are never full.
+func TestShardsSweepAll(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('slow', 1, interval '1 day', burst => 80, shards => 8), dipwell.define('fast', 10, interval '1 second', burst => 80, shards => 8)")
+	must(t, pool, "select dipwell.take('slow', i::text) from generate_series(1, 4) i")
+	must(t, pool, "select dipwell.take('fast', 'k')")
+	must(t, pool, strings.ReplaceAll(scatterSQL, "$1", "8"))
+	for range 200 {
+		if number(t, pool, strings.ReplaceAll(sweepSQL, "$1", "2")) > 0 {
+			return
+		}
+	}
+	t.Error("200 sweeps of 2 rows have not come to the full one")
+}
+
 // TestShardsHeld checks that as many transactions as there are shards hold a token at
 // the same time, that the next one waits and is not refused, and that what is refused
 // is refused without waiting.

@@ -299,8 +299,8 @@ end $$;
 comment on function dipwell_internal.take_shards is
     'Takes from a key of a limit with shards. scattered tells whether to try the rows of shards first. outcome: 0 dipwell_internal.decide must decide, 1 taken, 2 refused. Also returns used and ts of the whole key, whether it has rows of shards, and the rule. of_id and of_version are those of the limit as known to a caller who has checked the arguments; if they are null, the function checks them. at replaces the clock, for tests. vain: the call may have the lock of a shard without room, or have locked a row. shards: the number of shards, if the home of the caller has three quarters of its tokens, so that dipwell.take may take from it without a comparison.';
 
--- It waits for no lock: a transaction may have a shard for long, and the sweep has locked
--- rows of other keys.
+-- Each call looks at other keys, so that all have their turn. It waits for no lock: a
+-- transaction may have a shard for long, and the sweep has locked rows of other keys.
 create function dipwell_internal.sweep_shards(max_rows bigint, n bigint) returns bigint language plpgsql volatile as $$
 declare
     p     record;
@@ -308,7 +308,7 @@ declare
     swept bigint := 0;
 begin
     for p in select s.limit_id, s.key, l.id is null as dropped from dipwell.shards s left join dipwell.limits l on l.id = s.limit_id
-        where s.shard = 0 limit max_rows loop
+        where s.shard = 0 order by random() limit max_rows loop
         continue when not p.dropped and not (select dipwell_internal.is_full(p.limit_id, p.key, w.used, w.ts, x.version, n)
             from dipwell.buckets x cross join lateral dipwell_internal.whole(p.limit_id, p.key, x.version) w where x.limit_id = p.limit_id and x.key = p.key);
         select * into b from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update skip locked;
