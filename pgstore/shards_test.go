@@ -277,6 +277,31 @@ func TestShardsLeftOver(t *testing.T) {
 // sweepSQL sweeps at most $1 rows that are full in an hour.
 const sweepSQL = "select swept from dipwell_internal.sweep_at($1, dipwell_internal.now_us() + 3600000000, null)"
 
+// TestShardsSweepLeftOver checks that a sweep deletes rows of shards without a row of the
+// key, and no others.
+func TestShardsSweepLeftOver(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('x', 1, interval '1 day', burst => 80, shards => 8), dipwell.take('x', 'gone'), dipwell.take('x', 'k')")
+	must(t, pool, strings.ReplaceAll(scatterSQL, "$1", "8"))
+	must(t, pool, "delete from dipwell.buckets where key = 'gone'")
+	other, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Rollback(context.Background()) }()
+	must(t, other, "select from dipwell.buckets where key = 'k' for update")
+	if n := number(t, pool, strings.ReplaceAll(sweepSQL, "$1", "10")); n != 1 {
+		t.Errorf("%d rows were swept, want 1", n)
+	}
+	if n := number(t, pool, "select count(*) from dipwell.shards where key = 'gone'"); n != 0 {
+		t.Errorf("%d rows are left over", n)
+	}
+	if left := number(t, pool, "select remaining from dipwell.status where key = 'k'"); left != 79 {
+		t.Errorf("%d remain, want 79", left)
+	}
+}
+
 // TestShardsSweepHeld checks that a sweep skips a key of which a transaction has a shard:
 // the transaction may stay open for long, and the sweep has locked rows of other keys.
 func TestShardsSweepHeld(t *testing.T) {

@@ -312,7 +312,13 @@ begin
         continue when not p.dropped and not (select dipwell_internal.is_full(p.limit_id, p.key, w.used, w.ts, x.version, n)
             from dipwell.buckets x cross join lateral dipwell_internal.whole(p.limit_id, p.key, x.version) w where x.limit_id = p.limit_id and x.key = p.key);
         select * into b from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update skip locked;
-        continue when b.lows is distinct from '{0}';
+        if b.lows is distinct from '{0}' then -- it is locked or gathered, or there is none
+            delete from dipwell.shards s where s.ctid = any (array(
+                select x.ctid from dipwell.shards x where x.limit_id = p.limit_id and x.key = p.key
+                    and not exists (select from dipwell.buckets y where y.limit_id = p.limit_id and y.key = p.key) for update skip locked));
+            swept := swept + case when found then 1 else 0 end;
+            continue;
+        end if;
         continue when exists (select from dipwell.shards s where s.limit_id = p.limit_id and s.key = p.key and s.shard <> all (array(
             select x.shard from dipwell.shards x where x.limit_id = p.limit_id and x.key = p.key for update skip locked)));
         perform dipwell_internal.gather(p.limit_id, p.key);
@@ -323,4 +329,4 @@ begin
     return swept;
 end $$;
 comment on function dipwell_internal.sweep_shards is
-    'Deletes the rows of at most max_rows keys with shards that are full at n or whose limit was dropped, and returns their number. Skips keys of which a row is locked.';
+    'Deletes the rows of at most max_rows keys with shards that are full at n, whose limit was dropped, or that have no row of buckets, and returns their number. Skips keys of which a row is locked.';
