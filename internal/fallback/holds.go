@@ -119,6 +119,7 @@ func callOf(g *store.Group) [sha256.Size]byte {
 		b = strconv.AppendQuote(append(b, ' '), op.Def.Plan)
 		b = strconv.AppendInt(append(b, ' '), op.Cost, 10)
 		b = strconv.AppendInt(append(b, ' '), op.Floor, 10)
+		b = strconv.AppendUint(append(b, ' '), uint64(op.Takes), 10)
 	}
 	return sha256.Sum256(b)
 }

@@ -277,6 +277,24 @@ func TestHoldIDInAnotherCall(t *testing.T) {
 	}
 }
 
+// TestHoldOfOtherTakes checks that a hold of the store is not repeated for a call that has
+// other takes of the same key with the same sum: they are settled to other costs.
+func TestHoldOfOtherTakes(t *testing.T) {
+	p := beginPlans(t)
+	take := func(n int64) dipwell.Take { return dipwell.Take{Limit: "api", Key: "k", Cost: n} }
+	if d, err := p.l.Hold(t.Context(), time.Minute, "job", take(1), take(2)); err != nil || !d.Allowed {
+		t.Fatal(d, err)
+	}
+	for _, p.inner.fail = range []error{nil, errDown} {
+		if d, err := p.l.Hold(t.Context(), time.Minute, "job", take(3)); !errors.Is(err, store.ErrHoldConflict) {
+			t.Errorf("the store answers %v: %+v %v", p.inner.fail, d, err)
+		}
+		if d, err := p.l.Hold(t.Context(), time.Minute, "job", take(1), take(2)); err != nil || !d.Repeated {
+			t.Errorf("the store answers %v: %+v %v", p.inner.fail, d, err)
+		}
+	}
+}
+
 // TestOverrideWhileALimitIsForgotten checks that setting the override in an answer never
 // waits for the lock under which dropped limits are forgotten while it holds the lock that
 // those take next.
