@@ -3,12 +3,14 @@ package redisstore_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/limittest"
+	"github.com/dipwell/dipwell/internal/randseed"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
@@ -28,6 +30,26 @@ func TestAgreesWithModelAsKeysExpire(t *testing.T) {
 		if n := gone(); n < 20 {
 			t.Errorf("only %d keys expired", n)
 		}
+	}
+}
+
+// TestAgreesWithTableAsKeysExpire plays the histories of TestAgreesWithTable, with holds,
+// overrides, plans and changes, while the keys expire. Limits are also dropped and defined
+// again, and the store is swept.
+func TestAgreesWithTableAsKeysExpire(t *testing.T) {
+	t.Parallel()
+	db, first, gone := connect(t, redistest.Start(t).URL()+"?timeout=1m"), randseed.New(t), 0
+	for i := range uint64(rounds(40)) {
+		h := newHistory(t, db, redisstore.Config{}, true, first+i)
+		for range 80 {
+			if h.step(); t.Failed() {
+				t.Fatalf("seed %d:\n%s", first+i, strings.Join(h.log, "\n"))
+			}
+		}
+		gone += h.gone()
+	}
+	if gone < 400 {
+		t.Errorf("only %d keys expired", gone)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -85,7 +86,7 @@ func TestAgreesWithTable(t *testing.T) {
 func agree(t *testing.T, db redis.UniversalClient, c redisstore.Config, oneKey bool) {
 	first := randseed.New(t)
 	for i := range uint64(rounds(60)) {
-		h := newHistory(t, db, c, first+i)
+		h := newHistory(t, db, c, false, first+i)
 		h.oneKey = oneKey
 		for range 60 {
 			if h.step(); t.Failed() {
@@ -107,16 +108,19 @@ type history struct {
 	ids    []store.Reservation
 	keys   []string
 	oneKey bool
+	gone   func() int // keys that have expired; nil if none does
 	log    []string
 
 	lastHold *store.Group
 	handles  map[string]string
 }
 
-func newHistory(t *testing.T, db redis.UniversalClient, c redisstore.Config, seed uint64) *history {
+func newHistory(t *testing.T, db redis.UniversalClient, c redisstore.Config, expiring bool, seed uint64) *history {
 	h := &history{t: t, handles: map[string]string{}, r: rand.New(rand.NewPCG(seed, 1)), table: newMapTable(), now: 1_800_000_000_000_000, keys: []string{"", "a", "b"}}
 	c.Clock, c.Poll = func() int64 { return h.now }, -1
-	c.Prefix = fmt.Sprint("test", prefixes.Add(1))
+	if c.Prefix = fmt.Sprint("test", prefixes.Add(1)); expiring {
+		c.Clock, h.gone = redistest.Expiring(t, db, c.Prefix, c.Clock, 0)
+	}
 	for i := range h.two {
 		h.two[i] = newStore(t, db, c)
 	}
@@ -131,6 +135,9 @@ func newHistory(t *testing.T, db redis.UniversalClient, c redisstore.Config, see
 		{Name: "plain", Rate: 3, Period: time.Second, Burst: 9},
 		{Name: "kept", Rate: 3, Period: time.Second, Burst: 9, OnExpire: store.KeepTaken},
 		{Name: "jobs", Algorithm: store.Concurrency, Burst: 6, Plans: store.NewPlans(store.Plan{Name: "many", Burst: 12}, store.Plan{Name: "free", Mode: store.Unlimited})},
+	}
+	if expiring { // rows live for two seconds at least
+		h.limits = append(h.limits, store.Limit{Name: "slow", Rate: 2, Period: 10 * time.Second, Burst: 4, Plans: plans}, store.Limit{Name: "slower", Rate: 2, Period: 20 * time.Second, Burst: 3})
 	}
 	for _, l := range h.limits {
 		h.define(l)
@@ -157,7 +164,11 @@ func (h *history) step() {
 	h.s = h.two[h.r.IntN(2)]
 	switch n := h.r.IntN(20); {
 	case n < 4:
-		h.now += h.r.Int64N([]int64{10, 100_000, 2_000_000, 40_000_000_000}[h.r.IntN(4)])
+		longest := int64(40_000_000_000)
+		if h.gone != nil && h.r.IntN(4) > 0 {
+			longest = 20_000_000
+		}
+		h.now += h.r.Int64N([]int64{10, 100_000, 2_000_000, longest}[h.r.IntN(4)])
 	case n < 6:
 		h.override()
 	case n == 6 && h.r.IntN(3) == 0:
@@ -170,6 +181,8 @@ func (h *history) step() {
 		}
 		h.say("define %+v", *l)
 		h.define(*l)
+	case n == 6 && h.gone != nil && h.r.IntN(2) == 0:
+		h.dropOrSweep()
 	case n == 7 && len(h.ids) > 0:
 		h.both(store.Group{Cancel: true, ID: h.ids[h.r.IntN(len(h.ids))]})
 	case n < 13:
@@ -177,6 +190,35 @@ func (h *history) step() {
 	default:
 		h.call()
 	}
+}
+
+// dropOrSweep drops a limit and defines it again, or sweeps the store.
+func (h *history) dropOrSweep() {
+	ctx := context.Background()
+	if h.r.IntN(2) == 0 {
+		h.say("sweep")
+		if _, err := h.s.Abilities().Sweep(ctx, 1000); err != nil {
+			h.t.Error(err)
+		}
+		return
+	}
+	l := h.limits[h.r.IntN(len(h.limits))]
+	h.say("drop %s", l.Name)
+	if err := h.s.Drop(ctx, l.Name, "code"); err != nil {
+		h.t.Error(err)
+	}
+	for k := range h.table.records {
+		if k[0] == l.Name {
+			if _, err := store.SweepRow(h.table, new(store.Registry), k[0], k[1], h.now); err != nil {
+				h.t.Error(err)
+			}
+		}
+	}
+	of := func(k [2]string) bool { return k[0] == l.Name }
+	maps.DeleteFunc(h.table.rows, func(k [2]string, _ store.State) bool { return of(k) })
+	maps.DeleteFunc(h.table.records, func(k [2]string, _ []store.Record) bool { return of(k) })
+	maps.DeleteFunc(h.table.overrides, func(k [2]string, _ *store.Override) bool { return of(k) })
+	h.define(l)
 }
 
 // hold makes, settles or extends a hold.
@@ -308,6 +350,9 @@ func (h *history) both(g store.Group) {
 	}
 	for i := range got.Ops {
 		a, b := &got.Ops[i], &want.Ops[i]
+		if h.gone != nil { // the table may still count expired holds, and knows overrides that have ended
+			a.Remaining, a.Used, a.Reset, a.Def = b.Remaining, b.Used, b.Reset, b.Def
+		}
 		if got.Err == nil && (a.Answer != b.Answer || a.Def.Number != b.Def.Number || a.Cost != b.Cost) {
 			h.t.Errorf("op %d under %x:\n%+v, not under %x:\n%+v", i, a.Def.Number, a.Answer, b.Def.Number, b.Answer)
 		}
