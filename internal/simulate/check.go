@@ -40,11 +40,12 @@ type grant struct {
 	fate    string // "heard", or the fault that lost the answer
 	node    *node
 
-	process int   // process that asked
-	sent    int64 // when it asked, on its monotonic clock
-	made    int64 // true time of the store's decision
-	waits   int64 // µs after made during which the tokens must not be used
-	left    int64 // for a chunk of a lease: tokens that were neither used nor given back
+	process int               // process that asked
+	sent    int64             // when it asked, on its monotonic clock
+	made    int64             // true time of the store's decision
+	waits   int64             // µs after made during which the tokens must not be used
+	left    int64             // for a chunk of a lease: tokens that were neither used nor given back
+	def     *store.Definition // that decided
 
 	origin *origin // in a history that coalesces: the call that it was for
 	lives  int     // how often the process that asked had started by then
@@ -236,6 +237,9 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 		op, was := &g.Ops[i], &before[i]
 		b := n.book(op.Def.Name, op.Key)
 		n.checkDefinition(op, was, b)
+		if g.Allowed && op.Takes != 0 && op.Takes == g.Ops[0].Takes && op.Granted != g.Ops[0].Granted {
+			n.w.fail("levels", "%s %d of %s %q: %d were granted, and %d of its parent", op.Verb, op.Cost, g.Ops[0].Def.Name, op.Key, g.Ops[0].Granted, op.Granted)
+		}
 		if !g.Allowed {
 			if b.refused == nil {
 				b.refused = map[int]int64{}
@@ -251,7 +255,7 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 			n.reset(b, m)
 		case op.Verb == store.VerbRefund:
 			if op.Def.Lease > 0 {
-				n.checkReturn(op, m, b)
+				n.checkReturn(op, was.asked, m, b)
 			} else if op.Def.Name == "customer" {
 				n.refunded(b, m.caller(g), op)
 			}
@@ -276,14 +280,18 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 
 // checkReturn checks that a lease gives tokens back only once, and no more of a chunk
 // than has not come back by time since. A message that takes longer than a lease is an
-// exception, because its sender has stopped waiting for it.
-func (n *node) checkReturn(op *store.Op, m *message, b *book) {
+// exception, because its sender has stopped waiting for it. The limit must not have had
+// another version when the message was sent.
+func (n *node) checkReturn(op *store.Op, asked *store.Definition, m *message, b *book) {
 	n.w.refunded += op.Cost
+	if asked.Number != op.Def.Base().Number && m.sent > n.rates[op.Def.Name].defined {
+		n.w.fail("return", "process %d gives back %d of %s %q, which it took before the limit was changed", m.c.p.id, op.Cost, op.Def.Name, op.Key)
+	}
 	if n.backs > 0 || n.w.now-m.sent > op.Def.Lease.Microseconds() {
 		b.unsureReturns = true
 	}
 	for _, g := range b.grants {
-		if g.fate == leased && g.process == m.c.p.id && g.left-n.rates[op.Def.Name].versions[0].rate*(n.time()-g.at)/1e6 >= op.Cost {
+		if g.fate == leased && g.process == m.c.p.id && g.left-g.def.Rate*(n.time()-g.at)/1e6 >= op.Cost {
 			g.left = 0 // nobody may give it back again
 			return
 		}
@@ -296,7 +304,7 @@ func (n *node) checkReturn(op *store.Op, m *message, b *book) {
 // granted records a grant.
 func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *store.State) *grant {
 	n.w.taken += op.Granted
-	gr := &grant{k: b.level.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n, process: m.c.p.id, sent: m.sentMono, made: n.w.now, waits: op.Delay, left: op.Granted, lives: m.c.p.lives}
+	gr := &grant{k: b.level.k, at: max(op.TS, n.time()+op.Delay), told: n.time() + op.Delay, taken: op.Granted, tokens: op.Granted, backs: n.backs, node: n, process: m.c.p.id, sent: m.sentMono, made: n.w.now, waits: op.Delay, left: op.Granted, def: op.Def, lives: m.c.p.lives}
 	if g.Hold != nil {
 		gr.expires = g.Hold.Expires
 	}
@@ -428,8 +436,8 @@ func (n *node) settled(g *store.Group, m *message) {
 			continue
 		}
 		b.level.expire(now)
-		cost, counted := r.costs[i], p.cost
-		if r.expires <= now { // it gave everything back then, and the cost is now a Charge
+		cost, counted := r.costs[min(i, len(r.costs)-1)], p.cost // the parts of a take have one cost
+		if r.expires <= now {                                    // it gave everything back then, and the cost is now a Charge
 			counted = 0
 		}
 		if p.unsure || p.ended && r.expires > now { // the clock was set back since
@@ -705,14 +713,15 @@ func compare(a, b at) int {
 
 // useLease records tokens that a process gave a caller from a lease. It must hold a chunk
 // with as many tokens, which is due and was requested less than a lease ago. A thousandth
-// is added for the drift of both clocks.
+// is added for the drift of both clocks. The limit itself must have decided the request,
+// in the version that the caller knows, or a later one.
 func (c *client) useLease(op *store.Op) {
 	n, p, w := c.node, c.p, c.node.w
 	w.fromLeases += op.Granted
 	b := n.book(op.Def.Name, op.Key)
 	var from *grant
 	for _, g := range slices.Backward(b.grants) {
-		if g.fate == leased && g.process == p.id && g.left >= op.Granted && p.monotonic()-g.sent < op.Def.Lease.Microseconds() && w.now-g.made >= g.waits-g.waits/900-2 {
+		if g.fate == leased && g.process == p.id && g.left >= op.Granted && g.def.Override == nil && g.def.Number >= op.Def.Number && p.monotonic()-g.sent < op.Def.Lease.Microseconds() && w.now-g.made >= g.waits-g.waits/900-2 {
 			from = g // the oldest
 		} else if w.now-g.made > 2*op.Def.Lease.Microseconds() {
 			break

@@ -108,7 +108,7 @@ func (c *client) checkAlone(op *store.Op) {
 			a.granted, a.ts, a.used = a.granted+op.Granted, op.TS, op.Used
 		}
 		c.alone[op.Key] = a
-		if a.op.Def == nil || c.node.backs > 0 {
+		if a.op.Def == nil || a.op.Def.Number != op.Def.Number || c.node.backs > 0 {
 			return
 		}
 		r := &op.Def.Rule

@@ -46,6 +46,7 @@ type step struct {
 	rate    int64
 	plan    string
 	both    bool   // a call also takes from the limit "window"
+	nested  bool   // the same, as it is the parent: as much, and for the same take
 	patient bool   // a refused call is repeated at the time it was told
 	rest    int64  // µs before the last third of the calls, which come at once; the first of these takes all free tokens
 	extend  bool   // a hold is extended before it is settled
@@ -102,6 +103,8 @@ type history struct {
 	regional  bool  // half of the processes are in the store's region, the others in one with a store of its own
 	way       int64 // µs that a message to the store in the other region takes longer
 	local     bool  // the limit "hot" is decided by each process alone while the store does not answer
+	varied    bool  // the limit "hot" and its overrides change
+	nested    bool  // the limit "window" is the parent of "bucket"
 	drifts    []int64
 	faults    faults
 	steps     []step
@@ -121,6 +124,8 @@ func newHistory(seed uint64, n int, only []string) history {
 	if h.regional = h.far && seed%4 == 1; h.regional {
 		h.processes = max(2, h.processes)
 	}
+	h.varied = h.leased && !h.regional && seed/2%2 == 0
+	h.nested = seed%7 == 3
 	active := map[string]bool{}
 	for _, name := range faultNames {
 		active[name] = r.IntN(2) == 0 && (len(only) == 0 || slices.Contains(only, name))
@@ -158,6 +163,9 @@ func (h *history) drawLimits(r *rand.Rand) {
 		store.Plan{Name: "small", Rate: 1, Burst: 1 + rate/4}, store.Plan{Name: "staff", Mode: store.Unlimited})
 	window := store.Limit{Name: "window", Algorithm: store.FixedWindow, Rate: 1 + r.Int64N(50), Period: time.Duration(50+r.IntN(900)) * time.Millisecond, Start: "0s"}
 	window.Burst = window.Rate * (1 + r.Int64N(2))
+	if h.nested {
+		bucket.Parent = "window"
+	}
 	wild := store.Limit{Name: "wild", Rate: rate, Period: time.Second, Burst: 20}
 	h.limits = []store.Limit{bucket, window, wild}
 	lease := time.Duration(20+r.IntN(230)) * time.Millisecond
@@ -221,6 +229,8 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 	}
 	s.both = s.both && s.limit == "bucket" && (s.verb <= store.VerbCheck || s.verb == store.VerbReserve)
 	s.patient = s.patient && s.kind == calls && s.verb <= store.VerbTakeUpTo
+	s.nested = h.nested && s.limit == "bucket"
+	s.both = s.both || s.nested
 	if fault > 0 {
 		return s
 	}
@@ -242,6 +252,9 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 	if s.kind == override && s.limit == "bucket" {
 		s.plan = []string{"", "", "pro", "staff", "banned"}[which%5]
 	}
+	if h.varied && which%4 < 2 && (s.kind == define || s.kind == override) {
+		h.vary(&s)
+	}
 	if s.kind == pause || h.guarded && (s.kind == cut || s.kind == stall) { // a breaker opens after some hundred ms
 		s.span *= 8
 	}
@@ -257,12 +270,27 @@ func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string
 	return s
 }
 
+// vary makes a definition or an override one of the limit "hot", with a burst that its
+// lease allows.
+func (h *history) vary(s *step) {
+	s.limit, s.plan = "hot", ""
+	s.rate = 100 + s.rate*15
+	s.cost += h.leastBurst(s.rate)
+}
+
+// leastBurst returns a burst that the lease of the limit "hot" allows at a rate.
+func (h *history) leastBurst(rate int64) int64 {
+	return 3*int64(h.limits[3].Lease.Seconds()*float64(rate)) + 10
+}
+
 // words describes which plan the calls of a step name, and what else they do.
 func (s *step) words() (text string) {
 	if s.plan != "" {
 		text = " by plan " + s.plan
 	}
-	if s.both {
+	if s.nested {
+		text += " and of its parent"
+	} else if s.both {
 		text += " and 1 of window"
 	}
 	return text
@@ -370,6 +398,9 @@ func (n *node) define(s *step) {
 		if l.Algorithm == store.FixedWindow {
 			l.Burst = max(l.Burst, l.Rate)
 		}
+		if l.Lease > 0 {
+			l.Burst = max(l.Burst, w.leastBurst(l.Rate))
+		}
 		d, err := n.reg.Define(n.time(), *l, store.OwnerCode)
 		if err != nil {
 			w.fail("define", "%v", err)
@@ -379,6 +410,7 @@ func (n *node) define(s *step) {
 		b.rate, b.burst = max(b.rate, l.Rate), max(b.burst, l.Burst)
 		n.loosenAll()
 		n.rates[l.Name].define(n.time(), l.Rate)
+		n.rates[l.Name].defined = w.now
 		for i, p := range w.procs {
 			if c := p.own; c.node == n {
 				w.after(int64(i+1)*s.gap, func() { p.deliver(func() { c.defs[d.Name] = d }) })

@@ -60,6 +60,7 @@ type rates struct {
 	plans    map[string]int64
 	period   int64 // of a window, in µs; 0: a bucket
 	names    []string
+	defined  int64 // true time of the last change
 }
 
 func newRates(l *store.Limit) *rates {

@@ -58,6 +58,10 @@ var mutants = []mutant{
 	{"a settle charges beside the hold's tokens", "store/settle.go", "Verb: VerbCharge, Cost: cost - counted}", "Verb: VerbCharge, Cost: cost}"},
 	{"a reservation's delay without the debt before it", "store/step.go", "ahead = max(excess(used, units, bound), 0)", "ahead = max(excess(min(used, bound), units, bound), 0)"},
 	{"not all who find no tokens wait for a lease's next request", "internal/lease/flight.go", "\treturn k.turn.gate, k.turn, true\n}", "\tif mono%2 == 0 {\n\t\treturn nil, nil, false\n\t}\n\treturn k.turn.gate, k.turn, true\n}"},
+	{"a lease of an older version", "internal/lease/lease.go", "if c.def.Number < d.Number || !c.alive(mono, wall) {", "if !c.alive(mono, wall) {"},
+	{"a lease under an override", "internal/lease/key.go", "case overridden(op):", "case overridden(op) && op.Granted < 0:"},
+	{"a parent grants more than its child", "store/store.go", "if op.Granted <= least {", "if op.Granted <= least || i > 0 {"},
+	{"a cost is settled at one level", "store/settle.go", "if p.Takes&(1<<j) != 0 {", "if p.Takes&(1<<j) != 0 && (i == j || p.Takes != h.Parts[0].Takes) {"},
 	{"leases without the carve", "store/compile.go", "c.burst -= c.carved", "c.carved = 0"},
 }
 

@@ -33,8 +33,7 @@ type at struct{ limit, key string }
 // newNode makes the store of a region, with limits.
 func newNode(w *world, id int, drift int64, limits []store.Limit) *node {
 	n := &node{w: w, id: id, drift: drift, limits: limits, bounds: map[string]*bound{}, rates: map[string]*rates{}, table: newTable(), books: map[at]*book{}, records: map[string]*record{}}
-	for i := range limits {
-		l := limits[i]
+	for _, l := range slices.Backward(limits) { // a parent comes after its child
 		b := *w.bounds[l.Name]
 		n.bounds[l.Name], n.rates[l.Name] = &b, newRates(&l)
 		if _, err := n.reg.Define(epoch, l, store.OwnerCode); err != nil {

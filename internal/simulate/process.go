@@ -141,6 +141,11 @@ func (p *process) batch(s *step, t *task, i int, b *store.Batch) {
 	if s.both {
 		g.Ops = append(g.Ops, store.Op{Def: p.own.defs["window"], Key: s.key, Verb: s.verb, Cost: 1})
 	}
+	if s.nested {
+		for i := range g.Ops {
+			g.Ops[i].Cost, g.Ops[i].Takes = s.cost, 1
+		}
+	}
 	if s.verb == store.VerbReserve {
 		t.identify(&g.ID)
 	}
@@ -186,7 +191,7 @@ func (p *process) giveBack(s *step, t *task, made *store.Group) {
 		if i > 0 && s.n%2 == 0 { // it is refused, unless the first one did not arrive
 			costs[0]++
 		}
-		if s.both {
+		if s.both && !s.nested {
 			costs = append(costs, s.settle%2)
 		}
 		p.end(s, store.Group{Hold: &store.HoldCall{Verb: store.SettleHold, ID: made.Hold.ID, Costs: costs}})
