@@ -105,8 +105,8 @@ func TestOnlyTheSameDefinitionIsRefused(t *testing.T) {
 	p.take("", 20, 0)
 	p.want(p.take("", 3, 0), false, fromStore)
 	p.want(p.take("", 3, 0), false, fromCache)
-	p.want(p.take("", 4, 0), false, fromCache)
 	p.want(p.take("", 1, 2), false, fromCache)
+	p.want(p.take("", 4, 0), false, fromStore)
 	p.want(p.take("", 2, 0), false, fromStore)
 	p.want(p.take("pro", 3, 0), false, fromStore)
 	for range 2 {
@@ -126,6 +126,29 @@ func TestARowOfAnotherPlanIsNotKept(t *testing.T) {
 	p.want(p.take("", 5, 0), false, fromStore)
 	p.clock++
 	p.want(p.take("", 5, 0), true, fromStore)
+}
+
+// In windows a row under another plan may explain the retry time of a refusal by chance,
+// because both give enough back at the same boundary. It does not explain that of a call
+// that needs more.
+func TestTheRetryOfALargerCostIsOfTheRow(t *testing.T) {
+	d := limittest.Definition(store.Limit{Name: "window", Algorithm: store.Interval, Rate: 3, Period: time.Hour, Burst: 10, Start: "0s",
+		Plans: store.NewPlans(store.Plan{Name: "pro", Rate: 20})})
+	for _, c := range []struct {
+		of, asked string
+		periods   int64 // that pass between the retry times of costs 1 and 5
+	}{{"", "pro", 1}, {"pro", "", 0}} {
+		p := setupPlans(t, 0)
+		p.do(d.WithPlan(c.of), 10, 0)
+		first := p.do(d.WithPlan(c.asked), 1, 0)
+		p.want(first, false, fromStore)
+		p.want(p.do(d.WithPlan(c.asked), 1, 0), false, fromCache)
+		more := p.do(d.WithPlan(c.asked), 2, 3)
+		p.want(more, false, fromStore)
+		if want := first.Retry + c.periods*time.Hour.Microseconds(); more.Retry != want {
+			t.Errorf("row under %q, call under %q: retry %d µs after the larger call, want %d", c.of, c.asked, more.Retry, want)
+		}
+	}
 }
 
 func TestOverridesAreHeardOf(t *testing.T) {
