@@ -392,8 +392,11 @@ func cacheable(g *store.Group, op *store.Op) bool {
 
 // explains reports whether a row in the state of the answer would give the same answer. A
 // row that is under another definition than op.Def refills at another rate, so it would
-// not.
+// not. That the op can never be allowed does not show it.
 func explains(op *store.Op) bool {
+	if op.Never && varied(op.Def) {
+		return false
+	}
 	same := *op
 	_, _, err := same.Step(algebra.DecidedAt(op), store.State{Used: op.Used, TS: op.TS, Version: op.Def.Number}, true)
 	return err == nil && !same.Allowed && same.Retry == op.Retry && same.Never == op.Never

@@ -223,3 +223,17 @@ func TestHolds(t *testing.T) {
 	}
 	p.want(p.take("", 1, 0), true, fromStore)
 }
+
+// TestNeverUnderAnotherPlan checks what a call that can never be allowed is told is left,
+// if the row is under a plan that gives back faster.
+func TestNeverUnderAnotherPlan(t *testing.T) {
+	p := setupPlans(t, time.Second)
+	p.take("pro", 20, 0)
+	for range 3 {
+		p.clock += 200_000
+		op := p.take("", 30, 0)
+		if want := 2 * (p.clock - start) / 200_000; op.Allowed || !op.Never || op.Remaining != want {
+			t.Errorf("after %d µs: %+v, want %d left", p.clock-start, op.Answer, want)
+		}
+	}
+}
