@@ -30,8 +30,9 @@
 // with an unlimited or blocked plan, calls under an override, and reservations of several
 // keys always go to the store. A refusal is kept only if the row in its answer explains
 // its retry time: if the row is under the definition of another caller, or has holds, the
-// row may allow the call earlier. If the limit has plans, a refusal answers only calls that
-// need exactly as many free tokens, because one retry time may be explained by chance.
+// row may allow the call earlier. If the limit has plans or overrides, a refusal answers only
+// calls that need exactly as many free tokens, because one retry time may be explained by
+// chance.
 //
 // The store decided at some time between sending and answer. Whether a refusal
 // still applies is computed as if it was at the sending, so a refusal is kept for
@@ -286,12 +287,6 @@ func varied(d *store.Definition) bool {
 	return base.Overridden || base.Plans != (store.Plans{})
 }
 
-// named reports whether rows of a limit may be under a definition that a caller names.
-func named(d *store.Definition) bool {
-	base := d.Base()
-	return base != d || base.Plans != (store.Plans{})
-}
-
 // room returns how many units may be in use for an op to be allowed.
 func room(op *store.Op) int64 {
 	r := &op.Def.Rule
@@ -307,11 +302,11 @@ func room(op *store.Op) int64 {
 
 // refuses answers the op if its cached row refuses it at the latest time that the
 // store's clock can show now. The answer is computed for the earliest such time. If
-// callers may name other definitions, the store's row may be under one of them, and
-// explains has only compared the retry time of the refused op: above all in windows,
-// other costs may have another one. So only calls with the same room are answered.
+// the store's row may be under another definition, explains has only compared the retry
+// time of the refused op: above all in windows, other costs may have another one. So only
+// calls with the same room are answered then.
 func refuses(e *slot, op *store.Op, now int64) bool {
-	if r := room(op); r > e.room || r < e.room && named(op.Def) {
+	if r := room(op); r > e.room || r < e.room && (varied(op.Def) || op.Def.Base() != op.Def) {
 		return false
 	}
 	row := store.State{Used: e.used, TS: e.ts, Version: e.version}

@@ -237,3 +237,21 @@ func TestNeverUnderAnotherPlan(t *testing.T) {
 		}
 	}
 }
+
+// TestRetryUnderAnotherPlan checks the retry time of a call that needs more than a refused
+// one. With long ticks, the refused one may have to wait for the same tick under two plans.
+func TestRetryUnderAnotherPlan(t *testing.T) {
+	grid := limittest.Definition(store.Limit{Name: "grid", Algorithm: store.Interval, Rate: 2, Period: 100 * time.Millisecond, Start: "0s", Burst: 8, Plans: store.NewPlans(store.Plan{Name: "pro", Rate: 4})})
+	for _, c := range []struct {
+		row, asks string
+		retry     int64
+	}{{"", "pro", 300_000}, {"pro", "", 200_000}} {
+		p := setupPlans(t, time.Second)
+		p.do(grid.WithPlan(c.row), 8, 0)
+		for _, n := range []int64{2, 6} {
+			if op := p.do(grid.WithPlan(c.asks), n, 0); op.Allowed || n == 6 && op.Retry != c.retry-p.clock%100_000 {
+				t.Errorf("under %q, asked for %d by %q: %+v", c.row, n, c.asks, op.Answer)
+			}
+		}
+	}
+}
