@@ -2,17 +2,23 @@ package stack_test
 
 import (
 	"context"
+	"io"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/breaker"
+	"github.com/dipwell/dipwell/internal/coalesce"
+	"github.com/dipwell/dipwell/internal/denycache"
+	"github.com/dipwell/dipwell/internal/fallback"
+	"github.com/dipwell/dipwell/internal/lease"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/stack"
 	"github.com/dipwell/dipwell/store"
 )
 
 // TestAgreesWithModel plays random histories of plans, overrides and holds through
-// the decorators of a stack. The deny cache has a test of its own, with its clock.
+// the decorators of a stack.
 func TestAgreesWithModel(t *testing.T) {
 	for seed := range uint64(20) {
 		now := int64(1e15)
@@ -23,6 +29,57 @@ func TestAgreesWithModel(t *testing.T) {
 		limittest.Agree(t, st.Store, &now, seed, 300, limittest.Differences{})
 		if err = st.Close(); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestLayersAgreeWithModel is the same with all layers that a stack may have for a shared
+// store, with the clock of the history, and with refusals that are remembered for long.
+func TestLayersAgreeWithModel(t *testing.T) {
+	refused := 0
+	for seed := range uint64(160) {
+		now := int64(1e15)
+		s, closeAll := layers(t, &now)
+		limittest.Agree(t, s, &now, seed, 400, limittest.Differences{Answers: func(_ *limittest.Call, got, _ *store.Group) {
+			for i := range got.Ops {
+				if got.Ops[i].Source == store.SourceDenyCache {
+					refused++
+					got.Ops[i].Source = store.SourceStore
+				}
+			}
+		}})
+		closeAll()
+	}
+	if refused < 20 {
+		t.Errorf("%d refusals came from the cache", refused)
+	}
+}
+
+// layers puts the layers of a stack around a model.
+func layers(t *testing.T, now *int64) (s store.Store, closeAll func()) {
+	t.Helper()
+	clock := func() int64 { return *now - 1e15 }
+	var opened []io.Closer
+	put := func(next store.Store, err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, ok := next.(io.Closer); ok {
+			opened = append(opened, c)
+		}
+		s = next
+	}
+	model := limittest.NewModel(func() int64 { return *now })
+	put(coalesce.New(store.Lanes{Stores: []store.Store{model, model, model}, Spare: 1}, coalesce.Config{}))
+	put(breaker.New(s, breaker.Config{}))
+	put(denycache.New(s, denycache.Config{Clock: clock, MaxAge: time.Hour}))
+	put(lease.New(s, lease.Config{}))
+	put(fallback.New(s, fallback.Config{Clock: clock, MaxKeys: 1000}))
+	return s, func() {
+		for _, c := range slices.Backward(opened) {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }
