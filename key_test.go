@@ -59,7 +59,7 @@ func TestCheckPath(t *testing.T) {
 		{"a%2Fb", 1, ""},
 		{"a", 0, "takes no key"},
 		{"", 1, "has 0 parts"},
-		{"a", 2, "has 1 parts"},
+		{"a", 2, "has 1 part; "},
 		{"a/b/c", 2, "has 3 parts"},
 		{"/", 2, "part 1 of"},
 		{"a/", 2, "part 2 of"},

@@ -1,6 +1,7 @@
 package dipwell
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/dipwell/dipwell/internal/bounds"
@@ -39,5 +40,9 @@ func checkPath(limit, key string, parts int) error {
 	case parts == 0:
 		return badField("key", "limit %s has one shared bucket and takes no key", limit)
 	}
-	return badField("key", "has %d parts; those of limit %s have %d, separated by '/' (a '/' inside a part is written %%2F)", n, limit, parts)
+	has := fmt.Sprintf("has %d parts", n)
+	if n == 1 {
+		has = "has 1 part"
+	}
+	return badField("key", "%s; those of limit %s have %d, separated by '/' (a '/' inside a part is written %%2F)", has, limit, parts)
 }

@@ -113,14 +113,14 @@ func TestTakesOfOneParent(t *testing.T) {
 func TestPathErrors(t *testing.T) {
 	l := tree(t, dipwell.Limit{Name: "region", Rate: 1, Period: time.Minute, Parts: 2}, dipwell.Limit{Name: "site", Rate: 1, Period: time.Minute, Parent: "region"})
 	for _, c := range []struct{ limit, key, reason string }{
-		{"user", "acme", "has 1 parts"},
+		{"user", "acme", "has 1 part; "},
 		{"user", "acme/u/7", "has 3 parts"},
 		{"user", "acme/", "is empty"},
 		{"user", "/u7", "is empty"},
 		{"user", dipwell.Shared, "has 0 parts"},
 		{"user", "", "is empty"},
 		{"global", "k", "takes no key"},
-		{"region", "eu", "has 1 parts"},
+		{"region", "eu", "has 1 part; "},
 		{"site", "eu/west", "has 2 parts"},
 	} {
 		for _, verb := range []store.Verb{store.VerbTake, store.VerbCheck, store.VerbReset, store.VerbCharge} {

@@ -290,11 +290,11 @@ func TestPlanErrorsSQL(t *testing.T) {
 		"override('api', repeat('k', 513), burst => 3)":                       "key: has 513 bytes",
 		"override('api', '', burst => 3)":                                     "key: is empty",
 		"override('none', 'k', burst => 3)":                                   `limit_name: unknown limit "none"`,
-		"override('member', 'acme', burst => 3)":                              "key: has 1 parts; those of limit member have 2",
+		"override('member', 'acme', burst => 3)":                              "key: has 1 part; those of limit member have 2",
 		"override('member', 'acme/', burst => 3)":                             `key: part 2 of "acme/" is empty`,
 		"override('member', burst => 3)":                                      "key: has 0 parts; those of limit member have 2",
 		"override('org', 'acme/u7', burst => 3)":                              "key: has 2 parts; those of limit org have 1",
-		"end_override('member', 'acme')":                                      "key: has 1 parts; those of limit member have 2",
+		"end_override('member', 'acme')":                                      "key: has 1 part; those of limit member have 2",
 		"define('p', 1, interval '1 minute', plans => 'a:burst=3|a:burst=4')": "limit p: plans: plan a is there twice",
 	} {
 		if _, err := pool.Exec(t.Context(), "select dipwell."+sql); err == nil || !strings.HasPrefix(err.Error(), "ERROR: "+want) {

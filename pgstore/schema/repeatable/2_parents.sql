@@ -35,7 +35,8 @@ comment on function dipwell_internal.parent_key is
 create function dipwell_internal.check_path(limit_name text, key text, parts int, field text) returns void language plpgsql immutable as $$
 declare
     path   text[] := string_to_array(key, '/');
-    reason text := format('has %s parts; those of limit %s have %s, separated by ''/'' (a ''/'' inside a part is written %%2F)', cardinality(path), limit_name, parts);
+    reason text := format('has %s; those of limit %s have %s, separated by ''/'' (a ''/'' inside a part is written %%2F)',
+        case cardinality(path) when 1 then '1 part' else cardinality(path) || ' parts' end, limit_name, parts);
 begin
     if array_position(path, '') is not null then
         reason := format('part %s of "%s" is empty', array_position(path, ''), key);
