@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -140,10 +141,18 @@ func (c *MigrateDownCmd) Run(e *env) error {
 		return err
 	}
 	defer closeConn()
-	if err = pgstore.MigrateDown(e.ctx, conn); err != nil {
+	list, err := pgstore.MigrationStatus(e.ctx, conn)
+	if err == nil {
+		err = pgstore.MigrateDown(e.ctx, conn)
+	}
+	if err != nil {
 		return migrateError(err)
 	}
-	_, err = fmt.Fprintln(e.stdout, "the schema dipwell was removed")
+	did := "the schema dipwell was removed"
+	if !slices.ContainsFunc(list, func(m pgstore.Migration) bool { return !m.AppliedAt.IsZero() }) {
+		did = "there is no schema dipwell"
+	}
+	_, err = fmt.Fprintln(e.stdout, did)
 	return err
 }
 

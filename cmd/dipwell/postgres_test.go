@@ -105,7 +105,7 @@ func TestMigrate(t *testing.T) {
 		{"migrate print --citus --store yugabyte://h/d", 2, "--citus: the store is a YugabyteDB"},
 		{"migrate up --citus --store yugabyte://h/d", 2, "--citus: the store is a YugabyteDB"},
 		{"migrate down --store " + dsn, 0, "the schema dipwell was removed"},
-		{"migrate down --store " + dsn, 0, "the schema dipwell was removed"},
+		{"migrate down --store " + dsn, 0, "there is no schema dipwell"},
 		{"migrate status --store " + dsn, 1, "not applied"},
 		{"migrate up", 2, "--store postgres://USER@HOST/DATABASE"},
 		{"migrate up --store memory:", 2, `"memory:" has no schema to migrate`},
