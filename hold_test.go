@@ -162,6 +162,29 @@ func remaining(t *testing.T, l *dipwell.Limiter, limit, key string) int64 {
 	return d.Remaining
 }
 
+// TestSettleBesideDropped checks the errors of Settle and Extend of a hold that has a
+// dropped limit.
+func TestSettleBesideDropped(t *testing.T) {
+	withHolds(t, func(t *testing.T, l *dipwell.Limiter, _ *tableStore) {
+		if d, err := l.Hold(t.Context(), time.Minute, "h", take("tokens", "k", 60), take("calls", "k", 1)); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		if err := l.Drop(t.Context(), "tokens", store.OwnerCode); err != nil {
+			t.Fatal(err)
+		}
+		var field *dipwell.FieldError
+		if _, err := l.Extend(t.Context(), "h", time.Hour); !errors.As(err, &field) || field.Field != "ttl" {
+			t.Errorf("longer than the ttl of calls: %v", err)
+		}
+		if d, err := l.Settle(t.Context(), "h", 50, 1); err != nil || d.Limit != "calls" || d.Limits != nil {
+			t.Errorf("%+v, %v", d, err)
+		}
+		if _, err := l.Settle(t.Context(), "h", 40, 1); !errors.Is(err, dipwell.ErrHoldConflict) {
+			t.Errorf("settled to other costs: %v", err)
+		}
+	})
+}
+
 func TestHoldAndSettle(t *testing.T) {
 	withHolds(t, func(t *testing.T, l *dipwell.Limiter, _ *tableStore) {
 		d, err := l.Hold(t.Context(), time.Minute, "req-81", take("tokens", "acme", 60))

@@ -23,6 +23,9 @@ func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 	}
 	h.Parts = slices.Clone(h.Parts)
 	g.Ops = make([]Op, len(h.Parts))
+	defer func() { // with an error too
+		g.Ops = slices.DeleteFunc(g.Ops, func(op Op) bool { return op.Def == nil })
+	}()
 	entries := make([]entry, len(h.Parts))
 	for i := range h.Parts {
 		p := &h.Parts[i]
@@ -53,7 +56,6 @@ func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 			}
 		}
 	}
-	g.Ops = slices.DeleteFunc(g.Ops, func(op Op) bool { return op.Def == nil })
 	if g.Allowed, c.Expires = true, h.Expires; c.Repeated {
 		return nil
 	}

@@ -751,6 +751,13 @@ var holdCases = []testCase{
 		if g := b.settle("h", 9, 1); len(g.Ops) != 1 || g.Ops[0].Remaining != 9 {
 			b.Errorf("%+v", g)
 		}
+		g, err := b.trySettle("h", 8, 1)
+		b.wantErr(store.ErrHoldConflict, err)
+		for i := range g.Ops {
+			if g.Ops[i].Def == nil {
+				b.Error("an op without a definition")
+			}
+		}
 	})},
 	// Takes of one key add up.
 	{"hold-takes-add-up", onHolds(func(b *caller) {
