@@ -72,7 +72,9 @@ func (s portable) sweepDue(ctx context.Context, now int64) error {
 
 func (s portable) sweepRow(ctx context.Context, tx pgx.Tx, k bucketKey, now int64) error {
 	d := s.limits.byID(k.LimitID)
-	if d == nil {
+	if d == nil && !dropped(ctx, tx, k.LimitID) {
+		return errNoWrite // the limit is new, or this program cannot read it
+	} else if d == nil {
 		_, err := tx.Exec(ctx, deleteDueSQL, k.LimitID, k.Key, now)
 		return storeError(err, false)
 	}

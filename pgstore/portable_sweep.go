@@ -139,7 +139,7 @@ func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n 
 			}
 			continue
 		}
-		if d == nil && !s.dropped(ctx, row.LimitID) {
+		if d == nil && !dropped(ctx, s.db, row.LimitID) {
 			continue
 		}
 		b.Queue(deleteUnchangedSQL, row.LimitID, row.Key, row.Used, row.TS, row.Version).Exec(func(tag pgconn.CommandTag) error {
@@ -167,9 +167,9 @@ func isFull(d *store.Definition, row bucketRow, now int64) bool {
 }
 
 // dropped reports whether an unknown limit was dropped, rather than just added.
-func (s portable) dropped(ctx context.Context, id int32) bool {
+func dropped(ctx context.Context, db rower, id int32) bool {
 	var there bool
-	err := s.db.QueryRow(ctx, "select exists (select 1 from dipwell.limits where id = $1)", id).Scan(&there)
+	err := db.QueryRow(ctx, "select exists (select 1 from dipwell.limits where id = $1)", id).Scan(&there)
 	return err == nil && !there
 }
 

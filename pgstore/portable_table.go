@@ -318,6 +318,8 @@ func (t *portableTable) Pending(id store.Reservation) (h store.Pending, err erro
 		name := ""
 		if d := t.limits.byID(p.LimitID); d != nil {
 			name = d.Name
+		} else if err := t.unknown("id", p.LimitID); err != nil {
+			return h, err
 		}
 		h.Due = p.Due
 		h.Parts = append(h.Parts, store.Part{Limit: name, Key: p.Key, Number: p.Number, Mark: p.Mark})
@@ -463,7 +465,13 @@ func (t *portableTable) keys(g *store.Group) (keys []bucketKey, err error) {
 			return nil, err
 		}
 		for i := range h.Parts {
-			add(h.Parts[i].Limit, h.Parts[i].Key)
+			p := &h.Parts[i]
+			if entries[p.Limit] == nil {
+				if err := t.unknown("name", p.Limit); err != nil {
+					return nil, err
+				}
+			}
+			add(p.Limit, p.Key)
 		}
 	default:
 		for i := range g.Ops {
@@ -471,6 +479,24 @@ func (t *portableTable) keys(g *store.Group) (keys []bucketKey, err error) {
 		}
 	}
 	return keys, nil
+}
+
+// unknown returns an error if there is a limit of this name or id, which this program does
+// not know: ErrStaleDefinition if the limits have to be read first, or why the limit cannot
+// be read. It returns nil if the limit was dropped.
+func (t *portableTable) unknown(column string, value any) error {
+	name := ""
+	rows, err := t.db().Query(t.ctx, "select name from dipwell.limits where "+column+" = $1", value)
+	if err == nil {
+		name, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[string])
+	}
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return storeError(err, false)
+	}
+	return cmp.Or(t.limits.reg.Unreadable(name), error(store.ErrStaleDefinition))
 }
 
 // decide decides a group. Nothing is written before flush.
