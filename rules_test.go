@@ -296,7 +296,7 @@ var exportedNames = map[string]int{
 	"filestore":  10,
 	"grpclimit":  13,
 	"httpclient": 9,
-	"httplimit":  16,
+	"httplimit":  15,
 	"memstore":   6,
 	"pgstore":    21,
 	"redisstore": 10,

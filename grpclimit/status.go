@@ -10,6 +10,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/internal/pace"
 	"github.com/dipwell/dipwell/store"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -102,7 +103,7 @@ func violation(d *dipwell.Decision) *errdetails.QuotaFailure_Violation {
 // retryDelay returns the delay of a refusal's RetryInfo, or 0 if waiting does not
 // help or the time is not known.
 func retryDelay(d *dipwell.Decision) time.Duration {
-	seconds := httplimit.RetryAfter(d)
+	seconds := pace.RetryAfter(d)
 	if seconds == 0 {
 		return 0
 	}

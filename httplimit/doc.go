@@ -19,5 +19,5 @@
 // waits for the store.
 //
 // Handlers that call the limiter themselves can use the parts: [Headers.Set],
-// [RetryAfter], [Refuse], [Fail] and [Problem].
+// [Refuse], [Fail] and [Problem].
 package httplimit

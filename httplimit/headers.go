@@ -1,13 +1,11 @@
 package httplimit
 
 import (
-	"math"
-	"math/rand/v2"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/pace"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -49,7 +47,7 @@ const (
 func (v Headers) Set(h http.Header, d *dipwell.Decision) {
 	retry := int64(0)
 	if !d.Allowed {
-		if retry = RetryAfter(d); retry > 0 {
+		if retry = pace.RetryAfter(d); retry > 0 {
 			h["Retry-After"] = []string{strconv.FormatInt(retry, 10)}
 		}
 	}
@@ -69,7 +67,7 @@ func setIETF(h http.Header, d *dipwell.Decision, retry int64) {
 	if d.Limits == nil {
 		p := policyOf(d.Definition)
 		h["Ratelimit-Policy"] = p.header
-		if known(d) {
+		if pace.Known(d) {
 			var buf [64]byte
 			h["Ratelimit"] = []string{string(p.append(buf[:0], d, retry))}
 		}
@@ -85,7 +83,7 @@ func setIETF(h http.Header, d *dipwell.Decision, retry int64) {
 		if !named(d.Limits[:i], e.Limit) {
 			policies = append(comma(policies), p.header[0]...)
 		}
-		if known(e) {
+		if pace.Known(e) {
 			limits = p.append(comma(limits), e, retry)
 		}
 	}
@@ -109,17 +107,11 @@ func setX(h http.Header, d *dipwell.Decision, retry int64) {
 		return
 	}
 	h["X-Ratelimit-Limit"] = []string{strconv.FormatInt(d.Capacity, 10)}
-	if !known(d) {
+	if !pace.Known(d) {
 		return
 	}
 	h["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(d.Remaining, 10)}
-	h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(max(seconds(d.ResetAfter), retry), 10)}
-}
-
-// known reports whether d has the state of a bucket. A fallback answer, which is
-// made without the store, does not.
-func known(d *dipwell.Decision) bool {
-	return d.Source != store.SourceFallbackOpen && d.Source != store.SourceFallbackClosed
+	h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(max(pace.Seconds(d.ResetAfter), retry), 10)}
 }
 
 // named reports whether one of the limits has a name, so that its policy was announced
@@ -138,41 +130,4 @@ func comma(b []byte) []byte {
 		b = append(b, ", "...)
 	}
 	return b
-}
-
-// RetryAfter returns the value of Retry-After for a refusal, in seconds: the
-// latest retry time of the limits that refused, each lengthened by the limit's
-// RetryJitter, rounded up, and at least 1. It returns 0 if waiting does not help
-// (d.Never) or if the time is not known, as in an answer by FailClosed.
-func RetryAfter(d *dipwell.Decision) (retry int64) {
-	if d.Never || !known(d) {
-		return 0
-	}
-	if d.Limits == nil {
-		return jittered(d)
-	}
-	for i := range d.Limits {
-		if e := &d.Limits[i]; !e.Allowed {
-			retry = max(retry, jittered(e))
-		}
-	}
-	return retry
-}
-
-// jittered returns the retry time of one limit, in seconds.
-func jittered(d *dipwell.Decision) int64 {
-	wait := d.RetryAfter
-	if def := d.Definition; def != nil && def.RetryJitter > 0 {
-		more := time.Duration(rand.Float64() * float64(wait) / 100 * float64(def.RetryJitter))
-		wait += min(more, math.MaxInt64-wait) // must not overflow
-	}
-	return max(1, seconds(wait))
-}
-
-// seconds returns d in seconds, rounded up.
-func seconds(d time.Duration) int64 {
-	if d <= 0 {
-		return 0
-	}
-	return int64((d-1)/time.Second) + 1
 }

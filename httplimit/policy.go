@@ -8,6 +8,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/pace"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -92,7 +93,7 @@ func (p *policy) effective(d *dipwell.Decision) int64 {
 	if rest/parts > full/every {
 		return 1
 	}
-	return max(1, seconds(time.Duration(full-rest/parts*every)*time.Microsecond))
+	return max(1, pace.Seconds(time.Duration(full-rest/parts*every)*time.Microsecond))
 }
 
 // boundary returns the seconds to the next boundary, given the time to the boundary at
@@ -110,7 +111,7 @@ func (p *policy) boundary(reset time.Duration) int64 {
 		_, end := algebra.Window(r, now)
 		reset = min(reset, time.Duration(end-now)*time.Microsecond)
 	}
-	return max(1, seconds(reset))
+	return max(1, pace.Seconds(reset))
 }
 
 func windowed(def *store.Definition) bool {
@@ -130,7 +131,7 @@ func policyWindow(def *store.Definition) int64 {
 	case months > 0:
 		return months * 30 * day
 	}
-	return max(1, seconds(def.Period))
+	return max(1, pace.Seconds(def.Period))
 }
 
 // tick returns the length of a tick as every / parts µs. For an adaptive limit it is the

@@ -1,5 +1,5 @@
-// Package pace takes tokens for requests and calls: it bounds how long they wait, and
-// extends and settles their holds.
+// Package pace takes tokens for requests and calls: it bounds how long they wait, extends
+// and settles their holds, and says how long a refused client has to wait.
 package pace
 
 import (
