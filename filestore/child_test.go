@@ -123,10 +123,10 @@ func take(key string) dipwell.Take { return dipwell.Take{Limit: "slow", Key: key
 func childEvery(s *Store, l *dipwell.Limiter) {
 	var groups int64
 	for made, calls := 0, 0; ; made++ {
-		if now := s.stats().Groups; now >= groups+2 {
+		if now := s.writer.groups.Load(); now >= groups+2 {
 			os.Stdout.WriteString(strings.Repeat("kept 0\n", calls))
 			groups, calls = now, 0
-			for before := made; s.stats().Groups < groups+2; made++ {
+			for before := made; s.writer.groups.Load() < groups+2; made++ {
 				calls = made - before + 1
 				if _, err := l.TakeAll(ctx, take("a0"), take("b0")); err != nil {
 					panic(err)

@@ -56,8 +56,8 @@ func TestDiskFull(t *testing.T) {
 	if _, err = l.Define(ctx, store.Limit{Name: strings.Repeat("n", 128), Rate: 1, Period: time.Hour, Start: ""}, store.OwnerCode); err == nil {
 		t.Log("there was room for a limit")
 	}
-	if st := s.stats(); st.Err == nil || st.Failures == 0 || store.AbilitiesOf(s).Ready(ctx) == nil || len(heard) == 0 {
-		t.Errorf("%+v, heard %v", st, heard)
+	if s.writer.failures.Load() == 0 || store.AbilitiesOf(s).Ready(ctx) == nil || len(heard) == 0 {
+		t.Errorf("%+v, heard %v", s.metrics(), heard)
 	}
 	if err = s.disk.exec("pragma max_page_count = 1000000"); err != nil {
 		t.Fatal(err)
@@ -102,6 +102,28 @@ func TestErrorsOfLocalDecisions(t *testing.T) {
 	if !errors.Is(err, store.ErrFull) {
 		t.Errorf("error is %v, want ErrFull", err)
 	}
+}
+
+// TestFullStoreIsCounted checks that a call that failed because the store was full is in
+// its metrics.
+func TestFullStoreIsCounted(t *testing.T) {
+	s := open(t, fresh(t), Config{MaxKeys: 1})
+	l, err := dipwell.New(s, slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; err == nil && i < 1000; i++ {
+		_, err = l.Take(ctx, slow.Name, fmt.Sprint(i), 1)
+	}
+	if !errors.Is(err, store.ErrFull) {
+		t.Fatalf("error is %v, want ErrFull", err)
+	}
+	for _, m := range store.AbilitiesOf(s).Metrics() {
+		if m.Name == "dipwell_store_full_total" && m.Value == 1 {
+			return
+		}
+	}
+	t.Errorf("metrics are %+v", store.AbilitiesOf(s).Metrics())
 }
 
 // TestDamagedFiles checks that damaged files are reported and not changed.

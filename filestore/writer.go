@@ -286,60 +286,20 @@ func (w *writer) failed(err error) error {
 	return err
 }
 
-// stats are numbers about a store. Counts start with Open.
-type stats struct {
-	Keys         int64 // in memory
-	Reservations int   // in memory
-	Holds        int   // in memory
-	Overrides    int64 // in memory
-	Bytes        int64 // of memory for keys
-
-	Dirty    int64         // keys that changed and are not on the disk
-	Groups   int64         // groups written
-	Rows     int64         // rows written
-	Failures int64         // failed attempts to write a group
-	Late     int64         // groups written later than Config.Every says
-	Window   time.Duration // how long the oldest decision of the last group was in memory only
-	Widest   time.Duration // the longest such time
-	Last     time.Time     // when the last group was written; zero if none was
-	Err      error         // the error of the disk while it fails, or nil
-}
-
-func (s *Store) stats() stats {
-	m, w := s.mem.Stats(), &s.writer
-	st := stats{Keys: m.Keys, Reservations: m.Reservations, Holds: m.Holds, Overrides: m.Overrides, Bytes: m.Bytes,
-		Dirty: s.dirty.current.Load().keys.Load() + w.writing.Load(), Groups: w.groups.Load(), Rows: w.rows.Load(), Failures: w.failures.Load(),
-		Late: w.late.Load(), Window: time.Duration(w.window.Load()), Widest: time.Duration(w.widest.Load())}
-	if us := w.lastUS.Load(); us != 0 {
-		st.Last = time.UnixMicro(us)
-	}
-	if s.state.Load()&stateFailed != 0 {
-		st.Err = s.unavailable()
-	}
-	return st
-}
-
+// metrics returns those of the table in memory and of the writer, which count since Open.
 func (s *Store) metrics() []store.Metric {
-	st := s.stats()
-	last := 0.0
-	if !st.Last.IsZero() {
-		last = float64(st.Last.UnixMicro()) / 1e6
-	}
-	return []store.Metric{
-		{Name: "dipwell_keys", Help: "Keys in memory.", Value: float64(st.Keys)},
-		{Name: "dipwell_reservations", Help: "Reservations in memory.", Value: float64(st.Reservations)},
-		{Name: "dipwell_holds", Help: "Holds in memory, among them those that have ended.", Value: float64(st.Holds)},
-		{Name: "dipwell_overrides", Help: "Overrides in memory.", Value: float64(st.Overrides)},
-		{Name: "dipwell_store_bytes", Help: "Memory used for keys.", Value: float64(st.Bytes)},
-		{Name: "dipwell_file_dirty_keys", Help: "Keys that changed and are not on the disk.", Value: float64(st.Dirty)},
-		{Name: "dipwell_file_window_seconds", Help: "How long the oldest decision of the last group was in memory only.", Value: st.Window.Seconds()},
-		{Name: "dipwell_file_widest_window_seconds", Help: "The longest time that a decision was in memory only.", Value: st.Widest.Seconds()},
-		{Name: "dipwell_file_last_write_timestamp_seconds", Help: "When the last group was written; 0 if none was.", Value: last},
-		{Name: "dipwell_file_groups_total", Help: "Groups of rows written.", Counter: true, Value: float64(st.Groups)},
-		{Name: "dipwell_file_rows_total", Help: "Rows written.", Counter: true, Value: float64(st.Rows)},
-		{Name: "dipwell_file_late_groups_total", Help: "Groups written later than the durability setting says.", Counter: true, Value: float64(st.Late)},
-		{Name: "dipwell_file_write_errors_total", Help: "Failed attempts to write a group.", Counter: true, Value: float64(st.Failures)},
-	}
+	w := &s.writer
+	seconds := func(ns int64) float64 { return time.Duration(ns).Seconds() }
+	return append(s.mem.Abilities().Metrics(), []store.Metric{
+		{Name: "dipwell_file_dirty_keys", Help: "Keys that changed and are not on the disk.", Value: float64(s.dirty.current.Load().keys.Load() + w.writing.Load())},
+		{Name: "dipwell_file_window_seconds", Help: "How long the oldest decision of the last group was in memory only.", Value: seconds(w.window.Load())},
+		{Name: "dipwell_file_widest_window_seconds", Help: "The longest time that a decision was in memory only.", Value: seconds(w.widest.Load())},
+		{Name: "dipwell_file_last_write_timestamp_seconds", Help: "When the last group was written; 0 if none was.", Value: float64(w.lastUS.Load()) / 1e6},
+		{Name: "dipwell_file_groups_total", Help: "Groups of rows written.", Counter: true, Value: float64(w.groups.Load())},
+		{Name: "dipwell_file_rows_total", Help: "Rows written.", Counter: true, Value: float64(w.rows.Load())},
+		{Name: "dipwell_file_late_groups_total", Help: "Groups written later than the durability setting says.", Counter: true, Value: float64(w.late.Load())},
+		{Name: "dipwell_file_write_errors_total", Help: "Failed attempts to write a group.", Counter: true, Value: float64(w.failures.Load())},
+	}...)
 }
 
 // sortBuckets sorts rows in the order of the file. It is stable: of two rows of a

@@ -30,7 +30,7 @@ func TestManyKeysAreWrittenEarly(t *testing.T) {
 	select {
 	case <-first.done:
 	case <-time.After(time.Minute):
-		t.Fatalf("after a minute: %+v", s.stats())
+		t.Fatalf("after a minute: %+v", s.metrics())
 	}
 }
 
