@@ -37,17 +37,19 @@ func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after str
 			}
 		}
 		if len(page) > 2*n+scanCount {
-			page = firstOf(page, n)
+			page = firstOf(page, n, keyOfRow)
 		}
 		return nil
 	})
-	return firstOf(page, n), storeError(err, false)
+	return firstOf(page, n, keyOfRow), storeError(err, false)
 }
 
-// firstOf sorts a page, removes duplicates, which SCAN may return, and keeps n.
-func firstOf(page []store.KeyState, n int) []store.KeyState {
-	slices.SortFunc(page, func(a, b store.KeyState) int { return strings.Compare(a.Key, b.Key) })
-	page = slices.CompactFunc(page, func(a, b store.KeyState) bool { return a.Key == b.Key })
+func keyOfRow(row store.KeyState) string { return row.Key }
+
+// firstOf sorts a page by key, removes duplicates, which SCAN may return, and keeps n.
+func firstOf[T any](page []T, n int, key func(T) string) []T {
+	slices.SortFunc(page, func(a, b T) int { return strings.Compare(key(a), key(b)) })
+	page = slices.CompactFunc(page, func(a, b T) bool { return key(a) == key(b) })
 	return page[:min(n, len(page))]
 }
 

@@ -209,19 +209,14 @@ func (s overrides) Overrides(ctx context.Context, d *store.Definition, prefix, a
 			}
 		}
 		if len(page) > 2*n+scanCount {
-			page = firstOverrides(page, n)
+			page = firstOf(page, n, keyOfOverride)
 		}
 		return err
 	})
-	return firstOverrides(page, n), storeError(err, false)
+	return firstOf(page, n, keyOfOverride), storeError(err, false)
 }
 
-// firstOverrides is firstOf for overrides.
-func firstOverrides(page []store.Override, n int) []store.Override {
-	slices.SortFunc(page, func(a, b store.Override) int { return strings.Compare(a.Key, b.Key) })
-	page = slices.CompactFunc(page, func(a, b store.Override) bool { return a.Key == b.Key })
-	return page[:min(n, len(page))]
-}
+func keyOfOverride(o store.Override) string { return o.Key }
 
 // forget deletes the overrides of a dropped limit, and ends its parts of holds and
 // reservations. last is its last version.

@@ -143,12 +143,21 @@ func (c *Cluster) WaitHealthy() error {
 }
 
 func (c *Cluster) until(what string, done func() bool) error {
+	err := until(what, done)
+	if err != nil {
+		err = fmt.Errorf("%w\n%s", err, c.Nodes[0].clusterInfo())
+	}
+	return err
+}
+
+// until waits for a condition, at most for startTimeout.
+func until(what string, done func() bool) error {
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if done() {
 			return nil
 		}
 	}
-	return fmt.Errorf("redis cluster: waited in vain until %s\n%s", what, c.Nodes[0].clusterInfo())
+	return fmt.Errorf("redis: waited in vain until %s", what)
 }
 
 func (s *Server) clusterInfo() string {

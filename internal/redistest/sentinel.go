@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dipwell/dipwell/internal/procs"
 )
@@ -67,7 +66,7 @@ func (s *Sentinel) start(settings []string) error {
 			return err
 		}
 	}
-	return s.until("the Sentinels know each other and the replica", func() bool {
+	return until("the Sentinels know each other and the replica", func() bool {
 		for _, n := range s.Sentinels {
 			text := fmt.Sprint(n.Do("info", "sentinel"))
 			if !strings.Contains(text, "slaves=1,sentinels=3") {
@@ -86,15 +85,6 @@ func (s *Sentinel) Watch() error {
 		}
 	}
 	return nil
-}
-
-func (s *Sentinel) until(what string, done func() bool) error {
-	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if done() {
-			return nil
-		}
-	}
-	return fmt.Errorf("redis sentinel: waited in vain until %s", what)
 }
 
 // URL returns the Sentinels' URL for a store.
