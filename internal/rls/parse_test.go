@@ -2,6 +2,7 @@ package rls_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -183,6 +184,26 @@ func TestBounds(t *testing.T) {
 	}
 	if _, err := parse("domain: d\ndescriptors:\n" + strings.Repeat("- x\n", 100_000)); err == nil || strings.Count(err.Error(), "\n") > 101 {
 		t.Error("mistakes have no bound")
+	}
+}
+
+// TestMostRules checks the bound on rules: a file of as many is read, and of one more is
+// not.
+func TestMostRules(t *testing.T) {
+	const most = 10_000
+	rules := func(n int) string {
+		b := strings.Builder{}
+		b.WriteString("domain: d\ndescriptors:\n")
+		for i := range n {
+			fmt.Fprintf(&b, "- {key: k, value: v%d, rate_limit: {unit: minute, requests_per_unit: 5}}\n", i)
+		}
+		return b.String()
+	}
+	if _, err := parse(rules(most)); err != nil {
+		t.Error(err)
+	}
+	if _, err := parse(rules(most + 1)); err == nil || !strings.Contains(err.Error(), "one of more than 10000") {
+		t.Errorf("one more: %v", err)
 	}
 }
 
