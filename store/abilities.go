@@ -65,16 +65,20 @@ type Abilities struct {
 
 	// Holds returns the live holds of a key, the one that expires first first. If it is nil,
 	// the store does not decide Group.Hold, and the Limiter answers holds with
-	// ErrNotSupported. Definition.KeyHolds makes the list from a row.
+	// ErrNotSupported. Definition.KeyHolds makes the list from a row. The error wraps
+	// ErrStore or ErrUnknownLimit.
 	Holds func(ctx context.Context, d *Definition, key string) ([]KeyHold, error)
 
 	// Observe adds an observation of the calls behind an adaptive limit, at the present
 	// time of the store's clock, and moves the limit's rate as described at Adaptive. If
-	// it is nil, the store cannot keep adaptive limits, and its Define refuses them.
+	// it is nil, the store cannot keep adaptive limits, and its Define refuses them. The
+	// error wraps ErrStore, and the observation may have been added or not, or it wraps
+	// ErrUnknownLimit.
 	Observe func(ctx context.Context, d *Definition, o Observation) error
 
 	// Sweep deletes rows that are full, at most n, and returns how many. If it is nil, the
-	// rows of keys that are no longer used stay for ever. Sweep changes no decision.
+	// rows of keys that are no longer used stay for ever. Sweep changes no decision. After
+	// an error some rows may have been deleted; call it again.
 	Sweep func(ctx context.Context, n int) (int, error)
 
 	// Now returns the time of the store, or of its server, in µs since the Unix epoch. In

@@ -9,7 +9,7 @@ type AuditEntry struct {
 	At     int64  // µs since the Unix epoch, on the store's clock; set by the store
 	Who    string // as far as it is known: an address, or the user of a database
 	Action string // override, end-override, reset, refund, define or drop; of top keys: top
-	Limit  string
+	Limit  string // its name; "" in an entry of top keys
 	Key    string // "" for the shared bucket, and for a change of the limit itself
 	What   string // what was set, for people
 	Note   string // why, as it was given; "" if nothing was

@@ -16,7 +16,8 @@ type Version struct {
 	// Since is in µs on the store's clock: up to then, rows of the version before are
 	// computed by that version's rule.
 	Since int64
-	Rule  Rule
+	// Rule decides calls, and steps rows of this version, from Since on.
+	Rule Rule
 	// Policy is how rows of the version before are converted to this one.
 	Policy ChangePolicy
 	// Limit is the limit as it was defined. It is zero if that is not known, which is
@@ -49,7 +50,9 @@ type Definition struct {
 	Number uint32
 	// Since is when the present version began, in µs on the store's clock.
 	Since int64
-	Rule  Rule
+	// Rule decides the calls: the Limit in whole numbers, with its defaults. If it is
+	// Spread, the windows of each key begin at a time of their own: use RuleFor.
+	Rule Rule
 	// Policy is how rows of the version before are converted to the present one.
 	Policy ChangePolicy
 	// Past has the older versions, oldest first, at most 1024. A row of a version that is

@@ -44,6 +44,8 @@ const (
 //	g = store.Group{Hold: &store.HoldCall{Verb: store.SettleHold, ID: hold.ID, Costs: []int64{73}}}
 //	… // Apply; 27 tokens are given back
 type HoldCall struct {
+	// Verb says whether the call makes, settles or extends the hold. The zero value is
+	// MakeHold.
 	Verb HoldVerb
 	// ID is 1 to 64 bytes of printable ASCII without spaces: see Check. Two holds of a store
 	// have different ids, whatever their limits. MakeHold may set another, by which the hold
@@ -92,8 +94,9 @@ type Hold struct {
 	// Expires is in µs since the Unix epoch. From then on its parts are given back by
 	// calls that need the tokens, and by the sweep.
 	Expires int64
-	// Forget, in µs, is the time from which the store may delete the hold. Until then
-	// settling it again is answered.
+	// Forget is the time from which the store may delete the hold, in µs since the Unix
+	// epoch: TTL after its end, but at least a minute. Until then settling it again is
+	// answered.
 	Forget int64
 	// Settled and Costs say what it was settled to: tokens, one for each part.
 	Settled bool
@@ -107,7 +110,7 @@ type Hold struct {
 // the key and, for a hold, has the id of the hold. For a reservation only Limit, Key,
 // Number and Mark are set.
 type Part struct {
-	Limit, Key   string
+	Limit, Key   string // the limit's name, and the key; "" is the shared bucket
 	Plan         string // named by the call
 	Number, Mark int64  // of the Record; 0: there is none
 	Cost         int64  // tokens
@@ -124,7 +127,9 @@ type Overrider interface {
 	// so that it decides the next call of any program. The error is a *FieldError as
 	// Definition.CheckOverride returns it, or wraps ErrStore or ErrUnknownLimit.
 	SetOverride(ctx context.Context, d *Definition, o Override) (Override, error)
-	// EndOverride ends the override of a key. ended is false if it had none.
+	// EndOverride ends the override of a key now, and converts the row in the same step.
+	// ended is false if the key had none, or one that had already ended. The error wraps
+	// ErrStore or ErrUnknownLimit.
 	EndOverride(ctx context.Context, d *Definition, key string) (ended bool, err error)
 	// Overrides returns at most n live overrides of a limit, in byte order of their
 	// keys: those that begin with prefix and follow the key after, as Abilities.Keys

@@ -25,7 +25,7 @@ const (
 type Plan struct {
 	// Name is 1 to 64 letters, digits and the characters _ . -
 	Name string
-	// Rate is how many tokens come back each Period.
+	// Rate is how many tokens come back each Period, 1 to MaxInt.
 	Rate int64
 	// Period is only for buckets; windows and intervals keep that of the base.
 	Period time.Duration
