@@ -1,6 +1,9 @@
 package pgstore_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -41,6 +44,38 @@ func TestAuditOfDefine(t *testing.T) {
 		if len(list) == 2 && list[0].What == list[1].What {
 			t.Errorf("%s: is recorded twice", change.sql)
 		}
+	}
+}
+
+// A define while another transaction adds a plan waits for it, and keeps the plan.
+func TestDefineKeepsPlans(t *testing.T) {
+	pool := newPool(t)
+	ctx := t.Context()
+	const define = "select dipwell.define('api', rate => %d, per => interval '1 minute')"
+	must(t, pool, fmt.Sprintf(define, 5))
+	tx, err := pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err = tx.Exec(ctx, "select dipwell.define_plan('api', 'pro', rate => 600)"); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() {
+		_, err := pool.Exec(ctx, fmt.Sprintf(define, 6))
+		done <- err
+	}()
+	eventually(t, "waiting", func() bool {
+		return number(t, pool, "select count(*) from pg_locks where not granted and relation = 'dipwell.limits'::regclass") == 1
+	})
+	if err = errors.Join(tx.Commit(ctx), <-done); err != nil {
+		t.Fatal(err)
+	}
+	var rate int
+	var plans *string
+	if err = pool.QueryRow(ctx, "select rate, plans from dipwell.limits").Scan(&rate, &plans); err != nil || rate != 6 || plans == nil || *plans != "pro:rate=600" {
+		t.Errorf("a rate of %d and plans %v, %v", rate, plans, err)
 	}
 }
 

@@ -154,6 +154,7 @@ declare
     was text;
     is_now text;
 begin
+    lock table dipwell.limits in share row exclusive mode; -- before the plans are read, which it keeps
     d.name := name;
     d.algorithm := coalesce(algorithm, 'token_bucket');
     d.rate := rate;
