@@ -9,16 +9,17 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxOverrides bounds the overrides that are copied. Calls of other overridden keys are
-// decided by their limits while the store does not answer.
+// maxOverrides bounds the overrides that are copied and have not ended. Calls of other
+// overridden keys are decided by their limits while the store does not answer.
 const maxOverrides = 1 << 16
 
 // overrides are the overrides that were in answers of the inner store. They are also set
 // in the local table.
 type overrides struct {
-	n    atomic.Int64 // len(keys), read without mu
-	mu   sync.Mutex
-	keys map[keyOf]copied
+	n     atomic.Int64 // len(keys), read without mu
+	mu    sync.Mutex
+	keys  map[keyOf]copied
+	again int64 // µs on this process's clock: forgetEnded does nothing before
 }
 
 type keyOf struct{ limit, key string }
@@ -60,7 +61,7 @@ func (s *Store) setOverride(op *store.Op, o *store.Override) (number uint32, set
 	switch {
 	case found && have.ID == o.ID && have.Version == o.Version:
 		return have.number, false, true
-	case !found && len(v.keys) >= maxOverrides:
+	case !found && len(v.keys) >= maxOverrides && !s.forgetEnded():
 		return 0, false, false
 	case v.keys == nil:
 		v.keys = map[keyOf]copied{}
@@ -78,6 +79,20 @@ func (s *Store) setOverride(op *store.Op, o *store.Override) (number uint32, set
 	v.keys[k] = copied{*o, number}
 	v.n.Store(int64(len(v.keys)))
 	return number, true, true
+}
+
+// forgetEnded forgets the overrides that have ended, and reports whether there is room for
+// another one. It looks at all of them, so it does that at most once a second. Its caller
+// has locked the overrides.
+func (s *Store) forgetEnded() bool {
+	v, now := &s.overrides, s.now()
+	if s.clock() < v.again {
+		return false
+	}
+	v.again = s.clock() + 1e6
+	maps.DeleteFunc(v.keys, func(_ keyOf, o copied) bool { return o.Until != 0 && o.Until <= now })
+	v.n.Store(int64(len(v.keys)))
+	return len(v.keys) < maxOverrides
 }
 
 // endOverride ends the local override of a key.

@@ -315,6 +315,32 @@ func TestOverrideWhileALimitIsForgotten(t *testing.T) {
 	<-done
 }
 
+// TestEndedOverridesAreForgotten checks that overrides that have ended leave their room to
+// later ones.
+func TestEndedOverridesAreForgotten(t *testing.T) {
+	p := beginPlans(t)
+	p.take("k", "", 1, true, there) // so that the time is known here
+	def := p.l.Limit("api")
+	learn := func(i int, until int64) bool {
+		o := store.Override{Key: strconv.Itoa(i), Burst: 40, Until: until, ID: uint32(i + 1), Version: def.Number}
+		_, ok := p.s.numberOf(&store.Op{Def: def.WithOverride(&o), Key: o.Key})
+		return ok
+	}
+	if !learn(0, 0) {
+		t.Fatal("there is no room for the first one")
+	}
+	o := &p.s.overrides
+	for i := range maxOverrides { // half of them have no end
+		o.keys[keyOf{"api", strconv.Itoa(i)}] = copied{Override: store.Override{Until: (p.now + 1e6) * int64(i%2)}}
+	}
+	if learn(maxOverrides, 0) {
+		t.Error("there are more than maxOverrides")
+	}
+	if p.now += 2e6; !learn(maxOverrides, 0) || len(o.keys) != maxOverrides/2+1 || o.n.Load() != maxOverrides/2+1 {
+		t.Errorf("%d overrides after half of %d have ended, and another one was set", len(o.keys), maxOverrides)
+	}
+}
+
 // TestMadeHoldsAreBounded checks that what is remembered of holds has a bound.
 func TestMadeHoldsAreBounded(t *testing.T) {
 	var m made
