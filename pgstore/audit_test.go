@@ -79,6 +79,30 @@ func TestDefineKeepsPlans(t *testing.T) {
 	}
 }
 
+// The audit has what a limit or plan was before define, define_plan and drop_plan.
+func TestAuditOfFormer(t *testing.T) {
+	pool := newPool(t)
+	for _, change := range []struct{ sql, what string }{
+		{"define('api', rate => 5, per => interval '1 minute')", `{"per": "1m", "name": "api", "rate": "5", "algorithm": "token_bucket"}`},
+		{"define('api', rate => 6, per => interval '1 minute')", `{"per": "1m", "name": "api", "rate": "6", "algorithm": "token_bucket"}; was {"per": "1m", "name": "api", "rate": "5", "algorithm": "token_bucket"}`},
+		{"define_plan('api', 'pro', rate => 600)", "plan pro:rate=600"},
+		{"define_plan('api', 'pro', rate => 700)", "plan pro:rate=700; was pro:rate=600"},
+		{"define_plan('api', 'all')", "plan all"},
+		{"define_plan('api', 'all', mode => 'unlimited')", "plan all:mode=unlimited; was all"},
+		{"drop_plan('api', 'pro')", "without plan pro; was pro:rate=700"},
+	} {
+		must(t, pool, "select dipwell."+change.sql)
+		if !strings.HasPrefix(change.sql, "drop") {
+			must(t, pool, "select dipwell."+change.sql) // nothing changes
+		}
+		var last, before string
+		err := pool.QueryRow(t.Context(), "select coalesce(max(what) filter (where i = 1), ''), coalesce(max(what) filter (where i = 2), '') from (select what, row_number() over (order by id desc) from dipwell.audit) x (what, i)").Scan(&last, &before)
+		if err != nil || last != change.what || before == last {
+			t.Errorf("%s: %q after %q, %v", change.sql, last, before, err)
+		}
+	}
+}
+
 // What is changed in SQL is in the audit, once, and the audit has the last entries.
 func TestAuditOfSQL(t *testing.T) {
 	pool := newPool(t)

@@ -57,17 +57,19 @@ end $$;
 comment on function dipwell_internal.read_plans is
     'The plans in a text that a user wrote in the form of limits.plans. Go twin: parsePlans.';
 
-create function dipwell_internal.change_plans(limit_name text, plan text, changed text) returns void language plpgsql volatile as $$
+create function dipwell_internal.change_plans(limit_name text, plan text, changed text) returns text language plpgsql volatile as $$
 declare
-    d dipwell.limits;
-    r dipwell.versions;
+    d   dipwell.limits;
+    r   dipwell.versions;
+    was text;
 begin
     perform dipwell_internal.limit_id(limit_name, 'limit_name');
     lock table dipwell.limits in share row exclusive mode;
     select * into d from dipwell.limits x where x.name = limit_name;
+    was := (select x from unnest(string_to_array(d.plans, '|')) x where split_part(x, ':', 1) = plan);
     if split_part(d.owner, ' ', 1) <> 'sql' then
         perform dipwell_internal.other_owner(limit_name, d.owner);
-    elsif changed is null and not exists (select from dipwell_internal.plans_of(d.plans) p where p.name = plan) then
+    elsif changed is null and was is null then
         raise exception using errcode = 'undefined_object', constraint = 'plan', message = format('plan: limit %s has no plan "%s"', limit_name, plan);
     end if;
     d.plans := (select dipwell_internal.sorted_plans(string_agg(p.x, '|')) from (
@@ -77,9 +79,10 @@ begin
     r.settings := null;
     r.policy := d.on_change;
     perform dipwell_internal.put_limit(d, r);
+    return was;
 end $$;
 comment on function dipwell_internal.change_plans is
-    'Adds, replaces or removes a plan, in a new version of the limit.';
+    'Adds, replaces or removes a plan, in a new version of the limit. Returns the former plan, as in limits.plans, or null if there was none.';
 
 create function dipwell_internal.bad_override(field text, reason text) returns void language plpgsql as $$
 begin

@@ -203,7 +203,7 @@ begin
     end if;
     is_now := (select dipwell_internal.defined(l) from dipwell.limits l where l.name = define.name);
     if was is distinct from is_now then
-        perform dipwell_internal.changed('define', name, what => is_now);
+        perform dipwell_internal.changed('define', name, what => is_now || coalesce('; was ' || was, ''));
     end if;
 end $$;
 comment on function dipwell.define is
@@ -215,6 +215,8 @@ returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     period bigint := case when per is not null then dipwell_internal.period_of(per) end;
+    is_now text;
+    was    text;
 begin
     if plan is null or plan !~ '^[A-Za-z0-9_.-]{1,64}$' then
         raise exception using errcode = 'invalid_parameter_value', constraint = 'plan',
@@ -222,8 +224,11 @@ begin
     elsif period = 0 then
         raise exception using errcode = 'invalid_parameter_value', constraint = 'per', message = 'per: is not a length of time';
     end if;
-    perform dipwell_internal.change_plans(limit_name, plan, dipwell_internal.plan_text(plan, rate, dipwell_internal.format_per(period), burst, max_debt, mode, coalesce(callable, true)));
-    perform dipwell_internal.changed('define', limit_name, what => 'plan ' || dipwell_internal.plan_text(plan, rate, dipwell_internal.format_per(period), burst, max_debt, mode, coalesce(callable, true)));
+    is_now := dipwell_internal.plan_text(plan, rate, dipwell_internal.format_per(period), burst, max_debt, mode, coalesce(callable, true));
+    was := dipwell_internal.change_plans(limit_name, plan, is_now);
+    if was is distinct from is_now then
+        perform dipwell_internal.changed('define', limit_name, what => 'plan ' || is_now || coalesce('; was ' || was, ''));
+    end if;
 end $$;
 comment on function dipwell.define_plan is
     'Adds a plan to a limit, or changes it. A plan is a named variant of the limit: a caller names it, or the key has it by an override. null means the limit''s setting. mode may also be unlimited or blocked. With callable false only an override can give the plan.';
@@ -231,8 +236,7 @@ comment on function dipwell.define_plan is
 create function dipwell.drop_plan(limit_name text, plan text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    perform dipwell_internal.change_plans(limit_name, plan, null);
-    perform dipwell_internal.changed('define', limit_name, what => 'without plan ' || plan);
+    perform dipwell_internal.changed('define', limit_name, what => 'without plan ' || plan || '; was ' || dipwell_internal.change_plans(limit_name, plan, null));
 end $$;
 comment on function dipwell.drop_plan is
     'Removes a plan. The calls of keys that have it by an override are then decided by the limit itself.';
