@@ -492,3 +492,35 @@ func (m *levelsRun) rows(tx pgx.Tx) string {
 	}
 	return text
 }
+
+// The retry in SQL is exact where an override allows a level now and ends before the other
+// levels allow the call.
+func TestRetryAfterAnOverrideEndsInSQL(t *testing.T) {
+	pool := newPool(t)
+	must(t, pool, `select dipwell.define('org', rate => 2, per => interval '2 hours', burst => 2, max_debt => 0, parts => 1)`)
+	must(t, pool, `select dipwell.define('member', rate => 1, per => interval '3 hours', burst => 1, max_debt => 0, parent => 'org', plans => 'staff:mode=unlimited')`)
+	must(t, pool, `select dipwell.take('member', 'acme/u')`)
+	must(t, pool, `select dipwell.take('member', 'acme/v')`)
+	must(t, pool, `select dipwell.override('member', 'acme/u', plan => 'staff', until => now() + interval '30 minutes')`)
+	must(t, pool, `select dipwell.override('member', 'acme/w', plan => 'staff', until => now() + interval '2 hours')`)
+	for call, want := range map[string]string{
+		"take('member', 'acme/u')":                         "03:00:00 false", // org alone: 01:00:00
+		"check('member', 'acme/u')":                        "03:00:00 false",
+		"take_up_to('member', 'acme/u')":                   "03:00:00 false",
+		"reserve('member', 'acme/u')":                      "03:00:00 false",
+		"hold('member', 'acme/u', 1, interval '1 minute')": "03:00:00 false",
+		"take('member', 'acme/u', 2)":                      "never true", // of member, once it decides
+		"hold('member', 'acme/u', 2, interval '1 minute')": "never true",
+		"take('member', 'acme/w')":                         "01:00:00 false", // before the override ends
+		"take('member', 'acme/x')":                         "01:00:00 false",
+		"take_up_to('member', 'acme/w', 2)":                "01:00:00 false",
+		"hold('member', 'acme/w', 1, interval '1 minute')": "01:00:00 false",
+		"take('member', 'acme/v')":                         "03:00:00 false",
+	} {
+		var got string
+		err := pool.QueryRow(t.Context(), "select coalesce((date_trunc('hour', retry_after) + interval '1 hour')::text, 'never') || ' ' || never from dipwell."+call).Scan(&got)
+		if err != nil || got != want {
+			t.Errorf("%s: %s, want %s, %v", call, got, want, err)
+		}
+	}
+}

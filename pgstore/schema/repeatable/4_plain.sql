@@ -71,6 +71,38 @@ end $$;
 comment on function dipwell_internal.ask is
     'Decides any verb for one key. The public functions call it. One statement reads the limit and the row. If something must be written, a second one writes it and checks that the row has not changed meanwhile. vain: see dipwell_internal.take_shards.';
 
+create function dipwell_internal.group_retry(c dipwell_internal.call, verb int, n bigint, longest bigint, out never boolean, out retry bigint) language plpgsql stable as $$
+declare
+    again boolean := true;
+    l dipwell.limits;
+    d dipwell_internal.definition;
+    o dipwell.key_overrides;
+    b record;
+    a dipwell_internal.answer;
+begin
+    never := false;
+    retry := longest;
+    while again and not never loop -- once more for each level at most: after its override has ended, it stays allowed
+        again := false;
+        for i in 1..cardinality(c.ids) loop
+            o := dipwell_internal.override_of((c.ids)[i], (c.keys)[i]);
+            continue when o.until is null or n + retry < o.until;
+            select * into l from dipwell.limits x where x.id = (c.ids)[i];
+            select x.used, x.ts, x.version into b from dipwell.buckets x where x.limit_id = l.id and x.key = o.key; -- an overridden key has a row
+            continue when not found or l.algorithm = 'concurrency';
+            d := dipwell_internal.asked_definition(l, (c.plans)[i], 'plan');
+            a := dipwell_internal.answer_one(l, d, o, o.key, b.used, b.ts, b.version, n + retry, verb, (c.costs)[i], (c.floors)[i], null, true);
+            if not a.allowed then
+                never := never or a.never;
+                retry := retry + a.retry;
+                again := again or a.retry > 0;
+            end if;
+        end loop;
+    end loop;
+end $$;
+comment on function dipwell_internal.group_retry is
+    'The time from n until a refused call of a limit and its parents would be allowed, or never. longest is the longest retry of those that refused; the override of another one may end before that. Go twin: groupRetry.';
+
 create function dipwell_internal.ask_decide(verb int, limit_name text, key text, cost bigint, plan text default null, floor bigint default null) returns dipwell.decision language plpgsql volatile as $$
 declare
     c       dipwell_internal.call := dipwell_internal.call_of(verb, array[limit_name], array[key], array[cost], array[plan], array[floor], true);
@@ -79,6 +111,7 @@ declare
     a       record;
     top     record; -- of the level that decides
     granted bigint;
+    ends    bigint; -- of the override that ends first
     due     bigint := 0;
     d       dipwell.decision;
 begin
@@ -95,6 +128,9 @@ begin
         elsif dipwell_internal.decides_over(a.allowed, a.never, a.remaining, a.retry, top.allowed, top.never, top.remaining, top.retry) then
             top := a;
         end if;
+        if a.row_override is not null then
+            ends := least(ends, (a.row_override ->> 'until')::bigint);
+        end if;
         if a.granted > 0 then
             due := greatest(due, a.delay);
         end if;
@@ -102,6 +138,8 @@ begin
     if i = 0 then -- just dropped
         perform dipwell_internal.limit_id(limit_name, 'limit_name');
         return dipwell_internal.ask_decide(verb, limit_name, key, cost, plan, floor);
+    elsif k > 1 and not top.allowed and not top.never and top.n + top.retry >= ends then
+        select x.never, x.retry into top.never, top.retry from dipwell_internal.group_retry(c, verb, top.n, top.retry) x;
     end if;
     d.allowed := top.allowed;
     d.remaining := top.remaining;

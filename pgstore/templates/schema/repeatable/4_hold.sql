@@ -102,11 +102,13 @@ declare
     h       dipwell_internal.held;
     top     dipwell_internal.held; -- of the level that decides
     granted bigint;
+    ends    bigint; -- of the override that ends first
     d       dipwell.held;
 begin
     perform dipwell_internal.check_hold_id(id, 'id');
     for h in select * from dipwell_internal.hold_group(c.ids, c.keys, c.costs, c.takes, id, ttl, null, c.plans, c.floors) loop
         granted := coalesce(granted, h.granted);
+        ends := least(ends, (h.row_override ->> 'until')::bigint);
         if top.allowed is null or dipwell_internal.decides_over(h.allowed, h.never, h.remaining, h.retry, top.allowed, top.never, top.remaining, top.retry) then
             top := h;
         end if;
@@ -114,6 +116,8 @@ begin
     if granted is null then -- just dropped
         perform dipwell_internal.limit_id(limit_name, 'limit_name');
         return dipwell_internal.hold_decide(limit_name, key, cost, ttl, id, plan, floor);
+    elsif cardinality(c.ids) > 1 and not top.allowed and not top.never and top.ts + top.retry >= ends then
+        select x.never, x.retry into top.never, top.retry from dipwell_internal.group_retry(c, 0, top.ts, top.retry) x;
     end if;
     d := dipwell_internal.held_row(top, id);
     d.granted := granted;
