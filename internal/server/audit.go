@@ -196,12 +196,7 @@ func (a *api) audit(w http.ResponseWriter, r *http.Request) {
 		h.Set("Content-Disposition", `attachment; filename="audit.`+q.format+`"`)
 		_, _ = w.Write(b)
 	default:
-		if b = append(b, `],"next":`...); full {
-			b = jsontext.AppendString(b, last)
-		} else {
-			b = append(b, "null"...)
-		}
-		writeJSON(w, http.StatusOK, append(b, "}\n"...))
+		writePage(w, b, full, last)
 	}
 }
 
@@ -214,11 +209,7 @@ func appendEntry(b []byte, e *store.AuditEntry) []byte {
 	b = jsontext.AppendString(append(b, `,"action":`...), e.Action)
 	b = jsontext.AppendString(append(b, `,"limit":`...), e.Limit)
 	if e.Action != didDefine && e.Action != didDrop {
-		if b = append(b, `,"key":`...); e.Key == "" {
-			b = append(b, "null"...)
-		} else {
-			b = jsontext.AppendString(b, e.Key)
-		}
+		b = appendOrNull(append(b, `,"key":`...), e.Key == "", e.Key)
 	}
 	if e.What != "" {
 		b = jsontext.AppendString(append(b, `,"what":`...), e.What)

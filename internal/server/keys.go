@@ -136,7 +136,7 @@ func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Defini
 		a.fail(w, err)
 		return
 	}
-	b := []byte(`{"keys":[`)
+	b, last := []byte(`{"keys":[`), ""
 	for i, row := range rows {
 		own := def.Own(row.State, now) // the plan that last decided the row
 		if own.Override != nil {
@@ -150,24 +150,13 @@ func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Defini
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendKey(b, &op)
+		b, last = appendKey(b, &op), row.Key
 	}
-	b = append(b, `],"next":`...)
-	if len(rows) == p.n {
-		b = jsontext.AppendString(b, rows[len(rows)-1].Key)
-	} else {
-		b = append(b, "null"...)
-	}
-	writeJSON(w, http.StatusOK, append(b, "}\n"...))
+	writePage(w, b, len(rows) == p.n, last)
 }
 
 func appendKey(b []byte, op *store.Op) []byte {
-	b = append(b, `{"key":`...)
-	if op.Key == "" {
-		b = append(b, "null"...)
-	} else {
-		b = jsontext.AppendString(b, op.Key)
-	}
+	b = appendOrNull(append(b, `{"key":`...), op.Key == "", op.Key)
 	if op.Def.Plan != "" && !op.Def.Unnamed {
 		b = jsontext.AppendString(append(b, `,"plan":`...), op.Def.Plan)
 	}

@@ -33,20 +33,14 @@ func (a *api) listLimits(w http.ResponseWriter, r *http.Request) {
 	defs := a.limiter.Limits()
 	from, _ := slices.BinarySearchFunc(defs, after+"\x00", func(d *store.Definition, name string) int { return strings.Compare(d.Name, name) })
 	page := defs[from:min(from+n, len(defs))]
-	b := []byte(`{"limits":[`)
+	b, last := []byte(`{"limits":[`), ""
 	for i, def := range page {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendLimit(b, def)
+		b, last = appendLimit(b, def), def.Name
 	}
-	b = append(b, `],"next":`...)
-	if from+n < len(defs) {
-		b = jsontext.AppendString(b, page[n-1].Name)
-	} else {
-		b = append(b, "null"...)
-	}
-	writeJSON(w, http.StatusOK, append(b, "}\n"...))
+	writePage(w, b, from+n < len(defs), last)
 }
 
 func parseLimitsPage(query string) (after string, n int, err error) {
@@ -335,6 +329,21 @@ func plainJSON(name, value string) bool {
 		return value != "unlimited"
 	}
 	return name == "auth" || name == "callable"
+}
+
+// appendOrNull appends text as a JSON string, or null if there is none.
+func appendOrNull(b []byte, none bool, text string) []byte {
+	if none {
+		return append(b, "null"...)
+	}
+	return jsontext.AppendString(b, text)
+}
+
+// writePage ends a page of a list, which b has begun, and writes it. If there may be more
+// entries, the name of the last one is what the next page comes after.
+func writePage(w http.ResponseWriter, b []byte, more bool, last string) {
+	b = appendOrNull(append(b, `],"next":`...), !more, last)
+	writeJSON(w, http.StatusOK, append(b, "}\n"...))
 }
 
 func writeJSON(w http.ResponseWriter, status int, body []byte) {

@@ -40,20 +40,14 @@ func (a *api) overrides(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, err)
 		return
 	}
-	b := []byte(`{"overrides":[`)
+	b, last := []byte(`{"overrides":[`), ""
 	for i := range list {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendOverride(b, name, &list[i])
+		b, last = appendOverride(b, name, &list[i]), list[i].Key
 	}
-	b = append(b, `],"next":`...)
-	if len(list) == p.n {
-		b = jsontext.AppendString(b, list[len(list)-1].Key)
-	} else {
-		b = append(b, "null"...)
-	}
-	writeJSON(w, http.StatusOK, append(b, "}\n"...))
+	writePage(w, b, len(list) == p.n, last)
 }
 
 // overrideOf returns the override of a key, or nil if it has none.
@@ -266,12 +260,7 @@ func (s *scanner) overrideValue(name string) (string, error) {
 // appendOverride appends an override as an object.
 func appendOverride(b []byte, limit string, o *dipwell.Override) []byte {
 	b = jsontext.AppendString(append(b, `{"limit":`...), limit)
-	b = append(b, `,"key":`...)
-	if o.Key == "" {
-		b = append(b, "null"...)
-	} else {
-		b = jsontext.AppendString(b, o.Key)
-	}
+	b = appendOrNull(append(b, `,"key":`...), o.Key == "", o.Key)
 	if o.Plan != "" {
 		b = jsontext.AppendString(append(b, `,"plan":`...), o.Plan)
 	}
@@ -284,12 +273,7 @@ func appendOverride(b []byte, limit string, o *dipwell.Override) []byte {
 	if o.Burst != 0 {
 		b = strconv.AppendInt(append(b, `,"burst":`...), max(o.Burst, 0), 10) // NoBurst is -1
 	}
-	b = append(b, `,"until":`...)
-	if o.Until == 0 {
-		b = append(b, "null"...)
-	} else {
-		b = jsontext.AppendString(b, time.UnixMicro(o.Until).UTC().Format(time.RFC3339Nano))
-	}
+	b = appendOrNull(append(b, `,"until":`...), o.Until == 0, time.UnixMicro(o.Until).UTC().Format(time.RFC3339Nano))
 	if o.Note != "" {
 		b = jsontext.AppendString(append(b, `,"note":`...), o.Note)
 	}

@@ -153,11 +153,7 @@ func appendTop(b []byte, t sketch.Top) []byte {
 			b = append(b, ',')
 		}
 		b = jsontext.AppendString(append(b, `{"limit":`...), k.Limit)
-		if b = append(b, `,"key":`...); k.Key == "" {
-			b = append(b, "null"...)
-		} else {
-			b = jsontext.AppendString(b, k.Key)
-		}
+		b = appendOrNull(append(b, `,"key":`...), k.Key == "", k.Key)
 		b = strconv.AppendUint(append(b, `,"count":`...), k.Count, 10)
 		b = append(strconv.AppendUint(append(b, `,"error":`...), k.Error, 10), '}')
 	}
