@@ -112,13 +112,12 @@ func (e *env) reserve(limit, key string, n int64) dipwell.Decision {
 
 // allowed takes n and fails unless they are granted and remaining tokens are
 // left.
-func (e *env) allowed(limit, key string, n, remaining int64) dipwell.Decision {
+func (e *env) allowed(limit, key string, n, remaining int64) {
 	e.Helper()
 	d := e.take(limit, key, n)
 	if !d.Allowed || d.Granted != n || d.Remaining != remaining {
 		e.Fatalf("take %s %q %d at %s: allowed %v, granted %d, remaining %d; want a grant with %d remaining", limit, key, n, e.since(), d.Allowed, d.Granted, d.Remaining, remaining)
 	}
-	return d
 }
 
 // refused takes n and fails unless the call is refused with this retry time.

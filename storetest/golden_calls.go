@@ -165,7 +165,7 @@ func (p *callPlayer) compare(i int, h *golden.History, d dipwell.Decision, err e
 		if !d.Expires.IsZero() {
 			got.Expires = d.Expires.UnixMicro()
 		}
-		got.Limits = p.parts(s, d)
+		got.Limits = partsOf(d)
 	}
 	differ := got.Error != w.Error || got.Allowed != w.Allowed || got.Reserved != w.Reserved || got.Repeated != w.Repeated ||
 		got.Expires != w.Expires || len(got.Limits) != len(w.Limits)
@@ -186,8 +186,8 @@ func (p *callPlayer) compare(i int, h *golden.History, d dipwell.Decision, err e
 	p.Fatalf("%s\n  got %s\n  error %v", text(s), text(got), err)
 }
 
-// parts returns the answers for the limits of a decision.
-func (p *callPlayer) parts(s *golden.Step, d dipwell.Decision) (parts []golden.Part) {
+// partsOf returns the answers for the limits of a decision.
+func partsOf(d dipwell.Decision) (parts []golden.Part) {
 	limits := d.Limits
 	if limits == nil && d.Limit != "" {
 		limits = []dipwell.Decision{d}
