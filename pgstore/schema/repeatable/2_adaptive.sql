@@ -398,10 +398,9 @@ declare
     a record;
     s record;
 begin
+    perform dipwell_internal.limit_id(limit_name, 'limit_name');
     select * into l from dipwell.limits x where x.name = limit_name;
-    if not found then
-        raise exception using errcode = 'undefined_object', constraint = 'limit_name', message = format('limit_name: unknown limit "%s"', limit_name);
-    elsif l.adaptive is null then
+    if l.adaptive is null then
         raise exception using errcode = 'invalid_parameter_value', constraint = 'limit_name', message = format('limit_name: %s is not adaptive', limit_name);
     elsif latency_us is null or latency_us < 0 then
         raise exception using errcode = 'invalid_parameter_value', constraint = 'latency_us', message = format('latency_us: %s is negative or null', coalesce(latency_us::text, 'null'));

@@ -224,6 +224,8 @@ begin
             message = format('plan: %s is not 1 to 64 letters, digits and characters _ . -', coalesce('"' || plan || '"', 'null'));
     elsif period = 0 then
         raise exception using errcode = 'invalid_parameter_value', constraint = 'per', message = 'per: is not a length of time';
+    elsif mode not in ('shadow', 'unlimited', 'blocked', 'enforce') then -- before it is part of a text
+        perform dipwell_internal.bad_limit(limit_name, 'plans', format('plan %s: mode: unknown; it is one of shadow, unlimited, blocked, enforce', plan));
     end if;
     is_now := dipwell_internal.plan_text(plan, rate, dipwell_internal.format_per(period), burst, max_debt, mode, coalesce(callable, true));
     was := dipwell_internal.change_plans(limit_name, plan, is_now);
