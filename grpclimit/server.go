@@ -84,7 +84,8 @@ type server struct {
 // not have.
 //
 // Only a call or message that a leaky bucket allows with a delay waits for it, which is
-// what makes such a limit even. If the call ends first, its tokens are given back.
+// what makes such a limit even; not in shadow mode. If the call ends first, its tokens are
+// given back.
 //
 // If one of Limits has the algorithm dipwell.Concurrency, the call holds its tokens, of
 // all Limits in one hold, until its handler returns or panics, which ends a stream. They

@@ -71,3 +71,39 @@ func TestLeakyBucket(t *testing.T) {
 		}
 	})
 }
+
+// TestLeakyBucketInShadowMode checks that requests do not wait for a leaky bucket in shadow
+// mode, and that they wait for another one beside it.
+func TestLeakyBucketInShadowMode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := memstore.New(memstore.Config{Clock: func() int64 { return time.Now().UnixMicro() }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		l, err := dipwell.New(s,
+			dipwell.Limit{Name: "tried", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Minute, MaxDebt: 9, Mode: dipwell.Shadow},
+			dipwell.Limit{Name: "even", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Second, MaxDebt: 9})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			limits []httplimit.Limit
+			waits  time.Duration // of the fourth request
+		}{{[]httplimit.Limit{{Name: "tried"}}, 0}, {[]httplimit.Limit{{Name: "tried"}, {Name: "even"}}, time.Second}} {
+			limit, err := httplimit.New(l, httplimit.Config{Limits: c.limits})
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			for range 4 {
+				began := time.Now()
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
+				if waited := time.Since(began); w.Code != http.StatusOK || waited > c.waits {
+					t.Errorf("%v: %d after %v, want at most %v", c.limits, w.Code, waited, c.waits)
+				}
+			}
+		}
+	})
+}

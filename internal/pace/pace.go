@@ -62,13 +62,14 @@ func Take(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []
 }
 
 // Due waits until a call that a leaky bucket allowed with a delay is due, so that its
-// caller may act. If ctx ends first, the tokens are given back, and the error is the
+// caller may act. It does not wait for a limit in shadow mode, or under a context of
+// WithoutDelay. If ctx ends first, the tokens are given back, and the error is the
 // context's.
 func Due(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision) error {
-	if !d.Allowed || d.Delay <= 0 {
+	id, delay := d.Reservation, enforced(d)
+	if !d.Allowed || delay <= 0 || ctx.Value(withoutDelay{}) != nil {
 		return nil
 	}
-	id, delay := d.Reservation, d.Delay
 	if err := await.Sleep(ctx, delay); err != nil {
 		briefly(func() {
 			ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
@@ -83,6 +84,25 @@ func Due(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision) error {
 		waited(&d.Limits[i], delay)
 	}
 	return nil
+}
+
+// withoutDelay is the context key of WithoutDelay.
+type withoutDelay struct{}
+
+// WithoutDelay returns a context under which Due does not wait, for a service in shadow mode.
+func WithoutDelay(ctx context.Context) context.Context {
+	return context.WithValue(ctx, withoutDelay{}, true)
+}
+
+// enforced returns the longest delay of the limits that are not in shadow mode.
+func enforced(d *dipwell.Decision) (delay time.Duration) {
+	if d.Limits == nil && (d.Definition == nil || d.Definition.Mode != store.Shadow) {
+		return d.Delay
+	}
+	for i := range d.Limits {
+		delay = max(delay, enforced(&d.Limits[i]))
+	}
+	return delay
 }
 
 // waited makes d a decision after a wait.

@@ -113,6 +113,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer p.server.Leave()
 	ctx := pace.WithTunnels(r.Context())
+	if p.server.live.Load().shadow {
+		ctx = pace.WithoutDelay(ctx)
+	}
 	if isWebSocket(r) {
 		var end context.CancelFunc
 		ctx, end = context.WithCancel(ctx)

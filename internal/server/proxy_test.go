@@ -19,6 +19,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/store"
 )
 
 // proxied is a proxy on a socket.
@@ -580,5 +581,31 @@ func TestProxyPlanAndFloor(t *testing.T) {
 	}
 	if err := (server.Upstream{URL: behind.URL, PlanHeader: "Host"}).Check(); err == nil {
 		t.Error("a header field that no request has is no error")
+	}
+}
+
+// A service in shadow mode does not make requests wait for a leaky bucket.
+func TestProxyDoesNotWaitInShadowMode(t *testing.T) {
+	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	defer behind.Close()
+	w := ofPlans(t, server.Config{Shadow: true}, local)
+	if _, err := w.limiter.Define(t.Context(), dipwell.Limit{Name: "even", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Hour, MaxDebt: 9}, store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	proxy, err := w.server.Proxy(server.Upstream{URL: behind.URL, By: "shared"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := proxy.Use([]string{"even"}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // the second would wait for an hour
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		rec := httptest.NewRecorder()
+		proxy.ServeHTTP(rec, httptest.NewRequestWithContext(ctx, http.MethodGet, "http://a/", nil))
+		stop()
+		if rec.Code != http.StatusNoContent {
+			t.Fatal(rec.Code, rec.Body)
+		}
 	}
 }
