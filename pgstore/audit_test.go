@@ -103,6 +103,18 @@ func TestAuditOfFormer(t *testing.T) {
 	}
 }
 
+// The end of an override is in the audit in UTC, as the service writes it, whatever the
+// settings of the session are.
+func TestAuditOfUntil(t *testing.T) {
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('api', rate => 5, per => interval '1 minute')")
+	must(t, pool, `set datestyle = 'German'; set timezone = 'Asia/Kathmandu'; select dipwell.override('api', 'k', burst => 9, until => '2101-02-03 10:30:15.5+05:45')`)
+	var what string
+	if err := pool.QueryRow(t.Context(), "select what from dipwell.audit order by id desc limit 1").Scan(&what); err != nil || what != "burst 9 until 2101-02-03T04:45:15Z" {
+		t.Errorf("%q, %v", what, err)
+	}
+}
+
 // What is changed in SQL is in the audit, once, and the audit has the last entries.
 func TestAuditOfSQL(t *testing.T) {
 	pool := newPool(t)

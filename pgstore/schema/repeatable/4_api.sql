@@ -258,7 +258,8 @@ begin
     perform dipwell_internal.set_override(lim, key, plan, rate, period, burst,
         case when until < 'infinity' then (extract(epoch from least(greatest(until, 'epoch'), '3000-01-01')) * 1000000)::bigint end, note);
     perform dipwell_internal.changed('override', limit_name, key,
-        concat_ws(' ', 'plan ' || plan, 'rate ' || rate, 'per ' || dipwell_internal.format_per(period), 'burst ' || burst, 'until ' || nullif(until, 'infinity')), note);
+        concat_ws(' ', 'plan ' || plan, 'rate ' || rate, 'per ' || dipwell_internal.format_per(period), 'burst ' || burst,
+            'until ' || to_char(nullif(until, 'infinity') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')), note);
 end $$;
 comment on function dipwell.override is
     'Sets the override of a key, in place of the one it may have: until a time, or for good, a plan or a rate, per and burst of its own decide the calls of the key. null means the limit''s setting.';
