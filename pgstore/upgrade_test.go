@@ -3,16 +3,19 @@ package pgstore_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
@@ -185,6 +188,71 @@ func describe(t *testing.T, pool *pgxpool.Pool, sql string) (types string, err e
 		types += f.Name + " " + named(f.DataTypeOID) + " "
 	}
 	return types, nil
+}
+
+// TestCallsDuringUpgrade checks that calls that wait while an upgrade replaces the functions
+// are decided.
+func TestCallsDuringUpgrade(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := connect(t, pgtest.Database(t, "dipwell_replaced", migrated))
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}),
+		store.Limit{Name: "day", Rate: 10, Period: 24 * time.Hour, Algorithm: store.FixedWindow, Start: "00:00 Europe/Rome"},
+		store.Limit{Name: "jobs", Algorithm: store.Concurrency, Burst: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time over prepared statements
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(context.Background()) }()
+		must(t, tx, "lock table dipwell.buckets") // as a change of the table does
+		errs := make(chan error, 2)
+		go func() {
+			_, err := l.Take(ctx, "day", "k", 1)
+			errs <- err
+		}()
+		go func() {
+			_, err := l.Hold(ctx, time.Minute, "", dipwell.Take{Limit: "jobs", Key: "k", Cost: 1})
+			errs <- err
+		}()
+		eventually(t, "waiting", func() bool {
+			return number(t, pool, "select count(*) from pg_locks where not granted and relation = 'dipwell.buckets'::regclass") == 2
+		})
+		must(t, tx, pgstore.Repeatable)
+		if err = errors.Join(tx.Commit(ctx), <-errs, <-errs); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestSessionsDuringUpgrade checks the calls that the page for DBAs says go on in a session
+// that stays connected.
+func TestSessionsDuringUpgrade(t *testing.T) {
+	t.Parallel()
+	pool := connect(t, pgtest.Database(t, "dipwell_sessions", migrated))
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	must(t, conn, `select dipwell.define('a', 100, interval '1 day');
+		create function guard() returns boolean language plpgsql as 'declare d record; begin select * into d from dipwell.take(''a''); return d.allowed; end';
+		prepare t1 as select allowed from dipwell.take('a');
+		prepare t2 as select (dipwell.take('a')).allowed;
+		prepare t3 as select allowed from dipwell.take_all('{a}', '{k}');
+		prepare t4 as select guard()`)
+	for range 2 {
+		for _, sql := range []string{"execute t1", "execute t2", "execute t3", "execute t4"} {
+			var allowed bool
+			if err := conn.QueryRow(t.Context(), sql, pgx.QueryExecModeSimpleProtocol).Scan(&allowed); err != nil || !allowed {
+				t.Errorf("%s: %v, %v", sql, allowed, err)
+			}
+		}
+		must(t, conn, pgstore.Repeatable)
+	}
 }
 
 // TestUpgradeKeepsGrants checks that grants made by an operator are kept, also
