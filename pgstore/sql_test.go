@@ -441,6 +441,30 @@ func TestRoles(t *testing.T) {
 	}
 }
 
+// TestViewsIgnoreSearchPath checks that operators in a schema of the search path do not
+// run, with the rights of whoever reads it, in a view.
+func TestViewsIgnoreSearchPath(t *testing.T) {
+	pool := newPool(t)
+	must(t, pool, `select dipwell.define('api', 5, interval '1 minute'), dipwell.define('day', 5, interval '1 day', algorithm => 'fixed_window', start => '00:00 Europe/Rome')`)
+	must(t, pool, `select dipwell.take('api', 'k'), dipwell.take('day', 'k'), dipwell.hold('api', 'h', 1, interval '1 hour'), dipwell.override('api', 'o', burst => 9, until => now() + interval '1 hour')`)
+	inTx(t, pool, func(tx pgx.Tx) {
+		must(t, tx, "create schema trap; set local search_path = trap")
+		for _, types := range [][2]string{{"bigint", "interval"}, {"double precision", "integer"}, {"numeric", "bigint"}, {"bigint", "integer"}, {"integer", "bigint"}} {
+			of := types[0] + ", " + types[1]
+			must(t, tx, "create function trap.fail("+of+") returns "+types[1]+" language plpgsql as $$ begin raise 'the operator of "+of+"'; end $$")
+			for _, op := range []string{"*", "+"} {
+				must(t, tx, "create operator trap."+op+" (leftarg = "+types[0]+", rightarg = "+types[1]+", function = trap.fail)")
+			}
+		}
+		for view, rows := range map[string]int{"status": 4, "overrides": 1, "holds": 1, "top_keys": 0, "limits": 2} {
+			if got := number(t, tx, "select count(x::text) from dipwell."+view+" x"); got != rows {
+				t.Errorf("%s has %d rows, want %d", view, got, rows)
+			}
+		}
+		must(t, tx, "select dipwell.take('day', dipwell.key('k')), dipwell.sweep()")
+	})
+}
+
 // TestRollback checks that a rollback gives back what a transaction took.
 func TestRollback(t *testing.T) {
 	pool := newPool(t)

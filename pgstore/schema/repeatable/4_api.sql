@@ -317,8 +317,8 @@ end $$;
 comment on function dipwell.sweep is
     'Deletes at most max_rows full rows and returns their number. It is lower at the end of the table, or while another sweep is running. Call it again while it returns max_rows, each time in a transaction of its own. It also deletes the records of holds that ended long ago, at most 16 times max_rows.';
 
-create function dipwell_internal.level(limit_id int, key text, used bigint, ts bigint, version int, n bigint,
-    out capacity bigint, out remaining bigint, out full_at timestamptz) language plpgsql stable as $$
+create function dipwell_internal.level(limit_id int, key text, used bigint, ts bigint, version int, lows bigint[], n bigint,
+    out capacity bigint, out remaining bigint, out full_at timestamptz) language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
     l dipwell.limits;
     r dipwell.versions;
@@ -327,6 +327,9 @@ declare
     held bigint;
 begin
     select * into l from dipwell.limits x where x.id = level.limit_id;
+    if lows = '{0}' then
+        select w.used, w.ts into used, ts from dipwell_internal.whole(l.id, key, version) w;
+    end if;
     if version < 0 then
         o := dipwell_internal.override_of(level.limit_id, key);
     end if;
@@ -343,9 +346,9 @@ end $$;
 comment on function dipwell_internal.level is
     'The capacity of a bucket in tokens, how many of them are left at n, and when it is full.';
 
+-- The functions that a view calls run with the search path of whoever reads it.
 create view dipwell.status as
     select l.name as limit_name, nullif(b.key, '') as key, s.capacity, s.remaining, s.full_at
     from dipwell.buckets b
     join dipwell.limits l on l.id = b.limit_id
-    cross join lateral (select case when b.lows = '{0}' then dipwell_internal.whole(b.limit_id, b.key, b.version) end as whole offset 0) w
-    cross join lateral dipwell_internal.level(b.limit_id, b.key, coalesce((w.whole).used, b.used), coalesce((w.whole).ts, b.ts), b.version, dipwell_internal.now_us()) s;
+    cross join lateral dipwell_internal.level(b.limit_id, b.key, b.used, b.ts, b.version, b.lows, dipwell_internal.now_us()) s;

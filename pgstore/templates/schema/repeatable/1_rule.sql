@@ -1,9 +1,9 @@
 -- The arithmetic of rules, from step.go. Its Go twin for calendars is calendar.go.
 
 create function dipwell_internal.now_us() returns bigint language sql volatile as
-$$ select (date_part('epoch', clock_timestamp()) * 1000000)::bigint $$;
+$$ select (date_part('epoch', clock_timestamp()) * 1000000::float8)::bigint $$;
 comment on function dipwell_internal.now_us is
-    'The server''s clock, in µs since the Unix epoch. Written in the language SQL so that the planner inlines it.';
+    'The server''s clock, in µs since the Unix epoch. Written in the language SQL so that the planner inlines it. Its operator has exactly these types, so that views that call it find no other one in the search path.';
 
 create function dipwell_internal.floor_div(a bigint, b bigint) returns bigint language sql immutable as
 $$ select case when a >= 0 then a / b else -((b - 1 - a) / b) end $$;

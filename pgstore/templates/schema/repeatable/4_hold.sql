@@ -329,7 +329,8 @@ comment on function dipwell.extend is
     'Makes a hold expire ttl from now, and returns that time.';
 
 create view dipwell.holds as
-    select p.id as hold, l.name as limit_name, nullif(p.key, '') as key, p.tokens, dipwell_internal.time_of(p.expires) as expires
+    select p.id as hold, l.name as limit_name, nullif(p.key, '') as key, p.tokens,
+        timestamptz 'epoch' + p.expires / 1048576 * interval '1048576 microseconds' + p.expires % 1048576 * interval '1 microsecond' as expires
     from dipwell.hold_parts p
     join dipwell.limits l on l.id = p.limit_id
     where p.live and p.expires > dipwell_internal.now_us();
