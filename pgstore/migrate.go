@@ -297,10 +297,20 @@ func MigrationSQL(o MigrateOptions) string {
 
 func withMigrationLock(ctx context.Context, db DB, f func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock($1)", int64(migrationLock)); err != nil {
+		var path string
+		err := tx.QueryRow(ctx, "select current_setting('search_path') from pg_advisory_xact_lock($1)", int64(migrationLock)).Scan(&path)
+		if err != nil {
 			return err
 		}
-		return f(tx)
+		// Otherwise a view would use what others have created in a schema of the path, such
+		// as an operator in public, with the rights of whoever reads it.
+		if _, err = tx.Exec(ctx, "set local search_path = pg_catalog, pg_temp"); err == nil {
+			err = f(tx)
+		}
+		if err == nil { // for the caller's transaction
+			_, err = tx.Exec(ctx, "select set_config('search_path', $1, true)", path)
+		}
+		return err
 	})
 }
 

@@ -282,3 +282,27 @@ func TestMigrateOptions(t *testing.T) {
 		t.Errorf("after options that were refused: %+v, %v", status, err)
 	}
 }
+
+// TestMigrateIgnoresSearchPath checks that no operator of a schema in the search path gets
+// into the views, and that a transaction of the caller's keeps its search path.
+func TestMigrateIgnoresSearchPath(t *testing.T) {
+	inTx(t, newPool(t), func(tx pgx.Tx) {
+		if err := pgstore.MigrateDown(t.Context(), tx); err != nil {
+			t.Fatal(err)
+		}
+		must(t, tx, `create schema trap; set local search_path = trap, public;
+			create function trap.fail(bigint, interval) returns interval language plpgsql as $$ begin raise 'the operator of trap'; end $$;
+			create operator trap.* (leftarg = bigint, rightarg = interval, function = trap.fail)`)
+		if _, err := pgstore.Migrate(t.Context(), tx, pgstore.MigrateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		var path string
+		if err := tx.QueryRow(t.Context(), "select current_setting('search_path')").Scan(&path); err != nil || path != "trap, public" {
+			t.Errorf("the search path is %q, %v", path, err)
+		}
+		must(t, tx, "select dipwell.define('api', 5, interval '1 minute'), dipwell.override('api', 'o', burst => 9, until => now() + interval '1 hour')")
+		if n := number(t, tx, "select count(x::text) from dipwell.overrides x"); n != 1 {
+			t.Errorf("%d overrides", n)
+		}
+	})
+}
