@@ -496,7 +496,7 @@ func (t *portableTable) unknown(column string, value any) error {
 	case err != nil:
 		return storeError(err, false)
 	}
-	return cmp.Or(t.limits.reg.Unreadable(name), error(store.ErrStaleDefinition))
+	return cmp.Or(t.limits.reg.Unreadable(name), store.ErrStaleDefinition)
 }
 
 // decide decides a group. Nothing is written before flush.
