@@ -195,33 +195,20 @@ func (l *Limiter) Holding(ctx context.Context, ttl time.Duration, takes []Take, 
 // have ended.
 const settleTimeout = 10 * time.Second
 
-// leastSettle is the least time that one attempt to settle gets, however short the TTL:
-// less than that is common while a store is busy.
-const leastSettle = 100 * time.Millisecond
-
 // settleAfter settles a hold of ttl to costs, or to what was held if they are refused.
 func (l *Limiter) settleAfter(ctx context.Context, id string, ttl time.Duration, costs []int64) error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer stop()
-	err := l.settleRepeatedly(ctx, id, ttl, costs)
-	if _, refused := errors.AsType[*FieldError](err); refused && len(costs) > 0 {
-		err = errors.Join(err, l.settleRepeatedly(ctx, id, ttl, nil)) // otherwise the hold would expire, and give everything back
+	settle := func(costs []int64) error {
+		return background.Settle(ctx, ttl, func(ctx context.Context) error {
+			_, err := l.Settle(ctx, id, costs...)
+			return err
+		})
 	}
-	return err
-}
-
-// settleRepeatedly settles a hold of ttl, and tries again while the store fails. An attempt
-// without an answer is given up after a third of ttl: its connection may be broken.
-func (l *Limiter) settleRepeatedly(ctx context.Context, id string, ttl time.Duration, costs []int64) (err error) {
-	background.Repeat(ctx, func() error {
-		try, done := context.WithTimeout(ctx, max(ttl/3, leastSettle))
-		defer done()
-		_, err := l.Settle(try, id, costs...)
-		return err
-	}, func(last error) bool {
-		err = last
-		return errors.Is(err, ErrStore)
-	})
+	err := settle(costs)
+	if _, refused := errors.AsType[*FieldError](err); refused && len(costs) > 0 {
+		err = errors.Join(err, settle(nil)) // otherwise the hold would expire, and give everything back
+	}
 	return err
 }
 
@@ -239,7 +226,7 @@ func (l *Limiter) release(ctx context.Context, id string, takes int) {
 func undo(ctx context.Context, f func(ctx context.Context) error) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer stop()
-	background.Repeat(ctx, func() error { return f(ctx) }, func(err error) bool {
+	_ = background.Repeat(ctx, func() error { return f(ctx) }, func(err error) bool {
 		return errors.Is(err, ErrUnknownHold) || errors.Is(err, ErrReservation) || errors.Is(err, ErrStore)
 	})
 }

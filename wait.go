@@ -212,19 +212,11 @@ func outlast(ctx context.Context) (calls context.Context, end func()) {
 // cancelWait cancels the reservation of a wait, and tries again while the store fails. It
 // ignores the last error: the caller gets the context's error.
 func (l *Limiter) cancelWait(ctx context.Context, id Reservation) {
-	timer := time.NewTimer(cancelWaitTimeout)
-	defer timer.Stop()
-	cancelled := make(chan struct{})
-	go func() {
-		defer close(cancelled)
-		cancelCtx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
+	background.Briefly(cancelWaitTimeout, func() {
+		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 		defer stop()
-		background.Repeat(cancelCtx, func() error { return l.Cancel(cancelCtx, id) }, func(err error) bool { return errors.Is(err, ErrStore) })
-	}()
-	select {
-	case <-cancelled:
-	case <-timer.C:
-	}
+		_ = background.WhileStoreFails(ctx, func() error { return l.Cancel(ctx, id) })
+	})
 }
 
 // takeInTurn waits until the caller is the first in the queues of its keys, and then

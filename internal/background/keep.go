@@ -10,10 +10,6 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// leastExtend is the least time that an extension of a hold gets, however short the TTL:
-// less than that is common while a store is busy.
-const leastExtend = 100 * time.Millisecond
-
 // Keep calls extend every third of ttl, which is how long a hold lives, until stop is
 // called, also after ctx has ended, because the tokens are in use until then. An extension
 // without an answer is given up when the next one is due: its connection may be broken. If
@@ -79,9 +75,9 @@ func (k *keeper) shorten(err error) error {
 }
 
 func (k *keeper) once(ttl time.Duration) error {
-	ctx, end := context.WithTimeout(k.ctx, max(ttl/3, leastExtend))
-	defer end()
-	return Call(func() error { return k.extend(ctx, ttl) })
+	return Call(func() error {
+		return attempt(k.ctx, ttl, func(ctx context.Context) error { return k.extend(ctx, ttl) })
+	})
 }
 
 // tooLong reports whether a limit does not allow a TTL.

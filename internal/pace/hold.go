@@ -3,7 +3,6 @@ package pace
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -41,13 +40,9 @@ func Hold(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []
 	return ttl, err
 }
 
-// Bounds of the release of a hold.
-const (
-	// releaseWait is how long release keeps its caller, whose client waits for the response.
-	releaseWait = 250 * time.Millisecond
-	// Each Settle gets a third of the TTL, but no less and no more than this.
-	leastSettle, settleTimeout = 100 * time.Millisecond, 10 * time.Second
-)
+// releaseWait is how long a request waits until its tokens are given back, since its client
+// waits for the response.
+const releaseWait = 250 * time.Millisecond
 
 // Keep extends a hold, which lives for ttl, until release is called, which settles it to
 // what was held. If the hold ends before release, the context kept is cancelled, with
@@ -61,24 +56,8 @@ func Keep(ctx context.Context, l *dipwell.Limiter, id string, ttl time.Duration)
 	})
 	return kept, sync.OnceFunc(func() {
 		stop()
-		briefly(func() { settle(context.WithoutCancel(ctx), l, id, ttl) })
+		background.Briefly(releaseWait, func() { settle(context.WithoutCancel(ctx), l, id, ttl) })
 	})
-}
-
-// briefly calls f, and returns when f does, or after releaseWait; f then continues in the
-// background.
-func briefly(f func()) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f()
-	}()
-	wait := time.NewTimer(releaseWait)
-	defer wait.Stop()
-	select {
-	case <-done:
-	case <-wait.C:
-	}
 }
 
 // settle settles a hold to what was held. If the store fails, it tries again until the hold
@@ -86,12 +65,10 @@ func briefly(f func()) {
 func settle(ctx context.Context, l *dipwell.Limiter, id string, ttl time.Duration) {
 	ctx, stop := context.WithTimeout(ctx, ttl)
 	defer stop()
-	background.Repeat(ctx, func() error {
-		try, done := context.WithTimeout(ctx, min(settleTimeout, max(ttl/3, leastSettle)))
-		defer done()
-		_, err := l.Settle(try, id)
+	_ = background.Settle(ctx, ttl, func(ctx context.Context) error {
+		_, err := l.Settle(ctx, id)
 		return err
-	}, func(err error) bool { return errors.Is(err, dipwell.ErrStore) })
+	})
 }
 
 // ofTunnels is the context key of WithTunnels.

@@ -61,6 +61,9 @@ func Take(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []
 	return l.Do(ctx, d, store.VerbTake, takes[0])
 }
 
+// cancelTimeout bounds the attempts to cancel what a request has reserved and does not use.
+const cancelTimeout = 10 * time.Second
+
 // Due waits until a call that a leaky bucket allowed with a delay is due, so that its
 // caller may act. It does not wait for a limit in shadow mode, or under a context of
 // WithoutDelay. If ctx ends first, the tokens are given back, and the error is the
@@ -71,10 +74,10 @@ func Due(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision) error {
 		return nil
 	}
 	if err := await.Sleep(ctx, delay); err != nil {
-		briefly(func() {
-			ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+		background.Briefly(releaseWait, func() {
+			ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 			defer stop()
-			_ = background.Call(func() error { return l.Cancel(ctx, id) }) // if the store fails, they stay taken
+			_ = background.WhileStoreFails(ctx, func() error { return l.Cancel(ctx, id) })
 		})
 		*d = dipwell.Decision{}
 		return err
