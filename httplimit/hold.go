@@ -14,7 +14,7 @@ import (
 func (m *middleware) serveHeld(w http.ResponseWriter, r *http.Request, next http.Handler, hold string, ttl time.Duration) {
 	ctx, release := pace.Keep(r.Context(), m.limiter, hold, ttl)
 	defer release()
-	if canHijack(w) && !pace.Tunnels(ctx) {
+	if canHijack(w) && !pace.IsProxied(ctx) {
 		w = &releasing{w, release}
 	}
 	next.ServeHTTP(w, r.WithContext(ctx))

@@ -71,18 +71,6 @@ func settle(ctx context.Context, l *dipwell.Limiter, id string, ttl time.Duratio
 	})
 }
 
-// ofTunnels is the context key of WithTunnels.
-type ofTunnels struct{}
-
-// WithTunnels returns a context for a request whose handler returns only once a connection
-// that it hijacks is closed, as that of a proxy does: its hold lives as long.
-func WithTunnels(ctx context.Context) context.Context {
-	return context.WithValue(ctx, ofTunnels{}, true)
-}
-
-// Tunnels reports whether ctx comes from WithTunnels.
-func Tunnels(ctx context.Context) bool { return ctx.Value(ofTunnels{}) != nil }
-
 // CheckTTL returns ttl, or its default, or an error if no hold can live for it.
 func CheckTTL(ttl time.Duration) (time.Duration, error) {
 	switch {

@@ -65,15 +65,16 @@ func Take(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision, takes []
 const cancelTimeout = 10 * time.Second
 
 // Due waits until a call that a leaky bucket allowed with a delay is due, so that its
-// caller may act. It does not wait for a limit in shadow mode, or under a context of
-// WithoutDelay. If ctx ends first, the tokens are given back, and the error is the
-// context's.
+// caller may act. It does not wait for a limit in shadow mode. If ctx ends first, the
+// tokens are given back, and the error is the context's, or that of the Waiter of Proxied.
 func Due(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision) error {
 	id, delay := d.Reservation, enforced(d)
-	if !d.Allowed || delay <= 0 || ctx.Value(withoutDelay{}) != nil {
+	if !d.Allowed || delay <= 0 {
 		return nil
 	}
-	if err := await.Sleep(ctx, delay); err != nil {
+	began := time.Now()
+	err := waiter(ctx)(ctx, func(ctx context.Context) error { return await.Sleep(ctx, delay) })
+	if err != nil {
 		background.Briefly(releaseWait, func() {
 			ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
 			defer stop()
@@ -82,19 +83,12 @@ func Due(ctx context.Context, l *dipwell.Limiter, d *dipwell.Decision) error {
 		*d = dipwell.Decision{}
 		return err
 	}
-	waited(d, delay)
+	after := time.Since(began)
+	waited(d, after)
 	for i := range d.Limits {
-		waited(&d.Limits[i], delay)
+		waited(&d.Limits[i], after)
 	}
 	return nil
-}
-
-// withoutDelay is the context key of WithoutDelay.
-type withoutDelay struct{}
-
-// WithoutDelay returns a context under which Due does not wait, for a service in shadow mode.
-func WithoutDelay(ctx context.Context) context.Context {
-	return context.WithValue(ctx, withoutDelay{}, true)
 }
 
 // enforced returns the longest delay of the limits that are not in shadow mode.
@@ -108,7 +102,7 @@ func enforced(d *dipwell.Decision) (delay time.Duration) {
 	return delay
 }
 
-// waited makes d a decision after a wait.
-func waited(d *dipwell.Decision, delay time.Duration) {
-	d.Delay, d.Reservation, d.ResetAfter = 0, dipwell.Reservation{}, max(0, d.ResetAfter-delay)
+// waited makes d a decision that is as old as after, and whose caller may act now.
+func waited(d *dipwell.Decision, after time.Duration) {
+	d.Delay, d.Reservation, d.ResetAfter = 0, dipwell.Reservation{}, max(0, d.ResetAfter-after)
 }

@@ -89,9 +89,21 @@ func (p *Proxy) planOf(r *http.Request, limit string) string {
 	return ""
 }
 
-// failed answers a request that could not be decided. It counts requests without a
-// key; other errors are already counted by Observe.
+// wait waits for the delay of a leaky bucket, but not in shadow mode.
+func (p *Proxy) wait(ctx context.Context, wait func(ctx context.Context) error) error {
+	if p.server.live.Load().shadow {
+		return nil
+	}
+	return p.server.waiting(ctx, wait)
+}
+
+// failed answers a request that could not be decided, or that could not wait. It counts
+// requests without a key; other errors are already counted by Observe.
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, errWaiters) {
+		shed(w)
+		return
+	}
 	if errors.As(err, new(*dipwell.FieldError)) && !errors.Is(err, dipwell.ErrUnknownLimit) {
 		p.server.metrics.keyless("", p.byIP, err)
 		if p.server.live.Load().shadow {
@@ -112,10 +124,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer p.server.Leave()
-	ctx := pace.WithTunnels(r.Context())
-	if p.server.live.Load().shadow {
-		ctx = pace.WithoutDelay(ctx)
-	}
+	ctx := pace.Proxied(r.Context(), p.wait)
 	if isWebSocket(r) {
 		var end context.CancelFunc
 		ctx, end = context.WithCancel(ctx)

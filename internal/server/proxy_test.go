@@ -609,3 +609,47 @@ func TestProxyDoesNotWaitInShadowMode(t *testing.T) {
 		}
 	}
 }
+
+// Requests that wait for a leaky bucket take at most half of the places of calls in flight,
+// and their wait ends when the server stops.
+func TestProxyWaitsInHalfOfThePlaces(t *testing.T) {
+	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	defer behind.Close()
+	w := ofPlans(t, server.Config{MaxInFlight: 4}, local)
+	if _, err := w.limiter.Define(t.Context(), dipwell.Limit{Name: "even", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Hour, MaxDebt: 9}, store.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
+	proxy, err := w.server.Proxy(server.Upstream{URL: behind.URL, By: "shared"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := proxy.Use([]string{"even"}); err != nil {
+		t.Fatal(err)
+	}
+	get := func() *httptest.ResponseRecorder {
+		rec := httptest.NewRecorder()
+		proxy.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://a/", nil))
+		return rec
+	}
+	if rec := get(); rec.Code != http.StatusNoContent {
+		t.Fatal(rec.Code, rec.Body)
+	}
+	answers := make(chan int, 8)
+	for range 8 { // each has a turn in an hour or more
+		go func() { answers <- get().Code }()
+	}
+	for range 6 {
+		if code := <-answers; code != http.StatusServiceUnavailable {
+			t.Errorf("%d, want 503: more than two wait", code)
+		}
+	}
+	w.server.Stop()
+	for range 2 {
+		if code := <-answers; code != http.StatusServiceUnavailable {
+			t.Errorf("%d at the stop, want 503", code)
+		}
+	}
+	if d, err := w.limiter.Check(t.Context(), "even", dipwell.Shared, 0); err != nil || d.ResetAfter > time.Hour {
+		t.Errorf("%+v, %v: who did not wait has given its place back", d, err)
+	}
+}

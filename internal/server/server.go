@@ -44,7 +44,7 @@ type Server struct {
 	tunnels  context.Context // ends when the WebSockets of a Proxy must
 	cut      context.CancelFunc
 	inFlight inFlight
-	waiters  atomic.Int64                   // calls of /v1/wait in flight
+	waiters  atomic.Int64                   // calls of /v1/wait, and requests of a Proxy, that wait
 	tells    bool                           // Config.StoreErrors
 	hashKey  func(limit, key string) string // Config.HashKey
 	extra    map[string]http.Handler        // by pattern
@@ -73,7 +73,7 @@ func New(limiter *dipwell.Limiter, c Config) *Server {
 	s.metrics = newMetrics(c.Store, c.Labels, s.can.Metrics)
 	s.Gauge("dipwell_in_flight", "Calls in flight.", func() float64 { return float64(s.inFlight.n.Load()) })
 	s.metrics.reg.MustRegister(adaptiveMetrics{limiter})
-	s.Gauge("dipwell_waiting", "Calls of /v1/wait in flight.", func() float64 { return float64(s.waiters.Load()) })
+	s.Gauge("dipwell_waiting", "Calls of /v1/wait in flight, and proxied requests that wait for a leaky bucket.", func() float64 { return float64(s.waiters.Load()) })
 	s.Set(c)
 	return s
 }

@@ -53,6 +53,22 @@ func (s *Server) await(ctx context.Context, d *dipwell.Decision, q *request) err
 	} else if timeout < minWait || timeout > maxWait {
 		return errWait
 	}
+	takes := q.takes
+	if !q.has(hasTakes) {
+		takes = []dipwell.Take{q.take}
+	}
+	err := s.waiting(ctx, func(ctx context.Context) error { return s.limiter.DoWait(ctx, d, takes, timeout) })
+	if errors.Is(err, errWaiters) {
+		return err
+	}
+	s.metrics.counted(d, err)
+	return q.inList(err)
+}
+
+// waiting calls wait, which may take long. Half of MaxInFlight calls may wait, so that there
+// is room for others; one more is shed, with errWaiters. The wait ends when the server stops,
+// with errStopping.
+func (s *Server) waiting(ctx context.Context, wait func(ctx context.Context) error) error {
 	if s.waiters.Add(1) > max(1, s.live.Load().maxInFlight/2) {
 		s.waiters.Add(-1)
 		s.metrics.shed.Add(1)
@@ -62,14 +78,9 @@ func (s *Server) await(ctx context.Context, d *dipwell.Decision, q *request) err
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.stopped, cancel)()
-	takes := q.takes
-	if !q.has(hasTakes) {
-		takes = []dipwell.Take{q.take}
-	}
-	err := s.limiter.DoWait(within, d, takes, timeout)
+	err := wait(within)
 	if errors.Is(err, context.Canceled) && !errors.Is(err, dipwell.ErrStore) && ctx.Err() == nil {
 		err = errStopping
 	}
-	s.metrics.counted(d, err)
-	return q.inList(err)
+	return err
 }
