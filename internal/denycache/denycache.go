@@ -281,10 +281,11 @@ func (s *Store) fresh(e *slot, op *store.Op, now int64) bool {
 // override that another process sets takes effect within a second, whatever MaxAge is.
 const maxAgeOverridden = 1e6
 
-// varied reports whether keys of a limit may have other definitions than the base.
+// varied reports whether keys of a limit may have other definitions than the base: by an
+// override, a plan or a call site.
 func varied(d *store.Definition) bool {
 	base := d.Base()
-	return base.Overridden || base.Plans != (store.Plans{})
+	return base != d || base.Overridden || base.Plans != (store.Plans{})
 }
 
 // room returns how many units may be in use for an op to be allowed.
@@ -306,7 +307,7 @@ func room(op *store.Op) int64 {
 // time of the refused op: above all in windows, other costs may have another one. So only
 // calls with the same room are answered then.
 func refuses(e *slot, op *store.Op, now int64) bool {
-	if r := room(op); r > e.room || r < e.room && (varied(op.Def) || op.Def.Base() != op.Def) {
+	if r := room(op); r > e.room || r < e.room && varied(op.Def) {
 		return false
 	}
 	row := store.State{Used: e.used, TS: e.ts, Version: e.version}
