@@ -692,17 +692,17 @@ func TestPanics(t *testing.T) {
 					w.Header().Set("RateLimit-Policy", `"one";q=1;w=5`)
 					w.Header().Set("RateLimit", `"one";r=1;t=5`)
 				})})
-				send := func() (err error, panicked bool) { //nolint:revive,staticcheck // the order in which they happen
+				send := func() (panicked bool, err error) {
 					defer func() { panicked = recover() != nil }()
 					resp, err := rt.RoundTrip(request(t.Context(), "GET", "http://api.example/", ""))
 					if err == nil {
 						resp.Body.Close()
 					}
-					return err, false
+					return false, err
 				}
 				for i, want := range []bool{false, true, false} {
 					bad = want
-					if err, panicked := send(); err != nil || panicked != want {
+					if panicked, err := send(); err != nil || panicked != want {
 						t.Errorf("request %d: %v, panicked %v", i, err, panicked)
 					}
 				}

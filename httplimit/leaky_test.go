@@ -15,24 +15,35 @@ import (
 	"github.com/dipwell/dipwell/memstore"
 )
 
+// limitedBy returns middleware that takes from all limits, in memory.
+func limitedBy(t *testing.T, limits ...dipwell.Limit) func(http.Handler) http.Handler {
+	t.Helper()
+	s, err := memstore.New(memstore.Config{Clock: func() int64 { return time.Now().UnixMicro() }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	l, err := dipwell.New(s, limits...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c httplimit.Config
+	for _, limit := range limits {
+		c.Limits = append(c.Limits, httplimit.Limit{Name: limit.Name})
+	}
+	limit, err := httplimit.New(l, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return limit
+}
+
 // TestLeakyBucket checks that requests of a leaky bucket reach the handler at even
 // distances, and that those whose clients leave the queue give their places back.
 func TestLeakyBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := memstore.New(memstore.Config{Clock: func() int64 { return time.Now().UnixMicro() }})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		l, err := dipwell.New(s, dipwell.Limit{Name: "even", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Second, MaxDebt: 4},
+		limit := limitedBy(t, dipwell.Limit{Name: "even", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Second, MaxDebt: 4},
 			dipwell.Limit{Name: "all", Rate: 9, Period: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
-		limit, err := httplimit.New(l, httplimit.Config{Limits: []httplimit.Limit{{Name: "even"}, {Name: "all"}}})
-		if err != nil {
-			t.Fatal(err)
-		}
 		began := time.Now()
 		var mu sync.Mutex
 		var at []time.Duration
@@ -75,35 +86,25 @@ func TestLeakyBucket(t *testing.T) {
 // TestLeakyBucketInShadowMode checks that requests do not wait for a leaky bucket in shadow
 // mode, and that they wait for another one beside it.
 func TestLeakyBucketInShadowMode(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, err := memstore.New(memstore.Config{Clock: func() int64 { return time.Now().UnixMicro() }})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		l, err := dipwell.New(s,
-			dipwell.Limit{Name: "tried", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Minute, MaxDebt: 9, Mode: dipwell.Shadow},
-			dipwell.Limit{Name: "even", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Second, MaxDebt: 9})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range []struct {
-			limits []httplimit.Limit
-			waits  time.Duration // of the fourth request
-		}{{[]httplimit.Limit{{Name: "tried"}}, 0}, {[]httplimit.Limit{{Name: "tried"}, {Name: "even"}}, time.Second}} {
-			limit, err := httplimit.New(l, httplimit.Config{Limits: c.limits})
-			if err != nil {
-				t.Fatal(err)
-			}
-			h := limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-			for range 4 {
-				began := time.Now()
+	tried := dipwell.Limit{Name: "tried", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Minute, MaxDebt: 9, Mode: dipwell.Shadow}
+	even := dipwell.Limit{Name: "even", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Second, MaxDebt: 9}
+	for _, c := range []struct {
+		limits []dipwell.Limit
+		wait   time.Duration // of each request after the first
+	}{{[]dipwell.Limit{tried}, 0}, {[]dipwell.Limit{tried, even}, time.Second}} {
+		synctest.Test(t, func(t *testing.T) {
+			h := limitedBy(t, c.limits...)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			for i := range 4 {
+				began, want := time.Now(), c.wait
+				if i == 0 {
+					want = 0
+				}
 				w := httptest.NewRecorder()
 				h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
-				if waited := time.Since(began); w.Code != http.StatusOK || waited > c.waits {
-					t.Errorf("%v: %d after %v, want at most %v", c.limits, w.Code, waited, c.waits)
+				if waited := time.Since(began); w.Code != http.StatusOK || waited != want {
+					t.Errorf("%d limits, request %d: %d after %v, want %v", len(c.limits), i, w.Code, waited, want)
 				}
 			}
-		}
-	})
+		})
+	}
 }
