@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -20,8 +21,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/internal/server"
-	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -173,36 +174,37 @@ func badCalls() []badCall {
 	}
 }
 
-// TestBadInput makes each mistake through Go, HTTP, gRPC, the command line and SQL, on memory
-// and on PostgreSQL: each error names the field and has the reason, and nothing has changed.
-// Then it puts texts that no store keeps into every text that a user gives.
+// TestBadInput makes each mistake through Go, HTTP, gRPC, the command line and SQL, on each
+// store with the layers of the service: each error names the field and has the reason, and
+// nothing has changed. Then it puts texts that no store keeps into every text that a user
+// gives.
 func TestBadInput(t *testing.T) {
-	for name, open := range map[string]func(*testing.T) (store.Store, *pgx.Conn){
-		"memory": func(t *testing.T) (store.Store, *pgx.Conn) {
-			st, err := memstore.New(memstore.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = st.Close() })
-			return st, nil
+	for name, urlOf := range map[string]func(*testing.T) string{
+		"memory":  func(*testing.T) string { return "memory:" },
+		"file":    func(t *testing.T) string { return "file:" + filepath.Join(t.TempDir(), "data") },
+		"redis":   func(t *testing.T) string { return redistest.Start(t).URL() },
+		"cluster": func(t *testing.T) string { return redistest.StartCluster(t).URL() },
+		"portable": func(t *testing.T) string {
+			return databaseFor(t, "portable", pgstore.MigrateOptions{Engine: "Portable"})
 		},
-		"postgres": func(t *testing.T) (store.Store, *pgx.Conn) {
-			dsn := migratedDatabase(t)
-			st, err := pgstore.Open(t.Context(), dsn, pgstore.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = st.Close() })
-			return st, connectTo(t, dsn)
-		},
+		"postgres": migratedDatabase,
 	} {
 		t.Run(name, func(t *testing.T) {
-			st, conn := open(t)
+			url := urlOf(t)
+			st, err := openStore(t.Context(), url, storeOptions{report: func(err error) { t.Error(err) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = st.Close() })
+			var conn *pgx.Conn
+			if name == "postgres" {
+				conn = connectTo(t, url)
+			}
 			limits, err := parseLimits(badLimits)
 			if err != nil {
 				t.Fatal(err)
 			}
-			l, err := dipwell.New(st, limits...)
+			l, err := dipwell.New(st.Store, limits...)
 			if err != nil {
 				t.Fatal(err)
 			}

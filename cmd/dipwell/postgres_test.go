@@ -28,13 +28,19 @@ func freshDatabase(t *testing.T) string {
 // migratedDatabase returns a database after migrate up.
 func migratedDatabase(t *testing.T) string {
 	t.Helper()
-	return pgtest.Database(t, "migrated", func(dsn string) error {
+	return databaseFor(t, "migrated", pgstore.MigrateOptions{})
+}
+
+// databaseFor returns the URL of a database of its own, migrated with options.
+func databaseFor(t *testing.T, name string, o pgstore.MigrateOptions) string {
+	t.Helper()
+	return pgtest.Database(t, name, func(dsn string) error {
 		conn, err := pgx.Connect(context.Background(), dsn)
 		if err != nil {
 			return err
 		}
 		defer conn.Close(context.Background())
-		_, err = pgstore.Migrate(context.Background(), conn, pgstore.MigrateOptions{})
+		_, err = pgstore.Migrate(context.Background(), conn, o)
 		return err
 	})
 }
