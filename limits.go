@@ -2,6 +2,7 @@ package dipwell
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"unicode/utf8"
 
@@ -54,6 +55,9 @@ func checkOwner(owner string) error {
 func (l *Limiter) Drop(ctx context.Context, name, owner string) error {
 	if err := checkOwner(owner); err != nil {
 		return err
+	}
+	if strings.IndexByte(name, 0) >= 0 || !utf8.ValidString(name) { // PostgreSQL has no such texts
+		return fmt.Errorf("%w %q", ErrUnknownLimit, name)
 	}
 	return l.definer.Drop(ctx, name, owner)
 }

@@ -370,6 +370,9 @@ func (s *surface) texts() {
 				s.Errorf("%s with %s by gRPC: %.300v", field, what, err)
 			}
 		}
+		if code, body := s.ask("DELETE /v1/limits/" + url.PathEscape(bad)); code != 404 || !strings.Contains(body, `"field":"limit"`) {
+			s.Errorf("a drop with %s by HTTP: %d %.300s", what, code, body)
+		}
 		for _, list := range []string{"keys", "overrides"} {
 			for _, field := range []string{"prefix", "after"} {
 				code, body := s.ask("GET /v1/limits/api/" + list + "?" + field + "=" + q)
@@ -398,7 +401,8 @@ func (s *surface) texts() {
 				_, err := s.l.Define(bg, dipwell.Limit{Name: "new", Rate: 1, Period: time.Second}, bad)
 				return err
 			},
-			"drop": func() error { return s.l.Drop(bg, "api", bad) },
+			"drop":           func() error { return s.l.Drop(bg, "api", bad) },
+			"name of a drop": func() error { return s.l.Drop(bg, bad, store.OwnerCode) },
 			"name": func() error {
 				_, err := s.l.Define(bg, dipwell.Limit{Name: bad, Rate: 1, Period: time.Second}, store.OwnerCode)
 				return err
