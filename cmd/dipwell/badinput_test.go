@@ -155,6 +155,12 @@ func badCalls() []badCall {
 			"select dipwell.override('api', 'k', plan => 'pro', note => $1)", []any{strings.Repeat("n", 1025)}},
 		// A script's empty variable must not make an override without an end.
 		{"an override for no time", "for", "must be longer than 0", nil, "PUT /v1/limits/api/overrides key=k&plan=pro&for=0s", "override set api k --plan pro --for 0s", "", nil},
+		{"an override that ended before 1970", "until", "is not in the future", override(dipwell.Override{Key: "k", Plan: "pro", Until: -1}),
+			"PUT /v1/limits/api/overrides key=k&plan=pro&until=1969-07-20T20:17:00Z", "override set api k --plan pro --until 1969-07-20T20:17:00Z",
+			"select dipwell.override('api', 'k', plan => 'pro', until => '1969-07-20')", nil},
+		{"an override that ends too late", "until", "is not between now and the year 2255", override(dipwell.Override{Key: "k", Plan: "pro", Until: 1 << 53}),
+			"PUT /v1/limits/api/overrides key=k&plan=pro&until=2300-01-01T00:00:00Z", "override set api k --plan pro --until 2300-01-01T00:00:00Z",
+			"select dipwell.override('api', 'k', plan => 'pro', until => '2300-01-01')", nil},
 		{"an override until nothing", "until", "must be a time", nil, "PUT /v1/limits/api/overrides key=k&plan=pro&until=", "override set api k --plan pro --until=", "", nil},
 		{"an override of an empty plan", "plan", "is empty", nil, "PUT /v1/limits/api/overrides key=k&rate=6&plan=", "override set api k --rate 6 --plan=", "", nil},
 		{"an override of an empty rate", "rate", "", nil, "PUT /v1/limits/api/overrides key=k&plan=pro&rate=", "override set api k --plan pro --rate=", "", nil},

@@ -193,8 +193,10 @@ func (q *overrideCall) set(name, value string) (err error) {
 		}
 	case "until":
 		t, e := time.Parse(time.RFC3339Nano, value)
-		if q.until = t.UnixMicro(); e != nil || q.until <= 0 {
+		if q.until = t.UnixMicro(); e != nil {
 			err = bad(name, "must be a time such as 2030-01-31T18:00:00Z")
+		} else if q.until <= 0 { // 0 would be no end
+			err = bad(name, "is not in the future")
 		}
 	default:
 		err = bad(name[:min(len(name), 64)], "unknown; known are "+overrideMembers)
