@@ -119,7 +119,11 @@ func (s *surface) throughGRPC(call string) (err error, ok bool) {
 		}
 	}
 	if name == "SetOverride" {
-		fields = map[string]any{"override": fields}
+		lasts, found := fields["for_us"]
+		delete(fields, "for_us")
+		if fields = map[string]any{"override": fields}; found {
+			fields["for_us"] = lasts
+		}
 	}
 	text, err := json.Marshal(fields)
 	if err == nil {

@@ -161,6 +161,8 @@ func badCalls() []badCall {
 		{"an override that ends too late", "until", "is not between now and the year 2255", override(dipwell.Override{Key: "k", Plan: "pro", Until: 1 << 53}),
 			"PUT /v1/limits/api/overrides key=k&plan=pro&until=2300-01-01T00:00:00Z", "override set api k --plan pro --until 2300-01-01T00:00:00Z",
 			"select dipwell.override('api', 'k', plan => 'pro', until => '2300-01-01')", nil},
+		{"an override for 285 years", "for", "year", nil,
+			"PUT /v1/limits/api/overrides key=k&plan=pro&for=2500000h", "override set api k --plan pro --for 2500000h", "", nil},
 		{"an override until nothing", "until", "must be a time", nil, "PUT /v1/limits/api/overrides key=k&plan=pro&until=", "override set api k --plan pro --until=", "", nil},
 		{"an override of an empty plan", "plan", "is empty", nil, "PUT /v1/limits/api/overrides key=k&rate=6&plan=", "override set api k --rate 6 --plan=", "", nil},
 		{"an override of an empty rate", "rate", "", nil, "PUT /v1/limits/api/overrides key=k&plan=pro&rate=", "override set api k --plan pro --rate=", "", nil},

@@ -219,7 +219,7 @@ func decisionOf(d *dipwell.Decision) *dipwellv1.Decision {
 func inMessage(err error) error {
 	f, _ := errors.AsType[*dipwell.FieldError](err)
 	switch f.Field {
-	case "timeout", "ttl", "per", "until":
+	case "timeout", "ttl", "per", "for", "until":
 		in := *f
 		in.Field += "_us"
 		return &in

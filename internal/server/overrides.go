@@ -95,7 +95,19 @@ func (s *Server) setOverride(ctx context.Context, limit string, q *overrideCall)
 		}
 		o.Until = now + q.lasts.Microseconds()
 	}
-	return s.limiter.SetOverride(ctx, limit, o)
+	if o, err = s.limiter.SetOverride(ctx, limit, o); q.lasts > 0 {
+		err = ofLength(err)
+	}
+	return o, err
+}
+
+// ofLength changes an error about the end of an override to name the length of time that
+// the caller gave.
+func ofLength(err error) error {
+	if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Field == "until" {
+		return bad("for", f.Reason)
+	}
+	return err
 }
 
 // describe describes an override for people.
