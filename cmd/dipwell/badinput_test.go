@@ -382,7 +382,7 @@ func (s *surface) texts() {
 			s.Errorf("a drop with %s by HTTP: %d %.300s", what, code, body)
 		}
 		for _, list := range []string{"keys", "overrides"} {
-			for _, field := range []string{"prefix", "after"} {
+			for _, field := range []string{"prefix", "after", "key"} {
 				code, body := s.ask("GET /v1/limits/api/" + list + "?" + field + "=" + q)
 				if code != 400 || !strings.Contains(body, `"field":"`+field+`"`) {
 					s.Errorf("%s of %s with %s by HTTP: %d %.300s", field, list, what, code, body)

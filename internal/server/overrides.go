@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -54,6 +55,9 @@ func (a *api) overrides(w http.ResponseWriter, r *http.Request) {
 func (s *Server) overrideOf(ctx context.Context, limit, key string) (*dipwell.Override, error) {
 	if key == dipwell.Shared {
 		key = ""
+	}
+	if len(key) > store.MaxKey { // before it is a prefix, or hashed
+		return nil, bad("key", fmt.Sprintf("has %d bytes; at most %d", len(key), store.MaxKey))
 	}
 	listed := key
 	if key != "" && s.hashKey != nil {
