@@ -105,6 +105,8 @@ func TestSettleCountsCosts(t *testing.T) {
 		var pg *pgconn.PgError
 		if !errors.As(err, &pg) || pg.Code != "22023" || pg.Message != want {
 			t.Errorf("%s: %v; want %s", sql, err, want)
+		} else if !strings.HasPrefix(want, pg.ConstraintName+": ") {
+			t.Errorf("%s: the error has %q as its field", sql, pg.ConstraintName)
 		}
 	}
 	must(t, pool, "select dipwell.settle_all('two', null); select dipwell.settle('one', null)")

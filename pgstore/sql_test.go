@@ -348,6 +348,14 @@ func TestSQLErrors(t *testing.T) {
 		var pg *pgconn.PgError
 		if !errors.As(err, &pg) || pg.Code != c.code || pg.Message != c.message {
 			t.Errorf("%s: %v", c.sql, err)
+			continue
+		}
+		field, rest, _ := strings.Cut(c.message, ": ")
+		if strings.HasPrefix(field, "limit ") {
+			field, _, _ = strings.Cut(rest, ": ")
+		}
+		if pg.ConstraintName != field && c.code != "42883" { // undefined_function is not ours
+			t.Errorf("%s: the error has %q as its field", c.sql, pg.ConstraintName)
 		}
 	}
 	var rows int

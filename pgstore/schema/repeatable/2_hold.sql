@@ -504,8 +504,8 @@ begin
     select max(length(ltrim(x.takes::bit(16)::text, '0'))) into k from unnest(ps) x;
     field := case when k = 1 then 'cost' else field end;
     if cardinality(costs) <> k then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'costs', message = case when field = 'cost' and k > 1
-            then format('cost: the hold is of %s takes; use settle_all', k)
+        raise exception using errcode = 'invalid_parameter_value', constraint = case when field = 'cost' and k > 1 then 'cost' else 'costs' end,
+            message = case when field = 'cost' and k > 1 then format('cost: the hold is of %s takes; use settle_all', k)
             else format('costs: %s, but the hold is of %s', dipwell_internal.entries(cardinality(costs)), case k when 1 then '1 take' else k || ' takes' end) end;
     end if;
     for i in 1..cardinality(ps) loop

@@ -251,7 +251,7 @@ begin
     lock table dipwell.limits in share row exclusive mode;
     select * into old from dipwell.limits x where x.name = limit_name;
     if not found then
-        raise exception using errcode = 'undefined_object', message = format('name: unknown limit "%s"', limit_name);
+        raise exception using errcode = 'undefined_object', constraint = 'name', message = format('name: unknown limit "%s"', limit_name);
     end if;
     if split_part(old.owner, ' ', 1) <> split_part(by_owner, ' ', 1) then
         perform dipwell_internal.other_owner(limit_name, old.owner);
