@@ -333,6 +333,10 @@ func TestSQLErrors(t *testing.T) {
 		{"select dipwell.define_plan('login', 'p', mode => 'shadow|q')", "22023", "limit login: plans: plan p: mode: unknown; it is one of shadow, unlimited, blocked, enforce"},
 		{"select dipwell.define_plan('login', 'p', mode => 'blocked;burst=7')", "22023", "limit login: plans: plan p: mode: unknown; it is one of shadow, unlimited, blocked, enforce"},
 		{"select dipwell.define_plan('login', 'p', mode => '')", "22023", "limit login: plans: plan p: mode: unknown; it is one of shadow, unlimited, blocked, enforce"},
+		{"select dipwell.define_plan('login', null)", "22023", "plan: null is not 1 to 64 letters, digits and characters _ . -"},
+		{"select dipwell.drop_plan('login', null)", "22023", "plan: is null"},
+		{"select dipwell.drop_plan('nope', null)", "22023", "plan: is null"},
+		{"select dipwell.drop_plan(null, 'pro')", "22023", "limit_name: is null"},
 		{"select dipwell.observe(null, 1)", "22023", "limit_name: is null"},
 		{"select dipwell.observe('nope', 1)", "42704", `limit_name: unknown limit "nope"`},
 		{"select dipwell.define('x', 0, interval '1s')", "22023", "limit x: rate: 0 is not between 1 and 2^53-1"},
@@ -361,6 +365,9 @@ func TestSQLErrors(t *testing.T) {
 	var rows int
 	if err := pool.QueryRow(ctx, "select count(*) from dipwell.buckets").Scan(&rows); err != nil || rows != 0 {
 		t.Errorf("%d buckets after nothing but errors, %v", rows, err)
+	}
+	if n := number(t, pool, "select count(*) from dipwell.audit"); n != 1 {
+		t.Errorf("the audit has %d entries; want that of define", n)
 	}
 }
 

@@ -237,8 +237,14 @@ comment on function dipwell.define_plan is
 
 create function dipwell.drop_plan(limit_name text, plan text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    was text;
 begin
-    perform dipwell_internal.changed('define', limit_name, what => 'without plan ' || plan || '; was ' || dipwell_internal.change_plans(limit_name, plan, null));
+    if plan is null then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'plan', message = 'plan: is null';
+    end if;
+    was := dipwell_internal.change_plans(limit_name, plan, null);
+    perform dipwell_internal.changed('define', limit_name, what => 'without plan ' || plan || '; was ' || was);
 end $$;
 comment on function dipwell.drop_plan is
     'Removes a plan. The calls of keys that have it by an override are then decided by the limit itself.';
