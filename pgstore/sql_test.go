@@ -337,6 +337,8 @@ func TestSQLErrors(t *testing.T) {
 		{"select dipwell.drop_plan('login', null)", "22023", "plan: is null"},
 		{"select dipwell.drop_plan('nope', null)", "22023", "plan: is null"},
 		{"select dipwell.drop_plan(null, 'pro')", "22023", "limit_name: is null"},
+		{"select dipwell.settle_all('h', '{{1}}')", "22023", "costs: has the bounds [1:1][1:1]; a list of 1 entry has [1:1]"},
+		{"select dipwell.settle_all('h', '[2:3]={1,1}')", "22023", "costs: has the bounds [2:3]; a list of 2 entries has [1:2]"},
 		{"select dipwell.observe(null, 1)", "22023", "limit_name: is null"},
 		{"select dipwell.observe('nope', 1)", "42704", `limit_name: unknown limit "nope"`},
 		{"select dipwell.define('x', 0, interval '1s')", "22023", "limit x: rate: 0 is not between 1 and 2^53-1"},

@@ -215,16 +215,23 @@ begin
         raise exception using errcode = 'invalid_parameter_value', constraint = 'floors',
             message = format('floors: %s, but limit_names has %s', dipwell_internal.entries(cardinality(floors)), k);
     end if;
-    -- Entries beyond the bounds of a list are null, and a key of null is the shared bucket.
     for field, dims in values ('limit_names', array_dims(limit_names)), ('keys', array_dims(keys)), ('costs', array_dims(costs)), ('plans', array_dims(plans)), ('floors', array_dims(floors)) loop
-        if dims <> format('[1:%s]', k) then
-            raise exception using errcode = 'invalid_parameter_value', constraint = field,
-                message = format('%s: has the bounds %s; a list of %s has [1:%s]', field, dims, dipwell_internal.entries(k), k);
-        end if;
+        perform dipwell_internal.check_bounds(field, dims, k);
     end loop;
 end $$;
 comment on function dipwell_internal.check_lists is
     'Raises an error that names the field if the lists of a call differ in length or bounds, or have no or more than 16 entries.';
+
+-- Entries beyond the bounds of a list are null, and a key of null is the shared bucket.
+create function dipwell_internal.check_bounds(field text, dims text, k int) returns void language plpgsql immutable as $$
+begin
+    if dims <> format('[1:%s]', k) then
+        raise exception using errcode = 'invalid_parameter_value', constraint = field,
+            message = format('%s: has the bounds %s; a list of %s has [1:%s]', field, dims, dipwell_internal.entries(k), k);
+    end if;
+end $$;
+comment on function dipwell_internal.check_bounds is
+    'Raises an error that names the field if the bounds of a list of k entries are not [1:k].';
 
 -- "coalesce(p.live, false)" keeps the planner from using the index of live holds. In a
 -- plan made while the table is small, a scan of that whole index looks as cheap as a
@@ -310,6 +317,7 @@ returns table (limit_name text, key text, allowed boolean, remaining bigint, ret
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
     perform dipwell_internal.check_hold_id(hold, 'hold');
+    perform dipwell_internal.check_bounds('costs', array_dims(costs), cardinality(costs));
     for i in 1..coalesce(cardinality(costs), 0) loop
         perform dipwell_internal.check_cost(costs[i], format('costs[%s]', i));
     end loop;
