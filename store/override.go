@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -119,7 +120,7 @@ func (d *Definition) withOverride(o *Override) *Definition {
 // is later, and it has either a plan of the limit or numbers that compile with the
 // limit's other settings. Pass 0 as now if only the store's server knows the time. The
 // error is a *FieldError of the field "key", "until", "note" or "plan", or of the number
-// that is wrong.
+// that is wrong. It wraps ErrUnknownPlan if the limit has no such plan.
 func (d *Definition) CheckOverride(o *Override, now int64) error {
 	base := d.Base()
 	switch {
@@ -134,7 +135,7 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 	case o.Plan != "" && (o.Rate != 0 || o.Period != 0 || o.Burst != 0):
 		return badField("plan", "stands beside rate, per or burst; an override has either a plan or numbers")
 	case o.Plan != "" && (base.WithPlan(o.Plan) == nil || strings.HasPrefix(o.Plan, sitePrefix)):
-		return badField("plan", "limit %s has no plan %q", base.Name, o.Plan)
+		return &FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", base.Name, o.Plan), Err: ErrUnknownPlan}
 	case o.Plan == "" && o.Rate == 0 && o.Period == 0 && o.Burst == 0:
 		return badField("plan", "is missing; an override has a plan, or rate, per or burst")
 	}

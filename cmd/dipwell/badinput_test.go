@@ -274,6 +274,10 @@ func (s *surface) make(c *badCall) {
 	if c.call != nil {
 		err = c.call(s.l)
 	}
+	noPlan := strings.Contains(c.reason, "has no plan")
+	if c.call != nil && noPlan != errors.Is(err, store.ErrUnknownPlan) {
+		s.Errorf("%s by Go is or is not ErrUnknownPlan: %v", c.name, err)
+	}
 	var field *dipwell.FieldError
 	switch {
 	case c.call == nil:
@@ -288,7 +292,7 @@ func (s *surface) make(c *badCall) {
 	}
 	if c.http != "" {
 		code, body := s.ask(c.http)
-		if code < 400 || code > 409 || code == 403 || !strings.Contains(body, `"field":"`+c.field+`"`) {
+		if code < 400 || code > 409 || code == 403 || noPlan != (code == 404) || !strings.Contains(body, `"field":"`+c.field+`"`) {
 			s.Errorf("%s by HTTP: %d %s", c.name, code, body)
 		}
 		check("HTTP", strings.ReplaceAll(body, `\"`, `"`), c.field)
@@ -319,6 +323,9 @@ func (s *surface) query(name, field, reason, sql string, args ...any) {
 	}
 	if pg.ConstraintName != field || !strings.Contains(pg.Message, reason) || strings.HasPrefix(pg.Code, "XX") {
 		s.Errorf("%s by SQL: %s %q; want %s: %s", name, pg.Code, pg.ConstraintName, field, pg.Message)
+	}
+	if reason != "" && strings.Contains(reason, "has no plan") != (pg.Code == "42704") { // undefined_object
+		s.Errorf("%s by SQL: %s %s", name, pg.Code, pg.Message)
 	}
 }
 

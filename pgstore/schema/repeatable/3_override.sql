@@ -112,7 +112,7 @@ begin
     if o.plan is not null then
         select * into p from dipwell.plans x where x.limit_id = l.id and x.name = o.plan and x.version = l.version;
         if not found or o.plan ~ '^#' then
-            perform dipwell_internal.bad_override('plan', format('limit %s has no plan "%s"', l.name, o.plan));
+            raise exception using errcode = 'undefined_object', constraint = 'plan', message = format('plan: limit %s has no plan "%s"', l.name, o.plan);
         end if;
         o.mode := p.mode;
         r := dipwell_internal.variant(base, p.number, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used);
