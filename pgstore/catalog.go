@@ -167,7 +167,9 @@ func (s *Store) readLimits(ctx context.Context) error {
 
 // Prepare looks at the schema.
 func (l *limits) Prepare(ctx context.Context) error {
-	if err := checkSchema(ctx, l.s.db); err != nil {
+	if err := checkSchema(ctx, l.s.db); denied(err) && !errors.As(err, new(*pgconn.ConnectError)) {
+		return fmt.Errorf("grant dipwell_service to this login, or dipwell_admin if it defines limits: %w", err)
+	} else if err != nil {
 		return err
 	}
 	dialect, err := detect(ctx, l.s.db)

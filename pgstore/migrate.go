@@ -163,18 +163,9 @@ func Migrate(ctx context.Context, db DB, o MigrateOptions) (applied []Migration,
 		return portableMigration(ctx, db, d, o, err)
 	}
 	err = withMigrationLock(ctx, db, func(tx pgx.Tx) error {
-		if err := checkEncoding(ctx, tx); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, bootstrap); err != nil {
-			return err
-		}
-		have, err := schemaVersion(ctx, tx)
+		have, err := begin(ctx, tx)
 		if err != nil {
 			return err
-		}
-		if have > SchemaVersion {
-			return &SchemaError{have, SchemaVersion}
 		}
 		applied = missingMigrations(have)
 		for _, m := range applied {
@@ -195,7 +186,26 @@ func Migrate(ctx context.Context, db DB, o MigrateOptions) (applied []Migration,
 		}
 		return nil
 	})
+	if denied(err) {
+		err = fmt.Errorf("the login must own the schema dipwell, if it is there, and may need create on the database: %w", err)
+	}
 	return slices.Clone(applied), err
+}
+
+// begin creates the table of the migrations if it is missing, and returns the version of
+// the schema. If the schema is there, it needs no right but to read it, so that a login
+// that owns nothing can find that there is nothing to do.
+func begin(ctx context.Context, tx pgx.Tx) (have int, err error) {
+	if err = checkEncoding(ctx, tx); err == nil {
+		have, err = schemaVersion(ctx, tx)
+	}
+	if err == nil && have == 0 {
+		_, err = tx.Exec(ctx, bootstrap)
+	}
+	if err == nil && have > SchemaVersion {
+		err = &SchemaError{have, SchemaVersion}
+	}
+	return have, err
 }
 
 // missingMigrations returns the migrations after version have.

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/pgstore"
@@ -82,6 +84,34 @@ func TestServiceRole(t *testing.T) {
 	} {
 		if !errors.Is(err, store.ErrStore) || !strings.Contains(err.Error(), "dipwell_admin") {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestRightsMissing checks that a login with too few rights is told which it needs, and
+// that one that may only read the schema can run a migration that has nothing to do.
+func TestRightsMissing(t *testing.T) {
+	pool := newPool(t)
+	ctx := t.Context()
+	must(t, pool, "drop role if exists nobody, reader; create role nobody login in role dipwell_app; create role reader login in role dipwell_service")
+	t.Cleanup(func() { must(t, pool, "drop role nobody; drop role reader") })
+	as := func(who string) *pgxpool.Pool {
+		return connect(t, strings.Replace(pool.Config().ConnString(), "postgres@", who+"@", 1))
+	}
+	for _, lazy := range []bool{false, true} {
+		if st, err := pgstore.New(ctx, as("nobody"), pgstore.Config{Lazy: lazy}); err == nil || !strings.Contains(err.Error(), "grant dipwell_service to this login") {
+			t.Errorf("lazy %v: %v, %v", lazy, st, err)
+		}
+	}
+	dsn := strings.Replace(pool.Config().ConnString(), "postgres@", "nobody@", 1)
+	dsn += map[bool]string{true: "&", false: "?"}[strings.Contains(dsn, "?")] + "role=dipwell_admin" // refused when a connection is opened
+	if st, err := pgstore.New(ctx, connect(t, dsn), pgstore.Config{}); err == nil || strings.Contains(err.Error(), "grant dipwell_service") {
+		t.Errorf("%v, %v", st, err)
+	}
+	for who, want := range map[string]string{"nobody": "must own the schema dipwell", "reader": ""} {
+		applied, err := pgstore.Migrate(ctx, as(who), pgstore.MigrateOptions{})
+		if len(applied) > 0 || (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, %v", who, applied, err)
 		}
 	}
 }
