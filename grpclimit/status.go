@@ -89,7 +89,7 @@ func names(q *errdetails.QuotaFailure, limit string) bool {
 
 func violation(d *dipwell.Decision) *errdetails.QuotaFailure_Violation {
 	why := fmt.Sprintf("a cost of %d with %d of %d remaining", d.Cost, d.Remaining, d.Capacity)
-	if d.Definition != nil && d.Definition.Mode == dipwell.Blocked {
+	if pace.Blocked(d) {
 		why = "the key is blocked"
 	}
 	return &errdetails.QuotaFailure_Violation{

@@ -28,7 +28,8 @@ const (
 	// is what remains, and t the time in which r comes back, or the time until the
 	// window ends. The decision about a window of which nothing is used does not say when
 	// that is: t is then the whole period, which is never too short. A concurrency limit
-	// has neither w nor t.
+	// has neither w nor t. Of a blocked key r is 0, and t is Retry-After, or missing if
+	// the key is blocked without an end.
 	IETF Headers = "ietf"
 
 	// XRateLimit is X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, of the
@@ -110,7 +111,11 @@ func setX(h http.Header, d *dipwell.Decision, retry int64) {
 	if !pace.Known(d) {
 		return
 	}
-	h["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(d.Remaining, 10)}
+	remaining := d.Remaining
+	if pace.Blocked(d) {
+		remaining = 0
+	}
+	h["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(remaining, 10)}
 	h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(max(pace.Seconds(d.ResetAfter), retry), 10)}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dunglas/httpsfv"
 )
@@ -229,7 +230,7 @@ func TestHeadersOfPlans(t *testing.T) {
 		{"", "RateLimit-Policy: \"api\";q=20;w=240\nRateLimit: \"api\";r=19;t=228\n"},
 		{"pro", "RateLimit-Policy: \"api\";q=1000;w=100\nRateLimit: \"api\";r=999;t=100\n"},
 		{"staff", ""},
-		{"banned", "RateLimit-Policy: \"api\";q=20;w=240\nRateLimit: \"api\";r=20;t=240\n"},
+		{"banned", "RateLimit-Policy: \"api\";q=20;w=240\nRateLimit: \"api\";r=0\n"},
 	} {
 		for _, with := range []bool{false, true} {
 			var d dipwell.Decision
@@ -251,6 +252,32 @@ func TestHeadersOfPlans(t *testing.T) {
 		d, err := l.TakeAll(t.Context(), takes...)
 		if got := fields(httplimit.IETF, &d); err != nil || !strings.HasPrefix(got, "RateLimit-Policy: \"api\";q=1000;w=100\nRateLimit: \"api\";r=99") {
 			t.Errorf("%v: %v\n%s", takes, err, got)
+		}
+	}
+}
+
+// TestHeadersOfABlockedKey checks that a key that is blocked until a time has no tokens
+// before it, whatever is in its bucket.
+func TestHeadersOfABlockedKey(t *testing.T) {
+	s, err := memstore.New(memstore.Config{Clock: func() int64 { return 1e15 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l, err := dipwell.New(s, dipwell.Limit{Name: "api", Rate: 5, Period: time.Minute, Burst: 20, Plans: dipwell.NewPlans(dipwell.Plan{Name: "banned", Mode: dipwell.Blocked})})
+	if err == nil {
+		_, err = l.SetOverride(t.Context(), "api", dipwell.Override{Key: "k", Plan: "banned", Until: 1e15 + time.Hour.Microseconds()})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := l.Take(t.Context(), "api", "k", 1)
+	for headers, want := range map[httplimit.Headers]string{
+		httplimit.IETF:       "RateLimit-Policy: \"api\";q=20;w=240\nRateLimit: \"api\";r=0;t=3600\nRetry-After: 3600\n",
+		httplimit.XRateLimit: "X-RateLimit-Limit: 20\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: 3600\nRetry-After: 3600\n",
+	} {
+		if got := fields(headers, &d); err != nil || got != want {
+			t.Errorf("%v\n%swant\n%s", err, got, want)
 		}
 	}
 }

@@ -62,8 +62,16 @@ func newPolicy(def *store.Definition) *policy {
 }
 
 // append appends an item of RateLimit: r, the remaining tokens, and t, the
-// effective window. retry is Retry-After in seconds, or 0.
+// effective window. retry is Retry-After in seconds, or 0. A blocked key has none of the
+// tokens in its bucket, and none come back before retry.
 func (p *policy) append(b []byte, d *dipwell.Decision, retry int64) []byte {
+	if pace.Blocked(d) {
+		b = appendParam(append(b, p.item...), "", 0)
+		if retry > 0 {
+			b = appendParam(b, ";t=", retry)
+		}
+		return b
+	}
 	b = appendParam(append(b, p.item...), "", d.Remaining)
 	if p.window == 0 { // tokens come back when other requests end
 		return b

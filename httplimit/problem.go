@@ -7,7 +7,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/jsontext"
-	"github.com/dipwell/dipwell/store"
+	"github.com/dipwell/dipwell/internal/pace"
 )
 
 // quotaExceeded is the problem type of a refusal.
@@ -36,7 +36,7 @@ func appendRefusal(b []byte, d *dipwell.Decision, status int) []byte {
 	b = strconv.AppendInt(b, int64(status), 10)
 	if d.Never {
 		b = append(b, `,"detail":"`...)
-		if def := d.Definition; def != nil && def.Mode == store.Blocked {
+		if pace.Blocked(d) {
 			b = append(b, `the key is blocked`...)
 		} else {
 			b = append(b, `the call asks for more than the limit could ever hold`...)

@@ -44,6 +44,12 @@ func jittered(d *dipwell.Decision) int64 {
 	return max(1, Seconds(wait))
 }
 
+// Blocked reports whether a call was refused because its key is blocked, by its plan or by
+// an override, whatever is left in the bucket.
+func Blocked(d *dipwell.Decision) bool {
+	return !d.Allowed && d.Definition != nil && d.Definition.Mode == store.Blocked
+}
+
 // Seconds returns d in seconds, rounded up, and 0 if d is negative.
 func Seconds(d time.Duration) int64 {
 	if d <= 0 {

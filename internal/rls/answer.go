@@ -92,7 +92,8 @@ func (a *ask) status(st *pb.RateLimitResponse_DescriptorStatus, until *durationp
 	if !a.d.Allowed {
 		st.Code = pb.RateLimitResponse_OVER_LIMIT
 	}
-	if !a.rule.none || def != nil {
+	blocked := !a.d.Allowed && def != nil && def.Mode == store.Blocked
+	if !blocked && (def != nil || !a.rule.none) {
 		st.LimitRemaining = uint32(min(a.d.Remaining, math.MaxUint32))
 	}
 	if d, ok := a.reset(); ok {

@@ -76,6 +76,12 @@ descriptors:
 		w.want("d", ok, descs{hits(0, desc("user=b"))}, ok)
 		w.spend("d", 1, desc("user=a"))
 		w.want("d", over, descs{desc("user=a")}, over)
+		if _, err := w.limiter.SetOverride(t.Context(), "rls/d.user", dipwell.Override{Key: "user=c", Plan: "none"}); err != nil {
+			t.Fatal(err)
+		}
+		if st := w.want("d", over, descs{desc("user=c")}, over).Statuses[0]; st.LimitRemaining != 0 {
+			t.Errorf("charge all %v, a blocked key: %v", all, st)
+		}
 	}
 }
 
