@@ -85,6 +85,9 @@ func TestDecisionErr(t *testing.T) {
 	if err := (&dipwell.Decision{Allowed: true}).Err(); err != nil {
 		t.Error(err)
 	}
+	if err := (&dipwell.Decision{Limit: "login", Source: store.SourceFallbackClosed}).Err(); err == nil || err.Error() != "rate limited by login: the store cannot answer" {
+		t.Error(err)
+	}
 	err := (&dipwell.Decision{Limit: "login", RetryAfter: time.Second}).Err()
 	var refused *dipwell.RefusedError
 	if !errors.As(err, &refused) || refused.Decision.RetryAfter != time.Second {

@@ -50,6 +50,8 @@ func (e *RefusedError) Error() string {
 		return fmt.Sprintf("rate limited by %s: the key is blocked", d.Limit)
 	case d.Never:
 		return fmt.Sprintf("rate limited by %s: a cost of %d can never be granted", d.Limit, d.Cost)
+	case d.Source == store.SourceFallbackClosed: // when the store will answer is not known
+		return fmt.Sprintf("rate limited by %s: the store cannot answer", d.Limit)
 	}
 	return fmt.Sprintf("rate limited by %s: retry after %v", d.Limit, d.RetryAfter)
 }
