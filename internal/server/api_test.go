@@ -318,6 +318,11 @@ func TestBadInput(t *testing.T) {
 	w.want(w.post("charge", `{"takes":[{"limit":"login"}]}`), 400, `"field":"takes"`)
 	w.want(w.do("POST", "/v1/take?limit=login", `{"limit":"login"}`), 400, `"field":"query"`)
 	w.want(w.do("POST", "/v1/take", `[1]`, "Content-Type: application/json"), 400, `"field":"body"`)
+	form := "--x\r\nContent-Disposition: form-data; name=\"limit\"\r\n\r\nlogin\r\n--x--\r\n"
+	w.want(w.do("POST", "/v1/take", form, "Content-Type: multipart/form-data; boundary=x"), 400, `"field":"body"`, "is multipart; send JSON")
+	for _, kind := range []string{"application/json", "application/x-www-form-urlencoded"} {
+		w.want(w.do("POST", "/v1/take", "\x1f\x8b\x08\x00", "Content-Type: "+kind, "Content-Encoding: gzip"), 400, `"field":"body"`, "has a Content-Encoding")
+	}
 }
 
 func TestUnknownNames(t *testing.T) {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -114,9 +115,21 @@ func (a *api) read(w http.ResponseWriter, r *http.Request, x *exchange, allowed 
 		err = q.parseForm(string(x.in))
 	}
 	if err != nil {
-		return err
+		return cmp.Or(notReadable(r), err)
 	}
 	return q.complete()
+}
+
+// notReadable returns an error that says how a body should be sent instead, if it is
+// of a kind that is not read, or nil. It is for bodies that could not be parsed.
+func notReadable(r *http.Request) error {
+	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+		return bad("body", "has a Content-Encoding; send it without one")
+	}
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/") {
+		return bad("body", "is multipart; send JSON, or a form as application/x-www-form-urlencoded (curl -d, not -F)")
+	}
+	return nil
 }
 
 // body reads the whole body into x.in, at most maxBody bytes.
