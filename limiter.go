@@ -43,10 +43,14 @@ const newTimeout = 30 * time.Second
 // New returns a Limiter over a store, and defines limits in the store with the owner
 // store.OwnerCode, parents before the limits that have them. Limits that are already in
 // the store can be used too. New fails after 30 seconds; Define takes a context
-// instead. The error is a *FieldError, or wraps ErrOwner or ErrStore.
+// instead. The error is a *FieldError, also if two limits have one name, or wraps ErrOwner
+// or ErrStore.
 func New(s store.Store, limits ...Limit) (*Limiter, error) {
 	if s == nil {
 		return nil, errors.New("dipwell: the store is nil")
+	}
+	if name := repeated(limits); name != "" {
+		return nil, &FieldError{Limit: name, Field: "name", Reason: "is given twice"}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), newTimeout)
 	defer cancel()
@@ -57,6 +61,19 @@ func New(s store.Store, limits ...Limit) (*Limiter, error) {
 		}
 	}
 	return l, nil
+}
+
+// repeated returns a name that two limits have, or "". Defined one after the other, they
+// would be two new versions of the limit at each start of the program.
+func repeated(limits []Limit) string {
+	seen := make(map[string]bool, len(limits))
+	for i := range limits {
+		if name := limits[i].Name; seen[name] {
+			return name
+		}
+		seen[limits[i].Name] = true
+	}
+	return ""
 }
 
 func newLimiter(s store.Store) *Limiter {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -48,5 +49,23 @@ func TestNewIsBounded(t *testing.T) {
 				t.Errorf("after %v: %v", time.Since(start), err)
 			}
 		})
+	}
+}
+
+// TestNewWithALimitTwice checks that two limits of one name are an error, and that nothing
+// is defined.
+func TestNewWithALimitTwice(t *testing.T) {
+	s, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	limit := dipwell.Limit{Name: "login", Rate: 5, Period: time.Minute}
+	_, err = dipwell.New(s, limit, dipwell.Limit{Name: "login", Rate: 50, Period: time.Hour})
+	if err == nil || err.Error() != "limit login: name: is given twice" {
+		t.Error(err)
+	}
+	if l, err := dipwell.New(s); err != nil || len(l.Limits()) > 0 {
+		t.Errorf("%v, %v", l.Limits(), err)
 	}
 }
