@@ -54,7 +54,8 @@ type Condition struct {
 	// MigrateOptions.Tables.
 	Unlogged bool
 	// MissingRoles are those of dipwell_app, dipwell_service and dipwell_admin that the
-	// server does not have.
+	// server does not have, or that may not use the schema, as after a restore without
+	// privileges.
 	MissingRoles []string
 	// SweepJob is pg_cron's job that deletes full rows: planned, missing, hidden (User
 	// may not read the jobs), or empty (pg_cron is not installed in this database).
@@ -135,7 +136,8 @@ func (c *Condition) settings(ctx context.Context, db DB) error {
 	err := db.QueryRow(ctx, `select pg_is_in_recovery() or current_setting('transaction_read_only') = 'on',
 			current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on', current_setting('autovacuum') = 'on', current_setting('synchronous_commit'),
 			coalesce((select rolsuper from pg_roles where rolname = current_user), false),
-			array(select r from unnest(array['dipwell_app', 'dipwell_service', 'dipwell_admin']) r where not exists (select from pg_roles where rolname = r)),
+			array(select r from unnest(array['dipwell_app', 'dipwell_service', 'dipwell_admin']) r where not exists (select from pg_roles where rolname = r
+				and coalesce(has_schema_privilege(oid, to_regnamespace('dipwell')::oid, 'usage'), true))),
 			(select extract(epoch from max(clock_timestamp() - xact_start))::float8 from pg_stat_activity
 				where backend_type = 'client backend' and pid <> pg_backend_pid()),
 			(select count(*)::int from pg_stat_activity where backend_type = 'client backend'), current_setting('max_connections')::int, current_setting('server_encoding')`).

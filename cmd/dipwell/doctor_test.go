@@ -78,6 +78,16 @@ func TestDoctorPostgres(t *testing.T) {
 	if !strings.Contains(found["latency"], "checks of limit login") || rowsOf(t, conn) != before {
 		t.Errorf("%s, rows %s, before %s", found["latency"], rowsOf(t, conn), before)
 	}
+	exec("revoke usage on schema dipwell from dipwell_app")
+	_, found = doctor(t, "--store", dsn)
+	expect(t, found, "roles", "warning: missing, or without rights on the schema: dipwell_app")
+	code, granted, stderr := program(t, "migrate", "print", "--from", fmt.Sprint(pgstore.SchemaVersion)) // as doctor says
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	exec("begin;" + granted + "commit")
+	_, found = doctor(t, "--store", dsn)
+	expect(t, found, "roles", "ok: dipwell_app, dipwell_service and dipwell_admin are there\n")
 	exec("select dipwell.define_plan('login', 'pro', rate => 600)")
 	exec("select dipwell.override('login', 'ann', plan => 'pro')")
 	exec("select dipwell.override('login', 'bob', rate => 9)")

@@ -173,8 +173,8 @@ func (x *examination) postgresRoles(c *pgstore.Condition) {
 	if c.Portable { // tables without roles
 		own = "connect the service as a role of its own with rights on the tables of the schema dipwell"
 	} else {
-		x.judge(len(c.MissingRoles) > 0, verdictWarning, "roles", "create them as a superuser, and run dipwell migrate up, or grant by hand",
-			"missing: %s", "dipwell_app, dipwell_service and dipwell_admin are there%s", strings.Join(c.MissingRoles, ", "))
+		x.judge(len(c.MissingRoles) > 0, verdictWarning, "roles", fmt.Sprintf("create those that the server does not have, then run as the owner of the schema: dipwell migrate print --from %d | psql -1; or grant by hand", pgstore.SchemaVersion),
+			"missing, or without rights on the schema: %s", "dipwell_app, dipwell_service and dipwell_admin are there%s", strings.Join(c.MissingRoles, ", "))
 	}
 	x.judge(c.Super, verdictWarning, "roles", own, "%s is a superuser", "%s is not a superuser", c.User)
 }
