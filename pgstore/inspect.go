@@ -57,6 +57,10 @@ type Condition struct {
 	// server does not have, or that may not use the schema, as after a restore without
 	// privileges.
 	MissingRoles []string
+	// OpenSchemas are the schemas in User's search path in which everybody may create
+	// objects, as in public before PostgreSQL 15. An operator or a function that somebody
+	// creates there may run in statements of a Store, with the rights of User.
+	OpenSchemas []string
 	// SweepJob is pg_cron's job that deletes full rows: planned, missing, hidden (User
 	// may not read the jobs), or empty (pg_cron is not installed in this database).
 	SweepJob string
@@ -138,10 +142,11 @@ func (c *Condition) settings(ctx context.Context, db DB) error {
 			coalesce((select rolsuper from pg_roles where rolname = current_user), false),
 			array(select r from unnest(array['dipwell_app', 'dipwell_service', 'dipwell_admin']) r where not exists (select from pg_roles where rolname = r
 				and coalesce(has_schema_privilege(oid, to_regnamespace('dipwell')::oid, 'usage'), true))),
+			array(select n.nspname::text from pg_namespace n where n.nspname = any (current_schemas(false)) and has_schema_privilege('public', n.oid, 'create') order by 1),
 			(select extract(epoch from max(clock_timestamp() - xact_start))::float8 from pg_stat_activity
 				where backend_type = 'client backend' and pid <> pg_backend_pid()),
 			(select count(*)::int from pg_stat_activity where backend_type = 'client backend'), current_setting('max_connections')::int, current_setting('server_encoding')`).
-		Scan(&c.ReadOnly, &c.Fsync, &c.FullPages, &c.Autovacuum, &c.SyncCommit, &c.Super, &c.MissingRoles, &age, &c.Connections, &c.MaxConnections, &c.Encoding)
+		Scan(&c.ReadOnly, &c.Fsync, &c.FullPages, &c.Autovacuum, &c.SyncCommit, &c.Super, &c.MissingRoles, &c.OpenSchemas, &age, &c.Connections, &c.MaxConnections, &c.Encoding)
 	if age != nil {
 		c.OldestTransaction = time.Duration(*age * float64(time.Second))
 	}

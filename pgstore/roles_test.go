@@ -15,11 +15,12 @@ import (
 )
 
 // TestServiceRole checks that a program with only dipwell_service can decide,
-// sweep and follow changes, and cannot change a definition.
+// sweep and follow changes, and cannot change a definition; also with the search path that
+// the page for DBAs recommends.
 func TestServiceRole(t *testing.T) {
 	pool := newPool(t)
 	ctx := t.Context()
-	must(t, pool, "drop role if exists limiter; create role limiter login in role dipwell_service")
+	must(t, pool, "drop role if exists limiter; create role limiter login in role dipwell_service; alter role limiter set search_path = pg_catalog, pg_temp")
 	t.Cleanup(func() { must(t, pool, "drop role limiter") })
 	must(t, pool, `select dipwell.define('login', 5, interval '1 hour', burst => 20, max_debt => 20);
 		select dipwell.define('up', 250, interval '1 second', adaptive => '{"floor": 50, "ceiling": 500, "errors": 0.02, "window": "100ms"}')`)

@@ -88,6 +88,14 @@ func TestDoctorPostgres(t *testing.T) {
 	exec("begin;" + granted + "commit")
 	_, found = doctor(t, "--store", dsn)
 	expect(t, found, "roles", "ok: dipwell_app, dipwell_service and dipwell_admin are there\n")
+	exec("grant create on schema public to public; alter role postgres in database " + conn.Config().Database + " set search_path = pg_catalog, pg_temp")
+	if _, found = doctor(t, "--store", dsn); strings.Contains(found["roles"], "everybody may create") {
+		t.Error(found["roles"])
+	}
+	exec("alter role postgres in database " + conn.Config().Database + " reset search_path")
+	_, found = doctor(t, "--store", dsn)
+	expect(t, found, "roles", "warning: everybody may create functions and operators in a schema of the search path")
+	exec("revoke create on schema public from public")
 	exec("select dipwell.define_plan('login', 'pro', rate => 600)")
 	exec("select dipwell.override('login', 'ann', plan => 'pro')")
 	exec("select dipwell.override('login', 'bob', rate => 9)")

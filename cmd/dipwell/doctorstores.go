@@ -176,6 +176,10 @@ func (x *examination) postgresRoles(c *pgstore.Condition) {
 		x.judge(len(c.MissingRoles) > 0, verdictWarning, "roles", fmt.Sprintf("create those that the server does not have, then run as the owner of the schema: dipwell migrate print --from %d | psql -1; or grant by hand", pgstore.SchemaVersion),
 			"missing, or without rights on the schema: %s", "dipwell_app, dipwell_service and dipwell_admin are there%s", strings.Join(c.MissingRoles, ", "))
 	}
+	if len(c.OpenSchemas) > 0 {
+		x.warn("roles", fmt.Sprintf("revoke create on schema NAME from public, or: alter role %s set search_path = pg_catalog, pg_temp", c.User),
+			"everybody may create functions and operators in a schema of the search path, where they may run with the rights of %s: %s", c.User, strings.Join(c.OpenSchemas, ", "))
+	}
 	x.judge(c.Super, verdictWarning, "roles", own, "%s is a superuser", "%s is not a superuser", c.User)
 }
 
