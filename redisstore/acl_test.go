@@ -220,3 +220,15 @@ func TestNoRightToChannel(t *testing.T) {
 		t.Errorf("%v limits are stored", n)
 	}
 }
+
+// TestNoRightToKeys checks that a user whose rights are for another prefix is told where
+// those are that it needs.
+func TestNoRightToKeys(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	grantRights(t, server)
+	s, err := redisstore.Open(t.Context(), as("dipwell", server.URL())+"?prefix=shop", redisstore.Config{Poll: -1})
+	if err == nil || !strings.Contains(err.Error(), "NOPERM") || !strings.Contains(err.Error(), page[len("../"):]) {
+		t.Errorf("%v, %v", s, err)
+	}
+}

@@ -64,6 +64,8 @@ func withAdvice(err error) error {
 		return fmt.Errorf("%w (the server cannot write to its disk: see its log)", err)
 	case replied(err, "READONLY "):
 		return fmt.Errorf("%w (this is a replica: use the addresses of the Sentinels or of the cluster)", err)
+	case replied(err, "NOPERM "):
+		return fmt.Errorf("%w (the rights that a user needs are in docs/reference/redis.md, for the prefix dipwell)", err)
 	case replied(err, "WRONGTYPE "):
 		return fmt.Errorf("%w (another program uses keys with this prefix)", err)
 	}

@@ -153,7 +153,7 @@ func New(ctx context.Context, db redis.UniversalClient, c Config) (*Store, error
 	if err := s.cat.Open(ctx); err != nil && c.Lazy {
 		return nil, err
 	} else if err != nil {
-		return nil, changeError(err, true)
+		return nil, changeError(err, false)
 	}
 	s.cat.Watch(&watcher{limits: s.limits}, c.Poll, defaultPoll, lookTimeout)
 	return s, nil
