@@ -14,6 +14,7 @@ import (
 type chunk struct {
 	def          *store.Definition // the definition that decided the request
 	sent         int64             // ns on the monotonic clock, before the request was sent
+	taken        int64             // µs on the store's clock: when it decided the request
 	from, dies   int64             // ns on the monotonic clock: when its tokens may be used from, and until
 	early, late  int64             // ns on the wall clock: the same
 	size, most   int64             // tokens taken, and the cost of the largest call that may use them

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/internal/percpu"
 	"github.com/dipwell/dipwell/store"
@@ -291,7 +292,7 @@ func (s *Store) answered(k *key, op *store.Op, err error) {
 	life := int64(d.Lease) - s.clock.off
 	tokens, _ := k.demand.rate(spans * float64(d.Lease))
 	trip := mono - t.sent
-	c := &chunk{def: d, sent: t.sent, from: mono + op.Delay*1000 + s.clock.off, dies: t.sent + life, early: t.wall - life, late: t.wall + life,
+	c := &chunk{def: d, sent: t.sent, taken: algebra.DecidedAt(op), from: mono + op.Delay*1000 + s.clock.off, dies: t.sent + life, early: t.wall - life, late: t.wall + life,
 		size: op.Granted, pool: op.Granted, whole: op.Granted, most: max(1, t.chunk/calls), trip: trip, low: max(op.Granted/2, int64(tokens*float64(trip))), remaining: op.Remaining, fullAt: mono + op.Reset*1000,
 		keepsUnused: op.Verb == store.VerbReserve, stripes: percpu.New[stripe]()}
 	if s.stripes > 0 {
@@ -381,7 +382,7 @@ func (s *Store) retire(k *key, c *chunk, mono int64) {
 	if left == 0 {
 		return
 	}
-	if c.keepsUnused || s.unused(c, left, mono) < 1 {
+	if c.keepsUnused || c.unused(left, mono-c.sent) < 1 {
 		s.lost.Add(left)
 		return
 	}
@@ -392,24 +393,18 @@ func (s *Store) retire(k *key, c *chunk, mono int64) {
 	})
 }
 
-// unused returns how many of the left tokens a Refund that is sent at mono may give back:
-// those that cannot have come back by time before the Refund times out. Then the bucket
-// never has more tokens than if they had not been taken.
-func (s *Store) unused(c *chunk, left, mono int64) int64 {
+// unused returns how many of the left tokens may be given back by a Refund that is sent
+// passed ns after they were taken: those that cannot have come back by time before the
+// Refund times out. Then the bucket never has more tokens than if they had not been taken.
+func (c *chunk) unused(left, passed int64) int64 {
 	d := c.def
-	passed := float64(mono - c.sent + int64(d.Lease))
-	return left - int64(math.Ceil(passed*1.002*float64(d.Rate)/float64(d.Period)))
+	return left - int64(math.Ceil(float64(passed+int64(d.Lease))*1.002*float64(d.Rate)/float64(d.Period)))
 }
 
 // giveBack gives tokens back, in one attempt, and returns how many were given back.
 func (s *Store) giveBack(k *key, c *chunk, left int64) int64 {
 	ctx, cancel := context.WithTimeout(s.ctx, c.def.Lease)
 	defer cancel()
-	if s.registry != nil {
-		if d := s.registry.Lookup(k.limit); d == nil || d.Number != c.def.Number {
-			return 0
-		}
-	}
 	if s.holds != nil {
 		var holds []store.KeyHold
 		err := background.Call(func() (err error) {
@@ -420,16 +415,25 @@ func (s *Store) giveBack(k *key, c *chunk, left int64) int64 {
 			return 0
 		}
 	}
+	op := store.Op{Verb: store.VerbCheck} // the store's clock and the deciding definition may have changed
+	if !s.decide(ctx, k, c, &op) || overridden(&op) || op.Def.Number != c.def.Number || op.Source != store.SourceStore || op.Used == 0 {
+		return 0
+	}
 	mono, _ := s.clock.now()
-	n := s.unused(c, left, mono)
-	if n < 1 {
+	op = store.Op{Verb: store.VerbRefund, Cost: c.unused(left, max(mono-c.sent, (algebra.DecidedAt(&op)-c.taken)*1000))}
+	if op.Cost < 1 || !s.decide(ctx, k, c, &op) {
 		return 0
 	}
+	return op.Cost
+}
+
+// decide has an op of a chunk's key decided by the store, and reports whether it was.
+func (s *Store) decide(ctx context.Context, k *key, c *chunk, op *store.Op) bool {
 	var b store.Batch
-	g, op := b.Single()
-	op.Def, op.Key, op.Verb, op.Cost = c.def, k.name, store.VerbRefund, n
-	if err := background.Apply(ctx, s.inner, &b); err != nil || g.Err != nil {
-		return 0
-	}
-	return n
+	g, o := b.Single()
+	*o = *op
+	o.Def, o.Key = c.def, k.name
+	err := background.Apply(ctx, s.inner, &b)
+	*op = g.Ops[0]
+	return err == nil && g.Err == nil
 }

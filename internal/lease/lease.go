@@ -41,12 +41,13 @@
 // was sent and got no tokens are refused.
 //
 // If the limit has no debt, a request is a TakeUpTo. The rest of a chunk that expires is
-// given back by one Refund, less what has come back by time since; but not if the key has
-// holds, because a Refund does not know what they may give back. If the limit has debt, a
-// request is a Reserve that is due within 2τ/5, or within τ/2 after one that was refused.
-// Processes that request more than comes back then take turns, and a refusal stays valid
-// for some time, so the deny cache answers most calls for which no token is left. Nothing
-// is given back then.
+// given back by one Refund, less what has come back by time since, whether by this
+// machine's clock or by the store's; but not if the key has holds, because a Refund does
+// not know what they may give back, and not if the limit has changed or an override
+// decides, because more may have come back then. If the limit has debt, a request is a
+// Reserve that is due within 2τ/5, or within τ/2 after one that was refused. Processes that
+// request more than comes back then take turns, and a refusal stays valid for some time, so
+// the deny cache answers most calls for which no token is left. Nothing is given back then.
 //
 // If the outcome of a request is unknown, its tokens count as used. A process that ends
 // without Close loses the tokens that it holds. After a Reset, a block, a new version of
@@ -80,17 +81,16 @@ type Config struct {
 
 // Store decides from tokens taken in advance. It is safe for concurrent use.
 type Store struct {
-	inner    store.Store
-	refuser  refuser // the inner store, if it is a deny cache; otherwise nil
-	holds    func(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error)
-	registry *store.Registry // of the inner store's limits; nil if it has none
-	clock    *clock
-	run      func(f func())
-	after    func(d time.Duration, f func())
-	gate     func() Gate
-	id       func(id *store.Reservation)
-	stripes  int
-	table    table
+	inner   store.Store
+	refuser refuser // the inner store, if it is a deny cache; otherwise nil
+	holds   func(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error)
+	clock   *clock
+	run     func(f func())
+	after   func(d time.Duration, f func())
+	gate    func() Gate
+	id      func(id *store.Reservation)
+	stripes int
+	table   table
 
 	ctx     context.Context //nolint:containedctx // of background requests; ended by Close
 	cancel  context.CancelFunc
@@ -115,9 +115,6 @@ func New(inner store.Store, c Config) (*Store, error) {
 	ab := store.AbilitiesOf(inner)
 	s := &Store{inner: inner, holds: ab.Holds, clock: systemClock(), run: c.Go, after: c.After, gate: c.Gate, id: c.ID, stripes: c.Stripes, table: newTable()}
 	s.refuser, _ = inner.(refuser)
-	if ab.Limits != nil {
-		s.registry = ab.Limits.Registry()
-	}
 	if c.Clock != nil && c.Wall != nil {
 		s.clock = &clock{exact: func() (int64, int64) { return c.Clock(), c.Wall() }}
 	}

@@ -108,19 +108,22 @@ func (r *remote) count() int {
 // A world is a store in virtual time, and processes that use it.
 type world struct {
 	*testing.T
-	remote *remote
-	began  time.Time
+	remote  *remote
+	began   time.Time
+	stepped atomic.Int64 // µs by which the store's clock was set forward
 }
 
 // inWorld runs f in virtual time. The store answers after 2 ms.
 func inWorld(t *testing.T, f func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		inner, err := memstore.New(memstore.Config{Clock: func() int64 { return time.Now().UnixMicro() }})
+		w := &world{T: t, began: time.Now()}
+		inner, err := memstore.New(memstore.Config{Clock: func() int64 { return time.Now().UnixMicro() + w.stepped.Load() }})
 		if err != nil {
 			t.Fatal(err)
 		}
 		ms := func() time.Duration { return time.Millisecond }
-		f(&world{T: t, remote: &remote{Store: inner, there: ms, back: ms, reserved: map[store.Reservation]int{}}, began: time.Now()})
+		w.remote = &remote{Store: inner, there: ms, back: ms, reserved: map[store.Reservation]int{}}
+		f(w)
 		if err := inner.Close(); err != nil {
 			t.Error(err)
 		}
@@ -461,6 +464,39 @@ func TestGiveBackBesideHold(t *testing.T) {
 		}
 		p.close()
 	})
+}
+
+// Nothing is given back of what came back by time because the store's clock was set
+// forward, or may have because an override decides now.
+func TestGiveBackAfterChange(t *testing.T) {
+	for name, change := range map[string]func(p *process){
+		"clock": func(p *process) {
+			p.stepped.Store(600e6)
+			p.take(999_000) // the bucket is full again
+		},
+		"override": func(p *process) {
+			if _, err := p.l.SetOverride(p.Context(), "api", dipwell.Override{Key: "k", Rate: 400_000, Burst: 1_000_000}); err != nil {
+				p.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				p := w.start("api=1000/1s,burst=1000000,lease=100ms,max_debt=0")
+				for range 300 {
+					p.take(1000)
+					time.Sleep(time.Millisecond)
+				}
+				was, _ := w.remote.verbs(store.VerbRefund)
+				change(p)
+				time.Sleep(time.Second)
+				if n, tokens := w.remote.verbs(store.VerbRefund); n != was {
+					t.Errorf("%d refunds, then %d, of %d tokens", was, n, tokens)
+				}
+				p.close()
+			})
+		})
+	}
 }
 
 // Tokens of a request without an answer are spent, and the next request comes a lease
