@@ -756,6 +756,38 @@ func TestShardsUnderLoad(t *testing.T) {
 	}
 }
 
+// TestShardsClockBack: what a shard was full of before the clock stepped back is not
+// counted again when its key is gathered.
+func TestShardsClockBack(t *testing.T) {
+	now := int64(1_700_000_000_000_000)
+	s := openSQL(t, func() int64 { return now }).(*sqlStore)
+	limiter, err := dipwell.New(s, store.Limit{Name: "l", Rate: 2, Period: time.Second, Burst: 20, Shards: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	take := func(cost int64, want bool) {
+		t.Helper()
+		if d, err := limiter.Take(t.Context(), "l", "k", cost); err != nil || d.Allowed != want {
+			t.Fatalf("%d: %+v, %v", cost, d, err)
+		}
+	}
+	take(1, true)
+	if _, err := limiter.Refund(t.Context(), "l", "k", 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.pool.Exec(t.Context(), scatterSQL, nil); err != nil {
+		t.Fatal(err)
+	}
+	now += 10_000_000
+	take(10, true) // all that one shard has
+	now -= 10_000_000
+	take(10, true) // all that the other one has
+	take(1, false)
+	now += 10_000_000
+	take(10, true) // what has come back to the other one
+	take(1, false)
+}
+
 // TestShardsEarnAll checks that a key that is always spread gets at least 98 % of its
 // burst and of its rate over some seconds at a load of 1.2, and never more than all, at
 // costs from 1 to half of the burst.

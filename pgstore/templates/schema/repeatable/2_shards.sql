@@ -25,11 +25,14 @@ declare
     w dipwell_internal.gathered;
     r dipwell.versions;
     k bigint;
+    n bigint := dipwell_internal.now_us();
 begin
     select count(*), max(s.ts) into k, w.ts from dipwell.shards s where s.limit_id = lim and s.key = of_key;
     select v.* into r from dipwell.versions v where v.limit_id = lim and v.number = whole.version;
     r := dipwell_internal.spread(r, (select l.name from dipwell.limits l where l.id = lim), of_key);
-    select sum(dipwell_internal.shard_used(r, k, s.shard, s.used, s.ts, w.ts)) into w.used
+    -- If the clock stepped back, a shard may have been taken from since, at a time before
+    -- w.ts. What it had until w.ts without that must not come back to it.
+    select sum(dipwell_internal.shard_used(r, k, s.shard, s.used, s.ts, greatest(s.ts, least(w.ts, n)))) into w.used
         from dipwell.shards s where s.limit_id = lim and s.key = of_key;
     w.used := coalesce(w.used, 0);
     w.ts := coalesce(w.ts, 0);
