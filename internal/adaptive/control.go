@@ -103,11 +103,16 @@ func (c *Config) Add(s State, now int64, o Sample) State {
 	if s.Begun == 0 || now < s.Begun || idle {
 		s.Begun, s.Seen = now, Sample{}
 	}
+	if idle {
+		s.Cut, s.Before = false, Sample{}
+	}
 	if s.Seen.Add(o); now-s.Begun < c.Window {
 		return s
 	}
 	if s.Seen.Count > 0 {
 		c.end(&s, now)
+	} else {
+		s.Cut = false
 	}
 	s.Begun, s.Seen, s.Before = now, Sample{}, s.Seen
 	return s

@@ -112,6 +112,32 @@ func TestLate(t *testing.T) {
 	}
 }
 
+// A window without samples is a window, too: after it, a missed target is cut at once, and
+// is not compared with the window before it.
+func TestCutAfterIdle(t *testing.T) {
+	slow, falls := Sample{1000, 900, 0, 1000}, Sample{1000, 300, 0, 1000}
+	for _, idle := range []int64{1, 2, 5} {
+		for name, o := range map[string]Sample{"slow": slow, "fewer": falls} {
+			s := second.Begin()
+			windows(&second, &s, slow)
+			cut := s.History.LevelAt(s.Begun)
+			s = second.Add(s, s.Begun+idle*second.Window, Sample{})
+			windows(&second, &s, o)
+			if got := s.History.LevelAt(s.Begun); got != cut*4/5 {
+				t.Errorf("%s after %d windows: %d after %d", name, idle, got, cut)
+			}
+		}
+	}
+	s := second.Begin()
+	windows(&second, &s, slow)
+	cut := s.History.LevelAt(s.Begun)
+	s = second.Add(s, s.Begun-10, Sample{}) // the clock steps back: still the second of two windows
+	windows(&second, &s, slow)
+	if got := s.History.LevelAt(s.Begun); got != cut {
+		t.Errorf("after a step back of the clock: %d after %d", got, cut)
+	}
+}
+
 // unlikelyMany is one tail of the binomial distribution, exactly.
 func TestUnlikelyMany(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 9))

@@ -363,6 +363,12 @@ begin
                 select l.id, least(coalesce(sum(g.count), 0), most), least(coalesce(sum(g.slow), 0), most), least(coalesce(sum(g.failed), 0), most), least(coalesce(sum(g.taken), 0), most)
                 into seen from gone g;
             if p.begun = 0 or n < p.begun or seen.count = 0 and n - p.begun >= 2 * length then
+                if n >= p.begun then -- a window without samples has passed
+                    p.cut := false;
+                    p.count := 0;
+                    p.slow := 0;
+                    p.failed := 0;
+                end if;
                 p.begun := n;
             else
                 seen.count := least(seen.count + own.count, most);
@@ -372,6 +378,8 @@ begin
                 own := null;
                 if seen.count > 0 then
                     p := dipwell_internal.end_window(l, p, seen, n);
+                else
+                    p.cut := false;
                 end if;
                 p.begun := n;
                 p.count := seen.count;
