@@ -302,3 +302,41 @@ func TestWaitErrors(t *testing.T) {
 		}
 	}, "debt=1/1s,burst=1,max_debt=9", "plain=1/1s,burst=1,max_debt=0", "many=10/1s,burst=10,shards=2", "tree=10/1s,burst=10,shards=2,parts=1", "child=5/1s,parent=tree", "slots=3,algorithm=concurrency")
 }
+
+// TestGroupWaitRetry checks the retry of waits for more than the bursts of two windows,
+// which are possible only shortly before both end: 1 µs earlier the same wait is refused.
+func TestGroupWaitRetry(t *testing.T) {
+	const window = "/7s,algorithm=fixed_window,max_debt=5,"
+	virtual(t, func(t *testing.T, l *dipwell.Limiter) {
+		wait := func(other string) (d dipwell.Decision) {
+			t.Helper()
+			if err := l.DoWait(t.Context(), &d, []dipwell.Take{{Limit: "a", Key: "k", Cost: 2}, {Limit: other, Key: "k", Cost: 2}}, time.Second); err != nil {
+				t.Fatal(err)
+			}
+			return d
+		}
+		for range 20 {
+			d := wait("b")
+			if d.Allowed || d.Never || d.RetryAfter > 77*time.Second {
+				t.Fatalf("%+v", d)
+			}
+			time.Sleep(d.RetryAfter - time.Microsecond)
+			if d = wait("b"); d.Allowed || d.RetryAfter != time.Microsecond {
+				t.Fatalf("1 µs before: %+v", d)
+			}
+			time.Sleep(time.Microsecond)
+			if d = wait("b"); !d.Allowed {
+				t.Fatalf("at the retry: %+v", d)
+			}
+		}
+		if d := wait("same"); d.Allowed || d.Never {
+			t.Errorf("with windows that end at the same time: %+v", d)
+		}
+		if d := wait("apart"); d.Allowed || !d.Never || d.RetryAfter != 0 {
+			t.Errorf("with windows that never end within the same second: %+v", d)
+		}
+		if d := wait("bucket"); d.Allowed || d.Never {
+			t.Errorf("with a bucket: %+v", d)
+		}
+	}, "a=1"+window+"start=0s", "b=1/11s,algorithm=fixed_window,max_debt=5,start=3s", "same=1"+window+"start=0s", "apart=1"+window+"start=3s", "bucket=1/1s,burst=9")
+}

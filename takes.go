@@ -344,7 +344,7 @@ func (d *Decision) decideBy(g *store.Group, limits []Decision) {
 	}
 	*d = limits[top]
 	d.Allowed, d.Limits = g.Allowed, limits
-	if !d.Allowed && !d.Never && len(limits) > 1 && slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.Override != nil }) {
+	if !d.Allowed && !d.Never && len(limits) > 1 && slices.ContainsFunc(g.Ops, func(op store.Op) bool { return changes(&op) }) {
 		retry, never := groupRetry(g)
 		if d.RetryAfter, d.Never = us(retry), never; never {
 			d.RetryAfter = 0
