@@ -92,3 +92,47 @@ func TestRefreshedCallSites(t *testing.T) {
 		t.Errorf("a site that was not read: %v", err)
 	}
 }
+
+// TestCallSiteAfterTwoVersions checks that a row under a call site's definition stays
+// under it while the limit gets two more versions, so that the retry of a call by the
+// limit itself counts at the row's own rate, and a settle leaves the row under it.
+func TestCallSiteAfterTwoVersions(t *testing.T) {
+	l := Limit{Name: "api", Rate: 10, Period: time.Second, Burst: 10}
+	var r Registry
+	define := func(now, rate int64) *Definition {
+		l.Rate = rate
+		d, err := r.Define(now, l, OwnerCode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	now := int64(1e15)
+	d, asked := define(now, 10), l
+	asked.Rate, asked.Burst = 1, 20
+	site, err := d.CallSite(asked, func(p Plan) (int, Plan, error) { return r.AddCallSite(l.Name, p, now, nil, nil) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := State{Used: 20 * site.Rule.Unit, TS: now, Version: site.Number}
+	define(now+1e6, 40)
+	d = define(now+2e6, 100)
+	if own := d.Own(row, now+3e6); own.Plan != site.Plan || own.Rate != 1 {
+		t.Errorf("the row is under %q, %v", own.Plan, own)
+	}
+	for retry, want := range map[int64]bool{8e6 - 1: false, 8e6: true} { // 17 are used at 3 s, and 9 may be
+		op := Op{Def: d, Key: "k", Verb: VerbTake, Cost: 1}
+		if _, _, err := op.Step(now+3e6, row, false); err != nil || op.Allowed || op.Retry != 8e6 {
+			t.Errorf("%+v, %v", op.Answer, err)
+		}
+		if _, _, err := op.Step(now+3e6+retry, row, false); err != nil || op.Allowed != want {
+			t.Errorf("%d µs later: %+v, %v", retry, op.Answer, err)
+		}
+	}
+	row.Lows = &Lows{Mark: 1, Next: 2, Entries: []Low{{1, row.Used}}}
+	records := []Record{{Number: 1, Mark: 1, Units: 5 * site.Rule.Unit, Slack: -1, Version: site.Number, Hold: "h", Ends: MaxInt, Expires: now + 60e6}}
+	after, _, err := d.Own(row, now+3e6).GiveBack(row, "k", now+3e6, records, 1, 1)
+	if present := d.WithPlan(site.Plan); err != nil || after.Version != present.Number || after.Used != 12*present.Rule.Unit {
+		t.Errorf("after the hold: %+v, %v", after, err)
+	}
+}

@@ -360,7 +360,8 @@ func (d *Definition) Own(s State, t int64) *Definition {
 		}
 	case number.Index(s.Version) > 0:
 		at, known := base.place(s.Version, nil)
-		for i := at.i + 1; known && i < len(base.Past); i++ { // a version without the plan ended it
+		named := !strings.HasPrefix(at.plan, sitePrefix)
+		for i := at.i + 1; named && known && i < len(base.Past); i++ { // a version without the plan ended it
 			known = base.Past[i].Limit.Plans.has(at.plan)
 		}
 		if v := base.WithPlan(at.plan); known && v != nil {
