@@ -97,10 +97,6 @@ const (
 	Blocked   = store.Blocked   // of a Plan: refuses every call
 )
 
-// KeepTaken, as Limit.OnExpire, gives nothing back of what a hold took when the hold
-// expires. By default all of it is given back.
-const KeepTaken = store.KeepTaken
-
 // What a caller is told if the store cannot decide: Limit.OnStoreError. By default it is
 // the error, and a Decision that refuses. Invalid input is an error in each mode. Calls
 // that are allowed while the store fails are not charged later.

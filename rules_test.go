@@ -292,7 +292,7 @@ func TestEveryPackageHasADocSentence(t *testing.T) {
 // constants, variables and methods, without the fields of structs. A name that a user
 // has is a promise; CONTRIBUTING.md says when one more is worth it.
 var exportedNames = map[string]int{
-	"":           70,
+	"":           69,
 	"filestore":  10,
 	"grpclimit":  13,
 	"httpclient": 9,
@@ -301,7 +301,7 @@ var exportedNames = map[string]int{
 	"pgstore":    21,
 	"redisstore": 10,
 	"stack":      4,
-	"store":      167,
+	"store":      164,
 	"storetest":  3,
 }
 

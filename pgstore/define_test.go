@@ -117,12 +117,12 @@ func TestDefinedInSQL(t *testing.T) {
 
 func drawLimit(t *rapid.T) store.Limit {
 	l := store.Limit{
-		Name:      "login",
-		Algorithm: store.Algorithm(rapid.IntRange(0, 4).Draw(t, "algorithm")),
-		OnChange:  store.ChangePolicy(rapid.IntRange(0, 2).Draw(t, "on_change")),
-		Mode:      store.Mode(rapid.IntRange(0, 3).Draw(t, "mode")),
-		OnExpire:  store.ExpiryPolicy(rapid.IntRange(0, 1).Draw(t, "on_expire")),
-		Burst:     rapid.Int64Range(1, 500).Draw(t, "burst"),
+		Name:        "login",
+		Algorithm:   store.Algorithm(rapid.IntRange(0, 4).Draw(t, "algorithm")),
+		OnChange:    store.ChangePolicy(rapid.IntRange(0, 2).Draw(t, "on_change")),
+		Mode:        store.Mode(rapid.IntRange(0, 3).Draw(t, "mode")),
+		Burst:       rapid.Int64Range(1, 500).Draw(t, "burst"),
+		KeepExpired: rapid.Bool().Draw(t, "on_expire"),
 	}
 	some := func(what string) bool { return rapid.IntRange(0, 2).Draw(t, what) == 0 }
 	if l.Algorithm != store.Concurrency {

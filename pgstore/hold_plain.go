@@ -49,7 +49,6 @@ func setHoldSQL(s *statements, id int32, d *store.Definition, testClock bool) {
 		at, seen = now, settleNow
 	}
 	slots := d.Algorithm == store.Concurrency
-	keep := d.OnExpire == store.KeepTaken
 	// The hold begins at the time when the bucket is locked: the wait for the lock may be
 	// longer than the ttl.
 	made := func(charge, number, mark, also string) string {
@@ -57,7 +56,7 @@ func setHoldSQL(s *statements, id int32, d *store.Definition, testClock bool) {
     returning b.used, b.ts, %[2]s as number, %[3]s as mark, %[4]s as at),
 i as (insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key)
     select b.at + $5::bigint, b.at + $5::bigint, $5::bigint, $3::bigint, $6::bigint, b.number, b.mark, %[5]d, %[6]d, 1, 1, 1, true, false, %[7]t, false, false, $2::text, $1::text from b)
-select b.used, b.ts, b.at, b.number, %[8]s from b`, charge, number, mark, at, id, d.Number, keep, also)
+select b.used, b.ts, b.at, b.number, %[8]s from b`, charge, number, mark, at, id, d.Number, d.KeepExpired, also)
 	}
 	hold := func(set, where, number, mark, also string) string {
 		return made(fmt.Sprintf("update dipwell.buckets b set %s\n    where %s", set, where), number, mark, also)

@@ -84,7 +84,7 @@ func newHoldRun(t *testing.T, seed uint64) *holdRun {
 	for _, l := range []store.Limit{
 		{Name: "bucket", Rate: 3, Period: time.Second, Burst: 9},
 		{Name: "slow", Rate: 1, Period: 2 * time.Second, Burst: 9, MaxDebt: 20, MaxCharge: 12},
-		{Name: "kept", Rate: 1, Period: time.Second, Burst: 6, OnExpire: store.KeepTaken},
+		{Name: "kept", Rate: 1, Period: time.Second, Burst: 6, KeepExpired: true},
 		{Name: "window", Algorithm: store.FixedWindow, Rate: 6, Period: 5 * time.Second, Burst: 12, Start: "0s"},
 		{Name: "jobs", Algorithm: store.Concurrency, Burst: 4},
 	} {

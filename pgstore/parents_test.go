@@ -193,7 +193,7 @@ func newLevelsRun(t *testing.T, seed uint64) *levelsRun {
 	var err error
 	m.l, err = dipwell.New(m.sql.Store,
 		store.Limit{Name: "user", Rate: 3, Period: time.Second, Burst: 9, Parent: "tenant", Plans: pro},
-		store.Limit{Name: "job", Rate: 4, Period: 2 * time.Second, Burst: 8, Parent: "tenant", MaxDebt: 5, MaxCharge: 6, OnExpire: store.KeepTaken},
+		store.Limit{Name: "job", Rate: 4, Period: 2 * time.Second, Burst: 8, Parent: "tenant", MaxDebt: 5, MaxCharge: 6, KeepExpired: true},
 		store.Limit{Name: "tenant", Algorithm: store.FixedWindow, Rate: 10, Period: 3 * time.Second, Burst: 14, Start: "0s", Parent: "region"},
 		store.Limit{Name: "region", Rate: 8, Period: time.Second, Burst: 20, Parts: 1, Plans: pro, TTL: 10 * time.Second},
 		store.Limit{Name: "seen", Rate: 2, Period: time.Second, Mode: store.Shadow, Parent: "global"},

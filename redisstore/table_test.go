@@ -133,7 +133,7 @@ func newHistory(t *testing.T, db redis.UniversalClient, c redisstore.Config, exp
 		{Name: "month", Algorithm: store.Interval, Rate: 10, Period: store.Month, Start: "00:00 Europe/Rome", Plans: plans},
 		{Name: "leaky", Algorithm: store.LeakyBucket, Rate: 10, Period: time.Second, MaxDebt: 8},
 		{Name: "plain", Rate: 3, Period: time.Second, Burst: 9},
-		{Name: "kept", Rate: 3, Period: time.Second, Burst: 9, OnExpire: store.KeepTaken},
+		{Name: "kept", Rate: 3, Period: time.Second, Burst: 9, KeepExpired: true},
 		{Name: "jobs", Algorithm: store.Concurrency, Burst: 6, Plans: store.NewPlans(store.Plan{Name: "many", Burst: 12}, store.Plan{Name: "free", Mode: store.Unlimited})},
 	}
 	if expiring { // rows live for two seconds at least

@@ -145,8 +145,6 @@ func (c *compiler) check() error {
 		return c.bad("ttl", "%v is not between 1ms and 31d", c.TTL)
 	case c.TTL > 0 && c.TTL < bounds.MinHoldTTL:
 		return c.bad("ttl", "%v is not between 1ms and 31d", c.TTL)
-	case int(c.OnExpire) >= len(expiries):
-		return c.bad("on_expire", "unknown; it is one of give_back, keep")
 	case c.Shards < 0 || c.Shards > maxShards:
 		return c.bad("shards", "%d is not between 1 and %d", c.Shards, maxShards)
 	}
@@ -209,7 +207,7 @@ func (c *compiler) checkConcurrency() error {
 		return c.bad("start", "is for windows and intervals")
 	case c.OnChange != Keep:
 		return c.bad("on_change", "is keep for a concurrency limit")
-	case c.OnExpire != 0:
+	case c.KeepExpired:
 		return c.bad("on_expire", "is give_back for a concurrency limit")
 	case c.Shards > 1:
 		return c.bad("shards", "is not for a concurrency limit")

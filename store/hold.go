@@ -213,7 +213,7 @@ func (op *Op) holdRecord(row *State, id string, now, expires int64) Record {
 		r = op.record(row, mark, now)
 	}
 	r.Hold, r.Expires, r.Ends = id, expires, MaxInt
-	if op.Def.OnExpire == KeepTaken {
+	if op.Def.KeepExpired {
 		r.Ends = expires
 	}
 	return r

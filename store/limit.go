@@ -97,13 +97,6 @@ const (
 	Enforced
 )
 
-// An ExpiryPolicy says what happens to the tokens of a hold when the hold expires. Settle
-// gives back or charges the difference to the actual cost whatever the policy is.
-type ExpiryPolicy uint8
-
-// KeepTaken gives nothing back. With the default, 0, all of it is given back.
-const KeepTaken ExpiryPolicy = 1
-
 // A FailureMode says how a call is answered if the store cannot decide it. It does not
 // apply to invalid input: a *FieldError is an error in each mode.
 type FailureMode uint8
@@ -202,9 +195,10 @@ type Limit struct {
 	// TTL is the longest time that a hold may ask for, 1 ms to 31 days. A hold that
 	// asks for more is a *FieldError. Default: 1 day.
 	TTL time.Duration
-	// OnExpire says what happens to the tokens of a hold that expires. By default they are
-	// given back; a Concurrency limit cannot have another policy.
-	OnExpire ExpiryPolicy
+	// KeepExpired keeps what a hold took when the hold expires; in configuration files it is
+	// on_expire: keep. Settle gives back or charges the difference to the actual cost either
+	// way. A Concurrency limit cannot have it. Default: an expired hold gives all of it back.
+	KeepExpired bool
 
 	// Lease lets a process take tokens of a token bucket ahead of its calls, and decide from
 	// them without the store, for this long after it has requested them; see package stack.
@@ -238,17 +232,12 @@ func (m Mode) String() string { return nameOf(modes, int(m)) }
 // value is "unknown".
 func (f FailureMode) String() string { return nameOf(failures, int(f)) }
 
-// String returns the name in configuration files: "give_back" or "keep". Any other value
-// is "unknown".
-func (e ExpiryPolicy) String() string { return nameOf(expiries, int(e)) }
-
 var (
 	algorithms = []string{"token_bucket", "fixed_window", "interval", "leaky_bucket", "concurrency"}
 	policies   = []string{"keep", "proportional", "reset"}
 	modes      = []string{"enforce", "shadow"}
 	planModes  = []string{"", "shadow", "unlimited", "blocked", "enforce"}
 	failures   = []string{"closed", "open", "local"}
-	expiries   = []string{"give_back", "keep"}
 )
 
 // nameOf returns names[i], or "unknown" if there is no such name.

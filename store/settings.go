@@ -44,7 +44,7 @@ var settings = []setting{
 	field("parent", func(l *Limit) *string { return &l.Parent }, verbatim, verbatimText),
 	field("parts", func(l *Limit) *int64 { return &l.Parts }, parseCount, countText),
 	field("ttl", func(l *Limit) *time.Duration { return &l.TTL }, period.ParseDuration, period.Format),
-	field("on_expire", func(l *Limit) *ExpiryPolicy { return &l.OnExpire }, oneOf[ExpiryPolicy](expiries), ExpiryPolicy.String),
+	field("on_expire", func(l *Limit) *bool { return &l.KeepExpired }, either("keep", "give_back"), boolText("keep", "give_back")),
 	field("lease", func(l *Limit) *time.Duration { return &l.Lease }, period.ParseDuration, period.Format),
 	counting(field("shards", func(l *Limit) *int64 { return &l.Shards }, parseCount, countText)),
 	field("adaptive", func(l *Limit) *Adaptive { return &l.Adaptive }, parseAdaptive, Adaptive.String),
@@ -174,7 +174,7 @@ func percentText(n int) string { return strconv.Itoa(n) + "%" }
 func either(yes, no string) func(string) (bool, error) {
 	return func(s string) (bool, error) {
 		if s != yes && s != no {
-			return false, fmt.Errorf("%q is neither %s nor %s", s, yes, no)
+			return false, fmt.Errorf("%q is neither %s nor %s%s", s, yes, no, suggest.Name(s, []string{yes, no}))
 		}
 		return s == yes, nil
 	}

@@ -157,7 +157,7 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 		}
 		if hold.Expires > 0 {
 			part := Part{Limit: op.Def.Name, Key: op.Key, Plan: op.Asked.Plan, Cost: op.Cost, Takes: op.Takes,
-				Free: op.isFree(), Keep: op.Def.OnExpire == KeepTaken}
+				Free: op.isFree(), Keep: op.Def.KeepExpired}
 			if took > 0 {
 				r := op.holdRecord(&rows[i], g.Hold.ID, now, hold.Expires)
 				e.records, write[i] = append(e.records, r), true

@@ -162,7 +162,7 @@ func defineAgain(e *env) {
 	both := second("both")
 	both.Plans, both.Lease = plans.Plans, leased.Lease
 	for _, l := range []store.Limit{second("plain"), plans, leased, both, sharded,
-		{Name: "window", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome", OnExpire: store.KeepTaken, TTL: time.Minute},
+		{Name: "window", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Start: "06:00 Europe/Rome", KeepExpired: true, TTL: time.Minute},
 		{Name: "leaky", Algorithm: store.LeakyBucket, Rate: 5, Period: time.Second, MaxDebt: store.UnlimitedDebt},
 		{Name: "slow", Rate: 5, Period: 30 * 24 * time.Hour, Burst: store.NoBurst, MaxDebt: 3, MaxCharge: 7, Mode: store.Shadow, OnStoreError: store.FailOpen},
 		{Name: "slots", Algorithm: store.Concurrency, Burst: 3},

@@ -20,7 +20,7 @@ var everyField = store.Limit{Name: "every", Algorithm: store.FixedWindow, Rate: 
 	Start: "06:00 Europe/Rome", OnChange: store.StartOver, Mode: store.Shadow, Auth: true, RetryJitter: 20,
 	OnStoreError: store.FailLocal, Timeout: 1500 * time.Microsecond, ListKeys: true,
 	Plans: store.NewPlans(store.Plan{Name: "staff", Mode: store.Unlimited, OverrideOnly: true}, store.Plan{Name: "pro", Rate: 600, Burst: 1000}),
-	Parts: 2, TTL: time.Minute, OnExpire: store.KeepTaken, Shards: 1}
+	Parts: 2, TTL: time.Minute, KeepExpired: true, Shards: 1}
 
 var adaptive = store.Adaptive{Floor: 1, Ceiling: 9, Latency: 1500 * time.Microsecond, Quantile: 0.999, Errors: 0.000001, Window: time.Minute}
 

@@ -19,6 +19,16 @@ type field struct {
 	at      any    // pointer to the field
 }
 
+// An expiry is Limit.KeepExpired, whose column has the text of the setting.
+type expiry bool
+
+func (e *expiry) String() string {
+	if *e {
+		return "keep"
+	}
+	return "give_back"
+}
+
 // fields returns all fields of a limit, in the order of the documentation. A column is
 // named like the setting, except where its name contains the unit.
 func fields(l *store.Limit) []field {
@@ -42,7 +52,7 @@ func fields(l *store.Limit) []field {
 		{"parent", "parent", &l.Parent},
 		{"parts", "parts", &l.Parts},
 		{"ttl_us", "ttl", &l.TTL},
-		{"on_expire", "on_expire", &l.OnExpire},
+		{"on_expire", "on_expire", (*expiry)(&l.KeepExpired)},
 		{"lease_us", "lease", &l.Lease},
 		{"shards", "shards", &l.Shards},
 		{"adaptive", "adaptive", &l.Adaptive},

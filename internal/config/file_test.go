@@ -87,7 +87,7 @@ func TestPlansAndParents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	user := dipwell.Limit{Name: "user", Rate: 60, Period: time.Minute, Parent: "tenant", TTL: 5 * time.Minute, OnExpire: dipwell.KeepTaken, Plans: dipwell.NewPlans(
+	user := dipwell.Limit{Name: "user", Rate: 60, Period: time.Minute, Parent: "tenant", TTL: 5 * time.Minute, KeepExpired: true, Plans: dipwell.NewPlans(
 		dipwell.Plan{Name: "pro", Rate: 600, Burst: 1000}, dipwell.Plan{Name: "staff", Mode: dipwell.Unlimited, OverrideOnly: true},
 		dipwell.Plan{Name: "banned", Mode: dipwell.Blocked}, dipwell.Plan{Name: "same"})}
 	tenant := dipwell.Limit{Name: "tenant", Rate: 1000, Period: time.Minute, Parts: 1}

@@ -19,7 +19,7 @@ var limitsOfHistories = []store.Limit{
 	{Name: "api", Rate: 5, Period: time.Second, Burst: 20, Plans: store.NewPlans(
 		store.Plan{Name: "pro", Rate: 50, Burst: 100}, store.Plan{Name: "slow", Rate: 1, Burst: 5}, store.Plan{Name: "staff", Mode: store.Unlimited},
 		store.Plan{Name: "banned", Mode: store.Blocked}, store.Plan{Name: "quiet", Mode: store.Shadow})},
-	{Name: "day", Algorithm: store.FixedWindow, Rate: 10, Period: 10 * time.Second, Start: "0s", OnExpire: store.KeepTaken,
+	{Name: "day", Algorithm: store.FixedWindow, Rate: 10, Period: 10 * time.Second, Start: "0s", KeepExpired: true,
 		Plans: store.NewPlans(store.Plan{Name: "pro", Rate: 40})},
 	{Name: "slots", Algorithm: store.Concurrency, Burst: 3, TTL: time.Minute, Plans: store.NewPlans(
 		store.Plan{Name: "pro", Burst: 5}, store.Plan{Name: "staff", Mode: store.Unlimited}, store.Plan{Name: "banned", Mode: store.Blocked},

@@ -363,7 +363,7 @@ func (b *limitBlock) carve(rule *store.Rule) {
 	case back > rule.Burst/2:
 		fail("%s is too long for a burst of %d: %d tokens come back in it and in the %v that an assignment may be on its way, more than half of the burst", period.Format(b.r.quota), rule.Burst, back, delivery)
 	default:
-		l.Burst, l.OnExpire = rule.Burst-back, dipwell.KeepTaken
+		l.Burst, l.KeepExpired = rule.Burst-back, true
 	}
 }
 

@@ -352,7 +352,7 @@ func (b *quotaBucket) refused(d dipwell.Decision) (time.Duration, error) {
 }
 
 // hold takes n tokens, or as many as there are. They stay taken if nobody reports how
-// many were used, because the limit of a rule with a quota has OnExpire KeepTaken.
+// many were used, because the limit of a rule with a quota has KeepExpired.
 //
 // The limit of the rule is smaller by what comes back in the life of an assignment. The
 // limit of an override is not, so its holds leave as many tokens free.
