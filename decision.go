@@ -77,7 +77,12 @@ type Decision struct {
 }
 
 // Err returns nil if the call was allowed, and a *RefusedError otherwise, for callers
-// that return refusals as errors.
+// that return refusals as errors:
+//
+//	d, err := limiter.Take(ctx, "login", user, 1)
+//	if err = cmp.Or(err, d.Err()); err != nil {
+//		return err // not decided, or refused
+//	}
 func (d *Decision) Err() error {
 	if d.Allowed {
 		return nil

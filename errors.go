@@ -40,7 +40,11 @@ type FieldError = store.FieldError
 // A RefusedError is a refusal as an error, with its Decision, for errors.As. Only
 // Decision.Err makes one: no method of a Limiter returns a refusal as an error. Its text
 // has the limit and when to retry, and neither key nor plan.
-type RefusedError struct{ Decision Decision }
+type RefusedError struct {
+	// Decision is the refusal, a copy: Limits is shared with the Decision that Err was called
+	// on.
+	Decision Decision
+}
 
 // Error returns a sentence for logs: "rate limited by login: retry after 1.5s".
 func (e *RefusedError) Error() string {

@@ -27,6 +27,13 @@ import (
 // there is no hold: Decision.Hold is "", and there is nothing to settle. If some fail open
 // beside others that are decided in this process, the hold is of the latter. The error is
 // ErrNotSupported if the store keeps no holds.
+//
+//	d, err := limiter.Hold(ctx, time.Minute, "", dipwell.Take{Limit: "tokens", Key: tenant, Cost: 3000})
+//	if err != nil || !d.Allowed {
+//		return …
+//	}
+//	used := answer(prompt) // takes less than a minute, or calls Extend
+//	_, err = limiter.Settle(ctx, d.Hold, used)
 func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes ...Take) (d Decision, err error) {
 	if len(takes) == 0 || len(takes) > store.MaxTakes {
 		return d, badField("takes", "has %d entries; from 1 to %d", len(takes), store.MaxTakes)

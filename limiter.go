@@ -155,6 +155,11 @@ func (l *Limiter) TakeUpTo(ctx context.Context, limit, key string, n int64) (d D
 //
 // If the error wraps store.ErrOutcomeUnknown, the tokens may have been reserved under
 // Reservation, which can be cancelled.
+//
+//	d, err := limiter.Reserve(ctx, "mail", dipwell.Shared, 1)
+//	if err == nil && d.Allowed {
+//		time.AfterFunc(d.Delay, send) // limiter.Cancel(ctx, d.Reservation) until then
+//	}
 func (l *Limiter) Reserve(ctx context.Context, limit, key string, n int64) (d Decision, err error) {
 	err = l.Do(ctx, &d, store.VerbReserve, Take{Limit: limit, Key: key, Cost: n})
 	return

@@ -47,6 +47,13 @@ type Take struct {
 // refuses it, the user's bucket stays as it was. The store decides all takes together,
 // usually in one round trip. On Redis Cluster their keys must be in one slot: redisstore
 // says how.
+//
+//	d, err := limiter.TakeAll(ctx,
+//		dipwell.Take{Limit: "user", Key: user, Cost: 1},
+//		dipwell.Take{Limit: "tenant", Key: tenant, Cost: 1})
+//	if err == nil && !d.Allowed {
+//		log.Printf("%s refused", d.Limit) // "user" or "tenant"; d.Limits has both
+//	}
 func (l *Limiter) TakeAll(ctx context.Context, takes ...Take) (d Decision, err error) {
 	err = l.DoAll(ctx, &d, store.VerbTake, takes)
 	return

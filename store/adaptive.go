@@ -126,7 +126,9 @@ func (a Adaptive) String() string {
 }
 
 // Set changes one setting, spelled as in a configuration file: a.Set("errors", "2%"). The
-// error begins with the setting; an unknown one comes with the nearest known name.
+// settings are floor, ceiling, latency, quantile, errors and window. Set checks the value
+// alone; NewDefinition checks the whole. The error begins with the setting; an unknown one
+// comes with the nearest known name.
 func (a *Adaptive) Set(setting, value string) error {
 	var names []string
 	for i := range adaptiveSettings {

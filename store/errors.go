@@ -15,8 +15,10 @@ var (
 	// unless the error says more: ErrFull, ErrLocked, ErrNoSpace and ErrDenied say that it
 	// was not.
 	ErrStore = errors.New("the store cannot answer")
-	// ErrFull: the store holds as many keys as it may, and this one is new. Keys that
-	// have a row are decided as before. The call was not charged.
+	// ErrFull: the store holds as many keys, reservations, holds or overrides as it may, and
+	// the call would make one more. Keys that have a row are decided as before. The call was
+	// not charged. The bounds are in the store's settings, such as memstore.Config.MaxKeys.
+	// Limiter.Wait also returns it, if too many callers wait for the key.
 	ErrFull = fmt.Errorf("%w: it holds as many keys as it may", ErrStore)
 	// ErrOutcomeUnknown: the store may or may not have charged this call, because the
 	// connection was lost or the wait ended before its answer. A hold with an id can be
@@ -30,17 +32,19 @@ var (
 	// ErrFull, which is a configured bound, it needs an operator.
 	ErrNoSpace = fmt.Errorf("%w: its disk or memory is full", ErrStore)
 	// ErrReservation: the reservation is unknown, spent, due or reset. Nothing was given
-	// back, not even the parts that could have been.
+	// back, not even the parts that could have been. Only a cancellation has it.
 	ErrReservation = errors.New("the reservation is unknown, spent, due or reset")
 	// ErrUnknownLimit: no limit of that name is defined, or it was dropped meanwhile. The
 	// error's text has the name.
 	ErrUnknownLimit = errors.New("unknown limit")
-	// ErrDenied: the store does not let this program define limits. Nothing was changed.
+	// ErrDenied: the store does not let this program define limits, for example because its
+	// role in the database lacks the privilege. Nothing was changed. Calls of limits that are
+	// defined already may succeed all the same.
 	ErrDenied = fmt.Errorf("%w: it does not let this program define limits", ErrStore)
 	// ErrUnknownPlan: the limit has no plan of that name. A *FieldError wraps it.
 	ErrUnknownPlan = errors.New("unknown plan")
-	// ErrOwner: the limit has another owner, whom the error's text names. Nothing was
-	// changed.
+	// ErrOwner: the limit has another owner, whom the error's text names, so that this one
+	// may neither change nor drop it. Nothing was changed.
 	ErrOwner = owner.Err
 	// ErrNotSupported: the store lacks an optional ability; see Abilities. Nothing was
 	// changed.
@@ -61,7 +65,7 @@ type FieldError struct {
 	Limit  string
 	Field  string // as the caller wrote it: "cost", "takes[2].key"; of a limit the setting as in files: "burst"
 	Reason string // a sentence without a full stop, with the numbers
-	Err    error  // a class of errors, such as ErrUnknownPlan; or nil
+	Err    error  // a class of errors for errors.Is, such as ErrUnknownPlan; or nil
 }
 
 // Error returns the field and the reason, "burst: 20 is …", after "limit NAME: " if Limit is

@@ -33,18 +33,24 @@ type Lows struct {
 }
 
 // A Low says that since record Number was made, at least Used units were in use at any
-// time. The unit is that of the row's Version.
-type Low struct{ Number, Used int64 }
+// time.
+type Low struct {
+	// Number is the number of the first record that the entry covers, from 1.
+	Number int64
+	// Used is in units of the row's Version, 1 or more in all entries but the first.
+	Used int64
+}
 
 // A Record says what a reservation or a hold took from a row and may still give back. It
 // is stored with the row of its key, and a store keeps all of its fields. Op.Record makes
 // it, and Definition.Advance removes it when it has ended.
 type Record struct {
-	// Number is the record's number in the Lows of its row, from 1, and Mark is that of
-	// the Lows. A concurrency limit has no Lows: there Number is 1, and each record has a
-	// Mark of its own.
+	// Number is the record's number in the Lows of its row, from 1. Of a concurrency limit,
+	// which has no Lows, it is 1.
 	Number int64
-	Mark   int64
+	// Mark is that of the Lows of the row in which the record was made. Of a concurrency
+	// limit each record has one of its own.
+	Mark int64
 	// Units can still be given back. They are units of the definition with number
 	// Version.
 	Units int64
@@ -65,8 +71,9 @@ type Record struct {
 	Rest bool
 
 	// Hold is the id of the hold that the record belongs to; "" means a reservation.
-	// Expires, in µs since the Unix epoch, is when the hold expires.
-	Hold    string
+	Hold string
+	// Expires is when the hold expires, in µs since the Unix epoch on the store's clock. It
+	// is 0 for a reservation.
 	Expires int64
 }
 
@@ -206,6 +213,10 @@ func (l *Lows) retire(now int64, rs []Record) []Record {
 // record, and each later cancellation of the key tries to give it back again. rs has all
 // records of the row in the order of their numbers, and is changed in place. It returns
 // the row to store, which may be full, and the records to store.
+//
+// If the row has no such record, because it was cancelled, has ended or was reset, nothing
+// is given back and that is no error: look for the record first to tell the caller. The
+// error is ErrStaleDefinition, as of Advance, which GiveBack calls if need be.
 func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, number, mark int64) (State, []Record, error) {
 	return d.giveBack(row, key, now, rs, func(r Record) bool { return r.Number == number && r.Mark == mark && !r.Rest }, 1, 1)
 }

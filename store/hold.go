@@ -76,9 +76,12 @@ func (g *Group) Settles() bool { return g.Hold != nil && g.Hold.Verb != MakeHold
 
 var (
 	// ErrUnknownHold: there is no hold with this id, or its record is gone: it stays for
-	// its ttl after the hold has ended, and at least for a minute.
+	// its ttl after the hold has ended, and at least for a minute. SettleHold and ExtendHold
+	// have it; nothing was changed.
 	ErrUnknownHold = errors.New("unknown hold")
-	// ErrHoldConflict: the hold has ended, was settled to other costs, or was made by another call.
+	// ErrHoldConflict: the hold has ended, was settled to other costs, or was made by another
+	// call. MakeHold has it for an id that is in use, SettleHold for other costs than before,
+	// ExtendHold for a hold that has ended. Nothing was changed.
 	ErrHoldConflict = errors.New("the hold has ended, or was made or settled by another call")
 )
 
@@ -98,9 +101,11 @@ type Hold struct {
 	// epoch: TTL after its end, but at least a minute. Until then settling it again is
 	// answered.
 	Forget int64
-	// Settled and Costs say what it was settled to: tokens, one for each part.
+	// Settled is set once the hold was settled. A hold that expired before has ended too,
+	// and is not Settled.
 	Settled bool
-	Costs   []int64
+	// Costs are what it was settled to, in tokens, one for each part; nil until then.
+	Costs []int64
 	// Parts are in the order of the ops that made it. A part whose limit was dropped
 	// stays, and is left out of answers.
 	Parts []Part

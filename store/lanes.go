@@ -23,16 +23,17 @@ type Lanes struct {
 	// can.
 	Connected func(i int) bool
 
-	// Sorter and Quarantine keep lanes free of rows that other transactions have locked;
-	// both are nil where there are no such rows. Each is over a connection of its own. A
-	// lane gives up waiting for a lock after LockWait (default 10 ms), with ErrLocked for
-	// the groups that need the locked row, or for all groups of its statement. Sorter
-	// decides the groups of such a batch again: it gives up after 1 to 2 ms, and only the
-	// groups that need a locked row get ErrLocked. Quarantine is Apply for calls of locked
-	// rows, whose statements wait for a lock at most as long as it is told.
-	Sorter     Store
+	// LockWait is how long a lane waits for a row that another transaction has locked. Then
+	// it gives up, with ErrLocked for the groups that need the row, or for all groups of its
+	// statement. Default 10 ms.
+	LockWait time.Duration
+	// Sorter decides the groups of such a batch again, to find those that need a locked row:
+	// it waits for 1 to 2 ms, and only these get ErrLocked. It has a connection of its own.
+	// It is nil, as Quarantine is, if nobody but the lanes locks rows.
+	Sorter Store
+	// Quarantine is Apply for calls of locked rows, so that they delay no others. Its
+	// statements wait for a lock at most for lockWait. It has a connection of its own.
 	Quarantine func(ctx context.Context, b *Batch, lockWait time.Duration) error
-	LockWait   time.Duration
 
 	// Close closes what was opened for the lanes, once no batch is in flight. Nil means
 	// that nothing has to be closed.

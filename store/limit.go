@@ -56,7 +56,7 @@ const Month = period.Month
 const (
 	MaxInt   = 1<<53 - 1 // the largest number any store holds
 	MaxKey   = 512       // bytes in a key
-	MaxTakes = 16        // takes in one call
+	MaxTakes = 16        // ops in one group: the takes of a call, and the parents of their limits
 )
 
 // A ChangePolicy says what happens to the tokens in use when a limit is redefined. It is

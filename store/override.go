@@ -29,12 +29,14 @@ type Override struct {
 	// later definition of the limit has no such plan, the base decides.
 	Plan string
 
-	// Rate, Period and Burst are as in Limit; the zero value of each is the base's
-	// setting, and NoBurst is a burst of 0. They must compile with the other settings of
-	// the limit; windows and intervals keep their Period.
-	Rate   int64
+	// Rate is as in Limit; 0 is the rate of the base. With the two numbers below it must
+	// compile with the other settings of the limit.
+	Rate int64
+	// Period is as in Limit; 0 is that of the base. Windows and intervals keep theirs.
 	Period time.Duration
-	Burst  int64
+	// Burst is as in Limit, with NoBurst for none; 0 is the setting of the base: if the base
+	// has none either, the burst is Rate.
+	Burst int64
 
 	// Until is in µs since the Unix epoch on the store's clock: when the override ends. It
 	// must be in the future. 0 means no end.
@@ -42,10 +44,11 @@ type Override struct {
 	// Note says why, for people: at most 1024 bytes of UTF-8 without NUL.
 	Note string
 
-	// ID and Version are set by the store. Rows under the override have a number that is
-	// made from ID. Version is the limit's version for which their rule was made. When the
-	// limit has a new version, the next call gives the override the next ID.
-	ID      uint32 // 1 to 2^31-1
+	// ID is set by the store: 1 to 2^31-1. Rows under the override have a number that is made
+	// from it. When the limit has a new version, the next call gives the override the next ID.
+	ID uint32
+	// Version is set by the store: the limit's version for which the rule of the rows was
+	// made.
 	Version uint32
 
 	compiled *atomic.Pointer[Definition] // set by WithOverride, for the present base
@@ -59,7 +62,9 @@ func (o *Override) decides(t int64) bool { return o != nil && (o.Until == 0 || t
 func (o *Override) Prepare() { o.compiled = new(atomic.Pointer[Definition]) }
 
 // WithOverride returns the definition that an override makes of the present version
-// of the limit. If o is of an older version, the definition has the next ID.
+// of the limit. If o is of an older version, the definition has the next ID. o must have
+// passed CheckOverride; whether it has ended is not looked at. Op.Step calls it, so that a
+// store needs it only to compute an answer by itself.
 func (d *Definition) WithOverride(o *Override) *Definition {
 	base := d.Base()
 	if o.compiled != nil {

@@ -27,13 +27,15 @@ type Plan struct {
 	Name string
 	// Rate is how many tokens come back each Period, 1 to MaxInt.
 	Rate int64
-	// Period is only for buckets; windows and intervals keep that of the base.
+	// Period is the time in which Rate tokens come back, as in Limit. It is only for buckets;
+	// windows and intervals keep that of the base.
 	Period time.Duration
 	// Burst is as in Limit; NoBurst is 0. If both the plan and the base leave it out, it
 	// is the Rate of the plan. A plan of a bucket counts in the ticks of the base: a
 	// burst that does not fit there is an error that names the largest that does.
 	Burst int64
-	// MaxDebt is as in Limit; NoDebt is 0.
+	// MaxDebt is as in Limit; NoDebt is 0. If both the plan and the base leave it out, it is
+	// one burst of the plan.
 	MaxDebt int64
 	// Mode is Shadow, Unlimited, Blocked, or Enforced; 0: as the base. Rows of Unlimited and
 	// Blocked stay under the base, so these plans have no numbers.

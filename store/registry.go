@@ -20,6 +20,14 @@ const maxVersions = 1024
 // A Registry holds the limits of a store. Its methods are safe for concurrent use:
 // Lookup never waits, and changes happen one at a time. The zero Registry is empty
 // and ready to use.
+//
+// A store whose limits are in this process calls Define and Drop. One that keeps them
+// elsewhere reads them there, compiles them, and calls Install with all of them after each
+// change.
+//
+//	var limits store.Registry
+//	_, err := limits.Define(now, store.Limit{Name: "login", Rate: 5, Period: time.Minute}, store.OwnerCode)
+//	def := limits.Lookup("login") // nil if there is no such limit
 type Registry struct {
 	// Unreadable returns an error if the store has a limit of this name but cannot read
 	// it, for example because a newer program has defined it. It returns nil if there is

@@ -15,6 +15,31 @@ import (
 // of 1 unit. So fractions of tokens are whole units, and nothing is ever rounded while a
 // definition lasts.
 //
+// A call first steps the row to t, the later of now and State.TS. Division rounds down,
+// negative numbers too:
+//
+//	ticks = (t - Origin) / Every - (TS - Origin) / Every
+//	used  = max(0, Used - ticks·Add)
+//
+// and then decides, with n = Cost·Unit:
+//
+//	Take, Check   allowed if used + n + Floor·Unit <= Cap; Take then uses n more
+//	TakeUpTo      uses the most whole tokens that fit, up to Cost; refused if none fits
+//	Reserve       allowed if used + n <= Cap + Debt; due once used + n - Cap are back
+//	Charge        allowed if Cost <= MaxCharge; uses n more, up to MaxUsed
+//	Refund        uses n less, but at least 0
+//	Reset         uses 0
+//
+// A call that is allowed and changes what is used makes the row {used, t}; any other
+// writes nothing. docs/explanation/algebra.md shows the same in pictures.
+//
+// NewDefinition chooses the numbers. For windows and intervals Unit is 1, Add is
+// Limit.Rate and Every is Limit.Period, or 0 if that is of months. For buckets Every is the finest of 1 µs, 1 ms, 1 s
+// and 1 min that divides the Period and with which no number exceeds MaxInt; Rate and
+// Period/Every, divided by their greatest common divisor, are Add and Unit. With
+// Limit.Shards these two are as many times as large, so that they can be divided among the
+// shards.
+//
 // A Rule belongs to one version of a limit. It is a value: a copy may be changed, for
 // example to compute the answer with another cap.
 type Rule struct {
@@ -32,7 +57,7 @@ type Rule struct {
 	// Most is the largest Reserve that can ever be allowed, in tokens.
 	Most int64
 	// MaxCharge is the largest Charge, in tokens. A larger one is refused, and front ends
-	// return a *FieldError for it.
+	// return a *FieldError for it. It is Limit.MaxCharge, or by default ten bursts.
 	MaxCharge int64
 	// MaxUsed bounds the units in use, so that the time to full stays below MaxInt µs. A
 	// Charge stops there: units beyond it are forgotten, and nothing that was taken before

@@ -8,20 +8,19 @@ import (
 
 // A Store keeps buckets and decides calls about them. It is safe for concurrent use.
 //
-// Apply decides each group of a batch at one instant of the store's clock, all or
-// nothing, and writes its answers, or an error, into the group. Groups are independent of
-// each other: one may fail, or be refused, while its neighbour is allowed, and two groups
-// of a batch may use the same key, one after the other. If Apply returns an error, no
-// group has an answer: the store could not decide any, and the error wraps ErrStore.
-// Apply must not keep the batch, nor anything in it but key strings and definitions,
-// after it returns.
-//
-// Apply returns when ctx ends, or soon after. A group whose charge may have been made
-// by then has an error that wraps ErrOutcomeUnknown.
-//
 // Its Abilities say what else a store can do. A store that holds resources also has a
 // method Close() error.
 type Store interface {
+	// Apply decides each group of a batch at one instant of the store's clock, all or
+	// nothing, and writes its answers, or an error, into the group. Groups are independent
+	// of each other: one may fail, or be refused, while its neighbour is allowed, and two
+	// groups of a batch may use the same key, one after the other. If Apply returns an
+	// error, no group has an answer: the store could not decide any, and the error wraps
+	// ErrStore. Apply must not keep the batch, nor anything in it but key strings and
+	// definitions, after it returns.
+	//
+	// Apply returns when ctx ends, or soon after. A group whose charge may have been made
+	// by then has an error that wraps ErrOutcomeUnknown.
 	Apply(ctx context.Context, b *Batch) error
 }
 
@@ -96,11 +95,13 @@ type Op struct {
 	// Cost is in tokens, 0 to MaxInt. An op of cost 0 takes nothing and makes no row: it
 	// reads the bucket. VerbReset ignores the cost.
 	Cost int64
-	// Bounded refuses a VerbReserve whose delay would be longer than MaxDelay, which is in
-	// µs and may be 0. Retry of the refusal is then the time until the delay would be short
-	// enough. With it, a Wait that would last beyond its deadline is refused at once and
-	// takes nothing. Other verbs ignore both.
-	Bounded  bool
+	// Bounded refuses a VerbReserve whose delay would be longer than MaxDelay. Retry of the
+	// refusal is then the time until the delay would be short enough. With it, a Wait that
+	// would last beyond its deadline is refused at once and takes nothing. Other verbs ignore
+	// it.
+	Bounded bool
+	// MaxDelay is in µs, 0 or more. At 0 only free tokens are reserved. Without Bounded it
+	// means nothing.
 	MaxDelay int64
 	// Floor is how many tokens must stay free after a VerbTake or a VerbCheck, which is
 	// refused otherwise, and is Never if Cost and Floor are more than the burst. With
@@ -213,13 +214,15 @@ type Definer interface {
 	// changes by other processes some time later, or when a row has a version that it does
 	// not know.
 	Registry() *Registry
-	// Define and Drop change a limit as Registry.Define and Registry.Drop do, at the present
-	// instant of the store's clock. After they return, the Registry of this process has the
-	// change. If the error wraps ErrStore, the change may have been made; repeating the call
-	// is safe. Defining a limit without a difference changes nothing and begins no version.
-	// The error wraps ErrDenied if the store's server does not let this program define
-	// limits.
+	// Define adds or changes a limit as Registry.Define does, at the present instant of the
+	// store's clock. After it returns, the Registry of this process has the change. If the
+	// error wraps ErrStore, the change may have been made; repeating the call is safe.
+	// Defining a limit without a difference changes nothing and begins no version. The error
+	// wraps ErrDenied if the store's server does not let this program define limits.
 	Define(ctx context.Context, l Limit, owner string) (*Definition, error)
+	// Drop removes a limit as Registry.Drop does, with its rows, records, holds and
+	// overrides. The error is one of Registry.Drop, or wraps ErrStore or ErrDenied as that of
+	// Define does.
 	Drop(ctx context.Context, name, owner string) error
 }
 
@@ -270,7 +273,16 @@ func (b *Batch) Single() (*Group, *Op) {
 // Step has no other effect than on the op, and reads no clock, so that a store may call
 // it, lose a race for the row, and call it again with the new row. A store needs nothing
 // else for a call of one key without records: before it steps a row with Lows the store
-// calls Definition.Advance, and after it, if Delay is not 0, Op.Record.
+// calls Definition.Advance, and after it, if Delay is not 0, Op.Record. A store without
+// records that can replace a row only if nobody else has changed it needs no lock:
+//
+//	for {
+//		row := load(op.Def.Name, op.Key)
+//		next, write, err := op.Step(now(), row, false)
+//		if err != nil || !write || replaced(op.Def.Name, op.Key, row, next) {
+//			return err
+//		}
+//	}
 func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
 	write, err := op.StepRow(now, &row, dry)
 	return row, write, err
@@ -421,6 +433,16 @@ func (op *Op) fill(o *outcome, r *Rule, now int64, dry bool) {
 // write each only if it is still the row that was read. Reserved says that an op has
 // to wait; a store that can keep the reservation, and has an ID for it, makes the records
 // by Op.Record, and otherwise sets Reserved to false.
+//
+//	rows, write := lock(g.Ops), make([]bool, len(g.Ops)) // in the order of limit and key
+//	if err := g.Decide(now(), rows, write); err != nil {
+//		return err // the rows stay as they are
+//	}
+//	for i := range g.Ops {
+//		if write[i] {
+//			save(&g.Ops[i], rows[i])
+//		}
+//	}
 func (g *Group) Decide(now int64, rows []State, write []bool) error {
 	g.Allowed, g.Reserved = true, false
 	var old [MaxTakes]State

@@ -11,7 +11,8 @@ import (
 // missingPeriod is the reason of an error about a limit without a period.
 const missingPeriod = "is missing; it is a length of time such as 1s, 1m, 1h or 1d"
 
-// String writes the limit as dipwell.ParseLimit reads it.
+// String writes the limit as dipwell.ParseLimit reads it: "login=5/1m,burst=20". Settings
+// that have their default are left out.
 func (l Limit) String() string {
 	var b strings.Builder
 	first := []string{"name", "rate", "per"}
