@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// Condition describes a file that is not open as a store.
+// Condition is the state of a file, as found by Inspect.
 type Condition struct {
-	Path    string // absolute, without symbolic links
-	Missing bool   // there is no file; Open would create it
-	Schema  int    // version of the format
-	Wanted  int    // version that this program reads and writes
-	Bytes   int64  // size, including the write-ahead log
-	Written time.Time
-	InUse   bool // a process has it open
-	PID     int  // of that process; 0 if unknown
+	Path    string    // absolute, without symbolic links
+	Missing bool      // there is no file; Open would create it
+	Schema  int       // version of the format
+	Wanted  int       // version that this program reads and writes
+	Bytes   int64     // size, including the write-ahead log
+	Written time.Time // last change of the file or its write-ahead log
+	InUse   bool      // a process has it open
+	PID     int       // of that process; 0 if unknown
 }
 
 // Inspect reads a file's header and changes nothing. The error is what Open would

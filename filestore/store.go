@@ -29,12 +29,16 @@ type Config struct {
 	// Every is how long a decision may be only in memory, where a crash loses it: 10 ms to 1
 	// hour, or Each for no time. Default 100 ms.
 	Every time.Duration
-	// MaxKeys, MaxReservations, MaxHolds and MaxOverrides are as in memstore.Config. Open
-	// fails if the file has more.
-	MaxKeys         int
+	// MaxKeys bounds the keys in memory, as in memstore.Config, with the same default. Calls
+	// that would exceed it or a bound below fail with store.ErrFull. Open fails if the file
+	// has more than any of them.
+	MaxKeys int
+	// MaxReservations bounds the reservations, as in memstore.Config.
 	MaxReservations int
-	MaxHolds        int
-	MaxOverrides    int
+	// MaxHolds bounds the holds, as in memstore.Config.
+	MaxHolds int
+	// MaxOverrides bounds the overrides, as in memstore.Config.
+	MaxOverrides int
 	// Clock returns the time in µs since the Unix epoch. Default: the monotonic
 	// clock, starting at the wall clock's time when the store is opened, or at the
 	// last time written to the file if that is later.
@@ -124,7 +128,10 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Abilities returns what the store can do besides Apply.
+// Abilities returns what the store can do besides Apply. Keys lists those of all limits,
+// with or without ListKeys, because their text is in the file. Ready is an error while the
+// disk fails or is too far behind. There are no lanes, since a call waits for no
+// connection.
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
 		Store: s, Limits: s.limits.cat, Keys: s.keys, Overrides: overrides{s}, Audit: trail{s, &audit.Changes}, TopKeys: trail{s, &audit.TopHours}, Holds: s.mem.Holds, CallSite: s.callSite, Observe: s.observe, Sweep: s.sweep, Now: s.mem.Now, Metrics: s.metrics, Quick: s.quick, InProcess: s.every != 0,
@@ -132,7 +139,12 @@ func (s *Store) Abilities() store.Abilities {
 	}
 }
 
-// Apply decides a batch in memory. With Each it then waits for the disk.
+// Apply decides a batch in memory. With Each it then waits for the disk; the error wraps
+// store.ErrOutcomeUnknown if the disk fails or ctx ends meanwhile.
+//
+// While the disk fails, groups whose limits all have FailLocal are decided in memory, with
+// store.SourceFallbackLocal as their Source; all others, and all groups of a closed store,
+// get an Err that wraps store.ErrStore, and are not charged.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	state := s.state.Load()
 	if state&^stateEach != 0 {

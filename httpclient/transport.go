@@ -45,17 +45,18 @@ type Config struct {
 	// random. Default: 1 second.
 	Backoff time.Duration
 
-	// Limits, at most 16, are taken from Limiter before each attempt, at one
-	// instant, all or nothing. On a shared store several processes share one
-	// budget. A limit or a plan that the Limiter does not have is an error of the
-	// request. A limit with a Floor has no debt (dipwell.NoDebt). Default: none.
+	// Limiter has the Limits. It may be nil if there are none. On a shared store several
+	// processes share one budget.
+	Limiter *dipwell.Limiter
+	// Limits, at most 16, are taken from Limiter before each attempt, at one instant, all or
+	// nothing. A limit or a plan that the Limiter does not have is an error of the request.
+	// A limit with a Floor has no debt (dipwell.NoDebt). Default: none.
 	//
 	// For adaptive limits among them, each attempt is observed: how long it took until the
 	// header of the response, and whether it succeeded. It failed if there is no response,
 	// or one with a status of 429 or of 500 and above. An attempt whose context the caller
 	// cancels before that is not observed.
-	Limiter *dipwell.Limiter
-	Limits  []Limit
+	Limits []Limit
 
 	// Spread spaces requests evenly over the time until a quota's reset. By
 	// default they are sent at once while the quota lasts.
@@ -156,9 +157,15 @@ func New(c Config) (*Transport, error) {
 }
 
 // LimitedError is the error of a request that could not succeed in time: it was
-// not sent, or the service refused it and a retry would be too late.
+// not sent, or the service refused it and a retry would be too late. An http.Client wraps
+// it in a *url.Error; find it with errors.As:
+//
+//	var limited *httpclient.LimitedError
+//	if errors.As(err, &limited) && !limited.Until.IsZero() {
+//		tryAgainAt(limited.Until)
+//	}
 type LimitedError struct {
-	Host   string
+	Host   string        // of the request's URL, with a port if that has one
 	Limit  string        // name of the quota, bucket or limit, if it has one
 	Status int           // status of the service's refusal; 0 if the request was not sent
 	Wait   time.Duration // how long to wait from now
@@ -166,6 +173,7 @@ type LimitedError struct {
 	Err    error         // a *dipwell.RefusedError if one of Config.Limits refused
 }
 
+// Error returns a sentence with the host, the limit, the status and how long to wait.
 func (e *LimitedError) Error() string {
 	what := "rate limited by " + e.Host
 	if e.Err != nil {

@@ -26,7 +26,8 @@ type Condition struct {
 	// Callable is set if Hidden is, but User may call the functions: SQL callers work,
 	// and a Store does not.
 	Callable bool
-	User     string
+	// User is the role that the connection has, current_user.
+	User string
 	// Super is set if User is a superuser, which a program that takes tokens need not be.
 	Super bool
 

@@ -66,6 +66,7 @@ type SchemaError struct {
 	Have, Want int // versions; Have is 0 if there is no schema
 }
 
+// Error returns both versions and what to run: dipwell migrate up, or a newer dipwell.
 func (e *SchemaError) Error() string {
 	switch {
 	case e.Have == 0:

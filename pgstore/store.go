@@ -23,10 +23,15 @@ import (
 // up to 20 times if it is a transaction of its own, and otherwise returned as an
 // error, because only the caller can start the transaction again.
 type DB interface {
+	// Begin begins a transaction; of a pgx.Tx it is a savepoint.
 	Begin(ctx context.Context) (pgx.Tx, error)
+	// Exec runs a statement, or several without arguments.
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	// Query returns the rows of a statement.
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	// QueryRow returns the first row of a statement; its Scan has the error.
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	// SendBatch sends several statements in one round trip.
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 

@@ -12,19 +12,20 @@ import (
 
 // Condition is the state of one master, as found by Inspect.
 type Condition struct {
-	Addr, Version string
-	Role          string // "master", or the other role that it reports
-	Policy        string // maxmemory-policy; "" if it may not be read
-	MaxMemory     int64  // bytes; 0: no limit
-	UsedMemory    int64
-	Evicted       int64 // keys evicted since the server started
-	Keys          int64 // in this client's database; in a cluster, on this node
+	Addr       string // host:port
+	Version    string // of Redis, or "Valkey " and its version
+	Role       string // "master", or the other role that it reports
+	Policy     string // maxmemory-policy; "" if it may not be read
+	MaxMemory  int64  // bytes; 0: no limit
+	UsedMemory int64  // bytes, of all databases
+	Evicted    int64  // keys evicted since the server started
+	Keys       int64  // in this client's database; in a cluster, on this node
 
-	AppendOnly   bool
+	AppendOnly   bool   // the append-only file is on; without it a crash loses what the last RDB file lacks
 	AppendSync   string // appendfsync
 	Snapshots    bool   // RDB files are saved automatically
 	SaveFailed   bool   // the last RDB file or AOF write failed
-	Replicas     int
+	Replicas     int    // connected ones
 	Scripts      int    // number of this program's scripts that the server has cached; -1: not known
 	AllScripts   int    // number of this program's scripts
 	ClusterState string // cluster_state; "" without a cluster

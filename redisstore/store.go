@@ -178,8 +178,10 @@ func (s *Store) Close() error {
 // maxRounds bounds the calls for a group, if its window or version changes in between.
 const maxRounds = 16
 
-// Apply decides a batch. Several groups are sent as one pipeline. It returns
-// nil; errors are in the groups.
+// Apply decides a batch. Several groups are sent as one pipeline. It returns nil; errors
+// are in the groups. Each wraps store.ErrStore if the server did not answer, and
+// store.ErrOutcomeUnknown if it may have decided the group: the connection was lost, or ctx
+// ended, after the call was sent.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	if len(b.Groups) == 1 {
 		b.Groups[0].Err = s.group(ctx, &b.Groups[0])

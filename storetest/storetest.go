@@ -24,8 +24,10 @@ type Open func(t testing.TB, now func() int64) store.Store
 // one after the other. With -short, races are as in Quick and the rest as in Brief.
 type Options struct {
 	// Quick shortens races, histories and loops, for decorators over stores that were
-	// tested in full. Brief shortens them further, for tests of many combinations.
-	Quick, Brief bool
+	// tested in full.
+	Quick bool
+	// Brief shortens them further than Quick, for tests of many combinations.
+	Brief bool
 
 	// OneKey is for stores that cannot decide different keys in one group: Run skips the
 	// cases that do, and histories use one key in each group.
@@ -77,6 +79,17 @@ var seed = flag.Uint64("seed", 0, "storetest: run only the random history with t
 // Run tests the store that open returns. Each case opens a store of its own. A
 // failure names the duty that the case tests; docs/adding-a-store.md describes
 // the duties.
+//
+//	func TestStore(t *testing.T) {
+//		storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
+//			s := mystore.New(now)
+//			t.Cleanup(func() { s.Close() })
+//			return s
+//		}, storetest.Options{})
+//	}
+//
+// With -short it is short enough to run after each change. A random history that fails
+// prints its seed, and DIPWELL_SEED=N in the environment repeats it.
 func Run(t *testing.T, open Open, o Options) {
 	for _, a := range o.Lacks {
 		if !slices.Contains(optional, a) {
