@@ -64,7 +64,7 @@ func (o *Override) Prepare() { o.compiled = new(atomic.Pointer[Definition]) }
 // WithOverride returns the definition that an override makes of the present version
 // of the limit. If o is of an older version, the definition has the next ID. o must have
 // passed CheckOverride; whether it has ended is not looked at. Op.Step calls it, so that a
-// store needs it only to compute an answer by itself.
+// store needs it only to compute an answer itself.
 func (d *Definition) WithOverride(o *Override) *Definition {
 	base := d.Base()
 	if o.compiled != nil {

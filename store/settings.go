@@ -75,7 +75,7 @@ func counting(s setting) setting { s.counts = true; return s }
 // *FieldError that names it; an unknown one comes with the nearest known name. After an
 // error the limit is as it was.
 //
-// Settings are named like their fields, in lower case with _ between words, but for per
+// Settings are named like their fields, in lower case with _ between words, except per
 // (Period), keys (ListKeys: list or none), ttl (TTL) and on_expire (KeepExpired: keep or
 // give_back). Lengths of time are written 250ms, 1s, 1m, 1h, 1d or 1w, and per of windows
 // and intervals also 1mo or 1y; max_debt may be unlimited. The page
