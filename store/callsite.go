@@ -18,9 +18,10 @@ import (
 const sitePrefix = "#"
 
 // callSites holds the definitions that call sites have made of a limit, as plans without
-// a name, by index. All versions of the limit share them. A plan without a rate is an
-// unused index. A plan that is OverrideOnly has ended: no call may use it, but rows may
-// still have to be converted from it.
+// a name, by index. All versions of the limit share them. The zero Plan is an unused
+// index: a call site's plan has a rate, or a burst if the limit is a concurrency limit. A
+// plan that is OverrideOnly has ended: no call may use it, but rows may still have to be
+// converted from it.
 type callSites struct {
 	adding sync.Mutex    // locked before the other mutex
 	looked int64         // µs: when the rows were last searched for the definitions they refer to; guarded by adding
@@ -39,7 +40,7 @@ func (c *callSites) plan(name string) (p Plan, index int, ok bool) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if index >= len(c.plans) || c.plans[index].Rate == 0 {
+	if index >= len(c.plans) || c.plans[index] == (Plan{}) {
 		return p, 0, false
 	}
 	return c.plans[index], index, true
@@ -241,7 +242,7 @@ func (c *callSites) add(site Plan, now int64, named func() (map[int]bool, error)
 func (c *callSites) free() (index int, full bool) {
 	live := 0
 	for i := range c.plans {
-		if p := &c.plans[i]; p.Rate != 0 && !p.OverrideOnly {
+		if p := &c.plans[i]; *p != (Plan{}) && !p.OverrideOnly {
 			live++
 		}
 	}
@@ -251,7 +252,7 @@ func (c *callSites) free() (index int, full bool) {
 	if n := len(c.plans); n <= number.MaxIndex-number.FirstCallSite {
 		return n, false
 	}
-	index = slices.IndexFunc(c.plans, func(p Plan) bool { return p.Rate == 0 })
+	index = slices.IndexFunc(c.plans, func(p Plan) bool { return p == Plan{} })
 	return index, index < 0
 }
 
@@ -263,7 +264,7 @@ func (c *callSites) forget(now int64, named map[int]bool) {
 	}
 	for i := range c.plans {
 		switch p := &c.plans[i]; {
-		case named[i] || p.Rate == 0:
+		case named[i] || *p == Plan{}:
 		case !p.OverrideOnly:
 			p.OverrideOnly, c.ended[i] = true, now
 		case now-c.ended[i] > siteRest:
@@ -277,7 +278,7 @@ func (c *callSites) forget(now int64, named map[int]bool) {
 func (c *callSites) all() Plans {
 	var all []Plan
 	for i, p := range c.plans {
-		if p.Rate != 0 {
+		if p != (Plan{}) {
 			p.Name = strconv.Itoa(i)
 			all = append(all, p)
 		}

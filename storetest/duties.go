@@ -60,7 +60,7 @@ var duties = []duty{
 			"settle-beside-dropped hold-takes-add-up hold-change hold-change-slower hold-expires-change hold-expires-override-several hold-change-low hold-outlives-row hold-clock-back hold-before-later hold-golden levels-golden"},
 	{"concurrency", "keep the records of a row that has no Lows, and read them with the row",
 		"concurrency concurrency-settle concurrency-expires concurrency-expires-unused concurrency-time concurrency-extend concurrency-check concurrency-reset " +
-			"concurrency-verbs concurrency-change concurrency-unlimited concurrency-override concurrency-override-expired concurrency-algorithm concurrency-beside " +
+			"concurrency-verbs concurrency-change concurrency-unlimited concurrency-override concurrency-override-expired concurrency-call-site concurrency-algorithm concurrency-beside " +
 			"concurrency-clock-back concurrency-sweep concurrency-golden"},
 	{"adaptive", "have the ability Observe (Registry.Observe), and decide by the rates that were in force; or refuse to define adaptive limits (a *FieldError of adaptive)",
 		"adaptive-steps adaptive-long-idle adaptive-drift adaptive-debt adaptive-giving-back adaptive-plans adaptive-change adaptive-group adaptive-bounds adaptive-old-row adaptive-together"},

@@ -1001,6 +1001,34 @@ var concurrencyCases = []testCase{
 		}
 		b.hold("i", 10*second, "c:banned k 2")
 	})},
+	// A call site may have another burst.
+	{"concurrency-call-site", onConcurrency(func(b *caller) {
+		if store.AbilitiesOf(b.store).CallSite == nil {
+			return
+		}
+		wide := b.l.Limit("c").Limit
+		wide.Burst = 14
+		hold := func(id string, n int64, with *store.Limit, allowed bool) {
+			b.Helper()
+			d, err := b.l.Hold(b.ctx, 10*time.Second, id, dipwell.Take{Limit: "c", With: with, Key: "k", Cost: n})
+			if err != nil || d.Allowed != allowed {
+				b.Fatalf("hold of %d: %+v, %v", n, d, err)
+			}
+			if b.holds[id] = d.Hold; allowed && with != nil && d.Capacity != 14 {
+				b.Errorf("the capacity is %d", d.Capacity)
+			}
+		}
+		hold("h", 8, nil, true)
+		hold("i", 6, &wide, true)
+		hold("x", 1, &wide, false)
+		b.settle("h", 0)
+		b.free("c k", 4)
+		hold("j", 8, &wide, true)
+		hold("x", 1, nil, false)
+		b.settle("i", 0)
+		b.wait(10 * time.Second)
+		hold("y", 10, nil, true)
+	})},
 	// The algorithm stays.
 	{"concurrency-algorithm", onConcurrency(func(b *caller) {
 		for _, text := range []string{"c=10/1s", "a=10,algorithm=concurrency"} {
