@@ -12,7 +12,7 @@ import (
 // from the cache is that of the store.
 func TestAgreesWithModel(t *testing.T) {
 	refused := 0
-	for seed := range uint64(96) {
+	for seed := range uint64(160) {
 		now := int64(1e15)
 		clock := func() int64 { return now }
 		s := open(t, limittest.NewModel(clock), denycache.Config{Clock: func() int64 { return now - 1e15 }})

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,7 +16,7 @@ import (
 )
 
 // limitsOfHistories have plans of all kinds, a limit whose expired holds keep their
-// tokens, and a concurrency limit.
+// tokens, and a concurrency limit. treesOfHistories stand beside them.
 var limitsOfHistories = []store.Limit{
 	{Name: "api", Rate: 5, Period: time.Second, Burst: 20, Plans: store.NewPlans(
 		store.Plan{Name: "pro", Rate: 50, Burst: 100}, store.Plan{Name: "slow", Rate: 1, Burst: 5}, store.Plan{Name: "staff", Mode: store.Unlimited},
@@ -29,6 +31,25 @@ var limitsOfHistories = []store.Limit{
 	{Name: "seen", Rate: 2, Period: time.Second, Burst: 6, Mode: store.Shadow},
 }
 
+// treesOfHistories are a limit with two above it, and a concurrency limit with one, parents
+// first. The parts of a key are those of keysOfTrees.
+var treesOfHistories = []store.Limit{
+	{Name: "org", Rate: 6, Period: time.Second, Burst: 24, Parts: 1, Plans: store.NewPlans(
+		store.Plan{Name: "pro", Rate: 30, Burst: 60}, store.Plan{Name: "staff", Mode: store.Unlimited}, store.Plan{Name: "banned", Mode: store.Blocked},
+		store.Plan{Name: "quiet", Mode: store.Shadow})},
+	{Name: "team", Algorithm: store.FixedWindow, Rate: 12, Period: 5 * time.Second, Start: "0s", Burst: 18, Parent: "org", Plans: store.NewPlans(
+		store.Plan{Name: "pro", Rate: 20, Burst: 30}, store.Plan{Name: "staff", Mode: store.Unlimited})},
+	{Name: "user", Rate: 4, Period: time.Second, Burst: 12, Parent: "team", OnExpire: store.KeepTaken, Plans: store.NewPlans(
+		store.Plan{Name: "pro", Rate: 40, Burst: 80}, store.Plan{Name: "slow", Rate: 1, Burst: 4}, store.Plan{Name: "staff", Mode: store.Unlimited},
+		store.Plan{Name: "banned", Mode: store.Blocked}, store.Plan{Name: "quiet", Mode: store.Shadow})},
+	{Name: "pool", Algorithm: store.Concurrency, Burst: 6, Parts: 1, Plans: store.NewPlans(store.Plan{Name: "pro", Burst: 9}, store.Plan{Name: "quiet", Mode: store.Shadow})},
+	{Name: "desk", Algorithm: store.Concurrency, Burst: 4, Parent: "pool", Plans: store.NewPlans(
+		store.Plan{Name: "pro", Burst: 7}, store.Plan{Name: "staff", Mode: store.Unlimited}, store.Plan{Name: "banned", Mode: store.Blocked})},
+}
+
+// keysOfTrees has the number of parts that the keys of a limit of a tree have.
+var keysOfTrees = map[string]int{"org": 1, "team": 2, "user": 3, "pool": 1, "desk": 2}
+
 // Differences are the ways in which a store may differ from a Model.
 type Differences struct {
 	Sweeps bool // the store gives back expired holds between calls too
@@ -39,16 +60,16 @@ type Differences struct {
 }
 
 // Agree makes n random calls to a store with the clock *now, and compares the answers
-// with those of a Model. The calls have plans, floors, overrides, holds, reservations and
-// changed limits. Some are sent in batches, and the clock steps back now and then.
+// with those of a Model. The calls have plans, definitions of call sites, floors,
+// overrides, parents, holds, reservations and changed limits. Some are sent in batches, and the clock steps back now and then.
 // Histories with odd seeds have no overrides, because stores have separate statements for
 // limits without them. In histories with seeds of 2 modulo 4 two limits have one key, and
 // most calls begin or end holds and overrides, so that these overlap.
 func Agree(t testing.TB, s store.Store, now *int64, seed uint64, n int, but Differences) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 13))
-	h := &history{TB: t, s: s, m: NewModel(func() int64 { return *now }), now: now, Rand: random, but: but, plain: seed%2 == 1, few: seed%4 == 2, ab: store.AbilitiesOf(s), called: map[at]int64{}, ids: map[store.Reservation]store.Reservation{}}
-	for _, l := range limitsOfHistories {
+	h := &history{TB: t, s: s, m: NewModel(func() int64 { return *now }), now: now, Rand: random, but: but, plain: seed%2 == 1, few: seed%4 == 2, ab: store.AbilitiesOf(s), called: map[at]int64{}, ids: map[store.Reservation]store.Reservation{}, sites: map[at]store.Limit{}}
+	for _, l := range slices.Concat(limitsOfHistories, treesOfHistories) {
 		h.define(l)
 	}
 	for i := range n {
@@ -79,8 +100,9 @@ type history struct {
 	holds        []string
 	made         []store.Group // calls that make holds
 	last         []store.Op
-	changed      int64        // when a limit was changed last
-	called       map[at]int64 // when a call or a sweep last may have written a key
+	changed      int64              // when a limit was changed last
+	called       map[at]int64       // when a call or a sweep last may have written a key
+	sites        map[at]store.Limit // the rate and burst of definitions of call sites, by limit and Definition.Plan
 }
 
 func (h *history) define(l store.Limit) {
@@ -185,6 +207,11 @@ func (h *history) mayStepBack(to int64) bool {
 		if passed(x.Forget) || h.but.Sweeps && passed(x.Expires) {
 			return false
 		}
+		for _, p := range x.Parts { // a store may write the row when it finds that a hold has ended
+			if last := h.called[at{p.Limit, p.Key}]; p.Keep && x.Expires <= last && to < last {
+				return false
+			}
+		}
 	}
 	for _, p := range h.m.pending {
 		if passed(p.Due) {
@@ -211,6 +238,9 @@ func (h *history) mayStepBack(to int64) bool {
 func (h *history) change() {
 	h.Helper()
 	l := limitsOfHistories[h.IntN(4)]
+	if h.IntN(3) == 0 {
+		l = treesOfHistories[h.IntN(len(treesOfHistories))]
+	}
 	if l.Algorithm == store.Concurrency {
 		l.Burst += h.Int64N(3)
 	} else {
@@ -229,11 +259,11 @@ func (h *history) change() {
 func (h *history) override() {
 	h.Helper()
 	ctx := context.Background()
-	name := h.pick("api", "api", "day", "slots", "grid")
-	key := h.pick("", "a", "b")
+	name := h.pick("api", "api", "day", "slots", "grid", "user", "user", "team", "org", "desk", "pool")
 	if h.few {
-		name, key = h.pick("api", "grid"), "a"
+		name = h.pick("api", "grid", "user", "org")
 	}
+	key := h.key(name)
 	d, m := h.ab.Limits.Registry().Lookup(name), h.m.reg.Lookup(name)
 	h.called[at{name, key}] = max(h.called[at{name, key}], *h.now)
 	if h.IntN(3) == 0 {
@@ -247,7 +277,7 @@ func (h *history) override() {
 	o := store.Override{Key: key, Plan: h.plan(), Note: "n"}
 	switch {
 	case o.Plan != "":
-	case name == "slots":
+	case m.Algorithm == store.Concurrency:
 		o.Burst = 1 + h.Int64N(5)
 	default:
 		o.Rate, o.Burst = 1+h.Int64N(60), 1+h.Int64N(60)
@@ -288,7 +318,8 @@ func (h *history) sweep() {
 func (h *history) list() {
 	h.Helper()
 	ctx := context.Background()
-	name, key := h.pick("api", "day", "slots", "grid"), h.pick("a", "b")
+	name := h.pick("api", "day", "slots", "grid", "user", "org", "desk")
+	key := h.key(name)
 	d, m := h.ab.Limits.Registry().Lookup(name), h.m.reg.Lookup(name)
 	holds, err := h.ab.Holds(ctx, d, key)
 	want, _ := h.m.holdsOf(ctx, m, key)
@@ -410,7 +441,11 @@ func text(g *store.Group) string {
 	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		s += fmt.Sprintf("\n%s %s %q cost %d floor %d takes %b plan %q version %d override %v: %+v", op.Verb, op.Def.Name, op.Key, op.Cost, op.Floor, op.Takes, op.Def.Plan, op.Def.Base().Number, op.Def.Override != nil, op.Answer)
+		plan := op.Def.Plan
+		if op.Def.Unnamed {
+			plan = fmt.Sprint("of a call site, burst ", op.Def.Rule.Burst)
+		}
+		s += fmt.Sprintf("\n%s %s %q cost %d floor %d takes %b plan %q version %d override %v: %+v", op.Verb, op.Def.Name, op.Key, op.Cost, op.Floor, op.Takes, plan, op.Def.Base().Number, op.Def.Override != nil, op.Answer)
 	}
 	return s
 }
@@ -427,7 +462,7 @@ func (h *history) group() (g store.Group) {
 		if n == 0 {
 			g.Hold.Verb, g.Hold.TTL = store.ExtendHold, 1e6+h.Int64N(4e6)
 		} else if made := h.made[slices.Index(h.holds, g.Hold.ID)]; n > 1 {
-			for range made.Ops {
+			for range takesOf(made.Ops) {
 				g.Hold.Costs = append(g.Hold.Costs, h.Int64N(6))
 			}
 		}
@@ -439,12 +474,17 @@ func (h *history) group() (g store.Group) {
 		return clone(h.made[h.IntN(len(h.made))]) // a repeated call
 	case n < 11:
 		g.Hold = &store.HoldCall{ID: fmt.Sprint("hold", h.IntN(1000)), TTL: 1e6 + h.Int64N(5e6)}
-		g.Ops = h.ops(1+h.IntN(3), []string{"api", "day", "slots", "grid", "seen"}, store.VerbTake)
+		g.Ops = h.ops(1+h.IntN(3), []string{"api", "day", "slots", "grid", "seen", "user", "team", "desk"}, store.VerbTake)
 		return g
 	}
 	if h.IntN(2) == 0 && len(h.last) > 0 { // the same call again, which may be refused
 		g.Ops = slices.Clone(h.last)
-		g.Ops[0].Cost += h.Int64N(3)
+		more := h.Int64N(3)
+		for i := range g.Ops {
+			if i == 0 || g.Ops[i].Takes&1 != 0 {
+				g.Ops[i].Cost += more
+			}
+		}
 		return g
 	}
 	g.ID[0] = 1
@@ -456,9 +496,9 @@ func (h *history) group() (g store.Group) {
 	if h.IntN(3) == 0 && (verb < store.VerbTakeUpTo || verb == store.VerbReserve) {
 		many = 2
 	}
-	limits := []string{"api", "api", "day", "grid", "seen"}
+	limits := []string{"api", "api", "day", "grid", "seen", "user", "user", "team", "org"}
 	if verb == store.VerbCheck || verb == store.VerbReset {
-		limits = append(limits, "slots")
+		limits = append(limits, "slots", "desk")
 	}
 	g.Ops = h.ops(many, limits, verb)
 	if verb < store.VerbCharge && verb != store.VerbReserve {
@@ -467,30 +507,118 @@ func (h *history) group() (g store.Group) {
 	return g
 }
 
+// ops returns the ops of at most n takes of limits, and of the parents of these, as a
+// Limiter makes them.
 func (h *history) ops(n int, limits []string, verb store.Verb) (ops []store.Op) {
 	if h.few {
 		limits = []string{"api", "grid"}
+		if h.IntN(3) == 0 {
+			limits = []string{"api", "user", "team"}
+		}
 	}
 	h.Shuffle(len(limits), func(i, j int) { limits[i], limits[j] = limits[j], limits[i] })
 	for _, name := range limits {
 		if slices.ContainsFunc(ops, func(op store.Op) bool { return op.Def.Name == name }) || len(ops) == n {
 			continue
 		}
-		d := h.m.reg.Lookup(name)
-		op := store.Op{Def: d, Key: h.pick("", "a", "a", "b"), Verb: verb, Cost: h.Int64N(8)}
-		if h.few {
-			op.Key = "a"
-		}
+		op := store.Op{Def: h.named(name), Key: h.key(name), Verb: verb, Cost: h.Int64N(8)}
 		if op.Cost == 7 {
 			op.Cost = 30
-		}
-		if p := d.WithPlan(h.plan()); p != nil {
-			op.Def = p
 		}
 		if verb <= store.VerbCheck && h.IntN(3) == 0 {
 			op.Floor = h.Int64N(4)
 		}
 		ops = append(ops, op)
 	}
+	if h.IntN(2) == 0 && !slices.ContainsFunc(ops, func(op store.Op) bool { return op.Def.Parent != "" }) {
+		return ops // the zero Takes means the same
+	}
+	for i := range ops {
+		ops[i].Takes = 1 << i
+	}
+	if verb == store.VerbReset {
+		return ops
+	}
+	return h.withParents(ops)
+}
+
+// named returns the definition of a limit, or of a plan or of a call site.
+func (h *history) named(name string) *store.Definition {
+	d := h.m.reg.Lookup(name)
+	if h.ab.CallSite != nil && h.IntN(8) == 0 {
+		return h.callSite(d)
+	}
+	if p := d.WithPlan(h.plan()); p != nil {
+		return p
+	}
+	return d
+}
+
+// callSite returns one of two definitions that call sites make of a limit. The store may
+// give it another index than the model does, because it may forget it in between.
+func (h *history) callSite(d *store.Definition) *store.Definition {
+	h.Helper()
+	n := 1 + h.Int64N(2)
+	l := store.Limit{Rate: 4 * n, Burst: 11 * n}
+	if d.Algorithm == store.Concurrency {
+		l = store.Limit{Burst: 2 + 3*n}
+	}
+	d = siteOf(h, h.m.Abilities(), l, d)
+	h.sites[at{d.Name, d.Plan}] = l
+	return d
+}
+
+// siteOf returns the definition that a call site makes of a limit with another rate and
+// burst.
+func siteOf(t testing.TB, ab store.Abilities, l store.Limit, d *store.Definition) *store.Definition {
+	t.Helper()
+	site := d.Limit
+	site.Rate, site.Burst = l.Rate, l.Burst
+	made, err := ab.CallSite(context.Background(), d, site)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+// key returns a key of a limit. In a tree it is a path.
+func (h *history) key(limit string) string {
+	path := strings.Join([]string{h.pick("a", "a", "b"), h.pick("x", "x", "y"), h.pick("u", "u", "v")}[:keysOfTrees[limit]], "/")
+	switch {
+	case path != "" && h.few:
+		return "a/x/u"[:len(path)]
+	case path != "":
+		return path
+	case h.few:
+		return "a"
+	}
+	return h.pick("", "a", "a", "b")
+}
+
+// withParents adds the ops of the parents of takes. Ops of the same limit and key are one.
+func (h *history) withParents(ops []store.Op) []store.Op {
+	for _, op := range slices.Clone(ops) {
+		cost := op.Cost
+		for d, key := op.Def, op.Key; d.Parent != ""; {
+			d, key = h.m.reg.Lookup(d.Parent), key[:strings.LastIndexByte(key, '/')]
+			at := slices.IndexFunc(ops, func(o store.Op) bool { return o.Def.Name == d.Name && o.Key == key })
+			if at < 0 {
+				at, ops = len(ops), append(ops, store.Op{Def: d, Key: key, Verb: op.Verb})
+			}
+			ops[at].Cost, ops[at].Takes = ops[at].Cost+cost, ops[at].Takes|op.Takes
+		}
+	}
 	return ops
+}
+
+// takesOf returns how many takes ops are of.
+func takesOf(ops []store.Op) int {
+	var all uint16
+	for i := range ops {
+		all |= ops[i].Takes
+	}
+	if all == 0 {
+		return len(ops)
+	}
+	return bits.Len16(all)
 }

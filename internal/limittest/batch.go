@@ -130,6 +130,10 @@ func (h *history) ask(s store.Store, reg *store.Registry, groups ...store.Group)
 		for i := range g.Ops {
 			op := &g.Ops[i]
 			base := reg.Lookup(op.Def.Name)
+			if l, ok := h.sites[at{base.Name, op.Def.Plan}]; ok {
+				op.Def = siteOf(h, store.AbilitiesOf(s), l, base)
+				continue
+			}
 			if op.Def = base.WithPlan(op.Def.Plan); op.Def == nil { // the plan was dropped
 				op.Def = base
 			}

@@ -103,12 +103,19 @@ func (m *Model) Apply(_ context.Context, b *store.Batch) error {
 
 // Abilities returns all that are not about speed.
 func (m *Model) Abilities() store.Abilities {
-	return store.Abilities{Store: m, Limits: m, Overrides: m, Holds: m.holdsOf,
+	return store.Abilities{Store: m, Limits: m, Overrides: m, Holds: m.holdsOf, CallSite: m.callSite,
 		Sweep: func(context.Context, int) (int, error) { m.Sweep(); return 0, nil },
 		Observe: func(_ context.Context, d *store.Definition, o store.Observation) error {
 			return m.reg.Observe(m.now(), d.Name, o)
 		},
 		Now: func(context.Context) (int64, error) { return m.now(), nil }}
+}
+
+// callSite keeps the definitions of call sites. A history has few, so that none ends.
+func (m *Model) callSite(_ context.Context, d *store.Definition, l store.Limit) (*store.Definition, error) {
+	return d.CallSite(l, func(site store.Plan) (index int, kept store.Plan, err error) {
+		return m.reg.AddCallSite(d.Name, site, m.now(), func() (map[int]bool, error) { return nil, store.ErrFull }, nil)
+	})
 }
 
 // Registry implements store.Definer.
