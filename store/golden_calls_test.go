@@ -21,12 +21,23 @@ type callKind struct {
 	acts   []string // what they do, one as often as another
 	floors bool
 	plans  []string // of overrides
+	begins string   // how the first limit begins, which is what a define changes
+	over   []string // limits whose keys have overrides; nil: the first
 }
 
 var bucketPlans = []string{
 	"a=4/1s,burst=10,max_debt=20,plans=pro:rate=9;burst=30|free:mode=unlimited|banned:mode=blocked|seen:mode=shadow",
 	"w=5/7s,algorithm=fixed_window,start=0s,burst=9,plans=pro:rate=8;burst=20",
 	"i=2/1s,algorithm=interval,start=0s,burst=8,max_debt=6,plans=less:burst=3",
+}
+
+// All features stand in these trees. The holds of desk may be beside those of user.
+var together = []string{
+	"org=9/1s,burst=30,parts=1,max_debt=12,plans=big:burst=45|seen:mode=shadow",
+	"team=12/5s,algorithm=fixed_window,start=0s,burst=18,parent=org,plans=pro:rate=20;burst=30",
+	"user=4/1s,burst=10,parent=team,plans=pro:rate=9;burst=25|free:mode=unlimited|banned:mode=blocked|seen:mode=shadow",
+	"pool=6,algorithm=concurrency,parts=1,plans=big:burst=9",
+	"desk=4,algorithm=concurrency,parent=pool,plans=big:burst=7|free:mode=unlimited",
 }
 
 // The fourth level is the lowest. Each level refuses sometimes.
@@ -42,7 +53,7 @@ var trees = []string{
 var callKinds = []callKind{
 	{name: "plans", limits: bucketPlans, calls: []string{"a", "a", "a:pro", "a:pro", "a:free", "a:banned", "a:seen", "w", "w:pro", "i", "i:less"},
 		acts: []string{"take", "take", "take", "check", "take_up_to", "reserve", "charge", "refund", "reset", "cancel"}},
-	{name: "overrides", limits: bucketPlans, calls: []string{"a", "a", "a:pro", "a:free", "w", "i"}, plans: []string{"pro", "free", "banned", "seen"},
+	{name: "overrides", limits: bucketPlans, calls: []string{"a", "a", "a:pro", "a:free", "w", "i"}, plans: []string{"pro", "free", "banned", "seen"}, begins: "a=4/1s,burst=10",
 		acts: []string{"take", "take", "take", "take", "check", "take_up_to", "reserve", "charge", "reset", "cancel", "override", "override", "end_override", "define", "hold", "settle"}},
 	{name: "holds", limits: []string{
 		"a=3/1s,burst=12,max_debt=15,max_charge=9,plans=pro:burst=20|free:mode=unlimited|seen:mode=shadow",
@@ -57,6 +68,10 @@ var callKinds = []callKind{
 		acts: []string{"take", "take", "take", "check", "take_up_to", "take_up_to", "take_up_to", "reserve", "reserve", "charge", "refund", "reset", "cancel", "hold", "settle"}},
 	{name: "floor", limits: append(slices.Clone(bucketPlans[:2]), trees[:2]...), calls: []string{"a", "a", "a:pro", "w", "user", "user", "tenant"}, floors: true,
 		acts: []string{"take", "take", "take", "check", "hold", "settle", "take_up_to"}},
+	{name: "together", limits: together, calls: []string{"user", "user", "user:pro", "user:pro", "user:free", "user:banned", "user:seen", "team", "team:pro", "org", "org:big"}, floors: true,
+		begins: "org=9/1s,burst=30", over: []string{"org", "team", "user", "user", "user", "desk", "pool"},
+		acts: []string{"take", "take", "take", "take", "check", "take_up_to", "take_up_to", "reserve", "charge", "refund", "reset", "cancel", "hold", "hold", "hold", "settle", "settle", "extend",
+			"override", "override", "override", "end_override", "define"}},
 }
 
 const (
@@ -134,7 +149,8 @@ func (p *callPlay) step() {
 		p.override(&s)
 	case "define":
 		if s.Do = "check"; p.rnd.IntN(4) == 0 { // once in several histories
-			s.Do, s.Limit = "define", strings.Replace(p.limits[0], "=4/1s,burst=10", fmt.Sprintf("=%d/1s,burst=%d", 2+p.rnd.Int64N(6), 6+p.rnd.Int64N(9)), 1)
+			name, _, _ := strings.Cut(p.begins, "=")
+			s.Do, s.Limit = "define", strings.Replace(p.limits[0], p.begins, fmt.Sprintf("%s=%d/1s,burst=%d", name, 2+p.rnd.Int64N(6), 6+p.rnd.Int64N(9)), 1)
 			p.define(s.Limit)
 			break
 		}
@@ -211,6 +227,15 @@ func (p *callPlay) takes(verb store.Verb, several bool) (list []golden.Take) {
 	return list
 }
 
+// desk draws a take of the lower of two concurrency limits.
+func (p *callPlay) desk() golden.Take {
+	t := golden.Take{Limit: "desk", Plan: []string{"", "", "big", "free"}[p.rnd.IntN(4)], Key: p.keyOf("desk"), Cost: 1 + p.rnd.Int64N(4)}
+	if p.rnd.IntN(4) == 0 {
+		t.Floor = p.rnd.Int64N(3)
+	}
+	return t
+}
+
 // groupOf returns the ops of takes, then those of the parents of their limits, and the
 // index of each take's own op.
 func (p *callPlay) groupOf(verb store.Verb, takes []golden.Take) (ops []store.Op, own []int) {
@@ -255,7 +280,11 @@ func (p *callPlay) makeHold(s *golden.Step) {
 	if p.rnd.IntN(12) == 0 { // its record stays for more than a minute after its end
 		s.TTL += 60e6
 	}
-	if s.Takes = p.takes(store.VerbTake, true); len(p.held) > 0 && p.rnd.IntN(8) == 0 { // a repeat, or another call
+	s.Takes = p.takes(store.VerbTake, true)
+	if p.name == "together" && p.rnd.IntN(3) == 0 {
+		s.Takes = append(s.Takes[p.rnd.IntN(len(s.Takes)+1):], p.desk())
+	}
+	if len(p.held) > 0 && p.rnd.IntN(8) == 0 { // a repeat, or another call
 		i := slices.IndexFunc(p.h.Steps, func(x golden.Step) bool { return x.Do == "hold" && x.Hold == p.held[len(p.held)-1] })
 		s.Hold, s.TTL, s.Takes = p.h.Steps[i].Hold, p.h.Steps[i].TTL, p.h.Steps[i].Takes
 		if p.rnd.IntN(3) == 0 {
@@ -317,12 +346,21 @@ func (p *callPlay) cancel(s *golden.Step) {
 
 func (p *callPlay) override(s *golden.Step) {
 	s.Limit = p.limits[0][:1]
+	if p.over != nil {
+		s.Limit = p.over[p.rnd.IntN(len(p.over))]
+	}
 	s.Override = &golden.Override{Key: p.keyOf(s.Limit)}
+	plans := p.plans
+	for _, plan := range p.reg.Lookup(s.Limit).Plans.All() {
+		if p.plans == nil {
+			plans = append(plans, plan.Name)
+		}
+	}
 	var o *store.Override
 	if s.Do == "override" {
 		if p.rnd.IntN(2) == 0 {
-			s.Override.Plan = p.plans[p.rnd.IntN(len(p.plans))]
-		} else if s.Override.Burst = 1 + p.rnd.Int64N(25); p.name != "concurrency" {
+			s.Override.Plan = plans[p.rnd.IntN(len(plans))]
+		} else if s.Override.Burst = 1 + p.rnd.Int64N(25); p.reg.Lookup(s.Limit).Algorithm != store.Concurrency {
 			s.Override.Rate = 1 + p.rnd.Int64N(9)
 		}
 		if p.rnd.IntN(2) == 0 {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -19,6 +20,7 @@ var goldenCallCases = []testCase{
 	{"concurrency-golden", goldenCalls("concurrency")},
 	{"levels-golden", goldenCalls("levels")},
 	{"floor-golden", goldenCalls("floor")},
+	{"together-golden", goldenCalls("together")},
 }
 
 // fewer is how many times fewer histories than vectors are left out.
@@ -55,7 +57,7 @@ type callPlayer struct {
 // can reports whether the store can decide all calls of a history.
 func (p *callPlayer) can(h *golden.History) bool {
 	lacks := func(a string) bool { return slices.Contains(p.Lacks, a) }
-	if lacks(h.Kind) {
+	if lacks(h.Kind) || lacks("concurrency") && slices.ContainsFunc(h.Limits, func(text string) bool { return strings.Contains(text, "algorithm=concurrency") }) {
 		return false
 	}
 	for _, s := range h.Steps {
@@ -71,9 +73,7 @@ func (p *callPlayer) play(h *golden.History) {
 	p.Helper()
 	p.ids, p.holds = map[int]store.Reservation{}, map[string]string{}
 	p.clock.Store(h.Steps[0].At)
-	for _, text := range h.Limits {
-		p.use(text)
-	}
+	p.use(h.Limits)
 	for i := range h.Steps {
 		s := &h.Steps[i]
 		p.clock.Store(s.At)
@@ -85,18 +85,27 @@ func (p *callPlayer) play(h *golden.History) {
 	}
 }
 
-// use defines a limit anew, unless it is defined like this.
-func (p *callPlayer) use(text string) {
+// use defines limits, anew if one of them is defined differently.
+func (p *callPlayer) use(texts []string) {
 	p.Helper()
-	l, err := dipwell.ParseLimit(text)
-	p.must(nil, err)
-	if p.defined[l.Name] == text {
-		return
+	differs := false
+	names := make([]string, len(texts))
+	for i, text := range texts {
+		names[i], _, _ = strings.Cut(text, "=")
+		was := p.defined[names[i]]
+		differs = differs || was != "" && was != text
 	}
-	if p.defined[l.Name] != "" {
-		p.must(nil, p.l.Drop(p.ctx, l.Name, store.OwnerCode))
+	for _, name := range slices.Backward(names) { // parents last
+		if differs && p.defined[name] != "" {
+			p.must(nil, p.l.Drop(p.ctx, name, store.OwnerCode))
+			p.defined[name] = ""
+		}
 	}
-	p.change(text)
+	for i, text := range texts {
+		if p.defined[names[i]] == "" {
+			p.change(text)
+		}
+	}
 }
 
 // change defines a limit, or a new version of it.

@@ -11,7 +11,7 @@ var Calls []byte
 
 // A History is calls of keys that no other history has, in the order of time.
 type History struct {
-	Kind   string   `json:"kind"`   // plans, overrides, holds, concurrency, levels or floor
+	Kind   string   `json:"kind"`   // plans, overrides, holds, concurrency, levels, floor or together
 	Limits []string `json:"limits"` // in the form of dipwell.ParseLimit, parents first
 	Steps  []Step   `json:"steps"`
 }
