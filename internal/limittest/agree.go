@@ -39,7 +39,7 @@ var treesOfHistories = []store.Limit{
 		store.Plan{Name: "quiet", Mode: store.Shadow})},
 	{Name: "team", Algorithm: store.FixedWindow, Rate: 12, Period: 5 * time.Second, Start: "0s", Burst: 18, Parent: "org", Plans: store.NewPlans(
 		store.Plan{Name: "pro", Rate: 20, Burst: 30}, store.Plan{Name: "staff", Mode: store.Unlimited})},
-	{Name: "user", Rate: 4, Period: time.Second, Burst: 12, Parent: "team", OnExpire: store.KeepTaken, Plans: store.NewPlans(
+	{Name: "user", Rate: 4, Period: time.Second, Burst: 12, Parent: "team", KeepExpired: true, Plans: store.NewPlans(
 		store.Plan{Name: "pro", Rate: 40, Burst: 80}, store.Plan{Name: "slow", Rate: 1, Burst: 4}, store.Plan{Name: "staff", Mode: store.Unlimited},
 		store.Plan{Name: "banned", Mode: store.Blocked}, store.Plan{Name: "quiet", Mode: store.Shadow})},
 	{Name: "pool", Algorithm: store.Concurrency, Burst: 6, Parts: 1, Plans: store.NewPlans(store.Plan{Name: "pro", Burst: 9}, store.Plan{Name: "quiet", Mode: store.Shadow})},
