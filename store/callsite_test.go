@@ -136,3 +136,30 @@ func TestCallSiteAfterTwoVersions(t *testing.T) {
 		t.Errorf("after the hold: %+v, %v", after, err)
 	}
 }
+
+// TestConcurrencyCallSite checks that a definition of a call site without a rate, which is
+// one of a concurrency limit, is known when its limit has been read again, and is forgotten
+// when no row refers to it.
+func TestConcurrencyCallSite(t *testing.T) {
+	d, err := NewDefinition(Limit{Name: "slots", Algorithm: Concurrency, Burst: 5})
+	if err == nil {
+		err = d.SetCallSites(NewPlans(Plan{Name: "7", Burst: 8}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.publish()
+	if site := d.WithPlan("#7"); site == nil || site.Rule.Burst != 8 {
+		t.Fatalf("the call site is not known: %+v", site)
+	}
+	if all := d.sites.all().All(); len(all) != 1 || all[0].Name != "7" {
+		t.Errorf("to be stored: %v", all)
+	}
+	d.sites.forget(1e15, nil)
+	if site := d.WithPlan("#7"); site == nil || !site.OverrideOnly {
+		t.Errorf("not ended: %+v", site)
+	}
+	if d.sites.forget(1e15+siteRest+1, nil); d.WithPlan("#7") != nil {
+		t.Error("not forgotten")
+	}
+}

@@ -471,10 +471,13 @@ func TestGoldenCallsCover(t *testing.T) {
 	seen := map[string]int{}
 	for _, line := range callVectors(t) {
 		h := line.(*golden.History)
-		expires, cost := map[string]int64{}, map[string]int64{}
+		expires, cost, overridden := map[string]int64{}, map[string]int64{}, map[string]bool{}
 		for _, s := range h.Steps {
 			w := s.Want
 			seen[h.Kind+" "+s.Do]++
+			if s.Override != nil {
+				overridden[s.Limit+" "+s.Override.Key] = s.Do == "override"
+			}
 			if w.Error != "" {
 				seen[s.Do+": "+w.Error]++
 				continue
@@ -488,6 +491,11 @@ func TestGoldenCallsCover(t *testing.T) {
 				}
 				if (h.Kind == "levels" || h.Kind == "floor") && !w.Allowed && !part.Allowed {
 					seen[fmt.Sprintf("%s of %s refused by %s", s.Do, s.Takes[0].Limit, part.Limit)]++
+				}
+				if h.Kind == "together" && i < len(s.Takes) {
+					t := s.Takes[i]
+					tree := t.Limit == "user" && len(w.Limits) > 2
+					seen[fmt.Sprintf("together: %s of %s, allowed %v, plan %v, floor %v, override %v", s.Do, t.Limit, part.Allowed, t.Plan != "", t.Floor > 0, tree && overridden[t.Limit+" "+t.Key])]++
 				}
 				if part.Bound {
 					seen[h.Kind+" bound"]++
@@ -531,6 +539,9 @@ func TestGoldenCallsCover(t *testing.T) {
 		"-1 µs from an expiry", "+0 µs from an expiry", "+1 µs from an expiry", "refused by a floor", "holds bound", "concurrency bound",
 		"plans under a plan", "overrides under a plan", "levels under a plan", "concurrency under a plan",
 		"take of user refused by user", "take of user refused by tenant", "take of member refused by member", "take of member refused by team", "take of member refused by unit", "take of member refused by org",
+		"together: take of user, allowed true, plan true, floor true, override true", "together: take of user, allowed false, plan true, floor true, override true",
+		"together: hold of user, allowed true, plan true, floor true, override true", "together define", "together cancel", "together extend", "together bound",
+		"together: hold of desk, allowed true, plan true, floor true, override false", "together: hold of desk, allowed false, plan false, floor false, override false",
 		"take_up_to of member refused by member", "take_up_to of user refused by tenant", "reserve of user refused by user", "reserve of user refused by tenant", "hold of user refused by tenant"} {
 		if seen[what] == 0 {
 			t.Errorf("no history has %q", what)

@@ -42,6 +42,14 @@ var sourceMutants = []struct{ name, file, old, wrong, run string }{
 	{"ending no override converts the row", "table.go", "if o == nil && was == nil {", "if o == nil && was == nil && now < 0 {", "TestGolden$"},
 	{"an override stays after its end", "table.go", "if !o.decides(max(now, e.row.TS)) {", "if !o.decides(0) {", "TestGolden$|TestPlans|TestOverride"},
 	{"an unlimited plan is charged by settle", "table.go", "Free: op.isFree(),", "Free: false,", "TestGolden$"},
+	{"blocked refuses a settle", "store.go", "op.Def.Mode > Shadow && op.Verb < VerbCharge", "op.Def.Mode > Shadow && op.Verb <= VerbCharge", "TestGolden$|TestPlans"},
+	{"blocked without an end is refused until a time", "choose.go", "op.Def.Override != nil && row.Override.Until != 0", "op.Def.Override != nil", "TestGolden$|TestPlans"},
+	{"a plan decides before the override", "choose.go", "case row.Override.decides(t):", "case op.Def.Plan == \"\" && row.Override.decides(t):", "TestPlansReference|TestGolden$"},
+	{"a floor in place of the cost", "choose.go", "if units > r.Cap {", "if units >= r.Cap {", "TestPlansReference|TestGolden$"},
+	{"a call site without a rate is none", "callsite.go", "index >= len(c.plans) || c.plans[index] == (Plan{})", "index >= len(c.plans) || c.plans[index].Rate == 0", "CallSite"},
+	{"an ended call site is used again", "callsite.go", "v != nil && !v.OverrideOnly && v.Mode == mode", "v != nil && v.Mode == mode", "CallSite"},
+	{"each level of a hold is settled to the first cost", "settle.go", "if p.Takes&(1<<j) != 0 {", "if j == 0 {", "TestGolden$"},
+	{"the parts of a hold are settled to the first cost", "settle.go", "entries[i].settle(op.Def, p, h, g.Hold.ID, costs[i], now)", "entries[i].settle(op.Def, p, h, g.Hold.ID, costs[0], now)", "TestGolden$"},
 	{"a hold of a concurrency limit is not counted", "table.go", "if op.Verb == VerbCharge || op.Def.Mode == Unlimited && op.Def.Algorithm != Concurrency {", "if op.Verb == VerbCharge || op.Def.Mode == Unlimited {", "TestGolden$"},
 }
 
