@@ -43,7 +43,7 @@ var settings = []setting{
 	counting(field("plans", func(l *Limit) *Plans { return &l.Plans }, parsePlans, Plans.String)),
 	field("parent", func(l *Limit) *string { return &l.Parent }, verbatim, verbatimText),
 	field("parts", func(l *Limit) *int64 { return &l.Parts }, parseCount, countText),
-	field("ttl", func(l *Limit) *time.Duration { return &l.TTL }, period.ParseDuration, period.Format),
+	field("ttl", func(l *Limit) *time.Duration { return &l.TTL }, parseTTL, period.Format),
 	field("on_expire", func(l *Limit) *bool { return &l.KeepExpired }, either("keep", "give_back"), boolText("keep", "give_back")),
 	field("lease", func(l *Limit) *time.Duration { return &l.Lease }, period.ParseDuration, period.Format),
 	counting(field("shards", func(l *Limit) *int64 { return &l.Shards }, parseCount, countText)),
@@ -126,6 +126,15 @@ func parsePositive(s string) (int64, error) {
 		err = errors.New("0 is not between 1 and 2^53-1")
 	}
 	return n, err
+}
+
+// parseTTL reads the longest time of a hold. A Limit's own 0 means the default.
+func parseTTL(s string) (time.Duration, error) {
+	d, err := period.ParseDuration(s)
+	if err == nil && d == 0 {
+		err = errors.New("0s is not between 1ms and 31d")
+	}
+	return d, err
 }
 
 // countOr reads a count. The value 0 is returned as zero, because a Limit's own 0 means

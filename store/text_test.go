@@ -45,6 +45,7 @@ func TestParseLimitErrors(t *testing.T) {
 		"login=5/1m,burst=-1":         "burst",
 		"login=5/1m,retry_jitter=10":  "percentage",
 		"login=5/1mo":                 "per",
+		"login=5/1m,ttl=0s":           "ttl: 0s is not between 1ms and 31d",
 
 		"jobs=5/1m,algorithm=concurrency":                    "NAME=BURST",
 		"jobs=5,algorithm=concurrency,burst=5":               "twice",

@@ -144,6 +144,10 @@ func badCalls() []badCall {
 			_, err := l.Hold(bg, 5*time.Minute+time.Microsecond, "h", dipwell.Take{Limit: "slots", Key: "k", Cost: 1})
 			return err
 		}, "POST /v1/hold limit=slots&key=k&ttl=300000001us&id=h", "hold slots k --ttl 300000001us --id h", "select dipwell.hold('slots', 'k', 1, ttl => interval '300.000001 s', id => 'h')", nil},
+		{"a limit whose holds have a ttl of 0", "ttl", "is not between 1ms and 31d", define("new=2,algorithm=concurrency,ttl=0s"),
+			"PUT /v1/limits/new algorithm=concurrency&burst=2&ttl=0s", "", "select dipwell.define('new', burst => 2, algorithm => 'concurrency', ttl => interval '0')", nil},
+		{"a limit whose holds have a ttl of a year", "ttl", "is not between 1ms and 31d", define("new=2,algorithm=concurrency,ttl=365d"),
+			"PUT /v1/limits/new algorithm=concurrency&burst=2&ttl=365d", "", "select dipwell.define('new', burst => 2, algorithm => 'concurrency', ttl => interval '365 days')", nil},
 		{"a limit's name of 129 bytes", "name", "has 129 bytes; at most 128", define(strings.Repeat("n", 129) + "=1/1s"),
 			"PUT /v1/limits/" + strings.Repeat("n", 129) + " rate=1&per=1s", "", "select dipwell.define($1, 1, '1 second')", []any{strings.Repeat("n", 129)}},
 		{"a key of 513 bytes", "key", "has 513 bytes; at most 512", take(dipwell.Take{Limit: "api", Key: long, Cost: 1}),

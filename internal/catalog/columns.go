@@ -128,7 +128,7 @@ func ReadLimit(values []any) (l store.Limit, err error) {
 			continue
 		}
 		text := fmt.Sprint(value)
-		if s.setting == "rate" && text == "0" || s.setting == "per" && text == "" {
+		if text == "0" && (s.setting == "rate" || inMicros(s)) || s.setting == "per" && text == "" { // as LimitValues writes none
 			continue
 		}
 		switch f := s.at.(type) {
