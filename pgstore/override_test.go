@@ -296,6 +296,7 @@ func TestPlanErrorsSQL(t *testing.T) {
 		"override('org', 'acme/u7', burst => 3)":                              "key: has 2 parts; those of limit org have 1",
 		"end_override('member', 'acme')":                                      "key: has 1 part; those of limit member have 2",
 		"define('p', 1, interval '1 minute', plans => 'a:burst=3|a:burst=4')": "limit p: plans: plan a is there twice",
+		"define('p', 1, interval '1 minute', plans => 'a:burst=3;burst=4')":   "limit p: plans: plan a: burst: is given twice",
 	} {
 		if _, err := pool.Exec(t.Context(), "select dipwell."+sql); err == nil || !strings.HasPrefix(err.Error(), "ERROR: "+want) {
 			t.Errorf("%s: %v; want %s", sql, err, want)

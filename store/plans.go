@@ -165,11 +165,16 @@ func parsePlan(text string) (p Plan, err error) {
 	if settings == "" {
 		return p, nil
 	}
+	var seen []string
 	for part := range strings.SplitSeq(settings, ";") {
 		name, value, _ := strings.Cut(part, "=")
-		if name == "mode" && value == "" {
+		switch {
+		case name == "mode" && value == "":
 			return p, fmt.Errorf("plan %s: mode: is empty", p.Name)
+		case slices.Contains(seen, name):
+			return p, fmt.Errorf("plan %s: %s: is given twice", p.Name, name)
 		}
+		seen = append(seen, name)
 		if err = p.Set(name, value); err != nil {
 			return p, fmt.Errorf("plan %s: %w", p.Name, err)
 		}

@@ -47,6 +47,8 @@ func TestParseLimitErrors(t *testing.T) {
 		"login=5/1mo":                 "per",
 		"login=5/1m,ttl=0s":           "ttl: 0s is not between 1ms and 31d",
 
+		"login=5/1m,plans=a:burst=3;burst=4": "plans: plan a: burst: is given twice",
+
 		"jobs=5/1m,algorithm=concurrency":                    "NAME=BURST",
 		"jobs=5,algorithm=concurrency,burst=5":               "twice",
 		"jobs=5,algorithm=concurrency,rate=5":                "rate",

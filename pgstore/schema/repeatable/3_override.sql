@@ -35,6 +35,7 @@ declare
     setting text;
     name    text;
     field   text;
+    seen    text[]; -- settings of the plan
     wrong   text;
 begin
     foreach plan in array string_to_array(plans, '|') loop
@@ -42,10 +43,13 @@ begin
         wrong := case when name = '' then 'a plan without a name'
             when length(name) > 64 then format('the name of plan %s has %s bytes; at most 64', name, octet_length(name))
             when name !~ '^[A-Za-z0-9_.-]+$' then format('the name of plan "%s" has other characters than letters, digits and _ . -', name) end;
+        seen := '{}';
         foreach setting in array string_to_array(substr(plan, length(name) + 2), ';') loop
             exit when wrong is not null;
             field := split_part(setting, '=', 1);
-            wrong := format('plan %s: %s: ', name, field) || dipwell_internal.wrong_setting(field, substr(setting, length(field) + 2));
+            wrong := format('plan %s: %s: ', name, field) || case when field = any (seen) then 'is given twice'
+                else dipwell_internal.wrong_setting(field, substr(setting, length(field) + 2)) end;
+            seen := seen || field;
         end loop;
         if wrong is not null then
             perform dipwell_internal.bad_limit(limit_name, 'plans', wrong);
