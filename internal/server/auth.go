@@ -48,7 +48,7 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 	var d dipwell.Decision
 	start := time.Now()
 	err = a.limiter.Do(r.Context(), &d, store.VerbTake, dipwell.Take{Limit: q.limit, Key: key, Cost: q.cost, Plan: q.plan, Floor: q.floor})
-	a.metrics.observe(store.VerbTake, &d, err, time.Since(start))
+	a.metrics.observe(r.Context(), store.VerbTake, &d, err, time.Since(start))
 	if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Field == "key" && q.key == "" { // the header has no key of this limit, such as a path of one part
 		a.refuseKey(w, def, &q, err)
 		return

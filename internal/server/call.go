@@ -74,7 +74,7 @@ func (a *api) call(w http.ResponseWriter, r *http.Request, c *verbCall) {
 	}
 	start := time.Now()
 	err := a.decide(r.Context(), c.verb, &x.d, &x.req)
-	a.metrics.observe(c.verb, &x.d, err, time.Since(start))
+	a.metrics.observe(r.Context(), c.verb, &x.d, err, time.Since(start))
 	if err != nil {
 		a.fail(w, err)
 		return

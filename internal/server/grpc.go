@@ -70,7 +70,7 @@ func (s *Server) ServeGRPC(ctx context.Context, l net.Listener, g *grpc.Server) 
 // Observe counts a take that was decided elsewhere in this process, or its error,
 // in the metrics.
 func (s *Server) Observe(d *dipwell.Decision, err error, took time.Duration) {
-	s.metrics.observe(store.VerbTake, d, err, took)
+	s.metrics.observe(context.Background(), store.VerbTake, d, err, took)
 }
 
 // Collect adds a collector to /metrics.
@@ -142,7 +142,7 @@ func (v *verbs) decide(ctx context.Context, verb store.Verb, c *dipwellv1.Call) 
 	var d dipwell.Decision
 	start := time.Now()
 	err = v.api.decide(ctx, verb, &d, &q)
-	v.metrics.observe(verb, &d, err, time.Since(start))
+	v.metrics.observe(ctx, verb, &d, err, time.Since(start))
 	if err != nil {
 		return nil, grpcError(err)
 	}

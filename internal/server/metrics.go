@@ -2,6 +2,7 @@ package server
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -30,6 +31,7 @@ type metrics struct {
 	fresh  map[string]limitCounts                 // guarded by mu: limits that are not in limits yet
 	missed int                                    // guarded by mu: counts of fresh limits since the last publish
 	storeErrors,
+	left,
 	full,
 	unknown,
 	shed atomic.Uint64
@@ -82,6 +84,7 @@ var (
 	descDecisions = prometheus.NewDesc("dipwell_decisions_total", "Decisions, by limit and result. A call with several limits counts for each.", []string{"limit", "result"}, nil)
 	descFallbacks = prometheus.NewDesc("dipwell_fallbacks_total", "Decisions made without the store, by limit and kind.", []string{"limit", "kind"}, nil)
 	descErrors    = prometheus.NewDesc("dipwell_store_errors_total", "Calls that the store could not answer.", nil, nil)
+	descLeft      = prometheus.NewDesc("dipwell_abandoned_calls_total", "Calls whose callers hung up before they were answered.", nil, nil)
 	descFull      = prometheus.NewDesc("dipwell_store_full_total", "Calls for a new key, hold or override while the store held as many as it may.", nil, nil)
 	descTook      = prometheus.NewDesc("dipwell_decision_seconds", "How long decisions took, by store and verb, without reading and writing the request.", []string{"store", "verb"}, nil)
 	descUnknown   = prometheus.NewDesc("dipwell_unknown_limit_total", "Calls for limits that are not defined.", nil, nil)
@@ -140,16 +143,25 @@ func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.gather, promhttp.HandlerOpts{DisableCompression: true, ErrorHandling: promhttp.ContinueOnError})
 }
 
-// observe counts a decision or its error.
-func (m *metrics) observe(verb store.Verb, d *dipwell.Decision, err error, took time.Duration) {
+// observe counts a decision or its error. If the caller has left, which ends ctx, what the
+// store did not decide is counted apart: it says little about the store.
+func (m *metrics) observe(ctx context.Context, verb store.Verb, d *dipwell.Decision, err error, took time.Duration) {
+	if d.Source >= store.SourceFallbackOpen && errors.Is(ctx.Err(), context.Canceled) {
+		m.left.Add(1)
+		return
+	}
 	if m.counted(d, err) {
 		m.took[verb].observe(took)
 	}
 }
 
 // counted counts a decision or an error. It returns false for an invalid call, which is
-// not counted.
+// not counted, and for one whose caller has left.
 func (m *metrics) counted(d *dipwell.Decision, err error) bool {
+	if err != nil && errors.Is(err, context.Canceled) {
+		m.left.Add(1)
+		return false
+	}
 	if errors.Is(err, dipwell.ErrStore) {
 		m.storeErrors.Add(1)
 		if errors.Is(err, store.ErrFull) {
@@ -261,7 +273,7 @@ func (m *metrics) every() map[string]limitCounts {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descDecisions, descFallbacks, descErrors, descFull, descTook, descUnknown, descUnkeyed, descShed} {
+	for _, d := range []*prometheus.Desc{descDecisions, descFallbacks, descErrors, descLeft, descFull, descTook, descUnknown, descUnkeyed, descShed} {
 		ch <- d
 	}
 }
@@ -281,6 +293,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	counter(descErrors, m.storeErrors.Load())
+	counter(descLeft, m.left.Load())
 	counter(descFull, m.full.Load())
 	counter(descUnknown, m.unknown.Load())
 	for i, name := range keySources {

@@ -261,3 +261,27 @@ func TestWaitersAreBounded(t *testing.T) {
 	w.server.Stop()
 	w.want(w.post("wait", "limit=slow&timeout=10m"), 503, "is stopping")
 }
+
+// TestCallersWhoLeft checks that calls whose callers have left before the store answered
+// are not counted as those that the store could not answer.
+func TestCallersWhoLeft(t *testing.T) {
+	w := newFixture(t, server.Config{}, local)
+	w.down.Store(true)
+	left, cancel := context.WithCancel(t.Context())
+	cancel()
+	call := func(ctx context.Context) string {
+		for _, target := range []string{"/v1/take?limit=login&key=k", "/v1/take?limit=open&key=k", "/v1/auth?limit=login&key=k"} {
+			w.api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodPost, "http://localhost"+target, nil))
+		}
+		return w.do("GET", "/metrics", "").Body.String()
+	}
+	if got := call(left); !strings.Contains(got, "dipwell_store_errors_total 0\n") || !strings.Contains(got, "dipwell_abandoned_calls_total 3\n") || strings.Contains(got, "dipwell_fallbacks_total{") {
+		t.Error("counted: " + got)
+	}
+	got := call(t.Context())
+	for _, want := range []string{`store_errors_total 2`, `fallbacks_total{kind="closed",limit="login"} 2`, `fallbacks_total{kind="open",limit="open"} 1`} {
+		if !strings.Contains(got, "dipwell_"+want+"\n") {
+			t.Errorf("%s is not in %s", want, got)
+		}
+	}
+}
