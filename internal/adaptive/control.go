@@ -39,9 +39,10 @@ const maxCount = 1 << 40
 // Add adds the counts of o. Impossible counts are corrected: of 10 calls at most 10 can
 // be slow.
 func (s *Sample) Add(o Sample) {
-	s.Count = min(s.Count+clamp(o.Count, maxCount), maxCount)
-	s.Slow = min(s.Slow+clamp(o.Slow, o.Count), s.Count)
-	s.Failed = min(s.Failed+clamp(o.Failed, o.Count), s.Count)
+	count := clamp(o.Count, maxCount)
+	s.Count = min(s.Count+count, maxCount)
+	s.Slow = min(s.Slow+clamp(o.Slow, count), s.Count)
+	s.Failed = min(s.Failed+clamp(o.Failed, count), s.Count)
 	s.Taken = min(s.Taken+clamp(o.Taken, maxCount), maxCount)
 }
 

@@ -167,3 +167,14 @@ func power(r *big.Rat, n int64) *big.Rat {
 	e := big.NewInt(n)
 	return new(big.Rat).SetFrac(new(big.Int).Exp(r.Num(), e, nil), new(big.Int).Exp(r.Denom(), e, nil))
 }
+
+// The sums of a window stay in bounds, whatever is added.
+func TestSampleBounds(t *testing.T) {
+	var s Sample
+	for _, o := range []Sample{{1, 1, 1, 1}, {1<<63 - 1, 1<<63 - 1, 1<<63 - 1, 1<<63 - 1}, {-1 << 63, -1 << 63, -1 << 63, -1 << 63}} {
+		s.Add(o)
+	}
+	if s != (Sample{maxCount, maxCount, maxCount, maxCount}) {
+		t.Errorf("%+v", s)
+	}
+}
