@@ -38,7 +38,7 @@ func TestDiskFull(t *testing.T) {
 		_, err = l.Take(ctx, "slow", fmt.Sprintf("%0400d", granted), 1)
 	}
 	granted--
-	if !errors.Is(err, store.ErrOutcomeUnknown) || !strings.Contains(err.Error(), path) {
+	if !errors.Is(err, store.ErrOutcomeUnknown) || errors.Is(err, store.ErrNoSpace) || !strings.Contains(err.Error(), path) {
 		t.Fatalf("after %d keys: %v", granted, err)
 	}
 	if d, err := l.Take(ctx, "slow", "k", 1); !errors.Is(err, store.ErrStore) || d.Allowed {

@@ -159,7 +159,8 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 		if last.err == nil {
 			return nil
 		}
-		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, last.err)
+		// The call was charged in memory, so that its error must not wrap ErrNoSpace.
+		return fmt.Errorf("%w: %v", store.ErrOutcomeUnknown, last.err)
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, ctx.Err())
 	}
