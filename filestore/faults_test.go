@@ -53,8 +53,11 @@ func TestDiskFull(t *testing.T) {
 			t.Errorf("local: %+v, %v", d, err)
 		}
 	}
-	if _, err = l.Define(ctx, store.Limit{Name: strings.Repeat("n", 128), Rate: 1, Period: time.Hour, Start: ""}, store.OwnerCode); err == nil {
-		t.Log("there was room for a limit")
+	for i := 0; i == 0 || err == nil && i < 10_000; i++ {
+		_, err = l.Define(ctx, store.Limit{Name: fmt.Sprintf("%0128d", i), Rate: 1, Period: time.Hour}, store.OwnerCode)
+	}
+	if !errors.Is(err, store.ErrNoSpace) || !strings.Contains(err.Error(), path) {
+		t.Errorf("a limit: %v", err)
 	}
 	if s.writer.failures.Load() == 0 || store.AbilitiesOf(s).Ready(ctx) == nil || len(heard) == 0 {
 		t.Errorf("%+v, heard %v", s.metrics(), heard)

@@ -202,12 +202,12 @@ func (p *limits) restore(name string, old *store.Definition) {
 	p.reg.Install(defs)
 }
 
-// storeError wraps an error of the file in store.ErrStore.
+// storeError wraps an error of the file in the class that fits.
 func (s *Store) storeError(err error) error {
 	if err == nil || errors.Is(err, store.ErrStore) {
 		return err
 	}
-	return fmt.Errorf("%w: file %s: %w", store.ErrStore, s.path, err)
+	return fmt.Errorf("%w: file %s: %w", classOf(err), s.path, err)
 }
 
 // write writes a definition and its version, whose settings may have changed.
