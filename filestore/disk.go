@@ -72,7 +72,7 @@ func openDisk(path string) (d *disk, err error) {
 }
 
 // resolve returns the absolute path without symbolic links, so that one file has
-// one lock.
+// one lock. A link to a file that does not exist stays: the file is made where it points.
 func resolve(path string) (string, error) {
 	if path == "" || strings.ContainsAny(path, "?\x00") {
 		return "", fmt.Errorf("file %q: not a path that can be opened", path)
@@ -81,15 +81,26 @@ func resolve(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("file %s: %w", path, err)
 	}
-	if target, err := filepath.EvalSymlinks(abs); err == nil {
-		return target, nil
+	for range maxLinks {
+		dir, err := filepath.EvalSymlinks(filepath.Dir(abs))
+		if err != nil {
+			return "", fmt.Errorf("file %s: its directory: %w", path, err)
+		}
+		abs = filepath.Join(dir, filepath.Base(abs))
+		link, err := os.Readlink(abs)
+		if err != nil {
+			return abs, nil // not a link, or there is no file yet
+		}
+		if !filepath.IsAbs(link) {
+			link = filepath.Join(dir, link)
+		}
+		abs = link
 	}
-	dir, err := filepath.EvalSymlinks(filepath.Dir(abs))
-	if err != nil {
-		return "", fmt.Errorf("file %s: its directory: %w", path, err)
-	}
-	return filepath.Join(dir, filepath.Base(abs)), nil
+	return "", fmt.Errorf("file %s: too many symbolic links", path)
 }
+
+// maxLinks bounds the links to links; Linux allows 40.
+const maxLinks = 40
 
 // checkHeader rejects files that SQLite would treat as an empty database, or would
 // find damaged only later.
