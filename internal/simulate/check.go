@@ -50,6 +50,7 @@ type grant struct {
 	origin *origin // in a history that coalesces: the call that it was for
 	lives  int     // how often the process that asked had started by then
 	end    string  // for the limit "customer": what became of the tokens
+	use    *grant  // for a leased limit: the entry of the book's uses, unless it is a chunk
 }
 
 const (
@@ -63,6 +64,9 @@ const unlimited = "staff"
 func (g *grant) giveBack(left int64) {
 	if g.tokens > left {
 		g.tokens = left
+	}
+	if g.use != nil {
+		g.use.tokens = g.tokens
 	}
 }
 
@@ -128,7 +132,7 @@ func (n *node) book(limit, key string) *book {
 	k := at{limit, key}
 	b := n.books[k]
 	if b == nil {
-		b = &book{level: &level{n: n, k: k}}
+		b = &book{level: &level{n: n, k: k, rates: n.rates[limit]}}
 		n.books[k] = b
 	}
 	return b
@@ -237,6 +241,7 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 		op, was := &g.Ops[i], &before[i]
 		b := n.book(op.Def.Name, op.Key)
 		n.checkDefinition(op, was, b)
+		n.checkAdmission(op, g, b)
 		if g.Allowed && op.Takes != 0 && op.Takes == g.Ops[0].Takes && op.Granted != g.Ops[0].Granted {
 			n.w.fail("levels", "%s %d of %s %q: %d were granted, and %d of its parent", op.Verb, op.Cost, g.Ops[0].Def.Name, op.Key, g.Ops[0].Granted, op.Granted)
 		}
@@ -255,7 +260,7 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 			n.reset(b, m)
 		case op.Verb == store.VerbRefund:
 			if op.Def.Lease > 0 {
-				n.checkReturn(op, was.asked, m, b)
+				n.checkReturn(op, was.asked, m, g, b)
 			} else if op.Def.Name == "customer" {
 				n.refunded(b, m.caller(g), op)
 			}
@@ -269,6 +274,7 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 			b.level.add(n.time(), parts, nil, &row)
 		case op.Took() > 0:
 			gr = n.granted(op, g, m, b, &row)
+			n.checkHeld(op, b.level)
 		}
 		if made != nil {
 			p := &part{grant: gr, limit: op.Def.Name, key: op.Key, plan: was.asked.Plan, cost: op.Cost, free: gr == nil}
@@ -279,13 +285,23 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 }
 
 // checkReturn checks that a lease gives tokens back only once, and no more of a chunk
-// than has not come back by time since. A message that takes longer than a lease is an
+// than has not come back by time since, and not while a hold of the key lives that was
+// made before it asked for the holds. A message that takes longer than a lease is an
 // exception, because its sender has stopped waiting for it. The limit must not have had
 // another version when the message was sent.
-func (n *node) checkReturn(op *store.Op, asked *store.Definition, m *message, b *book) {
+func (n *node) checkReturn(op *store.Op, asked *store.Definition, m *message, g *store.Group, b *book) {
 	n.w.refunded += op.Cost
 	if asked.Number != op.Def.Base().Number && m.sent > n.rates[op.Def.Name].defined {
 		n.w.fail("return", "process %d gives back %d of %s %q, which it took before the limit was changed", m.c.p.id, op.Cost, op.Def.Name, op.Key)
+	}
+	looked := m.caller(g).looked
+	if n.w.heldHot && looked == 0 {
+		n.w.fail("return", "process %d gives back %d of %s %q, and has not asked whether it is held", m.c.p.id, op.Cost, op.Def.Name, op.Key)
+	}
+	for _, h := range b.level.held {
+		if h.made < looked && h.expires > n.time() {
+			n.w.fail("return", "process %d gives back %d of %s %q, although %d of it are held", m.c.p.id, op.Cost, op.Def.Name, op.Key, h.tokens)
+		}
 	}
 	if n.backs > 0 || n.w.now-m.sent > op.Def.Lease.Microseconds() {
 		b.unsureReturns = true
@@ -326,7 +342,8 @@ func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *s
 	}
 	m.got = append(m.got, gr)
 	if op.Def.Lease > 0 && !m.t.ask {
-		b.uses = append(b.uses, &grant{at: n.time() + n.back, tokens: op.Granted, process: m.c.p.id})
+		gr.use = &grant{at: n.time() + n.back, tokens: op.Granted, process: m.c.p.id}
+		b.uses = append(b.uses, gr.use)
 	}
 	b.grants = append(b.grants, gr)
 	if gr.origin = n.w.origin(g); gr.origin != nil {
@@ -443,6 +460,9 @@ func (n *node) settled(g *store.Group, m *message) {
 		if p.unsure || p.ended && r.expires > now { // the clock was set back since
 			b.level.off = true
 		}
+		if n.counts(p.limit) { // whatever it cost
+			cost, counted = 0, 0
+		}
 		p.giveBack(min(cost, counted))
 		p.expires = 0
 		if cost > counted || p.ended {
@@ -524,22 +544,32 @@ func floor(a, b int64) int64 {
 	return q
 }
 
-// checkRetry asks again at the time that a refusal named, and 1 µs before.
+// checkRetry asks again at the time that a refusal named, and 1 µs before. Beside live
+// holds that time is a bound, except on a concurrency limit, where it is exact if no hold
+// is settled meanwhile. A Check does not write what expired holds give back, and once a
+// reservation that waits has fallen due, it may be less.
 func (n *node) checkRetry(op *store.Op, asked *store.Definition, g *store.Group) {
-	if op.Allowed || op.Never || op.Bound || g.Hold != nil {
+	if op.Allowed || op.Never {
 		return
 	}
 	for i, want := range []bool{false, true} {
+		if op.Bound && !n.counts(op.Def.Name) && (!want || op.Verb == store.VerbCheck && n.book(op.Def.Name, op.Key).level.atMost) {
+			continue
+		}
 		later := op.Retry - 1 + int64(i)
-		if again, err := n.would(op, asked, n.time()+later); err != nil || again.Allowed != want {
-			n.w.fail("retry", "%s %d of %s %q: refused for %d µs, but %d µs later it is allowed: %v (%v)", op.Verb, op.Cost, op.Def.Name, op.Key, op.Retry, later, again.Allowed, err)
+		if again, err := n.would(op, asked, n.time()+later, g.Hold); err != nil || again.Allowed != want {
+			n.w.fail("retry", "%s %d of %s %q: refused for %d µs, but %d µs later it is allowed: %v, or refused for %d µs (%v)", op.Verb, op.Cost, op.Def.Name, op.Key, op.Retry, later, again.Allowed, again.Retry, err)
 		}
 	}
 }
 
 // would returns the answer to an op at a later time, if nothing else happens until then.
-func (n *node) would(op *store.Op, d *store.Definition, time int64) (store.Op, error) {
+// hold is the call if the op is part of a hold.
+func (n *node) would(op *store.Op, d *store.Definition, time int64, hold *store.HoldCall) (store.Op, error) {
 	g := store.Group{Ops: []store.Op{{Def: d, Key: op.Key, Verb: op.Verb, Cost: op.Cost, Bounded: op.Bounded, MaxDelay: op.MaxDelay, Floor: op.Floor}}}
+	if hold != nil {
+		g.Hold = &store.HoldCall{ID: "again", TTL: hold.TTL}
+	}
 	n.table.begin()
 	defer n.table.rollback()
 	err := g.DecideIn(&n.table, &n.reg, time)
@@ -552,13 +582,13 @@ const drifted = 1001
 // checkRefusal checks that the store would refuse as well, and for about as long. A
 // cached refusal may be longer by the round trip in which it arrived, during which the
 // process may have stood still.
-func (c *client) checkRefusal(op *store.Op) {
+func (c *client) checkRefusal(op *store.Op, hold *store.HoldCall) {
 	n, p, w := c.node, c.p, c.node.w
 	if n.book(op.Def.Name, op.Key).isLoosened(p, w.now) {
 		return
 	}
 	before := n.time() - drifted
-	is, err := n.would(op, op.Def, before)
+	is, err := n.would(op, op.Def, before, hold)
 	switch {
 	case err != nil:
 	case is.TS > before: // the row has changed since, and its earlier state cannot be read
@@ -582,7 +612,7 @@ func (c *client) checkAnswer(g *store.Group, began int64) {
 // checkConservation compares what the store took with what callers heard of and what
 // faults have lost.
 func (w *world) checkConservation() {
-	var got, held int64
+	var got, held, lost int64
 	for _, n := range w.nodes {
 		for _, g := range n.grants() {
 			w.returned += g.taken - g.tokens
@@ -596,11 +626,15 @@ func (w *world) checkConservation() {
 				w.fail("conservation", "%s %q: %d tokens were taken at %.6f s; no caller heard of them, and no fault has lost them", g.k.limit, g.k.key, g.taken, float64(g.at-epoch)/1e6)
 			default:
 				w.lost[g.fate] += g.tokens
+				lost += g.tokens
 			}
 		}
 	}
 	if w.fromLeases+w.refunded > held {
 		w.fail("conservation", "%d tokens were used from leases and %d given back, of %d that were leased", w.fromLeases, w.refunded, held)
+	}
+	if w.taken != w.used+w.returned+lost+held {
+		w.fail("conservation", "%d tokens were taken; of these %d were used, %d given back, %d lost and %d leased", w.taken, w.used, w.returned, lost, held)
 	}
 	if got != w.heard {
 		w.fail("conservation", "callers heard of %d tokens, but the store took %d for them", w.heard, got)
@@ -634,10 +668,10 @@ func (n *node) checkPromise() {
 			n.compare(k, n.bounds[k.limit], &book{}, inOrder(b.uses))
 			continue
 		}
-		if b.apart {
+		bound := n.bounds[k.limit]
+		if b.apart || bound.counts { // see checkHeld
 			continue
 		}
-		bound := n.bounds[k.limit]
 		grants := inOrder(slices.DeleteFunc(slices.Clone(b.grants), func(g *grant) bool { return g.tokens == 0 || g.apart }))
 		if !bound.window {
 			n.compare(k, bound, b, grants)
@@ -718,6 +752,9 @@ func compare(a, b at) int {
 func (c *client) useLease(op *store.Op) {
 	n, p, w := c.node, c.p, c.node.w
 	w.fromLeases += op.Granted
+	if op.Floor > 0 {
+		w.fail("lease", "process %d: %d of %s %q are used from a lease, although the call has a floor, which only the store knows", p.id, op.Granted, op.Def.Name, op.Key)
+	}
 	b := n.book(op.Def.Name, op.Key)
 	var from *grant
 	for _, g := range slices.Backward(b.grants) {

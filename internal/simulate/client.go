@@ -94,8 +94,9 @@ type alone struct {
 
 // checkAlone checks that a process which decides alone grants no more than there would
 // be, as far as it knows, if everything that came back since the store's last answer were
-// for it. A thousandth of the time is added for the drift of both clocks.
-func (c *client) checkAlone(op *store.Op) {
+// for it. A thousandth of the time is added for the drift of both clocks. Holds are not
+// counted, because they give back what they took.
+func (c *client) checkAlone(op *store.Op, hold bool) {
 	p := c.p
 	a := c.alone[op.Key]
 	switch op.Source {
@@ -105,7 +106,9 @@ func (c *client) checkAlone(op *store.Op) {
 		}
 	case store.SourceFallbackLocal:
 		if op.Took() > 0 { // a refusal leaves the row as it is, and an answer that is older than the refusal may still come
-			a.granted, a.ts, a.used = a.granted+op.Granted, op.TS, op.Used
+			if a.ts, a.used = op.TS, op.Used; !hold {
+				a.granted += op.Granted
+			}
 		}
 		c.alone[op.Key] = a
 		if a.op.Def == nil || a.op.Def.Number != op.Def.Number || c.node.backs > 0 {

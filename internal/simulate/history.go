@@ -55,6 +55,8 @@ type step struct {
 	wide    bool   // it happens to all processes of the region on their way to the home region
 	leave   int64  // µs after which the caller leaves; 0: never
 	times   int    // how often a hold is settled or a reservation cancelled
+	floor   int64  // of each take and check
+	site    int64  // the definition that the calls have of their own; 0: none
 }
 
 // faults has the probabilities of network faults, in 1/1000 of the messages.
@@ -84,6 +86,7 @@ type bound struct {
 	burst        int64 // tokens
 	rate, period int64 // tokens a period, of µs
 	window       bool
+	counts       bool  // it bounds what is held at a time: burst
 	late         int64 // µs; the promise also includes what comes back in this time
 }
 
@@ -105,10 +108,12 @@ type history struct {
 	local     bool  // the limit "hot" is decided by each process alone while the store does not answer
 	varied    bool  // the limit "hot" and its overrides change
 	nested    bool  // the limit "window" is the parent of "bucket"
-	drifts    []int64
-	faults    faults
-	steps     []step
-	picture   picture // of the play in progress; nil: none is drawn
+	drawn     int   // number of limits, from the first, that are drawn for steps
+	kinds
+	drifts  []int64
+	faults  faults
+	steps   []step
+	picture picture // of the play in progress; nil: none is drawn
 }
 
 // faultNames are the faults that Options.Faults may name.
@@ -126,6 +131,7 @@ func newHistory(seed uint64, n int, only []string) history {
 	}
 	h.varied = h.leased && !h.regional && seed/2%2 == 0
 	h.nested = seed%7 == 3
+	h.drawKinds()
 	active := map[string]bool{}
 	for _, name := range faultNames {
 		active[name] = r.IntN(2) == 0 && (len(only) == 0 || slices.Contains(only, name))
@@ -150,7 +156,9 @@ func newHistory(seed uint64, n int, only []string) history {
 	h.drawLimits(r)
 	length := int64(n) * (5_000 + r.Int64N(60_000))
 	for i := range n {
-		h.steps = append(h.steps, h.drawStep(r, i, length, active))
+		s := h.drawStep(r, i, length, active)
+		h.extend(&s)
+		h.steps = append(h.steps, s)
 	}
 	slices.SortStableFunc(h.steps, func(a, b step) int { return int(a.at - b.at) })
 	return h
@@ -183,19 +191,21 @@ func (h *history) drawLimits(r *rand.Rand) {
 	if h.leased {
 		h.limits = append(h.limits, hot)
 	}
+	h.drawn = len(h.limits)
 	if h.regional {
 		h.limits = append(h.limits, h.customer(&hot))
 	}
+	h.addLimits()
 	h.bounds = map[string]*bound{}
 	for _, l := range h.limits {
-		h.bounds[l.Name] = &bound{burst: l.Burst, rate: l.Rate, period: l.Period.Microseconds(), window: l.Algorithm == store.FixedWindow}
+		h.bounds[l.Name] = &bound{burst: l.Burst, rate: l.Rate, period: l.Period.Microseconds(), window: l.Algorithm == store.FixedWindow, counts: l.Algorithm == store.Concurrency}
 	}
 	h.bounds["bucket"].rate, h.bounds["bucket"].burst = 2*rate, max(bucket.Burst, 3*rate)
 }
 
 // drawStep draws a step. It draws the same numbers whatever faults are active.
 func (h *history) drawStep(r *rand.Rand, id int, length int64, active map[string]bool) step {
-	s := step{id: id, where: "store", at: r.Int64N(length), process: r.IntN(h.processes), key: string(rune('a' + r.IntN(2))), limit: h.limits[r.IntN(h.called())].Name,
+	s := step{id: id, where: "store", at: r.Int64N(length), process: r.IntN(h.processes), key: string(rune('a' + r.IntN(2))), limit: h.limits[r.IntN(h.drawn)].Name,
 		cost: 1 + r.Int64N(4), n: 1 + r.IntN(14), gap: 100 + r.Int64N(20_000), span: 1000 + r.Int64N(300_000), rate: 2 + r.Int64N(200)}
 	if r.IntN(8) == 0 {
 		s.cost += r.Int64N(40)
@@ -293,6 +303,12 @@ func (s *step) words() (text string) {
 	} else if s.both {
 		text += " and 1 of window"
 	}
+	if s.floor > 0 {
+		text += fmt.Sprintf(" with a floor of %d", s.floor)
+	}
+	if s.site > 0 {
+		text += fmt.Sprintf(" by definition %d of its own", s.site)
+	}
 	return text
 }
 
@@ -303,11 +319,11 @@ func (s *step) String() string {
 	switch s.kind {
 	case calls:
 		if s.rest > 0 {
-			return p + fmt.Sprintf("calls %d times, every %.1f ms, and after %.1f ms %d times at once: take %d of %s %q", s.n-s.n/3, float64(s.gap)/1000, float64(s.rest)/1000, s.n/3, s.cost, s.limit, s.key)
+			return p + fmt.Sprintf("calls %d times, every %.1f ms, and after %.1f ms %d times at once: take %d of %s %q", s.n-s.n/3, float64(s.gap)/1000, float64(s.rest)/1000, s.n/3, s.cost, s.limit, s.key) + s.words()
 		}
 		return p + fmt.Sprintf("calls %d times, every %.1f ms: %s %d of %s %q", s.n, float64(s.gap)/1000, s.verb, s.cost, s.limit, s.key) + s.words()
 	case holds:
-		return p + fmt.Sprintf("holds %d times, every %.1f ms: %d of %s %q for %s, settled to %d after %.1f ms", s.n, float64(s.gap)/1000, s.cost, s.limit, s.key, ms, s.settle, float64(s.back)/1000)
+		return p + fmt.Sprintf("holds %d times, every %.1f ms: %d of %s %q%s for %s, settled to %d after %.1f ms", s.n, float64(s.gap)/1000, s.cost, s.limit, s.key, s.words(), ms, s.settle, float64(s.back)/1000)
 	case cut:
 		if s.wide {
 			return "region 1 is cut off from the home region for " + ms
@@ -329,11 +345,17 @@ func (s *step) String() string {
 		if s.n <= 4 {
 			return fmt.Sprintf("limit %s %q has no override now", s.limit, s.key)
 		}
+		if s.limit == "slots" {
+			return fmt.Sprintf("limit %s %q has the burst %d now", s.limit, s.key, s.cost)
+		}
 		if s.plan != "" {
 			return fmt.Sprintf("limit %s %q has the plan %s now", s.limit, s.key, s.plan)
 		}
 		return fmt.Sprintf("limit %s %q has the rate %d and the burst %d now", s.limit, s.key, s.rate, s.cost)
 	case define:
+		if s.limit == "slots" {
+			return fmt.Sprintf("limit %s has the burst %d now", s.limit, s.cost)
+		}
 		return fmt.Sprintf("limit %s has the rate %d now", s.limit, s.rate)
 	}
 	return "the " + s.where + " sweeps"
@@ -394,9 +416,11 @@ func (n *node) define(s *step) {
 		if l.Name != s.limit {
 			continue
 		}
-		l.Rate = s.rate
-		if l.Algorithm == store.FixedWindow {
+		switch l.Rate = s.rate; l.Algorithm {
+		case store.FixedWindow:
 			l.Burst = max(l.Burst, l.Rate)
+		case store.Concurrency:
+			l.Rate, l.Burst = 0, s.cost
 		}
 		if l.Lease > 0 {
 			l.Burst = max(l.Burst, w.leastBurst(l.Rate))
@@ -409,7 +433,7 @@ func (n *node) define(s *step) {
 		b := n.bounds[l.Name]
 		b.rate, b.burst = max(b.rate, l.Rate), max(b.burst, l.Burst)
 		n.loosenAll()
-		n.rates[l.Name].define(n.time(), l.Rate)
+		n.rates[l.Name].define(n.time(), l)
 		n.rates[l.Name].defined = w.now
 		for i, p := range w.procs {
 			if c := p.own; c.node == n {

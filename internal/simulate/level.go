@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/dipwell/dipwell/internal/algebra"
@@ -20,6 +21,7 @@ import (
 type level struct {
 	n      *node
 	k      at
+	rates  *rates
 	ts     int64  // µs on the store's clock: when the row was last written
 	under  under  // the definition that the row is under since then
 	number uint32 // the row's number for it
@@ -52,7 +54,7 @@ type under struct {
 }
 
 // A version is a base definition since a time on the store's clock.
-type version struct{ since, rate int64 }
+type version struct{ since, rate, burst int64 }
 
 // rates are the rates that a limit has had. The rates of plans do not change.
 type rates struct {
@@ -64,7 +66,7 @@ type rates struct {
 }
 
 func newRates(l *store.Limit) *rates {
-	r := &rates{versions: []version{{epoch, l.Rate}}, plans: map[string]int64{}}
+	r := &rates{versions: []version{{epoch, l.Rate, l.Burst}}, plans: map[string]int64{}}
 	if l.Algorithm == store.FixedWindow {
 		r.period = l.Period.Microseconds()
 	}
@@ -78,10 +80,10 @@ func newRates(l *store.Limit) *rates {
 }
 
 // define adds a version at a time of the store's clock.
-func (r *rates) define(now, rate int64) {
+func (r *rates) define(now int64, l *store.Limit) {
 	last := r.versions[len(r.versions)-1]
-	if last.rate != rate {
-		r.versions = append(r.versions, version{max(now, last.since), rate})
+	if last.rate != l.Rate || last.burst != l.Burst {
+		r.versions = append(r.versions, version{max(now, last.since), l.Rate, l.Burst})
 	}
 }
 
@@ -102,12 +104,10 @@ type overridden struct {
 
 func (o *overridden) decides(t int64) bool { return o != nil && (o.until == 0 || t < o.until) }
 
-func (l *level) rates() *rates { return l.n.rates[l.k.limit] }
-
 // drain returns the parts that come back from one time to another if the row is first
 // under u, and what it is under at the end.
 func (l *level) drain(u under, from, to int64) (parts int64, end under) {
-	r := l.rates()
+	r := l.rates
 	pass := func(until int64) {
 		if until = min(until, to); until > from {
 			parts += l.between(u, from, until)
@@ -139,7 +139,7 @@ func (l *level) drain(u under, from, to int64) (parts int64, end under) {
 
 // between returns the parts that come back under one definition.
 func (l *level) between(u under, from, to int64) int64 {
-	r := l.rates()
+	r := l.rates
 	rate := r.versions[u.version].rate
 	plan := u.plan
 	if u.override && l.over != nil {
@@ -165,8 +165,10 @@ func (l *level) underOf(row *store.State) under {
 		if row.Override != nil {
 			n = row.Override.Version
 		}
-	} else if i := number.Index(n); i > 0 {
-		u.plan = l.rates().names[i-1]
+	} else if i := number.Index(n); i >= number.FirstCallSite {
+		u.plan = fmt.Sprintf("#%d", i-number.FirstCallSite)
+	} else if i > 0 {
+		u.plan = l.rates.names[i-1]
 	}
 	u.version = max(0, int(number.Version(n))-1)
 	return u
@@ -174,7 +176,7 @@ func (l *level) underOf(row *store.State) under {
 
 // instant returns the time at which a call at now is decided.
 func (l *level) instant(now int64) int64 {
-	r := l.rates()
+	r := l.rates
 	if l.isEmpty() {
 		return now
 	}
@@ -194,7 +196,7 @@ func (l *level) isFixed() bool {
 			return true
 		}
 	}
-	return l.rates().plans[plan] > 0
+	return l.rates.plans[plan] > 0
 }
 
 func (l *level) isEmpty() bool { return l.before == 0 && len(l.list) == 0 && !l.hasRow }
@@ -211,8 +213,11 @@ func (l *level) expire(now int64) {
 }
 
 // at returns the parts in use at a time.
-func (l *level) at(now int64) int64 {
-	drained, _ := l.drain(l.under, l.ts, l.instant(now))
+func (l *level) at(now int64) int64 { return l.usedAt(l.instant(now)) }
+
+// usedAt is at for the time at which a call is decided.
+func (l *level) usedAt(t int64) int64 {
+	drained, _ := l.drain(l.under, l.ts, t)
 	return max(0, l.sum()-drained)
 }
 
@@ -223,7 +228,7 @@ func (l *level) sum() int64 {
 	for i, e := range l.list {
 		parts := e.parts
 		if e.grant != nil {
-			parts = l.rates().parts(e.grant.tokens)
+			parts = l.rates.parts(e.grant.tokens)
 		}
 		sum = max(0, max(0, sum-e.drained)+parts)
 		if fixed == i && (e.grant == nil || !e.grant.revocable()) {
@@ -241,7 +246,7 @@ func (l *level) add(now, parts int64, g *grant, row *store.State) {
 		// The clock may be before the beginning of the present version. A row under an
 		// older one is then converted as of the version, or as of the row if nothing
 		// changes.
-		versions := l.rates().versions
+		versions := l.rates.versions
 		if since := versions[len(versions)-1].since; row.TS >= max(now, l.ts) && row.TS <= since {
 			t = row.TS
 		}
@@ -290,7 +295,7 @@ func (l *level) changed(row *store.State) {
 
 // clear starts again with a full bucket.
 func (l *level) clear() {
-	*l = level{n: l.n, k: l.k, over: l.over, held: l.held, gaveBack: l.gaveBack, delayed: l.delayed, list: l.list[:0]}
+	*l = level{n: l.n, k: l.k, rates: l.rates, over: l.over, held: l.held, gaveBack: l.gaveBack, delayed: l.delayed, list: l.list[:0]}
 }
 
 // A wait is a reservation that waits.
@@ -317,14 +322,10 @@ func (n *node) checkLevel(k at, why string) {
 		return
 	}
 	used, want := n.used(k, row, records, now), l.at(now)
-	rounding := l.rounding + 1000*int64(1+len(n.rates[k.limit].versions)-l.under.version)
-	if _, u := l.drain(l.under, l.ts, l.instant(now)); u == l.under {
-		rounding = l.rounding
-	}
 	switch {
 	case used < want:
 		n.w.fail("level", "%s of %s %q: %d parts are in use, less than the %d that were taken and not given back", why, k.limit, k.key, used, want)
-	case used > want+rounding && !l.atMost:
+	case used > want+l.slack(l.instant(now)) && !l.atMost:
 		n.w.fail("level", "%s of %s %q: %d parts are in use, more than the %d that were taken and not given back", why, k.limit, k.key, used, want)
 	}
 	l.waits = slices.DeleteFunc(l.waits, func(w wait) bool { return w.grant.tokens == 0 || w.due <= now })

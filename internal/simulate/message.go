@@ -11,8 +11,14 @@ import (
 // A link is the store as a process sees it: across a network.
 type link struct{ c *client }
 
-// Abilities returns none but the limits.
-func (l link) Abilities() store.Abilities { return store.Abilities{Store: l, Limits: l} }
+// Abilities returns none but the limits, and where holds stand beside leases, those.
+func (l link) Abilities() store.Abilities {
+	ab := store.Abilities{Store: l, Limits: l}
+	if l.c.p.w.heldHot {
+		ab.Holds = l.holds
+	}
+	return ab
+}
 
 // Registry implements store.Definer.
 func (l link) Registry() *store.Registry { return &l.c.node.reg }

@@ -62,6 +62,14 @@ var mutants = []mutant{
 	{"a lease under an override", "internal/lease/key.go", "case overridden(op):", "case overridden(op) && op.Granted < 0:"},
 	{"a parent grants more than its child", "store/store.go", "if op.Granted <= least {", "if op.Granted <= least || i > 0 {"},
 	{"a cost is settled at one level", "store/settle.go", "if p.Takes&(1<<j) != 0 {", "if p.Takes&(1<<j) != 0 && (i == j || p.Takes != h.Parts[0].Takes) {"},
+	{"leases with twice the carve", "store/compile.go", "c.burst -= c.carved", "c.burst -= 2 * c.carved"},
+	{"a concurrency limit does not look for expired holds", "store/table.go", " || g.Ops[i].Def.Algorithm == Concurrency) {", ") {"},
+	{"a concurrency limit's retry by its last hold", "store/hold.go", "for i := 0; i < len(held) && used > d.Rule.Cap-need; i++ {", "for i := range held {"},
+	{"a settle gives back part of a concurrency limit's hold", "store/giveback.go", "row.Used = without(row.Used, lesser(rs[i].Units, row.Used))", "row.Used = without(row.Used, lesser(mulDiv(rs[i].Units, num, den, false), row.Used))"},
+	{"half of a floor", "store/choose.go", "lower.Cap -= units", "lower.Cap -= units / 2"},
+	{"a retry under another plan without the floor", "store/choose.go", "o.Before, op.Cost, rule.Unit, rule.Cap-unitsOf(op.Floor, rule.Unit), rule.Debt", "o.Before, op.Cost, rule.Unit, rule.Cap, rule.Debt"},
+	{"a floor is taken from a lease", "internal/lease/lease.go", "op.Cost < 1 || op.Floor != 0 || g.Hold", "op.Cost < 1 || g.Hold"},
+	{"all definitions of call sites have one number", "store/callsite.go", "number.Of(number.FirstCallSite+i, d.Number)", "number.Of(number.FirstCallSite+i*0, d.Number)"},
 	{"leases without the carve", "store/compile.go", "c.burst -= c.carved", "c.carved = 0"},
 }
 

@@ -154,6 +154,9 @@ func (n *node) override(s *step) {
 		if o.Plan == "" {
 			o.Rate, o.Burst = s.rate, s.cost
 		}
+		if n.counts(s.limit) {
+			o.Rate = 0
+		}
 		if s.n%2 == 0 {
 			o.Until = n.time() + s.span
 		}

@@ -69,7 +69,7 @@ func (w *world) promised() {
 			grants = b.uses
 		}
 		grants = inOrder(slices.Clone(grants))
-		if t.bound = *w.nodes[0].bounds[k.limit]; t.bound.window || b.apart && len(b.uses) == 0 {
+		if t.bound = *w.nodes[0].bounds[k.limit]; t.bound.window || t.bound.counts || b.apart && len(b.uses) == 0 {
 			continue
 		}
 		t.bound.burst = max(t.bound.burst, b.reserved)

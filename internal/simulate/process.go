@@ -134,12 +134,12 @@ func (p *process) call(s *step, i int) {
 // batch sends b as call i of a step.
 func (p *process) batch(s *step, t *task, i int, b *store.Batch) {
 	g, op := b.Single()
-	*op = store.Op{Def: p.definition(s), Key: s.key, Verb: s.verb, Cost: s.cost}
+	*op = store.Op{Def: p.definition(s), Key: s.key, Verb: s.verb, Cost: s.cost, Floor: s.floor}
 	if s.rests(i) && i == s.n-s.n/3 {
-		op.Verb, op.Cost = store.VerbTakeUpTo, 1e6
+		op.Verb, op.Cost, op.Floor = store.VerbTakeUpTo, 1e6, 0
 	}
 	if s.both {
-		g.Ops = append(g.Ops, store.Op{Def: p.own.defs["window"], Key: s.key, Verb: s.verb, Cost: 1})
+		g.Ops = append(g.Ops, store.Op{Def: p.own.defs[s.second()], Key: s.key, Verb: s.verb, Cost: 1})
 	}
 	if s.nested {
 		for i := range g.Ops {
@@ -206,14 +206,23 @@ func (p *process) end(s *step, g store.Group) {
 	} else if h != nil {
 		what = fmt.Sprintf("settles hold %s to %v", h.ID, h.Costs)
 	}
-	if err := p.client(s.limit).apply(&store.Batch{Groups: []store.Group{g}}); err != nil {
+	c, b := p.client(s.limit), store.Batch{Groups: []store.Group{g}}
+	if err := c.apply(&b); err != nil {
 		what += ": " + err.Error()
+	} else if c.memory != nil {
+		for i := range b.Groups[0].Ops {
+			c.checkAlone(&b.Groups[0].Ops[i], true)
+		}
 	}
 	p.w.tracef("process %d: %s", p.id, what)
 }
 
-// definition returns the definition that a call names: the limit, or one of its plans.
+// definition returns the definition that a call names: the limit, one of its plans, or
+// one of its own.
 func (p *process) definition(s *step) *store.Definition {
+	if s.site > 0 {
+		return p.client(s.limit).site(s)
+	}
 	d := p.client(s.limit).defs[s.limit]
 	if v := d.WithPlan(s.plan); v != nil {
 		return v
@@ -247,10 +256,10 @@ func (c *client) tell(s *step, g *store.Group, err error) {
 		return
 	}
 	if len(g.Ops) == 1 && !op.Allowed && op.Source == store.SourceDenyCache {
-		c.checkRefusal(op)
+		c.checkRefusal(op, g.Hold)
 	}
 	if c.memory != nil && len(g.Ops) == 1 {
-		c.checkAlone(op)
+		c.checkAlone(op, g.Hold != nil)
 	}
 	if p.w.picture != nil && c.node.id == 0 {
 		for i := range g.Ops {

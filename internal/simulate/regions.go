@@ -21,9 +21,6 @@ func (h *history) stores() int {
 	return 1
 }
 
-// called returns how many of the limits the steps call.
-func (h *history) called() int { return len(h.limits) - h.stores() + 1 }
-
 // customer returns the limit that is asked before hot.
 func (h *history) customer(hot *store.Limit) store.Limit {
 	return store.Limit{Name: "customer", Rate: hot.Rate / int64(1+h.seed/8%3), Period: time.Second, Burst: hot.Burst / int64(1+h.seed/24%4)}

@@ -141,6 +141,7 @@ type task struct {
 	ctx     context.Context    // of the task's calls
 	cancel  context.CancelFunc // cancels ctx
 	leaving func()             // called if the caller leaves while the task waits; or nil
+	looked  int64              // true time at which the store told it which holds live
 	once    bool               // its messages arrive at most once
 	on      *coroutine
 }
