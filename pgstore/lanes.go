@@ -155,7 +155,7 @@ func (p *pooler) bound(config *pgxpool.Config, d time.Duration) *pgxpool.Config 
 	onError, before := c.ConnConfig.OnPgError, c.BeforeConnect
 	c.ConnConfig.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
 		if err.Severity == "FATAL" && strings.Contains(err.Message, lockTimeout) && !p.refuses.Swap(true) {
-			p.report(fmt.Errorf("%w: rows that other transactions lock hold up other callers; see PgBouncer in docs/reference/postgres.md", err))
+			p.report(fmt.Errorf("%w: rows that other transactions lock delay calls of other rows; see PgBouncer in docs/reference/postgres.md", err))
 		}
 		return onError == nil || onError(conn, err)
 	}

@@ -158,7 +158,7 @@ func parse(address string, c Config) (*redis.UniversalOptions, Config, error) {
 			return nil, c, errUnescaped
 		}
 		if err != nil || kind == "+cluster" && db != 0 {
-			return nil, c, fmt.Errorf("%q is not the number of a database here", path)
+			return nil, c, fmt.Errorf("%q is not the number of a database (a cluster has only 0)", path)
 		}
 		o.DB = int(db)
 	}

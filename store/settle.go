@@ -98,7 +98,7 @@ func (g *Group) settle(h *Hold, entries []entry, now int64) error {
 	}
 	if over >= 0 {
 		p := &h.Parts[over]
-		return badField(costField(h.takes(), bits.TrailingZeros16(p.Takes)), "%d is more than limit %s lets it be now, %d", costs[over], p.Limit, least)
+		return badField(costField(h.takes(), bits.TrailingZeros16(p.Takes)), "%d is too much for limit %s now; at most %d", costs[over], p.Limit, least)
 	}
 	if !h.Settled {
 		h.Settled, h.Costs, h.Forget = true, costs, h.forget(now)

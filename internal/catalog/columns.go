@@ -184,7 +184,7 @@ func FormatSettings(l *store.Limit) (string, error) {
 		err = fmt.Errorf("they come back as %s", back)
 	}
 	if err != nil {
-		return "", fmt.Errorf("limit %s: its settings do not survive being written (%w)", l.Name, err) // a bug of ours
+		return "", fmt.Errorf("limit %s: its settings cannot be read back as they were written (%w)", l.Name, err) // a bug of ours
 	}
 	return text, nil
 }

@@ -110,7 +110,7 @@ func (v *Version) rule(of *store.Limit) (r store.Rule, err error) {
 		}
 		r = d.Rule
 		if r.Every != 0 {
-			return r, fmt.Errorf("windows of %s are no calendar's", period.Format(l.Period))
+			return r, fmt.Errorf("windows of %s do not follow a calendar", period.Format(l.Period))
 		}
 	}
 	r.Unit, r.Every, r.Add, r.Cap, r.Origin = v.Unit, v.Every, v.Add, v.Cap, v.Origin
