@@ -325,8 +325,8 @@ func withMigrationLock(ctx context.Context, db DB, f func(pgx.Tx) error) error {
 	})
 }
 
-// checkEncoding returns an error if the database cannot keep text in UTF-8 as it is sent,
-// as those that have characters of one byte can.
+// checkEncoding returns an error if the database cannot keep the bytes of UTF-8 text
+// unchanged. UTF8 can, and so can encodings in which each character is one byte.
 func checkEncoding(ctx context.Context, db rower) error {
 	var name string
 	var wide bool

@@ -92,8 +92,8 @@ func (r *rate) moved(revision int64, levels []int64) *fixedRate {
 	return f
 }
 
-// learn takes over a rate that was read, unless another one was taken over while it was
-// read. learned is its value from before the read.
+// learn takes over a rate that was read, unless a later one was taken over during the read.
+// learned is r.learned as it was before the read.
 func (r *rate) learn(revision int64, s adaptive.State, learned int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -254,8 +254,8 @@ func (s *Store) forgetCall(ctx context.Context, limit, end string, last uint32, 
 	return newCall(ctx, s.scripts.forget, false, s.withClock(args))
 }
 
-// A movedOverride is an override that is also under the name that it will have. end is
-// how its present name ends.
+// A movedOverride is an override that was copied to the name that it will have. end is the
+// suffix of its present name.
 type movedOverride struct{ limit, key, end string }
 
 // copyOverrides copies the overrides of limits whose keys will be in other slots of a
@@ -296,8 +296,8 @@ func (s *Store) copyOverrides(ctx context.Context, parts map[string]int, unchang
 	return copied, nil
 }
 
-// forgetCopies deletes overrides that have names which keys of limits will have, and not
-// those that they have: copies of a change that was not completed, or originals that
+// forgetCopies deletes overrides under future names of keys of limits, where these differ
+// from the present names: copies of a change that was not completed, or originals that
 // deleteLater has not deleted. The overrides may have ended since.
 func (s *Store) forgetCopies(ctx context.Context, to *names, limits map[string]int, unchanged func() (bool, error)) error {
 	var calls []call
@@ -336,8 +336,8 @@ func (s *Store) forgetCopies(ctx context.Context, to *names, limits map[string]i
 	return cmp.Or(s.runMany(ctx, calls)...)
 }
 
-// copyOverride stores an override, and the row that names it, under names that will be
-// those of its key.
+// copyOverride stores an override, and the row that names it, under the future names of its
+// key.
 func (s *Store) copyOverride(ctx context.Context, to *names, limit, key, text string) error {
 	o, err := decodeOverride(key, text)
 	if err != nil {

@@ -119,10 +119,11 @@ func setPastRates(d *store.Definition, rates map[uint32]string) error {
 	return nil
 }
 
-// restore returns what a server that has lost changes should store of a limit. theirs is
-// what it has, ours what it had. Of the same version, it may have lost definitions of call
-// sites, the mark of overrides, and that the limit was dropped. If it is not certain that
-// it has lost anything, it may have deleted definitions that have ended.
+// restore returns the text of a limit that a server which has lost changes should store.
+// theirs is the text that it has now, ours the last one that this program has read. If both
+// are of one version, the server may have lost definitions of call sites, the mark of
+// overrides, or that the limit was dropped. certain is false if the server may have lost
+// nothing: it may then have deleted definitions that have ended.
 func restore(theirs, ours string, certain bool) string {
 	if theirs == ours {
 		return theirs

@@ -204,8 +204,9 @@ func (t *table) SetHold(id string, hold store.Hold) error {
 	return nil
 }
 
-// Pending returns the reservation to cancel, made from its record on each row. If it is
-// missing in the set of one of them, there is none: it was used up, or the key was reset.
+// Pending returns the reservation to cancel, made from its record on each row. If one of
+// the rows has no record of it, there is no such reservation any more: it was cancelled or
+// has fallen due, or the key was reset.
 func (t *table) Pending(id store.Reservation) (h store.Pending, err error) {
 	for i := range t.parts {
 		p := &t.parts[i]
@@ -605,8 +606,8 @@ func (t *table) write(ctx context.Context, commands [][]any) (bool, error) {
 }
 
 // commands returns the commands for write.lua, or nil if nothing has changed. If the
-// write needs no memory, the first command is one that the server never refuses for lack
-// of memory; it then refuses none of the others either.
+// write needs no memory, the first command is one that a server never refuses for lack of
+// memory: once it has run, the server does not refuse the commands after it either.
 func (t *table) commands(grows bool) (list [][]any) {
 	for i, r := range t.rows {
 		if r.setOverride {

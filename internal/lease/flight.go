@@ -77,11 +77,11 @@ const soon = int64(5 * time.Millisecond)
 // waiters bounds the calls of a key that wait for a request that was not sent yet.
 const waiters = 1024
 
-// comes returns a gate that opens when the key may have tokens: with a chunk that begins
-// soon, with the answer of the request in flight, or, while tokens are scarce, with that
-// of the next request. The gate is nil if there is none, or if the context may end first.
-// request reports whether the gate is that of a request; before is that request if it was
-// not sent yet.
+// comes returns a gate that opens when the key may have tokens: when a chunk begins, if
+// that is soon, when the request in flight is answered, or, while tokens are scarce, when
+// the next request is. gate is nil if nothing of this is expected, or if the context may
+// end first. request reports whether the gate opens with an answer to a request; before is
+// that request if it was not sent yet.
 func (s *Store) comes(ctx context.Context, k *key) (gate Gate, before *turn, request bool) {
 	mono, _ := s.clock.now()
 	k.mu.Lock()
@@ -120,11 +120,11 @@ func (s *Store) comes(ctx context.Context, k *key) (gate Gate, before *turn, req
 // comes), it waits for these first, and returns if there are some or if the store has
 // said that there are none.
 //
-// For a lease after the store has refused a call of the key, one call asks at a time, and
-// the others wait for its answer. Then they take from a lease, if there is a new one, or
-// the next of them asks. A refusal also answers those calls that arrived before the
-// refused call was sent and that cost as much. A call waits for at most two others, and
-// for none after the store has failed.
+// Once the store has refused a call of the key, only one call at a time asks the store, for
+// as long as a lease lasts. The others wait for its answer. Then they take from a new lease
+// if there is one; otherwise the next of them asks. A refusal also answers the calls that
+// arrived before the refused call was sent and cost at least as much. A call waits for at
+// most two others, and for none after the store has failed.
 func (s *Store) ask(ctx context.Context, k *key, b *store.Batch, g *store.Group, op *store.Op) error {
 	asked := op.Def
 	for range 2 {

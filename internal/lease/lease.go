@@ -17,9 +17,9 @@
 // and calls of several limits. Once an answer of the store shows that a key has an
 // override, the key is not leased.
 //
-// For a lease after the store has refused a call of a key, one call of the key at a time
-// is sent to the store, and others wait for its answer, each for at most two answers:
-// many calls find no tokens at the same time, and one answer serves most of them.
+// Once the store has refused a call of a key, only one call of the key at a time is sent to
+// the store for the next τ. Others wait for its answer, each for at most two answers: many
+// calls find no tokens at the same time, and one answer serves most of them.
 //
 // A key is leased while it has at least 20 calls in τ, averaged over about 5 τ. Its chunk
 // is what the process's own calls take in τ/2, but at most half of what comes back in τ
@@ -34,8 +34,8 @@
 // that finds none waits for a chunk that begins within 5 ms, or for the answer of a
 // request that is in flight, instead of being sent to the store too.
 //
-// For a lease after the store had fewer tokens than were requested, requests are 0.23 to
-// 0.41 τ apart, and calls that find no tokens wait for the next one, up to 1,024 of a
+// For τ after the store had fewer tokens than were requested, requests are 0.23 to 0.41 τ
+// apart, and calls that find no tokens wait for the next one, up to 1,024 of a
 // key, unless a deny cache below refuses them at once. A Check of one token is sent with
 // each of these requests; if the store refuses that, calls that came before the request
 // was sent and got no tokens are refused.

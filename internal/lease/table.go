@@ -42,9 +42,8 @@ func (s *set) find(limit, name string) *key {
 	return nil
 }
 
-// findOrAdd returns a key, and adds it if it is new. A new key replaces the one of its
-// set that was idle longest. findOrAdd returns nil if there is no room, because all keys
-// of the set hold tokens.
+// findOrAdd returns a key, and adds it if it is new, in place of the key of the same set
+// that was idle longest. It returns nil if all keys of the set hold tokens.
 func (t *table) findOrAdd(d *store.Definition, name string, now int64) *key {
 	s := t.set(d.Name, name)
 	if k := s.find(d.Name, name); k != nil {
