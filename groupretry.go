@@ -4,7 +4,6 @@ import (
 	"cmp"
 
 	"github.com/dipwell/dipwell/internal/algebra"
-	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -85,18 +84,15 @@ func gcd(a, b int64) int64 {
 
 // retryAt returns the time in µs from t until an op would be allowed, or never.
 func retryAt(op *store.Op, t int64) (retry int64, never bool) {
-	row := store.State{Used: op.Used, TS: op.TS, Version: op.Def.Number}
 	then := *op
 	then.Answer = store.Answer{}
-	if op.Def.Override != nil {
-		o := *op.Def.Override
+	if o := op.Def.Override; o != nil {
 		if t < o.Until && !comesAndGoes(op) {
 			return 0, false
 		}
-		o.ID, o.Version = number.Override(op.Def.Number), op.Def.Base().Number // as of the row
-		row.Override, then.Def = &o, cmp.Or(op.Asked, op.Def.Base())
+		then.Def = cmp.Or(op.Asked, op.Def.Base())
 	}
-	_, _, err := then.Step(t, row, true)
+	_, _, err := then.Step(t, algebra.Row(op), true)
 	if err != nil || then.Allowed {
 		return 0, false
 	}

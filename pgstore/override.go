@@ -267,11 +267,23 @@ func (s *Store) takeOverridden(ctx context.Context, g *store.Group, e *entry, d 
 	case err == nil:
 		op.Asked, op.Def = cmp.Or(op.Asked, op.Def), d
 		grant(g, rule, tokens, row, int64(now))
+		resetPastEnd(op, int64(now))
 		return true, nil
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, nil
 	}
 	return true, storeError(err, true)
+}
+
+// resetPastEnd corrects Reset if the override that decided op ends before.
+func resetPastEnd(op *store.Op, now int64) {
+	if o := op.Def.Override; o.Until == 0 || op.Reset <= o.Until-now {
+		return
+	}
+	present := store.Op{Def: op.Def.Base(), Key: op.Key, Verb: store.VerbCheck}
+	if _, _, err := present.Step(now, algebra.Row(op), true); err == nil {
+		op.Reset = present.Reset
+	}
 }
 
 // takeOverriddenSQL returns a statement that charges the row of an overridden key. What

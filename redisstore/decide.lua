@@ -18,7 +18,7 @@
 --  if an override decides, the time at which it ends; otherwise empty. The row then has to be there, and keeps its expiry
 -- Returns a code, now, and
 --  0: decided; whether allowed, and for each row used, ts and version as found (0 0 0: none), and whether it has a list; then of each adaptive rate with another revision the index of its op, the revision, and the number of levels and they themselves
---  1: Go must decide: a row has another version or window, or has holds or is locked, or its override has ended; nothing was done
+--  1: Go must decide: a row has another version or window, or has holds or is locked, or its override has ended or ends before a reservation is due; nothing was done
 --  2: now is in another window than the one given
 --  3: a boundary was missing; index of the op, number of the boundary counted from the window of a time, and that time
 --  4: a row to be written has a list, and its keys were not given
@@ -169,6 +169,9 @@ for i = 1, n do
           return {3, now, i - 1, ticks, op.t}
         end
         delay = list[at] - now
+      end
+      if op.override and now + delay >= op.override then
+        return {1, now} -- after the end, the row refills by another rule
       end
       if op.most and delay > op.most then
         ok, op.after, op.took, delay = false, op.before, false, 0

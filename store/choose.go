@@ -48,7 +48,7 @@ func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 	used := rule.usedAt(&row, t)
 	op.Answer = Answer{Used: used, TS: t}
 	if op.Def.Mode == Blocked {
-		op.Remaining, op.Reset = rule.remaining(used), rule.fullIn(used, t, now)
+		op.Remaining, op.Reset = rule.remaining(used), op.fullIn(rule, used, t, now)
 		op.Never = true
 		if op.Def.Override != nil && row.Override.Until != 0 {
 			op.retryAfterOverride(row, now)

@@ -100,7 +100,7 @@ func (op *Op) record(row *State, mark, now int64) Record {
 	units := op.Granted * op.Def.Rule.Unit
 	r := Record{Number: l.Next, Mark: l.Mark, Units: units, Slack: -1, Version: op.Def.Number, Due: dueIn(now, op.Delay)}
 	if op.Delay > 0 {
-		r.Slack = slackOf(units, op.Def.Rule.Cap)
+		r.Slack = op.slack(row, now)
 	}
 	l.Entries = append(l.Entries, Low{l.Next, row.Used})
 	l.Next++

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/big"
 	"math/rand/v2"
+	"sort"
 	"testing"
 	"time"
 
@@ -247,6 +248,9 @@ func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens, w
 				a.delay = d.wait(new(big.Rat).Sub(after, tokens(d.burst)), t, now)
 				break
 			}
+			if target == overridden && k.override.until != 0 && now+a.delay >= k.override.until {
+				a.delay = k.delayPastEnd(after, t, plan, now)
+			}
 			if within >= 0 && a.delay > within {
 				a, after = refAnswer{}, used
 			}
@@ -274,6 +278,24 @@ func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens, w
 		k.set(after, t, target, max(now, k.ts))
 	}
 	return a
+}
+
+// delayPastEnd returns the delay of a reservation under an override that ends before it is
+// due. It tries times after the end, at which the row is converted to the base, and for
+// the caller to the plan that it named.
+func (k *refKey) delayPastEnd(used *big.Rat, t int64, plan string, now int64) int64 {
+	row, last := *k, len(k.versions)-1
+	row.used, row.ts, row.version, row.kind = used, t, last, overridden
+	d := k.def(plan, last)
+	if d.mode > store.Shadow {
+		d = k.def("", last)
+	}
+	covered := func(at int64) bool {
+		used, _, kind := row.own(at)
+		return convert(used, store.Keep, k.def(kind, last), d).Cmp(new(big.Rat).SetInt64(d.burst)) <= 0
+	}
+	until := k.override.until
+	return until - now + int64(sort.Search(1<<40, func(us int) bool { return covered(until + int64(us)) }))
 }
 
 // set writes the row. A full one is none.
@@ -520,8 +542,23 @@ func (w *planWorld) call() {
 	if got != want {
 		w.errorf("got %+v\nwant %+v\nrow %+v", op.Answer, want, w.table.rows["l/k"])
 	}
+	if op.Def.Override != nil && op.Def.Mode <= store.Shadow {
+		w.checkReset(op)
+	}
 	if !op.Allowed || op.Shadow {
 		w.checkRetry(op, before, verb, plan, n, floorTokens, within)
+	}
+}
+
+// checkReset checks that the row of a key with an override is full at the reset time, and
+// not before.
+func (w *planWorld) checkReset(op *store.Op) {
+	full := func(at int64) bool {
+		used, _, _ := w.k.own(at)
+		return used.Sign() == 0
+	}
+	if at := w.now + op.Reset; !full(at) || op.Reset > 0 && full(at-1) {
+		w.errorf("full at the reset time, %d µs from now: %v; 1 µs earlier: %v", op.Reset, full(at), full(at-1))
 	}
 }
 

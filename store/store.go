@@ -317,6 +317,9 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 	} else {
 		rule.apply(&o, row, now, op.Verb, op.Cost)
 	}
+	if o.Delay > 0 && now+o.Delay >= op.Def.ends() {
+		op.delayPastEnd(&o, now)
+	}
 	if op.bounded() {
 		bound(&o, rule, op, now)
 	}
@@ -366,16 +369,28 @@ func (op *Op) bounded() bool { return op.Bounded && op.Verb == VerbReserve }
 
 // bound refuses a reservation whose delay is above MaxDelay. The reservation can never be
 // allowed if even a full bucket would be due too late. Retry is the time until the delay
-// is short enough, or less: see retryBounded.
+// is short enough, or less: see retryBounded. If the override of the key ends before the
+// reservation would be due, even Never is only what the override alone would say.
 func bound(o *outcome, r *Rule, op *Op, now int64) {
 	if o.Never || o.Allowed && o.Delay <= op.MaxDelay {
 		return
 	}
-	late := outcome{Before: o.Before, After: o.Before, TS: o.TS}
-	if late.Never = r.soonest(unitsOf(op.Cost, r.Unit)) > op.MaxDelay; !late.Never {
-		if late.Retry = o.Retry; op.tooLate(r, o.Before) > 0 {
-			late.Retry = max(o.Retry, r.wait(op.tooLate(r, o.Before), o.TS, now))
-		}
+	late := outcome{Before: o.Before, After: o.Before, TS: o.TS, Retry: o.Retry}
+	units := unitsOf(op.Cost, r.Unit)
+	never := r.soonest(units) > op.MaxDelay
+	due := now // under r alone
+	if over := excess(o.Before, units, r.Cap); over > 0 {
+		due += r.wait(over, o.TS, now)
+	}
+	switch end := op.Def.ends(); {
+	case due >= end: // when the override has ended, it may be due sooner or later
+	case never && end < forever:
+		// Under the override alone it is due too late, even if the bucket is full.
+		late.Retry = max(late.Retry, end-now-r.soonest(units)-r.shortest()+1)
+	case never:
+		late.Never, late.Retry = true, 0
+	case op.tooLate(r, o.Before) > 0:
+		late.Retry = max(late.Retry, r.wait(op.tooLate(r, o.Before), o.TS, now))
 	}
 	*o = late
 }
@@ -390,13 +405,29 @@ func (op *Op) tooLate(r *Rule, used int64) int64 {
 // delay is at most MaxDelay. That is within the tick of the retry, or within a later tick
 // if that is shorter, as a month may be. row is the row before the op.
 func (op *Op) retryBounded(o *outcome, row State, now int64) {
-	for tries := 0; tries < 16; tries++ {
+	delayAt := func(at int64) int64 {
 		then := *op
 		then.Bounded = false
-		if _, _, err := then.Step(now+o.Retry, row, false); err != nil || then.Delay <= op.MaxDelay {
+		_, _, _ = then.Step(at, row, false) // the op's own step has found no later version
+		return then.Delay
+	}
+	end := op.Def.ends()
+	for tries := 0; tries < 16; tries++ {
+		late := delayAt(now+o.Retry) - op.MaxDelay
+		if late <= 0 || now+o.Retry >= end {
 			return
 		}
-		o.Retry += then.Delay - op.MaxDelay
+		o.Retry += late
+	}
+	if end < forever {
+		// The bucket is full, and fills faster after the end, so that the delay falls slowly.
+		for last := end - now; o.Retry < last; {
+			if mid := o.Retry + (last-o.Retry)/2; delayAt(now+mid) <= op.MaxDelay {
+				last = mid
+			} else {
+				o.Retry = mid + 1
+			}
+		}
 	}
 }
 
@@ -418,7 +449,7 @@ func (op *Op) fill(o *outcome, r *Rule, now int64, dry bool) {
 	}
 	a.Used, a.TS = used, o.TS
 	a.Remaining = r.remaining(used)
-	a.Reset = r.fullIn(used, o.TS, now)
+	a.Reset = op.fullIn(r, used, o.TS, now)
 }
 
 // Decide decides a group at now, in µs, all or nothing. rows has the rows of its

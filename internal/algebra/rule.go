@@ -3,7 +3,10 @@
 // in Go.
 package algebra
 
-import "github.com/dipwell/dipwell/store"
+import (
+	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/store"
+)
 
 // Remaining returns the number of whole free tokens if used units are in use.
 func Remaining(r *store.Rule, used int64) int64 { return TokensLeft(used, r.Unit, r.Cap) }
@@ -67,6 +70,17 @@ func CopyAnswer(to, from *store.Op) {
 	to.Answer, to.Def, to.Asked = from.Answer, from.Def, from.Asked
 }
 
+// Row returns the row of an op from its answer, with the override that decided it.
+func Row(op *store.Op) store.State {
+	row := store.State{Used: op.Used, TS: op.TS, Version: op.Def.Number}
+	if op.Def.Override != nil {
+		o := *op.Def.Override
+		o.ID, o.Version = number.Override(row.Version), op.Def.Base().Number // as of the row
+		row.Override = &o
+	}
+	return row
+}
+
 // DecidedAt returns the time of the store's clock at which an op was answered, in µs. If
 // the bucket is full, the answer does not contain that time, and DecidedAt returns TS.
 func DecidedAt(op *store.Op) int64 {
@@ -74,5 +88,11 @@ func DecidedAt(op *store.Op) int64 {
 		return op.TS
 	}
 	var scratch store.Rule
-	return TimeToFull(op.RuleFor(&scratch), op.Used, op.TS, 0) - op.Reset
+	full := TimeToFull(op.RuleFor(&scratch), op.Used, op.TS, 0)
+	if o := op.Def.Override; o != nil && o.Until != 0 && full > o.Until && op.Def.Algorithm != store.Concurrency {
+		then := store.Op{Def: op.Def.Base(), Key: op.Key, Verb: store.VerbCheck}
+		_, _, _ = then.Step(o.Until, Row(op), true) // the row is not of a later version than its base
+		full = o.Until + then.Reset
+	}
+	return full - op.Reset
 }

@@ -528,6 +528,9 @@ func (h *history) ops(n int, limits []string, verb store.Verb) (ops []store.Op) 
 		if verb <= store.VerbCheck && h.IntN(3) == 0 {
 			op.Floor = h.Int64N(4)
 		}
+		if verb == store.VerbReserve && h.IntN(2) == 0 {
+			op.Bounded, op.MaxDelay = true, h.Int64N(4e6)
+		}
 		ops = append(ops, op)
 	}
 	if h.IntN(2) == 0 && !slices.ContainsFunc(ops, func(op store.Op) bool { return op.Def.Parent != "" }) {

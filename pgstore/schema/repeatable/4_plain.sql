@@ -243,7 +243,8 @@ begin
         and b.limit_id = any (array[l.id]) and b.key = case when l.plain then coalesce(of_key, '') end and b.lows is null and b.version = dipwell_internal.override_number(o.id) and (o.until is null or greatest(n, b.ts) < o.until)
         and b.used - greatest(n - b.ts, 0) * o.add <= o.cap - (cost * o.unit)
     returning true, (o.cap - b.used) / o.unit, null::interval,
-        (b.ts - n) * interval '1 microsecond' + ((b.used + o.add - 1) / o.add) * interval '1 microsecond',
+        case when o.until < b.ts + (b.used + o.add - 1) / o.add then dipwell_internal.length(dipwell_internal.full_in(l, o, (dipwell_internal.override_definition(l, o)).rule, o.key, b.used, b.ts, n))
+            else (b.ts - n) * interval '1 microsecond' + ((b.used + o.add - 1) / o.add) * interval '1 microsecond' end,
         cost, interval '0', false, null::uuid
     into d;
     return d;

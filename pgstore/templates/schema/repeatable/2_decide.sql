@@ -55,6 +55,7 @@ declare
     held bigint;
     t    bigint := {{later "n" "ts"}};
     over boolean := o.id is not null and dipwell_internal.decides(o, dipwell_internal.instant(l, o, version, t));
+    ends bigint := case when over then o.until end;
 begin
     if over or o.id is not null or version <> (d.rule).number or d.mode in ('unlimited', 'blocked') then
         own := dipwell_internal.own_definition(l, o, version, t);
@@ -80,7 +81,19 @@ begin
     if floor > 0 then
         low.cap := r.cap - case when floor > 9007199254740992 / r.unit then 9007199254740992 else floor * r.unit end;
     end if;
-    select * into s from dipwell_internal.step(low, used_, ts_, n, verb, cost, max_delay);
+    select * into s from dipwell_internal.step(low, used_, ts_, n, verb, cost, case when ends is null then max_delay end);
+    if ends is not null then
+        if s.allowed and s.delay > 0 and n + s.delay >= ends then
+            s.delay := ends - n + (dipwell_internal.at_end(l, asked, a.override, key, s.before + cost * r.unit, s.t)).retry;
+        end if;
+        if verb = 3 and not s.never and (s.delay > max_delay or max_delay is not null and not s.allowed) then
+            s.retry := dipwell_internal.retry_before_late(r, s.before, s.t, n, cost, max_delay, s.retry, ends);
+            s.allowed := false;
+            s.granted := 0;
+            s.after := s.before;
+            s.delay := 0;
+        end if;
+    end if;
     a.never := s.never;
     a.retry := s.retry;
     if (own.rule).number is not null and not s.allowed and verb <> 4 then -- a charge that is too large never fits
@@ -90,7 +103,7 @@ begin
         end if;
     end if;
     if verb = 3 and max_delay is not null and not s.allowed and not s.never then
-        a.retry := dipwell_internal.retry_bounded(l, asked, o, key, used, ts, version, n, cost, floor, max_delay, a.retry);
+        a.retry := dipwell_internal.retry_bounded(l, asked, o, key, used, ts, version, n, cost, floor, max_delay, a.retry, ends);
     end if;
     if (own.rule).number is not null and not s.allowed and verb <> 4 then
         if over and o.until is not null and (a.never or n + a.retry >= o.until) then
@@ -115,7 +128,7 @@ begin
         held := s.after;
     end if;
     a.remaining := case d.mode when 'unlimited' then 9007199254740991 else {{tokensLeft "held" "r.unit" "r.cap"}} end;
-    a.reset := case held when 0 then 0 else dipwell_internal.wait(r, held, s.t, n) end;
+    a.reset := dipwell_internal.full_in(l, a.override, r, key, held, s.t, n);
     a.used := held;
     a.ts := s.t;
     a.write := not dry and not a.shadow and s.after <> s.before;
@@ -128,6 +141,77 @@ begin
 end $$;
 comment on function dipwell_internal.answer_one is
     'Answers one call on its row as if it were alone. With dry nothing is charged. Go twin: Op.Step.';
+
+-- The next functions look past the end of the override o that decides a call, at the
+-- present version. Until then the row refills under o, and from then on under the limit.
+
+create function dipwell_internal.at_end(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text, used bigint, ts bigint)
+returns dipwell_internal.answer language plpgsql stable as $$
+begin
+    return dipwell_internal.answer_one(l, case when asked.mode in ('unlimited', 'blocked') then dipwell_internal.base_definition(l) else asked end, o, key,
+        used, ts, dipwell_internal.override_number(o.id), o.until, 2, 0, 0, null, true); -- a take_up_to of 0: a check, of leaky buckets too
+end $$;
+comment on function dipwell_internal.at_end is
+    'Decides, at the end of the override, whether a row is then within the cap. retry is the time from the end until it is. Go twin: Op.atEnd.';
+
+create function dipwell_internal.full_in(l dipwell.limits, o dipwell.key_overrides, r dipwell.versions, of_key text, used bigint, t bigint, n bigint) returns bigint
+language plpgsql stable as $$
+declare
+    whole bigint := case used when 0 then 0 else dipwell_internal.wait(r, used, t, n) end;
+    base  dipwell.versions;
+    c     record;
+    at    bigint;
+    left_ bigint;
+begin
+    if o.until is null or whole <= o.until - n or l.algorithm = 'concurrency' then
+        return whole;
+    end if;
+    base := dipwell_internal.spread((dipwell_internal.base_definition(l)).rule, l.name, of_key);
+    select * into c from dipwell_internal.carry(l, o, of_key, dipwell_internal.override_number(o.id), base.number, o.until, used, t);
+    at := {{later "o.until" "c.ts"}};
+    left_ := dipwell_internal.used_at(base, c.used, c.ts, at);
+    return o.until - n + case left_ when 0 then 0 else dipwell_internal.wait(base, left_, at, o.until) end;
+end $$;
+comment on function dipwell_internal.full_in is
+    'The time in µs from n until nothing is used, if used units of rule r are in use at t. o is the override if it decides, otherwise null. Go twin: Op.fullIn.';
+
+create function dipwell_internal.slack_of(l dipwell.limits, asked dipwell_internal.definition, a dipwell_internal.answer, key text, n bigint) returns bigint
+language plpgsql stable as $$
+declare
+    o dipwell.key_overrides := a.override;
+    r dipwell.versions := a.rule;
+    e dipwell_internal.answer;
+begin
+    if o.until is null or n + a.delay < o.until then
+        return {{slackOf "a.granted * r.unit" "r.cap"}};
+    end if;
+    e := dipwell_internal.at_end(l, asked, o, key, a.used, a.ts);
+    r.policy := 'keep';
+    return dipwell_internal.convert_back({{slackOf (unitsOf "a.granted" "(e.rule).unit") (lesser "e.used" "(e.rule).cap")}}, e.rule, r);
+end $$;
+comment on function dipwell_internal.slack_of is
+    'The units that will be in use when a reservation with the answer a, which waits, is due, without its own. Go twin: Op.slack.';
+
+create function dipwell_internal.retry_before_late(r dipwell.versions, before bigint, t bigint, n bigint, cost bigint, max_delay bigint, retry bigint, ends bigint) returns bigint
+language plpgsql stable as $$
+declare
+    window_ bigint := dipwell_internal.shortest(r);
+    over    bigint := {{excess "before" "cost * r.unit" "r.cap"}};
+    first   bigint := {{soonest "cost * r.unit" "r.cap" "window_" "r.add"}};
+    most    bigint := {{ticksFor "max_delay" "window_"}};
+    late    bigint := over - {{returned "most" "r.add" (enoughTicks "r.max_used" "r.add")}};
+begin
+    if over > 0 and n + dipwell_internal.wait(r, over, t, n) >= ends then
+        return retry; -- when the override has ended, it may be due sooner or later
+    elsif first > max_delay then -- under the override alone it is due too late, even if the bucket is full
+        return greatest(retry, ends - n - first - window_ + 1);
+    elsif late > 0 then
+        return greatest(retry, dipwell_internal.wait(r, late, t, n));
+    end if;
+    return retry;
+end $$;
+comment on function dipwell_internal.retry_before_late is
+    'A time, in µs from n, before which a reservation under an override that ends has a delay above max_delay. Go twin: bound.';
 
 create function dipwell_internal.answer_by_mode(a dipwell_internal.answer, d dipwell_internal.definition, l dipwell.limits, asked dipwell_internal.definition,
     o dipwell.key_overrides, key text, used bigint, ts bigint, version int, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, dry boolean)
@@ -165,7 +249,7 @@ begin
     end if;
     a.allowed := false;
     a.remaining := {{tokensLeft "a.used" "r.unit" "r.cap"}};
-    a.reset := case a.used when 0 then 0 else dipwell_internal.wait(r, a.used, a.ts, n) end;
+    a.reset := dipwell_internal.full_in(l, a.override, r, key, a.used, a.ts, n);
     a.never := true;
     if (d.rule).number < 0 and o.until is not null then
         select x.never, x.retry into a.never, a.retry
@@ -210,14 +294,27 @@ comment on function dipwell_internal.retry_under is
     'The retry of a refusal whose row stays under another definition than the one that decided, and refills under its own. Go twin: Op.retryUnder.';
 
 create function dipwell_internal.retry_bounded(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text,
-    used bigint, ts bigint, version int, n bigint, cost bigint, floor bigint, max_delay bigint, retry bigint) returns bigint language plpgsql stable as $$
+    used bigint, ts bigint, version int, n bigint, cost bigint, floor bigint, max_delay bigint, retry bigint, ends bigint) returns bigint language plpgsql stable as $$
 declare
-    a dipwell_internal.answer;
+    late bigint;
+    last bigint := ends - n;
+    mid  bigint;
 begin
     for round in 1..16 loop
-        a := dipwell_internal.answer_one(l, asked, o, key, used, ts, version, n + retry, 3, cost, floor, null, false);
-        exit when a.delay <= max_delay;
-        retry := retry + a.delay - max_delay;
+        late := (dipwell_internal.answer_one(l, asked, o, key, used, ts, version, n + retry, 3, cost, floor, null, false)).delay - max_delay;
+        if late <= 0 or n + retry >= coalesce(ends, 9223372036854775807) then
+            return retry;
+        end if;
+        retry := retry + late;
+    end loop;
+    -- The bucket is full, and fills faster after the end, so that the delay falls slowly.
+    while retry < last loop
+        mid := retry + (last - retry) / 2;
+        if (dipwell_internal.answer_one(l, asked, o, key, used, ts, version, n + mid, 3, cost, floor, null, false)).delay <= max_delay then
+            last := mid;
+        else
+            retry := mid + 1;
+        end if;
     end loop;
     return retry;
 end $$;
@@ -475,7 +572,7 @@ begin
                 list := coalesce(list, array[('x' || right(replace(reservation::text, '-', ''), 12))::bit(48)::bigint, 1]);
                 insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts)
                     values (reservation, limit_ids[i], keys[i], a.granted * (a.rule).unit, (a.rule).number, n + due, n + a.delay, list[2], list[1],
-                        case when a.delay > 0 then {{slackOf "a.granted * (a.rule).unit" "(a.rule).cap"}} end, false, parts);
+                        case when a.delay > 0 then dipwell_internal.slack_of(ls[i], ds[i], a, keys[i], n) end, false, parts);
                 list := dipwell_internal.lows_append(list, a.used);
             end if;
             update dipwell.buckets b set used = a.used, ts = a.ts, version = (a.rule).number, lows = list

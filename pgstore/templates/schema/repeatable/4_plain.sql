@@ -242,7 +242,8 @@ begin
         and b.limit_id = any (array[l.id]) and b.key = case when l.plain then coalesce(of_key, '') end and b.lows is null and b.version = dipwell_internal.override_number(o.id) and (o.until is null or greatest(n, b.ts) < o.until)
         and {{fitsAfter "b.used" (ticksSince "b.ts" "n" 0 1) "o.add" unbounded "cost * o.unit" "o.cap"}}
     returning true, (o.cap - b.used) / o.unit, null::interval,
-        (b.ts - n) * interval '1 microsecond' + ({{ticksFor "b.used" "o.add"}}) * interval '1 microsecond',
+        case when o.until < b.ts + {{ticksFor "b.used" "o.add"}} then dipwell_internal.length(dipwell_internal.full_in(l, o, (dipwell_internal.override_definition(l, o)).rule, o.key, b.used, b.ts, n))
+            else (b.ts - n) * interval '1 microsecond' + ({{ticksFor "b.used" "o.add"}}) * interval '1 microsecond' end,
         cost, interval '0', false, null::uuid
     into d;
     return d;
