@@ -217,6 +217,9 @@ func (l *level) at(now int64) int64 { return l.usedAt(l.instant(now)) }
 
 // usedAt is at for the time at which a call is decided.
 func (l *level) usedAt(t int64) int64 {
+	if l.isEmpty() { // without a time, from which to count
+		return 0
+	}
 	drained, _ := l.drain(l.under, l.ts, t)
 	return max(0, l.sum()-drained)
 }
