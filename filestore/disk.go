@@ -87,9 +87,13 @@ func resolve(path string) (string, error) {
 			return "", fmt.Errorf("file %s: its directory: %w", path, err)
 		}
 		abs = filepath.Join(dir, filepath.Base(abs))
+		info, err := os.Lstat(abs)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode()&fs.ModeSymlink == 0 {
+			return abs, nil
+		}
 		link, err := os.Readlink(abs)
 		if err != nil {
-			return abs, nil // not a link, or there is no file yet
+			return "", fmt.Errorf("file %s: %w", path, err)
 		}
 		if !filepath.IsAbs(link) {
 			link = filepath.Join(dir, link)

@@ -160,7 +160,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 			return nil
 		}
 		// The call was charged in memory, so that its error must not wrap ErrNoSpace.
-		return fmt.Errorf("%w: %v", store.ErrOutcomeUnknown, last.err)
+		return fmt.Errorf("%w: %s", store.ErrOutcomeUnknown, last.err.Error())
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, ctx.Err())
 	}

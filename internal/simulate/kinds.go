@@ -78,10 +78,10 @@ func (h *history) slots(s *step, pick int, more int64) {
 	s.kind, s.limit, s.verb, s.plan, s.patient, s.rest = holds, "slots", store.VerbTake, "", false, 0
 	s.cost, s.both = 1+s.cost%3, more%4 == 0
 	s.nested = h.seed%2 == 0
-	switch {
-	case pick == 0:
+	switch pick {
+	case 0:
 		s.kind, s.verb, s.n, s.both, s.nested = calls, store.VerbReset, 1, false, false
-	case pick == 1:
+	case 1:
 		s.kind, s.verb = calls, store.VerbCheck
 	}
 	s.both = s.both || s.nested
