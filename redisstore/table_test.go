@@ -373,6 +373,7 @@ func groupText(g *store.Group) string {
 
 // override sets or ends an override.
 func (h *history) override() {
+	h.now++ // the ID of an override is its time, and programs remember overrides by that
 	d, key := h.s.Registry().Lookup(h.limits[h.r.IntN(len(h.limits))].Name), h.keys[h.r.IntN(len(h.keys))]
 	o := &store.Override{Key: key, Rate: 1 + h.r.Int64N(30), Burst: h.r.Int64N(40)}
 	switch n := h.r.IntN(5); {
