@@ -169,10 +169,10 @@ func parsePlan(text string) (p Plan, err error) {
 	for part := range strings.SplitSeq(settings, ";") {
 		name, value, _ := strings.Cut(part, "=")
 		switch {
-		case name == "mode" && value == "":
-			return p, fmt.Errorf("plan %s: mode: is empty", p.Name)
 		case slices.Contains(seen, name):
 			return p, fmt.Errorf("plan %s: %s: is given twice", p.Name, name)
+		case name == "mode" && value == "":
+			return p, fmt.Errorf("plan %s: mode: is empty", p.Name)
 		}
 		seen = append(seen, name)
 		if err = p.Set(name, value); err != nil {

@@ -346,7 +346,7 @@ begin
     full_at := timestamptz 'epoch' + n * interval '1 microsecond'
         + dipwell_internal.length(case when held = 0 then 0
             when l.algorithm = 'concurrency' then coalesce(dipwell_internal.hold_reset(l.id, key, n), 0) -- time returns nothing
-            else dipwell_internal.wait(r, held, {{later "n" "c.ts"}}, n) end);
+            else dipwell_internal.full_in(l, case when r.number < 0 then o end, r, key, held, {{later "n" "c.ts"}}, n) end);
 end $$;
 comment on function dipwell_internal.level is
     'The capacity of a bucket in tokens, how many of them are left at n, and when it is full.';
