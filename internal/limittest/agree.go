@@ -81,8 +81,9 @@ func Agree(t testing.TB, s store.Store, now *int64, seed uint64, n int, but Diff
 
 // A Call is a call of a history.
 type Call struct {
-	Step  int
-	Group store.Group // as before the decision
+	Step   int
+	Group  store.Group // as before the decision
+	Beside bool        // in a batch with others
 }
 
 type history struct {
@@ -336,7 +337,7 @@ func (h *history) list() {
 func (h *history) call(i int) {
 	h.Helper()
 	g := h.group()
-	c := &Call{i, clone(g)}
+	c := &Call{Step: i, Group: clone(g)}
 	// A store may give back the tokens of a hold before it makes another hold with its
 	// id.
 	again := g.Hold != nil && g.Hold.Verb == store.MakeHold && slices.Contains(h.holds, g.Hold.ID)

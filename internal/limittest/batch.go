@@ -76,7 +76,7 @@ func resetsBeside(groups []store.Group, g *store.Group) bool {
 func (h *history) inBatch(asked *store.Group, got, want store.Group) (a, b string) {
 	got.Ops, want.Ops = slices.Clone(got.Ops), slices.Clone(want.Ops)
 	if h.but.Answers != nil {
-		h.but.Answers(&Call{Group: clone(*asked)}, &got, &want)
+		h.but.Answers(&Call{Group: clone(*asked), Beside: true}, &got, &want)
 	}
 	for i := range min(len(got.Ops), len(want.Ops)) {
 		if a, b := &got.Ops[i].Answer, &want.Ops[i].Answer; h.but.Sweeps {
