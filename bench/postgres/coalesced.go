@@ -38,7 +38,7 @@ func (b *bench) coalesced(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		b.compare(c.title, fs, names(cs), []string{coalescedName}, target{pooledName, c.ratio}, target{rawName, c.ratio})
+		b.compare(c.title, fs, names(cs), []string{coalescedName}, target{over: pooledName, ratio: c.ratio}, target{over: rawName, ratio: c.ratio})
 		if c.clients == 512 && c.keys > 1 {
 			p99 := report.Median(fs[coalescedName].p99)
 			fmt.Fprintf(&b.out, "p99 at 512 goroutines on 10,000 keys: %.1f ms; target ≤ 15 ms: %s\n\n", p99/1e3, b.reached(p99 <= maxCoalescedP99))
@@ -58,7 +58,7 @@ func (b *bench) few(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		b.compare(title, fs, names(cs), []string{coalescedName}, target{pooledName, 0.9})
+		b.compare(title, fs, names(cs), []string{coalescedName}, target{over: pooledName, ratio: 0.9})
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func (b *bench) logged(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		b.compare(title, fs, names(cs), []string{kept.name}, target{fast.name, 0.35})
+		b.compare(title, fs, names(cs), []string{kept.name}, target{over: fast.name, ratio: 0.35})
 	}
 	return b.noDeadlocks(ctx, durable)
 }

@@ -27,7 +27,7 @@ func (b *bench) fresh(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			b.compare(title, fs, names(cs), []string{takeName}, target{counterName, 0.75})
+			b.compare(title, fs, names(cs), []string{takeName}, target{over: counterName, ratio: 0.75})
 		}
 		return b.freshInSQL(ctx, p)
 	})
@@ -45,7 +45,7 @@ func (b *bench) freshInSQL(ctx context.Context, p pair) error {
 		if err != nil {
 			return err
 		}
-		b.compare(title, fs, names(cs), []string{take.name}, target{upsertFunctionName, 0.75})
+		b.compare(title, fs, names(cs), []string{take.name}, target{over: upsertFunctionName, ratio: 0.75})
 	}
 	return nil
 }

@@ -121,7 +121,7 @@ func (b *bench) sqlRefused(ctx context.Context) error {
 			}
 			var targets []target
 			if clients < 32 {
-				targets = []target{{sqlTake, 1.2}}
+				targets = []target{{over: sqlTake, ratio: 1.2}}
 			}
 			b.compare(title, fs, names(cs), []string{refused.name}, targets...)
 		}

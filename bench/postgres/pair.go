@@ -60,5 +60,5 @@ func onLogged(tables, than string, least float64) []target {
 	if tables != "logged" {
 		return nil
 	}
-	return []target{{than, least}}
+	return []target{{over: than, ratio: least}}
 }

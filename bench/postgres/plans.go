@@ -33,7 +33,7 @@ const (
 func (b *bench) plans(ctx context.Context) error {
 	fmt.Fprintf(&b.out, "## Plans and overrides, %d keys\n\n", b.keys)
 	fmt.Fprintf(&b.out, "%d other keys of the limit \"%s\" have an override, every key of the limit \"%s\", and %d keys of the limit \"%s\". "+
-		"Each key was taken from once before, so that it has a row, and the program remembers its override.\n\n", otherOverrides, raisedLimit, ownLimit, manyOverrides, manyLimit)
+		"Each key was taken from once before, so that it has a row, and the program remembers its override. Targets are of processor time.\n\n", otherOverrides, raisedLimit, ownLimit, manyOverrides, manyLimit)
 	if err := b.onBoth(ctx, b.plansOn); err != nil {
 		return err
 	}
@@ -103,11 +103,21 @@ func (b *bench) plansFromGo(ctx context.Context, w, bare *schema, tables string)
 			return err
 		}
 		for i, ratio := range []float64{0.97, 0.9, 0.95} {
-			b.compare(title+", "+cs[i+1].name, fs, names([]contender{cs[i+1], ordinary}), []string{cs[i+1].name}, onLogged(tables, ordinary.name, ratio)...)
+			b.compare(title+", "+cs[i+1].name, fs, names([]contender{cs[i+1], ordinary}), []string{cs[i+1].name}, spentOnLogged(tables, ordinary.name, ratio)...)
 		}
-		b.compare(fmt.Sprintf("%s, beside %d overrides of other limits", title, manyOverrides), fs, names([]contender{ordinary, beside}), []string{ordinary.name}, onLogged(tables, beside.name, 0.97)...)
+		b.compare(fmt.Sprintf("%s, beside %d overrides of other limits", title, manyOverrides), fs, names([]contender{ordinary, beside}), []string{ordinary.name}, spentOnLogged(tables, beside.name, 0.97)...)
 	}
 	return nil
+}
+
+// spentOnLogged is onLogged for the processor time, which the flush of commits does not
+// disturb.
+func spentOnLogged(tables, than string, least float64) []target {
+	targets := onLogged(tables, than, least)
+	for i := range targets {
+		targets[i].spent = true
+	}
+	return targets
 }
 
 // plansFromSQL measures the SQL function take.
@@ -123,7 +133,7 @@ func (b *bench) plansFromSQL(ctx context.Context, w *schema, tables string) erro
 			return err
 		}
 		for _, c := range cs[1:] {
-			b.compare("SQL, "+title+", "+c.name, fs, names([]contender{c, cs[0]}), []string{c.name}, onLogged(tables, cs[0].name, 0.75)...)
+			b.compare("SQL, "+title+", "+c.name, fs, names([]contender{c, cs[0]}), []string{c.name}, spentOnLogged(tables, cs[0].name, 0.75)...)
 		}
 	}
 	return nil

@@ -35,13 +35,13 @@ func (b *bench) single(ctx context.Context) error {
 // singleTargets are the targets of the statement if nothing is written to disk.
 func (p pair) singleTargets(clients int) []target {
 	if p.durability == "logged" {
-		return []target{{counterName, 0.85}}
+		return []target{{over: counterName, ratio: 0.85}}
 	}
 	cron := 1.0
 	if clients == 32 {
 		cron = 0.95
 	}
-	return []target{{cronName, cron}, {txName, 2.3}, {counterName, 0.85}}
+	return []target{{over: cronName, ratio: cron}, {over: txName, ratio: 2.3}, {over: counterName, ratio: 0.85}}
 }
 
 // hot measures calls that all use one row.
@@ -71,7 +71,7 @@ func (b *bench) refused(ctx context.Context) error {
 			if r := fs[refused.name]; r.refused < r.decisions {
 				return fmt.Errorf("%d of %d calls on drained buckets were admitted", r.decisions-r.refused, r.decisions)
 			}
-			b.compare(title, fs, names([]contender{refused, admitted}), []string{refused.name}, target{takeName, 0.7})
+			b.compare(title, fs, names([]contender{refused, admitted}), []string{refused.name}, target{over: takeName, ratio: 0.7})
 		}
 		return nil
 	})

@@ -24,7 +24,7 @@ func (b *bench) sqlFunctions(ctx context.Context) error {
 			return err
 		}
 		want := map[int]float64{1: 0.3, 8: 0.2, 32: 0.18}[clients]
-		b.compare(plural(clients, "client"), fs, names(cs), []string{take.name, row.name}, target{nothing.name, want})
+		b.compare(plural(clients, "client"), fs, names(cs), []string{take.name, row.name}, target{over: nothing.name, ratio: want})
 	}
 	return nil
 }

@@ -94,7 +94,7 @@ func (b *bench) stacked(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		b.compare(title, fs, names(cs), []string{stackName}, target{cronName, t.published}, target{procName, t.published}, target{counterName, t.bare})
+		b.compare(title, fs, names(cs), []string{stackName}, target{over: cronName, ratio: t.published}, target{over: procName, ratio: t.published}, target{over: counterName, ratio: t.bare})
 		b.connections(cs[2:])
 	}
 	single := p.take()
@@ -104,7 +104,7 @@ func (b *bench) stacked(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.compare("512 callers, one hot key", fs, names(cs), []string{stackName}, target{takeName, 40})
+	b.compare("512 callers, one hot key", fs, names(cs), []string{stackName}, target{over: takeName, ratio: 40})
 	return b.noDeadlocks(ctx, p.schema)
 }
 

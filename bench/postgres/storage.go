@@ -178,7 +178,7 @@ func (b *bench) manyRows(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprint(&b.out, "## Large tables, unlogged, single decisions on keys drawn from all of them\n\n")
-	b.compare("8 clients", fs, names(cs), []string{cs[0].name}, target{cs[1].name, 0.6})
+	b.compare("8 clients", fs, names(cs), []string{cs[0].name}, target{over: cs[1].name, ratio: 0.6})
 	return nil
 }
 

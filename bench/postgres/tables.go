@@ -8,10 +8,12 @@ import (
 	"github.com/dipwell/dipwell/bench/internal/report"
 )
 
-// A target is the least ratio of dipwell's rate to a contender's.
+// A target is the least ratio of dipwell's rate to a contender's, or of the contender's
+// processor time to dipwell's.
 type target struct {
 	over  string
 	ratio float64
+	spent bool // of processor time
 }
 
 // compare writes a table of contenders, in order, with dipwell's ratio to each.
@@ -34,7 +36,7 @@ func (b *bench) compare(title string, fs map[string]*figures, order, ours []stri
 			row = append(row, ratio(fs[o].rate()/f.rate(), o == name))
 		}
 		row = append(row, ratio(f.spent()/fs[last].spent(), last == name))
-		rows = append(rows, append(row, b.verdict(name, fs[ours[0]].rate()/f.rate(), targets)...))
+		rows = append(rows, append(row, b.verdict(name, fs[ours[0]], f, targets)...))
 	}
 	report.Table(&b.out, append(head, "target", "reached"), rows)
 	for _, o := range ours {
@@ -52,10 +54,14 @@ func ratios(fs map[string]*figures, order, ours []string, one string) (rs []repo
 	return rs
 }
 
-func (b *bench) verdict(name string, got float64, targets []target) []string {
+func (b *bench) verdict(name string, ours, theirs *figures, targets []target) []string {
 	for _, t := range targets {
-		if t.over == name {
-			return []string{fmt.Sprintf("≥ %g", t.ratio), b.reached(got >= t.ratio)}
+		switch {
+		case t.over != name:
+		case t.spent:
+			return []string{fmt.Sprintf("µs ≥ %g", t.ratio), b.reached(theirs.spent()/ours.spent() >= t.ratio)}
+		default:
+			return []string{fmt.Sprintf("≥ %g", t.ratio), b.reached(ours.rate()/theirs.rate() >= t.ratio)}
 		}
 	}
 	return []string{"", ""}

@@ -138,7 +138,7 @@ func (b *bench) mixed(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintf(&b.out, "## %d %% of the callers ask one key with costs of 1 to 5, logged\n\n", mixedShare)
-	b.compare(plural(l.Clients, "caller")+" of 10,000 keys", fs, []string{beside.name, plain.name}, []string{beside.name}, target{plain.name, 0.85})
+	b.compare(plural(l.Clients, "caller")+" of 10,000 keys", fs, []string{beside.name, plain.name}, []string{beside.name}, target{over: plain.name, ratio: 0.85})
 	return nil
 }
 
