@@ -13,13 +13,12 @@ import (
 //   - the concurrency limit "slots", in half of them with the parent "room";
 //   - calls that name a floor;
 //   - calls of "bucket" by definitions of their own;
-//   - holds of the leased limit "hot";
-//   - the adaptive limit "paced", and observations of its calls.
+//   - holds of the leased limit "hot", and floors of its calls.
 //
 // The seed says which, and not the numbers that are drawn from it, so that the rest of a
 // history does not depend on them.
 type kinds struct {
-	counted, floors, sites, heldHot, paced bool
+	counted, floors, sites, heldHot bool
 }
 
 func (h *history) drawKinds() {
@@ -27,9 +26,8 @@ func (h *history) drawKinds() {
 	h.kinds = kinds{
 		counted: n/3%4 == 1,
 		floors:  n/5%3 == 1,
-		sites:   n/7%4 == 1,
-		heldHot: h.leased && !h.regional && n/2%3 == 1,
-		paced:   n/11%4 == 1,
+		sites:   n/7%4 == 3,
+		heldHot: h.leased && !h.regional && n/2%3 == 0,
 	}
 }
 
@@ -67,7 +65,7 @@ func (h *history) extend(s *step) {
 	case h.sites && s.limit == "bucket" && s.plan == "" && pick < 40:
 		s.site = 1 + more%4
 	}
-	if h.floors && s.kind <= holds && (s.verb == store.VerbTake || s.verb == store.VerbCheck) && more>>8%3 == 0 {
+	if h.floors && s.kind <= holds && (s.limit != "hot" || h.heldHot) && (s.verb == store.VerbTake || s.verb == store.VerbCheck) && more>>8%3 == 0 {
 		s.floor = 1 + more>>10%12
 	}
 }

@@ -37,7 +37,6 @@ var mutants = []mutant{
 	{"chunk of a lease used before it is due", "internal/lease/key.go", "from: mono + op.Delay*1000", "from: mono + op.Delay*0"},
 	{"request of a lease that is never answered", "internal/lease/key.go", "defer t.gate.Open()", "_ = t.gate"},
 	{"refusal of a request that was sent before the call came", "internal/lease/flight.go", "return k.turn.gate, nil, true", "return k.turn.gate, k.turn, true"},
-	{"reservation kept as a refusal after it is due", "internal/denycache/denycache.go", "e.at = op.Used, op.TS, op.Def.Number, algebra.DecidedAt(op)", "e.at = op.Used, op.TS, op.Def.Number, algebra.DecidedAt(op)-op.Delay"},
 	{"breaker stays open after an answer", "internal/breaker/probe.go", "if s.open.Swap(false) {", "if s.open.Load() && s.noSpace.Load() != nil {"},
 	{"breaker opens at the first failures", "internal/breaker/probe.go", "s.target = t\n\ts.done.Add(1)", "s.target = t\n\ts.open.Store(true)\n\ts.notify(errUnanswered)\n\ts.done.Add(1)"},
 	{"an answer to a call does not end a probe's wait", "internal/breaker/probe.go", "s.failures.Store(0)\n\ts.target = nil", "s.failures.Store(0)"},
