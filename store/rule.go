@@ -34,11 +34,11 @@ import (
 // writes nothing. docs/explanation/algebra.md shows the same in pictures.
 //
 // NewDefinition chooses the numbers. For windows and intervals Unit is 1, Add is
-// Limit.Rate and Every is Limit.Period, or 0 if that is of months. For buckets Every is the finest of 1 µs, 1 ms, 1 s
-// and 1 min that divides the Period and with which no number exceeds MaxInt; Rate and
-// Period/Every, divided by their greatest common divisor, are Add and Unit. With
-// Limit.Shards these two are as many times as large, so that they can be divided among the
-// shards.
+// Limit.Rate and Every is Limit.Period, or 0 if that is of months. For buckets Every is
+// the finest of 1 µs, 1 ms, 1 s and 1 min that divides the Period and with which no number
+// exceeds MaxInt; Rate and Period/Every, divided by their greatest common divisor, are Add
+// and Unit. With Limit.Shards these two are as many times as large, so that they can be
+// divided among the shards.
 //
 // A Rule belongs to one version of a limit. It is a value: a copy may be changed, for
 // example to compute the answer with another cap.

@@ -61,7 +61,8 @@ type Differences struct {
 
 // Agree makes n random calls to a store with the clock *now, and compares the answers
 // with those of a Model. The calls have plans, definitions of call sites, floors,
-// overrides, parents, holds, reservations and changed limits. Some are sent in batches, and the clock steps back now and then.
+// overrides, parents, holds, reservations and changed limits. Some are sent in batches, and
+// the clock steps back now and then.
 // Histories with odd seeds have no overrides, because stores have separate statements for
 // limits without them. In histories with seeds of 2 modulo 4 two limits have one key, and
 // most calls begin or end holds and overrides, so that these overlap.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/pace"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -92,8 +93,7 @@ func (a *ask) status(st *pb.RateLimitResponse_DescriptorStatus, until *durationp
 	if !a.d.Allowed {
 		st.Code = pb.RateLimitResponse_OVER_LIMIT
 	}
-	blocked := !a.d.Allowed && def != nil && def.Mode == store.Blocked
-	if !blocked && (def != nil || !a.rule.none) {
+	if !pace.Blocked(a.d) && (def != nil || !a.rule.none) {
 		st.LimitRemaining = uint32(min(a.d.Remaining, math.MaxUint32))
 	}
 	if d, ok := a.reset(); ok {
