@@ -55,13 +55,16 @@ race-concurrent: ## tests under the race detector of the packages that synchroni
 ci: ## all that CI runs (16 to 21 minutes on 2 cores)
 	.ci/run
 
-verify: fmt vet generated quoted lint cross cross-tests race vuln ## everything that must be clean before a change lands
+verify: fmt vet generated quoted lint cross race vuln ## everything that must be clean before a change lands
 
 fmt: ## fail when a file is not formatted
 	@out=$$(gofmt -l . ); test -z "$$out" || { echo "not formatted:"; echo "$$out"; exit 1; }
 
-vet: ## go vet, in both modules
+# What compiles on 64 bits need not on 32. One analyzer is enough there: vet checks the types
+# of all packages that it looks at, tests included.
+vet: ## go vet, in both modules, and whether all tests compile on 32 bits
 	$(COMPILE) vet ./...
+	CGO_ENABLED=0 GOOS=linux GOARCH=386 $(COMPILE) vet -directive ./...
 	cd bench && $(COMPILE) vet ./...
 
 # Compiling without optimizations takes three fifths of the time. The tests of linux/386 use
@@ -71,10 +74,6 @@ cross: ## build for the platforms of CROSS, and test on 32 bits what depends on 
 		flags='all=-N -l'; if [ $$p = linux/386 ]; then flags=; fi; \
 		CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} $(COMPILE) build -gcflags="$$flags" -ldflags='-s -w' ./...; done
 	@if [ "$$($(GO) env GOHOSTOS GOHOSTARCH | xargs)" = "linux amd64" ]; then echo "go test, linux/386"; CGO_ENABLED=0 GOARCH=386 $(GO) test -short -vet=off $(INTSIZE); fi
-
-# One analyzer is enough: vet checks the types of all packages that it looks at.
-cross-tests: ## check that all tests compile on 32 bits
-	CGO_ENABLED=0 GOOS=linux GOARCH=386 $(COMPILE) vet -directive ./...
 
 generated: ## fail when a generated file differs from what its generator writes
 	@state() { git status --porcelain; git diff; }; before=$$(state); $(COMPILE) generate ./... || exit 1; \
@@ -167,4 +166,4 @@ bench-faults: ## what a service answers while rows are locked and while its stor
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: bench-page playground clients deploy rolling simulate picture bench-postgres-tuned quoted figures cross cross-tests test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated lint linter vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
+.PHONY: bench-page playground clients deploy rolling simulate picture bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated lint linter vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/big"
 	"math/rand/v2"
-	"sort"
 	"testing"
 	"time"
 
@@ -294,8 +293,17 @@ func (k *refKey) delayPastEnd(used *big.Rat, t int64, plan string, now int64) in
 		used, _, kind := row.own(at)
 		return convert(used, store.Keep, k.def(kind, last), d).Cmp(new(big.Rat).SetInt64(d.burst)) <= 0
 	}
+	// By hand, as sort.Search counts in ints, which have 32 bits on some platforms.
 	until := k.override.until
-	return until - now + int64(sort.Search(1<<40, func(us int) bool { return covered(until + int64(us)) }))
+	low, high := until, until+1<<40
+	for low < high {
+		if at := low + (high-low)/2; covered(at) {
+			high = at
+		} else {
+			low = at + 1
+		}
+	}
+	return low - now
 }
 
 // set writes the row. A full one is none.
