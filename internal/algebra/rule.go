@@ -89,10 +89,20 @@ func DecidedAt(op *store.Op) int64 {
 	}
 	var scratch store.Rule
 	full := TimeToFull(op.RuleFor(&scratch), op.Used, op.TS, 0)
-	if o := op.Def.Override; o != nil && o.Until != 0 && full > o.Until && op.Def.Algorithm != store.Concurrency {
-		then := store.Op{Def: op.Def.Base(), Key: op.Key, Verb: store.VerbCheck}
-		_, _, _ = then.Step(o.Until, Row(op), true) // the row is not of a later version than its base
-		full = o.Until + then.Reset
+	if then := AtEnd(op, full); then != nil {
+		full = op.Def.Override.Until + then.Reset
 	}
 	return full - op.Reset
+}
+
+// AtEnd returns a check of op's bucket at the end of the override that decides it, by the
+// limit itself, or nil if there is no such end before the time full, in µs.
+func AtEnd(op *store.Op, full int64) *store.Op {
+	o := op.Def.Override
+	if o == nil || o.Until == 0 || o.Until >= full || op.Def.Algorithm == store.Concurrency {
+		return nil
+	}
+	then := &store.Op{Def: op.Def.Base(), Key: op.Key, Verb: store.VerbCheck}
+	_, _, _ = then.Step(o.Until, Row(op), true) // the row is not of a later version than its base
+	return then
 }

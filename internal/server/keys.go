@@ -1,9 +1,11 @@
 package server
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -84,7 +86,7 @@ const (
 
 // appendRefill appends how the bucket of a key fills if nobody takes from it: "refill",
 // with pairs of a time in µs from now and the number of whole tokens that are free from
-// then on. It appends nothing for a full bucket, a concurrency limit or a mode without a
+// then on, also past the end of an override. It appends nothing for a full bucket, a concurrency limit or a mode without a
 // bucket, nor if the store does not answer within the limit's Timeout, or a second if it
 // has none.
 func (a *api) appendRefill(ctx context.Context, b []byte, def *store.Definition, key string) []byte {
@@ -100,10 +102,27 @@ func (a *api) appendRefill(ctx context.Context, b []byte, def *store.Definition,
 		op.Def.Algorithm == store.Concurrency || op.Def.Mode > store.Shadow || op.Source >= store.SourceFallbackOpen {
 		return b
 	}
+	now, end := algebra.DecidedAt(op), int64(math.MaxInt64)
+	then := algebra.AtEnd(op, now+op.Reset)
+	if then != nil {
+		end = op.Def.Override.Until
+	}
+	b = appendSteps(append(b, `,"refill":[`...), op, now, end)
+	if then != nil {
+		b = appendFree(b, end-now, then.Remaining)
+		if then.Used > 0 && then.Def.Mode <= store.Shadow {
+			b = appendSteps(b, then, now, math.MaxInt64)
+		}
+	}
+	return append(bytes.TrimSuffix(b, []byte{','}), ']')
+}
+
+// appendSteps appends at most refillSteps times before end at which tokens of op's bucket
+// come back, with the number that is free from then on. Times are from now.
+func appendSteps(b []byte, op *store.Op, now, end int64) []byte {
 	var scratch store.Rule
-	rule, now := op.RuleFor(&scratch), algebra.DecidedAt(op)
+	rule := op.RuleFor(&scratch)
 	missing := rule.Burst - op.Remaining
-	b = append(b, `,"refill":[`...)
 	last := int64(-1)
 	for i, n := int64(1), min(missing, refillSteps); i <= n; i++ {
 		free := op.Remaining + (missing*i+n-1)/n
@@ -111,15 +130,19 @@ func (a *api) appendRefill(ctx context.Context, b []byte, def *store.Definition,
 		if in <= last {
 			continue // the same tick
 		}
-		if last >= 0 {
-			b = append(b, ',')
+		if in >= end-now {
+			break
 		}
 		last = in
 		used := algebra.Used(rule, store.State{Used: op.Used, TS: op.TS}, now+in)
-		b = append(strconv.AppendInt(append(b, '['), in, 10), ',')
-		b = append(strconv.AppendInt(b, algebra.Remaining(rule, used), 10), ']')
+		b = appendFree(b, in, algebra.Remaining(rule, used))
 	}
-	return append(b, ']')
+	return b
+}
+
+func appendFree(b []byte, in, free int64) []byte {
+	b = strconv.AppendInt(append(b, '['), in, 10)
+	return append(strconv.AppendInt(append(b, ','), free, 10), "],"...)
 }
 
 func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Definition, p page) {

@@ -204,6 +204,11 @@ func TestRefill(t *testing.T) {
 	w.now += 4e6
 	w.want(w.do("GET", "/v1/limits/login/keys?key=k", ""), 200, `"refill":[[8000000,3],`, `,[212000000,20]]`)
 	w.want(w.do("GET", "/v1/limits/window/keys?key=k", ""), 200, `"refill":[[6000000,7],[16000000,12],[26000000,17],[36000000,20]]`)
+
+	// Until the override ends a token a second comes back, and then the rest by the limit.
+	w.want(w.do("PUT", "/v1/limits/login/overrides", `{"key":"raised","rate":60,"per":"1m","burst":20,"for":"3500ms"}`), 200)
+	w.post("take", "limit=login&key=raised&cost=8")
+	w.want(w.do("GET", "/v1/limits/login/keys?key=raised", ""), 200, `"refill":[[1000000,13],[2000000,14],[3000000,15],[3500000,15],[9500000,16],[21500000,17],[33500000,18],[45500000,19],[57500000,20]]`)
 }
 
 // A viewer leaves with the first event that it may not see any more.
