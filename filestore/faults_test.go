@@ -389,6 +389,41 @@ func TestClockGoesOn(t *testing.T) {
 	}
 }
 
+// TestOverrideOnFullDisk checks what a caller is told of an override that memory has and
+// the disk has not yet.
+func TestOverrideOnFullDisk(t *testing.T) {
+	path := fresh(t)
+	s := open(t, path, Config{})
+	l, err := dipwell.New(s, slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err = s.disk.exec("pragma max_page_count = 40"); err != nil {
+		t.Fatal(err)
+	}
+	raise, raised := s.Abilities().Overrides, 0
+	for ; err == nil && raised < 10_000; raised++ {
+		_, err = raise.SetOverride(ctx, l.Limit("slow"), store.Override{Key: fmt.Sprintf("%0400d", raised), Burst: 9000})
+	}
+	if !errors.Is(err, store.ErrOutcomeUnknown) || errors.Is(err, store.ErrNoSpace) || !strings.Contains(err.Error(), path) {
+		t.Fatalf("override %d: %v", raised, err)
+	}
+	if err = s.disk.exec("pragma max_page_count = 1000000"); err != nil {
+		t.Fatal(err)
+	}
+	if err = s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, path, Config{})
+	if l, err = dipwell.New(s); err != nil {
+		t.Fatal(err)
+	}
+	last := fmt.Sprintf("%0400d", raised-1)
+	if o, err := l.Overrides(ctx, "slow", last, "", 2); err != nil || len(o) != 1 || o[0].Burst != 9000 {
+		t.Errorf("the last override after the disk had space again: %+v, %v", o, err)
+	}
+}
+
 // TestManyVersions changes a limit more often than a definition can have versions.
 func TestManyVersions(t *testing.T) {
 	path := fresh(t)

@@ -16,7 +16,8 @@ type overrides struct{ *Store }
 var _ store.Overrider = overrides{}
 
 // SetOverride sets the override of a key, as store.Overrider says. When it returns, the
-// override is on the disk.
+// override is on the disk. If the disk fails meanwhile, the error wraps
+// store.ErrOutcomeUnknown: the override decides, and will be written once the disk does.
 func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
 	err := s.changeOverride(d, o.Key, func() (err error) {
 		o, err = s.mem.SetOverride(ctx, d, o)
@@ -48,7 +49,10 @@ func (s *Store) changeOverride(d *store.Definition, key string, change func() er
 	if err != nil {
 		return err
 	}
-	return s.writer.flush()
+	if err := s.writer.flush(); err != nil {
+		return unknownOutcome(err)
+	}
+	return nil
 }
 
 // Overrides returns live overrides of a limit, as store.Overrider says.

@@ -159,11 +159,16 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 		if last.err == nil {
 			return nil
 		}
-		// The call was charged in memory, so that its error must not wrap ErrNoSpace.
-		return fmt.Errorf("%w: %s", store.ErrOutcomeUnknown, last.err.Error())
+		return unknownOutcome(last.err)
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, ctx.Err())
 	}
+}
+
+// unknownOutcome returns the error of a call whose change is in memory and could not be
+// written. It must not wrap ErrNoSpace, which says that nothing was changed.
+func unknownOutcome(err error) error {
+	return fmt.Errorf("%w: %s", store.ErrOutcomeUnknown, err.Error())
 }
 
 // apply decides in memory and adds the changed keys to dirty. It returns their last
