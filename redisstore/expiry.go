@@ -153,6 +153,7 @@ func (s *Store) sweepRecords(ctx context.Context, limit string, limits *store.Re
 				continue
 			}
 			t, gone := s.newTable(), false
+			t.drops = !all
 			t.want(limit, key)
 			err := t.update(ctx, func() (err error) {
 				gone, err = store.SweepRow(t, limits, limit, key, t.now)

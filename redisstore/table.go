@@ -41,6 +41,7 @@ type table struct {
 	digest  string
 	missing bool // DecideIn asked for something that was not read
 	loaded  bool // the limits were read because of a limit that was not known
+	drops   bool // a limit is dropped: other parts of its holds stay as they are, and limits cannot be read
 	made    store.Pending
 	text    string // the new reservation, as stored
 	ended   bool   // the reservation must be deleted
@@ -154,6 +155,9 @@ func (t *table) Hold(id string) (store.Hold, error) {
 		t.wantHold(id)
 		t.missing = true
 		return store.Hold{}, errMissing
+	}
+	if t.drops {
+		return h.hold, nil
 	}
 	for i := range h.hold.Parts {
 		p := &h.hold.Parts[i]

@@ -56,7 +56,7 @@ var duties = []duty{
 		"hold hold-refused hold-list settle-less settle-as-held settle-nothing settle-more settle-beyond-max-charge settle-beyond-max-charge-levels hold-beside-ban settle-again " +
 			"hold-expires hold-expires-charge hold-expires-override hold-outlives-override hold-expires-ban override-before-shadow settle-expired settle-given-back settle-expired-beyond-max-charge hold-kept hold-forgotten hold-again hold-again-free hold-again-override hold-again-ended " +
 			"extend extend-ended hold-several hold-reset hold-reset-all hold-reset-expired hold-reset-forgotten hold-nothing hold-nothing-free hold-unlimited hold-shadow hold-plan hold-blocked " +
-			"hold-floor hold-leaky hold-bad-input hold-expires-up-to hold-expires-sixteen hold-expires-never hold-expires-check hold-sweep hold-drop " +
+			"hold-floor hold-leaky hold-bad-input hold-expires-up-to hold-expires-sixteen hold-expires-never hold-expires-check hold-sweep hold-drop hold-parent-drop " +
 			"settle-beside-dropped hold-takes-add-up hold-change hold-change-slower hold-expires-change hold-expires-override-several hold-change-low hold-outlives-row hold-clock-back hold-before-later hold-golden levels-golden together-golden"},
 	{"concurrency", "keep the records of a row that has no Lows, and read them with the row",
 		"concurrency concurrency-settle concurrency-expires concurrency-expires-unused concurrency-time concurrency-extend concurrency-check concurrency-reset " +

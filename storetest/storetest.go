@@ -67,7 +67,7 @@ type size struct {
 }
 
 var severalKeys = map[string]bool{
-	"plan-group": true, "floor-group": true, "hold-several": true, "hold-again": true, "hold-reset": true, "hold-reset-all": true, "hold-drop": true, "settle-beside-dropped": true, "hold-takes-add-up": true, "hold-bad-input": true, "concurrency-beside": true,
+	"plan-group": true, "floor-group": true, "hold-several": true, "hold-again": true, "hold-reset": true, "hold-reset-all": true, "hold-drop": true, "hold-parent-drop": true, "settle-beside-dropped": true, "hold-takes-add-up": true, "hold-bad-input": true, "concurrency-beside": true,
 	"worked-5-user-and-tenant": true, "group-same-key-adds-up": true, "group-shadow": true, "group-sixteen": true,
 	"group-shared-bucket": true, "cancel-group": true, "cancel-beside-charge": true, "race-group": true,
 	"levels": true, "levels-take-up-to": true, "levels-take-up-to-above-burst": true, "levels-take-up-to-shadow": true, "levels-reserve": true, "race-levels": true, "levels-golden": true, "together-golden": true,
@@ -113,7 +113,7 @@ func Run(t *testing.T, open Open, o Options) {
 }
 
 func cases() [][]testCase {
-	return [][]testCase{worked, regressions, verbCases, groupCases, levelCases, reservationCases, givingBackCases, changeCases, windowCases, keyCases, waitCases, planCases, overrideCases, holdCases, concurrencyCases, adaptiveCases, auditCases, raceCases, historyCases, goldenCases, goldenCallCases}
+	return [][]testCase{worked, regressions, verbCases, groupCases, levelCases, namedCases, reservationCases, givingBackCases, changeCases, windowCases, keyCases, waitCases, planCases, overrideCases, holdCases, concurrencyCases, adaptiveCases, auditCases, raceCases, historyCases, goldenCases, goldenCallCases}
 }
 
 type testCase struct {
