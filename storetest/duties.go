@@ -51,12 +51,12 @@ var duties = []duty{
 	{"overrides", "have the ability Overrides (Definition.SetOverrideIn); read the override of a key with its row, and also if it has none; keep one that has ended until the row was converted; a Drop deletes them",
 		"override-until override-retry-beyond-its-end override-numbers override-above-plan override-of-a-new-key override-blocked override-shadow " +
 			"override-unlimited override-ended override-replaced override-reset override-sweep override-swept-after-its-end override-of-an-old-version override-change " +
-			"override-reservation override-charge override-hold override-list override-bad-input override-drop override-golden"},
+			"override-reservation override-charge override-hold override-list override-bad-input override-drop override-plan-drop override-golden"},
 	{"holds", "have the ability Holds; keep every field of Hold and Record; give back expired holds where a call gets less than it asked for, and in the sweep; a Reset or a Drop ends the holds of the row",
 		"hold hold-refused hold-list settle-less settle-as-held settle-nothing settle-more settle-beyond-max-charge settle-beyond-max-charge-levels hold-beside-ban settle-again " +
 			"hold-expires hold-expires-charge hold-expires-override hold-outlives-override hold-expires-ban override-before-shadow settle-expired settle-given-back settle-expired-beyond-max-charge hold-kept hold-forgotten hold-again hold-again-free hold-again-override hold-again-ended " +
 			"extend extend-ended hold-several hold-reset hold-reset-all hold-reset-expired hold-reset-forgotten hold-nothing hold-nothing-free hold-unlimited hold-shadow hold-plan hold-blocked " +
-			"hold-floor hold-leaky hold-bad-input hold-expires-up-to hold-expires-sixteen hold-expires-never hold-expires-check hold-sweep hold-drop hold-parent-drop " +
+			"hold-floor hold-leaky hold-bad-input hold-expires-up-to hold-expires-sixteen hold-expires-never hold-expires-check hold-sweep hold-drop hold-parent-drop hold-plan-drop " +
 			"settle-beside-dropped hold-takes-add-up hold-change hold-change-slower hold-expires-change hold-expires-override-several hold-change-low hold-outlives-row hold-clock-back hold-before-later hold-golden levels-golden together-golden"},
 	{"concurrency", "keep the records of a row that has no Lows, and read them with the row",
 		"concurrency concurrency-settle concurrency-expires concurrency-expires-unused concurrency-time concurrency-extend concurrency-check concurrency-reset " +

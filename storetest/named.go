@@ -8,9 +8,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// namedCases drop what rows and holds name.
+// namedCases drop parents and plans that rows, holds and overrides name.
 var namedCases = []testCase{
 	{"hold-parent-drop", holdParentDrop},
+	{"override-plan-drop", overridePlanDrop},
+	{"hold-plan-drop", holdPlanDrop},
 }
 
 // A parent is not dropped while another limit names it. When none does, the drop ends the
@@ -79,4 +81,52 @@ func holdParentDrop(e *env) {
 	}
 	e.tree(5, 8, 10)
 	e.level(store.VerbTake, "other/a", 5, true, 5, [3]int64{0, 3, 5})
+}
+
+// A row under a plan that is dropped is converted to the limit, which also decides a key
+// whose override names the plan. Callers who name it get an error that charges nothing.
+func overridePlanDrop(e *env) {
+	b := newCaller(e, "a=1/1s,burst=10,max_debt=20,plans=pro:rate=5;burst=50|banned:mode=blocked")
+	b.override("a", store.Override{Key: "o", Plan: "pro"})
+	b.override("a", store.Override{Key: "x", Plan: "banned"})
+	b.take("a:pro k 45", true)
+	b.take("a o 45", true)
+	b.take("a x 1", false)
+	b.wait(time.Second) // 40 used
+	b.define("a=1/1s,burst=10,max_debt=20")
+	b.take("a x 1", true)
+	for _, key := range []string{"k", "o"} {
+		var d dipwell.Decision
+		var bad *dipwell.FieldError
+		err := e.l.Do(e.ctx, &d, store.VerbTake, dipwell.Take{Limit: "a", Key: key, Cost: 1, Plan: "pro"})
+		if !errors.As(err, &bad) || bad.Field != "plan" || !errors.Is(err, store.ErrUnknownPlan) || d.Allowed {
+			e.Fatalf("a plan that was dropped, of %s: %+v, %v", key, d, err)
+		}
+	}
+	for _, key := range []string{"k", "o"} {
+		if op := b.do(store.VerbCheck, "a "+key+" 0").Ops[0]; op.Def.Rule.Burst != 10 || op.Reset != 40*second {
+			e.Errorf("%s: a burst of %d, full after %d µs", key, op.Def.Rule.Burst, op.Reset)
+		}
+	}
+	b.retry("a k 1", 31*time.Second)
+	b.define("a=1/1s,burst=10,max_debt=20,plans=pro:rate=5;burst=50") // the override names it again
+	b.take("a o 40", true)
+}
+
+// A hold under a plan that is dropped is settled, given back and listed as before.
+func holdPlanDrop(e *env) {
+	b := newCaller(e, "a=1/1h,burst=10,max_debt=20,plans=pro:rate=1;burst=50")
+	for _, id := range []string{"less", "more", "expires"} {
+		b.hold(id, 60*second, "a:pro "+id+" 30")
+	}
+	b.define("a=1/1h,burst=10,max_debt=20")
+	b.settle("less", 4)
+	b.free("a less", 6)
+	b.settle("more", 33)
+	if op := b.do(store.VerbCheck, "a more 0").Ops[0]; op.Reset <= 32*3600*second || op.Reset > 33*3600*second {
+		e.Errorf("full after %d µs, want nearly 33 h", op.Reset)
+	}
+	b.take("a expires 1", false)
+	b.wait(time.Minute)
+	b.take("a expires 10", true)
 }
