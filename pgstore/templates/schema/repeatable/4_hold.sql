@@ -297,16 +297,18 @@ comment on function dipwell.settle is
 
 create function dipwell_internal.settle_decide(hold text, cost bigint) returns dipwell.settled language plpgsql volatile as $$
 declare
-    h dipwell_internal.held;
+    h     dipwell_internal.held;
+    again boolean;
 begin
     perform dipwell_internal.check_hold_id(hold, 'hold');
     if cost is not null then
         perform dipwell_internal.check_cost(cost, 'cost');
     end if;
+    select p.settled into again from dipwell.hold_parts p where p.id = hold and p.part = 1;
     for h in select * from dipwell_internal.settle_group(hold, case when cost is not null then array[cost] end, null, 'cost') g order by g.remaining limit 1 loop
         return (true, h.remaining, null::interval, dipwell_internal.length(h.reset), h.granted, interval '0', false, null::uuid, h.repeated);
     end loop;
-    return null;
+    return (true, null::bigint, null::interval, null::interval, 0::bigint, interval '0', false, null::uuid, again); -- its limits were dropped
 end $$;
 comment on function dipwell_internal.settle_decide is
     'Settles any hold of one take, by settle_group.';
