@@ -258,12 +258,14 @@ func TestOutage(t *testing.T) {
 
 // Errors below the target are none: 1 % of the calls fail, and 2 % may.
 func TestErrorsBelowTarget(t *testing.T) {
-	for seed := range uint64(100) {
-		r := newRig(seed, 1000, 1)
-		r.errors = 0.01
-		r.start(Full)
-		if got := mean(r.run(100)) / r.ceiling; got < 0.9 {
-			t.Errorf("seed %d: %.3f of the ceiling", seed, got)
+	for _, processes := range []int{1, 2, 16} {
+		for seed := range uint64(100) {
+			r := newRig(seed, 1000, processes)
+			r.errors = 0.01
+			r.start(Full)
+			if got := mean(r.run(100)) / r.ceiling; got < 0.9 {
+				t.Errorf("seed %d, %d processes: %.3f of the ceiling", seed, processes, got)
+			}
 		}
 	}
 }
