@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
@@ -111,6 +112,53 @@ func TestConcurrency(t *testing.T) {
 	}
 	if d, err := l.Check(t.Context(), "day", dipwell.Shared, 0); err != nil || d.Remaining != 4 {
 		t.Errorf("%d left of the day, want 4: %v", d.Remaining, err)
+	}
+}
+
+// A handler that panics releases what its call held. Another interceptor recovers.
+func TestConcurrencyPanics(t *testing.T) {
+	l, _ := newLimiter(t, "slots=1,algorithm=concurrency")
+	options, err := grpclimit.New(l, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "slots"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := func(err *error) {
+		if recover() != nil {
+			*err = status.Error(codes.Aborted, "it panicked")
+		}
+	}
+	fail := func() {
+		if n := heldSlots(t, l); n != 1 {
+			t.Errorf("%d slots are held by a call that runs", n)
+		}
+		panic("oh")
+	}
+	options = append([]grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
+			defer again(&err)
+			return next(ctx, req)
+		}),
+		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+			defer again(&err)
+			return next(srv, stream)
+		}),
+	}, options...)
+	options = append(options,
+		grpc.ChainUnaryInterceptor(func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
+			fail()
+			return nil, nil
+		}),
+		grpc.ChainStreamInterceptor(func(any, grpc.ServerStream, *grpc.StreamServerInfo, grpc.StreamHandler) error { fail(); return nil }))
+	c, _ := serveWith(t, options)
+	if _, err = c.EmptyCall(t.Context(), &testpb.Empty{}); status.Code(err) != codes.Aborted || heldSlots(t, l) != 0 {
+		t.Errorf("%v; %d slots are still held", err, heldSlots(t, l))
+	}
+	stream, err := c.FullDuplexCall(t.Context())
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.Aborted || heldSlots(t, l) != 0 {
+		t.Errorf("a stream: %v; %d slots are still held", err, heldSlots(t, l))
 	}
 }
 
