@@ -1,0 +1,23 @@
+package redisstore
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// TestKnownOverridesAreBounded meets more overrides than a program remembers.
+func TestKnownOverridesAreBounded(t *testing.T) {
+	text := encodeOverride(&store.Override{Burst: 9, ID: 1, Version: 1})
+	var d knownOverrides
+	for i := range 3 * maxKnown {
+		key := fmt.Sprint("k", i)
+		if o, err := d.decode("api", key, text); err != nil || o.Key != key {
+			t.Fatalf("%s: %+v, %v", key, o, err)
+		}
+		if n := len(d.byRow); n != min(i+1, maxKnown) || d.byRow[[2]string{"api", key}] == nil {
+			t.Fatalf("%d of %d overrides are remembered; at most %d", n, i+1, maxKnown)
+		}
+	}
+}
