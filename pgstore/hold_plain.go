@@ -94,17 +94,15 @@ select b.used, b.ts, %[6]s, coalesce(p.expires, ('%[7]s' || b.ts)::bigint), %[8]
 	left := leftSQL(r, ticks)
 	s.hold = hold(fmt.Sprintf("%s, lows = array[$7::bigint, 2, 1, %s + $3::bigint]", charge.set, left), charge.where, "1::bigint", "$7::bigint", "b.mark")
 	s.holdFirst = first("array[$7::bigint, 2, 1, $3::bigint]", "1::bigint", "$7::bigint", "b.mark")
-	// The row is unchanged since the snapshot, so what the snapshot says about other
-	// records holds.
-	none := fmt.Sprintf(`(b.used, b.ts, b.lows) = (select x.used, x.ts, x.lows from dipwell.buckets x where x.limit_id = %[1]d and x.key = $1::text)
-        and not exists (select from dipwell.reservations x where x.limit_id = %[1]d and x.key = $1::text)`, id)
+	// Functions, because they see what was committed while the statement waited for the row.
+	none := fmt.Sprintf("not dipwell_internal.has_reservation(%d, $1::text)", id)
 	s.holdBeside = hold(fmt.Sprintf("%s, lows = %s", charge.set, lowsHoldSQL(left, sqlexpr.Op("$3::bigint"))),
 		strings.Replace(charge.where, "b.lows is null", "b.lows is not null and $7::bigint is not null and "+none, 1), "b.lows[2] - 1", "b.lows[1]", "b.mark")
 	ticks = ticksSQL(r, "b.ts", settleNow, settleGrid)
 	left = leftSQL(r, ticks)
 	s.settle = settle(fmt.Sprintf("used = %[1]s - least(%[1]s, $4::bigint, b.lows[4]), ts = greatest(%[2]s, b.ts), lows = null", left, settleNow),
 		"b.lows[1] = $5::bigint and b.lows[2] = 2 and $6::bigint = 1", "0::bigint")
-	others := fmt.Sprintf("(select true from dipwell.hold_parts x where x.limit_id = %d and x.key = $1::text and x.live and x.id <> $2::text order by x.expires desc limit 1)", id)
+	others := fmt.Sprintf("dipwell_internal.has_other_hold(%d, $1::text, $2::text)", id)
 	s.settleBeside = settle(fmt.Sprintf(`(used, ts, lows) = (select z.l[1], greatest(%s, b.ts), case when z.l[1] > 0 and %s then z.l[2:] end
         from (select %s as l from (select %s as used offset 0) u offset 0) z)`,
 		settleNow, others, lowsSettleSQL(sqlexpr.Op("u.used"), sqlexpr.Op("$6::bigint"), sqlexpr.Op("$4::bigint")), left), "b.lows[1] = $5::bigint and "+none, "b.free::int::bigint")
@@ -312,8 +310,8 @@ func (s functions) plainSettle(ctx context.Context, g *store.Group) (done bool, 
 
 // tryHold runs the statements forms one after the other until one applies to the row as
 // it is. It returns that statement and its columns, or pgx.ErrNoRows. The statements
-// locked are tried last, in a transaction that locks the row first: a statement beside
-// other holds does nothing if the row was changed while it waited for the lock.
+// locked are tried last, in a transaction that locks the row first: then one of them
+// applies, even if others have made or ended holds meanwhile.
 func (s *Store) tryHold(ctx context.Context, e *entry, r *store.Rule, args []any, forms, locked []form) (f form, v [5]int64, err error) {
 	if spread(r) {
 		args = append(args, gridOf(r.Origin, r.Every))

@@ -177,14 +177,14 @@ func (d busyRowDB) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
 // TestHoldsOfBusyKey checks that holds of a key whose row others change all the time
-// do not need the functions, which cost several times as much.
+// do not need the functions, which cost several times as much, and take one statement.
 func TestHoldsOfBusyKey(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
 	must(t, pool, "select dipwell.define('bucket', 1, interval '1 hour', burst => 1000)")
 	must(t, pool, "select dipwell.hold('bucket', 'k', 1, interval '1 hour')")
 	ctx := t.Context()
-	busy, changes := false, 0
+	busy, changes, locked := false, 0, 0
 	var called []string
 	var committed sync.WaitGroup
 	db := busyRowDB{pool, func(sql string) {
@@ -193,6 +193,9 @@ func TestHoldsOfBusyKey(t *testing.T) {
 			return
 		}
 		changes++
+		if strings.HasPrefix(sql, "select true from dipwell.buckets") {
+			locked++
+		}
 		tx, err := pool.Begin(ctx)
 		if err != nil {
 			t.Fatal(err)
@@ -230,8 +233,8 @@ func TestHoldsOfBusyKey(t *testing.T) {
 	if d, err := l.Check(ctx, "bucket", "k", 0); err != nil || d.Remaining != 1000-took-int64(changes) {
 		t.Errorf("%+v, %v; want %d remaining", d, err, 1000-took-int64(changes))
 	}
-	if len(called) > 0 || changes < 11 {
-		t.Errorf("%d changes by others; %d calls of functions:\n%s", changes, len(called), strings.Join(called, "\n"))
+	if len(called) > 0 || changes < 11 || locked > 0 {
+		t.Errorf("%d changes by others; %d statements that only lock the row; %d calls of functions:\n%s", changes, locked, len(called), strings.Join(called, "\n"))
 	}
 }
 
@@ -440,7 +443,7 @@ func TestNewHoldIDs(t *testing.T) {
 // while a hold or its settle waits for the row can be cancelled in full.
 func TestReservationBesideSettle(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"settle", "hold", "settle in SQL", "hold in SQL"} {
+	for _, name := range []string{"settle", "hold", "settle beside", "hold beside", "settle in SQL", "hold in SQL"} {
 		t.Run(name, func(t *testing.T) {
 			ctx, pool := t.Context(), newPool(t)
 			must(t, pool, "select dipwell.define('bucket', 1, interval '1 hour', burst => 100), dipwell.define('debt', 1, interval '1 hour', burst => 1, max_debt => 10)")
@@ -449,6 +452,13 @@ func TestReservationBesideSettle(t *testing.T) {
 			l, err := dipwell.New(s)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if strings.HasSuffix(name, "beside") { // the store knows that the key has other holds
+				for _, id := range []string{"x", "y"} {
+					if d, err := l.Hold(ctx, time.Hour, id, dipwell.Take{Limit: "bucket", Key: "k", Cost: 5}); err != nil || !d.Allowed {
+						t.Fatalf("%+v, %v", d, err)
+					}
+				}
 			}
 			tx, err := pool.Begin(ctx)
 			if err != nil {
@@ -468,6 +478,13 @@ func TestReservationBesideSettle(t *testing.T) {
 					_, err = l.Hold(ctx, time.Hour, "i", dipwell.Take{Limit: "bucket", Key: "k", Cost: 3})
 					return err
 				}, 92
+			case "settle beside":
+				call, want = func() (err error) { _, err = l.Settle(ctx, "y", 1); return err }, 89
+			case "hold beside":
+				call, want = func() (err error) {
+					_, err = l.Hold(ctx, time.Hour, "i", dipwell.Take{Limit: "bucket", Key: "k", Cost: 3})
+					return err
+				}, 82
 			case "settle in SQL":
 				call = func() (err error) { _, err = pool.Exec(ctx, "select dipwell.settle('h')"); return err }
 			case "hold in SQL":

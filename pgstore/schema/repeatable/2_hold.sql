@@ -60,6 +60,24 @@ end $$;
 comment on function dipwell_internal.has_live_hold is
     'Whether a key has holds that may give something back to its row.';
 
+-- Volatile for the same reason. A call that makes or ends a reservation or a hold changes
+-- the row, so that a statement that waited for the row asks again.
+create function dipwell_internal.has_reservation(lim int, of_key text) returns boolean language plpgsql volatile as $$
+begin
+    return exists (select from dipwell.reservations x where x.limit_id = lim and x.key = of_key);
+end $$;
+comment on function dipwell_internal.has_reservation is
+    'Whether a key has records of reservations.';
+
+-- The search begins with the last to expire: holds that were settled stay in the index until
+-- a vacuum, and most of them expire first.
+create function dipwell_internal.has_other_hold(lim int, of_key text, hold text) returns boolean language plpgsql volatile as $$
+begin
+    return (select true from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.id <> hold order by x.expires desc limit 1) is true;
+end $$;
+comment on function dipwell_internal.has_other_hold is
+    'Whether a key has live holds besides one.';
+
 create function dipwell_internal.has_expired_hold(lim int, of_key text, n bigint) returns boolean language plpgsql stable as $$
 begin
     return exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.expires <= n);
