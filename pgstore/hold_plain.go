@@ -28,27 +28,31 @@ import (
 // expire: holds that were settled stay in the index until a vacuum, and most of them
 // expire first.
 //
+// Conditions name a column even if they are about parameters alone, as "p.part = (select
+// 1 from b)": for others the planner adds a node that filters once, which costs as much
+// as a look-up.
+//
 // Parameters of hold: key, id, units, room, ttl, tokens, mark, then the grid if origins
 // are spread. Parameters of settle: key, id, cost, units to give back, mark, number and
-// the grid.
+// the grid. Those of a concurrency limit have no mark and number.
 func setHoldSQL(s *statements, id int32, d *store.Definition, testClock bool) {
 	r := &d.Rule
 	now, at, seen := stmtNow, readNow, "statement_timestamp()"
-	params, grid := 7, sqlexpr.Int(gridOf(r.Origin, r.Every))
-	if spread(r) {
-		params, grid = 8, sqlexpr.Op("$8::bigint")
-	}
+	slots := d.Algorithm == store.Concurrency
+	params, settleParams, grid := 7, 6, sqlexpr.Int(gridOf(r.Origin, r.Every))
 	settleGrid := grid
-	if spread(r) {
-		settleGrid = sqlexpr.Op("$7::bigint")
+	switch {
+	case slots:
+		params, settleParams = 6, 4
+	case spread(r):
+		params, settleParams, grid, settleGrid = 8, 7, sqlexpr.Op("$8::bigint"), sqlexpr.Op("$7::bigint")
 	}
 	settleNow := now
 	if testClock {
 		now = fmt.Sprintf("$%d::bigint", params+1)
-		settleNow = fmt.Sprintf("$%d::bigint", params)
+		settleNow = fmt.Sprintf("$%d::bigint", settleParams+1)
 		at, seen = now, settleNow
 	}
-	slots := d.Algorithm == store.Concurrency
 	// The hold begins at the time when the bucket is locked: the wait for the lock may be
 	// longer than the ttl.
 	made := func(charge, number, mark, also string) string {
@@ -62,7 +66,10 @@ select b.used, b.ts, b.at, b.number, %[8]s from b`, charge, number, mark, at, id
 		return made(fmt.Sprintf("update dipwell.buckets b set %s\n    where %s", set, where), number, mark, also)
 	}
 	first := func(lows, number, mark, also string) string {
-		unused := "$4::bigint is not null and $7::bigint is not null"
+		unused := "$4::bigint is not null"
+		if !slots {
+			unused += " and $7::bigint is not null"
+		}
 		if spread(r) {
 			unused += " and $8::bigint is not null"
 		}
@@ -70,22 +77,22 @@ select b.used, b.ts, b.at, b.number, %[8]s from b`, charge, number, mark, at, id
     select $3::bigint, %s, %d, %d, $1::text, %s where %s
     on conflict do nothing`, at, id, d.Number, lows, unused), number, mark, also)
 	}
-	settle := func(set, where, also string) string {
+	settle := func(set, where, units, returning, also string) string {
 		return fmt.Sprintf(`with b as (update dipwell.buckets b set %[1]s
-    where b.limit_id = %[2]d and b.key = $1::text and b.version = %[3]d and %[4]s
-    returning b.used, b.ts, b.lows is null as free),
+    where b.limit_id = %[2]d and b.key = $1::text and b.version = %[3]d%[4]s
+    returning b.used, b.ts%[9]s),
 p as (update dipwell.hold_parts p set live = false, settled = true, cost = $3::bigint, due = %[5]s + greatest(p.ttl, 60000000)
-    where p.id = $2::text and p.part = 1 and p.parts = 1 and coalesce(p.live, false) and p.version = %[3]d and p.units / %[9]d = p.tokens and p.units %% %[9]d = 0 and p.expires > %[5]s and (select true from b)
+    where p.id = $2::text and p.part = (select 1 from b) and p.parts = 1 and coalesce(p.live, false) and p.version = %[3]d and p.units = %[10]s and p.expires > %[5]s
     returning p.expires)
-select b.used, b.ts, %[6]s, coalesce(p.expires, ('%[7]s' || b.ts)::bigint), %[8]s from b left join p on true`, set, id, d.Number, where, settleNow, seen, abortedChargeText, also, r.Unit)
+select b.used, b.ts, %[6]s, coalesce((select p.expires from p), ('%[7]s' || b.ts)::bigint), %[8]s from b`, set, id, d.Number, where, settleNow, seen, abortedChargeText, also, returning, units)
 	}
 	if slots {
 		last := func(own string) string { // when the last other hold expires
 			return fmt.Sprintf("case when b.used = %s then 0 else coalesce((select x.expires from dipwell.hold_parts x where x.limit_id = %d and x.key = $1::text and x.live and x.id <> $2::text order by x.expires desc limit 1), 0) end", own, id)
 		}
 		s.hold = hold(fmt.Sprintf("used = b.used + $3::bigint, ts = greatest(%s, b.ts)", now),
-			fmt.Sprintf("b.limit_id = %d and b.key = $1::text and b.version = %d and b.used <= $4::bigint and $7::bigint = 0", id, d.Number), "0::bigint", "0::bigint", last("$3::bigint"))
-		s.settle = settle(fmt.Sprintf("used = greatest(b.used - $4::bigint, 0), ts = greatest(%s, b.ts)", settleNow), "$5::bigint = 0 and $6::bigint = 0", last("0"))
+			fmt.Sprintf("b.limit_id = %d and b.key = $1::text and b.version = %d and b.used <= $4::bigint", id, d.Number), "0::bigint", "0::bigint", last("$3::bigint"))
+		s.settle = settle(fmt.Sprintf("used = greatest(b.used - $4::bigint, 0), ts = greatest(%s, b.ts)", settleNow), "", "$4::bigint", "", last("0"))
 		s.holdFirst = first("null::bigint[]", "0::bigint", "0::bigint", "0::bigint")
 		return
 	}
@@ -97,15 +104,16 @@ select b.used, b.ts, %[6]s, coalesce(p.expires, ('%[7]s' || b.ts)::bigint), %[8]
 	// Functions, because they see what was committed while the statement waited for the row.
 	none := fmt.Sprintf("not dipwell_internal.has_reservation(%d, $1::text)", id)
 	s.holdBeside = hold(fmt.Sprintf("%s, lows = %s", charge.set, lowsHoldSQL(left, sqlexpr.Op("$3::bigint"))),
-		strings.Replace(charge.where, "b.lows is null", "b.lows is not null and $7::bigint is not null and "+none, 1), "b.lows[2] - 1", "b.lows[1]", "b.mark")
+		strings.Replace(charge.where, "b.lows is null", "b.lows[1] + $7::bigint >= 0 and "+none, 1), "b.lows[2] - 1", "b.lows[1]", "b.mark")
 	ticks = ticksSQL(r, "b.ts", settleNow, settleGrid)
 	left = leftSQL(r, ticks)
+	units := fmt.Sprintf("$4::bigint + $3::bigint * %d", r.Unit)
 	s.settle = settle(fmt.Sprintf("used = %[1]s - least(%[1]s, $4::bigint, b.lows[4]), ts = greatest(%[2]s, b.ts), lows = null", left, settleNow),
-		"b.lows[1] = $5::bigint and b.lows[2] = 2 and $6::bigint = 1", "0::bigint")
+		" and b.lows[1] = $5::bigint and b.lows[2] = 2 and b.lows[2] - $6::bigint = 1", units, "", "0::bigint")
 	others := fmt.Sprintf("dipwell_internal.has_other_hold(%d, $1::text, $2::text)", id)
 	s.settleBeside = settle(fmt.Sprintf(`(used, ts, lows) = (select z.l[1], greatest(%s, b.ts), case when z.l[1] > 0 and %s then z.l[2:] end
         from (select %s as l from (select %s as used offset 0) u offset 0) z)`,
-		settleNow, others, lowsSettleSQL(sqlexpr.Op("u.used"), sqlexpr.Op("$6::bigint"), sqlexpr.Op("$4::bigint")), left), "b.lows[1] = $5::bigint and "+none, "b.free::int::bigint")
+		settleNow, others, lowsSettleSQL(sqlexpr.Op("u.used"), sqlexpr.Op("$6::bigint"), sqlexpr.Op("$4::bigint")), left), " and b.lows[1] = $5::bigint and "+none, units, ", b.lows is null as free", "b.free::int::bigint")
 }
 
 // The most common changes of lows are written as expressions, because a function call
@@ -205,7 +213,10 @@ func (s functions) plainHold(ctx context.Context, g *store.Group, e *entry) (don
 	if !slots {
 		h.mark, free = rand.Int64N(1<<48), room(r, units, r.Cap)
 	}
-	args := []any{op.Key, c.ID, units, free, c.TTL, op.Cost, h.mark}
+	args := []any{op.Key, c.ID, units, free, c.TTL, op.Cost}
+	if !slots {
+		args = append(args, h.mark)
+	}
 	tries, locked := []form{formHold}, []form(nil)
 	beside, met := !slots && s.listed.has(e.id, op.Key), s.seen.has(e.id, op.Key)
 	switch {
@@ -286,7 +297,11 @@ func (s functions) plainSettle(ctx context.Context, g *store.Group) (done bool, 
 			tries = locked
 		}
 	}
-	f, v, err := s.tryHold(ctx, e, r, []any{h.key, c.ID, cost, back, h.mark, h.record}, tries, locked)
+	args := []any{h.key, c.ID, cost, back}
+	if !slots {
+		args = append(args, h.mark, h.record)
+	}
+	f, v, err := s.tryHold(ctx, e, r, args, tries, locked)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) || abortedCharge(err): // the row or the hold has changed
 		s.made.forget(c.ID)
