@@ -301,7 +301,7 @@ var exportedNames = map[string]int{
 	"pgstore":    21,
 	"redisstore": 10,
 	"stack":      4,
-	"store":      164,
+	"store":      153,
 	"storetest":  3,
 }
 

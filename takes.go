@@ -8,9 +8,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/internal/keypath"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // A Take is a cost for one key of a limit. Its fields are checked by the call that it
 // is passed to: the error is then a *FieldError, whose Field names the take if there are
@@ -325,7 +329,7 @@ func (d *Decision) fillAll(g *store.Group, takes []Take, own []int) {
 	if len(takes) == 1 {
 		d.Granted = limits[0].Granted
 	}
-	d.Delay = us(g.Due())
+	d.Delay = us(core.Due(g))
 }
 
 // namedPlan returns the definition of a plan that a caller names. The error is a

@@ -10,9 +10,13 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/audit"
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // Each, as Config.Every, answers each call only when its decision is on the disk.
 const Each time.Duration = -1
@@ -251,7 +255,7 @@ func allFailLocal(g *store.Group) bool {
 			return false
 		}
 	}
-	return !g.Cancel && !g.Settles()
+	return !g.Cancel && !core.Settles(g)
 }
 
 // unavailable returns the error of calls that are not decided, or nil.

@@ -262,7 +262,7 @@ func (m *holdRun) compareRows() {
 		got := found[at]
 		d := m.sql.Registry().Lookup(at.limit)
 		var scratch store.Rule
-		rule := d.RuleFor(at.key, &scratch)
+		rule := core.RuleFor(d, at.key, &scratch)
 		t := max(m.now, got.TS, want.TS)
 		missing := want.Version == 0
 		got.Version, want.Version = d.Number, d.Number

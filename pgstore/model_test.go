@@ -15,9 +15,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // TestModel sends random batches to a store in every supported way, changes and
 // sweeps limits between them, and decides the same groups one by one in Go over
@@ -91,7 +95,7 @@ func (m model) decide(g *store.Group, now int64, reg *store.Registry) error {
 		states[i], records[i] = m.rows[at], slices.Clone(m.records[at])
 		if states[i].Lows != nil {
 			var err error
-			if states[i], records[i], err = op.Def.Advance(states[i], op.Key, now, records[i]); err != nil {
+			if states[i], records[i], err = core.Advance(op.Def, states[i], op.Key, now, records[i]); err != nil {
 				return err
 			}
 		}
@@ -99,7 +103,7 @@ func (m model) decide(g *store.Group, now int64, reg *store.Registry) error {
 	if err := g.Decide(now, states, write); err != nil {
 		return err
 	}
-	call := heldReservation{due: now + g.Due()}
+	call := heldReservation{due: now + core.Due(g)}
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		at := rowID{op.Def.Name, op.Key}
@@ -108,7 +112,7 @@ func (m model) decide(g *store.Group, now int64, reg *store.Registry) error {
 			delete(m.rows, at)
 			m.forget(func(r rowID) bool { return r == at })
 		case g.Reserved && op.Granted > 0:
-			n := op.Record(&states[i], g.ID, now, call.due)
+			n := core.Record(op, &states[i], g.ID, now, call.due)
 			records[i] = append(records[i], n)
 			m.records[at] = records[i]
 			m.rows[at] = states[i]
@@ -131,7 +135,7 @@ func (m model) cancel(id store.Reservation, now int64, reg *store.Registry) erro
 	delete(m.held, id)
 	for _, p := range call.parts {
 		var err error
-		if m.rows[p.rowID], m.records[p.rowID], err = reg.Lookup(p.limit).GiveBack(m.rows[p.rowID], p.key, now, m.records[p.rowID], p.number, p.mark); err != nil {
+		if m.rows[p.rowID], m.records[p.rowID], err = core.GiveBack(reg.Lookup(p.limit), m.rows[p.rowID], p.key, now, m.records[p.rowID], p.number, p.mark); err != nil {
 			return err
 		}
 	}
@@ -446,11 +450,11 @@ func (m *modelRun) compareRows(after model, swept bool) string {
 		full := want.Used == 0
 		if !there && swept {
 			d := m.sql.Registry().Lookup(at.limit)
-			carried, _ := d.Carry(want, at.key, m.now)
+			carried, _ := core.Carry(d, want, at.key, m.now)
 			full = full || carried.Used == 0
 			if !full {
 				var scratch store.Rule
-				full = algebra.TimeToFull(d.RuleFor(at.key, &scratch), carried.Used, carried.TS, m.now) <= 0
+				full = algebra.TimeToFull(core.RuleFor(d, at.key, &scratch), carried.Used, carried.TS, m.now) <= 0
 			}
 		}
 		switch {

@@ -14,11 +14,15 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/internal/sqlexpr"
 	"github.com/dipwell/dipwell/internal/sqlstep"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // A rowVersion is scanned from the column version of a bucket, which is negative if
 // an override decides the row.
@@ -82,8 +86,8 @@ func setDecider(op *store.Op, version uint32, plan *string, override []byte) boo
 		if err != nil || o.Version != base.Number {
 			return false
 		}
-		o.Prepare()
-		decider = base.WithOverride(o)
+		core.Prepare(o)
+		decider = core.WithOverride(base, o)
 	case version == op.Def.Number:
 	case plan != nil:
 		decider = base.WithPlan(*plan)
@@ -173,8 +177,8 @@ func (m *overridden) learn(e *entry, row store.State, o *store.Override, key str
 	if o == nil || o.Version != base.Number || o.ID != number.Override(row.Version) {
 		return nil
 	}
-	o.Prepare()
-	d := base.WithOverride(o)
+	core.Prepare(o)
+	d := core.WithOverride(base, o)
 	m.note(e.id, key, d)
 	return d
 }
@@ -254,7 +258,7 @@ func (s *Store) takeOverridden(ctx context.Context, g *store.Group, e *entry, d 
 		return false, nil
 	}
 	var scratch store.Rule
-	rule := d.RuleFor(op.Key, &scratch)
+	rule := core.RuleFor(d, op.Key, &scratch)
 	units := tokens * rule.Unit
 	args := []any{op.Key, units, bound - units, rule.Add, int32(d.Number), endOf(d), algebra.EnoughTicks(rule.MaxUsed, rule.Add)} //nolint:gosec // the column has 32 bits
 	if rule.Every > 1 {
@@ -392,7 +396,7 @@ func (s *Store) withOverrides(ctx context.Context, id int32, rows []store.KeySta
 	overrides := map[string]*store.Override{}
 	list, err := pgx.CollectRows(found, func(row pgx.CollectableRow) (*store.Override, error) { return scanOverride(row) })
 	for _, o := range list {
-		o.Prepare()
+		core.Prepare(o)
 		overrides[o.Key] = o
 	}
 	for i := range rows {

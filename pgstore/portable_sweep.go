@@ -160,10 +160,10 @@ func isFull(d *store.Definition, row bucketRow, now int64) bool {
 	if number.IsOverride(state.Version) {
 		return false // sweepDue deletes it when the override ends
 	}
-	own := d.Own(state, max(now, state.TS))
-	state, ok := own.Carry(state, row.Key, now)
+	own := core.Own(d, state, max(now, state.TS))
+	state, ok := core.Carry(own, state, row.Key, now)
 	var scratch store.Rule
-	return ok && algebra.Used(own.RuleFor(row.Key, &scratch), state, now) == 0
+	return ok && algebra.Used(core.RuleFor(own, row.Key, &scratch), state, now) == 0
 }
 
 // dropped reports whether an unknown limit was dropped, rather than just added.

@@ -397,7 +397,7 @@ func (t *portableTable) flushRow(k bucketKey, r *portableRow) {
 	switch d := t.limits.byID(k.LimitID); {
 	case row.Override != nil && d != nil: // the row stays while the override lives, so that other statements find it
 		if row.Used == 0 {
-			row = store.State{Version: d.WithOverride(row.Override).Number}
+			row = store.State{Version: core.WithOverride(d, row.Override).Number}
 		}
 		t.out.Queue(updateRowSQL, k.LimitID, k.Key, row.Used, row.TS, int32(row.Version), lowsColumn(row.Lows))
 	case row.Used == 0:
@@ -436,7 +436,7 @@ func (t *portableTable) flushRow(k bucketKey, r *portableRow) {
 // countGranted returns the number of keys of a reservation.
 func countGranted(g *store.Group) (n int) {
 	for i := range g.Ops {
-		if g.Ops[i].Took() > 0 {
+		if core.Took(&g.Ops[i]) > 0 {
 			n++
 		}
 	}
@@ -459,7 +459,7 @@ func (t *portableTable) keys(g *store.Group) (keys []bucketKey, err error) {
 			keys = append(keys, bucketKey{p.LimitID, p.Key})
 		}
 		return keys, err
-	case g.Settles():
+	case core.Settles(g):
 		h, err := t.readHold(holdSQL, g.Hold.ID) // locked after its buckets
 		if err != nil {
 			return nil, err
@@ -507,7 +507,7 @@ func (t *portableTable) decide() error {
 			return err
 		}
 	}
-	if g.Settles() {
+	if core.Settles(g) {
 		g.Ops = nil // a previous attempt may have set them
 	}
 	keys, err := t.keys(g)

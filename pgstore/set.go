@@ -502,7 +502,7 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (fail
 // append adds the parameters of one row.
 func (a *setArgs) append(group int, b *bundle, row *bucket) {
 	var scratch store.Rule
-	r := row.def.RuleFor(row.op.Key, &scratch)
+	r := core.RuleFor(row.def, row.op.Key, &scratch)
 	kind, cost, bound := row.op.Verb, row.cost, r.Cap
 	unit, every, adds, grid, enough := r.Unit, r.Every, r.Add, int64(0), (r.MaxUsed+r.Add-1)/r.Add
 	if r.Every == 0 {

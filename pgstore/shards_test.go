@@ -157,7 +157,7 @@ func (r *shardsRun) call(now int64) {
 	}
 	before, _ := readShards(r.T, r.pool, r.key)
 	var scratch store.Rule
-	rule := *r.d.RuleFor(r.key, &scratch)
+	rule := *core.RuleFor(r.d, r.key, &scratch)
 	was := store.State{TS: now}
 	if len(before) > 1 {
 		was = gathered(rule, before)

@@ -347,7 +347,7 @@ func (k *snapshot) decideGroup(g *store.Group) (ok bool) {
 			continue
 		}
 		var err error
-		if rows[i], after[i], err = b.def.Advance(b.state, b.key, k.now, slices.Clone(b.after)); err != nil {
+		if rows[i], after[i], err = core.Advance(b.def, b.state, b.key, k.now, slices.Clone(b.after)); err != nil {
 			return false
 		}
 	}
@@ -359,8 +359,8 @@ func (k *snapshot) decideGroup(g *store.Group) (ok bool) {
 	}
 	for i, b := range buckets {
 		op := &g.Ops[i]
-		if g.Reserved && op.Took() > 0 {
-			r := op.Record(&rows[i], g.ID, k.now, k.now+g.Due())
+		if g.Reserved && core.Took(op) > 0 {
+			r := core.Record(op, &rows[i], g.ID, k.now, k.now+core.Due(g))
 			after[i] = append(slices.Clone(after[i]), r)
 			b.meta[recordKey{r.Number, r.Mark}] = recordMeta{id: uuidOf(g.ID), parts: int32(countGranted(g))}
 			write[i] = true
@@ -386,7 +386,7 @@ func (k *snapshot) cancelGroup(g *store.Group) (ok bool) {
 	}
 	for _, p := range parts {
 		b := k.rows[bucketKey{p.LimitID, p.Key}]
-		row, after, err := b.def.GiveBack(b.state, b.key, k.now, slices.Clone(b.after), p.Number, p.Mark)
+		row, after, err := core.GiveBack(b.def, b.state, b.key, k.now, slices.Clone(b.after), p.Number, p.Mark)
 		if err != nil {
 			return false
 		}

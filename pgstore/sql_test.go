@@ -247,7 +247,7 @@ func (s *sqlStore) answer(ctx context.Context, op *store.Op, a store.Answer) {
 		}
 		if d.Overridden {
 			if list, err := s.Abilities().Overrides.Overrides(ctx, d, op.Key, "", 1); err == nil && len(list) > 0 && list[0].Key == op.Key {
-				op.Asked, op.Def = cmp.Or(op.Asked, op.Def), d.WithOverride(&list[0])
+				op.Asked, op.Def = cmp.Or(op.Asked, op.Def), core.WithOverride(d, &list[0])
 			}
 		}
 	}
@@ -268,9 +268,9 @@ func (s *sqlStore) own(ctx context.Context, op *store.Op) *store.Definition {
 		return nil
 	}
 	row.Version = uint32(version)
-	own := d.Own(row, s.now())
+	own := core.Own(d, row, s.now())
 	var scratch store.Rule
-	if algebra.Used(own.RuleFor(op.Key, &scratch), row, s.now()) == 0 { // a full row is as none
+	if algebra.Used(core.RuleFor(own, op.Key, &scratch), row, s.now()) == 0 { // a full row is as none
 		return nil
 	}
 	return own

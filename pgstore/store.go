@@ -259,7 +259,7 @@ func (s *Store) attempt(ctx context.Context, g *store.Group, first bool) error {
 	switch {
 	case g.Cancel:
 		return s.engine().cancel(ctx, g.ID)
-	case g.Settles():
+	case core.Settles(g):
 		if err := s.hear(ctx); err != nil {
 			return err
 		}

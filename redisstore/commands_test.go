@@ -17,10 +17,14 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // The server's statistics of each command.
 var commandCalls = regexp.MustCompile(`cmdstat_([a-z|]+):calls=(\d+)`)
@@ -228,7 +232,7 @@ func TestExpiryIsTimeToFull(t *testing.T) {
 					t.Fatalf("%s: %v", name, err)
 				}
 				var scratch store.Rule
-				full := algebra.TimeToFull(d.RuleFor(key, &scratch), used, ts, 0)
+				full := algebra.TimeToFull(core.RuleFor(d, key, &scratch), used, ts, 0)
 				want := (max(full, ts+2000000) + 999) / 1000
 				got := expires.Val().Milliseconds()
 				// ts may lie before the call, by less than what a token takes. A script

@@ -81,7 +81,7 @@ func (l *limits) overriding(e *entry, op *store.Op) *entry {
 	if known == nil || known.override.Version != base.Number {
 		return nil
 	}
-	if d := base.WithOverride(known.override); known.entry == nil || known.entry.def != d || known.entry.parts != e.parts {
+	if d := core.WithOverride(base, known.override); known.entry == nil || known.entry.def != d || known.entry.parts != e.parts {
 		known.entry = l.newEntry(d)
 		known.entry.override, known.entry.until = known.override, forever
 		if until := known.override.Until; until != 0 {
@@ -107,7 +107,7 @@ func (d *knownOverrides) decode(limit, key, text string) (*store.Override, error
 	if err != nil {
 		return nil, err
 	}
-	o.Prepare()
+	core.Prepare(o)
 	if d.byRow == nil {
 		d.byRow = map[[2]string]*knownOverride{}
 	}
@@ -343,7 +343,7 @@ func (s *Store) copyOverride(ctx context.Context, to *names, limit, key, text st
 	if err != nil {
 		return fmt.Errorf("%w: %w", store.ErrStore, err)
 	}
-	o.Prepare()
+	core.Prepare(o)
 	t := s.newTable()
 	t.names = to
 	t.want(limit, key)

@@ -54,7 +54,7 @@ func partsJSON(g *store.Group, may func(*store.Op) bool) string {
 }
 
 func hasCost(op *store.Op) bool    { return op.Cost > 0 }
-func wasGranted(op *store.Op) bool { return op.Took() > 0 }
+func wasGranted(op *store.Op) bool { return core.Took(op) > 0 }
 
 // registerReservation stores the parts of a reservation in a cluster, where its
 // key is in another slot than its buckets. It is done before any tokens are
@@ -154,7 +154,7 @@ func (s *Store) giveBack(ctx context.Context, g *store.Group, parts []reservatio
 				return store.ErrReservation // the limit was dropped and defined again
 			}
 		}
-		rules[i] = *d.RuleFor(p.Key, &rules[i])
+		rules[i] = *core.RuleFor(d, p.Key, &rules[i])
 		r, origin, ends := &rules[i], rules[i].Origin, int64(0)
 		if r.Every == 0 && r.Pace == nil { // the script knows neither calendars nor rates, and leaves these to Go
 			origin, ends = algebra.Window(r, s.estimateNow())

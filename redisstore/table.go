@@ -15,9 +15,13 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // This file decides in Go what the scripts of one call cannot: read.lua reads the
 // keys, Group.DecideIn decides, and write.lua writes what has changed unless one of
@@ -727,7 +731,7 @@ func (r *tableRow) rowText(base *store.Definition, holds bool, now int64) string
 		row.TS, row.Version = now, base.Number
 		switch o := row.Override; {
 		case o != nil:
-			d := base.WithOverride(o)
+			d := core.WithOverride(base, o)
 			if row.Version = d.Number; !holds && base.Algorithm != store.Concurrency {
 				// It came back long ago, even if windows are longer than the time since
 				// the epoch. The scripts cannot read a row that uses 0.
@@ -809,14 +813,14 @@ func (s *Store) fullAfter(base *store.Definition, o *store.Override, key string)
 	if o.Until == 0 {
 		return math.MaxInt64
 	}
-	d, present := base.WithOverride(o), *o
+	d, present := core.WithOverride(base, o), *o
 	present.ID, present.Version = number.Override(d.Number), base.Number
-	row, ok := base.Carry(store.State{Used: min(d.Rule.Cap+d.Rule.Debt, d.Rule.MaxUsed), TS: o.Until, Version: d.Number, Override: &present}, key, o.Until)
+	row, ok := core.Carry(base, store.State{Used: min(d.Rule.Cap+d.Rule.Debt, d.Rule.MaxUsed), TS: o.Until, Version: d.Number, Override: &present}, key, o.Until)
 	if !ok || base.Algorithm == store.Concurrency {
 		return o.Until
 	}
 	var scratch store.Rule
-	return o.Until + slowestFull(base.RuleFor(key, &scratch), row.Used, max(o.Until, row.TS), o.Until)
+	return o.Until + slowestFull(core.RuleFor(base, key, &scratch), row.Used, max(o.Until, row.TS), o.Until)
 }
 
 // sameScore returns the text of a score. If the score that was read means the same, it
@@ -835,16 +839,16 @@ func (s *Store) fullAt(base *store.Definition, row store.State, key string, now 
 		return 0
 	}
 	t := max(now, row.TS)
-	own := base.Own(row, t)
-	row, ok := own.Carry(row, key, now)
+	own := core.Own(base, row, t)
+	row, ok := core.Carry(own, row, key, now)
 	if !ok {
 		return 0
 	}
 	var scratch store.Rule
-	full := now + slowestFull(own.RuleFor(key, &scratch), row.Used, max(now, row.TS), now)
+	full := now + slowestFull(core.RuleFor(own, key, &scratch), row.Used, max(now, row.TS), now)
 	if o := row.Override; o != nil && number.IsOverride(own.Number) && o.Until != 0 && o.Until < full {
-		if row, ok = base.Carry(row, key, o.Until); ok {
-			full = max(full, o.Until+slowestFull(base.RuleFor(key, &scratch), row.Used, max(o.Until, row.TS), o.Until))
+		if row, ok = core.Carry(base, row, key, o.Until); ok {
+			full = max(full, o.Until+slowestFull(core.RuleFor(base, key, &scratch), row.Used, max(o.Until, row.TS), o.Until))
 		}
 	}
 	return full

@@ -28,14 +28,14 @@ func TestUnknownCallSite(t *testing.T) {
 	site := Plan{Name: "7", Rate: 1, Period: time.Hour, Burst: 20}
 	d := define(site)
 	row := State{Used: 8 * d.Rule.Unit, TS: now, Version: number.Of(number.FirstCallSite+7, 1)}
-	if got, ok := d.Carry(row, "k", now); !ok || got.Used != row.Used {
+	if got, ok := d.carryRow(row, "k", now); !ok || got.Used != row.Used {
 		t.Errorf("known: %+v, %v", got, ok)
 	}
 	if d.Full(row, now) || !d.Full(row, now+9*3600e6) {
 		t.Error("known: full at the wrong time")
 	}
 	for name, unknown := range map[string]*Definition{"none": define(), "another": define(Plan{Name: "8", Rate: 1, Burst: 20})} {
-		if got, ok := unknown.Carry(row, "k", now); ok {
+		if got, ok := unknown.carryRow(row, "k", now); ok {
 			t.Errorf("%s: carried to %+v", name, got)
 		}
 		if unknown.Full(row, now+1e15) {
@@ -51,7 +51,7 @@ func TestUnknownCallSite(t *testing.T) {
 	}
 	site.OverrideOnly = true
 	ended := define(site)
-	if got, ok := ended.Carry(row, "k", now); !ok || got.Used != row.Used {
+	if got, ok := ended.carryRow(row, "k", now); !ok || got.Used != row.Used {
 		t.Errorf("ended: %+v, %v", got, ok)
 	}
 	if got, err := ended.CallSite(asked, keep); err != nil || got.Plan != "#9" || got.Number != number.Of(number.FirstCallSite+9, 1) || kept != 1 {
@@ -117,7 +117,7 @@ func TestCallSiteAfterTwoVersions(t *testing.T) {
 	row := State{Used: 20 * site.Rule.Unit, TS: now, Version: site.Number}
 	define(now+1e6, 40)
 	d = define(now+2e6, 100)
-	if own := d.Own(row, now+3e6); own.Plan != site.Plan || own.Rate != 1 {
+	if own := d.own(row, now+3e6); own.Plan != site.Plan || own.Rate != 1 {
 		t.Errorf("the row is under %q, %v", own.Plan, own)
 	}
 	for retry, want := range map[int64]bool{8e6 - 1: false, 8e6: true} { // 17 are used at 3 s, and 9 may be
@@ -131,7 +131,7 @@ func TestCallSiteAfterTwoVersions(t *testing.T) {
 	}
 	row.Lows = &Lows{Mark: 1, Next: 2, Entries: []Low{{1, row.Used}}}
 	records := []Record{{Number: 1, Mark: 1, Units: 5 * site.Rule.Unit, Slack: -1, Version: site.Number, Hold: "h", Ends: MaxInt, Expires: now + 60e6}}
-	after, _, err := d.Own(row, now+3e6).GiveBack(row, "k", now+3e6, records, 1, 1)
+	after, _, err := d.own(row, now+3e6).giveBackRecord(row, "k", now+3e6, records, 1, 1)
 	if present := d.WithPlan(site.Plan); err != nil || after.Version != present.Number || after.Used != 12*present.Rule.Unit {
 		t.Errorf("after the hold: %+v, %v", after, err)
 	}

@@ -233,7 +233,7 @@ func sameRule(a, b *Rule) bool {
 	return ra == rb && (a.Calendar == nil) == (b.Calendar == nil) && (a.Calendar == nil || a.Calendar.Spec() == b.Calendar.Spec())
 }
 
-// Carry converts a row to d at the time now, in µs. For each version of the limit since
+// carryRow converts a row to d at the time now, in µs. For each version of the limit since
 // the row's own, it steps the row under the old rule to the end of that version, and
 // converts it by the policy of the next. Between plans and overrides it converts at the
 // time at which the override ended, or else now.
@@ -241,13 +241,13 @@ func sameRule(a, b *Rule) bool {
 // It returns false if the row is of a later version than d, or under a call site's
 // definition that d does not know; the store must then read the limit again. A row of an
 // unknown older version, or of an override that is gone, becomes a full bucket. Op.Step
-// calls Carry; a store needs it only to list rows under the present version.
-func (d *Definition) Carry(s State, key string, now int64) (carried State, ok bool) {
+// calls it; a store needs it only to list rows under the present version.
+func (d *Definition) carryRow(s State, key string, now int64) (carried State, ok bool) {
 	var phase int64
 	return d.carry(s, key, &phase, now, nil)
 }
 
-// carry is Carry with the key's phase: if the phase is needed and 0, carry sets it. rs,
+// carry is carryRow with the key's phase: if the phase is needed and 0, carry sets it. rs,
 // if not nil, points to the records of the row. Records under the row's definition are
 // converted with it; holds that had expired when a version began are given back first.
 func (d *Definition) carry(s State, key string, phase *int64, now int64, rs *[]Record) (carried State, ok bool) {
@@ -347,16 +347,16 @@ func (d *Definition) instant(s *State, now int64) int64 {
 	return t
 }
 
-// Own returns the definition that a row is under at the time t, in µs, once it is
+// own returns the definition that a row is under at the time t, in µs, once it is
 // converted to the present version: its plan, its override, or the base if these
 // have ended.
-func (d *Definition) Own(s State, t int64) *Definition {
+func (d *Definition) own(s State, t int64) *Definition {
 	base := d.Base()
 	t = base.instant(&s, t)
 	switch {
 	case number.IsOverride(s.Version):
 		if o := s.Override; o.decides(t) && o.ID == number.Override(s.Version) {
-			return base.WithOverride(o)
+			return base.overriddenBy(o)
 		}
 	case number.Index(s.Version) > 0:
 		at, known := base.place(s.Version, nil)

@@ -15,9 +15,9 @@ func (op *Op) choose(row State, t int64) {
 	asked := op.Def
 	switch {
 	case row.Override.decides(t):
-		op.Def = asked.WithOverride(row.Override)
+		op.Def = asked.overriddenBy(row.Override)
 	case op.Verb == VerbCharge:
-		if own := asked.Own(row, t); !own.isEmpty(row, op.Key, &op.Phase, t) {
+		if own := asked.own(row, t); !own.isEmpty(row, op.Key, &op.Phase, t) {
 			op.Def = own
 		}
 	}
@@ -38,7 +38,7 @@ func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 	if own.Override == nil {
 		own = own.Base()
 	}
-	row, ok := own.Carry(row, op.Key, now)
+	row, ok := own.carryRow(row, op.Key, now)
 	if !ok {
 		return row, false, ErrStaleDefinition
 	}
@@ -90,10 +90,10 @@ func (op *Op) retryAfterOverride(row State, now int64) {
 // row refills under its own definition, from.
 func (op *Op) retryUnder(o *outcome, from *Definition, own State, rule *Rule, now int64) {
 	if !o.Never && from.Number != op.Def.Number && !number.IsOverride(op.Def.Number) {
-		row, ok := from.Carry(own, op.Key, now)
+		row, ok := from.carryRow(own, op.Key, now)
 		if ok {
 			var scratch Rule
-			r := from.RuleFor(op.Key, &scratch)
+			r := from.ruleForKey(op.Key, &scratch)
 			t := max(now, row.TS)
 			used := r.usedAt(&row, t)
 			// The most units that may be used under from, so that the call fits once they

@@ -52,7 +52,7 @@ func TestCancelKeepsDefinition(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			def = d.WithOverride(o)
+			def = core.WithOverride(d, o)
 		}
 		g := &store.Group{ID: store.Reservation{1}, Ops: []store.Op{{Def: def, Key: "k", Verb: store.VerbReserve, Cost: 10}}}
 		if overridden {

@@ -51,7 +51,7 @@ type Definition struct {
 	// Since is when the present version began, in µs on the store's clock.
 	Since int64
 	// Rule decides the calls: the Limit in whole numbers, with its defaults. If it is
-	// Spread, the windows of each key begin at a time of their own: use RuleFor.
+	// Spread, the windows of each key begin at a time of their own: use Op.RuleFor.
 	Rule Rule
 	// Policy is how rows of the version before are converted to the present one.
 	Policy ChangePolicy
@@ -94,16 +94,13 @@ func NewDefinition(l Limit) (*Definition, error) {
 	return &Definition{Limit: l, Warning: warning, Number: 1, Rule: r, Policy: l.OnChange}, nil
 }
 
-// RuleFor returns the present rule for a key. It is d.Rule, or if windows are spread
-// by key, a copy in scratch with the origin of the key. The origin is computed from the
-// limit's name, the key and the period, so that all stores and programs agree, and a row
-// that was deleted comes back with the same windows. Op.RuleFor remembers it.
-func (d *Definition) RuleFor(key string, scratch *Rule) *Rule {
+// ruleForKey is Op.RuleFor without an op that remembers the key's phase.
+func (d *Definition) ruleForKey(key string, scratch *Rule) *Rule {
 	var phase int64
 	return d.ruleFor(key, &phase, scratch)
 }
 
-// ruleFor is RuleFor with the key's phase: if the phase is needed and 0, ruleFor sets it.
+// ruleFor is ruleForKey with the key's phase: if the phase is needed and 0, ruleFor sets it.
 func (d *Definition) ruleFor(key string, phase *int64, scratch *Rule) *Rule {
 	if !d.Rule.Spread {
 		return &d.Rule

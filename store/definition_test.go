@@ -28,17 +28,17 @@ func TestCarry(t *testing.T) {
 	row := store.State{Used: old.Rule.Cap, TS: 0, Version: old.Number}
 	d := define(hour, store.Limit{Name: "l", Rate: 100, Period: time.Second, Burst: 100})
 	for later, want := range map[int64]int64{0: 1, 9_999: 1, 10_000: 2, 500_000: 51, 990_000: 100} {
-		s, ok := d.Carry(row, "k", hour)
+		s, ok := core.Carry(d, row, "k", hour)
 		used := algebra.Used(&d.Rule, s, hour+later)
 		if got := algebra.Remaining(&d.Rule, used); !ok || got != want {
 			t.Errorf("%d µs after the change: %d tokens, want %d", later, got, want)
 		}
 	}
-	if _, ok := old.Carry(store.State{Used: 1, Version: d.Number}, "k", hour); ok {
+	if _, ok := core.Carry(old, store.State{Used: 1, Version: d.Number}, "k", hour); ok {
 		t.Error("a definition carried a row of a version it does not know")
 	}
 	reg.Retire("l", d.Number)
-	if s, ok := reg.Lookup("l").Carry(row, "k", hour); !ok || s.Used != 0 {
+	if s, ok := core.Carry(reg.Lookup("l"), row, "k", hour); !ok || s.Used != 0 {
 		t.Errorf("a row of a version that was retired: %+v", s)
 	}
 }

@@ -46,9 +46,8 @@
 // Version is the number of the definition that Used is counted in. It has 32 bits, all of
 // which must be kept: it also says which plan, override or call site the row is under.
 // When a limit is changed, its rows stay as they are. The next call of a key steps its
-// row under the old definition up to the instant of the change, and converts it
-// (Definition.Carry). Op.Step does that, so that a store only has to give back the State
-// that it was given. Definition.Past has the older versions under which rows may still
+// row under the old definition up to the instant of the change, and converts it.
+// Op.Step does that, so that a store only has to give back the State that it was given. Definition.Past has the older versions under which rows may still
 // be. A row of a later version than the caller's Def means that another process has
 // changed the limit: the error is ErrStaleDefinition. The store then reads its limits
 // again, and retries; a caller never sees it.
@@ -71,10 +70,10 @@
 // Both leave a Record of what they took on each of their keys, because time may return
 // tokens before they are given back: the same token must not come back twice. A row with
 // records has Lows: for each record, the least that has been in use since it was made. No
-// more than that can be given back. A new record appends to the Lows (Op.Record), each
-// call that writes the row lowers them (Op.Step), Definition.Advance brings the records
-// up to date before such a write, and Definition.GiveBack ends one. Rows without records
-// have no Lows and pay nothing for them. A VerbReset ends all records of its key.
+// more than that can be given back. A new record appends to the Lows, and each call that
+// writes the row lowers them. DecideIn makes the records, brings them up to date before
+// such a write, and ends them. Rows without records have no Lows and pay nothing for them.
+// A VerbReset ends all records of its key.
 //
 // A row of a concurrency limit has records and no Lows: its tokens come back when holds
 // end, never by time.
@@ -105,8 +104,8 @@
 //		return nil
 //	}
 //
-// A store with its own statements calls Op.Step or Group.Decide, and does itself what
-// else DecideIn does. Its Abilities say what it can do besides Apply. The first to
+// A store with its own statements may decide groups of ops on rows without Lows by Op.Step
+// or Group.Decide, and then does itself what else DecideIn does for them. Its Abilities say what it can do besides Apply. The first to
 // implement is Limits, a Definer over a Registry, because DecideIn looks up the limits of
 // a reservation there. SweepRow is the sweep. Package storetest tests a store of either
 // kind, and docs/adding-a-store.md lists the duties that it tests.

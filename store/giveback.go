@@ -42,8 +42,8 @@ type Low struct {
 }
 
 // A Record says what a reservation or a hold took from a row and may still give back. It
-// is stored with the row of its key, and a store keeps all of its fields. Op.Record makes
-// it, and Definition.Advance removes it when it has ended.
+// is stored with the row of its key, and a store keeps all of its fields. DecideIn makes it, and
+// removes it when it has ended.
 type Record struct {
 	// Number is the record's number in the Lows of its row, from 1. Of a concurrency limit,
 	// which has no Lows, it is 1.
@@ -77,18 +77,18 @@ type Record struct {
 	Expires int64
 }
 
-// Record returns a record of what op took, and adds it to the Lows of row, which is the
-// row that Step returned. now is the time of the decision. ends is the time at which the
-// whole group is due, now + Group.Due. Both are in µs since the Unix epoch. Call Record
-// for each op with Granted > 0 of a group that is Reserved, and store the row and the
-// record together. It is for reservations only: DecideIn makes the records of holds.
-func (op *Op) Record(row *State, id Reservation, now, ends int64) Record {
+// reservationRecord returns a record of what op took, and adds it to the Lows of row,
+// which is the row that Step returned. now is the time of the decision. ends is the time
+// at which the whole group is due, now + Group.due. Both are in µs since the Unix epoch.
+// It is called for each op with Granted > 0 of a group that is Reserved, and the row and
+// the record are stored together. It is for reservations only, not for holds.
+func (op *Op) reservationRecord(row *State, id Reservation, now, ends int64) Record {
 	r := op.record(row, id.mark(now), now)
 	r.Ends = ends
 	return r
 }
 
-// record is Record without Ends. mark is the Mark of the Lows if this is their first
+// record is reservationRecord without Ends. mark is the Mark of the Lows if this is their first
 // record.
 func (op *Op) record(row *State, mark, now int64) Record {
 	var l Lows
@@ -115,7 +115,7 @@ func (r Reservation) mark(now int64) int64 {
 	return int64((binary.BigEndian.Uint64(r[8:]) + uint64(now)) & (1<<48 - 1))
 }
 
-// Advance brings the records of a row up to the time now, in µs: it lowers the lows
+// advanceRow brings the records of a row up to the time now, in µs: it lowers the lows
 // before each reservation that has fallen due, and removes records that have ended.
 // rs has all records of the row in the order of their numbers, and is changed in
 // place. It returns the row, whose Lows are nil if no record is left, and the
@@ -123,8 +123,8 @@ func (r Reservation) mark(now int64) int64 {
 // version than d.
 //
 // Call it before each write to a row that has Lows, under the definition that
-// Definition.Own returns for the row.
-func (d *Definition) Advance(row State, key string, now int64, rs []Record) (State, []Record, error) {
+// own returns for the row.
+func (d *Definition) advanceRow(row State, key string, now int64, rs []Record) (State, []Record, error) {
 	was := row.Override
 	var phase int64
 	row, ok := d.carry(row, key, &phase, now, &rs)
@@ -142,7 +142,7 @@ func (d *Definition) Advance(row State, key string, now int64, rs []Record) (Sta
 	return row, rs, nil
 }
 
-// isAdvanced reports whether Advance would change neither a row nor its records. A key
+// isAdvanced reports whether advanceRow would change neither a row nor its records. A key
 // may have thousands of them.
 func (d *Definition) isAdvanced(row *State, rs []Record, now int64) bool {
 	if row.Version != d.Number || row.Override != nil && row.Override.Version != d.Base().Number || (row.Lows == nil) != (d.Algorithm == Concurrency) {
@@ -159,7 +159,7 @@ func (d *Definition) isAdvanced(row *State, rs []Record, now int64) bool {
 	return live && !isNone(row.Used)
 }
 
-// advance is Advance on lows that it may change. Lows without entries mean that the row
+// advance is advanceRow on lows that it may change. Lows without entries mean that the row
 // has none.
 func (d *Definition) advance(l *Lows, now int64, rs []Record, o *Override) []Record {
 	d.convertRecords(rs, o, now)
@@ -207,8 +207,8 @@ func (l *Lows) retire(now int64, rs []Record) []Record {
 	})
 }
 
-// GiveBack cancels the record with number and mark at now, in µs. d is the definition
-// that the row is under: see Own. The row gets back what the record took and time has not
+// giveBackRecord cancels the record with number and mark at now, in µs. d is the definition
+// that the row is under: see own. The row gets back what the record took and time has not
 // returned yet, unless that would delay a waiting reservation. The rest is kept in the
 // record, and each later cancellation of the key tries to give it back again. rs has all
 // records of the row in the order of their numbers, and is changed in place. It returns
@@ -216,8 +216,8 @@ func (l *Lows) retire(now int64, rs []Record) []Record {
 //
 // If the row has no such record, because it was cancelled, has ended or was reset, nothing
 // is given back and that is no error: look for the record first to tell the caller. The
-// error is ErrStaleDefinition, as of Advance, which GiveBack calls if need be.
-func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, number, mark int64) (State, []Record, error) {
+// error is ErrStaleDefinition, as of advanceRow, which giveBackRecord calls if need be.
+func (d *Definition) giveBackRecord(row State, key string, now int64, rs []Record, number, mark int64) (State, []Record, error) {
 	return d.giveBack(row, key, now, rs, func(r Record) bool { return r.Number == number && r.Mark == mark && !r.Rest }, 1, 1)
 }
 
@@ -226,7 +226,7 @@ func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, num
 func (d *Definition) giveBack(row State, key string, now int64, rs []Record, find func(Record) bool, num, den int64) (State, []Record, error) {
 	var err error
 	if !d.isAdvanced(&row, rs, now) {
-		if row, rs, err = d.Advance(row, key, now, rs); err != nil {
+		if row, rs, err = d.advanceRow(row, key, now, rs); err != nil {
 			return row, rs, err
 		}
 	}
@@ -240,7 +240,7 @@ func (d *Definition) giveBack(row State, key string, now int64, rs []Record, fin
 	}
 	var scratch Rule
 	t := later(now, row.TS)
-	if row.Used, row.TS = d.RuleFor(key, &scratch).usedAt(&row, t), t; isNone(row.Used) {
+	if row.Used, row.TS = d.ruleForKey(key, &scratch).usedAt(&row, t), t; isNone(row.Used) {
 		row.Lows = nil
 	}
 	if i < 0 {

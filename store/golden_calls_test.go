@@ -271,7 +271,7 @@ func (p *callPlay) ask(s *golden.Step, verb store.Verb) {
 	p.answer(s, g, own)
 	if s.Want.Reserved = g.Reserved; g.Reserved {
 		p.ids[len(p.h.Steps)] = g.ID
-		p.at = append(p.at, p.now+g.Due())
+		p.at = append(p.at, p.now+core.Due(g))
 	}
 }
 

@@ -129,7 +129,7 @@ type carryVector struct {
 
 func (v *carryVector) fill() {
 	d := definitionOf(v.Versions)
-	s, _ := d.Carry(store.State{Used: v.Used, TS: v.TS, Version: uint32(v.Version)}, "k", v.TS)
+	s, _ := core.Carry(d, store.State{Used: v.Used, TS: v.TS, Version: uint32(v.Version)}, "k", v.TS)
 	v.WantUsed, v.WantTS = s.Used, s.TS
 	v.WantBack = d.CarryUnits(v.Units, uint32(v.Version), nil, v.TS)
 }

@@ -70,9 +70,9 @@ type HoldCall struct {
 	Repeated bool
 }
 
-// Settles reports whether the group settles or extends a hold, so that the store sets
+// settles reports whether the group settles or extends a hold, so that the store sets
 // its ops.
-func (g *Group) Settles() bool { return g.Hold != nil && g.Hold.Verb != MakeHold }
+func (g *Group) settles() bool { return g.Hold != nil && g.Hold.Verb != MakeHold }
 
 var (
 	// ErrUnknownHold: there is no hold with this id, or its record is gone: it stays for
@@ -158,7 +158,7 @@ type KeyHold struct {
 // KeyHolds returns the live holds of a key at now, in µs, from the row of the key and
 // its records. The one that expires first is first.
 func (d *Definition) KeyHolds(row State, rs []Record, now int64) (list []KeyHold) {
-	own := d.Own(row, max(now, row.TS))
+	own := d.own(row, max(now, row.TS))
 	for _, r := range rs {
 		if r.holds(now) {
 			units := own.carryUnits(r.Units, r.Version, row.Override, now)
@@ -434,8 +434,8 @@ func (op *Op) answerBeforeEnd(row State, rs []Record, now int64) {
 	if last == now {
 		return
 	}
-	own := op.Def.Own(row, last)
-	row, rs, err := own.Advance(row, op.Key, last, slices.Clone(rs))
+	own := op.Def.own(row, last)
+	row, rs, err := own.advanceRow(row, op.Key, last, slices.Clone(rs))
 	if err == nil {
 		row, _, _, err = own.expire(row, op.Key, last, rs, len(rs))
 	}

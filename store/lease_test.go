@@ -54,7 +54,7 @@ func TestLeaseOfPlansAndOverrides(t *testing.T) {
 	for _, c := range []struct {
 		d    *store.Definition
 		want int64
-	}{{d, 74}, {d.WithPlan("pro"), 749}, {d.WithPlan("staff"), 74}, {d.WithOverride(&store.Override{ID: 1, Version: 1, Burst: 500}), 474}} {
+	}{{d, 74}, {d.WithPlan("pro"), 749}, {d.WithPlan("staff"), 74}, {core.WithOverride(d, &store.Override{ID: 1, Version: 1, Burst: 500}), 474}} {
 		if got := c.d.Rule.Burst; got != c.want {
 			t.Errorf("plan %q: capacity %d, want %d", c.d.Plan, got, c.want)
 		}

@@ -51,21 +51,21 @@ type Override struct {
 	// made.
 	Version uint32
 
-	compiled *atomic.Pointer[Definition] // set by WithOverride, for the present base
+	compiled *atomic.Pointer[Definition] // set by overriddenBy, for the present base
 }
 
 // decides reports whether an override decides calls at t, in µs.
 func (o *Override) decides(t int64) bool { return o != nil && (o.Until == 0 || t < o.Until) }
 
-// Prepare makes WithOverride remember the definition that it compiles for o. A store
+// prepare makes overriddenBy remember the definition that it compiles for o. A store
 // calls it for an override that it keeps in memory, before others use o.
-func (o *Override) Prepare() { o.compiled = new(atomic.Pointer[Definition]) }
+func (o *Override) prepare() { o.compiled = new(atomic.Pointer[Definition]) }
 
-// WithOverride returns the definition that an override makes of the present version
+// overriddenBy returns the definition that an override makes of the present version
 // of the limit. If o is of an older version, the definition has the next ID. o must have
 // passed CheckOverride; whether it has ended is not looked at. Op.Step calls it, so that a
 // store needs it only to compute an answer itself.
-func (d *Definition) WithOverride(o *Override) *Definition {
+func (d *Definition) overriddenBy(o *Override) *Definition {
 	base := d.Base()
 	if o.compiled != nil {
 		if v := o.compiled.Load(); v != nil && v.base == base {
@@ -93,12 +93,12 @@ func (d *Definition) renewed(o *Override) *Override {
 		c.ID = 1
 	}
 	if o.compiled != nil {
-		c.Prepare()
+		c.prepare()
 	}
 	return &c
 }
 
-// withOverride is WithOverride without the number. If the override no longer compiles,
+// withOverride is overriddenBy without the number. If the override no longer compiles,
 // because its plan is gone or the limit has changed, the base decides.
 func (d *Definition) withOverride(o *Override) *Definition {
 	p := Plan{Name: o.Plan, Rate: o.Rate, Period: o.Period, Burst: o.Burst}

@@ -66,7 +66,7 @@ type Rule struct {
 
 	// Leaky says that Take works as Reserve: it is allowed with a Delay.
 	Leaky bool
-	// Spread says that Origin depends on the key: see Definition.RuleFor.
+	// Spread says that Origin depends on the key: see Op.RuleFor.
 	Spread bool
 
 	Calendar *calendar.Calendar // calendar of the ticks, or nil

@@ -159,7 +159,7 @@ type Answer struct {
 	// limit it is the time until the last of its holds expires.
 	Reset int64
 	// Delay is the time in µs until what was reserved is due, 0 if the tokens were
-	// free. The group is due after the longest of its ops: see Group.Due.
+	// free. The group is due after the longest Delay of its ops.
 	Delay int64
 	// Bound means that the key has live holds, and the call may be allowed before Retry, if
 	// one of them is settled to less than it took.
@@ -170,8 +170,11 @@ type Answer struct {
 	Used, TS int64
 }
 
-// RuleFor returns the rule for the op's key as Definition.RuleFor does. It sets
-// Phase if the rule needs it.
+// RuleFor returns the present rule for the op's key. It is Def.Rule, or if windows are
+// spread by key, a copy in scratch with the origin of the key. The origin is computed from
+// the limit's name, the key and the period, so that all stores and programs agree, and a
+// row that was deleted comes back with the same windows. RuleFor sets Phase if the rule
+// needs it.
 func (op *Op) RuleFor(scratch *Rule) *Rule { return op.Def.ruleFor(op.Key, &op.Phase, scratch) }
 
 // A Source says who made an answer: the store, a decorator, or neither, because the store
@@ -272,9 +275,9 @@ func (b *Batch) Single() (*Group, *Op) {
 //
 // Step has no other effect than on the op, and reads no clock, so that a store may call
 // it, lose a race for the row, and call it again with the new row. A store needs nothing
-// else for a call of one key without records: before it steps a row with Lows the store
-// calls Definition.Advance, and after it, if Delay is not 0, Op.Record. A store without
-// records that can replace a row only if nobody else has changed it needs no lock:
+// else for a call of one key without records. DecideIn decides calls of a row that has
+// Lows, and those that make a reservation. A store without records that can replace a row
+// only if nobody else has changed it needs no lock:
 //
 //	for {
 //		row := load(op.Def.Name, op.Key)
@@ -284,13 +287,13 @@ func (b *Batch) Single() (*Group, *Op) {
 //		}
 //	}
 func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
-	write, err := op.StepRow(now, &row, dry)
+	write, err := op.stepRow(now, &row, dry)
 	return row, write, err
 }
 
-// StepRow is Step that replaces row by the row to store. It saves copies, which cost
+// stepRow is Step that replaces row by the row to store. It saves copies, which cost
 // more than the rest of a common call.
-func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
+func (op *Op) stepRow(now int64, row *State, dry bool) (write bool, err error) {
 	var own State // the row under its own definition, not converted to another plan
 	var from *Definition
 	if row.Override != nil || row.Version != op.Def.Number && *row != (State{}) || op.Def.Mode > Shadow {
@@ -307,7 +310,7 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 		if *row, ok = op.Def.carry(own, op.Key, &op.Phase, now, nil); !ok {
 			return false, ErrStaleDefinition
 		}
-		from = op.Def.Own(own, max(now, own.TS))
+		from = op.Def.own(own, max(now, own.TS))
 	}
 	var scratch Rule
 	rule := op.RuleFor(&scratch)
@@ -458,12 +461,12 @@ func (op *Op) fill(o *outcome, r *Rule, now int64, dry bool) {
 // ErrStaleDefinition if a row is of a later version than its op's Def; then nothing
 // may be stored.
 //
-// It is for groups of ops; a cancellation and holds need records, and DecideIn decides
-// them. rows and write must be at least as long as Ops. All rows must have been locked
-// before now was read, and must stay locked until they are stored, or the store must
-// write each only if it is still the row that was read. Reserved says that an op has
-// to wait; a store that can keep the reservation, and has an ID for it, makes the records
-// by Op.Record, and otherwise sets Reserved to false.
+// It is for groups of ops on rows without Lows; reservations, cancellations and holds need
+// records, and DecideIn decides them. rows and write must be at least as long as Ops. All
+// rows must have been locked before now was read, and must stay locked until they are
+// stored, or the store must write each only if it is still the row that was read. Reserved
+// says that an op has to wait. If the group has an ID, DecideIn decides it instead and
+// keeps the reservation; otherwise the store sets Reserved to false.
 //
 //	rows, write := lock(g.Ops), make([]bool, len(g.Ops)) // in the order of limit and key
 //	if err := g.Decide(now(), rows, write); err != nil {
@@ -481,7 +484,7 @@ func (g *Group) Decide(now int64, rows []State, write []bool) error {
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		var err error
-		if write[i], err = op.StepRow(now, &rows[i], false); err != nil {
+		if write[i], err = op.stepRow(now, &rows[i], false); err != nil {
 			return err
 		}
 		g.Allowed = g.Allowed && op.Allowed
@@ -532,10 +535,10 @@ func (g *Group) takeLeast(now int64, old, rows []State, write []bool) error {
 	return nil
 }
 
-// Due returns the time in µs after now at which the group's reservation is due: the
+// due returns the time in µs after now at which the group's reservation is due: the
 // longest Delay of its ops that take something, and 0 if none has to wait. From then on
 // the reservation cannot be cancelled, and the store may forget it.
-func (g *Group) Due() int64 {
+func (g *Group) due() int64 {
 	var due int64
 	for i := range g.Ops {
 		if g.Ops[i].Cost > 0 {

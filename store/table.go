@@ -16,8 +16,8 @@ import (
 // returns an error, the call ends and returns the same error: wrap ErrStore, or the class
 // that fits.
 //
-// A store with statements or a layout of its own calls Group.Decide, Op.Record,
-// Definition.Advance and Definition.GiveBack itself, as DecideIn does.
+// A store with statements or a layout of its own may decide groups of ops on rows without
+// Lows by Group.Decide, and all others by DecideIn over a Table of the same rows.
 type Table interface {
 	// Row returns the row of a key and its records, in the order in which SetRow
 	// got them. DecideIn does not change them in place, but may append to them. It
@@ -137,7 +137,7 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 // decided.
 func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write []bool) error {
 	g.Reserved = g.Reserved && g.ID != (Reservation{})
-	h := Pending{Due: now + g.Due()}
+	h := Pending{Due: now + g.due()}
 	var hold Hold
 	if g.Hold != nil && g.Allowed {
 		g.Hold.Expires, g.Hold.Repeated = now+g.Hold.TTL, false
@@ -149,9 +149,9 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 		if op.Verb != VerbReset || !g.Allowed {
 			op.answerHolds(e.row, e.records, now)
 		}
-		took := op.Took()
+		took := op.took()
 		if g.Reserved && took > 0 {
-			r := op.Record(&rows[i], g.ID, now, h.Due)
+			r := op.reservationRecord(&rows[i], g.ID, now, h.Due)
 			e.records, write[i] = append(e.records, r), true
 			h.Parts = append(h.Parts, Part{Limit: op.Def.Name, Key: op.Key, Number: r.Number, Mark: r.Mark})
 		}
@@ -216,9 +216,9 @@ func (op *Op) refresh(limits *Registry, hold bool) error {
 	return op.Def.CheckVerb(op.Verb, hold)
 }
 
-// Took returns the tokens that an op took of its row and that can be given back: Granted,
+// took returns the tokens that an op took of its row and that can be given back: Granted,
 // or 0 after a Charge or under an unlimited plan.
-func (op *Op) Took() int64 {
+func (op *Op) took() int64 {
 	if op.Verb == VerbCharge || op.Def.Mode == Unlimited && op.Def.Algorithm != Concurrency {
 		return 0
 	}
@@ -260,7 +260,7 @@ func (e *entry) read(t Table, def *Definition, key string, now int64) (err error
 	e.override, e.listed = e.row.Override, e.row.Lows != nil
 	if own := e.own(now); (e.row.Lows != nil || len(e.records) > 0) && !own.isAdvanced(&e.row, e.records, now) {
 		e.copyRecords()
-		e.row, e.records, err = own.Advance(e.row, key, now, e.records)
+		e.row, e.records, err = own.advanceRow(e.row, key, now, e.records)
 	}
 	return err
 }
@@ -273,7 +273,7 @@ func (e *entry) copyRecords() {
 }
 
 // own returns the definition that the row is under.
-func (e *entry) own(now int64) *Definition { return e.def.Own(e.row, max(now, e.row.TS)) }
+func (e *entry) own(now int64) *Definition { return e.def.own(e.row, max(now, e.row.TS)) }
 
 // expire gives back at most n expired holds, and reports whether there were any.
 func (e *entry) expire(now int64, n int) (gave bool, err error) {
@@ -365,7 +365,7 @@ func (d *Definition) SetOverrideIn(t Table, key string, o *Override, now int64) 
 	}
 	records = slices.Clone(records)
 	if row.Lows != nil {
-		if row, records, err = base.Own(row, max(now, row.TS)).Advance(row, key, now, records); err != nil {
+		if row, records, err = base.own(row, max(now, row.TS)).advanceRow(row, key, now, records); err != nil {
 			return nil, err
 		}
 	}
@@ -376,8 +376,8 @@ func (d *Definition) SetOverrideIn(t Table, key string, o *Override, now int64) 
 		} else {
 			o.ID = newOverrideID(now, base.renewed(was).ID)
 		}
-		o.Prepare()
-		to = base.WithOverride(o)
+		o.prepare()
+		to = base.overriddenBy(o)
 	}
 	if row, records, err = to.override(row, records, was, key, now); err != nil {
 		return nil, err
@@ -397,15 +397,15 @@ func (d *Definition) override(row State, records []Record, was *Override, key st
 		return row, records, nil
 	}
 	base := d.Base()
-	from := base.Own(row, max(now, row.TS))
-	row, ok := from.Carry(row, key, now)
+	from := base.own(row, max(now, row.TS))
+	row, ok := from.carryRow(row, key, now)
 	if !ok {
 		return row, records, ErrStaleDefinition
 	}
 	from.convertRecords(records, was, now)
 	t := max(now, row.TS)
 	var scratch Rule
-	r := from.RuleFor(key, &scratch)
+	r := from.ruleForKey(key, &scratch)
 	row.Used, row.TS = Keep.convert(r.usedAt(&row, t), &from.Rule, &d.Rule, true), t
 	give := func(units int64) int64 { return Keep.giveBack(units, &from.Rule, &d.Rule) }
 	if row.Lows != nil {
@@ -453,7 +453,7 @@ func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
 			return ErrReservation
 		}
 		e.copyRecords()
-		if e.row, e.records, err = e.own(now).GiveBack(e.row, p.Key, now, e.records, p.Number, p.Mark); err != nil {
+		if e.row, e.records, err = e.own(now).giveBackRecord(e.row, p.Key, now, e.records, p.Number, p.Mark); err != nil {
 			return err
 		}
 	}
@@ -482,7 +482,7 @@ func SweepRow(t Table, limits *Registry, limit, key string, now int64) (gone boo
 	}
 	if e.row.Version != 0 {
 		e.copyRecords()
-		if e.row, e.records, err = e.own(now).Advance(e.row, key, now, e.records); err != nil {
+		if e.row, e.records, err = e.own(now).advanceRow(e.row, key, now, e.records); err != nil {
 			return false, err
 		}
 	}
@@ -491,7 +491,7 @@ func SweepRow(t Table, limits *Registry, limit, key string, now int64) (gone boo
 	}
 	var scratch Rule
 	own := e.own(now)
-	if gone = own.Override == nil && isNone(own.RuleFor(key, &scratch).usedAt(&e.row, later(now, e.row.TS))); gone {
+	if gone = own.Override == nil && isNone(own.ruleForKey(key, &scratch).usedAt(&e.row, later(now, e.row.TS))); gone {
 		e.row.Used = 0
 	}
 	return gone, e.write(t, now)

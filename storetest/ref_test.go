@@ -9,8 +9,12 @@ import (
 	"testing"
 
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // refStore is a reference store of maps and a mutex, with hooks for deliberate
 // mistakes.
@@ -130,8 +134,7 @@ func (s *refStore) decide(g *store.Group, now int64) error {
 	return nil
 }
 
-// advance calls Definition.Advance, which prepares a row and its records for a
-// write.
+// advance calls core.Advance, which prepares a row and its records for a write.
 func (s *refStore) advance(def *store.Definition, k refKey, row store.State, now int64) (store.State, []store.Record, error) {
 	recs := slices.Clone(s.recs[k])
 	if row.Lows == nil {
@@ -140,7 +143,7 @@ func (s *refStore) advance(def *store.Definition, k refKey, row store.State, now
 	if s.bug.advance != nil {
 		s.bug.advance(def, &row, recs, now)
 	}
-	return def.Own(row, max(now, row.TS)).Advance(row, k.key, now, recs) // the row stays under its own until it is written
+	return core.Advance(core.Own(def, row, max(now, row.TS)), row, k.key, now, recs) // the row stays under its own until it is written
 }
 
 func (s *refStore) store(g *store.Group, now int64, old, rows *[store.MaxTakes]store.State, recs *[store.MaxTakes][]store.Record, write *[store.MaxTakes]bool) {
@@ -180,13 +183,13 @@ func (s *refStore) put(k refKey, row store.State) {
 }
 
 func (s *refStore) addPending(g *store.Group, rows *[store.MaxTakes]store.State, now int64) {
-	h := pending{ends: now + g.Due()}
+	h := pending{ends: now + core.Due(g)}
 	for i := range g.Ops {
 		op, k := &g.Ops[i], s.keyOf(&g.Ops[i])
-		if op.Took() == 0 {
+		if core.Took(op) == 0 {
 			continue
 		}
-		r := op.Record(&rows[i], g.ID, now, h.ends)
+		r := core.Record(op, &rows[i], g.ID, now, h.ends)
 		if s.bug.record != nil {
 			s.bug.record(&rows[i], &r)
 		}
@@ -252,7 +255,7 @@ func (s *refStore) giveBack(def *store.Definition, p pendingPart, now int64) err
 		row, recs = s.bug.cancels(def, p, row, recs, now)
 	} else {
 		var err error
-		if row, recs, err = def.GiveBack(row, p.key, now, recs, p.number, p.mark); err != nil {
+		if row, recs, err = core.GiveBack(def, row, p.key, now, recs, p.number, p.mark); err != nil {
 			return err
 		}
 	}
@@ -294,12 +297,12 @@ func (s *refStore) Sweep(_ context.Context, n int) (int, error) {
 }
 
 func (s *refStore) usedNow(def *store.Definition, k refKey, row store.State, now int64) int64 {
-	row, ok := def.Carry(row, k.key, now)
+	row, ok := core.Carry(def, row, k.key, now)
 	if !ok {
 		return 1
 	}
 	var scratch store.Rule
-	return algebra.Used(def.RuleFor(k.key, &scratch), row, now)
+	return algebra.Used(core.RuleFor(def, k.key, &scratch), row, now)
 }
 
 func (s *refStore) Keys(_ context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {

@@ -115,7 +115,7 @@ func (s *faultyStore) SetOverride(ctx context.Context, d *store.Definition, o st
 	set, err := s.mapStore.SetOverride(ctx, d, o)
 	if at := s.overrides[rowKey{d.Name, o.Key}]; err == nil && s.bug.override != nil {
 		wrong := s.bug.override(*at)
-		wrong.Prepare()
+		core.Prepare(&wrong)
 		s.overrides[rowKey{d.Name, o.Key}] = &wrong
 	}
 	return set, err

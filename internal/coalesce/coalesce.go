@@ -322,7 +322,7 @@ func (s *Store) laneOf(g *store.Group) *lane {
 	switch {
 	case g.Cancel:
 		return s.laneFrom(maphash.Bytes(s.seed, g.ID[:]) % n)
-	case g.Settles():
+	case core.Settles(g):
 		return s.laneFrom(maphash.String(s.seed, g.Hold.ID) % n)
 	}
 	smallest := ^uint64(0)

@@ -84,7 +84,7 @@ func (q *quarantine) contains(g *store.Group) bool {
 	if q == nil || q.size.Load() == 0 {
 		return false
 	}
-	if g.Cancel || g.Settles() { // only the store knows their keys
+	if g.Cancel || core.Settles(g) { // only the store knows their keys
 		return q.locked.Load() > 0
 	}
 	q.mu.Lock()
@@ -105,7 +105,7 @@ func eachKey(g *store.Group, f func(keyID)) {
 	case g.Cancel:
 		f(keyID{key: string(g.ID[:])})
 		return
-	case g.Settles():
+	case core.Settles(g):
 		f(keyID{key: g.Hold.ID})
 		return
 	}

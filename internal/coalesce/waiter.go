@@ -6,8 +6,12 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // A waiter is a queued or sent group. It has a copy of the caller's group, because
 // the caller may return and reuse its batch while the statement still runs.
@@ -88,7 +92,7 @@ func (w *waiter) answer(g *store.Group) {
 	if g.Hold != nil {
 		h := w.group.Hold
 		g.Hold.ID, g.Hold.Expires, g.Hold.Repeated = h.ID, h.Expires, h.Repeated
-		if g.Settles() {
+		if core.Settles(g) {
 			g.Ops = w.group.Ops
 			return
 		}
@@ -111,7 +115,7 @@ func (w *waiter) tell(answered bool) {
 // returned.
 func (w *waiter) finish(g *store.Group) {
 	w.group.Err, w.group.Allowed, w.group.Reserved = g.Err, g.Allowed, g.Reserved
-	if g.Settles() {
+	if core.Settles(g) {
 		w.group.Ops = g.Ops // the store has set them
 	}
 	if w.state.CompareAndSwap(sent, done) {

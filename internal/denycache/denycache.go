@@ -54,9 +54,13 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/internal/percpu"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // Config configures a Store. A zero field means the default that its comment names.
 type Config struct {
@@ -332,7 +336,7 @@ func (s *Store) forward(ctx context.Context, b *store.Batch, refs []ref, sent in
 		if g.Cancel {
 			s.epoch.Add(1) // only the store knows the keys of the reservation
 		}
-		if g.Settles() {
+		if core.Settles(g) {
 			s.settled(g, err)
 			continue
 		}

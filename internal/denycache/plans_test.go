@@ -6,9 +6,13 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/denycache"
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // rows is a store of single ops, with one override.
 type rows struct {
@@ -24,7 +28,7 @@ func (s *rows) Apply(_ context.Context, b *store.Batch) error {
 	s.calls++
 	for i := range b.Groups {
 		g := &b.Groups[i]
-		if g.Settles() {
+		if core.Settles(g) {
 			g.Ops, g.Allowed = []store.Op{{Def: api, Key: "k"}}, true
 			s.rows = map[string]store.State{}
 			continue

@@ -172,7 +172,7 @@ func (a failingStore) Apply(ctx context.Context, b *store.Batch) error {
 	err := a.allLocal.Apply(ctx, b)
 	if g := &b.Groups[0]; g.Cancel && errors.Is(g.Err, errAway) {
 		g.Err = store.ErrReservation
-	} else if g.Settles() && errors.Is(g.Err, errAway) {
+	} else if core.Settles(g) && errors.Is(g.Err, errAway) {
 		g.Err = store.ErrUnknownHold
 	}
 	return err

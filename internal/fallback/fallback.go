@@ -193,7 +193,7 @@ func (s *Store) decide(g *store.Group, why error) error {
 	switch {
 	case g.Cancel:
 		return s.cancel(g, why)
-	case g.Settles():
+	case core.Settles(g):
 		return s.settle(g, why)
 	}
 	if !storeFailed(why) {

@@ -6,8 +6,12 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // maxOverrides bounds the overrides that are copied and have not ended. Calls of other
 // overridden keys are decided by their limits while the store does not answer.
@@ -75,7 +79,7 @@ func (s *Store) setOverride(op *store.Op, o *store.Override) (number uint32, set
 	if err != nil {
 		return 0, false, false
 	}
-	number = base.WithOverride(&made).Number
+	number = core.WithOverride(base, &made).Number
 	v.keys[k] = copied{*o, number}
 	v.n.Store(int64(len(v.keys)))
 	return number, true, true

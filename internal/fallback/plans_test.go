@@ -323,7 +323,7 @@ func TestEndedOverridesAreForgotten(t *testing.T) {
 	def := p.l.Limit("api")
 	learn := func(i int, until int64) bool {
 		o := store.Override{Key: strconv.Itoa(i), Burst: 40, Until: until, ID: uint32(i + 1), Version: def.Number}
-		_, ok := p.s.numberOf(&store.Op{Def: def.WithOverride(&o), Key: o.Key})
+		_, ok := p.s.numberOf(&store.Op{Def: core.WithOverride(def, &o), Key: o.Key})
 		return ok
 	}
 	if !learn(0, 0) {

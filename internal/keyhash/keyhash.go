@@ -23,9 +23,13 @@ import (
 	"hash"
 	"sync"
 
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/internal/sketch"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // MinSecret is the minimum length of a secret in bytes.
 const MinSecret = 16
@@ -184,7 +188,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	var array [store.MaxTakes]string
 	keys := array[:0]
 	for i := range b.Groups {
-		if b.Groups[i].Settles() {
+		if core.Settles(&b.Groups[i]) {
 			continue
 		}
 		ops := b.Groups[i].Ops
@@ -197,7 +201,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	}
 	err := s.inner.Apply(ctx, b)
 	for i := range b.Groups {
-		if b.Groups[i].Settles() {
+		if core.Settles(&b.Groups[i]) {
 			continue
 		}
 		ops := b.Groups[i].Ops

@@ -12,12 +12,16 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/internal/keyhash"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 var secret = []byte("0123456789abcdef")
 
@@ -126,7 +130,7 @@ func (m *mapped) Apply(ctx context.Context, b *store.Batch) error {
 	}
 	err := m.inner.Apply(ctx, b)
 	for i := range b.Groups {
-		if b.Groups[i].Settles() {
+		if core.Settles(&b.Groups[i]) {
 			continue
 		}
 		for j := range b.Groups[i].Ops {
@@ -178,7 +182,7 @@ type keeper struct {
 func (k *keeper) Apply(_ context.Context, b *store.Batch) error {
 	for i := range b.Groups {
 		g := &b.Groups[i]
-		if g.Settles() {
+		if core.Settles(g) {
 			g.Ops = []store.Op{{Key: k.seen}}
 		} else {
 			k.seen = g.Ops[0].Key

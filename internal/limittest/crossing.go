@@ -11,8 +11,12 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // directions says for each field of a call who sets it: the caller (in), the store (out),
 // or first the caller and then the store (both). "own" has a check of its own. A new
@@ -133,7 +137,7 @@ func (in *inner) fillGroup(g *store.Group, answer string) {
 		if in.fill(g.Hold, answer); answer != "zero" {
 			g.Hold.ID += "@1"
 		}
-		if g.Settles() {
+		if core.Settles(g) {
 			g.Ops = in.group(store.VerbTake, 2).Ops
 		}
 	}

@@ -28,7 +28,7 @@ func (p *prober) Apply(ctx context.Context, b *store.Batch) error {
 			return err
 		}
 		g := &b.Groups[i]
-		if g.Err != nil || g.Cancel || g.Settles() {
+		if g.Err != nil || g.Cancel || core.Settles(g) {
 			continue
 		}
 		for j := range g.Ops {

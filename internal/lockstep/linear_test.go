@@ -178,13 +178,13 @@ func (m *model) apply(w world, in input, id dipwell.Reservation, now int64) (wor
 		panic(err) // there is one version
 	}
 	var t output
-	h := pendingReservation{id: id, due: now + g.Due()}
+	h := pendingReservation{id: id, due: now + core.Due(&g)}
 	for i, o := range in.ops {
 		op := &g.Ops[i]
 		a := &op.Answer
 		t.answers = append(t.answers, answer{a.Allowed, a.Never, a.Shadow, a.Granted, a.Remaining, a.Retry, a.Reset, a.Delay})
 		if g.Reserved && a.Granted > 0 {
-			n := op.Record(&rows[i], id, now, h.due)
+			n := core.Record(op, &rows[i], id, now, h.due)
 			h.parts[o.bucket].number, h.parts[o.bucket].mark = n.Number, n.Mark
 			records[i] = append(records[i], n)
 		}
@@ -211,7 +211,7 @@ func (m *model) giveBack(w world, id dipwell.Reservation, now int64) (world, out
 	h := w.reserved[at]
 	for i, p := range h.parts {
 		if p.number > 0 {
-			w.rows[i], w.records[i], _ = m.defs[i].GiveBack(w.rows[i], m.keys[i], now, slices.Clone(w.records[i]), p.number, p.mark)
+			w.rows[i], w.records[i], _ = core.GiveBack(m.defs[i], w.rows[i], m.keys[i], now, slices.Clone(w.records[i]), p.number, p.mark)
 		}
 	}
 	w.reserved = without(w.reserved, func(h pendingReservation) bool { return h.id == id })

@@ -7,8 +7,12 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // bucket names a row.
 type bucket struct{ limit, key string }
@@ -114,17 +118,17 @@ func advanced(def *store.Definition, key string, row store.State, records []stor
 	if row.Lows == nil {
 		return row, records, nil
 	}
-	return def.Advance(row, key, now, records)
+	return core.Advance(def, row, key, now, records)
 }
 
 func (r *reference) reserve(g *store.Group, rows []store.State, now int64) {
-	v := reservation{due: now + g.Due()}
+	v := reservation{due: now + core.Due(g)}
 	for i := range g.Ops {
 		op, b := &g.Ops[i], bucketOf(&g.Ops[i])
 		if op.Granted == 0 {
 			continue
 		}
-		n := op.Record(&rows[i], g.ID, now, v.due)
+		n := core.Record(op, &rows[i], g.ID, now, v.due)
 		r.rows[b], r.records[b] = rows[i], append(r.records[b], n)
 		v.parts = append(v.parts, part{b, n.Number, n.Mark})
 	}
@@ -142,7 +146,7 @@ func (r *reference) cancel(id dipwell.Reservation, now int64) error {
 	for _, p := range v.parts {
 		def := r.reg.Lookup(p.limit)
 		var err error
-		if r.rows[p.bucket], r.records[p.bucket], err = def.GiveBack(r.rows[p.bucket], p.key, now, r.records[p.bucket], p.number, p.mark); err != nil {
+		if r.rows[p.bucket], r.records[p.bucket], err = core.GiveBack(def, r.rows[p.bucket], p.key, now, r.records[p.bucket], p.number, p.mark); err != nil {
 			return err
 		}
 	}
@@ -157,9 +161,9 @@ func (r *reference) fullAt(b bucket) int64 {
 	if !used || def == nil {
 		return 0
 	}
-	row, _ = def.Carry(row, b.key, row.TS)
+	row, _ = core.Carry(def, row, b.key, row.TS)
 	var scratch store.Rule
-	return row.TS + algebra.TimeToFull(def.RuleFor(b.key, &scratch), row.Used, row.TS, row.TS)
+	return row.TS + algebra.TimeToFull(core.RuleFor(def, b.key, &scratch), row.Used, row.TS, row.TS)
 }
 
 // fallsDue reports whether a record of a bucket falls due between two times.

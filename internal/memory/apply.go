@@ -174,7 +174,7 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 	if row.Lows != nil || quick && (was != nil || p.def.Rule.Pace != nil) || p.def.Algorithm == store.Concurrency {
 		return false
 	}
-	write, err := op.StepRow(now, &row, false)
+	write, err := core.StepRow(op, now, &row, false)
 	if found {
 		sh.keepPhase(i, op.Phase)
 	}

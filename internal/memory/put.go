@@ -38,7 +38,7 @@ func (s *Store) put(p *place, key string, row store.State) (superseded bool, err
 	if row.Override = sh.overrideOf(p); row.Override == nil && number.IsOverride(row.Version) {
 		return false, nil // the row of another store's override
 	}
-	carried, known := p.def.Own(row, max(now, row.TS)).Carry(row, key, now)
+	carried, known := core.Carry(core.Own(p.def, row, max(now, row.TS)), row, key, now)
 	if !known {
 		return false, store.ErrStaleDefinition
 	}
@@ -51,7 +51,7 @@ func (s *Store) put(p *place, key string, row store.State) (superseded bool, err
 		var present store.State
 		sh.state(&present, sh.at(i), p)
 		present.Override = row.Override
-		if present, ok := p.def.Own(present, max(now, present.TS)).Carry(present, key, now); ok && older(carried, present) {
+		if present, ok := core.Carry(core.Own(p.def, present, max(now, present.TS)), present, key, now); ok && older(carried, present) {
 			return false, nil
 		}
 		sh.setLows(p, key, row.Lows)

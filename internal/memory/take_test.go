@@ -77,7 +77,7 @@ func TestTakeInWindowIsStep(t *testing.T) {
 		for i := range 50_000 {
 			key := string(rune('a' + i%20))
 			var scratch store.Rule
-			r := d.RuleFor(key, &scratch)
+			r := core.RuleFor(d, key, &scratch)
 			span := 1 + rnd.Int64N(r.MaxUsed)>>rnd.IntN(53)
 			s := store.State{Version: d.Number, Used: rnd.Int64N(span + 1), TS: rnd.Int64N(1_800_000_000_000_000) >> (rnd.IntN(2) * rnd.IntN(51))}
 			now := max(0, s.TS+rnd.Int64N(1<<51)>>rnd.IntN(51)-rnd.Int64N(1000))

@@ -6,8 +6,12 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // A txn is the store.Table of one call, for the keys whose shards it has locked. What is
 // written into it is stored by commit, so that a call that fails changes nothing.
@@ -203,13 +207,13 @@ func (t *txn) decidePlain(g *store.Group) bool {
 
 // reserve makes the reservation of a group that decidePlain has decided.
 func (t *txn) reserve(g *store.Group) {
-	p := store.Pending{Due: t.now + g.Due()}
+	p := store.Pending{Due: t.now + core.Due(g)}
 	for i := range t.rows {
 		r, op := &t.rows[i], &g.Ops[i]
-		if op.Took() == 0 {
+		if core.Took(op) == 0 {
 			continue
 		}
-		record := op.Record(&r.state, g.ID, t.now, p.Due)
+		record := core.Record(op, &r.state, g.ID, t.now, p.Due)
 		r.records, r.wrote = append(r.records, record), true
 		p.Parts = append(p.Parts, store.Part{Limit: op.Def.Name, Key: op.Key, Number: record.Number, Mark: record.Mark})
 	}
@@ -223,7 +227,7 @@ func (t *txn) placeGroup(g *store.Group) (err error) {
 		for _, p := range t.s.reservations.get(g.ID).Parts {
 			t.placeNamed(p.Limit, p.Key)
 		}
-	case g.Settles():
+	case core.Settles(g):
 		for _, p := range t.s.holds.get(g.Hold.ID).Parts {
 			t.placeNamed(p.Limit, p.Key)
 		}

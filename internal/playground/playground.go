@@ -9,9 +9,13 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // Settings are a limit and the calls that are made to it.
 type Settings struct {
@@ -107,7 +111,7 @@ func Play(s Settings) (*Run, error) {
 	windows := l.Algorithm == dipwell.FixedWindow || l.Algorithm == dipwell.Interval
 	p := &player{op: store.Op{Def: d, Verb: store.Verb(verb), Cost: s.Cost},
 		run: &Run{Limit: d.String(), Warning: d.Warning, Capacity: d.Rule.Burst, Steps: windows, Span: span, Calls: []Call{}, Level: []Point{}}}
-	p.rule = d.RuleFor("", new(store.Rule))
+	p.rule = core.RuleFor(d, "", new(store.Rule))
 	if err := p.play(calls, span); err != nil {
 		return nil, err
 	}
@@ -232,7 +236,7 @@ func (p *player) play(next func(*Call) int64, span int64) error {
 // call decides a call at t and counts it.
 func (p *player) call(t int64) (Call, error) {
 	row, run := p.row, p.run
-	write, err := p.op.StepRow(begin+t, &row, false)
+	write, err := core.StepRow(&p.op, begin+t, &row, false)
 	if err != nil {
 		return Call{}, err
 	}

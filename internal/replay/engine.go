@@ -150,7 +150,7 @@ func (e *engine) decideGroup(rec *record, g *store.Group, limits []judged) (err 
 // decideAlone decides a group of one limit.
 func decideAlone(g *store.Group, t int64, r *row) error {
 	state := r.state()
-	write, err := g.Ops[0].StepRow(t, &state, false)
+	write, err := core.StepRow(&g.Ops[0], t, &state, false)
 	if g.Allowed = g.Ops[0].Allowed; write && err == nil {
 		*r = rowOf(state)
 	}

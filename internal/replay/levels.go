@@ -2,8 +2,12 @@ package replay
 
 import (
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // columns is how many columns of a plot a track has.
 const columns = 900
@@ -105,7 +109,7 @@ func (k *track) end(t int64) {
 
 func (k *track) level(t int64) float64 {
 	var scratch store.Rule
-	rule := k.def.Own(k.row, t).RuleFor(k.key, &scratch)
+	rule := core.RuleFor(core.Own(k.def, k.row, t), k.key, &scratch)
 	used := algebra.Used(rule, k.row, t)
 	return float64(rule.Cap-used) / float64(rule.Unit)
 }

@@ -15,9 +15,13 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/internal/jsontext"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // Default and largest number of keys in a page.
 const (
@@ -161,7 +165,7 @@ func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Defini
 	}
 	b, last := []byte(`{"keys":[`), ""
 	for i, row := range rows {
-		own := def.Own(row.State, now) // the plan that last decided the row
+		own := core.Own(def, row.State, now) // the plan that last decided the row
 		if own.Override != nil {
 			own = def // Step finds the override by itself
 		}

@@ -21,7 +21,7 @@ func (e *enforcing) Apply(ctx context.Context, b *store.Batch) error {
 	err := e.Store.Apply(ctx, b)
 	for i := range b.Groups {
 		g := &b.Groups[i]
-		if g.Settles() {
+		if core.Settles(g) {
 			if _, refused := e.refused.Load(g.Hold.ID); refused {
 				g.Err, g.Allowed, g.Ops = store.ErrUnknownHold, false, nil
 			}

@@ -15,8 +15,12 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // Store allows every call. It is safe for concurrent use.
 type Store struct {
@@ -47,7 +51,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 			g.Err = err
 		}
 		switch {
-		case g.Settles():
+		case core.Settles(g):
 			if errors.Is(g.Err, store.ErrUnknownHold) {
 				s.settle(g)
 			}

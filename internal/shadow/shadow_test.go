@@ -8,10 +8,14 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/internal/shadow"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // failing is a store that fails when told to.
 type failing struct {
@@ -99,7 +103,7 @@ type holdless struct{ fail error }
 
 func (s holdless) Apply(_ context.Context, b *store.Batch) error {
 	g := &b.Groups[0]
-	if g.Err = s.fail; g.Settles() && s.fail == nil {
+	if g.Err = s.fail; core.Settles(g) && s.fail == nil {
 		g.Err = store.ErrUnknownHold
 	}
 	return nil

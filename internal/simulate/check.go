@@ -7,8 +7,12 @@ import (
 	"math"
 	"slices"
 
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // A Violation is a check that failed.
 type Violation struct {
@@ -173,7 +177,7 @@ type look struct {
 // looks returns the rows that a group uses.
 func (n *node) looks(g *store.Group) []look {
 	var list []look
-	if r := n.recordOf(g); r != nil && (g.Cancel || g.Settles()) {
+	if r := n.recordOf(g); r != nil && (g.Cancel || core.Settles(g)) {
 		for _, p := range r.parts {
 			row, _, _ := n.table.Row(p.limit, p.key)
 			list = append(list, look{k: at{p.limit, p.key}, row: row})
@@ -203,7 +207,7 @@ func (n *node) checkDecision(g *store.Group, m *message, before []look) {
 	switch {
 	case g.Cancel:
 		n.cancelled(g, m)
-	case g.Settles():
+	case core.Settles(g):
 		n.settled(g, m)
 	case g.Hold != nil && g.Hold.Repeated:
 		n.repeated(g, m)
@@ -227,7 +231,7 @@ func (n *node) checkDecision(g *store.Group, m *message, before []look) {
 func (n *node) decided(g *store.Group, m *message, before []look) {
 	var made *record
 	if g.Allowed && (g.Hold != nil || g.Reserved) {
-		made = &record{due: n.time() + g.Due(), backs: n.backs}
+		made = &record{due: n.time() + core.Due(g), backs: n.backs}
 		id := g.ID.String()
 		if g.Hold != nil {
 			id, made.ttl, made.expires = g.Hold.ID, g.Hold.TTL, g.Hold.Expires
@@ -272,7 +276,7 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 		case op.Verb == store.VerbCharge:
 			b.apart = true
 			b.level.add(n.time(), parts, nil, &row)
-		case op.Took() > 0:
+		case core.Took(op) > 0:
 			gr = n.granted(op, g, m, b, &row)
 			n.checkHeld(op, b.level)
 		}
@@ -325,7 +329,7 @@ func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *s
 		gr.expires = g.Hold.Expires
 	}
 	if g.Reserved {
-		gr.due = n.time() + g.Due()
+		gr.due = n.time() + core.Due(g)
 	}
 	if b.level.expire(n.time()); b.level.gaveBack || row.Version != b.number {
 		b.queue, b.level.gaveBack, b.number = 0, false, row.Version
@@ -500,10 +504,10 @@ func (n *node) checkError(g *store.Group) {
 	switch {
 	case g.Cancel && !r.cancelled && now < r.due && !reset:
 		n.w.fail("cancel", "a reservation that is due in %d µs cannot be cancelled: %v", r.due-now, g.Err)
-	case g.Settles() && g.Hold.Verb == store.SettleHold && errors.Is(g.Err, store.ErrUnknownHold),
-		g.Settles() && g.Hold.Verb == store.SettleHold && errors.Is(g.Err, store.ErrHoldConflict) && (!r.settled || slices.Equal(r.costs, g.Hold.Costs)):
+	case core.Settles(g) && g.Hold.Verb == store.SettleHold && errors.Is(g.Err, store.ErrUnknownHold),
+		core.Settles(g) && g.Hold.Verb == store.SettleHold && errors.Is(g.Err, store.ErrHoldConflict) && (!r.settled || slices.Equal(r.costs, g.Hold.Costs)):
 		n.w.fail("hold", "hold %s cannot be settled to %v: %v", g.Hold.ID, g.Hold.Costs, g.Err)
-	case g.Settles() && g.Hold.Verb == store.ExtendHold && !r.settled && now < r.expires && !reset:
+	case core.Settles(g) && g.Hold.Verb == store.ExtendHold && !r.settled && now < r.expires && !reset:
 		n.w.fail("hold", "hold %s, which expires in %d µs, cannot be extended: %v", g.Hold.ID, r.expires-now, g.Err)
 	case g.Hold != nil && g.Hold.Verb == store.MakeHold && !r.settled && now < r.expires && !reset:
 		n.w.fail("hold", "hold %s, which expires in %d µs, is not repeated: %v", g.Hold.ID, r.expires-now, g.Err)

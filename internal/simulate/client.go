@@ -105,7 +105,7 @@ func (c *client) checkAlone(op *store.Op, hold bool) {
 			c.alone[op.Key] = alone{op: *op, ts: op.TS, used: op.Used}
 		}
 	case store.SourceFallbackLocal:
-		if op.Took() > 0 { // a refusal leaves the row as it is, and an answer that is older than the refusal may still come
+		if core.Took(op) > 0 { // a refusal leaves the row as it is, and an answer that is older than the refusal may still come
 			if a.ts, a.used = op.TS, op.Used; !hold {
 				a.granted += op.Granted
 			}

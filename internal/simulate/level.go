@@ -364,7 +364,7 @@ func (n *node) used(k at, row store.State, records []store.Record, now int64) in
 		n.table.rollback()
 		n.table.undo = undo
 	}
-	own := d.Own(row, max(now, row.TS))
-	row, _ = own.Carry(row, k.key, now)
+	own := core.Own(d, row, max(now, row.TS))
+	row, _ = core.Carry(own, row, k.key, now)
 	return algebra.Used(&own.Rule, row, now) * n.rates[k.limit].parts(1) / own.Rule.Unit
 }

@@ -264,7 +264,7 @@ func (c *client) tell(s *step, g *store.Group, err error) {
 	if p.w.picture != nil && c.node.id == 0 {
 		for i := range g.Ops {
 			op := &g.Ops[i]
-			p.w.picture.tell(at{op.Def.Name, op.Key}, p.w.now, op.Took(), !g.Allowed)
+			p.w.picture.tell(at{op.Def.Name, op.Key}, p.w.now, core.Took(op), !g.Allowed)
 		}
 	}
 	if !g.Allowed {
@@ -284,7 +284,7 @@ func (c *client) tell(s *step, g *store.Group, err error) {
 		if op := &g.Ops[i]; op.Source == store.SourceLease {
 			c.useLease(op)
 		} else if op.Source == store.SourceStore && op.Verb < store.VerbCharge {
-			p.w.heard += op.Took()
+			p.w.heard += core.Took(op)
 		}
 	}
 }
