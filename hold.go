@@ -50,7 +50,7 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 	if err = l.prepare(ctx, &c, store.VerbTake, takes); err != nil {
 		return d, err
 	}
-	if err = h.Check(c.ops); err != nil {
+	if err = core.CheckHold(&h, c.ops); err != nil {
 		return d, err
 	}
 	g, err := l.decideHold(ctx, &h, c.ops, c.timeout)
@@ -142,7 +142,7 @@ func (l *Limiter) checkHold(h *store.HoldCall) error {
 	if l.abilities.Holds == nil {
 		return fmt.Errorf("holds: %w", store.ErrNotSupported)
 	}
-	return h.Check(nil)
+	return core.CheckHold(h, nil)
 }
 
 // Holds returns the live holds of a key, the one that expires first first, with their
@@ -152,7 +152,7 @@ func (l *Limiter) checkHold(h *store.HoldCall) error {
 func (l *Limiter) Holds(ctx context.Context, limit, key string) ([]store.KeyHold, error) {
 	def := l.registry.Lookup(limit)
 	if def == nil {
-		return nil, l.registry.Missing(limit)
+		return nil, core.Missing(l.registry, limit)
 	}
 	key, err := l.checkKey(def, key)
 	if err != nil {

@@ -17,7 +17,7 @@ func (l *Limiter) checkParts(def *store.Definition, key string) error {
 	for top.Parent != "" {
 		parent := l.registry.Lookup(top.Parent)
 		if parent == nil || parts > bounds.MaxLevels { // a circle, which may exist for a moment in a store that does not read all limits at once
-			return l.registry.Missing(top.Parent)
+			return core.Missing(l.registry, top.Parent)
 		}
 		top, parts = parent, parts+1
 	}

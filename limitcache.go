@@ -20,14 +20,14 @@ type cachedLimit struct {
 
 // definition returns the definition for a limit as a call site writes it: the current one
 // if both mean the same, or else what site returns. If site has none, the error is that
-// of Definition.Differs.
+// of core.Differs.
 func (c *limitCache) definition(ctx context.Context, def *store.Definition, limit *Limit, site func(context.Context, *store.Definition, Limit) (*store.Definition, error)) (*store.Definition, error) {
 	at := len(def.Name) + int(def.Name[0]) + 3*int(def.Name[len(def.Name)-1]) + 5*int(limit.Rate) + 7*int(limit.Burst)
 	cell := &c[uint(at)%uint(len(c))]
 	if last := cell.Load(); last != nil && last.def == def && last.limit == *limit {
 		return last.means, nil
 	}
-	means, err := def, def.Differs(*limit)
+	means, err := def, core.Differs(def, *limit)
 	if err != nil && site != nil {
 		if made, e := site(ctx, def, *limit); !errors.Is(e, store.ErrNotSupported) {
 			means, err = made, e

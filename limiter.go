@@ -239,7 +239,7 @@ func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, t Take) 
 	}
 	def := l.registry.Lookup(t.Limit)
 	if def == nil {
-		return l.registry.Missing(t.Limit)
+		return core.Missing(l.registry, t.Limit)
 	}
 	if def.Paths || def.Algorithm == store.Concurrency || verb >= store.VerbReserve && (def.Shards > 1 || verb > store.VerbReset) {
 		return l.doTake(ctx, d, verb, &t)
@@ -274,7 +274,7 @@ func (l *Limiter) ensureSlow(ctx context.Context, def *store.Definition, limit *
 func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n int64) error {
 	def := l.registry.Lookup(limit)
 	if def == nil {
-		return l.registry.Missing(limit)
+		return core.Missing(l.registry, limit)
 	}
 	if def.Paths || def.Algorithm == store.Concurrency {
 		return l.doTake(ctx, d, store.VerbTake, &Take{Limit: limit, Key: key, Cost: n})
@@ -383,7 +383,7 @@ func tooLarge(g *store.Group) error {
 func fail(g *store.Group, err error) error {
 	open := len(g.Ops) > 0
 	for i := range g.Ops {
-		open = open && g.Ops[i].FailsOpen()
+		open = open && core.FailsOpen(&g.Ops[i])
 	}
 	var field *FieldError
 	invalid := errors.As(err, &field) || errors.Is(err, ErrUnknownHold) || errors.Is(err, ErrHoldConflict) || errors.Is(err, ErrUnknownLimit)
@@ -394,7 +394,7 @@ func fail(g *store.Group, err error) error {
 	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		opens := !invalid && op.FailsOpen() // this op is not what refuses
+		opens := !invalid && core.FailsOpen(op) // this op is not what refuses
 		op.Answer = store.Answer{Source: source, Allowed: opens, Shadow: opens && op.Def.OnStoreError != FailOpen}
 	}
 	if g.Allowed, g.Reserved = open, false; open {

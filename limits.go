@@ -71,7 +71,7 @@ func (l *Limiter) Drop(ctx context.Context, name, owner string) error {
 func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) ([]store.KeyState, error) {
 	def := l.registry.Lookup(limit)
 	if def == nil {
-		return nil, l.registry.Missing(limit)
+		return nil, core.Missing(l.registry, limit)
 	}
 	if l.abilities.Keys == nil {
 		return nil, store.ErrNotSupported

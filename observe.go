@@ -26,7 +26,7 @@ func (l *Limiter) Observe(ctx context.Context, limit string, latency time.Durati
 	def := l.registry.Lookup(limit)
 	switch {
 	case def == nil:
-		return l.registry.Missing(limit)
+		return core.Missing(l.registry, limit)
 	case def.Rule.Pace == nil:
 		return badField("limit", "%s is not adaptive", limit)
 	case latency < 0:

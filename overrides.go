@@ -67,7 +67,7 @@ func (l *Limiter) Overrides(ctx context.Context, limit, prefix, after string, n 
 func (l *Limiter) overrider(limit string) (*store.Definition, store.Overrider, error) {
 	def := l.registry.Lookup(limit)
 	if def == nil {
-		return nil, nil, l.registry.Missing(limit)
+		return nil, nil, core.Missing(l.registry, limit)
 	}
 	if l.abilities.Overrides == nil {
 		return nil, nil, fmt.Errorf("overrides: %w", store.ErrNotSupported)

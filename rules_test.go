@@ -301,7 +301,7 @@ var exportedNames = map[string]int{
 	"pgstore":    21,
 	"redisstore": 10,
 	"stack":      4,
-	"store":      153,
+	"store":      144,
 	"storetest":  3,
 }
 

@@ -68,7 +68,7 @@ func (l *Limiter) doTake(ctx context.Context, d *Decision, verb store.Verb, t *T
 	var op store.Op
 	err := l.setOp(ctx, &op, verb, t)
 	if err == nil {
-		err = op.Def.CheckVerb(verb, false)
+		err = core.CheckVerb(op.Def, verb, false)
 	}
 	if err != nil {
 		return err
@@ -186,7 +186,7 @@ func (c *call) check(d *store.Definition, verb store.Verb) error {
 	case c.waits && d.Shards > 1:
 		return badField("limit", "%s has shards, so that calls cannot wait for it", d.Name)
 	}
-	return d.CheckVerb(verb, c.holds)
+	return core.CheckVerb(d, verb, c.holds)
 }
 
 // next returns a zero op after the last one, for add.
@@ -198,7 +198,7 @@ func (l *Limiter) addParents(c *call, op *store.Op, cost int64, i int) error {
 		next := c.next()
 		*next = store.Op{Def: l.registry.Lookup(name), Key: keypath.Parent(key), Verb: op.Verb, Cost: cost, Takes: 1 << i, Bounded: op.Bounded, MaxDelay: op.MaxDelay}
 		if next.Def == nil {
-			return l.registry.Missing(name)
+			return core.Missing(l.registry, name)
 		}
 		if err := c.check(next.Def, op.Verb); err != nil {
 			return err
@@ -250,7 +250,7 @@ func (l *Limiter) setOp(ctx context.Context, op *store.Op, verb store.Verb, t *T
 	if t.With != nil {
 		op.Def, err = l.ensure(ctx, t.With)
 	} else if op.Def = l.registry.Lookup(t.Limit); op.Def == nil {
-		err = l.registry.Missing(t.Limit)
+		err = core.Missing(l.registry, t.Limit)
 	}
 	if err == nil && t.Plan != "" {
 		if verb > store.VerbReserve {

@@ -16,7 +16,7 @@ func (s *Store) observe(_ context.Context, d *store.Definition, o store.Observat
 	}
 	cur := s.mem.Registry().Lookup(d.Name)
 	if cur == nil {
-		return s.mem.Registry().Missing(d.Name)
+		return core.Missing(s.mem.Registry(), d.Name)
 	}
 	if cur.Rule.Pace == nil {
 		return nil

@@ -19,7 +19,7 @@ func (s *Store) callSite(ctx context.Context, d *store.Definition, l store.Limit
 		}
 		id, known := s.limits.lookupID(d.Name)
 		if !known {
-			return 0, site, s.limits.reg.Missing(d.Name)
+			return 0, site, core.Missing(&s.limits.reg, d.Name)
 		}
 		named := func() (map[int]bool, error) {
 			named, err := s.mem.NamedSites(ctx, d.Name)

@@ -74,7 +74,7 @@ func (s functions) askHeld(ctx context.Context, sql string, args ...any) ([]held
 // hold makes a hold.
 func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) error {
 	c := g.Hold
-	if err := c.Check(g.Ops); err != nil {
+	if err := core.CheckHold(c, g.Ops); err != nil {
 		return err
 	}
 	n := len(g.Ops)
@@ -145,7 +145,7 @@ func (h *held) answer(op *store.Op) {
 // settle settles or extends a hold.
 func (s functions) settle(ctx context.Context, g *store.Group) error {
 	c := g.Hold
-	if err := c.Check(nil); err != nil {
+	if err := core.CheckHold(c, nil); err != nil {
 		return err
 	}
 	for i, cost := range c.Costs {

@@ -320,7 +320,7 @@ func (s functions) SetOverride(ctx context.Context, d *store.Definition, o store
 	if err != nil {
 		return store.Override{}, err
 	}
-	if err = e.def.CheckOverride(&o, 0); err != nil { // until is checked with the server's clock
+	if err = core.CheckOverride(e.def, &o, 0); err != nil { // until is checked with the server's clock
 		return store.Override{}, err
 	}
 	per := int64(o.Period)

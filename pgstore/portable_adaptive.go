@@ -30,7 +30,7 @@ func (s portable) observe(ctx context.Context, d *store.Definition, o store.Obse
 	for range maxTries {
 		e := (*s.limits.entries.Load())[d.Name]
 		if e == nil {
-			return s.limits.reg.Missing(d.Name)
+			return core.Missing(&s.limits.reg, d.Name)
 		}
 		if e.def.Rule.Pace == nil {
 			return nil

@@ -503,7 +503,7 @@ func (t *portableTable) unknown(column string, value any) error {
 func (t *portableTable) decide() error {
 	g := t.group
 	if g.Hold != nil {
-		if err := g.Hold.Check(nil); err != nil { // DecideIn checks the rest
+		if err := core.CheckHold(g.Hold, nil); err != nil { // DecideIn checks the rest
 			return err
 		}
 	}

@@ -270,7 +270,7 @@ func (s *Store) attempt(ctx context.Context, g *store.Group, first bool) error {
 		return err
 	}
 	for i := range g.Ops {
-		if err := g.Ops[i].Def.CheckVerb(g.Ops[i].Verb, g.Hold != nil); err != nil {
+		if err := core.CheckVerb(g.Ops[i].Def, g.Ops[i].Verb, g.Hold != nil); err != nil {
 			return err
 		}
 	}

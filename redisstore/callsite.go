@@ -21,7 +21,7 @@ func (s *Store) callSite(ctx context.Context, d *store.Definition, limit store.L
 		stored = true
 		err = s.limits.change(ctx, d.Name, func(old *store.Definition, text string) (string, error) {
 			if old == nil {
-				return "", s.limits.reg.Missing(d.Name)
+				return "", core.Missing(&s.limits.reg, d.Name)
 			}
 			sites := sitesOf(text)
 			index, kept, err = sites.Add(site, siteRest, func() (now int64, named map[int]bool, err error) {

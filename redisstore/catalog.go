@@ -391,7 +391,7 @@ func (l *limits) setOverridden(ctx context.Context, name string) error {
 	}
 	err := l.change(ctx, name, func(old *store.Definition, text string) (string, error) {
 		if old == nil {
-			return "", l.reg.Missing(name)
+			return "", core.Missing(&l.reg, name)
 		}
 		if old.Overridden {
 			return text, nil

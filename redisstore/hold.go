@@ -75,7 +75,7 @@ func (t *table) openHold(g *store.Group) (restore func(), err error) {
 			for i := range g.Ops {
 				name := g.Ops[i].Def.Name
 				if known[i] = t.s.limits.entry(name); known[i] == nil { // dropped since the op was resolved
-					return nil, t.s.limits.reg.Missing(name)
+					return nil, core.Missing(&t.s.limits.reg, name)
 				}
 			}
 			if err = n.oneSlot(g, known); err != nil {
@@ -122,7 +122,7 @@ func cutSlot(text string) (id string, at uint16, ok bool) {
 func (s *Store) keyHolds(ctx context.Context, d *store.Definition, key string) (list []store.KeyHold, err error) {
 	e := s.limits.entry(d.Name)
 	if e == nil {
-		return nil, s.limits.reg.Missing(d.Name)
+		return nil, core.Missing(&s.limits.reg, d.Name)
 	}
 	t := s.newTable()
 	t.want(d.Name, key)

@@ -140,7 +140,7 @@ var _ store.Overrider = overrides{}
 func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
 	now, err := s.now(ctx)
 	if err == nil {
-		err = d.CheckOverride(&o, now)
+		err = core.CheckOverride(d, &o, now)
 	}
 	if err == nil {
 		err = s.limits.setOverridden(ctx, d.Name)
@@ -165,7 +165,7 @@ func (s *Store) override(ctx context.Context, d *store.Definition, key string, o
 	err = t.update(ctx, func() error {
 		present := s.limits.reg.Lookup(d.Name)
 		if present == nil {
-			return s.limits.reg.Missing(d.Name)
+			return core.Missing(&s.limits.reg, d.Name)
 		}
 		old := t.rows[0].state.Override
 		if was = old != nil && (old.Until == 0 || t.now < old.Until); old == nil && o == nil {

@@ -146,9 +146,9 @@ func AbilitiesOf(s Store) Abilities {
 // machineTime is Now for a store that has no clock of its own.
 func machineTime(context.Context) (int64, error) { return time.Now().UnixMicro(), nil }
 
-// AddMetrics makes Metrics return those of f as well. It is for decorators that count. f
+// addMetrics makes Metrics return those of f as well. It is for decorators that count. f
 // may be nil.
-func (ab *Abilities) AddMetrics(f func() []Metric) {
+func (ab *Abilities) addMetrics(f func() []Metric) {
 	inner := ab.Metrics
 	if inner == nil {
 		ab.Metrics = f

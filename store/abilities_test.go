@@ -96,19 +96,19 @@ func TestAbilitiesOf(t *testing.T) {
 	}
 }
 
-// AddMetrics appends the metrics of a decorator to those of its inner store.
+// addMetrics appends the metrics of a decorator to those of its inner store.
 func TestAddMetrics(t *testing.T) {
 	list := func(name string) func() []store.Metric {
 		return func() []store.Metric { return []store.Metric{{Name: name}} }
 	}
 	var ab store.Abilities
-	ab.AddMetrics(nil)
+	core.AddMetrics(&ab, nil)
 	if ab.Metrics != nil {
 		t.Error("metrics of nothing")
 	}
-	ab.AddMetrics(list("a"))
-	ab.AddMetrics(nil)
-	ab.AddMetrics(list("b"))
+	core.AddMetrics(&ab, list("a"))
+	core.AddMetrics(&ab, nil)
+	core.AddMetrics(&ab, list("b"))
 	for range 2 {
 		if m := ab.Metrics(); len(m) != 2 || m[0].Name != "a" || m[1].Name != "b" {
 			t.Errorf("%+v", m)

@@ -272,7 +272,7 @@ func (c *compiler) adaptiveWarning() string {
 func (r *Registry) Observe(now int64, limit string, o Observation) error {
 	d := r.Lookup(limit)
 	if d == nil {
-		return r.Missing(limit)
+		return r.missing(limit)
 	}
 	if d.Rule.Pace != nil {
 		d.Rule.Pace.Add(now, adaptive.Sample(o))

@@ -162,7 +162,7 @@ func (r *Registry) AddCallSite(name string, site Plan, now int64, named func() (
 	for {
 		base := r.Lookup(name)
 		if base == nil {
-			return 0, site, r.Missing(name)
+			return 0, site, r.missing(name)
 		}
 		c := base.sites
 		c.adding.Lock()

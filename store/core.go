@@ -52,3 +52,27 @@ func (core) Settles(g *Group) bool { return g.settles() }
 func (core) Prepare(o *Override) { o.prepare() }
 
 func (core) WithOverride(d *Definition, o *Override) *Definition { return d.overriddenBy(o) }
+
+func (core) CheckOverride(d *Definition, o *Override, now int64) error {
+	return d.checkOverride(o, now)
+}
+
+// Limits that a store keeps.
+
+func (core) CheckParents(r *Registry, l *Limit) error { return r.checkParents(l) }
+
+func (core) CheckDrop(r *Registry, name string) error { return r.checkDrop(name) }
+
+func (core) Missing(r *Registry, name string) error { return r.missing(name) }
+
+func (core) Differs(d *Definition, l Limit) error { return d.differs(l) }
+
+// Calls before they reach a store, and what decorators do with them.
+
+func (core) CheckVerb(d *Definition, v Verb, hold bool) error { return d.checkVerb(v, hold) }
+
+func (core) CheckHold(c *HoldCall, ops []Op) error { return c.check(ops) }
+
+func (core) FailsOpen(op *Op) bool { return op.failsOpen() }
+
+func (core) AddMetrics(ab *Abilities, f func() []Metric) { ab.addMetrics(f) }

@@ -84,7 +84,7 @@ type planSet struct {
 
 // NewDefinition compiles a limit as version 1, without a past. The error is a
 // *FieldError, which names the setting as in configuration files. It does not check that
-// the Parent exists: Registry.CheckParents does. Stores get definitions from a Registry;
+// the Parent exists: Registry.Define does. Stores get definitions from a Registry;
 // use NewDefinition to check a limit before it is stored, or to see its Rule.
 func NewDefinition(l Limit) (*Definition, error) {
 	r, warning, err := l.compile()

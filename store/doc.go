@@ -16,8 +16,8 @@
 //
 // The caller fills the Batch, and has checked it: costs are from 0 to MaxInt, keys have
 // at most MaxKey bytes and as many parts as the limit and its parents say, the verb is
-// possible on the limit (Definition.CheckVerb), and no two Ops of a Group have the same
-// limit and key. Ops are in any order: a store that locks rows must sort them by limit and
+// possible on the limit, as type Algorithm and Limit.Shards say, and no two Ops of a Group
+// have the same limit and key. Ops are in any order: a store that locks rows must sort them by limit and
 // key, so that two groups cannot deadlock.
 //
 // The store fills Group.Err, Allowed and Reserved, the answers of Group.Hold, and of each

@@ -47,7 +47,7 @@ type HoldCall struct {
 	// Verb says whether the call makes, settles or extends the hold. The zero value is
 	// MakeHold.
 	Verb HoldVerb
-	// ID is 1 to 64 bytes of printable ASCII without spaces: see Check. Two holds of a store
+	// ID is 1 to 64 bytes of printable ASCII without spaces. Two holds of a store
 	// have different ids, whatever their limits. MakeHold may set another, by which the hold
 	// is settled and extended. Whoever knows an id can settle the hold: if others must not,
 	// use a random id. An id that is derived from the work, such as a job's number, makes a
@@ -129,8 +129,12 @@ type Part struct {
 type Overrider interface {
 	// SetOverride sets the override of a key from now on, in place of the present one, and
 	// returns it with its ID and Version. The row of the key is converted in the same step,
-	// so that it decides the next call of any program. The error is a *FieldError as
-	// Definition.CheckOverride returns it, or wraps ErrStore or ErrUnknownLimit.
+	// so that it decides the next call of any program. The error wraps ErrStore or
+	// ErrUnknownLimit, or is a *FieldError of the field "key", "until", "note" or "plan", or
+	// of the number that is wrong: the key has at most MaxKey bytes, the note at most 1024
+	// bytes of UTF-8 without NUL, Until is later than now, and o has either a plan of the
+	// limit, without which the error wraps ErrUnknownPlan, or numbers that compile with the
+	// limit's other settings. Definition.SetOverrideIn checks all of it.
 	SetOverride(ctx context.Context, d *Definition, o Override) (Override, error)
 	// EndOverride ends the override of a key now, and converts the row in the same step.
 	// ended is false if the key had none, or one that had already ended. The error wraps
@@ -232,12 +236,12 @@ func holdMark(id string, now int64) int64 {
 	return int64(h.Sum64() & (1<<48 - 1))
 }
 
-// CheckVerb checks that a verb, or with hold the making of a hold, is possible on the
+// checkVerb checks that a verb, or with hold the making of a hold, is possible on the
 // limit: a concurrency limit has only Check, Reset and holds, a leaky bucket has no
 // holds, and a limit with shards has neither holds nor reservations. The error is a
 // *FieldError of the field "limit", or of "verb" if v is not a Verb. DecideIn calls it,
 // because the limit may have another algorithm since the caller has checked it.
-func (d *Definition) CheckVerb(v Verb, hold bool) error {
+func (d *Definition) checkVerb(v Verb, hold bool) error {
 	switch {
 	case v > VerbReset:
 		return badField("verb", "%d is not a verb", uint8(v))
@@ -251,19 +255,19 @@ func (d *Definition) CheckVerb(v Verb, hold bool) error {
 	return nil
 }
 
-// Check checks the call, with the ops of the group if it makes a hold: the ID is 1 to 64
+// check checks the call, with the ops of the group if it makes a hold: the ID is 1 to 64
 // bytes of printable ASCII without spaces, TTL is from 1 ms to the TTL of each limit, and
 // each limit can be held. The error is a *FieldError of the field "id", "ttl" or "limit".
 // A Limiter checks its calls; a store whose limits others may change meanwhile checks them
 // again, as DecideIn does.
-func (c *HoldCall) Check(ops []Op) error {
+func (c *HoldCall) check(ops []Op) error {
 	if err := checkHoldID(c.ID); err != nil || c.Verb == SettleHold {
 		return err
 	}
 	for i := range ops {
 		d := ops[i].Def
 		if c.Verb == MakeHold {
-			if err := d.CheckVerb(ops[i].Verb, true); err != nil {
+			if err := d.checkVerb(ops[i].Verb, true); err != nil {
 				return err
 			}
 		}

@@ -59,7 +59,7 @@ func TestLeaseOfPlansAndOverrides(t *testing.T) {
 			t.Errorf("plan %q: capacity %d, want %d", c.d.Plan, got, c.want)
 		}
 	}
-	if err := d.CheckOverride(&store.Override{Burst: 40}, 0); err == nil || err.Error() != "lease: 250ms is too long for a burst of 40 at 100 per 1s; at most 200ms" {
+	if err := core.CheckOverride(d, &store.Override{Burst: 40}, 0); err == nil || err.Error() != "lease: 250ms is too long for a burst of 40 at 100 per 1s; at most 200ms" {
 		t.Error(err)
 	}
 }

@@ -25,7 +25,7 @@ type Override struct {
 	// Key is at most MaxKey bytes; "" is the limit's shared bucket.
 	Key string
 	// Plan is a plan of the limit, also one that is OverrideOnly. An override has either a
-	// Plan or the numbers below; with both, or neither, CheckOverride returns an error. If a
+	// Plan or the numbers below; with both, or neither, setting it is an error. If a
 	// later definition of the limit has no such plan, the base decides.
 	Plan string
 
@@ -63,7 +63,7 @@ func (o *Override) prepare() { o.compiled = new(atomic.Pointer[Definition]) }
 
 // overriddenBy returns the definition that an override makes of the present version
 // of the limit. If o is of an older version, the definition has the next ID. o must have
-// passed CheckOverride; whether it has ended is not looked at. Op.Step calls it, so that a
+// passed checkOverride; whether it has ended is not looked at. Op.Step calls it, so that a
 // store needs it only to compute an answer itself.
 func (d *Definition) overriddenBy(o *Override) *Definition {
 	base := d.Base()
@@ -120,13 +120,13 @@ func (d *Definition) withOverride(o *Override) *Definition {
 	return v
 }
 
-// CheckOverride checks an override of the limit that is set at the time now, in µs: its
+// checkOverride checks an override of the limit that is set at the time now, in µs: its
 // key has at most MaxKey bytes, its note at most 1024 bytes of UTF-8 without NUL, Until
 // is later, and it has either a plan of the limit or numbers that compile with the
 // limit's other settings. Pass 0 as now if only the store's server knows the time. The
 // error is a *FieldError of the field "key", "until", "note" or "plan", or of the number
 // that is wrong. It wraps ErrUnknownPlan if the limit has no such plan.
-func (d *Definition) CheckOverride(o *Override, now int64) error {
+func (d *Definition) checkOverride(o *Override, now int64) error {
 	base := d.Base()
 	switch {
 	case len(o.Key) > MaxKey:

@@ -9,12 +9,12 @@ import (
 	"github.com/dipwell/dipwell/internal/suggest"
 )
 
-// CheckParents checks the Parent of a limit that is about to be defined: the parent is
+// checkParents checks the Parent of a limit that is about to be defined: the parent is
 // defined; no limit is its own parent, over any number of levels; no chain has more
 // than 4 limits; a Concurrency limit has a Concurrency limit as parent, and is
 // the parent of no other algorithm. The error is a *FieldError. Define calls it; a
 // store that keeps limits elsewhere calls it before it stores one.
-func (r *Registry) CheckParents(l *Limit) error {
+func (r *Registry) checkParents(l *Limit) error {
 	if r.Partial {
 		return nil
 	}
@@ -67,10 +67,10 @@ func badParent(l *Limit, format string, args ...any) error {
 	return &FieldError{Limit: l.Name, Field: "parent", Reason: fmt.Sprintf(format, args...)}
 }
 
-// CheckDrop returns a *FieldError if a limit cannot be dropped because it is the
+// checkDrop returns a *FieldError if a limit cannot be dropped because it is the
 // Parent of another. Drop calls it; a store that keeps limits elsewhere calls it before
 // it deletes one.
-func (r *Registry) CheckDrop(name string) error {
+func (r *Registry) checkDrop(name string) error {
 	if r.Partial {
 		return nil
 	}

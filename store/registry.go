@@ -87,10 +87,10 @@ func sameString(a, b string) bool {
 	return len(a) == len(b) && (unsafe.StringData(a) == unsafe.StringData(b) || a == b)
 }
 
-// Missing returns the error for a name that Lookup did not find: an
+// missing returns the error for a name that Lookup did not find: an
 // ErrUnknownLimit with the name, or why the limit could not be read. Return it rather
 // than ErrUnknownLimit, so that a store whose limits are not loaded yet says so.
-func (r *Registry) Missing(name string) error {
+func (r *Registry) missing(name string) error {
 	if r.Unreadable != nil {
 		if err := r.Unreadable(name); err != nil {
 			return err
@@ -113,8 +113,10 @@ func (r *Registry) All() []*Definition {
 // version begins, and rows of older versions are converted at their next call.
 //
 // by is the owner of the limit, such as OwnerCode. The error is a *FieldError if l or its
-// Parent is invalid (see CheckParents), and wraps ErrOwner if the limit has another
-// owner.
+// Parent is invalid, and wraps ErrOwner if the limit has another owner. The Parent must be
+// defined; no limit is its own parent, over any number of levels; no chain has more than
+// 4 limits; a Concurrency limit has a Concurrency limit as parent, and is the parent of no
+// other algorithm.
 //
 // Defining a limit again without a difference, by the same owner, changes nothing. A new
 // version begins at now, or if the clock has stepped back, when the version before began.
@@ -134,7 +136,7 @@ func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 		}
 		by = owner.Code
 	}
-	if err := r.CheckParents(&l); err != nil {
+	if err := r.checkParents(&l); err != nil {
 		return nil, err
 	}
 	d.Owner, d.Since, d.Number = by, now, r.dropped[l.Name]+1
@@ -162,9 +164,9 @@ func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 }
 
 // Drop removes a limit of the owner by. If a limit of this name is defined again, its
-// buckets are full. The error wraps ErrUnknownLimit or ErrOwner, or is that of CheckDrop.
-// The store must delete the rows, with the records and overrides of their keys; SweepRow
-// does so for each key.
+// buckets are full. The error wraps ErrUnknownLimit or ErrOwner, or is a *FieldError if
+// the limit is the Parent of another. The store must delete the rows, with the records and
+// overrides of their keys; SweepRow does so for each key.
 func (r *Registry) Drop(name, by string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,7 +177,7 @@ func (r *Registry) Drop(name, by string) error {
 	if owner.Name(old.Owner) != owner.Name(by) {
 		return &owner.Error{Limit: name, Owner: old.Owner}
 	}
-	if err := r.CheckDrop(name); err != nil {
+	if err := r.checkDrop(name); err != nil {
 		return err
 	}
 	if r.dropped == nil {

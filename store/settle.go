@@ -11,7 +11,7 @@ import (
 func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 	c := g.Hold
 	g.Allowed, g.Reserved, c.Repeated = false, false, false
-	if err := c.Check(nil); err != nil {
+	if err := c.check(nil); err != nil {
 		return err
 	}
 	h, err := t.Hold(c.ID)

@@ -92,7 +92,7 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 		}
 	}
 	if g.Hold != nil {
-		if err := g.Hold.Check(g.Ops); err != nil {
+		if err := g.Hold.check(g.Ops); err != nil {
 			return err
 		}
 		if done, err := g.repeat(t, now); done || err != nil {
@@ -201,7 +201,7 @@ func (op *Op) refresh(limits *Registry, hold bool) error {
 	}
 	switch d, base := limits.Lookup(op.Def.Name), op.Def.Base(); {
 	case d == nil && limits.hasDropped(op.Def):
-		return limits.Missing(op.Def.Name)
+		return limits.missing(op.Def.Name)
 	case d != nil && d != base && d.Number >= base.Number:
 		def := d.WithPlan(op.Def.Plan)
 		switch {
@@ -213,7 +213,7 @@ func (op *Op) refresh(limits *Registry, hold bool) error {
 		op.Def = def
 	}
 	op.Asked = op.Def
-	return op.Def.CheckVerb(op.Verb, hold)
+	return op.Def.checkVerb(op.Verb, hold)
 }
 
 // took returns the tokens that an op took of its row and that can be given back: Granted,
@@ -231,10 +231,10 @@ func (op *Op) isFree() bool {
 	return op.Shadow || op.Def.Mode == Unlimited && op.Def.Algorithm != Concurrency
 }
 
-// FailsOpen reports whether a limit allows an op that its store failed to decide: it does
+// failsOpen reports whether a limit allows an op that its store failed to decide: it does
 // with FailOpen, and in Shadow mode if the verb is one that can be refused. A decorator
 // that decides failed ops sets Answer.Shadow of the latter.
-func (op *Op) FailsOpen() bool {
+func (op *Op) failsOpen() bool {
 	return op.Def.OnStoreError == FailOpen || op.Def.Mode == Shadow && op.Verb <= VerbReserve
 }
 
@@ -343,7 +343,7 @@ func (d *Definition) convertRecords(rs []Record, o *Override, now int64) {
 // DecideIn does: the store runs it in a transaction, and undoes what the table has
 // written after an error. It returns the override with its ID and Version; o is not
 // changed, and its Key is key, whatever it says. The error is one of the table's, a
-// *FieldError as CheckOverride returns it, or ErrStaleDefinition.
+// *FieldError as Overrider.SetOverride returns it, or ErrStaleDefinition.
 func (d *Definition) SetOverrideIn(t Table, key string, o *Override, now int64) (*Override, error) {
 	base := d.Base()
 	if o != nil {
@@ -351,7 +351,7 @@ func (d *Definition) SetOverrideIn(t Table, key string, o *Override, now int64) 
 		if o = &c; o.Key != key {
 			o.Key = key
 		}
-		if err := base.CheckOverride(o, now); err != nil {
+		if err := base.checkOverride(o, now); err != nil {
 			return nil, err
 		}
 	}

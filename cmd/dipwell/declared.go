@@ -13,10 +13,14 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/internal/parents"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 const (
 	dropAfter     = 2 * time.Second  // how long a file must be unchanged before limits removed from it are dropped
@@ -122,7 +126,7 @@ func (d *declared) define(file owner.FileState, limits []declaredLimit) error {
 		if fromFile && f.Name != file.Name && def.Owner != owner.File {
 			return &owner.Error{Limit: l.Name, Owner: def.Owner}
 		}
-		if fromFile && f.Digest != "" && f.Digest != file.Digest && f.Digest != d.file.Digest && def.Differs(l.Limit) != nil {
+		if fromFile && f.Digest != "" && f.Digest != file.Digest && f.Digest != d.file.Digest && core.Differs(def, l.Limit) != nil {
 			others = append(others, l.Name)
 		}
 	}
@@ -280,7 +284,7 @@ func drift(limiter *dipwell.Limiter, limits []declaredLimit) (out []string) {
 		case owner.Name(def.Owner) != owner.Name(l.owner):
 			out = append(out, (&owner.Error{Limit: l.Name, Owner: def.Owner}).Error())
 		default:
-			if err := def.Differs(l.Limit); err != nil {
+			if err := core.Differs(def, l.Limit); err != nil {
 				out = append(out, err.Error())
 			}
 		}

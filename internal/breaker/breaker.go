@@ -27,8 +27,12 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // ErrOpen is the error of calls while the breaker is open.
 var ErrOpen = fmt.Errorf("%w: it does not answer; the call was not sent and not charged", store.ErrStore)
@@ -155,7 +159,7 @@ func (s *Store) Abilities() store.Abilities {
 		}
 		return inner(ctx)
 	}
-	ab.AddMetrics(s.metrics)
+	core.AddMetrics(&ab, s.metrics)
 	return ab
 }
 

@@ -9,9 +9,13 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // A Backend is where limits are kept. A Catalog calls one method at a time, except that
 // Revision and Install may run beside others.
@@ -370,17 +374,17 @@ func (c *Catalog) Define(ctx context.Context, l store.Limit, owner string) (*sto
 	if d := c.reg.Lookup(l.Name); d != nil {
 		return d, nil
 	}
-	return nil, c.reg.Missing(l.Name) // somebody else has dropped it meanwhile, or it cannot be read
+	return nil, core.Missing(c.reg, l.Name) // somebody else has dropped it meanwhile, or it cannot be read
 }
 
 // checkParents checks the parent of a limit. If the check fails, it reads the limits and
 // checks again, because another program may have defined the parent.
 func (c *Catalog) checkParents(ctx context.Context, l *store.Limit) error {
-	err := c.reg.CheckParents(l)
+	err := core.CheckParents(c.reg, l)
 	if err == nil || c.load(ctx) != nil {
 		return err
 	}
-	return c.reg.CheckParents(l)
+	return core.CheckParents(c.reg, l)
 }
 
 // pend keeps a limit of a lazy catalog that could not be stored. Until it is stored, only
@@ -411,7 +415,7 @@ func (c *Catalog) Drop(ctx context.Context, name, by string) error {
 	if err := c.prepare(ctx); err != nil {
 		return c.Error(err)
 	}
-	if err := c.reg.CheckDrop(name); err != nil {
+	if err := core.CheckDrop(c.reg, name); err != nil {
 		return err
 	}
 	waits := slices.IndexFunc(c.pending, func(p pending) bool { return p.limit.Name == name })

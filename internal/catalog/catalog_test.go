@@ -354,7 +354,7 @@ func TestPending(t *testing.T) {
 	if err := c.LoadForCall(t.Context()); !errors.Is(err, errUnread) {
 		t.Errorf("a call: %v", err)
 	}
-	if err := c.Registry().Missing("theirs"); !errors.Is(err, errUnread) {
+	if err := core.Missing(c.Registry(), "theirs"); !errors.Is(err, errUnread) {
 		t.Errorf("a limit that only the back end knows: %v", err)
 	}
 	if len(m.calls) != calls {
@@ -385,7 +385,7 @@ func TestPending(t *testing.T) {
 	if len(m.reports) != 2 || m.reports[1] != error(errRefused) { //nolint:errorlint // must not be wrapped
 		t.Errorf("%v", m.reports)
 	}
-	if !errors.Is(c.Registry().Missing("nobody's"), store.ErrUnknownLimit) || c.LoadError() != nil {
+	if !errors.Is(core.Missing(c.Registry(), "nobody's"), store.ErrUnknownLimit) || c.LoadError() != nil {
 		t.Error("a limit of nobody's is not unknown")
 	}
 
@@ -488,7 +488,7 @@ func TestPendingIsDenied(t *testing.T) {
 		if m.count("put ours") != 1 || m.count("read") != reads {
 			t.Errorf("tried again at once: %v", m.calls)
 		}
-		if err := c.Registry().Missing("ours"); !errors.Is(err, errRights) || !errors.Is(err, store.ErrStore) {
+		if err := core.Missing(c.Registry(), "ours"); !errors.Is(err, errRights) || !errors.Is(err, store.ErrStore) {
 			t.Errorf("a call of the limit that waits: %v", err)
 		}
 		time.Sleep(retryDenied) // of the bubble
@@ -505,8 +505,8 @@ func TestPendingIsDenied(t *testing.T) {
 		m.works()
 		time.Sleep(retryDenied)
 		mustRefresh(t, c)
-		if err := c.Drop(t.Context(), "ours", owner.Code); err != nil || !errors.Is(c.Registry().Missing("ours"), store.ErrUnknownLimit) {
-			t.Errorf("dropped once it was stored: %v, %v", err, c.Registry().Missing("ours"))
+		if err := c.Drop(t.Context(), "ours", owner.Code); err != nil || !errors.Is(core.Missing(c.Registry(), "ours"), store.ErrUnknownLimit) {
+			t.Errorf("dropped once it was stored: %v, %v", err, core.Missing(c.Registry(), "ours"))
 		}
 		if want := []string{"late", "more", "theirs"}; !slices.Equal(names(&m.there.reg), want) || !slices.Equal(names(c.Registry()), want) {
 			t.Errorf("there %v, here %v", names(&m.there.reg), names(c.Registry()))
@@ -541,7 +541,7 @@ func TestDropOfPending(t *testing.T) {
 			if err := c.Drop(t.Context(), "ours", owner.Code); err != nil || len(c.pending) != 0 {
 				t.Errorf("%s: %v, %v", what, err, c.pending)
 			}
-			if err := c.Registry().Missing("ours"); !errors.Is(err, store.ErrUnknownLimit) {
+			if err := core.Missing(c.Registry(), "ours"); !errors.Is(err, store.ErrUnknownLimit) {
 				t.Errorf("%s, a call afterwards: %v", what, err)
 			}
 			m.works()
@@ -582,8 +582,8 @@ func TestDropOfPending(t *testing.T) {
 			m.only("put ours", errRights)
 			mustRefresh(t, c)
 			m.only("drop ours", errGone)
-			if err := c.Drop(t.Context(), "ours", owner.Code); !errors.Is(err, errGone) || !errors.Is(c.Registry().Missing("ours"), errRights) {
-				t.Errorf("%v, %v", err, c.Registry().Missing("ours"))
+			if err := c.Drop(t.Context(), "ours", owner.Code); !errors.Is(err, errGone) || !errors.Is(core.Missing(c.Registry(), "ours"), errRights) {
+				t.Errorf("%v, %v", err, core.Missing(c.Registry(), "ours"))
 			}
 			m.works()
 			time.Sleep(retryDenied)
@@ -644,7 +644,7 @@ func TestBadLimits(t *testing.T) {
 		mustRefresh(t, c)
 	}
 	look()
-	if err := c.Registry().Missing("newer"); len(m.reports) != 1 || err != there.bad["newer"] { //nolint:errorlint // must not be wrapped
+	if err := core.Missing(c.Registry(), "newer"); len(m.reports) != 1 || err != there.bad["newer"] { //nolint:errorlint // must not be wrapped
 		t.Errorf("%v, %v", m.reports, err)
 	}
 	there.bad = map[string]error{"newer": errors.New("of Venus")}
@@ -660,7 +660,7 @@ func TestBadLimits(t *testing.T) {
 	if err := c.Drop(t.Context(), "newer", owner.Code); err != nil {
 		t.Error(err)
 	}
-	if err := c.Registry().Missing("newer"); !errors.Is(err, store.ErrUnknownLimit) || len(m.reports) != 2 {
+	if err := core.Missing(c.Registry(), "newer"); !errors.Is(err, store.ErrUnknownLimit) || len(m.reports) != 2 {
 		t.Errorf("%v, %v", err, m.reports)
 	}
 }

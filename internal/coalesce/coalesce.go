@@ -175,7 +175,7 @@ func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.Of)
 	ab.Store, ab.Quick, ab.Lanes, ab.InProcess = s, nil, nil, false
 	if s.quarantine != nil {
-		ab.AddMetrics(s.metrics)
+		core.AddMetrics(&ab, s.metrics)
 	}
 	return ab
 }

@@ -131,7 +131,7 @@ func (s *Store) Abilities() store.Abilities {
 	if ab.Overrides != nil {
 		ab.Overrides = overrides{ab.Overrides, s}
 	}
-	ab.AddMetrics(s.metrics)
+	core.AddMetrics(&ab, s.metrics)
 	return ab
 }
 

@@ -218,7 +218,7 @@ func (s *Store) decideHere(g *store.Group) (err error, can bool) {
 	for i := range g.Ops {
 		switch op := &g.Ops[i]; op.Def.OnStoreError {
 		case store.FailClosed:
-			if !op.FailsOpen() {
+			if !core.FailsOpen(op) {
 				return nil, false
 			}
 		case store.FailLocal:

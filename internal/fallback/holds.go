@@ -214,7 +214,7 @@ func (m *made) find(id string, now int64) (madeHold, bool) {
 func (s *Store) repeat(g *store.Group, call [sha256.Size]byte) (done bool) {
 	now := s.now()
 	h, ok := s.made.find(g.Hold.ID, now)
-	if !ok || slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.OnStoreError == store.FailClosed && !op.FailsOpen() }) {
+	if !ok || slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.OnStoreError == store.FailClosed && !core.FailsOpen(&op) }) {
 		return false
 	}
 	if h.call != call || h.ended || h.expires <= now {

@@ -140,7 +140,7 @@ type overrides struct {
 }
 
 func (o overrides) SetOverride(ctx context.Context, d *store.Definition, v store.Override) (store.Override, error) {
-	if err := d.CheckOverride(&v, 0); err != nil { // on the key itself, because a long key has a short hash
+	if err := core.CheckOverride(d, &v, 0); err != nil { // on the key itself, because a long key has a short hash
 		return store.Override{}, err
 	}
 	key := v.Key

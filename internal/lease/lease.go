@@ -63,9 +63,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/store"
 )
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // Config configures a Store. A zero field means the default that its comment names.
 type Config struct {
@@ -141,7 +145,7 @@ func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)
 	ab.Store, ab.Lanes, ab.InProcess = s, nil, false
 	ab.Quick, ab.QuickSource = s.quick, store.SourceLease
-	ab.AddMetrics(s.metrics)
+	core.AddMetrics(&ab, s.metrics)
 	return ab
 }
 

@@ -1,10 +1,16 @@
 // Package parents checks and sorts limits that are defined together.
 package parents
 
-import "github.com/dipwell/dipwell/store"
+import (
+	"github.com/dipwell/dipwell/internal/door"
+	"github.com/dipwell/dipwell/store"
+)
+
+// core is what package store has for this module alone.
+var core = store.Core(door.Key{})
 
 // Check checks the parents of limits that are defined together, such as those of a file,
-// with the rules of Registry.CheckParents. It returns an error for each limit whose
+// with the rules of Registry.Define. It returns an error for each limit whose
 // parent is wrong, and ignores limits that are invalid for other reasons.
 func Check(limits []store.Limit) (errs []error) {
 	var r store.Registry
@@ -16,7 +22,7 @@ func Check(limits []store.Limit) (errs []error) {
 	}
 	r.Install(defs)
 	for i := range limits {
-		if err := r.CheckParents(&limits[i]); err != nil {
+		if err := core.CheckParents(&r, &limits[i]); err != nil {
 			errs = append(errs, err)
 		}
 	}

@@ -56,7 +56,7 @@ func newLineup(o *Options) (*lineup, error) {
 	limits.Install(defs)
 	names := o.Ask
 	for _, l := range o.Limits {
-		if len(o.Ask) == 0 && limits.CheckDrop(l.Name) == nil { // it is no limit's parent
+		if len(o.Ask) == 0 && core.CheckDrop(&limits, l.Name) == nil { // it is no limit's parent
 			names = append(names, l.Name)
 		}
 	}
