@@ -160,6 +160,7 @@ func newHistory(seed uint64, n int, only []string) history {
 		h.extend(&s)
 		h.steps = append(h.steps, s)
 	}
+	h.drawDeals(n, length, active)
 	slices.SortStableFunc(h.steps, func(a, b step) int { return int(a.at - b.at) })
 	return h
 }
@@ -317,6 +318,12 @@ func (s *step) String() string {
 	p := fmt.Sprintf("process %d ", s.process)
 	ms := fmt.Sprintf("%.1f ms", float64(s.span)/1000)
 	switch s.kind {
+	case dealing:
+		return p + fmt.Sprintf("makes %d transactions, every %.1f ms, with work of up to %s: take %d of %s %q", s.n, float64(s.gap)/1000, ms, s.cost, s.limit, s.key)
+	case reshard:
+		return fmt.Sprintf("limit orders has %d shards now", s.times)
+	case dealsSweep:
+		return "the database of orders sweeps"
 	case calls:
 		if s.rest > 0 {
 			return p + fmt.Sprintf("calls %d times, every %.1f ms, and after %.1f ms %d times at once: take %d of %s %q", s.n-s.n/3, float64(s.gap)/1000, float64(s.rest)/1000, s.n/3, s.cost, s.limit, s.key) + s.words()
@@ -364,10 +371,18 @@ func (s *step) String() string {
 // play makes one step happen.
 func (w *world) play(s *step) {
 	p, n := w.procs[s.process], w.nodes[s.region]
-	if s.kind > holds {
+	if s.kind > holds && s.kind != dealing {
 		w.tracef("%s", s)
 	}
 	switch s.kind {
+	case dealing:
+		for i := range s.n {
+			w.after(s.when(i), func() { p.deliver(func() { p.deal(s, i) }) })
+		}
+	case reshard:
+		w.dealer.reshard(s)
+	case dealsSweep:
+		w.dealer.sweep(s)
 	case calls, holds:
 		for i := range s.n {
 			w.after(s.when(i), func() { p.deliver(func() { p.call(s, i) }) })

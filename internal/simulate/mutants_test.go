@@ -69,6 +69,15 @@ var mutants = []mutant{
 	{"a retry under another plan without the floor", "store/choose.go", "o.Before, op.Cost, rule.Unit, rule.Cap-unitsOf(op.Floor, rule.Unit), rule.Debt", "o.Before, op.Cost, rule.Unit, rule.Cap, rule.Debt"},
 	{"a floor is taken from a lease", "internal/lease/lease.go", "op.Cost < 1 || op.Floor != 0 || g.Hold", "op.Cost < 1 || g.Hold"},
 	{"all definitions of call sites have one number", "store/callsite.go", "number.Of(number.FirstCallSite+i, d.Number)", "number.Of(number.FirstCallSite+i*0, d.Number)"},
+	{"a refusal from a skipped shard", "internal/shards/shards.go", "err != nil || waited && c.vain {\n", "err != nil || waited {\n\t\t\t\tc.Outcome, c.Used, c.TS = Refused, used, c.N\n\t\t\t\treturn true, err\n"},
+	{"gathering forgets a shard's time", "internal/shards/shards.go", "max(s.TS, min(w.TS, now))", "w.TS"},
+	{"parts of what is used do not add up", "internal/shards/shards.go", "Used: part(held, n, int(i))", "Used: held / n"},
+	{"parts of the burst do not add up", "internal/shards/shards.go", "p.Add, p.Burst = part(r.Add, n, shard), part(r.Burst, n, shard)", "p.Add, p.Burst = part(r.Add, n, shard), (r.Burst+n-1)/n"},
+	{"parts of the rate do not add up", "internal/shards/shards.go", "p.Add, p.Burst = part(r.Add, n, shard), part(r.Burst, n, shard)", "p.Add, p.Burst = (r.Add+n-1)/n, part(r.Burst, n, shard)"},
+	{"gathering does not wait for a locked shard", "internal/shards/shards.go", "if _, err := x.lock(x.t.slot(k, i)); err != nil {", "if err := error(nil); err != nil && i < 0 {"},
+	{"a rollback keeps its charge", "internal/shards/table.go", "x.Hint = x.hint\n\tx.end()", "x.Commit()"},
+	{"a call waits for a shard and has the lock of another", "internal/shards/shards.go", "c.x, c.vain, c.Outcome = x, c.Vain, Decide", "c.x, c.vain, c.Outcome = x, false, Decide"},
+	{"a retry by the rate of one shard", "internal/shards/calls.go", "c.rule.Origin, c.rule.Every, c.rule.Add)", "c.rule.Origin, c.rule.Every, partOf(c.rule, c.d.Shards, 0).Add)"},
 	{"leases without the carve", "store/compile.go", "c.burst -= c.carved", "c.carved = 0"},
 }
 

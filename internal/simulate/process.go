@@ -80,6 +80,9 @@ func (p *process) crash() {
 		t.stop()
 	}
 	p.begin()
+	if p.w.dealer != nil {
+		p.w.dealer.crashed(p)
+	}
 }
 
 // deliver runs f once the process does not stand still, unless it has crashed by then.

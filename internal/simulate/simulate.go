@@ -65,6 +65,9 @@ func (h history) end(trace func(line string)) *world {
 	if h.regional {
 		w.nodes = append(w.nodes, newNode(w, 1, h.drifts[h.processes+1], h.regionLimits()))
 	}
+	if h.isDealing() {
+		w.dealer = newDealer(w)
+	}
 	for i := range h.processes {
 		w.procs = append(w.procs, w.process(i))
 	}
@@ -82,6 +85,9 @@ func (h history) end(trace func(line string)) *world {
 		for _, n := range w.nodes {
 			n.checkPromise()
 			n.checkCustomers()
+		}
+		if w.dealer != nil {
+			w.dealer.check()
 		}
 		w.checkConservation()
 		w.checkShares()

@@ -18,10 +18,11 @@ type world struct {
 	idle  []*coroutine
 
 	history
-	nodes []*node // the first one is that of the home region
-	procs []*process
-	wrong *Violation
-	trace func(line string) // nil: no trace
+	nodes  []*node // the first one is that of the home region
+	procs  []*process
+	dealer *dealer // or nil
+	wrong  *Violation
+	trace  func(line string) // nil: no trace
 
 	tags    int64             // number of tagged groups
 	origins map[int64]*origin // by the tag of a group
