@@ -93,6 +93,12 @@ func (d *dealer) sum(key string, rows []store.State, t int64) (sum int64) {
 // look records what the transaction of a call sees.
 func (a *asking) look() { a.seen = append(a.seen, a.d.table.Rows(a.d.tx, a.k)) }
 
+// clock records what the clock shows.
+func (a *asking) clock() {
+	now := a.d.n.time()
+	a.least, a.most = min(a.least, now), max(a.most, now)
+}
+
 // checkRefused checks that a call was refused because all rows of the key together had not
 // enough, as they were at some instant during the call, and until when.
 //
@@ -110,14 +116,14 @@ func (x *deal) checkRefused(a *asking, op *store.Op, now int64) {
 		need = 1
 	}
 	room := (op.Def.Burst - need) * d.token()
-	short, exact := false, false
+	short, exact := false, int(op.Def.Number) != len(d.versions) // decided by a version that ended meanwhile
 	for _, rows := range a.seen {
 		if slices.ContainsFunc(rows, func(r store.State) bool { return r.Version != op.Def.Number }) {
 			return // it was converted
 		}
-		if d.used(op.Key, rows, a.began, now) > room {
+		if d.used(op.Key, rows, a.least, now) > room {
 			short = true
-			exact = exact || later(rows, a.began) || d.used(op.Key, rows, now, now+op.Retry) <= room && d.used(op.Key, rows, now, now+op.Retry-1) > room
+			exact = exact || later(rows, a.least) || d.used(op.Key, rows, now, now+op.Retry) <= room && d.used(op.Key, rows, now, now+op.Retry-1) > room
 		}
 	}
 	switch {
@@ -160,9 +166,9 @@ func (x *deal) checkChange(a *asking, before, after []store.State, op *store.Op,
 		want = 0
 	}
 	rounding := int64(0)
-	if later(before, min(a.began, now)) { // the clock stepped back, and was read more than once
-		other := d.used(k.Key, before, a.began, t) - d.used(k.Key, before, now, t)
-		want, rounding = want+min(0, other), max(other, -other)
+	if later(before, a.least) { // the clock stepped back, and was read more than once
+		early, late := d.used(k.Key, before, a.least, t), d.used(k.Key, before, a.most, t)
+		want, rounding = want+late-d.used(k.Key, before, now, t), early-late
 	}
 	if len(before) > 0 && len(after) > 0 && before[0].Version != after[0].Version {
 		if d.n.backs > 0 {

@@ -3,6 +3,7 @@ package simulate
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -72,7 +73,8 @@ type asking struct {
 	d     *deal
 	k     shards.Key
 	seen  [][]store.State
-	began int64 // on the store's clock
+	least int64 // that the store's clock showed during the call
+	most  int64
 }
 
 func (h *history) isDealing() bool { return h.seed%8 == 6 }
@@ -262,6 +264,16 @@ func (x *deal) after(span int64) {
 	n := x.waits
 	x.w.after(span, func() { x.resume(n) })
 	x.t.wait()
+	x.readClock()
+}
+
+// readClock notes what the clock shows to the call of the transaction.
+func (x *deal) readClock() {
+	for _, a := range x.asking {
+		if a.d == x {
+			a.clock()
+		}
+	}
 }
 
 // wait suspends the transaction until it is woken.
@@ -269,6 +281,7 @@ func (x *deal) wait() {
 	x.waits++
 	x.w.tracef("transaction %d of process %d waits for a lock", x.id, x.p.id)
 	x.t.wait()
+	x.readClock()
 }
 
 func (d *dealer) wake(tx *shards.Tx) {
@@ -339,9 +352,10 @@ func (x *deal) call(op *store.Op) bool {
 	k := shards.Key{Limit: op.Def.Name, Key: op.Key}
 	b := x.tally(k)
 	x.called[k]++
-	a := &asking{d: x, k: k, began: x.n.time()}
+	a := &asking{d: x, k: k, least: math.MaxInt64}
 	x.asking = append(x.asking, a)
 	a.look()
+	a.clock()
 	change := x.tx.Watch(k)
 	now, err := x.tx.Call(op)
 	x.dealer.asking = slices.DeleteFunc(x.asking, func(o *asking) bool { return o == a })
