@@ -128,6 +128,9 @@ func killHolders(t *testing.T, url string) {
 	if most > slots || len(spans) < slots || killed.Load() == 0 {
 		t.Errorf("%d slots were held at once", most)
 	}
+	if used.held > slots || used.held < slots/2 {
+		t.Errorf("%d of %d holds were live at once", used.held, slots)
+	}
 	if target < math.MaxInt && used.mean() < slots/2 {
 		t.Errorf("slots were free while %d processes wanted them: %v", processes, &used)
 	}
@@ -164,8 +167,10 @@ func sweep(t *testing.T, url string) {
 	})
 }
 
-// usage is how many slots were in use, at times that do not depend on the workers.
-type usage struct{ times, sum, all int }
+// usage is how many slots were in use, at times that do not depend on the workers, and the
+// most for which there were live holds. The spans say less, because a worker has its slot
+// from before the answer until after it begins to settle.
+type usage struct{ times, sum, all, held int }
 
 func (u *usage) watch(ctx context.Context, t *testing.T, l *dipwell.Limiter) {
 	for tick := time.NewTicker(10 * time.Millisecond); ; {
@@ -180,6 +185,12 @@ func (u *usage) watch(ctx context.Context, t *testing.T, l *dipwell.Limiter) {
 			t.Error(err)
 			return
 		}
+		holds, err := l.Holds(t.Context(), "jobs", "k")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		u.held = max(u.held, len(holds))
 		if u.times++; d.Remaining == 0 {
 			u.all++
 		}
@@ -190,7 +201,7 @@ func (u *usage) watch(ctx context.Context, t *testing.T, l *dipwell.Limiter) {
 func (u *usage) mean() float64 { return float64(u.sum) / float64(max(u.times, 1)) }
 
 func (u *usage) String() string {
-	return fmt.Sprintf("%.1f slots were in use on average, and all of them in %d %% of the time", u.mean(), 100*u.all/max(u.times, 1))
+	return fmt.Sprintf("%.1f slots were in use on average, and all of them in %d %% of the time; at most %d holds were listed", u.mean(), 100*u.all/max(u.times, 1), u.held)
 }
 
 // runHolder runs a worker until ctx ends or its life does, and then kills it.
