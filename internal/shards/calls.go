@@ -141,7 +141,7 @@ func (x *Tx) decide(op *store.Op) (now int64, err error) {
 	asked := *op
 	for locks := false; ; locks = true {
 		x.t.Pause(x)
-		one, err := x.rowOf(k, s, op, locks)
+		one, err := x.rowOf(k, s, locks)
 		if err != nil {
 			return 0, err
 		}
@@ -175,7 +175,7 @@ func (x *Tx) decide(op *store.Op) (now int64, err error) {
 
 // rowOf reads the row that decide decides on, and with locks locks it and gathers its
 // shards, or inserts it.
-func (x *Tx) rowOf(k Key, s *slot, op *store.Op, locks bool) (one oneRow, err error) {
+func (x *Tx) rowOf(k Key, s *slot, locks bool) (one oneRow, err error) {
 	for {
 		r := s.sees(x)
 		if locks {

@@ -134,9 +134,6 @@ func (s *slot) sees(x *Tx) *Row {
 	return s.committed
 }
 
-// read returns the row of buckets of a key, or nil.
-func (x *Tx) read(k Key) *Row { return x.t.slot(k, whole).sees(x) }
-
 // shards returns the rows of shards of a key that x sees, by their numbers.
 func (t *Table) shards(x *Tx, k Key) (list []*Row) {
 	for i := 0; ; i++ {

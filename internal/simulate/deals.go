@@ -358,7 +358,7 @@ func (x *deal) call(op *store.Op) bool {
 	a.clock()
 	change := x.tx.Watch(k)
 	now, err := x.tx.Call(op)
-	x.dealer.asking = slices.DeleteFunc(x.asking, func(o *asking) bool { return o == a })
+	x.asking = slices.DeleteFunc(x.asking, func(o *asking) bool { return o == a })
 	x.w.calls++
 	x.tell(op, err)
 	switch {
