@@ -305,11 +305,15 @@ begin
     if cost is not null then
         perform dipwell_internal.check_cost(cost, 'cost');
     end if;
-    select p.settled into again from dipwell.hold_parts p where p.id = hold and p.part = 1;
+    -- settle_group says nothing of a limit that was dropped. The hold is locked before it is
+    -- read, because another call may be settling it.
+    if not exists (select from dipwell.hold_parts p join dipwell.limits l on l.id = p.limit_id where p.id = hold) then
+        select x.ps[1].settled into again from dipwell_internal.lock_hold(hold, true, null) x;
+    end if;
     for h in select * from dipwell_internal.settle_group(hold, case when cost is not null then array[cost] end, null, 'cost') g order by g.remaining limit 1 loop
         return (true, h.remaining, null::interval, dipwell_internal.length(h.reset), h.granted, interval '0', false, null::uuid, h.repeated);
     end loop;
-    return (true, null::bigint, null::interval, null::interval, 0::bigint, interval '0', false, null::uuid, again); -- its limits were dropped
+    return (true, null::bigint, null::interval, null::interval, 0::bigint, interval '0', false, null::uuid, coalesce(again, false));
 end $$;
 comment on function dipwell_internal.settle_decide is
     'Settles any hold of one take, by settle_group.';
