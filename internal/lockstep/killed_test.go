@@ -128,7 +128,7 @@ func killHolders(t *testing.T, url string) {
 	if most > slots || len(spans) < slots || killed.Load() == 0 {
 		t.Errorf("%d slots were held at once", most)
 	}
-	if used.held > slots || used.held < slots/2 {
+	if used.held > slots || used.held == 0 {
 		t.Errorf("%d of %d holds were live at once", used.held, slots)
 	}
 	if target < math.MaxInt && used.mean() < slots/2 {
