@@ -8,15 +8,13 @@ LINTER         = $(COMPILE) run github.com/golangci/golangci-lint/v2/cmd/golangc
 # Each operating system, 32 bits and arm64: no file is for Linux on arm64 alone.
 CROSS         ?= linux/386 darwin/arm64 windows/amd64
 # The packages that synchronise goroutines, for race-concurrent.
-CONCURRENT    ?= . ./internal/background ./internal/breaker ./internal/lease ./internal/coalesce ./internal/denycache ./internal/fallback ./grpclimit ./httpclient ./httplimit ./internal/keyhash ./internal/memory ./redisstore ./stack \
-                 ./internal/config ./internal/rls ./internal/server ./internal/shadow ./internal/await ./internal/pace ./internal/sketch
+CONCURRENT    ?= . ./internal/away ./internal/background ./internal/bounded ./internal/lease ./internal/coalesce ./internal/denycache ./grpclimit ./httpclient ./httplimit ./internal/keyhash ./internal/memory ./redisstore ./stack \
+                 ./internal/config ./internal/rls ./internal/server ./internal/front
 # Tests of one goroutine that take minutes under the race detector.
-ONEGOROUTINE  ?= TestAgreesWithMap|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey|TestStoreAsKeysExpire|TestAgreesWithModelAsKeysExpire|TestKeysEnd|TestAdaptiveTwins|TestGolden|TestGoldenGiveBack|TestAgreesWithTable|TestOldVersionsOfVariants|TestCancelledRecordsAreForgotten|TestManyCallSites
-INTSIZE       ?= . ./store ./internal/memory ./filestore ./internal/coalesce ./internal/sketch
+ONEGOROUTINE  ?= TestAgreesWithMap|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey|TestStoreAsKeysExpire|TestAgreesWithModelAsKeysExpire|TestKeysEnd|TestGolden|TestGoldenGiveBack|TestAgreesWithTable|TestOldVersionsOfVariants|TestCancelledRecordsAreForgotten|TestManyCallSites
+INTSIZE       ?= . ./store ./internal/memory ./filestore ./internal/bounded ./internal/coalesce
 GOVULNCHECK   ?= v1.8.0
 FUZZTIME      ?= 30s
-# The last commit with the schema before this one.
-SCHEMABEFORE  ?= c6a87ea38e1b
 
 .DEFAULT_GOAL := help
 
@@ -35,11 +33,11 @@ test: ## install what the tests lack (as root, Debian's packages), then run all 
 	cd examples/otel && $(GO) test ./...
 
 test-long: ## more of the suite on every store under every decorator, a file that is kept at each decision, a lockstep of 30,000 events, and Redis faults ten times as often (half an hour)
-	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./internal/lockstep -run TestConformance
+	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./lab/lockstep -run TestConformance
 	DIPWELL_LONG=1 $(GO) test -count=1 ./filestore -run TestStoreEach
 	DIPWELL_LONG=1 $(GO) test -count=1 ./store -run TestMutantsAreCaught
 	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./pgstore -run 'TestStore$$'
-	DIPWELL_STEPS=30000 $(GO) test -count=1 ./internal/lockstep -run TestLockstep
+	DIPWELL_STEPS=30000 $(GO) test -count=1 ./lab/lockstep -run TestLockstep
 	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./redisstore -run 'TestClusterFaults|TestScriptFlushUnderLoad|TestChangesUnderLoad'
 
 test-postgres-versions: ## pgstore's tests on PostgreSQL 13 and 18, fetched with npm (five minutes)
@@ -55,7 +53,7 @@ race-concurrent: ## tests under the race detector of the packages that synchroni
 ci: ## all that CI runs (16 to 21 minutes on 2 cores)
 	.ci/run
 
-verify: fmt vet generated quoted lint cross race vuln ## everything that must be clean before a change lands
+verify: fmt vet generated licenses quoted lint cross race vuln ## everything that must be clean before a change lands
 
 fmt: ## fail when a file is not formatted
 	@out=$$(gofmt -l . ); test -z "$$out" || { echo "not formatted:"; echo "$$out"; exit 1; }
@@ -73,11 +71,14 @@ cross: ## build for the platforms of CROSS, and test on 32 bits what depends on 
 	@set -e; for p in $(CROSS); do echo "go build, $$p"; \
 		flags='all=-N -l'; if [ $$p = linux/386 ]; then flags=; fi; \
 		CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} $(COMPILE) build -gcflags="$$flags" -ldflags='-s -w' ./...; done
-	@if [ "$$($(GO) env GOHOSTOS GOHOSTARCH | xargs)" = "linux amd64" ]; then echo "go test, linux/386"; CGO_ENABLED=0 GOARCH=386 $(GO) test -short -vet=off $(INTSIZE); fi
+	@if [ "$$($(GO) env GOHOSTOS GOHOSTARCH | xargs)" = "linux amd64" ]; then GO=$(GO) scripts/test-32bit $(INTSIZE); fi
 
 generated: ## fail when a generated file differs from what its generator writes
 	@state() { git status --porcelain; git diff; }; before=$$(state); $(COMPILE) generate ./... || exit 1; \
 	if [ "$$(state)" != "$$before" ]; then git status --short; git --no-pager diff; echo "generated files differ from what is checked in"; exit 1; fi
+
+licenses: ## write THIRD_PARTY_LICENSES.md, which releases contain; fail when a linked module has a licence that lab/licenses does not know
+	$(COMPILE) run ./lab/licenses -o THIRD_PARTY_LICENSES.md
 
 quoted: ## fail when README.md quotes a figure that is not in bench/results
 	cd bench && $(GO) test ./readme ./internal/...
@@ -102,11 +103,8 @@ clients: ## the programs for Node in examples/clients, and clients for TypeScrip
 	@scripts/deps clients
 	$(GO) test -count=1 -timeout 30m -tags clients ./examples -run TestNode
 
-rolling: ## replace services of the program with the schema before this one, under load, on one PostgreSQL (builds that program from git)
-	rm -rf bin/before && mkdir -p bin/before && git archive $(SCHEMABEFORE) | tar -x -C bin/before
-	cd bin/before && CGO_ENABLED=0 $(GO) build -o ../dipwell-before ./cmd/dipwell
-	rm -rf bin/before
-	DIPWELL_OLD_PROGRAM=$(CURDIR)/bin/dipwell-before $(GO) test -count=1 -tags rolling ./cmd/dipwell -run TestRollingUpdate -v
+rolling: ## replace services by those of a program with one more migration of the schema, under load, on one PostgreSQL
+	$(GO) test -count=1 -tags rolling ./cmd/dipwell -run TestRollingUpdateOfTheSchema -v
 
 fuzz: ## every fuzz target for FUZZTIME each
 	@scripts/fuzz $(FUZZTIME)
@@ -122,9 +120,11 @@ bench-api: ## the JSON API against a no-op net/http handler, and on PostgreSQL a
 bench-page: ## what viewers of the page cost a service, and its first paint in Chromium
 	cd bench && $(GO) run ./api -page -o results/page.md
 
-same-as-ratelimit: ## send the same requests to envoyproxy/ratelimit and to ours, and compare the answers
-	GOBIN=$(CURDIR)/bin $(GO) install github.com/envoyproxy/ratelimit/src/service_cmd@latest
-	RATELIMIT_BIN=$(CURDIR)/bin/service_cmd $(GO) test -count=1 -tags upstream ./internal/rls -run TestUpstream -v
+same-as-ratelimit: ## load the configurations of envoyproxy/ratelimit with it and with ours, send the same requests to both, and compare
+	GOBIN=$(CURDIR)/bin $(GO) install github.com/envoyproxy/ratelimit/src/service_cmd@latest github.com/envoyproxy/ratelimit/src/config_check_cmd@latest
+	source=$$($(GO) list -m -f '{{.Dir}}' github.com/envoyproxy/ratelimit@latest) && echo "$$source" && \
+	RATELIMIT_BIN=$(CURDIR)/bin/service_cmd RATELIMIT_CHECK=$(CURDIR)/bin/config_check_cmd RATELIMIT_SOURCE="$$source" RATELIMIT_CONFIG="$$source/examples/ratelimit/config" \
+	$(GO) test -count=1 -tags upstream ./internal/rls -run TestUpstream -v
 
 bench-lease: ## one hot key leased over PostgreSQL against memstore, and four processes that share a key, with the servers it starts (six minutes)
 	cd bench && $(GO) run ./lease -o results/lease.md
@@ -147,18 +147,15 @@ bench-postgres: ## dipwell in PostgreSQL against published SQL designs, on a ser
 bench-sweep: ## 20,000 new keys a second for five minutes with a sweep and without, and what a sweep costs (a quarter of an hour)
 	cd bench && $(GO) run ./postgres -scenario sweep,newkeys -newfor 5m -o results/postgres
 
-simulate: ## 10,000 histories of a cluster with faults, and the mutants that 1,000 of them must find
-	$(GO) run ./cmd/dipwell simulate --seeds 10000
-	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./internal/simulate -run TestMutants
-
-picture: ## draw the history in docs/explanation/simulator.md
-	$(GO) run ./cmd/dipwell simulate --seed 19 --steps 60 --plot docs/img/simulator.svg > /dev/null
+simulate: ## 10,000 histories of a cluster with faults, and the mutants that 1,000 of them must find; or what ARGS say, as in ARGS='--seed 7'
+	$(GO) run ./lab/simulate $(or $(ARGS),--seeds 10000)
+	$(if $(ARGS),,DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./lab/simulate -run TestMutants)
 
 soak: ## a service at half load for SOAK (10m): memory and goroutines must not grow
 	DIPWELL_SOAK=$(or $(SOAK),10m) $(GO) test -count=1 -timeout 0 -run TestSoak -v ./cmd/dipwell
 
 soak-holds: ## a million acquires of 10 slots by 32 processes, half of which are killed again and again, over PostgreSQL and Redis (an hour)
-	DIPWELL_ACQUIRES=1000000 $(GO) test -count=1 -timeout 4h -run TestKilledHolders -v ./internal/lockstep
+	DIPWELL_ACQUIRES=1000000 $(GO) test -count=1 -timeout 4h -run TestKilledHolders -v ./lab/lockstep
 
 bench-faults: ## what a service answers while rows are locked and while its store hangs, with the PostgreSQL and Redis it starts (four minutes)
 	cd bench && $(GO) run ./faults -o results/faults.md
@@ -166,4 +163,4 @@ bench-faults: ## what a service answers while rows are locked and while its stor
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: bench-page playground clients deploy rolling simulate picture bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated lint linter vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
+.PHONY: bench-page playground clients deploy rolling simulate bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated licenses lint linter vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
