@@ -18,14 +18,16 @@ import (
 
 // scenario describes rows locked by another transaction.
 type scenario struct {
-	name        string
-	keys        int // locked
-	stuck       int // callers of them
-	others      int // callers of other keys
-	otherKeys   int
-	timeout     string // of the limit that the locked rows belong to
-	setting     string // of the database
-	killBackend bool   // of a lane, each second
+	name         string
+	keys         int // locked
+	stuck        int // callers of them
+	others       int // callers of other keys
+	otherKeys    int
+	timeout      string // of the limit that the locked rows belong to
+	setting      string // of the database
+	killBackend  bool   // of a lane, each second
+	busy         int    // processes that only compute, beside the service
+	otherTimeout string // of the limit of the others
 }
 
 var scenarios = []scenario{
@@ -35,9 +37,10 @@ var scenarios = []scenario{
 	{name: "the same, timeout 50 ms", keys: 4, stuck: 20, others: 40, otherKeys: 200, timeout: "50ms"},
 	{name: "2 callers of 1 locked key, statement_timeout 100 ms", keys: 1, stuck: 2, others: 16, otherKeys: 40, setting: "statement_timeout = 100"},
 	{name: "2 callers of 1 locked key, a backend killed each second", keys: 1, stuck: 2, others: 16, otherKeys: 40, killBackend: true},
+	{name: "1 caller of 1 locked key, 16 of 40 others, timeout 200 ms, busy machine", keys: 1, stuck: 1, others: 16, otherKeys: 40, timeout: "200ms", otherTimeout: "200ms", busy: 4},
 }
 
-const lockedFor = 5 * time.Second
+const lockedFor = 6 * time.Second
 
 // locks prints, for each scenario, the rate of callers of other keys without
 // and with locked rows, measured in turns.
@@ -102,8 +105,13 @@ func (sc *scenario) run(bin, dsn string, lock bool) (others, stuck *seen) {
 	if sc.timeout != "" {
 		big += ",timeout=" + sc.timeout
 	}
-	base, stop := serve(bin, "--store", dsn, "--deny-max-age", "0", "--limit", big, "--limit", "all=1000000/1s,burst=1000000")
+	all := "all=1000000/1s,burst=1000000"
+	if sc.otherTimeout != "" {
+		all += ",timeout=" + sc.otherTimeout
+	}
+	base, stop := serve(bin, "--store", dsn, "--deny-max-age", "0", "--limit", big, "--limit", all)
 	defer stop()
+	defer compute(sc.busy)()
 	callers(base, "big", 4, 300*time.Millisecond, func(c, i int) string { return fmt.Sprint("stuck", i%max(sc.keys, 1)) })
 	if lock {
 		execute(conn, "begin")
@@ -126,6 +134,23 @@ func (sc *scenario) run(bin, dsn string, lock bool) (others, stuck *seen) {
 		execute(conn, "rollback")
 	}
 	return others, stuck
+}
+
+// compute starts n processes that take what processor time is left, and returns a function
+// that ends them.
+func compute(n int) (end func()) {
+	var all []*exec.Cmd
+	for range n {
+		c := exec.Command("nice", "sh", "-c", "while :; do :; done")
+		check(c.Start())
+		all = append(all, c)
+	}
+	return func() {
+		for _, c := range all {
+			_ = c.Process.Kill()
+			_ = c.Wait()
+		}
+	}
 }
 
 // killBackends terminates, each second, one backend that is deciding.

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/bench/internal/load"
-	"github.com/dipwell/dipwell/internal/latency"
+	"github.com/dipwell/dipwell/internal/bounded"
 )
 
 // reaped is how long the server may take to count the processor time of
@@ -71,7 +71,7 @@ func number(out []byte, pattern string) (float64, error) {
 }
 
 // read adds the latencies of pgbench's logs: the third field, in µs.
-func readLatencies(h *latency.Histogram, dir string) error {
+func readLatencies(h *bounded.Histogram, dir string) error {
 	logs, _ := filepath.Glob(filepath.Join(dir, "pgbench_log.*"))
 	for _, name := range logs {
 		data, err := os.ReadFile(name)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/dipwell/dipwell/bench/internal/load"
 	"github.com/dipwell/dipwell/bench/internal/report"
-	"github.com/dipwell/dipwell/internal/latency"
+	"github.com/dipwell/dipwell/internal/bounded"
 )
 
 // tailLoad is the share of the store's capacity at which latencies are
@@ -66,7 +66,7 @@ type arrivals struct{ perSecond float64 }
 func (a arrivals) run(ctx context.Context, l load.Load, c contender) (r load.Result, err error) {
 	var wg sync.WaitGroup
 	var failed atomic.Pointer[error]
-	times := make([]latency.Histogram, l.Clients)
+	times := make([]bounded.Histogram, l.Clients)
 	start := time.Now()
 	for i := range l.Clients {
 		wg.Go(func() {
@@ -94,7 +94,7 @@ func (a arrivals) run(ctx context.Context, l load.Load, c contender) (r load.Res
 
 // caller makes one caller's calls. A late timer delays the arrival; a call
 // still running when the next one arrives does not.
-func (a arrivals) caller(s load.Session, l load.Load, callers float64, start time.Time, times *latency.Histogram) error {
+func (a arrivals) caller(s load.Session, l load.Load, callers float64, start time.Time, times *bounded.Histogram) error {
 	random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	mean := callers / a.perSecond * float64(time.Second)
 	for next := time.Duration(0); ; {

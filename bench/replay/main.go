@@ -1,6 +1,6 @@
-// Command replay compares the replay of an access log with loops that only
-// split its lines and parse their times, and with one that also decides. They
-// are benchmarks of package replay, run in turns, on one thread and on two.
+// Command replay compares the replay of access logs in several formats with loops
+// that only split their lines and parse their times. They are benchmarks of package
+// replay, run in turns, on one thread and on two.
 package main
 
 import (
@@ -18,16 +18,17 @@ import (
 
 // contenders are the benchmarks, in the order of the table.
 var contenders = []struct{ bench, name string }{
-	{"BenchmarkReplayInOrder", "replay, a log in order"},
+	{"BenchmarkReplayInOrder", "replay, a combined log in order"},
 	{"BenchmarkReplayLate30s", "replay, lines up to 30 s late: sorted"},
 	{"BenchmarkReplayDecisions", "replay in order, decisions written as JSON"},
+	{"BenchmarkReplayALB", "replay, a log of an AWS load balancer"},
+	{"BenchmarkReplayJSON", "replay, JSON lines"},
+	{"BenchmarkReplayCSV", "replay, CSV"},
+	{"BenchmarkReplayGrok", "replay, the combined log by a grok pattern of plain words"},
+	{"BenchmarkReplayGrokLibrary", "replay, the combined log by the library's COMBINEDAPACHELOG"},
 	{"BenchmarkSplitAndParseTime", "split into fields and parse the time (strings.Fields, time.Parse)"},
 	{"BenchmarkSplitInPlaceAndParseTime", "find the time in place and parse it (bytes.IndexByte, time.Parse)"},
-	{"BenchmarkSplitAndParseTimeByHand", "split in place and parse the time by hand, a day at a time"},
-	{"BenchmarkDecideByHand", "the same, and a token of the address's bucket in a map: all of the work, by hand"},
 }
-
-const target = 0.5 // of a loop's rate
 
 func main() {
 	rounds := flag.Int("rounds", 7, "rounds")
@@ -69,7 +70,7 @@ var line = regexp.MustCompile(`(?m)^(Benchmark\w+?(?:-2)?)\s.*?([\d.]+) ns/line`
 
 // round runs each benchmark once and adds its ns/line to figures.
 func round(figures map[string][]float64) error {
-	cmd := exec.Command("go", "test", "-run", "^$", "-bench", ".", "-benchtime", "1s", "-cpu", strings.Join(threads, ","), "./replay")
+	cmd := exec.Command("go", "test", "-run", "^$", "-bench", ".", "-benchtime", "1s", "-cpu", strings.Join(threads, ","), "./internal/replay")
 	cmd.Dir, cmd.Stderr = "..", os.Stderr
 	b, err := cmd.Output()
 	if err != nil {
@@ -91,7 +92,7 @@ func write(w io.Writer, figures map[string][]float64) {
 		fmt.Fprintf(w, "## %s\n\n", map[string]string{"1": "One thread for everybody (GOMAXPROCS=1)", "2": "Two threads (GOMAXPROCS=2), of which the loops use one"}[n])
 		table(w, figures, map[string]string{"1": "", "2": "-2"}[n])
 	}
-	fmt.Fprintln(w, "The log is combined, 200,000 lines of 5,000 clients, held in memory; one limit. A replay parses in one goroutine and decides in another.")
+	fmt.Fprintln(w, "The log has 200,000 lines of 5,000 clients (grok: 20,000 and 2,000), held in memory; one limit. A replay parses in one goroutine and decides in another.")
 }
 
 func table(w io.Writer, figures map[string][]float64, suffix string) {
@@ -100,13 +101,13 @@ func table(w io.Writer, figures map[string][]float64, suffix string) {
 	var ratios []report.Ratio
 	for i, c := range contenders {
 		ns := report.Median(figures[c.bench+suffix])
-		rate, reached := "", ""
-		if i > 2 {
-			rate, reached = report.Figure(ns/ours), report.Verdict(ns/ours >= target)
+		rate := ""
+		if i > 0 {
+			rate = report.Figure(ns / ours)
 			ratios = append(ratios, report.Ratio{Against: c.name, Value: ns / ours})
 		}
-		rows = append(rows, []string{c.name, fmt.Sprintf("%.0f", ns), fmt.Sprintf("%.2f M", 1e3/ns), rate, reached})
+		rows = append(rows, []string{c.name, fmt.Sprintf("%.0f", ns), fmt.Sprintf("%.2f M", 1e3/ns), rate})
 	}
-	report.Table(w, []string{"", "ns a line", "lines a second", "replay in order runs at, of this", "at least 0.5"}, rows)
+	report.Table(w, []string{"", "ns a line", "lines a second", "time of this / of a replay in order"}, rows)
 	report.Spread(w, contenders[0].name, ratios)
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/bench/internal/cpu"
-	"github.com/dipwell/dipwell/internal/latency"
+	"github.com/dipwell/dipwell/internal/bounded"
 )
 
 // A Load describes the calls to a contender. Each client calls as fast as it is
@@ -36,7 +36,7 @@ type Session struct {
 type Result struct {
 	PerSecond float64
 	Length    time.Duration     // until the last client was answered
-	Times     latency.Histogram // of answered calls
+	Times     bounded.Histogram // of answered calls
 	Refused   int
 	Conflicts int // that reached the caller, who called again
 
@@ -122,7 +122,7 @@ type client struct {
 	Session
 	*Load
 	key       func() string
-	times     latency.Histogram
+	times     bounded.Histogram
 	refused   int
 	conflicts int
 }
