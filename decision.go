@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/jsontext"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -38,7 +38,8 @@ type Decision struct {
 	Granted int64
 
 	// Capacity is the burst of the limit or plan that decided, in tokens; 2^53-1 if it
-	// is unlimited.
+	// is unlimited. For an adaptive limit Capacity and Remaining are how many tokens that is
+	// at the present price, at least 1 if the bucket is full.
 	Capacity int64
 	// Remaining is the number of whole tokens left, after the charge if there was one,
 	// and 0 if the bucket is in debt.
@@ -66,8 +67,10 @@ type Decision struct {
 	// this one: do not do the work twice.
 	Repeated bool
 
-	// RetryIsBound is set on a refusal if the key has live holds: the call may be allowed
-	// before RetryAfter, when one of them is settled to less than it took.
+	// RetryIsBound is set on a refusal whose RetryAfter is not exact. If the key has live
+	// holds, the call may be allowed earlier, when one of them is settled to less than it
+	// took. If the override of the key ends, RetryAfter is at most the time until that, and
+	// the call may be refused once more. If the limit is adaptive, its price may change.
 	RetryIsBound bool
 
 	// Definition is what decided: the definition of the limit, of its plan, or the one
@@ -117,15 +120,15 @@ func (d *Decision) AppendMembers(b []byte) []byte {
 func (d *Decision) appendOne(b []byte) []byte {
 	b = append(b, `"allowed":`...)
 	b = strconv.AppendBool(b, d.Allowed)
-	b = jsontext.AppendString(append(b, `,"limit":`...), d.Limit)
+	b = texts.AppendJSON(append(b, `,"limit":`...), d.Limit)
 	if d.Plan != "" {
-		b = jsontext.AppendString(append(b, `,"plan":`...), d.Plan)
+		b = texts.AppendJSON(append(b, `,"plan":`...), d.Plan)
 	}
 	b = append(b, `,"key":`...)
 	if d.Key == "" {
 		b = append(b, "null"...)
 	} else {
-		b = jsontext.AppendString(b, d.Key)
+		b = texts.AppendJSON(b, d.Key)
 	}
 	b = appendInt(b, `,"cost":`, d.Cost)
 	b = appendInt(b, `,"granted":`, d.Granted)
@@ -148,18 +151,13 @@ func (d *Decision) appendOne(b []byte) []byte {
 		b = append(b, `,"retry_is_bound":true`...)
 	}
 	if d.Hold != "" {
-		b = jsontext.AppendString(append(b, `,"hold":`...), d.Hold)
+		b = texts.AppendJSON(append(b, `,"hold":`...), d.Hold)
 	}
 	if !d.Expires.IsZero() {
 		b = appendInt(b, `,"expires_us":`, d.Expires.UnixMicro())
 	}
 	if d.Repeated {
 		b = append(b, `,"repeated":true`...)
-	}
-	if d.Definition != nil && d.Definition.Rule.Pace != nil {
-		rate, reason, _ := d.Definition.CurrentRate(time.Now().UnixMicro())
-		b = appendInt(b, `,"rate":`, rate)
-		b = append(append(append(b, `,"rate_reason":"`...), reason...), '"')
 	}
 	b = append(b, `,"shadow":`...)
 	b = strconv.AppendBool(b, d.Shadow)

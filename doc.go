@@ -88,8 +88,8 @@
 //
 // Limit.Plans are named variants of a limit, of which the caller names one: Take.Plan. An
 // Override is a variant for one key, with or without an end. The store keeps it, and it
-// takes precedence over the plan that callers name. TakeWith takes from a limit whose
-// numbers the caller passes with the call.
+// takes precedence over the plan that callers name. TakeWith defines the
+// limit with its first call.
 //
 // A limit with a Parent takes from the parent too, up to four levels: "user" inside
 // "tenant" inside "everybody". All of them are decided at one instant.

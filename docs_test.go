@@ -219,3 +219,23 @@ func TestDocPlayground(t *testing.T) {
 		}
 	}
 }
+
+// TestFirstCommands checks that the pages that newcomers read first give the way by a clone
+// before the one that works once there is a release, and say that there is none yet.
+func TestFirstCommands(t *testing.T) {
+	for _, page := range []string{"README.md", "docs/tutorial/sql.md", "docs/tutorial/go.md"} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clone := strings.Index(string(text), "git clone https://github.com/dipwell/dipwell")
+		none := strings.Index(string(text), "There is no release yet")
+		published := strings.Index(string(text), "`go install github.com/dipwell/dipwell/cmd/dipwell@latest`")
+		if page == "docs/tutorial/go.md" {
+			published = strings.Index(string(text), "`go get github.com/dipwell/dipwell`")
+		}
+		if clone < 0 || none < clone || published < none {
+			t.Errorf("%s: a clone is at %d, that there is no release at %d, the way with one at %d", page, clone, none, published)
+		}
+	}
+}

@@ -14,7 +14,9 @@ import (
 // Hold takes like TakeAll, and keeps a record of what it took until Settle or until
 // ttl has passed, when everything is given back. ttl is at least 1 ms and at most the TTL
 // of each limit, a day by default. Decision.Hold is the id of the hold. The limits may be
-// of the algorithm Concurrency; leaky buckets and limits with shards are a *FieldError.
+// of the algorithm Concurrency; leaky buckets and limits with shards are a *FieldError, and
+// so are costs that are all 0, and one more than the 10,000 live holds and reservations
+// that a key may have.
 //
 // id, of 1 to 64 bytes of printable ASCII without spaces, makes it safe to repeat a call
 // whose answer was lost: while the hold lives, the same call is Repeated and takes
@@ -50,7 +52,7 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 	if err = l.prepare(ctx, &c, store.VerbTake, takes); err != nil {
 		return d, err
 	}
-	if err = core.CheckHold(&h, c.ops); err != nil {
+	if err = h.Check(c.ops); err != nil {
 		return d, err
 	}
 	g, err := l.decideHold(ctx, &h, c.ops, c.timeout)
@@ -70,7 +72,8 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 // less than was held, the difference is given back; if it is more, the difference is
 // charged, even if fewer tokens are free. If it is above the limit's MaxCharge, the error
 // is a *FieldError and the hold stays. Without costs, the hold is settled to what was
-// held. Tokens of concurrency limits come back whatever the cost is.
+// held. Tokens of concurrency limits come back whatever the cost is. A take of cost 0 can
+// be settled to 0 only.
 //
 // The same Settle again is Repeated and changes nothing; one with other costs fails with
 // ErrHoldConflict. An unknown id fails with ErrUnknownHold. A hold that has expired gave
@@ -142,7 +145,7 @@ func (l *Limiter) checkHold(h *store.HoldCall) error {
 	if l.abilities.Holds == nil {
 		return fmt.Errorf("holds: %w", store.ErrNotSupported)
 	}
-	return core.CheckHold(h, nil)
+	return h.Check(nil)
 }
 
 // Holds returns the live holds of a key, the one that expires first first, with their
@@ -152,7 +155,7 @@ func (l *Limiter) checkHold(h *store.HoldCall) error {
 func (l *Limiter) Holds(ctx context.Context, limit, key string) ([]store.KeyHold, error) {
 	def := l.registry.Lookup(limit)
 	if def == nil {
-		return nil, core.Missing(l.registry, limit)
+		return nil, l.registry.Missing(limit)
 	}
 	key, err := l.checkKey(def, key)
 	if err != nil {

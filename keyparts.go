@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/dipwell/dipwell/internal/bounds"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -16,8 +16,8 @@ func (l *Limiter) checkParts(def *store.Definition, key string) error {
 	top, parts := def, 0
 	for top.Parent != "" {
 		parent := l.registry.Lookup(top.Parent)
-		if parent == nil || parts > bounds.MaxLevels { // a circle, which may exist for a moment in a store that does not read all limits at once
-			return core.Missing(l.registry, top.Parent)
+		if parent == nil || parts > terms.MaxLevels { // a circle, which may exist for a moment in a store that does not read all limits at once
+			return l.registry.Missing(top.Parent)
 		}
 		top, parts = parent, parts+1
 	}
@@ -46,3 +46,25 @@ func checkPath(limit, key string, parts int) error {
 	}
 	return badField("key", "%s; those of limit %s have %d, separated by '/' (a '/' inside a part is written %%2F)", has, limit, parts)
 }
+
+// joinKey returns the key of one or more parts. In each part it writes '%' as %25 and '/' as
+// %2F, so that no part can be read as two.
+func joinKey(parts ...string) string {
+	if len(parts) == 1 {
+		return escapes.Replace(parts[0])
+	}
+	var b strings.Builder
+	for i, part := range parts {
+		if i > 0 {
+			b.WriteByte('/')
+		}
+		_, _ = escapes.WriteString(&b, part)
+	}
+	return b.String()
+}
+
+var escapes = strings.NewReplacer("%", "%25", "/", "%2F")
+
+// parentKey returns the key without its last part, as the key in store.Op is: "", the shared
+// bucket, of a key of one part.
+func parentKey(key string) string { return key[:max(strings.LastIndexByte(key, '/'), 0)] }

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/keypath"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -34,7 +33,7 @@ const (
 )
 
 // Adaptive is a target of latency and errors for what is behind a limit: Limit.Adaptive.
-// The limit's rate moves between a floor and a ceiling to meet it. Limiter.Observe says
+// To meet it, a process uses between Floor and all of the limit's rate. Limiter.Observe says
 // what was seen.
 type Adaptive = store.Adaptive
 
@@ -78,7 +77,7 @@ func Key(parts ...string) string {
 	case len(parts) == 1 && parts[0] == Shared: // text of a user, which must not name the shared bucket
 		return Shared + Shared
 	}
-	return keypath.Join(parts...)
+	return joinKey(parts...)
 }
 
 // What happens to the tokens in use when a limit is redefined: Limit.OnChange. By

@@ -10,8 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/dipwell/dipwell/internal/owner"
-	"github.com/dipwell/dipwell/internal/parents"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -31,10 +30,10 @@ type Limiter struct {
 	store     store.Store
 	definer   store.Definer
 	registry  *store.Registry
-	same      *limitCache
+	differing *differing // definitions of call sites
 	abilities store.Abilities
-	queues    *queues    // of callers of Wait; shared by With, as observers are
-	observers *observers // of adaptive limits
+	queues    *queues // of callers of Wait; shared by With, as adaptives are
+	adaptives *adaptives
 }
 
 // newTimeout bounds New, so that a store that hangs does not stop a program's start.
@@ -55,8 +54,8 @@ func New(s store.Store, limits ...Limit) (*Limiter, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), newTimeout)
 	defer cancel()
 	l := newLimiter(s)
-	for _, limit := range parents.First(limits, func(l *Limit) *Limit { return l }) {
-		if _, err := l.definer.Define(ctx, limit, store.OwnerCode); err != nil {
+	for _, limit := range store.ParentsFirst(limits, func(l *Limit) *Limit { return l }) {
+		if _, err := l.Define(ctx, limit, store.OwnerCode); err != nil {
 			return nil, err
 		}
 	}
@@ -77,9 +76,9 @@ func repeated(limits []Limit) string {
 }
 
 func newLimiter(s store.Store) *Limiter {
-	l := (&Limiter{same: new(limitCache), queues: new(queues), observers: new(observers)}).With(s)
+	l := (&Limiter{differing: new(differing), queues: new(queues), adaptives: new(adaptives)}).With(s)
 	if l.definer = l.abilities.Limits; l.definer == nil {
-		l.definer = &localLimits{now: l.abilities.Now, adaptive: l.abilities.Observe != nil}
+		l.definer = &localLimits{now: l.abilities.Now}
 	}
 	l.registry = l.definer.Registry()
 	return l
@@ -201,27 +200,19 @@ func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err
 	return
 }
 
-// TakeWith is Take with a limit that the caller defines. The first call defines the limit
-// in the store. A later one with another Rate, Period, Burst, MaxDebt or Mode is decided
-// under its own settings, as under a plan without a name: the limit changes for nobody
-// else. Any other setting that differs is a *FieldError, and nothing is taken. If the
-// store cannot keep such definitions, every difference is a *FieldError; memstore,
-// filestore, redisstore and pgstore can.
+// TakeWith is Take with a limit that the caller defines: the first call defines the limit in
+// the store, which needs the right to define limits. If the store has a limit of that name
+// that counts otherwise, the one in the store decides. The difference is logged once, by
+// the default logger of package slog. The error is a *FieldError if limit is invalid.
 //
-// The keys in use of a limit may be under at most 256 such definitions. For one more, the
-// store searches all keys of the limit for definitions that no key uses, and forgets
-// these. It does so at most once a second, and for at most a tenth of the time; if it
-// finds none, or searched just before, TakeWith fails with a *FieldError.
-//
-// The numbers may come from a customer's record. The name must not come from a request,
-// because the store keeps every limit. If there are few variants, use Limit.Plans, which
-// names them and changes them in one place.
+// The name must not come from a request, because the store keeps every limit. Numbers that
+// belong to one customer are a plan or an override: see Limit.Plans.
 func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64) (d Decision, err error) {
 	def, err := l.ensure(ctx, &limit)
 	if err != nil {
 		return
 	}
-	if def.Paths || def.Algorithm == store.Concurrency {
+	if special(def) {
 		with := limit // only here does the limit escape to the heap
 		err = l.doTake(ctx, &d, store.VerbTake, &Take{With: &with, Key: key, Cost: n})
 		return
@@ -239,34 +230,34 @@ func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, t Take) 
 	}
 	def := l.registry.Lookup(t.Limit)
 	if def == nil {
-		return core.Missing(l.registry, t.Limit)
+		return l.registry.Missing(t.Limit)
 	}
-	if def.Paths || def.Algorithm == store.Concurrency || verb >= store.VerbReserve && (def.Shards > 1 || verb > store.VerbReset) {
+	if special(def) || verb > store.VerbReset {
 		return l.doTake(ctx, d, verb, &t)
 	}
 	d.reset()
 	return l.doDefined(ctx, d, verb, def, t.Key, t.Cost)
 }
 
-// ensure returns the current definition of a call site's limit.
+// special reports whether calls of a limit are decided by doTake.
+func special(def *store.Definition) bool {
+	return def.Paths || def.Algorithm == store.Concurrency || isAdaptive(def) || def.Shards > 1
+}
+
+// ensure returns the definition of a limit as it is in force. It defines the limit if the
+// store has none of that name.
 func (l *Limiter) ensure(ctx context.Context, limit *Limit) (*store.Definition, error) {
 	def := l.registry.Lookup(limit.Name)
 	if def != nil && def.Limit == *limit {
 		return def, nil
 	}
-	return l.ensureSlow(ctx, def, limit)
-}
-
-// ensureSlow defines a limit that does not exist. Otherwise it returns the existing limit
-// if it means the same as the call site's, or else a definition for the call site.
-func (l *Limiter) ensureSlow(ctx context.Context, def *store.Definition, limit *Limit) (*store.Definition, error) {
 	if def == nil {
 		var err error
-		if def, err = l.definer.Define(ctx, *limit, owner.CallSite); err != nil || def.Limit == *limit {
+		if def, err = l.definer.Define(ctx, *limit, terms.OwnerCallSite); err != nil || def.Limit == *limit {
 			return def, err
 		}
 	}
-	return l.same.definition(ctx, def, limit, l.abilities.CallSite)
+	return def, l.differing.compare(def, limit)
 }
 
 // take decides a Take into a zero Decision. It asks Quick before it checks the
@@ -274,9 +265,9 @@ func (l *Limiter) ensureSlow(ctx context.Context, def *store.Definition, limit *
 func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n int64) error {
 	def := l.registry.Lookup(limit)
 	if def == nil {
-		return core.Missing(l.registry, limit)
+		return l.registry.Missing(limit)
 	}
-	if def.Paths || def.Algorithm == store.Concurrency {
+	if special(def) {
 		return l.doTake(ctx, d, store.VerbTake, &Take{Limit: limit, Key: key, Cost: n})
 	}
 	if l.abilities.Quick != nil && len(key) > len(Shared) && len(key) <= store.MaxKey { // Shared is not the key of its row
@@ -349,8 +340,9 @@ func (l *Limiter) decide(ctx context.Context, b *store.Batch, timeout time.Durat
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	err := l.store.Apply(ctx, b)
 	g := &b.Groups[0]
+	l.adaptives.price(g)
+	err := l.apply(ctx, b)
 	if err == nil {
 		err = g.Err
 	}
@@ -358,9 +350,7 @@ func (l *Limiter) decide(ctx context.Context, b *store.Batch, timeout time.Durat
 		err = tooLarge(g)
 	}
 	if err == nil {
-		if l.observers.any.Load() {
-			l.observers.took(g)
-		}
+		l.adaptives.remained(g)
 		return nil
 	}
 	g.Err = err
@@ -383,7 +373,7 @@ func tooLarge(g *store.Group) error {
 func fail(g *store.Group, err error) error {
 	open := len(g.Ops) > 0
 	for i := range g.Ops {
-		open = open && core.FailsOpen(&g.Ops[i])
+		open = open && g.Ops[i].FailsOpen()
 	}
 	var field *FieldError
 	invalid := errors.As(err, &field) || errors.Is(err, ErrUnknownHold) || errors.Is(err, ErrHoldConflict) || errors.Is(err, ErrUnknownLimit)
@@ -394,7 +384,7 @@ func fail(g *store.Group, err error) error {
 	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		opens := !invalid && core.FailsOpen(op) // this op is not what refuses
+		opens := !invalid && op.FailsOpen() // this op is not what refuses
 		op.Answer = store.Answer{Source: source, Allowed: opens, Shadow: opens && op.Def.OnStoreError != FailOpen}
 	}
 	if g.Allowed, g.Reserved = open, false; open {
@@ -416,6 +406,9 @@ func (d *Decision) fill(op *store.Op) {
 	d.RetryAfter, d.ResetAfter, d.Delay = us(a.Retry), us(a.Reset), us(a.Delay)
 	if d.RetryIsBound = a.Bound; op.Def.Mode == store.Unlimited {
 		d.Capacity = store.MaxInt
+	} else if isAdaptive(op.Def) && op.Verb <= store.VerbCheck {
+		d.Remaining, d.Capacity = atPrice(op)
+		d.RetryIsBound = a.Retry > 0
 	}
 }
 
@@ -439,9 +432,7 @@ func (d *Decision) setReservation(g *store.Group, err error) {
 // setCall sets the fields that describe the call.
 func (d *Decision) setCall(def *store.Definition, key string, cost int64) {
 	d.Definition, d.Limit, d.Key, d.Cost, d.Capacity = def, def.Name, key, cost, def.Rule.Burst
-	if d.Plan = def.Plan; def.Unnamed {
-		d.Plan = ""
-	}
+	d.Plan = def.Plan
 }
 
 // reset clears a Decision that was used before, as far as setCall and the answer may not

@@ -29,7 +29,23 @@ func (l *Limiter) Define(ctx context.Context, limit Limit, owner string) (*store
 	if err := checkOwner(owner); err != nil {
 		return nil, err
 	}
-	return l.definer.Define(ctx, limit, owner)
+	old := l.registry.Lookup(limit.Name)
+	if old == nil || max(old.Shards, 1) == max(limit.Shards, 1) {
+		return l.definer.Define(ctx, limit, owner)
+	}
+	if l.abilities.Overrides != nil {
+		list, err := l.Overrides(ctx, limit.Name, "", "", 1)
+		if err == nil && len(list) > 0 {
+			return nil, &FieldError{Limit: limit.Name, Field: "shards", Reason: fmt.Sprintf("cannot change while keys have overrides, such as %q; end them first", list[0].Key)}
+		}
+	}
+	def, err := l.definer.Define(ctx, limit, owner)
+	if err == nil && def.Number != old.Number {
+		changed := *def
+		changed.Warning = strings.TrimPrefix(def.Warning+"; ", "; ") + fmt.Sprintf("limit %s: has other shards than before, so that all keys begin with full buckets", limit.Name)
+		def = &changed
+	}
+	return def, err
 }
 
 // maxOwner bounds the text of an owner, because it is stored with each limit. The owner
@@ -71,13 +87,16 @@ func (l *Limiter) Drop(ctx context.Context, name, owner string) error {
 func (l *Limiter) Keys(ctx context.Context, limit, prefix, after string, n int) ([]store.KeyState, error) {
 	def := l.registry.Lookup(limit)
 	if def == nil {
-		return nil, core.Missing(l.registry, limit)
+		return nil, l.registry.Missing(limit)
 	}
 	if l.abilities.Keys == nil {
 		return nil, store.ErrNotSupported
 	}
 	if err := checkPage(prefix, after); err != nil {
 		return nil, err
+	}
+	if def.Shards > 1 {
+		return l.shardedKeys(ctx, def, prefix, after, n)
 	}
 	return l.abilities.Keys(ctx, def, prefix, after, n)
 }
@@ -102,7 +121,6 @@ func checkPage(prefix, after string) error {
 // localLimits keeps the limits in this process, for a store without Abilities.Limits.
 type localLimits struct {
 	now      func(ctx context.Context) (int64, error)
-	adaptive bool // the store has Abilities.Observe
 	registry store.Registry
 }
 
@@ -111,9 +129,6 @@ var _ store.Definer = (*localLimits)(nil)
 func (o *localLimits) Registry() *store.Registry { return &o.registry }
 
 func (o *localLimits) Define(ctx context.Context, l Limit, owner string) (*store.Definition, error) {
-	if l.Adaptive != (Adaptive{}) && !o.adaptive {
-		return nil, &store.FieldError{Limit: l.Name, Field: "adaptive", Reason: "this store cannot keep adaptive limits; those of dipwell itself can"}
-	}
 	now, err := o.now(ctx)
 	if err != nil {
 		return nil, err

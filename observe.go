@@ -2,11 +2,12 @@ package dipwell
 
 import (
 	"cmp"
-	"context"
+	"math"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/adaptive"
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -15,102 +16,123 @@ import (
 // that the limit allowed, or a sample that does not depend on the result: if failures are
 // left out, for example, the rate will be too high.
 //
-// The Limiter counts in memory, together with the tokens that were taken through it, and
-// sends the counts to the store once in a quarter of a window, in the first Observe after
-// that time. That one waits for the store, at most for the limit's Timeout, by default a
-// second; the others do not wait. If the store fails, the counts are lost, the rate stays
-// as it is, and the error is the store's. It is a *FieldError if the limit is not
-// adaptive, latency is negative or n is out of bounds; ErrUnknownLimit if there is no
-// such limit; and store.ErrNotSupported if the store cannot keep its rate.
-func (l *Limiter) Observe(ctx context.Context, limit string, latency time.Duration, ok bool, n int64) error {
+// Observe asks no store: what it says is for the takes of this Limiter, and of those that
+// With made. The error is a *FieldError if the limit is not adaptive, latency is negative
+// or n is out of bounds, or ErrUnknownLimit if there is no such limit.
+func (l *Limiter) Observe(limit string, latency time.Duration, ok bool, n int64) error {
 	def := l.registry.Lookup(limit)
 	switch {
 	case def == nil:
-		return core.Missing(l.registry, limit)
-	case def.Rule.Pace == nil:
+		return l.registry.Missing(limit)
+	case !isAdaptive(def):
 		return badField("limit", "%s is not adaptive", limit)
 	case latency < 0:
 		return badField("latency_us", "%v is negative", latency)
-	case n < 1 || n > maxObserved:
+	case n < 1 || n > adaptive.MaxCount:
 		return badField("count", "%d is not between 1 and 2^40", n)
-	case l.abilities.Observe == nil:
-		return store.ErrNotSupported
 	}
-	sample := store.Observation{Count: n}
+	sample := adaptive.Sample{Count: n}
 	if def.Adaptive.Latency > 0 && latency > def.Adaptive.Latency {
 		sample.Slow = n
 	}
 	if !ok {
 		sample.Failed = n
 	}
-	if sample, due := l.observers.of(def.Name).add(&sample, def.Rule.Pace.Config().Window/4); due {
-		ctx, cancel := context.WithTimeout(ctx, cmp.Or(def.Timeout, observeTimeout))
-		defer cancel()
-		return l.abilities.Observe(ctx, def, sample)
-	}
+	l.adaptives.add(def, sample)
 	return nil
 }
 
+// PresentRate returns the rate that this Limiter uses of an adaptive limit, in tokens per
+// Period, rounded down; why it last changed: "defined", "latency", "errors", "used" or
+// "unobserved"; and when. For any other limit it is the limit's rate, with "" and the zero
+// time; 0 if there is no such limit.
+func (l *Limiter) PresentRate(limit string) (rate int64, reason string, changed time.Time) {
+	def := l.registry.Lookup(limit)
+	switch {
+	case def == nil:
+		return 0, "", changed
+	case !isAdaptive(def):
+		return def.Rate, "", changed
+	}
+	s, changed := l.adaptives.add(def, adaptive.Sample{})
+	return algebra.MulDiv(def.Rate, s.Fraction, adaptive.Full, false), string(s.Reason), changed
+}
+
+// isAdaptive reports whether a limit is adaptive. Its plans are then too.
+func isAdaptive(d *store.Definition) bool { return d.Adaptive.Floor > 0 }
+
+// adaptives has the state of each adaptive limit of a Limiter, by name.
+type adaptives struct{ byName sync.Map } // string → *adaptive.Limit
+
+func (a *adaptives) of(limit string) *adaptive.Limit {
+	v, there := a.byName.Load(limit)
+	if !there {
+		v, _ = a.byName.LoadOrStore(limit, new(adaptive.Limit))
+	}
+	return v.(*adaptive.Limit)
+}
+
+// add adds a sample of a limit and returns its state.
+func (a *adaptives) add(d *store.Definition, s adaptive.Sample) (adaptive.State, time.Time) {
+	c := target(&d.Base().Limit)
+	return a.of(d.Name).Add(&c, s)
+}
+
+// The defaults of Adaptive, as it documents them.
 const (
-	maxObserved    = 1 << 40 // calls; a window counts at most as many
-	observeTimeout = time.Second
+	defaultQuantile = 0.95
+	defaultWindow   = time.Second
 )
 
-// observers have the observations of each adaptive limit that were not sent yet.
-type observers struct {
-	any    atomic.Bool // set once Observe was called
-	byName sync.Map    // string → *observer
-}
-
-type observer struct {
-	mu   sync.Mutex
-	seen store.Observation
-	sent time.Time
-}
-
-func (o *observers) of(limit string) *observer {
-	if v, ok := o.byName.Load(limit); ok {
-		return v.(*observer)
+// target returns what the controller of an adaptive limit needs.
+func target(l *Limit) adaptive.Config {
+	const millionths = 1e6
+	a := &l.Adaptive
+	c := adaptive.Config{Floor: algebra.MulDiv(a.Floor, adaptive.Full, l.Rate, true), Slow: -1, Failed: -1}
+	c.Window = cmp.Or(a.Window, defaultWindow).Microseconds()
+	if a.Latency > 0 {
+		c.Slow = int64(math.Round((1 - cmp.Or(a.Quantile, defaultQuantile)) * millionths))
 	}
-	v, _ := o.byName.LoadOrStore(limit, &observer{sent: time.Now()})
-	o.any.Store(true)
-	return v.(*observer)
-}
-
-// add counts a sample. Once in us µs it returns, with true, everything that was counted
-// since the last time, which the caller sends to the store.
-func (o *observer) add(s *store.Observation, us int64) (all store.Observation, due bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	count(&o.seen, s)
-	if time.Since(o.sent) < time.Duration(us)*time.Microsecond {
-		return all, false
+	if a.Errors > 0 {
+		c.Failed = int64(math.Round(a.Errors * millionths))
 	}
-	all, o.seen, o.sent = o.seen, store.Observation{}, time.Now()
-	return all, true
+	return c
 }
 
-// count adds x to sum. Each number of sum stays at most maxObserved.
-func count(sum, x *store.Observation) {
-	sum.Count = min(sum.Count+x.Count, maxObserved)
-	sum.Slow = min(sum.Slow+x.Slow, maxObserved)
-	sum.Failed = min(sum.Failed+x.Failed, maxObserved)
-	sum.Taken = min(sum.Taken+x.Taken, maxObserved)
-}
-
-// took counts the tokens that a group has taken from adaptive limits that are observed in
-// this process.
-func (o *observers) took(g *store.Group) {
+// price sets the fractions of the ops of a group.
+func (a *adaptives) price(g *store.Group) {
 	for i := range g.Ops {
-		op := &g.Ops[i]
-		if op.Def.Rule.Pace == nil || op.Granted == 0 {
-			continue
-		}
-		if v, ok := o.byName.Load(op.Def.Name); ok {
-			s := v.(*observer)
-			s.mu.Lock()
-			count(&s.seen, &store.Observation{Taken: op.Granted})
-			s.mu.Unlock()
+		if op := &g.Ops[i]; isAdaptive(op.Def) && op.Verb <= store.VerbCheck {
+			if s, _ := a.add(op.Def, adaptive.Sample{}); s.Fraction < adaptive.Full {
+				op.Fraction = s.Fraction
+			}
 		}
 	}
+}
+
+// remained notes how much the answers to a group left of adaptive limits.
+func (a *adaptives) remained(g *store.Group) {
+	for i := range g.Ops {
+		if op := &g.Ops[i]; isAdaptive(op.Def) && op.Def.Mode <= store.Shadow && op.Source < store.SourceFallbackOpen {
+			a.of(op.Def.Name).Remained(atPrice(op))
+		}
+	}
+}
+
+// atPrice returns how many tokens remain after an op at its price, and of what capacity.
+// A full bucket has at least one.
+func atPrice(op *store.Op) (remaining, capacity int64) {
+	r := &op.Def.Rule
+	left := op.Remaining * r.Unit
+	if op.TS != 0 {
+		left = max(0, r.Cap-op.Used)
+	}
+	if op.Fraction == 0 {
+		return left / r.Unit, r.Burst
+	}
+	tokens := func(units int64) int64 { return algebra.MulDiv(units, op.Fraction, adaptive.Full, false) / r.Unit }
+	if capacity = max(1, tokens(r.Cap)); left >= r.Cap {
+		return capacity, capacity
+	}
+	return tokens(left), capacity
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -28,7 +29,15 @@ func (l *Limiter) SetOverride(ctx context.Context, limit string, o Override) (Ov
 	if err != nil {
 		return Override{}, err
 	}
-	return overrides.SetOverride(ctx, def, o)
+	key := o.Key
+	for _, row := range terms.RowKeys(def.Shards, key) {
+		o.Key = row
+		if o, err = overrides.SetOverride(ctx, def, o); err != nil {
+			return Override{}, err
+		}
+	}
+	o.Key = key
+	return o, nil
 }
 
 // EndOverride ends the override of a key: from the next call on, the limit or the plan
@@ -46,7 +55,14 @@ func (l *Limiter) EndOverride(ctx context.Context, limit, key string) (ended boo
 	if err != nil {
 		return false, err
 	}
-	return overrides.EndOverride(ctx, def, key)
+	for _, row := range terms.RowKeys(def.Shards, key) {
+		var had bool
+		if had, err = overrides.EndOverride(ctx, def, row); err != nil {
+			return false, err
+		}
+		ended = ended || had
+	}
+	return ended, nil
 }
 
 // Overrides returns up to n live overrides of a limit, in byte order of their keys:
@@ -61,13 +77,16 @@ func (l *Limiter) Overrides(ctx context.Context, limit, prefix, after string, n 
 	if err = checkPage(prefix, after); err != nil {
 		return nil, err
 	}
+	if def.Shards > 1 {
+		return l.shardedOverrides(ctx, def, prefix, after, n)
+	}
 	return overrides.Overrides(ctx, def, prefix, after, n)
 }
 
 func (l *Limiter) overrider(limit string) (*store.Definition, store.Overrider, error) {
 	def := l.registry.Lookup(limit)
 	if def == nil {
-		return nil, nil, core.Missing(l.registry, limit)
+		return nil, nil, l.registry.Missing(limit)
 	}
 	if l.abilities.Overrides == nil {
 		return nil, nil, fmt.Errorf("overrides: %w", store.ErrNotSupported)

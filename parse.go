@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -29,10 +30,17 @@ func ParseLimit(s string) (Limit, error) {
 	name, rate, ok := strings.Cut(head, "=")
 	count, per, timed := strings.Cut(rate, "/")
 	concurrency := slices.Contains(strings.Split(more, ","), "algorithm="+store.Concurrency.String())
-	if !ok || timed == concurrency {
-		return l, &FieldError{Field: "limit", Reason: fmt.Sprintf("%q is not NAME=RATE/PER, such as 'login=5/1m,burst=20', or NAME=BURST,algorithm=concurrency", s)}
+	if !ok {
+		name, rate = "NAME", head
 	}
-	if per != "" && (per[0] < '0' || per[0] > '9') { // 10/s
+	advice := ""
+	if text := period.RewriteRate(rate); text != "" && (text != rate || !ok) && !concurrency {
+		advice = fmt.Sprintf(": write %s=%s", name, text)
+	}
+	if !ok || timed == concurrency {
+		return l, &FieldError{Field: "limit", Reason: fmt.Sprintf("%q is not NAME=RATE/PER, such as 'login=5/1m,burst=20', or NAME=BURST,algorithm=concurrency%s", s, advice)}
+	}
+	if _, err := period.Parse("1" + per); err == nil && (per[0] < '0' || per[0] > '9') { // 10/s
 		per = "1" + per
 	}
 	seen := map[string]bool{"name": true, "rate": true, "per": true}
@@ -42,7 +50,9 @@ func ParseLimit(s string) (Limit, error) {
 		seen["burst"] = true
 	}
 	for _, kv := range first {
-		if err := l.Set(kv[0], kv[1]); err != nil {
+		if err := l.Set(kv[0], kv[1]); err != nil && advice != "" {
+			return l, &FieldError{Limit: l.Name, Field: kv[0], Reason: fmt.Sprintf("%q is not RATE/PER, such as 5/1m%s", rate, advice)}
+		} else if err != nil {
 			return l, err
 		}
 	}

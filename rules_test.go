@@ -193,23 +193,23 @@ func TestImportRulesForbid(t *testing.T) {
 		allowed   bool
 	}{
 		{"", "context", true},
-		{"", module + "/internal/await", false},
+		{"", module + "/internal/catalog", false},
 		{"", module + "/store", true},
 		{"store", module, false},
-		{"store", module + "/internal/await", false},
+		{"store", module + "/internal/background", false},
 		{"store", "github.com/jackc/pgx/v5", false},
 		{"", "github.com/jackc/pgx/v5", false},
 		{"filestore", module, false},
 		{"redisstore", module, false},
 		{"internal/coalesce", module, false},
-		{"memstore", module + "/internal/await", true},
+		{"memstore", module + "/internal/background", true},
 		{"memstore", module + "/filestore", false},
 		{"filestore", module + "/internal/memory", true},
 		{"internal/server", module + "/proto/dipwell/v1", true},
 		{"internal/server", module + "/pgstore", false},
 		{"cmd/dipwell", module + "/pgstore", true},
 		{"cmd/dipwell", module + "/storetest", false},
-		{"internal/lockstep", module + "/internal/pgtest", false}, // but for its tests
+		{"lab/simulate", module + "/internal/pgtest", false},
 		{"internal/pgtest", module + "/internal/procs", true},
 		{"pgstore", module + "/internal/pgtest", false},
 	} {
@@ -264,7 +264,7 @@ func TestNoTestSleeps(t *testing.T) {
 	}
 }
 
-// sleepsInRealTime reports whether a file calls time.Sleep or await.Sleep and does not
+// sleepsInRealTime reports whether a file calls time.Sleep or background.Sleep and does not
 // use testing/synctest.
 func sleepsInRealTime(f *ast.File) (found bool) {
 	if slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing/synctest"` }) {
@@ -273,7 +273,7 @@ func sleepsInRealTime(f *ast.File) (found bool) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		if s, ok := n.(*ast.SelectorExpr); ok && s.Sel.Name == "Sleep" {
 			x, ok := s.X.(*ast.Ident)
-			found = found || ok && (x.Name == "time" || x.Name == "await")
+			found = found || ok && (x.Name == "time" || x.Name == "background")
 		}
 		return !found
 	})
@@ -288,81 +288,32 @@ func TestEveryPackageHasADocSentence(t *testing.T) {
 	}
 }
 
-// exportedNames is how many names each public package exports: types, functions,
-// constants, variables and methods, without the fields of structs. A name that a user
-// has is a promise; CONTRIBUTING.md says when one more is worth it.
-var exportedNames = map[string]int{
-	"":           69,
-	"filestore":  10,
-	"grpclimit":  13,
-	"httpclient": 9,
-	"httplimit":  15,
-	"memstore":   6,
-	"pgstore":    21,
-	"redisstore": 10,
-	"stack":      4,
-	"store":      144,
-	"storetest":  3,
-}
-
-// TestNamesExported fails if a public package exports more names than exportedNames has,
-// or fewer, so that the numbers stay those of the code.
-func TestNamesExported(t *testing.T) {
-	for _, p := range packages(t) {
-		path := strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
-		if strings.HasPrefix(path, "internal/") || strings.HasPrefix(path, "proto/") || strings.HasPrefix(path, "cmd/") ||
-			strings.HasPrefix(path, "examples") || strings.HasPrefix(path, "testdata/") || len(p.GoFiles) == 0 {
-			continue
+// TestStandardLibraryOnly checks that a program with limits in memory, with any of the
+// decorators or behind net/http, links only the standard library. It checks several
+// systems, because files may be for one system only.
+func TestStandardLibraryOnly(t *testing.T) {
+	paths := []string{"", "/store", "/memstore", "/stack", "/internal/away", "/internal/coalesce", "/internal/denycache", "/internal/keyhash", "/httplimit"}
+	for _, goos := range []string{"linux", "darwin", "windows"} {
+		args := []string{"list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}"}
+		for _, path := range paths {
+			args = append(args, module+path)
 		}
-		want, known := exportedNames[path]
-		if got := countExported(t, path, p.GoFiles); !known || got != want {
-			t.Errorf("package %q exports %d names, and exportedNames has %d: see CONTRIBUTING.md", path, got, want)
-		}
-	}
-}
-
-// countExported counts the exported names that files of a directory declare.
-func countExported(t *testing.T, dir string, files []string) (n int) {
-	t.Helper()
-	for _, name := range files {
-		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(dir, name), nil, 0)
+		list := exec.CommandContext(t.Context(), "go", args...)
+		list.Env = append(os.Environ(), "GOOS="+goos, "GOARCH=amd64", "CGO_ENABLED=0")
+		out, err := list.CombinedOutput()
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("go list: %v\n%s", err, out)
 		}
-		ast.Inspect(f, func(node ast.Node) bool {
-			switch d := node.(type) {
-			case *ast.FuncDecl:
-				if d.Name.IsExported() && (d.Recv == nil || ast.IsExported(receiver(d))) {
-					n++
-				}
-				return false
-			case *ast.TypeSpec:
-				if d.Name.IsExported() {
-					n++
-				}
-				return false
-			case *ast.ValueSpec:
-				for _, name := range d.Names {
-					if name.IsExported() {
-						n++
-					}
-				}
-				return false
+		own := 0
+		for path := range strings.FieldsSeq(string(out)) {
+			if path == module || strings.HasPrefix(path, module+"/") {
+				own++
+			} else {
+				t.Errorf("on %s, one of %v imports %s", goos, paths, path)
 			}
-			return true
-		})
+		}
+		if own < len(paths) {
+			t.Errorf("on %s, go list names %d packages of this module, want at least %d", goos, own, len(paths))
+		}
 	}
-	return n
-}
-
-// receiver returns the name of the type that a method is of.
-func receiver(d *ast.FuncDecl) string {
-	typ := d.Recv.List[0].Type
-	if p, ok := typ.(*ast.StarExpr); ok {
-		typ = p.X
-	}
-	if name, ok := typ.(*ast.Ident); ok {
-		return name.Name
-	}
-	return ""
 }

@@ -8,13 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/door"
-	"github.com/dipwell/dipwell/internal/keypath"
 	"github.com/dipwell/dipwell/store"
 )
-
-// core is what package store has for this module alone.
-var core = store.Core(door.Key{})
 
 // A Take is a cost for one key of a limit. Its fields are checked by the call that it
 // is passed to: the error is then a *FieldError, whose Field names the take if there are
@@ -68,7 +63,7 @@ func (l *Limiter) doTake(ctx context.Context, d *Decision, verb store.Verb, t *T
 	var op store.Op
 	err := l.setOp(ctx, &op, verb, t)
 	if err == nil {
-		err = core.CheckVerb(op.Def, verb, false)
+		err = op.Def.CheckVerb(verb, false)
 	}
 	if err != nil {
 		return err
@@ -78,7 +73,7 @@ func (l *Limiter) doTake(ctx context.Context, d *Decision, verb store.Verb, t *T
 	case op.Def.Parent != "" && verb != store.VerbReset:
 		takes := [1]Take{*t}
 		return l.doGroup(ctx, d, verb, takes[:], true)
-	case op.Floor == 0 && op.Def.Mode <= store.Shadow:
+	case op.Floor == 0 && op.Def.Mode <= store.Shadow && op.Def.Shards < 2 && !isAdaptive(op.Def): // Quick knows neither rows nor a price
 		return l.doChecked(ctx, d, verb, op.Def, op.Key, op.Cost)
 	}
 	return l.doBatch(ctx, d, verb, op.Def, op.Key, op.Cost, op.Floor)
@@ -186,7 +181,7 @@ func (c *call) check(d *store.Definition, verb store.Verb) error {
 	case c.waits && d.Shards > 1:
 		return badField("limit", "%s has shards, so that calls cannot wait for it", d.Name)
 	}
-	return core.CheckVerb(d, verb, c.holds)
+	return d.CheckVerb(verb, c.holds)
 }
 
 // next returns a zero op after the last one, for add.
@@ -196,9 +191,9 @@ func (c *call) next() *store.Op { return &c.ops[:len(c.ops)+1][len(c.ops)] }
 func (l *Limiter) addParents(c *call, op *store.Op, cost int64, i int) error {
 	for key, name := op.Key, op.Def.Parent; name != ""; {
 		next := c.next()
-		*next = store.Op{Def: l.registry.Lookup(name), Key: keypath.Parent(key), Verb: op.Verb, Cost: cost, Takes: 1 << i, Bounded: op.Bounded, MaxDelay: op.MaxDelay}
+		*next = store.Op{Def: l.registry.Lookup(name), Key: parentKey(key), Verb: op.Verb, Cost: cost, Takes: 1 << i, Bounded: op.Bounded, MaxDelay: op.MaxDelay}
 		if next.Def == nil {
-			return core.Missing(l.registry, name)
+			return l.registry.Missing(name)
 		}
 		if err := c.check(next.Def, op.Verb); err != nil {
 			return err
@@ -250,14 +245,11 @@ func (l *Limiter) setOp(ctx context.Context, op *store.Op, verb store.Verb, t *T
 	if t.With != nil {
 		op.Def, err = l.ensure(ctx, t.With)
 	} else if op.Def = l.registry.Lookup(t.Limit); op.Def == nil {
-		err = core.Missing(l.registry, t.Limit)
+		err = l.registry.Missing(t.Limit)
 	}
 	if err == nil && t.Plan != "" {
 		if verb > store.VerbReserve {
 			return badField("plan", "%s has none", verb)
-		}
-		if t.With != nil {
-			return badField("plan", "stands beside a definition of the call site, which is a plan without a name")
 		}
 		op.Def, err = namedPlan(op.Def, t.Plan)
 	}
@@ -281,6 +273,8 @@ func checkFloor(def *store.Definition, verb store.Verb, floor int64) error {
 		return badField("floor", "%s has none", verb)
 	case def.Rule.Leaky:
 		return badField("floor", "limit %s is a leaky bucket, which has none", def.Name)
+	case def.Shards > 1:
+		return badField("floor", "limit %s has shards, so that there is none", def.Name)
 	}
 	return nil
 }
@@ -329,7 +323,7 @@ func (d *Decision) fillAll(g *store.Group, takes []Take, own []int) {
 	if len(takes) == 1 {
 		d.Granted = limits[0].Granted
 	}
-	d.Delay = us(core.Due(g))
+	d.Delay = us(g.Due())
 }
 
 // namedPlan returns the definition of a plan that a caller names. The error is a
@@ -337,7 +331,7 @@ func (d *Decision) fillAll(g *store.Group, takes []Take, own []int) {
 func namedPlan(d *store.Definition, name string) (*store.Definition, error) {
 	plan := d.WithPlan(name)
 	switch {
-	case plan == nil || plan.Unnamed:
+	case plan == nil:
 		return nil, &FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", d.Name, name), Err: store.ErrUnknownPlan}
 	case plan.OverrideOnly:
 		return nil, badField("plan", "callers may not name plan %s of limit %s; keys have it by an override alone", name, d.Name)
@@ -355,11 +349,10 @@ func (d *Decision) decideBy(g *store.Group, limits []Decision) {
 	}
 	*d = limits[top]
 	d.Allowed, d.Limits = g.Allowed, limits
-	if !d.Allowed && !d.Never && len(limits) > 1 && slices.ContainsFunc(g.Ops, func(op store.Op) bool { return changes(&op) }) {
-		retry, never := groupRetry(g)
-		if d.RetryAfter, d.Never = us(retry), never; never {
-			d.RetryAfter = 0
-		}
+	if !d.Allowed && !d.Never && slices.ContainsFunc(g.Ops, func(op store.Op) bool {
+		return op.Def.Override != nil && op.Def.Override.Until != 0 && op.Def.Mode != store.Blocked
+	}) {
+		d.RetryIsBound = true // an op that is allowed now may be refused once its override has ended
 	}
 }
 

@@ -65,6 +65,55 @@ func TestProxies(t *testing.T) {
 	}
 }
 
+// TestPassWithoutLimiter takes away the # in nginx.conf by which requests pass while dipwell
+// does not answer. Answers of dipwell count as before.
+func TestPassWithoutLimiter(t *testing.T) {
+	program, err := find("nginx")
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	s := &site{t: t, dir: t.TempDir()}
+	s.app()
+	s.copy("nginx/nginx.conf")
+	file := filepath.Join(s.dir, "nginx.conf")
+	const marked = "#error_page 502 504"
+	text, err := os.ReadFile(file)
+	if err != nil || strings.Count(string(text), marked) != 1 {
+		t.Fatal("not one", marked, err)
+	}
+	if err = os.WriteFile(file, []byte(strings.Replace(string(text), marked, marked[1:], 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.run(program, "-p", s.dir, "-c", "nginx.conf", "-e", "stderr", "-g", "daemon off; pid "+s.dir+"/nginx.pid;")
+	s.await(s.url("127.0.0.1", "/"), func(r *http.Response) bool { return r.StatusCode == http.StatusOK }) // nothing listens
+	if r, body := s.get("127.0.0.1", "/a"); r.StatusCode != http.StatusOK || !strings.HasPrefix(body, "app GET /a") {
+		t.Errorf("nothing listens: %s %s", r.Status, body)
+	}
+	for _, tc := range []struct{ answer, want int }{{200, 200}, {403, 429}, {503, 500}, {0, 200}} { // 0: none
+		l, err := net.Listen("tcp", "127.0.0.1:"+s.ports.limiter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		limiter := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if tc.answer == 0 {
+				<-r.Context().Done()
+				return
+			}
+			w.WriteHeader(tc.answer)
+		})}
+		done := make(chan struct{})
+		go func() { defer close(done); _ = limiter.Serve(l) }()
+		if r, _ := s.get("127.0.0.1", "/"); r.StatusCode != tc.want {
+			t.Errorf("the answer is %d: %s, want %d", tc.answer, r.Status, tc.want)
+		}
+		_ = limiter.Close()
+		<-done
+	}
+}
+
 // A site is an app, a limiter and a proxy in front of them.
 type site struct {
 	t     *testing.T

@@ -6,14 +6,14 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/audit"
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
 
 // A trail is a log of a store, for its Abilities. It is kept only in the file.
 type trail struct {
 	*Store
-	log *audit.Log
+	log *catalog.EntryLog
 }
 
 var _ store.Auditor = trail{}
@@ -29,7 +29,7 @@ func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
 	}
 	err = s.disk.tx(func() error {
 		if err := s.disk.exec("insert into "+s.log.Name+` (id, at, who, "action", "limit", key, what, note) values (?, ?, ?, ?, ?, ?, ?, ?)`,
-			audit.ID(now, rand.Uint32()), time.UnixMicro(now).UTC().Format(time.DateTime), e.Who, e.Action, e.Limit, e.Key, e.What, e.Note); err != nil {
+			catalog.EntryID(now, rand.Uint32()), time.UnixMicro(now).UTC().Format(time.DateTime), e.Who, e.Action, e.Limit, e.Key, e.What, e.Note); err != nil {
 			return err
 		}
 		return s.disk.exec("delete from "+s.log.Name+" where id < ? or id <= (select id from "+s.log.Name+" order by id desc limit 1 offset ?)", s.log.Oldest(now), s.log.Entries)
@@ -42,7 +42,7 @@ func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
 
 // Audit implements store.Auditor.
 func (s trail) Audit(ctx context.Context, before string, n int) (page []store.AuditEntry, err error) {
-	if err = audit.CheckBefore(before); err != nil {
+	if err = catalog.CheckBefore(before); err != nil {
 		return nil, err
 	}
 	if s.state.Load()&stateClosed != 0 {
@@ -58,7 +58,7 @@ func (s trail) Audit(ctx context.Context, before string, n int) (page []store.Au
 	for rows.Next() {
 		var e store.AuditEntry
 		if err = rows.Scan(&e.ID, &e.Who, &e.Action, &e.Limit, &e.Key, &e.What, &e.Note); err == nil {
-			e.At, err = audit.Time(e.ID)
+			e.At, err = catalog.EntryTime(e.ID)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", store.ErrStore, err)

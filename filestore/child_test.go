@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -338,25 +339,44 @@ func TestFileSizeLimit(t *testing.T) {
 	}
 }
 
-// TestOneProcess checks that a second process cannot open the file.
+// TestOneProcess checks that a second process cannot open the file, by none of its names, and
+// neither can the same process, also after attempts and after Inspect.
 func TestOneProcess(t *testing.T) {
 	path := fresh(t)
 	s := open(t, path, Config{})
-	lines := run(t, "each", path, 0)
-	if want := fmt.Sprintf("in use by process %d", os.Getpid()); len(lines) != 1 || !strings.Contains(lines[0], want) {
-		t.Errorf("%q; want %s", lines, want)
-	}
-	link := path + ".link"
-	if err := os.Symlink(path, link); err != nil {
+	symbolic, hard := path+".symbolic", filepath.Join(t.TempDir(), "hard.db")
+	if err := os.Symlink(path, symbolic); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := Open(link, Config{}); err == nil {
-		t.Error("opened twice", again.Close())
-	} else {
-		t.Log(err)
+	if err := os.Link(path, hard); err != nil {
+		t.Fatal(err)
+	}
+	names := []string{path, symbolic, hard}
+	for range 2 {
+		for _, name := range names {
+			want := fmt.Sprintf("in use by process %d", os.Getpid())
+			if lines := run(t, "each", name, time.Minute); len(lines) != 1 || !strings.Contains(lines[0], want) {
+				t.Errorf("%s: another process says %q; want %s", name, lines, want)
+			}
+			if again, err := Open(name, Config{}); err == nil {
+				t.Error("opened twice", again.Close())
+			} else if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v; want %s", name, err, want)
+			}
+			if c, err := Inspect(name); err != nil || !c.InUse || c.PID != os.Getpid() {
+				t.Errorf("%s: Inspect returns %+v, %v", name, c, err)
+			}
+		}
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	open(t, link, Config{})
+	if c, err := Inspect(path); err != nil || c.InUse {
+		t.Errorf("after Close, Inspect returns %+v, %v", c, err)
+	}
+	for _, name := range names {
+		if err := open(t, name, Config{}).Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }

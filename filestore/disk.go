@@ -32,7 +32,7 @@ var schema string
 // disk is an open file: one connection with its prepared statements.
 type disk struct {
 	path string
-	lock *os.File
+	file *dataFile
 	db   *sql.DB
 
 	mu     sync.Mutex // one transaction at a time
@@ -56,14 +56,13 @@ func openDisk(path string) (d *disk, err error) {
 			d = nil
 		}
 	}()
-	if d.lock, err = lockFile(path, waitForInspect); err != nil {
-		return d, err
+	if d.file, err = openLocked(path); errors.Is(err, fs.ErrNotExist) {
+		if err = create(path); err == nil {
+			d.file, err = openLocked(path)
+		}
 	}
-	switch err = checkHeader(path); {
-	case errors.Is(err, fs.ErrNotExist):
-		err = create(path)
-	case err != nil:
-		return d, err
+	if err == nil {
+		_, err = checkHeader(d.file.File, path)
 	}
 	if err == nil {
 		err = d.connect()
@@ -71,8 +70,8 @@ func openDisk(path string) (d *disk, err error) {
 	return d, err
 }
 
-// resolve returns the absolute path without symbolic links, so that one file has
-// one lock. A link to a file that does not exist stays: the file is made where it points.
+// resolve returns the absolute path without symbolic links, because SQLite's log lies
+// beside the file. A link to a file that does not exist stays: the file is made where it points.
 func resolve(path string) (string, error) {
 	if path == "" || strings.ContainsAny(path, "?\x00") {
 		return "", fmt.Errorf("file %q: not a path that can be opened", path)
@@ -106,40 +105,27 @@ func resolve(path string) (string, error) {
 // maxLinks bounds the links to links; Linux allows 40.
 const maxLinks = 40
 
-// checkHeader rejects files that SQLite would treat as an empty database, or would
-// find damaged only later.
-func checkHeader(path string) error {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if _, lost := os.Stat(path + "-wal"); lost == nil {
-			return fmt.Errorf("file %s is missing, but its log %s-wal exists: put the file back, or move the log away to start empty", path, path)
-		}
-		return err
-	}
-	if err != nil {
-		return err
-	}
-	defer f.Close()
+// checkHeader returns a file's header. It rejects files that SQLite would treat as an empty
+// database, or would find damaged only later.
+func checkHeader(f *os.File, path string) (header []byte, err error) {
 	st, err := f.Stat()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	header := make([]byte, 100)
-	_, err = io.ReadFull(f, header)
-	short := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	header = make([]byte, 100)
+	_, err = f.ReadAt(header, 0)
+	short := errors.Is(err, io.EOF)
 	switch {
-	case !st.Mode().IsRegular():
-		return fmt.Errorf("file %s is not a regular file", path)
 	case st.Size() == 0:
-		return fmt.Errorf("file %s is empty: it was truncated, or belongs to another program; move it away to start empty", path)
+		return nil, fmt.Errorf("file %s is empty: it was truncated, or belongs to another program; move it away to start empty", path)
 	case err != nil && !short:
-		return fmt.Errorf("file %s: %w", path, err)
+		return nil, fmt.Errorf("file %s: %w", path, err)
 	case !bytes.HasPrefix(header, []byte("SQLite format 3\x00")):
-		return fmt.Errorf("file %s is not an SQLite database: it is damaged, or belongs to another program; nothing was changed", path)
+		return nil, fmt.Errorf("file %s is not an SQLite database: it is damaged, or belongs to another program; nothing was changed", path)
 	case short:
-		return fmt.Errorf("file %s is cut off after %d bytes; nothing was changed", path, st.Size())
+		return nil, fmt.Errorf("file %s is cut off after %d bytes; nothing was changed", path, st.Size())
 	}
-	return checkSize(path, st.Size(), header)
+	return header, checkSize(path, st.Size(), header)
 }
 
 // checkSize compares the file's size with the one in its header. If there is a
@@ -159,30 +145,45 @@ func checkSize(path string, size int64, header []byte) error {
 	return nil
 }
 
-// create creates the file under a temporary name and renames it, so that it is
-// complete or not there.
+// checkLost rejects a path without a file beside which there is a file's log.
+func checkLost(path string) error {
+	if _, err := os.Lstat(path + "-wal"); err == nil {
+		return fmt.Errorf("file %s is missing, but its log %s-wal exists: put the file back, or move the log away to start empty", path, path)
+	}
+	return nil
+}
+
+// create creates the file under another name and links it to its own, so that it is complete
+// or not there, and a file that another process creates meanwhile stays.
 func create(path string) (err error) {
-	part := path + ".new"
-	for _, name := range []string{part, part + "-wal", part + "-shm", part + "-journal"} {
-		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("file %s: %w", path, err)
+	if err = checkLost(path); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("file %s: cannot be created: %w", path, err)
 		}
-	}
-	d := &disk{path: part}
-	if d.db, err = sql.Open("sqlite", part); err != nil {
-		return fmt.Errorf("file %s: %w", path, err)
-	}
-	d.db.SetMaxOpenConns(1)
-	_, err = d.db.ExecContext(background, fmt.Sprintf("pragma journal_mode = delete; pragma synchronous = full; begin; pragma application_id = %d; pragma user_version = %d; %s; commit; pragma journal_mode = wal",
-		applicationID, schemaVersion, schema+recordsSchema))
-	if err = errors.Join(err, d.db.Close()); err == nil {
-		if err = os.Chmod(part, 0o600); err == nil { // only for the owner, because keys may name people
-			err = os.Rename(part, path)
-		}
-	}
+	}()
+	part, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new") // only for the owner, because keys may name people
 	if err != nil {
-		_ = os.Remove(part)
-		return fmt.Errorf("file %s: cannot be created: %w", path, err)
+		return err
+	}
+	defer func() { _ = os.Remove(part.Name()) }()
+	if err = part.Close(); err != nil {
+		return err
+	}
+	db, err := sql.Open("sqlite", part.Name())
+	if err != nil {
+		return err
+	}
+	db.SetMaxOpenConns(1)
+	_, err = db.ExecContext(background, fmt.Sprintf("pragma journal_mode = delete; pragma synchronous = full; begin; pragma application_id = %d; pragma user_version = %d; %s; commit; pragma journal_mode = wal",
+		applicationID, schemaVersion, schema+recordsSchema))
+	if err = errors.Join(err, db.Close()); err != nil {
+		return err
+	}
+	if err = os.Link(part.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
 	}
 	return syncDir(filepath.Dir(path))
 }
@@ -350,7 +351,7 @@ func (d *disk) tx(f func() error) error {
 }
 
 func (d *disk) close() (err error) {
-	for _, c := range []io.Closer{closerOf(d.put), closerOf(d.remove), closerOf(d.conn), closerOf(d.db), closerOf(d.lock)} {
+	for _, c := range []io.Closer{closerOf(d.put), closerOf(d.remove), closerOf(d.conn), closerOf(d.db), closerOf(d.file)} {
 		if c != nil {
 			err = errors.Join(err, c.Close())
 		}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/catalog"
-	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -285,13 +285,13 @@ func TestRestart(t *testing.T) {
 	if err != nil || held.Delay == 0 {
 		t.Fatal(held, err)
 	}
-	if _, err = l.Define(ctx, store.Limit{Name: "gone", Rate: 1, Period: time.Hour}, owner.API); err != nil {
+	if _, err = l.Define(ctx, store.Limit{Name: "gone", Rate: 1, Period: time.Hour}, terms.OwnerAPI); err != nil {
 		t.Fatal(err)
 	}
 	if _, err = l.Take(ctx, "gone", "k", 1); err != nil {
 		t.Fatal(err)
 	}
-	if err = l.Drop(ctx, "gone", owner.API); err != nil {
+	if err = l.Drop(ctx, "gone", terms.OwnerAPI); err != nil {
 		t.Fatal(err)
 	}
 	ask := func() (out []string) {
@@ -326,7 +326,7 @@ func TestRestart(t *testing.T) {
 	if again := fmt.Sprint(ask()); again != answers || len(l.Limits()) != len(defs) {
 		t.Errorf("answers:\n  were %s\n  are  %s", answers, again)
 	}
-	if _, err = l.Define(ctx, store.Limit{Name: "gone", Rate: 1, Period: time.Hour}, owner.API); err != nil {
+	if _, err = l.Define(ctx, store.Limit{Name: "gone", Rate: 1, Period: time.Hour}, terms.OwnerAPI); err != nil {
 		t.Fatal(err)
 	}
 	if d, err := l.Take(ctx, "gone", "k", 1); err != nil || !d.Allowed {

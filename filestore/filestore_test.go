@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/dipwell/dipwell/internal/tmpfs"
+	"github.com/dipwell/dipwell/internal/procs"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
@@ -27,7 +27,7 @@ func open(t testing.TB, path string, c Config) *Store {
 func fresh(t testing.TB) string { return filepath.Join(t.TempDir(), "dipwell.db") }
 
 // inMemory returns a path in memory, because the suite makes thousands of files.
-func inMemory(t testing.TB) string { return filepath.Join(tmpfs.Dir(t), "dipwell.db") }
+func inMemory(t testing.TB) string { return filepath.Join(procs.MemoryDir(t), "dipwell.db") }
 
 func TestStore(t *testing.T) {
 	t.Parallel()

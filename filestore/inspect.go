@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -32,17 +29,39 @@ func Inspect(path string) (*Condition, error) {
 		return nil, err
 	}
 	c := &Condition{Path: path, Wanted: schemaVersion}
-	if err = checkHeader(path); errors.Is(err, fs.ErrNotExist) {
+	dataFiles.mu.Lock()
+	defer dataFiles.mu.Unlock()
+	info, err := statRegular(path)
+	if errors.Is(err, fs.ErrNotExist) {
 		c.Missing = true
-		dir, err := os.Stat(filepath.Dir(path))
-		if err == nil && !dir.IsDir() {
-			err = fmt.Errorf("file %s: %s is not a directory", path, filepath.Dir(path))
-		}
-		return c, err
-	} else if err != nil {
+		return c, checkLost(path)
+	}
+	if err != nil {
 		return c, err
 	}
-	for _, name := range []string{path, path + "-wal"} {
+	if own := findOpen(info); own != nil {
+		c.InUse, c.PID = true, os.Getpid()
+		return c, c.read(own.File)
+	}
+	f, err := openFile(path)
+	if err != nil {
+		return c, fmt.Errorf("file %s: %w", path, err)
+	}
+	defer f.Close()
+	if err = c.read(f); err == nil {
+		if c.InUse, c.PID, err = locked(f); err != nil {
+			err = fmt.Errorf("lock of %s: %w", path, err)
+		}
+	}
+	return c, err
+}
+
+func (c *Condition) read(f *os.File) error {
+	header, err := checkHeader(f, c.Path)
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{c.Path, c.Path + "-wal"} {
 		if st, err := os.Stat(name); err == nil {
 			c.Bytes += st.Size()
 			if st.ModTime().After(c.Written) {
@@ -50,39 +69,9 @@ func Inspect(path string) (*Condition, error) {
 			}
 		}
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return c, fmt.Errorf("file %s: %w", path, err)
-	}
-	defer f.Close()
-	var header [100]byte
-	if _, err = f.ReadAt(header[:], 0); err != nil {
-		return c, fmt.Errorf("file %s: %w", path, err)
-	}
 	c.Schema = int(binary.BigEndian.Uint32(header[60:]))
 	if app := binary.BigEndian.Uint32(header[68:]); app != applicationID {
-		return c, fmt.Errorf("file %s is an SQLite database of another program", path)
-	}
-	return c, c.findProcess()
-}
-
-// findProcess sets InUse and PID. It does so by trying to lock the file for a moment; the
-// lock is shared with other calls of Inspect.
-func (c *Condition) findProcess() error {
-	f, err := os.OpenFile(c.Path+".lock", os.O_RDWR, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("lock of %s: %w", c.Path, err)
-	}
-	defer f.Close()
-	if err = lockShared(f); err != nil && !errors.Is(err, errLocked) {
-		return fmt.Errorf("lock of %s: %w", c.Path, err)
-	}
-	if c.InUse = err != nil; c.InUse {
-		b, _ := os.ReadFile(f.Name())
-		c.PID, _ = strconv.Atoi(strings.TrimSpace(string(b)))
+		return fmt.Errorf("file %s is an SQLite database of another program", c.Path)
 	}
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -171,7 +171,7 @@ func (d *disk) sweep(s *Store, at *sweepPos, page, n int) (swept int, more bool,
 			def := defs[r.limit]
 			switch {
 			case len(full)+len(ended) >= n || def != nil && !s.full(def, &r, now):
-			case def != nil && number.IsOverride(r.state.Version):
+			case def != nil && terms.IsOverride(r.state.Version):
 				ended = append(ended, rowKey{r.limit, r.key})
 			default:
 				full = append(full, rowKey{r.limit, r.key})
@@ -201,9 +201,9 @@ func (d *disk) sweep(s *Store, at *sweepPos, page, n int) (swept int, more bool,
 // full reports whether a row of the file is full, or belongs to an override that has
 // ended.
 func (s *Store) full(d *store.Definition, r *bucket, now int64) bool {
-	if !number.IsOverride(r.state.Version) {
+	if !terms.IsOverride(r.state.Version) {
 		return d.Full(r.state, now)
 	}
 	o := s.mem.Override(d, r.key)
-	return o == nil || o.ID != number.Override(r.state.Version)
+	return o == nil || o.ID != terms.OverrideOf(r.state.Version)
 }

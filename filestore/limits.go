@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/dipwell/dipwell/internal/catalog"
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -21,10 +21,6 @@ type limits struct {
 	cat *catalog.Catalog
 	reg store.Registry
 	ids sync.Map // by name, int64
-
-	sited sync.Map // names of the limits of which call sites have made definitions
-
-	undoing sync.Mutex // held by restore, and while a definition is made for a call site
 }
 
 var _ catalog.Backend = (*limits)(nil)
@@ -41,15 +37,6 @@ func (p *limits) lookupID(name string) (int64, bool) {
 		return 0, false
 	}
 	return id.(int64), true
-}
-
-// varied reports whether calls of a limit may name other definitions than the base.
-func (p *limits) varied(d *store.Definition) bool {
-	if d.Plans != (store.Plans{}) {
-		return true
-	}
-	_, sited := p.sited.Load(d.Name)
-	return sited
 }
 
 // byID returns the definitions of a registry by their ids in the file.
@@ -95,7 +82,7 @@ func (p *limits) readLimits(versions map[int64][]catalog.Version) error {
 		}
 		var d *store.Definition
 		if err == nil {
-			d, err = catalog.Definition(l, owner, number, versions[id])
+			d, err = catalog.Definition(l, owner, number, versions[id], nil)
 		}
 		if err != nil {
 			return fmt.Errorf("limit %s: %w", name, err)
@@ -105,22 +92,6 @@ func (p *limits) readLimits(versions map[int64][]catalog.Version) error {
 	}
 	if err = rows.Err(); err != nil {
 		return err
-	}
-	for _, d := range defs {
-		id, _ := p.lookupID(d.Name)
-		plans, err := p.s.disk.callSites(id)
-		if err == nil {
-			err = d.SetCallSites(store.NewPlans(plans...))
-		}
-		if len(plans) > 0 {
-			p.sited.Store(d.Name, nil)
-		}
-		if err == nil {
-			err = p.readPaces(id, d)
-		}
-		if err != nil {
-			return fmt.Errorf("limit %s: %w", d.Name, err)
-		}
 	}
 	p.reg.Install(defs)
 	return nil
@@ -156,9 +127,11 @@ func (*limits) Revision(context.Context) (int64, error) { return 0, nil }
 // Install passes the definitions to the store in memory.
 func (p *limits) Install(l *catalog.Limits) error { return p.s.mem.Install(l.Defs) }
 
-// maxPast is the number of past versions of a limit from which on Put deletes those that
-// no row refers to.
-const maxPast = 512
+const (
+	maxPast    = 64   // past versions of a limit above which Put converts the rows of older versions and deletes these
+	keepPast   = 32   // versions that are kept in any case, for the rows that a decorator keeps
+	renewChunk = 1000 // keys that are converted in one transaction
+)
 
 // Put adds or changes a limit in the file.
 func (p *limits) Put(_ context.Context, l store.Limit, owner string) (changed bool, err error) {
@@ -167,10 +140,6 @@ func (p *limits) Put(_ context.Context, l store.Limit, owner string) (changed bo
 	}
 	old := p.reg.Lookup(l.Name)
 	undo := func() { p.restore(l.Name, old) }
-	if old != nil && old.Rule.Pace != nil { // if only its target changes, it keeps its version, and Define changes it in place
-		target := old.Rule.Pace.Config()
-		undo = func() { p.restore(l.Name, old); old.Rule.Pace.Retarget(target) }
-	}
 	d, err := p.reg.Define(p.s.now(), l, owner)
 	if err != nil || d == old {
 		return false, err
@@ -190,11 +159,8 @@ func (p *limits) Put(_ context.Context, l store.Limit, owner string) (changed bo
 }
 
 // restore undoes a change of a limit that could not be written. old is the previous
-// definition, or nil. It leaves other limits alone: call sites may have made definitions
-// of them meanwhile.
+// definition, or nil.
 func (p *limits) restore(name string, old *store.Definition) {
-	p.undoing.Lock()
-	defer p.undoing.Unlock()
 	defs := slices.DeleteFunc(p.reg.All(), func(d *store.Definition) bool { return d.Name == name })
 	if old != nil {
 		defs = append(defs, old)
@@ -229,9 +195,6 @@ func (p *limits) write(d *store.Definition) error {
 			return err
 		}
 		p.ids.Store(d.Name, id)
-		if err = p.writePace(d); err != nil {
-			return err
-		}
 		v := catalog.NewVersion(catalog.Present(d), &d.Limit)
 		return disk.exec("insert or replace into versions (limit_id, "+catalog.List("", catalog.VersionColumns)+") values (?"+
 			strings.Repeat(", ?", len(catalog.VersionColumns))+")", append([]any{id}, v.Values()...)...)
@@ -242,11 +205,10 @@ func (p *limits) write(d *store.Definition) error {
 	return err
 }
 
-// retire deletes the versions that no row or reservation refers to. It first writes all
-// dirty keys, so that rows in memory have no older version than those in the file.
+// retire converts all rows to the version before d, which is still the present one in
+// memory, and deletes the versions that nothing refers to then.
 func (p *limits) retire(d *store.Definition) error {
-	p.s.mem.Renew()
-	if err := p.s.writer.flush(); err != nil {
+	if err := p.renew(d); err != nil {
 		return err
 	}
 	disk := p.s.disk
@@ -256,17 +218,68 @@ func (p *limits) retire(d *store.Definition) error {
 		row := disk.conn.QueryRowContext(background, `select coalesce(min(version), ?2) from (
 			select version & ?3 as version from buckets where limit_id = ?1 and version > 0
 			union all select version & ?3 from records where limit_id = ?1 and version > 0
-			union all select version from overrides where limit_id = ?1 union all select ?2)`, id, int64(d.Number)-1, number.MaxVersion)
+			union all select version from overrides where limit_id = ?1 union all select ?2)`, id, int64(d.Number)-keepPast, terms.MaxVersion)
 		if err := row.Scan(&oldest); err != nil {
 			return err
 		}
-		return errors.Join(disk.exec("delete from versions where limit_id = ? and number < ?", id, oldest),
-			disk.exec("delete from paces where limit_id = ? and number < ?", id, oldest))
+		return disk.exec("delete from versions where limit_id = ? and number < ?", id, oldest)
 	})
 	if err == nil {
 		p.reg.Retire(d.Name, uint32(oldest))
 	}
 	return err
+}
+
+// renew converts the rows, records and overrides of versions older than the one before d.
+// All rows in memory are also in the file, once the dirty keys are written.
+func (p *limits) renew(d *store.Definition) error {
+	s, present := p.s, p.s.mem.Registry().Lookup(d.Name)
+	id, _ := p.lookupID(d.Name)
+	for more, last := true, (*string)(nil); more; {
+		if err := s.writer.flush(); err != nil {
+			return err
+		}
+		keys, err := s.disk.olderKeys(id, present.Number, last)
+		if err != nil {
+			return err
+		}
+		for _, key := range keys {
+			s.multi.RLock()
+			if err = s.mem.SweepKey(present, key); err == nil {
+				s.dirty.addTo(dirtyKey{def: present, key: key, gaveBack: true})
+			}
+			s.multi.RUnlock()
+			if err != nil {
+				return err
+			}
+			last = &key
+		}
+		more = len(keys) == renewChunk
+	}
+	return s.writer.flush()
+}
+
+// olderKeys returns the first keys after a key of which something is of an older version.
+func (d *disk) olderKeys(id int64, present uint32, after *string) (keys []string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	rows, err := d.conn.QueryContext(background, `select key from (
+		select key from buckets where limit_id = ?1 and version > 0 and version & ?4 < ?2
+		union select key from records where limit_id = ?1 and version > 0 and version & ?4 < ?2
+		union select key from overrides where limit_id = ?1 and version < ?2) where ?3 is null or key > ?3 order by key limit ?5`,
+		id, int64(present), after, terms.MaxVersion, renewChunk)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }() // read to its end, or given up
+	for rows.Next() {
+		var key string
+		if err = rows.Scan(&key); err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	return keys, rows.Err()
 }
 
 // Drop deletes a limit. From now on its rows are ignored; sweeps delete them.
@@ -284,7 +297,6 @@ func (p *limits) Drop(_ context.Context, name, owner string) error {
 		return errors.Join(disk.exec("delete from limits where id = ?", id), disk.exec("delete from versions where limit_id = ?", id),
 			disk.exec("update records set id = null where id in (select id from records where limit_id = ?)", id),
 			disk.exec("delete from records where limit_id = ?", id), disk.exec("delete from lows where limit_id = ?", id), disk.exec("delete from overrides where limit_id = ?", id),
-			disk.exec("delete from call_sites where limit_id = ?", id), disk.exec("delete from paces where limit_id = ?", id),
 			disk.exec("delete from reservations where id in (select id from reserved where limit_id = ?)", id),
 			disk.exec("delete from reserved where id not in (select id from reservations)"))
 	})

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dipwell/dipwell/internal/memory"
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -23,7 +23,7 @@ func (s *Store) load(c Config) error {
 	if now < 0 || now > store.MaxInt {
 		return s.disk.readError(fmt.Errorf("the clock has %d", now))
 	}
-	mem, err := memory.New(memory.Config{MaxKeys: c.MaxKeys, MaxReservations: c.MaxReservations, MaxHolds: c.MaxHolds, MaxOverrides: c.MaxOverrides, Clock: c.Clock, NotBefore: now})
+	mem, err := memory.New(memory.Config{MaxKeys: c.MaxKeys, MaxKeyBytes: c.MaxKeyBytes, MaxReservations: c.MaxReservations, MaxHolds: c.MaxHolds, MaxOverrides: c.MaxOverrides, Clock: c.Clock, NotBefore: now})
 	if err != nil {
 		return fmt.Errorf("filestore: %w", err)
 	}
@@ -140,7 +140,7 @@ func (s *Store) putRows(defs map[int64]*store.Definition, buckets []bucket) erro
 			continue
 		}
 		if err := s.mem.Put(d, r.key, r.state); errors.Is(err, store.ErrFull) {
-			return fmt.Errorf("file %s has more than %d keys in use: MaxKeys (max_keys) must be larger", s.path, s.mem.Stats().Keys)
+			return fmt.Errorf("file %s has more keys in use than MaxKeys (max_keys) or MaxKeyBytes (max_key_bytes) allow; after %d of them: %w", s.path, s.mem.Stats().Keys, err)
 		} else if err != nil {
 			return s.disk.readError(err)
 		}
@@ -154,7 +154,7 @@ func checkRow(d *store.Definition, key string, row store.State) error {
 		return fmt.Errorf("used %d and ts %d are out of range", row.Used, row.TS)
 	case !exists(d, row.Version):
 		return fmt.Errorf("version %d of the limit does not exist", column(row.Version))
-	case len(key) > store.MaxKey || !utf8.ValidString(key) || strings.IndexByte(key, 0) >= 0:
+	case len(key) > store.MaxKey+terms.ShardSuffix || !utf8.ValidString(key) || strings.IndexByte(key, 0) >= 0:
 		return errors.New("invalid key")
 	}
 	return nil
@@ -162,7 +162,7 @@ func checkRow(d *store.Definition, key string, row store.State) error {
 
 // exists reports whether a row may refer to the definition with number n.
 func exists(d *store.Definition, n uint32) bool {
-	return number.IsOverride(n) || n != 0 && number.Version(n) <= d.Number
+	return terms.IsOverride(n) || n != 0 && terms.VersionOf(n) <= d.Number
 }
 
 func (s *Store) loadReservations(defs map[int64]*store.Definition) error {

@@ -1,4 +1,4 @@
-//go:build !windows && (!unix || aix || solaris || illumos)
+//go:build !windows && !unix
 
 package filestore
 
@@ -7,7 +7,9 @@ import (
 	"os"
 )
 
+const noFollow = 0
+
 var errNoLocks = errors.New("not supported on this system")
 
-func lock(*os.File) error       { return errNoLocks }
-func lockShared(*os.File) error { return errNoLocks }
+func lock(*os.File) error                           { return errNoLocks }
+func locked(*os.File) (is bool, pid int, err error) { return false, 0, errNoLocks }

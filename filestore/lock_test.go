@@ -4,41 +4,83 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
-// TestLockWhileInspected checks that a file that somebody inspects at the moment can be
-// opened and inspected by others, and that one that stays locked cannot be opened.
-func TestLockWhileInspected(t *testing.T) {
+// TestNoLockFile checks that a link in the place where other programs have a lock file is
+// not followed, and that nothing but SQLite's files is made.
+func TestNoLockFile(t *testing.T) {
 	path := fresh(t)
-	if err := open(t, path, Config{}).Close(); err != nil {
+	mine := filepath.Join(t.TempDir(), "mine")
+	if err := os.WriteFile(mine, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	inspecting, err := os.OpenFile(path+".lock", os.O_RDWR, 0)
+	if err := os.Symlink(mine, path+".lock"); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, path, Config{})
+	if b, err := os.ReadFile(mine); err != nil || string(b) != "precious" {
+		t.Errorf("the file that the link names has %q, %v", b, err)
+	}
+	files, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer inspecting.Close()
-	if err = lockShared(inspecting); err != nil {
+	for _, f := range files {
+		switch strings.TrimPrefix(f.Name(), filepath.Base(path)) {
+		case "", "-wal", "-shm", ".lock":
+		default:
+			t.Errorf("there is a file %s", f.Name())
+		}
+	}
+	if err = s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := Inspect(path); err != nil || c.InUse {
-		t.Errorf("inspected twice at a time: %+v, %v", c, err)
+}
+
+// TestNoRegularFile checks that what is no regular file is refused at once.
+func TestNoRegularFile(t *testing.T) {
+	path := fresh(t)
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
 	}
-	if _, err = Open(path, Config{}); err == nil || !strings.Contains(err.Error(), "in use") {
-		t.Errorf("opened while it stays locked: %v", err)
-	}
-	tries := 0
-	f, err := lockFile(path, func(try int) bool {
-		if tries = try; try == 2 {
-			_ = inspecting.Close()
+	for _, path := range []string{path, filepath.Dir(path), os.DevNull} {
+		if _, err := Open(path, Config{}); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("%s was opened: %v", path, err)
 		}
-		return try < 10
-	})
-	if err != nil || tries != 2 {
-		t.Fatalf("after %d tries: %v", tries, err)
+		if _, err := Inspect(path); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("%s was inspected: %v", path, err)
+		}
 	}
-	_ = f.Close()
+}
+
+// TestCreatedTwice creates one file by many calls at a time. One of them gets it.
+func TestCreatedTwice(t *testing.T) {
+	path := fresh(t)
+	var wg sync.WaitGroup
+	var got atomic.Int64
+	begin := make(chan struct{})
+	for range 8 {
+		wg.Go(func() {
+			<-begin
+			s, err := Open(path, Config{})
+			if err == nil {
+				got.Add(1)
+				t.Cleanup(func() { _ = s.Close() })
+			} else if !strings.Contains(err.Error(), "in use") {
+				t.Error(err)
+			}
+		})
+	}
+	close(begin)
+	wg.Wait()
+	if got.Load() != 1 {
+		t.Errorf("%d have opened it", got.Load())
+	}
 }
 
 // TestLinkToNewFile checks that a file that is created by a link is made where the link

@@ -1,22 +1,42 @@
-//go:build unix && !aix && !solaris && !illumos
+//go:build unix
 
 package filestore
 
 import (
 	"errors"
+	"io"
 	"os"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
-// lock locks a file for one process, and lockShared for several. They return errLocked if
-// it is locked otherwise.
-func lock(f *os.File) error       { return flock(f, syscall.LOCK_EX) }
-func lockShared(f *os.File) error { return flock(f, syscall.LOCK_SH) }
+const noFollow = unix.O_NOFOLLOW | unix.O_NONBLOCK // not to wait for a FIFO
 
-func flock(f *os.File, how int) error {
-	err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
+// lock locks a file for one process. It returns errLocked if another one has locked it.
+func lock(f *os.File) error {
+	err := unix.FcntlFlock(f.Fd(), setLock, byteLock(lockAt))
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
 		return errLocked
 	}
+	if err == nil { // a lock of the process, from which the system can tell its id
+		_ = unix.FcntlFlock(f.Fd(), unix.F_SETLK, byteLock(lockAt+1))
+	}
 	return err
+}
+
+// locked returns whether another process has locked the file, and its id, or 0.
+func locked(f *os.File) (is bool, pid int, err error) {
+	l := byteLock(lockAt)
+	if err = unix.FcntlFlock(f.Fd(), getLock, l); err != nil || l.Type == unix.F_UNLCK {
+		return false, 0, err
+	}
+	l = byteLock(lockAt + 1)
+	if err = unix.FcntlFlock(f.Fd(), unix.F_GETLK, l); err == nil && l.Type != unix.F_UNLCK {
+		pid = int(l.Pid)
+	}
+	return true, max(pid, 0), err
+}
+
+func byteLock(at int64) *unix.Flock_t {
+	return &unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: at, Len: 1}
 }

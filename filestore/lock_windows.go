@@ -3,18 +3,41 @@ package filestore
 import (
 	"errors"
 	"os"
+	"time"
 
 	"golang.org/x/sys/windows"
 )
 
-// lock locks a file for one process, and lockShared for several. They return errLocked if
-// it is locked otherwise.
-func lock(f *os.File) error       { return lockFileEx(f, windows.LOCKFILE_EXCLUSIVE_LOCK) }
-func lockShared(f *os.File) error { return lockFileEx(f, 0) }
+const noFollow = 0 // resolve has looked for links
 
-func lockFileEx(f *os.File, how uint32) error {
-	// Locks a byte far beyond the process id, because others read that.
-	at := windows.Overlapped{Offset: 1 << 20}
+// locked locks the file for a moment, so lock tries again.
+const (
+	lockTries = 5
+	lockPause = 20 * time.Millisecond
+)
+
+// lock locks a file for one process. It returns errLocked if another one has locked it.
+func lock(f *os.File) (err error) {
+	for range lockTries {
+		if err = lockByte(f, windows.LOCKFILE_EXCLUSIVE_LOCK); !errors.Is(err, errLocked) {
+			break
+		}
+		time.Sleep(lockPause)
+	}
+	return err
+}
+
+// locked returns whether another process has locked the file. Its id is not known. A lock that
+// locked gets ends when f is closed.
+func locked(f *os.File) (is bool, pid int, err error) {
+	if err = lockByte(f, 0); errors.Is(err, errLocked) {
+		return true, 0, nil
+	}
+	return false, 0, err
+}
+
+func lockByte(f *os.File, how uint32) error {
+	at := windows.Overlapped{OffsetHigh: lockAt >> 32}
 	err := windows.LockFileEx(windows.Handle(f.Fd()), how|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &at)
 	if errors.Is(err, windows.ERROR_LOCK_VIOLATION) || errors.Is(err, windows.ERROR_IO_PENDING) {
 		return errLocked

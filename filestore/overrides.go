@@ -125,7 +125,7 @@ func (d *disk) writeHold(id string, h *store.Hold) error {
 }
 
 func (s *Store) loadHolds() error {
-	rows, err := s.disk.conn.QueryContext(background, "select id, hold from holds")
+	rows, err := s.disk.conn.QueryContext(background, "select id, hold from holds order by forget")
 	if err != nil {
 		return s.disk.readError(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/dipwell/dipwell/internal/audit"
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 )
@@ -237,7 +237,7 @@ func (d *disk) sweepRecords(s *Store, at *sweepPos, page int) (more bool, err er
 		}
 		if !more {
 			*at = sweepPos{}
-			return d.exec("delete from top_hours where id < ?", audit.TopHours.Oldest(s.now()))
+			return d.exec("delete from top_hours where id < ?", catalog.TopHours.Oldest(s.now()))
 		}
 		return nil
 	})

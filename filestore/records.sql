@@ -81,17 +81,3 @@ create table if not exists top_hours (
     what     text not null,    -- JSON
     note     text not null     -- ''
 ) without rowid;
-
--- The rates of adaptive limits, of each version.
-create table if not exists paces (
-    limit_id integer not null,
-    number   integer not null,
-    state    text not null, -- JSON
-    primary key (limit_id, number)
-) without rowid;
-
--- Definitions of a limit that call sites have made. Rows name them by their index.
-create table if not exists call_sites (
-    limit_id integer primary key,
-    plans    text not null -- as a limit's setting plans, with the indexes as names
-);

@@ -27,7 +27,7 @@ type reopened struct {
 }
 
 func (r *reopened) Abilities() store.Abilities {
-	return store.Abilities{Store: r, Limits: r, Keys: r.Keys, Overrides: r, Holds: r.Holds, Sweep: r.Sweep, Now: r.Now, Observe: r.Observe}
+	return store.Abilities{Store: r, Limits: r, Keys: r.Keys, Overrides: r, Holds: r.Holds, Sweep: r.Sweep, Now: r.Now}
 }
 
 func (r *reopened) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
@@ -58,25 +58,10 @@ func (r *reopened) Holds(ctx context.Context, d *store.Definition, key string) (
 	return r.s.mem.Holds(ctx, d, key)
 }
 
-func (r *reopened) Observe(ctx context.Context, d *store.Definition, o store.Observation) error {
-	r.maybeReopen()
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return r.s.observe(ctx, d, o)
-}
-
 func (r *reopened) Apply(ctx context.Context, b *store.Batch) error {
 	r.maybeReopen()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	for i := range b.Groups {
-		for j := range b.Groups[i].Ops {
-			op := &b.Groups[i].Ops[j]
-			if d := r.s.Registry().Lookup(op.Def.Name); d != nil && op.Def.Rule.Pace != nil && d.Number == op.Def.Number {
-				op.Def = d // that of an earlier opening knows the rate of then
-			}
-		}
-	}
 	return r.s.Apply(ctx, b)
 }
 
@@ -346,10 +331,11 @@ func TestFullUnderAnotherDefinition(t *testing.T) {
 		path, now := inMemory(t), int64(1767225600e6)
 		c := Config{Clock: func() int64 { return now }, Every: time.Hour}
 		base := store.Limit{Name: "x", Rate: 1, Period: time.Hour, Burst: 10}
-		site := store.Limit{Name: "x", Rate: 3_600_000, Period: time.Hour, Burst: 20}
+		other := store.Plan{Name: "other", Rate: 3_600_000, Burst: 20}
 		if !slowFirst {
-			base.Rate, site.Rate = site.Rate, base.Rate
+			base.Rate, other.Rate = other.Rate, base.Rate
 		}
+		base.Plans = store.NewPlans(other)
 		s := open(t, path, c)
 		l, err := dipwell.New(s, base)
 		if err != nil {
@@ -357,7 +343,9 @@ func TestFullUnderAnotherDefinition(t *testing.T) {
 		}
 		takes := []func(n int64) (dipwell.Decision, error){
 			func(n int64) (dipwell.Decision, error) { return l.Take(ctx, "x", "k", n) },
-			func(n int64) (dipwell.Decision, error) { return l.TakeWith(ctx, site, "k", n) },
+			func(n int64) (dipwell.Decision, error) {
+				return l.TakeAll(ctx, dipwell.Take{Limit: "x", Plan: "other", Key: "k", Cost: n})
+			},
 		}
 		if !slowFirst {
 			takes[0], takes[1] = takes[1], takes[0]

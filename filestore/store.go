@@ -9,14 +9,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/audit"
-	"github.com/dipwell/dipwell/internal/door"
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 )
-
-// core is what package store has for this module alone.
-var core = store.Core(door.Key{})
 
 // Each, as Config.Every, answers each call only when its decision is on the disk.
 const Each time.Duration = -1
@@ -37,6 +33,8 @@ type Config struct {
 	// that would exceed it or a bound below fail with store.ErrFull. Open fails if the file
 	// has more than any of them.
 	MaxKeys int
+	// MaxKeyBytes bounds the memory for the texts of keys, as in memstore.Config.
+	MaxKeyBytes int64
 	// MaxReservations bounds the reservations, as in memstore.Config.
 	MaxReservations int
 	// MaxHolds bounds the holds, as in memstore.Config.
@@ -138,7 +136,7 @@ func (c *Config) check() error {
 // connection.
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
-		Store: s, Limits: s.limits.cat, Keys: s.keys, Overrides: overrides{s}, Audit: trail{s, &audit.Changes}, TopKeys: trail{s, &audit.TopHours}, Holds: s.mem.Holds, CallSite: s.callSite, Observe: s.observe, Sweep: s.sweep, Now: s.mem.Now, Metrics: s.metrics, Quick: s.quick, InProcess: s.every != 0,
+		Store: s, Limits: s.limits.cat, Keys: s.keys, Overrides: overrides{s}, Audit: trail{s, &catalog.Changes}, TopKeys: trail{s, &catalog.TopHours}, Holds: s.mem.Holds, Sweep: s.sweep, Now: s.mem.Now, Metrics: s.metrics, Quick: s.quick, InProcess: s.every != 0,
 		Ready: func(context.Context) error { return s.unavailable() },
 	}
 }
@@ -255,7 +253,7 @@ func allFailLocal(g *store.Group) bool {
 			return false
 		}
 	}
-	return !g.Cancel && !core.Settles(g)
+	return !g.Cancel && !g.Settles()
 }
 
 // unavailable returns the error of calls that are not decided, or nil.

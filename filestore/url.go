@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/period"
-	"github.com/dipwell/dipwell/internal/suggest"
+	"github.com/dipwell/dipwell/internal/texts"
 )
 
 // ParseURL parses file:PATH or file:PATH?durability=each|100ms and returns the path
@@ -34,7 +34,7 @@ func ParseURL(text string) (path string, every time.Duration, err error) {
 	}
 	for name, v := range values {
 		if name != "durability" {
-			return "", 0, fmt.Errorf("store: %q: file: has no parameter %s%s", text, name, suggest.Name(name, []string{"durability"}))
+			return "", 0, fmt.Errorf("store: %q: file: has no parameter %s%s", text, name, texts.Nearest(name, []string{"durability"}))
 		}
 		if len(v) != 1 {
 			return "", 0, fmt.Errorf("store: %q: durability is given twice", text)

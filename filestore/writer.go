@@ -220,7 +220,7 @@ func (w *writer) readBucket(key *dirtyKey, now int64) {
 	// given back, or the row in the file is of another plan, which may be slower.
 	if !c.Found {
 		c.Row = store.State{Override: c.Row.Override}
-		gaveBack = gaveBack || d != nil && s.limits.varied(d)
+		gaveBack = gaveBack || d != nil && d.Plans != (store.Plans{})
 	}
 	if c.Found || gaveBack {
 		w.buckets = append(w.buckets, bucket{id, key.key, c.Row, gaveBack})

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/await"
-	"github.com/dipwell/dipwell/internal/pace"
+	"github.com/dipwell/dipwell/internal/background"
+	"github.com/dipwell/dipwell/internal/front"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -111,7 +111,7 @@ func newClient(limiter *dipwell.Limiter, c ClientConfig) (*client, error) {
 		if l.Name == "" {
 			continue
 		}
-		if err := pace.CheckFloor(limiter.Limit(l.Name), l.Floor); err != nil {
+		if err := front.CheckFloor(limiter.Limit(l.Name), l.Floor); err != nil {
 			return nil, fmt.Errorf("grpclimit: %w", err)
 		}
 	}
@@ -183,7 +183,7 @@ func (c *client) observeCall(ctx context.Context, adaptive []string, began time.
 	case codes.Unknown, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Internal, codes.Unavailable, codes.DataLoss:
 		ok = errors.Is(err, io.EOF) // the end of a stream
 	}
-	pace.Observe(ctx, c.limiter, adaptive, time.Since(began), ok)
+	front.Observe(c.limiter, adaptive, time.Since(began), ok)
 }
 
 // admit waits until an earlier RetryInfo has passed, and then for the limits. It returns
@@ -214,7 +214,7 @@ func (c *client) admit(ctx context.Context, w *waitBudget, target, method string
 		w.left -= time.Since(start)
 	}
 	if d.Allowed { // otherwise the call goes on although it took nothing
-		adaptive = pace.Adaptive(&d)
+		adaptive = front.Adaptive(&d)
 	}
 	return adaptive, err
 }
@@ -262,17 +262,17 @@ type waitBudget struct {
 }
 
 func (w *waitBudget) mayWait(ctx context.Context, wait time.Duration) bool {
-	return !w.failFast && wait <= pace.Left(ctx, w.left)
+	return !w.failFast && wait <= front.Left(ctx, w.left)
 }
 
 // sleep sleeps for wait and a random part of up to a tenth more, so that clients
 // that were given the same delay do not all return at once.
 func (w *waitBudget) sleep(ctx context.Context, wait time.Duration) error {
 	wait = max(wait, minSleep)
-	spread := min(wait/10, time.Second, max(0, pace.Left(ctx, w.left)-wait)/2)
+	spread := min(wait/10, time.Second, max(0, front.Left(ctx, w.left)-wait)/2)
 	wait += rand.N(spread + 1)
 	w.left -= wait
-	return await.Sleep(ctx, wait)
+	return background.Sleep(ctx, wait)
 }
 
 // minSleep prevents a busy loop when a server's delay is 0.

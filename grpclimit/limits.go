@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/pace"
+	"github.com/dipwell/dipwell/internal/front"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -52,7 +52,7 @@ func check(limiter *dipwell.Limiter, field string, limits []Limit, holds bool) e
 		if l.Choose == nil && l.Name == "" {
 			return fmt.Errorf("grpclimit: %s: a limit has neither Name nor Choose", field)
 		}
-		if err := pace.Check(limiter, l.Name, l.Floor); err != nil {
+		if err := front.Check(limiter, l.Name, l.Floor); err != nil {
 			return fmt.Errorf("grpclimit: %s: %w", field, err)
 		}
 		if l.Name == "" {
@@ -129,19 +129,19 @@ func (t *taker) decide(ctx context.Context, d *dipwell.Decision, limits []Limit,
 		t.observe(d, err, time.Since(start))
 	}
 	if err == nil {
-		err = pace.Due(ctx, t.limiter, d)
+		err = front.Due(ctx, t.limiter, d)
 	}
 	return ttl, err
 }
 
 func (t *taker) wait(ctx context.Context, d *dipwell.Decision, takes []dipwell.Take, bound, ttl time.Duration) (time.Duration, error) {
-	if ttl > 0 && pace.Held(t.limiter, takes) {
-		return pace.Hold(ctx, t.limiter, d, takes, ttl)
+	if ttl > 0 && front.Held(t.limiter, takes) {
+		return front.Hold(ctx, t.limiter, d, takes, ttl)
 	}
 	if bound != noWait {
 		return 0, t.limiter.DoWait(ctx, d, takes, bound)
 	}
-	return 0, pace.Take(ctx, t.limiter, d, takes)
+	return 0, front.Take(ctx, t.limiter, d, takes)
 }
 
 // take returns what a call takes from the limit. Its Limit is "" if it takes nothing.

@@ -12,7 +12,6 @@ import (
 	"github.com/dipwell/dipwell/grpclimit"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/memstore"
-	"github.com/dipwell/dipwell/store"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -21,10 +20,7 @@ import (
 // Each call that an adaptive limit lets through is observed: how long it took, and whether
 // its status says that the server could do it.
 func TestAdaptiveObserved(t *testing.T) {
-	slow := store.Observation{Count: 1, Slow: 1, Taken: 1}
-	failed := store.Observation{Count: 1, Failed: 1, Taken: 1}
-	both := store.Observation{Count: 1, Slow: 1, Failed: 1, Taken: 1}
-	good := store.Observation{Count: 1, Taken: 1}
+	const slow, failed, good, nothing = "latency", "errors", "good", "nothing"
 	answer := func(took time.Duration, err error) func(context.Context) error {
 		return func(ctx context.Context) error {
 			select {
@@ -39,7 +35,7 @@ func TestAdaptiveObserved(t *testing.T) {
 		answer func(context.Context) error
 		ends   time.Duration // of the caller, who goes away
 		late   time.Duration // deadline
-		want   store.Observation
+		want   string
 	}{
 		"good":            {answer: answer(0, nil), want: good},
 		"slow":            {answer: answer(time.Second, nil), want: slow},
@@ -48,8 +44,8 @@ func TestAdaptiveObserved(t *testing.T) {
 		"unavailable":     {answer: answer(0, status.Error(codes.Unavailable, "no")), want: failed},
 		"refused":         {answer: answer(0, status.Error(codes.ResourceExhausted, "no")), want: failed},
 		"unknown":         {answer: answer(0, errors.New("no")), want: failed},
-		"too late":        {answer: answer(time.Hour, nil), late: time.Second, want: both},
-		"the caller goes": {answer: answer(time.Hour, nil), ends: time.Second, want: store.Observation{Taken: 1}},
+		"too late":        {answer: answer(time.Hour, nil), late: time.Second, want: failed},
+		"the caller goes": {answer: answer(time.Hour, nil), ends: time.Second, want: nothing},
 	} {
 		for _, kind := range []string{"unary", "stream", "stream that does not open"} {
 			t.Run(name+", "+kind, func(t *testing.T) {
@@ -61,48 +57,43 @@ func TestAdaptiveObserved(t *testing.T) {
 						t.Fatal(err)
 					}
 					defer mem.Close()
-					o := &limittest.Observing{Store: mem}
-					l, err := dipwell.New(o, dipwell.Limit{Name: "up", Rate: 100, Period: time.Second, Burst: 20,
-						Adaptive: dipwell.Adaptive{Floor: 50, Ceiling: 200, Latency: 500 * time.Millisecond, Errors: 0.1}})
+					l, err := dipwell.New(mem, limittest.Adaptive)
 					if err != nil {
 						t.Fatal(err)
 					}
-					_ = l.Observe(t.Context(), "up", 0, true, 1) // from now on tokens are counted
 					client := newClient(t, l, grpclimit.ClientConfig{Limits: []grpclimit.Limit{{Name: "up"}}})
-					ctx, cancel := context.WithCancel(t.Context())
-					defer cancel()
-					if c.ends > 0 {
-						time.AfterFunc(c.ends, cancel)
-					}
-					if c.late > 0 {
-						ctx, cancel = context.WithTimeout(ctx, c.late)
+					got := limittest.Observed(l, func() {
+						ctx, cancel := context.WithCancel(t.Context())
 						defer cancel()
-					}
-					switch kind {
-					case "unary":
-						_ = client.Unary(ctx, "/s/m", nil, nil, cc, func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
-							return c.answer(ctx)
-						})
-					default:
-						s, err := client.Stream(ctx, &grpc.StreamDesc{ServerStreams: true}, cc, "/s/m", func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
-							if kind == "stream" {
-								return &received{ctx: ctx, first: c.answer}, nil
-							}
-							if err := c.answer(ctx); err != nil {
-								return nil, err
-							}
-							return &received{ctx: ctx, first: func(context.Context) error { return io.EOF }}, nil
-						})
-						for err == nil {
-							err = s.RecvMsg(nil)
+						if c.ends > 0 {
+							time.AfterFunc(c.ends, cancel)
 						}
-					}
-					time.Sleep(time.Second)
-					_ = l.Observe(t.Context(), "up", 0, true, 1) // sends what was counted
-					want := c.want
-					want.Count += 2
-					if got := o.Observed(); got != want {
-						t.Errorf("%+v; want %+v", got, want)
+						if c.late > 0 {
+							ctx, cancel = context.WithTimeout(ctx, c.late)
+							defer cancel()
+						}
+						switch kind {
+						case "unary":
+							_ = client.Unary(ctx, "/s/m", nil, nil, cc, func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
+								return c.answer(ctx)
+							})
+						default:
+							s, err := client.Stream(ctx, &grpc.StreamDesc{ServerStreams: true}, cc, "/s/m", func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+								if kind == "stream" {
+									return &received{ctx: ctx, first: c.answer}, nil
+								}
+								if err := c.answer(ctx); err != nil {
+									return nil, err
+								}
+								return &received{ctx: ctx, first: func(context.Context) error { return io.EOF }}, nil
+							})
+							for err == nil {
+								err = s.RecvMsg(nil)
+							}
+						}
+					})
+					if got != c.want {
+						t.Errorf("%s; want %s", got, c.want)
 					}
 				})
 			})

@@ -9,7 +9,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
-	"github.com/dipwell/dipwell/internal/pace"
+	"github.com/dipwell/dipwell/internal/front"
 	"github.com/dipwell/dipwell/store"
 	"google.golang.org/grpc"
 )
@@ -107,7 +107,7 @@ func newServer(limiter *dipwell.Limiter, c Config) (*server, error) {
 		return nil, err
 	}
 	var err error
-	if c.TTL, err = pace.CheckTTL(c.TTL); err != nil {
+	if c.TTL, err = front.CheckTTL(c.TTL); err != nil {
 		return nil, fmt.Errorf("grpclimit: %w", err)
 	}
 	return &server{taker{limiter, c.Failed, c.Refused, c.Observe}, c}, nil
@@ -128,7 +128,7 @@ func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 			return nil, err
 		}
 		if d.Hold != "" {
-			kept, release := pace.Keep(ctx, s.limiter, d.Hold, ttl)
+			kept, release := front.Keep(ctx, s.limiter, d.Hold, ttl)
 			defer release()
 			ctx = kept
 		}
@@ -162,7 +162,7 @@ func (s *server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 			return err
 		}
 		if d.Hold != "" {
-			kept, release := pace.Keep(stream.Context(), s.limiter, d.Hold, ttl)
+			kept, release := front.Keep(stream.Context(), s.limiter, d.Hold, ttl)
 			defer release()
 			stream = &heldStream{stream, kept}
 		}
@@ -219,7 +219,7 @@ func (w *serverStream) take(limits []Limit, m any) error {
 	}
 	bound := noWait
 	if w.s.Slow {
-		bound = pace.Forever
+		bound = front.Forever
 	}
 	var d dipwell.Decision
 	err := w.s.take(w.Context(), &d, limits, &Call{Method: w.method, Message: m}, bound)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
-	"github.com/dipwell/dipwell/internal/pace"
+	"github.com/dipwell/dipwell/internal/front"
 	"github.com/dipwell/dipwell/store"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -89,7 +89,7 @@ func names(q *errdetails.QuotaFailure, limit string) bool {
 
 func violation(d *dipwell.Decision) *errdetails.QuotaFailure_Violation {
 	why := fmt.Sprintf("a cost of %d with %d of %d remaining", d.Cost, d.Remaining, d.Capacity)
-	if pace.Blocked(d) {
+	if front.Blocked(d) {
 		why = "the key is blocked"
 	}
 	return &errdetails.QuotaFailure_Violation{
@@ -103,7 +103,7 @@ func violation(d *dipwell.Decision) *errdetails.QuotaFailure_Violation {
 // retryDelay returns the delay of a refusal's RetryInfo, or 0 if waiting does not
 // help or the time is not known.
 func retryDelay(d *dipwell.Decision) time.Duration {
-	seconds := pace.RetryAfter(d)
+	seconds := front.RetryAfter(d)
 	if seconds == 0 {
 		return 0
 	}

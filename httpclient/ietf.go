@@ -23,10 +23,6 @@ func (p *parser) ietf() {
 		p.dictionary(lines)
 		return
 	}
-	if len(lines) == 1 && p.quick(lines[0]) {
-		p.policies()
-		return
-	}
 	p.list(lines)
 	p.policies()
 }
@@ -69,104 +65,14 @@ func (p *parser) list(lines []string) {
 	}
 }
 
-// quick reads items of the form `"name";r=1;t=2` without an allocation. It returns
-// false for any other form, which list then reads.
-func (p *parser) quick(s string) bool {
-	n := p.a.n
-	for {
-		name, params, ok := quickItem(&s)
-		if !ok || params['r'-'a'] < 0 {
-			p.a.n = n
-			return false
-		}
-		if q := p.quota(name); q != nil {
-			q.Remaining = params['r'-'a']
-			if t := params['t'-'a']; t >= 0 {
-				q.Reset = p.seconds(float64(t))
-			}
-		}
-		if s == "" {
-			return true
-		}
-		if len(s) < 2 || s[0] != ',' {
-			p.a.n = n
-			return false
-		}
-		s = strings.TrimLeft(s[1:], " \t")
-		if s == "" {
-			p.a.n = n
-			return false
-		}
-	}
-}
-
-// quickItem reads the first item of s and removes it from s. The item is a string
-// without escapes, with parameters of one letter whose values are whole numbers of
-// at most 15 digits.
-func quickItem(s *string) (name string, params [26]int64, ok bool) {
-	for i := range params {
-		params[i] = unknown
-	}
-	rest := *s
-	if rest == "" || rest[0] != '"' {
-		return "", params, false
-	}
-	end := 1
-	for ; ; end++ {
-		if end == len(rest) || rest[end] == '\\' || rest[end] < ' ' || rest[end] > '~' {
-			return "", params, false
-		}
-		if rest[end] == '"' {
-			break
-		}
-	}
-	name, rest = rest[1:end], rest[end+1:]
-	for len(rest) > 3 && rest[0] == ';' && rest[1] >= 'a' && rest[1] <= 'z' && rest[2] == '=' {
-		letter := rest[1] - 'a'
-		i, n := 3, int64(0)
-		for ; i < len(rest) && rest[i] >= '0' && rest[i] <= '9'; i++ {
-			if i == 3+15 {
-				return "", params, false
-			}
-			n = n*10 + int64(rest[i]-'0')
-		}
-		if i == 3 {
-			return "", params, false
-		}
-		params[letter], rest = n, rest[i:]
-	}
-	if rest != "" && rest[0] != ',' {
-		return "", params, false
-	}
-	*s = rest
-	return name, params, true
-}
-
 // policies adds the limits and windows in RateLimit-Policy to the quotas.
 func (p *parser) policies() {
 	lines := p.h["Ratelimit-Policy"]
-	if len(lines) == 1 && len(lines[0]) <= maxField {
-		s := lines[0]
-		for {
-			name, params, ok := quickItem(&s)
-			if !ok {
-				break
-			}
-			p.policy(name, params['q'-'a'], params['w'-'a'])
-			if s == "" {
-				return
-			}
-			s = strings.TrimLeft(s[1:], " \t")
-		}
-	}
 	if tooLong(lines) {
 		return
 	}
 	list, err := httpsfv.UnmarshalList(lines)
 	if err != nil {
-		for i := range p.a.quotas[:p.a.n] { // ignore what was read of a malformed field
-			p.a.quotas[i].Limit, p.a.quotas[i].Window = unknown, unknown
-		}
 		return
 	}
 	for _, m := range list {

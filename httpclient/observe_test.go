@@ -12,16 +12,12 @@ import (
 	"github.com/dipwell/dipwell/httpclient"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/memstore"
-	"github.com/dipwell/dipwell/store"
 )
 
 // Each attempt that an adaptive limit lets through is observed: the time to the header,
 // and whether it was answered with a status below 500 other than 429.
 func TestAdaptiveObserved(t *testing.T) {
-	slow := store.Observation{Count: 1, Slow: 1, Taken: 1}
-	failed := store.Observation{Count: 1, Failed: 1, Taken: 1}
-	both := store.Observation{Count: 1, Slow: 1, Failed: 1, Taken: 1}
-	good := store.Observation{Count: 1, Taken: 1}
+	const slow, failed, good, nothing = "latency", "errors", "good", "nothing"
 	status := func(code int) roundTrip {
 		return func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: code, Body: http.NoBody, Header: http.Header{}}, nil
@@ -32,24 +28,24 @@ func TestAdaptiveObserved(t *testing.T) {
 		base roundTrip
 		ends time.Duration // of the caller, who goes away
 		late time.Duration // deadline
-		want store.Observation
+		want string
 	}{
 		"good":      {base: status(http.StatusOK), want: good},
 		"not found": {base: status(http.StatusNotFound), want: good},
 		"fails":     {base: status(http.StatusServiceUnavailable), want: failed},
 		"refused, then good": {base: func(r *http.Request) (*http.Response, error) {
-			if refused++; refused == 1 {
+			if refused++; refused%2 == 1 {
 				return status(http.StatusTooManyRequests)(r)
 			}
 			return status(http.StatusOK)(r)
-		}, want: store.Observation{Count: 2, Failed: 1, Taken: 2}},
+		}, want: failed},
 		"no answer": {base: func(*http.Request) (*http.Response, error) { return nil, errors.New("connection reset") }, want: failed},
 		"slow": {base: func(r *http.Request) (*http.Response, error) {
 			time.Sleep(time.Second)
 			return status(http.StatusOK)(r)
 		}, want: slow},
-		"too late":        {base: hang, late: time.Second, want: both},
-		"the caller goes": {base: hang, ends: time.Second, want: store.Observation{Taken: 1}},
+		"too late":        {base: hang, late: time.Second, want: failed},
+		"the caller goes": {base: hang, ends: time.Second, want: nothing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -58,29 +54,25 @@ func TestAdaptiveObserved(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer mem.Close()
-				o := &limittest.Observing{Store: mem}
-				l, err := dipwell.New(o, dipwell.Limit{Name: "up", Rate: 100, Period: time.Second, Burst: 20,
-					Adaptive: dipwell.Adaptive{Floor: 50, Ceiling: 200, Latency: 500 * time.Millisecond, Errors: 0.1}}, dipwell.Limit{Name: "fixed", Rate: 100, Period: time.Second})
+				l, err := dipwell.New(mem, limittest.Adaptive, dipwell.Limit{Name: "fixed", Rate: 100, Period: time.Second})
 				if err != nil {
 					t.Fatal(err)
 				}
-				_ = l.Observe(t.Context(), "up", 0, true, 1) // from now on tokens are counted
 				rt := newTransport(t, httpclient.Config{Base: c.base, Limiter: l, Limits: []httpclient.Limit{{Name: "fixed"}, {Name: "up"}}})
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				if c.ends > 0 {
-					time.AfterFunc(c.ends, cancel)
-				}
-				if c.late > 0 {
-					ctx, cancel = context.WithTimeout(ctx, c.late)
+				got := limittest.Observed(l, func() {
+					ctx, cancel := context.WithCancel(t.Context())
 					defer cancel()
-				}
-				_, _ = get(rt, ctx, "http://service/")
-				time.Sleep(time.Second)
-				_ = l.Observe(t.Context(), "up", 0, true, 1) // sends what was counted
-				c.want.Count += 2
-				if got := o.Observed(); got != c.want {
-					t.Errorf("%+v; want %+v", got, c.want)
+					if c.ends > 0 {
+						time.AfterFunc(c.ends, cancel)
+					}
+					if c.late > 0 {
+						ctx, cancel = context.WithTimeout(ctx, c.late)
+						defer cancel()
+					}
+					_, _ = get(rt, ctx, "http://service/")
+				})
+				if got != c.want {
+					t.Errorf("%s; want %s", got, c.want)
 				}
 			})
 		})

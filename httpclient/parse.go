@@ -62,6 +62,8 @@ func (q *quota) next() time.Duration {
 // parse reads the header fields of a response that arrived at now. It cuts times
 // to most, and ignores negative values and malformed fields. Instants are
 // compared with the response's Date, if it has one.
+//
+// A reset must not be cut to MaxBlock before its share is computed.
 func parse(a *advice, h http.Header, now time.Time, most time.Duration) {
 	a.RetryAfter, a.Bucket, a.Global, a.github, a.discord, a.n = unknown, "", false, false, false, 0
 	p := parser{a: a, h: h, now: now, most: most}
@@ -70,6 +72,7 @@ func parse(a *advice, h http.Header, now time.Time, most time.Duration) {
 	p.plain()
 	p.units()
 	p.anthropic()
+	p.unified()
 }
 
 type parser struct {
@@ -99,21 +102,32 @@ func (p *parser) quota(name string) *quota {
 }
 
 func (p *parser) retryAfter() {
-	if v := p.get("Retry-After-Ms"); v != "" { // sent by OpenAI and Azure; more precise
-		if ms, ok := number(v); ok {
+	for _, name := range [...]string{"Retry-After-Ms", "X-Ms-Retry-After-Ms"} { // sent by OpenAI and Azure; more precise
+		if ms, ok := number(p.get(name)); ok {
 			p.a.RetryAfter = p.seconds(ms / 1000)
 			return
 		}
 	}
-	v := p.get("Retry-After")
-	if v == "" {
-		return
+	for _, line := range p.h["Retry-After"] { // a response that passed several proxies may have two
+		p.a.RetryAfter = max(p.a.RetryAfter, p.longest(strings.Trim(line, " \t")))
 	}
-	if s, ok := number(v); ok {
-		p.a.RetryAfter = p.seconds(s)
-	} else if t, err := http.ParseTime(v); err == nil {
-		p.a.RetryAfter = p.until(t)
+}
+
+// longest parses a wait or instant, or the longest of several that are separated by commas.
+// It returns unknown if one of them is malformed.
+func (p *parser) longest(line string) time.Duration {
+	wait := p.reset(line) // also a date, which has a comma
+	if wait >= 0 || len(line) > maxField {
+		return wait
 	}
+	for part := range strings.SplitSeq(line, ",") {
+		d := p.reset(strings.Trim(part, " \t"))
+		if d < 0 {
+			return unknown
+		}
+		wait = max(wait, d)
+	}
+	return wait
 }
 
 // plain reads the fields RateLimit-*, X-RateLimit-* and X-Rate-Limit-*.
@@ -165,8 +179,8 @@ const (
 	epochMillis  = 1e12
 )
 
-// reset parses a wait in seconds, an instant in seconds or milliseconds since the
-// epoch, or a date.
+// reset parses a wait in seconds, an instant in seconds or milliseconds since the epoch, a
+// date, or a time of day, which is the next one. It returns unknown for all else.
 func (p *parser) reset(v string) time.Duration {
 	if v == "" {
 		return unknown
@@ -185,7 +199,17 @@ func (p *parser) reset(v string) time.Duration {
 	if t, err := http.ParseTime(v); err == nil {
 		return p.until(t)
 	}
-	if t, err := time.Parse(time.RFC3339, v); err == nil {
+	for _, layout := range [...]string{time.RFC3339, "2006-01-02T15:04Z07:00"} {
+		if t, err := time.Parse(layout, v); err == nil {
+			return p.until(t)
+		}
+	}
+	if t, err := time.Parse("15:04Z07:00", v); err == nil {
+		now := p.clock().UTC()
+		t = time.Date(now.Year(), now.Month(), now.Day(), t.UTC().Hour(), t.UTC().Minute(), 0, 0, time.UTC)
+		if t.Before(now.Truncate(time.Minute)) {
+			t = t.Add(24 * time.Hour)
+		}
 		return p.until(t)
 	}
 	return unknown
@@ -194,10 +218,10 @@ func (p *parser) reset(v string) time.Duration {
 // units reads OpenAI's fields, which end in the unit and give times as durations.
 func (p *parser) units() {
 	reset := func(v string) time.Duration {
-		if s, ok := duration(v); ok {
+		if s, ok := duration(v); ok && s < epochSeconds {
 			return p.seconds(s)
 		}
-		return unknown
+		return p.reset(v)
 	}
 	p.refilled("requests", "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests", reset)
 	p.refilled("tokens", "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens", reset)
@@ -216,21 +240,47 @@ func (p *parser) refilled(name, limit, remaining, at string, reset func(string) 
 
 // anthropic reads Anthropic's fields, whose times are RFC 3339.
 func (p *parser) anthropic() {
-	reset := func(v string) time.Duration {
-		if t, err := time.Parse(time.RFC3339, v); err == nil {
-			return p.until(t)
-		}
-		return unknown
-	}
+	reset := p.reset
 	p.refilled("requests", "Anthropic-Ratelimit-Requests-Limit", "Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Requests-Reset", reset)
 	p.refilled("tokens", "Anthropic-Ratelimit-Tokens-Limit", "Anthropic-Ratelimit-Tokens-Remaining", "Anthropic-Ratelimit-Tokens-Reset", reset)
 	p.refilled("input-tokens", "Anthropic-Ratelimit-Input-Tokens-Limit", "Anthropic-Ratelimit-Input-Tokens-Remaining", "Anthropic-Ratelimit-Input-Tokens-Reset", reset)
 	p.refilled("output-tokens", "Anthropic-Ratelimit-Output-Tokens-Limit", "Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset", reset)
 }
 
-// until returns the time from now to t, by the service's clock if the response
-// has a Date. A Date is rounded down to the second, so the wait is not too short.
+// unified reads the fields of Anthropic's subscriptions. They have no numbers, but say
+// whether the subscription is used up, and when each of its windows (5h, 7d and others)
+// ends. If several windows are used up, the last end counts.
+func (p *parser) unified() {
+	const prefix = "Anthropic-Ratelimit-Unified-"
+	status := p.get(prefix + "Status")
+	if status == "" {
+		return
+	}
+	q := p.quota("unified")
+	if q == nil {
+		return
+	}
+	if q.Reset = p.reset(p.get(prefix + "Reset")); status != "rejected" {
+		return
+	}
+	q.Remaining = 0
+	for name := range p.h {
+		window, ok := strings.CutSuffix(name, "-Status")
+		if ok && strings.HasPrefix(window, prefix) && window != prefix+"Overage" && p.get(name) == "rejected" {
+			q.Reset = max(q.Reset, p.reset(p.get(window+"-Reset")))
+		}
+	}
+}
+
+// until returns the time from the response to t, at least 0.
 func (p *parser) until(t time.Time) time.Duration {
+	return max(0, min(t.Sub(p.clock()), p.most))
+}
+
+// clock returns the time of the response by the service's clock if the response has a
+// Date, and else by the local one. A Date is rounded down to the second, so waits until an
+// instant are not too short.
+func (p *parser) clock() time.Time {
 	if !p.dated {
 		p.dated = true
 		if date, err := http.ParseTime(p.get("Date")); err == nil {
@@ -240,7 +290,7 @@ func (p *parser) until(t time.Time) time.Duration {
 			}
 		}
 	}
-	return max(0, min(t.Sub(p.now), p.most))
+	return p.now
 }
 
 // seconds rounds up to the microsecond; s is not negative.
@@ -286,7 +336,7 @@ func count(s string) int64 {
 // duration parses "6m0s", "1d2h", "12ms", "0.5s" or a number of seconds. The
 // result is in seconds.
 func duration(s string) (total float64, ok bool) {
-	if len(s) > 400 {
+	if s == "" || len(s) > 400 {
 		return 0, false
 	}
 	if f, ok := number(s); ok {

@@ -92,6 +92,33 @@ var samples = []struct{ name, header, want string }{
 	{"Twitter", "Date: Tue, 14 Nov 2023 22:00:00 GMT\nx-rate-limit-limit: 900\nx-rate-limit-remaining: 899\nx-rate-limit-reset: 1699999260", "[ of 900 left 899 reset 1m0s]"},
 	{"milliseconds since the epoch", "Date: Tue, 14 Nov 2023 22:00:00 GMT\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: 1699999201500", "[ left 0 reset 1.5s] wait 1.5s"},
 
+	{"retry-after as seconds since the epoch", "Date: Tue, 14 Nov 2023 22:00:00 GMT\nRetry-After: 1699999260", "retry=1m0s wait 1m0s"},
+	{"retry-after as milliseconds since the epoch", "Date: Tue, 14 Nov 2023 22:00:00 GMT\nRetry-After: 1699999201500", "retry=1.5s wait 1.5s"},
+	{"retry-after twice, joined by a proxy", "Retry-After: 60, 60", "retry=1m0s wait 1m0s"},
+	{"retry-after twice, with different waits", "Retry-After: 30, 2.5", "retry=30s wait 30s"},
+	{"retry-after in two lines", "Retry-After: 30\nRetry-After: 60", "retry=1m0s wait 1m0s"},
+	{"retry-after beside a word", "Retry-After: 60, soon", ""},
+	{"retry-after in RFC 3339", "Date: Tue, 14 Nov 2023 22:00:00 GMT\nRetry-After: 2023-11-14T22:00:30.5Z", "retry=30.5s wait 30.5s"},
+	{"retry-after in RFC 3339 of a zone, without seconds", "Date: Tue, 14 Nov 2023 22:00:00 GMT\nRetry-After: 2023-11-14T23:01+01:00", "retry=1m0s wait 1m0s"},
+	{"retry-after as a time of day", "Date: Tue, 14 Nov 2023 22:00:30 GMT\nRetry-After: 22:05Z", "retry=4m30s wait 4m30s"},
+	{"a time of day of tomorrow", "Date: Tue, 14 Nov 2023 22:00:30 GMT\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: 00:00Z", "[ left 0 reset 1h59m30s] wait 1h59m30s"},
+	{"a time of day, this very minute", "Date: Tue, 14 Nov 2023 22:00:30 GMT\nRetry-After: 22:00Z", "retry=0s wait 0s"},
+	{"a time of day that has passed", "Date: Tue, 14 Nov 2023 22:00:30 GMT\nRetry-After: 21:59Z", "retry=23h58m30s wait 23h58m30s"},
+	{"Azure, milliseconds", "x-ms-retry-after-ms: 1500\nRetry-After: 2", "retry=1.5s wait 1.5s"},
+	{"Azure, a limit without numbers", "x-ratelimit-limit-tokens: -1\nx-ratelimit-remaining-tokens: -1\nx-ratelimit-reset-tokens: 0", "[tokens reset 0s]"},
+	{"Anthropic, unified: allowed", "Date: Tue, 14 Nov 2023 22:00:00 GMT\nanthropic-ratelimit-unified-status: allowed_warning\nanthropic-ratelimit-unified-reset: 1700002800\n" +
+		"anthropic-ratelimit-unified-5h-status: allowed_warning\nanthropic-ratelimit-unified-5h-reset: 1700002800\nanthropic-ratelimit-unified-5h-utilization: 0.93", "[unified reset 1h0m0s]"},
+	{"Anthropic, unified: rejected", "Date: Tue, 14 Nov 2023 22:00:00 GMT\nanthropic-ratelimit-unified-status: rejected\nanthropic-ratelimit-unified-reset: 1699999800\n" +
+		"anthropic-ratelimit-unified-representative-claim: five_hour\nanthropic-ratelimit-unified-5h-status: rejected\nanthropic-ratelimit-unified-5h-reset: 1699999800\n" +
+		"anthropic-ratelimit-unified-7d-status: allowed\nanthropic-ratelimit-unified-7d-reset: 1700080000", "[unified left 0 reset 10m0s] wait 10m0s"},
+	{"Anthropic, unified: two windows rejected", "Date: Tue, 14 Nov 2023 22:00:00 GMT\nanthropic-ratelimit-unified-status: rejected\nanthropic-ratelimit-unified-reset: 1699999800\n" +
+		"anthropic-ratelimit-unified-5h-status: rejected\nanthropic-ratelimit-unified-5h-reset: 1699999800\n" +
+		"anthropic-ratelimit-unified-7d-status: rejected\nanthropic-ratelimit-unified-7d-reset: 2023-11-14T23:00:00Z", "[unified left 0 reset 1h0m0s] wait 1h0m0s"},
+	{"Anthropic, unified: overage is used up for longer", "Date: Tue, 14 Nov 2023 22:00:00 GMT\nanthropic-ratelimit-unified-status: rejected\nanthropic-ratelimit-unified-reset: 1699999800\n" +
+		"anthropic-ratelimit-unified-overage-status: rejected\nanthropic-ratelimit-unified-overage-reset: 1701388800", "[unified left 0 reset 10m0s] wait 10m0s"},
+	{"OpenAI, without a reset", "x-ratelimit-remaining-requests: 0", "[requests left 0]"},
+	{"OpenAI's fields with an instant", "Date: Tue, 14 Nov 2023 22:00:00 GMT\nx-ratelimit-remaining-requests: 0\nx-ratelimit-reset-requests: 1699999260", "[requests left 0 reset 1m0s] wait 1m0s"},
+
 	{"huge seconds", "Retry-After: 99999999999999999999999999", "retry=24h0m0s wait 24h0m0s"},
 	{"out of a float's range", "Retry-After: " + strings.Repeat("9", 399), "retry=24h0m0s wait 24h0m0s"},
 	{"longer than any number", "Retry-After: " + strings.Repeat("9", 401), ""},
@@ -148,29 +175,6 @@ func FuzzParse(f *testing.F) {
 		}
 		if wait, known := a.wait(); known {
 			bounded(max(wait, 0))
-		}
-	})
-}
-
-// Whatever quick accepts, list accepts with the same result.
-func FuzzQuickField(f *testing.F) {
-	for _, s := range samples {
-		for _, v := range header(s.header)["Ratelimit"] {
-			f.Add(v)
-		}
-	}
-	f.Fuzz(func(t *testing.T, field string) {
-		var quick, whole advice
-		a := parser{a: &quick, most: time.Hour}
-		b := parser{a: &whole, most: time.Hour}
-		if !a.quick(field) {
-			if quick.n != 0 {
-				t.Error("a refused field left quotas")
-			}
-			return
-		}
-		if b.list([]string{field}); quick.text() != whole.text() {
-			t.Errorf("%q: quick %s, whole %s", field, quick.text(), whole.text())
 		}
 	})
 }

@@ -15,6 +15,7 @@ type table struct {
 	entries map[key]*entry
 	max     int
 	spread  bool
+	most    time.Duration // Config.MaxBlock
 }
 
 // key identifies an entry. Different credentials have different entries.
@@ -29,6 +30,7 @@ type key struct {
 type entry struct {
 	used     time.Time // time of the last request, for evict
 	blocked  time.Time // no request is sent before this
+	told     bool      // by a Retry-After
 	name     string    // name of the quota or bucket that blocked; for a route, of its bucket
 	next     time.Time // with Spread: no request is sent before this
 	quotas   []state
@@ -47,8 +49,9 @@ type entry struct {
 type state struct {
 	quota
 	at     time.Time // of that response
-	until  time.Time // end of the window; zero if unknown
-	tokens bool      // counted in tokens, not requests
+	until  time.Time // from when on it delays nothing: the reset, or an earlier Retry-After or MaxBlock; zero if unknown
+	most   time.Duration
+	tokens bool // counted in tokens, not requests
 }
 
 // resetSlack is how much the reset times of one window may differ between
@@ -84,7 +87,7 @@ func (s *state) roll(now time.Time) {
 		s.Remaining = unknown
 	}
 	if s.Window > 0 && !s.Refills {
-		s.until = now.Add(s.Window)
+		s.Reset, s.until = s.Window, now.Add(min(s.Window, s.most))
 	}
 }
 
@@ -116,11 +119,12 @@ func (s *state) wait(now time.Time, cost, inFlight int64) (wait time.Duration, s
 	return s.until.Sub(now), soft
 }
 
-// update sets the quota to q, from a response that arrived at now.
-func (s *state) update(q *quota, now time.Time) {
+// update sets the quota to q, from a response that arrived at now. It delays requests for
+// at most the time most.
+func (s *state) update(q *quota, now time.Time, most time.Duration) {
 	until := time.Time{}
-	if q.Reset >= 0 {
-		until = now.Add(q.Reset)
+	if s.most = most; q.Reset >= 0 {
+		until = now.Add(min(q.Reset, most))
 	}
 	if s.Limit >= 0 && q.Limit < 0 {
 		q.Limit = s.Limit // not every response has the policies
@@ -249,8 +253,47 @@ func (e *entry) pause(now time.Time, tokens int64) (p pause) {
 	return p
 }
 
+// delay returns how long a refused request must wait by what its entries have learned.
+func (k *flight) delay(now time.Time) (d time.Duration) {
+	for _, e := range [...]*entry{k.host, k.bucket} {
+		if e == nil {
+			continue
+		}
+		d = max(d, e.blocked.Sub(now))
+		for i := range e.quotas {
+			wait, _ := e.quotas[i].wait(now, k.cost(&e.quotas[i]), 0)
+			d = max(d, wait)
+		}
+	}
+	return d
+}
+
+// obey ends the quotas that would delay a refused request for longer than its Retry-After:
+// the service knows better.
+func (k *flight) obey(now time.Time, retryAfter time.Duration) {
+	for _, e := range [...]*entry{k.host, k.bucket} {
+		if e == nil {
+			continue
+		}
+		for i := range e.quotas {
+			s := &e.quotas[i]
+			if wait, _ := s.wait(now, k.cost(s), 0); wait > retryAfter {
+				s.until = now.Add(retryAfter)
+			}
+		}
+	}
+}
+
+// cost returns the cost of the request in a quota.
+func (k *flight) cost(s *state) int64 {
+	if s.tokens {
+		return k.tokens
+	}
+	return 1
+}
+
 // interval returns the time between requests at which what is left lasts until the
-// reset.
+// reset, at most MaxBlock.
 func (e *entry) interval(now time.Time) (d time.Duration) {
 	for i := range e.quotas {
 		s := &e.quotas[i]
@@ -258,7 +301,7 @@ func (e *entry) interval(now time.Time) (d time.Duration) {
 			continue
 		}
 		if have := s.available(now) - e.inFlight; have > 0 {
-			d = max(d, s.until.Sub(now)/time.Duration(have))
+			d = max(d, min(s.at.Add(s.Reset).Sub(now)/time.Duration(have), s.most))
 		}
 	}
 	return d
@@ -275,13 +318,8 @@ func (t *table) done(k *flight, charged bool) {
 		e.tokens -= k.tokens
 		if charged {
 			for i := range e.quotas {
-				s := &e.quotas[i]
-				cost := int64(1)
-				if s.tokens {
-					cost = k.tokens
-				}
-				if s.Remaining > 0 {
-					s.Remaining = max(0, s.Remaining-cost)
+				if s := &e.quotas[i]; s.Remaining > 0 {
+					s.Remaining = max(0, s.Remaining-k.cost(s))
 				}
 			}
 		}
@@ -293,10 +331,10 @@ func (t *table) done(k *flight, charged bool) {
 }
 
 // learn updates the quotas of an entry from a response.
-func (e *entry) learn(a *advice, now time.Time) {
+func (e *entry) learn(a *advice, now time.Time, most time.Duration) {
 	for i := range a.quotas[:a.n] {
 		q := &a.quotas[i]
-		e.quota(q).update(q, now)
+		e.quota(q).update(q, now, most)
 	}
 }
 
@@ -325,9 +363,18 @@ func newState(q *quota) state {
 		tokens: strings.Contains(q.Name, "tokens")}
 }
 
-// block makes requests of the entry wait for the time wait.
-func (e *entry) block(now time.Time, wait time.Duration, name string) {
-	if until := now.Add(wait); until.After(e.blocked) {
-		e.blocked, e.name = until, strings.Clone(name)
+// block makes requests of the bucket, or of the host, wait for the time wait. A Retry-After
+// also ends an earlier block that was computed from a reset.
+func (k *flight) block(a *advice, now time.Time, wait time.Duration) {
+	e := k.host
+	if k.bucket != nil && !a.Global {
+		e = k.bucket
+	}
+	if e == nil { // the table is full
+		return
+	}
+	told := a.RetryAfter >= 0
+	if until := now.Add(wait); until.After(e.blocked) || told && !e.told {
+		e.blocked, e.told, e.name = until, told, strings.Clone(nameOf(a))
 	}
 }

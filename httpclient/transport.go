@@ -12,7 +12,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
-	"github.com/dipwell/dipwell/internal/pace"
+	"github.com/dipwell/dipwell/internal/front"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -32,8 +32,8 @@ type Config struct {
 	// Default: 1 minute.
 	MaxWait time.Duration
 
-	// MaxBlock is the longest time for which a service can delay requests. A longer
-	// Retry-After or reset is shortened to it. Default: 1 hour.
+	// MaxBlock is the longest time for which a service can delay requests. A longer wait,
+	// such as until a reset in a day, is shortened to it. Default: 1 hour.
 	MaxBlock time.Duration
 
 	// MaxAttempts is how often a request is sent, 1 to 100, the first time
@@ -42,7 +42,8 @@ type Config struct {
 
 	// Backoff is the wait before the first retry if the service does not say
 	// how long to wait. It doubles with each retry, and up to half of it is
-	// random. Default: 1 second.
+	// random. If the wait is computed from a reset, it is at least Backoff, doubled
+	// with each retry; a Retry-After may be shorter. Default: 1 second.
 	Backoff time.Duration
 
 	// Limiter has the Limits. It may be nil if there are none. On a shared store several
@@ -130,7 +131,7 @@ func New(c Config) (*Transport, error) {
 		if l.Choose == nil && l.Name == "" {
 			return nil, errors.New("httpclient: a limit has neither Name nor Choose")
 		}
-		if err := pace.Check(c.Limiter, l.Name, l.Floor); err != nil {
+		if err := front.Check(c.Limiter, l.Name, l.Floor); err != nil {
 			return nil, fmt.Errorf("httpclient: %w", err)
 		}
 		if l.Name == "" {
@@ -140,7 +141,7 @@ func New(c Config) (*Transport, error) {
 		if def.Algorithm == store.Concurrency {
 			return nil, fmt.Errorf("httpclient: limit %s is a concurrency limit, which needs holds; use Limiter.Holding", l.Name)
 		}
-		if err := pace.CheckFloor(def, l.Floor); err != nil {
+		if err := front.CheckFloor(def, l.Floor); err != nil {
 			return nil, fmt.Errorf("httpclient: %w", err)
 		}
 	}
@@ -153,7 +154,7 @@ func New(c Config) (*Transport, error) {
 	if c.Base == nil {
 		c.Base = http.DefaultTransport
 	}
-	return &Transport{Config: c, seed: maphash.MakeSeed(), table: table{max: c.MaxRemembered, spread: c.Spread}}, nil
+	return &Transport{Config: c, seed: maphash.MakeSeed(), table: table{max: c.MaxRemembered, spread: c.Spread, most: c.MaxBlock}}, nil
 }
 
 // LimitedError is the error of a request that could not succeed in time: it was
@@ -216,7 +217,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		var a advice
-		retry, known, wait := t.learn(r, resp, &k, &a)
+		retry, known, wait := t.learn(r, resp, &k, &a, attempt)
 		if !retry || attempt == t.MaxAttempts || !known && !idempotent(r) || !replayable(r) {
 			return resp, nil
 		}
@@ -224,7 +225,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			wait = t.backoff(attempt)
 		}
 		e := limited(r, nameOf(&a), resp.StatusCode, wait)
-		if t.FailFast || wait > pace.Left(r.Context(), left) {
+		if t.FailFast || wait > front.Left(r.Context(), left) {
 			if !known {
 				return resp, nil // the response says more than a LimitedError without a time would
 			}
@@ -285,7 +286,7 @@ func (t *Transport) observe(ctx context.Context, k *flight, took time.Duration, 
 		return
 	}
 	ok := resp != nil && resp.StatusCode < http.StatusInternalServerError && resp.StatusCode != http.StatusTooManyRequests
-	pace.Observe(ctx, t.Limiter, k.adaptive, took, ok)
+	front.Observe(t.Limiter, k.adaptive, took, ok)
 }
 
 // enter waits until the table admits the request, and counts it as in flight.
@@ -306,7 +307,7 @@ func (t *Transport) enter(r *http.Request, k *flight, left *time.Duration) error
 			t.table.mu.Unlock()
 			return nil
 		}
-		may := pace.Left(r.Context(), *left)
+		may := front.Left(r.Context(), *left)
 		if t.FailFast || !p.soft && p.wait > may || may <= 0 {
 			t.table.mu.Unlock()
 			e := limited(r, p.name, 0, p.wait)
@@ -360,39 +361,58 @@ func (t *Transport) find(r *http.Request, id key, k *flight, now time.Time) {
 
 // learn ends a request and updates its entries from the response. retry reports
 // whether the request may be sent again, after wait if that is known.
-func (t *Transport) learn(r *http.Request, resp *http.Response, k *flight, a *advice) (retry, known bool, wait time.Duration) {
+func (t *Transport) learn(r *http.Request, resp *http.Response, k *flight, a *advice, attempt int) (retry, known bool, wait time.Duration) {
 	now := time.Now()
-	parse(a, resp.Header, now, t.MaxBlock)
+	parse(a, resp.Header, now, longest)
 	wait, known = a.wait()
 	retry, shared := classify(resp.StatusCode, a, known)
 	if retry && !known && a.github && resp.StatusCode == http.StatusTooManyRequests {
-		wait, known = min(time.Minute, t.MaxBlock), true // GitHub documents a minute
+		wait, known = time.Minute, true // GitHub documents a minute
+	}
+	told := a.RetryAfter >= 0
+	least := min(t.leastWait(attempt), t.MaxBlock)
+	if wait = min(wait, t.MaxBlock); known && !told {
+		wait = max(wait, least)
 	}
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
 	t.table.done(k, a.n == 0)
-	if a.n == 0 && (!shared || !known) {
-		return
+	if a.n > 0 || shared && known {
+		t.remember(r, k, a, now)
 	}
+	if shared && known {
+		k.block(a, now, wait)
+	}
+	switch {
+	case retry && told && shared:
+		k.obey(now, wait)
+	case retry && !told: // an earlier response, or one to another request meanwhile, may have said more
+		if a.n == 0 {
+			t.find(r, t.key(r), k, now)
+		}
+		if d := k.delay(now); d > 0 {
+			wait, known = max(wait, d, least), true
+		}
+	}
+	return retry, known, wait
+}
+
+// remember sets the entries of a flight to those of the response, and updates their quotas.
+func (t *Transport) remember(r *http.Request, k *flight, a *advice, now time.Time) {
 	id := t.key(r)
 	host := t.table.add(id, now)
 	if host == nil {
 		return
 	}
 	e := host
+	k.host, k.bucket = host, nil
 	if a.Bucket != "" && len(a.Bucket) <= maxBucket {
-		e = t.bucket(r, host, id, a, now)
+		k.bucket = t.bucket(r, host, id, a, now)
+		e = k.bucket
 	}
 	if e != nil {
-		e.learn(a, now)
+		e.learn(a, now, t.MaxBlock)
 	}
-	if shared && known {
-		if e == nil || a.Global {
-			e = host
-		}
-		e.block(now, wait, nameOf(a))
-	}
-	return
 }
 
 // maxBucket is the longest name of a bucket; real ones have 32 bytes.
@@ -449,7 +469,7 @@ func (t *Transport) take(r *http.Request, left *time.Duration) (adaptive []strin
 	takes := buf[:0]
 	for i := range t.Limits {
 		l := &t.Limits[i]
-		take, err := pace.Ask(r, l.Name, l.Floor, l.Choose, l.Plan, l.Key, l.Cost)
+		take, err := front.Ask(r, l.Name, l.Floor, l.Choose, l.Plan, l.Key, l.Cost)
 		if err != nil {
 			return nil, err
 		}
@@ -474,7 +494,7 @@ func (t *Transport) take(r *http.Request, left *time.Duration) (adaptive []strin
 		return nil, fmt.Errorf("httpclient: %w", err)
 	}
 	if d.Allowed {
-		return pace.Adaptive(&d), nil
+		return front.Adaptive(&d), nil
 	}
 	e := limited(r, d.Limit, 0, d.RetryAfter)
 	e.Err = d.Err()
@@ -504,7 +524,7 @@ func (t *Transport) key(r *http.Request) key {
 // all return at once.
 func (t *Transport) sleep(ctx context.Context, wait time.Duration, left *time.Duration, changed <-chan struct{}) error {
 	if changed == nil {
-		spread := min(wait/10, time.Second, max(0, pace.Left(ctx, *left)-wait)/2)
+		spread := min(wait/10, time.Second, max(0, front.Left(ctx, *left)-wait)/2)
 		wait += rand.N(spread + 1)
 	}
 	start := time.Now()
@@ -521,14 +541,19 @@ func (t *Transport) sleep(ctx context.Context, wait time.Duration, left *time.Du
 	return err
 }
 
-func (t *Transport) backoff(attempt int) time.Duration {
+// leastWait returns Backoff, doubled with each attempt, up to MaxWait.
+func (t *Transport) leastWait(attempt int) time.Duration {
 	d := t.Backoff
 	for range attempt - 1 {
 		if d *= 2; d > t.MaxWait {
-			d = t.MaxWait
-			break
+			return t.MaxWait
 		}
 	}
+	return d
+}
+
+func (t *Transport) backoff(attempt int) time.Duration {
+	d := t.leastWait(attempt)
 	return d/2 + rand.N(d/2+1)
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -119,6 +120,20 @@ func TestRetries(t *testing.T) {
 		{"at once", httpclient.Config{}, "GET", "", 0, []answer{{429, "Retry-After: 0"}, ok}, 200, 2, second / 2, 1100 * time.Millisecond},
 		{"negative", httpclient.Config{}, "GET", "", 0, []answer{{429, "Retry-After: -100"}, ok}, 200, 2, second / 2, 1100 * time.Millisecond},
 		{"thousands of years", httpclient.Config{MaxWait: 2 * time.Hour}, "GET", "", 0, []answer{{429, "Retry-After: Fri, 31 Dec 9999 23:59:59 GMT"}, ok}, 200, 2, time.Hour, time.Hour + second},
+		{"429 for tokens of an unknown cost", httpclient.Config{}, "POST", "", 0, slices.Repeat([]answer{{429, "x-ratelimit-limit-tokens: 150000\nx-ratelimit-remaining-tokens: 0\nx-ratelimit-reset-tokens: 6m0s"}}, 4),
+			429, 4, 7 * second, 8 * second}, // 1, 2 and 4 s; the share of a token is 2.4 ms
+		{"429 for tokens, backoff beyond the longest block", httpclient.Config{Backoff: 9 * second, MaxBlock: 3 * second}, "POST", "", 0,
+			[]answer{{429, "x-ratelimit-limit-tokens: 150000\nx-ratelimit-remaining-tokens: 0\nx-ratelimit-reset-tokens: 6m0s"}, ok}, 200, 2, 3 * second, 3300 * time.Millisecond},
+		{"429 for tokens, cost known", httpclient.Config{Tokens: func(*http.Request) int64 { return 1000 }}, "POST", "", 0,
+			[]answer{{429, "x-ratelimit-limit-tokens: 6000\nx-ratelimit-remaining-tokens: 500\nx-ratelimit-reset-tokens: 55s"}, ok}, 200, 2, 5 * second, 6 * second},
+		{"a share of a day", httpclient.Config{MaxWait: time.Hour}, "POST", "", 0,
+			[]answer{{429, "x-ratelimit-limit-requests: 200\nx-ratelimit-remaining-requests: 0\nx-ratelimit-reset-requests: 24h0m0s"}, ok}, 200, 2, 432 * second, 434 * second},
+		{"a day", httpclient.Config{MaxWait: 2 * time.Hour}, "POST", "", 0, []answer{{429, "RateLimit: \"day\";r=0;t=86400"}, ok}, 200, 2, time.Hour, time.Hour + 2*second},
+		{"Retry-After before the reset", httpclient.Config{}, "POST", "", 0, []answer{{429, "Retry-After: 30\nRateLimit: \"a\";r=0;t=60"}, ok}, 200, 2, 30 * second, 32 * second},
+		{"Retry-After of 0 before the reset", httpclient.Config{}, "POST", "", 0, []answer{{429, "Retry-After: 0\nRateLimit: \"a\";r=0;t=60"}, ok}, 200, 2, second / 2, 1100 * time.Millisecond},
+		{"Retry-After before a refill", httpclient.Config{Tokens: func(*http.Request) int64 { return 30000 }}, "POST", "", 0,
+			[]answer{{429, "Retry-After: 30\nanthropic-ratelimit-input-tokens-limit: 40000\nanthropic-ratelimit-input-tokens-remaining: 0\nanthropic-ratelimit-input-tokens-reset: 60"}, ok}, 200, 2, 30 * second, 32 * second},
+		{"a rejected subscription", httpclient.Config{}, "POST", "", 0, []answer{{429, "anthropic-ratelimit-unified-status: rejected\nanthropic-ratelimit-unified-reset: 40"}, ok}, 200, 2, 40 * second, 42 * second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -153,6 +168,89 @@ func TestRetries(t *testing.T) {
 					t.Errorf("status %d (%v), %d calls in %v; want %d, %d in %v to %v", status, err, calls, took, c.status, c.calls, c.min, c.max)
 				}
 			})
+		})
+	}
+}
+
+// A request that is refused without a wait waits as long as an earlier response of the
+// service says, even if it is not idempotent.
+func TestKnownWait(t *testing.T) {
+	for name, earlier := range map[string]answer{
+		"a used-up quota":    {200, "RateLimit: \"a\";r=1;t=40"},
+		"a wait of the host": {429, "Retry-After: 39"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				rt := newTransport(t, httpclient.Config{Base: service(func(w http.ResponseWriter, r *http.Request) {
+					switch {
+					case r.URL.Path == "/earlier":
+						earlier.write(w)
+					case time.Since(start) < 40*time.Second:
+						time.Sleep(2 * time.Second)
+						answer{429, ""}.write(w)
+					}
+				})})
+				ask := func() {
+					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+					defer cancel()
+					_, _ = get(rt, ctx, "http://api.example/earlier")
+				}
+				if earlier.status == 200 {
+					ask()
+				} else {
+					time.AfterFunc(time.Second, ask) // while the other is in flight
+				}
+				resp, err := rt.RoundTrip(request(t.Context(), "POST", "http://api.example/", "x"))
+				if took := time.Since(start); err != nil || resp.StatusCode != http.StatusOK || took < 40*time.Second || took > 45*time.Second {
+					t.Error(resp, err, took)
+				} else {
+					resp.Body.Close()
+				}
+			})
+		})
+	}
+}
+
+// Retry-After ends the wait for a used-up quota, for other requests too, but not the window
+// of a quota that had enough.
+func TestRetryAfterEndsQuotas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers := []answer{{200, "RateLimit: \"minute\";r=1;t=60, \"day\";r=2;t=3000\nRateLimit-Policy: \"minute\";q=5;w=60, \"day\";q=9;w=86400"}, {429, "Retry-After: 30"}, {200, ""}, {200, ""}}
+		calls := 0
+		rt := newTransport(t, httpclient.Config{MaxAttempts: 1, MaxWait: time.Hour, Base: service(func(w http.ResponseWriter, _ *http.Request) {
+			answers[calls].write(w)
+			calls++
+		})})
+		start := time.Now()
+		for i, want := range []time.Duration{0, 0, 30 * time.Second, 3000 * time.Second} {
+			status, err := get(rt, t.Context(), "http://api.example/")
+			if took := time.Since(start); err != nil || status != answers[i].status || took < want || took > want+want/10 {
+				t.Errorf("request %d: %d, %v after %v, not %v", i, status, err, took, want)
+			}
+		}
+	})
+}
+
+// Retry-After ends a wait that was computed from a reset, but not one of another Retry-After.
+func TestRetryAfterEndsABlock(t *testing.T) {
+	for first, want := range map[string]time.Duration{"RateLimit: \"a\";r=0;t=60": 22 * time.Second, "Retry-After: 60": 60 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			rt := newTransport(t, httpclient.Config{FailFast: true, Base: service(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/late" {
+					time.Sleep(2 * time.Second)
+					answer{429, "Retry-After: 20"}.write(w)
+					return
+				}
+				answer{429, first}.write(w)
+			})})
+			time.AfterFunc(time.Nanosecond, func() { _, _ = get(rt, t.Context(), "http://api.example/") })
+			_, _ = get(rt, t.Context(), "http://api.example/late")
+			_, err := get(rt, t.Context(), "http://api.example/")
+			if e, ok := errors.AsType[*httpclient.LimitedError](err); !ok || e.Status != 0 || e.Until.Sub(start).Truncate(time.Second) != want {
+				t.Errorf("%s: %v", first, err)
+			}
 		})
 	}
 }
@@ -366,6 +464,24 @@ func TestSpread(t *testing.T) {
 			if gap := times[i] - times[i-1]; gap < 4*time.Second || gap > 9*time.Second {
 				t.Errorf("request %d came %v after the one before: %v", i, gap, times)
 			}
+		}
+	})
+}
+
+// A reset after MaxBlock spreads requests over the whole time until it.
+func TestSpreadOverADay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := newTransport(t, httpclient.Config{Spread: true, MaxWait: time.Hour, Base: service(func(w http.ResponseWriter, _ *http.Request) {
+			answer{200, "RateLimit: \"day\";r=200;t=86400"}.write(w)
+		})})
+		start := time.Now()
+		for range 3 { // the first two before anything is known
+			if status, err := get(rt, t.Context(), "http://api.example/"); status != 200 {
+				t.Fatal(status, err)
+			}
+		}
+		if took := time.Since(start); took < 432*time.Second || took > 434*time.Second {
+			t.Errorf("%v, not 24 h / 200", took)
 		}
 	})
 }

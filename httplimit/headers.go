@@ -5,7 +5,7 @@ import (
 	"strconv"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/pace"
+	"github.com/dipwell/dipwell/internal/front"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -48,7 +48,7 @@ const (
 func (v Headers) Set(h http.Header, d *dipwell.Decision) {
 	retry := int64(0)
 	if !d.Allowed {
-		if retry = pace.RetryAfter(d); retry > 0 {
+		if retry = front.RetryAfter(d); retry > 0 {
 			h["Retry-After"] = []string{strconv.FormatInt(retry, 10)}
 		}
 	}
@@ -68,7 +68,7 @@ func setIETF(h http.Header, d *dipwell.Decision, retry int64) {
 	if d.Limits == nil {
 		p := policyOf(d.Definition)
 		h["Ratelimit-Policy"] = p.header
-		if pace.Known(d) {
+		if front.Known(d) {
 			var buf [64]byte
 			h["Ratelimit"] = []string{string(p.append(buf[:0], d, retry))}
 		}
@@ -84,7 +84,7 @@ func setIETF(h http.Header, d *dipwell.Decision, retry int64) {
 		if !named(d.Limits[:i], e.Limit) {
 			policies = append(comma(policies), p.header[0]...)
 		}
-		if pace.Known(e) {
+		if front.Known(e) {
 			limits = p.append(comma(limits), e, retry)
 		}
 	}
@@ -108,15 +108,15 @@ func setX(h http.Header, d *dipwell.Decision, retry int64) {
 		return
 	}
 	h["X-Ratelimit-Limit"] = []string{strconv.FormatInt(d.Capacity, 10)}
-	if !pace.Known(d) {
+	if !front.Known(d) {
 		return
 	}
 	remaining := d.Remaining
-	if pace.Blocked(d) {
+	if front.Blocked(d) {
 		remaining = 0
 	}
 	h["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(remaining, 10)}
-	h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(max(pace.Seconds(d.ResetAfter), retry), 10)}
+	h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(max(front.Seconds(d.ResetAfter), retry), 10)}
 }
 
 // named reports whether one of the limits has a name, so that its policy was announced

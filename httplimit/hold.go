@@ -7,14 +7,14 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/pace"
+	"github.com/dipwell/dipwell/internal/front"
 )
 
 // serveHeld passes a request to next, and releases its hold when next returns.
 func (m *middleware) serveHeld(w http.ResponseWriter, r *http.Request, next http.Handler, hold string, ttl time.Duration) {
-	ctx, release := pace.Keep(r.Context(), m.limiter, hold, ttl)
+	ctx, release := front.Keep(r.Context(), m.limiter, hold, ttl)
 	defer release()
-	if canHijack(w) && !pace.IsProxied(ctx) {
+	if canHijack(w) && !front.IsProxied(ctx) {
 		w = &releasing{w, release}
 	}
 	next.ServeHTTP(w, r.WithContext(ctx))

@@ -157,7 +157,7 @@ func TestFlushError(t *testing.T) {
 	}
 	defer mem.Close()
 	l, err := dipwell.New(mem, dipwell.Limit{Name: "slots", Algorithm: dipwell.Concurrency, Burst: 1}, dipwell.Limit{Name: "plain", Rate: 100, Period: time.Second},
-		dipwell.Limit{Name: "adaptive", Rate: 100, Period: time.Second, Adaptive: dipwell.Adaptive{Floor: 50, Ceiling: 200, Errors: 0.1}})
+		dipwell.Limit{Name: "adaptive", Rate: 100, Period: time.Second, Adaptive: dipwell.Adaptive{Floor: 50, Errors: 0.1}})
 	if err != nil {
 		t.Fatal(err)
 	}

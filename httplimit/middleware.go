@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/pace"
+	"github.com/dipwell/dipwell/internal/front"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -117,12 +117,12 @@ func New(limiter *dipwell.Limiter, c Config) (func(http.Handler) http.Handler, e
 		if l.Choose == nil && l.Name == "" {
 			return nil, errors.New("httplimit: a limit has neither Name nor Choose")
 		}
-		if err := pace.Check(limiter, l.Name, l.Floor); err != nil {
+		if err := front.Check(limiter, l.Name, l.Floor); err != nil {
 			return nil, fmt.Errorf("httplimit: %w", err)
 		}
 	}
 	var err error
-	if c.TTL, err = pace.CheckTTL(c.TTL); err != nil {
+	if c.TTL, err = front.CheckTTL(c.TTL); err != nil {
 		return nil, fmt.Errorf("httplimit: %w", err)
 	}
 	m := &middleware{limiter, c}
@@ -163,7 +163,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	m.Headers.Set(w.Header(), &d)
 	if d.Allowed {
-		next = m.observed(next, pace.Adaptive(&d))
+		next = m.observed(next, front.Adaptive(&d))
 	}
 	switch {
 	case d.Allowed && d.Hold != "":
@@ -181,7 +181,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 func (m *middleware) takes(r *http.Request, list []dipwell.Take) ([]dipwell.Take, error) {
 	for i := range m.Limits {
 		l := &m.Limits[i]
-		t, err := pace.Ask(r, l.Name, l.Floor, l.Choose, l.Plan, l.Key, l.Cost)
+		t, err := front.Ask(r, l.Name, l.Floor, l.Choose, l.Plan, l.Key, l.Cost)
 		if err != nil {
 			return nil, err
 		}
@@ -198,16 +198,16 @@ func (m *middleware) decide(r *http.Request, d *dipwell.Decision, takes []dipwel
 	if m.Observe != nil {
 		start = time.Now()
 	}
-	if pace.Held(m.limiter, takes) {
-		ttl, err = pace.Hold(r.Context(), m.limiter, d, takes, m.TTL)
+	if front.Held(m.limiter, takes) {
+		ttl, err = front.Hold(r.Context(), m.limiter, d, takes, m.TTL)
 	} else {
-		err = pace.Take(r.Context(), m.limiter, d, takes)
+		err = front.Take(r.Context(), m.limiter, d, takes)
 	}
 	if m.Observe != nil {
 		m.Observe(d, err, time.Since(start))
 	}
 	if err == nil {
-		err = pace.Due(r.Context(), m.limiter, d)
+		err = front.Due(r.Context(), m.limiter, d)
 	}
 	return ttl, err
 }

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/pace"
+	"github.com/dipwell/dipwell/internal/front"
 )
 
 // observed returns a handler that calls next and observes each request for adaptive
@@ -28,7 +28,7 @@ func (m *middleware) observed(next http.Handler, limits []string) http.Handler {
 				}
 				watch.note(http.StatusOK)
 			}
-			pace.Observe(r.Context(), m.limiter, limits, watch.at.Sub(began), returned && watch.status < http.StatusInternalServerError)
+			front.Observe(m.limiter, limits, watch.at.Sub(began), returned && watch.status < http.StatusInternalServerError)
 		}()
 		if w = watch; canHijack(watch.ResponseWriter) {
 			w = hijackable{watch}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
-	"github.com/dipwell/dipwell/internal/pace"
+	"github.com/dipwell/dipwell/internal/front"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -65,7 +65,7 @@ func newPolicy(def *store.Definition) *policy {
 // effective window. retry is Retry-After in seconds, or 0. A blocked key has none of the
 // tokens in its bucket, and none come back before retry.
 func (p *policy) append(b []byte, d *dipwell.Decision, retry int64) []byte {
-	if pace.Blocked(d) {
+	if front.Blocked(d) {
 		b = appendParam(append(b, p.item...), "", 0)
 		if retry > 0 {
 			b = appendParam(b, ";t=", retry)
@@ -91,17 +91,22 @@ func (p *policy) effective(d *dipwell.Decision) int64 {
 		return p.boundary(d.ResetAfter)
 	}
 	r := &p.def.Rule
+	priced := func(n int64) int64 { // what tokens of an adaptive limit cost now
+		if d.Capacity < 1 || d.Capacity >= r.Burst {
+			return n
+		}
+		return mulDivUp(n, r.Burst, d.Capacity)
+	}
 	if d.Remaining > 0 {
-		return ceilSeconds(d.Remaining, r)
+		return ceilSeconds(priced(d.Remaining), r)
 	}
 	// The bucket is full burst-1 tokens after the next token.
 	full := d.ResetAfter.Microseconds()
-	rest := mulDivUp(max(0, r.Burst-1), r.Unit, r.Add)
-	every, parts := tick(r)
-	if rest/parts > full/every {
+	rest := mulDivUp(max(0, r.Burst-priced(1)), r.Unit, r.Add)
+	if rest > full/r.Every {
 		return 1
 	}
-	return max(1, pace.Seconds(time.Duration(full-rest/parts*every)*time.Microsecond))
+	return max(1, front.Seconds(time.Duration(full-rest*r.Every)*time.Microsecond))
 }
 
 // boundary returns the seconds to the next boundary, given the time to the boundary at
@@ -119,7 +124,7 @@ func (p *policy) boundary(reset time.Duration) int64 {
 		_, end := algebra.Window(r, now)
 		reset = min(reset, time.Duration(end-now)*time.Microsecond)
 	}
-	return max(1, pace.Seconds(reset))
+	return max(1, front.Seconds(reset))
 }
 
 func windowed(def *store.Definition) bool {
@@ -139,23 +144,13 @@ func policyWindow(def *store.Definition) int64 {
 	case months > 0:
 		return months * 30 * day
 	}
-	return max(1, pace.Seconds(def.Period))
-}
-
-// tick returns the length of a tick as every / parts µs. For an adaptive limit it is the
-// present one.
-func tick(r *store.Rule) (every, parts int64) {
-	if r.Pace != nil {
-		return 1, r.Pace.State().History.LevelAt(time.Now().UnixMicro())
-	}
-	return r.Every, 1
+	return max(1, front.Seconds(def.Period))
 }
 
 // ceilSeconds returns the time in which n tokens come back, in seconds rounded up.
 func ceilSeconds(n int64, r *store.Rule) int64 {
-	every, parts := tick(r)
-	ticks := mulDivUp(n, r.Unit, r.Add) / parts
-	hi, lo := bits.Mul64(uint64(ticks), uint64(every))
+	ticks := mulDivUp(n, r.Unit, r.Add)
+	hi, lo := bits.Mul64(uint64(ticks), uint64(r.Every))
 	if hi >= 1e6 {
 		return maxInteger
 	}

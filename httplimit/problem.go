@@ -6,8 +6,8 @@ import (
 	"sync"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/jsontext"
-	"github.com/dipwell/dipwell/internal/pace"
+	"github.com/dipwell/dipwell/internal/front"
+	"github.com/dipwell/dipwell/internal/texts"
 )
 
 // quotaExceeded is the problem type of a refusal.
@@ -36,7 +36,7 @@ func appendRefusal(b []byte, d *dipwell.Decision, status int) []byte {
 	b = strconv.AppendInt(b, int64(status), 10)
 	if d.Never {
 		b = append(b, `,"detail":"`...)
-		if pace.Blocked(d) {
+		if front.Blocked(d) {
 			b = append(b, `the key is blocked`...)
 		} else {
 			b = append(b, `the call asks for more than the limit could ever hold`...)
@@ -45,7 +45,7 @@ func appendRefusal(b []byte, d *dipwell.Decision, status int) []byte {
 	}
 	b = append(b, `,"violated-policies":[`...)
 	if d.Limits == nil {
-		b = jsontext.AppendString(b, d.Limit)
+		b = texts.AppendJSON(b, d.Limit)
 	}
 	first := true
 	for i := range d.Limits {
@@ -53,7 +53,7 @@ func appendRefusal(b []byte, d *dipwell.Decision, status int) []byte {
 			if !first {
 				b = append(b, ',')
 			}
-			b, first = jsontext.AppendString(b, e.Limit), false
+			b, first = texts.AppendJSON(b, e.Limit), false
 		}
 	}
 	return append(d.AppendMembers(append(b, `],`...)), '}')
@@ -75,11 +75,11 @@ func Problem(w http.ResponseWriter, status int, field, detail string) {
 	buf := buffers.Get().(*[]byte)
 	b := (*buf)[:0]
 	b = append(b, `{"type":"about:blank","title":`...)
-	b = jsontext.AppendString(b, http.StatusText(status))
+	b = texts.AppendJSON(b, http.StatusText(status))
 	b = strconv.AppendInt(append(b, `,"status":`...), int64(status), 10)
-	b = jsontext.AppendString(append(b, `,"detail":`...), detail)
+	b = texts.AppendJSON(append(b, `,"detail":`...), detail)
 	if field != "" {
-		b = jsontext.AppendString(append(b, `,"field":`...), field)
+		b = texts.AppendJSON(append(b, `,"field":`...), field)
 	}
 	b = append(b, '}', '\n')
 	*buf = b

@@ -15,14 +15,20 @@ type Config struct {
 	// count. At the bound no key is evicted: calls of a new key fail with store.ErrFull. A
 	// key takes about 45 bytes. Default 1<<24, at most 1<<36.
 	MaxKeys int
+	// MaxKeyBytes bounds the memory for the texts of keys of limits with ListKeys: 32 bytes
+	// for each 28 of a key and the two of its length. At the bound, calls of a new key of such
+	// a limit fail with store.ErrFull, and a key that the store has may be missing in the list
+	// of a limit that was given ListKeys later. Default 64 for each of MaxKeys, at least 1,024.
+	MaxKeyBytes int64
 	// MaxReservations bounds the reservations that are not yet due, and cancelled ones whose
 	// tokens cannot be given back yet; a reservation of several keys counts once for each
 	// key. At the bound, calls that would make one more fail with store.ErrFull. A
 	// reservation takes 300 to 900 bytes. Default 100,000, at most 1<<28.
 	MaxReservations int
-	// MaxHolds bounds the holds, including ended ones that are kept to answer repeated
-	// calls; a hold of several keys counts once for each. At the bound, calls that would
-	// make one more fail with store.ErrFull. Default 100,000, at most 1<<28.
+	// MaxHolds bounds the holds; one of several keys counts once for each. Ended holds are
+	// kept to answer repeated calls, and the oldest of them are forgotten when a new one
+	// needs the room. Once that many are live, calls that would make one more fail with
+	// store.ErrFull. Default 100,000, at most 1<<28.
 	MaxHolds int
 	// MaxOverrides bounds the overrides, over all limits. At the bound setting one more
 	// fails with store.ErrFull. Default 1<<21, at most 1<<28.
@@ -46,7 +52,7 @@ var _ store.Store = (*Store)(nil)
 // New makes an empty store. The error names a field of c that is out of bounds.
 // Close frees the memory.
 func New(c Config) (*Store, error) {
-	mem, err := memory.New(memory.Config{MaxKeys: c.MaxKeys, MaxReservations: c.MaxReservations, MaxHolds: c.MaxHolds, MaxOverrides: c.MaxOverrides, Clock: c.Clock, Shards: c.Shards})
+	mem, err := memory.New(memory.Config{MaxKeys: c.MaxKeys, MaxKeyBytes: c.MaxKeyBytes, MaxReservations: c.MaxReservations, MaxHolds: c.MaxHolds, MaxOverrides: c.MaxOverrides, Clock: c.Clock, Shards: c.Shards})
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +70,6 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error { return s.mem.
 func (s *Store) Abilities() store.Abilities {
 	ab := s.mem.Abilities()
 	ab.Store = s
-	ab.CallSite = s.mem.CallSite
 	return ab
 }
 

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -13,7 +14,7 @@ import (
 // Abilities returns what the store can do besides Apply. Only a store over a
 // *pgxpool.Pool has lanes and metrics.
 func (s *Store) Abilities() store.Abilities {
-	ab := store.Abilities{Store: s, Limits: s.cat, Keys: s.keys, Sweep: s.sweep, Now: s.now, Ready: s.ready, Overrides: overrides{s}, Audit: trail{s}, TopKeys: topHours{s}, Holds: s.keyHolds, CallSite: s.callSite, Observe: s.observe}
+	ab := store.Abilities{Store: s, Limits: s.cat, Keys: s.keys, Sweep: s.sweep, Now: s.now, Ready: s.ready, Overrides: overrides{s}, Audit: trail{s}, TopKeys: topHours{s}, Holds: s.keyHolds}
 	if _, ok := s.db.(*pgxpool.Pool); ok {
 		ab.Lanes, ab.Metrics = s.openLanes, s.metrics
 	}
@@ -40,17 +41,27 @@ func (s *Store) keyHolds(ctx context.Context, d *store.Definition, key string) (
 	return s.engine().keyHolds(ctx, d, key)
 }
 
-// ready returns an error unless the database can be written to.
+// ready returns an error unless the limits were read and the database can be written to.
 func (s *Store) ready(ctx context.Context) error {
 	var readOnly bool
-	err := s.db.QueryRow(ctx, "select pg_is_in_recovery() or current_setting('transaction_read_only')::boolean").Scan(&readOnly)
+	var lacks []string
+	sql := "select pg_is_in_recovery() or current_setting('transaction_read_only')::boolean, "
+	if s.engine().hasFunctions() {
+		sql += "dipwell_internal.lacks()"
+	} else {
+		sql += "null::text[]"
+	}
+	db := s.sideDB(func(a *aside) *pgxpool.Pool { return a.probe })
+	err := db.QueryRow(ctx, sql).Scan(&readOnly, &lacks)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", store.ErrStore, err)
 	case readOnly:
 		return fmt.Errorf("%w: it is read-only, a standby perhaps (target_session_attrs=read-write finds the primary)", store.ErrStore)
+	case len(lacks) > 0:
+		return fmt.Errorf("%w: the login lacks rights (grant dipwell_service to it): %s", store.ErrStore, strings.Join(lacks, ", "))
 	}
-	return nil
+	return s.cat.LoadError() // last, because an answer above says more
 }
 
 func (s *Store) metrics() []store.Metric {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dipwell/dipwell/internal/audit"
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -35,16 +35,16 @@ func (s portable) record(ctx context.Context, e store.AuditEntry) error {
 		return err
 	}
 	_, err = s.db.Exec(ctx, `insert into dipwell.audit (id, at, who, action, limit_name, key, what, note) values ($1, $2, $3, $4, $5, $6, $7, $8)`,
-		audit.ID(now, rand.Uint32()), time.UnixMicro(now).UTC(), e.Who, e.Action, e.Limit, e.Key, e.What, e.Note)
+		catalog.EntryID(now, rand.Uint32()), time.UnixMicro(now).UTC(), e.Who, e.Action, e.Limit, e.Key, e.What, e.Note)
 	if err == nil {
-		_, err = s.db.Exec(ctx, "delete from dipwell.audit where id < $1 or id <= (select id from dipwell.audit order by id desc limit 1 offset $2)", audit.Changes.Oldest(now), audit.Changes.Entries)
+		_, err = s.db.Exec(ctx, "delete from dipwell.audit where id < $1 or id <= (select id from dipwell.audit order by id desc limit 1 offset $2)", catalog.Changes.Oldest(now), catalog.Changes.Entries)
 	}
 	return storeError(err, true)
 }
 
 // Audit implements store.Auditor.
 func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEntry, error) {
-	if err := audit.CheckBefore(before); err != nil {
+	if err := catalog.CheckBefore(before); err != nil {
 		return nil, err
 	}
 	return s.page(ctx, "id, who, action, limit_name, key, what, note from dipwell.audit", before, n)
@@ -58,7 +58,7 @@ func (s *Store) page(ctx context.Context, log, before string, n int) ([]store.Au
 	}
 	page, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e store.AuditEntry, err error) {
 		if err = row.Scan(&e.ID, &e.Who, &e.Action, &e.Limit, &e.Key, &e.What, &e.Note); err == nil {
-			e.At, err = audit.Time(e.ID)
+			e.At, err = catalog.EntryTime(e.ID)
 		}
 		return e, err
 	})

@@ -11,10 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dipwell/dipwell/internal/algebra"
-	"github.com/dipwell/dipwell/internal/merge"
-	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/internal/sqlexpr"
-	"github.com/dipwell/dipwell/internal/sqlstep"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -38,7 +36,7 @@ func newManySQL(s *statements, id int32, d *store.Definition, testClock bool) {
 	if spread(r) { // the origin depends on the key, and excluded does not have it
 		params, columns, unnest = 3, "q(key, units, grid)", unnest+", (select $3::bigint[])"
 		before = ticksSQL(r, "b.ts", "c.n", sqlexpr.Op("q.grid"))
-		after = sqlstep.TicksSinceOnce(sqlexpr.Op("b.ts"), sqlexpr.Op("excluded.ts"),
+		after = sqlexpr.TicksSinceOnce(sqlexpr.Op("b.ts"), sqlexpr.Op("excluded.ts"),
 			sqlexpr.Op("($3::bigint[])[width_bucket(excluded.key, $1::text[])]"), sqlexpr.Int(r.Every))
 	}
 	if testClock {
@@ -48,10 +46,10 @@ func newManySQL(s *statements, id int32, d *store.Definition, testClock bool) {
 		return fmt.Sprintf(`with c as materialized (select %[1]s as n)
 insert into dipwell.buckets as b (used, ts, limit_id, version, key)
 select q.units, c.n, %[2]d, %[3]d, q.key from c cross join unnest(%[4]s) %[5]s%[6]s
-on conflict (limit_id, key) do update set used = %[7]s + excluded.used, ts = greatest(excluded.ts, b.ts)
-where b.version = %[3]d and b.lows is null and %[8]s
+on conflict (limit_id, key) do update set used = %[7]s + excluded.used, ts = greatest(excluded.ts, b.ts), low = %[9]s
+where b.version = %[3]d and (b.due <= excluded.ts) is not true and %[8]s
 returning b.key, b.used, b.ts, (select n from c)`, now, id, d.Number, unnest, columns, where,
-			leftSQL(r, after), fitsSQL(r, after, sqlexpr.Op("excluded.used"), sqlexpr.Int(bound)))
+			leftSQL(r, after), fitsSQL(r, after, sqlexpr.Op("excluded.used"), sqlexpr.Int(bound)), lowSQL(leftSQL(r, after)))
 	}
 	missing := "true"
 	if d.Overridden {
@@ -59,7 +57,7 @@ returning b.key, b.used, b.ts, (select n from c)`, now, id, d.Number, unnest, co
 	}
 	checked := func(bound int64) string {
 		return take(fmt.Sprintf(`
-where coalesce((select b.version = %[2]d and b.lows is null and %[3]s
+where coalesce((select b.version = %[2]d and (b.due <= c.n) is not true and %[3]s
     from dipwell.buckets b where b.limit_id = %[1]d and b.key = q.key), %[4]s)`, id, d.Number,
 			fitsSQL(r, before, sqlexpr.Op("q.units"), sqlexpr.Int(bound)), missing), bound)
 	}
@@ -80,15 +78,13 @@ left join lateral (select b.used, b.ts, b.version, b.lows from dipwell.buckets b
 		lookNow, id)
 }
 
-var merges = sync.Pool{New: func() any { return new(merge.Batch) }}
+var merges = sync.Pool{New: func() any { return new(algebra.Rows) }}
 
 // decideBatch decides a batch. Calls for a single key are added up by key if
 // all of them may be granted in full. One statement decides all such keys of a
-// limit, and the statements of several limits share a round trip. Next come
-// set.sql and decideOptimistic; what is still undecided is decided group by
-// group.
+// limit. Next comes set.sql; what is still undecided is decided group by group.
 func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
-	m := merges.Get().(*merge.Batch)
+	m := merges.Get().(*algebra.Rows)
 	defer merges.Put(m)
 	m.Arrange(b)
 	var parts, charges []*limitBatch
@@ -105,38 +101,35 @@ func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
 		}
 		from = to
 	}
-	if len(parts) > 1 {
-		s.chargeLimits(ctx, parts)
-	}
 	groups := m.Whole
-	var lists []*store.Group
+	var others []*store.Group
 	var decided []*bundle
 	for _, p := range append(parts, charges...) {
 		groups = append(groups, s.decideLimit(ctx, p)...)
 		groups = append(groups, s.learnOverrides(ctx, p)...)
 		decided = append(decided, p.writeBack...)
-		lists = append(lists, p.optimistic...)
+		others = append(others, p.others...)
 	}
-	rest := append(s.set(ctx, groups, decided...), lists...)
+	rest := append(s.set(ctx, groups, decided...), others...)
 	for _, g := range groups {
 		if retryable(g.Err) && s.autocommit() {
 			rest = append(rest, g)
 		}
 	}
-	s.decideOneByOne(ctx, s.decidePipelined(ctx, s.decideOptimistic(ctx, rest)))
+	s.decideOneByOne(ctx, s.decidePipelined(ctx, rest))
 }
 
 // A pendingRow is a row with undecided groups. The first of them are charged in
 // one go: as many as may be granted in full.
 type pendingRow struct {
-	*merge.Row
+	*algebra.RowGroups
 	tried int
 	units int64      // of the first tried groups
 	rule  store.Rule // with the key's own origin, if origins are spread
 
-	override   uint32  // number of the row's override, if one decides the row and its definition is not remembered
-	optimistic bool    // decideOptimistic decides its groups
-	writeBack  *bundle // its groups are decided and the result must be written
+	override  uint32  // number of the row's override, if one decides the row and its definition is not remembered
+	other     bool    // the function decides its groups
+	writeBack *bundle // its groups are decided and the result must be written
 }
 
 // A limitBatch is the undecided rows of one limit.
@@ -144,20 +137,19 @@ type limitBatch struct {
 	*entry
 	bound      int64         // limit of used units after a charge
 	toCharge   []*pendingRow // sorted by key
-	toRead     []*pendingRow // refused recently, or not asking for tokens: read before any charge
+	toRead     []*pendingRow // not asking for tokens: read before any charge
 	oneByOne   []*store.Group
-	optimistic []*store.Group // groups for decideOptimistic: their rows have lows, or they have to wait
+	others     []*store.Group // groups for the function: their rows have lows, or they have to wait
 	overridden []*pendingRow  // the overrides of these rows must be read
 	writeBack  []*bundle      // decided, to be written
 
-	failed   error // error of the statement for toCharge that chargeLimits sent
-	failures int   // number of failed statements
+	failures int // number of failed statements
 }
 
 // newLimitBatches sorts the rows of one limit by how they are decided, or
 // returns nil if the limit is not available. Rows that are only charged by
 // Charge have another bound and get a batch of their own.
-func (s *Store) newLimitBatches(ctx context.Context, rows []merge.Row) (takes, charges *limitBatch) {
+func (s *Store) newLimitBatches(ctx context.Context, rows []algebra.RowGroups) (takes, charges *limitBatch) {
 	var known [1]*entry
 	if err := s.resolve(ctx, rows[0].Groups[0], known[:]); err != nil {
 		failGroups(rows, err)
@@ -170,7 +162,7 @@ func (s *Store) newLimitBatches(ctx context.Context, rows []merge.Row) (takes, c
 		for _, g := range row.Groups {
 			g.Ops[0].Def = e.def
 		}
-		p := &pendingRow{Row: row}
+		p := &pendingRow{RowGroups: row}
 		p.rule = *row.Groups[0].Ops[0].RuleFor(&p.rule)
 		asks, bound, ok := summable(row)
 		switch {
@@ -185,8 +177,6 @@ func (s *Store) newLimitBatches(ctx context.Context, rows []merge.Row) (takes, c
 			charges.toCharge = append(charges.toCharge, p)
 		case !p.prepare(len(p.Groups), takes.bound):
 			takes.oneByOne = append(takes.oneByOne, row.Groups...)
-		case s.refused.has(e.id, row.Key):
-			takes.toRead = append(takes.toRead, p)
 		default:
 			takes.toCharge = append(takes.toCharge, p)
 		}
@@ -197,7 +187,7 @@ func (s *Store) newLimitBatches(ctx context.Context, rows []merge.Row) (takes, c
 // summable reports whether the calls for a row of a plain limit can be added up
 // (ok) and whether any of them asks for tokens (asks). bound is the smallest
 // bound of those.
-func summable(row *merge.Row) (asks bool, bound int64, ok bool) {
+func summable(row *algebra.RowGroups) (asks bool, bound int64, ok bool) {
 	bound = store.MaxInt
 	for _, g := range row.Groups {
 		op := &g.Ops[0]
@@ -260,7 +250,7 @@ func (s *Store) decideOneByOne(ctx context.Context, groups []*store.Group) {
 	}
 }
 
-func failGroups(rows []merge.Row, err error) {
+func failGroups(rows []algebra.RowGroups, err error) {
 	for i := range rows {
 		for _, g := range rows[i].Groups {
 			g.Err = err
@@ -289,12 +279,8 @@ func (s *Store) chargeRound(ctx context.Context, p *limitBatch, rows []*pendingR
 	return s.readRows(ctx, p, rest)
 }
 
-// chargeOrFail charges rows, unless chargeLimits has just failed to; then it
-// returns that error.
+// chargeOrFail charges rows, and tries again after a conflict.
 func (s *Store) chargeOrFail(ctx context.Context, p *limitBatch, rows []*pendingRow) (charged []bool, err error) {
-	if err, p.failed = p.failed, nil; err != nil {
-		return nil, err
-	}
 	if charged, err = s.charge(ctx, p, rows); err != nil {
 		err = s.retry(ctx, err, func() (err error) { charged, err = s.charge(ctx, p, rows); return err })
 	}
@@ -405,12 +391,12 @@ func (p *limitBatch) chargeable(rows []*pendingRow) []*pendingRow {
 		switch {
 		case row.override != 0:
 			p.overridden = append(p.overridden, row)
-		case row.optimistic:
-			p.optimistic = append(p.optimistic, row.Groups...)
+		case row.other:
+			p.others = append(p.others, row.Groups...)
 		case row.writeBack != nil:
 			p.writeBack = append(p.writeBack, row.writeBack)
 		}
-		return row.override != 0 || row.optimistic || row.writeBack != nil
+		return row.override != 0 || row.other || row.writeBack != nil
 	})
 }
 
@@ -447,12 +433,7 @@ func (s *Store) answerRead(p *limitBatch, found pgx.Rows, rows []*pendingRow) (r
 	var listed bool
 	_, err = pgx.ForEachRow(found, []any{&i, &state.Used, &state.TS, (*rowVersion)(&state.Version), &listed, &now}, func() error {
 		row := rows[i-1]
-		asked := row.tried > 0
-		done := row.decideRead(p, state, now, listed)
-		if asked {
-			s.refused.note(p.id, row.Key, done || row.writeBack != nil)
-		}
-		if !done {
+		if !row.decideRead(p, state, now, listed) {
 			rest = append(rest, row)
 		}
 		return nil
@@ -475,12 +456,12 @@ func failRows(rows []*pendingRow, err error) {
 // being unchanged. Otherwise the resulting row is to be written.
 func (p *pendingRow) decideRead(of *limitBatch, found store.State, now int64, listed bool) (done bool) {
 	if p.writeBack = nil; of.needsOverride(found) {
-		if p.optimistic = true; of.def.Overridden && number.IsOverride(found.Version) {
+		if p.other = true; of.def.Overridden && terms.IsOverride(found.Version) {
 			p.override = found.Version
 		}
 		return false
 	}
-	p.optimistic = false // from an earlier round
+	p.other = false // from an earlier round
 	after, write := p.Decide(now, found)
 	clips := listed && slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return g.Ops[0].Verb == store.VerbCharge })
 	short := listed && slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return !gotFullCost(&g.Ops[0]) }) // gives back expired holds, if any, before it refuses
@@ -495,12 +476,12 @@ func (p *pendingRow) decideRead(of *limitBatch, found store.State, now int64, li
 	waits := slices.ContainsFunc(p.Groups, func(g *store.Group) bool { return g.Reserved || g.Err != nil })
 	switch {
 	case waits || listed:
-		p.optimistic = true
+		p.other = true
 	case !more && after.Used <= of.bound && p.prepare(n, of.bound):
 	case found.Version != of.def.Number:
-		p.optimistic = true
+		p.other = true
 	default:
-		p.writeBack = decidedBundle(of.entry, p.Row, found, after)
+		p.writeBack = decidedBundle(of.entry, p.RowGroups, found, after)
 	}
 	return false
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/coalesce"
-	"github.com/dipwell/dipwell/internal/merge"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
@@ -28,22 +28,6 @@ func TestBatches(t *testing.T) {
 		}
 		return &batching{Store: s, bystander: d}
 	}, storetest.Options{Brief: true, Parallel: true})
-}
-
-// TestDecideOptimistic runs the suite with all groups that need lows or records
-// read at once, decided in Go and written. Results must be those of the
-// function that decides one group.
-func TestDecideOptimistic(t *testing.T) {
-	t.Parallel()
-	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
-		s := open(t, now).(*pgstore.Store)
-		pgstore.ForceOptimistic(s)
-		d, err := s.Define(context.Background(), store.Limit{Name: "bystander", Rate: 1, Period: 10000 * 24 * time.Hour, Burst: 9}, store.OwnerCode)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return &batching{Store: s, bystander: d}
-	}, storetest.Options{Brief: true})
 }
 
 // batching sends each group in a batch with a group before and after it.
@@ -105,7 +89,7 @@ func TestBatchAgreesWithGo(t *testing.T) {
 		if err := s.Apply(ctx, &got); err != nil {
 			t.Fatal(err)
 		}
-		var m merge.Batch
+		var m algebra.Rows
 		m.Arrange(&want)
 		for i := range m.Rows {
 			name := m.Rows[i].Limit + "/" + m.Rows[i].Key

@@ -14,10 +14,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dipwell/dipwell/internal/calendar"
 	"github.com/dipwell/dipwell/internal/catalog"
-	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -25,18 +25,18 @@ import (
 // each version.
 type limits struct {
 	s       *Store // a store that never uses a caller's transaction
+	db      DB     // reads the limits
 	reg     store.Registry
 	entries atomic.Pointer[map[string]*entry]
 	dialect atomic.Pointer[dialect] // nil: PostgreSQL with its functions
 	pass    portablePass
 	logged  atomic.Bool // as of the connection: buckets is a logged table, and commits wait for the disk
 
-	searches catalog.Searches
-	heard    atomic.Int64 // when the limits were last known to be current, since started
-	started  time.Time
+	heard   atomic.Int64 // when the limits were last known to be current, since started
+	started time.Time
 
 	zonesMu sync.Mutex
-	zones   map[calendar.Spec]string // results of zoneWarning
+	zones   map[terms.CalendarSpec]string // results of zoneWarning
 }
 
 var _ catalog.Backend = (*limits)(nil)
@@ -51,7 +51,7 @@ type entry struct {
 }
 
 func newLimits(s *Store) *limits {
-	l := &limits{s: s, zones: map[calendar.Spec]string{}, started: time.Now()}
+	l := &limits{s: s, db: s.sideDB(func(a *aside) *pgxpool.Pool { return a.limits }), zones: map[terms.CalendarSpec]string{}, started: time.Now()}
 	l.entries.Store(&map[string]*entry{})
 	return l
 }
@@ -68,7 +68,7 @@ func (l *limits) catalog(c Config) *catalog.Catalog {
 }
 
 // errUnread is the error of calls before the limits were read for the first time.
-var errUnread = fmt.Errorf("%w: the database could not be reached yet", store.ErrStore)
+var errUnread = fmt.Errorf("%w: the limits could not be read from the database yet", store.ErrStore)
 
 // maxUnheard is how long a program may decide without checking whether the limits have
 // changed. The server keeps a superseded version for much longer
@@ -119,15 +119,6 @@ func (s *Store) resolve(ctx context.Context, g *store.Group, out []*entry) error
 		op.Def, out[i] = e.def, e
 		if plan != "" {
 			p := e.planEntry(l, plan)
-			if p == nil && asked.Unnamed {
-				d, err := s.callSite(ctx, e.def, asked.Limit)
-				if err != nil {
-					return err
-				}
-				if p = e; d.Plan != "" {
-					p = e.planEntry(l, d.Plan)
-				}
-			}
 			if p == nil {
 				return &store.FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", op.Def.Name, plan), Err: store.ErrUnknownPlan}
 			}
@@ -153,7 +144,7 @@ func (s *Store) loadForCall(ctx context.Context) error {
 // that this transaction has locked.
 func (s *Store) readLimits(ctx context.Context) error {
 	l := s.limits
-	read, err := readLimits(ctx, s.db, s.engine().hasFunctions())
+	read, err := readLimits(ctx, s.db, &l.reg)
 	if err == nil {
 		for _, d := range read.Defs {
 			if e := (*l.entries.Load())[d.Name]; e != nil {
@@ -167,12 +158,12 @@ func (s *Store) readLimits(ctx context.Context) error {
 
 // Prepare looks at the schema.
 func (l *limits) Prepare(ctx context.Context) error {
-	if err := checkSchema(ctx, l.s.db); denied(err) && !errors.As(err, new(*pgconn.ConnectError)) {
+	if err := checkSchema(ctx, l.db); denied(err) && !errors.As(err, new(*pgconn.ConnectError)) {
 		return fmt.Errorf("grant dipwell_service to this login, or dipwell_admin if it defines limits: %w", err)
 	} else if err != nil {
 		return err
 	}
-	dialect, err := detect(ctx, l.s.db)
+	dialect, err := detect(ctx, l.db)
 	if err != nil {
 		return err
 	}
@@ -181,7 +172,7 @@ func (l *limits) Prepare(ctx context.Context) error {
 		return nil
 	}
 	var logged bool
-	err = l.s.db.QueryRow(ctx, "select relpersistence = 'p' and current_setting('synchronous_commit') <> 'off' from pg_class where oid = 'dipwell.buckets'::regclass").Scan(&logged)
+	err = l.db.QueryRow(ctx, "select relpersistence = 'p' and current_setting('synchronous_commit') <> 'off' from pg_class where oid = 'dipwell.buckets'::regclass").Scan(&logged)
 	l.logged.Store(logged)
 	return err
 }
@@ -189,30 +180,17 @@ func (l *limits) Prepare(ctx context.Context) error {
 // Revision reads the revision.
 func (l *limits) Revision(ctx context.Context) (revision int64, err error) {
 	asked := time.Since(l.started)
-	err = l.s.db.QueryRow(ctx, "select n from dipwell.revision").Scan(&revision)
+	err = l.db.QueryRow(ctx, revisionSQL).Scan(&revision)
 	if err == nil && revision == l.s.cat.Revision() {
 		l.heard.Store(int64(asked))
-		err = l.refreshRates(ctx)
 	}
 	return revision, err
-}
-
-// refreshRates reads the present rates of adaptive limits, which move without a revision.
-func (l *limits) refreshRates(ctx context.Context) error {
-	if l.s.engine().hasFunctions() {
-		return readPaces(ctx, l.s.db, l.reg.All(), false)
-	}
-	ids := map[string]int32{}
-	for name, e := range *l.entries.Load() {
-		ids[name] = e.id
-	}
-	return readRates(ctx, l.s.db, l.reg.All(), ids)
 }
 
 // Read reads all limits.
 func (l *limits) Read(ctx context.Context) (*catalog.Limits, error) {
 	asked := time.Since(l.started)
-	read, err := readLimits(ctx, l.s.db, l.s.engine().hasFunctions())
+	read, err := readLimits(ctx, l.db, &l.reg)
 	if err != nil {
 		return nil, err
 	}
@@ -261,22 +239,18 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-var loadSQL = "select (select n from dipwell.revision), l.id, l.owner, l.version, coalesce(l.overridden, false), coalesce(l.call_sites, ''), " + catalog.List("l.", catalog.LimitColumns) + ", " +
-	strings.NewReplacer(`v."start"`, "coalesce(v.start, '')", `v."settings"`, "coalesce(v.settings, '')").Replace(catalog.List("v.", catalog.VersionColumns)) +
+// revisionSQL reads the revision: it differs whenever another set of changes is visible,
+// in whatever order changes begin and commit. Portable tables have one row.
+const revisionSQL = "select coalesce(sum(r.n), 0)::bigint from dipwell.revision r"
+
+var loadSQL = "select (" + revisionSQL + "), l.id, l.owner, l.version, coalesce(l.overridden, false), " + catalog.List("l.", catalog.LimitColumns) + ", " +
+	strings.Replace(catalog.List("v.", catalog.VersionColumns), `v."start"`, "coalesce(v.start, '')", 1) +
 	" from dipwell.limits l join dipwell.versions v on v.limit_id = l.id order by l.id, v.number"
 
-// loadFunctionsSQL is loadSQL for PostgreSQL, where the definitions of call sites are in
-// a table of their own.
-var loadFunctionsSQL = strings.Replace(loadSQL, "coalesce(l.call_sites, '')", `case when v.number = l.version then coalesce((select string_agg(s.i || ':' || s.settings || case when s.ended is null then '' else ';callable=false' end, '|')
-		from dipwell.call_sites s where s.limit_id = l.id), '') else '' end`, 1)
-
-// readLimits reads all limits with one statement, and so from one snapshot.
-func readLimits(ctx context.Context, db querier, functions bool) (*catalog.Limits, error) {
-	sql := loadSQL
-	if functions {
-		sql = loadFunctionsSQL
-	}
-	rows, err := db.Query(ctx, sql)
+// readLimits reads all limits with one statement, and so from one snapshot. known has the
+// limits that were read before.
+func readLimits(ctx context.Context, db querier, known *store.Registry) (*catalog.Limits, error) {
+	rows, err := db.Query(ctx, loadSQL)
 	if err != nil {
 		return nil, err
 	}
@@ -285,10 +259,9 @@ func readLimits(ctx context.Context, db querier, functions bool) (*catalog.Limit
 	var by string
 	var number uint32
 	var overridden bool
-	var sites catalog.Sites
 	var v catalog.Version
 	values := make([]any, len(catalog.LimitColumns))
-	fields := []any{&read.Revision, &id, &by, &number, &overridden, &sites.Text}
+	fields := []any{&read.Revision, &id, &by, &number, &overridden}
 	for i := range values {
 		fields = append(fields, &values[i])
 	}
@@ -300,10 +273,7 @@ func readLimits(ctx context.Context, db querier, functions bool) (*catalog.Limit
 		limit, err := catalog.ReadLimit(values)
 		var d *store.Definition
 		if err == nil {
-			d, err = catalog.Definition(limit, by, number, versions)
-		}
-		if err == nil && sites.Text != "" {
-			err = sites.Install(d)
+			d, err = catalog.Definition(limit, by, number, versions, known.Lookup(limit.Name))
 		}
 		name, _ := values[0].(string)
 		if versions = nil; err != nil {
@@ -314,13 +284,6 @@ func readLimits(ctx context.Context, db querier, functions bool) (*catalog.Limit
 		read.Defs, read.IDs[name] = append(read.Defs, d), id
 		return nil
 	})
-	switch {
-	case err != nil:
-	case functions:
-		err = readPaces(ctx, db, read.Defs, true)
-	default:
-		err = readRates(ctx, db, read.Defs, read.IDs)
-	}
 	if err != nil || len(read.Defs)+len(read.Bad) > 0 {
 		return read, err
 	}
@@ -328,14 +291,14 @@ func readLimits(ctx context.Context, db querier, functions bool) (*catalog.Limit
 		return nil, err
 	}
 	if _, err = pgx.ForEachRow(rows, []any{&read.Revision}, func() error { return nil }); err == nil && read.Revision < 0 {
-		return readLimits(ctx, db, functions) // there are some now
+		return readLimits(ctx, db, known) // there are some now
 	}
 	return read, err
 }
 
 // emptySQL reads the revision if there are no limits: loadSQL then returns no row to read
 // it from.
-const emptySQL = "select n from dipwell.revision where not exists (select from dipwell.limits)"
+const emptySQL = "select v.n from (" + revisionSQL + ") v (n) where not exists (select from dipwell.limits)"
 
 // byID finds a limit's definition, or nil.
 func (l *limits) byID(id int32) *store.Definition {
@@ -370,7 +333,7 @@ func (s functions) put(ctx context.Context, l store.Limit, by string) error {
 	if err != nil {
 		return err
 	}
-	v := catalog.NewVersion(store.Version{Rule: d.Rule, Policy: d.Policy, Limit: l}, &l)
+	v := catalog.NewVersion(&store.Version{Rule: d.Rule, Policy: d.Policy, Limit: l}, &l)
 	limit, err1 := record(catalog.LimitColumns, catalog.LimitValues(&l), map[string]any{"owner": by})
 	version, err2 := record(catalog.VersionColumns, v.Values(),
 		map[string]any{"months": v.Months, "days": v.Days, "clock": v.Clock, "zone": v.Zone})
@@ -380,7 +343,7 @@ func (s functions) put(ctx context.Context, l store.Limit, by string) error {
 	if err := s.expireBefore(ctx, &l); err != nil {
 		return err
 	}
-	return s.exec(ctx, putSQL, limit, version, s.testNow())
+	return s.change(ctx, 0, func(row pgx.Row) error { return row.Scan(nil) }, putSQL, limit, version, s.testNow())
 }
 
 // expireSQL gives back the expired holds of some keys of a limit. put_limit does the same
@@ -427,13 +390,7 @@ func record(columns []string, values []any, more map[string]any) (string, error)
 }
 
 func (s functions) drop(ctx context.Context, name, by string) error {
-	return s.exec(ctx, "select dipwell_internal.drop_limit($1, $2)", name, by)
-}
-
-// exec changes the limits, in a transaction of its own or the caller's.
-func (s functions) exec(ctx context.Context, sql string, args ...any) error {
-	try := func() error { _, err := s.db.Exec(ctx, sql, args...); return err }
-	return s.retry(ctx, try(), try)
+	return s.change(ctx, 0, func(row pgx.Row) error { return row.Scan(nil) }, "select dipwell_internal.drop_limit($1, $2)", name, by)
 }
 
 // orNull turns an empty text into null.
@@ -444,6 +401,21 @@ func orNull(v any) any {
 	return v
 }
 
+// lockedLimit is the error of a change that gave up waiting. It wraps store.ErrLocked.
+type lockedLimit struct {
+	name string
+	err  error
+}
+
+func (e *lockedLimit) Error() string {
+	if codeOf(e.err) == codeLocked {
+		return fmt.Sprintf("limit %s is locked by another transaction: %v", e.name, e.err)
+	}
+	return fmt.Sprintf("limit %s could not be changed in time, perhaps because another transaction has locked it: %v", e.name, e.err)
+}
+
+func (e *lockedLimit) Unwrap() []error { return []error{store.ErrLocked, e.err} }
+
 func defineError(err error, name string) error {
 	var pg *pgconn.PgError
 	var limit *store.FieldError
@@ -452,8 +424,10 @@ func defineError(err error, name string) error {
 	}
 	if errors.As(err, &pg) {
 		switch {
+		case pg.Code == codeLocked || pg.Code == codeCanceled:
+			return &lockedLimit{name, err}
 		case pg.Code == "42501" && pg.ConstraintName == "owner":
-			return &owner.Error{Limit: name, Owner: pg.Detail}
+			return &terms.OwnerError{Limit: name, Owner: pg.Detail}
 		case pg.Code == "55000" && pg.ConstraintName == "revision":
 			return &store.FieldError{Limit: name, Field: "revision", Reason: pg.Detail}
 		case pg.Code == "22023" && (pg.ConstraintName == "algorithm" || pg.ConstraintName == "parent"):

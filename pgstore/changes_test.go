@@ -321,3 +321,115 @@ func TestVersionsOutliveTransactions(t *testing.T) {
 	must(t, pool, "delete from dipwell.buckets; update dipwell.versions set since = since - 3600000000")
 	eventually(t, "forgotten", func() bool { return retired() == 1 })
 }
+
+// TestManyChanges changes a limit a thousand times, once a minute, while keys that are rarely
+// called are in use: plain ones, some under a plan or an override, and some with a hold. With
+// a sweep now and then few versions are stored, and no key gains a token or loses one.
+func TestManyChanges(t *testing.T) {
+	for name, pool := range map[string]*pgxpool.Pool{"functions": newPool(t), "portable": portablePool(t)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, now := t.Context(), int64(1767225600e6)
+			s := newStore(t, pool, pgstore.Config{Clock: func() int64 { return now }, Poll: -1})
+			l, err := dipwell.New(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			limit := store.Limit{Name: "api", Rate: 1, Period: 365 * 24 * time.Hour, Burst: 100, Plans: store.NewPlans(store.Plan{Name: "pro", Burst: 200})}
+			change := func(i int) {
+				limit.Burst = 100 + int64(i%7)
+				if _, err := l.Define(ctx, limit, store.OwnerCode); err != nil {
+					t.Fatal(i, err)
+				}
+			}
+			change(0)
+			overrides := store.AbilitiesOf(s).Overrides
+			left := map[string]int64{}
+			for i := range 40 {
+				key := fmt.Sprint("k", i)
+				left[key] = -40
+				take := dipwell.Take{Limit: "api", Key: key, Cost: 40}
+				switch i % 4 {
+				case 1:
+					take.Plan, left[key] = "pro", 160
+				case 2:
+					left[key] = 210
+					if _, err := overrides.SetOverride(ctx, l.Limit("api"), store.Override{Key: key, Burst: 250}); err != nil {
+						t.Fatal(err)
+					}
+				case 3:
+					if d, err := l.Hold(ctx, 24*time.Hour, key, take); err != nil || !d.Allowed {
+						t.Fatal(d, err)
+					}
+					continue
+				}
+				if d, err := l.TakeAll(ctx, take); err != nil || !d.Allowed {
+					t.Fatal(d, err)
+				}
+			}
+			for i := range 1000 {
+				now += 60e6
+				change(i + 1)
+				if i%20 > 0 {
+					continue
+				}
+				if _, err := store.AbilitiesOf(s).Sweep(ctx, 1000); err != nil {
+					t.Fatal(err)
+				}
+				var n int
+				if err := pool.QueryRow(ctx, "select count(*) from dipwell.versions").Scan(&n); err != nil || n > 64+20+10 {
+					t.Fatalf("%d versions after %d changes: %v", n, i+1, err)
+				}
+			}
+			for key, want := range left {
+				if want < 0 {
+					want += limit.Burst
+				}
+				plan := ""
+				if want == 160 {
+					plan = "pro"
+				}
+				var d dipwell.Decision
+				if err := l.Do(ctx, &d, store.VerbCheck, dipwell.Take{Limit: "api", Key: key, Plan: plan}); err != nil || d.Remaining != want {
+					t.Errorf("key %s: %+v, %v; want %d", key, d, err, want)
+				}
+			}
+			if d, err := l.Settle(ctx, "k3", 10); err != nil || d.Remaining != limit.Burst-10 {
+				t.Errorf("settled: %+v, %v", d, err)
+			}
+		})
+	}
+}
+
+// TestKeysOfOldVersions lists a key whose row is of an older version than those that programs
+// read.
+func TestKeysOfOldVersions(t *testing.T) {
+	for name, pool := range map[string]*pgxpool.Pool{"functions": newPool(t), "portable": portablePool(t)} {
+		s := newStore(t, pool, pgstore.Config{Poll: -1})
+		l, err := dipwell.New(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		limit := store.Limit{Name: "api", Rate: 1, Period: 365 * 24 * time.Hour, Burst: 100, ListKeys: true}
+		for i := range 120 {
+			limit.Burst = 100 + int64(i)
+			if _, err := l.Define(t.Context(), limit, store.OwnerCode); err != nil {
+				t.Fatal(err)
+			}
+			if i == 0 {
+				if d, err := l.Take(t.Context(), "api", "k", 40); err != nil || !d.Allowed {
+					t.Fatal(d, err)
+				}
+			}
+		}
+		d := l.Limit("api")
+		keys, err := store.AbilitiesOf(s).Keys(t.Context(), d, "", "", 10)
+		if err != nil || len(keys) != 1 {
+			t.Fatalf("%s: %v, %v", name, keys, err)
+		}
+		op := store.Op{Def: d, Key: "k", Verb: store.VerbCheck}
+		if _, _, err = op.Step(keys[0].TS, keys[0].State, true); err != nil || op.Remaining != limit.Burst-40 {
+			t.Errorf("%s: %+v leaves %+v, %v", name, keys[0], op.Answer, err)
+		}
+	}
+}

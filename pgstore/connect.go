@@ -36,13 +36,58 @@ func Open(ctx context.Context, url string, c Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := New(ctx, pool, c)
+	side := openAside(c.Poll >= 0, config)
+	s, err := newStore(ctx, pool, c, side)
 	if err != nil {
-		pool.Close()
+		for _, p := range append(side.pools(), pool) {
+			p.Close()
+		}
 		return nil, err
 	}
 	s.owned = pool
 	return s, nil
+}
+
+// aside has connections of a store that Open has opened and that runs in the background,
+// one for each kind of statement that must not wait for the others: the statements of calls,
+// changes and lists may hold those of the pool for long.
+type aside struct {
+	limits *pgxpool.Pool // reads the limits: calls whose limit has changed wait for it
+	probe  *pgxpool.Pool // Abilities.Ready
+	sweep  *pgxpool.Pool
+}
+
+// openAside returns nil if the connections are not wanted. They are opened when they are
+// first used.
+func openAside(wanted bool, config *pgxpool.Config) *aside {
+	if !wanted {
+		return nil
+	}
+	one := func() *pgxpool.Pool {
+		config := config.Copy()
+		config.MaxConns = 1
+		pool, err := pgxpool.NewWithConfig(context.Background(), config)
+		if err != nil { // cannot happen: the store's pool was made from this configuration
+			panic(err)
+		}
+		return pool
+	}
+	return &aside{one(), one(), one()}
+}
+
+// sideDB returns one of these connections, or what the store has for all statements.
+func (s *Store) sideDB(of func(*aside) *pgxpool.Pool) DB {
+	if s.aside == nil {
+		return s.db
+	}
+	return of(s.aside)
+}
+
+func (a *aside) pools() []*pgxpool.Pool {
+	if a == nil {
+		return nil
+	}
+	return []*pgxpool.Pool{a.limits, a.probe, a.sweep}
 }
 
 // ParseURL reads the URL of a database, or its settings as key=value. The scheme

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -11,14 +12,28 @@ import (
 )
 
 // decideSQL decides any group: all verbs, several keys, calendar limits, and
-// rows of older versions.
-const decideSQL = `select allowed, never, shadow, granted, remaining, retry, reset, delay, row_used, row_ts, row_version, bound, row_plan, row_override
-from dipwell_internal.decide($1::int[], $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::uuid, $7::bigint, $8::text[], $9::bigint[])`
+// rows of older versions. decideShardsSQL first locks the rows of limits with shards, and
+// returns no row if another transaction has one of them and the call does not wait.
+const (
+	decideSQL       = decideColumns + "dipwell_internal.decide($1::int[], " + decideArgs
+	decideShardsSQL = decideColumns + "(select dipwell_internal.lock_rows($1::int[], $2::text[], $3::int[], $4::bigint[], $11::boolean) as ids offset 0) locked " +
+		"cross join lateral dipwell_internal.decide(locked.ids, " + decideArgs + " where locked.ids is not null"
+
+	decideColumns = "select allowed, never, shadow, granted, remaining, retry, reset, delay, row_used, row_ts, row_version, bound, row_plan, row_override from "
+	decideArgs    = "$2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::uuid, $7::bigint, $8::text[], $9::bigint[], $10::bigint[])"
+)
 
 func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry) error {
-	rows, err := s.db.Query(ctx, decideSQL, s.decideArgs(g, entries)...)
+	sql, args := decideSQL, s.decideArgs(g, entries)
+	if takesShard(g) {
+		sql, args = decideShardsSQL, append(args, !g.NoWait)
+	}
+	rows, err := s.db.Query(ctx, sql, args...)
 	if err == nil {
 		err = readDecided(rows, g)
+	}
+	if g.NoWait && errors.Is(err, store.ErrStaleDefinition) {
+		err = store.ErrLocked
 	}
 	for i := range g.Ops {
 		if op := &g.Ops[i]; err == nil && (entries[i].def.Overridden || op.Def.Override != nil) {
@@ -26,6 +41,13 @@ func (s *Store) decide(ctx context.Context, g *store.Group, entries []*entry) er
 		}
 	}
 	return decideError(err, writes(g))
+}
+
+// takesShard reports whether a group takes from a row of a limit with shards. Such rows are
+// locked before all others.
+func takesShard(g *store.Group) bool {
+	verb := g.Ops[0].Verb
+	return (verb == store.VerbTake || verb == store.VerbTakeUpTo) && slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Def.Shards > 1 })
 }
 
 // decideError wraps an error of the function.
@@ -42,12 +64,12 @@ func (s *Store) decideArgs(g *store.Group, entries []*entry) []any {
 	ids, keys, verbs := make([]int32, n), make([]string, n), make([]int32, n)
 	costs, delays := make([]int64, n), make([]*int64, n)
 	var plans []*string
-	var floors []int64
+	var floors, fractions []int64
 	if hasVariant(g) {
 		plans = make([]*string, n)
 	}
 	if special(g) {
-		floors = make([]int64, n)
+		floors, fractions = make([]int64, n), make([]int64, n)
 	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
@@ -59,10 +81,10 @@ func (s *Store) decideArgs(g *store.Group, entries []*entry) []any {
 			plans[i] = &op.Def.Plan
 		}
 		if floors != nil {
-			floors[i] = op.Floor
+			floors[i], fractions[i] = op.Floor, op.Fraction
 		}
 	}
-	return []any{ids, keys, verbs, costs, delays, uuidOf(g.ID), s.testNow(), plans, floors}
+	return []any{ids, keys, verbs, costs, delays, uuidOf(g.ID), s.testNow(), plans, floors, fractions}
 }
 
 // uuidOf returns a parameter that pgx can encode without knowing the server's

@@ -40,9 +40,12 @@ var dialects = map[string]*dialect{
 // tables returns the statements that create the schema, or upgrade it from
 // version have. Each runs in its own transaction.
 func (d *dialect) tables(have int) (out []string) {
-	text := readSchema("portable_6.sql") + readSchema("portable_8.sql")
+	text := ""
 	if have == 0 {
-		text = bootstrap + readSchema("portable.sql") + text
+		text = "create schema if not exists dipwell;\n" + migrationsTable
+	}
+	for _, m := range after(portableMigrations, have) {
+		text += m.up
 	}
 	text = strings.NewReplacer("{collate} ", d.collate, "{hash}", d.hash).Replace(text)
 	for s := range strings.SplitSeq(text, ";\n") {
@@ -56,11 +59,7 @@ func (d *dialect) tables(have int) (out []string) {
 			"select create_reference_table('dipwell.versions')",
 			"select create_reference_table('dipwell.revision')",
 			"select create_distributed_table('dipwell.buckets', 'key')",
-			"select create_distributed_table('dipwell.reservations', 'id')")
-	}
-	if d.engine == citus && have < 8 {
-		out = append(out,
-			"select create_reference_table('dipwell.rates')",
+			"select create_distributed_table('dipwell.reservations', 'id')",
 			"select create_distributed_table('dipwell.overrides', 'key')",
 			"select create_distributed_table('dipwell.holds', 'id')")
 	}
@@ -221,7 +220,7 @@ func markSQL() string {
 
 // portableDown drops the schema and everything in it.
 var portableDown = []string{
-	"drop table if exists dipwell.top_hours", "drop table if exists dipwell.audit", "drop table if exists dipwell.holds", "drop table if exists dipwell.overrides", "drop table if exists dipwell.rates",
+	"drop table if exists dipwell.top_hours", "drop table if exists dipwell.audit", "drop table if exists dipwell.holds", "drop table if exists dipwell.overrides",
 	"drop table if exists dipwell.reservations", "drop table if exists dipwell.buckets", "drop table if exists dipwell.versions",
 	"drop table if exists dipwell.limits", "drop table if exists dipwell.revision", "drop table if exists dipwell.migrations",
 	"drop schema if exists dipwell",

@@ -26,13 +26,10 @@ type engine interface {
 	statements(id int32, d *store.Definition) statements
 	put(ctx context.Context, l store.Limit, by string) error
 	drop(ctx context.Context, name, by string) error
-	// addCallSite returns the index of the definition that a call site makes of a limit,
-	// and the definition as it is kept: site, or one that counts alike.
-	addCallSite(ctx context.Context, id int32, site store.Plan) (index int, kept store.Plan, err error)
 
 	sweep(ctx context.Context, n int) (int, error)
 	sweepStep(ctx context.Context, n int) (swept, error)
-	retire(ctx context.Context) error
+	retire(ctx context.Context) (more bool, err error)
 
 	// hasFunctions reports whether the database has functions, which decide
 	// what statements cannot, under the lock, with the current limits and the

@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/fallback"
+	"github.com/dipwell/dipwell/internal/away"
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
@@ -635,7 +635,7 @@ func TestLocalStartsFromKnown(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	f, err := fallback.New(s, fallback.Config{})
+	f, err := away.NewFallback(s, away.FallbackConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

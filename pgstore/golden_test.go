@@ -30,7 +30,7 @@ func golden(t *testing.T, name string) []json.RawMessage {
 }
 
 // ruleOf is an SQL expression for a rule in a JSON object.
-const ruleOf = `jsonb_populate_record(row(0, 0, 0, 'keep', 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, false, false, 0, 0, 0, '', '', '', null, null)::dipwell.versions, `
+const ruleOf = `jsonb_populate_record(row(0, 0, 0, 'keep', 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, false, false, 0, 0, 0, '', '', '', null)::dipwell.versions, `
 
 // mismatches runs a query over all vectors and reports each whose result
 // differs in SQL.
@@ -72,7 +72,7 @@ func TestGolden(t *testing.T) {
 select i, got::text from v
 cross join lateral (select `+ruleOf+`x->'rule') as r, (x->>'now')::bigint as n) a
 cross join lateral dipwell_internal.step(r, (x->>'used')::bigint, (x->>'ts')::bigint, n,
-    array_position(array['take', 'check', 'take_up_to', 'reserve', 'charge', 'refund', 'reset'], x->>'verb') - 1, (x->>'cost')::bigint, null) s
+    array_position(array['take', 'check', 'take_up_to', 'reserve', 'charge', 'refund', 'reset'], x->>'verb') - 1, (x->>'cost')::bigint, null, 0) s
 cross join lateral (select jsonb_build_object('allowed', s.allowed, 'never', s.never, 'granted', s.granted, 'used', s.after, 'ts', s.t,
     'retry', s.retry, 'delay', s.delay, 'remaining', greatest(0, ((r).cap - s.after) / (r).unit),
     'reset', case s.after when 0 then 0 else dipwell_internal.wait(r, s.after, s.t, n) end) as got) g
@@ -86,7 +86,7 @@ where got is distinct from x->'want' order by i`)
 			t.Fatal(err)
 		}
 		if _, err = pool.Exec(context.Background(), `insert into dipwell.versions
-select (`+ruleOf+`y->'rule' || jsonb_build_object('limit_id', i, 'number', n, 'since', y->'since', 'policy', y->'policy'))).*
+select (`+ruleOf+`y->'rule' || jsonb_build_object('limit_id', i, 'number', n, 'since', y->'since', 'policy', y->'policy', 'settings', '{}'))).*
 from jsonb_array_elements($1::jsonb) with ordinality v(x, i), jsonb_array_elements(x->'versions') with ordinality w(y, n)`, string(all)); err != nil {
 			t.Fatal(err)
 		}

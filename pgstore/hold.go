@@ -16,20 +16,8 @@ import (
 const heldColumns = `h.allowed, h.never, h.shadow, h.granted, h.remaining, h.retry, h.reset, h.used, h.ts, h.version, coalesce(h.bound, false),
     h.limit_id, h.key, h.takes, h.cost, coalesce(h.expires, 0), h.repeated, coalesce(h.plan, ''), h.row_plan, h.row_override`
 
-// Holds in full of one limit go through the public functions, which are faster than
-// makeHoldSQL and settleHoldSQL but do not return which plan or override decided. For a
-// limit that has overrides, holdOneSQL and settleOneSQL do nothing and return no rows.
 const (
-	holdOneSQL = `with l as materialized (select x.id, x.name from dipwell.limits x where x.name = $1::text and x.overridden is not true)
-select h.allowed, h.never, false, h.granted, h.remaining, coalesce(dipwell_internal.micros(h.retry_after), 0), dipwell_internal.micros(h.reset_after),
-    null::bigint, null::bigint, null::int, not h.allowed and not h.never and dipwell_internal.has_live_hold(l.id, coalesce($2::text, ''), dipwell_internal.now_us()), 0, '', 1, $3::bigint, coalesce(dipwell_internal.micros(h.expires - timestamptz 'epoch'), 0), h.repeated, '', null::text, null::jsonb
-from l cross join lateral dipwell.hold(l.name, $2::text, $3::bigint, $4::bigint * interval '1 microsecond', $5::text) h`
-	makeHoldSQL  = `select ` + heldColumns + ` from dipwell_internal.hold_group($1::int[], $2::text[], $3::bigint[], $4::int[], $5::text, $6::bigint, $7::bigint, $8::text[], $9::bigint[]) h`
-	settleOneSQL = `with p as materialized (select x.* from dipwell.hold_parts x where x.id = $1::text and x.part = 1 and x.parts = 1
-    and not exists (select from dipwell.limits l where l.id = x.limit_id and l.overridden))
-select h.allowed, h.never, false, h.granted, h.remaining, 0, dipwell_internal.micros(h.reset_after),
-    null::bigint, null::bigint, null::int, false, p.limit_id, p.key, p.takes, coalesce($2::bigint, p.tokens), p.expires, h.repeated, coalesce(p.plan, ''), null::text, null::jsonb
-from p cross join lateral dipwell.settle(p.id, $2::bigint) h`
+	makeHoldSQL   = `select ` + heldColumns + ` from dipwell_internal.hold_group($1::int[], $2::text[], $3::bigint[], $4::int[], $5::text, $6::bigint, $7::bigint, $8::text[], $9::bigint[]) h`
 	settleHoldSQL = `select ` + heldColumns + ` from dipwell_internal.settle_group($1::text, $2::bigint[], $3::bigint) h`
 	extendHoldSQL = `select ` + heldColumns + ` from dipwell_internal.extend_group($1::text, $2::bigint, $3::bigint) h`
 	keyHoldsSQL   = `select p.id, p.tokens, p.expires from dipwell.hold_parts p
@@ -74,7 +62,7 @@ func (s functions) askHeld(ctx context.Context, sql string, args ...any) ([]held
 // hold makes a hold.
 func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) error {
 	c := g.Hold
-	if err := core.CheckHold(c, g.Ops); err != nil {
+	if err := c.Check(g.Ops); err != nil {
 		return err
 	}
 	n := len(g.Ops)
@@ -84,7 +72,7 @@ func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) err
 			op.Takes = 1 << i
 		}
 	}
-	if done, err := s.plainHold(ctx, g, known[0]); done || err != nil {
+	if done, err := s.makePlainHold(ctx, g, known[0]); done || err != nil {
 		return err
 	}
 	ids, keys, costs, takes := make([]int32, n), make([]string, n), make([]int64, n), make([]int32, n)
@@ -96,17 +84,7 @@ func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) err
 			plans[i] = &op.Def.Plan
 		}
 	}
-	var all []held
-	var err error
-	if op := &g.Ops[0]; n == 1 && s.clock == nil && op.Takes == 1 && op.Cost > 0 && op.Def.Mode == store.Enforce && !known[0].def.Overridden && op.Def.Parent == "" && op.Def.Plan == "" && op.Floor == 0 {
-		all, err = s.askHeld(ctx, holdOneSQL, op.Def.Name, keyOrNull(op.Key), op.Cost, c.TTL, c.ID)
-		if err == nil && len(all) > 0 && all[0].Allowed && op.Def.Algorithm == store.Concurrency && s.autocommit() {
-			s.made.add(c.ID, madeHold{id: known[0].id, number: op.Def.Number, limit: op.Def.Name, key: op.Key, tokens: op.Cost})
-		}
-	}
-	if err == nil && len(all) == 0 {
-		all, err = s.askHeld(ctx, makeHoldSQL, ids, keys, costs, takes, c.ID, c.TTL, s.testNow(), plans, floors)
-	}
+	all, err := s.askHeld(ctx, makeHoldSQL, ids, keys, costs, takes, c.ID, c.TTL, s.testNow(), plans, floors)
 	switch {
 	case err != nil:
 		return err
@@ -117,16 +95,8 @@ func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) err
 	for i, h := range all {
 		h.answer(&g.Ops[i])
 		g.Allowed = g.Allowed && h.Allowed
-		s.refused.note(known[i].id, g.Ops[i].Key, !h.Allowed)
 	}
 	return nil
-}
-
-func keyOrNull(key string) *string {
-	if key == "" {
-		return nil
-	}
-	return &key
 }
 
 // answer sets the answer of an op, and Def to the definition that decided it. If that is
@@ -145,7 +115,7 @@ func (h *held) answer(op *store.Op) {
 // settle settles or extends a hold.
 func (s functions) settle(ctx context.Context, g *store.Group) error {
 	c := g.Hold
-	if err := core.CheckHold(c, nil); err != nil {
+	if err := c.Check(nil); err != nil {
 		return err
 	}
 	for i, cost := range c.Costs {
@@ -153,24 +123,14 @@ func (s functions) settle(ctx context.Context, g *store.Group) error {
 			return &store.FieldError{Field: costField(len(c.Costs), i), Reason: fmt.Sprintf("%d is not between 0 and 2^53-1", cost)}
 		}
 	}
-	if done, err := s.plainSettle(ctx, g); done || err != nil {
+	if done, err := s.settlePlain(ctx, g); done || err != nil {
 		return err
 	}
 	var all []held
 	var err error
-	switch {
-	case c.Verb == store.ExtendHold:
+	if c.Verb == store.ExtendHold {
 		all, err = s.askHeld(ctx, extendHoldSQL, c.ID, c.TTL, s.testNow())
-	case s.clock == nil && len(c.Costs) < 2:
-		var cost *int64
-		if len(c.Costs) == 1 {
-			cost = &c.Costs[0]
-		}
-		if all, err = s.askHeld(ctx, settleOneSQL, c.ID, cost); err != nil || len(all) > 0 {
-			break
-		}
-		fallthrough
-	default:
+	} else {
 		all, err = s.askHeld(ctx, settleHoldSQL, c.ID, c.Costs, s.testNow())
 	}
 	if err != nil {

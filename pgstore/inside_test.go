@@ -100,7 +100,6 @@ func TestAcquiredConnection(t *testing.T) {
 	must(t, conn, "begin")
 	in := l.With(s.With(conn))
 	for i := range 4 {
-		pgstore.ForceUpsert(s)
 		if d, err := in.TakeAll(t.Context(), takesOf("k", 4, "one", "two")...); err != nil || d.Allowed != (i < 2) {
 			t.Errorf("call %d: %+v, %v", i, d, err)
 		}

@@ -62,6 +62,19 @@ type Condition struct {
 	// objects, as in public before PostgreSQL 15. An operator or a function that somebody
 	// creates there may run in statements of a Store, with the rights of User.
 	OpenSchemas []string
+	// Owner is the role that owns the schemas.
+	Owner string
+	// Untrusted lists what lets others than Owner run code with its rights, and with those
+	// of whoever calls the functions: a schema or an object that belongs to another role, and
+	// rights to create such. Migrate refuses them. If there are any, Inspect calls no
+	// function of the schemas.
+	Untrusted []string
+	// Lacks are the rights that User lacks to decide as a Store does, and the tables whose
+	// row security is on for it. RoleLacks are those of dipwell_service and dipwell_admin.
+	Lacks, RoleLacks []string
+	// NoIdentity are tables with neither a primary key nor another replica identity: while a
+	// publication has them, they cannot be updated.
+	NoIdentity []string
 	// SweepJob is pg_cron's job that deletes full rows: planned, missing, hidden (User
 	// may not read the jobs), or empty (pg_cron is not installed in this database).
 	SweepJob string
@@ -118,8 +131,13 @@ func Inspect(ctx context.Context, db DB) (*Condition, error) {
 	if err = c.settings(ctx, db); err == nil && c.Schema > 0 {
 		err = c.tables(ctx, db)
 	}
-	if err == nil && c.Schema == SchemaVersion && !c.Portable {
-		err = c.sweepState(ctx, db)
+	if err == nil {
+		err = c.trust(ctx, db)
+	}
+	if err == nil && c.Schema == SchemaVersion && !c.Portable && len(c.Untrusted) == 0 {
+		if err = c.sweepState(ctx, db); err == nil {
+			err = c.rights(ctx, db)
+		}
 	}
 	if err == nil && c.Hidden {
 		err = db.QueryRow(ctx, `select coalesce(bool_or(has_schema_privilege(n.oid, 'usage') and has_function_privilege(p.oid, 'execute')), false)
@@ -157,11 +175,29 @@ func (c *Condition) settings(ctx context.Context, db DB) error {
 func (c *Condition) tables(ctx context.Context, db DB) error {
 	var vacuumed *time.Time
 	err := db.QueryRow(ctx, `select c.relpersistence = 'u', coalesce(s.n_tup_upd, 0), coalesce(s.n_tup_hot_upd, 0), coalesce(s.n_live_tup, 0), coalesce(s.n_dead_tup, 0),
-			greatest(s.last_vacuum, s.last_autovacuum)
+			greatest(s.last_vacuum, s.last_autovacuum),
+			array(select t.oid::regclass::text from pg_class t where t.relnamespace = c.relnamespace and t.relkind in ('r', 'p') and t.relpersistence = 'p'
+				and (t.relreplident = 'n' or t.relreplident = 'd' and not exists (select from pg_index i where i.indrelid = t.oid and i.indisprimary)) order by 1)
 		from pg_class c left join pg_stat_user_tables s on s.relid = c.oid where c.oid = to_regclass('dipwell.buckets')`).
-		Scan(&c.Unlogged, &c.Updates, &c.HotUpdates, &c.LiveRows, &c.DeadRows, &vacuumed)
+		Scan(&c.Unlogged, &c.Updates, &c.HotUpdates, &c.LiveRows, &c.DeadRows, &vacuumed, &c.NoIdentity)
 	if vacuumed != nil {
 		c.LastVacuum = *vacuumed
+	}
+	return err
+}
+
+// trust finds out who can replace what runs in the schemas.
+func (c *Condition) trust(ctx context.Context, db DB) error {
+	return db.QueryRow(ctx, `select coalesce((select pg_get_userbyid(n.nspowner)::text from pg_namespace n where n.nspname = 'dipwell'), ''),
+		array(select u.what from (`+untrustedSQL+`) u where u.always)`).Scan(&c.Owner, &c.Untrusted)
+}
+
+// rights finds out what logins lack to decide.
+func (c *Condition) rights(ctx context.Context, db DB) error {
+	err := db.QueryRow(ctx, `select dipwell_internal.lacks(), array(select r.rolname || ': ' || x from pg_roles r, unnest(dipwell_internal.lacks(r.rolname)) x
+		where r.rolname in ('dipwell_service', 'dipwell_admin') and has_schema_privilege(r.oid, 'dipwell', 'usage') order by 1)`).Scan(&c.Lacks, &c.RoleLacks)
+	if denied(err) {
+		c.Lacks, err = []string{"usage on schema dipwell_internal, or execute on its functions"}, nil
 	}
 	return err
 }

@@ -176,5 +176,9 @@ func (j *janitor) retire(ctx context.Context) error {
 		return nil
 	}
 	j.retired = time.Now()
-	return j.store.engine().retire(ctx)
+	more, err := j.store.engine().retire(ctx)
+	if more { // a share of the time, as for sweeping
+		j.retired = time.Now().Add(janitorRest*time.Since(j.retired) - janitorRetire)
+	}
+	return err
 }

@@ -47,9 +47,7 @@ func (s *Store) openLanes(ctx context.Context, n, spare int) (store.Lanes, error
 	p := &lanePools{pooler: pooler{report: s.report}}
 	l := store.Lanes{Spare: spare, LockWait: wait}
 	if wait > 0 {
-		sorter := s.With(p.open(ctx, p.bound(config, sortWait)))
-		sorter.gates = nil
-		l.Sorter = sorter
+		l.Sorter = s.With(p.open(ctx, p.bound(config, sortWait)))
 		l.Quarantine = p.quarantine(ctx, config, s).apply
 		config = p.bound(config, wait)
 	}
@@ -76,11 +74,11 @@ func (s *Store) openLanes(ctx context.Context, n, spare int) (store.Lanes, error
 }
 
 // lane is With for a lane. If a statement for several rows gives up waiting for a lock
-// (lock_timeout), all of its groups get ErrLocked at once, and none is charged: finding
-// the locked row would take more such waits.
+// (lock_timeout), it has charged none of its groups. It is not divided to find the locked
+// row, because that would take more such waits: see decideUnlocked.
 func (s *Store) lane(db DB) *Store {
 	c := s.With(db)
-	c.inLane, c.gates = true, nil
+	c.inLane = true
 	return c
 }
 
@@ -196,7 +194,6 @@ func (p *lanePools) quarantine(ctx context.Context, config *pgxpool.Config, s *S
 	}
 	q.pool = p.open(ctx, c)
 	q.Store = s.With(q.pool)
-	q.gates = nil
 	return q
 }
 
@@ -233,6 +230,9 @@ func (o *laneSets) set(p *lanePools, open bool) {
 func (s *Store) connections() (n int32) {
 	if own, ok := s.db.(*pgxpool.Pool); ok {
 		n = own.Stat().TotalConns()
+	}
+	for _, p := range s.aside.pools() {
+		n += p.Stat().TotalConns()
 	}
 	s.lanes.mu.Lock()
 	defer s.lanes.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -25,7 +25,7 @@ func TestAbsentAtStart(t *testing.T) {
 	}
 	other := newStore(t, connect(t, server.DSN("postgres")), pgstore.Config{Poll: -1})
 	for _, name := range []string{"theirs", "sql"} {
-		if _, err := other.Define(ctx, store.Limit{Name: name, Rate: 1, Period: time.Hour}, owner.API); err != nil {
+		if _, err := other.Define(ctx, store.Limit{Name: name, Rate: 1, Period: time.Hour}, terms.OwnerAPI); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -52,7 +52,7 @@ func TestAbsentAtStart(t *testing.T) {
 	if _, err := l.Take(ctx, "sql", "k", 1); !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrUnknownLimit) {
 		t.Errorf("a limit that only the database knows: %v", err)
 	}
-	if _, err := l.Define(ctx, store.Limit{Name: "api", Rate: 1, Period: time.Hour}, owner.API); !errors.Is(err, store.ErrStore) {
+	if _, err := l.Define(ctx, store.Limit{Name: "api", Rate: 1, Period: time.Hour}, terms.OwnerAPI); !errors.Is(err, store.ErrStore) {
 		t.Errorf("a definition that somebody waits for: %v", err)
 	}
 	if _, err := s.Abilities().Now(ctx); !errors.Is(err, store.ErrStore) {
@@ -70,7 +70,7 @@ func TestAbsentAtStart(t *testing.T) {
 		d, err := l.Take(ctx, "sql", "k", 1)
 		return err == nil && d.Allowed
 	})
-	if d := l.Limit("theirs"); d.Rate != 1 || d.Owner != owner.API {
+	if d := l.Limit("theirs"); d.Rate != 1 || d.Owner != terms.OwnerAPI {
 		t.Errorf("a limit of somebody else became %+v", d)
 	}
 	eventually(t, "an error about another owner", func() bool { return healed.contains(store.ErrOwner) })
@@ -110,7 +110,7 @@ func TestDefinedWhileAway(t *testing.T) {
 	if d, err := l.Define(ctx, limit, store.OwnerCode); err != nil || d.Burst != 50 {
 		t.Errorf("changed: %+v, %v", d, err)
 	}
-	if _, err := l.Define(ctx, drained("new", 3), owner.File); err != nil {
+	if _, err := l.Define(ctx, drained("new", 3), terms.OwnerFile); err != nil {
 		t.Error(err)
 	}
 	if _, err := l.Take(ctx, "new", "k", 1); !errors.Is(err, store.ErrStore) {
@@ -127,7 +127,7 @@ func TestDefinedWhileAway(t *testing.T) {
 		d, err := l.Take(ctx, "new", "k", 3)
 		return err == nil && d.Allowed
 	})
-	if _, near := openURL(t, server.DSN("postgres")); near.Limit("moved").Burst != 50 || near.Limit("new").Owner != owner.File {
+	if _, near := openURL(t, server.DSN("postgres")); near.Limit("moved").Burst != 50 || near.Limit("new").Owner != terms.OwnerFile {
 		t.Errorf("the server has %+v and %+v", near.Limit("moved"), near.Limit("new"))
 	}
 }

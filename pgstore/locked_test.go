@@ -50,44 +50,73 @@ func lockedRow(t *testing.T, migrate func(string) error) (*pgstore.Store, *pgxpo
 	return s, pool, &waits
 }
 
-// TestLaneWaitsOnce checks that on a lane a locked row costs a batch one lock
-// timeout; all calls of its limit get ErrLocked, those of other limits are
-// answered.
+// TestLaneWaitsOnce checks that a lane's batch waits once for a locked row, and that only
+// the calls of this row get ErrLocked. A row that a transaction has inserted, and not
+// committed, costs two more waits.
 func TestLaneWaitsOnce(t *testing.T) {
 	t.Parallel()
-	s, pool, waits := lockedRow(t, migrated)
-	lane := pgstore.Lane(s, pool)
+	for _, verbs := range [][2]store.Verb{{store.VerbTake, store.VerbTake}, {store.VerbCharge, store.VerbReserve}, {store.VerbTake, store.VerbTakeUpTo}} {
+		for bad, most := range map[string]int64{"bad": 1, "inserted": 3} {
+			t.Run(fmt.Sprint(verbs, bad), func(t *testing.T) {
+				t.Parallel()
+				s, pool, waits := lockedRow(t, migrated)
+				otherTx(t, pool.Config().ConnString(), "select dipwell.take('one', 'inserted')")
+				var b store.Batch
+				for i := range 100 {
+					limit, key := "one", fmt.Sprint("k", i)
+					switch {
+					case i%2 == 1:
+						limit = "two"
+					case i == 50, i == 60:
+						key = bad
+					}
+					b.Groups = append(b.Groups, store.Group{ID: store.Reservation{byte(i), 1}, Ops: []store.Op{{Def: s.Registry().Lookup(limit), Key: key, Verb: verbs[i/2%2], Cost: 1}}})
+				}
+				if err := pgstore.Lane(s, pool).Apply(t.Context(), &b); err != nil {
+					t.Fatal(err)
+				}
+				for i := range b.Groups {
+					g := &b.Groups[i]
+					if locked := g.Ops[0].Key == bad; errors.Is(g.Err, store.ErrLocked) != locked || !locked && (g.Err != nil || !g.Allowed) {
+						t.Errorf("%s %s: %v, %v", g.Ops[0].Def.Name, g.Ops[0].Key, g.Allowed, g.Err)
+					}
+				}
+				if n := waits.Load(); n > most {
+					t.Errorf("%d statements waited", n)
+				}
+			})
+		}
+	}
+}
+
+// TestLaneDecidesNewKeysTogether checks that a lane decides the keys beside a locked row that
+// have no row yet in one transaction: one for each of them takes a busy server longer than
+// their callers wait.
+func TestLaneDecidesNewKeysTogether(t *testing.T) {
+	t.Parallel()
+	s, pool, _ := lockedRow(t, migrated)
 	var b store.Batch
-	for i := range 100 {
-		limit, key := "one", fmt.Sprint("k", i)
-		switch {
-		case i%2 == 1:
-			limit = "two"
-		case i == 50:
+	for i := range 40 {
+		key := fmt.Sprint("k", i)
+		if i == 20 {
 			key = "bad"
 		}
-		b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: s.Registry().Lookup(limit), Key: key, Verb: store.VerbTake, Cost: 1}}})
+		b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: s.Registry().Lookup("one"), Key: key, Verb: store.VerbTake, Cost: 1}}})
 	}
-	if err := lane.Apply(context.Background(), &b); err != nil {
+	if err := pgstore.Lane(s, pool).Apply(t.Context(), &b); err != nil {
 		t.Fatal(err)
 	}
 	for i := range b.Groups {
-		g := &b.Groups[i]
-		if locked := g.Ops[0].Def.Name == "one"; errors.Is(g.Err, store.ErrLocked) != locked || !locked && (g.Err != nil || !g.Allowed) {
-			t.Errorf("%s %s: %v, %v", g.Ops[0].Def.Name, g.Ops[0].Key, g.Allowed, g.Err)
+		if err := b.Groups[i].Err; errors.Is(err, store.ErrLocked) != (i == 20) || i != 20 && err != nil {
+			t.Errorf("%s: %v", b.Groups[i].Ops[0].Key, err)
 		}
 	}
-	if n := waits.Load(); n != 1 {
-		t.Errorf("%d statements waited", n)
-	}
-	d, err := dipwell.New(s)
-	if err != nil {
+	var keys, transactions int
+	if err := pool.QueryRow(t.Context(), "select count(*), count(distinct xmin::text) from dipwell.buckets where key <> 'bad'").Scan(&keys, &transactions); err != nil {
 		t.Fatal(err)
 	}
-	for i := 0; i < 100; i += 2 {
-		if d, err := d.Check(context.Background(), "one", fmt.Sprint("k", i), 1); err != nil || d.Remaining != 100_000 {
-			t.Errorf("k%d: %d remaining, %v", i, d.Remaining, err)
-		}
+	if keys != 39 || transactions != 1 {
+		t.Errorf("%d keys were charged in %d transactions", keys, transactions)
 	}
 }
 
@@ -134,9 +163,9 @@ func TestBatchWithLockedRow(t *testing.T) {
 	}
 }
 
-// TestOptimisticWithLockedRow checks that a locked row does not affect the
+// TestReservationsWithLockedRow checks that a locked row does not affect the
 // other reservations in the same statement.
-func TestOptimisticWithLockedRow(t *testing.T) {
+func TestReservationsWithLockedRow(t *testing.T) {
 	t.Parallel()
 	s, _, waits := lockedRow(t, migrated)
 	l, err := dipwell.New(s)
@@ -162,14 +191,14 @@ func TestOptimisticWithLockedRow(t *testing.T) {
 			t.Errorf("%s: %v, %v", g.Ops[0].Key, g.Reserved, g.Err)
 		}
 	}
-	if n := waits.Load(); n != 2 {
+	if n := waits.Load(); n != 1 {
 		t.Errorf("%d statements waited", n)
 	}
 }
 
-// TestOptimisticRetry checks that, at a higher isolation level, calls are
+// TestReservationsRetry checks that, at a higher isolation level, calls are
 // decided again if a row changes while the statement waits for it.
-func TestOptimisticRetry(t *testing.T) {
+func TestReservationsRetry(t *testing.T) {
 	t.Parallel()
 	pool := connect(t, pgtest.Database(t, "dipwell", migrated)+"&default_transaction_isolation=repeatable%20read")
 	s := newStore(t, pool, pgstore.Config{Poll: -1})
@@ -193,33 +222,6 @@ func TestOptimisticRetry(t *testing.T) {
 	for i := range b.Groups {
 		if g := &b.Groups[i]; g.Err != nil || !g.Reserved {
 			t.Errorf("%s: %v, %v", g.Ops[0].Key, g.Reserved, g.Err)
-		}
-	}
-}
-
-// TestRecordsWithoutNumbers checks that each of several reservations from
-// schema version 5, which all have number 0, can be cancelled once.
-func TestRecordsWithoutNumbers(t *testing.T) {
-	t.Parallel()
-	pool := newPool(t)
-	s := newStore(t, pool, pgstore.Config{Poll: -1})
-	pgstore.ForceOptimistic(s)
-	if _, err := dipwell.New(s, drained("one", 10)); err != nil {
-		t.Fatal(err)
-	}
-	must(t, pool, `insert into dipwell.buckets (used, ts, limit_id, version, key) select cap, dipwell_internal.now_us(), id, version, 'k' from dipwell.limits;
-		insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, rest, parts)
-		select i::text::uuid, l.id, 'k', l.unit, l.version, n, n, 0, 0, false, 1
-		from dipwell.limits l, unnest('{00000000-0000-0000-0000-000000000001,00000000-0000-0000-0000-000000000002,00000000-0000-0000-0000-000000000003}'::text[]) i,
-			(select dipwell_internal.now_us() + 3600000000) c (n)`)
-	for i, last := range []byte{1, 1, 2, 2, 3, 3} {
-		other := store.Group{Cancel: true, ID: store.Reservation{0: 1}} // in a batch
-		b := store.Batch{Groups: []store.Group{{Cancel: true, ID: store.Reservation{15: last}}, other}}
-		if err := s.Apply(t.Context(), &b); err != nil {
-			t.Fatal(err)
-		}
-		if want := i%2 == 1; errors.Is(b.Groups[0].Err, store.ErrReservation) != want || !want && b.Groups[0].Err != nil {
-			t.Errorf("cancellation %d of %d: %v", i%2+1, last, b.Groups[0].Err)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"path"
 	"slices"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -33,6 +35,10 @@ type MigrateOptions struct {
 
 	// From is the current version of the schema, for MigrationSQL. Default 0: none.
 	From int
+
+	// Waiting is called, each time before Migrate tries again, with the transaction that
+	// holds it up. Default: nobody is told.
+	Waiting func(why string)
 }
 
 func (o *MigrateOptions) check() error {
@@ -48,8 +54,7 @@ func (o *MigrateOptions) check() error {
 }
 
 // A Migration is one step of the schema. Steps are applied in the order of their
-// versions, which have gaps: some versions changed only functions, and Migrate replaces
-// all functions whenever it applies a step.
+// versions, and Migrate replaces all functions whenever it applies a step.
 type Migration struct {
 	Version   int       // that the schema has after it
 	Name      string    // a few words, as in the name of its file
@@ -78,30 +83,39 @@ func (e *SchemaError) Error() string {
 }
 
 // schemaFiles has the numbered migrations of the tables, and in repeatable/ the
-// functions, views, types, grants and comments of the current version.
+// functions, views, types, grants and comments of the current version. portable/ has the
+// migrations of the other engines.
 //
 //go:embed schema
 var schemaFiles embed.FS
 
+// A schema is what a program creates in a database of PostgreSQL: the tables, step by
+// step, and then all else.
+type schema struct {
+	migrations []Migration
+	repeatable string
+}
+
 var (
-	migrations = readMigrations()
-	repeatable = readRepeatable()
-	downSQL    = readSchema("down.sql")
+	current            = schema{readMigrations(""), readRepeatable()}
+	portableMigrations = readMigrations("portable/")
+	downSQL            = readSchema("down.sql")
 )
 
 // SchemaVersion is the version of the schema that this program needs.
-var SchemaVersion = migrations[len(migrations)-1].Version
+var SchemaVersion = current.version()
 
-// readMigrations lists the files NNNN_name.sql. Versions 2 to 5 only had
-// functions, which are now in repeatable/.
-func readMigrations() (out []Migration) {
-	for _, name := range schemaNames("", "0*_*.sql") {
+func (s *schema) version() int { return s.migrations[len(s.migrations)-1].Version }
+
+// readMigrations lists the files NNNN_name.sql of a directory.
+func readMigrations(dir string) (out []Migration) {
+	for _, name := range schemaNames(dir, "0*_*.sql") {
 		number, title, _ := strings.Cut(strings.TrimSuffix(name, ".sql"), "_")
 		version, err := strconv.Atoi(number)
 		if err != nil {
 			panic(fmt.Sprintf("migration %s: %v", name, err))
 		}
-		out = append(out, Migration{Version: version, Name: title, up: readSchema(name)})
+		out = append(out, Migration{Version: version, Name: title, up: readSchema(dir + name)})
 	}
 	return out
 }
@@ -139,8 +153,31 @@ func readSchema(name string) string {
 // "dipwell" in ASCII.
 const migrationLock = 0x64697077656c6c
 
-const bootstrap = `create schema if not exists dipwell;
-create table if not exists dipwell.migrations (
+// guard creates the schemas, and refuses those in which others may replace what runs with
+// the rights of the role that migrates.
+var guard = `do $guard$
+declare
+    wrong text;
+begin
+    if to_regnamespace('dipwell') is null then
+        create schema dipwell;
+    end if;
+    if to_regnamespace('dipwell_internal') is null then
+        create schema dipwell_internal;
+    end if;
+    select string_agg(u.what, '; ') into wrong from (
+` + untrustedSQL + `    ) u;
+    if wrong is not null then
+        raise exception using errcode = 'object_not_in_prerequisite_state', message = 'refusing to migrate: ' || wrong
+            || '. Others could run code with the rights of ' || current_user || '. Migrate as the owner of the schemas, or drop what is not yours, or give it to ' || current_user;
+    end if;
+end $guard$;
+`
+
+// untrustedSQL lists what lets others run code with the rights of the owner of the schemas.
+var untrustedSQL = readSchema("untrusted.sql")
+
+const migrationsTable = `create table if not exists dipwell.migrations (
     version    int primary key,
     name       text not null,
     applied_at timestamptz not null default now()
@@ -151,10 +188,14 @@ create table if not exists dipwell.migrations (
 // if needed, and changes the tables to o.Tables. Several programs may call it
 // at once. It returns the migrations that it applied. The error is a
 // *SchemaError if the database has a newer schema, and a *store.FieldError if an
-// option is invalid. Other engines than PostgreSQL run each statement in its own
-// transaction, and reject unlogged tables. In a transaction of the caller's the migration is
-// part of it: nothing is changed if that rolls back, and the lock that keeps others from
-// migrating is held until it ends.
+// option is invalid. Migrate refuses schemas that another role owns, and those in which
+// others own or may create objects.
+//
+// It waits for a lock only a tenth of a second, so that calls do not queue behind it. Then
+// it rolls back, and tries again after a pause, until ctx ends. Other engines than
+// PostgreSQL run each statement in its own transaction, and reject unlogged tables. In a
+// transaction of the caller's the migration is part of it: nothing is changed if that rolls
+// back, and the lock that keeps others from migrating is held until it ends.
 func Migrate(ctx context.Context, db DB, o MigrateOptions) (applied []Migration, err error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -163,12 +204,16 @@ func Migrate(ctx context.Context, db DB, o MigrateOptions) (applied []Migration,
 	if err != nil || d != nil {
 		return portableMigration(ctx, db, d, o, err)
 	}
-	err = withMigrationLock(ctx, db, func(tx pgx.Tx) error {
-		have, err := begin(ctx, tx)
+	return current.migrate(ctx, db, o)
+}
+
+func (s *schema) migrate(ctx context.Context, db DB, o MigrateOptions) (applied []Migration, err error) {
+	err = withMigrationLock(ctx, db, o.Waiting, func(tx pgx.Tx) error {
+		have, err := s.begin(ctx, tx)
 		if err != nil {
 			return err
 		}
-		applied = missingMigrations(have)
+		applied = after(s.migrations, have)
 		for _, m := range applied {
 			if _, err := tx.Exec(ctx, m.upFor(o)); err != nil {
 				return fmt.Errorf("migrate to %d (%s): %w", m.Version, m.Name, err)
@@ -178,8 +223,8 @@ func Migrate(ctx context.Context, db DB, o MigrateOptions) (applied []Migration,
 			}
 		}
 		if len(applied) > 0 {
-			if _, err := tx.Exec(ctx, repeatable); err != nil {
-				return fmt.Errorf("migrate to %d (functions): %w", SchemaVersion, err)
+			if _, err := tx.Exec(ctx, s.repeatable); err != nil {
+				return fmt.Errorf("migrate to %d (functions): %w", s.version(), err)
 			}
 		}
 		if have > 0 {
@@ -196,21 +241,23 @@ func Migrate(ctx context.Context, db DB, o MigrateOptions) (applied []Migration,
 // begin creates the table of the migrations if it is missing, and returns the version of
 // the schema. If the schema is there, it needs no right but to read it, so that a login
 // that owns nothing can find that there is nothing to do.
-func begin(ctx context.Context, tx pgx.Tx) (have int, err error) {
+func (s *schema) begin(ctx context.Context, tx pgx.Tx) (have int, err error) {
 	if err = checkEncoding(ctx, tx); err == nil {
 		have, err = schemaVersion(ctx, tx)
 	}
-	if err == nil && have == 0 {
-		_, err = tx.Exec(ctx, bootstrap)
+	if err == nil && have > s.version() {
+		err = &SchemaError{have, s.version()}
 	}
-	if err == nil && have > SchemaVersion {
-		err = &SchemaError{have, SchemaVersion}
+	if err == nil && have < s.version() {
+		if _, err = tx.Exec(ctx, guard+migrationsTable); err == nil {
+			err = claimTables(ctx, tx)
+		}
 	}
 	return have, err
 }
 
-// missingMigrations returns the migrations after version have.
-func missingMigrations(have int) []Migration {
+// after returns the migrations after a version.
+func after(migrations []Migration, have int) []Migration {
 	i := slices.IndexFunc(migrations, func(m Migration) bool { return m.Version > have })
 	if i < 0 {
 		return nil
@@ -236,7 +283,10 @@ func setDurability(ctx context.Context, tx pgx.Tx, tables string) error {
 	if persistence == "u" == (tables == "unlogged") {
 		return nil
 	}
-	_, err := tx.Exec(ctx, "alter table dipwell.buckets set "+tables+"; alter table dipwell.reservations set "+tables+"; alter table dipwell.shards set "+tables+"; alter table dipwell.hold_parts set "+tables+"; select dipwell_internal.make_room()")
+	if err := claimTables(ctx, tx); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, "alter table dipwell.buckets set "+tables+"; alter table dipwell.reservations set "+tables+"; alter table dipwell.hold_parts set "+tables+"; select dipwell_internal.make_room()")
 	return err
 }
 
@@ -250,13 +300,16 @@ func MigrateDown(ctx context.Context, db DB) error {
 	} else if d != nil {
 		return portableUndo(ctx, db)
 	}
-	return withMigrationLock(ctx, db, func(tx pgx.Tx) error {
+	return withMigrationLock(ctx, db, nil, func(tx pgx.Tx) error {
 		have, err := schemaVersion(ctx, tx)
 		if err != nil || have == 0 {
 			return err
 		}
 		if have > SchemaVersion {
 			return &SchemaError{have, SchemaVersion}
+		}
+		if err = claimTables(ctx, tx); err != nil {
+			return err
 		}
 		_, err = tx.Exec(ctx, readSchema("repeatable/0_drop.sql")+downSQL)
 		if err != nil {
@@ -271,9 +324,12 @@ func MigrateDown(ctx context.Context, db DB) error {
 // their versions. It changes nothing. A database without the schema is no error: all
 // are then still to be applied.
 func MigrationStatus(ctx context.Context, db DB) (out []Migration, err error) {
-	rows, err := db.Query(ctx, "select version, name, applied_at from dipwell.migrations order by version")
-	have := 0
-	if err == nil {
+	have, err := schemaVersion(ctx, db)
+	var rows pgx.Rows
+	if err == nil && have > 0 {
+		rows, err = db.Query(ctx, "select version, name, applied_at from dipwell.migrations order by version")
+	}
+	if err == nil && have > 0 {
 		var m Migration
 		_, err = pgx.ForEachRow(rows, []any{&m.Version, &m.Name, &m.AppliedAt}, func() error {
 			have = m.Version
@@ -281,10 +337,7 @@ func MigrationStatus(ctx context.Context, db DB) (out []Migration, err error) {
 			return nil
 		})
 	}
-	if noSchema(err) {
-		err = nil
-	}
-	return append(out, missingMigrations(have)...), err
+	return append(out, after(current.migrations, have)...), err
 }
 
 // MigrationSQL returns the statements that Migrate would run on a database of
@@ -296,20 +349,52 @@ func MigrationSQL(o MigrateOptions) string {
 	if d := dialects[o.Engine]; d != nil {
 		return strings.Join(append(d.tables(o.From), markSQL()), ";\n\n") + ";\n"
 	}
+	return current.print(o)
+}
+
+func (s *schema) print(o MigrateOptions) string {
 	var b strings.Builder
-	b.WriteString(bootstrap)
-	for _, m := range missingMigrations(o.From) {
+	b.WriteString(guard + migrationsTable)
+	for _, m := range after(s.migrations, o.From) {
 		fmt.Fprintf(&b, "\n-- %04d %s\n%s", m.Version, m.Name, m.upFor(o))
 		fmt.Fprintf(&b, "insert into dipwell.migrations (version, name) values (%d, '%s');\n", m.Version, m.Name)
 	}
-	b.WriteString("\n" + repeatable)
+	b.WriteString("\n" + s.repeatable)
 	return b.String()
 }
 
-func withMigrationLock(ctx context.Context, db DB, f func(pgx.Tx) error) error {
+// While a migration waits for a table, calls wait behind it. So it gives up soon, and the
+// pause until the next try is longer than the wait.
+const (
+	migrateWait  = "100ms"
+	migratePause = time.Second
+
+	// Autovacuum gives way after a second (deadlock_timeout). The lock that waits for it
+	// stops no call.
+	vacuumWait = "3s"
+)
+
+// withMigrationLock runs f while no other program migrates. If f waits too long for a lock,
+// it is rolled back and tried again, and waiting, which may be nil, is told why.
+func withMigrationLock(ctx context.Context, db DB, waiting func(why string), f func(pgx.Tx) error) error {
+	for {
+		err := migrateOnce(ctx, db, f)
+		if codeOf(err) != codeLocked {
+			return err
+		}
+		if waiting != nil {
+			waiting(holdUp(ctx, db))
+		}
+		if background.Sleep(ctx, migratePause/2+rand.N(migratePause)) != nil {
+			return fmt.Errorf("gave up waiting for %s: %w", holdUp(context.WithoutCancel(ctx), db), err)
+		}
+	}
+}
+
+func migrateOnce(ctx context.Context, db DB, f func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		var path string
-		err := tx.QueryRow(ctx, "select current_setting('search_path') from pg_advisory_xact_lock($1)", int64(migrationLock)).Scan(&path)
+		var path, wait string
+		err := tx.QueryRow(ctx, "select current_setting('search_path'), current_setting('lock_timeout') from pg_advisory_xact_lock($1)", int64(migrationLock)).Scan(&path, &wait)
 		if err != nil {
 			return err
 		}
@@ -319,10 +404,33 @@ func withMigrationLock(ctx context.Context, db DB, f func(pgx.Tx) error) error {
 			err = f(tx)
 		}
 		if err == nil { // for the caller's transaction
-			_, err = tx.Exec(ctx, "select set_config('search_path', $1, true)", path)
+			_, err = tx.Exec(ctx, "select set_config('search_path', $1, true), set_config('lock_timeout', $2, true)", path, wait)
 		}
 		return err
 	})
+}
+
+// claimTables keeps autovacuum and other maintenance from the tables, which calls use
+// meanwhile, and then limits how long statements wait for locks.
+func claimTables(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `set local lock_timeout = '`+vacuumWait+`';
+		do $$ declare name text; begin
+			for name in select c.oid::regclass from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = 'dipwell' and c.relkind in ('r', 'p') order by c.oid loop
+				execute 'lock table ' || name || ' in share update exclusive mode';
+			end loop;
+		end $$;
+		set local lock_timeout = '`+migrateWait+`'`)
+	return err
+}
+
+// holdUp describes the oldest transaction that uses tables of dipwell.
+func holdUp(ctx context.Context, db DB) string {
+	why := "a lock of another transaction"
+	_ = db.QueryRow(ctx, `select format('a transaction that has locked tables of dipwell since %s: process %s of %s%s, %s',
+			to_char(a.xact_start, 'HH24:MI:SS'), a.pid, a.usename, ' (' || nullif(a.application_name, '') || ')', a.state)
+		from pg_stat_activity a where a.pid <> pg_backend_pid() and a.pid in (select k.pid from pg_locks k join pg_class c on c.oid = k.relation
+			join pg_namespace n on n.oid = c.relnamespace where k.granted and n.nspname = 'dipwell' and k.database = (select d.oid from pg_database d where d.datname = current_database())) order by a.xact_start limit 1`).Scan(&why)
+	return why
 }
 
 // checkEncoding returns an error if the database cannot keep the bytes of UTF-8 text
@@ -342,10 +450,13 @@ type rower interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// schemaVersion returns 0 if there is no schema.
+// schemaVersion returns 0 if there is no schema. It reads nothing but a plain table, because
+// a view of somebody's would run that one's functions.
 func schemaVersion(ctx context.Context, db rower) (version int, err error) {
 	var there bool // checked first, because an error would abort the caller's transaction
-	if err = db.QueryRow(ctx, "select to_regclass('dipwell.migrations') is not null").Scan(&there); err != nil || !there {
+	err = db.QueryRow(ctx, `select exists (select 1 from pg_class c join pg_namespace n on n.oid = c.relnamespace
+		where n.nspname = 'dipwell' and c.relname = 'migrations' and c.relkind = 'r' and not c.relrowsecurity)`).Scan(&there)
+	if err != nil || !there {
 		return 0, err
 	}
 	err = db.QueryRow(ctx, "select coalesce(max(version), 0) from dipwell.migrations").Scan(&version)
@@ -358,10 +469,4 @@ func checkSchema(ctx context.Context, db rower) error {
 		err = &SchemaError{have, SchemaVersion}
 	}
 	return err
-}
-
-// noSchema reports whether an error says that the schema or its table is
-// missing.
-func noSchema(err error) bool {
-	return slices.Contains([]string{"42P01", "3F000"}, codeOf(err))
 }

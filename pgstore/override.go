@@ -14,15 +14,10 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dipwell/dipwell/internal/algebra"
-	"github.com/dipwell/dipwell/internal/door"
-	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/internal/sqlexpr"
-	"github.com/dipwell/dipwell/internal/sqlstep"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
-
-// core is what package store has for this module alone.
-var core = store.Core(door.Key{})
 
 // A rowVersion is scanned from the column version of a bucket, which is negative if
 // an override decides the row.
@@ -37,7 +32,7 @@ func (n *rowVersion) ScanInt64(v pgtype.Int8) error {
 // read: either an override decides the row, or there is no row and the key may have an
 // override.
 func (e *entry) needsOverride(row store.State) bool {
-	return number.IsOverride(row.Version) || e.def.Overridden && row == (store.State{})
+	return terms.IsOverride(row.Version) || e.def.Overridden && row == (store.State{})
 }
 
 // planEntry returns the entry of a plan, or nil if the limit has no plan of this name.
@@ -53,11 +48,11 @@ func (e *entry) planEntry(l *limits, name string) *entry {
 	return p.(*entry)
 }
 
-// special reports whether only the function can decide a group: an op has a floor, or a
-// plan that is unlimited or blocked.
+// special reports whether only the function can decide a group: an op has a floor, a
+// fraction of the rate, or a plan that is unlimited or blocked.
 func special(g *store.Group) bool {
 	for i := range g.Ops {
-		if op := &g.Ops[i]; op.Floor > 0 || op.Def.Mode > store.Shadow {
+		if op := &g.Ops[i]; op.Floor > 0 || op.Fraction > 0 || op.Def.Mode > store.Shadow {
 			return true
 		}
 	}
@@ -86,8 +81,8 @@ func setDecider(op *store.Op, version uint32, plan *string, override []byte) boo
 		if err != nil || o.Version != base.Number {
 			return false
 		}
-		core.Prepare(o)
-		decider = core.WithOverride(base, o)
+		o.Prepare()
+		decider = base.WithOverride(o)
 	case version == op.Def.Number:
 	case plan != nil:
 		decider = base.WithPlan(*plan)
@@ -174,11 +169,11 @@ func (m *overridden) note(id int32, key string, d *store.Definition) {
 // returns nil if the row is not of that override and has to be converted first.
 func (m *overridden) learn(e *entry, row store.State, o *store.Override, key string) *store.Definition {
 	base := e.def.Base()
-	if o == nil || o.Version != base.Number || o.ID != number.Override(row.Version) {
+	if o == nil || o.Version != base.Number || o.ID != terms.OverrideOf(row.Version) {
 		return nil
 	}
-	core.Prepare(o)
-	d := core.WithOverride(base, o)
+	o.Prepare()
+	d := base.WithOverride(o)
 	m.note(e.id, key, d)
 	return d
 }
@@ -220,7 +215,7 @@ func (s *Store) decideOverridden(ctx context.Context, g *store.Group, e *entry) 
 	if d == nil || op.Def.Algorithm == store.Concurrency || op.Def.Rule.Every == 0 || op.Verb == store.VerbReset {
 		return false, nil
 	}
-	if d.Mode <= store.Shadow && op.Floor == 0 && !s.refused.has(e.id, op.Key) {
+	if d.Mode <= store.Shadow && op.Floor == 0 && op.Fraction == 0 {
 		done, err = s.takeOverridden(ctx, g, e, d)
 		if done || err != nil {
 			return done, err
@@ -238,7 +233,6 @@ func (s *Store) decideOverridden(ctx context.Context, g *store.Group, e *entry) 
 	if err != nil {
 		return false, err
 	}
-	s.refused.note(e.id, op.Key, !op.Allowed)
 	if g.Allowed, g.Reserved = op.Allowed, false; !write && op.Verb != store.VerbCharge {
 		return true, nil
 	}
@@ -258,7 +252,7 @@ func (s *Store) takeOverridden(ctx context.Context, g *store.Group, e *entry, d 
 		return false, nil
 	}
 	var scratch store.Rule
-	rule := core.RuleFor(d, op.Key, &scratch)
+	rule := d.RuleFor(op.Key, &scratch)
 	units := tokens * rule.Unit
 	args := []any{op.Key, units, bound - units, rule.Add, int32(d.Number), endOf(d), algebra.EnoughTicks(rule.MaxUsed, rule.Add)} //nolint:gosec // the column has 32 bits
 	if rule.Every > 1 {
@@ -303,11 +297,11 @@ func takeOverriddenSQL(id int32, r *store.Rule, testClock bool) string {
 		seen = now
 	}
 	ticks, add, enough := ticksSQL(r, "b.ts", now, sqlexpr.Op("$8::bigint")), sqlexpr.Op("$4::bigint"), sqlexpr.Op("$7::bigint")
-	return fmt.Sprintf(`update dipwell.buckets b set used = %[4]s + $2::bigint, ts = greatest(%[2]s, b.ts)
-where b.limit_id = %[1]d and b.key = $1::text and b.version = $5::int and b.lows is null and greatest(%[2]s, b.ts) < $6::bigint
+	return fmt.Sprintf(`update dipwell.buckets b set used = %[4]s + $2::bigint, ts = greatest(%[2]s, b.ts), low = %[6]s
+where b.limit_id = %[1]d and b.key = $1::text and b.version = $5::int and (b.due <= %[2]s) is not true and greatest(%[2]s, b.ts) < $6::bigint
     and %[5]s
-returning b.used, b.ts, %[3]s`, id, now, seen, sqlstep.LeftAfter(used, ticks, add, enough),
-		sqlexpr.Le(sqlexpr.Sub(used, sqlstep.Returned(ticks, add, enough)), sqlexpr.Op("$3::bigint")))
+returning b.used, b.ts, %[3]s`, id, now, seen, sqlexpr.LeftAfter(used, ticks, add, enough),
+		sqlexpr.Le(sqlexpr.Sub(used, sqlexpr.Returned(ticks, add, enough)), sqlexpr.Op("$3::bigint")), lowSQL(sqlexpr.LeftAfter(used, ticks, add, enough)))
 }
 
 var _ store.Overrider = functions{}
@@ -320,7 +314,7 @@ func (s functions) SetOverride(ctx context.Context, d *store.Definition, o store
 	if err != nil {
 		return store.Override{}, err
 	}
-	if err = core.CheckOverride(e.def, &o, 0); err != nil { // until is checked with the server's clock
+	if err = e.def.CheckOverride(&o, 0); err != nil { // until is checked with the server's clock
 		return store.Override{}, err
 	}
 	per := int64(o.Period)
@@ -331,10 +325,9 @@ func (s functions) SetOverride(ctx context.Context, d *store.Definition, o store
 	if o.Burst == store.NoBurst {
 		burst = new(int64)
 	}
-	set := func() error {
-		return s.db.QueryRow(ctx, setOverrideSQL, e.id, o.Key, nullIf(o.Plan, ""), nullIf(o.Rate, 0), nullIf(per, 0), burst, nullIf(o.Until, 0), nullIf(o.Note, ""), s.testNow()).Scan(&o.ID, &o.Version)
-	}
-	if err = s.retry(ctx, set(), set); err != nil {
+	err = s.change(ctx, changePatience, func(row pgx.Row) error { return row.Scan(&o.ID, &o.Version) },
+		setOverrideSQL, e.id, o.Key, nullIf(o.Plan, ""), nullIf(o.Rate, 0), nullIf(per, 0), burst, nullIf(o.Until, 0), nullIf(o.Note, ""), s.testNow())
+	if err != nil {
 		return store.Override{}, overrideError(err, d.Name)
 	}
 	if !e.def.Overridden && s.autocommit() {
@@ -349,10 +342,9 @@ func (s functions) EndOverride(ctx context.Context, d *store.Definition, key str
 	if err != nil {
 		return false, err
 	}
-	end := func() error {
-		return s.db.QueryRow(ctx, "select dipwell_internal.end_override($1, $2, $3)", e.id, key, s.testNow()).Scan(&ended)
-	}
-	return ended, overrideError(s.retry(ctx, end(), end), d.Name)
+	err = s.change(ctx, changePatience, func(row pgx.Row) error { return row.Scan(&ended) },
+		"select dipwell_internal.end_override($1, $2, $3)", e.id, key, s.testNow())
+	return ended, overrideError(err, d.Name)
 }
 
 // Overrides returns the overrides that have not ended.
@@ -382,7 +374,7 @@ func (s functions) Overrides(ctx context.Context, d *store.Definition, prefix, a
 func (s *Store) withOverrides(ctx context.Context, id int32, rows []store.KeyState) error {
 	var keys []string
 	for i := range rows {
-		if number.IsOverride(rows[i].Version) {
+		if terms.IsOverride(rows[i].Version) {
 			keys = append(keys, rows[i].Key)
 		}
 	}
@@ -396,7 +388,7 @@ func (s *Store) withOverrides(ctx context.Context, id int32, rows []store.KeySta
 	overrides := map[string]*store.Override{}
 	list, err := pgx.CollectRows(found, func(row pgx.CollectableRow) (*store.Override, error) { return scanOverride(row) })
 	for _, o := range list {
-		core.Prepare(o)
+		o.Prepare()
 		overrides[o.Key] = o
 	}
 	for i := range rows {

@@ -16,8 +16,8 @@ func TestOverriddenIsBounded(t *testing.T) {
 	}
 	base.Number, base.Overridden = 1, true
 	o := &store.Override{Burst: 9, ID: 1, Version: 1}
-	core.Prepare(o)
-	d, e := core.WithOverride(base, o), &entry{id: 1, def: base}
+	o.Prepare()
+	d, e := base.WithOverride(o), &entry{id: 1, def: base}
 	var m overridden
 	for i := range 3 * maxOverridden {
 		m.note(1, fmt.Sprint("k", i), d)

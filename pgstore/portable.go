@@ -15,7 +15,7 @@ import (
 // rows.
 func (s portable) group(ctx context.Context, g *store.Group, entries []*entry, _ bool) error {
 	op := &g.Ops[0]
-	if len(g.Ops) == 1 && g.Hold == nil && op.Verb == store.VerbTake && op.Floor == 0 && op.Def == entries[0].def && entries[0].plain &&
+	if len(g.Ops) == 1 && g.Hold == nil && op.Verb == store.VerbTake && op.Floor == 0 && op.Fraction == 0 && op.Def == entries[0].def && entries[0].plain &&
 		op.Def.Algorithm != store.Concurrency && op.Cost > 0 && op.Cost <= op.Def.Rule.Burst {
 		if done, err := s.take(ctx, g, entries[0]); done || err != nil {
 			return err

@@ -22,7 +22,7 @@ func (s portable) change(ctx context.Context, name string, f func(tx pgx.Tx, reg
 			return err
 		}
 		revision++
-		read, err := readLimits(ctx, tx, false)
+		read, err := readLimits(ctx, tx, &s.limits.reg)
 		if err != nil {
 			return err
 		}
@@ -81,7 +81,6 @@ func (s portable) drop(ctx context.Context, name, by string) error {
 		for _, statement := range []string{
 			"delete from dipwell.reservations where limit_id = $1",
 			"delete from dipwell.overrides where limit_id = $1",
-			"delete from dipwell.rates where limit_id = $1",
 			"delete from dipwell.versions where limit_id = $1",
 		} {
 			if _, err := tx.Exec(ctx, statement, ids[name]); err != nil {

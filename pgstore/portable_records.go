@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dipwell/dipwell/internal/audit"
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -41,7 +41,8 @@ const (
 	endedSQL   = "select limit_id, key from dipwell.overrides where until <= $1 limit $2"
 	forgetSQL  = "delete from dipwell.holds where forget <= $1"
 
-	deleteDueSQL = "delete from dipwell.reservations where limit_id = $1 and key = $2 and due <= $3"
+	deleteDueSQL     = "delete from dipwell.reservations where limit_id = $1 and key = $2 and due <= $3"
+	deleteDueFreeSQL = deleteDueSQL + " and number = 0 and hold is not null"
 )
 
 // sweepDue ends reservations, holds and overrides that are due at now, at most
@@ -56,18 +57,26 @@ func (s portable) sweepDue(ctx context.Context, now int64) error {
 		if err != nil {
 			return storeError(err, false)
 		}
-		for _, k := range keys {
-			err := s.transact(ctx, func(tx pgx.Tx) error { return s.sweepRow(ctx, tx, k, now) })
-			if err != nil && !errors.Is(err, store.ErrStaleDefinition) { // the next sweep ends it
-				return err
-			}
+		if err = s.sweepRows(ctx, keys, now); err != nil {
+			return err
 		}
 	}
 	_, err := s.db.Exec(ctx, forgetSQL, now)
 	if err == nil {
-		_, err = s.db.Exec(ctx, "delete from dipwell.top_hours where id < $1", audit.TopHours.Oldest(now))
+		_, err = s.db.Exec(ctx, "delete from dipwell.top_hours where id < $1", catalog.TopHours.Oldest(now))
 	}
 	return storeError(err, false)
+}
+
+// sweepRows calls SweepRow for keys, each in a transaction.
+func (s portable) sweepRows(ctx context.Context, keys []bucketKey, now int64) error {
+	for _, k := range keys {
+		err := s.transact(ctx, func(tx pgx.Tx) error { return s.sweepRow(ctx, tx, k, now) })
+		if err != nil && !errors.Is(err, store.ErrStaleDefinition) { // the next sweep does it
+			return err
+		}
+	}
+	return nil
 }
 
 func (s portable) sweepRow(ctx context.Context, tx pgx.Tx, k bucketKey, now int64) error {
@@ -85,5 +94,6 @@ func (s portable) sweepRow(ctx context.Context, tx pgx.Tx, k bucketKey, now int6
 	if _, err := store.SweepRow(t, &s.limits.reg, d.Name, k.Key, now); err != nil {
 		return err
 	}
+	t.out.Queue(deleteDueFreeSQL, k.LimitID, k.Key, now)
 	return t.flush()
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/catalog"
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -134,8 +134,8 @@ func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n 
 		d := defs[row.LimitID]
 		stays := d != nil && !isFull(d, row, now)
 		if all = all && (stays || b.Len() < n); stays || b.Len() == n {
-			if v, ok := oldest[row.LimitID]; row.Version >= 0 && (!ok || number.Version(uint32(row.Version)) < v) { // the version of an override is not a version of the limit
-				oldest[row.LimitID] = number.Version(uint32(row.Version))
+			if v, ok := oldest[row.LimitID]; row.Version >= 0 && (!ok || terms.VersionOf(uint32(row.Version)) < v) { // the version of an override is not a version of the limit
+				oldest[row.LimitID] = terms.VersionOf(uint32(row.Version))
 			}
 			continue
 		}
@@ -157,13 +157,13 @@ func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n 
 // isFull reports whether a row is a full bucket.
 func isFull(d *store.Definition, row bucketRow, now int64) bool {
 	state := store.State{Used: row.Used, TS: row.TS, Version: uint32(row.Version)}
-	if number.IsOverride(state.Version) {
+	if terms.IsOverride(state.Version) {
 		return false // sweepDue deletes it when the override ends
 	}
-	own := core.Own(d, state, max(now, state.TS))
-	state, ok := core.Carry(own, state, row.Key, now)
+	own := d.Own(state, max(now, state.TS))
+	state, ok := own.Carry(state, row.Key, now)
 	var scratch store.Rule
-	return ok && algebra.Used(core.RuleFor(own, row.Key, &scratch), state, now) == 0
+	return ok && algebra.Used(own.RuleFor(row.Key, &scratch), state, now) == 0
 }
 
 // dropped reports whether an unknown limit was dropped, rather than just added.
@@ -194,20 +194,43 @@ func (s portable) retireOlder(ctx context.Context, now int64, oldest map[int32]u
 				first = min(first, v.Number-1)
 			}
 		}
-		if _, err := s.db.Exec(ctx, `delete from dipwell.versions where limit_id = $1 and number < $2 and number < $3
-			and number < coalesce((select min(o.version) from dipwell.overrides o where o.limit_id = $1), $2)
-			and not exists (select 1 from dipwell.reservations x where x.limit_id = $1)`, e.id, int32(first), int32(e.def.Number)); err != nil {
-			return storeError(err, false)
+		if err := s.renew(ctx, e, now); err != nil {
+			return err
 		}
-		if !wasAdaptive(e.def) {
-			continue
-		}
-		if _, err := s.db.Exec(ctx, "delete from dipwell.rates where limit_id = $1 and number < (select min(v.number) from dipwell.versions v where v.limit_id = $1)", e.id); err != nil {
+		if _, err := s.db.Exec(ctx, deleteVersionsSQL, e.id, int32(first), int32(e.def.Number)); err != nil {
 			return storeError(err, false)
 		}
 	}
 	return nil
 }
 
+const (
+	deleteVersionsSQL = `delete from dipwell.versions where limit_id = $1 and number < $2 and number < $3
+		and number < coalesce((select min(o.version) from dipwell.overrides o where o.limit_id = $1), $2)
+		and number < coalesce((select min(x.version & 1048575) from dipwell.reservations x where x.limit_id = $1 and x.version > 0), $2)`
+	olderSQL = `select limit_id, key from dipwell.buckets where limit_id = $1 and version > 0 and version & 1048575 < $2
+		union select limit_id, key from dipwell.overrides where limit_id = $1 and version < $2
+		union select limit_id, key from dipwell.reservations where limit_id = $1 and version > 0 and version & 1048575 < $2 limit $3`
+
+	manyPast = 64 // versions of a limit after which rows are converted that are more than half as many versions old
+)
+
+// renew converts rows, records and overrides of a limit that has many versions, so that a
+// later pass can delete old ones.
+func (s portable) renew(ctx context.Context, e *entry, now int64) error {
+	if len(e.def.Past) <= manyPast {
+		return nil
+	}
+	found, err := s.db.Query(ctx, olderSQL, e.id, int32(e.def.Number)-manyPast/2, portablePage)
+	if err != nil {
+		return storeError(err, false)
+	}
+	keys, err := pgx.CollectRows(found, pgx.RowToStructByPos[bucketKey])
+	if err != nil {
+		return storeError(err, false)
+	}
+	return s.sweepRows(ctx, keys, now)
+}
+
 // retire does nothing, because retireOlder runs at the end of each pass.
-func (portable) retire(context.Context) error { return nil }
+func (portable) retire(context.Context) (more bool, err error) { return false, nil }

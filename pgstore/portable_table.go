@@ -11,8 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dipwell/dipwell/internal/number"
 	"github.com/dipwell/dipwell/internal/period"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -27,13 +27,20 @@ until = excluded.until, note = excluded.note, id = excluded.id, version = exclud
 	deleteOverrideSQL = "delete from dipwell.overrides where limit_id = $1 and key = $2"
 
 	recordsSQL = `select number, mark, units, coalesce(slack, -1), version, part_due, coalesce(ends, due), rest, coalesce(hold, ''), coalesce(expires, 0)
-from dipwell.reservations where limit_id = $1 and key = $2 order by number, mark, expires`
+from dipwell.reservations where limit_id = $1 and key = $2 and (number <> 0 or hold is null) order by number, mark, expires`
 	insertRecordSQL = `insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts, hold, expires, ends)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, false, $11, $12, $13, $14)`
 	updateRecordSQL     = "update dipwell.reservations set units = $6, slack = $7, version = $8, rest = $9, due = $10, expires = $11, ends = $12" + whereRecord
 	deleteRecordSQL     = "delete from dipwell.reservations" + whereRecord
 	whereRecord         = " where limit_id = $1 and key = $2 and number = $3 and mark = $4 and coalesce(hold, '') = $5"
 	reservationPartsSQL = "select limit_id, key, number, mark, parts, due from dipwell.reservations where id = $1 and hold is null and not rest order by limit_id, key"
+
+	// Parts of holds that took nothing have number 0.
+	freeSQL       = "select count(*) from dipwell.reservations where limit_id = $1 and key = $2 and number = 0 and hold is not null"
+	liveFreeSQL   = freeSQL + " and expires > $3"
+	updateFreeSQL = "update dipwell.reservations set expires = $4, due = $4" + whereFree
+	deleteFreeSQL = "delete from dipwell.reservations" + whereFree
+	whereFree     = " where limit_id = $1 and key = $2 and number = 0 and hold = $3"
 
 	holdSQL       = "select call, ttl, expires, forget, settled, costs, parts from dipwell.holds where id = $1"
 	lockHoldSQL   = holdSQL + " for update"
@@ -63,6 +70,7 @@ type portableRow struct {
 	state   store.State
 	records []store.Record // with the changes to be stored
 	stored  []store.Record
+	free    int // parts of holds that took nothing, among them ended ones
 	changed bool
 }
 
@@ -104,10 +112,7 @@ func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
 		}
 		b.Queue(overrideSQL, k.LimitID, k.Key)
 		b.Queue(recordsSQL, k.LimitID, k.Key)
-	}
-	rated := t.rated(keys)
-	for _, k := range rated {
-		b.Queue(ratesSQL, k.LimitID)
+		b.Queue(freeSQL, k.LimitID, k.Key)
 	}
 	t.askClock(&b)
 	results := t.db().SendBatch(t.ctx, &b)
@@ -117,26 +122,7 @@ func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
 			return 0, err
 		}
 	}
-	for _, k := range rated {
-		rows, err := results.Query()
-		if err == nil {
-			err = setRates(rows, t.limits.byID(k.LimitID))
-		}
-		if err != nil {
-			return 0, storeError(err, false)
-		}
-	}
 	return t.readClock(results)
-}
-
-// rated returns the first key of each limit that has a rate. keys are sorted.
-func (t *portableTable) rated(keys []bucketKey) (rated []bucketKey) {
-	for i, k := range keys {
-		if (i == 0 || keys[i-1].LimitID != k.LimitID) && wasAdaptive(t.limits.byID(k.LimitID)) {
-			rated = append(rated, k)
-		}
-	}
-	return rated
 }
 
 func (t *portableTable) read(results pgx.BatchResults) (*portableRow, error) {
@@ -162,7 +148,10 @@ func (t *portableTable) read(results pgx.BatchResults) (*portableRow, error) {
 	}
 	r.stored, err = pgx.CollectRows(found, scanRecord)
 	r.records = r.stored
-	if t.tx == nil && number.IsOverride(r.state.Version) && o == nil { // the override ended between two statements
+	if err == nil {
+		err = results.QueryRow().Scan(&r.free)
+	}
+	if t.tx == nil && terms.IsOverride(r.state.Version) && o == nil { // the override ended between two statements
 		t.changed = true
 	}
 	if r.state.Used == 0 { // the row was just inserted, is full, or belongs to an override
@@ -374,7 +363,39 @@ func (t *portableTable) SetHold(id string, h store.Hold) error {
 	}
 	t.holds[id] = true
 	t.out.Queue(sql, id, h.Call, h.TTL, h.Expires, h.Forget, h.Settled, h.Costs, string(parts))
+	t.setFree(id, &h, sql == insertHoldSQL)
 	return nil
+}
+
+// setFree stores, changes or deletes the parts of a hold that took nothing.
+func (t *portableTable) setFree(id string, h *store.Hold, made bool) {
+	for i := range h.Parts {
+		p := &h.Parts[i]
+		e := (*t.limits.entries.Load())[p.Limit]
+		switch {
+		case !p.Free || e == nil:
+		case h.Settled:
+			t.out.Queue(deleteFreeSQL, e.id, p.Key, id)
+		case made:
+			var record store.Reservation
+			_, _ = rand.Read(record[:]) // never fails
+			t.out.Queue(insertRecordSQL, uuidOf(record), e.id, p.Key, 0, int32(e.def.Number), h.Expires, h.Expires, 0, 0, nil, 1, id, h.Expires, nil)
+		default:
+			t.out.Queue(updateFreeSQL, e.id, p.Key, id, h.Expires)
+		}
+	}
+}
+
+func (t *portableTable) FreeHolds(limit, key string, now int64) (n int, err error) {
+	r, err := t.row(limit, key)
+	if err != nil || r == nil || r.free == 0 {
+		return 0, err
+	}
+	rows, err := t.db().Query(t.ctx, liveFreeSQL, (*t.limits.entries.Load())[limit].id, key, now)
+	if err == nil {
+		n, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[int])
+	}
+	return n, storeError(err, false)
 }
 
 // flush writes what has changed, and deletes the rows that load inserted and that are not
@@ -397,7 +418,7 @@ func (t *portableTable) flushRow(k bucketKey, r *portableRow) {
 	switch d := t.limits.byID(k.LimitID); {
 	case row.Override != nil && d != nil: // the row stays while the override lives, so that other statements find it
 		if row.Used == 0 {
-			row = store.State{Version: core.WithOverride(d, row.Override).Number}
+			row = store.State{Version: d.WithOverride(row.Override).Number}
 		}
 		t.out.Queue(updateRowSQL, k.LimitID, k.Key, row.Used, row.TS, int32(row.Version), lowsColumn(row.Lows))
 	case row.Used == 0:
@@ -436,7 +457,7 @@ func (t *portableTable) flushRow(k bucketKey, r *portableRow) {
 // countGranted returns the number of keys of a reservation.
 func countGranted(g *store.Group) (n int) {
 	for i := range g.Ops {
-		if core.Took(&g.Ops[i]) > 0 {
+		if g.Ops[i].Took() > 0 {
 			n++
 		}
 	}
@@ -459,7 +480,7 @@ func (t *portableTable) keys(g *store.Group) (keys []bucketKey, err error) {
 			keys = append(keys, bucketKey{p.LimitID, p.Key})
 		}
 		return keys, err
-	case core.Settles(g):
+	case g.Settles():
 		h, err := t.readHold(holdSQL, g.Hold.ID) // locked after its buckets
 		if err != nil {
 			return nil, err
@@ -503,11 +524,11 @@ func (t *portableTable) unknown(column string, value any) error {
 func (t *portableTable) decide() error {
 	g := t.group
 	if g.Hold != nil {
-		if err := core.CheckHold(g.Hold, nil); err != nil { // DecideIn checks the rest
+		if err := g.Hold.Check(nil); err != nil { // DecideIn checks the rest
 			return err
 		}
 	}
-	if core.Settles(g) {
+	if g.Settles() {
 		g.Ops = nil // a previous attempt may have set them
 	}
 	keys, err := t.keys(g)
@@ -596,7 +617,7 @@ func (s portable) changeOverride(ctx context.Context, d *store.Definition, key s
 // markOverridden records that keys of a limit may have overrides, and notifies all
 // programs.
 func markOverridden(ctx context.Context, tx pgx.Tx, id int32) error {
-	if _, err := tx.Exec(ctx, nextRevisionSQL); err != nil {
+	if _, err := tx.Exec(ctx, "update dipwell.revision set n = n + 1 where one = 1"); err != nil {
 		return err
 	}
 	_, err := tx.Exec(ctx, "update dipwell.limits set overridden = true where id = $1", id)

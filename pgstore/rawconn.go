@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -22,70 +22,63 @@ const maxRawStatements = 256
 // maxName is the number of bytes of a statement's name that the server uses.
 const maxName = 63
 
-// maxRawParams is the largest number of parameters of a statement: four for each key of
-// takeAll, and the time of a test's clock.
-const maxRawParams = 4*maxTakeAllKeys + 1
+// maxRawParams is the largest number of parameters of a statement: the grid is the fourth,
+// and the time of a test's clock the last.
+const maxRawParams = 5
 
-// update runs a conditional UPDATE of one row, or one of the INSERTs for a key
-// that is probably new. It returns the row after the statement and the
-// statement's time, or pgx.ErrNoRows. If possible it uses pgconn directly:
+// update runs the conditional UPDATE of one row. It returns the row after the statement and
+// the statement's time, or pgx.ErrNoRows. If possible it uses pgconn directly:
 // looking up the statement by its text, planning how to encode and scan each
 // value, and creating a Rows, as pgx does, take a tenth of a call.
-func (s *Store) update(ctx context.Context, e *entry, f form, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
+func (s *Store) update(ctx context.Context, e *entry, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
 	switch db := s.db.(type) {
 	case *pgx.Conn:
-		return s.updateRaw(ctx, db, e, f, key, r, units, third)
+		return s.updateRaw(ctx, db, e, key, r, units, third)
 	case *pgxpool.Pool:
 		c, err := db.Acquire(ctx)
 		if err != nil {
 			return row, 0, storeError(err, false)
 		}
 		defer c.Release()
-		return s.updateRaw(ctx, c.Conn(), e, f, key, r, units, third)
+		return s.updateRaw(ctx, c.Conn(), e, key, r, units, third)
 	}
-	return s.updatePgx(ctx, s.db, e, f, key, r, units, third)
+	return s.updatePgx(ctx, s.db, e, key, r, units, third)
 }
 
 // updateRaw is update on a connection.
-func (s *Store) updateRaw(ctx context.Context, conn *pgx.Conn, e *entry, f form, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
+func (s *Store) updateRaw(ctx context.Context, conn *pgx.Conn, e *entry, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
 	w := rawConnOf(conn)
 	if w == nil {
-		return s.updatePgx(ctx, conn, e, f, key, r, units, third)
+		return s.updatePgx(ctx, conn, e, key, r, units, third)
 	}
-	t, err := w.prepare(ctx, rawKeyOf(e, f), e.sqlOf(f))
+	t, err := w.prepare(ctx, rawKeyOf(e), e.take)
 	if err != nil {
 		return row, 0, storeError(err, false) // only the statement's text was sent
 	}
 	if t == nil {
-		return s.updatePgx(ctx, conn, e, f, key, r, units, third)
+		return s.updatePgx(ctx, conn, e, key, r, units, third)
 	}
 	w.begin()
 	w.addText(key)
 	w.add(units)
-	if f != formInsertNew {
-		w.add(third)
-		if spread(r) {
-			w.add(gridOf(r.Origin, r.Every))
-		}
+	w.add(third)
+	if spread(r) {
+		w.add(gridOf(r.Origin, r.Every))
 	}
 	if s.clock != nil {
 		w.add(s.clock())
 	}
 	row, now, err = w.send(ctx, t)
-	if err != nil && w.forget(rawKeyOf(e, f), err) {
-		return s.updatePgx(ctx, conn, e, f, key, r, units, third)
+	if err != nil && w.forget(rawKeyOf(e), err) {
+		return s.updatePgx(ctx, conn, e, key, r, units, third)
 	}
 	return row, now, err
 }
 
 // updatePgx is update through pgx, in any query mode.
-func (s *Store) updatePgx(ctx context.Context, db DB, e *entry, f form, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
+func (s *Store) updatePgx(ctx context.Context, db DB, e *entry, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
 	var seen instant
-	args := s.takeArgs(key, r, units, third)
-	if f == formInsertNew {
-		args = s.withClock([]any{key, units})
-	}
-	err = db.QueryRow(ctx, e.sqlOf(f), args...).Scan(&row.Used, &row.TS, &seen)
+	err = db.QueryRow(ctx, e.take, s.takeArgs(key, r, units, third)...).Scan(&row.Used, &row.TS, &seen)
 	return row, int64(seen), err
 }
 
@@ -104,52 +97,21 @@ type rawConn struct {
 // is for.
 type rawKey struct {
 	limit int32
-	plan  int // number.Index
-	form  form
-	other string // for a statement over several limits: part of its name
+	plan  int // terms.IndexOf
 }
 
-func rawKeyOf(e *entry, f form) rawKey {
-	return rawKey{limit: e.id, plan: number.Index(e.def.Number), form: f}
+func rawKeyOf(e *entry) rawKey {
+	return rawKey{limit: e.id, plan: terms.IndexOf(e.def.Number)}
 }
 
 // name returns the name of the prepared statement.
-func (k rawKey) name() string { return names[k.form] + k.limits() }
-
-func (k rawKey) limits() string {
-	name := strconv.Itoa(int(k.limit))
+func (k rawKey) name() string {
+	name := "dipwell_take_" + strconv.Itoa(int(k.limit))
 	if k.plan > 0 {
 		name += "p" + strconv.Itoa(k.plan)
 	}
-	return name + k.other
+	return name
 }
-
-// form selects one of a version's statements for a call of one key, or one of a
-// combination of limits.
-type form int
-
-const (
-	formTake      form = iota // update a row
-	formUpsert                // insert a row or update it
-	formInsertNew             // insert a row
-	formHold
-	formHoldBeside
-	formHoldFirst
-	formSettle
-	formSettleBeside
-	formTakeAll
-	formTakeAllAtOnce
-	formTakeShard
-	formTakeMine
-	formTakeWhole
-)
-
-func (s *statements) sqlOf(f form) string {
-	return [...]string{s.take, s.upsert, s.insertNew, s.hold, s.holdBeside, s.holdFirst, s.settle, s.settleBeside}[f]
-}
-
-// names are the names of the prepared statements, without the limit's id.
-var names = [...]string{"dipwell_take_", "dipwell_first_", "dipwell_new_", "dipwell_hold_", "dipwell_holdb_", "dipwell_hold1_", "dipwell_settle_", "dipwell_settleb_", "dipwell_all_", "dipwell_once_", "dipwell_shard_", "dipwell_mine_", "dipwell_whole_"}
 
 type rawStatement struct {
 	sql string
@@ -191,70 +153,6 @@ func (w *rawConn) send(ctx context.Context, t *rawStatement) (row store.State, n
 		err = pgx.ErrNoRows
 	}
 	return row, now, err
-}
-
-// ask runs a statement whose columns are integers or times. It returns them in columns,
-// or pgx.ErrNoRows. If the statement was not sent, the error wraps store.ErrStore.
-func (s *Store) ask(ctx context.Context, key rawKey, sql string, args []any, columns []int64) error {
-	switch db := s.db.(type) {
-	case *pgx.Conn:
-		return askRaw(ctx, db, key, sql, args, columns)
-	case *pgxpool.Pool:
-		c, err := db.Acquire(ctx)
-		if err != nil {
-			return storeError(err, false)
-		}
-		defer c.Release()
-		return askRaw(ctx, c.Conn(), key, sql, args, columns)
-	}
-	return askPgx(ctx, s.db, sql, args, columns)
-}
-
-func askPgx(ctx context.Context, db DB, sql string, args []any, columns []int64) error {
-	found := make([]any, len(columns))
-	for i := range columns {
-		found[i] = (*instant)(&columns[i])
-	}
-	return db.QueryRow(ctx, sql, args...).Scan(found...)
-}
-
-// askRaw is ask by pgconn, without the parts of pgx that rawConn replaces.
-func askRaw(ctx context.Context, conn *pgx.Conn, key rawKey, sql string, args []any, columns []int64) error {
-	w := rawConnOf(conn)
-	if w == nil {
-		return askPgx(ctx, conn, sql, args, columns)
-	}
-	t, err := w.prepare(ctx, key, sql)
-	if err != nil {
-		return storeError(err, false) // only the statement's text was sent
-	}
-	if t == nil {
-		return askPgx(ctx, conn, sql, args, columns)
-	}
-	w.begin()
-	for _, arg := range args {
-		switch arg := arg.(type) {
-		case string:
-			w.addText(arg)
-		case int64:
-			w.add(arg)
-		}
-	}
-	found := false
-	answer := conn.PgConn().ExecStatement(ctx, t.StatementDescription, w.params, binaryFormat, binaryFormat)
-	for answer.NextRow() {
-		found = true
-		for i, v := range answer.Values() {
-			columns[i] = instantOf(t.Fields[i].DataTypeOID, v)
-		}
-	}
-	if _, err = answer.Close(); err == nil && !found {
-		err = pgx.ErrNoRows
-	}
-	if err != nil && w.forget(key, err) {
-		return askPgx(ctx, conn, sql, args, columns)
-	}
-	return err
 }
 
 // begin resets the parameters.

@@ -163,7 +163,7 @@ func TestTracedStatements(t *testing.T) {
 // TestSharedBucketFirst checks that the empty key, as the first on a
 // connection, is not sent as null.
 func TestSharedBucketFirst(t *testing.T) {
-	for name, force := range map[string]func(*pgstore.Store){"known": func(*pgstore.Store) {}, "new": pgstore.ForceUpsert} {
+	for name, force := range map[string]func(*pgstore.Store){"known": func(*pgstore.Store) {}} {
 		t.Run(name, func(t *testing.T) {
 			ctx := context.Background()
 			conn, asked := countingConn(t)

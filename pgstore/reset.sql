@@ -14,8 +14,7 @@ with q as materialized (
 seen as materialized (
     select q.*, b.used, b.ts, b.place, coalesce((select l.version from dipwell.limits l where l.id = q.limit_id) = q.version & 1048575 and coalesce(b.version >= 0, true), false)
             and (select x.number from dipwell.reservations x where x.limit_id = q.limit_id and x.key = q.key limit 1) is null
-            and (select x.part from dipwell.hold_parts x where x.limit_id = q.limit_id and x.key = q.key and x.live limit 1) is null
-            and b.lows is distinct from '{0}' as plain
+            and (select x.part from dipwell.hold_parts x where x.limit_id = q.limit_id and x.key = q.key and x.live limit 1) is null as plain
     from q left join lateral (select b.used, b.ts, b.version, b.lows, b.ctid as place from dipwell.buckets b
         where b.limit_id = q.limit_id and b.key = q.key limit 1) b on true
 ),

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -35,18 +35,22 @@ const (
 	codeDiskFull      = "53100"
 	codeLocked        = "55P03" // lock_not_available: lock_timeout
 	codeCanceled      = "57014" // query_canceled: statement_timeout
-	codeNoStatement   = "26000" // invalid_sql_statement_name: deallocated by somebody else
 	codeInvalidText   = "22P02" // invalid_text_representation
+	codeUnique        = "23505" // unique_violation
+	codeNoStatement   = "26000" // invalid_sql_statement_name: deallocated by somebody else
+	codeInternal      = "XX000"
 	codeStalePlan     = "0A000" // feature_not_supported: cached plan must not change result type
 )
 
 // retryable reports whether the server rolled back a statement because of a
 // conflict with another one. YugabyteDB has no code for a read restart, only a
-// message.
+// message, and PostgreSQL none for a statement that waited while a migration replaced a
+// function or a type that it uses.
 func retryable(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == codeSerialization || pg.Code == codeDeadlock ||
-		strings.Contains(strings.ToLower(pg.Message), "restart read required"))
+		strings.Contains(strings.ToLower(pg.Message), "restart read required") ||
+		pg.Code == codeInternal && strings.HasPrefix(pg.Message, "cache lookup failed for "))
 }
 
 // retry repeats a statement while its error is retryable, if each statement is
@@ -55,7 +59,7 @@ func retryable(err error) bool {
 func (s *Store) retry(ctx context.Context, err error, statement func() error) error {
 	pause := firstPause
 	for try := 1; try < maxTries && retryable(err) && s.autocommit(); try++ {
-		if await.Sleep(ctx, rand.N(pause)) != nil {
+		if background.Sleep(ctx, rand.N(pause)) != nil {
 			return err
 		}
 		pause = min(2*pause, maxPause)

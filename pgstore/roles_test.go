@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -23,7 +23,7 @@ func TestServiceRole(t *testing.T) {
 	must(t, pool, "drop role if exists limiter; create role limiter login in role dipwell_service; alter role limiter set search_path = pg_catalog, pg_temp")
 	t.Cleanup(func() { must(t, pool, "drop role limiter") })
 	must(t, pool, `select dipwell.define('login', 5, interval '1 hour', burst => 20, max_debt => 20);
-		select dipwell.define('up', 250, interval '1 second', adaptive => '{"floor": 50, "ceiling": 500, "errors": 0.02, "window": "100ms"}')`)
+		select dipwell.define('up', 250, interval '1 second', adaptive => '{"floor": 50, "errors": 0.02, "window": "100ms"}')`)
 	dsn := strings.Replace(pool.Config().ConnString(), "postgres@", "limiter@", 1)
 	login := connect(t, dsn)
 	st := newStore(t, login, pgstore.Config{Poll: -1})
@@ -50,14 +50,6 @@ func TestServiceRole(t *testing.T) {
 			}
 			return err
 		},
-		"observe": func() (err error) {
-			ended := func() bool { rate, _, _ := l.Limit("up").CurrentRate(time.Now().UnixMicro()); return rate < 250 }
-			eventually(t, "the window has ended", func() bool {
-				err = st.Abilities().Observe(ctx, l.Limit("up"), store.Observation{Count: 100, Failed: 100})
-				return err != nil || ended()
-			})
-			return err
-		},
 		"sweep": func() error {
 			must(t, pool, "select dipwell.define('gone', 1, interval '1 hour'); select dipwell.define('gone', 2, interval '1 hour'); update dipwell.versions set since = 0")
 			_, err := store.AbilitiesOf(st).Sweep(ctx, 100)
@@ -81,7 +73,7 @@ func TestServiceRole(t *testing.T) {
 			_, err := l.Define(ctx, store.Limit{Name: "mine", Rate: 1, Period: time.Hour}, store.OwnerCode)
 			return err
 		}(),
-		"drop": st.Drop(ctx, "login", owner.SQL),
+		"drop": st.Drop(ctx, "login", terms.OwnerSQL),
 	} {
 		if !errors.Is(err, store.ErrStore) || !strings.Contains(err.Error(), "dipwell_admin") {
 			t.Errorf("%s: %v", name, err)

@@ -5,21 +5,17 @@ import (
 	"context"
 	_ "embed"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dipwell/dipwell/internal/merge"
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
 //go:embed set.sql
 var setSQL string
-
-//go:embed set_first.sql
-var setFirstSQL string
 
 //go:embed reset.sql
 var resetSQL string
@@ -28,62 +24,8 @@ var resetSQL string
 // as skipped.
 var setSkipLockedSQL = strings.Replace(setSQL, "for no key update)", "for no key update skip locked)", 1)
 
-// setUncheckedSQL does not check first whether charges fit, so that it also
-// locks the rows that it refuses. It costs a third less if almost nothing is
-// refused.
-var setUncheckedSQL = replaceMarked(setSQL, "candidates as (select q.*, true as eligible from q),\n",
-	"select i, used, ts, n, plain, coalesce(done, false), used is null, case when calendar then used0 end from judged\n")
-
-// setBriefSQL and setBriefUncheckedSQL wait for locks for at most briefWait, or for the
-// session's lock_timeout if that is shorter.
-var (
-	setBriefSQL          = briefly(setSQL)
-	setBriefUncheckedSQL = briefly(setUncheckedSQL)
-)
-
-func briefly(sql string) string {
-	return strings.Replace(sql, "with q as materialized (\n    select * from unnest(", fmt.Sprintf(`with t as materialized (
-    select case when current_setting('lock_timeout')::interval not between '1ms' and '%[1]dms' then set_config('lock_timeout', '%[1]dms', true) end
-),
-q as materialized (
-    select q.* from t cross join unnest(`, briefWait.Milliseconds()), 1)
-}
-
-// setOverriddenSQL also decides keys with overrides. $16 is the end of their overrides:
-// from then on the groups are left to other statements.
-var (
-	setOverriddenSQL           = withEnds.Replace(setSQL)
-	setOverriddenSkipLockedSQL = withEnds.Replace(setSkipLockedSQL)
-)
-
-var withEnds = strings.NewReplacer(
-	"(select $14::boolean[]))", "(select $14::boolean[]), (select $16::bigint[]))",
-	"shadow, calendar, i)", "shadow, calendar, ends, i)",
-	"(select l.version from dipwell.limits l where l.id = q.limit_id) = q.version & 1048575\n", "(q.version < 0 or (select l.version from dipwell.limits l where l.id = q.limit_id) = q.version & 1048575)\n            and greatest(c.n, b.ts) < q.ends\n",
-	"l.plain and not", "l.plain and greatest(c.n, l.ts) < q.ends and not",
-)
-
-// overriddenRows reports whether a row of bundles is decided by an override.
-func overriddenRows(bundles []*bundle) bool {
-	return slices.ContainsFunc(bundles, func(b *bundle) bool {
-		return slices.ContainsFunc(b.buckets, func(row bucket) bool { return row.def.Override != nil })
-	})
-}
-
-// replaceMarked replaces the parts of a statement between "-- look {" and "--
-// }".
-func replaceMarked(sql string, instead ...string) string {
-	for _, text := range instead {
-		before, rest, _ := strings.Cut(sql, "-- look {\n")
-		_, after, _ := strings.Cut(rest, "-- }\n")
-		sql = before + text + after
-	}
-	return sql
-}
-
 const (
-	maxSetRounds = 6 // rounds of set before decide is used
-	briefWait    = rowWait
+	maxSetRounds = 6    // rounds of set before decide is used
 	maxSetRows   = 4096 // rows in one statement; a batch of coalesce has up to 1024 groups
 
 	tooMany = store.MaxInt + 1 // units: more than any bucket holds
@@ -104,9 +46,7 @@ type bundle struct {
 	skipped     bool // a row was locked by another transaction, or does not exist
 	done        bool // everything was charged
 	needsRows   bool // insert empty rows, then ask again
-	insert      bool // insert the rows with their charges: see setFirstSQL
 
-	noInsert  bool // setFirstSQL must not be used: it timed out on a lock, or runs in the caller's transaction, which may have inserted the rows
 	writeBack bool // the groups are decided on the rows in read; write the result if these are unchanged
 }
 
@@ -164,35 +104,24 @@ func (s *Store) set(ctx context.Context, groups []*store.Group, decided ...*bund
 // setRound decides bundles in one round trip. It returns the bundles to try
 // again, and the groups that need another way.
 func (s *Store) setRound(ctx context.Context, bundles []*bundle) (again []*bundle, rest []*store.Group) {
-	err, locked := s.askSet(ctx, s.setSQL(bundles), bundles), error(nil)
+	sql := setSQL
+	if bundles[0].resets {
+		sql = resetSQL
+	}
+	err, locked := s.askSet(ctx, sql, bundles), error(nil)
 	if errors.Is(err, store.ErrLocked) && !s.inLane && s.autocommit() && !bundles[0].resets {
-		for _, b := range bundles {
-			b.insert, b.noInsert = false, true
-		}
-		sql := setSkipLockedSQL
-		if overriddenRows(bundles) {
-			sql = setOverriddenSkipLockedSQL
-		}
-		err, locked = s.askSet(ctx, sql, bundles), err
+		err, locked = s.askSet(ctx, setSkipLockedSQL, bundles), err
 	}
 	if err != nil {
 		return nil, s.failBundles(bundles, err)
 	}
-	done := true
 	for _, b := range bundles {
-		done = done && b.done
 		if locked != nil && b.skipped && len(b.buckets) == 1 {
 			b.fail(locked)
 			continue
 		}
 		b.unsupported = b.unsupported || locked != nil && b.skipped
 		more, other := b.answer()
-		s.noteSeenRows(b)
-		for i := range b.buckets {
-			if row := &b.buckets[i]; row.def.Rule.Leaky {
-				s.refused.note(row.id, row.op.Key, other)
-			}
-		}
 		switch {
 		case other:
 			rest = append(rest, b.groups...)
@@ -200,53 +129,24 @@ func (s *Store) setRound(ctx context.Context, bundles []*bundle) (again []*bundl
 			again = append(again, b)
 		}
 	}
-	s.noRefusals.note(done)
 	if err := s.insertEmpty(ctx, again); err != nil {
 		return nil, append(rest, s.failBundles(again, err)...)
 	}
 	return again, rest
 }
 
-// setSQL returns the variant of the statement for bundles, which are all of one
-// kind: see split.
-func (s *Store) setSQL(bundles []*bundle) string {
-	switch {
-	case bundles[0].insert:
-		return setFirstSQL
-	case bundles[0].resets:
-		return resetSQL
-	case overriddenRows(bundles):
-		return setOverriddenSQL
-	case !s.noRefusals.longEnough() || slices.ContainsFunc(bundles, (*bundle).mayRefuse):
-		return setSQL
-	}
-	return setUncheckedSQL
-}
-
-// mayRefuse reports whether a bundle may write nothing.
-func (b *bundle) mayRefuse() bool {
-	return b.mixed || b.writeBack || !adding(b.verb()) && b.verb() != store.VerbRefund
-}
-
-// adding reports whether a verb takes tokens.
-func adding(v store.Verb) bool {
-	return v == store.VerbTake || v == store.VerbTakeUpTo || v == store.VerbReserve || v == store.VerbCharge
-}
-
 // split separates the bundles by the statement that they need.
 func split(bundles []*bundle) (parts [][]*bundle) {
-	var first, resets, others []*bundle
+	var resets, others []*bundle
 	for _, b := range bundles {
 		switch {
-		case b.insert:
-			first = append(first, b)
 		case b.resets:
 			resets = append(resets, b)
 		default:
 			others = append(others, b)
 		}
 	}
-	for _, part := range [][]*bundle{first, resets, others} {
+	for _, part := range [][]*bundle{resets, others} {
 		if len(part) > 0 {
 			parts = append(parts, part)
 		}
@@ -320,22 +220,19 @@ func (s *Store) bundles(ctx context.Context, groups []*store.Group, decided []*b
 		}
 		rows++
 	}
-	inside := !s.autocommit()
 	all = slices.DeleteFunc(all, func(b *bundle) bool {
-		b.noInsert = inside
 		other := b.switches || b.mixed && b.resets
 		if other {
 			rest = append(rest, b.groups...)
 		}
 		return len(b.groups) == 0 || other
 	})
-	s.markNew(all)
 	return all, rest
 }
 
 // decidedBundle returns a bundle that writes the state after for a row, if it
 // is still as found.
-func decidedBundle(e *entry, row *merge.Row, found, after store.State) *bundle {
+func decidedBundle(e *entry, row *algebra.RowGroups, found, after store.State) *bundle {
 	b := &bundle{groups: row.Groups, writeBack: true,
 		buckets: []bucket{{entry: e, op: &row.Groups[0].Ops[0], found: found, read: found, after: after}}}
 	for range row.Groups {
@@ -410,7 +307,7 @@ func (s *Store) canUseSet(ctx context.Context, g *store.Group, known []*entry) b
 		switch r := &d.Rule; {
 		case d.Algorithm == store.Concurrency, r.Every == 0 && d.Base() != d, op.Verb == store.VerbReset && d.Overridden:
 			return false
-		case r.Pace != nil, r.Every == 0 && !s.knowsWindows(ctx, known[i]), r.Leaky && s.refused.has(known[i].id, op.Key):
+		case r.Every == 0 && !s.knowsWindows(ctx, known[i]):
 			return false
 		case op.Cost == 0 && op.Verb != store.VerbCheck && op.Verb != store.VerbReset && len(g.Ops) > 1: // a check together with calls that write
 			return false
@@ -432,7 +329,7 @@ type setArgs struct {
 }
 
 // askSet runs the statement and reads the result of each bundle.
-func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (failed error) {
+func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) error {
 	type place struct {
 		of int
 		*bundle
@@ -456,29 +353,17 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (fail
 		a.append(p.of, p.bundle, p.bucket)
 	}
 	at := s.testNow()
-	args := []any{a.groups, a.limits, a.keys, a.versions, a.kinds, a.costs, a.bounds, a.units, a.every, a.add, a.grids, a.enough, a.shadow, a.calendar, at}
+	args := []any{a.groups, a.limits, a.keys, a.versions, a.kinds, a.costs, a.bounds, a.units, a.every, a.add, a.grids, a.enough, a.shadow, a.calendar, at, a.ends}
+	db, release, err := s.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	var rows pgx.Rows
-	var err error
-	if bundles[0].insert {
-		var both pgx.Batch
-		both.Queue(insertChargedSQL, a.limits, a.versions, a.keys, a.costs, at)
-		both.Queue(sql, args...)
-		results := s.db.SendBatch(ctx, &both)
-		defer func() {
-			if end := results.Close(); failed == nil {
-				failed = storeError(end, true)
-			}
-		}()
-		if _, err = results.Exec(); err == nil {
-			rows, err = results.Query()
-		}
-	} else if bundles[0].resets {
-		rows, err = s.db.Query(ctx, sql, s.withCustomPlan(a.groups, a.limits, a.keys, a.versions, at)...)
+	if bundles[0].resets {
+		rows, err = db.Query(ctx, sql, s.withCustomPlan(a.groups, a.limits, a.keys, a.versions, at)...)
 	} else {
-		if overriddenRows(bundles) {
-			args = append(args, a.ends)
-		}
-		rows, err = s.db.Query(ctx, sql, args...)
+		rows, err = db.Query(ctx, sql, args...)
 	}
 	if err != nil {
 		return storeError(err, true)
@@ -502,7 +387,7 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) (fail
 // append adds the parameters of one row.
 func (a *setArgs) append(group int, b *bundle, row *bucket) {
 	var scratch store.Rule
-	r := core.RuleFor(row.def, row.op.Key, &scratch)
+	r := row.def.RuleFor(row.op.Key, &scratch)
 	kind, cost, bound := row.op.Verb, row.cost, r.Cap
 	unit, every, adds, grid, enough := r.Unit, r.Every, r.Add, int64(0), (r.MaxUsed+r.Add-1)/r.Add
 	if r.Every == 0 {
@@ -551,16 +436,8 @@ func (b *bundle) answer() (again, other bool) {
 		return false, false
 	}
 	b.needsRows = slices.ContainsFunc(b.buckets, func(row bucket) bool { return row.found == store.State{} })
-	b.writeBack, b.insert = !b.needsRows, b.needsRows && b.insertable() && !slices.ContainsFunc(b.groups, func(g *store.Group) bool { return !g.Allowed })
-	b.needsRows = b.needsRows && !b.insert
+	b.writeBack = !b.needsRows
 	return true, false
-}
-
-// insertable reports whether the rows can be inserted with their charges.
-func (b *bundle) insertable() bool {
-	return !b.noInsert && !b.mixed && !b.writeBack && adding(b.verb()) && !slices.ContainsFunc(b.buckets, func(row bucket) bool {
-		return row.def.Mode == store.Shadow || row.def.Overridden || row.cost == 0 || row.cost > row.bound()
-	})
 }
 
 // bound is the limit of used units after a charge.
@@ -569,24 +446,6 @@ func (row *bucket) bound() int64 {
 		return row.def.Rule.MaxUsed
 	}
 	return row.def.Rule.Cap
-}
-
-// markNew marks bundles with rows that probably do not exist.
-func (s *Store) markNew(bundles []*bundle) {
-	for _, b := range bundles {
-		b.insert = b.insertable() && slices.ContainsFunc(b.buckets, func(row bucket) bool {
-			return row.newKeys.mostlyNew() && !s.seen.has(row.id, row.op.Key)
-		})
-	}
-}
-
-// noteSeenRows remembers the keys of a bundle.
-func (s *Store) noteSeenRows(b *bundle) {
-	for i := range b.buckets {
-		if row := &b.buckets[i]; !s.seen.has(row.id, row.op.Key) {
-			s.noteSeen(row.entry, row.op.Key, row.found == store.State{})
-		}
-	}
 }
 
 // decide decides the groups one after the other at the statement's time. It
@@ -623,15 +482,6 @@ func (b *bundle) decide() (write, waits bool) {
 const insertEmptySQL = `insert into dipwell.buckets (used, ts, limit_id, version, key)
 select 0, 0, q.limit_id, q.version, q.key
 from unnest($1::int[], $2::int[], $3::text[]) q(limit_id, version, key) order by q.limit_id, q.key collate "C" on conflict do nothing`
-
-// insertChargedSQL inserts missing rows with their charge, and locks the
-// others, all in locking order. It reads the clock after the snapshot; this is
-// the time of the decision.
-const insertChargedSQL = `with c as materialized (select coalesce($5::bigint, ` + readNow + `) as n)
-insert into dipwell.buckets as b (used, ts, limit_id, version, key)
-select q.used, c.n, q.limit_id, q.version, q.key
-from c cross join unnest((select $1::int[]), (select $2::int[]), (select $3::text[]), (select $4::bigint[])) q(limit_id, version, key, used)
-on conflict (limit_id, key) do update set used = b.used where false`
 
 // insertEmpty inserts the rows that bundles need.
 func (s *Store) insertEmpty(ctx context.Context, bundles []*bundle) error {

@@ -220,8 +220,7 @@ func TestCostBeyondWhatCanBeCounted(t *testing.T) {
 // store chooses.
 func TestStatementsAgreeWithGo(t *testing.T) {
 	for name, force := range map[string]func(*pgstore.Store){
-		"default": func(*pgstore.Store) {}, "no refusals": pgstore.ForceUnchecked, "new keys": pgstore.ForceUpsert, "new keys only": pgstore.ForceInsertNew,
-		"both": func(s *pgstore.Store) { pgstore.ForceUnchecked(s); pgstore.ForceUpsert(s) },
+		"default": func(*pgstore.Store) {}, "no refusals": pgstore.ForceUnchecked,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -230,7 +229,7 @@ func TestStatementsAgreeWithGo(t *testing.T) {
 	}
 	t.Run("in a transaction", func(t *testing.T) {
 		t.Parallel()
-		statementsAgree(t, pgstore.ForceUpsert, true)
+		statementsAgree(t, func(*pgstore.Store) {}, true)
 	})
 }
 
@@ -513,27 +512,6 @@ func statementsOfABatch(t *testing.T) (more []string) {
 			}
 			if round > 2 && *asked > c.most {
 				more = append(more, fmt.Sprintf("%s of %s: %d trips for 50 keys", c.verb, c.limit, *asked))
-			}
-			if round < 4 || c.verb != store.VerbReserve {
-				continue
-			}
-			var cancels store.Batch
-			for i := range b.Groups {
-				cancels.Groups = append(cancels.Groups, store.Group{ID: b.Groups[i].ID, Cancel: true})
-			}
-			for _, want := range []error{nil, store.ErrReservation} {
-				*asked = 0
-				if err := s.Apply(ctx, &cancels); err != nil {
-					t.Fatal(err)
-				}
-				for i := range cancels.Groups {
-					if err := cancels.Groups[i].Err; !errors.Is(err, want) {
-						t.Fatalf("cancelled: %v, want %v", err, want)
-					}
-				}
-				if *asked > 4 { // pgx first asks for the parameter types
-					t.Errorf("cancelled: %d trips for 50 keys", *asked)
-				}
 			}
 		}
 	}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
-	"github.com/dipwell/dipwell/internal/keypath"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
@@ -27,7 +26,7 @@ import (
 // TestSQL runs the suite on the SQL functions.
 func TestSQL(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, openSQL, storetest.Options{Quick: true, Parallel: true})
+	storetest.Run(t, openSQL, storetest.Options{Quick: true, Parallel: true, Lacks: []string{"fractions", "shards"}}) // the functions choose rows themselves: see TestShardsSQL
 }
 
 // openSQL returns a store that decides by dipwell.take and the other SQL
@@ -53,11 +52,10 @@ type sqlStore struct {
 	now       func() int64
 }
 
-// Abilities returns those of the Go store, but no call sites: SQL cannot name what they
-// define.
+// Abilities returns those of the Go store.
 func (s *sqlStore) Abilities() store.Abilities {
 	ab := s.Store.Abilities()
-	ab.Store, ab.CallSite = s, nil
+	ab.Store = s
 	return ab
 }
 
@@ -141,7 +139,7 @@ func named(g *store.Group) (ops []store.Op) {
 	for _, op := range g.Ops {
 		takes := op.Takes
 		for _, child := range g.Ops {
-			if child.Def.Parent == op.Def.Name && keypath.Parent(child.Key) == op.Key {
+			if child.Def.Parent == op.Def.Name && child.Key[:max(strings.LastIndexByte(child.Key, '/'), 0)] == op.Key {
 				op.Cost, op.Takes = op.Cost-child.Cost, op.Takes&^child.Takes
 			}
 		}
@@ -232,7 +230,12 @@ func (s *sqlStore) call(ctx context.Context, g *store.Group, sql string, args ..
 			if err != nil {
 				return err
 			}
-			op.Bound = len(held) > 0 && (len(o) == 0 || o[0].Key != op.Key || s.now()+op.Retry != o[0].Until) // the end of an override is exact
+			op.Bound = len(held) > 0
+			if len(o) > 0 && o[0].Key == op.Key && o[0].Until > s.now() {
+				plan := op.Def.Base().WithPlan(o[0].Plan)
+				blocked := plan != nil && plan.Mode == store.Blocked // until an end that is exact
+				op.Bound = !blocked || op.Bound && s.now()+op.Retry > o[0].Until
+			}
 		}
 	}
 	return nil
@@ -247,7 +250,7 @@ func (s *sqlStore) answer(ctx context.Context, op *store.Op, a store.Answer) {
 		}
 		if d.Overridden {
 			if list, err := s.Abilities().Overrides.Overrides(ctx, d, op.Key, "", 1); err == nil && len(list) > 0 && list[0].Key == op.Key {
-				op.Asked, op.Def = cmp.Or(op.Asked, op.Def), core.WithOverride(d, &list[0])
+				op.Asked, op.Def = cmp.Or(op.Asked, op.Def), d.WithOverride(&list[0])
 			}
 		}
 	}
@@ -268,9 +271,9 @@ func (s *sqlStore) own(ctx context.Context, op *store.Op) *store.Definition {
 		return nil
 	}
 	row.Version = uint32(version)
-	own := core.Own(d, row, s.now())
+	own := d.Own(row, s.now())
 	var scratch store.Rule
-	if algebra.Used(core.RuleFor(own, op.Key, &scratch), row, s.now()) == 0 { // a full row is as none
+	if algebra.Used(own.RuleFor(op.Key, &scratch), row, s.now()) == 0 { // a full row is as none
 		return nil
 	}
 	return own
@@ -339,8 +342,6 @@ func TestSQLErrors(t *testing.T) {
 		{"select dipwell.drop_plan(null, 'pro')", "22023", "limit_name: is null"},
 		{"select dipwell.settle_all('h', '{{1}}')", "22023", "costs: has the bounds [1:1][1:1]; a list of 1 entry has [1:1]"},
 		{"select dipwell.settle_all('h', '[2:3]={1,1}')", "22023", "costs: has the bounds [2:3]; a list of 2 entries has [1:2]"},
-		{"select dipwell.observe(null, 1)", "22023", "limit_name: is null"},
-		{"select dipwell.observe('nope', 1)", "42704", `limit_name: unknown limit "nope"`},
 		{"select dipwell.define('x', 0, interval '1s')", "22023", "limit x: rate: 0 is not between 1 and 2^53-1"},
 		{"select dipwell.define('x', 1, interval '1 month')", "22023", "limit x: per: months and years are for windows and intervals; a bucket needs a fixed length such as 30d"},
 		{"select dipwell.define('x', 7, interval '30 days', 1, max_debt => 1000000000000000)", "22023", "limit x: rate: 7 per 30d is too slow, or max_debt and max_charge too large, to count exactly with any burst"},
@@ -437,6 +438,13 @@ func TestRoles(t *testing.T) {
 		{"delete from dipwell.versions", false, false, true},
 		{"update dipwell.revision set n = 1", false, false, true},
 		{"delete from dipwell.migrations", false, false, false},
+		{"delete from dipwell.audit", false, false, false},
+		{"update dipwell.audit set at = now()", false, false, false},
+		{"insert into dipwell.audit select * from dipwell.audit", false, false, false},
+		{"truncate dipwell.audit", false, false, false},
+		{"update dipwell.key_overrides set until = 0", false, false, false},
+		{"delete from dipwell.key_overrides", false, false, false},
+		{"select dipwell_internal.end_override(1, 'k')", false, false, true},
 		{"select dipwell_internal.decide('{1}', '{u}', '{6}', '{0}', '{null}')", false, true, true},
 		{"select dipwell_internal.retire()", false, true, true},
 		{"select dipwell_internal.drop_limit('login', 'sql')", false, false, true},

@@ -37,7 +37,7 @@ func TestStatus(t *testing.T) {
 		select dipwell.define('grid', 2, interval '10 seconds', burst => 9, algorithm => 'interval');
 		select dipwell.define('shards', 40, interval '1 minute', shards => 4);
 		select dipwell.define('slots', burst => 5, algorithm => 'concurrency');
-		select dipwell.define('adaptive', 50, interval '1 second', adaptive => '{"floor": 5, "ceiling": 100, "latency": "200ms"}');
+		select dipwell.define('adaptive', 50, interval '1 second', adaptive => '{"floor": 5, "latency": "200ms"}');
 		select dipwell.take(l.name, 'k', case l.name when 'leaky' then 1 else 5 end) from dipwell.limits l where algorithm <> 'concurrency';
 		select dipwell.take('bucket', null, 3), dipwell.charge('bucket', 'debt', 30);
 		select dipwell.override('bucket', 'pro', plan => 'pro'), dipwell.override('bucket', 'banned', plan => 'banned'), dipwell.override('bucket', 'few', burst => 3),

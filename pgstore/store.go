@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
@@ -90,28 +90,19 @@ type Config struct {
 // is. Programs that open a store on the same database share its limits and rows; each
 // needs the schema at SchemaVersion.
 type Store struct {
-	db            DB
-	limits        *limits
-	cat           *catalog.Catalog
-	clock         func() int64
-	refused       *keySet       // keys that were recently refused or granted in part; their rows are read first
-	noRefusals    *streak       // of statements of set.sql
-	combos        *combinations // statements for limits that are taken together
-	overridden    *overridden   // definitions of overridden keys
-	made          *made         // holds that this store made
-	listed        *keySet       // keys whose rows have lows because of a hold
-	scattered     *keySet       // keys with rows in the table shards
-	several       *keySet       // keys that have, or had, several live holds
-	seen          *keySet       // keys that have, or recently had, a row
-	gates         *gates        // nil for lanes
-	minOptimistic int           // number of groups from which decideOptimistic is used
-	inLane        bool          // the store is a lane: a statement is not divided after a lock timeout
-	heard         time.Duration // for a transaction: when it last read the limits, since limits.started
-	report        func(error)
-	lanes         *laneSets
-	rows          *await.Cached
-	janitor       *janitor      // nil: Config.Sweep is not set
-	owned         *pgxpool.Pool // opened by Open
+	db         DB
+	limits     *limits
+	cat        *catalog.Catalog
+	clock      func() int64
+	overridden *overridden   // definitions of overridden keys
+	inLane     bool          // the store is a lane: a statement is not divided after a lock timeout
+	heard      time.Duration // for a transaction: when it last read the limits, since limits.started
+	report     func(error)
+	lanes      *laneSets
+	rows       *background.Cached
+	janitor    *janitor      // nil: Config.Sweep is not set
+	owned      *pgxpool.Pool // opened by Open
+	aside      *aside        // nil: all statements use db
 }
 
 var _ store.Store = (*Store)(nil)
@@ -126,6 +117,10 @@ var _ store.Store = (*Store)(nil)
 // Config.Sweep are then an error. For a call inside a transaction of the caller's use
 // With on a store over the pool, which already has the limits.
 func New(ctx context.Context, db DB, c Config) (*Store, error) {
+	return newStore(ctx, db, c, nil)
+}
+
+func newStore(ctx context.Context, db DB, c Config, side *aside) (*Store, error) {
 	if db == nil {
 		return nil, errors.New("pgstore: the database is nil")
 	}
@@ -135,7 +130,7 @@ func New(ctx context.Context, db DB, c Config) (*Store, error) {
 	if _, ok := db.(*pgxpool.Pool); (c.Lazy || c.Sweep) && !ok {
 		return nil, errors.New("a store that is lazy or sweeps needs a *pgxpool.Pool")
 	}
-	s := &Store{db: db, report: c.OnError, lanes: new(laneSets), clock: c.Clock, refused: newKeySet(), seen: newKeySet(), rows: new(await.Cached), noRefusals: new(streak), combos: new(combinations), overridden: new(overridden), made: newMade(), listed: newKeySet(), several: newKeySet(), scattered: newKeySet(), gates: newGates(), minOptimistic: minOptimistic}
+	s := &Store{db: db, report: c.OnError, lanes: new(laneSets), clock: c.Clock, rows: new(background.Cached), overridden: new(overridden), aside: side}
 	s.limits = newLimits(s)
 	s.cat = s.limits.catalog(c)
 	if err := s.cat.Open(ctx); err != nil {
@@ -143,7 +138,7 @@ func New(ctx context.Context, db DB, c Config) (*Store, error) {
 	}
 	s.watch(c)
 	if c.Sweep {
-		s.janitor = newJanitor(s)
+		s.janitor = newJanitor(s.With(s.sideDB(func(a *aside) *pgxpool.Pool { return a.sweep })))
 	}
 	return s, nil
 }
@@ -178,6 +173,9 @@ func (s *Store) Close() error {
 	if s.owned != nil {
 		s.owned.Close()
 	}
+	for _, p := range s.aside.pools() {
+		p.Close()
+	}
 	return nil
 }
 
@@ -192,6 +190,9 @@ const maxRounds = 3
 // if one after the other.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	s.engine().apply(ctx, b)
+	if s.inLane {
+		s.decideUnlocked(ctx, b)
+	}
 	return nil
 }
 
@@ -200,13 +201,7 @@ func (s functions) apply(ctx context.Context, b *store.Batch) {
 		s.decideEach(ctx, b)
 		return
 	}
-	rest, places := s.applyScattered(ctx, b)
-	if len(rest.Groups) > 0 {
-		s.decideBatch(ctx, rest)
-	}
-	for i, at := range places {
-		b.Groups[at] = rest.Groups[i]
-	}
+	s.decideBatch(ctx, b)
 }
 
 func (s portable) apply(ctx context.Context, b *store.Batch) { s.decideEach(ctx, b) }
@@ -259,7 +254,7 @@ func (s *Store) attempt(ctx context.Context, g *store.Group, first bool) error {
 	switch {
 	case g.Cancel:
 		return s.engine().cancel(ctx, g.ID)
-	case core.Settles(g):
+	case g.Settles():
 		if err := s.hear(ctx); err != nil {
 			return err
 		}
@@ -270,7 +265,7 @@ func (s *Store) attempt(ctx context.Context, g *store.Group, first bool) error {
 		return err
 	}
 	for i := range g.Ops {
-		if err := core.CheckVerb(g.Ops[i].Def, g.Ops[i].Verb, g.Hold != nil); err != nil {
+		if err := g.Ops[i].Def.CheckVerb(g.Ops[i].Verb, g.Hold != nil); err != nil {
 			return err
 		}
 	}
@@ -279,9 +274,14 @@ func (s *Store) attempt(ctx context.Context, g *store.Group, first bool) error {
 
 // group uses the statements of a version only in the first attempt. A limit
 // that changes often may have a new version again, and the function reads it
-// under the lock.
+// under the lock. The function also takes from rows of limits with shards, but for the
+// first attempt of a single call: in the caller's transaction, that would leave a row locked
+// that has not enough.
 func (s functions) group(ctx context.Context, g *store.Group, known []*entry, first bool) error {
-	if first && g.Hold == nil && len(g.Ops) == 1 {
+	if takesShard(g) && (!first || !g.NoWait || len(g.Ops) > 1 || !known[0].plain || !s.autocommit()) {
+		return s.decide(ctx, g, known)
+	}
+	if first && g.Hold == nil && len(g.Ops) == 1 && !g.NoWait {
 		if done, err := s.decideOverridden(ctx, g, known[0]); done || err != nil {
 			return err
 		}
@@ -292,16 +292,12 @@ func (s functions) group(ctx context.Context, g *store.Group, known []*entry, fi
 	case !first, special(g):
 		return s.decide(ctx, g, known)
 	case len(g.Ops) > 1:
-		return s.takeAll(ctx, g, known)
 	case op.Def.Algorithm == store.Concurrency:
 		return s.decide(ctx, g, known)
 	case op.Def.Rule.Every == 0:
 	case op.Verb == store.VerbCheck, known[0].plain && readOnly(op):
 		return s.decideRead(ctx, g, known[0])
 	case known[0].plain:
-		if known[0].takeShard != "" && op.Verb == store.VerbTake && op.Def.Mode == store.Enforce && op.Cost <= op.Def.Rule.Burst {
-			return s.takeSharded(ctx, g, known[0])
-		}
 		if tokens, _ := fullCost(op); tokens > 0 {
 			return s.take(ctx, g, known[0])
 		}
@@ -315,9 +311,5 @@ func (s *Store) decideSetOrFunction(ctx context.Context, g *store.Group, known [
 	if len(s.set(ctx, []*store.Group{g})) == 0 {
 		return g.Err
 	}
-	err := s.decide(ctx, g, known)
-	if op := &g.Ops[0]; err == nil && op.Def.Rule.Leaky {
-		s.refused.note(known[0].id, op.Key, !op.Allowed || op.Delay > 0)
-	}
-	return err
+	return s.decide(ctx, g, known)
 }

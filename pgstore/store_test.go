@@ -62,9 +62,9 @@ var idlePools struct {
 
 // emptied deletes all that a case has stored. TRUNCATE would make new files of each table,
 // and so the plans of all connections would have to be made anew.
-const emptied = `update dipwell.revision set n = 0;
-do $$ declare name text; begin -- foreign keys cascade
-	for name in select oid::regclass from pg_class where relnamespace = 'dipwell'::regnamespace and relkind = 'r' and relname not in ('migrations', 'revision', 'sweep_state') loop
+const emptied = `do $$ declare name text; begin -- foreign keys cascade
+	for name in select oid::regclass from pg_class where relnamespace = 'dipwell'::regnamespace and relkind = 'r'
+		and relname not in ('migrations', 'sweep_state', case when exists (select from pg_class where relname = 'hold_parts') then '' else 'revision' end) loop
 		execute 'delete from ' || name;
 	end loop;
 	perform setval(seqrelid, seqstart, false) from pg_sequence join pg_class on oid = seqrelid where relnamespace = 'dipwell'::regnamespace;

@@ -43,7 +43,8 @@ func (s functions) sweep(ctx context.Context, n int) (rows int, err error) {
 			return rows, err
 		}
 		if looked += step.looked; looked >= step.size {
-			return rows, s.retire(ctx)
+			_, err = s.retire(ctx)
+			return rows, err
 		}
 	}
 	return rows, nil
@@ -59,8 +60,11 @@ func (s functions) sweepStep(ctx context.Context, n int) (did swept, err error) 
 	return did, storeError(s.retry(ctx, try(), try), false)
 }
 
-// retire deletes versions of limits that no row refers to.
-func (s functions) retire(ctx context.Context) error {
-	_, err := s.db.Exec(ctx, "select dipwell_internal.retire($1)", s.testNow())
-	return storeError(err, false)
+// retire deletes versions of limits that no row refers to. If limits have many, it first
+// converts rows of old ones; more is true if there may be others.
+func (s functions) retire(ctx context.Context) (more bool, err error) {
+	if err = s.db.QueryRow(ctx, "select dipwell_internal.retire_rows($1) > 0", s.testNow()).Scan(&more); err == nil {
+		_, err = s.db.Exec(ctx, "select dipwell_internal.retire($1)", s.testNow())
+	}
+	return more, storeError(err, false)
 }

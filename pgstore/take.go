@@ -10,7 +10,6 @@ import (
 
 	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/sqlexpr"
-	"github.com/dipwell/dipwell/internal/sqlstep"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -28,16 +27,12 @@ const (
 // numbers as literals instead of parameters, because each expression costs
 // start-up time in every execution.
 type statements struct {
-	take, upsert, insertNew, insertOrRead string
-	read, readExisting                    string
+	take, insertOrRead, read              string
 	takeMany, takeManyUnchecked, readMany string
 	takeOverridden                        string // of a base definition whose keys may have overrides
 	chargeMany                            string
-	hold, holdBeside, holdFirst           string // of one key
-	settle, settleBeside                  string
-	takeShard, takeMine, takeWhole        string  // for a limit with shards
-	noRefusals                            *streak // for the statements over many keys
-	newKeys                               *newKeyRate
+	hold, holdFirst                       string   // "": only the functions make holds
+	noRefusals                            *streak  // for the statements over many keys
 	windows                               *windows // for a calendar limit
 }
 
@@ -62,56 +57,43 @@ func newStatements(id int32, d *store.Definition, testClock bool) (s statements)
 	}
 	s.read = fmt.Sprintf(`select %s, b.used, b.ts, case when b.lows is null then b.version else 0 end from (select 1) one
 left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, id)
-	s.noRefusals, s.newKeys, s.windows = new(streak), new(newKeyRate), new(windows)
+	s.noRefusals, s.windows = new(streak), new(windows)
+	if d.Algorithm == store.Concurrency {
+		setHoldSQL(&s, id, d, testClock)
+	}
 	if r.Every == 0 || r.Leaky {
 		return s
 	}
-	setHoldSQL(&s, id, d, testClock)
-	s.readExisting = fmt.Sprintf("select %s, used, ts, case when lows is null then version else 0 end from dipwell.buckets where limit_id = %d and key = $1::text", lookNow, id)
 	seen := "statement_timestamp()"
 	if testClock {
 		seen = now
 	}
 	c := chargeSQL(id, d, now, grid, "$1::text", "$2::bigint", "$3::bigint")
-	s.take = fmt.Sprintf("update dipwell.buckets b set %s\nwhere %s\nreturning b.used, b.ts, %s", c.set, c.where, seen)
-	if spreads(d) {
-		setShardsSQL(&s, id, d, c, now, seen, grid)
+	unlessLocked := ""
+	if d.Shards > 1 {
+		unlessLocked = fmt.Sprintf(" and b.key = (select x.key from dipwell.buckets x where x.limit_id = %d and x.key = $1::text for no key update skip locked)", id)
 	}
-	values, unlessOverridden, override, none := "values (%s)", "", "", ""
+	s.take = fmt.Sprintf("update dipwell.buckets b set %s\nwhere %s%s\nreturning b.used, b.ts, %s", c.set, c.where, unlessLocked, seen)
+	unlessOverridden, override, none := "", "", ""
 	if d.Overridden { // a row must not be inserted: the key may have an override
-		unlessOverridden = fmt.Sprintf(" not exists (select from dipwell.key_overrides o where o.limit_id = %d and o.key = $1::text)", id)
-		values = "select %s where" + unlessOverridden
-		unlessOverridden = " and" + unlessOverridden
+		unlessOverridden = fmt.Sprintf(" and not exists (select from dipwell.key_overrides o where o.limit_id = %d and o.key = $1::text)", id)
 		s.takeOverridden = takeOverriddenSQL(id, r, testClock)
 		override = fmt.Sprintf(", case when r.version < 0 then (select to_json(o) from dipwell.key_overrides o where o.limit_id = %d and o.key = $1::text) end", id)
 		none = ", null"
 	}
 	room, ticks := sqlexpr.Op("$3::bigint"), ticksSQL(r, "b.ts", "excluded.ts", grid)
 	fits := fitsSQL(r, ticks, sqlexpr.Int(0), room)
-	within := fitsRoomSQL(r, ticks, room)
-	s.upsert = fmt.Sprintf(`insert into dipwell.buckets as b (used, ts, limit_id, version, key) %[7]s
-on conflict (limit_id, key) do update set used = %[1]s + $2::bigint, ts = greatest(excluded.ts, b.ts)
-where b.version = %[4]d and b.lows is null and %[5]s
-returning b.used, b.ts, %[6]s`, leftSQL(r, ticks), reads, id, d.Number, within, seen,
-		fmt.Sprintf(values, fmt.Sprintf("$2::bigint, %s, %d, %d, $1::text", reads, id, d.Number)))
-	newNow, newSeen := reads, seen
-	if testClock {
-		newNow = "$3::bigint"
-		newSeen = newNow
-	}
-	s.insertNew = fmt.Sprintf(`insert into dipwell.buckets as b (used, ts, limit_id, version, key) %s
-on conflict do nothing
-returning b.used, b.ts, %s`, fmt.Sprintf(values, fmt.Sprintf("$2::bigint, %s, %d, %d, $1::text", newNow, id, d.Number)), newSeen)
 	s.insertOrRead = fmt.Sprintf(`with c as materialized (select %[2]s as n),
-r as materialized (select used, ts, version, lows is null as plain from dipwell.buckets where limit_id = %[3]d and key = $1::text),
+r as materialized (select used, ts, version, lows is null and due is null as plain from dipwell.buckets where limit_id = %[3]d and key = $1::text),
 i as (insert into dipwell.buckets as b (used, ts, limit_id, version, key)
     select $2::bigint, c.n, %[3]d, %[4]d, $1::text from c where not exists (select from r)%[6]s
-    on conflict (limit_id, key) do update set used = %[1]s + $2::bigint, ts = greatest(excluded.ts, b.ts)
-    where b.version = %[4]d and b.lows is null and %[5]s
+    on conflict (limit_id, key) do update set used = %[1]s + $2::bigint, ts = greatest(excluded.ts, b.ts), low = %[9]s
+    where b.version = %[4]d and (b.due <= excluded.ts) is not true and %[5]s
     returning b.used, b.ts)
 select i.used, i.ts, %[4]d, c.n, true, true%[8]s from i, c
-union all select r.used, r.ts, r.version, c.n, false, r.plain%[7]s from r, c`, leftSQL(r, ticks), reads, id, d.Number, fits, unlessOverridden, override, none)
+union all select r.used, r.ts, r.version, c.n, false, r.plain%[7]s from r, c`, leftSQL(r, ticks), reads, id, d.Number, fits, unlessOverridden, override, none, lowSQL(leftSQL(r, ticks)))
 	newManySQL(&s, id, d, testClock)
+	setHoldSQL(&s, id, d, testClock)
 	return s
 }
 
@@ -124,17 +106,23 @@ func chargeSQL(id int32, d *store.Definition, now string, grid sqlexpr.Expr, key
 	r := &d.Rule
 	ticks := ticksSQL(r, "b.ts", now, grid)
 	return charge{
-		set: fmt.Sprintf("used = %s + %s, ts = greatest(%s, b.ts)", leftSQL(r, ticks), units, now),
-		where: fmt.Sprintf("b.limit_id = %d and b.key = %s and b.version = %d and b.lows is null and %s",
-			id, key, d.Number, fitsRoomSQL(r, ticks, sqlexpr.Op(room))),
+		set: fmt.Sprintf("used = %s + %s, ts = greatest(%s, b.ts), low = %s", leftSQL(r, ticks), units, now, lowSQL(leftSQL(r, ticks))),
+		where: fmt.Sprintf("b.limit_id = %d and b.key = %s and b.version = %d and (b.due <= %s) is not true and %s",
+			id, key, d.Number, now, fitsRoomSQL(r, ticks, sqlexpr.Op(room))),
 	}
+}
+
+// lowSQL returns the low of a row that uses left units. It is null if the row has no
+// records.
+func lowSQL(left sqlexpr.Expr) string {
+	return sqlexpr.Sub(low, sqlexpr.Max(sqlexpr.Sub(low, left), sqlexpr.Int(0))).String()
 }
 
 // fitsRoomSQL tells whether a row has room after ticks. room is the value of
 // function room.
 func fitsRoomSQL(r *store.Rule, ticks, room sqlexpr.Expr) sqlexpr.Expr {
 	if ticksNeedNoClamp(r) {
-		return sqlstep.FitsWithin(used, ticks, sqlexpr.Int(r.Add), room)
+		return sqlexpr.FitsWithin(used, ticks, sqlexpr.Int(r.Add), room)
 	}
 	return fitsSQL(r, ticks, sqlexpr.Int(0), room)
 }
@@ -149,21 +137,21 @@ func gridOf(origin, every int64) int64 {
 	return origin - every*((store.MaxInt+1)/every+1)
 }
 
-var used = sqlexpr.Op("b.used")
+var used, low = sqlexpr.Op("b.used"), sqlexpr.Op("b.low")
 
 // ticksSQL returns the number of ticks from ts to now.
 func ticksSQL(r *store.Rule, ts, now string, grid sqlexpr.Expr) sqlexpr.Expr {
-	return sqlstep.TicksSince(sqlexpr.Op(ts), sqlexpr.Op(now), grid, sqlexpr.Int(r.Every))
+	return sqlexpr.TicksSince(sqlexpr.Op(ts), sqlexpr.Op(now), grid, sqlexpr.Int(r.Every))
 }
 
 // leftSQL returns the used units of a row after ticks.
 func leftSQL(r *store.Rule, ticks sqlexpr.Expr) sqlexpr.Expr {
-	return sqlstep.LeftAfter(used, ticks, sqlexpr.Int(r.Add), enough(r))
+	return sqlexpr.LeftAfter(used, ticks, sqlexpr.Int(r.Add), enough(r))
 }
 
 // fitsSQL tells whether units fit into a row after ticks.
 func fitsSQL(r *store.Rule, ticks, units, bound sqlexpr.Expr) sqlexpr.Expr {
-	return sqlstep.FitsAfter(used, ticks, sqlexpr.Int(r.Add), enough(r), units, bound)
+	return sqlexpr.FitsAfter(used, ticks, sqlexpr.Int(r.Add), enough(r), units, bound)
 }
 
 // enough returns the number of ticks after which any row is full, to clamp
@@ -172,7 +160,7 @@ func enough(r *store.Rule) sqlexpr.Expr {
 	if ticksNeedNoClamp(r) {
 		return sqlexpr.Unbounded
 	}
-	return sqlstep.EnoughTicks(sqlexpr.Int(r.MaxUsed), sqlexpr.Int(r.Add))
+	return sqlexpr.EnoughTicks(sqlexpr.Int(r.MaxUsed), sqlexpr.Int(r.Add))
 }
 
 // ticksNeedNoClamp reports whether the ticks since a row's ts can be multiplied
@@ -241,54 +229,26 @@ func gotFullCost(op *store.Op) bool {
 }
 
 // take decides a Take, TakeUpTo, Reserve or Charge that may be granted in full.
-// A conditional UPDATE answers it if the row exists and has room. Otherwise a
-// second round trip inserts the row, or reads why it was not charged; if the
-// call is refused, nothing is written.
-//
-// A key that was recently refused is read first. A key that is probably new is
-// inserted first; if all unseen keys lately were new, by an INSERT that does
-// nothing if the row exists, which costs the server an eighth less.
+// A conditional UPDATE answers it if the row exists and has room, and if its limit has
+// shards, is not locked. Otherwise a second round trip inserts the row, or reads why it was
+// not charged; if the call is refused, nothing is written.
 func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	op := &g.Ops[0]
 	var scratch store.Rule
 	rule := op.RuleFor(&scratch)
 	tokens, bound := fullCost(op)
 	units := tokens * rule.Unit
-	if s.refused.has(e.id, op.Key) {
-		if done, err := s.stillRefused(ctx, g, e); done || err != nil {
-			return err
-		}
-		if !gotFullCost(op) {
-			return s.takePartial(ctx, g, e)
-		}
-	}
-	met := s.seen.has(e.id, op.Key)
 	for range maxRounds {
-		f := formTake
-		switch {
-		case !met && e.newKeys.allNew():
-			f = formInsertNew
-		case !met && e.newKeys.mostlyNew():
-			f = formUpsert
-		}
-		row, now, decided, err := s.updateInTurn(ctx, g, e, f, rule, units, room(rule, units, bound))
-		if decided {
-			return err
-		}
+		row, now, err := s.update(ctx, e, op.Key, rule, units, room(rule, units, bound))
 		if err == nil {
 			grant(g, rule, tokens, row, now)
-			if !met {
-				s.noteSeen(e, op.Key, f != formTake && row.Used == units)
-			}
 			return nil
 		}
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return storeError(err, true)
 		}
-		if f == formInsertNew { // the row exists
-			s.noteSeen(e, op.Key, false)
-			met = true
-			continue
+		if g.NoWait {
+			return s.decide(ctx, g, []*entry{e})
 		}
 		var taken, plain bool
 		var override []byte
@@ -304,12 +264,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 			return storeError(err, true)
 		case taken:
 			grant(g, rule, tokens, row, now)
-			s.noteSeen(e, op.Key, true)
 			return nil
-		}
-		if !met {
-			s.noteSeen(e, op.Key, false)
-			met = true
 		}
 		if !plain { // it has reservations or holds, and expired holds are given back before a refusal
 			return s.decide(ctx, g, []*entry{e})
@@ -337,29 +292,8 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	return s.takePartial(ctx, g, e)
 }
 
-// updateInTurn is update behind the key's gate, if the statement is a transaction of its
-// own. decided means that the statement of another call decided the group.
-func (s *Store) updateInTurn(ctx context.Context, g *store.Group, e *entry, f form, r *store.Rule, units, third int64) (row store.State, now int64, decided bool, err error) {
-	key := g.Ops[0].Key
-	if s.autocommit() {
-		at, err := s.enterRow(ctx, e.id, key, g, e)
-		if err != nil || at.decided {
-			return row, 0, at.decided, err
-		}
-		defer at.leave()
-	}
-	row, now, err = s.update(ctx, e, f, key, r, units, third)
-	return row, now, false, err
-}
-
-// noteSeen remembers that a key is in the database, and whether it was new.
-func (s *Store) noteSeen(e *entry, key string, isNew bool) {
-	s.seen.note(e.id, key, true)
-	e.newKeys.note(isNew)
-}
-
-// answerFrom decides an op on a row that was read, and remembers whether it was
-// granted in full. done is false if something has to be written.
+// answerFrom decides an op on a row that was read. done is false if something has to be
+// written.
 func (s *Store) answerFrom(g *store.Group, e *entry, now int64, row store.State) (done bool, err error) {
 	op := &g.Ops[0]
 	if op.Answer = (store.Answer{}); e.needsOverride(row) {
@@ -369,7 +303,6 @@ func (s *Store) answerFrom(g *store.Group, e *entry, now int64, row store.State)
 	if err != nil {
 		return false, err
 	}
-	s.refused.note(e.id, op.Key, !write || !gotFullCost(op))
 	g.Allowed, g.Reserved = op.Allowed, false
 	return !write && op.Verb != store.VerbCharge, nil // a Charge that adds nothing may still end the lows
 }

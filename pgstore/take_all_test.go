@@ -3,17 +3,14 @@ package pgstore_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -75,113 +72,6 @@ func TestTakeAllTrips(t *testing.T) { // not parallel to tests that use transact
 		}
 	}
 }
-
-// TestTakeAllAfterARefusal checks that recently refused keys are decided by
-// set.sql, and by takeAll again after a call was allowed.
-func TestTakeAllAfterARefusal(t *testing.T) {
-	t.Parallel()
-	config, err := pgx.ParseConfig(pgtest.Database(t, "dipwell", migrated))
-	if err != nil {
-		t.Fatal(err)
-	}
-	charges := 0
-	config.Tracer = hookTracer{"with a0 as (update", func() { charges++ }}
-	conn, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	l, err := dipwell.New(newStore(t, conn, pgstore.Config{Poll: -1}), pairLimits...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, c := range []struct {
-		cost    int64
-		allowed bool
-		charges int
-	}{{9, true, 1}, {9, true, 1}, {9, false, 1}, {9, false, 0}, {1, true, 0}, {1, true, 1}} {
-		charges = 0
-		d, err := l.TakeAll(t.Context(), takesOf("k", c.cost, "bucket", "window")...)
-		if err != nil || d.Allowed != c.allowed || charges != c.charges {
-			t.Errorf("call %d: %d statements, not %d; %v, %v", i, charges, c.charges, d.Allowed, err)
-		}
-	}
-}
-
-// TestTakeAllAtOnce checks that a TakeAll no longer looks at all rows first after many
-// that were allowed; one of these that is refused charges nothing, and twice as many
-// look first after it.
-func TestTakeAllAtOnce(t *testing.T) {
-	t.Parallel()
-	config, err := pgx.ParseConfig(pgtest.Database(t, "dipwell", migrated))
-	if err != nil {
-		t.Fatal(err)
-	}
-	looked, atOnce := 0, 0
-	config.Tracer = sqlTracer(func(sql string) {
-		switch {
-		case !strings.HasPrefix(sql, "with a0 as (update"):
-		case strings.Contains(sql, "and (select true from dipwell.buckets"):
-			looked++
-		default:
-			atOnce++
-		}
-	})
-	conn, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	l, err := dipwell.New(newStore(t, conn, pgstore.Config{Poll: -1}),
-		store.Limit{Name: "first", Rate: 1, Period: 100 * 24 * time.Hour, Burst: 1000}, store.Limit{Name: "second", Rate: 1, Period: 100 * 24 * time.Hour, Burst: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
-	taken := 0
-	takeAll := func(key string, allowed bool) {
-		t.Helper()
-		if d, err := l.TakeAll(t.Context(), takesOf(key, 1, "first", "second")...); err != nil || d.Allowed != allowed {
-			t.Fatalf("%+v, %v", d, err)
-		}
-	}
-	drained := []string{"drained", "drained later"}
-	for _, key := range append(drained, "k") {
-		takeAll(key, true)
-		takeAll(key, true)
-	}
-	must(t, conn, "update dipwell.buckets b set used = l.cap from dipwell.limits l where l.id = b.limit_id and l.name = 'second' and b.key like 'drained%'")
-	looks := pgstore.MinCleanRun
-	for i, key := range drained {
-		looked, atOnce, taken = 0, 0, 0
-		for ; atOnce == 0; taken++ {
-			if taken > 10*looks {
-				t.Fatalf("all of %d looked first", taken)
-			}
-			takeAll("k", true)
-		}
-		if i > 0 && looked != looks || looked > looks { // the first ones made the rows
-			t.Errorf("%d looked first, not %d", looked, looks)
-		}
-		if takeAll(key, false); atOnce != 2 {
-			t.Errorf("%d did not look first, not 2", atOnce)
-		}
-		var used int
-		if err := conn.QueryRow(t.Context(), "select round(b.used::numeric / l.unit) from dipwell.buckets b join dipwell.limits l on l.id = b.limit_id where l.name = 'first' and b.key = $1", key).Scan(&used); err != nil || used != 2 {
-			t.Errorf("%d used after a refusal, %v", used, err)
-		}
-		looks *= 2
-	}
-}
-
-// A sqlTracer is called with each statement.
-type sqlTracer func(sql string)
-
-func (f sqlTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
-	f(q.SQL)
-	return ctx
-}
-
-func (sqlTracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // TestTakeAllDuringLockWait has a TakeAll wait for a transaction that charges,
 // empties or deletes one of its rows. It must be charged in full or not at all.
@@ -292,51 +182,6 @@ func TestTakeAllConcurrent(t *testing.T) {
 	var deadlocks int
 	if err := pool.QueryRow(t.Context(), "select deadlocks from pg_stat_database where datname = current_database()").Scan(&deadlocks); err != nil || deadlocks > 0 {
 		t.Errorf("%d deadlocks, %v", deadlocks, err)
-	}
-}
-
-// TestTakeAllCombinations checks that the number of statements for combinations
-// of limits is bounded, that other combinations are decided too, and that
-// changed limits make room.
-func TestTakeAllCombinations(t *testing.T) {
-	t.Parallel()
-	store := newStore(t, newPool(t), pgstore.Config{Poll: -1})
-	var names []string
-	for i := range 17 {
-		names = append(names, fmt.Sprint("l", i))
-		define(t, store, names[i], 1000)
-	}
-	l, err := dipwell.New(store)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pairs := 0
-	for i := range names {
-		for _, other := range names[:i] {
-			pairs++
-			for range 2 {
-				if d, err := l.TakeAll(t.Context(), takesOf("k", 1, names[i], other)...); err != nil || !d.Allowed {
-					t.Fatal(d, err)
-				}
-			}
-		}
-	}
-	if n := pgstore.Combinations(store); n != pgstore.MaxCombinations || pairs <= n {
-		t.Errorf("%d statements for %d pairs", n, pairs)
-	}
-	define(t, store, names[0], 999)
-	if d, err := l.TakeAll(t.Context(), takesOf("k", 1, names[0], names[1])...); err != nil || !d.Allowed {
-		t.Fatal(d, err)
-	}
-	if n := pgstore.Combinations(store); n >= pgstore.MaxCombinations {
-		t.Errorf("%d statements after a change", n)
-	}
-}
-
-func define(t *testing.T, s *pgstore.Store, name string, burst int64) {
-	t.Helper()
-	if _, err := s.Define(t.Context(), store.Limit{Name: name, Rate: 1, Period: 24 * time.Hour, Burst: burst}, store.OwnerCode); err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dipwell/dipwell/internal/algebra"
-	"github.com/dipwell/dipwell/internal/calendar"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 	vectors "github.com/dipwell/dipwell/testdata/golden"
 )
@@ -65,14 +65,13 @@ func TestCompileTwin(t *testing.T) {
 			ratio := rapid.OneOf(rapid.Int64Range(1, 4), rapid.Int64Range(1, 1001))
 			l.Adaptive = store.Adaptive{
 				Floor:    l.Rate / ratio.Draw(t, "floor"),
-				Ceiling:  min(l.Rate, store.MaxInt/1001) * ratio.Draw(t, "ceiling"),
 				Latency:  rapid.SampledFrom([]time.Duration{0, time.Microsecond, time.Second, 2 * time.Hour}).Draw(t, "latency"),
 				Quantile: rapid.SampledFrom([]float64{0, 0.4, 0.5, 0.999999}).Draw(t, "quantile"),
 				Errors:   rapid.SampledFrom([]float64{0, 0.000001, 0.5, 0.6}).Draw(t, "errors"),
 				Window:   rapid.SampledFrom([]time.Duration{0, 0, 99 * time.Millisecond, 100 * time.Millisecond, time.Hour}).Draw(t, "window"),
 			}
 			if rapid.Bool().Draw(t, "bucket") {
-				l.Algorithm, l.Start, l.Lease, l.Shards = store.TokenBucket, "", 0, 0
+				l.Algorithm, l.Start, l.Lease, l.Shards, l.MaxDebt = store.TokenBucket, "", 0, 0, store.NoDebt
 			}
 		}
 		compareCompile(t, pool, l)
@@ -86,7 +85,7 @@ func compareCompile(t rapid.TB, pool *pgxpool.Pool, l store.Limit) {
 		want = d.Rule
 	}
 	var got store.Rule
-	var cal calendar.Spec
+	var cal terms.CalendarSpec
 	period := int64(l.Period)
 	if period > 0 {
 		period = l.Period.Microseconds()
@@ -271,8 +270,8 @@ func changesOf(loc *time.Location, from, to time.Time) (out []time.Time) {
 }
 
 // boundaries returns the start of each of these days according to SQL.
-func boundaries(ctx context.Context, pool *pgxpool.Pool, cal calendar.Spec, days []int64) ([]int64, error) {
-	rows, err := pool.Query(ctx, `with r as (select row(0, 0, 0, '', 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, false, false, $1::bigint, $2::bigint, $3::bigint, $4::text, '', '', null, null)::dipwell.versions as r)
+func boundaries(ctx context.Context, pool *pgxpool.Pool, cal terms.CalendarSpec, days []int64) ([]int64, error) {
+	rows, err := pool.Query(ctx, `with r as (select row(0, 0, 0, '', 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, false, false, $1::bigint, $2::bigint, $3::bigint, $4::text, '', '', null)::dipwell.versions as r)
 		select dipwell_internal.calendar_boundary(r, k) from r, unnest($5::bigint[]) with ordinality u(k, i) order by i`,
 		cal.Months, cal.Days, cal.Clock, cal.Zone, days)
 	if err != nil {

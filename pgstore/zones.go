@@ -42,7 +42,7 @@ func (l *limits) zoneWarning(ctx context.Context, limit store.Limit) (string, er
 	warning, known := l.zones[cal]
 	l.zonesMu.Unlock()
 	if !known {
-		if warning, err = compareZone(ctx, l.s.db, &d.Rule, cal.Zone); err != nil {
+		if warning, err = compareZone(ctx, l.db, &d.Rule, cal.Zone); err != nil {
 			return "", err
 		}
 		l.zonesMu.Lock()

@@ -168,15 +168,15 @@ func everyVerb(t *testing.T, s *redisstore.Store, l *dipwell.Limiter) {
 		}
 	}
 	var holds []string
-	for _, key := range []string{"held", "held", "free"} {
-		d, err := l.Hold(t.Context(), time.Minute, "", dipwell.Take{Limit: "bucket", Key: key, Cost: 1}, dipwell.Take{Limit: "jobs", Key: key, Cost: 1})
+	for slots, key := range []string{"free", "held", "held"} { // no slot, one and two
+		d, err := l.Hold(t.Context(), time.Minute, "", dipwell.Take{Limit: "bucket", Key: key, Cost: 1}, dipwell.Take{Limit: "jobs", Key: key, Cost: int64(slots)})
 		if err != nil {
 			t.Fatalf("hold: %v", err)
 		}
 		holds = append(holds, d.Hold)
 	}
 	for _, id := range holds {
-		if _, err := l.Settle(t.Context(), id, 1, 1); err != nil {
+		if _, err := l.Settle(t.Context(), id); err != nil {
 			t.Errorf("settle: %v", err)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell/internal/audit"
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -17,7 +17,7 @@ import (
 // one score, so that Redis keeps them in byte order, which is the order of time.
 type trail struct {
 	*Store
-	log *audit.Log
+	log *catalog.EntryLog
 }
 
 var _ store.Auditor = trail{}
@@ -45,10 +45,10 @@ func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
 		return err
 	}
 	_, err = s.db.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.ZAdd(ctx, s.key(), redis.Z{Member: audit.ID(now, rand.Uint32()) + string(text)})
+		p.ZAdd(ctx, s.key(), redis.Z{Member: catalog.EntryID(now, rand.Uint32()) + string(text)})
 		p.ZRemRangeByLex(ctx, s.key(), "-", "("+s.log.Oldest(now))
 		p.ZRemRangeByRank(ctx, s.key(), 0, int64(-s.log.Entries-1))
-		if s.log == &audit.TopHours { // otherwise nothing would delete the log once no service runs any more
+		if s.log == &catalog.TopHours { // otherwise nothing would delete the log once no service runs any more
 			p.PExpire(ctx, s.key(), time.Duration(s.log.Age)*time.Microsecond)
 		}
 		return nil
@@ -58,7 +58,7 @@ func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
 
 // Audit implements store.Auditor.
 func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEntry, error) {
-	if err := audit.CheckBefore(before); err != nil {
+	if err := catalog.CheckBefore(before); err != nil {
 		return nil, err
 	}
 	top := "+"
@@ -72,10 +72,10 @@ func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEn
 	var page []store.AuditEntry
 	for _, m := range members {
 		var e storedEntry
-		id := m[:min(len(m), audit.Digits)]
-		at, err := audit.Time(id)
+		id := m[:min(len(m), catalog.EntryDigits)]
+		at, err := catalog.EntryTime(id)
 		if err == nil {
-			err = json.Unmarshal([]byte(m[audit.Digits:]), &e)
+			err = json.Unmarshal([]byte(m[catalog.EntryDigits:]), &e)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: the key %s: %w", store.ErrStore, s.key(), err)
@@ -91,6 +91,6 @@ func (s *Store) sweepTopHours(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t := trail{s, &audit.TopHours}
+	t := trail{s, &catalog.TopHours}
 	return storeError(s.db.ZRemRangeByLex(ctx, t.key(), "-", "("+t.log.Oldest(now)).Err(), true)
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell/internal/audit"
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
@@ -19,12 +19,12 @@ func TestAuditIsBounded(t *testing.T) {
 	db := connect(t, redistest.Shared(t).URL())
 	now := int64(1e15)
 	s := newStore(t, db, redisstore.Config{Prefix: "audited", Poll: -1, Clock: func() int64 { return now }})
-	for log, a := range map[*audit.Log]store.Auditor{&audit.Changes: s.Abilities().Audit, &audit.TopHours: s.Abilities().TopKeys} {
+	for log, a := range map[*catalog.EntryLog]store.Auditor{&catalog.Changes: s.Abilities().Audit, &catalog.TopHours: s.Abilities().TopKeys} {
 		t.Run(log.Name, func(t *testing.T) { bounded(t, db, log, a, now) })
 	}
 }
 
-func bounded(t *testing.T, db redis.UniversalClient, log *audit.Log, a store.Auditor, now int64) {
+func bounded(t *testing.T, db redis.UniversalClient, log *catalog.EntryLog, a store.Auditor, now int64) {
 	t.Helper()
 	key := "audited." + log.Name
 	for _, tc := range []struct {
@@ -33,7 +33,7 @@ func bounded(t *testing.T, db redis.UniversalClient, log *audit.Log, a store.Aud
 	}{{now - log.Age - 1, 1}, {now - 1, int64(log.Entries)}} {
 		var old []redis.Z
 		for i := range uint32(log.Entries + 5) {
-			old = append(old, redis.Z{Member: audit.ID(tc.at, i) + fmt.Sprintf(`{"who":"","action":"reset","limit":"l","what":"%d"}`, i)})
+			old = append(old, redis.Z{Member: catalog.EntryID(tc.at, i) + fmt.Sprintf(`{"who":"","action":"reset","limit":"l","what":"%d"}`, i)})
 		}
 		if err := db.ZAdd(t.Context(), key, old...).Err(); err != nil {
 			t.Fatal(err)

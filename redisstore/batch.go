@@ -2,20 +2,20 @@ package redisstore
 
 import (
 	"context"
+	"slices"
 	"sync"
 
-	"github.com/dipwell/dipwell/internal/merge"
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
-var merges = sync.Pool{New: func() any { return new(merge.Batch) }}
+var merges = sync.Pool{New: func() any { return new(algebra.Rows) }}
 
-// decideBatch decides a batch in one pipeline. Groups of plain buckets share
-// calls of set.lua or take_many.lua, with any number of callers per row; each
-// other group has a call of its own. Groups that a call leaves undecided get a
-// second pipeline, or are decided one by one.
+// decideBatch decides the groups of a batch that are for plain buckets in one pipeline of
+// calls of set.lua, with any number of callers per row. All others, and those that set.lua
+// leaves, are decided beside each other, each on its own.
 func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
-	m := merges.Get().(*merge.Batch)
+	m := merges.Get().(*algebra.Rows)
 	defer merges.Put(m)
 	m.Arrange(b)
 	p := pipeline{s: s, ctx: ctx}
@@ -29,27 +29,34 @@ func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
 		p.sendSet(q)
 	}
 	p.run()
-	second := pipeline{s: s, ctx: ctx}
-	for _, g := range p.withRecords {
-		second.addDecide(g, true)
+	var all sync.WaitGroup
+	places := make(chan struct{}, maxAtOnce)
+	for _, groups := range p.single {
+		places <- struct{}{}
+		all.Go(func() {
+			for _, g := range groups {
+				g.Err = s.group(ctx, g)
+			}
+			<-places
+		})
 	}
-	second.run()
-	for _, g := range append(append(p.single, second.withRecords...), second.single...) {
-		g.Err = s.group(ctx, g)
-	}
+	all.Wait()
 }
+
+// maxAtOnce bounds the groups of a batch that are decided at the same time outside of its
+// pipeline: as many as clients of Redis have connections by default on two processors.
+const maxAtOnce = 16
 
 // A pipeline collects the calls of a batch, the handlers of their replies, and
 // the groups that are left over.
 type pipeline struct {
-	s           *Store
-	ctx         context.Context
-	calls       []call
-	handlers    []func(call, error)
-	open        map[uint16]*setCall // calls with room for more rows and groups, by slot
-	lastEntry   *entry              // entry of the previous row
-	withRecords []*store.Group      // groups skipped by set.lua, whose rows may have records
-	single      []*store.Group      // groups that need more than one call
+	s         *Store
+	ctx       context.Context
+	calls     []call
+	handlers  []func(call, error)
+	open      map[uint16]*setCall // calls with room for more rows and groups, by slot
+	lastEntry *entry              // entry of the previous row
+	single    [][]*store.Group    // groups that set.lua cannot decide; those of one row are together, in order
 }
 
 func (p *pipeline) run() {
@@ -63,7 +70,7 @@ func (p *pipeline) run() {
 }
 
 // addRow adds the calls of a row.
-func (p *pipeline) addRow(row *merge.Row) {
+func (p *pipeline) addRow(row *algebra.RowGroups) {
 	if p.lastEntry == nil || p.lastEntry.def.Name != row.Limit {
 		e, err := p.s.limits.named(p.ctx, &row.Groups[0].Ops[0])
 		if err != nil {
@@ -72,20 +79,22 @@ func (p *pipeline) addRow(row *merge.Row) {
 		}
 		p.lastEntry = e
 	}
-	e, plain := p.lastEntry, true
-	for _, g := range row.Groups {
-		op := &g.Ops[0]
-		op.Def = e.def
-		plain = plain && e.canUseSet(op, true) && p.s.limits.overriding(e, op) == nil
+	e, groups := p.lastEntry, row.Groups
+	for _, g := range groups {
+		g.Ops[0].Def = e.def
 	}
-	if !plain {
-		for _, g := range row.Groups {
-			p.addDecide(g, len(row.Groups) > 1) // also if the row has records, to keep the order
-		}
+	leaves := func(g *store.Group) bool {
+		return !e.canUseSet(&g.Ops[0], true) || p.s.limits.overriding(e, &g.Ops[0]) != nil
+	}
+	if at := slices.IndexFunc(groups, leaves); at >= 0 { // and those after it, to keep their order
+		p.single = append(p.single, groups[at:])
+		groups = groups[:at]
+	}
+	if len(groups) == 0 {
 		return
 	}
 	name := e.row(row.Key)
-	for groups := row.Groups; ; {
+	for {
 		n := min(len(groups), maxCosts)
 		q := p.openSet(name, 1, n, e)
 		q.addSingles(groups[:n], q.addRow(e, &groups[0].Ops[0], name))
@@ -99,15 +108,13 @@ func (p *pipeline) addRow(row *merge.Row) {
 // addGroup adds a group of several ops, or a cancellation.
 func (p *pipeline) addGroup(g *store.Group) {
 	var known [store.MaxTakes]*entry
-	if needsGo(g) {
-		p.single = append(p.single, g)
-		return
+	if !g.Cancel && !needsGo(g) {
+		if g.Err = p.s.limits.resolve(p.ctx, g, known[:]); g.Err != nil {
+			return
+		}
 	}
-	if g.Err = p.s.limits.resolve(p.ctx, g, known[:]); g.Err != nil {
-		return
-	}
-	if !canUseSet(g, known[:]) {
-		p.addDecide(g, false)
+	if g.Cancel || needsGo(g) || !canUseSet(g, known[:]) {
+		p.single = append(p.single, []*store.Group{g})
 		return
 	}
 	if g.Err = p.s.names.oneSlot(g, known[:]); g.Err == nil {
@@ -160,11 +167,9 @@ func (p *pipeline) sendSet(q *setCall) {
 	p.add(q.call(p.ctx), func(c call, err error) {
 		defer q.free()
 		switch {
-		case len(q.groups) > 1 && replied(err, "OOM "): // some of them may need no memory
-			p.withRecords = append(p.withRecords, q.groups...)
-			return
-		case len(q.rows) > 1 && replied(err, "TRYAGAIN "): // the slot is being migrated and some rows have moved
-			p.single = append(p.single, q.groups...)
+		case len(q.groups) > 1 && replied(err, "OOM "), // some of them may need no memory
+			len(q.rows) > 1 && replied(err, "TRYAGAIN "): // the slot is being migrated and some rows have moved
+			p.single = append(p.single, slices.Clone(q.groups))
 			return
 		}
 		var rest []*store.Group
@@ -174,46 +179,12 @@ func (p *pipeline) sendSet(q *setCall) {
 		if err != nil {
 			failGroups(q.groups, err)
 		}
-		p.withRecords = append(p.withRecords, rest...)
+		if len(rest) > 0 {
+			p.single = append(p.single, slices.Clone(rest))
+		}
 	})
 }
 
 func (p *pipeline) add(c call, settle func(call, error)) {
 	p.calls, p.handlers = append(p.calls, c), append(p.handlers, settle)
-}
-
-// addDecide adds a call of decide.lua for a group. records tells whether its
-// rows may have records. A group that needs more than one call is left for
-// later.
-func (p *pipeline) addDecide(g *store.Group, records bool) {
-	if g.Cancel || needsGo(g) || p.s.names.cluster && mayReserve(g) {
-		p.single = append(p.single, g)
-		return
-	}
-	var known [store.MaxTakes]*entry
-	if g.Err = p.s.limits.resolve(p.ctx, g, known[:]); g.Err != nil {
-		return
-	}
-	if needsGo(g) { // an override decides it
-		p.single = append(p.single, g)
-		return
-	}
-	d, err := p.s.newDecision(g, known[:len(g.Ops)], p.s.estimateNow(), nil, records)
-	if err != nil {
-		g.Err = err
-		return
-	}
-	p.add(d.call(p.ctx), func(c call, err error) {
-		if g.Err = err; err != nil {
-			return
-		}
-		done, err := d.answer(c.ints())
-		switch g.Err = err; {
-		case done:
-		case d.records && !records:
-			p.withRecords = append(p.withRecords, g)
-		default:
-			p.single = append(p.single, g)
-		}
-	})
 }

@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,6 +53,32 @@ func TestBatches(t *testing.T) {
 				return &batching{s, d}
 			}, storetest.Options{Quick: !c.oneKey, Brief: c.oneKey, OneKey: c.oneKey, Parallel: true})
 		})
+	}
+}
+
+// TestShardsInACluster checks that a key with shards is decided in a cluster, where its
+// rows lie in different slots, and that it cannot be in a group, with an error that says why.
+func TestShardsInACluster(t *testing.T) {
+	t.Parallel()
+	db := connect(t, redistest.SharedCluster(t).URL())
+	l, err := dipwell.New(newStore(t, db, redisstore.Config{Poll: -1}),
+		store.Limit{Name: "sharded", Rate: 1, Period: time.Hour, Burst: 8, Shards: 4, MaxDebt: store.NoDebt, OnStoreError: store.FailOpen},
+		store.Limit{Name: "tenant", Rate: 1, Period: time.Hour, Burst: 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 9 {
+		if d, err := l.Take(t.Context(), "sharded", "k", 1); err != nil || d.Allowed != (i < 8) {
+			t.Errorf("take %d: %+v, %v", i, d, err)
+		}
+	}
+	_, err = l.TakeAll(t.Context(), dipwell.Take{Limit: "sharded", Key: "k", Cost: 1}, dipwell.Take{Limit: "tenant", Key: "k", Cost: 1})
+	var field *store.FieldError
+	if !errors.As(err, &field) || field.Field != "takes" || !strings.Contains(err.Error(), "limit sharded has shards, which lie in different slots of the cluster") {
+		t.Errorf("in a group: %v", err)
+	}
+	if d, err := l.Check(t.Context(), "tenant", "k", 0); err != nil || d.Remaining != 9 {
+		t.Errorf("the neighbour after the error: %+v, %v", d, err)
 	}
 }
 

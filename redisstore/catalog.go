@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell/internal/bounds"
 	"github.com/dipwell/dipwell/internal/catalog"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -24,7 +24,8 @@ type limits struct {
 	reg     store.Registry
 	entries atomic.Pointer[map[string]*entry]
 
-	searches catalog.Searches
+	heard    atomic.Int64 // when the limits were last known to be current, since started
+	started  time.Time
 	revision atomic.Int64      // as read last; or, after a change from which it turned out that the server lost others, later than the server's
 	fields   map[string]string // as read last
 }
@@ -42,15 +43,13 @@ type entry struct {
 	until any // for scripts: the time at which override ends; forever; or "" if there is no override
 
 	override *store.Override // the override that def is made from, or nil
-	rate     *rate           // of an adaptive limit, or nil
-	sites    sync.Map        // entries of definitions of call sites, by Definition.Plan
 	parts    int             // in a cluster, for a limit with a parent: how many parts of its keys belong to the topmost limit; otherwise wholeKey
 }
 
 func (e *entry) row(key string) string { return e.names.keyWith(e.begin, key, e.parts) }
 
 func newLimits(s *Store, c Config) *limits {
-	l := &limits{s: s, config: c}
+	l := &limits{s: s, config: c, started: time.Now()}
 	l.entries.Store(&map[string]*entry{})
 	return l
 }
@@ -112,11 +111,6 @@ func (l *limits) named(ctx context.Context, op *store.Op) (*entry, error) {
 	}
 	if op.Def.Plan != "" {
 		plan := e.plans[op.Def.Plan]
-		if op.Def.Unnamed {
-			if plan = l.site(e, op.Def.Plan); plan == nil { // another program has made it
-				return nil, store.ErrStaleDefinition
-			}
-		}
 		if plan == nil {
 			return nil, &store.FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", e.def.Name, op.Def.Plan), Err: store.ErrUnknownPlan}
 		}
@@ -142,18 +136,22 @@ func (l *limits) find(ctx context.Context, name string) error {
 func (l *limits) Prepare(ctx context.Context) error { return l.s.checkServer(ctx, &l.config) }
 
 // Revision reads the revision, which is 0 if it is missing, as the limits then are too.
-// It also reads the rates of adaptive limits, which change without a new revision.
 func (l *limits) Revision(ctx context.Context) (int64, error) {
+	asked := time.Since(l.started)
 	text, err := l.field(ctx, "")
 	if err != nil {
 		return 0, err
 	}
 	revision, _ := strconv.ParseInt(text, 10, 64)
-	return revision, storeError(l.refreshRates(ctx), false)
+	if revision == l.s.cat.Revision() {
+		l.heard.Store(int64(asked))
+	}
+	return revision, nil
 }
 
 // Read reads the hash. Fields that have not changed keep their definitions.
 func (l *limits) Read(ctx context.Context) (*catalog.Limits, error) {
+	asked := time.Since(l.started)
 	fields, err := l.readFields(ctx)
 	if err != nil {
 		return nil, err
@@ -163,22 +161,21 @@ func (l *limits) Read(ctx context.Context) (*catalog.Limits, error) {
 		var d *store.Definition
 		if e := l.entry(name); e != nil && l.fields[name] == text {
 			d = e.def
-		} else if d, err = decodeDefinition(name, text); err != nil {
+		} else if d, err = decodeDefinition(name, text, l.reg.Lookup(name)); err != nil {
 			read.Bad[name] = err
-		} else if err = l.readRate(ctx, d); err != nil {
-			return nil, err
 		}
 		if d != nil { // not dropped
 			read.Defs = append(read.Defs, d)
 		}
 	}
 	l.fields = fields
+	l.heard.Store(int64(asked))
 	return read, nil
 }
 
 // readFields reads the hash of limits. If the server has lost what it had not saved or
 // replicated, this program stores what it knows of the limits: rows may refer to their
-// versions, and to definitions of call sites. The revision has gone back then, unless
+// versions. The revision has gone back then, unless
 // another program has made a change since. What is lost is found in the fields.
 func (l *limits) readFields(ctx context.Context) (map[string]string, error) {
 	for {
@@ -188,9 +185,9 @@ func (l *limits) readFields(ctx context.Context) (map[string]string, error) {
 		}
 		revision, _ := strconv.ParseInt(fields[""], 10, 64)
 		delete(fields, "")
-		wentBack, lost := revision < l.revision.Load(), false
+		lost := false
 		for name, text := range l.fields {
-			restored := restore(fields[name], text, wentBack)
+			restored := restore(fields[name], text)
 			if restored == fields[name] {
 				continue
 			}
@@ -224,9 +221,6 @@ func (l *limits) Install(read *catalog.Limits) error {
 func (l *limits) newEntry(d *store.Definition) *entry {
 	e := &entry{constArgs: newConstArgs(d), def: d, parts: l.parts(d), names: &l.s.names, begin: l.s.names.bucketPrefix(d.Name), until: "",
 		even: d.Rule.Every > 0 && !d.Rule.Leaky && d.Mode <= store.Shadow && d.Algorithm != store.Concurrency}
-	if d.Rule.Pace != nil {
-		e.rate = newRate(d)
-	}
 	for _, p := range d.Plans.All() {
 		if plan := d.WithPlan(p.Name); plan != nil {
 			if e.plans == nil {
@@ -253,7 +247,7 @@ func partsIn(reg *store.Registry, d *store.Definition) int {
 		return wholeKey
 	}
 	top := d
-	for range bounds.MaxLevels {
+	for range terms.MaxLevels {
 		if parent := reg.Lookup(top.Parent); parent != nil {
 			top = parent
 		}
@@ -306,7 +300,7 @@ func (l *limits) change(ctx context.Context, name string, next func(old *store.D
 		if err != nil {
 			return err
 		}
-		old, err := decodeDefinition(name, text)
+		old, err := decodeDefinition(name, text, l.reg.Lookup(name))
 		if err != nil {
 			return err
 		}
@@ -325,13 +319,10 @@ func (l *limits) change(ctx context.Context, name string, next func(old *store.D
 // is published, the expiry of all buckets of the limit is lengthened.
 func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed bool, err error) {
 	var longer *store.Definition
-	var moved, fixed bool
+	var moved bool
 	var left []movedOverride
 	err = l.change(ctx, limit.Name, func(old *store.Definition, text string) (string, error) {
 		now, err := l.s.now(ctx)
-		if err == nil {
-			err = l.readRate(ctx, old) // rows of that version are stepped by it from now on
-		}
 		if err != nil {
 			return "", err
 		}
@@ -340,20 +331,20 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 				return "", err
 			}
 		}
-		fixed = old != nil && old.Rule.Pace != nil && limit.Adaptive == (store.Adaptive{})
 		d, err := successor(old, numberOf(text), now, limit, by)
 		if err != nil || d == old {
 			return text, err
 		}
-		longer = nil
-		if old != nil && d.Number != old.Number && (slower(old, d) || sitesOf(text).Text != "") {
-			longer = d
-			if err = l.s.lengthenExpiry(ctx, d); err != nil {
+		if old != nil && d.Number != old.Number && d.Number%renewEvery == 0 {
+			if err = l.s.renew(ctx, old, now); err != nil {
 				return "", err
 			}
+			trim(d, now)
 		}
-		if old != nil && len(d.Past) > maxPast {
-			if err = l.s.retire(ctx, d); err != nil {
+		longer = nil
+		if old != nil && d.Number != old.Number && slower(old, d) {
+			longer = d
+			if err = l.s.lengthenExpiry(ctx, d); err != nil {
 				return "", err
 			}
 		}
@@ -367,7 +358,7 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 				return "", err
 			}
 		}
-		return encodeDefinition(d, sitesOf(text)), nil
+		return encodeDefinition(d), nil
 	})
 	if moved && err == nil {
 		l.config.OnError(fmt.Errorf("redis: limit %s has another parent: its buckets are in other slots of the cluster now, and begin anew", limit.Name))
@@ -377,9 +368,6 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 	}
 	if longer != nil && err == nil && l.s.clock == nil {
 		l.s.lengthenExpiryLater(longer)
-	}
-	if fixed && err == nil {
-		err = l.forgetRate(ctx, limit.Name)
 	}
 	return true, changeError(err, true)
 }
@@ -391,14 +379,14 @@ func (l *limits) setOverridden(ctx context.Context, name string) error {
 	}
 	err := l.change(ctx, name, func(old *store.Definition, text string) (string, error) {
 		if old == nil {
-			return "", core.Missing(&l.reg, name)
+			return "", l.reg.Missing(name)
 		}
 		if old.Overridden {
 			return text, nil
 		}
 		d := *old
 		d.Overridden = true
-		return encodeDefinition(&d, sitesOf(text)), nil
+		return encodeDefinition(&d), nil
 	})
 	if err != nil {
 		return changeError(err, true)
@@ -437,19 +425,16 @@ func registryOf(d *store.Definition) *store.Registry {
 // Drop drops a limit with its overrides, and ends its parts of holds. Its buckets expire
 // by themselves.
 func (l *limits) Drop(ctx context.Context, name, by string) error {
-	adaptive, last := false, uint32(0)
+	last := uint32(0)
 	err := l.change(ctx, name, func(old *store.Definition, text string) (string, error) {
 		if err := registryOf(old).Drop(name, by); err != nil {
 			return "", err
 		}
-		adaptive, last = old.Rule.Pace != nil, old.Number
-		return encodeDropped(old.Number, text), nil
+		last = old.Number
+		return encodeDropped(old.Number), nil
 	})
 	if err == nil {
 		err = l.s.forget(ctx, name, last)
-	}
-	if err == nil && adaptive {
-		err = l.forgetRate(ctx, name)
 	}
 	return changeError(err, true)
 }

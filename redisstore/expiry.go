@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,14 +10,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell/internal/await"
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/background"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
 const (
 	scanCount   = 1000        // names per step of SCAN
-	maxPast     = 512         // number of versions from which unused ones are deleted
 	propagation = time.Second // every program has been notified of a change by then, even if its Config.Poll is longer
 )
 
@@ -85,38 +83,13 @@ func (s *Store) lengthenExpiryLater(d *store.Definition) {
 func (s *Store) onceAllKnow(f func(ctx context.Context) error) {
 	s.cat.Go(func(ctx context.Context) {
 		ctx = context.WithoutCancel(ctx)
-		_ = await.Sleep(ctx, propagation) // never ends early
+		_ = background.Sleep(ctx, propagation) // never ends early
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		if err := f(ctx); err != nil {
 			s.limits.config.OnError(err)
 		}
 	})
-}
-
-// retire removes the versions of d that no row refers to.
-func (s *Store) retire(ctx context.Context, d *store.Definition) error {
-	oldest := uint32(math.MaxUint32)
-	err := s.scan(ctx, d.Name, "", func(rows []bucket) error {
-		for _, b := range rows {
-			version := number.Version(b.Version)
-			if o := b.Override; o != nil {
-				version = o.Version
-			}
-			oldest = min(oldest, version)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	// Keep the last few: a program that does not know of the newer ones may
-	// still write them.
-	oldest = min(oldest, d.Past[len(d.Past)-8].Number)
-	for len(d.Past) > 0 && d.Past[0].Number < oldest {
-		d.Past = d.Past[1:]
-	}
-	return nil
 }
 
 // sweep gives back expired holds, and deletes what is full then. Redis expires other
@@ -152,13 +125,7 @@ func (s *Store) sweepRecords(ctx context.Context, limit string, limits *store.Re
 			if !going || !ok || all && limits.Lookup(limit) == nil {
 				continue
 			}
-			t, gone := s.newTable(), false
-			t.drops = !all
-			t.want(limit, key)
-			err := t.update(ctx, func() (err error) {
-				gone, err = store.SweepRow(t, limits, limit, key, t.now)
-				return err
-			}, func() error { return nil }, false)
+			gone, err := s.sweepKey(ctx, limits, limit, key, !all)
 			if err != nil {
 				return err
 			}
@@ -169,11 +136,24 @@ func (s *Store) sweepRecords(ctx context.Context, limit string, limits *store.Re
 	return storeError(err, false)
 }
 
+// sweepKey calls SweepRow for a key. drops tells whether the limit is being dropped.
+func (s *Store) sweepKey(ctx context.Context, limits *store.Registry, limit, key string, drops bool) (gone bool, err error) {
+	t := s.newTable()
+	t.limits, t.drops = limits, drops
+	t.want(limit, key)
+	err = t.update(ctx, func() (err error) {
+		gone, err = store.SweepRow(t, limits, limit, key, t.now)
+		return err
+	}, func() error { return nil }, false)
+	return gone, err
+}
+
 // A bucket is a row that scan found.
 type bucket struct {
 	store.KeyState
 	name string
-	held bool // it has holds
+	text string // as read
+	held bool   // it has holds
 }
 
 // scan calls do for the buckets of a limit whose keys start with prefix, some
@@ -235,7 +215,7 @@ func (s *Store) layout(ctx context.Context) string {
 
 // scanOnce is scanNames without regard to slots that move.
 func (s *Store) scanOnce(ctx context.Context, pattern string, do func(node redis.UniversalClient, names []string) error) error {
-	var one = make(await.Gate, 1) // masters are scanned concurrently, but do runs for one at a time
+	var one = make(background.Gate, 1) // masters are scanned concurrently, but do runs for one at a time
 	return s.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
 		var cursor uint64
 		for {
@@ -312,10 +292,10 @@ func (s *Store) readRows(ctx context.Context, node redis.UniversalClient, limit 
 		if !ok || !ok2 || !ok3 {
 			continue
 		}
-		if number.IsOverride(row.Version) {
+		if terms.IsOverride(row.Version) {
 			overridden, overrides = append(overridden, len(rows)), append(overrides, s.names.overrideOf(limit, key))
 		}
-		rows = append(rows, bucket{store.KeyState{Key: key, State: row}, name, strings.HasPrefix(texts[i], heldBegin) || strings.HasPrefix(texts[i], heldLocked)})
+		rows = append(rows, bucket{store.KeyState{Key: key, State: row}, name, texts[i], strings.HasPrefix(texts[i], heldBegin) || strings.HasPrefix(texts[i], heldLocked)})
 	}
 	if texts, err = s.getAll(ctx, node, overrides); err != nil {
 		return nil, err

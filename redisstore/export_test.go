@@ -6,7 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell/internal/merge"
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -36,7 +36,7 @@ func (s *Store) InstallDefinition(d *store.Definition, key string) (row string) 
 // the two.
 func (s *Store) CountCallsAcrossChange(ctx context.Context, one, two *store.Group, change func()) int {
 	p := pipeline{s: s, ctx: ctx}
-	p.addRow(&merge.Row{Limit: one.Ops[0].Def.Name, Key: one.Ops[0].Key, Groups: []*store.Group{one}})
+	p.addRow(&algebra.RowGroups{Limit: one.Ops[0].Def.Name, Key: one.Ops[0].Key, Groups: []*store.Group{one}})
 	change()
 	p.addGroup(two)
 	for _, q := range p.open {
@@ -48,7 +48,7 @@ func (s *Store) CountCallsAcrossChange(ctx context.Context, one, two *store.Grou
 // ScriptName returns the name of a script that decides takes of several
 // buckets, by its hash.
 func ScriptName(sha any) string {
-	return map[any]string{serverClockScripts.takeMany.sha: "take_many", serverClockScripts.set.sha: "set", serverClockScripts.takeAll.sha: "take_all"}[sha]
+	return map[any]string{serverClockScripts.set.sha: "set", serverClockScripts.takeOne.sha: "take_one"}[sha]
 }
 
 // Propagation is the time by which every program knows of a change of a limit.
@@ -88,3 +88,11 @@ func (s *Store) Define(ctx context.Context, l store.Limit, owner string) (*store
 func (s *Store) Drop(ctx context.Context, name, owner string) error {
 	return s.cat.Drop(ctx, name, owner)
 }
+
+// Forget makes the store believe that it has heard nothing of the limits for longer than it
+// may decide without.
+func (s *Store) Forget() { s.limits.started = s.limits.started.Add(-2 * maxUnheard) }
+
+// StopAfterTime makes scripts believe that the server stopped for half a second after they
+// read its clock.
+func (s *Store) StopAfterTime() { s.scripts = newScripts(clockServer + "\nreal = real - 500000") }

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
@@ -649,13 +649,13 @@ func testRestart(t *testing.T, server *redistest.Server, loses time.Duration, in
 	_, l := openURL(t, server.URL(), redisstore.Config{}, drained("r", burst))
 	o := startLoad(callers, func(ctx context.Context, _ int64) (dipwell.Decision, error) {
 		d, err := l.Take(ctx, "r", "k", 1)
-		_ = await.Sleep(ctx, time.Millisecond)
+		_ = background.Sleep(ctx, time.Millisecond)
 		return d, err
 	})
 	o.awaitGrants(t, 100)
 	kept := o.granted.Load() // at the start of the time that may be lost
 	if loses == 2*time.Second {
-		_ = await.Sleep(t.Context(), loses+time.Second) // and a second for a slow disk
+		_ = background.Sleep(t.Context(), loses+time.Second) // and a second for a slow disk
 	}
 	o.awaitGrants(t, 100)
 	if loses == 0 {

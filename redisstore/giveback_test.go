@@ -17,7 +17,6 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/limittest"
-	"github.com/dipwell/dipwell/internal/randseed"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
@@ -119,7 +118,7 @@ func (v *giveVector) notInRedis() bool {
 func (v *giveVector) definition(name string) *store.Definition {
 	d := limittest.Definition(store.Limit{Name: name, Rate: 1, Period: time.Second})
 	for i, x := range v.Versions {
-		n := store.Version{Number: uint32(i + 1), Since: x.Since, Rule: x.Rule.rule()}
+		n := &store.Version{Number: uint32(i + 1), Since: x.Since, Rule: x.Rule.rule()}
 		var l store.Limit
 		_ = l.Set("on_change", x.Policy)
 		n.Policy = l.OnChange
@@ -161,7 +160,7 @@ func (g *give) store() {
 			}
 			g.storeRecord(pipe, &x)
 		}
-		pipe.HSet(g.Context(), g.names[2], "", joinWords(r.Mark, r.Next, till, 0, r.Lows))
+		pipe.HSet(g.Context(), g.names[2], "", joinWords(r.Mark, r.Next, till, int64(store.MaxInt), r.Lows))
 	}
 	pipe.Set(g.Context(), g.names[0], row, 0)
 	if _, err := pipe.Exec(g.Context()); err != nil {
@@ -294,7 +293,7 @@ func TestCancelledRecordsAreForgotten(t *testing.T) {
 	for _, burst := range []int64{1, 3, 10, 40} { // what waiting reservations can spare
 		t.Run(fmt.Sprint("burst ", burst), func(t *testing.T) {
 			const most = 200
-			random := rand.New(rand.NewPCG(randseed.New(t), uint64(burst)))
+			random := rand.New(rand.NewPCG(limittest.NewSeed(t), uint64(burst)))
 			prefix := fmt.Sprint("forgotten", prefixes.Add(1))
 			now := int64(1_800_000_000_000_000)
 			clock := func() int64 { return now }

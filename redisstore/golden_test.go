@@ -63,6 +63,9 @@ func TestGolden(t *testing.T) {
 			t.Fatal(err)
 		}
 		n++
+		if v.Used == 0 && max(v.TS, 0) > v.Now {
+			continue // Redis has no full rows, so that such a row has no time
+		}
 		d := limittest.Definition(store.Limit{Name: fmt.Sprint("golden", n), Rate: 1, Period: time.Second})
 		d.Rule = v.Rule.rule()
 		row := s.InstallDefinition(d, "k")

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
@@ -144,7 +144,7 @@ func startLoad(workers int, call func(ctx context.Context, n int64) (dipwell.Dec
 				d, err := call(context.Background(), o.calls.Add(1))
 				o.slowest.Store(max(o.slowest.Load(), int64(time.Since(began))))
 				if o.count(d, err) {
-					_ = await.Sleep(context.Background(), time.Millisecond) // as a refused caller would wait
+					_ = background.Sleep(context.Background(), time.Millisecond) // as a refused caller would wait
 				}
 			}
 		})

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dipwell/dipwell/internal/bounds"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -75,7 +75,7 @@ func (t *table) openHold(g *store.Group) (restore func(), err error) {
 			for i := range g.Ops {
 				name := g.Ops[i].Def.Name
 				if known[i] = t.s.limits.entry(name); known[i] == nil { // dropped since the op was resolved
-					return nil, core.Missing(&t.s.limits.reg, name)
+					return nil, t.s.limits.reg.Missing(name)
 				}
 			}
 			if err = n.oneSlot(g, known); err != nil {
@@ -84,7 +84,7 @@ func (t *table) openHold(g *store.Group) (restore func(), err error) {
 			if here := slot(known[0].row(g.Ops[0].Key)); !tagged || here != at {
 				id, at = h.ID, here
 			}
-			if most := bounds.MaxHoldID - len("@16383"); len(id) > most {
+			if most := terms.MaxHoldID - len("@16383"); len(id) > most {
 				return nil, &store.FieldError{Field: "id", Reason: fmt.Sprintf("has %d bytes; at most %d in a Redis Cluster, where the slot of the keys is added", len(id), most)}
 			}
 			t.s.holds.setSlot(id, at)
@@ -122,7 +122,7 @@ func cutSlot(text string) (id string, at uint16, ok bool) {
 func (s *Store) keyHolds(ctx context.Context, d *store.Definition, key string) (list []store.KeyHold, err error) {
 	e := s.limits.entry(d.Name)
 	if e == nil {
-		return nil, core.Missing(&s.limits.reg, d.Name)
+		return nil, s.limits.reg.Missing(d.Name)
 	}
 	t := s.newTable()
 	t.want(d.Name, key)

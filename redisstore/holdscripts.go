@@ -10,7 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/dipwell/dipwell/internal/recent"
+	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -34,6 +34,7 @@ func (t *found) SetRow(string, string, store.State, []store.Record) error { retu
 func (t *found) Pending(store.Reservation) (store.Pending, error)         { return store.Pending{}, nil }
 func (t *found) SetPending(store.Reservation, store.Pending) error        { return nil }
 func (t *found) SetOverride(string, string, *store.Override) error        { return nil }
+func (t *found) FreeHolds(string, string, int64) (int, error)             { return 0, nil } // counted by the script
 func (t *found) Hold(string) (store.Hold, error)                          { return t.hold, nil }
 func (t *found) SetHold(_ string, h store.Hold) error {
 	t.hold = h
@@ -74,18 +75,18 @@ const maxHolds = 8192
 // in Redis, and which keys of limits have holds, made by any program.
 type knownHolds struct {
 	mu     sync.Mutex
-	byName recent.Map[string, knownHold]
-	held   recent.Map[[2]string, struct{}]
-	keys   atomic.Int64               // in held
-	slots  recent.Map[string, uint16] // by id, in a cluster; severalSlots if holds in several have the id
+	byName bounded.Map[string, knownHold]
+	held   bounded.Map[[2]string, struct{}]
+	keys   atomic.Int64                // in held
+	slots  bounded.Map[string, uint16] // by id, in a cluster; severalSlots if holds in several have the id
 }
 
 // severalSlots is not a slot.
 const severalSlots = slots
 
 func newKnownHolds() *knownHolds {
-	return &knownHolds{byName: recent.Map[string, knownHold]{Most: maxHolds}, held: recent.Map[[2]string, struct{}]{Most: maxHolds},
-		slots: recent.Map[string, uint16]{Most: maxHolds}}
+	return &knownHolds{byName: bounded.Map[string, knownHold]{Most: maxHolds}, held: bounded.Map[[2]string, struct{}]{Most: maxHolds},
+		slots: bounded.Map[string, uint16]{Most: maxHolds}}
 }
 
 type knownHold struct {
@@ -227,7 +228,7 @@ func (s *Store) makeHold(ctx context.Context, g *store.Group, known []*entry) (d
 		}
 		hold, holdKey = empty.hold, s.names.hold(t.tag, g.Hold.ID)
 	}
-	args := make([]any, 3, 3+2*n+1+5+6*n+1)
+	args := make([]any, 3, 3+3*n+1+5+6*n+1)
 	for i := range g.Ops {
 		args = append(args, known[i].row(g.Ops[i].Key))
 	}
@@ -238,8 +239,12 @@ func (s *Store) makeHold(ctx context.Context, g *store.Group, known []*entry) (d
 	if args[2] = 2 * n; g.Hold == nil {
 		args = append(args, n, 0, "", "", mark)
 	} else {
-		args[2] = 2*n + 1
-		args = append(args, holdKey, n, g.Hold.TTL, g.Hold.ID, holdHead(&hold), mark)
+		args[2] = 3*n + 1
+		args = append(args, holdKey)
+		for i := range g.Ops {
+			args = append(args, s.names.freeSet(defs[i].Name, g.Ops[i].Key))
+		}
+		args = append(args, n, g.Hold.TTL, g.Hold.ID, holdHead(&hold), mark)
 	}
 	for i := range g.Ops {
 		op := &g.Ops[i]

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/randseed"
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
@@ -31,7 +31,7 @@ func TestKeysEnd(t *testing.T) {
 			db := connect(t, url())
 			prefix := "ends-" + name
 			s := newStore(t, db, redisstore.Config{Prefix: prefix, Poll: -1})
-			h := &lasting{TB: t, Rand: rand.New(rand.NewPCG(randseed.New(t), 0)), s: s}
+			h := &lasting{TB: t, Rand: rand.New(rand.NewPCG(limittest.NewSeed(t), 0)), s: s}
 			h.l = limiter(t, s, lastingLimits(t)...)
 			for range rounds(400) {
 				h.step()
@@ -41,7 +41,7 @@ func TestKeysEnd(t *testing.T) {
 				kind, _, _ := strings.Cut(strings.TrimPrefix(key, prefix), ":")
 				counts[kind]++
 				left := db.PTTL(t.Context(), key).Val()
-				lasts := kind == ".limits" || kind == ".rate" || kind == ".audit"
+				lasts := kind == ".limits" || kind == ".audit"
 				most := 2 * time.Hour
 				if kind == ".top_hours" {
 					most = 7 * 24 * time.Hour
@@ -50,7 +50,7 @@ func TestKeysEnd(t *testing.T) {
 					t.Errorf("%s lives for %v", key, left)
 				}
 			}
-			for _, kind := range []string{"", ".due", ".records", ".override", ".reservation", ".hold", ".rate", ".audit", ".top_hours", ".limits"} {
+			for _, kind := range []string{"", ".due", ".records", ".override", ".reservation", ".hold", ".audit", ".top_hours", ".limits"} {
 				if counts[kind] == 0 {
 					t.Errorf("the history leaves no key that begins with %s%s: %v", prefix, kind, counts)
 				}
@@ -68,7 +68,7 @@ func lastingLimits(t *testing.T) (limits []store.Limit) {
 		"spread=5/1m,algorithm=interval,burst=20,max_debt=10",
 		"leaky=60/1m,algorithm=leaky_bucket,max_debt=20",
 		"jobs=10,algorithm=concurrency,ttl=1m",
-		"up=60/1m,burst=20,max_debt=20,max_charge=30,adaptive=floor=30;ceiling=100;errors=2%;window=100ms",
+		"up=60/1m,burst=20,adaptive=floor=30;errors=2%;window=100ms",
 		"shadow=5/1m,mode=shadow",
 	} {
 		l, err := dipwell.ParseLimit(text)
@@ -170,7 +170,7 @@ func (h *lasting) step() {
 			site.Burst = 21 + h.Int64N(5)
 			_, err = h.l.TakeWith(ctx, site, key, 1)
 		case 1:
-			err = h.s.Abilities().Observe(ctx, h.l.Limit("up"), store.Observation{Count: 100, Failed: h.Int64N(20), Taken: 100})
+			err = h.l.Observe("up", 0, h.IntN(2) == 0, 100)
 		case 2:
 			h.version++
 			l := h.l.Limit("spread").Limit

@@ -8,13 +8,13 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// parseLows decodes "mark next till zero number low…". It returns nil for "".
+// parseLows decodes "mark next till due number low…". It returns nil for "".
 func parseLows(text string) (*store.Lows, error) {
 	n, err := numbers(text)
 	if err != nil || len(n) == 0 {
 		return nil, err
 	}
-	if len(n) < 6 || len(n)%2 == 1 || len(n) > 4+2*store.MaxLows {
+	if len(n) < 6 || len(n)%2 != 0 || len(n) > 4+2*store.MaxLows {
 		return nil, fmt.Errorf("%q is not a list of lows", text)
 	}
 	l := &store.Lows{Mark: n[0], Next: n[1]}
@@ -24,9 +24,10 @@ func parseLows(text string) (*store.Lows, error) {
 	return l, nil
 }
 
-// lowsText encodes lows. till is the time at which the last of their records ends.
-func lowsText(l *store.Lows, till int64) string {
-	n := []int64{l.Mark, l.Next, till, 0}
+// lowsText encodes lows. till is the time at which the last of their reservations ends, and
+// due that at which the first of their holds expires.
+func lowsText(l *store.Lows, till, due int64) string {
+	n := []int64{l.Mark, l.Next, till, due}
 	for _, e := range l.Entries {
 		n = append(n, e.Number, e.Used)
 	}

@@ -14,11 +14,11 @@ import (
 //	dipwell:login:{user:7}              the bucket of key user:7 under limit login: "used ts version"
 //	dipwell.due:login:{user:7}          its reservations by the times at which they are due
 //	dipwell.records:login:{user:7}      the records of these: see lows.lua
+//	dipwell.free:login:{user:7}         the live holds of which a part took nothing from it, by the times at which they expire
 //	dipwell.override:login:{user:7}     its override, JSON
 //	dipwell.lock:login:{user:7}         the program for whose write others wait
 //	dipwell.reservation:0198c2f3-…      the parts of a reservation
 //	dipwell.hold:req-81                 a hold, JSON; in a cluster dipwell.hold:{tag}req-81
-//	dipwell.rate:login                  the rate of an adaptive limit, a hash
 //	dipwell.audit                       what people have changed, a sorted set: an entry's ID and its JSON
 //	dipwell.top_hours                   the busiest keys of each hour, likewise
 //	dipwell.limits                      the limits, a hash; also the channel for notifications
@@ -32,9 +32,9 @@ import (
 // {acme}/user:7/ for the key acme/user:7. With HashTag "all" the prefix is in braces instead, and the key
 // follows the second colon.
 type names struct {
-	base, due, records, overrides, locks, reservations, holds, rates, logs, limits string
-	tagged                                                                         bool // keys are in braces
-	cluster                                                                        bool // buckets may be in different slots
+	base, due, records, free, overrides, locks, reservations, holds, logs, limits string
+	tagged                                                                        bool // keys are in braces
+	cluster                                                                       bool // buckets may be in different slots
 
 	partsOf func(limit string) int // for a cluster: see entry.parts
 }
@@ -44,8 +44,8 @@ func newNames(c Config, cluster bool) names {
 	if c.HashTag == tagAll {
 		p, n.tagged, n.cluster = "{"+p+"}", false, false
 	}
-	n.base, n.due, n.records, n.overrides, n.locks = p+":", p+".due:", p+".records:", p+".override:", p+".lock:"
-	n.reservations, n.holds, n.rates, n.logs, n.limits = p+".reservation:", p+".hold:", p+".rate:", p+".", p+".limits"
+	n.base, n.due, n.records, n.free, n.overrides, n.locks = p+":", p+".due:", p+".records:", p+".free:", p+".override:", p+".lock:"
+	n.reservations, n.holds, n.logs, n.limits = p+".reservation:", p+".hold:", p+".", p+".limits"
 	return n
 }
 
@@ -66,6 +66,11 @@ func (n *names) recordsPrefix(limit string) string { return n.records + escapes.
 
 func (n *names) recordsOf(limit, key string) string { return n.key(n.recordsPrefix(limit), limit, key) }
 
+// freeSet returns the name of the set of the holds that took nothing from a bucket.
+func (n *names) freeSet(limit, key string) string {
+	return n.key(n.free+escapes.Replace(limit)+":", limit, key)
+}
+
 // overridePrefix returns the start of the names of a limit's overrides.
 func (n *names) overridePrefix(limit string) string {
 	return n.overrides + escapes.Replace(limit) + ":"
@@ -81,18 +86,6 @@ func (n *names) lockOf(limit, key string) string {
 
 func (n *names) bucket(limit, key string) string { return n.key(n.bucketPrefix(limit), limit, key) }
 
-// appendLists appends the names of the reservation sets of some buckets, then
-// those of their record hashes.
-func (n *names) appendLists(args []any, buckets int, bucket func(i int) (limit, key string)) []any {
-	for i := range buckets {
-		args = append(args, n.dueSet(bucket(i)))
-	}
-	for i := range buckets {
-		args = append(args, n.recordsOf(bucket(i)))
-	}
-	return args
-}
-
 // hold returns the name of a hold, in a slot of the cluster if tag is not empty.
 func (n *names) hold(tag, id string) string {
 	if tag != "" {
@@ -100,8 +93,6 @@ func (n *names) hold(tag, id string) string {
 	}
 	return n.holds + id
 }
-
-func (n *names) rate(limit string) string { return n.rates + escapes.Replace(limit) }
 
 func (n *names) reservation(id store.Reservation) string { return n.reservations + id.String() }
 
@@ -213,13 +204,24 @@ func (n *names) oneSlot(g *store.Group, known []*entry) error {
 	first := slot(known[0].row(a.Key))
 	for i := range g.Ops[1:] {
 		if b := &g.Ops[i+1]; slot(known[i+1].row(b.Key)) != first {
-			return &store.FieldError{Field: "takes", Reason: fmt.Sprintf(
-				"limit %s with key %q and limit %s with key %q lie in different slots of the cluster and cannot be decided at one instant; "+
-					"use the same key, or keys that begin with the same tag in braces such as {acme}user:7 and {acme}, "+
-					"or keep all limits in one slot with hash_tag=all", a.Def.Name, a.Key, b.Def.Name, b.Key)}
+			return severalSlotsError(a, b)
 		}
 	}
 	return nil
+}
+
+// severalSlotsError returns the error for two buckets of a call that are in different slots.
+func severalSlotsError(a, b *store.Op) error {
+	for _, d := range [...]*store.Definition{a.Def, b.Def} {
+		if d.Shards > 1 {
+			return &store.FieldError{Field: "takes", Reason: fmt.Sprintf("limit %s has shards, which lie in different slots of the cluster, so it cannot be decided together with other limits; "+
+				"take from it in a call of its own, or keep all limits in one slot with hash_tag=all", d.Name)}
+		}
+	}
+	return &store.FieldError{Field: "takes", Reason: fmt.Sprintf(
+		"limit %s with key %q and limit %s with key %q lie in different slots of the cluster and cannot be decided at one instant; "+
+			"use the same key, or keys that begin with the same tag in braces such as {acme}user:7 and {acme}, "+
+			"or keep all limits in one slot with hash_tag=all", a.Def.Name, a.Key, b.Def.Name, b.Key)}
 }
 
 const slots = 16384

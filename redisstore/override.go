@@ -81,7 +81,7 @@ func (l *limits) overriding(e *entry, op *store.Op) *entry {
 	if known == nil || known.override.Version != base.Number {
 		return nil
 	}
-	if d := core.WithOverride(base, known.override); known.entry == nil || known.entry.def != d || known.entry.parts != e.parts {
+	if d := base.WithOverride(known.override); known.entry == nil || known.entry.def != d || known.entry.parts != e.parts {
 		known.entry = l.newEntry(d)
 		known.entry.override, known.entry.until = known.override, forever
 		if until := known.override.Until; until != 0 {
@@ -107,7 +107,7 @@ func (d *knownOverrides) decode(limit, key, text string) (*store.Override, error
 	if err != nil {
 		return nil, err
 	}
-	core.Prepare(o)
+	o.Prepare()
 	if d.byRow == nil {
 		d.byRow = map[[2]string]*knownOverride{}
 	}
@@ -140,7 +140,7 @@ var _ store.Overrider = overrides{}
 func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
 	now, err := s.now(ctx)
 	if err == nil {
-		err = core.CheckOverride(d, &o, now)
+		err = d.CheckOverride(&o, now)
 	}
 	if err == nil {
 		err = s.limits.setOverridden(ctx, d.Name)
@@ -165,7 +165,7 @@ func (s *Store) override(ctx context.Context, d *store.Definition, key string, o
 	err = t.update(ctx, func() error {
 		present := s.limits.reg.Lookup(d.Name)
 		if present == nil {
-			return core.Missing(&s.limits.reg, d.Name)
+			return s.limits.reg.Missing(d.Name)
 		}
 		old := t.rows[0].state.Override
 		if was = old != nil && (old.Until == 0 || t.now < old.Until); old == nil && o == nil {
@@ -343,7 +343,7 @@ func (s *Store) copyOverride(ctx context.Context, to *names, limit, key, text st
 	if err != nil {
 		return fmt.Errorf("%w: %w", store.ErrStore, err)
 	}
-	core.Prepare(o)
+	o.Prepare()
 	t := s.newTable()
 	t.names = to
 	t.want(limit, key)

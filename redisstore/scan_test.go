@@ -9,8 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/internal/redistest"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -76,7 +76,7 @@ func TestDropThatBroke(t *testing.T) {
 	api := store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 10}
 	l := limiter(t, s)
 	for _, fails := range []bool{false, true} {
-		d, err := l.Define(t.Context(), api, owner.API)
+		d, err := l.Define(t.Context(), api, terms.OwnerAPI)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,17 +84,17 @@ func TestDropThatBroke(t *testing.T) {
 			t.Fatal(err)
 		}
 		broken.fail = fails
-		if err = l.Drop(t.Context(), "api", owner.API); fails != (err != nil) {
+		if err = l.Drop(t.Context(), "api", terms.OwnerAPI); fails != (err != nil) {
 			t.Fatal(err)
 		}
 		broken.fail = false
-		if _, err = l.Define(t.Context(), api, owner.API); err != nil {
+		if _, err = l.Define(t.Context(), api, terms.OwnerAPI); err != nil {
 			t.Fatal(err)
 		}
 		if d, err := l.Check(t.Context(), "api", "k", 1); err != nil || d.Capacity != 10 {
 			t.Errorf("defined again after a drop that failed (%v): %+v, %v", fails, d, err)
 		}
-		if err = l.Drop(t.Context(), "api", owner.API); err != nil {
+		if err = l.Drop(t.Context(), "api", terms.OwnerAPI); err != nil {
 			t.Fatal(err)
 		}
 	}

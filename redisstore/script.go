@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/internal/background"
 )
 
 var (
@@ -20,22 +20,12 @@ var (
 	clockServer string
 	//go:embed clock_given.lua
 	clockGiven string
-	//go:embed reserve.lua
-	reserveLua string
-	//go:embed take_all.lua
-	takeAllLua string
-	//go:embed take_many.lua
-	takeManyLua string
 	//go:embed set.lua
 	setLua string
 	//go:embed take_one.lua
 	takeOneLua string
 	//go:embed lows.lua
 	lowsLua string
-	//go:embed decide.lua
-	decideLua string
-	//go:embed cancel.lua
-	cancelLua string
 	//go:embed hold.lua
 	holdLua string
 	//go:embed settle.lua
@@ -52,12 +42,10 @@ var (
 	defineLua string
 	//go:embed lengthen.lua
 	lengthenLua string
+	//go:embed renew.lua
+	renewLua string
 	//go:embed forget.lua
 	forgetLua string
-	//go:embed observe.lua
-	observeLua string
-	//go:embed rate.lua
-	rateLua string
 	//go:embed now.lua
 	nowLua string
 )
@@ -71,10 +59,8 @@ type script struct {
 }
 
 type scripts struct {
-	takeOne, takeAll, takeMany, set, decide, cancel *script
-	hold, settle, observe, rate                     *script
-	read, write, unlock, define, lengthen, now      *script
-	forget                                          *script
+	takeOne, set, hold, settle                                *script
+	read, write, unlock, define, lengthen, renew, now, forget *script
 
 	every []*script // all of the above
 }
@@ -89,16 +75,15 @@ func newScripts(clock string) *scripts {
 		every = append(every, &script{text: text, sha: hex.EncodeToString(sum[:])})
 		return every[len(every)-1]
 	}
-	one, all, many, set := with(takeOneLua), with(takeAllLua), with(takeManyLua), with(setLua)
-	one.returnsString, all.returnsString, many.returnsString, set.returnsString = true, true, true, true
-	hold, settle := with(reserveLua+"\n"+lowsLua+holdLua), with(reserveLua+"\n"+lowsLua+settleLua)
+	one, set := with(takeOneLua), with(setLua)
+	one.returnsString, set.returnsString = true, true
+	hold, settle := with(lowsLua+holdLua), with(lowsLua+settleLua)
 	hold.returnsString, settle.returnsString = true, true
 	read := with(snapshotLua + readLua)
-	observe := with(observeLua)
-	read.returnsLists, observe.returnsLists = true, true
+	read.returnsLists = true
 	s := &scripts{
-		takeOne: one, takeAll: all, takeMany: many, set: set, decide: with(reserveLua + "\n" + lowsLua + decideLua), cancel: with(lowsLua + cancelLua), hold: hold, settle: settle, observe: observe, rate: with(rateLua),
-		read: read, write: with(snapshotLua + writeLua), unlock: with(unlockLua), define: with(defineLua), lengthen: with(lengthenLua), now: with(nowLua), forget: with(forgetLua),
+		takeOne: one, set: set, hold: hold, settle: settle,
+		read: read, write: with(snapshotLua + writeLua), unlock: with(unlockLua), define: with(defineLua), lengthen: with(lengthenLua), renew: with(renewLua + lengthenLua), now: with(nowLua), forget: with(forgetLua),
 	}
 	s.every = every
 	return s
@@ -220,7 +205,7 @@ func (s *Store) retry(ctx context.Context, calls []call, errs []error) {
 			slow = slow || temporary(err)
 			at, next = append(at, i), append(next, calls[i].renew(ctx, noScript(err)))
 		}
-		if len(at) == 0 || slow && await.Sleep(ctx, rand.N(pause)) != nil {
+		if len(at) == 0 || slow && background.Sleep(ctx, rand.N(pause)) != nil {
 			break
 		}
 		if slow {

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,11 +15,10 @@ import (
 
 // Kinds of requests to set.lua.
 const (
-	askPieces  = 0
-	askRefund  = 1
-	askCosts   = 2
-	askAll     = 3
-	askReserve = 4 // as askAll, but closes the rows in which the request does not fit
+	askPieces = 0
+	askRefund = 1
+	askCosts  = 2
+	askAll    = 3
 )
 
 // Bounds of one call of set.lua, so that the server is busy for about 0.1 ms at
@@ -31,15 +29,13 @@ const (
 )
 
 // A setCall is one call of set.lua. It has rows, and the requests of groups for them, in
-// order. If each row is asked for one number of equal pieces, up to the cap of its limit,
-// take_many.lua is called instead.
+// order.
 type setCall struct {
 	s        *Store
 	rows     []setRow
 	index    map[rowName]int // into rows
 	limits   []*entry
 	requests packed
-	needsSet bool           // take_many.lua cannot decide it
 	costs    int            // number of costs in requests
 	groups   []*store.Group // in the order of decision
 	opRows   []int          // by op, in the order of groups: index in rows
@@ -57,11 +53,8 @@ type setRow struct {
 	origin int64 // if windows are spread
 	phase  int64
 
-	units, pieces int64 // for take_many.lua
-
 	state   store.State
 	skipped bool // not decided, because the row has another version or records, or is not a bucket
-	closed  bool // a reservation did not fit, so the script charges nothing more here
 	written bool
 }
 
@@ -154,7 +147,7 @@ func (q *setCall) addRow(e *entry, op *store.Op, name string) int {
 // canUseSet reports whether set.lua can decide the op. alone tells that it is
 // the only op of its group.
 func (e *entry) canUseSet(op *store.Op, alone bool) bool {
-	return op.Floor == 0 && e.override == nil && e.canUseScript(op, alone)
+	return op.Floor == 0 && e.override == nil && !mayWait(op) && e.canUseScript(op, alone)
 }
 
 // canUseScript is canUseSet for take_one.lua, which can decide under floors and overrides.
@@ -189,14 +182,7 @@ func (q *setCall) addGroup(g *store.Group, known []*entry) {
 		q.addSingles([]*store.Group{g}, q.rowIndex(known[0], &g.Ops[0]))
 		return
 	}
-	kind := askAll
-	for i := range g.Ops {
-		if mayWait(&g.Ops[i]) {
-			kind = askReserve
-		}
-	}
-	q.needsSet = true
-	q.requests.add(int64(kind), int64(len(g.Ops)))
+	q.requests.add(askAll, int64(len(g.Ops)))
 	q.groups = append(q.groups, g)
 	for i := range g.Ops {
 		op := &g.Ops[i]
@@ -225,8 +211,11 @@ func takeArgs(op *store.Op) (units, room int64) {
 	if op.Cost+op.Floor > r.Burst {
 		return 0, -1
 	}
-	units = op.Cost * r.Unit
-	room = algebra.RoomBefore(units+op.Floor*r.Unit, r.Cap)
+	most := r.Cap - op.Floor*r.Unit
+	if units = op.Cost * r.Unit; op.Fraction > 0 {
+		units = algebra.PricedUnits(units, op.Fraction, most)
+	}
+	room = algebra.RoomBefore(units, most)
 	if op.Verb == store.VerbCheck {
 		units = 0
 	}
@@ -264,7 +253,6 @@ func (q *setCall) addVerb(verb store.Verb, groups []*store.Group, row int64) {
 		}
 	case store.VerbRefund:
 		if n := unitsOf(total(groups, store.MaxInt), r); n > 0 {
-			q.needsSet = true
 			q.requests.add(askRefund, row, n)
 		}
 	case store.VerbTake, store.VerbReserve:
@@ -274,9 +262,6 @@ func (q *setCall) addVerb(verb store.Verb, groups []*store.Group, row int64) {
 
 // addPieces requests as many of n pieces of units as fit below a cap.
 func (q *setCall) addPieces(row, units, most, n int64) {
-	r := &q.rows[row-1]
-	q.needsSet = q.needsSet || r.pieces > 0 || most != r.e.def.Rule.Cap
-	r.units, r.pieces = units, n
 	q.requests.add(askPieces, row, units, most, n)
 }
 
@@ -291,58 +276,34 @@ func total(groups []*store.Group, most int64) (sum int64) {
 	return sum
 }
 
-// addTakes appends the request of Takes or Reserves for a row.
+// addTakes appends the request of Takes for a row.
 func (q *setCall) addTakes(groups []*store.Group, row int64) {
-	r, reserve := &groups[0].Ops[0].Def.Rule, mayWait(&groups[0].Ops[0])
+	r := &groups[0].Ops[0].Def.Rule
 	var sum, n, units int64
 	sameCost := true
 	for _, g := range groups {
-		if one := unitsOfOne(g.Ops[0].Cost, r, reserve); one > 0 {
+		if one, _ := takeArgs(&g.Ops[0]); one > 0 {
 			sameCost = sameCost && (n == 0 || one == units)
-			sum, n, units = min(sum+one, tooMany), n+1, one
+			sum, n, units = min(sum+one, store.MaxInt+1), n+1, one
 		}
 	}
 	switch {
 	case n == 0:
 		return
-	case reserve && n == 1 && units < tooMany:
-		q.needsSet = true
-		q.requests.add(askReserve, 1, row, units, algebra.RoomBefore(units, r.Cap))
-		return
-	case sameCost && !reserve:
+	case sameCost:
 		q.addPieces(row, units, r.Cap, n)
 		return
 	}
-	q.needsSet = true
-	stop := int64(0)
-	if reserve {
-		stop = 1
-	}
-	q.requests.add(askCosts, row, sum, r.Cap, stop, n)
+	q.requests.add(askCosts, row, sum, r.Cap, n)
 	for _, g := range groups {
-		if one := unitsOfOne(g.Ops[0].Cost, r, reserve); one > 0 {
+		if one, _ := takeArgs(&g.Ops[0]); one > 0 {
 			q.requests.add(one)
 		}
 	}
 	q.costs += int(n)
 }
 
-// tooMany units never fit.
-const tooMany = store.MaxInt + 1
-
-// unitsOfOne returns the units of one of several Takes or Reserves, or 0 if it
-// changes nothing.
-func unitsOfOne(cost int64, r *store.Rule, reserve bool) int64 {
-	switch {
-	case cost <= r.Burst:
-		return cost * r.Unit
-	case reserve:
-		return tooMany // fits only with a delay
-	}
-	return 0
-}
-
-// call returns the call of set.lua or take_many.lua.
+// call returns the call of set.lua.
 func (q *setCall) call(ctx context.Context) call {
 	args := make([]any, 3, 5+len(q.rows))
 	for i := range q.rows {
@@ -354,9 +315,6 @@ func (q *setCall) call(ctx context.Context) call {
 	for _, e := range q.limits {
 		r := &e.def.Rule
 		head.add(int64(e.def.Number), r.Every, r.Add, r.Origin)
-		if !q.needsSet {
-			head.add(r.Cap)
-		}
 	}
 	for i := range q.rows {
 		r := &q.rows[i]
@@ -365,19 +323,12 @@ func (q *setCall) call(ctx context.Context) call {
 		} else {
 			head.add(int64(r.limit))
 		}
-		if !q.needsSet {
-			head.add(max(r.units, 1), r.pieces) // without pieces the row is only read
-		}
 	}
 	writes := false
 	for _, g := range q.groups {
 		writes = writes || g.Ops[0].Verb != store.VerbCheck
 	}
-	script, asked := q.s.scripts.takeMany, &packed{}
-	if q.needsSet {
-		script, asked = q.s.scripts.set, &q.requests
-	}
-	c := newCall(ctx, script, writes, q.s.withClock(append(args, head.array(asked))))
+	c := newCall(ctx, q.s.scripts.set, writes, q.s.withClock(append(args, head.array(&q.requests))))
 	c.divisible = len(q.rows) > 1
 	return c
 }
@@ -435,14 +386,6 @@ func (r *setRow) decide(g *store.Group, now int64) (done bool) {
 	op.Phase = r.phase
 	next, wrote, err := op.Step(now, r.state, false)
 	g.Err, g.Allowed, g.Reserved = err, op.Allowed, false
-	waits := op.Delay > 0 && wrote
-	if waits || wrote && r.closed {
-		r.closed, r.skipped = true, true
-		return false
-	}
-	if !op.Allowed && op.Cost > 0 && mayWait(op) {
-		r.closed = true
-	}
 	if wrote {
 		r.state, r.written = next, true
 	}
@@ -453,63 +396,21 @@ func (r *setRow) decide(g *store.Group, now int64) (done bool) {
 func (q *setCall) decide(g *store.Group, at []int, now int64) (done bool) {
 	var rows [store.MaxTakes]store.State
 	var write [store.MaxTakes]bool
-	left, closed := false, false
 	for i, row := range at {
 		r := &q.rows[row]
-		rows[i], left, closed = r.state, left || r.skipped, closed || r.closed
-		g.Ops[i].Phase = r.phase
+		if r.skipped {
+			return false
+		}
+		rows[i], g.Ops[i].Phase = r.state, r.phase
 	}
-	if g.Allowed = false; !left {
-		g.Err = g.Decide(now, rows[:len(at)], write[:len(at)])
-	}
-	if !g.Allowed || g.Reserved {
-		q.closeRows(g, at, now)
-	}
-	if left || g.Reserved || closed && slices.Contains(write[:len(at)], true) {
-		g.Reserved = false
-		q.skipClosed(at)
-		return false
-	}
+	g.Allowed = false
+	g.Err = g.Decide(now, rows[:len(at)], write[:len(at)])
 	for i, row := range at {
 		if r := &q.rows[row]; write[i] {
 			r.state, r.written = rows[i], true
 		}
 	}
 	return true
-}
-
-// skipClosed leaves later groups for separate calls too, where the script has charged
-// nothing for them.
-func (q *setCall) skipClosed(at []int) {
-	for _, row := range at {
-		r := &q.rows[row]
-		r.skipped = r.skipped || r.closed
-	}
-}
-
-// closeRows closes the rows in which a group with a Reserve does not fit now.
-func (q *setCall) closeRows(g *store.Group, at []int, now int64) {
-	reserves := false
-	for i := range g.Ops {
-		reserves = reserves || mayWait(&g.Ops[i])
-	}
-	if !reserves {
-		return
-	}
-	for i, row := range at {
-		r, op := &q.rows[row], &g.Ops[i]
-		if r.skipped || op.Def.Mode == store.Shadow {
-			continue
-		}
-		var scratch store.Rule
-		room := int64(-1)
-		if op.Cost <= op.Def.Rule.Burst {
-			room = algebra.RoomBefore(op.Cost*op.Def.Rule.Unit, op.Def.Rule.Cap)
-		}
-		if algebra.Used(op.RuleFor(&scratch), r.state, now) > room {
-			r.closed = true
-		}
-	}
 }
 
 // clockOf decodes the first line of the reply.

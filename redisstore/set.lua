@@ -14,9 +14,8 @@
 --  the requests, in order, with rows by index:
 --    0 row units cap pieces: as many pieces of units as fit (takes of one cost, a take up to, a charge)
 --    1 row units: give units back
---    2 row sum cap stop n units...: n costs one by one; with stop 1 none after the first that does not fit
+--    2 row sum cap n units...: n costs one by one
 --    3 n, and n times row units room: all or nothing, if at most room is used of each; a negative row is in shadow mode
---    4 the same, and a row that does not fit is closed to all later requests
 -- Returns one string of lines: seconds and microseconds of the clock and the number
 -- of rows written; for each row the value found: nothing for a full bucket, - for a
 -- skipped row. An empty string: nothing was done, because something else has the
@@ -30,7 +29,7 @@ else
   rows = call('MGET', unpack(KEYS))
 end
 
--- used has the used units of the open rows at the times in times; after has the used
+-- used has the used units of the rows at the times in times; after has the used
 -- units to be written.
 local used, times, rules, origins, after, lesser, reply = {}, {}, {}, {}, {}, {}, {''}
 local at = 2 + 4 * a[1]
@@ -78,7 +77,7 @@ end
 local last = #a
 while at <= last do
   local kind, row = a[at], a[at + 1]
-  if kind >= 3 then
+  if kind == 3 then
     local from, to, fits = at + 2, at + 3 * row - 1, true
     at = to + 3
     for j = from, to, 3 do
@@ -86,15 +85,7 @@ while at <= last do
       if r < 0 then
         fits = fits and used[-r]
       else
-        local left = used[r]
-        if not left then
-          fits = false
-        elseif left > a[j + 2] then
-          fits = false
-          if kind == 4 then
-            used[r] = nil
-          end
-        end
+        fits = fits and used[r] and used[r] <= a[j + 2]
       end
     end
     if fits then
@@ -137,7 +128,7 @@ while at <= last do
     end
     at = at + 3
   else
-    local left, cap, from, to = used[row], a[at + 3], at + 6, at + 5 + a[at + 5]
+    local left, cap, from, to = used[row], a[at + 3], at + 5, at + 4 + a[at + 4]
     if left and left <= cap - a[at + 2] then
       left = left + a[at + 2]
       used[row], after[row] = left, left
@@ -146,9 +137,6 @@ while at <= last do
         if left <= cap - a[j] then
           left = left + a[j]
           after[row] = left
-        elseif a[at + 4] == 1 then
-          left = nil
-          break
         end
       end
       used[row] = left

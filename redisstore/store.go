@@ -5,14 +5,11 @@
 // writes one string for each bucket that it charges, and nothing if it refuses.
 // A bucket expires when it is full. A batch is one pipeline of such calls.
 //
-// The most common calls have their own scripts: take_one.lua for one bucket, take_all.lua
-// for a group, take_many.lua for a batch; all three only for buckets that refill
-// continuously or in windows of equal length. set.lua decides any batch of plain buckets,
-// and decide.lua reservations that wait, leaky buckets and calendars. hold.lua and
-// settle.lua make and settle holds, and take from buckets with holds. The rest is decided
-// in Go, with two calls, one that reads and one that writes if nothing has changed in
-// between: rows of an older version, of another plan or of an override that the program
-// has not seen yet, and holds of other limits.
+// Four scripts decide in one call: take_one.lua a take of one bucket, set.lua a group or a
+// batch, both for buckets that refill continuously or in windows of equal length; hold.lua
+// and settle.lua make and settle holds, and take from buckets with holds. All else is
+// decided in Go, with two calls, one that reads and one that writes if nothing has changed
+// in between.
 //
 // In a cluster, the buckets of a group must be in one slot: see [Config].HashTag.
 package redisstore
@@ -28,8 +25,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell/internal/audit"
-	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
@@ -117,7 +113,7 @@ type Store struct {
 	limits    *limits
 	cat       *catalog.Catalog
 	ahead     atomic.Int64 // the server's clock minus this machine's, in µs, as seen last
-	rows      await.Cached
+	rows      background.Cached
 	owned     bool // db was opened by Open
 }
 
@@ -183,6 +179,12 @@ const maxRounds = 16
 // store.ErrOutcomeUnknown if it may have decided the group: the connection was lost, or ctx
 // ended, after the call was sent.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
+	if err := s.hear(ctx); err != nil {
+		for i := range b.Groups {
+			b.Groups[i].Err = err
+		}
+		return nil
+	}
 	if len(b.Groups) == 1 {
 		b.Groups[0].Err = s.group(ctx, &b.Groups[0])
 		return nil
@@ -220,8 +222,7 @@ func needsGo(g *store.Group) bool {
 	return g.Hold != nil || len(g.Ops) > 1 && g.Ops[0].Verb == store.VerbTakeUpTo
 }
 
-// tryGroup calls the fastest script for the group, and decide.lua if that does
-// not decide it.
+// tryGroup calls the script that can decide the group, if there is one.
 func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 	var known [store.MaxTakes]*entry
 	if err := s.limits.resolve(ctx, g, known[:]); err != nil {
@@ -243,18 +244,12 @@ func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 		return s.decideInGo(ctx, g, nil)
 	case len(g.Ops) == 1 && entries[0].canTakeOne(&g.Ops[0]):
 		return s.take(ctx, g, entries[0])
-	case canTakeAll(g, entries):
-		if done, err := s.takeAll(ctx, g, entries); done || err != nil {
-			return err
-		}
-		return s.decide(ctx, g, entries, true)
 	case canUseSet(g, entries):
 		if done, err := s.decideBySet(ctx, g, entries); done || err != nil {
 			return err
 		}
-		return s.decide(ctx, g, entries, true)
 	}
-	return s.decide(ctx, g, entries, false)
+	return s.decideInGo(ctx, g, nil)
 }
 
 // errRetry means that nothing was done and the group must be tried again.
@@ -278,7 +273,7 @@ func (s *Store) now(ctx context.Context) (int64, error) {
 func (s *Store) Abilities() store.Abilities {
 	return store.Abilities{
 		Store: s, Limits: s.cat, Keys: s.keys, Now: s.now, Ready: s.ready, Metrics: s.metrics,
-		Overrides: overrides{s}, Audit: trail{s, &audit.Changes}, TopKeys: trail{s, &audit.TopHours}, Holds: s.keyHolds, CallSite: s.callSite, Sweep: s.sweep, Observe: s.observe,
+		Overrides: overrides{s}, Audit: trail{s, &catalog.Changes}, TopKeys: trail{s, &catalog.TopHours}, Holds: s.keyHolds, Sweep: s.sweep,
 		Lanes: func(_ context.Context, n, _ int) (store.Lanes, error) {
 			return store.Lanes{Stores: slices.Repeat([]store.Store{s}, n)}, nil
 		},
@@ -305,7 +300,7 @@ func (s *Store) ready(ctx context.Context) error {
 	return storeError(s.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
 		role, err := node.Do(ctx, "role").Slice()
 		if err == nil && len(role) > 0 && role[0] != "master" {
-			err = fmt.Errorf("connected to a %v instead of a primary: use the addresses of the Sentinels or of the cluster", role[0])
+			err = fmt.Errorf("%w: connected to a %v instead of a primary: use the addresses of the Sentinels or of the cluster", store.ErrStore, role[0])
 		}
 		return err
 	}), false)

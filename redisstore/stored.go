@@ -2,45 +2,28 @@ package redisstore
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
-	"slices"
+	"strconv"
+	"strings"
 
-	"github.com/dipwell/dipwell/internal/adaptive"
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
 
 // storedLimit is a field of the hash of limits, a public format.
 type storedLimit struct {
-	Settings   [][2]string       `json:"settings,omitempty"` // as in a configuration file
-	Owner      string            `json:"owner,omitempty"`
-	Version    uint32            `json:"version,omitempty"`
-	Versions   []catalog.Version `json:"versions,omitempty"`   // oldest first, the present one last
-	Overridden bool              `json:"overridden,omitempty"` // keys may have overrides
-	Dropped    uint32            `json:"dropped,omitempty"`    // the last version of a limit that was dropped
-	Rates      map[uint32]string `json:"rates,omitempty"`      // rates of older versions that were adaptive: adaptive.State.Text
-	catalog.Sites
+	Settings   [][2]string      `json:"settings,omitempty"` // as in a configuration file
+	Owner      string           `json:"owner,omitempty"`
+	Version    uint32           `json:"version,omitempty"`
+	Present    *catalog.Version `json:"present,omitempty"`    // the rule of that version
+	Past       string           `json:"past,omitempty"`       // older versions, a line each: see pastLine
+	Overridden bool             `json:"overridden,omitempty"` // keys may have overrides
+	Dropped    uint32           `json:"dropped,omitempty"`    // the last version of a limit that was dropped
 }
 
-// encodeDropped encodes a dropped limit. text is its field so far.
-func encodeDropped(last uint32, text string) string {
-	sites := sitesOf(text)
-	plans, err := sites.Plans()
-	for i := range plans {
-		plans[i].OverrideOnly = true
-	}
-	if err == nil {
-		sites.Set(plans)
-	}
-	return encode(storedLimit{Dropped: last, Sites: sites})
-}
-
-// sitesOf returns the call sites in the stored form of a limit.
-func sitesOf(text string) catalog.Sites {
-	var l storedLimit
-	_ = json.Unmarshal([]byte(text), &l)
-	return l.Sites
-}
+// encodeDropped encodes a dropped limit.
+func encodeDropped(last uint32) string { return encode(storedLimit{Dropped: last}) }
 
 func encode(l storedLimit) string {
 	b, err := json.Marshal(l)
@@ -50,27 +33,85 @@ func encode(l storedLimit) string {
 	return string(b)
 }
 
-func encodeDefinition(d *store.Definition, sites catalog.Sites) string {
-	l := storedLimit{Settings: d.Explicit(), Owner: d.Owner, Version: d.Number, Versions: catalog.Versions(d), Overridden: d.Overridden, Sites: sites}
-	for i := range d.Past {
-		if v := &d.Past[i]; v.Rule.Pace != nil {
-			if l.Rates == nil {
-				l.Rates = map[uint32]string{}
-			}
-			s := v.Rule.Pace.State()
-			l.Rates[v.Number] = s.Text()
-		}
+func encodeDefinition(d *store.Definition) string {
+	present := catalog.NewVersion(catalog.Present(d), &d.Limit)
+	l := storedLimit{Settings: d.Explicit(), Owner: d.Owner, Version: d.Number, Present: &present, Overridden: d.Overridden}
+	past := make([]byte, 0, 128*len(d.Past))
+	for _, v := range d.Past {
+		past = appendPast(past, v, d.Overridden)
 	}
+	l.Past = string(past)
 	return encode(l)
 }
 
+// appendPast appends the line of an older version: its numbers, policy and zone as words,
+// and after a tab its settings, if rows of its plans or of overrides may need them. It is
+// short and quickly read, because a limit that is changed in rapid succession has many.
+func appendPast(b []byte, v *store.Version, overridden bool) []byte {
+	r, c := &v.Rule, v.Rule.Calendar.Spec()
+	for _, n := range [pastNumbers]int64{int64(v.Number), v.Since, r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most,
+		r.MaxCharge, r.MaxUsed, c.Months, c.Days, c.Clock, bit(r.Leaky), bit(r.Spread)} {
+		b = append(strconv.AppendInt(b, n, 10), ' ')
+	}
+	b = append(append(append(b, v.Policy.String()...), ' '), c.Zone...)
+	if overridden || v.Limit.Plans != (store.Plans{}) {
+		b = append(append(b, '\t'), catalog.NewVersion(v, &v.Limit).Settings...)
+	}
+	return append(b, '\n')
+}
+
+// pastNumbers is how many numbers are in the line of a version.
+const pastNumbers = 17
+
+func bit(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// parsePast reads the lines of appendPast. A version that known has too is taken from
+// there, so that it is in memory once.
+func parsePast(text string, known *store.Definition) (past []*store.Version, err error) {
+	for line := range strings.Lines(text) {
+		v, err := parsePastLine(strings.TrimSuffix(line, "\n"), known)
+		if err != nil {
+			return nil, fmt.Errorf("version %q: %w", line, err)
+		}
+		past = append(past, v)
+	}
+	return past, nil
+}
+
+func parsePastLine(line string, known *store.Definition) (*store.Version, error) {
+	words, settings, _ := strings.Cut(line, "\t")
+	word := strings.Split(words, " ")
+	if len(word) != pastNumbers+2 {
+		return nil, fmt.Errorf("%d words instead of %d", len(word), pastNumbers+2)
+	}
+	var n [pastNumbers]int64
+	for i := range n {
+		var err error
+		if n[i], err = strconv.ParseInt(word[i], 10, 64); err != nil {
+			return nil, err
+		}
+	}
+	if v := catalog.Known(known, uint32(n[0]), n[1]); v != nil {
+		return v, nil
+	}
+	v := catalog.Version{Number: uint32(n[0]), Since: n[1], Unit: n[2], Every: n[3], Add: n[4], Cap: n[5], Origin: n[6], Burst: n[7], Debt: n[8], Most: n[9],
+		MaxCharge: n[10], MaxUsed: n[11], Months: n[12], Days: n[13], Clock: n[14], Leaky: n[15] != 0, Spread: n[16] != 0,
+		Policy: word[pastNumbers], Zone: word[pastNumbers+1], Settings: settings}
+	return v.Version()
+}
+
 // decodeDefinition reads a field. It returns nil if the field is missing or the limit was
-// dropped.
-func decodeDefinition(name, text string) (*store.Definition, error) {
+// dropped. known is the definition of the limit that this program has, or nil.
+func decodeDefinition(name, text string, known *store.Definition) (*store.Definition, error) {
 	if text == "" {
 		return nil, nil
 	}
-	d, err := decode(text)
+	d, err := decode(text, known)
 	if err == nil && d != nil && d.Name != name {
 		err = fmt.Errorf("its settings are those of %s", d.Name)
 	}
@@ -80,10 +121,13 @@ func decodeDefinition(name, text string) (*store.Definition, error) {
 	return d, nil
 }
 
-func decode(text string) (*store.Definition, error) {
+func decode(text string, known *store.Definition) (*store.Definition, error) {
 	var l storedLimit
 	if err := json.Unmarshal([]byte(text), &l); err != nil || l.Dropped > 0 {
 		return nil, err
+	}
+	if l.Present == nil {
+		return nil, errors.New("its present version is not there")
 	}
 	var limit store.Limit
 	for _, set := range l.Settings {
@@ -91,40 +135,21 @@ func decode(text string) (*store.Definition, error) {
 			return nil, err
 		}
 	}
-	d, err := catalog.Definition(limit, l.Owner, l.Version, l.Versions)
+	d, err := catalog.Definition(limit, l.Owner, l.Version, []catalog.Version{*l.Present}, nil)
 	if err == nil {
-		err = setPastRates(d, l.Rates)
+		d.Past, err = parsePast(l.Past, known)
 	}
 	if err == nil {
 		d.Overridden = l.Overridden
-		err = l.Install(d)
 	}
 	return d, err
 }
 
-// setPastRates sets the rates of older versions of an adaptive limit.
-func setPastRates(d *store.Definition, rates map[uint32]string) error {
-	for i := range d.Past {
-		v := &d.Past[i]
-		text, stored := rates[v.Number]
-		if !stored || v.Rule.Pace == nil {
-			continue
-		}
-		s, err := adaptive.Parse(v.Rule.Pace.Config().Floor, text)
-		if err != nil {
-			return fmt.Errorf("version %d: its rate: %w", v.Number, err)
-		}
-		v.Rule.Pace.Set(s)
-	}
-	return nil
-}
-
 // restore returns the text of a limit that a server which has lost changes should store.
 // theirs is the text that it has now, ours the last one that this program has read. If both
-// are of one version, the server may have lost definitions of call sites, the mark of
-// overrides, or that the limit was dropped. certain is false if the server may have lost
-// nothing: it may then have deleted definitions that have ended.
-func restore(theirs, ours string, certain bool) string {
+// are of one version, the server may have lost the mark of overrides, or that the limit was
+// dropped.
+func restore(theirs, ours string) string {
 	if theirs == ours {
 		return theirs
 	}
@@ -135,16 +160,10 @@ func restore(theirs, ours string, certain bool) string {
 	case mine < there || json.Unmarshal([]byte(theirs), &has) != nil || json.Unmarshal([]byte(ours), &had) != nil || has.Dropped > 0:
 		return theirs
 	}
-	sites, err1 := has.Plans()
-	lost, err2 := had.Plans()
-	lost = slices.DeleteFunc(lost, func(p store.Plan) bool {
-		return p.OverrideOnly && !certain || slices.ContainsFunc(sites, func(q store.Plan) bool { return q.Name == p.Name })
-	})
-	if err1 != nil || err2 != nil || len(lost) == 0 && (has.Overridden || !had.Overridden) {
+	if has.Overridden || !had.Overridden {
 		return theirs
 	}
-	has.Overridden = has.Overridden || had.Overridden
-	has.Set(append(sites, lost...))
+	has.Overridden = true
 	return encode(has)
 }
 

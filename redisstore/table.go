@@ -14,14 +14,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/await"
-	"github.com/dipwell/dipwell/internal/door"
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/background"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
-
-// core is what package store has for this module alone.
-var core = store.Core(door.Key{})
 
 // This file decides in Go what the scripts of one call cannot: read.lua reads the
 // keys, Group.DecideIn decides, and write.lua writes what has changed unless one of
@@ -30,22 +27,22 @@ var core = store.Core(door.Key{})
 // A table is a store.Table of some rows, reservations and holds. If DecideIn asks for
 // something that is missing, it is read before the next try.
 type table struct {
-	s     *Store
-	names *names // s.names, unless rows move to other names
-	token string // of locks; random
+	s      *Store
+	names  *names          // s.names, unless rows move to other names
+	limits *store.Registry // those of s, unless a limit is being changed: then they cannot be read
+	token  string          // of locks; random
 
 	rows  []*tableRow
 	holds []*tableHold
 	tag   string            // in the names of holds, in a cluster
 	id    store.Reservation // the reservation to make or cancel
 	parts []reservationPart // of the reservation to cancel
-	rates []tableRate       // of the adaptive limits of rows; not read in a cluster
 
 	now     int64
 	digest  string
 	missing bool // DecideIn asked for something that was not read
 	loaded  bool // the limits were read because of a limit that was not known
-	drops   bool // a limit is dropped: other parts of its holds stay as they are, and limits cannot be read
+	drops   bool // a limit is dropped: other parts of its holds stay as they are
 	made    store.Pending
 	text    string // the new reservation, as stored
 	ended   bool   // the reservation must be deleted
@@ -59,6 +56,8 @@ type tableRow struct {
 	records  map[string]string
 	due      map[string]string // members of the set of reservations, with their scores
 	override string
+	free     int   // live holds that took nothing from it
+	freeTill int64 // when the last one expires
 
 	state store.State // what DecideIn gets, and after SetRow what must be stored
 	list  []store.Record
@@ -71,13 +70,6 @@ type tableRow struct {
 type recordName struct{ number, mark int64 }
 
 func nameOfRecord(r *store.Record) recordName { return recordName{r.Number, r.Mark} }
-
-// A tableRate is the rate of an adaptive limit. learned is rate.learned from before the
-// read.
-type tableRate struct {
-	*rate
-	learned int
-}
 
 // A tableHold is a hold.
 type tableHold struct {
@@ -92,7 +84,7 @@ var errMissing = errors.New("not read yet")
 var _ store.Table = (*table)(nil)
 
 func (s *Store) newTable() *table {
-	return &table{s: s, names: &s.names, token: strconv.FormatUint(rand.Uint64(), 36)}
+	return &table{s: s, names: &s.names, limits: &s.limits.reg, token: strconv.FormatUint(rand.Uint64(), 36)}
 }
 
 func (t *table) row(limit, key string) *tableRow {
@@ -202,6 +194,10 @@ func (t *table) find(limit string) error {
 	return reg.Unreadable(limit)
 }
 
+func (t *table) FreeHolds(limit, key string, _ int64) (int, error) {
+	return t.row(limit, key).free, nil
+}
+
 func (t *table) SetHold(id string, hold store.Hold) error {
 	h := t.hold(id)
 	if h == nil {
@@ -248,7 +244,7 @@ func (t *table) SetPending(id store.Reservation, h store.Pending) error {
 // keys returns the arguments of read.lua and write.lua up to the token.
 func (t *table) keys() []any {
 	n := t.names
-	args := make([]any, 3, 9+5*len(t.rows)+len(t.holds))
+	args := make([]any, 3, 9+6*len(t.rows)+len(t.holds))
 	var kinds strings.Builder
 	for _, r := range t.rows {
 		args = append(args, n.lockOf(r.limit, r.key))
@@ -257,7 +253,7 @@ func (t *table) keys() []any {
 		args = append(args, n.bucket(r.limit, r.key))
 	}
 	for _, r := range t.rows {
-		args = append(args, n.overrideOf(r.limit, r.key), n.recordsOf(r.limit, r.key), n.dueSet(r.limit, r.key))
+		args = append(args, n.overrideOf(r.limit, r.key), n.recordsOf(r.limit, r.key), n.dueSet(r.limit, r.key), n.freeSet(r.limit, r.key))
 	}
 	for _, h := range t.holds {
 		if n.cluster && t.tag == "" {
@@ -265,14 +261,10 @@ func (t *table) keys() []any {
 		}
 		args = append(args, n.hold(t.tag, h.id))
 	}
-	kinds.WriteString(strings.Repeat("s", len(t.rows)) + strings.Repeat("shz", len(t.rows)) + strings.Repeat("s", len(t.holds)))
+	kinds.WriteString(strings.Repeat("s", len(t.rows)) + strings.Repeat("shzf", len(t.rows)) + strings.Repeat("s", len(t.holds)))
 	if t.id != (store.Reservation{}) && !n.cluster {
 		args = append(args, n.reservation(t.id))
 		kinds.WriteByte('s')
-	}
-	for _, r := range t.rates { // last, because no command refers to them
-		args = append(args, n.rate(r.def.Name))
-		kinds.WriteByte('r')
 	}
 	args[2] = len(args) - 3
 	return append(args, len(t.rows), kinds.String(), t.token)
@@ -281,9 +273,10 @@ func (t *table) keys() []any {
 // rowKey and the functions below return the number, from 1, of a key in the commands of
 // write.lua.
 func (t *table) rowKey(i int) int      { return 1 + i }
-func (t *table) overrideKey(i int) int { return 1 + len(t.rows) + 3*i }
+func (t *table) overrideKey(i int) int { return 1 + len(t.rows) + 4*i }
 func (t *table) recordsKey(i int) int  { return t.overrideKey(i) + 1 }
 func (t *table) dueKey(i int) int      { return t.overrideKey(i) + 2 }
+func (t *table) freeKey(i int) int     { return t.overrideKey(i) + 3 }
 func (t *table) holdKey(i int) int     { return t.overrideKey(len(t.rows)) + i }
 
 // lockFor is how long others wait for a caller that has locked keys. If that caller dies,
@@ -296,7 +289,6 @@ func (t *table) read(ctx context.Context, lock bool) (ok bool, err error) {
 	if lock {
 		ms = lockFor.Milliseconds()
 	}
-	t.wantRates()
 	c, err := t.s.process(ctx, newCall(ctx, t.s.scripts.read, lock, t.s.withClock(append(t.keys(), ms))))
 	if err != nil {
 		return false, err
@@ -313,7 +305,8 @@ func (t *table) read(ctx context.Context, lock bool) (ok bool, err error) {
 		o := t.overrideKey(i) - 1
 		r.text, r.override = textOf(values[t.rowKey(i)-1]), textOf(values[o])
 		r.records, r.due = pairsOf(values[o+1]), pairsOf(values[o+2])
-		if err := r.decode(t.s); err != nil {
+		r.setFree(values[o+3])
+		if err := r.decode(t); err != nil {
 			return false, fmt.Errorf("%w: the key %s %w", store.ErrStore, t.s.names.bucket(r.limit, r.key), err)
 		}
 	}
@@ -324,36 +317,7 @@ func (t *table) read(ctx context.Context, lock bool) (ok bool, err error) {
 		}
 	}
 	t.missing, t.made, t.ended = false, store.Pending{}, false
-	return true, t.learnRates(values[len(values)-len(t.rates):])
-}
-
-// wantRates arranges for the rates of adaptive limits to be read.
-func (t *table) wantRates() {
-	if t.rates = t.rates[:0]; t.s.names.cluster {
-		return
-	}
-	for _, r := range t.rows {
-		if e := t.s.limits.entry(r.limit); e != nil && e.rate != nil && !slices.ContainsFunc(t.rates, func(r tableRate) bool { return r.rate == e.rate }) {
-			_, learned := e.rate.known()
-			t.rates = append(t.rates, tableRate{e.rate, learned})
-		}
-	}
-}
-
-// learnRates gives the rates that were read to DecideIn.
-func (t *table) learnRates(values []any) error {
-	for i, r := range t.rates {
-		fields, _ := values[i].([]any)
-		if len(fields) != 2 {
-			continue
-		}
-		revision, s, err := parseRate(r.def, textOf(fields[0]), textOf(fields[1]))
-		if err != nil {
-			return err
-		}
-		r.learn(revision, s, r.learned)
-	}
-	return nil
+	return true, nil
 }
 
 func textOf(v any) string {
@@ -370,6 +334,15 @@ func pairsOf(v any) map[string]string {
 	return pairs
 }
 
+// setFree sets what the table knows of holds that took nothing from the row.
+func (r *tableRow) setFree(v any) {
+	pair, _ := v.([]any)
+	if len(pair) == 2 {
+		n, _ := pair[0].(int64)
+		r.free, r.freeTill = int(n), parseScore(textOf(pair[1]))
+	}
+}
+
 func parseScore(text string) int64 {
 	f, _ := strconv.ParseFloat(text, 64)
 	return int64(f)
@@ -378,7 +351,8 @@ func parseScore(text string) int64 {
 var errNoBucket = errors.New("holds something that is not a bucket")
 
 // decode sets the row, its records and its override from what was read.
-func (r *tableRow) decode(s *Store) (err error) {
+func (r *tableRow) decode(t *table) (err error) {
+	s := t.s
 	r.set, r.setOverride, r.state, r.list, r.ids = false, false, store.State{}, nil, map[recordName]string{}
 	if r.text != "" {
 		var ok bool
@@ -419,7 +393,7 @@ func (r *tableRow) decode(s *Store) (err error) {
 	slices.SortFunc(r.list, func(a, b store.Record) int {
 		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Mark, b.Mark))
 	})
-	base := s.limits.reg.Lookup(r.limit)
+	base := t.limits.Lookup(r.limit)
 	if r.state.Used == 0 || len(r.list) == 0 && base != nil && base.Algorithm == store.Concurrency { // its holds have expired, and the key of their records with them
 		r.state = store.State{} // kept for its holds or its override
 	}
@@ -429,8 +403,7 @@ func (r *tableRow) decode(s *Store) (err error) {
 
 // These characters stand before the used units in rows that are not plain. A lock writes
 // one more zero before a listed row, three before a plain one, and the capital letter
-// before one with holds. Programs from before the first version with holds cannot read
-// rows with holds.
+// before one with holds.
 const (
 	listedBegin = "0" // has reservations and their list
 	heldBegin   = "h" // has holds, and may have reservations and a list
@@ -473,6 +446,9 @@ func (s *Store) decideInGo(ctx context.Context, g *store.Group, parts []reservat
 		defer restore()
 	}
 	again := func() {
+		if g.Hold != nil {
+			g.Hold.Expires, g.Hold.Repeated = 0, false
+		}
 		g.Ops = g.Ops[:len(asked)] // settle and extend have set the rest
 		for i := range asked {
 			g.Ops[i].Def, g.Ops[i].Answer = asked[i], store.Answer{}
@@ -513,7 +489,7 @@ func (t *table) register(ctx context.Context, g *store.Group) error {
 // in the order of arrival. In its turn it locks its keys, so that only other programs
 // compete with it.
 func (t *table) update(ctx context.Context, decide, before func() error, grows bool) (err error) {
-	turn, locked, pause := await.Gate(nil), false, time.Millisecond
+	turn, locked, pause := background.Gate(nil), false, time.Millisecond
 	var began time.Time // when its turn began
 	defer func() {
 		if locked {
@@ -532,7 +508,7 @@ func (t *table) update(ctx context.Context, decide, before func() error, grows b
 			switch err = decide(); {
 			case t.missing:
 				continue
-			case errors.Is(err, store.ErrStaleDefinition):
+			case errors.Is(err, store.ErrStaleDefinition) && t.limits == &t.s.limits.reg:
 				if err = t.s.cat.Load(ctx); err != nil {
 					return storeError(err, false)
 				}
@@ -564,7 +540,7 @@ func (t *table) update(ctx context.Context, decide, before func() error, grows b
 			turn, began = gate, time.Now()
 			continue
 		}
-		if !ok && (time.Since(began) > maxLockWait || await.Sleep(ctx, rand.N(pause)) != nil) {
+		if !ok && (time.Since(began) > maxLockWait || background.Sleep(ctx, rand.N(pause)) != nil) {
 			return t.tooLate(ctx, maxLockWait)
 		}
 		pause = min(2*pause, maxLockPause)
@@ -582,16 +558,16 @@ func (t *table) tooLate(ctx context.Context, wait time.Duration) error {
 
 // turns are the gates at which the callers of a key wait for their turn. Several keys may
 // share a gate.
-type turns [64]await.Gate
+type turns [64]background.Gate
 
 func newTurns() (g turns) {
 	for i := range g {
-		g[i] = make(await.Gate, 1)
+		g[i] = make(background.Gate, 1)
 	}
 	return g
 }
 
-func (g *turns) of(r *tableRow) await.Gate {
+func (g *turns) of(r *tableRow) background.Gate {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(r.limit + " " + r.key))
 	return g[h.Sum32()%uint32(len(g))]
@@ -631,6 +607,7 @@ func (t *table) commands(grows bool) (list [][]any) {
 		case len(h.hold.Parts) == 0:
 			list = append(list, []any{"DEL", t.holdKey(i)})
 		default:
+			list = t.freeCommands(list, h)
 			list = append(list, t.expiring([]any{"SET", t.holdKey(i), encodeHold(&h.hold)}, h.hold.Forget))
 		}
 	}
@@ -640,6 +617,22 @@ func (t *table) commands(grows bool) (list [][]any) {
 			list = append(list, []any{"DEL", key})
 		} else {
 			list = append(list, t.expiring([]any{"SET", key, t.text}, t.made.Due))
+		}
+	}
+	return list
+}
+
+// freeCommands appends the commands that count the parts of a hold that took nothing, as
+// long as it lives.
+func (t *table) freeCommands(list [][]any, h *tableHold) [][]any {
+	for i, r := range t.rows {
+		if !slices.ContainsFunc(h.hold.Parts, func(p store.Part) bool { return p.Free && p.Limit == r.limit && p.Key == r.key }) {
+			continue
+		}
+		list = append(list, []any{"ZREM", t.freeKey(i), h.id}, []any{"ZREMRANGEBYSCORE", t.freeKey(i), "-inf", t.now})
+		if at := h.hold.Expires; !h.hold.Settled && at > t.now {
+			list = append(list, []any{"ZADD", t.freeKey(i), at, h.id})
+			list = t.expire(list, t.freeKey(i), max(r.freeTill, at))
 		}
 	}
 	return list
@@ -674,9 +667,9 @@ const leastLife = 2_000_000
 
 // rowCommands appends the commands that store a row and its records.
 func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]any {
-	base := t.s.limits.reg.Lookup(r.limit)
+	base := t.limits.Lookup(r.limit)
 	if base == nil { // the limit was dropped
-		return append(list, []any{"DEL", t.rowKey(i)}, []any{"DEL", t.recordsKey(i)}, []any{"DEL", t.dueKey(i)})
+		return append(list, []any{"DEL", t.rowKey(i)}, []any{"DEL", t.recordsKey(i)}, []any{"DEL", t.dueKey(i)}, []any{"DEL", t.freeKey(i)})
 	}
 	fields, set, till, holds := r.encode()
 	till = max(till, t.now)
@@ -731,7 +724,7 @@ func (r *tableRow) rowText(base *store.Definition, holds bool, now int64) string
 		row.TS, row.Version = now, base.Number
 		switch o := row.Override; {
 		case o != nil:
-			d := core.WithOverride(base, o)
+			d := base.WithOverride(o)
 			if row.Version = d.Number; !holds && base.Algorithm != store.Concurrency {
 				// It came back long ago, even if windows are longer than the time since
 				// the epoch. The scripts cannot read a row that uses 0.
@@ -776,13 +769,14 @@ func changes(list [][]any, put, remove string, key int, old, to map[string]strin
 // are holds.
 func (r *tableRow) encode() (fields, set map[string]string, till int64, holds bool) {
 	fields, set = map[string]string{}, map[string]string{}
+	due := int64(store.MaxInt)
 	for j := range r.list {
 		one := &r.list[j]
 		field := r.ids[nameOfRecord(one)]
 		if one.Hold != "" {
 			holds = true
 			fields[holdField+join([]int64{one.Number, one.Mark})] = holdRecordText(one)
-			till = max(till, one.Expires)
+			till, due = max(till, one.Expires), min(due, one.Expires)
 			continue
 		}
 		if one.Mark > 0 {
@@ -800,7 +794,7 @@ func (r *tableRow) encode() (fields, set map[string]string, till int64, holds bo
 		}
 	}
 	if r.state.Lows != nil {
-		fields[""] = lowsText(r.state.Lows, till)
+		fields[""] = lowsText(r.state.Lows, till, due)
 	}
 	return fields, set, till, holds
 }
@@ -813,14 +807,14 @@ func (s *Store) fullAfter(base *store.Definition, o *store.Override, key string)
 	if o.Until == 0 {
 		return math.MaxInt64
 	}
-	d, present := core.WithOverride(base, o), *o
-	present.ID, present.Version = number.Override(d.Number), base.Number
-	row, ok := core.Carry(base, store.State{Used: min(d.Rule.Cap+d.Rule.Debt, d.Rule.MaxUsed), TS: o.Until, Version: d.Number, Override: &present}, key, o.Until)
+	d, present := base.WithOverride(o), *o
+	present.ID, present.Version = terms.OverrideOf(d.Number), base.Number
+	row, ok := base.Carry(store.State{Used: min(d.Rule.Cap+d.Rule.Debt, d.Rule.MaxUsed), TS: o.Until, Version: d.Number, Override: &present}, key, o.Until)
 	if !ok || base.Algorithm == store.Concurrency {
 		return o.Until
 	}
 	var scratch store.Rule
-	return o.Until + slowestFull(core.RuleFor(base, key, &scratch), row.Used, max(o.Until, row.TS), o.Until)
+	return o.Until + algebra.TimeToFull(base.RuleFor(key, &scratch), row.Used, max(o.Until, row.TS), o.Until)
 }
 
 // sameScore returns the text of a score. If the score that was read means the same, it
@@ -839,16 +833,16 @@ func (s *Store) fullAt(base *store.Definition, row store.State, key string, now 
 		return 0
 	}
 	t := max(now, row.TS)
-	own := core.Own(base, row, t)
-	row, ok := core.Carry(own, row, key, now)
+	own := base.Own(row, t)
+	row, ok := own.Carry(row, key, now)
 	if !ok {
 		return 0
 	}
 	var scratch store.Rule
-	full := now + slowestFull(core.RuleFor(own, key, &scratch), row.Used, max(now, row.TS), now)
-	if o := row.Override; o != nil && number.IsOverride(own.Number) && o.Until != 0 && o.Until < full {
-		if row, ok = core.Carry(base, row, key, o.Until); ok {
-			full = max(full, o.Until+slowestFull(core.RuleFor(base, key, &scratch), row.Used, max(o.Until, row.TS), o.Until))
+	full := now + algebra.TimeToFull(own.RuleFor(key, &scratch), row.Used, max(now, row.TS), now)
+	if o := row.Override; o != nil && terms.IsOverride(own.Number) && o.Until != 0 && o.Until < full {
+		if row, ok = base.Carry(row, key, o.Until); ok {
+			full = max(full, o.Until+algebra.TimeToFull(base.RuleFor(key, &scratch), row.Used, max(o.Until, row.TS), o.Until))
 		}
 	}
 	return full

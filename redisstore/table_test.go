@@ -16,7 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/randseed"
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
@@ -65,6 +65,10 @@ func (t *mapTable) SetHold(id string, h store.Hold) error {
 	return nil
 }
 
+func (t *mapTable) FreeHolds(limit, key string, now int64) (int, error) {
+	return store.CountFree(t.holds, limit, key, now), nil
+}
+
 // TestAgreesWithTable checks that random histories of calls with plans and floors, of
 // overrides, and of changes of the limits have the same answers as on a Table in
 // memory.
@@ -84,7 +88,7 @@ func TestAgreesWithTable(t *testing.T) {
 }
 
 func agree(t *testing.T, db redis.UniversalClient, c redisstore.Config, oneKey bool) {
-	first := randseed.New(t)
+	first := limittest.NewSeed(t)
 	for i := range uint64(rounds(60)) {
 		h := newHistory(t, db, c, false, first+i)
 		h.oneKey = oneKey
@@ -701,4 +705,24 @@ func TestExpiryOfPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	lives("a plan that became slower", "slower", 9*time.Hour, 11*time.Hour)
+}
+
+// TestHoldRefusedAgain checks that a hold that is refused when it is decided again, because
+// its key was changed before the write, has no time of expiry.
+func TestHoldRefusedAgain(t *testing.T) {
+	t.Parallel()
+	db, prefix := connect(t, redistest.Shared(t).URL()), fmt.Sprint("again", prefixes.Add(1))
+	limit := store.Limit{Name: "w", Algorithm: store.FixedWindow, Rate: 1, Period: 100 * 24 * time.Hour, Start: "0s"} // no script makes holds of it
+	other := limiter(t, newStore(t, client(t), redisstore.Config{Poll: -1, Prefix: prefix}), limit)
+	db.AddHook(&beforeWrite{do: func() {
+		if d, err := other.Take(t.Context(), "w", "k", 1); err != nil || !d.Allowed {
+			t.Errorf("in between: %+v, %v", d, err)
+		}
+	}})
+	s := newStore(t, db, redisstore.Config{Poll: -1, Prefix: prefix})
+	g := store.Group{Hold: &store.HoldCall{ID: "h", TTL: 1e6}, Ops: []store.Op{{Def: limiter(t, s, limit).Limit("w"), Key: "k", Verb: store.VerbTake, Cost: 1}}}
+	got := apply(t, s, g)[0]
+	if got.Err != nil || got.Allowed || got.Hold.Expires != 0 {
+		t.Errorf("allowed %v, expires at %d; %v", got.Allowed, got.Hold.Expires, got.Err)
+	}
 }

@@ -35,7 +35,7 @@ func (e *entry) canTakeOne(op *store.Op) bool {
 }
 
 // take decides one call by take_one.lua. If the op needs more than to take its
-// whole cost or nothing, the script does nothing, and decide.lua decides.
+// whole cost or nothing, the script does nothing, and Go decides.
 func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	op := &g.Ops[0]
 	args := make([]any, 4, 9)
@@ -44,7 +44,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 		args[2], args = boxedTwo, append(args, args[3])
 	}
 	units, room := e.one, e.room
-	if op.Cost != 1 || op.Floor > 0 || op.Verb == store.VerbCheck || op.Verb == store.VerbCharge {
+	if op.Cost != 1 || op.Floor > 0 || op.Fraction > 0 || op.Verb == store.VerbCheck || op.Verb == store.VerbCharge {
 		units, room = takeOneArgs(op)
 	}
 	if args = append(args, e.version, e.add, units, room); e.override != nil {
@@ -55,9 +55,6 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 		return err
 	}
 	if row, other := strings.CutPrefix(c.str(), "-"); other {
-		if listed(row) && row[0] == '0' && row[1] != '0' {
-			return s.decide(ctx, g, []*entry{e}, true)
-		}
 		if strings.HasPrefix(row, heldBegin) && op.Verb == store.VerbTake {
 			if done, err := s.makeHold(ctx, g, []*entry{e}); done || err != nil {
 				return err
@@ -74,7 +71,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	g.Allowed, g.Reserved = op.Allowed, false
 	switch {
 	case wrote && op.Delay > 0:
-		return s.decide(ctx, g, []*entry{e}, true)
+		return s.decideInGo(ctx, g, nil)
 	case wrote && op.Verb == store.VerbCharge && next.Used == e.def.Rule.MaxUsed:
 		return s.clipped(ctx, g, e, now, row)
 	}
@@ -88,7 +85,7 @@ func (s *Store) clipped(ctx context.Context, g *store.Group, e *entry, now int64
 	if algebra.Used(r, row, now) <= algebra.RoomBefore(op.Cost*r.Unit, r.MaxUsed) {
 		return nil
 	}
-	return s.decide(ctx, g, []*entry{e}, true)
+	return s.decideInGo(ctx, g, nil)
 }
 
 // takeOneArgs returns the units that an op takes, and how many may be used
@@ -104,53 +101,6 @@ func takeOneArgs(op *store.Op) (units, room int64) {
 		return 0, -1
 	}
 	return op.Cost * r.Unit, algebra.RoomBefore(op.Cost*r.Unit, r.MaxUsed)
-}
-
-// canTakeAll reports whether take_all.lua can decide the group: costs of one
-// verb, of buckets that refill continuously.
-func canTakeAll(g *store.Group, known []*entry) bool {
-	verb := g.Ops[0].Verb
-	for i := range g.Ops {
-		op := &g.Ops[i]
-		if op.Verb != verb || op.Cost == 0 && verb != store.VerbCheck || op.Def.Mode == store.Shadow || known[i].def.Rule.Every != 1 || !known[i].canUseSet(op, false) {
-			return false
-		}
-	}
-	return len(g.Ops) > 1
-}
-
-// takeAll decides a group by take_all.lua. If done is false, the script did
-// nothing.
-func (s *Store) takeAll(ctx context.Context, g *store.Group, known []*entry) (done bool, err error) {
-	if err = s.names.oneSlot(g, known); err != nil {
-		return false, err
-	}
-	n := len(g.Ops)
-	args := make([]any, 3, 5+n)
-	args[2] = n
-	asked := packed{b: make([]byte, arrayHead, arrayHead+24*n)}
-	for i := range g.Ops {
-		op := &g.Ops[i]
-		args = append(args, known[i].row(op.Key))
-		units, room := takeArgs(op)
-		if op.Verb == store.VerbCheck {
-			room = -1
-		}
-		asked.add(int64(op.Def.Number), op.Def.Rule.Add, units, room)
-	}
-	args = append(args, asked.array(&packed{}))
-	c, err := s.process(ctx, newCall(ctx, s.scripts.takeAll, g.Ops[0].Verb != store.VerbCheck, s.withClock(args)))
-	if err != nil {
-		return false, err
-	}
-	var rows [store.MaxTakes]store.State
-	var write [store.MaxTakes]bool
-	now, ok := parseTakeAll(c.str(), rows[:n])
-	if !ok {
-		return false, nil
-	}
-	err = g.Decide(now, rows[:n], write[:n])
-	return !g.Reserved, err
 }
 
 // decideBySet decides a group by set.lua. If done is false, the script did
@@ -189,21 +139,4 @@ func parseTakeOne(words string) (now int64, row store.State, ok bool) {
 		row, ok = parseRow(text)
 	}
 	return s*1e6 + us, row, ok || !there
-}
-
-// parseTakeAll decodes the reply of take_all.lua.
-func parseTakeAll(words string, rows []store.State) (now int64, ok bool) {
-	line, words, _ := strings.Cut(words, "\n")
-	if now, _, ok = parseTakeOne(line); !ok {
-		return 0, false
-	}
-	for i := range rows {
-		if line, words, _ = strings.Cut(words, "\n"); line == "" {
-			continue
-		}
-		if rows[i], ok = parseRow(line); !ok {
-			return 0, false
-		}
-	}
-	return now, true
 }

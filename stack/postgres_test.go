@@ -86,7 +86,7 @@ func TestPostgresCrossings(t *testing.T) {
 		want    []string
 	}{
 		{stack.Options{}, []string{"coalesce", "pgstore"}},
-		{service, []string{"fallback", "lease", "denycache", "breaker", "coalesce", "pgstore"}},
+		{service, []string{"away.Fallback", "lease", "denycache", "away.Breaker", "coalesce", "pgstore"}},
 		{stack.Options{Lanes: -1}, []string{"pgstore"}},
 	} {
 		st := build(t, s, tc.options)

@@ -25,13 +25,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/breaker"
+	"github.com/dipwell/dipwell/internal/away"
 	"github.com/dipwell/dipwell/internal/coalesce"
 	"github.com/dipwell/dipwell/internal/denycache"
-	"github.com/dipwell/dipwell/internal/fallback"
 	"github.com/dipwell/dipwell/internal/keyhash"
 	"github.com/dipwell/dipwell/internal/lease"
-	"github.com/dipwell/dipwell/internal/shadow"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -152,7 +150,7 @@ func (t *Stack) build(ctx context.Context, s store.Store, o *Options) error {
 		return err
 	}
 	if o.Breaker {
-		b, err := breaker.New(t.Store, breaker.Config{OnChange: o.OnBreaker})
+		b, err := away.NewBreaker(t.Store, away.BreakerConfig{OnChange: o.OnBreaker})
 		if err != nil {
 			return err
 		}
@@ -173,7 +171,7 @@ func (t *Stack) build(ctx context.Context, s store.Store, o *Options) error {
 		t.put(l, l.Close)
 	}
 	if o.Fallback {
-		f, err := fallback.New(t.Store, fallback.Config{MaxKeys: o.FallbackKeys})
+		f, err := away.NewFallback(t.Store, away.FallbackConfig{MaxKeys: o.FallbackKeys})
 		if err != nil {
 			return fmt.Errorf("stack: FallbackKeys: %w", err)
 		}
@@ -187,7 +185,7 @@ func (t *Stack) build(ctx context.Context, s store.Store, o *Options) error {
 		t.put(keyhash.New(t.Store, h), nil)
 	}
 	if o.Shadow {
-		t.put(shadow.New(t.Store), nil)
+		t.put(newShadow(t.Store), nil)
 	}
 	if o.Outer != nil {
 		if t.put(o.Outer(t.Store), nil); t.Store == nil {

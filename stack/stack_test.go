@@ -64,21 +64,32 @@ func (r *remote) Apply(ctx context.Context, b *store.Batch) error {
 	return r.Store.Apply(ctx, b)
 }
 
-// applies are the packages whose Apply is on the stack, from the outside in.
+// applies are the types whose Apply is on the stack, or the packages of those named Store,
+// from the outside in. Coalescing sends a call from a goroutine of its own: then those on
+// the stack of the caller, which waits, come first.
 func applies() (list []string) {
-	pc := make([]uintptr, 100)
-	frames := runtime.CallersFrames(pc[:runtime.Callers(2, pc)])
-	for {
-		f, more := frames.Next()
-		if name, ok := strings.CutSuffix(f.Function, ".Apply"); ok {
-			name = name[strings.LastIndexByte(name, '/')+1:]
-			list = append(list, name[:strings.IndexByte(name, '.')])
-		}
-		if !more {
-			slices.Reverse(list)
-			return list
+	text := make([]byte, 1<<20)
+	own, others, _ := strings.Cut(string(text[:runtime.Stack(text, true)]), "\n\n")
+	if list = appliesIn(own); len(list) > 0 && !strings.Contains(own, "coalesce.(*Store).Apply") {
+		for other := range strings.SplitSeq(others, "\n\n") {
+			if strings.Contains(other, "coalesce.(*Store).Apply") {
+				list = append(appliesIn(other), list...)
+			}
 		}
 	}
+	return list
+}
+
+// appliesIn reads the stack of one goroutine.
+func appliesIn(trace string) (list []string) {
+	for line := range strings.Lines(trace) {
+		if name, _, ok := strings.Cut(line, ".Apply("); ok && line[0] != '\t' {
+			name = name[strings.LastIndexByte(name, '/')+1:]
+			list = append(list, strings.NewReplacer(".(*Store)", "", "(*", "", ")", "").Replace(name))
+		}
+	}
+	slices.Reverse(list)
+	return list
 }
 
 func build(t testing.TB, s store.Store, o stack.Options) *stack.Stack {
@@ -121,14 +132,14 @@ func TestCrossings(t *testing.T) {
 		{stack.Options{}, "coalesce"},
 		{stack.Options{Lanes: -1}, ""},
 		{stack.Options{Lanes: -1, DenyMaxAge: time.Second}, "denycache"},
-		{service, "fallback lease denycache breaker coalesce"},
+		{service, "away.Fallback lease denycache away.Breaker coalesce"},
 		{stack.Options{Breaker: true, DenyMaxAge: time.Second, Leases: true, Fallback: true, KeySecret: make([]byte, 16), Shadow: true, Outer: outer},
-			"stack_test shadow keyhash fallback lease denycache breaker coalesce"},
+			"stack_test.spans stack.shadowStore keyhash away.Fallback lease denycache away.Breaker coalesce"},
 	} {
 		r := newRemote(t, nil)
 		st := build(t, r, tc.options)
 		take(t, st.Store)
-		if want := strings.Fields(tc.want + " stack_test"); !slices.Equal(*r.crossed.Load(), want) {
+		if want := strings.Fields(tc.want + " stack_test.remote"); !slices.Equal(*r.crossed.Load(), want) {
 			t.Errorf("%+v: a take crosses %v, want %v", tc.options, *r.crossed.Load(), want)
 		}
 	}

@@ -57,24 +57,11 @@ type Abilities struct {
 	// the store has. If it is nil, nothing is kept.
 	TopKeys Auditor
 
-	// CallSite returns the definition of a limit as a call site writes it, as
-	// Definition.CallSite does, and keeps that definition as long as rows refer to it. If
-	// it is nil, or its error is ErrNotSupported, a call site must write the limit as it
-	// is in force.
-	CallSite func(ctx context.Context, d *Definition, l Limit) (*Definition, error)
-
 	// Holds returns the live holds of a key, the one that expires first first. If it is nil,
 	// the store does not decide Group.Hold, and the Limiter answers holds with
 	// ErrNotSupported. Definition.KeyHolds makes the list from a row. The error wraps
 	// ErrStore or ErrUnknownLimit.
 	Holds func(ctx context.Context, d *Definition, key string) ([]KeyHold, error)
-
-	// Observe adds an observation of the calls behind an adaptive limit, at the present
-	// time of the store's clock, and moves the limit's rate as described at Adaptive. If
-	// it is nil, the store cannot keep adaptive limits, and its Define refuses them. The
-	// error wraps ErrStore, and the observation may have been added or not, or it wraps
-	// ErrUnknownLimit.
-	Observe func(ctx context.Context, d *Definition, o Observation) error
 
 	// Sweep deletes rows that are full, at most n, and returns how many. If it is nil, the
 	// rows of keys that are no longer used stay for ever. Sweep changes no decision. After
@@ -146,9 +133,9 @@ func AbilitiesOf(s Store) Abilities {
 // machineTime is Now for a store that has no clock of its own.
 func machineTime(context.Context) (int64, error) { return time.Now().UnixMicro(), nil }
 
-// addMetrics makes Metrics return those of f as well. It is for decorators that count. f
+// AddMetrics makes Metrics return those of f as well. It is for decorators that count. f
 // may be nil.
-func (ab *Abilities) addMetrics(f func() []Metric) {
+func (ab *Abilities) AddMetrics(f func() []Metric) {
 	inner := ab.Metrics
 	if inner == nil {
 		ab.Metrics = f

@@ -96,19 +96,19 @@ func TestAbilitiesOf(t *testing.T) {
 	}
 }
 
-// addMetrics appends the metrics of a decorator to those of its inner store.
+// AddMetrics appends the metrics of a decorator to those of its inner store.
 func TestAddMetrics(t *testing.T) {
 	list := func(name string) func() []store.Metric {
 		return func() []store.Metric { return []store.Metric{{Name: name}} }
 	}
 	var ab store.Abilities
-	core.AddMetrics(&ab, nil)
+	ab.AddMetrics(nil)
 	if ab.Metrics != nil {
 		t.Error("metrics of nothing")
 	}
-	core.AddMetrics(&ab, list("a"))
-	core.AddMetrics(&ab, nil)
-	core.AddMetrics(&ab, list("b"))
+	ab.AddMetrics(list("a"))
+	ab.AddMetrics(nil)
+	ab.AddMetrics(list("b"))
 	for range 2 {
 		if m := ab.Metrics(); len(m) != 2 || m[0].Name != "a" || m[1].Name != "b" {
 			t.Errorf("%+v", m)

@@ -7,30 +7,33 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/adaptive"
 	"github.com/dipwell/dipwell/internal/period"
-	"github.com/dipwell/dipwell/internal/suggest"
+	"github.com/dipwell/dipwell/internal/texts"
 )
 
-// Adaptive is a target of latency and errors for what is behind a limit, and the bounds
-// of the rate that is moved to meet it. For each window in which at least 20 calls were
-// observed, the rate is multiplied by 4/5 if more of them were slow or failed than the
-// target allows and chance explains, but at most once in two windows, and not while the
-// share of such calls falls. It grows by 2 % of Ceiling if the target is met and 7/10 of
-// the rate were used. If nothing is observed for ten windows, it moves back to Limit.Rate
-// by 2 % of Ceiling a window. The rate is kept in 1/1024 of Ceiling. Plans, overrides and
-// definitions of call sites have rates of their own, which stay as they are.
+// Adaptive is a target of latency and errors for what is behind a limit, and the lowest
+// rate to which a process goes down to meet it. Limit.Rate is the highest.
+//
+// Each process has a fraction of the rate, which begins at all of it. At a fraction f a
+// token costs 1/f as many units, so that the process takes f·Rate, and one call whenever
+// the bucket is full. The store knows nothing of it: Rate and Burst hold whatever the
+// processes do, and a process that goes slower leaves more to those that do not. Tokens cost
+// the same under plans and overrides. In SQL they always have the full rate's price.
+//
+// After a window in which more calls were slow or failed than the target allows and chance
+// explains, the fraction is multiplied by 4/5, but at most once in two windows. If the
+// target was met, and at most 3/10 of the capacity remained once, it grows by 2 % of the
+// rate. A window goes on until it has 20 calls, but at most ten times as long: then the
+// target is met if no call was slow or failed, and if there was none at all, the fraction
+// grows by 2 %.
 //
 // The zero Adaptive is a fixed rate. This one keeps 95 % of the calls below 200 ms:
 //
-//	store.Limit{Name: "upstream", Rate: 250, Period: time.Second, Adaptive: store.Adaptive{
-//		Floor: 50, Ceiling: 500, Latency: 200 * time.Millisecond}}
+//	store.Limit{Name: "upstream", Rate: 500, Period: time.Second, Adaptive: store.Adaptive{
+//		Floor: 50, Latency: 200 * time.Millisecond}}
 type Adaptive struct {
-	// Floor and Ceiling bound the rate, in tokens per Limit.Period: 1 <= Floor <= Rate <=
-	// Ceiling <= 1000 × Floor. Neither has a default. A window with fewer than 20 calls
-	// does not change the rate, so if Floor allows fewer, a rate that has fallen to it
-	// may stay there; Definition.Warning then says so.
-	Floor, Ceiling int64
+	// Floor is the lowest rate, in tokens per Limit.Period: 1 to Rate. It has no default.
+	Floor int64
 
 	// Latency is how long a call may take; those that take longer are slow. It is a whole
 	// number of microseconds, at most 1 h. Default: latency is ignored. One of Latency and
@@ -47,29 +50,11 @@ type Adaptive struct {
 	Window time.Duration
 }
 
-// An Observation counts the calls behind an adaptive limit since the previous
-// Observation. A Limiter gathers it in memory and passes it to Abilities.Observe at most
-// four times in a window of the limit, not once for each call. The store adds up the
-// observations of all processes that use the limit.
-//
-// Slow and Failed are counted apart: a call that took long and then failed is in both.
-// Impossible numbers are corrected and are not an error: negative ones become 0, and Slow
-// and Failed at most Count. Each number is at most 2^40.
-type Observation struct {
-	Count  int64 // calls that ended
-	Slow   int64 // of them, those that took longer than Adaptive.Latency
-	Failed int64 // of them, those that failed
-	Taken  int64 // tokens of the limit that were granted, also to calls that have not ended
-}
-
-// Bounds and defaults of Adaptive.
+// Bounds of Adaptive.
 const (
-	defaultQuantile = 0.95
-	defaultWindow   = time.Second
-	minWindow       = 100 * time.Millisecond
-	maxWindow       = time.Hour
-	maxRatio        = 1000 // Ceiling / Floor at most, so that Floor is not below 1/1024 of Ceiling
-	millionths      = 1e6
+	minWindow  = 100 * time.Millisecond
+	maxWindow  = time.Hour
+	millionths = 1e6
 )
 
 // adaptiveSettings are the fields of an Adaptive as text, in the order in which String
@@ -81,8 +66,6 @@ var adaptiveSettings = []struct {
 }{
 	{"floor", func(a *Adaptive, v string) (err error) { a.Floor, err = parsePositive(v); return },
 		func(a *Adaptive) string { return textUnless(a.Floor == 0, strconv.FormatInt(a.Floor, 10)) }},
-	{"ceiling", func(a *Adaptive, v string) (err error) { a.Ceiling, err = parsePositive(v); return },
-		func(a *Adaptive) string { return textUnless(a.Ceiling == 0, strconv.FormatInt(a.Ceiling, 10)) }},
 	{"latency", func(a *Adaptive, v string) (err error) { a.Latency, err = period.ParseDuration(v); return },
 		func(a *Adaptive) string { return textUnless(a.Latency == 0, period.Format(a.Latency)) }},
 	{"quantile", func(a *Adaptive, v string) (err error) { a.Quantile, err = parseShare(v); return },
@@ -110,7 +93,7 @@ func parseShare(s string) (float64, error) {
 // shareText writes a share as parseShare reads it: 0.95.
 func shareText(share float64) string { return strconv.FormatFloat(share, 'f', -1, 64) }
 
-// String writes a as Limit.Set reads it: "floor=50;ceiling=500;latency=200ms". It is ""
+// String writes a as Limit.Set reads it: "floor=50;latency=200ms". It is ""
 // for a fixed rate.
 func (a Adaptive) String() string {
 	var b strings.Builder
@@ -126,7 +109,7 @@ func (a Adaptive) String() string {
 }
 
 // Set changes one setting, spelled as in a configuration file: a.Set("errors", "2%"). The
-// settings are floor, ceiling, latency, quantile, errors and window. Set checks the value
+// settings are floor, latency, quantile, errors and window. Set checks the value
 // alone; NewDefinition checks the whole. The error begins with the setting; an unknown one
 // comes with the nearest known name.
 func (a *Adaptive) Set(setting, value string) error {
@@ -141,7 +124,7 @@ func (a *Adaptive) Set(setting, value string) error {
 		}
 		names = append(names, s.name)
 	}
-	return fmt.Errorf("%s: unknown setting%s", setting, suggest.Name(setting, names))
+	return fmt.Errorf("%s: unknown setting%s", setting, texts.Nearest(setting, names))
 }
 
 // parseAdaptive reads what Adaptive.String writes, with the settings in any order. The
@@ -176,12 +159,10 @@ func (c *compiler) checkAdaptive() error {
 		return c.bad("adaptive", "is not for a limit with a lease")
 	case c.Shards > 1:
 		return c.bad("adaptive", "is not for a limit with shards")
+	case c.Parent != "" || c.Parts != 0:
+		return c.bad("adaptive", "is neither for a limit with a parent nor for the parent of others")
 	case a.Floor < 1 || a.Floor > c.Rate:
 		return bad("floor", "%d is not between 1 and the rate, %d", a.Floor, c.Rate)
-	case a.Ceiling < c.Rate || a.Ceiling > MaxInt:
-		return bad("ceiling", "%d is not between the rate, %d, and 2^53-1", a.Ceiling, c.Rate)
-	case (a.Ceiling-1)/maxRatio >= a.Floor:
-		return bad("ceiling", "%d is more than %d times the floor, %d", a.Ceiling, maxRatio, a.Floor)
 	case a.Latency == 0 && a.Errors == 0:
 		return bad("latency", "a target is missing: give latency, errors, or both")
 	case a.Latency < 0 || a.Latency > maxWindow || a.Latency%time.Microsecond != 0:
@@ -204,92 +185,4 @@ func lengthText(d time.Duration) string {
 		return d.String()
 	}
 	return period.Format(d)
-}
-
-// adaptive makes the rule of an adaptive limit. At the ceiling its ticks are 1/1024 µs
-// long; at a lower rate they are longer.
-func (c *compiler) adaptive() error {
-	a, length := &c.Adaptive, c.Period.Microseconds()
-	if length > MaxInt/adaptive.Full {
-		return c.bad("per", "%s is too long for an adaptive limit", period.Format(c.Period))
-	}
-	g := gcd(a.Ceiling, adaptive.Full*length)
-	unit, add := adaptive.Full*length/g, a.Ceiling/g
-	target := adaptive.Config{
-		Floor: mulDiv(a.Floor, adaptive.Full, a.Ceiling, true), Base: mulDiv(c.Rate, adaptive.Full, a.Ceiling, false),
-		Window: orDefault(a.Window, defaultWindow).Microseconds(), Slow: -1, Failed: -1, Unit: unit, Tick: add,
-	}
-	target.Base = max(target.Base, target.Floor)
-	if a.Latency > 0 {
-		target.Slow = int64(math.Round((1 - orDefault(a.Quantile, defaultQuantile)) * millionths))
-	}
-	if a.Errors > 0 {
-		target.Failed = int64(math.Round(a.Errors * millionths))
-	}
-	debt, charge := c.debt, c.charge
-	if c.MaxCharge == 0 {
-		charge = 0
-	}
-	if c.MaxDebt == 0 {
-		debt = 0
-	}
-	most := mulDiv(MaxInt-1, mulDiv(target.Floor, add, 1, false), 1, false)
-	if room := most/unit - debt - charge; room < c.burst {
-		return c.bad("burst", "%d at a ceiling of %d per %s is too large to count exactly; at most %d", c.burst, a.Ceiling, period.Format(c.Period), max(0, room))
-	}
-	c.r = Rule{Unit: unit, Add: add}
-	c.fill(most, charge)
-	target.Keep = mulDiv(c.r.Cap+c.r.Debt, 1, target.Floor*add, true)
-	c.r.Pace = adaptive.NewPace(target)
-	return nil
-}
-
-// orDefault returns v, or otherwise if v is zero.
-func orDefault[T comparable](v, otherwise T) T {
-	var zero T
-	if v == zero {
-		return otherwise
-	}
-	return v
-}
-
-// adaptiveWarning returns a warning if the floor is so low that a window may have too few
-// calls to change the rate.
-func (c *compiler) adaptiveWarning() string {
-	a := &c.Adaptive
-	window := orDefault(a.Window, defaultWindow)
-	calls := float64(a.Floor) * window.Seconds() / c.Period.Seconds()
-	if calls >= adaptive.MinSamples {
-		return ""
-	}
-	return fmt.Sprintf("limit %s: at its floor of %d per %s a window of %s has %.3g calls, and the rate changes only after a window with %d: it may stay at the floor; make window longer",
-		c.Name, a.Floor, period.Format(c.Period), period.Format(window), calls, adaptive.MinSamples)
-}
-
-// Observe is Abilities.Observe for stores whose limits are kept by a Registry. now is the
-// time of the store's clock, in µs. If the limit is no longer adaptive, nothing happens.
-// The error wraps ErrUnknownLimit.
-func (r *Registry) Observe(now int64, limit string, o Observation) error {
-	d := r.Lookup(limit)
-	if d == nil {
-		return r.missing(limit)
-	}
-	if d.Rule.Pace != nil {
-		d.Rule.Pace.Add(now, adaptive.Sample(o))
-	}
-	return nil
-}
-
-// CurrentRate returns the rate of an adaptive limit at the time now, in µs on the store's
-// clock. rate is in tokens per Period, rounded down. reason says why it last changed:
-// "defined", "latency", "errors", "used" or "unobserved". changed is the time of that, in
-// µs. For any other definition it returns its Rate, "" and 0. If the store is shared,
-// another process may have changed the rate since this one last read it.
-func (d *Definition) CurrentRate(now int64) (rate int64, reason string, changed int64) {
-	if d.Rule.Pace == nil {
-		return d.Rate, "", 0
-	}
-	s := d.Rule.Pace.State()
-	why, changed := s.Last(now)
-	return mulDiv(s.History.LevelAt(now), d.Adaptive.Ceiling, adaptive.Full, false), why.String(), changed
 }

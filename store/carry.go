@@ -3,9 +3,8 @@ package store
 import (
 	"cmp"
 	"slices"
-	"strings"
 
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/terms"
 )
 
 // This file converts rows and records from the definition that they name to another
@@ -26,11 +25,8 @@ func (d *Definition) Base() *Definition {
 // the base or any of its plans.
 func (d *Definition) WithPlan(name string) *Definition {
 	base := d.Base()
-	switch {
-	case name == "":
+	if name == "" {
 		return base
-	case strings.HasPrefix(name, sitePrefix):
-		return base.siteNamed(name)
 	}
 	defs := base.planDefs()
 	if i, found := slices.BinarySearchFunc(defs, name, func(p *Definition, name string) int { return cmp.Compare(p.Plan, name) }); found {
@@ -56,9 +52,6 @@ func (d *Definition) publish() {
 	if d.plans == nil || d.plans.number != d.Number {
 		d.plans = &planSet{number: d.Number}
 	}
-	if d.sites == nil {
-		d.sites = new(callSites)
-	}
 }
 
 // compilePlans compiles the plans of a base, with their numbers: index 1
@@ -67,7 +60,7 @@ func (d *Definition) compilePlans() (out []*Definition) {
 	plans := d.Plans.All()
 	for i := range plans {
 		if v := d.variant(&plans[i]); v != nil {
-			v.Number = number.Of(i+1, d.Number)
+			v.Number = terms.PlanNumber(i+1, d.Number)
 			out = append(out, v)
 		}
 	}
@@ -98,7 +91,7 @@ func (p place) sameKind(q place) bool { return p.plan == q.plan && p.override ==
 
 // placeOf returns the place of a definition of the limit.
 func (d *Definition) placeOf(of *Definition) place {
-	if number.IsOverride(of.Number) {
+	if terms.IsOverride(of.Number) {
 		return place{override: true, i: len(d.Past)}
 	}
 	return place{plan: of.Plan, i: len(d.Past)}
@@ -107,25 +100,20 @@ func (d *Definition) placeOf(of *Definition) place {
 // place returns the place of rows with number n. It returns false if that is not known:
 // the version is older than Past, or the override is gone. Such a row is full.
 func (d *Definition) place(n uint32, o *Override) (place, bool) {
-	version, index := number.Version(n), number.Index(n)
-	if number.IsOverride(n) {
-		if o == nil || number.Override(n) != o.ID {
+	version, index := terms.VersionOf(n), terms.IndexOf(n)
+	if terms.IsOverride(n) {
+		if o == nil || terms.OverrideOf(n) != o.ID {
 			return place{}, false
 		}
 		version, index = o.Version, 0
 	}
-	at := place{override: number.IsOverride(n), i: len(d.Past)}
+	at := place{override: terms.IsOverride(n), i: len(d.Past)}
 	limit := &d.Limit
 	if version != d.Number {
 		if at.i = d.past(version); at.i < 0 {
 			return place{}, false
 		}
 		limit = &d.Past[at.i].Limit
-	}
-	if index >= number.FirstCallSite {
-		at.plan = siteName(index - number.FirstCallSite)
-		_, _, ok := d.sites.plan(at.plan)
-		return at, ok
 	}
 	if index > 0 {
 		plans := limit.Plans.All()
@@ -151,27 +139,25 @@ func (d *Definition) ruleAt(at place, o *Override) *Rule {
 		}
 		return &d.Rule
 	}
-	past := &d.Past[at.i]
+	past := d.Past[at.i]
 	if at.plan == "" && !at.override {
 		return &past.Rule
 	}
-	old := &Definition{Limit: past.Limit, Number: past.Number, Rule: past.Rule}
+	old := Definition{Limit: past.Limit, Number: past.Number, Rule: past.Rule}
 	if at.override {
 		return &old.withOverride(o).Rule
 	}
-	plans := past.Limit.Plans.All()
-	if p, _, ok := d.sites.plan(at.plan); ok && strings.HasPrefix(at.plan, sitePrefix) {
-		p.Name = at.plan
-		plans = []Plan{p}
+	if known := past.plan.Load(); known != nil && known.name == at.plan { // compiling it takes a hundred times as long as a step
+		return known.rule
 	}
-	for _, p := range plans {
-		if p.Name == at.plan {
-			if v := old.variant(&p); v != nil {
-				return &v.Rule
-			}
+	known := &planRule{name: at.plan}
+	if p, ok := past.Limit.Plans.named(at.plan); ok {
+		if v := old.variant(&p); v != nil {
+			known.rule = &v.Rule
 		}
 	}
-	return nil
+	past.plan.Store(known)
+	return known.rule
 }
 
 // A step is one conversion of a row on its way to another definition: at the time at,
@@ -190,6 +176,7 @@ type step struct {
 // that the row is under at the end. s is the row; each may move its TS.
 func (d *Definition) walk(s *State, at place, o *Override, t int64, target *Definition, each func(*step)) *Rule {
 	rule := d.ruleAt(at, o)
+	var now step // one for all, because each may make it escape
 	move := func(to place, policy ChangePolicy, when int64) {
 		version := to.i != at.i
 		next := d.ruleAt(to, o)
@@ -198,7 +185,8 @@ func (d *Definition) walk(s *State, at place, o *Override, t int64, target *Defi
 			next = d.ruleAt(to, o)
 		}
 		if same := sameRule(rule, next); !same || version {
-			each(&step{rule, next, policy, max(s.TS, when), same, version})
+			now = step{rule, next, policy, max(s.TS, when), same, version}
+			each(&now)
 		}
 		rule, at = next, to
 	}
@@ -225,29 +213,31 @@ func (d *Definition) walk(s *State, at place, o *Override, t int64, target *Defi
 // sameRule reports whether two rules count in the same way, so that nothing has to be
 // converted between them.
 func sameRule(a, b *Rule) bool {
-	if a == b {
+	switch {
+	case a == b:
 		return true
+	case a.Add != b.Add, a.Unit != b.Unit, a.Cap != b.Cap: // most often
+		return false
 	}
 	ra, rb := *a, *b
 	ra.Calendar, rb.Calendar = nil, nil
 	return ra == rb && (a.Calendar == nil) == (b.Calendar == nil) && (a.Calendar == nil || a.Calendar.Spec() == b.Calendar.Spec())
 }
 
-// carryRow converts a row to d at the time now, in µs. For each version of the limit since
+// Carry converts a row to d at the time now, in µs. For each version of the limit since
 // the row's own, it steps the row under the old rule to the end of that version, and
 // converts it by the policy of the next. Between plans and overrides it converts at the
 // time at which the override ended, or else now.
 //
-// It returns false if the row is of a later version than d, or under a call site's
-// definition that d does not know; the store must then read the limit again. A row of an
-// unknown older version, or of an override that is gone, becomes a full bucket. Op.Step
+// It returns false if the row is of a later version than d; the store must then read the
+// limit again. A row of an unknown older version, or of an override that is gone, becomes a full bucket. Op.Step
 // calls it; a store needs it only to list rows under the present version.
-func (d *Definition) carryRow(s State, key string, now int64) (carried State, ok bool) {
+func (d *Definition) Carry(s State, key string, now int64) (carried State, ok bool) {
 	var phase int64
 	return d.carry(s, key, &phase, now, nil)
 }
 
-// carry is carryRow with the key's phase: if the phase is needed and 0, carry sets it. rs,
+// carry is Carry with the key's phase: if the phase is needed and 0, carry sets it. rs,
 // if not nil, points to the records of the row. Records under the row's definition are
 // converted with it; holds that had expired when a version began are given back first.
 func (d *Definition) carry(s State, key string, phase *int64, now int64, rs *[]Record) (carried State, ok bool) {
@@ -255,11 +245,11 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64, rs *[]R
 	if s.Version == d.Number && (o == nil || o.Version == base.Number) {
 		return s, true
 	}
-	if number.IsOverride(s.Version) {
+	if terms.IsOverride(s.Version) {
 		if o != nil && o.Version > base.Number {
 			return s, false
 		}
-	} else if number.Version(s.Version) > base.Number || !base.knowsSite(s.Version) {
+	} else if terms.VersionOf(s.Version) > base.Number {
 		return s, false
 	}
 	at, known := base.place(s.Version, o)
@@ -311,6 +301,18 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64, rs *[]R
 	return s, true
 }
 
+// Renew converts a row without records and without an override to the present version of
+// its limit at the time now, in µs, as its next call would. If neither the key nor its
+// phase is known, they are "" and 0; renew then returns false if they are needed.
+func (d *Definition) Renew(s State, key string, phase, now int64) (renewed State, ok bool) {
+	base := d.Base()
+	version := terms.VersionOf(s.Version)
+	if key == "" && phase == 0 && slices.ContainsFunc(base.Past, func(v *Version) bool { return v.Number >= version && v.Rule.Spread }) {
+		return s, false
+	}
+	return base.Own(s, now).carry(s, key, &phase, now, nil)
+}
+
 // carryUnits converts units that a record took under the definition with a number to
 // d at the time t, in µs, rounded down. o is the override of the key, or nil. It
 // returns 0 if that definition is unknown.
@@ -337,8 +339,8 @@ func (d *Definition) carryUnits(units int64, n uint32, o *Override, t int64) int
 // version of the limit if the row is of an older one.
 func (d *Definition) instant(s *State, now int64) int64 {
 	base := d.Base()
-	version, t := number.Version(s.Version), max(now, s.TS)
-	if number.IsOverride(s.Version) && s.Override != nil {
+	version, t := terms.VersionOf(s.Version), max(now, s.TS)
+	if terms.IsOverride(s.Version) && s.Override != nil {
 		version = s.Override.Version
 	}
 	if s.Version != 0 && version < base.Number {
@@ -350,19 +352,20 @@ func (d *Definition) instant(s *State, now int64) int64 {
 // own returns the definition that a row is under at the time t, in µs, once it is
 // converted to the present version: its plan, its override, or the base if these
 // have ended.
-func (d *Definition) own(s State, t int64) *Definition {
+func (d *Definition) Own(s State, t int64) *Definition {
 	base := d.Base()
 	t = base.instant(&s, t)
 	switch {
-	case number.IsOverride(s.Version):
-		if o := s.Override; o.decides(t) && o.ID == number.Override(s.Version) {
-			return base.overriddenBy(o)
+	case terms.IsOverride(s.Version):
+		if o := s.Override; o.decides(t) && o.ID == terms.OverrideOf(s.Version) {
+			return base.WithOverride(o)
 		}
-	case number.Index(s.Version) > 0:
+	case terms.IndexOf(s.Version) > 0:
 		at, known := base.place(s.Version, nil)
-		named := !strings.HasPrefix(at.plan, sitePrefix)
-		for i := at.i + 1; named && known && i < len(base.Past); i++ { // a version without the plan ended it
-			known = base.Past[i].Limit.Plans.has(at.plan)
+		for i := at.i + 1; known && i < len(base.Past); i++ { // a version without the plan ended it
+			if plans := base.Past[i].Limit.Plans; plans != base.Past[i-1].Limit.Plans {
+				_, known = plans.named(at.plan)
+			}
 		}
 		if v := base.WithPlan(at.plan); known && v != nil {
 			return v

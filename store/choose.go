@@ -1,6 +1,6 @@
 package store
 
-import "github.com/dipwell/dipwell/internal/number"
+import "github.com/dipwell/dipwell/internal/terms"
 
 // choose sets Def to the definition that decides the op on a row at t, in µs: that of the
 // key's override if it has one, or else the one that the caller named. Charge leaves the
@@ -15,9 +15,9 @@ func (op *Op) choose(row State, t int64) {
 	asked := op.Def
 	switch {
 	case row.Override.decides(t):
-		op.Def = asked.overriddenBy(row.Override)
+		op.Def = asked.WithOverride(row.Override)
 	case op.Verb == VerbCharge:
-		if own := asked.own(row, t); !own.isEmpty(row, op.Key, &op.Phase, t) {
+		if own := asked.Own(row, t); !own.isEmpty(row, op.Key, &op.Phase, t) {
 			op.Def = own
 		}
 	}
@@ -38,7 +38,7 @@ func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 	if own.Override == nil {
 		own = own.Base()
 	}
-	row, ok := own.carryRow(row, op.Key, now)
+	row, ok := own.Carry(row, op.Key, now)
 	if !ok {
 		return row, false, ErrStaleDefinition
 	}
@@ -48,10 +48,10 @@ func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 	used := rule.usedAt(&row, t)
 	op.Answer = Answer{Used: used, TS: t}
 	if op.Def.Mode == Blocked {
-		op.Remaining, op.Reset = rule.remaining(used), op.fullIn(rule, used, t, now)
+		op.Remaining, op.Reset = rule.remaining(used), rule.fullIn(used, t, now)
 		op.Never = true
 		if op.Def.Override != nil && row.Override.Until != 0 {
-			op.retryAfterOverride(row, now)
+			op.retryUnblocked(row, now)
 		}
 		return row, false, nil
 	}
@@ -67,38 +67,59 @@ func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 	return row, false, nil
 }
 
-// retryAfterOverride sets Retry to the first time after the end of the override at which
-// the same call would be allowed, or sets Never. In shadow mode the answer is the one
-// that enforcing would give, both before and after the end.
-func (op *Op) retryAfterOverride(row State, now int64) {
+// retryUnblocked sets Retry to the first time after the end of the override, which blocks
+// the key, at which the same call would be allowed, or sets Never.
+func (op *Op) retryUnblocked(row State, now int64) {
 	until := row.Override.Until
 	later := *op
 	later.Def, later.Answer = op.Asked, Answer{}
 	_, _, err := later.Step(until, row, true)
-	op.Never, op.Retry = false, until-now
-	switch {
-	case err == nil && later.Allowed && (!later.Shadow || op.Def.Mode != Shadow):
-	case err != nil || later.Never:
-		op.Never, op.Retry = true, 0
-	default:
-		op.Retry += later.Retry
+	if op.Never = err != nil || later.Never && later.enforced(op); !op.Never {
+		op.Retry = until - now
+		if later.enforced(op) {
+			op.Retry += later.Retry
+		}
 	}
 }
 
+// boundByEnd corrects the retry of a refusal under an override that ends. What is allowed
+// after that is not computed: Retry is at most the time until the end, and nothing is
+// Never that would fit into an empty bucket of the definition that decides then.
+func (op *Op) boundByEnd(now int64) {
+	o := op.Def.Override
+	if o == nil || o.Until == 0 {
+		return
+	}
+	end := o.Until - now
+	if op.Never {
+		later := *op
+		later.Def, later.Answer = op.Asked, Answer{}
+		if _, _, err := later.Step(now, State{}, true); err != nil || later.Never && later.enforced(op) {
+			return
+		}
+		op.Never, op.Retry = false, end
+	}
+	op.Retry, op.Bound = min(op.Retry, end), true
+}
+
+// enforced reports whether the refusal of an op counts after the end of the override that
+// decides before: that of a limit in shadow mode does not, unless before is in shadow mode too.
+func (op *Op) enforced(before *Op) bool { return op.Def.Mode != Shadow || before.Def.Mode == Shadow }
+
 // retryUnder corrects the retry of a refusal whose row stays under another definition
-// than the one that decided. Until the call is repeated, or the key's override ends, the
-// row refills under its own definition, from.
+// than the one that decided. Until the call is repeated, the row refills under its own
+// definition, from.
 func (op *Op) retryUnder(o *outcome, from *Definition, own State, rule *Rule, now int64) {
-	if !o.Never && from.Number != op.Def.Number && !number.IsOverride(op.Def.Number) {
-		row, ok := from.carryRow(own, op.Key, now)
+	if !o.Never && from.Number != op.Def.Number && !terms.IsOverride(op.Def.Number) {
+		row, ok := from.Carry(own, op.Key, now)
 		if ok {
 			var scratch Rule
-			r := from.ruleForKey(op.Key, &scratch)
+			r := from.RuleFor(op.Key, &scratch)
 			t := max(now, row.TS)
 			used := r.usedAt(&row, t)
 			// The most units that may be used under from, so that the call fits once they
 			// are converted.
-			_, _, _, _, short, _ := decide(int64(op.Verb), rule.Leaky, o.Before, op.Cost, rule.Unit, rule.Cap-unitsOf(op.Floor, rule.Unit), rule.Debt, rule.MaxCharge, rule.MaxUsed)
+			_, _, _, _, short, _ := decide(int64(op.Verb), rule.Leaky, o.Before, op.Cost, rule.Unit, rule.Cap-unitsOf(op.Floor, rule.Unit), rule.Debt, rule.MaxCharge, rule.MaxUsed, op.Fraction)
 			if op.bounded() {
 				short = max(short, op.tooLate(rule, o.Before))
 			}
@@ -116,11 +137,6 @@ func (op *Op) retryUnder(o *outcome, from *Definition, own State, rule *Rule, no
 	if !o.Never && op.bounded() {
 		op.retryBounded(o, own, now)
 	}
-	if ov := own.Override; ov.decides(op.Def.instant(&own, now)) && ov.Until != 0 && (o.Never || now+o.Retry >= ov.Until) {
-		a := *op
-		a.retryAfterOverride(own, now)
-		o.Never, o.Retry = a.Never, a.Retry
-	}
 }
 
 // applyFloor is apply for a Take or a Check that must leave op.Floor tokens free.
@@ -134,5 +150,5 @@ func (r *Rule) applyFloor(o *outcome, row *State, now int64, op *Op) {
 	}
 	lower := *r
 	lower.Cap -= units
-	lower.apply(o, row, now, op.Verb, op.Cost)
+	lower.apply(o, row, now, op.Verb, op.Cost, op.Fraction)
 }

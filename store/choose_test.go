@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -23,7 +23,7 @@ func TestChargeBlocked(t *testing.T) {
 		row    store.State
 		number uint32
 	}{
-		"override": {d, store.State{Override: blocked}, number.OfOverride(7)},
+		"override": {d, store.State{Override: blocked}, terms.OverrideNumber(7)},
 		"plan":     {d.WithPlan("none"), store.State{}, d.Number},
 	} {
 		for _, dry := range []bool{true, false} {
@@ -52,7 +52,7 @@ func TestCancelKeepsDefinition(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			def = core.WithOverride(d, o)
+			def = d.WithOverride(o)
 		}
 		g := &store.Group{ID: store.Reservation{1}, Ops: []store.Op{{Def: def, Key: "k", Verb: store.VerbReserve, Cost: 10}}}
 		if overridden {

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/bounds"
-	"github.com/dipwell/dipwell/internal/calendar"
+	"github.com/dipwell/dipwell/internal/adaptive"
 	"github.com/dipwell/dipwell/internal/period"
+	"github.com/dipwell/dipwell/internal/terms"
 )
 
 // ticks are the possible lengths of a bucket's tick, in µs, finest first.
@@ -40,8 +40,6 @@ func (c *compiler) compile() error {
 		return nil
 	case c.windowed():
 		return c.window()
-	case c.Adaptive != (Adaptive{}):
-		return c.adaptive()
 	}
 	return c.bucket()
 }
@@ -50,10 +48,7 @@ func (c *compiler) compile() error {
 // that. every is the tick of the base. The error is a *FieldError about the base limit.
 func (l Limit) compileVariant(p *Plan, every int64) (Limit, Rule, error) {
 	c := compiler{Limit: l.with(p), every: every, plan: p.Name}
-	if c.Adaptive != (Adaptive{}) { // the rate of a plan is fixed
-		c.every = ticks[0]
-	}
-	c.Plans, c.Adaptive = Plans{}, Adaptive{}
+	c.Plans = Plans{}
 	if (p.Mode == Unlimited || p.Mode == Blocked) && (p.Rate != 0 || p.Period != 0 || p.Burst != 0 || p.MaxDebt != 0) {
 		return c.Limit, Rule{}, c.bad("mode", "%s leaves the key to the base limit; leave out rate, per, burst and max_debt", planModes[p.Mode])
 	}
@@ -80,6 +75,9 @@ func (c *compiler) checkPlans() error {
 		p := &plans[i]
 		if i > 0 && p.Name == plans[i-1].Name {
 			return c.bad("plans", "plan %s is there twice", p.Name)
+		}
+		if c.Shards > 1 && !p.OverrideOnly {
+			return c.bad("plans", "plan %s: callable: is false in a limit with shards", p.Name)
 		}
 		if _, _, err := c.compileVariant(p, c.r.Every); err != nil {
 			return err
@@ -143,7 +141,7 @@ func (c *compiler) check() error {
 		return c.bad("parts", "is for a limit without a parent; the keys of this one have one part more than those of %s", c.Parent)
 	case c.TTL < 0 || c.TTL > maxTTL:
 		return c.bad("ttl", "%v is not between 1ms and 31d", c.TTL)
-	case c.TTL > 0 && c.TTL < bounds.MinHoldTTL:
+	case c.TTL > 0 && c.TTL < terms.MinHoldTTL:
 		return c.bad("ttl", "%v is not between 1ms and 31d", c.TTL)
 	case c.Shards < 0 || c.Shards > maxShards:
 		return c.bad("shards", "%d is not between 1 and %d", c.Shards, maxShards)
@@ -153,7 +151,25 @@ func (c *compiler) check() error {
 			return err
 		}
 	}
+	if c.Shards > 1 {
+		if err := c.checkShards(); err != nil {
+			return err
+		}
+	}
 	return c.checkNumbers()
+}
+
+// checkShards checks those settings of a limit with shards that its plans cannot change.
+func (c *compiler) checkShards() error {
+	switch {
+	case c.Algorithm != TokenBucket:
+		return c.bad("shards", "is for token buckets")
+	case c.Parent != "":
+		return c.bad("shards", "is not for a limit with a parent")
+	case c.Parts != 0:
+		return c.bad("shards", "is not for a limit whose keys are paths")
+	}
+	return nil
 }
 
 // checkNumbers checks the settings that a plan may change, and those that they
@@ -209,8 +225,6 @@ func (c *compiler) checkConcurrency() error {
 		return c.bad("on_change", "is keep for a concurrency limit")
 	case c.KeepExpired:
 		return c.bad("on_expire", "is give_back for a concurrency limit")
-	case c.Shards > 1:
-		return c.bad("shards", "is not for a concurrency limit")
 	}
 	c.burst = c.Burst
 	return nil
@@ -218,7 +232,7 @@ func (c *compiler) checkConcurrency() error {
 
 // Bounds of holds, parents and shards.
 const (
-	maxShards = 64 // all rows of a key may be locked together, and each answer reads them
+	maxShards = 64 // a refusal reads all rows of a key
 	maxTTL    = 31 * 24 * time.Hour
 	maxParts  = 16
 )
@@ -242,9 +256,15 @@ func (c *compiler) defaults() error {
 		c.unlimited, c.debt = true, 0
 	}
 	if c.Shards > 1 {
-		if err := c.checkShards(); err != nil {
+		if err := c.share(); err != nil {
 			return err
 		}
+	}
+	if c.Adaptive != (Adaptive{}) {
+		if c.MaxDebt != 0 && c.MaxDebt != NoDebt {
+			return c.bad("max_debt", "is 0 for an adaptive limit")
+		}
+		c.MaxDebt, c.debt = NoDebt, 0
 	}
 	if c.burst == 0 && c.debt == 0 && !c.unlimited {
 		return c.bad("burst", "0 grants nothing unless max_debt lets work be scheduled ahead")
@@ -255,33 +275,29 @@ func (c *compiler) defaults() error {
 	return nil
 }
 
-// checkShards checks that a limit with several shards has enough for each of them, and
-// sets its debt to none.
-func (c *compiler) checkShards() error {
-	switch {
-	case c.Algorithm == LeakyBucket:
-		return c.bad("shards", "is not for a leaky bucket")
+// share gives each row of a key with shards an equal part of the burst, and no debt. The
+// burst of a plan or an override is first cut down to a multiple of the shards.
+func (c *compiler) share() error {
+	switch left := c.burst % c.Shards; {
 	case c.MaxDebt != 0 && c.MaxDebt != NoDebt:
 		return c.bad("max_debt", "is 0 for a limit with shards")
-	case c.burst < 2*c.Shards:
-		return c.bad("burst", "%d is too small for %d shards; at least %d", c.burst, c.Shards, 2*c.Shards)
-	case c.Rate > MaxInt/c.Shards:
-		return c.bad("rate", "%d is too large for %d shards; at most %d", c.Rate, c.Shards, MaxInt/c.Shards)
-	case c.windowed() && c.Rate < c.Shards:
-		return c.bad("rate", "%d is too small for %d shards; at least %d", c.Rate, c.Shards, c.Shards)
+	case c.burst < c.Shards:
+		return c.bad("burst", "%d is too small for %d shards; at least %d", c.burst, c.Shards, c.Shards)
+	case left != 0 && c.every == 0:
+		return c.bad("burst", "%d is not a multiple of %d shards; %d is", c.burst, c.Shards, c.burst-left)
 	}
+	c.burst /= c.Shards
 	c.MaxDebt, c.debt = NoDebt, 0
 	return nil
 }
 
-// scale returns how many times finer the units of a bucket are, so that what comes back
-// at a tick can be divided among the shards.
-func (c *compiler) scale() int64 { return max(c.Shards, 1) }
+// rows returns how many rows a key has.
+func (c *compiler) rows() int64 { return max(c.Shards, 1) }
 
 // bucket chooses the finest tick with which all numbers fit. If no tick fits the defaults
 // of max_charge and max_debt, it lowers them, in that order.
 func (c *compiler) bucket() error {
-	length := c.Period.Microseconds()
+	length := c.Period.Microseconds() * c.rows()
 	if c.Lease != 0 {
 		if err := c.carve(); err != nil {
 			return err
@@ -314,9 +330,16 @@ func (c *compiler) bucket() error {
 }
 
 // perTick returns the units of a bucket's token, and the units that come back at a tick.
+// Both are larger for an adaptive limit, whose tokens have at least 1024 units for its
+// fractions.
 func (c *compiler) perTick(length, every int64) (unit, add int64) {
 	g := gcd(c.Rate, length/every)
-	return length / every / g * c.scale(), c.Rate / g * c.scale()
+	unit, add = length/every/g, c.Rate/g
+	if c.Adaptive == (Adaptive{}) {
+		return unit, add
+	}
+	scale := quoUp(adaptive.Full, unit)
+	return unit * scale, add * scale
 }
 
 // tooLarge returns the error for a bucket whose numbers cannot be counted at any tick. It
@@ -329,7 +352,7 @@ func (c *compiler) tooLarge(length, others int64) error {
 			room = max(room, mostUnits(every, add)/unit-others)
 		}
 	}
-	return c.largerThan(room)
+	return c.largerThan(room * c.rows())
 }
 
 // largerThan returns the error for a burst that does not fit into room.
@@ -337,7 +360,7 @@ func (c *compiler) largerThan(room int64) error {
 	if room < 1 {
 		return c.bad("rate", "%d per %s is too slow, or max_debt and max_charge too large, to count exactly with any burst", c.Rate, period.Format(c.Period))
 	}
-	return c.bad("burst", "%d at %d per %s is too large to count exactly; at most %d", c.burst, c.Rate, period.Format(c.Period), room)
+	return c.bad("burst", "%d at %d per %s is too large to count exactly; at most %d", c.burst*c.rows(), c.Rate, period.Format(c.Period), room)
 }
 
 // window makes the rule of a window or an interval: Rate tokens come back at each tick.
@@ -373,7 +396,7 @@ func (c *compiler) window() error {
 func (c *compiler) start() error {
 	r := &c.r
 	if c.Period < 0 {
-		r.Every, r.Calendar = 0, &calendar.Calendar{Location: time.UTC, Months: -int64(c.Period)}
+		r.Every, r.Calendar = 0, &terms.Calendar{Location: time.UTC, Months: -int64(c.Period)}
 	}
 	if c.Start == "" {
 		r.Spread = true
@@ -390,16 +413,16 @@ func (c *compiler) start() error {
 		}
 		return c.bad("start", "%s is not shorter than the period", c.Start)
 	}
-	clock, loc, err := calendar.ParseWallClock(c.Start)
+	clock, loc, err := terms.ParseWallClock(c.Start)
 	if err != nil {
 		return c.bad("start", "%v", err)
 	}
 	switch {
 	case r.Calendar != nil:
 	case c.Period == 24*time.Hour:
-		r.Calendar = &calendar.Calendar{Days: 1}
+		r.Calendar = &terms.Calendar{Days: 1}
 	case c.Period == 7*24*time.Hour:
-		r.Calendar = &calendar.Calendar{Days: 7}
+		r.Calendar = &terms.Calendar{Days: 7}
 	default:
 		return c.bad("start", "a wall clock needs per to be 1d, 1w, 1mo or 1y, not %s", period.Format(c.Period))
 	}
@@ -441,9 +464,6 @@ func mostUnits(every, add int64) int64 {
 // tokens: a caller who calls at every retry time then gets less than the rate.
 func (c *compiler) warning() string {
 	r := &c.r
-	if r.Pace != nil {
-		return c.adaptiveWarning()
-	}
 	if c.Algorithm == Concurrency || r.Cap == 0 || r.Cap >= r.Unit+r.Add-1 {
 		return ""
 	}
@@ -455,8 +475,9 @@ func (c *compiler) warning() string {
 	if !c.windowed() {
 		reach *= float64(c.Period.Microseconds()) / float64(r.Every)
 	}
+	n := c.rows()
 	return fmt.Sprintf("limit %s: a burst of %d is too small for %d per %s: at most %.6g can be reached",
-		c.Name, r.Burst, c.Rate, period.Format(c.Period), reach)
+		c.Name, r.Burst*n, c.Rate, period.Format(c.Period), reach*float64(n))
 }
 
 // checkName returns what is wrong with the name of a limit, or "".
@@ -464,8 +485,8 @@ func checkName(name string) string {
 	if name == "" {
 		return "is missing"
 	}
-	if len(name) > bounds.MaxName {
-		return fmt.Sprintf("has %d bytes; at most %d", len(name), bounds.MaxName)
+	if len(name) > terms.MaxName {
+		return fmt.Sprintf("has %d bytes; at most %d", len(name), terms.MaxName)
 	}
 	for i := range len(name) {
 		if name[i] <= ' ' && (name[i] != ' ' || i == 0 || i == len(name)-1) || name[i] > '~' {

@@ -2,9 +2,9 @@ package store
 
 import (
 	"sync"
+	"sync/atomic"
 
-	"github.com/dipwell/dipwell/internal/number"
-	"github.com/dipwell/dipwell/internal/spread"
+	"github.com/dipwell/dipwell/internal/terms"
 )
 
 // A Version is a rule of a limit, valid from Since until the Since of the next
@@ -23,6 +23,14 @@ type Version struct {
 	// Limit is the limit as it was defined. It is zero if that is not known, which is
 	// possible only if no plan had rows then.
 	Limit Limit
+
+	plan atomic.Pointer[planRule] // of the plan that was asked for last
+}
+
+// A planRule is the rule of a plan at a version of its limit, nil if that has no such plan.
+type planRule struct {
+	name string
+	rule *Rule
 }
 
 // A Definition is a limit with its present version, and the older versions that
@@ -55,31 +63,31 @@ type Definition struct {
 	Rule Rule
 	// Policy is how rows of the version before are converted to the present one.
 	Policy ChangePolicy
-	// Past has the older versions, oldest first, at most 1024. A row of a version that is
-	// not in it counts as full, so a store keeps all versions until Registry.Retire. A
-	// plan's definition has no Past: use that of Base.
-	Past []Version
+	// Past has the older versions that rows may be under, oldest first, and the definitions
+	// of a limit share them. A row of a version that is not in it counts as full: see
+	// Registry.Retire. A plan's definition has no Past: use that of Base.
+	Past []*Version
 
 	// Paths is set if the keys of the limit are paths: it has Parts or a Parent, or is
 	// the Parent of another limit. A Registry sets it.
 	Paths bool
 
 	OverrideOnly bool // callers may not name the plan: only an override gives it to a key
-	Unnamed      bool // a call site made the plan, and Plan is not a real name: see CallSite
 
 	// Override is the override that this definition was made from, or nil.
 	Override *Override
 
 	base  *Definition // set in the definition of a plan or an override
 	plans *planSet    // set in a base
-	sites *callSites  // set in a base; its versions share it
 }
 
-// A planSet has the definitions of a limit's plans, compiled when they are first used.
+// A planSet has the definitions of a limit's plans, and of all rows of a key with shards
+// together, made when they are first used.
 type planSet struct {
-	once   sync.Once
-	number uint32
-	defs   []*Definition
+	once, sums sync.Once
+	number     uint32
+	defs       []*Definition
+	sum        *Definition
 }
 
 // NewDefinition compiles a limit as version 1, without a past. The error is a
@@ -94,13 +102,14 @@ func NewDefinition(l Limit) (*Definition, error) {
 	return &Definition{Limit: l, Warning: warning, Number: 1, Rule: r, Policy: l.OnChange}, nil
 }
 
-// ruleForKey is Op.RuleFor without an op that remembers the key's phase.
-func (d *Definition) ruleForKey(key string, scratch *Rule) *Rule {
+// RuleFor returns the rule of a key, which lies in scratch if it depends on the key.
+// Op.RuleFor remembers the phase that this computes.
+func (d *Definition) RuleFor(key string, scratch *Rule) *Rule {
 	var phase int64
 	return d.ruleFor(key, &phase, scratch)
 }
 
-// ruleFor is ruleForKey with the key's phase: if the phase is needed and 0, ruleFor sets it.
+// ruleFor is RuleFor with the key's phase: if the phase is needed and 0, ruleFor sets it.
 func (d *Definition) ruleFor(key string, phase *int64, scratch *Rule) *Rule {
 	if !d.Rule.Spread {
 		return &d.Rule
@@ -111,7 +120,7 @@ func (d *Definition) ruleFor(key string, phase *int64, scratch *Rule) *Rule {
 // spreadTo returns the rule with the origin of a key that has this phase, in scratch.
 func (r *Rule) spreadTo(phase int64, scratch *Rule) *Rule {
 	*scratch = *r
-	scratch.Origin = spread.Origin(phase, r.shortest())
+	scratch.Origin = terms.Origin(phase, r.shortest())
 	return scratch
 }
 
@@ -126,7 +135,7 @@ func (r *Rule) shortest() int64 {
 // phaseOf returns the phase of a key, and computes it first if it is 0.
 func phaseOf(phase *int64, name, key string) int64 {
 	if *phase == 0 {
-		*phase = spread.PhaseOf(name, key)
+		*phase = terms.PhaseOf(name, key)
 	}
 	return *phase
 }
@@ -140,11 +149,11 @@ func (d *Definition) Full(s State, now int64) bool {
 	if s.Version == d.Number {
 		return d.Rule.mostUsedAt(&s, max(now, s.TS)) == 0
 	}
-	if number.IsOverride(s.Version) {
+	if terms.IsOverride(s.Version) {
 		return false
 	}
 	base := d.Base()
-	if number.Version(s.Version) > base.Number || !base.knowsSite(s.Version) {
+	if terms.VersionOf(s.Version) > base.Number {
 		return false
 	}
 	at, ok := base.place(s.Version, nil)
@@ -163,7 +172,7 @@ func (d *Definition) Full(s State, now int64) bool {
 // next returns the version that follows Past[i].
 func (d *Definition) next(i int) (policy ChangePolicy, rule *Rule, since int64) {
 	if i+1 < len(d.Past) {
-		v := &d.Past[i+1]
+		v := d.Past[i+1]
 		return v.Policy, &v.Rule, v.Since
 	}
 	return d.Policy, &d.Rule, d.Since

@@ -6,8 +6,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/algebra"
-	"github.com/dipwell/dipwell/internal/owner"
-	"github.com/dipwell/dipwell/internal/spread"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -28,17 +27,17 @@ func TestCarry(t *testing.T) {
 	row := store.State{Used: old.Rule.Cap, TS: 0, Version: old.Number}
 	d := define(hour, store.Limit{Name: "l", Rate: 100, Period: time.Second, Burst: 100})
 	for later, want := range map[int64]int64{0: 1, 9_999: 1, 10_000: 2, 500_000: 51, 990_000: 100} {
-		s, ok := core.Carry(d, row, "k", hour)
+		s, ok := d.Carry(row, "k", hour)
 		used := algebra.Used(&d.Rule, s, hour+later)
 		if got := algebra.Remaining(&d.Rule, used); !ok || got != want {
 			t.Errorf("%d µs after the change: %d tokens, want %d", later, got, want)
 		}
 	}
-	if _, ok := core.Carry(old, store.State{Used: 1, Version: d.Number}, "k", hour); ok {
+	if _, ok := old.Carry(store.State{Used: 1, Version: d.Number}, "k", hour); ok {
 		t.Error("a definition carried a row of a version it does not know")
 	}
 	reg.Retire("l", d.Number)
-	if s, ok := core.Carry(reg.Lookup("l"), row, "k", hour); !ok || s.Used != 0 {
+	if s, ok := reg.Lookup("l").Carry(row, "k", hour); !ok || s.Used != 0 {
 		t.Errorf("a row of a version that was retired: %+v", s)
 	}
 }
@@ -46,31 +45,31 @@ func TestCarry(t *testing.T) {
 func TestRegistryOwners(t *testing.T) {
 	var reg store.Registry
 	l := store.Limit{Name: "l", Rate: 1, Period: time.Second}
-	first, err := reg.Define(1, l, owner.File)
+	first, err := reg.Define(1, l, terms.OwnerFile)
 	if err != nil {
 		t.Fatal(err)
 	}
 	changed := l
 	changed.Rate = 2
-	for _, by := range []string{store.OwnerCode, owner.API, owner.SQL} {
-		var oe *owner.Error
-		if _, err := reg.Define(2, changed, by); !errors.As(err, &oe) || oe.Owner != owner.File {
+	for _, by := range []string{store.OwnerCode, terms.OwnerAPI, terms.OwnerSQL} {
+		var oe *terms.OwnerError
+		if _, err := reg.Define(2, changed, by); !errors.As(err, &oe) || oe.Owner != terms.OwnerFile {
 			t.Errorf("%s changed a limit of a file: %v", by, err)
 		}
 		if err := reg.Drop("l", by); !errors.Is(err, store.ErrOwner) {
 			t.Errorf("%s dropped a limit of a file: %v", by, err)
 		}
 	}
-	if again, _ := reg.Define(3, l, owner.File); again != first {
+	if again, _ := reg.Define(3, l, terms.OwnerFile); again != first {
 		t.Error("the same definition began a version")
 	}
-	if err := reg.Drop("l", owner.File); err != nil {
+	if err := reg.Drop("l", terms.OwnerFile); err != nil {
 		t.Fatal(err)
 	}
-	if err := reg.Drop("l", owner.File); !errors.Is(err, store.ErrUnknownLimit) {
+	if err := reg.Drop("l", terms.OwnerFile); !errors.Is(err, store.ErrUnknownLimit) {
 		t.Errorf("dropped twice: %v", err)
 	}
-	if d, _ := reg.Define(4, l, owner.File); d.Number != first.Number+1 {
+	if d, _ := reg.Define(4, l, terms.OwnerFile); d.Number != first.Number+1 {
 		t.Errorf("after a drop the number is %d again", d.Number)
 	}
 }
@@ -108,7 +107,7 @@ func TestRegistryVersions(t *testing.T) {
 func TestRegistryFileTakesOver(t *testing.T) {
 	var reg store.Registry
 	l := store.Limit{Name: "l", Rate: 1, Period: time.Second}
-	for _, by := range []string{store.OwnerCode, owner.File} {
+	for _, by := range []string{store.OwnerCode, terms.OwnerFile} {
 		l.Rate++
 		if d, err := reg.Define(1, l, by); err != nil || d.Owner != by || d.Rate != l.Rate {
 			t.Errorf("%s: %+v, %v", by, d, err)
@@ -146,13 +145,13 @@ func TestRegistryBoundsThePast(t *testing.T) {
 func TestOriginIsWithinThePeriod(t *testing.T) {
 	seen := map[int64]bool{}
 	for _, key := range []string{"", "a", "b", "ab", "user:7"} {
-		o := spread.Origin(spread.PhaseOf("login", key), 3600e6)
+		o := terms.Origin(terms.PhaseOf("login", key), 3600e6)
 		if o < 0 || o >= 3600e6 || seen[o] {
 			t.Errorf("origin of %q: %d", key, o)
 		}
 		seen[o] = true
 	}
-	if spread.PhaseOf("a", "bc") == spread.PhaseOf("ab", "c") {
+	if terms.PhaseOf("a", "bc") == terms.PhaseOf("ab", "c") {
 		t.Error("name and key are concatenated")
 	}
 }
@@ -179,7 +178,7 @@ func TestOpPhase(t *testing.T) {
 		}
 		return op, row
 	}
-	phase := spread.PhaseOf("w", "k")
+	phase := terms.PhaseOf("w", "k")
 	unknown, row := step(0)
 	known, same := step(phase)
 	other, _ := step(phase + 60e6)

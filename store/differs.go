@@ -2,12 +2,12 @@ package store
 
 import "fmt"
 
-// differs compares a limit with the definition. It returns nil if both mean the
+// Differs compares a limit with the definition. It returns nil if both mean the
 // same, or else a *FieldError that names the first setting that differs, with both
 // values: "limit login: burst: 20 here and 10 in force". Two limits that are written
 // differently mean the same if they count alike: a burst that is left out and one that
 // equals the rate. An invalid l is the error of NewDefinition.
-func (d *Definition) differs(l Limit) error {
+func (d *Definition) Differs(l Limit) error {
 	if d.Limit == l {
 		return nil
 	}

@@ -44,7 +44,7 @@
 // nothing: frequent calls delay nobody, and reading a key creates no row.
 //
 // Version is the number of the definition that Used is counted in. It has 32 bits, all of
-// which must be kept: it also says which plan, override or call site the row is under.
+// which must be kept: it also says which plan or override the row is under.
 // When a limit is changed, its rows stay as they are. The next call of a key steps its
 // row under the old definition up to the instant of the change, and converts it.
 // Op.Step does that, so that a store only has to give back the State that it was given. Definition.Past has the older versions under which rows may still
@@ -54,8 +54,7 @@
 //
 // # Which definition decides
 //
-// Op.Def is what the caller named: the base definition of a limit, one of its plans, or
-// the definition of a call site. An Override of the key takes precedence until it ends.
+// Op.Def is what the caller named: the base definition of a limit, or one of its plans. An Override of the key takes precedence until it ends.
 // The store reads the override together with the row, into State.Override, and does so
 // also if the key has no row. Op.Step then sets Def to the definition that decided, and
 // Asked to the one that the caller named.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/internal/terms"
 )
 
 // Classes of errors, for errors.Is. A store wraps the one that fits, with what was tried
@@ -45,7 +45,7 @@ var (
 	ErrUnknownPlan = errors.New("unknown plan")
 	// ErrOwner: the limit has another owner, whom the error's text names, so that this one
 	// may neither change nor drop it. Nothing was changed.
-	ErrOwner = owner.Err
+	ErrOwner = terms.ErrOwner
 	// ErrNotSupported: the store lacks an optional ability; see Abilities. Nothing was
 	// changed.
 	ErrNotSupported = errors.New("not supported by this store")
@@ -87,8 +87,7 @@ func badField(field, format string, args ...any) error {
 
 func unknownLimit(name string) error { return fmt.Errorf("%w %q", ErrUnknownLimit, name) }
 
-// ErrStaleDefinition: a row is of a later version than the definition of its limit, or
-// under a definition of a call site that this process does not know: another process has
-// changed the limit. Nothing was written. A store then reads its limits again and retries;
+// ErrStaleDefinition: a row is of a later version than the definition of its limit:
+// another process has changed the limit. Nothing was written. A store then reads its limits again and retries;
 // callers never see this error. A store that keeps its limits in this process never has it.
 var ErrStaleDefinition = fmt.Errorf("%w: a row names a newer version of its limit", ErrStore)

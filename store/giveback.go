@@ -77,18 +77,18 @@ type Record struct {
 	Expires int64
 }
 
-// reservationRecord returns a record of what op took, and adds it to the Lows of row,
+// Record returns a record of what op took, and adds it to the Lows of row,
 // which is the row that Step returned. now is the time of the decision. ends is the time
 // at which the whole group is due, now + Group.due. Both are in µs since the Unix epoch.
 // It is called for each op with Granted > 0 of a group that is Reserved, and the row and
 // the record are stored together. It is for reservations only, not for holds.
-func (op *Op) reservationRecord(row *State, id Reservation, now, ends int64) Record {
+func (op *Op) Record(row *State, id Reservation, now, ends int64) Record {
 	r := op.record(row, id.mark(now), now)
 	r.Ends = ends
 	return r
 }
 
-// record is reservationRecord without Ends. mark is the Mark of the Lows if this is their first
+// record is Record without Ends. mark is the Mark of the Lows if this is their first
 // record.
 func (op *Op) record(row *State, mark, now int64) Record {
 	var l Lows
@@ -100,7 +100,7 @@ func (op *Op) record(row *State, mark, now int64) Record {
 	units := op.Granted * op.Def.Rule.Unit
 	r := Record{Number: l.Next, Mark: l.Mark, Units: units, Slack: -1, Version: op.Def.Number, Due: dueIn(now, op.Delay)}
 	if op.Delay > 0 {
-		r.Slack = op.slack(row, now)
+		r.Slack = slackOf(units, op.Def.Rule.Cap)
 	}
 	l.Entries = append(l.Entries, Low{l.Next, row.Used})
 	l.Next++
@@ -115,7 +115,7 @@ func (r Reservation) mark(now int64) int64 {
 	return int64((binary.BigEndian.Uint64(r[8:]) + uint64(now)) & (1<<48 - 1))
 }
 
-// advanceRow brings the records of a row up to the time now, in µs: it lowers the lows
+// Advance brings the records of a row up to the time now, in µs: it lowers the lows
 // before each reservation that has fallen due, and removes records that have ended.
 // rs has all records of the row in the order of their numbers, and is changed in
 // place. It returns the row, whose Lows are nil if no record is left, and the
@@ -124,7 +124,7 @@ func (r Reservation) mark(now int64) int64 {
 //
 // Call it before each write to a row that has Lows, under the definition that
 // own returns for the row.
-func (d *Definition) advanceRow(row State, key string, now int64, rs []Record) (State, []Record, error) {
+func (d *Definition) Advance(row State, key string, now int64, rs []Record) (State, []Record, error) {
 	was := row.Override
 	var phase int64
 	row, ok := d.carry(row, key, &phase, now, &rs)
@@ -142,7 +142,7 @@ func (d *Definition) advanceRow(row State, key string, now int64, rs []Record) (
 	return row, rs, nil
 }
 
-// isAdvanced reports whether advanceRow would change neither a row nor its records. A key
+// isAdvanced reports whether Advance would change neither a row nor its records. A key
 // may have thousands of them.
 func (d *Definition) isAdvanced(row *State, rs []Record, now int64) bool {
 	if row.Version != d.Number || row.Override != nil && row.Override.Version != d.Base().Number || (row.Lows == nil) != (d.Algorithm == Concurrency) {
@@ -159,7 +159,7 @@ func (d *Definition) isAdvanced(row *State, rs []Record, now int64) bool {
 	return live && !isNone(row.Used)
 }
 
-// advance is advanceRow on lows that it may change. Lows without entries mean that the row
+// advance is Advance on lows that it may change. Lows without entries mean that the row
 // has none.
 func (d *Definition) advance(l *Lows, now int64, rs []Record, o *Override) []Record {
 	d.convertRecords(rs, o, now)
@@ -199,6 +199,20 @@ func (l *Lows) retire(now int64, rs []Record) []Record {
 	if !live {
 		*l = Lows{}
 	}
+	// Newer rests are given back before older ones. If the newer ones of a low have all of
+	// its units, nothing of an older one can come back any more.
+	low, newer := -1, int64(0)
+	for i := len(rs) - 1; i >= 0; i-- {
+		if r := &rs[i]; r.Rest && r.Mark == l.Mark {
+			if at := l.covers(r.Number); at != low {
+				low, newer = at, 0
+			}
+			if low < 0 || newer >= l.Entries[low].Used {
+				r.Units = 0
+			}
+			newer = added(newer, r.Units)
+		}
+	}
 	return slices.DeleteFunc(rs, func(r Record) bool {
 		if r.Rest {
 			return r.Mark != l.Mark || restGoes(r.Units, r.Number, waits)
@@ -207,8 +221,8 @@ func (l *Lows) retire(now int64, rs []Record) []Record {
 	})
 }
 
-// giveBackRecord cancels the record with number and mark at now, in µs. d is the definition
-// that the row is under: see own. The row gets back what the record took and time has not
+// GiveBack cancels the record with number and mark at now, in µs. d is the definition
+// that the row is under: see Own. The row gets back what the record took and time has not
 // returned yet, unless that would delay a waiting reservation. The rest is kept in the
 // record, and each later cancellation of the key tries to give it back again. rs has all
 // records of the row in the order of their numbers, and is changed in place. It returns
@@ -216,8 +230,8 @@ func (l *Lows) retire(now int64, rs []Record) []Record {
 //
 // If the row has no such record, because it was cancelled, has ended or was reset, nothing
 // is given back and that is no error: look for the record first to tell the caller. The
-// error is ErrStaleDefinition, as of advanceRow, which giveBackRecord calls if need be.
-func (d *Definition) giveBackRecord(row State, key string, now int64, rs []Record, number, mark int64) (State, []Record, error) {
+// error is ErrStaleDefinition, as of Advance, which GiveBack calls if need be.
+func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, number, mark int64) (State, []Record, error) {
 	return d.giveBack(row, key, now, rs, func(r Record) bool { return r.Number == number && r.Mark == mark && !r.Rest }, 1, 1)
 }
 
@@ -226,7 +240,7 @@ func (d *Definition) giveBackRecord(row State, key string, now int64, rs []Recor
 func (d *Definition) giveBack(row State, key string, now int64, rs []Record, find func(Record) bool, num, den int64) (State, []Record, error) {
 	var err error
 	if !d.isAdvanced(&row, rs, now) {
-		if row, rs, err = d.advanceRow(row, key, now, rs); err != nil {
+		if row, rs, err = d.Advance(row, key, now, rs); err != nil {
 			return row, rs, err
 		}
 	}
@@ -240,7 +254,7 @@ func (d *Definition) giveBack(row State, key string, now int64, rs []Record, fin
 	}
 	var scratch Rule
 	t := later(now, row.TS)
-	if row.Used, row.TS = d.ruleForKey(key, &scratch).usedAt(&row, t), t; isNone(row.Used) {
+	if row.Used, row.TS = d.RuleFor(key, &scratch).usedAt(&row, t), t; isNone(row.Used) {
 		row.Lows = nil
 	}
 	if i < 0 {
@@ -271,28 +285,58 @@ func (l *Lows) cancel(used, now int64, rs []Record, i int) (int64, []Record) {
 	return used, l.retire(now, rs)
 }
 
+// withholds reports whether a record waits, or withholds units from one that does. Then
+// holds have to end one after the other.
+func withholds(rs []Record) bool {
+	return slices.ContainsFunc(rs, func(r Record) bool { return r.Rest || r.Slack >= 0 })
+}
+
+// firstToLast returns the records that have ended, the one that expired first first.
+func firstToLast(rs []Record, ended func(*Record) bool) (old []Record) {
+	for i := range rs {
+		if ended(&rs[i]) {
+			old = append(old, rs[i])
+		}
+	}
+	slices.SortStableFunc(old, func(a, b Record) int { return cmp.Compare(a.Expires, b.Expires) })
+	return old
+}
+
+// endHolds is cancel for holds that have expired, of which a key may have thousands, and
+// no record withholds units.
+func (l *Lows) endHolds(used, now int64, rs []Record, ended func(*Record) bool) (int64, []Record) {
+	for _, r := range firstToLast(rs, ended) {
+		if r.Mark == l.Mark && !isNone(used) {
+			l.touch(used)
+			used = without(used, l.lower(r.Number, r.Units))
+		}
+	}
+	if isNone(used) {
+		*l = Lows{}
+	}
+	return used, l.retire(now, slices.DeleteFunc(rs, func(r Record) bool { return ended(&r) }))
+}
+
 // expireUnder gives back the holds under the definition with number n that had expired at
 // now, before the row and its records are converted. Converting rounds, so that a hold
 // would otherwise give back less than it took. used is the row's used units at now.
 func (l *Lows) expireUnder(n uint32, used int64, rs []Record, now int64) (after int64, _ *Lows, _ []Record) {
-	next := func() (first int) {
-		first = -1
-		for i := range rs {
-			if r := &rs[i]; r.Version == n && r.Mark == l.Mark && r.expired(now) && (first < 0 || r.Expires < rs[first].Expires) {
-				first = i
-			}
-		}
-		return first
-	}
-	if isNone(used) || next() < 0 {
+	mark := l.Mark
+	ended := func(r *Record) bool { return r.Version == n && r.Mark == mark && r.expired(now) }
+	if isNone(used) || !slices.ContainsFunc(rs, func(r Record) bool { return ended(&r) }) {
 		return used, l, rs
 	}
 	c := l.clone()
 	l = &c
 	l.endDue(now, rs)
-	rs = l.retire(now, rs)
-	for i := next(); i >= 0 && len(l.Entries) > 0; i = next() {
-		used, rs = l.cancel(used, now, rs, i)
+	if rs = l.retire(now, rs); !withholds(rs) {
+		used, rs = l.endHolds(used, now, rs, ended)
+	} else {
+		for _, r := range firstToLast(rs, ended) {
+			if i := slices.IndexFunc(rs, func(x Record) bool { return x.Number == r.Number && ended(&x) }); i >= 0 && len(l.Entries) > 0 {
+				used, rs = l.cancel(used, now, rs, i)
+			}
+		}
 	}
 	if len(l.Entries) == 0 {
 		l = nil

@@ -41,7 +41,7 @@ func (l *ledger) do(now int64, verb Verb, n, hold int64) Answer {
 	row, rs := l.row, slices.Clone(l.rs)
 	var err error
 	if row.Lows != nil {
-		if row, rs, err = l.def.advanceRow(row, "k", now, rs); err != nil {
+		if row, rs, err = l.def.Advance(row, "k", now, rs); err != nil {
 			l.t.Fatal(err)
 		}
 	}
@@ -55,7 +55,7 @@ func (l *ledger) do(now int64, verb Verb, n, hold int64) Answer {
 	l.rs = rs
 	c := call{at: now, due: now + op.Delay, verb: verb, units: n * l.def.Rule.Unit, waits: op.Delay > 0, plain: verb < VerbCharge}
 	if op.Delay > 0 || hold > 0 {
-		r := op.reservationRecord(&next, randomReservation(), now, now+max(op.Delay, hold))
+		r := op.Record(&next, randomReservation(), now, now+max(op.Delay, hold))
 		l.rs = append(l.rs, r)
 		c.number, c.mark = r.Number, r.Mark
 	}
@@ -69,7 +69,7 @@ func (l *ledger) cancel(now int64, i int) {
 	c := &l.calls[i]
 	c.gone = true
 	var err error
-	if l.row, l.rs, err = l.def.giveBackRecord(l.row, "k", now, l.rs, c.number, c.mark); err != nil {
+	if l.row, l.rs, err = l.def.GiveBack(l.row, "k", now, l.rs, c.number, c.mark); err != nil {
 		l.t.Fatal(err)
 	}
 	if l.row.Used == 0 { // a store may delete it

@@ -94,7 +94,7 @@ type callPlay struct {
 }
 
 func callVectors(t *testing.T) (lines []any) {
-	rnd := rand.New(rand.NewPCG(6, 6))
+	rnd := rand.New(rand.NewPCG(6, 7))
 	for i := range callKinds {
 		for n := range historiesPerKind {
 			p := &callPlay{bench: newBench(t), callKind: &callKinds[i], rnd: rnd, n: n, ids: map[int]store.Reservation{}, late: map[string]bool{}}
@@ -271,7 +271,7 @@ func (p *callPlay) ask(s *golden.Step, verb store.Verb) {
 	p.answer(s, g, own)
 	if s.Want.Reserved = g.Reserved; g.Reserved {
 		p.ids[len(p.h.Steps)] = g.ID
-		p.at = append(p.at, p.now+core.Due(g))
+		p.at = append(p.at, p.now+g.Due())
 	}
 }
 
@@ -283,6 +283,9 @@ func (p *callPlay) makeHold(s *golden.Step) {
 	s.Takes = p.takes(store.VerbTake, true)
 	if p.name == "together" && p.rnd.IntN(3) == 0 {
 		s.Takes = append(s.Takes[p.rnd.IntN(len(s.Takes)+1):], p.desk())
+	}
+	if !slices.ContainsFunc(s.Takes, func(t golden.Take) bool { return t.Cost > 0 }) && p.rnd.IntN(4) > 0 { // else an error
+		s.Takes[0].Cost = 1 + p.rnd.Int64N(7)
 	}
 	if len(p.held) > 0 && p.rnd.IntN(8) == 0 { // a repeat, or another call
 		i := slices.IndexFunc(p.h.Steps, func(x golden.Step) bool { return x.Do == "hold" && x.Hold == p.held[len(p.held)-1] })

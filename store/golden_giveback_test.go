@@ -6,14 +6,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/testdata/golden"
 )
-
-// core is what package store has for this module alone.
-var core = store.Core(door.Key{})
 
 // giveVector is a line of giveback.jsonl: a row and its records, a call, and
 // the row and records afterwards.
@@ -108,7 +104,7 @@ func recordsOf(rs []goldenRecord) (out []store.Record) {
 func definitionOf(versions []goldenVersion) *store.Definition {
 	d := &store.Definition{Limit: store.Limit{Name: "golden"}}
 	for i, x := range versions {
-		n := store.Version{Number: uint32(i + 1), Since: x.Since, Rule: x.Rule.rule(), Policy: policyOf(x.Policy)}
+		n := &store.Version{Number: uint32(i + 1), Since: x.Since, Rule: x.Rule.rule(), Policy: policyOf(x.Policy)}
 		if i < len(versions)-1 {
 			d.Past = append(d.Past, n)
 		} else {
@@ -122,9 +118,9 @@ func (v *giveVector) fill(t *testing.T) {
 	d, row, rs, err := definitionOf(v.Versions), v.Row.state(), recordsOf(v.Records), error(nil)
 	switch v.Do {
 	case "settle":
-		row, rs, err = core.Advance(d, row, "k", v.Now, rs)
+		row, rs, err = d.Advance(row, "k", v.Now, rs)
 	case "give_back":
-		row, rs, err = core.GiveBack(d, row, "k", v.Now, rs, v.Number, v.Mark)
+		row, rs, err = d.GiveBack(row, "k", v.Now, rs, v.Number, v.Mark)
 	default:
 		row, rs, err = v.step(d, row, rs)
 	}
@@ -140,7 +136,7 @@ func (v *giveVector) fill(t *testing.T) {
 func (v *giveVector) step(d *store.Definition, row store.State, rs []store.Record) (store.State, []store.Record, error) {
 	op, next, settled, err := store.Op{Def: d, Key: "k", Verb: verbOf(v.Do), Cost: v.Cost}, row, slices.Clone(rs), error(nil)
 	if row.Lows != nil {
-		if next, settled, err = core.Advance(d, row, "k", v.Now, settled); err != nil {
+		if next, settled, err = d.Advance(row, "k", v.Now, settled); err != nil {
 			return row, rs, err
 		}
 	}
@@ -152,7 +148,7 @@ func (v *giveVector) step(d *store.Definition, row store.State, rs []store.Recor
 		var id store.Reservation
 		binary.BigEndian.PutUint64(id[8:], uint64(v.Mark-v.Now))
 		v.Ends = max(v.Ends, v.Now+op.Delay)
-		settled = append(settled, core.Record(&op, &next, id, v.Now, v.Ends))
+		settled = append(settled, op.Record(&next, id, v.Now, v.Ends))
 	}
 	return next, settled, nil
 }

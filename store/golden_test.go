@@ -13,7 +13,7 @@ import (
 	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/internal/period"
-	"github.com/dipwell/dipwell/internal/spread"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/testdata/golden"
 )
@@ -129,7 +129,7 @@ type carryVector struct {
 
 func (v *carryVector) fill() {
 	d := definitionOf(v.Versions)
-	s, _ := core.Carry(d, store.State{Used: v.Used, TS: v.TS, Version: uint32(v.Version)}, "k", v.TS)
+	s, _ := d.Carry(store.State{Used: v.Used, TS: v.TS, Version: uint32(v.Version)}, "k", v.TS)
 	v.WantUsed, v.WantTS = s.Used, s.TS
 	v.WantBack = d.CarryUnits(v.Units, uint32(v.Version), nil, v.TS)
 }
@@ -176,7 +176,7 @@ func originVectors(t *testing.T) (lines []any) {
 	for _, name := range []string{"login", "a", "ab", strings.Repeat("n", 128), "a:b c"} {
 		for _, key := range keys {
 			for _, p := range []int64{1, 1e6, 60e6, 3600e6, 7 * 86400e6, 28 * 86400e6, 365 * 86400e6, 7_000_001} {
-				lines = append(lines, &originVector{name, key, p, spread.Origin(spread.PhaseOf(name, key), p)})
+				lines = append(lines, &originVector{name, key, p, terms.Origin(terms.PhaseOf(name, key), p)})
 			}
 		}
 	}

@@ -11,8 +11,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/dipwell/dipwell/internal/bounds"
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/terms"
 )
 
 // A HoldVerb is what a HoldCall does.
@@ -70,14 +69,15 @@ type HoldCall struct {
 	Repeated bool
 }
 
-// settles reports whether the group settles or extends a hold, so that the store sets
+// Settles reports whether the group settles or extends a hold, so that the store sets
 // its ops.
-func (g *Group) settles() bool { return g.Hold != nil && g.Hold.Verb != MakeHold }
+func (g *Group) Settles() bool { return g.Hold != nil && g.Hold.Verb != MakeHold }
 
 var (
 	// ErrUnknownHold: there is no hold with this id, or its record is gone: it stays for
-	// its ttl after the hold has ended, and at least for a minute. SettleHold and ExtendHold
-	// have it; nothing was changed.
+	// its ttl after the hold has ended, at least for a minute and at most for an hour, or
+	// until a store of bounded memory needs the room. SettleHold and ExtendHold have it;
+	// nothing was changed.
 	ErrUnknownHold = errors.New("unknown hold")
 	// ErrHoldConflict: the hold has ended, was settled to other costs, or was made by another
 	// call. MakeHold has it for an id that is in use, SettleHold for other costs than before,
@@ -94,12 +94,12 @@ type Hold struct {
 	// TTL is that of the call that made the hold, in µs. Extending the hold does not
 	// change it.
 	TTL int64
-	// Expires is in µs since the Unix epoch. From then on its parts are given back by
-	// calls that need the tokens, and by the sweep.
+	// Expires is in µs since the Unix epoch. Its parts are given back by the first call of
+	// their key from then on, or by the sweep.
 	Expires int64
 	// Forget is the time from which the store may delete the hold, in µs since the Unix
-	// epoch: TTL after its end, but at least a minute. Until then settling it again is
-	// answered.
+	// epoch: TTL after its end, but at least a minute and at most an hour. Until then settling
+	// it again is answered.
 	Forget int64
 	// Settled is set once the hold was settled. A hold that expired before has ended too,
 	// and is not Settled.
@@ -120,7 +120,7 @@ type Part struct {
 	Number, Mark int64  // of the Record; 0: there is none
 	Cost         int64  // tokens
 	Takes        uint16 // as in Op
-	Free         bool   // it took nothing, because of an unlimited plan or in shadow mode; settling it charges nothing
+	Free         bool   // it took nothing: its cost is 0, or the plan is unlimited, or shadow mode would have refused; settling it charges nothing
 	Keep         bool   // nothing is given back when the hold expires
 	Reset        bool   // a Reset of the key ended the part
 }
@@ -162,7 +162,7 @@ type KeyHold struct {
 // KeyHolds returns the live holds of a key at now, in µs, from the row of the key and
 // its records. The one that expires first is first.
 func (d *Definition) KeyHolds(row State, rs []Record, now int64) (list []KeyHold) {
-	own := d.own(row, max(now, row.TS))
+	own := d.Own(row, max(now, row.TS))
 	for _, r := range rs {
 		if r.holds(now) {
 			units := own.carryUnits(r.Units, r.Version, row.Override, now)
@@ -182,16 +182,35 @@ func (r *Record) holds(now int64) bool { return r.Hold != "" && !r.Rest && !dueB
 // must be given back.
 func (r *Record) expired(now int64) bool { return r.Hold != "" && !r.Rest && dueBy(r.Expires, now) }
 
-// minForget is the least time for which the record of an ended hold stays, in µs.
-const minForget = 60e6
+// minForget and maxForget are the least and the longest time for which the record of an
+// ended hold stays, in µs. An hour is long enough for any repeated call.
+const minForget, maxForget = int64(60e6), int64(3600e6)
+
+// ForgetAfter returns for how long the record of a hold stays after the hold has ended.
+func ForgetAfter(ttl int64) int64 { return min(max(ttl, minForget), maxForget) }
 
 // forget returns when a hold that ends at the time end is forgotten.
-func (h *Hold) forget(end int64) int64 { return end + max(h.TTL, minForget) }
+func (h *Hold) forget(end int64) int64 { return end + ForgetAfter(h.TTL) }
 
 // live reports whether a hold lives at now: it was not settled, has not expired, and
 // has a part that was not reset.
 func (h *Hold) live(now int64) bool {
 	return !h.Settled && !dueBy(h.Expires, now) && slices.ContainsFunc(h.Parts, func(p Part) bool { return !p.Reset })
+}
+
+// CountFree returns what FreeHolds of a Table does, for one that has all holds in a map.
+func CountFree(holds map[string]Hold, limit, key string, now int64) (n int) {
+	for _, h := range holds {
+		if h.Settled || dueBy(h.Expires, now) {
+			continue
+		}
+		for i := range h.Parts {
+			if p := &h.Parts[i]; p.Free && p.Limit == limit && p.Key == key {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // takes returns how many takes the call of a hold had.
@@ -236,19 +255,24 @@ func holdMark(id string, now int64) int64 {
 	return int64(h.Sum64() & (1<<48 - 1))
 }
 
-// checkVerb checks that a verb, or with hold the making of a hold, is possible on the
+// CheckVerb checks that a verb, or with hold the making of a hold, is possible on the
 // limit: a concurrency limit has only Check, Reset and holds, a leaky bucket has no
-// holds, and a limit with shards has neither holds nor reservations. The error is a
-// *FieldError of the field "limit", or of "verb" if v is not a Verb. DecideIn calls it,
+// holds, a limit with shards has only Take, TakeUpTo, Check and Reset, and an adaptive one
+// only Take, Check and Reset. The error is a *FieldError of the field "limit", or of "verb"
+// if v is not a Verb. DecideIn calls it,
 // because the limit may have another algorithm since the caller has checked it.
-func (d *Definition) checkVerb(v Verb, hold bool) error {
+func (d *Definition) CheckVerb(v Verb, hold bool) error {
 	switch {
 	case v > VerbReset:
 		return badField("verb", "%d is not a verb", uint8(v))
 	case hold && d.Rule.Leaky:
 		return badField("limit", "%s is a leaky bucket, which cannot be held", d.Name)
-	case d.Shards > 1 && (hold || v == VerbReserve):
-		return badField("limit", "%s has shards, so that its tokens can neither be held nor reserved", d.Name)
+	case d.Adaptive.Floor > 0 && (hold || v != VerbTake && v != VerbCheck && v != VerbReset):
+		return badField("limit", "%s is adaptive; only take, check and reset are possible", d.Name)
+	case d.Shards > 1 && hold:
+		return badField("limit", "%s has shards; only take, take_up_to, check and reset are possible, not hold", d.Name)
+	case d.Shards > 1 && v >= VerbReserve && v != VerbReset:
+		return badField("limit", "%s has shards; only take, take_up_to, check and reset are possible, not %s", d.Name, v)
 	case d.Algorithm == Concurrency && !hold && v != VerbCheck && v != VerbReset:
 		return badField("limit", "%s counts what is held; only hold, check and reset are possible, not %s", d.Name, v)
 	}
@@ -256,24 +280,28 @@ func (d *Definition) checkVerb(v Verb, hold bool) error {
 }
 
 // check checks the call, with the ops of the group if it makes a hold: the ID is 1 to 64
-// bytes of printable ASCII without spaces, TTL is from 1 ms to the TTL of each limit, and
-// each limit can be held. The error is a *FieldError of the field "id", "ttl" or "limit".
+// bytes of printable ASCII without spaces, TTL is from 1 ms to the TTL of each limit, each
+// limit can be held, and not all costs are 0. The error is a *FieldError of the field "id",
+// "ttl", "limit" or "cost".
 // A Limiter checks its calls; a store whose limits others may change meanwhile checks them
 // again, as DecideIn does.
-func (c *HoldCall) check(ops []Op) error {
+func (c *HoldCall) Check(ops []Op) error {
 	if err := checkHoldID(c.ID); err != nil || c.Verb == SettleHold {
 		return err
 	}
 	for i := range ops {
 		d := ops[i].Def
 		if c.Verb == MakeHold {
-			if err := d.checkVerb(ops[i].Verb, true); err != nil {
+			if err := d.CheckVerb(ops[i].Verb, true); err != nil {
 				return err
 			}
 		}
 		if err := d.checkTTL(c.TTL); err != nil {
 			return err
 		}
+	}
+	if c.Verb == MakeHold && len(ops) > 0 && !slices.ContainsFunc(ops, func(op Op) bool { return op.Cost != 0 }) {
+		return badField("cost", "is 0 for every limit of the hold; a hold takes at least 1 token of one of them")
 	}
 	return nil
 }
@@ -282,8 +310,8 @@ func checkHoldID(id string) error {
 	switch {
 	case id == "":
 		return badField("id", "is missing")
-	case len(id) > bounds.MaxHoldID:
-		return badField("id", "has %d bytes; at most %d", len(id), bounds.MaxHoldID)
+	case len(id) > terms.MaxHoldID:
+		return badField("id", "has %d bytes; at most %d", len(id), terms.MaxHoldID)
 	}
 	for i := range len(id) {
 		if id[i] <= ' ' || id[i] > '~' {
@@ -297,11 +325,11 @@ func checkHoldID(id string) error {
 func (d *Definition) checkTTL(ttl int64) error {
 	most := d.TTL
 	if most == 0 {
-		most = bounds.DefaultHoldTTL
+		most = terms.DefaultHoldTTL
 	}
 	switch {
-	case ttl < bounds.MinHoldTTL.Microseconds():
-		return badField("ttl", "%d µs is less than %v", ttl, bounds.MinHoldTTL)
+	case ttl < terms.MinHoldTTL.Microseconds():
+		return badField("ttl", "%d µs is less than %v", ttl, terms.MinHoldTTL)
 	case ttl > most.Microseconds():
 		return badField("ttl", "is longer than limit %s lets a hold be, %v", d.Name, most)
 	}
@@ -313,13 +341,12 @@ func (g *Group) call() string {
 	b := strconv.AppendInt(make([]byte, 0, 256), g.Hold.TTL, 10)
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		d := cmp.Or(op.Asked, op.Def)                               // the definition that the caller named, not that of an override
-		site := max(number.Index(d.Number), number.FirstCallSite-1) // for plans with a name the index says nothing, because it may change
+		d := cmp.Or(op.Asked, op.Def) // the definition that the caller named, not that of an override
 		b = strconv.AppendQuote(append(b, ' '), d.Name)
 		b = strconv.AppendQuote(append(b, ' '), op.Key)
 		b = strconv.AppendInt(append(b, ' '), op.Cost, 10)
 		b = strconv.AppendQuote(append(b, ' '), d.Plan)
-		for _, n := range [...]int64{op.Floor, int64(op.Takes), int64(site)} {
+		for _, n := range [...]int64{op.Floor, int64(op.Takes)} {
 			b = strconv.AppendInt(append(b, ' '), n, 10)
 		}
 	}
@@ -343,15 +370,15 @@ func (g *Group) repeat(t Table, now int64) (done bool, err error) {
 	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		row, records, err := t.Row(op.Def.Name, op.Key)
-		if err != nil {
+		var e entry
+		if err = e.read(t, op.Def, op.Key, now); err != nil {
 			return false, err
 		}
 		granted := op.Cost
 		if i < len(h.Parts) && h.Parts[i].Free && op.Def.Mode == Shadow {
 			granted = 0
 		}
-		if err = op.present(row, records, granted, now); err != nil {
+		if err = op.present(e.row, e.records, granted, now); err != nil {
 			return false, err
 		}
 	}
@@ -373,34 +400,43 @@ func (op *Op) present(row State, records []Record, granted, now int64) error {
 	return nil
 }
 
-// expiredAtATime is how many expired holds are given back before a call is tried again.
-const expiredAtATime = 16
-
-// expire gives back at most n expired holds of a key, the one that expired first
-// first. It returns how many it gave back. d is the definition that the row is under.
-func (d *Definition) expire(row State, key string, now int64, rs []Record, n int) (State, []Record, int, error) {
-	var old []Record
-	for i := range rs {
-		if rs[i].expired(now) {
-			old = append(old, rs[i])
+// expire gives back the expired holds of a key, the one that expired first first. d is
+// the definition that the row is under.
+func (d *Definition) expire(row State, key string, now int64, rs []Record) (_ State, _ []Record, err error) {
+	if !d.isAdvanced(&row, rs, now) {
+		if row, rs, err = d.Advance(row, key, now, rs); err != nil {
+			return row, rs, err
 		}
 	}
-	slices.SortStableFunc(old, func(a, b Record) int { return cmp.Compare(a.Expires, b.Expires) })
-	old = old[:min(n, len(old))]
-	var err error
-	for _, r := range old {
-		if row, rs, err = d.giveBack(row, key, now, rs, func(x Record) bool { return x.Number == r.Number && x.Mark == r.Mark && x.Hold == r.Hold && !x.Rest }, 1, 1); err != nil {
-			return row, rs, 0, err
+	ended := func(r *Record) bool { return r.expired(now) }
+	if d.Algorithm != Concurrency && withholds(rs) {
+		for _, r := range firstToLast(rs, ended) {
+			if row, rs, err = d.giveBack(row, key, now, rs, func(x Record) bool { return x.Number == r.Number && x.Mark == r.Mark && x.Hold == r.Hold && !x.Rest }, 1, 1); err != nil {
+				return row, rs, err
+			}
 		}
+		return row, rs, nil
 	}
-	return row, rs, len(old), nil
-}
-
-// isShort reports whether an op got less than it asked for. Expired holds are then given
-// back before it is answered, even if it can never be allowed, because its Remaining
-// counts them.
-func (op *Op) isShort() bool {
-	return !op.Allowed || op.Shadow || op.Delay > 0 || op.Verb == VerbTakeUpTo && op.Granted < op.Cost
+	if d.Algorithm == Concurrency {
+		for i := range rs {
+			if ended(&rs[i]) {
+				row.Used = without(row.Used, lesser(rs[i].Units, row.Used))
+			}
+		}
+		return row, slices.DeleteFunc(rs, func(r Record) bool { return ended(&r) }), nil
+	}
+	var scratch Rule
+	t := later(now, row.TS)
+	if row.Used, row.TS = d.RuleFor(key, &scratch).usedAt(&row, t), t; isNone(row.Used) || row.Lows == nil {
+		row.Lows = nil
+		return row, slices.DeleteFunc(rs, func(r Record) bool { return ended(&r) }), nil
+	}
+	l := row.Lows.clone()
+	row.Used, rs = l.endHolds(row.Used, now, rs, ended)
+	if row.Lows = nil; len(l.Entries) > 0 {
+		row.Lows = &l
+	}
+	return row, rs, nil
 }
 
 // answerHolds sets what the answer of an op says about the holds of its key. row is
@@ -414,43 +450,10 @@ func (op *Op) answerHolds(row State, rs []Record, now int64) {
 	if !refused || row.Lows == nil {
 		return
 	}
-	if op.Never {
-		op.answerBeforeEnd(row, rs, now)
-	}
 	if op.Never || op.Def.Mode == Blocked && now+op.Retry <= row.Override.Until {
 		return
 	}
-	op.Bound = slices.ContainsFunc(rs, func(r Record) bool { return r.holds(now) && r.Mark == row.Lows.Mark && r.Units > 0 })
-}
-
-// answerBeforeEnd corrects the answer to an op that can never be allowed once the key's
-// override has ended, but would be allowed before that, when holds expire.
-func (op *Op) answerBeforeEnd(row State, rs []Record, now int64) {
-	o, last := op.Def.Override, now
-	if o == nil || o.Until == 0 || op.Def.Mode == Blocked {
-		return
-	}
-	for _, r := range rs {
-		if r.holds(now) && r.Expires < o.Until {
-			last = max(last, r.Expires)
-		}
-	}
-	if last == now {
-		return
-	}
-	own := op.Def.own(row, last)
-	row, rs, err := own.advanceRow(row, op.Key, last, slices.Clone(rs))
-	if err == nil {
-		row, _, _, err = own.expire(row, op.Key, last, rs, len(rs))
-	}
-	later := *op
-	later.Def, later.Answer = op.Asked, Answer{}
-	if err == nil {
-		_, _, err = later.Step(last, row, true)
-	}
-	if err == nil && !later.Never {
-		op.Never, op.Retry = false, last-now+later.Retry
-	}
+	op.Bound = op.Bound || slices.ContainsFunc(rs, func(r Record) bool { return r.holds(now) && r.Mark == row.Lows.Mark && r.Units > 0 })
 }
 
 // answerConcurrency is answerHolds on a concurrency limit: its tokens come back when
@@ -480,15 +483,22 @@ func (op *Op) answerConcurrency(row State, rs []Record, now int64, refused bool)
 		}
 		return at
 	}
-	at := fits(op.Def)
-	if o := row.Override; o.decides(max(now, row.TS)) && o.Until != 0 && (at < 0 || at >= o.Until) {
-		if op.Asked.Mode == Shadow && op.Def.Mode != Shadow { // shadow mode allows it in any case
-			at = o.Until
-		} else if at = fits(op.Asked); at >= 0 {
-			at = max(at, o.Until)
+	at, bound := fits(op.Def), slices.ContainsFunc(held, func(r Record) bool { return r.Expires > now })
+	if o := op.Def.Override; o != nil && o.Until != 0 { // as boundByEnd and retryUnblocked
+		later := fits(op.Asked)
+		if op.Asked.Mode == Shadow && op.Def.Mode != Shadow {
+			later = now
+		}
+		switch {
+		case op.Def.Mode == Blocked && later >= 0:
+			at = max(later, o.Until)
+			bound = bound && at > o.Until
+		case op.Def.Mode == Blocked:
+		case at >= 0:
+			at, bound = min(at, o.Until), true
+		case later >= 0:
+			at, bound = o.Until, true
 		}
 	}
-	op.Never, op.Retry = at < 0, max(at-now, 0)
-	op.Bound = !op.Never && slices.ContainsFunc(held, func(r Record) bool { return r.Expires > now }) &&
-		(op.Def.Mode != Blocked || at > row.Override.Until)
+	op.Never, op.Retry, op.Bound = at < 0, max(at-now, 0), bound && at >= 0
 }

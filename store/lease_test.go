@@ -54,12 +54,12 @@ func TestLeaseOfPlansAndOverrides(t *testing.T) {
 	for _, c := range []struct {
 		d    *store.Definition
 		want int64
-	}{{d, 74}, {d.WithPlan("pro"), 749}, {d.WithPlan("staff"), 74}, {core.WithOverride(d, &store.Override{ID: 1, Version: 1, Burst: 500}), 474}} {
+	}{{d, 74}, {d.WithPlan("pro"), 749}, {d.WithPlan("staff"), 74}, {d.WithOverride(&store.Override{ID: 1, Version: 1, Burst: 500}), 474}} {
 		if got := c.d.Rule.Burst; got != c.want {
 			t.Errorf("plan %q: capacity %d, want %d", c.d.Plan, got, c.want)
 		}
 	}
-	if err := core.CheckOverride(d, &store.Override{Burst: 40}, 0); err == nil || err.Error() != "lease: 250ms is too long for a burst of 40 at 100 per 1s; at most 200ms" {
+	if err := d.CheckOverride(&store.Override{Burst: 40}, 0); err == nil || err.Error() != "lease: 250ms is too long for a burst of 40 at 100 per 1s; at most 200ms" {
 		t.Error(err)
 	}
 }

@@ -188,8 +188,9 @@ type Limit struct {
 	// below share one bucket of this limit.
 	Parts int64
 
-	// Adaptive moves the rate of a token bucket by what is observed behind the limit. It
-	// begins at Rate. Default: the rate is fixed.
+	// Adaptive lowers what a process takes from a token bucket by what it observes behind the
+	// limit. Only Take, Check, Wait and Reset are possible then. Not with a Parent, Shards
+	// or Lease. Default: the rate is fixed.
 	Adaptive Adaptive
 
 	// TTL is the longest time that a hold may ask for, 1 ms to 31 days. A hold that
@@ -208,11 +209,12 @@ type Limit struct {
 	// a Parent, Shards or Adaptive, or in Shadow mode. Default: none.
 	Lease time.Duration
 
-	// Shards is the number of rows, 1 to 64, over which PostgreSQL spreads a key that
-	// many connections take from at the same time; other stores use one row. The burst
-	// must be at least 2 for each, and of windows and intervals the rate 1 for each.
-	// With 2 or more there is no debt: MaxDebt is 0 or NoDebt, and Reserve, holds and
-	// waits are refused. Default 1.
+	// Shards is the number of rows, 1 to 64, that each key of a token bucket has, so that
+	// many transactions can take from it at the same time. The Burst must be a multiple of
+	// it. A call takes all of its tokens from one row, which has an equal part of the burst
+	// and of the rate: a larger cost is Never allowed. With 2 or more there are only Take,
+	// TakeUpTo, Check and Reset, without a debt or a floor; see docs/how-to/shards.md.
+	// Default 1.
 	Shards int64
 }
 

@@ -2,12 +2,10 @@ package store
 
 import (
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/bounds"
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/terms"
 )
 
 // An Override decides the calls of one key of a limit, in place of the base and of
@@ -51,21 +49,21 @@ type Override struct {
 	// made.
 	Version uint32
 
-	compiled *atomic.Pointer[Definition] // set by overriddenBy, for the present base
+	compiled *atomic.Pointer[Definition] // set by WithOverride, for the present base
 }
 
 // decides reports whether an override decides calls at t, in µs.
 func (o *Override) decides(t int64) bool { return o != nil && (o.Until == 0 || t < o.Until) }
 
-// prepare makes overriddenBy remember the definition that it compiles for o. A store
+// Prepare makes WithOverride remember the definition that it compiles for o. A store
 // calls it for an override that it keeps in memory, before others use o.
-func (o *Override) prepare() { o.compiled = new(atomic.Pointer[Definition]) }
+func (o *Override) Prepare() { o.compiled = new(atomic.Pointer[Definition]) }
 
-// overriddenBy returns the definition that an override makes of the present version
+// WithOverride returns the definition that an override makes of the present version
 // of the limit. If o is of an older version, the definition has the next ID. o must have
 // passed checkOverride; whether it has ended is not looked at. Op.Step calls it, so that a
 // store needs it only to compute an answer itself.
-func (d *Definition) overriddenBy(o *Override) *Definition {
+func (d *Definition) WithOverride(o *Override) *Definition {
 	base := d.Base()
 	if o.compiled != nil {
 		if v := o.compiled.Load(); v != nil && v.base == base {
@@ -73,7 +71,7 @@ func (d *Definition) overriddenBy(o *Override) *Definition {
 		}
 	}
 	v := base.withOverride(o)
-	v.Number, v.Override = number.OfOverride(base.renewed(o).ID), o
+	v.Number, v.Override = terms.OverrideNumber(base.renewed(o).ID), o
 	if o.compiled != nil {
 		o.compiled.Store(v)
 	}
@@ -89,16 +87,16 @@ func (d *Definition) renewed(o *Override) *Override {
 	}
 	c := *o
 	c.Version, c.compiled = base.Number, nil
-	if c.ID++; number.IsOverride(c.ID) {
+	if c.ID++; terms.IsOverride(c.ID) {
 		c.ID = 1
 	}
 	if o.compiled != nil {
-		c.prepare()
+		c.Prepare()
 	}
 	return &c
 }
 
-// withOverride is overriddenBy without the number. If the override no longer compiles,
+// withOverride is WithOverride without the number. If the override no longer compiles,
 // because its plan is gone or the limit has changed, the base decides.
 func (d *Definition) withOverride(o *Override) *Definition {
 	p := Plan{Name: o.Plan, Rate: o.Rate, Period: o.Period, Burst: o.Burst}
@@ -120,26 +118,30 @@ func (d *Definition) withOverride(o *Override) *Definition {
 	return v
 }
 
-// checkOverride checks an override of the limit that is set at the time now, in µs: its
+// CheckOverride checks an override of the limit that is set at the time now, in µs: its
 // key has at most MaxKey bytes, its note at most 1024 bytes of UTF-8 without NUL, Until
 // is later, and it has either a plan of the limit or numbers that compile with the
 // limit's other settings. Pass 0 as now if only the store's server knows the time. The
 // error is a *FieldError of the field "key", "until", "note" or "plan", or of the number
 // that is wrong. It wraps ErrUnknownPlan if the limit has no such plan.
-func (d *Definition) checkOverride(o *Override, now int64) error {
+func (d *Definition) CheckOverride(o *Override, now int64) error {
 	base := d.Base()
+	most := MaxKey
+	if base.Shards > 1 {
+		most += terms.ShardSuffix // o.Key is that of a row
+	}
 	switch {
-	case len(o.Key) > MaxKey:
+	case len(o.Key) > most:
 		return badField("key", "has %d bytes; at most %d", len(o.Key), MaxKey)
 	case o.Until != 0 && o.Until <= now:
 		return badField("until", "is not in the future")
 	case o.Until < 0 || o.Until > MaxInt:
 		return badField("until", "is not between now and the year 2255")
-	case bounds.WrongNote(o.Note) != "":
-		return badField("note", "%s", bounds.WrongNote(o.Note))
+	case terms.WrongNote(o.Note) != "":
+		return badField("note", "%s", terms.WrongNote(o.Note))
 	case o.Plan != "" && (o.Rate != 0 || o.Period != 0 || o.Burst != 0):
 		return badField("plan", "stands beside rate, per or burst; an override has either a plan or numbers")
-	case o.Plan != "" && (base.WithPlan(o.Plan) == nil || strings.HasPrefix(o.Plan, sitePrefix)):
+	case o.Plan != "" && base.WithPlan(o.Plan) == nil:
 		return &FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", base.Name, o.Plan), Err: ErrUnknownPlan}
 	case o.Plan == "" && o.Rate == 0 && o.Period == 0 && o.Burst == 0:
 		return badField("plan", "is missing; an override has a plan, or rate, per or burst")
@@ -164,7 +166,7 @@ func newOverrideID(now int64, before uint32) uint32 {
 	if id == 0 || id == before {
 		id++
 	}
-	if number.IsOverride(id) {
+	if terms.IsOverride(id) {
 		id = 1
 	}
 	return id

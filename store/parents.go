@@ -2,38 +2,39 @@ package store
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
-	"github.com/dipwell/dipwell/internal/bounds"
-	"github.com/dipwell/dipwell/internal/suggest"
+	"github.com/dipwell/dipwell/internal/terms"
 )
 
-// checkParents checks the Parent of a limit that is about to be defined: the parent is
+// CheckParents checks the Parent of a limit that is about to be defined: the parent is
 // defined; no limit is its own parent, over any number of levels; no chain has more
 // than 4 limits; a Concurrency limit has a Concurrency limit as parent, and is
 // the parent of no other algorithm. The error is a *FieldError. Define calls it; a
 // store that keeps limits elsewhere calls it before it stores one.
-func (r *Registry) checkParents(l *Limit) error {
+func (r *Registry) CheckParents(l *Limit) error {
 	if r.Partial {
 		return nil
 	}
 	levels, err := r.checkAbove(l)
 	old := r.Lookup(l.Name)
-	if err != nil || old == nil || old.Parent == l.Parent && old.Algorithm == l.Algorithm {
+	if err != nil || old == nil || old.Parent == l.Parent && old.Algorithm == l.Algorithm && l.Adaptive == (Adaptive{}) && l.Shards < 2 {
 		return err // a new limit has no children
 	}
 	for _, d := range r.All() {
 		n, above := 0, d
-		for above != nil && above.Name != l.Name && n <= bounds.MaxLevels {
+		for above != nil && above.Name != l.Name && n <= terms.MaxLevels {
 			n, above = n+1, r.Lookup(above.Parent)
 		}
 		switch {
 		case above == nil || n == 0:
-		case n+levels > bounds.MaxLevels:
-			return badParent(l, "limit %s would be the lowest of %d levels; at most %d", d.Name, n+levels, bounds.MaxLevels)
+		case n+levels > terms.MaxLevels:
+			return badParent(l, "limit %s would be the lowest of %d levels; at most %d", d.Name, n+levels, terms.MaxLevels)
+		case n == 1 && l.Adaptive != (Adaptive{}):
+			return &FieldError{Limit: l.Name, Field: "adaptive", Reason: fmt.Sprintf("it is the parent of limit %s, and an adaptive limit cannot be one", d.Name)}
 		case n == 1 && (d.Algorithm == Concurrency) != (l.Algorithm == Concurrency):
 			return &FieldError{Limit: l.Name, Field: "algorithm", Reason: fmt.Sprintf("it is the parent of limit %s; a concurrency limit and its parent both are one", d.Name)}
+		case n == 1 && l.Shards > 1:
+			return &FieldError{Limit: l.Name, Field: "shards", Reason: fmt.Sprintf("is not for the parent of limit %s", d.Name)}
 		}
 	}
 	return nil
@@ -49,11 +50,15 @@ func (r *Registry) checkAbove(l *Limit) (levels int, err error) {
 		case child.Parent == l.Name:
 			return 0, badParent(l, "limit %s has this limit above it, so it cannot be its parent", l.Parent)
 		case parent == nil && child == l:
-			return 0, badParent(l, "there is no limit %s%s", l.Parent, suggest.Name(l.Parent, r.names()))
+			return 0, badParent(l, "there is no limit %s", l.Parent)
 		case parent == nil:
 			return 0, badParent(l, "limit %s, above it, has a parent that does not exist, %s", child.Name, child.Parent)
-		case levels == bounds.MaxLevels:
-			return 0, badParent(l, "has more than %d levels with it", bounds.MaxLevels)
+		case levels == terms.MaxLevels:
+			return 0, badParent(l, "has more than %d levels with it", terms.MaxLevels)
+		case parent.Adaptive != (Adaptive{}):
+			return 0, badParent(l, "limit %s is adaptive, so it cannot be a parent", parent.Name)
+		case parent.Shards > 1:
+			return 0, badParent(l, "limit %s has shards, so it cannot be a parent", parent.Name)
 		case (parent.Algorithm == Concurrency) != (child.Algorithm == Concurrency):
 			return 0, badParent(l, "a concurrency limit and its parent both are one; %s is a %s, %s a %s", child.Name, child.Algorithm, parent.Name, parent.Algorithm)
 		}
@@ -67,10 +72,10 @@ func badParent(l *Limit, format string, args ...any) error {
 	return &FieldError{Limit: l.Name, Field: "parent", Reason: fmt.Sprintf(format, args...)}
 }
 
-// checkDrop returns a *FieldError if a limit cannot be dropped because it is the
+// CheckDrop returns a *FieldError if a limit cannot be dropped because it is the
 // Parent of another. Drop calls it; a store that keeps limits elsewhere calls it before
 // it deletes one.
-func (r *Registry) checkDrop(name string) error {
+func (r *Registry) CheckDrop(name string) error {
 	if r.Partial {
 		return nil
 	}
@@ -80,13 +85,6 @@ func (r *Registry) checkDrop(name string) error {
 		}
 	}
 	return nil
-}
-
-func (r *Registry) names() (out []string) {
-	if s := r.current.Load(); s != nil {
-		out = slices.Sorted(maps.Keys(s.byName))
-	}
-	return out
 }
 
 // markPaths sets Paths of all definitions. It replaces those that others have seen.

@@ -27,7 +27,7 @@ func TestParents(t *testing.T) {
 		"four levels":                {[]store.Limit{under("a", ""), under("b", "a"), under("c", "b"), under("d", "c")}, "", ""},
 		"five levels":                {[]store.Limit{under("a", ""), under("b", "a"), under("c", "b"), under("d", "c"), under("e", "d")}, "parent", "4 levels"},
 		"five levels, from above":    {[]store.Limit{under("top", ""), under("a", ""), under("b", "a"), under("c", "b"), under("d", "c"), under("a", "top")}, "parent", "5 levels"},
-		"missing":                    {[]store.Limit{under("tenant", ""), under("user", "tenat")}, "parent", "did you mean tenant?"},
+		"missing":                    {[]store.Limit{under("tenant", ""), under("user", "tenat")}, "parent", "there is no limit tenat"},
 		"a circle":                   {[]store.Limit{under("a", ""), under("b", "a"), under("c", "b"), under("a", "c")}, "parent", "above it"},
 		"itself":                     {[]store.Limit{under("a", "a")}, "parent", "its own parent"},
 		"slots of slots":             {[]store.Limit{slots("a", ""), slots("b", "a")}, "", ""},

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/period"
-	"github.com/dipwell/dipwell/internal/suggest"
+	"github.com/dipwell/dipwell/internal/texts"
 )
 
 // Bounds of plans.
@@ -79,9 +79,14 @@ func (p Plans) All() []Plan {
 	return plans
 }
 
-// has reports whether there is a plan of a name.
-func (p Plans) has(name string) bool {
-	return slices.ContainsFunc(p.All(), func(plan Plan) bool { return plan.Name == name })
+// named returns the plan of a name.
+func (p Plans) named(name string) (plan Plan, ok bool) {
+	for _, plan = range p.All() {
+		if plan.Name == name {
+			return plan, true
+		}
+	}
+	return Plan{}, false
 }
 
 // parse returns the plans up to the first one that cannot be read, and its error.
@@ -108,7 +113,7 @@ var planSettings = []struct {
 	set   func(p *Plan, value string) error
 	value func(p *Plan) string // "" means the base's value
 }{
-	{"rate", func(p *Plan, v string) (err error) { p.Rate, err = parsePositive(v); return },
+	{"rate", func(p *Plan, v string) (err error) { p.Rate, err = parseRate(v); return },
 		func(p *Plan) string { return textUnless(p.Rate == 0, strconv.FormatInt(p.Rate, 10)) }},
 	{"per", func(p *Plan, v string) (err error) { p.Period, err = parsePer(v); return },
 		func(p *Plan) string { return textUnless(p.Period == 0, period.Format(p.Period)) }},
@@ -195,7 +200,7 @@ func (p *Plan) Set(setting, value string) error {
 		}
 		names = append(names, planSettings[i].name)
 	}
-	return fmt.Errorf("%s: unknown setting%s", setting, suggest.Name(setting, names))
+	return fmt.Errorf("%s: unknown setting%s", setting, texts.Nearest(setting, names))
 }
 
 // parsePlans reads what Plans.String writes, in any order.

@@ -247,9 +247,6 @@ func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens, w
 				a.delay = d.wait(new(big.Rat).Sub(after, tokens(d.burst)), t, now)
 				break
 			}
-			if target == overridden && k.override.until != 0 && now+a.delay >= k.override.until {
-				a.delay = k.delayPastEnd(after, t, plan, now)
-			}
 			if within >= 0 && a.delay > within {
 				a, after = refAnswer{}, used
 			}
@@ -277,33 +274,6 @@ func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens, w
 		k.set(after, t, target, max(now, k.ts))
 	}
 	return a
-}
-
-// delayPastEnd returns the delay of a reservation under an override that ends before it is
-// due. It tries times after the end, at which the row is converted to the base, and for
-// the caller to the plan that it named.
-func (k *refKey) delayPastEnd(used *big.Rat, t int64, plan string, now int64) int64 {
-	row, last := *k, len(k.versions)-1
-	row.used, row.ts, row.version, row.kind = used, t, last, overridden
-	d := k.def(plan, last)
-	if d.mode > store.Shadow {
-		d = k.def("", last)
-	}
-	covered := func(at int64) bool {
-		used, _, kind := row.own(at)
-		return convert(used, store.Keep, k.def(kind, last), d).Cmp(new(big.Rat).SetInt64(d.burst)) <= 0
-	}
-	// By hand, as sort.Search counts in ints, which have 32 bits on some platforms.
-	until := k.override.until
-	low, high := until, until+1<<40
-	for low < high {
-		if at := low + (high-low)/2; covered(at) {
-			high = at
-		} else {
-			low = at + 1
-		}
-	}
-	return low - now
 }
 
 // set writes the row. A full one is none.
@@ -550,7 +520,7 @@ func (w *planWorld) call() {
 	if got != want {
 		w.errorf("got %+v\nwant %+v\nrow %+v", op.Answer, want, w.table.rows["l/k"])
 	}
-	if op.Def.Override != nil && op.Def.Mode <= store.Shadow {
+	if o := op.Def.Override; o != nil && op.Def.Mode <= store.Shadow && (o.Until == 0 || w.now+op.Reset < o.Until) {
 		w.checkReset(op)
 	}
 	if !op.Allowed || op.Shadow {
@@ -579,6 +549,11 @@ func (w *planWorld) checkRetry(op *store.Op, k refKey, verb store.Verb, plan str
 	if op.Never != (op.Retry == 0) {
 		w.errorf("never %v, retry %d", op.Never, op.Retry)
 	}
+	if o := op.Def.Override; o != nil && o.Until != 0 {
+		w.checkBound(op, k, verb, plan, n, floorTokens, within)
+	} else if op.Bound {
+		w.errorf("a retry that is not exact, %d", op.Retry)
+	}
 	at := w.now + op.Retry
 	if op.Never {
 		at = w.now + 3600*second
@@ -589,5 +564,23 @@ func (w *planWorld) checkRetry(op *store.Op, k refKey, verb store.Verb, plan str
 		if t := at - early; t >= w.now && allowed(t) {
 			w.errorf("allowed %d µs before the retry time, %d µs from now", early, op.Retry)
 		}
+	}
+}
+
+// checkBound checks a refusal under an override that ends. Its retry is at most the end,
+// and is never exact unless the key is blocked. It is Never if neither the override nor
+// what decides after it allows the call on a full bucket.
+func (w *planWorld) checkBound(op *store.Op, k refKey, verb store.Verb, plan string, n, floorTokens, within int64) {
+	k.used = new(big.Rat)
+	over := k.call(w.now, verb, plan, n, floorTokens, within, false)
+	k.override = nil
+	later := k.call(w.now, verb, plan, n, floorTokens, within, false)
+	could := over.allowed && !over.shadow || later.allowed && (!later.shadow || op.Def.Mode != store.Shadow)
+	if within >= 0 && n > 0 { // the delay also depends on the time
+		could = !op.Never
+	}
+	blocked := op.Def.Mode == store.Blocked
+	if op.Never == could || op.Bound != (could && !blocked) || !blocked && w.now+op.Retry > op.Def.Override.Until {
+		w.errorf("a full bucket allows the call: %v; got %+v", could, op.Answer)
 	}
 }

@@ -9,12 +9,11 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/dipwell/dipwell/internal/number"
-	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/internal/terms"
 )
 
-// maxVersions bounds Definition.Past. When a limit has been changed that often while its
-// keys are in use, it cannot be changed again until rows of the oldest versions are gone.
+// maxVersions bounds Definition.Past, because a row is stepped through each version. It is
+// for stores that do not call Retire before.
 const maxVersions = 1024
 
 // A Registry holds the limits of a store. Its methods are safe for concurrent use:
@@ -87,10 +86,10 @@ func sameString(a, b string) bool {
 	return len(a) == len(b) && (unsafe.StringData(a) == unsafe.StringData(b) || a == b)
 }
 
-// missing returns the error for a name that Lookup did not find: an
+// Missing returns the error for a name that Lookup did not find: an
 // ErrUnknownLimit with the name, or why the limit could not be read. Return it rather
 // than ErrUnknownLimit, so that a store whose limits are not loaded yet says so.
-func (r *Registry) missing(name string) error {
+func (r *Registry) Missing(name string) error {
 	if r.Unreadable != nil {
 		if err := r.Unreadable(name); err != nil {
 			return err
@@ -130,13 +129,13 @@ func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.Lookup(l.Name)
-	if by == owner.CallSite {
+	if by == terms.OwnerCallSite {
 		if old != nil {
 			return old, nil
 		}
-		by = owner.Code
+		by = terms.OwnerCode
 	}
-	if err := r.checkParents(&l); err != nil {
+	if err := r.CheckParents(&l); err != nil {
 		return nil, err
 	}
 	d.Owner, d.Since, d.Number = by, now, r.dropped[l.Name]+1
@@ -150,9 +149,9 @@ func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 		if (old.Algorithm == Concurrency) != (l.Algorithm == Concurrency) {
 			return nil, &FieldError{Limit: l.Name, Field: "algorithm", Reason: fmt.Sprintf("%s cannot become %s, because what is used means something else; drop the limit first", old.Algorithm, l.Algorithm)}
 		}
-		d.Overridden, d.sites = old.Overridden, old.sites
+		d.Overridden = old.Overridden
 		d.setVersion(old, now)
-		if d.Number > number.MaxVersion {
+		if d.Number > terms.MaxVersion {
 			return nil, &FieldError{Limit: l.Name, Field: "version", Reason: "was changed 1048575 times; drop it and define it again"}
 		}
 		if len(d.Past) > maxVersions {
@@ -174,10 +173,10 @@ func (r *Registry) Drop(name, by string) error {
 	if old == nil {
 		return unknownLimit(name)
 	}
-	if owner.Name(old.Owner) != owner.Name(by) {
-		return &owner.Error{Limit: name, Owner: old.Owner}
+	if terms.OwnerName(old.Owner) != terms.OwnerName(by) {
+		return &terms.OwnerError{Limit: name, Owner: old.Owner}
 	}
-	if err := r.checkDrop(name); err != nil {
+	if err := r.CheckDrop(name); err != nil {
 		return err
 	}
 	if r.dropped == nil {
@@ -224,33 +223,32 @@ func (r *Registry) store(name string, d *Definition) {
 }
 
 // Retire removes the versions of a limit before oldest from its past. Call it when no row
-// is of such a version, for example after a sweep that has read all rows: any that is
-// left becomes a full bucket at its next call. Unknown limits are ignored. In a store
+// is of such a version, for example after SweepRow for each row of an older one: any that
+// is left becomes a full bucket at its next call. Unknown limits are ignored. In a store
 // that never calls it, a limit can be changed about 1024 times.
 func (r *Registry) Retire(name string, oldest uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.Lookup(name)
-	if old == nil {
+	if old == nil || len(old.Past) == 0 || old.Past[0].Number >= oldest {
 		return
 	}
 	d := *old
-	d.Past = slices.DeleteFunc(slices.Clone(old.Past), func(v Version) bool { return v.Number < oldest })
+	d.Past = slices.DeleteFunc(slices.Clone(old.Past), func(v *Version) bool { return v.Number < oldest })
 	r.store(name, &d)
 }
 
 // setVersion gives d its version: the one after old, or the same one if both count alike.
 func (d *Definition) setVersion(old *Definition, now int64) {
 	if sameCounting(old, d) {
-		if d.Rule.Pace != nil {
-			old.Rule.Pace.Retarget(d.Rule.Pace.Config())
-			d.Rule.Pace = old.Rule.Pace
-		}
 		d.Number, d.Since, d.Policy, d.Past = old.Number, old.Since, old.Policy, old.Past
 		return
 	}
+	if max(old.Shards, 1) != max(d.Shards, 1) {
+		d.Policy = StartOver // the keys of rows name other shards now
+	}
 	d.Number, d.Since = old.Number+1, max(now, old.Since)
-	d.Past = append(slices.Clone(old.Past), Version{old.Number, old.Since, old.Rule, old.Policy, old.Limit})
+	d.Past = append(slices.Clone(old.Past), &Version{Number: old.Number, Since: old.Since, Rule: old.Rule, Policy: old.Policy, Limit: old.Limit})
 }
 
 // sameCounting reports whether a change from a to b begins no new version: rows keep their
@@ -258,11 +256,7 @@ func (d *Definition) setVersion(old *Definition, now int64) {
 func sameCounting(a, b *Definition) bool {
 	ra, rb := a.Rule, b.Rule
 	ra.Calendar, rb.Calendar = nil, nil // they are compiled from Start and Period
-	ra.Pace, rb.Pace = nil, nil         // the old one's pace continues
-	if ra != rb || max(a.Shards, 1) != max(b.Shards, 1) || a.Start != b.Start || a.Period != b.Period || a.Adaptive.Floor != b.Adaptive.Floor || a.Adaptive.Ceiling != b.Adaptive.Ceiling {
-		return false
-	}
-	if a.Rule.Pace != nil && a.Rate != b.Rate { // otherwise the old rate would continue, and might never move
+	if ra != rb || max(a.Shards, 1) != max(b.Shards, 1) || a.Start != b.Start || a.Period != b.Period {
 		return false
 	}
 	// Plans and overrides depend on the settings as written, not on the rule compiled

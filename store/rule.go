@@ -1,8 +1,7 @@
 package store
 
 import (
-	"github.com/dipwell/dipwell/internal/adaptive"
-	"github.com/dipwell/dipwell/internal/calendar"
+	"github.com/dipwell/dipwell/internal/terms"
 )
 
 // A Rule is a limit in whole numbers. Add units come back at each tick, ticks are
@@ -37,14 +36,15 @@ import (
 // Limit.Rate and Every is Limit.Period, or 0 if that is of months. For buckets Every is
 // the finest of 1 µs, 1 ms, 1 s and 1 min that divides the Period and with which no number
 // exceeds MaxInt; Rate and Period/Every, divided by their greatest common divisor, are Add
-// and Unit. With Limit.Shards these two are as many times as large, so that they can be
-// divided among the shards.
+// and Unit. With Limit.Adaptive these two are multiplied until Unit is at least 1024. With
+// Limit.Shards the rule is that of one row: it has an equal part of the burst, and takes as
+// many times the Period for Rate.
 //
 // A Rule belongs to one version of a limit. It is a value: a copy may be changed, for
 // example to compute the answer with another cap.
 type Rule struct {
 	Unit   int64 // units in a token, 1 of windows and concurrency limits
-	Every  int64 // µs between ticks; 0: the ticks follow a calendar or an adaptive rate
+	Every  int64 // µs between ticks; 0: the ticks follow a calendar
 	Add    int64 // units that come back at a tick
 	Cap    int64 // units that Take may use
 	Origin int64 // µs since the Unix epoch; if Every is 0, µs after each boundary of the calendar
@@ -69,9 +69,8 @@ type Rule struct {
 	// Spread says that Origin depends on the key: see Op.RuleFor.
 	Spread bool
 
-	Calendar *calendar.Calendar // calendar of the ticks, or nil
-	Pace     *adaptive.Pace     // rate of an adaptive limit, or nil
-	Enough   int64              // ticks after which everything has come back: MaxUsed / Add, rounded up
+	Calendar *terms.Calendar // calendar of the ticks, or nil
+	Enough   int64           // ticks after which everything has come back: MaxUsed / Add, rounded up
 }
 
 // A State is the row that a store keeps for a key. The zero State means that there is no
@@ -114,7 +113,7 @@ const (
 	// if there is none. From a limit and its parents it takes the same number each.
 	VerbTakeUpTo
 	// VerbReserve takes Cost tokens ahead of time, up to Rule.Debt beyond Cap. The answer
-	// has a Delay if they were not all free. It is refused on a limit with shards.
+	// has a Delay if they were not all free.
 	VerbReserve
 	// VerbCharge takes Cost tokens, even if fewer are free, for a cost that is known only
 	// afterwards. It is refused if Cost is more than Rule.MaxCharge. It does not change the
@@ -148,8 +147,8 @@ type outcome struct {
 
 // apply decides one call on a row of this rule's version, into a zero outcome. It has no
 // other effect. now is the time of the store's clock, in µs; cost is in tokens, from 0 to
-// MaxInt. If the call is refused, After is Before.
-func (r *Rule) apply(o *outcome, s *State, now int64, verb Verb, cost int64) {
+// MaxInt, and parts is Op.Fraction. If the call is refused, After is Before.
+func (r *Rule) apply(o *outcome, s *State, now int64, verb Verb, cost, parts int64) {
 	o.TS = max(now, s.TS)
 	o.Before = r.usedAt(s, o.TS)
 	var short, ahead int64
@@ -159,7 +158,7 @@ func (r *Rule) apply(o *outcome, s *State, now int64, verb Verb, cost int64) {
 	case verb == VerbTakeUpTo && cost > 0:
 		o.Allowed, o.Never, o.Granted, o.After, short, ahead = decideUpTo(o.Before, cost, r.Unit, r.Cap)
 	default:
-		o.Allowed, o.Never, o.Granted, o.After, short, ahead = decideTake(int64(verb), r.Leaky, o.Before, cost, r.Unit, r.Cap, r.Debt)
+		o.Allowed, o.Never, o.Granted, o.After, short, ahead = decideTake(int64(verb), r.Leaky, o.Before, cost, r.Unit, r.Cap, r.Debt, parts)
 	}
 	if short > 0 {
 		o.Retry = r.wait(short, o.TS, now)
@@ -223,9 +222,6 @@ func (r *Rule) tick(x int64) int64 {
 	if r.Calendar != nil {
 		return r.Calendar.Tick(x - r.Origin)
 	}
-	if r.Pace != nil {
-		return r.Pace.Tick(x)
-	}
 	return tickOf(x, r.Origin, r.Every)
 }
 
@@ -234,24 +230,11 @@ func (r *Rule) boundary(tick int64) int64 {
 	if r.Calendar != nil {
 		return r.Calendar.Boundary(tick) + r.Origin
 	}
-	if r.Pace != nil {
-		return r.Pace.Boundary(tick)
-	}
 	return r.Origin + tick*r.Every
 }
 
 // soonest returns the least delay that a Reserve of units can have, in µs.
-func (r *Rule) soonest(units int64) int64 {
-	if r.Pace == nil {
-		return soonest(units, r.Cap, r.shortest(), r.Add)
-	}
-	return quoUp(ticksFor(max(units-r.Cap, 0), r.Add), adaptive.Full)
-}
+func (r *Rule) soonest(units int64) int64 { return soonest(units, r.Cap, r.shortest(), r.Add) }
 
 // mostTicks returns at least the number of ticks in a time, in µs.
-func (r *Rule) mostTicks(within int64) int64 {
-	if r.Pace == nil {
-		return ticksFor(within, r.shortest())
-	}
-	return mulCap(within, adaptive.Full, MaxInt)
-}
+func (r *Rule) mostTicks(within int64) int64 { return ticksFor(within, r.shortest()) }

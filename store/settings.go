@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/period"
-	"github.com/dipwell/dipwell/internal/suggest"
+	"github.com/dipwell/dipwell/internal/texts"
 )
 
 // A setting is one field of a Limit as text.
@@ -27,7 +27,7 @@ type setting struct {
 var settings = []setting{
 	required(field("name", func(l *Limit) *string { return &l.Name }, verbatim, verbatimText)),
 	counting(field("algorithm", func(l *Limit) *Algorithm { return &l.Algorithm }, oneOf[Algorithm](algorithms), Algorithm.String)),
-	required(counting(field("rate", func(l *Limit) *int64 { return &l.Rate }, parsePositive, countText))),
+	required(counting(field("rate", func(l *Limit) *int64 { return &l.Rate }, parseRate, countText))),
 	required(counting(field("per", func(l *Limit) *time.Duration { return &l.Period }, parsePer, period.Format))),
 	counting(field("burst", func(l *Limit) *int64 { return &l.Burst }, countOr(NoBurst), countText)),
 	counting(field("max_debt", func(l *Limit) *int64 { return &l.MaxDebt }, parseDebt, debtText)),
@@ -94,7 +94,7 @@ func (l *Limit) Set(setting, value string) error {
 		}
 		names = append(names, settings[i].name)
 	}
-	return &FieldError{Limit: l.Name, Field: setting, Reason: "unknown setting" + suggest.Name(setting, names)}
+	return &FieldError{Limit: l.Name, Field: setting, Reason: "unknown setting" + texts.Nearest(setting, names)}
 }
 
 // Explicit lists the settings that differ from their defaults, in the form that Set
@@ -114,10 +114,29 @@ func verbatimText(s string) string      { return s }
 
 func parseCount(s string) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || n < 0 || n > MaxInt {
-		return 0, fmt.Errorf("%q is not a whole number from 0 to 2^53-1", s)
+	if err == nil && n >= 0 && n <= MaxInt {
+		return n, nil
 	}
-	return n, nil
+	advice := ""
+	if n, of := period.Count(s); err != nil && of == 1 && n <= MaxInt {
+		advice = fmt.Sprintf(": write %d", n)
+	}
+	return 0, fmt.Errorf("%q is not a whole number from 0 to 2^53-1%s", s, advice)
+}
+
+// parseRate reads a rate. Its error says what to write instead of a fraction, and of a rate
+// with its period.
+func parseRate(s string) (int64, error) {
+	n, err := parsePositive(s)
+	if err == nil {
+		return n, nil
+	}
+	if rate, per, ok := strings.Cut(period.RewriteRate(s), "/"); ok {
+		err = fmt.Errorf("%w: write rate: %s and per: %s", err, rate, per)
+	} else if n, of := period.Count(s); n > 0 && of > 1 {
+		err = fmt.Errorf("%w: write rate: %d and a per that is %d times as long", err, n, of)
+	}
+	return 0, err
 }
 
 func parsePositive(s string) (int64, error) {
@@ -189,7 +208,7 @@ func percentText(n int) string { return strconv.Itoa(n) + "%" }
 func either(yes, no string) func(string) (bool, error) {
 	return func(s string) (bool, error) {
 		if s != yes && s != no {
-			return false, fmt.Errorf("%q is neither %s nor %s%s", s, yes, no, suggest.Name(s, []string{yes, no}))
+			return false, fmt.Errorf("%q is neither %s nor %s%s", s, yes, no, texts.Nearest(s, []string{yes, no}))
 		}
 		return s == yes, nil
 	}
@@ -210,6 +229,6 @@ func oneOf[T ~uint8](names []string) func(string) (T, error) {
 		if i := slices.Index(names, s); i >= 0 {
 			return T(i), nil
 		}
-		return 0, fmt.Errorf("%q is not one of %s%s", s, strings.TrimPrefix(strings.Join(names, ", "), ", "), suggest.Name(s, names))
+		return 0, fmt.Errorf("%q is not one of %s%s", s, strings.TrimPrefix(strings.Join(names, ", "), ", "), texts.Nearest(s, names))
 	}
 }

@@ -11,7 +11,7 @@ import (
 func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 	c := g.Hold
 	g.Allowed, g.Reserved, c.Repeated = false, false, false
-	if err := c.check(nil); err != nil {
+	if err := c.Check(nil); err != nil {
 		return err
 	}
 	h, err := t.Hold(c.ID)
@@ -80,7 +80,7 @@ func (g *Group) settle(h *Hold, entries []entry, now int64) error {
 		}
 		op.Cost = costs[i]
 		if !h.Settled && !p.Reset && !p.Free {
-			most, err := entries[i].settle(op.Def, p, h, g.Hold.ID, costs[i], now)
+			most, err := entries[i].settle(op.Def, p, g.Hold.ID, costs[i], now)
 			if err != nil {
 				return err
 			}
@@ -126,7 +126,11 @@ func (c *HoldCall) costsOf(h *Hold) ([]int64, error) {
 		}
 		costs[i] = 0
 		for j, cost := range c.Costs {
-			if p.Takes&(1<<j) != 0 {
+			switch {
+			case p.Takes&(1<<j) == 0:
+			case p.Cost == 0 && cost > 0:
+				return nil, badField(costField(n, j), "%d is too much: nothing of limit %s was held, so that it costs 0", cost, p.Limit)
+			default:
 				costs[i] = min(costs[i]+cost, MaxInt)
 			}
 		}
@@ -145,14 +149,12 @@ func costField(n, i int) string {
 // settle settles part p of hold h: it gives back what the part did not cost, or charges
 // what it cost beyond that. def is the definition that the call of the hold named. most is
 // less than cost if the part cannot cost so much: it is then what it can cost at most.
-func (e *entry) settle(def *Definition, p *Part, h *Hold, id string, cost, now int64) (most int64, err error) {
+func (e *entry) settle(def *Definition, p *Part, id string, cost, now int64) (most int64, err error) {
 	own := e.own(now)
 	i := slices.IndexFunc(e.records, func(r Record) bool { return p.names(r, id) })
 	counted, back := p.Cost, max(p.Cost-cost, 0) // tokens that the row still counts, and how many of them to give back
-	switch {
-	case i < 0 && p.Keep: // the hold expired, and its record is gone
-	case i < 0 || dueBy(h.Expires, now): // the tokens came back when the hold expired
-		counted, back = 0, p.Cost
+	if i < 0 && !p.Keep {                        // the tokens came back when the hold expired
+		counted = 0
 	}
 	if i >= 0 {
 		e.copyRecords()
@@ -163,9 +165,6 @@ func (e *entry) settle(def *Definition, p *Part, h *Hold, id string, cost, now i
 	}
 	if cost <= counted || own.Algorithm == Concurrency {
 		return MaxInt, nil
-	}
-	if err = e.expireFor(def, now); err != nil {
-		return 0, err
 	}
 	op := Op{Def: def, Key: p.Key, Verb: VerbCharge, Cost: cost - counted}
 	row, write, err := op.Step(now, e.row, false)
@@ -199,7 +198,7 @@ func (g *Group) extend(h *Hold, entries []entry, now int64) error {
 		granted := p.Cost
 		if p.Reset || p.Free {
 			granted = 0
-		} else if p.Cost > 0 {
+		} else {
 			j := slices.IndexFunc(e.records, func(r Record) bool { return p.names(r, g.Hold.ID) })
 			if j < 0 { // the record was given back before the store's clock stepped back
 				return ErrHoldConflict

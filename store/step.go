@@ -11,7 +11,7 @@ package store
 // Parameters mean the same everywhere: used is in units, cost and burst in
 // tokens; ts, now and t are in µs, t not before ts; unit, every, add, origin,
 // and the rest are those of Rule. enough is enoughTicks; multiplying more ticks
-// could overflow.
+// could overflow. parts is Op.Fraction.
 
 // enoughTicks returns the number of ticks after which everything has come back.
 func enoughTicks(maxUsed, add int64) int64 { return quoUp(maxUsed, add) }
@@ -74,6 +74,12 @@ func fullAfter(used, ticks, add, enough int64) bool { return used <= returned(ti
 // bucket holds.
 func unitsOf(tokens, unit int64) int64 { return mulCap(tokens, unit, MaxInt+1) }
 
+// pricedUnits returns what units cost a process that uses only parts/1024 of the rate: as
+// many times more, but at most most, so that one call is allowed whenever the bucket is full.
+func pricedUnits(units, parts, most int64) int64 {
+	return min(mulDiv(units, 1024, parts, true), most)
+}
+
 // roomBefore returns how many units may be in use if units more have to fit. bound is the
 // cap, or for a reservation the cap and the debt.
 func roomBefore(units, bound int64) int64 { return bound - units }
@@ -122,19 +128,19 @@ func refunded(used, units int64) int64 { return max(used-units, 0) }
 // decide decides a verb on a bucket with used units in use at the time of the
 // decision. short is how many units must come back before the same call would be
 // allowed, ahead how many before a reservation is due.
-func decide(verb int64, leaky bool, used, cost, unit, bound, debt, maxCharge, maxUsed int64) (allowed, never bool, granted, after, short, ahead int64) {
+func decide(verb int64, leaky bool, used, cost, unit, bound, debt, maxCharge, maxUsed, parts int64) (allowed, never bool, granted, after, short, ahead int64) {
 	if verb >= int64(VerbCharge) {
 		return decideAnyway(verb, used, cost, unit, maxCharge, maxUsed)
 	}
 	if verb == int64(VerbTakeUpTo) && cost > 0 {
 		return decideUpTo(used, cost, unit, bound)
 	}
-	return decideTake(verb, leaky, used, cost, unit, bound, debt)
+	return decideTake(verb, leaky, used, cost, unit, bound, debt, parts)
 }
 
 // decideTake is decide for Take, Check and Reserve, and for a TakeUpTo of
 // nothing, which is a Check.
-func decideTake(verb int64, leaky bool, used, cost, unit, bound, debt int64) (allowed, never bool, granted, after, short, ahead int64) {
+func decideTake(verb int64, leaky bool, used, cost, unit, bound, debt, parts int64) (allowed, never bool, granted, after, short, ahead int64) {
 	units := unitsOf(cost, unit)
 	most := bound
 	if leaky && verb != int64(VerbTakeUpTo) || verb == int64(VerbReserve) && cost > 0 {
@@ -142,6 +148,9 @@ func decideTake(verb int64, leaky bool, used, cost, unit, bound, debt int64) (al
 	}
 	if units > most {
 		return false, true, 0, used, 0, 0
+	}
+	if parts > 0 {
+		units = pricedUnits(units, parts, most)
 	}
 	if !fits(used, units, most) {
 		return false, false, 0, used, excess(used, units, most), 0

@@ -3,7 +3,7 @@ package store
 import (
 	"context"
 
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/terms"
 )
 
 // A Store keeps buckets and decides calls about them. It is safe for concurrent use.
@@ -38,8 +38,8 @@ type Batch struct {
 
 // A Group is a call: 1 to MaxTakes operations on different keys that happen at one
 // instant, all or nothing, or the cancellation of one reservation, or the end or
-// extension of one hold. The caller sets Ops, ID, Cancel and Hold; the store sets Err,
-// Allowed and Reserved, and so overwrites what an earlier Apply has left there.
+// extension of one hold. The caller sets Ops, ID, Cancel, Hold and NoWait; the store sets
+// Err, Allowed and Reserved, and so overwrites what an earlier Apply has left there.
 type Group struct {
 	// Ops are the operations, each on a key of its own: the costs of two takes of one key
 	// are added up by the caller. Their order means nothing to the store. Ops is empty if a
@@ -61,6 +61,11 @@ type Group struct {
 	// Hold makes, settles or extends a hold. It is nil if the group is not about a hold. The
 	// store writes its answers into it, so each call needs a HoldCall of its own.
 	Hold *HoldCall
+
+	// NoWait says that the store should not wait for another transaction that has the row of
+	// a limit with shards: Err is then ErrLocked, and the caller tries another row. A store
+	// may ignore it.
+	NoWait bool
 
 	// Err is set by the store if it could not decide the group, and to nil if it could;
 	// a refusal is no error. The other results mean nothing if it is set. See the
@@ -86,8 +91,9 @@ type Op struct {
 	// store decides: the store then uses the newest of the same limit and plan. After
 	// Apply it is the definition that decided.
 	Def *Definition
-	// Key is the bucket: at most MaxKey bytes, compared byte by byte. The same key of
-	// two limits is two buckets. "" is the limit's shared bucket.
+	// Key is the bucket: at most MaxKey bytes, and 3 more if the limit has shards, compared
+	// byte by byte. The same key of two limits is two buckets. "" is the limit's shared
+	// bucket.
 	Key string
 	// Verb is the operation. All ops of a group have the same verb; see type Verb for those
 	// that may be in a group of several.
@@ -107,6 +113,11 @@ type Op struct {
 	// refused otherwise, and is Never if Cost and Floor are more than the burst. With
 	// other verbs it must be 0: front ends answer a *FieldError.
 	Floor int64
+	// Fraction is how much of the rate a VerbTake or a VerbCheck may use, in 1024ths: its
+	// tokens cost 1024/Fraction times as many units, but at most all that are left free by
+	// Floor. 0 is all of the rate. With other verbs it must be 0. A Limiter sets it for
+	// adaptive limits.
+	Fraction int64
 	// Takes has a bit for each take of the call that the op is a part of, from the lowest: a
 	// take is an op of its own limit and one of each parent, and ops of the same limit and
 	// key are one. Settling a hold has a cost for each take, and finds its ops by these
@@ -152,8 +163,7 @@ type Answer struct {
 	// Retry is the time in µs until the first instant at which the same op would be allowed
 	// if nobody else took tokens, exact to the tick. One µs earlier it is refused. It is 0
 	// if the op is allowed and not in shadow mode, or if Never is set. A caller of several
-	// ops waits for the longest, or longer if the override of a key that allows its op ends
-	// before that: a Limiter does.
+	// ops waits for the longest.
 	Retry int64
 	// Reset is the time in µs until the bucket is full, and 0 if it is. For a concurrency
 	// limit it is the time until the last of its holds expires.
@@ -161,8 +171,10 @@ type Answer struct {
 	// Delay is the time in µs until what was reserved is due, 0 if the tokens were
 	// free. The group is due after the longest Delay of its ops.
 	Delay int64
-	// Bound means that the key has live holds, and the call may be allowed before Retry, if
-	// one of them is settled to less than it took.
+	// Bound means that Retry is not exact. The key has live holds, and the call may be
+	// allowed before Retry, if one of them is settled to less than it took. Or the override
+	// that decided ends: then Retry is at most the time until that, and the call may be
+	// refused once more.
 	Bound bool
 
 	// Used and TS are the row under Op.Def: Used units at the time TS, in µs. Decorators
@@ -244,6 +256,9 @@ type KeyState struct {
 	// cannot list them; see Limit.ListKeys.
 	Key string
 	State
+	// Others are the other rows of the key that a limit with shards has. Limiter.Keys sets
+	// it; a store lists each row by itself.
+	Others []State
 }
 
 // Single makes the batch one group of one zero op, without allocating, and returns
@@ -287,13 +302,13 @@ func (b *Batch) Single() (*Group, *Op) {
 //		}
 //	}
 func (op *Op) Step(now int64, row State, dry bool) (State, bool, error) {
-	write, err := op.stepRow(now, &row, dry)
+	write, err := op.StepRow(now, &row, dry)
 	return row, write, err
 }
 
-// stepRow is Step that replaces row by the row to store. It saves copies, which cost
+// StepRow is Step that replaces row by the row to store. It saves copies, which cost
 // more than the rest of a common call.
-func (op *Op) stepRow(now int64, row *State, dry bool) (write bool, err error) {
+func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 	var own State // the row under its own definition, not converted to another plan
 	var from *Definition
 	if row.Override != nil || row.Version != op.Def.Number && *row != (State{}) || op.Def.Mode > Shadow {
@@ -303,14 +318,14 @@ func (op *Op) stepRow(now int64, row *State, dry bool) (write bool, err error) {
 		case op.Def.Mode > Shadow && op.Verb < VerbCharge || op.Def.Mode == Unlimited && op.Verb == VerbCharge:
 			*row, write, err = op.byMode(now, own, dry)
 			return write, err
-		case op.Def.Mode == Blocked && !number.IsOverride(op.Def.Number):
+		case op.Def.Mode == Blocked && !terms.IsOverride(op.Def.Number):
 			op.Def = op.Def.Base()
 		}
 		var ok bool
 		if *row, ok = op.Def.carry(own, op.Key, &op.Phase, now, nil); !ok {
 			return false, ErrStaleDefinition
 		}
-		from = op.Def.own(own, max(now, own.TS))
+		from = op.Def.Own(own, max(now, own.TS))
 	}
 	var scratch Rule
 	rule := op.RuleFor(&scratch)
@@ -318,10 +333,7 @@ func (op *Op) stepRow(now int64, row *State, dry bool) (write bool, err error) {
 	if op.Floor > 0 {
 		rule.applyFloor(&o, row, now, op)
 	} else {
-		rule.apply(&o, row, now, op.Verb, op.Cost)
-	}
-	if o.Delay > 0 && now+o.Delay >= op.Def.ends() {
-		op.delayPastEnd(&o, now)
+		rule.apply(&o, row, now, op.Verb, op.Cost, op.Fraction)
 	}
 	if op.bounded() {
 		bound(&o, rule, op, now)
@@ -332,6 +344,9 @@ func (op *Op) stepRow(now int64, row *State, dry bool) (write bool, err error) {
 		op.retryBounded(&o, *row, now)
 	}
 	op.fill(&o, rule, now, dry)
+	if !o.Allowed && op.Verb != VerbCharge {
+		op.boundByEnd(now)
+	}
 	if from != nil && op.Def.Mode == Unlimited { // a Refund or Reset: its other numbers are those of the row
 		op.Remaining = MaxInt
 	}
@@ -372,25 +387,15 @@ func (op *Op) bounded() bool { return op.Bounded && op.Verb == VerbReserve }
 
 // bound refuses a reservation whose delay is above MaxDelay. The reservation can never be
 // allowed if even a full bucket would be due too late. Retry is the time until the delay
-// is short enough, or less: see retryBounded. If the override of the key ends before the
-// reservation would be due, even Never is only what the override alone would say.
+// is short enough, or less: see retryBounded.
 func bound(o *outcome, r *Rule, op *Op, now int64) {
 	if o.Never || o.Allowed && o.Delay <= op.MaxDelay {
 		return
 	}
 	late := outcome{Before: o.Before, After: o.Before, TS: o.TS, Retry: o.Retry}
 	units := unitsOf(op.Cost, r.Unit)
-	never := r.soonest(units) > op.MaxDelay
-	due := now // under r alone
-	if over := excess(o.Before, units, r.Cap); over > 0 {
-		due += r.wait(over, o.TS, now)
-	}
-	switch end := op.Def.ends(); {
-	case due >= end: // when the override has ended, it may be due sooner or later
-	case never && end < forever:
-		// Under the override alone it is due too late, even if the bucket is full.
-		late.Retry = max(late.Retry, end-now-r.soonest(units)-r.shortest()+1)
-	case never:
+	switch {
+	case r.soonest(units) > op.MaxDelay:
 		late.Never, late.Retry = true, 0
 	case op.tooLate(r, o.Before) > 0:
 		late.Retry = max(late.Retry, r.wait(op.tooLate(r, o.Before), o.TS, now))
@@ -414,23 +419,12 @@ func (op *Op) retryBounded(o *outcome, row State, now int64) {
 		_, _, _ = then.Step(at, row, false) // the op's own step has found no later version
 		return then.Delay
 	}
-	end := op.Def.ends()
 	for tries := 0; tries < 16; tries++ {
 		late := delayAt(now+o.Retry) - op.MaxDelay
-		if late <= 0 || now+o.Retry >= end {
+		if late <= 0 {
 			return
 		}
 		o.Retry += late
-	}
-	if end < forever {
-		// The bucket is full, and fills faster after the end, so that the delay falls slowly.
-		for last := end - now; o.Retry < last; {
-			if mid := o.Retry + (last-o.Retry)/2; delayAt(now+mid) <= op.MaxDelay {
-				last = mid
-			} else {
-				o.Retry = mid + 1
-			}
-		}
 	}
 }
 
@@ -452,7 +446,7 @@ func (op *Op) fill(o *outcome, r *Rule, now int64, dry bool) {
 	}
 	a.Used, a.TS = used, o.TS
 	a.Remaining = r.remaining(used)
-	a.Reset = op.fullIn(r, used, o.TS, now)
+	a.Reset = r.fullIn(used, o.TS, now)
 }
 
 // Decide decides a group at now, in µs, all or nothing. rows has the rows of its
@@ -484,7 +478,7 @@ func (g *Group) Decide(now int64, rows []State, write []bool) error {
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		var err error
-		if write[i], err = op.stepRow(now, &rows[i], false); err != nil {
+		if write[i], err = op.StepRow(now, &rows[i], false); err != nil {
 			return err
 		}
 		g.Allowed = g.Allowed && op.Allowed
@@ -535,10 +529,10 @@ func (g *Group) takeLeast(now int64, old, rows []State, write []bool) error {
 	return nil
 }
 
-// due returns the time in µs after now at which the group's reservation is due: the
+// Due returns the time in µs after now at which the group's reservation is due: the
 // longest Delay of its ops that take something, and 0 if none has to wait. From then on
 // the reservation cannot be cancelled, and the store may forget it.
-func (g *Group) due() int64 {
+func (g *Group) Due() int64 {
 	var due int64
 	for i := range g.Ops {
 		if g.Ops[i].Cost > 0 {

@@ -38,7 +38,7 @@ func TestTheRetryOfABoundedReserveIsExact(t *testing.T) {
 			return
 		}
 		var scratch store.Rule
-		_, end := algebra.Window(core.RuleFor(def, "k", &scratch), now)
+		_, end := algebra.Window(def.RuleFor("k", &scratch), now)
 		full := op
 		if _, _, err := full.Step(end-1, store.State{TS: end - 1, Version: def.Number}, false); err != nil || full.Allowed == op.Never {
 			t.Fatalf("of a full row just before a tick: %+v, %v; of this one: %+v", full.Answer, err, op.Answer)

@@ -3,7 +3,7 @@ package store
 import (
 	"slices"
 
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/terms"
 )
 
 // A Table has the rows, reservations, overrides and holds of a store that reads a row,
@@ -48,8 +48,15 @@ type Table interface {
 	Hold(id string) (Hold, error)
 
 	// SetHold stores a hold, or deletes it if h is zero. The table may delete it at
-	// any time from h.Forget on. Its records are on rows, and SetRow stores them.
+	// any time from h.Forget on, and earlier if it is full and the hold has ended. Its records
+	// are on rows, and SetRow stores them. While all holds that it keeps are live, it may
+	// return an error that wraps ErrFull for a new one.
 	SetHold(id string, h Hold) error
+
+	// FreeHolds returns how many holds that are live at now have a part of the key that is
+	// Free: such a part has no record on the row, but counts like one. A hold is live if it
+	// is not Settled and Expires is after now.
+	FreeHolds(limit, key string, now int64) (int, error)
 }
 
 // Pending is a reservation that is not yet due. The zero Pending means that there is
@@ -92,7 +99,7 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 		}
 	}
 	if g.Hold != nil {
-		if err := g.Hold.check(g.Ops); err != nil {
+		if err := g.Hold.Check(g.Ops); err != nil {
 			return err
 		}
 		if done, err := g.repeat(t, now); done || err != nil {
@@ -101,34 +108,17 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 	}
 	var entries [MaxTakes]entry
 	for i := range g.Ops {
-		op, e := &g.Ops[i], &entries[i]
-		err := e.read(t, op.Def, op.Key, now)
-		if err == nil && op.Verb == VerbCharge {
-			err = e.expireFor(op.Def, now)
-		}
-		if err != nil {
+		if err := entries[i].read(t, g.Ops[i].Def, g.Ops[i].Key, now); err != nil {
 			return err
 		}
 	}
 	var rows [MaxTakes]State
 	var write [MaxTakes]bool
-	for more := true; more; {
-		for i := range g.Ops {
-			rows[i] = entries[i].row
-		}
-		if err := g.Decide(now, rows[:len(g.Ops)], write[:]); err != nil {
-			return err
-		}
-		more = false
-		for i := range g.Ops {
-			if g.Ops[i].isShort() && (entries[i].listed || g.Ops[i].Def.Algorithm == Concurrency) {
-				gave, err := entries[i].expire(now, expiredAtATime)
-				if err != nil {
-					return err
-				}
-				more = more || gave
-			}
-		}
+	for i := range g.Ops {
+		rows[i] = entries[i].row
+	}
+	if err := g.Decide(now, rows[:len(g.Ops)], write[:]); err != nil {
+		return err
 	}
 	return g.writeIn(t, now, entries[:len(g.Ops)], rows[:], write[:])
 }
@@ -137,7 +127,14 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 // decided.
 func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write []bool) error {
 	g.Reserved = g.Reserved && g.ID != (Reservation{})
-	h := Pending{Due: now + g.due()}
+	if g.Allowed && (g.Reserved || g.Hold != nil) {
+		for i := range entries {
+			if err := g.Ops[i].Room(t, entries[i].records, now); err != nil {
+				return err
+			}
+		}
+	}
+	h := Pending{Due: now + g.Due()}
 	var hold Hold
 	if g.Hold != nil && g.Allowed {
 		g.Hold.Expires, g.Hold.Repeated = now+g.Hold.TTL, false
@@ -149,15 +146,15 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 		if op.Verb != VerbReset || !g.Allowed {
 			op.answerHolds(e.row, e.records, now)
 		}
-		took := op.took()
+		took := op.Took()
 		if g.Reserved && took > 0 {
-			r := op.reservationRecord(&rows[i], g.ID, now, h.Due)
+			r := op.Record(&rows[i], g.ID, now, h.Due)
 			e.records, write[i] = append(e.records, r), true
 			h.Parts = append(h.Parts, Part{Limit: op.Def.Name, Key: op.Key, Number: r.Number, Mark: r.Mark})
 		}
 		if hold.Expires > 0 {
 			part := Part{Limit: op.Def.Name, Key: op.Key, Plan: op.Asked.Plan, Cost: op.Cost, Takes: op.Takes,
-				Free: op.isFree(), Keep: op.Def.KeepExpired}
+				Free: took == 0, Keep: op.Def.KeepExpired}
 			if took > 0 {
 				r := op.holdRecord(&rows[i], g.Hold.ID, now, hold.Expires)
 				e.records, write[i] = append(e.records, r), true
@@ -193,48 +190,60 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 	return nil
 }
 
-// refresh sets Def to the present definition of the limit. The registry may have a new
-// one for the same version, because call sites have added definitions.
+// refresh sets Def to the present definition of the limit.
 func (op *Op) refresh(limits *Registry, hold bool) error {
-	if number.IsOverride(op.Def.Number) { // an earlier call of refresh or choose has set it
+	if terms.IsOverride(op.Def.Number) { // an earlier call of refresh or choose has set it
 		op.Def = op.Asked
 	}
 	switch d, base := limits.Lookup(op.Def.Name), op.Def.Base(); {
 	case d == nil && limits.hasDropped(op.Def):
-		return limits.missing(op.Def.Name)
+		return limits.Missing(op.Def.Name)
 	case d != nil && d != base && d.Number >= base.Number:
 		def := d.WithPlan(op.Def.Plan)
-		switch {
-		case op.Def.Unnamed && (def == nil || !op.Def.isSite(def)): // made by another process, or ended
-			return ErrStaleDefinition
-		case def == nil:
+		if def == nil {
 			return badField("plan", "limit %s has no such plan any more", d.Name)
 		}
 		op.Def = def
 	}
 	op.Asked = op.Def
-	return op.Def.checkVerb(op.Verb, hold)
+	return op.Def.CheckVerb(op.Verb, hold)
 }
 
-// took returns the tokens that an op took of its row and that can be given back: Granted,
+// Took returns the tokens that an op took of its row and that can be given back: Granted,
 // or 0 after a Charge or under an unlimited plan.
-func (op *Op) took() int64 {
+func (op *Op) Took() int64 {
 	if op.Verb == VerbCharge || op.Def.Mode == Unlimited && op.Def.Algorithm != Concurrency {
 		return 0
 	}
 	return op.Granted
 }
 
-// isFree reports whether an op of a hold took nothing because of an unlimited plan or of
-// shadow mode. It may be true of a cost of 0 too.
-func (op *Op) isFree() bool {
-	return op.Shadow || op.Def.Mode == Unlimited && op.Def.Algorithm != Concurrency
+// Room checks that a key with these records may have one more, for op. The error is a
+// *FieldError of the field "key".
+func (op *Op) Room(t Table, rs []Record, now int64) error {
+	free, err := t.FreeHolds(op.Def.Name, op.Key, now)
+	if err != nil || len(rs)+free < terms.MaxWaiting {
+		return err
+	}
+	waiting := 0
+	for i := range rs {
+		if rs[i].Slack >= 0 {
+			waiting++
+		}
+	}
+	if len(rs)+free >= terms.MaxRecords {
+		return badField("key", "has %d live holds and reservations of limit %s, the most of a key; settle or cancel some", terms.MaxRecords, op.Def.Name)
+	}
+	if op.Delay > 0 && waiting >= terms.MaxWaiting {
+		return badField("key", "has %d reservations of limit %s that wait, the most of a key; cancel some", terms.MaxWaiting, op.Def.Name)
+	}
+	return nil
 }
 
-// failsOpen reports whether a limit allows an op that its store failed to decide: it does
+// FailsOpen reports whether a limit allows an op that its store failed to decide: it does
 // with FailOpen, and in Shadow mode if the verb is one that can be refused. A decorator
 // that decides failed ops sets Answer.Shadow of the latter.
-func (op *Op) failsOpen() bool {
+func (op *Op) FailsOpen() bool {
 	return op.Def.OnStoreError == FailOpen || op.Def.Mode == Shadow && op.Verb <= VerbReserve
 }
 
@@ -247,22 +256,23 @@ type entry struct {
 	override *Override // as stored in the table
 	changed  bool      // the row or a record was changed
 	copied   bool      // records is a copy, not the table's
-	listed   bool      // the row had Lows when it was read, so that holds may have something to give back
 }
 
 // read reads an entry. If it has records, it is converted to the present version of its
-// limit. def is any definition of the limit.
+// limit, and holds that have expired are given back. def is any definition of the limit.
 func (e *entry) read(t Table, def *Definition, key string, now int64) (err error) {
 	e.def, e.key = def.Base(), key
 	if e.row, e.records, err = t.Row(e.def.Name, key); err != nil {
 		return err
 	}
-	e.override, e.listed = e.row.Override, e.row.Lows != nil
+	e.override = e.row.Override
 	if own := e.own(now); (e.row.Lows != nil || len(e.records) > 0) && !own.isAdvanced(&e.row, e.records, now) {
 		e.copyRecords()
-		e.row, e.records, err = own.advanceRow(e.row, key, now, e.records)
+		if e.row, e.records, err = own.Advance(e.row, key, now, e.records); err != nil {
+			return err
+		}
 	}
-	return err
+	return e.expire(now)
 }
 
 // copyRecords gives the entry a copy of its records, so that they may be changed.
@@ -273,26 +283,16 @@ func (e *entry) copyRecords() {
 }
 
 // own returns the definition that the row is under.
-func (e *entry) own(now int64) *Definition { return e.def.own(e.row, max(now, e.row.TS)) }
+func (e *entry) own(now int64) *Definition { return e.def.Own(e.row, max(now, e.row.TS)) }
 
-// expire gives back at most n expired holds, and reports whether there were any.
-func (e *entry) expire(now int64, n int) (gave bool, err error) {
+// expire gives back the holds that have expired.
+func (e *entry) expire(now int64) (err error) {
 	if !slices.ContainsFunc(e.records, func(r Record) bool { return r.expired(now) }) {
-		return false, nil
-	}
-	e.copyRecords()
-	row, rs, count, err := e.own(now).expire(e.row, e.key, now, e.records, n)
-	e.row, e.records, e.changed = row, rs, e.changed || count > 0
-	return count > 0, err
-}
-
-// expireFor gives back all expired holds of a row that is not under d, before it is
-// charged: if the row is full without them, the Charge is counted under d.
-func (e *entry) expireFor(d *Definition, now int64) error {
-	if e.row.Lows == nil || e.row.Version == d.Number {
 		return nil
 	}
-	_, err := e.expire(now, len(e.records))
+	e.copyRecords()
+	e.changed = true
+	e.row, e.records, err = e.own(now).expire(e.row, e.key, now, e.records)
 	return err
 }
 
@@ -351,24 +351,19 @@ func (d *Definition) SetOverrideIn(t Table, key string, o *Override, now int64) 
 		if o = &c; o.Key != key {
 			o.Key = key
 		}
-		if err := base.checkOverride(o, now); err != nil {
+		if err := base.CheckOverride(o, now); err != nil {
 			return nil, err
 		}
 	}
-	row, records, err := t.Row(base.Name, key)
-	if err != nil {
+	var e entry
+	if err := e.read(t, base, key, now); err != nil {
 		return nil, err
 	}
-	was := row.Override
+	was := e.override
 	if o == nil && was == nil {
 		return nil, nil // the row stays as it is
 	}
-	records = slices.Clone(records)
-	if row.Lows != nil {
-		if row, records, err = base.own(row, max(now, row.TS)).advanceRow(row, key, now, records); err != nil {
-			return nil, err
-		}
-	}
+	e.copyRecords()
 	to := base
 	if o != nil {
 		if o.Version = base.Number; was == nil {
@@ -376,10 +371,11 @@ func (d *Definition) SetOverrideIn(t Table, key string, o *Override, now int64) 
 		} else {
 			o.ID = newOverrideID(now, base.renewed(was).ID)
 		}
-		o.prepare()
-		to = base.overriddenBy(o)
+		o.Prepare()
+		to = base.WithOverride(o)
 	}
-	if row, records, err = to.override(row, records, was, key, now); err != nil {
+	row, records, err := to.override(e.row, e.records, was, key, now)
+	if err != nil {
 		return nil, err
 	}
 	if row.Version != 0 {
@@ -397,15 +393,15 @@ func (d *Definition) override(row State, records []Record, was *Override, key st
 		return row, records, nil
 	}
 	base := d.Base()
-	from := base.own(row, max(now, row.TS))
-	row, ok := from.carryRow(row, key, now)
+	from := base.Own(row, max(now, row.TS))
+	row, ok := from.Carry(row, key, now)
 	if !ok {
 		return row, records, ErrStaleDefinition
 	}
 	from.convertRecords(records, was, now)
 	t := max(now, row.TS)
 	var scratch Rule
-	r := from.ruleForKey(key, &scratch)
+	r := from.RuleFor(key, &scratch)
 	row.Used, row.TS = Keep.convert(r.usedAt(&row, t), &from.Rule, &d.Rule, true), t
 	give := func(units int64) int64 { return Keep.giveBack(units, &from.Rule, &d.Rule) }
 	if row.Lows != nil {
@@ -453,7 +449,7 @@ func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
 			return ErrReservation
 		}
 		e.copyRecords()
-		if e.row, e.records, err = e.own(now).giveBackRecord(e.row, p.Key, now, e.records, p.Number, p.Mark); err != nil {
+		if e.row, e.records, err = e.own(now).GiveBack(e.row, p.Key, now, e.records, p.Number, p.Mark); err != nil {
 			return err
 		}
 	}
@@ -482,16 +478,13 @@ func SweepRow(t Table, limits *Registry, limit, key string, now int64) (gone boo
 	}
 	if e.row.Version != 0 {
 		e.copyRecords()
-		if e.row, e.records, err = e.own(now).advanceRow(e.row, key, now, e.records); err != nil {
+		if e.row, e.records, err = e.own(now).Advance(e.row, key, now, e.records); err != nil {
 			return false, err
 		}
 	}
-	if _, err = e.expire(now, len(e.records)); err != nil {
-		return false, err
-	}
 	var scratch Rule
 	own := e.own(now)
-	if gone = own.Override == nil && isNone(own.ruleForKey(key, &scratch).usedAt(&e.row, later(now, e.row.TS))); gone {
+	if gone = own.Override == nil && isNone(own.RuleFor(key, &scratch).usedAt(&e.row, later(now, e.row.TS))); gone {
 		e.row.Used = 0
 	}
 	return gone, e.write(t, now)

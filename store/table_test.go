@@ -69,6 +69,10 @@ func (t *mapTable) SetHold(id string, h store.Hold) error {
 	return t.call()
 }
 
+func (t *mapTable) FreeHolds(limit, key string, now int64) (int, error) {
+	return store.CountFree(t.holds, limit, key, now), t.call()
+}
+
 // DecideIn returns the error of any call of its table, and stores nothing
 // before everything is read and decided.
 func TestDecideInErrors(t *testing.T) {
@@ -98,7 +102,7 @@ func TestDecideInErrors(t *testing.T) {
 		reads  int // calls before the first that stores
 		calls  int
 	}{
-		{"reserve", nil, reserve, 2, 5},
+		{"reserve", nil, reserve, 4, 7},
 		{"cancel", []*store.Group{reserve()}, cancel, 3, 6},
 		{"reset", []*store.Group{reserve()}, func() *store.Group { return &store.Group{Ops: []store.Op{op(a, store.VerbReset, 0)}} }, 1, 2},
 	} {

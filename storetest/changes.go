@@ -2,10 +2,15 @@ package storetest
 
 import (
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"slices"
+	"sync/atomic"
+	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/internal/limittest"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -15,6 +20,8 @@ var changeCases = []testCase{
 	{"change-proportional", func(e *env) { changePolicy(e, store.Proportional, 6) }},
 	{"change-reset", func(e *env) { changePolicy(e, store.StartOver, 10) }},
 	{"change-several-versions", changeSeveralVersions},
+	{"change-many-times", changeManyTimes},
+	{"hold-many-changes", holdManyChanges},
 	{"change-algorithm", changeAlgorithm},
 	{"change-mode-only", changeModeOnly},
 	{"define-again", defineAgain},
@@ -110,6 +117,62 @@ func changeSeveralVersions(e *env) {
 	}
 	e.advance(time.Minute)
 	e.take("v", "d", 1)
+}
+
+// Rows of versions of long ago are stepped through each of several hundred versions, also if
+// the store has converted them before they are called.
+func changeManyTimes(e *env) {
+	e.histories = max(1, e.histories/5) // each is long
+	e.seeded(func(e *env, rnd *rand.Rand) {
+		change := func() {
+			l := store.Limit{
+				Name:      "many",
+				Algorithm: pick(rnd, store.TokenBucket, store.TokenBucket, store.TokenBucket, store.FixedWindow, store.Interval),
+				Rate:      1 + rnd.Int64N(30),
+				Period:    pick(rnd, time.Hour, 24*time.Hour, 7*24*time.Hour),
+				Burst:     20 + rnd.Int64N(100),
+				MaxDebt:   pick[int64](rnd, 0, 7, store.NoDebt),
+				OnChange:  pick(rnd, store.Keep, store.Proportional),
+			}
+			if l.Algorithm != store.TokenBucket {
+				l.Start = pick(rnd, "", "0s")
+			}
+			if rnd.IntN(100) == 0 {
+				l.OnChange = store.StartOver
+			}
+			e.define(l)
+		}
+		change()
+		for i := range manyChanges / e.part {
+			change()
+			e.advance(time.Duration(rnd.Int64N(int64(20*time.Minute/time.Microsecond))) * time.Microsecond)
+			if rnd.IntN(3) == 0 || i < 20 {
+				verb := pick(rnd, store.VerbTake, store.VerbTake, store.VerbTakeUpTo, store.VerbReserve, store.VerbCheck, store.VerbRefund)
+				e.do(verb, "many", fmt.Sprint("k", rnd.IntN(20)), 1+rnd.Int64N(20))
+			}
+			if rnd.IntN(50) == 0 {
+				e.sweep()
+			}
+		}
+		for i := range 20 {
+			e.do(store.VerbTake, "many", fmt.Sprint("k", i), 1)
+		}
+	})
+}
+
+// manyChanges is several times the number of versions that stores keep.
+const manyChanges = 200
+
+// The same with plans, overrides, holds and reservations.
+func holdManyChanges(e *env) {
+	for seed := range uint64(max(1, e.histories/5)) {
+		e.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			now := epoch
+			s := e.open(t, func() int64 { return atomic.LoadInt64(&now) })
+			overriderOf(t, s)
+			limittest.AgreeOnChanges(t, s, &now, seed, 3*manyChanges/e.part, limittest.Differences{Sweeps: true, Forget: true})
+		})
+	}
 }
 
 func changeAlgorithm(e *env) {
@@ -223,10 +286,10 @@ func owners(e *env) {
 	e.bucket("mine", 1, time.Hour, 5)
 	e.allowed("mine", "k", 2, 3)
 	l := store.Limit{Name: "mine", Rate: 100, Period: time.Second}
-	if _, err := e.l.Define(e.ctx, l, owner.API); err == nil {
+	if _, err := e.l.Define(e.ctx, l, terms.OwnerAPI); err == nil {
 		e.Fatal("owner api changed a limit of owner code")
 	}
-	if err := e.l.Drop(e.ctx, "mine", owner.API); err == nil {
+	if err := e.l.Drop(e.ctx, "mine", terms.OwnerAPI); err == nil {
 		e.Fatal("owner api dropped a limit of owner code")
 	}
 	e.left("mine", "k", 3)
@@ -236,9 +299,9 @@ func owners(e *env) {
 // revision of the same file changes nothing.
 func fileOwners(e *env) {
 	main := func(revision int64, digest string) string {
-		return owner.FileState{Revision: revision, Digest: digest}.String()
+		return terms.FileOwner{Revision: revision, Digest: digest}.String()
 	}
-	billing := owner.FileState{Name: "billing", Digest: "b1"}.String()
+	billing := terms.FileOwner{Name: "billing", Digest: "b1"}.String()
 	l := e.define(store.Limit{Name: "shared", Rate: 1, Period: time.Hour, Burst: 5}).Limit
 	e.allowed("shared", "k", 2, 3)
 	fast := l
@@ -248,15 +311,15 @@ func fileOwners(e *env) {
 		owner string
 		field string // of the error; "owner" for ErrOwner
 	}{
-		{l, owner.File, ""}, // a file as earlier releases stored it, without a digest
-		{l, billing, ""},    // takes it over
+		{l, terms.OwnerFile, ""}, // a file as earlier releases stored it, without a digest
+		{l, billing, ""},         // takes it over
 		{fast, main(7, "m7"), "owner"},
-		{fast, owner.API, "owner"},
-		{fast, owner.RLS, "owner"},
-		{fast, owner.FileState{Name: "billing", Revision: 3, Digest: "b3"}.String(), ""},
-		{l, owner.FileState{Name: "billing", Revision: 2, Digest: "b2"}.String(), "revision"},
+		{fast, terms.OwnerAPI, "owner"},
+		{fast, terms.OwnerRLS, "owner"},
+		{fast, terms.FileOwner{Name: "billing", Revision: 3, Digest: "b3"}.String(), ""},
+		{l, terms.FileOwner{Name: "billing", Revision: 2, Digest: "b2"}.String(), "revision"},
 		{l, billing, "revision"},
-		{fast, owner.FileState{Name: "billing", Revision: 3, Digest: "b4"}.String(), ""},
+		{fast, terms.FileOwner{Name: "billing", Revision: 3, Digest: "b4"}.String(), ""},
 	} {
 		_, err := e.l.Define(e.ctx, step.limit, step.owner)
 		var bad *store.FieldError
@@ -274,10 +337,10 @@ func fileOwners(e *env) {
 		}
 	}
 	def := e.l.Limit("shared")
-	if f, ok := owner.ParseFile(def.Owner); !ok || f != (owner.FileState{Name: "billing", Revision: 3, Digest: "b4"}) || def.Limit != fast || def.Number != 2 {
+	if f, ok := terms.ParseFileOwner(def.Owner); !ok || f != (terms.FileOwner{Name: "billing", Revision: 3, Digest: "b4"}) || def.Limit != fast || def.Number != 2 {
 		e.Fatalf("owner %q, %+v", def.Owner, def)
 	}
-	if err := e.l.Drop(e.ctx, "shared", owner.File); !errors.Is(err, store.ErrOwner) {
+	if err := e.l.Drop(e.ctx, "shared", terms.OwnerFile); !errors.Is(err, store.ErrOwner) {
 		e.Fatalf("drop by another owner's file: %v, want ErrOwner", err)
 	}
 	if d, err := e.l.Check(e.ctx, "shared", "k", 0); err != nil || d.Remaining != 3 {

@@ -18,18 +18,18 @@ var duties = []duty{
 	{"clock", "read the store's own clock, not the caller's, once for each group, after its rows are locked",
 		"two-clocks caller-clock clock-back late-writer-wipes"},
 	{"write", "store the rows for which Decide set write, with TS and Version; after a refusal or a Check store nothing",
-		"take shards check take-up-to charge refund group-check peek-consumes denial-starves round-up-grants lost-partial-interval early-expiry fast-rate-truncation cost-tested-twice false-local-denial negative-mints overflow-bypass " +
+		"take shards shards-verbs shards-promise shards-group check take-up-to charge refund group-check peek-consumes denial-starves round-up-grants lost-partial-interval early-expiry fast-rate-truncation cost-tested-twice false-local-denial negative-mints overflow-bypass " +
 			"coarse-ticks golden-apply worked-1-sixty-a-second worked-2-grid worked-3-ten-then-one worked-6-no-more-than-burst window-restart window-rollover unlimited-debt zero-means-unlimited"},
 	{"answers", "leave the answers in the group and its ops as Decide filled them in",
 		"ambiguous-zero never-finite-retry retry-exact cost-zero shadow group-shadow group-latest-retry group-never group-same-key-adds-up bad-input"},
 	{"windows", "decide by Op.RuleFor, which computes where the windows of a key begin; set Op.Phase to 0 when changing Op.Key",
 		"window-spread window-remembered window-calendar golden-origin golden-calendar"},
 	{"versions", "store State.Version with the row, decide under the newest definition of the limit, and have the ability Now, so that versions begin at the store's time",
-		"stale-after-change change-keep change-proportional change-reset change-several-versions change-algorithm change-mode-only define-again golden-carry race-change"},
+		"stale-after-change change-keep change-proportional change-reset change-several-versions change-many-times change-algorithm change-mode-only define-again shards-change golden-carry race-change"},
 	{"limits", "have the ability Limits: keep the limits in a Registry, which checks owners and continues version numbers after a Drop",
-		"owners owner-files first-use call-site-definition call-sites-forgotten drop-and-redefine"},
+		"owners owner-files first-use call-site-definition drop-and-redefine"},
 	{"reservations", "decide a group with an ID that has to wait by Group.DecideIn, and store the Pending and the records that it makes",
-		"reserve group-delay leaky-bucket reserve-many reserve-months worked-4-debt worked-7-perfectly-spaced wait-deadline wait-bounded wait-bounded-window wait-never wait-no-debt wait-at-once"},
+		"reserve group-delay leaky-bucket reserve-many reserve-too-many reserve-months worked-4-debt worked-7-perfectly-spaced wait-deadline wait-bounded wait-bounded-window wait-never wait-no-debt wait-at-once"},
 	{"cancel", "cancel a reservation at most once, before it is due, with all of its parts, by Group.DecideIn; otherwise return ErrReservation",
 		"cancel-until-due cancel-group cancel-beside-charge levels-reserve cancel-clock-back cancel-refill double-cancel-mints cancelled-wait-leaks race-reserve-cancel group-cancel-mints cancel-of-passed-debt cancel-before-later cancel-withheld-for-good " +
 			"held-before-later cancel-after-cancel cancelled-waits-in-any-order cancel-of-forty cancel-refund-charge cancel-leaves-another-list"},
@@ -42,34 +42,32 @@ var duties = []duty{
 	{"keys", "compare keys byte by byte, and keep the keys of different limits apart; the shared bucket has the key \"\"",
 		"keys-apart keys-unusual keys-many group-shared-bucket"},
 	{"list", "page through the keys that have rows, in byte order (ability Keys)",
-		"keys-list"},
+		"keys-list shards-keys"},
 	{"sweep", "delete only full rows, under the same lock under which they were found to be full (ability Sweep)",
 		"sweep sweep-race"},
-	{"plans", "store all 32 bits of State.Version, which name the plan too, and decide under Op.Def as the caller set it, and with Op.Floor",
+	{"plans", "store all 32 bits of State.Version, which name the plan too, and decide under Op.Def as the caller set it, with Op.Floor and at Op.Fraction",
 		"plan plan-leased plan-retry plan-alternates plan-window plan-unlimited plan-blocked plan-shadow plan-charge plan-charge-full plan-reserve plan-reserve-bounded plan-group plan-change " +
-			"floor floor-check floor-group plan-golden floor-golden"},
+			"floor floor-check floor-group plan-golden floor-golden price-rate price-promise price-full price-floor price-group price-plan"},
 	{"overrides", "have the ability Overrides (Definition.SetOverrideIn); read the override of a key with its row, and also if it has none; keep one that has ended until the row was converted; a Drop deletes them",
-		"override-until override-retry-beyond-its-end override-numbers override-above-plan override-of-a-new-key override-blocked override-shadow " +
+		"override-until override-retry-at-most-its-end override-numbers override-above-plan override-of-a-new-key override-blocked override-shadow " +
 			"override-unlimited override-ended override-replaced override-reset override-sweep override-swept-after-its-end override-of-an-old-version override-change " +
-			"override-reservation override-charge override-hold override-list override-bad-input override-drop override-plan-drop override-golden"},
-	{"holds", "have the ability Holds; keep every field of Hold and Record; give back expired holds where a call gets less than it asked for, and in the sweep; a Reset or a Drop ends the holds of the row",
+			"override-reservation override-charge override-hold override-list override-bad-input override-drop override-plan-drop override-golden shards-override"},
+	{"holds", "have the ability Holds; keep every field of Hold and Record; count the parts of live holds that took nothing; give back expired holds at the first call of their key, and in the sweep; a Reset or a Drop ends the holds of the row",
 		"hold hold-refused hold-list settle-less settle-as-held settle-nothing settle-more settle-beyond-max-charge settle-beyond-max-charge-levels hold-beside-ban settle-again " +
-			"hold-expires hold-expires-charge hold-expires-override hold-outlives-override hold-expires-ban override-before-shadow settle-expired settle-given-back settle-expired-beyond-max-charge hold-kept hold-forgotten hold-again hold-again-free hold-again-override hold-again-ended " +
-			"extend extend-ended hold-several hold-reset hold-reset-all hold-reset-expired hold-reset-forgotten hold-nothing hold-nothing-free hold-unlimited hold-shadow hold-plan hold-blocked " +
-			"hold-floor hold-leaky hold-bad-input hold-expires-up-to hold-expires-sixteen hold-expires-never hold-expires-check hold-sweep hold-drop hold-parent-drop hold-plan-drop " +
+			"hold-expires hold-expires-charge hold-expires-override hold-outlives-override hold-expires-ban override-before-shadow settle-expired settle-given-back settle-expired-beyond-max-charge hold-kept hold-forgotten hold-forgotten-hour hold-again hold-again-free hold-again-override hold-again-ended " +
+			"extend extend-ended hold-several hold-reset hold-reset-all hold-reset-expired hold-reset-forgotten hold-nothing hold-several-nothing settle-several-nothing hold-several-free hold-free hold-too-many hold-unlimited hold-shadow hold-plan hold-blocked " +
+			"hold-floor hold-leaky hold-bad-input expired-hold-hides hold-expires-first hold-expires-never hold-expires-check hold-sweep hold-drop hold-parent-drop hold-plan-drop " +
 			"settle-beside-dropped hold-takes-add-up hold-change hold-change-slower hold-expires-change hold-expires-override-several hold-change-low hold-outlives-row hold-clock-back hold-before-later hold-golden levels-golden together-golden"},
 	{"concurrency", "keep the records of a row that has no Lows, and read them with the row",
 		"concurrency concurrency-settle concurrency-expires concurrency-expires-unused concurrency-time concurrency-extend concurrency-check concurrency-reset " +
-			"concurrency-verbs concurrency-change concurrency-unlimited concurrency-override concurrency-override-expired concurrency-call-site concurrency-algorithm concurrency-beside " +
+			"concurrency-verbs concurrency-change concurrency-unlimited concurrency-override concurrency-override-expired concurrency-algorithm concurrency-beside " +
 			"concurrency-clock-back concurrency-sweep concurrency-golden"},
-	{"adaptive", "have the ability Observe (Registry.Observe), and decide by the rates that were in force; or refuse to define adaptive limits (a *FieldError of adaptive)",
-		"adaptive-steps adaptive-long-idle adaptive-drift adaptive-debt adaptive-giving-back adaptive-plans adaptive-change adaptive-group adaptive-bounds adaptive-old-row adaptive-together"},
 	{"audit", "if the store has the ability Audit, list entries with all their texts, the newest first, and forget those that are too old",
 		"audit audit-bad-input audit-age"},
 	{"top-keys", "if the store has the ability TopKeys, list entries with their process and JSON, the newest first, and forget those older than a week, in a sweep too",
 		"top-keys top-keys-age"},
 	{"all", "this case plays random histories of all calls; fix other failures first, then look at the call in the message",
-		"model giving-back"},
+		"model giving-back hold-many-changes"},
 }
 
 // logDuty logs the duty that a case tests, if the case fails.

@@ -25,6 +25,7 @@ type mapStore struct {
 
 	overrides map[rowKey]*store.Override
 	holds     map[string]store.Hold
+	free      map[rowKey]map[string]bool // ids of holds with a part that took nothing from the key
 }
 
 type rowKey struct{ limit, key string }
@@ -35,7 +36,7 @@ type row struct {
 }
 
 func newMapStore(now func() int64) *mapStore {
-	return &mapStore{now: now, rows: map[rowKey]row{}, pending: map[store.Reservation]store.Pending{}, overrides: map[rowKey]*store.Override{}, holds: map[string]store.Hold{}}
+	return &mapStore{now: now, rows: map[rowKey]row{}, pending: map[store.Reservation]store.Pending{}, overrides: map[rowKey]*store.Override{}, holds: map[string]store.Hold{}, free: map[rowKey]map[string]bool{}}
 }
 
 // Apply is the only required method.
@@ -90,6 +91,16 @@ func (t mapTable) SetOverride(limit, key string, o *store.Override) error {
 func (t mapTable) Hold(id string) (store.Hold, error) { return t.holds[id], nil }
 
 func (t mapTable) SetHold(id string, h store.Hold) error {
+	for _, p := range h.Parts {
+		switch k := (rowKey{p.Limit, p.Key}); {
+		case h.Settled:
+			delete(t.free[k], id)
+		case p.Free && t.free[k] == nil:
+			t.free[k] = map[string]bool{id: true}
+		case p.Free:
+			t.free[k][id] = true
+		}
+	}
 	if len(h.Parts) == 0 {
 		delete(t.holds, id)
 	} else {
@@ -98,15 +109,21 @@ func (t mapTable) SetHold(id string, h store.Hold) error {
 	return nil
 }
 
+func (t mapTable) FreeHolds(limit, key string, now int64) (n int, err error) {
+	for id := range t.free[rowKey{limit, key}] {
+		if t.holds[id].Expires > now {
+			n++
+		}
+	}
+	return n, nil
+}
+
 // Abilities is optional. This store keeps limits, lists keys, deletes full rows
 // and has a clock.
 func (s *mapStore) Abilities() store.Abilities {
 	return store.Abilities{
 		Store: s, Limits: s, Keys: s.keys, Sweep: s.sweep,
 		Overrides: s, Holds: s.keyHolds,
-		Observe: func(_ context.Context, d *store.Definition, o store.Observation) error {
-			return s.limits.Observe(s.now(), d.Name, o)
-		},
 		Now: func(context.Context) (int64, error) { return s.now(), nil },
 	}
 }
@@ -192,6 +209,9 @@ func (s *mapStore) sweep(_ context.Context, n int) (swept int, err error) {
 	now := s.now()
 	maps.DeleteFunc(s.pending, func(_ store.Reservation, h store.Pending) bool { return h.Due <= now })
 	maps.DeleteFunc(s.holds, func(_ string, h store.Hold) bool { return h.Forget <= now })
+	for _, ids := range s.free {
+		maps.DeleteFunc(ids, func(id string, _ bool) bool { return s.holds[id].Expires <= now })
+	}
 	for k := range s.rows {
 		if swept == n {
 			break

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/randseed"
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -25,7 +25,7 @@ func (e *env) seeded(play func(*env, *rand.Rand)) {
 	seeds := []uint64{*seed}
 	if *seed == 0 {
 		seeds = nil
-		first := randseed.New(e)
+		first := limittest.NewSeed(e)
 		for i := range e.histories {
 			s := uint64(i + 1)
 			if i%2 == 1 {

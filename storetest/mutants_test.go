@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/algebra"
-	"github.com/dipwell/dipwell/internal/spread"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
 )
@@ -429,7 +429,7 @@ func keepsOrigin(s *refStore, op *store.Op, _ *store.State, _ int64) {
 	}
 	k, every := s.keyOf(op), op.Def.Rule.Every
 	if _, ok := s.extra[k]; !ok {
-		s.extra[k] = spread.Origin(spread.PhaseOf(op.Def.Name, op.Key), every)
+		s.extra[k] = terms.Origin(terms.PhaseOf(op.Def.Name, op.Key), every)
 	}
 	op.Phase = s.extra[k]%every + 1
 }
@@ -439,7 +439,7 @@ func phaseBy(name func(*store.Op) string) func(*refStore, *store.Op, *store.Stat
 	return func(s *refStore, op *store.Op, _ *store.State, _ int64) {
 		k := refKey{"", name(op)}
 		if _, ok := s.extra[k]; !ok {
-			s.extra[k] = spread.PhaseOf(op.Def.Name, op.Key)
+			s.extra[k] = terms.PhaseOf(op.Def.Name, op.Key)
 		}
 		op.Phase = s.extra[k]
 	}
@@ -499,16 +499,16 @@ func firstFree(_ *refStore, _ *store.Group, op *store.Op, old store.State, row *
 func cancelsUnstepped(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	ts, used := row.TS, row.Used
 	stepped := algebra.Used(&def.Rule, row, now)
-	row, recs, _ = core.GiveBack(def, row, p.key, now, recs, p.number, p.mark)
+	row, recs, _ = def.GiveBack(row, p.key, now, recs, p.number, p.mark)
 	row.Used, row.TS = max(0, used-(stepped-row.Used)), ts
 	return row, recs
 }
 
 func givesAll(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	i := slices.IndexFunc(recs, p.is)
-	_, converted, _ := core.Advance(def, row, p.key, now, slices.Clone(recs))
+	_, converted, _ := def.Advance(row, p.key, now, slices.Clone(recs))
 	back := converted[slices.IndexFunc(converted, p.is)].Units
-	row, _ = core.Carry(def, row, p.key, now)
+	row, _ = def.Carry(row, p.key, now)
 	row.Used, row.TS = max(0, algebra.Used(&def.Rule, row, now)-back), max(now, row.TS)
 	return row, slices.Delete(recs, i, i+1)
 }
@@ -522,7 +522,7 @@ func noTouch(s *refStore, _ *store.Group, op *store.Op, old store.State, row *st
 
 // cancelsWith calls GiveBack and ignores its error.
 func cancelsWith(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
-	row, recs, _ = core.GiveBack(def, row, p.key, now, recs, p.number, p.mark)
+	row, recs, _ = def.GiveBack(row, p.key, now, recs, p.number, p.mark)
 	return row, recs
 }
 
@@ -630,6 +630,6 @@ func keepsLowsOnCharge(_ *refStore, _ *store.Group, op *store.Op, old store.Stat
 func lowsUnconverted(def *store.Definition, row *store.State, _ []store.Record, now int64) {
 	lows := row.Lows
 	row.Lows = nil
-	*row, _ = core.Carry(def, *row, "", now)
+	*row, _ = def.Carry(*row, "", now)
 	row.Lows = lows
 }

@@ -226,14 +226,20 @@ var overrideCases = []testCase{
 		}
 		b.retry("a k 2", 22500*time.Millisecond)
 	})},
-	// A retry beyond the end of the override counts the rest under the base.
-	{"override-retry-beyond-its-end", onPlans(func(b *caller) {
-		b.override("a", store.Override{Key: "k", Burst: 20, Until: b.clock.Load() + 5*second})
-		b.take("a k 20", true)
-		b.retry("a k 9", 19*time.Second) // 15 used at its end, of which 1 may be
-		b.override("a", store.Override{Key: "l", Burst: 4, Until: b.clock.Load() + 2*second})
-		b.take("a l 4", true)
-		b.retry("a l 4", 2*time.Second)
+	// The retry is at most the end of the override, and only that if the call never fits
+	// under the override, but would without it.
+	{"override-retry-at-most-its-end", onPlans(func(b *caller) {
+		b.override("a", store.Override{Key: "k", Burst: 4, Until: b.clock.Load() + 3*second})
+		b.take("a k 4", true)
+		for cost, want := range map[int64]int64{2: 2 * second, 4: 3 * second, 10: 3 * second, 11: 0} {
+			op := b.do(store.VerbCheck, fmt.Sprint("a k ", cost)).Ops[0]
+			if op.Allowed || op.Retry != want || op.Never != (want == 0) || op.Bound != (want > 0) || op.Reset != 4*second {
+				b.Errorf("cost %d: %+v", cost, op.Answer)
+			}
+		}
+		if op := b.do(store.VerbCheck, "a:free k 11").Ops[0]; op.Never || op.Retry != 3*second {
+			b.Errorf("%+v", op.Answer)
+		}
 	})},
 	{"override-numbers", onPlans(func(b *caller) {
 		b.override("a", store.Override{Key: "k", Rate: 2, Burst: 4})
@@ -276,7 +282,7 @@ var overrideCases = []testCase{
 		b.wait(3 * time.Second)
 		b.free("a k", 8)
 	})},
-	// In shadow mode the retry is that of enforcing, after the end of the override too.
+	// In shadow mode the retry is that of enforcing, at most the end of the override.
 	{"override-shadow", onPlans(func(b *caller) {
 		b.override("a", store.Override{Key: "k", Plan: "seen", Until: b.clock.Load() + 5*second})
 		if op := b.take("a:seen k 11", true); !op.Shadow || !op.Never || op.Retry != 0 {
@@ -286,7 +292,7 @@ var overrideCases = []testCase{
 			b.Errorf("more than the override holds: %+v", op.Answer)
 		}
 		b.take("a:seen k 8", true)
-		if op := b.take("a:seen k 8", true); !op.Shadow || op.Never || op.Retry != 6*second {
+		if op := b.take("a:seen k 8", true); !op.Shadow || op.Never || op.Retry != 5*second || !op.Bound {
 			b.Errorf("%+v", op.Answer)
 		}
 	})},

@@ -9,12 +9,9 @@ import (
 	"testing"
 
 	"github.com/dipwell/dipwell/internal/algebra"
-	"github.com/dipwell/dipwell/internal/door"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
-
-// core is what package store has for this module alone.
-var core = store.Core(door.Key{})
 
 // refStore is a reference store of maps and a mutex, with hooks for deliberate
 // mistakes.
@@ -52,11 +49,7 @@ func openRef(b bug) func(testing.TB, func() int64) store.Store {
 }
 
 func (s *refStore) Abilities() store.Abilities {
-	return store.Abilities{Limits: s, Keys: s.Keys, Sweep: s.Sweep, Now: s.Now, Observe: s.observe}
-}
-
-func (s *refStore) observe(_ context.Context, d *store.Definition, o store.Observation) error {
-	return s.reg.Observe(s.now(), d.Name, o)
+	return store.Abilities{Limits: s, Keys: s.Keys, Sweep: s.Sweep, Now: s.Now}
 }
 
 func (s *refStore) Registry() *store.Registry { return &s.reg }
@@ -125,6 +118,17 @@ func (s *refStore) decide(g *store.Group, now int64) error {
 	if err := g.Decide(now, rows[:len(g.Ops)], write[:]); err != nil {
 		return err
 	}
+	for i := range g.Ops {
+		waiting := 0
+		for _, r := range recs[i] {
+			if r.Slack >= 0 {
+				waiting++
+			}
+		}
+		if g.Reserved && g.Ops[i].Delay > 0 && waiting >= terms.MaxWaiting {
+			return &store.FieldError{Field: "key", Reason: "has too many reservations"}
+		}
+	}
 	s.store(g, now, &old, &rows, &recs, &write)
 	if s.bug.answer != nil {
 		for i := range g.Ops {
@@ -143,7 +147,7 @@ func (s *refStore) advance(def *store.Definition, k refKey, row store.State, now
 	if s.bug.advance != nil {
 		s.bug.advance(def, &row, recs, now)
 	}
-	return core.Advance(core.Own(def, row, max(now, row.TS)), row, k.key, now, recs) // the row stays under its own until it is written
+	return def.Own(row, max(now, row.TS)).Advance(row, k.key, now, recs) // the row stays under its own until it is written
 }
 
 func (s *refStore) store(g *store.Group, now int64, old, rows *[store.MaxTakes]store.State, recs *[store.MaxTakes][]store.Record, write *[store.MaxTakes]bool) {
@@ -183,13 +187,13 @@ func (s *refStore) put(k refKey, row store.State) {
 }
 
 func (s *refStore) addPending(g *store.Group, rows *[store.MaxTakes]store.State, now int64) {
-	h := pending{ends: now + core.Due(g)}
+	h := pending{ends: now + g.Due()}
 	for i := range g.Ops {
 		op, k := &g.Ops[i], s.keyOf(&g.Ops[i])
-		if core.Took(op) == 0 {
+		if op.Took() == 0 {
 			continue
 		}
-		r := core.Record(op, &rows[i], g.ID, now, h.ends)
+		r := op.Record(&rows[i], g.ID, now, h.ends)
 		if s.bug.record != nil {
 			s.bug.record(&rows[i], &r)
 		}
@@ -255,7 +259,7 @@ func (s *refStore) giveBack(def *store.Definition, p pendingPart, now int64) err
 		row, recs = s.bug.cancels(def, p, row, recs, now)
 	} else {
 		var err error
-		if row, recs, err = core.GiveBack(def, row, p.key, now, recs, p.number, p.mark); err != nil {
+		if row, recs, err = def.Own(row, max(now, row.TS)).GiveBack(row, p.key, now, recs, p.number, p.mark); err != nil {
 			return err
 		}
 	}
@@ -297,12 +301,12 @@ func (s *refStore) Sweep(_ context.Context, n int) (int, error) {
 }
 
 func (s *refStore) usedNow(def *store.Definition, k refKey, row store.State, now int64) int64 {
-	row, ok := core.Carry(def, row, k.key, now)
+	row, ok := def.Carry(row, k.key, now)
 	if !ok {
 		return 1
 	}
 	var scratch store.Rule
-	return algebra.Used(core.RuleFor(def, k.key, &scratch), row, now)
+	return algebra.Used(def.RuleFor(k.key, &scratch), row, now)
 }
 
 func (s *refStore) Keys(_ context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {

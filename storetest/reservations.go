@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,6 +20,7 @@ var reservationCases = []testCase{
 	{"cancel-refill", cancelRefill},
 	{"cancel-clock-back", cancelClockBack},
 	{"reserve-many", reserveMany},
+	{"reserve-too-many", reserveTooMany},
 	{"reserve-months", func(e *env) {
 		var takes []dipwell.Take
 		for i := range store.MaxTakes {
@@ -28,6 +30,39 @@ var reservationCases = []testCase{
 		}
 		e.doAll(store.VerbReserve, takes...)
 	}},
+}
+
+// reserveTooMany checks that a key has at most 4,096 reservations that wait.
+func reserveTooMany(e *env) {
+	if e.part > 1 || e.Options.Parallel {
+		return // see hold-too-many
+	}
+	e.define(store.Limit{Name: "w", Rate: 1, Period: time.Second, Burst: 5, MaxDebt: 10_000})
+	e.allowed("w", "k", 5, 0)
+	first := e.reserve("w", "k", 1)
+	var last dipwell.Decision
+	for range maxWaiting - 1 {
+		last = e.reserve("w", "k", 1)
+	}
+	full := func() {
+		e.Helper()
+		_, err := e.l.Reserve(e.ctx, "w", "k", 1)
+		var f *store.FieldError
+		if !errors.As(err, &f) || f.Field != "key" {
+			e.Fatalf("one reservation too many: %v", err)
+		}
+	}
+	full()
+	if last.Delay != maxWaiting*time.Second {
+		e.Errorf("the last one waits for %v", last.Delay)
+	}
+	e.reserve("w", "other", 6)
+	e.must(nil, e.cancel(last.Reservation))
+	e.reserve("w", "k", 1)
+	full()
+	e.advance(first.Delay)
+	e.reserve("w", "k", 1)
+	full()
 }
 
 // cancelBesideCharge checks that a Charge in a group that reserves is not given back.

@@ -38,7 +38,7 @@ type Options struct {
 	Parallel bool
 
 	// Lacks names abilities that the store does not have yet: "plans", "overrides",
-	// "holds" or "concurrency". Run skips their cases; another name fails the test.
+	// "holds", "concurrency", "fractions" or "shards". Run skips their cases; another name fails the test.
 	Lacks []string
 }
 
@@ -67,10 +67,10 @@ type size struct {
 }
 
 var severalKeys = map[string]bool{
-	"plan-group": true, "floor-group": true, "hold-several": true, "hold-again": true, "hold-reset": true, "hold-reset-all": true, "hold-drop": true, "hold-parent-drop": true, "settle-beside-dropped": true, "hold-takes-add-up": true, "hold-bad-input": true, "concurrency-beside": true,
+	"plan-group": true, "floor-group": true, "hold-several": true, "hold-several-nothing": true, "settle-several-nothing": true, "hold-several-free": true, "concurrency-expires-unused": true, "hold-again": true, "hold-reset": true, "hold-reset-all": true, "hold-drop": true, "hold-parent-drop": true, "settle-beside-dropped": true, "hold-takes-add-up": true, "hold-bad-input": true, "concurrency-beside": true,
 	"worked-5-user-and-tenant": true, "group-same-key-adds-up": true, "group-shadow": true, "group-sixteen": true,
-	"group-shared-bucket": true, "cancel-group": true, "cancel-beside-charge": true, "race-group": true,
-	"levels": true, "levels-take-up-to": true, "levels-take-up-to-above-burst": true, "levels-take-up-to-shadow": true, "levels-reserve": true, "race-levels": true, "levels-golden": true, "together-golden": true,
+	"group-shared-bucket": true, "shards-group": true, "cancel-group": true, "cancel-beside-charge": true, "race-group": true,
+	"levels": true, "levels-take-up-to": true, "levels-take-up-to-above-burst": true, "levels-take-up-to-shadow": true, "levels-reserve": true, "race-levels": true, "levels-golden": true, "together-golden": true, "hold-many-changes": true,
 }
 
 // seed selects one random history. A failure's message has the number.
@@ -113,7 +113,7 @@ func Run(t *testing.T, open Open, o Options) {
 }
 
 func cases() [][]testCase {
-	return [][]testCase{worked, regressions, verbCases, groupCases, levelCases, namedCases, reservationCases, givingBackCases, changeCases, windowCases, keyCases, waitCases, planCases, overrideCases, holdCases, concurrencyCases, adaptiveCases, auditCases, raceCases, historyCases, goldenCases, goldenCallCases}
+	return [][]testCase{worked, regressions, verbCases, groupCases, shardCases, levelCases, namedCases, reservationCases, givingBackCases, changeCases, windowCases, keyCases, waitCases, planCases, overrideCases, holdCases, concurrencyCases, priceCases, auditCases, raceCases, historyCases, goldenCases, goldenCallCases}
 }
 
 type testCase struct {
@@ -122,7 +122,7 @@ type testCase struct {
 }
 
 // optional are the abilities that Options.Lacks may name.
-var optional = []string{"plans", "overrides", "holds", "concurrency"}
+var optional = []string{"plans", "overrides", "holds", "concurrency", "fractions", "shards"}
 
 // ability returns the optional ability that a case needs, which begins its name; or "".
 func (c *testCase) ability() string {
@@ -131,10 +131,12 @@ func (c *testCase) ability() string {
 		return "plans"
 	case "override":
 		return "overrides"
-	case "hold", "settle", "extend":
+	case "hold", "settle", "extend", "expired":
 		return "holds"
-	case "concurrency":
-		return "concurrency"
+	case "price":
+		return "fractions"
+	case "concurrency", "shards":
+		return kind
 	}
 	return ""
 }

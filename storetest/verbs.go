@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -21,12 +20,10 @@ var verbCases = []testCase{
 	{"cost-zero", costZero},
 	{"retry-exact", retryExact},
 	{"leaky-bucket", leakyBucket},
-	{"shards", shardsCase},
 	{"shadow", shadowCase},
 	{"bad-input", badInput},
 	{"unlimited-debt", unlimitedDebt},
 	{"call-site-definition", callSite},
-	{"call-sites-forgotten", callSitesForgotten},
 	{"coarse-ticks", coarseTicks},
 }
 
@@ -204,35 +201,6 @@ func (e *env) exact(verb store.Verb, limit, key string, n int64) {
 	}
 }
 
-// Where nobody else takes from a key at the same time, shards change nothing, except
-// that there is no debt and nothing to wait for.
-func shardsCase(e *env) {
-	for n, l := range []store.Limit{
-		{Name: "bucket", Rate: 1, Period: time.Second, Burst: 19, Shards: 8},
-		{Name: "window", Algorithm: store.FixedWindow, Rate: 19, Period: time.Minute, Shards: 8, Start: "0s"},
-	} {
-		e.define(l)
-		e.allowed(l.Name, "k", 2, 17)
-		e.allowed(l.Name, "k", 17, 0)
-		if d, err := e.l.Take(e.ctx, l.Name, "k", 1); err != nil || d.Allowed || n == 0 && d.RetryAfter != time.Second {
-			e.Errorf("%+v, %v", d, err)
-		}
-		var bad *store.FieldError
-		if _, err := e.l.Reserve(e.ctx, l.Name, "k", 1); !errors.As(err, &bad) || bad.Field != "limit" {
-			e.Errorf("reserve: %v", err)
-		}
-		if _, err := e.l.Wait(e.ctx, l.Name, "k", 1); !errors.As(err, &bad) || bad.Field != "limit" {
-			e.Errorf("wait: %v", err)
-		}
-		e.advance(time.Minute)
-		e.allowed(l.Name, "k", 0, 19)
-		l.Shards = 3 // what is used moves
-		e.allowed(l.Name, "k", 7, 12)
-		e.define(l)
-		e.allowed(l.Name, "k", 0, 12)
-	}
-}
-
 func leakyBucket(e *env) {
 	e.define(store.Limit{Name: "l", Algorithm: store.LeakyBucket, Rate: 2, Period: time.Second, MaxDebt: 3})
 	var last dipwell.Decision
@@ -347,8 +315,8 @@ func unlimitedDebt(e *env) {
 	}
 }
 
-// The first call with a definition defines the limit. Later calls must have the
-// same definition.
+// The first call with a definition defines the limit. Later calls with another one are
+// decided by the limit in force.
 func callSite(e *env) {
 	l := store.Limit{Name: "site", Rate: 1, Period: time.Hour, Burst: 5}
 	for left := int64(4); left >= 0; left-- {
@@ -366,12 +334,22 @@ func callSite(e *env) {
 	if d, err = e.l.TakeWith(e.ctx, same, "k", 1); err != nil || d.Allowed {
 		e.Fatalf("the same definition with a default written out: %+v, %v", d, err)
 	}
-	sites := store.AbilitiesOf(e.store).CallSite != nil
-	if !sites {
-		e.differs(l, "rate", "10 here and 1 in force", func(l *store.Limit) { l.Rate = 10 })
-		e.differs(l, "burst", "8 here and 5 in force", func(l *store.Limit) { l.Burst = 8 })
+	// Where the numbers differ, those in force decide.
+	for _, change := range []func(*store.Limit){
+		func(l *store.Limit) { l.Rate = 10 },
+		func(l *store.Limit) { l.Burst = 8 },
+		func(l *store.Limit) { l.Timeout = time.Second },
+		func(l *store.Limit) { l.Algorithm, l.Burst = store.FixedWindow, 0 },
+	} {
+		other := l
+		change(&other)
+		if d, err = e.l.TakeWith(e.ctx, other, "k", 1); err != nil || d.Allowed || d.Capacity != 5 || d.RetryAfter != time.Hour || d.Plan != "" {
+			e.Fatalf("with %+v: %+v, %v", other, d, err)
+		}
+		if d, err = e.l.TakeAll(e.ctx, dipwell.Take{With: &other, Key: "k", Cost: 1}); err != nil || d.Allowed || d.Capacity != 5 {
+			e.Fatalf("with %+v in a group: %+v, %v", other, d, err)
+		}
 	}
-	e.differs(l, "timeout", "1s here and the default in force", func(l *store.Limit) { l.Timeout = time.Second })
 	if def := e.l.Limit("site"); def.Limit != l || def.Number != 1 || def.Owner != store.OwnerCode {
 		e.Fatalf("a call with another definition changed the limit: %+v", def)
 	}
@@ -384,99 +362,6 @@ func callSite(e *env) {
 	d, err = e.l.TakeAll(e.ctx, dipwell.Take{Limit: "site", With: &l, Key: "other", Cost: 2})
 	if e.must(d, err); !d.Allowed || d.Remaining != 3 {
 		e.Fatalf("in a group: %+v", d)
-	}
-	if sites {
-		e.callSites(l)
-	}
-}
-
-// Definitions of call sites that no bucket is under are forgotten, so that in the course
-// of time there may be more of them than a limit can have at once.
-func callSitesForgotten(e *env) {
-	l := store.Limit{Name: "site", Rate: 1, Period: time.Hour, Burst: 5}
-	e.define(l)
-	if store.AbilitiesOf(e.store).CallSite == nil {
-		return
-	}
-	sites := int64(260 / e.few)
-	for i := range sites {
-		if i%(sites/2) == sites/2-1 { // buckets are full again, but for one
-			e.advance(1000 * time.Hour)
-			if sweep := store.AbilitiesOf(e.store).Sweep; sweep != nil {
-				for range 3 { // the last may end them, and another one delete them
-					_, err := sweep(e.ctx, 1000)
-					e.must(dipwell.Decision{}, err)
-					e.advance(2 * time.Minute)
-				}
-			}
-		}
-		site := l
-		site.Burst = 10 + i
-		d, err := e.l.TakeWith(e.ctx, site, fmt.Sprint("k", i%3), 1)
-		if e.must(d, err); !d.Allowed || d.Capacity != site.Burst {
-			e.Fatalf("definition %d: %+v", i, d)
-		}
-	}
-}
-
-// callSites takes under definitions of call sites. l is in force, with a burst of 5.
-func (e *env) callSites(l store.Limit) {
-	e.Helper()
-	take := func(l store.Limit, n int64, allowed bool, remaining int64, retry time.Duration) {
-		e.Helper()
-		d, err := e.l.TakeWith(e.ctx, l, "site", n)
-		if e.must(d, err); d.Allowed != allowed || d.Remaining != remaining || d.RetryAfter != retry || d.Plan != "" {
-			e.Fatalf("%d with %d an hour and a burst of %d: %+v", n, l.Rate, l.Burst, d)
-		}
-	}
-	fast, wide := l, l
-	fast.Rate, wide.Burst = 10, 8
-	start := e.clock.Load()
-	take(l, 5, true, 0, 0)
-	take(wide, 2, true, 1, 0)               // 7 are used, of 8
-	take(l, 1, false, 0, 3*time.Hour)       // 7 of 5, and 1 comes back an hour
-	take(fast, 1, false, 0, 3*time.Hour)    // a refusal leaves the row under the other definition
-	e.clock.Store(start + 4*3600e6)         // 3 are used
-	take(fast, 2, true, 0, 0)               // 5 of 5, from now on under fast
-	e.clock.Store(start + 4*3600e6 + 360e6) // 1 came back
-	take(l, 2, false, 1, 360*time.Second)   // the row stays under fast
-	take(l, 1, true, 0, 0)                  // from now on under l
-	take(fast, 1, false, 0, 3600*time.Second)
-	other := l
-	other.Rate, other.MaxDebt = 2, 7
-	e.define(store.Limit{Name: "site", Rate: 1, Period: time.Hour, Burst: 6}) // another version
-	take(wide, 3, true, 0, 0)                                                 // 8 of 8
-	take(other, 1, false, 0, 4*time.Hour)                                     // 8 of 5
-	e.define(l)
-	take(l, 1, false, 0, 4*time.Hour)
-	// The braces put the keys into one slot of a Redis Cluster.
-	d, err := e.l.TakeAll(e.ctx, dipwell.Take{With: &wide, Key: "{k}both", Cost: 6}, dipwell.Take{Limit: l.Name, Key: "{k}else", Cost: 1})
-	if e.must(d, err); !d.Allowed || d.Limits[0].Remaining != 2 || d.Limits[0].Capacity != 8 {
-		e.Fatalf("in a group: %+v", d)
-	}
-
-	def, site := e.l.Limit("site"), store.AbilitiesOf(e.store).CallSite
-	if err := e.l.Drop(e.ctx, "site", store.OwnerCode); err != nil {
-		e.Fatal(err)
-	}
-	l.Burst = 33
-	if _, err := site(e.ctx, def, l); err != nil && (!errors.Is(err, store.ErrUnknownLimit) || errors.Is(err, store.ErrStore)) {
-		e.Fatalf("a definition of a limit that was dropped: %v", err)
-	}
-}
-
-// differs calls TakeWith and TakeAll with a changed definition, and wants both
-// to return a FieldError with this field and reason.
-func (e *env) differs(l store.Limit, field, reason string, change func(*store.Limit)) {
-	e.Helper()
-	change(&l)
-	_, alone := e.l.TakeWith(e.ctx, l, "other", 1)
-	_, group := e.l.TakeAll(e.ctx, dipwell.Take{Limit: l.Name, With: &l, Key: "other", Cost: 1})
-	for _, err := range []error{alone, group} {
-		var bad *store.FieldError
-		if !errors.As(err, &bad) || bad.Limit != l.Name || bad.Field != field || !strings.HasPrefix(bad.Reason, reason) {
-			e.Fatalf("%v, want limit %s: %s: %s", err, l.Name, field, reason)
-		}
 	}
 }
 

@@ -17,23 +17,20 @@ type AuditCmd struct {
 	Key    *string `arg:"" optional:"" help:"Only changes of this key of the limit; an empty one is the shared bucket."`
 	Before string  `placeholder:"ID" help:"Only what is older than this entry."`
 	N      int     `short:"n" default:"100" help:"Number of entries, 1 to 1000. Default 100."`
-	CSV    bool    `name:"csv" help:"Print all entries as CSV, for a spreadsheet."`
 	NDJSON bool    `name:"ndjson" help:"Print all entries as JSON, one a line."`
 }
 
 func (AuditCmd) Help() string {
-	return "Examples:\n\n  dipwell audit api cust-7\n  dipwell audit --csv > audit.csv\n\nA store keeps the last 10,000 changes, for at most 400 days."
+	return "Examples:\n\n  dipwell audit api cust-7\n  dipwell audit --ndjson > audit.ndjson\n\nA store keeps the last 10,000 changes, for at most 400 days."
 }
 
 func (c *AuditCmd) Run(e *env) error {
 	q := url.Values{}
 	switch {
-	case c.CSV && c.NDJSON, c.JSON && (c.CSV || c.NDJSON):
-		return errors.New("csv, ndjson, json: give only one of them")
+	case c.JSON && c.NDJSON:
+		return errors.New("ndjson, json: give only one of them")
 	case c.Name == "" && c.Key != nil:
 		return errors.New("limit: is empty")
-	case c.CSV:
-		q.Set("format", "csv")
 	case c.NDJSON:
 		q.Set("format", "ndjson")
 	default:
@@ -53,7 +50,7 @@ func (c *AuditCmd) Run(e *env) error {
 		return err
 	}
 	c.printAsked(e)
-	if c.JSON || c.CSV || c.NDJSON {
+	if c.JSON || c.NDJSON {
 		_, err = e.stdout.Write(b)
 		return err
 	}

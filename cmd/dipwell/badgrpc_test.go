@@ -33,7 +33,9 @@ func serveVerbs(t *testing.T, s *server.Server) *grpc.ClientConn {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- s.ServeGRPC(ctx, l, s.GRPC(server.Site{Loopback: true}, nil)) }()
+	go func() {
+		ended <- s.ServeGRPC(ctx, server.Listener{Listener: l}, s.GRPC(server.Site{Loopback: true}, nil))
+	}()
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,6 @@ import (
 	"io"
 	"maps"
 	mathrand "math/rand/v2"
-	"os"
 	"os/signal"
 	"slices"
 	"strconv"
@@ -20,11 +19,9 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/term"
-
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/latency"
-	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/internal/bounded"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -260,7 +257,7 @@ func (b *bench) define() error {
 	for i := range b.keys {
 		b.keys[i] = "user:" + strconv.Itoa(i)
 	}
-	if _, err := b.limiter.Define(ctx, b.limit(b.name), owner.API); err != nil {
+	if _, err := b.limiter.Define(ctx, b.limit(b.name), terms.OwnerAPI); err != nil {
 		if errors.Is(err, store.ErrOutcomeUnknown) || ctx.Err() != nil {
 			return fmt.Errorf("%w; the limit %s may have been left behind", err, b.name)
 		}
@@ -299,7 +296,7 @@ func (b *bench) load(r *benchReport) error {
 	_ = b.eachClient(func(c *benchClient) error { c.call(calls, start); return nil })
 	took := time.Since(start)
 	hide()
-	var times latency.Histogram
+	var times bounded.Histogram
 	for _, c := range b.clients {
 		times.Add(&c.times)
 		for kind, e := range c.errors {
@@ -311,7 +308,7 @@ func (b *bench) load(r *benchReport) error {
 	}
 	r.Seconds, r.Interrupted = took.Seconds(), b.env.ctx.Err() != nil
 	r.Decisions, r.PerSecond = uint64(times.Count), float64(times.Count)/took.Seconds()
-	r.Latency = benchLatency{times.Percentile(50), times.Percentile(90), times.Percentile(99), latency.Micro(times.Most)}
+	r.Latency = benchLatency{times.Percentile(50), times.Percentile(90), times.Percentile(99), bounded.Micro(times.Most)}
 	return nil
 }
 
@@ -348,7 +345,7 @@ type benchClient struct {
 	*bench
 	random   *mathrand.Rand
 	decision dipwell.Decision
-	times    latency.Histogram
+	times    bounded.Histogram
 	errors   map[string]*benchError
 	done     atomic.Uint64 // for the progress line
 	failed   atomic.Uint64
@@ -434,8 +431,8 @@ func errorKind(err error) string {
 
 // progress shows the progress on a terminal until hide is called.
 func (b *bench) progress(start time.Time) (hide func()) {
-	f, ok := b.env.stderr.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	f := b.env.stderr.terminal()
+	if f == nil {
 		return func() {}
 	}
 	end := make(chan struct{})
@@ -497,7 +494,7 @@ func (b *bench) cleanUp() (left []finding) {
 func (b *bench) drop() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.env.ctx), defineTimeout)
 	defer cancel()
-	err := b.limiter.Drop(ctx, b.name, owner.API)
+	err := b.limiter.Drop(ctx, b.name, terms.OwnerAPI)
 	if errors.Is(err, dipwell.ErrUnknownLimit) {
 		return nil // removed by somebody else
 	}

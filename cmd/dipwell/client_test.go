@@ -82,9 +82,8 @@ func TestClientExitCodes(t *testing.T) {
 		{"audit", 0, "2001-09-09T01:46:40Z 127.0.0.1 refund login user:7 6 tokens\n"},
 		{"audit login user:7 -n 1", 0, "2001-09-09T01:46:40Z 127.0.0.1 reset login user:7 (ticket-81)\nthere may be more: --before "},
 		{"audit nobody", 0, ""},
-		{"audit --csv", 0, "id,at,who,action,limit,key,what,note\n"},
 		{"audit --ndjson", 0, `"action":"reset","limit":"login","key":"user:7","note":"ticket-81"}`},
-		{"audit --ndjson --csv", 2, "csv, ndjson, json: give only one"},
+		{"audit --ndjson --json", 2, "ndjson, json: give only one"},
 		{"take login", 0, "allowed: login: 19 of 20"},
 		{"take login --json", 0, `"key":null,"cost":1,"granted":1,"capacity":20,"remaining":18,"retry_after_us":null`},
 		{"take login --cost 20 --json", 1, `"retry_after_us":24000000`},
@@ -115,7 +114,15 @@ func TestClientExitCodes(t *testing.T) {
 		{"take login k --cost 1.5", 2, "cost"},
 		{"take", 2, "limit"},
 		{"frobnicate", 2, "unexpected argument"},
-		{"take login k --server http://127.0.0.1:1", 2, "connection refused"},
+		{"take login k --server http://127.0.0.1:1", 2, "connection refused: is dipwell serve running? "},
+		{"doctor --server http://127.0.0.1:1", 1, "connection refused: is dipwell serve running? "},
+		{"help", 0, "Run \"dipwell <command> --help\""},
+		{"help take", 0, "dipwell take login user:7 --cost 3"},
+		{"help migrate up", 0, "dipwell migrate up --store"},
+		{"help help", 0, "dipwell help take"},
+		{"help nonsense", 2, "unexpected argument nonsense"},
+		{"--version", 0, "dipwell "},
+		{"--version x", 2, "unexpected argument x"},
 		{"keys jobs", 2, "keys: list"},
 		{"version", 0, "dipwell "},
 	} {
@@ -225,7 +232,7 @@ var joined = regexp.MustCompile(`(?m)^Example: .*\n.`)
 func TestHelpShowsExamples(t *testing.T) {
 	_, out, _ := program(t, "--help")
 	for _, c := range []string{"serve", "take", "check", "take-up-to", "reserve", "wait", "charge", "refund", "reset", "hold", "settle", "extend", "holds", "override set", "override list", "override end",
-		"audit", "cancel", "limits", "keys", "inspect", "top", "replay", "simulate", "bench", "doctor", "migrate up", "migrate down", "migrate status", "migrate print", "config check", "version"} {
+		"audit", "cancel", "limits", "keys", "inspect", "top", "replay", "bench", "doctor", "migrate up", "migrate down", "migrate status", "migrate print", "config check", "version", "help"} {
 		if !strings.Contains(out, "  "+c+" ") {
 			t.Errorf("%s is not in the help", c)
 		}
@@ -275,6 +282,8 @@ func TestConfigCheck(t *testing.T) {
 		{rules, "", "more.yaml"},
 		{rules, "true", "good, 0 limits and descriptors of 1 domain"},
 		{rules + "/elsewhere", "", "rls_config is not here, and was not read"},
+		{"../../internal/rls/testdata/cases/extensionless", "", "extensionless/ratelimit: is read, although its name does not end in .yaml or .yml"},
+		{"../../internal/rls/testdata/cases/manifest.yaml", "", "is a Kubernetes manifest (ConfigMap)"},
 	} {
 		t.Setenv("DIPWELL_RLS_MERGE_DOMAINS", tc.merge)
 		if err := os.WriteFile(bad, []byte("rls_config: "+tc.path+"\n"), 0o600); err != nil {

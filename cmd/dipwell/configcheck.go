@@ -12,7 +12,6 @@ import (
 	"github.com/dipwell/dipwell/internal/keyhash"
 	"github.com/dipwell/dipwell/internal/rls"
 	"github.com/dipwell/dipwell/internal/server"
-	"github.com/dipwell/dipwell/internal/yamlfile"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -45,6 +44,9 @@ func (c *ConfigCheckCmd) Run(e *env) error {
 	case err != nil:
 		return fmt.Errorf("%s: rls_config: %w", c.File, err)
 	case rules != nil:
+		for _, note := range rules.Notes() {
+			fmt.Fprintf(e.stderr, "dipwell: %s\n", note)
+		}
 		holds += " and descriptors of " + howMany(rules.Domains(), "domain")
 	}
 	for _, err := range missing {
@@ -62,7 +64,7 @@ func (c *ConfigCheckCmd) Run(e *env) error {
 
 // inFile adds the name of the file to an error that does not have it.
 func inFile(path string, err error) error {
-	var named *yamlfile.Error
+	var named *config.YAMLError
 	var open *fs.PathError
 	if errors.As(err, &named) || errors.As(err, &open) && open.Path == path {
 		return err

@@ -13,14 +13,9 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/config"
-	"github.com/dipwell/dipwell/internal/door"
-	"github.com/dipwell/dipwell/internal/owner"
-	"github.com/dipwell/dipwell/internal/parents"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
-
-// core is what package store has for this module alone.
-var core = store.Core(door.Key{})
 
 const (
 	dropAfter     = 2 * time.Second  // how long a file must be unchanged before limits removed from it are dropped
@@ -39,7 +34,7 @@ type declared struct {
 
 	mu     sync.Mutex
 	began  bool
-	file   owner.FileState // as last read
+	file   terms.FileOwner // as last read
 	limits []declaredLimit
 	named  map[string]string // limits that this process's file defined, with the owner's text
 	gone   *time.Timer       // drops limits removed from the file; nil if there are none
@@ -87,12 +82,12 @@ func (d *declared) has(set *settings) bool {
 	return d.began && fileOwner(&set.File) == d.file
 }
 
-func fileOwner(f *config.File) owner.FileState {
-	return owner.FileState{Name: cmp.Or(f.Owner, owner.Main), Revision: f.Revision, Digest: f.Digest}
+func fileOwner(f *config.File) terms.FileOwner {
+	return terms.FileOwner{Name: cmp.Or(f.Owner, terms.OwnerMain), Revision: f.Revision, Digest: f.Digest}
 }
 
 // declared returns the limits of the flags and of the file, with their owners.
-func (s *settings) declared(file owner.FileState) (out []declaredLimit) {
+func (s *settings) declared(file terms.FileOwner) (out []declaredLimit) {
 	for _, l := range s.FlagLimits {
 		out = append(out, declaredLimit{l, store.OwnerCode})
 	}
@@ -104,9 +99,9 @@ func (s *settings) declared(file owner.FileState) (out []declaredLimit) {
 
 // newerRevision returns the highest revision in the store of the file's owner, if
 // it is higher than the file's, else 0.
-func (d *declared) newerRevision(file owner.FileState) (seen int64) {
+func (d *declared) newerRevision(file terms.FileOwner) (seen int64) {
 	for _, def := range d.limiter.Limits() {
-		if f, ok := owner.ParseFile(def.Owner); ok && f.Name == file.Name && f.Revision > file.Revision {
+		if f, ok := terms.ParseFileOwner(def.Owner); ok && f.Name == file.Name && f.Revision > file.Revision {
 			seen = max(seen, f.Revision)
 		}
 	}
@@ -115,22 +110,22 @@ func (d *declared) newerRevision(file owner.FileState) (seen int64) {
 
 // define defines all limits. It checks all owners first, so that a conflict changes
 // nothing.
-func (d *declared) define(file owner.FileState, limits []declaredLimit) error {
+func (d *declared) define(file terms.FileOwner, limits []declaredLimit) error {
 	var others []string
 	for _, l := range limits {
 		def := d.limiter.Limit(l.Name)
 		if def == nil {
 			continue
 		}
-		f, fromFile := owner.ParseFile(def.Owner)
-		if fromFile && f.Name != file.Name && def.Owner != owner.File {
-			return &owner.Error{Limit: l.Name, Owner: def.Owner}
+		f, fromFile := terms.ParseFileOwner(def.Owner)
+		if fromFile && f.Name != file.Name && def.Owner != terms.OwnerFile {
+			return &terms.OwnerError{Limit: l.Name, Owner: def.Owner}
 		}
-		if fromFile && f.Digest != "" && f.Digest != file.Digest && f.Digest != d.file.Digest && core.Differs(def, l.Limit) != nil {
+		if fromFile && f.Digest != "" && f.Digest != file.Digest && f.Digest != d.file.Digest && def.Differs(l.Limit) != nil {
 			others = append(others, l.Name)
 		}
 	}
-	for _, l := range parents.First(limits, func(l *declaredLimit) *store.Limit { return &l.Limit }) {
+	for _, l := range store.ParentsFirst(limits, func(l *declaredLimit) *store.Limit { return &l.Limit }) {
 		if err := d.defineOne(l); err != nil {
 			return err
 		}
@@ -179,7 +174,7 @@ func (d *declared) logOrphans() {
 // among limits.
 func orphans(limiter *dipwell.Limiter, file string, limits []declaredLimit) (left []string) {
 	for _, def := range limiter.Limits() {
-		if f, ok := owner.ParseFile(def.Owner); ok && f.Name == file && !slices.ContainsFunc(limits, func(l declaredLimit) bool { return l.Name == def.Name }) {
+		if f, ok := terms.ParseFileOwner(def.Owner); ok && f.Name == file && !slices.ContainsFunc(limits, func(l declaredLimit) bool { return l.Name == def.Name }) {
 			left = append(left, def.Name)
 		}
 	}
@@ -216,7 +211,7 @@ func (d *declared) removed() []string {
 		delete(left, l.Name)
 	}
 	out := slices.Sorted(maps.Keys(left))
-	out = parents.First(out, func(name *string) *store.Limit {
+	out = store.ParentsFirst(out, func(name *string) *store.Limit {
 		if def := d.limiter.Limit(*name); def != nil {
 			return &def.Limit
 		}
@@ -268,7 +263,7 @@ func (d *declared) dropOne(name string) error {
 }
 
 func whose(by string) string {
-	if f, ok := owner.ParseFile(by); ok {
+	if f, ok := terms.ParseFileOwner(by); ok {
 		return "another file of owner " + f.Name
 	}
 	return "owner " + by
@@ -281,10 +276,10 @@ func drift(limiter *dipwell.Limiter, limits []declaredLimit) (out []string) {
 		switch {
 		case def == nil:
 			out = append(out, "limit "+l.Name+" is not in the store")
-		case owner.Name(def.Owner) != owner.Name(l.owner):
-			out = append(out, (&owner.Error{Limit: l.Name, Owner: def.Owner}).Error())
+		case terms.OwnerName(def.Owner) != terms.OwnerName(l.owner):
+			out = append(out, (&terms.OwnerError{Limit: l.Name, Owner: def.Owner}).Error())
 		default:
-			if err := core.Differs(def, l.Limit); err != nil {
+			if err := def.Differs(l.Limit); err != nil {
 				out = append(out, err.Error())
 			}
 		}
@@ -297,6 +292,13 @@ func (d *declared) drifted() float64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return float64(len(drift(d.limiter, d.limits)))
+}
+
+// waits reports whether a limit will be stored once another transaction no longer locks it,
+// which the store has reported.
+func (d *declared) waits(l declaredLimit) bool {
+	c, ok := store.AbilitiesOf(d.limiter.Store()).Limits.(interface{ Waiting(name string) error })
+	return ok && c.Waiting(l.Name) != nil
 }
 
 // watchDrift logs when drift begins and ends, until ctx ends.
@@ -318,7 +320,7 @@ func (d *declared) watchDrift() {
 func (d *declared) logDrift() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	list := drift(d.limiter, d.limits)
+	list := drift(d.limiter, slices.DeleteFunc(slices.Clone(d.limits), d.waits))
 	now := strings.Join(list, "\n")
 	persists := now == d.seen
 	d.seen = now

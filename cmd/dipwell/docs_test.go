@@ -17,7 +17,7 @@ var (
 	// shellBlock is a block of commands in a page.
 	shellBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```")
 	// session is a command in a block that also has what it prints.
-	session = regexp.MustCompile(`(?m)^(?:\$ )?(dipwell (?:replay --log testdata|simulate --seed|migrate up --store) .*)$`)
+	session = regexp.MustCompile(`(?m)^(?:\$ )?(dipwell (?:replay --log testdata|migrate up --store) .*)$`)
 )
 
 // elsewhere are programs in documented commands that this test does not run, and why.
@@ -25,6 +25,8 @@ var elsewhere = map[string]string{
 	"caddy":          "TestProxies runs it on the same file",
 	"docker":         "there is no daemon; deploy/check runs the image's file system",
 	"envoy":          "not packaged by Debian; internal/rls reads the file",
+	"cd":             "into a clone",
+	"git":            "clones what is published",
 	"go":             "fetches what is published",
 	"grpcurl":        "not packaged by Debian; TestGRPC calls the same",
 	"haproxy":        "TestProxies runs it on the same file",
@@ -131,7 +133,7 @@ func documented(t *testing.T, p *process, dir, line string) bool {
 	cmd := exec.Command("sh", "-c", strings.Replace(line, "make;", "true;", 1))
 	cmd.Dir = "../.."
 	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "DIPWELL_SERVER="+p.url, "N=1", "USER=ann")
-	for _, out := range []string{"> dipwell.json", "> audit.csv", "--plot history.svg", "--plot docs/img/replay.png"} {
+	for _, out := range []string{"> dipwell.json", "> audit.ndjson", "--plot docs/img/replay.svg"} {
 		option, name, _ := strings.Cut(out, " ")
 		cmd.Args[2] = strings.ReplaceAll(cmd.Args[2], out, option+" "+filepath.Join(dir, filepath.Base(name)))
 	}

@@ -10,15 +10,16 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// ofOthers are flags of other programs that pages name: of pg_dump.
-var ofOthers = map[string]bool{"exclude-table-data": true, "no-unlogged-table-data": true}
+// ofOthers are flags of other programs that pages name: of pg_dump, and of the simulator.
+var ofOthers = map[string]bool{"exclude-table-data": true, "no-unlogged-table-data": true,
+	"faults": true, "seed": true, "seeds": true, "steps": true}
 
 // TestDocFlags checks that the flags in the text of README.md and docs/ are flags of
 // dipwell. TestDocCommands runs the commands in blocks.
 func TestDocFlags(t *testing.T) {
 	parser, err := kong.New(&commands{Serve: ServeCmd{Plugins: kong.Plugins{serveFlags()}}}, append(readers(), kong.Vars{"timeout": "10s", "for": ""})...)
 	must(t, err)
-	flags := map[string]bool{}
+	flags := map[string]bool{"version": true} // which stands for the command
 	for _, leaf := range parser.Model.Leaves(true) {
 		for _, group := range leaf.AllFlags(true) {
 			for _, f := range group {

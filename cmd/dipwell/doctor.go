@@ -166,7 +166,8 @@ func (x *examination) config(path string) string {
 	if _, err = set.checkFiles(); err != nil {
 		x.problem("configuration", "serve does not start with it", "%s: %v", path, err)
 	}
-	if _, err = namedRules(f); err != nil {
+	rules, err := namedRules(f)
+	if err != nil {
 		x.problem("configuration", "serve does not start with it; a running service keeps the last good descriptors", "%s: rls_config: %v", path, err)
 	}
 	x.declared = f
@@ -174,6 +175,11 @@ func (x *examination) config(path string) string {
 	for _, l := range f.Limits {
 		if d, err := store.NewDefinition(l); err == nil && d.Warning != "" {
 			x.warn("configuration", "", "%s", d.Warning)
+		}
+	}
+	if rules != nil {
+		for _, note := range rules.Notes() {
+			x.warn("configuration", "", "%s", note)
 		}
 	}
 	for _, secret := range []struct{ setting, file string }{{"admin_token_file", f.AdminTokenFile}, {"key_secret_file", f.KeySecretFile}, {"tls_key", f.TLSKey}} {

@@ -88,6 +88,23 @@ func TestDoctorPostgres(t *testing.T) {
 	exec("begin;" + granted + "commit")
 	_, found = doctor(t, "--store", dsn)
 	expect(t, found, "roles", "ok: dipwell_app, dipwell_service and dipwell_admin are there\n")
+	for _, c := range []struct{ wrong, right, check, good, bad string }{
+		{"alter table dipwell.buckets enable row level security", "alter table dipwell.buckets disable row level security", "rights",
+			"ok: dipwell_service and dipwell_admin have what services need", "problem: services would fail: dipwell_admin: row security of dipwell.buckets is on"},
+		{"revoke insert on dipwell.buckets from dipwell_service", "grant insert on dipwell.buckets to dipwell_service", "rights",
+			"ok: dipwell_service", "problem: services would fail: dipwell_service: insert on dipwell.buckets"},
+		{"grant create on schema dipwell_internal to public", "revoke create on schema dipwell_internal from public", "owner",
+			"ok: the schemas and everything in them belong to postgres", "problem: others can run code with the rights of postgres and of every caller: everybody may create objects in schema dipwell_internal"},
+		{"alter table dipwell.limits replica identity nothing", "alter table dipwell.limits replica identity default", "replication",
+			"ok: every table has a replica identity", "problem: while a publication has them, tables without a primary key or another replica identity cannot be updated: dipwell.limits"},
+	} {
+		exec(c.wrong)
+		_, found = doctor(t, "--store", dsn)
+		expect(t, found, c.check, c.bad)
+		exec(c.right)
+		_, found = doctor(t, "--store", dsn)
+		expect(t, found, c.check, c.good)
+	}
 	exec("grant create on schema public to public; alter role postgres in database " + conn.Config().Database + " set search_path = pg_catalog, pg_temp")
 	if _, found = doctor(t, "--store", dsn); strings.Contains(found["roles"], "everybody may create") {
 		t.Error(found["roles"])
@@ -127,7 +144,7 @@ func TestDoctorPostgres(t *testing.T) {
 func rowsOf(t *testing.T, conn *pgx.Conn) (s string) {
 	t.Helper()
 	err := conn.QueryRow(t.Context(), `select (select count(*) from dipwell.buckets) || ' buckets, ' || (select count(*) from dipwell.reservations) || ' reservations, revision '
-		|| (select n from dipwell.revision) || ', limits ' || (select string_agg(name, ',') from dipwell.limits)`).Scan(&s)
+		|| (select sum(n) from dipwell.revision) || ', limits ' || (select string_agg(name, ',') from dipwell.limits)`).Scan(&s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +274,7 @@ func TestDoctorConfigAndServer(t *testing.T) {
 		t.Errorf("a bad file: %d %v", code, found)
 	}
 	p.stderr.wait(t, "last good configuration stays in force")
-	if code, found = doctor(t, "--server", p.url); code != 1 || !strings.Contains(found["configuration"], "problem: the file is invalid") {
+	if code, found = doctor(t, "--server", p.url); code != 1 || !strings.Contains(found["configuration"], "problem: the file, or a file of descriptors, is invalid") {
 		t.Errorf("a bad file in use: %d %v", code, found)
 	}
 	if code, _ = doctor(t, "--server", "http://127.0.0.1:1"); code != 1 {

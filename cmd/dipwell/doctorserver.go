@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -16,10 +15,16 @@ import (
 // certificateDays is how many days before its end a certificate causes a warning.
 const certificateDays = 14
 
+// Bounds of what is read of an answer. That of a probe is read for each of up to 10,000 checks.
+const (
+	maxProbe   = 64 << 10
+	maxMetrics = 16 << 20
+)
+
 // server checks a running service through its public paths.
 func (x *examination) server(ctx context.Context, client *http.Client, base string) {
 	base = strings.TrimSuffix(cmp.Or(base, "http://127.0.0.1:8080"), "/")
-	get := func(ctx context.Context, path string) (status int, body []byte, header http.Header, err error) {
+	get := func(ctx context.Context, path string, most int64) (status int, body []byte, header http.Header, err error) {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
 		if err != nil {
 			return 0, nil, nil, err
@@ -29,11 +34,11 @@ func (x *examination) server(ctx context.Context, client *http.Client, base stri
 			return 0, nil, nil, err
 		}
 		defer res.Body.Close()
-		body, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+		body, err = readAnswer(res, most)
 		return res.StatusCode, body, res.Header, err
 	}
 	start := time.Now()
-	status, _, header, err := get(ctx, "/healthz")
+	status, _, header, err := get(ctx, "/healthz", maxProbe)
 	if took := time.Since(start); err == nil && status == http.StatusOK {
 		x.ok("service", "%s answers", base)
 		if date, err := http.ParseTime(header.Get("Date")); err == nil { // Date is rounded down to the second
@@ -43,17 +48,20 @@ func (x *examination) server(ctx context.Context, client *http.Client, base stri
 		if err == nil {
 			err = fmt.Errorf("/healthz is %d", status)
 		}
-		x.problem("service", "", "%s does not answer: %v", base, timeoutError(err))
+		x.problem("service", "", "%s does not answer: %v", base, unreached(timeoutError(err)))
 		return
 	}
-	if status, body, _, err := get(ctx, "/readyz"); err != nil {
+	if status, body, _, err := get(ctx, "/readyz", maxProbe); err != nil {
 		x.problem("store", "", "/readyz: %v", timeoutError(err))
 	} else {
 		x.judge(status != http.StatusOK, verdictProblem, "store", "see the service's log, and run dipwell doctor --store there", "/readyz is %d: %s", "/readyz is %d: it can decide%.0s",
 			status, problem(http.StatusText(status), body))
 	}
-	x.latency(ctx, "looks at /healthz", func(ctx context.Context) error { _, _, _, err := get(ctx, "/healthz"); return timeoutError(err) })
-	status, body, _, err := get(ctx, "/metrics")
+	x.latency(ctx, "looks at /healthz", func(ctx context.Context) error {
+		_, _, _, err := get(ctx, "/healthz", maxProbe)
+		return timeoutError(err)
+	})
+	status, body, _, err := get(ctx, "/metrics", maxMetrics)
 	if err != nil || status != http.StatusOK {
 		x.warn("metrics", "", "/metrics cannot be read: status %d, %v", status, timeoutError(err))
 		return
@@ -70,12 +78,12 @@ func (x *examination) metrics(m map[string]float64) {
 	decisions := m["dipwell_decisions_total"]
 	x.ok("decisions", "%.0f %s", decisions, since)
 	x.judge(m["dipwell_config_last_reload_failed"] == 1, verdictProblem, "configuration", "see the service's log, or: dipwell config check FILE",
-		"the file is invalid, and an older one is in force", "the file that was read last is in force")
+		"the file, or a file of descriptors, is invalid, and an older one is in force", "what was read last is in force")
 	x.judge(m["dipwell_config_drift"] > 0, verdictWarning, "drift", "see the service's log, or run dipwell doctor --config FILE --store URL there",
 		"the store differs in %s that the service names", "the store differs in %s that the service names", howMany(int64(m["dipwell_config_drift"]), "limit"))
 	for _, c := range []struct{ name, check, thing, rest, advice string }{
 		{"dipwell_store_errors_total", "store", "call", "that the store could not answer", "see the service's log for when and why"},
-		{"dipwell_store_full_total", "store", "call", "for a new key, hold or override while the store was full", "raise max_keys, max_holds or max_overrides, whichever the answers name, or look at dipwell top for who makes keys"},
+		{"dipwell_store_full_total", "store", "call", "for a new key, hold or override while the store was full", "raise max_keys, max_key_bytes, max_holds or max_overrides, whichever the answers name, or look at dipwell top for who makes keys"},
 		{"dipwell_fallbacks_total", "store", "decision", "without the store", "see the service's log for when and why"},
 		{"dipwell_shed_total", "service", "call", "turned away because too many were in flight", "the store is slow, or max_in_flight too small"},
 		{"dipwell_unknown_limit_total", "limits", "call", "for limits that are not defined", "a caller's mistake, or a limit that the configuration lost"},

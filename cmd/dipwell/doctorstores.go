@@ -88,7 +88,7 @@ func (x *examination) postgres(ctx context.Context, url string) {
 	} else {
 		x.postgresSchema(c)
 	}
-	if c.Schema == pgstore.SchemaVersion {
+	if c.Schema == pgstore.SchemaVersion && len(c.Untrusted) == 0 { // calls would run what is not trusted
 		x.postgresDecisions(ctx, url, conn, c.Portable)
 	}
 	x.postgresEngine(c)
@@ -162,10 +162,23 @@ func (x *examination) postgresHealth(c *pgstore.Condition) {
 		"the database is in %s: a key that is not ASCII has one bucket for services and Go programs and another one for SQL", "the database is in %s", c.Encoding)
 	x.postgresRoles(c)
 	if c.Schema > 0 {
+		x.judge(len(c.NoIdentity) > 0, verdictProblem, "replication", "give them a primary key, or: alter table NAME replica identity full",
+			"while a publication has them, tables without a primary key or another replica identity cannot be updated: %s", "every table has a replica identity%s", strings.Join(c.NoIdentity, ", "))
 		x.postgresRows(c)
 	}
 	x.judge(float64(c.Connections) > fullClients*float64(c.MaxConnections), verdictWarning, "connections", "raise max_connections, or use a connection pooler",
 		"%d of %d are in use", "%d of %d are in use", c.Connections, c.MaxConnections)
+}
+
+// postgresTrust judges who owns and may use the schemas.
+func (x *examination) postgresTrust(c *pgstore.Condition) {
+	x.judge(len(c.Untrusted) > 0, verdictProblem, "owner", "find out what they have done; then drop what is not yours, give it to "+c.Owner+", or revoke the right",
+		"others can run code with the rights of %s and of every caller: %s", "the schemas and everything in them belong to %s%s", c.Owner, strings.Join(c.Untrusted, "; "))
+	x.judge(len(c.RoleLacks) > 0, verdictProblem, "rights", fmt.Sprintf("alter table NAME disable row level security; for rights run as %s: dipwell migrate print --from %d | psql -1", c.Owner, pgstore.SchemaVersion),
+		"services would fail: %s", "dipwell_service and dipwell_admin have what services need%s", strings.Join(c.RoleLacks, "; "))
+	if len(c.Lacks) > 0 && !c.Super {
+		x.warn("rights", "grant dipwell_service to it, if a service connects as it", "%s could not decide: %s", c.User, strings.Join(c.Lacks, "; "))
+	}
 }
 
 func (x *examination) postgresRoles(c *pgstore.Condition) {
@@ -175,6 +188,9 @@ func (x *examination) postgresRoles(c *pgstore.Condition) {
 	} else {
 		x.judge(len(c.MissingRoles) > 0, verdictWarning, "roles", fmt.Sprintf("create those that the server does not have, then run as the owner of the schema: dipwell migrate print --from %d | psql -1; or grant by hand", pgstore.SchemaVersion),
 			"missing, or without rights on the schema: %s", "dipwell_app, dipwell_service and dipwell_admin are there%s", strings.Join(c.MissingRoles, ", "))
+	}
+	if c.Schema == pgstore.SchemaVersion && !c.Portable {
+		x.postgresTrust(c)
 	}
 	if len(c.OpenSchemas) > 0 {
 		x.warn("roles", fmt.Sprintf("revoke create on schema NAME from public, or: alter role %s set search_path = pg_catalog, pg_temp", c.User),

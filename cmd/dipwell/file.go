@@ -22,7 +22,7 @@ func openFile(_ context.Context, url string, o *storeOptions) (closer, error) {
 	if o.once {
 		every = filestore.Each // so that the answer is printed once it is on the disk
 	}
-	s, err := filestore.Open(path, filestore.Config{Every: every, MaxKeys: o.maxKeys, MaxHolds: o.maxHolds, MaxOverrides: o.maxOverrides, OnError: o.report})
+	s, err := filestore.Open(path, filestore.Config{Every: every, MaxKeys: o.maxKeys, MaxKeyBytes: o.maxKeyBytes, MaxHolds: o.maxHolds, MaxOverrides: o.maxOverrides, OnError: o.report})
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}

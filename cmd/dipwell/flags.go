@@ -17,7 +17,6 @@ func readers() []kong.Option {
 	return []kong.Option{
 		kong.KindMapper(reflect.Int, kong.MapperFunc(readInt)),
 		kong.KindMapper(reflect.Int64, kong.MapperFunc(readInt)),
-		kong.KindMapper(reflect.Uint64, kong.MapperFunc(readUint)),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(readDuration)),
 	}
 }
@@ -32,19 +31,6 @@ func readInt(c *kong.DecodeContext, to reflect.Value) error {
 		return fmt.Errorf("%q is not a whole number in digits", text)
 	}
 	to.SetInt(n)
-	return nil
-}
-
-func readUint(c *kong.DecodeContext, to reflect.Value) error {
-	text, err := popText(c, "uint")
-	if err != nil {
-		return err
-	}
-	n, err := strconv.ParseUint(text, 10, to.Type().Bits())
-	if err != nil {
-		return fmt.Errorf("%q is not a whole number from 0 to 2^64-1, in digits", text)
-	}
-	to.SetUint(n)
 	return nil
 }
 

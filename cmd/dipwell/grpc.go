@@ -8,10 +8,8 @@ import (
 	"net/http"
 	"sync"
 
-	rlqs "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/dipwell/dipwell/internal/config"
 	"github.com/dipwell/dipwell/internal/rls"
@@ -68,12 +66,17 @@ func (s *service) readRLS() error {
 		s.rls.Rejected()
 		return err
 	}
+	for _, note := range rules.Notes() {
+		s.warn("%s", note)
+	}
 	return s.rls.Use(s.env.ctx, rules)
 }
 
 // reloadRLS reads the descriptors again. After an error the old ones stay in force.
 func (s *service) reloadRLS() {
-	if err := s.readRLS(); err != nil {
+	err := s.readRLS()
+	s.descriptorsFailed.Store(err != nil)
+	if err != nil {
 		s.reloadError("the last good descriptors stay in force", err)
 		return
 	}
@@ -94,11 +97,8 @@ func (b *boundedRLS) ShouldRateLimit(ctx context.Context, r *pb.RateLimitRequest
 	return b.Service.ShouldRateLimit(ctx, r)
 }
 
-// grpcOptions returns the options for TLS and tracing, if they are on.
+// grpcOptions returns the option for tracing, if it is on.
 func (s *service) grpcOptions() (out []grpc.ServerOption) {
-	if c := s.secure("h2"); c != nil {
-		out = append(out, grpc.Creds(credentials.NewTLS(c)))
-	}
 	if s.tracer != nil {
 		out = append(out, s.tracer.GRPC())
 	}
@@ -117,18 +117,15 @@ func (s *service) serve(listeners []server.Listener) error {
 	}
 	ctx, cancel := context.WithCancel(s.env.ctx)
 	defer cancel()
-	quotas := rls.NewQuotas(s.rls, ctx.Done())
-	s.server.Collect(quotas)
 	g := s.server.GRPC(server.Site{Loopback: server.IsLoopback(l), NoAdmin: s.started.Admin != ""}, func(r grpc.ServiceRegistrar) {
 		pb.RegisterRateLimitServiceServer(r, &boundedRLS{s.rls, s.server})
-		rlqs.RegisterRateLimitQuotaServiceServer(r, quotas)
 	}, s.grpcOptions()...)
 	s.logListening("serving gRPC", l.Addr().String())
 	var wg sync.WaitGroup
 	var errs [2]error
 	wg.Go(func() {
 		defer cancel()
-		errs[0] = s.server.ServeGRPC(ctx, l, g)
+		errs[0] = s.server.ServeGRPC(ctx, server.Listener{Listener: l, TLS: s.secure("h2")}, g)
 	})
 	errs[1] = s.server.Serve(ctx, listeners...)
 	cancel()

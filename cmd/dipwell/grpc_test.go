@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -87,7 +88,7 @@ func TestServeRLS(t *testing.T) {
 		t.Error(r, err)
 	}
 	_, metrics := do(t, http.MethodGet, p.url+"/metrics", "")
-	for _, line := range []string{`dipwell_rls_over_limit_total{domain="d",rule="d.user"} 4`, `dipwell_rls_config_loads_total{result="error"} 1`, `dipwell_decisions_total{limit="rls/d.user",result="refused"} 4`} {
+	for _, line := range []string{`dipwell_rls_over_limit_total{domain="d",rule="d.user"} 4`, `dipwell_rls_config_loads_total{result="error"} 1`, "dipwell_config_last_reload_failed 1", `dipwell_decisions_total{limit="rls/d.user",result="refused"} 4`} {
 		if !strings.Contains(metrics, line) {
 			t.Errorf("%s is not in /metrics", line)
 		}
@@ -109,6 +110,11 @@ func TestServeRLS(t *testing.T) {
 	}
 	req.HitsAddend = math.MaxUint32
 	want(pb.RateLimitResponse_OVER_LIMIT)
+	if err := os.WriteFile(filepath.Join(dir, "more"), []byte("domain: more\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	save("..4", descriptors+"4}\n")
+	p.stderr.wait(t, regexp.QuoteMeta(dir)+"/more: is read, although its name does not end in .yaml")
 	if err := p.stop(); err != nil {
 		t.Errorf("SIGTERM: %v, want exit status 0", err)
 	}

@@ -44,13 +44,17 @@ func (c *LimitsCmd) Run(e *env) error {
 
 var errNoLimits = errors.New("the server's answer is not a list of limits")
 
-// limitsPage is the size of a page.
-const limitsPage = "1000"
+// limitsPage is the size of a page, and maxLimitsPages bounds what a server may send.
+const (
+	limitsPage     = "1000"
+	maxLimitsPages = 100
+)
 
 // all reads all pages.
 func (c *LimitsCmd) all(e *env) (list []json.RawMessage, err error) {
 	list = []json.RawMessage{}
-	for after := ""; ; {
+	after := ""
+	for range maxLimitsPages {
 		b, err := c.call(e, http.MethodGet, "/v1/limits?"+url.Values{"after": {after}, "n": {limitsPage}}.Encode(), nil)
 		if err != nil {
 			return nil, err
@@ -68,6 +72,7 @@ func (c *LimitsCmd) all(e *env) (list []json.RawMessage, err error) {
 		}
 		after = *page.Next
 	}
+	return nil, fmt.Errorf("the server has more than %d pages of limits", maxLimitsPages)
 }
 
 // printLimit prints a limit as dipwell.ParseLimit reads it, and its owner. If a setting is
@@ -78,13 +83,17 @@ func printLimit(e *env, raw map[string]any) {
 		fmt.Fprintf(e.stdout, "%v: %v  (%v)\n", raw["name"], raw, raw["owner"])
 		return
 	}
-	fmt.Fprintf(e.stdout, "%s  (%v)\n", l, raw["owner"])
+	rate := ""
+	if raw["present_rate"] != nil {
+		rate = fmt.Sprintf("; %v per period at present in that process: %v", raw["present_rate"], raw["rate_reason"])
+	}
+	fmt.Fprintf(e.stdout, "%s  (%v%s)\n", l, raw["owner"], rate)
 }
 
 func settingsOf(raw map[string]any) (l dipwell.Limit, err error) {
 	for name, v := range raw {
 		switch name {
-		case "owner", "version", "capacity", "warning", "current_rate", "rate_reason", "rate_changed_us":
+		case "owner", "version", "capacity", "warning", "present_rate", "rate_reason", "rate_changed_us":
 			continue
 		case "plans":
 			l.Plans, err = plansOf(v)

@@ -1,17 +1,16 @@
 // Command dipwell is a rate limiter: the service, its command-line clients, and tools for
-// migration, replay, simulation and measurement.
+// migration, replay and measurement.
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	_ "time/tzdata" // calendars must not depend on the machine's time zone files
 	"unicode/utf8"
@@ -44,10 +43,28 @@ type commands struct {
 	Migrate  MigrateCmd  `cmd:"" help:"Create, upgrade, show or remove the schema in PostgreSQL."`
 	Config   ConfigCmd   `cmd:"" help:"Check a configuration file."`
 	Replay   ReplayCmd   `cmd:"" help:"Run an access log through limits in virtual time."`
-	Simulate SimulateCmd `cmd:"" help:"Simulate a cluster with faults in virtual time, and check its promises."`
 	Bench    BenchCmd    `cmd:"" help:"Measure a store: decisions per second, and latency."`
 	Doctor   DoctorCmd   `cmd:"" help:"Find problems of a configuration, a store or a running service."`
-	Version  VersionCmd  `cmd:"" help:"Print the version."`
+	Version  VersionCmd  `cmd:"" help:"Print the version, as --version does."`
+	Help     HelpCmd     `cmd:"" help:"Describe the program, or one command."`
+}
+
+// HelpCmd is for the list of commands; run makes a --help of it.
+type HelpCmd struct {
+	Command []string `arg:"" optional:"" help:"Such as take, or migrate up."`
+}
+
+func (HelpCmd) Help() string { return "Example: dipwell help take" }
+
+// meant returns the arguments that stand for others: of help and of --version.
+func meant(args []string) []string {
+	switch {
+	case args[0] == "help" && !slices.Contains(args, "--help"):
+		return append(args[1:len(args):len(args)], "--help")
+	case args[0] == "--version":
+		return append([]string{"version"}, args[1:]...)
+	}
+	return args
 }
 
 const description = `Rate limits in the database you already run.
@@ -69,36 +86,8 @@ func main() {
 type env struct {
 	ctx    context.Context // ends at the first signal
 	stdin  io.Reader
-	stdout io.Writer
-	stderr io.Writer
-}
-
-// output is standard output. It keeps the first error, so that no command ends as if its
-// answer had been printed.
-type output struct {
-	to  io.Writer
-	mu  sync.Mutex
-	err error
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	n, err := o.to.Write(b)
-	if err != nil {
-		o.mu.Lock()
-		o.err = cmp.Or(o.err, err)
-		o.mu.Unlock()
-	}
-	return n, err
-}
-
-// file returns the file that standard output is, or nil.
-func (e *env) file() *os.File {
-	w := e.stdout
-	if o, ok := w.(*output); ok {
-		w = o.to
-	}
-	f, _ := w.(*os.File)
-	return f
+	stdout *output
+	stderr *output
 }
 
 // errRefused ends a command with status 1. The answer has been printed.
@@ -118,25 +107,25 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 			code = int(c)
 		}
 	}()
-	out := &output{to: stdout}
-	e := &env{ctx, stdin, out, stderr}
+	out, errs := &output{to: stdout}, &output{to: stderr}
+	e := &env{ctx, stdin, out, errs}
 	parser, err := kong.New(&commands{Serve: ServeCmd{Plugins: kong.Plugins{serveFlags()}}}, append(readers(), kong.Name("dipwell"), kong.Description(description), kong.Vars{"timeout": "10s", "for": "for an answer"},
-		kong.Writers(stdout, stderr), kong.Exit(func(c int) { panic(exit(c)) }),
+		kong.Writers(out, errs), kong.Exit(func(c int) { panic(exit(c)) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}))...)
 	if err != nil {
 		panic(err) // a bug in commands
 	}
 	if len(args) == 0 {
-		shortHelp(stderr, parser)
+		shortHelp(errs, parser)
 		return 2
 	}
 	for _, arg := range args {
 		if !utf8.ValidString(arg) { // the parser would replace it by U+FFFD, and different keys would share a bucket
-			fmt.Fprintf(stderr, "dipwell: %q is not UTF-8\n", arg)
+			fmt.Fprintf(errs, "dipwell: %q is not UTF-8\n", arg)
 			return 2
 		}
 	}
-	cmd, err := parser.Parse(args)
+	cmd, err := parser.Parse(meant(args))
 	if err == nil {
 		if err = cmd.Run(e); out.err != nil {
 			err = out.err
@@ -150,7 +139,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	case errors.Is(err, errLogged):
 		return 2
 	case err != nil:
-		fmt.Fprintln(stderr, "dipwell: "+err.Error())
+		fmt.Fprintln(errs, "dipwell: "+err.Error())
 		return 2
 	}
 	return 0
@@ -162,6 +151,6 @@ func shortHelp(w io.Writer, parser *kong.Kong) {
 	for _, c := range parser.Model.Children {
 		names = append(names, c.Name)
 	}
-	fmt.Fprintf(w, "Usage: dipwell COMMAND [flags]\n\n%s\n\nCommands: %s.\ndipwell --help describes them, dipwell COMMAND --help one of them.\n",
+	fmt.Fprintf(w, "Usage: dipwell COMMAND [flags]\n\n%s\n\nCommands: %s.\ndipwell --help describes them, dipwell help COMMAND one of them.\n",
 		description, strings.Join(names, ", "))
 }

@@ -102,6 +102,7 @@ func (MigrateUpCmd) Help() string {
 	return `Example: dipwell migrate up --store postgres://postgres@db/shop
 
 The upgrade is one transaction, and several programs may run it at the same time.
+It waits for other transactions without holding up callers, and says for which.
 Run it again with --logged or --unlogged to convert the tables, which PostgreSQL
 then rewrites; with neither flag the kind of tables does not change.`
 }
@@ -116,6 +117,13 @@ func (c *MigrateUpCmd) Run(e *env) error {
 		return err
 	}
 	defer closeConn()
+	told := ""
+	o.Waiting = func(why string) {
+		if why != told {
+			fmt.Fprintf(e.stderr, "waiting for %s\n", why)
+		}
+		told = why
+	}
 	applied, err := pgstore.Migrate(e.ctx, conn, o)
 	if err != nil {
 		return migrateError(err)
@@ -129,10 +137,11 @@ func (c *MigrateUpCmd) Run(e *env) error {
 // MigrateDownCmd removes the schema.
 type MigrateDownCmd struct {
 	database `embed:""`
+	Yes      bool `help:"Really remove it."`
 }
 
 func (MigrateDownCmd) Help() string {
-	return "Example: dipwell migrate down --store postgres://postgres@db/shop\n\nLimits and buckets are gone afterwards. The roles dipwell_app, dipwell_service and dipwell_admin stay: other databases may use them."
+	return "Example: dipwell migrate down --yes --store postgres://postgres@db/shop\n\nLimits and buckets are gone afterwards. The roles dipwell_app, dipwell_service and dipwell_admin stay: other databases may use them."
 }
 
 func (c *MigrateDownCmd) Run(e *env) error {
@@ -142,6 +151,10 @@ func (c *MigrateDownCmd) Run(e *env) error {
 	}
 	defer closeConn()
 	list, err := pgstore.MigrationStatus(e.ctx, conn)
+	there := slices.ContainsFunc(list, func(m pgstore.Migration) bool { return !m.AppliedAt.IsZero() })
+	if err == nil && there && !c.Yes {
+		err = fmt.Errorf("down removes the schema dipwell of %s with all limits and buckets; if you mean that, add --yes", redact(c.Store))
+	}
 	if err == nil {
 		err = pgstore.MigrateDown(e.ctx, conn)
 	}
@@ -149,7 +162,7 @@ func (c *MigrateDownCmd) Run(e *env) error {
 		return migrateError(err)
 	}
 	did := "the schema dipwell was removed"
-	if !slices.ContainsFunc(list, func(m pgstore.Migration) bool { return !m.AppliedAt.IsZero() }) {
+	if !there {
 		did = "there is no schema dipwell"
 	}
 	_, err = fmt.Fprintln(e.stdout, did)

@@ -100,9 +100,8 @@ func TestMigrate(t *testing.T) {
 		{"migrate up --logged --store " + dsn, 0, last},
 		{"take login user:7 --store " + dsn, 0, "17 of 20"},
 		{"migrate print", 0, "create table dipwell.buckets ("},
-		{"migrate print --from 5", 0, "create function dipwell.take("},
-		{"migrate print --from 6", 0, "create table dipwell.sweep_state ("},
-		{"migrate print --from 9", 2, "from: 9 is not a version from 0 to 8"},
+		{"migrate print --from 1", 0, "create function dipwell.take("},
+		{"migrate print --from 9", 2, "from: 9 is not a version from 0 to 1"},
 		{"migrate print --unlogged", 0, "create unlogged table dipwell.buckets ("},
 		{"migrate print --citus", 0, "create_distributed_table"},
 		{"migrate print --store cockroach://h/d", 0, "create table"},
@@ -110,7 +109,9 @@ func TestMigrate(t *testing.T) {
 		{"migrate print --unlogged --citus", 2, "not for Citus"},
 		{"migrate print --citus --store yugabyte://h/d", 2, "--citus: the store is a YugabyteDB"},
 		{"migrate up --citus --store yugabyte://h/d", 2, "--citus: the store is a YugabyteDB"},
-		{"migrate down --store " + dsn, 0, "the schema dipwell was removed"},
+		{"migrate down --store " + dsn, 2, "with all limits and buckets; if you mean that, add --yes"},
+		{"migrate status --store " + dsn, 0, last},
+		{"migrate down --yes --store " + dsn, 0, "the schema dipwell was removed"},
 		{"migrate down --store " + dsn, 0, "there is no schema dipwell"},
 		{"migrate status --store " + dsn, 1, "not applied"},
 		{"migrate up", 2, "--store postgres://USER@HOST/DATABASE"},
@@ -167,7 +168,7 @@ func TestMigrateNewerSchema(t *testing.T) {
 	if _, err := connectTo(t, dsn).Exec(t.Context(), "insert into dipwell.migrations (version, name) values (999, 'future')"); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range []string{"take login", "migrate up", "migrate down", "serve --listen 127.0.0.1:0"} {
+	for _, args := range []string{"take login", "migrate up", "migrate down --yes", "serve --listen 127.0.0.1:0"} {
 		code, _, stderr := program(t, append(strings.Fields(args), "--store", dsn)...)
 		// migrate down would delete every limit, and this program refuses it.
 		if code != 2 || !strings.Contains(stderr, "knows only") || strings.Contains(stderr, "migrate down") {
@@ -284,7 +285,7 @@ func TestServeBeforePostgres(t *testing.T) {
 			t.Errorf("%s: %d %s", tc.form, status, body)
 		}
 	}
-	if status, body := do(t, "GET", p.url+"/readyz", ""); status != 503 {
+	if status, body := do(t, "GET", p.url+"/readyz", ""); status != 503 || !strings.Contains(body, "connection refused") || strings.Contains(body, "127.0.0.1") {
 		t.Error(status, body)
 	}
 	if err := server.Start(); err != nil {

@@ -17,7 +17,7 @@ func TestServeRedis(t *testing.T) {
 	p := start(t, "--listen", "127.0.0.1:0", "--store", server.URL(), "--limit", "login=1/1d,burst=5", "--limit", "local=1/1d,on_store_error=local")
 	ready := func(want int) func() error {
 		return func() error {
-			if status, body := do(t, "GET", p.url+"/readyz", ""); status != want {
+			if status, body := do(t, "GET", p.url+"/readyz", ""); status != want || status == 503 && !strings.Contains(body, "connection refused") {
 				return fmt.Errorf("/readyz is %d %s", status, body)
 			}
 			return nil
@@ -139,4 +139,7 @@ func TestServeLogsWhyCallsFail(t *testing.T) {
 		}
 	}
 	p.stderr.wait(t, "dipwell: store: .*OOM")
+	if status, body := do(t, "GET", p.url+"/readyz", ""); status != 503 || !strings.Contains(body, "its disk or memory is full: its answer is OOM") {
+		t.Error(status, body)
+	}
 }

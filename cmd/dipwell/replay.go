@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,30 +11,28 @@ import (
 	"strings"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
-	"golang.org/x/term"
-
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/config"
 	"github.com/dipwell/dipwell/internal/replay"
-	"github.com/dipwell/dipwell/internal/suggest"
+	"github.com/dipwell/dipwell/internal/texts"
 )
 
 // ReplayCmd decides an access log by limits, in virtual time.
 type ReplayCmd struct {
-	Log       string   `required:"" placeholder:"FILE" help:"Access log: combined, JSON lines or CSV, gzipped or not; - is standard input."`
+	Log       string   `required:"" placeholder:"FILE" help:"Access log, gzipped or not; - is standard input."`
 	Config    string   `placeholder:"FILE" help:"Use the limits of a configuration file, with their plans and parents."`
 	Limit     []string `sep:"none" placeholder:"LIMIT" help:"NAME=RATE/PER and more settings after commas: 'login=5/1m,burst=20'. With --config: the name of a limit of the file; default all that are not a parent. May be given again."`
-	By        string   `default:"ip" placeholder:"FIELD" help:"The field that is the key: ip, user, method, path, url, status, agent, referer, or a name from a JSON or CSV log; none is one bucket for all. Several with + between them make a key of several parts, such as tenant+user. Default ip."`
+	By        string   `default:"ip" placeholder:"FIELD" help:"The field that is the key: ip, user, method, path, url, status, agent, referer, or another name of the log; none is one bucket for all. ip, or ip=FIELD, is an address and counts as in the middleware. Several with + between them make a key of several parts, such as tenant+user. Default ip."`
+	Trusted   []string `name:"trusted-proxies" placeholder:"PREFIX" help:"Proxies that are skipped, from the right, in a list of addresses, such as 10.0.0.0/8. Default: those of --config, or none, and then the client is the first of a list."`
 	Where     []string `sep:"none" placeholder:"CONDITION" help:"FIELD=VALUE, or FIELD~PATTERN with a regular expression: keep only the lines that match. May be given again."`
 	Plan      []string `sep:"none" placeholder:"FIELD" help:"The field with the name of a request's plan; or FIELD=VALUE:PLAN or FIELD~PATTERN:PLAN, for those that match. May be given again; the first that matches decides."`
 	Cost      string   `default:"1" placeholder:"N|FIELD" help:"Tokens that a request costs: a number, or a field such as bytes. Default 1."`
 	All       bool     `help:"A request is granted by all limits or charged by none. Otherwise each limit decides alone."`
-	Format    string   `placeholder:"FORMAT" help:"combined, json or csv. Default: recognized from the log's first lines."`
-	TimeField string   `placeholder:"FIELD" help:"Field with the time, in JSON and CSV logs. Default: the usual names."`
+	Pattern   string   `placeholder:"GROK|NAME" help:"How to read a line: a grok pattern that captures time and ip, or a format: combined, common, vhost_combined, json, csv, alb, elb, haproxy, envoy, w3c. Default: recognized from the log's first lines."`
+	TimeField string   `placeholder:"FIELD" help:"Field with the time. Default: the usual names."`
 	Columns   string   `placeholder:"NAMES" help:"Columns of a CSV log that has no header: time,ip,path."`
 	Decisions string   `placeholder:"FILE" help:"Write each decision as a JSON line; - is standard output, without the report."`
-	Plot      string   `placeholder:"FILE" help:"Draw requests over time and the levels of the worst keys, as .svg or .png."`
+	Plot      string   `placeholder:"FILE" help:"Draw requests over time and the levels of the worst keys, as .svg."`
 	Worst     int      `default:"10" placeholder:"N" help:"Rows in a table of worst keys. Default 10."`
 	MaxKeys   int      `default:"131072" placeholder:"N" help:"Keys whose counts are kept. Default 131072."`
 	TempDir   string   `placeholder:"DIR" help:"Where a large log that is out of order is sorted. Default: the system's."`
@@ -46,7 +43,8 @@ type ReplayCmd struct {
 func (c *ReplayCmd) Help() string {
 	return `Example:
   dipwell replay --log access.log --limit 'page=10/10s,burst=20' --plot replay.svg
-  dipwell replay --log api.jsonl --config dipwell.yaml --by tenant+user --plan tier --where 'path~^/v1/'`
+  dipwell replay --log api.jsonl --config dipwell.yaml --by tenant+user --plan tier --where 'path~^/v1/'
+  dipwell replay --log app.log --limit page=10/10s --pattern '^%{TIMESTAMP_ISO8601:time} %{NOTSPACE:ip}'`
 }
 
 // plotLevels is for how many keys of a limit a plot shows the level.
@@ -79,29 +77,26 @@ func (c *ReplayCmd) Run(e *env) error {
 			return fmt.Errorf("--plot: %w", err)
 		}
 	}
-	return errors.Join(c.print(e.stdout, rep), unread(rep))
-}
-
-// unread returns an error if the log has lines, but none that could be replayed: its format
-// or one of the fields is probably wrong.
-func unread(rep *replay.Report) error {
-	if rep.Malformed == 0 || rep.Malformed < rep.Lines {
-		return nil
-	}
-	bad := rep.BadLines[0]
-	return fmt.Errorf("--log: no line of %s can be read in %s format; line %d: %s", rep.Log, rep.Format, bad.Line, bad.Reason)
+	return errors.Join(c.print(e.stdout, rep), flag(rep.Unread()))
 }
 
 func (c *ReplayCmd) options() (o replay.Options, err error) {
-	if o.Limits, o.Ask, err = c.limits(); err != nil {
+	if err = c.limits(&o); err != nil {
 		return o, err
+	}
+	for i, text := range c.Trusted {
+		prefix, err := config.ParseProxy(text)
+		if err != nil {
+			return o, fmt.Errorf("--trusted-proxies: %w", err)
+		}
+		o.TrustedProxies = append(o.TrustedProxies[:i], prefix)
 	}
 	switch {
 	case c.Plot == "":
 	case same(c.Plot, c.Log):
 		return o, fmt.Errorf("--plot: %s is the log", c.Plot)
-	case plotFormat(c.Plot) != "svg" && plotFormat(c.Plot) != "png":
-		return o, fmt.Errorf("--plot: %q ends in neither .svg nor .png", c.Plot)
+	case !isSVG(c.Plot):
+		return o, notSVG(c.Plot)
 	default:
 		o.Levels = plotLevels
 	}
@@ -116,31 +111,31 @@ func (c *ReplayCmd) options() (o replay.Options, err error) {
 			return o, fmt.Errorf("--%s: is empty", name)
 		}
 	}
-	o.All, o.Format, o.By, o.Cost, o.TimeField, o.Columns = c.All, c.Format, c.By, c.Cost, c.TimeField, c.Columns
+	o.All, o.Pattern, o.By, o.Cost, o.TimeField, o.Columns = c.All, c.Pattern, c.By, c.Cost, c.TimeField, c.Columns
 	o.Where, o.Plan = c.Where, c.Plan
 	o.Worst, o.MaxKeys, o.TempDir = c.Worst, c.MaxKeys, c.TempDir
 	return o, nil
 }
 
-// limits returns the limits of --config, and the names that --limit asks of them; or
-// without --config, the limits of --limit.
-func (c *ReplayCmd) limits() (limits []dipwell.Limit, ask []string, err error) {
+// limits sets the limits of --config, with its trusted proxies and the names that --limit
+// asks of them; or without --config, the limits of --limit.
+func (c *ReplayCmd) limits(o *replay.Options) error {
 	if c.Config == "" {
 		if len(c.Limit) == 0 {
-			return nil, nil, errors.New("--limit or --config is missing")
+			return errors.New("--limit or --config is missing")
 		}
 		for _, s := range c.Limit {
 			l, err := dipwell.ParseLimit(s)
 			if err != nil {
-				return nil, nil, fmt.Errorf("--limit: %w", err)
+				return fmt.Errorf("--limit: %w", err)
 			}
-			limits = append(limits, l)
+			o.Limits = append(o.Limits, l)
 		}
-		return limits, nil, nil
+		return nil
 	}
 	f, err := config.Load(c.Config)
 	if err != nil {
-		return nil, nil, inFile(c.Config, err)
+		return inFile(c.Config, err)
 	}
 	var names []string
 	for _, l := range f.Limits {
@@ -148,10 +143,11 @@ func (c *ReplayCmd) limits() (limits []dipwell.Limit, ask []string, err error) {
 	}
 	for _, name := range c.Limit {
 		if !slices.Contains(names, name) {
-			return nil, nil, fmt.Errorf("--limit: %s has no limit %s%s", c.Config, name, suggest.Name(name, names))
+			return fmt.Errorf("--limit: %s has no limit %s%s", c.Config, name, texts.Nearest(name, names))
 		}
 	}
-	return f.Limits, c.Limit, nil
+	o.Limits, o.Ask, o.TrustedProxies = f.Limits, c.Limit, f.TrustedProxies
+	return nil
 }
 
 // flag adds the name of the flag to an error about an option.
@@ -172,7 +168,7 @@ func (c *ReplayCmd) print(stdout io.Writer, rep *replay.Report) error {
 		enc.SetIndent("", "  ")
 		return enc.Encode(rep)
 	}
-	return rep.Write(stdout, "text")
+	return rep.Write(stdout)
 }
 
 // sink opens the file of --decisions. A regular file can be reset, so that a log
@@ -229,55 +225,46 @@ func closeSink(w io.Writer) error {
 	return nil
 }
 
-// plotFormat returns the extension of a file, without its dot.
-func plotFormat(path string) string {
-	return strings.ToLower(strings.TrimPrefix(filepath.Ext(path), "."))
-}
+func isSVG(path string) bool { return strings.EqualFold(filepath.Ext(path), ".svg") }
+
+func notSVG(path string) error { return fmt.Errorf("--plot: %q does not end in .svg", path) }
 
 func savePlot(rep *replay.Report, path string) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}
-	w := bufio.NewWriter(f)
-	err = rep.Write(w, plotFormat(path))
-	return errors.Join(err, w.Flush(), f.Close())
+	return errors.Join(rep.WritePlot(f), f.Close())
 }
 
 // bar shows progress if standard error is a terminal.
 type bar struct {
-	out   io.Writer
-	stage string
-	bar   *progressbar.ProgressBar
+	out  io.Writer // nil if it is not
+	last time.Time // of a line
 }
 
-func newBar(stderr io.Writer) *bar {
-	if f, ok := stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		return &bar{out: stderr}
+func newBar(stderr *output) *bar {
+	if f := stderr.terminal(); f != nil {
+		return &bar{out: f}
 	}
 	return &bar{}
 }
 
+// show writes the line again, at most ten times a second.
 func (b *bar) show(stage string, done, total int64) {
-	if b.out == nil {
+	if b.out == nil || time.Since(b.last) < 100*time.Millisecond {
 		return
 	}
-	if stage != b.stage {
-		b.finish()
-		b.stage = stage
-		if total == 0 {
-			total = -1
-		}
-		b.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(b.out), progressbar.OptionSetDescription(stage),
-			progressbar.OptionShowBytes(stage != "decide"), progressbar.OptionThrottle(100*time.Millisecond),
-			progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish())
+	b.last = time.Now()
+	part := fmt.Sprint(done)
+	if total > 0 {
+		part = fmt.Sprintf("%d %%", 100*done/total)
 	}
-	_ = b.bar.Set64(done) // an error of the terminal does not stop the replay
+	fmt.Fprintf(b.out, "\r%s %s\x1b[K", stage, part)
 }
 
 func (b *bar) finish() {
-	if b.bar != nil {
-		_ = b.bar.Clear()
-		b.bar = nil
+	if !b.last.IsZero() {
+		fmt.Fprint(b.out, "\r\x1b[K")
 	}
 }

@@ -96,9 +96,33 @@ func TestReplayFromStandardInput(t *testing.T) {
 	if code, out, errs = replayRun("", "--log=-", "--limit", "page=12/1m"); code != 0 || !strings.Contains(out, "0 requests") {
 		t.Errorf("an empty log: %d\n%s%s", code, out, errs)
 	}
-	code, out, errs = replayRun("no log\nnone\n", "--log=-", "--limit", "page=12/1m")
-	if want := "--log: no line of standard input can be read in combined format; line 1: "; code != 2 || !strings.Contains(out, "0 requests") || !strings.Contains(errs, want) {
-		t.Errorf("a log without any request: %d\n%s%s; want %s", code, out, errs, want)
+	for log, want := range map[string]string{
+		"no log\nnone\n": "dipwell: --pattern: no line at the beginning of the log is in a format that replay knows by name (",
+		"shop.example - - [14/Mar/2026:09:00:00 +0000] \"GET / HTTP/1.1\" 200 1\n": `dipwell: --log: no line of standard input can be read in combined format; line 1: its ip "shop.example" is not an address`,
+	} {
+		if code, _, errs = replayRun(log, "--log=-", "--limit", "page=12/1m"); code != 2 || !strings.Contains(errs, want) {
+			t.Errorf("a log without any request: %d\n%s; want %s", code, errs, want)
+		}
+	}
+}
+
+// A pattern, and proxies in a list of addresses: given, or those of a file.
+func TestReplayPatternAndProxies(t *testing.T) {
+	const cases = "../../internal/replay/testdata/cases/"
+	file := filepath.Join(t.TempDir(), "limits.yaml")
+	if err := os.WriteFile(file, []byte("trusted_proxies: [10.0.0.0/8]\nlimits: [{name: p, rate: 5, per: 10s}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pattern := "--pattern=^\"%{DATA:ip}\" \\[%{HTTPDATE:time}\\]"
+	for _, args := range [][]string{{"--limit=p=5/10s", pattern, "--trusted-proxies=10.0.0.0/8"}, {"--config", file, pattern}, {"--limit=p=5/10s", pattern}} {
+		code, out, errs := replayRun("", append(args, "--log", cases+"xff.log", "--decisions=-")...)
+		if code != 0 || strings.Count(out, `"key":"192.0.2.7"`) != 8 || strings.Count(out, "\n") != 12 {
+			t.Errorf("%q: %d\n%s%s", args, code, out, errs)
+		}
+	}
+	code, out, errs := replayRun("", "--limit=p=5/10s", pattern, "--log", cases+"xff.log", "--trusted-proxies=172.16.0.1", "--decisions=-")
+	if code != 0 || strings.Count(out, `"key":"10.1.1.`) != 12 {
+		t.Errorf("a proxy that is not trusted is the client: %d\n%s%s", code, out, errs)
 	}
 }
 
@@ -137,8 +161,9 @@ func TestReplayNamesTheBadFlag(t *testing.T) {
 		{"--by: ", []string{"--log", log, limit, "--by", "shoe"}},
 		{"--by: is empty", []string{"--log", log, limit, "--by="}},
 		{"--cost: ", []string{"--log", log, limit, "--cost", "1.5"}},
-		{"--format: ", []string{"--log", log, limit, "--format", "xml"}},
-		{"--plot: ", []string{"--log", log, limit, "--plot", "p.gif"}},
+		{"--pattern: ", []string{"--log", log, limit, "--pattern", "%{XML:ip}"}},
+		{`--trusted-proxies: "10" is neither`, []string{"--log", log, limit, "--trusted-proxies", "10"}},
+		{`--plot: "p.png" does not end in .svg`, []string{"--log", log, limit, "--plot", "p.png"}},
 		{"--plot: ", []string{"--log", log, limit, "--plot", filepath.Join(dir, "no", "p.svg")}},
 		{"--plot: " + log + " is the log", []string{"--log", log, limit, "--plot", log}},
 		{"--decisions: ", []string{"--log", log, limit, "--decisions", filepath.Join(dir, "no", "d.jsonl")}},

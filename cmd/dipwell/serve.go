@@ -42,6 +42,10 @@ A flag comes before its environment variable, that before the file, and that bef
 // 10,000 keys with any store.
 const gcPercent = 150
 
+// memoryLimit is GOMEMLIMIT unless the environment sets it. What clients can make the
+// process keep on its heap stays below it, so that garbage does not add half as much again.
+const memoryLimit = 1 << 30
+
 // Run opens everything, serves until e.ctx ends, and closes in reverse order.
 func (c *ServeCmd) Run(e *env) (err error) {
 	log := &logger{to: e.stderr}
@@ -60,8 +64,11 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit)
+	}
 	report := func(err error) { log.error(fmt.Errorf("store: %w", err)) }
-	o := storeOptions{maxKeys: set.MaxKeys, maxHolds: set.MaxHolds, maxOverrides: set.MaxOverrides, denyMaxAge: set.DenyMaxAge, wait: set.WaitForStore, keySecret: set.keySecret, shadow: set.Shadow, tally: newTally(report),
+	o := storeOptions{maxKeys: set.MaxKeys, maxKeyBytes: set.MaxKeyBytes, maxHolds: set.MaxHolds, maxOverrides: set.MaxOverrides, denyMaxAge: set.DenyMaxAge, wait: set.WaitForStore, keySecret: set.keySecret, shadow: set.Shadow, tally: newTally(report),
 		report: report, note: func(text string) { log.info("store: %s", text) }}
 	hasher, err := set.hasher()
 	if err != nil {
@@ -100,8 +107,8 @@ func (c *ServeCmd) Run(e *env) (err error) {
 	if stack.Lanes > 0 {
 		o.tally.gauges(s.server)
 	}
-	s.server.Gauge("dipwell_config_last_reload_failed", "1 if the last reload of the configuration file failed, and an older configuration is in force.", func() float64 {
-		if s.reloadFailed.Load() {
+	s.server.Gauge("dipwell_config_last_reload_failed", "1 if the last reload of the configuration file or of the descriptors failed, and an older configuration is in force.", func() float64 {
+		if s.reloadFailed.Load() || s.descriptorsFailed.Load() {
 			return 1
 		}
 		return 0
@@ -134,7 +141,6 @@ func (c *ServeCmd) Run(e *env) (err error) {
 		return err
 	}
 	defer closeAll(listeners)
-	keepPagesReleased(e.ctx)
 	return s.serveAndDrain(listeners)
 }
 

@@ -341,6 +341,39 @@ func TestServeUpstream(t *testing.T) {
 	}
 }
 
+// Holds that have ended do not stand in the way of others: one request after the other
+// passes, however many --max-holds allows at once. A hold of nothing is an error.
+func TestServeEndedHolds(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello") }))
+	defer up.Close()
+	p := start(t, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--max-holds", "200", "--limit", "site=20,algorithm=concurrency", "--limit", "a=9/1h,burst=100000", "--upstream", up.URL)
+	for i := range 600 {
+		res, err := http.Get(p.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusOK || string(body) != "hello" {
+			t.Fatalf("request %d: %d %s", i, res.StatusCode, body)
+		}
+	}
+	for i := range 300 {
+		id := fmt.Sprint("id=h", i)
+		if status, body := post(t, p.admin+"/v1/hold", "limit=a&key=k&ttl=1h&"+id); status != http.StatusOK {
+			t.Fatal(i, status, body)
+		}
+		if status, body := post(t, p.admin+"/v1/settle", "cost=0&"+strings.Replace(id, "id", "hold", 1)); status != http.StatusOK {
+			t.Fatal(i, status, body)
+		}
+	}
+	for _, form := range []string{"limit=a&key=k&cost=0&ttl=1h", "limit=site&key=k&cost=0&ttl=1h"} {
+		if status, body := post(t, p.admin+"/v1/hold", form); status != http.StatusBadRequest || !strings.Contains(body, "cost") {
+			t.Error(form, status, body)
+		}
+	}
+}
+
 // A proxy whose limit another service has dropped is told of the drift. Its file is not
 // called invalid when it is read again.
 func TestServeUpstreamDrift(t *testing.T) {
@@ -360,7 +393,7 @@ func TestServeUpstreamDrift(t *testing.T) {
 	must(t, two.cmd.Process.Signal(syscall.SIGHUP))
 	two.stderr.wait(t, "configuration read again: 2 limits, unchanged")
 	_, found := doctor(t, "--server", two.admin)
-	expect(t, found, "configuration", "ok: the file that was read last is in force", "drift", "warning: the store differs in 1 limit")
+	expect(t, found, "configuration", "ok: what was read last is in force", "drift", "warning: the store differs in 1 limit")
 	save("two.yaml", both+"# again\n")
 	two.stderr.wait(t, "configuration read again: 2 limits\\n(?s:.*)drift has ended")
 }

@@ -34,8 +34,9 @@ type service struct {
 	tokenFile    string     // file that is watched, or ""
 	unwatchToken context.CancelFunc
 
-	reloadFailed atomic.Bool
-	declared     *declared
+	reloadFailed      atomic.Bool
+	descriptorsFailed atomic.Bool
+	declared          *declared
 }
 
 // reload reads the configuration again and applies it. After an error the old one

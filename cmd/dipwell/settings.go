@@ -153,7 +153,7 @@ func joinPlans(parts []string) (out []string) {
 
 var planSettings = map[string]bool{"rate": true, "per": true, "burst": true, "max_debt": true, "mode": true, "callable": true}
 
-var adaptiveSettings = map[string]bool{"floor": true, "ceiling": true, "latency": true, "quantile": true, "errors": true, "window": true}
+var adaptiveSettings = map[string]bool{"floor": true, "latency": true, "quantile": true, "errors": true, "window": true}
 
 func uniqueLimits(list []dipwell.Limit) error {
 	seen := map[string]bool{}

@@ -30,7 +30,7 @@ func serveCommand(t *testing.T, args ...string) *ServeCmd {
 var settingSamples = map[string][2]string{
 	"owner": {"a", "b"}, "limit": {"a=1/1s;b=2/1m,burst=7", "c=3/1h"}, "headers": {"off", "x-ratelimit"},
 	"trusted_proxies": {"10.0.0.0/8,192.0.2.1", "::1"}, "admin_only": {"metrics,limits", "metrics"}, "rls_headers": {"ratelimit", "ietf"},
-	"log_format": {"json", "text"}, "metric_labels": {"env=prod,cell=a=7", "env="},
+	"max_key_bytes": {"2048", "4096"}, "log_format": {"json", "text"}, "metric_labels": {"env=prod,cell=a=7", "env="},
 }
 
 func samplesOf(s *config.Setting) (first, second string) {
@@ -169,7 +169,7 @@ func TestJoinPlans(t *testing.T) {
 	for _, text := range []string{
 		"a=1/1s;b=2/1s",
 		"a=1/1s,plans=pro:rate=2;burst=4|x:mode=blocked;callable=false,max_debt=5;burst=2/1s",
-		"a=5/1s,adaptive=floor=1;ceiling=9;latency=200ms;quantile=0.99;errors=2%;window=2s;b=1/1s",
+		"a=5/1s,adaptive=floor=1;latency=200ms;quantile=0.99;errors=2%;window=2s;b=1/1s",
 		"a=1/1s,plans=pro:rate=2;b=1/1s,plans=pro:rate=2;per=1m;mode=shadow",
 	} {
 		want := strings.Count(text, "/1s")

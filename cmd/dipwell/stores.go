@@ -52,6 +52,7 @@ type storeOptions struct {
 	wait bool // wait for a role or a database that the server rejects
 	// Bounds of a store in this process; 0: the store's default.
 	maxKeys, maxHolds, maxOverrides int
+	maxKeyBytes                     int64
 	denyMaxAge                      time.Duration
 	keySecret                       []byte // nil: keys are stored as they are
 	shadow                          bool
@@ -119,7 +120,7 @@ func openMemory(_ context.Context, url string, o *storeOptions) (closer, error) 
 	if err := checkMemory(url); err != nil {
 		return nil, err
 	}
-	return memstore.New(memstore.Config{MaxKeys: o.maxKeys, MaxHolds: o.maxHolds, MaxOverrides: o.maxOverrides})
+	return memstore.New(memstore.Config{MaxKeys: o.maxKeys, MaxKeyBytes: o.maxKeyBytes, MaxHolds: o.maxHolds, MaxOverrides: o.maxOverrides})
 }
 
 // sideConns is the number of a service's connections to PostgreSQL for everything but

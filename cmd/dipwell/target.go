@@ -30,8 +30,29 @@ type target struct {
 	clientTLS      `embed:""`
 }
 
-// maxAnswer bounds what is read of a response.
-const maxAnswer = 64 << 20
+// Bounds of what is read of a response: of one that may be a long list, and of others. A
+// longer one is an error.
+const (
+	maxAnswer      = 64 << 20
+	maxShortAnswer = 1 << 20
+)
+
+// readAnswer reads a response of at most most bytes.
+func readAnswer(res *http.Response, most int64) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(res.Body, most+1))
+	if err == nil && int64(len(b)) > most {
+		err = fmt.Errorf("the answer has more than %d KiB", most>>10)
+	}
+	return b, err
+}
+
+// unreached adds what to do to the error of a connection that was refused.
+func unreached(err error) error {
+	if err != nil && strings.Contains(err.Error(), "refused") { // the errors of systems differ
+		return fmt.Errorf("%w: is dipwell serve running? It can answer there, or --store URL asks a store without it", err)
+	}
+	return err
+}
 
 // answer is the decision object in JSON.
 type answer struct {
@@ -225,10 +246,14 @@ func (t *target) http(e *env, method, path string, body []byte) ([]byte, error) 
 		return nil, t.late()
 	}
 	if err != nil {
-		return nil, err
+		return nil, unreached(err)
 	}
 	defer res.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	most := int64(maxShortAnswer)
+	if method == http.MethodGet && res.StatusCode == http.StatusOK {
+		most = maxAnswer
+	}
+	b, err := readAnswer(res, most)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return nil, t.late()
 	}

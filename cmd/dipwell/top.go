@@ -12,8 +12,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/term"
-
 	"github.com/dipwell/dipwell/internal/period"
 )
 
@@ -124,7 +122,7 @@ func (c *TopCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	if out := e.file(); out != nil && !c.Once && !c.JSON && term.IsTerminal(int(out.Fd())) {
+	if out := e.stdout.terminal(); out != nil && !c.Once && !c.JSON {
 		return c.live(e, out, first)
 	}
 	select {

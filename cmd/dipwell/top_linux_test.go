@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"strings"
@@ -9,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dipwell/dipwell/internal/server"
 )
 
 // openTerminal makes a terminal: what a person has in front, and what a program gets.
@@ -119,4 +122,19 @@ func TestTopOnATerminal(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The lines of the audit do not control a terminal either.
+func TestAuditOnATerminal(t *testing.T) {
+	t.Setenv("DIPWELL_SERVER", startAPI(t, server.Config{}, "login=5/1m,burst=90"))
+	if code, _, errs := program(t, "reset", "login", "x", "--note", "a\u009b31m\u202e"); code != 0 {
+		t.Fatal(errs)
+	}
+	person, terminal := openTerminal(t)
+	screen := reading(person)
+	var errs bytes.Buffer
+	if code := run(t.Context(), []string{"audit", "--ndjson"}, strings.NewReader(""), terminal, &errs); code != 0 {
+		t.Fatal(code, errs.String())
+	}
+	screen.wait(t, `a\\u009b31m\\u202e`)
 }

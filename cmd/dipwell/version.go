@@ -1,7 +1,5 @@
 package main
 
-//go:generate go run ../../internal/licenses -o ../../THIRD_PARTY_LICENSES.md
-
 import (
 	"fmt"
 	"runtime"

@@ -6,9 +6,10 @@ import {Engine, field, menu, read, write} from "./tools.js";
 const fields = {
   a: field("a", "page=10/10s,burst=20", {required: true}), b: field("b", "page=10/10s,burst=50", {required: true}),
   by: field("by", "ip", {size: 12, list: "bys"}), cost: field("cost", "1", {size: 8}), where: field("where", "", {placeholder: "path~^/api/"}),
+  pattern: field("pattern", "", {placeholder: "as recognized, or a grok pattern", list: "patterns"}),
 };
-const labels = {a: "limit A", b: "limit B", by: "key", cost: "tokens each", where: "only lines with"};
-const label = (name) => h("label", {class: (name === "a" || name === "b" || name === "where") && "wide"}, labels[name], fields[name]);
+const labels = {a: "limit A", b: "limit B", by: "key", cost: "tokens each", where: "only lines with", pattern: "log format"};
+const label = (name) => h("label", {class: ["a", "b", "where", "pattern"].includes(name) && "wide"}, labels[name], fields[name]);
 
 const file = h("input", {id: "log", type: "file"}), run = h("button", {id: "run"}, "Compare");
 const note = h("p", {id: "note", class: "quiet", role: "status"}), result = h("div", {id: "result"});
@@ -33,7 +34,7 @@ async function compare(e) {
   const mine = engine, reports = [];
   try {
     for (const name of ["a", "b"]) {
-      const candidate = {limit: fields[name].value.trim(), by: fields.by.value.trim(), cost: fields.cost.value.trim(), where: fields.where.value.trim() ? [fields.where.value.trim()] : []};
+      const candidate = {limit: fields[name].value.trim(), by: fields.by.value.trim(), cost: fields.cost.value.trim(), pattern: fields.pattern.value.trim(), where: fields.where.value.trim() ? [fields.where.value.trim()] : []};
       note.textContent = `Limit ${name.toUpperCase()} …`;
       reports.push(await mine.call("replay", [JSON.stringify(candidate), log], (part, all) => {
         if (all > 0) note.textContent = `Limit ${name.toUpperCase()}: ${Math.floor(100 * part / all)} %`;
@@ -94,9 +95,10 @@ addEventListener("drop", (e) => {
   compare();
 });
 document.getElementById("view").append(h("h1", {}, "What if"),
-  h("p", {class: "quiet"}, "What would two limits have done to an access log? The log stays in this browser, where dipwell's own code decides it: nothing is uploaded. Combined logs, JSON lines and CSV, gzipped or not. The address has the settings."),
+  h("p", {class: "quiet"}, "What would two limits have done to an access log? The log stays in this browser, where dipwell's own code decides it: nothing is uploaded. Logs of web servers and load balancers, JSON and CSV, gzipped or not; others by a grok pattern. The address has the settings."),
   h("form", {id: "compare", oninput: (e) => { if (e.target !== file) write(fields); }, onsubmit: compare},
-    h("label", {class: "wide"}, "access log", file), label("by"), label("cost"), label("where"),
-    h("datalist", {id: "bys"}, ["ip", "user", "path", "none"].map((value) => h("option", {value}))), h("div", {class: "row both"}, label("a"), label("b")), run),
+    h("label", {class: "wide"}, "access log", file), label("by"), label("cost"), label("where"), label("pattern"),
+    h("datalist", {id: "bys"}, ["ip", "user", "path", "none"].map((value) => h("option", {value}))),
+    h("datalist", {id: "patterns"}, ["combined", "vhost_combined", "json", "csv", "alb", "elb", "haproxy", "envoy", "w3c"].map((value) => h("option", {value}))), h("div", {class: "row both"}, label("a"), label("b")), run),
   note, result);
 read(fields);

@@ -110,24 +110,21 @@ func Example_anonymousSessions() {
 	// Output: 20
 }
 
-// Work for a language model is scheduled rather than refused: reserve the
-// estimate, start after the delay, and settle when the real cost is known.
-func Example_languageModel() {
-	l := newLimiter(dipwell.Limit{Name: "tokens", Rate: 60_000, Period: time.Minute, MaxDebt: 120_000})
+// Work of a known cost is scheduled rather than refused: reserve, and start after the delay.
+func Example_scheduled() {
+	l := newLimiter(dipwell.Limit{Name: "pages", Rate: 60, Period: time.Minute, MaxDebt: 120})
 	for range 3 {
-		d, _ := l.Reserve(ctx, "tokens", "acme", 50_000) // prompt and longest answer
-		fmt.Println(d.Allowed, "start after", d.Delay)
-		// time.Sleep(d.Delay), then the call. It used 20,000 less than reserved:
-		l.Refund(ctx, "tokens", "acme", 20_000)
+		d, _ := l.Reserve(ctx, "pages", "acme", 50)
+		fmt.Println(d.Allowed, "start after", d.Delay) // time.Sleep(d.Delay), then the work
 	}
 	// A caller who gives up before its turn cancels, and the next one moves up.
-	d, _ := l.Reserve(ctx, "tokens", "acme", 60_000)
+	d, _ := l.Reserve(ctx, "pages", "acme", 30)
 	fmt.Println(d.Delay, l.Cancel(ctx, d.Reservation), l.Cancel(ctx, d.Reservation))
 	// Output:
 	// true start after 0s
-	// true start after 20s
-	// true start after 50s
-	// 1m30s <nil> the reservation is unknown, spent, due or reset
+	// true start after 40s
+	// true start after 1m30s
+	// 2m0s <nil> the reservation is unknown, spent, due or reset
 }
 
 // Requests and tokens a minute: the estimate is held, and settled to what was used.
@@ -159,46 +156,38 @@ func Example_holdTheEstimate() {
 	// rate limited by tokens: retry after 34s
 }
 
-// A call of a model counts against two limits: requests and tokens. Both are
-// reserved together, and the tokens are corrected when the answer is there.
+// A call of a model counts against two limits: requests and tokens. Both are held
+// together, and settled to what was used when the answer is there.
 func Example_requestsAndTokens() {
 	l := newLimiter(
-		dipwell.Limit{Name: "requests", Rate: 2, Period: time.Minute, MaxDebt: 10},
-		dipwell.Limit{Name: "tokens", Rate: 60_000, Period: time.Minute, MaxDebt: 120_000},
+		dipwell.Limit{Name: "requests", Rate: 5, Period: time.Minute},
+		dipwell.Limit{Name: "tokens", Rate: 60_000, Period: time.Minute, Burst: 100_000},
 	)
 	call := func(customer string, estimate, used int64) error {
-		var d dipwell.Decision
-		err := l.DoAll(ctx, &d, store.VerbReserve, []dipwell.Take{
+		d, err := l.Hold(ctx, 5*time.Minute, "", []dipwell.Take{
 			{Limit: "requests", Key: customer, Cost: 1},
 			{Limit: "tokens", Key: customer, Cost: estimate},
-		})
+		}...)
 		if err != nil {
 			return err
 		}
 		if !d.Allowed {
 			return fmt.Errorf("limit %s: again in %v", d.Limit, d.RetryAfter)
 		}
-		fmt.Println("start after", d.Delay) // time.Sleep(d.Delay), then ask the model
-		switch {
-		case used < estimate:
-			_, err = l.Refund(ctx, "tokens", customer, estimate-used)
-		case used > estimate:
-			_, err = l.Charge(ctx, "tokens", customer, used-estimate)
-		}
+		// Ask the model here. If it fails, settle with 0 tokens.
+		_, err = l.Settle(ctx, d.Hold, 1, used)
 		return err
 	}
-	fmt.Println(call("acme", 50_000, 30_000))
-	fmt.Println(call("acme", 50_000, 52_000))
+	fmt.Println(call("acme", 50_000, 30_000)) // 70,000 are left
+	fmt.Println(call("acme", 50_000, 52_000)) // 18,000
 	fmt.Println(call("acme", 50_000, 50_000))
-	fmt.Println(call("acme", 150_000, 0))
+	d, err := l.Check(ctx, "tokens", "acme", 0)
+	fmt.Println(d.Remaining, err)
 	// Output:
-	// start after 0s
 	// <nil>
-	// start after 20s
 	// <nil>
-	// start after 1m12s
-	// <nil>
-	// limit tokens: again in 1m42s
+	// limit tokens: again in 32s
+	// 18000 <nil>
 }
 
 // One limit, with a plan for each kind of customer.

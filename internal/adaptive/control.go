@@ -1,28 +1,25 @@
 package adaptive
 
-import (
-	"math"
-	"slices"
-)
+import "math"
 
-// A Config is the target of a limit and the bounds of its level. All fields are whole
-// numbers that are computed from the settings of the limit.
+// Full is the fraction at which all of the rate is used.
+const Full = 1024
+
+// A Config is the target of a limit and the bounds of its fraction.
 type Config struct {
-	Floor, Base int64 // levels, 1 to Full; Base is where the level begins, and where it drifts to
-	Window      int64 // µs
-	Keep        int64 // µs for a row to go from empty to full at the floor
-	Slow        int64 // millionths of the calls that may be slow; negative: latency does not count
-	Failed      int64 // millionths of the calls that may fail; negative: errors do not count
-	Unit, Tick  int64 // of the rule: units in a token, and units that come back at a tick
+	Floor  int64 // the lowest fraction, 1 to Full
+	Window int64 // µs
+	Slow   int64 // millionths of the calls that may be slow; negative: latency does not count
+	Failed int64 // millionths of the calls that may fail; negative: errors do not count
 }
 
-// The controller's constants: the level is multiplied by 4/5 when the target is missed,
-// and grows by 2 % of the ceiling when it is met and 7/10 of the rate are used.
+// The controller's constants: the fraction is multiplied by 4/5 when the target is missed,
+// and grows by 2 % of the rate when it is met and little remained.
 const (
-	MinSamples  = 20 // with fewer, a share of a few percent cannot be measured
-	step        = Full * 2 / 100
-	idleWindows = 10 // windows without samples after which the level drifts back to Base
-	unlikely    = 0.01
+	minSamples = 20 // with fewer, a share of a few percent cannot be measured
+	step       = 21
+	longest    = 10 // windows in which minSamples are awaited
+	unlikely   = 0.01
 )
 
 // A Sample counts calls behind a limit.
@@ -30,144 +27,108 @@ type Sample struct {
 	Count  int64 // calls that ended
 	Slow   int64 // of them, slower than the latency of the target
 	Failed int64 // of them, failed
-	Taken  int64 // tokens that were taken
 }
 
-// maxCount bounds the sums of a window, so that unlikelyMany stays exact enough.
-const maxCount = 1 << 40
+// MaxCount bounds the sums of a window, so that unlikelyMany stays exact enough.
+const MaxCount = 1 << 40
 
-// Add adds the counts of o. Impossible counts are corrected: of 10 calls at most 10 can
-// be slow.
-func (s *Sample) Add(o Sample) {
-	count := clamp(o.Count, maxCount)
-	s.Count = min(s.Count+count, maxCount)
-	s.Slow = min(s.Slow+clamp(o.Slow, count), s.Count)
-	s.Failed = min(s.Failed+clamp(o.Failed, count), s.Count)
-	s.Taken = min(s.Taken+clamp(o.Taken, maxCount), maxCount)
+func (s *Sample) add(o Sample) {
+	s.Count = min(s.Count+o.Count, MaxCount)
+	s.Slow = min(s.Slow+o.Slow, s.Count)
+	s.Failed = min(s.Failed+o.Failed, s.Count)
 }
 
-func clamp(n, most int64) int64 { return max(0, min(n, most)) }
-
-// A Reason says why the level changed last.
-type Reason uint8
+// A Reason says why the fraction changed last.
+type Reason string
 
 const (
-	Defined    Reason = iota // it has not changed since the limit was defined
-	Slow                     // more calls were slow than the target allows
-	Failing                  // more calls failed than the target allows
-	Used                     // the target was met, and most of the rate was used
-	Unobserved               // nothing was observed for ten windows
+	Defined    Reason = "defined"    // it has not changed yet
+	Slow       Reason = "latency"    // more calls were slow than the target allows
+	Failing    Reason = "errors"     // more calls failed than the target allows
+	Used       Reason = "used"       // the target was met, and little remained
+	Unobserved Reason = "unobserved" // nothing was observed for ten windows
 )
 
-var reasons = []string{"defined", "latency", "errors", "used", "unobserved"}
-
-func (r Reason) String() string {
-	if int(r) < len(reasons) {
-		return reasons[r]
-	}
-	return "unknown"
-}
-
-// ReasonOf returns the reason that String writes as name, or Defined.
-func ReasonOf(name string) Reason { return Reason(max(0, slices.Index(reasons, name))) }
-
-// A State is what is kept for a limit: the samples of the present window, and the
-// history.
+// A State is the fraction, and what was seen in the present window.
 type State struct {
-	Begun   int64  // µs: when the present window began; 0: nothing was observed yet
-	Seen    Sample // samples of the present window
-	Before  Sample // samples of the previous window
-	Cut     bool   // the previous window ended with a cut
-	Reason  Reason
-	Changed int64 // µs: when the level changed, for Reason
-	Drifts  int64 // µs: when the level begins to drift if nothing is observed; 0: never
-	History History
+	Fraction int64
+	Begun    int64  // µs: when the present window began
+	Seen     Sample // in the present window
+	Low      bool   // at most 30 % of the capacity remained once in the present window
+	Cut      bool   // the previous window ended with a cut
+	Reason   Reason
+	Changed  int64 // µs: when the fraction changed, for Reason
 }
 
-// Begin returns the state of a limit that was just defined.
-func (c *Config) Begin() State { return State{History: NewHistory(c.Floor, c.Base, 0)} }
+// Begin returns the state of a limit of which nothing was observed yet.
+func Begin(now int64) State { return State{Fraction: Full, Begun: now, Reason: Defined, Changed: now} }
 
-// Last returns why, and when in µs, the level last changed before now.
-func (s *State) Last(now int64) (Reason, int64) {
-	if s.Drifts != 0 && s.Drifts <= now {
-		if i := s.History.index(now); i >= 0 && s.History.changes[i].At >= s.Drifts {
-			return Unobserved, s.History.changes[i].At
-		}
-	}
-	return s.Reason, s.Changed
-}
-
-// Add adds samples at the time now, in µs on the store's clock. If the window is over, it
-// ends it and sets the level for the next one.
+// Add adds a sample at the time now, in µs. A sample of no calls is only the time.
 func (c *Config) Add(s State, now int64, o Sample) State {
-	idle := s.Seen.Count == 0 && now-s.Begun >= 2*c.Window
-	if s.Begun == 0 || now < s.Begun || idle {
-		s.Begun, s.Seen = now, Sample{}
-	}
-	if idle {
-		s.Cut, s.Before = false, Sample{}
-	}
-	if s.Seen.Add(o); now-s.Begun < c.Window {
-		return s
-	}
-	if s.Seen.Count > 0 {
+	s = c.until(s, now)
+	s.Seen.add(o)
+	if s.Seen.Count >= minSamples && now-s.Begun >= c.Window {
 		c.end(&s, now)
-	} else {
-		s.Cut = false
 	}
-	s.Begun, s.Seen, s.Before = now, Sample{}, s.Seen
 	return s
 }
 
-// end ends a window that has samples, and sets the level for the next one.
-func (c *Config) end(s *State, now int64) {
-	level := s.History.LevelAt(now)
-	next, cut := level, false
-	why := c.missed(&s.Seen)
-	switch {
-	case s.Seen.Count < MinSamples:
-	case why != Defined:
-		if cut = !s.Cut && !s.recovers(why); cut {
-			next = max(c.Floor, level*4/5)
+// until ends the windows that are over at the time now.
+func (c *Config) until(s State, now int64) State {
+	for {
+		length := longest * c.Window
+		if s.Seen.Count >= minSamples {
+			length = c.Window
 		}
-	case c.used(s, level, now):
-		next, why = min(Full, level+step), Used
+		if now-s.Begun < length {
+			return s
+		}
+		if s.Seen.Count == 0 && s.Fraction == Full { // nothing can change any more
+			s.Begun += (now - s.Begun) / length * length
+			s.Low, s.Cut = false, false
+			return s
+		}
+		c.end(&s, s.Begun+length)
 	}
-	if s.Reason, s.Changed = s.Last(now); next != level {
-		s.Reason, s.Changed = why, now
-	}
-	s.Cut, s.Drifts = cut, now+idleWindows*c.Window
-	s.History = s.History.set(now, next, c.Keep).drift(s.Drifts, c.Window, c.Base)
 }
 
-// missed returns which target the samples miss by more than chance explains, or Defined.
-func (c *Config) missed(s *Sample) Reason {
-	switch {
-	case c.Failed >= 0 && unlikelyMany(s.Failed, s.Count, c.Failed):
-		return Failing
-	case c.Slow >= 0 && unlikelyMany(s.Slow, s.Count, c.Slow):
-		return Slow
+// end ends a window at a time, and sets the fraction for the next one.
+func (c *Config) end(s *State, at int64) {
+	was, cut := s.Fraction, false
+	switch why, bad := c.missed(&s.Seen); {
+	case s.Seen.Count == 0:
+		s.set(min(Full, was+step), Unobserved, at)
+	case bad > 0 && s.Seen.Count < minSamples:
+	case why != "":
+		if cut = !s.Cut; cut {
+			s.set(max(c.Floor, was*4/5), why, at)
+		}
+	case s.Low:
+		s.set(min(Full, was+step), Used, at)
 	}
-	return Defined
+	s.Begun, s.Seen, s.Low, s.Cut = at, Sample{}, false, cut
 }
 
-// recovers reports whether fewer calls miss the target than in the previous window, by
-// more than chance explains. The calls that were waiting since the last cut are then
-// being served.
-func (s *State) recovers(why Reason) bool {
-	now, before := s.Seen.Slow, s.Before.Slow
-	if why == Failing {
-		now, before = s.Seen.Failed, s.Before.Failed
+func (s *State) set(fraction int64, why Reason, at int64) {
+	if fraction != s.Fraction {
+		s.Fraction, s.Reason, s.Changed = fraction, why, at
 	}
-	return before > 0 && unlikelyMany(s.Seen.Count-now, s.Seen.Count, 1e6-int64(float64(before)/float64(s.Before.Count)*1e6))
 }
 
-// used reports whether at least 7/10 of what the level allows was taken in the window.
-// Each observed call counts as at least one token, because its token may have been taken
-// elsewhere.
-func (c *Config) used(s *State, level, now int64) bool {
-	ticks := float64(level) * float64(min(now-s.Begun, 2*c.Window))
-	return float64(max(s.Seen.Taken, s.Seen.Count))*float64(c.Unit) >= 0.7*ticks*float64(c.Tick)
+// missed returns which target the samples miss by more than chance explains, or "", and how
+// many of the calls were bad.
+func (c *Config) missed(s *Sample) (why Reason, bad int64) {
+	if c.Slow >= 0 {
+		if bad += s.Slow; unlikelyMany(s.Slow, s.Count, c.Slow) {
+			why = Slow
+		}
+	}
+	if c.Failed >= 0 {
+		if bad += s.Failed; unlikelyMany(s.Failed, s.Count, c.Failed) {
+			why = Failing
+		}
+	}
+	return why, bad
 }
 
 // unlikelyMany reports whether it is unlikely, with a probability below 1 %, that at

@@ -17,7 +17,7 @@ import (
 // Parameters mean the same everywhere: used is in units, cost and burst in
 // tokens; ts, now and t are in µs, t not before ts; unit, every, add, origin,
 // and the rest are those of Rule. enough is enoughTicks; multiplying more ticks
-// could overflow.
+// could overflow. parts is Op.Fraction.
 
 // EnoughTicks returns the number of ticks after which everything has come back.
 func EnoughTicks(maxUsed, add int64) int64 { return QuoUp(maxUsed, add) }
@@ -80,6 +80,12 @@ func FullAfter(used, ticks, add, enough int64) bool { return used <= Returned(ti
 // bucket holds.
 func UnitsOf(tokens, unit int64) int64 { return MulCap(tokens, unit, store.MaxInt+1) }
 
+// PricedUnits returns what units cost a process that uses only parts/1024 of the rate: as
+// many times more, but at most most, so that one call is allowed whenever the bucket is full.
+func PricedUnits(units, parts, most int64) int64 {
+	return min(MulDiv(units, 1024, parts, true), most)
+}
+
 // RoomBefore returns how many units may be in use if units more have to fit. bound is the
 // cap, or for a reservation the cap and the debt.
 func RoomBefore(units, bound int64) int64 { return bound - units }
@@ -128,19 +134,19 @@ func Refunded(used, units int64) int64 { return max(used-units, 0) }
 // Decide decides a verb on a bucket with used units in use at the time of the
 // decision. short is how many units must come back before the same call would be
 // allowed, ahead how many before a reservation is due.
-func Decide(verb int64, leaky bool, used, cost, unit, bound, debt, maxCharge, maxUsed int64) (allowed, never bool, granted, after, short, ahead int64) {
+func Decide(verb int64, leaky bool, used, cost, unit, bound, debt, maxCharge, maxUsed, parts int64) (allowed, never bool, granted, after, short, ahead int64) {
 	if verb >= int64(store.VerbCharge) {
 		return DecideAnyway(verb, used, cost, unit, maxCharge, maxUsed)
 	}
 	if verb == int64(store.VerbTakeUpTo) && cost > 0 {
 		return DecideUpTo(used, cost, unit, bound)
 	}
-	return DecideTake(verb, leaky, used, cost, unit, bound, debt)
+	return DecideTake(verb, leaky, used, cost, unit, bound, debt, parts)
 }
 
 // DecideTake is decide for Take, Check and Reserve, and for a TakeUpTo of
 // nothing, which is a Check.
-func DecideTake(verb int64, leaky bool, used, cost, unit, bound, debt int64) (allowed, never bool, granted, after, short, ahead int64) {
+func DecideTake(verb int64, leaky bool, used, cost, unit, bound, debt, parts int64) (allowed, never bool, granted, after, short, ahead int64) {
 	units := UnitsOf(cost, unit)
 	most := bound
 	if leaky && verb != int64(store.VerbTakeUpTo) || verb == int64(store.VerbReserve) && cost > 0 {
@@ -148,6 +154,9 @@ func DecideTake(verb int64, leaky bool, used, cost, unit, bound, debt int64) (al
 	}
 	if units > most {
 		return false, true, 0, used, 0, 0
+	}
+	if parts > 0 {
+		units = PricedUnits(units, parts, most)
 	}
 	if !Fits(used, units, most) {
 		return false, false, 0, used, Excess(used, units, most), 0

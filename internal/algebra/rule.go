@@ -1,10 +1,10 @@
 // Package algebra has the functions of store/step.go, exported, and functions of a rule
-// that are computed from them. It is for packages that compute parameters of statements
-// in Go.
+// that are computed from them, for packages that compute parameters of statements in Go.
+// It also arranges batches by row.
 package algebra
 
 import (
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -48,9 +48,6 @@ func tick(r *store.Rule, x int64) int64 {
 	if r.Calendar != nil {
 		return r.Calendar.Tick(x - r.Origin)
 	}
-	if r.Pace != nil {
-		return r.Pace.Tick(x)
-	}
 	return TickOf(x, r.Origin, r.Every)
 }
 
@@ -58,9 +55,6 @@ func tick(r *store.Rule, x int64) int64 {
 func boundary(r *store.Rule, tick int64) int64 {
 	if r.Calendar != nil {
 		return r.Calendar.Boundary(tick) + r.Origin
-	}
-	if r.Pace != nil {
-		return r.Pace.Boundary(tick)
 	}
 	return r.Origin + tick*r.Every
 }
@@ -75,7 +69,7 @@ func Row(op *store.Op) store.State {
 	row := store.State{Used: op.Used, TS: op.TS, Version: op.Def.Number}
 	if op.Def.Override != nil {
 		o := *op.Def.Override
-		o.ID, o.Version = number.Override(row.Version), op.Def.Base().Number // as of the row
+		o.ID, o.Version = terms.OverrideOf(row.Version), op.Def.Base().Number // as of the row
 		row.Override = &o
 	}
 	return row
@@ -88,11 +82,7 @@ func DecidedAt(op *store.Op) int64 {
 		return op.TS
 	}
 	var scratch store.Rule
-	full := TimeToFull(op.RuleFor(&scratch), op.Used, op.TS, 0)
-	if then := AtEnd(op, full); then != nil {
-		full = op.Def.Override.Until + then.Reset
-	}
-	return full - op.Reset
+	return TimeToFull(op.RuleFor(&scratch), op.Used, op.TS, 0) - op.Reset
 }
 
 // AtEnd returns a check of op's bucket at the end of the override that decides it, by the

@@ -1,5 +1,5 @@
 // Package background calls stores from goroutines that callers of this module do not
-// know of, and extends holds there.
+// know of, extends holds there, and has waits that end with a context.
 package background
 
 import (

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/bounds"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -64,8 +64,8 @@ func (k *keeper) run() error {
 // shorten halves the TTL until a limit allows it. If it allows none, the TTL stays.
 func (k *keeper) shorten(err error) error {
 	ttl := k.ttl
-	for tooLong(err) && ttl > bounds.MinHoldTTL {
-		ttl = max(ttl/2, bounds.MinHoldTTL)
+	for tooLong(err) && ttl > terms.MinHoldTTL {
+		ttl = max(ttl/2, terms.MinHoldTTL)
 		err = k.once(ttl)
 	}
 	if !tooLong(err) {

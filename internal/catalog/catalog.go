@@ -3,22 +3,20 @@ package catalog
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/await"
-	"github.com/dipwell/dipwell/internal/door"
-	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/internal/background"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
-// core is what package store has for this module alone.
-var core = store.Core(door.Key{})
-
-// A Backend is where limits are kept. A Catalog calls one method at a time, except that
-// Revision and Install may run beside others.
+// A Backend is where limits are kept. A Catalog reads one at a time (Prepare, Read) and
+// changes one at a time (Put, Drop). Revision, Install, a reading and a change may run at the
+// same time: calls whose limit has changed wait for a reading, and a change may take long.
 type Backend interface {
 	// Prepare runs before the limits are read for the first time, for example to check
 	// the schema. It is called again until both succeed.
@@ -32,7 +30,8 @@ type Backend interface {
 	// else the store keeps for the calls of a limit.
 	Install(l *Limits) error
 	// Put stores a limit that compiles, and Drop removes one. Their errors are those of
-	// store.Definer. changed is false if the limits as read last are still right.
+	// store.Definer. They hardly wait for another transaction that has locked the limit, and
+	// then the error wraps store.ErrLocked. changed is false if the limits as read last are still right.
 	Put(ctx context.Context, l store.Limit, owner string) (changed bool, err error)
 	Drop(ctx context.Context, name, owner string) error
 }
@@ -48,7 +47,8 @@ type Limits struct {
 // Config configures how a Catalog uses its Backend.
 type Config struct {
 	// Lazy opens a catalog whose back end does not answer. Limits that are defined until
-	// it answers are kept, and then stored.
+	// it answers are kept, and then stored. So are later changes of limits that somebody
+	// else has locked: until they are stored, the limits in the store decide.
 	Lazy bool
 	// WaitForAccess opens a lazy catalog even if access is denied.
 	WaitForAccess bool
@@ -74,6 +74,16 @@ const (
 	openTimeout = 2 * time.Second // how long a lazy Open waits for a back end that hangs
 	maxPending  = 10000           // limits kept for a back end that does not answer
 	retryDenied = time.Minute     // between two attempts to store a limit for which access was denied
+
+	// maxLocked is how many locked limits are tried in a row. A program that starts, or
+	// changes another limit, waits for all.
+	maxLocked = 10
+
+	// A change of a locked limit is tried again for so long. Between two tries, others can
+	// make changes.
+	lockedPause    = 50 * time.Millisecond
+	lockedPatience = 5 * time.Second        // then the caller gets the error
+	lazyPatience   = 100 * time.Millisecond // the same in a lazy catalog, which keeps a definition for later, if nobody waits for the answer
 )
 
 // A Catalog keeps the limits of one store. It is a store.Definer.
@@ -82,11 +92,12 @@ type Catalog struct {
 	b   Backend
 	reg *store.Registry
 
-	gate    await.Gate  // one reading or change of b at a time
-	pending []pending   // limits defined while b did not answer
-	isRead  atomic.Bool // the limits have been read at least once
-	unread  atomic.Pointer[error]
-	denied  atomic.Pointer[map[string]error] // of pending limits, by name
+	reading  background.Gate // one reading of b at a time
+	changing background.Gate // one change of b at a time; it may enter reading, but not the other way round
+	pending  []pending       // limits to be stored later; used with changing entered
+	isRead   atomic.Bool     // the limits have been read at least once
+	unread   atomic.Pointer[error]
+	waiting  atomic.Pointer[map[string]error] // why pending limits are not stored, by name
 
 	installs sync.Mutex   // never held while waiting for b
 	revision atomic.Int64 // changed only with installs locked, as is bad
@@ -100,23 +111,25 @@ type Catalog struct {
 
 var _ store.Definer = (*Catalog)(nil)
 
-// A pending limit is stored when the back end answers.
+// A pending limit is stored when the back end answers and nobody else has locked it.
 type pending struct {
-	limit  store.Limit
-	owner  string
-	denied error     // the error last reported, if access was denied
-	tried  time.Time // when it was last tried, if access was denied
+	limit store.Limit
+	owner string
+	why   error     // the error last reported; nil if the back end did not answer
+	after time.Time // when to try again
 }
 
 // due reports whether p should be tried at this check.
-func (p pending) due() bool { return p.denied == nil || time.Since(p.tried) >= retryDenied }
+func (p pending) due() bool { return !time.Now().Before(p.after) }
+
+func (p pending) locked() bool { return errors.Is(p.why, store.ErrLocked) }
 
 // New returns a catalog that has read nothing yet. Limits appear in reg.
 func New(b Backend, reg *store.Registry, c Config) *Catalog {
-	cat := &Catalog{Config: c, b: b, reg: reg, gate: make(await.Gate, 1)}
+	cat := &Catalog{Config: c, b: b, reg: reg, reading: make(background.Gate, 1), changing: make(background.Gate, 1)}
 	cat.revision.Store(-1)
 	cat.bad.Store(&map[string]error{})
-	cat.denied.Store(&map[string]error{})
+	cat.waiting.Store(&map[string]error{})
 	reg.Unreadable = cat.unreadable
 	cat.ctx, cat.stop = context.WithCancel(context.Background())
 	return cat
@@ -172,7 +185,7 @@ func (c *Catalog) unreadable(name string) error {
 	if why := c.LoadError(); why != nil {
 		return why
 	}
-	if err := (*c.denied.Load())[name]; err != nil {
+	if err := c.Waiting(name); err != nil {
 		return c.Error(err)
 	}
 	return (*c.bad.Load())[name]
@@ -186,12 +199,29 @@ func (c *Catalog) failed(err error) {
 	}
 }
 
-// Load stores the pending limits, and then reads all limits.
+// Load reads all limits.
 func (c *Catalog) Load(ctx context.Context) error {
-	if err := c.gate.Enter(ctx); err != nil {
+	if !c.isRead.Load() {
+		return c.loadFirst(ctx)
+	}
+	return c.load(ctx)
+}
+
+// loadFirst stores the pending limits before it reads all limits for the first time, so
+// that a service is not ready before its own limits are there.
+func (c *Catalog) loadFirst(ctx context.Context) error {
+	if err := c.changing.Enter(ctx); err != nil {
 		return err
 	}
-	defer c.gate.Leave()
+	defer c.changing.Leave()
+	err := c.b.Prepare(ctx)
+	if err == nil {
+		_, err = c.storePending(ctx)
+	}
+	if err != nil {
+		c.failed(err)
+		return err
+	}
 	return c.load(ctx)
 }
 
@@ -205,10 +235,10 @@ func (c *Catalog) LoadForCall(ctx context.Context) error {
 }
 
 func (c *Catalog) load(ctx context.Context) error {
-	if err := c.prepare(ctx); err != nil {
-		c.failed(err)
+	if err := c.reading.Enter(ctx); err != nil {
 		return err
 	}
+	defer c.reading.Leave()
 	for {
 		revision := c.Revision()
 		read, err := c.b.Read(ctx)
@@ -221,54 +251,70 @@ func (c *Catalog) load(ctx context.Context) error {
 	}
 }
 
-func (c *Catalog) prepare(ctx context.Context) error {
-	if !c.isRead.Load() {
-		if err := c.b.Prepare(ctx); err != nil {
-			return err
-		}
-	}
-	denied := c.pending[:0]
-	for i, p := range c.pending {
-		if !p.due() {
-			denied = append(denied, p)
+// storePending stores the pending limits whose time has come, and reports whether any is
+// stored or was rejected, so that the limits must be read. After maxLocked that are locked it
+// leaves the others to the next check, which tries these last.
+func (c *Catalog) storePending(ctx context.Context) (done bool, err error) {
+	defer c.noteWaiting()
+	todo, locked := c.pending, []pending(nil)
+	c.pending = nil
+	for i, p := range todo {
+		parent := func(q pending) bool { return q.limit.Name == p.limit.Parent }
+		if !p.due() || len(locked) == maxLocked || slices.ContainsFunc(slices.Concat(c.pending, locked, todo[i+1:]), parent) {
+			c.pending = append(c.pending, p)
 			continue
 		}
 		_, err := c.b.Put(ctx, p.limit, p.owner)
-		if err == nil {
-			continue
-		}
-		if c.Unavailable(err) {
-			c.pending = append(denied, c.pending[i:]...)
-			return err
-		}
-		if p.denied == nil || p.denied.Error() != err.Error() {
-			c.Report(err)
-		}
-		if c.WaitForAccess && c.Denied(err) {
-			p.denied, p.tried = err, time.Now()
-			denied = append(denied, p)
+		switch {
+		case err == nil:
+			done = true
+		case c.Unavailable(err):
+			c.pending = slices.Concat(c.pending, todo[i:], locked)
+			return done, err
+		case errors.Is(err, store.ErrLocked):
+			locked = append(locked, c.locked(p, err))
+		default:
+			if p.why == nil || p.why.Error() != err.Error() {
+				c.Report(err)
+			}
+			if c.WaitForAccess && c.Denied(err) {
+				p.why, p.after = err, time.Now().Add(retryDenied)
+				c.pending = append(c.pending, p)
+			} else {
+				done = true
+			}
 		}
 	}
-	c.pending = denied
-	c.noteDenied()
-	return nil
+	c.pending = append(c.pending, locked...)
+	return done, nil
 }
 
-// noteDenied publishes the pending limits for which access was denied, in denied.
-func (c *Catalog) noteDenied() {
+// locked returns a limit that remains pending because somebody else has locked it.
+func (c *Catalog) locked(p pending, why error) pending {
+	if !p.locked() {
+		c.Report(fmt.Errorf("limit %s is not stored yet, and will be tried again: %w", p.limit.Name, why))
+	}
+	p.why = why
+	return p
+}
+
+// noteWaiting publishes why limits are pending.
+func (c *Catalog) noteWaiting() {
 	why := map[string]error{}
 	for _, p := range c.pending {
-		if p.denied != nil {
-			why[p.limit.Name] = p.denied
+		if why[p.limit.Name] = p.why; p.why == nil {
+			why[p.limit.Name] = fmt.Errorf("limit %s is not stored yet", p.limit.Name)
 		}
 	}
-	c.denied.Store(&why)
+	c.waiting.Store(&why)
 }
 
-// forget removes a pending limit.
-func (c *Catalog) forget(name string) {
+// forget removes a pending limit, and reports whether there was one.
+func (c *Catalog) forget(name string) bool {
+	before := len(c.pending)
 	c.pending = slices.DeleteFunc(c.pending, func(p pending) bool { return p.limit.Name == name })
-	c.noteDenied()
+	c.noteWaiting()
+	return len(c.pending) < before
 }
 
 // Install puts limits in force that were read in a caller's transaction, unless they are
@@ -323,105 +369,177 @@ func (c *Catalog) install(l *Limits) error {
 	return nil
 }
 
-// Refresh reads the limits if they have changed or if some are pending.
+// Refresh reads the limits if they have changed, and then stores those that are pending.
 func (c *Catalog) Refresh(ctx context.Context) error {
-	if !c.isRead.Load() {
-		return c.Load(ctx)
+	unread := !c.isRead.Load()
+	if !unread {
+		revision, err := c.b.Revision(ctx)
+		if err != nil {
+			return err
+		}
+		unread = revision != c.Revision() || c.unsure.Load()
 	}
-	revision, err := c.b.Revision(ctx)
-	if err != nil {
-		return err
+	if unread {
+		if err := c.Load(ctx); err != nil {
+			return err
+		}
 	}
-	if err := c.gate.Enter(ctx); err != nil {
-		return err
-	}
-	defer c.gate.Leave()
-	if revision == c.Revision() && !c.unsure.Load() && !slices.ContainsFunc(c.pending, pending.due) {
+	if len(*c.waiting.Load()) == 0 {
 		return nil
 	}
-	return c.load(ctx)
+	if err := c.changing.Enter(ctx); err != nil {
+		return err
+	}
+	defer c.changing.Leave()
+	done, err := c.storePending(ctx)
+	if done {
+		if lerr := c.Load(ctx); err == nil {
+			err = lerr
+		}
+	}
+	return err
 }
 
 // Registry returns the limits as they were last read.
 func (c *Catalog) Registry() *store.Registry { return c.reg }
 
+// patience is how long a change of an owner is tried if the limit is locked.
+func (c *Catalog) patience(by string) time.Duration {
+	if c.Lazy && by != terms.OwnerAPI {
+		return lazyPatience
+	}
+	return lockedPatience
+}
+
+// change makes a change, one at a time. While the limit is locked it is tried again.
+func (c *Catalog) change(ctx context.Context, patience time.Duration, try func() error) error {
+	patient, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		if err := c.changing.Enter(ctx); err != nil {
+			return c.Error(err)
+		}
+		err := try()
+		c.changing.Leave()
+		if !errors.Is(err, store.ErrLocked) || background.Sleep(patient, lockedPause) != nil {
+			return err
+		}
+	}
+}
+
 // Define adds or changes a limit. In this process that takes effect at once, in others at
 // their next check.
-func (c *Catalog) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
+func (c *Catalog) Define(ctx context.Context, l store.Limit, by string) (d *store.Definition, err error) {
 	if _, err := store.NewDefinition(l); err != nil {
 		return nil, err
 	}
-	if err := c.gate.Enter(ctx); err != nil {
-		return nil, c.Error(err)
+	err = c.change(ctx, c.patience(by), func() error { d, err = c.define(ctx, l, by); return err })
+	if errors.Is(err, store.ErrLocked) {
+		err = c.change(ctx, 0, func() (why error) { d, why = c.pend(l, by, err); return why })
 	}
-	defer c.gate.Leave()
+	return d, err
+}
+
+func (c *Catalog) define(ctx context.Context, l store.Limit, by string) (*store.Definition, error) {
 	if err := c.LoadError(); err != nil {
-		return c.pend(l, owner, err)
+		return c.pend(l, by, err)
+	}
+	if why := c.lockedBefore(&l); why != nil && c.Lazy && by != terms.OwnerAPI {
+		return c.pend(l, by, why)
 	}
 	if err := c.checkParents(ctx, &l); err != nil {
 		return nil, err
 	}
-	changed, err := c.b.Put(ctx, l, owner)
-	if err != nil {
-		return c.pend(l, owner, err)
+	changed, err := c.b.Put(ctx, l, by)
+	if errors.Is(err, store.ErrLocked) {
+		return nil, err
+	} else if err != nil {
+		return c.pend(l, by, err)
 	}
-	c.forget(l.Name)
-	if changed {
-		if err := c.load(ctx); err != nil {
+	if c.forget(l.Name) || changed {
+		if err := c.Load(ctx); err != nil {
 			return nil, c.Error(err)
 		}
 	}
 	if d := c.reg.Lookup(l.Name); d != nil {
 		return d, nil
 	}
-	return nil, core.Missing(c.reg, l.Name) // somebody else has dropped it meanwhile, or it cannot be read
+	return nil, c.reg.Missing(l.Name) // somebody else has dropped it meanwhile, or it cannot be read
+}
+
+// lockedBefore returns why a limit is not tried now: its parent is pending because it is
+// locked, or so are many others, and a program that starts must not wait for all of them.
+func (c *Catalog) lockedBefore(l *store.Limit) (why error) {
+	locked := 0
+	for _, p := range c.pending {
+		if p.locked() {
+			if locked++; p.limit.Name == l.Parent || locked == maxLocked {
+				return p.why
+			}
+		}
+	}
+	return nil
 }
 
 // checkParents checks the parent of a limit. If the check fails, it reads the limits and
 // checks again, because another program may have defined the parent.
 func (c *Catalog) checkParents(ctx context.Context, l *store.Limit) error {
-	err := core.CheckParents(c.reg, l)
-	if err == nil || c.load(ctx) != nil {
+	err := c.reg.CheckParents(l)
+	if err == nil || c.Load(ctx) != nil {
 		return err
 	}
-	return core.CheckParents(c.reg, l)
+	return c.reg.CheckParents(l)
 }
 
-// pend keeps a limit of a lazy catalog that could not be stored. Until it is stored, only
-// this process knows it: its calls are answered by its failure mode.
-func (c *Catalog) pend(l store.Limit, by string, why error) (*store.Definition, error) {
-	waits := c.Lazy && (c.Unavailable(why) || c.WaitForAccess && c.Denied(why))
-	if !waits || by == owner.API || len(c.pending) >= maxPending {
+// pend keeps a limit of a lazy catalog that could not be stored. If the back end did not
+// answer, only this process knows the limit until it is stored: its calls are answered by
+// its failure mode. If it is locked, the limit in the store goes on.
+func (c *Catalog) pend(l store.Limit, by string, why error) (d *store.Definition, err error) {
+	p := pending{limit: l, owner: by}
+	isLocked := errors.Is(why, store.ErrLocked)
+	waits := c.Lazy && (isLocked || c.Unavailable(why) || c.WaitForAccess && c.Denied(why))
+	if !waits || by == terms.OwnerAPI || len(c.pending) >= maxPending {
 		return nil, why
 	}
-	d, err := c.reg.Define(time.Now().UnixMicro(), l, by)
+	if isLocked {
+		d, err = store.NewDefinition(l)
+		p = c.locked(p, why)
+	} else {
+		d, err = c.reg.Define(time.Now().UnixMicro(), l, by)
+	}
 	if err != nil {
 		return nil, err
 	}
 	c.forget(l.Name)
-	c.pending = append(c.pending, pending{limit: l, owner: by})
+	c.pending = append(c.pending, p)
+	c.noteWaiting()
 	return d, nil
 }
 
+// Waiting returns why a limit that was defined is not stored yet, or nil.
+func (c *Catalog) Waiting(name string) error { return (*c.waiting.Load())[name] }
+
 // Drop drops a limit.
 func (c *Catalog) Drop(ctx context.Context, name, by string) error {
-	if err := c.gate.Enter(ctx); err != nil {
-		return c.Error(err)
-	}
-	defer c.gate.Leave()
+	return c.change(ctx, c.patience(by), func() error { return c.drop(ctx, name, by) })
+}
+
+func (c *Catalog) drop(ctx context.Context, name, by string) error {
 	if err := c.LoadError(); err != nil {
 		return err
 	}
-	if err := c.prepare(ctx); err != nil {
-		return c.Error(err)
+	if len(c.pending) > 0 {
+		if _, err := c.storePending(ctx); err != nil {
+			return c.Error(err)
+		}
 	}
-	if err := core.CheckDrop(c.reg, name); err != nil {
+	if err := c.reg.CheckDrop(name); err != nil {
 		return err
 	}
 	waits := slices.IndexFunc(c.pending, func(p pending) bool { return p.limit.Name == name })
 	if waits >= 0 {
-		if was := c.pending[waits].owner; owner.Name(was) != owner.Name(by) {
-			return &owner.Error{Limit: name, Owner: was}
+		if was := c.pending[waits].owner; terms.OwnerName(was) != terms.OwnerName(by) {
+			return &terms.OwnerError{Limit: name, Owner: was}
 		}
 	}
 	err := c.b.Drop(ctx, name, by)
@@ -432,5 +550,5 @@ func (c *Catalog) Drop(ctx context.Context, name, by string) error {
 	if c.forget(name); unstored {
 		return nil
 	}
-	return c.Error(c.load(ctx))
+	return c.Error(c.Load(ctx))
 }

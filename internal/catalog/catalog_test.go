@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/limittest"
-	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -188,7 +188,7 @@ func limit(name string, rate int64) store.Limit {
 // define puts a limit into the table as another program does.
 func (b *table) define(t *testing.T, l store.Limit) {
 	t.Helper()
-	if _, err := newMemory(b).Put(t.Context(), l, owner.Code); err != nil {
+	if _, err := newMemory(b).Put(t.Context(), l, terms.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -223,7 +223,7 @@ func TestDefineAndDrop(t *testing.T) {
 	if c.Registry().Lookup("theirs") == nil || c.LoadError() != nil || !c.IsRead() {
 		t.Error("the limits were not read")
 	}
-	mustDefine(t, c, limit("ours", 1), owner.Code)
+	mustDefine(t, c, limit("ours", 1), terms.OwnerCode)
 	there.define(t, limit("more", 1))
 	if c.Registry().Lookup("more") != nil {
 		t.Error("a limit was known before it was looked for")
@@ -234,25 +234,25 @@ func TestDefineAndDrop(t *testing.T) {
 	}
 	reads := m.count("read")
 	mustRefresh(t, c)
-	mustDefine(t, c, limit("ours", 1), owner.Code) // as it is
+	mustDefine(t, c, limit("ours", 1), terms.OwnerCode) // as it is
 	if m.count("read") != reads {
 		t.Error("limits were read that had not changed")
 	}
 	calls := len(m.calls)
-	if _, err := c.Define(t.Context(), store.Limit{Name: "bad"}, owner.Code); err == nil || len(m.calls) != calls {
+	if _, err := c.Define(t.Context(), store.Limit{Name: "bad"}, terms.OwnerCode); err == nil || len(m.calls) != calls {
 		t.Errorf("a limit without a rate: %v, %v", err, m.calls[calls:])
 	}
-	if _, err := c.Define(t.Context(), limit("ours", 2), owner.API); !errors.Is(err, store.ErrOwner) {
+	if _, err := c.Define(t.Context(), limit("ours", 2), terms.OwnerAPI); !errors.Is(err, store.ErrOwner) {
 		t.Errorf("another owner: %v", err)
 	}
-	if err := c.Drop(t.Context(), "ours", owner.API); !errors.Is(err, store.ErrOwner) {
+	if err := c.Drop(t.Context(), "ours", terms.OwnerAPI); !errors.Is(err, store.ErrOwner) {
 		t.Errorf("another owner drops: %v", err)
 	}
-	if err := c.Drop(t.Context(), "ours", owner.Code); err != nil || c.Registry().Lookup("ours") != nil {
+	if err := c.Drop(t.Context(), "ours", terms.OwnerCode); err != nil || c.Registry().Lookup("ours") != nil {
 		t.Errorf("drop: %v", err)
 	}
 	m.only("read", errRights)
-	if _, err := c.Define(t.Context(), limit("ours", 3), owner.Code); !errors.Is(err, store.ErrStore) || !errors.Is(err, errRights) {
+	if _, err := c.Define(t.Context(), limit("ours", 3), terms.OwnerCode); !errors.Is(err, store.ErrStore) || !errors.Is(err, errRights) {
 		t.Errorf("a limit that was stored and cannot be read: %v", err)
 	}
 	m.only("revision", errGone)
@@ -338,23 +338,23 @@ func TestPending(t *testing.T) {
 	c := m.catalog(Config{Lazy: true})
 	mustOpen(t, c)
 	calls := len(m.calls)
-	mustDefine(t, c, limit("ours", 1), owner.Code)
-	mustDefine(t, c, limit("ours", 2), owner.Code)
-	mustDefine(t, c, limit("refused", 1), owner.Code)
-	mustDefine(t, c, limit("more", 1), owner.File)
+	mustDefine(t, c, limit("ours", 1), terms.OwnerCode)
+	mustDefine(t, c, limit("ours", 2), terms.OwnerCode)
+	mustDefine(t, c, limit("refused", 1), terms.OwnerCode)
+	mustDefine(t, c, limit("more", 1), terms.OwnerFile)
 	if d := c.Registry().Lookup("ours"); d == nil || d.Rate != 2 {
 		t.Errorf("a limit that waits: %v", d)
 	}
-	if _, err := c.Define(t.Context(), limit("api", 1), owner.API); !errors.Is(err, errUnread) {
+	if _, err := c.Define(t.Context(), limit("api", 1), terms.OwnerAPI); !errors.Is(err, errUnread) {
 		t.Errorf("a definition that somebody waits for: %v", err)
 	}
-	if err := c.Drop(t.Context(), "theirs", owner.Code); !errors.Is(err, errUnread) {
+	if err := c.Drop(t.Context(), "theirs", terms.OwnerCode); !errors.Is(err, errUnread) {
 		t.Errorf("drop: %v", err)
 	}
 	if err := c.LoadForCall(t.Context()); !errors.Is(err, errUnread) {
 		t.Errorf("a call: %v", err)
 	}
-	if err := core.Missing(c.Registry(), "theirs"); !errors.Is(err, errUnread) {
+	if err := c.Registry().Missing("theirs"); !errors.Is(err, errUnread) {
 		t.Errorf("a limit that only the back end knows: %v", err)
 	}
 	if len(m.calls) != calls {
@@ -385,20 +385,20 @@ func TestPending(t *testing.T) {
 	if len(m.reports) != 2 || m.reports[1] != error(errRefused) { //nolint:errorlint // must not be wrapped
 		t.Errorf("%v", m.reports)
 	}
-	if !errors.Is(core.Missing(c.Registry(), "nobody's"), store.ErrUnknownLimit) || c.LoadError() != nil {
+	if !errors.Is(c.Registry().Missing("nobody's"), store.ErrUnknownLimit) || c.LoadError() != nil {
 		t.Error("a limit of nobody's is not unknown")
 	}
 
 	// It goes away once more. What waits then is stored though nothing changed there.
 	m.always(errGone)
-	mustDefine(t, c, limit("late", 1), owner.Code)
+	mustDefine(t, c, limit("late", 1), terms.OwnerCode)
 	m.works()
 	mustRefresh(t, c)
 	if there.reg.Lookup("late") == nil || there.reg.Lookup("late").Number != c.Registry().Lookup("late").Number {
 		t.Error("a limit was not stored")
 	}
 	m.always(errRights)
-	if _, err := c.Define(t.Context(), limit("denied", 1), owner.Code); !errors.Is(err, errRights) {
+	if _, err := c.Define(t.Context(), limit("denied", 1), terms.OwnerCode); !errors.Is(err, errRights) {
 		t.Errorf("without rights: %v", err)
 	}
 }
@@ -410,23 +410,23 @@ func TestNotPending(t *testing.T) {
 	c := m.catalog(Config{})
 	mustOpen(t, c)
 	m.always(errGone)
-	if _, err := c.Define(t.Context(), limit("ours", 1), owner.Code); err != errGone { //nolint:errorlint // must not be wrapped
+	if _, err := c.Define(t.Context(), limit("ours", 1), terms.OwnerCode); err != errGone { //nolint:errorlint // must not be wrapped
 		t.Errorf("not lazy: %v", err)
 	}
 	m = newMemory(&table{})
 	c = m.catalog(Config{Lazy: true, WaitForAccess: true})
 	mustOpen(t, c)
 	m.always(errRights)
-	mustDefine(t, c, limit("ours", 1), owner.Code) // waits for the rights
+	mustDefine(t, c, limit("ours", 1), terms.OwnerCode) // waits for the rights
 	m.works()
-	if _, err := c.Define(t.Context(), limit("refused", 1), owner.Code); !errors.Is(err, errRefused) {
+	if _, err := c.Define(t.Context(), limit("refused", 1), terms.OwnerCode); !errors.Is(err, errRefused) {
 		t.Errorf("refused: %v", err)
 	}
 	for i := range maxPending {
-		c.pending = append(c.pending, pending{limit: limit(fmt.Sprint(i), 1), owner: owner.Code})
+		c.pending = append(c.pending, pending{limit: limit(fmt.Sprint(i), 1), owner: terms.OwnerCode})
 	}
 	m.always(errGone)
-	if _, err := c.Define(t.Context(), limit("too many", 1), owner.Code); !errors.Is(err, errGone) {
+	if _, err := c.Define(t.Context(), limit("too many", 1), terms.OwnerCode); !errors.Is(err, errGone) {
 		t.Errorf("too many: %v", err)
 	}
 }
@@ -441,24 +441,24 @@ func TestPendingIsOutdated(t *testing.T) {
 		t.Helper()
 		m.always(errGone)
 		for _, l := range limits {
-			mustDefine(t, c, l, owner.Code)
+			mustDefine(t, c, l, terms.OwnerCode)
 		}
 		m.works()
 	}
 	away(limit("ours", 1))
-	mustDefine(t, c, limit("ours", 2), owner.Code)
+	mustDefine(t, c, limit("ours", 2), terms.OwnerCode)
 	mustRefresh(t, c)
 	if d := m.there.reg.Lookup("ours"); d.Rate != 2 || c.Registry().Lookup("ours").Rate != 2 {
 		t.Errorf("there %v, here %v", d, c.Registry().Lookup("ours"))
 	}
 	away(limit("ours", 3), limit("new", 1))
-	if err := c.Drop(t.Context(), "ours", owner.Code); err != nil {
+	if err := c.Drop(t.Context(), "ours", terms.OwnerCode); err != nil {
 		t.Error(err)
 	}
-	if err := c.Drop(t.Context(), "new", owner.API); !errors.Is(err, store.ErrOwner) {
+	if err := c.Drop(t.Context(), "new", terms.OwnerAPI); !errors.Is(err, store.ErrOwner) {
 		t.Errorf("another owner drops a limit that was pending: %v", err)
 	}
-	if err := c.Drop(t.Context(), "new", owner.Code); err != nil {
+	if err := c.Drop(t.Context(), "new", terms.OwnerCode); err != nil {
 		t.Errorf("a limit that was pending: %v", err)
 	}
 	mustRefresh(t, c)
@@ -476,8 +476,8 @@ func TestPendingIsDenied(t *testing.T) {
 		m.always(errGone)
 		c := m.catalog(Config{Lazy: true, WaitForAccess: true})
 		mustOpen(t, c)
-		mustDefine(t, c, limit("ours", 1), owner.Code)
-		mustDefine(t, c, limit("more", 1), owner.Code)
+		mustDefine(t, c, limit("ours", 1), terms.OwnerCode)
+		mustDefine(t, c, limit("more", 1), terms.OwnerCode)
 		m.only("put ours", errRights)
 		mustRefresh(t, c)
 		reads := m.count("read")
@@ -488,7 +488,7 @@ func TestPendingIsDenied(t *testing.T) {
 		if m.count("put ours") != 1 || m.count("read") != reads {
 			t.Errorf("tried again at once: %v", m.calls)
 		}
-		if err := core.Missing(c.Registry(), "ours"); !errors.Is(err, errRights) || !errors.Is(err, store.ErrStore) {
+		if err := c.Registry().Missing("ours"); !errors.Is(err, errRights) || !errors.Is(err, store.ErrStore) {
 			t.Errorf("a call of the limit that waits: %v", err)
 		}
 		time.Sleep(retryDenied) // of the bubble
@@ -497,7 +497,7 @@ func TestPendingIsDenied(t *testing.T) {
 			t.Errorf("%v, %v", m.calls, m.reports)
 		}
 		m.always(errGone)
-		mustDefine(t, c, limit("late", 1), owner.Code)
+		mustDefine(t, c, limit("late", 1), terms.OwnerCode)
 		m.only("put late", errGone)
 		if err := c.Refresh(t.Context()); !errors.Is(err, errGone) {
 			t.Error(err)
@@ -505,13 +505,96 @@ func TestPendingIsDenied(t *testing.T) {
 		m.works()
 		time.Sleep(retryDenied)
 		mustRefresh(t, c)
-		if err := c.Drop(t.Context(), "ours", owner.Code); err != nil || !errors.Is(core.Missing(c.Registry(), "ours"), store.ErrUnknownLimit) {
-			t.Errorf("dropped once it was stored: %v, %v", err, core.Missing(c.Registry(), "ours"))
+		if err := c.Drop(t.Context(), "ours", terms.OwnerCode); err != nil || !errors.Is(c.Registry().Missing("ours"), store.ErrUnknownLimit) {
+			t.Errorf("dropped once it was stored: %v, %v", err, c.Registry().Missing("ours"))
 		}
 		if want := []string{"late", "more", "theirs"}; !slices.Equal(names(&m.there.reg), want) || !slices.Equal(names(c.Registry()), want) {
 			t.Errorf("there %v, here %v", names(&m.there.reg), names(c.Registry()))
 		}
 	})
+}
+
+// TestPendingIsLocked: a limit that somebody else has locked is stored later. Meanwhile the
+// limit in the store decides, and other limits are stored.
+func TestPendingIsLocked(t *testing.T) { synctest.Test(t, pendingIsLocked) }
+
+func pendingIsLocked(t *testing.T) {
+	locked := fmt.Errorf("%w: by a test", store.ErrLocked)
+	there := &table{}
+	there.define(t, limit("ours", 1))
+	m := newMemory(there)
+	c := m.catalog(Config{Lazy: true})
+	mustOpen(t, c)
+	lock := func(names ...string) {
+		m.fail(func(method string) error {
+			if name, is := strings.CutPrefix(method, "put "); is && slices.Contains(names, name) {
+				return locked
+			}
+			return nil
+		})
+	}
+	lock("ours", "parent")
+	child := limit("child", 1)
+	child.Parent = "parent"
+	for _, l := range []store.Limit{limit("ours", 2), limit("parent", 1), child, limit("free", 1)} {
+		mustDefine(t, c, l, terms.OwnerFile)
+	}
+	if _, err := c.Define(t.Context(), limit("ours", 3), terms.OwnerAPI); !errors.Is(err, store.ErrLocked) {
+		t.Errorf("a change that somebody waits for: %v", err)
+	}
+	check := func(ours int64, want ...string) {
+		t.Helper()
+		if d := c.Registry().Lookup("ours"); d.Rate != ours || !slices.Equal(names(c.Registry()), want) {
+			t.Errorf("ours is %v, and there are %v", d, names(c.Registry()))
+		}
+	}
+	check(1, "free", "ours")
+	mustRefresh(t, c)
+	check(1, "free", "ours")
+	if err := c.Registry().Missing("parent"); !errors.Is(err, store.ErrLocked) {
+		t.Errorf("a call of a limit that waits: %v", err)
+	}
+	if c.Waiting("ours") == nil || c.Waiting("free") != nil || len(m.reports) != 3 || m.count("put child") != 0 {
+		t.Errorf("%v, %v", m.reports, m.calls)
+	}
+	lock("parent")
+	mustRefresh(t, c)
+	check(2, "free", "ours")
+	lock()
+	mustRefresh(t, c)
+	mustRefresh(t, c)
+	check(2, "child", "free", "ours", "parent")
+	if len(c.pending) > 0 || c.Waiting("parent") != nil {
+		t.Errorf("%v wait", c.pending)
+	}
+
+	// Of many that are locked a few are tried at a time, and all in turn.
+	var many []string
+	for i := range 3 * maxLocked {
+		many = append(many, fmt.Sprint("l", i))
+	}
+	lock(many...)
+	m.calls = nil
+	for _, name := range many {
+		mustDefine(t, c, limit(name, 1), terms.OwnerFile)
+	}
+	if slices.Sort(m.calls); len(slices.Compact(m.calls)) != maxLocked {
+		t.Errorf("%v were tried at once", slices.Compact(m.calls))
+	}
+	for range 3 {
+		mustRefresh(t, c)
+	}
+	for _, name := range many {
+		if m.count("put "+name) == 0 {
+			t.Errorf("%s was never tried", name)
+		}
+	}
+	eager := newMemory(there)
+	eager.always(locked)
+	d := eager.catalog(Config{})
+	if _, err := d.Define(t.Context(), limit("ours", 4), terms.OwnerFile); !errors.Is(err, store.ErrLocked) {
+		t.Errorf("a program that is not lazy: %v", err)
+	}
 }
 
 // TestDropOfPending: a pending limit that was denied does not wait any more once its
@@ -524,7 +607,7 @@ func TestDropOfPending(t *testing.T) {
 			m.always(errGone)
 			c := m.catalog(Config{Lazy: true, WaitForAccess: true})
 			mustOpen(t, c)
-			mustDefine(t, c, limit("ours", 1), owner.Code)
+			mustDefine(t, c, limit("ours", 1), terms.OwnerCode)
 			m.fail(func(method string) error {
 				switch method {
 				case "put ours":
@@ -535,13 +618,13 @@ func TestDropOfPending(t *testing.T) {
 				return nil
 			})
 			mustRefresh(t, c)
-			if err := c.Drop(t.Context(), "ours", owner.API); !errors.Is(err, store.ErrOwner) || len(c.pending) != 1 {
+			if err := c.Drop(t.Context(), "ours", terms.OwnerAPI); !errors.Is(err, store.ErrOwner) || len(c.pending) != 1 {
 				t.Errorf("%s, dropped by another: %v, %v", what, err, c.pending)
 			}
-			if err := c.Drop(t.Context(), "ours", owner.Code); err != nil || len(c.pending) != 0 {
+			if err := c.Drop(t.Context(), "ours", terms.OwnerCode); err != nil || len(c.pending) != 0 {
 				t.Errorf("%s: %v, %v", what, err, c.pending)
 			}
-			if err := core.Missing(c.Registry(), "ours"); !errors.Is(err, store.ErrUnknownLimit) {
+			if err := c.Registry().Missing("ours"); !errors.Is(err, store.ErrUnknownLimit) {
 				t.Errorf("%s, a call afterwards: %v", what, err)
 			}
 			m.works()
@@ -550,7 +633,7 @@ func TestDropOfPending(t *testing.T) {
 			if len(names(&m.there.reg)) > 0 {
 				t.Errorf("%s: %v was stored", what, names(&m.there.reg))
 			}
-			if err := c.Drop(t.Context(), "ours", owner.Code); !errors.Is(err, store.ErrUnknownLimit) {
+			if err := c.Drop(t.Context(), "ours", terms.OwnerCode); !errors.Is(err, store.ErrUnknownLimit) {
 				t.Errorf("%s, dropped again: %v", what, err)
 			}
 		})
@@ -561,14 +644,14 @@ func TestDropOfPending(t *testing.T) {
 		c := m.catalog(Config{Lazy: true, WaitForAccess: true})
 		mustOpen(t, c)
 		m.always(errRights)
-		mustDefine(t, c, limit("ours", 2), owner.Code)
+		mustDefine(t, c, limit("ours", 2), terms.OwnerCode)
 		m.fail(func(method string) error {
 			if method == "put ours" || method == "drop ours" {
 				return errRights
 			}
 			return nil
 		})
-		if err := c.Drop(t.Context(), "ours", owner.Code); !errors.Is(err, errRights) || len(c.pending) != 1 {
+		if err := c.Drop(t.Context(), "ours", terms.OwnerCode); !errors.Is(err, errRights) || len(c.pending) != 1 {
 			t.Errorf("%v, %v", err, c.pending)
 		}
 	})
@@ -578,12 +661,12 @@ func TestDropOfPending(t *testing.T) {
 			m.always(errGone)
 			c := m.catalog(Config{Lazy: true, WaitForAccess: true})
 			mustOpen(t, c)
-			mustDefine(t, c, limit("ours", 1), owner.Code)
+			mustDefine(t, c, limit("ours", 1), terms.OwnerCode)
 			m.only("put ours", errRights)
 			mustRefresh(t, c)
 			m.only("drop ours", errGone)
-			if err := c.Drop(t.Context(), "ours", owner.Code); !errors.Is(err, errGone) || !errors.Is(core.Missing(c.Registry(), "ours"), errRights) {
-				t.Errorf("%v, %v", err, core.Missing(c.Registry(), "ours"))
+			if err := c.Drop(t.Context(), "ours", terms.OwnerCode); !errors.Is(err, errGone) || !errors.Is(c.Registry().Missing("ours"), errRights) {
+				t.Errorf("%v, %v", err, c.Registry().Missing("ours"))
 			}
 			m.works()
 			time.Sleep(retryDenied)
@@ -644,7 +727,7 @@ func TestBadLimits(t *testing.T) {
 		mustRefresh(t, c)
 	}
 	look()
-	if err := core.Missing(c.Registry(), "newer"); len(m.reports) != 1 || err != there.bad["newer"] { //nolint:errorlint // must not be wrapped
+	if err := c.Registry().Missing("newer"); len(m.reports) != 1 || err != there.bad["newer"] { //nolint:errorlint // must not be wrapped
 		t.Errorf("%v, %v", m.reports, err)
 	}
 	there.bad = map[string]error{"newer": errors.New("of Venus")}
@@ -652,15 +735,15 @@ func TestBadLimits(t *testing.T) {
 	if len(m.reports) != 2 || c.Registry().Lookup("good") == nil {
 		t.Errorf("another error: %v", m.reports)
 	}
-	if _, err := c.Define(t.Context(), limit("newer", 1), owner.Code); err != there.bad["newer"] { //nolint:errorlint // must not be wrapped
+	if _, err := c.Define(t.Context(), limit("newer", 1), terms.OwnerCode); err != there.bad["newer"] { //nolint:errorlint // must not be wrapped
 		t.Errorf("a limit that is stored and cannot be read: %v", err)
 	}
 	there.bad = nil
 	look()
-	if err := c.Drop(t.Context(), "newer", owner.Code); err != nil {
+	if err := c.Drop(t.Context(), "newer", terms.OwnerCode); err != nil {
 		t.Error(err)
 	}
-	if err := core.Missing(c.Registry(), "newer"); !errors.Is(err, store.ErrUnknownLimit) || len(m.reports) != 2 {
+	if err := c.Registry().Missing("newer"); !errors.Is(err, store.ErrUnknownLimit) || len(m.reports) != 2 {
 		t.Errorf("%v, %v", err, m.reports)
 	}
 }
@@ -671,7 +754,7 @@ func TestOneAtATime(t *testing.T) {
 	m := newMemory(&table{})
 	c := m.catalog(Config{})
 	mustOpen(t, c)
-	if err := c.gate.Enter(t.Context()); err != nil {
+	if err := errors.Join(c.changing.Enter(t.Context()), c.reading.Enter(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
@@ -680,8 +763,8 @@ func TestOneAtATime(t *testing.T) {
 	calls := len(m.calls)
 	for name, err := range map[string]error{
 		"load for a call": c.LoadForCall(ended),
-		"drop":            c.Drop(ended, "l", owner.Code),
-		"define":          second(c.Define(ended, limit("l", 1), owner.Code)),
+		"drop":            c.Drop(ended, "l", terms.OwnerCode),
+		"define":          second(c.Define(ended, limit("l", 1), terms.OwnerCode)),
 	} {
 		if !errors.Is(err, store.ErrStore) || !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", name, err)
@@ -696,7 +779,76 @@ func TestOneAtATime(t *testing.T) {
 	if err := c.Install(&Limits{Defs: []*store.Definition{limittest.Definition(limit("read elsewhere", 1))}}); err != nil || c.Registry().Lookup("read elsewhere") == nil {
 		t.Error(err)
 	}
-	c.gate.Leave()
+	c.changing.Leave()
+	c.reading.Leave()
+}
+
+// TestChangeThatTakesLong checks that the limits are read while a change takes long, as on
+// Redis, where the buckets of a limit may have to be given another expiry first.
+func TestChangeThatTakesLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(&table{})
+		c := m.catalog(Config{})
+		mustOpen(t, c)
+		goes := make(chan struct{})
+		m.fail(func(method string) error {
+			if method == "put slow" {
+				<-goes
+			}
+			return nil
+		})
+		done := make(chan error)
+		go func() { done <- second(c.Define(t.Context(), limit("slow", 1), terms.OwnerAPI)) }()
+		synctest.Wait()
+		m.there.define(t, limit("theirs", 1))
+		if err := errors.Join(c.Load(t.Context()), c.Refresh(t.Context()), c.LoadForCall(t.Context())); err != nil || c.Registry().Lookup("theirs") == nil {
+			t.Error(err)
+		}
+		close(goes)
+		if err := <-done; err != nil || c.Registry().Lookup("slow") == nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestChangesBesideLockedLimit checks that changes of a locked limit are tried for five
+// seconds, and delay those of other limits by no more than a try.
+func TestChangesBesideLockedLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const try = 10 * time.Millisecond
+		m := newMemory(&table{})
+		m.there.define(t, limit("locked", 1))
+		c := m.catalog(Config{})
+		mustOpen(t, c)
+		m.fail(func(method string) error {
+			if strings.HasSuffix(method, " locked") {
+				time.Sleep(try)
+				return store.ErrLocked
+			}
+			return nil
+		})
+		start := time.Now()
+		var stuck sync.WaitGroup
+		for i := range 10 {
+			stuck.Go(func() {
+				var err error
+				if i%2 == 0 {
+					err = c.Drop(t.Context(), "locked", terms.OwnerAPI)
+				} else {
+					_, err = c.Define(t.Context(), limit("locked", 2), terms.OwnerAPI)
+				}
+				if took := time.Since(start); !errors.Is(err, store.ErrLocked) || took < lockedPatience || took > lockedPatience+time.Second {
+					t.Errorf("%v after %v", err, took)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		began := time.Now()
+		if err := errors.Join(second(c.Define(t.Context(), limit("free", 1), terms.OwnerAPI)), c.Drop(t.Context(), "free", terms.OwnerAPI)); err != nil || time.Since(began) > 25*try {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		stuck.Wait()
+	})
 }
 
 func second[T any](_ T, err error) error { return err }
@@ -863,7 +1015,7 @@ func faults(t *testing.T, seed uint64) {
 		name := fmt.Sprint("l", rnd.IntN(4))
 		switch rnd.IntN(5) {
 		case 0, 1:
-			d, err := c.Define(ctx, limit(name, 1+rnd.Int64N(3)), owner.Code)
+			d, err := c.Define(ctx, limit(name, 1+rnd.Int64N(3)), terms.OwnerCode)
 			switch {
 			case err == nil:
 				latest[name] = true
@@ -871,7 +1023,7 @@ func faults(t *testing.T, seed uint64) {
 				t.Fatalf("seed %d: define: %v, %v", seed, d, err)
 			}
 		case 2:
-			if err := c.Drop(ctx, name, owner.Code); err == nil || !errors.Is(err, store.ErrUnknownLimit) {
+			if err := c.Drop(ctx, name, terms.OwnerCode); err == nil || !errors.Is(err, store.ErrUnknownLimit) {
 				delete(latest, name) // or perhaps
 			}
 		default:

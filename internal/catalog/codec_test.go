@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/limittest"
-	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -22,7 +22,7 @@ var everyField = store.Limit{Name: "every", Algorithm: store.FixedWindow, Rate: 
 	Plans: store.NewPlans(store.Plan{Name: "staff", Mode: store.Unlimited, OverrideOnly: true}, store.Plan{Name: "pro", Rate: 600, Burst: 1000}),
 	Parts: 2, TTL: time.Minute, KeepExpired: true, Shards: 1}
 
-var adaptive = store.Adaptive{Floor: 1, Ceiling: 9, Latency: 1500 * time.Microsecond, Quantile: 0.999, Errors: 0.000001, Window: time.Minute}
+var adaptive = store.Adaptive{Floor: 1, Latency: 1500 * time.Microsecond, Quantile: 0.999, Errors: 0.000001, Window: time.Minute}
 
 // throughColumns reads back what the columns of a limit hold, as a driver
 // returns it.
@@ -133,7 +133,7 @@ func TestStoredFormsStay(t *testing.T) {
 			`"start":"06:00 Europe/Rome","on_change":"reset","mode":"shadow","auth":"true","retry_jitter":"20%","on_store_error":"local",` +
 			`"timeout":"1500us","keys":"list","plans":"pro:rate=600;burst=1000|staff:mode=unlimited;callable=false","parts":"2","ttl":"1m","on_expire":"keep","shards":"1"}`},
 		{text(store.Limit{Name: "up", Rate: 5, Period: time.Second, Adaptive: adaptive}),
-			`{"name":"up","rate":"5","per":"1s","adaptive":"floor=1;ceiling=9;latency=1500us;quantile=0.999;errors=0.000001;window=1m"}`},
+			`{"name":"up","rate":"5","per":"1s","adaptive":"floor=1;latency=1500us;quantile=0.999;errors=0.000001;window=1m"}`},
 		{text(leased), `{"name":"leased","rate":"100","per":"1s","lease":"250ms"}`},
 		{text(plain), `{"name":"plain","rate":"5","per":"1m","burst":"0","max_debt":"unlimited"}`},
 		{asJSON(everyField), `[{"number":1,"since":0,"policy":"reset","unit":1,"every":0,"add":5,"cap":7,"origin":0,"burst":7,"debt":3,"most":10,` +
@@ -194,12 +194,12 @@ func TestConcurrencyIsStored(t *testing.T) {
 	var reg store.Registry
 	for i := range 2 {
 		l.Burst += int64(i)
-		d, err := reg.Define(int64(i), l, owner.Code)
+		d, err := reg.Define(int64(i), l, terms.OwnerCode)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for form, versions := range map[string][]Version{"JSON": asStoredJSON(t, d), "a table": asRows(d, []store.Limit{{Name: "jobs", Algorithm: store.Concurrency, Burst: 10}, l})} {
-			back, err := Definition(l, d.Owner, d.Number, versions)
+			back, err := Definition(l, d.Owner, d.Number, versions, nil)
 			if err != nil || numbers(back) != numbers(d) {
 				t.Errorf("%s: %v, %v; want %v", form, err, back, d)
 			}
@@ -213,13 +213,13 @@ func TestVersionsReadBack(t *testing.T) {
 	var reg store.Registry
 	limits := []store.Limit{}
 	for i, l := range changes {
-		d, err := reg.Define(int64(i), l, owner.Code)
+		d, err := reg.Define(int64(i), l, terms.OwnerCode)
 		if err != nil {
 			t.Fatal(err)
 		}
 		limits = append(limits, l)
 		for form, versions := range map[string][]Version{"JSON": asStoredJSON(t, d), "a table": asRows(d, limits)} {
-			back, err := Definition(l, d.Owner, d.Number, versions)
+			back, err := Definition(l, d.Owner, d.Number, versions, nil)
 			if err != nil {
 				t.Fatalf("%s: %v", form, err)
 			}
@@ -244,7 +244,7 @@ func TestPeriodSpelled(t *testing.T) {
 	} {
 		versions := Versions(limittest.Definition(c.l))
 		versions[0].Per = c.per
-		d, err := Definition(c.l, "", 1, versions)
+		d, err := Definition(c.l, "", 1, versions, nil)
 		if want := limittest.Definition(c.l); err != nil || numbers(d) != numbers(want) {
 			t.Errorf("%s: %s, want %s, %v", c.per, numbers(d), numbers(want), err)
 		}
@@ -302,7 +302,7 @@ func TestStoredNonsense(t *testing.T) {
 	} {
 		v := good
 		spoil(&v)
-		if d, err := Definition(l, owner.Code, 1, []Version{v}); err == nil {
+		if d, err := Definition(l, terms.OwnerCode, 1, []Version{v}, nil); err == nil {
 			t.Errorf("%s: %+v", name, d)
 		}
 	}

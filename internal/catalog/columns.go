@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/jsontext"
 	"github.com/dipwell/dipwell/internal/period"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -195,8 +195,8 @@ func formatSettings(l *store.Limit) string {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(jsontext.AppendString(b, s[0]), ':')
-		b = jsontext.AppendString(b, s[1])
+		b = append(texts.AppendJSON(b, s[0]), ':')
+		b = texts.AppendJSON(b, s[1])
 	}
 	return string(append(b, '}'))
 }

@@ -1,7 +1,9 @@
 package catalog
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/algebra"
@@ -47,7 +49,7 @@ type Version struct {
 
 // NewVersion returns the stored form of a version. l is the limit that its rule was
 // compiled from; tables keep l's per and start.
-func NewVersion(v store.Version, l *store.Limit) Version {
+func NewVersion(v *store.Version, l *store.Limit) Version {
 	r, c := &v.Rule, v.Rule.Calendar.Spec()
 	return Version{v.Number, v.Since, v.Policy.String(), r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most,
 		r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread, c.Months, c.Days, c.Clock, c.Zone, periodText(l.Period), l.Start, settingsOf(&v.Limit)}
@@ -61,25 +63,26 @@ func settingsOf(l *store.Limit) string {
 	return formatSettings(l)
 }
 
-func (v *Version) version() (store.Version, error) {
+// Version returns a version as definitions have it.
+func (v *Version) Version() (*store.Version, error) {
 	var l store.Limit
 	if err := l.Set("on_change", v.Policy); err != nil {
-		return store.Version{}, err
+		return nil, err
 	}
-	out := store.Version{Number: v.Number, Since: v.Since, Policy: l.OnChange}
+	out := &store.Version{Number: v.Number, Since: v.Since, Policy: l.OnChange}
 	var err error
 	if v.Settings != "" {
 		if out.Limit, err = ParseSettings(v.Settings); err != nil {
 			return out, err
 		}
 	}
-	out.Rule, err = v.rule(&out.Limit)
+	out.Rule, err = v.rule()
 	return out, err
 }
 
 // rule returns a rule with the stored numbers. Numbers that no limit could compile to are
-// an error. Only the calendar and the target of an adaptive limit are compiled again.
-func (v *Version) rule(of *store.Limit) (r store.Rule, err error) {
+// an error. Only the calendar is compiled again.
+func (v *Version) rule() (r store.Rule, err error) {
 	for _, n := range []int64{v.Every, v.Cap, v.Burst, v.Debt, v.Most, v.MaxCharge, v.MaxUsed} {
 		if n < 0 || n > store.MaxInt {
 			return r, fmt.Errorf("%d is not between 0 and 2^53-1", n)
@@ -100,9 +103,6 @@ func (v *Version) rule(of *store.Limit) (r store.Rule, err error) {
 			l.Period = time.Duration(v.Months) * period.Month
 		}
 	}
-	if of.Adaptive != (store.Adaptive{}) {
-		l = *of
-	}
 	if v.Every == 0 {
 		d, err := store.NewDefinition(l)
 		if err != nil {
@@ -121,8 +121,8 @@ func (v *Version) rule(of *store.Limit) (r store.Rule, err error) {
 }
 
 // Present returns the present version of a definition.
-func Present(d *store.Definition) store.Version {
-	return store.Version{Number: d.Number, Since: d.Since, Rule: d.Rule, Policy: d.Policy, Limit: d.Limit}
+func Present(d *store.Definition) *store.Version {
+	return &store.Version{Number: d.Number, Since: d.Since, Rule: d.Rule, Policy: d.Policy, Limit: d.Limit}
 }
 
 // Versions returns all versions of a definition, the present one last.
@@ -134,26 +134,47 @@ func Versions(d *store.Definition) []Version {
 	return append(out, NewVersion(Present(d), &d.Limit))
 }
 
+// Known returns the version of a definition with a number that began at a time, or nil if
+// there is none. d may be nil.
+func Known(d *store.Definition, number uint32, since int64) *store.Version {
+	if d == nil {
+		return nil
+	}
+	v := &store.Version{Number: d.Number, Since: d.Since}
+	i, past := slices.BinarySearchFunc(d.Past, number, func(v *store.Version, n uint32) int { return cmp.Compare(v.Number, n) })
+	switch {
+	case past:
+		v = d.Past[i]
+	case number == d.Number:
+		v = Present(d)
+	}
+	if v.Number != number || v.Since != since {
+		return nil
+	}
+	return v
+}
+
 // Definition makes a definition of a limit and its stored versions. number is the present
-// version's number.
-func Definition(l store.Limit, owner string, number uint32, versions []Version) (*store.Definition, error) {
+// version's number. known is the definition that was made before, or nil: older versions that
+// it has are in memory once.
+func Definition(l store.Limit, owner string, number uint32, versions []Version, known *store.Definition) (*store.Definition, error) {
 	d, err := store.NewDefinition(l)
 	if err != nil {
 		return nil, err
 	}
-	target := d.Rule.Pace
 	d = &store.Definition{Limit: l, Owner: owner, Warning: d.Warning, Number: number}
 	for i := range versions {
-		v, err := versions[i].version()
+		if v := Known(known, versions[i].Number, versions[i].Since); v != nil && v.Number < number {
+			d.Past = append(d.Past, v)
+			continue
+		}
+		v, err := versions[i].Version()
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("version %d: %w", versions[i].Number, err)
 		case v.Number < number:
 			d.Past = append(d.Past, v)
 		case v.Number == number:
-			if v.Rule.Pace != nil && target != nil {
-				v.Rule.Pace.Retarget(target.Config()) // the target changes without a new version
-			}
 			d.Since, d.Rule, d.Policy = v.Since, v.Rule, v.Policy
 		}
 	}

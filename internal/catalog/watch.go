@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/await"
+	"github.com/dipwell/dipwell/internal/background"
 )
 
 // A Watcher waits for changes of the limits by other programs.
@@ -33,7 +33,7 @@ func (c *Catalog) Watch(w Watcher, poll, defaultPoll, timeout time.Duration) {
 		defer w.Close()
 		for !once || !c.isRead.Load() {
 			if once {
-				_ = await.Sleep(ctx, poll)
+				_ = background.Sleep(ctx, poll)
 			} else {
 				w.Wait(ctx, poll)
 			}

@@ -1,11 +1,10 @@
 // Package coalesce sends the calls that arrive while a statement is in flight
 // together in the next statement. It is a decorator: it wraps a store and is one.
 //
-// If no statement is in flight, a call goes to the inner store at once, on the
-// caller's goroutine and in the caller's context. Calls that arrive while a
-// statement is in flight queue up, first come first served, and are sent together
-// when it returns. There is no timer, so a lone call is never held back. No call
-// takes longer than Config.Timeout, including its wait.
+// If no statement is in flight, a call goes to the inner store at once. Calls that
+// arrive while a statement is in flight queue up, first come first served, and are
+// sent together when it returns. There is no timer, so a lone call is never held
+// back. No call takes longer than Config.Timeout, including its wait.
 //
 // Each lane has at most one statement in flight. While few calls share a
 // statement, all calls queue at the first lane: one statement for all of them
@@ -23,8 +22,10 @@
 //
 // A caller whose context ends returns at once, without effect on others. If its
 // call was queued, it is removed and was not charged. If it was already sent, the
-// error is store.ErrOutcomeUnknown. The deadline of a statement for several
-// callers is the latest of theirs.
+// error is store.ErrOutcomeUnknown, and the statement goes on: a statement that is
+// cancelled costs its connection, and the calls that wait for the lane then wait for
+// a new one. A statement ends at the latest deadline of its callers, but not before
+// it has run for a second.
 //
 // A row that another transaction has locked would block its lane until that
 // transaction ends. With Lanes.Quarantine a lane stops waiting for a lock after
@@ -134,9 +135,6 @@ func New(lanes store.Lanes, c Config) (*Store, error) {
 	return s, nil
 }
 
-// refusalTime bounds the duration of a statement that gives up waiting for a lock.
-func (s *settings) refusalTime() time.Duration { return s.LockWait + s.LockWait/2 }
-
 func (s *settings) check() error {
 	s.MaxBatch = cmp.Or(s.MaxBatch, defaultBatch)
 	s.MaxQueue = cmp.Or(s.MaxQueue, defaultQueue)
@@ -169,13 +167,26 @@ func (s *settings) check() error {
 	return nil
 }
 
+// listTimeout is the longest time that a list may take. Redis reads the names of all keys
+// for one.
+const listTimeout = 30 * time.Second
+
 // Abilities returns those of Config.Of, except Quick and InProcess: a call may
-// have to queue.
+// have to queue. The verbs take no longer than calls, and lists no longer than
+// listTimeout.
 func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.Of)
 	ab.Store, ab.Quick, ab.Lanes, ab.InProcess = s, nil, nil, false
+	ab.Guard(func(ctx context.Context, long bool) (context.Context, context.CancelFunc, error) {
+		timeout := s.Timeout
+		if long {
+			timeout = max(timeout, listTimeout)
+		}
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		return ctx, cancel, nil
+	})
 	if s.quarantine != nil {
-		core.AddMetrics(&ab, s.metrics)
+		ab.AddMetrics(s.metrics)
 	}
 	return ab
 }
@@ -213,44 +224,60 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 		return nil
 	}
 	c := s.newCall(ctx)
-	if s.quarantine == nil {
-		return s.send(&c, b)
-	}
-	var err error
 	if len(b.Groups) == 1 && s.quarantine.contains(&b.Groups[0]) {
-		err = errQuarantined
+		b.Groups[0].Err = errQuarantined
 	} else {
-		err = s.send(&c, b)
+		s.send(&c, b)
 	}
-	return s.quarantine.admit(&c, b, err)
+	s.quarantine.admit(&c, b)
+	return nil
 }
 
-func (s *Store) send(c *call, b *store.Batch) error {
-	if s.endsBeforeLockWait(c) {
-		return s.sendEach(c, b)
-	}
-	l := s.laneOf(&b.Groups[0])
-	for i := 1; i < len(b.Groups) && l != nil; i++ {
-		if s.laneOf(&b.Groups[i]) != l {
-			l = nil
+// send queues each group at its lane, which makes an idle lane busy, and waits for all.
+func (s *Store) send(c *call, b *store.Batch) {
+	own := s.laneOf(&b.Groups[0])
+	for i := 1; i < len(b.Groups) && own != nil; i++ {
+		if s.laneOf(&b.Groups[i]) != own {
+			own = nil
 		}
 	}
-	if l != nil {
-		if idle := s.idleFor(l); idle != nil {
-			return idle.sendAlone(c, b)
+	idle := s.idleFor(own)
+	var one [1]*waiter
+	waiters := one[:0]
+	for i := range b.Groups {
+		g, l := &b.Groups[i], idle
+		if l == nil {
+			l = s.laneOf(g)
 		}
+		w := l.waiter(c, g)
+		if g.Err = l.enqueue(w); g.Err != nil {
+			w.recycle()
+			w = nil
+		} else {
+			c.deadline = w.deadline
+		}
+		waiters = append(waiters, w)
 	}
-	if len(b.Groups) == 1 {
-		return l.queueAndWait(c, b)
+	if idle != nil {
+		idle.begin()
 	}
-	return s.sendEach(c, b)
+	for i, w := range waiters {
+		if w == nil {
+			continue
+		}
+		if idle == nil {
+			w.lane.start()
+		}
+		w.lane.wait(c, w, &b.Groups[i])
+	}
 }
 
-// idleFor acquires an idle lane for a call of the lane own, or returns nil. It
-// takes the first idle one, whose connection is the warmest.
+// idleFor acquires an idle lane for calls of the lane own, or returns nil. It
+// takes the first idle one, whose connection is the warmest. own is nil if the calls are
+// of several lanes.
 func (s *Store) idleFor(own *lane) *lane {
 	busy := int(s.busy.Load())
-	if busy == len(s.lanes) || own.hasQueue() {
+	if own == nil || busy == len(s.lanes) || own.hasQueue() {
 		return nil
 	}
 	for _, l := range s.lanes[:s.queued] {
@@ -264,41 +291,6 @@ func (s *Store) idleFor(own *lane) *lane {
 	}
 	s.spare.add(busy < lowLoad*s.queued)
 	return s.spareLane()
-}
-
-// endsBeforeLockWait reports whether a call may end while its statement still
-// waits for a lock. Such a statement must not run in the caller's context:
-// cancelling it would cost the connection.
-func (s *Store) endsBeforeLockWait(c *call) bool {
-	switch {
-	case s.quarantine == nil:
-		return false
-	case c.timed:
-		return s.Timeout < s.refusalTime()
-	}
-	return time.Until(c.deadline) < s.refusalTime()
-}
-
-// sendEach queues each group at its own lane and waits for all.
-func (s *Store) sendEach(c *call, b *store.Batch) error {
-	waiters := make([]*waiter, len(b.Groups))
-	for i := range b.Groups {
-		g := &b.Groups[i]
-		l := s.laneOf(g)
-		w := l.waiter(c, g)
-		if err := l.enqueue(w); err != nil {
-			g.Err = err
-			w.recycle()
-			continue
-		}
-		waiters[i], c.deadline = w, w.deadline
-	}
-	for i, w := range waiters {
-		if w != nil {
-			w.lane.wait(c, w, &b.Groups[i])
-		}
-	}
-	return nil
 }
 
 // laneOf returns the lane of a group. While the peak is low, that is the first lane that
@@ -322,7 +314,7 @@ func (s *Store) laneOf(g *store.Group) *lane {
 	switch {
 	case g.Cancel:
 		return s.laneFrom(maphash.Bytes(s.seed, g.ID[:]) % n)
-	case core.Settles(g):
+	case g.Settles():
 		return s.laneFrom(maphash.String(s.seed, g.Hold.ID) % n)
 	}
 	smallest := ^uint64(0)

@@ -7,9 +7,9 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A call is a caller's context and the time when the call ends. Only a call that
-// is sent alone or quarantined needs a context with that deadline. For queued
-// calls the lane checks the deadlines, with one timer for all of them.
+// A call is a caller's context and the time when the call ends. Only a call in
+// quarantine needs a context with that deadline. For the others the lane checks the
+// deadlines, with one timer for all of them.
 type call struct {
 	ctx      context.Context // the caller's
 	timed    bool            // Timeout ends the call: ctx has no deadline or a later one

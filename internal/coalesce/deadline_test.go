@@ -85,3 +85,35 @@ func TestCallsTimeOutWhileTheStoreHangs(t *testing.T) {
 		}
 	})
 }
+
+// hangingVerbs is a store whose verbs never answer.
+type hangingVerbs struct{ hanging }
+
+func (d hangingVerbs) Abilities() store.Abilities {
+	return store.Abilities{
+		Keys: func(ctx context.Context, _ *store.Definition, _, _ string, _ int) ([]store.KeyState, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
+		Holds: func(ctx context.Context, _ *store.Definition, _ string) ([]store.KeyHold, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
+	}
+}
+
+// TestVerbsTimeOut checks that other verbs than Apply time out as calls do, and lists later.
+func TestVerbsTimeOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, coalesce.Config{Timeout: 5 * time.Second}, hangingVerbs{})
+		defer s.Close()
+		ab, start := store.AbilitiesOf(s), time.Now()
+		if _, err := ab.Holds(context.Background(), def, "k"); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 5*time.Second {
+			t.Errorf("holds: %v after %v", err, time.Since(start))
+		}
+		start = time.Now()
+		if _, err := ab.Keys(context.Background(), def, "", "", 1); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 30*time.Second {
+			t.Errorf("keys: %v after %v", err, time.Since(start))
+		}
+	})
+}

@@ -7,13 +7,9 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/coalesce"
-	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 )
-
-// core is what package store has for this module alone.
-var core = store.Core(door.Key{})
 
 // settler is a gate that answers calls about holds, and decides ops by another
 // definition than the caller's.
@@ -31,7 +27,7 @@ func (s settler) Apply(ctx context.Context, b *store.Batch) error {
 		if h := g.Hold; h != nil {
 			h.Expires, h.Repeated = 77, true
 		}
-		if core.Settles(g) {
+		if g.Settles() {
 			g.Ops = []store.Op{{Def: s.decides, Key: g.Hold.ID, Cost: g.Hold.Costs[0]}}
 		}
 		for j := range g.Ops {

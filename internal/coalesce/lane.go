@@ -14,9 +14,7 @@ import (
 )
 
 // A lane is an inner store with at most one statement in flight, and a queue of
-// waiters. The goroutine that makes the lane busy is either a caller, which sends
-// its own batch and then releases the lane, or the runner, which sends batches
-// until the queue is empty.
+// waiters. While the lane is busy, its runner sends batches until the queue is empty.
 type lane struct {
 	store store.Store
 	*settings
@@ -33,7 +31,7 @@ type lane struct {
 	mu      sync.Mutex
 	queue   queue
 	pushes  uint          // calls that have queued
-	running bool          // the runner is active
+	running bool          // the runner has sent calls that were queued while another statement was in flight
 	idle    chan struct{} // set by close while the lane is busy; closed when it becomes idle
 
 	free sync.Pool // of waiters
@@ -97,8 +95,8 @@ func (l *lane) ended() {
 	}
 }
 
-// hasQueue reports whether calls are queued or the runner is active. The runner
-// soon sends another batch.
+// hasQueue reports whether calls are queued, or were and are in flight: the runner soon
+// sends another batch.
 func (l *lane) hasQueue() bool {
 	if !l.busy.Load() {
 		return false
@@ -108,33 +106,24 @@ func (l *lane) hasQueue() bool {
 	return l.queue.len > 0 || l.running
 }
 
-// sendAlone sends one caller's batch on the caller's goroutine, and releases the
-// lane, which the caller has acquired.
-func (l *lane) sendAlone(c *call, b *store.Batch) error {
-	defer l.release()
-	if l.closed.Load() {
-		return ErrClosed
-	}
-	ctx, done := l.withDeadline(c)
-	defer done()
-	l.started()
-	defer l.ended()
-	err := l.apply(ctx, b, l.store.Apply)
-	l.quarantine.addLocked(b.Groups, err)
-	return err
-}
-
-// release makes the lane idle, or starts the runner if calls are queued. The
-// caller itself never sends the calls of others.
-func (l *lane) release() {
+// start makes the lane busy if calls are queued and it is idle.
+func (l *lane) start() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.queue.len > 0 {
-		l.running = true
+	if l.queue.len > 0 && l.acquire() {
 		l.Go(l.run)
+	}
+}
+
+// begin starts the runner of a lane that was acquired.
+func (l *lane) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.queue.len == 0 { // its calls have ended, or could not queue
+		l.setIdle()
 		return
 	}
-	l.setIdle()
+	l.Go(l.run)
 }
 
 // setIdle makes the lane idle. l.mu is held and the queue is empty.
@@ -148,52 +137,10 @@ func (l *lane) setIdle() {
 	}
 }
 
-// queueAndWait queues a batch of one group and waits for its answer. If the lane
-// has become idle, it sends the batch at once.
-func (l *lane) queueAndWait(c *call, b *store.Batch) error {
-	g := &b.Groups[0]
-	w := l.waiter(c, g)
-	acquired, err := l.enqueueOrAcquire(w)
-	if acquired || err != nil {
-		w.recycle()
-	}
-	switch {
-	case err != nil:
-		return err
-	case acquired:
-		return l.sendAlone(c, b)
-	}
-	c.deadline = w.deadline
-	l.wait(c, w, g)
-	return nil
-}
-
-// enqueueOrAcquire acquires the lane if it is idle, and queues w otherwise.
-func (l *lane) enqueueOrAcquire(w *waiter) (acquired bool, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.acquire() {
-		return true, nil
-	}
-	return false, l.push(w)
-}
-
-// enqueue queues w, and starts the runner if the lane is idle.
+// enqueue appends w to the queue.
 func (l *lane) enqueue(w *waiter) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.push(w); err != nil {
-		return err
-	}
-	if l.acquire() {
-		l.running = true
-		l.Go(l.run)
-	}
-	return nil
-}
-
-// push appends w to the queue. l.mu is held.
-func (l *lane) push(w *waiter) error {
 	if l.closed.Load() {
 		return ErrClosed
 	}
@@ -262,8 +209,11 @@ func (l *lane) abandon(w *waiter, why error) error {
 
 // run sends batches until the queue is empty.
 func (l *lane) run() {
-	for l.nextBatch() {
+	for n := 0; l.nextBatch(n > 0); n++ {
 		l.send()
+		if len(l.sent) == 1 && l.endLone() {
+			return
+		}
 		l.clearInFlight()
 		for i, w := range l.sent {
 			w.finish(&l.all[i])
@@ -272,6 +222,22 @@ func (l *lane) run() {
 		clear(l.all)
 		l.gather(len(l.sent))
 	}
+}
+
+// endLone ends a statement for one call if no calls are queued. The lane becomes idle
+// before the caller is told, so that the caller's next call finds it idle.
+func (l *lane) endLone() bool {
+	l.mu.Lock()
+	if l.queue.len > 0 {
+		l.mu.Unlock()
+		return false
+	}
+	w, g := l.sent[0], l.all[0]
+	l.inFlight, l.sent[0], l.all[0] = nil, nil, store.Group{}
+	l.setIdle()
+	l.mu.Unlock()
+	w.finish(&g)
+	return true
 }
 
 // clearInFlight empties inFlight for expire: waiters may be recycled from now on.
@@ -303,10 +269,12 @@ func (l *lane) gather(answered int) {
 }
 
 // nextBatch moves the head of the queue into a batch. If the queue is empty, it
-// makes the lane idle and returns false.
-func (l *lane) nextBatch() bool {
+// makes the lane idle and returns false. queued is whether the calls had to wait for
+// another statement.
+func (l *lane) nextBatch(queued bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.running = queued
 	l.sent, l.all = l.sent[:0], l.all[:0]
 	for l.queue.head != nil && len(l.sent) < l.MaxBatch {
 		w := l.queue.head
@@ -331,23 +299,33 @@ func (l *lane) nextBatch() bool {
 const maxFailures = 32
 
 func (l *lane) send() {
-	ctx, cancel := context.WithDeadline(context.Background(), l.deadline())
+	ctx, cancel := context.WithDeadline(l.values(), l.deadline())
 	defer cancel()
 	failures := 0
 	l.started()
 	defer l.ended()
 	l.sendSplitting(ctx, l.all, &failures)
-	l.quarantine.addLocked(l.all, nil)
+	l.quarantine.addLocked(l.all)
 }
 
-// deadline is the latest deadline of the batch's callers. A statement that may
-// wait for a lock gets at least refusalTime: cancelled earlier, it would cost its
-// connection, and the locked row would remain unknown.
-func (l *lane) deadline() time.Time {
-	var last time.Time
-	if l.quarantine != nil {
-		last = l.now().Add(l.refusalTime())
+// values is the context of the only caller, without its end, so that a tracer of the
+// store finds the caller's span.
+func (l *lane) values() context.Context {
+	if len(l.sent) == 1 {
+		return context.WithoutCancel(l.sent[0].ctx)
 	}
+	return context.Background()
+}
+
+// leastTime is how long a statement may take at least, whatever its callers' deadlines:
+// to cancel it would cost the connection, and on a busy server a new one takes longer
+// than most statements. It is short enough for a lane whose connection hangs to get a new
+// one soon.
+const leastTime = time.Second
+
+// deadline is the latest deadline of the batch's callers, or leastTime from now.
+func (l *lane) deadline() time.Time {
+	last := l.now().Add(l.leastTime())
 	for _, w := range l.sent {
 		if w.deadline.After(last) {
 			last = w.deadline
@@ -355,6 +333,9 @@ func (l *lane) deadline() time.Time {
 	}
 	return last
 }
+
+// leastTime is longer if statements wait long for locks.
+func (s *settings) leastTime() time.Duration { return leastTime + s.LockWait }
 
 // sendSplitting sends groups as one batch. If that fails without effect, it sends
 // the halves.

@@ -203,9 +203,9 @@ func (l *slowConnect) connected(int) bool {
 	return false
 }
 
-// TestContextEndsAsTheLaneIsAcquired checks a call that acquires the lane, because it
-// became idle, just when its context ends. It is sent in that context, and the calls
-// queued behind it are decided.
+// TestContextEndsAsTheLaneIsAcquired checks a call that makes the lane busy, because it
+// became idle, just when its context ends. Its statement goes on, and the calls queued
+// behind it are decided.
 func TestContextEndsAsTheLaneIsAcquired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &queuedPair{gate: newGate()}
@@ -222,11 +222,12 @@ func TestContextEndsAsTheLaneIsAcquired(t *testing.T) {
 		synctest.Wait() // for the leader to have the lane
 		follower := ask(b.store, "c")
 		leader.cancel()
+		leader.fails(t, context.Canceled)
 		two := <-b.gate.arrived
-		if !slices.Equal(two.keys, []string{"b"}) || two.ctx.Err() == nil {
+		if !slices.Equal(two.keys, []string{"b"}) || two.ctx.Err() != nil {
 			t.Errorf("asked about %v under a context that has %v", two.keys, two.ctx.Err())
 		}
-		leader.fails(t, context.Canceled)
+		two.finish <- outcome{}
 		three := <-b.gate.arrived
 		three.finish <- outcome{}
 		follower.turn(t)

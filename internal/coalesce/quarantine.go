@@ -18,10 +18,10 @@ const (
 	maxPerKey   = 1024 // queued groups of one key, so that it cannot fill the queue
 	maxSuspects = 30   // in one statement: the largest number of locked rows that a store can tell apart
 
-	maxLockWait = 200 * time.Millisecond // wait for a lock, divided by the number of locked keys
-	minLockWait = 10 * time.Millisecond  // lower bound of a wait for a lock
-	minStay     = time.Second            // after this time without meeting a lock, a key returns to its lane
-	forgetAfter = 10 * time.Second       // after this time without a call, a key is removed
+	maxLockWait = 50 * time.Millisecond // wait for a lock, divided by the number of locked keys; one locked for a moment waits for a turn of a stuck one
+	minLockWait = 10 * time.Millisecond // lower bound of a wait for a lock
+	minStay     = time.Second           // after this time without meeting a lock, a key returns to its lane
+	forgetAfter = 10 * time.Second      // after this time without a call, a key is removed
 )
 
 // errQuarantined is the error of a group that was not sent to its lane.
@@ -84,7 +84,7 @@ func (q *quarantine) contains(g *store.Group) bool {
 	if q == nil || q.size.Load() == 0 {
 		return false
 	}
-	if g.Cancel || core.Settles(g) { // only the store knows their keys
+	if g.Cancel || g.Settles() { // only the store knows their keys
 		return q.locked.Load() > 0
 	}
 	q.mu.Lock()
@@ -105,7 +105,7 @@ func eachKey(g *store.Group, f func(keyID)) {
 	case g.Cancel:
 		f(keyID{key: string(g.ID[:])})
 		return
-	case core.Settles(g):
+	case g.Settles():
 		f(keyID{key: g.Hold.ID})
 		return
 	}
@@ -115,14 +115,14 @@ func eachKey(g *store.Group, f func(keyID)) {
 }
 
 // addLocked adds the keys of groups that met a lock, except for groups that have a
-// key in quarantine already. err applies to all groups.
-func (q *quarantine) addLocked(groups []store.Group, err error) {
+// key in quarantine already.
+func (q *quarantine) addLocked(groups []store.Group) {
 	if q == nil {
 		return
 	}
 	for i := range groups {
 		g := &groups[i]
-		if errors.Is(g.Err, store.ErrLocked) || errors.Is(err, store.ErrLocked) {
+		if errors.Is(g.Err, store.ErrLocked) {
 			q.mu.Lock()
 			if q.entryOf(g) == nil {
 				eachKey(g, q.add)
@@ -183,19 +183,16 @@ func (q *quarantine) sweep() {
 
 // admit queues the groups of a batch that were not decided because of a lock, and
 // waits for their answers.
-func (q *quarantine) admit(c *call, b *store.Batch, err error) error {
-	if err != nil && !errors.Is(err, store.ErrLocked) {
-		return err
+func (q *quarantine) admit(c *call, b *store.Batch) {
+	if q == nil {
+		return
 	}
 	var first [1]*waiter
 	waiters := first[:0]
 	var ctx context.Context
 	for i := range b.Groups {
 		g := &b.Groups[i]
-		if err != nil {
-			g.Err = err
-		}
-		if !errors.Is(g.Err, store.ErrLocked) {
+		if !errors.Is(g.Err, store.ErrLocked) || g.NoWait && q.forget(g) {
 			continue
 		}
 		if ctx == nil {
@@ -213,7 +210,20 @@ func (q *quarantine) admit(c *call, b *store.Batch, err error) error {
 			waiters = waiters[1:]
 		}
 	}
-	return nil
+}
+
+// forget removes the keys of a group that does not wait, if no call has met a lock there
+// for minStay and none waits: its calls would never find out that the row is free. It
+// returns true.
+func (q *quarantine) forget(g *store.Group) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	eachKey(g, func(n keyID) {
+		if e := q.entries[n]; e != nil && e.len == 0 && time.Since(e.lastCall) > minStay {
+			q.remove(e)
+		}
+	})
+	return true
 }
 
 // enqueue queues a group, or sets its error and returns nil.

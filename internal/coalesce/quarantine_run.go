@@ -19,7 +19,7 @@ func (q *quarantine) runSuspects() {
 		if len(waiters) == 0 {
 			return
 		}
-		q.send(&b, waiters, q.refusalTime(), q.Sorter.Apply)
+		q.send(&b, waiters, q.leastTime(), q.Sorter.Apply)
 	}
 }
 
@@ -34,7 +34,7 @@ func (q *quarantine) runLocked() {
 		if w == nil {
 			return
 		}
-		q.send(&b, []*waiter{w}, wait+q.refusalTime(), func(ctx context.Context, b *store.Batch) error {
+		q.send(&b, []*waiter{w}, wait+q.leastTime(), func(ctx context.Context, b *store.Batch) error {
 			return q.Quarantine(ctx, b, wait)
 		})
 	}

@@ -1,6 +1,7 @@
 package coalesce_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,13 +15,16 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// rows is a table whose rows a test can lock. A statement takes a millisecond, plus
-// the wait for locks that its connection sets.
+// rows is a table whose rows a test can lock. A statement takes a millisecond or takes,
+// plus the wait for locks that its connection sets.
 type rows struct {
 	mu      sync.Mutex
 	locked  map[string]chan struct{} // closed when the lock goes
 	charged map[string]int64
 	waits   map[string]int // statements of lanes that met the lock
+	cut     int            // statements whose context ended
+	takes   time.Duration  // that a statement takes; 0: a millisecond
+	late    time.Duration  // how much longer a statement takes to give up waiting for a lock
 }
 
 func newRows() *rows {
@@ -50,11 +54,11 @@ func (r *rows) met(key string) int {
 	return r.waits[key]
 }
 
-// conn is a connection. If a row is locked, a lane's connection fails all groups, and
-// those of the quarantine fail only the groups with that row.
+// conn is a connection. If a row is locked, a lane's connection fails all groups, unless
+// it sorts, and those of the quarantine fail only the groups with that row.
 type conn struct {
 	*rows
-	lane bool
+	lane, sorts bool
 }
 
 func (c conn) Apply(ctx context.Context, b *store.Batch) error {
@@ -62,11 +66,13 @@ func (c conn) Apply(ctx context.Context, b *store.Batch) error {
 }
 
 func (c conn) applyWithin(ctx context.Context, b *store.Batch, wait time.Duration) error {
-	time.Sleep(time.Millisecond)
+	time.Sleep(max(c.takes, time.Millisecond))
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		g.Err = c.waitFor(ctx, g, wait)
-		if g.Err != nil && c.lane {
+		if g.Err != nil && c.sorts {
+			time.Sleep(2 * c.takes) // one statement finds the locked rows, and one decides the others
+		} else if g.Err != nil && c.lane {
 			err := g.Err
 			for j := range b.Groups {
 				b.Groups[j].Err = err
@@ -109,9 +115,12 @@ func (c conn) waitFor(ctx context.Context, g *store.Group, wait time.Duration) e
 		}
 		select {
 		case <-free:
-		case <-time.After(wait):
+		case <-time.After(wait + c.late):
 			return fmt.Errorf("%w: %s", store.ErrLocked, g.Ops[i].Key)
 		case <-ctx.Done():
+			c.mu.Lock()
+			c.cut++
+			c.mu.Unlock()
 			return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, ctx.Err())
 		}
 	}
@@ -123,9 +132,9 @@ func newQuarantined(t testing.TB, r *rows, lanes int) *coalesce.Store {
 	t.Helper()
 	var all []store.Store
 	for range lanes {
-		all = append(all, conn{r, true})
+		all = append(all, conn{rows: r, lane: true})
 	}
-	s, err := coalesce.New(store.Lanes{Stores: all, Sorter: conn{r, false}, Quarantine: conn{r, false}.applyWithin}, coalesce.Config{Timeout: 5 * time.Second})
+	s, err := coalesce.New(store.Lanes{Stores: all, Sorter: conn{rows: r}, Quarantine: conn{rows: r}.applyWithin}, coalesce.Config{Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -369,6 +378,95 @@ func TestShortDeadlinesAndALock(t *testing.T) {
 	})
 }
 
+// TestLockOnABusyServer checks that no statement is cancelled because it gives up waiting
+// for a lock late: that would cost its connection each time.
+func TestLockOnABusyServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRows()
+		r.late = 300 * time.Millisecond
+		s := newQuarantined(t, r, 2)
+		defer s.Close()
+		r.lock("stuck")
+		for range 10 {
+			if _, err := one(s, 200*time.Millisecond, "stuck"); err == nil {
+				t.Error("answered")
+			}
+		}
+		r.unlock("stuck")
+		if _, err := one(s, time.Second, "stuck"); err != nil {
+			t.Error(err)
+		}
+		if r.cut > 0 {
+			t.Errorf("%d statements were cancelled", r.cut)
+		}
+	})
+}
+
+// slowly returns a connection that is opened when it is first used, which takes a while.
+func slowly(c conn) func(context.Context, *store.Batch, time.Duration) error {
+	connect := sync.OnceFunc(func() { time.Sleep(150 * time.Millisecond) })
+	return func(ctx context.Context, b *store.Batch, wait time.Duration) error {
+		connect()
+		return c.applyWithin(ctx, b, wait)
+	}
+}
+
+type applyFunc func(context.Context, *store.Batch) error
+
+func (f applyFunc) Apply(ctx context.Context, b *store.Batch) error { return f(ctx, b) }
+
+// TestOtherKeysOnABusyServer checks that the calls of other keys keep a short deadline
+// beside a locked row: they wait neither for the lock nor for the connections of the
+// quarantine.
+func TestOtherKeysOnABusyServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRows()
+		r.takes = 40 * time.Millisecond
+		lane := conn{rows: r, lane: true, sorts: true}
+		sorter := slowly(conn{rows: r})
+		s, err := coalesce.New(store.Lanes{Stores: []store.Store{lane, lane}, Quarantine: slowly(conn{rows: r}), Sorter: applyFunc(func(ctx context.Context, b *store.Batch) error {
+			return sorter(ctx, b, 2*time.Millisecond)
+		})}, coalesce.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		r.lock("stuck")
+		c := callers{t: t, s: s, until: time.Now().Add(6 * time.Second)}
+		c.unlocked(16, 200*time.Millisecond, keyOf("free%d", 40))
+		c.locked(1, 200*time.Millisecond, func(int) []string { return []string{"stuck"} })
+		c.Wait()
+		if n := r.met("stuck"); n > 1 {
+			t.Errorf("lanes met the lock %d times", n)
+		}
+		r.unlock("stuck")
+	})
+}
+
+// TestKeyLockedForAMoment checks that a call whose row is locked for a moment, as by another
+// statement of the same service, does not wait for the turn of a key that is locked for long.
+func TestKeyLockedForAMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRows()
+		s := newQuarantined(t, r, 2)
+		defer s.Close()
+		r.lock("stuck")
+		c := callers{t: t, s: s, until: time.Now().Add(6 * time.Second)}
+		c.locked(1, 200*time.Millisecond, func(int) []string { return []string{"stuck"} })
+		for i := range 50 {
+			time.Sleep(time.Duration(37+i) * time.Millisecond)
+			key := fmt.Sprint("free", i)
+			r.lock(key)
+			time.AfterFunc(30*time.Millisecond, func() { r.unlock(key) })
+			if took, err := one(s, 200*time.Millisecond, key); err != nil || took > 100*time.Millisecond {
+				t.Errorf("%s, locked for 30 ms, took %v: %v", key, took, err)
+			}
+		}
+		c.Wait()
+		r.unlock("stuck")
+	})
+}
+
 // TestChecksOfLockedRow checks that Check is answered, because it takes no lock.
 func TestChecksOfLockedRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -525,6 +623,39 @@ func TestAnswersMatchChargesWithLocks(t *testing.T) {
 			if charged < told[i].granted || charged > told[i].granted+told[i].unknown || told[i].granted == 0 || told[i].unknown == 0 {
 				t.Errorf("key %d: %d charged, %d granted, %d unknown", i, charged, told[i].granted, told[i].unknown)
 			}
+		}
+	})
+}
+
+// TestCallsThatDoNotWait checks that calls with NoWait fail with ErrLocked at once while the
+// key is in quarantine, do not extend its stay, and are decided again after it.
+func TestCallsThatDoNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRows()
+		s := newQuarantined(t, r, 1)
+		defer s.Close()
+		unwaiting := func() (time.Duration, error) {
+			b := store.Batch{Groups: []store.Group{{Ops: []store.Op{{Def: def, Key: "k", Cost: 1}}, NoWait: true}}}
+			start := time.Now()
+			err := s.Apply(t.Context(), &b)
+			return time.Since(start), cmp.Or(err, b.Groups[0].Err)
+		}
+		r.lock("k")
+		if _, err := one(s, 100*time.Millisecond, "k"); !errors.Is(err, store.ErrStore) || s.Stats().Quarantined != 1 {
+			t.Fatalf("%v, %d keys in quarantine", err, s.Stats().Quarantined)
+		}
+		met := r.met("k")
+		r.unlock("k")
+		for end := time.Now().Add(1900 * time.Millisecond); s.Stats().Quarantined > 0 && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			if took, err := unwaiting(); !errors.Is(err, store.ErrLocked) || took > 0 {
+				t.Fatalf("in quarantine: %v after %v", err, took)
+			}
+		}
+		if took, err := unwaiting(); err != nil || took > 10*time.Millisecond {
+			t.Errorf("after the stay: %v after %v", err, took)
+		}
+		if n := r.met("k"); n != met {
+			t.Errorf("%d statements of lanes met the lock", n-met)
 		}
 	})
 }

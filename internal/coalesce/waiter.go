@@ -1,17 +1,14 @@
 package coalesce
 
 import (
+	"context"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/algebra"
-	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/store"
 )
-
-// core is what package store has for this module alone.
-var core = store.Core(door.Key{})
 
 // A waiter is a queued or sent group. It has a copy of the caller's group, because
 // the caller may return and reuse its batch while the statement still runs.
@@ -19,9 +16,10 @@ type waiter struct {
 	lane       *lane
 	prev, next *waiter // in the queue of its lane or entry
 	state      atomic.Uint32
-	ready      chan bool // true when answered, false when expired; buffered, so that sending never blocks
-	deadline   time.Time // when the call ends
-	timed      bool      // the lane ends the call at the deadline, not the caller's context
+	ready      chan bool       // true when answered, false when expired; buffered, so that sending never blocks
+	ctx        context.Context // the caller's
+	deadline   time.Time       // when the call ends
+	timed      bool            // the lane ends the call at the deadline, not the caller's context
 
 	gate Gate // opened when ready has a value; nil: none
 
@@ -47,7 +45,7 @@ func (l *lane) waiter(c *call, g *store.Group) *waiter {
 		w = &waiter{lane: l, ready: make(chan bool, 1)}
 	}
 	w.copy(c.deadline, g)
-	w.timed = c.timed
+	w.ctx, w.timed = c.ctx, c.timed
 	if l.Gate != nil {
 		w.gate = l.Gate()
 	}
@@ -82,7 +80,7 @@ func (w *waiter) recycle() {
 	clear(w.many)
 	w.many = w.many[:0]
 	w.one[0], w.group = store.Op{}, store.Group{}
-	w.prev, w.next = nil, nil
+	w.prev, w.next, w.ctx = nil, nil, nil
 	w.lane.free.Put(w)
 }
 
@@ -92,13 +90,14 @@ func (w *waiter) answer(g *store.Group) {
 	if g.Hold != nil {
 		h := w.group.Hold
 		g.Hold.ID, g.Hold.Expires, g.Hold.Repeated = h.ID, h.Expires, h.Repeated
-		if core.Settles(g) {
+		if g.Settles() {
 			g.Ops = w.group.Ops
 			return
 		}
 	}
 	for i := range g.Ops {
 		algebra.CopyAnswer(&g.Ops[i], &w.group.Ops[i])
+		g.Ops[i].Takes = w.group.Ops[i].Takes // the store sets them for a hold
 	}
 }
 
@@ -115,7 +114,7 @@ func (w *waiter) tell(answered bool) {
 // returned.
 func (w *waiter) finish(g *store.Group) {
 	w.group.Err, w.group.Allowed, w.group.Reserved = g.Err, g.Allowed, g.Reserved
-	if core.Settles(g) {
+	if g.Settles() {
 		w.group.Ops = g.Ops // the store has set them
 	}
 	if w.state.CompareAndSwap(sent, done) {

@@ -7,13 +7,11 @@ import (
 	"regexp"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/dipwell/dipwell/internal/yamlfile"
 )
 
-// Load reads a file. The error joins all mistakes, each a *yamlfile.Error.
+// Load reads a file. The error joins all mistakes, each a *YAMLError.
 func Load(path string) (*File, error) {
-	b, err := yamlfile.Load(path)
+	b, err := LoadYAML(path)
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +32,7 @@ func Parse(name string, b []byte) (*File, error) {
 
 type parser struct {
 	*File
-	yamlfile.Reader
+	YAMLReader
 }
 
 // digest returns the first half of the SHA-256 of a file, in hex.
@@ -45,7 +43,7 @@ func digest(b []byte) string {
 
 // DigestOf returns the digest of the present content of a file.
 func DigestOf(path string) (string, error) {
-	b, err := yamlfile.Load(path)
+	b, err := LoadYAML(path)
 	if err != nil {
 		return "", err
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/internal/config"
-	"github.com/dipwell/dipwell/internal/yamlfile"
 )
 
 func TestParse(t *testing.T) {
@@ -28,6 +27,7 @@ upstream_header_timeout: 3s
 upstream_idle_timeout: 4s
 upstream_idle_connections: 5
 max_keys: 1000
+max_key_bytes: 3000000000
 headers: x-ratelimit
 trusted_proxies: [10.0.0.0/8, 192.0.2.1]
 limits:
@@ -57,7 +57,7 @@ limits:
 		t.Errorf("limits %+v", f.Limits)
 	}
 	if f.Store != "memory:" || f.Listen != "127.0.0.1:8080" || f.Admin != "127.0.0.1:8081" || f.AdminTokenFile != "/run/token" || len(f.AdminOnly) != 2 ||
-		f.Upstream != "http://127.0.0.1:3000" || f.By != "header:X-User" || f.MaxKeys != 1000 || f.Headers != httplimit.XRateLimit {
+		f.Upstream != "http://127.0.0.1:3000" || f.By != "header:X-User" || f.MaxKeys != 1000 || f.MaxKeyBytes != 3e9 || f.Headers != httplimit.XRateLimit {
 		t.Errorf("%+v", f)
 	}
 	if f.UpstreamDialTimeout != time.Second || f.UpstreamTLSTimeout != 2*time.Second || f.UpstreamHeaderTimeout != 3*time.Second || f.UpstreamIdleTimeout != 4*time.Second || f.UpstreamIdleConnections != 5 {
@@ -102,16 +102,16 @@ func TestAdaptive(t *testing.T) {
   - name: upstream
     rate: 250
     per: 1s
-    adaptive: {floor: 50, ceiling: 500, latency: 200ms, quantile: 0.95, errors: 2%, window: 1s}
-  - {name: text, rate: 250, per: 1s, adaptive: floor=50;ceiling=500;errors=0.02}
+    adaptive: {floor: 50, latency: 200ms, quantile: 0.95, errors: 2%, window: 1s}
+  - {name: text, rate: 250, per: 1s, adaptive: floor=50;errors=0.02}
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (dipwell.Adaptive{Floor: 50, Ceiling: 500, Latency: 200 * time.Millisecond, Quantile: 0.95, Errors: 0.02, Window: time.Second}); f.Limits[0].Adaptive != want {
+	if want := (dipwell.Adaptive{Floor: 50, Latency: 200 * time.Millisecond, Quantile: 0.95, Errors: 0.02, Window: time.Second}); f.Limits[0].Adaptive != want {
 		t.Errorf("%+v", f.Limits[0].Adaptive)
 	}
-	if want := (dipwell.Adaptive{Floor: 50, Ceiling: 500, Errors: 0.02}); f.Limits[1].Adaptive != want {
+	if want := (dipwell.Adaptive{Floor: 50, Errors: 0.02}); f.Limits[1].Adaptive != want {
 		t.Errorf("%+v", f.Limits[1].Adaptive)
 	}
 }
@@ -222,6 +222,7 @@ func TestMistakes(t *testing.T) {
 		{"a proxy", "trusted_proxies:\n  - 10.0.0.0/8\n  - 10.0.0.0/99\n", []string{`f.yaml:3: trusted_proxies[1]: "10.0.0.0/99" is neither`}},
 		{"proxies", "trusted_proxies: 10.0.0.0/8\n", []string{"f.yaml:1: trusted_proxies: must be a list"}},
 		{"headers", "headers: ITEF\n", []string{"f.yaml:1: headers: "}},
+		{"max_key_bytes", "max_key_bytes: 100\n", []string{`f.yaml:1: max_key_bytes: "100" is not a whole number of at least 1024`}},
 		{"max_keys", "max_keys: 0\n", []string{"f.yaml:1: max_keys: "}},
 		{"deny_max_age", "deny_max_age: 2h\n", []string{`f.yaml:1: deny_max_age: "2h" is not a length of time such as 1s`}},
 		{"an upstream's timeout", "upstream_dial_timeout: 5\nupstream_idle_connections: 0\n", []string{`f.yaml:1: upstream_dial_timeout: "5" is not a length of time such as 5s, from 1ms to 24h`, "f.yaml:2: upstream_idle_connections: "}},
@@ -231,11 +232,17 @@ func TestMistakes(t *testing.T) {
 		{"near is no number", "rls_near_limit_ratio: NaN\n", []string{"f.yaml:1: rls_near_limit_ratio: "}},
 		{"shadow", "shadow: yes\n", []string{`f.yaml:1: shadow: "yes" is neither true nor false`}},
 		{"labels", "metric_labels: [env]\n", []string{"f.yaml:1: metric_labels: must be settings"}},
+		{"a per without unit", "limits:\n  - {name: a, rate: 5, per: 60}\n", []string{`f.yaml:2: limits[0].per: "60" is not a length of time such as 250ms, 1s, 1m, 1h, 1d or 1w: write 60s`}},
+		{"a rate with its period", "limits:\n  - name: a\n    rate: 5/1m\n", []string{`f.yaml:3: limits[0].rate: "5/1m" is not a whole number from 0 to 2^53-1: write rate: 5 and per: 1m`}},
+		{"a rate in words", "limits:\n  - name: a\n    rate: 5 per 15 minutes\n", []string{"write rate: 5 and per: 15m"}},
+		{"a fraction", "limits:\n  - {name: a, rate: 0.5, per: 1s}\n", []string{"write rate: 1 and a per that is 2 times as long"}},
+		{"thousands", "limits:\n  - {name: a, rate: 10k, per: 1day, burst: 10_000}\n", []string{"rate: \"10k\" is not a whole number from 0 to 2^53-1: write 10000", "write 1d", "burst: \"10_000\" is not a whole number from 0 to 2^53-1: write 10000"}},
+		{"another program's names", "limits:\n  - {name: a, limit: 5, window: 60s, algorithm: fixed-window}\n", []string{"limit: unknown setting; did you mean rate?", "window: unknown setting; did you mean per?", "did you mean fixed_window?"}},
 		{"all mistakes at once", "listne: x\n" + login + "    brust: 9\n  - name: b\n    rate: 0\n", []string{"f.yaml:1: listne", "f.yaml:6: limits[0].brust", "f.yaml:8: limits[1].rate"}},
 		{"merge keys are no setting", "a: &a {rate: 1}\nlimits:\n  - <<: *a\n    name: b\n    per: 1s\n", []string{"f.yaml:1: a: unknown", "f.yaml:3: limits[0].<<: "}},
-		{"a typo in adaptive", login + "    adaptive: {flor: 1, ceiling: 9}\n", []string{"f.yaml:5: limits[0].adaptive.flor: unknown setting; did you mean floor?"}},
+		{"a typo in adaptive", login + "    adaptive: {flor: 1, window: 1s}\n", []string{"f.yaml:5: limits[0].adaptive.flor: unknown setting; did you mean floor?"}},
 		{"a number in adaptive", login + "    adaptive:\n      floor: 1\n      errors: many\n", []string{`f.yaml:7: limits[0].adaptive.errors: "many" is not a share`}},
-		{"a bound in adaptive", login + "    adaptive:\n      floor: 9\n      ceiling: 9\n      errors: 2%\n", []string{"f.yaml:6: limits[0].adaptive.floor: 9 is not between 1 and the rate, 5 (limit login)"}},
+		{"a bound in adaptive", login + "    adaptive:\n      floor: 9\n      window: 1s\n      errors: 2%\n", []string{"f.yaml:6: limits[0].adaptive.floor: 9 is not between 1 and the rate, 5 (limit login)"}},
 		{"adaptive as a list", login + "    adaptive: [1]\n", []string{"f.yaml:5: limits[0].adaptive: must be"}},
 		{"a typo in a plan", login + "    plans:\n      pro: {rat: 9}\n", []string{"f.yaml:6: limits[0].plans.pro.rat: unknown setting; did you mean rate?"}},
 		{"a number in a plan", login + "    plans:\n      pro:\n        rate: 9\n        burst: many\n", []string{`f.yaml:8: limits[0].plans.pro.burst: "many" is not a whole number`}},
@@ -299,7 +306,7 @@ func TestLinesOfSyntax(t *testing.T) {
 
 func TestErrorFields(t *testing.T) {
 	_, err := config.Parse("f.yaml", []byte("\nlistne: x\n"))
-	var e *yamlfile.Error
+	var e *config.YAMLError
 	if !errors.As(err, &e) || e.File != "f.yaml" || e.Line != 2 || e.Setting != "listne" {
 		t.Errorf("%+v", e)
 	}

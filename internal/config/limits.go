@@ -8,9 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/parents"
-	"github.com/dipwell/dipwell/internal/suggest"
-	"github.com/dipwell/dipwell/internal/yamlfile"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -41,7 +39,7 @@ func (p *parser) limits(n *yaml.Node) {
 	if p.Mistakes() > 0 {
 		return // the parent of a limit may be one with a mistake
 	}
-	for _, err := range parents.Check(p.Limits) {
+	for _, err := range store.CheckTogether(p.Limits) {
 		if bad, ok := errors.AsType[*dipwell.FieldError](err); ok {
 			p.failLimit(nodes[bad.Limit], err)
 		}
@@ -109,8 +107,8 @@ func (p *parser) limit(at limitNodes) (l dipwell.Limit, ok bool) {
 // text returns the value of a setting that set would set. If it is not one value and set
 // does not know the name, the mistake is the name.
 func (p *parser) text(n *yaml.Node, where, name string, set func(name, value string) error) (string, bool) {
-	if n.Kind != yaml.ScalarNode || yamlfile.IsNull(n) {
-		if reason := suggest.Unknown(set, name); reason != "" {
+	if n.Kind != yaml.ScalarNode || IsNull(n) {
+		if reason := texts.Unknown(set, name); reason != "" {
 			p.Fail(n, where, "%s", reason)
 			return "", false
 		}
@@ -139,7 +137,7 @@ func (p *parser) plans(at limitNodes, n *yaml.Node) store.Plans {
 				at.settings["plans."+name+"."+setting] = value
 				set(setting, where+"."+setting, value)
 			})
-		case v.Kind == yaml.ScalarNode && !yamlfile.IsNull(v):
+		case v.Kind == yaml.ScalarNode && !IsNull(v):
 			set("mode", where, v)
 		default:
 			p.Fail(v, where, "must be settings such as {rate: 600, burst: 1000}, or a mode such as blocked, not %s", kindOf(v))
@@ -206,7 +204,7 @@ func kindOf(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.SequenceNode:
 		return "a list"
-	case yamlfile.IsNull(n):
+	case IsNull(n):
 		return "nothing"
 	}
 	return strconv.Quote(n.Value)

@@ -14,7 +14,7 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/internal/period"
-	"github.com/dipwell/dipwell/internal/suggest"
+	"github.com/dipwell/dipwell/internal/texts"
 )
 
 // File has the settings of a service, from its configuration file, environment and
@@ -55,10 +55,11 @@ type File struct {
 	Headers        httplimit.Headers `name:"headers" kind:"KIND" default:"ietf" live:"yes" oneof:"ietf,x-ratelimit,off" help:"Header fields that announce limits: 'ietf', 'x-ratelimit' or 'off'."`
 	TrustedProxies []netip.Prefix    `name:"trusted_proxies" kind:"CIDR" unset:"nobody's" live:"yes" help:"Whose 'X-Forwarded-For' is believed: a list of addresses and prefixes."`
 	MaxKeys        int               `name:"max_keys" kind:"N" unset:"the store's" min:"1" help:"Keys that a store in this process may hold."`
-	MaxHolds       int               `name:"max_holds" kind:"N" unset:"the store's" min:"1" help:"Holds that a store in this process may have; one of several limits counts for each."`
+	MaxKeyBytes    int64             `name:"max_key_bytes" kind:"N" unset:"64 × max_keys" min:"1024" help:"Bytes that a store in this process may take for the texts of keys of limits with 'keys: list'; more new keys of such limits fail."`
+	MaxHolds       int               `name:"max_holds" kind:"N" unset:"the store's" min:"1" help:"Live holds that a store in this process may have; one of several limits counts for each. Ended ones, whose records answer repeated calls, give way to new ones."`
 	MaxOverrides   int               `name:"max_overrides" kind:"N" unset:"the store's" min:"1" help:"Overrides that a store in this process may have."`
 	DenyMaxAge     time.Duration     `name:"deny_max_age" kind:"TIME" default:"1s" min:"1µs" max:"1h" off:"0" help:"How long a refusal of a store outside this process is believed without asking again, up to 1h; 0: not at all. Only what other processes give back can be seen late."`
-	MaxInFlight    int               `name:"max_in_flight" kind:"N" default:"16384" live:"yes" min:"1" help:"Calls in flight at one time; more are answered 503 with 'Retry-After'."`
+	MaxInFlight    int               `name:"max_in_flight" kind:"N" default:"8192" live:"yes" min:"1" help:"Calls in flight at one time; more are answered 503 with 'Retry-After'."`
 
 	AdminTokenFile string   `name:"admin_token_file" kind:"FILE" live:"yes" help:"File with the token of admin calls, read again when it changes; or set DIPWELL_ADMIN_TOKEN. Without a token admin calls need a loopback listener."`
 	AdminOnly      []string `name:"admin_only" kind:"WHAT" oneof:"metrics,limits" help:"What else the admin listener alone answers: a list of 'metrics' and 'limits' (reading definitions)."`
@@ -74,7 +75,7 @@ type File struct {
 	UpstreamIdleConnections int           `name:"upstream_idle_connections" kind:"N" default:"256" min:"1" help:"Idle connections to the upstream that are kept."`
 
 	GRPC               string  `name:"grpc" kind:"ADDR" help:"Address of a [gRPC listener](grpc.md): Envoy's RateLimitService, and the verbs of the HTTP API."`
-	RLSConfig          string  `name:"rls_config" kind:"PATH" help:"Descriptors of the RateLimitService, as envoyproxy/ratelimit reads them: a file, or a directory with all '.yaml' and '.yml' in it and below; names that begin with a dot are passed over. A change takes effect at once, and on SIGHUP."`
+	RLSConfig          string  `name:"rls_config" kind:"PATH" help:"Descriptors of the RateLimitService, as envoyproxy/ratelimit reads them: a file, or a directory with all files in it and below, whatever their names; only those that begin with a dot are passed over. A change takes effect at once, and on SIGHUP."`
 	RLSChargeAll       bool    `name:"rls_charge_all" default:"false" help:"Charge every descriptor of a request even when another is over its limit, as [envoyproxy/ratelimit](grpc.md#coming-from-envoyproxyratelimit) does; by default all or nothing."`
 	RLSAllowOverride   bool    `name:"rls_allow_override" default:"false" help:"Requests may bring limits of their own, in every known domain; otherwise only where the descriptors say 'allow_override'."`
 	RLSMergeDomains    bool    `name:"rls_merge_domains" default:"false" help:"Several files may be about one domain."`
@@ -235,7 +236,7 @@ var parsers = map[reflect.Type]func(tag reflect.StructTag, text string) (any, er
 func parseText(tag reflect.StructTag, text string) (any, error) {
 	if list := tag.Get("oneof"); list != "" {
 		if known := strings.Split(list, ","); !slices.Contains(known, text) {
-			return nil, fmt.Errorf("%q is not one of %s%s", text, strings.Join(known, ", "), suggest.Name(text, known))
+			return nil, fmt.Errorf("%q is not one of %s%s", text, strings.Join(known, ", "), texts.Nearest(text, known))
 		}
 	}
 	if pattern := tag.Get("pattern"); pattern != "" && !regexp.MustCompile(pattern).MatchString(text) {
@@ -291,14 +292,16 @@ func parseTime(tag reflect.StructTag, text string) (any, error) {
 	return d, nil
 }
 
-// parseProxy parses a CIDR prefix, or an address as the prefix of that address.
-func parseProxy(_ reflect.StructTag, text string) (any, error) {
+func parseProxy(_ reflect.StructTag, text string) (any, error) { return ParseProxy(text) }
+
+// ParseProxy parses a CIDR prefix, or an address as the prefix of that address.
+func ParseProxy(text string) (netip.Prefix, error) {
 	if p, err := netip.ParsePrefix(text); err == nil {
 		return p.Masked(), nil
 	}
 	a, err := netip.ParseAddr(text)
 	if err != nil {
-		return nil, fmt.Errorf("%q is neither an address nor a prefix such as 10.0.0.0/8", text)
+		return netip.Prefix{}, fmt.Errorf("%q is neither an address nor a prefix such as 10.0.0.0/8", text)
 	}
 	a = a.Unmap().WithZone("")
 	return netip.PrefixFrom(a, a.BitLen()), nil

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-
-	"github.com/dipwell/dipwell/internal/yamlfile"
 )
 
 // writeDelay is the delay between a change and reading the file, since editors write
@@ -128,7 +126,7 @@ func linksOf(path string) (dirs []string) {
 
 // content returns the content of a file, or the error of reading it.
 func content(path string) string {
-	b, err := yamlfile.Load(path)
+	b, err := LoadYAML(path)
 	if err != nil {
 		return "\x00" + err.Error()
 	}

@@ -54,13 +54,9 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/algebra"
-	"github.com/dipwell/dipwell/internal/door"
-	"github.com/dipwell/dipwell/internal/percpu"
+	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/store"
 )
-
-// core is what package store has for this module alone.
-var core = store.Core(door.Key{})
 
 // Config configures a Store. A zero field means the default that its comment names.
 type Config struct {
@@ -85,7 +81,7 @@ type Store struct {
 	epoch      atomic.Uint64 // incremented to make all slots invalid
 	remainders sync.Pool     // of *remainder
 
-	counters percpu.Copies[counters]
+	counters bounded.Copies[counters]
 }
 
 var _ store.Store = (*Store)(nil)
@@ -98,7 +94,7 @@ func New(inner store.Store, c Config) (*Store, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	s := &Store{inner: inner, now: c.Clock, maxAge: c.MaxAge.Microseconds(), counters: percpu.New[counters]()}
+	s := &Store{inner: inner, now: c.Clock, maxAge: c.MaxAge.Microseconds(), counters: bounded.NewCopies[counters]()}
 	s.table.init(c.Keys)
 	s.remainders.New = func() any { return new(remainder) }
 	return s, nil
@@ -131,7 +127,7 @@ func (s *Store) Abilities() store.Abilities {
 	if ab.Overrides != nil {
 		ab.Overrides = overrides{ab.Overrides, s}
 	}
-	core.AddMetrics(&ab, s.metrics)
+	ab.AddMetrics(s.metrics)
 	return ab
 }
 
@@ -229,7 +225,7 @@ func (p *remainder) add(from int, g *store.Group, refused refusals) {
 	case len(rest) == 0:
 		return
 	default:
-		p.batch.Groups = append(p.batch.Groups, store.Group{Ops: rest})
+		p.batch.Groups = append(p.batch.Groups, store.Group{Ops: rest, NoWait: g.NoWait})
 	}
 	p.from, p.refused = append(p.from, from), append(p.refused, refused)
 }
@@ -286,7 +282,7 @@ func (s *Store) fresh(e *slot, op *store.Op, now int64) bool {
 const maxAgeOverridden = 1e6
 
 // varied reports whether keys of a limit may have other definitions than the base: by an
-// override, a plan or a call site.
+// override or a plan.
 func varied(d *store.Definition) bool {
 	base := d.Base()
 	return base != d || base.Overridden || base.Plans != (store.Plans{})
@@ -301,6 +297,8 @@ func room(op *store.Op) int64 {
 		units = min(units, r.Unit)
 	case op.Verb == store.VerbReserve || r.Leaky:
 		most += r.Debt
+	case op.Fraction > 0:
+		units = algebra.PricedUnits(units, op.Fraction, most)
 	}
 	return algebra.RoomBefore(units, most)
 }
@@ -336,7 +334,7 @@ func (s *Store) forward(ctx context.Context, b *store.Batch, refs []ref, sent in
 		if g.Cancel {
 			s.epoch.Add(1) // only the store knows the keys of the reservation
 		}
-		if core.Settles(g) {
+		if g.Settles() {
 			s.settled(g, err)
 			continue
 		}
@@ -382,12 +380,11 @@ func (s *Store) learn(g *store.Group, op *store.Op, m ref, err error, e slot) {
 }
 
 // cacheable reports whether an answer is a refusal that had no effect and that follows
-// from the row in the answer. The present rate of an adaptive limit is known to the
-// store. This process knows it only if the retry time and the reset time differ.
+// from the row in the answer.
 func cacheable(g *store.Group, op *store.Op) bool {
 	return !g.Allowed && !op.Allowed && op.Source == store.SourceStore && op.TS != 0 &&
 		g.Hold == nil && !op.Bound && op.Def.Mode == store.Enforce && op.Def.Algorithm != store.Concurrency &&
-		op.Def.Override == nil && (op.Def.Rule.Pace == nil || op.Retry != op.Reset) && explains(op)
+		op.Def.Override == nil && explains(op)
 }
 
 // explains reports whether a row in the state of the answer would give the same answer. A
@@ -406,7 +403,7 @@ func explains(op *store.Op) bool {
 // row in its answer refuses every take.
 func inDebt(g *store.Group, op *store.Op) bool {
 	if op.Verb != store.VerbReserve || len(g.Ops) > 1 || !g.Allowed || op.Delay == 0 || op.Source != store.SourceStore || op.TS == 0 ||
-		op.Def.Mode != store.Enforce || op.Def.Override != nil || op.Def.Rule.Pace != nil {
+		op.Def.Mode != store.Enforce || op.Def.Override != nil {
 		return false
 	}
 	due := store.Op{Def: op.Def, Key: op.Key, Verb: store.VerbCheck}

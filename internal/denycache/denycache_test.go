@@ -12,7 +12,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/adaptive"
 	"github.com/dipwell/dipwell/internal/denycache"
 	"github.com/dipwell/dipwell/store"
 )
@@ -138,23 +137,6 @@ func TestReservationLengthensRefusal(t *testing.T) {
 			b.want(b.take("k", 1), true, fromStore)
 		})
 	}
-}
-
-// TestStaleRate checks that a refusal which tells the store's time by the rate of an
-// adaptive limit alone is not remembered: the store may know another rate.
-func TestStaleRate(t *testing.T) {
-	b := setup(t)
-	d, err := b.l.Define(t.Context(), store.Limit{Name: "login", Rate: 60, Period: time.Hour, Burst: 60,
-		Adaptive: store.Adaptive{Floor: 60, Ceiling: 600, Latency: time.Second}}, store.OwnerCode)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.take("k", 60)
-	b.after = func() { // the process had heard of a higher rate
-		d.Rule.Pace.Set(adaptive.State{History: adaptive.NewHistory(d.Rule.Pace.Config().Floor, adaptive.Full, 0)})
-	}
-	b.want(b.take("k", 60), false, fromStore) // the retry time is that of a full bucket
-	b.want(b.take("k", 60), false, fromStore)
 }
 
 // false-local-denial: a cached refusal must not answer a smaller cost.

@@ -6,13 +6,9 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/denycache"
-	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 )
-
-// core is what package store has for this module alone.
-var core = store.Core(door.Key{})
 
 // rows is a store of single ops, with one override.
 type rows struct {
@@ -28,7 +24,7 @@ func (s *rows) Apply(_ context.Context, b *store.Batch) error {
 	s.calls++
 	for i := range b.Groups {
 		g := &b.Groups[i]
-		if core.Settles(g) {
+		if g.Settles() {
 			g.Ops, g.Allowed = []store.Op{{Def: api, Key: "k"}}, true
 			s.rows = map[string]store.State{}
 			continue

@@ -17,7 +17,6 @@ import (
 	"github.com/dipwell/dipwell/internal/pgtest"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/internal/sqlexpr"
-	"github.com/dipwell/dipwell/internal/sqlstep"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/testdata/golden"
@@ -35,61 +34,62 @@ func (r run) Run() int { return r() }
 type both struct{ inGo, inSQL any }
 
 var all = map[string]both{
-	"enoughTicks":    {algebra.EnoughTicks, sqlstep.EnoughTicks},
-	"tickOf":         {algebra.TickOf, sqlstep.TickOf},
-	"ticksSince":     {algebra.TicksSince, sqlstep.TicksSince},
-	"ticksUpTo":      {algebra.TicksUpTo, sqlstep.TicksUpTo},
-	"ticksBetween":   {algebra.TicksBetween, sqlstep.TicksBetween},
-	"ticksSinceOnce": {algebra.TicksSinceOnce, sqlstep.TicksSinceOnce},
-	"returned":       {algebra.Returned, sqlstep.Returned},
-	"leftAfter":      {algebra.LeftAfter, sqlstep.LeftAfter},
-	"usedAt":         {algebra.UsedAt, sqlstep.UsedAt},
-	"fullAfter":      {algebra.FullAfter, sqlstep.FullAfter},
-	"unitsOf":        {algebra.UnitsOf, sqlstep.UnitsOf},
-	"roomBefore":     {algebra.RoomBefore, sqlstep.RoomBefore},
-	"pieces":         {algebra.Pieces, sqlstep.Pieces},
-	"excess":         {algebra.Excess, sqlstep.Excess},
-	"fits":           {algebra.Fits, sqlstep.Fits},
-	"fitsAfter":      {algebra.FitsAfter, sqlstep.FitsAfter},
-	"fitsWithin":     {algebra.FitsWithin, sqlstep.FitsWithin},
-	"roomFor":        {algebra.RoomFor, sqlstep.RoomFor},
-	"wholeTokens":    {algebra.WholeTokens, sqlstep.WholeTokens},
-	"charged":        {algebra.Charged, sqlstep.Charged},
-	"clipped":        {algebra.Clipped, sqlstep.Clipped},
-	"refunded":       {algebra.Refunded, sqlstep.Refunded},
-	"decide":         {algebra.Decide, sqlstep.Decide},
-	"decideTake":     {algebra.DecideTake, sqlstep.DecideTake},
-	"decideUpTo":     {algebra.DecideUpTo, sqlstep.DecideUpTo},
-	"decideAnyway":   {algebra.DecideAnyway, sqlstep.DecideAnyway},
-	"ticksFor":       {algebra.TicksFor, sqlstep.TicksFor},
-	"dueAt":          {algebra.DueAt, sqlstep.DueAt},
-	"lastTick":       {algebra.LastTick, sqlstep.LastTick},
-	"comeBack":       {algebra.ComeBack, sqlstep.ComeBack},
-	"wait":           {algebra.Wait, sqlstep.Wait},
-	"fullIn":         {algebra.FullIn, sqlstep.FullIn},
-	"tokensLeft":     {algebra.TokensLeft, sqlstep.TokensLeft},
-	"soonest":        {algebra.Soonest, sqlstep.Soonest},
-	"slackOf":        {algebra.SlackOf, sqlstep.SlackOf},
-	"convertUsed":    {algebra.ConvertUsed, sqlstep.ConvertUsed},
-	"convertBack":    {algebra.ConvertBack, sqlstep.ConvertBack},
-	"later":          {algebra.Later, sqlstep.Later},
-	"dueIn":          {algebra.DueIn, sqlstep.DueIn},
-	"dueBy":          {algebra.DueBy, sqlstep.DueBy},
-	"isNone":         {algebra.IsNone, sqlstep.IsNone},
-	"lesser":         {algebra.Lesser, sqlstep.Lesser},
-	"added":          {algebra.Added, sqlstep.Added},
-	"without":        {algebra.Without, sqlstep.Without},
-	"lowers":         {algebra.Lowers, sqlstep.Lowers},
-	"joins":          {algebra.Joins, sqlstep.Joins},
-	"covers":         {algebra.Covers, sqlstep.Covers},
-	"tooMany":        {algebra.TooMany, sqlstep.TooMany},
-	"closer":         {algebra.Closer, sqlstep.Closer},
-	"restGoes":       {algebra.RestGoes, sqlstep.RestGoes},
+	"enoughTicks":    {algebra.EnoughTicks, sqlexpr.EnoughTicks},
+	"tickOf":         {algebra.TickOf, sqlexpr.TickOf},
+	"ticksSince":     {algebra.TicksSince, sqlexpr.TicksSince},
+	"ticksUpTo":      {algebra.TicksUpTo, sqlexpr.TicksUpTo},
+	"ticksBetween":   {algebra.TicksBetween, sqlexpr.TicksBetween},
+	"ticksSinceOnce": {algebra.TicksSinceOnce, sqlexpr.TicksSinceOnce},
+	"returned":       {algebra.Returned, sqlexpr.Returned},
+	"leftAfter":      {algebra.LeftAfter, sqlexpr.LeftAfter},
+	"usedAt":         {algebra.UsedAt, sqlexpr.UsedAt},
+	"fullAfter":      {algebra.FullAfter, sqlexpr.FullAfter},
+	"unitsOf":        {algebra.UnitsOf, sqlexpr.UnitsOf},
+	"pricedUnits":    {algebra.PricedUnits, sqlexpr.PricedUnits},
+	"roomBefore":     {algebra.RoomBefore, sqlexpr.RoomBefore},
+	"pieces":         {algebra.Pieces, sqlexpr.Pieces},
+	"excess":         {algebra.Excess, sqlexpr.Excess},
+	"fits":           {algebra.Fits, sqlexpr.Fits},
+	"fitsAfter":      {algebra.FitsAfter, sqlexpr.FitsAfter},
+	"fitsWithin":     {algebra.FitsWithin, sqlexpr.FitsWithin},
+	"roomFor":        {algebra.RoomFor, sqlexpr.RoomFor},
+	"wholeTokens":    {algebra.WholeTokens, sqlexpr.WholeTokens},
+	"charged":        {algebra.Charged, sqlexpr.Charged},
+	"clipped":        {algebra.Clipped, sqlexpr.Clipped},
+	"refunded":       {algebra.Refunded, sqlexpr.Refunded},
+	"decide":         {algebra.Decide, sqlexpr.Decide},
+	"decideTake":     {algebra.DecideTake, sqlexpr.DecideTake},
+	"decideUpTo":     {algebra.DecideUpTo, sqlexpr.DecideUpTo},
+	"decideAnyway":   {algebra.DecideAnyway, sqlexpr.DecideAnyway},
+	"ticksFor":       {algebra.TicksFor, sqlexpr.TicksFor},
+	"dueAt":          {algebra.DueAt, sqlexpr.DueAt},
+	"lastTick":       {algebra.LastTick, sqlexpr.LastTick},
+	"comeBack":       {algebra.ComeBack, sqlexpr.ComeBack},
+	"wait":           {algebra.Wait, sqlexpr.Wait},
+	"fullIn":         {algebra.FullIn, sqlexpr.FullIn},
+	"tokensLeft":     {algebra.TokensLeft, sqlexpr.TokensLeft},
+	"soonest":        {algebra.Soonest, sqlexpr.Soonest},
+	"slackOf":        {algebra.SlackOf, sqlexpr.SlackOf},
+	"convertUsed":    {algebra.ConvertUsed, sqlexpr.ConvertUsed},
+	"convertBack":    {algebra.ConvertBack, sqlexpr.ConvertBack},
+	"later":          {algebra.Later, sqlexpr.Later},
+	"dueIn":          {algebra.DueIn, sqlexpr.DueIn},
+	"dueBy":          {algebra.DueBy, sqlexpr.DueBy},
+	"isNone":         {algebra.IsNone, sqlexpr.IsNone},
+	"lesser":         {algebra.Lesser, sqlexpr.Lesser},
+	"added":          {algebra.Added, sqlexpr.Added},
+	"without":        {algebra.Without, sqlexpr.Without},
+	"lowers":         {algebra.Lowers, sqlexpr.Lowers},
+	"joins":          {algebra.Joins, sqlexpr.Joins},
+	"covers":         {algebra.Covers, sqlexpr.Covers},
+	"tooMany":        {algebra.TooMany, sqlexpr.TooMany},
+	"closer":         {algebra.Closer, sqlexpr.Closer},
+	"restGoes":       {algebra.RestGoes, sqlexpr.RestGoes},
 }
 
 // notInLua are functions that only the database evaluates: Lua has no product
 // of 106 bits, and a grid exceeds its doubles.
-var notInLua = map[string]bool{"convertUsed": true, "convertBack": true, "ticksSinceOnce": true}
+var notInLua = map[string]bool{"convertUsed": true, "convertBack": true, "ticksSinceOnce": true, "pricedUnits": true, "decide": true, "decideTake": true}
 
 func loaded(t *testing.T) *Package {
 	t.Helper()
@@ -165,7 +165,7 @@ func (n *numbers) draw(f *Func, grid bool) []int64 {
 		"low": low, "next": n.near(low), "before": n.Int64N(low + 1), "other": n.near(low), "otherBefore": n.near(used),
 		"first": n.near(record), "number": n.near(record), "last": record, "entries": n.near(store.MaxLows),
 		"given": n.one(0, units, n.Int64N(units+1)), "more": used, "at": n.near(max(now, 0)), "delay": n.Int64N(1e12), "a": n.near(max(ts, 0)), "b": now,
-		"used": used, "cost": cost, "tokens": cost, "units": units, "ts": ts, "now": now, "t": max(ts, now), "x": now, "origin": origin,
+		"used": used, "cost": cost, "tokens": cost, "parts": n.one(0, 1, 1023, n.Int64N(1024)), "units": units, "ts": ts, "now": now, "t": max(ts, now), "x": now, "origin": origin,
 		"ticks": ticks, "enough": enough, "unit": r.Unit, "every": r.Every, "add": r.Add, "bound": r.Cap, "debt": r.Debt,
 		"maxCharge": r.MaxCharge, "maxUsed": r.MaxUsed, "verb": n.Int64N(7), "room": algebra.RoomFor(units, r.Cap, r.Add),
 		"after": n.one(used, used+min(units, store.MaxInt-used), 0), "leaky": n.Int64N(2), "startOver": n.Int64N(2), "fraction": n.Int64N(2), "up": n.Int64N(2),
@@ -173,6 +173,9 @@ func (n *numbers) draw(f *Func, grid bool) []int64 {
 	}
 	if f.Name == "pieces" { // some of which may be zero
 		values["units"], values["used"] = max(units, 1), min(used, r.Cap)
+	}
+	if f.Name == "pricedUnits" { // most is a bucket's cap
+		values["parts"], values["most"] = max(values["parts"], 1), r.Cap
 	}
 	if f.Name == "decideAnyway" {
 		values["verb"] = 4 + n.Int64N(3)

@@ -3,11 +3,11 @@
 //
 // # Output
 //
-//   - internal/sqlstep: for each function a Go function of the same name that
+//   - internal/sqlexpr: for each function a Go function of the same name that
 //     takes SQL expressions and returns one, for statements that pgstore builds at
 //     run time with the numbers of a version as constants:
 //
-//     used := sqlstep.UsedAt(sqlexpr.Op("b.used"), sqlexpr.Op("b.ts"), sqlexpr.Op(now), grid, sqlexpr.Int(r.Every), …)
+//     used := sqlexpr.UsedAt(sqlexpr.Op("b.used"), sqlexpr.Op("b.ts"), sqlexpr.Op(now), grid, sqlexpr.Int(r.Every), …)
 //     fmt.Sprintf("update … set used = %s", used)
 //
 //     Constants are folded: a multiplication by 1 and a condition with a known

@@ -115,8 +115,8 @@ func g(a, b int64) (ok bool, n int64) { return a == b, a + b }
 	if err != nil || out[0].String() != "x <= 9 or x = 1" || out[1].String() != "case when x > 9 then x + 1 else x + 2 end" {
 		t.Errorf("%v, %v", out, err)
 	}
-	text, err := p.Go("sqlx", "Package sqlx is for a test.")
-	if err != nil || !strings.Contains(string(text), "func F(a sqlexpr.Expr) (ok, n sqlexpr.Expr)") {
+	text, err := p.Go()
+	if err != nil || !strings.Contains(string(text), "func F(a Expr) (ok, n Expr)") {
 		t.Errorf("%s, %v", text, err)
 	}
 }
@@ -141,7 +141,7 @@ func TestRefused(t *testing.T) {
 	} {
 		p, err := load(t, text)
 		if err == nil {
-			_, err = p.Go("sqlx", "Package sqlx is for a test.")
+			_, err = p.Go()
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)

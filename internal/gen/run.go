@@ -5,11 +5,6 @@ import (
 	"path/filepath"
 )
 
-const sqlstepDoc = `Package sqlstep has the functions of the step.go of package store as SQL: each
-function returns an SQL expression of its arguments for the result of the function
-with the same name, with constants folded. An origin must be before any time that
-can occur, so that division rounds down: see pgstore's gridOf.`
-
 // Run writes all files generated from step.go, below the root of the
 // repository.
 func Run(root string) error {
@@ -24,8 +19,8 @@ func Run(root string) error {
 	if err != nil {
 		return err
 	}
-	if text, err = p.Go("sqlstep", sqlstepDoc); err == nil {
-		err = write(filepath.Join(root, "internal/sqlstep/step.go"), text)
+	if text, err = p.Go(); err == nil {
+		err = write(filepath.Join(root, "internal/sqlexpr/step.go"), text)
 	}
 	if err != nil {
 		return err

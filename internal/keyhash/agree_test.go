@@ -20,7 +20,7 @@ func TestAgreesWithModel(t *testing.T) {
 		s := keyhash.New(limittest.NewModel(func() int64 { return now }), h)
 		limittest.Agree(t, s, &now, seed, 300, limittest.Differences{Answers: func(call *limittest.Call, got, want *store.Group) {
 			for i := range want.Ops {
-				if op := &want.Ops[i]; core.Settles(&call.Group) && op.Key != "" {
+				if op := &want.Ops[i]; call.Group.Settles() && op.Key != "" {
 					op.Key = h.Hash(op.Def.Name, op.Key)
 				}
 			}

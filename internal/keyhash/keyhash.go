@@ -23,13 +23,10 @@ import (
 	"hash"
 	"sync"
 
-	"github.com/dipwell/dipwell/internal/door"
-	"github.com/dipwell/dipwell/internal/sketch"
+	"github.com/dipwell/dipwell/internal/bounded"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
-
-// core is what package store has for this module alone.
-var core = store.Core(door.Key{})
 
 // MinSecret is the minimum length of a secret in bytes.
 const MinSecret = 16
@@ -124,12 +121,14 @@ func (s *Store) Abilities() store.Abilities {
 	return ab
 }
 
-// hash returns the key that the inner store has.
+// hash returns the key that the inner store has. The rows of a key with shards keep their
+// numbers.
 func (s *Store) hash(d *store.Definition, key string) string {
-	if key == "" {
-		return ""
+	of, _ := terms.KeyOfRow(d.Shards, key)
+	if of == "" {
+		return key
 	}
-	return s.hasher.Hash(d.Name, key)
+	return s.hasher.Hash(d.Name, of) + key[len(of):]
 }
 
 // The overrides of the inner store, set and ended by the caller's key. Lists contain
@@ -140,7 +139,7 @@ type overrides struct {
 }
 
 func (o overrides) SetOverride(ctx context.Context, d *store.Definition, v store.Override) (store.Override, error) {
-	if err := core.CheckOverride(d, &v, 0); err != nil { // on the key itself, because a long key has a short hash
+	if err := d.CheckOverride(&v, 0); err != nil { // on the key itself, because a long key has a short hash
 		return store.Override{}, err
 	}
 	key := v.Key
@@ -176,7 +175,7 @@ type topKeys struct {
 }
 
 func (t topKeys) Record(ctx context.Context, e store.AuditEntry) (err error) {
-	if e.What, err = sketch.MapKeys(e.What, t.s.hasher.Hash); err != nil {
+	if e.What, err = bounded.MapKeys(e.What, t.s.hasher.Hash); err != nil {
 		return err
 	}
 	return t.Auditor.Record(ctx, e)
@@ -188,7 +187,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	var array [store.MaxTakes]string
 	keys := array[:0]
 	for i := range b.Groups {
-		if core.Settles(&b.Groups[i]) {
+		if b.Groups[i].Settles() {
 			continue
 		}
 		ops := b.Groups[i].Ops
@@ -201,7 +200,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	}
 	err := s.inner.Apply(ctx, b)
 	for i := range b.Groups {
-		if core.Settles(&b.Groups[i]) {
+		if b.Groups[i].Settles() {
 			continue
 		}
 		ops := b.Groups[i].Ops

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/dipwell/dipwell/internal/percpu"
+	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -24,7 +24,7 @@ type chunk struct {
 	remaining    int64             // tokens left in the store after the request
 	fullAt       int64             // when the store's bucket is full, in ns on the monotonic clock
 	keepsUnused  bool              // unused tokens must not be given back
-	stripes      percpu.Copies[stripe]
+	stripes      bounded.Copies[stripe]
 	_            [64]byte
 	mu           sync.Mutex
 	pool         int64 // tokens that are in no stripe

@@ -10,7 +10,7 @@ import (
 
 	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/background"
-	"github.com/dipwell/dipwell/internal/percpu"
+	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -294,7 +294,7 @@ func (s *Store) answered(k *key, op *store.Op, err error) {
 	trip := mono - t.sent
 	c := &chunk{def: d, sent: t.sent, taken: algebra.DecidedAt(op), from: mono + op.Delay*1000 + s.clock.off, dies: t.sent + life, early: t.wall - life, late: t.wall + life,
 		size: op.Granted, pool: op.Granted, whole: op.Granted, most: max(1, t.chunk/calls), trip: trip, low: max(op.Granted/2, int64(tokens*float64(trip))), remaining: op.Remaining, fullAt: mono + op.Reset*1000,
-		keepsUnused: op.Verb == store.VerbReserve, stripes: percpu.New[stripe]()}
+		keepsUnused: op.Verb == store.VerbReserve, stripes: bounded.NewCopies[stripe]()}
 	if s.stripes > 0 {
 		c.stripes = c.stripes[:min(s.stripes, len(c.stripes))]
 	}

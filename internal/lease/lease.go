@@ -63,13 +63,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/door"
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
-
-// core is what package store has for this module alone.
-var core = store.Core(door.Key{})
 
 // Config configures a Store. A zero field means the default that its comment names.
 type Config struct {
@@ -145,7 +141,7 @@ func (s *Store) Abilities() store.Abilities {
 	ab := store.AbilitiesOf(s.inner)
 	ab.Store, ab.Lanes, ab.InProcess = s, nil, false
 	ab.Quick, ab.QuickSource = s.quick, store.SourceLease
-	core.AddMetrics(&ab, s.metrics)
+	ab.AddMetrics(s.metrics)
 	return ab
 }
 
@@ -205,7 +201,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 			defer s.drop(k, false)
 		}
 	}
-	if op.Verb != store.VerbTake || op.Cost < 1 || op.Floor != 0 || g.Hold != nil || g.Cancel || !leased(op.Def) {
+	if op.Verb != store.VerbTake || op.Cost < 1 || op.Floor != 0 || op.Fraction != 0 || g.Hold != nil || g.Cancel || !leased(op.Def) {
 		return s.inner.Apply(ctx, b)
 	}
 	return s.takeOne(ctx, b, g, op)
@@ -285,5 +281,5 @@ func (c *chunk) reset(now int64) int64 { return max(0, (c.fullAt-now)/1000) }
 
 // overridden reports whether something other than the limit itself has decided an op.
 func overridden(op *store.Op) bool {
-	return number.IsOverride(op.Def.Number) || !leased(op.Def)
+	return terms.IsOverride(op.Def.Number) || !leased(op.Def)
 }

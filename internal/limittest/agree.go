@@ -54,28 +54,42 @@ var keysOfTrees = map[string]int{"org": 1, "team": 2, "user": 3, "pool": 1, "des
 type Differences struct {
 	Sweeps bool // the store gives back expired holds between calls too
 	Forget bool // the store forgets what has ended, so the clock must not step back
+	Whole  bool // the store cannot decide at a fraction of the rate
 
 	// Answers, if not nil, may change both answers to a call before they are compared.
 	Answers func(call *Call, got, want *store.Group)
 }
 
 // Agree makes n random calls to a store with the clock *now, and compares the answers
-// with those of a Model. The calls have plans, definitions of call sites, floors,
-// overrides, parents, holds, reservations and changed limits. Some are sent in batches, and
+// with those of a Model. The calls have plans, floors,
+// fractions of the rate, overrides, parents, holds, reservations and changed limits. Some are sent in batches, and
 // the clock steps back now and then.
 // Histories with odd seeds have no overrides, because stores have separate statements for
 // limits without them. In histories with seeds of 2 modulo 4 two limits have one key, and
 // most calls begin or end holds and overrides, so that these overlap.
 func Agree(t testing.TB, s store.Store, now *int64, seed uint64, n int, but Differences) {
 	t.Helper()
-	random := rand.New(rand.NewPCG(seed, 13))
-	h := &history{TB: t, s: s, m: NewModel(func() int64 { return *now }), now: now, Rand: random, but: but, plain: seed%2 == 1, few: seed%4 == 2, ab: store.AbilitiesOf(s), called: map[at]int64{}, ids: map[store.Reservation]store.Reservation{}, sites: map[at]store.Limit{}}
+	agree(&history{TB: t, s: s, now: now, but: but, plain: seed%2 == 1, few: seed%4 == 2}, seed, n)
+}
+
+// AgreeOnChanges is Agree for histories in which most calls change one of three limits, so
+// that rows are of versions of long ago.
+func AgreeOnChanges(t testing.TB, s store.Store, now *int64, seed uint64, n int, but Differences) {
+	t.Helper()
+	agree(&history{TB: t, s: s, now: now, but: but, plain: seed%2 == 1, few: seed%4 == 2, changes: true}, seed, n)
+}
+
+func agree(h *history, seed uint64, n int) {
+	h.Helper()
+	h.Rand, h.prices = rand.New(rand.NewPCG(seed, 13)), rand.New(rand.NewPCG(seed, 14))
+	h.m, h.ab = NewModel(func() int64 { return *h.now }), store.AbilitiesOf(h.s)
+	h.called, h.ids = map[at]int64{}, map[store.Reservation]store.Reservation{}
 	for _, l := range slices.Concat(limitsOfHistories, treesOfHistories) {
 		h.define(l)
 	}
 	for i := range n {
-		if h.step(i); t.Failed() {
-			t.Fatalf("in step %d of the history with seed %d", i, seed)
+		if h.step(i); h.Failed() {
+			h.Fatalf("in step %d of the history with seed %d", i, seed)
 		}
 	}
 }
@@ -90,6 +104,7 @@ type Call struct {
 type history struct {
 	testing.TB
 	*rand.Rand
+	prices       *rand.Rand // of Fraction, so that the rest of a history does not depend on Whole
 	s            store.Store
 	ab           store.Abilities
 	m            *Model
@@ -97,14 +112,14 @@ type history struct {
 	but          Differences
 	plain        bool                                    // no overrides
 	few          bool                                    // holds and overrides of few keys
+	changes      bool                                    // see AgreeOnChanges
 	reservations []store.Reservation                     // ids in the model
 	ids          map[store.Reservation]store.Reservation // the store's id for each of the model's, because the store may choose its own
 	holds        []string
 	made         []store.Group // calls that make holds
 	last         []store.Op
-	changed      int64              // when a limit was changed last
-	called       map[at]int64       // when a call or a sweep last may have written a key
-	sites        map[at]store.Limit // the rate and burst of definitions of call sites, by limit and Definition.Plan
+	changed      int64        // when a limit was changed last
+	called       map[at]int64 // when a call or a sweep last may have written a key
 }
 
 func (h *history) define(l store.Limit) {
@@ -130,6 +145,10 @@ func (h *history) plan() string {
 func (h *history) step(i int) {
 	h.Helper()
 	h.move()
+	if h.changes && h.IntN(5) > 0 {
+		h.change()
+		return
+	}
 	n := h.IntN(24)
 	if h.few && n > 4 && n < 10 {
 		n = 1 + n%4 // an override or a sweep, not a list or a batch
@@ -240,7 +259,11 @@ func (h *history) mayStepBack(to int64) bool {
 func (h *history) change() {
 	h.Helper()
 	l := limitsOfHistories[h.IntN(4)]
-	if h.IntN(3) == 0 {
+	switch {
+	case h.changes:
+		l = []store.Limit{limitsOfHistories[0], limitsOfHistories[1], treesOfHistories[2]}[h.IntN(3)]
+		l.Burst, l.Period = h.Int64N(2)*(l.Rate+h.Int64N(40)), 20*time.Minute
+	case h.IntN(3) == 0:
 		l = treesOfHistories[h.IntN(len(treesOfHistories))]
 	}
 	if l.Algorithm == store.Concurrency {
@@ -408,7 +431,7 @@ func clone(g store.Group) store.Group {
 // quick decides half of the groups of one op as a Limiter does, by the store's ability
 // Quick, if it has it.
 func (h *history) quick(g *store.Group) bool {
-	if h.ab.Quick == nil || len(g.Ops) != 1 || g.Hold != nil || g.Cancel || g.Ops[0].Floor > 0 || h.IntN(2) == 0 {
+	if h.ab.Quick == nil || len(g.Ops) != 1 || g.Hold != nil || g.Cancel || g.Ops[0].Floor > 0 || g.Ops[0].Fraction > 0 || h.IntN(2) == 0 {
 		return false
 	}
 	op := &g.Ops[0]
@@ -443,11 +466,7 @@ func text(g *store.Group) string {
 	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		plan := op.Def.Plan
-		if op.Def.Unnamed {
-			plan = fmt.Sprint("of a call site, burst ", op.Def.Rule.Burst)
-		}
-		s += fmt.Sprintf("\n%s %s %q cost %d floor %d takes %b plan %q version %d override %v: %+v", op.Verb, op.Def.Name, op.Key, op.Cost, op.Floor, op.Takes, plan, op.Def.Base().Number, op.Def.Override != nil, op.Answer)
+		s += fmt.Sprintf("\n%s %s %q cost %d floor %d fraction %d takes %b plan %q version %d override %v: %+v", op.Verb, op.Def.Name, op.Key, op.Cost, op.Floor, op.Fraction, op.Takes, op.Def.Plan, op.Def.Base().Number, op.Def.Override != nil, op.Answer)
 	}
 	return s
 }
@@ -477,6 +496,9 @@ func (h *history) group() (g store.Group) {
 	case n < 11:
 		g.Hold = &store.HoldCall{ID: fmt.Sprint("hold", h.IntN(1000)), TTL: 1e6 + h.Int64N(5e6)}
 		g.Ops = h.ops(1+h.IntN(3), []string{"api", "day", "slots", "grid", "seen", "user", "team", "desk"}, store.VerbTake)
+		for i := range g.Ops { // a limit whose calls have a price has no holds
+			g.Ops[i].Fraction = 0
+		}
 		return g
 	}
 	if h.IntN(2) == 0 && len(h.last) > 0 { // the same call again, which may be refused
@@ -530,6 +552,9 @@ func (h *history) ops(n int, limits []string, verb store.Verb) (ops []store.Op) 
 		if verb <= store.VerbCheck && h.IntN(3) == 0 {
 			op.Floor = h.Int64N(4)
 		}
+		if verb <= store.VerbCheck && !h.but.Whole && h.prices.IntN(3) == 0 {
+			op.Fraction = 1 + h.prices.Int64N(1023)
+		}
 		if verb == store.VerbReserve && h.IntN(2) == 0 {
 			op.Bounded, op.MaxDelay = true, h.Int64N(4e6)
 		}
@@ -547,43 +572,13 @@ func (h *history) ops(n int, limits []string, verb store.Verb) (ops []store.Op) 
 	return h.withParents(ops)
 }
 
-// named returns the definition of a limit, or of a plan or of a call site.
+// named returns the definition of a limit, or of a plan.
 func (h *history) named(name string) *store.Definition {
 	d := h.m.reg.Lookup(name)
-	if h.ab.CallSite != nil && h.IntN(8) == 0 {
-		return h.callSite(d)
-	}
 	if p := d.WithPlan(h.plan()); p != nil {
 		return p
 	}
 	return d
-}
-
-// callSite returns one of two definitions that call sites make of a limit. The store may
-// give it another index than the model does, because it may forget it in between.
-func (h *history) callSite(d *store.Definition) *store.Definition {
-	h.Helper()
-	n := 1 + h.Int64N(2)
-	l := store.Limit{Rate: 4 * n, Burst: 11 * n}
-	if d.Algorithm == store.Concurrency {
-		l = store.Limit{Burst: 2 + 3*n}
-	}
-	d = siteOf(h, h.m.Abilities(), l, d)
-	h.sites[at{d.Name, d.Plan}] = l
-	return d
-}
-
-// siteOf returns the definition that a call site makes of a limit with another rate and
-// burst.
-func siteOf(t testing.TB, ab store.Abilities, l store.Limit, d *store.Definition) *store.Definition {
-	t.Helper()
-	site := d.Limit
-	site.Rate, site.Burst = l.Rate, l.Burst
-	made, err := ab.CallSite(context.Background(), d, site)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return made
 }
 
 // key returns a key of a limit. In a tree it is a path.

@@ -17,7 +17,7 @@ func (h *history) batch() {
 	cancels := false
 	for i := range groups {
 		g := h.group()
-		for g.Cancel && cancels || g.Hold != nil && g.Hold.Verb == store.MakeHold && slices.Contains(h.holds, g.Hold.ID) || h.but.Forget && resetsBeside(groups[:i], &g) {
+		for g.Cancel && cancels || g.Hold != nil && g.Hold.Verb == store.MakeHold && slices.Contains(h.holds, g.Hold.ID) || h.but.Forget && h.hidesOrder(groups[:i], &g) {
 			g = h.group()
 		}
 		cancels = cancels || g.Cancel // of two cancellations, no answer says which was first
@@ -56,16 +56,24 @@ func (h *history) batch() {
 	h.Errorf("a batch at %d:\n%s", *h.now, strings.Join(differ, "\n"))
 }
 
-// resetsBeside reports whether a call resets a key that another one uses, or the reverse.
-// A Reset always has the same answer, so that no answer says which was first.
-func resetsBeside(groups []store.Group, g *store.Group) bool {
-	for i := range groups {
-		for _, a := range groups[i].Ops {
-			for _, b := range g.Ops {
-				if a.Def.Name == b.Def.Name && a.Key == b.Key && (a.Verb == store.VerbReset || b.Verb == store.VerbReset) {
-					return true
-				}
-			}
+// hidesOrder reports whether a call resets or refunds a key that another one uses, or the
+// reverse. Before or after the other one, a Reset has the same answer, and so has a Refund
+// that fills the bucket: no answer says which was first.
+func (h *history) hidesOrder(groups []store.Group, g *store.Group) bool {
+	return slices.ContainsFunc(groups, func(other store.Group) bool { return h.hides(&other, g) || h.hides(g, &other) })
+}
+
+// hides reports whether a resets or refunds a key that b uses. Where a reservation is, the
+// history does not know.
+func (h *history) hides(a, b *store.Group) bool {
+	used := b.Ops
+	if b.Hold != nil && b.Hold.Verb != store.MakeHold {
+		used = h.made[slices.Index(h.holds, b.Hold.ID)].Ops
+	}
+	for _, x := range a.Ops {
+		uses := func(op store.Op) bool { return op.Def.Name == x.Def.Name && op.Key == x.Key }
+		if (x.Verb == store.VerbReset || x.Verb == store.VerbRefund) && (b.Cancel || slices.ContainsFunc(used, uses)) {
+			return true
 		}
 	}
 	return false
@@ -130,10 +138,6 @@ func (h *history) ask(s store.Store, reg *store.Registry, groups ...store.Group)
 		for i := range g.Ops {
 			op := &g.Ops[i]
 			base := reg.Lookup(op.Def.Name)
-			if l, ok := h.sites[at{base.Name, op.Def.Plan}]; ok {
-				op.Def = siteOf(h, store.AbilitiesOf(s), l, base)
-				continue
-			}
 			if op.Def = base.WithPlan(op.Def.Plan); op.Def == nil { // the plan was dropped
 				op.Def = base
 			}

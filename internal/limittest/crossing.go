@@ -11,25 +11,21 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/store"
 )
-
-// core is what package store has for this module alone.
-var core = store.Core(door.Key{})
 
 // directions says for each field of a call who sets it: the caller (in), the store (out),
 // or first the caller and then the store (both). "own" has a check of its own. A new
 // field of one of these types must be added here; then it crosses every decorator, or
 // that decorator's test fails.
 var directions = map[string]string{
-	"Group.Ops": "own", "Group.ID": "in", "Group.Cancel": "in", "Group.Hold": "own",
+	"Group.Ops": "own", "Group.ID": "in", "Group.Cancel": "in", "Group.Hold": "own", "Group.NoWait": "in",
 	"Group.Err": "out", "Group.Allowed": "out", "Group.Reserved": "out",
 
 	"HoldCall.Verb": "in", "HoldCall.ID": "both", "HoldCall.TTL": "in", "HoldCall.Costs": "in",
 	"HoldCall.Expires": "out", "HoldCall.Repeated": "out",
 
-	"Op.Def": "both", "Op.Key": "in", "Op.Verb": "in", "Op.Cost": "in", "Op.Bounded": "in", "Op.MaxDelay": "in", "Op.Floor": "in", "Op.Takes": "in",
+	"Op.Def": "both", "Op.Key": "in", "Op.Verb": "in", "Op.Cost": "in", "Op.Bounded": "in", "Op.MaxDelay": "in", "Op.Floor": "in", "Op.Fraction": "in", "Op.Takes": "in",
 	"Op.Phase": "in", "Op.Asked": "own", "Op.Answer": "own",
 
 	"Answer.Allowed": "out", "Answer.Never": "out", "Answer.Shadow": "out", "Answer.Source": "out", "Answer.Granted": "out", "Answer.Remaining": "out",
@@ -100,7 +96,7 @@ func (in *inner) number() int64 { in.count++; return in.count }
 // group returns a call with every field set.
 func (in *inner) group(verb store.Verb, n int) (g store.Group) {
 	for i := range n {
-		op := store.Op{Def: in.def, Key: fmt.Sprint("k", in.number()), Verb: verb, Cost: in.number(), Bounded: true, MaxDelay: in.number(), Floor: in.number(), Takes: 1 << i, Phase: in.number()}
+		op := store.Op{Def: in.def, Key: fmt.Sprint("k", in.number()), Verb: verb, Cost: in.number(), Bounded: true, MaxDelay: in.number(), Floor: in.number(), Fraction: in.number(), Takes: 1 << i, Phase: in.number()}
 		g.Ops = append(g.Ops, op)
 	}
 	return g
@@ -137,7 +133,7 @@ func (in *inner) fillGroup(g *store.Group, answer string) {
 		if in.fill(g.Hold, answer); answer != "zero" {
 			g.Hold.ID += "@1"
 		}
-		if core.Settles(g) {
+		if g.Settles() {
 			g.Ops = in.group(store.VerbTake, 2).Ops
 		}
 	}

@@ -1,4 +1,5 @@
-// Package limittest makes definitions of limits for tests.
+// Package limittest makes definitions of limits for tests, and chooses the seeds of random
+// histories.
 package limittest
 
 import "github.com/dipwell/dipwell/store"

@@ -83,6 +83,10 @@ func (t *table) SetHold(id string, h store.Hold) error {
 	return nil
 }
 
+func (t *table) FreeHolds(limit, key string, now int64) (int, error) {
+	return store.CountFree(t.holds, limit, key, now), nil
+}
+
 func (t *table) clone() table {
 	return table{maps.Clone(t.rows), maps.Clone(t.records), maps.Clone(t.overrides), maps.Clone(t.pending), maps.Clone(t.holds), nil}
 }
@@ -103,19 +107,9 @@ func (m *Model) Apply(_ context.Context, b *store.Batch) error {
 
 // Abilities returns all that are not about speed.
 func (m *Model) Abilities() store.Abilities {
-	return store.Abilities{Store: m, Limits: m, Overrides: m, Holds: m.holdsOf, CallSite: m.callSite,
+	return store.Abilities{Store: m, Limits: m, Overrides: m, Holds: m.holdsOf,
 		Sweep: func(context.Context, int) (int, error) { m.Sweep(); return 0, nil },
-		Observe: func(_ context.Context, d *store.Definition, o store.Observation) error {
-			return m.reg.Observe(m.now(), d.Name, o)
-		},
-		Now: func(context.Context) (int64, error) { return m.now(), nil }}
-}
-
-// callSite keeps the definitions of call sites. A history has few, so that none ends.
-func (m *Model) callSite(_ context.Context, d *store.Definition, l store.Limit) (*store.Definition, error) {
-	return d.CallSite(l, func(site store.Plan) (index int, kept store.Plan, err error) {
-		return m.reg.AddCallSite(d.Name, site, m.now(), func() (map[int]bool, error) { return nil, store.ErrFull }, nil)
-	})
+		Now:   func(context.Context) (int64, error) { return m.now(), nil }}
 }
 
 // Registry implements store.Definer.

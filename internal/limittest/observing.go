@@ -1,35 +1,36 @@
 package limittest
 
 import (
-	"context"
-	"sync"
+	"time"
 
-	"github.com/dipwell/dipwell/store"
+	"github.com/dipwell/dipwell"
 )
 
-// Observing is a store that adds up what is observed behind adaptive limits.
-type Observing struct {
-	store.Store
-	mu  sync.Mutex
-	got store.Observation
-}
+// Adaptive is an adaptive limit for Observed.
+var Adaptive = dipwell.Limit{Name: "up", Rate: 100, Period: time.Second, Burst: 1,
+	Adaptive: dipwell.Adaptive{Floor: 50, Latency: 500 * time.Millisecond, Errors: 0.1, Window: time.Minute}}
 
-// Abilities implements store.Store.
-func (o *Observing) Abilities() store.Abilities {
-	ab := store.AbilitiesOf(o.Store)
-	inner := ab.Observe
-	ab.Observe = func(ctx context.Context, d *store.Definition, s store.Observation) error {
-		o.mu.Lock()
-		o.got.Count, o.got.Slow, o.got.Failed, o.got.Taken = o.got.Count+s.Count, o.got.Slow+s.Slow, o.got.Failed+s.Failed, o.got.Taken+s.Taken
-		o.mu.Unlock()
-		return inner(ctx, d, s)
+// Observed says what a front end observes of a call that takes from Adaptive: "latency",
+// "errors", "good" or "nothing". It makes 30 such calls in each of two windows, and so is
+// for virtual time.
+func Observed(l *dipwell.Limiter, call func()) string {
+	window := func() string {
+		for range 30 {
+			call()
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		_, reason, _ := l.PresentRate(Adaptive.Name)
+		return reason
 	}
-	return ab
-}
-
-// Observed returns the sums.
-func (o *Observing) Observed() store.Observation {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.got
+	l.PresentRate(Adaptive.Name) // the first window begins
+	if reason := window(); reason != "defined" {
+		return reason
+	}
+	_ = l.Observe(Adaptive.Name, 0, false, 1000)
+	time.Sleep(time.Minute)
+	if window() == "used" {
+		return "good"
+	}
+	return "nothing"
 }

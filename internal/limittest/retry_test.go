@@ -28,11 +28,11 @@ func (p *prober) Apply(ctx context.Context, b *store.Batch) error {
 			return err
 		}
 		g := &b.Groups[i]
-		if g.Err != nil || g.Cancel || core.Settles(g) {
+		if g.Err != nil || g.Cancel || g.Settles() {
 			continue
 		}
 		for j := range g.Ops {
-			if op := &g.Ops[j]; !op.Allowed || op.Shadow {
+			if op := &g.Ops[j]; (!op.Allowed || op.Shadow) && (g.Hold == nil || op.Cost > 0) { // nobody can hold nothing
 				p.probe(&asked[i], j, op)
 			}
 		}
@@ -65,10 +65,11 @@ func (p *prober) probe(asked *store.Group, j int, got *store.Op) {
 	}
 	if !got.Never {
 		p.counts["retry"]++
-		if o := p.overrides[k]; got.Bound && o != nil && o.Until > *p.now {
+		o, at := p.overrides[k], *p.now+got.Retry
+		if got.Bound && o != nil && o.Until > *p.now {
 			p.counts["bound beside an override that ends"]++
 		}
-		if at := *p.now + got.Retry; !again(at) {
+		if !again(at) && (!got.Bound || o == nil || o.Until != at) { // at the end of an override it may be refused again
 			wrong("the call is refused", at)
 		} else if !got.Bound && again(at-1) {
 			wrong("the call is allowed", at-1)
@@ -92,8 +93,8 @@ func (p *prober) probe(asked *store.Group, j int, got *store.Op) {
 }
 
 // TestRetryOfModel checks that the retry of each refusal is the first time at which the
-// call succeeds if nobody else comes, beside live holds not too early, and that a call
-// which never succeeds does not.
+// call succeeds if nobody else comes, beside live holds not too early, or the end of an
+// override; and that a call which never succeeds does not.
 func TestRetryOfModel(t *testing.T) {
 	counts := map[string]int{}
 	for seed := range uint64(40) {

@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"math/bits"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -147,7 +148,7 @@ func (s *Store) quickOp(def *store.Definition, key string, verb store.Verb, cost
 // single decides a batch of one op, the common case. It returns false, and does nothing,
 // if the op needs more than its row; the caller then uses group. With quick, it also
 // returns false if another definition than op.Def decides, because the answer must then
-// name it, and for adaptive limits, because the Limiter counts their tokens.
+// name it.
 func (s *Store) single(op *store.Op, quick bool) (ok bool) {
 	var p place
 	if err := s.place(&p, op.Def, op.Key); err != nil || p.def != op.Def { // the limit was dropped, or the definition was superseded
@@ -171,10 +172,10 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 		row.Override = sh.overrideOf(p)
 	}
 	was := row.Override
-	if row.Lows != nil || quick && (was != nil || p.def.Rule.Pace != nil) || p.def.Algorithm == store.Concurrency {
+	if row.Lows != nil || quick && was != nil || p.def.Algorithm == store.Concurrency {
 		return false
 	}
-	write, err := core.StepRow(op, now, &row, false)
+	write, err := op.StepRow(now, &row, false)
 	if found {
 		sh.keepPhase(i, op.Phase)
 	}
@@ -196,7 +197,7 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 
 // insert adds the row of a new key.
 func (s *Store) insert(sh *shard, i int, p *place, op *store.Op, row *store.State, now int64) bool {
-	if !sh.ready(1, p.def, op.Key) || !s.room(sh, i, 1, now) {
+	if !sh.ready(1, p.def, op.Key) || !s.room(sh, i, room{1, textOf(p.def, op.Key)}, now) {
 		return false
 	}
 	i, _ = sh.find(p.id, p.tag) // room may have moved rows
@@ -216,8 +217,8 @@ func (sh *shard) state(row *store.State, r *slot, p *place) {
 	}
 	if k := sh.extras[rowID{r.id, r.tag}]; k != nil && r.handle&withExtras != 0 { // nil if the limit was dropped and defined again
 		row.Lows, row.Override = k.lows, k.override
-		if k.override != nil && number.IsOverride(row.Version) {
-			row.Version = number.OfOverride(k.override.ID)
+		if k.override != nil && terms.IsOverride(row.Version) {
+			row.Version = terms.OverrideNumber(k.override.ID)
 		}
 	}
 }
@@ -227,21 +228,22 @@ func (sh *shard) state(row *store.State, r *slot, p *place) {
 func (sh *shard) rewrite(i int, p *place, key string, row *store.State) {
 	r := sh.at(i)
 	r.used, r.ts = row.Used, row.TS
-	if was, handle := r.handle, sh.handle(p, row); was != handle {
-		if r.handle = handle; p.def.ListKeys {
-			sh.keepText(i, key)
+	if handle := sh.handle(p, row, p.def.ListKeys); r.handle != handle {
+		if p.def.ListKeys && !sh.keepText(i, key) {
+			handle = sh.handle(p, row, false) // so that the next call tries again
 		}
+		r.handle = handle
 	}
 	if row.Used == 0 {
 		sh.remove(i)
 	}
 }
 
-// handle returns the handle of a row.
-func (sh *shard) handle(p *place, row *store.State) uint32 {
+// handle returns the handle of a row, whose key is to be listed or not.
+func (sh *shard) handle(p *place, row *store.State, list bool) uint32 {
 	h := p.handle
-	if row.Version != p.def.Number && row.Used != 0 {
-		h = sh.store.limits.handle(p.limit, numberOf{row.Version, p.def.ListKeys})
+	if row.Used != 0 && (row.Version != p.def.Number || list != p.def.ListKeys) {
+		h = sh.store.limits.handle(p.limit, numberOf{row.Version, list})
 	}
 	if row.Lows != nil || row.Override != nil {
 		h |= withExtras
@@ -249,20 +251,29 @@ func (sh *shard) handle(p *place, row *store.State) uint32 {
 	return h
 }
 
-// add inserts a row. ready and room must have been called before.
+// add inserts a row. ready and room must have been called before, with its key.
 func (sh *shard) add(i int, p *place, key string, phase int64, row *store.State, now int64, reclaim bool) {
-	sh.insert(i, slot{p.id, row.Used, row.TS, p.tag, sh.handle(p, row)}, now, reclaim)
+	sh.insert(i, slot{p.id, row.Used, row.TS, p.tag, sh.handle(p, row, p.def.ListKeys)}, now, reclaim)
 	sh.setPhase(i, phase)
 	if p.def.ListKeys {
-		sh.keepText(i, key)
+		sh.setText(i, sh.texts.put(key))
 	}
 }
 
-// room counts n more keys and reports whether they fit in MaxKeys. At the bound
-// it first reclaims full rows: near slot i of the shard that the caller has
+// room is what rows take of MaxKeys and MaxKeyBytes.
+type room struct{ keys, text int64 }
+
+// add adds n rows of a key.
+func (r *room) add(d *store.Definition, key string, n int64) {
+	r.keys += n
+	r.text += n * textOf(d, key)
+}
+
+// room counts more rows and reports whether they fit in MaxKeys and MaxKeyBytes. At a
+// bound it first reclaims full rows: near slot i of the shard that the caller has
 // locked, then elsewhere in that shard, then in shards whose lock is free,
 // starting where the previous call stopped.
-func (s *Store) room(sh *shard, i int, n, now int64) bool {
+func (s *Store) room(sh *shard, i int, n room, now int64) bool {
 	if s.count(n) {
 		return true
 	}
@@ -294,15 +305,34 @@ const (
 	lockWork    = 4    // the cost of a lock, in slots
 )
 
-func (s *Store) count(n int64) bool {
+func (s *Store) count(n room) bool {
+	if n.text != 0 && !countOf(&s.textBytes, n.text, s.maxText) {
+		return false
+	}
+	if !countOf(&s.keys, n.keys, s.max) {
+		s.textBytes.Add(-n.text)
+		return false
+	}
+	return true
+}
+
+func countOf(of *atomic.Int64, n, most int64) bool {
 	for {
-		keys := s.keys.Load()
-		if keys+n > s.max {
+		was := of.Load()
+		if was+n > most {
 			return false
 		}
-		if s.keys.CompareAndSwap(keys, keys+n) {
+		if of.CompareAndSwap(was, was+n) {
 			return true
 		}
+	}
+}
+
+// uncount gives back what was counted for rows that were not added.
+func (s *Store) uncount(n room) {
+	if n != (room{}) {
+		s.keys.Add(-n.keys)
+		s.textBytes.Add(-n.text)
 	}
 }
 

@@ -99,6 +99,20 @@ func TestChurn(t *testing.T) {
 	}
 }
 
+// TestSweepLooksAtEveryRow sweeps shards of more rows than are swept under one lock.
+func TestSweepLooksAtEveryRow(t *testing.T) {
+	clock := &fake{1e15}
+	s := open(t, Config{Clock: clock.now, Shards: 1})
+	l := limiter(t, s, store.Limit{Name: "slow", Rate: 1, Period: time.Hour, Burst: 5})
+	for i := range 5 * scanWork {
+		take(t, l, "slow", fmt.Sprint(i), 1)
+	}
+	clock.add(time.Hour)
+	if n, err := s.Sweep(ctx, 1<<30); n != 5*scanWork || err != nil {
+		t.Errorf("%d of %d full rows are swept, %v", n, 5*scanWork, err)
+	}
+}
+
 func TestSpreadWindowsGo(t *testing.T) {
 	clock := &fake{1e15}
 	s := open(t, Config{Clock: clock.now})
@@ -356,7 +370,7 @@ func TestRace(t *testing.T) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		rows := 0
-		sh.scan(func(*slot, int) { rows++ })
+		sh.scan(scanWork, func(*slot, int) { rows++ })
 		if rows != sh.rows {
 			t.Errorf("shard %d has %d rows and counts %d", i, rows, sh.rows)
 		}

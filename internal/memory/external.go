@@ -93,7 +93,7 @@ func (s *Store) PutOverride(d *store.Definition, o *store.Override) error {
 		return nil
 	}
 	defer sh.mu.Unlock()
-	core.Prepare(o)
+	o.Prepare()
 	if sh.setOverride(sh.extrasOf(&p, o.Key), o); s.overrides.Load() > int64(s.maxOverrides) {
 		return s.fullError()
 	}

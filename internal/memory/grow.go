@@ -26,7 +26,7 @@ func (sh *shard) ready(n int, d *store.Definition, key string) bool {
 	if !sh.extend(max(sh.top, int(sh.next)) + n*spare) {
 		return false
 	}
-	if d.ListKeys && !sh.readyText(n*textSize(key)) {
+	if d.ListKeys && !sh.readyText(n*cellsOf(key)) {
 		return false
 	}
 	return !d.Rule.Spread || sh.readyPhases()

@@ -16,27 +16,24 @@ const MaxPage = 10_000
 const scanWork = 4096
 
 // scan calls do with every row, in order of hashes. It releases the lock between
-// steps; a row that exists all the time is seen exactly once, even if the table
-// grows meanwhile.
-func (sh *shard) scan(do func(p *slot, i int)) {
+// steps of work slots; a row that exists all the time is seen exactly once, even if the
+// table grows meanwhile.
+func (sh *shard) scan(work int, do func(p *slot, i int)) {
 	from, done := ^uint64(0), false
 	for !done {
-		from, done = sh.scanSome(from, do)
+		from, done = sh.scanSome(from, work, do)
 	}
 }
 
 // scanSome scans from the first row whose hash sorts at from or later.
-func (sh *shard) scanSome(from uint64, do func(p *slot, i int)) (next uint64, done bool) {
+func (sh *shard) scanSome(from uint64, work int, do func(p *slot, i int)) (next uint64, done bool) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if len(sh.ext) == 0 {
 		return 0, true
 	}
-	i, _ := sh.find(from, 0)
-	for i > 0 && sh.at(i-1).id == from { // find stops after rows with a smaller tag
-		i--
-	}
-	for stop := i + scanWork; i < sh.top; i++ {
+	i := sh.first(from)
+	for stop := i + work; i < sh.top; i++ {
 		p := sh.at(i)
 		if p.id == 0 {
 			continue
@@ -47,6 +44,15 @@ func (sh *shard) scanSome(from uint64, do func(p *slot, i int)) (next uint64, do
 		do(p, i)
 	}
 	return 0, true
+}
+
+// first returns the slot of the first row whose hash sorts at from or later.
+func (sh *shard) first(from uint64) int {
+	i, _ := sh.find(from, 0)
+	for i > 0 && sh.at(i-1).id == from { // find stops after rows with another tag
+		i--
+	}
+	return i
 }
 
 // Keys pages through the live keys of a limit with ListKeys, in byte order. For other
@@ -63,18 +69,19 @@ func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after str
 		return nil, nil
 	}
 	now := s.now()
+	var buf [cellText + store.MaxKey + cellText]byte
 	for i := range s.shards {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		sh := &s.shards[i]
-		sh.scan(func(p *slot, j int) {
+		sh.scan(scanWork, func(p *slot, j int) {
 			of, ref := s.limits.of(p.handle).limit, sh.text(j)
 			b := of.current.Load()
 			if ref == 0 || of.name != d.Name || b == nil {
 				return
 			}
-			key := sh.texts.get(ref)
+			key := sh.texts.get(ref, buf[:])
 			if text := unsafe.String(unsafe.SliceData(key), len(key)); !follows(text, prefix, after) || !page.wants(text) {
 				return
 			}
@@ -171,7 +178,7 @@ func (sh *shard) sweepFrom(from uint64, now int64, most int) (swept int, next ui
 	if len(sh.ext) == 0 {
 		return 0, 0, true
 	}
-	i, _ := sh.find(from, 0)
+	i := sh.first(from)
 	for work := 0; i < sh.top; work++ {
 		p := sh.at(i)
 		if work >= scanWork && p.id != 0 || swept >= most {

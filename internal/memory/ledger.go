@@ -2,6 +2,7 @@ package memory
 
 import (
 	"container/heap"
+	"container/list"
 	"maps"
 	"slices"
 	"sync"
@@ -9,29 +10,46 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A ledger keeps reservations or holds under their ids until they may be deleted. Its
-// lock is taken after those of the shards.
+// A ledger keeps reservations or holds under their ids until they may be deleted. A live
+// one always stays. An ended one stays too, to answer repeated calls, until then or until
+// a new one needs its room. The lock of a ledger is taken after those of the shards.
 type ledger[K comparable, V any] struct {
-	measure func(*V) (parts int, until int64) // until is in µs; parts 0 means that there is no value
-	max     int                               // parts of all values
+	measure func(*V) term
+	live    func(v *V, by int) // called with 1 when a value begins to live, with -1 when it ends; nil: not needed
+	max     int                // parts of all values
 
 	mu      sync.Mutex
 	parts   int
 	entries map[K]*entry[K, V]
-	due     entryHeap[K, V]
-	touched map[K]struct{} // ids that were set, changed or deleted; nil: not watched
+	due     entryHeap[K, V] // live ones
+	ended   list.List       // of *entry; the one that ended first is first
+	touched map[K]struct{}  // ids that were set, changed or deleted; nil: not watched
 }
 
-type entry[K, V any] struct {
+// A term says how long a value stays. Times are in µs.
+type term struct {
+	parts int   // 0: there is no value
+	over  bool  // it has ended already
+	ends  int64 // when it ends, unless it is over
+	until int64 // when it may be deleted
+}
+
+type entry[K comparable, V any] struct {
 	id    K
 	value V
-	parts int
-	until int64
-	index int // in the heap
+	term
+	index   int           // in the heap, if it is live
+	element *list.Element // in the list of ended ones, or nil
 }
 
-func measurePending(h *store.Pending) (int, int64) { return len(h.Parts), h.Due }
-func measureHold(h *store.Hold) (int, int64)       { return len(h.Parts), h.Forget }
+func measurePending(h *store.Pending) term {
+	return term{parts: len(h.Parts), ends: h.Due, until: h.Due}
+}
+
+func measureHold(h *store.Hold) term {
+	over := h.Settled || !slices.ContainsFunc(h.Parts, func(p store.Part) bool { return !p.Reset })
+	return term{len(h.Parts), over, h.Expires, h.Forget}
+}
 
 func (l *ledger[K, V]) len() int {
 	l.mu.Lock()
@@ -48,43 +66,83 @@ func (l *ledger[K, V]) get(id K) (v V) {
 	return v
 }
 
-// set stores a value, or deletes it if it has no parts. It returns false if the id
-// is new and there is no room. The ledger is locked.
+// set stores a value, or deletes it if it has no parts. It returns false if the id is new
+// and live values have all the room. The ledger is locked.
 func (l *ledger[K, V]) set(id K, v V, now int64) bool {
-	parts, until := l.measure(&v)
+	l.advance(now)
+	of := l.measure(&v)
 	e := l.entries[id]
 	switch {
-	case parts == 0:
+	case of.parts == 0:
 		if e != nil {
 			l.remove(e)
 		}
+		return true
 	case e != nil:
-		l.parts += parts - e.parts
-		e.value, e.parts, e.until = v, parts, until
-		heap.Fix(&l.due, e.index)
+		l.unlink(e)
 	default:
-		for len(l.due) > 0 && l.due[0].until <= now {
-			l.remove(l.due[0])
+		for l.parts+of.parts > l.max && l.ended.Len() > 0 {
+			l.remove(l.firstEnded())
 		}
-		if l.parts+parts > l.max {
+		if l.parts+of.parts > l.max {
 			return false
 		}
 		if l.entries == nil {
 			l.entries = map[K]*entry[K, V]{}
 		}
-		e = &entry[K, V]{id: id, value: v, parts: parts, until: until}
+		e = &entry[K, V]{id: id}
 		l.entries[id] = e
-		l.parts += parts
-		heap.Push(&l.due, e)
 	}
+	e.value, e.term = v, of
+	l.link(e)
 	l.markChanged(id)
 	return true
 }
 
-func (l *ledger[K, V]) remove(e *entry[K, V]) {
-	delete(l.entries, e.id)
+// advance moves what has ended at now to the ended ones, and deletes what may be deleted.
+// One that may be deleted stays behind one that ended before it and is kept for longer.
+func (l *ledger[K, V]) advance(now int64) {
+	for len(l.due) > 0 && l.due[0].ends <= now {
+		e := l.due[0]
+		l.unlink(e)
+		e.over = true
+		l.link(e)
+	}
+	for l.ended.Len() > 0 && l.firstEnded().until <= now {
+		l.remove(l.firstEnded())
+	}
+}
+
+func (l *ledger[K, V]) firstEnded() *entry[K, V] { return l.ended.Front().Value.(*entry[K, V]) }
+
+func (l *ledger[K, V]) link(e *entry[K, V]) {
+	l.parts += e.parts
+	if e.over {
+		e.element = l.ended.PushBack(e)
+		return
+	}
+	heap.Push(&l.due, e)
+	if l.live != nil {
+		l.live(&e.value, 1)
+	}
+}
+
+func (l *ledger[K, V]) unlink(e *entry[K, V]) {
 	l.parts -= e.parts
+	if e.element != nil {
+		l.ended.Remove(e.element)
+		e.element = nil
+		return
+	}
 	heap.Remove(&l.due, e.index)
+	if l.live != nil {
+		l.live(&e.value, -1)
+	}
+}
+
+func (l *ledger[K, V]) remove(e *entry[K, V]) {
+	l.unlink(e)
+	delete(l.entries, e.id)
 	l.markChanged(e.id)
 }
 
@@ -98,9 +156,7 @@ func (l *ledger[K, V]) markChanged(id K) {
 func (l *ledger[K, V]) sweep(now int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.due) > 0 && l.due[0].until <= now {
-		l.remove(l.due[0])
-	}
+	l.advance(now)
 }
 
 func (l *ledger[K, V]) watch() {
@@ -118,11 +174,11 @@ func (l *ledger[K, V]) changed() []K {
 	return ids
 }
 
-// entryHeap is a heap with the entry that may be deleted first on top.
+// entryHeap is a heap with the entry that ends first on top.
 type entryHeap[K comparable, V any] []*entry[K, V]
 
 func (h entryHeap[K, V]) Len() int           { return len(h) }
-func (h entryHeap[K, V]) Less(i, j int) bool { return h[i].until < h[j].until }
+func (h entryHeap[K, V]) Less(i, j int) bool { return h[i].ends < h[j].ends }
 func (h entryHeap[K, V]) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].index, h[j].index = i, j
@@ -138,4 +194,21 @@ func (h *entryHeap[K, V]) Pop() any {
 	old[len(old)-1] = nil
 	*h = old[:len(old)-1]
 	return e
+}
+
+// A freeParts counts the parts of live holds that took nothing, by limit and key. The lock
+// of the holds guards it.
+type freeParts map[[2]string]int
+
+func (f freeParts) add(h *store.Hold, by int) {
+	for i := range h.Parts {
+		p := &h.Parts[i]
+		if !p.Free {
+			continue
+		}
+		key := [2]string{p.Limit, p.Key}
+		if f[key] += by; f[key] == 0 {
+			delete(f, key)
+		}
+	}
 }

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -38,7 +38,6 @@ type limit struct {
 	bindings  []*binding              // usable ones, oldest first
 	handles   map[numberOf]uint32     // guarded by handlesMu
 	overrides atomic.Int64            // number of keys that have one
-	forgets   bool                    // definitions of call sites end, and others may get their indexes
 }
 
 // A binding is a definition that calls may use: a base or a plan.
@@ -63,12 +62,14 @@ type handleOf struct {
 	number uint32
 }
 
-var overrideNumber = number.OfOverride(0)
+var overrideNumber = terms.OverrideNumber(0)
 
 const (
 	aliveMax  = 512  // definitions of one version of a limit that calls may hold; it may have 100 plans
 	firstScan = 4096 // handles
-	manyPast  = 512  // versions after which the oldest are retired
+	manyPast  = 64   // versions of a limit after which the rows of older ones are converted: so many steps take 2 µs
+	keepPast  = 32   // versions that are kept although no row refers to them, for rows in a decorator
+	renewWork = 256  // slots whose rows are converted under one lock, in well below a millisecond
 )
 
 func (l *limits) init() {
@@ -89,29 +90,56 @@ func (s *Store) bind(d *store.Definition) (*binding, error) {
 // cached returns a recently used definition's binding, or nil. It is a
 // direct-mapped cache in front of the map, without which a Take is 20 % slower.
 func (l *limits) cached(d *store.Definition) *binding {
-	p := uintptr(unsafe.Pointer(d))
-	if b := l.recent[(p>>6^p>>14)%256].Load(); b != nil && b.def == d {
+	if b := l.recentOf(d).Load(); b != nil && b.def == d {
 		return b
 	}
 	return nil
 }
 
+func (l *limits) recentOf(d *store.Definition) *atomic.Pointer[binding] {
+	p := uintptr(unsafe.Pointer(d))
+	return &l.recent[(p>>6^p>>14)%256]
+}
+
 func (s *Store) bindSlow(d *store.Definition) (*binding, error) {
-	if number.IsOverride(d.Number) { // of an op that was decided before
+	if terms.IsOverride(d.Number) { // of an op that was decided before
 		return s.bind(d.Base())
 	}
 	l := &s.limits
 	b, ok := l.bound.Load(d)
 	if !ok {
+		s.keepUp(d.Base())
 		var err error
 		if b, err = s.add(d); err != nil {
 			return nil, err
 		}
 	}
 	found := b.(*binding)
-	p := uintptr(unsafe.Pointer(found.def))
-	l.recent[(p>>6^p>>14)%256].Store(found)
+	l.recentOf(found.def).Store(found)
 	return found, nil
+}
+
+// keepUp converts the rows of versions that a new version of their limit does not know any
+// more, because the store that has the limit has converted all of its own rows.
+func (s *Store) keepUp(d *store.Definition) {
+	cur := s.limits.currentOf(d.Name)
+	if cur == nil || cur.def.Number >= d.Number {
+		return
+	}
+	first := d.Number
+	if len(d.Past) > 0 {
+		first = d.Past[0].Number
+	}
+	l := &s.limits
+	l.handlesMu.RLock()
+	older := false
+	for n := range cur.limit.handles {
+		older = older || !terms.IsOverride(n.number) && terms.VersionOf(n.number) < first
+	}
+	l.handlesMu.RUnlock()
+	if older {
+		s.collect()
+	}
 }
 
 // add binds a definition, or returns the base that has superseded it.
@@ -131,9 +159,6 @@ func (s *Store) add(d *store.Definition) (any, error) {
 		if b.def == d {
 			return b, nil
 		}
-	}
-	if d.Unnamed && of.forgets && s.reg.Lookup(d.Name) != d.Base() {
-		return cur, nil // DecideIn checks whether the limit still has it
 	}
 	if of.last < d.Base().Number || len(of.bindings) >= aliveMax {
 		l.end(of)
@@ -175,13 +200,14 @@ func (l *limits) end(of *limit) {
 	for _, b := range of.bindings {
 		b.dead.Store(true)
 		l.bound.Delete(b.def)
+		l.recentOf(b.def).CompareAndSwap(b, nil) // it would keep the definition in memory
 	}
 	of.bindings = nil
 }
 
 // handle returns the handle for rows of a definition.
 func (l *limits) handle(of *limit, n numberOf) uint32 {
-	if number.IsOverride(n.number) {
+	if terms.IsOverride(n.number) {
 		n.number = overrideNumber
 	}
 	l.handlesMu.RLock()
@@ -244,19 +270,11 @@ func (s *Store) Define(_ context.Context, l store.Limit, owner string) (*store.D
 	if _, err = s.add(d); err != nil {
 		return nil, err
 	}
-	if len(d.Past) > manyPast || s.limits.crowded() {
+	if len(d.Past)%manyPast == manyPast-1 || s.limits.crowded() { // if rows could not be converted, at every manyPast-th change
 		s.collect()
 		d = s.reg.Lookup(l.Name)
 	}
 	return d, nil
-}
-
-// Observe moves the rate of an adaptive limit.
-func (s *Store) Observe(_ context.Context, d *store.Definition, o store.Observation) error {
-	if s.isClosed() {
-		return ErrClosed
-	}
-	return s.reg.Observe(s.now(), d.Name, o)
 }
 
 // Drop ends a limit. Its rows are reclaimed as others need their room.
@@ -280,30 +298,62 @@ func (l *limits) crowded() bool {
 	return len(*l.handles.Load())-len(l.free) > l.after
 }
 
-// collect forgets the versions that no row refers to. No row can refer to one of them
-// later: while a call holds the shard's lock, it has either the present version from the
-// registry or a binding that is not dead.
+// collect converts the rows of older versions to the present one, and forgets the
+// versions that no row refers to then. No row can refer to one of them later: while a call
+// holds the shard's lock, it has either the present version from the registry or a
+// binding that is not dead.
 func (s *Store) collect() {
-	s.Renew()
+	now := s.now()
+	s.eachExtras(func(sh *shard, k *keyExtras) {
+		if b := k.current.Load(); b != nil && sh.oldest(k) < b.def.Number {
+			sh.sweepKey(k, b, now)
+		}
+	})
 	l := &s.limits
 	l.mu.Lock()
-	all := *l.handles.Load()
-	used := make([]bool, len(all))
+	used := make([]bool, len(*l.handles.Load()))
 	for i := range s.shards {
-		s.shards[i].scan(func(p *slot, _ int) { used[p.handle&^withExtras] = true })
+		sh := &s.shards[i]
+		sh.scan(renewWork, func(p *slot, j int) {
+			sh.renew(p, j, now)
+			if h := p.handle &^ withExtras; int(h) < len(used) {
+				used[h] = true
+			}
+		})
 	}
 	oldest := l.retire(used)
 	l.mu.Unlock()
-	s.eachExtras(func(_ *shard, k *keyExtras) {
+	s.eachExtras(func(sh *shard, k *keyExtras) {
 		if v, ok := oldest[k.name]; ok {
-			oldest[k.name] = min(v, k.oldest())
+			oldest[k.name] = min(v, sh.oldest(k))
 		}
 	})
 	for name, version := range oldest {
-		s.reg.Retire(name, version)
+		if d := s.reg.Lookup(name); d != nil && d.Number > keepPast {
+			s.reg.Retire(name, min(version, d.Number-keepPast))
+		}
 		if d := s.reg.Lookup(name); d != nil {
 			_, _ = s.add(d)
 		}
+	}
+}
+
+// renew converts the row at i to the present version of its limit, if it is of an older
+// one. A row stays as it is if its windows are spread by a key that the table does not
+// know: its next call converts it.
+func (sh *shard) renew(p *slot, i int, now int64) {
+	h := sh.store.limits.of(p.handle)
+	b := h.limit.current.Load()
+	if b == nil || p.handle&withExtras != 0 || terms.IsOverride(h.number) || terms.VersionOf(h.number) >= b.def.Number {
+		return
+	}
+	key, text := "", sh.text(i)
+	if text != 0 {
+		key = string(sh.texts.get(text, nil))
+	}
+	if row, ok := b.def.Renew(store.State{Used: p.used, TS: p.ts, Version: h.number}, key, sh.phase(i), now); ok {
+		p.used, p.ts = row.Used, row.TS
+		p.handle = sh.store.limits.handle(h.limit, numberOf{row.Version, b.def.ListKeys && text != 0})
 	}
 }
 
@@ -320,10 +370,10 @@ func (l *limits) retire(used []bool) map[string]uint32 {
 		}
 		cur, low := of.current.Load(), of.last
 		for n, h := range of.handles {
-			switch version := number.Version(n.number); {
-			case cur != nil && (number.IsOverride(n.number) || version >= of.last) || int(h) >= len(used): // it was made after the scan
+			switch version := terms.VersionOf(n.number); {
+			case cur != nil && (terms.IsOverride(n.number) || version >= of.last) || int(h) >= len(used): // it was made after the scan
 			case used[h]:
-				if !number.IsOverride(n.number) {
+				if !terms.IsOverride(n.number) {
 					low = min(low, version)
 				}
 			default:

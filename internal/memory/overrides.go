@@ -12,7 +12,7 @@ import (
 // store.Overrider, or store.ErrFull if there is no room.
 func (s *Store) SetOverride(_ context.Context, d *store.Definition, o store.Override) (store.Override, error) {
 	var set *store.Override
-	err := s.override(d, o.Key, func(t *txn, d *store.Definition) (err error) {
+	err := s.change(d, o.Key, func(t *txn, d *store.Definition) (err error) {
 		set, err = d.SetOverrideIn(t, o.Key, &o, t.now)
 		return err
 	})
@@ -24,7 +24,7 @@ func (s *Store) SetOverride(_ context.Context, d *store.Definition, o store.Over
 
 // EndOverride ends the override of a key, and reports whether it had one.
 func (s *Store) EndOverride(_ context.Context, d *store.Definition, key string) (ended bool, err error) {
-	err = s.override(d, key, func(t *txn, d *store.Definition) error {
+	err = s.change(d, key, func(t *txn, d *store.Definition) error {
 		row, _, err := t.Row(d.Name, key)
 		if ended = row.Override != nil && (row.Override.Until == 0 || t.now < row.Override.Until); err == nil && row.Override != nil {
 			_, err = d.SetOverrideIn(t, key, nil, t.now)
@@ -34,8 +34,17 @@ func (s *Store) EndOverride(_ context.Context, d *store.Definition, key string) 
 	return ended, err
 }
 
-// override changes the override of a key under the lock of its shard.
-func (s *Store) override(d *store.Definition, key string, change func(t *txn, d *store.Definition) error) error {
+// SweepKey converts the row, the records and the override of a key to the present version
+// of its limit, and removes what has ended or is full.
+func (s *Store) SweepKey(d *store.Definition, key string) error {
+	return s.change(d, key, func(t *txn, d *store.Definition) error {
+		_, err := store.SweepRow(t, &s.reg, d.Name, key, t.now)
+		return err
+	})
+}
+
+// change changes what the store has of a key under the lock of its shard.
+func (s *Store) change(d *store.Definition, key string, change func(t *txn, d *store.Definition) error) error {
 	name, key := d.Name, strings.Clone(key)
 	b := s.limits.currentOf(name)
 	if b == nil {

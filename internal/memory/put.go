@@ -1,7 +1,7 @@
 package memory
 
 import (
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -35,14 +35,14 @@ func (s *Store) put(p *place, key string, row store.State) (superseded bool, err
 		return true, nil
 	}
 	now := s.now()
-	if row.Override = sh.overrideOf(p); row.Override == nil && number.IsOverride(row.Version) {
+	if row.Override = sh.overrideOf(p); row.Override == nil && terms.IsOverride(row.Version) {
 		return false, nil // the row of another store's override
 	}
-	carried, known := core.Carry(core.Own(p.def, row, max(now, row.TS)), row, key, now)
+	carried, known := p.def.Own(row, max(now, row.TS)).Carry(row, key, now)
 	if !known {
 		return false, store.ErrStaleDefinition
 	}
-	if !number.IsOverride(row.Version) || number.Override(row.Version) != row.Override.ID {
+	if !terms.IsOverride(row.Version) || terms.OverrideOf(row.Version) != row.Override.ID {
 		row = carried // otherwise it stays at the version of its override, which is not changed here
 	}
 	i, found := sh.find(p.id, p.tag)
@@ -51,14 +51,15 @@ func (s *Store) put(p *place, key string, row store.State) (superseded bool, err
 		var present store.State
 		sh.state(&present, sh.at(i), p)
 		present.Override = row.Override
-		if present, ok := core.Carry(core.Own(p.def, present, max(now, present.TS)), present, key, now); ok && older(carried, present) {
+		if present, ok := p.def.Own(present, max(now, present.TS)).Carry(present, key, now); ok && older(carried, present) {
 			return false, nil
 		}
 		sh.setLows(p, key, row.Lows)
 		sh.rewrite(i, p, key, &row)
 	case row.Used != 0:
-		if !sh.ready(1, p.def, key) || !s.room(sh, i, 1, now) {
-			return false, s.fullError()
+		n := room{1, textOf(p.def, key)}
+		if !sh.ready(1, p.def, key) || !s.room(sh, i, n, now) {
+			return false, s.noRoom(n)
 		}
 		i, _ = sh.find(p.id, p.tag) // room may have moved rows
 		sh.add(i, p, key, 0, &row, now, true)

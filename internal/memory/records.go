@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unsafe"
 
-	"github.com/dipwell/dipwell/internal/number"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -311,29 +311,25 @@ func (s *Store) eachExtras(do func(sh *shard, k *keyExtras)) {
 	}
 }
 
-// oldest returns the lowest version of the limit that the override or a record refers to.
-func (k *keyExtras) oldest() uint32 {
-	oldest := uint32(number.MaxVersion)
+// oldest returns the lowest version of its limit that a key's row, records and override
+// refer to.
+func (sh *shard) oldest(k *keyExtras) uint32 {
+	oldest := uint32(terms.MaxVersion)
+	add := func(n uint32) {
+		if !terms.IsOverride(n) {
+			oldest = min(oldest, terms.VersionOf(n))
+		}
+	}
 	if k.override != nil {
-		oldest = k.override.Version
+		add(k.override.Version)
 	}
 	for i := range k.records {
-		if n := k.records[i].Version; !number.IsOverride(n) {
-			oldest = min(oldest, number.Version(n))
-		}
+		add(k.records[i].Version)
+	}
+	if i, found := sh.find(k.id, k.tag); found {
+		add(sh.store.limits.of(sh.at(i).handle).number)
 	}
 	return oldest
-}
-
-// Renew converts keys whose override or records refer to a very old version, which keeps
-// later ones from being retired. An override may last for years without a call.
-func (s *Store) Renew() {
-	now := s.now()
-	s.eachExtras(func(sh *shard, k *keyExtras) {
-		if b := k.current.Load(); b != nil && k.oldest()+manyPast/2 < b.def.Number {
-			sh.sweepKey(k, b, now)
-		}
-	})
 }
 
 // extrasHeap is a heap of extras; the one that a sweep has to visit first is on top.

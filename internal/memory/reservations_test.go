@@ -82,3 +82,112 @@ func TestTextsAreUsedAgain(t *testing.T) {
 		t.Errorf("%d bytes after 1,000 keys, %d after 100,000", early, late)
 	}
 }
+
+// Ended holds give way to new ones, those that ended first first. Only live ones fill the
+// store.
+func TestEndedHoldsGiveWay(t *testing.T) {
+	now := int64(1e15)
+	s, err := memory.New(memory.Config{MaxHolds: 4, Clock: func() int64 { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l, err := dipwell.New(s, store.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: 10_000},
+		store.Limit{Name: "slots", Algorithm: store.Concurrency, Burst: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold := func(id string, ttl time.Duration, keys ...string) error {
+		var takes []dipwell.Take
+		for _, k := range keys {
+			takes = append(takes, dipwell.Take{Limit: "l", Key: k, Cost: 1})
+		}
+		d, err := l.Hold(t.Context(), ttl, id, takes...)
+		if err == nil && (!d.Allowed || d.Repeated) {
+			t.Fatalf("%s: %+v", id, d)
+		}
+		return err
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	settle := func(id string) error {
+		_, err := l.Settle(t.Context(), id)
+		return err
+	}
+	for i := range 1000 { // one after the other
+		id := fmt.Sprint("one", i)
+		must(hold(id, time.Minute, "k"))
+		must(settle(id))
+		d, err := l.Hold(t.Context(), time.Hour, id+"slot", dipwell.Take{Limit: "slots", Key: "k", Cost: 1})
+		if err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		must(settle(id + "slot"))
+	}
+	if n := s.Stats().Holds; n != 4 {
+		t.Errorf("%d holds", n)
+	}
+
+	now += 1e6
+	must(hold("settled", time.Minute, "k"))
+	must(hold("expired", time.Second, "k"))
+	must(hold("live", time.Minute, "k"))
+	now += 2e6
+	must(settle("settled")) // it ends after the one that has expired, and was made before it
+	must(hold("two", time.Minute, "k", "l"))
+	if err := settle("expired"); !errors.Is(err, store.ErrUnknownHold) {
+		t.Errorf("the hold that ended first: %v", err)
+	}
+	must(settle("settled"))
+	if err := hold("more", time.Minute, "k", "l"); !errors.Is(err, store.ErrFull) {
+		t.Errorf("3 live and 2 of 4: %v", err)
+	}
+	must(hold("last", time.Minute, "k"))
+	if err := hold("more", time.Minute, "k"); !errors.Is(err, store.ErrFull) {
+		t.Errorf("4 live and 1 of 4: %v", err)
+	}
+	if _, err := l.Extend(t.Context(), "live", time.Second); err != nil {
+		t.Fatal(err)
+	}
+	now += 1e6
+	must(hold("more", time.Minute, "k"))
+	now += 120e6
+	if _, err := s.Sweep(t.Context(), 1000); err != nil || s.Stats().Holds != 0 {
+		t.Errorf("%d holds when all are forgotten, %v", s.Stats().Holds, err)
+	}
+}
+
+// Overrides that have ended give way to new ones.
+func TestEndedOverridesGiveWay(t *testing.T) {
+	now := int64(1e15)
+	s, err := memory.New(memory.Config{MaxOverrides: 4, Clock: func() int64 { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l, err := dipwell.New(s, store.Limit{Name: "l", Rate: 1, Period: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(key string, until int64) error {
+		_, err := s.SetOverride(t.Context(), l.Limit("l"), store.Override{Key: key, Burst: 7, Until: until})
+		return err
+	}
+	for i := range 1000 {
+		if err := set(fmt.Sprint("k", i), now+4e6); err != nil {
+			t.Fatalf("override %d: %v", i, err)
+		}
+		now += 1e6
+	}
+	for i := range 2 {
+		if err := set(fmt.Sprint("forever", i), 0); i == 0 && err != nil {
+			t.Fatal(err)
+		} else if i == 1 && !errors.Is(err, store.ErrFull) {
+			t.Errorf("5 of 4: %v", err)
+		}
+	}
+}

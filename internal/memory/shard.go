@@ -160,10 +160,7 @@ func (sh *shard) forget(i int) {
 	if p := sh.at(i); p.handle&withExtras != 0 {
 		sh.endLows(rowID{p.id, p.tag})
 	}
-	if sh.list {
-		sh.texts.drop(sh.text(i))
-		sh.setText(i, 0)
-	}
+	sh.dropText(i)
 	sh.rows--
 	sh.store.keys.Add(-1)
 }

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/audit"
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -23,6 +23,9 @@ const (
 	DefaultMaxHolds        = 100_000  // take as much
 	DefaultMaxOverrides    = 2 << 20  // take at most about 1.5 GB
 	maxKeys                = int64(1) << 36
+	bytesPerKey            = 64      // of MaxKeyBytes; keys of up to 54 bytes take that much
+	minKeyBytes            = 1 << 10 // room for any one key
+	maxKeyBytes            = maxKeys * bytesPerKey
 	maxReservations        = 1 << 28
 	maxShards              = 256
 )
@@ -33,14 +36,19 @@ type Config struct {
 	// full needs no room. At the bound no key is evicted: calls for a new key fail
 	// with store.ErrFull. Default DefaultMaxKeys.
 	MaxKeys int
+	// MaxKeyBytes bounds the memory for the texts of keys of limits with ListKeys. At the
+	// bound, calls for a new key of such a limit fail with store.ErrFull. Default
+	// bytesPerKey for each of MaxKeys.
+	MaxKeyBytes int64
 	// MaxReservations bounds the reservations that are not yet due, together with the
 	// cancelled ones of which something is withheld. One of several keys counts once for
 	// each key. At the bound, calls that would make one more fail with store.ErrFull.
 	// Default DefaultMaxReservations.
 	MaxReservations int
-	// MaxHolds bounds the holds, including ended ones whose records are kept for repeated
-	// calls. One of several keys counts once for each key. At the bound, calls that would
-	// make one more fail with store.ErrFull. Default DefaultMaxHolds.
+	// MaxHolds bounds the holds. One of several keys counts once for each key. Ended ones are
+	// kept for repeated calls, and the oldest of them are forgotten when a new one needs the
+	// room. Once that many are live, calls that would make one more fail with store.ErrFull.
+	// Default DefaultMaxHolds.
 	MaxHolds int
 	// MaxOverrides bounds the overrides, over all limits. At the bound, setting one more
 	// fails with store.ErrFull. Default DefaultMaxOverrides.
@@ -64,7 +72,7 @@ type Store struct {
 	start        time.Time
 	epoch        int64     // µs: the wall clock at start
 	secret       [4]uint64 // for the hash of keys
-	max          int64
+	max, maxText int64
 	limits       limits
 	reg          store.Registry
 	shards       []shard
@@ -72,6 +80,7 @@ type Store struct {
 	arena        arena
 	reservations ledger[store.Reservation, store.Pending]
 	holds        ledger[string, store.Hold]
+	free         freeParts
 	maxOverrides int
 	trail        trail
 	topKeys      trail
@@ -82,6 +91,7 @@ type Store struct {
 
 	_         [64]byte
 	keys      atomic.Int64
+	textBytes atomic.Int64 // of the texts of keys
 	records   atomic.Int64 // number of records of reservations
 	overrides atomic.Int64
 	refused   atomic.Int64
@@ -101,18 +111,19 @@ func New(c Config) (*Store, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	s := &Store{clock: c.Clock, start: time.Now(), max: int64(c.MaxKeys), shards: make([]shard, c.Shards)}
+	s := &Store{clock: c.Clock, start: time.Now(), max: int64(c.MaxKeys), maxText: c.MaxKeyBytes, shards: make([]shard, c.Shards)}
 	s.epoch = max(s.start.UnixMicro(), c.NotBefore)
 	s.secret = [4]uint64{rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64()}
 	if s.clock == nil && !monotonic(s.start) {
 		s.clock = s.wall
 	}
-	s.trail.log, s.trail.now = &audit.Changes, s.now
-	s.topKeys.log, s.topKeys.now = &audit.TopHours, s.now
+	s.trail.log, s.trail.now = &catalog.Changes, s.now
+	s.topKeys.log, s.topKeys.now = &catalog.TopHours, s.now
 	s.limits.init()
 	s.mask = uint32(c.Shards - 1)
 	s.reservations.max, s.reservations.measure = c.MaxReservations, measurePending
-	s.holds.max, s.holds.measure = c.MaxHolds, measureHold
+	s.free = freeParts{}
+	s.holds.max, s.holds.measure, s.holds.live = c.MaxHolds, measureHold, s.free.add
 	s.maxOverrides = c.MaxOverrides
 	for i := range s.shards {
 		s.shards[i].store = s
@@ -134,6 +145,7 @@ func (c *Config) check() error {
 	if c.MaxKeys == 0 {
 		c.MaxKeys = DefaultMaxKeys
 	}
+	c.MaxKeyBytes = cmp.Or(c.MaxKeyBytes, max(minKeyBytes, bytesPerKey*min(int64(c.MaxKeys), maxKeys)))
 	if c.MaxReservations == 0 {
 		c.MaxReservations = DefaultMaxReservations
 	}
@@ -145,6 +157,8 @@ func (c *Config) check() error {
 	switch {
 	case c.MaxKeys < 1 || int64(c.MaxKeys) > maxKeys:
 		return fmt.Errorf("memstore: MaxKeys: %d is not between 1 and %d", c.MaxKeys, maxKeys)
+	case c.MaxKeyBytes < minKeyBytes || c.MaxKeyBytes > maxKeyBytes:
+		return fmt.Errorf("memstore: MaxKeyBytes: %d is not between %d and %d", c.MaxKeyBytes, minKeyBytes, maxKeyBytes)
 	case c.MaxReservations < 1 || c.MaxReservations > maxReservations:
 		return fmt.Errorf("memstore: MaxReservations: %d is not between 1 and %d", c.MaxReservations, maxReservations)
 	case c.MaxHolds < 1 || c.MaxHolds > maxReservations:
@@ -218,7 +232,7 @@ func (s *Store) Now(context.Context) (int64, error) { return s.now(), nil }
 
 // Abilities returns what the store can do besides Apply.
 func (s *Store) Abilities() store.Abilities {
-	return store.Abilities{Store: s, Limits: s, Keys: s.Keys, Overrides: s, Audit: &s.trail, TopKeys: &s.topKeys, Holds: s.Holds, Observe: s.Observe, Sweep: s.Sweep,
+	return store.Abilities{Store: s, Limits: s, Keys: s.Keys, Overrides: s, Audit: &s.trail, TopKeys: &s.topKeys, Holds: s.Holds, Sweep: s.Sweep,
 		Now: s.Now, Metrics: s.metrics, Quick: s.Quick(), InProcess: true}
 }
 
@@ -242,7 +256,7 @@ type Stats struct {
 	Keys         int64 // including keys whose buckets have become full and were not reclaimed yet
 	Refused      int64 // groups that failed because the store was full
 	Reservations int   // including some that are already due
-	Holds        int   // including ended ones that are kept for repeated calls
+	Holds        int   // including ended ones that are still kept for repeated calls
 	Overrides    int64
 	Bytes        int64 // memory of the table and of the texts of keys
 }
@@ -261,6 +275,7 @@ func (s *Store) Close() error {
 		sh.close()
 	}
 	s.keys.Store(0)
+	s.textBytes.Store(0)
 	return s.arena.close()
 }
 
@@ -270,6 +285,15 @@ func (s *Store) isClosed() bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	return sh.closed
+}
+
+// noRoom is fullError of a group whose rows do not fit.
+func (s *Store) noRoom(n room) error {
+	err := s.fullError()
+	if n.text > 0 && s.textBytes.Load()+n.text > s.maxText {
+		err = fmt.Errorf("%w: the texts of keys take %d bytes, which is MaxKeyBytes", err, s.maxText)
+	}
+	return err
 }
 
 // fullError counts a group for which there was no room, and returns its error.

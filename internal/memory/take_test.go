@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/limittest"
-	"github.com/dipwell/dipwell/internal/spread"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -77,7 +77,7 @@ func TestTakeInWindowIsStep(t *testing.T) {
 		for i := range 50_000 {
 			key := string(rune('a' + i%20))
 			var scratch store.Rule
-			r := core.RuleFor(d, key, &scratch)
+			r := d.RuleFor(key, &scratch)
 			span := 1 + rnd.Int64N(r.MaxUsed)>>rnd.IntN(53)
 			s := store.State{Version: d.Number, Used: rnd.Int64N(span + 1), TS: rnd.Int64N(1_800_000_000_000_000) >> (rnd.IntN(2) * rnd.IntN(51))}
 			now := max(0, s.TS+rnd.Int64N(1<<51)>>rnd.IntN(51)-rnd.Int64N(1000))
@@ -86,7 +86,7 @@ func TestTakeInWindowIsStep(t *testing.T) {
 			if _, _, err := o.Step(now, s, false); err != nil {
 				t.Fatal(err)
 			}
-			after, ts, remaining, retry, reset, allowed := fast.takeInWindow(s.Used, s.TS, now, cost, spread.PhaseOf(l.Name, key))
+			after, ts, remaining, retry, reset, allowed := fast.takeInWindow(s.Used, s.TS, now, cost, terms.PhaseOf(l.Name, key))
 			if after != o.Used || ts != o.TS || retry != o.Retry || allowed != o.Allowed ||
 				remaining != o.Remaining || reset != o.Reset {
 				t.Fatalf("%s: takeInWindow(%+v, %d, %d) = %d %d %d %d %d %v; Step says %+v", l.Name, s, now, cost,

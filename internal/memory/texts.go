@@ -5,46 +5,64 @@ import (
 	"math"
 	"unsafe"
 
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
-// texts stores the keys of rows whose limits have ListKeys. A text is two bytes of
-// length and the key, in units of four bytes. Freed space is reused for texts of
-// the same number of units.
+// texts stores the keys of rows whose limits have ListKeys. A text is two bytes of length
+// and the key, in a chain of cells. All cells are alike, so that the room of keys that are
+// gone serves keys of any length.
 type texts struct {
-	refs   []*[extentRefs]uint32 // of each slot's text; 0: none
-	chunks []*[extentBytes]byte
-	next   uint32 // the first unit that was never used
-	free   [unitsMax + 1]uint32
+	refs   []*[extentRefs]uint32 // the first cell of each slot's text; 0: none
+	chunks []*[extentCells]cell
+	next   uint32 // the first cell that was never used
+	free   uint32 // a chain of cells
+	unused int    // cells in free
+}
+
+// A cell holds part of a text.
+type cell struct {
+	next uint32 // 0: none
+	text [28]byte
 }
 
 const (
 	extentRefs  = extentBytes / 4
-	chunkUnits  = extentBytes / 4
-	unitsMax    = (2 + store.MaxKey + 3) / 4
+	cellBytes   = int(unsafe.Sizeof(cell{}))
+	cellText    = len(cell{}.text)
+	extentCells = extentBytes / cellBytes
+	cellsMost   = (2 + store.MaxKey + terms.ShardSuffix + cellText - 1) / cellText
 	refsPerSlot = extentRefs / int(extentSlots)
 )
 
-// textSize is the memory that a key needs, in bytes.
-func textSize(key string) int { return (2 + len(key) + 3) &^ 3 }
+// cellsOf is the number of cells that a key needs.
+func cellsOf(key string) int { return (2 + len(key) + cellText - 1) / cellText }
 
-// readyText makes room for texts of size bytes in total. It returns false if
-// there is none.
-func (sh *shard) readyText(size int) bool {
+// textSize is the memory that a key needs, in bytes.
+func textSize(key string) int64 { return int64(cellsOf(key) * cellBytes) }
+
+// textOf is the memory that the text of a key of the limit needs.
+func textOf(d *store.Definition, key string) int64 {
+	if !d.ListKeys {
+		return 0
+	}
+	return textSize(key)
+}
+
+// readyText allocates cells for texts of that many cells. It returns false if there is no
+// memory.
+func (sh *shard) readyText(cells int) bool {
 	t := &sh.texts
-	if t.next == 0 {
-		t.next = 1 // a reference of 0 means none
-	}
-	need := uint64(t.next) + uint64(size/4+(size/extentBytes+2)*unitsMax)
-	if need > math.MaxUint32 {
-		return false
-	}
-	for uint64(len(t.chunks))*chunkUnits < need {
+	t.next = max(1, t.next) // a reference of 0 means none
+	for len(t.chunks)*extentCells-int(t.next)+t.unused < cells {
+		if int64(len(t.chunks)+1)*int64(extentCells) > math.MaxUint32 {
+			return false
+		}
 		p := sh.store.arena.extent()
 		if p == nil {
 			return false
 		}
-		t.chunks = append(t.chunks, (*[extentBytes]byte)(p))
+		t.chunks = append(t.chunks, (*[extentCells]cell)(p))
 	}
 	if !sh.extendTexts() {
 		return false
@@ -80,48 +98,79 @@ func (sh *shard) setText(i int, ref uint32) {
 	}
 }
 
-// keepText stores the key of the row at i, unless it is there already.
-func (sh *shard) keepText(i int, key string) {
-	if sh.text(i) == 0 && sh.readyText(textSize(key)) {
-		sh.setText(i, sh.texts.put(key))
+// keepText stores the key of the row at i, unless it is there already. It returns false if
+// there is no room. It leaves the cells that ready has allocated for rows that the same call
+// adds.
+func (sh *shard) keepText(i int, key string) bool {
+	switch {
+	case sh.text(i) != 0:
+		return true
+	case !sh.readyText(cellsOf(key)+store.MaxTakes*cellsMost) || !sh.store.count(room{text: textSize(key)}):
+		return false
+	}
+	sh.setText(i, sh.texts.put(key))
+	return true
+}
+
+// dropText removes the text of the row at i.
+func (sh *shard) dropText(i int) {
+	if ref := sh.text(i); ref != 0 {
+		n := sh.texts.drop(ref)
+		sh.setText(i, 0)
+		sh.store.textBytes.Add(int64(-n * cellBytes))
 	}
 }
 
-func (t *texts) put(key string) uint32 {
-	units := uint32(2+len(key)+3) / 4
-	ref := t.free[units]
-	if ref != 0 {
-		t.free[units] = binary.NativeEndian.Uint32(t.at(ref))
-	} else {
-		if t.next%chunkUnits+units > chunkUnits { // a text must lie within one chunk
-			t.next += chunkUnits - t.next%chunkUnits
-		}
-		ref = t.next
-		t.next += units
+// put stores a key. readyText must have been called.
+func (t *texts) put(key string) (ref uint32) {
+	ref = t.cell()
+	c := t.at(ref)
+	binary.NativeEndian.PutUint16(c.text[:], uint16(len(key)))
+	key = key[copy(c.text[2:], key):]
+	for key != "" {
+		c.next = t.cell()
+		c = t.at(c.next)
+		key = key[copy(c.text[:], key):]
 	}
-	b := t.at(ref)
-	binary.NativeEndian.PutUint16(b, uint16(len(key)))
-	copy(b[2:], key)
+	c.next = 0
 	return ref
 }
 
-func (t *texts) at(ref uint32) []byte {
-	return t.chunks[ref/chunkUnits][ref%chunkUnits*4:]
-}
-
-func (t *texts) drop(ref uint32) {
-	if ref == 0 {
-		return
+// cell takes a cell that is not in use.
+func (t *texts) cell() (ref uint32) {
+	if ref = t.free; ref != 0 {
+		t.free = t.at(ref).next
+		t.unused--
+		return ref
 	}
-	units := uint32(2+len(t.get(ref))+3) / 4
-	binary.NativeEndian.PutUint32(t.at(ref), t.free[units])
-	t.free[units] = ref
+	ref = t.next
+	t.next++
+	return ref
 }
 
-// get returns the key, valid as long as the shard is locked.
-func (t *texts) get(ref uint32) []byte {
-	b := t.at(ref)
-	return b[2 : 2+int(binary.NativeEndian.Uint16(b))]
+func (t *texts) at(ref uint32) *cell {
+	return &t.chunks[uint(ref)/uint(extentCells)][uint(ref)%uint(extentCells)]
+}
+
+// drop frees a text, and returns the number of its cells.
+func (t *texts) drop(ref uint32) (cells int) {
+	last := t.at(ref)
+	for cells = 1; last.next != 0; cells++ {
+		last = t.at(last.next)
+	}
+	last.next, t.free = t.free, ref
+	t.unused += cells
+	return cells
+}
+
+// get returns a key, in buf if it fits.
+func (t *texts) get(ref uint32, buf []byte) []byte {
+	c := t.at(ref)
+	n := 2 + int(binary.NativeEndian.Uint16(c.text[:]))
+	for buf = append(buf[:0], c.text[:]...); len(buf) < n; buf = append(buf, c.text[:]...) {
+		c = t.at(c.next)
+	}
+	return buf[2:n]
 }
 
 var _ = [1]struct{}{}[unsafe.Sizeof(slot{})*extentSlots-extentBytes]

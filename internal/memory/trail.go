@@ -6,13 +6,13 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/dipwell/dipwell/internal/audit"
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
 
 // A trail is a log of a store, in memory.
 type trail struct {
-	log *audit.Log
+	log *catalog.EntryLog
 	now func() int64
 
 	mu      sync.Mutex
@@ -28,7 +28,7 @@ func (t *trail) Record(_ context.Context, e store.AuditEntry) error {
 	defer t.mu.Unlock()
 	e.At = t.now()
 	t.n++
-	e.ID = audit.ID(e.At, t.n)
+	e.ID = catalog.EntryID(e.At, t.n)
 	at, _ := t.find(e.ID) // before the last one, if the clock was set back
 	t.entries = slices.Insert(t.entries, at, e)
 	t.forget(e.At)
@@ -54,7 +54,7 @@ func (t *trail) find(id string) (int, bool) {
 
 // Audit implements store.Auditor.
 func (t *trail) Audit(_ context.Context, before string, n int) ([]store.AuditEntry, error) {
-	if err := audit.CheckBefore(before); err != nil {
+	if err := catalog.CheckBefore(before); err != nil {
 		return nil, err
 	}
 	t.mu.Lock()

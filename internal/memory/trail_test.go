@@ -4,14 +4,14 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/dipwell/dipwell/internal/audit"
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
 
 // The audit has the last entries.
 func TestAuditIsBounded(t *testing.T) {
 	now := int64(1e15)
-	tr := trail{log: &audit.Changes, now: func() int64 { return now }}
+	tr := trail{log: &catalog.Changes, now: func() int64 { return now }}
 	for i := range tr.log.Entries + 5 {
 		if err := tr.Record(t.Context(), store.AuditEntry{What: strconv.Itoa(i)}); err != nil {
 			t.Fatal(err)

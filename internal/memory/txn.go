@@ -5,13 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
-	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/store"
 )
-
-// core is what package store has for this module alone.
-var core = store.Core(door.Key{})
 
 // A txn is the store.Table of one call, for the keys whose shards it has locked. What is
 // written into it is stored by commit, so that a call that fails changes nothing.
@@ -56,9 +53,6 @@ func (s *Store) group(g *store.Group, now int64) ([]Touched, error) {
 	if n := len(g.Ops); n > store.MaxTakes {
 		return nil, fmt.Errorf("memstore: %d operations in a group; at most %d", n, store.MaxTakes)
 	}
-	if s.plainGroup(g, now) {
-		return nil, nil
-	}
 	for {
 		touched, err := s.tryGroup(g, now)
 		if !errors.Is(err, errNotLocked) {
@@ -90,82 +84,6 @@ func (s *Store) tryGroup(g *store.Group, now int64) ([]Touched, error) {
 	return t.touched, err
 }
 
-// plainGroup decides a group whose keys need only their rows, without a txn. Otherwise it
-// returns false and decides nothing.
-func (s *Store) plainGroup(g *store.Group, now int64) bool {
-	if g.Hold != nil || g.Cancel || s.watched.Load() {
-		return false
-	}
-	var places [store.MaxTakes]place
-	var locks shardSet
-	for i := range g.Ops {
-		op, p := &g.Ops[i], &places[i]
-		if err := s.place(p, op.Def, op.Key); err != nil || p.def != op.Def || op.Verb == store.VerbReset || op.Def.Algorithm == store.Concurrency {
-			return false
-		}
-		locks.add(p.shard)
-	}
-	for i := range locks.all {
-		s.shards[i].mu.Lock()
-	}
-	done := s.decideRows(g, places[:len(g.Ops)], now)
-	s.release(&locks)
-	return done
-}
-
-// decideRows is plainGroup with the locks of the shards.
-func (s *Store) decideRows(g *store.Group, places []place, now int64) bool {
-	var rows [store.MaxTakes]store.State
-	var write [store.MaxTakes]bool
-	room := int64(0)
-	for i := range places {
-		p := &places[i]
-		sh := &s.shards[p.shard]
-		if sh.closed || p.dead.Load() {
-			return false
-		}
-		j, found := sh.find(p.id, p.tag)
-		if !found {
-			if sh.extras[rowID{p.id, p.tag}] != nil || !sh.ready(len(places), p.def, g.Ops[i].Key) {
-				return false
-			}
-			room++
-			continue
-		}
-		r := sh.at(j)
-		if r.handle&withExtras != 0 {
-			return false
-		}
-		sh.state(&rows[i], r, p)
-		g.Ops[i].Phase = cmp.Or(sh.phase(j), g.Ops[i].Phase)
-	}
-	if room > 0 && !s.count(room) {
-		return false
-	}
-	var grown shardSet
-	err := g.Decide(now, rows[:len(places)], write[:])
-	for i := 0; i < len(places) && err == nil && !g.Reserved; i++ {
-		if !write[i] {
-			continue
-		}
-		p, op := &places[i], &g.Ops[i]
-		sh := &s.shards[p.shard]
-		if j, found := sh.find(p.id, p.tag); found {
-			sh.keepPhase(j, op.Phase)
-			sh.rewrite(j, p, op.Key, &rows[i])
-		} else if rows[i].Used != 0 {
-			sh.add(j, p, op.Key, op.Phase, &rows[i], now, false)
-			grown.add(p.shard)
-			room--
-		}
-	}
-	if room != 0 {
-		s.keys.Add(-room)
-	}
-	s.maintain(&grown, now)
-	return err == nil && !g.Reserved
-}
-
 // decidePlain decides a group if no record or override of its keys matters now, with the
 // same result as DecideIn. It takes half the time, and a thousandth if thousands of
 // records wait. Otherwise it returns false and decides nothing.
@@ -189,6 +107,11 @@ func (t *txn) decidePlain(g *store.Group) bool {
 	if err := g.Decide(t.now, rows[:len(t.rows)], write[:]); err != nil {
 		return false
 	}
+	for i := range t.rows {
+		if g.Reserved && g.Ops[i].Room(t, t.rows[i].records, t.now) != nil {
+			return false
+		}
+	}
 	for i := range t.rows { // a refusal writes nothing, so that due records do not matter
 		if k := t.rows[i].extra(t.s); write[i] && k != nil && k.next <= t.now {
 			return false
@@ -207,13 +130,13 @@ func (t *txn) decidePlain(g *store.Group) bool {
 
 // reserve makes the reservation of a group that decidePlain has decided.
 func (t *txn) reserve(g *store.Group) {
-	p := store.Pending{Due: t.now + core.Due(g)}
+	p := store.Pending{Due: t.now + g.Due()}
 	for i := range t.rows {
 		r, op := &t.rows[i], &g.Ops[i]
-		if core.Took(op) == 0 {
+		if op.Took() == 0 {
 			continue
 		}
-		record := core.Record(op, &r.state, g.ID, t.now, p.Due)
+		record := op.Record(&r.state, g.ID, t.now, p.Due)
 		r.records, r.wrote = append(r.records, record), true
 		p.Parts = append(p.Parts, store.Part{Limit: op.Def.Name, Key: op.Key, Number: record.Number, Mark: record.Mark})
 	}
@@ -227,7 +150,7 @@ func (t *txn) placeGroup(g *store.Group) (err error) {
 		for _, p := range t.s.reservations.get(g.ID).Parts {
 			t.placeNamed(p.Limit, p.Key)
 		}
-	case core.Settles(g):
+	case g.Settles():
 		for _, p := range t.s.holds.get(g.Hold.ID).Parts {
 			t.placeNamed(p.Limit, p.Key)
 		}
@@ -425,6 +348,19 @@ func (t *txn) SetHold(id string, h store.Hold) error {
 	return nil
 }
 
+// FreeHolds leaves the holds unlocked if they were, because sweeps lock them.
+func (t *txn) FreeHolds(limit, key string, now int64) (int, error) {
+	if !t.holdsLocked {
+		t.s.holds.mu.Lock()
+		defer t.s.holds.mu.Unlock()
+	}
+	if len(t.s.free) == 0 {
+		return 0, nil
+	}
+	t.s.holds.advance(now)
+	return t.s.free[[2]string{limit, key}], nil
+}
+
 func (t *txn) lockHolds() {
 	if !t.holdsLocked {
 		t.s.holds.mu.Lock()
@@ -441,12 +377,12 @@ func (t *txn) unlockHolds() {
 
 // commit stores what was written, all or nothing.
 func (t *txn) commit() error {
-	room, err := t.room()
+	counted, err := t.room()
 	if err != nil {
 		return err
 	}
 	if err = t.setIDs(); err != nil {
-		t.s.keys.Add(-room)
+		t.s.uncount(counted)
 		return err
 	}
 	var grown, recorded shardSet
@@ -456,10 +392,10 @@ func (t *txn) commit() error {
 		}
 		if r := &t.rows[i]; r.wrote && r.binding != nil && t.store(r) {
 			grown.add(r.shard)
-			room--
+			counted.add(r.def, r.key, -1)
 		}
 	}
-	t.s.keys.Add(-room)
+	t.s.uncount(counted)
 	t.s.maintain(&grown, t.now)
 	t.unlockHolds() // sweeps lock the holds
 	for i := range recorded.all {
@@ -472,8 +408,9 @@ func (t *txn) commit() error {
 // that records of unused keys are removed.
 const sweepsPerRecord = 4
 
-// room makes room for new rows, records and overrides, and returns the number of rows.
-func (t *txn) room() (int64, error) {
+// room makes room for new rows, records and overrides, and returns what it has counted
+// for the rows.
+func (t *txn) room() (room, error) {
 	s := t.s
 	var records, overrides int64
 	for i := range t.rows {
@@ -492,37 +429,38 @@ func (t *txn) room() (int64, error) {
 			overrides++
 		}
 	}
-	if overrides > 0 && s.overrides.Load()+overrides > int64(s.maxOverrides) {
+	if overrides > 0 && !t.madeRoom(&s.overrides, overrides, s.maxOverrides) {
 		s.refused.Add(1)
-		return 0, fmt.Errorf("%w: %d overrides, which is MaxOverrides", store.ErrFull, s.maxOverrides)
+		return room{}, fmt.Errorf("%w: %d overrides, which is MaxOverrides", store.ErrFull, s.maxOverrides)
 	}
-	if records > 0 && !t.recordRoom(records) {
-		return 0, s.fullError()
+	if records > 0 && !t.madeRoom(&s.records, records, s.reservations.max) {
+		return room{}, s.fullError()
 	}
 	return t.rowRoom()
 }
 
-// recordRoom reports whether n more records fit. At the bound it first removes
-// records that have ended, in the shards that are locked and in those whose lock is free.
-func (t *txn) recordRoom(n int64) bool {
+// madeRoom reports whether n more records of reservations, or overrides, fit. At the bound
+// it first removes those that have ended, in the shards that are locked and in those whose
+// lock is free.
+func (t *txn) madeRoom(count *atomic.Int64, n int64, most int) bool {
 	for i := -1; i < len(t.s.shards); i++ {
 		if i >= 0 && !t.holdsLocked { // sweeps lock the holds
 			t.s.sweepShard(i, t.locks.has(i), t.now)
 		}
-		if t.s.records.Load()+n <= int64(t.s.reservations.max) {
+		if count.Load()+n <= int64(most) {
 			return true
 		}
 	}
 	return false
 }
 
-// rowRoom makes room for the new rows and returns their number. It loops because
+// rowRoom makes room for the new rows and counts them. It loops because
 // making room may reclaim full rows of the txn itself; each row is reclaimed at most
 // once, so the loop ends.
-func (t *txn) rowRoom() (room int64, err error) {
+func (t *txn) rowRoom() (counted room, err error) {
 	s := t.s
 	for {
-		var missing int64
+		var missing room
 		var sweep *shard
 		for i := range t.rows {
 			r := &t.rows[i]
@@ -531,22 +469,23 @@ func (t *txn) rowRoom() (room int64, err error) {
 			}
 			sh := &s.shards[r.shard]
 			if !sh.ready(len(t.rows), r.def, r.key) {
-				s.keys.Add(-room)
-				return 0, s.fullError()
+				s.uncount(counted)
+				return room{}, s.fullError()
 			}
 			if _, found := sh.find(r.id, r.tag); !found {
-				missing++
+				missing.add(r.def, r.key, 1)
 				sweep = sh
 			}
 		}
-		if missing <= room {
-			return room, nil
+		more := room{missing.keys - counted.keys, missing.text - counted.text}
+		if more.keys <= 0 {
+			return counted, nil
 		}
-		if !s.room(sweep, 0, missing-room, t.now) {
-			s.keys.Add(-room)
-			return 0, s.fullError()
+		if !s.room(sweep, 0, more, t.now) {
+			s.uncount(counted)
+			return room{}, s.noRoom(more)
 		}
-		room = missing
+		counted = missing
 	}
 }
 
@@ -555,7 +494,7 @@ func (t *txn) setIDs() error {
 	for i := range t.holds {
 		if h := &t.holds[i]; !t.s.holds.set(h.key, h.value, t.now) {
 			t.s.refused.Add(1)
-			return fmt.Errorf("%w: %d holds, of all keys, which is MaxHolds", store.ErrFull, t.s.holds.max)
+			return fmt.Errorf("%w: %d live holds, of all keys, which is MaxHolds", store.ErrFull, t.s.holds.max)
 		}
 	}
 	if len(t.pending) == 0 {

@@ -37,7 +37,7 @@ func Parse(s string) (time.Duration, error) {
 		if n, ok := strings.CutSuffix(s, u.name); ok {
 			k, err := strconv.ParseInt(n, 10, 64)
 			if err != nil || k < 1 || k > MaxMonths || -u.len*time.Duration(k) > MaxMonths {
-				return 0, fmt.Errorf("%q is not a period such as 1s, 1m, 1d, 1w, 1mo or 1y", s)
+				return 0, notLength(s, "period such as 1s, 1m, 1d, 1w, 1mo or 1y")
 			}
 			return u.len * time.Duration(k), nil
 		}
@@ -67,7 +67,7 @@ func ParseDuration(s string) (time.Duration, error) {
 			}
 		}
 		if err != nil || unit == 0 {
-			return 0, fmt.Errorf("%q is not a length of time such as 250ms, 1s, 1m, 1h, 1d or 1w", s)
+			return 0, notLength(s, "length of time such as 250ms, 1s, 1m, 1h, 1d or 1w")
 		}
 		if n > int64((math.MaxInt64-sum)/unit) {
 			return 0, fmt.Errorf("%q is too long: at most 292 years", s)
@@ -75,6 +75,14 @@ func ParseDuration(s string) (time.Duration, error) {
 		sum += time.Duration(n) * unit
 	}
 	return sum, nil
+}
+
+// notLength returns the error for a text that is not what, with what to write instead.
+func notLength(s, what string) error {
+	if text := Rewrite(s); text != "" {
+		return fmt.Errorf("%q is not a %s: write %s", s, what, text)
+	}
+	return fmt.Errorf("%q is not a %s", s, what)
 }
 
 // ParseSetting reads a length of time as ParseDuration does, or one with a fraction, such as

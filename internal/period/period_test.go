@@ -1,6 +1,7 @@
 package period_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -56,6 +57,47 @@ func FuzzParse(f *testing.F) {
 		d, err := period.ParseDuration(s)
 		if got, settingErr := period.ParseSetting(s); err == nil && (settingErr != nil || got != d || d < 0) || settingErr == nil && got < 0 {
 			t.Fatalf("%q is %d, %v, and as a setting %d, %v", s, d, err, got, settingErr)
+		}
+	})
+}
+
+func TestRewrite(t *testing.T) {
+	for s, want := range map[string]string{
+		"hour": "1h", "1 hour": "1h", "15 minutes": "15m", "60": "60s", "1day": "1d", "2 Days": "2d", "1min": "1m", "0.5s": "500ms", "1.5 hours": "90m",
+		"month": "1mo", "3-months": "3mo", "1 yr": "1y", "5 secs": "5s", "100 msec": "100ms", "ms": "1ms",
+		"": "", "0": "", "x": "", "0.5mo": "", "1201mo": "", "1201 months": "", "1e9h": "", "999999999999999999999s": "", "9999999999d": "", "0.0000001s": "", "1..5s": "", "ss": "1s",
+	} {
+		if got := period.Rewrite(s); got != want {
+			t.Errorf("%q: %q, want %q", s, got, want)
+		}
+	}
+	for s, want := range map[string]string{
+		"100/hour": "100/1h", "5 per 15 minutes": "5/15m", "5 requests per minute": "5/1m", "10k/s": "10000/1s", "1.5k/1s": "1500/1s", "0.5/1s": "1/2s", "2.5/1mo": "5/2mo",
+		"10,000 / day": "10000/1d", "5 every 10 seconds": "5/10s", "5rps": "5/1s", "300 rpm": "300/1m", "10r/s": "10/1s", "5 a day": "5/1d", "0.1/300d": "1/3000d",
+		"": "", "/": "", "5": "", "x/s": "", "0/s": "", "5/": "", "5/x": "", "0.000000001/100y": "", "9e9/1s": "", "5kk/s": "", "9999999999999g/s": "", "0.001/100y": "",
+	} {
+		if got := period.RewriteRate(s); got != want {
+			t.Errorf("%q: %q, want %q", s, got, want)
+		}
+	}
+}
+
+// FuzzRewrite checks that what is written instead can be read.
+func FuzzRewrite(f *testing.F) {
+	for _, s := range []string{"15 minutes", "0.5h", "1201 months", "60", "5 per 15 minutes", "0.5/1s", "10k/month"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if text := period.Rewrite(s); text != "" {
+			if _, err := period.Parse(text); err != nil {
+				t.Fatalf("%q: %v", s, err)
+			}
+		}
+		if text := period.RewriteRate(s); text != "" {
+			_, per, _ := strings.Cut(text, "/")
+			if _, err := period.Parse(per); err != nil || period.RewriteRate(text) != text {
+				t.Fatalf("%q is %q: %v", s, text, err)
+			}
 		}
 	})
 }

@@ -1,5 +1,6 @@
-// Package procs is for tests with servers. It reserves ports, runs processes,
-// waits for them to stop, and skips or fails a test whose server is missing.
+// Package procs is for tests with servers and files. It reserves ports, runs processes,
+// waits for them to stop, skips or fails a test whose server is missing, and makes
+// directories in memory.
 package procs
 
 import (

@@ -12,10 +12,10 @@ import (
 // an expiry that is 2^42 ms later with such a clock; that of locks follows the server's
 // clock.
 var expireLua = redis.NewScript(`
-local clock, gone = redis.call('TIME'), 0
-local ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local gone = 0
 for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
-  local at = ms + redis.call('PTTL', key) - 2 ^ 42
+  local left, clock = redis.call('PTTL', key), redis.call('TIME') -- in this order, so that a pause between them deletes nothing too early
+  local at = clock[1] * 1000 + math.floor(clock[2] / 1000) + left - 2 ^ 42
   if at >= 0 and at < math.floor(ARGV[2] / 1000) then
     gone = gone + redis.call('DEL', key)
   end

@@ -14,9 +14,8 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// go test -bench . ./replay compares the rate of a replay with loops that only
-// split the same lines and parse their times: a simple one, one that copies
-// nothing, and one written by hand.
+// make bench-replay compares the rates of replays with loops that only split lines and
+// parse their times: a simple one, and one that copies nothing.
 
 const benchLines = 200_000
 
@@ -54,19 +53,50 @@ func perLine(b *testing.B, n int) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/line")
 }
 
-func BenchmarkReplayInOrder(b *testing.B) { benchReplay(b, 0) }
-func BenchmarkReplayLate30s(b *testing.B) { benchReplay(b, 30*time.Second) }
+func BenchmarkReplayInOrder(b *testing.B) { benchReplay(b, benchLog(benchLines, 0), benchLines, "") }
+func BenchmarkReplayLate30s(b *testing.B) {
+	benchReplay(b, benchLog(benchLines, 30*time.Second), benchLines, "")
+}
 
-func benchReplay(b *testing.B, late time.Duration) {
-	log := benchLog(benchLines, late)
+func benchReplay(b *testing.B, log []byte, lines int64, pattern string) {
 	b.ReportAllocs()
 	for b.Loop() {
-		rep, err := Run(context.Background(), inMemory(log), Options{Limits: benchLimits})
-		if err != nil || rep.Requests != benchLines {
+		rep, err := Run(context.Background(), inMemory(log), Options{Limits: benchLimits, Pattern: pattern})
+		if err != nil || rep.Requests != lines {
 			b.Fatal(err)
 		}
 	}
-	perLine(b, benchLines)
+	perLine(b, int(lines))
+}
+
+// benchFormat replays lines of another format.
+func benchFormat(b *testing.B, header, line string) {
+	log := bytes.NewBufferString(header)
+	for i := range benchLines {
+		at := time.Date(2026, 3, 14, 9, 0, i/10, i%10*1e8, time.UTC)
+		fmt.Fprintf(log, line+"\n", at.Format("2006-01-02T15:04:05.000000Z"), i%5000/256, i%256)
+	}
+	benchReplay(b, log.Bytes(), benchLines, "")
+}
+
+func BenchmarkReplayALB(b *testing.B) {
+	benchFormat(b, "", `h2 %s app/web/0123456789abcdef 198.51.%d.%d:40000 10.0.0.5:80 0.000 0.003 0.000 200 200 29 805 "GET https://shop.example:443/a HTTP/2.0" "Mozilla/5.0 (X11; Linux x86_64)" ECDHE-RSA-AES128-GCM-SHA256 TLSv1.2`)
+}
+
+func BenchmarkReplayJSON(b *testing.B) {
+	benchFormat(b, "", `{"level":"info","time":"%s","request":{"remote_ip":"198.51.%d.%d","method":"GET","uri":"/a"},"status":200,"size":805,"agent":"Mozilla/5.0 (X11; Linux x86_64)"}`)
+}
+
+func BenchmarkReplayCSV(b *testing.B) {
+	benchFormat(b, "time,ip,path,agent\n", `%s,198.51.%d.%d,/a,"Mozilla/5.0 (X11; Linux x86_64)"`)
+}
+
+func BenchmarkReplayGrok(b *testing.B) {
+	benchReplay(b, benchLog(20_000, 0), 20_000, `^%{NOTSPACE:ip} %{NOTSPACE} %{NOTSPACE} \[%{DATA:time}\]`)
+}
+
+func BenchmarkReplayGrokLibrary(b *testing.B) {
+	benchReplay(b, benchLog(2000, 0), 2000, "COMBINEDAPACHELOG")
 }
 
 func BenchmarkReplayDecisions(b *testing.B) {
@@ -106,74 +136,9 @@ func BenchmarkSplitInPlaceAndParseTime(b *testing.B) {
 		for sc.Scan() {
 			line := sc.Bytes()
 			at := bytes.IndexByte(line, '[')
-			if _, err := time.Parse("02/Jan/2006:15:04:05 -0700", string(line[at+1:at+1+clfLen])); err != nil {
+			if _, err := time.Parse("02/Jan/2006:15:04:05 -0700", string(line[at+1:at+1+len(clf)])); err != nil {
 				b.Fatal(err)
 			}
-		}
-	}
-	perLine(b, benchLines)
-}
-
-func BenchmarkSplitAndParseTimeByHand(b *testing.B) {
-	log := benchLog(benchLines, 0)
-	var times clfTimes
-	fields := make([][]byte, 0, 16)
-	for b.Loop() {
-		sc := bufio.NewScanner(bytes.NewReader(log))
-		sc.Buffer(make([]byte, 0, 64<<10), 1<<20)
-		for sc.Scan() {
-			fields = fields[:0]
-			line := sc.Bytes()
-			for rest := line; len(fields) < 5; {
-				at := bytes.IndexByte(rest, ' ')
-				fields = append(fields, rest[:at])
-				rest = rest[at+1:]
-			}
-			at := bytes.IndexByte(line, '[')
-			if _, _, ok := times.parse(line[at+1:]); !ok {
-				b.Fatal(string(line))
-			}
-		}
-	}
-	perLine(b, benchLines)
-}
-
-// All of the work of a replay, written by hand for one limit: it splits the
-// line, parses its time, and takes a token from the address's bucket in a map.
-func BenchmarkDecideByHand(b *testing.B) {
-	log := benchLog(benchLines, 0)
-	var times clfTimes
-	rate, burst := float64(benchLimits[0].Rate)/float64(benchLimits[0].Period.Microseconds()), float64(benchLimits[0].Burst)
-	type bucket struct {
-		tokens float64
-		us     int64
-	}
-	for b.Loop() {
-		buckets, refused := map[string]*bucket{}, 0
-		sc := bufio.NewScanner(bytes.NewReader(log))
-		sc.Buffer(make([]byte, 0, 64<<10), 1<<20)
-		for sc.Scan() {
-			line := sc.Bytes()
-			at := bytes.IndexByte(line, '[')
-			us, _, ok := times.parse(line[at+1:])
-			if !ok {
-				b.Fatal(string(line))
-			}
-			key := line[:bytes.IndexByte(line, ' ')]
-			k := buckets[string(key)]
-			if k == nil {
-				k = &bucket{burst, us}
-				buckets[string(key)] = k
-			}
-			k.tokens, k.us = min(burst, k.tokens+float64(us-k.us)*rate), us
-			if k.tokens < 1 {
-				refused++
-				continue
-			}
-			k.tokens--
-		}
-		if len(buckets) == 0 {
-			b.Fatal(refused, "refused of none")
 		}
 	}
 	perLine(b, benchLines)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"image/png"
 	"io"
 	"runtime"
 	"strconv"
@@ -64,7 +63,9 @@ func heapOf(t *testing.T, n int, again bool, o Options, key func(int) string) (u
 func TestMemoryIsIndependentOfLength(t *testing.T) {
 	const mib = 1 << 20
 	few := func(i int) string { return "192.0.2." + strconv.Itoa(i%250) }
-	fresh := func(i int) string { return "2001:db8::" + strconv.FormatInt(int64(i), 16) }
+	fresh := func(i int) string {
+		return "2001:db8:" + strconv.FormatInt(int64(i>>8), 16) + ":" + strconv.FormatInt(int64(i&255), 16) + "::"
+	}
 	for _, c := range []struct {
 		name  string
 		again bool
@@ -139,31 +140,23 @@ func TestBinsWidenAndLoseNothing(t *testing.T) {
 func TestPlots(t *testing.T) {
 	logs := map[string]string{
 		"example": string(read(t, exampleLog)), "empty": "", "one line": "192.0.2.1 - - [14/Mar/2026:09:00:00 +0000] \"GET /\"\n",
-		"a century":  "a - - [14/Mar/1971:09:00:00 +0000]\nb - - [14/Mar/2071:09:00:00 +0000]\n",
+		"26 years":   "a - - [14/Mar/2000:09:00:00 +0000]\nb - - [14/Mar/2026:09:00:00 +0000]\n",
 		"nasty keys": strings.Repeat("<script>&\x1b[31m\""+strings.Repeat("é", 100)+" - - [14/Mar/2026:09:00:00 +0000]\n", 50),
 	}
 	for name, log := range logs {
 		rep, err := Run(context.Background(), inMemory([]byte(log)), Options{
-			Limits: limits(t, "page=12/1m,burst=15", "day=40/1d,algorithm=fixed_window", "queue=1/10s,algorithm=leaky_bucket,max_debt=9"), Levels: 3})
+			Limits: limits(t, "page=12/1m,burst=15", "day=40/1d,algorithm=fixed_window", "queue=1/10s,algorithm=leaky_bucket,max_debt=9"), By: "host", Levels: 3})
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		var svg, img bytes.Buffer
-		if err := rep.Write(&svg, "svg"); err != nil || !strings.Contains(svg.String(), "</svg>") || strings.Contains(svg.String(), "<script") || strings.Contains(svg.String(), "\x1b") {
+		var svg bytes.Buffer
+		if err := rep.WritePlot(&svg); err != nil || !strings.Contains(svg.String(), "</svg>") || strings.Contains(svg.String(), "<script") || strings.Contains(svg.String(), "\x1b") {
 			t.Errorf("%s: %v %.100s", name, err, svg.String())
 		}
 		if svg.Len() > 2<<20 {
 			t.Errorf("%s: %d bytes", name, svg.Len())
 		}
-		if name == "example" || name == "empty" { // a picture takes a second
-			if err := rep.Write(&img, "png"); err != nil {
-				t.Error(name, err)
-			}
-			if _, err := png.Decode(&img); err != nil {
-				t.Error(name, err)
-			}
-		}
-		if err := rep.Write(io.Discard, "text"); err != nil {
+		if err := rep.Write(io.Discard); err != nil {
 			t.Error(name, err)
 		}
 	}
@@ -198,8 +191,8 @@ func TestTicks(t *testing.T) {
 		low, high float64
 		want      string
 	}{
-		{day(9), day(12), "09:00\n14 Mar 2026|09:30\n |10:00\n |10:30\n |11:00\n |11:30\n |12:00\n "},
-		{day(20), day(28), "20:00\n14 Mar 2026|21:00\n |22:00\n |23:00\n |00:00\n15 Mar 2026|01:00\n |02:00\n |03:00\n |04:00\n "},
+		{day(9), day(12), "09:00\n14 Mar 2026|09:30|10:00|10:30|11:00|11:30|12:00"},
+		{day(20), day(28), "20:00\n14 Mar 2026|21:00|22:00|23:00|00:00\n15 Mar 2026|01:00|02:00|03:00|04:00"},
 	} {
 		var got []string
 		for _, k := range timeTicks(c.low, c.high) {
@@ -207,15 +200,6 @@ func TestTicks(t *testing.T) {
 		}
 		if strings.Join(got, "|") != c.want {
 			t.Errorf("%q", strings.Join(got, "|"))
-		}
-	}
-	for most, want := range map[float64]string{1: "0|1", 5: "0|1|2|3|4|5", 17: "0|5|10|15", 120: "0|50|100", 1e6: "0|200k|400k|600k|800k|1M"} {
-		var got []string
-		for _, k := range countTicks(0, most) {
-			got = append(got, k.Label)
-		}
-		if strings.Join(got, "|") != want {
-			t.Errorf("up to %v: %q, want %q", most, strings.Join(got, "|"), want)
 		}
 	}
 }

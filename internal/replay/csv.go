@@ -2,26 +2,32 @@ package replay
 
 import (
 	"bytes"
-	"fmt"
+	"encoding/csv"
 	"slices"
 	"strings"
-
-	"github.com/dipwell/dipwell"
 )
 
-// csvLines reads comma-, semicolon- or tab-separated values with a header. Each
-// line is a record, so that a missing closing quote affects only one line.
+// csvLines reads comma-, semicolon- or tab-separated values with a header, and W3C logs,
+// whose header is in lines that begin with #Fields. Each line is a record, so that a missing
+// closing quote affects only one line.
 type csvLines struct {
 	o       *Options
 	list    []field
-	times   textTimes
-	sep     byte   // 0 until the header has been read
-	columns []int  // of the time, and then of the fields
-	buf     []byte // for fields with doubled quotes
+	w3c     bool
+	times   times
+	time    int      // column of the time, or -1 until the header has been read
+	date    int      // column of the date, if time has only the time of day; or -1
+	columns []column // of list
+	src     bytes.Reader
+	in      *csv.Reader
+	cols    [][]byte
+	buf     []byte
 }
 
-func newCSV(o *Options, list []field) (parser, error) {
-	c := &csvLines{o: o, list: list}
+func newCSV(o *Options, list []field, w3c bool) (parser, error) {
+	c := &csvLines{o: o, list: list, w3c: w3c, times: newTimes(false), time: -1, buf: []byte{}}
+	c.in = csv.NewReader(&c.src)
+	c.in.LazyQuotes, c.in.FieldsPerRecord, c.in.ReuseRecord = true, -1, true
 	if o.Columns == "" {
 		return c, nil
 	}
@@ -30,38 +36,50 @@ func newCSV(o *Options, list []field) (parser, error) {
 
 // header finds the columns by their names.
 func (c *csvLines) header(line []byte) error {
-	c.sep = separator(line)
-	var names []string
-	for rest := line; rest != nil; {
-		var name []byte
-		var err error
-		if name, rest, err = c.cut(rest); err != nil {
-			return &dipwell.FieldError{Field: "log", Reason: fmt.Sprintf("the header %s: %v", excerpt(line), err)}
+	names := strings.Fields(string(line))
+	if !c.w3c {
+		c.in.Comma = rune(separator(line))
+		cols, err := c.cut(line)
+		if err != nil {
+			return badOption("log", "the header %s: %v", excerpt(line), err)
 		}
-		names = append(names, strings.TrimSpace(string(name)))
+		names = nil
+		for _, name := range cols {
+			names = append(names, string(bytes.TrimSpace(name)))
+		}
+	}
+	is := func(want string) func(string) bool {
+		return func(name string) bool { return strings.EqualFold(name, want) }
+	}
+	c.time = -1
+	for _, name := range c.o.timeNames() {
+		if c.time < 0 {
+			c.time = slices.IndexFunc(names, is(name))
+		}
+	}
+	if c.date = slices.IndexFunc(names, is("date")); c.o.TimeField != "" || c.date == c.time {
+		c.date = -1
+	}
+	if c.time < 0 {
+		return c.noColumn("time-field", orDefault(c.o.TimeField, "time"), names)
 	}
 	c.columns = c.columns[:0]
-	for _, f := range append([]field{{"time-field", orDefault(c.o.TimeField, "time")}}, c.list...) {
-		i, err := column(f.option, f.name, names)
-		if err != nil {
-			return err
+	for _, f := range c.list {
+		at, ok := findColumn(f.name, names)
+		if !ok {
+			return c.noColumn(f.option, f.name, names)
 		}
-		c.columns = append(c.columns, i)
+		c.columns = append(c.columns, at)
 	}
 	return nil
 }
 
-// column returns the column whose header is the first of the field's aliases.
-func column(option, name string, header []string) (int, error) {
-	for _, alias := range wantField(name).names {
-		for i, h := range header {
-			if strings.EqualFold(h, alias) {
-				return i, nil
-			}
-		}
+func (c *csvLines) noColumn(option, name string, header []string) error {
+	hint := ""
+	if name == "ip" {
+		hint = "; --by ip=NAME takes the addresses of another column"
 	}
-	shown := header[:min(len(header), 20)]
-	return 0, &dipwell.FieldError{Field: option, Reason: fmt.Sprintf("there is no column %q in the log; its columns are %.300q", name, shown)}
+	return badOption(option, "there is no column %q in the log; its columns are %.300q%s", name, header[:min(len(header), 20)], hint)
 }
 
 // separator returns the separator that is most frequent in line.
@@ -75,79 +93,64 @@ func separator(line []byte) byte {
 	return best
 }
 
-func (c *csvLines) parse(line []byte, t *int64, values []value) (err error) {
-	if c.sep == 0 {
-		if len(bytes.TrimSpace(line)) == 0 {
-			return errHeader
-		}
-		if err := c.header(line); err != nil {
+func (c *csvLines) parse(line []byte, t *int64, values []value) error {
+	if c.time < 0 || c.w3c {
+		if err := c.heading(line); err != nil {
 			return err
 		}
-		return errHeader
 	}
-	c.buf = c.buf[:0]
-	var at []byte
-	last := slices.Max(c.columns)
-	for i, rest := 0, line; i <= last; i++ {
-		if rest == nil {
-			return malformed(fmt.Sprintf("it has %s; %d are needed", count(int64(i), "field"), last+1))
-		}
-		text, more, err := c.cut(rest)
-		if err != nil {
-			return err
-		}
-		if i == c.columns[0] {
-			at = text
-		}
-		for k, column := range c.columns[1:] {
-			if i == column {
-				values[k].text = text
-			}
-		}
-		rest = more
+	cols, err := c.cut(line)
+	if err != nil {
+		return err
 	}
-	*t, err = c.times.parse(bytes.TrimSpace(at))
+	for i, column := range c.columns {
+		values[i].set(column.of(cols), c.list[i].name)
+	}
+	stamp := bytes.TrimSpace(at(cols, c.time))
+	if c.date >= 0 && len(stamp) <= len("15:04:05.000000") {
+		stamp = append(append(append([]byte{}, at(cols, c.date)...), ' '), stamp...)
+	}
+	*t, err = c.times.parse(stamp)
 	return err
 }
 
-// cut returns the first field of b and the rest, which is nil after the last field.
-func (c *csvLines) cut(b []byte) (field, rest []byte, err error) {
-	if len(b) == 0 || b[0] != '"' {
-		end := bytes.IndexByte(b, c.sep)
-		if end < 0 {
-			return b, nil, nil
+// heading returns an error for a line that is not a request: the header, or a comment of a
+// W3C log.
+func (c *csvLines) heading(line []byte) (err error) {
+	header, isHeader := line, !c.w3c && len(bytes.TrimSpace(line)) > 0
+	if c.w3c {
+		header, isHeader = bytes.CutPrefix(line, []byte("#Fields:"))
+		c.in.Comma = ' '
+		if bytes.IndexByte(line, '\t') >= 0 {
+			c.in.Comma = '\t'
 		}
-		return b[:end], b[end+1:], nil
-	}
-	end := 1
-	doubled := false
-	for {
-		i := bytes.IndexByte(b[end:], '"')
-		if i < 0 {
-			return nil, nil, malformed("a quoted field is not closed on its line")
-		}
-		if end += i + 1; end == len(b) || b[end] != '"' {
-			break
-		}
-		doubled = true
-		end++
-	}
-	if field = b[1 : end-1]; doubled {
-		from := len(c.buf)
-		for len(field) > 0 {
-			text, more, ok := bytes.Cut(field, []byte(`""`))
-			c.buf = append(c.buf, text...)
-			if field = more; ok {
-				c.buf = append(c.buf, '"')
-			}
-		}
-		field = c.buf[from:]
 	}
 	switch {
-	case end == len(b):
-		return field, nil, nil
-	case b[end] != c.sep:
-		return nil, nil, malformed("there is text after a closing quote")
+	case isHeader:
+		err = c.header(header)
+	case c.w3c && !bytes.HasPrefix(line, []byte("#")) && c.time < 0:
+		err = malformed("there is no line #Fields before it")
+	case c.w3c && !bytes.HasPrefix(line, []byte("#")):
+		return nil
 	}
-	return field, b[end+1:], nil
+	if err == nil {
+		err = errHeader
+	}
+	return err
+}
+
+// cut returns the fields of a line, valid until the next call.
+func (c *csvLines) cut(line []byte) ([][]byte, error) {
+	c.src.Reset(line)
+	record, err := c.in.Read()
+	if err != nil {
+		return nil, malformed("its quotes or separators are broken")
+	}
+	c.cols, c.buf = c.cols[:0], c.buf[:0]
+	for _, text := range record {
+		from := len(c.buf)
+		c.buf = append(c.buf, text...)
+		c.cols = append(c.cols, c.buf[from:])
+	}
+	return c.cols, nil
 }

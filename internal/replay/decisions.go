@@ -5,7 +5,7 @@ import (
 	"io"
 	"strconv"
 
-	"github.com/dipwell/dipwell/internal/jsontext"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -22,15 +22,15 @@ func newDecisionWriter(w io.Writer) *decisionWriter {
 func (w *decisionWriter) write(rec *record, op *store.Op, allowed bool) error {
 	b := strconv.AppendInt(append(w.buf[:0], `{"line":`...), rec.line, 10)
 	b = strconv.AppendInt(append(b, `,"t_us":`...), rec.t, 10)
-	b = jsontext.AppendString(append(b, `,"limit":`...), op.Def.Name)
+	b = texts.AppendJSON(append(b, `,"limit":`...), op.Def.Name)
 	b = append(b, `,"key":`...)
 	if op.Key == "" {
 		b = append(b, "null"...)
 	} else {
-		b = jsontext.AppendString(b, op.Key)
+		b = texts.AppendJSON(b, op.Key)
 	}
 	if op.Def.Plan != "" {
-		b = jsontext.AppendString(append(b, `,"plan":`...), op.Def.Plan)
+		b = texts.AppendJSON(append(b, `,"plan":`...), op.Def.Plan)
 	}
 	b = strconv.AppendBool(append(b, `,"allowed":`...), allowed)
 	b = strconv.AppendInt(append(b, `,"remaining":`...), op.Remaining, 10)

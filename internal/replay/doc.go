@@ -1,9 +1,12 @@
-// Package replay decides the requests of an access log by limits, in virtual time
-// and with the same rules as the stores, and reports what the limits would have
-// granted and refused.
+// Package replay decides calls by limits in virtual time, with the same rules as the
+// stores.
 //
-// Memory is bounded, however long the log is. A log that is not in time order is
-// sorted, on disk if it is large.
+// Run decides the requests of an access log, and reports what the limits would have granted
+// and refused. Its memory is bounded, however long the log is. A log that is not in time
+// order is sorted, on disk if it is large.
+//
+// Play runs a pattern of calls against one bucket, for the page that shows how a limit
+// behaves.
 package replay
 
-//go:generate go run ../../cmd/dipwell replay --log ../../testdata/access.log --limit page=12/1m,burst=15 --plot ../../docs/img/replay.png
+//go:generate go run ../../cmd/dipwell replay --log ../../testdata/access.log --limit page=12/1m,burst=15 --plot ../../docs/img/replay.svg

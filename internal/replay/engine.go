@@ -84,12 +84,12 @@ func (s *keySet) find(rec *record) {
 	for range s.up {
 		key = key[:max(bytes.LastIndexByte(key, '/'), 0)]
 	}
-	id, ok := s.table.find(key)
+	id, ok := s.table.ids[string(key)]
 	if !ok {
 		if s.table.full() {
 			s.table.forget(s.defs, rec.t)
 		}
-		id = s.table.insert(key)
+		id = s.table.insert(string(key))
 	}
 	s.id, s.key = id, s.table.keys[id]
 }
@@ -150,7 +150,7 @@ func (e *engine) decideGroup(rec *record, g *store.Group, limits []judged) (err 
 // decideAlone decides a group of one limit.
 func decideAlone(g *store.Group, t int64, r *row) error {
 	state := r.state()
-	write, err := core.StepRow(&g.Ops[0], t, &state, false)
+	write, err := g.Ops[0].StepRow(t, &state, false)
 	if g.Allowed = g.Ops[0].Allowed; write && err == nil {
 		*r = rowOf(state)
 	}

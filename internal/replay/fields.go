@@ -4,21 +4,27 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/front"
 )
 
 // value is a field of a line. A parser sets those of fields.list.
 type value struct {
 	text []byte
-	err  error // why there is no text
+	err  error  // why there is no text
+	key  []byte // of an address
 }
 
 // field is a field of the log that an option names.
-type field struct{ option, name string }
+type field struct {
+	option, name string
+	address      bool
+}
 
 // fields are the fields that are read from each line, and what is made of them.
 type fields struct {
@@ -31,7 +37,8 @@ type fields struct {
 	plans []planRule
 	names []string // of plans; a record has the index + 1
 
-	key []byte // buffer
+	proxies front.Proxies
+	key     []byte // buffer
 }
 
 // condition is FIELD=VALUE or FIELD~PATTERN.
@@ -51,7 +58,7 @@ type planRule struct {
 // newFields reads the options By, Cost, Where and Plan. plans are the names of the
 // plans that the limits have.
 func newFields(o *Options, path bool, plans []string) (*fields, error) {
-	f := &fields{cost: -1, names: plans}
+	f := &fields{cost: -1, names: plans, proxies: o.TrustedProxies}
 	parts := strings.Split(o.By, "+")
 	f.path = path || len(parts) > 1
 	for _, name := range parts {
@@ -85,12 +92,15 @@ func newFields(o *Options, path bool, plans []string) (*fields, error) {
 	return f, nil
 }
 
-// index returns the index of a field, which it adds to the list.
+// index returns the index of a field, which it adds to the list. The field is an address if
+// its name is ip, or ip=NAME.
 func (f *fields) index(option, name string) int {
-	if i := slices.IndexFunc(f.list, func(x field) bool { return x.name == name }); i >= 0 {
+	name, address := strings.CutPrefix(name, "ip=")
+	address = address || name == "ip"
+	if i := slices.IndexFunc(f.list, func(x field) bool { return x.name == name && x.address == address }); i >= 0 {
 		return i
 	}
-	f.list = append(f.list, field{option, name})
+	f.list = append(f.list, field{option, name, address})
 	return len(f.list) - 1
 }
 
@@ -150,6 +160,11 @@ func (f *fields) planIndex(name string) (uint16, bool) {
 // fill sets the key, plan and cost of a record. It returns errFiltered if the line
 // does not match Options.Where, or another malformed if the line must be left out.
 func (f *fields) fill(rec *record, values []value) (err error) {
+	for i := range values {
+		if v := &values[i]; f.list[i].address && v.err == nil {
+			v.err = f.client(v, f.list[i].name)
+		}
+	}
 	for i := range f.where {
 		if !f.where[i].matches(values) {
 			return errFiltered
@@ -189,35 +204,50 @@ func (f *fields) keyOf(values []value) ([]byte, error) {
 	if len(f.by) == 0 {
 		return nil, nil
 	}
-	if v := &values[f.by[0]]; !f.path {
-		return v.text, orCheck(v.err, v.text)
-	}
 	f.key = f.key[:0]
 	for i, at := range f.by {
 		v := &values[at]
 		if v.err != nil {
 			return nil, v.err
 		}
-		if len(v.text) == 0 && len(f.by) > 1 {
-			return nil, "the " + malformed(f.list[at].name) + " in the key is empty"
-		}
 		if i > 0 {
 			f.key = append(f.key, '/')
 		}
-		if bytes.ContainsAny(v.text, "/%") {
-			f.key = append(f.key, dipwell.Key(string(v.text))...)
-		} else {
-			f.key = append(f.key, v.text...)
+		from := len(f.key)
+		if f.key = append(f.key, v.text...); f.list[at].address {
+			f.key = append(f.key[:from], v.key...)
+		}
+		if f.path && bytes.ContainsAny(f.key[from:], "/%") {
+			f.key = append(f.key[:from], dipwell.Key(string(f.key[from:]))...)
 		}
 	}
 	return f.key, checkKey(f.key)
 }
 
-func orCheck(err error, key []byte) error {
-	if err == nil {
-		err = checkKey(key)
+// client reads a value as an address, or a list of addresses, and sets the key of the client.
+// Without trusted proxies the client is the first of a list.
+func (f *fields) client(v *value, name string) error {
+	a, err := front.ParseAddr(firstOf(v.text))
+	if len(f.proxies) > 0 {
+		a, err = f.proxies.Client(netip.Addr{}, []string{string(v.text)})
 	}
-	return err
+	if err != nil || !a.IsValid() {
+		list := ""
+		if bytes.IndexByte(v.text, ',') >= 0 {
+			list = "; it may be a list of addresses"
+		}
+		return malformed(fmt.Sprintf("its %s %s is not an address%s", name, excerpt(v.text), list))
+	}
+	if v.key = append(v.key[:0], front.AddrKey(a)...); len(f.where)+len(f.plans) > 0 {
+		v.text = []byte(a.String())
+	}
+	return nil
+}
+
+// firstOf returns the first of a list.
+func firstOf(list []byte) string {
+	first, _, _ := bytes.Cut(list, []byte{','})
+	return string(bytes.TrimSpace(first))
 }
 
 // planOf returns the index of the plan that a line names, or 0.

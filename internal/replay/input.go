@@ -85,14 +85,37 @@ func openLines(in Input) (*lineReader, error) {
 	}
 	l := &lineReader{name: in.Name, file: f, raw: &counter{Reader: f}}
 	l.buf = bufio.NewReaderSize(l.raw, lineBuffer)
-	if magic, _ := l.buf.Peek(2); string(magic) == "\x1f\x8b" {
+	if bytes.HasPrefix(l.head(2), []byte("\x1f\x8b")) {
 		z, err := gzip.NewReader(l.buf)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%s: %w", in.Name, err), f.Close())
 		}
 		l.buf = bufio.NewReaderSize(z, lineBuffer)
 	}
-	return l, nil
+	if why := unreadable(l.head(detectBytes)); why != "" {
+		return nil, errors.Join(badOption("log", "%s %s", in.Name, why), f.Close())
+	}
+	if bytes.HasPrefix(l.head(3), []byte("\xef\xbb\xbf")) { // a byte order mark
+		_, err = l.buf.Discard(3)
+	}
+	return l, err
+}
+
+// unreadable says what a log is, and what to do about it, if its lines cannot be read.
+func unreadable(head []byte) string {
+	for magic, packed := range map[string]string{"BZh": "bzip2: unpack it first (bunzip2)", "\xfd7zXZ\x00": "xz: unpack it first (unxz)",
+		"\x28\xb5\x2f\xfd": "Zstandard: unpack it first (unzstd)", "PK\x03\x04": "zip: unpack it first (unzip)"} {
+		if bytes.HasPrefix(head, []byte(magic)) {
+			return "is compressed with " + packed
+		}
+	}
+	switch {
+	case bytes.HasPrefix(head, []byte("\xff\xfe")), bytes.HasPrefix(head, []byte("\xfe\xff")), len(head) > 3 && (head[0]|head[2] == 0 || head[1]|head[3] == 0):
+		return "is UTF-16: convert it to UTF-8 first (iconv -f UTF-16 -t UTF-8)"
+	case bytes.IndexByte(head, '\n') < 0 && bytes.IndexByte(bytes.TrimRight(head, "\r"), '\r') >= 0:
+		return `has lines that end in CR alone: end them in LF first (tr '\r' '\n')`
+	}
+	return ""
 }
 
 // next returns the next line without its line end, cut after maxLine bytes. It is
@@ -137,13 +160,6 @@ func (l *lineReader) readLong(part []byte) (_ []byte, err error) {
 func (l *lineReader) head(n int) []byte {
 	b, _ := l.buf.Peek(n)
 	return b
-}
-
-// skipMark skips a byte order mark.
-func (l *lineReader) skipMark() {
-	if bytes.Equal(l.head(3), []byte("\xef\xbb\xbf")) {
-		_, _ = l.buf.Discard(3)
-	}
 }
 
 func (l *lineReader) close() { _ = l.file.Close() }

@@ -1,13 +1,11 @@
 package replay
 
 import (
+	"slices"
+
 	"github.com/dipwell/dipwell/internal/algebra"
-	"github.com/dipwell/dipwell/internal/door"
 	"github.com/dipwell/dipwell/store"
 )
-
-// core is what package store has for this module alone.
-var core = store.Core(door.Key{})
 
 // columns is how many columns of a plot a track has.
 const columns = 900
@@ -15,15 +13,15 @@ const columns = 900
 // track is the level of one key's bucket over time, in tokens. For each column it
 // keeps at most four points: the first, highest, lowest and last.
 type track struct {
-	key    string
-	points []point
-	def    *store.Definition
-	row    store.State
-	from   int64 // µs
-	width  int64 // of a column
-	column int64
-	n      int      // points in the current column
-	seen   [4]point // if n > 4: first, highest, lowest and last
+	key                    string
+	points                 []point
+	def                    *store.Definition
+	row                    store.State
+	from                   int64 // µs
+	width                  int64 // of a column
+	column                 int64
+	n                      int   // points in the current column
+	first, high, low, last point // of them
 }
 
 type point struct {
@@ -109,46 +107,32 @@ func (k *track) end(t int64) {
 
 func (k *track) level(t int64) float64 {
 	var scratch store.Rule
-	rule := core.RuleFor(core.Own(k.def, k.row, t), k.key, &scratch)
+	rule := k.def.Own(k.row, t).RuleFor(k.key, &scratch)
 	used := algebra.Used(rule, k.row, t)
 	return float64(rule.Cap-used) / float64(rule.Unit)
 }
 
 func (k *track) put(p point) {
-	if k.n++; k.n <= len(k.seen) {
-		k.seen[k.n-1] = p
-		return
+	if k.n++; k.n == 1 {
+		k.first, k.high, k.low = p, p, p
 	}
-	if k.n == len(k.seen)+1 { // seen is full: keep the extremes
-		k.extremes()
+	if p.level > k.high.level {
+		k.high = p
 	}
-	if k.seen[1].level < p.level {
-		k.seen[1] = p
+	if p.level < k.low.level {
+		k.low = p
 	}
-	if k.seen[2].level > p.level {
-		k.seen[2] = p
-	}
-	k.seen[3] = p
-}
-
-func (k *track) extremes() {
-	high, low := k.seen[0], k.seen[0]
-	for _, p := range k.seen {
-		if p.level > high.level {
-			high = p
-		}
-		if p.level < low.level {
-			low = p
-		}
-	}
-	k.seen[1], k.seen[2] = high, low
+	k.last = p
 }
 
 func (k *track) flush() {
-	n := min(k.n, len(k.seen))
-	if k.n > n && k.seen[2].t < k.seen[1].t {
-		k.seen[1], k.seen[2] = k.seen[2], k.seen[1]
+	if k.n == 0 {
+		return
 	}
-	k.points = append(k.points, k.seen[:n]...)
+	seen := []point{k.first, k.high, k.low, k.last}
+	if k.low.t < k.high.t {
+		seen[1], seen[2] = k.low, k.high
+	}
+	k.points = append(k.points, slices.Compact(seen)...)
 	k.n = 0
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/parents"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -44,19 +43,20 @@ func newLineup(o *Options) (*lineup, error) {
 		if slices.ContainsFunc(o.Limits[:i], func(x dipwell.Limit) bool { return x.Name == l.Name }) {
 			return nil, badOption("limit", "%s is given twice", l.Name)
 		}
+		l.Shards = 0 // the sum of the rows
 		d, err := store.NewDefinition(l)
 		if err != nil {
 			return nil, err
 		}
 		defs = append(defs, d)
 	}
-	if errs := parents.Check(o.Limits); len(errs) > 0 {
+	if errs := store.CheckTogether(o.Limits); len(errs) > 0 {
 		return nil, errs[0]
 	}
 	limits.Install(defs)
 	names := o.Ask
 	for _, l := range o.Limits {
-		if len(o.Ask) == 0 && core.CheckDrop(&limits, l.Name) == nil { // it is no limit's parent
+		if len(o.Ask) == 0 && limits.CheckDrop(l.Name) == nil { // it is no limit's parent
 			names = append(names, l.Name)
 		}
 	}

@@ -170,12 +170,12 @@ func TestWhere(t *testing.T) {
 	if n, _, _ := count(Options{Where: []string{"ip~^198[.]51[.]100[.]23$", "status=999"}}, combined); n != 0 {
 		t.Errorf("%d requests", n)
 	}
-	lines := `{"time":1773478800,"ip":"a","path":"/api/x","level":"info"}
-{"time":1773478801,"ip":"a","path":null}
-{"time":1773478802,"ip":"a"}
+	lines := `{"time":1773478800,"ip":"192.0.2.1","path":"/api/x","level":"info"}
+{"time":1773478801,"ip":"192.0.2.1","path":null}
+{"time":1773478802,"ip":"192.0.2.1"}
 {"time":1773478803,"path":"/static"}
 {"time":1773478804,"path":"/api/y"}
-{"time":1773478805,"path":[1],"ip":"a"}
+{"time":1773478805,"path":[1],"ip":"192.0.2.1"}
 `
 	if n, filtered, malformed := count(Options{Where: []string{"path~^/api/"}}, lines); n != 1 || filtered != 4 || malformed != 1 {
 		t.Errorf("%d requests, %d filtered, %d malformed", n, filtered, malformed)
@@ -185,7 +185,7 @@ func TestWhere(t *testing.T) {
 	if n, filtered, malformed := count(Options{Where: []string{"ip=192.0.2.1"}, Plan: []string{"agent~bot:slow"}}, broken); n != 1 || filtered+malformed != 0 {
 		t.Errorf("%d requests, %d filtered, %d malformed", n, filtered, malformed)
 	}
-	csv := "time;ip;path\n1773478800;a;/api\n1773478800;a;/x\n"
+	csv := "time;ip;path\n1773478800;192.0.2.1;/api\n1773478800;192.0.2.1;/x\n"
 	if n, filtered, _ := count(Options{Where: []string{"path=/api"}}, csv); n != 1 || filtered != 1 {
 		t.Errorf("%d requests, %d filtered", n, filtered)
 	}

@@ -2,7 +2,6 @@ package replay
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -22,12 +21,6 @@ type record struct {
 	plan uint16 // index + 1 of its name in fields.names; 0: the limits themselves
 }
 
-// parser sets the time of a line and the values of its fields. It returns errHeader for
-// a line that is not a request, and another malformed for a line that is left out.
-type parser interface {
-	parse(line []byte, t *int64, values []value) error
-}
-
 // malformed is the reason why a line is left out.
 type malformed string
 
@@ -39,7 +32,8 @@ const (
 	errEmpty    malformed = "the line is empty"
 	errNoTime   malformed = "there is no time in it"
 	errBadTime  malformed = "its time cannot be read"
-	errEra      malformed = "its time lies before 1970 or after 2255"
+	errEra      malformed = "its time lies before 2000 or after tomorrow"
+	errBroken   malformed = "its JSON is broken"
 	errNull     malformed = "a field is null and not text or a number"
 )
 
@@ -50,11 +44,12 @@ const maxShown = 10
 type reader struct {
 	*lineReader
 	parser
+	lines  interface{ next() ([]byte, error) }
 	fields *fields
 	values []value
 	format string
 
-	lines, malformed int64
+	count, malformed int64 // lines
 	headers          int64 // lines that are not requests
 	filtered         int64 // lines that do not match Options.Where
 	disorder         int64 // records that are earlier than the record before
@@ -67,50 +62,34 @@ func openReader(in Input, o *Options, f *fields) (*reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.skipMark()
-	r := &reader{lineReader: l, fields: f, values: make([]value, len(f.list)), last: -1}
-	if r.format = o.Format; r.format == "" {
-		r.format = detect(l.head(detectBytes))
-	}
-	if r.parser, err = newParser(r.format, o, f.list); err != nil {
+	r := &reader{lineReader: l, lines: l, fields: f, values: make([]value, len(f.list)), last: -1}
+	if r.parser, r.format, err = newParser(l.head(detectBytes), o, f.list); err != nil {
 		l.close()
 		return nil, err
 	}
-	return r, nil
-}
-
-func newParser(format string, o *Options, list []field) (parser, error) {
-	switch format {
-	case "combined":
-		return newCombined(o, list)
-	case "json":
-		return newJSONLines(o, list)
-	case "csv":
-		return newCSV(o, list)
+	if r.format == "json" && bytes.HasPrefix(bytes.TrimSpace(l.head(detectBytes)), []byte("[")) {
+		r.lines = newJSONArray(l)
 	}
-	return nil, &dipwell.FieldError{Field: "format", Reason: fmt.Sprintf("%q is not one of combined, json, csv", format)}
+	return r, nil
 }
 
 // next reads the next record. It returns false at the end of the log.
 func (r *reader) next(rec *record) (bool, error) {
 	for {
-		line, err := r.lineReader.next()
+		line, err := r.lines.next()
 		if errors.Is(err, io.EOF) {
 			return false, nil
 		}
-		if errors.Is(err, io.ErrUnexpectedEOF) { // of gzip
-			err = errors.New("the compressed data stops here; the file is not complete")
+		if errors.Is(err, io.ErrUnexpectedEOF) { // of gzip, or of an array of JSON
+			err = errors.New("the data stops here; the file is not complete")
 		}
 		if err != nil {
-			return false, fmt.Errorf("%s: line %d: %w", r.name, r.lines+1, err)
+			return false, fmt.Errorf("%s: line %d: %w", r.name, r.count+1, err)
 		}
-		r.lines++
-		rec.line = r.lines
+		r.count++
+		rec.line = r.count
 		if err = r.parse(line, &rec.t, r.values); err == nil {
 			err = r.fields.fill(rec, r.values)
-		}
-		if err == nil && uint64(rec.t) > store.MaxInt {
-			err = errEra
 		}
 		if err != nil {
 			var bad malformed
@@ -141,7 +120,7 @@ func (r *reader) reject(line []byte, why malformed) {
 		why = errEmpty
 	}
 	if r.malformed++; len(r.shown) < maxShown {
-		r.shown = append(r.shown, BadLine{r.lines, string(why), excerpt(line)})
+		r.shown = append(r.shown, BadLine{r.count, string(why), excerpt(line)})
 	}
 }
 
@@ -154,8 +133,6 @@ func excerpt(line []byte) string {
 	return strconv.Quote(string(line))
 }
 
-func (r *reader) consumed() int64 { return r.raw.n }
-
 // checkKey checks a key as the stores do.
 func checkKey(key []byte) error {
 	switch {
@@ -163,19 +140,9 @@ func checkKey(key []byte) error {
 		return malformed("the key is empty")
 	case len(key) > store.MaxKey:
 		return malformed("the key has " + strconv.Itoa(len(key)) + " bytes; at most 512")
-	}
-	rest, odd := key, false // odd: some byte is 0 or above 127
-	for ; len(rest) >= 8; rest = rest[8:] {
-		v := binary.LittleEndian.Uint64(rest)
-		odd = odd || (v-0x0101010101010101|v)&0x8080808080808080 != 0
-	}
-	for _, c := range rest {
-		odd = odd || c-1 >= utf8.RuneSelf-1
-	}
-	if odd && bytes.IndexByte(key, 0) >= 0 {
+	case bytes.IndexByte(key, 0) >= 0:
 		return malformed("the key has a NUL in it")
-	}
-	if odd && !utf8.Valid(key) {
+	case !utf8.Valid(key):
 		return malformed("the key is not UTF-8")
 	}
 	return nil
@@ -186,20 +153,11 @@ func parseCost(b []byte) (int64, error) {
 	if string(b) == "-" {
 		return 0, nil
 	}
-	if len(b) == 0 || len(b) > 16 {
+	n, err := strconv.ParseUint(string(b), 10, 64)
+	if err != nil || n > store.MaxInt {
 		return 0, malformed("the cost is not a whole number from 0 to 2^53-1")
 	}
-	var n int64
-	for _, c := range b {
-		if c < '0' || c > '9' {
-			return 0, malformed("the cost is not a whole number from 0 to 2^53-1")
-		}
-		n = n*10 + int64(c-'0')
-	}
-	if n > store.MaxInt {
-		return 0, malformed("the cost is not a whole number from 0 to 2^53-1")
-	}
-	return n, nil
+	return int64(n), nil
 }
 
 // constantCost returns the cost of every line if the option is a number.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 
 	"github.com/dipwell/dipwell"
@@ -25,14 +26,21 @@ type Options struct {
 	// limit decides every request independently of the others.
 	All bool
 
-	// Format is combined, json or csv. Default: detected from the first lines.
-	Format string
+	// Pattern is a grok pattern that captures the time and other fields of a line, or the
+	// name of a format (combined, json, csv, w3c, alb and others) or of a pattern of the grok
+	// library. Default: the format that the first lines look like.
+	Pattern string
 
 	// By is the field with the key of a request, or several with + between them, which
 	// make a key as dipwell.Key does. none: all requests share one bucket. The key of a
-	// limit that has a parent, or is one, is a path with a part for each field.
-	// Default: ip.
+	// limit that has a parent, or is one, is a path with a part for each field. ip, or
+	// ip=FIELD for a field of another name, is an address, and its key is that of
+	// httplimit.ClientIP; other keys are the log's text. Default: ip.
 	By string
+
+	// TrustedProxies are proxies whose addresses are skipped, from the right, in a list of
+	// addresses. Default: none; the client is the first of the list.
+	TrustedProxies []netip.Prefix
 
 	// Where are conditions, FIELD=VALUE or FIELD~PATTERN, with a regular expression
 	// that matches anywhere in the field. Lines that do not meet all of them are left
@@ -48,8 +56,9 @@ type Options struct {
 	// Cost is a whole number of tokens, or the field with that number. Default: 1.
 	Cost string
 
-	// TimeField is the field with the time, in JSON and CSV logs. Default: the
-	// first of the usual names, such as time and @timestamp.
+	// TimeField is the field with the time, in JSON and CSV logs and those read by a grok
+	// pattern. Default: the first of the usual names, such as time and @timestamp, whose value
+	// is a time between 2000 and tomorrow.
 	TimeField string
 
 	// Columns are the columns of a CSV log without a header, separated by commas.
@@ -197,13 +206,15 @@ func (r *run) read(do func(*record) error, inOrder bool) error {
 		return err
 	}
 	r.log = log
-	ahead := readAhead(log)
-	defer ahead.stop(r.ctx)
+	batches, stop := readAhead(r.ctx, log)
+	defer stop()
 	last := int64(-1)
 	for {
-		b, err := ahead.next(r.ctx)
-		if err != nil {
-			return err
+		var b *batch
+		select {
+		case b = <-batches:
+		case <-r.ctx.Done():
+			return r.ctx.Err()
 		}
 		for i := range b.recs {
 			rec := &b.recs[i]
@@ -219,7 +230,6 @@ func (r *run) read(do func(*record) error, inOrder bool) error {
 			return b.err
 		}
 		r.progress("read", b.consumed, r.in.Size)
-		ahead.free <- b
 	}
 }
 

@@ -1,8 +1,7 @@
 package replay
 
 import (
-	"fmt"
-	"io"
+	"strings"
 
 	"github.com/dipwell/dipwell"
 )
@@ -95,24 +94,30 @@ type Key struct {
 	LastRefusal    int64  `json:"last_refusal_us"`
 }
 
-// Write writes the report to w. format is text, a summary for people with times in
-// UTC, or svg or png, a plot of the requests granted and refused over time and, if
-// the replay had Options.Levels, of the levels of the worst keys' buckets. JSON is
-// written by encoding/json.
-func (r *Report) Write(w io.Writer, format string) error {
-	switch format {
-	case "text":
-		return r.writeText(w)
-	case "svg", "png":
-		return r.writePlot(w, format)
+// Unread returns an error if the log has lines, but none that could be replayed: its format
+// or one of the fields is probably wrong.
+func (r *Report) Unread() error {
+	if r.Malformed == 0 || r.Malformed < r.Lines {
+		return nil
 	}
-	return fmt.Errorf("replay: format %q is not one of text, svg, png", format)
+	bad, hint := r.BadLines[0], ""
+	text := r.Format == "json" || r.Format == "csv" || r.Format == "w3c"
+	switch {
+	case bad.Reason == string(errBadTime), bad.Reason == string(errEra):
+		hint = "; times are " + timeForms
+	case text && strings.HasPrefix(bad.Reason, "there is no ip "):
+		hint = "; ip may be named " + strings.Join(aliases["ip"], ", ") + ", or --by ip=NAME"
+	}
+	if !text && r.Format != "grok" {
+		hint += "; if the log is in another format, a grok pattern can read it: " + examplePattern
+	}
+	return badOption("log", "no line of %s can be read in %s format; line %d: %s%s", r.Log, r.Format, bad.Line, bad.Reason, hint)
 }
 
 func (r *run) report() *Report {
 	rep := &Report{
 		Log: r.in.Name, Format: r.log.format, By: r.o.By, Cost: r.o.Cost, All: r.o.All,
-		Lines: r.log.lines - r.log.headers, Malformed: r.log.malformed, BadLines: append([]BadLine{}, r.log.shown...), Disorder: r.log.disorder,
+		Lines: r.log.count - r.log.headers, Malformed: r.log.malformed, BadLines: append([]BadLine{}, r.log.shown...), Disorder: r.log.disorder,
 		Filtered: r.log.filtered, Where: r.o.Where, Plan: r.o.Plan, NotJudged: r.lineup.left, tracks: r.tracks,
 	}
 	for _, s := range r.engine.sets {

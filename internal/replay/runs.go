@@ -10,75 +10,29 @@ import (
 	"os"
 )
 
-// runs stores sorted runs of records in one temporary file. When there are fanIn
-// runs of one level, they are merged into a run of the next level, so that the
-// last merge has fewer than fanIn runs of each level, each with a buffer.
+// runs stores sorted runs of records in one temporary file.
 type runs struct {
 	dir  string
 	file *os.File
 	out  *bufio.Writer
 	size int64
-	list []section
-	open section
-	last record // last record written to the open run
+	ends []int64 // of the runs in the file
+	last record  // last record written to the open run
 	buf  []byte
 }
 
-// section is the part of the file with one run.
-type section struct {
-	from, to  int64
-	low, high int64 // first and last time
-	level     int   // how often its records have been merged
-}
-
-const (
-	fanIn     = 32
-	runBuffer = 64 << 10
-)
-
-// begin starts a run, or continues the last run if the new records are later, so
-// that a log in order is a single run.
-func (r *runs) begin(low, high int64) error {
+// begin starts a run.
+func (r *runs) begin() error {
 	if r.file == nil {
 		f, err := os.CreateTemp(r.dir, "dipwell-replay-*")
 		if err != nil {
 			return fmt.Errorf("sort the log: %w", err)
 		}
 		_ = os.Remove(f.Name()) // on Unix: the file then goes when the process ends
-		r.file, r.out = f, bufio.NewWriterSize(f, runBuffer)
+		r.file, r.out = f, bufio.NewWriter(f)
 	}
-	if n := len(r.list); n > 0 && low >= r.list[n-1].high {
-		r.open, r.list = r.list[n-1], r.list[:n-1]
-		r.open.high = high
-		return nil
-	}
-	r.start(section{low: low, high: high})
+	r.last = record{}
 	return nil
-}
-
-func (r *runs) start(s section) {
-	s.from = r.size
-	r.open, r.last = s, record{}
-}
-
-// mergeLevel merges the last fanIn runs if they have the same level.
-func (r *runs) mergeLevel() error {
-	n := len(r.list) - fanIn
-	if n < 0 || r.list[n].level != r.list[n+fanIn-1].level { // levels do not increase along the list
-		return nil
-	}
-	old := r.list[n:]
-	s := old[0]
-	for _, o := range old {
-		s.low, s.high = min(s.low, o.low), max(s.high, o.high)
-	}
-	s.level++
-	r.start(s)
-	if err := mergeSections(r.file, old, r.write); err != nil {
-		return err
-	}
-	r.list = r.list[:n]
-	return r.end()
 }
 
 // write appends a record to the open run: the differences of time and line to the
@@ -97,15 +51,12 @@ func (r *runs) write(rec *record) error {
 }
 
 func (r *runs) end() error {
-	r.open.to = r.size
-	r.list = append(r.list, r.open)
+	r.ends = append(r.ends, r.size)
 	if err := r.out.Flush(); err != nil {
 		return fmt.Errorf("sort the log: %w", err)
 	}
-	return r.mergeLevel()
+	return nil
 }
-
-func (r *runs) merge(do func(*record) error) error { return mergeSections(r.file, r.list, do) }
 
 func (r *runs) close() {
 	if r.file != nil {
@@ -114,11 +65,17 @@ func (r *runs) close() {
 	}
 }
 
-// mergeSections calls do for the records of sorted runs, in order.
-func mergeSections(f io.ReaderAt, list []section, do func(*record) error) error {
+// mergeBytes is the memory for reading all runs: 4 KiB for each of 4,096, which are a
+// billion requests at the default size of a run.
+const mergeBytes = 16 << 20
+
+// merge calls do for the records of all runs, in order.
+func (r *runs) merge(do func(*record) error) error {
 	var q runQueue
-	for _, s := range list {
-		c := &cursor{in: bufio.NewReaderSize(io.NewSectionReader(f, s.from, s.to-s.from), runBuffer)}
+	from := int64(0)
+	for _, end := range r.ends {
+		c := &cursor{in: bufio.NewReaderSize(io.NewSectionReader(r.file, from, end-from), min(64<<10, mergeBytes/len(r.ends)))}
+		from = end
 		if ok, err := c.next(); err != nil {
 			return err
 		} else if ok {

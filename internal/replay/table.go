@@ -2,8 +2,6 @@ package replay
 
 import (
 	"cmp"
-	"hash/maphash"
-	"math/bits"
 	"slices"
 
 	"github.com/dipwell/dipwell/store"
@@ -18,11 +16,10 @@ type table struct {
 	most   int // number of keys at which forget is called
 	budget int // Options.MaxKeys
 
-	seed  maphash.Seed
-	slots []uint64 // open addressing: the upper half of the hash, and in the lower half the index of the key + 1
-	keys  []string
-	rows  []row // one for each key and limit
-	cnts  []counts
+	ids  map[string]int32 // indexes in keys
+	keys []string
+	rows []row // one for each key and limit
+	cnts []counts
 
 	forgotten int64   // keys
 	missed    []int64 // by limit; see Limit.Missed
@@ -47,56 +44,15 @@ type counts struct {
 }
 
 func newTable(limits, most int) *table {
-	return &table{limits: limits, most: most, budget: most, seed: maphash.MakeSeed(), slots: make([]uint64, 1<<10), missed: make([]int64, limits)}
-}
-
-const half = 32 // bits of a slot with the index of the key
-
-func (t *table) find(key []byte) (int32, bool) {
-	h := maphash.Bytes(t.seed, key)
-	mask := uint64(len(t.slots) - 1)
-	for at := h & mask; ; at = (at + 1) & mask {
-		s := t.slots[at]
-		if s == 0 {
-			return 0, false
-		}
-		if s>>half == h>>half {
-			if id := int32(uint32(s)) - 1; t.keys[id] == string(key) {
-				return id, true
-			}
-		}
-	}
-}
-
-// place adds a key's index to the slots.
-func (t *table) place(id int32) {
-	h := maphash.String(t.seed, t.keys[id])
-	mask := uint64(len(t.slots) - 1)
-	at := h & mask
-	for t.slots[at] != 0 {
-		at = (at + 1) & mask
-	}
-	t.slots[at] = h>>half<<half | uint64(id+1)
-}
-
-// resize makes slots for twice as many keys as there are.
-func (t *table) resize() {
-	t.slots = make([]uint64, 1<<max(10, bits.Len(uint(len(t.keys)*4))))
-	for id := range t.keys {
-		t.place(int32(id))
-	}
+	return &table{limits: limits, most: most, budget: most, ids: map[string]int32{}, missed: make([]int64, limits)}
 }
 
 func (t *table) full() bool { return len(t.keys) >= t.most }
 
-func (t *table) insert(key []byte) int32 {
+func (t *table) insert(key string) int32 {
 	id := int32(len(t.keys))
-	t.keys = append(t.keys, string(key))
-	if len(t.keys)*2 > len(t.slots) {
-		t.resize()
-	} else {
-		t.place(id)
-	}
+	t.keys = append(t.keys, key)
+	t.ids[key] = id
 	for range t.limits {
 		t.rows = append(t.rows, row{})
 		t.cnts = append(t.cnts, counts{})
@@ -159,16 +115,13 @@ func (t *table) forget(defs []*store.Definition, now int64) {
 // rebuild copies the keys ids to new memory and drops the others.
 func (t *table) rebuild(ids []int32) {
 	old := *t
-	t.keys = make([]string, 0, len(ids))
-	t.rows = make([]row, 0, len(ids)*t.limits)
-	t.cnts = make([]counts, 0, len(ids)*t.limits)
+	t.keys, t.rows, t.cnts, t.ids = nil, nil, nil, make(map[string]int32, len(ids))
 	for _, id := range ids {
 		rows, cnts := old.of(id)
-		t.keys = append(t.keys, old.keys[id])
-		t.rows = append(t.rows, rows...)
-		t.cnts = append(t.cnts, cnts...)
+		to, toCounts := t.of(t.insert(old.keys[id]))
+		copy(to, rows)
+		copy(toCounts, cnts)
 	}
-	t.resize()
 }
 
 // idle reports whether all buckets of a key are full.

@@ -11,7 +11,8 @@ import (
 	"unicode"
 )
 
-func (r *Report) writeText(w io.Writer) error {
+// Write writes a summary for people, with times in UTC. JSON is written by encoding/json.
+func (r *Report) Write(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	r.head(out)
 	for i := range r.Limits {

@@ -1,168 +1,109 @@
 package replay
 
 import (
+	"bytes"
 	"math"
 	"strconv"
 	"time"
 )
 
-// clfTimes parses the times of combined logs, 17/May/2015:10:05:03 +0000. It caches
-// the last day and zone, which most lines share.
-type clfTimes struct {
-	day  [12]byte // "17/May/2015:"
-	zone [6]byte  // " +0000"
-	base int64    // start of that day in that zone, in µs
+// layouts are the forms of a time, with a space in place of the T of RFC 3339. In each,
+// time.Parse also takes a fraction of a second. A time without a zone is UTC.
+var layouts = []string{
+	"2006-01-02 15:04:05Z07:00", "2006-01-02 15:04:05Z0700", "2006-01-02 15:04:05Z07", "2006-01-02 15:04:05", "2006-01-02 15:04:05 -0700",
+	"2006-01-02 15:04:05 -07:00", "2006/01/02 15:04:05", clf, "02/Jan/2006:15:04:05", "02/Jan/2006 15:04:05",
+	"Mon, 02 Jan 2006 15:04:05 -0700", "Mon, 02 Jan 2006 15:04:05", time.ANSIC,
 }
 
-const clfLen = len("17/May/2015:10:05:03 +0000")
+const clf = "02/Jan/2006:15:04:05 -0700" // of the Common Log Format
 
-// parse parses the time at the beginning of b. n is its length.
-func (c *clfTimes) parse(b []byte) (t int64, n int, ok bool) {
-	if len(b) < clfLen {
-		return 0, 0, false
-	}
-	b = b[:len(b):len(b)]
-	if string(b[:12]) != string(c.day[:]) || string(b[20:26]) != string(c.zone[:]) {
-		return c.slow(b)
-	}
-	s, ok := clock(b[12:20])
-	return c.base + s*1e6, clfLen, ok
+// wordLayouts are the forms of times in the logs of words that replay knows by name.
+var wordLayouts = []string{clf, time.RFC3339, "02/Jan/2006:15:04:05"}
+
+// timeForms names layouts in an error.
+const timeForms = "2026-03-14T09:00:00Z, 2026-03-14 09:00:00+00 (without a zone: UTC), 14/Mar/2026:09:00:00 +0000, Sat, 14 Mar 2026 09:00:00 GMT, and seconds, ms, µs or ns since 1970"
+
+// firstTime is the earliest time of a request, in µs: the beginning of 2000. Smaller numbers
+// are usually durations, or days of a spreadsheet.
+const firstTime = 946_684_800 * second
+
+// times parses times. It keeps the last one, because most lines have the time of the line
+// before.
+type times struct {
+	latest int64 // the end of tomorrow
+	words  bool  // only wordLayouts
+	layout string
+	text   []byte
+	us     int64
 }
 
-// slow parses a time of a new day or zone, or with a fraction of a second.
-func (c *clfTimes) slow(b []byte) (t int64, n int, ok bool) {
-	s, ok := clock(b[12:20])
-	if !ok {
-		return 0, 0, false
-	}
-	var us int64
-	if at := 20; b[at] == '.' || b[at] == ',' {
-		scale := int64(1e5)
-		for at++; at < len(b) && at < 30 && b[at] >= '0' && b[at] <= '9'; at++ {
-			us += int64(b[at]-'0') * scale
-			scale /= 10
-		}
-		n = at
-	} else {
-		n = at
-	}
-	if len(b) < n+6 || b[n] != ' ' || b[11] != ':' {
-		return 0, 0, false
-	}
-	d, err := time.Parse("02/Jan/2006 -0700", string(b[:11])+string(b[n:n+6]))
-	if err != nil {
-		return 0, 0, false
-	}
-	base := d.UnixMicro()
-	if n == 20 {
-		copy(c.day[:], b)
-		copy(c.zone[:], b[20:26])
-		c.base = base
-	}
-	return base + s*1e6 + us, n + 6, true
+func newTimes(words bool) times {
+	return times{latest: (time.Now().UnixMicro()/day + 2) * day, words: words}
 }
 
-// clock parses 15:04:05 as seconds. 60 seconds, a leap second, is the next minute.
-func clock(b []byte) (int64, bool) {
-	_ = b[7]
-	h1, h0, m1, m0, s1, s0 := b[0]-'0', b[1]-'0', b[3]-'0', b[4]-'0', b[6]-'0', b[7]-'0'
-	if h1|h0|m1|m0|s1|s0 > 15 || h0 > 9 || m0 > 9 || s0 > 9 || b[2] != ':' || b[5] != ':' {
-		return 0, false
-	}
-	h, m, s := int64(h1)*10+int64(h0), int64(m1)*10+int64(m0), int64(s1)*10+int64(s0)
-	return h*3600 + m*60 + s, h < 24 && m < 60 && s <= 60
-}
-
-// layouts are the time formats of other logs. A time without a zone is UTC.
-var layouts = []string{time.RFC3339Nano, "2006-01-02 15:04:05.999999999Z07:00", "2006-01-02 15:04:05.999999999 -0700",
-	"2006-01-02T15:04:05.999999999-0700", "2006-01-02 15:04:05.999999999", "2006-01-02T15:04:05.999999999",
-	"2006/01/02 15:04:05.999999999", time.RFC1123Z, time.RFC1123}
-
-// textTimes parses the times of JSON and CSV logs.
-type textTimes struct {
-	clf    clfTimes
-	layout string // the last that matched
-}
-
-func (x *textTimes) parse(b []byte) (int64, error) {
+// parse returns µs since the Unix epoch.
+func (x *times) parse(b []byte) (int64, error) {
 	if len(b) == 0 {
 		return 0, errNoTime
 	}
-	if len(b) > 64 {
+	if bytes.Equal(b, x.text) {
+		return x.us, nil
+	}
+	us, ok := x.read(b)
+	switch {
+	case !ok:
 		return 0, errBadTime
-	}
-	if t, ok := number(b); ok {
-		return t, nil
-	}
-	s := string(b)
-	if x.layout != "" {
-		if t, err := time.Parse(x.layout, s); err == nil {
-			return micros(t)
-		}
-	}
-	for _, layout := range layouts {
-		if t, err := time.Parse(layout, s); err == nil {
-			x.layout = layout
-			return micros(t)
-		}
-	}
-	if b[0] == '[' && b[len(b)-1] == ']' {
-		b = b[1 : len(b)-1]
-	}
-	if t, n, ok := x.clf.parse(b); ok && n == len(b) {
-		return t, nil
-	}
-	return 0, errBadTime
-}
-
-func micros(t time.Time) (int64, error) {
-	if y := t.Year(); y < 1969 || y > 2256 { // UnixMicro may overflow
+	case us < firstTime || us >= x.latest:
 		return 0, errEra
 	}
-	return t.UnixMicro(), nil
+	x.text, x.us = append(x.text[:0], b...), us
+	return us, nil
 }
 
-// number parses seconds, milliseconds, microseconds or nanoseconds since the Unix
-// epoch, distinguished by their size, to the microsecond.
-func number(b []byte) (int64, bool) {
-	var whole, frac, scale int64 = 0, 0, 1e6
-	i := 0
-	for ; i < len(b) && b[i] >= '0' && b[i] <= '9'; i++ {
-		if whole > (math.MaxInt64-9)/10 {
-			return 0, false
-		}
-		whole = whole*10 + int64(b[i]-'0')
-	}
-	if i == 0 {
+func (x *times) read(b []byte) (us int64, ok bool) {
+	if len(b) > 64 {
 		return 0, false
 	}
-	if i < len(b) && b[i] == '.' {
-		for i++; i < len(b) && b[i] >= '0' && b[i] <= '9'; i++ {
-			if scale > 1 {
-				scale /= 10
-				frac += int64(b[i]-'0') * scale
-			}
+	list := wordLayouts
+	if !x.words {
+		list = layouts
+		b = bytes.TrimSuffix(bytes.TrimPrefix(bytes.TrimSpace(b), []byte("[")), []byte("]"))
+		if us, ok = number(string(b)); ok {
+			return us, true
+		}
+		for _, utc := range []string{" UTC", " GMT", " Z"} {
+			b = bytes.TrimSuffix(b, []byte(utc))
+		}
+		if len(b) > 10 && b[10] == 'T' {
+			b = append(append(append(make([]byte, 0, 64), b[:10]...), ' '), b[11:]...)
 		}
 	}
-	if i < len(b) {
-		return scientific(b)
+	t, err := time.Parse(x.layout, string(b))
+	for i := 0; (err != nil || x.layout == "") && i < len(list); i++ {
+		if t, err = time.Parse(list[i], string(b)); err == nil {
+			x.layout = list[i]
+		}
 	}
+	if y := t.Year(); err != nil || x.layout == "" || y > 9999 { // UnixMicro would overflow
+		return 0, false
+	}
+	return t.UnixMicro(), true
+}
+
+// number parses seconds, milliseconds, microseconds or nanoseconds since the Unix epoch,
+// which it distinguishes by their size.
+func number(s string) (us int64, ok bool) {
+	if n, err := strconv.ParseInt(s, 10, 64); err == nil && n >= 1e17 {
+		return n / 1e3, true
+	}
+	f, err := strconv.ParseFloat(s, 64)
 	switch {
-	case whole < 1e11:
-		return whole*1e6 + frac, true
-	case whole < 1e14:
-		return whole*1e3 + frac/1e3, true
-	case whole < 1e17:
-		return whole, true
-	}
-	return whole / 1e3, true
-}
-
-// scientific parses seconds such as 1.4318571e9.
-func scientific(b []byte) (int64, bool) {
-	f, err := strconv.ParseFloat(string(b), 64)
-	if err != nil || f < 0 || f >= 1e11 || b[0] < '0' || b[0] > '9' {
+	case err != nil || s[0] > '9' || math.IsNaN(f) || f < 0 || f >= 1e17:
 		return 0, false
+	case f < 1e11:
+		f *= 1e6
+	case f < 1e14:
+		f *= 1e3
 	}
-	return int64(f * 1e6), true
+	return int64(math.Round(f)), true
 }

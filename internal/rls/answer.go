@@ -10,7 +10,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/algebra"
-	"github.com/dipwell/dipwell/internal/pace"
+	"github.com/dipwell/dipwell/internal/front"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -93,7 +93,7 @@ func (a *ask) status(st *pb.RateLimitResponse_DescriptorStatus, until *durationp
 	if !a.d.Allowed {
 		st.Code = pb.RateLimitResponse_OVER_LIMIT
 	}
-	if !pace.Blocked(a.d) && (def != nil || !a.rule.none) {
+	if !front.Blocked(a.d) && (def != nil || !a.rule.none) {
 		st.LimitRemaining = uint32(min(a.d.Remaining, math.MaxUint32))
 	}
 	if d, ok := a.reset(); ok {

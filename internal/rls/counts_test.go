@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dipwell/dipwell/internal/rls"
-	"github.com/dipwell/dipwell/internal/shadow"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/stack"
 )
 
 // counted returns all counters of a service, such as "within_limit d.user".
@@ -99,7 +99,11 @@ descriptors:
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.over(shadow.New(store), rls.Config{Shadow: true})
+		shadow, err := stack.New(t.Context(), store, stack.Options{Shadow: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.over(shadow.Store, rls.Config{Shadow: true})
 		w.use(rls.Defaults{ChargeAll: chargeAll}, yaml)
 		w.want("d", ok, descs{hits(8, desc("user=a"))}, ok)
 		w.want("d", ok, descs{hits(8, desc("user=a"))}, over) // of which charge all takes two

@@ -4,15 +4,12 @@ import (
 	"encoding/json"
 	"os"
 	"testing"
-	"testing/synctest"
 
 	bootstrap "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
-	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rate_limit_quota/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
-	rlqs "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -43,29 +40,6 @@ func readEnvoy(t *testing.T, path string) {
 	if err = b.ValidateAll(); err != nil {
 		t.Error(err)
 	}
-}
-
-// The quota example is valid, and its descriptors assign tokens to its buckets.
-func TestEnvoyQuotaExample(t *testing.T) {
-	readEnvoy(t, "../../examples/envoy/quota.yaml")
-	rules, err := rls.Load(rls.Defaults{}, "../../examples/envoy/quota")
-	if err != nil {
-		t.Fatal(err)
-	}
-	synctest.Test(t, func(t *testing.T) {
-		w := newQuotaWorld(t, 1, quotas)
-		if err := w.services[0].Use(t.Context(), rules); err != nil {
-			t.Fatal(err)
-		}
-		p, hangUp := w.dial(0)
-		p.reports <- &rlqs.RateLimitQuotaUsageReports{Domain: "web", BucketQuotaUsages: []*rlqs.RateLimitQuotaUsageReports_BucketQuotaUsage{
-			{BucketId: &rlqs.BucketId{Bucket: map[string]string{"user": "7"}}, NumRequestsAllowed: 1},
-		}}
-		if b := p.next(t).GetQuotaAssignmentAction().GetRateLimitStrategy().GetTokenBucket(); b.GetMaxTokens() == 0 {
-			t.Errorf("assigned %v", b)
-		}
-		_ = hangUp()
-	})
 }
 
 // The example's Envoy configuration is valid, and its descriptors match the limits.

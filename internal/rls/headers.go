@@ -13,7 +13,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
-	"github.com/dipwell/dipwell/internal/suggest"
+	"github.com/dipwell/dipwell/internal/texts"
 )
 
 // Headers selects the header fields that the proxy adds to its response.
@@ -32,7 +32,7 @@ func ParseHeaders(s string) (Headers, error) {
 	if i := slices.Index(headerNames, s); i >= 0 {
 		return Headers(i), nil
 	}
-	return 0, fmt.Errorf("%q is not one of off, ratelimit, ietf%s", s, suggest.Name(s, headerNames))
+	return 0, fmt.Errorf("%q is not one of off, ratelimit, ietf%s", s, texts.Nearest(s, headerNames))
 }
 
 func (h Headers) String() string { return headerNames[h] }

@@ -9,7 +9,7 @@ import (
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/bounds"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -89,10 +89,10 @@ func nameOf(metric, tail string) string {
 		}
 	}
 	name := b.String()
-	if !changed && tail == "" && len(name) <= bounds.MaxName {
+	if !changed && tail == "" && len(name) <= terms.MaxName {
 		return name
 	}
 	sum := sha256.Sum256([]byte(metric + "\x00" + tail))
 	mark := "~" + hex.EncodeToString(sum[:8])
-	return name[:min(len(name), bounds.MaxName-len(mark))] + mark
+	return name[:min(len(name), terms.MaxName-len(mark))] + mark
 }

@@ -12,12 +12,11 @@ import (
 	"strings"
 
 	"github.com/dipwell/dipwell/internal/config"
-	"github.com/dipwell/dipwell/internal/yamlfile"
 )
 
-// Load reads a file, or all files of a directory and below it that end in .yaml or
-// .yml. It follows links, and skips names that begin with a dot, such as ..data of
-// a ConfigMap.
+// Load reads a file, or all files of a directory and below it, whatever their names, as
+// envoyproxy/ratelimit does. It follows links, and skips names that begin with a dot, such
+// as ..data of a ConfigMap.
 func Load(def Defaults, path string) (*Rules, error) {
 	files, _, err := read(path)
 	if err != nil {
@@ -65,10 +64,10 @@ func read(path string) (files []File, dirs []string, err error) {
 	if info.IsDir() {
 		r.dir(path, 0)
 	} else {
-		r.file(path)
+		r.file(path, false)
 	}
 	if r.err == nil && len(r.files) == 0 {
-		r.err = &yamlfile.Error{File: path, Reason: "has no file that ends in .yaml or .yml"}
+		r.err = &config.YAMLError{File: path, Reason: "has no files"}
 	}
 	return r.files, r.dirs, r.err
 }
@@ -99,7 +98,7 @@ func resolved(path string) string {
 func (r *reader) dir(path string, depth int) {
 	r.addDir(path)
 	if depth > maxDepth { // probably a link to a parent directory
-		r.err = errors.Join(r.err, &yamlfile.Error{File: path, Reason: fmt.Sprintf("is more than %d directories deep", maxDepth)})
+		r.err = errors.Join(r.err, &config.YAMLError{File: path, Reason: fmt.Sprintf("is more than %d directories deep", maxDepth)})
 		return
 	}
 	entries, err := os.ReadDir(path)
@@ -119,30 +118,38 @@ func (r *reader) dir(path string, depth int) {
 
 func (r *reader) entry(path string, depth int) {
 	info, err := os.Stat(path)
-	switch ext := filepath.Ext(path); {
-	case errors.Is(err, fs.ErrNotExist) && ext != ".yaml" && ext != ".yml":
+	switch {
+	case err != nil && removed(path): // since the directory was listed
 	case err != nil:
 		r.err = fmt.Errorf("rls config: %w", err)
 	case info.IsDir():
 		r.dir(path, depth+1)
-	case ext == ".yaml" || ext == ".yml":
-		r.file(path)
+	case !info.Mode().IsRegular():
+		r.err = &config.YAMLError{File: path, Reason: "is neither a file nor a directory"}
+	default:
+		ext := filepath.Ext(path)
+		r.file(path, ext != ".yaml" && ext != ".yml")
 	}
+}
+
+func removed(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // maxTotal is the most bytes of all files.
 const maxTotal = 64 << 20
 
-func (r *reader) file(path string) {
-	b, err := yamlfile.Load(path)
+func (r *reader) file(path string, odd bool) {
+	b, err := config.LoadYAML(path)
 	if err != nil {
 		r.err = err
 		return
 	}
 	r.addDir(filepath.Dir(resolved(path)))
 	if r.total += len(b); r.total > maxTotal || len(r.files) == maxFiles {
-		r.err = &yamlfile.Error{File: path, Reason: fmt.Sprintf("is too large: at most %d files and %d MiB in all", maxFiles, maxTotal>>20)}
+		r.err = &config.YAMLError{File: path, Reason: fmt.Sprintf("is too large: at most %d files and %d MiB in all", maxFiles, maxTotal>>20)}
 		return
 	}
-	r.files = append(r.files, File{path, b})
+	r.files = append(r.files, File{path, b, odd})
 }

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/internal/period"
+	"github.com/dipwell/dipwell/internal/terms"
 )
 
 // maxOverrides bounds the different limits that requests may bring, because each of them
@@ -111,7 +111,7 @@ func (o *overrides) end(key override, r *rule) {
 
 // defineOverride defines the limit of r and returns r, or nil and an error.
 func (s *Service) defineOverride(ctx context.Context, r *rule, domain string) (*rule, error) {
-	if _, err := s.limiter.Define(ctx, r.limit, owner.RLS); err != nil {
+	if _, err := s.limiter.Define(ctx, r.limit, terms.OwnerRLS); err != nil {
 		return nil, err
 	}
 	r.counts = s.metrics.of(domain, "override")

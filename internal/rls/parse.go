@@ -15,9 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/period"
-	"github.com/dipwell/dipwell/internal/suggest"
-	"github.com/dipwell/dipwell/internal/yamlfile"
+	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -32,10 +31,19 @@ const (
 var (
 	rootSettings       = []string{"domain", "descriptors", "all_or_nothing", "allow_override"}
 	descriptorSettings = []string{"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode",
-		"detailed_metric", "value_to_metric", "share_threshold", "allow_override"}
+		"detailed_metric", "value_to_metric", "share_threshold", "metadata", "allow_override"}
 	limitSettings = []string{"unit", "requests_per_unit", "unlimited", "name", "replaces",
-		"unit_multiplier", "algorithm", "burst", "start", "on_change", "on_store_error", "timeout", "quota"}
+		"unit_multiplier", "algorithm", "burst", "start", "on_change", "on_store_error", "timeout"}
+	replaceSettings = []string{"name"}
 )
+
+// settingsAnywhere are those of envoyproxy/ratelimit, which accepts each of them in every
+// block and ignores it where it has no meaning.
+var settingsAnywhere = []string{"domain", "descriptors", "key", "value", "rate_limit", "shadow_mode", "quota_mode", "detailed_metric",
+	"value_to_metric", "share_threshold", "metadata", "unit", "requests_per_unit", "unlimited", "name", "replaces"}
+
+// maxNotes bounds the settings without effect that are noted.
+const maxNotes = 100
 
 // Defaults are the defaults of a configuration.
 type Defaults struct {
@@ -49,16 +57,17 @@ type Defaults struct {
 type File struct {
 	Name string
 	YAML []byte
+	Odd  bool // it lies in a directory, and its name does not end in .yaml or .yml
 }
 
 // Parse parses the files of a configuration. Its error joins all mistakes, each a
-// *yamlfile.Error.
+// *config.YAMLError.
 func Parse(def Defaults, files ...File) (*Rules, error) {
 	if len(files) > maxFiles {
 		return nil, fmt.Errorf("%d files; at most %d", len(files), maxFiles)
 	}
 	def.NearLimit = cmp.Or(def.NearLimit, 0.8)
-	p := &parser{Defaults: def, Reader: yamlfile.Reader{MergeKeys: true}, out: &Rules{domains: map[string]*domain{}}, seenIn: map[string]string{}}
+	p := &parser{Defaults: def, YAMLReader: config.YAMLReader{MergeKeys: true}, out: &Rules{domains: map[string]*domain{}}, seenIn: map[string]string{}}
 	for _, f := range files {
 		p.document(f)
 	}
@@ -71,12 +80,16 @@ func Parse(def Defaults, files ...File) (*Rules, error) {
 
 type parser struct {
 	Defaults
-	yamlfile.Reader
-	out    *Rules
-	seenIn map[string]string // file of each domain
+	config.YAMLReader
+	out       *Rules
+	seenIn    map[string]string // file of each domain
+	file      string
+	misplaced int
 }
 
 func (p *parser) document(f File) {
+	p.file = f.Name
+	before := p.Mistakes()
 	switch n, ok := p.Document(f.Name, f.YAML); {
 	case !ok:
 	case n == nil:
@@ -84,13 +97,37 @@ func (p *parser) document(f File) {
 	default:
 		p.root(n, f.Name)
 	}
+	switch {
+	case f.Odd && p.Mistakes() > before:
+		p.Fail(nil, "", "is read because it is in a directory of descriptors, whatever its name; move it elsewhere, or begin its name with a dot")
+	case f.Odd:
+		p.note(0, "", "is read, although its name does not end in .yaml or .yml: every file of the directory is, as by envoyproxy/ratelimit")
+	}
+}
+
+// note adds a note about a setting of the present file.
+func (p *parser) note(line int, setting, text string) {
+	p.out.notes = append(p.out.notes, (&config.YAMLError{File: p.file, Line: line, Setting: setting, Reason: text}).Error())
+}
+
+// settings calls f for each setting of a block. One of another block is noted.
+func (p *parser) settings(n *yaml.Node, where string, known []string, f func(name string, v *yaml.Node)) {
+	p.Mapping(n, where, slices.Concat(known, settingsAnywhere), func(name string, v *yaml.Node) {
+		if slices.Contains(known, name) {
+			f(name, v)
+			return
+		}
+		if p.misplaced++; p.misplaced <= maxNotes {
+			p.note(v.Line, where+name, "has no effect here; the settings of this block are "+strings.Join(known, ", "))
+		}
+	})
 }
 
 func (p *parser) root(n *yaml.Node, file string) {
 	d := &domain{chargeAll: p.ChargeAll, near: p.NearLimit}
 	d.override = p.AllowOverride
 	var list *yaml.Node
-	p.Mapping(n, "", rootSettings, func(name string, v *yaml.Node) {
+	p.settings(n, "", rootSettings, func(name string, v *yaml.Node) {
 		switch name {
 		case "domain":
 			d.name = p.text(v, name)
@@ -126,7 +163,7 @@ type path struct {
 }
 
 func (p *parser) descriptors(parent *node, list *yaml.Node, where string, above path) {
-	if list == nil || yamlfile.IsNull(list) {
+	if list == nil || config.IsNull(list) {
 		return
 	}
 	if above.depth > maxDepth {
@@ -143,7 +180,7 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 	var limit, list, share *yaml.Node
 	var detailed, shadow, sharing bool
 	before := p.Mistakes()
-	p.Mapping(n, where+".", descriptorSettings, func(name string, v *yaml.Node) {
+	p.settings(n, where+".", descriptorSettings, func(name string, v *yaml.Node) {
 		at := where + "." + name
 		switch name {
 		case "key":
@@ -173,12 +210,10 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 		p.Fail(n, where+".key", "is missing or empty")
 		return
 	}
-	if d.metric = e.key; e.value != "" {
-		d.metric += "_" + e.value
-	}
-	starred := strings.HasSuffix(d.metric, "*")
+	d.metric = e.composite()
+	starred := strings.Contains(d.metric, "*")
 	if sharing && !starred {
-		p.Fail(share, where+".share_threshold", "is only for values that end in *, as in 'value: files/*'")
+		p.Fail(share, where+".share_threshold", "is only for values with a *, as in 'value: files/*'")
 	}
 	if sharing {
 		d.shared = cmp.Or(e.value, e.key)
@@ -188,7 +223,7 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 		return
 	}
 	below := path{above.metric + "." + d.metric, above.depth + 1, above.byValue || d.byValue, d.override}
-	if limit != nil && !yamlfile.IsNull(limit) {
+	if limit != nil && !config.IsNull(limit) {
 		d.rule = p.rateLimit(limit, where+".rate_limit", shadow)
 	}
 	if d.rule != nil {
@@ -202,16 +237,10 @@ func (p *parser) descriptor(parent *node, n *yaml.Node, where string, above path
 func (p *parser) place(parent, d *node, e entry, starred bool) bool {
 	switch {
 	case starred:
-		w := wildcard{prefix: entry{e.key, strings.TrimSuffix(e.value, "*")}, node: d}
-		if e.value == "" {
-			w.prefix.key, w.onKey = strings.TrimSuffix(e.key, "*"), true
+		if slices.ContainsFunc(parent.wild, func(w wildcard) bool { return w.entry == e }) {
+			return false
 		}
-		for _, other := range parent.wild {
-			if other.prefix == w.prefix && other.onKey == w.onKey {
-				return false
-			}
-		}
-		parent.wild = append(parent.wild, w)
+		parent.wild = append(parent.wild, newWildcard(e, d))
 	case e.value != "":
 		if parent.exact[e] != nil {
 			return false
@@ -240,7 +269,7 @@ func (p *parser) rateLimit(n *yaml.Node, where string, shadow bool) *rule {
 	if shadow {
 		b.limit.Mode = dipwell.Shadow
 	}
-	p.Mapping(n, where+".", limitSettings, b.set)
+	p.settings(n, where+".", limitSettings, b.set)
 	if p.Mistakes() > before {
 		return nil
 	}
@@ -287,8 +316,6 @@ func (b *limitBlock) set(name string, v *yaml.Node) {
 		b.r.name = b.text(v, at)
 	case "replaces":
 		b.readReplaces(v, at)
-	case "quota":
-		b.readQuota(v, at)
 	default:
 		if text := b.text(v, at); text != "" {
 			if err := b.limit.Set(name, text); err != nil {
@@ -304,72 +331,24 @@ func (b *limitBlock) readUnit(v *yaml.Node, at string) pb.RateLimitResponse_Rate
 	text := b.text(v, at)
 	u := pb.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(text)]
 	if u == 0 && text != "" && !strings.EqualFold(text, "unknown") {
-		b.Fail(v, at, "%q is not one of %s%s", text, strings.Join(units, ", "), suggest.Name(strings.ToLower(text), units))
+		b.Fail(v, at, "%q is not one of %s%s", text, strings.Join(units, ", "), texts.Nearest(strings.ToLower(text), units))
 	}
 	return pb.RateLimitResponse_RateLimit_Unit(u)
 }
 
 func (b *limitBlock) readReplaces(v *yaml.Node, at string) {
-	if yamlfile.IsNull(v) {
+	if config.IsNull(v) {
 		return
 	}
 	b.List(v, at, ", each '- name: ...'", func(where string, item *yaml.Node) {
 		name := ""
-		b.Mapping(item, where+".", []string{"name"}, func(_ string, v *yaml.Node) { name = b.text(v, where+".name") })
+		b.settings(item, where+".", replaceSettings, func(_ string, v *yaml.Node) { name = b.text(v, where+".name") })
 		if name == "" {
 			b.Fail(item, where+".name", "is missing or empty")
 		}
 		b.r.replaces = append(b.r.replaces, name)
 	})
 }
-
-// Bounds of a quota. An Envoy counts its time in whole seconds.
-const (
-	leastQuota = time.Second
-	mostQuota  = 5 * time.Second
-)
-
-func (b *limitBlock) readQuota(v *yaml.Node, at string) {
-	text := b.text(v, at)
-	if text == "" {
-		return
-	}
-	d, err := period.ParseDuration(text)
-	if err != nil || d < leastQuota || d > mostQuota || d%time.Second != 0 {
-		b.Fail(v, at, "%q is not a number of whole seconds from 1s to 5s", text)
-		return
-	}
-	b.r.quota = d
-}
-
-// carve makes the limit of a rule with a quota smaller by the tokens that come back while
-// an Envoy may use an assignment. Then no more is used in any length of time than the
-// burst and what comes back in it.
-func (b *limitBlock) carve(rule *store.Rule) {
-	if b.r.quota == 0 {
-		return
-	}
-	l, fail := &b.limit, func(reason string, args ...any) {
-		b.Fail(b.values["quota"], b.where+".quota", reason, args...)
-	}
-	back := comesBack(l.Rate, l.Period, b.r.quota)
-	switch {
-	case b.r.none || l.Mode == dipwell.Shadow: // nothing is taken in advance
-		return
-	case l.Algorithm != store.TokenBucket:
-		fail("is only for 'algorithm: token_bucket'")
-	case rule.Every > mostQuotaTick:
-		fail("is not possible for a limit whose tokens come back in steps of more than 1ms; choose a shorter unit or a smaller burst")
-	case back > rule.Burst/2:
-		fail("%s is too long for a burst of %d: %d tokens come back in it and in the %v that an assignment may be on its way, more than half of the burst", period.Format(b.r.quota), rule.Burst, back, delivery)
-	default:
-		l.Burst, l.KeepExpired = rule.Burst-back, true
-	}
-}
-
-// mostQuotaTick is in µs. With coarser ticks, more would come back than comesBack
-// returns.
-const mostQuotaTick = 1000
 
 // rule checks the whole block and returns its rule.
 func (b *limitBlock) rule(n *yaml.Node) *rule {
@@ -393,7 +372,6 @@ func (b *limitBlock) rule(n *yaml.Node) *rule {
 		b.failLimit(n, err)
 	} else {
 		burst = compiled.Rule.Burst
-		b.carve(&compiled.Rule)
 	}
 	r.limit = b.limit
 	if r.near = nearLimit(b.NearLimit, burst); r.none {

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dipwell/dipwell/internal/config"
 	"github.com/dipwell/dipwell/internal/rls"
-	"github.com/dipwell/dipwell/internal/yamlfile"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -111,7 +111,7 @@ func TestMistakes(t *testing.T) {
 		{"replaces itself", head + "    rate_limit: {unit: day, requests_per_unit: 1, name: x, replaces: [{name: x}]}\n", []string{"f.yaml:4: descriptors[0].rate_limit.replaces: names the limit itself"}},
 		{"replaces nothing", head + "    rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: ''}]}\n", []string{"f.yaml:4: descriptors[0].rate_limit.replaces[0].name: is missing"}},
 		{"replaces by name", head + "    rate_limit: {unit: day, requests_per_unit: 1, replaces: x}\n", []string{"rate_limit.replaces: must be a list"}},
-		{"shared without a star", head + "    share_threshold: true\n", []string{"f.yaml:4: descriptors[0].share_threshold: is only for values that end in *"}},
+		{"shared without a star", head + "    share_threshold: true\n", []string{"f.yaml:4: descriptors[0].share_threshold: is only for values with a *"}},
 		{"a leaky bucket", limit + "      algorithm: leaky_bucket\n", []string{"f.yaml:7: descriptors[0].rate_limit.algorithm: leaky_bucket answers with a delay"}},
 		{"a concurrency limit", limit + "      algorithm: concurrency\n", []string{"f.yaml:7: descriptors[0].rate_limit.algorithm: concurrency counts held tokens"}},
 		{"plans", limit + "      plans: {pro: {rate: 6}}\n", []string{"f.yaml:7: descriptors[0].rate_limit.plans: unknown setting"}},
@@ -159,7 +159,7 @@ func nested(depth int) string {
 
 func TestErrorFields(t *testing.T) {
 	_, err := parse("domain: d\ndescriptors: [{kye: x}]")
-	var e *yamlfile.Error
+	var e *config.YAMLError
 	if !errors.As(err, &e) || e.File != "f.yaml" || e.Line != 2 || e.Setting != "descriptors[0].kye" {
 		t.Errorf("%+v", e)
 	}
@@ -253,7 +253,7 @@ func write(t *testing.T, path, text string) {
 
 func TestLoad(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := rls.Load(rls.Defaults{}, dir); err == nil || !strings.Contains(err.Error(), "has no file that ends in .yaml") {
+	if _, err := rls.Load(rls.Defaults{}, dir); err == nil || !strings.Contains(err.Error(), "has no files") {
 		t.Error(err)
 	}
 	if _, err := rls.Load(rls.Defaults{}, dir+"/none.yaml"); err == nil || !strings.Contains(err.Error(), "none.yaml") {
@@ -264,7 +264,9 @@ func TestLoad(t *testing.T) {
 	write(t, dir+"/below/c.yaml", "domain: c")
 	write(t, dir+"/.hidden.yaml", "not: read")
 	write(t, dir+"/.git/d.yaml", "not: read")
-	write(t, dir+"/README.md", "not read")
+	if err := os.Symlink(dir+"/gone", dir+"/.hidden-link"); err != nil {
+		t.Fatal(err)
+	}
 	rules, err := rls.Load(rls.Defaults{}, dir)
 	if err != nil || rules.Domains() != 3 {
 		t.Error(rules, err)
@@ -276,11 +278,19 @@ func TestLoad(t *testing.T) {
 	if _, err = rls.Load(rls.Defaults{}, dir); err == nil || !strings.Contains(err.Error(), dir+"/z.yaml:1: domian: unknown setting; did you mean domain?") {
 		t.Error(err)
 	}
-	if err := os.Symlink(".", dir+"/loop"); err != nil {
+	if err := os.Remove(dir + "/z.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = rls.Load(rls.Defaults{}, dir); err == nil {
-		t.Error("a directory in itself was read")
+	for name, target := range map[string]string{"a directory in itself": ".", "a link to nothing": "gone", "a device": os.DevNull} {
+		if err := os.Symlink(target, dir+"/link"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err = rls.Load(rls.Defaults{}, dir); err == nil {
+			t.Error(name, "was read")
+		}
+		if err := os.Remove(dir + "/link"); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

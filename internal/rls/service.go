@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -64,7 +64,7 @@ func (s *Service) Use(ctx context.Context, rules *Rules) error {
 	s.using.Lock()
 	defer s.using.Unlock()
 	for _, r := range rules.rules {
-		if _, err := s.limiter.Define(ctx, r.limit, owner.RLS); err != nil {
+		if _, err := s.limiter.Define(ctx, r.limit, terms.OwnerRLS); err != nil {
 			s.metrics.badLoads.Add(1)
 			return err
 		}
@@ -86,7 +86,7 @@ func (s *Service) drop(ctx context.Context, old, rules *Rules) error {
 		if names[r.limit.Name] {
 			continue
 		}
-		err := s.limiter.Drop(ctx, r.limit.Name, owner.RLS)
+		err := s.limiter.Drop(ctx, r.limit.Name, terms.OwnerRLS)
 		if err != nil && !errors.Is(err, dipwell.ErrUnknownLimit) && !errors.Is(err, store.ErrOwner) {
 			errs = append(errs, err)
 		}
@@ -322,7 +322,7 @@ func (s *Service) redefined(ctx context.Context, err error, asks ...*ask) bool {
 		if s.limiter.Limit(a.rule.limit.Name) != nil {
 			continue
 		}
-		if _, err = s.limiter.Define(ctx, a.rule.limit, owner.RLS); err != nil {
+		if _, err = s.limiter.Define(ctx, a.rule.limit, terms.OwnerRLS); err != nil {
 			return false
 		}
 	}

@@ -23,9 +23,9 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/owner"
-	"github.com/dipwell/dipwell/internal/randseed"
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/internal/rls"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -584,7 +584,7 @@ func TestUseAgain(t *testing.T) {
 func TestLimitDroppedByAnotherProcess(t *testing.T) {
 	w := start(t, plain)
 	for _, def := range w.limiter.Limits() {
-		if err := w.limiter.Drop(context.Background(), def.Name, owner.RLS); err != nil {
+		if err := w.limiter.Drop(context.Background(), def.Name, terms.OwnerRLS); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -668,7 +668,7 @@ descriptors:
 `
 	most := map[string]uint64{"window": 5, "rolled": 12, "bucket": 12, "free": math.MaxInt64, "white": math.MaxInt64, "unknown": math.MaxInt64}
 	names := slices.Sorted(maps.Keys(most))
-	random := rand.New(rand.NewPCG(randseed.New(t), 0))
+	random := rand.New(rand.NewPCG(limittest.NewSeed(t), 0))
 	for _, all := range []bool{false, true} {
 		w := startWith(t, rls.Config{Headers: rls.IETF}, rls.Defaults{ChargeAll: all}, yaml)
 		for range 300 {

@@ -2,7 +2,6 @@ package rls
 
 import (
 	"strings"
-	"time"
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -14,7 +13,12 @@ import (
 type Rules struct {
 	domains map[string]*domain
 	rules   []*rule // rules with a limit, in the order of the files
+	notes   []string
 }
+
+// Notes returns what an operator should know about a configuration that was read, one
+// sentence each: settings without effect, and files with unusual names.
+func (r *Rules) Notes() []string { return r.notes }
 
 // Limits returns the limits of the rules.
 func (r *Rules) Limits() []dipwell.Limit {
@@ -50,18 +54,55 @@ type node struct {
 
 type entry struct{ key, value string }
 
-// A wildcard is an entry whose composite key, key_value, ends in a star.
+// composite returns key_value, or the key alone without a value.
+func (e entry) composite() string {
+	if e.value == "" {
+		return e.key
+	}
+	return e.key + "_" + e.value
+}
+
+// A wildcard is an entry with stars, each of which stands for any text.
 type wildcard struct {
-	prefix entry // if onKey, value is empty and any value matches
-	onKey  bool  // the star ends the key, and there is no value
+	entry
+	whole bool     // the key has a star: the pattern is that of key_value
+	parts []string // the texts between the stars
 	*node
 }
 
-func (w *wildcard) matches(key, value string) bool {
-	if w.onKey {
-		return strings.HasPrefix(key, w.prefix.key)
+func newWildcard(e entry, n *node) wildcard {
+	w := wildcard{entry: e, whole: strings.Contains(e.key, "*"), node: n}
+	pattern := e.value
+	if w.whole {
+		pattern = e.composite()
 	}
-	return key == w.prefix.key && strings.HasPrefix(value, w.prefix.value)
+	w.parts = strings.Split(pattern, "*")
+	return w
+}
+
+func (w *wildcard) matches(key, value string) bool {
+	if w.whole {
+		return matchParts(w.parts, key+"_"+value)
+	}
+	return key == w.key && matchParts(w.parts, value)
+}
+
+// matchParts reports whether s consists of the parts in this order, with any text between
+// them. There are at least two parts.
+func matchParts(parts []string, s string) bool {
+	first, last := parts[0], parts[len(parts)-1]
+	if len(s) < len(first)+len(last) || !strings.HasPrefix(s, first) || !strings.HasSuffix(s, last) {
+		return false
+	}
+	s = s[len(first) : len(s)-len(last)]
+	for _, part := range parts[1 : len(parts)-1] {
+		_, rest, found := strings.Cut(s, part)
+		if !found {
+			return false
+		}
+		s = rest
+	}
+	return true
 }
 
 // A rule is a rate_limit.
@@ -73,11 +114,10 @@ type rule struct {
 	windowed  bool
 	name      string // for replaces of other rules
 	replaces  []string
-	detailed  bool          // detailed_metric
-	metric    string        // name in metrics, with the domain
-	byValue   bool          // an entry of the path has value_to_metric
-	near      int64         // hits above this are near the limit
-	quota     time.Duration // of an assignment by the RateLimitQuotaService; 0: it assigns nothing
+	detailed  bool   // detailed_metric
+	metric    string // name in metrics, with the domain
+	byValue   bool   // an entry of the path has value_to_metric
+	near      int64  // hits above this are near the limit
 	counts    *counts
 }
 

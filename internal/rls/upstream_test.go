@@ -20,8 +20,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/internal/procs"
-	"github.com/dipwell/dipwell/internal/randseed"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/internal/rls"
 	"github.com/dipwell/dipwell/memstore"
@@ -64,10 +64,46 @@ descriptors:
   - key: white
 `
 
+// TestUpstreamConfigurations loads every example and test configuration of
+// envoyproxy/ratelimit, each as the only file of a directory, with its own checker and with
+// this package, and wants both to accept it or both to refuse it. RATELIMIT_CHECK is that
+// project's config_check_cmd, RATELIMIT_SOURCE its source.
+func TestUpstreamConfigurations(t *testing.T) {
+	check, source := os.Getenv("RATELIMIT_CHECK"), os.Getenv("RATELIMIT_SOURCE")
+	if check == "" || source == "" {
+		t.Fatal("RATELIMIT_CHECK must be the path of envoyproxy/ratelimit's config_check_cmd, RATELIMIT_SOURCE the directory of its source")
+	}
+	good, bad := 0, 0
+	for _, pattern := range []string{"examples/ratelimit/config/*", "test/config/*.yaml"} {
+		files, err := filepath.Glob(filepath.Join(source, pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatal(pattern, files, err)
+		}
+		for _, f := range files {
+			dir := t.TempDir()
+			b, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, filepath.Join(dir, filepath.Base(f)), string(b))
+			out, theirs := exec.Command(check, "-config_dir", dir).CombinedOutput()
+			_, ours := rls.Load(rls.Defaults{}, dir)
+			if (theirs == nil) != (ours == nil) {
+				t.Errorf("%s: theirs %v %s, ours %v", f, theirs, out, ours)
+			}
+			if good++; theirs != nil {
+				good--
+				bad++
+			}
+		}
+	}
+	t.Logf("%d configurations accepted and %d refused alike", good, bad)
+}
+
 // TestUpstream sends the same requests to envoyproxy/ratelimit on a Redis and
 // to this package with charge_all, and wants the same answers. RATELIMIT_BIN is
-// its binary, of go install github.com/envoyproxy/ratelimit/src/service_cmd@latest;
-// RATELIMIT_CONFIG, when set, is a directory with more of its configuration.
+// its service_cmd; RATELIMIT_CONFIG, when set, is a directory with more of its
+// configuration.
 func TestUpstream(t *testing.T) {
 	bin := os.Getenv("RATELIMIT_BIN")
 	if bin == "" {
@@ -108,7 +144,7 @@ func TestUpstream(t *testing.T) {
 	if s := time.Now().Second(); s > 40 { // the minutes of the examples must not turn meanwhile
 		time.Sleep(time.Duration(61-s) * time.Second)
 	}
-	g := generator{rand.New(rand.NewPCG(randseed.New(t), 0))}
+	g := generator{rand.New(rand.NewPCG(limittest.NewSeed(t), 0))}
 	over := map[pb.RateLimitResponse_Code]int{}
 	const calls = 5000
 	for i := range calls {

@@ -6,12 +6,12 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/dipwell/dipwell/internal/yamlfile"
+	"github.com/dipwell/dipwell/internal/config"
 )
 
 // text returns a scalar unchanged, or "" if it is null.
 func (p *parser) text(n *yaml.Node, at string) string {
-	if yamlfile.IsNull(n) {
+	if config.IsNull(n) {
 		return ""
 	}
 	text, _ := p.Text(n, at)
@@ -24,7 +24,7 @@ var booleans = map[string]bool{"true": true, "yes": true, "on": true, "y": true,
 func (p *parser) boolean(n *yaml.Node, at string) bool {
 	text := p.text(n, at)
 	v, ok := booleans[strings.ToLower(text)]
-	if !ok && n.Kind == yaml.ScalarNode && !yamlfile.IsNull(n) {
+	if !ok && n.Kind == yaml.ScalarNode && !config.IsNull(n) {
 		p.Fail(n, at, "%q is neither true nor false", text)
 	}
 	return v
@@ -32,7 +32,7 @@ func (p *parser) boolean(n *yaml.Node, at string) bool {
 
 func (p *parser) number(n *yaml.Node, at string, low, high int64) int64 {
 	text := p.text(n, at)
-	if text == "" && yamlfile.IsNull(n) {
+	if text == "" && config.IsNull(n) {
 		return low
 	}
 	v, err := strconv.ParseInt(strings.ReplaceAll(text, "_", ""), 0, 64)

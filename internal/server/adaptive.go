@@ -1,8 +1,6 @@
 package server
 
 import (
-	"time"
-
 	"github.com/dipwell/dipwell"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -11,7 +9,7 @@ import (
 type adaptiveMetrics struct{ limiter *dipwell.Limiter }
 
 var (
-	descRate   = prometheus.NewDesc("dipwell_adaptive_rate", "Present rate of an adaptive limit, in tokens per its period.", []string{"limit"}, nil)
+	descRate   = prometheus.NewDesc("dipwell_adaptive_rate", "Rate of an adaptive limit that this process uses at present, in tokens per its period.", []string{"limit"}, nil)
 	descReason = prometheus.NewDesc("dipwell_adaptive_reason", "1 for why the rate of an adaptive limit changed last: defined, latency, errors, used or unobserved.", []string{"limit", "reason"}, nil)
 )
 
@@ -20,15 +18,15 @@ func (m adaptiveMetrics) Describe(ch chan<- *prometheus.Desc) { ch <- descRate; 
 
 // Collect implements prometheus.Collector.
 func (m adaptiveMetrics) Collect(ch chan<- prometheus.Metric) {
-	now, n := time.Now().UnixMicro(), 0
+	n := 0
 	for _, d := range m.limiter.Limits() {
-		if d.Rule.Pace == nil {
+		if d.Adaptive.Floor == 0 {
 			continue
 		}
 		if n++; n > maxLabels {
 			return
 		}
-		rate, reason, _ := d.CurrentRate(now)
+		rate, reason, _ := m.limiter.PresentRate(d.Name)
 		ch <- prometheus.MustNewConstMetric(descRate, prometheus.GaugeValue, float64(rate), d.Name)
 		ch <- prometheus.MustNewConstMetric(descReason, prometheus.GaugeValue, 1, d.Name, reason)
 	}

@@ -5,21 +5,26 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/fallback"
-	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/internal/away"
 	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -81,7 +86,7 @@ func newFixture(t testing.TB, c server.Config, at server.Site) *fixture {
 	if w.limiter, err = dipwell.New(w.flaky, limits...); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = w.limiter.Define(t.Context(), dipwell.Limit{Name: "filed", Rate: 1, Period: 1e9}, owner.File); err != nil {
+	if _, err = w.limiter.Define(t.Context(), dipwell.Limit{Name: "filed", Rate: 1, Period: 1e9}, terms.OwnerFile); err != nil {
 		t.Fatal(err)
 	}
 	w.server = server.New(w.limiter, c)
@@ -384,7 +389,7 @@ func TestStoreDown(t *testing.T) {
 // /readyz answers 503 while the fallback decides, and while a condition fails.
 func TestReadiness(t *testing.T) {
 	w := newFixture(t, server.Config{}, local)
-	f, err := fallback.New(w.flaky, fallback.Config{MaxKeys: 100})
+	f, err := away.NewFallback(w.flaky, away.FallbackConfig{MaxKeys: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -401,8 +406,29 @@ func TestReadiness(t *testing.T) {
 	w.down.Store(true)
 	w.want(w.do("GET", "/readyz", ""), 503)
 	w.down.Store(false)
-	why = fmt.Errorf("%w: it is read-only", dipwell.ErrStore)
-	w.want(w.do("GET", "/readyz", ""), 503)
+	for _, tc := range []struct {
+		why  error
+		want string
+	}{
+		{fmt.Errorf("%w: it is read-only", dipwell.ErrStore), "the store cannot answer: it is read-only"},
+		{fmt.Errorf("%w: %w", away.ErrOpen, dipwell.ErrStore), "it does not answer"},
+		{store.ErrNoSpace, "its disk or memory is full"},
+		{fmt.Errorf("%w: %w", dipwell.ErrStore, errors.New("connect to secret.host")), "the store cannot answer: see the service's log"},
+		{fmt.Errorf("%w: secret.host: %w", away.ErrOpen, &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}), "the store cannot answer: " + syscall.ECONNREFUSED.Error()},
+		{fmt.Errorf("%w: %w", dipwell.ErrStore, &net.DNSError{Err: "no such host", Name: "secret.host"}), "the name of its host is not known"},
+		{fmt.Errorf("%w: secret.host: %w", dipwell.ErrStore, context.DeadlineExceeded), "it does not answer in time"},
+		{fmt.Errorf("%w: secret.host: %w", dipwell.ErrStore, &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}), "it does not answer in time"},
+		{fmt.Errorf("secret.host: %w", &pgconn.PgError{Code: "28P01", Message: "secret.user"}), "it refuses the login, SQLSTATE 28P01"},
+		{fmt.Errorf("secret.host: %w", &pgconn.PgError{Code: "42501"}), "it denies permission: dipwell doctor says which, SQLSTATE 42501"},
+		{&pgconn.PgError{Code: "XX000", Message: "secret"}, "the store cannot answer: SQLSTATE XX000"},
+		{&pgconn.PgError{Message: "secret"}, "the store cannot answer: SQLSTATE"},
+	} {
+		why = tc.why
+		rec := w.do("GET", "/readyz", "")
+		if w.want(rec, 503, tc.want); strings.Contains(rec.Body.String(), "secret") {
+			t.Errorf("tells too much: %s", rec.Body)
+		}
+	}
 }
 
 func TestMetrics(t *testing.T) {
@@ -443,7 +469,7 @@ func TestMetricsOfStore(t *testing.T) {
 	defer st.Close()
 	l, err := dipwell.New(&measured{st, []store.Metric{
 		{Name: "dipwell_in_flight", Help: "Another gauge.", Value: 7},
-		{Name: "dipwell_shed_total", Help: "Calls turned away because max_in_flight others were in flight.", Counter: true, Value: 7},
+		{Name: "dipwell_shed_total", Help: "Calls turned away, because max_in_flight others were in flight or another bound of what clients can hold was reached.", Counter: true, Value: 7},
 		{Name: "go_goroutines", Help: "Another counter.", Counter: true, Value: -7},
 		{Name: "not\xffvalid", Help: "No name.", Value: 7},
 		{Name: "dipwell_twice", Help: "The first.", Value: 1},
@@ -610,16 +636,6 @@ func TestKeys(t *testing.T) {
 		w.post("take", "limit=listed&cost=5&key="+k)
 	}
 	w.want(w.do("GET", "/v1/limits/listed/keys", ""), 200, `{"key":"other","remaining":15,"reset_after_us":60000000},{"key":"user:1"`, `"next":null`)
-	site := w.limiter.Limit("listed").Limit
-	site.Burst = 7
-	if _, err := w.limiter.TakeWith(t.Context(), site, "zone", 5); err != nil {
-		t.Fatal(err)
-	}
-	// A definition of a call site has no name.
-	w.want(w.do("GET", "/v1/limits/listed/keys?prefix=z", ""), 200, `{"keys":[{"key":"zone","remaining":2,"reset_after_us":60000000}]`)
-	if _, err := w.limiter.Reset(t.Context(), "listed", "zone"); err != nil {
-		t.Fatal(err)
-	}
 	w.post("take", "limit=listed&cost=5") // the shared bucket is first in order
 	w.want(w.do("GET", "/v1/limits/listed/keys?n=1", ""), 200, `{"keys":[{"key":null`, `"next":""`)
 	w.want(w.do("GET", "/v1/limits/listed/keys?n=1&after=", ""), 200, `{"keys":[{"key":"other"`, `"next":"other"`)
@@ -720,6 +736,11 @@ func TestHosts(t *testing.T) {
 func TestAuth(t *testing.T) {
 	trusted := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} // httptest's RemoteAddr
 	w := newFixture(t, server.Config{TrustedProxies: trusted}, local)
+	for _, l := range []dipwell.Limit{{Name: "all", Rate: 9, Period: time.Hour}, {Name: "client", Rate: 1, Period: time.Hour, Parent: "all", Auth: true}} {
+		if _, err := w.limiter.Define(t.Context(), l, terms.OwnerFile); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, method := range []string{"GET", "POST", "HEAD", "DELETE", "PROPFIND"} {
 		rec := w.do(method, "/v1/auth?limit=login&key="+method, "limit=ignored&key=ignored")
 		if rec.Code != 200 || rec.Header().Get("RateLimit") != `"login";r=19;t=228` {
@@ -743,6 +764,8 @@ func TestAuth(t *testing.T) {
 		{"limit=login&key_header=X-User&deny=403", 403, []string{"X-User: " + strings.Repeat("u", 513)}},
 		{"limit=login&key_ip=1&cost=20", 200, []string{"X-Forwarded-For: 9.9.9.9, 198.51.100.7"}},
 		{"limit=login&key_ip=1", 429, []string{"X-Forwarded-For: 1.1.1.1, 198.51.100.7"}},
+		{"limit=client&key_ip=1", 200, []string{"X-Forwarded-For: 2001:db8::1"}}, // the '/' of 2001:db8::/64 does not divide a path
+		{"limit=client&key_ip=1", 429, []string{"X-Forwarded-For: 2001:db8::2"}},
 		{"limit=login&key_ip=1&deny=403", 403, []string{"X-Forwarded-For: nonsense"}},
 		{"limit=login&key_ip=1&deny=403", 403, nil},
 		{"limit=login&key_ip=1&deny=403", 403, []string{"X-Forwarded-For: ", "X-Forwarded-For:  "}},

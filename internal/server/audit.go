@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"encoding/csv"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -13,8 +12,8 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/bounds"
-	"github.com/dipwell/dipwell/internal/jsontext"
+	"github.com/dipwell/dipwell/internal/terms"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -33,7 +32,7 @@ const (
 )
 
 func checkNote(note string) error {
-	if wrong := bounds.WrongNote(note); wrong != "" {
+	if wrong := terms.WrongNote(note); wrong != "" {
 		return bad("note", wrong)
 	}
 	return nil
@@ -63,7 +62,7 @@ func (s *Server) recordBy(ctx context.Context, e store.AuditEntry) {
 	if e.Key == dipwell.Shared {
 		e.Key = ""
 	}
-	e.What = cut(e.What, bounds.MaxNote)
+	e.What = cut(e.What, terms.MaxNote)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTime) // the change has been made, even if the client has gone
 	defer cancel()
 	if err := s.can.Audit.Record(ctx, e); err != nil {
@@ -113,8 +112,8 @@ func parseAudit(query string) (q auditQuery, err error) {
 		case "n":
 			q.n, err = pageSize(value, auditPage)
 		case "format":
-			if q.format = value; value != "json" && value != "ndjson" && value != "csv" {
-				err = bad(name, "is none of json, ndjson, csv")
+			if q.format = value; value != "json" && value != "ndjson" {
+				err = bad(name, "is neither json nor ndjson")
 			}
 		default:
 			err = bad(name, "unknown parameter; known are before, limit, key, n, format")
@@ -171,71 +170,47 @@ func (a *api) audit(w http.ResponseWriter, r *http.Request) {
 	var b []byte
 	var last string
 	var full bool
-	if err == nil {
-		switch q.format {
-		case "ndjson":
-			_, _, err = a.auditEntries(r.Context(), q, func(e *store.AuditEntry) { b = append(appendEntry(b, e), '\n') })
-		case "csv":
-			b, err = a.auditCSV(r.Context(), q)
-		default:
-			b = append(b, `{"entries":[`...)
-			last, full, err = a.auditEntries(r.Context(), q, func(e *store.AuditEntry) {
-				if b[len(b)-1] == '}' {
-					b = append(b, ',')
-				}
-				b = appendEntry(b, e)
-			})
-		}
+	lines := q.format == "ndjson"
+	switch {
+	case err != nil:
+	case lines:
+		_, _, err = a.auditEntries(r.Context(), q, func(e *store.AuditEntry) { b = append(appendEntry(b, e), '\n') })
+	default:
+		b = append(b, `{"entries":[`...)
+		last, full, err = a.auditEntries(r.Context(), q, func(e *store.AuditEntry) {
+			if b[len(b)-1] == '}' {
+				b = append(b, ',')
+			}
+			b = appendEntry(b, e)
+		})
 	}
 	switch {
 	case err != nil:
 		a.fail(w, err)
-	case q.format == "csv" || q.format == "ndjson":
+	case lines:
 		h := w.Header()
-		h.Set("Content-Type", map[string]string{"csv": "text/csv; charset=utf-8; header=present", "ndjson": "application/x-ndjson"}[q.format])
-		h.Set("Content-Disposition", `attachment; filename="audit.`+q.format+`"`)
+		h.Set("Content-Type", "application/x-ndjson")
+		h.Set("Content-Disposition", `attachment; filename="audit.ndjson"`)
 		_, _ = w.Write(b)
 	default:
 		writePage(w, b, full, last)
 	}
 }
 
-func timeOf(e *store.AuditEntry) string { return time.UnixMicro(e.At).UTC().Format(time.RFC3339Nano) }
-
 func appendEntry(b []byte, e *store.AuditEntry) []byte {
-	b = jsontext.AppendString(append(b, `{"id":`...), e.ID)
-	b = append(append(append(b, `,"at":"`...), timeOf(e)...), '"')
-	b = jsontext.AppendString(append(b, `,"who":`...), e.Who)
-	b = jsontext.AppendString(append(b, `,"action":`...), e.Action)
-	b = jsontext.AppendString(append(b, `,"limit":`...), e.Limit)
+	b = texts.AppendJSON(append(b, `{"id":`...), e.ID)
+	b = append(append(append(b, `,"at":"`...), time.UnixMicro(e.At).UTC().Format(time.RFC3339Nano)...), '"')
+	b = texts.AppendJSON(append(b, `,"who":`...), e.Who)
+	b = texts.AppendJSON(append(b, `,"action":`...), e.Action)
+	b = texts.AppendJSON(append(b, `,"limit":`...), e.Limit)
 	if e.Action != didDefine && e.Action != didDrop {
 		b = appendOrNull(append(b, `,"key":`...), e.Key == "", e.Key)
 	}
 	if e.What != "" {
-		b = jsontext.AppendString(append(b, `,"what":`...), e.What)
+		b = texts.AppendJSON(append(b, `,"what":`...), e.What)
 	}
 	if e.Note != "" {
-		b = jsontext.AppendString(append(b, `,"note":`...), e.Note)
+		b = texts.AppendJSON(append(b, `,"note":`...), e.Note)
 	}
 	return append(b, '}')
-}
-
-func (a *api) auditCSV(ctx context.Context, q auditQuery) ([]byte, error) {
-	var out strings.Builder
-	w := csv.NewWriter(&out)
-	_ = w.Write([]string{"id", "at", "who", "action", "limit", "key", "what", "note"}) // a Builder never fails
-	_, _, err := a.auditEntries(ctx, q, func(e *store.AuditEntry) {
-		_ = w.Write([]string{e.ID, timeOf(e), e.Who, e.Action, e.Limit, cell(e.Key), cell(e.What), cell(e.Note)})
-	})
-	w.Flush()
-	return []byte(out.String()), err
-}
-
-// cell prefixes an apostrophe to text that a spreadsheet would run as a formula, because
-// clients choose the keys.
-func cell(s string) string {
-	if s != "" && strings.IndexByte("=+-@\t\r", s[0]) >= 0 {
-		return "'" + s
-	}
-	return s
 }

@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"context"
-	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -105,11 +104,7 @@ func TestAudit(t *testing.T) {
 	if rec := w.do("GET", "/v1/audit?format=ndjson", ""); strings.Count(rec.Body.String(), "\n") != 7 || !strings.HasPrefix(rec.Body.String(), `{"id":"`) {
 		t.Errorf("%v %s", rec.Header(), rec.Body)
 	}
-	rec := w.do("GET", "/v1/audit?format=csv", "")
-	if rows, err := csv.NewReader(rec.Body).ReadAll(); err != nil || len(rows) != 8 || rows[7][5] != "'=k" || rows[7][7] != "ticket 81" {
-		t.Errorf("%v %v", rows, err)
-	}
-	for _, query := range []string{"?before=x", "?n=0", "?limit=", "?key=k", "?format=xml", "?after=x", "?n=1&n=2"} {
+	for _, query := range []string{"?before=x", "?n=0", "?limit=", "?key=k", "?format=csv", "?after=x", "?n=1&n=2"} {
 		if rec := w.do("GET", "/v1/audit"+query, ""); rec.Code != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", query, rec.Code, rec.Body)
 		}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
-	"github.com/dipwell/dipwell/internal/peer"
+	"github.com/dipwell/dipwell/internal/front"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -44,6 +44,9 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		a.refuseKey(w, def, &q, err)
 		return
+	}
+	if q.ip && def.Paths {
+		key = dipwell.Key(key) // that of an IPv6 address has a '/'
 	}
 	var d dipwell.Decision
 	start := time.Now()
@@ -99,7 +102,7 @@ func (a *api) authKey(r *http.Request, q authCall) (key string, err error) {
 // address, or all its clients would share the bucket of the proxy.
 func (a *api) clientAddress(r *http.Request) (string, error) {
 	l := a.live.Load()
-	if peer.Proxies(l.trusted).Sent(r.RemoteAddr) && strings.TrimSpace(strings.Join(r.Header["X-Forwarded-For"], "")) == "" {
+	if front.Proxies(l.trusted).Sent(r.RemoteAddr) && strings.TrimSpace(strings.Join(r.Header["X-Forwarded-For"], "")) == "" {
 		return "", bad("X-Forwarded-For", "is missing or empty: the trusted proxy did not send the client's address")
 	}
 	return l.clientIP(r)

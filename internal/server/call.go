@@ -155,6 +155,8 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 		case a.tells, errors.Is(err, store.ErrFull):
 		case errors.Is(err, store.ErrNoSpace):
 			detail = store.ErrNoSpace.Error()
+		case errors.Is(err, store.ErrLocked):
+			detail = store.ErrLocked.Error()
 		default:
 			detail = dipwell.ErrStore.Error()
 		}

@@ -64,7 +64,7 @@ func TestWaitingConnectionsAreLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	out := bound(failing{l}, 2)
+	out := bound(failing{l}, 2, stallTimeout)
 	for range 3 {
 		if _, err := out.Accept(); !errors.Is(err, syscall.EMFILE) {
 			t.Error(err)
@@ -74,7 +74,7 @@ func TestWaitingConnectionsAreLogged(t *testing.T) {
 		t.Errorf("the log has %q", got)
 	}
 	b.Reset()
-	full := bound(l, 1)
+	full := bound(l, 1, stallTimeout)
 	full.slots <- struct{}{} // the only connection
 	_ = full.Close()
 	if _, err := full.Accept(); !errors.Is(err, net.ErrClosed) {

@@ -11,15 +11,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// parseForm parses parameters like url.ParseQuery, but reports unknown, repeated and
+// eachParam calls f for each parameter of a query or form. Unlike url.ParseQuery it reports
 // malformed ones.
-func (q *request) parseForm(s string) error {
-	return eachParam(s, func(name, value string) error {
-		return q.param(name, value)
-	})
-}
-
-// eachParam calls f for each parameter of a query or form.
 func eachParam(s string, f func(name, value string) error) error {
 	for s != "" {
 		var pair string

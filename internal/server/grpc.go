@@ -1,9 +1,9 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"net"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,37 +20,42 @@ import (
 )
 
 const (
-	maxMessage    = 256 << 10 // in bytes: enough for many descriptors with long values
-	maxStreams    = 1024      // calls in flight on a connection
+	maxMessage    = maxBody  // in bytes: enough for 100 descriptors of long values
+	maxMetadata   = 16 << 10 // in bytes; clients in Java and C++ allow 8 KiB by default
+	maxStreams    = 1024     // calls in flight on a connection
+	maxGRPC       = 8192     // connections, which carry several calls at a time; each takes about 25 kB, with TLS 55 kB
 	pingAfter     = time.Minute
 	pingTimeout   = 20 * time.Second
 	minClientPing = 10 * time.Second
 )
 
-// GRPC returns the gRPC service for a listener: the verbs, the services that
-// register adds, health and reflection. It has no interceptors, because each would
-// slow every call.
+// GRPC returns the gRPC service for a listener, without TLS: the verbs, the services that
+// register adds, health and reflection. It has no interceptors, because each would slow
+// every call.
 func (s *Server) GRPC(at Site, register func(grpc.ServiceRegistrar), more ...grpc.ServerOption) *grpc.Server {
-	g := grpc.NewServer(append(more,
+	guard := &grpcGuard{arriving: &room{limit: maxArriving, after: readTimeout, end: endLate}, pending: &s.grpcPending}
+	guard.Server = grpc.NewServer(append(more,
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
-		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.MaxHeaderListSize(maxMetadata),
+		grpc.InTapHandle(s.admit),
 		grpc.ConnectionTimeout(readTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),
 	)...)
-	dipwellv1.RegisterLimiterServer(g, &verbs{api: &api{Server: s, site: at}})
+	dipwellv1.RegisterLimiterServer(guard, &verbs{api: &api{Server: s, site: at}})
 	if register != nil {
-		register(g)
+		register(guard)
 	}
-	healthpb.RegisterHealthServer(g, &health{api: &api{Server: s}, served: g.GetServiceInfo})
-	reflection.Register(g)
-	return g
+	healthpb.RegisterHealthServer(guard, &health{api: &api{Server: s}, served: guard.GetServiceInfo})
+	reflection.Register(guard)
+	return guard.Server
 }
 
-// ServeGRPC serves until ctx ends, then waits at most ten seconds for the calls in
-// flight. It returns nil if ctx has ended.
-func (s *Server) ServeGRPC(ctx context.Context, l net.Listener, g *grpc.Server) error {
+// ServeGRPC serves on a listener, whose Handler, Streams and ReadTimeout it does not use,
+// until ctx ends, then waits at most ten seconds for the calls in flight. It returns nil if
+// ctx has ended.
+func (s *Server) ServeGRPC(ctx context.Context, l Listener, g *grpc.Server) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
@@ -59,7 +64,7 @@ func (s *Server) ServeGRPC(ctx context.Context, l net.Listener, g *grpc.Server) 
 		defer last.Stop()
 		g.GracefulStop()
 	})
-	err := g.Serve(bound(l, maxConnections))
+	err := g.Serve(s.grpcConns(bound(l.Listener, cmp.Or(l.MaxConnections, maxGRPC), cmp.Or(l.StallTimeout, stallTimeout)), l.TLS))
 	if !stop() { // ctx has ended: wait for the drain
 		<-stopped
 		err = nil

@@ -35,7 +35,7 @@ func (w *fixture) serveGRPC(at server.Site) (conn *grpc.ClientConn, stop func() 
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- w.server.ServeGRPC(ctx, l, w.server.GRPC(at, nil)) }()
+	go func() { done <- w.server.ServeGRPC(ctx, server.Listener{Listener: l}, w.server.GRPC(at, nil)) }()
 	conn, err = grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		w.t.Fatal(err)
@@ -128,13 +128,13 @@ func TestGRPCMistakes(t *testing.T) {
 		{call("login", "k", -1), codes.InvalidArgument, "cost: "},
 		{call("login", "k", 1<<53), codes.InvalidArgument, "cost: "},
 		{call("lgin", "k", 1), codes.NotFound, `unknown limit "lgin"`},
-		{call(strings.Repeat("l", 100<<10), "k", 1), codes.NotFound, `lll...`},
+		{call(strings.Repeat("l", 60<<10), "k", 1), codes.NotFound, `lll...`},
 		{&dipwellv1.Call{Cost: &one, Takes: []*dipwellv1.Take{{Limit: "login"}}}, codes.InvalidArgument, "takes: must be alone"},
 		{&dipwellv1.Call{Takes: []*dipwellv1.Take{{Limit: "login"}, {}}}, codes.InvalidArgument, "takes[1].limit: is missing"},
 		{&dipwellv1.Call{Takes: []*dipwellv1.Take{{Limit: "login"}, {Limit: "lgin"}}}, codes.NotFound, `takes[1].limit: unknown limit "lgin"`},
 		{&dipwellv1.Call{Takes: []*dipwellv1.Take{{Limit: "login", Key: &empty}}}, codes.InvalidArgument, "takes[0].key: is empty"},
 		{&dipwellv1.Call{Takes: make([]*dipwellv1.Take, 17)}, codes.InvalidArgument, "takes: has more than 16"},
-		{call(strings.Repeat("l", 300<<10), "k", 1), codes.ResourceExhausted, "larger than max"},
+		{call(strings.Repeat("l", 70<<10), "k", 1), codes.ResourceExhausted, "larger than max"},
 	} {
 		for i := range tc.call.Takes {
 			if tc.call.Takes[i] == nil {

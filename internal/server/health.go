@@ -18,7 +18,7 @@ func (a *api) healthz(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, []byte("{\"status\":\"ok\"}\n"))
 }
 
-// readyz answers 200 if a decision can be made now, else 503.
+// readyz answers 200 if a decision can be made now, else 503 and why not.
 func (a *api) readyz(w http.ResponseWriter, r *http.Request) {
 	if a.Stopping() {
 		httplimit.Problem(w, http.StatusServiceUnavailable, "", "stopping")
@@ -27,7 +27,7 @@ func (a *api) readyz(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
 	defer cancel()
 	if err := a.probe(ctx); err != nil {
-		a.fail(w, err)
+		httplimit.Problem(w, http.StatusServiceUnavailable, "", clip(why(err), maxDetail))
 		return
 	}
 	writeJSON(w, http.StatusOK, []byte("{\"status\":\"ready\"}\n"))

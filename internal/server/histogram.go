@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/dipwell/dipwell/internal/percpu"
+	"github.com/dipwell/dipwell/internal/bounded"
 )
 
 // bucketCount is the number of buckets of a histogram. Bucket i counts durations up to
@@ -16,7 +16,7 @@ const bucketCount = 26
 
 // A histogram counts durations. It has a copy for each processor.
 type histogram struct {
-	copies percpu.Copies[histogramCopy]
+	copies bounded.Copies[histogramCopy]
 }
 
 type histogramCopy struct {
@@ -25,7 +25,7 @@ type histogramCopy struct {
 	_       [40]byte      // padding to a multiple of a cache line
 }
 
-func newHistogram() histogram { return histogram{percpu.New[histogramCopy]()} }
+func newHistogram() histogram { return histogram{bounded.NewCopies[histogramCopy]()} }
 
 func (h *histogram) observe(d time.Duration) {
 	i := max(bits.Len64(uint64(max(d, 1)-1)), 8) - 8

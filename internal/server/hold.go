@@ -10,7 +10,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
-	"github.com/dipwell/dipwell/internal/jsontext"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -127,7 +127,7 @@ func appendHolds(b []byte, holds []store.KeyHold) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = jsontext.AppendString(append(b, `{"hold":`...), h.ID)
+		b = texts.AppendJSON(append(b, `{"hold":`...), h.ID)
 		b = strconv.AppendInt(append(b, `,"tokens":`...), h.Tokens, 10)
 		b = strconv.AppendInt(append(b, `,"expires_us":`...), h.Expires, 10)
 		b = append(b, '}')

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/sketch"
+	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -26,7 +26,7 @@ const keepTime = 2 * time.Second
 // hour for the store.
 type keyCounts struct {
 	process      string
-	all, refused *sketch.Window
+	all, refused *bounded.Window
 	last         lastRefusals
 	lost         atomic.Uint64 // hours that could not be stored
 
@@ -40,8 +40,8 @@ type keyCounts struct {
 // none. If the store fails, that hour is lost, and counted as lost. CountKeys must be
 // called before the server is used. wait returns when the last hour has been stored.
 func (s *Server) CountKeys(ctx context.Context, process string, keep int) (wait func()) {
-	size := sketch.Config{Slices: topSlices}
-	k := &keyCounts{process: process, all: sketch.New(size), refused: sketch.New(size), turns: []time.Time{time.Now()}}
+	size := bounded.WindowConfig{Slices: topSlices}
+	k := &keyCounts{process: process, all: bounded.NewWindow(size), refused: bounded.NewWindow(size), turns: []time.Time{time.Now()}}
 	s.metrics.keys = k
 	s.Counter("dipwell_top_hours_lost_total", "Hours whose busiest keys the store did not keep.", func() float64 { return float64(k.lost.Load()) })
 	to := s.can.TopKeys
@@ -99,7 +99,7 @@ func (k *keyCounts) run(ctx context.Context, to store.Auditor, keep int) {
 
 // keep ends the counts of an hour, and adds them to the store.
 func (k *keyCounts) keep(ctx context.Context, to store.Auditor, n int, hour time.Time) {
-	h := sketch.Hour{Hour: hour.UTC(), Busiest: k.all.Restart(n), Refused: k.refused.Restart(n)}
+	h := bounded.Hour{Hour: hour.UTC(), Busiest: k.all.Restart(n), Refused: k.refused.Restart(n)}
 	if to == nil || h.Busiest.Events == 0 {
 		return
 	}
@@ -117,7 +117,7 @@ func (k *keyCounts) keep(ctx context.Context, to store.Auditor, n int, hour time
 
 // lists returns the n busiest and the n most refused keys of the last minute, of one
 // limit or of all, and the time at which that minute began.
-func (k *keyCounts) lists(n int, limit string) (since time.Time, busiest, refused sketch.Top) {
+func (k *keyCounts) lists(n int, limit string) (since time.Time, busiest, refused bounded.Top) {
 	k.mu.Lock()
 	since = k.turns[0]
 	k.mu.Unlock()

@@ -15,13 +15,9 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/internal/algebra"
-	"github.com/dipwell/dipwell/internal/door"
-	"github.com/dipwell/dipwell/internal/jsontext"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
-
-// core is what package store has for this module alone.
-var core = store.Core(door.Key{})
 
 // Default and largest number of keys in a page.
 const (
@@ -77,7 +73,7 @@ func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *store.Definit
 		b = appendHolds(append(b, `,"holds":`...), holds)
 	}
 	if k := a.metrics.keys; k != nil {
-		b = jsontext.AppendString(append(b, `,"refusals":{"process":`...), k.process)
+		b = texts.AppendJSON(append(b, `,"refusals":{"process":`...), k.process)
 		b = append(k.last.appendJSON(append(b, `,"last":`...), def.Name, d.Key), '}')
 	}
 	writeJSON(w, http.StatusOK, append(b, "}\n"...))
@@ -90,10 +86,13 @@ const (
 
 // appendRefill appends how the bucket of a key fills if nobody takes from it: "refill",
 // with pairs of a time in µs from now and the number of whole tokens that are free from
-// then on, also past the end of an override. It appends nothing for a full bucket, a concurrency limit or a mode without a
-// bucket, nor if the store does not answer within the limit's Timeout, or a second if it
-// has none.
+// then on, also past the end of an override. It appends nothing for a full bucket, a
+// concurrency limit, a limit with shards or a mode without a bucket, nor if the store does
+// not answer within the limit's Timeout, or a second if it has none.
 func (a *api) appendRefill(ctx context.Context, b []byte, def *store.Definition, key string) []byte {
+	if def.Shards > 1 {
+		return b
+	}
 	var batch store.Batch
 	g, op := batch.Single()
 	if key == dipwell.Shared {
@@ -165,12 +164,8 @@ func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Defini
 	}
 	b, last := []byte(`{"keys":[`), ""
 	for i, row := range rows {
-		own := core.Own(def, row.State, now) // the plan that last decided the row
-		if own.Override != nil {
-			own = def // Step finds the override by itself
-		}
-		op := store.Op{Def: own, Key: row.Key, Verb: store.VerbCheck}
-		if _, _, err := op.Step(now, row.State, true); err != nil {
+		op, err := present(def, row, now)
+		if err != nil {
 			a.fail(w, err)
 			return
 		}
@@ -182,10 +177,32 @@ func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Defini
 	writePage(w, b, len(rows) == p.n, last)
 }
 
+// present returns the check of a key whose rows were read.
+func present(def *store.Definition, key store.KeyState, now int64) (sum store.Op, err error) {
+	for i, row := range append(key.Others, key.State) {
+		own := def.Own(row, now) // the plan that last decided the row
+		if own.Override != nil {
+			own = def // Step finds the override by itself
+		}
+		op := store.Op{Def: own, Key: key.Key, Verb: store.VerbCheck}
+		if _, _, err = op.Step(now, row, true); err != nil {
+			return op, err
+		}
+		if i == 0 {
+			sum = op
+			sum.Remaining += max(def.Shards-1-int64(len(key.Others)), 0) * op.Def.Rule.Burst // of rows that are full
+		} else {
+			sum.Remaining, sum.Reset = sum.Remaining+op.Remaining, max(sum.Reset, op.Reset)
+		}
+	}
+	sum.Remaining = min(sum.Remaining, store.MaxInt)
+	return sum, nil
+}
+
 func appendKey(b []byte, op *store.Op) []byte {
 	b = appendOrNull(append(b, `{"key":`...), op.Key == "", op.Key)
-	if op.Def.Plan != "" && !op.Def.Unnamed {
-		b = jsontext.AppendString(append(b, `,"plan":`...), op.Def.Plan)
+	if op.Def.Plan != "" {
+		b = texts.AppendJSON(append(b, `,"plan":`...), op.Def.Plan)
 	}
 	if op.Def.Override != nil {
 		b = append(b, `,"override":true`...)

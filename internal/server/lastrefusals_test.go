@@ -6,24 +6,24 @@ import (
 	"unsafe"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/sketch"
+	"github.com/dipwell/dipwell/internal/bounded"
 )
 
 // The last refusals take no more memory than the page for operators says.
 func TestLastRefusalsAreBounded(t *testing.T) {
-	most := int(unsafe.Sizeof(lastRefusals{})) + refusedSets*refusedWays*(int(unsafe.Sizeof(refusedKey{}))+sketch.MaxKey)
+	most := int(unsafe.Sizeof(lastRefusals{})) + refusedSets*refusedWays*(int(unsafe.Sizeof(refusedKey{}))+bounded.MaxKey)
 	if most > 1.5e6 {
 		t.Errorf("at most %d bytes", most)
 	}
-	if w := sketch.New(sketch.Config{Slices: topSlices}); 2*w.MaxBytes() > 8.6e6 {
+	if w := bounded.NewWindow(bounded.WindowConfig{Slices: topSlices}); 2*w.MaxBytes() > 8.6e6 {
 		t.Errorf("the sketches take at most %d bytes", 2*w.MaxBytes())
 	}
 }
 
 // BenchmarkKeyCounts measures what CountKeys adds to a decision.
 func BenchmarkKeyCounts(b *testing.B) {
-	size := sketch.Config{Slices: topSlices}
-	k := &keyCounts{all: sketch.New(size), refused: sketch.New(size)}
+	size := bounded.WindowConfig{Slices: topSlices}
+	k := &keyCounts{all: bounded.NewWindow(size), refused: bounded.NewWindow(size)}
 	keys := make([]string, 1000)
 	for i := range keys {
 		keys[i] = "user:" + strconv.Itoa(i)

@@ -8,12 +8,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
-	"github.com/dipwell/dipwell/internal/jsontext"
-	"github.com/dipwell/dipwell/internal/owner"
+	"github.com/dipwell/dipwell/internal/terms"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -38,7 +37,7 @@ func (a *api) listLimits(w http.ResponseWriter, r *http.Request) {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b, last = appendLimit(b, def), def.Name
+		b, last = a.appendLimit(b, def), def.Name
 	}
 	writePage(w, b, from+n < len(defs), last)
 }
@@ -66,7 +65,7 @@ func (a *api) getLimit(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, unknownLimit(r.PathValue("name")))
 		return
 	}
-	writeJSON(w, http.StatusOK, append(appendLimit(nil, def), '\n'))
+	writeJSON(w, http.StatusOK, append(a.appendLimit(nil, def), '\n'))
 }
 
 // putLimit answers PUT /v1/limits/{name}. The body has the settings of a
@@ -82,7 +81,7 @@ func (a *api) putLimit(w http.ResponseWriter, r *http.Request) {
 		} else {
 			what = "was " + old.String()
 		}
-		def, err = a.limiter.Define(r.Context(), limit, owner.API)
+		def, err = a.limiter.Define(r.Context(), limit, terms.OwnerAPI)
 	}
 	if err != nil {
 		a.failChange(w, limit.Name, err)
@@ -91,7 +90,7 @@ func (a *api) putLimit(w http.ResponseWriter, r *http.Request) {
 	if now := def.String(); what != "was "+now {
 		a.record(r, store.AuditEntry{Action: didDefine, Limit: limit.Name, What: strings.TrimSuffix(now+"; "+what, "; "), Note: note})
 	}
-	writeJSON(w, status, append(appendLimit(nil, def), '\n'))
+	writeJSON(w, status, append(a.appendLimit(nil, def), '\n'))
 }
 
 // failChange answers a failed change of a limit. It logs the text of a store's error,
@@ -116,7 +115,7 @@ func (a *api) deleteLimit(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, err)
 		return
 	}
-	err = a.limiter.Drop(r.Context(), r.PathValue("name"), owner.API)
+	err = a.limiter.Drop(r.Context(), r.PathValue("name"), terms.OwnerAPI)
 	if parent, ok := errors.AsType[*dipwell.FieldError](err); ok { // the error is about another limit
 		httplimit.Problem(w, http.StatusConflict, parent.Field, parent.Error())
 		return
@@ -152,40 +151,36 @@ func readLimit(r *http.Request) (l dipwell.Limit, note string, err error) {
 		}
 		return l.Set(name, value)
 	}
-	if isJSON(r, x.in) {
-		if r.URL.RawQuery != "" {
-			return l, "", errBoth
+	err = x.parse(r, eachMember(func(s *scanner, name string) (err error) {
+		switch {
+		case name == "plans":
+			return s.plans(&l, seen)
+		case name == "adaptive" && s.peek() == '{':
+			return s.adaptive(&l, seen)
 		}
-		s := scanner{b: x.in}
-		err = s.object(func(name string) error {
-			switch {
-			case name == "plans":
-				return s.plans(&l, seen)
-			case name == "adaptive" && s.peek() == '{':
-				return s.adaptive(&l, seen)
-			}
-			var value string
-			var err error
-			if name == "note" {
-				value, err = s.str(name) // even if it looks like a number
-			} else {
-				value, err = s.setting(name, name, new(dipwell.Limit).Set)
-			}
-			if err == nil {
-				err = set(name, value)
-			}
-			return err
-		})
+		var value string
+		if name == "note" {
+			value, err = s.str(name) // even if it looks like a number
+		} else {
+			value, err = s.setting(name, name, new(dipwell.Limit).Set)
+		}
 		if err == nil {
-			err = s.end()
+			err = set(name, value)
 		}
-		return l, note, err
-	}
-	err = eachParam(r.URL.RawQuery, set)
-	if err == nil {
-		err = eachParam(string(x.in), set)
-	}
+		return err
+	}), set)
 	return l, note, err
+}
+
+// eachMember returns a function that calls member for each member of an object in JSON.
+func eachMember(member func(s *scanner, name string) error) func([]byte) error {
+	return func(b []byte) error {
+		s := scanner{b: b}
+		if err := s.object(func(name string) error { return member(&s, name) }); err != nil {
+			return err
+		}
+		return s.end()
+	}
 }
 
 // plans parses the plans of a limit: an object whose members are the plans by name, each
@@ -262,7 +257,7 @@ func (s *scanner) adaptive(l *dipwell.Limit, seen map[string]bool) error {
 
 // appendLimit appends a definition: its settings as in a configuration file, and
 // its owner.
-func appendLimit(b []byte, def *store.Definition) []byte {
+func (a *api) appendLimit(b []byte, def *store.Definition) []byte {
 	b = append(b, '{')
 	for _, s := range def.Explicit() {
 		switch s[0] {
@@ -275,17 +270,17 @@ func appendLimit(b []byte, def *store.Definition) []byte {
 		}
 		b = append(b, ',')
 	}
-	b = jsontext.AppendString(append(b, `"owner":`...), owner.Name(def.Owner))
+	b = texts.AppendJSON(append(b, `"owner":`...), terms.OwnerName(def.Owner))
 	b = strconv.AppendUint(append(b, `,"version":`...), uint64(def.Number), 10)
-	b = strconv.AppendInt(append(b, `,"capacity":`...), def.Rule.Burst, 10)
-	if def.Rule.Pace != nil {
-		rate, reason, changed := def.CurrentRate(time.Now().UnixMicro())
-		b = strconv.AppendInt(append(b, `,"current_rate":`...), rate, 10)
+	b = strconv.AppendInt(append(b, `,"capacity":`...), def.Together().Rule.Burst, 10)
+	if def.Adaptive.Floor > 0 {
+		rate, reason, changed := a.limiter.PresentRate(def.Name)
+		b = strconv.AppendInt(append(b, `,"present_rate":`...), rate, 10)
 		b = append(append(append(b, `,"rate_reason":"`...), reason...), '"')
-		b = strconv.AppendInt(append(b, `,"rate_changed_us":`...), changed, 10)
+		b = strconv.AppendInt(append(b, `,"rate_changed_us":`...), changed.UnixMicro(), 10)
 	}
 	if def.Warning != "" {
-		b = jsontext.AppendString(append(b, `,"warning":`...), def.Warning)
+		b = texts.AppendJSON(append(b, `,"warning":`...), def.Warning)
 	}
 	return append(b, '}')
 }
@@ -297,12 +292,12 @@ func appendPlans(b []byte, plans store.Plans) []byte {
 			b = append(b, ',')
 		}
 		name, settings, _ := strings.Cut(p, ":")
-		b = appendSettings(append(jsontext.AppendString(b, name), ':'), settings)
+		b = appendSettings(append(texts.AppendJSON(b, name), ':'), settings)
 	}
 	return append(b, '}')
 }
 
-// appendSettings appends an object of settings, "floor=50;ceiling=500".
+// appendSettings appends an object of settings, "floor=50;errors=0.02".
 func appendSettings(b []byte, settings string) []byte {
 	b = append(b, '{')
 	for s := range strings.SplitSeq(settings, ";") {
@@ -315,17 +310,17 @@ func appendSettings(b []byte, settings string) []byte {
 
 // appendSetting appends the name and the value of a setting.
 func appendSetting(b []byte, s [2]string) []byte {
-	b = append(jsontext.AppendString(b, s[0]), ':')
+	b = append(texts.AppendJSON(b, s[0]), ':')
 	if plainJSON(s[0], s[1]) {
 		return append(b, s[1]...)
 	}
-	return jsontext.AppendString(b, s[1])
+	return texts.AppendJSON(b, s[1])
 }
 
 // plainJSON reports whether a setting's value is a number or a boolean.
 func plainJSON(name, value string) bool {
 	switch name {
-	case "rate", "burst", "max_debt", "max_charge", "parts", "shards", "floor", "ceiling", "quantile", "errors":
+	case "rate", "burst", "max_debt", "max_charge", "parts", "shards", "floor", "quantile", "errors":
 		return value != "unlimited"
 	}
 	return name == "auth" || name == "callable"
@@ -336,7 +331,7 @@ func appendOrNull(b []byte, none bool, text string) []byte {
 	if none {
 		return append(b, "null"...)
 	}
-	return jsontext.AppendString(b, text)
+	return texts.AppendJSON(b, text)
 }
 
 // writePage ends a page of a list, which b has begun, and writes it. If there may be more

@@ -6,14 +6,12 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"log"
 	"log/slog"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -21,10 +19,11 @@ import (
 // needs longer.
 const (
 	readTimeout    = 10 * time.Second // of a header, or of a whole call
-	writeTimeout   = 30 * time.Second // of one write
+	stallTimeout   = 30 * time.Second // without a byte of an answer taken by its client
 	idleTimeout    = 2 * time.Minute
-	maxHeaderBytes = 64 << 10
-	maxConnections = 16384 // per listener
+	maxHeaderBytes = 32 << 10 // what nginx accepts, and sends to /v1/auth
+	maxProxyHeader = 64 << 10 // of a proxied request
+	maxConnections = 16384    // per listener
 	drainTimeout   = 10 * time.Second
 	releaseTimeout = time.Second // a handler waits 250 ms for a store that does not answer
 )
@@ -32,10 +31,12 @@ const (
 // A Listener is an open socket and its handler.
 type Listener struct {
 	net.Listener
-	Handler     http.Handler
-	Streams     bool          // bodies have no read timeout, for a proxy
-	ReadTimeout time.Duration // of a whole request; default 10 s
-	TLS         *tls.Config   // nil for plain text
+	Handler        http.Handler
+	Streams        bool          // bodies have no read timeout, for a proxy
+	ReadTimeout    time.Duration // of a whole request; default 10 s
+	StallTimeout   time.Duration // a client that takes no byte of an answer for so long is disconnected; default 30 s
+	MaxConnections int           // more wait in the kernel's queue; default 16384, of gRPC 8192
+	TLS            *tls.Config   // nil for plain text
 }
 
 // Serve serves on the listeners until ctx ends or a listener fails, then waits at
@@ -50,7 +51,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...Listener) error {
 		srv := l.server()
 		servers[i] = srv
 		wg.Go(func() {
-			if err := l.serve(srv); !errors.Is(err, http.ErrServerClosed) {
+			if err := l.serve(srv, &s.load); !errors.Is(err, http.ErrServerClosed) {
 				cancel(err)
 			}
 		})
@@ -98,12 +99,15 @@ func (l *Listener) Scheme() string {
 	return "https"
 }
 
-func (l *Listener) serve(srv *http.Server) error {
-	sockets := bound(l.Listener, maxConnections)
+func (l *Listener) serve(srv *http.Server, load *load) error {
+	sockets := bound(l.Listener, cmp.Or(l.MaxConnections, maxConnections), cmp.Or(l.StallTimeout, stallTimeout))
+	sockets.load, srv.ConnState = load, load.state
 	if l.TLS == nil {
 		return srv.Serve(sockets)
 	}
 	srv.TLSConfig = l.TLS
+	srv.Handler = unstalled(l.Handler, cmp.Or(l.StallTimeout, stallTimeout))
+	srv.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: maxRequests}
 	return srv.ServeTLS(sockets, "", "")
 }
 
@@ -113,6 +117,7 @@ func (l *Listener) server() *http.Server {
 		MaxHeaderBytes: maxHeaderBytes, ErrorLog: log.New(peerErrors{}, "", 0)}
 	if l.Streams {
 		srv.DisableGeneralOptionsHandler = true // OPTIONS * is for the upstream
+		srv.MaxHeaderBytes = maxProxyHeader
 	} else {
 		srv.ReadTimeout = timeout // equal, so that net/http sets one deadline instead of two
 	}
@@ -136,78 +141,4 @@ func (peerErrors) Write(b []byte) (int, error) {
 func IsLoopback(l net.Listener) bool {
 	a, ok := l.Addr().(*net.TCPAddr)
 	return ok && a.IP.IsLoopback()
-}
-
-// bounded is a listener with a bound on open connections. More connections wait in
-// the kernel's queue. It logs why connections wait, once a minute.
-type bounded struct {
-	net.Listener
-	slots  chan struct{}
-	once   sync.Once
-	closed chan struct{}
-	logged time.Time // used by Accept, which is called by one goroutine
-}
-
-func bound(l net.Listener, n int) *bounded {
-	return &bounded{Listener: l, slots: make(chan struct{}, n), closed: make(chan struct{})}
-}
-
-func (b *bounded) Close() error {
-	b.once.Do(func() { close(b.closed) })
-	return b.Listener.Close()
-}
-
-func (b *bounded) Accept() (net.Conn, error) {
-	if len(b.slots) == cap(b.slots) {
-		b.wait(fmt.Sprintf("%d connections are open", cap(b.slots)))
-	}
-	select {
-	case b.slots <- struct{}{}:
-	case <-b.closed:
-		return nil, net.ErrClosed
-	}
-	c, err := b.Listener.Accept()
-	if err != nil {
-		<-b.slots
-		if !errors.Is(err, net.ErrClosed) { // such as too many open files; the caller tries again
-			b.wait(err.Error())
-		}
-		return nil, err
-	}
-	return &boundedConn{Conn: c, slots: b.slots}, nil
-}
-
-// wait logs why new connections wait.
-func (b *bounded) wait(why string) {
-	if now := time.Now(); now.Sub(b.logged) > reportAgain {
-		b.logged = now
-		slog.Error(fmt.Sprintf("new connections to %v wait: %s", b.Addr(), why))
-	}
-}
-
-// boundedConn frees its slot when it is closed, and has a deadline for writes,
-// which it moves only now and then: setting it for each response would cost more
-// than the decision.
-type boundedConn struct {
-	net.Conn
-	slots    chan struct{}
-	once     sync.Once
-	deadline atomic.Int64 // of writes, Unix seconds
-}
-
-func (c *boundedConn) Write(b []byte) (int, error) {
-	now := time.Now()
-	if c.deadline.Load()-now.Unix() < int64(writeTimeout/time.Second)*3/4 {
-		until := now.Add(writeTimeout)
-		if err := c.SetWriteDeadline(until); err != nil {
-			return 0, err
-		}
-		c.deadline.Store(until.Unix())
-	}
-	return c.Conn.Write(b)
-}
-
-func (c *boundedConn) Close() error {
-	c.once.Do(func() { <-c.slots })
-	return c.Conn.Close()
 }

@@ -157,7 +157,7 @@ func TestProxy(t *testing.T) {
 	if err = p.Use([]string{"nobody"}); err == nil {
 		t.Error("an unknown limit was accepted")
 	}
-	for _, bad := range []server.Upstream{{URL: "ftp://x"}, {URL: "127.0.0.1:80"}, {URL: "http://"}, {URL: "http://u:p@x"}, {URL: "http://x#y"},
+	for _, bad := range []server.Upstream{{URL: "ftp://x"}, {URL: "127.0.0.1:80"}, {URL: "http://"}, {URL: "http://u:p@x"}, {URL: "http://x#y"}, {URL: "http://x/a|%2F"},
 		{URL: "http://x", By: "cookie"}, {URL: "http://x", By: "header:"}, {URL: "http://x", By: "header:Host"}, {URL: "http://x", By: "header:X User"}} {
 		if _, err := newFixture(t, server.Config{}, local).server.Proxy(bad); err == nil {
 			t.Errorf("%v was accepted", bad)

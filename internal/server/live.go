@@ -9,16 +9,15 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/httplimit"
-	"github.com/dipwell/dipwell/internal/sketch"
+	"github.com/dipwell/dipwell/internal/bounded"
 )
 
 // Bounds of GET /v1/live.
 const (
 	livePeriod = time.Second
-	liveLimits = 100              // limits in an event: those with the most decisions
-	liveKeys   = 10               // keys in each list of an event
-	maxViewers = 256              // a viewer keeps its connection and waits most of the time, so it does not count as a call in flight
-	liveWrite  = 10 * time.Second // a viewer that reads nothing for this time is disconnected
+	liveLimits = 100 // limits in an event: those with the most decisions
+	liveKeys   = 10  // keys in each list of an event
+	maxViewers = 256 // a viewer keeps its connection and waits most of the time, so it does not count as a call in flight
 )
 
 // A broadcast sends an event per period to all viewers of GET /v1/live. One goroutine
@@ -127,7 +126,6 @@ func (a *api) liveEvents(w http.ResponseWriter, r *http.Request) {
 			if !a.isAdmin(r) { // the token has been changed
 				return
 			}
-			_ = out.SetWriteDeadline(time.Now().Add(liveWrite))
 			if _, err := w.Write(e); err != nil || out.Flush() != nil {
 				return
 			}
@@ -198,7 +196,7 @@ type event struct {
 }
 
 // noKeys is the list of keys of a server that does not count keys.
-var noKeys = json.RawMessage(appendTop(nil, sketch.Top{}))
+var noKeys = json.RawMessage(appendTop(nil, bounded.Top{}))
 
 // event returns the event between two tallies, as text.
 func (s *Server) event(before, now *tally) []byte {

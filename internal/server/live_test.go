@@ -233,52 +233,33 @@ func TestLiveTokenChanges(t *testing.T) {
 // A viewer that stops reading, and a HEAD, leave: the first after a bounded wait, the
 // second at once.
 func TestLiveStuck(t *testing.T) {
-	for name, request := range map[string]string{"slow": "GET /v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n", "head": "HEAD /v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n"} {
+	for name, method := range map[string]string{"slow": "GET", "head": "HEAD"} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newFixture(t, server.Config{}, local)
 			left := make(chan struct{})
-			near, far := net.Pipe() // which keeps nothing that is not read
-			l := &oneConn{conn: far, closed: make(chan struct{})}
-			srv := &http.Server{Handler: http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+			api := http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 				defer close(left)
 				w.api.ServeHTTP(out, r)
-			})}
-			go func() { _ = srv.Serve(l) }()
-			if _, err := io.WriteString(near, request); err != nil {
-				t.Fatal(err)
-			}
-			if line, err := bufio.NewReader(near).ReadString('\n'); err != nil || line != "HTTP/1.1 200 OK\r\n" {
-				t.Fatal(line, err)
-			}
-			time.Sleep(time.Minute)
-			select {
-			case <-left:
-			default:
-				t.Errorf("%s: the viewer is still there after a minute", name)
-			}
-			_, _ = near.Close(), srv.Close()
-			<-left
-			time.Sleep(time.Minute)
+			})
+			w.serving(t, func(ctx context.Context, l net.Listener) error {
+				return w.server.Serve(ctx, server.Listener{Listener: l, Handler: api})
+			}, func(dial func() net.Conn, _ context.CancelFunc) {
+				c := dial()
+				defer c.Close()
+				fmt.Fprint(c, method+" /v1/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+				if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || line != "HTTP/1.1 200 OK\r\n" {
+					t.Fatal(line, err)
+				}
+				time.Sleep(time.Minute)
+				select {
+				case <-left:
+				default:
+					t.Errorf("%s: the viewer is still there after a minute", name)
+				}
+			})
 		})
 	}
 }
-
-// oneConn is a listener with one connection.
-type oneConn struct {
-	conn   net.Conn
-	closed chan struct{}
-}
-
-func (l *oneConn) Accept() (c net.Conn, err error) {
-	if c, l.conn = l.conn, nil; c != nil {
-		return c, nil
-	}
-	<-l.closed
-	return nil, net.ErrClosed
-}
-
-func (l *oneConn) Close() error   { close(l.closed); return nil }
-func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
 // quiet is a store that answers one call, and no other before its context ends.
 type quiet struct {

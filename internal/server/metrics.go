@@ -16,7 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/percpu"
+	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/store"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -55,7 +55,7 @@ const (
 )
 
 // limitCounts are the counters of a limit. There is a copy for each processor.
-type limitCounts = percpu.Copies[limitCopy]
+type limitCounts = bounded.Copies[limitCopy]
 
 type limitCopy struct {
 	results   [3]atomic.Uint64
@@ -89,7 +89,7 @@ var (
 	descTook      = prometheus.NewDesc("dipwell_decision_seconds", "How long decisions took, by store and verb, without reading and writing the request.", []string{"store", "verb"}, nil)
 	descUnknown   = prometheus.NewDesc("dipwell_unknown_limit_total", "Calls for limits that are not defined.", nil, nil)
 	descUnkeyed   = prometheus.NewDesc("dipwell_keyless_requests_total", "Requests of forward-auth and of the proxy that were refused because they did not tell whose bucket they take from, by where that should stand.", []string{"by"}, nil)
-	descShed      = prometheus.NewDesc("dipwell_shed_total", "Calls turned away because max_in_flight others were in flight.", nil, nil)
+	descShed      = prometheus.NewDesc("dipwell_shed_total", "Calls turned away, because max_in_flight others were in flight or another bound of what clients can hold was reached.", nil, nil)
 )
 
 func newMetrics(storeName string, labels map[string]string, ofStore func() []store.Metric) *metrics {
@@ -241,7 +241,7 @@ func (m *metrics) add(limit string) limitCounts {
 		c = find()
 	}
 	if c == nil {
-		c = percpu.New[limitCopy]()
+		c = bounded.NewCopies[limitCopy]()
 		m.fresh[limit] = c
 	}
 	if m.missed++; m.missed > len(old) && len(m.fresh) > 0 { // so that the cost of copying is constant per call

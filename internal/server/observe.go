@@ -22,7 +22,7 @@ func (a *api) observe(w http.ResponseWriter, r *http.Request) {
 	err := a.read(w, r, x, ofObserve)
 	if o := &x.req.observed; err == nil {
 		latency := time.Duration(min(o.latency, math.MaxInt64/1000)) * time.Microsecond
-		err = a.limiter.Observe(r.Context(), x.req.take.Limit, latency, o.ok, o.count)
+		err = a.limiter.Observe(x.req.take.Limit, latency, o.ok, o.count)
 	}
 	if err != nil {
 		a.fail(w, err)

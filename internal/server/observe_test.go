@@ -8,22 +8,22 @@ import (
 	"github.com/dipwell/dipwell/internal/server"
 )
 
-const upstreamLimit = "upstream=250/1s,burst=50,adaptive=floor=50;ceiling=500;latency=200ms;errors=2%"
+const upstreamLimit = "upstream=250/1s,burst=50,adaptive=floor=50;latency=200ms;errors=2%"
 
 // POST /v1/observe moves the rate; metrics, decisions and the limit say what it is and why.
 func TestObserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := live(t, server.Config{}, upstreamLimit)
 		w.want(w.do("GET", "/v1/limits/upstream", ""), 200,
-			`"adaptive":{"floor":50,"ceiling":500,"latency":"200ms","errors":0.02}`, `"current_rate":250`, `"rate_reason":"defined"`, `"rate_changed_us":0`)
+			`"adaptive":{"floor":50,"latency":"200ms","errors":0.02}`, `"present_rate":250`, `"rate_reason":"defined"`, `"rate_changed_us":`)
 		for _, body := range []string{`{"limit":"upstream","latency_us":300000,"ok":true,"count":100}`, `limit=upstream&latency_us=300000&count=100`,
 			`limit=upstream&latency_us=100&ok=false&count=100`, `{"limit":"upstream","latency_us":100}`, `{"limit":"upstream","latency_us":9007199254740991,"ok":false}`} {
 			time.Sleep(500 * time.Millisecond)
 			w.want(w.post("observe", body), 204)
 		}
-		w.want(w.post("take", `limit=upstream`), 200, `"rate":199`, `"rate_reason":"errors"`)
-		w.want(w.do("GET", "/v1/limits/upstream", ""), 200, `"current_rate":199`, `"rate_reason":"errors"`)
-		w.want(w.do("GET", "/metrics", ""), 200, `dipwell_adaptive_rate{limit="upstream"} 199`, `dipwell_adaptive_reason{limit="upstream",reason="errors"} 1`)
+		w.want(w.post("take", `limit=upstream`), 200, `"capacity":39`, `"remaining":38`)
+		w.want(w.do("GET", "/v1/limits/upstream", ""), 200, `"present_rate":199`, `"rate_reason":"latency"`)
+		w.want(w.do("GET", "/metrics", ""), 200, `dipwell_adaptive_rate{limit="upstream"} 199`, `dipwell_adaptive_reason{limit="upstream",reason="latency"} 1`)
 	})
 }
 
@@ -60,18 +60,18 @@ func TestObserveBadInput(t *testing.T) {
 // PUT takes the settings as an object, or as text, and says which one is wrong.
 func TestPutAdaptive(t *testing.T) {
 	w := live(t, server.Config{})
-	w.want(w.do("PUT", "/v1/limits/up", `{"rate":250,"per":"1s","adaptive":{"floor":50,"ceiling":500,"latency":"200ms","quantile":0.99}}`), 201,
-		`"adaptive":{"floor":50,"ceiling":500,"latency":"200ms","quantile":0.99}`)
-	w.want(w.do("PUT", "/v1/limits/up", `rate=250&per=1s&adaptive=floor%3D50%3Bceiling%3D500%3Berrors%3D2%25`), 200, `"adaptive":{"floor":50,"ceiling":500,"errors":0.02}`)
+	w.want(w.do("PUT", "/v1/limits/up", `{"rate":250,"per":"1s","adaptive":{"floor":50,"latency":"200ms","quantile":0.99}}`), 201,
+		`"adaptive":{"floor":50,"latency":"200ms","quantile":0.99}`)
+	w.want(w.do("PUT", "/v1/limits/up", `rate=250&per=1s&adaptive=floor%3D50%3Berrors%3D2%25`), 200, `"adaptive":{"floor":50,"errors":0.02}`)
 	for body, field := range map[string]string{
-		`{"rate":250,"per":"1s","adaptive":{"floor":50,"ceiling":500}}`:              "adaptive",
-		`{"rate":250,"per":"1s","adaptive":{"flor":50}}`:                             "adaptive.flor",
-		`{"rate":250,"per":"1s","adaptive":{"floor":50,"floor":50}}`:                 "adaptive.floor",
-		`{"rate":250,"per":"1s","adaptive":{"floor":50},"adaptive":{"floor":50}}`:    "adaptive",
-		`{"rate":250,"per":"1s","adaptive":{"floor":50,"errors":"200%"}}`:            "adaptive.errors",
-		`{"rate":250,"per":"1s","adaptive":[50]}`:                                    "adaptive",
-		`{"rate":250,"per":"1s","adaptive":{"floor":[50]}}`:                          "adaptive.floor",
-		`{"rate":25,"per":"1s","adaptive":{"floor":50,"ceiling":500,"errors":0.02}}`: "adaptive",
+		`{"rate":250,"per":"1s","adaptive":{"floor":50}}`:                         "adaptive",
+		`{"rate":250,"per":"1s","adaptive":{"flor":50}}`:                          "adaptive.flor",
+		`{"rate":250,"per":"1s","adaptive":{"floor":50,"floor":50}}`:              "adaptive.floor",
+		`{"rate":250,"per":"1s","adaptive":{"floor":50},"adaptive":{"floor":50}}`: "adaptive",
+		`{"rate":250,"per":"1s","adaptive":{"floor":50,"errors":"200%"}}`:         "adaptive.errors",
+		`{"rate":250,"per":"1s","adaptive":[50]}`:                                 "adaptive",
+		`{"rate":250,"per":"1s","adaptive":{"floor":[50]}}`:                       "adaptive.floor",
+		`{"rate":25,"per":"1s","adaptive":{"floor":50,"errors":0.02}}`:            "adaptive",
 	} {
 		w.want(w.do("PUT", "/v1/limits/up", body), 400, `"field":"`+field+`"`)
 	}

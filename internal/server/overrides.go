@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/jsontext"
 	"github.com/dipwell/dipwell/internal/period"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -237,25 +237,13 @@ func readOverride(r *http.Request) (*overrideCall, error) {
 		seen[name] = err == nil
 		return err
 	}
-	var err error
-	if isJSON(r, x.in) {
-		if r.URL.RawQuery != "" {
-			return nil, errBoth
-		}
-		s := scanner{b: x.in}
-		err = s.object(func(name string) error {
-			value, err := s.overrideValue(name)
-			if err == nil {
-				err = set(name, value)
-			}
-			return err
-		})
+	err := x.parse(r, eachMember(func(s *scanner, name string) error {
+		value, err := s.overrideValue(name)
 		if err == nil {
-			err = s.end()
+			err = set(name, value)
 		}
-	} else if err = eachParam(r.URL.RawQuery, set); err == nil {
-		err = eachParam(string(x.in), set)
-	}
+		return err
+	}), set)
 	if err == nil && seen["for"] && seen["until"] {
 		err = bad("for", "is given together with until; give one of them")
 	}
@@ -277,23 +265,23 @@ func (s *scanner) overrideValue(name string) (string, error) {
 
 // appendOverride appends an override as an object.
 func appendOverride(b []byte, limit string, o *dipwell.Override) []byte {
-	b = jsontext.AppendString(append(b, `{"limit":`...), limit)
+	b = texts.AppendJSON(append(b, `{"limit":`...), limit)
 	b = appendOrNull(append(b, `,"key":`...), o.Key == "", o.Key)
 	if o.Plan != "" {
-		b = jsontext.AppendString(append(b, `,"plan":`...), o.Plan)
+		b = texts.AppendJSON(append(b, `,"plan":`...), o.Plan)
 	}
 	if o.Rate != 0 {
 		b = strconv.AppendInt(append(b, `,"rate":`...), o.Rate, 10)
 	}
 	if o.Period != 0 {
-		b = jsontext.AppendString(append(b, `,"per":`...), period.Format(o.Period))
+		b = texts.AppendJSON(append(b, `,"per":`...), period.Format(o.Period))
 	}
 	if o.Burst != 0 {
 		b = strconv.AppendInt(append(b, `,"burst":`...), max(o.Burst, 0), 10) // NoBurst is -1
 	}
 	b = appendOrNull(append(b, `,"until":`...), o.Until == 0, time.UnixMicro(o.Until).UTC().Format(time.RFC3339Nano))
 	if o.Note != "" {
-		b = jsontext.AppendString(append(b, `,"note":`...), o.Note)
+		b = texts.AppendJSON(append(b, `,"note":`...), o.Note)
 	}
 	return append(b, '}')
 }

@@ -7,10 +7,11 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
-	"github.com/dipwell/dipwell/internal/pace"
+	"github.com/dipwell/dipwell/internal/front"
 )
 
 // Proxy is a reverse proxy that forwards requests to one upstream if its limits
@@ -21,6 +22,7 @@ type Proxy struct {
 	plan    string // header field with the plan, or ""
 	floor   int64
 	byIP    bool
+	stall   time.Duration // of a client that sends a body
 	forward http.Handler
 	limited atomic.Pointer[http.Handler]
 }
@@ -43,7 +45,7 @@ func (s *Server) Proxy(u Upstream) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Proxy{server: s, key: key, plan: u.PlanHeader, floor: u.Floor, byIP: u.By == "ip" || u.By == "", forward: forward}, nil
+	return &Proxy{server: s, key: key, plan: u.PlanHeader, floor: u.Floor, byIP: u.By == "ip" || u.By == "", stall: u.stall(), forward: forward}, nil
 }
 
 // Use sets the limits that each request takes from, all or nothing, from the next request
@@ -82,7 +84,7 @@ func (p *Proxy) Use(limits []string) error {
 func (p *Proxy) planOf(r *http.Request, limit string) string {
 	plan := r.Header.Get(p.plan)
 	if def := p.server.limiter.Limit(limit); plan != "" && def != nil {
-		if d := def.WithPlan(plan); d != nil && !d.Unnamed && !d.OverrideOnly {
+		if d := def.WithPlan(plan); d != nil && !d.OverrideOnly {
 			return plan
 		}
 	}
@@ -115,8 +117,15 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 1 && r.Body != http.NoBody { // net/http reads the body before it answers
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(p.stall)) // an error: w has no deadlines
+	}
 	if r.Method == http.MethodConnect { // a tunnel would bypass the limits
 		httplimit.Problem(w, http.StatusMethodNotAllowed, "", "CONNECT is not passed on")
+		return
+	}
+	if mustBeRaw(r.URL) && strings.HasPrefix(r.URL.RawPath, "//") { // which url.URL would take for a host
+		httplimit.Problem(w, http.StatusBadRequest, "", "the path begins with // and has bytes that must be escaped with %")
 		return
 	}
 	if !p.server.Enter() {
@@ -124,7 +133,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer p.server.Leave()
-	ctx := pace.Proxied(r.Context(), p.wait)
+	ctx := front.Proxied(r.Context(), p.wait)
 	if isWebSocket(r) {
 		var end context.CancelFunc
 		ctx, end = context.WithCancel(ctx)

@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/owner"
 	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -47,12 +47,12 @@ func newProxied(t *testing.T, c server.Config, u server.Upstream, limits ...stri
 	if err = p.proxy.Use(limits); err != nil {
 		t.Fatal(err)
 	}
-	p.addr = listenOn(t, p.server, p.proxy)
+	p.addr = listenOn(t, p.server, server.Listener{Handler: p.proxy, Streams: true})
 	return p
 }
 
-// listenOn serves a handler on a free port until the test ends.
-func listenOn(t *testing.T, s *server.Server, h http.Handler) string {
+// listenOn serves on a free port until the test ends.
+func listenOn(t *testing.T, s *server.Server, on server.Listener) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -60,7 +60,8 @@ func listenOn(t *testing.T, s *server.Server, h http.Handler) string {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	stopped := make(chan error, 1)
-	go func() { stopped <- s.Serve(ctx, server.Listener{Listener: l, Handler: h, Streams: true}) }()
+	on.Listener = l
+	go func() { stopped <- s.Serve(ctx, on) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-stopped; err != nil {
@@ -183,6 +184,38 @@ func grep(text, part string) (lines []string) {
 	return lines
 }
 
+// The upstream receives the path that the client sent: %2F is not a slash, and # is not %23.
+func TestProxyPath(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.RequestURI) }))
+	defer up.Close()
+	for _, base := range []string{"", "/b%2Fc", "/b/"} {
+		p := newProxied(t, server.Config{}, server.Upstream{URL: up.URL + base, By: "shared"})
+		for _, path := range []string{"/", "//a//b", "/a%2Fb/%7e/%2e%2E/", "/a;b=c,d/@:!$&'()*+=~", "/a|b/c%2Fd", "/[x]/{y}/%25", "/\xff%2f\"^\\`<>",
+			"/p#x", "/p#?q=1", "/?a#b", "/p|?x|y#z", "/|?"} {
+			want := strings.TrimSuffix(base, "/") + path
+			if status, got := p.ask("GET "+path+" HTTP/1.1", "Host: host"); status != 200 || got != want {
+				t.Errorf("%q: %d %q, want %q", path, status, got, want)
+			}
+			if status, got := p.ask("GET http://host"+path+" HTTP/1.1", "Host: host"); status != 200 || got != want {
+				t.Errorf("http://host%q: %d %q, want %q", path, status, got, want)
+			}
+		}
+	}
+}
+
+// A path that net/http cannot send unchanged is refused, and takes nothing.
+func TestProxyBadPath(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { t.Error(r.RequestURI) }))
+	defer up.Close()
+	p := newProxied(t, server.Config{}, server.Upstream{URL: up.URL, By: "header:X-User"}, "login")
+	if status, body := p.ask("GET //a|b HTTP/1.1", "Host: host", "X-User: u"); status != 400 || !strings.Contains(body, "escape") {
+		t.Errorf("%d %s", status, body)
+	}
+	if d, err := p.limiter.Check(t.Context(), "login", "u", 20); err != nil || !d.Allowed {
+		t.Error("a bad request was charged", err)
+	}
+}
+
 // The upstream receives the client's query unchanged.
 func TestProxyQuery(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.RequestURI) }))
@@ -294,7 +327,7 @@ func TestProxyFailures(t *testing.T) {
 func (p *proxied) useConcurrency() {
 	p.t.Helper()
 	l := dipwell.Limit{Name: "inference", Algorithm: dipwell.Concurrency, Burst: 3, TTL: 300 * time.Millisecond}
-	if _, err := p.limiter.Define(p.t.Context(), l, owner.API); err != nil {
+	if _, err := p.limiter.Define(p.t.Context(), l, terms.OwnerAPI); err != nil {
 		p.t.Fatal(err)
 	}
 	if err := p.proxy.Use([]string{l.Name}); err != nil {
@@ -456,7 +489,7 @@ func TestProxyConnections(t *testing.T) {
 // mode does not let it pass.
 func TestProxyOfADroppedLimit(t *testing.T) {
 	p := newProxied(t, server.Config{Shadow: true}, server.Upstream{URL: "http://127.0.0.1:9", By: "shared"}, "login", "open")
-	if err := p.limiter.Drop(t.Context(), "open", owner.Code); err != nil {
+	if err := p.limiter.Drop(t.Context(), "open", terms.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
 	if status, _ := p.ask("GET / HTTP/1.1", "Host: x"); status != 500 || strings.Contains(p.metrics(), `dipwell_keyless_requests_total{by="header"} 1`) {

@@ -105,19 +105,25 @@ func (a *api) read(w http.ResponseWriter, r *http.Request, x *exchange, allowed 
 	}
 	q := &x.req
 	q.allowed = allowed
-	var err error
+	if err := x.parse(r, q.parseJSON, q.param); err != nil {
+		return cmp.Or(notReadable(r), err)
+	}
+	return q.complete()
+}
+
+// parse calls json with the body, or else param with each parameter of the query and of the
+// form in the body.
+func (x *exchange) parse(r *http.Request, json func([]byte) error, param func(name, value string) error) error {
 	if isJSON(r, x.in) {
 		if r.URL.RawQuery != "" {
 			return errBoth
 		}
-		err = q.parseJSON(x.in)
-	} else if err = q.parseForm(r.URL.RawQuery); err == nil {
-		err = q.parseForm(string(x.in))
+		return json(x.in)
 	}
-	if err != nil {
-		return cmp.Or(notReadable(r), err)
+	if err := eachParam(r.URL.RawQuery, param); err != nil {
+		return err
 	}
-	return q.complete()
+	return eachParam(string(x.in), param)
 }
 
 // notReadable returns an error that says how a body should be sent instead, if it is

@@ -103,7 +103,7 @@ func routes() []route {
 		{method: "DELETE", path: ofLimit + "/overrides", tag: "limits", summary: "End the override of a key", admin: true,
 			params: []string{"key", "note"}, answers: map[int]string{http.StatusNoContent: ""}, errors: changing, handle: (*api).deleteOverride},
 		{method: "GET", path: "/v1/audit", tag: "service", summary: "What people have changed, the newest first", admin: true,
-			params: []string{"before", "n", "limit", "audit_key", "format"}, answers: ok("AuditPage"), also: []string{"application/x-ndjson", "text/csv"},
+			params: []string{"before", "n", "limit", "audit_key", "format"}, answers: ok("AuditPage"), also: []string{"application/x-ndjson"},
 			errors: []int{http.StatusNotImplemented}, handle: (*api).audit},
 		{method: "GET", path: "/v1/top", tag: "keys", summary: "Decisions by limit, and the busiest and most refused keys, or those of an hour", admin: true,
 			params: []string{"top", "limit", "hour"}, answers: ok("Top TopHour"), errors: []int{http.StatusNotFound, http.StatusNotImplemented}, handle: (*api).top},

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/suggest"
+	"github.com/dipwell/dipwell/internal/texts"
 )
 
 // scanner parses JSON in place, and more strictly than encoding/json: invalid UTF-8
@@ -341,7 +341,7 @@ func (s *scanner) scalar(field string) (string, error) {
 func (s *scanner) setting(field, name string, set func(name, value string) error) (string, error) {
 	value, err := s.scalar(field)
 	if err != nil {
-		if reason := suggest.Unknown(set, name); reason != "" {
+		if reason := texts.Unknown(set, name); reason != "" {
 			err = bad(field, reason)
 		}
 	}

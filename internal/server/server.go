@@ -21,7 +21,7 @@ type Config struct {
 	Headers        httplimit.Headers // default IETF
 	TrustedProxies []netip.Prefix    // proxies whose X-Forwarded-For is read; default: none
 	AdminToken     string            // token of admin calls; default: none, and admin calls need a loopback listener
-	MaxInFlight    int               // calls in flight, above which calls get 503; default DefaultInFlight
+	MaxInFlight    int               // calls in flight, above which calls get 503; default defaultInFlight
 	Store          string            // value of the label store in metrics; default memory; read by New only
 	Labels         map[string]string // labels of every metric, checked by CheckLabels; read by New only
 	Shadow         bool              // allow requests without a key at forward-auth and the proxy
@@ -44,10 +44,14 @@ type Server struct {
 	tunnels  context.Context // ends when the WebSockets of a Proxy must
 	cut      context.CancelFunc
 	inFlight inFlight
+	load     load
+	large    atomic.Int64                   // calls with a large body; see maxLarge
 	waiters  atomic.Int64                   // calls of /v1/wait, and requests of a Proxy, that wait
 	tells    bool                           // Config.StoreErrors
 	hashKey  func(limit, key string) string // Config.HashKey
 	extra    map[string]http.Handler        // by pattern
+
+	grpcPending, grpcUntaken atomic.Int64 // see maxPending and maxUntaken
 
 	broadcast broadcast
 	gauges    map[string]func() float64 // by name
@@ -71,6 +75,7 @@ func New(limiter *dipwell.Limiter, c Config) *Server {
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	s.tunnels, s.cut = context.WithCancel(context.Background())
 	s.metrics = newMetrics(c.Store, c.Labels, s.can.Metrics)
+	s.load.closed, s.load.conns = &s.metrics.shed, map[*conn]int64{}
 	s.Gauge("dipwell_in_flight", "Calls in flight.", func() float64 { return float64(s.inFlight.n.Load()) })
 	s.metrics.reg.MustRegister(adaptiveMetrics{limiter})
 	s.Gauge("dipwell_waiting", "Calls of /v1/wait in flight, and proxied requests that wait for a leaky bucket.", func() float64 { return float64(s.waiters.Load()) })
@@ -81,7 +86,7 @@ func New(limiter *dipwell.Limiter, c Config) *Server {
 // Set changes the configuration. It takes effect with the next request.
 func (s *Server) Set(c Config) {
 	l := &live{headers: c.Headers, trusted: c.TrustedProxies, clientIP: httplimit.ClientIP(c.TrustedProxies...),
-		shadow: c.Shadow, who: c.Who, token: digest(c.AdminToken), maxInFlight: int64(cmp.Or(c.MaxInFlight, DefaultInFlight))}
+		shadow: c.Shadow, who: c.Who, token: digest(c.AdminToken), maxInFlight: int64(cmp.Or(c.MaxInFlight, defaultInFlight))}
 	s.live.Store(l)
 }
 
@@ -161,6 +166,14 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		defer a.Leave()
+		if r.ContentLength < 0 || r.ContentLength > keepBuffer || len(r.Header) > manyFields {
+			if a.large.Add(1) > maxLarge {
+				a.large.Add(-1)
+				shed(w)
+				return
+			}
+			defer a.large.Add(-1)
+		}
 	}
 	if c != nil {
 		a.call(w, r, c)

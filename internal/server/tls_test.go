@@ -194,7 +194,7 @@ func TestGRPCOverTLS(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- w.server.ServeGRPC(ctx, l, w.server.GRPC(local, nil, grpc.Creds(credentials.NewTLS(files.Config("h2")))))
+		done <- w.server.ServeGRPC(ctx, server.Listener{Listener: l, TLS: files.Config("h2")}, w.server.GRPC(local, nil))
 	}()
 	for _, by := range []*authority{ours, nil} {
 		conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(ours.client(by))))

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/jsontext"
-	"github.com/dipwell/dipwell/internal/sketch"
+	"github.com/dipwell/dipwell/internal/bounded"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -56,7 +56,7 @@ func (a *api) topNow(k *keyCounts, q *topQuery) []byte {
 	now := time.Now()
 	since, busiest, refused := k.lists(q.n, q.limit)
 	b := strconv.AppendInt([]byte(`{"at_us":`), now.UnixMicro(), 10)
-	b = jsontext.AppendString(append(b, `,"process":`...), k.process)
+	b = texts.AppendJSON(append(b, `,"process":`...), k.process)
 	b = strconv.AppendInt(append(b, `,"window_us":`...), now.Sub(since).Microseconds(), 10)
 	b = strconv.AppendInt(append(b, `,"sketch_max_bytes":`...), int64(k.all.MaxBytes()+k.refused.MaxBytes()), 10)
 	b = strconv.AppendUint(append(b, `,"store_errors":`...), a.metrics.storeErrors.Load(), 10)
@@ -65,7 +65,7 @@ func (a *api) topNow(k *keyCounts, q *topQuery) []byte {
 	return appendLists(append(b, ']'), busiest, refused)
 }
 
-func appendLists(b []byte, busiest, refused sketch.Top) []byte {
+func appendLists(b []byte, busiest, refused bounded.Top) []byte {
 	return appendTop(append(appendTop(append(b, `,"busiest":`...), busiest), `,"refused":`...), refused)
 }
 
@@ -81,14 +81,14 @@ func (a *api) topOfHour(ctx context.Context, q *topQuery) ([]byte, error) {
 		return nil, fmt.Errorf("top keys by the hour: %w", store.ErrNotSupported)
 	}
 	var processes []string
-	var busiest, refused []sketch.Top
+	var busiest, refused []bounded.Top
 	for before, more := "", true; more; {
 		page, err := a.can.TopKeys.Audit(ctx, before, hoursPage)
 		if err != nil {
 			return nil, err
 		}
 		for i := range page {
-			var h sketch.Hour
+			var h bounded.Hour
 			if err = json.Unmarshal([]byte(page[i].What), &h); err != nil {
 				return nil, fmt.Errorf("%w: entry %s of the top keys: %w", store.ErrStore, page[i].ID, err)
 			}
@@ -107,14 +107,14 @@ func (a *api) topOfHour(ctx context.Context, q *topQuery) ([]byte, error) {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = jsontext.AppendString(b, name)
+		b = texts.AppendJSON(b, name)
 	}
-	return appendLists(append(b, ']'), sketch.Sum(busiest, q.n), sketch.Sum(refused, q.n)), nil
+	return appendLists(append(b, ']'), bounded.Sum(busiest, q.n), bounded.Sum(refused, q.n)), nil
 }
 
 // only returns the list with the keys of one limit, or of all if limit is "".
-func only(t sketch.Top, limit string) sketch.Top {
-	t.Keys = slices.DeleteFunc(t.Keys, func(k sketch.Count) bool { return limit != "" && k.Limit != limit })
+func only(t bounded.Top, limit string) bounded.Top {
+	t.Keys = slices.DeleteFunc(t.Keys, func(k bounded.Count) bool { return limit != "" && k.Limit != limit })
 	return t
 }
 
@@ -133,7 +133,7 @@ func (m *metrics) appendLimits(b []byte, only string) []byte {
 			b = append(b, ',')
 		}
 		results, fallbacks := sumOf(limits[name])
-		b = jsontext.AppendString(append(b, `{"limit":`...), name)
+		b = texts.AppendJSON(append(b, `{"limit":`...), name)
 		for j, what := range resultNames {
 			b = strconv.AppendUint(append(append(append(b, `,"`...), what...), `":`...), results[j], 10)
 		}
@@ -144,7 +144,7 @@ func (m *metrics) appendLimits(b []byte, only string) []byte {
 	return b
 }
 
-func appendTop(b []byte, t sketch.Top) []byte {
+func appendTop(b []byte, t bounded.Top) []byte {
 	b = strconv.AppendUint(append(b, `{"counted":`...), t.Events, 10)
 	b = strconv.AppendUint(append(b, `,"unlisted_at_most":`...), t.Unlisted, 10)
 	b = append(b, `,"keys":[`...)
@@ -152,7 +152,7 @@ func appendTop(b []byte, t sketch.Top) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = jsontext.AppendString(append(b, `{"limit":`...), k.Limit)
+		b = texts.AppendJSON(append(b, `{"limit":`...), k.Limit)
 		b = appendOrNull(append(b, `,"key":`...), k.Key == "", k.Key)
 		b = strconv.AppendUint(append(b, `,"count":`...), k.Count, 10)
 		b = append(strconv.AppendUint(append(b, `,"error":`...), k.Error, 10), '}')

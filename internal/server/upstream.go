@@ -13,10 +13,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/peer"
+	"github.com/dipwell/dipwell/internal/front"
 )
 
 // Upstream configures the upstream of a Proxy. Only URL is required.
@@ -65,6 +66,8 @@ func (u *Upstream) target() (*url.URL, error) {
 		return nil, fmt.Errorf("upstream: %q is not a URL such as http://127.0.0.1:3000", withoutUser(u.URL))
 	case target.User != nil || target.Fragment != "":
 		return nil, errors.New("upstream: the URL has a user or a fragment, which would not be sent; leave it out")
+	case mustBeRaw(target):
+		return nil, fmt.Errorf("upstream: the path %s has bytes that must be escaped with %%", target.RawPath)
 	}
 	return target, nil
 }
@@ -77,12 +80,19 @@ func withoutUser(text string) string {
 	return text
 }
 
+// stall returns how long a connection in use may carry nothing.
+func (u *Upstream) stall() time.Duration {
+	header := cmp.Or(u.HeaderTimeout, defaultHeaderTimeout)
+	return max(cmp.Or(u.IdleTimeout, defaultIdleTimeout), header+header/4)
+}
+
 // transport returns the transport to the upstream. It ignores HTTP_PROXY and does
 // not decompress bodies.
 func (u *Upstream) transport() *http.Transport {
 	idle := cmp.Or(u.IdleTimeout, defaultIdleTimeout)
 	header := cmp.Or(u.HeaderTimeout, defaultHeaderTimeout)
 	connections := cmp.Or(u.IdleConnections, defaultIdleConnections)
+	stall := u.stall()
 	dialer := &net.Dialer{Timeout: cmp.Or(u.DialTimeout, defaultDialTimeout)}
 	return &http.Transport{
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -90,7 +100,7 @@ func (u *Upstream) transport() *http.Transport {
 			if err != nil {
 				return nil, err
 			}
-			return &idleConn{Conn: c, limit: max(idle, header+header/4)}, nil
+			return &idleConn{Conn: c, limit: stall}, nil
 		},
 		TLSHandshakeTimeout:    cmp.Or(u.TLSTimeout, defaultTLSTimeout),
 		ResponseHeaderTimeout:  header,
@@ -107,12 +117,13 @@ func (u *Upstream) transport() *http.Transport {
 // forwardTo returns the handler that forwards requests.
 func (s *Server) forwardTo(target *url.URL, u *Upstream) (http.Handler, error) {
 	f := newUpstreamFailures(target.Host, u.Report)
-	if err := s.metrics.reg.Register(f); err != nil {
+	if err := errors.Join(s.metrics.reg.Register(f.counts), s.metrics.reg.Register(f.upgrades)); err != nil {
 		return nil, fmt.Errorf("upstream: %w", err)
 	}
+	transport, idle := u.transport(), u.stall()
 	forward := &httputil.ReverseProxy{
 		Rewrite:        s.rewriteTo(target, f),
-		Transport:      u.transport(),
+		Transport:      transport,
 		ModifyResponse: f.watch,
 		ErrorHandler:   f.answer,
 		ErrorLog:       log.New(io.Discard, "", 0), // f counts and reports errors
@@ -123,7 +134,7 @@ func (s *Server) forwardTo(target *url.URL, u *Upstream) (http.Handler, error) {
 		p.to = w.Header()
 		r = r.WithContext(context.WithValue(r.Context(), passedKey{}, p))
 		if r.Body != nil && r.Body != http.NoBody {
-			r.Body = &clientBody{r.Body, p}
+			r.Body = &clientBody{ReadCloser: r.Body, passed: p, control: http.NewResponseController(w), idle: idle}
 		}
 		forward.ServeHTTP(w, r)
 	}), nil
@@ -163,18 +174,47 @@ func (p *passed) untyped(r http.Header) {
 	}
 }
 
-// clientBody is the body of a client's request.
+// clientBody is the body of a client's request. A Read of which the client sends nothing
+// for idle fails; so does what net/http reads after an early Close.
 type clientBody struct {
 	io.ReadCloser
-	passed *passed
+	passed  *passed
+	control *http.ResponseController
+	idle    time.Duration
+
+	mu   sync.Mutex
+	over bool // read to its end, failed or closed; the deadline is then net/http's
 }
 
 func (b *clientBody) Read(p []byte) (int, error) {
+	b.deadline(time.Now().Add(b.idle), false)
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, http.ErrBodyReadAfterClose) {
+	switch {
+	case err == nil:
+		b.deadline(time.Time{}, false)
+	case errors.Is(err, io.EOF):
+		b.deadline(time.Time{}, true) // or net/http would take the client for gone when it passes
+	case !errors.Is(err, http.ErrBodyReadAfterClose):
 		b.passed.badBody.Store(true)
+		b.deadline(time.Now(), true) // nothing more is read
 	}
 	return n, err
+}
+
+func (b *clientBody) Close() error {
+	b.deadline(time.Now().Add(b.idle), true)
+	return b.ReadCloser.Close()
+}
+
+// deadline sets the deadline of what is read from the client, unless a call before was the
+// last. The recorder of a test has no deadlines.
+func (b *clientBody) deadline(t time.Time, last bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.over {
+		_ = b.control.SetReadDeadline(t)
+		b.over = last
+	}
 }
 
 // rewriteTo returns the Rewrite of the proxy. It keeps the forwarding fields of a
@@ -186,15 +226,18 @@ func (s *Server) rewriteTo(target *url.URL, f *upstreamFailures) func(*httputil.
 			r.Out.URL = &url.URL{Scheme: target.Scheme, Host: target.Host, Opaque: "*"}
 		} else {
 			r.SetURL(target)
+			if mustBeRaw(r.In.URL) {
+				r.Out.URL.Opaque = strings.TrimSuffix(target.EscapedPath(), "/") + r.In.URL.RawPath
+			}
 		}
 		r.Out.Host = r.In.Host
 		if isWebSocket(r.In) {
-			f.upgrades.Add(1)
+			f.upgrades.Inc()
 		} else { // another protocol would be a tunnel that bypasses the limits
 			r.Out.Header.Del("Upgrade")
 			r.Out.Header.Del("Connection")
 		}
-		if peer.Proxies(s.live.Load().trusted).Sent(r.In.RemoteAddr) {
+		if front.Proxies(s.live.Load().trusted).Sent(r.In.RemoteAddr) {
 			keepForwarded(r)
 			return
 		}
@@ -206,6 +249,10 @@ func (s *Server) rewriteTo(target *url.URL, f *upstreamFailures) func(*httputil.
 		r.SetXForwarded()
 	}
 }
+
+// mustBeRaw reports whether a path has bytes that URL.EscapedPath would escape, and with
+// them decode what the client escaped: /a|%2F would become /a%7C/.
+func mustBeRaw(u *url.URL) bool { return u.RawPath != "" && u.RawPath != u.EscapedPath() }
 
 // keepForwarded keeps the fields of a trusted proxy and appends its address.
 func keepForwarded(r *httputil.ProxyRequest) {

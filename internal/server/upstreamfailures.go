@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,17 +29,12 @@ var failureNames = [failureKinds]string{"connect", "timeout", "answer", "body"}
 // reportAgain is the least time between reports of the same kind.
 const reportAgain = time.Minute
 
-var (
-	descUpstreamErrors = prometheus.NewDesc("dipwell_upstream_errors_total", "Requests that the upstream did not answer, or not to the end, by kind.", []string{"kind"}, nil)
-	descUpgrades       = prometheus.NewDesc("dipwell_upstream_upgrades_total", "WebSocket handshakes passed on to the upstream.", nil, nil)
-)
-
 // upstreamFailures counts failures, and reports each kind once a minute.
 type upstreamFailures struct {
 	host     string
 	report   func(error)
-	counts   [failureKinds]atomic.Uint64
-	upgrades atomic.Uint64
+	counts   *prometheus.CounterVec
+	upgrades prometheus.Counter
 
 	mu   sync.Mutex
 	last [failureKinds]struct {
@@ -53,11 +47,17 @@ func newUpstreamFailures(host string, report func(error)) *upstreamFailures {
 	if report == nil {
 		report = func(error) {}
 	}
-	return &upstreamFailures{host: host, report: report}
+	f := &upstreamFailures{host: host, report: report,
+		counts:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "dipwell_upstream_errors_total", Help: "Requests that the upstream did not answer, or not to the end, by kind."}, []string{"kind"}),
+		upgrades: prometheus.NewCounter(prometheus.CounterOpts{Name: "dipwell_upstream_upgrades_total", Help: "WebSocket handshakes passed on to the upstream."})}
+	for _, name := range failureNames {
+		f.counts.WithLabelValues(name)
+	}
+	return f
 }
 
 func (f *upstreamFailures) add(kind int, err error) {
-	f.counts[kind].Add(1)
+	f.counts.WithLabelValues(failureNames[kind]).Inc()
 	f.mu.Lock()
 	last, now := &f.last[kind], time.Now()
 	if now.Sub(last.at) < reportAgain {
@@ -134,18 +134,4 @@ func (b *upstreamBody) Read(p []byte) (int, error) {
 		b.failures.add(failedBody, err)
 	}
 	return n, err
-}
-
-// Describe implements prometheus.Collector.
-func (f *upstreamFailures) Describe(ch chan<- *prometheus.Desc) {
-	ch <- descUpstreamErrors
-	ch <- descUpgrades
-}
-
-// Collect implements prometheus.Collector.
-func (f *upstreamFailures) Collect(ch chan<- prometheus.Metric) {
-	for kind, name := range failureNames {
-		ch <- prometheus.MustNewConstMetric(descUpstreamErrors, prometheus.CounterValue, float64(f.counts[kind].Load()), name)
-	}
-	ch <- prometheus.MustNewConstMetric(descUpgrades, prometheus.CounterValue, float64(f.upgrades.Load()))
 }

@@ -159,10 +159,10 @@ func MulCap(a, b, most Expr) Expr {
 
 // MulDiv returns a * b / c, for numbers that are not negative, rounded up or
 // down.
-func MulDiv(a, b, c, up Expr) Expr { return Call("dipwell_internal.mul_div", a, b, c, up) }
+func MulDiv(a, b, c, up Expr) Expr { return call("dipwell_internal.mul_div", a, b, c, up) }
 
 // Call returns a call of a database function.
-func Call(name string, args ...Expr) Expr { return Expr{op: "call", text: name, args: args} }
+func call(name string, args ...Expr) Expr { return Expr{op: "call", text: name, args: args} }
 
 // Min returns the lesser of a and b.
 func Min(a, b Expr) Expr {
@@ -174,7 +174,7 @@ func Min(a, b Expr) Expr {
 	case b.is(Unbounded.n):
 		return a
 	}
-	return Call("least", a, b)
+	return call("least", a, b)
 }
 
 // Max returns the greater of a and b.
@@ -182,7 +182,7 @@ func Max(a, b Expr) Expr {
 	if known(a, b) {
 		return Int(max(a.n, b.n))
 	}
-	return Call("greatest", a, b)
+	return call("greatest", a, b)
 }
 
 // Extreme returns the operands of Min and Max, and the comparison that selects
@@ -373,7 +373,7 @@ func (w *writer) writeQuotient(e Expr) {
 	case e.op == "ceil":
 		w.write(up(e.args[0], e.args[1]))
 	case e.op == "floor" && w.FloorDiv != "":
-		w.writeCall(Call(w.FloorDiv, e.args...))
+		w.writeCall(call(w.FloorDiv, e.args...))
 	case w.Divide != "":
 		w.writeOperator(e, w.Divide)
 	default:

@@ -73,7 +73,7 @@ func (t *Tracer) about(op *store.Op) []attribute.KeyValue {
 		attribute.String("dipwell.limit", op.Def.Name), attribute.String("dipwell.verb", op.Verb.String()), attribute.Int64("dipwell.cost", op.Cost),
 		attribute.Bool("dipwell.op_allowed", op.Allowed), attribute.Bool("dipwell.shadow", op.Shadow), attribute.String("dipwell.source", op.Source.String()),
 	}
-	if op.Def.Plan != "" && !op.Def.Unnamed {
+	if op.Def.Plan != "" {
 		out = append(out, attribute.String("dipwell.plan", op.Def.Plan))
 	}
 	if op.Floor > 0 {

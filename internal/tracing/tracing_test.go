@@ -192,19 +192,10 @@ func TestSpansOfPlansAndHolds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err = def.SetCallSites(store.Plans{}); err != nil {
-		t.Fatal(err)
-	}
-	wide := def.Limit
-	wide.Burst = 9
-	site, err := def.CallSite(wide, func(p store.Plan) (int, store.Plan, error) { return 0, p, nil })
-	if err != nil {
-		t.Fatal(err)
-	}
 	s := tr.Store(answering{})
 	tr.HTTP(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		for _, g := range []store.Group{
-			{Ops: []store.Op{{Def: site, Verb: store.VerbCheck, Key: "k"}}},
+			{Ops: []store.Op{{Def: def, Verb: store.VerbCheck, Key: "k"}}},
 			{Ops: []store.Op{{Def: def.WithPlan("pro"), Key: "k", Cost: 1, Floor: 3}}},
 			{Ops: []store.Op{{Def: def, Key: "k"}}, Hold: &store.HoldCall{}},
 			{Hold: &store.HoldCall{Verb: store.SettleHold}},
@@ -222,7 +213,7 @@ func TestSpansOfPlansAndHolds(t *testing.T) {
 	if take == nil || attribute(take, "dipwell.plan") != "pro" || !strings.Contains(attribute(take, "dipwell.floor"), "3") {
 		t.Errorf("take: %v", take)
 	}
-	if check := c.named("store check"); check == nil || attribute(check, "dipwell.plan") != "" { // of a call site, without a name
+	if check := c.named("store check"); check == nil || attribute(check, "dipwell.plan") != "" {
 		t.Errorf("check: %v", check)
 	}
 	for _, name := range []string{"store hold", "store settle", "store extend"} {
@@ -248,7 +239,9 @@ func TestGRPCSpans(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.ServeGRPC(ctx, l, s.GRPC(server.Site{Loopback: true}, nil, tr.GRPC())) }()
+	go func() {
+		done <- s.ServeGRPC(ctx, server.Listener{Listener: l}, s.GRPC(server.Site{Loopback: true}, nil, tr.GRPC()))
+	}()
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)

@@ -408,6 +408,7 @@ func TestKey(t *testing.T) {
 			v.free(script, 52)
 			v.send("end")
 			v.shows("20\ncapacity")
+			v.wait(`document.getElementById("plan").value === "" && !document.getElementById("give").checkValidity()`) // nobody's plan is chosen by accident
 			v.send("give", "plan", "pro", "give-for", "", "give-note", "until the invoice")
 			v.shows("1,000\ncapacity")
 			v.shows("no end")

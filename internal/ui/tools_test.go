@@ -19,7 +19,6 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/playground"
 	"github.com/dipwell/dipwell/internal/replay"
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/internal/ui"
@@ -54,9 +53,9 @@ func tool(t *testing.T, path string) *visit {
 }
 
 // settings draws settings of a run.
-func settings(r *rand.Rand) playground.Settings {
+func settings(r *rand.Rand) replay.PlaySettings {
 	one := func(list ...string) string { return list[r.IntN(len(list))] }
-	s := playground.Settings{
+	s := replay.PlaySettings{
 		Limit: fmt.Sprintf("play=%d/%s", 1+r.IntN(2000), one("7ms", "1s", "1m", "1d", "1s,burst=9,max_debt=3", "1m,algorithm=fixed_window", "1d,algorithm=fixed_window,start=06:00 Europe/Rome",
 			"1s,algorithm=interval,burst=5000,start=0s", "7ms,algorithm=leaky_bucket", "1m,algorithm=leaky_bucket,max_debt=9")),
 		Verb: one("take", "take_up_to", "reserve"), Cost: r.Int64N(9), Span: one("3s", "5m", "2h"), Every: one("10ms", "1s", "7s"), Count: 1 + r.Int64N(40),
@@ -82,7 +81,7 @@ func TestSameAsGo(t *testing.T) {
 			t.Fatal(err)
 		}
 		asked = append(asked, string(text))
-		if run, err := playground.Play(s); err == nil {
+		if run, err := replay.Play(s); err == nil {
 			calls += len(run.Calls)
 		}
 	}
@@ -100,12 +99,12 @@ func TestSameAsGo(t *testing.T) {
 		t.Fatal(len(got), "runs,", calls, "calls")
 	}
 	for i, text := range asked {
-		var s playground.Settings
+		var s replay.PlaySettings
 		var want any
 		if err := json.Unmarshal([]byte(text), &s); err != nil {
 			t.Fatal(err)
 		}
-		want, err := playground.Play(s)
+		want, err := replay.Play(s)
 		if err != nil {
 			t.Fatal(text, err)
 		}
@@ -113,7 +112,7 @@ func TestSameAsGo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var run playground.Run // in the order of Go's fields
+		var run replay.PlayRun // in the order of Go's fields
 		if err := json.Unmarshal([]byte(got[i]), &run); err != nil {
 			t.Fatal(text, err, got[i])
 		}
@@ -265,11 +264,13 @@ func TestWhatIf(t *testing.T) {
 
 	// A log may be dropped anywhere on the page.
 	v.wait(`((data) => {
-		data.items.add(new File(['{"time":"2026-03-14T09:00:00Z","ip":"<b>k</b>"}\n'.repeat(20)], "dropped.jsonl"));
+		document.getElementById("by").value = "user";
+		document.getElementById("pattern").value = "%{NOTSPACE:time} %{GREEDYDATA:user}";
+		data.items.add(new File(["2026-03-14T09:00:00Z <b>k</b>\n".repeat(20)], "dropped.log"));
 		dispatchEvent(new DragEvent("drop", {dataTransfer: data, cancelable: true}));
 		return true;
 	})(new DataTransfer())`)
-	v.shows("dropped.jsonl: 20 requests of 1 key")
+	v.shows("dropped.log: 20 requests of 1 key")
 	v.shows("<b>k</b>") // as text
 	v.send("compare", "a", "page=0/1m")
 	v.wait(`document.getElementById("note").className === "bad" && document.getElementById("note").textContent.startsWith("rate: ")`)

@@ -1,6 +1,6 @@
 // Package ui has the page at /ui/: files that a browser loads from the service, and that
 // call its API. Two of its views, Playground and What if, do not call the API: they run
-// dipwell itself, compiled to WebAssembly.
+// dipwell itself, compiled to WebAssembly, and are there only if the program contains it.
 package ui
 
 //go:generate go run ./build
@@ -53,7 +53,12 @@ type file struct {
 	tag     string // ETag
 }
 
-var pages = sync.OnceValue(func() map[string]file {
+var pages = sync.OnceValue(func() map[string]file { return read(engine) })
+
+// read returns the files of the page by their addresses. Without the compiled files, the
+// views that need them are a page that says how to get them, and the menu does not have
+// them.
+func read(engine fs.FS) map[string]file {
 	all := map[string]file{}
 	for dir, fsys := range map[string]fs.FS{"page": files, "built": engine} {
 		_ = fs.WalkDir(fsys, dir, func(name string, e fs.DirEntry, err error) error { // an embedded file can be read
@@ -61,13 +66,25 @@ var pages = sync.OnceValue(func() map[string]file {
 				return err
 			}
 			content, err := fs.ReadFile(fsys, name)
-			sum := sha256.Sum256(content)
-			all["/ui/"+path.Base(name)] = file{content, `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}
+			all["/ui/"+path.Base(name)] = newFile(content)
 			return err
 		})
 	}
+	if _, ok := all["/ui/dipwell.wasm.gz"]; !ok {
+		all["/ui/playground.html"], all["/ui/what-if.html"] = all["/ui/without.html"], all["/ui/without.html"]
+		all["/ui/index.html"] = newFile(bytes.Replace(all["/ui/index.html"].content, []byte(computed), []byte(`<a href="playground">More views: make build</a>`), 1))
+	}
 	return all
-})
+}
+
+func newFile(content []byte) file {
+	sum := sha256.Sum256(content)
+	return file{content, `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}
+}
+
+// computed are the views in the menu that need the compiled files.
+const computed = `<a href="playground">Playground</a>
+    <a href="what-if">What if</a>`
 
 // views are addresses that do not end in the name of a file.
 var views = map[string]string{"/ui/": "/ui/index.html", "/ui/playground": "/ui/playground.html", "/ui/what-if": "/ui/what-if.html"}
@@ -76,7 +93,9 @@ var views = map[string]string{"/ui/": "/ui/index.html", "/ui/playground": "/ui/p
 var types = map[string]string{".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".gz": "application/gzip"}
 
 // Handler answers GET /ui/ and below. Browsers ask each time whether a file has changed.
-func Handler() http.Handler {
+func Handler() http.Handler { return handler(pages) }
+
+func handler(pages func() map[string]file) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name := r.URL.Path
 		if view := views[name]; view != "" {

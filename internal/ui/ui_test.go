@@ -48,3 +48,32 @@ func TestFiles(t *testing.T) {
 		t.Errorf("the page has %d bytes compressed, at most %d: %v", all.Len(), most, err)
 	}
 }
+
+// A program without the compiled files does not offer the views that need them, and says in
+// their place how to get them.
+func TestWithoutEngine(t *testing.T) {
+	get := func(h http.Handler, path string) string {
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+		if rec.Code != http.StatusOK {
+			t.Errorf("%s: %d", path, rec.Code)
+		}
+		return rec.Body.String()
+	}
+	for _, view := range []string{"/ui/playground", "/ui/what-if", "/ui/playground.html", "/ui/what-if.html"} {
+		if text := get(ui.HandlerWithout(), view); !strings.Contains(text, "<code>make build</code>") || strings.Contains(text, "<script") {
+			t.Errorf("%s without the files: %s", view, text)
+		}
+		if text := get(ui.Handler(), view); strings.Contains(text, "make build") || !strings.Contains(text, "<script") {
+			t.Errorf("%s: %s", view, text)
+		}
+	}
+	for path, want := range map[string]bool{"what-if": false, "make build": true, "#/limits": true} {
+		if text := get(ui.HandlerWithout(), "/ui/"); strings.Contains(text, path) != want {
+			t.Errorf("the menu without the files: %s", text)
+		}
+		if text := get(ui.Handler(), "/ui/"); strings.Contains(text, path) != (path != "make build") {
+			t.Errorf("the menu: %s", text)
+		}
+	}
+}

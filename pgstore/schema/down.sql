@@ -8,7 +8,7 @@ begin
 exception when others then
     raise notice 'the sweep could not be unscheduled: %', sqlerrm;
 end $$;
-drop table if exists dipwell.sweep_state, dipwell.samples, dipwell.paces, dipwell.shards, dipwell.hold_parts, dipwell.plans, dipwell.call_sites, dipwell.key_overrides, dipwell.audit, dipwell.top_hours; -- older versions have none
-drop table pg_temp.dipwell_grants, dipwell.revision, dipwell.reservations, dipwell.buckets, dipwell.versions, dipwell.limits, dipwell.migrations;
+drop table pg_temp.dipwell_grants, dipwell.audit, dipwell.buckets, dipwell.hold_parts, dipwell.key_overrides, dipwell.limits, dipwell.migrations,
+    dipwell.plans, dipwell.reservations, dipwell.revision, dipwell.sweep_state, dipwell.top_hours, dipwell.versions;
 drop schema dipwell_internal;
 drop schema dipwell;

@@ -3,7 +3,8 @@
 -- continuously and for concurrency limits. Of the records it reads only the list of lows,
 -- and for concurrency limits when each hold expires.
 --
--- KEYS: n rows, the n hashes of their records; for a hold, its key. ARGV: n, the ttl of
+-- KEYS: n rows, the n hashes of their records; for a hold, its key and the n sets of holds
+-- that took nothing. ARGV: n, the ttl of
 -- the hold in µs or 0, its id, its JSON up to the times, the mark of new lists; for each
 -- row version, add (0: a concurrency limit), units, how many units may be used before, a
 -- k if nothing is given back when the hold expires, and the rest of its part's JSON.
@@ -24,6 +25,9 @@ for i = 1, n do
     end
     used, ts = used + 0, ts + 0
   end
+  if ttl > 0 and call('HLEN', KEYS[n + i]) + call('ZCARD', KEYS[2 * n + 1 + i]) >= 10000 then -- maybe too many live records
+    return ''
+  end
   local add, t, left = ARGV[a + 1] + 0, {{later "now" "ts"}}, used
   if add > 0 and used > 0 then
     {{statements 4 "leftAfter" "used" (ticksUpTo "ts" "t" "" 1) "add" unbounded "left"}}
@@ -34,7 +38,7 @@ for i = 1, n do
   local r = {held = held == 'h', add = add, t = t, before = left, after = left + ARGV[a + 2], stays = 0, number = 1, mark = ARGV[5] + 0}
   if r.held then
     r.list = add > 0 and readList(KEYS[n + i])
-    if r.list and r.list.till > 0 then -- it has reservations too
+    if r.list and (r.list.till > 0 or now >= r.list.due) then -- it has reservations too, or holds that may have expired
       return ''
     end
   end
@@ -48,7 +52,11 @@ for i = 1, n do
       return ''
     end
     for _, record in ipairs(records) do
-      last = max(last, tonumber(match(record, '^%d+ %d+ %-?%d+ %d+ %d+ %d+ %d+ (%d+) ')))
+      local ends = tonumber(match(record, '^%d+ %d+ %-?%d+ %d+ %d+ %d+ %d+ (%d+) '))
+      if now >= ends then
+        return ''
+      end
+      last = max(last, ends)
     end
   end
   if r.list and left > 0 then
@@ -56,10 +64,11 @@ for i = 1, n do
     r.number, r.mark = r.list.next, r.list.mark
   elseif add > 0 then
     r.void = r.list
-    r.list = ttl > 0 and {mark = r.mark, next = 1, till = 0, zero = 0, numbers = {}, lows = {}}
+    r.list = ttl > 0 and {mark = r.mark, next = 1, till = 0, due = expires, numbers = {}, lows = {}}
   end
   if ttl > 0 and add > 0 then
     append(r.list, r.after)
+    r.list.due = min(r.list.due, expires)
   end
   rows[i], parts[i] = r, format('{"number":%d,"mark":%d,', r.number, r.mark) .. ARGV[a + 5]
   lines[1 + i], lines[1 + n + i] = text or '', format('%d %d %d', r.number, r.mark, last)
@@ -68,7 +77,7 @@ end
 -- These writes come first, because they fail if there is a hold with this id, or no
 -- memory.
 if ttl > 0 then
-  local forget = expires + max(ttl, 60000000)
+  local forget = expires + min(max(ttl, 60000000), 3600000000)
   local text = ARGV[4] .. format('"expires_us":%d,"forget_us":%d,"parts":[', expires, forget) .. table.concat(parts, ',') .. ']}'
   if not put(KEYS[2 * n + 1], text, forget, true) then
     return ''
@@ -97,9 +106,7 @@ for i = 1, n do
   local lives = full
   if held then
     local till = max(full, expires, now + 2000000) -- at least as long as the row
-    if till >= r.stays - 1000 then -- else they live long enough
-      expireAt(records, max(till, r.stays))
-    end
+    prolong(records, till, r.stays)
     if r.add == 0 then
       lives = max(till, r.stays)
     end

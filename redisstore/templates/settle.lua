@@ -39,7 +39,11 @@ for i = 1, n do
     local last = 0
     for _, other in ipairs(call('HVALS', KEYS[n + i])) do
       if other ~= record then
-        last = max(last, tonumber(match(other, '^%d+ %d+ %-?%d+ %d+ %d+ %d+ %d+ (%d+) ')))
+        local ends = tonumber(match(other, '^%d+ %d+ %-?%d+ %d+ %d+ %d+ %d+ (%d+) '))
+        if now >= ends then
+          return ''
+        end
+        last = max(last, ends)
       end
     end
     left, found = max(0, left - units), format('%d', last)
@@ -53,7 +57,7 @@ for i = 1, n do
     end
     if l and text then
       found = list
-      if l.till > 0 or l.mark ~= mark + 0 then -- it has reservations too, or is a later one
+      if l.till > 0 or now >= l.due or l.mark ~= mark + 0 then -- it has reservations too, or holds that may have expired, or is a later one
         return ''
       end
       if left > 0 then
@@ -98,7 +102,7 @@ for i = 1, n do
       local full = {{dueAt "r.t" (ticksFor "r.left" "r.add") "" 1}}
       put(row, text, full)
       if r.others and ARGV[a + 5] ~= '0' then
-        expireAt(records, max(full, livesUntil(records)))
+        prolong(records, full, livesUntil(records))
       end
     end
   end

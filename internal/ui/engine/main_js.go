@@ -14,7 +14,6 @@ import (
 	_ "time/tzdata" // a browser has no time zone files
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/playground"
 	"github.com/dipwell/dipwell/internal/replay"
 )
 
@@ -55,21 +54,22 @@ func encode(answer any, err error) string {
 	return string(b)
 }
 
-// play makes the calls of playground.Settings, which are its argument as JSON.
+// play makes the calls of replay.PlaySettings, which are its argument as JSON.
 func play(args []js.Value) (any, error) {
-	var s playground.Settings
+	var s replay.PlaySettings
 	if err := json.Unmarshal([]byte(args[0].String()), &s); err != nil {
 		return nil, err
 	}
-	return playground.Play(s)
+	return replay.Play(s)
 }
 
 // candidate is what a replay needs besides the log.
 type candidate struct {
-	Limit string   `json:"limit"`
-	By    string   `json:"by"`
-	Cost  string   `json:"cost"`
-	Where []string `json:"where"`
+	Limit   string   `json:"limit"`
+	By      string   `json:"by"`
+	Cost    string   `json:"cost"`
+	Where   []string `json:"where"`
+	Pattern string   `json:"pattern"`
 }
 
 // whatIf decides a log by a limit. Its arguments are a candidate as JSON, the name and size
@@ -87,11 +87,14 @@ func whatIf(args []js.Value) (any, error) {
 	in := replay.Input{Name: args[1].String(), Size: size, Again: true,
 		Open: func() (io.ReadCloser, error) { return io.NopCloser(&file{read: args[3], size: size}), nil }}
 	rep, err := replay.Run(context.Background(), in, replay.Options{
-		Limits: []dipwell.Limit{l}, By: c.By, Cost: c.Cost, Where: c.Where, SortRecords: sortRecords,
+		Limits: []dipwell.Limit{l}, By: c.By, Cost: c.Cost, Where: c.Where, Pattern: c.Pattern, SortRecords: sortRecords,
 		Progress: func(_ string, done, total int64) { args[4].Invoke(done, total) },
 	})
 	if errors.Is(err, syscall.ENOSYS) {
 		return nil, fmt.Errorf("the log is not in the order of time, and has more than %d lines: dipwell replay sorts it on disk", sortRecords)
+	}
+	if err == nil {
+		err = rep.Unread()
 	}
 	if err != nil {
 		return nil, err

@@ -4,13 +4,13 @@ import {h, keyLink, keyName, say, table} from "./dom.js";
 
 export async function audit(view, query, signal) {
   const limit = query.get("limit") ?? "", field = h("input", {id: "audit-limit", value: limit, autocomplete: "off", placeholder: "empty: all"});
-  const save = (kind) => h("button", {id: "save-" + kind, type: "button", onclick: () => download("/v1/audit?format=" + kind + (limit && "&limit=" + encodeURIComponent(limit)), "audit." + kind).catch((err) => say(err.message))}, "Save as " + kind);
+  const save = () => download("/v1/audit?format=ndjson" + (limit && "&limit=" + encodeURIComponent(limit)), "audit.ndjson").catch((err) => say(err.message));
   view.append(h("h1", {}, "Audit"),
     h("p", {class: "quiet"}, "What people have changed by this page, the API, the command line and SQL: the last 10,000 changes, for at most 400 days. Changes of a configuration file and of programs that use the library are not among them."),
     h("form", {id: "filter", onsubmit: (e) => {
       e.preventDefault();
       location.hash = "#/audit" + (field.value && "?" + new URLSearchParams({limit: field.value}));
-    }}, h("label", {}, "Limit", field), h("button", {}, "Show"), save("csv"), save("ndjson")),
+    }}, h("label", {}, "Limit", field), h("button", {}, "Show"), h("button", {id: "save", type: "button", onclick: save}, "Save")),
     await entries(limit === "" ? {} : {limit}, "Nothing was changed.", signal));
 }
 

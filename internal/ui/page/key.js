@@ -147,7 +147,7 @@ function overrideForms(limit, k, bucket, run) {
   }
   const plans = Object.entries(limit.plans ?? {}), blocking = plans.find(([, p]) => p.mode === "blocked");
   if (plans.length > 0) {
-    const plan = h("select", {id: "plan"}, plans.map(([n]) => h("option", {value: n}, n))), [length, note] = fields("give");
+    const plan = h("select", {id: "plan", required: true}, [h("option", {value: ""}, "choose one"), ...plans.map(([n]) => h("option", {value: n}, n))]), [length, note] = fields("give");
     forms.push(act("give", "Give it a plan", [{label: h("label", {}, "plan", plan)}, length, note], "Give", false, () => set({plan: plan.value, ...lasting(length, note)}, "Given.")));
   }
   if (blocking) {

@@ -63,7 +63,7 @@ function modes(l) {
     e.preventDefault();
     try {
       const settings = await call("GET", path); // the present settings, because somebody else may have changed them
-      for (const readOnly of ["owner", "version", "capacity", "warning", "current_rate", "rate_reason", "rate_changed_us"]) delete settings[readOnly];
+      for (const readOnly of ["owner", "version", "capacity", "warning", "present_rate", "rate_reason", "rate_changed_us"]) delete settings[readOnly];
       await call("PUT", path, {...settings, mode: shadow ? "enforce" : "shadow", note: note.value});
       say(shadow ? "The limit is now enforced." : "The limit is now in shadow mode.");
       dispatchEvent(new HashChangeEvent("hashchange"));
@@ -94,7 +94,7 @@ function settings(l) {
   return h("dl", {}, rows);
 }
 
-const text = (name, v) => (name === "rate_changed_us" ? (v === 0 ? "never" : new Date(v / 1000).toLocaleString())
+const text = (name, v) => (name === "rate_changed_us" ? new Date(v / 1000).toLocaleString()
   : typeof v === "object" ? Object.entries(v).map(([n, x]) => `${n} ${x}`).join(", ") : String(v));
 
 function plans(l) {

@@ -2,11 +2,10 @@
 -- tables: this one drops all functions, views and types of any version, and the
 -- others create those of the current version. Schema dipwell has what users need,
 -- dipwell_internal the rest.
-create schema if not exists dipwell_internal;
 
 -- Current grants on our functions, for 5_roles.sql to restore.
 create temporary table dipwell_grants as
-    select distinct p.proname as name, a.grantee
+    select distinct p.pronamespace as home, p.proname as name, a.grantee
     from pg_proc p, aclexplode(p.proacl) a
     where p.pronamespace in ('dipwell'::regnamespace, 'dipwell_internal'::regnamespace) and a.grantee not in (0, p.proowner);
 

@@ -5,26 +5,22 @@ $$ select lpad(to_hex(at), 14, '0') || lpad(to_hex(n), 8, '0') $$;
 comment on function dipwell_internal.audit_id is
     'The id of an entry of audit: 14 hexadecimal digits of the time in µs, and 8 that distinguish entries of the same time. Go twin: audit.ID.';
 
--- One call in 64 searches for entries beyond the last 10,000, because counting takes
--- longer than the change. Entries that another transaction is deleting are left to it, so
--- that no call waits for another transaction.
+-- Only age deletes entries, whatever their number: otherwise whoever may add some could
+-- delete all others. Entries that another transaction is deleting are left to it, so that no
+-- call waits for another transaction.
 create function dipwell_internal.record_change(who text, action text, limit_name text, key text, what text, note text, at bigint default null) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    n    bigint := coalesce(at, dipwell_internal.now_us());
-    last text;
+    n bigint := coalesce(case when dipwell_internal.may_set_clock() then at end, dipwell_internal.now_us());
 begin
     insert into dipwell.audit (id, at, who, action, limit_name, key, what, note)
     values (dipwell_internal.audit_id(n, (random() * 4294967295)::bigint), timestamptz 'epoch' + dipwell_internal.length(n),
         coalesce(who, ''), action, coalesce(limit_name, ''), coalesce(key, ''), coalesce(what, ''), coalesce(note, ''));
-    if random() < 1.0 / 64 then
-        select x.id into last from dipwell.audit x order by x.id desc offset 10000 limit 1;
-    end if;
     delete from dipwell.audit x where x.ctid = any (array(
-        select y.ctid from dipwell.audit y where y.id <= greatest(last, dipwell_internal.audit_id(greatest(n - 34560000000000, 0), 0)) for update skip locked));
+        select y.ctid from dipwell.audit y where y.id <= dipwell_internal.audit_id(greatest(n - 34560000000000, 0), 0) for update skip locked));
 end $$;
 comment on function dipwell_internal.record_change is
-    'Adds an entry to audit, with the time at or by default now. Deletes entries older than 400 days, and in one call of 64 those beyond the last 10,000. Go twin: store.Auditor.';
+    'Adds an entry to audit, at the present time; at replaces the clock, for tests. Deletes entries older than 400 days. Go twin: store.Auditor.';
 
 create function dipwell_internal.changed(action text, limit_name text, key text default null, what text default null, note text default null) returns void language sql volatile as
 $$ select dipwell_internal.record_change(session_user, action, limit_name, key, what, note) $$;

@@ -4,17 +4,18 @@
 create type dipwell_internal.definition as (
     rule dipwell.versions,
     mode text,
-    plan text
+    plan text,
+    fraction bigint
 );
 comment on type dipwell_internal.definition is 'The definition that decides a call. Go twin: Definition.';
 comment on column dipwell_internal.definition.rule is 'The rule; its number is that of the definition, as in buckets.version.';
 comment on column dipwell_internal.definition.mode is 'enforce, shadow, unlimited or blocked.';
 comment on column dipwell_internal.definition.plan is 'Name of the plan; null: the limit itself, or an override with numbers of its own.';
+comment on column dipwell_internal.definition.fraction is 'How much of the rate a call that asks for this definition may use, in 1024ths; null or 0: all of it. Go twin: Op.Fraction.';
 
 create function dipwell_internal.same_rule(a dipwell.versions, b dipwell.versions) returns boolean language sql immutable as
 $$ select (a.unit, a.every, a.add, a.cap, a.origin, a.burst, a.debt, a.most, a.max_charge, a.max_used, a.leaky, a.spread, a.months, a.days, a.clock, a.zone)
-    = (b.unit, b.every, b.add, b.cap, b.origin, b.burst, b.debt, b.most, b.max_charge, b.max_used, b.leaky, b.spread, b.months, b.days, b.clock, b.zone)
-    and a.levels is null and b.levels is null $$;
+    = (b.unit, b.every, b.add, b.cap, b.origin, b.burst, b.debt, b.most, b.max_charge, b.max_used, b.leaky, b.spread, b.months, b.days, b.clock, b.zone) $$;
 comment on function dipwell_internal.same_rule is
     'Whether two rules count in the same way, so that nothing is converted between them. Go twin: sameRule.';
 
@@ -36,10 +37,6 @@ comment on function dipwell_internal.decides is
 create function dipwell_internal.variant(base dipwell.versions, number int, unit bigint, add bigint, cap bigint, debt bigint, max_charge bigint, max_used bigint)
 returns dipwell.versions language plpgsql immutable as $$
 begin
-    if base.levels is not null then -- a rate of its own, in ticks of 1 µs
-        base.levels := null;
-        base.every := 1;
-    end if;
     base.number := number;
     base.unit := unit;
     base.add := add;
@@ -260,7 +257,17 @@ begin
     known := true;
     was := dipwell_internal.rule_at(l, o, v, plan, over);
     n := dipwell_internal.instant(l, o, number, greatest(n, ts));
-    loop
+    if not over and plan is null and coalesce(target, l.version) = l.version then -- most rows: one query for all versions
+        for later in select * from dipwell.versions x where x.limit_id = l.id and x.number > v and x.number <= l.version order by x.number loop
+            if not dipwell_internal.same_rule(was, later) then
+                ts := greatest(ts, later.since);
+                r := later;
+                at := ts;
+                return next;
+            end if;
+            was := later;
+        end loop;
+    else loop
         ends := over and o.until <= n;
         select * into later from dipwell.versions x where x.limit_id = l.id and x.number > v and x.number <= l.version order by x.number limit 1;
         if ends and (later.number is null or o.until <= later.since) then -- the override ends
@@ -298,7 +305,7 @@ begin
         was := into_;
         plan := new_plan;
         over := new_over;
-    end loop;
+    end loop; end if;
     if at is null then -- no conversion
         r := null;
         return next;
@@ -329,7 +336,7 @@ begin
         used := dipwell_internal.convert_used(used, w.was, w.r, true);
         ts := w.at;
         if lows is not null then
-            for i in 4..cardinality(lows) by 2 loop
+            for i in 6..cardinality(lows) by 2 loop
                 lows[i] := case when used < (w.r).max_used then dipwell_internal.convert_back(lows[i], w.was, w.r) else 0 end; -- otherwise it may have been clipped
             end loop;
             lows := dipwell_internal.lows_rise(lows);
@@ -390,19 +397,35 @@ end $$;
 comment on function dipwell_internal.carry_holds is
     'Converts what live holds took from a key to the definition target, when the override o ends, is replaced or is renewed. A concurrency limit counts tokens under every definition.';
 
+-- With the rights of the owner: a service may decide under overrides, and not change them.
+create function dipwell_internal.keep_override(lim int, of_key text, number int, n bigint) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    o    dipwell.key_overrides := dipwell_internal.override_of(lim, of_key);
+    l    dipwell.limits;
+    base dipwell.versions;
+begin
+    if number is null then
+        delete from dipwell.key_overrides x where x.limit_id = lim and x.key = of_key and x.until <= dipwell_internal.past(n);
+    elsif number > o.version then
+        select * into l from dipwell.limits x where x.id = lim;
+        select * into base from dipwell.versions v where v.limit_id = lim and v.number = keep_override.number;
+        o := dipwell_internal.override_at(l, o, base);
+        update dipwell.key_overrides x set (id, version, mode, unit, add, cap, debt, max_charge, max_used)
+            = (case o.id when 2147483647 then 1 else o.id + 1 end, o.version, o.mode, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used)
+            where x.limit_id = lim and x.key = of_key;
+    end if;
+end $$;
+comment on function dipwell_internal.keep_override is
+    'Compiles the override of a key for a later version of its limit, or deletes it if number is null and it has ended at n.';
+
 create function dipwell_internal.store_override(l dipwell.limits, was dipwell.key_overrides, o dipwell.key_overrides, target int, n bigint) returns void language plpgsql volatile as $$
 begin
     if was.id is null or was.id = o.id then
         return;
     end if;
     perform dipwell_internal.carry_holds(l, was, was.key, target, n);
-    if o.id is null then
-        delete from dipwell.key_overrides x where x.limit_id = was.limit_id and x.key = was.key and x.id = was.id;
-    else
-        update dipwell.key_overrides x set (id, version, mode, unit, add, cap, debt, max_charge, max_used)
-            = (o.id, o.version, o.mode, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used)
-            where x.limit_id = was.limit_id and x.key = was.key and x.id = was.id;
-    end if;
+    perform dipwell_internal.keep_override(was.limit_id, was.key, o.version, n);
 end $$;
 comment on function dipwell_internal.store_override is
     'Stores the override of a key after a call at n: renewed, or deleted if it is null or has ended. target is the definition that the row is under from now on.';

@@ -56,7 +56,6 @@ declare
     held bigint;
     t    bigint := greatest(n, ts);
     over boolean := o.id is not null and dipwell_internal.decides(o, dipwell_internal.instant(l, o, version, t));
-    ends bigint := case when over then o.until end;
 begin
     if over or o.id is not null or version <> (d.rule).number or d.mode in ('unlimited', 'blocked') then
         own := dipwell_internal.own_definition(l, o, version, t);
@@ -82,19 +81,7 @@ begin
     if floor > 0 then
         low.cap := r.cap - case when floor > 9007199254740992 / r.unit then 9007199254740992 else floor * r.unit end;
     end if;
-    select * into s from dipwell_internal.step(low, used_, ts_, n, verb, cost, case when ends is null then max_delay end);
-    if ends is not null then
-        if s.allowed and s.delay > 0 and n + s.delay >= ends then
-            s.delay := ends - n + (dipwell_internal.at_end(l, asked, a.override, key, s.before + cost * r.unit, s.t)).retry;
-        end if;
-        if verb = 3 and not s.never and (s.delay > max_delay or max_delay is not null and not s.allowed) then
-            s.retry := dipwell_internal.retry_before_late(r, s.before, s.t, n, cost, max_delay, s.retry, ends);
-            s.allowed := false;
-            s.granted := 0;
-            s.after := s.before;
-            s.delay := 0;
-        end if;
-    end if;
+    select * into s from dipwell_internal.step(low, used_, ts_, n, verb, cost, max_delay, asked.fraction);
     a.never := s.never;
     a.retry := s.retry;
     if (own.rule).number is not null and not s.allowed and verb <> 4 then -- a charge that is too large never fits
@@ -104,13 +91,15 @@ begin
         end if;
     end if;
     if verb = 3 and max_delay is not null and not s.allowed and not s.never then
-        a.retry := dipwell_internal.retry_bounded(l, asked, o, key, used, ts, version, n, cost, floor, max_delay, a.retry, ends);
+        a.retry := dipwell_internal.retry_bounded(l, asked, o, key, used, ts, version, n, cost, floor, max_delay, a.retry);
     end if;
-    if (own.rule).number is not null and not s.allowed and verb <> 4 then
-        if over and o.until is not null and (a.never or n + a.retry >= o.until) then
-            select x.never, x.retry into a.never, a.retry
-                from dipwell_internal.retry_after_override(l, asked, o, key, used, ts, version, n, verb, cost, floor, max_delay, d.mode = 'shadow') x;
+    if over and o.until is not null and not s.allowed and verb <> 4 then
+        -- What is allowed after the end of the override is not computed.
+        if a.never and dipwell_internal.fits_later(l, asked, key, n, verb, cost, floor, max_delay, d.mode = 'shadow') then
+            a.never := false;
+            a.retry := o.until - n;
         end if;
+        a.retry := least(a.retry, o.until - n);
     end if;
     a.allowed := s.allowed;
     a.shadow := false;
@@ -129,7 +118,7 @@ begin
         held := s.after;
     end if;
     a.remaining := case d.mode when 'unlimited' then 9007199254740991 else greatest(r.cap - held, 0) / r.unit end;
-    a.reset := dipwell_internal.full_in(l, a.override, r, key, held, s.t, n);
+    a.reset := case held when 0 then 0 else dipwell_internal.wait(r, held, s.t, n) end;
     a.used := held;
     a.ts := s.t;
     a.write := not dry and not a.shadow and s.after <> s.before;
@@ -143,76 +132,15 @@ end $$;
 comment on function dipwell_internal.answer_one is
     'Answers one call on its row as if it were alone. With dry nothing is charged. Go twin: Op.Step.';
 
--- The next functions look past the end of the override o that decides a call, at the
--- present version. Until then the row refills under o, and from then on under the limit.
-
-create function dipwell_internal.at_end(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text, used bigint, ts bigint)
-returns dipwell_internal.answer language plpgsql stable as $$
-begin
-    return dipwell_internal.answer_one(l, case when asked.mode in ('unlimited', 'blocked') then dipwell_internal.base_definition(l) else asked end, o, key,
-        used, ts, dipwell_internal.override_number(o.id), o.until, 2, 0, 0, null, true); -- a take_up_to of 0: a check, of leaky buckets too
-end $$;
-comment on function dipwell_internal.at_end is
-    'Decides, at the end of the override, whether a row is then within the cap. retry is the time from the end until it is. Go twin: Op.atEnd.';
-
-create function dipwell_internal.full_in(l dipwell.limits, o dipwell.key_overrides, r dipwell.versions, of_key text, used bigint, t bigint, n bigint) returns bigint
-language plpgsql stable as $$
+create function dipwell_internal.fits_later(l dipwell.limits, asked dipwell_internal.definition, key text, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, shadow boolean)
+returns boolean language plpgsql stable as $$
 declare
-    whole bigint := case used when 0 then 0 else dipwell_internal.wait(r, used, t, n) end;
-    base  dipwell.versions;
-    c     record;
-    at    bigint;
-    left_ bigint;
+    a dipwell_internal.answer := dipwell_internal.answer_one(l, asked, null, key, 0, n, (asked.rule).number, n, verb, cost, floor, max_delay, true);
 begin
-    if o.until is null or whole <= o.until - n or l.algorithm = 'concurrency' then
-        return whole;
-    end if;
-    base := dipwell_internal.spread((dipwell_internal.base_definition(l)).rule, l.name, of_key);
-    select * into c from dipwell_internal.carry(l, o, of_key, dipwell_internal.override_number(o.id), base.number, o.until, used, t);
-    at := greatest(o.until, c.ts);
-    left_ := dipwell_internal.used_at(base, c.used, c.ts, at);
-    return o.until - n + case left_ when 0 then 0 else dipwell_internal.wait(base, left_, at, o.until) end;
+    return not a.never or a.shadow and not shadow;
 end $$;
-comment on function dipwell_internal.full_in is
-    'The time in µs from n until nothing is used, if used units of rule r are in use at t. o is the override if it decides, otherwise null. Go twin: Op.fullIn.';
-
-create function dipwell_internal.slack_of(l dipwell.limits, asked dipwell_internal.definition, a dipwell_internal.answer, key text, n bigint) returns bigint
-language plpgsql stable as $$
-declare
-    o dipwell.key_overrides := a.override;
-    r dipwell.versions := a.rule;
-    e dipwell_internal.answer;
-begin
-    if o.until is null or n + a.delay < o.until then
-        return greatest(r.cap - (a.granted * r.unit), 0);
-    end if;
-    e := dipwell_internal.at_end(l, asked, o, key, a.used, a.ts);
-    r.policy := 'keep';
-    return dipwell_internal.convert_back(greatest(least(e.used, (e.rule).cap) - case when a.granted > 9007199254740992 / (e.rule).unit then 9007199254740992 else a.granted * (e.rule).unit end, 0), e.rule, r);
-end $$;
-comment on function dipwell_internal.slack_of is
-    'The units that will be in use when a reservation with the answer a, which waits, is due, without its own. Go twin: Op.slack.';
-
-create function dipwell_internal.retry_before_late(r dipwell.versions, before bigint, t bigint, n bigint, cost bigint, max_delay bigint, retry bigint, ends bigint) returns bigint
-language plpgsql stable as $$
-declare
-    window_ bigint := dipwell_internal.shortest(r);
-    over    bigint := before - (r.cap - (cost * r.unit));
-    first   bigint := case when (cost * r.unit) <= r.cap then 0 else ((cost * r.unit) - r.cap + r.add - 1) / r.add * window_ - window_ + 1 end;
-    most    bigint := (max_delay + window_ - 1) / window_;
-    late    bigint := over - least(most, (r.max_used + r.add - 1) / r.add) * r.add;
-begin
-    if over > 0 and n + dipwell_internal.wait(r, over, t, n) >= ends then
-        return retry; -- when the override has ended, it may be due sooner or later
-    elsif first > max_delay then -- under the override alone it is due too late, even if the bucket is full
-        return greatest(retry, ends - n - first - window_ + 1);
-    elsif late > 0 then
-        return greatest(retry, dipwell_internal.wait(r, late, t, n));
-    end if;
-    return retry;
-end $$;
-comment on function dipwell_internal.retry_before_late is
-    'A time, in µs from n, before which a reservation under an override that ends has a delay above max_delay. Go twin: bound.';
+comment on function dipwell_internal.fits_later is
+    'Whether a call that never fits under the override of its key may fit once that has ended. shadow: the override is in shadow mode. Go twin: Op.boundByEnd.';
 
 create function dipwell_internal.answer_by_mode(a dipwell_internal.answer, d dipwell_internal.definition, l dipwell.limits, asked dipwell_internal.definition,
     o dipwell.key_overrides, key text, used bigint, ts bigint, version int, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, dry boolean)
@@ -220,6 +148,7 @@ returns dipwell_internal.answer language plpgsql stable as $$
 declare
     r dipwell.versions := dipwell_internal.spread(case when (d.rule).number < 0 then d.rule else (dipwell_internal.base_definition(l)).rule end, l.name, key);
     c record;
+    later dipwell_internal.answer; -- at the end of the override
 begin
     select * into c from dipwell_internal.carry(l, o, key, version, r.number, n, used, ts);
     a.ts := greatest(n, c.ts);
@@ -250,30 +179,17 @@ begin
     end if;
     a.allowed := false;
     a.remaining := greatest(r.cap - a.used, 0) / r.unit;
-    a.reset := dipwell_internal.full_in(l, a.override, r, key, a.used, a.ts, n);
+    a.reset := case a.used when 0 then 0 else dipwell_internal.wait(r, a.used, a.ts, n) end;
     a.never := true;
     if (d.rule).number < 0 and o.until is not null then
-        select x.never, x.retry into a.never, a.retry
-            from dipwell_internal.retry_after_override(l, asked, o, key, used, ts, version, n, verb, cost, floor, max_delay, d.mode = 'shadow') x;
+        later := dipwell_internal.answer_one(l, asked, o, key, used, ts, version, o.until, verb, cost, floor, max_delay, true);
+        a.never := later.never and not later.allowed;
+        a.retry := case when a.never then 0 when later.allowed then o.until - n else o.until - n + later.retry end;
     end if;
     return a;
 end $$;
 comment on function dipwell_internal.answer_by_mode is
     'Answers a call that an unlimited or blocked plan decides. The row is left as it is. Go twin: Op.byMode.';
-
-create function dipwell_internal.retry_after_override(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text,
-    used bigint, ts bigint, version int, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, shadow boolean,
-    out never boolean, out retry bigint)
-language plpgsql stable as $$
-declare
-    a dipwell_internal.answer := dipwell_internal.answer_one(l, asked, o, key, used, ts, version, o.until, verb, cost, floor, max_delay, true);
-    passes boolean := a.allowed and not (a.shadow and shadow);
-begin
-    never := a.never and not passes;
-    retry := case when never then 0 when passes then o.until - n else o.until - n + a.retry end;
-end $$;
-comment on function dipwell_internal.retry_after_override is
-    'The first time after the end of the override at which the same call would be allowed, or never. In shadow mode the answer is the one that enforcing would give. Go twin: Op.retryAfterOverride.';
 
 create function dipwell_internal.retry_under(l dipwell.limits, o dipwell.key_overrides, own dipwell_internal.definition, r dipwell.versions, key text,
     used bigint, ts bigint, version int, n bigint, before bigint, short bigint, retry bigint) returns bigint language plpgsql stable as $$
@@ -295,66 +211,35 @@ comment on function dipwell_internal.retry_under is
     'The retry of a refusal whose row stays under another definition than the one that decided, and refills under its own. Go twin: Op.retryUnder.';
 
 create function dipwell_internal.retry_bounded(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text,
-    used bigint, ts bigint, version int, n bigint, cost bigint, floor bigint, max_delay bigint, retry bigint, ends bigint) returns bigint language plpgsql stable as $$
+    used bigint, ts bigint, version int, n bigint, cost bigint, floor bigint, max_delay bigint, retry bigint) returns bigint language plpgsql stable as $$
 declare
     late bigint;
-    last bigint := ends - n;
-    mid  bigint;
 begin
     for round in 1..16 loop
         late := (dipwell_internal.answer_one(l, asked, o, key, used, ts, version, n + retry, 3, cost, floor, null, false)).delay - max_delay;
-        if late <= 0 or n + retry >= coalesce(ends, 9223372036854775807) then
-            return retry;
-        end if;
+        exit when late <= 0;
         retry := retry + late;
-    end loop;
-    -- The bucket is full, and fills faster after the end, so that the delay falls slowly.
-    while retry < last loop
-        mid := retry + (last - retry) / 2;
-        if (dipwell_internal.answer_one(l, asked, o, key, used, ts, version, n + mid, 3, cost, floor, null, false)).delay <= max_delay then
-            last := mid;
-        else
-            retry := mid + 1;
-        end if;
     end loop;
     return retry;
 end $$;
 comment on function dipwell_internal.retry_bounded is
     'The retry of a bounded reservation, moved to the first time at which its delay is at most max_delay. Go twin: Op.retryBounded.';
 
-create function dipwell_internal.retry_before_end(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, of_key text,
-    used bigint, ts bigint, version int, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, out never boolean, out retry bigint)
-language plpgsql stable as $$
-declare
-    last bigint := (select max(x.expires) from dipwell.hold_parts x where x.limit_id = l.id and x.key = of_key and x.live and x.expires > n and x.expires < o.until);
-    b record;
-    a dipwell_internal.answer;
-begin
-    never := true;
-    retry := 0;
-    if last is not null then
-        b := dipwell_internal.after_expiry(l, o, of_key, last, 9007199254740991, used, ts, version);
-        a := dipwell_internal.answer_one(l, asked, o, of_key, b.used, b.ts, b.version, last, verb, cost, floor, max_delay, true);
-        never := a.never;
-        retry := case when never then 0 else last - n + a.retry end;
-    end if;
-end $$;
-comment on function dipwell_internal.retry_before_end is
-    'The time at which a call is allowed because holds expire before the override of its key ends, although it never is after that; or never. Go twin: Op.answerBeforeEnd.';
-
 create function dipwell_internal.retry_of_holds(l dipwell.limits, o dipwell.key_overrides, asked dipwell_internal.definition, of_key text,
     a dipwell_internal.answer, need bigint, n bigint, t bigint, out never boolean, out retry bigint) language plpgsql stable as $$
 declare
     over boolean := o.id is not null and dipwell_internal.decides(o, t);
+    mode text := case when over then o.mode else asked.mode end;
+    later bigint;
 begin
-    if (case when over then o.mode else asked.mode end) is distinct from 'blocked' then
+    if mode is distinct from 'blocked' then
         retry := dipwell_internal.hold_retry(l.id, of_key, a.used, need, (a.rule).cap, n);
     end if;
-    if over and o.until is not null and coalesce(n + retry >= o.until, true) then
-        retry := case when asked.mode = 'blocked' then null when asked.mode = 'unlimited' or asked.mode = 'shadow' and not a.shadow then 0 else dipwell_internal.hold_retry(l.id, of_key, a.used, need, (asked.rule).cap, n) end;
-        if retry is not null then
-            retry := greatest(o.until - n, retry);
-        end if;
+    if over and o.until is not null then
+        later := case when asked.mode = 'blocked' then null when asked.mode = 'unlimited' or asked.mode = 'shadow' and not a.shadow then 0
+            else dipwell_internal.hold_retry(l.id, of_key, a.used, need, (asked.rule).cap, n) end;
+        retry := case when later is null and (mode = 'blocked' or retry is null) then null
+            when mode = 'blocked' then greatest(later, o.until - n) else least(retry, o.until - n) end;
     end if;
     never := retry is null;
     retry := coalesce(retry, 0);
@@ -368,7 +253,7 @@ comment on function dipwell_internal.retry_of_holds is
 -- passes read the rows first, then the definitions, then the clock: whatever is read
 -- before a wait for a lock may be older than the row.
 create function dipwell_internal.decide(limit_ids int[], keys text[], verbs int[], costs bigint[], max_delays bigint[],
-    reservation uuid default null, at bigint default null, plans text[] default null, floors bigint[] default null, as_is boolean default false)
+    reservation uuid default null, at bigint default null, plans text[] default null, floors bigint[] default null, fractions bigint[] default null)
 returns table (allowed boolean, never boolean, shadow boolean, granted bigint, remaining bigint, retry bigint, reset bigint, delay bigint, n bigint,
     row_used bigint, row_ts bigint, row_version int, bound boolean,
     row_plan text, row_override jsonb, row_unit bigint, row_free boolean, row_max_charge bigint)
@@ -378,14 +263,17 @@ declare
     ls      dipwell.limits[] := array_fill(null::dipwell.limits, array[k]);
     ds      dipwell_internal.definition[] := array_fill(null::dipwell_internal.definition, array[k]); -- asked for
     os      dipwell.key_overrides[] := array_fill(null::dipwell.key_overrides, array[k]);
+    now_os  dipwell.key_overrides[] := os; -- at the present version, if the row was converted to it
     l       dipwell.limits;
     d       dipwell_internal.definition;
     o       dipwell.key_overrides;
     used    bigint[] := array_fill(0::bigint, array[k]);
     ts      bigint[] := used;
     version int[] := array_fill(0, array[k]);
-    fresh   boolean[] := array_fill(false, array[k]);
+    fresh   boolean[] := array_fill(false, array[k]); -- inserted by this call
+    born    bigint; -- when the first of them was inserted
     listed  boolean[] := fresh; -- whether the row has lows
+    dues    bigint[] := array_fill(null::bigint, array[k]); -- when a record of the row ends, or earlier
     list    bigint[]; -- its lows
     stale   boolean; -- a row was read before its override was set or ended
     answers dipwell_internal.answer[];
@@ -398,10 +286,9 @@ declare
     due     bigint;
     parts   int; -- of the reservation
     least_  bigint;  -- granted by a call of take_up_to of several limits
-    short   boolean; -- a call is refused, gets less than it asks for, or has to wait
+    ended   boolean; -- holds have expired
     locks   boolean := false;
     rounds  int := 0;
-    expired bigint; -- holds that a check counts as given back
     row_    record;
 begin
     if k > 1 then
@@ -410,44 +297,35 @@ begin
     loop
         if k > 1 and not locks then
             -- One statement, so that all rows are from one snapshot.
-            for row_ in select q.at, coalesce((b.whole).used, b.used) as used, coalesce((b.whole).ts, b.ts) as ts, b.version, b.lows is not null and b.whole is null as listed
+            for row_ in select q.at, b.used, b.ts, b.version, coalesce(b.low > 0, false) as listed, b.due
                 from unnest((select limit_ids), (select keys)) with ordinality q (limit_id, key, at) left join lateral (
-                    select x.used, x.ts, x.version, x.lows, case when x.lows = '{0}' then dipwell_internal.whole(x.limit_id, x.key, x.version) end as whole
+                    select x.used, x.ts, x.version, x.low, x.due
                     from dipwell.buckets x where x.limit_id = q.limit_id and x.key = q.key limit 1) b on true loop
                 used[row_.at] := coalesce(row_.used, 0);
                 ts[row_.at] := coalesce(row_.ts, -9007199254740991);
                 version[row_.at] := row_.version;
                 listed[row_.at] := row_.listed;
+                dues[row_.at] := row_.due;
             end loop;
             singly := '{}';
         else
             singly := sorted;
         end if;
         foreach i in array singly loop
-            fresh[i] := false;
-            loop
+            while not fresh[i] loop
                 if locks then
-                    select b.used, b.ts, b.version, b.lows is not null as listed, b.lows = '{0}' as scattered into row_ from dipwell.buckets b
+                    select b.used, b.ts, b.version, coalesce(b.low > 0, false) as listed, b.due into row_ from dipwell.buckets b
                         where b.limit_id = limit_ids[i] and b.key = keys[i] for update;
                 else
-                    select b.used, b.ts, b.version, b.lows is not null as listed, b.lows = '{0}' as scattered,
-                            case when b.lows = '{0}' then dipwell_internal.whole(b.limit_id, b.key, b.version) end as whole into row_ from dipwell.buckets b
+                    select b.used, b.ts, b.version, coalesce(b.low > 0, false) as listed, b.due into row_ from dipwell.buckets b
                         where b.limit_id = limit_ids[i] and b.key = keys[i];
                 end if;
-                if found and row_.scattered and locks then
-                    perform dipwell_internal.gather(limit_ids[i], keys[i]);
-                    continue;
-                end if;
                 if row_.version is not null then
-                    if row_.scattered then
-                        row_.used := (row_.whole).used;
-                        row_.ts := (row_.whole).ts;
-                        row_.listed := false;
-                    end if;
                     used[i] := row_.used;
                     ts[i] := row_.ts;
                     version[i] := row_.version;
                     listed[i] := row_.listed;
+                    dues[i] := row_.due;
                     exit;
                 end if;
                 used[i] := 0;
@@ -455,11 +333,14 @@ begin
                 version[i] := null;
                 listed[i] := false;
                 exit when not locks;
+                -- With the charge that was decided without a lock, so that the row is
+                -- written once.
+                n := coalesce(born, at, dipwell_internal.now_us());
                 insert into dipwell.buckets (used, ts, limit_id, version, key)
-                    values (0, coalesce(at, dipwell_internal.now_us()), limit_ids[i], ((ds[i]).rule).number, keys[i])
+                    values (coalesce(answers[i].used, 0), n, limit_ids[i], coalesce((answers[i].rule).number, ((ds[i]).rule).number), keys[i])
                     on conflict do nothing;
                 fresh[i] := found;
-                exit when found;
+                born := case when found then n else born end;
             end loop;
         end loop;
         stale := false;
@@ -467,7 +348,7 @@ begin
             o := case when version[i] < 0 or version[i] is null and (not locks or (ls[i]).overridden) then dipwell_internal.override_of(limit_ids[i], keys[i]) end;
             stale := stale or version[i] < 0 and version[i] is distinct from dipwell_internal.override_number(o.id);
             os[i] := o;
-            continue when locks and (ls[i]).adaptive is null and coalesce(case when version[i] < 0 then o.version else dipwell_internal.version_of(version[i]) end, 0) <= (ls[i]).version; -- as read before the lock
+            continue when locks and coalesce(case when version[i] < 0 then o.version else dipwell_internal.version_of(version[i]) end, 0) <= (ls[i]).version; -- as read before the lock
             select * into l from dipwell.limits x where x.id = limit_ids[i];
             if not found then
                 return;
@@ -475,6 +356,7 @@ begin
             perform dipwell_internal.check_version(l, case when version[i] < 0 then o.version else dipwell_internal.version_of(version[i]) end);
             ls[i] := l;
             d := dipwell_internal.asked_definition(l, plans[i], case when k > 1 then format('plans[%s]', i) else 'plan' end);
+            d.fraction := fractions[i];
             ds[i] := d;
         end loop;
         rounds := rounds + 1;
@@ -482,33 +364,38 @@ begin
             locks := verbs[1] <> 1;
             continue;
         end if;
-        n := coalesce(at, dipwell_internal.now_us());
+        n := coalesce(born, at, dipwell_internal.now_us());
         verdict := true;
         changes := false;
         due := 0;
         parts := 0;
-        short := false;
+        ended := false;
         answers := null;
         for i in 1..k loop
-            a := dipwell_internal.answer_one(ls[i], ds[i], os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], false);
-            answers[i] := a;
-            -- The tokens of expired holds come back first. After that a charge may find
-            -- the row full, so that the row is no longer under a plan.
-            if (listed[i] or ls[i].algorithm = 'concurrency') and not as_is
-                and (not a.allowed or a.shadow or verbs[i] = 2 and a.granted < costs[i] or a.delay > 0
-                    or verbs[i] = 4 and ((dipwell_internal.own_definition(ls[i], os[i], version[i], greatest(n, ts[i]))).rule).number <> ((ds[i]).rule).number)
-                and (case when locks then dipwell_internal.expire_holds(limit_ids[i], keys[i], n) > 0 else dipwell_internal.has_expired_hold(limit_ids[i], keys[i], n) end) then
-                short := verbs[1] <> 1;
-                expired := 0;
-                while not short and (not a.allowed or a.shadow) loop -- a check counts them, and writes nothing
-                    select * into row_ from dipwell_internal.after_expiry(ls[i], os[i], keys[i], n, expired + 16, used[i], ts[i], version[i]);
-                    exit when row_.ended <= expired;
-                    expired := expired + 16;
-                    a := dipwell_internal.answer_one(ls[i], ds[i], case when row_.version < 0 then dipwell_internal.renewed(ls[i], os[i]) else os[i] end, keys[i],
-                        row_.used, row_.ts, row_.version, n, verbs[i], costs[i], floors[i], max_delays[i], false);
-                    answers[i] := a;
-                end loop;
+            now_os[i] := os[i];
+            if version[i] is not null and dues[i] <= n then
+                -- Whoever calls first after holds have expired gives them back. A check
+                -- sees the same, and writes nothing.
+                if locks and dipwell_internal.expire_holds(limit_ids[i], keys[i], n) > 0 then
+                    select b.used, b.ts, b.version, coalesce(b.low > 0, false) as listed, b.due into row_ from dipwell.buckets b
+                        where b.limit_id = limit_ids[i] and b.key = keys[i];
+                    used[i] := row_.used;
+                    ts[i] := row_.ts;
+                    version[i] := row_.version;
+                    listed[i] := row_.listed;
+                    os[i] := case when version[i] < 0 then dipwell_internal.override_of(limit_ids[i], keys[i]) end;
+                end if;
+                row_ := dipwell_internal.after_expiry(ls[i], os[i], keys[i], n, used[i], ts[i], version[i]);
+                ended := ended or row_.ended;
+                if row_.version < 0 and row_.version <> version[i] then
+                    now_os[i] := dipwell_internal.renewed(ls[i], os[i]);
+                end if;
+                used[i] := row_.used;
+                ts[i] := row_.ts;
+                version[i] := row_.version;
             end if;
+            a := dipwell_internal.answer_one(ls[i], ds[i], now_os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], false);
+            answers[i] := a;
             verdict := verdict and a.allowed;
             changes := changes or a.write or verbs[i] = 6 or a.clipped and listed[i];
             if a.granted > 0 and not a.free and verbs[i] <> 4 then
@@ -522,20 +409,20 @@ begin
             due := 0;
             for i in 1..k loop
                 if answers[i].granted > least_ then
-                    answers[i] := dipwell_internal.answer_one(ls[i], ds[i], os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], least_, floors[i], max_delays[i], false);
+                    answers[i] := dipwell_internal.answer_one(ls[i], ds[i], now_os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], least_, floors[i], max_delays[i], false);
                 end if;
                 a := answers[i];
                 changes := changes or a.write or verbs[i] = 6 or a.clipped and listed[i];
                 due := greatest(due, case when a.granted > 0 then a.delay else 0 end);
             end loop;
         end if;
-        exit when not short and (locks or not verdict or not changes);
+        exit when locks or not (verdict and changes or ended and verbs[1] <> 1);
         locks := true;
     end loop;
     for i in 1..k loop
         a := answers[i];
         if not verdict and (a.granted > 0 or verbs[i] >= 5) then
-            a := dipwell_internal.answer_one(ls[i], ds[i], os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], true);
+            a := dipwell_internal.answer_one(ls[i], ds[i], now_os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], true);
         end if;
         if not verdict then
             a.delay := 0; -- nothing is due, whichever verb set it
@@ -544,21 +431,21 @@ begin
             if (a.override).id is null then
                 delete from dipwell.buckets b where b.limit_id = limit_ids[i] and b.key = keys[i];
             else -- an overridden key has a row
-                update dipwell.buckets b set used = 0, ts = a.ts, version = (a.rule).number, lows = null
+                update dipwell.buckets b set used = 0, ts = a.ts, version = (a.rule).number, lows = null, low = null, due = null
                     where b.limit_id = limit_ids[i] and b.key = keys[i];
             end if;
             perform dipwell_internal.store_override(ls[i], os[i], a.override, (a.rule).number, n);
             -- Parts for other keys stay until they are due. Without this part nobody can
             -- cancel them.
             delete from dipwell.reservations x where x.limit_id = limit_ids[i] and x.key = keys[i];
-            update dipwell.hold_parts x set live = false, reset = x.expires > n, due = case x.parts when 1 then least(n, x.expires) else x.expires end + greatest(x.ttl, 60000000)
+            update dipwell.hold_parts x set live = false, reset = x.expires > n, due = case x.parts when 1 then least(n, x.expires) else x.expires end + dipwell_internal.hold_stays(x.ttl)
                 where x.limit_id = limit_ids[i] and x.key = keys[i] and x.live;
         elsif verdict and (a.write or a.clipped and listed[i] or a.granted > 0 and not a.free and verbs[i] <> 4 and due > 0) then
             list := null;
             if listed[i] then
                 d := dipwell_internal.own_definition(ls[i], os[i], version[i], greatest(n, ts[i]));
                 select c.used, c.ts, c.lows into row_ from dipwell.buckets b
-                    cross join lateral dipwell_internal.carry(ls[i], os[i], b.key, b.version, (d.rule).number, n, b.used, b.ts, b.lows) c
+                    cross join lateral dipwell_internal.carry(ls[i], os[i], b.key, b.version, (d.rule).number, n, b.used, b.ts, dipwell_internal.lows_of(b.lows, b.low)) c
                     where b.limit_id = limit_ids[i] and b.key = keys[i];
                 list := dipwell_internal.resolve_records(ls[i], os[i], keys[i], (d.rule).number, case when row_.used > 0 then row_.lows end, n);
                 if list is not null and (d.rule).number <> (a.rule).number then
@@ -570,21 +457,28 @@ begin
                 perform dipwell_internal.carry_records(ls[i], coalesce(a.override, os[i]), keys[i], (a.rule).number, n);
             end if;
             if a.granted > 0 and not a.free and verbs[i] <> 4 and due > 0 then
-                list := coalesce(list, array[('x' || right(replace(reservation::text, '-', ''), 12))::bit(48)::bigint, 1]);
+                list := dipwell_internal.lows_room(limit_ids[i], keys[i], list, ('x' || right(replace(reservation::text, '-', ''), 12))::bit(48)::bigint, n);
+                if a.delay > 0 and (select count(*) from (select from dipwell.reservations x where x.limit_id = limit_ids[i] and x.key = keys[i] and x.slack is not null limit 4096) y) = 4096 then
+                    raise exception using errcode = 'invalid_parameter_value', constraint = 'key',
+                        message = format('key: has 4096 reservations of limit %s that wait, the most of a key; cancel some', (ls[i]).name);
+                end if;
                 insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts)
                     values (reservation, limit_ids[i], keys[i], a.granted * (a.rule).unit, (a.rule).number, n + due, n + a.delay, list[2], list[1],
-                        case when a.delay > 0 then dipwell_internal.slack_of(ls[i], ds[i], a, keys[i], n) end, false, parts);
+                        case when a.delay > 0 then greatest((a.rule).cap - (a.granted * (a.rule).unit), 0) end, false, parts);
                 list := dipwell_internal.lows_append(list, a.used);
+                list[4] := 1;
             end if;
-            update dipwell.buckets b set used = a.used, ts = a.ts, version = (a.rule).number, lows = list
-                where b.limit_id = limit_ids[i] and b.key = keys[i];
+            update dipwell.buckets b set used = a.used, ts = a.ts, version = (a.rule).number,
+                    (lows, low, due) = (select * from dipwell_internal.lows_columns(limit_ids[i], keys[i], list))
+                where b.limit_id = limit_ids[i] and b.key = keys[i]
+                    and (not fresh[i] or (b.used, b.ts, b.version) is distinct from (a.used, a.ts, (a.rule).number) or list is not null);
             perform dipwell_internal.store_override(ls[i], os[i], a.override, (a.rule).number, n);
         elsif fresh[i] and (a.override).id is not null then
-            update dipwell.buckets b set version = dipwell_internal.override_number((a.override).id)
+            update dipwell.buckets b set used = 0, version = dipwell_internal.override_number((a.override).id)
                 where b.limit_id = limit_ids[i] and b.key = keys[i];
             perform dipwell_internal.store_override(ls[i], os[i], a.override, (a.rule).number, n);
         elsif fresh[i] then
-            delete from dipwell.buckets b where b.limit_id = limit_ids[i] and b.key = keys[i] and b.used = 0;
+            delete from dipwell.buckets b where b.limit_id = limit_ids[i] and b.key = keys[i];
         end if;
         allowed := a.allowed;
         never := a.never;
@@ -602,9 +496,6 @@ begin
         row_free := a.free;
         row_max_charge := (a.rule).max_charge;
         row_override := case when (a.override).id is not null then to_jsonb(a.override) end;
-        if never and (not a.allowed or a.shadow) and listed[i] and (a.override).until is not null and (a.override).mode is distinct from 'blocked' then
-            select x.never, x.retry into never, retry from dipwell_internal.retry_before_end(ls[i], ds[i], os[i], keys[i], used[i], ts[i], version[i], n, verbs[i], costs[i], floors[i], max_delays[i]) x;
-        end if;
         bound := (not a.allowed or a.shadow) and not never and listed[i] and dipwell_internal.has_live_hold(limit_ids[i], keys[i], n);
         if ls[i].algorithm = 'concurrency' then
             if not a.allowed or a.shadow then
@@ -613,14 +504,16 @@ begin
             end if;
             reset := case when a.used > 0 then coalesce(dipwell_internal.hold_reset(limit_ids[i], keys[i], n), reset) else 0 end;
         end if;
-        if bound and os[i].mode = 'blocked' and n + retry <= os[i].until then
-            bound := false; -- the end of the override is exact
+        if (a.override).mode = 'blocked' then
+            bound := bound and n + retry > (a.override).until; -- the end of the override is exact
+        elsif (a.override).until is not null and (not a.allowed or a.shadow) then
+            bound := not never;
         end if;
         return next;
     end loop;
 end $$;
 comment on function dipwell_internal.decide is
-    'Decides one group of calls at one instant, all or nothing. Returns a row for each call, in their order, or none if a limit was dropped. at replaces the clock, for tests. With as_is, expired holds are not given back.';
+    'Decides one group of calls at one instant, all or nothing. Returns a row for each call, in their order, or none if a limit was dropped. fractions are those of definition. at replaces the clock, for tests.';
 
 create function dipwell_internal.check_version(l dipwell.limits, version int) returns void language plpgsql as $$
 begin
@@ -647,43 +540,3 @@ end $$;
 comment on function dipwell_internal.make_room is
     'Gives the tables buckets and hold_parts a few pages, which vacuum keeps (vacuum_truncate). While a table has no pages, the planner considers a sequential scan the cheapest way to a key, and sessions keep that plan while the table fills.';
 select dipwell_internal.make_room() where 0 in (pg_relation_size('dipwell.buckets'), pg_relation_size('dipwell.hold_parts'));
-
--- A transaction that read the limits before a change may still insert a row of the old
--- version. If that version were deleted, the row would count as full. SQL reads the
--- limits in each call, and a program at most a minute before it (catalog.go: maxUnheard).
--- So a version is kept until all transactions have ended that began within a minute after
--- it was superseded. Transactions that this role may not see are assumed to have begun at
--- most nine minutes ago.
-create function dipwell_internal.retire(at bigint default null) returns bigint
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
-declare
-    minute constant bigint := 60000000;
-    oldest bigint;
-    gone   bigint;
-    lim    int;
-begin
-    if at is null then
-        select least(dipwell_internal.now_us() - 9 * minute, (date_part('epoch', min(a.xact_start)) * 1000000)::bigint) into oldest
-            from pg_stat_activity a where a.datname = current_database() and a.pid <> pg_backend_pid();
-    else
-        oldest := at - 9 * minute;
-    end if;
-    delete from dipwell.versions v using dipwell.limits l
-    where l.id = v.limit_id and v.number < l.version
-        and v.number < least(coalesce((select min(dipwell_internal.version_of(b.version)) from dipwell.buckets b where b.limit_id = l.id and b.version >= 0), l.version),
-                             coalesce((select min(dipwell_internal.version_of(x.version)) from dipwell.reservations x where x.limit_id = l.id and x.version >= 0), l.version),
-                             coalesce((select min(dipwell_internal.version_of(x.version)) from dipwell.hold_parts x where x.limit_id = l.id and x.version >= 0), l.version),
-                             coalesce((select min(x.version) from dipwell.key_overrides x where x.limit_id = l.id), l.version))
-        and (select s.since from dipwell.versions s where s.limit_id = v.limit_id and s.number = v.number + 1) < oldest - minute;
-    get diagnostics gone = row_count;
-    if gone > 0 then
-        update dipwell.revision set n = n + 1;
-    end if;
-    delete from dipwell.samples x where not exists (select from dipwell.limits l where l.id = x.limit_id); -- of transactions that a drop did not see
-    for lim in select s.limit_id from dipwell.call_sites s group by 1 having min(coalesce(s.ended, s.looked)) < oldest - minute loop
-        gone := gone + dipwell_internal.end_call_sites(lim, coalesce(at, dipwell_internal.now_us()), oldest - minute, oldest - minute);
-    end loop;
-    return gone;
-end $$;
-comment on function dipwell_internal.retire is
-    'Deletes versions, and definitions of call sites, that no row, reservation, hold or override refers to, some time after they were superseded or ended. at replaces the clock, for tests.';

@@ -110,11 +110,12 @@ begin
         if l.algorithm = 'leaky_bucket' and of_floors[i] > 0 then
             raise exception using errcode = 'invalid_parameter_value', constraint = fields[4],
                 message = format('%s: limit %s is a leaky bucket, which has none', fields[4], l.name);
+        elsif l.shards > 1 and of_floors[i] > 0 then
+            raise exception using errcode = 'invalid_parameter_value', constraint = fields[4],
+                message = format('%s: limit %s has shards, so that there is none', fields[4], l.name);
         end if;
         perform dipwell_internal.check_verb(l, verb, ttl, fields[1]);
-        if left(of_plans[i], 1) = '#' then -- a definition of a call site
-            perform dipwell_internal.unknown_plan(l, of_plans[i], fields[5]);
-        elsif of_plans[i] is not null then -- here, because decide does not know which argument it is
+        if of_plans[i] is not null then -- here, because decide does not know which argument it is
             perform dipwell_internal.asked_definition(l, of_plans[i], fields[5]);
         end if;
         ids := ids || l.id;
@@ -181,6 +182,11 @@ begin
 end $$;
 comment on function dipwell_internal.call_of is
     'The limits and keys of a call, with the parents of the limits. Costs of the same limit and key are added up. Raises an error that names the field if an argument is invalid. Go twin: Limiter.prepare.';
+
+create function dipwell_internal.answered(c dipwell_internal.call) returns table (at int, i bigint) language sql immutable as
+$$ select * from unnest(c.own || array(select generate_series(c.named + 1, cardinality(c.ids)))) with ordinality $$;
+comment on function dipwell_internal.answered is
+    'Which entries of a call its result has, in the order of its rows: one for each take, and then the parents.';
 
 create function dipwell_internal.decides_over(allowed boolean, never boolean, remaining bigint, retry bigint,
     top_allowed boolean, top_never boolean, top_remaining bigint, top_retry bigint) returns boolean language sql immutable as

@@ -48,7 +48,7 @@ begin
             where %s and case
                 when l.version = b.version and l.every > 0 and not v.spread
                 then b.used <= least((greatest($1, b.ts) - l.grid) / l.every - (b.ts - l.grid) / l.every, l.ticks) * l.add
-                else b.lows is distinct from '{0}' and dipwell_internal.is_full(b.limit_id, b.key, b.used, b.ts, b.version, $1) end
+                else dipwell_internal.is_full(b.limit_id, b.key, b.used, b.ts, b.version, $1) end
             limit $2 for update of b skip locked)
         $sweep$, part, place) into rows_ using n, max_rows;
     if rows_ <> '{}' then
@@ -72,6 +72,7 @@ declare
     high  bigint;
     did   bigint;
 begin
+    n := dipwell_internal.past(n);
     swept := 0;
     looked := 0;
     ended := false;
@@ -113,12 +114,13 @@ begin
             ended := true;
             s.pass_swept := s.found;
             s.passes := s.passes + 1;
+            perform dipwell_internal.mark_overridden(x.id) from (
+                select l.id from dipwell.limits l where l.overridden is not true and exists (select from dipwell.key_overrides o where o.limit_id = l.id)
+                for no key update skip locked) x;
         end if;
     end loop;
     page := s.page;
-    if swept < max_rows then
-        swept := swept + dipwell_internal.sweep_shards(max_rows - swept, n);
-    end if;
+    perform dipwell_internal.sum_changes();
     more := dipwell_internal.sweep_records(max_rows, n);
     perform dipwell_internal.sweep_overrides(max_rows, n);
     delete from dipwell.top_hours x where x.ctid = any (array(
@@ -126,15 +128,18 @@ begin
     update dipwell.sweep_state x set page = sweep_at.page, began = s.began, found = s.found, passed = s.passed, took = s.took, pass_swept = s.pass_swept,
         passes = s.passes, swept = x.swept + sweep_at.swept, spent = x.spent + dipwell_internal.now_us() - start;
 end $$;
-comment on function dipwell_internal.sweep_at(bigint, bigint, bigint) is
+comment on function dipwell_internal.sweep_at is
     'Deletes at most max_rows rows that are full at n, and ends reservations that are due. It reads at most max_pages pages (null: each page once). Returns the rows deleted; the pages done; the pages of the table (null if another sweep is running); whether a pass over the table ended; the page at which the next call continues; when the last complete pass began, in µs (rows that were full then are deleted, unless they were locked); and whether more records of reservations and holds may be due. With max_rows 0 it only reports.';
 
--- Called by programs of schema version 6, which still run while a database is upgraded.
-create function dipwell_internal.sweep_at(max_rows int, n bigint) returns bigint language sql volatile as $$
-    select s.swept from dipwell_internal.sweep_at(max_rows::bigint, n, null) s
-$$;
-comment on function dipwell_internal.sweep_at(int, bigint) is
-    'Deletes at most max_rows rows that are full at n, reading each page at most once, and returns their number. For programs of schema version 6.';
+create function dipwell_internal.sum_changes() returns void language plpgsql volatile as $$
+begin
+    if (select count(*) from dipwell.revision) > 100 then
+        with gone as (delete from dipwell.revision x where x.id = any (array(select y.id from dipwell.revision y for update skip locked)) returning x.n)
+        insert into dipwell.revision (n) select sum(g.n) from gone g having count(*) > 0;
+    end if;
+end $$;
+comment on function dipwell_internal.sum_changes is
+    'Replaces the rows of revision by one with their sum, if there are more than 100.';
 
 create function dipwell_internal.sweep_records(max_rows bigint, n bigint) returns boolean language plpgsql volatile as $$
 declare
@@ -152,7 +157,7 @@ begin
             b := null;
         end if;
         select * into l from dipwell.limits x where x.id = p.limit_id;
-        if b.lows is null or b.lows = '{0}' or l.id is null then
+        if b.lows is null or l.id is null then
             delete from dipwell.reservations x where x.limit_id = p.limit_id and x.key = p.key and x.due <= n;
         else
             perform dipwell_internal.settle_row(l, b, n);
@@ -162,7 +167,7 @@ begin
         (select y.limit_id, y.key, y.live from dipwell.hold_parts y where y.due <= n order by y.due limit max_rows) x where x.live loop
         perform from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update skip locked;
         if found then
-            perform dipwell_internal.lock_bucket(p.limit_id, p.key);
+            perform from dipwell.buckets t where t.limit_id = p.limit_id and t.key = p.key for update;
         end if;
         continue when not found and exists (select from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key);
         perform dipwell_internal.expire_holds(p.limit_id, p.key, n, max_rows);
@@ -197,11 +202,13 @@ begin
         return; -- the row was read after the limit
     end if;
     d := dipwell_internal.own_definition(l, o, b.version, greatest(n, b.ts));
-    select * into c from dipwell_internal.carry(l, o, b.key, b.version, (d.rule).number, n, b.used, b.ts, b.lows);
+    select * into c from dipwell_internal.carry(l, o, b.key, b.version, (d.rule).number, n, b.used, b.ts, dipwell_internal.lows_of(b.lows, b.low));
     if b.lows is not null then
         c.lows := dipwell_internal.resolve_records(l, o, b.key, (d.rule).number, case when c.used > 0 then c.lows end, n);
     end if;
-    update dipwell.buckets x set used = c.used, ts = c.ts, version = (d.rule).number, lows = c.lows where x.limit_id = b.limit_id and x.key = b.key;
+    update dipwell.buckets x set used = c.used, ts = c.ts, version = (d.rule).number,
+            (lows, low, due) = (select * from dipwell_internal.lows_columns(x.limit_id, x.key, c.lows))
+        where x.limit_id = b.limit_id and x.key = b.key;
     if o.id is not null then
         perform dipwell_internal.store_override(l, o, case when dipwell_internal.decides(o, greatest(n, b.ts)) then dipwell_internal.renewed(l, o) end, (d.rule).number, n);
     end if;

@@ -1,5 +1,26 @@
 -- Definitions. Go twins: compile.go, Registry.Define.
 
+-- Changes of different limits do not wait for each other, however long their transactions
+-- stay open. The number is "dipw" in ASCII.
+create function dipwell_internal.lock_limit(limit_name text, shared boolean default false) returns void language plpgsql volatile as $$
+begin
+    if shared then
+        perform pg_advisory_xact_lock_shared(1684631671, hashtext(limit_name));
+    else
+        perform pg_advisory_xact_lock(1684631671, hashtext(limit_name));
+    end if;
+end $$;
+comment on function dipwell_internal.lock_limit is
+    'Waits until no other transaction changes a limit, which may not exist yet, and keeps others from changing it until this transaction ends. A shared lock only keeps its parent and its name as they are.';
+
+create function dipwell_internal.note_change() returns void language plpgsql volatile as $$
+begin
+    insert into dipwell.revision (n) values (1 + (random() * 2147483646)::bigint);
+    notify dipwell;
+end $$;
+comment on function dipwell_internal.note_change is
+    'Tells programs that limits have changed.';
+
 -- Converting a row rounds, so that a hold that expired before the conversion would give
 -- back less than it took. So expired holds are given back first. The holds of a locked
 -- row are not: losing a fraction of a token is better than delaying the change. The rows
@@ -13,7 +34,7 @@ begin
     for of_key in select b.key from dipwell.buckets b
         where b.limit_id = lim and b.key in (select x.key from dipwell.hold_parts x where x.limit_id = lim and x.live and x.expires <= n)
         order by b.key collate "C" limit most for update skip locked loop
-        perform dipwell_internal.expire_holds(lim, of_key, n, 9223372036854775807);
+        perform dipwell_internal.expire_holds(lim, of_key, n);
         keys := keys + 1;
     end loop;
     return keys;
@@ -28,7 +49,7 @@ declare
     n    bigint;
     same boolean := false;
 begin
-    lock table dipwell.limits in share row exclusive mode;
+    perform dipwell_internal.lock_limit(d.name);
     d.rate := coalesce(d.rate, 0); -- a concurrency limit has none
     d.per := coalesce(d.per, '');
     r.per := coalesce(r.per, '');
@@ -57,17 +78,18 @@ begin
             -- compiled from them.
             and old.plans is not distinct from d.plans
             and greatest(old.shards, 1) = greatest(d.shards, 1) -- rows of a version have as many shards
-            and (select (o.floor, o.ceiling) is not distinct from (a.floor, a.ceiling)
-                from dipwell_internal.adaptive_of(old.adaptive) o cross join dipwell_internal.adaptive_of(d.adaptive) a)
-            and (old.adaptive is null or old.rate = d.rate) -- it would go on with its rate, and perhaps never move
             and (old.plans is null and old.overridden is null or row(old.rate, old.burst, old.max_debt, coalesce(old.lease_us, 0)) is not distinct from row(d.rate, d.burst, d.max_debt, coalesce(d.lease_us, 0)));
         if not same then
-            if (select count(*) from dipwell.versions v where v.limit_id = old.id) > 1024 then
-                raise exception using errcode = 'program_limit_exceeded', constraint = 'version', message = format(
-                    'limit %s: version: was changed more than 1024 times while its keys were in use; wait until they fill up', d.name);
+            if old.version = 1048575 then
+                raise exception using errcode = 'program_limit_exceeded', constraint = 'version',
+                    message = format('limit %s: version: was changed 1048575 times; drop it and define it again', d.name);
             end if;
             r.number := old.version + 1;
             r.since := greatest(n, was.since);
+            if greatest(old.shards, 1) <> greatest(d.shards, 1) then
+                perform dipwell_internal.check_reshard(old, n);
+                r.policy := 'reset'; -- the keys of rows name other shards now
+            end if;
             if r.policy <> 'reset' and d.algorithm <> 'concurrency' then
                 perform dipwell_internal.expire_before_change(old.id, n);
             end if;
@@ -89,7 +111,9 @@ begin
     d.lease_us := nullif(d.lease_us, 0);
     d.adaptive := nullif(d.adaptive, '');
     d.parts := coalesce(nullif(d.parts, 0), case when d.parent is null and exists (select from dipwell.limits x where x.parent = d.name) then 0 end);
-    d.plain := r.every > 0 and not r.leaky and not r.spread and d.algorithm <> 'concurrency' and d.parent is null and d.parts is null and greatest(d.shards, 1) = 1;
+    d.plain := r.every > 0 and not r.leaky and d.algorithm <> 'concurrency' and d.adaptive is null and greatest(d.shards, 1) = 1;
+    d.spread := d.plain and r.spread;
+    d.plain := d.plain and not r.spread;
     d.grid := case when r.every > 0 then r.origin - r.every * (9007199254740992 / r.every + 1) else 0 end;
     d.ticks := (r.max_used + r.add - 1) / r.add;
     if d.id is null then
@@ -99,79 +123,66 @@ begin
         return d.id;
     else
         update dipwell.limits x set (algorithm, rate, per, burst, max_debt, max_charge, start, on_change, mode, auth, retry_jitter,
-                on_store_error, timeout_us, list_keys, plans, parent, parts, ttl_us, on_expire, lease_us, shards, adaptive, owner, version, unit, every, add, cap, grid, ticks, plain)
+                on_store_error, timeout_us, list_keys, plans, parent, parts, ttl_us, on_expire, lease_us, shards, adaptive, owner, version, unit, every, add, cap, grid, ticks, plain, spread)
             = (d.algorithm, d.rate, d.per, d.burst, d.max_debt, d.max_charge, d.start, d.on_change, d.mode, d.auth, d.retry_jitter,
-                d.on_store_error, d.timeout_us, d.list_keys, d.plans, d.parent, d.parts, d.ttl_us, d.on_expire, d.lease_us, d.shards, d.adaptive, d.owner, d.version, d.unit, d.every, d.add, d.cap, d.grid, d.ticks, d.plain)
+                d.on_store_error, d.timeout_us, d.list_keys, d.plans, d.parent, d.parts, d.ttl_us, d.on_expire, d.lease_us, d.shards, d.adaptive, d.owner, d.version, d.unit, d.every, d.add, d.cap, d.grid, d.ticks, d.plain, d.spread)
             where x.id = d.id;
     end if;
     if not same then
         r.settings := coalesce(r.settings, dipwell_internal.settings_of(d));
-        if d.adaptive is not null then
-            r.levels := dipwell_internal.first_levels(d);
-        end if;
-        perform dipwell_internal.begin_pace(d);
         insert into dipwell.versions select r.*;
         perform dipwell_internal.put_plans(d, r);
     end if;
     perform dipwell_internal.mark_parent(x) from unnest(array[old.parent, d.parent]) x where old.parent is distinct from d.parent;
-    update dipwell.revision x set n = x.n + 1;
-    notify dipwell;
+    perform dipwell_internal.note_change();
     return d.id;
 end $$;
 comment on function dipwell_internal.put_limit is
     'Stores a compiled definition. If its rule is unchanged it keeps its version; otherwise a new version begins now. Raises an error if the limit has another owner. The owner "call site" defines a limit that does not exist, with the owner "code", and never changes an existing one.';
 
-create function dipwell_internal.edits(a bytea, b bytea) returns int language plpgsql immutable as $$
+create function dipwell_internal.check_reshard(l dipwell.limits, n bigint) returns void language plpgsql stable as $$
 declare
-    n        constant int := octet_length(b);
-    line     int[] := array(select generate_series(0, n)); -- line[j + 1] for the first j bytes of b
-    diagonal int;
-    swap     int;
+    of_key text := (select dipwell_internal.key_of(l.shards, o.key) from dipwell.key_overrides o
+        where o.limit_id = l.id and coalesce(o.until, 9223372036854775807) > n order by o.key limit 1);
 begin
-    if octet_length(a) > 40 or n > 40 then
-        return 99;
+    if of_key is not null then
+        perform dipwell_internal.bad_limit(l.name, 'shards', format('cannot change while keys have overrides, such as "%s"; end them first', of_key));
     end if;
-    for i in 1..octet_length(a) loop
-        diagonal := line[1];
-        line[1] := i;
-        for j in 1..n loop
-            swap := diagonal + (get_byte(a, i - 1) <> get_byte(b, j - 1))::int;
-            diagonal := line[j + 1];
-            line[j + 1] := least(swap, diagonal + 1, line[j] + 1);
-        end loop;
-    end loop;
-    return line[n + 1];
 end $$;
-comment on function dipwell_internal.edits is
-    'The Levenshtein distance of two names in bytes, or 99 if one has more than 40. Go twin: internal/suggest.';
+comment on function dipwell_internal.check_reshard is
+    'Raises an error if a key of a limit has an override, which would be that of rows that the key has no more. Go twin: Limiter.Define.';
 
-create function dipwell_internal.suggest(wrote text, names text[]) returns text language sql immutable as
-$$ select coalesce((select '; did you mean ' || q.name || '?' from (
-        select x.name, x.place, dipwell_internal.edits(convert_to(wrote, 'UTF8'), convert_to(x.name, 'UTF8')) as n from unnest(names) with ordinality x (name, place)) q
-    where q.n < 3 order by q.n, q.place limit 1), '') $$;
-comment on function dipwell_internal.suggest is
-    'The name that is nearest to what was written, as the end of an error message. Empty if no name is within two edits. Go twin: suggest.Name.';
-
--- put_limit and drop_limit lock the limits, so that two programs cannot make a circle
--- together, and a parent is not dropped while it is given a child.
-create function dipwell_internal.check_parents(d dipwell.limits, old dipwell.limits) returns void language plpgsql stable as $$
+-- A limit is locked while it is changed. Who gives it a parent locks those above it too, so
+-- that two programs cannot make a circle together, and a parent is not dropped meanwhile.
+-- Who takes it from its parent waits for others who give that one a child.
+create function dipwell_internal.check_parents(d dipwell.limits, old dipwell.limits) returns void language plpgsql volatile as $$
 declare
     child  dipwell.limits := d;
     parent dipwell.limits;
+    linked boolean := old.id is null or old.parent is distinct from d.parent or old.algorithm <> d.algorithm or d.shards > 1;
     levels int := 1;
     x      record;
 begin
+    if old.parent is distinct from d.parent then
+        perform dipwell_internal.lock_limit(old.parent);
+    end if;
     while child.parent is not null loop
+        if linked then
+            perform dipwell_internal.lock_limit(child.parent, shared => true);
+        end if;
         select * into parent from dipwell.limits l where l.name = child.parent;
         if child.parent = d.name then
             perform dipwell_internal.bad_limit(d.name, 'parent', format('limit %s has this limit above it, so it cannot be its parent', d.parent));
         elsif not found and levels = 1 then
-            perform dipwell_internal.bad_limit(d.name, 'parent', format('there is no limit %s', d.parent) || dipwell_internal.suggest(d.parent,
-                array(select l.name from dipwell.limits l where abs(octet_length(l.name) - octet_length(d.parent)) < 3 order by l.name collate "C")));
+            perform dipwell_internal.bad_limit(d.name, 'parent', format('there is no limit %s', d.parent));
         elsif not found then
             perform dipwell_internal.bad_limit(d.name, 'parent', format('limit %s, above it, has a parent that does not exist, %s', child.name, child.parent));
         elsif levels = 4 then
             perform dipwell_internal.bad_limit(d.name, 'parent', 'has more than 4 levels with it');
+        elsif parent.adaptive is not null then
+            perform dipwell_internal.bad_limit(d.name, 'parent', format('limit %s is adaptive, so it cannot be a parent', parent.name));
+        elsif parent.shards > 1 then
+            perform dipwell_internal.bad_limit(d.name, 'parent', format('limit %s has shards, so it cannot be a parent', parent.name));
         elsif (parent.algorithm = 'concurrency') <> (child.algorithm = 'concurrency') then
             perform dipwell_internal.bad_limit(d.name, 'parent', format('a concurrency limit and its parent both are one; %s is a %s, %s a %s',
                 child.name, child.algorithm, parent.name, parent.algorithm));
@@ -179,7 +190,7 @@ begin
         child := parent;
         levels := levels + 1;
     end loop;
-    if old.id is null or old.parent is not distinct from d.parent and old.algorithm = d.algorithm then
+    if old.id is null or not linked and d.adaptive is null then
         return;
     end if;
     for x in with recursive below as (
@@ -188,8 +199,12 @@ begin
         select * from below order by name loop
         if x.n + levels > 4 then
             perform dipwell_internal.bad_limit(d.name, 'parent', format('limit %s would be the lowest of %s levels; at most 4', x.name, x.n + levels));
+        elsif x.n = 1 and d.adaptive is not null then
+            perform dipwell_internal.bad_limit(d.name, 'adaptive', format('it is the parent of limit %s, and an adaptive limit cannot be one', x.name));
         elsif x.n = 1 and (x.algorithm = 'concurrency') <> (d.algorithm = 'concurrency') then
             perform dipwell_internal.bad_limit(d.name, 'algorithm', format('it is the parent of limit %s; a concurrency limit and its parent both are one', x.name));
+        elsif x.n = 1 and d.shards > 1 then
+            perform dipwell_internal.bad_limit(d.name, 'shards', format('is not for the parent of limit %s', x.name));
         end if;
     end loop;
 end $$;
@@ -200,14 +215,12 @@ create function dipwell_internal.mark_parent(limit_name text) returns void langu
 declare
     is_parent boolean := exists (select from dipwell.limits x where x.parent = limit_name);
 begin
-    update dipwell.limits l set parts = case when is_parent then 0 end,
-            plain = not is_parent and l.every > 0 and not v.leaky and not v.spread and l.algorithm <> 'concurrency' and greatest(l.shards, 1) = 1
-        from dipwell.versions v
-        where l.name = limit_name and l.parent is null and l.parts is not distinct from case when not is_parent then 0 end
-            and v.limit_id = l.id and v.number = l.version;
+    update dipwell.limits l
+        set parts = case when is_parent then 0 end
+        where l.name = limit_name and l.parent is null and l.parts is not distinct from case when not is_parent then 0 end;
 end $$;
 comment on function dipwell_internal.mark_parent is
-    'Sets limits.parts and plain of a topmost parent that got its first child or lost its last one.';
+    'Sets limits.parts of a topmost parent that got its first child or lost its last one.';
 
 -- Go twin: checkOwner.
 create function dipwell_internal.check_owner(limit_name text, was text, by_owner text) returns void language plpgsql immutable as $$
@@ -248,7 +261,7 @@ begin
     if limit_name is null then
         perform dipwell_internal.bad_limit(null, 'name', 'is missing');
     end if;
-    lock table dipwell.limits in share row exclusive mode;
+    perform dipwell_internal.lock_limit(limit_name);
     select * into old from dipwell.limits x where x.name = limit_name;
     if not found then
         raise exception using errcode = 'undefined_object', constraint = 'name', message = format('name: unknown limit "%s"', limit_name);
@@ -256,6 +269,7 @@ begin
     if split_part(old.owner, ' ', 1) <> split_part(by_owner, ' ', 1) then
         perform dipwell_internal.other_owner(limit_name, old.owner);
     end if;
+    perform dipwell_internal.lock_limit(old.parent);
     select min(x.name) into child from dipwell.limits x where x.parent = limit_name;
     if child is not null then
         perform dipwell_internal.bad_limit(limit_name, 'parent', format('it is the parent of limit %s, which must be dropped or changed first', child));
@@ -263,13 +277,10 @@ begin
     -- Parts for other limits stay until they are due. Without this part nobody can cancel
     -- them.
     delete from dipwell.reservations x where x.limit_id = old.id;
-    update dipwell.hold_parts x set live = false, reset = true, due = x.expires + greatest(x.ttl, 60000000) where x.limit_id = old.id and x.live;
-    delete from dipwell.paces x where x.limit_id = old.id; -- before the versions, as add_samples locks them
-    delete from dipwell.samples x where x.limit_id = old.id;
+    update dipwell.hold_parts x set live = false, reset = true, due = x.expires + dipwell_internal.hold_stays(x.ttl) where x.limit_id = old.id and x.live;
     delete from dipwell.limits x where x.id = old.id;
     perform dipwell_internal.mark_parent(old.parent);
-    update dipwell.revision x set n = x.n + 1;
-    notify dipwell;
+    perform dipwell_internal.note_change();
 end $$;
 comment on function dipwell_internal.drop_limit is
     'Deletes a limit and ends the reservations that have a part in it. Sweeps delete its buckets.';
@@ -383,6 +394,7 @@ begin
     d.start := s->>'start';
     d.lease_us := dipwell_internal.parse_offset(s->>'lease');
     d.shards := (s->>'shards')::bigint;
+    d.adaptive := s->>'adaptive';
     d.on_change := 'keep';
     d.mode := 'enforce';
     return d;
@@ -405,8 +417,7 @@ begin
     d.rate := coalesce(rate, d.rate);
     d.burst := coalesce(burst, d.burst);
     d.max_debt := coalesce(max_debt, d.max_debt);
-    d.adaptive := null; -- the rate of a plan is fixed
-    r := dipwell_internal.compile(d, coalesce(per, period), case when base.levels is not null then 1 else nullif(base.every, 0) end);
+    r := dipwell_internal.compile(d, coalesce(per, period), nullif(base.every, 0));
     return dipwell_internal.variant(base, null, r.unit, r.add, r.cap, r.debt, r.max_charge, r.max_used);
 exception when invalid_parameter_value then
     get stacked diagnostics reason = message_text, field = constraint_name;
@@ -447,6 +458,8 @@ begin
             perform dipwell_internal.bad_limit(d.name, 'plans', 'there are more than 100');
         elsif p.name = last then
             perform dipwell_internal.bad_limit(d.name, 'plans', format('plan %s is there twice', p.name));
+        elsif d.shards > 1 and p.callable then
+            perform dipwell_internal.bad_limit(d.name, 'plans', format('plan %s: callable: is false in a limit with shards', p.name));
         elsif p.mode not in ('enforce', 'shadow', 'unlimited', 'blocked') then
             perform dipwell_internal.bad_limit(d.name, 'plans', format('plan %s: mode: unknown; it is one of shadow, unlimited, blocked, enforce', p.name));
         elsif p.mode in ('unlimited', 'blocked') and num_nonnulls(p.rate, p.per, p.burst, p.max_debt) > 0 then
@@ -457,16 +470,9 @@ begin
             values (r.limit_id, (p.i << 20) + r.number, r.number, p.name, p.mode, p.callable, v.unit, v.add, v.cap, v.debt, v.max_charge, v.max_used);
         last := p.name;
     end loop;
-    for p in select s.i, s.settings from dipwell.call_sites s where s.limit_id = r.limit_id loop
-        begin
-            perform dipwell_internal.put_call_site(d, r, p.i, p.settings);
-        exception when invalid_parameter_value then
-            null; -- rows under it go on under the limit
-        end;
-    end loop;
 end $$;
 comment on function dipwell_internal.put_plans is
-    'Compiles the plans of a new version of a limit, and the definitions that call sites have made of it.';
+    'Compiles the plans of a new version of a limit.';
 
 create function dipwell_internal.compile_concurrency(d dipwell.limits, period bigint) returns dipwell.versions language plpgsql stable as $$
 declare
@@ -489,8 +495,6 @@ begin
         perform dipwell_internal.bad_limit(d.name, 'on_change', 'is keep for a concurrency limit');
     elsif d.on_expire = 'keep' then
         perform dipwell_internal.bad_limit(d.name, 'on_expire', 'is give_back for a concurrency limit');
-    elsif d.shards > 1 then
-        perform dipwell_internal.bad_limit(d.name, 'shards', 'is not for a concurrency limit');
     elsif d.mode not in ('enforce', 'shadow') then
         perform dipwell_internal.bad_limit(d.name, 'mode', 'unknown; it is one of enforce, shadow');
     end if;
@@ -534,6 +538,19 @@ end $$;
 comment on function dipwell_internal.check_lease is
     'Checks those settings of a leased limit that its plans cannot change. Go twin: compiler.checkLease.';
 
+create function dipwell_internal.check_shards(d dipwell.limits) returns void language plpgsql immutable as $$
+begin
+    if d.algorithm <> 'token_bucket' then
+        perform dipwell_internal.bad_limit(d.name, 'shards', 'is for token buckets');
+    elsif d.parent is not null then
+        perform dipwell_internal.bad_limit(d.name, 'shards', 'is not for a limit with a parent');
+    elsif d.parts <> 0 then
+        perform dipwell_internal.bad_limit(d.name, 'shards', 'is not for a limit whose keys are paths');
+    end if;
+end $$;
+comment on function dipwell_internal.check_shards is
+    'Checks those settings of a limit with shards that its plans cannot change. Go twin: compiler.checkShards.';
+
 create function dipwell_internal.carve(d dipwell.limits, burst bigint, period bigint) returns bigint language plpgsql immutable as $$
 declare
     per  text := dipwell_internal.format_per(period);
@@ -566,9 +583,86 @@ end $$;
 comment on function dipwell_internal.larger_than is
     'Raises the error for a burst that is too large. Go twin: compiler.largerThan.';
 
+create function dipwell_internal.adaptive_text(limit_name text, adaptive jsonb) returns text language plpgsql immutable as $$
+declare
+    parts text[] := '{}';
+    x     record;
+    v     text;
+    n     numeric;
+begin
+    if adaptive is null or adaptive = 'null' then
+        return null;
+    elsif jsonb_typeof(adaptive) <> 'object' then
+        perform dipwell_internal.bad_limit(limit_name, 'adaptive', 'is not an object such as {"floor": 50, "latency": "200ms"}');
+    end if;
+    for x in select o.key, o.value from jsonb_each_text(adaptive) o
+            order by array_position(array['floor', 'latency', 'quantile', 'errors', 'window'], o.key) loop
+        v := x.value;
+        continue when v is null;
+        case when x.key = 'floor' then
+            if v !~ '^[1-9][0-9]{0,15}$' then
+                perform dipwell_internal.bad_limit(limit_name, 'adaptive', format('%s: "%s" is not a whole number from 1 to 2^53-1', x.key, v));
+            end if;
+        when x.key in ('latency', 'window') then
+            n := dipwell_internal.parse_offset(v);
+            if n is null or n < 1 then
+                perform dipwell_internal.bad_limit(limit_name, 'adaptive', format('%s: "%s" is not a length of time such as 200ms', x.key, v));
+            end if;
+            v := dipwell_internal.format_per(n::bigint);
+        when x.key in ('quantile', 'errors') then
+            if v !~ '^[0-9]{1,3}(\.[0-9]{1,9})?%?$' then
+                n := 0;
+            else
+                n := rtrim(v, '%')::numeric / case when right(v, 1) = '%' then 100 else 1 end;
+            end if;
+            if n <= 0 or n >= 1 or n <> round(n, 6) then
+                perform dipwell_internal.bad_limit(limit_name, 'adaptive', format('%s: "%s" is not a share between 0 and 1 with at most six decimals, such as 0.95 or 2%%', x.key, v));
+            end if;
+            v := trim_scale(n);
+        else
+            perform dipwell_internal.bad_limit(limit_name, 'adaptive', format('%s: unknown setting; it is one of floor, latency, quantile, errors, window', x.key));
+        end case;
+        parts := parts || (x.key || '=' || v);
+    end loop;
+    return nullif(array_to_string(parts, ';'), '');
+end $$;
+comment on function dipwell_internal.adaptive_text is
+    'The settings of an adaptive limit as text, as in limits.adaptive. Go twins: Adaptive.Set, Adaptive.String.';
+
+create function dipwell_internal.check_adaptive(d dipwell.limits) returns void language plpgsql stable as $$
+declare
+    s        jsonb := (select jsonb_object_agg(split_part(x, '=', 1), split_part(x, '=', 2)) from unnest(string_to_array(d.adaptive, ';')) x);
+    lowest   bigint := coalesce((s->>'floor')::bigint, 0);
+    latency  bigint := dipwell_internal.parse_per(s->>'latency');
+    quantile numeric := s->>'quantile';
+    errors   numeric := s->>'errors';
+    length   bigint := dipwell_internal.parse_per(s->>'window');
+    reason   text := case
+        when d.algorithm <> 'token_bucket' then format('is for token buckets, not for algorithm %s', d.algorithm)
+        when d.lease_us <> 0 then 'is not for a limit with a lease'
+        when d.shards > 1 then 'is not for a limit with shards'
+        when d.parent is not null or d.parts <> 0 then 'is neither for a limit with a parent nor for the parent of others'
+        when lowest not between 1 and d.rate then format('floor: %s is not between 1 and the rate, %s', lowest, d.rate)
+        when latency is null and errors is null then 'latency: a target is missing: give latency, errors, or both'
+        when latency not between 1 and 3600000000 then format('latency: %s is not a whole number of microseconds from 1us to 1h', dipwell_internal.format_per(latency))
+        when quantile is not null and latency is null then 'quantile: needs a latency'
+        when quantile not between 0.5 and 0.999999 then format('quantile: %s is not between 0.5 and 0.999999, in whole millionths', quantile)
+        when errors not between 0.000001 and 0.5 then format('errors: %s is not between 0.000001 and 0.5, in whole millionths', errors)
+        when length not between 100000 and 3600000000 then format('window: %s is not a whole number of microseconds from 100ms to 1h', dipwell_internal.format_per(length))
+        end;
+begin
+    if reason is not null then
+        perform dipwell_internal.bad_limit(d.name, 'adaptive', reason);
+    end if;
+end $$;
+comment on function dipwell_internal.check_adaptive is
+    'Checks the settings of an adaptive limit whose other numbers are valid. Go twin: compiler.checkAdaptive.';
+
 create function dipwell_internal.compile(d dipwell.limits, period bigint, of_tick bigint default null) returns dipwell.versions language plpgsql stable as $$
 declare
     m        constant bigint := 9007199254740991;
+    algorithms constant text[] := '{token_bucket,fixed_window,interval,leaky_bucket,concurrency}';
+    meant    text := translate(lower(d.algorithm), '- ', '__');
     windowed boolean := d.algorithm in ('fixed_window', 'interval');
     r        dipwell.versions;
     burst    bigint;
@@ -585,11 +679,13 @@ declare
     offset_  bigint;
     wall     text[];
     carved   bigint := 0;
+    rows     bigint := 1; -- of a key
     scale    bigint := 1; -- units are finer by this
 begin
     perform dipwell_internal.check_name(null, 'name', coalesce(d.name, ''));
-    if d.algorithm is null or d.algorithm not in ('token_bucket', 'fixed_window', 'interval', 'leaky_bucket', 'concurrency') then
-        perform dipwell_internal.bad_limit(d.name, 'algorithm', 'unknown; it is one of token_bucket, fixed_window, interval, leaky_bucket, concurrency');
+    if d.algorithm = any (algorithms) is not true then
+        perform dipwell_internal.bad_limit(d.name, 'algorithm', format('"%s" is not one of %s', d.algorithm, array_to_string(algorithms, ', '))
+            || case when meant = any (algorithms) then format('; did you mean %s?', meant) else '' end);
     end if;
     if d.shards not between 0 and 64 then
         perform dipwell_internal.bad_limit(d.name, 'shards', format('%s is not between 1 and 64', d.shards));
@@ -597,10 +693,13 @@ begin
     if d.lease_us <> 0 then
         perform dipwell_internal.check_lease(d);
     end if;
+    if d.shards > 1 then
+        perform dipwell_internal.check_shards(d);
+    end if;
     if d.algorithm = 'concurrency' then
         r := dipwell_internal.compile_concurrency(d, period);
         if d.adaptive is not null then
-            perform dipwell_internal.check_adaptive(d, period);
+            perform dipwell_internal.check_adaptive(d);
         end if;
         return r;
     elsif d.rate is null or d.rate < 1 or d.rate > m then
@@ -630,18 +729,21 @@ begin
     burst := case when d.algorithm = 'leaky_bucket' then 1 else coalesce(d.burst, d.rate) end;
     debt := case when d.max_debt is null then burst when d.max_debt = -1 then 0 else d.max_debt end;
     if d.shards > 1 then
-        if d.algorithm = 'leaky_bucket' then
-            perform dipwell_internal.bad_limit(d.name, 'shards', 'is not for a leaky bucket');
-        elsif d.max_debt <> 0 then
+        if d.max_debt <> 0 then
             perform dipwell_internal.bad_limit(d.name, 'max_debt', 'is 0 for a limit with shards');
-        elsif burst < 2 * d.shards then
-            perform dipwell_internal.bad_limit(d.name, 'burst', format('%s is too small for %s shards; at least %s', burst, d.shards, 2 * d.shards));
-        elsif d.rate > m / d.shards then
-            perform dipwell_internal.bad_limit(d.name, 'rate', format('%s is too large for %s shards; at most %s', d.rate, d.shards, m / d.shards));
-        elsif windowed and d.rate < d.shards then
-            perform dipwell_internal.bad_limit(d.name, 'rate', format('%s is too small for %s shards; at least %s', d.rate, d.shards, d.shards));
+        elsif burst < d.shards then
+            perform dipwell_internal.bad_limit(d.name, 'burst', format('%s is too small for %s shards; at least %s', burst, d.shards, d.shards));
+        elsif burst % d.shards <> 0 and of_tick is null then
+            perform dipwell_internal.bad_limit(d.name, 'burst', format('%s is not a multiple of %s shards; %s is', burst, d.shards, burst - burst % d.shards));
         end if;
-        scale := d.shards;
+        rows := d.shards;
+        burst := burst / rows;
+        d.max_debt := 0;
+        debt := 0;
+    elsif d.adaptive is not null then
+        if d.max_debt <> 0 then
+            perform dipwell_internal.bad_limit(d.name, 'max_debt', 'is 0 for an adaptive limit');
+        end if;
         d.max_debt := 0;
         debt := 0;
     end if;
@@ -651,8 +753,8 @@ begin
     charge := coalesce(d.max_charge, dipwell_internal.mul_div(10, greatest(burst, 1), 1, false));
     want_debt := case when d.max_debt is null then 0 else debt end;
     want_charge := coalesce(d.max_charge, 0);
-    if d.adaptive is not null then
-        perform dipwell_internal.check_adaptive(d, period);
+    if d.adaptive is not null and of_tick is null then -- not a plan
+        perform dipwell_internal.check_adaptive(d);
     elsif d.lease_us <> 0 then
         carved := dipwell_internal.carve(d, burst, period);
     end if;
@@ -667,25 +769,18 @@ begin
     r.zone := '';
     r.per := per;
     r.start := d.start;
-    if d.adaptive is not null then
-        -- At the ceiling ticks are 1/1024 µs long; at a lower rate they are longer.
-        select a.ceiling, a.floor_level into offset_, tick from dipwell_internal.target_of(d) a;
-        r.every := 0;
-        r.unit := 1024 * period / gcd(offset_, 1024 * period);
-        r.add := offset_ / gcd(offset_, 1024 * period);
-        most := dipwell_internal.mul_div(m - 1, dipwell_internal.mul_div(tick, r.add, 1, false), 1, false);
-        room := most / r.unit - want_debt - want_charge;
-        if room < burst then
-            perform dipwell_internal.bad_limit(d.name, 'burst', format('%s at a ceiling of %s per %s is too large to count exactly; at most %s', burst, offset_, per, greatest(0, room)));
-        end if;
-    elsif not windowed then
+    if not windowed then
         -- The finest tick with which everything fits. Defaults that fit with no tick are
         -- lowered.
+        period := period * rows;
         <<found>>
         foreach need in array array[burst + debt + charge, burst + debt + want_charge, burst + want_debt + want_charge] loop
             foreach tick in array array[1, 1000, 1000000, 60000000]::bigint[] loop
                 continue when period % tick <> 0 or tick <> of_tick;
                 r.every := tick;
+                if d.adaptive is not null then -- units for 1024 fractions
+                    scale := (1023 + period / tick / gcd(d.rate, period / tick)) / (period / tick / gcd(d.rate, period / tick));
+                end if;
                 r.unit := period / tick / gcd(d.rate, period / tick) * scale;
                 r.add := d.rate / gcd(d.rate, period / tick) * scale;
                 most := dipwell_internal.most_units(tick, r.add);
@@ -696,10 +791,13 @@ begin
         if most is null then
             foreach tick in array array[1, 1000, 1000000, 60000000]::bigint[] loop
                 continue when period % tick <> 0 or tick <> of_tick;
+                if d.adaptive is not null then
+                    scale := (1023 + period / tick / gcd(d.rate, period / tick)) / (period / tick / gcd(d.rate, period / tick));
+                end if;
                 room := greatest(room, dipwell_internal.most_units(tick, d.rate / gcd(d.rate, period / tick) * scale)
                     / (period / tick / gcd(d.rate, period / tick) * scale) - want_debt - want_charge);
             end loop;
-            perform dipwell_internal.larger_than(d, burst, per, room);
+            perform dipwell_internal.larger_than(d, burst * rows, per, room * rows);
         end if;
     else
         r.unit := 1;

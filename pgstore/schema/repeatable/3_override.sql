@@ -20,11 +20,10 @@ create function dipwell_internal.wrong_setting(field text, value text) returns t
         when field = 'per' then null
         when field = 'mode' and value = '' then 'is empty'
         when field = 'mode' and value not in ('shadow', 'unlimited', 'blocked', 'enforce') then format('"%s" is not one of shadow, unlimited, blocked, enforce', value)
-            || dipwell_internal.suggest(value, '{shadow,unlimited,blocked,enforce}')
         when field = 'mode' then null
         when field = 'callable' and value not in ('true', 'false') then format('"%s" is neither true nor false', value)
         when field = 'callable' then null
-        else 'unknown setting' || dipwell_internal.suggest(field, '{rate,per,burst,max_debt,mode,callable}') end
+        else 'unknown setting' end
 $$;
 comment on function dipwell_internal.wrong_setting is
     'What is wrong with a setting of a plan, as text; null if it is right. Go twin: Plan.Set.';
@@ -68,7 +67,7 @@ declare
     was text;
 begin
     perform dipwell_internal.limit_id(limit_name, 'limit_name');
-    lock table dipwell.limits in share row exclusive mode;
+    perform dipwell_internal.lock_limit(limit_name);
     select * into d from dipwell.limits x where x.name = limit_name;
     was := (select x from unnest(string_to_array(d.plans, '|')) x where split_part(x, ':', 1) = plan);
     if split_part(d.owner, ' ', 1) <> 'sql' then
@@ -161,7 +160,7 @@ begin
         select * into l from dipwell.limits x where x.id = lim;
         insert into dipwell.buckets (used, ts, limit_id, version, key) values (0, n, lim, l.version, of_key) on conflict do nothing;
     end if;
-    perform dipwell_internal.lock_bucket(lim, of_key);
+    perform from dipwell.buckets y where y.limit_id = lim and y.key = of_key for update;
     select * into b from dipwell.buckets x where x.limit_id = lim and x.key = of_key;
     select * into l from dipwell.limits x where x.id = lim;
     if l.id is null then
@@ -171,7 +170,12 @@ begin
     n := coalesce(at, dipwell_internal.now_us());
     if o.id is null and was.id is null then
         return null;
-    elsif o.id is not null then
+    end if;
+    if dipwell_internal.expire_holds(lim, of_key, n) > 0 then -- which may have ended the last override
+        select * into b from dipwell.buckets x where x.limit_id = lim and x.key = of_key;
+        was := coalesce(dipwell_internal.override_of(lim, of_key), was);
+    end if;
+    if o.id is not null then
         o.limit_id := lim;
         o.key := of_key;
         o := dipwell_internal.compile_override(l, o, n);
@@ -185,7 +189,7 @@ begin
         t := greatest(n, b.ts);
         d := dipwell_internal.own_definition(l, was, b.version, t);
         r := dipwell_internal.spread(d.rule, l.name, of_key);
-        select * into c from dipwell_internal.carry(l, was, of_key, b.version, r.number, n, b.used, b.ts, b.lows);
+        select * into c from dipwell_internal.carry(l, was, of_key, b.version, r.number, n, b.used, b.ts, dipwell_internal.lows_of(b.lows, b.low));
         if b.lows is not null then
             c.lows := dipwell_internal.resolve_records(l, was, of_key, r.number, case when c.used > 0 then c.lows end, n);
         end if;
@@ -201,7 +205,7 @@ begin
         c.used := dipwell_internal.convert_used(c.used, r, s, true);
         if c.lows is not null and c.used > 0 then
             list := c.lows;
-            for i in 4..cardinality(list) by 2 loop
+            for i in 6..cardinality(list) by 2 loop
                 list[i] := dipwell_internal.convert_back(list[i], r, s);
             end loop;
             list := dipwell_internal.lows_rise(list);
@@ -212,7 +216,9 @@ begin
         perform dipwell_internal.carry_holds(l, was, of_key, r.number, n);
         update dipwell.hold_parts x set version = s.number, units = dipwell_internal.convert_back(x.units, r, s)
             where x.limit_id = lim and x.key = of_key and x.live and x.number > 0;
-        update dipwell.buckets x set used = c.used, ts = t, version = s.number, lows = list where x.limit_id = lim and x.key = of_key;
+        update dipwell.buckets x set used = c.used, ts = t, version = s.number,
+                (lows, low, due) = (select * from dipwell_internal.lows_columns(lim, of_key, list))
+            where x.limit_id = lim and x.key = of_key;
     end if;
     delete from dipwell.key_overrides x where x.limit_id = lim and x.key = of_key;
     if o.id is not null then
@@ -224,6 +230,16 @@ end $$;
 comment on function dipwell_internal.change_override is
     'Sets the override of a key, or ends it if o is null, and converts the row of the key in the same transaction. Returns the override that was set or that ended.';
 
+create function dipwell_internal.mark_overridden(lim int) returns void language plpgsql volatile as $$
+begin
+    update dipwell.limits x set overridden = true where x.id = lim;
+    perform dipwell_internal.note_change();
+end $$;
+comment on function dipwell_internal.mark_overridden is
+    'Sets limits.overridden.';
+
+-- Where another transaction changes the limit, or has set its first override, the limit is
+-- not marked here, but by a sweep: until then the row of the key tells of its override.
 create function dipwell_internal.set_override(lim int, of_key text, plan text, rate bigint, per bigint, burst bigint, until bigint, note text, at bigint default null)
 returns dipwell.key_overrides language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -239,10 +255,9 @@ begin
     o.until := until;
     o.note := nullif(note, '');
     o.id := 1;
-    update dipwell.limits x set overridden = true where x.id = lim and x.overridden is not true;
+    perform from dipwell.limits x where x.id = lim and x.overridden is not true for no key update skip locked;
     if found then
-        update dipwell.revision x set n = x.n + 1;
-        notify dipwell;
+        perform dipwell_internal.mark_overridden(lim);
     end if;
     return dipwell_internal.change_override(lim, of_key, o, at);
 end $$;

@@ -1,3 +1,28 @@
+create function dipwell_internal.reserved() returns text[] language sql immutable as
+$$ select array['lock_limit', 'note_change', 'mark_overridden', 'put_limit', 'put_plans', 'mark_parent', 'drop_limit', 'bad_limit', 'change_plans', 'set_override', 'end_override', 'change_override', 'changed'] $$;
+comment on function dipwell_internal.reserved is
+    'The functions of dipwell_internal that only dipwell_admin may call.';
+
+-- Housekeeping is left out: a program may leave it to others.
+create function dipwell_internal.lacks(who name default current_user) returns text[] language sql stable as $$
+    select array(
+        select format('row security of %s is on', c.oid::regclass) from pg_class c join pg_roles r on r.rolname = who
+            where c.relnamespace = 'dipwell'::regnamespace and c.relkind in ('r', 'p') and c.relrowsecurity and c.relname <> 'audit' and c.relname <> 'top_hours'
+                and not r.rolsuper and not r.rolbypassrls and (c.relforcerowsecurity or not pg_has_role(who, c.relowner, 'usage'))
+        union all
+        select format('%s on dipwell.%s', p, t) from unnest('{buckets,reservations,hold_parts}'::text[]) t, unnest('{select,insert,update,delete}'::text[]) p
+            where not has_table_privilege(who, 'dipwell.' || t, p)
+        union all
+        select 'select on dipwell.' || t from unnest('{limits,versions,plans,key_overrides,revision}'::text[]) t where not has_table_privilege(who, 'dipwell.' || t, 'select')
+        union all
+        select 'execute on ' || min(p.oid::regprocedure::text) || case when count(*) > 1 then format(' and %s more functions', count(*) - 1) else '' end from pg_proc p
+            where p.pronamespace = 'dipwell_internal'::regnamespace and p.proname <> all (dipwell_internal.reserved())
+                and p.proname !~ '^(sweep|forget|settled|retire|parts|sum_changes|record_change|audit_id|lacks)' and not has_function_privilege(who, p.oid, 'execute')
+            having count(*) > 0)
+$$;
+comment on function dipwell_internal.lacks is
+    'The rights that a role lacks to decide as the Go store does, and the tables whose row security is on for it.';
+
 -- Roles: dipwell_app takes, dipwell_service is for the Go store and services (rows,
 -- not definitions), dipwell_admin may do everything. If a role is missing and may
 -- not be created, grant by hand: an upgrade keeps such grants.
@@ -5,7 +30,7 @@ do $$
 declare
     app     constant text[] := array['take', 'take_all', 'check', 'take_up_to', 'reserve', 'charge', 'cancel', 'hold', 'hold_all', 'settle', 'settle_all', 'extend', 'key', 'observe'];
     service constant text[] := app || array['refund', 'reset', 'sweep'];
-    admin   constant text[] := array['put_limit', 'put_plans', 'mark_parent', 'drop_limit', 'bad_limit', 'change_plans', 'set_override', 'end_override', 'change_override', 'begin_pace', 'changed']; -- functions of dipwell_internal
+    admin   constant text[] := dipwell_internal.reserved();
     who  text;
     f    record;
 begin
@@ -35,18 +60,15 @@ begin
             execute format('grant execute on function %s to %I', f.signature, who);
         end loop;
         execute format('grant select on all tables in schema dipwell to %I', who);
-        execute format('grant insert, update, delete on dipwell.buckets, dipwell.shards, dipwell.reservations, dipwell.hold_parts to %I', who);
+        execute format('grant insert, update, delete on dipwell.buckets, dipwell.reservations, dipwell.hold_parts to %I', who);
         execute format('grant insert, delete on dipwell.top_hours to %I', who);
-        execute format('grant update, delete on dipwell.key_overrides to %I', who); -- those that have ended or are of an older version
     end loop;
     if exists (select from pg_roles where rolname = 'dipwell_admin') then
-        grant insert, update, delete on dipwell.limits, dipwell.versions, dipwell.paces, dipwell.samples, dipwell.plans, dipwell.key_overrides, dipwell.revision to dipwell_admin;
+        grant insert, update, delete on dipwell.limits, dipwell.versions, dipwell.plans, dipwell.revision to dipwell_admin;
     end if;
-    -- Restores what 0_drop.sql found. Some functions were in schema dipwell before.
-    for f in select p.oid::regprocedure as signature, p.pronamespace::regnamespace as home, g.grantee::regrole as who
-        from pg_temp.dipwell_grants g join pg_proc p on p.proname = g.name
-        where p.pronamespace in ('dipwell'::regnamespace, 'dipwell_internal'::regnamespace) loop
-        execute format('grant usage on schema %s to %s', f.home, f.who);
+    -- Restores what 0_drop.sql found.
+    for f in select p.oid::regprocedure as signature, g.grantee::regrole as who
+        from pg_temp.dipwell_grants g join pg_proc p on p.proname = g.name and p.pronamespace = g.home loop
         execute format('grant execute on function %s to %s', f.signature, f.who);
     end loop;
 end $$;

@@ -22,20 +22,21 @@ comment on column dipwell.limits.list_keys is 'Whether stores that keep only has
 comment on column dipwell.limits.owner is 'Who defined it and may change it: code, api, sql, rls, file or file:NAME. The owner of a file is followed by its revision and digest.';
 comment on column dipwell.limits.version is 'Number of the current version.';
 comment on column dipwell.limits.unit is 'In the current version: units in a token.';
-comment on column dipwell.limits.every is 'In the current version: µs between ticks; 0: by calendar, or by an adaptive rate.';
+comment on column dipwell.limits.every is 'In the current version: µs between ticks; 0: by calendar.';
 comment on column dipwell.limits.add is 'In the current version: units that come back at a tick.';
 comment on column dipwell.limits.cap is 'In the current version: units that takes may use.';
 comment on column dipwell.limits.grid is 'A tick before any time that can occur, in µs.';
 comment on column dipwell.limits.ticks is 'Ticks after which any bucket is full.';
-comment on column dipwell.limits.plain is 'Whether the numbers in this row are enough to decide a take.';
+comment on column dipwell.limits.plain is 'Whether the numbers in this row are enough to decide a take from a row.';
+comment on column dipwell.limits.spread is 'Whether they are if dipwell_internal.key_offset is added to grid.';
 comment on column dipwell.limits.plans is 'Named variants, as in pro:rate=600;burst=1000|staff:mode=unlimited; null: none.';
 comment on column dipwell.limits.parent is 'The limit from which a take takes as well; null: none.';
 comment on column dipwell.limits.parts is 'Number of parts of the keys of a topmost parent; 0: its shared bucket; null: it is not one.';
 comment on column dipwell.limits.ttl_us is 'The longest time that a hold may ask for, in µs; null or 0: a day.';
 comment on column dipwell.limits.on_expire is 'What an expired hold does: give_back or keep; null: give_back.';
 comment on column dipwell.limits.lease_us is 'How long a process may use tokens that it took in advance, in µs; null: no leases.';
-comment on column dipwell.limits.shards is 'Rows over which a key may be spread; null or 0: one.';
-comment on column dipwell.limits.adaptive is 'The bounds and the target of an adaptive rate, as in floor=50;ceiling=500;latency=200ms; null: the rate is fixed.';
+comment on column dipwell.limits.shards is 'Rows that each key has; null or 0: one.';
+comment on column dipwell.limits.adaptive is 'The lowest rate and the target of an adaptive limit, as in floor=50;latency=200ms; null: the rate is fixed.';
 comment on column dipwell.limits.overridden is 'Whether keys may have overrides; null: none ever had one.';
 
 comment on table dipwell.versions is 'The rules under which buckets and reservations may still be, including the current one. Go twin: store.Rule.';
@@ -44,7 +45,7 @@ comment on column dipwell.versions.number is 'From 1.';
 comment on column dipwell.versions.since is 'When it began, in µs since the Unix epoch; it ends when the next one begins.';
 comment on column dipwell.versions.policy is 'How used tokens are converted into this version: keep, proportional or reset.';
 comment on column dipwell.versions.unit is 'Units in a token.';
-comment on column dipwell.versions.every is 'µs between ticks; 0: by calendar, or by an adaptive rate.';
+comment on column dipwell.versions.every is 'µs between ticks; 0: by calendar.';
 comment on column dipwell.versions.add is 'Units that come back at a tick.';
 comment on column dipwell.versions.cap is 'Units that takes may use.';
 comment on column dipwell.versions.origin is 'The time of a tick, in µs; with a calendar, µs after each boundary.';
@@ -61,26 +62,7 @@ comment on column dipwell.versions.clock is 'Seconds after local midnight at whi
 comment on column dipwell.versions.zone is 'The calendar''s IANA time zone; empty without a calendar.';
 comment on column dipwell.versions.per is 'limits.per of this version.';
 comment on column dipwell.versions.start is 'limits.start of this version.';
-comment on column dipwell.versions.settings is 'The settings of the limit in this version, from which its plans and overrides are compiled, as a JSON object of texts; null: as written by a program of schema version 7.';
-comment on column dipwell.versions.levels is 'The adaptive rate over time, in 1/1024 of the ceiling: the level before the first change, then for each change, also of the future, its time in µs, the level and the number of ticks until then. There are as many ticks in a µs as the level. Null: the rate is fixed.';
-
-comment on table dipwell.paces is 'The state from which the next rate of an adaptive limit is computed. Go twin: adaptive.State.';
-comment on column dipwell.paces.limit_id is 'limits.id.';
-comment on column dipwell.paces.begun is 'When the present window began, in µs since the Unix epoch; 0: nothing was observed yet.';
-comment on column dipwell.paces.count is 'Calls that ended in the previous window.';
-comment on column dipwell.paces.slow is 'Of them, slower than the latency of the target.';
-comment on column dipwell.paces.failed is 'Of them, failed.';
-comment on column dipwell.paces.cut is 'Whether the rate was lowered at the end of the previous window because the target was missed.';
-comment on column dipwell.paces.reason is 'Why the rate changed last: defined, latency, errors, used or unobserved.';
-comment on column dipwell.paces.changed is 'When it changed for that reason, in µs since the Unix epoch.';
-comment on column dipwell.paces.drifts is 'When the rate begins to return to the limit''s rate if nothing is observed, in µs since the Unix epoch; 0: it does not.';
-
-comment on table dipwell.samples is 'Observations of the calls behind adaptive limits in their present windows. Unlogged: a crash loses them, but no tokens.';
-comment on column dipwell.samples.limit_id is 'limits.id.';
-comment on column dipwell.samples.count is 'Calls that ended.';
-comment on column dipwell.samples.slow is 'Of them, slower than the latency of the target.';
-comment on column dipwell.samples.failed is 'Of them, failed.';
-comment on column dipwell.samples.taken is 'Tokens that were taken.';
+comment on column dipwell.versions.settings is 'The settings of the limit in this version, from which its plans and overrides are compiled, as a JSON object of texts.';
 
 comment on table dipwell.plans is 'The plans of the limits at each of their versions: the numbers of the rule that a plan may change.';
 comment on column dipwell.plans.limit_id is 'limits.id.';
@@ -96,15 +78,8 @@ comment on column dipwell.plans.debt is 'Units that a reserve may use beyond cap
 comment on column dipwell.plans.max_charge is 'The largest charge, in tokens.';
 comment on column dipwell.plans.max_used is 'Units at which a bucket''s used stops growing.';
 
-comment on table dipwell.call_sites is 'The definitions of call sites (TakeWith): for each limit at most 256 under which there are rows.';
-comment on column dipwell.call_sites.limit_id is 'limits.id.';
-comment on column dipwell.call_sites.i is 'buckets.version of rows under it has the version of the limit in the lowest 20 bits and 1024 + i above them. Its name in plans is # and i.';
-comment on column dipwell.call_sites.settings is 'Its settings, as those of a plan in limits.plans.';
-comment on column dipwell.call_sites.made is 'When it was made, in µs since the Unix epoch.';
-comment on column dipwell.call_sites.looked is 'When rows under it were last searched, in µs since the Unix epoch, plus ten times the duration of the search.';
-comment on column dipwell.call_sites.ended is 'When no row was under it any more, in µs since the Unix epoch: it is deleted some minutes later; null: it is in use.';
 
-comment on table dipwell.audit is 'Changes that people have made through the service, its page and command line, and by define, drop, define_plan, drop_plan, override and end_override: the last 10,000 of 400 days, and a few more until one of the next changes deletes them.';
+comment on table dipwell.audit is 'Changes that people have made through the service, its page and command line, and by define, drop, define_plan, drop_plan, override and end_override: all of the last 400 days, and older ones until the next change deletes them.';
 comment on column dipwell.audit.id is 'Increases with time: 14 hexadecimal digits of the time in µs since the Unix epoch, and 8 digits that differ between entries of the same time.';
 comment on column dipwell.audit.at is 'When, by the server''s clock.';
 comment on column dipwell.audit.who is 'The address of the caller, or the user of the database.';
@@ -150,7 +125,9 @@ comment on column dipwell.buckets.used is 'Units taken and not yet given back, a
 comment on column dipwell.buckets.ts is 'µs since the Unix epoch, by this server''s clock.';
 comment on column dipwell.buckets.limit_id is 'limits.id.';
 comment on column dipwell.buckets.version is 'The definition under which used is counted: a version of the limit, plans.number, or for an override its id - 2^31.';
-comment on column dipwell.buckets.lows is 'How much the row''s reservations can still give back: mark, next number, and for each entry number and units; null without reservations.';
+comment on column dipwell.buckets.low is 'The last used of lows: the least that was used since the last record was made.';
+comment on column dipwell.buckets.due is 'When the first live record of the row ends, in µs since the Unix epoch; it may be earlier, but not later; null: the row has none.';
+comment on column dipwell.buckets.lows is 'How much the row''s reservations and holds can still give back: mark, next number, number of live holds, 1 if the key has other records, and for each entry number and units, but for the units of the last; null without records.';
 comment on column dipwell.buckets.key is 'The caller''s key; empty: the limit''s shared bucket.';
 
 comment on table dipwell.reservations is 'Reservations that can still be cancelled, and cancelled ones of which some units cannot be given back yet. All rows of a call have the same id.';
@@ -167,13 +144,6 @@ comment on column dipwell.reservations.parts is 'Number of keys of the reservati
 comment on column dipwell.reservations.part_due is 'When this part is due, in µs since the Unix epoch.';
 comment on column dipwell.reservations.due is 'When the caller may act, in µs since the Unix epoch; after that it cannot be cancelled.';
 
-comment on table dipwell.shards is 'Rows of keys that many connections take from at the same time. The row of buckets of such a key has the lows {0}.';
-comment on column dipwell.shards.used is 'Units used at ts.';
-comment on column dipwell.shards.ts is 'Time of the last change, in µs since the Unix epoch.';
-comment on column dipwell.shards.limit_id is 'limits.id.';
-comment on column dipwell.shards.version is 'versions.number.';
-comment on column dipwell.shards.shard is 'From 0.';
-comment on column dipwell.shards.key is 'buckets.key.';
 
 comment on table dipwell.hold_parts is 'What holds took of each limit and key, until some time after they have ended. All rows of a hold have the same id.';
 comment on column dipwell.hold_parts.id is 'The argument of settle and extend.';
@@ -191,7 +161,7 @@ comment on column dipwell.hold_parts.ttl is 'The ttl of the call, in µs.';
 comment on column dipwell.hold_parts.expires is 'When the hold expires, in µs since the Unix epoch.';
 comment on column dipwell.hold_parts.due is 'expires while the row is live, and afterwards when it may be deleted, in µs.';
 comment on column dipwell.hold_parts.live is 'Whether units may still be given back.';
-comment on column dipwell.hold_parts.free is 'Whether it took nothing because of an unlimited plan or shadow mode; settling it charges nothing.';
+comment on column dipwell.hold_parts.free is 'Whether it took nothing. Settling it then charges nothing, and it is never live, but counts to the live records of its key while the hold lives.';
 comment on column dipwell.hold_parts.keep is 'Whether nothing is given back when it expires.';
 comment on column dipwell.hold_parts.reset is 'Whether it ended with a reset of its key.';
 comment on column dipwell.hold_parts.settled is 'Whether the hold was settled.';
@@ -199,8 +169,9 @@ comment on column dipwell.hold_parts.cost is 'The cost to which it was settled, 
 comment on column dipwell.hold_parts.plan is 'The plan that the call named; null: none.';
 comment on column dipwell.hold_parts.call is 'Further properties that must be the same in a repeated call, such as plans and floors; null: none.';
 
-comment on table dipwell.revision is 'One row, changed with every limit, for programs without notifications.';
-comment on column dipwell.revision.n is 'Number of changes.';
+comment on table dipwell.revision is 'Changes of limits: while the sum of n is the same, no limit has changed. Sweeps replace many rows by one with their sum.';
+comment on column dipwell.revision.id is 'Identifies the row.';
+comment on column dipwell.revision.n is 'Random, so that after a restore other changes have another sum.';
 
 comment on table dipwell.sweep_state is 'The progress and the totals of sweeps. One row, locked by one sweep at a time.';
 comment on column dipwell.sweep_state.page is 'The page of buckets at which the next sweep continues.';
@@ -211,6 +182,7 @@ comment on column dipwell.sweep_state.took is 'Duration of the last complete pas
 comment on column dipwell.sweep_state.pass_swept is 'Rows deleted in the last complete pass.';
 comment on column dipwell.sweep_state.passes is 'Number of complete passes.';
 comment on column dipwell.sweep_state.swept is 'Rows deleted by all sweeps.';
+comment on column dipwell.sweep_state.one is 'There is one row.';
 comment on column dipwell.sweep_state.spent is 'Duration of all sweeps in µs, without pauses.';
 
 comment on table dipwell.migrations is 'The migrations that were applied. The largest version is the version of the schema.';

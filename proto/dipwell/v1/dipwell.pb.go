@@ -209,7 +209,7 @@ type Decision struct {
 	Hold          string                 `protobuf:"bytes,17,opt,name=hold,proto3" json:"hold,omitempty"`                                        // id of the hold, for Settle and Extend
 	ExpiresUs     int64                  `protobuf:"varint,18,opt,name=expires_us,json=expiresUs,proto3" json:"expires_us,omitempty"`            // when the hold expires, in microseconds since the Unix epoch; 0: no hold
 	Repeated      bool                   `protobuf:"varint,19,opt,name=repeated,proto3" json:"repeated,omitempty"`                               // the same Hold or Settle was made before, and changed nothing now
-	RetryIsBound  bool                   `protobuf:"varint,20,opt,name=retry_is_bound,json=retryIsBound,proto3" json:"retry_is_bound,omitempty"` // the key has holds: the call may be allowed before retry_after_us
+	RetryIsBound  bool                   `protobuf:"varint,20,opt,name=retry_is_bound,json=retryIsBound,proto3" json:"retry_is_bound,omitempty"` // retry_after_us is not exact: the key has holds and the call may be allowed before it, or its override ends
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -5,6 +5,16 @@ $$ select (date_part('epoch', clock_timestamp()) * 1000000::float8)::bigint $$;
 comment on function dipwell_internal.now_us is
     'The server''s clock, in µs since the Unix epoch. Written in the language SQL so that the planner inlines it. Its operator has exactly these types, so that views that call it find no other one in the search path.';
 
+create function dipwell_internal.may_set_clock() returns boolean language sql stable as
+$$ select pg_has_role(session_user, n.nspowner, 'member') from pg_namespace n where n.nspname = 'dipwell_internal' $$;
+comment on function dipwell_internal.may_set_clock is
+    'Whether the login may pass another time than the clock''s to functions that run with the rights of the owner: for tests, whose login is a member of that role.';
+
+create function dipwell_internal.past(at bigint) returns bigint language sql volatile as
+$$ select case when dipwell_internal.may_set_clock() then at else least(at, dipwell_internal.now_us()) end $$;
+comment on function dipwell_internal.past is
+    'The time at, but not later than the clock unless the login may set it.';
+
 create function dipwell_internal.floor_div(a bigint, b bigint) returns bigint language sql immutable as
 $$ select case when a >= 0 then a / b else -((b - 1 - a) / b) end $$;
 comment on function dipwell_internal.floor_div is
@@ -34,6 +44,12 @@ returns interval language sql immutable as
 $$ select ({{lastTick "t" "grid" "every"}} - n) * interval '1 microsecond' + ({{comeBack "units" "every" "add"}}) * interval '1 microsecond' $$;
 comment on function dipwell_internal.plain_wait is
     'The time from n to the tick at which units will have come back, for a row that was stepped to t. It is computed in two parts that are each below 2^53 µs, because an exact product with an interval needs that; their sum may be larger. Go twin: Rule.wait.';
+
+create function dipwell_internal.plain_reset(units bigint, t bigint, n bigint, every bigint, add bigint, grid bigint)
+returns bigint language sql immutable as
+$$ select (t - grid) / every * every + grid - n + (units + add - 1) / add * every $$;
+comment on function dipwell_internal.plain_reset is
+    'plain_wait in µs.';
 
 create function dipwell_internal.zone_offset(zone text, x bigint) returns bigint language sql stable as
 $$ select date_part('epoch', (timestamptz 'epoch' + x * interval '1 second') at time zone
@@ -97,8 +113,6 @@ declare
 begin
     if r.every > 0 then
         return {{tickOf "x" "r.origin" "r.every" | floor}};
-    elsif r.levels is not null then
-        return dipwell_internal.level_tick(r.levels, x);
     end if;
     at := timestamp 'epoch' + (y + dipwell_internal.zone_offset(r.zone, dipwell_internal.floor_div(y, 1000000)) * 1000000) * interval '1 microsecond';
     if r.months > 0 then
@@ -121,8 +135,6 @@ create function dipwell_internal.wait(r dipwell.versions, units bigint, t bigint
 begin
     if r.every > 0 then
         return {{wait "units" "t" "n" "r.origin" "r.every" "r.add" | floor}};
-    elsif r.levels is not null then
-        return dipwell_internal.level_boundary(r.levels, dipwell_internal.level_tick(r.levels, t) + {{ticksFor "units" "r.add"}}) - n;
     end if;
     return dipwell_internal.calendar_boundary(r, dipwell_internal.tick(r, t) + {{ticksFor "units" "r.add"}}) + r.origin - n;
 end $$;
@@ -149,16 +161,21 @@ $$ select case when r.every > 0 then r.every
 comment on function dipwell_internal.shortest is
     'The length of the shortest window in µs. No zone moves its clocks by more than two hours. Go twin: Rule.shortest.';
 
+create function dipwell_internal.key_offset(name text, key text, every bigint) returns bigint language sql stable as
+$$ select ('x' || substr(encode(sha256(int4send(octet_length(convert_to(name, 'UTF8')))
+    || convert_to(name, 'UTF8') || convert_to(key, 'UTF8')), 'hex'), 1, 12))::bit(48)::bigint % every $$;
+comment on function dipwell_internal.key_offset is
+    'The first 48 bits of SHA-256(uint32be(length of name) ‖ name ‖ key), modulo the period: when the windows of a key begin.';
+
 create function dipwell_internal.spread(r dipwell.versions, name text, key text) returns dipwell.versions language plpgsql stable as $$
 begin
     if r.spread then
-        r.origin := ('x' || substr(encode(sha256(int4send(octet_length(convert_to(name, 'UTF8')))
-                || convert_to(name, 'UTF8') || convert_to(key, 'UTF8')), 'hex'), 1, 12))::bit(48)::bigint % dipwell_internal.shortest(r);
+        r.origin := dipwell_internal.key_offset(name, key, dipwell_internal.shortest(r));
     end if;
     return r;
 end $$;
 comment on function dipwell_internal.spread is
-    'The rule with the origin of a key: the first 48 bits of SHA-256(uint32be(length of name) ‖ name ‖ key), modulo the period. Rules without spread are returned as they are.';
+    'The rule with the origin of a key. Rules without spread are returned as they are.';
 
 create function dipwell_internal.convert_used(used bigint, was dipwell.versions, r dipwell.versions, up boolean) returns bigint language plpgsql stable as $$
 begin
@@ -174,7 +191,7 @@ end $$;
 comment on function dipwell_internal.convert_back is
     'Converts units that can be given back under one version into units of the next, rounded down: the same number of tokens, or fewer if the policy leaves fewer.';
 
-create function dipwell_internal.step(r dipwell.versions, used bigint, ts bigint, n bigint, verb int, cost bigint, max_delay bigint,
+create function dipwell_internal.step(r dipwell.versions, used bigint, ts bigint, n bigint, verb int, cost bigint, max_delay bigint, parts bigint,
     out allowed boolean, out never boolean, out granted bigint, out before bigint, out after bigint, out t bigint,
     out retry bigint, out delay bigint, out short bigint) language plpgsql stable as $$
 declare
@@ -183,16 +200,11 @@ declare
 begin
     t := {{later "n" "ts"}};
     before := dipwell_internal.used_at(r, used, ts, t);
-    {{statements 4 "decide" "verb" "r.leaky" "before" "cost" "r.unit" "r.cap" "r.debt" "r.max_charge" "r.max_used"}}
+    {{statements 4 "decide" "verb" "r.leaky" "before" "cost" "r.unit" "r.cap" "r.debt" "r.max_charge" "r.max_used" "parts"}}
     delay := case when ahead > 0 then dipwell_internal.wait(r, ahead, t, n) else 0 end;
     if verb = 3 and not never and (delay > max_delay or max_delay is not null and not allowed) then
-        if r.levels is null then
-            never := {{soonest "cost * r.unit" "r.cap" "dipwell_internal.shortest(r)" "r.add"}} > max_delay;
-            most := {{ticksFor "max_delay" "dipwell_internal.shortest(r)"}};
-        else -- 1024 ticks in a µs at the ceiling
-            never := (greatest(cost * r.unit - r.cap, 0) + r.add - 1) / r.add > max_delay::numeric * 1024;
-            most := least(max_delay, 8796093022207) * 1024;
-        end if;
+        never := {{soonest "cost * r.unit" "r.cap" "dipwell_internal.shortest(r)" "r.add"}} > max_delay;
+        most := {{ticksFor "max_delay" "dipwell_internal.shortest(r)"}};
         short := greatest(short, {{excess "before" "cost * r.unit" "r.cap"}}
             - {{returned "most" "r.add" (enoughTicks "r.max_used" "r.add")}});
         allowed := false;
@@ -203,4 +215,4 @@ begin
     retry := case when short > 0 and not never then dipwell_internal.wait(r, short, t, n) else 0 end;
 end $$;
 comment on function dipwell_internal.step is
-    'Decides one call. short is the number of units that must come back before it would be allowed. Verbs: 0 take, 1 check, 2 take_up_to, 3 reserve, 4 charge, 5 refund, 6 reset. Go twins: Rule.apply, bound.';
+    'Decides one call. parts is definition.fraction. short is the number of units that must come back before it would be allowed. Verbs: 0 take, 1 check, 2 take_up_to, 3 reserve, 4 charge, 5 refund, 6 reset. Go twins: Rule.apply, bound.';

@@ -1,15 +1,34 @@
 -- Cancellations give tokens back. Go twin: giveback.go. The lows of a row are an array:
--- mark, next, and for each entry its number and used.
+-- mark, next, the number of live holds, 1 if the key has other records, and for each entry
+-- its number and used. A row has the last used in a column of its own, low, so that a call
+-- that charges it can lower it without a look at the others.
+
+create function dipwell_internal.next_due(lim int, of_key text) returns bigint language plpgsql volatile as $$
+begin
+    return least((select x.expires from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live order by x.expires limit 1),
+        (select min(case when x.slack is not null then x.part_due else x.due end) from dipwell.reservations x where x.limit_id = lim and x.key = of_key and not x.rest));
+end $$;
+comment on function dipwell_internal.next_due is
+    'When the first live record of a key ends; null if it has none.';
+
+create function dipwell_internal.lows_columns(lim int, of_key text, list bigint[], out lows bigint[], out low bigint, out due bigint) language plpgsql volatile as $$
+begin
+    lows := list[:cardinality(list) - 1];
+    low := list[cardinality(list)];
+    due := dipwell_internal.next_due(lim, of_key);
+end $$;
+comment on function dipwell_internal.lows_columns is
+    'The columns that a row with these lows stores.';
 
 create function dipwell_internal.lows_rise(lows bigint[]) returns bigint[] language plpgsql immutable as $$
 declare
-    risen bigint[] := lows[1:2];
-    k     int := 2;
+    risen bigint[] := lows[1:4];
+    k     int := 4;
     first bigint;
 begin
-    for i in 3..cardinality(lows) by 2 loop
+    for i in 5..cardinality(lows) by 2 loop
         first := lows[i];
-        while k > 2 and {{joins "risen[k]" "lows[i + 1]"}} loop
+        while k > 4 and {{joins "risen[k]" "lows[i + 1]"}} loop
             first := risen[k - 1];
             k := k - 2;
         end loop;
@@ -22,9 +41,20 @@ end $$;
 comment on function dipwell_internal.lows_rise is
     'Joins neighbouring entries if the first low is not below the second: the result has the earlier number and the later low.';
 
+create function dipwell_internal.lows_joined(lows bigint[], low bigint) returns bigint[] language sql immutable as $$
+    select case when cardinality(lows) > 5 and {{joins "lows[cardinality(lows) - 1]" "low"}} then dipwell_internal.lows_rise(lows || low) else lows || low end
+$$;
+comment on function dipwell_internal.lows_joined is
+    'The lows of a row that stores lows, and low as the last of them.';
+
+create function dipwell_internal.lows_of(lows bigint[], low bigint) returns bigint[] language sql immutable as
+$$ select case when low > 0 then dipwell_internal.lows_joined(lows, low) end $$;
+comment on function dipwell_internal.lows_of is
+    'The lows of a row with these columns; null if no record can give anything back.';
+
 create function dipwell_internal.lows_cover(lows bigint[], number bigint) returns int language plpgsql immutable as $$
 begin
-    for i in reverse cardinality(lows) - 1..3 by 2 loop
+    for i in reverse cardinality(lows) - 1..5 by 2 loop
         if {{covers "lows[i]" "number"}} then
             return i;
         end if;
@@ -57,7 +87,7 @@ begin
     for i in first + 1..cardinality(lows) by 2 loop
         units := {{lesser "units" "lows[i]"}};
         lows[i] := {{without "lows[i]" "units"}};
-        falls := falls or i > 4 and {{joins "lows[i - 2]" "lows[i]"}};
+        falls := falls or i > 6 and {{joins "lows[i - 2]" "lows[i]"}};
     end loop;
     if falls then
         lows := dipwell_internal.lows_rise(lows);
@@ -70,14 +100,14 @@ comment on function dipwell_internal.lows_lower is
 -- end, because each assignment or || before that would copy all of it.
 create function dipwell_internal.lows_append(lows bigint[], used bigint) returns bigint[] language plpgsql immutable as $$
 declare
-    at  int := 5;
+    at  int := 7;
     gap bigint; -- between the low before at and that of at
 begin
-    if not ({{tooMany "(cardinality(lows) / 2)"}}) then
+    if not ({{tooMany "(cardinality(lows) / 2 - 1)"}}) then
         return array[lows[1], lows[2] + 1] || lows[3:] || array[lows[2], used];
     end if;
-    gap := lows[6] - lows[4];
-    for i in 7..cardinality(lows) - 1 by 2 loop
+    gap := lows[8] - lows[6];
+    for i in 9..cardinality(lows) - 1 by 2 loop
         if {{closer "lows[i + 1]" "lows[i - 1]" "gap" "0"}} then
             at := i;
             gap := lows[i + 1] - lows[i - 1];
@@ -88,12 +118,48 @@ end $$;
 comment on function dipwell_internal.lows_append is
     'Adds an entry for the next record. If there are more than 32, the two neighbours with the closest lows are joined and keep the lesser low. Of several such pairs it is the oldest; the last entry is never joined.';
 
+create function dipwell_internal.records(lim int, of_key text, n bigint) returns bigint language plpgsql volatile as $$
+begin
+    return (select count(*) from (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and {{no (dueBy "x.expires" "n")}} limit 10000) y)
+        + (select count(*) from (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.free and not x.settled and {{no (dueBy "x.expires" "n")}} limit 10000) y)
+        + (select count(*) from (select from dipwell.reservations x where x.limit_id = lim and x.key = of_key and (x.rest or {{no (dueBy "x.due" "n")}}) limit 10000) y);
+end $$;
+comment on function dipwell_internal.records is
+    'The number of live records of a key: reservations, and parts of holds, also those that took nothing.';
+
+create function dipwell_internal.room(lim int, of_key text, n bigint) returns bigint language plpgsql volatile as $$
+declare
+    most constant bigint := 10000;
+    live bigint := dipwell_internal.records(lim, of_key, n);
+begin
+    if live >= most then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'key', message = format('key: has %s live holds and reservations of limit %s, the most of a key; settle or cancel some',
+            most, (select x.name from dipwell.limits x where x.id = lim));
+    end if;
+    return live;
+end $$;
+comment on function dipwell_internal.room is
+    'The number of live records of a key; an error if it can have no more. Go twin: Op.room.';
+
+-- Live records are counted only if the list does not tell how many there are.
+create function dipwell_internal.lows_room(lim int, of_key text, lows bigint[], mark bigint, n bigint) returns bigint[] language plpgsql volatile as $$
+begin
+    if lows is null then
+        return array[mark, 1, 0, least(dipwell_internal.room(lim, of_key, n), 1)];
+    elsif lows[4] > 0 or lows[3] >= 10000 then
+        perform dipwell_internal.room(lim, of_key, n);
+    end if;
+    return lows;
+end $$;
+comment on function dipwell_internal.lows_room is
+    'The lows to which the next record of a key is appended; an error if the key can have no more. mark is that of a new list.';
+
 create function dipwell_internal.touch(lows bigint[], a dipwell_internal.answer) returns bigint[] language plpgsql immutable as $$
 begin
     if {{isNone "a.before"}} or {{isNone "a.used"}} then
         return null; -- as in a store that deleted the full row
     elsif a.clipped then
-        return array[lows[1], lows[2], lows[3], 0];
+        return lows[1:5] || 0::bigint;
     end if;
     return dipwell_internal.lows_limit(lows, cardinality(lows) - 1, a.before);
 end $$;
@@ -130,11 +196,16 @@ declare
 begin
     select count(*), coalesce(max(x.number) filter (where x.slack is not null), 0) into live, waits from dipwell.reservations x
         where x.limit_id = lim and x.key = of_key and x.mark = lows[1] and not x.rest and ({{no (dueBy "x.due" "n")}} or x.slack is not null);
-    if live = 0 and (select true from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.mark = lows[1] order by x.expires desc limit 1) is null then
+    if live = 0 and lows[3] = 0 then
         lows := null;
     end if;
     delete from dipwell.reservations x where x.limit_id = lim and x.key = of_key
         and case when x.rest then x.mark is distinct from lows[1] or {{restGoes "x.units" "x.number" "waits"}} else {{dueBy "x.due" "n"}} and x.slack is null end;
+    if lows[4] > 0 then
+        lows[4] := (exists (select from dipwell.reservations x where x.limit_id = lim and x.key = of_key)
+            or exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.free and not x.settled)
+            or (select count(*) from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live) > lows[3])::int;
+    end if;
     return lows;
 end $$;
 comment on function dipwell_internal.retire_records is
@@ -173,7 +244,7 @@ end $$;
 comment on function dipwell_internal.give_rests is
     'Gives back the units that a cancelled record of a row withholds, or with others those that all other records withhold, newest first, unless a waiting reservation needs them. Go twins: Lows.giveBack, Lows.giveWithheld.';
 
-create function dipwell_internal.give_back_part(lim int, of_key text, reservation uuid, n bigint) returns void
+create function dipwell_internal.give_back_part(lim int, of_key text, reservation uuid, n bigint, of_hold boolean default false) returns void
 language plpgsql volatile as $$
 declare
     l    dipwell.limits;
@@ -197,7 +268,10 @@ begin
     end if;
     perform dipwell_internal.check_version(l, case when b.version < 0 then o.version else dipwell_internal.version_of(b.version) end);
     r := (dipwell_internal.own_definition(l, o, b.version, {{later "n" "b.ts"}})).rule;
-    select * into c from dipwell_internal.carry(l, o, of_key, b.version, r.number, n, b.used, b.ts, b.lows);
+    select * into c from dipwell_internal.carry(l, o, of_key, b.version, r.number, n, b.used, b.ts, dipwell_internal.lows_of(b.lows, b.low));
+    if of_hold and c.lows[1] = (select x.mark from dipwell.reservations x where x.id = reservation and x.limit_id = lim and x.key = of_key) then
+        c.lows[3] := c.lows[3] - 1;
+    end if;
     list := dipwell_internal.resolve_records(l, o, of_key, r.number, case when {{no (isNone "c.used")}} then c.lows end, n);
     held := dipwell_internal.used_at(dipwell_internal.spread(r, l.name, of_key), c.used, c.ts, {{later "n" "c.ts"}});
     select * into p from dipwell.reservations x where x.id = reservation and x.limit_id = lim and x.key = of_key;
@@ -213,14 +287,14 @@ begin
         list := dipwell_internal.retire_records(lim, of_key, case when {{no (isNone "held")}} then g.lows end, n);
     end if;
     update dipwell.buckets x set used = held, ts = {{later "n" "c.ts"}}, version = r.number,
-            lows = case when {{no (isNone "held")}} then list end
+            (lows, low, due) = (select * from dipwell_internal.lows_columns(lim, of_key, case when {{no (isNone "held")}} then list end))
         where x.limit_id = lim and x.key = of_key;
     if o.id is not null then
         perform dipwell_internal.store_override(l, o, case when dipwell_internal.decides(o, {{later "n" "c.ts"}}) then dipwell_internal.renewed(l, o) end, r.number, n);
     end if;
 end $$;
 comment on function dipwell_internal.give_back_part is
-    'Gives back a reservation''s part for one key. The bucket of the key is locked. Go twin: Definition.GiveBack.';
+    'Gives back a reservation''s part for one key, or with of_hold that of a hold. The bucket of the key is locked. Go twin: Definition.GiveBack.';
 
 create function dipwell_internal.give_back(reservation uuid, at bigint default null) returns boolean
 language plpgsql volatile set enable_seqscan = off as $$
@@ -231,7 +305,7 @@ begin
     -- Buckets are locked before reservations, as everywhere.
     for p in select x.limit_id, x.key from dipwell.reservations x where x.id = reservation and {{no (dueBy "x.due" "n")}} and not x.rest
         order by x.limit_id, x.key loop
-        perform dipwell_internal.lock_bucket(p.limit_id, p.key);
+        perform from dipwell.buckets t where t.limit_id = p.limit_id and t.key = p.key for update;
     end loop;
     n := coalesce(at, dipwell_internal.now_us());
     -- If some parts are missing, their keys were reset.
@@ -240,6 +314,9 @@ begin
     if p.found = 0 or p.found <> p.parts then
         return false;
     end if;
+    for p in select distinct x.limit_id, x.key from dipwell.reservations x where x.id = reservation and not x.rest loop
+        perform dipwell_internal.expire_holds(p.limit_id, p.key, n);
+    end loop;
     for p in select x.limit_id, x.key from dipwell.reservations x where x.id = reservation and not x.rest order by x.limit_id, x.key loop
         perform dipwell_internal.give_back_part(p.limit_id, p.key, reservation, n);
     end loop;

@@ -1,38 +1,34 @@
 -- Holds are tokens that are taken now and settled to the actual cost later. Go twin:
 -- hold.go. Buckets are locked before hold_parts, in the order of limit and key.
 
-create function dipwell_internal.lows_hold(lows bigint[], before bigint, used bigint) returns bigint[] language plpgsql volatile as $$
-declare
-    k int;
+create function dipwell_internal.lows_hold(lows bigint[], low bigint, used bigint) returns bigint[] language plpgsql immutable as $$
 begin
-    if lows is null or {{isNone "before"}} then
-        return array[(random() * 281474976710655)::bigint, 2, 1, used];
-    end if;
-    k := cardinality(lows);
-    if {{lowers "before" "lows[k]"}} then
-        if k > 4 and {{joins "lows[k - 2]" "before"}} then
-            lows := dipwell_internal.lows_limit(lows, k - 1, before);
-        else
-            lows[k] := before;
-        end if;
-    end if;
-    return dipwell_internal.lows_append(lows, used);
+    lows := dipwell_internal.lows_append(dipwell_internal.lows_joined(lows, low), used);
+    return lows[1:2] || lows[3] + 1 || lows[4:cardinality(lows) - 1];
 end $$;
 comment on function dipwell_internal.lows_hold is
-    'The lows of a row after a call that makes a record. before is what was used before the call, used what is used after it. Go twins: Op.touch, Op.Record.';
+    'The column lows of a row after one more hold. low is the last low before it, used what is used after it.';
 
-create function dipwell_internal.lows_settle(lows bigint[], used bigint, number bigint, units bigint) returns bigint[] language plpgsql immutable as $$
-declare
-    g record;
+-- Each expression is prepared again in each transaction, which costs more than to compute
+-- it. So the common case, a record of the last entry, has only two.
+create function dipwell_internal.lows_settle(lows bigint[], low bigint, number bigint, units bigint) returns bigint[] language plpgsql immutable as $$
 begin
-    g := dipwell_internal.lows_lower(dipwell_internal.lows_limit(lows, cardinality(lows) - 1, used), number, units);
-    return {{without "used" "g.units"}} || g.lows;
+    if {{covers "lows[cardinality(lows)]" "number"}} and (cardinality(lows) = 5 or not ({{joins "lows[cardinality(lows) - 1]" (without "low" (lesser "units" "low"))}})) then
+        return {{lesser "units" "low"}} || lows[1:2] || lows[3] - 1 || lows[4:] || {{without "low" (lesser "units" "low")}};
+    end if;
+    lows[3] := lows[3] - 1;
+    return (select x.units || x.lows from dipwell_internal.lows_lower(dipwell_internal.lows_joined(lows, low), number, units) x);
 end $$;
 comment on function dipwell_internal.lows_settle is
-    'An array of what is used of a row, followed by its lows, after at most units of a record were given back. used is what was used before.';
+    'How many units a hold really gives back, followed by the lows of the row after it. low is the last low before that.';
+
+create function dipwell_internal.hold_stays(ttl bigint) returns bigint language sql immutable as
+$$ select least(greatest(ttl, 60000000), 3600000000) $$;
+comment on function dipwell_internal.hold_stays is
+    'For how many µs the record of an ended hold stays. Go twin: forgetAfter.';
 
 create function dipwell_internal.hold_gone(p dipwell.hold_parts) returns bigint language sql immutable as
-$$ select case when p.live then p.expires + greatest(p.ttl, 60000000) else p.due end $$;
+$$ select case when p.live then p.expires + dipwell_internal.hold_stays(p.ttl) else p.due end $$;
 comment on function dipwell_internal.hold_gone is
     'When a row of hold_parts may be deleted, in µs.';
 
@@ -54,35 +50,11 @@ comment on function dipwell_internal.hold_conflict is
 create function dipwell_internal.has_live_hold(lim int, of_key text, n bigint) returns boolean language plpgsql volatile as $$
 begin
     return exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and {{no (dueBy "x.expires" "n")}}
-        and (x.number = 0 or x.mark = (select b.lows[1] from dipwell.buckets b where b.limit_id = lim and b.key = of_key)));
+        and (x.number = 0 or x.mark = (select b.lows[1] from dipwell.buckets b where b.limit_id = lim and b.key = of_key and b.low > 0)));
 end $$;
 comment on function dipwell_internal.has_live_hold is
     'Whether a key has holds that may give something back to its row.';
 
--- Volatile for the same reason. A call that makes or ends a reservation or a hold changes
--- the row, so that a statement that waited for the row asks again.
-create function dipwell_internal.has_reservation(lim int, of_key text) returns boolean language plpgsql volatile as $$
-begin
-    return exists (select from dipwell.reservations x where x.limit_id = lim and x.key = of_key);
-end $$;
-comment on function dipwell_internal.has_reservation is
-    'Whether a key has records of reservations.';
-
--- The search begins with the last to expire: holds that were settled stay in the index until
--- a vacuum, and most of them expire first.
-create function dipwell_internal.has_other_hold(lim int, of_key text, hold text) returns boolean language plpgsql volatile as $$
-begin
-    return (select true from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.id <> hold order by x.expires desc limit 1) is true;
-end $$;
-comment on function dipwell_internal.has_other_hold is
-    'Whether a key has live holds besides one.';
-
-create function dipwell_internal.has_expired_hold(lim int, of_key text, n bigint) returns boolean language plpgsql stable as $$
-begin
-    return exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and {{dueBy "x.expires" "n"}});
-end $$;
-comment on function dipwell_internal.has_expired_hold is
-    'Whether a key has expired holds that were not given back yet.';
 
 -- A part whose record is in a list of lows is given back like a reservation with the same
 -- number.
@@ -95,7 +67,7 @@ declare
     o     dipwell.key_overrides;
 begin
     if p.number = 0 then
-        update dipwell.buckets x set used = {{refunded "x.used" "units"}}
+        update dipwell.buckets x set used = {{refunded "x.used" "units"}}, due = dipwell_internal.next_due(x.limit_id, x.key)
             where x.limit_id = p.limit_id and x.key = p.key;
         return;
     end if;
@@ -112,21 +84,45 @@ begin
     rid := gen_random_uuid();
     insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts)
         values (rid, p.limit_id, p.key, units, p.version, n + 1, n + 1, p.number, p.mark, null, false, 1);
-    perform dipwell_internal.give_back_part(p.limit_id, p.key, rid, n);
+    perform dipwell_internal.give_back_part(p.limit_id, p.key, rid, n, true);
 end $$;
 comment on function dipwell_internal.end_hold_part is
     'Gives back a number of the tokens that a hold took from one key. The bucket of the key is locked. The row of hold_parts must no longer be live.';
 
-create function dipwell_internal.expire_holds(lim int, of_key text, n bigint, most bigint default 16) returns int language plpgsql volatile as $$
+create function dipwell_internal.expire_holds(lim int, of_key text, n bigint, most bigint default null) returns bigint language plpgsql volatile as $$
 declare
+    l     dipwell.limits;
+    b     dipwell.buckets;
     p     dipwell.hold_parts;
-    ended int := 0;
+    plain boolean;
+    after record;
+    list  bigint[];
+    ended bigint := 0;
+    those bigint; -- of them that the list counts
 begin
+    select * into l from dipwell.limits x where x.id = lim;
+    select * into b from dipwell.buckets x where x.limit_id = lim and x.key = of_key;
+    plain := l.id is not null and b.version >= 0 and not exists (select from dipwell.reservations x where x.limit_id = lim and x.key = of_key);
+    if plain then
+        select * into after from dipwell_internal.after_expiry(l, null, of_key, n, b.used, b.ts, b.version);
+        plain := after.ended and after.version = b.version;
+    end if;
+    if plain then -- only holds: thousands at once
+        with e as (update dipwell.hold_parts x set live = false, due = x.expires + dipwell_internal.hold_stays(x.ttl)
+            where x.limit_id = lim and x.key = of_key and x.live and {{dueBy "x.expires" "n"}} returning x.mark)
+        select count(*), count(*) filter (where e.mark = after.lows[1]) into ended, those from e;
+        if {{no (isNone "after.used")}} and after.lows is not null then
+            list := dipwell_internal.retire_records(lim, of_key, after.lows[1:2] || after.lows[3] - those || after.lows[4:], n);
+        end if;
+        update dipwell.buckets x set used = after.used, ts = after.ts, (lows, low, due) = (select * from dipwell_internal.lows_columns(lim, of_key, list))
+            where x.limit_id = lim and x.key = of_key;
+        return ended;
+    end if;
     for p in select * from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and {{dueBy "x.expires" "n"}}
         order by x.expires limit most for update loop
         -- Read again, because giving back the previous hold may have ended the override
         -- under which this one was made.
-        update dipwell.hold_parts x set live = false, due = x.expires + greatest(x.ttl, 60000000) where x.id = p.id and x.part = p.part
+        update dipwell.hold_parts x set live = false, due = x.expires + dipwell_internal.hold_stays(x.ttl) where x.id = p.id and x.part = p.part
             returning x.* into p;
         perform dipwell_internal.end_hold_part(p, case when p.keep then 0 else p.tokens end, n);
         ended := ended + 1;
@@ -134,18 +130,17 @@ begin
     return ended;
 end $$;
 comment on function dipwell_internal.expire_holds is
-    'Gives back the expired holds of a key, those that expired first first, at most a number of them. The bucket of the key must be locked. Returns how many there were.';
+    'Gives back the expired holds of a key, those that expired first first: at most a number of them if the key has reservations or its row is converted, null: all. The bucket of the key must be locked. Returns how many there were.';
 
 -- Does the arithmetic of end_hold_part and give_back_part on arrays.
-create function dipwell_internal.after_expiry(l dipwell.limits, o dipwell.key_overrides, of_key text, n bigint, most bigint,
-    inout used bigint, inout ts bigint, inout version int, out ended bigint) language plpgsql stable as $$
+create function dipwell_internal.after_expiry(l dipwell.limits, o dipwell.key_overrides, of_key text, n bigint,
+    inout used bigint, inout ts bigint, inout version int, out ended boolean, out lows bigint[]) language plpgsql stable as $$
 declare
     p     record;
     r     dipwell.versions;
     b     dipwell.buckets;
     c     record;
     g     record;
-    lows  bigint[];
     units bigint;
     free  bigint;
     given bigint;
@@ -157,16 +152,19 @@ declare
 begin
     select * into b from dipwell.buckets x where x.limit_id = l.id and x.key = of_key;
     if b.version is distinct from version then -- it was changed meanwhile
-        ended := 0;
+        ended := true;
         return;
     end if;
-    ended := (select count(*) from (select from dipwell.hold_parts x where x.limit_id = l.id and x.key = of_key and x.live and {{dueBy "x.expires" "n"}} limit most) y);
+    ended := coalesce({{dueBy "b.due" "n"}}, false) and exists (select from dipwell.hold_parts x where x.limit_id = l.id and x.key = of_key and x.live and {{dueBy "x.expires" "n"}});
+    if not ended then
+        return;
+    end if;
     if l.algorithm = 'concurrency' then
-        used := {{refunded "b.used" "coalesce((select sum(y.units) from (select x.units from dipwell.hold_parts x where x.limit_id = l.id and x.key = of_key and x.live and x.expires <= n order by x.expires limit most) y)::bigint, 0)"}};
+        used := {{refunded "b.used" "coalesce((select sum(x.units) from dipwell.hold_parts x where x.limit_id = l.id and x.key = of_key and x.live and x.expires <= n)::bigint, 0)"}};
         return;
     end if;
     r := (dipwell_internal.own_definition(l, o, version, {{later "n" "b.ts"}})).rule;
-    select * into c from dipwell_internal.carry(l, o, of_key, version, r.number, n, b.used, b.ts, b.lows);
+    select * into c from dipwell_internal.carry(l, o, of_key, version, r.number, n, b.used, b.ts, dipwell_internal.lows_of(b.lows, b.low));
     lows := case when c.used > 0 then c.lows end;
     for p in select x.number, dipwell_internal.carry_units(l, o, x.slack, x.version, r.number, n) as slack
         from dipwell.reservations x where x.limit_id = l.id and x.key = of_key and x.mark = lows[1] and x.slack is not null and {{dueBy "x.part_due" "n"}}
@@ -185,9 +183,15 @@ begin
     select array_agg(x.number order by x.number desc), array_agg(dipwell_internal.carry_units(l, o, x.slack, x.version, r.number, n) order by x.number desc),
             array_agg(dipwell_internal.carry_units(l, o, x.units, x.version, r.number, n) order by x.number desc) into numbers, slacks, rests
         from dipwell.reservations x where x.limit_id = l.id and x.key = of_key and x.mark = lows[1] and (x.slack is not null and {{no (dueBy "x.part_due" "n")}} or x.rest);
-    for p in select * from dipwell.hold_parts x where x.limit_id = l.id and x.key = of_key and x.live and {{dueBy "x.expires" "n"}} order by x.expires limit most loop
+    for p in select * from dipwell.hold_parts x where x.limit_id = l.id and x.key = of_key and x.live and {{dueBy "x.expires" "n"}} order by x.expires loop
         continue when p.mark <> lows[1] or {{isNone "used"}};
         units := case when p.keep then 0 else dipwell_internal.carry_units(l, o, p.units, p.version, r.number, n) end;
+        if numbers is null then -- no record withholds units
+            select * into g from dipwell_internal.lows_lower(lows, p.number, units);
+            lows := g.lows;
+            used := {{without "used" "g.units"}};
+            continue;
+        end if;
         free := coalesce((select min(s) from unnest(numbers, slacks) u (k, s) where k > p.number), 9007199254740991);
         select * into g from dipwell_internal.lows_lower(lows, p.number, {{lesser "units" "free"}});
         lows := g.lows;
@@ -219,7 +223,7 @@ begin
     end loop;
 end $$;
 comment on function dipwell_internal.after_expiry is
-    'What expire_holds would make of the row of a key, and how many holds it would end. For calls that must not write.';
+    'What ending the expired holds of a key makes of its row, and whether there are any. The lows still count them.';
 
 create function dipwell_internal.hold_retry(lim int, of_key text, used bigint, need bigint, cap bigint, n bigint) returns bigint language plpgsql stable as $$
 begin
@@ -294,42 +298,53 @@ declare
     a record;
 begin
     foreach p in array ps loop
-        h := null;
-        h.allowed := true;
-        h.never := false;
-        h.shadow := false;
-        h.retry := 0;
-        h.remaining := 0;
-        h.reset := 0;
         select * into a from dipwell_internal.decide(array[p.limit_id], array[p.key], array[1], array[0::bigint], array[null::bigint], null, at,
-            array[(select x.name from dipwell.plans x join dipwell.limits l on l.id = x.limit_id and l.version = x.version where x.limit_id = p.limit_id and x.name = p.plan)], as_is => true);
+            array[(select x.name from dipwell.plans x join dipwell.limits l on l.id = x.limit_id and l.version = x.version where x.limit_id = p.limit_id and x.name = p.plan)]);
         continue when not found; -- the limit was dropped
-        if found then
-            h.remaining := a.remaining;
-            h.reset := a.reset;
-            h.used := a.row_used;
-            h.ts := a.row_ts;
-            h.version := a.row_version;
-            h.row_plan := a.row_plan;
-            h.row_override := a.row_override;
-        end if;
-        h.limit_id := p.limit_id;
-        h.key := p.key;
-        h.takes := p.takes;
-        h.cost := coalesce(p.cost, p.tokens);
+        h := row(true, false, false, 0, a.remaining, 0, a.reset, a.row_used, a.row_ts, a.row_version, null,
+            p.limit_id, p.key, p.takes, coalesce(p.cost, p.tokens), p.expires, repeated, p.plan, a.row_plan, a.row_override);
         h.granted := case
             when repeated and not p.settled then case when p.free and (select coalesce((select x.mode from dipwell.plans x
                 where x.limit_id = l.id and x.version = l.version and x.name = p.plan), l.mode) from dipwell.limits l where l.id = p.limit_id) = 'shadow' then 0 else h.cost end
             when p.free or p.reset then 0
             else h.cost end;
-        h.expires := p.expires;
-        h.repeated := repeated;
-        h.plan := p.plan;
         return next h;
     end loop;
 end $$;
 comment on function dipwell_internal.hold_state is
     'The present state of the buckets of a hold.';
+
+create function dipwell_internal.set_lows(lim int, of_key text, n bigint, expires bigint, out number bigint, out mark bigint) language plpgsql volatile as $$
+declare
+    b    dipwell.buckets;
+    list bigint[];
+begin
+    select * into b from dipwell.buckets x where x.limit_id = lim and x.key = of_key;
+    list := dipwell_internal.lows_room(lim, of_key, dipwell_internal.lows_of(b.lows, b.low), (random() * 281474976710655)::bigint, n);
+    number := list[2];
+    mark := list[1];
+    list := dipwell_internal.lows_append(list, b.used);
+    list[3] := list[3] + 1;
+    update dipwell.buckets x set lows = list[:cardinality(list) - 1], low = b.used, due = least(x.due, expires) where x.limit_id = lim and x.key = of_key;
+end $$;
+comment on function dipwell_internal.set_lows is
+    'Adds a record of what a hold has just taken to the lows of a locked row. Returns the number and mark of the record.';
+
+-- The number is one more than that of the last free part, so that a key has no more of
+-- them than the number says.
+create function dipwell_internal.free_number(lim int, of_key text, n bigint) returns bigint language plpgsql volatile as $$
+declare
+    number bigint := 1 + coalesce((select x.number from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.free and not x.settled order by x.number desc limit 1), 0);
+begin
+    if number > 10000 or exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live)
+            or exists (select from dipwell.reservations x where x.limit_id = lim and x.key = of_key) then
+        perform dipwell_internal.room(lim, of_key, n);
+    end if;
+    update dipwell.buckets x set lows[4] = 1 where x.limit_id = lim and x.key = of_key and x.lows is not null;
+    return number;
+end $$;
+comment on function dipwell_internal.free_number is
+    'The number of the next part of a hold that took nothing from a key; an error if the key can have no more live records.';
 
 -- The first pass looks for a hold with this id. If another call makes one at the same
 -- time, the insert fails, what was taken is rolled back, and the next pass finds that
@@ -353,6 +368,10 @@ declare
 begin
     if exists (select from unnest(plans) x where x is not null) or exists (select from unnest(floors) x where x > 0) then
         call_ := format('%s %s', plans, floors);
+    end if;
+    if (select max(x) = 0 from unnest(costs) x) then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'cost',
+            message = 'cost: is 0 for every limit of the hold; a hold takes at least 1 token of one of them';
     end if;
     for round in 1..16 loop
         select array_agg(x order by x.part) into ps from dipwell.hold_parts x where x.id = hold;
@@ -378,19 +397,8 @@ begin
             free := '{}';
             verdict := true;
             for a in select * from dipwell_internal.decide(limit_ids, keys, array_fill(0, array[k]), costs, array_fill(null::bigint, array[k]), null, at, plans, floors) loop
-                h.allowed := a.allowed;
-                h.never := a.never;
-                h.shadow := a.shadow;
-                h.granted := a.granted;
-                h.remaining := a.remaining;
-                h.retry := a.retry;
-                h.reset := a.reset;
-                h.used := a.row_used;
-                h.ts := a.row_ts;
-                h.version := a.row_version;
-                h.bound := a.bound;
-                h.row_plan := a.row_plan;
-                h.row_override := a.row_override;
+                h := row(a.allowed, a.never, a.shadow, a.granted, a.remaining, a.retry, a.reset, a.row_used, a.row_ts, a.row_version, a.bound,
+                    null, null, null, null, null, null, null, a.row_plan, a.row_override);
                 n := a.n;
                 done := done || h;
                 units := units || a.row_unit;
@@ -427,8 +435,8 @@ begin
                     p.version := h.version;
                     p.units := case when free[i] then 0 else h.granted * units[i] end;
                     p.live := p.units > 0;
-                    p.free := free[i] and l.algorithm <> 'concurrency' or h.shadow;
-                    p.due := case when p.live then h.expires else h.expires + greatest(ttl, 60000000) end;
+                    p.free := not p.live;
+                    p.due := case when p.live then h.expires else h.expires + dipwell_internal.hold_stays(ttl) end;
                     p.keep := l.on_expire is not distinct from 'keep';
                     p.reset := false;
                     p.settled := false;
@@ -436,11 +444,15 @@ begin
                     p.plan := plans[i];
                     p.number := 0;
                     p.mark := 0;
-                    if p.live and l.algorithm <> 'concurrency' then
-                        update dipwell.buckets x
-                            set lows = dipwell_internal.lows_append(coalesce(x.lows, array[(random() * 281474976710655)::bigint, 1]), x.used)
-                            where x.limit_id = p.limit_id and x.key = p.key
-                            returning x.lows[2] - 1, x.lows[1] into p.number, p.mark;
+                    if p.free then
+                        p.number := dipwell_internal.free_number(p.limit_id, p.key, n);
+                    elsif l.algorithm <> 'concurrency' then
+                        select x.number, x.mark into p.number, p.mark from dipwell_internal.set_lows(p.limit_id, p.key, n, p.expires) x;
+                    else
+                        if h.used > 10000 then -- each live record has at least a token
+                            perform dipwell_internal.room(p.limit_id, p.key, n);
+                        end if;
+                        update dipwell.buckets x set due = least(x.due, p.expires) where x.limit_id = p.limit_id and x.key = p.key;
                     end if;
                     insert into dipwell.hold_parts select p.*;
                 end if;
@@ -465,8 +477,8 @@ declare
     p dipwell.hold_parts;
 begin
     for p in select * from dipwell.hold_parts x where x.id = hold and coalesce(x.live, false) order by x.limit_id, x.key loop
-        perform dipwell_internal.lock_bucket(p.limit_id, p.key);
-        perform dipwell_internal.expire_holds(p.limit_id, p.key, n, 9223372036854775807);
+        perform from dipwell.buckets t where t.limit_id = p.limit_id and t.key = p.key for update;
+        perform dipwell_internal.expire_holds(p.limit_id, p.key, n);
     end loop;
     delete from dipwell.hold_parts x where x.id = hold and not x.live;
 end $$;
@@ -480,7 +492,8 @@ begin
     for p in select x.limit_id, x.key, l.version from dipwell.hold_parts x join dipwell.limits l on l.id = x.limit_id
         where x.id = hold order by x.limit_id, x.key loop
         loop
-            exit when dipwell_internal.lock_bucket(p.limit_id, p.key) or not charges;
+            perform from dipwell.buckets t where t.limit_id = p.limit_id and t.key = p.key for update;
+            exit when found or not charges;
             insert into dipwell.buckets (used, ts, limit_id, version, key)
                 values (0, coalesce(at, dipwell_internal.now_us()), p.limit_id, p.version, p.key) on conflict do nothing;
             exit when found;
@@ -488,13 +501,16 @@ begin
     end loop;
     perform from dipwell.hold_parts x where x.id = hold order by x.part for update;
     n := coalesce(at, dipwell_internal.now_us());
+    for p in select distinct x.limit_id, x.key from dipwell.hold_parts x where x.id = hold loop
+        perform dipwell_internal.expire_holds(p.limit_id, p.key, n);
+    end loop;
     select array_agg(x order by x.part) into ps from dipwell.hold_parts x where x.id = hold;
     if ps is null or cardinality(ps) <> ps[1].parts or n >= (select max(dipwell_internal.hold_gone(x)) from unnest(ps) x) then
         perform dipwell_internal.no_hold();
     end if;
 end $$;
 comment on function dipwell_internal.lock_hold is
-    'Locks the buckets of a hold and then its rows. n is the time at which all are locked.';
+    'Locks the buckets of a hold and then its rows, and gives back the expired holds of the buckets. n is the time at which all are locked.';
 
 create function dipwell_internal.settle_group(hold text, costs bigint[], at bigint default null, field text default 'costs')
 returns setof dipwell_internal.held language plpgsql volatile set enable_seqscan = off as $$
@@ -515,7 +531,7 @@ declare
     named   text[] := '{}'; -- plans that the call named, unless they are gone
     over    dipwell.hold_parts; -- cannot cost so much; of the levels of a take, the one that can cost the least
     most    bigint; -- that it can cost
-    expired boolean;
+    dear    int; -- a take that costs something though nothing was held of it
 begin
     select x.ps, x.n into ps, n from dipwell_internal.lock_hold(hold, true, at) x;
     select max(length(ltrim(x.takes::bit(16)::text, '0'))) into k from unnest(ps) x;
@@ -529,7 +545,12 @@ begin
         p := ps[i];
         c := p.tokens;
         if costs is not null then
-            select sum(costs[t])::numeric into c from generate_series(1, k) t where p.takes & (1 << (t - 1)) <> 0;
+            select sum(costs[t])::numeric, min(t) filter (where costs[t] > 0) into c, dear from generate_series(1, k) t where p.takes & (1 << (t - 1)) <> 0;
+            if p.tokens = 0 and c > 0 then
+                field := case when k = 1 then 'cost' else format('costs[%s]', dear) end;
+                raise exception using errcode = 'invalid_parameter_value', constraint = field, message = format('%s: %s is too much: nothing of limit %s was held, so that it costs 0',
+                    field, costs[dear], coalesce((select x.name from dipwell.limits x where x.id = p.limit_id), '(dropped)'));
+            end if;
         end if;
         if p.settled then
             if p.cost <> c then
@@ -542,12 +563,11 @@ begin
         return query select * from dipwell_internal.hold_state(ps, true, at);
         return;
     end if;
-    expired := {{dueBy "ps[1].expires" "n"}};
     for i in 1..cardinality(ps) loop
         p := ps[i];
         select * into l from dipwell.limits x where x.id = p.limit_id;
         continue when not found or p.free or p.reset or l.algorithm = 'concurrency';
-        counted[i] := case when (expired or p.units > 0 and not p.live) and not p.keep then 0 else p.tokens end;
+        counted[i] := case when p.units > 0 and not p.live and not p.keep then 0 else p.tokens end;
         if p.cost > counted[i] then
             charged := charged || i;
             ids := ids || p.limit_id;
@@ -556,12 +576,12 @@ begin
             named := array_append(named, (select x.name from dipwell.plans x where x.limit_id = l.id and x.version = l.version and x.name = p.plan));
         end if;
     end loop;
-    update dipwell.hold_parts x set live = false, settled = true, due = n + greatest(x.ttl, 60000000),
+    update dipwell.hold_parts x set live = false, settled = true, due = n + dipwell_internal.hold_stays(x.ttl),
             cost = (select y.cost from unnest(ps) y where y.part = x.part)
         where x.id = hold;
     foreach p in array ps loop
         continue when not p.live;
-        perform dipwell_internal.end_hold_part(p, case when not expired then greatest(p.tokens - p.cost, 0) when p.keep then 0 else p.tokens end, n);
+        perform dipwell_internal.end_hold_part(p, greatest(p.tokens - p.cost, 0), n);
     end loop;
     if cardinality(ids) > 0 then
         for a in select * from dipwell_internal.decide(ids, keys, array_fill(4, array[cardinality(ids)]), charges, array_fill(null::bigint, array[cardinality(ids)]), null, at, named) loop
@@ -597,8 +617,10 @@ begin
         perform dipwell_internal.check_ttl(ttl, l) from dipwell.limits l where l.id = ps[i].limit_id;
         ps[i].expires := n + ttl;
     end loop;
-    update dipwell.hold_parts x set expires = n + extend_group.ttl, due = case when x.live then n + extend_group.ttl else n + extend_group.ttl + greatest(x.ttl, 60000000) end
+    update dipwell.hold_parts x set expires = n + extend_group.ttl, due = case when x.live then n + extend_group.ttl else n + extend_group.ttl + dipwell_internal.hold_stays(x.ttl) end
         where x.id = hold;
+    update dipwell.buckets b set due = least(b.due, n + extend_group.ttl) from unnest(ps) x
+        where b.limit_id = x.limit_id and b.key = x.key and x.live and b.due > n + extend_group.ttl;
     return query select * from dipwell_internal.hold_state(ps, false, at);
 end $$;
 comment on function dipwell_internal.extend_group is

@@ -127,6 +127,7 @@ comment on function dipwell.cancel is
 
 create function dipwell_internal.too_small(d dipwell.limits, r dipwell.versions, period bigint) returns text language plpgsql immutable as $$
 declare
+    rows  bigint := greatest(d.shards, 1);
     reach numeric := least(r.burst::numeric, r.add::numeric / r.unit); -- tokens at a tick
 begin
     if r.burst = 1 then
@@ -136,7 +137,7 @@ begin
         reach := reach * period / r.every;
     end if;
     return format('limit %s: a burst of %s is too small for %s per %s: at most %s can be reached',
-        d.name, r.burst, d.rate, d.per, trim_scale(round(reach, 5 - floor(log(reach))::int)));
+        d.name, r.burst * rows, d.rate, d.per, trim_scale(round(reach * rows, 5 - floor(log(reach * rows))::int)));
 end $$;
 comment on function dipwell_internal.too_small is
     'The warning about a limit whose burst is so small that fractions of tokens are lost. Go twin: compiler.warning.';
@@ -153,8 +154,9 @@ declare
     r dipwell.versions;
     was text;
     is_now text;
+    before bigint; -- shards
 begin
-    lock table dipwell.limits in share row exclusive mode; -- before the plans are read, which it keeps
+    perform dipwell_internal.lock_limit(name); -- before the plans are read, which it keeps
     d.name := name;
     d.algorithm := coalesce(algorithm, 'token_bucket');
     d.rate := rate;
@@ -196,9 +198,12 @@ begin
         perform dipwell_internal.bad_limit(name, 'lease', 'is not between 10ms and 1s');
     end if;
     r := dipwell_internal.compile(d, period);
-    was := (select dipwell_internal.defined(l) from dipwell.limits l where l.name = define.name);
+    select dipwell_internal.defined(l), greatest(l.shards, 1) into was, before from dipwell.limits l where l.name = define.name;
     perform dipwell_internal.put_limit(d, r);
-    if r.cap > 0 and r.cap < r.unit + r.add - 1 and d.adaptive is null and d.algorithm <> 'concurrency' then
+    if before <> greatest(d.shards, 1) then
+        raise warning 'limit %: has other shards than before, so that all keys begin with full buckets', name;
+    end if;
+    if r.cap > 0 and r.cap < r.unit + r.add - 1 and d.algorithm <> 'concurrency' then
         raise warning '%', dipwell_internal.too_small(d, r, period);
     end if;
     is_now := (select dipwell_internal.defined(l) from dipwell.limits l where l.name = define.name);
@@ -207,7 +212,7 @@ begin
     end if;
 end $$;
 comment on function dipwell.define is
-    'Adds a limit, or changes it while it is in use. null means the default, and 0 means 0; a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is written as in dipwell.limits; null keeps those of define_plan. shards is the number of rows over which a key may be spread, at most 64; null: one. adaptive is the target of a rate that follows the calls of observe, as in {"floor": 50, "ceiling": 500, "latency": "200ms", "quantile": 0.95, "errors": "2%", "window": "1s"}.';
+    'Adds a limit, or changes it while it is in use. null means the default, and 0 means 0; a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is written as in dipwell.limits; null keeps those of define_plan. shards is the number of rows of each key, at most 64; null: one. adaptive is the target by which each process lowers the rate that it uses, as in {"floor": 50, "latency": "200ms", "quantile": 0.95, "errors": "2%", "window": "1s"}.';
 
 create function dipwell.define_plan(limit_name text, plan text, rate bigint default null, per interval default null, burst bigint default null,
     max_debt bigint default null, mode text default null, callable boolean default true)
@@ -260,8 +265,9 @@ begin
     key := dipwell_internal.check_key(key, 'key');
     lim := dipwell_internal.limit_id(limit_name, 'limit_name');
     perform dipwell_internal.check_parts(limit_name, key, 'key');
-    perform dipwell_internal.set_override(lim, key, plan, rate, period, burst,
-        case when until < 'infinity' then (extract(epoch from least(greatest(until, 'epoch'), '3000-01-01')) * 1000000)::bigint end, note);
+    perform dipwell_internal.set_override(lim, r.key, plan, rate, period, burst,
+        case when until < 'infinity' then (extract(epoch from least(greatest(until, 'epoch'), '3000-01-01')) * 1000000)::bigint end, note)
+        from unnest(dipwell_internal.row_keys((select l.shards from dipwell.limits l where l.id = lim), override.key)) r (key);
     perform dipwell_internal.changed('override', limit_name, key,
         concat_ws(' ', 'plan ' || plan, 'rate ' || rate, 'per ' || dipwell_internal.format_per(period), 'burst ' || burst,
             'until ' || to_char(nullif(until, 'infinity') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')), note);
@@ -277,7 +283,8 @@ declare
     ended  boolean;
 begin
     perform dipwell_internal.check_parts(limit_name, of_key, 'key');
-    ended := dipwell_internal.end_override(lim, of_key);
+    ended := (select bool_or(dipwell_internal.end_override(lim, r.key)) from dipwell.limits l
+        cross join lateral unnest(dipwell_internal.row_keys(l.shards, of_key)) r (key) where l.id = lim);
     if ended then
         perform dipwell_internal.changed('end-override', limit_name, key);
     end if;
@@ -287,10 +294,11 @@ comment on function dipwell.end_override is
     'Ends the override of a key. Returns false if it has none.';
 
 create view dipwell.overrides as
-    select l.name as limit_name, nullif(o.key, '') as key, o.plan, o.rate, o.per, o.burst,
+    select l.name as limit_name, nullif(k.key, '') as key, o.plan, o.rate, o.per, o.burst,
         timestamptz 'epoch' + o.until / 1048576 * interval '1048576 microseconds' + o.until % 1048576 * interval '1 microsecond' as until, o.note
     from dipwell.key_overrides o join dipwell.limits l on l.id = o.limit_id
-    where o.until is null or o.until > dipwell_internal.now_us();
+    cross join lateral (select dipwell_internal.key_of(l.shards, o.key) as key) k
+    where ((l.shards > 1) is not true or o.key = k.key || chr(1) || '00') and (o.until is null or o.until > dipwell_internal.now_us());
 
 create function dipwell.drop(name text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -317,26 +325,37 @@ begin
         times := times + 1;
         s.more := dipwell_internal.forget_holds(max_rows, n) = max_rows;
     end loop;
+    if s.swept < max_rows then
+        perform dipwell_internal.retire_rows();
+        perform dipwell_internal.retire();
+    end if;
     return s.swept;
 end $$;
 comment on function dipwell.sweep is
-    'Deletes at most max_rows full rows and returns their number. It is lower at the end of the table, or while another sweep is running. Call it again while it returns max_rows, each time in a transaction of its own. It also deletes the records of holds that ended long ago, at most 16 times max_rows.';
+    'Deletes at most max_rows full rows and returns their number. It is lower at the end of the table, or while another sweep is running. Call it again while it returns max_rows, each time in a transaction of its own. It also deletes the records of holds that ended long ago, at most 16 times max_rows, and at the end of the table old versions of limits.';
 
-create function dipwell_internal.level(limit_id int, key text, used bigint, ts bigint, version int, lows bigint[], n bigint,
+create function dipwell_internal.level(limit_id int, key text, used bigint, ts bigint, version int, due bigint, n bigint,
     out capacity bigint, out remaining bigint, out full_at timestamptz) language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
     l dipwell.limits;
     r dipwell.versions;
     o dipwell.key_overrides;
+    a record;
     c record;
     held bigint;
 begin
     select * into l from dipwell.limits x where x.id = level.limit_id;
-    if lows = '{0}' then
-        select w.used, w.ts into used, ts from dipwell_internal.whole(l.id, key, version) w;
-    end if;
     if version < 0 then
         o := dipwell_internal.override_of(level.limit_id, key);
+    end if;
+    if {{dueBy "due" "n"}} then -- holds have expired
+        a := dipwell_internal.after_expiry(l, o, key, n, used, ts, version);
+        if a.version < 0 and a.version <> version then
+            o := dipwell_internal.renewed(l, o);
+        end if;
+        used := a.used;
+        ts := a.ts;
+        version := a.version;
     end if;
     r := dipwell_internal.spread((dipwell_internal.own_definition(l, o, version, {{later "n" "ts"}})).rule, l.name, key);
     select * into c from dipwell_internal.carry(l, o, key, version, r.number, n, used, ts);
@@ -346,7 +365,7 @@ begin
     full_at := timestamptz 'epoch' + n * interval '1 microsecond'
         + dipwell_internal.length(case when held = 0 then 0
             when l.algorithm = 'concurrency' then coalesce(dipwell_internal.hold_reset(l.id, key, n), 0) -- time returns nothing
-            else dipwell_internal.full_in(l, case when r.number < 0 then o end, r, key, held, {{later "n" "c.ts"}}, n) end);
+            else dipwell_internal.wait(r, held, {{later "n" "c.ts"}}, n) end);
 end $$;
 comment on function dipwell_internal.level is
     'The capacity of a bucket in tokens, how many of them are left at n, and when it is full.';
@@ -356,4 +375,13 @@ create view dipwell.status as
     select l.name as limit_name, nullif(b.key, '') as key, s.capacity, s.remaining, s.full_at
     from dipwell.buckets b
     join dipwell.limits l on l.id = b.limit_id
-    cross join lateral dipwell_internal.level(b.limit_id, b.key, b.used, b.ts, b.version, b.lows, dipwell_internal.now_us()) s;
+    cross join lateral dipwell_internal.level(b.limit_id, b.key, b.used, b.ts, b.version, b.due, dipwell_internal.now_us()) s
+    where coalesce(l.shards, 1) < 2
+    union all select l.name, nullif(k.key, ''), max(s.capacity) * l.shards,
+        (sum(s.remaining) + (l.shards - count(*)) * max(s.capacity))::bigint, max(s.full_at)
+    from dipwell.limits l
+    join dipwell.buckets b on b.limit_id = l.id
+    cross join lateral (select dipwell_internal.key_of(l.shards, b.key) as key) k
+    cross join lateral dipwell_internal.level(b.limit_id, b.key, b.used, b.ts, b.version, b.due, dipwell_internal.now_us()) s
+    where l.shards > 1 and k.key is not null
+    group by l.id, l.name, l.shards, k.key;

@@ -1,6 +1,6 @@
--- The public functions of holds. The most common calls, on one plain limit and a row
--- without reservations, are two statements each. All others are left to hold_group and
--- settle_group.
+-- Holds. The most common calls, on one limit whose numbers decide and a row without
+-- reservations, are a few statements, hold_one and settle_one, from Go too. All others are
+-- left to hold_group and settle_group.
 
 create type dipwell.held as (
     allowed     boolean,
@@ -48,46 +48,67 @@ $$;
 comment on function dipwell_internal.new_hold_id is
     'A UUID of the time in ms and 74 random bits (version 7).';
 
--- One statement inserts the hold and charges the row. If the id is in use, the charge is
--- rolled back while the row is still locked, and hold_decide answers.
+-- One statement inserts the hold and charges the row. If the id is in use, what was charged
+-- is given back while the row is still locked.
+create function dipwell_internal.hold_one(lim int, of_key text, cost bigint, ttl bigint, hold text) returns dipwell_internal.held language plpgsql volatile as $$
+declare
+    n bigint := dipwell_internal.now_us();
+    x record;
+begin
+    with b as (
+        update dipwell.buckets b
+        set used = {{added "dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, g.grid, l.ticks)" "hold_one.cost * l.unit"}}, ts = {{later "n" "b.ts"}},
+            lows = case when not g.plain then null when b.lows is null then array[(random() * 281474976710655)::bigint, 2, 1, 0, 1]
+                else dipwell_internal.lows_hold(b.lows, least(b.low, dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, g.grid, l.ticks)),
+                    {{added "dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, g.grid, l.ticks)" "hold_one.cost * l.unit"}}) end,
+            low = case when g.plain then {{added "dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, g.grid, l.ticks)" "hold_one.cost * l.unit"}} end,
+            due = least(b.due, n + hold_one.ttl)
+        from dipwell.limits l
+        cross join lateral (select l.plain or l.spread as plain, l.grid + case when l.spread then dipwell_internal.key_offset(l.name, of_key, l.every) else 0 end as grid offset 0) g
+        where l.id = lim and (g.plain or l.algorithm = 'concurrency') and l.parent is null and l.parts is null and l.mode = 'enforce' and hold_one.cost between 1 and l.cap / l.unit
+            and hold_one.ttl <= coalesce(nullif(l.ttl_us, 0), 86400000000)
+            and b.limit_id = lim and b.key = of_key and b.version = l.version
+            and dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, g.grid, l.ticks) <= {{roomBefore "hold_one.cost * l.unit" "l.cap"}}
+            and (b.due <= n) is not true
+            and case when not g.plain then b.used < 10000 -- each live record has at least a token
+                when b.lows is null then (select true from dipwell.hold_parts o where o.limit_id = b.limit_id and o.key = b.key and o.live limit 1) is null
+                    and (select true from dipwell.hold_parts o where o.limit_id = b.limit_id and o.key = b.key and o.free and not o.settled limit 1) is null
+                else b.lows[4] = 0 and b.lows[3] < 10000 end
+        returning b.used, b.ts, b.lows, l.version, l.unit, l.every, l.add, l.cap, g.grid, g.plain, coalesce(l.on_expire = 'keep', false) as keep,
+            dipwell_internal.now_us() as at -- the update may have waited longer than ttl
+    ), i as (
+        insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key)
+        select b.at + hold_one.ttl, b.at + hold_one.ttl, hold_one.ttl, hold_one.cost * b.unit, hold_one.cost, coalesce(b.lows[2] - 1, 0), coalesce(b.lows[1], 0), lim, b.version, 1, 1, 1, true, false, b.keep, false, false,
+            hold_one.hold, of_key
+        from b on conflict do nothing returning true)
+    select b.*, (select true from i) as made into x from b;
+    if x.made then
+        return (true, false, false, cost, {{tokensLeft "x.used" "x.unit" "x.cap"}}, 0::bigint,
+            case when x.plain then dipwell_internal.plain_reset(x.used, x.ts, x.at, x.every, x.add, x.grid) else dipwell_internal.hold_reset(lim, of_key, x.at) end,
+            x.used, x.ts, x.version, false, lim, of_key, 1, cost, x.at + ttl, false, null::text, null::text, null::jsonb);
+    elsif x.used is not null then
+        update dipwell.buckets b set used = {{without "b.used" "cost * x.unit"}},
+                due = case when b.lows[3] > 1 or b.lows is null then b.due end,
+                (lows, low) = (select y.list[2:cardinality(y.list) - 1], y.list[cardinality(y.list)] from dipwell_internal.lows_settle(b.lows, b.low, b.lows[2] - 1, cost * x.unit) y (list) where b.lows[3] > 1)
+            where b.limit_id = lim and b.key = of_key;
+    end if;
+    return null;
+end $$;
+comment on function dipwell_internal.hold_one is
+    'Makes a hold of one key that has a row, if nothing but numbers decides and the row has no reservations. Otherwise null.';
+
 create function dipwell.hold(limit_name text, key text default null, cost bigint default 1, ttl interval default null, id text default null,
     plan text default null, floor bigint default null) returns dipwell.held
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
-    n    bigint := dipwell_internal.now_us();
     us   bigint := dipwell_internal.micros(ttl);
     name text := coalesce(id, dipwell_internal.new_hold_id());
-    x    record;
+    h    dipwell_internal.held;
 begin
-    if us between 1000 and 2678400000000 and octet_length(name) between 1 and 64 and name !~ '[^!-~]' and plan is null and coalesce(floor, 0) = 0 then
-        with b as (
-            update dipwell.buckets b
-            set used = {{added "dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, l.grid, l.ticks)" "hold.cost * l.unit"}}, ts = {{later "n" "b.ts"}},
-                lows = case when l.plain then dipwell_internal.lows_hold(b.lows, dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, l.grid, l.ticks),
-                    {{added "dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, l.grid, l.ticks)" "hold.cost * l.unit"}}) end
-            from dipwell.limits l
-            where l.name = limit_name and (l.plain or l.algorithm = 'concurrency') and l.parent is null and l.parts is null and l.mode = 'enforce' and hold.cost between 1 and l.cap / l.unit
-                and us <= coalesce(nullif(l.ttl_us, 0), 86400000000)
-                and b.limit_id = any (array[l.id]) and b.key = case when l.cap >= 0 then coalesce(hold.key, '') end and hold.key is distinct from ''
-                and b.version = l.version
-                and dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, l.grid, l.ticks) <= {{roomBefore "hold.cost * l.unit" "l.cap"}}
-                and (b.lows is null or not exists (select from dipwell.reservations r where r.limit_id = b.limit_id and r.key = b.key))
-            returning b.used, b.ts, b.lows, b.limit_id, l.version, l.unit, l.every, l.add, l.cap, l.grid, l.plain, coalesce(l.on_expire = 'keep', false) as keep,
-                dipwell_internal.now_us() as at -- the update may have waited longer than ttl
-        ), i as (
-            insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key)
-            select b.at + us, b.at + us, us, hold.cost * b.unit, hold.cost, coalesce(b.lows[2] - 1, 0), coalesce(b.lows[1], 0), b.limit_id, b.version, 1, 1, 1, true, false, b.keep, false, false,
-                name, coalesce(hold.key, '')
-            from b on conflict do nothing returning true)
-        select b.*, (select true from i) as made into x from b;
-        if x.made then
-            return (true, {{tokensLeft "x.used" "x.unit" "x.cap"}}, null::interval,
-                case when x.plain then dipwell_internal.plain_wait(x.used, x.ts, x.at, x.every, x.add, x.grid)
-                    else dipwell_internal.length(dipwell_internal.hold_reset(x.limit_id, coalesce(key, ''), x.at)) end,
-                cost, interval '0', false, null::uuid, name, dipwell_internal.time_of(x.at + us), false);
-        elsif x.used is not null then
-            update dipwell.buckets b set used = b.used - cost * x.unit, lows = case when cardinality(b.lows) > 4 then b.lows[:cardinality(b.lows) - 2] end
-                where b.limit_id = x.limit_id and b.key = coalesce(hold.key, '');
+    if us between 1000 and 2678400000000 and octet_length(name) between 1 and 64 and name !~ '[^!-~]' and plan is null and coalesce(floor, 0) = 0 and key is distinct from '' then
+        h := dipwell_internal.hold_one((select l.id from dipwell.limits l where l.name = limit_name), coalesce(key, ''), cost, us, name);
+        if h.allowed then
+            return dipwell_internal.held_row(h, name);
         end if;
     end if;
     return dipwell_internal.hold_decide(limit_name, key, cost, us, name, plan, floor);
@@ -102,13 +123,11 @@ declare
     h       dipwell_internal.held;
     top     dipwell_internal.held; -- of the level that decides
     granted bigint;
-    ends    bigint; -- of the override that ends first
     d       dipwell.held;
 begin
     perform dipwell_internal.check_hold_id(id, 'id');
     for h in select * from dipwell_internal.hold_group(c.ids, c.keys, c.costs, c.takes, id, ttl, null, c.plans, c.floors) loop
         granted := coalesce(granted, h.granted);
-        ends := least(ends, (h.row_override ->> 'until')::bigint);
         if top.allowed is null or dipwell_internal.decides_over(h.allowed, h.never, h.remaining, h.retry, top.allowed, top.never, top.remaining, top.retry) then
             top := h;
         end if;
@@ -116,8 +135,6 @@ begin
     if granted is null then -- just dropped
         perform dipwell_internal.limit_id(limit_name, 'limit_name');
         return dipwell_internal.hold_decide(limit_name, key, cost, ttl, id, plan, floor);
-    elsif cardinality(c.ids) > 1 and not top.allowed and not top.never and top.ts + top.retry >= ends then
-        select x.never, x.retry into top.never, top.retry from dipwell_internal.group_retry(c, 0, top.ts, top.retry) x;
     end if;
     d := dipwell_internal.held_row(top, id);
     d.granted := granted;
@@ -139,9 +156,13 @@ begin
     if verb = 7 and l.algorithm = 'leaky_bucket' then
         raise exception using errcode = 'invalid_parameter_value', constraint = field,
             message = format('%s: %s is a leaky bucket, which cannot be held', field, l.name);
-    elsif l.shards > 1 and verb in (3, 7) then
+    elsif l.shards > 1 and verb not in (0, 1, 2, 6) then
         raise exception using errcode = 'invalid_parameter_value', constraint = field,
-            message = format('%s: %s has shards, so that its tokens can neither be held nor reserved', field, l.name);
+            message = format('%s: %s has shards; only take, take_up_to, check and reset are possible, not %s',
+                field, l.name, (array['reserve', 'charge', 'refund', 'reset', 'hold'])[verb - 2]);
+    elsif l.adaptive is not null and verb not in (0, 1, 6) then
+        raise exception using errcode = 'invalid_parameter_value', constraint = field,
+            message = format('%s: %s is adaptive; only take, check and reset are possible', field, l.name);
     elsif verb = 7 then
         perform dipwell_internal.check_ttl(ttl, l);
     elsif l.algorithm = 'concurrency' and verb not in (1, 6) then
@@ -158,37 +179,27 @@ returns table (limit_name text, key text, allowed boolean, remaining bigint, ret
     granted bigint, delay interval, never boolean, reservation uuid, hold text, expires timestamptz, repeated boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
-    k    int := cardinality(limit_names);
-    us   bigint := dipwell_internal.micros(ttl);
-    c    dipwell_internal.call;
-    hs   dipwell_internal.held[];
-    h    dipwell_internal.held;
-    row_ dipwell.held;
+    k  int := cardinality(limit_names);
+    us bigint := dipwell_internal.micros(ttl);
+    c  dipwell_internal.call;
+    hs dipwell_internal.held[];
 begin
     perform dipwell_internal.check_lists(limit_names, keys, costs, plans, floors);
     id := coalesce(id, dipwell_internal.new_hold_id());
     perform dipwell_internal.check_hold_id(id, 'id');
+    if (select max(x) = 0 from unnest(costs) x) then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'costs', message = 'costs: are all 0; a hold takes at least 1 token of one of its limits';
+    end if;
     c := dipwell_internal.call_of(7, limit_names, keys, coalesce(costs, array_fill(1::bigint, array[k])), plans, floors, false, us);
     select array_agg(g) into hs from dipwell_internal.hold_group(c.ids, c.keys, c.costs, c.takes, id, us, null, c.plans, c.floors) g;
     if hs is null then
         raise exception using errcode = 'undefined_object', constraint = 'limit_names', message = 'limit_names: a limit was dropped during the call';
     end if;
-    for i in 1..k + cardinality(c.ids) - c.named loop
-        h := hs[coalesce((c.own)[i], c.named + i - k)];
-        row_ := dipwell_internal.held_row(h, case when h.expires is not null then id end);
-        select l.name, nullif(h.key, '') into limit_name, key from dipwell.limits l where l.id = h.limit_id;
-        allowed := row_.allowed;
-        remaining := row_.remaining;
-        retry_after := row_.retry_after;
-        reset_after := row_.reset_after;
-        granted := case when i > k then row_.granted when row_.granted > 0 then coalesce(costs[i], 1) else 0 end;
-        delay := row_.delay;
-        never := row_.never;
-        hold := row_.hold;
-        expires := row_.expires;
-        repeated := row_.repeated;
-        return next;
-    end loop;
+    return query select l.name, nullif((c.keys)[o.at], ''), h.allowed, h.remaining, h.retry_after, h.reset_after,
+            case when o.i > k then h.granted when h.granted > 0 then coalesce(costs[o.i], 1) else 0 end, h.delay, h.never, h.reservation, h.hold, h.expires, h.repeated
+        from dipwell_internal.answered(c) o
+        cross join lateral dipwell_internal.held_row(hs[o.at], case when (hs[o.at]).expires is not null then id end) h
+        join dipwell.limits l on l.id = (c.ids)[o.at] order by o.i;
 end $$;
 comment on function dipwell.hold_all is
     'Takes all costs (1 each by default) at one instant, or none of them, and makes one hold of them. Returns a row for each limit, in the order of the call, and then one for each parent.';
@@ -235,60 +246,63 @@ comment on function dipwell_internal.check_bounds is
 
 -- "coalesce(p.live, false)" keeps the planner from using the index of live holds. In a
 -- plan made while the table is small, a scan of that whole index looks as cheap as a
--- lookup by id. The search for another live hold of the key begins with the last to
--- expire: holds that were settled stay in the index until a vacuum, and most of them
--- expire first. Reservations are searched for after the row is locked, because one may
--- have been made meanwhile.
-create function dipwell.settle(hold text, cost bigint default null) returns dipwell.settled
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+-- lookup by id.
+create function dipwell_internal.settle_one(hold text, cost bigint) returns dipwell_internal.held language plpgsql volatile as $$
 declare
     n    bigint;
     x    record;
     held bigint; -- units used
     t    bigint;
     list bigint[];
-    back bigint;
 begin
     if cost is null or cost >= 0 then
-        select p.limit_id, p.key, p.number, p.mark, p.units, p.expires, p.ttl, coalesce(settle.cost, p.tokens) as cost,
-                l.unit, l.every, l.add, l.cap, l.grid, l.ticks, l.version, b.used, b.ts, b.lows into x
+        select p.limit_id, p.key, p.number, p.mark, p.units, p.expires, p.ttl, p.takes, coalesce(settle_one.cost, p.tokens) as cost,
+                l.unit, l.every, l.add, l.cap, g.grid, l.ticks, l.version, b.used, b.ts, b.lows, b.low, b.due into x
             from dipwell.hold_parts p
             cross join lateral (select * from dipwell.limits y where y.id = p.limit_id limit 1) l
+            cross join lateral (select l.grid + case when l.spread then dipwell_internal.key_offset(l.name, p.key, l.every) else 0 end as grid offset 0) g
             cross join lateral (select * from dipwell.buckets y where y.limit_id = p.limit_id and y.key = p.key for no key update) b
-            where p.id = hold and p.part = 1 and p.parts = 1 and p.plan is null and coalesce(p.live, false) and (settle.cost is null or settle.cost <= p.tokens or p.number = 0)
-                and b.version = l.version and p.version = l.version and (l.plain and p.units / l.unit = p.tokens and p.units % l.unit = 0 or p.number = 0); -- not converted at the end of an override
+            where p.id = hold and p.part = 1 and p.parts = 1 and p.plan is null and coalesce(p.live, false) and (settle_one.cost is null or settle_one.cost <= p.tokens or p.number = 0)
+                and b.version = l.version and p.version = l.version and (p.number = 0 or b.lows[1] = p.mark and b.lows[4] = 0)
+                and ((l.plain or l.spread) and p.units / l.unit = p.tokens and p.units % l.unit = 0 or p.number = 0); -- not converted at the end of an override
         n := dipwell_internal.now_us();
-        if x.expires > n then
-            t := {{later "n" "x.ts"}};
+        if x.expires > n and (x.due <= n) is not true then
             held := dipwell_internal.plain_used(x.used, x.ts, n, x.every, x.add, x.grid, x.ticks);
+            t := {{later "n" "x.ts"}};
             if x.number = 0 then
                 held := {{refunded "x.used" "x.units"}};
                 t := x.ts;
             else
-                back := {{without "x.units" "x.cost * x.unit"}};
-                list := x.lows;
-                if {{isNone "held"}} then
-                    list := null;
-                elsif list[1] = x.mark and back > 0 then
-                    list := dipwell_internal.lows_limit(list, cardinality(list) - 1, held);
-                    select y.lows, y.units into list, back from dipwell_internal.lows_lower(list, x.number, back) y;
-                    held := {{without "held" "back"}};
-                end if;
+                list := dipwell_internal.lows_settle(x.lows, least(x.low, held), x.number, {{without "x.units" "x.cost * x.unit"}});
+                held := {{without "held" "list[1]"}};
+                list := case when x.lows[3] > 1 then list[2:] end;
             end if;
             with p as (
-                update dipwell.hold_parts p set live = false, settled = true, cost = x.cost, due = n + greatest(x.ttl, 60000000)
-                where p.id = hold and p.part = 1 and coalesce(p.live, false) and p.expires = x.expires
-                    and (x.number = 0 or not exists (select from dipwell.reservations r where r.limit_id = x.limit_id and r.key = x.key)) returning true)
-            update dipwell.buckets b set used = held, ts = t,
-                lows = case when (select true from dipwell.hold_parts o where o.limit_id = x.limit_id and o.key = x.key and o.live and o.id <> hold order by o.expires desc limit 1) then list end
-            where b.limit_id = x.limit_id and b.key = x.key and (select true from p);
+                update dipwell.hold_parts p set live = false, settled = true, cost = x.cost, due = n + dipwell_internal.hold_stays(x.ttl)
+                where p.id = hold and p.part = 1 and coalesce(p.live, false) and p.expires = x.expires returning true)
+            update dipwell.buckets b set used = held, ts = t, lows = list[:cardinality(list) - 1], low = list[cardinality(list)],
+                    due = case when list is not null or x.number = 0 and held > 0 then b.due end
+                where b.limit_id = x.limit_id and b.key = x.key and (select true from p);
             if found then
-                return (true, {{tokensLeft "held" "x.unit" "x.cap"}}, null::interval,
-                    case when held = 0 then interval '0' when x.number = 0 then dipwell_internal.length(coalesce(dipwell_internal.hold_reset(x.limit_id, x.key, n), 0))
-                        else dipwell_internal.plain_wait(held, t, n, x.every, x.add, x.grid) end,
-                    x.cost, interval '0', false, null::uuid, false);
+                return (true, false, false, x.cost, {{tokensLeft "held" "x.unit" "x.cap"}}, 0::bigint,
+                    case when held = 0 then 0 when x.number = 0 then coalesce(dipwell_internal.hold_reset(x.limit_id, x.key, n), 0)
+                        else dipwell_internal.plain_reset(held, t, n, x.every, x.add, x.grid) end,
+                    held, t, x.version, false, x.limit_id, x.key, x.takes, x.cost, x.expires, false, null::text, null::text, null::jsonb);
             end if;
         end if;
+    end if;
+    return null;
+end $$;
+comment on function dipwell_internal.settle_one is
+    'Settles a hold of one key to at most what was held, if nothing but numbers decides and its row has no reservations. Otherwise null.';
+
+create function dipwell.settle(hold text, cost bigint default null) returns dipwell.settled
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+    h dipwell_internal.held := dipwell_internal.settle_one(hold, cost);
+begin
+    if h.allowed then
+        return (true, h.remaining, null::interval, dipwell_internal.length(h.reset), h.granted, interval '0', false, null::uuid, false);
     end if;
     return dipwell_internal.settle_decide(hold, cost);
 end $$;

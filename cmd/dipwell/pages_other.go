@@ -1,7 +1,0 @@
-//go:build !linux
-
-package main
-
-import "context"
-
-func keepPagesReleased(context.Context) {}

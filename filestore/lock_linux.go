@@ -1,0 +1,9 @@
+package filestore
+
+import "golang.org/x/sys/unix"
+
+// A lock of the open file: it stays if the process closes another descriptor of the file.
+const (
+	setLock = unix.F_OFD_SETLK
+	getLock = unix.F_OFD_GETLK
+)

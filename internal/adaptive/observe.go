@@ -1,0 +1,37 @@
+package adaptive
+
+import (
+	"sync"
+	"time"
+)
+
+// A Limit is the state of an adaptive limit in this process. It is safe for concurrent
+// use. The zero Limit has observed nothing.
+type Limit struct {
+	mu    sync.Mutex
+	begun time.Time // of the first use: the times of the state count from it
+	state State
+}
+
+// Add adds a sample, which is zero for a caller that only asks, and returns the present
+// state and when it last changed. The limit has the target c now.
+func (l *Limit) Add(c *Config, o Sample) (s State, changed time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.begun.IsZero() {
+		l.begun, l.state = time.Now(), Begin(0)
+	}
+	l.state.Fraction = max(l.state.Fraction, c.Floor)
+	l.state = c.Add(l.state, time.Since(l.begun).Microseconds(), o)
+	return l.state, l.begun.Add(time.Duration(l.state.Changed) * time.Microsecond)
+}
+
+// Remained notes how many tokens of a capacity are left by an answer.
+func (l *Limit) Remained(tokens, capacity int64) {
+	if tokens*10 > capacity*3 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state.Low = true
+}

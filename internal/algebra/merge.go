@@ -1,0 +1,87 @@
+package algebra
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// A Batch arranges a batch by row, for stores that read and write each row once per
+// batch, however many calls use it. The zero Batch is ready to use. Reusing one
+// saves allocations.
+//
+// Groups of different rows may be decided in any order. Those of one row are decided
+// in the order of the batch.
+type Rows struct {
+	Rows  []RowGroups    // rows of the groups of one op, sorted by limit and key
+	Whole []*store.Group // groups to be decided alone: cancellations, and groups of several ops, with a plan, a floor or a hold
+
+	groups []*store.Group // backs Rows[i].Groups
+}
+
+// A Row has the groups of one op that use one row.
+type RowGroups struct {
+	Limit, Key string
+	Groups     []*store.Group // at least one, in the order of the batch
+}
+
+// Arrange sets Rows and Whole to the groups of b. m points into b: do not move or
+// reuse b until its groups are decided.
+func (m *Rows) Arrange(b *store.Batch) {
+	clear(m.Rows)
+	clear(m.Whole)
+	clear(m.groups)
+	m.Rows, m.Whole, m.groups = m.Rows[:0], m.Whole[:0], m.groups[:0]
+	for i := range b.Groups {
+		if g := &b.Groups[i]; plain(g) {
+			m.groups = append(m.groups, g)
+		} else {
+			m.Whole = append(m.Whole, g)
+		}
+	}
+	slices.SortStableFunc(m.groups, func(a, b *store.Group) int { return compareRows(&a.Ops[0], &b.Ops[0]) })
+	for from := 0; from < len(m.groups); {
+		first, to := &m.groups[from].Ops[0], from+1
+		for to < len(m.groups) && compareRows(first, &m.groups[to].Ops[0]) == 0 {
+			to++
+		}
+		m.Rows = append(m.Rows, RowGroups{first.Def.Name, first.Key, m.groups[from:to:to]})
+		from = to
+	}
+}
+
+// plain reports whether a group is one op under the base definition of its limit and at
+// its full rate, so that it may be added up with others of its row.
+func plain(g *store.Group) bool {
+	return len(g.Ops) == 1 && !g.Cancel && g.Hold == nil && g.Ops[0].Floor == 0 && g.Ops[0].Fraction == 0 && g.Ops[0].Def.Base() == g.Ops[0].Def
+}
+
+// compareRows orders ops by their rows, in byte order.
+func compareRows(op, other *store.Op) int {
+	if c := cmp.Compare(op.Def.Name, other.Def.Name); c != 0 {
+		return c
+	}
+	return cmp.Compare(op.Key, other.Key)
+}
+
+// Decide decides the groups of the row one after the other at now, in µs, and sets
+// their answers. It returns the row to store, and whether it must be stored. A group
+// whose definition is too old for the row gets store.ErrStaleDefinition as its Err.
+func (r *RowGroups) Decide(now int64, row store.State) (after store.State, write bool) {
+	phase := r.Groups[0].Ops[0].Phase
+	for _, g := range r.Groups {
+		op := &g.Ops[0]
+		op.Phase = phase // they have the same key
+		next, wrote, err := op.Step(now, row, false)
+		if g.Err = err; err != nil {
+			g.Allowed, g.Reserved = false, false
+			continue
+		}
+		if phase = op.Phase; wrote {
+			row, write = next, true
+		}
+		g.Allowed, g.Reserved = op.Allowed, op.Delay > 0 && op.Granted > 0
+	}
+	return row, write
+}

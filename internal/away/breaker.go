@@ -1,0 +1,300 @@
+// Package away has the decorators for a store that does not answer: Breaker fails calls at
+// once, and Fallback decides them in this process. Each wraps a store and is one.
+package away
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/background"
+	"github.com/dipwell/dipwell/store"
+)
+
+// ErrOpen is the error of calls while the breaker is open.
+var ErrOpen = fmt.Errorf("%w: it does not answer; the call was not sent and not charged", store.ErrStore)
+
+// BreakerConfig configures a Breaker. A zero field means the default that its comment names.
+type BreakerConfig struct {
+	Failures int           // consecutive unanswered calls before a probe; default 5
+	Patience time.Duration // how long a probe is unanswered before the breaker opens; default 300 ms
+	Timeout  time.Duration // timeout of a probe, at least Patience; default 1 s
+	Pause    time.Duration // time between two probes; default 100 ms
+
+	// OnChange is called with the reason when the breaker opens, and with nil when
+	// it closes. It must not call the store. Default: none.
+	OnChange func(why error)
+
+	Clock func() time.Duration                               // monotonic, from any origin; default this process's monotonic clock
+	Go    func(f func())                                     // starts a probe; default a goroutine
+	After func(d time.Duration, f func()) (stop func() bool) // calls f in the background after d; default a timer
+	Sleep func(ctx context.Context, d time.Duration) error   // default background.Sleep
+}
+
+const (
+	defaultFailures = 5
+	defaultPatience = 300 * time.Millisecond
+	defaultTimeout  = time.Second
+	defaultPause    = 100 * time.Millisecond
+)
+
+// A Breaker is a circuit breaker: it fails calls at once while a store does not answer. It
+// is safe for concurrent use.
+//
+// When BreakerConfig.Failures consecutive calls have timed out or found no connection,
+// the breaker sends a probe: a Check, which charges nothing, with its own deadline.
+// The breaker opens only if the probe has no answer after BreakerConfig.Patience either,
+// so that callers with short deadlines cannot open it for others.
+//
+// While the breaker is open, every call fails with ErrOpen at once. It is not sent
+// and not charged, and limits decide by their failure mode. One probe at a time is
+// sent. The first answer, to a probe or to a call that was sent earlier, closes the
+// breaker. An error that the store itself sent is an answer.
+//
+// Wrap it around coalesce, and put it inside decorators that answer without the store
+// (denycache, Fallback).
+type Breaker struct {
+	inner store.Store
+	BreakerConfig
+
+	open     atomic.Bool
+	failures atomic.Int64 // consecutive unanswered calls
+	refused  atomic.Uint64
+	noSpace  atomic.Pointer[noSpace] // the last call that found no space, or nil
+	lost     atomic.Pointer[error]   // of the last call without an answer, or nil
+
+	mu        sync.Mutex
+	target    *probeTarget   // what to probe; nil after an answer
+	probing   bool           // probe is running
+	lastProbe *time.Duration // when probe was last started; nil: never
+
+	ctx  context.Context // cancelled by Close
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+// probeTarget is the limit and key of the probes that follow a series of failures.
+// Its identity tells one series from the next.
+type probeTarget struct {
+	def *store.Definition
+	key string
+}
+
+var _ store.Store = (*Breaker)(nil)
+
+// NewBreaker returns a breaker in front of inner. Close stops its probes.
+func NewBreaker(inner store.Store, c BreakerConfig) (*Breaker, error) {
+	if inner == nil {
+		return nil, errors.New("breaker: the inner store is nil")
+	}
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	s := &Breaker{inner: inner, BreakerConfig: c}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.useSystem()
+	return s, nil
+}
+
+// useSystem sets the functions that the configuration leaves to this machine.
+func (s *Breaker) useSystem() {
+	if s.Clock == nil {
+		began := time.Now()
+		s.Clock = func() time.Duration { return time.Since(began) }
+	}
+	if s.Go == nil {
+		s.Go = func(f func()) { go f() }
+	}
+	if s.After == nil {
+		s.After = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }
+	}
+	if s.Sleep == nil {
+		s.Sleep = background.Sleep
+	}
+}
+
+func (c *BreakerConfig) check() error {
+	if c.Failures == 0 {
+		c.Failures = defaultFailures
+	}
+	if c.Patience == 0 {
+		c.Patience = defaultPatience
+	}
+	if c.Timeout == 0 {
+		c.Timeout = max(defaultTimeout, c.Patience)
+	}
+	if c.Pause == 0 {
+		c.Pause = defaultPause
+	}
+	switch {
+	case c.Failures < 0:
+		return fmt.Errorf("breaker: Failures %d is negative", c.Failures)
+	case c.Patience < 0:
+		return fmt.Errorf("breaker: Patience %v is negative", c.Patience)
+	case c.Timeout < c.Patience:
+		return fmt.Errorf("breaker: Timeout %v is less than Patience %v", c.Timeout, c.Patience)
+	case c.Pause < 0:
+		return fmt.Errorf("breaker: Pause %v is negative", c.Pause)
+	}
+	return nil
+}
+
+// Abilities returns those of the inner store, except Quick and Lanes. While the breaker is
+// open, the verbs fail at once as calls do, apart from changes of limits, which a store may
+// keep until it answers. Ready fails too, and for noSpaceFor after a call found no space.
+func (s *Breaker) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(s.inner)
+	ab.Store, ab.Quick, ab.Lanes = s, nil, nil
+	inner := ab.Ready
+	ab.Ready = func(ctx context.Context) error {
+		if err := s.ready(); err != nil || inner == nil {
+			return err
+		}
+		return inner(ctx)
+	}
+	ab.Guard(func(ctx context.Context, _ bool) (context.Context, context.CancelFunc, error) {
+		if s.open.Load() {
+			return nil, nil, ErrOpen
+		}
+		return ctx, func() {}, nil
+	})
+	ab.AddMetrics(s.metrics)
+	return ab
+}
+
+func (s *Breaker) metrics() []store.Metric {
+	open := 0.0
+	if s.open.Load() {
+		open = 1
+	}
+	return []store.Metric{
+		{Name: "dipwell_store_breaker_open", Help: "1 while the store does not answer and calls fail at once.", Value: open},
+		{Name: "dipwell_store_breaker_calls_total", Help: "Calls that were not sent because the breaker was open.", Counter: true, Value: float64(s.refused.Load())},
+	}
+}
+
+// Open reports whether the breaker is open.
+func (s *Breaker) Open() bool { return s.open.Load() }
+
+// Refused returns the number of calls that failed with ErrOpen.
+func (s *Breaker) Refused() uint64 { return s.refused.Load() }
+
+// Close stops the probes. It does not close the inner store.
+func (s *Breaker) Close() error {
+	s.mu.Lock()
+	s.stop()
+	s.mu.Unlock()
+	s.done.Wait()
+	return nil
+}
+
+// Apply sends the batch to the inner store unless the breaker is open.
+func (s *Breaker) Apply(ctx context.Context, b *store.Batch) error {
+	if s.open.Load() {
+		s.refused.Add(uint64(len(b.Groups)))
+		return ErrOpen
+	}
+	err := s.inner.Apply(ctx, b)
+	s.recordNoSpace(b)
+	switch outcomeOf(err, b) {
+	case answered:
+		if s.failures.Load() != 0 {
+			s.reset()
+		}
+	case unanswered:
+		if why := lostError(err, b); why != nil {
+			s.lost.Store(&why)
+		}
+		if s.failures.Add(1) >= int64(s.Failures) {
+			s.startProbe(b)
+		}
+	}
+	return err
+}
+
+// noSpace records a call that failed with store.ErrNoSpace.
+type noSpace struct {
+	why error
+	at  time.Duration
+}
+
+// noSpaceFor is how long the store is not ready after such a call. Only calls that write
+// can detect the condition, and not every write needs space, so success of other calls
+// proves nothing.
+const noSpaceFor = 10 * time.Second
+
+func (s *Breaker) recordNoSpace(b *store.Batch) {
+	for i := range b.Groups {
+		if why := b.Groups[i].Err; why != nil && errors.Is(why, store.ErrNoSpace) {
+			s.noSpace.Store(&noSpace{why, s.Clock()})
+		}
+	}
+}
+
+// ready returns an error if calls have shown that the store is not ready, and nil
+// otherwise.
+func (s *Breaker) ready() error {
+	if s.open.Load() {
+		if why := s.lost.Load(); why != nil {
+			return fmt.Errorf("%w: %w", ErrOpen, *why)
+		}
+		return ErrOpen
+	}
+	if f := s.noSpace.Load(); f != nil && s.Clock()-f.at < noSpaceFor {
+		return f.why
+	}
+	return nil
+}
+
+type outcome int
+
+const (
+	unclear    outcome = iota // says nothing about the store: the input was invalid, or the caller has gone
+	answered                  // the store answered
+	unanswered                // the store did not answer
+)
+
+// outcomeOf returns the outcome of a batch: answered if any of its groups was.
+func outcomeOf(err error, b *store.Batch) outcome {
+	if err != nil {
+		return outcomeOfError(err)
+	}
+	o := unclear
+	for i := range b.Groups {
+		switch outcomeOfError(b.Groups[i].Err) {
+		case answered:
+			return answered
+		case unanswered:
+			o = unanswered
+		}
+	}
+	return o
+}
+
+// lostError returns an error of a batch that was not answered.
+func lostError(err error, b *store.Batch) error {
+	for i := 0; err == nil && i < len(b.Groups); i++ {
+		err = b.Groups[i].Err
+	}
+	return err
+}
+
+func outcomeOfError(err error) outcome {
+	var network net.Error
+	switch {
+	case err == nil:
+		return answered
+	case errors.Is(err, context.Canceled), errors.Is(err, store.ErrLocked): // may come from the quarantine, without an answer of the store
+		return unclear
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &network),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return unanswered
+	}
+	return unclear
+}

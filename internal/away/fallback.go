@@ -1,0 +1,360 @@
+package away
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/bounded"
+	"github.com/dipwell/dipwell/internal/memory"
+	"github.com/dipwell/dipwell/store"
+)
+
+// FallbackConfig configures a Fallback. A zero field means the default that its comment names.
+type FallbackConfig struct {
+	MaxKeys int          // rows in memory that are not full, about 45 bytes each; default 1<<20; more are not copied
+	Clock   func() int64 // monotonic, in µs from any origin; default this process's monotonic clock
+	Wall    func() int64 // in µs since the Unix epoch, until the store has answered; default this machine's clock
+}
+
+const (
+	defaultKeys = 1 << 20
+	unknown     = math.MinInt64
+)
+
+// A Fallback decides calls in this process's memory while a store fails, for limits that
+// ask for it. It is safe for concurrent use.
+//
+// While the store answers, the row behind each answer of a limit with OnStoreError
+// FailLocal is copied into a bounded table in memory. When the store fails, calls
+// of such limits are decided there, starting from the last known row instead of a
+// full bucket; the source of such an answer is store.SourceFallbackLocal. Every
+// call is sent to the store first, so the store decides again as soon as it can.
+//
+// Local decisions are less exact. Each process decides alone, so n processes may grant up
+// to n times the limit, and the store does not learn of it afterwards. A key that this
+// process has never seen, or has evicted, starts full. Time is the store's, continued
+// from its last answer with the process's monotonic clock, and never ahead of it. A
+// changed definition takes effect with the first call that uses it. A call that failed
+// although the store charged it is charged twice.
+//
+// Plans decide here as in the store, and so does the override of a key, if an answer of
+// the store had it. Holds that are made here are known only here, and are settled and
+// extended here, also after the store works again; a concurrency limit starts empty.
+// Settling or extending a hold of the store while it fails is an error. A hold may be
+// repeated with its id in all cases: a hold of the store is repeated here while the store
+// fails, and one that was made here is repeated here after the store works again. But if
+// the store made a hold and its answer was lost, the hold is not known here, and is made
+// again.
+//
+// A call with several keys is all or nothing here too. If one of its limits fails closed,
+// the call fails. Limits that fail open allow their part. A reservation made here is
+// known only here. It can be cancelled even after the store works again, but gives
+// nothing back if a row from the store has replaced the row from which it took. Invalid
+// input and calls whose context was cancelled are not decided here.
+type Fallback struct {
+	inner  store.Store
+	local  *memory.Store
+	clock  func() int64
+	guess  int64        // µs from clock to the wall clock; used until offset is known
+	offset atomic.Int64 // µs from clock to the inner store's clock, or slightly less; unknown before the first answer
+
+	overrides overrides
+	made      made
+	open      openTakes
+
+	registry *store.Registry // limits of the inner store; nil if it has none
+	mu       sync.Mutex
+	reserved map[string]uint32 // limits with reservations, holds or overrides made here, and the version of the last one
+}
+
+var _ store.Store = (*Fallback)(nil)
+
+// NewFallback returns a store that decides locally if inner fails. Close releases its
+// memory.
+func NewFallback(inner store.Store, c FallbackConfig) (*Fallback, error) {
+	if inner == nil {
+		return nil, errors.New("fallback: the inner store is nil")
+	}
+	if c.MaxKeys == 0 {
+		c.MaxKeys = defaultKeys
+	}
+	s := &Fallback{inner: inner, clock: c.Clock}
+	s.open.calls = bounded.Map[string, takesOf]{Most: maxMade / 2, Keep: s.isLiveHere}
+	s.made.holds = bounded.Map[string, *madeHold]{Most: maxMade / 2, Keep: func(_ string, h *madeHold) bool { return !h.ended && h.expires > s.now() }}
+	if s.clock == nil {
+		start := time.Now()
+		s.clock = func() int64 { return time.Since(start).Microseconds() }
+	}
+	if c.Wall == nil {
+		c.Wall = func() int64 { return time.Now().UnixMicro() }
+	}
+	s.guess = c.Wall() - s.clock()
+	s.offset.Store(unknown)
+	if limits := store.AbilitiesOf(inner).Limits; limits != nil {
+		s.registry = limits.Registry()
+	}
+	var err error
+	if s.local, err = memory.New(memory.Config{MaxKeys: c.MaxKeys, Clock: s.now}); err != nil {
+		return nil, fmt.Errorf("fallback: %w", err)
+	}
+	return s, nil
+}
+
+// Abilities returns those of the inner store, except Lanes. Quick is kept only if it
+// answers from leases: such answers do not contain the row, and need no store.
+func (s *Fallback) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(s.inner)
+	if ab.Store, ab.Lanes = s, nil; ab.QuickSource != store.SourceLease {
+		ab.Quick = nil
+	}
+	return ab
+}
+
+// Close releases the memory. It does not close the inner store.
+func (s *Fallback) Close() error { return s.local.Close() }
+
+// now returns the inner store's time, as far as it is known, or slightly less.
+func (s *Fallback) now() int64 {
+	offset := s.offset.Load()
+	if offset == unknown {
+		offset = s.guess
+	}
+	return s.clock() + offset
+}
+
+// learnOffset updates the offset with an answer that the store gave at its time at,
+// between sent and now on this process's clock. The true offset is between at-now
+// and at-sent. An offset in that range is kept, so that a slow answer does not
+// lower it. After a step of the store's clock it is out of range and replaced.
+func (s *Fallback) learnOffset(at, sent, now int64) {
+	for {
+		old := s.offset.Load()
+		if old >= at-now && old <= at-sent || s.offset.CompareAndSwap(old, at-now) {
+			return
+		}
+	}
+}
+
+// Apply sends the batch to the inner store and decides the groups that fail.
+func (s *Fallback) Apply(ctx context.Context, b *store.Batch) error {
+	for i := range b.Groups {
+		if b.Groups[i].Hold != nil {
+			return s.applyHolds(ctx, b)
+		}
+	}
+	sent := s.clock()
+	err := s.inner.Apply(ctx, b)
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		if err != nil {
+			g.Err = err
+		}
+		if g.Err == nil {
+			s.remember(g, sent)
+		} else {
+			g.Err = s.decide(g, g.Err)
+		}
+	}
+	return nil
+}
+
+// remember copies the rows in the answers to a group, which was sent at the time sent.
+func (s *Fallback) remember(g *store.Group, sent int64) {
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		if op.Def.OnStoreError != store.FailLocal || op.Source != store.SourceStore || op.TS == 0 {
+			continue
+		}
+		if op.Def.Algorithm == store.Concurrency { // its rows mean nothing without the holds
+			continue
+		}
+		if op.Def.Mode <= store.Shadow {
+			s.learnOffset(algebra.DecidedAt(op), sent, s.clock())
+		}
+		number, ok := s.numberOf(op)
+		if !ok {
+			continue
+		}
+		// If the table is full, the key starts full when the store fails. memory counts
+		// such keys.
+		_ = s.local.Put(op.Def, op.Key, store.State{Used: op.Used, TS: op.TS, Version: number})
+	}
+}
+
+// decide decides a group that failed with why, or returns the error for the group.
+func (s *Fallback) decide(g *store.Group, why error) error {
+	switch {
+	case g.Cancel:
+		return s.cancel(g, why)
+	case g.Settles():
+		return s.settle(g, why)
+	}
+	if !storeFailed(why) || g.NoWait && errors.Is(why, store.ErrLocked) {
+		return why
+	}
+	switch err, can := s.decideHere(g); {
+	case !can:
+		return why
+	case err != nil:
+		return fmt.Errorf("%w (and not locally: %w)", why, err)
+	}
+	return nil
+}
+
+// decideHere decides a group in memory. can is false if the group's limits do not allow
+// that.
+func (s *Fallback) decideHere(g *store.Group) (err error, can bool) {
+	var local store.Batch
+	var ops [store.MaxTakes]store.Op
+	group, _ := local.Single()
+	group.Ops, group.ID, group.Hold = ops[:0], g.ID, g.Hold
+	for i := range g.Ops {
+		switch op := &g.Ops[i]; op.Def.OnStoreError {
+		case store.FailClosed:
+			if !op.FailsOpen() {
+				return nil, false
+			}
+		case store.FailLocal:
+			group.Ops = append(group.Ops, *op)
+		}
+	}
+	if len(group.Ops) == 0 {
+		return nil, false
+	}
+	s.forgetDropped()
+	if err := s.applyLocal(&local); err != nil {
+		return err, true
+	}
+	if group.Reserved || group.Hold != nil && group.Allowed {
+		s.rememberRecords(group.Ops)
+	}
+	if group.Hold != nil && group.Allowed && !group.Hold.Repeated {
+		s.rememberOpen(g, group)
+	}
+	copyAnswers(g, group)
+	return nil, true
+}
+
+// applyLocal decides a batch of one group in memory.
+func (s *Fallback) applyLocal(b *store.Batch) error {
+	if err := s.local.Apply(context.Background(), b); err != nil {
+		return err
+	}
+	return b.Groups[0].Err
+}
+
+// copyAnswers copies local answers into the caller's group. Limits that fail open, or are
+// in shadow mode, allow.
+func copyAnswers(g, local *store.Group) {
+	g.Err, g.Allowed, g.Reserved = nil, local.Allowed, local.Reserved
+	next := 0
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		if op.Def.OnStoreError == store.FailLocal {
+			*op = local.Ops[next]
+			op.Source = store.SourceFallbackLocal
+			next++
+		} else {
+			op.Answer = store.Answer{Source: store.SourceFallbackOpen, Allowed: true, Shadow: op.Def.OnStoreError != store.FailOpen}
+		}
+	}
+}
+
+// cancel cancels a reservation that was made here. Otherwise it returns why.
+func (s *Fallback) cancel(g *store.Group, why error) error {
+	var b store.Batch
+	group, _ := b.Single()
+	group.Ops, group.ID, group.Cancel = nil, g.ID, true
+	s.forgetDropped()
+	if s.applyLocal(&b) == nil {
+		return nil
+	}
+	return why
+}
+
+// settle settles or extends a hold that was made here. Otherwise it returns why.
+func (s *Fallback) settle(g *store.Group, why error) error {
+	if !storeFailed(why) && !errors.Is(why, store.ErrUnknownHold) {
+		return why
+	}
+	var b store.Batch
+	group, _ := b.Single()
+	h, err := s.partHere(*g.Hold)
+	if err != nil {
+		return err
+	}
+	group.Ops, group.Hold = nil, &h
+	s.forgetDropped()
+	switch err := s.applyLocal(&b); {
+	case errors.Is(err, store.ErrUnknownHold):
+		return why
+	case err != nil:
+		return err
+	}
+	g.Hold.Expires, g.Hold.Repeated = h.Expires, h.Repeated
+	g.Err, g.Allowed, g.Reserved = nil, group.Allowed, false
+	g.Ops = slices.DeleteFunc(group.Ops, func(op store.Op) bool { return s.registry != nil && s.registry.Lookup(op.Def.Name) == nil })
+	for i := range g.Ops {
+		g.Ops[i].Source = store.SourceFallbackLocal
+	}
+	return nil
+}
+
+// rememberRecords records which limits have reservations, holds or overrides here.
+func (s *Fallback) rememberRecords(ops []store.Op) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reserved == nil {
+		s.reserved = map[string]uint32{}
+	}
+	for i := range ops {
+		s.reserved[ops[i].Def.Name] = ops[i].Def.Base().Number
+	}
+}
+
+// forgetDropped removes the reservations, holds and overrides of limits that were
+// dropped. A limit without the recorded version is another limit of the same name.
+func (s *Fallback) forgetDropped() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.registry == nil {
+		return
+	}
+	for name, number := range s.reserved {
+		if d := s.registry.Lookup(name); d == nil || !knows(d, number) {
+			s.local.ForgetRecords(name)
+			s.overrides.forget(name)
+			delete(s.reserved, name)
+		}
+	}
+}
+
+// knows reports whether a version is one of d's limit. Stores keep the last few versions: of
+// one that has many, those before the first are its own too.
+func knows(d *store.Definition, version uint32) bool {
+	if d.Number == version || len(d.Past) >= fewPast && version < d.Past[0].Number {
+		return true
+	}
+	return slices.ContainsFunc(d.Past, func(v *store.Version) bool { return v.Number == version })
+}
+
+// fewPast is at most the number of older versions that a store keeps of a limit that is
+// often changed.
+const fewPast = 16
+
+// storeFailed reports whether an error is a failure of the store, rather than
+// invalid input or a cancelled context.
+func storeFailed(err error) bool {
+	var field *store.FieldError
+	return !errors.As(err, &field) && !errors.Is(err, store.ErrReservation) &&
+		!errors.Is(err, store.ErrUnknownLimit) && !errors.Is(err, store.ErrNotSupported) &&
+		!errors.Is(err, store.ErrUnknownHold) && !errors.Is(err, store.ErrHoldConflict) &&
+		!errors.Is(err, context.Canceled)
+}

@@ -1,0 +1,50 @@
+package bounded
+
+// A Map is a map of bounded size. It has at most 2 × Most entries, in two generations.
+// When the younger one has Most entries, the older one is forgotten, except for entries
+// that Keep wants, up to half of Most. It is not safe for concurrent use.
+type Map[K comparable, V any] struct {
+	Most       int                   // entries in each of two generations
+	Keep       func(key K, v V) bool // reports whether an entry is still needed; nil: none is
+	young, old map[K]V
+}
+
+// Put adds an entry, or replaces it.
+func (m *Map[K, V]) Put(key K, v V) {
+	delete(m.old, key)
+	if _, known := m.young[key]; !known && (m.young == nil || len(m.young) >= m.Most) {
+		m.age()
+	}
+	m.young[key] = v
+}
+
+// age begins a generation.
+func (m *Map[K, V]) age() {
+	oldest := m.old
+	m.young, m.old = map[K]V{}, m.young
+	for key, v := range oldest {
+		if m.Keep == nil || len(m.young) >= m.Most/2 {
+			return
+		}
+		if m.Keep(key, v) {
+			m.young[key] = v
+		}
+	}
+}
+
+// Get returns an entry.
+func (m *Map[K, V]) Get(key K) (v V, ok bool) {
+	if v, ok = m.young[key]; !ok {
+		v, ok = m.old[key]
+	}
+	return v, ok
+}
+
+// Remove removes an entry.
+func (m *Map[K, V]) Remove(key K) {
+	delete(m.young, key)
+	delete(m.old, key)
+}
+
+// Len returns the number of entries.
+func (m *Map[K, V]) Len() int { return len(m.young) + len(m.old) }

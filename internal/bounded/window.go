@@ -1,0 +1,186 @@
+package bounded
+
+import (
+	"cmp"
+	"hash/maphash"
+	"slices"
+	"sync"
+	"unsafe"
+)
+
+// WindowConfig sizes a Window. The zero value means the defaults.
+type WindowConfig struct {
+	Counters int // of each slice, over all shards; default 1024
+	Slices   int // of the window, the current one included; default 6
+	Shards   int // each with its own lock; default 8
+}
+
+// A Window counts keys over a sliding window of slices: each Turn begins a new
+// slice and drops the oldest. It also has the total of all slices since the last
+// Restart, which costs an event nothing: a slice is added when it ends. It is safe for
+// concurrent use.
+//
+// A key is always in the same shard, so that shards do not add to the error. Slices
+// do: a key without a counter in a slice may have had as many events there as the
+// slice's smallest counter.
+type Window struct {
+	seed   maphash.Seed
+	shards []shard
+	per    int // counters per summary
+}
+
+type shard struct {
+	mu     sync.Mutex
+	slices []*summary
+	counts []uint64 // events by slice
+	now    int      // current slice
+	total  total    // of the slices that have ended
+	_      [24]byte // padding to a cache line
+}
+
+// A Count is a key with its number of events: at least Count-Error, and at most
+// Count.
+type Count struct {
+	Limit string `json:"limit"`
+	Key   string `json:"key"`
+	Count uint64 `json:"count"`
+	Error uint64 `json:"error"`
+}
+
+// A Top has the busiest keys of a window, or of a total.
+type Top struct {
+	Keys     []Count `json:"keys"`             // by descending Count
+	Events   uint64  `json:"counted"`          // exact number of events
+	Unlisted uint64  `json:"unlisted_at_most"` // the most that a key not in Keys can have
+}
+
+// NewWindow returns an empty window.
+func NewWindow(c WindowConfig) *Window {
+	c.Counters, c.Slices, c.Shards = cmp.Or(c.Counters, 1024), cmp.Or(c.Slices, 6), cmp.Or(c.Shards, 8)
+	w := &Window{seed: maphash.MakeSeed(), shards: make([]shard, c.Shards), per: max(1, c.Counters/c.Shards)}
+	for i := range w.shards {
+		s := &w.shards[i]
+		s.counts = make([]uint64, c.Slices)
+		for range c.Slices {
+			s.slices = append(s.slices, newSummary(w.per))
+		}
+	}
+	return w
+}
+
+// MaxBytes returns the most memory that the window can use, with all counters in use
+// and the longest keys.
+func (w *Window) MaxBytes() int {
+	one := int(unsafe.Sizeof(summary{})) + 8 + 8 // including its pointer and its count of events
+	one += w.per*(int(unsafe.Sizeof(counter{}))+MaxKey+4) + 4*len(w.shards[0].slices[0].chains)
+	sum := w.per * (int(unsafe.Sizeof(Count{})) + MaxKey)
+	return int(unsafe.Sizeof(*w)) + len(w.shards)*(int(unsafe.Sizeof(shard{}))+one*len(w.shards[0].slices)+sum)
+}
+
+// Add counts an event of a key. It keeps the string limit and copies key.
+func (w *Window) Add(limit, key string) {
+	hash := maphash.String(w.seed, key) ^ maphash.String(w.seed, limit)*0x9e3779b97f4a7c15
+	s := &w.shards[(hash>>32)%uint64(len(w.shards))]
+	s.mu.Lock()
+	s.counts[s.now]++
+	s.slices[s.now].add(hash, limit, key)
+	s.mu.Unlock()
+}
+
+// Turn begins a new slice, which replaces the oldest.
+func (w *Window) Turn() {
+	w.each(func(s *shard) { s.turn(w.per) })
+}
+
+// Restart begins a new slice, as Turn does, and a new total. It returns the n busiest
+// keys of the total that ends.
+func (w *Window) Restart(n int) (t Top) {
+	w.each(func(s *shard) {
+		s.turn(w.per)
+		s.total.addTo(&t)
+		s.total = total{}
+	})
+	t.cut(n)
+	return t
+}
+
+// Top returns the n busiest keys of a limit, or of all limits if limit is "".
+func (w *Window) Top(n int, limit string) (t Top) {
+	w.each(func(s *shard) {
+		var absent uint64
+		t.Keys, absent = s.merge(t.Keys, limit)
+		for _, events := range s.counts {
+			t.Events += events
+		}
+		t.Unlisted = max(t.Unlisted, absent)
+	})
+	t.cut(n)
+	return t
+}
+
+// each calls f for each shard, locked.
+func (w *Window) each(f func(*shard)) {
+	for i := range w.shards {
+		s := &w.shards[i]
+		s.mu.Lock()
+		f(s)
+		s.mu.Unlock()
+	}
+}
+
+// turn adds the current slice to the total, and begins the next.
+func (s *shard) turn(keys int) {
+	s.total = s.total.plus(s.slices[s.now], s.counts[s.now], keys)
+	s.now = (s.now + 1) % len(s.slices)
+	s.slices[s.now].reset()
+	s.counts[s.now] = 0
+}
+
+// cut sorts the keys, and keeps the first n.
+func (t *Top) cut(n int) {
+	slices.SortFunc(t.Keys, func(a, b Count) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Error, b.Error), cmp.Compare(a.Limit, b.Limit), cmp.Compare(a.Key, b.Key))
+	})
+	if t.Keys == nil {
+		t.Keys = []Count{} // so that the JSON has a list
+	}
+	if len(t.Keys) > n {
+		t.Unlisted = max(t.Unlisted, t.Keys[n].Count)
+		t.Keys = slices.Clone(t.Keys[:n])
+	}
+}
+
+// merge appends the keys of all slices, each once. absent is the most that a key
+// without a counter can have.
+func (s *shard) merge(keys []Count, limit string) (_ []Count, absent uint64) {
+	for _, of := range s.slices {
+		absent += of.least()
+	}
+	for i, of := range s.slices {
+		for j := range of.counters {
+			c := &of.counters[j]
+			if limit != "" && c.limit != limit || s.before(i, c) {
+				continue
+			}
+			k := Count{Limit: c.limit, Key: string(c.key), Count: absent, Error: absent}
+			for _, other := range s.slices[i:] {
+				if at := other.find(c.hash, c.limit, k.Key); at != none {
+					k.Count += other.counters[at].count - other.least()
+					k.Error += other.counters[at].error - other.least()
+				}
+			}
+			keys = append(keys, k)
+		}
+	}
+	return keys, absent
+}
+
+// before reports whether an earlier slice has the key, so that merge has added it.
+func (s *shard) before(slice int, c *counter) bool {
+	for _, of := range s.slices[:slice] {
+		if of.find(c.hash, c.limit, string(c.key)) != none {
+			return true
+		}
+	}
+	return false
+}

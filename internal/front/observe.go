@@ -1,0 +1,32 @@
+package front
+
+import (
+	"time"
+
+	"github.com/dipwell/dipwell"
+)
+
+// Adaptive returns the names of the adaptive limits that decided, also under a plan or an
+// override.
+func Adaptive(d *dipwell.Decision) (names []string) {
+	add := func(d *dipwell.Decision) {
+		if def := d.Definition; def != nil && def.Adaptive.Floor > 0 {
+			names = append(names, def.Name)
+		}
+	}
+	if d.Limits == nil {
+		add(d)
+	}
+	for i := range d.Limits {
+		add(&d.Limits[i])
+	}
+	return names
+}
+
+// Observe observes a call that limits have let through: how long it took, and whether it
+// succeeded.
+func Observe(l *dipwell.Limiter, limits []string, took time.Duration, ok bool) {
+	for _, name := range limits {
+		_ = l.Observe(name, max(took, 0), ok, 1) // an error only if the limit was changed meanwhile
+	}
+}

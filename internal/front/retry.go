@@ -1,0 +1,59 @@
+package front
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
+)
+
+// Known reports whether d has the state of a bucket. A fallback answer, which is
+// made without the store, does not.
+func Known(d *dipwell.Decision) bool {
+	return d.Source != store.SourceFallbackOpen && d.Source != store.SourceFallbackClosed
+}
+
+// RetryAfter returns how long a refused client is told to wait, in seconds: the latest
+// retry time of the limits that refused, each lengthened at random by the limit's
+// RetryJitter, rounded up, and at least 1. It returns 0 if waiting does not help
+// (d.Never) or if the time is not known.
+func RetryAfter(d *dipwell.Decision) (retry int64) {
+	if d.Never || !Known(d) {
+		return 0
+	}
+	if d.Limits == nil {
+		return jittered(d)
+	}
+	for i := range d.Limits {
+		if e := &d.Limits[i]; !e.Allowed {
+			retry = max(retry, jittered(e))
+		}
+	}
+	return retry
+}
+
+// jittered returns the retry time of one limit, in seconds.
+func jittered(d *dipwell.Decision) int64 {
+	wait := d.RetryAfter
+	if def := d.Definition; def != nil && def.RetryJitter > 0 {
+		more := time.Duration(rand.Float64() * float64(wait) / 100 * float64(def.RetryJitter))
+		wait += min(more, math.MaxInt64-wait) // must not overflow
+	}
+	return max(1, Seconds(wait))
+}
+
+// Blocked reports whether a call was refused because its key is blocked, by its plan or by
+// an override, whatever is left in the bucket.
+func Blocked(d *dipwell.Decision) bool {
+	return !d.Allowed && d.Definition != nil && d.Definition.Mode == store.Blocked
+}
+
+// Seconds returns d in seconds, rounded up, and 0 if d is negative.
+func Seconds(d time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	return int64((d-1)/time.Second) + 1
+}

@@ -1,4 +1,0 @@
-package rls
-
-// Tokens is tokens, for its tests.
-var Tokens = tokens

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/away"
+	"github.com/dipwell/dipwell/internal/denycache"
+	"github.com/dipwell/dipwell/internal/lease"
+	"github.com/dipwell/dipwell/store"
+)
+
+// A client is a process's access to one store, through decorators of its own.
+type client struct {
+	p     *process
+	node  *node
+	store store.Store
+	defs  map[string]*store.Definition // the limits as the process knows them
+	usual int64                        // µs that a message usually takes
+
+	answered int64 // true time of the last answer that it got
+	opened   int64 // true time at which its breaker opened; 0: it is closed
+	cut      int64 // true time until which no message passes between it and the store
+
+	memory *away.Fallback   // decides while the store does not answer; or nil
+	alone  map[string]alone // by key of the limit "hot"
+}
+
+// begin starts the client with empty decorators.
+func (c *client) begin() {
+	p := c.p
+	c.defs = map[string]*store.Definition{}
+	for _, d := range c.node.reg.All() {
+		c.defs[d.Name] = d
+	}
+	c.store = link{c}
+	c.opened = 0
+	if p.w.coalesces {
+		c.coalesced()
+	}
+	if p.w.guarded {
+		c.guard()
+	}
+	if p.w.cached { // with one set of slots, so that the random seed of its hash does not affect which slots are replaced
+		var err error
+		if c.store, err = denycache.New(c.store, denycache.Config{Clock: p.monotonic, Keys: 8}); err != nil {
+			panic(err)
+		}
+	}
+	if c.defs["hot"] != nil {
+		var err error
+		if c.store, err = lease.New(c.store, lease.Config{
+			Clock:   func() int64 { return p.monotonic() * 1000 },
+			Wall:    func() int64 { return (epoch + p.w.now + p.skew) * 1000 },
+			Go:      p.background,
+			After:   func(d time.Duration, f func()) { p.unlessCrashed(d.Microseconds()+1, f) },
+			Gate:    func() lease.Gate { return &gate{p: p} },
+			ID:      func(id *store.Reservation) { p.w.task.identify(id) },
+			Stripes: 1, // which processor runs does not depend on the seed
+		}); err != nil {
+			panic(err)
+		}
+	}
+	c.close()
+	if p.w.local && c.defs["hot"] != nil {
+		var err error
+		if c.memory, err = away.NewFallback(c.store, away.FallbackConfig{
+			MaxKeys: 64, Clock: p.monotonic,
+			Wall: func() int64 { return epoch + p.w.now + p.skew },
+		}); err != nil {
+			panic(err)
+		}
+		c.store, c.alone = c.memory, map[string]alone{}
+	}
+}
+
+// close releases memory.
+func (c *client) close() {
+	if c.memory != nil {
+		_ = c.memory.Close()
+		c.memory = nil
+	}
+}
+
+// An alone is what a process knows of a key: the row in the store's last answer, and the
+// tokens that the process granted by itself since.
+type alone struct {
+	op       store.Op
+	ts, used int64 // of the row; older answers are ignored, and those of the same time with less in use
+	granted  int64
+}
+
+// checkAlone checks that a process which decides alone grants no more than there would
+// be, as far as it knows, if everything that came back since the store's last answer were
+// for it. A thousandth of the time is added for the drift of both clocks. Holds are not
+// counted, because they give back what they took.
+func (c *client) checkAlone(op *store.Op, hold bool) {
+	p := c.p
+	a := c.alone[op.Key]
+	switch op.Source {
+	case store.SourceStore:
+		if op.Def.OnStoreError == store.FailLocal && (op.TS > a.ts || op.TS == a.ts && op.Used >= a.used) {
+			c.alone[op.Key] = alone{op: *op, ts: op.TS, used: op.Used}
+		}
+	case store.SourceFallbackLocal:
+		if op.Took() > 0 { // a refusal leaves the row as it is, and an answer that is older than the refusal may still come
+			if a.ts, a.used = op.TS, op.Used; !hold {
+				a.granted += op.Granted
+			}
+		}
+		c.alone[op.Key] = a
+		if a.op.Def == nil || a.op.Def.Number != op.Def.Number || c.node.backs > 0 {
+			return
+		}
+		r := &op.Def.Rule
+		back := float64(op.Def.Rate) * (float64(c.node.time()-a.op.TS) + 0.001*float64(p.w.now)) / 1e6
+		if free := float64(r.Cap-a.op.Used)/float64(r.Unit) + back + 1; float64(a.granted) > max(free, 0) {
+			p.w.fail("alone", "process %d: %d of %s %q were granted without the store, which had %.1f", p.id, a.granted, op.Def.Name, op.Key, free)
+		}
+	}
+}
+
+// guard puts a circuit breaker in front of the store.
+func (c *client) guard() {
+	p := c.p
+	var err error
+	if c.store, err = away.NewBreaker(c.store, away.BreakerConfig{
+		OnChange: c.breaks,
+		Clock:    func() time.Duration { return time.Duration(p.monotonic()) * time.Microsecond },
+		Go:       p.background,
+		After: func(d time.Duration, f func()) func() bool {
+			stopped := false
+			p.unlessCrashed(d.Microseconds(), func() {
+				if !stopped {
+					f()
+				}
+			})
+			return func() bool { was := stopped; stopped = true; return !was }
+		},
+		Sleep: func(_ context.Context, d time.Duration) error {
+			p.later(p.w.task, d.Microseconds())
+			return nil
+		},
+	}); err != nil {
+		panic(err)
+	}
+}
+
+// breaks checks that the breaker opens only if nothing was answered for as long as a
+// probe may take, and records when it opened.
+func (c *client) breaks(why error) {
+	p := c.p
+	if c.opened = 0; why == nil {
+		return
+	}
+	c.opened = p.w.now
+	p.w.tracef("process %d: the breaker opens", p.id)
+	if c.answered > 0 && p.w.now-c.answered < opensAfter {
+		p.w.fail("breaker", "process %d: the breaker opens %d µs after an answer of the store", p.id, p.w.now-c.answered)
+	}
+}
+
+// checkOpen checks that the breaker fails calls only until the store answers.
+func (c *client) checkOpen() {
+	p := c.p
+	if c.opened == 0 || c.answered > c.opened {
+		p.w.fail("breaker", "process %d: the breaker fails a call; it opened at %d, and the store has answered at %d", p.id, c.opened, c.answered)
+	}
+}
+
+// opensAfter is how long a probe must be unanswered, in µs, by a clock that is fast.
+const opensAfter = 299_800
+
+// apply is Apply of a batch of one group.
+func (c *client) apply(b *store.Batch) error {
+	err := c.store.Apply(c.p.w.task.ctx, b)
+	if errors.Is(err, away.ErrOpen) {
+		c.checkOpen()
+	}
+	if err == nil {
+		err = b.Groups[0].Err
+	}
+	var field *store.FieldError // a settle above max_charge
+	if err != nil && !errors.As(err, &field) && !errors.Is(err, store.ErrStore) && !errors.Is(err, store.ErrReservation) && !errors.Is(err, store.ErrUnknownHold) && !errors.Is(err, store.ErrHoldConflict) {
+		c.p.w.fail("error", "process %d: %v", c.p.id, err)
+	}
+	return err
+}

@@ -1,0 +1,367 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/terms"
+	"github.com/dipwell/dipwell/store"
+)
+
+// A level is how much of a key is in use. It is computed without package store, from what
+// was taken and not given back and from the rates that the key has had. Tokens that were
+// given back count as if they had never been taken.
+//
+// A part of a bucket's token is a millionth, so that a rate of n tokens a second is n
+// parts a µs. Windows have whole tokens.
+//
+// A row never has less in use than its level. It has exactly as much if no Reserve had to
+// wait, except for rounding when the row is converted to another definition.
+type level struct {
+	n      *node
+	k      at
+	rates  *rates
+	ts     int64  // µs on the store's clock: when the row was last written
+	under  under  // the definition that the row is under since then
+	number uint32 // the row's number for it
+	before int64  // parts in use before entries
+	list   []entry
+	over   *overridden // the override of the key, or nil
+
+	hasRow   bool     // the key had a row when it was last checked
+	off      bool     // the level is unknown until the row is full or reset
+	atMost   bool     // the row may have more in use
+	rounding int64    // parts by which the row may have more in use
+	held     []*grant // live holds
+	gaveBack bool     // a hold has expired since a reservation was made
+	waits    []wait
+	delayed  []*grant // reservations that waited when the row was last written
+}
+
+// An entry is parts that were added after drained parts had come back since the previous
+// entry.
+type entry struct {
+	drained, parts int64
+	grant          *grant // the grant that the parts belong to, less what was given back; or nil
+}
+
+// under says which definition a row is under.
+type under struct {
+	plan     string
+	override bool
+	version  int // index of the limit's versions
+}
+
+// A version is a base definition since a time on the store's clock.
+type version struct{ since, rate, burst int64 }
+
+// rates are the rates that a limit has had. The rates of plans do not change.
+type rates struct {
+	versions []version
+	plans    map[string]int64
+	period   int64 // of a window, in µs; 0: a bucket
+	names    []string
+	defined  int64 // true time of the last change
+}
+
+func newRates(l *store.Limit) *rates {
+	r := &rates{versions: []version{{epoch, l.Rate, l.Burst}}, plans: map[string]int64{}}
+	if l.Algorithm == store.FixedWindow {
+		r.period = l.Period.Microseconds()
+	}
+	for _, p := range l.Plans.All() {
+		r.names = append(r.names, p.Name)
+		if p.Rate > 0 {
+			r.plans[p.Name] = p.Rate
+		}
+	}
+	return r
+}
+
+// define adds a version at a time of the store's clock.
+func (r *rates) define(now int64, l *store.Limit) {
+	last := r.versions[len(r.versions)-1]
+	if last.rate != l.Rate || last.burst != l.Burst {
+		r.versions = append(r.versions, version{max(now, last.since), l.Rate, l.Burst})
+	}
+}
+
+// parts returns the parts of tokens.
+func (r *rates) parts(tokens int64) int64 {
+	if r.period > 0 {
+		return tokens
+	}
+	return tokens * 1e6
+}
+
+// An overridden is the override of a key, as it was set.
+type overridden struct {
+	plan        string
+	rate, burst int64
+	until       int64 // on the store's clock; 0: none
+}
+
+func (o *overridden) decides(t int64) bool { return o != nil && (o.until == 0 || t < o.until) }
+
+// drain returns the parts that come back from one time to another if the row is first
+// under u, and what it is under at the end.
+func (l *level) drain(u under, from, to int64) (parts int64, end under) {
+	r := l.rates
+	pass := func(until int64) {
+		if until = min(until, to); until > from {
+			parts += l.between(u, from, until)
+			from = until
+		}
+	}
+	ends := func() bool { return u.override && (l.over == nil || l.over.until != 0 && l.over.until <= to) }
+	leave := func() {
+		if l.over != nil {
+			pass(l.over.until)
+		}
+		u.override = false
+	}
+	for u.version < len(r.versions)-1 {
+		next := r.versions[u.version+1].since
+		if ends() && l.over != nil && l.over.until <= next {
+			leave()
+			continue
+		}
+		pass(next)
+		u.version++
+	}
+	if ends() {
+		leave()
+	}
+	pass(to)
+	return parts, u
+}
+
+// between returns the parts that come back under one definition.
+func (l *level) between(u under, from, to int64) int64 {
+	r := l.rates
+	rate := r.versions[u.version].rate
+	plan := u.plan
+	if u.override && l.over != nil {
+		if plan = l.over.plan; plan == "" && l.over.rate > 0 {
+			rate = l.over.rate
+		}
+	}
+	if n := r.plans[plan]; n > 0 {
+		rate = n
+	}
+	if r.period > 0 {
+		return rate * (floor(to, r.period) - floor(from, r.period))
+	}
+	return rate * (to - from)
+}
+
+// underOf returns what a row is under, according to its number.
+func (l *level) underOf(row *store.State) under {
+	u := under{override: terms.IsOverride(row.Version)}
+	n := row.Version
+	if u.override {
+		n = 0
+		if row.Override != nil {
+			n = row.Override.Version
+		}
+	} else if i := terms.IndexOf(n); i > 0 {
+		u.plan = l.rates.names[i-1]
+	}
+	u.version = max(0, int(terms.VersionOf(n))-1)
+	return u
+}
+
+// instant returns the time at which a call at now is decided.
+func (l *level) instant(now int64) int64 {
+	r := l.rates
+	if l.isEmpty() {
+		return now
+	}
+	now = max(now, l.ts)
+	if last := len(r.versions) - 1; l.under.version < last && !l.isFixed() {
+		now = max(now, r.versions[last].since)
+	}
+	return now
+}
+
+// isFixed reports whether the row is under a plan or an override that has the same rate
+// in all versions, so that there is nothing to convert.
+func (l *level) isFixed() bool {
+	plan := l.under.plan
+	if l.under.override && l.over != nil {
+		if plan = l.over.plan; plan == "" {
+			return true
+		}
+	}
+	return l.rates.plans[plan] > 0
+}
+
+func (l *level) isEmpty() bool { return l.before == 0 && len(l.list) == 0 && !l.hasRow }
+
+// expire removes from the level what holds that have expired at now gave back.
+func (l *level) expire(now int64) {
+	l.held = slices.DeleteFunc(l.held, func(g *grant) bool {
+		if g.expires != 0 && g.expires <= now {
+			g.expired()
+			l.gaveBack = true
+		}
+		return g.expires == 0
+	})
+}
+
+// at returns the parts in use at a time.
+func (l *level) at(now int64) int64 { return l.usedAt(l.instant(now)) }
+
+// usedAt is at for the time at which a call is decided.
+func (l *level) usedAt(t int64) int64 {
+	if l.isEmpty() { // without a time, from which to count
+		return 0
+	}
+	drained, _ := l.drain(l.under, l.ts, t)
+	return max(0, l.sum()-drained)
+}
+
+// sum returns the parts that were in use at ts. It joins entries that cannot change
+// any more.
+func (l *level) sum() int64 {
+	sum, fixed := l.before, 0
+	for i, e := range l.list {
+		parts := e.parts
+		if e.grant != nil {
+			parts = l.rates.parts(e.grant.tokens)
+		}
+		sum = max(0, max(0, sum-e.drained)+parts)
+		if fixed == i && (e.grant == nil || !e.grant.revocable()) {
+			fixed, l.before = i+1, sum
+		}
+	}
+	l.list = slices.Delete(l.list, 0, fixed)
+	return sum
+}
+
+// add adds parts at the time now of the store's clock. row is the row after that.
+func (l *level) add(now, parts int64, g *grant, row *store.State) {
+	t := l.instant(now)
+	if l.n.backs > 0 && !l.isEmpty() {
+		// The clock may be before the beginning of the present version. A row under an
+		// older one is then converted as of the version, or as of the row if nothing
+		// changes.
+		versions := l.rates.versions
+		if since := versions[len(versions)-1].since; row.TS >= max(now, l.ts) && row.TS <= since {
+			t = row.TS
+		}
+	}
+	l.addAt(t, parts, g, row)
+}
+
+func (l *level) addAt(t, parts int64, g *grant, row *store.State) {
+	if l.isEmpty() {
+		l.under, l.number = l.underOf(row), row.Version
+		l.ts = t
+	}
+	l.changed(row)
+	drained, _ := l.drain(l.under, l.ts, t)
+	l.list = append(l.list, entry{drained, parts, g})
+	if g != nil && g.expires != 0 {
+		l.held = append(l.held, g)
+	}
+	to := l.underOf(row)
+	if row.Version != l.number {
+		l.number = row.Version
+		l.rounding += 1000 * int64(1+max(0, to.version-l.under.version))
+		l.waits = nil
+	}
+	l.ts, l.under = t, to
+	if row.Lows != nil && len(row.Lows.Entries) >= store.MaxLows {
+		l.atMost = true
+	}
+	if parts < 0 {
+		l.waits = nil
+	}
+}
+
+// changed excludes reservations that wait while the row goes to another definition,
+// because their time was computed with the rate of the old one.
+func (l *level) changed(row *store.State) {
+	l.delayed = slices.DeleteFunc(l.delayed, func(g *grant) bool { return g.told <= l.ts })
+	if row.Version == l.number {
+		return
+	}
+	for _, g := range l.delayed {
+		g.apart = true
+	}
+	l.delayed = nil
+}
+
+// clear starts again with a full bucket.
+func (l *level) clear() {
+	*l = level{n: l.n, k: l.k, rates: l.rates, over: l.over, held: l.held, gaveBack: l.gaveBack, delayed: l.delayed, list: l.list[:0]}
+}
+
+// A wait is a reservation that waits.
+type wait struct {
+	grant *grant
+	due   int64
+}
+
+// checkLevel compares the row of a key with its level. row is what the store has.
+func (n *node) checkLevel(k at, why string) {
+	l := n.book(k.limit, k.key).level
+	row, records, _ := n.table.Row(k.limit, k.key)
+	now := n.time()
+	l.expire(now)
+	if row.Version == 0 {
+		if parts := l.at(now); parts > 0 && !l.off {
+			n.w.fail("level", "%s of %s %q: the row is gone, but %d parts are in use", why, k.limit, k.key, parts)
+		}
+		l.clear()
+		return
+	}
+	l.hasRow = true
+	if l.off {
+		return
+	}
+	used, want := n.used(k, row, records, now), l.at(now)
+	switch {
+	case used < want:
+		n.w.fail("level", "%s of %s %q: %d parts are in use, less than the %d that were taken and not given back", why, k.limit, k.key, used, want)
+	case used > want+l.slack(l.instant(now)) && !l.atMost:
+		n.w.fail("level", "%s of %s %q: %d parts are in use, more than the %d that were taken and not given back", why, k.limit, k.key, used, want)
+	}
+	l.waits = slices.DeleteFunc(l.waits, func(w wait) bool { return w.grant.tokens == 0 || w.due <= now })
+	if r := n.rates[k.limit]; r.period > 0 || l.under.version < len(r.versions)-1 {
+		l.waits = nil // the time was computed with another rate
+	} else if len(l.waits) > 0 {
+		n.checkWaits(k, l, row, records)
+	}
+}
+
+// checkWaits checks that waiting reservations will find their tokens: if as many tokens
+// as possible are taken just before one is due, these and its own still fit.
+func (n *node) checkWaits(k at, l *level, row store.State, records []store.Record) {
+	rate := l.between(l.under, 0, 1) // comes back in the µs to which due is rounded up
+	for _, w := range l.waits {
+		if used := n.used(k, row, records, w.due); used < w.grant.tokens*1e6-rate {
+			n.w.fail("wait", "%s %q: of the %d tokens that are reserved for %.6f s only %d millionths will be kept", k.limit, k.key, w.grant.tokens, float64(w.due-epoch)/1e6, used)
+		}
+	}
+}
+
+// used returns the parts in use at a time, after the holds that have expired by then were
+// given back.
+func (n *node) used(k at, row store.State, records []store.Record, now int64) int64 {
+	d := n.reg.Lookup(k.limit)
+	if slices.ContainsFunc(records, func(r store.Record) bool { return r.Hold != "" && r.Expires <= now }) {
+		undo := n.table.undo
+		n.table.undo = nil
+		_, err := store.SweepRow(&n.table, &n.reg, k.limit, k.key, now)
+		if row, _, _ = n.table.Row(k.limit, k.key); err != nil {
+			n.w.fail("sweep", "%s %q: %v", k.limit, k.key, err)
+		}
+		n.table.rollback()
+		n.table.undo = undo
+	}
+	own := d.Own(row, max(now, row.TS))
+	row, _ = own.Carry(row, k.key, now)
+	return algebra.Used(&own.Rule, row, now) * n.rates[k.limit].parts(1) / own.Rule.Unit
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+type flags struct {
+	Seed   *uint64  `xor:"seed" placeholder:"N" help:"Play the history of seed N, and print it."`
+	Seeds  *int     `xor:"seed" placeholder:"N" help:"Play the histories of the seeds 0 to N-1. If one breaks a promise, stop and print the steps that are needed for it. Default 1000."`
+	Steps  int      `default:"300" placeholder:"N" help:"Steps of a history: bursts of calls, and faults. Default 300."`
+	Faults []string `placeholder:"LIST" help:"The faults that may happen, separated by commas. Default: all."`
+}
+
+const description = `Simulate a cluster with faults in virtual time, and check its promises.
+
+Examples:
+  go run ./lab/simulate --seeds 1000
+  go run ./lab/simulate --seed 7
+  go run ./lab/simulate --seed 7 --faults lost,clock-back`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err := command(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "simulate:", err)
+		os.Exit(2)
+	}
+}
+
+// command parses args, plays the histories and prints what they did.
+func command(ctx context.Context, args []string, stdout io.Writer) error {
+	var f flags
+	parser, err := kong.New(&f, kong.Name("simulate"), kong.Description(description))
+	if err != nil {
+		return err
+	}
+	if _, err := parser.Parse(args); err != nil {
+		return err
+	}
+	if err := f.check(); err != nil {
+		return err
+	}
+	o := options{Steps: f.Steps, Faults: f.Faults}
+	if f.Seed != nil {
+		r := run(*f.Seed, o)
+		if err := r.Print(stdout, o); err != nil {
+			return err
+		}
+		return end(stdout, r, 1)
+	}
+	seeds := f.seeds()
+	r, err := all(ctx, seeds, o)
+	if err != nil {
+		return err
+	}
+	if r.Violation != nil {
+		if err := r.Print(stdout, o); err != nil {
+			return err
+		}
+	}
+	return end(stdout, r, seeds)
+}
+
+func (f *flags) seeds() int {
+	if f.Seeds == nil {
+		return 1000
+	}
+	return *f.Seeds
+}
+
+func (f *flags) check() error {
+	switch {
+	case f.Steps < 1:
+		return fmt.Errorf("--steps: %d is less than 1", f.Steps)
+	case f.seeds() < 1:
+		return fmt.Errorf("--seeds: %d is less than 1", f.seeds())
+	}
+	if err := checkFaults(f.Faults); err != nil {
+		return fmt.Errorf("--faults: %w", err)
+	}
+	return nil
+}
+
+// end prints the result of n histories.
+func end(w io.Writer, r *result, n int) error {
+	if r.Violation != nil {
+		return fmt.Errorf("seed %d: %w", r.Seed, r.Violation)
+	}
+	if _, err := fmt.Fprintf(w, "histories %d, calls %d, tokens taken %d, all promises kept\n", n, r.Calls, r.Taken); err != nil {
+		return err
+	}
+	for _, fault := range slices.Sorted(maps.Keys(r.Lost)) {
+		if _, err := fmt.Fprintf(w, "lost by %-14s %d\n", fault, r.Lost[fault]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/dipwell/dipwell/store"
+)
+
+// TestEqualShares checks that processes that ask for the same, in all for one and a half
+// times the rate of a leased limit, get the same, whatever the time to the store and
+// whether the limit has debt. Their calls are not quite as far apart, or else the same
+// process would be the first each time.
+func TestEqualShares(t *testing.T) {
+	leased := int64(0)
+	for seed, n := uint64(0), 0; n < 8; seed++ {
+		h := newHistory(seed, 0, []string{"none"})
+		if !h.leased {
+			continue
+		}
+		n++
+		h.processes, h.equal, h.guarded, h.regional = 4, true, false, false
+		h.drifts = make([]int64, h.processes+1)
+		hot := h.limits[3]
+		gap := 4e6 * 2 / (3 * hot.Rate)
+		for p := range h.processes {
+			h.steps = append(h.steps, step{id: p, at: int64(37 * p), process: p, limit: hot.Name, key: "a", verb: store.VerbTake, cost: 1, n: int(150 * hot.Lease.Microseconds() / gap), gap: gap + int64(7*p)})
+		}
+		if r := h.play(nil); r.Violation != nil {
+			t.Errorf("seed %d, %v: %v", seed, hot, r.Violation)
+		} else {
+			leased += r.Leased
+		}
+	}
+	if leased == 0 {
+		t.Error("no token is from a lease")
+	}
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// options configure a run. A zero field means the default that its comment names.
+type options struct {
+	Steps  int      // of a history; default 300
+	Faults []string // that may happen; default all
+}
+
+// A Result is the result of one history.
+type result struct {
+	Seed      uint64
+	Violation *violation       // nil: all checks passed
+	Calls     int64            // that were answered
+	Taken     int64            // tokens that the store took
+	Leased    int64            // tokens that callers got from leases
+	Lost      map[string]int64 // of these, tokens that no caller heard of, by the fault
+	steps     []step           // those needed for the violation, after Shrink
+}
+
+// checkFaults returns an error that names the first fault which does not exist.
+func checkFaults(names []string) error {
+	for _, name := range names {
+		if !slices.Contains(faultNames, name) {
+			return fmt.Errorf("unknown fault %q; the faults are %s", name, strings.Join(faultNames, ", "))
+		}
+	}
+	return nil
+}
+
+// run plays the history of a seed.
+func run(seed uint64, o options) *result {
+	h := o.history(seed)
+	return h.play(nil)
+}
+
+func (o options) history(seed uint64) history {
+	if o.Steps == 0 {
+		o.Steps = 300
+	}
+	return newHistory(seed, o.Steps, o.Faults)
+}
+
+// play plays a history and returns the result.
+func (h history) play(trace func(line string)) *result {
+	w := h.end(trace)
+	return &result{Seed: h.seed, Violation: w.wrong, Calls: w.calls, Taken: w.taken, Leased: w.fromLeases, Lost: w.lost, steps: h.steps}
+}
+
+// end plays a history and returns the world at its end.
+func (h history) end(trace func(line string)) *world {
+	w := &world{history: h, trace: trace, lost: map[string]int64{}}
+	w.nodes = []*node{newNode(w, 0, h.drifts[0], slices.Clone(h.limits))}
+	if h.regional {
+		w.nodes = append(w.nodes, newNode(w, 1, h.drifts[h.processes+1], h.regionLimits()))
+	}
+	for i := range h.processes {
+		w.procs = append(w.procs, w.process(i))
+	}
+	for i := range w.steps {
+		s := &w.steps[i]
+		w.at(s.at, func() { w.play(s) })
+	}
+	w.run()
+	for _, p := range w.procs {
+		for _, c := range p.clients() {
+			c.close()
+		}
+	}
+	if w.wrong == nil {
+		for _, n := range w.nodes {
+			n.checkPromise()
+			n.checkCustomers()
+		}
+		w.checkConservation()
+		w.checkShares()
+	}
+	return w
+}
+
+// all plays the histories of the seeds from 0 to n-1 on all processors. It returns
+// the sum of their results, or the first that fails a check, shrunk. Meanwhile the
+// garbage collector runs rarely.
+func all(ctx context.Context, n int, o options) (*result, error) {
+	// A history is a few megabytes, most of them garbage. A percentage would not work: on
+	// a busy machine, what is allocated during a collection counts as live.
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(256 << 20))
+	var next, failed atomic.Int64
+	failed.Store(int64(n))
+	sum := &result{Lost: map[string]int64{}}
+	var mu sync.Mutex
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for ctx.Err() == nil {
+				seed := next.Add(1) - 1
+				if seed >= failed.Load() {
+					return
+				}
+				r := run(uint64(seed), o)
+				mu.Lock()
+				if r.Violation != nil {
+					failed.Store(min(failed.Load(), seed))
+				}
+				sum.Calls += r.Calls
+				sum.Taken += r.Taken
+				sum.Leased += r.Leased
+				for fault, tokens := range r.Lost {
+					sum.Lost[fault] += tokens
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	workers.Wait()
+	if seed := failed.Load(); seed < int64(n) {
+		return shrink(uint64(seed), o), nil
+	}
+	return sum, ctx.Err()
+}
+
+// shrink drops steps of a history whose check fails, as long as the same check fails.
+func shrink(seed uint64, o options) *result {
+	h := o.history(seed)
+	best := h.play(nil)
+	if best.Violation == nil {
+		return best
+	}
+	for size := len(h.steps) / 2; size > 0; {
+		dropped := false
+		for from := 0; from < len(h.steps); {
+			try := h
+			try.steps = slices.Concat(h.steps[:from], h.steps[min(from+size, len(h.steps)):])
+			if r := try.play(nil); r.Violation != nil && r.Violation.Check == best.Violation.Check {
+				h, best, dropped = try, r, true
+			} else {
+				from += size
+			}
+		}
+		if !dropped || size > len(h.steps) {
+			size /= 2
+		}
+	}
+	return best
+}
+
+// Print plays the steps of a result again, and writes what happens.
+func (r *result) Print(w io.Writer, o options) error {
+	h := o.history(r.Seed)
+	h.steps = r.steps
+	var err error
+	line := func(format string, args ...any) {
+		if err == nil {
+			_, err = fmt.Fprintf(w, format+"\n", args...)
+		}
+	}
+	line("seed %d: %d processes, %d steps", r.Seed, h.processes, len(h.steps))
+	for _, l := range h.limits {
+		line("limit %s", l)
+	}
+	for i := range h.steps {
+		line("%12.3f ms  step %d: %s", float64(h.steps[i].at)/1000, h.steps[i].id, &h.steps[i])
+	}
+	line("")
+	h.play(func(s string) { line("%s", s) })
+	return err
+}

@@ -1,0 +1,54 @@
+package pgstore
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dipwell/dipwell/internal/background"
+)
+
+// A change of an override or a limit may have to wait for what another transaction has
+// locked. It holds a connection for changeWait at a time, so that the changes and lists of
+// others find one. Then an override is tried again; for a limit the catalog does that.
+const (
+	changeWait     = laneWait
+	changePause    = 50 * time.Millisecond // between two tries, on average
+	changePatience = 5 * time.Second       // then the row counts as locked, as for a call without a timeout
+)
+
+// change runs a statement that returns one row and may wait for what is locked, in a
+// transaction of its own or the caller's. In the caller's, the caller's lock_timeout holds.
+func (s functions) change(ctx context.Context, patience time.Duration, read func(pgx.Row) error, sql string, args ...any) error {
+	if !s.autocommit() {
+		return read(s.db.QueryRow(ctx, sql, args...))
+	}
+	patient, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	try := func() error { return s.changeOnce(ctx, read, sql, args...) }
+	for {
+		err := s.retry(ctx, try(), try)
+		if codeOf(err) != codeLocked || background.Sleep(patient, changePause/2+rand.N(changePause)) != nil {
+			return err
+		}
+	}
+}
+
+// changeOnce sends both statements in one round trip, which makes them one transaction.
+func (s functions) changeOnce(ctx context.Context, read func(pgx.Row) error, sql string, args ...any) error {
+	var both pgx.Batch
+	both.Queue("select set_config('lock_timeout', $1, true)", strconv.FormatInt(changeWait.Milliseconds(), 10))
+	both.Queue(sql, args...)
+	results := s.db.SendBatch(ctx, &both)
+	_, err := results.Exec()
+	if err == nil {
+		err = read(results.QueryRow())
+	}
+	if end := results.Close(); err == nil {
+		err = end
+	}
+	return err
+}

@@ -1,0 +1,106 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/terms"
+	"github.com/dipwell/dipwell/store"
+)
+
+// A limit is stored with those of its older versions that rows may be of. Rows of keys that
+// nobody calls would keep them for as long as the slowest key needs to fill. So at every
+// renewEvery-th version the rows of older ones are converted, as their next call would.
+const (
+	renewEvery = 32
+	keepPast   = 16  // versions that are kept in any case, for the rows that a decorator keeps
+	maxYoung   = 256 // versions that are kept because they are young; in a second, in which programs hear of a change, there are fewer
+)
+
+// A program that has heard nothing of the limits for maxUnheard reads them before it decides.
+// So rows of a version may be written for as long after the next one began, and until the
+// call ends: keepVersion.
+const (
+	maxUnheard  = time.Minute
+	keepVersion = 2 * time.Minute
+)
+
+// hear makes sure that the limits were current at most maxUnheard ago. Usually the watcher
+// has seen to that, but it may be turned off or disconnected.
+func (s *Store) hear(ctx context.Context) error {
+	l := s.limits
+	if !s.cat.IsRead() || time.Since(l.started)-time.Duration(l.heard.Load()) < maxUnheard {
+		return nil
+	}
+	return storeError(s.cat.Refresh(ctx), false)
+}
+
+// renew converts the rows, the records and the overrides of older versions of a limit to d,
+// which is its present version.
+func (s *Store) renew(ctx context.Context, d *store.Definition, now int64) error {
+	limits := registryOf(d)
+	return s.scan(ctx, d.Name, "", func(rows []bucket) error {
+		var calls []call
+		var called, others []string
+		for i := range rows {
+			b := &rows[i]
+			switch args := s.renewArgs(d, b, now); {
+			case !isOlder(b, d):
+			case args == nil:
+				others = append(others, b.Key)
+			default:
+				calls, called = append(calls, newCall(ctx, s.scripts.renew, true, s.withClock(args))), append(called, b.Key)
+			}
+		}
+		for i, err := range s.runMany(ctx, calls) {
+			if err != nil {
+				return storeError(err, true)
+			}
+			if v := calls[i].ints(); v[0] < 0 {
+				others = append(others, called[i])
+			}
+		}
+		for _, key := range others {
+			if _, err := s.sweepKey(ctx, limits, d.Name, key, false); err != nil && !errors.Is(err, store.ErrStaleDefinition) { // a row of a later version is not older
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// isOlder reports whether a row, or the override that decides it, is of an older version
+// than d.
+func isOlder(b *bucket, d *store.Definition) bool {
+	if terms.IsOverride(b.Version) {
+		return b.Override == nil || b.Override.Version < d.Number
+	}
+	return terms.VersionOf(b.Version) < d.Number
+}
+
+// renewArgs returns the arguments of renew.lua for a row, or nil if the row has records or
+// an override, is locked, or is full.
+func (s *Store) renewArgs(d *store.Definition, b *bucket, now int64) []any {
+	if b.text[0] == listedBegin[0] || b.held || terms.IsOverride(b.Version) || d.Algorithm == store.Concurrency {
+		return nil
+	}
+	full := s.fullAt(d, b.State, b.Key, now)
+	row, ok := d.Own(b.State, max(now, b.TS)).Carry(b.State, b.Key, now)
+	if !ok || row.Used == 0 || full == 0 {
+		return nil
+	}
+	return []any{nil, nil, 1, b.name, strconv.FormatInt(max(full, now+leastLife)/1000+1, 10), b.text, fmt.Sprintf("%d %d %d", row.Used, row.TS, row.Version)}
+}
+
+// trim removes the versions of d that no row can be of after renew, at the time now.
+func trim(d *store.Definition, now int64) {
+	for n := len(d.Past); n > keepPast; n-- {
+		if ended := d.Past[1].Since; ended > now-keepVersion.Microseconds() && n <= maxYoung {
+			return
+		}
+		d.Past = d.Past[1:]
+	}
+}

@@ -1,0 +1,48 @@
+package store
+
+// CheckTogether checks the parents of limits that are defined together, such as those of a file,
+// with the rules of Registry.Define. It returns an error for each limit whose
+// parent is wrong, and ignores limits that are invalid for other reasons.
+func CheckTogether(limits []Limit) (errs []error) {
+	var r Registry
+	defs := make([]*Definition, 0, len(limits))
+	for _, l := range limits {
+		if d, err := NewDefinition(l); err == nil {
+			defs = append(defs, d)
+		}
+	}
+	r.Install(defs)
+	for i := range limits {
+		if err := r.CheckParents(&limits[i]); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+// ParentsFirst returns items that have a limit each in an order in which the limits can
+// be defined: a parent before those that have it, and otherwise as they are. Drop them
+// in the reverse order.
+func ParentsFirst[T any](items []T, limitOf func(*T) *Limit) []T {
+	at := make(map[string]int, len(items))
+	for i := range items {
+		at[limitOf(&items[i]).Name] = i
+	}
+	out := make([]T, 0, len(items))
+	added := make([]bool, len(items))
+	var add func(i int)
+	add = func(i int) {
+		if added[i] {
+			return
+		}
+		added[i] = true
+		if parent, ok := at[limitOf(&items[i]).Parent]; ok {
+			add(parent)
+		}
+		out = append(out, items[i])
+	}
+	for i := range items {
+		add(i)
+	}
+	return out
+}
