@@ -77,9 +77,10 @@ select b.used, b.ts, b.at, %[6]s from b`, charge, at, id, d.Number, d.KeepExpire
 // returns no row if it has done nothing. Parameters: id, cost or null, and the time of a
 // test's clock.
 //
-// "coalesce(p.live, false)" keeps the planner from using the index of live holds. In a
+// "coalesce(x.live, false)" keeps the planner from using the index of live holds. In a
 // plan made while the table is small, a scan of that whole index looks as cheap as a
-// lookup by id.
+// lookup by id. Bucket and limit are looked up by scalar subqueries: a join with all
+// buckets of the limit looks cheap too if the table was never analyzed.
 //
 // If another call has settled the hold while the statement waited for the bucket, the
 // statement fails, which undoes what it gave back.
@@ -88,18 +89,19 @@ func settleSQL(testClock bool) string {
 	if testClock {
 		now = "$3::bigint"
 	}
-	return fmt.Sprintf(`with b as (update dipwell.buckets b set (used, ts, lows, low, due) = (
+	return fmt.Sprintf(`with p as materialized (select x.* from dipwell.hold_parts x where x.id = $1::text and x.part = 1 and x.parts = 1 and coalesce(x.live, false) and x.plan is null),
+b as (update dipwell.buckets b set (used, ts, lows, low, due) = (
         select z.held - coalesce(z.list[1], least(g.back, b.low, z.held)), greatest(g.n, b.ts),
             case when b.lows[3] > 1 then z.list[2:cardinality(z.list) - 1] end, case when b.lows[3] > 1 then z.list[cardinality(z.list)] end,
             case when b.lows[3] > 1 or b.lows is null and z.held > g.back then b.due end
         from (select u.held, case when b.lows[3] > 1 or b.lows[cardinality(b.lows)] > p.number then dipwell_internal.lows_settle(b.lows, least(u.held, b.low), p.number, g.back) end as list
             from (select greatest(b.used - least((greatest(g.n, b.ts) - g.grid) / l.every - (b.ts - g.grid) / l.every, l.ticks) * l.add, 0) as held offset 0) u offset 0) z)
-    from dipwell.hold_parts p cross join dipwell.limits l cross join lateral (select %[1]s as n,
+    from p cross join dipwell.limits l cross join lateral (select %[1]s as n,
         case when p.number = 0 then p.units when coalesce($2::bigint, p.tokens) <= p.tokens then p.units - coalesce($2::bigint, p.tokens) * l.unit else -1 end as back,
         l.grid + case when l.spread then dipwell_internal.key_offset(l.name, p.key, l.every) else 0 end as grid offset 0) g
-    where p.id = $1::text and p.part = 1 and p.parts = 1 and coalesce(p.live, false) and p.plan is null and p.expires > g.n and l.id = p.limit_id and p.version = l.version
+    where p.expires > g.n and l.id = (select p.limit_id from p) and p.version = l.version
         and (p.number = 0 or (l.plain or l.spread) and p.units = p.tokens * l.unit and g.back >= 0 and b.lows[1] = p.mark and b.lows[4] = 0)
-        and b.limit_id = p.limit_id and b.key = p.key and b.version = p.version and (b.due <= g.n) is not true
+        and b.limit_id = (select p.limit_id from p) and b.key = (select p.key from p) and b.version = p.version and (b.due <= g.n) is not true
     returning b.used, b.ts, b.limit_id, b.key, b.version, p.takes, p.tokens, p.number, g.n),
 e as (update dipwell.hold_parts h set live = false, settled = true, cost = coalesce($2::bigint, h.tokens), due = b.n + least(greatest(h.ttl, 60000000), 3600000000) from b
     where h.id = $1::text and h.part = 1 and coalesce(h.live, false) and h.expires > b.n returning h.expires)
