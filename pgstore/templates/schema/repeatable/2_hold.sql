@@ -616,11 +616,10 @@ begin
     for i in 1..cardinality(ps) loop
         perform dipwell_internal.check_ttl(ttl, l) from dipwell.limits l where l.id = ps[i].limit_id;
         ps[i].expires := n + ttl;
+        update dipwell.buckets b set due = n + ttl where b.limit_id = ps[i].limit_id and b.key = ps[i].key and ps[i].live and b.due > n + ttl;
     end loop;
     update dipwell.hold_parts x set expires = n + extend_group.ttl, due = case when x.live then n + extend_group.ttl else n + extend_group.ttl + dipwell_internal.hold_stays(x.ttl) end
         where x.id = hold;
-    update dipwell.buckets b set due = least(b.due, n + extend_group.ttl) from unnest(ps) x
-        where b.limit_id = x.limit_id and b.key = x.key and x.live and b.due > n + extend_group.ttl;
     return query select * from dipwell_internal.hold_state(ps, false, at);
 end $$;
 comment on function dipwell_internal.extend_group is
