@@ -2,10 +2,12 @@ package pgstore_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -75,6 +77,17 @@ var pagedCalls = []struct {
 	{"batch of verbs", 20, goBatch(func(l *dipwell.Limiter, i, j int) []store.Op {
 		return []store.Op{op(l, "user", keyFor("k", 20*i+j), store.Verb(j%5+1))}
 	})},
+	{"Hold and Settle", 2, goHold("user", "k", settle)},
+	{"Hold and Settle, first", 3, goHold("user", "hold", settle)},
+	{"Hold and Settle of a slot", 2, goHold("slots", "k", settle)},
+	{"Hold and Extend", 2, goHold("user", "extend", func(ctx context.Context, s session, id string) error {
+		_, err := s.Extend(ctx, id, time.Minute)
+		return err
+	})},
+	{"Take of a path", 2, goCall((*dipwell.Limiter).Take, "member", "k", 1)},
+	{"Take of shards", 8, goCall((*dipwell.Limiter).Take, "sharded", "k", 1)},
+	{"Take of shards, first", 8, goCall((*dipwell.Limiter).Take, "sharded", "take", 1)},
+	{"Check of shards", 8, goCall((*dipwell.Limiter).Check, "sharded", "k", 1)},
 	{"Keys", 10, func(ctx context.Context, s session, i int) error {
 		_, err := s.store.Abilities().Keys(ctx, s.Limit("user"), "k", keyFor("k", i), 10)
 		return err
@@ -93,6 +106,10 @@ var pagedCalls = []struct {
 	{"take_all, refused", 2, sqlCall("take_all('{user,empty}', array[$1, $1])")},
 	{"take_all, first", 2, sqlCall("take_all('{user,tenant}', array[$2, $2])")},
 	{"take_all, named twice", 2, sqlCall("take_all('{user,tenant,user}', array[$1, $1, $1])")},
+	{"hold and settle", 2, sqlCall("settle((dipwell.hold('user', $1, ttl => '1m')).hold)")},
+	{"hold and settle of a slot", 2, sqlCall("settle((dipwell.hold('slots', $1, ttl => '1m')).hold)")},
+	{"take of a path", 2, sqlCall("take('member', $1)")},
+	{"take of shards", 8, sqlCall("take('sharded', $1)")},
 	{"cancel", 3, func(ctx context.Context, s session, i int) error {
 		_, err := s.conn.Exec(ctx, "do $$ begin perform dipwell.cancel((dipwell.reserve('empty', 'sql"+fmt.Sprint(i)+"', 11)).reservation); end $$")
 		return err
@@ -115,6 +132,23 @@ func goTakeAll(limits ...string) func(context.Context, session, int) error {
 		_, err := s.TakeAll(ctx, takes...)
 		return err
 	}
+}
+
+// goHold makes a hold and calls then with its id.
+func goHold(limit, key string, then func(ctx context.Context, s session, id string) error) func(context.Context, session, int) error {
+	return func(ctx context.Context, s session, i int) error {
+		id := rand.Text()
+		d, err := s.Hold(ctx, time.Minute, id, dipwell.Take{Limit: limit, Key: keyFor(key, i), Cost: 1})
+		if err == nil && !d.Allowed {
+			err = errors.New("the hold was refused")
+		}
+		return errors.Join(err, then(ctx, s, id))
+	}
+}
+
+func settle(ctx context.Context, s session, id string) error {
+	_, err := s.Settle(ctx, id, 1)
+	return err
 }
 
 func goBatch(ops func(l *dipwell.Limiter, i, j int) []store.Op) func(context.Context, session, int) error {
@@ -159,8 +193,8 @@ func TestPages(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string][]string{
 		"new":              {},
-		"analyzed empty":   {"vacuum analyze dipwell.buckets", "vacuum analyze dipwell.reservations"},
-		"truncated":        {"insert into dipwell.buckets select 0, 0, 0, 0, i from generate_series(1, 20000) i", "analyze dipwell.buckets", "truncate dipwell.buckets, dipwell.reservations"},
+		"analyzed empty":   {"vacuum analyze dipwell.buckets", "vacuum analyze dipwell.reservations", "vacuum analyze dipwell.hold_parts"},
+		"truncated":        {"insert into dipwell.buckets select 0, 0, 0, 0, i from generate_series(1, 20000) i", "analyze dipwell.buckets", "truncate dipwell.buckets, dipwell.reservations, dipwell.hold_parts"},
 		"rewritten, swept": {"vacuum full analyze dipwell.buckets", "select dipwell.sweep()"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -176,10 +210,14 @@ func pagesAfter(t *testing.T, pool *pgxpool.Pool, prepare []string) {
 	if os.Getenv("DIPWELL_LONG") != "" {
 		most = 1_000_000
 	}
-	must(t, pool, `alter table dipwell.buckets set (autovacuum_enabled = off); alter table dipwell.reservations set (autovacuum_enabled = off);
+	must(t, pool, `alter table dipwell.buckets set (autovacuum_enabled = off); alter table dipwell.reservations set (autovacuum_enabled = off); alter table dipwell.hold_parts set (autovacuum_enabled = off);
 		select dipwell.define(name, 1, interval '1 hour', burst => 1000, max_debt => 1000) from unnest('{user,tenant}'::text[]) name;
 		select dipwell.define('empty', 1, interval '1 hour', burst => 10, max_debt => 1000000);
-		select dipwell.define('window', 1000, interval '1 day', algorithm => 'fixed_window')`)
+		select dipwell.define('window', 1000, interval '1 day', algorithm => 'fixed_window');
+		select dipwell.define('slots', burst => 1000, algorithm => 'concurrency');
+		select dipwell.define('team', 1, interval '1 hour', burst => 1000000, parts => 0);
+		select dipwell.define('member', 1, interval '1 hour', burst => 1000, parent => 'team');
+		select dipwell.define('sharded', 1000, interval '1 hour', burst => 1000, shards => 4)`)
 	for _, sql := range prepare {
 		must(t, pool, sql)
 	}
@@ -194,10 +232,17 @@ func pagesAfter(t *testing.T, pool *pgxpool.Pool, prepare []string) {
 	}
 	must(t, pool, "delete from dipwell.buckets")
 	must(t, pool, "delete from dipwell.reservations")
+	must(t, pool, "delete from dipwell.hold_parts")
 	for _, rows := range []int{0, most} {
 		if _, err := pool.Exec(t.Context(), `insert into dipwell.buckets (used, ts, limit_id, version, key)
-			select case l.name when 'empty' then l.cap + 1000000 * l.unit else l.unit end, dipwell_internal.now_us(), l.id, l.version, 'k' || i
+			select case l.name when 'empty' then l.cap + 1000000 * l.unit when 'slots' then 0 else l.unit end, dipwell_internal.now_us(), l.id, l.version,
+				case l.name when 'sharded' then 'k' || i / 4 || chr(1) || lpad((i % 4)::text, 2, '0') else 'k' || i end
 			from dipwell.limits l, generate_series(1, $1 / 4) i on conflict do nothing`, rows); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := pool.Exec(t.Context(), `insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key)
+			select n, n, 60000000, l.unit, 1, 0, 0, l.id, l.version, 1, 1, 1, true, false, false, false, false, l.name || i, 'held' || i
+			from dipwell.limits l, generate_series(1, $1 / 8) i, (select dipwell_internal.now_us() + 86400000000 as n) c where l.name in ('user', 'slots')`, rows); err != nil {
 			t.Fatal(err)
 		}
 		for i, c := range pagedCalls {
@@ -238,7 +283,7 @@ func pagesPerCall(t *testing.T, s session, call func(context.Context, session, i
 	touched := func() (scans, pages int64) {
 		if err := s.conn.QueryRow(t.Context(), `select sum(pg_stat_get_xact_numscans(c.oid)), sum(pg_stat_get_xact_blocks_fetched(c.oid))
 			from pg_class c left join pg_index i on i.indexrelid = c.oid
-			where coalesce(i.indrelid, c.oid) in ('dipwell.buckets'::regclass, 'dipwell.reservations'::regclass)`).Scan(&scans, &pages); err != nil {
+			where coalesce(i.indrelid, c.oid) in ('dipwell.buckets'::regclass, 'dipwell.reservations'::regclass, 'dipwell.hold_parts'::regclass)`).Scan(&scans, &pages); err != nil {
 			t.Fatal(err)
 		}
 		return scans, pages

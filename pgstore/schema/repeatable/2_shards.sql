@@ -21,12 +21,16 @@ declare
     n bigint := dipwell_internal.now_us();
     k int := cardinality(keys);
 begin
-    return query select b.key, u.used <= u.room, false, (l.cap - u.used) / l.unit,
-            case when u.used > u.room then dipwell_internal.plain_reset(u.used - u.room, greatest(n, b.ts), n, l.every, l.add, l.grid) else 0 end
-        from dipwell.limits l join dipwell.buckets b on b.limit_id = l.id and b.version = l.version and b.lows is null
-        cross join lateral (select dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, l.grid, l.ticks) as used, l.cap - look.cost * l.unit as room offset 0) u
-        where l.id = lim and l.mode = 'enforce' and look.cost <= l.cap / l.unit and b.key = any (keys)
-            and (select count(*) from dipwell.buckets y where y.limit_id = lim and y.key = any (keys) and y.version = l.version and y.lows is null) = k;
+    return query with b as materialized (
+            select x.*, l.cap - look.cost * l.unit as room, l.unit, l.every, l.add, l.cap, l.grid
+            from dipwell.limits l cross join unnest((select keys)) q (key)
+            cross join lateral (select x.key, x.ts, dipwell_internal.plain_used(x.used, x.ts, n, l.every, l.add, l.grid, l.ticks) as used
+                from dipwell.buckets x where x.limit_id = lim and x.key = q.key and x.version = l.version and x.lows is null limit 1) x
+            where l.id = lim and l.mode = 'enforce' and look.cost <= l.cap / l.unit
+        )
+        select b.key, b.used <= b.room, false, (b.cap - b.used) / b.unit,
+            case when b.used > b.room then dipwell_internal.plain_reset(b.used - b.room, greatest(n, b.ts), n, b.every, b.add, b.grid) else 0 end
+        from b where (select count(*) from b) = k;
     if not found then
         return query select keys[d.ordinality], d.allowed and not d.shadow, d.never, d.remaining, d.retry
             from dipwell_internal.decide(array_fill(lim, array[k]), keys, array_fill(1, array[k]), array_fill(cost, array[k]), array_fill(null::bigint, array[k])) with ordinality d;
