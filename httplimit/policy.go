@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/front"
 	"github.com/dipwell/dipwell/store"
 )
@@ -121,7 +120,7 @@ func (p *policy) boundary(reset time.Duration) int64 {
 		reset = time.Duration((reset.Microseconds()-1)%r.Every+1) * time.Microsecond
 	case r.Cap > r.Add:
 		now := time.Now().UnixMicro()
-		_, end := algebra.Window(r, now)
+		_, end := r.Window(now)
 		reset = min(reset, time.Duration(end-now)*time.Microsecond)
 	}
 	return max(1, front.Seconds(reset))

@@ -10,8 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dipwell/dipwell/internal/algebra"
-	"github.com/dipwell/dipwell/internal/sqlexpr"
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
@@ -30,14 +28,13 @@ import (
 func newManySQL(s *statements, id int32, d *store.Definition, testClock bool) {
 	r := &d.Rule
 	now, columns, unnest := readNow, "q(key, units)", "(select $1::text[]), (select $2::bigint[])"
-	grid := sqlexpr.Int(gridOf(r.Origin, r.Every))
+	grid := gridSQL(r)
 	before, after := ticksSQL(r, "b.ts", "c.n", grid), ticksSQL(r, "b.ts", "excluded.ts", grid)
 	params := 2
 	if spread(r) { // the origin depends on the key, and excluded does not have it
 		params, columns, unnest = 3, "q(key, units, grid)", unnest+", (select $3::bigint[])"
-		before = ticksSQL(r, "b.ts", "c.n", sqlexpr.Op("q.grid"))
-		after = sqlexpr.TicksSinceOnce(sqlexpr.Op("b.ts"), sqlexpr.Op("excluded.ts"),
-			sqlexpr.Op("($3::bigint[])[width_bucket(excluded.key, $1::text[])]"), sqlexpr.Int(r.Every))
+		before = ticksSQL(r, "b.ts", "c.n", "q.grid")
+		after = ticksOnceSQL(r, "b.ts", "excluded.ts", "($3::bigint[])[width_bucket(excluded.key, $1::text[])]")
 	}
 	if testClock {
 		now = fmt.Sprintf("$%d::bigint", params+1)
@@ -49,7 +46,7 @@ select q.units, c.n, %[2]d, %[3]d, q.key from c cross join unnest(%[4]s) %[5]s%[
 on conflict (limit_id, key) do update set used = %[7]s + excluded.used, ts = greatest(excluded.ts, b.ts), low = %[9]s
 where b.version = %[3]d and (b.due <= excluded.ts) is not true and %[8]s
 returning b.key, b.used, b.ts, (select n from c)`, now, id, d.Number, unnest, columns, where,
-			leftSQL(r, after), fitsSQL(r, after, sqlexpr.Op("excluded.used"), sqlexpr.Int(bound)), lowSQL(leftSQL(r, after)))
+			leftSQL(r, after), fitsSQL(r, after, fmt.Sprintf("%d - excluded.used", bound)), lowSQL(leftSQL(r, after)))
 	}
 	missing := "true"
 	if d.Overridden {
@@ -59,7 +56,7 @@ returning b.key, b.used, b.ts, (select n from c)`, now, id, d.Number, unnest, co
 		return take(fmt.Sprintf(`
 where coalesce((select b.version = %[2]d and (b.due <= c.n) is not true and %[3]s
     from dipwell.buckets b where b.limit_id = %[1]d and b.key = q.key), %[4]s)`, id, d.Number,
-			fitsSQL(r, before, sqlexpr.Op("q.units"), sqlexpr.Int(bound)), missing), bound)
+			fitsSQL(r, before, fmt.Sprintf("%d - q.units", bound)), missing), bound)
 	}
 	s.takeMany = checked(r.Cap)
 	if d.Overridden {
@@ -78,13 +75,13 @@ left join lateral (select b.used, b.ts, b.version, b.lows from dipwell.buckets b
 		lookNow, id)
 }
 
-var merges = sync.Pool{New: func() any { return new(algebra.Rows) }}
+var merges = sync.Pool{New: func() any { return new(store.Rows) }}
 
 // decideBatch decides a batch. Calls for a single key are added up by key if
 // all of them may be granted in full. One statement decides all such keys of a
 // limit. Next comes set.sql; what is still undecided is decided group by group.
 func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
-	m := merges.Get().(*algebra.Rows)
+	m := merges.Get().(*store.Rows)
 	defer merges.Put(m)
 	m.Arrange(b)
 	var parts, charges []*limitBatch
@@ -122,7 +119,7 @@ func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
 // A pendingRow is a row with undecided groups. The first of them are charged in
 // one go: as many as may be granted in full.
 type pendingRow struct {
-	*algebra.RowGroups
+	*store.RowGroups
 	tried int
 	units int64      // of the first tried groups
 	rule  store.Rule // with the key's own origin, if origins are spread
@@ -149,7 +146,7 @@ type limitBatch struct {
 // newLimitBatches sorts the rows of one limit by how they are decided, or
 // returns nil if the limit is not available. Rows that are only charged by
 // Charge have another bound and get a batch of their own.
-func (s *Store) newLimitBatches(ctx context.Context, rows []algebra.RowGroups) (takes, charges *limitBatch) {
+func (s *Store) newLimitBatches(ctx context.Context, rows []store.RowGroups) (takes, charges *limitBatch) {
 	var known [1]*entry
 	if err := s.resolve(ctx, rows[0].Groups[0], known[:]); err != nil {
 		failGroups(rows, err)
@@ -187,7 +184,7 @@ func (s *Store) newLimitBatches(ctx context.Context, rows []algebra.RowGroups) (
 // summable reports whether the calls for a row of a plain limit can be added up
 // (ok) and whether any of them asks for tokens (asks). bound is the smallest
 // bound of those.
-func summable(row *algebra.RowGroups) (asks bool, bound int64, ok bool) {
+func summable(row *store.RowGroups) (asks bool, bound int64, ok bool) {
 	bound = store.MaxInt
 	for _, g := range row.Groups {
 		op := &g.Ops[0]
@@ -213,10 +210,10 @@ func (p *pendingRow) prepare(n int, bound int64) bool {
 			tokens, _ := fullCost(op)
 			units = tokens * p.rule.Unit
 		}
-		if !algebra.Fits(p.units, units, bound) {
+		if !(p.units <= bound-units) {
 			break
 		}
-		p.tried, p.units = p.tried+1, algebra.Added(p.units, units)
+		p.tried, p.units = p.tried+1, p.units+units
 	}
 	return p.units > 0
 }
@@ -250,7 +247,7 @@ func (s *Store) decideOneByOne(ctx context.Context, groups []*store.Group) {
 	}
 }
 
-func failGroups(rows []algebra.RowGroups, err error) {
+func failGroups(rows []store.RowGroups, err error) {
 	for i := range rows {
 		for _, g := range rows[i].Groups {
 			g.Err = err
@@ -369,7 +366,7 @@ func (p *limitBatch) chargeSQL() string {
 // as if they had been charged one after the other. row is the state after the
 // last of them.
 func (p *pendingRow) answerCharged(row store.State, now int64) {
-	row.Used = algebra.Without(row.Used, p.units)
+	row.Used = row.Used - p.units
 	for _, g := range p.Groups[:p.tried] {
 		op := &g.Ops[0]
 		if readOnly(op) {
@@ -379,7 +376,7 @@ func (p *pendingRow) answerCharged(row store.State, now int64) {
 			continue
 		}
 		tokens, _ := fullCost(op)
-		row.Used = algebra.Added(row.Used, tokens*p.rule.Unit)
+		row.Used = row.Used + tokens*p.rule.Unit
 		grant(g, &p.rule, tokens, row, now)
 		g.Err = nil
 	}

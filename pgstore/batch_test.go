@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/coalesce"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
@@ -89,7 +88,7 @@ func TestBatchAgreesWithGo(t *testing.T) {
 		if err := s.Apply(ctx, &got); err != nil {
 			t.Fatal(err)
 		}
-		var m algebra.Rows
+		var m store.Rows
 		m.Arrange(&want)
 		for i := range m.Rows {
 			name := m.Rows[i].Limit + "/" + m.Rows[i].Key

@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dipwell/dipwell/internal/sqlexpr"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -74,25 +73,25 @@ func (d *dialect) tables(have int) (out []string) {
 func (d *dialect) takeSQL(id int32, def *store.Definition, testClock bool) string {
 	r := &def.Rule
 	params, clock := 2, readNow
-	var grid sqlexpr.Expr
+	grid := ""
 	if r.Every > 0 {
-		grid = sqlexpr.Int(gridOf(r.Origin, r.Every))
+		grid = gridSQL(r)
 	}
 	if spread(r) {
 		params++
-		grid = sqlexpr.Op(fmt.Sprintf("$%d::bigint", params))
+		grid = fmt.Sprintf("$%d::bigint", params)
 	}
 	if testClock {
 		clock = fmt.Sprintf("$%d::bigint", params+1)
 	}
-	ticks, style := ticksSQL(r, "b.ts", "excluded.ts", grid), sqlexpr.Style{Divide: d.divide}
+	ticks := ticksDividedSQL(r, "b.ts", "excluded.ts", grid, d.divide)
 	return fmt.Sprintf(`insert into dipwell.buckets as b (limit_id, key, version, used, ts, seen)
 values (%[1]d, $1::text, %[2]d, $2::bigint, %[3]s, 0)
 on conflict (limit_id, key) do update
 set used = %[4]s + excluded.used, ts = greatest(b.ts, excluded.ts), seen = excluded.ts
 where b.version = excluded.version and b.lows is null and %[5]s
-returning b.used, b.ts, b.seen`, id, def.Number, clock, leftSQL(r, ticks).Text(style),
-		fitsSQL(r, ticks, sqlexpr.Op("excluded.used"), sqlexpr.Int(r.Cap)).Text(style))
+returning b.used, b.ts, b.seen`, id, def.Number, clock, leftSQL(r, ticks),
+		fitsSQL(r, ticks, fmt.Sprintf("%d - excluded.used", r.Cap)))
 }
 
 // Statements that read or write a single row.

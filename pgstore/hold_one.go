@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dipwell/dipwell/internal/sqlexpr"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -22,10 +21,10 @@ import (
 // spread, and the time of a test's clock. Each statement uses all of them.
 func setHoldSQL(s *statements, id int32, d *store.Definition, testClock bool) {
 	r := &d.Rule
-	now, at, grid, params, slots := stmtNow, readNow, sqlexpr.Int(gridOf(r.Origin, r.Every)), 7, d.Algorithm == store.Concurrency
+	now, at, grid, params, slots := stmtNow, readNow, gridSQL(r), 7, d.Algorithm == store.Concurrency
 	unused := "$4::bigint is not null and $7::bigint is not null"
 	if spread(r) {
-		params, grid = 8, sqlexpr.Op("$8::bigint")
+		params, grid = 8, "$8::bigint"
 		unused += " and $8::bigint is not null"
 	}
 	if testClock {
@@ -47,11 +46,11 @@ func setHoldSQL(s *statements, id int32, d *store.Definition, testClock bool) {
 	} else {
 		charge := chargeSQL(id, d, now, grid, "$1::text", "$3::bigint", "$4::bigint")
 		left := leftSQL(r, ticksSQL(r, "b.ts", now, grid))
-		before := sqlexpr.Min(left, low)
+		before := fmt.Sprintf("least(%s, b.low)", left)
 		set = fmt.Sprintf(`used = %[1]s, ts = greatest(%[4]s, b.ts), low = %[1]s,
     lows = case when b.lows is null then %[2]s when cardinality(b.lows) < 67 and (cardinality(b.lows) = 5 or b.lows[cardinality(b.lows) - 1] < %[3]s)
         then array[b.lows[1], b.lows[2] + 1, b.lows[3] + 1, 0] || b.lows[5:] || array[%[3]s, b.lows[2]]
-        else dipwell_internal.lows_hold(b.lows, %[3]s, %[1]s) end`, sqlexpr.Added(left, sqlexpr.Op("$3::bigint")), list, before, now)
+        else dipwell_internal.lows_hold(b.lows, %[3]s, %[1]s) end`, left+" + $3::bigint", list, before, now)
 		where = fmt.Sprintf("%s and case when b.lows is null then %s else b.lows[4] = 0 and b.lows[3] < 10000 end", charge.where, alone)
 	}
 	// The hold begins at the time when the bucket is locked: the wait for the lock may be

@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -270,7 +269,7 @@ func (m *holdRun) compareRows() {
 		t := max(m.now, got.TS, want.TS)
 		missing := want.Version == 0
 		got.Version, want.Version = d.Number, d.Number
-		if g, w := algebra.Used(rule, got, t), algebra.Used(rule, want, t); g != w {
+		if g, w := rule.Used(got, t), rule.Used(want, t); g != w {
 			m.t.Fatalf("round %d: %v has %d in use, want %d (%+v, %+v)", m.count, at, g, w, got, want)
 		} else if missing && g == 0 { // as a full row may be
 			m.table.rows[at] = found[at]

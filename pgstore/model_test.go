@@ -14,7 +14,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -447,7 +446,7 @@ func (m *modelRun) compareRows(after model, swept bool) string {
 			full = full || carried.Used == 0
 			if !full {
 				var scratch store.Rule
-				full = algebra.TimeToFull(d.RuleFor(at.key, &scratch), carried.Used, carried.TS, m.now) <= 0
+				full = d.RuleFor(at.key, &scratch).TimeToFull(carried.Used, carried.TS, m.now) <= 0
 			}
 		}
 		switch {

@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dipwell/dipwell/internal/algebra"
-	"github.com/dipwell/dipwell/internal/sqlexpr"
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
@@ -254,7 +253,7 @@ func (s *Store) takeOverridden(ctx context.Context, g *store.Group, e *entry, d 
 	var scratch store.Rule
 	rule := d.RuleFor(op.Key, &scratch)
 	units := tokens * rule.Unit
-	args := []any{op.Key, units, bound - units, rule.Add, int32(d.Number), endOf(d), algebra.EnoughTicks(rule.MaxUsed, rule.Add)} //nolint:gosec // the column has 32 bits
+	args := []any{op.Key, units, bound - units, rule.Add, int32(d.Number), endOf(d), algebra.QuoUp(rule.MaxUsed, rule.Add)} //nolint:gosec // the column has 32 bits
 	if rule.Every > 1 {
 		args = append(args, gridOf(rule.Origin, rule.Every))
 	}
@@ -279,7 +278,7 @@ func resetPastEnd(op *store.Op, now int64) {
 		return
 	}
 	present := store.Op{Def: op.Def.Base(), Key: op.Key, Verb: store.VerbCheck}
-	if _, _, err := present.Step(now, algebra.Row(op), true); err == nil {
+	if _, _, err := present.Step(now, op.Row(), true); err == nil {
 		op.Reset = present.Reset
 	}
 }
@@ -296,12 +295,12 @@ func takeOverriddenSQL(id int32, r *store.Rule, testClock bool) string {
 		now = fmt.Sprintf("$%d::bigint", params+1)
 		seen = now
 	}
-	ticks, add, enough := ticksSQL(r, "b.ts", now, sqlexpr.Op("$8::bigint")), sqlexpr.Op("$4::bigint"), sqlexpr.Op("$7::bigint")
+	ticks := ticksSQL(r, "b.ts", now, "$8::bigint")
+	left, back := leftAfterSQL(ticks, "$4::bigint", "$7::bigint"), returnedSQL(ticks, "$4::bigint", "$7::bigint")
 	return fmt.Sprintf(`update dipwell.buckets b set used = %[4]s + $2::bigint, ts = greatest(%[2]s, b.ts), low = %[6]s
 where b.limit_id = %[1]d and b.key = $1::text and b.version = $5::int and (b.due <= %[2]s) is not true and greatest(%[2]s, b.ts) < $6::bigint
-    and %[5]s
-returning b.used, b.ts, %[3]s`, id, now, seen, sqlexpr.LeftAfter(used, ticks, add, enough),
-		sqlexpr.Le(sqlexpr.Sub(used, sqlexpr.Returned(ticks, add, enough)), sqlexpr.Op("$3::bigint")), lowSQL(sqlexpr.LeftAfter(used, ticks, add, enough)))
+    and b.used - %[5]s <= $3::bigint
+returning b.used, b.ts, %[3]s`, id, now, seen, left, back, lowSQL(left))
 }
 
 var _ store.Overrider = functions{}

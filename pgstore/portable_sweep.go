@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
@@ -163,7 +162,7 @@ func isFull(d *store.Definition, row bucketRow, now int64) bool {
 	own := d.Own(state, max(now, state.TS))
 	state, ok := own.Carry(state, row.Key, now)
 	var scratch store.Rule
-	return ok && algebra.Used(own.RuleFor(row.Key, &scratch), state, now) == 0
+	return ok && own.RuleFor(row.Key, &scratch).Used(state, now) == 0
 }
 
 // dropped reports whether an unknown limit was dropped, rather than just added.

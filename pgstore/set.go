@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -232,7 +231,7 @@ func (s *Store) bundles(ctx context.Context, groups []*store.Group, decided []*b
 
 // decidedBundle returns a bundle that writes the state after for a row, if it
 // is still as found.
-func decidedBundle(e *entry, row *algebra.RowGroups, found, after store.State) *bundle {
+func decidedBundle(e *entry, row *store.RowGroups, found, after store.State) *bundle {
 	b := &bundle{groups: row.Groups, writeBack: true,
 		buckets: []bucket{{entry: e, op: &row.Groups[0].Ops[0], found: found, read: found, after: after}}}
 	for range row.Groups {

@@ -17,7 +17,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
@@ -273,7 +272,7 @@ func (s *sqlStore) own(ctx context.Context, op *store.Op) *store.Definition {
 	row.Version = uint32(version)
 	own := d.Own(row, s.now())
 	var scratch store.Rule
-	if algebra.Used(own.RuleFor(op.Key, &scratch), row, s.now()) == 0 { // a full row is as none
+	if own.RuleFor(op.Key, &scratch).Used(row, s.now()) == 0 { // a full row is as none
 		return nil
 	}
 	return own

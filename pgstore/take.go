@@ -8,8 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/dipwell/dipwell/internal/algebra"
-	"github.com/dipwell/dipwell/internal/sqlexpr"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -42,13 +40,13 @@ func newStatements(id int32, d *store.Definition, testClock bool) (s statements)
 	r := &d.Rule
 	now, reads := stmtNow, readNow
 	params := 3
-	var grid sqlexpr.Expr
+	grid := ""
 	if r.Every > 0 {
-		grid = sqlexpr.Int(gridOf(r.Origin, r.Every))
+		grid = gridSQL(r)
 	}
 	if spread(r) {
 		params++
-		grid = sqlexpr.Op(fmt.Sprintf("$%d::bigint", params))
+		grid = fmt.Sprintf("$%d::bigint", params)
 	}
 	lookNow := reads
 	if testClock {
@@ -81,8 +79,8 @@ left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, i
 		override = fmt.Sprintf(", case when r.version < 0 then (select to_json(o) from dipwell.key_overrides o where o.limit_id = %d and o.key = $1::text) end", id)
 		none = ", null"
 	}
-	room, ticks := sqlexpr.Op("$3::bigint"), ticksSQL(r, "b.ts", "excluded.ts", grid)
-	fits := fitsSQL(r, ticks, sqlexpr.Int(0), room)
+	ticks := ticksSQL(r, "b.ts", "excluded.ts", grid)
+	fits := fitsSQL(r, ticks, "$3::bigint")
 	s.insertOrRead = fmt.Sprintf(`with c as materialized (select %[2]s as n),
 r as materialized (select used, ts, version, lows is null and due is null as plain from dipwell.buckets where limit_id = %[3]d and key = $1::text),
 i as (insert into dipwell.buckets as b (used, ts, limit_id, version, key)
@@ -102,76 +100,20 @@ union all select r.used, r.ts, r.version, c.n, false, r.plain%[7]s from r, c`, l
 type charge struct{ set, where string }
 
 // chargeSQL returns the charge of a limit. room is the value of function room.
-func chargeSQL(id int32, d *store.Definition, now string, grid sqlexpr.Expr, key, units, room string) charge {
+func chargeSQL(id int32, d *store.Definition, now, grid, key, units, room string) charge {
 	r := &d.Rule
 	ticks := ticksSQL(r, "b.ts", now, grid)
 	return charge{
 		set: fmt.Sprintf("used = %s + %s, ts = greatest(%s, b.ts), low = %s", leftSQL(r, ticks), units, now, lowSQL(leftSQL(r, ticks))),
 		where: fmt.Sprintf("b.limit_id = %d and b.key = %s and b.version = %d and (b.due <= %s) is not true and %s",
-			id, key, d.Number, now, fitsRoomSQL(r, ticks, sqlexpr.Op(room))),
+			id, key, d.Number, now, fitsRoomSQL(r, ticks, room)),
 	}
 }
-
-// lowSQL returns the low of a row that uses left units. It is null if the row has no
-// records.
-func lowSQL(left sqlexpr.Expr) string {
-	return sqlexpr.Sub(low, sqlexpr.Max(sqlexpr.Sub(low, left), sqlexpr.Int(0))).String()
-}
-
-// fitsRoomSQL tells whether a row has room after ticks. room is the value of
-// function room.
-func fitsRoomSQL(r *store.Rule, ticks, room sqlexpr.Expr) sqlexpr.Expr {
-	if ticksNeedNoClamp(r) {
-		return sqlexpr.FitsWithin(used, ticks, sqlexpr.Int(r.Add), room)
-	}
-	return fitsSQL(r, ticks, sqlexpr.Int(0), room)
-}
-
-// spread reports whether the origin of a key's windows is a parameter. With
-// windows of 1 µs the origin does not matter.
-func spread(r *store.Rule) bool { return r.Spread && r.Every > 1 }
-
-// gridOf returns a window boundary before any time that can occur, so that
-// division rounds down.
-func gridOf(origin, every int64) int64 {
-	return origin - every*((store.MaxInt+1)/every+1)
-}
-
-var used, low = sqlexpr.Op("b.used"), sqlexpr.Op("b.low")
-
-// ticksSQL returns the number of ticks from ts to now.
-func ticksSQL(r *store.Rule, ts, now string, grid sqlexpr.Expr) sqlexpr.Expr {
-	return sqlexpr.TicksSince(sqlexpr.Op(ts), sqlexpr.Op(now), grid, sqlexpr.Int(r.Every))
-}
-
-// leftSQL returns the used units of a row after ticks.
-func leftSQL(r *store.Rule, ticks sqlexpr.Expr) sqlexpr.Expr {
-	return sqlexpr.LeftAfter(used, ticks, sqlexpr.Int(r.Add), enough(r))
-}
-
-// fitsSQL tells whether units fit into a row after ticks.
-func fitsSQL(r *store.Rule, ticks, units, bound sqlexpr.Expr) sqlexpr.Expr {
-	return sqlexpr.FitsAfter(used, ticks, sqlexpr.Int(r.Add), enough(r), units, bound)
-}
-
-// enough returns the number of ticks after which any row is full, to clamp
-// ticks before a multiplication that could overflow.
-func enough(r *store.Rule) sqlexpr.Expr {
-	if ticksNeedNoClamp(r) {
-		return sqlexpr.Unbounded
-	}
-	return sqlexpr.EnoughTicks(sqlexpr.Int(r.MaxUsed), sqlexpr.Int(r.Add))
-}
-
-// ticksNeedNoClamp reports whether the ticks since a row's ts can be multiplied
-// without overflow: two times are less than 2^54 µs apart. Then take compares
-// without a multiplication.
-func ticksNeedNoClamp(r *store.Rule) bool { return r.Every == 1 && r.Add <= 1<<8 }
 
 // room returns the value of take's third parameter.
 func room(r *store.Rule, units, bound int64) int64 {
 	if ticksNeedNoClamp(r) {
-		return algebra.RoomFor(units, bound, r.Add)
+		return units - bound + r.Add - 1
 	}
 	return bound - units
 }
@@ -341,7 +283,7 @@ func grant(g *store.Group, r *store.Rule, tokens int64, row store.State, now int
 func fillGranted(op *store.Op, r *store.Rule, tokens int64, row store.State, now int64) {
 	op.Answer = store.Answer{
 		Allowed: true, Granted: tokens,
-		Remaining: algebra.Remaining(r, row.Used), Reset: algebra.TimeToFull(r, row.Used, row.TS, now),
+		Remaining: r.Remaining(row.Used), Reset: r.TimeToFull(row.Used, row.TS, now),
 		Used: row.Used, TS: row.TS,
 	}
 }

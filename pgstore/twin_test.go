@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 	vectors "github.com/dipwell/dipwell/testdata/golden"
@@ -211,7 +210,7 @@ func TestZones(t *testing.T) {
 			var days, want []int64
 			for _, at := range changes {
 				for day := -1; day <= 1; day++ {
-					start, _ := algebra.Window(rule, at.AddDate(0, 0, day).UnixMicro())
+					start, _ := rule.Window(at.AddDate(0, 0, day).UnixMicro())
 					y, m, d := time.UnixMicro(start).In(loc).Date()
 					days, want = append(days, time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix()/86400), append(want, start)
 				}

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -72,7 +71,7 @@ func sameWindows(l store.Limit, at []int64) bool {
 		return false
 	}
 	for i, start := range at[:len(at)-1] {
-		if first, end := algebra.Window(&d.Rule, start+d.Rule.Origin); first != start+d.Rule.Origin || end != at[i+1]+d.Rule.Origin {
+		if first, end := d.Rule.Window(start + d.Rule.Origin); first != start+d.Rule.Origin || end != at[i+1]+d.Rule.Origin {
 			return false
 		}
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -76,7 +75,7 @@ func compareZone(ctx context.Context, db rower, rule *store.Rule, zone string) (
 	var instants, ahead []int64
 	now := time.Now()
 	for at, end := now.UnixMicro(), now.AddDate(zoneYears, 0, 0).UnixMicro(); at < end; {
-		_, at = algebra.Window(rule, at)
+		_, at = rule.Window(at)
 		for _, x := range []int64{at/1e6 - 1, at / 1e6} {
 			_, offset := time.Unix(x, 0).In(loc).Zone()
 			instants, ahead = append(instants, x), append(ahead, int64(offset))

@@ -5,17 +5,16 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
-var merges = sync.Pool{New: func() any { return new(algebra.Rows) }}
+var merges = sync.Pool{New: func() any { return new(store.Rows) }}
 
 // decideBatch decides the groups of a batch that are for plain buckets in one pipeline of
 // calls of set.lua, with any number of callers per row. All others, and those that set.lua
 // leaves, are decided beside each other, each on its own.
 func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
-	m := merges.Get().(*algebra.Rows)
+	m := merges.Get().(*store.Rows)
 	defer merges.Put(m)
 	m.Arrange(b)
 	p := pipeline{s: s, ctx: ctx}
@@ -70,7 +69,7 @@ func (p *pipeline) run() {
 }
 
 // addRow adds the calls of a row.
-func (p *pipeline) addRow(row *algebra.RowGroups) {
+func (p *pipeline) addRow(row *store.RowGroups) {
 	if p.lastEntry == nil || p.lastEntry.def.Name != row.Limit {
 		e, err := p.s.limits.named(p.ctx, &row.Groups[0].Ops[0])
 		if err != nil {

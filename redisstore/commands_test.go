@@ -16,7 +16,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
@@ -231,7 +230,7 @@ func TestExpiryIsTimeToFull(t *testing.T) {
 					t.Fatalf("%s: %v", name, err)
 				}
 				var scratch store.Rule
-				full := algebra.TimeToFull(d.RuleFor(key, &scratch), used, ts, 0)
+				full := d.RuleFor(key, &scratch).TimeToFull(used, ts, 0)
 				want := (max(full, ts+2000000) + 999) / 1000
 				got := expires.Val().Milliseconds()
 				// ts may lie before the call, by less than what a token takes. A script

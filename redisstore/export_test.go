@@ -6,7 +6,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -36,7 +35,7 @@ func (s *Store) InstallDefinition(d *store.Definition, key string) (row string) 
 // the two.
 func (s *Store) CountCallsAcrossChange(ctx context.Context, one, two *store.Group, change func()) int {
 	p := pipeline{s: s, ctx: ctx}
-	p.addRow(&algebra.RowGroups{Limit: one.Ops[0].Def.Name, Key: one.Ops[0].Key, Groups: []*store.Group{one}})
+	p.addRow(&store.RowGroups{Limit: one.Ops[0].Def.Name, Key: one.Ops[0].Key, Groups: []*store.Group{one}})
 	change()
 	p.addGroup(two)
 	for _, q := range p.open {

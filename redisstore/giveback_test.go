@@ -198,7 +198,7 @@ func (g *give) do() bool {
 	if g.Ends > g.Now {
 		late := limittest.Definition(store.Limit{Name: g.def.Name + "late", Rate: 1, Period: time.Second})
 		late.Rule = store.Rule{Unit: g.Ends - g.Now, Every: 1, Add: 1, Debt: g.Ends - g.Now, Most: 1, MaxUsed: store.MaxInt}
-		late.Rule.Enough = algebra.EnoughTicks(late.Rule.MaxUsed, late.Rule.Add)
+		late.Rule.Enough = algebra.QuoUp(late.Rule.MaxUsed, late.Rule.Add)
 		g.s.InstallDefinition(late, "k")
 		group.Ops = append(group.Ops, store.Op{Def: late, Key: "k", Verb: store.VerbReserve, Cost: 1})
 	}

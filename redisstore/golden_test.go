@@ -30,7 +30,7 @@ type goldenRule struct {
 func (r *goldenRule) rule() store.Rule {
 	out := store.Rule{Unit: r.Unit, Every: r.Every, Add: r.Add, Cap: r.Cap, Origin: r.Origin, Burst: r.Burst, Debt: r.Debt,
 		Most: r.Most, MaxCharge: r.MaxCharge, MaxUsed: r.MaxUsed, Leaky: r.Leaky}
-	out.Enough = algebra.EnoughTicks(out.MaxUsed, out.Add)
+	out.Enough = algebra.QuoUp(out.MaxUsed, out.Add)
 	return out
 }
 
@@ -84,7 +84,7 @@ func TestGolden(t *testing.T) {
 			t.Errorf("line %d: answered %+v\n%s", n, a, line)
 		}
 		want := ""
-		switch before := algebra.Used(&d.Rule, store.State{Used: v.Used, TS: v.TS}, v.Now); {
+		switch before := d.Rule.Used(store.State{Used: v.Used, TS: v.TS}, v.Now); {
 		case v.Verb == "reset":
 		case w.Used == before: // nothing was charged
 			want = found

@@ -215,7 +215,7 @@ func takeArgs(op *store.Op) (units, room int64) {
 	if units = op.Cost * r.Unit; op.Fraction > 0 {
 		units = algebra.PricedUnits(units, op.Fraction, most)
 	}
-	room = algebra.RoomBefore(units, most)
+	room = most - units
 	if op.Verb == store.VerbCheck {
 		units = 0
 	}

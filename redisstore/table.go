@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
@@ -814,7 +813,7 @@ func (s *Store) fullAfter(base *store.Definition, o *store.Override, key string)
 		return o.Until
 	}
 	var scratch store.Rule
-	return o.Until + algebra.TimeToFull(base.RuleFor(key, &scratch), row.Used, max(o.Until, row.TS), o.Until)
+	return o.Until + base.RuleFor(key, &scratch).TimeToFull(row.Used, max(o.Until, row.TS), o.Until)
 }
 
 // sameScore returns the text of a score. If the score that was read means the same, it
@@ -839,10 +838,10 @@ func (s *Store) fullAt(base *store.Definition, row store.State, key string, now 
 		return 0
 	}
 	var scratch store.Rule
-	full := now + algebra.TimeToFull(own.RuleFor(key, &scratch), row.Used, max(now, row.TS), now)
+	full := now + own.RuleFor(key, &scratch).TimeToFull(row.Used, max(now, row.TS), now)
 	if o := row.Override; o != nil && terms.IsOverride(own.Number) && o.Until != 0 && o.Until < full {
 		if row, ok = base.Carry(row, key, o.Until); ok {
-			full = max(full, o.Until+algebra.TimeToFull(base.RuleFor(key, &scratch), row.Used, max(o.Until, row.TS), o.Until))
+			full = max(full, o.Until+base.RuleFor(key, &scratch).TimeToFull(row.Used, max(o.Until, row.TS), o.Until))
 		}
 	}
 	return full

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -19,7 +18,7 @@ type constArgs struct {
 func newConstArgs(d *store.Definition) constArgs {
 	r := &d.Rule
 	n := func(i int64) any { return strconv.FormatInt(i, 10) }
-	return constArgs{strconv.FormatUint(uint64(d.Number), 10), n(r.Add), n(r.Unit), n(algebra.RoomBefore(r.Unit, r.Cap))}
+	return constArgs{strconv.FormatUint(uint64(d.Number), 10), n(r.Add), n(r.Unit), n(r.Cap - r.Unit)}
 }
 
 var boxedOne, boxedTwo any = "1", "2"
@@ -82,7 +81,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 // take_one.lua did nothing.
 func (s *Store) clipped(ctx context.Context, g *store.Group, e *entry, now int64, row store.State) error {
 	op, r := &g.Ops[0], &e.def.Rule
-	if algebra.Used(r, row, now) <= algebra.RoomBefore(op.Cost*r.Unit, r.MaxUsed) {
+	if r.Used(row, now) <= r.MaxUsed-op.Cost*r.Unit {
 		return nil
 	}
 	return s.decideInGo(ctx, g, nil)
@@ -100,7 +99,7 @@ func takeOneArgs(op *store.Op) (units, room int64) {
 	case op.Cost > r.MaxCharge:
 		return 0, -1
 	}
-	return op.Cost * r.Unit, algebra.RoomBefore(op.Cost*r.Unit, r.MaxUsed)
+	return op.Cost * r.Unit, r.MaxUsed - op.Cost*r.Unit
 }
 
 // decideBySet decides a group by set.lua. If done is false, the script did

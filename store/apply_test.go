@@ -7,7 +7,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 )
@@ -64,8 +63,8 @@ func TestApplyTable(t *testing.T) {
 			var s store.State
 			for i, k := range c.calls {
 				o := r.Apply(s, k.at.Microseconds(), k.verb, k.cost)
-				if wait := time.Duration(o.Retry+o.Delay) * time.Microsecond; o.Allowed != k.allowed || algebra.Remaining(&r, o.After) != k.remaining || wait != k.wait {
-					t.Fatalf("call %d (%+v): %+v, remaining %d", i, k, o, algebra.Remaining(&r, o.After))
+				if wait := time.Duration(o.Retry+o.Delay) * time.Microsecond; o.Allowed != k.allowed || r.Remaining(o.After) != k.remaining || wait != k.wait {
+					t.Fatalf("call %d (%+v): %+v, remaining %d", i, k, o, r.Remaining(o.After))
 				}
 				if o.Allowed && k.verb != store.VerbCheck {
 					s = store.State{Used: o.After, TS: o.TS}

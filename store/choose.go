@@ -1,5 +1,7 @@
 package store
 
+import "github.com/dipwell/dipwell/internal/algebra"
+
 import "github.com/dipwell/dipwell/internal/terms"
 
 // choose sets Def to the definition that decides the op on a row at t, in µs: that of the
@@ -48,7 +50,7 @@ func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 	used := rule.usedAt(&row, t)
 	op.Answer = Answer{Used: used, TS: t}
 	if op.Def.Mode == Blocked {
-		op.Remaining, op.Reset = rule.remaining(used), rule.fullIn(used, t, now)
+		op.Remaining, op.Reset = rule.Remaining(used), rule.TimeToFull(used, t, now)
 		op.Never = true
 		if op.Def.Override != nil && row.Override.Until != 0 {
 			op.retryUnblocked(row, now)
@@ -119,11 +121,13 @@ func (op *Op) retryUnder(o *outcome, from *Definition, own State, rule *Rule, no
 			used := r.usedAt(&row, t)
 			// The most units that may be used under from, so that the call fits once they
 			// are converted.
-			_, _, _, _, short, _ := decide(int64(op.Verb), rule.Leaky, o.Before, op.Cost, rule.Unit, rule.Cap-unitsOf(op.Floor, rule.Unit), rule.Debt, rule.MaxCharge, rule.MaxUsed, op.Fraction)
+			lower := *rule
+			lower.Cap -= algebra.UnitsOf(op.Floor, rule.Unit)
+			_, _, _, _, short, _ := lower.decide(op.Verb, o.Before, op.Cost, op.Fraction)
 			if op.bounded() {
 				short = max(short, op.tooLate(rule, o.Before))
 			}
-			most := mulDiv(max(o.Before-short, 0), r.Unit, rule.Unit, false)
+			most := algebra.MulDiv(max(o.Before-short, 0), r.Unit, rule.Unit, false)
 			switch {
 			case o.Before >= short && used > most:
 				o.Retry = r.wait(used-most, t, now)
@@ -141,7 +145,7 @@ func (op *Op) retryUnder(o *outcome, from *Definition, own State, rule *Rule, no
 
 // applyFloor is apply for a Take or a Check that must leave op.Floor tokens free.
 func (r *Rule) applyFloor(o *outcome, row *State, now int64, op *Op) {
-	units := unitsOf(op.Floor, r.Unit)
+	units := algebra.UnitsOf(op.Floor, r.Unit)
 	if units > r.Cap {
 		o.TS = max(now, row.TS)
 		o.Before = r.usedAt(row, o.TS)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/adaptive"
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/internal/terms"
 )
@@ -333,12 +334,12 @@ func (c *compiler) bucket() error {
 // Both are larger for an adaptive limit, whose tokens have at least 1024 units for its
 // fractions.
 func (c *compiler) perTick(length, every int64) (unit, add int64) {
-	g := gcd(c.Rate, length/every)
+	g := algebra.GCD(c.Rate, length/every)
 	unit, add = length/every/g, c.Rate/g
 	if c.Adaptive == (Adaptive{}) {
 		return unit, add
 	}
-	scale := quoUp(adaptive.Full, unit)
+	scale := algebra.QuoUp(adaptive.Full, unit)
 	return unit * scale, add * scale
 }
 
@@ -448,7 +449,7 @@ func (c *compiler) fill(most, charge int64) {
 		r.Debt = most - r.Cap
 	}
 	r.Most = (r.Cap + r.Debt) / r.Unit
-	r.Enough = enoughTicks(r.MaxUsed, r.Add)
+	r.Enough = algebra.QuoUp(r.MaxUsed, r.Add)
 }
 
 // mostUnits returns the largest number of units that comes back within MaxInt µs.
@@ -457,7 +458,7 @@ func mostUnits(every, add int64) int64 {
 	if ticks < 1 {
 		return 0
 	}
-	return mulDiv(ticks, add, 1, false)
+	return algebra.MulDiv(ticks, add, 1, false)
 }
 
 // warning returns a warning if the cap is so small that it cuts off fractions of
@@ -469,7 +470,7 @@ func (c *compiler) warning() string {
 	}
 	perTick := min(float64(r.Burst), float64(r.Add)/float64(r.Unit))
 	if r.Burst == 1 {
-		perTick = 1 / float64(quoUp(r.Unit, r.Add))
+		perTick = 1 / float64(algebra.QuoUp(r.Unit, r.Add))
 	}
 	reach := perTick
 	if !c.windowed() {

@@ -33,7 +33,7 @@ func TestCompileLarge(t *testing.T) {
 				t.Errorf("%s: %d is beyond 2^53-1: %+v", l.Name, n, r)
 			}
 		}
-		if full := algebra.TimeToFull(&r, r.MaxUsed, 0, 0); full < 0 || full > store.MaxInt {
+		if full := r.TimeToFull(r.MaxUsed, 0, 0); full < 0 || full > store.MaxInt {
 			t.Errorf("%s: full after %d µs", l.Name, full)
 		}
 	}
@@ -203,7 +203,7 @@ func TestRuleReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Unit, r.Add, r.Cap, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed = want.Unit, want.Add, want.Cap, want.Burst, want.Debt, want.Most, want.MaxCharge, want.MaxUsed
-	if r.Enough = algebra.EnoughTicks(r.MaxUsed, r.Add); r != want {
+	if r.Enough = algebra.QuoUp(r.MaxUsed, r.Add); r != want {
 		t.Errorf("%+v, want %+v", r, want)
 	}
 }

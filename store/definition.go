@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/terms"
 )
 
@@ -190,10 +191,10 @@ func (d *Definition) past(version uint32) int {
 
 // convert converts used units from one rule to the next.
 func (p ChangePolicy) convert(used int64, from, to *Rule, up bool) int64 {
-	return convertUsed(used, p == StartOver, p == Proportional, from.Unit, from.Cap, to.Unit, to.Cap, to.MaxUsed, up)
+	return algebra.ConvertUsed(used, p == StartOver, p == Proportional, from.Unit, from.Cap, to.Unit, to.Cap, to.MaxUsed, up)
 }
 
 // giveBack converts units that can be given back from one rule to the next.
 func (p ChangePolicy) giveBack(units int64, from, to *Rule) int64 {
-	return convertBack(units, p == StartOver, p == Proportional, from.Unit, from.Cap, to.Unit, to.Cap, to.MaxUsed)
+	return algebra.ConvertBack(units, p == StartOver, p == Proportional, from.Unit, from.Cap, to.Unit, to.Cap, to.MaxUsed)
 }

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
@@ -28,8 +27,8 @@ func TestCarry(t *testing.T) {
 	d := define(hour, store.Limit{Name: "l", Rate: 100, Period: time.Second, Burst: 100})
 	for later, want := range map[int64]int64{0: 1, 9_999: 1, 10_000: 2, 500_000: 51, 990_000: 100} {
 		s, ok := d.Carry(row, "k", hour)
-		used := algebra.Used(&d.Rule, s, hour+later)
-		if got := algebra.Remaining(&d.Rule, used); !ok || got != want {
+		used := d.Rule.Used(s, hour+later)
+		if got := d.Rule.Remaining(used); !ok || got != want {
 			t.Errorf("%d µs after the change: %d tokens, want %d", later, got, want)
 		}
 	}

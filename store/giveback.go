@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"encoding/binary"
 	"slices"
+
+	"github.com/dipwell/dipwell/internal/algebra"
 )
 
 // MaxLows bounds the entries of a row's Lows. Beyond it two neighbours are merged, which
@@ -264,7 +266,7 @@ func (d *Definition) giveBack(row State, key string, now int64, rs []Record, fin
 		return row, slices.Delete(rs, i, i+1), nil
 	}
 	l := row.Lows.clone()
-	rs[i].Units = mulDiv(rs[i].Units, num, den, false)
+	rs[i].Units = algebra.MulDiv(rs[i].Units, num, den, false)
 	row.Used, rs = l.cancel(row.Used, now, rs, i)
 	if row.Lows = nil; len(l.Entries) > 0 {
 		row.Lows = &l

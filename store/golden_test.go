@@ -44,7 +44,7 @@ func goldenOf(r store.Rule) goldenRule {
 func (g goldenRule) rule() store.Rule {
 	r := store.Rule{Unit: g.Unit, Every: g.Every, Add: g.Add, Cap: g.Cap, Origin: g.Origin, Burst: g.Burst, Debt: g.Debt,
 		Most: g.Most, MaxCharge: g.MaxCharge, MaxUsed: g.MaxUsed, Leaky: g.Leaky}
-	r.Enough = algebra.EnoughTicks(r.MaxUsed, r.Add)
+	r.Enough = algebra.QuoUp(r.MaxUsed, r.Add)
 	return r
 }
 
@@ -74,7 +74,7 @@ func (v *applyVector) fill() {
 	o := r.Apply(store.State{Used: v.Used, TS: v.TS}, v.Now, verbOf(v.Verb), v.Cost)
 	w := &v.Want
 	w.Allowed, w.Never, w.Granted, w.Used, w.TS, w.Retry, w.Delay = o.Allowed, o.Never, o.Granted, o.After, o.TS, o.Retry, o.Delay
-	w.Remaining, w.Reset = algebra.Remaining(&r, o.After), algebra.TimeToFull(&r, o.After, o.TS, v.Now)
+	w.Remaining, w.Reset = r.Remaining(o.After), r.TimeToFull(o.After, o.TS, v.Now)
 }
 
 func verbOf(name string) store.Verb {
@@ -203,11 +203,11 @@ func calendarVectors(t *testing.T) (lines []any) {
 				for i := range 4 {
 					now := int64(1577836800e6) + rnd.Int64N(int64(20*365.25*86400e6))
 					if i%2 == 1 { // on the boundary, or just before it
-						start, _ := algebra.Window(&r, now)
+						start, _ := r.Window(now)
 						now = start - rnd.Int64N(2)
 					}
 					v := &calendarVector{Per: per, Start: clock + " " + zone, Now: now}
-					v.From, v.To = algebra.Window(&r, now)
+					v.From, v.To = r.Window(now)
 					lines = append(lines, v)
 				}
 			}

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -22,7 +21,7 @@ func TestLeapYearEnd(t *testing.T) {
 		}
 		for day := range 5 {
 			noon := time.Date(2040, 12, 29+day, 12, 0, 0, 0, loc)
-			start, end := algebra.Window(&r, noon.UnixMicro())
+			start, end := r.Window(noon.UnixMicro())
 			if want := noon.Add(-6 * time.Hour).UnixMicro(); start != want || end != want+86400e6 {
 				t.Errorf("%s: the window of %v is %v to %v", zone, noon, time.UnixMicro(start).In(loc), time.UnixMicro(end).In(loc))
 			}

@@ -3,6 +3,7 @@ package store
 import (
 	"time"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/period"
 )
 
@@ -47,7 +48,7 @@ func (c *compiler) carve() error {
 		return c.bad("lease", "%s is too long for a burst of %d at %d per %s; at most %s",
 			period.Format(c.Lease), c.burst, c.Rate, period.Format(c.Period), period.Format(time.Duration(most)*time.Microsecond))
 	}
-	c.carved = mulDiv(lease*1002, c.Rate, length*1000, true)
+	c.carved = algebra.MulDiv(lease*1002, c.Rate, length*1000, true)
 	return nil
 }
 
@@ -55,11 +56,11 @@ func (c *compiler) carve() error {
 // back in it, and at least one token is left. A burst of 2, for example, cannot give up
 // half of it and 0.2 %, which round up to two tokens.
 func (c *compiler) longestLease(length int64) int64 {
-	switch half := mulDiv(c.burst, length, 2*c.Rate, false); c.burst {
+	switch half := algebra.MulDiv(c.burst, length, 2*c.Rate, false); c.burst {
 	case 0, 1:
 		return 0
 	case 2:
-		return min(half, mulDiv(length, 1000, 1002*c.Rate, false))
+		return min(half, algebra.MulDiv(length, 1000, 1002*c.Rate, false))
 	default:
 		return half
 	}

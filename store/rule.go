@@ -1,6 +1,7 @@
 package store
 
 import (
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/terms"
 )
 
@@ -152,14 +153,7 @@ func (r *Rule) apply(o *outcome, s *State, now int64, verb Verb, cost, parts int
 	o.TS = max(now, s.TS)
 	o.Before = r.usedAt(s, o.TS)
 	var short, ahead int64
-	switch { // the same as decide, inlined
-	case verb >= VerbCharge:
-		o.Allowed, o.Never, o.Granted, o.After, short, ahead = decideAnyway(int64(verb), o.Before, cost, r.Unit, r.MaxCharge, r.MaxUsed)
-	case verb == VerbTakeUpTo && cost > 0:
-		o.Allowed, o.Never, o.Granted, o.After, short, ahead = decideUpTo(o.Before, cost, r.Unit, r.Cap)
-	default:
-		o.Allowed, o.Never, o.Granted, o.After, short, ahead = decideTake(int64(verb), r.Leaky, o.Before, cost, r.Unit, r.Cap, r.Debt, parts)
-	}
+	o.Allowed, o.Never, o.Granted, o.After, short, ahead = r.decide(verb, o.Before, cost, parts)
 	if short > 0 {
 		o.Retry = r.wait(short, o.TS, now)
 	}
@@ -168,17 +162,17 @@ func (r *Rule) apply(o *outcome, s *State, now int64, verb Verb, cost, parts int
 	}
 }
 
-// remaining returns the number of whole free tokens if used units are in use.
-func (r *Rule) remaining(used int64) int64 {
+// Remaining returns the number of whole free tokens if used units are in use.
+func (r *Rule) Remaining(used int64) int64 {
 	if used == 0 {
 		return r.Burst
 	}
-	return tokensLeft(used, r.Unit, r.Cap)
+	return algebra.TokensLeft(used, r.Unit, r.Cap)
 }
 
-// fullIn returns the time in µs from now until nothing is used, if used units are in
+// TimeToFull returns the time in µs from now until nothing is used, if used units are in
 // use at t.
-func (r *Rule) fullIn(used, t, now int64) int64 {
+func (r *Rule) TimeToFull(used, t, now int64) int64 {
 	if used == 0 {
 		return 0
 	}
@@ -193,7 +187,21 @@ func (r *Rule) usedAt(s *State, t int64) int64 {
 	if r.Every == 0 {
 		return r.after(s.Used, r.tick(t)-r.tick(s.TS))
 	}
-	return r.after(s.Used, ticksUpTo(s.TS, t, r.Origin, r.Every))
+	return r.after(s.Used, algebra.TicksUpTo(s.TS, t, r.Origin, r.Every))
+}
+
+// Used returns the units of a row of this rule's version that are in use at now, or at its
+// TS if that is later.
+func (r *Rule) Used(row State, now int64) int64 { return r.usedAt(&row, max(now, row.TS)) }
+
+// Window returns the bounds of the window at now, in µs: the last tick at or before
+// now, and the next one. A bucket's ticks are the bounds of its windows.
+func (r *Rule) Window(now int64) (start, end int64) {
+	if r.Every == 1 {
+		return now, now + 1
+	}
+	k := r.tick(now)
+	return r.boundary(k), r.boundary(k + 1)
 }
 
 // mostUsedAt returns at least what usedAt returns for any key. A spread key's origin
@@ -206,15 +214,15 @@ func (r *Rule) mostUsedAt(s *State, t int64) int64 {
 }
 
 // after returns the units in use after a number of ticks.
-func (r *Rule) after(used, ticks int64) int64 { return leftAfter(used, ticks, r.Add, r.Enough) }
+func (r *Rule) after(used, ticks int64) int64 { return algebra.LeftAfter(used, ticks, r.Add, r.Enough) }
 
 // wait returns the time in µs from now to the tick at which units have come back
 // since t.
 func (r *Rule) wait(units, t, now int64) int64 {
 	if r.Every == 0 {
-		return r.boundary(r.tick(t)+ticksFor(units, r.Add)) - now
+		return r.boundary(r.tick(t)+algebra.QuoUp(units, r.Add)) - now
 	}
-	return wait(units, t, now, r.Origin, r.Every, r.Add)
+	return algebra.Wait(units, t, now, r.Origin, r.Every, r.Add)
 }
 
 // tick returns the number of the last tick at or before x.
@@ -222,7 +230,7 @@ func (r *Rule) tick(x int64) int64 {
 	if r.Calendar != nil {
 		return r.Calendar.Tick(x - r.Origin)
 	}
-	return tickOf(x, r.Origin, r.Every)
+	return algebra.TickOf(x, r.Origin, r.Every)
 }
 
 // boundary returns the time of a tick.
@@ -234,7 +242,7 @@ func (r *Rule) boundary(tick int64) int64 {
 }
 
 // soonest returns the least delay that a Reserve of units can have, in µs.
-func (r *Rule) soonest(units int64) int64 { return soonest(units, r.Cap, r.shortest(), r.Add) }
+func (r *Rule) soonest(units int64) int64 { return algebra.Soonest(units, r.Cap, r.shortest(), r.Add) }
 
 // mostTicks returns at least the number of ticks in a time, in µs.
-func (r *Rule) mostTicks(within int64) int64 { return ticksFor(within, r.shortest()) }
+func (r *Rule) mostTicks(within int64) int64 { return algebra.QuoUp(within, r.shortest()) }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/terms"
 )
 
@@ -379,7 +380,7 @@ func (op *Op) touch(l *Lows, o *outcome) *Lows {
 // clipped reports whether a charge stopped at MaxUsed. Nothing may then be given
 // back of what was taken before.
 func (op *Op) clipped(o *outcome) bool {
-	return op.Verb == VerbCharge && o.Allowed && clipped(o.Before, unitsOf(op.Cost, op.Def.Rule.Unit), o.After)
+	return op.Verb == VerbCharge && o.Allowed && o.After < o.Before+algebra.UnitsOf(op.Cost, op.Def.Rule.Unit)
 }
 
 // bounded reports whether MaxDelay bounds the delay of the op.
@@ -393,7 +394,7 @@ func bound(o *outcome, r *Rule, op *Op, now int64) {
 		return
 	}
 	late := outcome{Before: o.Before, After: o.Before, TS: o.TS, Retry: o.Retry}
-	units := unitsOf(op.Cost, r.Unit)
+	units := algebra.UnitsOf(op.Cost, r.Unit)
 	switch {
 	case r.soonest(units) > op.MaxDelay:
 		late.Never, late.Retry = true, 0
@@ -406,7 +407,7 @@ func bound(o *outcome, r *Rule, op *Op, now int64) {
 // tooLate returns how many units must come back before a reservation may be due within
 // MaxDelay.
 func (op *Op) tooLate(r *Rule, used int64) int64 {
-	return excess(used, unitsOf(op.Cost, r.Unit), r.Cap) - returned(r.mostTicks(op.MaxDelay), r.Add, r.Enough)
+	return used - (r.Cap - algebra.UnitsOf(op.Cost, r.Unit)) - algebra.Returned(r.mostTicks(op.MaxDelay), r.Add, r.Enough)
 }
 
 // retryBounded moves the retry of a bounded reservation to the first time at which its
@@ -445,8 +446,8 @@ func (op *Op) fill(o *outcome, r *Rule, now int64, dry bool) {
 		a.Granted, used = o.Granted, o.After
 	}
 	a.Used, a.TS = used, o.TS
-	a.Remaining = r.remaining(used)
-	a.Reset = r.fullIn(used, o.TS, now)
+	a.Remaining = r.Remaining(used)
+	a.Reset = r.TimeToFull(used, o.TS, now)
 }
 
 // Decide decides a group at now, in µs, all or nothing. rows has the rows of its

@@ -6,7 +6,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 )
@@ -26,7 +25,7 @@ func TestTheRetryOfABoundedReserveIsExact(t *testing.T) {
 		}
 		now := row.TS + rapid.OneOf(rapid.Int64Range(-1000, 1000), rapid.Int64Range(0, 1e12)).Draw(t, "later")
 		op := store.Op{Def: def, Key: "k", Verb: store.VerbReserve, Cost: rapid.Int64Range(1, r.Most).Draw(t, "cost"), Bounded: true}
-		due := algebra.TimeToFull(&r, r.Cap+r.Debt, now, now)
+		due := r.TimeToFull(r.Cap+r.Debt, now, now)
 		op.MaxDelay = rapid.OneOf(rapid.Int64Range(0, 1000), rapid.Int64Range(0, due)).Draw(t, "most")
 		if _, _, err := op.Step(now, row, false); err != nil {
 			t.Fatal(err)
@@ -38,7 +37,7 @@ func TestTheRetryOfABoundedReserveIsExact(t *testing.T) {
 			return
 		}
 		var scratch store.Rule
-		_, end := algebra.Window(def.RuleFor("k", &scratch), now)
+		_, end := def.RuleFor("k", &scratch).Window(now)
 		full := op
 		if _, _, err := full.Step(end-1, store.State{TS: end - 1, Version: def.Number}, false); err != nil || full.Allowed == op.Never {
 			t.Fatalf("of a full row just before a tick: %+v, %v; of this one: %+v", full.Answer, err, op.Answer)

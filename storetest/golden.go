@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
@@ -139,8 +138,8 @@ func (e *env) reads(what string, d *store.Definition, key string, used, ts, now 
 	e.Helper()
 	e.clock.Store(now)
 	a := e.apply(what, store.VerbCheck, d, key, 0)
-	used = algebra.Used(&d.Rule, store.State{Used: used, TS: ts}, now)
-	if remaining, reset := algebra.Remaining(&d.Rule, used), algebra.TimeToFull(&d.Rule, used, max(now, ts), now); a.Remaining != remaining || a.Reset != reset {
+	used = d.Rule.Used(store.State{Used: used, TS: ts}, now)
+	if remaining, reset := d.Rule.Remaining(used), d.Rule.TimeToFull(used, max(now, ts), now); a.Remaining != remaining || a.Reset != reset {
 		e.Fatalf("check: %d remaining, full in %d µs; want %d, %d\n%s", a.Remaining, a.Reset, remaining, reset, what)
 	}
 }

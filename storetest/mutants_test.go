@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/storetest"
@@ -498,7 +497,7 @@ func firstFree(_ *refStore, _ *store.Group, op *store.Op, old store.State, row *
 
 func cancelsUnstepped(def *store.Definition, p pendingPart, row store.State, recs []store.Record, now int64) (store.State, []store.Record) {
 	ts, used := row.TS, row.Used
-	stepped := algebra.Used(&def.Rule, row, now)
+	stepped := def.Rule.Used(row, now)
 	row, recs, _ = def.GiveBack(row, p.key, now, recs, p.number, p.mark)
 	row.Used, row.TS = max(0, used-(stepped-row.Used)), ts
 	return row, recs
@@ -509,7 +508,7 @@ func givesAll(def *store.Definition, p pendingPart, row store.State, recs []stor
 	_, converted, _ := def.Advance(row, p.key, now, slices.Clone(recs))
 	back := converted[slices.IndexFunc(converted, p.is)].Units
 	row, _ = def.Carry(row, p.key, now)
-	row.Used, row.TS = max(0, algebra.Used(&def.Rule, row, now)-back), max(now, row.TS)
+	row.Used, row.TS = max(0, def.Rule.Used(row, now)-back), max(now, row.TS)
 	return row, slices.Delete(recs, i, i+1)
 }
 

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
@@ -306,7 +305,7 @@ func (s *refStore) usedNow(def *store.Definition, k refKey, row store.State, now
 		return 1
 	}
 	var scratch store.Rule
-	return algebra.Used(def.RuleFor(k.key, &scratch), row, now)
+	return def.RuleFor(k.key, &scratch).Used(row, now)
 }
 
 func (s *refStore) Keys(_ context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {

@@ -64,7 +64,7 @@ func TestAlgebraCalls(t *testing.T) {
 		{30 * time.Second, store.VerbCheck, 5},
 	} {
 		now := nine.Add(c.at).UnixMicro()
-		before := algebra.Used(r, s, now)
+		before := r.Used(s, now)
 		o := store.Op{Def: d, Verb: c.verb, Cost: c.n}
 		next, write, err := o.Step(now, s, false)
 		if err != nil {

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
@@ -176,7 +175,7 @@ func (s *Fallback) remember(g *store.Group, sent int64) {
 			continue
 		}
 		if op.Def.Mode <= store.Shadow {
-			s.learnOffset(algebra.DecidedAt(op), sent, s.clock())
+			s.learnOffset(op.DecidedAt(), sent, s.clock())
 		}
 		number, ok := s.numberOf(op)
 		if !ok {

@@ -116,7 +116,7 @@ func (v *Version) rule() (r store.Rule, err error) {
 	r.Unit, r.Every, r.Add, r.Cap, r.Origin = v.Unit, v.Every, v.Add, v.Cap, v.Origin
 	r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed = v.Burst, v.Debt, v.Most, v.MaxCharge, v.MaxUsed
 	r.Leaky, r.Spread = v.Leaky, v.Spread
-	r.Enough = algebra.EnoughTicks(r.MaxUsed, r.Add)
+	r.Enough = algebra.QuoUp(r.MaxUsed, r.Add)
 	return r, nil
 }
 

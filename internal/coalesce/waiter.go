@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -96,7 +95,7 @@ func (w *waiter) answer(g *store.Group) {
 		}
 	}
 	for i := range g.Ops {
-		algebra.CopyAnswer(&g.Ops[i], &w.group.Ops[i])
+		g.Ops[i].CopyAnswer(&w.group.Ops[i])
 		g.Ops[i].Takes = w.group.Ops[i].Takes // the store sets them for a hold
 	}
 }

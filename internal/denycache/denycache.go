@@ -300,7 +300,7 @@ func room(op *store.Op) int64 {
 	case op.Fraction > 0:
 		units = algebra.PricedUnits(units, op.Fraction, most)
 	}
-	return algebra.RoomBefore(units, most)
+	return most - units
 }
 
 // refuses answers the op if its cached row refuses it at the latest time that the
@@ -365,12 +365,12 @@ func (s *Store) settled(g *store.Group, err error) {
 func (s *Store) learn(g *store.Group, op *store.Op, m ref, err error, e slot) {
 	kept := false
 	if err == nil && g.Err == nil && int64(e.roundTrip) < s.maxAge {
-		e.used, e.ts, e.version, e.at = op.Used, op.TS, op.Def.Number, algebra.DecidedAt(op)
+		e.used, e.ts, e.version, e.at = op.Used, op.TS, op.Def.Number, op.DecidedAt()
 		if cacheable(g, op) {
 			e.room, kept = room(op), true
 			s.table.put(m, e)
 		} else if inDebt(g, op) {
-			e.room = algebra.RoomBefore(op.Def.Rule.Unit, op.Def.Rule.Cap)
+			e.room = op.Def.Rule.Cap - op.Def.Rule.Unit
 			kept = s.table.renew(m, e, s.maxAge)
 		}
 	}
@@ -395,7 +395,7 @@ func explains(op *store.Op) bool {
 		return false
 	}
 	same := *op
-	_, _, err := same.Step(algebra.DecidedAt(op), store.State{Used: op.Used, TS: op.TS, Version: op.Def.Number}, true)
+	_, _, err := same.Step(op.DecidedAt(), store.State{Used: op.Used, TS: op.TS, Version: op.Def.Number}, true)
 	return err == nil && !same.Allowed && same.Retry == op.Retry && same.Never == op.Never
 }
 
@@ -407,6 +407,6 @@ func inDebt(g *store.Group, op *store.Op) bool {
 		return false
 	}
 	due := store.Op{Def: op.Def, Key: op.Key, Verb: store.VerbCheck}
-	_, _, err := due.Step(algebra.DecidedAt(op), store.State{Used: op.Used, TS: op.TS, Version: op.Def.Number}, true)
+	_, _, err := due.Step(op.DecidedAt(), store.State{Used: op.Used, TS: op.TS, Version: op.Def.Number}, true)
 	return err == nil && !due.Allowed && due.Retry == op.Delay
 }

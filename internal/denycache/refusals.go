@@ -1,7 +1,6 @@
 package denycache
 
 import (
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -44,7 +43,7 @@ func (refused refusals) merge(g, others *store.Group) {
 	next := 0
 	for i := range g.Ops {
 		if refused>>i&1 == 0 {
-			algebra.CopyAnswer(&g.Ops[i], &others.Ops[next])
+			g.Ops[i].CopyAnswer(&others.Ops[next])
 			next++
 		}
 	}

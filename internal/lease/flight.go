@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -61,7 +60,7 @@ func (t *turn) refuses(op *store.Op) bool {
 	if c == nil || c.Def.Number != op.Def.Number {
 		return false
 	}
-	_, _, err := op.Step(algebra.DecidedAt(c), store.State{Used: c.Used, TS: c.TS, Version: c.Def.Number}, true)
+	_, _, err := op.Step(c.DecidedAt(), store.State{Used: c.Used, TS: c.TS, Version: c.Def.Number}, true)
 	if err != nil || op.Allowed {
 		op.Answer = store.Answer{}
 		return false
@@ -166,7 +165,7 @@ func (s *Store) ask(ctx context.Context, k *key, b *store.Batch, g *store.Group,
 		}
 		if waited > 0 && f.refused && f.asked == asked && f.op.Cost == op.Cost {
 			op.Def = f.op.Def
-			algebra.CopyAnswer(op, &f.op)
+			op.CopyAnswer(&f.op)
 			g.Err, g.Allowed, g.Reserved = nil, false, false
 			return nil
 		}

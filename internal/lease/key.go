@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/background"
 	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/store"
@@ -292,7 +291,7 @@ func (s *Store) answered(k *key, op *store.Op, err error) {
 	life := int64(d.Lease) - s.clock.off
 	tokens, _ := k.demand.rate(spans * float64(d.Lease))
 	trip := mono - t.sent
-	c := &chunk{def: d, sent: t.sent, taken: algebra.DecidedAt(op), from: mono + op.Delay*1000 + s.clock.off, dies: t.sent + life, early: t.wall - life, late: t.wall + life,
+	c := &chunk{def: d, sent: t.sent, taken: op.DecidedAt(), from: mono + op.Delay*1000 + s.clock.off, dies: t.sent + life, early: t.wall - life, late: t.wall + life,
 		size: op.Granted, pool: op.Granted, whole: op.Granted, most: max(1, t.chunk/calls), trip: trip, low: max(op.Granted/2, int64(tokens*float64(trip))), remaining: op.Remaining, fullAt: mono + op.Reset*1000,
 		keepsUnused: op.Verb == store.VerbReserve, stripes: bounded.NewCopies[stripe]()}
 	if s.stripes > 0 {
@@ -420,7 +419,7 @@ func (s *Store) giveBack(k *key, c *chunk, left int64) int64 {
 		return 0
 	}
 	mono, _ := s.clock.now()
-	op = store.Op{Verb: store.VerbRefund, Cost: c.unused(left, max(mono-c.sent, (algebra.DecidedAt(&op)-c.taken)*1000))}
+	op = store.Op{Verb: store.VerbRefund, Cost: c.unused(left, max(mono-c.sent, (op.DecidedAt()-c.taken)*1000))}
 	if op.Cost < 1 || !s.decide(ctx, k, c, &op) {
 		return 0
 	}

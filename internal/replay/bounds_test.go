@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/limittest"
 )
 
@@ -172,7 +171,7 @@ func TestLevelsFollowTheRule(t *testing.T) {
 	}
 	def := limittest.Definition(o.Limits[0])
 	for _, k := range rep.tracks[0] {
-		used := algebra.Used(&def.Rule, k.row, *rep.Last)
+		used := def.Rule.Used(k.row, *rep.Last)
 		last := k.points[len(k.points)-1]
 		if want := float64(def.Rule.Cap-used) / float64(def.Rule.Unit); last.level != want || last.t != *rep.Last || len(k.points) > 4*(columns+1) {
 			t.Errorf("%s ends at %+v after %d points, want %v", k.key, last, len(k.points), want)

@@ -3,7 +3,6 @@ package replay
 import (
 	"slices"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -108,7 +107,7 @@ func (k *track) end(t int64) {
 func (k *track) level(t int64) float64 {
 	var scratch store.Rule
 	rule := k.def.Own(k.row, t).RuleFor(k.key, &scratch)
-	used := algebra.Used(rule, k.row, t)
+	used := rule.Used(k.row, t)
 	return float64(rule.Cap-used) / float64(rule.Unit)
 }
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
 )
@@ -261,6 +260,6 @@ func (p *player) levels(t int64) {
 
 // point adds the level of the bucket at t, by the rule itself.
 func (p *player) point(t int64) {
-	used := algebra.Used(p.rule, p.row, begin+t)
+	used := p.rule.Used(p.row, begin+t)
 	p.run.Level = append(p.run.Level, PlayPoint{float64(t), float64(p.rule.Cap-used) / float64(p.rule.Unit)})
 }

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 )
@@ -156,7 +155,7 @@ func model(t testing.TB, log string, o Options, cost func([]string) int64) strin
 				retry = fmt.Sprint(op.Retry)
 			}
 			var scratch store.Rule
-			used := algebra.Used(op.RuleFor(&scratch), row, r.at)
+			used := op.RuleFor(&scratch).Used(row, r.at)
 			rule := limittest.Definition(l).Rule
 			fmt.Fprintf(&out, `{"line":%d,"t_us":%d,"limit":%q,"key":%q,"allowed":%v,"remaining":%d,"retry_after_us":%s}`+"\n",
 				r.line, r.at, l.Name, r.key, allowed, max(0, (rule.Cap-used)/rule.Unit), retry)

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/front"
 	"github.com/dipwell/dipwell/store"
 )
@@ -182,7 +181,7 @@ func (a *ask) windowEnd(over bool) time.Duration {
 		return (known-1)%every + 1
 	}
 	now := time.Now().UnixMicro()
-	_, end := algebra.Window(&def.Rule, now)
+	_, end := def.Rule.Window(now)
 	return time.Duration(end-now) * time.Microsecond
 }
 

@@ -14,7 +14,6 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
@@ -105,8 +104,8 @@ func (a *api) appendRefill(ctx context.Context, b []byte, def *store.Definition,
 		op.Def.Algorithm == store.Concurrency || op.Def.Mode > store.Shadow || op.Source >= store.SourceFallbackOpen {
 		return b
 	}
-	now, end := algebra.DecidedAt(op), int64(math.MaxInt64)
-	then := algebra.AtEnd(op, now+op.Reset)
+	now, end := op.DecidedAt(), int64(math.MaxInt64)
+	then := op.AtEnd(now + op.Reset)
 	if then != nil {
 		end = op.Def.Override.Until
 	}
@@ -129,7 +128,7 @@ func appendSteps(b []byte, op *store.Op, now, end int64) []byte {
 	last := int64(-1)
 	for i, n := int64(1), min(missing, refillSteps); i <= n; i++ {
 		free := op.Remaining + (missing*i+n-1)/n
-		in := algebra.TimeToFull(rule, op.Used-(rule.Cap-free*rule.Unit), op.TS, now)
+		in := rule.TimeToFull(op.Used-(rule.Cap-free*rule.Unit), op.TS, now)
 		if in <= last {
 			continue // the same tick
 		}
@@ -137,8 +136,8 @@ func appendSteps(b []byte, op *store.Op, now, end int64) []byte {
 			break
 		}
 		last = in
-		used := algebra.Used(rule, store.State{Used: op.Used, TS: op.TS}, now+in)
-		b = appendFree(b, in, algebra.Remaining(rule, used))
+		used := rule.Used(store.State{Used: op.Used, TS: op.TS}, now+in)
+		b = appendFree(b, in, rule.Remaining(used))
 	}
 	return b
 }

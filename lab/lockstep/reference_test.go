@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -159,7 +158,7 @@ func (r *reference) fullAt(b bucket) int64 {
 	}
 	row, _ = def.Carry(row, b.key, row.TS)
 	var scratch store.Rule
-	return row.TS + algebra.TimeToFull(def.RuleFor(b.key, &scratch), row.Used, row.TS, row.TS)
+	return row.TS + def.RuleFor(b.key, &scratch).TimeToFull(row.Used, row.TS, row.TS)
 }
 
 // fallsDue reports whether a record of a bucket falls due between two times.

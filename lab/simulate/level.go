@@ -3,7 +3,6 @@ package main
 import (
 	"slices"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
@@ -363,5 +362,5 @@ func (n *node) used(k at, row store.State, records []store.Record, now int64) in
 	}
 	own := d.Own(row, max(now, row.TS))
 	row, _ = own.Carry(row, k.key, now)
-	return algebra.Used(&own.Rule, row, now) * n.rates[k.limit].parts(1) / own.Rule.Unit
+	return own.Rule.Used(row, now) * n.rates[k.limit].parts(1) / own.Rule.Unit
 }

@@ -1,34 +1,32 @@
-package algebra
+package store
 
 import (
 	"cmp"
 	"slices"
-
-	"github.com/dipwell/dipwell/store"
 )
 
-// A Batch arranges a batch by row, for stores that read and write each row once per
-// batch, however many calls use it. The zero Batch is ready to use. Reusing one
+// Rows arranges a batch by row, for stores that read and write each row once per
+// batch, however many calls use it. The zero Rows is ready to use. Reusing one
 // saves allocations.
 //
 // Groups of different rows may be decided in any order. Those of one row are decided
 // in the order of the batch.
 type Rows struct {
-	Rows  []RowGroups    // rows of the groups of one op, sorted by limit and key
-	Whole []*store.Group // groups to be decided alone: cancellations, and groups of several ops, with a plan, a floor or a hold
+	Rows  []RowGroups // rows of the groups of one op, sorted by limit and key
+	Whole []*Group    // groups to be decided alone: cancellations, and groups of several ops, with a plan, a floor or a hold
 
-	groups []*store.Group // backs Rows[i].Groups
+	groups []*Group // backs Rows[i].Groups
 }
 
-// A Row has the groups of one op that use one row.
+// RowGroups has the groups of one op that use one row.
 type RowGroups struct {
 	Limit, Key string
-	Groups     []*store.Group // at least one, in the order of the batch
+	Groups     []*Group // at least one, in the order of the batch
 }
 
 // Arrange sets Rows and Whole to the groups of b. m points into b: do not move or
 // reuse b until its groups are decided.
-func (m *Rows) Arrange(b *store.Batch) {
+func (m *Rows) Arrange(b *Batch) {
 	clear(m.Rows)
 	clear(m.Whole)
 	clear(m.groups)
@@ -40,7 +38,7 @@ func (m *Rows) Arrange(b *store.Batch) {
 			m.Whole = append(m.Whole, g)
 		}
 	}
-	slices.SortStableFunc(m.groups, func(a, b *store.Group) int { return compareRows(&a.Ops[0], &b.Ops[0]) })
+	slices.SortStableFunc(m.groups, func(a, b *Group) int { return compareRows(&a.Ops[0], &b.Ops[0]) })
 	for from := 0; from < len(m.groups); {
 		first, to := &m.groups[from].Ops[0], from+1
 		for to < len(m.groups) && compareRows(first, &m.groups[to].Ops[0]) == 0 {
@@ -53,12 +51,12 @@ func (m *Rows) Arrange(b *store.Batch) {
 
 // plain reports whether a group is one op under the base definition of its limit and at
 // its full rate, so that it may be added up with others of its row.
-func plain(g *store.Group) bool {
+func plain(g *Group) bool {
 	return len(g.Ops) == 1 && !g.Cancel && g.Hold == nil && g.Ops[0].Floor == 0 && g.Ops[0].Fraction == 0 && g.Ops[0].Def.Base() == g.Ops[0].Def
 }
 
 // compareRows orders ops by their rows, in byte order.
-func compareRows(op, other *store.Op) int {
+func compareRows(op, other *Op) int {
 	if c := cmp.Compare(op.Def.Name, other.Def.Name); c != 0 {
 		return c
 	}
@@ -67,8 +65,8 @@ func compareRows(op, other *store.Op) int {
 
 // Decide decides the groups of the row one after the other at now, in µs, and sets
 // their answers. It returns the row to store, and whether it must be stored. A group
-// whose definition is too old for the row gets store.ErrStaleDefinition as its Err.
-func (r *RowGroups) Decide(now int64, row store.State) (after store.State, write bool) {
+// whose definition is too old for the row gets ErrStaleDefinition as its Err.
+func (r *RowGroups) Decide(now int64, row State) (after State, write bool) {
 	phase := r.Groups[0].Ops[0].Phase
 	for _, g := range r.Groups {
 		op := &g.Ops[0]

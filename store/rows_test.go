@@ -1,4 +1,4 @@
-package algebra_test
+package store_test
 
 import (
 	"errors"
@@ -8,7 +8,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 )
@@ -26,7 +25,7 @@ func TestRowDecidesAsOneByOne(t *testing.T) {
 		limittest.Definition(store.Limit{Name: "c", Algorithm: store.LeakyBucket, Rate: 2, Period: time.Second, MaxDebt: 4}),
 		limittest.Definition(store.Limit{Name: "d", Rate: 1, Period: time.Hour, Burst: 3, Mode: store.Shadow}),
 	}
-	var m algebra.Rows
+	var m store.Rows
 	rapid.Check(t, func(t *rapid.T) {
 		now := rapid.Int64Range(0, 1e9).Draw(t, "now")
 		n := rapid.IntRange(1, 40).Draw(t, "groups")
@@ -77,7 +76,7 @@ func TestRowDecidesAsOneByOne(t *testing.T) {
 			}
 			// A row that was written and given back equals one that was never written.
 			rule := r.Groups[0].Ops[0].Def.RuleFor(r.Key, new(store.Rule))
-			got, exp := algebra.Used(rule, after, max(now, after.TS, rows[k].TS)), algebra.Used(rule, rows[k], max(now, after.TS, rows[k].TS))
+			got, exp := rule.Used(after, max(now, after.TS, rows[k].TS)), rule.Used(rows[k], max(now, after.TS, rows[k].TS))
 			if got != exp {
 				t.Fatalf("row %v is %+v, want %+v", k, after, rows[k])
 			}
@@ -98,7 +97,7 @@ func TestCallsAlikeAreGrantedFromTheFirstOn(t *testing.T) {
 	for range 30 {
 		b.Groups = append(b.Groups, single(def, "hot", store.VerbTake, 3))
 	}
-	var m algebra.Rows
+	var m store.Rows
 	m.Arrange(&b)
 	if len(m.Rows) != 1 {
 		t.Fatalf("%d rows", len(m.Rows))
@@ -122,7 +121,7 @@ func TestArrangeLeavesGroupsWhole(t *testing.T) {
 		{Cancel: true},
 		single(def, "x", store.VerbTake, 2),
 	}}
-	var m algebra.Rows
+	var m store.Rows
 	for range 2 { // Arrange may be called again
 		m.Arrange(&b)
 		if fmt.Sprint(len(m.Rows), len(m.Whole)) != "1 2" {
@@ -137,7 +136,7 @@ func TestACallWithAnOldDefinitionFailsAlone(t *testing.T) {
 	now.Number, now.Past = 2, []*store.Version{{Number: old.Number, Since: old.Since, Rule: old.Rule, Policy: old.Policy}}
 	b := store.Batch{Groups: []store.Group{
 		single(&now, "k", store.VerbTake, 1), single(old, "k", store.VerbTake, 1), single(&now, "k", store.VerbTake, 1)}}
-	var m algebra.Rows
+	var m store.Rows
 	m.Arrange(&b)
 	after, _ := m.Rows[0].Decide(1000, store.State{Used: old.Rule.Unit, TS: 1000, Version: 1})
 	if after.Used != 3*old.Rule.Unit || !errors.Is(b.Groups[1].Err, store.ErrStaleDefinition) || b.Groups[0].Err != nil || b.Groups[2].Err != nil {
@@ -154,7 +153,7 @@ func TestArrangeAddsUpPlainCallsAlone(t *testing.T) {
 	}}
 	b.Groups[2].Ops[0].Floor = 1
 	b.Groups[3].Hold = new(store.HoldCall)
-	var m algebra.Rows
+	var m store.Rows
 	if m.Arrange(&b); len(m.Rows) != 1 || len(m.Rows[0].Groups) != 1 || len(m.Whole) != 4 {
 		t.Errorf("%d rows, %d whole groups", len(m.Rows), len(m.Whole))
 	}
@@ -167,7 +166,7 @@ func TestARefusalWritesNothing(t *testing.T) {
 	now.Number, now.Past = 2, []*store.Version{{Number: old.Number, Since: old.Since, Rule: old.Rule, Policy: old.Policy}}
 	found := store.State{Used: 19 * old.Rule.Unit, TS: 1000, Version: 1}
 	b := store.Batch{Groups: []store.Group{single(old, "k", store.VerbTake, 1), single(&now, "k", store.VerbTake, 2)}}
-	var m algebra.Rows
+	var m store.Rows
 	m.Arrange(&b)
 	after, write := m.Rows[0].Decide(1000, found)
 	if found.Used += old.Rule.Unit; !write || after != found || b.Groups[1].Allowed {

@@ -1,0 +1,111 @@
+package pgstore
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/store"
+)
+
+// The functions of this file return SQL expressions about row b of buckets. Operands are
+// numbers, columns and parameters.
+
+// ticksSQL returns the number of ticks from ts to now. grid is a boundary of windows before
+// any time that can occur, so that division rounds down: see gridOf.
+func ticksSQL(r *store.Rule, ts, now, grid string) string {
+	return ticksDividedSQL(r, ts, now, grid, "/")
+}
+
+// ticksDividedSQL is ticksSQL for an engine's operator of integer division.
+func ticksDividedSQL(r *store.Rule, ts, now, grid, divide string) string {
+	if r.Every == 1 {
+		return fmt.Sprintf("greatest(%s - %s, 0)", now, ts)
+	}
+	return fmt.Sprintf("((greatest(%[1]s, %[2]s)%[3]s) %[4]s %[5]d - (%[2]s%[3]s) %[4]s %[5]d)", now, ts, minus(grid), divide, r.Every)
+}
+
+// ticksOnceSQL is ticksSQL for a grid that must be looked up, and so stands in it once. It
+// computes the ticks from the time since ts, and from how much of the present window has
+// passed.
+func ticksOnceSQL(r *store.Rule, ts, now, grid string) string {
+	return fmt.Sprintf("(greatest(%s - %s, 0) - (%[1]s - %[3]s) %% %[4]d + %[4]d - 1) / %[4]d", now, ts, grid, r.Every)
+}
+
+// minus returns " - n" for a number that may be negative.
+func minus(n string) string {
+	if strings.HasPrefix(n, "-") {
+		return " + " + n[1:]
+	}
+	return " - " + n
+}
+
+// returnedSQL returns the units that come back in a number of ticks. enough is the number
+// of ticks after which everything has come back, or "" if the product cannot overflow.
+func returnedSQL(ticks, add, enough string) string {
+	if enough != "" {
+		ticks = fmt.Sprintf("least(%s, %s)", ticks, enough)
+	}
+	if add == "1" {
+		return ticks
+	}
+	return ticks + " * " + add
+}
+
+// leftSQL returns the used units of a row after ticks.
+func leftSQL(r *store.Rule, ticks string) string {
+	return leftAfterSQL(ticks, strconv.FormatInt(r.Add, 10), enough(r))
+}
+
+func leftAfterSQL(ticks, add, enough string) string {
+	return fmt.Sprintf("greatest(b.used - %s, 0)", returnedSQL(ticks, add, enough))
+}
+
+// fitsSQL tells whether a row uses at most room after ticks.
+func fitsSQL(r *store.Rule, ticks, room string) string {
+	return fmt.Sprintf("b.used - %s <= %s", returnedSQL(ticks, strconv.FormatInt(r.Add, 10), enough(r)), room)
+}
+
+// fitsRoomSQL is fitsSQL for room as function room returns it: without a multiplication, it
+// compares the ticks that the call needs with those that have passed.
+func fitsRoomSQL(r *store.Rule, ticks, room string) string {
+	switch {
+	case !ticksNeedNoClamp(r):
+		return fitsSQL(r, ticks, room)
+	case r.Add == 1:
+		return fmt.Sprintf("b.used + %s <= %s", room, ticks)
+	}
+	return fmt.Sprintf("(b.used + %s) / %d <= %s", room, r.Add, ticks)
+}
+
+// lowSQL returns the low of a row that uses left units. It is null if the row has no
+// records.
+func lowSQL(left string) string { return fmt.Sprintf("b.low - greatest(b.low - %s, 0)", left) }
+
+// enough returns the number of ticks after which any row is full, to clamp
+// ticks before a multiplication that could overflow, or "".
+func enough(r *store.Rule) string {
+	if ticksNeedNoClamp(r) {
+		return ""
+	}
+	return strconv.FormatInt(algebra.QuoUp(r.MaxUsed, r.Add), 10)
+}
+
+// ticksNeedNoClamp reports whether the ticks since a row's ts can be multiplied
+// without overflow: two times are less than 2^54 µs apart. Then take compares
+// without a multiplication.
+func ticksNeedNoClamp(r *store.Rule) bool { return r.Every == 1 && r.Add <= 1<<8 }
+
+// spread reports whether the origin of a key's windows is a parameter. With
+// windows of 1 µs the origin does not matter.
+func spread(r *store.Rule) bool { return r.Spread && r.Every > 1 }
+
+// gridSQL returns the grid of a rule whose ticks have one length.
+func gridSQL(r *store.Rule) string { return strconv.FormatInt(gridOf(r.Origin, r.Every), 10) }
+
+// gridOf returns a window boundary before any time that can occur, so that
+// division rounds down.
+func gridOf(origin, every int64) int64 {
+	return origin - every*((store.MaxInt+1)/every+1)
+}
