@@ -65,7 +65,7 @@ var mutants = []mutant{
 	{"a concurrency limit's retry by its last hold", "store/hold.go", "for i := 0; i < len(held) && used > d.Rule.Cap-need; i++ {", "for i := range held {"},
 	{"a settle gives back part of a concurrency limit's hold", "store/giveback.go", "row.Used = without(row.Used, lesser(rs[i].Units, row.Used))", "row.Used = without(row.Used, lesser(mulDiv(rs[i].Units, num, den, false), row.Used))"},
 	{"half of a floor", "store/choose.go", "lower.Cap -= units", "lower.Cap -= units / 2"},
-	{"a retry under another plan without the floor", "store/choose.go", "o.Before, op.Cost, rule.Unit, rule.Cap-unitsOf(op.Floor, rule.Unit), rule.Debt", "o.Before, op.Cost, rule.Unit, rule.Cap, rule.Debt"},
+	{"a retry under another plan without the floor", "store/choose.go", "lower.Cap -= algebra.UnitsOf(op.Floor, rule.Unit)", "lower.Cap -= 0"},
 	{"a floor is taken from a lease", "internal/lease/lease.go", "op.Cost < 1 || op.Floor != 0 || op.Fraction", "op.Cost < 1 || op.Fraction"},
 	{"leases without the carve", "store/compile.go", "c.burst -= c.carved", "c.carved = 0"},
 }
