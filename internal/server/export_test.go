@@ -27,6 +27,8 @@ func (s *Server) Load() int64 {
 // What clients can make the service keep is at most this, by the bounds of connections.
 const (
 	MaxConnections = maxConnections
+	MaxSecure      = maxSecure
+	MaxGRPC        = maxGRPC
 	MaxLoad        = maxLoad
 	LightLoad      = lightLoad
 	MaxLarge       = maxLarge

@@ -23,7 +23,7 @@ const (
 	maxMessage    = maxBody  // in bytes: enough for 100 descriptors of long values
 	maxMetadata   = 16 << 10 // in bytes; clients in Java and C++ allow 8 KiB by default
 	maxStreams    = 1024     // calls in flight on a connection
-	maxGRPC       = 8192     // connections, which carry several calls at a time; each takes about 25 kB, with TLS 55 kB
+	maxGRPC       = 4096     // connections, which carry several calls at a time; each takes about 25 kB, with TLS 60 kB
 	pingAfter     = time.Minute
 	pingTimeout   = 20 * time.Second
 	minClientPing = 10 * time.Second
@@ -38,6 +38,7 @@ func (s *Server) GRPC(at Site, register func(grpc.ServiceRegistrar), more ...grp
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxMetadata),
+		grpc.StaticStreamWindowSize(maxMessage), // else it grows to 16 MB of a call that nobody reads
 		grpc.InTapHandle(s.admit),
 		grpc.ConnectionTimeout(readTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),

@@ -23,7 +23,8 @@ const (
 	idleTimeout    = 2 * time.Minute
 	maxHeaderBytes = 32 << 10 // what nginx accepts, and sends to /v1/auth
 	maxProxyHeader = 64 << 10 // of a proxied request
-	maxConnections = 16384    // per listener
+	maxConnections = 8192     // per listener
+	maxSecure      = 4096     // the same, with TLS: each takes 50 kB, and up to 180 with HTTP/2
 	drainTimeout   = 10 * time.Second
 	releaseTimeout = time.Second // a handler waits 250 ms for a store that does not answer
 )
@@ -35,7 +36,7 @@ type Listener struct {
 	Streams        bool          // bodies have no read timeout, for a proxy
 	ReadTimeout    time.Duration // of a whole request; default 10 s
 	StallTimeout   time.Duration // a client that takes no byte of an answer for so long is disconnected; default 30 s
-	MaxConnections int           // more wait in the kernel's queue; default 16384, of gRPC 8192
+	MaxConnections int           // more wait in the kernel's queue; default 8192, with TLS and of gRPC 4096
 	TLS            *tls.Config   // nil for plain text
 }
 
@@ -100,14 +101,19 @@ func (l *Listener) Scheme() string {
 }
 
 func (l *Listener) serve(srv *http.Server, load *load) error {
-	sockets := bound(l.Listener, cmp.Or(l.MaxConnections, maxConnections), cmp.Or(l.StallTimeout, stallTimeout))
+	most := maxConnections
+	if l.TLS != nil {
+		most = maxSecure
+	}
+	sockets := bound(l.Listener, cmp.Or(l.MaxConnections, most), cmp.Or(l.StallTimeout, stallTimeout))
 	sockets.load, srv.ConnState = load, load.state
 	if l.TLS == nil {
 		return srv.Serve(sockets)
 	}
 	srv.TLSConfig = l.TLS
 	srv.Handler = unstalled(l.Handler, cmp.Or(l.StallTimeout, stallTimeout))
-	srv.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: maxRequests}
+	srv.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: maxRequests, MaxReadFrameSize: maxFrame,
+		MaxReceiveBufferPerConnection: maxReceived, MaxReceiveBufferPerStream: maxReceived}
 	return srv.ServeTLS(sockets, "", "")
 }
 

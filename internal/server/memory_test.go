@@ -1,13 +1,19 @@
 package server_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 
 	"github.com/dipwell/dipwell/internal/server"
 )
@@ -78,6 +84,98 @@ func TestMemoryOfUnfinishedRequests(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestMemoryOfUnfinishedFrames checks the same for HTTP/2, whose frames, fields and tables of
+// fields (HPACK) are kept until the last frame of a header has arrived: all connections of a
+// listener with TLS, and of gRPC, fit in half of what deploy/systemd allows.
+func TestMemoryOfUnfinishedFrames(t *testing.T) {
+	const (
+		n    = 40
+		room = 1 << 30
+	)
+	cert, key := filepath.Join(t.TempDir(), "cert"), filepath.Join(t.TempDir(), "key")
+	newAuthority(t, "ours").issue("server", cert, key)
+	files, err := server.LoadTLS(cert, key, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	worst := map[string]int64{} // of a connection, by protocol
+	for name, payload := range unfinished() {
+		for protocol, serve := range map[string]func(context.Context, *fixture, net.Listener) error{
+			"https": func(ctx context.Context, w *fixture, l net.Listener) error {
+				return w.server.Serve(ctx, server.Listener{Listener: l, Handler: w.api, TLS: files.Config("h2")})
+			},
+			"gRPC with TLS": func(ctx context.Context, w *fixture, l net.Listener) error {
+				return w.server.ServeGRPC(ctx, server.Listener{Listener: l, TLS: files.Config("h2")}, w.server.GRPC(local, nil))
+			},
+		} {
+			t.Run(protocol+" "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newFixture(t, server.Config{}, local)
+					w.serving(t, func(ctx context.Context, l net.Listener) error { return serve(ctx, w, l) }, func(dial func() net.Conn, _ context.CancelFunc) {
+						before := used()
+						var conns [n]*tls.Conn
+						for i := range conns {
+							conns[i] = tls.Client(dial(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+							if err := conns[i].Handshake(); err != nil {
+								t.Fatal(err)
+							}
+							go conns[i].Write(payload)
+							go io.Copy(io.Discard, conns[i])
+						}
+						synctest.Wait()
+						each := (used() - before) / n // with the client's end
+						t.Logf("%d bytes a connection", each)
+						worst[protocol] = max(worst[protocol], each)
+						for _, c := range conns {
+							_ = c.Close()
+						}
+						synctest.Wait()
+					})
+				})
+			})
+		}
+	}
+	if sum := worst["https"]*server.MaxSecure + worst["gRPC with TLS"]*server.MaxGRPC; sum > room {
+		t.Errorf("%d bytes in the worst case", sum)
+	}
+}
+
+// unfinished returns what begins a connection of HTTP/2 and does not end a header.
+func unfinished() map[string][]byte {
+	block := func(times int, sensitive bool, value string) []byte {
+		var b bytes.Buffer
+		e := hpack.NewEncoder(&b)
+		for i, letters := 0, "abcdefghijklmnopqrstuvwxyz"; i < times; i++ {
+			name := string([]byte{letters[i%26], letters[i/26%26]})
+			_ = e.WriteField(hpack.HeaderField{Name: name, Value: value, Sensitive: sensitive && i >= 100}) // the first fill the table
+		}
+		return b.Bytes()
+	}
+	all := map[string][]byte{
+		"fields":     block(900, true, "v"),
+		"long field": block(1, false, strings.Repeat("\xff", 15_000)),
+		"longest":    block(2, false, strings.Repeat("\xff", 15_000)),
+		"indexed":    append(block(1, false, "v"), bytes.Repeat([]byte{0x80 | 62}, 900)...), // the newest field of the table
+	}
+	for name, rest := range all {
+		var b bytes.Buffer
+		f := http2.NewFramer(&b, nil)
+		b.WriteString(http2.ClientPreface)
+		_ = f.WriteSettings()
+		first := rest[:min(len(rest), 16<<10)]
+		_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: first})
+		_ = f.WriteContinuation(1, false, rest[len(first):])
+		all[name] = b.Bytes()
+	}
+	var b bytes.Buffer
+	b.WriteString(http2.ClientPreface)
+	_ = http2.NewFramer(&b, nil).WriteSettings()
+	b.Write([]byte{15, 255, 255, 0xbb, 0, 0, 0, 0, 0}) // a frame of a megabyte, of an unknown type
+	b.Write(make([]byte, 15<<16))
+	all["large frame"] = b.Bytes()
+	return all
 }
 
 func used() int64 {

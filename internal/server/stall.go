@@ -75,9 +75,11 @@ func (r *room) expire() {
 // Bounds of HTTP/2, whose clients can keep an answer from being sent although they read
 // what is sent: they have not allowed it (flow control).
 const (
-	maxRequests  = 100     // at a time on an HTTP/2 connection; the least that RFC 9113 recommends
-	maxStalled   = 4096    // writes that wait for their clients; each has a goroutine, about 20 kB
-	stalledPiece = 4 << 10 // bytes of a write, of which a client must take all within stallTimeout
+	maxRequests  = 100      // at a time on an HTTP/2 connection; the least that RFC 9113 recommends
+	maxFrame     = 16 << 10 // of a frame, which net/http keeps until all of it has arrived; the least that RFC 9113 allows
+	maxReceived  = maxBody  // bytes of bodies on a connection that no handler has read; the least that net/http allows
+	maxStalled   = 4096     // writes that wait for their clients; each has a goroutine, about 20 kB
+	stalledPiece = 4 << 10  // bytes of a write, of which a client must take all within stallTimeout
 )
 
 // unstalled returns a handler whose answers over HTTP/2 are broken off when their client

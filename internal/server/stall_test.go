@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -133,6 +135,8 @@ type h2 struct {
 	head bytes.Buffer
 	next uint32
 	ends chan ended
+
+	windows atomic.Uint32 // the largest initial window of a stream that the server has announced
 }
 
 // ended is a stream that was reset, or answered to the end.
@@ -189,6 +193,9 @@ func (h *h2) read() {
 		e := ended{stream: frame.Header().StreamID}
 		switch f := frame.(type) {
 		case *http2.SettingsFrame:
+			if n, ok := f.Value(http2.SettingInitialWindowSize); ok {
+				h.windows.Store(max(n, h.windows.Load()))
+			}
 			if !f.IsAck() {
 				go h.try(h.WriteSettingsAck)
 			}
@@ -484,6 +491,27 @@ func TestGRPCPieces(t *testing.T) {
 			if sent++; sent > 20000 {
 				t.Fatal("still connected")
 			}
+		}
+	})
+}
+
+// A client that sends fast is not allowed to send more of a call than its longest message,
+// because gRPC keeps what the call does not read.
+func TestGRPCWindow(t *testing.T) {
+	over(t, func(t *testing.T, _ *fixture, dial func(uint32) *h2) {
+		c := dial(1 << 16)
+		for range 20 {
+			stream := c.rpc(take, []byte{0, 0, 0, 0xff, 0xff}, false)
+			c.write(func() (err error) {
+				for range 4 {
+					err = errors.Join(err, c.WriteData(stream, false, make([]byte, 15<<10)))
+				}
+				return err
+			})
+			time.Sleep(time.Millisecond)
+		}
+		if n := c.windows.Load(); n > 64<<10 {
+			t.Errorf("%d bytes may be sent", n)
 		}
 	})
 }
