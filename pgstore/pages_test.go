@@ -80,6 +80,18 @@ var pagedCalls = []struct {
 	{"Hold and Settle", 2, goHold("user", "k", settle)},
 	{"Hold and Settle, first", 3, goHold("user", "hold", settle)},
 	{"Hold and Settle of a slot", 2, goHold("slots", "k", settle)},
+	{"Hold and Settle of two limits", 4, func(ctx context.Context, s session, i int) error {
+		id := rand.Text()
+		_, err := s.Hold(ctx, time.Minute, id, dipwell.Take{Limit: "user", Key: keyFor("k", i), Cost: 1}, dipwell.Take{Limit: "tenant", Key: keyFor("k", i), Cost: 1})
+		if err == nil {
+			_, err = s.Settle(ctx, id, 1, 0)
+		}
+		return err
+	}},
+	{"Hold and Holds", 2, goHold("user", "holds", func(ctx context.Context, s session, id string) error {
+		_, err := s.Holds(ctx, "user", "k1")
+		return err
+	})},
 	{"Hold and Extend", 2, goHold("user", "extend", func(ctx context.Context, s session, id string) error {
 		_, err := s.Extend(ctx, id, time.Minute)
 		return err
@@ -88,6 +100,17 @@ var pagedCalls = []struct {
 	{"Take of shards", 8, goCall((*dipwell.Limiter).Take, "sharded", "k", 1)},
 	{"Take of shards, first", 8, goCall((*dipwell.Limiter).Take, "sharded", "take", 1)},
 	{"Check of shards", 8, goCall((*dipwell.Limiter).Check, "sharded", "k", 1)},
+	{"Take under an override", 1, goCall((*dipwell.Limiter).Take, "over", "k", 1)},
+	{"batch of takes under overrides", 20, goBatch(func(l *dipwell.Limiter, i, j int) []store.Op {
+		return []store.Op{op(l, "over", keyFor("k", 20*i+j), store.VerbTake)}
+	})},
+	{"batch of takes beside overrides, first", 20, goBatch(func(l *dipwell.Limiter, i, j int) []store.Op {
+		return []store.Op{op(l, "over", keyFor("batch", 20*i+j), store.VerbTake)}
+	})},
+	{"Keys under overrides", 3, func(ctx context.Context, s session, i int) error {
+		_, err := s.store.Abilities().Keys(ctx, s.Limit("over"), "k", keyFor("k", i), 10)
+		return err
+	}},
 	{"Keys", 10, func(ctx context.Context, s session, i int) error {
 		_, err := s.store.Abilities().Keys(ctx, s.Limit("user"), "k", keyFor("k", i), 10)
 		return err
@@ -108,6 +131,8 @@ var pagedCalls = []struct {
 	{"take_all, named twice", 2, sqlCall("take_all('{user,tenant,user}', array[$1, $1, $1])")},
 	{"hold and settle", 2, sqlCall("settle((dipwell.hold('user', $1, ttl => '1m')).hold)")},
 	{"hold and settle of a slot", 2, sqlCall("settle((dipwell.hold('slots', $1, ttl => '1m')).hold)")},
+	{"take under an override", 1, sqlCall("take('over', $1)")},
+	{"override", 2, sqlCall("override('over', $1, burst => 2000)")},
 	{"take of a path", 2, sqlCall("take('member', $1)")},
 	{"take of shards", 8, sqlCall("take('sharded', $1)")},
 	{"cancel", 3, func(ctx context.Context, s session, i int) error {
@@ -211,13 +236,16 @@ func pagesAfter(t *testing.T, pool *pgxpool.Pool, prepare []string) {
 		most = 1_000_000
 	}
 	must(t, pool, `alter table dipwell.buckets set (autovacuum_enabled = off); alter table dipwell.reservations set (autovacuum_enabled = off); alter table dipwell.hold_parts set (autovacuum_enabled = off);
+		alter table dipwell.key_overrides set (autovacuum_enabled = off);
 		select dipwell.define(name, 1, interval '1 hour', burst => 1000, max_debt => 1000) from unnest('{user,tenant}'::text[]) name;
 		select dipwell.define('empty', 1, interval '1 hour', burst => 10, max_debt => 1000000);
 		select dipwell.define('window', 1000, interval '1 day', algorithm => 'fixed_window');
 		select dipwell.define('slots', burst => 1000, algorithm => 'concurrency');
 		select dipwell.define('team', 1, interval '1 hour', burst => 1000000, parts => 0);
 		select dipwell.define('member', 1, interval '1 hour', burst => 1000, parent => 'team');
-		select dipwell.define('sharded', 1000, interval '1 hour', burst => 1000, shards => 4)`)
+		select dipwell.define('sharded', 1000, interval '1 hour', burst => 1000, shards => 4);
+		select dipwell.define('over', 1, interval '1 hour', burst => 1000);
+		select dipwell.override('over', 'k' || i, burst => 2000) from generate_series(0, 40) i`)
 	for _, sql := range prepare {
 		must(t, pool, sql)
 	}
@@ -235,9 +263,15 @@ func pagesAfter(t *testing.T, pool *pgxpool.Pool, prepare []string) {
 	must(t, pool, "delete from dipwell.hold_parts")
 	for _, rows := range []int{0, most} {
 		if _, err := pool.Exec(t.Context(), `insert into dipwell.buckets (used, ts, limit_id, version, key)
-			select case l.name when 'empty' then l.cap + 1000000 * l.unit when 'slots' then 0 else l.unit end, dipwell_internal.now_us(), l.id, l.version,
+			select case l.name when 'empty' then l.cap + 1000000 * l.unit when 'slots' then 0 else l.unit end, dipwell_internal.now_us(), l.id,
+				coalesce((select dipwell_internal.override_number(o.id) from dipwell.key_overrides o where o.limit_id = l.id and o.key = 'k0'), l.version),
 				case l.name when 'sharded' then 'k' || i / 4 || chr(1) || lpad((i % 4)::text, 2, '0') else 'k' || i end
 			from dipwell.limits l, generate_series(1, $1 / 4) i on conflict do nothing`, rows); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := pool.Exec(t.Context(), `insert into dipwell.key_overrides
+			select x.* from dipwell.key_overrides o, generate_series(1, $1 / 4) i, jsonb_populate_record(o, jsonb_build_object('key', 'k' || i)) x
+			where o.key = 'k0' on conflict do nothing`, rows); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := pool.Exec(t.Context(), `insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key)
@@ -283,7 +317,7 @@ func pagesPerCall(t *testing.T, s session, call func(context.Context, session, i
 	touched := func() (scans, pages int64) {
 		if err := s.conn.QueryRow(t.Context(), `select sum(pg_stat_get_xact_numscans(c.oid)), sum(pg_stat_get_xact_blocks_fetched(c.oid))
 			from pg_class c left join pg_index i on i.indexrelid = c.oid
-			where coalesce(i.indrelid, c.oid) in ('dipwell.buckets'::regclass, 'dipwell.reservations'::regclass, 'dipwell.hold_parts'::regclass)`).Scan(&scans, &pages); err != nil {
+			where coalesce(i.indrelid, c.oid) in ('dipwell.key_overrides'::regclass, 'dipwell.buckets'::regclass, 'dipwell.reservations'::regclass, 'dipwell.hold_parts'::regclass)`).Scan(&scans, &pages); err != nil {
 			t.Fatal(err)
 		}
 		return scans, pages
