@@ -144,7 +144,7 @@ func (s *Store) loadForCall(ctx context.Context) error {
 // that this transaction has locked.
 func (s *Store) readLimits(ctx context.Context) error {
 	l := s.limits
-	read, err := readLimits(ctx, s.db, &l.reg)
+	read, err := l.readLimits(ctx, s.db)
 	if err == nil {
 		for _, d := range read.Defs {
 			if e := (*l.entries.Load())[d.Name]; e != nil {
@@ -190,7 +190,7 @@ func (l *limits) Revision(ctx context.Context) (revision int64, err error) {
 // Read reads all limits.
 func (l *limits) Read(ctx context.Context) (*catalog.Limits, error) {
 	asked := time.Since(l.started)
-	read, err := readLimits(ctx, l.db, &l.reg)
+	read, err := l.readLimits(ctx, l.db)
 	if err != nil {
 		return nil, err
 	}
@@ -243,37 +243,56 @@ type querier interface {
 // in whatever order changes begin and commit. Portable tables have one row.
 const revisionSQL = "select coalesce(sum(r.n), 0)::bigint from dipwell.revision r"
 
-var loadSQL = "select (" + revisionSQL + "), l.id, l.owner, l.version, coalesce(l.overridden, false), " + catalog.List("l.", catalog.LimitColumns) + ", " +
+// loadSQL reads the limits, and of each the versions that this program misses: $1 has the
+// ids of those that it knows, $2 the last version of each that it has read. That one comes
+// again, so that it can be compared.
+var loadSQL = "select (" + revisionSQL + "), l.id, l.owner, l.version, coalesce(l.overridden, false), (select min(x.number) from dipwell.versions x where x.limit_id = l.id), " +
+	catalog.List("l.", catalog.LimitColumns) + ", " +
 	strings.Replace(catalog.List("v.", catalog.VersionColumns), `v."start"`, "coalesce(v.start, '')", 1) +
-	" from dipwell.limits l join dipwell.versions v on v.limit_id = l.id order by l.id, v.number"
+	" from dipwell.limits l left join unnest($1::int[], $2::int[]) k (id, number) on k.id = l.id" +
+	" join dipwell.versions v on v.limit_id = l.id and v.number >= least(l.version, coalesce(k.number, 0)) order by l.id, v.number"
 
-// readLimits reads all limits with one statement, and so from one snapshot. known has the
-// limits that were read before.
-func readLimits(ctx context.Context, db querier, known *store.Registry) (*catalog.Limits, error) {
-	rows, err := db.Query(ctx, loadSQL)
+// readLimits reads all limits with one statement, and so from one snapshot.
+func (l *limits) readLimits(ctx context.Context, db querier) (*catalog.Limits, error) {
+	known := map[int32]*store.Definition{}
+	for _, e := range *l.entries.Load() {
+		known[e.id] = e.def
+	}
+	return readLimits(ctx, db, known)
+}
+
+func readLimits(ctx context.Context, db querier, known map[int32]*store.Definition) (*catalog.Limits, error) {
+	var ids, numbers []int32
+	for id, d := range known {
+		ids, numbers = append(ids, id), append(numbers, int32(d.Number)) //nolint:gosec // the column has 32 bits
+	}
+	rows, err := db.Query(ctx, loadSQL, ids, numbers)
 	if err != nil {
 		return nil, err
 	}
 	read := &catalog.Limits{IDs: map[string]int32{}, Bad: map[string]error{}, Revision: -1}
 	var id int32
 	var by string
-	var number uint32
+	var number, oldest uint32
 	var overridden bool
 	var v catalog.Version
 	values := make([]any, len(catalog.LimitColumns))
-	fields := []any{&read.Revision, &id, &by, &number, &overridden}
+	fields := []any{&read.Revision, &id, &by, &number, &overridden, &oldest}
 	for i := range values {
 		fields = append(fields, &values[i])
 	}
+	other := false                 // a limit is not the one that was known, as after a restore or a rollback
 	var versions []catalog.Version // of one limit
 	_, err = pgx.ForEachRow(rows, append(fields, v.Fields()...), func() error {
 		if versions = append(versions, v); v.Number < number {
 			return nil
 		}
+		past, ok := catalog.Before(known[id], versions[0].Number, versions[0].Since, oldest)
+		other = other || !ok
 		limit, err := catalog.ReadLimit(values)
 		var d *store.Definition
 		if err == nil {
-			d, err = catalog.Definition(limit, by, number, versions, known.Lookup(limit.Name))
+			d, err = catalog.Definition(limit, by, number, versions, past)
 		}
 		name, _ := values[0].(string)
 		if versions = nil; err != nil {
@@ -284,14 +303,17 @@ func readLimits(ctx context.Context, db querier, known *store.Registry) (*catalo
 		read.Defs, read.IDs[name] = append(read.Defs, d), id
 		return nil
 	})
-	if err != nil || len(read.Defs)+len(read.Bad) > 0 {
+	switch {
+	case err == nil && other:
+		return readLimits(ctx, db, nil)
+	case err != nil || len(read.Defs)+len(read.Bad) > 0:
 		return read, err
 	}
 	if rows, err = db.Query(ctx, emptySQL); err != nil {
 		return nil, err
 	}
 	if _, err = pgx.ForEachRow(rows, []any{&read.Revision}, func() error { return nil }); err == nil && read.Revision < 0 {
-		return readLimits(ctx, db, known) // there are some now
+		return readLimits(ctx, db, nil) // there are some now
 	}
 	return read, err
 }
@@ -437,7 +459,7 @@ func defineError(err error, name string) error {
 		case pg.Code == "42704":
 			return fmt.Errorf("%w %q", store.ErrUnknownLimit, name)
 		case pg.Code == "54000" && pg.ConstraintName == "version":
-			return &store.FieldError{Limit: name, Field: "version", Reason: "was changed more than 1024 times while its keys were in use; wait until they fill up"}
+			return &store.FieldError{Limit: name, Field: "version", Reason: "was changed 1048575 times; drop it and define it again"}
 		}
 	}
 	return storeError(err, true)

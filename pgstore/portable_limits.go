@@ -22,7 +22,7 @@ func (s portable) change(ctx context.Context, name string, f func(tx pgx.Tx, reg
 			return err
 		}
 		revision++
-		read, err := readLimits(ctx, tx, &s.limits.reg)
+		read, err := s.limits.readLimits(ctx, tx)
 		if err != nil {
 			return err
 		}

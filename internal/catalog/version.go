@@ -154,20 +154,33 @@ func Known(d *store.Definition, number uint32, since int64) *store.Version {
 	return v
 }
 
+// Before returns the versions of a definition from oldest on and before the version with
+// a number, which began at a time. ok is false if d has another version of that number, or
+// none. If d is nil there are none before.
+func Before(d *store.Definition, number uint32, since int64, oldest uint32) (past []*store.Version, ok bool) {
+	if d == nil {
+		return nil, true
+	}
+	if Known(d, number, since) == nil {
+		return nil, false
+	}
+	for _, v := range d.Past {
+		if v.Number >= oldest && v.Number < number {
+			past = append(past, v)
+		}
+	}
+	return past, true
+}
+
 // Definition makes a definition of a limit and its stored versions. number is the present
-// version's number. known is the definition that was made before, or nil: older versions that
-// it has are in memory once.
-func Definition(l store.Limit, owner string, number uint32, versions []Version, known *store.Definition) (*store.Definition, error) {
+// version's number. past has versions before these, which are in memory already.
+func Definition(l store.Limit, owner string, number uint32, versions []Version, past []*store.Version) (*store.Definition, error) {
 	d, err := store.NewDefinition(l)
 	if err != nil {
 		return nil, err
 	}
-	d = &store.Definition{Limit: l, Owner: owner, Warning: d.Warning, Number: number}
+	d = &store.Definition{Limit: l, Owner: owner, Warning: d.Warning, Number: number, Past: past}
 	for i := range versions {
-		if v := Known(known, versions[i].Number, versions[i].Since); v != nil && v.Number < number {
-			d.Past = append(d.Past, v)
-			continue
-		}
 		v, err := versions[i].Version()
 		switch {
 		case err != nil:
