@@ -1,6 +1,7 @@
 -- Old versions of limits. Rows of keys that nobody calls would keep them for as long as the
--- slowest key needs to fill. So of a limit that has many, the rows of old ones are converted
--- as their next call would. Go twin: SweepRow.
+-- slowest key needs to fill, and each sweep would step them through all versions since. So of
+-- a limit that has many, the rows of old ones are converted as their next call would. Go twin:
+-- SweepRow.
 
 -- Plain rows are converted before they are locked, and written if they are still the same.
 create function dipwell_internal.retire_rows_of(l dipwell.limits, n bigint, before int, max_rows bigint) returns bigint language plpgsql volatile as $$
@@ -54,14 +55,14 @@ declare
     l    dipwell.limits;
     rows bigint := 0;
 begin
-    for x in select v.limit_id as id, count(*) as many from dipwell.versions v group by 1 having count(*) > 64 loop
+    for x in select v.limit_id as id, count(*) as many from dipwell.versions v group by 1 having count(*) > 8 loop
         select * into l from dipwell.limits y where y.id = x.id;
-        rows := rows + dipwell_internal.retire_rows_of(l, n, l.version - 31, greatest(50, 64000 / x.many)); -- a row is stepped through each version: a second in all
+        rows := rows + dipwell_internal.retire_rows_of(l, n, l.version, greatest(50, 64000 / x.many)); -- a row is stepped through each version: a second in all
     end loop;
     return rows;
 end $$;
 comment on function dipwell_internal.retire_rows is
-    'Converts rows of limits that have more than 64 versions, those that are more than 32 versions old. Returns how many; if any, there may be more. at replaces the clock, for tests.';
+    'Converts the rows of older versions, of limits that have more than 8 versions. Returns how many; if any, there may be more. at replaces the clock, for tests.';
 
 -- A transaction that read the limits before a change may still insert a row of the old
 -- version. If that version were deleted, the row would count as full. SQL reads the
