@@ -21,6 +21,7 @@ var changeCases = []testCase{
 	{"change-reset", func(e *env) { changePolicy(e, store.StartOver, 10) }},
 	{"change-several-versions", changeSeveralVersions},
 	{"change-many-times", changeManyTimes},
+	{"change-after-thousands", changeAfterThousands},
 	{"hold-many-changes", holdManyChanges},
 	{"change-algorithm", changeAlgorithm},
 	{"change-mode-only", changeModeOnly},
@@ -158,6 +159,44 @@ func changeManyTimes(e *env) {
 			e.do(store.VerbTake, "many", fmt.Sprint("k", i), 1)
 		}
 	})
+}
+
+// Keys that were used at the first version and are called again after thousands of changes,
+// one a minute, have what a row stepped through each of them has.
+func changeAfterThousands(e *env) {
+	limits := []store.Limit{
+		{Name: "bucket", Period: 30 * 24 * time.Hour, Burst: 10_000},
+		{Name: "window", Algorithm: store.FixedWindow, Period: 30 * 24 * time.Hour}, // its windows are spread by key
+	}
+	change := func(i int) {
+		for _, l := range limits {
+			l.Rate, l.OnChange = 9000+int64(i%7), []store.ChangePolicy{store.Keep, store.Proportional}[i%2]
+			e.define(l)
+		}
+	}
+	change(0)
+	for _, l := range limits {
+		e.take(l.Name, "often", 5000)
+		e.take(l.Name, "once", 8000)
+		e.take(l.Name, "never again", 8000)
+	}
+	changes := 5000 / e.part / e.few
+	for i := range changes {
+		e.advance(time.Minute)
+		change(i + 1)
+		if i%20 == 0 {
+			e.sweep()
+			e.take("bucket", "often", 1)
+		}
+	}
+	for _, l := range limits {
+		e.check(l.Name, "once", 1)
+		e.take(l.Name, "once", 1)
+		e.check(l.Name, "often", 1)
+		if n := e.l.Limit(l.Name).Number; int(n) != changes+1 {
+			e.Errorf("version %d after %d changes", n, changes)
+		}
+	}
 }
 
 // manyChanges is several times the number of versions that stores keep.
