@@ -47,7 +47,7 @@ func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEn
 	if err := catalog.CheckBefore(before); err != nil {
 		return nil, err
 	}
-	return s.page(ctx, "id, who, action, limit_name, key, what, note from dipwell.audit", before, n)
+	return s.page(ctx, "id, who, action, limit_name, key, what, note, role from dipwell.audit", before, n)
 }
 
 // page returns a page of log, which is a list of the columns of a table.
@@ -57,7 +57,7 @@ func (s *Store) page(ctx context.Context, log, before string, n int) ([]store.Au
 		return nil, storeError(err, false)
 	}
 	page, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e store.AuditEntry, err error) {
-		if err = row.Scan(&e.ID, &e.Who, &e.Action, &e.Limit, &e.Key, &e.What, &e.Note); err == nil {
+		if err = row.Scan(&e.ID, &e.Who, &e.Action, &e.Limit, &e.Key, &e.What, &e.Note, &e.Role); err == nil {
 			e.At, err = catalog.EntryTime(e.ID)
 		}
 		return e, err

@@ -32,5 +32,5 @@ func (s topHours) Audit(ctx context.Context, before string, n int) ([]store.Audi
 	if err := catalog.CheckBefore(before); err != nil {
 		return nil, err
 	}
-	return s.page(ctx, "id, process, 'top', '', '', report::text, '' from dipwell.top_hours", before, n)
+	return s.page(ctx, "id, process, 'top', '', '', report::text, '', '' from dipwell.top_hours", before, n)
 }

@@ -140,6 +140,12 @@ func TestServiceCannotForge(t *testing.T) {
 	if n := number(t, pool, "select count(*) from dipwell.audit where abs(extract(epoch from clock_timestamp() - at)) > 600"); n != 0 {
 		t.Errorf("%d entries have another time than the database", n)
 	}
+	if n := number(t, pool, "select count(*) from dipwell.audit where role <> case who when 'root' then 'limiter' else who end"); n != 0 {
+		t.Errorf("%d entries hide the role that added them", n)
+	}
+	if list, err := store.AbilitiesOf(newStore(t, limiter, pgstore.Config{Poll: -1})).Audit.Audit(t.Context(), "", 1); err != nil || len(list) != 1 || list[0].Role != "limiter" {
+		t.Errorf("%+v, %v", list, err)
+	}
 	if n := number(t, pool, "select count(*) from dipwell.overrides where plan = 'banned' and (until is null) = (key = 'standing')"); n != 2 {
 		t.Errorf("%d of 2 overrides are left", n)
 	}

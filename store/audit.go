@@ -13,13 +13,14 @@ type AuditEntry struct {
 	Key    string // "" for the shared bucket, and for a change of the limit itself
 	What   string // what was set, for people
 	Note   string // why, as it was given; "" if nothing was
+	Role   string // the role that wrote it to a database, which can name anybody as Who; set by the store, "" if it has no roles
 }
 
 // An Auditor keeps a log of entries. See Abilities.Audit and Abilities.TopKeys for what
 // it keeps, and how long.
 type Auditor interface {
-	// Record adds an entry at the present instant of the store's clock. e.ID and e.At are
-	// ignored. The error wraps ErrStore.
+	// Record adds an entry at the present instant of the store's clock. e.ID, e.At and
+	// e.Role are ignored. The error wraps ErrStore.
 	Record(ctx context.Context, e AuditEntry) error
 	// Audit returns up to n entries, the newest first: those that are older than the entry
 	// with the ID before, or all if it is "". The error wraps ErrStore, or is a *FieldError

@@ -169,7 +169,7 @@ func auditLists(e *env, a store.Auditor) {
 		if got.ID == "" {
 			e.Errorf("entry %d has no ID", i)
 		}
-		if got.ID = ""; got != want[len(want)-1-i] {
+		if got.ID, got.Role = "", ""; got != want[len(want)-1-i] {
 			e.Errorf("entry %d: %+v, want %+v", i, got, want[len(want)-1-i])
 		}
 	}

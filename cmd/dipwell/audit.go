@@ -56,8 +56,8 @@ func (c *AuditCmd) Run(e *env) error {
 	}
 	var page struct {
 		Entries []struct {
-			ID, At, Who, Action, Limit, What, Note string
-			Key                                    *string
+			ID, At, Who, Action, Limit, What, Note, Role string
+			Key                                          *string
 		}
 		Next *string
 	}
@@ -66,6 +66,9 @@ func (c *AuditCmd) Run(e *env) error {
 	}
 	for _, x := range page.Entries {
 		line := []string{x.At, plain(x.Who), x.Action, x.Limit}
+		if x.Role != "" && x.Role != x.Who {
+			line[1] += " (" + plain(x.Role) + ")"
+		}
 		if x.Key != nil {
 			line = append(line, plain(*x.Key))
 		}

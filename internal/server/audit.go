@@ -212,5 +212,8 @@ func appendEntry(b []byte, e *store.AuditEntry) []byte {
 	if e.Note != "" {
 		b = texts.AppendJSON(append(b, `,"note":`...), e.Note)
 	}
+	if e.Role != "" {
+		b = texts.AppendJSON(append(b, `,"role":`...), e.Role)
+	}
 	return append(b, '}')
 }

@@ -23,7 +23,7 @@ export async function entries(filter, none, signal) {
     try {
       const page = await call("GET", "/v1/audit?" + q, undefined, signal);
       list.replaceChildren(table([["when", ""], ["who", ""], ["what", ""], ["limit", ""], ["key", "key"], ["set to", ""], ["note", ""]], page.entries.map((e) => [
-        new Date(e.at).toLocaleString(), e.who, e.action, h("a", {href: "#/limits?name=" + encodeURIComponent(e.limit)}, e.limit),
+        new Date(e.at).toLocaleString(), e.role && e.role !== e.who ? `${e.who} (${e.role})` : e.who, e.action, h("a", {href: "#/limits?name=" + encodeURIComponent(e.limit)}, e.limit),
         e.key === undefined ? "" : h("a", {href: keyLink(e.limit, e.key)}, keyName(e.key)), e.what ?? "", e.note ?? ""]), none),
       page.next === null ? "" : h("button", {onclick: () => show(page.next)}, "Older"));
     } catch (err) {

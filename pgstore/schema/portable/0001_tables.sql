@@ -135,7 +135,8 @@ create table if not exists dipwell.audit (
     limit_name text not null,
     key        text not null,
     what       text not null,
-    note       text not null
+    note       text not null,
+    role       text not null default session_user -- who may name anybody
 );
 
 -- The busiest keys of each hour, by process: the last 5,376, and none older than a week.

@@ -88,6 +88,7 @@ comment on column dipwell.audit.limit_name is 'limits.name at that time.';
 comment on column dipwell.audit.key is 'buckets.key; also empty if a limit itself was changed.';
 comment on column dipwell.audit.what is 'The new setting, and after "; was " the former one of a limit or plan.';
 comment on column dipwell.audit.note is 'The reason, if one was given.';
+comment on column dipwell.audit.role is 'The role that connected to the database, such as that of a service; who is as the service says.';
 comment on table dipwell.top_hours is 'The keys with the most decisions and the most refusals of each hour, of each service, for a week; see the view top_keys.';
 comment on column dipwell.top_hours.id is 'As in audit.';
 comment on column dipwell.top_hours.at is 'When the service wrote it: at the end of the hour, or when the service stopped.';
