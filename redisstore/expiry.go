@@ -51,7 +51,7 @@ func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 				continue
 			}
 			names := []string{b.name}
-			if b.held {
+			if b.recorded {
 				names = append(names, s.names.recordsOf(d.Name, b.Key))
 			}
 			if b.Override != nil { // without its override the row would be full
@@ -151,9 +151,9 @@ func (s *Store) sweepKey(ctx context.Context, limits *store.Registry, limit, key
 // A bucket is a row that scan found.
 type bucket struct {
 	store.KeyState
-	name string
-	text string // as read
-	held bool   // it has holds
+	name             string
+	text             string // as read
+	recorded, locked bool
 }
 
 // scan calls do for the buckets of a limit whose keys start with prefix, some
@@ -295,7 +295,7 @@ func (s *Store) readRows(ctx context.Context, node redis.UniversalClient, limit 
 		if terms.IsOverride(row.Version) {
 			overridden, overrides = append(overridden, len(rows)), append(overrides, s.names.overrideOf(limit, key))
 		}
-		rows = append(rows, bucket{store.KeyState{Key: key, State: row}, name, texts[i], strings.HasPrefix(texts[i], heldBegin) || strings.HasPrefix(texts[i], heldLocked)})
+		rows = append(rows, bucket{store.KeyState{Key: key, State: row.State}, name, texts[i], row.recorded, row.locked})
 	}
 	if texts, err = s.getAll(ctx, node, overrides); err != nil {
 		return nil, err

@@ -1,8 +1,7 @@
 -- Deletes the override of a key of a dropped limit, with the row and its records, unless
 -- the override is of a later version of the limit.
 --
--- KEYS: the override, the row, the hash of its records, the set of its reservations.
--- ARGV: the last version of the dropped limit; the override as it must be, or empty.
+-- KEYS: the override, the row, the hash of its records. ARGV: the last version of the dropped limit; the override as it must be, or empty.
 -- Returns 1 if it was deleted.
 local text = redis.call('GET', KEYS[1])
 if not text or ARGV[2] ~= '' and ARGV[2] ~= text then
@@ -12,5 +11,5 @@ local read, override = pcall(cjson.decode, text)
 if read and type(override) == 'table' and (tonumber(override.version) or 0) > tonumber(ARGV[1]) then
   return {0}
 end
-redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[4])
+redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])
 return {1}

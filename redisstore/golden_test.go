@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -91,10 +92,14 @@ func TestGolden(t *testing.T) {
 		case w.Used > 0:
 			want = fmt.Sprintf("%d %d 1", w.Used, w.TS)
 			if w.Delay > 0 && v.Verb != "check" { // it has a record
-				want = "0" + want
+				want += " 0 0"
 			}
 		}
-		if got := db.Get(ctx, row).Val(); got != want {
+		got := db.Get(ctx, row).Val()
+		if words := strings.Fields(got); len(words) > 5 {
+			got = strings.Join(words[:5], " ") // without its lows
+		}
+		if got != want {
 			t.Errorf("line %d: the row is %q, not %q\n%s", n, got, want, line)
 		}
 	}

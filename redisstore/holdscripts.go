@@ -8,15 +8,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/store"
 )
 
-// This file makes and settles holds, and takes from buckets with holds, in one call of a
-// script where that is possible. The scripts decide and write. Then DecideIn computes the
-// answers from the rows that the scripts found.
+// This file makes and settles holds in one call of a script where that is possible. The
+// scripts decide and write. Then DecideIn computes the answers from the rows that the
+// scripts found.
 
 // found is a store.Table of the rows that a script found. What DecideIn writes into it is
 // dropped.
@@ -41,25 +40,17 @@ func (t *found) SetHold(_ string, h store.Hold) error {
 	return nil
 }
 
-// put adds a row from two lines of a script's reply. text is the row. extra is its list
-// of lows, or for a concurrency limit the time at which the last other hold expires. ours
-// are the records that this program knows.
-func (t *found) put(d *store.Definition, key, text, extra string, ours ...store.Record) (ok bool) {
-	var row store.State
+// put adds a row. text is the row as the script found it; last is when the last other hold
+// expires, or 0. ours are the records that this program knows.
+func (t *found) put(d *store.Definition, key, text string, last int64, ours ...store.Record) (ok bool) {
+	var row storedRow
 	if ok = text == ""; !ok {
-		if row, ok = parseRow(text); row.Used == 0 {
-			row = store.State{}
-		}
+		row, ok = parseRow(text)
 	}
-	if d.Algorithm == store.Concurrency {
-		if last, _ := strconv.ParseInt(extra, 10, 64); last > 0 {
-			ours = append(ours, store.Record{Hold: "~", Expires: last, Ends: store.MaxInt, Slack: slackNone, Version: row.Version})
-		}
-	} else if row.Used > 0 && extra != "" {
-		lows, err := parseLows(extra)
-		row.Lows, ok = lows, ok && err == nil
+	if d.Algorithm == store.Concurrency && last > 0 {
+		ours = append(ours, store.Record{Hold: "~", Expires: last, Ends: store.MaxInt, Slack: slackNone, Version: row.Version})
 	}
-	t.rows[[2]string{d.Name, key}], t.records[[2]string{d.Name, key}] = row, ours
+	t.rows[[2]string{d.Name, key}], t.records[[2]string{d.Name, key}] = row.State, ours
 	return ok
 }
 
@@ -67,39 +58,18 @@ func newFound() *found {
 	return &found{rows: map[[2]string]store.State{}, records: map[[2]string][]store.Record{}}
 }
 
-// maxHolds bounds the holds that a program remembers in order to settle them in one call,
-// and the keys with holds. Both are kept in two generations of this size.
+// maxHolds bounds the holds whose slots a program remembers, in two generations of this
+// size.
 const maxHolds = 8192
 
-// knownHolds remembers the holds that this program has made, by the names of their keys
-// in Redis, and which keys of limits have holds, made by any program.
+// knownHolds remembers the slots of the holds that this program has made in a cluster.
 type knownHolds struct {
-	mu     sync.Mutex
-	byName bounded.Map[string, knownHold]
-	held   bounded.Map[[2]string, struct{}]
-	keys   atomic.Int64                // in held
-	slots  bounded.Map[string, uint16] // by id, in a cluster; severalSlots if holds in several have the id
+	mu    sync.Mutex
+	slots bounded.Map[string, uint16] // by id; severalSlots if holds in several have the id
 }
 
 // severalSlots is not a slot.
 const severalSlots = slots
-
-func newKnownHolds() *knownHolds {
-	return &knownHolds{byName: bounded.Map[string, knownHold]{Most: maxHolds}, held: bounded.Map[[2]string, struct{}]{Most: maxHolds},
-		slots: bounded.Map[string, uint16]{Most: maxHolds}}
-}
-
-type knownHold struct {
-	text     string // as stored
-	hold     store.Hold
-	versions []uint32 // by part: of its record
-}
-
-func (k *knownHolds) put(name string, h knownHold) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.byName.Put(name, h)
-}
 
 // setSlot records the slot of a hold that this program is about to make.
 func (k *knownHolds) setSlot(id string, at uint16) {
@@ -117,54 +87,6 @@ func (k *knownHolds) slot(id string) (at uint16, ok bool) {
 	defer k.mu.Unlock()
 	at, ok = k.slots.Get(id)
 	return at, ok && at != severalSlots
-}
-
-// setHeld records whether a key has holds.
-func (k *knownHolds) setHeld(limit, key string, held bool) {
-	if !held && k.keys.Load() == 0 {
-		return
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if row := [2]string{limit, key}; held {
-		k.held.Put(row, struct{}{})
-	} else {
-		k.held.Remove(row)
-	}
-	k.keys.Store(int64(k.held.Len()))
-}
-
-// heldTakes reports whether a group takes from a key that had holds when this program
-// last used it. hold.lua then decides the group.
-func (k *knownHolds) heldTakes(g *store.Group, known []*entry) (some bool) {
-	if k.keys.Load() == 0 || g.Hold != nil {
-		return false
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for i := range g.Ops {
-		if op := &g.Ops[i]; op.Verb != store.VerbTake || op.Cost == 0 || !quick(known[i].def) || op.Def.Algorithm == store.Concurrency {
-			return false
-		}
-		if !some {
-			_, some = k.held.Get([2]string{g.Ops[i].Def.Name, g.Ops[i].Key})
-		}
-	}
-	return some
-}
-
-// get returns a hold. Its parts must not be changed.
-func (k *knownHolds) get(name string) (knownHold, bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.byName.Get(name)
-}
-
-// forget removes a hold that was settled, or that settle.lua can no longer settle.
-func (k *knownHolds) forget(name string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.byName.Remove(name)
 }
 
 // quick reports whether hold.lua and settle.lua can compute with the rule of a
@@ -194,117 +116,67 @@ func addOf(d *store.Definition) int64 {
 	return d.Rule.Add
 }
 
-// makeHold decides a group by hold.lua: takes from buckets that may have holds, and if
-// the group makes one, the hold. If done is false, nothing was done.
+// makeHold makes a hold by hold.lua. If done is false, nothing was done.
 func (s *Store) makeHold(ctx context.Context, g *store.Group, known []*entry) (done bool, err error) {
-	if !quick(known[0].def) {
+	t, n := s.newTable(), len(g.Ops)
+	restore, err := t.openHold(g)
+	if err != nil {
+		return false, err
+	}
+	defer restore()
+	was := *g.Hold
+	empty := newFound() // a store without rows, in which every hold that is possible at all succeeds
+	err = g.DecideIn(empty, &s.limits.reg, s.estimateNow())
+	allowed := err == nil && g.Allowed
+	for i := range g.Ops {
+		g.Ops[i].Def, g.Ops[i].Answer = known[i].def, store.Answer{}
+	}
+	if g.Hold.Expires, g.Hold.Repeated, g.Allowed = was.Expires, was.Repeated, false; !allowed {
 		return false, nil
 	}
-	t, n := s.newTable(), len(g.Ops)
-	defs := make([]*store.Definition, n)
-	for i := range g.Ops {
-		defs[i] = known[i].def
-	}
-	reset := func() {
-		for i := range g.Ops {
-			g.Ops[i].Def, g.Ops[i].Answer = defs[i], store.Answer{}
-		}
-	}
-	hold, holdKey := store.Hold{}, ""
-	if g.Hold != nil {
-		restore, err := t.openHold(g)
-		if err != nil {
-			return false, err
-		}
-		defer restore()
-		was := *g.Hold
-		empty := newFound() // a store without rows, in which every hold that is possible at all succeeds
-		err = g.DecideIn(empty, &s.limits.reg, s.estimateNow())
-		allowed := err == nil && g.Allowed
-		reset()
-		g.Hold.Expires, g.Hold.Repeated, g.Allowed = was.Expires, was.Repeated, false
-		if !allowed {
-			return false, nil
-		}
-		hold, holdKey = empty.hold, s.names.hold(t.tag, g.Hold.ID)
-	}
-	args := make([]any, 3, 3+3*n+1+5+6*n+1)
+	hold := &empty.hold
+	args := make([]any, 3, 3+3*n+1+5+7*n+1)
 	for i := range g.Ops {
 		args = append(args, known[i].row(g.Ops[i].Key))
 	}
 	for i := range g.Ops {
-		args = append(args, s.names.recordsOf(defs[i].Name, g.Ops[i].Key))
-	}
-	mark := rand.Int64N(1<<48-1) + 1
-	if args[2] = 2 * n; g.Hold == nil {
-		args = append(args, n, 0, "", "", mark)
-	} else {
-		args[2] = 3*n + 1
-		args = append(args, holdKey)
-		for i := range g.Ops {
-			args = append(args, s.names.freeSet(defs[i].Name, g.Ops[i].Key))
-		}
-		args = append(args, n, g.Hold.TTL, g.Hold.ID, holdHead(&hold), mark)
+		args = append(args, s.names.recordsOf(known[i].def.Name, g.Ops[i].Key))
 	}
 	for i := range g.Ops {
-		op := &g.Ops[i]
-		units, room := takeArgs(op)
-		keep, part := "", ""
-		if g.Hold != nil {
-			part = partTail(hold.Parts[i])
-			if hold.Parts[i].Keep {
-				keep = "k"
-			}
+		args = append(args, s.names.freeSet(known[i].def.Name, g.Ops[i].Key))
+	}
+	args[2] = 3*n + 1
+	args = append(args, s.names.hold(t.tag, g.Hold.ID), n, g.Hold.TTL, g.Hold.ID, fmt.Sprintf(`{"call":%q,"ttl_us":%d,`, hold.Call, hold.TTL), rand.Int64N(1<<48-1)+1)
+	for i := range g.Ops {
+		units, room := takeArgs(&g.Ops[i])
+		keep := ""
+		if hold.Parts[i].Keep {
+			keep = "k"
 		}
-		args = append(args, known[i].version, addOf(defs[i]), units, room, keep, part)
+		args = append(args, known[i].version, addOf(known[i].def), units, room, refill(known[i].def), keep, partTail(hold.Parts[i]))
 	}
 	c, err := s.process(ctx, newCall(ctx, s.scripts.hold, true, s.withClock(args)))
 	if err != nil || c.str() == "" {
-		for i := range g.Ops {
-			s.holds.setHeld(defs[i].Name, g.Ops[i].Key, false)
-		}
 		return false, err
 	}
 	lines := strings.Split(c.str(), "\n")
 	now, _, ok := parseTakeOne(lines[0])
-	if ok = ok && len(lines) == 1+2*n; !ok {
-		return false, fmt.Errorf("%w: the script answered %q", store.ErrOutcomeUnknown, c.str())
+	if ok = ok && len(lines) == 1+2*n; ok {
+		table := newFound()
+		for i := range g.Ops {
+			row, _ := parseRow(lines[1+i])
+			ok = ok && table.put(known[i].def, g.Ops[i].Key, lines[1+i], row.till)
+		}
+		err = g.DecideIn(table, &s.limits.reg, now)
 	}
-	table := newFound()
-	for i := range g.Ops {
-		words := strings.Fields(lines[1+n+i])
-		if ok = ok && len(words) == 3; !ok {
-			break
-		}
-		last := ""
-		if defs[i].Algorithm == store.Concurrency {
-			last = words[2]
-		}
-		ok = table.put(defs[i], g.Ops[i].Key, lines[1+i], last)
-		s.holds.setHeld(defs[i].Name, g.Ops[i].Key, g.Hold != nil || strings.HasPrefix(lines[1+i], heldBegin))
-		if g.Hold != nil {
-			p := &hold.Parts[i]
-			p.Number, _ = strconv.ParseInt(words[0], 10, 64)
-			p.Mark, _ = strconv.ParseInt(words[1], 10, 64)
-		}
-	}
-	if err = g.DecideIn(table, &s.limits.reg, now); err != nil || !ok || !g.Allowed {
+	if err != nil || !ok || !g.Allowed {
 		return false, badAnswer(c.str(), err)
 	}
-	if g.Hold != nil {
-		s.held.Store(true)
-		hold.Expires, hold.Forget = table.hold.Expires, table.hold.Forget
-		k := knownHold{text: holdText(&hold), hold: hold}
-		for _, d := range defs {
-			k.versions = append(k.versions, d.Number)
-		}
-		s.holds.put(holdKey, k)
-	}
+	s.held.Store(true)
 	return true, nil
 }
 
-// settleHold settles a hold by settle.lua, if this program has made it. If done is
-// false, nothing was done.
+// settleHold settles a hold by settle.lua. If done is false, nothing was done.
 func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err error) {
 	t := s.newTable()
 	restore, err := t.openHold(g)
@@ -313,15 +185,18 @@ func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err 
 	}
 	defer restore()
 	name := s.names.hold(t.tag, g.Hold.ID)
-	k, ok := s.holds.get(name)
-	if !ok {
+	text, err := s.db.Get(ctx, name).Result()
+	if err != nil && !missed(err) {
+		return false, storeError(err, false)
+	}
+	empty := newFound()
+	h, err := decodeHold(text)
+	if empty.hold = h; err != nil || h.Settled || len(h.Parts) == 0 {
 		return false, nil
 	}
-	h, n := &k.hold, len(k.hold.Parts)
+	n := len(h.Parts)
 	// This is what DecideIn would store if all rows were full. It has the costs of the
 	// parts.
-	empty := newFound()
-	empty.hold = *h
 	ops := g.Ops
 	was := *g.Hold
 	err = g.DecideIn(empty, &s.limits.reg, h.Expires-1)
@@ -330,8 +205,8 @@ func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err 
 		return false, nil
 	}
 	settled := empty.hold
-	args := make([]any, 3, 3+2*n+1+6+7*n+1)
-	rows := make([]any, 0, 7*n)
+	args := make([]any, 3, 3+2*n+1+7+6*n+1)
+	rows := make([]any, 0, 6*n)
 	records := make([]store.Record, n)
 	defs := make([]*store.Definition, n)
 	for i := range h.Parts {
@@ -340,8 +215,7 @@ func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err 
 		if e != nil && p.Plan != "" {
 			e = e.plans[p.Plan]
 		}
-		if e == nil || !quick(e.def) || e.def.Number != k.versions[i] || p.Free || t.elsewhere(p.Limit, p.Key) {
-			s.holds.forget(name)
+		if e == nil || !quick(e.def) || p.Free || p.Reset || t.elsewhere(p.Limit, p.Key) {
 			return false, nil
 		}
 		defs[i] = e.def
@@ -359,7 +233,7 @@ func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err 
 			records[i].Ends = h.Expires
 		}
 		args = append(args, e.row(p.Key))
-		rows = append(rows, e.version, addOf(e.def), holdField+join([]int64{p.Number, p.Mark}), records[i].Units, give, charge, r.MaxUsed)
+		rows = append(rows, e.version, addOf(e.def), records[i].Units, give, charge, r.MaxUsed)
 	}
 	for i := range h.Parts {
 		args = append(args, s.names.recordsOf(defs[i].Name, h.Parts[i].Key))
@@ -367,21 +241,19 @@ func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err 
 	args = append(args, name)
 	args[2] = 2*n + 1
 	head, tail := settledText(&settled)
-	args = append(append(args, n, k.text, h.Expires, head, settled.Forget-(h.Expires-1), tail), rows...)
+	args = append(append(args, n, text, g.Hold.ID, h.Expires, head, settled.Forget-(h.Expires-1), tail), rows...)
 	c, err := s.process(ctx, newCall(ctx, s.scripts.settle, true, s.withClock(args)))
-	if err != nil {
+	if err != nil || c.str() == "" {
 		return false, err
-	}
-	if s.holds.forget(name); c.str() == "" {
-		return false, nil
 	}
 	lines := strings.Split(c.str(), "\n")
 	now, _, ok := parseTakeOne(lines[0])
 	if ok = ok && len(lines) == 1+2*n; ok {
 		table := newFound()
-		table.hold = *h
+		table.hold = h
 		for i := range h.Parts {
-			ok = ok && table.put(defs[i], h.Parts[i].Key, lines[1+i], lines[1+n+i], records[i])
+			last, _ := strconv.ParseInt(lines[1+n+i], 10, 64)
+			ok = ok && table.put(defs[i], h.Parts[i].Key, lines[1+i], last, records[i])
 		}
 		err = g.DecideIn(table, &s.limits.reg, now)
 	}
@@ -397,12 +269,7 @@ func badAnswer(answer string, err error) error {
 	return fmt.Errorf("%w: the script answered %q, and the program refuses: %v", store.ErrOutcomeUnknown, answer, err) //nolint:errorlint // its class is not the store's
 }
 
-// holdHead and partTail return the parts of a hold's JSON around what hold.lua adds
-// itself.
-func holdHead(h *store.Hold) string {
-	return fmt.Sprintf(`{"call":%q,"ttl_us":%d,`, h.Call, h.TTL)
-}
-
+// partTail returns the JSON of a part after what hold.lua adds itself.
 func partTail(p store.Part) string {
 	p.Number, p.Mark = 0, 0
 	b, err := json.Marshal(storedPart(p))
@@ -410,15 +277,6 @@ func partTail(p store.Part) string {
 		panic(err) // cannot happen with strings and numbers
 	}
 	return string(b[1:])
-}
-
-// holdText returns the JSON of a hold as hold.lua writes it.
-func holdText(h *store.Hold) string {
-	parts := make([]string, len(h.Parts))
-	for i, p := range h.Parts {
-		parts[i] = fmt.Sprintf(`{"number":%d,"mark":%d,`, p.Number, p.Mark) + partTail(p)
-	}
-	return holdHead(h) + fmt.Sprintf(`"expires_us":%d,"forget_us":%d,"parts":[`, h.Expires, h.Forget) + strings.Join(parts, ",") + "]}"
 }
 
 // settledText returns the JSON of a hold in two pieces: before and after the time at

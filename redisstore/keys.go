@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/dipwell/dipwell/store"
@@ -58,18 +57,4 @@ func live(d *store.Definition, row store.KeyState, now int64) bool {
 	op := store.Op{Def: d, Key: row.Key, Verb: store.VerbCheck}
 	_, _, err := op.Step(now, row.State, true)
 	return err != nil || op.Reset > 0
-}
-
-// parseRow decodes "used ts version".
-func parseRow(text string) (row store.State, ok bool) {
-	used, rest, ok1 := strings.Cut(strings.TrimLeft(text, heldBegin+heldLocked), " ")
-	ts, version, ok2 := strings.Cut(rest, " ")
-	if !ok1 || !ok2 {
-		return row, false
-	}
-	u, err1 := strconv.ParseInt(used, 10, 64)
-	t, err2 := strconv.ParseInt(ts, 10, 64)
-	v, err3 := strconv.ParseUint(version, 10, 32)
-	return store.State{Used: u, TS: t, Version: uint32(v)}, err1 == nil && err2 == nil && err3 == nil &&
-		u >= 0 && max(u, t) <= store.MaxInt // larger values could overflow in a sum
 }

@@ -50,7 +50,7 @@ func TestKeysEnd(t *testing.T) {
 					t.Errorf("%s lives for %v", key, left)
 				}
 			}
-			for _, kind := range []string{"", ".due", ".records", ".override", ".reservation", ".hold", ".audit", ".top_hours", ".limits"} {
+			for _, kind := range []string{"", ".records", ".override", ".reservation", ".hold", ".audit", ".top_hours", ".limits"} {
 				if counts[kind] == 0 {
 					t.Errorf("the history leaves no key that begins with %s%s: %v", prefix, kind, counts)
 				}

@@ -8,28 +8,68 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// parseLows decodes "mark next till due number low…". It returns nil for "".
-func parseLows(text string) (*store.Lows, error) {
-	n, err := numbers(text)
-	if err != nil || len(n) == 0 {
-		return nil, err
-	}
-	if len(n) < 6 || len(n)%2 != 0 || len(n) > 4+2*store.MaxLows {
-		return nil, fmt.Errorf("%q is not a list of lows", text)
-	}
-	l := &store.Lows{Mark: n[0], Next: n[1]}
-	for i := 4; i < len(n); i += 2 {
-		l.Entries = append(l.Entries, store.Low{Number: n[i], Used: n[i+1]})
-	}
-	return l, nil
+// A storedRow is the value of a bucket: "used ts version", and if it has records that may
+// give something back also "due till", and its lows: "mark next", then "number used" of
+// each entry.
+type storedRow struct {
+	store.State
+	recorded bool // due and till are there
+	// Before due, in µs, no record ends, so that scripts can decide without the
+	// records. It may be too early, and is 0 while there are reservations.
+	due int64
+	// till is when the last hold expires. Only of a concurrency limit it is exact; of others
+	// it may be later.
+	till   int64
+	locked bool
 }
 
-// lowsText encodes lows. till is the time at which the last of their reservations ends, and
-// due that at which the first of their holds expires.
-func lowsText(l *store.Lows, till, due int64) string {
-	n := []int64{l.Mark, l.Next, till, due}
-	for _, e := range l.Entries {
-		n = append(n, e.Number, e.Used)
+// lockMark is after a row that a decision in Go has locked, so that scripts leave it alone.
+const lockMark = " *"
+
+func parseRow(text string) (row storedRow, ok bool) {
+	text, row.locked = strings.CutSuffix(text, lockMark)
+	used, rest, _ := strings.Cut(text, " ")
+	ts, rest, _ := strings.Cut(rest, " ")
+	version, rest, more := strings.Cut(rest, " ")
+	u, err1 := strconv.ParseInt(used, 10, 64)
+	t, err2 := strconv.ParseInt(ts, 10, 64)
+	v, err3 := strconv.ParseUint(version, 10, 32)
+	row.State = store.State{Used: u, TS: t, Version: uint32(v)}
+	if err1 != nil || err2 != nil || err3 != nil || u < 0 || max(u, t) > store.MaxInt { // larger values could overflow in a sum
+		return row, false
+	}
+	return row, !more || row.parseRecorded(rest)
+}
+
+// parseRecorded decodes what follows the version.
+func (row *storedRow) parseRecorded(text string) (ok bool) {
+	n, err := numbers(text)
+	if err != nil || len(n)%2 != 0 || len(n) < 2 || len(n) == 4 || len(n) > 4+2*store.MaxLows {
+		return false
+	}
+	if row.recorded, row.due, row.till = true, n[0], n[1]; len(n) > 2 {
+		row.Lows = &store.Lows{Mark: n[2], Next: n[3]}
+		for i := 4; i < len(n); i += 2 {
+			low := store.Low{Number: n[i], Used: n[i+1]}
+			for l := row.Lows.Entries; len(l) > 0 && l[len(l)-1].Used >= low.Used; l = row.Lows.Entries { // a script has lowered the last one
+				low.Number, row.Lows.Entries = l[len(l)-1].Number, l[:len(l)-1]
+			}
+			row.Lows.Entries = append(row.Lows.Entries, low)
+		}
+	}
+	return true
+}
+
+func (row *storedRow) String() string {
+	n := []int64{row.Used, row.TS, int64(row.Version)}
+	if row.recorded {
+		n = append(n, row.due, row.till)
+	}
+	if l := row.Lows; l != nil {
+		n = append(n, l.Mark, l.Next)
+		for _, e := range l.Entries {
+			n = append(n, e.Number, e.Used)
+		}
 	}
 	return join(n)
 }
@@ -40,16 +80,24 @@ const (
 	slackRest = -2 // for a record that was cancelled
 )
 
-// parseRecord decodes "number mark slack units due ends", of a row with a version.
-func parseRecord(text string, version uint32) (r store.Record, err error) {
+// holdField is the first character in the names of fields with records of holds; their ids
+// follow. The others are ids of reservations.
+const holdField = ":"
+
+// parseRecord decodes "number mark slack units due ends version expires".
+func parseRecord(field, text string) (r store.Record, err error) {
 	n, err := numbers(text)
-	if err == nil && len(n) != 6 {
+	if err == nil && len(n) != 8 {
 		err = fmt.Errorf("%q is not a record", text)
 	}
 	if err != nil {
 		return r, err
 	}
-	return store.Record{Number: n[0], Mark: n[1], Slack: max(n[2], slackNone), Units: n[3], Due: n[4], Ends: n[5], Version: version, Rest: n[2] == slackRest}, nil
+	r = store.Record{Number: n[0], Mark: n[1], Slack: max(n[2], slackNone), Units: n[3], Due: n[4], Ends: n[5], Version: uint32(n[6]), Expires: n[7], Rest: n[2] == slackRest}
+	if id, is := strings.CutPrefix(field, holdField); is {
+		r.Hold = id
+	}
+	return r, nil
 }
 
 func recordText(r *store.Record) string {
@@ -57,7 +105,7 @@ func recordText(r *store.Record) string {
 	if r.Rest {
 		slack = slackRest
 	}
-	return join([]int64{r.Number, r.Mark, slack, r.Units, r.Due, r.Ends})
+	return join([]int64{r.Number, r.Mark, slack, r.Units, r.Due, r.Ends, int64(r.Version), r.Expires})
 }
 
 func numbers(text string) (list []int64, err error) {

@@ -1,35 +1,17 @@
 -- What the records of a row may still give back. Go twin: giveback.go.
 --
--- A row with records is written with a 0 before it, "0used ts version". The hash of a
--- row's records has the list in the field '': "mark next till due", then " number low"
--- for each entry. till is the time at which its last reservation ends. due is the time at
--- which its first hold expires, or an earlier one: from then on Go decides. A record is in
--- the field of its reservation, in units of the row's version: "number mark slack units
--- due ends". A slack of -1 means that it does not wait, and -2 that it was cancelled; its
--- units are then those withheld.
+-- A row is "used ts version". If it has records that may give something back, "due till"
+-- follow: before due no record ends, so that the row can be decided without them, and it
+-- is 0 while there are reservations; till is when the last hold expires. Then come the
+-- lows, but not for a concurrency limit: "mark next", and "number used" of each entry. A
+-- script that takes lowers the last entry only; who reads them joins those that do not
+-- rise any more.
+--
+-- The hash of a row's records has a field for each: the id of its reservation, or a colon
+-- and the id of its hold, with "number mark slack units due ends version expires". A slack
+-- of -1 means that it does not wait, and -2 that it was cancelled; its units are then
+-- those withheld.
 local min, max = math.min, math.max
-
-local function readList(key)
-  local text = redis.call('HGET', key, '')
-  if not text then
-    return nil
-  end
-  local list = cjson.decode('[' .. string.gsub(text, ' ', ',') .. ']') -- the fastest way to read many numbers
-  local numbers, lows, n = {}, {}, 0
-  for i = 5, #list, 2 do
-    n = n + 1
-    numbers[n], lows[n] = list[i], list[i + 1]
-  end
-  return {mark = list[1], next = list[2], till = list[3], due = list[4], numbers = numbers, lows = lows}, text
-end
-
-local function listText(l)
-  local list, n = {l.mark, l.next, l.till, l.due}, #l.numbers
-  for i = 1, n do
-    list[2 * i + 3], list[2 * i + 4] = l.numbers[i], l.lows[i]
-  end
-  return string.format('%d %d %d %d' .. string.rep(' %d %d', n), unpack(list))
-end
 
 -- joinRising joins neighbours of which the first is not below the second.
 local function joinRising(l)
@@ -44,6 +26,38 @@ local function joinRising(l)
     numbers[n], lows[n] = number, l.lows[i]
   end
   l.numbers, l.lows = numbers, lows
+end
+
+-- readRow decodes a row. It returns nil if the row is locked or not a row.
+local function readRow(text)
+  if not string.find(text, '^%d+ %d+ %d+[ %d]*$') then
+    return nil
+  end
+  local list = cjson.decode('[' .. string.gsub(text, ' ', ',') .. ']') -- the fastest way to read many numbers
+  local r, n = {used = list[1], ts = list[2], version = list[3], due = list[4], till = list[5]}, 0
+  if list[6] then
+    r.mark, r.next, r.numbers, r.lows = list[6], list[7], {}, {}
+    for i = 8, #list, 2 do
+      n = n + 1
+      r.numbers[n], r.lows[n] = list[i], list[i + 1]
+    end
+    if n > 1 and r.lows[n - 1] >= r.lows[n] then
+      joinRising(r)
+    end
+  end
+  return r
+end
+
+-- rowText encodes a row that uses units at a time.
+local function rowText(r, units, t)
+  local list = {units, t, r.version, r.due, r.till}
+  if r.lows then
+    list[6], list[7] = r.mark, r.next
+    for i = 1, #r.lows do
+      list[2 * i + 6], list[2 * i + 7] = r.numbers[i], r.lows[i]
+    end
+  end
+  return string.format('%d' .. string.rep(' %d', #list - 1), unpack(list))
 end
 
 local function covers(l, number)
@@ -98,18 +112,12 @@ local function append(l, used)
   table.remove(l.lows, at)
 end
 
--- livesUntil returns a time until which a key lives at most, or one that has passed if it
--- never expires. It is up to pause too late, because the server may stop between TIME and
--- PTTL: too early a time would shorten the key's life.
-local pause = 1000000
-local function livesUntil(key)
-  return real + 1000 * (redis.call('PTTL', key) - shift) + pause
-end
-
--- prolong makes a key live until a time at least: the hash of a row's records. stays is
--- what livesUntil returned.
-local function prolong(key, till, stays)
-  if till >= stays - pause - 1000 then
+-- prolong makes a key live until a time at least: the hash of a row's records. PTTL may be
+-- up to a second too early, because the server may stop between TIME and PTTL: too early a
+-- time would shorten the key's life.
+local function prolong(key, till)
+  local stays = real + 1000 * (redis.call('PTTL', key) - shift) + 1000000
+  if till >= stays - 1001000 then
     redis.call('PEXPIREAT', key, string.format('%.0f', math.ceil(max(till, stays) / 1000) + shift))
   end
 end

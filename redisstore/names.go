@@ -11,9 +11,8 @@ import (
 
 // names builds the names of keys:
 //
-//	dipwell:login:{user:7}              the bucket of key user:7 under limit login: "used ts version"
-//	dipwell.due:login:{user:7}          its reservations by the times at which they are due
-//	dipwell.records:login:{user:7}      the records of these: see lows.lua
+//	dipwell:login:{user:7}              the bucket of key user:7 under limit login: see storedRow
+//	dipwell.records:login:{user:7}      the records of its reservations and holds
 //	dipwell.free:login:{user:7}         the live holds of which a part took nothing from it, by the times at which they expire
 //	dipwell.override:login:{user:7}     its override, JSON
 //	dipwell.lock:login:{user:7}         the program for whose write others wait
@@ -32,9 +31,9 @@ import (
 // {acme}/user:7/ for the key acme/user:7. With HashTag "all" the prefix is in braces instead, and the key
 // follows the second colon.
 type names struct {
-	base, due, records, free, overrides, locks, reservations, holds, logs, limits string
-	tagged                                                                        bool // keys are in braces
-	cluster                                                                       bool // buckets may be in different slots
+	base, records, free, overrides, locks, reservations, holds, logs, limits string
+	tagged                                                                   bool // keys are in braces
+	cluster                                                                  bool // buckets may be in different slots
 
 	partsOf func(limit string) int // for a cluster: see entry.parts
 }
@@ -44,7 +43,7 @@ func newNames(c Config, cluster bool) names {
 	if c.HashTag == tagAll {
 		p, n.tagged, n.cluster = "{"+p+"}", false, false
 	}
-	n.base, n.due, n.records, n.free, n.overrides, n.locks = p+":", p+".due:", p+".records:", p+".free:", p+".override:", p+".lock:"
+	n.base, n.records, n.free, n.overrides, n.locks = p+":", p+".records:", p+".free:", p+".override:", p+".lock:"
 	n.reservations, n.holds, n.logs, n.limits = p+".reservation:", p+".hold:", p+".", p+".limits"
 	return n
 }
@@ -55,11 +54,6 @@ var unescapes = strings.NewReplacer("%25", "%", "%3A", ":", "%7B", "{", "%7D", "
 
 // bucketPrefix returns the start of the names of a limit's buckets.
 func (n *names) bucketPrefix(limit string) string { return n.base + escapes.Replace(limit) + ":" }
-
-// duePrefix returns the start of the names of the sets of a limit's reservations.
-func (n *names) duePrefix(limit string) string { return n.due + escapes.Replace(limit) + ":" }
-
-func (n *names) dueSet(limit, key string) string { return n.key(n.duePrefix(limit), limit, key) }
 
 // recordsPrefix returns the start of the names of the records of a limit's buckets.
 func (n *names) recordsPrefix(limit string) string { return n.records + escapes.Replace(limit) + ":" }

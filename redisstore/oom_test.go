@@ -41,7 +41,7 @@ func TestOutOfMemoryInTurn(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	server := redistest.Start(t)
-	jobs := store.Limit{Name: "jobs", Algorithm: store.Concurrency, Burst: 3}
+	jobs := store.Limit{Name: "jobs", Algorithm: store.FixedWindow, Rate: 3, Period: store.Month, Start: "00:00 Europe/Rome"} // decided in Go
 	_, first := openURL(t, server.URL(), redisstore.Config{Poll: -1}, jobs)
 	var ids [2]string
 	for i := range ids {
@@ -53,19 +53,19 @@ func TestOutOfMemoryInTurn(t *testing.T) {
 	}
 	db := connect(t, server.URL())
 	between := &beforeWrite{do: func() {
-		if d, err := first.Settle(ctx, ids[0]); err != nil || !d.Allowed {
+		if d, err := first.Settle(ctx, ids[0], 0); err != nil || !d.Allowed {
 			t.Errorf("the settle in between: %+v, %v", d, err)
 		}
 	}}
 	db.AddHook(between)
-	second := limiter(t, newStore(t, db, redisstore.Config{Prefix: "dipwell", Poll: -1}), jobs) // does not know the holds
+	second := limiter(t, newStore(t, db, redisstore.Config{Prefix: "dipwell", Poll: -1}), jobs)
 
 	junk := strings.Repeat("x", 1<<20)
 	for i := range 4 {
 		do(t, server, "set", fmt.Sprint("junk", i), junk)
 	}
 	do(t, server, "config", "set", "maxmemory", "3mb")
-	if d, err := second.Settle(ctx, ids[1]); err != nil || !d.Allowed || d.Remaining != 3 {
+	if d, err := second.Settle(ctx, ids[1], 0); err != nil || !d.Allowed || d.Remaining != 3 {
 		t.Errorf("%+v, %v; want 3 remaining", d, err)
 	}
 	if n := between.writes.Load(); n != 2 {

@@ -250,7 +250,7 @@ func (s *Store) forgetOverrides(ctx context.Context, limit string, last uint32) 
 // not empty, only that override is deleted.
 func (s *Store) forgetCall(ctx context.Context, limit, end string, last uint32, text string) call {
 	n := &s.names
-	args := []any{nil, nil, 4, n.overridePrefix(limit) + end, n.bucketPrefix(limit) + end, n.recordsPrefix(limit) + end, n.duePrefix(limit) + end, last, text}
+	args := []any{nil, nil, 3, n.overridePrefix(limit) + end, n.bucketPrefix(limit) + end, n.recordsPrefix(limit) + end, last, text}
 	return newCall(ctx, s.scripts.forget, false, s.withClock(args))
 }
 

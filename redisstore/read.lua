@@ -1,7 +1,7 @@
 -- Reads keys for a decision in Go: see snapshot.lua. ARGV[4]: for how long to lock
 -- the rows, in ms; 0: not at all. A lock is a request to others to wait, so that the
 -- caller's write succeeds; correctness needs none. The scripts of one call leave a
--- row alone that begins with 00 or H, so that they wait too. If memory is full, nothing is
+-- row alone that ends with a *, so that they wait too. If memory is full, nothing is
 -- locked: the decision may need no memory.
 --
 -- Returns now, a digest of what was read, and the values; or only now, if another
@@ -16,11 +16,8 @@ if ARGV[4] ~= '0' then
       break
     end
     local row = call('GET', KEYS[n + i])
-    local zeros = row and string.match(row, '^(0?)[1-9]')
-    if zeros then
-      call('SET', KEYS[n + i], (zeros == '0' and '0' or '000') .. row, 'KEEPTTL')
-    elseif row and string.sub(row, 1, 1) == 'h' then
-      call('SET', KEYS[n + i], 'H' .. string.sub(row, 2), 'KEEPTTL')
+    if row and string.sub(row, -2) ~= ' *' then
+      call('SET', KEYS[n + i], row .. ' *', 'KEEPTTL')
     end
   end
 end

@@ -84,7 +84,7 @@ func isOlder(b *bucket, d *store.Definition) bool {
 // renewArgs returns the arguments of renew.lua for a row, or nil if the row has records or
 // an override, is locked, or is full.
 func (s *Store) renewArgs(d *store.Definition, b *bucket, now int64) []any {
-	if b.text[0] == listedBegin[0] || b.held || terms.IsOverride(b.Version) || d.Algorithm == store.Concurrency {
+	if b.recorded || b.locked || terms.IsOverride(b.Version) || d.Algorithm == store.Concurrency {
 		return nil
 	}
 	full := s.fullAt(d, b.State, b.Key, now)

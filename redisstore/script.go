@@ -36,8 +36,6 @@ var (
 	readLua string
 	//go:embed write.lua
 	writeLua string
-	//go:embed unlock.lua
-	unlockLua string
 	//go:embed define.lua
 	defineLua string
 	//go:embed lengthen.lua
@@ -59,8 +57,8 @@ type script struct {
 }
 
 type scripts struct {
-	takeOne, set, hold, settle                                *script
-	read, write, unlock, define, lengthen, renew, now, forget *script
+	takeOne, set, hold, settle                        *script
+	read, write, define, lengthen, renew, now, forget *script
 
 	every []*script // all of the above
 }
@@ -83,7 +81,7 @@ func newScripts(clock string) *scripts {
 	read.returnsLists = true
 	s := &scripts{
 		takeOne: one, set: set, hold: hold, settle: settle,
-		read: read, write: with(snapshotLua + writeLua), unlock: with(unlockLua), define: with(defineLua), lengthen: with(lengthenLua), renew: with(renewLua + lengthenLua), now: with(nowLua), forget: with(forgetLua),
+		read: read, write: with(snapshotLua + writeLua), define: with(defineLua), lengthen: with(lengthenLua), renew: with(renewLua + lengthenLua), now: with(nowLua), forget: with(forgetLua),
 	}
 	s.every = every
 	return s

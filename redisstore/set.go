@@ -52,6 +52,7 @@ type setRow struct {
 	limit  int   // index into limits, from 1
 	origin int64 // if windows are spread
 	phase  int64
+	bare   bool // must have no records: a charge may make the row live longer than they do
 
 	state   store.State
 	skipped bool // not decided, because the row has another version or records, or is not a bucket
@@ -248,6 +249,7 @@ func (q *setCall) addVerb(verb store.Verb, groups []*store.Group, row int64) {
 			q.addPieces(row, r.Unit, r.Cap, n)
 		}
 	case store.VerbCharge: // one unit at a time, up to MaxUsed
+		q.rows[row-1].bare = true
 		if n := unitsOf(total(groups, r.MaxCharge), r); n > 0 {
 			q.addPieces(row, 1, r.MaxUsed, n)
 		}
@@ -318,10 +320,14 @@ func (q *setCall) call(ctx context.Context) call {
 	}
 	for i := range q.rows {
 		r := &q.rows[i]
+		limit := 2 * int64(r.limit)
+		if r.bare {
+			limit++
+		}
 		if r.e.def.Rule.Spread {
-			head.add(-int64(r.limit), r.origin)
+			head.add(-limit, r.origin)
 		} else {
-			head.add(int64(r.limit))
+			head.add(limit)
 		}
 	}
 	writes := false
@@ -347,7 +353,9 @@ func (q *setCall) answer(words string) (rest []*store.Group, err error) {
 		r := &q.rows[i]
 		r.state = store.State{}
 		if r.skipped = line == "-"; !r.skipped && line != "" && ok {
-			r.state, ok = parseRow(line)
+			var row storedRow
+			row, ok = parseRow(line)
+			r.state = row.State
 		}
 	}
 	if !ok {
@@ -385,6 +393,7 @@ func (r *setRow) decide(g *store.Group, now int64) (done bool) {
 	op := &g.Ops[0]
 	op.Phase = r.phase
 	next, wrote, err := op.Step(now, r.state, false)
+	boundByHolds(op, &r.state)
 	g.Err, g.Allowed, g.Reserved = err, op.Allowed, false
 	if wrote {
 		r.state, r.written = next, true
@@ -406,7 +415,8 @@ func (q *setCall) decide(g *store.Group, at []int, now int64) (done bool) {
 	g.Allowed = false
 	g.Err = g.Decide(now, rows[:len(at)], write[:len(at)])
 	for i, row := range at {
-		if r := &q.rows[row]; write[i] {
+		r := &q.rows[row]
+		if boundByHolds(&g.Ops[i], &r.state); write[i] {
 			r.state, r.written = rows[i], true
 		}
 	}

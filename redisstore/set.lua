@@ -9,7 +9,7 @@
 -- KEYS: rows. ARGV[1]: an array of integers in MessagePack, which the server reads
 -- several times as fast as separate arguments:
 --  the number of limits; for each version, every, add, origin
---  for each row the index of its limit; or that negated, and the row's own origin
+--  for each row twice the index of its limit, and one more if the row must have no records; or that negated, and the row's own origin
 --  the requests, in order, with rows by index:
 --    0 row units cap pieces: as many pieces of units as fit (takes of one cost, a take up to, a charge)
 --    1 row units: give units back
@@ -30,24 +30,34 @@ end
 
 -- used has the used units of the rows at the times in times; after has the used
 -- units to be written.
-local used, times, rules, origins, after, lesser, reply = {}, {}, {}, {}, {}, {}, {''}
+-- low has the last low of a row with records, and tails what is between version and low.
+local used, times, rules, origins, after, lesser, low, tails, reply = {}, {}, {}, {}, {}, {}, {}, {}, {''}
 local at = 2 + 4 * a[1]
 for i = 1, n do
   local rule = a[at]
   at = at + 1
   local origin
   if rule < 0 then
-    rule, origin, at = 4 * -rule - 2, a[at], at + 1
-  else
-    rule = 4 * rule - 2
-    origin = a[rule + 3]
+    rule, origin, at = -rule, a[at], at + 1
   end
+  local bare = rule % 2 == 1
+  rule = 2 * (rule - rule % 2) - 2
+  origin = origin or a[rule + 3]
   rules[i], origins[i] = rule, origin
   local row = rows[i]
   if not row then
     used[i], times[i], reply[i + 1] = 0, now, ''
   else
     local left, ts, known = match(row, '^([1-9]%d*) (%d+) (%d+)$')
+    if not left and not bare then
+      local due
+      left, ts, known, due, tails[i], low[i] = match(row, '^(%d+) (%d+) (%d+) (%d+)( %d+ %d+ %d+ .* )(%d+)$')
+      if left and now < due + 0 then
+        tails[i], low[i] = ' ' .. due .. tails[i], low[i] + 0
+      else
+        left, low[i] = nil, nil
+      end
+    end
     if left then
       left, ts = left + 0, ts + 0
     end
@@ -70,6 +80,15 @@ for i = 1, n do
       end
       used[i], times[i], reply[i + 1] = left, t, row
     end
+  end
+end
+
+-- touch lowers the last low to what is used before a change. A row that was full has none.
+local function touch(i)
+  if used[i] == 0 then
+    low[i] = nil
+  elseif used[i] < low[i] then
+    low[i] = used[i]
   end
 end
 
@@ -97,6 +116,9 @@ while at <= last do
           end
         end
         if units > 0 then
+          if low[r] then
+            touch(r)
+          end
           local left = used[r] + units
           used[r], after[r] = left, left
         end
@@ -111,6 +133,9 @@ while at <= last do
         fit = a[at + 4]
       end
       if fit > 0 then
+        if low[row] then
+          touch(row)
+        end
         left = left + (fit * units)
         used[row], after[row] = left, left
       end
@@ -119,6 +144,9 @@ while at <= last do
   elseif kind == 1 then
     local left = used[row]
     if left and left > 0 then
+      if low[row] then
+        touch(row)
+      end
       left = left - a[at + 2]
       if left < 0 then
         left = 0
@@ -128,15 +156,21 @@ while at <= last do
     at = at + 3
   else
     local left, cap, from, to = used[row], a[at + 3], at + 5, at + 4 + a[at + 4]
+    local before = left
     if left and left <= cap - a[at + 2] then
       left = left + a[at + 2]
-      used[row], after[row] = left, left
+      after[row] = left
     elseif left then
       for j = from, to do
         if left <= cap - a[j] then
           left = left + a[j]
           after[row] = left
         end
+      end
+    end
+    if left ~= before then
+      if low[row] then
+        touch(row)
       end
       used[row] = left
     end
@@ -153,7 +187,11 @@ local function write(i, new)
   else
     full = origins[i] + (floor((t - origins[i]) / a[rule + 1]) + ceil(left / a[rule + 2])) * a[rule + 1]
   end
-  return put(KEYS[i], format('%d %d %d', left, t, a[rule]), full, new)
+  local text = format('%d %d %d', left, t, a[rule])
+  if low[i] then
+    text = text .. tails[i] .. format('%d', low[i])
+  end
+  return put(KEYS[i], text, full, new)
 end
 
 -- New rows come first, because their writes fail if something else has the key. If memory

@@ -1,52 +1,50 @@
 -- Settles all parts of a hold that has not expired: the most common case of
--- Group.DecideIn. It reads no other records, except for concurrency limits when each hold
--- expires.
+-- Group.DecideIn. It reads no other records, unless the last hold of a concurrency limit
+-- ends before others.
 --
 -- KEYS: n rows, the n hashes of their records, the key of the hold. ARGV: n, the hold as
--- it must be, when it expires; its new JSON up to the time at which it is forgotten,
--- after how many µs that is, and the rest; for each row version, add (0: a concurrency
--- limit), field of the record, units that were taken, units to be given back, units to
--- be charged, and how many may be used then.
+-- it must be, its id, when it expires; its new JSON up to the time at which it is
+-- forgotten, after how many µs that is, and the rest; for each row version, add (0: a
+-- concurrency limit), units that were taken, units to be given back, units to be charged,
+-- and how many may be used then.
 -- Returns one string of lines: seconds and microseconds of the clock; for each row the
--- value found, nothing for a full bucket; for each row its list, or when the last other
--- hold of a concurrency limit expires. An empty string: Go must decide, and nothing was
--- done.
+-- value found, nothing for a full bucket; for each row when the last other hold expires.
+-- An empty string: Go must decide, and nothing was done.
 local call, format, match, ceil = redis.call, string.format, string.match, math.ceil
-local n = ARGV[1] + 0
-if now >= ARGV[3] + 0 or call('GET', KEYS[2 * n + 1]) ~= ARGV[2] then
+local n, field = ARGV[1] + 0, ':' .. ARGV[3]
+if now >= ARGV[4] + 0 or call('GET', KEYS[2 * n + 1]) ~= ARGV[2] then
   return ''
 end
 local rows, lines = {}, {clock[1] .. ' ' .. clock[2]}
 for i = 1, n do
-  local a, text, record = 7 * i, call('GET', KEYS[i]), call('HGET', KEYS[n + i], ARGV[7 * i + 2])
-  local add, used, ts, version = ARGV[a + 1] + 0, 0, 0, ARGV[a]
+  local a, text, record = 6 * i + 2, call('GET', KEYS[i]), call('HGET', KEYS[n + i], field)
+  local version, add = ARGV[a] + 0, ARGV[a + 1] + 0
+  local r = {used = 0, ts = 0, version = version}
   if text then
-    used, ts, version = match(text, '^h(%d+) (%d+) (%d+)$')
+    r = readRow(text)
   elseif add == 0 then
     return ''
   end
-  local number, mark, units, of
-  if record then
-    number, mark, units, of = match(record, '^(%d+) (%d+) %-1 (%d+) %d+ %d+ (%d+) ')
-  end
-  if version ~= ARGV[a] or of ~= version or units ~= ARGV[a + 3] then
+  if not r or not record or r.version ~= version or r.due and now >= r.due then -- it has reservations too, or holds that may have expired
     return ''
   end
-  used, ts = used + 0, ts + 0
-  local r, t, left, found = {add = add}, max(now, ts), used, ''
-  local kept = 1 -- fields of the hash that are not of others
+  local number, mark, units, of, expires = match(record, '^(%d+) (%d+) %-1 (%d+) %d+ %d+ (%d+) (%d+)$')
+  if of ~= ARGV[a] or units ~= ARGV[a + 2] then
+    return ''
+  end
+  local used, ts = r.used, r.ts
+  local t, left = max(now, ts), used
+  r.others = call('HLEN', KEYS[n + i]) > 1
   if add == 0 then
-    local last = 0
-    for _, other in ipairs(call('HVALS', KEYS[n + i])) do
-      if other ~= record then
-        local ends = tonumber(match(other, '^%d+ %d+ %-?%d+ %d+ %d+ %d+ %d+ (%d+) '))
-        if now >= ends then
-          return ''
+    left = max(0, left - units)
+    if expires + 0 >= (r.till or 0) then -- another one is the last now
+      r.till = 0
+      for _, other in ipairs(call('HVALS', KEYS[n + i])) do
+        if other ~= record then
+          r.till = max(r.till, tonumber(match(other, '(%d+)$')))
         end
-        last = max(last, ends)
       end
     end
-    left, found = max(0, left - units), format('%d', last)
   else
     if used > 0 then
       left = used - (t - ts) * add
@@ -54,62 +52,44 @@ for i = 1, n do
         left = 0
       end
     end
-    local l, list = readList(KEYS[n + i])
-    if l then
-      kept = 2
+    if r.lows and r.mark ~= mark + 0 then -- of a row that was full meanwhile
+      return ''
     end
-    if l and text then
-      found = list
-      if l.till > 0 or now >= l.due or l.mark ~= mark + 0 then -- it has reservations too, or holds that may have expired, or is a later one
-        return ''
-      end
-      if left > 0 then
-        lowerLast(l, left)
-        left = left - takeUnits(l, number + 0, ARGV[a + 4] + 0)
-        r.list = left > 0 and l
-      end
+    if r.lows and left > 0 then
+      lowerLast(r, left)
+      left = left - takeUnits(r, number + 0, ARGV[a + 3] + 0)
     end
-    left = left + ARGV[a + 5]
-    if left > ARGV[a + 6] + 0 then
+    if left == 0 or not r.others then
+      r.lows, r.due, r.till = nil, nil, nil
+    end
+    left = left + ARGV[a + 4]
+    if left > ARGV[a + 5] + 0 then
       return ''
     end
   end
-  r.t, r.left, r.others, rows[i] = t, left, call('HLEN', KEYS[n + i]) > kept, r
-  lines[1 + i], lines[1 + n + i] = text or '', found
+  r.add, r.t, r.left, rows[i] = add, t, left, r
+  lines[1 + i], lines[1 + n + i] = text or '', format('%d', r.others and r.till or 0)
 end
 
 -- Writes that need no memory come first. The server does not refuse the writes after
 -- them.
 for i = 1, n do
-  local r, records = rows[i], KEYS[n + i]
-  if not r.others then
-    call('DEL', records)
-  elseif r.list then
-    call('HDEL', records, ARGV[7 * i + 2])
-  else
-    call('HDEL', records, ARGV[7 * i + 2], '')
-  end
+  call('HDEL', KEYS[n + i], field)
 end
 for i = 1, n do
-  local a, r, row, records = 7 * i, rows[i], KEYS[i], KEYS[n + i]
-  if r.others and r.list then
-    call('HSET', records, '', listText(r.list))
-  end
+  local r, row = rows[i], KEYS[i]
   if r.left == 0 then
     call('DEL', row)
+  elseif r.add == 0 then
+    call('SET', row, rowText(r, r.left, r.t), 'KEEPTTL')
   else
-    local text = format('%s%d %d %s', r.others and 'h' or '', r.left, r.t, ARGV[a])
-    if r.add == 0 then
-      call('SET', row, text, 'KEEPTTL')
-    else
-      local full = r.t + ceil(r.left / r.add)
-      put(row, text, full)
-      if r.others and ARGV[a + 5] ~= '0' then
-        prolong(records, full, livesUntil(records))
-      end
+    local full = r.t + ceil(r.left / r.add)
+    put(row, rowText(r, r.left, r.t), full)
+    if r.lows and ARGV[6 * i + 6] ~= '0' then
+      prolong(KEYS[n + i], full)
     end
   end
 end
-local forget = now + ARGV[5]
-put(KEYS[2 * n + 1], ARGV[4] .. format('%d', forget) .. ARGV[6], forget)
+local forget = now + ARGV[6]
+put(KEYS[2 * n + 1], ARGV[5] .. format('%d', forget) .. ARGV[7], forget)
 return table.concat(lines, '\n')

@@ -1,7 +1,7 @@
 -- Keys that Go reads, decides on and writes: table.go.
 --
 -- KEYS: n locks, one for each row; the keys to be read, first the n rows. ARGV[1]: n;
--- ARGV[2]: a letter for each key to be read, s string, h hash, z sorted set, f the number of
+-- ARGV[2]: a letter for each key to be read, s string, h hash, f the number of
 -- free parts that have not expired, and the last score; ARGV[3]: the caller's token.
 local call, n, kinds, token = redis.call, tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local readers = {
@@ -10,7 +10,6 @@ local readers = {
   f = function(key)
     return {call('ZCOUNT', key, string.format('(%.0f', now), '+inf'), call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2] or '0'}
   end,
-  z = function(key) return call('ZRANGEBYSCORE', key, '-inf', '+inf', 'WITHSCORES') end,
 }
 
 -- isLocked reports whether another caller has one of the locks.

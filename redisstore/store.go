@@ -26,6 +26,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell/internal/background"
+	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
@@ -132,7 +133,7 @@ func New(ctx context.Context, db redis.UniversalClient, c Config) (*Store, error
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	s := &Store{db: db, turns: newTurns(), holds: newKnownHolds(), scripts: serverClockScripts, clock: c.Clock, names: newNames(c, clustered(db))}
+	s := &Store{db: db, turns: newTurns(), holds: &knownHolds{slots: bounded.Map[string, uint16]{Most: maxHolds}}, scripts: serverClockScripts, clock: c.Clock, names: newNames(c, clustered(db))}
 	if c.Clock != nil {
 		s.scripts = givenClockScripts
 	}
@@ -230,7 +231,7 @@ func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 	}
 	entries := known[:len(g.Ops)]
 	switch {
-	case canHold(g, entries), s.holds.heldTakes(g, entries):
+	case canHold(g, entries):
 		if done, err := s.makeHold(ctx, g, entries); done || err != nil {
 			return err
 		}

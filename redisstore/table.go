@@ -53,7 +53,6 @@ type tableRow struct {
 
 	text     string // the row as read; "" if there is none
 	records  map[string]string
-	due      map[string]string // members of the set of reservations, with their scores
 	override string
 	free     int   // live holds that took nothing from it
 	freeTill int64 // when the last one expires
@@ -216,17 +215,12 @@ func (t *table) Pending(id store.Reservation) (h store.Pending, err error) {
 		if _, _, err = t.Row(p.Limit, p.Key); err != nil {
 			return h, err
 		}
-		r := t.row(p.Limit, p.Key)
-		score, there := r.due[id.String()]
-		if !there {
+		one, err := parseRecord(id.String(), t.row(p.Limit, p.Key).records[id.String()])
+		if err != nil || one.Rest {
 			return store.Pending{}, nil
 		}
-		h.Due = parseScore(score)
-		for name, field := range r.ids {
-			if field == id.String() {
-				h.Parts = append(h.Parts, store.Part{Limit: p.Limit, Key: p.Key, Number: name.number, Mark: name.mark})
-			}
-		}
+		h.Due = one.Ends
+		h.Parts = append(h.Parts, store.Part{Limit: p.Limit, Key: p.Key, Number: one.Number, Mark: one.Mark})
 	}
 	return h, nil
 }
@@ -243,7 +237,7 @@ func (t *table) SetPending(id store.Reservation, h store.Pending) error {
 // keys returns the arguments of read.lua and write.lua up to the token.
 func (t *table) keys() []any {
 	n := t.names
-	args := make([]any, 3, 9+6*len(t.rows)+len(t.holds))
+	args := make([]any, 3, 9+5*len(t.rows)+len(t.holds))
 	var kinds strings.Builder
 	for _, r := range t.rows {
 		args = append(args, n.lockOf(r.limit, r.key))
@@ -252,7 +246,7 @@ func (t *table) keys() []any {
 		args = append(args, n.bucket(r.limit, r.key))
 	}
 	for _, r := range t.rows {
-		args = append(args, n.overrideOf(r.limit, r.key), n.recordsOf(r.limit, r.key), n.dueSet(r.limit, r.key), n.freeSet(r.limit, r.key))
+		args = append(args, n.overrideOf(r.limit, r.key), n.recordsOf(r.limit, r.key), n.freeSet(r.limit, r.key))
 	}
 	for _, h := range t.holds {
 		if n.cluster && t.tag == "" {
@@ -260,7 +254,7 @@ func (t *table) keys() []any {
 		}
 		args = append(args, n.hold(t.tag, h.id))
 	}
-	kinds.WriteString(strings.Repeat("s", len(t.rows)) + strings.Repeat("shzf", len(t.rows)) + strings.Repeat("s", len(t.holds)))
+	kinds.WriteString(strings.Repeat("s", len(t.rows)) + strings.Repeat("shf", len(t.rows)) + strings.Repeat("s", len(t.holds)))
 	if t.id != (store.Reservation{}) && !n.cluster {
 		args = append(args, n.reservation(t.id))
 		kinds.WriteByte('s')
@@ -272,10 +266,9 @@ func (t *table) keys() []any {
 // rowKey and the functions below return the number, from 1, of a key in the commands of
 // write.lua.
 func (t *table) rowKey(i int) int      { return 1 + i }
-func (t *table) overrideKey(i int) int { return 1 + len(t.rows) + 4*i }
+func (t *table) overrideKey(i int) int { return 1 + len(t.rows) + 3*i }
 func (t *table) recordsKey(i int) int  { return t.overrideKey(i) + 1 }
-func (t *table) dueKey(i int) int      { return t.overrideKey(i) + 2 }
-func (t *table) freeKey(i int) int     { return t.overrideKey(i) + 3 }
+func (t *table) freeKey(i int) int     { return t.overrideKey(i) + 2 }
 func (t *table) holdKey(i int) int     { return t.overrideKey(len(t.rows)) + i }
 
 // lockFor is how long others wait for a caller that has locked keys. If that caller dies,
@@ -303,8 +296,8 @@ func (t *table) read(ctx context.Context, lock bool) (ok bool, err error) {
 	for i, r := range t.rows {
 		o := t.overrideKey(i) - 1
 		r.text, r.override = textOf(values[t.rowKey(i)-1]), textOf(values[o])
-		r.records, r.due = pairsOf(values[o+1]), pairsOf(values[o+2])
-		r.setFree(values[o+3])
+		r.records = pairsOf(values[o+1])
+		r.setFree(values[o+2])
 		if err := r.decode(t); err != nil {
 			return false, fmt.Errorf("%w: the key %s %w", store.ErrStore, t.s.names.bucket(r.limit, r.key), err)
 		}
@@ -354,40 +347,21 @@ func (r *tableRow) decode(t *table) (err error) {
 	s := t.s
 	r.set, r.setOverride, r.state, r.list, r.ids = false, false, store.State{}, nil, map[recordName]string{}
 	if r.text != "" {
-		var ok bool
-		if r.state, ok = parseRow(r.text); !ok {
+		row, ok := parseRow(r.text)
+		if !ok {
 			return errNoBucket
 		}
-		if listed(r.text) {
-			if r.state.Lows, err = parseLows(r.records[""]); err != nil { // nil if there is none
-				return fmt.Errorf("has records that cannot be read: %w", err)
-			}
-		}
+		r.state = row.State
 	}
-	version := r.state.Version
 	for field, text := range r.records {
-		if field == "" {
-			continue
-		}
-		var one store.Record
-		if strings.HasPrefix(field, holdField) {
-			s.held.Store(true)
-			one, err = parseHoldRecord(text)
-		} else {
-			one, err = parseRecord(text, version)
-		}
+		one, err := parseRecord(field, text)
 		if err != nil {
 			return fmt.Errorf("has records that cannot be read: %w", err)
 		}
-		r.list, r.ids[nameOfRecord(&one)] = append(r.list, one), field
-	}
-	void := int64(0) // counts reservations whose records are gone, so that they give nothing back
-	for member, score := range r.due {
-		if _, there := r.records[member]; !there && member[0] != '~' {
-			void--
-			ends := parseScore(score)
-			r.list, r.ids[recordName{0, void}] = append(r.list, store.Record{Mark: void, Slack: slackNone, Due: ends, Ends: ends, Version: version}), member
+		if one.Hold != "" {
+			s.held.Store(true)
 		}
+		r.list, r.ids[nameOfRecord(&one)] = append(r.list, one), field
 	}
 	slices.SortFunc(r.list, func(a, b store.Record) int {
 		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Mark, b.Mark))
@@ -398,21 +372,6 @@ func (r *tableRow) decode(t *table) (err error) {
 	}
 	r.state.Override, err = s.overrides.decode(r.limit, r.key, r.override)
 	return err
-}
-
-// These characters stand before the used units in rows that are not plain. A lock writes
-// one more zero before a listed row, three before a plain one, and the capital letter
-// before one with holds.
-const (
-	listedBegin = "0" // has reservations and their list
-	heldBegin   = "h" // has holds, and may have reservations and a list
-	heldLocked  = "H"
-)
-
-// listed reports whether a row of this text may have a list.
-func listed(text string) bool {
-	zeros := len(text) - len(strings.TrimLeft(text, "0"))
-	return zeros == 1 || zeros == 2 || strings.HasPrefix(text, heldBegin) || strings.HasPrefix(text, heldLocked)
 }
 
 // Bounds of a decision in Go.
@@ -523,7 +482,11 @@ func (t *table) update(ctx context.Context, decide, before func() error, grows b
 			if commands == nil {
 				return nil
 			}
-			if ok, err = t.write(ctx, commands); ok || err != nil {
+			text, err := json.Marshal(commands)
+			if err != nil {
+				panic(err) // cannot happen with strings and numbers
+			}
+			if ok, err = t.write(ctx, string(text)); ok || err != nil {
 				locked = locked && !ok
 				return err
 			}
@@ -574,17 +537,12 @@ func (g *turns) of(r *tableRow) background.Gate {
 
 // unlock ends the waiting of others. If it fails, they go on after lockFor.
 func (t *table) unlock(ctx context.Context) {
-	args := t.keys()[:3+2*len(t.rows)]
-	args[2] = 2 * len(t.rows)
-	_, _ = t.s.run(context.WithoutCancel(ctx), newCall(ctx, t.s.scripts.unlock, false, t.s.withClock(append(args, t.token))))
+	_, _ = t.write(context.WithoutCancel(ctx), "")
 }
 
-func (t *table) write(ctx context.Context, commands [][]any) (bool, error) {
-	text, err := json.Marshal(commands)
-	if err != nil {
-		panic(err) // cannot happen with strings and numbers
-	}
-	v, err := t.s.run(ctx, newCall(ctx, t.s.scripts.write, true, t.s.withClock(append(t.keys(), t.digest, string(text), t.now))))
+// write writes commands, and removes the locks.
+func (t *table) write(ctx context.Context, commands string) (bool, error) {
+	v, err := t.s.run(ctx, newCall(ctx, t.s.scripts.write, commands != "", t.s.withClock(append(t.keys(), t.digest, commands, t.now))))
 	return err == nil && v[0] == 1, err
 }
 
@@ -668,41 +626,39 @@ const leastLife = 2_000_000
 func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]any {
 	base := t.limits.Lookup(r.limit)
 	if base == nil { // the limit was dropped
-		return append(list, []any{"DEL", t.rowKey(i)}, []any{"DEL", t.recordsKey(i)}, []any{"DEL", t.dueKey(i)}, []any{"DEL", t.freeKey(i)})
+		return append(list, []any{"DEL", t.rowKey(i)}, []any{"DEL", t.recordsKey(i)}, []any{"DEL", t.freeKey(i)})
 	}
-	fields, set, till, holds := r.encode()
-	till = max(till, t.now)
 	lives := max(t.s.fullAt(base, r.state, r.key, t.now), t.now+leastLife)
-	held := t.now // when the last hold expires
-	for j := range r.list {
-		if one := &r.list[j]; one.Hold != "" {
-			held = max(held, one.Expires)
-		}
-	}
-	if holds {
+	fields, row, ends, held := r.encode(base, t.now)
+	if held > 0 {
 		t.s.held.Store(true)
 	}
 	o, full := r.state.Override, lives
 	if o != nil {
 		lives = max(lives, t.s.fullAfter(base, o, r.key))
 	}
-	row, key := r.rowText(base, holds, t.now), t.rowKey(i)
+	key := t.rowKey(i)
 	if row == "" || !grows {
 		list = append(list, []any{"DEL", key}) // DEL needs no memory
 	}
 	if row != "" {
 		list = append(list, t.expiring([]any{"SET", key, row}, max(lives, held)))
 	}
-	list = changes(list, "HSET", "HDEL", t.recordsKey(i), r.records, fields)
-	if len(fields) > 0 {
-		if holds {
-			till = max(till, held, full) // an expired hold is given back when somebody needs its tokens
+	for field := range r.records {
+		if fields[field] == "" {
+			list = append(list, []any{"HDEL", t.recordsKey(i), field})
 		}
-		list = t.expire(list, t.recordsKey(i), till)
 	}
-	list = changes(list, "ZADD", "ZREM", t.dueKey(i), r.due, set)
-	if len(set) > 0 {
-		list = t.expire(list, t.dueKey(i), lastScore(set))
+	for field, text := range fields {
+		if r.records[field] != text {
+			list = append(list, []any{"HSET", t.recordsKey(i), field, text})
+		}
+	}
+	if len(fields) > 0 {
+		if held > 0 { // an expired hold is given back when somebody needs its tokens
+			ends = max(ends, full, held+refill(base.Own(r.state, max(t.now, r.state.TS))))
+		}
+		list = t.expire(list, t.recordsKey(i), max(ends, t.now))
 	}
 	if o != nil && o.Until != 0 {
 		list = t.expire(list, t.overrideKey(i), max(lives, held))
@@ -710,92 +666,53 @@ func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]an
 	return list
 }
 
-// rowText encodes the row. It is "" if the row is full and no hold or override needs it.
-func (r *tableRow) rowText(base *store.Definition, holds bool, now int64) string {
-	begin, row := "", r.state
-	switch {
-	case holds:
-		begin = heldBegin
-	case row.Used > 0 && row.Lows != nil:
-		begin = listedBegin
+// refill returns how long a full bucket needs to fill again after all of it was taken. The
+// records of holds live so much longer than the last of them, because a script that takes
+// from their bucket does not touch them.
+func refill(d *store.Definition) int64 {
+	if d.Algorithm == store.Concurrency {
+		return 0
 	}
-	if row.Used == 0 {
-		row.TS, row.Version = now, base.Number
-		switch o := row.Override; {
-		case o != nil:
-			d := base.WithOverride(o)
-			if row.Version = d.Number; !holds && base.Algorithm != store.Concurrency {
-				// It came back long ago, even if windows are longer than the time since
-				// the epoch. The scripts cannot read a row that uses 0.
-				row.Used, row.TS = 1, min(0, now-max(d.Rule.Every, base.Rule.Every))
-			}
-		case !holds:
-			return ""
-		}
-	}
-	return fmt.Sprintf("%s%d %d %d", begin, row.Used, row.TS, row.Version)
+	r := &d.Rule
+	return r.TimeToFull(r.Cap, 0, 0) + r.Every // time 0 may be within a window
 }
 
-func lastScore(set map[string]string) (last int64) {
-	for _, score := range set {
-		last = max(last, parseScore(score))
-	}
-	return last
-}
-
-// changes appends the commands that change the members of a hash or a sorted set from old
-// to to.
-func changes(list [][]any, put, remove string, key int, old, to map[string]string) [][]any {
-	for name := range old {
-		if _, there := to[name]; !there {
-			list = append(list, []any{remove, key, name})
-		}
-	}
-	for name, value := range to {
-		switch was, there := old[name]; {
-		case there && was == value:
-		case put == "ZADD":
-			list = append(list, []any{put, key, value, name})
-		default:
-			list = append(list, []any{put, key, name, value})
-		}
-	}
-	return list
-}
-
-// encode returns the fields of the hash of records, the members of the set of
-// reservations, the time at which the last record of the list ends, and whether there
-// are holds.
-func (r *tableRow) encode() (fields, set map[string]string, till int64, holds bool) {
-	fields, set = map[string]string{}, map[string]string{}
-	due := int64(store.MaxInt)
+// encode returns the records as they are stored; the row, "" if it is full and no override
+// needs it; when the last record has ended; and when the last hold expires, or 0.
+func (r *tableRow) encode(base *store.Definition, now int64) (fields map[string]string, text string, ends, held int64) {
+	fields = map[string]string{}
+	row := storedRow{State: r.state, due: store.MaxInt}
+	concurrency := base.Algorithm == store.Concurrency
+	row.recorded = row.Used > 0 && row.Lows != nil || concurrency && len(r.list) > 0
 	for j := range r.list {
 		one := &r.list[j]
-		field := r.ids[nameOfRecord(one)]
-		if one.Hold != "" {
-			holds = true
-			fields[holdField+join([]int64{one.Number, one.Mark})] = holdRecordText(one)
-			till, due = max(till, one.Expires), min(due, one.Expires)
-			continue
+		field := holdField + one.Hold
+		switch {
+		case one.Hold != "":
+			row.due, held, ends = min(row.due, one.Expires), max(held, one.Expires), max(ends, one.Expires)
+		case row.Lows != nil && one.Mark == row.Lows.Mark:
+			row.due = 0
+			fallthrough
+		default:
+			field, ends = r.ids[nameOfRecord(one)], max(ends, one.Ends)
 		}
-		if one.Mark > 0 {
-			fields[field] = recordText(one)
-		}
-		if one.Rest {
-			continue
-		}
-		set[field] = sameScore(r.due[field], one.Ends)
-		if one.Slack >= 0 && one.Due < one.Ends {
-			set["~"+field] = sameScore(r.due["~"+field], one.Due)
-		}
-		if r.state.Lows != nil && one.Mark == r.state.Lows.Mark {
-			till = max(till, one.Ends)
-		}
+		fields[field] = recordText(one)
 	}
-	if r.state.Lows != nil {
-		fields[""] = lowsText(r.state.Lows, till, due)
+	if row.till = held; row.Used > 0 || row.recorded {
+		return fields, row.String(), ends, held
 	}
-	return fields, set, till, holds
+	o := row.Override
+	if o == nil {
+		return fields, "", ends, held
+	}
+	// The row names its override. The scripts cannot read a row that uses 0: it came back long
+	// ago, even if windows are longer than the time since the epoch.
+	d := base.WithOverride(o)
+	row = storedRow{State: store.State{Used: 1, TS: min(0, now-max(d.Rule.Every, base.Rule.Every)), Version: d.Number}}
+	if concurrency {
+		row.State = store.State{TS: now, Version: d.Number}
+	}
+	return fields, row.String(), ends, held
 }
 
 // fullAfter returns the latest time at which a row that an override decides is full under
@@ -814,15 +731,6 @@ func (s *Store) fullAfter(base *store.Definition, o *store.Override, key string)
 	}
 	var scratch store.Rule
 	return o.Until + base.RuleFor(key, &scratch).TimeToFull(row.Used, max(o.Until, row.TS), o.Until)
-}
-
-// sameScore returns the text of a score. If the score that was read means the same, it
-// returns that text.
-func sameScore(was string, at int64) string {
-	if was != "" && parseScore(was) == at {
-		return was
-	}
-	return strconv.FormatInt(at, 10)
 }
 
 // fullAt returns the time at which a row will be full, or 0 if it is full. A row that an
@@ -845,27 +753,4 @@ func (s *Store) fullAt(base *store.Definition, row store.State, key string, now 
 		}
 	}
 	return full
-}
-
-// holdField is the first character in the names of fields with records of holds.
-const holdField = ":"
-
-// holdRecordText encodes a record of a hold: "number mark slack units due ends version
-// expires id".
-func holdRecordText(r *store.Record) string {
-	return recordText(r) + " " + join([]int64{int64(r.Version), r.Expires}) + " " + r.Hold
-}
-
-func parseHoldRecord(text string) (r store.Record, err error) {
-	words := strings.Fields(text)
-	if len(words) != 9 {
-		return r, fmt.Errorf("%q is not the record of a hold", text)
-	}
-	n, err := numbers(strings.Join(words[6:8], " "))
-	if err != nil {
-		return r, err
-	}
-	r, err = parseRecord(strings.Join(words[:6], " "), uint32(n[0]))
-	r.Hold, r.Expires = words[8], n[1]
-	return r, err
 }

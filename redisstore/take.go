@@ -27,7 +27,7 @@ var boxedOne, boxedTwo any = "1", "2"
 // refills continuously, and a verb that takes its whole cost or nothing.
 func (e *entry) canTakeOne(op *store.Op) bool {
 	switch op.Verb {
-	case store.VerbTake, store.VerbCheck, store.VerbReserve, store.VerbCharge:
+	case store.VerbTake, store.VerbCheck, store.VerbReserve:
 		return e.def.Rule.Every == 1 && e.canUseScript(op, true)
 	}
 	return false
@@ -43,7 +43,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 		args[2], args = boxedTwo, append(args, args[3])
 	}
 	units, room := e.one, e.room
-	if op.Cost != 1 || op.Floor > 0 || op.Fraction > 0 || op.Verb == store.VerbCheck || op.Verb == store.VerbCharge {
+	if op.Cost != 1 || op.Floor > 0 || op.Fraction > 0 || op.Verb == store.VerbCheck {
 		units, room = takeOneArgs(op)
 	}
 	if args = append(args, e.version, e.add, units, room); e.override != nil {
@@ -53,12 +53,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	if err != nil {
 		return err
 	}
-	if row, other := strings.CutPrefix(c.str(), "-"); other {
-		if strings.HasPrefix(row, heldBegin) && op.Verb == store.VerbTake {
-			if done, err := s.makeHold(ctx, g, []*entry{e}); done || err != nil {
-				return err
-			}
-		}
+	if strings.HasPrefix(c.str(), "-") {
 		return s.decideInGo(ctx, g, nil)
 	}
 	now, row, ok := parseTakeOne(c.str())
@@ -66,40 +61,30 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 		return fmt.Errorf("%w: the script answered %q", store.ErrOutcomeUnknown, c.str())
 	}
 	row.Override = e.override
-	next, wrote, err := op.Step(now, row, false)
-	g.Allowed, g.Reserved = op.Allowed, false
-	switch {
-	case wrote && op.Delay > 0:
+	_, wrote, err := op.Step(now, row, false)
+	if wrote && op.Delay > 0 {
 		return s.decideInGo(ctx, g, nil)
-	case wrote && op.Verb == store.VerbCharge && next.Used == e.def.Rule.MaxUsed:
-		return s.clipped(ctx, g, e, now, row)
 	}
+	boundByHolds(op, &row)
+	g.Allowed, g.Reserved = op.Allowed, false
 	return err
 }
 
-// clipped decides a Charge that reached MaxUsed. If it exceeded MaxUsed,
-// take_one.lua did nothing.
-func (s *Store) clipped(ctx context.Context, g *store.Group, e *entry, now int64, row store.State) error {
-	op, r := &g.Ops[0], &e.def.Rule
-	if r.Used(row, now) <= r.MaxUsed-op.Cost*r.Unit {
-		return nil
+// boundByHolds sets Bound of an op that a script has decided on a row: only a row with live
+// holds has lows then.
+func boundByHolds(op *store.Op, row *store.State) {
+	if row.Lows != nil && (!op.Allowed || op.Shadow) && !op.Never {
+		op.Bound = true
 	}
-	return s.decideInGo(ctx, g, nil)
 }
 
 // takeOneArgs returns the units that an op takes, and how many may be used
 // before it. With a room of -1 the script takes nothing and only answers.
 func takeOneArgs(op *store.Op) (units, room int64) {
-	r := &op.Def.Rule
-	switch {
-	case op.Cost == 0 || op.Verb == store.VerbCheck:
-		return 0, -1
-	case op.Verb != store.VerbCharge:
-		return takeArgs(op)
-	case op.Cost > r.MaxCharge:
+	if op.Cost == 0 || op.Verb == store.VerbCheck {
 		return 0, -1
 	}
-	return op.Cost * r.Unit, r.MaxUsed - op.Cost*r.Unit
+	return takeArgs(op)
 }
 
 // decideBySet decides a group by set.lua. If done is false, the script did
@@ -135,7 +120,9 @@ func parseTakeOne(words string) (now int64, row store.State, ok bool) {
 		return 0, row, false
 	}
 	if there {
-		row, ok = parseRow(text)
+		var r storedRow
+		r, ok = parseRow(text)
+		row = r.State
 	}
 	return s*1e6 + us, row, ok || !there
 }

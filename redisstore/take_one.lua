@@ -5,16 +5,22 @@
 -- many units may be used before; if an override decides, the time at which it ends. The
 -- row then has to be there, and keeps its expiry.
 -- Returns one string: seconds and microseconds of the clock, and the row as found,
--- if there is one. Or a - and the row: it has another version or records, or the
--- override has ended, and nothing was done. A reply that is a list or a formatted
+-- if there is one. Or a - and the row: it has another version, or records of which one may
+-- have ended, or the override has ended, and nothing was done. A reply that is a list or a formatted
 -- number costs the server more; so does every function call and captured string, which
 -- is why this script does not call put.
 local call, key, version, used, ts = redis.call, KEYS[1], ARGV[1], 0, 0
-local row = call('GET', key)
+local row, tail, low = call('GET', key), ''
 if row then
-  local known
+  local known, due
   used, ts, known = string.match(row, '^([1-9]%d*) (%d+) (%d+)$')
-  if known ~= version then -- or records, or it is not a row, which others report
+  if known ~= version and not KEYS[2] then
+    used, ts, known, due, tail, low = string.match(row, '^(%d+) (%d+) (%d+) (%d+)( %d+ %d+ %d+ .* )(%d+)$')
+    if known == version then
+      tail, known = ' ' .. due .. tail, now < due + 0 and known
+    end
+  end
+  if known ~= version then -- or a record may have ended, or it is not a row, which others report
     return '-' .. row
   end
   used, ts = used + 0, ts + 0
@@ -35,17 +41,20 @@ if used > 0 then
   end
 end
 if left <= ARGV[4] + 0 then
+  if low then -- a row that was full has no records
+    tail = left > 0 and tail .. string.format('%d', math.min(left, low)) or ''
+  end
   left = left + ARGV[3]
   local format, full = string.format, t + ceil(left / add)
   if KEYS[2] then
     call('SET', key, format('%d %d %s', left, t, version), 'KEEPTTL')
   elseif not expires then
-    put(key, format('%d %d %s', left, t, version), full)
+    put(key, format('%d %d %s', left, t, version) .. tail, full)
   else
     if full < now + 2000000 then
       full = now + 2000000
     end
-    call('SET', key, format('%d %d %s', left, t, version), 'PXAT', format('%d', full / 1000 + 1))
+    call('SET', key, format('%d %d %s', left, t, version) .. tail, 'PXAT', format('%d', full / 1000 + 1))
   end
 end
 if row then
