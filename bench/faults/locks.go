@@ -69,10 +69,10 @@ func locks(w io.Writer, bin string, rounds int, name string) {
 		table = append(table, []string{sc.name,
 			fmt.Sprintf("%.0f", median(calm, rate)), fmt.Sprintf("%.0f", median(disturbed, rate)), times(median(disturbed, rate), median(calm, rate)),
 			fmt.Sprintf("%.1f", median(calm, p99)), fmt.Sprintf("%.1f", median(disturbed, p99)), times(median(disturbed, p99), median(calm, p99)),
-			fmt.Sprint(sum(disturbed, func(s *seen) int { return s.failed })), fmt.Sprint(sum(disturbed, func(s *seen) int { return s.calls })),
+			failed(calm), failed(disturbed),
 			fmt.Sprintf("%.0f", median(stuck, func(s *seen) float64 { return s.percentile(100) }))})
 	}
-	report.Table(w, []string{"locked rows, PostgreSQL", "others/s, nothing locked", "others/s, locked", "×", "p99 ms, nothing locked", "p99 ms, locked", "×", "others that failed", "of", "slowest call of a locked key, ms"}, table)
+	report.Table(w, []string{"locked rows, PostgreSQL", "others/s, nothing locked", "others/s, locked", "×", "p99 ms, nothing locked", "p99 ms, locked", "×", "others that failed, nothing locked", "others that failed, locked", "slowest call of a locked key, ms"}, table)
 	fmt.Fprintf(w, "%d rounds of %v each way, HTTP, closed loops; the client and the server run on the same cores. Without a timeout of the limit a call may take five seconds.\n\n", rounds, lockedFor)
 }
 
@@ -84,11 +84,13 @@ func median(all []*seen, f func(*seen) float64) float64 {
 	return report.Median(v)
 }
 
-func sum(all []*seen, f func(*seen) int) (n int) {
+// failed says how many calls failed, of how many.
+func failed(all []*seen) string {
+	failed, calls := 0, 0
 	for _, s := range all {
-		n += f(s)
+		failed, calls = failed+s.failed, calls+s.calls
 	}
-	return n
+	return fmt.Sprintf("%d of %d", failed, calls)
 }
 
 // run returns the answers to callers of other keys and to callers of the locked
