@@ -208,16 +208,9 @@ func (l *Limiter) Reset(ctx context.Context, limit, key string) (d Decision, err
 // The name must not come from a request, because the store keeps every limit. Numbers that
 // belong to one customer are a plan or an override: see Limit.Plans.
 func (l *Limiter) TakeWith(ctx context.Context, limit Limit, key string, n int64) (d Decision, err error) {
-	def, err := l.ensure(ctx, &limit)
-	if err != nil {
-		return
+	if _, err = l.ensure(ctx, &limit); err == nil {
+		err = l.Do(ctx, &d, store.VerbTake, Take{Limit: limit.Name, Key: key, Cost: n})
 	}
-	if special(def) {
-		with := limit // only here does the limit escape to the heap
-		err = l.doTake(ctx, &d, store.VerbTake, &Take{With: &with, Key: key, Cost: n})
-		return
-	}
-	err = l.doDefined(ctx, &d, store.VerbTake, def, key, n)
 	return
 }
 
@@ -236,7 +229,14 @@ func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, t Take) 
 		return l.doTake(ctx, d, verb, &t)
 	}
 	d.reset()
-	return l.doDefined(ctx, d, verb, def, t.Key, t.Cost)
+	key, err := check(t.Key, t.Cost)
+	if err != nil {
+		return err
+	}
+	if l.quick(d, verb, def, key, t.Cost) {
+		return nil
+	}
+	return l.doBatch(ctx, d, verb, def, key, t.Cost, 0)
 }
 
 // special reports whether calls of a limit are decided by doTake.
@@ -282,28 +282,24 @@ func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n in
 		*d = Decision{}
 		return err
 	}
-	return l.doChecked(ctx, d, store.VerbTake, def, key, n)
+	if l.quick(d, store.VerbTake, def, key, n) {
+		return nil
+	}
+	return l.doBatch(ctx, d, store.VerbTake, def, key, n, 0)
 }
 
-// doDefined is Do with the definition of the limit.
-func (l *Limiter) doDefined(ctx context.Context, d *Decision, verb store.Verb, def *store.Definition, key string, n int64) error {
-	key, err := check(key, n)
-	if err != nil {
-		return err
+// quick decides a call in the process if the store can, and reports whether it did. The
+// cost and key were checked.
+func (l *Limiter) quick(d *Decision, verb store.Verb, def *store.Definition, key string, n int64) bool {
+	if l.abilities.Quick == nil {
+		return false
 	}
-	return l.doChecked(ctx, d, verb, def, key, n)
-}
-
-// doChecked is doDefined for a cost and key that were checked.
-func (l *Limiter) doChecked(ctx context.Context, d *Decision, verb store.Verb, def *store.Definition, key string, n int64) error {
-	if l.abilities.Quick != nil {
-		d.setCall(def, key, n)
-		if a, held, ok := l.abilities.Quick(def, key, verb, n, true); ok {
-			d.setAnswer(a, l.abilities.QuickSource, held)
-			return nil
-		}
+	d.setCall(def, key, n)
+	a, held, ok := l.abilities.Quick(def, key, verb, n, true)
+	if ok {
+		d.setAnswer(a, l.abilities.QuickSource, held)
 	}
-	return l.doBatch(ctx, d, verb, def, key, n, 0)
+	return ok
 }
 
 // check checks a cost and key, and returns the key for the store.
@@ -342,7 +338,12 @@ func (l *Limiter) decide(ctx context.Context, b *store.Batch, timeout time.Durat
 	}
 	g := &b.Groups[0]
 	l.adaptives.price(g)
-	err := l.apply(ctx, b)
+	var err error
+	if hasShards(g) {
+		err = l.applySharded(ctx, b, g)
+	} else {
+		err = l.store.Apply(ctx, b)
+	}
 	if err == nil {
 		err = g.Err
 	}

@@ -14,18 +14,17 @@ import (
 // A key of a limit with shards has several rows, and a store decides each of them as it
 // decides any other. Here a call gets the row from which it takes.
 
-// apply passes a batch of one group to the store.
-func (l *Limiter) apply(ctx context.Context, b *store.Batch) error {
-	g := &b.Groups[0]
+// hasShards reports whether limits of a group have shards.
+func hasShards(g *store.Group) bool {
 	for i := range g.Ops {
 		if g.Ops[i].Def.Shards > 1 {
-			return l.applySharded(ctx, b, g)
+			return true
 		}
 	}
-	return l.store.Apply(ctx, b)
+	return false
 }
 
-// applySharded is apply for a group in which limits have shards.
+// applySharded passes a batch of one group to the store, in which limits have shards.
 func (l *Limiter) applySharded(ctx context.Context, b *store.Batch, g *store.Group) error {
 	if op := &g.Ops[0]; len(g.Ops) == 1 && (op.Cost == 0 || op.Verb == store.VerbReset) {
 		return l.addRows(ctx, g, op)

@@ -74,7 +74,9 @@ func (l *Limiter) doTake(ctx context.Context, d *Decision, verb store.Verb, t *T
 		takes := [1]Take{*t}
 		return l.doGroup(ctx, d, verb, takes[:], true)
 	case op.Floor == 0 && op.Def.Mode <= store.Shadow && op.Def.Shards < 2 && !isAdaptive(op.Def): // Quick knows neither rows nor a price
-		return l.doChecked(ctx, d, verb, op.Def, op.Key, op.Cost)
+		if l.quick(d, verb, op.Def, op.Key, op.Cost) {
+			return nil
+		}
 	}
 	return l.doBatch(ctx, d, verb, op.Def, op.Key, op.Cost, op.Floor)
 }

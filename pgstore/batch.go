@@ -113,7 +113,10 @@ func (s *Store) decideBatch(ctx context.Context, b *store.Batch) {
 			rest = append(rest, g)
 		}
 	}
-	s.decideOneByOne(ctx, s.decidePipelined(ctx, rest))
+	var locked lockedRows
+	for _, g := range s.decidePipelined(ctx, rest) {
+		s.decideOne(ctx, g, &locked)
+	}
 }
 
 // A pendingRow is a row with undecided groups. The first of them are charged in
@@ -235,16 +238,6 @@ func (s *Store) decideLimit(ctx context.Context, p *limitBatch) []*store.Group {
 		p.oneByOne = append(p.oneByOne, row.Groups...)
 	}
 	return p.oneByOne
-}
-
-func (s *Store) decideOneByOne(ctx context.Context, groups []*store.Group) {
-	var locked lockedRows
-	for _, g := range groups {
-		if g.Err = locked.err(g); g.Err == nil {
-			g.Err = s.decideOne(ctx, g)
-			locked.note(g)
-		}
-	}
 }
 
 func failGroups(rows []store.RowGroups, err error) {

@@ -11,8 +11,6 @@ import (
 // after the limits were read for the first time, so a lazy store finds out
 // late.
 type engine interface {
-	// apply decides a batch.
-	apply(ctx context.Context, b *store.Batch)
 	// group decides a group with the given limits. first is false when the
 	// group is decided again because a row had a newer version.
 	group(ctx context.Context, g *store.Group, known []*entry, first bool) error

@@ -113,10 +113,9 @@ func (s *Store) decideUnlocked(ctx context.Context, b *store.Batch) {
 		if !errors.Is(g.Err, store.ErrLocked) || locked.err(g) != nil {
 			continue
 		}
-		if g.Err = s.decideOne(ctx, g); errors.Is(g.Err, store.ErrLocked) {
+		if s.decideOne(ctx, g, &locked); errors.Is(g.Err, store.ErrLocked) {
 			met++
 		}
-		locked.note(g)
 	}
 }
 
@@ -126,9 +125,7 @@ func (s *Store) applyTo(ctx context.Context, groups []*store.Group) {
 	for _, g := range groups {
 		b.Groups = append(b.Groups, *g)
 	}
-	if len(groups) > 0 {
-		s.engine().apply(ctx, &b)
-	}
+	s.decideBatch(ctx, &b)
 	for i, g := range groups {
 		*g = b.Groups[i]
 	}

@@ -31,22 +31,20 @@ const maxRawParams = 5
 // looking up the statement by its text, planning how to encode and scan each
 // value, and creating a Rows, as pgx does, take a tenth of a call.
 func (s *Store) update(ctx context.Context, e *entry, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
+	var conn *pgx.Conn
 	switch db := s.db.(type) {
 	case *pgx.Conn:
-		return s.updateRaw(ctx, db, e, key, r, units, third)
+		conn = db
 	case *pgxpool.Pool:
 		c, err := db.Acquire(ctx)
 		if err != nil {
 			return row, 0, storeError(err, false)
 		}
 		defer c.Release()
-		return s.updateRaw(ctx, c.Conn(), e, key, r, units, third)
+		conn = c.Conn()
+	default:
+		return s.updatePgx(ctx, s.db, e, key, r, units, third)
 	}
-	return s.updatePgx(ctx, s.db, e, key, r, units, third)
-}
-
-// updateRaw is update on a connection.
-func (s *Store) updateRaw(ctx context.Context, conn *pgx.Conn, e *entry, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
 	w := rawConnOf(conn)
 	if w == nil {
 		return s.updatePgx(ctx, conn, e, key, r, units, third)

@@ -189,64 +189,48 @@ const maxRounds = 3
 // common case. The groups of a larger batch are decided together, those of the same key as
 // if one after the other.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
-	s.engine().apply(ctx, b)
+	if len(b.Groups) > 1 && s.engine().hasFunctions() {
+		s.decideBatch(ctx, b)
+	} else {
+		var locked lockedRows
+		for i := range b.Groups {
+			s.decideOne(ctx, &b.Groups[i], &locked)
+		}
+	}
 	if s.inLane {
 		s.decideUnlocked(ctx, b)
 	}
 	return nil
 }
 
-func (s functions) apply(ctx context.Context, b *store.Batch) {
-	if len(b.Groups) == 1 {
-		s.decideEach(ctx, b)
+// decideOne decides one group, and sets its Err. It does not wait for a row in locked.
+func (s *Store) decideOne(ctx context.Context, g *store.Group, locked *lockedRows) {
+	if g.Err = locked.err(g); g.Err != nil {
 		return
 	}
-	s.decideBatch(ctx, b)
-}
-
-func (s portable) apply(ctx context.Context, b *store.Batch) { s.decideEach(ctx, b) }
-
-// decideEach decides the groups of a batch one by one.
-func (s *Store) decideEach(ctx context.Context, b *store.Batch) {
-	var one [1]*store.Group
-	groups := one[:0]
-	for i := range b.Groups {
-		groups = append(groups, &b.Groups[i])
+	if g.Err = s.attempt(ctx, g, true); g.Err != nil {
+		g.Err = s.retry(ctx, s.decideStale(ctx, g, g.Err), func() error { return s.decideStale(ctx, g, s.attempt(ctx, g, true)) })
+		locked.note(g)
 	}
-	s.decideOneByOne(ctx, groups)
 }
 
-// decideOne decides one group, and retries it on a conflict. An attempt that
-// failed with one has changed nothing.
-func (s *Store) decideOne(ctx context.Context, g *store.Group) error {
-	err := s.tryGroup(ctx, g)
-	if err != nil {
-		err = s.retry(ctx, err, func() error { return s.tryGroup(ctx, g) })
-	}
-	return err
-}
-
-// tryGroup decides one group. If a row has a version that this program does not
-// know yet, it reads the limits and tries again. In the caller's transaction it
-// reads them only if a limit is missing.
-func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
+// decideStale decides a group again if the last attempt failed with err because a row has a
+// version that this program does not know yet. It reads the limits first, in the caller's
+// transaction only if a limit is missing. The failed attempt has changed nothing.
+func (s *Store) decideStale(ctx context.Context, g *store.Group, err error) error {
 	rounds, knows := maxRounds, s.engine().hasFunctions()
 	if !knows {
 		rounds = maxTries
 	}
-	for round := range rounds {
-		err := s.attempt(ctx, g, round == 0)
-		if !errors.Is(err, store.ErrStaleDefinition) {
-			return err
+	for round := 1; round < rounds && errors.Is(err, store.ErrStaleDefinition); round++ {
+		if round > 1 || !knows || s.autocommit() { // otherwise the function reads the limits itself
+			if err := s.loadForCall(ctx); err != nil {
+				return err
+			}
 		}
-		if round == 0 && knows && !s.autocommit() {
-			continue // the function reads the limits itself
-		}
-		if err = s.loadForCall(ctx); err != nil {
-			return err
-		}
+		err = s.attempt(ctx, g, false)
 	}
-	return store.ErrStaleDefinition
+	return err
 }
 
 // attempt decides a group by the limits that were read last.

@@ -3,7 +3,10 @@ package stack_test
 import (
 	"context"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -15,6 +18,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/pgtest"
+	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/stack"
 	"github.com/dipwell/dipwell/store"
@@ -38,15 +42,18 @@ func migrated(dsn string) error {
 	return err
 }
 
-// wire remembers which Apply each message to the server came through.
+// wire remembers which Apply each message to the server came through, and all functions
+// of this module.
 type wire struct {
 	net.Conn
-	crossed *atomic.Pointer[[]string]
+	crossed, frames *atomic.Pointer[[]string]
 }
 
 func (w wire) Write(b []byte) (int, error) {
 	if list := applies(); len(list) > 0 {
 		w.crossed.Store(&list)
+		all := framesOfModule()
+		w.frames.Store(&all)
 	}
 	return w.Conn.Write(b)
 }
@@ -54,15 +61,21 @@ func (w wire) Write(b []byte) (int, error) {
 // onWire opens a store over a pool whose connections remember crossings.
 func onWire(t *testing.T) (*pgstore.Store, *pgxpool.Pool, *atomic.Pointer[[]string]) {
 	t.Helper()
+	s, pool, w := onWires(t)
+	return s, pool, w.crossed
+}
+
+func onWires(t *testing.T) (*pgstore.Store, *pgxpool.Pool, wire) {
+	t.Helper()
 	config, err := pgstore.ParseURL(pgtest.Database(t, "migrated", migrated))
 	if err != nil {
 		t.Fatal(err)
 	}
-	crossed := new(atomic.Pointer[[]string])
+	w := wire{crossed: new(atomic.Pointer[[]string]), frames: new(atomic.Pointer[[]string])}
 	dial := config.ConnConfig.DialFunc
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := dial(ctx, network, addr)
-		return wire{c, crossed}, err
+		return wire{c, w.crossed, w.frames}, err
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
@@ -74,7 +87,7 @@ func onWire(t *testing.T) (*pgstore.Store, *pgxpool.Pool, *atomic.Pointer[[]stri
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	return s, pool, crossed
+	return s, pool, w
 }
 
 // TestPostgresCrossings: between a Limiter and the socket a lone take crosses two
@@ -96,6 +109,69 @@ func TestPostgresCrossings(t *testing.T) {
 		if got := *crossed.Load(); !slices.Equal(got, tc.want) {
 			t.Errorf("%+v: a take crosses %v, want %v", tc.options, got, tc.want)
 		}
+	}
+}
+
+// framesOfModule returns the functions of this module, inlined ones too, that a message
+// to the server comes through, the outermost first: those of the goroutine that waits for
+// the answer, from ServeHTTP on, and those of the lane that sends.
+func framesOfModule() (list []string) {
+	text := make([]byte, 1<<20)
+	own, others, _ := strings.Cut(string(text[:runtime.Stack(text, true)]), "\n\n")
+	traces := []string{own}
+	for other := range strings.SplitSeq(others, "\n\n") {
+		if strings.Contains(other, "server.(*api).ServeHTTP") || strings.Contains(other, "coalesce.(*Store).Apply") {
+			traces = append(traces, other)
+		}
+	}
+	for _, trace := range traces {
+		for line := range strings.Lines(trace) {
+			name, ok := strings.CutPrefix(line, "github.com/dipwell/dipwell")
+			if name, _, _ = strings.Cut(strings.TrimPrefix(name, "/"), "({"); !ok || strings.HasPrefix(name, "stack_test.") {
+				continue
+			}
+			if i := strings.LastIndexByte(name, '('); i > 0 && !strings.HasPrefix(name[i:], "(*") {
+				name = name[:i]
+			}
+			list = append(list, strings.TrimSpace(name))
+			if strings.HasSuffix(name, ".ServeHTTP") && strings.HasPrefix(name, "internal/server") && len(traces) > 1 {
+				break
+			}
+		}
+	}
+	slices.Reverse(list)
+	return list
+}
+
+// TestFrames prints the functions of this module between the service's ServeHTTP and
+// the write of a take to PostgreSQL's socket, and checks that they stay few.
+func TestFrames(t *testing.T) {
+	s, _, w := onWires(t)
+	st := build(t, s, service)
+	limiter, err := dipwell.New(st.Store, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := server.New(limiter, server.Config{}).API(server.Site{Loopback: true})
+	for range 2 { // the first opens the connection and makes the row
+		r := httptest.NewRequest(http.MethodPost, "http://localhost/v1/take", strings.NewReader("limit="+limit.Name+"&key=k"))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		answer := httptest.NewRecorder()
+		if api.ServeHTTP(answer, r); answer.Code != http.StatusOK {
+			t.Fatal(answer.Code, answer.Body)
+		}
+	}
+	const mostFrames, mostInStore = 22, 7
+	list, in := *w.frames.Load(), 0
+	for i, f := range list {
+		t.Logf("%2d %s", i+1, f)
+		if strings.HasPrefix(f, "pgstore.") {
+			in++
+		}
+	}
+	t.Logf("%d functions, %d of them in pgstore", len(list), in)
+	if len(list) > mostFrames || in > mostInStore {
+		t.Errorf("%d functions, %d of them in pgstore; at most %d and %d", len(list), in, mostFrames, mostInStore)
 	}
 }
 

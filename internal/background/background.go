@@ -13,12 +13,16 @@ import (
 // error: in a goroutine that is not the caller's, a panic would end the process, and the
 // caller could not prevent it.
 func Call(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: the store panicked: %v", store.ErrOutcomeUnknown, p)
-		}
-	}()
+	defer func() { err = Recovered(recover(), err) }()
 	return f()
+}
+
+// Recovered returns err, or if the store panicked with p, the error for that.
+func Recovered(p any, err error) error {
+	if p != nil {
+		return fmt.Errorf("%w: the store panicked: %v", store.ErrOutcomeUnknown, p)
+	}
+	return err
 }
 
 // Apply is s.Apply by Call.

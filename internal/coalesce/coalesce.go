@@ -226,15 +226,9 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	c := s.newCall(ctx)
 	if len(b.Groups) == 1 && s.quarantine.contains(&b.Groups[0]) {
 		b.Groups[0].Err = errQuarantined
-	} else {
-		s.send(&c, b)
+		s.quarantine.admit(&c, b)
+		return nil
 	}
-	s.quarantine.admit(&c, b)
-	return nil
-}
-
-// send queues each group at its lane, which makes an idle lane busy, and waits for all.
-func (s *Store) send(c *call, b *store.Batch) {
 	own := s.laneOf(&b.Groups[0])
 	for i := 1; i < len(b.Groups) && own != nil; i++ {
 		if s.laneOf(&b.Groups[i]) != own {
@@ -249,7 +243,7 @@ func (s *Store) send(c *call, b *store.Batch) {
 		if l == nil {
 			l = s.laneOf(g)
 		}
-		w := l.waiter(c, g)
+		w := l.waiter(&c, g)
 		if g.Err = l.enqueue(w); g.Err != nil {
 			w.recycle()
 			w = nil
@@ -268,8 +262,10 @@ func (s *Store) send(c *call, b *store.Batch) {
 		if idle == nil {
 			w.lane.start()
 		}
-		w.lane.wait(c, w, &b.Groups[i])
+		w.lane.wait(&c, w, &b.Groups[i])
 	}
+	s.quarantine.admit(&c, b)
+	return nil
 }
 
 // idleFor acquires an idle lane for calls of the lane own, or returns nil. It

@@ -301,10 +301,14 @@ const maxFailures = 32
 func (l *lane) send() {
 	ctx, cancel := context.WithDeadline(l.values(), l.deadline())
 	defer cancel()
-	failures := 0
 	l.started()
 	defer l.ended()
-	l.sendSplitting(ctx, l.all, &failures)
+	l.batch.Groups = l.all
+	if err := l.apply(ctx, &l.batch, l.store.Apply); err != nil {
+		failures := 0
+		l.failed(ctx, l.all, err, &failures)
+	}
+	l.batch.Groups = nil
 	l.quarantine.addLocked(l.all)
 }
 
@@ -337,19 +341,22 @@ func (l *lane) deadline() time.Time {
 // leastTime is longer if statements wait long for locks.
 func (s *settings) leastTime() time.Duration { return leastTime + s.LockWait }
 
-// sendSplitting sends groups as one batch. If that fails without effect, it sends
-// the halves.
-func (l *lane) sendSplitting(ctx context.Context, groups []store.Group, failures *int) {
-	err := l.applyGroups(ctx, groups)
-	if err == nil {
-		return
-	}
+// failed sends the halves of groups whose batch failed without effect, or sets their
+// errors.
+func (l *lane) failed(ctx context.Context, groups []store.Group, err error, failures *int) {
 	*failures++
 	locked := l.quarantine != nil && errors.Is(err, store.ErrLocked)
 	if len(groups) > 1 && *failures < maxFailures && resendable(err) && !locked && ctx.Err() == nil {
 		half := len(groups) / 2
-		l.sendSplitting(ctx, groups[:half], failures)
-		l.sendSplitting(ctx, groups[half:], failures)
+		for _, part := range [2][]store.Group{groups[:half], groups[half:]} {
+			for i := range part {
+				part[i].Err = nil
+			}
+			l.batch.Groups = part
+			if err := l.apply(ctx, &l.batch, l.store.Apply); err != nil {
+				l.failed(ctx, part, err, failures)
+			}
+		}
 		return
 	}
 	if !errors.Is(err, store.ErrStore) {
@@ -360,32 +367,17 @@ func (l *lane) sendSplitting(ctx context.Context, groups []store.Group, failures
 	}
 }
 
-// applyGroups sends groups to the inner store.
-func (l *lane) applyGroups(ctx context.Context, groups []store.Group) error {
-	for i := range groups {
-		groups[i].Err = nil
-	}
-	l.batch.Groups = groups
-	err := l.applyShared(ctx, &l.batch, l.store.Apply)
-	l.batch.Groups = nil
-	return err
-}
-
-// apply calls the function apply and OnBatch.
-func (s *settings) apply(ctx context.Context, b *store.Batch, apply func(context.Context, *store.Batch) error) error {
-	if s.OnBatch == nil {
-		return apply(ctx, b)
-	}
+// apply calls the function apply for a batch of several callers, and OnBatch. A panic of the
+// store becomes an error, because it must not stop the goroutine that serves them.
+func (s *settings) apply(ctx context.Context, b *store.Batch, apply func(context.Context, *store.Batch) error) (err error) {
 	start := time.Now()
-	err := apply(ctx, b)
-	s.OnBatch(b, time.Since(start), err)
-	return err
-}
-
-// applyShared is apply for a batch of several callers. A panic of the store
-// becomes an error, because it must not stop the runner.
-func (s *settings) applyShared(ctx context.Context, b *store.Batch, apply func(context.Context, *store.Batch) error) error {
-	return background.Call(func() error { return s.apply(ctx, b, apply) })
+	defer func() {
+		err = background.Recovered(recover(), err)
+		if s.OnBatch != nil {
+			s.OnBatch(b, time.Since(start), err)
+		}
+	}()
+	return apply(ctx, b)
 }
 
 // close makes queued and new calls fail with ErrClosed.

@@ -113,7 +113,7 @@ func (q *quarantine) send(b *store.Batch, waiters []*waiter, least time.Duration
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), last)
 	defer cancel()
-	err := q.applyShared(ctx, b, apply)
+	err := q.apply(ctx, b, apply)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i, w := range waiters {

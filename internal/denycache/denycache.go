@@ -174,7 +174,10 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	if refused != 0 {
 		return nil
 	}
-	return s.forward(ctx, b, refs, sent)
+	epoch := s.epoch.Load()
+	err := s.inner.Apply(ctx, b)
+	s.learnAll(b, refs, sent, epoch, err)
+	return err
 }
 
 // Refuse answers a call of one op if the cache refuses it, and reports whether it did. It
@@ -195,7 +198,9 @@ func (s *Store) applyMany(ctx context.Context, b *store.Batch, sent int64) error
 	}
 	var err error
 	if len(p.from) > 0 {
-		err = s.forward(ctx, &p.batch, p.refs, sent)
+		epoch := s.epoch.Load()
+		err = s.inner.Apply(ctx, &p.batch)
+		s.learnAll(&p.batch, p.refs, sent, epoch, err)
 	}
 	for i, from := range p.from {
 		if refused := p.refused[i]; refused != 0 {
@@ -324,10 +329,9 @@ func refuses(e *slot, op *store.Op, now int64) bool {
 	return true
 }
 
-// forward sends a batch to the inner store and updates the cache with its answers.
-func (s *Store) forward(ctx context.Context, b *store.Batch, refs []ref, sent int64) error {
-	epoch := s.epoch.Load()
-	err := s.inner.Apply(ctx, b)
+// learnAll updates the cache with the answers to a batch that was sent to the inner store at
+// sent, in an epoch.
+func (s *Store) learnAll(b *store.Batch, refs []ref, sent int64, epoch uint64, err error) {
 	roundTrip := s.now() - sent
 	for i := range b.Groups {
 		g := &b.Groups[i]
@@ -343,7 +347,6 @@ func (s *Store) forward(ctx context.Context, b *store.Batch, refs []ref, sent in
 			refs = refs[1:]
 		}
 	}
-	return err
 }
 
 // settled removes the keys of a hold that was settled or extended, or all keys if the
