@@ -133,6 +133,10 @@ var pagedCalls = []struct {
 	{"hold and settle of a slot", 2, sqlCall("settle((dipwell.hold('slots', $1, ttl => '1m')).hold)")},
 	{"take under an override", 1, sqlCall("take('over', $1)")},
 	{"override", 2, sqlCall("override('over', $1, burst => 2000)")},
+	{"what a change does before it", 3, func(ctx context.Context, s session, i int) error {
+		_, err := s.conn.Exec(ctx, "select dipwell_internal.expire_before_change(id, dipwell_internal.now_us(), 10) from dipwell.limits where name = $1", "user")
+		return err
+	}},
 	{"take of a path", 2, sqlCall("take('member', $1)")},
 	{"take of shards", 8, sqlCall("take('sharded', $1)")},
 	{"cancel", 3, func(ctx context.Context, s session, i int) error {

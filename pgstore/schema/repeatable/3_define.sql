@@ -31,9 +31,8 @@ declare
     of_key text;
     keys   bigint := 0;
 begin
-    for of_key in select b.key from dipwell.buckets b
-        where b.limit_id = lim and b.key in (select x.key from dipwell.hold_parts x where x.limit_id = lim and x.live and x.expires <= n)
-        order by b.key collate "C" limit most for update skip locked loop
+    for of_key in select b.key from (select distinct x.key from dipwell.hold_parts x where x.limit_id = lim and x.live and x.expires <= n order by x.key) q
+        cross join lateral (select y.key from dipwell.buckets y where y.limit_id = lim and y.key = q.key for update skip locked) b limit most loop
         perform dipwell_internal.expire_holds(lim, of_key, n);
         keys := keys + 1;
     end loop;
