@@ -30,6 +30,7 @@ type limits struct {
 	entries atomic.Pointer[map[string]*entry]
 	dialect atomic.Pointer[dialect] // nil: PostgreSQL with its functions
 	pass    portablePass
+	sweeps  bool        // Config.Sweep
 	logged  atomic.Bool // as of the connection: buckets is a logged table, and commits wait for the disk
 
 	heard   atomic.Int64 // when the limits were last known to be current, since started
@@ -332,9 +333,25 @@ func (l *limits) byID(id int32) *store.Definition {
 	return nil
 }
 
+// retireEvery is the number of changes of a limit after which a program that does not sweep
+// looks for versions that no row needs: perhaps nobody does.
+const retireEvery = 64
+
 // Put stores a limit.
 func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed bool, err error) {
-	return true, defineError(l.s.engine().put(ctx, limit, by), limit.Name)
+	err = l.s.engine().put(ctx, limit, by)
+	if d := l.reg.Lookup(limit.Name); err == nil && d != nil && d.Number%retireEvery == 0 && !l.sweeps && l.s.autocommit() {
+		var failed error // the limit is stored all the same
+		if l.s.engine().hasFunctions() {
+			_, failed = l.s.engine().retire(ctx)
+		} else {
+			_, failed = l.s.engine().sweep(ctx, store.MaxInt)
+		}
+		if failed != nil {
+			l.s.report(failed)
+		}
+	}
+	return true, defineError(err, limit.Name)
 }
 
 // Drop ends a limit. Its rows go with the next sweeps.

@@ -406,6 +406,42 @@ func TestManyChanges(t *testing.T) {
 	}
 }
 
+// TestChangesWithoutASweep changes a limit more often than a definition can have versions,
+// in a program beside which nobody sweeps, while a key is in use.
+func TestChangesWithoutASweep(t *testing.T) {
+	for name, pool := range map[string]*pgxpool.Pool{"functions": newPool(t), "portable": portablePool(t)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, now := t.Context(), int64(1767225600e6)
+			l, err := dipwell.New(newStore(t, pool, pgstore.Config{Clock: func() int64 { return now }, Poll: -1}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			limit := store.Limit{Name: "api", Rate: 1, Period: 365 * 24 * time.Hour}
+			for i := range 1100 {
+				limit.Burst = 100 + int64(i%7)
+				now += 60e6
+				if _, err := l.Define(ctx, limit, store.OwnerCode); err != nil {
+					t.Fatal(i, err)
+				}
+				if i > 0 {
+					continue
+				}
+				if d, err := l.Take(ctx, "api", "k", 40); err != nil || !d.Allowed {
+					t.Fatal(d, err)
+				}
+			}
+			if d, err := l.Check(ctx, "api", "k", 0); err != nil || d.Remaining != limit.Burst-40 {
+				t.Errorf("%+v, %v; want %d", d, err, limit.Burst-40)
+			}
+			var n int
+			if err := pool.QueryRow(ctx, "select count(*) from dipwell.versions").Scan(&n); err != nil || n > 3*64 {
+				t.Errorf("%d versions: %v", n, err)
+			}
+		})
+	}
+}
+
 // TestKeysOfOldVersions lists a key whose row is of an older version than those that programs
 // read.
 func TestKeysOfOldVersions(t *testing.T) {

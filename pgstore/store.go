@@ -132,6 +132,7 @@ func newStore(ctx context.Context, db DB, c Config, side *aside) (*Store, error)
 	}
 	s := &Store{db: db, report: c.OnError, lanes: new(laneSets), clock: c.Clock, rows: new(background.Cached), overridden: new(overridden), aside: side}
 	s.limits = newLimits(s)
+	s.limits.sweeps = c.Sweep
 	s.cat = s.limits.catalog(c)
 	if err := s.cat.Open(ctx); err != nil {
 		return nil, err
