@@ -138,6 +138,9 @@ bench-replay: ## replay against a loop that only splits lines and parses times
 bench-file: ## filestore against memstore, and against one transaction a decision
 	cd bench && $(GO) run ./file -o results/file.md
 
+bench-changes: ## what changes of a limit take that is changed every minute while its keys are in use, with the servers it starts (an hour)
+	cd bench && $(GO) run ./changes -o results/changes.md
+
 bench-postgres-tuned: ## the same with 4 GB of shared_buffers and rare checkpoints, for single decisions and 10M rows
 	cd bench && $(GO) run ./postgres -tuned -scenario single,rows -o results/postgres
 
@@ -163,4 +166,4 @@ bench-faults: ## what a service answers while rows are locked and while its stor
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: bench-page playground clients deploy rolling simulate bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis ci race-concurrent help build test race verify fmt vet generated licenses lint linter vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
+.PHONY: bench-page playground clients deploy rolling simulate bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis bench-changes ci race-concurrent help build test race verify fmt vet generated licenses lint linter vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
