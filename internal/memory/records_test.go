@@ -147,3 +147,30 @@ func BenchmarkTakeBesideWaits(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkTakeBesideHolds measures a Take of a key with live holds.
+func BenchmarkTakeBesideHolds(b *testing.B) {
+	for _, n := range []int{0, 1, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s, err := memory.New(memory.Config{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			l, err := dipwell.New(s, dipwell.Limit{Name: "l", Rate: 1, Period: time.Hour, Burst: 2e6})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for range n {
+				if _, err := l.Hold(b.Context(), time.Hour, "", dipwell.Take{Limit: "l", Key: "k", Cost: 1}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if d, err := l.Take(b.Context(), "l", "k", 1); err != nil || !d.Allowed {
+					b.Fatal(d, err)
+				}
+			}
+		})
+	}
+}

@@ -93,14 +93,18 @@ func (t *txn) decidePlain(g *store.Group) bool {
 	}
 	var rows [store.MaxTakes]store.State
 	var write [store.MaxTakes]bool
+	held := false
 	for i := range t.rows {
 		r := &t.rows[i]
 		if r.def != r.op.Def || r.dead.Load() || r.op.Verb == store.VerbReset || r.def.Algorithm == store.Concurrency {
 			return false
 		}
 		t.read(r)
-		if k := r.extra(t.s); k != nil && (k.override != nil || k.counted < int64(len(k.records)) || r.state.Version != r.def.Number) {
-			return false
+		if k := r.extra(t.s); k != nil {
+			holds := k.counted < int64(len(k.records))
+			if held = held || holds; k.override != nil || holds && k.next <= t.now || r.state.Version != r.def.Number {
+				return false
+			}
 		}
 		rows[i] = r.state
 	}
@@ -108,6 +112,9 @@ func (t *txn) decidePlain(g *store.Group) bool {
 		return false
 	}
 	for i := range t.rows {
+		if held && (!g.Ops[i].Allowed || g.Ops[i].Shadow) { // its answer says that there are holds
+			return false
+		}
 		if g.Reserved && g.Ops[i].Room(t, t.rows[i].records, t.now) != nil {
 			return false
 		}
