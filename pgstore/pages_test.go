@@ -184,7 +184,9 @@ func goBatch(ops func(l *dipwell.Limiter, i, j int) []store.Op) func(context.Con
 	return func(ctx context.Context, s session, i int) error {
 		var b store.Batch
 		for j := range 20 {
-			b.Groups = append(b.Groups, store.Group{Ops: ops(s.Limiter, i, j)})
+			g := store.Group{Ops: ops(s.Limiter, i, j)}
+			_, _ = rand.Read(g.ID[:]) // the keys of a reserve are used again if the server reports late
+			b.Groups = append(b.Groups, g)
 		}
 		err := s.store.Apply(ctx, &b)
 		for i := range b.Groups {
