@@ -25,7 +25,7 @@ var duties = []duty{
 	{"windows", "decide by Op.RuleFor, which computes where the windows of a key begin; set Op.Phase to 0 when changing Op.Key",
 		"window-spread window-remembered window-calendar golden-origin golden-calendar"},
 	{"versions", "store State.Version with the row, decide under the newest definition of the limit, and have the ability Now, so that versions begin at the store's time",
-		"stale-after-change change-keep change-proportional change-reset change-several-versions change-many-times change-algorithm change-mode-only define-again shards-change golden-carry race-change"},
+		"stale-after-change change-keep change-proportional change-reset change-several-versions change-many-times change-after-hundreds change-algorithm change-mode-only define-again shards-change golden-carry race-change"},
 	{"limits", "have the ability Limits: keep the limits in a Registry, which checks owners and continues version numbers after a Drop",
 		"owners owner-files first-use call-site-definition drop-and-redefine"},
 	{"reservations", "decide a group with an ID that has to wait by Group.DecideIn, and store the Pending and the records that it makes",
