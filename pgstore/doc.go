@@ -37,6 +37,8 @@
 //	                                       if nothing was charged, a SELECT that tells a
 //	                                       refusal, or an INSERT
 //	take of a limit with parents           one statement for all rows (take_path)
+//	take of a limit with shards            a SELECT that locks the better one of two rows, and an
+//	                                       UPDATE (take_shard)
 //	hold, settle                           hold_one and settle_one
 //	all else                               dipwell_internal.decide, give_back, hold_group or
 //	                                       settle_group
