@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -345,7 +346,7 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 		if l.s.engine().hasFunctions() {
 			_, failed = l.s.engine().retire(ctx)
 		} else {
-			_, failed = l.s.engine().sweep(ctx, store.MaxInt)
+			_, failed = l.s.engine().sweep(ctx, math.MaxInt)
 		}
 		if failed != nil {
 			l.s.report(failed)

@@ -30,7 +30,7 @@ func (op *Op) choose(row State, t int64) {
 func (d *Definition) isEmpty(row State, key string, phase *int64, t int64) bool {
 	row, ok := d.carry(row, key, phase, t, nil)
 	var scratch Rule
-	return ok && isNone(d.ruleFor(key, phase, &scratch).usedAt(&row, later(t, row.TS)))
+	return ok && d.ruleFor(key, phase, &scratch).usedAt(&row, max(t, row.TS)) == 0
 }
 
 // byMode decides an op under a plan that is unlimited or blocked. The row stays as it is,

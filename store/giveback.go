@@ -100,9 +100,9 @@ func (op *Op) record(row *State, mark, now int64) Record {
 		l = row.Lows.clone()
 	}
 	units := op.Granted * op.Def.Rule.Unit
-	r := Record{Number: l.Next, Mark: l.Mark, Units: units, Slack: -1, Version: op.Def.Number, Due: dueIn(now, op.Delay)}
+	r := Record{Number: l.Next, Mark: l.Mark, Units: units, Slack: -1, Version: op.Def.Number, Due: now + op.Delay}
 	if op.Delay > 0 {
-		r.Slack = slackOf(units, op.Def.Rule.Cap)
+		r.Slack = max(op.Def.Rule.Cap-units, 0)
 	}
 	l.Entries = append(l.Entries, Low{l.Next, row.Used})
 	l.Next++
@@ -134,7 +134,7 @@ func (d *Definition) Advance(row State, key string, now int64, rs []Record) (Sta
 		return row, rs, ErrStaleDefinition
 	}
 	var l Lows
-	if row.Lows != nil && !isNone(row.Used) {
+	if row.Lows != nil && row.Used != 0 {
 		l = row.Lows.clone()
 	}
 	rs = d.advance(&l, now, rs, was)
@@ -153,12 +153,12 @@ func (d *Definition) isAdvanced(row *State, rs []Record, now int64) bool {
 	live := row.Lows == nil
 	for i := range rs {
 		r := &rs[i]
-		if r.Version != d.Number || r.Rest || r.Slack < 0 && dueBy(r.Ends, now) || r.Slack >= 0 && dueBy(r.Due, now) {
+		if r.Version != d.Number || r.Rest || r.Slack < 0 && r.Ends <= now || r.Slack >= 0 && r.Due <= now {
 			return false
 		}
 		live = live || r.Mark == row.Lows.Mark
 	}
-	return live && !isNone(row.Used)
+	return live && row.Used != 0
 }
 
 // advance is Advance on lows that it may change. Lows without entries mean that the row
@@ -173,7 +173,7 @@ func (d *Definition) advance(l *Lows, now int64, rs []Record, o *Override) []Rec
 func (l *Lows) endDue(now int64, rs []Record) {
 	var due []*Record
 	for i := range rs {
-		if rs[i].Slack >= 0 && dueBy(rs[i].Due, now) {
+		if rs[i].Slack >= 0 && rs[i].Due <= now {
 			due = append(due, &rs[i])
 		}
 	}
@@ -191,7 +191,7 @@ func (l *Lows) endDue(now int64, rs []Record) {
 func (l *Lows) retire(now int64, rs []Record) []Record {
 	live, waits := false, int64(0)
 	for i := range rs {
-		if r := &rs[i]; r.Mark == l.Mark && !r.Rest && (!dueBy(r.Ends, now) || r.Slack >= 0) {
+		if r := &rs[i]; r.Mark == l.Mark && !r.Rest && (r.Ends > now || r.Slack >= 0) {
 			live = true
 			if r.Slack >= 0 {
 				waits = max(waits, r.Number)
@@ -212,14 +212,14 @@ func (l *Lows) retire(now int64, rs []Record) []Record {
 			if low < 0 || newer >= l.Entries[low].Used {
 				r.Units = 0
 			}
-			newer = added(newer, r.Units)
+			newer += r.Units
 		}
 	}
 	return slices.DeleteFunc(rs, func(r Record) bool {
 		if r.Rest {
-			return r.Mark != l.Mark || restGoes(r.Units, r.Number, waits)
+			return r.Mark != l.Mark || r.Units == 0 || r.Number >= waits
 		}
-		return dueBy(r.Ends, now) && r.Slack < 0
+		return r.Ends <= now && r.Slack < 0
 	})
 }
 
@@ -249,14 +249,14 @@ func (d *Definition) giveBack(row State, key string, now int64, rs []Record, fin
 	i := slices.IndexFunc(rs, find)
 	if d.Algorithm == Concurrency { // a concurrency limit has no lows: all of it comes back
 		if i >= 0 {
-			row.Used = without(row.Used, lesser(rs[i].Units, row.Used))
+			row.Used -= min(rs[i].Units, row.Used)
 			rs = slices.Delete(rs, i, i+1)
 		}
 		return row, rs, nil
 	}
 	var scratch Rule
-	t := later(now, row.TS)
-	if row.Used, row.TS = d.RuleFor(key, &scratch).usedAt(&row, t), t; isNone(row.Used) {
+	t := max(now, row.TS)
+	if row.Used, row.TS = d.RuleFor(key, &scratch).usedAt(&row, t), t; row.Used == 0 {
 		row.Lows = nil
 	}
 	if i < 0 {
@@ -279,9 +279,9 @@ func (d *Definition) giveBack(row State, key string, now int64, rs []Record, fin
 func (l *Lows) cancel(used, now int64, rs []Record, i int) (int64, []Record) {
 	l.touch(used)
 	rs[i].Rest, rs[i].Slack = true, -1
-	used = without(used, l.giveBack(rs, i))
-	used = without(used, l.giveWithheld(rs, i))
-	if isNone(used) { // the row is full: a store may delete it, and the list with it
+	used -= l.giveBack(rs, i)
+	used -= l.giveWithheld(rs, i)
+	if used == 0 { // the row is full: a store may delete it, and the list with it
 		*l = Lows{}
 	}
 	return used, l.retire(now, rs)
@@ -308,12 +308,12 @@ func firstToLast(rs []Record, ended func(*Record) bool) (old []Record) {
 // no record withholds units.
 func (l *Lows) endHolds(used, now int64, rs []Record, ended func(*Record) bool) (int64, []Record) {
 	for _, r := range firstToLast(rs, ended) {
-		if r.Mark == l.Mark && !isNone(used) {
+		if r.Mark == l.Mark && used != 0 {
 			l.touch(used)
-			used = without(used, l.lower(r.Number, r.Units))
+			used -= l.lower(r.Number, r.Units)
 		}
 	}
-	if isNone(used) {
+	if used == 0 {
 		*l = Lows{}
 	}
 	return used, l.retire(now, slices.DeleteFunc(rs, func(r Record) bool { return ended(&r) }))
@@ -325,7 +325,7 @@ func (l *Lows) endHolds(used, now int64, rs []Record, ended func(*Record) bool) 
 func (l *Lows) expireUnder(n uint32, used int64, rs []Record, now int64) (after int64, _ *Lows, _ []Record) {
 	mark := l.Mark
 	ended := func(r *Record) bool { return r.Version == n && r.Mark == mark && r.expired(now) }
-	if isNone(used) || !slices.ContainsFunc(rs, func(r Record) bool { return ended(&r) }) {
+	if used == 0 || !slices.ContainsFunc(rs, func(r Record) bool { return ended(&r) }) {
 		return used, l, rs
 	}
 	c := l.clone()
@@ -365,13 +365,13 @@ func (l *Lows) giveBack(rs []Record, i int) int64 {
 	free := int64(MaxInt)
 	for j := i + 1; j < len(rs); j++ {
 		if w := &rs[j]; w.Slack >= 0 && w.Mark == l.Mark {
-			free = lesser(free, w.Slack)
+			free = min(free, w.Slack)
 		}
 	}
 	units := l.give(&rs[i], free)
 	for j := i + 1; j < len(rs); j++ {
 		if w := &rs[j]; w.Slack >= 0 && w.Mark == l.Mark {
-			w.Slack = without(w.Slack, units)
+			w.Slack -= units
 		}
 	}
 	return units
@@ -385,16 +385,16 @@ func (l *Lows) giveWithheld(rs []Record, i int) (units int64) {
 		switch r := &rs[j]; {
 		case r.Mark != l.Mark || j == i:
 		case r.Slack >= 0:
-			free = lesser(free, r.Slack)
-			r.Slack = added(r.Slack, units) // undone below: newer records gave these back
+			free = min(free, r.Slack)
+			r.Slack += units // undone below: newer records gave these back
 		case r.Rest:
 			n := l.give(r, free)
-			units, free = added(units, n), without(free, n)
+			units, free = units+n, free-n
 		}
 	}
 	for j := range rs {
 		if w := &rs[j]; w.Slack >= 0 && w.Mark == l.Mark {
-			w.Slack = without(w.Slack, units)
+			w.Slack -= units
 		}
 	}
 	return units
@@ -403,8 +403,8 @@ func (l *Lows) giveWithheld(rs []Record, i int) (units int64) {
 // give takes at most free units off r, and returns how many of these are really given
 // back.
 func (l *Lows) give(r *Record, free int64) int64 {
-	units := lesser(r.Units, free)
-	r.Units = without(r.Units, units)
+	units := min(r.Units, free)
+	r.Units -= units
 	return l.lower(r.Number, units)
 }
 
@@ -418,8 +418,8 @@ func (l *Lows) lower(number, units int64) int64 {
 	}
 	for ; i < len(l.Entries); i++ {
 		e := &l.Entries[i]
-		units = lesser(units, e.Used)
-		e.Used = without(e.Used, units)
+		units = min(units, e.Used)
+		e.Used -= units
 	}
 	l.normalize()
 	return units
@@ -427,7 +427,7 @@ func (l *Lows) lower(number, units int64) int64 {
 
 // touch lowers the last low to the units used now, if these are fewer.
 func (l *Lows) touch(used int64) {
-	if last := &l.Entries[len(l.Entries)-1]; lowers(used, last.Used) {
+	if last := &l.Entries[len(l.Entries)-1]; used < last.Used {
 		last.Used = used
 		l.normalize()
 	}
@@ -435,7 +435,7 @@ func (l *Lows) touch(used int64) {
 
 // limit lowers the low of a record to used, if that is less.
 func (l *Lows) limit(number, used int64) {
-	if i := l.covers(number); i >= 0 && lowers(used, l.Entries[i].Used) {
+	if i := l.covers(number); i >= 0 && used < l.Entries[i].Used {
 		l.Entries[i].Used = used
 		l.normalize()
 	}
@@ -449,7 +449,7 @@ func (l *Lows) clear() {
 // covers returns the index of the entry that covers a record, or -1 if none does.
 func (l *Lows) covers(number int64) int {
 	for i := len(l.Entries) - 1; i >= 0; i-- {
-		if covers(l.Entries[i].Number, number) {
+		if l.Entries[i].Number <= number {
 			return i
 		}
 	}
@@ -461,7 +461,7 @@ func (l *Lows) covers(number int64) int {
 func (l *Lows) normalize() {
 	out := l.Entries[:0]
 	for _, e := range l.Entries {
-		for len(out) > 0 && joins(out[len(out)-1].Used, e.Used) {
+		for len(out) > 0 && out[len(out)-1].Used >= e.Used {
 			e.Number = out[len(out)-1].Number
 			out = out[:len(out)-1]
 		}
@@ -474,10 +474,10 @@ func (l *Lows) normalize() {
 // two whose lows are closest, the oldest of equals and never the last entry, and
 // keeps the lesser low.
 func (l *Lows) shorten() {
-	for e := l.Entries; tooMany(int64(len(e))); e = l.Entries {
+	for e := l.Entries; int64(len(e)) > MaxLows; e = l.Entries {
 		at := 1
 		for i := 2; i < len(e)-1; i++ {
-			if closer(e[i].Used, e[i-1].Used, e[at].Used, e[at-1].Used) {
+			if e[i].Used-e[i-1].Used < e[at].Used-e[at-1].Used {
 				at = i
 			}
 		}

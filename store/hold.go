@@ -176,11 +176,11 @@ func (d *Definition) KeyHolds(row State, rs []Record, now int64) (list []KeyHold
 }
 
 // holds reports whether a record belongs to a hold that is live at now.
-func (r *Record) holds(now int64) bool { return r.Hold != "" && !r.Rest && !dueBy(r.Expires, now) }
+func (r *Record) holds(now int64) bool { return r.Hold != "" && !r.Rest && r.Expires > now }
 
 // expired reports whether a record belongs to a hold that has expired at now, so that it
 // must be given back.
-func (r *Record) expired(now int64) bool { return r.Hold != "" && !r.Rest && dueBy(r.Expires, now) }
+func (r *Record) expired(now int64) bool { return r.Hold != "" && !r.Rest && r.Expires <= now }
 
 // minForget and maxForget are the least and the longest time for which the record of an
 // ended hold stays, in µs. An hour is long enough for any repeated call.
@@ -195,13 +195,13 @@ func (h *Hold) forget(end int64) int64 { return end + ForgetAfter(h.TTL) }
 // live reports whether a hold lives at now: it was not settled, has not expired, and
 // has a part that was not reset.
 func (h *Hold) live(now int64) bool {
-	return !h.Settled && !dueBy(h.Expires, now) && slices.ContainsFunc(h.Parts, func(p Part) bool { return !p.Reset })
+	return !h.Settled && h.Expires > now && slices.ContainsFunc(h.Parts, func(p Part) bool { return !p.Reset })
 }
 
 // CountFree returns what FreeHolds of a Table does, for one that has all holds in a map.
 func CountFree(holds map[string]Hold, limit, key string, now int64) (n int) {
 	for _, h := range holds {
-		if h.Settled || dueBy(h.Expires, now) {
+		if h.Settled || h.Expires <= now {
 			continue
 		}
 		for i := range h.Parts {
@@ -362,7 +362,7 @@ func (g *Group) repeat(t Table, now int64) (done bool, err error) {
 		}
 	}
 	h, err := t.Hold(g.Hold.ID)
-	if err != nil || len(h.Parts) == 0 || dueBy(h.Forget, now) {
+	if err != nil || len(h.Parts) == 0 || h.Forget <= now {
 		return false, err
 	}
 	if h.Call != g.call() || !h.live(now) {
@@ -420,14 +420,14 @@ func (d *Definition) expire(row State, key string, now int64, rs []Record) (_ St
 	if d.Algorithm == Concurrency {
 		for i := range rs {
 			if ended(&rs[i]) {
-				row.Used = without(row.Used, lesser(rs[i].Units, row.Used))
+				row.Used -= min(rs[i].Units, row.Used)
 			}
 		}
 		return row, slices.DeleteFunc(rs, func(r Record) bool { return ended(&r) }), nil
 	}
 	var scratch Rule
-	t := later(now, row.TS)
-	if row.Used, row.TS = d.RuleFor(key, &scratch).usedAt(&row, t), t; isNone(row.Used) || row.Lows == nil {
+	t := max(now, row.TS)
+	if row.Used, row.TS = d.RuleFor(key, &scratch).usedAt(&row, t), t; row.Used == 0 || row.Lows == nil {
 		row.Lows = nil
 		return row, slices.DeleteFunc(rs, func(r Record) bool { return ended(&r) }), nil
 	}

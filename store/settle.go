@@ -18,7 +18,7 @@ func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 	if err != nil {
 		return err
 	}
-	if len(h.Parts) == 0 || dueBy(h.Forget, now) {
+	if len(h.Parts) == 0 || h.Forget <= now {
 		return ErrUnknownHold
 	}
 	h.Parts = slices.Clone(h.Parts)

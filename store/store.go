@@ -367,7 +367,7 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 // touch returns the lows of a row that is written. A row that was full, or is now,
 // has none, because a store may delete it together with its lows.
 func (op *Op) touch(l *Lows, o *outcome) *Lows {
-	if isNone(o.Before) || isNone(o.After) {
+	if o.Before == 0 || o.After == 0 {
 		return nil
 	}
 	next := l.clone()
@@ -537,7 +537,7 @@ func (g *Group) Due() int64 {
 	var due int64
 	for i := range g.Ops {
 		if g.Ops[i].Cost > 0 {
-			due = later(due, g.Ops[i].Delay)
+			due = max(due, g.Ops[i].Delay)
 		}
 	}
 	return due

@@ -419,7 +419,7 @@ func (d *Definition) override(row State, records []Record, was *Override, key st
 
 // setRow stores a row, or the zero State if nothing is used.
 func setRow(t Table, limit, key string, row State, records []Record) error {
-	if row.Override = nil; isNone(row.Used) {
+	if row.Override = nil; row.Used == 0 {
 		row = State{}
 	}
 	return t.SetRow(limit, key, row, records)
@@ -432,7 +432,7 @@ func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
 	if err != nil {
 		return err
 	}
-	if len(h.Parts) == 0 || dueBy(h.Due, now) {
+	if len(h.Parts) == 0 || h.Due <= now {
 		return ErrReservation
 	}
 	entries := make([]entry, len(h.Parts))
@@ -484,7 +484,7 @@ func SweepRow(t Table, limits *Registry, limit, key string, now int64) (gone boo
 	}
 	var scratch Rule
 	own := e.own(now)
-	if gone = own.Override == nil && isNone(own.RuleFor(key, &scratch).usedAt(&e.row, later(now, e.row.TS))); gone {
+	if gone = own.Override == nil && own.RuleFor(key, &scratch).usedAt(&e.row, max(now, e.row.TS)) == 0; gone {
 		e.row.Used = 0
 	}
 	return gone, e.write(t, now)
