@@ -29,12 +29,12 @@ func newManySQL(s *statements, id int32, d *store.Definition, testClock bool) {
 	r := &d.Rule
 	now, columns, unnest := readNow, "q(key, units)", "(select $1::text[]), (select $2::bigint[])"
 	grid := gridSQL(r)
-	before, after := ticksSQL(r, "b.ts", "c.n", grid), ticksSQL(r, "b.ts", "excluded.ts", grid)
+	before, after := ticksSQL(r, "c.n", grid), ticksSQL(r, "excluded.ts", grid)
 	params := 2
 	if spread(r) { // the origin depends on the key, and excluded does not have it
 		params, columns, unnest = 3, "q(key, units, grid)", unnest+", (select $3::bigint[])"
-		before = ticksSQL(r, "b.ts", "c.n", "q.grid")
-		after = ticksOnceSQL(r, "b.ts", "excluded.ts", "($3::bigint[])[width_bucket(excluded.key, $1::text[])]")
+		before = ticksSQL(r, "c.n", "q.grid")
+		after = ticksOnceSQL(r, "excluded.ts", "($3::bigint[])[width_bucket(excluded.key, $1::text[])]")
 	}
 	if testClock {
 		now = fmt.Sprintf("$%d::bigint", params+1)
@@ -213,7 +213,7 @@ func (p *pendingRow) prepare(n int, bound int64) bool {
 			tokens, _ := fullCost(op)
 			units = tokens * p.rule.Unit
 		}
-		if !(p.units <= bound-units) {
+		if p.units > bound-units {
 			break
 		}
 		p.tried, p.units = p.tried+1, p.units+units
@@ -359,7 +359,7 @@ func (p *limitBatch) chargeSQL() string {
 // as if they had been charged one after the other. row is the state after the
 // last of them.
 func (p *pendingRow) answerCharged(row store.State, now int64) {
-	row.Used = row.Used - p.units
+	row.Used -= p.units
 	for _, g := range p.Groups[:p.tried] {
 		op := &g.Ops[0]
 		if readOnly(op) {
@@ -369,7 +369,7 @@ func (p *pendingRow) answerCharged(row store.State, now int64) {
 			continue
 		}
 		tokens, _ := fullCost(op)
-		row.Used = row.Used + tokens*p.rule.Unit
+		row.Used += tokens * p.rule.Unit
 		grant(g, &p.rule, tokens, row, now)
 		g.Err = nil
 	}

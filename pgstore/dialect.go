@@ -84,7 +84,7 @@ func (d *dialect) takeSQL(id int32, def *store.Definition, testClock bool) strin
 	if testClock {
 		clock = fmt.Sprintf("$%d::bigint", params+1)
 	}
-	ticks := ticksDividedSQL(r, "b.ts", "excluded.ts", grid, d.divide)
+	ticks := ticksDividedSQL(r, "excluded.ts", grid, d.divide)
 	return fmt.Sprintf(`insert into dipwell.buckets as b (limit_id, key, version, used, ts, seen)
 values (%[1]d, $1::text, %[2]d, $2::bigint, %[3]s, 0)
 on conflict (limit_id, key) do update

@@ -12,25 +12,25 @@ import (
 // The functions of this file return SQL expressions about row b of buckets. Operands are
 // numbers, columns and parameters.
 
-// ticksSQL returns the number of ticks from ts to now. grid is a boundary of windows before
+// ticksSQL returns the number of ticks from the row's ts to now. grid is a boundary of windows before
 // any time that can occur, so that division rounds down: see gridOf.
-func ticksSQL(r *store.Rule, ts, now, grid string) string {
-	return ticksDividedSQL(r, ts, now, grid, "/")
+func ticksSQL(r *store.Rule, now, grid string) string {
+	return ticksDividedSQL(r, now, grid, "/")
 }
 
 // ticksDividedSQL is ticksSQL for an engine's operator of integer division.
-func ticksDividedSQL(r *store.Rule, ts, now, grid, divide string) string {
+func ticksDividedSQL(r *store.Rule, now, grid, divide string) string {
 	if r.Every == 1 {
-		return fmt.Sprintf("greatest(%s - %s, 0)", now, ts)
+		return fmt.Sprintf("greatest(%s - b.ts, 0)", now)
 	}
-	return fmt.Sprintf("((greatest(%[1]s, %[2]s)%[3]s) %[4]s %[5]d - (%[2]s%[3]s) %[4]s %[5]d)", now, ts, minus(grid), divide, r.Every)
+	return fmt.Sprintf("((greatest(%[1]s, b.ts)%[2]s) %[3]s %[4]d - (b.ts%[2]s) %[3]s %[4]d)", now, minus(grid), divide, r.Every)
 }
 
 // ticksOnceSQL is ticksSQL for a grid that must be looked up, and so stands in it once. It
 // computes the ticks from the time since ts, and from how much of the present window has
 // passed.
-func ticksOnceSQL(r *store.Rule, ts, now, grid string) string {
-	return fmt.Sprintf("(greatest(%s - %s, 0) - (%[1]s - %[3]s) %% %[4]d + %[4]d - 1) / %[4]d", now, ts, grid, r.Every)
+func ticksOnceSQL(r *store.Rule, now, grid string) string {
+	return fmt.Sprintf("(greatest(%[1]s - b.ts, 0) - (%[1]s - %[2]s) %% %[3]d + %[3]d - 1) / %[3]d", now, grid, r.Every)
 }
 
 // minus returns " - n" for a number that may be negative.

@@ -85,9 +85,9 @@ func drawn(n *rand.Rand, r *store.Rule) (query, want string) {
 	if n.IntN(2) == 0 {
 		operand = "q.grid"
 	}
-	ticks := ticksSQL(r, "b.ts", "q.n", operand)
+	ticks := ticksSQL(r, "q.n", operand)
 	exprs := []string{
-		ticks, ticksOnceSQL(r, "b.ts", "q.n", operand), leftSQL(r, ticks),
+		ticks, ticksOnceSQL(r, "q.n", operand), leftSQL(r, ticks),
 		leftAfterSQL(ticks, "q.add", "q.enough"), fitsSQL(r, ticks, fmt.Sprintf("%d - q.units", r.Cap)),
 		fitsRoomSQL(r, ticks, "q.room"), lowSQL(leftSQL(r, ticks)),
 	}

@@ -45,7 +45,7 @@ func setHoldSQL(s *statements, id int32, d *store.Definition, testClock bool) {
 		reset = fmt.Sprintf("coalesce((select x.expires from dipwell.hold_parts x where x.limit_id = %d and x.key = $1::text and x.live order by x.expires desc limit 1), 0)", id)
 	} else {
 		charge := chargeSQL(id, d, now, grid, "$1::text", "$3::bigint", "$4::bigint")
-		left := leftSQL(r, ticksSQL(r, "b.ts", now, grid))
+		left := leftSQL(r, ticksSQL(r, now, grid))
 		before := fmt.Sprintf("least(%s, b.low)", left)
 		set = fmt.Sprintf(`used = %[1]s, ts = greatest(%[4]s, b.ts), low = %[1]s,
     lows = case when b.lows is null then %[2]s when cardinality(b.lows) < 67 and (cardinality(b.lows) = 5 or b.lows[cardinality(b.lows) - 1] < %[3]s)

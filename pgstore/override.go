@@ -295,7 +295,7 @@ func takeOverriddenSQL(id int32, r *store.Rule, testClock bool) string {
 		now = fmt.Sprintf("$%d::bigint", params+1)
 		seen = now
 	}
-	ticks := ticksSQL(r, "b.ts", now, "$8::bigint")
+	ticks := ticksSQL(r, now, "$8::bigint")
 	left, back := leftAfterSQL(ticks, "$4::bigint", "$7::bigint"), returnedSQL(ticks, "$4::bigint", "$7::bigint")
 	return fmt.Sprintf(`update dipwell.buckets b set used = %[4]s + $2::bigint, ts = greatest(%[2]s, b.ts), low = %[6]s
 where b.limit_id = %[1]d and b.key = $1::text and b.version = $5::int and (b.due <= %[2]s) is not true and greatest(%[2]s, b.ts) < $6::bigint

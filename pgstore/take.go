@@ -79,7 +79,7 @@ left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, i
 		override = fmt.Sprintf(", case when r.version < 0 then (select to_json(o) from dipwell.key_overrides o where o.limit_id = %d and o.key = $1::text) end", id)
 		none = ", null"
 	}
-	ticks := ticksSQL(r, "b.ts", "excluded.ts", grid)
+	ticks := ticksSQL(r, "excluded.ts", grid)
 	fits := fitsSQL(r, ticks, "$3::bigint")
 	s.insertOrRead = fmt.Sprintf(`with c as materialized (select %[2]s as n),
 r as materialized (select used, ts, version, lows is null and due is null as plain from dipwell.buckets where limit_id = %[3]d and key = $1::text),
@@ -102,7 +102,7 @@ type charge struct{ set, where string }
 // chargeSQL returns the charge of a limit. room is the value of function room.
 func chargeSQL(id int32, d *store.Definition, now, grid, key, units, room string) charge {
 	r := &d.Rule
-	ticks := ticksSQL(r, "b.ts", now, grid)
+	ticks := ticksSQL(r, now, grid)
 	return charge{
 		set: fmt.Sprintf("used = %s + %s, ts = greatest(%s, b.ts), low = %s", leftSQL(r, ticks), units, now, lowSQL(leftSQL(r, ticks))),
 		where: fmt.Sprintf("b.limit_id = %d and b.key = %s and b.version = %d and (b.due <= %s) is not true and %s",

@@ -215,8 +215,15 @@ func (t *table) Pending(id store.Reservation) (h store.Pending, err error) {
 		if _, _, err = t.Row(p.Limit, p.Key); err != nil {
 			return h, err
 		}
-		one, err := parseRecord(id.String(), t.row(p.Limit, p.Key).records[id.String()])
-		if err != nil || one.Rest {
+		text := t.row(p.Limit, p.Key).records[id.String()]
+		if text == "" {
+			return store.Pending{}, nil
+		}
+		one, err := parseRecord(id.String(), text)
+		if err != nil {
+			return h, err
+		}
+		if one.Rest {
 			return store.Pending{}, nil
 		}
 		h.Due = one.Ends
