@@ -133,6 +133,7 @@ func childEvery(s *Store, l *dipwell.Limiter) {
 					panic(err)
 				}
 			}
+			groups = s.writer.groups.Load() // the last calls may be in the group after the next
 			continue
 		}
 		if _, err := l.TakeAll(ctx, take("a0"), take("b0")); err != nil {

@@ -23,7 +23,7 @@ const (
 	idleTimeout    = 2 * time.Minute
 	maxHeaderBytes = 32 << 10 // what nginx accepts, and sends to /v1/auth
 	maxProxyHeader = 64 << 10 // of a proxied request
-	maxConnections = 8192     // per listener
+	maxConnections = 12288    // per listener
 	maxSecure      = 4096     // the same, with TLS: each takes 50 kB, and up to 180 with HTTP/2
 	drainTimeout   = 10 * time.Second
 	releaseTimeout = time.Second // a handler waits 250 ms for a store that does not answer
@@ -36,7 +36,7 @@ type Listener struct {
 	Streams        bool          // bodies have no read timeout, for a proxy
 	ReadTimeout    time.Duration // of a whole request; default 10 s
 	StallTimeout   time.Duration // a client that takes no byte of an answer for so long is disconnected; default 30 s
-	MaxConnections int           // more wait in the kernel's queue; default 8192, with TLS and of gRPC 4096
+	MaxConnections int           // more wait in the kernel's queue; default 12288, with TLS and of gRPC 4096
 	TLS            *tls.Config   // nil for plain text
 }
 
