@@ -88,11 +88,11 @@ func TestMemoryOfUnfinishedRequests(t *testing.T) {
 
 // TestMemoryOfUnfinishedFrames checks the same for HTTP/2, whose frames, fields and tables of
 // fields (HPACK) are kept until the last frame of a header has arrived: all connections of a
-// listener with TLS, and of gRPC, fit in half of what deploy/systemd allows.
+// listener with TLS, and of gRPC, fit with room for garbage into what deploy/systemd allows.
 func TestMemoryOfUnfinishedFrames(t *testing.T) {
 	const (
 		n    = 40
-		room = 1 << 30
+		room = 3 << 29 // with the client's ends, which are in this process too
 	)
 	cert, key := filepath.Join(t.TempDir(), "cert"), filepath.Join(t.TempDir(), "key")
 	newAuthority(t, "ours").issue("server", cert, key)
@@ -137,8 +137,10 @@ func TestMemoryOfUnfinishedFrames(t *testing.T) {
 			})
 		}
 	}
-	if sum := worst["https"]*server.MaxSecure + worst["gRPC with TLS"]*server.MaxGRPC; sum > room {
-		t.Errorf("%d bytes in the worst case", sum)
+	sum := worst["https"]*server.MaxSecure + worst["gRPC with TLS"]*server.MaxGRPC
+	t.Logf("%d bytes in the worst case", sum)
+	if sum > room {
+		t.Errorf("more than %d", room)
 	}
 }
 
