@@ -370,7 +370,10 @@ func (l *lane) failed(ctx context.Context, groups []store.Group, err error, fail
 // apply calls the function apply for a batch of several callers, and OnBatch. A panic of the
 // store becomes an error, because it must not stop the goroutine that serves them.
 func (s *settings) apply(ctx context.Context, b *store.Batch, apply func(context.Context, *store.Batch) error) (err error) {
-	start := time.Now()
+	var start time.Time
+	if s.OnBatch != nil {
+		start = time.Now()
+	}
 	defer func() {
 		err = background.Recovered(recover(), err)
 		if s.OnBatch != nil {
