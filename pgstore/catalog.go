@@ -334,25 +334,36 @@ func (l *limits) byID(id int32) *store.Definition {
 	return nil
 }
 
-// retireEvery is the number of changes of a limit after which a program that does not sweep
-// looks for versions that no row needs: perhaps nobody does.
-const retireEvery = 64
+// A program that does not sweep looks for versions that no row needs at every retireEvery-th
+// change of a limit: perhaps nobody sweeps. It stops after retireFor, because it may meet many
+// rows, or one that another transaction has locked; the next time it goes on from there.
+const (
+	retireEvery = 64
+	retireFor   = time.Second
+)
 
 // Put stores a limit.
 func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed bool, err error) {
 	err = l.s.engine().put(ctx, limit, by)
 	if d := l.reg.Lookup(limit.Name); err == nil && d != nil && d.Number%retireEvery == 0 && !l.sweeps && l.s.autocommit() {
-		var failed error // the limit is stored all the same
-		if l.s.engine().hasFunctions() {
-			_, failed = l.s.engine().retire(ctx)
-		} else {
-			_, failed = l.s.engine().sweep(ctx, math.MaxInt)
-		}
-		if failed != nil {
-			l.s.report(failed)
-		}
+		l.retire(ctx)
 	}
 	return true, defineError(err, limit.Name)
+}
+
+// retire looks for versions that no row needs. An error is only reported: the limit is stored.
+func (l *limits) retire(ctx context.Context) {
+	short, cancel := context.WithTimeout(ctx, retireFor)
+	defer cancel()
+	var err error
+	if l.s.engine().hasFunctions() {
+		_, err = l.s.engine().retire(short)
+	} else {
+		_, err = l.s.engine().sweep(short, math.MaxInt)
+	}
+	if err != nil && short.Err() == nil {
+		l.s.report(err)
+	}
 }
 
 // Drop ends a limit. Its rows go with the next sweeps.

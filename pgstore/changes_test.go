@@ -442,6 +442,42 @@ func TestChangesWithoutASweep(t *testing.T) {
 	}
 }
 
+// TestChangesBesideALockedRow checks that a program which retires versions itself does not
+// wait for a row that another transaction has locked.
+func TestChangesBesideALockedRow(t *testing.T) {
+	for name, pool := range map[string]*pgxpool.Pool{"functions": newPool(t), "portable": portablePool(t)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			limit := store.Limit{Name: "api", Rate: 1, Period: 365 * 24 * time.Hour, Burst: 100}
+			tx, err := pool.Begin(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(context.Background()) }()
+			for i := range 140 {
+				limit.Burst = 100 + int64(i%7)
+				if _, err := l.Define(ctx, limit, store.OwnerCode); err != nil {
+					t.Fatal(i, err)
+				}
+				if i > 0 {
+					continue
+				}
+				if _, err := l.Take(ctx, "api", "k", 40); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := tx.Exec(ctx, "select from dipwell.buckets for update"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // TestKeysOfOldVersions lists a key whose row is of an older version than those that programs
 // read.
 func TestKeysOfOldVersions(t *testing.T) {
