@@ -49,6 +49,7 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 		}
 		return nil, err
 	}
+	limitUnsent(c, b.stall)
 	return &conn{Conn: c, slots: b.slots, stall: b.stall, load: b.load}, nil
 }
 
@@ -61,8 +62,9 @@ func (b *boundedListener) wait(why string) {
 }
 
 // conn is a connection of a bounded listener. It frees its slot when it is closed. A Write
-// of which the peer takes no byte for stall fails, and closes it. Only Write sets the
-// deadline of the socket for writes, anew each time, so that no layer above can remove it.
+// of which the peer takes no byte for stall fails, and closes it: on Linux as limitUnsent
+// says, elsewhere once the kernel's buffers took none. Only Write sets the deadline of the
+// socket for writes, anew each time, so that no layer above can remove it.
 type conn struct {
 	net.Conn
 	slots chan struct{}
@@ -81,8 +83,8 @@ type conn struct {
 	ended   bool  // guarded by load.mu: it is closed, or another owner has it
 }
 
-// stallChecks is how often in stall a Write that waits looks whether bytes were taken: it
-// fails after at most stall and a sixth of it.
+// stallChecks is how often in stall a Write that waits looks whether the kernel took bytes:
+// it fails after at most stall and a sixth of it.
 const stallChecks = 6
 
 func (c *conn) Write(b []byte) (n int, err error) {

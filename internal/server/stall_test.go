@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,6 +69,31 @@ func TestListenerFullOfStalledClients(t *testing.T) {
 		t.Error(res.Status)
 	}
 	clients.Wait()
+}
+
+// A client that reads nothing of an answer that is short enough for the kernel's buffers is
+// disconnected too. Only Linux tells the server.
+func TestStalledClientOfAShortAnswer(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		return
+	}
+	w := newFixture(t, server.Config{}, local)
+	addr, _ := w.serve(server.Listener{MaxConnections: 1, StallTimeout: short})
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.(*net.TCPConn).SetReadBuffer(1 << 10); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(c, strings.Repeat("GET /openapi.json HTTP/1.1\r\nHost: "+addr+"\r\n\r\n", 2))
+	other := http.Client{Timeout: time.Minute}
+	res, err := other.Get("http://" + addr + "/healthz")
+	if err != nil {
+		t.Fatal("the connection stays: ", err)
+	}
+	_ = res.Body.Close()
 }
 
 // A client that stops reading behind a proxy gives back its tokens of a concurrency limit,
