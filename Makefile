@@ -58,19 +58,13 @@ verify: fmt vet generated licenses quoted lint cross race vuln ## everything tha
 fmt: ## fail when a file is not formatted
 	@out=$$(gofmt -l . ); test -z "$$out" || { echo "not formatted:"; echo "$$out"; exit 1; }
 
-# What compiles on 64 bits need not on 32. One analyzer is enough there: vet checks the types
-# of all packages that it looks at, tests included.
-vet: ## go vet, in both modules, and whether all tests compile on 32 bits
+vet: ## go vet, in both modules
 	$(COMPILE) vet ./...
-	CGO_ENABLED=0 GOOS=linux GOARCH=386 $(COMPILE) vet -directive ./...
 	cd bench && $(COMPILE) vet ./...
 
-# Compiling without optimizations takes three fifths of the time. The tests of linux/386 use
-# what was compiled with them.
-cross: ## build for the platforms of CROSS, and test on 32 bits what depends on the size of an int
-	@set -e; for p in $(CROSS); do echo "go build, $$p"; \
-		flags='all=-N -l'; if [ $$p = linux/386 ]; then flags=; fi; \
-		CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} $(COMPILE) build -gcflags="$$flags" -ldflags='-s -w' ./...; done
+# What compiles on 64 bits need not on 32.
+cross: ## check the types on the platforms of CROSS, and test on 32 bits what depends on the size of an int
+	$(COMPILE) run ./lab/typecheck $(CROSS)
 	@if [ "$$($(GO) env GOHOSTOS GOHOSTARCH | xargs)" = "linux amd64" ]; then GO=$(GO) scripts/test-32bit $(INTSIZE); fi
 
 generated: ## fail when a generated file differs from what its generator writes
