@@ -29,13 +29,15 @@ type nullLogger struct{}
 
 func (nullLogger) Printf(context.Context, string, ...any) {}
 
-// Each case of the suite has its own prefix, and most of its time is waiting.
+// TestStore runs the suite, in its short form unless DIPWELL_LONG=1: TestGolden plays all
+// vectors, TestAgreesWithTable more histories. Each case has its own prefix, and most of its
+// time is waiting.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	db := client(t)
 	storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 		return newStore(t, db, redisstore.Config{Clock: now, Poll: -1})
-	}, storetest.Options{Parallel: true})
+	}, storetest.Options{Parallel: true, Quick: !long()})
 }
 
 // client returns a connection to the server of these tests.

@@ -124,7 +124,7 @@ func changeSeveralVersions(e *env) {
 // the store has converted them before they are called.
 func changeManyTimes(e *env) {
 	e.histories = max(1, e.histories/5) // each is long
-	e.seeded(func(e *env, rnd *rand.Rand) {
+	e.seeded(1, func(e *env, rnd *rand.Rand) {
 		change := func() {
 			l := store.Limit{
 				Name:      "many",

@@ -16,18 +16,18 @@ import (
 var historyCases = []testCase{{"model", modelCase}}
 
 func modelCase(e *env) {
-	e.seeded(func(e *env, rnd *rand.Rand) { (&history{env: e, Rand: rnd}).run() })
+	e.seeded(1, func(e *env, rnd *rand.Rand) { (&history{env: e, Rand: rnd}).run() })
 }
 
-// seeded plays random histories, each on a new store: half of them with fixed
-// seeds, half with random ones, or those that follow the environment's DIPWELL_SEED.
-func (e *env) seeded(play func(*env, *rand.Rand)) {
+// seeded plays random histories, each on a new store: half of them with fixed seeds from
+// one on, half with random ones, or those that follow the environment's DIPWELL_SEED.
+func (e *env) seeded(fixed uint64, play func(*env, *rand.Rand)) {
 	seeds := []uint64{*seed}
 	if *seed == 0 {
 		seeds = nil
 		first := limittest.NewSeed(e)
 		for i := range e.histories {
-			s := uint64(i + 1)
+			s := fixed + uint64(i)
 			if i%2 == 1 {
 				s = first + uint64(i)
 			}

@@ -152,14 +152,14 @@ var mutants = map[string]struct {
 
 const mutantEnv = "STORETEST_MUTANT"
 
-// TestMutant runs the suite on the mutant named in the environment. It is run in
+// TestMutant runs the suite, as short as Quick makes it, on the mutant named in the environment. It is run in
 // child processes of TestMutantsAreCaught.
 func TestMutant(t *testing.T) {
 	m, ok := mutants[os.Getenv(mutantEnv)]
 	if !ok {
 		return
 	}
-	storetest.Run(t, openRef(m.bug), storetest.Options{Lacks: []string{"overrides", "holds", "concurrency"}})
+	storetest.Run(t, openRef(m.bug), storetest.Options{Quick: true, Lacks: []string{"overrides", "holds", "concurrency"}})
 }
 
 // TestMutantsAreCaught runs the cases of each mutant in child processes and

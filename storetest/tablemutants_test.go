@@ -70,7 +70,7 @@ func TestTableMutant(t *testing.T) {
 	if !ok {
 		return
 	}
-	storetest.Run(t, func(_ testing.TB, now func() int64) store.Store { return &faultyStore{newMapStore(now), m.bug} }, storetest.Options{})
+	storetest.Run(t, func(_ testing.TB, now func() int64) store.Store { return &faultyStore{newMapStore(now), m.bug} }, storetest.Options{Quick: true})
 }
 
 func TestTableMutantsAreCaught(t *testing.T) {
