@@ -42,7 +42,7 @@ var stores = []struct {
 	{"filestore", openFile, false, true, true},
 	{"filestore each", openFileEach, false, true, false},
 	{"pgstore", openPostgres, true, false, false},
-	{"redisstore", openRedis, false, false, true},
+	{"redisstore", openRedis, false, false, false},
 	{"redisstore cluster", openCluster, false, false, false},
 }
 
