@@ -244,7 +244,7 @@ func (s *Store) metrics() []store.Metric {
 		{Name: "dipwell_holds", Help: "Holds that the store has, among them those that have ended.", Value: float64(st.Holds)},
 		{Name: "dipwell_overrides", Help: "Overrides that the store has.", Value: float64(st.Overrides)},
 		{Name: "dipwell_store_bytes", Help: "Memory that keys take.", Value: float64(st.Bytes)},
-		{Name: "dipwell_store_full_total", Help: "Calls that failed because the store holds as many keys, holds or overrides as it may.", Counter: true, Value: float64(st.Refused)},
+		{Name: "dipwell_store_full_total", Help: "Calls for a new key, reservation, hold or override for which the store had no room, also those that their limit then allowed.", Counter: true, Value: float64(st.Refused)},
 	}
 }
 

@@ -447,6 +447,31 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// TestMetricsOfFullStore checks that calls for which the store had no room count, also if
+// the limit answers them in its place.
+func TestMetricsOfFullStore(t *testing.T) {
+	st, err := memstore.New(memstore.Config{MaxKeys: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	plain := dipwell.Limit{Name: "plain", Rate: 1, Period: time.Hour}
+	shadow, open := plain, plain
+	shadow.Name, shadow.Mode = "shadow", dipwell.Shadow
+	open.Name, open.OnStoreError = "open", dipwell.FailOpen
+	l, err := dipwell.New(st, plain, shadow, open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &fixture{t: t, limiter: l, server: server.New(l, server.Config{})}
+	w.api = w.server.API(local)
+	w.want(w.post("take", "limit=plain&key=a"), 200)
+	w.want(w.post("take", "limit=shadow&key=b"), 200, `"source":"fallback-open"`)
+	w.want(w.post("take", "limit=open&key=c"), 200, `"source":"fallback-open"`)
+	w.want(w.post("take", "limit=plain&key=d"), 503)
+	w.want(w.do("GET", "/metrics", ""), 200, "dipwell_store_full_total 3\n", "dipwell_store_errors_total 1\n")
+}
+
 // measured is a store with metrics of its own.
 type measured struct {
 	store.Store

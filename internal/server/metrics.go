@@ -32,7 +32,6 @@ type metrics struct {
 	missed int                                    // guarded by mu: counts of fresh limits since the last publish
 	storeErrors,
 	left,
-	full,
 	unknown,
 	shed atomic.Uint64
 	unkeyed  [2]atomic.Uint64 // indexed as keySources
@@ -85,7 +84,6 @@ var (
 	descFallbacks = prometheus.NewDesc("dipwell_fallbacks_total", "Decisions made without the store, by limit and kind.", []string{"limit", "kind"}, nil)
 	descErrors    = prometheus.NewDesc("dipwell_store_errors_total", "Calls that the store could not answer.", nil, nil)
 	descLeft      = prometheus.NewDesc("dipwell_abandoned_calls_total", "Calls whose callers hung up before they were answered.", nil, nil)
-	descFull      = prometheus.NewDesc("dipwell_store_full_total", "Calls for a new key, hold or override while the store held as many as it may.", nil, nil)
 	descTook      = prometheus.NewDesc("dipwell_decision_seconds", "How long decisions took, by store and verb, without reading and writing the request.", []string{"store", "verb"}, nil)
 	descUnknown   = prometheus.NewDesc("dipwell_unknown_limit_total", "Calls for limits that are not defined.", nil, nil)
 	descUnkeyed   = prometheus.NewDesc("dipwell_keyless_requests_total", "Requests of forward-auth and of the proxy that were refused because they did not tell whose bucket they take from, by where that should stand.", []string{"by"}, nil)
@@ -164,9 +162,6 @@ func (m *metrics) counted(d *dipwell.Decision, err error) bool {
 	}
 	if errors.Is(err, dipwell.ErrStore) {
 		m.storeErrors.Add(1)
-		if errors.Is(err, store.ErrFull) {
-			m.full.Add(1)
-		}
 	} else if err != nil {
 		if errors.Is(err, dipwell.ErrUnknownLimit) {
 			m.unknown.Add(1)
@@ -273,7 +268,7 @@ func (m *metrics) every() map[string]limitCounts {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descDecisions, descFallbacks, descErrors, descLeft, descFull, descTook, descUnknown, descUnkeyed, descShed} {
+	for _, d := range []*prometheus.Desc{descDecisions, descFallbacks, descErrors, descLeft, descTook, descUnknown, descUnkeyed, descShed} {
 		ch <- d
 	}
 }
@@ -294,7 +289,6 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	counter(descErrors, m.storeErrors.Load())
 	counter(descLeft, m.left.Load())
-	counter(descFull, m.full.Load())
 	counter(descUnknown, m.unknown.Load())
 	for i, name := range keySources {
 		counter(descUnkeyed, m.unkeyed[i].Load(), name)
