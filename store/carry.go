@@ -237,7 +237,8 @@ func (d *Definition) Carry(s State, key string, now int64) (carried State, ok bo
 	return d.carry(s, key, &phase, now, nil)
 }
 
-// carry is Carry with the key's phase: if the phase is needed and 0, carry sets it. rs,
+// carry is Carry with the key's phase: if the phase is needed and 0, carry sets it. If phase
+// is nil the key is unknown: carry then assumes the windows in which least comes back. rs,
 // if not nil, points to the records of the row. Records under the row's definition are
 // converted with it; holds that had expired when a version began are given back first.
 func (d *Definition) carry(s State, key string, phase *int64, now int64, rs *[]Record) (carried State, ok bool) {
@@ -259,11 +260,14 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64, rs *[]R
 	var scratch Rule
 	base.walk(&s, at, o, base.instant(&s, now), d, func(v *step) {
 		from := v.from
-		if from.Spread {
+		if from.Spread && phase != nil {
 			from = from.spreadTo(phaseOf(phase, d.Name, key), &scratch)
 		}
 		give := func(units int64) int64 { return v.policy.giveBack(units, v.from, v.to) }
 		used := from.usedAt(&s, v.at)
+		if phase == nil {
+			used = from.mostUsedAt(&s, v.at)
+		}
 		if s.Lows != nil && rs != nil && v.version && v.policy != StartOver {
 			before := used
 			used, s.Lows, *rs = s.Lows.expireUnder(was, used, *rs, min(v.at, now))
@@ -303,12 +307,17 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64, rs *[]R
 
 // Renew converts a row without records and without an override to the present version of
 // its limit at the time now, in µs, as its next call would. If neither the key nor its
-// phase is known, they are "" and 0; renew then returns false if they are needed.
+// phase is known, they are "" and 0. If they are needed, Renew then returns false, which
+// leaves the row to its next call; but if the limit has hundreds of versions, Renew counts for
+// each of them the least that can have come back, so that no idle row keeps them all.
 func (d *Definition) Renew(s State, key string, phase, now int64) (renewed State, ok bool) {
 	base := d.Base()
 	version := terms.VersionOf(s.Version)
 	if key == "" && phase == 0 && slices.ContainsFunc(base.Past, func(v *Version) bool { return v.Number >= version && v.Rule.Spread }) {
-		return s, false
+		if len(base.Past) < maxVersions/2 {
+			return s, false
+		}
+		return base.Own(s, now).carry(s, "", nil, now, nil)
 	}
 	return base.Own(s, now).carry(s, key, &phase, now, nil)
 }

@@ -167,3 +167,33 @@ func TestNoMemoryForMore(t *testing.T) {
 		}
 	}
 }
+
+// TestRowOlderThanItsWindows changes a limit more often than it may have versions, while a
+// row lies idle of which the table does not know when its windows begin: it is from before
+// the limit had windows. The changes go on, and the row gains nothing by them.
+func TestRowOlderThanItsWindows(t *testing.T) {
+	clock := &fake{1e15}
+	s := open(t, Config{Clock: clock.now})
+	w := store.Limit{Name: "w", Rate: 10, Period: 30 * 24 * time.Hour, OnChange: store.Keep}
+	l := limiter(t, s, w)
+	take(t, l, "w", "k", 9)
+	w.Algorithm = store.FixedWindow
+	for i := range int64(3000) {
+		clock.us += 1e6
+		w.Rate = 10 + i%2
+		if _, err := s.Define(ctx, w, terms.OwnerCode); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	if n := len(s.reg.Lookup("w").Past); n > 600 {
+		t.Errorf("%d versions are kept", n)
+	}
+	d, err := l.Check(ctx, "w", "k", 0)
+	if err != nil || d.Remaining > 2 && d.ResetAfter > 0 {
+		t.Errorf("%d tokens are left, %v", d.Remaining, err)
+	}
+	clock.us += d.ResetAfter.Microseconds()
+	if d, err = l.Check(ctx, "w", "k", 0); err != nil || d.Remaining != 11 {
+		t.Errorf("%d tokens are left once it is full, %v", d.Remaining, err)
+	}
+}
