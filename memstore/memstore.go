@@ -13,25 +13,27 @@ import (
 type Config struct {
 	// MaxKeys bounds the number of keys, over all limits. Keys whose buckets are full do not
 	// count. At the bound no key is evicted: calls of a new key fail with store.ErrFull. A
-	// key takes about 45 bytes. Default 1<<24, at most 1<<36.
+	// key takes about 45 bytes. Default 10<<20, at most 1<<36.
 	MaxKeys int
 	// MaxKeyBytes bounds the memory for the texts of keys of limits with ListKeys: 32 bytes
 	// for each 28 of a key and the two of its length. At the bound, calls of a new key of such
 	// a limit fail with store.ErrFull, and a key that the store has may be missing in the list
-	// of a limit that was given ListKeys later. Default 64 for each of MaxKeys, at least 1,024.
+	// of a limit that was given ListKeys later. Default 64 for each of MaxKeys, at least 1,024
+	// and at most 256 MiB.
 	MaxKeyBytes int64
 	// MaxReservations bounds the reservations that are not yet due, and cancelled ones whose
 	// tokens cannot be given back yet; a reservation of several keys counts once for each
 	// key. At the bound, calls that would make one more fail with store.ErrFull. A
-	// reservation takes 300 to 900 bytes. Default 100,000, at most 1<<28.
+	// reservation takes 300 to 1,600 bytes. Default 50,000, at most 1<<28.
 	MaxReservations int
 	// MaxHolds bounds the holds; one of several keys counts once for each. Ended holds are
 	// kept to answer repeated calls, and the oldest of them are forgotten when a new one
 	// needs the room. Once that many are live, calls that would make one more fail with
-	// store.ErrFull. Default 100,000, at most 1<<28.
+	// store.ErrFull. Default 50,000, at most 1<<28.
 	MaxHolds int
 	// MaxOverrides bounds the overrides, over all limits. At the bound setting one more
-	// fails with store.ErrFull. Default 1<<21, at most 1<<28.
+	// fails with store.ErrFull. One takes 300 to 1,100 bytes, and its note.
+	// Default 1<<17, at most 1<<28.
 	MaxOverrides int
 	// Clock returns the time in µs since the Unix epoch, for tests. Default: the wall
 	// clock's time at New, advanced by the monotonic clock, so that setting the machine's

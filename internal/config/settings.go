@@ -54,10 +54,10 @@ type File struct {
 
 	Headers        httplimit.Headers `name:"headers" kind:"KIND" default:"ietf" live:"yes" oneof:"ietf,x-ratelimit,off" help:"Header fields that announce limits: 'ietf', 'x-ratelimit' or 'off'."`
 	TrustedProxies []netip.Prefix    `name:"trusted_proxies" kind:"CIDR" unset:"nobody's" live:"yes" help:"Whose 'X-Forwarded-For' is believed: a list of addresses and prefixes."`
-	MaxKeys        int               `name:"max_keys" kind:"N" unset:"the store's" min:"1" help:"Keys that a store in this process may hold."`
-	MaxKeyBytes    int64             `name:"max_key_bytes" kind:"N" unset:"64 × max_keys" min:"1024" help:"Bytes that a store in this process may take for the texts of keys of limits with 'keys: list'; more new keys of such limits fail."`
-	MaxHolds       int               `name:"max_holds" kind:"N" unset:"the store's" min:"1" help:"Live holds that a store in this process may have; one of several limits counts for each. Ended ones, whose records answer repeated calls, give way to new ones."`
-	MaxOverrides   int               `name:"max_overrides" kind:"N" unset:"the store's" min:"1" help:"Overrides that a store in this process may have."`
+	MaxKeys        int               `name:"max_keys" kind:"N" unset:"10485760; of a fallback 1048576" min:"1" help:"Keys that a store in this process may hold."`
+	MaxKeyBytes    int64             `name:"max_key_bytes" kind:"N" unset:"64 × max_keys, at most 268435456" min:"1024" help:"Bytes that a store in this process may take for the texts of keys of limits with 'keys: list'; more new keys of such limits fail."`
+	MaxHolds       int               `name:"max_holds" kind:"N" unset:"50000" min:"1" help:"Live holds that a store in this process may have; one of several limits counts for each. Ended ones, whose records answer repeated calls, give way to new ones."`
+	MaxOverrides   int               `name:"max_overrides" kind:"N" unset:"131072" min:"1" help:"Overrides that a store in this process may have."`
 	DenyMaxAge     time.Duration     `name:"deny_max_age" kind:"TIME" default:"1s" min:"1µs" max:"1h" off:"0" help:"How long a refusal of a store outside this process is believed without asking again, up to 1h; 0: not at all. Only what other processes give back can be seen late."`
 	MaxInFlight    int               `name:"max_in_flight" kind:"N" default:"8192" live:"yes" min:"1" help:"Calls in flight at one time; more are answered 503 with 'Retry-After'."`
 

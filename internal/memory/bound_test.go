@@ -13,6 +13,17 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
+// TestDefaultTexts checks the room for the texts of keys: 64 bytes a key, but so few in all that
+// the service's tables fit into the memory that deploy/systemd gives it.
+func TestDefaultTexts(t *testing.T) {
+	for keys, want := range map[int]int64{0: 256 << 20, 1000: 64_000, 1: 1024, 1 << 30: 256 << 20} {
+		c := Config{MaxKeys: keys}
+		if err := c.check(); err != nil || c.MaxKeyBytes != want {
+			t.Errorf("MaxKeys %d: %d bytes, %v; want %d", keys, c.MaxKeyBytes, err, want)
+		}
+	}
+}
+
 func TestFull(t *testing.T) {
 	for _, shards := range []int{0, 1, 16, maxShards} {
 		clock := &fake{1e15}

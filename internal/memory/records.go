@@ -85,6 +85,9 @@ func (sh *shard) setOverride(k *keyExtras, o *store.Override) {
 	case k.override != nil && o == nil:
 		n = -1
 	}
+	if o != nil && o != k.override {
+		o.Key = k.key // the same text, so that it is in memory once
+	}
 	k.override = o
 	k.overrides.Add(n)
 	sh.store.overrides.Add(n)

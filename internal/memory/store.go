@@ -18,13 +18,14 @@ import (
 
 // Defaults and bounds of Config.
 const (
-	DefaultMaxKeys         = 16 << 20 // takes at most about 700 MB
-	DefaultMaxReservations = 100_000  // take at most about 90 MB, and 30 MB with short keys
-	DefaultMaxHolds        = 100_000  // take as much
-	DefaultMaxOverrides    = 2 << 20  // take at most about 1.5 GB
+	DefaultMaxKeys         = 10 << 20 // take at most about 450 MB
+	DefaultMaxReservations = 50_000   // take at most about 80 MB
+	DefaultMaxHolds        = 50_000   // take at most about 90 MB
+	DefaultMaxOverrides    = 1 << 17  // take at most about 140 MB, and as much more with the longest notes
 	maxKeys                = int64(1) << 36
-	bytesPerKey            = 64      // of MaxKeyBytes; keys of up to 54 bytes take that much
-	minKeyBytes            = 1 << 10 // room for any one key
+	bytesPerKey            = 64        // of MaxKeyBytes; keys of up to 54 bytes take that much
+	defaultMaxKeyBytes     = 256 << 20 // at most, so that all defaults together stay below 2 GB
+	minKeyBytes            = 1 << 10   // room for any one key
 	maxKeyBytes            = maxKeys * bytesPerKey
 	maxReservations        = 1 << 28
 	maxShards              = 256
@@ -38,7 +39,7 @@ type Config struct {
 	MaxKeys int
 	// MaxKeyBytes bounds the memory for the texts of keys of limits with ListKeys. At the
 	// bound, calls for a new key of such a limit fail with store.ErrFull. Default
-	// bytesPerKey for each of MaxKeys.
+	// bytesPerKey for each of MaxKeys, but at most defaultMaxKeyBytes.
 	MaxKeyBytes int64
 	// MaxReservations bounds the reservations that are not yet due, together with the
 	// cancelled ones of which something is withheld. One of several keys counts once for
@@ -145,7 +146,7 @@ func (c *Config) check() error {
 	if c.MaxKeys == 0 {
 		c.MaxKeys = DefaultMaxKeys
 	}
-	c.MaxKeyBytes = cmp.Or(c.MaxKeyBytes, max(minKeyBytes, bytesPerKey*min(int64(c.MaxKeys), maxKeys)))
+	c.MaxKeyBytes = cmp.Or(c.MaxKeyBytes, max(minKeyBytes, min(defaultMaxKeyBytes, bytesPerKey*min(int64(c.MaxKeys), maxKeys))))
 	if c.MaxReservations == 0 {
 		c.MaxReservations = DefaultMaxReservations
 	}
