@@ -11,7 +11,7 @@ CROSS         ?= linux/386 darwin/arm64 windows/amd64
 CONCURRENT    ?= . ./internal/away ./internal/background ./internal/bounded ./internal/lease ./internal/coalesce ./internal/denycache ./grpclimit ./httpclient ./httplimit ./internal/keyhash ./internal/memory ./redisstore ./stack \
                  ./internal/config ./internal/rls ./internal/server ./internal/front
 # Tests of one goroutine that take minutes under the race detector.
-ONEGOROUTINE  ?= TestAgreesWithMap|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey|TestStoreAsKeysExpire|TestAgreesWithModelAsKeysExpire|TestKeysEnd|TestGolden|TestGoldenGiveBack|TestAgreesWithTable|TestOldVersionsOfVariants|TestCancelledRecordsAreForgotten|TestManyCallSites
+ONEGOROUTINE  ?= TestAgreesWithMap|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey|TestStoreAsKeysExpire|TestAgreesWithModelAsKeysExpire|TestKeysEnd|TestGolden|TestGoldenGiveBack|TestAgreesWithTable|TestOldVersionsOfVariants|TestCancelledRecordsAreForgotten|TestManyCallSites|TestBatchesChargeWhatTheyGrant|TestAgreesWithTableAsKeysExpire
 INTSIZE       ?= ./store ./internal/algebra ./internal/memory ./filestore ./internal/bounded ./internal/coalesce
 GOVULNCHECK   ?= v1.8.0
 FUZZTIME      ?= 30s
