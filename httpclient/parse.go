@@ -27,10 +27,8 @@ const maxQuotas = 8
 // advice is what a response says about limits.
 type advice struct {
 	RetryAfter time.Duration // or unknown
-	Bucket     string        // which of the service's limits the quotas belong to: Discord's bucket, GitHub's resource
-	Global     bool          // a refusal applies to the host, not only to the bucket
+	Bucket     string        // which of the service's limits the quotas belong to: GitHub's resource
 	github     bool
-	discord    bool
 
 	n      int
 	quotas [maxQuotas]quota
@@ -65,7 +63,7 @@ func (q *quota) next() time.Duration {
 //
 // A reset must not be cut to MaxBlock before its share is computed.
 func parse(a *advice, h http.Header, now time.Time, most time.Duration) {
-	a.RetryAfter, a.Bucket, a.Global, a.github, a.discord, a.n = unknown, "", false, false, false, 0
+	a.RetryAfter, a.Bucket, a.github, a.n = unknown, "", false, 0
 	p := parser{a: a, h: h, now: now, most: most}
 	p.retryAfter()
 	p.ietf()
@@ -139,13 +137,8 @@ func (p *parser) plain() {
 	if limit == "" && remaining == "" && reset == "" {
 		limit, remaining, reset = p.get("X-Rate-Limit-Limit"), p.get("X-Rate-Limit-Remaining"), p.get("X-Rate-Limit-Reset")
 	}
-	p.a.Bucket, p.a.discord = p.get("X-Ratelimit-Bucket"), true
-	if p.a.Bucket == "" {
-		p.a.discord = false
-		p.a.Bucket = p.get("X-Ratelimit-Resource")
-		p.a.github = p.a.Bucket != "" || p.get("X-Github-Request-Id") != ""
-	}
-	p.a.Global = p.get("X-Ratelimit-Global") == "true" || p.get("X-Ratelimit-Scope") == "global"
+	p.a.Bucket = p.get("X-Ratelimit-Resource")
+	p.a.github = p.a.Bucket != "" || p.get("X-Github-Request-Id") != ""
 	after := p.get("X-Ratelimit-Reset-After")
 	if remaining == "" && reset == "" && after == "" {
 		return

@@ -27,9 +27,6 @@ func (a *advice) text() string {
 	if a.Bucket != "" {
 		fmt.Fprintf(&b, "bucket=%s ", a.Bucket)
 	}
-	if a.Global {
-		b.WriteString("global ")
-	}
 	for _, q := range a.quotas[:a.n] {
 		fmt.Fprintf(&b, "[%s", q.Name)
 		if q.Limit >= 0 {
@@ -85,8 +82,7 @@ var samples = []struct{ name, header, want string }{
 	{"Anthropic", "date: Tue, 14 Nov 2023 22:00:00 GMT\nanthropic-ratelimit-requests-limit: 50\nanthropic-ratelimit-requests-remaining: 49\nanthropic-ratelimit-requests-reset: 2023-11-14T22:00:02Z\n" +
 		"anthropic-ratelimit-input-tokens-limit: 40000\nanthropic-ratelimit-input-tokens-remaining: 0\nanthropic-ratelimit-input-tokens-reset: 2023-11-14T22:01:00Z\nretry-after: 30",
 		"retry=30s [requests of 50 left 49 reset 2s] [input-tokens of 40000 left 0 reset 1m0s] wait 30s"},
-	{"Discord", "X-RateLimit-Limit: 5\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: 1470173023.123\nX-RateLimit-Reset-After: 64.57\nX-RateLimit-Bucket: abcd1234", "bucket=abcd1234 [ of 5 left 0 reset 1m4.57s] wait 1m4.57s"},
-	{"Discord, global", "Retry-After: 65\nX-RateLimit-Global: true\nX-RateLimit-Scope: global", "retry=1m5s global wait 1m5s"},
+	{"Discord", "X-RateLimit-Limit: 5\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: 1470173023.123\nX-RateLimit-Reset-After: 64.57", "[ of 5 left 0 reset 1m4.57s] wait 1m4.57s"},
 	{"Discord, an instant with a fraction", "Date: Tue, 02 Aug 2016 21:23:43 GMT\nX-RateLimit-Limit: 1\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: 1470173024.5", "[ of 1 left 0 reset 1.5s] wait 1.5s"},
 	{"GitLab", "Date: Tue, 14 Nov 2023 22:00:00 GMT\nRateLimit-Limit: 60\nRateLimit-Observed: 67\nRateLimit-Remaining: 0\nRateLimit-Reset: 1699999230\nRetry-After: 30", "retry=30s [ of 60 left 0 reset 30s] wait 30s"},
 	{"Twitter", "Date: Tue, 14 Nov 2023 22:00:00 GMT\nx-rate-limit-limit: 900\nx-rate-limit-remaining: 899\nx-rate-limit-reset: 1699999260", "[ of 900 left 899 reset 1m0s]"},

@@ -14,7 +14,6 @@ type table struct {
 	mu      sync.Mutex
 	entries map[key]*entry
 	max     int
-	spread  bool
 	most    time.Duration // Config.MaxBlock
 }
 
@@ -31,16 +30,15 @@ type entry struct {
 	used     time.Time // time of the last request, for evict
 	blocked  time.Time // no request is sent before this
 	told     bool      // by a Retry-After
-	name     string    // name of the quota or bucket that blocked; for a route, of its bucket
-	next     time.Time // with Spread: no request is sent before this
+	name     string    // name of the quota or bucket that blocked
 	quotas   []state
 	inFlight int64         // requests in flight
 	tokens   int64         // their cost in tokens
 	waiting  int           // requests that wait for this entry, which must not be evicted
 	changed  chan struct{} // closed when a request in flight ends; nil if nobody waits for that
 
-	split   byte   // of a host: how its requests are grouped into routes; 0 if it has no buckets
-	bucket  string // of a route: the name in the key of its bucket
+	split   bool   // of a host: it has buckets
+	bucket  string // of a route: the name of its bucket
 	target  *entry // of a route: its bucket
 	evicted bool
 }
@@ -222,9 +220,6 @@ func (t *table) admit(k *flight, now time.Time) (p pause) {
 	}
 	for _, e := range [...]*entry{k.host, k.bucket} {
 		if e != nil {
-			if t.spread {
-				e.next = now.Add(e.interval(now))
-			}
 			e.inFlight++
 			e.tokens += k.tokens
 		}
@@ -236,9 +231,6 @@ func (e *entry) pause(now time.Time, tokens int64) (p pause) {
 	p.entry = e
 	if wait := e.blocked.Sub(now); !e.blocked.IsZero() && wait > 0 {
 		p.wait, p.name = wait, e.name
-	}
-	if wait := e.next.Sub(now); !e.next.IsZero() && wait > p.wait {
-		p.wait, p.soft, p.name = wait, false, e.name
 	}
 	for i := range e.quotas {
 		s := &e.quotas[i]
@@ -290,21 +282,6 @@ func (k *flight) cost(s *state) int64 {
 		return k.tokens
 	}
 	return 1
-}
-
-// interval returns the time between requests at which what is left lasts until the
-// reset, at most MaxBlock.
-func (e *entry) interval(now time.Time) (d time.Duration) {
-	for i := range e.quotas {
-		s := &e.quotas[i]
-		if s.tokens || s.until.IsZero() || !now.Before(s.until) {
-			continue
-		}
-		if have := s.available(now) - e.inFlight; have > 0 {
-			d = max(d, min(s.at.Add(s.Reset).Sub(now)/time.Duration(have), s.most))
-		}
-	}
-	return d
 }
 
 // done ends a request. If the service may have counted it but its response had no
@@ -367,7 +344,7 @@ func newState(q *quota) state {
 // also ends an earlier block that was computed from a reset.
 func (k *flight) block(a *advice, now time.Time, wait time.Duration) {
 	e := k.host
-	if k.bucket != nil && !a.Global {
+	if k.bucket != nil {
 		e = k.bucket
 	}
 	if e == nil { // the table is full

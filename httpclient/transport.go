@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -59,10 +60,6 @@ type Config struct {
 	// cancels before that is not observed.
 	Limits []Limit
 
-	// Spread spaces requests evenly over the time until a quota's reset. By
-	// default they are sent at once while the quota lasts.
-	Spread bool
-
 	// Tokens returns the cost of a request in quotas counted in tokens, such as
 	// those of language models. Default: 1.
 	Tokens func(*http.Request) int64
@@ -72,7 +69,7 @@ type Config struct {
 	// value of Authorization, X-Api-Key and Api-Key.
 	Budget func(*http.Request) string
 
-	// MaxRemembered is how many hosts, buckets and routes are kept in memory.
+	// MaxRemembered is how many hosts, resources and routes are kept in memory.
 	// Default: 4096.
 	MaxRemembered int
 
@@ -154,7 +151,7 @@ func New(c Config) (*Transport, error) {
 	if c.Base == nil {
 		c.Base = http.DefaultTransport
 	}
-	return &Transport{Config: c, seed: maphash.MakeSeed(), table: table{max: c.MaxRemembered, spread: c.Spread, most: c.MaxBlock}}, nil
+	return &Transport{Config: c, seed: maphash.MakeSeed(), table: table{max: c.MaxRemembered, most: c.MaxBlock}}, nil
 }
 
 // LimitedError is the error of a request that could not succeed in time: it was
@@ -167,7 +164,7 @@ func New(c Config) (*Transport, error) {
 //	}
 type LimitedError struct {
 	Host   string        // of the request's URL, with a port if that has one
-	Limit  string        // name of the quota, bucket or limit, if it has one
+	Limit  string        // name of the quota, resource or limit, if it has one
 	Status int           // status of the service's refusal; 0 if the request was not sent
 	Wait   time.Duration // how long to wait from now
 	Until  time.Time     // the same by the local clock; zero if waiting does not help
@@ -340,11 +337,10 @@ func (t *Transport) enter(r *http.Request, k *flight, left *time.Duration) error
 // is known.
 func (t *Transport) find(r *http.Request, id key, k *flight, now time.Time) {
 	k.host, k.bucket = t.table.get(id, now), nil
-	if k.host == nil || k.host.split == 0 {
+	if k.host == nil || !k.host.split {
 		return
 	}
-	id.kind = 'r'
-	id.name, _ = route(k.host.split, r)
+	id.kind, id.name = 'r', route(r)
 	if rt := t.table.get(id, now); rt != nil {
 		if rt.target.evicted { // another route of the bucket may have a new entry
 			id.kind, id.name = 'b', rt.bucket
@@ -415,34 +411,36 @@ func (t *Transport) remember(r *http.Request, k *flight, a *advice, now time.Tim
 	}
 }
 
-// maxBucket is the longest name of a bucket; real ones have 32 bytes.
+// maxBucket is the longest name of a bucket.
 const maxBucket = 256
+
+// route returns the route of a request, the first segment of its path. At GitHub, requests
+// of one route have the same bucket.
+func route(r *http.Request) string {
+	name, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/api/v3"), "/"), "/")
+	return name
+}
 
 // bucket returns the entry of the response's bucket, and records it as the bucket
 // of the request's route. It returns nil if the table is full.
 func (t *Transport) bucket(r *http.Request, host *entry, id key, a *advice, now time.Time) *entry {
-	host.split = splitResource
-	if a.discord {
-		host.split = splitMajor
-	}
-	name, major := route(host.split, r)
+	host.split = true
 	at := id
-	at.kind, at.name = 'r', name
+	at.kind, at.name = 'r', route(r)
 	rt := t.table.get(at, now)
-	if rt != nil && !rt.target.evicted && rt.name == a.Bucket {
+	if rt != nil && !rt.target.evicted && rt.bucket == a.Bucket {
 		rt.target.used = now
 		return rt.target
 	}
-	full := a.Bucket + "\x00" + major
 	b := id
-	b.kind, b.name = 'b', full
+	b.kind, b.name = 'b', a.Bucket
 	e := t.table.add(b, now)
 	if e == nil {
 		return nil
 	}
 	e.waiting++ // so that adding its route does not evict it
 	if rt = t.table.add(at, now); rt != nil {
-		rt.name, rt.bucket, rt.target = full[:len(a.Bucket)], full, e
+		rt.bucket, rt.target = strings.Clone(a.Bucket), e
 	}
 	e.waiting--
 	return e

@@ -355,8 +355,7 @@ func TestNoRefusalsAfterFirstResponses(t *testing.T) {
 			h.Set("X-RateLimit-Remaining", strconv.Itoa(left))
 			h.Set("X-RateLimit-Reset", strconv.FormatInt(time.Now().Add(reset+time.Second-1).Unix(), 10))
 		},
-		"discord": func(h http.Header, limit, left int, reset time.Duration) {
-			h.Set("X-RateLimit-Bucket", "abcd1234")
+		"reset after": func(h http.Header, limit, left int, reset time.Duration) {
 			h.Set("X-RateLimit-Limit", strconv.Itoa(limit))
 			h.Set("X-RateLimit-Remaining", strconv.Itoa(left))
 			h.Set("X-RateLimit-Reset-After", strconv.FormatFloat(reset.Seconds(), 'f', 3, 64))
@@ -387,37 +386,29 @@ func TestNoRefusalsAfterFirstResponses(t *testing.T) {
 	}
 }
 
-// A used-up bucket of Discord makes only its own routes wait.
+// A used-up resource of GitHub makes only its own routes wait.
 func TestBuckets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := newTransport(t, httpclient.Config{FailFast: true, Base: service(func(w http.ResponseWriter, r *http.Request) {
-			bucket := "messages"
-			if strings.HasPrefix(r.URL.Path, "/guilds") {
-				bucket = "guilds"
+			resource := "core"
+			if strings.HasPrefix(r.URL.Path, "/search") {
+				resource = "search"
 			}
-			w.Header().Set("X-RateLimit-Bucket", bucket)
-			w.Header().Set("X-RateLimit-Limit", "1")
-			w.Header().Set("X-RateLimit-Remaining", "0")
-			w.Header().Set("X-RateLimit-Reset-After", "5.5")
-			if r.URL.Path == "/everything" {
-				answer{429, "X-RateLimit-Global: true\nRetry-After: 60"}.write(w)
-			}
+			answer{200, "X-RateLimit-Limit: 1\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: 60\nX-RateLimit-Resource: " + resource}.write(w)
 		})})
 		for i, c := range []struct {
 			path string
 			ok   bool
 		}{
-			{"/channels/1/messages/10", true}, {"/channels/1/messages/11", false}, // one route: later ids do not count
-			{"/channels/2/messages/10", true}, {"/channels/2/messages/10", false}, // another channel, another bucket
-			{"/guilds/1", true}, {"/guilds/1", false},
-			{"/everything", false}, {"/users/1", false}, // global
+			{"/repos/a", true}, {"/repos/b", false}, {"/search/code", true}, {"/search/users", false},
+			{"/users/a", true}, {"/users/b", false}, {"/repos/c", false}, // the first one shows its resource
 		} {
 			if status, err := get(rt, t.Context(), "http://api.example"+c.path); (status == 200) != c.ok {
 				t.Errorf("%d %s: %d %v", i, c.path, status, err)
 			}
 		}
 		time.Sleep(60 * time.Second)
-		if status, err := get(rt, t.Context(), "http://api.example/channels/1/messages/10"); status != 200 {
+		if status, err := get(rt, t.Context(), "http://api.example/repos/a"); status != 200 {
 			t.Error(status, err)
 		}
 	})
@@ -442,46 +433,6 @@ func TestTokens(t *testing.T) {
 		}
 		if first, fits, more := post(1), post(1000), post(2000); first != 0 || fits != 0 || more < 10*time.Second || more > 11*time.Second {
 			t.Error(first, fits, more, "; 1000 tokens more take 10 s at 100 a second")
-		}
-	})
-}
-
-func TestSpread(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &window{limit: 10, length: time.Minute, dialect: func(h http.Header, _, left int, reset time.Duration) {
-			h.Set("RateLimit", `"default";r=`+strconv.Itoa(left)+`;t=`+ceil(reset))
-		}}
-		rt := newTransport(t, httpclient.Config{Base: service(s.serve), Spread: true, MaxWait: time.Hour})
-		start := time.Now()
-		var times []time.Duration
-		for range 10 {
-			if status, err := get(rt, t.Context(), "http://api.example/"); status != 200 {
-				t.Fatal(status, err)
-			}
-			times = append(times, time.Since(start))
-		}
-		for i := 2; i < len(times); i++ {
-			if gap := times[i] - times[i-1]; gap < 4*time.Second || gap > 9*time.Second {
-				t.Errorf("request %d came %v after the one before: %v", i, gap, times)
-			}
-		}
-	})
-}
-
-// A reset after MaxBlock spreads requests over the whole time until it.
-func TestSpreadOverADay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rt := newTransport(t, httpclient.Config{Spread: true, MaxWait: time.Hour, Base: service(func(w http.ResponseWriter, _ *http.Request) {
-			answer{200, "RateLimit: \"day\";r=200;t=86400"}.write(w)
-		})})
-		start := time.Now()
-		for range 3 { // the first two before anything is known
-			if status, err := get(rt, t.Context(), "http://api.example/"); status != 200 {
-				t.Fatal(status, err)
-			}
-		}
-		if took := time.Since(start); took < 432*time.Second || took > 434*time.Second {
-			t.Errorf("%v, not 24 h / 200", took)
 		}
 	})
 }
@@ -601,7 +552,7 @@ func TestFieldsOfALimit(t *testing.T) {
 func TestMaxRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := newTransport(t, httpclient.Config{MaxRemembered: 50, FailFast: true, Base: service(func(w http.ResponseWriter, r *http.Request) {
-			answer{200, "RateLimit: \"x\";r=0;t=3600\nX-RateLimit-Bucket: " + r.URL.Host}.write(w)
+			answer{200, "RateLimit: \"x\";r=0;t=3600\nX-RateLimit-Resource: " + r.URL.Host}.write(w)
 		})})
 		for i := range 5000 {
 			if status, err := get(rt, t.Context(), "http://h"+strconv.Itoa(i)+".example/"+strconv.Itoa(i)); status != 200 {
@@ -735,7 +686,7 @@ func TestDrain(t *testing.T) {
 func FuzzRoundTrip(f *testing.F) {
 	f.Add(uint8(0), "Retry-After: 99999999999")
 	f.Add(uint8(1), "RateLimit: \"a\";r=0;t=99999\nRateLimit-Policy: \"a\";q=9;w=999999999999999")
-	f.Add(uint8(2), "X-RateLimit-Bucket: a\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset-After: 1e9")
+	f.Add(uint8(2), "X-RateLimit-Resource: a\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset-After: 1e9")
 	f.Add(uint8(1), "x-ratelimit-limit-tokens: 99999999999999999999\nx-ratelimit-remaining-tokens: 0\nx-ratelimit-reset-tokens: 1ns")
 	f.Fuzz(func(t *testing.T, status uint8, lines string) {
 		header := http.Header{}
@@ -746,18 +697,16 @@ func FuzzRoundTrip(f *testing.F) {
 		}
 		code := []int{429, 200, 403, 503, 529}[status%5]
 		base := always{&http.Response{StatusCode: code, Header: header, Body: http.NoBody}}
-		for _, spread := range []bool{false, true} {
-			rt := newTransport(t, httpclient.Config{Base: base, FailFast: true, MaxBlock: time.Hour, Spread: spread, MaxAttempts: 2})
-			for range 5 {
-				resp, err := rt.RoundTrip(request(t.Context(), "GET", "http://api.example/a/1/b", "")) //nolint:bodyclose // it is http.NoBody
-				e, ok := errors.AsType[*httpclient.LimitedError](err)
-				if (err != nil) != ok || ok && (e.Wait <= 0 || e.Wait > time.Hour) || (resp == nil) != ok {
-					t.Fatalf("%v %v", resp, err)
-				}
+		rt := newTransport(t, httpclient.Config{Base: base, FailFast: true, MaxBlock: time.Hour, MaxAttempts: 2})
+		for range 5 {
+			resp, err := rt.RoundTrip(request(t.Context(), "GET", "http://api.example/a/1/b", "")) //nolint:bodyclose // it is http.NoBody
+			e, ok := errors.AsType[*httpclient.LimitedError](err)
+			if (err != nil) != ok || ok && (e.Wait <= 0 || e.Wait > time.Hour) || (resp == nil) != ok {
+				t.Fatalf("%v %v", resp, err)
 			}
-			if n := rt.Remembered(); n > 3 {
-				t.Errorf("%d entries", n)
-			}
+		}
+		if n := rt.Remembered(); n > 3 {
+			t.Errorf("%d entries", n)
 		}
 	})
 }
