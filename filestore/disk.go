@@ -178,7 +178,7 @@ func create(path string) (err error) {
 	}
 	db.SetMaxOpenConns(1)
 	_, err = db.ExecContext(background, fmt.Sprintf("pragma journal_mode = delete; pragma synchronous = full; begin; pragma application_id = %d; pragma user_version = %d; %s; commit; pragma journal_mode = wal",
-		applicationID, schemaVersion, schema+recordsSchema))
+		applicationID, schemaVersion, schema))
 	if err = errors.Join(err, db.Close()); err != nil {
 		return err
 	}
@@ -221,43 +221,17 @@ func (d *disk) connect() (err error) {
 	// A checkpoint copies the write-ahead log into the file, so that the log stays at
 	// about 16 MB.
 	for _, q := range []string{"pragma journal_mode = wal", "pragma synchronous = full", "pragma cache_size = -65536",
-		"pragma wal_autocheckpoint = 4000", "pragma journal_size_limit = 67108864", "pragma busy_timeout = 5000", "pragma temp_store = memory", recordsSchema} {
+		"pragma wal_autocheckpoint = 4000", "pragma journal_size_limit = 67108864", "pragma busy_timeout = 5000", "pragma temp_store = memory"} {
 		if _, err = d.conn.ExecContext(background, q); err != nil {
 			return d.readError(err)
 		}
 	}
-	if err = d.addColumns(); err != nil {
-		return d.readError(err)
-	}
-	if d.put, err = d.conn.PrepareContext(background, `insert into buckets (limit_id, key, used, ts, version) values (?, ?, ?, ?, ?)
-		on conflict do update set used = excluded.used, ts = excluded.ts, version = excluded.version`); err != nil {
+	if d.put, err = d.conn.PrepareContext(background, `insert into buckets (limit_id, key, used, ts, version, lows) values (?, ?, ?, ?, ?, ?)
+		on conflict do update set used = excluded.used, ts = excluded.ts, version = excluded.version, lows = excluded.lows`); err != nil {
 		return d.readError(err)
 	}
 	if d.remove, err = d.conn.PrepareContext(background, "delete from buckets where limit_id = ? and key = ?"); err != nil {
 		return d.readError(err)
-	}
-	return nil
-}
-
-// newColumns are the columns that files of older programs lack. These programs can open
-// a file that has them, because they have defaults.
-var newColumns = []struct{ table, name, definition string }{
-	{"versions", "settings", "text not null default ''"},
-	{"records", "hold", "text not null default ''"},
-	{"records", "expires", "integer not null default 0"},
-	{"records", "parts", "integer not null default 0"},
-}
-
-func (d *disk) addColumns() error {
-	for _, c := range newColumns {
-		var n int
-		err := d.conn.QueryRowContext(background, "select count(*) from pragma_table_info(?) where name = ?", c.table, c.name).Scan(&n)
-		if err == nil && n == 0 {
-			err = d.exec("alter table " + c.table + " add column " + c.name + " " + c.definition)
-		}
-		if err != nil {
-			return err
-		}
 	}
 	return nil
 }
@@ -277,10 +251,7 @@ func (d *disk) write(g *group, idOf func(name string) (int64, bool)) error {
 			if r.state.Used == 0 {
 				_, err = d.remove.ExecContext(background, r.limit, r.key)
 			} else {
-				_, err = d.put.ExecContext(background, r.limit, r.key, r.state.Used, r.state.TS, column(r.state.Version))
-			}
-			if err == nil {
-				err = d.writeLows(r)
+				_, err = d.put.ExecContext(background, r.limit, r.key, r.state.Used, r.state.TS, column(r.state.Version), lowsText(r.state.Lows))
 			}
 			if err == nil && r.gaveBack {
 				err = d.writeOverride(r)
@@ -313,8 +284,7 @@ func column(n uint32) int64 { return int64(int32(n)) }
 func (d *disk) writeReservation(of store.Reservation, h *store.Pending, idOf func(name string) (int64, bool)) error {
 	id := of.String()
 	if len(h.Parts) == 0 {
-		return errors.Join(d.exec("update records set id = null where id = ?", id),
-			d.exec("delete from reserved where id = ?", id), d.exec("delete from reservations where id = ?", id))
+		return d.exec("update records set id = null where id = ?", id)
 	}
 	for _, p := range h.Parts {
 		limit, ok := idOf(p.Limit)

@@ -296,9 +296,7 @@ func (p *limits) Drop(_ context.Context, name, owner string) error {
 	err := disk.tx(func() error {
 		return errors.Join(disk.exec("delete from limits where id = ?", id), disk.exec("delete from versions where limit_id = ?", id),
 			disk.exec("update records set id = null where id in (select id from records where limit_id = ?)", id),
-			disk.exec("delete from records where limit_id = ?", id), disk.exec("delete from lows where limit_id = ?", id), disk.exec("delete from overrides where limit_id = ?", id),
-			disk.exec("delete from reservations where id in (select id from reserved where limit_id = ?)", id),
-			disk.exec("delete from reserved where id not in (select id from reservations)"))
+			disk.exec("delete from records where limit_id = ?", id), disk.exec("delete from overrides where limit_id = ?", id))
 	})
 	if err != nil {
 		p.restore(name, old)

@@ -1,9 +1,7 @@
 package filestore
 
 import (
-	_ "embed"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -11,9 +9,6 @@ import (
 	"github.com/dipwell/dipwell/internal/memory"
 	"github.com/dipwell/dipwell/store"
 )
-
-//go:embed records.sql
-var recordsSchema string
 
 // rowKey identifies a row of the file.
 type rowKey struct {
@@ -42,28 +37,16 @@ func (w *writer) collectRecords(row rowKey, c *memory.Changes) {
 	}
 }
 
-// writeLows writes the lows of a row, together with a copy of the row. Lows in the file
-// apply only while the row is equal to that copy, so that the lows of a row that has none
-// need not be deleted. The exception is a row after a give-back, because it may become
-// equal again.
-func (d *disk) writeLows(r *bucket) error {
-	l := r.state.Lows
+// lowsText returns the lows of a row as its column has them: JSON, or NULL.
+func lowsText(l *store.Lows) any {
 	if l == nil {
-		if !r.gaveBack {
-			return nil
-		}
-		return d.exec("delete from lows where limit_id = ? and key = ?", r.limit, r.key)
+		return nil
 	}
-	entries := make([][2]int64, len(l.Entries))
-	for i, e := range l.Entries {
-		entries[i] = [2]int64{e.Number, e.Used}
-	}
-	text, err := json.Marshal(entries)
+	text, err := json.Marshal(l)
 	if err != nil {
-		return err
+		panic(err) // cannot happen with numbers
 	}
-	return d.exec("insert or replace into lows (limit_id, key, used, ts, version, mark, next, entries) values (?, ?, ?, ?, ?, ?, ?, ?)",
-		r.limit, r.key, r.state.Used, r.state.TS, column(r.state.Version), l.Mark, l.Next, string(text))
+	return string(text)
 }
 
 // writeRecords writes the records that changed and deletes those that ended.
@@ -146,70 +129,46 @@ func checkRecord(d *store.Definition, r *store.Record) error {
 	return nil
 }
 
-// loadRecords puts lows and records into memory. It ignores lows of a row that has
-// changed since they were written or has no records.
-func (s *Store) loadRecords(defs map[int64]*store.Definition, records map[rowKey][]store.Record) error {
-	rows, err := s.disk.conn.QueryContext(background, `select l.limit_id, l.key, l.used, l.ts, l.version, l.mark, l.next, l.entries
-		from lows l join buckets b on b.limit_id = l.limit_id and b.key = l.key and b.used = l.used and b.ts = l.ts and b.version = l.version`)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = rows.Close() }() // read to its end, or given up
-	now := s.now()
-	for rows.Next() {
-		var row rowKey
-		var state store.State
-		var l store.Lows
-		var version int64
-		var text string
-		if err = rows.Scan(&row.limit, &row.key, &state.Used, &state.TS, &version, &l.Mark, &l.Next, &text); err != nil {
-			return err
-		}
-		state.Version = uint32(version)
-		d := defs[row.limit]
-		if d == nil || len(records[row]) == 0 || d.Full(state, now) {
-			continue
-		}
-		if l.Entries, err = parseLows(text, l.Next); err != nil {
-			return fmt.Errorf("limit %s, key %q: %w", d.Name, row.key, err)
-		}
-		state.Lows = &l
-		if err = s.mem.Put(d, row.key, state); err != nil {
-			return err
-		}
-	}
-	if err = rows.Err(); err != nil {
-		return err
-	}
+// loadRecords puts records and reservations into memory.
+func (s *Store) loadRecords(defs map[int64]*store.Definition, records map[rowKey][]store.Record, pending map[string]*store.Pending) (err error) {
 	for row, of := range records {
 		if err = s.mem.PutRecords(defs[row.limit], row.key, of); err != nil {
-			return err
+			return fmt.Errorf("file %s has more reservations than MaxReservations", s.path)
+		}
+	}
+	now := s.now()
+	for text, h := range pending {
+		var id store.Reservation
+		if id.UnmarshalText([]byte(text)) != nil || h.Due <= now {
+			continue
+		}
+		if err = s.mem.PutReservation(id, *h); err != nil {
+			return fmt.Errorf("file %s has more reservations than MaxReservations", s.path)
 		}
 	}
 	return nil
 }
 
-// parseLows reads a list of lows, which must be increasing.
-func parseLows(text string, next int64) (out []store.Low, err error) {
-	var entries [][2]int64
-	if err = json.Unmarshal([]byte(text), &entries); err != nil {
+// parseLows reads what lowsText has written. Lows must be increasing.
+func parseLows(text string) (*store.Lows, error) {
+	var l store.Lows
+	if err := json.Unmarshal([]byte(text), &l); err != nil {
 		return nil, err
 	}
 	last := store.Low{Used: -1}
-	for _, e := range entries {
-		low := store.Low{Number: e[0], Used: e[1]}
-		if low.Number <= last.Number || low.Used <= last.Used || low.Number >= next || low.Used > store.MaxInt {
+	for _, low := range l.Entries {
+		if low.Number <= last.Number || low.Used <= last.Used || low.Number >= l.Next || low.Used > store.MaxInt {
 			return nil, fmt.Errorf("lows are not increasing: %s", text)
 		}
-		out, last = append(out, low), low
+		last = low
 	}
-	if len(out) == 0 || len(out) > store.MaxLows {
-		return nil, fmt.Errorf("%d lows; want 1 to %d", len(out), store.MaxLows)
+	if n := len(l.Entries); n == 0 || n > store.MaxLows {
+		return nil, fmt.Errorf("%d lows; want 1 to %d", n, store.MaxLows)
 	}
-	return out, nil
+	return &l, nil
 }
 
-// sweepRecords reads a page of keys with records or lows in the file, and deletes those
+// sweepRecords reads a page of keys with records in the file, and deletes those
 // whose keys have no records in memory. No cycle may run meanwhile. It leaves keys that
 // have changed since the last cycle: if their records have ended, that must be written
 // together with the row and the hold.
@@ -230,8 +189,7 @@ func (d *disk) sweepRecords(s *Store, at *sweepPos, page int) (more bool, err er
 			return def != nil && s.mem.HasRecords(def, row.key)
 		})
 		for _, row := range s.written(keys, defs) {
-			if err = errors.Join(d.exec("delete from lows where limit_id = ? and key = ?", row.limit, row.key),
-				d.exec("delete from records where limit_id = ? and key = ?", row.limit, row.key)); err != nil {
+			if err = d.exec("delete from records where limit_id = ? and key = ?", row.limit, row.key); err != nil {
 				return err
 			}
 		}
@@ -266,8 +224,7 @@ func (s *Store) written(keys []rowKey, defs map[int64]*store.Definition) []rowKe
 }
 
 func (d *disk) recordKeys(at *sweepPos, page int) (keys []rowKey, err error) {
-	rows, err := d.conn.QueryContext(background, `select limit_id, key from lows where (limit_id, key) > (?1, ?2)
-		union select limit_id, key from records where (limit_id, key) > (?1, ?2) order by 1, 2 limit ?3`, at.limit, at.key, page)
+	rows, err := d.conn.QueryContext(background, "select distinct limit_id, key from records where (limit_id, key) > (?, ?) order by 1, 2 limit ?", at.limit, at.key, page)
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ create table versions (
     spread     integer not null,
     per        text not null,
     start      text not null,
-    settings   text not null default '', -- of the limit, as limits.definition has them; '': not known
+    settings   text not null, -- of the limit, as limits.definition has them; '': not known
     primary key (limit_id, number)
 ) without rowid;
 
@@ -39,22 +39,75 @@ create table buckets (
     used     integer not null, -- units, at ts
     ts       integer not null,
     version  integer not null,
+    lows     text,             -- of a row with records, as JSON: how much of what they took is still there
     primary key (limit_id, key)
 ) without rowid;
 
--- Reservations that were not yet due.
-create table reservations (
-    id  text primary key,
-    due integer not null
-) without rowid;
-
-create table reserved (
-    id       text not null,
+-- What one call took of one row and may still give back.
+create table records (
     limit_id integer not null,
     key      text not null,
+    mark     integer not null,
+    number   integer not null,
     units    integer not null,
+    slack    integer not null, -- -1: it does not wait
     version  integer not null,
-    primary key (id, limit_id, key)
+    due      integer not null,
+    ends     integer not null,
+    rest     integer not null, -- 1: it was cancelled, and units are what is withheld
+    id       text,             -- of the reservation that can be cancelled; null: none can
+    hold     text not null,    -- id of the hold that it is of; '': a reservation's
+    expires  integer not null, -- when that hold expires
+    parts    integer not null default 0, -- records of the reservation id; if any is gone it cannot be cancelled
+    primary key (limit_id, key, mark, number)
+) without rowid;
+
+-- What decides the calls of a key until a time.
+create table overrides (
+    limit_id integer not null,
+    key      text not null,
+    id       integer not null, -- rows that it decides have the version id - 2147483648
+    version  integer not null, -- of the limit
+    plan     text not null,    -- or rate, per and burst, of which '' or 0 is the limit's
+    rate     integer not null,
+    per      text not null,
+    burst    integer not null, -- -1: 0
+    until    integer not null, -- 0: it has no end
+    note     text not null,
+    primary key (limit_id, key)
+) without rowid;
+
+-- Holds, as JSON. Their records are those of the rows.
+create table holds (
+    id      text primary key,
+    forget  integer not null, -- when the row may be deleted
+    hold    text not null
+) without rowid;
+
+create index records_id on records (id) where id is not null;
+
+-- What people have changed, the last 10,000 entries.
+create table audit (
+    id       text primary key, -- 14 hexadecimal digits of the time, and 8 more
+    at       text not null,    -- UTC
+    who      text not null,
+    "action" text not null,
+    "limit"  text not null,
+    key      text not null,    -- '': the shared bucket, or the limit itself
+    what     text not null,
+    note     text not null
+) without rowid;
+
+-- The busiest keys of each hour, by process, for a week.
+create table top_hours (
+    id       text primary key, -- as in audit
+    at       text not null,    -- UTC
+    who      text not null,    -- the process
+    "action" text not null,    -- top
+    "limit"  text not null,    -- ''
+    key      text not null,    -- ''
+    what     text not null,    -- JSON
+    note     text not null     -- ''
 ) without rowid;
 
 -- The store's clock when it was last written; it never runs behind.
