@@ -32,7 +32,7 @@ type ReplayCmd struct {
 	TimeField string   `placeholder:"FIELD" help:"Field with the time. Default: the usual names."`
 	Columns   string   `placeholder:"NAMES" help:"Columns of a CSV log that has no header: time,ip,path."`
 	Decisions string   `placeholder:"FILE" help:"Write each decision as a JSON line; - is standard output, without the report."`
-	Plot      string   `placeholder:"FILE" help:"Draw requests over time and the levels of the worst keys, as .svg."`
+	Plot      string   `placeholder:"FILE" help:"Draw the requests granted and refused over time, as .svg."`
 	Worst     int      `default:"10" placeholder:"N" help:"Rows in a table of worst keys. Default 10."`
 	MaxKeys   int      `default:"131072" placeholder:"N" help:"Keys whose counts are kept. Default 131072."`
 	TempDir   string   `placeholder:"DIR" help:"Where a large log that is out of order is sorted. Default: the system's."`
@@ -46,9 +46,6 @@ func (c *ReplayCmd) Help() string {
   dipwell replay --log api.jsonl --config dipwell.yaml --by tenant+user --plan tier --where 'path~^/v1/'
   dipwell replay --log app.log --limit page=10/10s --pattern '^%{TIMESTAMP_ISO8601:time} %{NOTSPACE:ip}'`
 }
-
-// plotLevels is for how many keys of a limit a plot shows the level.
-const plotLevels = 3
 
 // Run replays the log.
 func (c *ReplayCmd) Run(e *env) error {
@@ -95,10 +92,8 @@ func (c *ReplayCmd) options() (o replay.Options, err error) {
 	case c.Plot == "":
 	case same(c.Plot, c.Log):
 		return o, fmt.Errorf("--plot: %s is the log", c.Plot)
-	case !isSVG(c.Plot):
-		return o, notSVG(c.Plot)
-	default:
-		o.Levels = plotLevels
+	case !strings.EqualFold(filepath.Ext(c.Plot), ".svg"):
+		return o, fmt.Errorf("--plot: %q does not end in .svg", c.Plot)
 	}
 	if c.Worst < 1 {
 		return o, fmt.Errorf("--worst: %d is less than 1", c.Worst)
@@ -224,10 +219,6 @@ func closeSink(w io.Writer) error {
 	}
 	return nil
 }
-
-func isSVG(path string) bool { return strings.EqualFold(filepath.Ext(path), ".svg") }
-
-func notSVG(path string) error { return fmt.Errorf("--plot: %q does not end in .svg", path) }
 
 func savePlot(rep *replay.Report, path string) error {
 	f, err := os.Create(path)

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/dipwell/dipwell/internal/limittest"
 )
 
 // stretch generates a log of n lines in order while it is read.
@@ -144,7 +142,7 @@ func TestPlots(t *testing.T) {
 	}
 	for name, log := range logs {
 		rep, err := Run(context.Background(), inMemory([]byte(log)), Options{
-			Limits: limits(t, "page=12/1m,burst=15", "day=40/1d,algorithm=fixed_window", "queue=1/10s,algorithm=leaky_bucket,max_debt=9"), By: "host", Levels: 3})
+			Limits: limits(t, "page=12/1m,burst=15", "day=40/1d,algorithm=fixed_window", "queue=1/10s,algorithm=leaky_bucket,max_debt=9"), By: "host"})
 		if err != nil {
 			t.Fatal(name, err)
 		}
@@ -157,29 +155,6 @@ func TestPlots(t *testing.T) {
 		}
 		if err := rep.Write(io.Discard); err != nil {
 			t.Error(name, err)
-		}
-	}
-}
-
-// The last level of a track is the one that the rule gives, and no track has more
-// points than its columns allow.
-func TestLevelsFollowTheRule(t *testing.T) {
-	o := Options{Limits: limits(t, "page=12/1m,burst=15"), Levels: 2}
-	rep, err := Run(context.Background(), inMemory(read(t, exampleLog)), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	def := limittest.Definition(o.Limits[0])
-	for _, k := range rep.tracks[0] {
-		used := def.Rule.Used(k.row, *rep.Last)
-		last := k.points[len(k.points)-1]
-		if want := float64(def.Rule.Cap-used) / float64(def.Rule.Unit); last.level != want || last.t != *rep.Last || len(k.points) > 4*(columns+1) {
-			t.Errorf("%s ends at %+v after %d points, want %v", k.key, last, len(k.points), want)
-		}
-		for i := range k.points {
-			if i > 0 && k.points[i].t < k.points[i-1].t || k.points[i].level < 0 || k.points[i].level > 15 {
-				t.Errorf("%s: point %d is %+v", k.key, i, k.points[i])
-			}
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/xml"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,10 +14,6 @@ import (
 const (
 	sky       = "#56b4e9"
 	vermilion = "#d55e00"
-	blue      = "#0072b2"
-	orange    = "#e69f00"
-	purple    = "#cc79a7"
-	green     = "#009e73"
 	ink       = "#333"
 )
 
@@ -36,25 +31,21 @@ type tick struct {
 	Label string
 }
 
-// panel has a value axis from Low to High.
+// panel has a value axis from 0 to High.
 type panel struct {
 	Title, Unit string
-	Low, High   float64
+	High        float64
 	Series      []series // the first is drawn last, on top of the others
 }
 
-// series is bars or a line.
+// series is bars of one colour.
 type series struct {
 	Name, Color string
 	Bars        []bar
-	Line        []dot
 }
 
 // bar is a rectangle.
 type bar struct{ From, To, Low, High float64 }
-
-// dot is a point of a line.
-type dot struct{ At, Value float64 }
 
 // Sizes in points.
 const (
@@ -103,15 +94,12 @@ func (p *page) text(x, y float64, anchor, s string) {
 }
 
 func (p *page) drawPanel(l *panel) {
-	if l.Title != "" {
-		p.top += textRow + 3
-		p.text(left, p.top, "start", l.Title)
-	}
+	p.top += textRow + 3
+	p.text(left, p.top, "start", l.Title)
 	p.legend(l.Series)
-	high := max(l.High, l.Low+1e-9)
 	bottom := p.top + 8 + dataHeight
-	y := func(v float64) float64 { return bottom - (v-l.Low)/(high-l.Low)*dataHeight }
-	for _, v := range steps(l.Low, high) {
+	y := func(v float64) float64 { return bottom - v/l.High*dataHeight }
+	for _, v := range steps(l.High) {
 		p.line(left, y(v), right, y(v), "#e4e4e4")
 		p.text(left-6, y(v)+4, "end", axisText(v))
 	}
@@ -134,18 +122,14 @@ func (p *page) drawPanel(l *panel) {
 	p.top = bottom + textRow*float64(lines) + 5
 }
 
-// legend draws the names of series, in as many rows as they need.
+// legend draws the names of series in a row.
 func (p *page) legend(series []series) {
 	p.top += textRow
 	x := float64(left)
 	for _, s := range series {
-		w := 14 + char*float64(len(s.Name))
-		if x+w > right && x > left {
-			x, p.top = left, p.top+textRow
-		}
 		fmt.Fprintf(p, `<rect x="%.1f" y="%.1f" width="9" height="9" fill="%s"/>`, x, p.top-8, s.Color)
 		p.text(x+13, p.top, "start", s.Name)
-		x += w + 18
+		x += 32 + char*float64(len(s.Name))
 	}
 }
 
@@ -159,29 +143,20 @@ func (p *page) drawSeries(s *series, y func(float64) float64) {
 			fmt.Fprintf(p, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s"/>`+"\n", x, y(b.High), w, y(b.Low)-y(b.High), s.Color)
 		}
 	}
-	if len(s.Line) == 0 {
-		return
-	}
-	fmt.Fprintf(p, `<polyline fill="none" stroke="%s" stroke-width="1.3"`, s.Color)
-	p.WriteString(` points="`)
-	for _, at := range s.Line {
-		fmt.Fprintf(p, "%.1f,%.1f ", p.x(at.At), y(at.Value))
-	}
-	p.WriteString(`"/>` + "\n")
 }
 
 func (p *page) line(x1, y1, x2, y2 float64, color string) {
 	fmt.Fprintf(p, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s"/>`+"\n", x1, y1, x2, y2, color)
 }
 
-// steps returns at most six values from low to high, in steps of 1, 2 or 5 times a power of
+// steps returns at most six values from 0 to high, in steps of 1, 2 or 5 times a power of
 // ten, and at least of 1.
-func steps(low, high float64) (values []float64) {
+func steps(high float64) (values []float64) {
 	step := 1.0
-	for next := []float64{2, 2.5, 2}; (high-low)/step > 5; next = append(next[1:], next[0]) {
+	for next := []float64{2, 2.5, 2}; high/step > 5; next = append(next[1:], next[0]) {
 		step *= next[0]
 	}
-	for v := math.Ceil(low/step) * step; v <= high+step/100; v += step {
+	for v := 0.0; v <= high+step/100; v += step {
 		values = append(values, v)
 	}
 	return values
@@ -193,7 +168,7 @@ func axisText(v float64) string {
 		least, size float64
 		name        string
 	}{{1e12, 1e12, "T"}, {1e9, 1e9, "G"}, {1e6, 1e6, "M"}, {1e4, 1e3, "k"}} {
-		if math.Abs(v) >= u.least {
+		if v >= u.least {
 			return strconv.FormatFloat(v/u.size, 'g', 4, 64) + u.name
 		}
 	}

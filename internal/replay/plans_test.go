@@ -12,7 +12,6 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/memstore"
-	"github.com/dipwell/dipwell/store"
 )
 
 // tree has limits as in a file: two of users, within tenants, within everybody, and a
@@ -270,33 +269,6 @@ func TestLineupIsChecked(t *testing.T) {
 			}
 		case err == nil || !strings.Contains(err.Error(), c.want):
 			t.Errorf("by %s, ask %v: got %v, want %s", c.o.By, c.o.Ask, err, c.want)
-		}
-	}
-}
-
-// A plot shows the levels of parents, and of rows under a plan.
-func TestLevelsOfPlansAndParents(t *testing.T) {
-	_, log := requests(2000)
-	o := Options{Limits: tree(t), By: "Tenant+User", Plan: []string{"Tier"}, Levels: 3, Ask: []string{"user"}}
-	rep, err := Run(context.Background(), inMemory([]byte(log)), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []int{3, 3, 1} {
-		if len(rep.tracks[i]) != want {
-			t.Fatalf("limit %d: %d tracks, want %d", i, len(rep.tracks[i]), want)
-		}
-		for _, k := range rep.tracks[i] {
-			moved := false
-			for _, p := range k.points {
-				moved = moved || p.level != k.points[0].level
-				if p.level < 0 || p.level > float64(rep.Limits[i].cap) {
-					t.Errorf("%s: %v of %d tokens", k.key, p.level, rep.Limits[i].cap)
-				}
-			}
-			if !moved || k.row == (store.State{}) {
-				t.Errorf("%s: the level never changes", k.key)
-			}
 		}
 	}
 }

@@ -7,10 +7,7 @@ import (
 	"time"
 )
 
-var keyColors = []string{blue, orange, purple, green, vermilion, sky, "#666", "#000"}
-
-// WritePlot draws for each limit the requests granted and refused over time and, if the
-// replay had Options.Levels, the levels of the worst keys' buckets, as SVG.
+// WritePlot draws for each limit the requests granted and refused over time, as SVG.
 func (r *Report) WritePlot(w io.Writer) error {
 	c := chart{Title: clip(filepath.Base(r.Log), 90) + " by " + clip(r.By, 40), To: 1e6}
 	if r.First != nil {
@@ -22,9 +19,6 @@ func (r *Report) WritePlot(w io.Writer) error {
 			c.From, c.To = min(c.From, float64(b.start)), max(c.To, float64(b.start+int64(b.n)*b.width()))
 		}
 		c.Panels = append(c.Panels, l.requestsPanel())
-		if i < len(r.tracks) && len(r.tracks[i]) > 0 {
-			c.Panels = append(c.Panels, l.levelsPanel(r.tracks[i]))
-		}
 	}
 	c.Ticks = timeTicks(c.From, c.To)
 	return c.writeSVG(w)
@@ -44,20 +38,6 @@ func (l *Limit) requestsPanel() panel {
 		most = max(most, top)
 	}
 	return panel{Title: clip(l.Limit, 130), Unit: "requests in " + binName(width), High: most, Series: []series{granted, refused}}
-}
-
-// levelsPanel draws the levels of the worst keys' buckets.
-func (l *Limit) levelsPanel(tracks []*track) panel {
-	p := panel{Unit: "tokens left", High: float64(max(l.cap, 1))}
-	for i, t := range tracks {
-		s := series{Name: clip(shown(t.key), 44), Color: keyColors[i]}
-		for _, pt := range t.points {
-			p.Low = min(p.Low, pt.level)
-			s.Line = append(s.Line, dot{At: float64(pt.t), Value: pt.level})
-		}
-		p.Series = append(p.Series, s)
-	}
-	return p
 }
 
 // timeSteps are the possible distances of labels on a time axis, in µs.

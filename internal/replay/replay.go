@@ -70,10 +70,6 @@ type Options struct {
 	// order. Otherwise the log is sorted first.
 	Decisions io.Writer
 
-	// Levels is for how many keys of a limit, the worst first, the level of the
-	// bucket is recorded for the plot, 0 to 8. Default: 0.
-	Levels int
-
 	// Worst is how many keys of a limit, the worst first, are in the report.
 	// Default: 10.
 	Worst int
@@ -89,8 +85,8 @@ type Options struct {
 	// TempDir is the directory for sorting. Default: os.TempDir().
 	TempDir string
 
-	// Progress, if set, is called every few thousand lines. stage is read,
-	// decide or plot; total is 0 if it is not known.
+	// Progress, if set, is called every few thousand lines. stage is read or
+	// decide; total is 0 if it is not known.
 	Progress func(stage string, done, total int64)
 }
 
@@ -99,7 +95,6 @@ const (
 	sortRecords = 1 << 18  // 16 MiB for the records and as much for their keys, at most
 	maxLine     = 16 << 20 // parsed bytes of a line
 	worstKeys   = 10
-	maxLevels   = 8 // more lines in one plot are hard to tell apart
 )
 
 // Run replays a log and returns a report. It returns an error if an option is
@@ -123,20 +118,12 @@ func Run(ctx context.Context, in Input, o Options) (*Report, error) {
 	if err := r.decide(); err != nil {
 		return nil, err
 	}
-	if o.Levels > 0 {
-		if err := r.levels(); err != nil {
-			return nil, err
-		}
-	}
 	return r.report(), nil
 }
 
 // check checks and sets the options that are not about limits and fields.
 func (o *Options) check() error {
-	switch {
-	case o.Levels < 0 || o.Levels > maxLevels:
-		return badOption("levels", "%d is not between 0 and %d", o.Levels, maxLevels)
-	case o.Worst < 0 || o.MaxKeys < 0 || o.SortRecords < 0 || o.SortRecords > 1<<24:
+	if o.Worst < 0 || o.MaxKeys < 0 || o.SortRecords < 0 || o.SortRecords > 1<<24 {
 		return badOption("options", "a count is negative or too large")
 	}
 	o.By = orDefault(o.By, "ip")
@@ -167,7 +154,6 @@ type run struct {
 	log    *reader // the last reading of the log
 	engine *engine
 	sorted *sorter // nil if the log was decided while it was read
-	tracks [][]*track
 }
 
 var errOutOfOrder = errors.New("the log is out of order")
@@ -193,7 +179,17 @@ func (r *run) decide() error {
 	if err := r.read(r.sorted.add, false); err != nil {
 		return err
 	}
-	if err := r.each("decide", r.engine.decide); err != nil {
+	var done int64
+	err := r.sorted.each(func(rec *record) error {
+		if done++; done&4095 == 0 {
+			if err := r.ctx.Err(); err != nil {
+				return err
+			}
+			r.progress("decide", done, r.sorted.count)
+		}
+		return r.engine.decide(rec)
+	})
+	if err != nil {
 		return err
 	}
 	return r.engine.flush()
@@ -231,23 +227,6 @@ func (r *run) read(do func(*record) error, inOrder bool) error {
 		}
 		r.progress("read", b.consumed, r.in.Size)
 	}
-}
-
-// each calls do for each record in time order. It may be called again.
-func (r *run) each(stage string, do func(*record) error) error {
-	if r.sorted == nil {
-		return r.read(do, true)
-	}
-	var done int64
-	return r.sorted.each(func(rec *record) error {
-		if done++; done&4095 == 0 {
-			if err := r.ctx.Err(); err != nil {
-				return err
-			}
-			r.progress(stage, done, r.sorted.count)
-		}
-		return do(rec)
-	})
 }
 
 func (r *run) progress(stage string, done, total int64) {

@@ -29,8 +29,6 @@ type Report struct {
 	Limits    []Limit   `json:"limits"`
 
 	NotJudged []NotJudged `json:"not_judged,omitempty"`
-
-	tracks [][]*track
 }
 
 // BadLine is a malformed line.
@@ -63,9 +61,7 @@ type Limit struct {
 
 	Plans []PlanResult `json:"plans,omitempty"` // with Options.Plan
 
-	name string
 	bins bins
-	cap  int64
 }
 
 // PlanResult is the result of the requests that named one plan.
@@ -118,7 +114,7 @@ func (r *run) report() *Report {
 	rep := &Report{
 		Log: r.in.Name, Format: r.log.format, By: r.o.By, Cost: r.o.Cost, All: r.o.All,
 		Lines: r.log.count - r.log.headers, Malformed: r.log.malformed, BadLines: append([]BadLine{}, r.log.shown...), Disorder: r.log.disorder,
-		Filtered: r.log.filtered, Where: r.o.Where, Plan: r.o.Plan, NotJudged: r.lineup.left, tracks: r.tracks,
+		Filtered: r.log.filtered, Where: r.o.Where, Plan: r.o.Plan, NotJudged: r.lineup.left,
 	}
 	for _, s := range r.engine.sets {
 		if rep.Forgotten += s.table.forgotten; s.up == 0 {
@@ -142,17 +138,15 @@ func (r *run) limit(j *judged) Limit {
 		Granted: s.granted, Refused: s.refused, RefusedByOther: s.refusedByOther, Never: s.never,
 		GrantedCost: int64(s.grantedCost), RefusedCost: int64(s.refusedCost), LongestWait: s.longestWait,
 		Delayed: s.delayed, LongestDelay: s.longestDelay, Missed: t.missed[i],
-		name: d.Name, bins: s.bins, cap: d.Rule.Burst,
+		bins: s.bins,
 	}
 	for plan, p := range j.byPlan {
-		d := j.plans[plan]
-		if p.Plan = d.Plan; p.Plan == "" && plan > 0 { // a plan of another limit
+		if p.Plan = j.plans[plan].Plan; p.Plan == "" && plan > 0 { // a plan of another limit
 			l.Plans[0].Granted += p.Granted
 			l.Plans[0].Refused += p.Refused
 		} else {
 			l.Plans = append(l.Plans, p)
 		}
-		l.cap = max(l.cap, d.Rule.Burst)
 	}
 	l.Worst = []Key{}
 	if s.refused > 0 {
@@ -163,7 +157,7 @@ func (r *run) limit(j *judged) Limit {
 			l.KeysRefused++
 		}
 	}
-	for _, id := range t.worst(i, r.o.Worst, false) {
+	for _, id := range t.worst(i, r.o.Worst) {
 		c := &t.cnts[int(id)*t.limits+i]
 		l.Worst = append(l.Worst, Key{t.keys[id], c.granted, c.refused, c.refusedByOther, c.longestWait, c.first, c.last})
 	}

@@ -143,12 +143,11 @@ func (t *table) refusals(id int32) (n int64) {
 	return n
 }
 
-// worst returns the keys with the most refusals at a limit, the worst first. If
-// busiest is set, keys without refusals follow, by their number of requests.
-func (t *table) worst(limit, n int, busiest bool) []int32 {
+// worst returns the keys with the most refusals at a limit, the worst first.
+func (t *table) worst(limit, n int) []int32 {
 	var ids []int32
 	for id := range int32(len(t.keys)) {
-		if busiest || t.cnts[int(id)*t.limits+limit].refused > 0 {
+		if t.cnts[int(id)*t.limits+limit].refused > 0 {
 			ids = append(ids, id)
 		}
 	}
