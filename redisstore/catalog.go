@@ -255,23 +255,27 @@ func partsIn(reg *store.Registry, d *store.Definition) int {
 	return int(top.Parts)
 }
 
-// movedBy returns those limits whose keys will be in other slots of a cluster once d is
-// defined, with their parts then: d itself, if its parent changes, and the limits below it.
-func (l *limits) movedBy(d *store.Definition) map[string]int {
-	if !l.s.names.cluster {
-		return nil
-	}
+// checkMove returns an error if the keys of a limit with overrides will be in other slots
+// of a cluster once d is defined: of d itself, if its parent changes, or of a limit below
+// it. Overrides must not begin anew, as rows do.
+func (l *limits) checkMove(ctx context.Context, d *store.Definition) error {
 	defs := append(slices.DeleteFunc(l.reg.All(), func(x *store.Definition) bool { return x.Name == d.Name }), d)
 	reg := &store.Registry{Partial: true}
 	reg.Install(defs)
-	moved := map[string]int{}
 	for _, x := range reg.All() {
-		e, parts := l.entry(x.Name), partsIn(reg, x)
-		if e != nil && e.parts != parts {
-			moved[x.Name] = parts
+		e := l.entry(x.Name)
+		if e == nil || e.parts == partsIn(reg, x) {
+			continue
+		}
+		list, err := overrides{l.s}.Overrides(ctx, e.def, "", "", 1)
+		if err != nil {
+			return err
+		}
+		if len(list) > 0 {
+			return &store.FieldError{Limit: d.Name, Field: "parent", Reason: fmt.Sprintf("cannot change in a Redis Cluster while keys of limit %s have overrides, such as %q; end them first", x.Name, list[0].Key)}
 		}
 	}
-	return moved
+	return nil
 }
 
 // swap changes one field of the hash from old to text. ok is false if somebody else has
@@ -320,7 +324,6 @@ func (l *limits) change(ctx context.Context, name string, next func(old *store.D
 func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed bool, err error) {
 	var longer *store.Definition
 	var moved bool
-	var left []movedOverride
 	err = l.change(ctx, limit.Name, func(old *store.Definition, text string) (string, error) {
 		now, err := l.s.now(ctx)
 		if err != nil {
@@ -348,13 +351,8 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 				return "", err
 			}
 		}
-		moved = old != nil && d.Parent != old.Parent && l.s.names.cluster
-		if moved {
-			left, err = l.s.copyOverrides(ctx, l.movedBy(d), func() (bool, error) {
-				present, err := l.field(ctx, limit.Name)
-				return present == text, err
-			})
-			if err != nil {
+		if moved = old != nil && d.Parent != old.Parent && l.s.names.cluster; moved {
+			if err = l.checkMove(ctx, d); err != nil {
 				return "", err
 			}
 		}
@@ -362,9 +360,6 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 	})
 	if moved && err == nil {
 		l.config.OnError(fmt.Errorf("redis: limit %s has another parent: its buckets are in other slots of the cluster now, and begin anew", limit.Name))
-	}
-	if len(left) > 0 && err == nil {
-		l.s.deleteLater(left)
 	}
 	if longer != nil && err == nil && l.s.clock == nil {
 		l.s.lengthenExpiryLater(longer)

@@ -73,20 +73,14 @@ func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 
 // lengthenExpiryLater repeats lengthenExpiry when every program knows of the change:
 // until then programs write rows of the previous version. A row lives for at least two
-// seconds.
+// seconds. Close waits for it, because nobody else would do it.
 func (s *Store) lengthenExpiryLater(d *store.Definition) {
-	s.onceAllKnow(func(ctx context.Context) error { return s.lengthenExpiry(ctx, d) })
-}
-
-// onceAllKnow calls f in the background when every program knows of a change. Close waits
-// for it, because nobody else would do it.
-func (s *Store) onceAllKnow(f func(ctx context.Context) error) {
 	s.cat.Go(func(ctx context.Context) {
 		ctx = context.WithoutCancel(ctx)
 		_ = background.Sleep(ctx, propagation) // never ends early
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
-		if err := f(ctx); err != nil {
+		if err := s.lengthenExpiry(ctx, d); err != nil {
 			s.limits.config.OnError(err)
 		}
 	})

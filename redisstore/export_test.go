@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"reflect"
 
 	"github.com/redis/go-redis/v9"
 
@@ -58,16 +57,6 @@ func IsWrite(sha any) bool { return sha == serverClockScripts.write.sha }
 
 // IsHold reports whether a hash is that of hold.lua.
 func IsHold(sha any) bool { return sha == serverClockScripts.hold.sha }
-
-// ScriptNames returns the names of the scripts.
-func ScriptNames() (names []string) {
-	for f := range reflect.TypeFor[scripts]().Fields() {
-		if f.Type == reflect.TypeFor[*script]() {
-			names = append(names, f.Name)
-		}
-	}
-	return names
-}
 
 // GetAll is getAll for tests.
 func (s *Store) GetAll(ctx context.Context, node redis.UniversalClient, names []string) ([]string, error) {

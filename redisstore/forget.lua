@@ -1,10 +1,10 @@
 -- Deletes the override of a key of a dropped limit, with the row and its records, unless
 -- the override is of a later version of the limit.
 --
--- KEYS: the override, the row, the hash of its records. ARGV: the last version of the dropped limit; the override as it must be, or empty.
+-- KEYS: the override, the row, the hash of its records. ARGV: the last version of the dropped limit.
 -- Returns 1 if it was deleted.
 local text = redis.call('GET', KEYS[1])
-if not text or ARGV[2] ~= '' and ARGV[2] ~= text then
+if not text then
   return {0}
 end
 local read, override = pcall(cjson.decode, text)

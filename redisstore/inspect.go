@@ -25,9 +25,6 @@ type Condition struct {
 	AppendSync   string // appendfsync
 	Snapshots    bool   // RDB files are saved automatically
 	SaveFailed   bool   // the last RDB file or AOF write failed
-	Replicas     int    // connected ones
-	Scripts      int    // number of this program's scripts that the server has cached; -1: not known
-	AllScripts   int    // number of this program's scripts
 	ClusterState string // cluster_state; "" without a cluster
 
 	Ahead time.Duration // server's clock minus this machine's clock
@@ -78,10 +75,7 @@ func inspect(ctx context.Context, node redis.UniversalClient) (c Condition, err 
 		}
 		c.ClusterState = fields(text)["cluster_state"]
 	}
-	if err = c.scripts(ctx, node); err == nil {
-		c.Keys, err = node.DBSize(ctx).Result()
-	}
-	if err == nil || replied(err, "NOPERM") {
+	if c.Keys, err = node.DBSize(ctx).Result(); err == nil || replied(err, "NOPERM") {
 		err = c.clock(ctx, node)
 	}
 	return c, err
@@ -100,28 +94,9 @@ func (c *Condition) info(f map[string]string) {
 	c.MaxMemory, c.UsedMemory, c.Evicted = number("maxmemory"), number("used_memory"), number("evicted_keys")
 	c.AppendOnly = f["aof_enabled"] == "1"
 	c.SaveFailed = f["rdb_last_bgsave_status"] == "err" || c.AppendOnly && (f["aof_last_write_status"] == "err" || f["aof_last_bgrewrite_status"] == "err")
-	c.Replicas = int(number("connected_slaves"))
 	if f["cluster_enabled"] == "1" {
 		c.ClusterState = "1"
 	}
-}
-
-func (c *Condition) scripts(ctx context.Context, node redis.UniversalClient) error {
-	var hashes []string
-	for _, s := range serverClockScripts.every {
-		hashes = append(hashes, s.sha.(string))
-	}
-	c.AllScripts = len(hashes)
-	there, err := node.ScriptExists(ctx, hashes...).Result()
-	for _, yes := range there {
-		if yes {
-			c.Scripts++
-		}
-	}
-	if replied(err, "NOPERM", "ERR unknown") {
-		c.Scripts, err = -1, nil
-	}
-	return err
 }
 
 // clock compares the clocks. The first round trip may include connecting.

@@ -5,8 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -240,144 +238,10 @@ func (s *Store) forgetOverrides(ctx context.Context, limit string, last uint32) 
 	return s.scanNames(ctx, n.pattern(begin, limit, ""), func(_ redis.UniversalClient, names []string) error {
 		calls := make([]call, len(names))
 		for i, name := range names {
-			calls[i] = s.forgetCall(ctx, limit, strings.TrimPrefix(name, begin), last, "")
+			end := strings.TrimPrefix(name, begin)
+			args := []any{nil, nil, 3, name, n.bucketPrefix(limit) + end, n.recordsPrefix(limit) + end, last}
+			calls[i] = newCall(ctx, s.scripts.forget, false, s.withClock(args))
 		}
 		return cmp.Or(s.runMany(ctx, calls)...)
-	})
-}
-
-// forgetCall returns a call of forget.lua. end is how the names of a key end. If text is
-// not empty, only that override is deleted.
-func (s *Store) forgetCall(ctx context.Context, limit, end string, last uint32, text string) call {
-	n := &s.names
-	args := []any{nil, nil, 3, n.overridePrefix(limit) + end, n.bucketPrefix(limit) + end, n.recordsPrefix(limit) + end, last, text}
-	return newCall(ctx, s.scripts.forget, false, s.withClock(args))
-}
-
-// A movedOverride is an override that was copied to the name that it will have. end is the
-// suffix of its present name.
-type movedOverride struct{ limit, key, end string }
-
-// copyOverrides copies the overrides of limits whose keys will be in other slots of a
-// cluster. parts has these limits, with their parts then. It returns the overrides that it
-// has copied. Rows are not copied: they begin anew. unchanged reports whether the keys are
-// still where they were when parts was computed.
-func (s *Store) copyOverrides(ctx context.Context, parts map[string]int, unchanged func() (bool, error)) (copied []movedOverride, err error) {
-	to := s.names
-	to.partsOf = func(limit string) int {
-		if n, moves := parts[limit]; moves {
-			return n
-		}
-		return s.names.parts(limit)
-	}
-	if err = s.forgetCopies(ctx, &to, parts, unchanged); err != nil {
-		return nil, err
-	}
-	for limit := range parts {
-		begin := s.names.overridePrefix(limit)
-		err = s.scanNames(ctx, s.names.pattern(begin, limit, ""), func(node redis.UniversalClient, names []string) error {
-			texts, err := s.getAll(ctx, node, names)
-			for i, name := range names {
-				end := strings.TrimPrefix(name, begin)
-				key, ok := s.names.keyOf(limit, end)
-				if err != nil || !ok || texts[i] == "" || to.overrideOf(limit, key) == name {
-					continue
-				}
-				if err = s.copyOverride(ctx, &to, limit, key, texts[i]); err == nil {
-					copied = append(copied, movedOverride{limit, key, end})
-				}
-			}
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return copied, nil
-}
-
-// forgetCopies deletes overrides under future names of keys of limits, where these differ
-// from the present names: copies of a change that was not completed, or originals that
-// deleteLater has not deleted. The overrides may have ended since.
-func (s *Store) forgetCopies(ctx context.Context, to *names, limits map[string]int, unchanged func() (bool, error)) error {
-	var calls []call
-	for limit := range limits {
-		begin := s.names.overridePrefix(limit)
-		err := s.scanNames(ctx, s.names.pattern(begin, limit, ""), func(node redis.UniversalClient, list []string) error {
-			var copies, originals []string
-			for _, name := range list {
-				key, ok := to.keyOf(limit, strings.TrimPrefix(name, begin))
-				if original := s.names.overrideOf(limit, key); ok && original != name && to.overrideOf(limit, key) == name {
-					copies, originals = append(copies, name), append(originals, original)
-				}
-			}
-			texts, err := s.getAll(ctx, node, copies)
-			if err != nil {
-				return err
-			}
-			present, err := s.getAll(ctx, s.db, originals)
-			for i := range present {
-				if present[i] == "" && texts[i] != "" {
-					calls = append(calls, s.forgetCall(ctx, limit, strings.TrimPrefix(copies[i], begin), math.MaxUint32, texts[i]))
-				}
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	if len(calls) == 0 {
-		return nil
-	}
-	if same, err := unchanged(); err != nil || !same { // the names may be in use
-		return err
-	}
-	return cmp.Or(s.runMany(ctx, calls)...)
-}
-
-// copyOverride stores an override, and the row that names it, under the future names of its
-// key.
-func (s *Store) copyOverride(ctx context.Context, to *names, limit, key, text string) error {
-	o, err := decodeOverride(key, text)
-	if err != nil {
-		return fmt.Errorf("%w: %w", store.ErrStore, err)
-	}
-	o.Prepare()
-	t := s.newTable()
-	t.names = to
-	t.want(limit, key)
-	return t.update(ctx, func() error {
-		if o.Until != 0 && o.Until <= t.now {
-			return nil
-		}
-		if err := t.SetRow(limit, key, store.State{}, nil); err != nil {
-			return err
-		}
-		return t.SetOverride(limit, key, o)
-	}, func() error { return nil }, true)
-}
-
-// deleteLater deletes overrides that were copied, when every program knows their new names.
-// If the limit has got its former parent again meanwhile, the names are in use.
-func (s *Store) deleteLater(copied []movedOverride) {
-	s.onceAllKnow(func(ctx context.Context) error {
-		if err := s.cat.Refresh(ctx); err != nil {
-			return err
-		}
-		n := &s.names
-		copied = slices.DeleteFunc(copied, func(o movedOverride) bool {
-			return n.overrideOf(o.limit, o.key) == n.overridePrefix(o.limit)+o.end
-		})
-		for some := range slices.Chunk(copied, scanCount) {
-			calls := make([]call, len(some))
-			for i, o := range some {
-				calls[i] = s.forgetCall(ctx, o.limit, o.end, math.MaxUint32, "")
-			}
-			if err := cmp.Or(s.runMany(ctx, calls)...); err != nil {
-				return err
-			}
-		}
-		return nil
 	})
 }

@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -59,54 +60,36 @@ func TestHoldOfDroppedLimitInCluster(t *testing.T) {
 	}
 }
 
-// TestParentThereAndBack checks that a limit in a cluster that gets a parent and loses it
-// within a second keeps its overrides, and not those that ended meanwhile.
-func TestParentThereAndBack(t *testing.T) {
+// TestParentBesideOverrides checks that a limit in a cluster gets a parent only when neither
+// its keys nor those of the limits below it have overrides, which would be lost.
+func TestParentBesideOverrides(t *testing.T) {
 	t.Parallel()
-	db, prefix := connect(t, redistest.SharedCluster(t).URL()), "back"
-	s := newStore(t, db, redisstore.Config{Prefix: prefix})
-	tenant, user := drained("tenant", 100), drained("user", 5)
-	tenant.Parts = 1
-	l := limiter(t, s, tenant, user)
-	capacity := func(key string) int64 {
-		t.Helper()
-		d, err := l.Take(t.Context(), "user", key, 1)
-		if err != nil {
+	s := newStore(t, connect(t, redistest.SharedCluster(t).URL()), redisstore.Config{Prefix: "beside"})
+	org, tenant, user := drained("org", 100), drained("tenant", 100), drained("user", 5)
+	org.Parts, tenant.Parts, user.Parent = 1, 2, "tenant"
+	l := limiter(t, s, org, tenant, user)
+	const key = "acme/shop/u7"
+	if _, err := l.SetOverride(t.Context(), "user", dipwell.Override{Key: key, Burst: 50}); err != nil {
+		t.Fatal(err)
+	}
+	tenant.Parent, tenant.Parts = "org", 0
+	for range 2 {
+		_, err := l.Define(t.Context(), tenant, store.OwnerCode)
+		if field, ok := errors.AsType[*dipwell.FieldError](err); !ok || field.Field != "parent" || !strings.Contains(field.Reason, `"acme/shop/u7"`) {
 			t.Fatal(err)
 		}
-		if len(d.Limits) > 0 {
-			return d.Limits[0].Capacity
-		}
-		return d.Capacity
-	}
-	for _, key := range []string{"acme/kept", "acme/ended"} {
-		if _, err := l.SetOverride(t.Context(), "user", dipwell.Override{Key: key, Burst: 50}); err != nil {
-			t.Fatal(err)
+		if d, err := l.Take(t.Context(), "user", key, 1); err != nil || d.Limits[0].Capacity != 50 {
+			t.Errorf("%+v, %v", d, err)
 		}
 	}
-	for _, parent := range []string{"tenant", ""} {
-		user.Parent = parent
-		if _, err := l.Define(t.Context(), user, store.OwnerCode); err != nil {
-			t.Fatal(err)
-		}
-		if n := capacity("acme/kept"); n != 50 {
-			t.Errorf("parent %q: a capacity of %d with an override", parent, n)
-		}
-		if parent == "" {
-			continue
-		}
-		if ended, err := l.EndOverride(t.Context(), "user", "acme/ended"); !ended || err != nil {
-			t.Fatal(ended, err)
-		}
+	if ended, err := l.EndOverride(t.Context(), "user", key); !ended || err != nil {
+		t.Fatal(ended, err)
 	}
-	if n := capacity("acme/ended"); n != 5 {
-		t.Errorf("a capacity of %d after the override has ended", n)
+	if _, err := l.Define(t.Context(), tenant, store.OwnerCode); err != nil {
+		t.Fatal(err)
 	}
-	eventually(t, "the overrides are deleted where they were", func() bool {
-		return db.Exists(t.Context(), prefix+".override:user:{acme}/kept/").Val() == 0
-	})
-	if n := capacity("acme/kept"); n != 50 {
-		t.Errorf("later: a capacity of %d with an override", n)
+	if d, err := l.Take(t.Context(), "user", key, 1); err != nil || len(d.Limits) != 3 {
+		t.Errorf("%+v, %v", d, err)
 	}
 }
 

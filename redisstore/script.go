@@ -59,19 +59,15 @@ type script struct {
 type scripts struct {
 	takeOne, set, hold, settle                        *script
 	read, write, define, lengthen, renew, now, forget *script
-
-	every []*script // all of the above
 }
 
 var serverClockScripts, givenClockScripts = newScripts(clockServer), newScripts(clockGiven)
 
 func newScripts(clock string) *scripts {
-	var every []*script
 	with := func(text string) *script {
 		text = clock + "\n" + text
 		sum := sha1.Sum([]byte(text))
-		every = append(every, &script{text: text, sha: hex.EncodeToString(sum[:])})
-		return every[len(every)-1]
+		return &script{text: text, sha: hex.EncodeToString(sum[:])}
 	}
 	one, set := with(takeOneLua), with(setLua)
 	one.returnsString, set.returnsString = true, true
@@ -79,12 +75,10 @@ func newScripts(clock string) *scripts {
 	hold.returnsString, settle.returnsString = true, true
 	read := with(snapshotLua + readLua)
 	read.returnsLists = true
-	s := &scripts{
+	return &scripts{
 		takeOne: one, set: set, hold: hold, settle: settle,
 		read: read, write: with(snapshotLua + writeLua), define: with(defineLua), lengthen: with(lengthenLua), renew: with(renewLua + lengthenLua), now: with(nowLua), forget: with(forgetLua),
 	}
-	s.every = every
-	return s
 }
 
 func (s *script) command(ctx context.Context, args []any) redis.Cmder {

@@ -229,18 +229,6 @@ func TestScriptFlush(t *testing.T) {
 	}
 }
 
-// TestInspectScripts checks that Inspect looks for every script.
-func TestInspectScripts(t *testing.T) {
-	t.Parallel()
-	list, err := redisstore.Inspect(t.Context(), connect(t, redistest.Shared(t).URL()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if names := redisstore.ScriptNames(); list[0].AllScripts != len(names) {
-		t.Errorf("Inspect looks for %d scripts of %q", list[0].AllScripts, names)
-	}
-}
-
 // TestServerAway checks that a server that starts late, or restarts empty, gets
 // the limits.
 func TestServerAway(t *testing.T) {

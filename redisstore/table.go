@@ -27,7 +27,6 @@ import (
 // something that is missing, it is read before the next try.
 type table struct {
 	s      *Store
-	names  *names          // s.names, unless rows move to other names
 	limits *store.Registry // those of s, unless a limit is being changed: then they cannot be read
 	token  string          // of locks; random
 
@@ -82,7 +81,7 @@ var errMissing = errors.New("not read yet")
 var _ store.Table = (*table)(nil)
 
 func (s *Store) newTable() *table {
-	return &table{s: s, names: &s.names, limits: &s.limits.reg, token: strconv.FormatUint(rand.Uint64(), 36)}
+	return &table{s: s, limits: &s.limits.reg, token: strconv.FormatUint(rand.Uint64(), 36)}
 }
 
 func (t *table) row(limit, key string) *tableRow {
@@ -174,7 +173,7 @@ func (t *table) Hold(id string) (store.Hold, error) {
 // elsewhere reports whether a row is in another slot of the cluster than the holds. Its
 // limit had another parent when the hold was made, or was dropped.
 func (t *table) elsewhere(limit, key string) bool {
-	return t.names.cluster && t.tag != "" && slot(t.names.bucket(limit, key)) != slot(t.tag)
+	return t.s.names.cluster && t.tag != "" && slot(t.s.names.bucket(limit, key)) != slot(t.tag)
 }
 
 // find returns an error if a limit is not known, unless it was dropped. Another program may
@@ -243,7 +242,7 @@ func (t *table) SetPending(id store.Reservation, h store.Pending) error {
 
 // keys returns the arguments of read.lua and write.lua up to the token.
 func (t *table) keys() []any {
-	n := t.names
+	n := &t.s.names
 	args := make([]any, 3, 9+5*len(t.rows)+len(t.holds))
 	var kinds strings.Builder
 	for _, r := range t.rows {

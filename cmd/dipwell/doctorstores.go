@@ -288,7 +288,7 @@ func (x *examination) redis(ctx context.Context, url string) {
 func (x *examination) redisNode(c *redisstore.Condition, evictionAllowed bool) {
 	at := func(s string) string { return s + " " + c.Addr }
 	x.judge(c.Role != "master" && c.Role != "unknown", verdictProblem, "store", "give the Sentinels or the cluster instead; they know the primary",
-		"%s answers: Redis %s, a %s, %s, %s", "%s answers: Redis %s, a %s, %s, %s", c.Addr, c.Version, c.Role, howMany(c.Keys, "key"), howMany(c.Replicas, "replica"))
+		"%s answers: Redis %s, a %s, %s", "%s answers: Redis %s, a %s, %s", c.Addr, c.Version, c.Role, howMany(c.Keys, "key"))
 	if c.ClusterState != "" {
 		x.judge(c.ClusterState != "ok", verdictProblem, "cluster", "see cluster info and cluster nodes there", at("cluster_state is %s at"), at("cluster_state is %s at"), c.ClusterState)
 	}
@@ -311,12 +311,6 @@ func (x *examination) redisNode(c *redisstore.Condition, evictionAllowed bool) {
 	x.judge(c.MaxMemory > 0 && float64(c.UsedMemory) > fullMemory*float64(c.MaxMemory), verdictWarning, "memory", "raise maxmemory: when it is full, calls of new keys fail",
 		"%s: %s", "%s: %s", c.Addr, memory)
 	x.redisDurability(c)
-	switch {
-	case c.Scripts < 0:
-		x.ok("scripts", "%s does not tell which scripts it has (SCRIPT EXISTS is refused); a missing one is sent with its first call", c.Addr)
-	default:
-		x.ok("scripts", "%s has %d of %d scripts; a missing one is sent with its first call", c.Addr, c.Scripts, c.AllScripts)
-	}
 }
 
 func (x *examination) redisDurability(c *redisstore.Condition) {

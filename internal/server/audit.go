@@ -13,7 +13,6 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/terms"
-	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -167,53 +166,46 @@ func (a *api) audit(w http.ResponseWriter, r *http.Request) {
 	if err == nil && a.can.Audit == nil {
 		err = fmt.Errorf("audit: %w", store.ErrNotSupported)
 	}
-	var b []byte
-	var last string
-	var full bool
-	lines := q.format == "ndjson"
-	switch {
-	case err != nil:
-	case lines:
-		_, _, err = a.auditEntries(r.Context(), q, func(e *store.AuditEntry) { b = append(appendEntry(b, e), '\n') })
-	default:
-		b = append(b, `{"entries":[`...)
-		last, full, err = a.auditEntries(r.Context(), q, func(e *store.AuditEntry) {
-			if b[len(b)-1] == '}' {
-				b = append(b, ',')
-			}
-			b = appendEntry(b, e)
-		})
-	}
-	switch {
-	case err != nil:
+	if err != nil {
 		a.fail(w, err)
-	case lines:
-		h := w.Header()
-		h.Set("Content-Type", "application/x-ndjson")
-		h.Set("Content-Disposition", `attachment; filename="audit.ndjson"`)
-		_, _ = w.Write(b)
-	default:
-		writePage(w, b, full, last)
+		return
+	}
+	page := []auditEntry{}
+	last, full, err := a.auditEntries(r.Context(), q, func(e *store.AuditEntry) { page = append(page, entryOf(e)) })
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	if q.format != "ndjson" {
+		writePage(w, "entries", page, full, last)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/x-ndjson")
+	h.Set("Content-Disposition", `attachment; filename="audit.ndjson"`)
+	for i := range page {
+		_, _ = w.Write(append(asJSON(&page[i]), '\n'))
 	}
 }
 
-func appendEntry(b []byte, e *store.AuditEntry) []byte {
-	b = texts.AppendJSON(append(b, `{"id":`...), e.ID)
-	b = append(append(append(b, `,"at":"`...), time.UnixMicro(e.At).UTC().Format(time.RFC3339Nano)...), '"')
-	b = texts.AppendJSON(append(b, `,"who":`...), e.Who)
-	b = texts.AppendJSON(append(b, `,"action":`...), e.Action)
-	b = texts.AppendJSON(append(b, `,"limit":`...), e.Limit)
+// auditEntry is an entry of the audit as JSON.
+type auditEntry struct {
+	ID     string    `json:"id"`
+	At     time.Time `json:"at"`
+	Who    string    `json:"who"`
+	Action string    `json:"action"`
+	Limit  string    `json:"limit"`
+	Key    *nullable `json:"key,omitempty"` // nil: the entry is about the limit
+	What   string    `json:"what,omitempty"`
+	Note   string    `json:"note,omitempty"`
+	Role   string    `json:"role,omitempty"`
+}
+
+func entryOf(e *store.AuditEntry) auditEntry {
+	out := auditEntry{e.ID, time.UnixMicro(e.At).UTC(), e.Who, e.Action, e.Limit, nil, e.What, e.Note, e.Role}
 	if e.Action != didDefine && e.Action != didDrop {
-		b = appendOrNull(append(b, `,"key":`...), e.Key == "", e.Key)
+		key := nullable(e.Key)
+		out.Key = &key
 	}
-	if e.What != "" {
-		b = texts.AppendJSON(append(b, `,"what":`...), e.What)
-	}
-	if e.Note != "" {
-		b = texts.AppendJSON(append(b, `,"note":`...), e.Note)
-	}
-	if e.Role != "" {
-		b = texts.AppendJSON(append(b, `,"role":`...), e.Role)
-	}
-	return append(b, '}')
+	return out
 }

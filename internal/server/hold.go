@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
-	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -117,22 +115,22 @@ func (a *api) holds(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, append(appendHolds([]byte(`{"holds":`), holds), "}\n"...))
+	answerJSON(w, map[string]any{"holds": holdsOf(holds)})
 }
 
-// appendHolds appends holds as an array.
-func appendHolds(b []byte, holds []store.KeyHold) []byte {
-	b = append(b, '[')
-	for i, h := range holds {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = texts.AppendJSON(append(b, `{"hold":`...), h.ID)
-		b = strconv.AppendInt(append(b, `,"tokens":`...), h.Tokens, 10)
-		b = strconv.AppendInt(append(b, `,"expires_us":`...), h.Expires, 10)
-		b = append(b, '}')
+// liveHold is a hold as JSON.
+type liveHold struct {
+	Hold    string `json:"hold"`
+	Tokens  int64  `json:"tokens"`
+	Expires int64  `json:"expires_us"`
+}
+
+func holdsOf(holds []store.KeyHold) []liveHold {
+	list := []liveHold{}
+	for _, h := range holds {
+		list = append(list, liveHold{h.ID, h.Tokens, h.Expires})
 	}
-	return append(b, ']')
+	return list
 }
 
 // parseKey parses a query that may have the parameter key and no other.

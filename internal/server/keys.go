@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"net/http"
 	"strconv"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
-	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -66,14 +66,13 @@ func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *store.Definit
 	b := d.AppendMembers([]byte{'{'})
 	b = a.appendRefill(r.Context(), b, def, key)
 	if o != nil {
-		b = appendOverride(append(b, `,"override":`...), def.Name, o)
+		b = append(append(b, `,"override":`...), asJSON(jsonOverride(def.Name, o))...)
 	}
 	if len(holds) > 0 {
-		b = appendHolds(append(b, `,"holds":`...), holds)
+		b = append(append(b, `,"holds":`...), asJSON(holdsOf(holds))...)
 	}
 	if k := a.metrics.keys; k != nil {
-		b = texts.AppendJSON(append(b, `,"refusals":{"process":`...), k.process)
-		b = append(k.last.appendJSON(append(b, `,"last":`...), def.Name, d.Key), '}')
+		b = fmt.Appendf(b, `,"refusals":{"process":%s,"last":%s}`, asJSON(k.process), asJSON(k.last.of(def.Name, d.Key)))
 	}
 	writeJSON(w, http.StatusOK, append(b, "}\n"...))
 }
@@ -161,19 +160,16 @@ func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Defini
 		a.fail(w, err)
 		return
 	}
-	b, last := []byte(`{"keys":[`), ""
-	for i, row := range rows {
+	page, last := []liveKey{}, ""
+	for _, row := range rows {
 		op, err := present(def, row, now)
 		if err != nil {
 			a.fail(w, err)
 			return
 		}
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b, last = appendKey(b, &op), row.Key
+		page, last = append(page, keyOfOp(&op)), row.Key
 	}
-	writePage(w, b, len(rows) == p.n, last)
+	writePage(w, "keys", page, len(rows) == p.n, last)
 }
 
 // present returns the check of a key whose rows were read.
@@ -198,19 +194,21 @@ func present(def *store.Definition, key store.KeyState, now int64) (sum store.Op
 	return sum, nil
 }
 
-func appendKey(b []byte, op *store.Op) []byte {
-	b = appendOrNull(append(b, `{"key":`...), op.Key == "", op.Key)
-	if op.Def.Plan != "" {
-		b = texts.AppendJSON(append(b, `,"plan":`...), op.Def.Plan)
+// liveKey is a key of a page as JSON.
+type liveKey struct {
+	Key        nullable `json:"key"`
+	Plan       string   `json:"plan,omitempty"`
+	Override   bool     `json:"override,omitempty"`
+	Remaining  int64    `json:"remaining"`
+	ResetAfter *int64   `json:"reset_after_us"`
+}
+
+func keyOfOp(op *store.Op) liveKey {
+	k := liveKey{Key: nullable(op.Key), Plan: op.Def.Plan, Override: op.Def.Override != nil, Remaining: op.Remaining}
+	if op.Def.Algorithm != store.Concurrency { // of which a row does not say when its holds expire
+		k.ResetAfter = &op.Reset
 	}
-	if op.Def.Override != nil {
-		b = append(b, `,"override":true`...)
-	}
-	b = strconv.AppendInt(append(b, `,"remaining":`...), op.Remaining, 10)
-	if b = append(b, `,"reset_after_us":`...); op.Def.Algorithm == store.Concurrency { // a row does not say when its holds expire
-		return append(b, "null}"...)
-	}
-	return append(strconv.AppendInt(b, op.Reset, 10), '}')
+	return k
 }
 
 func parsePage(query string) (p page, err error) {

@@ -2,7 +2,6 @@ package server
 
 import (
 	"hash/maphash"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -84,40 +83,35 @@ func (l *lastRefusals) add(limit string, d *dipwell.Decision) {
 	*k.latest() = oneRefusal{at: now, cost: d.Cost, retry: d.RetryAfter.Microseconds(), source: d.Source, never: d.Never, shadow: d.Shadow}
 }
 
-// appendJSON appends the last refusals of a key, the newest first.
-func (l *lastRefusals) appendJSON(b []byte, limit, key string) []byte {
+// A pastRefusal is a refusal as JSON.
+type pastRefusal struct {
+	At     int64  `json:"at_us"`
+	Cost   int64  `json:"cost"`
+	Retry  *int64 `json:"retry_after_us"`
+	Never  bool   `json:"never,omitempty"`
+	Shadow bool   `json:"shadow,omitempty"`
+	Source string `json:"source"`
+	More   uint64 `json:"more"`
+}
+
+// of returns the last refusals of a key, the newest first.
+func (l *lastRefusals) of(limit, key string) []pastRefusal {
 	set := &l[refusedSet(limit, key)]
 	set.mu.Lock()
 	defer set.mu.Unlock()
-	b = append(b, '[')
+	list := []pastRefusal{}
 	for _, k := range set.keys {
 		if k == nil || k.key != key || k.limit != limit {
 			continue
 		}
 		for i := range min(k.n, refusedTimes) {
-			if i > 0 {
-				b = append(b, ',')
+			r := k.last[(k.n-1-i)%refusedTimes]
+			one := pastRefusal{At: r.at, Cost: r.cost, Never: r.never, Shadow: r.shadow, Source: r.source.String(), More: r.more}
+			if !r.never && r.retry != 0 {
+				one.Retry = &r.retry
 			}
-			b = k.last[(k.n-1-i)%refusedTimes].appendJSON(b)
+			list = append(list, one)
 		}
 	}
-	return append(b, ']')
-}
-
-func (r *oneRefusal) appendJSON(b []byte) []byte {
-	b = strconv.AppendInt(append(b, `{"at_us":`...), r.at, 10)
-	b = strconv.AppendInt(append(b, `,"cost":`...), r.cost, 10)
-	if b = append(b, `,"retry_after_us":`...); r.never || r.retry == 0 {
-		b = append(b, "null"...)
-	} else {
-		b = strconv.AppendInt(b, r.retry, 10)
-	}
-	if r.never {
-		b = append(b, `,"never":true`...)
-	}
-	if r.shadow {
-		b = append(b, `,"shadow":true`...)
-	}
-	b = append(append(append(b, `,"source":"`...), r.source.String()...), '"')
-	return append(strconv.AppendUint(append(b, `,"more":`...), r.more, 10), '}')
+	return list
 }

@@ -2,7 +2,9 @@ package server
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -31,15 +33,11 @@ func (a *api) listLimits(w http.ResponseWriter, r *http.Request) {
 	}
 	defs := a.limiter.Limits()
 	from, _ := slices.BinarySearchFunc(defs, after+"\x00", func(d *store.Definition, name string) int { return strings.Compare(d.Name, name) })
-	page := defs[from:min(from+n, len(defs))]
-	b, last := []byte(`{"limits":[`), ""
-	for i, def := range page {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b, last = a.appendLimit(b, def), def.Name
+	page, last := []json.RawMessage{}, ""
+	for _, def := range defs[from:min(from+n, len(defs))] {
+		page, last = append(page, a.appendLimit(nil, def)), def.Name
 	}
-	writePage(w, b, from+n < len(defs), last)
+	writePage(w, "limits", page, from+n < len(defs), last)
 }
 
 func parseLimitsPage(query string) (after string, n int, err error) {
@@ -326,19 +324,41 @@ func plainJSON(name, value string) bool {
 	return name == "auth" || name == "callable"
 }
 
-// appendOrNull appends text as a JSON string, or null if there is none.
-func appendOrNull(b []byte, none bool, text string) []byte {
-	if none {
-		return append(b, "null"...)
+// A nullable is a text for which JSON has null if it is empty.
+type nullable string
+
+// MarshalJSON implements json.Marshaler.
+func (t nullable) MarshalJSON() ([]byte, error) {
+	if t == "" {
+		return []byte("null"), nil
 	}
-	return texts.AppendJSON(b, text)
+	return asJSON(string(t)), nil
 }
 
-// writePage ends a page of a list, which b has begun, and writes it. If there may be more
-// entries, the name of the last one is what the next page comes after.
-func writePage(w http.ResponseWriter, b []byte, more bool, last string) {
-	b = appendOrNull(append(b, `],"next":`...), !more, last)
-	writeJSON(w, http.StatusOK, append(b, "}\n"...))
+// asJSON returns a value as JSON, in which < and the like are not escaped.
+func asJSON(v any) []byte {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		panic(err) // cannot happen with the structs of this package
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'})
+}
+
+// writePage writes a page of a list. If there may be more entries, the name of the last one
+// is what the next page comes after.
+func writePage(w http.ResponseWriter, name string, entries any, more bool, last string) {
+	next := []byte("null")
+	if more {
+		next = asJSON(last)
+	}
+	writeJSON(w, http.StatusOK, fmt.Appendf(nil, "{%q:%s,\"next\":%s}\n", name, asJSON(entries), next))
+}
+
+// answerJSON writes a value as JSON.
+func answerJSON(w http.ResponseWriter, v any) {
+	writeJSON(w, http.StatusOK, append(asJSON(v), '\n'))
 }
 
 func writeJSON(w http.ResponseWriter, status int, body []byte) {

@@ -191,20 +191,16 @@ type event struct {
 	Gauges      map[string]float64 `json:"gauges"`
 	Process     string             `json:"process"`
 	WindowUS    int64              `json:"window_us"`
-	Busiest     json.RawMessage    `json:"busiest"`
-	Refused     json.RawMessage    `json:"refused"`
+	topKeyLists
 }
-
-// noKeys is the list of keys of a server that does not count keys.
-var noKeys = json.RawMessage(appendTop(nil, bounded.Top{}))
 
 // event returns the event between two tallies, as text.
 func (s *Server) event(before, now *tally) []byte {
 	e := event{AtUS: now.at.UnixMicro(), IntervalUS: now.at.Sub(before.at).Microseconds(), Store: s.metrics.store,
-		Limits: []counts{}, StoreErrors: now.storeErrors - before.storeErrors, Shed: now.shed - before.shed, Gauges: s.readGauges(), Busiest: noKeys, Refused: noKeys}
+		Limits: []counts{}, StoreErrors: now.storeErrors - before.storeErrors, Shed: now.shed - before.shed, Gauges: s.readGauges(), topKeyLists: topKeyLists{listOf(bounded.Top{}), listOf(bounded.Top{})}}
 	if k := s.metrics.keys; k != nil {
 		since, busiest, refused := k.lists(liveKeys, "")
-		e.Process, e.WindowUS, e.Busiest, e.Refused = k.process, now.at.Sub(since).Microseconds(), appendTop(nil, busiest), appendTop(nil, refused)
+		e.Process, e.WindowUS, e.topKeyLists = k.process, now.at.Sub(since).Microseconds(), topKeyLists{listOf(busiest), listOf(refused)}
 	}
 	for name, c := range now.limits {
 		one := counts{Limit: name}

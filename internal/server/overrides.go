@@ -11,7 +11,6 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/period"
-	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -33,7 +32,7 @@ func (a *api) overrides(w http.ResponseWriter, r *http.Request) {
 			a.fail(w, err)
 			return
 		}
-		writeJSON(w, http.StatusOK, append(appendOverride(nil, name, o), '\n'))
+		answerJSON(w, jsonOverride(name, o))
 		return
 	}
 	list, err := a.limiter.Overrides(r.Context(), name, p.prefix, p.after, p.n)
@@ -41,14 +40,11 @@ func (a *api) overrides(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, err)
 		return
 	}
-	b, last := []byte(`{"overrides":[`), ""
+	page, last := []overrideJSON{}, ""
 	for i := range list {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b, last = appendOverride(b, name, &list[i]), list[i].Key
+		page, last = append(page, jsonOverride(name, &list[i])), list[i].Key
 	}
-	writePage(w, b, len(list) == p.n, last)
+	writePage(w, "overrides", page, len(list) == p.n, last)
 }
 
 // overrideOf returns the override of a key, or nil if it has none.
@@ -85,7 +81,7 @@ func (a *api) putOverride(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a.record(r, store.AuditEntry{Action: didOverride, Limit: name, Key: o.Key, What: describe(&o), Note: o.Note})
-	writeJSON(w, http.StatusOK, append(appendOverride(nil, name, &o), '\n'))
+	answerJSON(w, jsonOverride(name, &o))
 }
 
 // setOverride sets an override. If the call gives a length of time, the override ends
@@ -263,25 +259,30 @@ func (s *scanner) overrideValue(name string) (string, error) {
 	return "", nil // an unknown name is an error of set, whatever its value
 }
 
-// appendOverride appends an override as an object.
-func appendOverride(b []byte, limit string, o *dipwell.Override) []byte {
-	b = texts.AppendJSON(append(b, `{"limit":`...), limit)
-	b = appendOrNull(append(b, `,"key":`...), o.Key == "", o.Key)
-	if o.Plan != "" {
-		b = texts.AppendJSON(append(b, `,"plan":`...), o.Plan)
-	}
-	if o.Rate != 0 {
-		b = strconv.AppendInt(append(b, `,"rate":`...), o.Rate, 10)
-	}
+// overrideJSON is an override as JSON.
+type overrideJSON struct {
+	Limit string     `json:"limit"`
+	Key   nullable   `json:"key"`
+	Plan  string     `json:"plan,omitempty"`
+	Rate  int64      `json:"rate,omitempty"`
+	Per   string     `json:"per,omitempty"`
+	Burst *int64     `json:"burst,omitempty"`
+	Until *time.Time `json:"until"`
+	Note  string     `json:"note,omitempty"`
+}
+
+func jsonOverride(limit string, o *dipwell.Override) overrideJSON {
+	out := overrideJSON{Limit: limit, Key: nullable(o.Key), Plan: o.Plan, Rate: o.Rate, Note: o.Note}
 	if o.Period != 0 {
-		b = texts.AppendJSON(append(b, `,"per":`...), period.Format(o.Period))
+		out.Per = period.Format(o.Period)
 	}
 	if o.Burst != 0 {
-		b = strconv.AppendInt(append(b, `,"burst":`...), max(o.Burst, 0), 10) // NoBurst is -1
+		burst := max(o.Burst, 0) // NoBurst is -1
+		out.Burst = &burst
 	}
-	b = appendOrNull(append(b, `,"until":`...), o.Until == 0, time.UnixMicro(o.Until).UTC().Format(time.RFC3339Nano))
-	if o.Note != "" {
-		b = texts.AppendJSON(append(b, `,"note":`...), o.Note)
+	if o.Until != 0 {
+		until := time.UnixMicro(o.Until).UTC()
+		out.Until = &until
 	}
-	return append(b, '}')
+	return out
 }

@@ -4,14 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
-	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/bounded"
-	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -35,38 +35,69 @@ func (a *api) top(w http.ResponseWriter, r *http.Request) {
 	if err == nil && q.limit != "" && a.limiter.Limit(q.limit) == nil && q.hour.IsZero() { // for an hour, the limit may have been dropped since
 		err = fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, q.limit)
 	}
-	var b []byte
+	var answer any
 	switch k := a.metrics.keys; {
 	case err != nil:
 	case !q.hour.IsZero():
-		b, err = a.topOfHour(r.Context(), &q)
+		answer, err = a.topOfHour(r.Context(), &q)
 	case k == nil:
 		err = fmt.Errorf("this service does not count keys: %w", store.ErrNotSupported)
 	default:
-		b = a.topNow(k, &q)
+		answer = a.topNow(k, &q)
 	}
 	if err != nil {
 		a.fail(w, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, append(b, "}\n"...))
+	answerJSON(w, answer)
 }
 
-func (a *api) topNow(k *keyCounts, q *topQuery) []byte {
-	now := time.Now()
+// topAnswer is the answer without an hour.
+type topAnswer struct {
+	At          int64    `json:"at_us"`
+	Process     string   `json:"process"`
+	Window      int64    `json:"window_us"`
+	MaxBytes    int      `json:"sketch_max_bytes"`
+	StoreErrors uint64   `json:"store_errors"`
+	Shed        uint64   `json:"shed"`
+	Limits      []counts `json:"limits"`
+	topKeyLists
+}
+
+type topKeyLists struct {
+	Busiest keyList `json:"busiest"`
+	Refused keyList `json:"refused"`
+}
+
+// A keyList is a bounded.Top in which the key of a shared bucket is null.
+type keyList struct {
+	Counted  uint64     `json:"counted"`
+	Unlisted uint64     `json:"unlisted_at_most"`
+	Keys     []keyCount `json:"keys"`
+}
+
+type keyCount struct {
+	Limit string   `json:"limit"`
+	Key   nullable `json:"key"`
+	Count uint64   `json:"count"`
+	Error uint64   `json:"error"`
+}
+
+func listOf(t bounded.Top) keyList {
+	l := keyList{t.Events, t.Unlisted, []keyCount{}}
+	for _, k := range t.Keys {
+		l.Keys = append(l.Keys, keyCount{k.Limit, nullable(k.Key), k.Count, k.Error})
+	}
+	return l
+}
+
+func (a *api) topNow(k *keyCounts, q *topQuery) topAnswer {
+	t := a.tally()
 	since, busiest, refused := k.lists(q.n, q.limit)
-	b := strconv.AppendInt([]byte(`{"at_us":`), now.UnixMicro(), 10)
-	b = texts.AppendJSON(append(b, `,"process":`...), k.process)
-	b = strconv.AppendInt(append(b, `,"window_us":`...), now.Sub(since).Microseconds(), 10)
-	b = strconv.AppendInt(append(b, `,"sketch_max_bytes":`...), int64(k.all.MaxBytes()+k.refused.MaxBytes()), 10)
-	b = strconv.AppendUint(append(b, `,"store_errors":`...), a.metrics.storeErrors.Load(), 10)
-	b = strconv.AppendUint(append(b, `,"shed":`...), a.metrics.shed.Load(), 10)
-	b = a.metrics.appendLimits(append(b, `,"limits":[`...), q.limit)
-	return appendLists(append(b, ']'), busiest, refused)
-}
-
-func appendLists(b []byte, busiest, refused bounded.Top) []byte {
-	return appendTop(append(appendTop(append(b, `,"busiest":`...), busiest), `,"refused":`...), refused)
+	limits := slices.DeleteFunc(slices.Collect(maps.Values(t.limits)), func(c counts) bool { return q.limit != "" && c.Limit != q.limit })
+	slices.SortFunc(limits, func(a, b counts) int { return strings.Compare(a.Limit, b.Limit) })
+	return topAnswer{t.at.UnixMicro(), k.process, t.at.Sub(since).Microseconds(), k.all.MaxBytes() + k.refused.MaxBytes(), t.storeErrors, t.shed,
+		append([]counts{}, limits...), topKeyLists{listOf(busiest), listOf(refused)}}
 }
 
 // Bounds of reading hours.
@@ -75,12 +106,19 @@ const (
 	hoursBack = int64(25 * time.Hour / time.Microsecond) // entries older than the hour by more than this cannot belong to it, even if clocks differ
 )
 
+// topHour is the answer with an hour.
+type topHour struct {
+	Hour      time.Time `json:"hour"`
+	Processes []string  `json:"processes"`
+	topKeyLists
+}
+
 // topOfHour returns the lists of an hour, added up over all processes.
-func (a *api) topOfHour(ctx context.Context, q *topQuery) ([]byte, error) {
+func (a *api) topOfHour(ctx context.Context, q *topQuery) (*topHour, error) {
 	if a.can.TopKeys == nil {
 		return nil, fmt.Errorf("top keys by the hour: %w", store.ErrNotSupported)
 	}
-	var processes []string
+	processes := []string{}
 	var busiest, refused []bounded.Top
 	for before, more := "", true; more; {
 		page, err := a.can.TopKeys.Audit(ctx, before, hoursPage)
@@ -102,62 +140,13 @@ func (a *api) topOfHour(ctx context.Context, q *topQuery) ([]byte, error) {
 		}
 	}
 	slices.Sort(processes)
-	b := append(q.hour.AppendFormat([]byte(`{"hour":"`), time.RFC3339), `","processes":[`...)
-	for i, name := range slices.Compact(processes) {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = texts.AppendJSON(b, name)
-	}
-	return appendLists(append(b, ']'), bounded.Sum(busiest, q.n), bounded.Sum(refused, q.n)), nil
+	return &topHour{q.hour, slices.Compact(processes), topKeyLists{listOf(bounded.Sum(busiest, q.n)), listOf(bounded.Sum(refused, q.n))}}, nil
 }
 
 // only returns the list with the keys of one limit, or of all if limit is "".
 func only(t bounded.Top, limit string) bounded.Top {
 	t.Keys = slices.DeleteFunc(t.Keys, func(k bounded.Count) bool { return limit != "" && k.Limit != limit })
 	return t
-}
-
-// appendLimits appends the decisions since the start, by limit.
-func (m *metrics) appendLimits(b []byte, only string) []byte {
-	limits := m.every()
-	var names []string
-	for name := range limits {
-		if only == "" || only == name {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	for i, name := range names {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		results, fallbacks := sumOf(limits[name])
-		b = texts.AppendJSON(append(b, `{"limit":`...), name)
-		for j, what := range resultNames {
-			b = strconv.AppendUint(append(append(append(b, `,"`...), what...), `":`...), results[j], 10)
-		}
-		b = append(b, `,"fallback":`...)
-		b = strconv.AppendUint(b, fallbacks[0]+fallbacks[1]+fallbacks[2], 10)
-		b = append(b, '}')
-	}
-	return b
-}
-
-func appendTop(b []byte, t bounded.Top) []byte {
-	b = strconv.AppendUint(append(b, `{"counted":`...), t.Events, 10)
-	b = strconv.AppendUint(append(b, `,"unlisted_at_most":`...), t.Unlisted, 10)
-	b = append(b, `,"keys":[`...)
-	for i, k := range t.Keys {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = texts.AppendJSON(append(b, `{"limit":`...), k.Limit)
-		b = appendOrNull(append(b, `,"key":`...), k.Key == "", k.Key)
-		b = strconv.AppendUint(append(b, `,"count":`...), k.Count, 10)
-		b = append(strconv.AppendUint(append(b, `,"error":`...), k.Error, 10), '}')
-	}
-	return append(b, "]}"...)
 }
 
 func parseTop(query string) (q topQuery, err error) {
