@@ -8,10 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	mathrand "math/rand/v2"
 	"os/signal"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -95,23 +93,23 @@ func (c *BenchCmd) limit(name string) dipwell.Limit {
 
 // benchReport is what --json prints.
 type benchReport struct {
-	Version     string                 `json:"version"`
-	Store       string                 `json:"store"`
-	Sent        string                 `json:"sent"`            // single or coalesced
-	Lanes       int                    `json:"lanes,omitempty"` // concurrent batches, or calls with --single; absent if equal to clients
-	PerBatch    float64                `json:"calls_per_batch,omitempty"`
-	Clients     int                    `json:"clients"`
-	Keys        int                    `json:"keys"`
-	Cost        int64                  `json:"cost"`
-	Seconds     float64                `json:"seconds"`
-	Interrupted bool                   `json:"interrupted"`
-	Decisions   uint64                 `json:"decisions"`
-	PerSecond   float64                `json:"decisions_per_second"`
-	Latency     benchLatency           `json:"latency_us"`
-	Failed      uint64                 `json:"failed"`
-	Errors      map[string]*benchError `json:"errors"` // by kind; not counted in decisions
-	Limit       string                 `json:"limit"`
-	Left        []finding              `json:"left"` // what could not be removed
+	Version     string       `json:"version"`
+	Store       string       `json:"store"`
+	Sent        string       `json:"sent"`            // single or coalesced
+	Lanes       int          `json:"lanes,omitempty"` // concurrent batches, or calls with --single; absent if equal to clients
+	PerBatch    float64      `json:"calls_per_batch,omitempty"`
+	Clients     int          `json:"clients"`
+	Keys        int          `json:"keys"`
+	Cost        int64        `json:"cost"`
+	Seconds     float64      `json:"seconds"`
+	Interrupted bool         `json:"interrupted"`
+	Decisions   uint64       `json:"decisions"`
+	PerSecond   float64      `json:"decisions_per_second"`
+	Latency     benchLatency `json:"latency_us"`
+	Failed      uint64       `json:"failed"`          // calls that are not counted in decisions
+	Error       string       `json:"error,omitempty"` // of one of them
+	Limit       string       `json:"limit"`
+	Left        []finding    `json:"left"` // what could not be removed
 }
 
 type benchLatency struct {
@@ -119,12 +117,6 @@ type benchLatency struct {
 	P90 float64 `json:"p90"`
 	P99 float64 `json:"p99"`
 	Max float64 `json:"max"`
-}
-
-// benchError is how often calls failed in one way, with the text of one error.
-type benchError struct {
-	Count uint64 `json:"count"`
-	Words string `json:"example"`
 }
 
 func (c *BenchCmd) Run(e *env) (err error) {
@@ -223,8 +215,7 @@ func (b *bench) measure() (r *benchReport, err error) {
 	if err = b.define(); err != nil {
 		return nil, err
 	}
-	r = &benchReport{Version: version(), Store: b.where(), Sent: "single", Lanes: b.lanes, Clients: b.Clients, Keys: b.Keys, Cost: b.Cost,
-		Errors: map[string]*benchError{}, Limit: b.name, Left: []finding{}}
+	r = &benchReport{Version: version(), Store: b.where(), Sent: "single", Lanes: b.lanes, Clients: b.Clients, Keys: b.Keys, Cost: b.Cost, Limit: b.name, Left: []finding{}}
 	if b.coalesced {
 		r.Sent = "coalesced"
 	}
@@ -275,7 +266,7 @@ func (b *bench) load(r *benchReport) error {
 	defer cancel()
 	b.clients = make([]*benchClient, b.Clients)
 	for i := range b.clients {
-		b.clients[i] = &benchClient{bench: b, random: mathrand.New(mathrand.NewPCG(uint64(i), mathrand.Uint64())), errors: map[string]*benchError{}}
+		b.clients[i] = &benchClient{bench: b, random: mathrand.New(mathrand.NewPCG(uint64(i), mathrand.Uint64()))}
 	}
 	halt := func() {
 		b.stop.Store(true)
@@ -299,8 +290,8 @@ func (b *bench) load(r *benchReport) error {
 	var times bounded.Histogram
 	for _, c := range b.clients {
 		times.Add(&c.times)
-		for kind, e := range c.errors {
-			r.fail(kind, e)
+		if r.Failed += c.failed.Load(); c.err != nil {
+			r.Error = c.err.Error()
 		}
 	}
 	if n, calls := b.sent(); n > batches {
@@ -314,15 +305,6 @@ func (b *bench) load(r *benchReport) error {
 
 // sent returns how many calls have been coalesced, in how many batches.
 func (b *bench) sent() (batches, calls uint64) { return b.tally.batches.Load(), b.tally.calls.Load() }
-
-func (r *benchReport) fail(kind string, e *benchError) {
-	r.Failed += e.Count
-	if sum := r.Errors[kind]; sum != nil {
-		sum.Count += e.Count
-	} else {
-		r.Errors[kind] = &benchError{e.Count, e.Words}
-	}
-}
 
 // eachClient calls do for all clients concurrently. It returns the first error.
 func (b *bench) eachClient(do func(*benchClient) error) error {
@@ -346,7 +328,7 @@ type benchClient struct {
 	random   *mathrand.Rand
 	decision dipwell.Decision
 	times    bounded.Histogram
-	errors   map[string]*benchError
+	err      error         // of a call that failed
 	done     atomic.Uint64 // for the progress line
 	failed   atomic.Uint64
 }
@@ -389,7 +371,9 @@ func (c *benchClient) call(ctx context.Context, start time.Time) {
 	last := time.Since(start)
 	for !c.stop.Load() {
 		if err := c.take(ctx); err != nil {
-			c.fail(err)
+			c.err = err
+			c.failed.Add(1)
+			time.Sleep(benchPause)
 			last = time.Since(start)
 			continue
 		}
@@ -398,35 +382,6 @@ func (c *benchClient) call(ctx context.Context, start time.Time) {
 		c.done.Store(uint64(c.times.Count))
 		last = now
 	}
-}
-
-func (c *benchClient) fail(err error) {
-	c.failed.Add(1)
-	kind := errorKind(err)
-	if c.errors[kind] == nil {
-		c.errors[kind] = &benchError{Words: err.Error()}
-	}
-	c.errors[kind].Count++
-	time.Sleep(benchPause)
-}
-
-// errorKind returns the name of an error's kind.
-func errorKind(err error) string {
-	switch {
-	case errors.Is(err, errNotAdmitted):
-		return "refused"
-	case errors.Is(err, store.ErrOutcomeUnknown):
-		return "outcome unknown"
-	case errors.Is(err, store.ErrFull):
-		return "store full"
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return "no answer in time"
-	case errors.Is(err, dipwell.ErrUnknownLimit):
-		return "unknown limit"
-	case errors.Is(err, dipwell.ErrStore):
-		return "store"
-	}
-	return "other"
 }
 
 // progress shows the progress on a terminal until hide is called.
@@ -522,8 +477,8 @@ func (r *benchReport) print(w io.Writer) error {
 		fmt.Fprintf(&s, "latency     p50 %v, p90 %v, p99 %v, max %v\n", short(r.Latency.P50), short(r.Latency.P90), short(r.Latency.P99), short(r.Latency.Max))
 	}
 	fmt.Fprintf(&s, "errors      %d\n", r.Failed)
-	for _, kind := range slices.Sorted(maps.Keys(r.Errors)) {
-		fmt.Fprintf(&s, "%15d %s: %s\n", r.Errors[kind].Count, kind, plain(r.Errors[kind].Words))
+	if r.Failed > 0 {
+		fmt.Fprintf(&s, "%22s %s\n", "such as", plain(r.Error))
 	}
 	for _, f := range r.Left {
 		fmt.Fprintf(&s, "%-8s %-13s %s\n%22s %s\n", f.Verdict, f.Check, plain(f.Found), "→", f.Advice)

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/store"
 )
@@ -46,7 +45,7 @@ func runBench(t *testing.T, args ...string) (code int, r benchReport) {
 func decided(t *testing.T, code int, r *benchReport, sent string) {
 	t.Helper()
 	l := r.Latency
-	if code != 0 || r.Decisions == 0 || r.PerSecond <= 0 || r.Failed != 0 || len(r.Errors)+len(r.Left) > 0 || r.Sent != sent ||
+	if code != 0 || r.Decisions == 0 || r.PerSecond <= 0 || r.Failed != 0 || r.Error != "" || len(r.Left) > 0 || r.Sent != sent ||
 		l.P50 <= 0 || l.P50 > l.P90 || l.P90 > l.P99 || l.P99 > l.Max || !strings.HasPrefix(r.Limit, benchName) || r.Version == "" {
 		t.Errorf("%d %+v", code, r)
 	}
@@ -277,17 +276,6 @@ func TestBenchLimit(t *testing.T) {
 			if r.Every != 1 || r.Burst/cost < need {
 				t.Errorf("cost %d, %v: %d calls, %d needed, %+v", cost, length, r.Burst/cost, need, r)
 			}
-		}
-	}
-}
-
-func TestBenchErrorKinds(t *testing.T) {
-	for want, err := range map[string]error{
-		"refused": errNotAdmitted, "outcome unknown": store.ErrOutcomeUnknown, "store full": store.ErrFull,
-		"store": fmt.Errorf("away: %w", dipwell.ErrStore), "unknown limit": fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, "x"), "other": io.EOF,
-	} {
-		if got := errorKind(err); got != want {
-			t.Errorf("%v is %q, want %q", err, got, want)
 		}
 	}
 }

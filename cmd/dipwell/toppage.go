@@ -13,8 +13,7 @@ import (
 // Widths in columns of a terminal.
 const (
 	reportWidth = 100 // without a terminal
-	narrowWidth = 72  // below this, columns are as narrow as possible, and long numbers are rounded
-	column      = 12  // least width of a column of numbers otherwise
+	column      = 12  // least width of a column of numbers
 )
 
 // topLine is a line of a page. Titles are bold.
@@ -29,8 +28,7 @@ type topPage struct {
 	lines []topLine
 }
 
-// page formats a report in lines of at most width columns. If width is at least 40,
-// no number is cut.
+// page formats a report in lines of at most width columns.
 func (c *TopCmd) page(r *topReport, width int) []topLine {
 	p := &topPage{width: max(width, 1)}
 	all := &r.PerSecond
@@ -88,17 +86,13 @@ func (p *topPage) text(title bool, format string, args ...any) {
 }
 
 func (p *topPage) limits(r *topReport, n int) {
-	heads := []string{"LIMIT", "DECISIONS/S", "REFUSED/S", "SHADOW/S", "FALLBACK/S"}
-	if p.width < narrowWidth {
-		heads = []string{"LIMIT, /S", "CALLS", "REFUSED", "SHADOW", "FALLBACK"}
-	}
 	var rows [][]string
 	for i := range r.ByLimit[:min(len(r.ByLimit), n)] {
 		l := &r.ByLimit[i]
-		rows = append(rows, []string{plain(l.Limit), p.rate(l.Decisions), p.rate(l.Refused), p.rate(l.Shadow), p.rate(l.Fallback)})
+		rows = append(rows, []string{plain(l.Limit), rate(l.Decisions), rate(l.Refused), rate(l.Shadow), rate(l.Fallback)})
 	}
 	p.add(false, "")
-	p.table(heads, rows)
+	p.table([]string{"LIMIT", "DECISIONS/S", "REFUSED/S", "SHADOW/S", "FALLBACK/S"}, rows)
 	if more := len(r.ByLimit) - n; more > 0 {
 		p.text(false, "and %s", howMany(more, "more limit"))
 	}
@@ -111,16 +105,11 @@ func (p *topPage) keys(title, within string, t *topList) {
 		if k.Key != nil {
 			key = *k.Key
 		}
-		rows = append(rows, []string{plain(k.Limit) + " " + plain(key), p.count(k.Count), p.count(k.Error), p.count(k.Count - k.Error),
+		rows = append(rows, []string{plain(k.Limit) + " " + plain(key), count(k.Count), count(k.Error), count(k.Count - k.Error),
 			fmt.Sprintf("%.1f %%", 100*float64(k.Count)/float64(max(t.Counted, 1)))})
 	}
-	title += ", " + within
 	p.add(false, "")
-	if p.width < narrowWidth {
-		p.add(true, title)
-		title = "KEY"
-	}
-	p.table([]string{title, "COUNT", "ERROR", "AT LEAST", "OF ALL"}, rows)
+	p.table([]string{title + ", " + within, "COUNT", "ERROR", "AT LEAST", "OF ALL"}, rows)
 	if t.Unlisted > 0 {
 		p.text(false, "each other key at most %d", t.Unlisted)
 	}
@@ -133,10 +122,7 @@ func (p *topPage) table(heads []string, rows [][]string) {
 	left := p.width
 	for i := 1; i < len(heads); i++ {
 		for _, row := range append(rows, heads) {
-			widths[i] = max(widths[i], columns(row[i])+1)
-		}
-		if p.width >= narrowWidth {
-			widths[i] = max(widths[i], column)
+			widths[i] = max(widths[i], columns(row[i])+1, column)
 		}
 		left -= widths[i]
 	}
@@ -155,31 +141,7 @@ func (p *topPage) table(heads []string, rows [][]string) {
 	}
 }
 
-func (p *topPage) rate(f float64) string {
-	if p.width < narrowWidth && f >= roundFrom {
-		return rounded(f)
-	}
-	return rate(f)
-}
-
-func (p *topPage) count(n uint64) string {
-	if p.width < narrowWidth && n >= roundFrom {
-		return rounded(float64(n))
-	}
-	return strconv.FormatUint(n, 10)
-}
-
-// roundFrom is the least number with more than six digits.
-const roundFrom = 1e6
-
-// rounded formats a number of at least roundFrom in six characters, such as 12.3M.
-func rounded(f float64) string {
-	units := "MGTPE"
-	for f /= 1e6; f >= 999.95 && len(units) > 1; f /= 1e3 {
-		units = units[1:]
-	}
-	return strconv.FormatFloat(f, 'f', 1, 64) + units[:1]
-}
+func count(n uint64) string { return strconv.FormatUint(n, 10) }
 
 func rate(f float64) string {
 	if f > 0 && f < 100 {

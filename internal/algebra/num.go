@@ -62,9 +62,6 @@ func GCD(a, b int64) int64 {
 	return a
 }
 
-// FloorMod returns the remainder of FloorDiv, from 0 to b-1.
-func FloorMod(a, b int64) int64 { return a - FloorDiv(a, b)*b }
-
 // MulCap returns a × b, or most if that is less.
 func MulCap(a, b, most int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))

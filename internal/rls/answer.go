@@ -13,41 +13,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// answer1 and answer4 are responses for up to 1 and 4 descriptors in one allocation.
-type answer1 struct {
-	pb.RateLimitResponse
-	list      [1]*pb.RateLimitResponse_DescriptorStatus
-	statuses  [1]pb.RateLimitResponse_DescriptorStatus
-	durations [1]durationpb.Duration
-}
-
-type answer4 struct {
-	pb.RateLimitResponse
-	list      [4]*pb.RateLimitResponse_DescriptorStatus
-	statuses  [4]pb.RateLimitResponse_DescriptorStatus
-	durations [4]durationpb.Duration
-}
-
-// newResponse allocates a response for n descriptors.
-func newResponse(n int) (r *pb.RateLimitResponse, statuses []pb.RateLimitResponse_DescriptorStatus, durations []durationpb.Duration) {
-	switch {
-	case n == 1:
-		a := new(answer1)
-		a.Statuses = a.list[:]
-		return &a.RateLimitResponse, a.statuses[:], a.durations[:]
-	case n <= 4:
-		a := new(answer4)
-		a.Statuses = a.list[:n]
-		return &a.RateLimitResponse, a.statuses[:n], a.durations[:n]
-	}
-	r = &pb.RateLimitResponse{Statuses: make([]*pb.RateLimitResponse_DescriptorStatus, n)}
-	return r, make([]pb.RateLimitResponse_DescriptorStatus, n), make([]durationpb.Duration, n)
-}
-
 // answer returns the response, with a status for each descriptor in order.
 func (s *Service) answer(asks []ask) *pb.RateLimitResponse {
-	r, statuses, durations := newResponse(len(asks))
-	r.OverallCode = pb.RateLimitResponse_OK
+	n := len(asks)
+	r := &pb.RateLimitResponse{OverallCode: pb.RateLimitResponse_OK, Statuses: make([]*pb.RateLimitResponse_DescriptorStatus, n)}
+	statuses, durations := make([]pb.RateLimitResponse_DescriptorStatus, n), make([]durationpb.Duration, n)
 	for i := range asks {
 		st := &statuses[i]
 		r.Statuses[i] = st

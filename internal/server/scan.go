@@ -1,11 +1,12 @@
 package server
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"time"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/dipwell/dipwell"
@@ -177,90 +178,33 @@ func (s *scanner) notA(field, kind string) error {
 	return s.errSyntax("a value")
 }
 
+var (
+	pairs    = regexp.MustCompile(`(?i)\\\\|\\ud[89ab]..\\ud[c-f]..`) // an escaped backslash, or both halves of a surrogate pair
+	halfPair = regexp.MustCompile(`(?i)\\ud[89a-f]`)
+)
+
 // slowStr continues str for a string with escapes or non-ASCII bytes.
-func (s *scanner) slowStr(field string, from, i int) (string, error) {
-	out := append([]byte(nil), s.b[from:i]...)
-	for i < len(s.b) {
-		s.pos = i
-		switch c := s.b[i]; {
-		case c == '"':
-			s.pos = i + 1
-			return string(out), nil
-		case c < ' ':
+func (s *scanner) slowStr(field string, from, i int) (text string, err error) {
+	for ; i < len(s.b) && s.b[i] != '"'; i++ {
+		if s.pos = i; s.b[i] < ' ' {
 			return "", s.errSyntax("no control character")
-		case c == '\\':
-			var n int
-			if out, n = unescape(out, s.b[i:]); n == 0 {
-				return "", bad(field, fmt.Sprintf("has a bad escape at byte %d", i))
-			}
-			i += n
-		default:
-			r, n := utf8.DecodeRune(s.b[i:])
-			if r == utf8.RuneError && n <= 1 {
-				return "", bad(field, "is not valid UTF-8")
-			}
-			out = append(out, s.b[i:i+n]...)
-			i += n
+		}
+		if s.b[i] == '\\' {
+			i++
 		}
 	}
-	s.pos = len(s.b)
-	return "", s.errSyntax("the end of a string")
-}
-
-// unescape appends the character of the escape at the start of b, and returns the
-// escape's length, or 0 if it is invalid.
-func unescape(out, b []byte) ([]byte, int) {
-	if len(b) < 2 {
-		return out, 0
+	if i >= len(s.b) {
+		s.pos = len(s.b)
+		return "", s.errSyntax("the end of a string")
 	}
-	switch b[1] {
-	case '"', '\\', '/':
-		return append(out, b[1]), 2
-	case 'b':
-		return append(out, '\b'), 2
-	case 'f':
-		return append(out, '\f'), 2
-	case 'n':
-		return append(out, '\n'), 2
-	case 'r':
-		return append(out, '\r'), 2
-	case 't':
-		return append(out, '\t'), 2
-	case 'u':
-		r := hex4(b[2:])
-		if !utf16.IsSurrogate(r) && r >= 0 {
-			return utf8.AppendRune(out, r), 6
-		}
-		if r < 0 || len(b) < 8 || b[6] != '\\' || b[7] != 'u' {
-			return out, 0 // half of a surrogate pair
-		}
-		if r = utf16.DecodeRune(r, hex4(b[8:])); r == utf8.RuneError {
-			return out, 0
-		}
-		return utf8.AppendRune(out, r), 12
+	s.pos = i + 1
+	switch raw := s.b[from:i]; {
+	case !utf8.Valid(raw):
+		err = bad(field, "is not valid UTF-8")
+	case halfPair.Match(pairs.ReplaceAll(raw, nil)) || json.Unmarshal(s.b[from-1:i+1], &text) != nil:
+		err = bad(field, "has a bad escape")
 	}
-	return out, 0
-}
-
-// hex4 parses four hexadecimal digits. It returns -1 if there are none.
-func hex4(b []byte) rune {
-	if len(b) < 4 {
-		return -1
-	}
-	var r rune
-	for _, c := range b[:4] {
-		switch {
-		case c >= '0' && c <= '9':
-			r = r<<4 | rune(c-'0')
-		case c >= 'a' && c <= 'f':
-			r = r<<4 | rune(c-'a'+10)
-		case c >= 'A' && c <= 'F':
-			r = r<<4 | rune(c-'A'+10)
-		default:
-			return -1
-		}
-	}
-	return r
+	return text, err
 }
 
 // number returns the text of a number. field is for errors.
