@@ -137,7 +137,7 @@ func (w *wait) awaitDelay(ctx context.Context) (err error) {
 	}
 	left := w.left()
 	if d.Delay <= left {
-		if err = sleep(ctx, d.Delay); err == nil {
+		if err = background.Sleep(ctx, d.Delay); err == nil {
 			d.waited(d.Delay)
 			return nil
 		}
@@ -247,7 +247,7 @@ func (w *wait) takeInTurn(ctx context.Context) error {
 			w.d.retryWait(left)
 			return nil
 		}
-		if err := sleep(ctx, max(w.d.RetryAfter, time.Microsecond)); err != nil {
+		if err := background.Sleep(ctx, max(w.d.RetryAfter, time.Microsecond)); err != nil {
 			return err
 		}
 	}
@@ -320,15 +320,4 @@ func (w *wait) tooLate(ctx context.Context, err error) error {
 	err = w.ask(ctx, store.VerbCheck)
 	w.d.Allowed = false
 	return err
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -635,26 +635,10 @@ func TestParentsInCluster(t *testing.T) {
 	if _, err := l.Take(t.Context(), "plain", "fresh/u7", 5); err != nil {
 		t.Fatal(err)
 	}
-	for key, burst := range map[string]int64{"fresh/u8": 50, "fresh/u9": 60} {
-		if _, err := l.SetOverride(t.Context(), "plain", dipwell.Override{Key: key, Burst: burst}); err != nil {
-			t.Fatal(err)
-		}
-	}
 	plain.Parent = "tenant"
 	if _, err := l.Define(t.Context(), plain, store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
-	for key, burst := range map[string]int64{"fresh/u8": 50, "fresh/u9": 60} {
-		if d, err := l.Take(t.Context(), "plain", key, 1); err != nil || d.Limits[0].Capacity != burst {
-			t.Errorf("after the limit got a parent, the override of %s is gone: %+v, %v", key, d, err)
-		}
-	}
-	if list, err := l.Overrides(t.Context(), "plain", "", "", 10); err != nil || len(list) != 2 {
-		t.Errorf("after the limit got a parent: overrides %+v, %v", list, err)
-	}
-	eventually(t, "the overrides are deleted where they were", func() bool {
-		return db.Exists(t.Context(), prefix+".override:plain:{fresh/u8}").Val() == 0 && db.Exists(t.Context(), prefix+":plain:{fresh/u9}").Val() == 0
-	})
 	if n := left(t, l, "plain", "fresh/u7"); n != 5 {
 		t.Errorf("%d left after the limit got a parent", n)
 	}

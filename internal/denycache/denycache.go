@@ -23,12 +23,9 @@
 // returned. Refusals of a limit that has plans or overrides are used for one second at
 // most.
 //
-// A take or check of several keys is refused if the cache refuses one of them. The
-// other keys are sent to the store as checks, so that the answer has their state.
-//
 // Limits in shadow mode, concurrency limits, verbs that cannot be refused, holds, calls
-// with an unlimited or blocked plan, calls under an override, and reservations of several
-// keys always go to the store. A refusal is kept only if the row in its answer explains
+// with an unlimited or blocked plan, calls under an override, and calls of several keys,
+// whose answer has the state of each, always go to the store. A refusal is kept only if the row in its answer explains
 // its retry time: if the row is under the definition of another caller, or has holds, the
 // row may allow the call earlier. If the limit has plans or overrides, a refusal answers only
 // calls that need exactly as many free tokens, because one retry time may be explained by
@@ -49,7 +46,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -74,13 +70,11 @@ const (
 
 // Store answers calls for refused keys. It is safe for concurrent use.
 type Store struct {
-	inner      store.Store
-	now        func() int64
-	maxAge     int64 // µs
-	table      table
-	epoch      atomic.Uint64 // incremented to make all slots invalid
-	remainders sync.Pool     // of *remainder
-
+	inner    store.Store
+	now      func() int64
+	maxAge   int64 // µs
+	table    table
+	epoch    atomic.Uint64 // incremented to make all slots invalid
 	counters bounded.Copies[counters]
 }
 
@@ -96,7 +90,6 @@ func New(inner store.Store, c Config) (*Store, error) {
 	}
 	s := &Store{inner: inner, now: c.Clock, maxAge: c.MaxAge.Microseconds(), counters: bounded.NewCopies[counters]()}
 	s.table.init(c.Keys)
-	s.remainders.New = func() any { return new(remainder) }
 	return s, nil
 }
 
@@ -162,17 +155,20 @@ func (s *Store) metrics() []store.Metric {
 	}
 }
 
-// Apply answers the calls that the cache refuses, and sends the rest to the inner
-// store.
+// Apply answers a call that the cache refuses, and sends any other to the inner store.
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	sent := s.now()
-	if len(b.Groups) != 1 || len(b.Groups[0].Ops) > 1 {
-		return s.applyMany(ctx, b, sent)
-	}
-	var one [1]ref
-	refs, refused := s.refuse(one[:0], &b.Groups[0], sent)
-	if refused != 0 {
-		return nil
+	var buf [store.MaxTakes]ref
+	refs := buf[:0]
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		for j := range g.Ops {
+			e, m := s.table.lookup(g.Ops[j].Def.Name, g.Ops[j].Key)
+			if len(b.Groups) == 1 && s.refuse(g, &e, sent) {
+				return nil
+			}
+			refs = append(refs, m)
+		}
 	}
 	epoch := s.epoch.Load()
 	err := s.inner.Apply(ctx, b)
@@ -183,82 +179,22 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 // Refuse answers a call of one op if the cache refuses it, and reports whether it did. It
 // does not ask the inner store.
 func (s *Store) Refuse(g *store.Group) bool {
-	var one [1]ref
-	_, refused := s.refuse(one[:0], g, s.now())
-	return refused != 0
+	if len(g.Ops) != 1 {
+		return false
+	}
+	e, _ := s.table.lookup(g.Ops[0].Def.Name, g.Ops[0].Key)
+	return s.refuse(g, &e, s.now())
 }
 
-// applyMany is Apply for more than one op. It sends the rest as one batch.
-func (s *Store) applyMany(ctx context.Context, b *store.Batch, sent int64) error {
-	p := s.remainders.Get().(*remainder)
-	for i := range b.Groups {
-		var refused refusals
-		p.refs, refused = s.refuse(p.refs, &b.Groups[i], sent)
-		p.add(i, &b.Groups[i], refused)
+// refuse is Refuse with the slot of the op's key. A hold is not refused, because it may be a
+// repeated call.
+func (s *Store) refuse(g *store.Group, e *slot, now int64) bool {
+	if g.Cancel || g.Hold != nil || len(g.Ops) != 1 || !s.lookup(e, &g.Ops[0], now) || !refuses(e, &g.Ops[0], now) {
+		return false
 	}
-	var err error
-	if len(p.from) > 0 {
-		epoch := s.epoch.Load()
-		err = s.inner.Apply(ctx, &p.batch)
-		s.learnAll(&p.batch, p.refs, sent, epoch, err)
-	}
-	for i, from := range p.from {
-		if refused := p.refused[i]; refused != 0 {
-			refused.merge(&b.Groups[from], &p.batch.Groups[i])
-		} else {
-			b.Groups[from] = p.batch.Groups[i]
-		}
-	}
-	p.clear()
-	s.remainders.Put(p) // not after a panic: p would then contain the groups of this batch
-	return err
-}
-
-// A remainder is the part of a batch that the inner store must answer.
-type remainder struct {
-	batch   store.Batch
-	from    []int      // by group: its index in the whole batch
-	refused []refusals // by group: its refused ops; only the others are sent
-	refs    []ref
-}
-
-// add adds the part of a group that the inner store must answer.
-func (p *remainder) add(from int, g *store.Group, refused refusals) {
-	switch rest := refused.others(g); {
-	case refused == 0:
-		p.batch.Groups = append(p.batch.Groups, *g)
-	case len(rest) == 0:
-		return
-	default:
-		p.batch.Groups = append(p.batch.Groups, store.Group{Ops: rest, NoWait: g.NoWait})
-	}
-	p.from, p.refused = append(p.from, from), append(p.refused, refused)
-}
-
-func (p *remainder) clear() {
-	clear(p.batch.Groups)
-	p.batch.Groups, p.from, p.refused, p.refs = p.batch.Groups[:0], p.from[:0], p.refused[:0], p.refs[:0]
-}
-
-// refuse answers the ops of a group that the cache refuses, and returns them. If
-// there are any, the group is refused. It appends a ref for each other op.
-func (s *Store) refuse(refs []ref, g *store.Group, now int64) ([]ref, refusals) {
-	var refused refusals
-	allowed := refusable(g)
-	for i := range g.Ops {
-		op := &g.Ops[i]
-		e, m := s.table.lookup(op.Def.Name, op.Key)
-		if allowed && s.lookup(&e, op, now) && refuses(&e, op, now) {
-			refused |= 1 << i
-		} else {
-			refs = append(refs, m)
-		}
-	}
-	if refused != 0 {
-		s.counters.Mine().refused.Add(1)
-		g.Err, g.Allowed, g.Reserved = nil, false, false
-	}
-	return refs, refused
+	s.counters.Mine().refused.Add(1)
+	g.Err, g.Allowed, g.Reserved = nil, false, false
+	return true
 }
 
 // lookup is fresh, for ops that the cache could answer; it also counts hits and misses.
