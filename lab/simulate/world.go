@@ -1,6 +1,7 @@
 package main
 
 import (
+	"container/heap"
 	"context"
 	"fmt"
 	"iter"
@@ -39,7 +40,7 @@ type world struct {
 // at runs f at a true time, after everything that was planned before for the same time.
 func (w *world) at(t int64, f func()) {
 	w.seq++
-	w.queue.push(event{max(t, w.now), w.seq, f})
+	heap.Push(&w.queue, event{max(t, w.now), w.seq, f})
 }
 
 // after runs f after d µs.
@@ -48,7 +49,7 @@ func (w *world) after(d int64, f func()) { w.at(w.now+d, f) }
 // run plays until nothing is planned or a check fails.
 func (w *world) run() {
 	for len(w.queue) > 0 && w.wrong == nil {
-		e := w.queue.pop()
+		e := heap.Pop(&w.queue).(event)
 		w.now = e.at
 		e.f()
 	}
@@ -85,46 +86,20 @@ type event struct {
 	f   func()
 }
 
-// A queue is a binary heap of events.
+// A queue is a heap of events, the next one on top.
 type queue []event
 
-func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.seq < o.seq }
-
-func (q *queue) push(e event) {
-	*q = append(*q, e)
-	s := *q
-	i := len(s) - 1
-	for i > 0 {
-		parent := (i - 1) / 2
-		if !s[i].before(&s[parent]) {
-			break
-		}
-		s[i], s[parent] = s[parent], s[i]
-		i = parent
-	}
+func (q queue) Len() int { return len(q) }
+func (q queue) Less(i, j int) bool {
+	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
 }
-
-func (q *queue) pop() event {
-	s := *q
-	first := s[0]
-	n := len(s) - 1
-	s[0], s[n] = s[n], event{}
-	s = s[:n]
-	*q = s
-	for i := 0; ; {
-		child := 2*i + 1
-		if child >= n {
-			return first
-		}
-		if child+1 < n && s[child+1].before(&s[child]) {
-			child++
-		}
-		if !s[child].before(&s[i]) {
-			return first
-		}
-		s[i], s[child] = s[child], s[i]
-		i = child
-	}
+func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *queue) Push(e any)   { *q = append(*q, e.(event)) }
+func (q *queue) Pop() any {
+	last := len(*q) - 1
+	e := (*q)[last]
+	(*q)[last], *q = event{}, (*q)[:last]
+	return e
 }
 
 // A task is a call, or the background work of a process. It runs in a coroutine until
