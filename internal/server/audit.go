@@ -98,27 +98,20 @@ type auditQuery struct {
 }
 
 func parseAudit(query string) (q auditQuery, err error) {
-	err = eachOnce(query, func(name, value string) (err error) {
-		switch name {
-		case "before":
-			q.before = value
-		case "limit":
-			if q.limit = value; value == "" {
-				err = bad(name, "is empty")
-			}
-		case "key": // an empty key is the shared bucket
-			q.key, q.one = value, true
-		case "n":
-			q.n, err = pageSize(value, auditPage)
-		case "format":
-			if q.format = value; value != "json" && value != "ndjson" {
-				err = bad(name, "is neither json nor ndjson")
-			}
-		default:
-			err = bad(name, "unknown parameter; known are before, limit, key, n, format")
+	err = parseQuery(query, textParam("before", &q.before), param{"limit", func(value string) error {
+		if q.limit = value; value == "" {
+			return bad("limit", "is empty")
 		}
-		return err
-	})
+		return nil
+	}}, param{"key", func(value string) error { // an empty key is the shared bucket
+		q.key, q.one = value, true
+		return nil
+	}}, sizeParam(&q.n, auditPage), param{"format", func(value string) error {
+		if q.format = value; value != "json" && value != "ndjson" {
+			return bad("format", "is neither json nor ndjson")
+		}
+		return nil
+	}})
 	if q.one && q.limit == "" && err == nil {
 		err = bad("key", "is the key of a limit; give limit too")
 	}

@@ -47,13 +47,48 @@ func eachOnce(s string, f func(name, value string) error) error {
 	})
 }
 
-// pageSize parses the parameter n.
-func pageSize(value string, most int) (int, error) {
-	n, err := strconv.Atoi(value)
-	if err != nil || n < 1 || n > most {
-		return 0, bad("n", fmt.Sprintf("must be from 1 to %d", most))
-	}
-	return n, nil
+// A param is a parameter of a query.
+type param struct {
+	name string
+	set  func(value string) error
+}
+
+// parseQuery sets the parameters of a query. One that is repeated, or none of known, is an
+// error.
+func parseQuery(query string, known ...param) error {
+	return eachOnce(query, func(name, value string) error {
+		var names []string
+		for _, p := range known {
+			if p.name == name {
+				return p.set(value)
+			}
+			names = append(names, p.name)
+		}
+		return bad(name, "unknown parameter; known are "+strings.Join(names, ", "))
+	})
+}
+
+// textParam is a parameter with any text, keyParam one with a key that is not empty,
+// noteParam a note, and sizeParam the size of a page.
+func textParam(name string, to *string) param {
+	return param{name, func(value string) error { *to = value; return nil }}
+}
+
+func keyParam(to *string) param {
+	return param{"key", func(value string) error { *to = value; return checkPlain(value) }}
+}
+
+func noteParam(to *string) param {
+	return param{"note", func(value string) error { *to = value; return checkNote(value) }}
+}
+
+func sizeParam(to *int, most int) param {
+	return param{"n", func(value string) (err error) {
+		if *to, err = strconv.Atoi(value); err != nil || *to < 1 || *to > most {
+			return bad("n", fmt.Sprintf("must be from 1 to %d", most))
+		}
+		return nil
+	}}
 }
 
 // noParams wraps a handler that takes no parameters.

@@ -136,13 +136,7 @@ func holdsOf(holds []store.KeyHold) []liveHold {
 // parseKey parses a query that may have the parameter key and no other.
 func parseKey(query string) (key string, err error) {
 	key = dipwell.Shared
-	err = eachOnce(query, func(name, value string) error {
-		if name != "key" {
-			return bad(name, "unknown parameter; known is key")
-		}
-		key = value
-		return checkPlain(value)
-	})
+	err = parseQuery(query, keyParam(&key))
 	return key, err
 }
 

@@ -213,25 +213,15 @@ func keyOfOp(op *store.Op) liveKey {
 
 func parsePage(query string) (p page, err error) {
 	p.n = pageKeys
-	err = eachOnce(query, func(name, value string) (err error) {
-		switch name {
-		case "prefix":
-			p.prefix = value
-		case "after":
-			if p.after = value; value == "" { // given but empty, as in "next" after the shared bucket
-				p.after = dipwell.Shared
-			}
-		case "key":
-			if p.key, p.one = value, true; value != "" { // an empty key is the shared bucket
-				err = checkPlain(value)
-			}
-		case "n":
-			p.n, err = pageSize(value, maxKeys)
-		default:
-			return bad(name, "unknown parameter; known are prefix, after, n, key")
+	err = parseQuery(query, textParam("prefix", &p.prefix), param{"after", func(value string) error {
+		p.after = cmp.Or(value, dipwell.Shared) // given but empty, as in "next" after the shared bucket
+		return nil
+	}}, sizeParam(&p.n, maxKeys), param{"key", func(value string) error {
+		if p.key, p.one = value, true; value == "" { // the shared bucket
+			return nil
 		}
-		return err
-	})
+		return checkPlain(value)
+	}})
 	return p, err
 }
 

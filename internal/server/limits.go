@@ -42,17 +42,7 @@ func (a *api) listLimits(w http.ResponseWriter, r *http.Request) {
 
 func parseLimitsPage(query string) (after string, n int, err error) {
 	n = pageLimits
-	err = eachOnce(query, func(name, value string) (err error) {
-		switch name {
-		case "after":
-			after = value
-		case "n":
-			n, err = pageSize(value, maxLimits)
-		default:
-			return bad(name, "unknown parameter; known are after, n")
-		}
-		return err
-	})
+	err = parseQuery(query, textParam("after", &after), sizeParam(&n, maxLimits))
 	return after, n, err
 }
 
@@ -103,12 +93,7 @@ func (a *api) failChange(w http.ResponseWriter, name string, err error) {
 // deleteLimit answers DELETE /v1/limits/{name}.
 func (a *api) deleteLimit(w http.ResponseWriter, r *http.Request) {
 	note := ""
-	err := eachOnce(r.URL.RawQuery, func(name, value string) error {
-		if note = value; name != "note" {
-			return bad(name, "unknown parameter; known is note")
-		}
-		return checkNote(value)
-	})
+	err := parseQuery(r.URL.RawQuery, noteParam(&note))
 	if err != nil {
 		a.fail(w, err)
 		return

@@ -135,17 +135,7 @@ func describe(o *dipwell.Override) string {
 // parseKeyNote parses the query of deleteOverride.
 func parseKeyNote(query string) (key, note string, err error) {
 	key = dipwell.Shared
-	err = eachOnce(query, func(name, value string) error {
-		switch name {
-		case "key":
-			key = value
-			return checkPlain(value)
-		case "note":
-			note = value
-			return checkNote(value)
-		}
-		return bad(name, "unknown parameter; known are key, note")
-	})
+	err = parseQuery(query, keyParam(&key), noteParam(&note))
 	return key, note, err
 }
 

@@ -151,24 +151,18 @@ func only(t bounded.Top, limit string) bounded.Top {
 
 func parseTop(query string) (q topQuery, err error) {
 	q.n = topKeys
-	err = eachOnce(query, func(name, value string) (err error) {
-		switch name {
-		case "n":
-			q.n, err = pageSize(value, maxTop)
-		case "limit":
-			if q.limit = value; value == "" {
-				return bad(name, "is empty")
-			}
-		case "hour":
-			at, wrong := time.Parse(time.RFC3339, value)
-			if wrong != nil || at.Year() < 1971 {
-				return bad(name, "is not a time such as 2030-01-31T18:00:00Z")
-			}
-			q.hour = at.UTC().Truncate(time.Hour)
-		default:
-			return bad(name, "unknown parameter; known are n, limit, hour")
+	err = parseQuery(query, sizeParam(&q.n, maxTop), param{"limit", func(value string) error {
+		if q.limit = value; value == "" {
+			return bad("limit", "is empty")
 		}
-		return err
-	})
+		return nil
+	}}, param{"hour", func(value string) error {
+		at, err := time.Parse(time.RFC3339, value)
+		if err != nil || at.Year() < 1971 {
+			return bad("hour", "is not a time such as 2030-01-31T18:00:00Z")
+		}
+		q.hour = at.UTC().Truncate(time.Hour)
+		return nil
+	}})
 	return q, err
 }
