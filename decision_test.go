@@ -219,7 +219,7 @@ func TestReusedDecision(t *testing.T) {
 	t.Cleanup(func() { _ = s.Close() })
 	l, err := dipwell.New(s,
 		dipwell.Limit{Name: "a", Rate: 1, Period: time.Second, Burst: 9, Plans: dipwell.NewPlans(dipwell.Plan{Name: "pro", Burst: 20})},
-		dipwell.Limit{Name: "all", Rate: 1, Period: time.Second, Burst: 9},
+		dipwell.Limit{Name: "all", Rate: 1, Period: time.Second, Burst: 9, Shared: true},
 		dipwell.Limit{Name: "child", Rate: 1, Period: time.Second, Burst: 9, Parent: "all"})
 	if err != nil {
 		t.Fatal(err)
@@ -234,7 +234,7 @@ func TestReusedDecision(t *testing.T) {
 			return l.Do(t.Context(), d, store.VerbCharge, dipwell.Take{Limit: "a", Key: "k", Cost: 0})
 		},
 		"shared": func(d *dipwell.Decision) error {
-			return l.Do(t.Context(), d, store.VerbCheck, dipwell.Take{Limit: "a", Key: dipwell.Shared, Cost: 1})
+			return l.Do(t.Context(), d, store.VerbCheck, dipwell.Take{Limit: "all", Key: dipwell.Shared, Cost: 1})
 		},
 		"plan": func(d *dipwell.Decision) error {
 			return l.Do(t.Context(), d, store.VerbCheck, dipwell.Take{Limit: "a", Key: "k", Plan: "pro"})

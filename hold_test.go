@@ -138,6 +138,7 @@ func withHolds(t *testing.T, f func(t *testing.T, l *dipwell.Limiter, st *tableS
 				dipwell.Plan{Name: "pro", Rate: 200}, dipwell.Plan{Name: "staff", Mode: dipwell.Unlimited},
 				dipwell.Plan{Name: "banned", Mode: dipwell.Blocked, OverrideOnly: true})},
 			{Name: "calls", Rate: 3, Period: time.Hour, TTL: time.Minute},
+			{Name: "everybody", Rate: 3, Period: time.Hour, Shared: true, Plans: dipwell.NewPlans(dipwell.Plan{Name: "staff", Mode: dipwell.Unlimited})},
 			{Name: "slots", Algorithm: dipwell.Concurrency, Burst: 2},
 			{Name: "leaky", Rate: 1, Period: time.Second, Algorithm: dipwell.LeakyBucket, MaxDebt: 9},
 			{Name: "open", Rate: 5, Period: time.Hour, OnStoreError: dipwell.FailOpen},
@@ -553,10 +554,10 @@ func TestOverrides(t *testing.T) {
 		if d, err := l.Take(t.Context(), "tokens", "acme", 1); err != nil || !d.Allowed || d.Plan != "" {
 			t.Errorf("%+v, %v", d, err)
 		}
-		if _, err = l.SetOverride(t.Context(), "tokens", dipwell.Override{Key: dipwell.Shared, Plan: "staff"}); err != nil {
+		if _, err = l.SetOverride(t.Context(), "everybody", dipwell.Override{Key: dipwell.Shared, Plan: "staff"}); err != nil {
 			t.Error(err)
 		}
-		if d, err := l.Take(t.Context(), "tokens", dipwell.Shared, 1000); err != nil || !d.Allowed || d.Plan != "staff" || d.Capacity != store.MaxInt {
+		if d, err := l.Take(t.Context(), "everybody", dipwell.Shared, 1000); err != nil || !d.Allowed || d.Plan != "staff" || d.Capacity != store.MaxInt {
 			t.Errorf("%+v, %v", d, err)
 		}
 		for name, bad := range map[string]dipwell.Override{

@@ -55,12 +55,10 @@ func TestCheckPath(t *testing.T) {
 		parts int
 		bad   string // in the reason; "" is valid
 	}{
-		{"", 0, ""},
 		{"a", 1, ""},
 		{"a/b", 2, ""},
 		{"a%2Fb", 1, ""},
-		{"a", 0, "takes no key"},
-		{"", 1, "has 0 parts"},
+		{"", 1, "part 1 of"},
 		{"a", 2, "has 1 part; "},
 		{"a/b/c", 2, "has 3 parts"},
 		{"/", 2, "part 1 of"},

@@ -9,9 +9,9 @@ import (
 )
 
 // checkParts checks the key of a limit whose keys are paths. The topmost limit above it
-// says how many parts its own keys have, and each level below adds one. If that number is
-// 0, "acme" is a key of the limit on the first level below and "acme/ann" one on the
-// second. The error is a *FieldError, or wraps ErrUnknownLimit if a parent is gone.
+// says how many parts its own keys have, and each level below adds one. If it is shared, its
+// calls have no key, "acme" is a key of the limit on the first level below and "acme/ann" one
+// on the second. The error is a *FieldError, or wraps ErrUnknownLimit if a parent is gone.
 func (l *Limiter) checkParts(def *store.Definition, key string) error {
 	top, parts := def, 0
 	for top.Parent != "" {
@@ -21,24 +21,21 @@ func (l *Limiter) checkParts(def *store.Definition, key string) error {
 		}
 		top, parts = parent, parts+1
 	}
-	return checkPath(def.Name, key, parts+int(top.Parts))
+	return checkPath(def.Name, key, parts+int(top.KeyParts()))
 }
 
-// checkPath checks that a key has a number of parts, and that none of them is empty.
-// The shared bucket, "", has none. The error is a *FieldError.
+// checkPath checks that a key has a number of parts, and that none of them is empty. The
+// error is a *FieldError.
 func checkPath(limit, key string, parts int) error {
 	n := 0
-	for rest, more := key, key != ""; more; n++ {
+	for rest, more := key, true; more; n++ {
 		var part string
 		if part, rest, more = strings.Cut(rest, "/"); part == "" {
 			return badField("key", "part %d of %q is empty", n+1, key)
 		}
 	}
-	switch {
-	case n == parts:
+	if n == parts {
 		return nil
-	case parts == 0:
-		return badField("key", "limit %s has one shared bucket and takes no key", limit)
 	}
 	has := fmt.Sprintf("has %d parts", n)
 	if n == 1 {

@@ -62,8 +62,9 @@ const (
 // a month is as long as its calendar says. 3*Month is a quarter, 12*Month a year.
 const Month = store.Month
 
-// Shared is the key of the one bucket that all callers of a limit share. The
-// empty key is an error, because it could merge all callers by accident.
+// Shared is the key of calls of a limit that is shared: all of them take from one bucket.
+// For any other limit it is an error, and so is the empty key for all of them: nobody
+// merges all callers by a variable without a value.
 const Shared = store.Shared
 
 // Key returns the key of a limit with a Parent, or that is one: a path of its parts. User

@@ -20,7 +20,7 @@ import (
 // Its methods return a Decision and an error. A refusal is a Decision that is not
 // Allowed. An error means that the call was not decided: a *FieldError for invalid
 // input, ErrUnknownLimit, or an error that wraps ErrStore. n is in tokens, from 0 to
-// 2^53-1. A key has 1 to 512 bytes of UTF-8 without NUL, or is Shared.
+// 2^53-1. A key has 1 to 512 bytes of UTF-8 without NUL; that of a shared limit is Shared.
 //
 // If the store fails, the limit's OnStoreError decides: the call returns the error and
 // a Decision that is not Allowed, or with FailOpen or in Shadow mode a Decision that is
@@ -229,7 +229,7 @@ func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, t Take) 
 		return l.doTake(ctx, d, verb, &t)
 	}
 	d.reset()
-	key, err := check(t.Key, t.Cost)
+	key, err := check(def, t.Key, t.Cost)
 	if err != nil {
 		return err
 	}
@@ -270,14 +270,14 @@ func (l *Limiter) take(ctx context.Context, d *Decision, limit, key string, n in
 	if special(def) {
 		return l.doTake(ctx, d, store.VerbTake, &Take{Limit: limit, Key: key, Cost: n})
 	}
-	if l.abilities.Quick != nil && len(key) > len(Shared) && len(key) <= store.MaxKey { // Shared is not the key of its row
+	if l.abilities.Quick != nil && !def.Shared && len(key) > len(Shared) && len(key) <= store.MaxKey {
 		d.setCall(def, key, n) // before the call: the processor writes it while the store works
 		if a, held, ok := l.abilities.Quick(def, key, store.VerbTake, n, false); ok {
 			d.setAnswer(a, l.abilities.QuickSource, held)
 			return nil
 		}
 	}
-	key, err := check(key, n)
+	key, err := check(def, key, n)
 	if err != nil {
 		*d = Decision{}
 		return err
@@ -302,12 +302,26 @@ func (l *Limiter) quick(d *Decision, verb store.Verb, def *store.Definition, key
 	return ok
 }
 
-// check checks a cost and key, and returns the key for the store.
-func check(key string, n int64) (string, error) {
+// check checks a cost, and a key of a limit whose keys are not paths. It returns the key
+// for the store.
+func check(def *store.Definition, key string, n int64) (string, error) {
 	if uint64(n) > store.MaxInt {
 		return "", checkCost(n)
 	}
-	return checkKey(key)
+	key, err := checkKey(key)
+	if err == nil && def.Shared != (key == "") {
+		return "", keyless(def)
+	}
+	return key, err
+}
+
+// keyless returns the error for a key of a limit that is shared, or for none of a limit that
+// is not.
+func keyless(def *store.Definition) error {
+	if def.Shared {
+		return badField("key", "limit %s is shared: its calls have no key", def.Name)
+	}
+	return badField("key", "is missing; limit %s has a bucket for each key (shared: true would make it one for everybody)", def.Name)
 }
 
 var batches = sync.Pool{New: func() any { return new(store.Batch) }}
@@ -476,7 +490,11 @@ func checkCost(n int64) error {
 // checkKey checks a key of a limit and returns it, or "" for Shared.
 func (l *Limiter) checkKey(def *store.Definition, key string) (string, error) {
 	key, err := checkKey(key)
-	if err == nil && def.Paths {
+	switch {
+	case err != nil:
+	case def.Shared != (key == ""):
+		err = keyless(def)
+	case def.Paths && !def.Shared:
 		err = l.checkParts(def, key)
 	}
 	return key, err
@@ -533,7 +551,7 @@ func checkKeySlow(key string) (string, error) {
 	case key == Shared:
 		return "", nil
 	case key == "":
-		return "", badField("key", "is empty; leave it out (in Go: dipwell.Shared) for the limit's one shared bucket")
+		return "", badField("key", "is empty")
 	case len(key) > store.MaxKey:
 		return "", badField("key", "has %d bytes; at most %d", len(key), store.MaxKey)
 	case !utf8.ValidString(key):

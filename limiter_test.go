@@ -191,7 +191,7 @@ func TestNoVerb(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	l, err := dipwell.New(st, store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 5}, store.Limit{Name: "all", Rate: 1, Period: time.Hour, Burst: 5},
+	l, err := dipwell.New(st, store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 5}, store.Limit{Name: "all", Rate: 1, Period: time.Hour, Burst: 5, Shared: true},
 		store.Limit{Name: "user", Parent: "all", Rate: 1, Period: time.Hour, Burst: 5})
 	if err != nil {
 		t.Fatal(err)
@@ -358,7 +358,7 @@ func tree(t *testing.T, more ...dipwell.Limit) *dipwell.Limiter {
 	l, err := dipwell.New(st, append([]dipwell.Limit{
 		{Name: "user", Rate: 5, Period: time.Minute, Parent: "tenant"},
 		{Name: "tenant", Rate: 8, Period: time.Minute, Parent: "global", MaxDebt: dipwell.NoDebt},
-		{Name: "global", Rate: 10, Period: time.Minute},
+		{Name: "global", Rate: 10, Period: time.Minute, Shared: true},
 		{Name: "alone", Rate: 2, Period: time.Minute},
 	}, more...)...)
 	if err != nil {
@@ -452,9 +452,9 @@ func TestPathErrors(t *testing.T) {
 		{"user", "acme/u/7", "has 3 parts"},
 		{"user", "acme/", "is empty"},
 		{"user", "/u7", "is empty"},
-		{"user", dipwell.Shared, "has 0 parts"},
+		{"user", dipwell.Shared, "is missing"},
 		{"user", "", "is empty"},
-		{"global", "k", "takes no key"},
+		{"global", "k", "is shared"},
 		{"region", "eu", "has 1 part; "},
 		{"site", "eu/west", "has 2 parts"},
 	} {
@@ -502,7 +502,7 @@ func TestTooManyLevels(t *testing.T) {
 
 // TestReserveWithParents checks that a reservation waits for the level that is due last.
 func TestReserveWithParents(t *testing.T) {
-	l := tree(t, dipwell.Limit{Name: "team", Rate: 60, Period: time.Minute, Burst: 1}, dipwell.Limit{Name: "member", Rate: 60, Period: time.Minute, Burst: 9, Parent: "team"})
+	l := tree(t, dipwell.Limit{Name: "team", Rate: 60, Period: time.Minute, Burst: 1, Shared: true}, dipwell.Limit{Name: "member", Rate: 60, Period: time.Minute, Burst: 9, Parent: "team"})
 	if d, err := l.Reserve(t.Context(), "member", "m", 1); err != nil || !d.Allowed || d.Delay != 0 {
 		t.Fatal(d, err)
 	}
@@ -591,7 +591,7 @@ func TestReserveToldBySlowerPlan(t *testing.T) {
 }
 
 // upstream is an adaptive limit: 50 to 500 a second.
-var upstream = dipwell.Limit{Name: "upstream", Rate: 500, Period: time.Second, Burst: 50,
+var upstream = dipwell.Limit{Name: "upstream", Rate: 500, Period: time.Second, Burst: 50, Shared: true,
 	Adaptive: dipwell.Adaptive{Floor: 50, Latency: 200 * time.Millisecond, Errors: 0.02}}
 
 func newUpstream(t *testing.T) *dipwell.Limiter {
@@ -675,7 +675,7 @@ func TestPrice(t *testing.T) {
 			if verb == "check" {
 				do = l.Check
 			}
-			d, err := do(t.Context(), "upstream", "k", n)
+			d, err := do(t.Context(), "upstream", dipwell.Shared, n)
 			if err != nil || d.Allowed != allowed || d.Remaining != remaining || d.Capacity != capacity {
 				t.Fatalf("%s %d: %+v, %v; want %v, %d of %d", verb, n, d, err, allowed, remaining, capacity)
 			}
@@ -693,14 +693,14 @@ func TestPrice(t *testing.T) {
 		ask("check", 3, 3, 5, true)
 		time.Sleep(time.Second)
 		ask("take", 50, 0, 5, true) // one call whenever it is full
-		d, err := l.Take(t.Context(), "upstream", "k", 51)
+		d, err := l.Take(t.Context(), "upstream", dipwell.Shared, 51)
 		if err != nil || d.Allowed || !d.Never {
 			t.Fatalf("%+v, %v", d, err)
 		}
-		if d, err = l.Reset(t.Context(), "upstream", "k"); err != nil || d.Remaining != 50 {
+		if d, err = l.Reset(t.Context(), "upstream", dipwell.Shared); err != nil || d.Remaining != 50 {
 			t.Fatalf("%+v, %v", d, err)
 		}
-		if err = l.DoWait(t.Context(), &d, []dipwell.Take{{Limit: "upstream", Key: "w", Cost: 5}}, time.Second); err != nil || !d.Allowed {
+		if err = l.DoWait(t.Context(), &d, []dipwell.Take{{Limit: "upstream", Key: dipwell.Shared, Cost: 5}}, time.Second); err != nil || !d.Allowed {
 			t.Fatalf("%+v, %v", d, err)
 		}
 		began := time.Now()

@@ -253,6 +253,7 @@ func TestRestart(t *testing.T) {
 		{Name: "grid", Algorithm: store.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20, Start: "0s", Mode: store.Shadow},
 		{Name: "jobs", Algorithm: store.LeakyBucket, Rate: 3, Period: 7 * time.Hour, MaxDebt: 30},
 		{Name: "spaced", Rate: 1, Period: time.Minute, Burst: store.NoBurst, MaxDebt: store.UnlimitedDebt, OnChange: store.StartOver},
+		{Name: "all", Algorithm: store.LeakyBucket, Rate: 3, Period: 7 * time.Hour, MaxDebt: 30, Shared: true},
 	}
 	limits[1].Name = "window=,\"x"
 	l, err := dipwell.New(s, limits...)
@@ -264,6 +265,9 @@ func TestRestart(t *testing.T) {
 	for round := range 3 {
 		for i := range limits {
 			key := fmt.Sprint("k", round)
+			if limits[i].Shared {
+				key = dipwell.Shared
+			}
 			keys = append(keys, row{limits[i].Name, key})
 			if _, err = l.Charge(ctx, limits[i].Name, key, 1); err != nil {
 				t.Fatal(err)
@@ -276,7 +280,7 @@ func TestRestart(t *testing.T) {
 		}
 		now.Add(1e6)
 	}
-	shared, err := l.Take(ctx, "jobs", dipwell.Shared, 1)
+	shared, err := l.Take(ctx, "all", dipwell.Shared, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +299,7 @@ func TestRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask := func() (out []string) {
-		for _, k := range append(keys, row{"jobs", dipwell.Shared}, row{"jobs", "r"}, row{"bucket", "r"}) {
+		for _, k := range append(keys, row{"all", dipwell.Shared}, row{"jobs", "r"}, row{"bucket", "r"}) {
 			d, err := l.Check(ctx, k.limit, k.key, 1)
 			if err != nil {
 				t.Fatal(err)
@@ -342,11 +346,11 @@ func TestRestart(t *testing.T) {
 	if err = l.Cancel(ctx, held.Reservation); !errors.Is(err, store.ErrReservation) {
 		t.Errorf("cancelled twice: %v", err)
 	}
-	if _, err = l.Reset(ctx, "jobs", dipwell.Shared); err != nil {
+	if _, err = l.Reset(ctx, "all", dipwell.Shared); err != nil {
 		t.Fatal(err)
 	}
 	reopen()
-	if d, err := l.Check(ctx, "jobs", dipwell.Shared, 0); err != nil || d.ResetAfter != 0 {
+	if d, err := l.Check(ctx, "all", dipwell.Shared, 0); err != nil || d.ResetAfter != 0 {
 		t.Errorf("reset, after %+v: %+v, %v", shared, d, err)
 	}
 	answers = fmt.Sprint(ask())

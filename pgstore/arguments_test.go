@@ -15,8 +15,8 @@ import (
 // callsOfFunctions are valid calls: for each public function the arguments that it needs,
 // as SQL. A hold h, a reservation and a plan are there.
 var callsOfFunctions = map[string]map[string]string{
-	"take": {"limit_name": "'login'"}, "check": {"limit_name": "'login'"}, "take_up_to": {"limit_name": "'login'"},
-	"reserve": {"limit_name": "'login'"}, "charge": {"limit_name": "'login'"}, "refund": {"limit_name": "'login'"}, "reset": {"limit_name": "'login'"},
+	"take": {"limit_name": "'login'", "key": "'k'"}, "check": {"limit_name": "'login'", "key": "'k'"}, "take_up_to": {"limit_name": "'login'", "key": "'k'"},
+	"reserve": {"limit_name": "'login'", "key": "'k'"}, "charge": {"limit_name": "'login'", "key": "'k'"}, "refund": {"limit_name": "'login'", "key": "'k'"}, "reset": {"limit_name": "'login'", "key": "'k'"},
 	"take_all": {"limit_names": "'{login}'::text[]", "keys": "'{k}'::text[]"},
 	"hold":     {"limit_name": "'login'", "key": "'k'", "cost": "1", "ttl": "interval '1 minute'"},
 	"hold_all": {"limit_names": "'{login}'::text[]", "keys": "'{k}'::text[]", "costs": "'{1}'::bigint[]", "ttl": "interval '1 minute'"},

@@ -147,7 +147,9 @@ func drawLimit(t *rapid.T) store.Limit {
 			l.Parent = "all slots"
 		}
 	case 1:
-		l.Parts = rapid.Int64Range(1, 16).Draw(t, "parts")
+		if l.Shared = rapid.Bool().Draw(t, "shared"); !l.Shared {
+			l.Parts = rapid.Int64Range(1, 16).Draw(t, "parts")
+		}
 	case 2:
 		l.Shards, l.MaxDebt = rapid.Int64Range(2, 8).Draw(t, "shards"), 0
 	case 3:

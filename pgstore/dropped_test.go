@@ -32,7 +32,7 @@ func TestDroppedNames(t *testing.T) {
 		{"settle('h', 4)", "true 6"},
 		{"settle('h', 4)", "true 6 again"},
 
-		{"define('global', 40, '1 day', burst => 40)", ""},
+		{"define('global', 40, '1 day', burst => 40, shared => true)", ""},
 		{"define('tenant', 30, '1 day', parent => 'global')", ""},
 		{"define('user', 20, '1 day', parent => 'tenant')", ""},
 		{"hold('user', 'acme/a', 4, ttl => '1 minute', id => 'first')", "true 16"},

@@ -366,39 +366,38 @@ func TestHoldOfOverriddenKey(t *testing.T) {
 func TestRefusedHoldIsBoundBesideLiveHolds(t *testing.T) {
 	l, err := dipwell.New(newStore(t, newPool(t), pgstore.Config{Poll: -1}),
 		dipwell.Limit{Name: "bucket", Rate: 1, Period: time.Hour, Burst: 10},
-		dipwell.Limit{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 10, Period: time.Hour})
+		dipwell.Limit{Name: "window", Algorithm: dipwell.FixedWindow, Rate: 10, Period: time.Hour},
+		dipwell.Limit{Name: "all", Rate: 1, Period: time.Hour, Burst: 10, Shared: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
-	for _, limit := range []string{"bucket", "window"} {
-		for _, key := range []string{"k", dipwell.Shared} {
-			bound := func(want bool) {
-				t.Helper()
-				take := dipwell.Take{Limit: limit, Key: key, Cost: 5}
-				refused := map[string]func() (dipwell.Decision, error){
-					"take": func() (dipwell.Decision, error) { return l.TakeAll(ctx, take) },
-					"hold": func() (dipwell.Decision, error) { return l.Hold(ctx, time.Minute, "", take) },
-					"hold with a floor": func() (dipwell.Decision, error) {
-						return l.Hold(ctx, time.Minute, "", dipwell.Take{Limit: limit, Key: key, Cost: 4, Floor: 1})
-					},
-				}
-				for verb, call := range refused {
-					if d, err := call(); err != nil || d.Allowed || d.RetryIsBound != want {
-						t.Errorf("%s of %s %q: %+v, %v; want bound %v", verb, limit, key, d, err, want)
-					}
+	for limit, key := range map[string]string{"bucket": "k", "window": "k", "all": dipwell.Shared} {
+		bound := func(want bool) {
+			t.Helper()
+			take := dipwell.Take{Limit: limit, Key: key, Cost: 5}
+			refused := map[string]func() (dipwell.Decision, error){
+				"take": func() (dipwell.Decision, error) { return l.TakeAll(ctx, take) },
+				"hold": func() (dipwell.Decision, error) { return l.Hold(ctx, time.Minute, "", take) },
+				"hold with a floor": func() (dipwell.Decision, error) {
+					return l.Hold(ctx, time.Minute, "", dipwell.Take{Limit: limit, Key: key, Cost: 4, Floor: 1})
+				},
+			}
+			for verb, call := range refused {
+				if d, err := call(); err != nil || d.Allowed || d.RetryIsBound != want {
+					t.Errorf("%s of %s %q: %+v, %v; want bound %v", verb, limit, key, d, err, want)
 				}
 			}
-			id := fmt.Sprintf("%s%q", limit, key)
-			if d, err := l.Hold(ctx, time.Minute, id, dipwell.Take{Limit: limit, Key: key, Cost: 8}); err != nil || !d.Allowed {
-				t.Fatal(d, err)
-			}
-			bound(true)
-			if _, err := l.Settle(ctx, id, 8); err != nil {
-				t.Fatal(err)
-			}
-			bound(false)
 		}
+		id := fmt.Sprintf("%s%q", limit, key)
+		if d, err := l.Hold(ctx, time.Minute, id, dipwell.Take{Limit: limit, Key: key, Cost: 8}); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		bound(true)
+		if _, err := l.Settle(ctx, id, 8); err != nil {
+			t.Fatal(err)
+		}
+		bound(false)
 	}
 }
 

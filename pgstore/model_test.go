@@ -248,7 +248,7 @@ func (m *modelRun) group() store.Group {
 		n = 2 + m.IntN(2)
 	}
 	for len(g.Ops) < n {
-		op := store.Op{Def: m.sql.Registry().Lookup(m.names[m.hotIndex(len(m.names))]), Verb: verb, Key: []string{"a", "b", "c", ""}[m.hotIndex(4)]}
+		op := store.Op{Def: m.sql.Registry().Lookup(m.names[m.hotIndex(len(m.names))]), Verb: verb, Key: []string{"a", "b", "c", "d"}[m.hotIndex(4)]}
 		if m.IntN(20) == 0 {
 			op.Key = fmt.Sprint("new", m.count)
 		}

@@ -292,7 +292,7 @@ func TestPlanErrorsSQL(t *testing.T) {
 		"override('none', 'k', burst => 3)":                                   `limit_name: unknown limit "none"`,
 		"override('member', 'acme', burst => 3)":                              "key: has 1 part; those of limit member have 2",
 		"override('member', 'acme/', burst => 3)":                             `key: part 2 of "acme/" is empty`,
-		"override('member', burst => 3)":                                      "key: has 0 parts; those of limit member have 2",
+		"override('member', burst => 3)":                                      "key: is null; limit member has a bucket for each key (shared => true would make it one for everybody)",
 		"override('org', 'acme/u7', burst => 3)":                              "key: has 2 parts; those of limit org have 1",
 		"end_override('member', 'acme')":                                      "key: has 1 part; those of limit member have 2",
 		"define('p', 1, interval '1 minute', plans => 'a:burst=3|a:burst=4')": "limit p: plans: plan a is there twice",

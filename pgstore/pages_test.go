@@ -247,7 +247,7 @@ func pagesAfter(t *testing.T, pool *pgxpool.Pool, prepare []string) {
 		select dipwell.define('empty', 1, interval '1 hour', burst => 10, max_debt => 1000000);
 		select dipwell.define('window', 1000, interval '1 day', algorithm => 'fixed_window');
 		select dipwell.define('slots', burst => 1000, algorithm => 'concurrency');
-		select dipwell.define('team', 1, interval '1 hour', burst => 1000000, parts => 0);
+		select dipwell.define('team', 1, interval '1 hour', burst => 1000000, shared => true);
 		select dipwell.define('member', 1, interval '1 hour', burst => 1000, parent => 'team');
 		select dipwell.define('sharded', 1000, interval '1 hour', burst => 1000, shards => 4);
 		select dipwell.define('over', 1, interval '1 hour', burst => 1000);

@@ -58,8 +58,9 @@ func TestDefineParentsTwin(t *testing.T) {
 				if r.IntN(4) == 0 {
 					l.Parts = r.Int64N(20) - 1
 				}
-				_, err = pool.Exec(t.Context(), "select dipwell.define($1, $2, nullif($3, '')::interval, nullif($4::bigint, 0), $5, parent => $6, parts => $7)",
-					l.Name, rate, per, l.Burst, l.Algorithm.String(), key(l.Parent), l.Parts)
+				l.Shared = r.IntN(5) == 0
+				_, err = pool.Exec(t.Context(), "select dipwell.define($1, $2, nullif($3, '')::interval, nullif($4::bigint, 0), $5, parent => $6, parts => nullif($7::bigint, 0), shared => $8)",
+					l.Name, rate, per, l.Burst, l.Algorithm.String(), key(l.Parent), l.Parts, l.Shared)
 				_, want = reg.Define(0, l, "sql")
 			}
 			if text, wantText := message(err), message(want); text != wantText {
@@ -200,9 +201,9 @@ func newLevelsRun(t *testing.T, seed uint64) *levelsRun {
 		store.Limit{Name: "tenant", Algorithm: store.FixedWindow, Rate: 10, Period: 3 * time.Second, Burst: 14, Start: "0s", Parent: "region"},
 		store.Limit{Name: "region", Rate: 8, Period: time.Second, Burst: 20, Parts: 1, Plans: pro, TTL: 10 * time.Second},
 		store.Limit{Name: "seen", Rate: 2, Period: time.Second, Mode: store.Shadow, Parent: "global"},
-		store.Limit{Name: "global", Rate: 6, Period: time.Second, Burst: 12},
+		store.Limit{Name: "global", Rate: 6, Period: time.Second, Burst: 12, Shared: true},
 		store.Limit{Name: "slot", Algorithm: store.Concurrency, Burst: 3, Parent: "slots"},
-		store.Limit{Name: "slots", Algorithm: store.Concurrency, Burst: 5},
+		store.Limit{Name: "slots", Algorithm: store.Concurrency, Burst: 5, Shared: true},
 		store.Limit{Name: "drop", Algorithm: store.LeakyBucket, Rate: 5, Period: time.Second, MaxDebt: 4},
 		store.Limit{Name: "plain", Rate: 5, Period: time.Second, Burst: 10},
 	)
@@ -469,7 +470,7 @@ func (m *levelsRun) compareErrors(what string, err, want error) {
 		wantName := field.Field[strings.LastIndexByte(field.Field, '.')+1:]
 		wantName, _, _ = strings.Cut(wantName, "[")
 		_, reason, _ := strings.Cut(pg.Message, ": ")
-		reason = strings.Replace(reason, "(null)", "(in Go: dipwell.Shared)", 1)
+		reason = strings.NewReplacer("is null; limit", "is missing; limit", "shared => true", "shared: true").Replace(reason)
 		if name != strings.TrimSuffix(wantName, "s") { // two errors, of which each names another
 			m.kinds["errors that differ"]++
 		} else if number := regexpLast.FindString(reason); name == "cost" && number != regexpLast.FindString(field.Reason) || (name == "key" || name == "limit") && reason != field.Reason {

@@ -168,7 +168,7 @@ func TestSharedBucketFirst(t *testing.T) {
 			ctx := context.Background()
 			conn, asked := countingConn(t)
 			s := newStore(t, conn, pgstore.Config{Poll: -1})
-			l, err := dipwell.New(s, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20})
+			l, err := dipwell.New(s, store.Limit{Name: "a", Rate: 1, Period: day, Burst: 20, Shared: true})
 			if err != nil {
 				t.Fatal(err)
 			}

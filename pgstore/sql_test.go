@@ -136,13 +136,13 @@ func (s *sqlStore) hold(ctx context.Context, g *store.Group) error {
 // costs that they have without those of their children. They are the first of a group.
 func named(g *store.Group) (ops []store.Op) {
 	for _, op := range g.Ops {
-		takes := op.Takes
+		takes, parent := op.Takes, false
 		for _, child := range g.Ops {
 			if child.Def.Parent == op.Def.Name && child.Key[:max(strings.LastIndexByte(child.Key, '/'), 0)] == op.Key {
-				op.Cost, op.Takes = op.Cost-child.Cost, op.Takes&^child.Takes
+				op.Cost, op.Takes, parent = op.Cost-child.Cost, op.Takes&^child.Takes, true
 			}
 		}
-		if takes == 0 || op.Takes != 0 {
+		if op.Takes != 0 || takes == 0 && !parent {
 			ops = append(ops, op)
 		}
 	}
@@ -299,7 +299,12 @@ func TestSQLErrors(t *testing.T) {
 	must(t, pool, "select dipwell.define('login', 5, interval '1 minute')")
 	for _, c := range []struct{ sql, code, message string }{
 		{"select dipwell.take('nope')", "42704", `limit_name: unknown limit "nope"`},
-		{"select dipwell.take('login', '')", "22023", "key: is empty; leave it out (null) for the limit's one shared bucket"},
+		{"select dipwell.take('login', '')", "22023", "key: is empty"},
+		{"select dipwell.take('login')", "22023", "key: is null; limit login has a bucket for each key (shared => true would make it one for everybody)"},
+		{"select dipwell.hold('login', null, 1, '1 minute')", "22023", "key: is null; limit login has a bucket for each key (shared => true would make it one for everybody)"},
+		{"select dipwell.take_all('{login,login}', '{u,null}')", "22023", "keys[2]: is null; limit login has a bucket for each key (shared => true would make it one for everybody)"},
+		{"select dipwell.override('login', null, rate => 1)", "22023", "key: is null; limit login has a bucket for each key (shared => true would make it one for everybody)"},
+		{"select dipwell.define('x', 1, '1 second', parts => 0)", "22023", "limit x: parts: 0 is not between 1 and 16; a limit with one bucket for everybody is shared => true"},
 		{"select dipwell.take('login', repeat('x', 513))", "22023", "key: has 513 bytes; at most 512"},
 		{"select dipwell.take('login', 'u', -1)", "22023", "cost: -1 is not between 0 and 2^53-1"},
 		{"select dipwell.take('login', 'u', 9007199254740992)", "22023", "cost: 9007199254740992 is not between 0 and 2^53-1"},

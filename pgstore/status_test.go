@@ -39,7 +39,7 @@ func TestStatus(t *testing.T) {
 		select dipwell.define('slots', burst => 5, algorithm => 'concurrency');
 		select dipwell.define('adaptive', 50, interval '1 second', adaptive => '{"floor": 5, "latency": "200ms"}');
 		select dipwell.take(l.name, 'k', case l.name when 'leaky' then 1 else 5 end) from dipwell.limits l where algorithm <> 'concurrency';
-		select dipwell.take('bucket', null, 3), dipwell.charge('bucket', 'debt', 30);
+		select dipwell.take('bucket', 'j', 3), dipwell.charge('bucket', 'debt', 30);
 		select dipwell.override('bucket', 'pro', plan => 'pro'), dipwell.override('bucket', 'banned', plan => 'banned'), dipwell.override('bucket', 'few', burst => 3),
 			dipwell.override('bucket', 'ends', plan => 'pro', until => dipwell_internal.time_of(dipwell_internal.now_us()) + interval '1 second');
 		select dipwell.take('bucket', 'pro', 60), dipwell.take('bucket', 'few', 2), dipwell.take('bucket', 'ends', 60);

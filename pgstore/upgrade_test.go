@@ -192,9 +192,9 @@ func TestSessionsDuringUpgrade(t *testing.T) {
 	}
 	defer conn.Release()
 	must(t, conn, `select dipwell.define('a', 100, interval '1 day');
-		create function guard() returns boolean language plpgsql as 'declare d record; begin select * into d from dipwell.take(''a''); return d.allowed; end';
-		prepare t1 as select allowed from dipwell.take('a');
-		prepare t2 as select (dipwell.take('a')).allowed;
+		create function guard() returns boolean language plpgsql as 'declare d record; begin select * into d from dipwell.take(''a'', ''k''); return d.allowed; end';
+		prepare t1 as select allowed from dipwell.take('a', 'k');
+		prepare t2 as select (dipwell.take('a', 'k')).allowed;
 		prepare t3 as select allowed from dipwell.take_all('{a}', '{k}');
 		prepare t4 as select guard()`)
 	for range 2 {

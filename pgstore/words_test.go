@@ -45,7 +45,7 @@ func TestKeyOfAnotherType(t *testing.T) {
 func TestKeyOfUnknownType(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
-	must(t, pool, "select dipwell.define('signup', 99, interval '1 minute'); select dipwell.define('all', 99, interval '1 minute')")
+	must(t, pool, "select dipwell.define('signup', 99, interval '1 minute'); select dipwell.define('all', 99, interval '1 minute', shared => true)")
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)

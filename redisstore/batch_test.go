@@ -112,7 +112,4 @@ func TestSeveralKeysInACluster(t *testing.T) {
 	if d, err := all("same", "same"); err != nil || !d.Allowed {
 		t.Errorf("one key: %+v, %v", d, err)
 	}
-	if d, err := all(dipwell.Shared, dipwell.Shared); err != nil || !d.Allowed {
-		t.Errorf("the shared buckets: %+v, %v", d, err)
-	}
 }

@@ -252,7 +252,7 @@ func partsIn(reg *store.Registry, d *store.Definition) int {
 			top = parent
 		}
 	}
-	return int(top.Parts)
+	return int(top.KeyParts())
 }
 
 // checkMove returns an error if the keys of a limit with overrides will be in other slots

@@ -71,7 +71,7 @@ func TestSetsAgreeWithOneByOne(t *testing.T) {
 		type row struct{ limit, key string }
 		model := map[row]store.State{}
 		op := func(n int, most store.Verb) store.Op {
-			return store.Op{Def: l.Limit(limits[rapid.IntRange(0, n).Draw(t, "limit")].Name), Key: rapid.SampledFrom([]string{"", "k", "l"}).Draw(t, "key"),
+			return store.Op{Def: l.Limit(limits[rapid.IntRange(0, n).Draw(t, "limit")].Name), Key: rapid.SampledFrom([]string{"j", "k", "l"}).Draw(t, "key"),
 				Verb: store.Verb(rapid.IntRange(0, int(most)).Draw(t, "verb")), Cost: rapid.Int64Range(0, 12).Draw(t, "cost")}
 		}
 		for range rapid.IntRange(1, 5).Draw(t, "batches") {
@@ -85,7 +85,7 @@ func TestSetsAgreeWithOneByOne(t *testing.T) {
 				}
 				if sameCost { // one verb and cost per bucket
 					o := &g.Ops[0]
-					o.Verb = map[string]store.Verb{"": store.VerbTake, "k": store.VerbTakeUpTo, "l": store.VerbCheck}[o.Key]
+					o.Verb = map[string]store.Verb{"j": store.VerbTake, "k": store.VerbTakeUpTo, "l": store.VerbCheck}[o.Key]
 					o.Cost = costs[slices.IndexFunc(limits, func(l store.Limit) bool { return l.Name == o.Def.Name })]
 				} else if rapid.Bool().Draw(t, "several") {
 					g.Ops, g.ID = nil, store.Reservation{}
@@ -149,11 +149,7 @@ func TestSetsAgreeWithOneByOne(t *testing.T) {
 			if _, _, err := o.Step(clock.Load(), state, true); err != nil {
 				t.Fatal(err)
 			}
-			key := r.key
-			if key == "" {
-				key = dipwell.Shared
-			}
-			d, err := l.Check(context.Background(), r.limit, key, 0)
+			d, err := l.Check(context.Background(), r.limit, r.key, 0)
 			if err != nil || d.Remaining != o.Remaining || d.ResetAfter.Microseconds() != o.Reset {
 				t.Fatalf("%s %q: %+v, not %+v, %v", r.limit, r.key, d, o.Answer, err)
 			}

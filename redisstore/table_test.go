@@ -591,6 +591,7 @@ func TestParentsInCluster(t *testing.T) {
 	user, call, site := drained("user", 8), drained("call", 6), drained("site", 8)
 	user.Parent, call.Parent, site.Parent = "tenant", "user", "region"
 	globe, shop := drained("globe", 10), drained("shop", 8)
+	globe.Shared = true
 	shop.Parent = "globe"
 	l := limiter(t, s, tenant, user, call, region, site, globe, shop)
 	for _, c := range []struct {

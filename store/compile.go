@@ -93,6 +93,15 @@ func (c *compiler) concurrency() {
 	c.r = Rule{Unit: 1, Every: MaxInt, Add: MaxInt, Cap: c.burst, Burst: c.burst, Most: c.burst, MaxCharge: c.burst, MaxUsed: MaxInt, Enough: 1}
 }
 
+// KeyParts returns how many parts the keys of a limit without a Parent have, if they are
+// paths.
+func (l *Limit) KeyParts() int64 {
+	if l.Shared {
+		return 0
+	}
+	return max(l.Parts, 1)
+}
+
 // windowed reports whether tokens come back at the boundaries of windows.
 func (l *Limit) windowed() bool { return l.Algorithm == FixedWindow || l.Algorithm == Interval }
 
@@ -137,9 +146,13 @@ func (c *compiler) check() error {
 	case c.Parent == c.Name:
 		return c.bad("parent", "a limit cannot be its own parent")
 	case c.Parts < 0 || c.Parts > maxParts:
-		return c.bad("parts", "%d is not between 0 and %d", c.Parts, maxParts)
+		return c.bad("parts", "%d is not between 1 and %d", c.Parts, maxParts)
 	case c.Parent != "" && c.Parts != 0:
 		return c.bad("parts", "is for a limit without a parent; the keys of this one have one part more than those of %s", c.Parent)
+	case c.Shared && c.Parent != "":
+		return c.bad("shared", "is for a limit without a parent")
+	case c.Shared && c.Parts != 0:
+		return c.bad("shared", "is for a limit without parts: its calls have no key")
 	case c.TTL < 0 || c.TTL > maxTTL:
 		return c.bad("ttl", "%v is not between 1ms and 31d", c.TTL)
 	case c.TTL > 0 && c.TTL < terms.MinHoldTTL:

@@ -33,9 +33,8 @@ const (
 	Concurrency
 )
 
-// Shared is the key of the one bucket that all callers of a limit share. The empty
-// key is an error, because it could merge all callers by accident. In an Op the
-// shared bucket has the key "".
+// Shared is the key of calls of a limit that is shared; for any other limit it is an error,
+// and so is the empty key for all of them. In an Op the shared bucket has the key "".
 const Shared = "\x00"
 
 // Values for Limit fields whose zero means the default. Configuration files, where a
@@ -184,9 +183,13 @@ type Limit struct {
 	// part. Default: none.
 	Parent string
 	// Parts is how many parts, separated by '/', the keys of a limit without a Parent have,
-	// 0 to 16. It is for limits that are the Parent of others. Default: 0, so that all keys
-	// below share one bucket of this limit.
+	// 1 to 16. It is for limits that are the Parent of others. Default 1.
 	Parts int64
+	// Shared gives the limit one bucket for everybody. Its calls have no key: in Go their key
+	// is the constant Shared. A shared limit has no Parent; it may be one, of limits whose
+	// keys have one part. Default: each key has a bucket of its own, and a call without a key
+	// is an error.
+	Shared bool
 
 	// Adaptive lowers what a process takes from a token bucket by what it observes behind the
 	// limit. Only Take, Check, Wait and Reset are possible then. Not with a Parent, Shards

@@ -42,7 +42,8 @@ var settings = []setting{
 	field("keys", func(l *Limit) *bool { return &l.ListKeys }, either("list", "none"), boolText("list", "none")),
 	counting(field("plans", func(l *Limit) *Plans { return &l.Plans }, parsePlans, Plans.String)),
 	field("parent", func(l *Limit) *string { return &l.Parent }, verbatim, verbatimText),
-	field("parts", func(l *Limit) *int64 { return &l.Parts }, parseCount, countText),
+	field("parts", func(l *Limit) *int64 { return &l.Parts }, parseParts, countText),
+	field("shared", func(l *Limit) *bool { return &l.Shared }, either("true", "false"), boolText("true", "false")),
 	field("ttl", func(l *Limit) *time.Duration { return &l.TTL }, parseTTL, period.Format),
 	field("on_expire", func(l *Limit) *bool { return &l.KeepExpired }, either("keep", "give_back"), boolText("keep", "give_back")),
 	field("lease", func(l *Limit) *time.Duration { return &l.Lease }, period.ParseDuration, period.Format),
@@ -143,6 +144,14 @@ func parsePositive(s string) (int64, error) {
 	n, err := parseCount(s)
 	if err == nil && n == 0 {
 		err = errors.New("0 is not between 1 and 2^53-1")
+	}
+	return n, err
+}
+
+func parseParts(s string) (int64, error) {
+	n, err := parseCount(s)
+	if err == nil && n == 0 {
+		err = fmt.Errorf("0 is not between 1 and %d; a limit with one bucket for everybody is shared: true", maxParts)
 	}
 	return n, err
 }

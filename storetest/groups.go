@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,6 +20,7 @@ var groupCases = []testCase{
 	{"group-sixteen", groupSixteen},
 	{"group-check", groupCheck},
 	{"group-shared-bucket", groupShared},
+	{"null-key", nullKey},
 	{"batch-independent-groups", batchIndependent},
 }
 
@@ -183,14 +185,41 @@ func groupCheck(e *env) {
 
 func groupShared(e *env) {
 	e.three()
-	e.doAll(store.VerbTake, take("a", dipwell.Shared, 2), take("a", "k", 1), take("b", dipwell.Shared, 3))
-	e.left("a", dipwell.Shared, 8)
+	e.define(store.Limit{Name: "all", Rate: 1, Period: time.Hour, Burst: 10, Shared: true})
+	e.doAll(store.VerbTake, take("all", dipwell.Shared, 2), take("a", "k", 1))
+	e.left("all", dipwell.Shared, 8)
 	e.left("a", "k", 9)
-	e.left("b", dipwell.Shared, 7)
-	if d := e.take("a", dipwell.Shared, 8); d.Key != "" {
+	if d := e.take("all", dipwell.Shared, 8); d.Key != "" {
 		e.Fatalf("the shared bucket's key is %q", d.Key)
 	}
 	e.left("a", "k", 9)
+}
+
+// Nobody merges all callers into one bucket by a variable without a value.
+func nullKey(e *env) {
+	e.three()
+	e.define(store.Limit{Name: "all", Rate: 1, Period: time.Hour, Burst: 10, Shared: true})
+	for _, t := range []dipwell.Take{take("a", dipwell.Shared, 1), take("a", "", 1), take("all", "k", 1), take("all", "", 1)} {
+		for verb := range store.VerbReset + 1 {
+			var d dipwell.Decision
+			if field, ok := errors.AsType[*dipwell.FieldError](e.l.Do(e.ctx, &d, verb, t)); !ok || field.Field != "key" || d.Allowed {
+				e.Errorf("%s of %s %q: %+v, %v", verb, t.Limit, t.Key, d, field)
+			}
+		}
+		_, err := e.l.TakeAll(e.ctx, take("b", "k", 1), t)
+		if field, ok := errors.AsType[*dipwell.FieldError](err); !ok || field.Field != "takes[1].key" {
+			e.Errorf("a call of b and %s %q: %v", t.Limit, t.Key, err)
+		}
+		if store.AbilitiesOf(e.store).Holds == nil {
+			continue
+		}
+		_, err = e.l.Hold(e.ctx, time.Minute, "", t)
+		if field, ok := errors.AsType[*dipwell.FieldError](err); !ok || field.Field != "key" {
+			e.Errorf("a hold of %s %q: %v", t.Limit, t.Key, err)
+		}
+	}
+	e.left("b", "k", 10)
+	e.left("all", dipwell.Shared, 10)
 }
 
 // The groups of a batch are decided independently.

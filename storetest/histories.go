@@ -54,7 +54,7 @@ type history struct {
 }
 
 func (h *history) run() {
-	h.keys = []string{"a", "b", "c", "ключ", dipwell.Shared}
+	h.keys = []string{"a", "b", "c", "ключ"}
 	for i := range 5 {
 		h.limits = append(h.limits, fmt.Sprint("l", i))
 		h.redefine(h.limits[i])
@@ -87,7 +87,16 @@ func (h *history) step() {
 }
 
 func (h *history) limit() string { return h.limits[h.IntN(len(h.limits))] }
-func (h *history) key() string   { return h.keys[h.IntN(len(h.keys))] }
+
+// key returns a key of a limit.
+func (h *history) key(limit string) string {
+	if limit == shared {
+		return dipwell.Shared
+	}
+	return h.keys[h.IntN(len(h.keys))]
+}
+
+const shared = "l4" // the limit that is shared
 
 // cost returns a cost that is mostly small, sometimes near the limit's bounds or
 // the largest possible.
@@ -122,7 +131,7 @@ func (h *history) call() {
 			return
 		}
 	}
-	h.note(h.do(verb, limit, h.key(), cost))
+	h.note(h.do(verb, limit, h.key(limit), cost))
 }
 
 func (h *history) note(d dipwell.Decision) {
@@ -138,7 +147,10 @@ func (h *history) group() {
 	takes := make([]dipwell.Take, 1+h.IntN(5))
 	for i := range takes {
 		limit := h.limit()
-		takes[i] = dipwell.Take{Limit: limit, Key: h.key(), Cost: min(h.cost(limit), store.MaxInt/16)}
+		if h.OneKey && i > 0 && (limit == shared) != (takes[0].Limit == shared) {
+			limit = takes[0].Limit
+		}
+		takes[i] = dipwell.Take{Limit: limit, Key: h.key(limit), Cost: min(h.cost(limit), store.MaxInt/16)}
 		if h.OneKey {
 			takes[i].Key = takes[0].Key
 		}
@@ -225,6 +237,7 @@ func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 func (h *history) anyLimit(name string) store.Limit {
 	l := store.Limit{
 		Name:      name,
+		Shared:    name == shared,
 		Algorithm: pick(h.Rand, store.TokenBucket, store.TokenBucket, store.FixedWindow, store.Interval, store.LeakyBucket),
 		Rate:      pick[int64](h.Rand, 1, 2, 3, 7, 10, 60, 1000, 999983, 1+h.Int64N(100)),
 		Period:    pick(h.Rand, time.Millisecond, time.Second, time.Second, 7*time.Second, time.Minute, time.Hour, 24*time.Hour, 30*24*time.Hour),

@@ -25,7 +25,7 @@ var levelCases = []testCase{
 // need a clock that stands still.
 func (e *env) tree(user, tenant, global int64) {
 	e.Helper()
-	e.define(store.Limit{Name: "global", Rate: global, Period: time.Hour})
+	e.define(store.Limit{Name: "global", Rate: global, Period: time.Hour, Shared: true})
 	e.define(store.Limit{Name: "tenant", Rate: tenant, Period: time.Hour, Parent: "global"})
 	e.define(store.Limit{Name: "user", Rate: user, Period: time.Hour, Parent: "tenant"})
 }
@@ -103,7 +103,7 @@ func levelsTakeUpToAboveBurst(e *env) {
 
 // A level in shadow mode counts for the least while it would allow the call.
 func levelsTakeUpToShadow(e *env) {
-	e.define(store.Limit{Name: "global", Rate: 12, Period: time.Hour})
+	e.define(store.Limit{Name: "global", Rate: 12, Period: time.Hour, Shared: true})
 	e.define(store.Limit{Name: "seen", Rate: 3, Period: time.Hour, Mode: store.Shadow, Parent: "global"})
 	for i, want := range []struct{ cost, granted, left int64 }{{1, 1, 11}, {4, 2, 9}, {4, 0, 5}} {
 		d, err := e.l.TakeUpTo(e.ctx, "seen", "a", want.cost)

@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -44,7 +43,7 @@ func windowSpread(e *env) {
 		}
 		e.define(l)
 		boundaries := map[time.Duration]bool{}
-		for _, key := range []string{"a", "b", "user:7", "ключ", "ключ2", dipwell.Shared} {
+		for _, key := range []string{"a", "b", "user:7", "ключ", "ключ2", "k"} {
 			e.at(0)
 			d := e.take(l.Name, key, 5%l.Rate+l.Rate)
 			for !d.Allowed && !d.Never {

@@ -51,6 +51,7 @@ func fields(l *store.Limit) []field {
 		{"plans", "plans", &l.Plans},
 		{"parent", "parent", &l.Parent},
 		{"parts", "parts", &l.Parts},
+		{"shared", "shared", &l.Shared},
 		{"ttl_us", "ttl", &l.TTL},
 		{"on_expire", "on_expire", (*expiry)(&l.KeepExpired)},
 		{"lease_us", "lease", &l.Lease},
@@ -128,7 +129,7 @@ func ReadLimit(values []any) (l store.Limit, err error) {
 			continue
 		}
 		text := fmt.Sprint(value)
-		if text == "0" && (s.setting == "rate" || inMicros(s)) || s.setting == "per" && text == "" { // as LimitValues writes none
+		if text == "0" && (s.setting == "rate" || s.setting == "parts" || inMicros(s)) || s.setting == "per" && text == "" { // as LimitValues writes none
 			continue
 		}
 		switch f := s.at.(type) {

@@ -592,7 +592,7 @@ func (h *history) key(limit string) string {
 	case h.few:
 		return "a"
 	}
-	return h.pick("", "a", "a", "b")
+	return h.pick("a", "a", "b", "c")
 }
 
 // withParents adds the ops of the parents of takes. Ops of the same limit and key are one.

@@ -326,8 +326,8 @@ func TestKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	take(t, l, "quiet", want[0], 1)
-	take(t, l, "quiet", dipwell.Shared, 1)
-	if page, err := l.Keys(ctx, "quiet", "", "", 10); err != nil || len(page) != 2 || page[0].Key != "" || page[1].Key != want[0] {
+	take(t, l, "quiet", "a", 1)
+	if page, err := l.Keys(ctx, "quiet", "", "", 10); err != nil || len(page) != 2 || page[0].Key != "a" || page[1].Key != want[0] {
 		t.Errorf("a list begun late: %v, %v", page, err)
 	}
 	clock.add(time.Hour)

@@ -40,12 +40,18 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 		httplimit.Problem(w, http.StatusNotFound, "limit", fmt.Sprintf("there is no limit %q with auth: true", q.limit))
 		return
 	}
-	key, err := a.authKey(r, q)
-	if err != nil {
-		a.refuseKey(w, def, &q, err)
-		return
+	key := dipwell.Shared
+	if !def.Shared {
+		if q.key == "" && q.header == "" && !q.ip {
+			a.fail(w, bad("key", "is missing: give key, key_header or key_ip"))
+			return
+		}
+		if key, err = a.authKey(r, q); err != nil {
+			a.refuseKey(w, def, &q, err)
+			return
+		}
 	}
-	if q.ip && def.Paths {
+	if q.ip && def.Paths && !def.Shared {
 		key = dipwell.Key(key) // that of an IPv6 address has a '/'
 	}
 	var d dipwell.Decision
@@ -119,8 +125,6 @@ func parseAuth(query string) (q authCall, err error) {
 	case err != nil:
 	case !seen["limit"]:
 		err = bad("limit", "is missing")
-	case keys == 0:
-		err = bad("key", "is missing: give key, key_header or key_ip")
 	case keys > 1:
 		err = bad("key", "give one of key, key_header and key_ip")
 	}

@@ -65,6 +65,11 @@ func (p *Proxy) Use(limits []string) error {
 			return fmt.Errorf("limit %s: its keys are paths, because it has a parent or is one, but the proxy's keys are not", name)
 		}
 		limit := httplimit.Limit{Name: name, Key: p.key, Floor: p.floor}
+		if def.Shared {
+			limit.Key = nil
+		} else if p.key == nil {
+			return fmt.Errorf("by: shared: limit %s has a bucket for each key; with shared: true it has one for everybody", name)
+		}
 		if p.plan != "" {
 			limit.Plan = func(r *http.Request) string { return p.planOf(r, name) }
 		}

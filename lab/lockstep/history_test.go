@@ -110,8 +110,6 @@ func (h *history) warm() {
 
 func (h *history) coldKey() string {
 	switch n := h.IntN(keyCount); n {
-	case 0:
-		return dipwell.Shared
 	case 1:
 		return "ключ {с} \"кавычками\" 🪣 }{*?[\\"
 	case 2:
@@ -121,7 +119,14 @@ func (h *history) coldKey() string {
 	}
 }
 
-func (h *history) key() string {
+// shared is the limit that is shared.
+const shared = "l2"
+
+// key draws a key of a limit.
+func (h *history) key(limit string) string {
+	if limit == shared {
+		return dipwell.Shared
+	}
 	if h.IntN(2) == 0 {
 		return h.hot[h.IntN(len(h.hot))]
 	}
@@ -261,7 +266,7 @@ func (h *history) call() *event {
 		store.VerbTake, store.VerbTake, store.VerbTake, store.VerbCheck, store.VerbTakeUpTo, store.VerbReserve,
 		store.VerbReserve, store.VerbReserve, store.VerbCharge, store.VerbRefund, store.VerbReset,
 	}[h.IntN(11)]
-	e := &event{what: "ask", verb: verb, within: -1, takes: []dipwell.Take{{Limit: limit, Key: h.key(), Cost: h.cost(limit)}}}
+	e := &event{what: "ask", verb: verb, within: -1, takes: []dipwell.Take{{Limit: limit, Key: h.key(limit), Cost: h.cost(limit)}}}
 	cost := &e.takes[0].Cost
 	switch verb {
 	case store.VerbCharge:
@@ -304,7 +309,7 @@ func (h *history) group() *event {
 	}
 	for i := range e.takes {
 		limit := h.limit()
-		e.takes[i] = dipwell.Take{Limit: limit, Key: h.key(), Cost: min(h.cost(limit), store.MaxInt/store.MaxTakes)}
+		e.takes[i] = dipwell.Take{Limit: limit, Key: h.key(limit), Cost: min(h.cost(limit), store.MaxInt/store.MaxTakes)}
 		if i > 0 && h.IntN(8) == 0 { // the same again: it adds up
 			e.takes[i].Limit, e.takes[i].Key = e.takes[0].Limit, e.takes[0].Key
 		}
@@ -416,6 +421,7 @@ func (h *history) anyLimit(name string) dipwell.Limit {
 	const day = 24 * time.Hour
 	l := dipwell.Limit{
 		Name:      name,
+		Shared:    name == shared,
 		Algorithm: pick(h.Rand, store.TokenBucket, store.TokenBucket, store.TokenBucket, dipwell.FixedWindow, dipwell.Interval, dipwell.LeakyBucket),
 		Rate:      pick[int64](h.Rand, 1, 2, 3, 7, 10, 60, 1000, 1+h.Int64N(100)),
 		Period:    pick(h.Rand, time.Millisecond, time.Second, 7*time.Second, time.Minute, time.Minute, time.Hour, day, 30*day),

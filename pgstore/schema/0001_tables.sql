@@ -28,6 +28,7 @@ create table dipwell.limits (
     ticks          bigint not null,        -- after which everything has come back
     plain          boolean not null,       -- nothing but these numbers decides a take of its row
     spread         boolean not null,       -- nor anything else, once grid is moved by an offset of the key's own
+    shared         boolean not null,       -- one bucket for everybody: its calls have no key
     -- more of what was defined; null is the default
     plans          text,                   -- as Plans.String writes them
     parent         text,

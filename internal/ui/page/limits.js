@@ -20,7 +20,7 @@ export async function limits(view, query, signal) {
     view.append(h("p", {class: "bad"}, "There is no limit of this name."));
     return;
   }
-  view.append(settings(limit), h("p", {}, h("a", {href: "#/key?" + new URLSearchParams({limit: name})}, limit.parts > 0 || limit.parent ? "Look at a key" : "Look at its shared bucket, or at a key")),
+  view.append(settings(limit), h("p", {}, h("a", {href: "#/key?" + new URLSearchParams({limit: name})}, limit.shared ? "Look at its bucket" : "Look at a key")),
     modes(limit), plans(limit), await overrides(limit, signal));
   while (!signal.aborted && limit.mode === "shadow") {
     await wouldRefuse(limit, signal);

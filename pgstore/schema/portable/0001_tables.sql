@@ -27,7 +27,8 @@ create table if not exists dipwell.limits (
     adaptive       text,
     overridden     boolean,
     lease_us       bigint,
-    shards         bigint
+    shards         bigint,
+    shared         boolean not null
 );
 
 create table if not exists dipwell.versions (

@@ -42,31 +42,36 @@ begin
         reason := format('part %s of "%s" is empty', array_position(path, ''), key);
     elsif cardinality(path) = parts then
         return;
-    elsif parts = 0 then
-        reason := format('limit %s has one shared bucket and takes no key', limit_name);
     end if;
     raise exception using errcode = 'invalid_parameter_value', constraint = field, message = field || ': ' || reason;
 end $$;
 comment on function dipwell_internal.check_path is
     'Raises an error that names the field if a key does not have that many parts, or if one of them is empty. Go twin: checkPath.';
 
-create function dipwell_internal.check_parts(limit_name text, of_key text, field text) returns void language plpgsql stable as $$
+create function dipwell_internal.check_key(lim int, of_key text) returns text language plpgsql stable as $$
 declare
     l      dipwell.limits;
-    above  text := limit_name;
-    levels int := -1;
+    key    text;
+    levels int := 0;
 begin
-    while above is not null and levels < 4 loop
-        select * into l from dipwell.limits x where x.name = above;
-        above := l.parent;
+    select * into l from dipwell.limits x where x.id = lim;
+    key := dipwell_internal.check_key(l, of_key, 'key');
+    while l.parent is not null and levels < 4 loop
+        select * into l from dipwell.limits x where x.name = l.parent;
         levels := levels + 1;
     end loop;
-    if levels > 0 or l.parts is not null then
-        perform dipwell_internal.check_path(limit_name, of_key, levels + coalesce(l.parts, 0)::int, field);
+    if levels > 0 or l.parts is not null and not l.shared then
+        perform dipwell_internal.check_path((select x.name from dipwell.limits x where x.id = lim), key, levels + dipwell_internal.key_parts(l), 'key');
     end if;
+    return key;
 end $$;
-comment on function dipwell_internal.check_parts is
-    'Raises an error that names the field if the keys of a limit are paths and the key is not one of that many parts. Go twin: Limiter.checkParts.';
+comment on function dipwell_internal.check_key(int, text) is
+    'Returns the key of a bucket. Raises an error that names the field if a limit cannot have the key. Go twin: Limiter.checkKey.';
+
+create function dipwell_internal.key_parts(l dipwell.limits) returns int language sql immutable as
+$$ select case when l.shared then 0 else greatest(l.parts, 1) end $$;
+comment on function dipwell_internal.key_parts is
+    'How many parts the keys of a limit without a parent have, if they are paths. Go twin: Limit.KeyParts.';
 
 -- alone is set if the call names one limit, so that errors name its field without an
 -- index.
@@ -102,11 +107,11 @@ begin
         end if;
         perform dipwell_internal.check_cost(of_costs[i], fields[3]);
         perform dipwell_internal.check_cost(coalesce(of_floors[i], 0), fields[4]);
-        key := dipwell_internal.check_key(of_keys[i], fields[2]);
         select * into l from dipwell.limits x where x.name = limit_names[i];
         if not found then
             perform dipwell_internal.limit_id(limit_names[i], fields[1]);
         end if;
+        key := dipwell_internal.check_key(l, of_keys[i], fields[2]);
         if l.algorithm = 'leaky_bucket' and of_floors[i] > 0 then
             raise exception using errcode = 'invalid_parameter_value', constraint = fields[4],
                 message = format('%s: limit %s is a leaky bucket, which has none', fields[4], l.name);
@@ -137,8 +142,8 @@ begin
                 up_at := up_at || i;
             end if;
         end loop;
-        if levels > 0 or l.parts is not null then
-            perform dipwell_internal.check_path(limit_names[i], keys[i], levels + coalesce(l.parts, 0)::int, fields[2]);
+        if levels > 0 or l.parts is not null and not l.shared then
+            perform dipwell_internal.check_path(limit_names[i], keys[i], levels + dipwell_internal.key_parts(l), fields[2]);
         end if;
     end loop;
     ids := ids || up_ids;

@@ -3,19 +3,20 @@
 -- plan made while the table is empty would use a sequential scan, and a long transaction
 -- would keep that plan while it fills the table.
 
-create function dipwell_internal.check_key(key text, field text) returns text language plpgsql immutable as $$
+create function dipwell_internal.check_key(l dipwell.limits, key text, field text) returns text language plpgsql immutable as $$
+declare
+    reason text := case when key = '' then 'is empty'
+        when octet_length(key) > 512 then format('has %s bytes; at most 512', octet_length(key))
+        when l.shared and key is not null then format('limit %s is shared: its calls have no key', l.name)
+        when key is null and not l.shared then format('is null; limit %s has a bucket for each key (shared => true would make it one for everybody)', l.name) end;
 begin
-    if key = '' then
-        raise exception using errcode = 'invalid_parameter_value', constraint = field,
-            message = field || ': is empty; leave it out (null) for the limit''s one shared bucket';
-    elsif octet_length(key) > 512 then
-        raise exception using errcode = 'invalid_parameter_value', constraint = field,
-            message = format('%s: has %s bytes; at most 512', field, octet_length(key));
+    if reason is not null then
+        raise exception using errcode = 'invalid_parameter_value', constraint = field, message = field || ': ' || reason;
     end if;
     return coalesce(key, '');
 end $$;
-comment on function dipwell_internal.check_key is
-    'Raises an error that names the field if key is empty or too long. Returns the key of the bucket, which is '''' for the shared bucket.';
+comment on function dipwell_internal.check_key(dipwell.limits, text, text) is
+    'Raises an error that names the field if a key is empty, too long, or missing, or if the limit is shared and has none. Returns the key of the bucket, which is '''' for that of a shared limit.';
 
 create function dipwell_internal.check_cost(cost bigint, field text) returns bigint language plpgsql immutable as $$
 begin
@@ -145,7 +146,7 @@ comment on function dipwell_internal.too_small is
 create function dipwell.define(name text, rate bigint default null, per interval default null, burst bigint default null, algorithm text default null,
     max_debt bigint default null, start text default null, on_change text default null, mode text default null,
     plans text default null, parent text default null, parts bigint default null, ttl interval default null, on_expire text default null,
-    lease interval default null, shards bigint default null, adaptive jsonb default null)
+    lease interval default null, shards bigint default null, adaptive jsonb default null, shared boolean default null)
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -173,6 +174,7 @@ begin
     d.plans := nullif(coalesce(plans, (select l.plans from dipwell.limits l where l.name = define.name)), '');
     d.parent := nullif(parent, '');
     d.parts := parts;
+    d.shared := coalesce(shared, false);
     d.ttl_us := dipwell_internal.period_of(ttl);
     d.on_expire := on_expire;
     d.lease_us := dipwell_internal.period_of(lease);
@@ -186,10 +188,12 @@ begin
     perform dipwell_internal.check_name(name, 'parent', d.parent);
     if d.parent = name then
         perform dipwell_internal.bad_limit(name, 'parent', 'a limit cannot be its own parent');
-    elsif parts not between 0 and 16 then
-        perform dipwell_internal.bad_limit(name, 'parts', format('%s is not between 0 and 16', parts));
-    elsif d.parent is not null and parts <> 0 then
+    elsif parts not between 1 and 16 then
+        perform dipwell_internal.bad_limit(name, 'parts', format('%s is not between 1 and 16', parts) || case parts when 0 then '; a limit with one bucket for everybody is shared => true' else '' end);
+    elsif d.parent is not null and parts is not null then
         perform dipwell_internal.bad_limit(name, 'parts', format('is for a limit without a parent; the keys of this one have one part more than those of %s', d.parent));
+    elsif d.shared and (d.parent is not null or parts is not null) then
+        perform dipwell_internal.bad_limit(name, 'shared', case when d.parent is not null then 'is for a limit without a parent' else 'is for a limit without parts: its calls have no key' end);
     elsif ttl is not null and d.ttl_us not between 1000 and 2678400000000 then
         perform dipwell_internal.bad_limit(name, 'ttl', 'is not between 1ms and 31d');
     elsif on_expire not in ('give_back', 'keep') then
@@ -212,7 +216,7 @@ begin
     end if;
 end $$;
 comment on function dipwell.define is
-    'Adds a limit, or changes it while it is in use. null means the default, and 0 means 0; a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is written as in dipwell.limits; null keeps those of define_plan. shards is the number of rows of each key, at most 64; null: one. adaptive is the target by which each process lowers the rate that it uses, as in {"floor": 50, "latency": "200ms", "quantile": 0.95, "errors": "2%", "window": "1s"}.';
+    'Adds a limit, or changes it while it is in use. null means the default, and 0 means 0; a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is written as in dipwell.limits; null keeps those of define_plan. shards is the number of rows of each key, at most 64; null: one. shared gives the limit one bucket for everybody: its calls have no key. adaptive is the target by which each process lowers the rate that it uses, as in {"floor": 50, "latency": "200ms", "quantile": 0.95, "errors": "2%", "window": "1s"}.';
 
 create function dipwell.define_plan(limit_name text, plan text, rate bigint default null, per interval default null, burst bigint default null,
     max_debt bigint default null, mode text default null, callable boolean default true)
@@ -262,9 +266,8 @@ declare
     lim    int;
     period bigint := case when per is not null then dipwell_internal.period_of(per) end;
 begin
-    key := dipwell_internal.check_key(key, 'key');
     lim := dipwell_internal.limit_id(limit_name, 'limit_name');
-    perform dipwell_internal.check_parts(limit_name, key, 'key');
+    key := dipwell_internal.check_key(lim, key);
     perform dipwell_internal.set_override(lim, r.key, plan, rate, period, burst,
         case when until < 'infinity' then (extract(epoch from least(greatest(until, 'epoch'), '3000-01-01')) * 1000000)::bigint end, note)
         from unnest(dipwell_internal.row_keys((select l.shards from dipwell.limits l where l.id = lim), override.key)) r (key);
@@ -279,10 +282,9 @@ create function dipwell.end_override(limit_name text, key text default null) ret
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
     lim    int := dipwell_internal.limit_id(limit_name, 'limit_name');
-    of_key text := dipwell_internal.check_key(key, 'key');
+    of_key text := dipwell_internal.check_key(lim, key);
     ended  boolean;
 begin
-    perform dipwell_internal.check_parts(limit_name, of_key, 'key');
     ended := (select bool_or(dipwell_internal.end_override(lim, r.key)) from dipwell.limits l
         cross join lateral unnest(dipwell_internal.row_keys(l.shards, of_key)) r (key) where l.id = lim);
     if ended then

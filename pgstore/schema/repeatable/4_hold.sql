@@ -106,7 +106,7 @@ declare
     h    dipwell_internal.held;
 begin
     if us between 1000 and 2678400000000 and octet_length(name) between 1 and 64 and name !~ '[^!-~]' and plan is null and coalesce(floor, 0) = 0 and key is distinct from '' then
-        h := dipwell_internal.hold_one((select l.id from dipwell.limits l where l.name = limit_name), coalesce(key, ''), cost, us, name);
+        h := dipwell_internal.hold_one((select l.id from dipwell.limits l where l.name = limit_name and l.shared = (hold.key is null)), coalesce(key, ''), cost, us, name);
         if h.allowed then
             return dipwell_internal.held_row(h, name);
         end if;

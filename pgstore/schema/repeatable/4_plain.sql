@@ -18,14 +18,14 @@ declare
     d dipwell.decision;
 begin
     select l.id, l.version as number, l.unit, l.every, l.add, l.cap, l.grid, l.ticks, (l.plain or l.spread) and l.parent is null and l.parts is null as plain, l.spread, l.mode, l.shards,
-            l.parent is not null or l.parts is not null as tree into r
+            l.parent is not null or l.parts is not null as tree, l.shared into r
         from dipwell.limits l where l.name = limit_name;
     if plan is not null then
         select r.id, p.number, p.unit, r.every, p.add, p.cap, r.grid, (p.max_used + p.add - 1) / p.add as ticks,
-                r.plain and coalesce(p.mode, 'enforce') in ('enforce', 'shadow') as plain, r.spread, coalesce(p.mode, r.mode) as mode, r.shards, r.tree into r
+                r.plain and coalesce(p.mode, 'enforce') in ('enforce', 'shadow') as plain, r.spread, coalesce(p.mode, r.mode) as mode, r.shards, r.tree, r.shared into r
             from dipwell.plans p where p.limit_id = r.id and p.version = r.number and p.name = take.plan and p.callable;
     end if;
-    if r.plain and cost >= 1 and coalesce(floor, 0) >= 0 and cost <= r.cap / r.unit - coalesce(floor, 0) and key is distinct from '' then
+    if r.plain and cost >= 1 and coalesce(floor, 0) >= 0 and cost <= r.cap / r.unit - coalesce(floor, 0) and (key is null) = r.shared and key is distinct from '' then
         if r.spread then -- windows without a start
             r.grid := r.grid + dipwell_internal.key_offset(limit_name, coalesce(key, ''), r.every);
         end if;
@@ -56,7 +56,7 @@ begin
                 dipwell_internal.plain_wait(x.used, x.ts, n, r.every, r.add, r.grid), 0::bigint, interval '0', false, null::uuid);
         end if;
     end if;
-    if (r.tree or r.shards > 1) and plan is null and floor is null and key is distinct from '' then
+    if (r.tree or r.shards > 1) and plan is null and floor is null and (key is null) = r.shared and key is distinct from '' then
         d := case when r.tree then dipwell_internal.take_path(limit_name, coalesce(key, ''), cost) else dipwell_internal.take_shard(limit_name, coalesce(key, ''), cost) end;
         if d.allowed is not null then
             return d;
@@ -65,7 +65,7 @@ begin
     return dipwell_internal.ask(0, limit_name, key, cost, plan, floor);
 end $$;
 comment on function dipwell.take is
-    'Takes cost tokens if they are all free, and otherwise none. Without a key it takes from the limit''s shared bucket.';
+    'Takes cost tokens if they are all free, and otherwise none. Calls of a shared limit have no key; without one, those of any other are an error.';
 
 -- The rows are read first, so that a refusal, which is left to ask, locks and writes
 -- nothing. Then one statement locks them in the order of limit and key, and charges all of
@@ -83,7 +83,7 @@ declare
     d     dipwell.decision;
 begin
     while above is not null loop
-        select l.id, l.parent, l.parts, g.grid into x from dipwell.limits l
+        select l.id, l.parent, dipwell_internal.key_parts(l) as parts, g.grid into x from dipwell.limits l
             cross join lateral (select l.grid + case when l.spread then dipwell_internal.key_offset(l.name, path, l.every) else 0 end as grid offset 0) g
             cross join lateral (select y.used, y.ts from dipwell.buckets y where y.limit_id = l.id and y.key = path and y.version = l.version and (y.due <= n) is not true limit 1) b
             where l.name = above and (l.plain or l.spread) and l.mode = 'enforce' and take_path.cost between 1 and l.cap / l.unit and l.id < all (ids)
@@ -97,7 +97,7 @@ begin
         above := x.parent;
         path := dipwell_internal.parent_key(path);
     end loop;
-    if '' = any (string_to_array(of_key, '/')) or cardinality(string_to_array(of_key, '/')) <> coalesce(x.parts, 0) + cardinality(ids) - 1 then
+    if '' = any (string_to_array(of_key, '/')) or cardinality(string_to_array(of_key, '/')) <> x.parts + cardinality(ids) - 1 then
         return null;
     end if;
     with locked as materialized (

@@ -29,6 +29,7 @@ comment on column dipwell.limits.grid is 'A tick before any time that can occur,
 comment on column dipwell.limits.ticks is 'Ticks after which any bucket is full.';
 comment on column dipwell.limits.plain is 'Whether the numbers in this row are enough to decide a take from a row.';
 comment on column dipwell.limits.spread is 'Whether they are if dipwell_internal.key_offset is added to grid.';
+comment on column dipwell.limits.shared is 'Whether it has one bucket for everybody, so that its calls have no key.';
 comment on column dipwell.limits.plans is 'Named variants, as in pro:rate=600;burst=1000|staff:mode=unlimited; null: none.';
 comment on column dipwell.limits.parent is 'The limit from which a take takes as well; null: none.';
 comment on column dipwell.limits.parts is 'Number of parts of the keys of a topmost parent; 0: its shared bucket; null: it is not one.';
@@ -70,7 +71,7 @@ comment on column dipwell.plans.number is 'buckets.version of rows under the pla
 comment on column dipwell.plans.version is 'versions.number.';
 comment on column dipwell.plans.name is 'Name of the plan.';
 comment on column dipwell.plans.mode is 'enforce, shadow, unlimited or blocked; null: as the limit.';
-comment on column dipwell.plans.callable is 'Whether callers may name it; otherwise only an override gives it.';
+comment on column dipwell.plans.callable is 'true if callers may name it; false if only an override gives it; children if calls of the limit''s children choose it.';
 comment on column dipwell.plans.unit is 'Units in a token.';
 comment on column dipwell.plans.add is 'Units that come back at a tick.';
 comment on column dipwell.plans.cap is 'Units that takes may use.';
