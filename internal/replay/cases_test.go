@@ -139,7 +139,7 @@ func TestCasesOfTimes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, rep := decisions(t, in, Options{Limits: benchLimits, By: "none"})
+	text, rep := decisions(t, in, Options{Limits: limits(t, "page=10/10s,burst=20,shared=true")})
 	const nine, india = 1773478800e6, 19800e6
 	for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
 		var d struct {

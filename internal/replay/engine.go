@@ -30,7 +30,8 @@ type judged struct {
 	byPlan []PlanResult // by record.plan
 }
 
-// A keySet has the keys of the limits whose keys have the same number of parts.
+// A keySet has the keys of the limits whose keys have the same number of parts, or of those
+// that are shared.
 type keySet struct {
 	up    int
 	defs  []*store.Definition
@@ -78,10 +79,13 @@ func (j *judged) row() *row {
 }
 
 // find sets the present key: that of the record, without its last parts if the limits'
-// keys have fewer.
+// keys have fewer, or "" if they are shared.
 func (s *keySet) find(rec *record) {
 	key := rec.key
-	for range s.up {
+	if s.up == noKey {
+		key = nil
+	}
+	for range max(s.up, 0) {
 		key = key[:max(bytes.LastIndexByte(key, '/'), 0)]
 	}
 	id, ok := s.table.ids[string(key)]

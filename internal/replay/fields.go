@@ -29,7 +29,7 @@ type field struct {
 // fields are the fields that are read from each line, and what is made of them.
 type fields struct {
 	list  []field
-	by    []int // indexes in list; empty: all requests share one bucket
+	by    []int // indexes in list; empty: all limits are shared
 	path  bool  // the key is a path, so '/' and '%' inside its parts are escaped
 	cost  int   // index in list, or -1
 	fixed int64 // cost of every line, if cost is -1
@@ -55,20 +55,18 @@ type planRule struct {
 	plan      uint16
 }
 
-// newFields reads the options By, Cost, Where and Plan. plans are the names of the
-// plans that the limits have.
-func newFields(o *Options, path bool, plans []string) (*fields, error) {
-	f := &fields{cost: -1, names: plans, proxies: o.TrustedProxies}
+// newFields reads the options By, Cost, Where and Plan for the limits of a replay.
+func newFields(o *Options, l *lineup) (*fields, error) {
+	f := &fields{cost: -1, names: l.plans, proxies: o.TrustedProxies}
 	parts := strings.Split(o.By, "+")
-	f.path = path || len(parts) > 1
+	f.path = l.paths || len(parts) > 1
 	for _, name := range parts {
-		if o.By == "none" {
-			break
-		}
-		if name == "" || name == "none" {
+		if name == "" || name == "none" && len(parts) > 1 {
 			return nil, &dipwell.FieldError{Field: "by", Reason: fmt.Sprintf("%q is not a field, or fields with + between them", o.By)}
 		}
-		f.by = append(f.by, f.index("by", name))
+		if l.keys {
+			f.by = append(f.by, f.index("by", name))
+		}
 	}
 	var constant bool
 	var err error

@@ -14,6 +14,7 @@ type lineup struct {
 	limits []target
 	groups [][2]int // ranges of limits that decide a request together, all or nothing
 	plans  []string // names of plans of the limits that the replay asks, sorted
+	keys   bool     // a limit has a bucket for each key
 	paths  bool     // keys are paths
 	left   []NotJudged
 }
@@ -23,9 +24,12 @@ type target struct {
 	def   *store.Definition
 	plans []*store.Definition // by record.plan; nil for a parent, which always decides by its base
 	of    string              // for a parent: the limit that is asked
-	up    int                 // how many parts its keys have less than those of the log
+	up    int                 // how many parts its keys have less than those of the log, or noKey
 	times int64               // how often a request takes its cost: with Options.All, several limits may have the same parent
 }
+
+// noKey is the up of a limit that is shared.
+const noKey = -1
 
 // NotJudged is a limit that Options.Ask did not name and that a replay cannot decide,
 // with the reason.
@@ -109,15 +113,11 @@ func (l *lineup) ask(limits *store.Registry, d *store.Definition, o *Options) *d
 		top = limits.Lookup(top.Parent)
 		chain = append(chain, target{def: top, of: d.Name, up: len(chain), times: 1})
 	}
-	if d.Paths {
-		has, parts := 0, len(chain)-1+int(chain[len(chain)-1].def.Parts)
-		if o.By != "none" {
-			has = strings.Count(o.By, "+") + 1
-		}
-		if has != parts {
-			return badOption("by", "limit %s has keys of %s, as in %s, and %s makes %d", d.Name, count(int64(parts), "part"), exampleBy(parts), o.By, has)
-		}
-		l.paths = true
+	if top := &chain[len(chain)-1]; top.def.Shared {
+		top.up = noKey
+	}
+	if bad := l.checkBy(d, chain, o.By); bad != nil {
+		return bad
 	}
 	for _, p := range d.Plans.All() {
 		l.plans = append(l.plans, p.Name)
@@ -135,11 +135,28 @@ func (l *lineup) ask(limits *store.Registry, d *store.Definition, o *Options) *d
 	return nil
 }
 
+// checkBy returns an error if a limit, the first of chain, has other keys than those that by
+// makes.
+func (l *lineup) checkBy(d *store.Definition, chain []target, by string) *dipwell.FieldError {
+	if d.Shared {
+		return nil
+	}
+	if by == "none" {
+		return badOption("by", "limit %s has a bucket for each key; none is for limits with shared: true", d.Name)
+	}
+	if d.Paths {
+		has, parts := strings.Count(by, "+")+1, len(chain)-1+int(chain[len(chain)-1].def.KeyParts())
+		if has != parts {
+			return badOption("by", "limit %s has keys of %s, as in %s, and %s makes %d", d.Name, count(int64(parts), "part"), exampleBy(parts), by, has)
+		}
+		l.paths = true
+	}
+	l.keys = true
+	return nil
+}
+
 // exampleBy returns an example of Options.By for keys of n parts.
 func exampleBy(n int) string {
-	if n == 0 {
-		return "none"
-	}
 	return strings.Join(append([]string{"tenant", "user", "path"}, slices.Repeat([]string{"x"}, 16)...)[:n], "+")
 }
 

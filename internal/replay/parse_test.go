@@ -321,7 +321,7 @@ func fuzzParser(f *testing.F, format string, names []string, seeds ...string) {
 	for _, by := range names {
 		for _, o := range []Options{{Cost: "1"}, {Cost: "bytes"}, {Cost: "1", Where: []string{"ip~1"}, Plan: []string{"bytes"}}} {
 			o.By, o.Columns, o.Pattern = by, "time,ip,bytes", format
-			fields, err := newFields(&o, by == "ip", nil)
+			fields, err := newFields(&o, &lineup{keys: true, paths: by == "ip"})
 			if err != nil {
 				f.Fatal(err)
 			}

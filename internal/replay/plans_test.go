@@ -17,7 +17,7 @@ import (
 // tree has limits as in a file: two of users, within tenants, within everybody, and a
 // limit without parents.
 func tree(t testing.TB) []dipwell.Limit {
-	ls := limits(t, "all=40/1m,burst=60", "tenant=12/1m,parent=all,burst=20", "user=6/1m,parent=tenant,burst=8", "day=30/1h,parent=tenant", "page=5/10s,algorithm=fixed_window,start=0s")
+	ls := limits(t, "all=40/1m,burst=60,shared=true", "tenant=12/1m,parent=all,burst=20", "user=6/1m,parent=tenant,burst=8", "day=30/1h,parent=tenant", "page=5/10s,algorithm=fixed_window,start=0s")
 	ls[2].Plans = dipwell.NewPlans(dipwell.Plan{Name: "pro", Rate: 12, Burst: 30}, dipwell.Plan{Name: "staff", Mode: dipwell.Unlimited, OverrideOnly: true}, dipwell.Plan{Name: "banned", Mode: dipwell.Blocked})
 	ls[4].Plans = dipwell.NewPlans(dipwell.Plan{Name: "pro", Rate: 9})
 	return ls
@@ -239,7 +239,10 @@ func TestLineupIsChecked(t *testing.T) {
 		{Options{Limits: tree(t), By: "user", Ask: []string{"user"}}, "by: limit user has keys of 2 parts, as in tenant+user, and user makes 1"},
 		{Options{Limits: tree(t), By: "tenant", Ask: []string{"tenant"}}, ""},
 		{Options{Limits: tree(t), By: "none", Ask: []string{"all"}}, ""},
-		{Options{Limits: tree(t), By: "none", Ask: []string{"tenant"}}, "by: limit tenant has keys of 1 part, as in tenant, and none makes 0"},
+		{Options{Limits: tree(t), By: "none", Ask: []string{"tenant"}}, "by: limit tenant has a bucket for each key; none is for limits with shared: true"},
+		{Options{Limits: tree(t)[:1], By: "tenant"}, ""},
+		{Options{Limits: tree(t)[4:], By: "none"}, "by: limit page has a bucket for each key; none is for limits with shared: true"},
+		{Options{Limits: append(tree(t)[4:], tree(t)[0]), By: "none"}, "left page: limit page has a bucket for each key"},
 		{Options{Limits: tree(t), By: "tenant", Ask: []string{"nobody"}}, "limit: nobody is given twice, or is not there"},
 		{Options{Limits: append(tree(t), jobs), By: "tenant+user"}, "left jobs: jobs is a concurrency limit"},
 		{Options{Limits: []dipwell.Limit{jobs}, By: "tenant"}, "limit: jobs is a concurrency limit"},

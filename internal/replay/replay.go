@@ -32,10 +32,10 @@ type Options struct {
 	Pattern string
 
 	// By is the field with the key of a request, or several with + between them, which
-	// make a key as dipwell.Key does. none: all requests share one bucket. The key of a
-	// limit that has a parent, or is one, is a path with a part for each field. ip, or
-	// ip=FIELD for a field of another name, is an address, and its key is that of
-	// httplimit.ClientIP; other keys are the log's text. Default: ip.
+	// make a key as dipwell.Key does. Limits that are shared have no key, whatever By is; none
+	// is for them alone. The key of a limit that has a parent, or is one, is a path with a part
+	// for each field. ip, or ip=FIELD for a field of another name, is an address, and its key
+	// is that of httplimit.ClientIP; other keys are the log's text. Default: ip.
 	By string
 
 	// TrustedProxies are proxies whose addresses are skipped, from the right, in a list of
@@ -108,7 +108,7 @@ func Run(ctx context.Context, in Input, o Options) (*Report, error) {
 		r.lineup, err = newLineup(&o)
 	}
 	if err == nil {
-		r.fields, err = newFields(&o, r.lineup.paths, r.lineup.plans)
+		r.fields, err = newFields(&o, r.lineup)
 	}
 	if err != nil {
 		return nil, err

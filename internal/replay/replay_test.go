@@ -307,7 +307,8 @@ func TestSharedBucketAndShadow(t *testing.T) {
 	log := `192.0.2.1 - - [14/Mar/2026:09:00:00 +0000] "GET / HTTP/1.1" 200 1
 192.0.2.2 - - [14/Mar/2026:09:00:00 +0000] "GET / HTTP/1.1" 200 1
 `
-	got, rep := decisions(t, inMemory([]byte(log)), Options{Limits: limits(t, "one=1/1h", "look=1/1h,mode=shadow"), By: "none"})
+	one := limits(t, "one=1/1h,shared=true", "look=1/1h,mode=shadow,shared=true")
+	got, rep := decisions(t, inMemory([]byte(log)), Options{Limits: one, By: "none"})
 	want := `{"line":1,"t_us":1773478800000000,"limit":"one","key":null,"allowed":true,"remaining":0,"retry_after_us":null}
 {"line":1,"t_us":1773478800000000,"limit":"look","key":null,"allowed":true,"remaining":0,"retry_after_us":null}
 {"line":2,"t_us":1773478800000000,"limit":"one","key":null,"allowed":false,"remaining":0,"retry_after_us":3600000000}
@@ -318,6 +319,31 @@ func TestSharedBucketAndShadow(t *testing.T) {
 	}
 	if rep.Limits[1].Refused != 1 || !rep.Limits[1].Shadow {
 		t.Errorf("%+v", rep.Limits[1])
+	}
+	for _, by := range []string{"ip", "user", "shoe+status"} { // fields that lines do not have too
+		if again, _ := decisions(t, inMemory([]byte(log)), Options{Limits: one, By: by}); again != want {
+			t.Errorf("by %s: %s", by, firstDifference(again, want))
+		}
+	}
+}
+
+// Beside a limit for keys, a shared one counts all requests.
+func TestSharedBesideKeys(t *testing.T) {
+	log := `192.0.2.1 - - [14/Mar/2026:09:00:00 +0000] "GET / HTTP/1.1" 200 1
+192.0.2.2 - - [14/Mar/2026:09:00:00 +0000] "GET / HTTP/1.1" 200 1
+192.0.2.2 - - [14/Mar/2026:09:00:00 +0000] "GET / HTTP/1.1" 200 1
+`
+	o := Options{Limits: limits(t, "each=1/1h", "two=2/1h,shared=true")}
+	got, _ := decisions(t, inMemory([]byte(log)), o)
+	want := `{"line":1,"t_us":1773478800000000,"limit":"each","key":"192.0.2.1","allowed":true,"remaining":0,"retry_after_us":null}
+{"line":1,"t_us":1773478800000000,"limit":"two","key":null,"allowed":true,"remaining":1,"retry_after_us":null}
+{"line":2,"t_us":1773478800000000,"limit":"each","key":"192.0.2.2","allowed":true,"remaining":0,"retry_after_us":null}
+{"line":2,"t_us":1773478800000000,"limit":"two","key":null,"allowed":true,"remaining":0,"retry_after_us":null}
+{"line":3,"t_us":1773478800000000,"limit":"each","key":"192.0.2.2","allowed":false,"remaining":0,"retry_after_us":3600000000}
+{"line":3,"t_us":1773478800000000,"limit":"two","key":null,"allowed":false,"remaining":0,"retry_after_us":1800000000}
+`
+	if got != want {
+		t.Error(firstDifference(got, want))
 	}
 }
 

@@ -29,8 +29,10 @@ func (r *Report) Write(w io.Writer) error {
 
 func (r *Report) head(w io.Writer) {
 	fmt.Fprintf(w, "%s: %s in %s format, %s by %s", r.Log, count(r.Lines, "line"), r.Format, count(r.Requests, "request"), r.By)
-	if r.Requests > 0 {
+	if r.Keys > 0 {
 		fmt.Fprintf(w, ", %s", count(r.Keys, "key"))
+	}
+	if r.Requests > 0 {
 		fmt.Fprintf(w, "\nfrom %s to %s (%s)", clockTime(*r.First), clockTime(*r.Last), span(*r.Last-*r.First))
 	}
 	fmt.Fprintln(w)
