@@ -40,7 +40,7 @@ func refuse(code codes.Code, delay *durationpb.Duration) error {
 
 // Tests both sides of the package over a real connection.
 func TestClientAndServer(t *testing.T) {
-	l, _ := newLimiter(t, "api=20/1s,burst=1", "hour=1/1h")
+	l, _ := newLimiter(t, "api=20/1s,burst=1,shared=true", "hour=1/1h,shared=true")
 	c := newClient(t, nil, grpclimit.ClientConfig{})
 	client, s := serve(t, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "api"}}}, l, c.Options()...)
 	start := time.Now()
@@ -67,7 +67,7 @@ func TestClientAndServer(t *testing.T) {
 }
 
 func TestClientLimits(t *testing.T) {
-	l, _ := newLimiter(t, "out=20/1s,burst=1", "day=5/1d", "messages=1/1h,burst=2", "hour=1/1h")
+	l, _ := newLimiter(t, "out=20/1s,burst=1", "day=5/1d", "messages=1/1h,burst=2,shared=true", "hour=1/1h")
 	waits := newClient(t, l, grpclimit.ClientConfig{Limits: []grpclimit.Limit{{Name: "out", Key: grpclimit.Metadata("user")}, {Name: "day", Key: grpclimit.Method()}}})
 	fast := newClient(t, l, grpclimit.ClientConfig{Limits: []grpclimit.Limit{{Name: "hour", Key: grpclimit.Metadata("user")}}, FailFast: true,
 		Sent: []grpclimit.Limit{{Name: "messages"}}})
@@ -111,7 +111,7 @@ func TestClientLimits(t *testing.T) {
 }
 
 func TestClientStreamRemembersRetryInfo(t *testing.T) {
-	l, _ := newLimiter(t, "open=1/1h,burst=1")
+	l, _ := newLimiter(t, "open=1/1h,burst=1,shared=true")
 	c := newClient(t, nil, grpclimit.ClientConfig{FailFast: true})
 	client, s := serve(t, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "open"}}}, l, c.Options()...)
 	for i := range 3 {

@@ -64,7 +64,7 @@ func heldSlots(t *testing.T, l *dipwell.Limiter) int {
 
 // A stream holds a concurrency limit until it ends, also when its client cancels it.
 func TestConcurrency(t *testing.T) {
-	l, _ := newLimiter(t, "slots=1,algorithm=concurrency", "day=9/1d")
+	l, _ := newLimiter(t, "slots=1,algorithm=concurrency,shared=true", "day=9/1d,shared=true")
 	c, _ := serve(t, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "day"}, {Name: "slots"}}}, l)
 	open := func(ctx context.Context) testpb.TestService_FullDuplexCallClient {
 		stream, err := c.FullDuplexCall(ctx)
@@ -117,7 +117,7 @@ func TestConcurrency(t *testing.T) {
 
 // A handler that panics releases what its call held. Another interceptor recovers.
 func TestConcurrencyPanics(t *testing.T) {
-	l, _ := newLimiter(t, "slots=1,algorithm=concurrency")
+	l, _ := newLimiter(t, "slots=1,algorithm=concurrency,shared=true")
 	options, err := grpclimit.New(l, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "slots"}}})
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +165,7 @@ func TestConcurrencyPanics(t *testing.T) {
 // Concurrency limits are for calls that a server receives. The error names the one field
 // where they may be.
 func TestConcurrencyElsewhere(t *testing.T) {
-	l, _ := newLimiter(t, "slots=1,algorithm=concurrency")
+	l, _ := newLimiter(t, "slots=1,algorithm=concurrency,shared=true")
 	limits := []grpclimit.Limit{{Name: "slots"}}
 	if _, err := grpclimit.New(l, grpclimit.Config{Sent: limits}); err == nil || !strings.Contains(err.Error(), "Config.Limits of New") {
 		t.Errorf("a concurrency limit of messages: %v", err)

@@ -19,7 +19,7 @@ type Limit struct {
 
 	// Key returns the key: whose bucket the call takes from. If it returns an error, the
 	// call is not decided. A limit with a Parent needs a path: see dipwell.Key. Default:
-	// the limit's shared bucket, one for all clients.
+	// none, for a limit that is Shared; a call of any other is then InvalidArgument.
 	Key KeyFunc
 
 	// Cost returns the cost in tokens, from 0 to 2^53-1, for instance by the size of

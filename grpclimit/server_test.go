@@ -199,7 +199,7 @@ func TestUnary(t *testing.T) {
 }
 
 func TestUnaryNeverHasNoRetryInfo(t *testing.T) {
-	l, _ := newLimiter(t, "api=1/1m,burst=2")
+	l, _ := newLimiter(t, "api=1/1m,burst=2,shared=true")
 	client, _ := serve(t, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "api", Cost: func(_ context.Context, c *grpclimit.Call) (int64, error) {
 		r, ok := c.Message.(*testpb.SimpleRequest)
 		if !ok || c.Method != unary {
@@ -221,7 +221,7 @@ func TestUnaryNeverHasNoRetryInfo(t *testing.T) {
 }
 
 func TestSeveralLimits(t *testing.T) {
-	l, _ := newLimiter(t, "user=1/1m,burst=5", "all=1/1m,burst=1", "method=1/1h,burst=1")
+	l, _ := newLimiter(t, "user=1/1m,burst=5", "all=1/1m,burst=1,shared=true", "method=1/1h,burst=1")
 	client, _ := serve(t, grpclimit.Config{Headers: httplimit.XRateLimit, Limits: []grpclimit.Limit{
 		{Name: "user", Key: grpclimit.Metadata("user")}, {Name: "all"}, {Name: "method", Key: grpclimit.Method()}}}, l)
 	var header metadata.MD
@@ -248,8 +248,8 @@ func TestSeveralLimits(t *testing.T) {
 // TestBlocked checks that a refusal says that the key is blocked: its cost is not what was
 // wrong.
 func TestBlocked(t *testing.T) {
-	l, _ := newLimiter(t, "api=1/1m,burst=2")
-	if _, err := l.Define(t.Context(), dipwell.Limit{Name: "api", Rate: 1, Period: time.Minute, Burst: 2,
+	l, _ := newLimiter(t, "api=1/1m,burst=2,shared=true")
+	if _, err := l.Define(t.Context(), dipwell.Limit{Name: "api", Rate: 1, Period: time.Minute, Burst: 2, Shared: true,
 		Plans: dipwell.NewPlans(dipwell.Plan{Name: "banned", Mode: dipwell.Blocked})}, store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
@@ -265,28 +265,37 @@ func TestBlocked(t *testing.T) {
 }
 
 func TestBadKeys(t *testing.T) {
-	l, _ := newLimiter(t, "api=1/1m,burst=2")
+	l, _ := newLimiter(t, "api=1/1m,burst=2", "all=1/1m,burst=2,shared=true")
 	key := func(k string) grpclimit.KeyFunc {
 		return func(context.Context, *grpclimit.Call) (string, error) { return k, nil }
 	}
 	for name, c := range map[string]struct {
-		key grpclimit.KeyFunc
-		ctx context.Context
+		limit string
+		key   grpclimit.KeyFunc
+		ctx   context.Context
 	}{
-		"missing": {grpclimit.Metadata("user"), t.Context()}, "empty": {grpclimit.Metadata("user"), user(t, "")},
-		"twice": {grpclimit.Metadata("user"), metadata.AppendToOutgoingContext(user(t, "7"), "user", "8")},
-		"none":  {key(""), t.Context()}, "NUL": {key("\x00"), t.Context()}, "long": {key(strings.Repeat("k", 513)), t.Context()},
+		"missing": {"api", grpclimit.Metadata("user"), t.Context()}, "empty": {"api", grpclimit.Metadata("user"), user(t, "")},
+		"twice": {"api", grpclimit.Metadata("user"), metadata.AppendToOutgoingContext(user(t, "7"), "user", "8")},
+		"none":  {"api", key(""), t.Context()}, "NUL": {"api", key("\x00"), t.Context()}, "long": {"api", key(strings.Repeat("k", 513)), t.Context()},
+		"no function": {"api", nil, user(t, "7")}, "of shared": {"all", grpclimit.Metadata("user"), user(t, "7")},
+		"none of shared": {"all", key(""), t.Context()}, "NUL of shared": {"all", key("\x00"), t.Context()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client, s := serve(t, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "api", Key: c.key}}}, l)
+			client, s := serve(t, grpclimit.Config{Limits: []grpclimit.Limit{{Name: c.limit, Key: c.key}}}, l)
 			_, err := client.EmptyCall(c.ctx, &testpb.Empty{})
-			if st := status.Convert(err); st.Code() != codes.InvalidArgument || len(st.Details()) != 1 || s.calls.Load() != 0 {
-				t.Errorf("%v %v", err, st.Details())
+			st := status.Convert(err)
+			if st.Code() != codes.InvalidArgument || len(st.Details()) != 1 || s.calls.Load() != 0 {
+				t.Fatalf("%v %v", err, st.Details())
+			}
+			if bad, _ := st.Details()[0].(*errdetails.BadRequest); len(bad.GetFieldViolations()) != 1 || !strings.HasPrefix(bad.FieldViolations[0].Field, "metadata user") && bad.FieldViolations[0].Field != "key" {
+				t.Error(bad)
 			}
 		})
 	}
-	if d, _ := l.Check(t.Context(), "api", dipwell.Shared, 2); !d.Allowed {
-		t.Error("a bad key took from the shared bucket")
+	for limit, key := range map[string]string{"api": "7", "all": dipwell.Shared} {
+		if d, err := l.Check(t.Context(), limit, key, 2); err != nil || !d.Allowed {
+			t.Errorf("%s: a bad key took: %v", limit, err)
+		}
 	}
 }
 
@@ -305,7 +314,7 @@ func TestClientIP(t *testing.T) {
 }
 
 func TestStoreErrors(t *testing.T) {
-	l, s := newLimiter(t, "closed=1/1m", "open=1/1m,on_store_error=open")
+	l, s := newLimiter(t, "closed=1/1m,shared=true", "open=1/1m,on_store_error=open,shared=true")
 	down := errors.New("down")
 	s.err.Store(&down)
 	closed, n := serve(t, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "closed"}}}, l)
@@ -320,7 +329,7 @@ func TestStoreErrors(t *testing.T) {
 }
 
 func TestCustomErrors(t *testing.T) {
-	l, s := newLimiter(t, "api=1/1m")
+	l, s := newLimiter(t, "api=1/1m,shared=true")
 	var seen []string
 	client, _ := serve(t, grpclimit.Config{Limits: []grpclimit.Limit{{Name: "api"}},
 		Skip:    func(method string) bool { return method == unary },
@@ -352,7 +361,7 @@ func TestCustomErrors(t *testing.T) {
 }
 
 func TestStream(t *testing.T) {
-	l, _ := newLimiter(t, "open=1/1h,burst=1", "in=1/1h,burst=3", "out=1/1h,burst=2")
+	l, _ := newLimiter(t, "open=1/1h,burst=1,shared=true", "in=1/1h,burst=3,shared=true", "out=1/1h,burst=2,shared=true")
 	for _, c := range []struct {
 		name         string
 		config       grpclimit.Config
@@ -389,7 +398,7 @@ func TestStream(t *testing.T) {
 }
 
 func TestStreamSlowsTheClient(t *testing.T) {
-	l, _ := newLimiter(t, "in=50/1s,burst=1", "slow=1/1h,burst=1")
+	l, _ := newLimiter(t, "in=50/1s,burst=1,shared=true", "slow=1/1h,burst=1,shared=true")
 	client, _ := serve(t, grpclimit.Config{Received: []grpclimit.Limit{{Name: "in"}}, Slow: true}, l)
 	stream, err := client.StreamingInputCall(t.Context())
 	if err != nil {

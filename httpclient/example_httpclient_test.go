@@ -63,7 +63,7 @@ func ExampleNew_limits() {
 		panic(err)
 	}
 	defer store.Close()
-	limiter, err := dipwell.New(store, dipwell.Limit{Name: "partner", Rate: 2, Period: time.Hour})
+	limiter, err := dipwell.New(store, dipwell.Limit{Name: "partner", Rate: 2, Period: time.Hour, Shared: true})
 	if err != nil {
 		panic(err)
 	}

@@ -54,7 +54,7 @@ func TestAdaptiveObserved(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer mem.Close()
-				l, err := dipwell.New(mem, limittest.Adaptive, dipwell.Limit{Name: "fixed", Rate: 100, Period: time.Second})
+				l, err := dipwell.New(mem, limittest.Adaptive, dipwell.Limit{Name: "fixed", Rate: 100, Period: time.Second, Shared: true})
 				if err != nil {
 					t.Fatal(err)
 				}

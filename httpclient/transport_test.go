@@ -488,7 +488,8 @@ func TestFieldsOfALimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer mem.Close()
-	l, err := dipwell.New(mem, dipwell.Limit{Name: "out", Rate: 5, Period: time.Hour, MaxDebt: dipwell.NoDebt, Plans: dipwell.NewPlans(dipwell.Plan{Name: "pro", Rate: 50})}, dipwell.Limit{Name: "other", Rate: 5, Period: time.Hour},
+	l, err := dipwell.New(mem, dipwell.Limit{Name: "out", Rate: 5, Period: time.Hour, MaxDebt: dipwell.NoDebt, Shared: true, Plans: dipwell.NewPlans(dipwell.Plan{Name: "pro", Rate: 50})},
+		dipwell.Limit{Name: "other", Rate: 5, Period: time.Hour, Shared: true}, dipwell.Limit{Name: "each", Rate: 1, Period: time.Hour},
 		dipwell.Limit{Name: "debt", Rate: 5, Period: time.Hour})
 	if err != nil {
 		t.Fatal(err)
@@ -499,7 +500,7 @@ func TestFieldsOfALimit(t *testing.T) {
 		sent  int // of ten requests
 	}{
 		"Name":   {httpclient.Limit{Name: "out"}, 5},
-		"Key":    {httpclient.Limit{Name: "out", Key: func(r *http.Request) (string, error) { return r.URL.Path, nil }}, 10},
+		"Key":    {httpclient.Limit{Name: "each", Key: func(r *http.Request) (string, error) { return r.URL.Path, nil }}, 10},
 		"Cost":   {httpclient.Limit{Name: "out", Cost: func(*http.Request) (int64, error) { return 2, nil }}, 2},
 		"Choose": {httpclient.Limit{Choose: one("other")}, 5},
 		"none":   {httpclient.Limit{Choose: one("")}, 10},
@@ -589,7 +590,7 @@ func TestLoopback(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	limiter, err := dipwell.New(store, dipwell.Limit{Name: "api", Rate: 1, Period: time.Second, Burst: 3})
+	limiter, err := dipwell.New(store, dipwell.Limit{Name: "api", Rate: 1, Period: time.Second, Burst: 3, Shared: true})
 	if err != nil {
 		t.Fatal(err)
 	}

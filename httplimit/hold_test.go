@@ -27,8 +27,8 @@ func slots(t *testing.T) *dipwell.Limiter {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = kept.Close() })
-	l, err := dipwell.New(kept, dipwell.Limit{Name: "slots", Algorithm: dipwell.Concurrency, Burst: 1, TTL: time.Minute},
-		dipwell.Limit{Name: "day", Rate: 5, Period: 24 * time.Hour})
+	l, err := dipwell.New(kept, dipwell.Limit{Name: "slots", Algorithm: dipwell.Concurrency, Burst: 1, TTL: time.Minute, Shared: true},
+		dipwell.Limit{Name: "day", Rate: 5, Period: 24 * time.Hour, Shared: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestConcurrencyLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer kept.Close()
-	l, err := dipwell.New(kept, dipwell.Limit{Name: "slots", Algorithm: dipwell.Concurrency, Burst: 1})
+	l, err := dipwell.New(kept, dipwell.Limit{Name: "slots", Algorithm: dipwell.Concurrency, Burst: 1, Shared: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,8 +156,8 @@ func TestFlushError(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer mem.Close()
-	l, err := dipwell.New(mem, dipwell.Limit{Name: "slots", Algorithm: dipwell.Concurrency, Burst: 1}, dipwell.Limit{Name: "plain", Rate: 100, Period: time.Second},
-		dipwell.Limit{Name: "adaptive", Rate: 100, Period: time.Second, Adaptive: dipwell.Adaptive{Floor: 50, Errors: 0.1}})
+	l, err := dipwell.New(mem, dipwell.Limit{Name: "slots", Algorithm: dipwell.Concurrency, Burst: 1, Shared: true}, dipwell.Limit{Name: "plain", Rate: 100, Period: time.Second, Shared: true},
+		dipwell.Limit{Name: "adaptive", Rate: 100, Period: time.Second, Shared: true, Adaptive: dipwell.Adaptive{Floor: 50, Errors: 0.1}})
 	if err != nil {
 		t.Fatal(err)
 	}

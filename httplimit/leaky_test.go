@@ -42,8 +42,8 @@ func limitedBy(t *testing.T, limits ...dipwell.Limit) func(http.Handler) http.Ha
 // distances, and that those whose clients leave the queue give their places back.
 func TestLeakyBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		limit := limitedBy(t, dipwell.Limit{Name: "even", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Second, MaxDebt: 4},
-			dipwell.Limit{Name: "all", Rate: 9, Period: time.Hour})
+		limit := limitedBy(t, dipwell.Limit{Name: "even", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Second, MaxDebt: 4, Shared: true},
+			dipwell.Limit{Name: "all", Rate: 9, Period: time.Hour, Shared: true})
 		began := time.Now()
 		var mu sync.Mutex
 		var at []time.Duration
@@ -86,8 +86,8 @@ func TestLeakyBucket(t *testing.T) {
 // TestLeakyBucketInShadowMode checks that requests do not wait for a leaky bucket in shadow
 // mode, and that they wait for another one beside it.
 func TestLeakyBucketInShadowMode(t *testing.T) {
-	tried := dipwell.Limit{Name: "tried", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Minute, MaxDebt: 9, Mode: dipwell.Shadow}
-	even := dipwell.Limit{Name: "even", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Second, MaxDebt: 9}
+	tried := dipwell.Limit{Name: "tried", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Minute, MaxDebt: 9, Mode: dipwell.Shadow, Shared: true}
+	even := dipwell.Limit{Name: "even", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Second, MaxDebt: 9, Shared: true}
 	for _, c := range []struct {
 		limits []dipwell.Limit
 		wait   time.Duration // of each request after the first

@@ -61,7 +61,7 @@ type Limit struct {
 
 	// Key returns the key: whose bucket the request takes from. If it returns an error,
 	// the request is not decided. A limit with a Parent needs a path: see dipwell.Key.
-	// Default: the limit's shared bucket, one for all clients.
+	// Default: none, for a limit that is Shared; a request to any other is then answered 400.
 	Key KeyFunc
 
 	// Cost returns the cost in tokens, from 0 to 2^53-1; at 0 the request takes nothing,

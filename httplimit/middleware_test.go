@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/dipwell/dipwell"
@@ -67,26 +68,32 @@ func TestMiddleware(t *testing.T) {
 }
 
 func TestMiddlewareBadKeys(t *testing.T) {
-	l, _ := newLimiter(t, "api=1/1m,burst=2")
-	byHeader := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api", Key: httplimit.Header("X-User")}}})
-	byEmptyKey := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api", Key: func(*http.Request) (string, error) { return "", nil }}}})
-	byNUL := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api", Key: func(*http.Request) (string, error) { return "\x00", nil }}}})
-	badCost := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api", Cost: func(*http.Request) (int64, error) { return -1, nil }}}})
+	l, _ := newLimiter(t, "api=1/1m,burst=2", "all=1/1m,burst=2,shared=true")
+	by := func(limit string, key httplimit.KeyFunc) http.Handler {
+		return wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: limit, Key: key}}})
+	}
+	byHeader, header := by("api", httplimit.Header("X-User")), by("all", httplimit.Header("X-User"))
+	empty := func(*http.Request) (string, error) { return "", nil }
+	nul := func(*http.Request) (string, error) { return "\x00", nil }
+	badCost := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "all", Cost: func(*http.Request) (int64, error) { return -1, nil }}}})
 	for i, w := range []*httptest.ResponseRecorder{
-		get(byHeader, "/"), get(byHeader, "/", "X-User", ""), get(byHeader, "/", "X-User", "a", "X-User", "b"),
-		get(byHeader, "/", "X-User", "\xff"), get(byEmptyKey, "/"), get(byNUL, "/"), get(badCost, "/"),
+		get(badCost, "/"), get(byHeader, "/"), get(byHeader, "/", "X-User", ""), get(byHeader, "/", "X-User", "a", "X-User", "b"),
+		get(byHeader, "/", "X-User", "\xff"), get(by("api", empty), "/"), get(by("all", empty), "/"), get(by("api", nul), "/"), get(by("all", nul), "/"),
+		get(by("api", nil), "/"), get(header, "/", "X-User", "a"), get(header, "/"),
 	} {
-		if w.Code != 400 || w.Result().Header.Get("Content-Type") != "application/problem+json" {
+		if w.Code != 400 || w.Result().Header.Get("Content-Type") != "application/problem+json" || i >= 4 && i <= 10 && !strings.Contains(w.Body.String(), `"field":"key"`) {
 			t.Errorf("case %d: %d %s", i, w.Code, w.Body)
 		}
 	}
-	if d, _ := l.Check(t.Context(), "api", dipwell.Shared, 2); !d.Allowed {
-		t.Error("a bad key took from the shared bucket")
+	for limit, key := range map[string]string{"api": "a", "all": dipwell.Shared} {
+		if d, err := l.Check(t.Context(), limit, key, 2); err != nil || !d.Allowed {
+			t.Errorf("%s: a bad key took: %v", limit, err)
+		}
 	}
 }
 
 func TestMiddlewareSeveralLimits(t *testing.T) {
-	l, _ := newLimiter(t, "user=1/1m,burst=5", "all=1/1m,burst=1")
+	l, _ := newLimiter(t, "user=1/1m,burst=5", "all=1/1m,burst=1,shared=true")
 	h := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{
 		{Name: "user", Key: httplimit.Header("X-User"), Cost: func(*http.Request) (int64, error) { return 2, nil }}, {Name: "all"}}})
 	if w := get(h, "/", "X-User", "7"); w.Code != 204 {
@@ -107,7 +114,7 @@ func TestMiddlewareSeveralLimits(t *testing.T) {
 }
 
 func TestMiddlewareStoreErrors(t *testing.T) {
-	l, s := newLimiter(t, "closed=1/1m", "open=1/1m,on_store_error=open")
+	l, s := newLimiter(t, "closed=1/1m,shared=true", "open=1/1m,on_store_error=open,shared=true")
 	s.err = errors.New("down")
 	closed := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "closed"}}})
 	open := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "open"}}})
@@ -120,7 +127,7 @@ func TestMiddlewareStoreErrors(t *testing.T) {
 }
 
 func TestMiddlewareCustomHandlers(t *testing.T) {
-	l, s := newLimiter(t, "api=1/1m")
+	l, s := newLimiter(t, "api=1/1m,shared=true")
 	h := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "api"}},
 		Refused: func(w http.ResponseWriter, _ *http.Request, d *dipwell.Decision) {
 			http.Error(w, "slow down, "+d.Limit, 420)
@@ -181,7 +188,7 @@ func TestServeMuxPathValue(t *testing.T) {
 
 // The plan and the limit are chosen by the request, and some requests are skipped.
 func TestMiddlewareChooses(t *testing.T) {
-	l, _ := newLimiter(t, "api=1/1m,burst=1,plans=pro:burst=3|banned:mode=blocked", "search=1/1m,burst=2")
+	l, _ := newLimiter(t, "api=1/1m,burst=1,plans=pro:burst=3|banned:mode=blocked", "search=1/1m,burst=2", "work=1/1m,burst=2,shared=true")
 	h := wrap(t, l, httplimit.Config{
 		Skip: func(r *http.Request) bool { return r.URL.Path == "/healthz" },
 		Limits: []httplimit.Limit{
@@ -214,8 +221,8 @@ func TestMiddlewareChooses(t *testing.T) {
 			t.Errorf("call %d: %d, want %d: %s", i, got.Code, tc.want, got.Body)
 		}
 	}
-	low := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "search", Floor: 1}}})
-	high := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "search"}}})
+	low := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "work", Floor: 1}}})
+	high := wrap(t, l, httplimit.Config{Limits: []httplimit.Limit{{Name: "work"}}})
 	for i, tc := range []struct {
 		h    http.Handler
 		want int

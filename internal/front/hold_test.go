@@ -64,7 +64,7 @@ func TestHoldUnderAParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer kept.Close()
-	l, err := dipwell.New(kept, dipwell.Limit{Name: "all", Algorithm: dipwell.Concurrency, Burst: 9, TTL: 5 * time.Second},
+	l, err := dipwell.New(kept, dipwell.Limit{Name: "all", Algorithm: dipwell.Concurrency, Burst: 9, TTL: 5 * time.Second, Shared: true},
 		dipwell.Limit{Name: "tenant", Algorithm: dipwell.Concurrency, Burst: 9, Parent: "all"},
 		dipwell.Limit{Name: "user", Algorithm: dipwell.Concurrency, Burst: 9, Parent: "tenant"})
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/dipwell/dipwell"
 )
 
-// Adaptive is an adaptive limit for Observed.
-var Adaptive = dipwell.Limit{Name: "up", Rate: 100, Period: time.Second, Burst: 1,
+// Adaptive is an adaptive limit for Observed, which is shared.
+var Adaptive = dipwell.Limit{Name: "up", Rate: 100, Period: time.Second, Burst: 1, Shared: true,
 	Adaptive: dipwell.Adaptive{Floor: 50, Latency: 500 * time.Millisecond, Errors: 0.1, Window: time.Minute}}
 
 // Observed says what a front end observes of a call that takes from Adaptive: "latency",

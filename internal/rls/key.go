@@ -8,7 +8,6 @@ import (
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
@@ -48,8 +47,8 @@ const keepOfKey = 256
 // keyOf returns the key of a bucket. A long key is cut, and ends in \# and its
 // SHA-256. No short key has \#, since a backslash is escaped.
 func keyOf(b []byte) string {
-	if len(b) == 0 {
-		return dipwell.Shared
+	if len(b) == 0 { // of a descriptor without entries; the keys of others have a '='
+		return "no entries"
 	}
 	if len(b) > store.MaxKey {
 		sum := sha256.Sum256(b)

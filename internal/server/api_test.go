@@ -64,7 +64,7 @@ func (f *flaky) Apply(ctx context.Context, b *store.Batch) error {
 	return f.inner.Apply(ctx, b)
 }
 
-const standard = "login=5/1m,burst=20,auth=true;jobs=1/1s,burst=1,max_debt=5;open=1/1m,on_store_error=open;listed=5/1m,burst=20,keys=list;never=1/1m,burst=1,max_debt=0"
+const standard = "login=5/1m,burst=20,auth=true;jobs=1/1s,burst=1,max_debt=5;open=1/1m,on_store_error=open;listed=5/1m,burst=20,keys=list;never=1/1m,burst=1,max_debt=0;all=5/1m,burst=20,auth=true,shared=true"
 
 func newFixture(t testing.TB, c server.Config, at server.Site) *fixture {
 	t.Helper()
@@ -183,14 +183,14 @@ func TestVerbs(t *testing.T) {
 		{"refund", "limit=login&key=k&cost=6", 200, []string{`"remaining":1`}},
 		{"reset", "limit=login&key=k", 200, []string{`"remaining":20`}},
 		{"take", "limit=login&key=k&cost=21", 429, []string{`"never":true`, `"retry_after_us":null`}},
-		{"take", "limit=login", 200, []string{`"key":null`, `"remaining":19`}},
-		{"take", `{"limit":"login"}`, 200, []string{`"key":null`, `"remaining":18`}},
+		{"take", "limit=all", 200, []string{`"key":null`, `"remaining":19`}},
+		{"take", `{"limit":"all"}`, 200, []string{`"key":null`, `"remaining":18`}},
 		{"reserve", "limit=jobs&key=k", 200, []string{`"delay_us":0`}},
 		{"reserve", "limit=jobs&key=k&cost=2", 200, []string{`"delay_us":2000000`, `"reservation":"`}},
 		{"take", "limit=jobs&key=k", 429, nil},
 		{"reserve", "limit=never&key=k&cost=2", 429, []string{`"never":true`}},
-		{"take", `{"takes":[{"limit":"login","key":"a","cost":2},{"limit":"listed"}]}`, 200, []string{`"limits":[{`, `"remaining":18`, `"remaining":19`}},
-		{"take", `{"takes":[{"limit":"login","key":"a","cost":1},{"limit":"never","cost":2}]}`, 429, []string{`"violated-policies":["never"]`}},
+		{"take", `{"takes":[{"limit":"login","key":"a","cost":2},{"limit":"listed","key":"a"}]}`, 200, []string{`"limits":[{`, `"remaining":18`, `"remaining":19`}},
+		{"take", `{"takes":[{"limit":"login","key":"a","cost":1},{"limit":"never","key":"a","cost":2}]}`, 429, []string{`"violated-policies":["never"]`}},
 		{"check", `{"takes":[{"limit":"login","key":"a","cost":18}]}`, 200, nil},
 		{"reserve", `{"takes":[{"limit":"jobs","key":"x","cost":2},{"limit":"login","key":"x"}]}`, 200, []string{`"delay_us":1000000`}},
 	} {
@@ -304,7 +304,11 @@ func TestBadInput(t *testing.T) {
 			if verb == "charge" && strings.Contains(tc.body, "takes") {
 				continue // forms have no takes
 			}
-			rec := w.post(verb, tc.body)
+			body := tc.body
+			if !strings.Contains(strings.ToLower(body), "key") { // nothing else is wrong with it
+				body = strings.ReplaceAll(body, "login", "all")
+			}
+			rec := w.post(verb, body)
 			var p struct{ Field, Detail string }
 			_ = json.Unmarshal(rec.Body.Bytes(), &p)
 			if rec.Code != 400 || p.Field != tc.field || p.Detail == "" {
@@ -313,11 +317,13 @@ func TestBadInput(t *testing.T) {
 			w.wantProblem(rec)
 		}
 	}
-	if d, err := w.limiter.Check(t.Context(), "login", dipwell.Shared, 20); err != nil || !d.Allowed {
-		t.Errorf("a 400 was charged: %+v %v", d, err)
+	for key, limit := range map[string]string{dipwell.Shared: "all", "a": "login", "b": "login", "k": "login"} {
+		if d, err := w.limiter.Check(t.Context(), limit, key, 20); err != nil || !d.Allowed {
+			t.Errorf("a 400 was charged: %+v %v", d, err)
+		}
 	}
-	w.want(w.post("take", `{"limit":"login","cost":0}`), 200, `"cost":0`)
-	w.want(w.post("take", `{"limit":"login","cost":9007199254740991}`), 429, `"never":true`)
+	w.want(w.post("take", `{"limit":"all","cost":0}`), 200, `"cost":0`)
+	w.want(w.post("take", `{"limit":"all","cost":9007199254740991}`), 429, `"never":true`)
 	w.want(w.post("take", `{"limit":"login","key":"`+long[:512]+`"}`), 200)
 	w.want(w.post("take", ` {"limit" : "login" , "key":"\u00e9\ud83d\ude00\/\"" } `), 200, `"key":"é😀/\""`)
 	w.want(w.post("charge", `{"takes":[{"limit":"login"}]}`), 400, `"field":"takes"`)
@@ -330,10 +336,54 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// A call without a key of a limit for keys, and one with a key of a shared limit, are
+// mistakes of every path, and change nothing.
+func TestKeylessCalls(t *testing.T) {
+	w := newFixture(t, server.Config{}, local)
+	const missing, shared = "key: is missing; limit login has a bucket for each key (shared: true would make it one for everybody)", "key: limit all is shared: its calls have no key"
+	for _, verb := range []string{"take", "check", "take_up_to", "reserve", "charge", "refund", "reset", "wait", "hold"} {
+		rest := ""
+		if verb == "hold" {
+			rest = "&ttl=1m"
+		}
+		w.want(w.post(verb, "limit=login"+rest), 400, `"field":"key"`, missing)
+		w.want(w.post(verb, "limit=all&key=k"+rest), 400, `"field":"key"`, shared)
+	}
+	for _, verb := range []string{"take", "check", "reserve", "wait"} {
+		w.want(w.post(verb, `{"takes":[{"limit":"all"},{"limit":"login"}]}`), 400, `"field":"takes[1].key"`, missing)
+		w.want(w.post(verb, `{"takes":[{"limit":"login","key":"k"},{"limit":"all","key":"k"}]}`), 400, `"field":"takes[1].key"`, shared)
+	}
+	for _, path := range []string{"keys", "holds"} {
+		w.want(w.do("GET", "/v1/limits/all/"+path+"?key=k", ""), 400, `"field":"key"`, shared)
+	}
+	w.want(w.do("GET", "/v1/limits/login/keys?key=", ""), 400, `"field":"key"`, missing)
+	w.want(w.do("GET", "/v1/limits/login/holds", ""), 400, `"field":"key"`, missing)
+	w.want(w.do("PUT", "/v1/limits/login/overrides", "rate=1&per=1s"), 400, `"field":"key"`, missing)
+	w.want(w.do("PUT", "/v1/limits/all/overrides", "key=k&rate=1&per=1s"), 400, `"field":"key"`, shared)
+	w.want(w.do("DELETE", "/v1/limits/login/overrides", ""), 400, `"field":"key"`, missing)
+	w.want(w.do("DELETE", "/v1/limits/all/overrides?key=k", ""), 400, `"field":"key"`, shared)
+	w.want(w.do("GET", "/v1/auth?limit=login", ""), 400, `"field":"key"`, "is missing: give key, key_header or key_ip")
+	w.want(w.post("check", "limit=all&cost=20"), 200)
+	w.want(w.post("check", "limit=login&key=k&cost=20"), 200)
+	w.want(w.do("GET", "/v1/auth?limit=all", ""), 200)
+	w.want(w.do("GET", "/v1/limits/all/keys?key=", ""), 200, `"key":null`, `"remaining":19`)
+}
+
+// A limit becomes shared by its settings.
+func TestSharedIsASetting(t *testing.T) {
+	w := newFixture(t, server.Config{}, local)
+	w.want(w.do("PUT", "/v1/limits/new", `{"rate":1,"per":"1s","shared":true}`), 201, `"shared":true`)
+	w.want(w.do("GET", "/v1/limits/new", ""), 200, `"shared":true`)
+	w.want(w.post("take", "limit=new"), 200, `"key":null`)
+	w.want(w.do("PUT", "/v1/limits/new", `{"rate":1,"per":"1s","parts":0}`), 400, `"field":"parts"`, "a limit with one bucket for everybody is shared: true")
+	w.want(w.do("PUT", "/v1/limits/new", `{"rate":1,"per":"1s","parts":1,"shared":true}`), 400, `"field":"shared"`)
+	w.want(w.do("PUT", "/v1/limits/new", `{"rate":1,"per":"1s","shared":"yes"}`), 400, `"field":"shared"`)
+}
+
 func TestUnknownNames(t *testing.T) {
 	w := newFixture(t, server.Config{}, local)
 	w.want(w.post("take", `{"limit":"nobody"}`), 404, `"field":"limit"`)
-	w.want(w.post("take", `{"takes":[{"limit":"login"},{"limit":"nobody"}]}`), 404)
+	w.want(w.post("take", `{"takes":[{"limit":"login","key":"k"},{"limit":"nobody"}]}`), 404)
 	w.want(w.post("nothing", ``), 404)
 	w.want(w.do("GET", "/", ""), 404)
 	for _, path := range []string{"//v1/limits", "/v1//limits", "/v1/./limits", "/v1/x/../limits", "//ui/"} { // not a redirect in HTML
@@ -362,7 +412,7 @@ func TestTooLarge(t *testing.T) {
 	w.api.ServeHTTP(rec, r)
 	w.want(rec, 413)
 	w.want(w.do("PUT", "/v1/limits/x", big), 413)
-	fits := `{"limit":"login"` + strings.Repeat(" ", 64<<10-17) + `}`
+	fits := `{"limit":"all"` + strings.Repeat(" ", 64<<10-15) + `}`
 	w.want(w.post("take", fits), 200)
 }
 
@@ -375,7 +425,7 @@ func TestStoreDown(t *testing.T) {
 		t.Errorf("tells the store's address: %s", rec.Body)
 	}
 	w.want(w.post("take", "limit=open&key=k"), 200, `"source":"fallback-open"`)
-	w.want(w.post("take", `{"takes":[{"limit":"open"},{"limit":"login"}]}`), 503)
+	w.want(w.post("take", `{"takes":[{"limit":"open","key":"k"},{"limit":"login","key":"k"}]}`), 503)
 	w.want(w.do("GET", "/readyz", ""), 503)
 	w.want(w.do("GET", "/healthz", ""), 200)
 	w.want(w.do("GET", "/metrics", ""), 200, `dipwell_store_errors_total 2`, `dipwell_fallbacks_total{kind="open",limit="open"} 1`,
@@ -624,7 +674,7 @@ func TestLimitsPaged(t *testing.T) {
 	if want := len(w.limiter.Limits()); len(all) != want || !slices.IsSorted(all) || len(slices.Compact(all)) != want {
 		t.Errorf("%d of %d limits: %v", len(all), want, all)
 	}
-	w.want(w.do("GET", "/v1/limits", ""), 200, `"next":"page-093"`) // 100 of them
+	w.want(w.do("GET", "/v1/limits", ""), 200, `"next":"page-092"`) // 100 of them
 	w.want(w.do("GET", "/v1/limits?n=1000", ""), 200, `"next":null`)
 	w.want(w.do("GET", "/v1/limits?after=page-1490", ""), 200, `{"limits":[],"next":null}`)
 	for _, q := range []string{"n=0", "n=1001", "n=x", "n=1&n=1", "prefix=a", "after=a&after=b"} {
@@ -661,7 +711,17 @@ func TestKeys(t *testing.T) {
 		w.post("take", "limit=listed&cost=5&key="+k)
 	}
 	w.want(w.do("GET", "/v1/limits/listed/keys", ""), 200, `{"key":"other","remaining":15,"reset_after_us":60000000},{"key":"user:1"`, `"next":null`)
-	w.post("take", "limit=listed&cost=5") // the shared bucket is first in order
+	listed := *w.limiter.Limit("listed")
+	share := func(shared bool) {
+		t.Helper()
+		listed.Shared = shared
+		if _, err := w.limiter.Define(t.Context(), listed.Limit, store.OwnerCode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	share(true)
+	w.want(w.post("take", "limit=listed&cost=5"), 200) // the shared bucket is first in order
+	share(false)
 	w.want(w.do("GET", "/v1/limits/listed/keys?n=1", ""), 200, `{"keys":[{"key":null`, `"next":""`)
 	w.want(w.do("GET", "/v1/limits/listed/keys?n=1&after=", ""), 200, `{"keys":[{"key":"other"`, `"next":"other"`)
 	w.want(w.do("GET", "/v1/limits/listed/keys?prefix=user:&n=2", ""), 200, `"user:2"`, `"next":"user:2"`)
@@ -706,7 +766,7 @@ func TestAdminRule(t *testing.T) {
 		calls(w, 401, "Authorization: Bearer s3cret", "Authorization: Bearer s3cret")
 		calls(w, 200, "Authorization: Bearer s3cret")
 		calls(w, 200, "Authorization: bEARER   s3cret")
-		w.want(w.post("take", "limit=login"), 200)
+		w.want(w.post("take", "limit=all"), 200)
 		w.server.Set(server.Config{AdminToken: "other"})
 		calls(w, 401, "Authorization: Bearer s3cret")
 		calls(w, 200, "Authorization: Bearer other")
@@ -729,8 +789,8 @@ func TestCrossSite(t *testing.T) {
 		w.want(w.post("take", "limit=login&key=k", h), 200)
 	}
 	public := newFixture(t, server.Config{}, server.Site{})
-	public.want(public.post("take", "limit=login", "Host: limits.example"), 200)
-	public.want(public.post("take", "limit=login", "Host: limits.example", "Origin: https://evil.example"), 403)
+	public.want(public.post("take", "limit=all", "Host: limits.example"), 200)
+	public.want(public.post("take", "limit=all", "Host: limits.example", "Origin: https://evil.example"), 403)
 	// Behind a proxy, the browser's fields are about the proxied site.
 	w.want(w.do("GET", "/v1/auth?limit=login&key=z", "", "Origin: https://shop.example", "Sec-Fetch-Site: cross-site", "X-Forwarded-For: 1.2.3.4"), 200)
 	// That is allowed for /v1/auth only: a page of another site can reach other
@@ -761,7 +821,7 @@ func TestHosts(t *testing.T) {
 func TestAuth(t *testing.T) {
 	trusted := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} // httptest's RemoteAddr
 	w := newFixture(t, server.Config{TrustedProxies: trusted}, local)
-	for _, l := range []dipwell.Limit{{Name: "all", Rate: 9, Period: time.Hour}, {Name: "client", Rate: 1, Period: time.Hour, Parent: "all", Auth: true}} {
+	for _, l := range []dipwell.Limit{{Name: "top", Rate: 9, Period: time.Hour, Shared: true}, {Name: "client", Rate: 1, Period: time.Hour, Parent: "top", Auth: true}} {
 		if _, err := w.limiter.Define(t.Context(), l, terms.OwnerFile); err != nil {
 			t.Fatal(err)
 		}
@@ -815,6 +875,11 @@ func TestAuth(t *testing.T) {
 		{"limit=login&key_header=", 400, nil},
 		{"limit=login&key_ip=0", 400, nil},
 		{"limit=login", 400, nil},
+		{"limit=all&cost=20", 200, nil},
+		{"limit=all&deny=403", 403, nil},
+		{"limit=all&key=new", 400, nil},
+		{"limit=all&key_header=X-User", 400, []string{"X-User: 7"}},
+		{"limit=all&key_ip=1", 400, []string{"X-Forwarded-For: 198.51.100.7"}},
 		{"key=new", 400, nil},
 		{"limit=login&key=new&Key=x", 400, nil},
 		{"limit=jobs&key=new", 404, nil},

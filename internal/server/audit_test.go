@@ -57,7 +57,7 @@ func TestAudit(t *testing.T) {
 		{"POST", "/v1/take?limit=login&key=k", "", ""},
 		{"POST", "/v1/refund?limit=login&key=k", "", ""}, // by a program
 		{"POST", "/v1/refund", `{"limit":"login","key":"=k","cost":3,"note":"ticket 81"}`, "refund login =k 3 tokens (ticket 81)"},
-		{"POST", "/v1/reset?limit=login&note=", "", "reset login   ()"},
+		{"POST", "/v1/reset?limit=all&note=", "", "reset all   ()"},
 		{"PUT", "/v1/limits/login/overrides", `{"key":"k","rate":50,"per":"1m","burst":70,"for":"1h","note":"a customer"}`, "override login k rate 50 per 1m burst 70 until 2001-09-09T02:46:40Z (a customer)"},
 		{"PUT", "/v1/limits/login/overrides", `{"key":"k","plan":"none"}`, ""}, // refused
 		{"DELETE", "/v1/limits/login/overrides?key=k&note=paid", "", "end-override login k  (paid)"},
@@ -95,7 +95,7 @@ func TestAudit(t *testing.T) {
 	if p := w.audited("?limit=login&key=k"); len(p.Entries) != 2 {
 		t.Errorf("of a key: %+v", p)
 	}
-	if p := w.audited("?limit=login&key="); len(p.Entries) != 1 || p.Entries[0].Action != "reset" {
+	if p := w.audited("?limit=all&key="); len(p.Entries) != 1 || p.Entries[0].Action != "reset" {
 		t.Errorf("of the shared bucket: %+v", p)
 	}
 	if p := w.audited("?limit=login&n=1"); len(p.Entries) != 1 || p.Next == nil {
@@ -161,7 +161,7 @@ func TestAuditFails(t *testing.T) {
 	w := newFixture(t, server.Config{}, local)
 	w.inner = unwritten{w.inner}
 	w.api = server.New(w.limiter, server.Config{}).API(local)
-	if rec := w.do("POST", "/v1/reset?limit=login&note=x", ""); rec.Code != http.StatusOK {
+	if rec := w.do("POST", "/v1/reset?limit=all&note=x", ""); rec.Code != http.StatusOK {
 		t.Errorf("%d %s", rec.Code, rec.Body)
 	}
 	if rec := w.do("GET", "/v1/audit", ""); rec.Code != http.StatusServiceUnavailable {

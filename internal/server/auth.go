@@ -41,11 +41,14 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	key := dipwell.Shared
-	if !def.Shared {
-		if q.key == "" && q.header == "" && !q.ip {
-			a.fail(w, bad("key", "is missing: give key, key_header or key_ip"))
-			return
-		}
+	switch keyed := q.key != "" || q.header != "" || q.ip; {
+	case keyed && def.Shared:
+		a.fail(w, bad("key", "limit "+def.Name+" is shared: its calls have no key"))
+		return
+	case !keyed && !def.Shared:
+		a.fail(w, bad("key", "is missing: give key, key_header or key_ip"))
+		return
+	case keyed:
 		if key, err = a.authKey(r, q); err != nil {
 			a.refuseKey(w, def, &q, err)
 			return

@@ -87,8 +87,8 @@ func TestGRPCVerbs(t *testing.T) {
 	want(d, err, &dipwellv1.Decision{Allowed: true, Limit: "login", Key: &u7, Cost: 9, Granted: 5, Capacity: 20, ResetAfterUs: 240e6, Source: "store"})
 	d, err = c.Reset(ctx, call("login", "u7", 0))
 	want(d, err, &dipwellv1.Decision{Allowed: true, Limit: "login", Key: &u7, Capacity: 20, Remaining: 20, Source: "store"})
-	d, err = c.Charge(ctx, &dipwellv1.Call{Limit: "login"}) // the shared bucket
-	want(d, err, &dipwellv1.Decision{Allowed: true, Limit: "login", Cost: 1, Granted: 1, Capacity: 20, Remaining: 19, ResetAfterUs: 12e6, Source: "store"})
+	d, err = c.Charge(ctx, &dipwellv1.Call{Limit: "all"}) // the shared bucket
+	want(d, err, &dipwellv1.Decision{Allowed: true, Limit: "all", Cost: 1, Granted: 1, Capacity: 20, Remaining: 19, ResetAfterUs: 12e6, Source: "store"})
 
 	d, err = c.Reserve(ctx, call("jobs", "k", 3))
 	if err != nil || d.DelayUs != 2e6 || d.Reservation == "" {
@@ -124,6 +124,9 @@ func TestGRPCMistakes(t *testing.T) {
 		{&dipwellv1.Call{}, codes.InvalidArgument, "limit: is missing"},
 		{call("login", "", 1), codes.InvalidArgument, "key: is empty"},
 		{&dipwellv1.Call{Limit: "login", Key: &nul}, codes.InvalidArgument, "key: has a NUL byte"},
+		{&dipwellv1.Call{Limit: "login"}, codes.InvalidArgument, "key: is missing; limit login has a bucket for each key"},
+		{call("all", "k", 1), codes.InvalidArgument, "key: limit all is shared: its calls have no key"},
+		{&dipwellv1.Call{Takes: []*dipwellv1.Take{{Limit: "all"}, {Limit: "login"}}}, codes.InvalidArgument, "takes[1].key: is missing; limit login"},
 		{call("login", strings.Repeat("k", 513), 1), codes.InvalidArgument, "key: has 513 bytes"},
 		{call("login", "k", -1), codes.InvalidArgument, "cost: "},
 		{call("login", "k", 1<<53), codes.InvalidArgument, "cost: "},
@@ -131,7 +134,8 @@ func TestGRPCMistakes(t *testing.T) {
 		{call(strings.Repeat("l", 60<<10), "k", 1), codes.NotFound, `lll...`},
 		{&dipwellv1.Call{Cost: &one, Takes: []*dipwellv1.Take{{Limit: "login"}}}, codes.InvalidArgument, "takes: must be alone"},
 		{&dipwellv1.Call{Takes: []*dipwellv1.Take{{Limit: "login"}, {}}}, codes.InvalidArgument, "takes[1].limit: is missing"},
-		{&dipwellv1.Call{Takes: []*dipwellv1.Take{{Limit: "login"}, {Limit: "lgin"}}}, codes.NotFound, `takes[1].limit: unknown limit "lgin"`},
+		{&dipwellv1.Call{Takes: []*dipwellv1.Take{{Limit: "login", Key: &nul}, {Limit: "lgin"}}}, codes.InvalidArgument, "takes[0].key: has a NUL byte"},
+		{&dipwellv1.Call{Takes: []*dipwellv1.Take{{Limit: "all"}, {Limit: "lgin"}}}, codes.NotFound, `takes[1].limit: unknown limit "lgin"`},
 		{&dipwellv1.Call{Takes: []*dipwellv1.Take{{Limit: "login", Key: &empty}}}, codes.InvalidArgument, "takes[0].key: is empty"},
 		{&dipwellv1.Call{Takes: make([]*dipwellv1.Take, 17)}, codes.InvalidArgument, "takes: has more than 16"},
 		{call(strings.Repeat("l", 70<<10), "k", 1), codes.ResourceExhausted, "larger than max"},

@@ -31,7 +31,7 @@ func ofPlans(t *testing.T, c server.Config, at server.Site) *fixture {
 	for _, text := range []string{
 		"api=5/1m,burst=20,auth=true,keys=list,plans=pro:rate=600;burst=1000|staff:mode=unlimited;callable=false|vip:mode=unlimited|banned:mode=blocked",
 		"tokens=60/1m,burst=100,max_charge=200", "slots=2,algorithm=concurrency,ttl=5m",
-		"org=1/1s,burst=10,parts=1", "user=1/1s,burst=6,parent=org,auth=true",
+		"org=1/1s,burst=10,parts=1", "all=60/1m,burst=100,shared=true", "user=1/1s,burst=6,parent=org,auth=true",
 	} {
 		l, err := dipwell.ParseLimit(text)
 		if err != nil {
@@ -171,7 +171,7 @@ func TestListOfOne(t *testing.T) {
 // A cost of a hold with one take is named as the caller wrote it.
 func TestSettleNamesTheCost(t *testing.T) {
 	w := ofPlans(t, server.Config{}, local)
-	w.want(w.post("hold", `{"limit":"tokens","ttl":"10s","id":"h"}`), 200)
+	w.want(w.post("hold", `{"limit":"tokens","key":"k","ttl":"10s","id":"h"}`), 200)
 	w.want(w.post("settle", `{"hold":"h","cost":1000000}`), 400, `"field":"cost"`)
 	w.want(w.post("settle", `{"hold":"h","costs":[1000000]}`), 400, `"field":"costs[0]"`)
 	w.want(w.post("settle", "hold=h&costs=1000000"), 400, `"field":"costs[0]"`)
@@ -185,7 +185,7 @@ func TestUnknownLimitInList(t *testing.T) {
 		if call == "hold" {
 			end = `,"ttl":"10s"}`
 		}
-		w.want(w.post(call, `{"takes":[{"limit":"tokens"},{"limit":"lost"}]`+end), 404, `"field":"takes[1].limit"`)
+		w.want(w.post(call, `{"takes":[{"limit":"tokens","key":"k"},{"limit":"lost"}]`+end), 404, `"field":"takes[1].limit"`)
 		w.want(w.post(call, `{"takes":[{"limit":"lost"}]`+end), 404, `"field":"takes[0].limit"`)
 		w.want(w.post(call, `{"limit":"lost"`+end), 404, `"field":"limit"`)
 	}
@@ -199,7 +199,7 @@ func TestHolds(t *testing.T) {
 	w.want(w.post("hold", strings.Replace(body, "30}", "31}", 1)), 409, `"field":"id"`)
 	w.want(w.post("check", "limit=tokens&key=acme&cost=0"), 200, `"remaining":70`)
 	w.want(w.do("GET", "/v1/limits/tokens/holds?key=acme", ""), 200, `{"holds":[{"hold":"req-1","tokens":30,"expires_us":1000000030000000}]}`)
-	w.want(w.do("GET", "/v1/limits/tokens/holds", ""), 200, `{"holds":[]}`)
+	w.want(w.do("GET", "/v1/limits/all/holds", ""), 200, `{"holds":[]}`)
 	w.want(w.do("GET", "/v1/limits/slots/keys?key=acme", ""), 200, `"remaining":1`, `"holds":[{"hold":"req-1"`)
 
 	rec := w.post("hold", "limit=slots&key=acme&ttl=5m")
@@ -288,9 +288,19 @@ func TestOverrides(t *testing.T) {
 	w.want(w.do("PUT", path, `{"key":"c8","rate":600,"per":"1m","burst":0,"until":"2001-09-09T02:00:00.5Z"}`), 400)
 	w.want(w.do("PUT", path, `{"key":"c8","rate":600,"per":"1m","burst":30,"until":"2001-09-09T02:00:00.5Z"}`), 200,
 		`{"limit":"api","key":"c8","rate":600,"per":"1m","burst":30,"until":"2001-09-09T02:00:00.5Z"}`)
+	w.want(w.do("PUT", path, "key=c9&plan=staff"), 200) // which callers may not name
+	api := *w.limiter.Limit("api")
+	share := func(shared bool) {
+		t.Helper()
+		api.Shared = shared
+		if _, err := w.limiter.Define(t.Context(), api.Limit, store.OwnerCode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	share(true)
 	w.want(w.do("PUT", path+"?plan=banned", ""), 200, `"key":null,"plan":"banned","until":null}`) // the shared bucket
-	w.want(w.do("PUT", path, "key=c9&plan=staff"), 200)                                           // which callers may not name
 	w.want(w.post("take", "limit=api"), 429, `"never":true`)
+	share(false)
 	w.want(w.post("take", "limit=api&key=c9&cost=50"), 200, `"plan":"staff"`)
 	for _, verb := range []string{"take", "check", "take_up_to", "reserve", "charge", "refund", "reset"} {
 		w.want(w.post(verb, "limit=api&key=c9"), 200, `"plan":"staff"`, `"capacity":9007199254740991,"remaining":9007199254740991,`)
@@ -314,10 +324,12 @@ func TestOverrides(t *testing.T) {
 
 	w.want(w.do("DELETE", path+"?key=c9", ""), 204)
 	w.want(w.do("DELETE", path+"?key=c9", ""), 404, `"field":"key"`)
+	share(true)
 	w.want(w.do("DELETE", path, ""), 204)
 	w.want(w.post("take", "limit=api"), 200)
+	share(false)
 	for body, field := range map[string]string{
-		``:                                  "plan",
+		``:                                  "key",
 		`{"key":"k"}`:                       "plan",
 		`{"key":"k","plan":""}`:             "plan",
 		`{"key":"k","plan":"pro","rate":5}`: "plan",
@@ -378,29 +390,29 @@ func TestGRPCFields(t *testing.T) {
 	w := ofPlans(t, server.Config{}, local)
 	conn, _ := w.serveGRPC(local)
 	c := dipwellv1.NewLimiterClient(conn)
-	ctx := t.Context()
+	ctx, key := t.Context(), "k"
 	for field, call := range map[string]func() error{
 		"costs[0]": func() error {
-			if _, err := c.Hold(ctx, &dipwellv1.HoldRequest{Limit: "tokens", TtlUs: 1e6, Id: "costs"}); err != nil {
+			if _, err := c.Hold(ctx, &dipwellv1.HoldRequest{Limit: "all", TtlUs: 1e6, Id: "costs"}); err != nil {
 				return err
 			}
 			_, err := c.Settle(ctx, &dipwellv1.SettleRequest{Hold: "costs", Costs: []int64{1e6}})
 			return err
 		},
 		"timeout_us": func() error {
-			_, err := c.Wait(ctx, &dipwellv1.WaitRequest{Limit: "api", TimeoutUs: 1})
+			_, err := c.Wait(ctx, &dipwellv1.WaitRequest{Limit: "all", TimeoutUs: 1})
 			return err
 		},
 		"ttl_us": func() error {
-			_, err := c.Hold(ctx, &dipwellv1.HoldRequest{Limit: "tokens"})
+			_, err := c.Hold(ctx, &dipwellv1.HoldRequest{Limit: "all"})
 			return err
 		},
 		"until_us": func() error {
-			_, err := c.SetOverride(ctx, &dipwellv1.SetOverrideRequest{Override: &dipwellv1.Override{Limit: "api", Plan: "pro", UntilUs: 5}})
+			_, err := c.SetOverride(ctx, &dipwellv1.SetOverrideRequest{Override: &dipwellv1.Override{Limit: "api", Key: &key, Plan: "pro", UntilUs: 5}})
 			return err
 		},
 		"per_us": func() error {
-			_, err := c.SetOverride(ctx, &dipwellv1.SetOverrideRequest{Override: &dipwellv1.Override{Limit: "slots", PerUs: 5e6}})
+			_, err := c.SetOverride(ctx, &dipwellv1.SetOverrideRequest{Override: &dipwellv1.Override{Limit: "slots", Key: &key, PerUs: 5e6}})
 			return err
 		},
 	} {

@@ -85,7 +85,7 @@ func takeValue(s *scanner, t *dipwell.Take, m members, field string) (err error)
 		t.Limit, err = s.str(field)
 	case hasKey:
 		if s.peek() == 'n' {
-			return bad(field, "must be a string; leave it out for the limit's one shared bucket")
+			return bad(field, "must be a string; leave it out if the limit is shared")
 		}
 		t.Key, err = s.key(field)
 	case hasCost:

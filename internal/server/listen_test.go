@@ -82,7 +82,7 @@ func TestDrain(t *testing.T) {
 	defer c.Close()
 	in := bufio.NewReader(c)
 	// "100 Continue" means that the handler has begun to read.
-	fmt.Fprintf(c, "POST /v1/take HTTP/1.1\r\nHost: %s\r\nExpect: 100-continue\r\nContent-Length: 11\r\n\r\n", addr)
+	fmt.Fprintf(c, "POST /v1/take HTTP/1.1\r\nHost: %s\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n", addr)
 	if line, err := in.ReadString('\n'); err != nil || !strings.Contains(line, "100") {
 		t.Fatal(line, err)
 	}
@@ -96,7 +96,7 @@ func TestDrain(t *testing.T) {
 		}
 		_ = probe.Close()
 	}
-	fmt.Fprint(c, "limit=login")
+	fmt.Fprint(c, "limit=all")
 	res, err := http.ReadResponse(in, nil)
 	if err != nil {
 		t.Fatal(err)

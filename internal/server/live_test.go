@@ -136,7 +136,7 @@ func TestLiveIsBounded(t *testing.T) {
 		}
 		synctest.Wait()
 		w.want(w.do("GET", "/v1/live", ""), 503, "too many viewers")
-		w.want(w.post("take", "limit=login"), 200)
+		w.want(w.post("take", "limit=all"), 200)
 		leave()
 		time.Sleep(time.Minute)
 	})

@@ -8,7 +8,7 @@ import (
 	"github.com/dipwell/dipwell/internal/server"
 )
 
-const upstreamLimit = "upstream=250/1s,burst=50,adaptive=floor=50;latency=200ms;errors=2%"
+const upstreamLimit = "upstream=250/1s,burst=50,shared=true,adaptive=floor=50;latency=200ms;errors=2%"
 
 // POST /v1/observe moves the rate; metrics, decisions and the limit say what it is and why.
 func TestObserve(t *testing.T) {

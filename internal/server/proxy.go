@@ -61,7 +61,7 @@ func (p *Proxy) Use(limits []string) error {
 		if def == nil {
 			return fmt.Errorf("upstream: %w %q: it is not in the store, and every request takes from it", dipwell.ErrUnknownLimit, name)
 		}
-		if def.Paths {
+		if def.Paths && !def.Shared {
 			return fmt.Errorf("limit %s: its keys are paths, because it has a parent or is one, but the proxy's keys are not", name)
 		}
 		limit := httplimit.Limit{Name: name, Key: p.key, Floor: p.floor}

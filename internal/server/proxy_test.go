@@ -326,7 +326,7 @@ func TestProxyFailures(t *testing.T) {
 // useConcurrency lets the proxy use one limit, of which three requests can be in flight.
 func (p *proxied) useConcurrency() {
 	p.t.Helper()
-	l := dipwell.Limit{Name: "inference", Algorithm: dipwell.Concurrency, Burst: 3, TTL: 300 * time.Millisecond}
+	l := dipwell.Limit{Name: "inference", Algorithm: dipwell.Concurrency, Burst: 3, TTL: 300 * time.Millisecond, Shared: true}
 	if _, err := p.limiter.Define(p.t.Context(), l, terms.OwnerAPI); err != nil {
 		p.t.Fatal(err)
 	}
@@ -439,7 +439,7 @@ func TestProxyOptionsOfTheServer(t *testing.T) {
 	up.Config.DisableGeneralOptionsHandler = true
 	up.Start()
 	defer up.Close()
-	p := newProxied(t, server.Config{}, server.Upstream{URL: up.URL, By: "shared"}, "login")
+	p := newProxied(t, server.Config{}, server.Upstream{URL: up.URL, By: "shared"}, "all")
 	for i := range 21 {
 		status, got := p.ask("OPTIONS * HTTP/1.1", "Host: x")
 		if i < 20 && (status != 200 || got != "*") || i == 20 && status != 429 {
@@ -488,11 +488,11 @@ func TestProxyConnections(t *testing.T) {
 // A limit that was dropped is a mistake of the service: the request has a key, and shadow
 // mode does not let it pass.
 func TestProxyOfADroppedLimit(t *testing.T) {
-	p := newProxied(t, server.Config{Shadow: true}, server.Upstream{URL: "http://127.0.0.1:9", By: "shared"}, "login", "open")
+	p := newProxied(t, server.Config{Shadow: true}, server.Upstream{URL: "http://127.0.0.1:9", By: "header:X-User"}, "login", "open")
 	if err := p.limiter.Drop(t.Context(), "open", terms.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
-	if status, _ := p.ask("GET / HTTP/1.1", "Host: x"); status != 500 || strings.Contains(p.metrics(), `dipwell_keyless_requests_total{by="header"} 1`) {
+	if status, _ := p.ask("GET / HTTP/1.1", "Host: x", "X-User: 7"); status != 500 || strings.Contains(p.metrics(), `dipwell_keyless_requests_total{by="header"} 1`) {
 		t.Error(status, grep(p.metrics(), "keyless"))
 	}
 }
@@ -505,6 +505,40 @@ func TestProxyRefusesParents(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err = p.Use([]string{"user"}); err == nil || !strings.Contains(err.Error(), "paths") {
+		t.Error(err)
+	}
+}
+
+// Requests have the key that the proxy is told, and no key of a shared limit.
+func TestProxyOfSharedLimits(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer up.Close()
+	p := newProxied(t, server.Config{}, server.Upstream{URL: up.URL, By: "header:X-User"}, "login", "all")
+	for _, user := range []string{"X-User: 7", "X-User: 8"} {
+		if status, text := p.ask("GET / HTTP/1.1", "Host: x", user); status != 200 {
+			t.Error(status, text)
+		}
+	}
+	if status, _ := p.ask("GET / HTTP/1.1", "Host: x"); status != 400 {
+		t.Error("without a key of login:", status)
+	}
+	for limit, want := range map[string]int64{"login": 19, "all": 18} {
+		key := dipwell.Shared
+		if limit == "login" {
+			key = "7"
+		}
+		if d, err := p.limiter.Check(t.Context(), limit, key, 0); err != nil || d.Remaining != want {
+			t.Errorf("%s: %d are left, want %d: %v", limit, d.Remaining, want, err)
+		}
+	}
+	shared, err := newFixture(t, server.Config{}, local).server.Proxy(server.Upstream{URL: up.URL, By: "shared"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err = shared.Use([]string{"all", "login"}); err == nil || !strings.Contains(err.Error(), "by: shared: limit login has a bucket for each key") {
+		t.Error(err)
+	}
+	if err = shared.Use([]string{"all"}); err != nil {
 		t.Error(err)
 	}
 }
@@ -622,7 +656,7 @@ func TestProxyDoesNotWaitInShadowMode(t *testing.T) {
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	defer behind.Close()
 	w := ofPlans(t, server.Config{Shadow: true}, local)
-	if _, err := w.limiter.Define(t.Context(), dipwell.Limit{Name: "even", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Hour, MaxDebt: 9}, store.OwnerCode); err != nil {
+	if _, err := w.limiter.Define(t.Context(), dipwell.Limit{Name: "even", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Hour, MaxDebt: 9, Shared: true}, store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
 	proxy, err := w.server.Proxy(server.Upstream{URL: behind.URL, By: "shared"})
@@ -649,7 +683,7 @@ func TestProxyWaitsInHalfOfThePlaces(t *testing.T) {
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	defer behind.Close()
 	w := ofPlans(t, server.Config{MaxInFlight: 4}, local)
-	if _, err := w.limiter.Define(t.Context(), dipwell.Limit{Name: "even", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Hour, MaxDebt: 9}, store.OwnerCode); err != nil {
+	if _, err := w.limiter.Define(t.Context(), dipwell.Limit{Name: "even", Algorithm: dipwell.LeakyBucket, Rate: 1, Period: time.Hour, MaxDebt: 9, Shared: true}, store.OwnerCode); err != nil {
 		t.Fatal(err)
 	}
 	proxy, err := w.server.Proxy(server.Upstream{URL: behind.URL, By: "shared"})

@@ -121,7 +121,7 @@ func (s *scanner) key(field string) (string, error) {
 		return err
 	})
 	if err == nil && len(parts) == 0 {
-		err = bad(field, "has no parts; leave it out for the limit's one shared bucket")
+		err = bad(field, "has no parts; leave it out if the limit is shared")
 	}
 	return dipwell.Key(parts...), err
 }

@@ -148,7 +148,7 @@ func TestLargeBodies(t *testing.T) {
 				_ = c.Close()
 			}
 			synctest.Wait()
-			if status := ask(chunked + "b\r\nlimit=login\r\n0\r\n\r\n"); status != http.StatusOK {
+			if status := ask(chunked + "9\r\nlimit=all\r\n0\r\n\r\n"); status != http.StatusOK {
 				t.Errorf("a chunked body: %d", status)
 			}
 		})
@@ -192,7 +192,7 @@ func TestIdleConnection(t *testing.T) {
 	})
 }
 
-const formTake = takeHead + "Content-Length: 11\r\nContent-Type: application/x-www-form-urlencoded\r\n\r\nlimit=login"
+const formTake = takeHead + "Content-Length: 9\r\nContent-Type: application/x-www-form-urlencoded\r\n\r\nlimit=all"
 
 // closedWhileWriting returns when the server closes the connection of a client that writes
 // and never reads. Until nearly then it writes nothing.

@@ -25,7 +25,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/internal/terms"
 )
 
 // soon calls try until it returns true, for at most a minute.
@@ -140,14 +142,17 @@ func TestProxyClientSendsNoBody(t *testing.T) {
 	soon(t, "no request came", func() bool { return strings.Contains(p.metrics(), "dipwell_in_flight 3") })
 	soon(t, "the tokens are not given back", free)
 	soon(t, "requests are still in flight", func() bool { return strings.Contains(p.metrics(), "dipwell_in_flight 0") })
+	if _, err := p.limiter.Define(t.Context(), dipwell.Limit{Name: "one", Rate: 1, Period: time.Second, Burst: 1, Shared: true}, terms.OwnerCode); err != nil {
+		t.Fatal(err)
+	}
 	for _, sent := range []string{"POST / HTTP/1.1", "POST //| HTTP/1.1", "CONNECT / HTTP/1.1"} { // that are not passed on
-		if err := p.proxy.Use([]string{"jobs"}); err != nil {
+		if err := p.proxy.Use([]string{"one"}); err != nil {
 			t.Fatal(err)
 		}
 		if status, _ := p.ask(sent, "Host: x", "Content-Length: 99"); status == http.StatusOK {
 			t.Error(sent, "was passed on")
 		}
-		p.ask("POST / HTTP/1.1", "Host: x", "Content-Length: 0") // takes the token of jobs
+		p.ask("POST / HTTP/1.1", "Host: x", "Content-Length: 0") // takes the token of one
 	}
 }
 

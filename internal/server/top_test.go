@@ -67,14 +67,14 @@ func TestTop(t *testing.T) {
 			t.Errorf("at the start: %+v", a)
 		}
 		w.takes(25, "limit=login&key=greedy")
-		w.takes(3, "limit=never")
+		w.takes(3, "limit=all&cost=20")
 		w.do("POST", "/v1/take", `{"takes":[{"limit":"login","key":"pair"},{"limit":"listed","key":"pair"}]}`, "Content-Type: application/json")
 		time.Sleep(3 * time.Second)
 		a := w.top("")
-		if got, want := fmt.Sprint(a.Busiest.Keys), "[login greedy 25-0 never (shared) 3-0 listed pair 1-0 login pair 1-0]"; got != want || a.Busiest.Counted != 30 || a.Busiest.Unlisted != 0 {
+		if got, want := fmt.Sprint(a.Busiest.Keys), "[login greedy 25-0 all (shared) 3-0 listed pair 1-0 login pair 1-0]"; got != want || a.Busiest.Counted != 30 || a.Busiest.Unlisted != 0 {
 			t.Errorf("busiest %s of %d, want %s", got, a.Busiest.Counted, want)
 		}
-		if got, want := fmt.Sprint(a.Refused.Keys), "[login greedy 5-0 never (shared) 2-0]"; got != want || a.WindowUS != 3e6 {
+		if got, want := fmt.Sprint(a.Refused.Keys), "[login greedy 5-0 all (shared) 2-0]"; got != want || a.WindowUS != 3e6 {
 			t.Errorf("refused %s in %d µs, want %s", got, a.WindowUS, want)
 		}
 		if a = w.top("?n=1&limit=login"); fmt.Sprint(a.Busiest.Keys) != "[login greedy 25-0]" || a.Busiest.Unlisted != 1 || len(a.Limits) != 1 || a.Limits[0].Refused != 5 {
@@ -128,16 +128,16 @@ func TestTopOfHour(t *testing.T) {
 		first.takes(4, "limit=login&key=other")
 		first.takes(2, "limit=listed&key=rare")
 		second.takes(10, "limit=login&key=greedy")
-		second.takes(3, "limit=never")
+		second.takes(3, "limit=all&cost=20")
 		if a := first.hour("2000-01-01T00:59:59Z"); len(a.Processes) != 0 || len(a.Busiest.Keys) != 0 {
 			t.Errorf("before the end of the hour: %+v", a)
 		}
 		time.Sleep(40 * time.Minute)
 		a := first.hour("2000-01-01T00:59:59Z")
-		if got := fmt.Sprint(a.Hour, a.Processes, a.Busiest.Counted, a.Busiest.Unlisted, a.Busiest.Keys); got != "2000-01-01T00:00:00Z[a:1 b:2] 44 2 [login greedy 35-0 never (shared) 5-2 login other 4-0]" {
+		if got := fmt.Sprint(a.Hour, a.Processes, a.Busiest.Counted, a.Busiest.Unlisted, a.Busiest.Keys); got != "2000-01-01T00:00:00Z[a:1 b:2] 44 2 [login greedy 35-0 all (shared) 5-2 login other 4-0]" {
 			t.Errorf("busiest: %s", got)
 		}
-		if got := fmt.Sprint(a.Refused.Keys); got != "[login greedy 15-0 never (shared) 2-0]" {
+		if got := fmt.Sprint(a.Refused.Keys); got != "[login greedy 15-0 all (shared) 2-0]" {
 			t.Errorf("refused: %s", got)
 		}
 		if a = second.hour("2000-01-01T02:00:00%2B02:00&limit=login&n=1"); fmt.Sprint(a.Busiest.Keys) != "[login greedy 35-0]" || a.Busiest.Unlisted != 4 {
@@ -216,14 +216,14 @@ func TestLastRefusals(t *testing.T) {
 		w.takes(25, "limit=login&key=k")
 		time.Sleep(2 * time.Second)
 		w.takes(1, "limit=login&key=k&cost=21")
-		w.takes(3, "limit=login")
+		w.takes(3, "limit=all")
 		w.want(w.do("GET", "/v1/limits/login/keys?key=k", ""), 200, `"refusals":{"process":"host:1","last":[`+
 			`{"at_us":946684802000000,"cost":21,"retry_after_us":null,"never":true,"source":"store","more":0},`+
 			`{"at_us":946684800000000,"cost":1,"retry_after_us":12000000,"source":"store","more":4}]}`)
-		w.want(w.do("GET", "/v1/limits/login/keys?key=", ""), 200, `"key":null`, `"remaining":17`, `"last":[]`)
+		w.want(w.do("GET", "/v1/limits/all/keys?key=", ""), 200, `"key":null`, `"remaining":17`, `"last":[]`)
 		w.want(w.do("GET", "/v1/limits/listed/keys?key=k", ""), 200, `"last":[]`)
-		w.takes(21, "limit=login")
-		w.want(w.do("GET", "/v1/limits/login/keys?key=", ""), 200, `"more":3}]`)
+		w.takes(21, "limit=all")
+		w.want(w.do("GET", "/v1/limits/all/keys?key=", ""), 200, `"more":3}]`)
 		for range 20 {
 			time.Sleep(time.Second)
 			w.takes(1, "limit=login&key=k")

@@ -55,7 +55,7 @@ func TestWait(t *testing.T) {
 		if rec.Header().Get("Retry-After") == "" {
 			t.Error("a refused wait has no Retry-After")
 		}
-		w.want(w.post("wait", `{"limit":"slow","cost":2,"timeout":"1s"}`), 429)
+		w.want(w.post("wait", `{"limit":"slow","key":"k3","cost":2,"timeout":"1s"}`), 429)
 		w.want(w.post("wait", `{"takes":[{"limit":"fast","key":"k"},{"limit":"slow","key":"k2"}],"timeout":"20s"}`), 200, `"limits":[`)
 		w.want(w.do("GET", "/metrics", ""), 200, `dipwell_decisions_total{limit="slow",result="refused"} 2`, "dipwell_waiting 0")
 	}
@@ -86,7 +86,7 @@ func TestWaitBadInput(t *testing.T) {
 	w.want(w.post("wait", `limit=nobody`), 404)
 	w.want(w.do("GET", "/v1/wait", ""), 405)
 	w.want(w.post("take", `limit=login&timeout=1s`), 400, `"field":"timeout"`)
-	w.want(w.post("check", `limit=login&cost=20`), 200)
+	w.want(w.post("check", `limit=all&cost=20`), 200)
 }
 
 // until waits for a condition.
@@ -237,7 +237,7 @@ func TestStopWhileStoreDecides(t *testing.T) {
 
 // At most half of the calls in flight may wait, so that others are answered.
 func TestWaitersAreBounded(t *testing.T) {
-	w := live(t, server.Config{MaxInFlight: 5}, "slow=1/5m,burst=1,max_debt=0")
+	w := live(t, server.Config{MaxInFlight: 5}, "slow=1/5m,burst=1,max_debt=0,shared=true")
 	w.want(w.post("take", "limit=slow"), 200)
 	ctx, hangUp := context.WithCancel(t.Context())
 	done := make(chan *httptest.ResponseRecorder)

@@ -28,7 +28,7 @@ const (
 type Call struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
-	Key           *string                `protobuf:"bytes,2,opt,name=key,proto3,oneof" json:"key,omitempty"`    // 1 to 512 bytes without NUL; absent: the limit's shared bucket
+	Key           *string                `protobuf:"bytes,2,opt,name=key,proto3,oneof" json:"key,omitempty"`    // 1 to 512 bytes without NUL; absent for a limit that is shared, and only then
 	Cost          *int64                 `protobuf:"varint,3,opt,name=cost,proto3,oneof" json:"cost,omitempty"` // tokens, 0 to 2^53-1; absent: 1
 	Takes         []*Take                `protobuf:"bytes,4,rep,name=takes,proto3" json:"takes,omitempty"`      // at most 16; for Take, Check and Reserve
 	Plan          string                 `protobuf:"bytes,5,opt,name=plan,proto3" json:"plan,omitempty"`        // a plan of the limit; for Take, Check, TakeUpTo and Reserve
@@ -192,7 +192,7 @@ type Decision struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Allowed       bool                   `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
 	Limit         string                 `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	Key           *string                `protobuf:"bytes,3,opt,name=key,proto3,oneof" json:"key,omitempty"` // absent: the limit's shared bucket
+	Key           *string                `protobuf:"bytes,3,opt,name=key,proto3,oneof" json:"key,omitempty"` // absent for a limit that is shared
 	Cost          int64                  `protobuf:"varint,4,opt,name=cost,proto3" json:"cost,omitempty"`
 	Granted       int64                  `protobuf:"varint,5,opt,name=granted,proto3" json:"granted,omitempty"`                                       // tokens taken
 	Capacity      int64                  `protobuf:"varint,6,opt,name=capacity,proto3" json:"capacity,omitempty"`                                     // tokens
@@ -924,7 +924,7 @@ func (x *KeyHold) GetExpiresUs() int64 {
 type Override struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
-	Key           *string                `protobuf:"bytes,2,opt,name=key,proto3,oneof" json:"key,omitempty"`                   // absent: the limit's shared bucket
+	Key           *string                `protobuf:"bytes,2,opt,name=key,proto3,oneof" json:"key,omitempty"`                   // absent for a limit that is shared
 	Plan          string                 `protobuf:"bytes,3,opt,name=plan,proto3" json:"plan,omitempty"`                       // a plan of the limit; or rate, per_us and burst
 	Rate          int64                  `protobuf:"varint,4,opt,name=rate,proto3" json:"rate,omitempty"`                      // 0: as the limit
 	PerUs         int64                  `protobuf:"varint,5,opt,name=per_us,json=perUs,proto3" json:"per_us,omitempty"`       // 0: as the limit
@@ -1165,7 +1165,7 @@ type OverridesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
 	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`     // only keys that begin with this
-	After         *string                `protobuf:"bytes,3,opt,name=after,proto3,oneof" json:"after,omitempty"` // only keys after this one; empty: after the shared bucket
+	After         *string                `protobuf:"bytes,3,opt,name=after,proto3,oneof" json:"after,omitempty"` // only keys after this one; empty: after that of a shared limit
 	N             int32                  `protobuf:"varint,4,opt,name=n,proto3" json:"n,omitempty"`              // 1 to 1000; 0: 100
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
