@@ -111,7 +111,7 @@ var limits = []string{
 	"login=5/1m,burst=20",
 	// So slow that a slow machine sees the same number of tokens.
 	"signup=5/1d,burst=20,keys=list,plans=pro:rate=600;burst=1000|banned:mode=blocked",
-	"search=30/1s,burst=60", "mail=1000/1d,algorithm=fixed_window,start=0s", "slots=2,algorithm=concurrency,ttl=1d",
+	"search=30/1s,burst=60", "mail=1000/1d,algorithm=fixed_window,start=0s,shared=true", "slots=2,algorithm=concurrency,ttl=1d",
 	"org=100/1s,burst=100,parts=1", "user=10/1s,burst=20,parent=org",
 }
 
@@ -384,6 +384,23 @@ func TestNowWithoutEvents(t *testing.T) {
 	v.wait(`window.calls > 1 && document.querySelectorAll(".card").length > 5`)
 }
 
+// A shared limit shows its bucket at once; any other asks for a key.
+func TestKeyOfASharedLimit(t *testing.T) {
+	v := open(t, stores["memory"](t), server.Config{}, "#/limits?name=mail")
+	v.post(1, "limit=mail")
+	v.run(chromedp.Click(chromedp.CSS(`a[href="#/key?limit=mail"]`)))
+	v.shows("shared bucket of mail")
+	v.shows("999\ntokens free")
+	v.wait(`document.getElementById("key").disabled && document.getElementById("list") === null`)
+	v.send("refund", "refund-cost", "1")
+	v.shows("1,000\ntokens free")
+	v.wait(`(location.hash = "#/key?limit=login") !== null`)
+	v.shows("Each key of this limit has a bucket of its own: say which.")
+	v.wait(`!document.getElementById("key").disabled && !document.body.innerText.includes("shared bucket")`)
+	v.send("find", "limit", "login", "key", "k")
+	v.shows("20\ntokens free")
+}
+
 func TestKey(t *testing.T) {
 	for name, openStore := range stores {
 		t.Run(name, func(t *testing.T) {
@@ -440,7 +457,7 @@ func TestKey(t *testing.T) {
 			v.wait(`document.querySelector("h1 a")?.textContent === "slots"`)
 			v.shows("held-by-us")
 			v.send("find", "limit", "org", "key", "")
-			v.shows("Keys of this limit are paths")
+			v.shows("Keys are paths")
 			v.send("find", "limit", "user", "key", "acme/7")
 			v.shows("With its parents")
 		})

@@ -7,21 +7,21 @@ import {entries} from "./audit.js";
 const again = 5000; // ms between two looks
 
 export async function key(view, query, signal) {
-  const name = query.get("limit"), k = query.get("key");
-  const limits = await everyLimit(signal);
+  const name = query.get("limit"), limits = await everyLimit(signal);
+  const limit = limits.find((l) => l.name === name), k = limit?.shared ? null : query.get("key");
   view.append(h("h1", {}, name ? "Key" : "Look at a key"), finder(limits, name, k));
-  const limit = limits.find((l) => l.name === name);
   if (!name) return;
   if (!limit) {
     view.append(h("p", {class: "bad"}, "There is no limit of this name."));
     return;
   }
   const state = h("div"), actions = h("div"), changes = h("div");
-  if (k === null && (limit.parent || limit.parts > 0)) {
-    view.append(h("p", {}, "Keys of this limit are paths, such as acme/user-7; it has no shared bucket."), lister(limit, signal));
+  if (k === null && !limit.shared) {
+    const path = limit.parent || limit.parts !== undefined || limits.some((l) => l.parent === name);
+    view.append(h("p", {}, "Each key of this limit has a bucket of its own: say which." + (path ? " Keys are paths, such as acme/user-7." : "")), lister(limit, signal));
     return;
   }
-  view.append(h("h1", {}, keyName(k), " of ", h("a", {href: "#/limits?name=" + encodeURIComponent(name)}, name)), state, actions, h("h2", {}, "Changes of this key"), changes, lister(limit, signal));
+  view.append(h("h1", {}, keyName(k), " of ", h("a", {href: "#/limits?name=" + encodeURIComponent(name)}, name)), state, actions, h("h2", {}, "Changes of this key"), changes, limit.shared ? "" : lister(limit, signal));
   const refresh = async () => {
     const bucket = await call("GET", limitPath(name, "/keys?key=" + encodeURIComponent(k ?? "")), undefined, signal);
     state.replaceChildren(...pictures(limit, bucket));
@@ -45,11 +45,17 @@ export async function key(view, query, signal) {
 }
 
 function finder(limits, name, k) {
-  const limit = h("select", {id: "limit", required: true}, limits.map((l) => h("option", {value: l.name, selected: l.name === name}, l.name)));
-  const field = h("input", {id: "key", value: k ?? "", placeholder: "empty: the shared bucket", autocomplete: "off", maxlength: 512});
+  const limit = h("select", {id: "limit", required: true, onchange: () => choose()}, limits.map((l) => h("option", {value: l.name, selected: l.name === name}, l.name)));
+  const field = h("input", {id: "key", value: k ?? "", autocomplete: "off", maxlength: 512});
+  const shared = () => limits.find((l) => l.name === limit.value)?.shared === true;
+  const choose = () => {
+    field.disabled = shared();
+    field.placeholder = field.disabled ? "none: the shared bucket" : "";
+  };
+  choose();
   return h("form", {id: "find", onsubmit: (e) => {
     e.preventDefault();
-    location.hash = keyLink(limit.value, field.value === "" ? null : field.value);
+    location.hash = keyLink(limit.value, shared() || field.value === "" ? null : field.value);
   }}, h("label", {}, "Limit", limit), h("label", {class: "wide"}, "Key", field), h("button", {}, "Look"));
 }
 
