@@ -39,7 +39,7 @@ type noted struct {
 type onKey struct {
 	target `embed:""`
 	Name   string  `arg:"" name:"limit" help:"Name of the limit."`
-	Key    *string `arg:"" optional:"" help:"Key of the bucket. Default: the limit's shared bucket."`
+	Key    *string `arg:"" optional:"" help:"Key of the bucket. A limit that is shared has none."`
 }
 
 // call are the arguments of a verb with a cost.

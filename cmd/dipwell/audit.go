@@ -14,7 +14,7 @@ import (
 type AuditCmd struct {
 	target `embed:""`
 	Name   string  `arg:"" optional:"" name:"limit" help:"Only changes of this limit."`
-	Key    *string `arg:"" optional:"" help:"Only changes of this key of the limit; an empty one is the shared bucket."`
+	Key    *string `arg:"" optional:"" help:"Only changes of this key of the limit; an empty one is that of a shared limit."`
 	Before string  `placeholder:"ID" help:"Only what is older than this entry."`
 	N      int     `short:"n" default:"100" help:"Number of entries, 1 to 1000. Default 100."`
 	NDJSON bool    `name:"ndjson" help:"Print all entries as JSON, one a line."`

@@ -54,7 +54,7 @@ type badCall struct {
 var badLimits = []string{
 	"api=5/1h,burst=20,keys=list,plans=pro:rate=600;burst=1000|staff:mode=unlimited;callable=false",
 	"other=5/1h,plans=gold:rate=9", "slots=2,algorithm=concurrency,ttl=5m",
-	"top=9/1h,parts=1", "two=9/1h,parent=top", "three=9/1h,parent=two", "four=9/1h,parent=three",
+	"all=5/1h,shared=true", "top=9/1h,parts=1", "two=9/1h,parent=top", "three=9/1h,parent=two", "four=9/1h,parent=three",
 }
 
 func badCalls() []badCall {
@@ -119,6 +119,22 @@ func badCalls() []badCall {
 		keys("a part too many", "a/b/c", "has 3 parts; those of limit two have 2"),
 		keys("a part too few", "a", "has 1 part"),
 		keys("an empty part", "a/", "is empty"),
+		{"a take without a key", "key", "; limit api has a bucket for each key", take(dipwell.Take{Limit: "api", Key: dipwell.Shared, Cost: 1}),
+			"POST /v1/take limit=api", "take api", "select dipwell.take('api')", nil},
+		{"a hold without a key", "key", "; limit api has a bucket for each key", func(l *dipwell.Limiter) error {
+			_, err := l.Hold(bg, time.Minute, "h", dipwell.Take{Limit: "api", Key: dipwell.Shared, Cost: 1})
+			return err
+		}, "POST /v1/hold limit=api&ttl=1m&id=h", "hold api --ttl 1m --id h", "select dipwell.hold('api', $1, 1, ttl => interval '1 minute', id => 'h')", []any{nil}},
+		{"an override without a key", "key", "; limit api has a bucket for each key", override(dipwell.Override{Key: dipwell.Shared, Plan: "pro"}),
+			"PUT /v1/limits/api/overrides plan=pro", "override set api --plan pro", "select dipwell.override('api', $1, plan => 'pro')", []any{nil}},
+		{"a path without a key", "key", "; limit two has a bucket for each key", take(dipwell.Take{Limit: "two", Key: dipwell.Shared, Cost: 1}),
+			"POST /v1/take limit=two", "take two", "select dipwell.take('two', $1)", []any{nil}},
+		{"a key of a shared limit", "key", "limit all is shared: its calls have no key", take(dipwell.Take{Limit: "all", Key: "k", Cost: 1}),
+			"POST /v1/take limit=all&key=k", "take all k", "select dipwell.take('all', 'k')", nil},
+		{"no parts", "parts", "0 is not between 1 and 16; a limit with one bucket for everybody is shared", define("new=1/1s,parts=0"),
+			"PUT /v1/limits/new rate=1&per=1s&parts=0", "", "select dipwell.define('new', 1, '1 second', parts => 0)", nil},
+		{"a shared limit with a parent", "shared", "is for a limit without a parent", define("new=1/1s,shared=true,parent=top"),
+			"PUT /v1/limits/new rate=1&per=1s&shared=true&parent=upper", "", "select dipwell.define('new', 1, '1 second', shared => true, parent => 'top')", nil},
 		{"ttl 0", "ttl", "is less than 1ms", hold(0, "h"),
 			"POST /v1/hold limit=api&key=k&ttl=0s&id=h", "hold api k --ttl 0s --id h", "select dipwell.hold('api', 'k', 1, ttl => interval '0', id => 'h')", nil},
 		{"ttl of a year", "ttl", "is longer than limit api lets a hold be", hold(365*24*time.Hour, "h"),

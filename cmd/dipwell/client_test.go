@@ -54,7 +54,7 @@ func startAPI(t *testing.T, c server.Config, limits ...string) string {
 }
 
 func TestClientExitCodes(t *testing.T) {
-	t.Setenv("DIPWELL_SERVER", startAPI(t, server.Config{}, "login=5/1m,burst=20,keys=list", "jobs=1/1s,burst=1,max_debt=5,plans=pro:rate=2;burst=4|banned:mode=blocked|staff:mode=unlimited|inner:rate=9;callable=false", "big=8000000000/1d"))
+	t.Setenv("DIPWELL_SERVER", startAPI(t, server.Config{}, "login=5/1m,burst=20,keys=list", "all=5/1m,burst=20,keys=list,shared=true", "jobs=1/1s,burst=1,max_debt=5,plans=pro:rate=2;burst=4|banned:mode=blocked|staff:mode=unlimited|inner:rate=9;callable=false", "big=8000000000/1d"))
 	for _, tc := range []struct {
 		args string
 		code int
@@ -72,7 +72,7 @@ func TestClientExitCodes(t *testing.T) {
 		{"inspect login user:7", 0, "login user:7: 1 of 20 remaining"},
 		{"inspect login user:7", 0, "refused by here:1: "},
 		{"inspect login user:7", 0, " cost 3, retry after 12s, and "},
-		{"inspect login", 0, "login: 20 of 20 remaining"},
+		{"inspect all", 0, "all: 20 of 20 remaining"},
 		{"inspect login user:7 --json", 0, `"refusals":{"process":"here:1","last":[{"at_us":`},
 		{"keys login", 0, "user:7"},
 		{"keys login --prefix nobody", 0, ""},
@@ -84,9 +84,11 @@ func TestClientExitCodes(t *testing.T) {
 		{"audit nobody", 0, ""},
 		{"audit --ndjson", 0, `"action":"reset","limit":"login","key":"user:7","note":"ticket-81"}`},
 		{"audit --ndjson --json", 2, "ndjson, json: give only one"},
-		{"take login", 0, "allowed: login: 19 of 20"},
-		{"take login --json", 0, `"key":null,"cost":1,"granted":1,"capacity":20,"remaining":18,"retry_after_us":null`},
-		{"take login --cost 20 --json", 1, `"retry_after_us":24000000`},
+		{"take login", 2, "key: is missing; limit login has a bucket for each key"},
+		{"take all k", 2, "key: limit all is shared: its calls have no key"},
+		{"take all", 0, "allowed: all: 19 of 20"},
+		{"take all --json", 0, `"key":null,"cost":1,"granted":1,"capacity":20,"remaining":18,"retry_after_us":null`},
+		{"take all --cost 20 --json", 1, `"retry_after_us":24000000`},
 		{"reserve jobs k", 0, "allowed"},
 		{"reserve jobs k --cost 2", 0, "due in 2s, reservation "},
 		{"reserve jobs k --cost 9", 1, "ever hold"},
@@ -135,16 +137,18 @@ func TestClientExitCodes(t *testing.T) {
 			t.Errorf("%s: %d, want %d with %q\n%s%s", tc.args, code, tc.code, tc.want, stdout, stderr)
 		}
 	}
-	// The shared bucket is first in a listing. A page that ends with it continues
-	// after an empty key.
+	// A page that ends with the shared bucket continues after an empty key.
 	if code, out, stderr := program(t, "take", "login", "user:9"); code != 0 {
 		t.Error(out, stderr)
 	}
-	if code, out, stderr := program(t, "keys", "login", "-n", "1"); code != 0 || !strings.HasPrefix(out, "(shared) ") || !strings.HasSuffix(out, "there may be more: --after \"\"\n") {
+	if code, out, stderr := program(t, "keys", "all", "-n", "1"); code != 0 || !strings.HasPrefix(out, "(shared) ") || !strings.HasSuffix(out, "there may be more: --after \"\"\n") {
 		t.Errorf("the first page: %d %s%s", code, out, stderr)
 	}
-	if code, out, stderr := program(t, "keys", "login", "--after", ""); code != 0 || !strings.HasPrefix(out, "user:9 ") || strings.Contains(out, "shared") {
+	if code, out, stderr := program(t, "keys", "all", "--after", ""); code != 0 || out != "" {
 		t.Errorf("after the shared bucket: %d %s%s", code, out, stderr)
+	}
+	if code, out, stderr := program(t, "keys", "login", "--after", ""); code != 0 || !strings.HasPrefix(out, "user:9 ") {
+		t.Errorf("after no key: %d %s%s", code, out, stderr)
 	}
 	if code, _, stderr := program(t, "take", "login", ""); code != 2 || !strings.Contains(stderr, "key") {
 		t.Errorf("an empty key: %d %s", code, stderr)
@@ -401,7 +405,8 @@ func walkHoldsAndOverrides(t *testing.T, url string, shown func(text string) str
 		{"hold tokens acme --cost 31 --ttl 10m --id req-1", 2, "made or settled by another call"},
 		{"holds tokens acme", 0, "req-1: 30 tokens until 2001-09-09 01:56:40Z\n"},
 		{"holds tokens acme --json", 0, `{"holds":[{"hold":"req-1","tokens":30`},
-		{"holds tokens", 0, ""},
+		{"holds tokens nobody", 0, ""},
+		{"holds tokens", 2, "key: is missing; limit tokens has a bucket for each key"},
 		{"inspect tokens acme", 0, "hold: req-1: 30 tokens until"},
 		{"extend req-1 --ttl 20m", 0, "until 2001-09-09 02:06:40Z"},
 		{"settle req-1 --cost 1000000", 2, "dipwell: cost: "},
@@ -465,7 +470,7 @@ func TestDirectHoldsAndOverrides(t *testing.T) {
 
 func walkDirect(t *testing.T, url string) {
 	t.Setenv("DIPWELL_STORE", url)
-	const limit = "slots=1,algorithm=concurrency"
+	const limit = "slots=1,algorithm=concurrency,shared=true"
 	for _, tc := range []struct {
 		args []string
 		code int

@@ -30,6 +30,7 @@ func TestConfigCheckRefusesWhatServeDoes(t *testing.T) {
 		{"upstream: http://127.0.0.1:1\nlimits:\n" + many.String(), "upstream: 17 limits; a request can take from at most 16"},
 		{"upstream: http://127.0.0.1:1\nlimits:\n  - {name: tenant, rate: 1, per: 1s, parts: 1}\n", "upstream: limit tenant has a parent or parts"},
 		{"upstream: http://127.0.0.1:1\nlimits:\n  - {name: all, rate: 1, per: 1s}\n  - {name: user, rate: 1, per: 1s, parent: all}\n", "upstream: limit user has a parent or parts"},
+		{"upstream: http://127.0.0.1:1\nby: shared\nlimits:\n  - {name: all, rate: 1, per: 1s, shared: true}\n  - {name: site, rate: 1, per: 1s}\n", "by: shared: limit site has a bucket for each key"},
 		{"listen: nowhere\n", `listen: "nowhere" is not an address such as 127.0.0.1:8080`},
 		{"listen: 127.0.0.1:99999\n", `listen: "127.0.0.1:99999" is not an address`},
 		{"admin: 127.0.0.1\n", `admin: "127.0.0.1" is not an address`},
@@ -104,7 +105,7 @@ func TestServeRefusedByTheStore(t *testing.T) {
 			}
 			p := start(t, "--listen", "127.0.0.1:0", "--store", tc.store, "--limit", "a=1/1s", "--wait-for-store")
 			p.stderr.wait(t, tc.says)
-			if status, body := post(t, p.url+"/v1/take", "limit=a"); status != 503 {
+			if status, body := post(t, p.url+"/v1/take", "limit=a&key=k"); status != 503 {
 				t.Error(status, body)
 			}
 		})
@@ -114,7 +115,7 @@ func TestServeRefusedByTheStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {
-		if status, body := post(t, waits.url+"/v1/check", "limit=a&cost=0"); status != 200 || !strings.Contains(body, `"source":"store"`) {
+		if status, body := post(t, waits.url+"/v1/check", "limit=a&key=k&cost=0"); status != 200 || !strings.Contains(body, `"source":"store"`) {
 			return fmt.Errorf("%d %s", status, body)
 		}
 		return nil
@@ -126,7 +127,7 @@ func TestServeHangup(t *testing.T) {
 	p := start(t, "--listen", "127.0.0.1:0", "--limit", "api=1/1h,burst=2")
 	for range 3 {
 		must(t, p.cmd.Process.Signal(syscall.SIGHUP))
-		if status, body := post(t, p.url+"/v1/check", "limit=api"); status != 200 {
+		if status, body := post(t, p.url+"/v1/check", "limit=api&key=k"); status != 200 {
 			t.Fatal(status, body)
 		}
 	}

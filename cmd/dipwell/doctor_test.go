@@ -259,7 +259,7 @@ func TestDoctorConfigAndServer(t *testing.T) {
 	}
 	full := start(t, "--listen", "127.0.0.1:0", "--max-holds", "1", "--limit", "a=9/1h")
 	for _, id := range []string{"1", "2"} {
-		post(t, full.url+"/v1/hold", "limit=a&ttl=1m&id="+id)
+		post(t, full.url+"/v1/hold", "limit=a&key=k&ttl=1m&id="+id)
 	}
 	_, found = doctor(t, "--server", full.url)
 	expect(t, found, "store", "warning: 1 call for a new key, hold or override while the store was full")

@@ -12,7 +12,7 @@ type KeysCmd struct {
 	target `embed:""`
 	Name   string  `arg:"" name:"limit" help:"Name of the limit."`
 	Prefix string  `help:"Only keys that begin with this."`
-	After  *string `help:"Only keys after this one, in byte order. An empty one means the shared bucket."`
+	After  *string `help:"Only keys after this one, in byte order. An empty one is that of a shared limit."`
 	N      int     `short:"n" default:"100" help:"Number of keys, 1 to 1000. Default 100."`
 }
 
@@ -58,7 +58,7 @@ func (c *KeysCmd) Run(e *env) error {
 type InspectCmd struct {
 	target `embed:""`
 	Name   string `arg:"" name:"limit" help:"Name of the limit."`
-	Key    string `arg:"" optional:"" help:"Key of the bucket. Default: the limit's shared bucket."`
+	Key    string `arg:"" optional:"" help:"Key of the bucket. A limit that is shared has none."`
 }
 
 func (InspectCmd) Help() string {

@@ -44,7 +44,7 @@ func TestStartBesideOpenTransaction(t *testing.T) {
 				}
 			}
 			exec("begin; select dipwell.override('api', 'k', burst => 9), dipwell_internal.lock_limit('new')")
-			write(7, "  - {name: new, rate: 7, per: 1h}\n  - {name: child, rate: 7, per: 1h, parent: new}\n")
+			write(7, "  - {name: new, rate: 7, per: 1h, shared: true}\n  - {name: child, rate: 7, per: 1h, parent: new}\n")
 			p := start(t, "--listen", "127.0.0.1:0", "--store", dsn+setting, "--config", file)
 			eventually(t, func() error { return isReady(t, p.url) })
 			eventually(t, func() error { return capacity(p, "other", 7) })
@@ -54,7 +54,7 @@ func TestStartBesideOpenTransaction(t *testing.T) {
 			if err := capacity(p, "api", 5); err != nil {
 				t.Error(err)
 			}
-			if status, body := post(t, p.url+"/v1/take", "limit=new&key=k"); status != http.StatusServiceUnavailable {
+			if status, body := post(t, p.url+"/v1/take", "limit=new"); status != http.StatusServiceUnavailable {
 				t.Errorf("a limit that is not stored yet: %d %s", status, body)
 			}
 			exec("rollback")

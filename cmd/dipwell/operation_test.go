@@ -105,7 +105,7 @@ func TestServeAdminToken(t *testing.T) {
 	want := func(token string, status int) {
 		t.Helper()
 		eventually(t, func() error {
-			r, err := http.NewRequest(http.MethodPost, p.url+"/v1/reset?limit=api", nil)
+			r, err := http.NewRequest(http.MethodPost, p.url+"/v1/reset?limit=api&key=k", nil)
 			if err != nil {
 				return err
 			}

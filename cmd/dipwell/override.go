@@ -129,7 +129,7 @@ type OverrideListCmd struct {
 	target `embed:""`
 	Name   string  `arg:"" name:"limit" help:"Name of the limit."`
 	Prefix string  `help:"Only keys that begin with this."`
-	After  *string `help:"Only keys after this one, in byte order. An empty one means the shared bucket."`
+	After  *string `help:"Only keys after this one, in byte order. An empty one is that of a shared limit."`
 	N      int     `short:"n" default:"100" help:"Number of overrides, 1 to 1000. Default 100."`
 }
 

@@ -154,7 +154,7 @@ func TestMigratePortable(t *testing.T) {
 		if code, out, stderr := program(t, "migrate", "status", "--store", url); code != 0 || strings.Contains(out, "not applied") {
 			t.Error(code, out, stderr)
 		}
-		if code, out, stderr := program(t, "take", "login", "--limit", "login=5/1m", "--store", url); code != 0 {
+		if code, out, stderr := program(t, "take", "login", "k", "--limit", "login=5/1m", "--store", url); code != 0 {
 			t.Error(code, out, stderr)
 		}
 	}

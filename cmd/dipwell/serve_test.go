@@ -218,6 +218,14 @@ func TestServeLimitsAndStops(t *testing.T) {
 	if code, out, stderr := program(t, "take", "api", "user:7", "--server", p.url); code != 1 || !strings.Contains(out, "refused") {
 		t.Error(code, out, stderr)
 	}
+	const missing = "key: is missing; limit api has a bucket for each key"
+	for _, args := range [][]string{{"--server", p.url}, {"--store", "memory:", "--limit", "api=1/1h"}} {
+		for _, verb := range []string{"take", "check", "reset", "inspect"} {
+			if code, out, stderr := program(t, append([]string{verb, "api"}, args...)...); code != 2 || !strings.Contains(stderr, missing) {
+				t.Errorf("%s without a key, %v: %d %s%s", verb, args, code, out, stderr)
+			}
+		}
+	}
 	if err := p.stop(); err != nil {
 		t.Errorf("SIGTERM: %v, want exit status 0", err)
 	}
@@ -236,20 +244,20 @@ func TestServeReloads(t *testing.T) {
 	}
 	save("limits:\n  - {name: a, rate: 1, per: 1h, burst: 2}\n  - {name: gone, rate: 1, per: 1s}\n")
 	p := start(t, "--config", file, "--listen", "127.0.0.1:0")
-	status, _ := post(t, p.url+"/v1/take", "limit=a&cost=2")
+	status, _ := post(t, p.url+"/v1/take", "limit=a&key=k&cost=2")
 	if status != 200 {
 		t.Fatal(status)
 	}
 	save("limits:\n  - {name: a, rate: 1, per: 1h, burst: 5}\n  - {name: new, rate: 1, per: 1s}\n")
 	p.stderr.wait(t, "configuration read again: 2 limits")
-	if status, body := post(t, p.url+"/v1/take", "limit=a&cost=3"); status != 200 {
+	if status, body := post(t, p.url+"/v1/take", "limit=a&key=k&cost=3"); status != 200 {
 		t.Error("the larger burst does not count: ", body)
 	}
 	p.stderr.wait(t, "limit gone is dropped")
-	if status, _ = post(t, p.url+"/v1/take", "limit=gone"); status != 404 {
+	if status, _ = post(t, p.url+"/v1/take", "limit=gone&key=k"); status != 404 {
 		t.Error("a limit that left the file: ", status)
 	}
-	if status, _ = post(t, p.url+"/v1/take", "limit=new"); status != 200 {
+	if status, _ = post(t, p.url+"/v1/take", "limit=new&key=j"); status != 200 {
 		t.Error("a new limit: ", status)
 	}
 	save("limits:\n  - {name: a, rate: 1, per: 1h, brust: 9}\n")
@@ -263,17 +271,17 @@ func TestServeReloads(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.stderr.wait(t, "(?s:read again: 1 limit\\b.*){2}")
-	if status, _ = post(t, p.url+"/v1/take", "limit=a&cost=4"); status != 200 {
+	if status, _ = post(t, p.url+"/v1/take", "limit=a&key=k&cost=4"); status != 200 {
 		t.Error(status)
 	}
 }
 
 func TestServeAdminListener(t *testing.T) {
 	p := start(t, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--limit", "api=1/1h")
-	if status, _ := post(t, p.url+"/v1/reset", "limit=api"); status != 403 {
+	if status, _ := post(t, p.url+"/v1/reset", "limit=api&key=k"); status != 403 {
 		t.Error(status)
 	}
-	if status, body := post(t, p.admin+"/v1/reset", "limit=api"); status != 200 {
+	if status, body := post(t, p.admin+"/v1/reset", "limit=api&key=k"); status != 200 {
 		t.Error(status, body)
 	}
 }
@@ -411,7 +419,7 @@ func TestServeUpstreamReloads(t *testing.T) {
 	}
 	save("limits:\n  - {name: site, rate: 5, per: 1h}\n")
 	p := start(t, "--config", file, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--upstream", up.URL)
-	save("limits:\n  - {name: all, rate: 50, per: 1h}\n  - {name: site, rate: 6, per: 1h, parent: all}\n")
+	save("limits:\n  - {name: all, rate: 50, per: 1h, shared: true}\n  - {name: site, rate: 6, per: 1h, parent: all}\n")
 	p.stderr.wait(t, "limit site has a parent or parts(?s:.*)last good configuration stays in force")
 	res, err := http.Get(p.url)
 	if err != nil {

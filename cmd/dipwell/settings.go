@@ -241,6 +241,9 @@ func (s *settings) checkProxied() error {
 		if l.Parent != "" || l.Parts != 0 {
 			return fmt.Errorf("upstream: limit %s has a parent or parts, so its keys are paths, but the keys of proxied requests are not", l.Name)
 		}
+		if s.By == "shared" && !l.Shared {
+			return fmt.Errorf("by: shared: limit %s has a bucket for each key; with shared: true it has one for everybody", l.Name)
+		}
 	}
 	return nil
 }

@@ -178,7 +178,7 @@ func TestJoinPlans(t *testing.T) {
 		}
 	}
 	t.Setenv("DIPWELL_LIMIT", "")
-	code, out, stderr := program(t, "take", "a", "--store", "memory:", "--limit", "a=1/1s,plans=pro:rate=2;burst=4;b=1/1s", "--plan", "pro")
+	code, out, stderr := program(t, "take", "a", "k", "--store", "memory:", "--limit", "a=1/1s,plans=pro:rate=2;burst=4;b=1/1s", "--plan", "pro")
 	if code != 0 || !strings.Contains(out, "3 of 4 remaining") {
 		t.Error(code, out, stderr)
 	}

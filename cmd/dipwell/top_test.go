@@ -38,8 +38,8 @@ func keepAsking(t *testing.T, url string, forms ...string) {
 }
 
 func TestTopOnce(t *testing.T) {
-	p := start(t, "--listen", "127.0.0.1:0", "--limit", "login=1/1d,burst=1", "--limit", "api=1000000/1s")
-	keepAsking(t, p.url, "limit=login&key=greedy", "limit=api&key=calm", "limit=login&key=greedy", "limit=api&key=%1b%5b2Jevil", "limit=api")
+	p := start(t, "--listen", "127.0.0.1:0", "--limit", "login=1/1d,burst=1", "--limit", "api=1000000/1s", "--limit", "all=1000000/1s,shared=true")
+	keepAsking(t, p.url, "limit=login&key=greedy", "limit=api&key=calm", "limit=login&key=greedy", "limit=api&key=%1b%5b2Jevil", "limit=all")
 	top := func(args ...string) string {
 		t.Helper()
 		out, err := built(t, append([]string{"top", "--server", p.url, "--interval", "300ms"}, args...)...).Output()
@@ -50,7 +50,7 @@ func TestTopOnce(t *testing.T) {
 	}
 	eventually(t, func() error { // a machine may be too busy for each call to come within an interval
 		text := top() // standard output is no terminal
-		for _, want := range []string{"decisions ", "LIMIT ", "BUSIEST KEYS", "login greedy ", "api calm ", "api (shared) ", `api "\x1b[2Jevil"`, "MOST REFUSED KEYS"} {
+		for _, want := range []string{"decisions ", "LIMIT ", "BUSIEST KEYS", "login greedy ", "api calm ", "all (shared) ", `api "\x1b[2Jevil"`, "MOST REFUSED KEYS"} {
 			if !strings.Contains(text, want) {
 				return fmt.Errorf("%q is not in\n%s", want, text)
 			}

@@ -83,6 +83,7 @@ func TestPlansAndParents(t *testing.T) {
       same:  {}
   - {name: tenant, rate: 1000, per: 1m, parts: 1}
   - {name: inference, algorithm: concurrency, burst: 10, ttl: 5m}
+  - {name: everybody, rate: 1, per: 1s, shared: true}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +93,8 @@ func TestPlansAndParents(t *testing.T) {
 		dipwell.Plan{Name: "banned", Mode: dipwell.Blocked}, dipwell.Plan{Name: "same"})}
 	tenant := dipwell.Limit{Name: "tenant", Rate: 1000, Period: time.Minute, Parts: 1}
 	inference := dipwell.Limit{Name: "inference", Algorithm: dipwell.Concurrency, Burst: 10, TTL: 5 * time.Minute}
-	if len(f.Limits) != 3 || f.Limits[0] != user || f.Limits[1] != tenant || f.Limits[2] != inference {
+	everybody := dipwell.Limit{Name: "everybody", Rate: 1, Period: time.Second, Shared: true}
+	if len(f.Limits) != 4 || f.Limits[0] != user || f.Limits[1] != tenant || f.Limits[2] != inference || f.Limits[3] != everybody {
 		t.Errorf("%+v", f.Limits)
 	}
 }
@@ -256,6 +258,10 @@ func TestMistakes(t *testing.T) {
 		{"a parent that is missing", login + "    parent: logni\n  - {name: top, rate: 1, per: 1s}\n", []string{"f.yaml:5: limits[0].parent: there is no limit logni"}},
 		{"a circle", "limits:\n  - {name: a, rate: 1, per: 1s, parent: b}\n  - {name: b, rate: 1, per: 1s, parent: a}\n", []string{"f.yaml:2: limits[0].parent: limit b has this limit above it", "f.yaml:3: limits[1].parent: limit a has"}},
 		{"parts below a parent", login + "    parent: top\n    parts: 1\n  - {name: top, rate: 1, per: 1s}\n", []string{"f.yaml:6: limits[0].parts: is for a limit without a parent"}},
+		{"no parts", login + "    parts: 0\n", []string{"f.yaml:5: limits[0].parts: 0 is not between 1 and 16; a limit with one bucket for everybody is shared: true"}},
+		{"a shared child", login + "    parent: top\n    shared: true\n  - {name: top, rate: 1, per: 1s}\n", []string{"f.yaml:6: limits[0].shared: is for a limit without a parent"}},
+		{"shared parts", login + "    shared: true\n    parts: 2\n", []string{"f.yaml:5: limits[0].shared: is for a limit without parts"}},
+		{"shared by a word", login + "    shared: yes please\n", []string{"f.yaml:5: limits[0].shared: "}},
 		{"a rate of slots", "limits:\n  - {name: a, algorithm: concurrency, burst: 3, rate: 1, per: 1s}\n", []string{"f.yaml:2: limits[0].rate: is not for a concurrency limit"}},
 		{"slots without a number", "limits:\n  - {name: a, algorithm: concurrency}\n", []string{"f.yaml:2: limits[0].burst: is missing"}},
 		{"a year", login + "    ttl: 8760h\n", []string{"f.yaml:5: limits[0].ttl: 8760h0m0s is not between 1ms and 31d"}},

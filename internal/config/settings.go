@@ -65,7 +65,7 @@ type File struct {
 	AdminOnly      []string `name:"admin_only" kind:"WHAT" oneof:"metrics,limits" help:"What else the admin listener alone answers: a list of 'metrics' and 'limits' (reading definitions)."`
 
 	Upstream                string        `name:"upstream" kind:"URL" help:"Be a [rate-limiting reverse proxy](http.md#a-rate-limiting-reverse-proxy) of this URL: every request on the main listener takes 1 from each limit of the flags and the file, all or nothing. The API is then on the admin listener."`
-	By                      string        `name:"by" kind:"WHAT" unset:"'ip'" help:"Whose bucket a proxied request takes from: 'ip', 'shared' or 'header:NAME'."`
+	By                      string        `name:"by" kind:"WHAT" unset:"'ip'" help:"The key of a proxied request: 'ip', 'header:NAME', or 'shared' if all limits are shared."`
 	UpstreamPlanHeader      string        `name:"upstream_plan_header" kind:"NAME" help:"Header field with the [plan](../how-to/limits-by-plan.md) of a proxied request. Whoever is in front must set it, or remove it. A limit that does not have the plan, or does not let callers name it, counts the request under its own numbers."`
 	UpstreamFloor           int64         `name:"upstream_floor" kind:"N" default:"0" min:"0" max:"9007199254740991" help:"Tokens that a proxied request must leave free, for other callers of the same limits."`
 	UpstreamDialTimeout     time.Duration `name:"upstream_dial_timeout" kind:"TIME" default:"5s" min:"1ms" max:"24h" help:"How long connecting to the upstream may take; 1ms to 24h, as the next three."`
