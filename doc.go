@@ -65,9 +65,9 @@
 //
 // # Keys
 //
-// A key has 1 to 512 bytes of UTF-8 without NUL. Shared is the key of a bucket that all
-// callers share. Key joins parts, and escapes them, so that user input in a part cannot
-// name the bucket of somebody else.
+// A key has 1 to 512 bytes of UTF-8 without NUL. A limit that is shared has one bucket for
+// all callers, and the key of its calls is Shared. Key joins parts, and escapes them, so
+// that user input in a part cannot name the bucket of somebody else.
 //
 // # Waiting
 //

@@ -16,7 +16,7 @@ import (
 type Override = store.Override
 
 // SetOverride sets the override of a key, in place of the one it may have. It is in force
-// from the next call of any program. o.Key is Shared for the limit's one shared bucket.
+// from the next call of any program. o.Key is Shared if the limit is.
 // The result is the override as it is kept, in which the key of the shared bucket is "".
 // The error is a *FieldError if a plan is unknown, which wraps store.ErrUnknownPlan, if
 // the numbers do not compile, or if Until is not in the future on the store's clock, and

@@ -127,7 +127,7 @@ func (b *bench) levelsOn(ctx context.Context, w *schema, tables string) error {
 	for _, l := range []dipwell.Limit{
 		{Name: "second", Rate: perSecond, Period: time.Second, Burst: burst},
 		{Name: "third", Rate: perSecond, Period: time.Second, Burst: burst},
-		{Name: "everybody", Rate: perSecond, Period: time.Second, Burst: burst},
+		{Name: "everybody", Rate: perSecond, Period: time.Second, Burst: burst, Shared: true},
 		{Name: "of-tenant", Rate: perSecond, Period: time.Second, Burst: burst, Parent: "everybody"},
 		{Name: "of-user", Rate: perSecond, Period: time.Second, Burst: burst, Parent: "of-tenant"},
 	} {

@@ -27,7 +27,7 @@ var limits = []dipwell.Limit{
 	{Name: windowLimit, Algorithm: dipwell.FixedWindow, Rate: burst, Period: time.Second},
 	{Name: drainedLimit, Rate: 1, Period: 24 * time.Hour},
 	{Name: plansLimit, Rate: perSecond, Period: time.Second, Burst: burst, Plans: store.NewPlans(store.Plan{Name: "pro", Burst: 2 * burst})},
-	{Name: "globe", Rate: perSecond, Period: time.Second, Burst: burst},
+	{Name: "globe", Rate: perSecond, Period: time.Second, Burst: burst, Shared: true},
 	{Name: "team", Rate: perSecond, Period: time.Second, Burst: burst, Parent: "globe"},
 	{Name: "member", Rate: perSecond, Period: time.Second, Burst: burst, Parent: "team"},
 	{Name: "held", Rate: 1, Period: time.Second, Burst: burst}, // what is held does not come back by time

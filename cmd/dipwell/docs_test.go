@@ -54,7 +54,7 @@ limits:
   - {name: tokens, rate: 100000, per: 1m}
   - {name: login-account, rate: 5, per: 15m}
   - {name: login-address, rate: 50, per: 1h}
-  - {name: sign-ups, rate: 100, per: 1h}
+  - {name: sign-ups, rate: 100, per: 1h, shared: true}
   - {name: session, rate: 10, per: 1m}
   - {name: address, rate: 100, per: 1m}
   - {name: webhooks, rate: 2, per: 1s, max_debt: 1000}

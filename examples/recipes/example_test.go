@@ -71,15 +71,15 @@ func Example_failedLogins() {
 	// welcome
 }
 
-// A global sign-up limit has one bucket for everybody: the shared key.
+// A global sign-up limit is shared: it has one bucket for everybody.
 func Example_globalSignUps() {
-	l := newLimiter(dipwell.Limit{Name: "sign-ups", Rate: 100, Period: time.Hour, Burst: 2})
+	l := newLimiter(dipwell.Limit{Name: "sign-ups", Rate: 100, Period: time.Hour, Burst: 2, Shared: true})
 	for range 3 {
 		d, _ := l.Take(ctx, "sign-ups", dipwell.Shared, 1)
 		fmt.Println(d.Allowed, d.RetryAfter)
 	}
-	// An empty key is an error: it would merge everyone by accident.
-	_, err := l.Take(ctx, "sign-ups", "", 1)
+	// A key is an error here, as a missing one is for limits that are not shared.
+	_, err := l.Take(ctx, "sign-ups", "ann", 1)
 	var bad *dipwell.FieldError
 	fmt.Println(errors.As(err, &bad), bad.Field)
 	// Output:

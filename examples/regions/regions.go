@@ -36,7 +36,7 @@ func Open(ctx context.Context, own, home pgstore.DB) (*Region, error) {
 	var err error
 	r.own, err = r.open(ctx, own, dipwell.Limit{Name: "customer", Rate: 100, Period: time.Second, Burst: 200})
 	if err == nil {
-		r.world, err = r.open(ctx, home, dipwell.Limit{Name: "world", Rate: Rate, Period: time.Second, Burst: Burst, Lease: lease, Timeout: lease})
+		r.world, err = r.open(ctx, home, dipwell.Limit{Name: "world", Rate: Rate, Period: time.Second, Burst: Burst, Shared: true, Lease: lease, Timeout: lease})
 	}
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
