@@ -283,6 +283,7 @@ func TestPlanErrorsSQL(t *testing.T) {
 		"override('api', 'k', plan => 'gold')":                                `plan: limit api has no plan "gold"`,
 		"override('api', 'k', plan => 'pro', burst => 3)":                     "plan: stands beside",
 		"override('api', 'k', burst => -3)":                                   "burst: -3 is not",
+		"override('api', 'cust-*', plan => 'pro')":                            "key: has a *, but an override is for one key: there are no patterns; a plan is for many",
 		"override('api', 'k', burst => 3, until => now())":                    "until: is not in the future",
 		"override('api', 'k', burst => 3, until => '294276-12-31')":           "until: is not between now and the year 2255",
 		"override('api', 'k', burst => 3, until => '-infinity')":              "until: is not in the future",

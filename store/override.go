@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -20,7 +21,8 @@ import (
 //	store.Override{Key: "user:7", Rate: 600, Until: now + 3600e6, Note: "import, ticket 81"}
 //	store.Override{Key: "user:8", Plan: "blocked"} // "blocked" is a plan of the limit
 type Override struct {
-	// Key is at most MaxKey bytes; "" is the limit's shared bucket.
+	// Key is at most MaxKey bytes, without *: it is one key, never a pattern. "" is the
+	// bucket of a shared limit.
 	Key string
 	// Plan is a plan of the limit, also one that is OverrideOnly. An override has either a
 	// Plan or the numbers below; with both, or neither, setting it is an error. If a
@@ -119,7 +121,7 @@ func (d *Definition) withOverride(o *Override) *Definition {
 }
 
 // CheckOverride checks an override of the limit that is set at the time now, in µs: its
-// key has at most MaxKey bytes, its note at most 1024 bytes of UTF-8 without NUL, Until
+// key has at most MaxKey bytes and no *, its note at most 1024 bytes of UTF-8 without NUL, Until
 // is later, and it has either a plan of the limit or numbers that compile with the
 // limit's other settings. Pass 0 as now if only the store's server knows the time. The
 // error is a *FieldError of the field "key", "until", "note" or "plan", or of the number
@@ -133,6 +135,8 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 	switch {
 	case len(o.Key) > most:
 		return badField("key", "has %d bytes; at most %d", len(o.Key), MaxKey)
+	case strings.Contains(o.Key, "*"):
+		return badField("key", "has a *, but an override is for one key: there are no patterns; a plan is for many")
 	case o.Until != 0 && o.Until <= now:
 		return badField("until", "is not in the future")
 	case o.Until < 0 || o.Until > MaxInt:

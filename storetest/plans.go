@@ -536,6 +536,7 @@ var overrideCases = []testCase{
 			{"until", store.Override{Key: "k", Burst: 4, Until: b.clock.Load()}},
 			{"until", store.Override{Key: "k", Burst: 4, Until: 1}},
 			{"key", store.Override{Key: strings.Repeat("k", 513), Burst: 4}},
+			{"key", store.Override{Key: "cust-*", Plan: "pro"}},
 			{"plan", store.Override{Key: "k", Plan: "gold"}},
 			{"plan", store.Override{Key: "k", Plan: "pro", Burst: 4}},
 			{"plan", store.Override{Key: "k"}},

@@ -101,7 +101,9 @@ declare
     p    dipwell.plans;
     reason text;
 begin
-    if o.until <= n then
+    if strpos(o.key, '*') > 0 then
+        perform dipwell_internal.bad_override('key', 'has a *, but an override is for one key: there are no patterns; a plan is for many');
+    elsif o.until <= n then
         perform dipwell_internal.bad_override('until', 'is not in the future');
     elsif o.until > 9007199254740991 then
         perform dipwell_internal.bad_override('until', 'is not between now and the year 2255');
