@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -438,10 +439,15 @@ func TestTakesOfOneParent(t *testing.T) {
 		d.Limits[3].Cost != 7 || d.Limits[3].Remaining != 1 || d.Limits[2].Granted != 4 {
 		t.Errorf("%s: %+v, %v", got, d, err)
 	}
-	// The parent is a take too.
-	d, err = l.TakeAll(t.Context(), take("global", dipwell.Shared, 1), take("user", "b/a", 1))
-	if err != nil || !d.Allowed || len(d.Limits) != 3 || d.Limits[0].Cost != 1 || d.Limits[0].Granted != 1 || d.Limits[0].Remaining != 1 {
-		t.Errorf("%+v, %v", d, err)
+	// The parent is charged with its child, so it cannot be a take too.
+	for i, takes := range [][]dipwell.Take{{take("user", "b/a", 1), take("global", dipwell.Shared, 1)}, {take("tenant", "b", 1), take("alone", "x", 1), take("user", "b/a", 1)}} {
+		_, err = l.TakeAll(t.Context(), takes...)
+		if field, ok := errors.AsType[*dipwell.FieldError](err); !ok || field.Field != fmt.Sprintf("takes[%d].limit", 2*i) || !strings.Contains(field.Reason, "is above limit user") {
+			t.Errorf("%v: %v", takes, err)
+		}
+	}
+	if d, err = l.Check(t.Context(), "user", "b/a", 0); err != nil || d.Limits[0].Remaining != 5 || d.Limits[1].Remaining != 8 {
+		t.Errorf("charged: %+v, %v", d, err)
 	}
 }
 
@@ -704,7 +710,7 @@ func TestPrice(t *testing.T) {
 			t.Fatalf("%+v, %v", d, err)
 		}
 		began := time.Now()
-		if err = l.DoWait(t.Context(), &d, []dipwell.Take{{Limit: "upstream", Key: "w", Cost: 5}}, time.Second); err != nil || !d.Allowed || time.Since(began) < 98*time.Millisecond {
+		if err = l.DoWait(t.Context(), &d, []dipwell.Take{{Limit: "upstream", Key: dipwell.Shared, Cost: 5}}, time.Second); err != nil || !d.Allowed || time.Since(began) < 98*time.Millisecond {
 			t.Fatalf("%+v after %v, %v", d, time.Since(began), err)
 		}
 	})

@@ -125,6 +125,7 @@ func (l *Limiter) doGroup(ctx context.Context, d *Decision, verb store.Verb, tak
 type call struct {
 	ops      []store.Op
 	own      [store.MaxTakes]int // by take: index in ops of its own limit
+	named    int                 // the first ops, which are those of takes; the others are of parents
 	timeout  time.Duration
 	reserves bool // the group may make a reservation
 	holds    bool // the group makes a hold
@@ -163,6 +164,7 @@ func (l *Limiter) prepare(ctx context.Context, c *call, verb store.Verb, takes [
 			return c.inList(err, i)
 		}
 	}
+	c.named = len(c.ops)
 	for i := range takes {
 		own := &c.ops[c.own[i]]
 		if own.Def.Parent == "" || verb == store.VerbReset {
@@ -197,12 +199,15 @@ func (l *Limiter) addParents(c *call, op *store.Op, cost int64, i int) error {
 		if next.Def == nil {
 			return l.registry.Missing(name)
 		}
+		next.Def = next.Def.ForChild(op.Def.Plan)
 		if err := c.check(next.Def, op.Verb); err != nil {
 			return err
 		}
 		key, name = next.Key, next.Def.Parent
-		if _, err := c.add(next, false); err != nil {
+		if at, err := c.add(next, false); err != nil {
 			return err
+		} else if at < c.named {
+			return badField("limit", "limit %s is above limit %s, which is in the same call and takes from it as well", c.ops[at].Def.Name, op.Def.Name)
 		}
 	}
 	return nil
@@ -216,10 +221,10 @@ func (c *call) add(op *store.Op, named bool) (int, error) {
 		if same.Key != op.Key || same.Def != op.Def && same.Def.Name != op.Def.Name {
 			continue
 		}
+		if same.Def.Plan != op.Def.Plan && (named || i >= c.named) {
+			return i, badField("plan", "another take of the same limit and key, %s, has another plan", op.Def.Name)
+		}
 		if named {
-			if same.Def.Plan != op.Def.Plan {
-				return i, badField("plan", "another take of the same limit and key has another plan")
-			}
 			same.Def = op.Def // the later one, in case the limit has changed meanwhile
 		}
 		same.Takes |= op.Takes
@@ -335,6 +340,8 @@ func namedPlan(d *store.Definition, name string) (*store.Definition, error) {
 	switch {
 	case plan == nil:
 		return nil, &FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", d.Name, name), Err: store.ErrUnknownPlan}
+	case plan.Children:
+		return nil, badField("plan", "calls of the children of limit %s choose its plan %s; those of its own may not name it", d.Name, name)
 	case plan.OverrideOnly:
 		return nil, badField("plan", "callers may not name plan %s of limit %s; keys have it by an override alone", name, d.Name)
 	}

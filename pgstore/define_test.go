@@ -211,9 +211,9 @@ func TestPlansInSQL(t *testing.T) {
 	name := rapid.SampledFrom([]string{"pro", "free", "a.b-c_9", "", "p o", "é", strings.Repeat("x", 64), strings.Repeat("x", 65)})
 	field := rapid.SampledFrom([]string{"rate", "per", "burst", "max_debt", "mode", "callable", "Rate", "bust", "speed", ""})
 	value := rapid.SampledFrom([]string{"0", "1", "600", "007", "9007199254740991", "9007199254740992", "99999999999999999999", "-1", "1.5", "abc", "", " 5",
-		"1s", "60s", "1h30m", "0s", "1q", "1mo", "24mo", "0mo", "9999mo", "99999999999999999999mo", "2y", "101y", "106752w", "1 m", "unlimited", "blocked", "shadow", "enforce", "blokced", "off", "true", "false", "maybe", "1=2"})
+		"1s", "60s", "1h30m", "0s", "1q", "1mo", "24mo", "0mo", "9999mo", "99999999999999999999mo", "2y", "101y", "106752w", "1 m", "unlimited", "blocked", "shadow", "enforce", "blokced", "off", "true", "false", "children", "maybe", "1=2"})
 	setting := rapid.OneOf(
-		rapid.SampledFrom([]string{"rate=60", "per=2s", "per=60s", "burst=0", "burst=90", "max_debt=0", "max_debt=unlimited", "mode=shadow", "mode=enforce", "callable=false", "callable=true"}),
+		rapid.SampledFrom([]string{"rate=60", "per=2s", "per=60s", "burst=0", "burst=90", "max_debt=0", "max_debt=unlimited", "mode=shadow", "mode=enforce", "callable=false", "callable=true", "callable=children"}),
 		rapid.Custom(func(t *rapid.T) string { return field.Draw(t, "field") + "=" + value.Draw(t, "value") }),
 		rapid.SampledFrom([]string{"", "rate", "mode"}))
 	good := 0

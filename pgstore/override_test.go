@@ -21,7 +21,7 @@ import (
 func overriddenStore(t *testing.T, db pgstore.DB, pool *pgxpool.Pool) (*pgstore.Store, *store.Definition) {
 	t.Helper()
 	must(t, pool, "select dipwell.define('api', 1, interval '1 hour', burst => 5)")
-	must(t, pool, "select dipwell.define_plan('api', 'pro', burst => 20), dipwell.define_plan('api', 'staff', mode => 'unlimited', callable => false), dipwell.define_plan('api', 'banned', mode => 'blocked')")
+	must(t, pool, "select dipwell.define_plan('api', 'pro', burst => 20), dipwell.define_plan('api', 'staff', mode => 'unlimited', callable => 'no'), dipwell.define_plan('api', 'banned', mode => 'blocked')")
 	s := newStore(t, db, pgstore.Config{Poll: -1})
 	return s, s.Registry().Lookup("api")
 }

@@ -19,6 +19,17 @@ func (d *Definition) Base() *Definition {
 	return d
 }
 
+// ForChild returns the definition that decides a call of a child which names a plan: that of
+// the limit's own plan of this name, if it is for Children, otherwise the base.
+func (d *Definition) ForChild(plan string) *Definition {
+	if plan != "" && d.Plans != (Plans{}) {
+		if p := d.WithPlan(plan); p != nil && p.Children {
+			return p
+		}
+	}
+	return d
+}
+
 // WithPlan returns the definition of a plan of the limit, or nil if the limit has no plan
 // of this name. The name "" is the base. WithPlan also returns plans that are
 // OverrideOnly, which callers may not name: checking that is up to its caller. d may be
@@ -75,7 +86,7 @@ func (d *Definition) variant(p *Plan) *Definition {
 		return nil
 	}
 	l.Plans = Plans{}
-	return &Definition{Limit: l, Plan: p.Name, Owner: d.Owner, Overridden: d.Overridden, Since: d.Since, Rule: r, Policy: d.Policy, OverrideOnly: p.OverrideOnly, base: d}
+	return &Definition{Limit: l, Plan: p.Name, Owner: d.Owner, Overridden: d.Overridden, Since: d.Since, Rule: r, Policy: d.Policy, OverrideOnly: p.OverrideOnly, Children: p.Children, base: d}
 }
 
 // A place is a definition that a row may be under: the base, a plan or the key's

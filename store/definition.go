@@ -74,6 +74,7 @@ type Definition struct {
 	Paths bool
 
 	OverrideOnly bool // callers may not name the plan: only an override gives it to a key
+	Children     bool // calls of the limit's children choose the plan; see ForChild
 
 	// Override is the override that this definition was made from, or nil.
 	Override *Override

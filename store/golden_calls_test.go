@@ -217,7 +217,9 @@ func (p *callPlay) takes(verb store.Verb, several bool) (list []golden.Take) {
 	list = append(list, p.take(verb))
 	for several && len(list) < 3 && p.rnd.IntN(3) == 0 {
 		t := p.take(verb)
-		if !slices.ContainsFunc(list, func(o golden.Take) bool { return o.Limit == t.Limit && o.Key == t.Key }) {
+		if !slices.ContainsFunc(list, func(o golden.Take) bool {
+			return o.Limit == t.Limit && o.Key == t.Key || p.above(o, t) || p.above(t, o)
+		}) {
 			list = append(list, t)
 		}
 	}
@@ -227,9 +229,21 @@ func (p *callPlay) takes(verb store.Verb, several bool) (list []golden.Take) {
 	return list
 }
 
+// above reports whether take b takes from the bucket of take a as well, so that one call
+// cannot have both.
+func (p *callPlay) above(a, b golden.Take) bool {
+	for d := p.reg.Lookup(b.Limit); d.Parent != ""; {
+		d, b.Key = p.reg.Lookup(d.Parent), b.Key[:strings.LastIndexByte(b.Key, '/')]
+		if d.Name == a.Limit && b.Key == a.Key {
+			return true
+		}
+	}
+	return false
+}
+
 // desk draws a take of the lower of two concurrency limits.
 func (p *callPlay) desk() golden.Take {
-	t := golden.Take{Limit: "desk", Plan: []string{"", "", "big", "free"}[p.rnd.IntN(4)], Key: p.keyOf("desk"), Cost: 1 + p.rnd.Int64N(4)}
+	t := golden.Take{Limit: "desk", Plan: []string{"", "", "big", "free"}[p.rnd.IntN(4)], Key: p.keyOf("desk"), Cost: 1 + p.rnd.Int64N(5)}
 	if p.rnd.IntN(4) == 0 {
 		t.Floor = p.rnd.Int64N(3)
 	}
@@ -282,7 +296,8 @@ func (p *callPlay) makeHold(s *golden.Step) {
 	}
 	s.Takes = p.takes(store.VerbTake, true)
 	if p.name == "together" && p.rnd.IntN(3) == 0 {
-		s.Takes = append(s.Takes[p.rnd.IntN(len(s.Takes)+1):], p.desk())
+		desk := p.desk()
+		s.Takes = append(slices.DeleteFunc(s.Takes[p.rnd.IntN(len(s.Takes)+1):], func(o golden.Take) bool { return p.above(o, desk) }), desk)
 	}
 	if !slices.ContainsFunc(s.Takes, func(t golden.Take) bool { return t.Cost > 0 }) && p.rnd.IntN(4) > 0 { // else an error
 		s.Takes[0].Cost = 1 + p.rnd.Int64N(7)

@@ -44,6 +44,10 @@ type Plan struct {
 	// OverrideOnly is set if callers may not name the plan: only an override gives it. With
 	// it, a plan such as blocked is only for support.
 	OverrideOnly bool
+	// Children is set if calls of the limit's children choose the plan: a call of a child
+	// that names a plan of this name is decided under it here. Calls of the limit itself may
+	// not name it. In configuration files it is callable: children.
+	Children bool
 }
 
 // Plans is a list of plans. It is a comparable value, so that a Limit is. The zero
@@ -124,11 +128,19 @@ var planSettings = []struct {
 	{"mode", func(p *Plan, v string) (err error) { p.Mode, err = oneOf[Mode](planModes)(v); return },
 		func(p *Plan) string { return nameOf(planModes, int(p.Mode)) }},
 	{"callable", func(p *Plan, v string) error {
-		b, err := either("true", "false")(v)
-		p.OverrideOnly = !b
+		i, err := oneOf[uint8](callers)(v)
+		p.OverrideOnly, p.Children = i == 1, i == 2
 		return err
-	}, func(p *Plan) string { return textUnless(!p.OverrideOnly, "false") }},
+	}, func(p *Plan) string {
+		if p.Children {
+			return callers[2]
+		}
+		return textUnless(!p.OverrideOnly, callers[1])
+	}},
 }
+
+// callers are the values of callable.
+var callers = []string{"true", "false", "children"}
 
 // textUnless returns text, or "", which means the base's value, if none is set.
 func textUnless(none bool, text string) string {

@@ -3,6 +3,7 @@ package storetest
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -18,6 +19,7 @@ var levelCases = []testCase{
 	{"levels-take-up-to-above-burst", levelsTakeUpToAboveBurst},
 	{"levels-take-up-to-shadow", levelsTakeUpToShadow},
 	{"levels-reserve", levelsReserve},
+	{"plan-levels", levelsPlan},
 	{"race-levels", raceLevels},
 }
 
@@ -113,6 +115,44 @@ func levelsTakeUpToShadow(e *env) {
 		if c, err := e.l.Check(e.ctx, "global", dipwell.Shared, 0); err != nil || c.Remaining != want.left {
 			e.Fatalf("call %d leaves %d, %v; want %d", i, c.Remaining, err, want.left)
 		}
+	}
+}
+
+// A parent's plan that is for children is chosen by their calls, and by none of its own.
+func levelsPlan(e *env) {
+	pro := store.Plan{Name: "pro", Rate: 100, Burst: 100}
+	e.must(e.l.Define(e.ctx, store.Limit{Name: "org", Rate: 1, Period: time.Hour, Burst: 10, Parts: 1,
+		Plans: store.NewPlans(store.Plan{Name: "pro", Rate: 50, Burst: 50, Children: true}, store.Plan{Name: "team", Burst: 20})}, store.OwnerCode))
+	e.must(e.l.Define(e.ctx, store.Limit{Name: "tokens", Rate: 2, Period: time.Hour, Burst: 8, Parent: "org", Plans: store.NewPlans(pro, store.Plan{Name: "team", Burst: 30})}, store.OwnerCode))
+	do := func(verb store.Verb, plan string, n int64, allowed bool, child, org int64, decided string) {
+		e.Helper()
+		var d dipwell.Decision
+		err := e.l.Do(e.ctx, &d, verb, dipwell.Take{Limit: "tokens", Key: "acme/u7", Cost: n, Plan: plan})
+		if err != nil || d.Allowed != allowed || d.Limits[0].Remaining != child || d.Limits[1].Remaining != org || d.Limits[1].Plan != decided {
+			e.Fatalf("%s %d under %q: %+v, %v", verb, n, plan, d, err)
+		}
+	}
+	do(store.VerbTake, "pro", 40, true, 60, 10, "pro")
+	do(store.VerbTake, "pro", 11, false, 60, 10, "pro")
+	do(store.VerbTake, "team", 11, false, 0, 0, "") // team is the child's plan; the org's is not for children
+	do(store.VerbCheck, "", 1, false, 0, 0, "")
+	e.at(time.Hour)
+	do(store.VerbCheck, "pro", 50, true, 100, 50, "pro")
+	if store.AbilitiesOf(e.store).Holds != nil {
+		d, err := e.l.Hold(e.ctx, time.Minute, "", dipwell.Take{Limit: "tokens", Key: "acme/u7", Cost: 50, Plan: "pro"})
+		if err != nil || !d.Allowed || d.Limits[1].Plan != "pro" || d.Limits[1].Remaining != 0 {
+			e.Fatalf("hold: %+v, %v", d, err)
+		}
+		e.must(e.l.Settle(e.ctx, d.Hold, 20))
+		do(store.VerbCheck, "pro", 30, true, 80, 30, "pro")
+	}
+	_, err := e.l.TakeAll(e.ctx, dipwell.Take{Limit: "org", Key: "acme", Cost: 1, Plan: "pro"})
+	if field, ok := errors.AsType[*dipwell.FieldError](err); !ok || !strings.HasSuffix(field.Field, "plan") {
+		e.Errorf("a call of the org names pro: %v", err)
+	}
+	_, err = e.l.TakeAll(e.ctx, dipwell.Take{Limit: "tokens", Key: "acme/u7", Cost: 1}, dipwell.Take{Limit: "org", Key: "acme", Cost: 1})
+	if field, ok := errors.AsType[*dipwell.FieldError](err); !ok || field.Field != "takes[0].limit" {
+		e.Errorf("a parent beside its child: %v", err)
 	}
 }
 

@@ -70,7 +70,7 @@ var severalKeys = map[string]bool{
 	"plan-group": true, "floor-group": true, "hold-several": true, "hold-several-nothing": true, "settle-several-nothing": true, "hold-several-free": true, "concurrency-expires-unused": true, "hold-again": true, "hold-reset": true, "hold-reset-all": true, "hold-drop": true, "hold-parent-drop": true, "settle-beside-dropped": true, "hold-takes-add-up": true, "hold-bad-input": true, "concurrency-beside": true,
 	"worked-5-user-and-tenant": true, "group-same-key-adds-up": true, "group-shadow": true, "group-sixteen": true,
 	"group-shared-bucket": true, "shards-group": true, "cancel-group": true, "cancel-beside-charge": true, "race-group": true,
-	"levels": true, "levels-take-up-to": true, "levels-take-up-to-above-burst": true, "levels-take-up-to-shadow": true, "levels-reserve": true, "race-levels": true, "levels-golden": true, "together-golden": true, "hold-many-changes": true,
+	"levels": true, "levels-take-up-to": true, "levels-take-up-to-above-burst": true, "levels-take-up-to-shadow": true, "levels-reserve": true, "plan-levels": true, "race-levels": true, "levels-golden": true, "together-golden": true, "hold-many-changes": true,
 }
 
 // seed selects one random history. A failure's message has the number.

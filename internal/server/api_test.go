@@ -623,10 +623,10 @@ func TestLimits(t *testing.T) {
 // configuration file.
 func TestLimitWithPlans(t *testing.T) {
 	w := newFixture(t, server.Config{}, local)
-	const want = `{"name":"user","rate":60,"per":"1m","plans":{"banned":{"mode":"blocked"},"pro":{"rate":600,"burst":1000},"same":{},"staff":{"mode":"unlimited","callable":false}},"parent":"tenant","owner":"api"`
+	const want = `{"name":"user","rate":60,"per":"1m","plans":{"banned":{"mode":"blocked"},"pro":{"rate":600,"burst":1000},"same":{},"staff":{"mode":"unlimited","callable":false},"team":{"rate":90,"callable":"children"}},"parent":"tenant","owner":"api"`
 	w.want(w.do("PUT", "/v1/limits/user", `{"rate":60,"per":"1m","parent":"tenant"}`), 400, `"field":"parent"`, "there is no limit tenant")
 	w.want(w.do("PUT", "/v1/limits/tenant", `{"rate":1000,"per":"1m","parts":1}`), 201, `"parts":1`)
-	body := `{"rate":60,"per":"1m","parent":"tenant","plans":{"pro":{"rate":600,"burst":1000},"staff":{"mode":"unlimited","callable":false},"banned":"blocked","same":{}}}`
+	body := `{"rate":60,"per":"1m","parent":"tenant","plans":{"pro":{"rate":600,"burst":1000},"staff":{"mode":"unlimited","callable":false},"team":{"rate":90,"callable":"children"},"banned":"blocked","same":{}}}`
 	w.want(w.do("PUT", "/v1/limits/user", body), 201, want)
 	w.want(w.do("PUT", "/v1/limits/user", body), 200, want)
 	w.want(w.do("GET", "/v1/limits/user", ""), 200, want)

@@ -89,7 +89,7 @@ func (p *Proxy) Use(limits []string) error {
 func (p *Proxy) planOf(r *http.Request, limit string) string {
 	plan := r.Header.Get(p.plan)
 	if def := p.server.limiter.Limit(limit); plan != "" && def != nil {
-		if d := def.WithPlan(plan); d != nil && !d.OverrideOnly {
+		if d := def.WithPlan(plan); d != nil && !d.OverrideOnly && !d.Children {
 			return plan
 		}
 	}

@@ -136,7 +136,7 @@ create table dipwell.plans (
     version    int not null,
     name       text collate "C" not null,
     mode       text,                       -- enforce, shadow, unlimited, blocked; null: the limit's
-    callable   boolean not null,           -- false: only an override gives it
+    callable   text not null,              -- true; false: only an override gives it; children
     unit       bigint not null,
     add        bigint not null,
     cap        bigint not null,

@@ -100,14 +100,26 @@ begin
     d := dipwell_internal.plan_definition(l, plan_name);
     if (d.rule).number is null then
         perform dipwell_internal.unknown_plan(l, plan_name, field);
-    elsif not (select p.callable from dipwell.plans p where p.limit_id = l.id and p.number = (d.rule).number) then
-        raise exception using errcode = 'invalid_parameter_value', constraint = field,
-            message = format('%s: callers may not name plan %s of limit %s; keys have it by an override alone', field, plan_name, l.name);
     end if;
     return d;
 end $$;
 comment on function dipwell_internal.asked_definition is
-    'The plan that a caller named, or without a name the limit itself. Raises an error that names the field if callers may not name the plan.';
+    'The plan that a call names, or without a name the limit itself. Raises an error that names the field if there is none.';
+
+create function dipwell_internal.check_callable(l dipwell.limits, plan_name text, field text) returns void language plpgsql stable as $$
+declare
+    callable text := (select p.callable from dipwell.plans p where p.limit_id = l.id and p.version = l.version and p.name = plan_name);
+begin
+    if callable is null then
+        perform dipwell_internal.unknown_plan(l, plan_name, field);
+    elsif callable <> 'true' then
+        raise exception using errcode = 'invalid_parameter_value', constraint = field, message = format(case callable
+            when 'false' then '%s: callers may not name plan %s of limit %s; keys have it by an override alone'
+            else '%s: calls of the children of limit %3$s choose its plan %2$s; those of its own may not name it' end, field, plan_name, l.name);
+    end if;
+end $$;
+comment on function dipwell_internal.check_callable is
+    'Raises an error that names the field if callers may not name a plan of a limit. Go twin: namedPlan.';
 
 create function dipwell_internal.override_at(l dipwell.limits, o dipwell.key_overrides, base dipwell.versions) returns dipwell.key_overrides language plpgsql stable as $$
 declare

@@ -85,6 +85,7 @@ declare
     key    text;
     above  text;
     levels int;
+    plan   text;
     i      int;
     j      int;
     -- An entry for each take, and then one for each of their parents.
@@ -121,7 +122,7 @@ begin
         end if;
         perform dipwell_internal.check_verb(l, verb, ttl, fields[1]);
         if of_plans[i] is not null then -- here, because decide does not know which argument it is
-            perform dipwell_internal.asked_definition(l, of_plans[i], fields[5]);
+            perform dipwell_internal.check_callable(l, of_plans[i], fields[5]);
         end if;
         ids := ids || l.id;
         keys := keys || key;
@@ -152,6 +153,11 @@ begin
     for e in 1..cardinality(ids) loop
         i := at[e];
         j := array_position(names, ids[e] || ' ' || keys[e]);
+        plan := of_plans[i];
+        if e > k then
+            plan := (select p.name from dipwell.plans p join dipwell.limits x on x.id = p.limit_id and x.version = p.version
+                where p.limit_id = ids[e] and p.name = of_plans[i] and p.callable = 'children');
+        end if;
         if j is null then
             j := cardinality(names) + 1;
             if j > 16 then
@@ -161,14 +167,18 @@ begin
             names[j] := ids[e] || ' ' || keys[e];
             c.ids := c.ids || ids[e];
             c.keys := c.keys || keys[e];
-            c.plans := c.plans || case when e <= k then of_plans[i] end;
+            c.plans := c.plans || plan;
             costs[j] := of_costs[i];
             floors[j] := case when e <= k then coalesce(of_floors[i], 0) else 0 end;
             takes[j] := 1 << (i - 1);
         else
-            if e <= k and (c.plans)[j] is distinct from of_plans[i] then
+            if e > k and j <= c.named then
+                raise exception using errcode = 'invalid_parameter_value', constraint = 'limit_names',
+                    message = format('limit_names[%s]: limit %s is above limit %s, which is in the same call and takes from it as well', i,
+                        (select x.name from dipwell.limits x where x.id = ids[e]), limit_names[i]);
+            elsif (c.plans)[j] is distinct from plan then
                 raise exception using errcode = 'invalid_parameter_value', constraint = 'plans',
-                    message = format('plans[%s]: the same limit and key is asked under another plan', i);
+                    message = format('plans[%s]: another take of the same limit and key, %s, has another plan', i, (select x.name from dipwell.limits x where x.id = ids[e]));
             end if;
             costs[j] := dipwell_internal.check_cost(costs[j] + of_costs[i], 'costs');
             floors[j] := greatest(floors[j], case when e <= k then of_floors[i] end);

@@ -427,9 +427,9 @@ comment on function dipwell_internal.compile_variant is
     'The rule of a plan, for the version base of a limit. null means the limit''s setting. Go twin: Limit.compileVariant.';
 
 create function dipwell_internal.plans_of(plans text)
-returns table (i int, name text, rate bigint, per text, burst bigint, max_debt bigint, mode text, callable boolean) language sql immutable as $$
+returns table (i int, name text, rate bigint, per text, burst bigint, max_debt bigint, mode text, callable text) language sql immutable as $$
     select p.at::int, split_part(p.plan, ':', 1), (s->>'rate')::bigint, s->>'per', (s->>'burst')::bigint,
-        case s->>'max_debt' when 'unlimited' then -1 else (s->>'max_debt')::bigint end, s->>'mode', coalesce(s->>'callable', 'true') = 'true'
+        case s->>'max_debt' when 'unlimited' then -1 else (s->>'max_debt')::bigint end, s->>'mode', coalesce(s->>'callable', 'true')
     from unnest(string_to_array(plans, '|')) with ordinality p (plan, at)
     cross join lateral (select coalesce(jsonb_object_agg(split_part(x, '=', 1), split_part(x, '=', 2)), '{}') as s
         from unnest(string_to_array(nullif(substr(p.plan, length(split_part(p.plan, ':', 1)) + 2), ''), ';')) x) v
@@ -437,9 +437,9 @@ $$;
 comment on function dipwell_internal.plans_of is
     'The plans in limits.plans. Go twin: Plans.All.';
 
-create function dipwell_internal.plan_text(name text, rate bigint, per text, burst bigint, max_debt bigint, mode text, callable boolean) returns text language sql immutable as $$
+create function dipwell_internal.plan_text(name text, rate bigint, per text, burst bigint, max_debt bigint, mode text, callable text) returns text language sql immutable as $$
     select plan_text.name || coalesce(':' || nullif(concat_ws(';', 'rate=' || rate, 'per=' || per, 'burst=' || burst,
-        'max_debt=' || case max_debt when -1 then 'unlimited' else max_debt::text end, 'mode=' || mode, case when not callable then 'callable=false' end), ''), '')
+        'max_debt=' || case max_debt when -1 then 'unlimited' else max_debt::text end, 'mode=' || mode, 'callable=' || nullif(callable, 'true')), ''), '')
 $$;
 comment on function dipwell_internal.plan_text is
     'A plan as in limits.plans. Go twin: Plan.write.';
@@ -457,7 +457,7 @@ begin
             perform dipwell_internal.bad_limit(d.name, 'plans', 'there are more than 100');
         elsif p.name = last then
             perform dipwell_internal.bad_limit(d.name, 'plans', format('plan %s is there twice', p.name));
-        elsif d.shards > 1 and p.callable then
+        elsif d.shards > 1 and p.callable <> 'false' then
             perform dipwell_internal.bad_limit(d.name, 'plans', format('plan %s: callable: is false in a limit with shards', p.name));
         elsif p.mode not in ('enforce', 'shadow', 'unlimited', 'blocked') then
             perform dipwell_internal.bad_limit(d.name, 'plans', format('plan %s: mode: unknown; it is one of shadow, unlimited, blocked, enforce', p.name));

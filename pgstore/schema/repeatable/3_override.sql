@@ -21,7 +21,7 @@ create function dipwell_internal.wrong_setting(field text, value text) returns t
         when field = 'mode' and value = '' then 'is empty'
         when field = 'mode' and value not in ('shadow', 'unlimited', 'blocked', 'enforce') then format('"%s" is not one of shadow, unlimited, blocked, enforce', value)
         when field = 'mode' then null
-        when field = 'callable' and value not in ('true', 'false') then format('"%s" is neither true nor false', value)
+        when field = 'callable' and value not in ('true', 'false', 'children') then format('"%s" is not one of true, false, children', value)
         when field = 'callable' then null
         else 'unknown setting' end
 $$;

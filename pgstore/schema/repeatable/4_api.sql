@@ -219,7 +219,7 @@ comment on function dipwell.define is
     'Adds a limit, or changes it while it is in use. null means the default, and 0 means 0; a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is written as in dipwell.limits; null keeps those of define_plan. shards is the number of rows of each key, at most 64; null: one. shared gives the limit one bucket for everybody: its calls have no key. adaptive is the target by which each process lowers the rate that it uses, as in {"floor": 50, "latency": "200ms", "quantile": 0.95, "errors": "2%", "window": "1s"}.';
 
 create function dipwell.define_plan(limit_name text, plan text, rate bigint default null, per interval default null, burst bigint default null,
-    max_debt bigint default null, mode text default null, callable boolean default true)
+    max_debt bigint default null, mode text default null, callable text default 'yes')
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -234,15 +234,18 @@ begin
         raise exception using errcode = 'invalid_parameter_value', constraint = 'per', message = 'per: is not a length of time';
     elsif mode not in ('shadow', 'unlimited', 'blocked', 'enforce') then -- before it is part of a text
         perform dipwell_internal.bad_limit(limit_name, 'plans', format('plan %s: mode: unknown; it is one of shadow, unlimited, blocked, enforce', plan));
+    elsif callable not in ('yes', 'no', 'children') then
+        perform dipwell_internal.bad_limit(limit_name, 'plans', format('plan %s: callable: "%s" is not one of yes, no, children', plan, callable));
     end if;
-    is_now := dipwell_internal.plan_text(plan, rate, dipwell_internal.format_per(period), burst, max_debt, mode, coalesce(callable, true));
+    is_now := dipwell_internal.plan_text(plan, rate, dipwell_internal.format_per(period), burst, max_debt, mode,
+        case callable when 'no' then 'false' when 'children' then callable else 'true' end);
     was := dipwell_internal.change_plans(limit_name, plan, is_now);
     if was is distinct from is_now then
         perform dipwell_internal.changed('define', limit_name, what => 'plan ' || is_now || coalesce('; was ' || was, ''));
     end if;
 end $$;
 comment on function dipwell.define_plan is
-    'Adds a plan to a limit, or changes it. A plan is a named variant of the limit: a caller names it, or the key has it by an override. null means the limit''s setting. mode may also be unlimited or blocked. With callable false only an override can give the plan.';
+    'Adds a plan to a limit, or changes it. A plan is a named variant of the limit: a caller names it, or the key has it by an override. null means the limit''s setting. mode may also be unlimited or blocked. With callable no only an override can give the plan; with children, calls of the limit''s children that name it choose it.';
 
 create function dipwell.drop_plan(limit_name text, plan text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$

@@ -23,7 +23,7 @@ begin
     if plan is not null then
         select r.id, p.number, p.unit, r.every, p.add, p.cap, r.grid, (p.max_used + p.add - 1) / p.add as ticks,
                 r.plain and coalesce(p.mode, 'enforce') in ('enforce', 'shadow') as plain, r.spread, coalesce(p.mode, r.mode) as mode, r.shards, r.tree, r.shared into r
-            from dipwell.plans p where p.limit_id = r.id and p.version = r.number and p.name = take.plan and p.callable;
+            from dipwell.plans p where p.limit_id = r.id and p.version = r.number and p.name = take.plan and p.callable = 'true';
     end if;
     if r.plain and cost >= 1 and coalesce(floor, 0) >= 0 and cost <= r.cap / r.unit - coalesce(floor, 0) and (key is null) = r.shared and key is distinct from '' then
         if r.spread then -- windows without a start
