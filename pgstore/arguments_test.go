@@ -17,6 +17,7 @@ import (
 var callsOfFunctions = map[string]map[string]string{
 	"take": {"limit_name": "'login'", "key": "'k'"}, "check": {"limit_name": "'login'", "key": "'k'"}, "take_up_to": {"limit_name": "'login'", "key": "'k'"},
 	"reserve": {"limit_name": "'login'", "key": "'k'"}, "charge": {"limit_name": "'login'", "key": "'k'"}, "refund": {"limit_name": "'login'", "key": "'k'"}, "reset": {"limit_name": "'login'", "key": "'k'"},
+	"ready":    {"limit_name": "'login'", "keys": "'{k}'::text[]"},
 	"take_all": {"limit_names": "'{login}'::text[]", "keys": "'{k}'::text[]"},
 	"hold":     {"limit_name": "'login'", "key": "'k'", "cost": "1", "ttl": "interval '1 minute'"},
 	"hold_all": {"limit_names": "'{login}'::text[]", "keys": "'{k}'::text[]", "costs": "'{1}'::bigint[]", "ttl": "interval '1 minute'"},

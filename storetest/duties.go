@@ -40,7 +40,7 @@ var duties = []duty{
 	{"drop", "on a Drop delete the limit's rows and records and every reservation with a part in them",
 		"cancel-after-drop cancel-beside-neighbours-drop"},
 	{"keys", "compare keys byte by byte, and keep the keys of different limits apart; the shared bucket has the key \"\"",
-		"keys-apart keys-unusual keys-many group-shared-bucket null-key"},
+		"keys-apart keys-unusual keys-many group-shared-bucket null-key ready"},
 	{"list", "page through the keys that have rows, in byte order (ability Keys)",
 		"keys-list shards-keys"},
 	{"sweep", "delete only full rows, under the same lock under which they were found to be full (ability Sweep)",

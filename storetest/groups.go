@@ -3,6 +3,7 @@ package storetest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -21,6 +22,7 @@ var groupCases = []testCase{
 	{"group-check", groupCheck},
 	{"group-shared-bucket", groupShared},
 	{"null-key", nullKey},
+	{"ready", readyCase},
 	{"batch-independent-groups", batchIndependent},
 }
 
@@ -193,6 +195,45 @@ func groupShared(e *env) {
 		e.Fatalf("the shared bucket's key is %q", d.Key)
 	}
 	e.left("a", "k", 9)
+}
+
+// Ready tells the keys whose take would be allowed, in the order given, and takes nothing.
+func readyCase(e *env) {
+	e.three()
+	var all, odd []string
+	for i := range 40 {
+		key := fmt.Sprint("k", (i*7)%40)
+		if all = append(all, key); i%2 == 1 {
+			odd = append(odd, key)
+			e.take("a", key, 9)
+		} else {
+			e.take("a", key, 10)
+		}
+	}
+	ready := func(t dipwell.Take, keys, want []string) {
+		e.Helper()
+		got, err := e.l.Ready(e.ctx, t, keys)
+		if err != nil || !slices.Equal(got, want) {
+			e.Fatalf("ready for %+v: %q, %v; want %q", t, got, err, want)
+		}
+	}
+	for range 2 {
+		ready(dipwell.Take{Limit: "a", Cost: 1}, all, odd)
+	}
+	ready(dipwell.Take{Limit: "a", Cost: 2}, append([]string{"new", "new"}, all...), []string{"new", "new"})
+	ready(dipwell.Take{Limit: "a", Cost: 1}, nil, nil)
+	e.advance(time.Second)
+	ready(dipwell.Take{Limit: "a", Cost: 2}, all, odd)
+	for _, keys := range [][]string{{"a", "b", ""}, {"a", "b", dipwell.Shared}, {"a", "b", "\xff"}} {
+		_, err := e.l.Ready(e.ctx, dipwell.Take{Limit: "a", Cost: 1}, keys)
+		if field, ok := errors.AsType[*dipwell.FieldError](err); !ok || field.Field != "keys[2]" {
+			e.Errorf("%q: %v", keys, err)
+		}
+	}
+	_, err := e.l.Ready(e.ctx, dipwell.Take{Limit: "a", Cost: 1}, make([]string, dipwell.MaxReady+1))
+	if field, ok := errors.AsType[*dipwell.FieldError](err); !ok || field.Field != "keys" {
+		e.Errorf("too many: %v", err)
+	}
 }
 
 // Nobody merges all callers into one bucket by a variable without a value.

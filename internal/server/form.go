@@ -104,7 +104,7 @@ func (a *api) noParams(next http.HandlerFunc) http.HandlerFunc {
 }
 
 func (q *request) param(name, value string) error {
-	known := q.allowed &^ hasTakes
+	known := q.allowed &^ (hasTakes | hasKeys)
 	m := known.member(name)
 	if m == 0 {
 		return bad(name, "unknown parameter; known are "+known.String())

@@ -42,6 +42,8 @@ func (q *request) jsonMember(s *scanner, name string) (err error) {
 		return err
 	case hasCosts:
 		return s.array(name, func() error { return q.addCost(s.integer) })
+	case hasKeys:
+		return s.array(name, func() error { return q.addKey(s) })
 	case hasTTL:
 		q.ttl, err = s.span(name)
 		return err

@@ -177,7 +177,7 @@ func (d *describer) request(m members) object {
 
 // form returns the schema of a form: strings alone, and no takes.
 func (d *describer) form(m members) object {
-	schema := d.objectOf(m &^ hasTakes)
+	schema := d.objectOf(m &^ (hasTakes | hasKeys))
 	properties := schema["properties"].(object)
 	if m&hasKey != 0 {
 		properties["key"] = object{"type": "string", "minLength": 1, "maxLength": 512, "description": d.members["key"].(object)["description"]}
@@ -197,7 +197,7 @@ func (d *describer) objectOf(m members) object {
 			continue
 		}
 		properties[name] = d.members[name]
-		if bit&(needed|hasLimit|hasLatency) != 0 {
+		if bit&(needed|hasLimit|hasLatency|hasKeys) != 0 {
 			required = append(required, name)
 		}
 	}

@@ -33,6 +33,7 @@ type request struct {
 	note        string
 	hold, id    string
 	costs       []int64 // costs of a settle; nil settles to what was held
+	keys        []string
 	ttl         time.Duration
 	timeout     time.Duration
 	observed    observation
@@ -41,7 +42,7 @@ type request struct {
 }
 
 // members is a set of member names.
-type members uint16
+type members uint32
 
 const (
 	hasLimit members = 1 << iota
@@ -60,6 +61,7 @@ const (
 	hasOK
 	hasCount
 	hasNote
+	hasKeys
 )
 
 // Sets of members. ofTake may stand in the request or in the entries of takes.
@@ -69,7 +71,7 @@ const (
 )
 
 // memberNames are the names of members, in the order of their bits.
-var memberNames = [...]string{"limit", "key", "cost", "plan", "floor", "takes", "reservation", "hold", "costs", "ttl", "id", "timeout", "latency_us", "ok", "count", "note"}
+var memberNames = [...]string{"limit", "key", "cost", "plan", "floor", "takes", "reservation", "hold", "costs", "ttl", "id", "timeout", "latency_us", "ok", "count", "note", "keys"}
 
 // member returns the member with a name, if it is one of a set, or 0.
 func (m members) member(name string) members {
@@ -191,6 +193,8 @@ func (q *request) complete() error {
 		return q.completeCosts()
 	case q.allowed&hasLatency != 0:
 		return q.completeObservation()
+	case q.allowed&hasKeys != 0:
+		return q.completeReady()
 	case q.allowed&hasLimit == 0:
 		return nil
 	case q.has(hasTakes):

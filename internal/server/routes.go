@@ -36,6 +36,7 @@ const (
 	ofSettle  = hasHold | hasCost | hasCosts
 	ofExtend  = hasHold | hasTTL
 	ofObserve = hasLimit | hasLatency | hasOK | hasCount
+	ofReady   = hasLimit | hasKeys | hasCost | hasPlan | hasFloor
 )
 
 // ok is a 200 with a schema.
@@ -74,6 +75,8 @@ func routes() []route {
 			answers: ok("Cancelled"), errors: []int{http.StatusConflict, http.StatusNotImplemented}, handle: (*api).cancel},
 		{method: "POST", path: "/v1/wait", tag: "decisions", summary: "Take the tokens as soon as they can be had", members: ofWait,
 			answers: ok("Decision"), refuses: true, errors: notFound, handle: (*api).wait},
+		{method: "POST", path: "/v1/ready", tag: "decisions", summary: "Say which of many keys a take would be allowed for, and take nothing", members: ofReady,
+			answers: ok("Ready"), errors: notFound, handle: (*api).ready},
 		{method: "POST", path: "/v1/hold", tag: "holds", summary: "Take, and hold until the cost is known", members: ofMake,
 			answers: ok("Decision"), refuses: true, errors: changing, handle: (*api).hold},
 		{method: "POST", path: "/v1/settle", tag: "holds", summary: "End a hold with the actual cost", members: ofSettle,

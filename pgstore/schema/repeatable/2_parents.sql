@@ -48,24 +48,24 @@ end $$;
 comment on function dipwell_internal.check_path is
     'Raises an error that names the field if a key does not have that many parts, or if one of them is empty. Go twin: checkPath.';
 
-create function dipwell_internal.check_key(lim int, of_key text) returns text language plpgsql stable as $$
+create function dipwell_internal.check_key(lim int, of_key text, field text default 'key') returns text language plpgsql stable as $$
 declare
     l      dipwell.limits;
     key    text;
     levels int := 0;
 begin
     select * into l from dipwell.limits x where x.id = lim;
-    key := dipwell_internal.check_key(l, of_key, 'key');
+    key := dipwell_internal.check_key(l, of_key, field);
     while l.parent is not null and levels < 4 loop
         select * into l from dipwell.limits x where x.name = l.parent;
         levels := levels + 1;
     end loop;
     if levels > 0 or l.parts is not null and not l.shared then
-        perform dipwell_internal.check_path((select x.name from dipwell.limits x where x.id = lim), key, levels + dipwell_internal.key_parts(l), 'key');
+        perform dipwell_internal.check_path((select x.name from dipwell.limits x where x.id = lim), key, levels + dipwell_internal.key_parts(l), field);
     end if;
     return key;
 end $$;
-comment on function dipwell_internal.check_key(int, text) is
+comment on function dipwell_internal.check_key(int, text, text) is
     'Returns the key of a bucket. Raises an error that names the field if a limit cannot have the key. Go twin: Limiter.checkKey.';
 
 create function dipwell_internal.key_parts(l dipwell.limits) returns int language sql immutable as

@@ -246,6 +246,38 @@ end $$;
 comment on function dipwell_internal.ask is
     'Decides any verb for one key by dipwell_internal.decide, with the parents of the limit.';
 
+-- Limits whose keys have one row each are read together.
+create function dipwell.ready(limit_name text, keys text[], cost bigint default 1, plan text default null) returns table (key text)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+    k int := coalesce(cardinality(keys), 0);
+    l dipwell.limits;
+begin
+    if keys is null or k > 1000 then
+        raise exception using errcode = 'invalid_parameter_value', constraint = 'keys',
+            message = 'keys: ' || case when keys is null then 'is null' else format('has %s entries; at most 1000', k) end;
+    end if;
+    perform dipwell_internal.limit_id(limit_name, 'limit_name');
+    select * into l from dipwell.limits x where x.name = limit_name;
+    perform dipwell_internal.check_cost(cost, 'cost'), dipwell_internal.check_verb(l, 1, null, 'limit_name');
+    if plan is not null then
+        perform dipwell_internal.check_callable(l, plan, 'plan');
+    end if;
+    if k = 0 then
+        return;
+    end if;
+    keys := array(select dipwell_internal.check_key(l.id, q.key, format('keys[%s]', q.i)) from unnest(keys) with ordinality q (key, i) order by q.i);
+    if l.shards > 1 or l.parent is not null then
+        return query select q.key from unnest(keys) with ordinality q (key, i)
+            where (dipwell_internal.ask(1, limit_name, nullif(q.key, ''), cost, plan)).allowed order by q.i;
+    else
+        return query select nullif(keys[d.ordinality], '') from dipwell_internal.decide(array_fill(l.id, array[k]), keys, array_fill(1, array[k]), array_fill(cost, array[k]),
+            array_fill(null::bigint, array[k]), plans => case when plan is not null then array_fill(plan, array[k]) end) with ordinality d where d.allowed order by d.ordinality;
+    end if;
+end $$;
+comment on function dipwell.ready is
+    'The keys for which take would be allowed now, in the order given, at most 1000. Takes nothing.';
+
 create function dipwell.take_all(limit_names text[], keys text[], costs bigint[] default null, plans text[] default null, floors bigint[] default null)
 returns table (limit_name text, key text, allowed boolean, remaining bigint, retry_after interval, reset_after interval,
     granted bigint, delay interval, never boolean, reservation uuid)

@@ -28,7 +28,7 @@ comment on function dipwell_internal.lacks is
 -- not be created, grant by hand: an upgrade keeps such grants.
 do $$
 declare
-    app     constant text[] := array['take', 'take_all', 'check', 'take_up_to', 'reserve', 'charge', 'cancel', 'hold', 'hold_all', 'settle', 'settle_all', 'extend', 'key', 'observe'];
+    app     constant text[] := array['take', 'take_all', 'check', 'ready', 'take_up_to', 'reserve', 'charge', 'cancel', 'hold', 'hold_all', 'settle', 'settle_all', 'extend', 'key', 'observe'];
     service constant text[] := app || array['refund', 'reset', 'sweep'];
     admin   constant text[] := dipwell_internal.reserved();
     who  text;

@@ -1,0 +1,54 @@
+package server
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/texts"
+)
+
+// ready answers POST /v1/ready: for which keys a take would be allowed now.
+func (a *api) ready(w http.ResponseWriter, r *http.Request) {
+	x := exchanges.Get().(*exchange)
+	defer x.free()
+	err := a.read(w, r, x, ofReady)
+	var keys []string
+	if err == nil {
+		keys, err = a.limiter.Ready(r.Context(), x.req.take, x.req.keys)
+	}
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	b := append(x.out[:0], `{"keys":[`...)
+	for i, key := range keys {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = texts.AppendJSON(b, key)
+	}
+	x.out = append(b, "]}\n"...)
+	writeJSON(w, http.StatusOK, x.out)
+}
+
+// addKey appends a key to the list of a call of /v1/ready. An array is a path of its parts.
+func (q *request) addKey(s *scanner) error {
+	if len(q.keys) == dipwell.MaxReady {
+		return bad("keys", fmt.Sprintf("has more than %d entries", dipwell.MaxReady))
+	}
+	field := fmt.Sprintf("keys[%d]", len(q.keys))
+	key, err := s.key(field)
+	if err == nil && key == dipwell.Shared {
+		err = bad(field, "has a NUL byte")
+	}
+	q.keys = append(q.keys, key)
+	return err
+}
+
+func (q *request) completeReady() error {
+	if !q.has(hasKeys) {
+		return bad("keys", "is missing")
+	}
+	return finish(&q.take, q.seen|hasKey, "")
+}
