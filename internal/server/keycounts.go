@@ -64,7 +64,9 @@ func (k *keyCounts) add(d *dipwell.Decision) {
 	}
 	k.all.Add(limit, d.Key)
 	if !d.Allowed || d.Shadow {
-		k.refused.Add(limit, d.Key)
+		if d.Source != store.SourceFallbackClosed && d.Source != store.SourceFallbackOpen { // nobody was refused by the limit
+			k.refused.Add(limit, d.Key)
+		}
 		k.last.add(limit, d)
 	}
 }

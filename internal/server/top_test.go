@@ -220,6 +220,13 @@ func TestLastRefusals(t *testing.T) {
 		w.want(w.do("GET", "/v1/limits/login/keys?key=k", ""), 200, `"refusals":{"process":"host:1","last":[`+
 			`{"at_us":946684802000000,"cost":21,"retry_after_us":null,"never":true,"source":"store","more":0},`+
 			`{"at_us":946684800000000,"cost":1,"retry_after_us":12000000,"source":"store","more":4}]}`)
+		w.down.Store(true)
+		w.want(w.post("take", "limit=login&key=outage"), 503)
+		w.down.Store(false)
+		w.want(w.do("GET", "/v1/limits/login/keys?key=outage", ""), 200, `"source":"fallback-closed"`)
+		if rec := w.do("GET", "/v1/top", ""); strings.Contains(rec.Body.String()[strings.LastIndex(rec.Body.String(), `"refused"`):], "outage") {
+			t.Errorf("a key that only an outage refused is among the most refused: %s", rec.Body)
+		}
 		w.want(w.do("GET", "/v1/limits/all/keys?key=", ""), 200, `"key":null`, `"remaining":17`, `"last":[]`)
 		w.want(w.do("GET", "/v1/limits/listed/keys?key=k", ""), 200, `"last":[]`)
 		w.takes(21, "limit=all")

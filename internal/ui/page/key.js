@@ -81,7 +81,7 @@ function pictures(limit, b) {
   }
   if (b.refusals) {
     out.push(h("h2", {}, "Last refusals"), table([["when", ""], ["cost", "n"], ["would have passed in", "n"], ["answered by", ""], ["more in that second", "n"]],
-      b.refusals.last.map((x) => [time(x.at_us), count(x.cost), x.retry_after_us === null ? "never" : span(x.retry_after_us), x.shadow ? "shadow mode, which let it pass" : x.source, count(x.more)]),
+      b.refusals.last.map((x) => [time(x.at_us), count(x.cost), passed(x), x.shadow ? "shadow mode, which let it pass" : x.source, count(x.more)]),
       "None that this service remembers."),
     h("p", {class: "quiet"}, `A sample, by this service alone (${b.refusals.process}): at most one a second, the last 16, in memory.`));
   }
@@ -103,6 +103,12 @@ function act(id, title, fields, button, danger, run) {
     fields.map((f) => f.label), h("button", {class: danger && "danger"}, button)));
 }
 
+// passed says when a refused call would have passed.
+function passed(x) {
+  if (x.source.startsWith("fallback")) return "unknown: the store did not answer";
+  return x.retry_after_us === null ? "never" : span(x.retry_after_us);
+}
+
 function actionsOf(limit, k, bucket, run) {
   const target = k === null ? {limit: limit.name} : {limit: limit.name, key: k};
   const forms = [];
@@ -113,7 +119,7 @@ function actionsOf(limit, k, bucket, run) {
     const d = await call("POST", "/v1/check", {...target, cost: Number(cost.field.value)});
     answer.textContent = d.allowed ? "It passes now." : d.never ? "Never: no wait helps." : `In ${span(d.retry_after_us)}${d.retry_is_bound ? ", or sooner if a hold ends" : ""}.`;
   }, "")));
-  if (k !== null) forms.push(...overrideForms(limit, k, bucket, run));
+  forms.push(...overrideForms(limit, k, run));
   const back = input("tokens", {id: "refund-cost", type: "number", min: 1, value: 1, required: true});
   if (limit.algorithm !== "concurrency") {
     const note = noteField("refund");
@@ -140,11 +146,14 @@ function lasting(length, note) {
   return body;
 }
 
-function overrideForms(limit, k, bucket, run) {
-  const path = limitPath(limit.name, "/overrides"), forms = [];
-  const set = (body, done) => run(() => call("PUT", path, {key: k, ...body}), done);
+function overrideForms(limit, k, run) {
+  const path = limitPath(limit.name, "/overrides"), forms = [], key = k === null ? {} : {key: k};
+  const set = (body, done) => run(() => call("PUT", path, {...key, ...body}), done);
   const fields = (id) => [input("for (empty: no end)", {id: id + "-for", value: "1h", size: 6}), noteField(id)];
-  if (limit.algorithm !== "concurrency") {
+  if (limit.algorithm === "concurrency") {
+    const burst = input("at most held", {id: "raise-burst", type: "number", min: 1, value: limit.capacity, required: true}), [length, note] = fields("raise");
+    forms.push(act("raise", "Raise or lower this key", [burst, length, note], "Set", false, () => set({burst: Number(burst.field.value), ...lasting(length, note)}, "Set.")));
+  } else {
     const rate = input("rate", {id: "raise-rate", type: "number", min: 1, value: limit.rate, required: true}), per = input("per", {id: "raise-per", value: limit.per, size: 6, required: true});
     const burst = input("burst", {id: "raise-burst", type: "number", min: 0, value: limit.capacity, required: true}), [length, note] = fields("raise");
     const windows = limit.algorithm === "fixed_window" || limit.algorithm === "interval"; // they keep per
@@ -161,7 +170,7 @@ function overrideForms(limit, k, bucket, run) {
     forms.push(act("block", `Block it, by the plan ${blocking[0]}`, [length, note], "Block", true, () => set({plan: blocking[0], ...lasting(length, note)}, "Blocked.")));
   }
   const note = noteField("end");
-  forms.push(act("end", "End its override", [note], "End", false, () => run(() => call("DELETE", path + "?" + new URLSearchParams({key: k, note: note.field.value})), "Ended.")));
+  forms.push(act("end", "End its override", [note], "End", false, () => run(() => call("DELETE", path + "?" + new URLSearchParams({...key, note: note.field.value})), "Ended.")));
   return forms;
 }
 
