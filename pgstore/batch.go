@@ -49,8 +49,8 @@ returning b.key, b.used, b.ts, (select n from c)`, now, id, d.Number, unnest, co
 			leftSQL(r, after), fitsSQL(r, after, fmt.Sprintf("%d - excluded.used", bound)), lowSQL(leftSQL(r, after)))
 	}
 	missing := "true"
-	if d.Overridden {
-		missing = fmt.Sprintf("not exists (select from dipwell.key_overrides o where o.limit_id = %d and o.key = q.key)", id)
+	if d.Overridden { // with "not exists" the planner may read all overrides of the limit
+		missing = fmt.Sprintf("(select false from dipwell.key_overrides o where o.limit_id = %d and o.key = q.key) is null", id)
 	}
 	checked := func(bound int64) string {
 		return take(fmt.Sprintf(`

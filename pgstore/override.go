@@ -380,7 +380,8 @@ func (s *Store) withOverrides(ctx context.Context, id int32, rows []store.KeySta
 	if len(keys) == 0 {
 		return nil
 	}
-	found, err := s.db.Query(ctx, "select "+overrideColumns+" from dipwell.key_overrides where limit_id = $1 and key = any ($2)", s.withCustomPlan(id, keys)...)
+	found, err := s.db.Query(ctx, "select "+overrideColumns+` from unnest($2::text[]) q(k)
+		cross join lateral (select * from dipwell.key_overrides where limit_id = $1 and key = q.k limit 1) o`, s.withCustomPlan(id, keys)...)
 	if err != nil {
 		return err
 	}

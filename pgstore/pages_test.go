@@ -101,6 +101,8 @@ var pagedCalls = []struct {
 	{"Take of shards, first", 8, goCall((*dipwell.Limiter).Take, "sharded", "take", 1)},
 	{"Check of shards", 8, goCall((*dipwell.Limiter).Check, "sharded", "k", 1)},
 	{"Take under an override", 1, goCall((*dipwell.Limiter).Take, "over", "k", 1)},
+	{"Take beside overrides, first", 1, goCall((*dipwell.Limiter).Take, "over", "take", 1)},
+	{"Hold and Settle beside overrides, first", 3, goHold("over", "hold", settle)},
 	{"batch of takes under overrides", 20, goBatch(func(l *dipwell.Limiter, i, j int) []store.Op {
 		return []store.Op{op(l, "over", keyFor("k", 20*i+j), store.VerbTake)}
 	})},
@@ -224,7 +226,7 @@ func TestPages(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string][]string{
 		"new":              {},
-		"analyzed empty":   {"vacuum analyze dipwell.buckets", "vacuum analyze dipwell.reservations", "vacuum analyze dipwell.hold_parts"},
+		"analyzed empty":   {"vacuum analyze dipwell.buckets", "vacuum analyze dipwell.reservations", "vacuum analyze dipwell.hold_parts", "delete from dipwell.key_overrides", "vacuum analyze dipwell.key_overrides"},
 		"truncated":        {"insert into dipwell.buckets select 0, 0, 0, 0, i from generate_series(1, 20000) i", "analyze dipwell.buckets", "truncate dipwell.buckets, dipwell.reservations, dipwell.hold_parts"},
 		"rewritten, swept": {"vacuum full analyze dipwell.buckets", "select dipwell.sweep()"},
 	} {
@@ -251,7 +253,8 @@ func pagesAfter(t *testing.T, pool *pgxpool.Pool, prepare []string) {
 		select dipwell.define('member', 1, interval '1 hour', burst => 1000, parent => 'team');
 		select dipwell.define('sharded', 1000, interval '1 hour', burst => 1000, shards => 4);
 		select dipwell.define('over', 1, interval '1 hour', burst => 1000);
-		select dipwell.override('over', 'k' || i, burst => 2000) from generate_series(0, 40) i`)
+		select dipwell.override('over', 'k' || i, burst => 2000) from generate_series(0, 40) i;
+		create table override as select * from dipwell.key_overrides where key = 'k0'`)
 	for _, sql := range prepare {
 		must(t, pool, sql)
 	}
@@ -269,14 +272,14 @@ func pagesAfter(t *testing.T, pool *pgxpool.Pool, prepare []string) {
 	must(t, pool, "delete from dipwell.hold_parts")
 	if _, err := pool.Exec(t.Context(), `insert into dipwell.buckets (used, ts, limit_id, version, key)
 		select case l.name when 'empty' then l.cap + 1000000 * l.unit when 'slots' then 0 else l.unit end, dipwell_internal.now_us(), l.id,
-			coalesce((select dipwell_internal.override_number(o.id) from dipwell.key_overrides o where o.limit_id = l.id and o.key = 'k0'), l.version),
+			coalesce((select dipwell_internal.override_number(o.id) from override o where o.limit_id = l.id), l.version),
 			case l.name when 'sharded' then 'k' || i / 4 || chr(1) || lpad((i % 4)::text, 2, '0') else 'k' || i end
 		from dipwell.limits l, generate_series(1, $1 / 4) i on conflict do nothing`, rows); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pool.Exec(t.Context(), `insert into dipwell.key_overrides
-		select x.* from dipwell.key_overrides o, generate_series(1, $1 / 4) i, jsonb_populate_record(o, jsonb_build_object('key', 'k' || i)) x
-		where o.key = 'k0' on conflict do nothing`, rows); err != nil {
+		select x.* from override o, generate_series(0, $1 / 4) i, jsonb_populate_record(null::dipwell.key_overrides, to_jsonb(o) || jsonb_build_object('key', 'k' || i)) x
+		on conflict do nothing`, rows); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pool.Exec(t.Context(), `insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key)

@@ -169,7 +169,7 @@ create table dipwell.key_overrides (
     max_charge bigint not null,
     max_used   bigint not null,
     primary key (limit_id, key)
-);
+) with (vacuum_truncate = false);
 create index on dipwell.key_overrides (until) where until is not null;
 
 -- What holds took: a row for each limit and key of a hold. It stays for a while

@@ -538,4 +538,16 @@ begin
 end $$;
 comment on function dipwell_internal.make_room is
     'Gives the tables buckets and hold_parts a few pages, which vacuum keeps (vacuum_truncate). While a table has no pages, the planner considers a sequential scan the cheapest way to a key, and sessions keep that plan while the table fills.';
+
+create function dipwell_internal.make_room_for_overrides(lim int) returns void language plpgsql volatile as $$
+begin
+    insert into dipwell.key_overrides (limit_id, key, id, version, unit, add, cap, debt, max_charge, max_used)
+        select lim, lpad(i::text, 500, '0'), 0, 0, 0, 0, 0, 0, 0, 0 from generate_series(1, 200) i on conflict do nothing;
+    delete from dipwell.key_overrides x where x.limit_id = lim and x.id = 0;
+    if (select pg_has_role(c.relowner, 'usage') from pg_class c where c.oid = 'dipwell.key_overrides'::regclass) then
+        analyze dipwell.key_overrides;
+    end if;
+end $$;
+comment on function dipwell_internal.make_room_for_overrides is
+    'The same as make_room for the table key_overrides, whose rows need a limit.';
 select dipwell_internal.make_room() where 0 in (pg_relation_size('dipwell.buckets'), pg_relation_size('dipwell.hold_parts'));

@@ -224,6 +224,9 @@ begin
     end if;
     delete from dipwell.key_overrides x where x.limit_id = lim and x.key = of_key;
     if o.id is not null then
+        if pg_relation_size('dipwell.key_overrides') < 65536 then -- new, or rewritten by VACUUM FULL
+            perform dipwell_internal.make_room_for_overrides(lim);
+        end if;
         insert into dipwell.key_overrides select o.*;
         return o;
     end if;

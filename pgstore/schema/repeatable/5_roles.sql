@@ -1,5 +1,5 @@
 create function dipwell_internal.reserved() returns text[] language sql immutable as
-$$ select array['lock_limit', 'note_change', 'mark_overridden', 'put_limit', 'put_plans', 'mark_parent', 'drop_limit', 'bad_limit', 'change_plans', 'set_override', 'end_override', 'change_override', 'changed'] $$;
+$$ select array['lock_limit', 'note_change', 'mark_overridden', 'put_limit', 'put_plans', 'mark_parent', 'drop_limit', 'bad_limit', 'change_plans', 'set_override', 'end_override', 'change_override', 'make_room_for_overrides', 'changed'] $$;
 comment on function dipwell_internal.reserved is
     'The functions of dipwell_internal that only dipwell_admin may call.';
 
