@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/dipwell/dipwell/store"
 )
@@ -24,14 +25,15 @@ func (l *Limiter) Ready(ctx context.Context, t Take, keys []string) (ready []str
 		return nil, badField("keys", "has %d entries; at most %d", len(keys), MaxReady)
 	}
 	b := store.Batch{Groups: make([]store.Group, len(keys))}
-	var c call
+	c := call{alone: true}
+	ops := newOps()
 	for i, key := range keys {
-		t.Key = key
-		c.ops, c.alone = newOps(), true
+		t.Key, c.ops = key, ops
 		if err := l.prepare(ctx, &c, store.VerbCheck, []Take{t}); err != nil {
 			return nil, inKeys(err, i)
 		}
-		b.Groups[i].Ops = c.ops
+		b.Groups[i].Ops = slices.Clone(c.ops) // as long as it must be, because there are many
+		clear(c.ops)
 		l.adaptives.price(&b.Groups[i])
 	}
 	if err := l.applyAll(ctx, &b, &c); err != nil {

@@ -1,12 +1,20 @@
 package server
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/texts"
 )
+
+// maxReadies is how many calls of /v1/ready may be decided at one time: each may have half
+// a megabyte of keys and operations.
+const maxReadies = 64
+
+var errReadies = errors.New("too many calls of ready")
 
 // ready answers POST /v1/ready: for which keys a take would be allowed now.
 func (a *api) ready(w http.ResponseWriter, r *http.Request) {
@@ -15,7 +23,11 @@ func (a *api) ready(w http.ResponseWriter, r *http.Request) {
 	err := a.read(w, r, x, ofReady)
 	var keys []string
 	if err == nil {
-		keys, err = a.limiter.Ready(r.Context(), x.req.take, x.req.keys)
+		keys, err = a.readyKeys(r.Context(), &x.req)
+	}
+	if errors.Is(err, errReadies) {
+		shed(w)
+		return
 	}
 	if err != nil {
 		a.fail(w, err)
@@ -30,6 +42,16 @@ func (a *api) ready(w http.ResponseWriter, r *http.Request) {
 	}
 	x.out = append(b, "]}\n"...)
 	writeJSON(w, http.StatusOK, x.out)
+}
+
+// readyKeys returns errReadies if too many calls are decided already.
+func (s *Server) readyKeys(ctx context.Context, q *request) ([]string, error) {
+	defer s.readies.Add(-1)
+	if s.readies.Add(1) > maxReadies {
+		s.metrics.shed.Add(1)
+		return nil, errReadies
+	}
+	return s.limiter.Ready(ctx, q.take, q.keys)
 }
 
 // addKey appends a key to the list of a call of /v1/ready. An array is a path of its parts.

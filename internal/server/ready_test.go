@@ -1,11 +1,62 @@
 package server_test
 
 import (
+	"context"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/store"
 )
+
+// A gate is a store that decides nothing until it is open.
+type gate struct {
+	store.Store
+	entered chan struct{}
+	open    chan struct{}
+}
+
+func (g *gate) Apply(ctx context.Context, b *store.Batch) error {
+	g.entered <- struct{}{}
+	<-g.open
+	return g.Store.Apply(ctx, b)
+}
+
+// TestReadyIsBounded: of calls that are decided at the same time, each with many keys, the
+// 65th is shed.
+func TestReadyIsBounded(t *testing.T) {
+	w := newFixture(t, server.Config{}, local)
+	g := &gate{Store: w.limiter.Store(), entered: make(chan struct{}, 100), open: make(chan struct{})}
+	l, err := dipwell.New(g, dipwell.Limit{Name: "login", Rate: 5, Period: time.Minute, Burst: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.server = server.New(l, server.Config{})
+	w.api = w.server.API(local)
+	ask := func() int { return w.do("POST", "/v1/ready", `{"limit":"login","keys":["a","b"]}`).Code }
+	var calls sync.WaitGroup
+	for range 64 {
+		calls.Go(func() {
+			if code := ask(); code != 200 {
+				t.Errorf("a call within the bound: %d", code)
+			}
+		})
+	}
+	for range 64 {
+		<-g.entered
+	}
+	if code := ask(); code != 503 {
+		t.Errorf("one more: %d", code)
+	}
+	close(g.open)
+	calls.Wait()
+	if code := ask(); code != 200 {
+		t.Errorf("afterwards: %d", code)
+	}
+}
 
 // TestReady: the keys whose take would be allowed, in the order given; nothing is taken.
 func TestReady(t *testing.T) {

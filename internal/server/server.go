@@ -47,6 +47,7 @@ type Server struct {
 	load     load
 	large    atomic.Int64                   // calls with a large body; see maxLarge
 	waiters  atomic.Int64                   // calls of /v1/wait, and requests of a Proxy, that wait
+	readies  atomic.Int64                   // calls of /v1/ready that are decided
 	tells    bool                           // Config.StoreErrors
 	hashKey  func(limit, key string) string // Config.HashKey
 	extra    map[string]http.Handler        // by pattern
