@@ -17,7 +17,7 @@ func (h *history) batch() {
 	cancels := false
 	for i := range groups {
 		g := h.group()
-		for g.Cancel && cancels || g.Hold != nil && g.Hold.Verb == store.MakeHold && slices.Contains(h.holds, g.Hold.ID) || h.but.Forget && h.hidesOrder(groups[:i], &g) {
+		for g.Cancel && cancels || g.Hold != nil && g.Hold.Verb == store.MakeHold && slices.Contains(h.holds, g.Hold.ID) || h.but.Forget && h.hidesOrder(groups[:i], &g) || extended(groups[:i], &g) {
 			g = h.group()
 		}
 		cancels = cancels || g.Cancel // of two cancellations, no answer says which was first
@@ -54,6 +54,14 @@ func (h *history) batch() {
 		differ = append(differ, text(&g))
 	}
 	h.Errorf("a batch at %d:\n%s", *h.now, strings.Join(differ, "\n"))
+}
+
+// extended reports whether a call extends a hold that another one extends: no answer says
+// which was the last.
+func extended(groups []store.Group, g *store.Group) bool {
+	return g.Hold != nil && g.Hold.Verb == store.ExtendHold && slices.ContainsFunc(groups, func(other store.Group) bool {
+		return other.Hold != nil && other.Hold.Verb == store.ExtendHold && other.Hold.ID == g.Hold.ID
+	})
 }
 
 // hidesOrder reports whether a call resets or refunds a key that another one uses, or the
