@@ -35,10 +35,10 @@ var limitsOfHistories = []store.Limit{
 // first. The parts of a key are those of keysOfTrees.
 var treesOfHistories = []store.Limit{
 	{Name: "org", Rate: 6, Period: time.Second, Burst: 24, Parts: 1, Plans: store.NewPlans(
-		store.Plan{Name: "pro", Rate: 30, Burst: 60}, store.Plan{Name: "staff", Mode: store.Unlimited}, store.Plan{Name: "banned", Mode: store.Blocked},
+		store.Plan{Name: "pro", Rate: 30, Burst: 60, Children: true}, store.Plan{Name: "staff", Mode: store.Unlimited, Children: true}, store.Plan{Name: "banned", Mode: store.Blocked},
 		store.Plan{Name: "quiet", Mode: store.Shadow})},
 	{Name: "team", Algorithm: store.FixedWindow, Rate: 12, Period: 5 * time.Second, Start: "0s", Burst: 18, Parent: "org", Plans: store.NewPlans(
-		store.Plan{Name: "pro", Rate: 20, Burst: 30}, store.Plan{Name: "staff", Mode: store.Unlimited})},
+		store.Plan{Name: "pro", Rate: 20, Burst: 30, Children: true}, store.Plan{Name: "staff", Mode: store.Unlimited})},
 	{Name: "user", Rate: 4, Period: time.Second, Burst: 12, Parent: "team", KeepExpired: true, Plans: store.NewPlans(
 		store.Plan{Name: "pro", Rate: 40, Burst: 80}, store.Plan{Name: "slow", Rate: 1, Burst: 4}, store.Plan{Name: "staff", Mode: store.Unlimited},
 		store.Plan{Name: "banned", Mode: store.Blocked}, store.Plan{Name: "quiet", Mode: store.Shadow})},
@@ -572,10 +572,10 @@ func (h *history) ops(n int, limits []string, verb store.Verb) (ops []store.Op) 
 	return h.withParents(ops)
 }
 
-// named returns the definition of a limit, or of a plan.
+// named returns the definition of a limit, or of a plan that callers may name.
 func (h *history) named(name string) *store.Definition {
 	d := h.m.reg.Lookup(name)
-	if p := d.WithPlan(h.plan()); p != nil {
+	if p := d.WithPlan(h.plan()); p != nil && !p.Children {
 		return p
 	}
 	return d
@@ -595,20 +595,33 @@ func (h *history) key(limit string) string {
 	return h.pick("a", "a", "b", "c")
 }
 
-// withParents adds the ops of the parents of takes. Ops of the same limit and key are one.
+// withParents adds the ops of the parents of takes. Ops of the same limit and key are one. If
+// takes would choose different plans of a parent, which no call can, they have none.
 func (h *history) withParents(ops []store.Op) []store.Op {
-	for _, op := range slices.Clone(ops) {
-		cost := op.Cost
+	all, agree := h.parentsOf(ops)
+	if !agree {
+		for i := range ops {
+			ops[i].Def = ops[i].Def.Base()
+		}
+		all, _ = h.parentsOf(ops)
+	}
+	return all
+}
+
+func (h *history) parentsOf(ops []store.Op) (all []store.Op, agree bool) {
+	all, agree = slices.Clone(ops), true
+	for _, op := range ops {
 		for d, key := op.Def, op.Key; d.Parent != ""; {
-			d, key = h.m.reg.Lookup(d.Parent), key[:strings.LastIndexByte(key, '/')]
-			at := slices.IndexFunc(ops, func(o store.Op) bool { return o.Def.Name == d.Name && o.Key == key })
+			d, key = h.m.reg.Lookup(d.Parent).ForChild(op.Def.Plan), key[:strings.LastIndexByte(key, '/')]
+			at := slices.IndexFunc(all, func(o store.Op) bool { return o.Def.Name == d.Name && o.Key == key })
 			if at < 0 {
-				at, ops = len(ops), append(ops, store.Op{Def: d, Key: key, Verb: op.Verb})
+				at, all = len(all), append(all, store.Op{Def: d, Key: key, Verb: op.Verb})
 			}
-			ops[at].Cost, ops[at].Takes = ops[at].Cost+cost, ops[at].Takes|op.Takes
+			all[at].Cost, all[at].Takes = all[at].Cost+op.Cost, all[at].Takes|op.Takes
+			agree = agree && all[at].Def.Plan == d.Plan
 		}
 	}
-	return ops
+	return all, agree
 }
 
 // takesOf returns how many takes ops are of.
