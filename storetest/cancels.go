@@ -416,7 +416,7 @@ func cancelLeavesAnotherList(e *env) {
 // and cancellations. It compares them with the model and with the same history
 // without the cancelled calls, and checks the bound on granted tokens.
 func givingBackCase(e *env) {
-	e.seeded(9, func(e *env, rnd *rand.Rand) { // the first finds all mistakes of TestMutantsAreCaught
+	e.seeded(52, func(e *env, rnd *rand.Rand) { // the first finds all mistakes of TestMutantsAreCaught
 		g := &giving{env: e, Rand: rnd, logs: map[rowKey][]*entry{}}
 		g.run()
 	})
