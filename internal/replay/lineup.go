@@ -22,8 +22,8 @@ type lineup struct {
 // A target is a limit that the replay asks, or a parent of one.
 type target struct {
 	def   *store.Definition
-	plans []*store.Definition // by record.plan; nil for a parent, which always decides by its base
-	of    string              // for a parent: the limit that is asked
+	plans []*store.Definition // by record.plan
+	of    *store.Definition   // for a parent: the limit that is asked
 	up    int                 // how many parts its keys have less than those of the log, or noKey
 	times int64               // how often a request takes its cost: with Options.All, several limits may have the same parent
 }
@@ -111,7 +111,7 @@ func (l *lineup) ask(limits *store.Registry, d *store.Definition, o *Options) *d
 	chain := []target{{def: d, times: 1}}
 	for top := d; top.Parent != ""; {
 		top = limits.Lookup(top.Parent)
-		chain = append(chain, target{def: top, of: d.Name, up: len(chain), times: 1})
+		chain = append(chain, target{def: top, of: d, up: len(chain), times: 1})
 	}
 	if top := &chain[len(chain)-1]; top.def.Shared {
 		top.up = noKey
@@ -162,23 +162,30 @@ func exampleBy(n int) string {
 
 // compile sets plans, by the index + 1 of each plan's name.
 func (l *target) compile(names []string) {
-	if l.of != "" {
-		return
-	}
 	l.plans = []*store.Definition{l.def}
 	for _, name := range names {
 		d := l.def.WithPlan(name)
-		if d == nil { // the plan of another limit
+		switch {
+		case l.of != nil && l.of.WithPlan(name) == nil: // the limit that is asked has no such plan
+			d = l.def
+		case l.of != nil:
+			d = l.def.ForChild(name)
+		case d == nil || d.Children: // the plan of another limit, or for children
 			d = l.def
 		}
 		l.plans = append(l.plans, d)
 	}
 }
 
+// child returns the name of the limit that is asked, if this is a parent of it.
+func (l *target) child() string {
+	if l.of == nil {
+		return ""
+	}
+	return l.of.Name
+}
+
 // definition returns the definition that decides a record.
 func (l *target) definition(rec *record) *store.Definition {
-	if l.plans == nil {
-		return l.def
-	}
 	return l.plans[rec.plan]
 }

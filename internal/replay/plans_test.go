@@ -77,6 +77,9 @@ func TestPlansAndParentsEqualTheLimiter(t *testing.T) {
 	list, log := requests(3000)
 	for _, all := range []bool{false, true} {
 		o := Options{Limits: tree(t), By: "Tenant+User", Cost: "N", Plan: []string{"Tier"}, All: all}
+		if !all { // a call of two children cannot choose two plans of their parent
+			o.Limits[1].Plans = dipwell.NewPlans(dipwell.Plan{Name: "pro", Rate: 30, Burst: 45, Children: true}, dipwell.Plan{Name: "banned", Rate: 1})
+		}
 		text, rep := decisions(t, inMemory([]byte(log)), o)
 		sorted := o
 		sorted.SortRecords = 7

@@ -134,7 +134,7 @@ func (r *run) report() *Report {
 func (r *run) limit(j *judged) Limit {
 	s, t, d, i := &j.sums, j.table(), j.def, j.at
 	l := Limit{
-		Limit: d.String(), ParentOf: j.of, Warning: d.Warning, Shadow: d.Mode == dipwell.Shadow,
+		Limit: d.String(), ParentOf: j.child(), Warning: d.Warning, Shadow: d.Mode == dipwell.Shadow,
 		Granted: s.granted, Refused: s.refused, RefusedByOther: s.refusedByOther, Never: s.never,
 		GrantedCost: int64(s.grantedCost), RefusedCost: int64(s.refusedCost), LongestWait: s.longestWait,
 		Delayed: s.delayed, LongestDelay: s.longestDelay, Missed: t.missed[i],
