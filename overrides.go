@@ -49,10 +49,12 @@ func (l *Limiter) SetOverride(ctx context.Context, limit string, o Override) (Ov
 // store's clock.
 func (l *Limiter) EndOverride(ctx context.Context, limit, key string) (ended bool, err error) {
 	def, overrides, err := l.overrider(limit)
-	if err == nil {
-		key, err = l.checkKey(def, key)
-	}
 	if err != nil {
+		return false, err
+	}
+	// The override may be older than what keys the limit has now.
+	_, wrong := l.checkKey(def, key)
+	if key, err = checkKey(key); err != nil {
 		return false, err
 	}
 	for _, row := range terms.RowKeys(def.Shards, key) {
@@ -62,7 +64,10 @@ func (l *Limiter) EndOverride(ctx context.Context, limit, key string) (ended boo
 		}
 		ended = ended || had
 	}
-	return ended, nil
+	if !ended {
+		return false, wrong
+	}
+	return true, nil
 }
 
 // Overrides returns up to n live overrides of a limit, in byte order of their keys:

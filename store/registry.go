@@ -256,7 +256,7 @@ func (d *Definition) setVersion(old *Definition, now int64) {
 func sameCounting(a, b *Definition) bool {
 	ra, rb := a.Rule, b.Rule
 	ra.Calendar, rb.Calendar = nil, nil // they are compiled from Start and Period
-	if ra != rb || max(a.Shards, 1) != max(b.Shards, 1) || a.Start != b.Start || a.Period != b.Period {
+	if ra != rb || a.Shared != b.Shared || max(a.Shards, 1) != max(b.Shards, 1) || a.Start != b.Start || a.Period != b.Period {
 		return false
 	}
 	// Plans and overrides depend on the settings as written, not on the rule compiled

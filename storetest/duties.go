@@ -42,7 +42,7 @@ var duties = []duty{
 	{"keys", "compare keys byte by byte, and keep the keys of different limits apart; the shared bucket has the key \"\"",
 		"keys-apart keys-unusual keys-many group-shared-bucket null-key ready"},
 	{"list", "page through the keys that have rows, in byte order (ability Keys)",
-		"keys-list shards-keys"},
+		"keys-list shards-keys shards-ready"},
 	{"sweep", "delete only full rows, under the same lock under which they were found to be full (ability Sweep)",
 		"sweep sweep-race"},
 	{"plans", "store all 32 bits of State.Version, which name the plan too, and decide under Op.Def as the caller set it, with Op.Floor and at Op.Fraction",

@@ -555,6 +555,26 @@ var overrideCases = []testCase{
 		b.wantField("per", err)
 		b.free("a k", 10)
 	})},
+	// An override can be ended although the limit cannot have its key any more. A change
+	// between keys and a shared bucket is a new version, so that no program goes on with it.
+	{"override-of-a-former-key", onPlans(func(b *caller) {
+		for i, text := range []string{"all=1/1h,burst=5,shared=true", "all=1/1h,burst=5"} {
+			b.define(text)
+			if n := b.limits["all"].Number; n != uint32(1+i) {
+				b.Errorf("%s is version %d", text, n)
+			}
+			if i == 0 {
+				if _, err := b.l.SetOverride(b.ctx, "all", store.Override{Key: dipwell.Shared, Burst: 9}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+		if ended, err := b.l.EndOverride(b.ctx, "all", dipwell.Shared); err != nil || !ended {
+			b.Errorf("ended %v, %v", ended, err)
+		}
+		_, err := b.l.EndOverride(b.ctx, "all", dipwell.Shared)
+		b.wantField("key", err)
+	})},
 	{"override-drop", onPlans(func(b *caller) {
 		b.override("a", store.Override{Key: "k", Plan: "banned"})
 		b.drop("a")

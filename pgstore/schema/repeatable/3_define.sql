@@ -76,6 +76,7 @@ begin
             -- Plans and overrides depend on the settings as written, not on the rule
             -- compiled from them.
             and old.plans is not distinct from d.plans
+            and old.shared = d.shared -- programs must not use the keys of the version before
             and greatest(old.shards, 1) = greatest(d.shards, 1) -- rows of a version have as many shards
             and (old.plans is null and old.overridden is null or row(old.rate, old.burst, old.max_debt, coalesce(old.lease_us, 0)) is not distinct from row(d.rate, d.burst, d.max_debt, coalesce(d.lease_us, 0)));
         if not same then

@@ -285,13 +285,18 @@ create function dipwell.end_override(limit_name text, key text default null) ret
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
     lim    int := dipwell_internal.limit_id(limit_name, 'limit_name');
-    of_key text := dipwell_internal.check_key(lim, key);
+    of_key text := coalesce(key, '');
     ended  boolean;
 begin
+    if key = '' then
+        perform dipwell_internal.bad_override('key', 'is empty');
+    end if;
     ended := (select bool_or(dipwell_internal.end_override(lim, r.key)) from dipwell.limits l
         cross join lateral unnest(dipwell_internal.row_keys(l.shards, of_key)) r (key) where l.id = lim);
     if ended then
         perform dipwell_internal.changed('end-override', limit_name, key);
+    else -- checked now, because an override may be older than what keys the limit has
+        perform dipwell_internal.check_key(lim, key);
     end if;
     return ended;
 end $$;
