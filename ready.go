@@ -1,11 +1,14 @@
 package dipwell
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -24,54 +27,69 @@ func (l *Limiter) Ready(ctx context.Context, t Take, keys []string) (ready []str
 	if len(keys) > MaxReady {
 		return nil, badField("keys", "has %d entries; at most %d", len(keys), MaxReady)
 	}
-	b := store.Batch{Groups: make([]store.Group, len(keys))}
+	def := l.registry.Lookup(t.Limit)
+	if t.With == nil && def == nil {
+		return nil, l.registry.Missing(t.Limit)
+	}
 	c := call{alone: true}
 	ops := newOps()
+	var groups []store.Group
+	var of []int // for each group, the index of its key
 	for i, key := range keys {
 		t.Key, c.ops = key, ops
 		if err := l.prepare(ctx, &c, store.VerbCheck, []Take{t}); err != nil {
 			return nil, inKeys(err, i)
 		}
-		b.Groups[i].Ops = slices.Clone(c.ops) // as long as it must be, because there are many
+		groups, of = appendChecks(groups, of, c.ops, i)
 		clear(c.ops)
-		l.adaptives.price(&b.Groups[i])
 	}
-	if err := l.applyAll(ctx, &b, &c); err != nil {
-		return nil, err
+	for some := range slices.Chunk(groups, readyGroups) {
+		if err := l.applyAll(ctx, some, c.timeout); err != nil {
+			return nil, err
+		}
 	}
-	for i := range b.Groups {
-		if b.Groups[i].Allowed {
-			ready = append(ready, keys[i])
+	last := -1
+	for i := range groups {
+		if groups[i].Allowed && of[i] != last { // one of its rows is enough
+			last = of[i]
+			ready = append(ready, keys[last])
 		}
 	}
 	return ready, nil
 }
 
-// applyAll decides all groups of a batch.
-func (l *Limiter) applyAll(ctx context.Context, b *store.Batch, c *call) error {
-	if c.timeout > 0 && !l.abilities.InProcess {
+// readyGroups is how many checks of a Ready go to the store together. Keys with shards have
+// one for each row.
+const readyGroups = 4 * MaxReady
+
+// appendChecks appends a group that checks the ops of key i, or one for each row of the key
+// if its limit has shards. A Check of 0 is allowed, so any row will do.
+func appendChecks(groups []store.Group, of []int, ops []store.Op, i int) ([]store.Group, []int) {
+	for _, row := range terms.RowKeys(ops[0].Def.Shards, ops[0].Key) {
+		ops[0].Key = row
+		groups, of = append(groups, store.Group{Ops: slices.Clone(ops)}), append(of, i) // as long as they must be, because there are many
+	}
+	return groups, of
+}
+
+// applyAll decides groups together.
+func (l *Limiter) applyAll(ctx context.Context, groups []store.Group, timeout time.Duration) error {
+	if timeout > 0 && !l.abilities.InProcess {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.timeout)
+		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	var err error
-	if len(b.Groups) > 0 && hasShards(&b.Groups[0]) {
-		for i := range b.Groups {
-			one := store.Batch{Groups: b.Groups[i : i+1]}
-			b.Groups[i].Err = l.applySharded(ctx, &one, &b.Groups[i])
-		}
-	} else if len(b.Groups) > 0 {
-		err = l.store.Apply(ctx, b)
+	for i := range groups {
+		l.adaptives.price(&groups[i])
 	}
-	for i := range b.Groups {
-		g := &b.Groups[i]
-		if err != nil {
-			g.Err = err
+	err := l.store.Apply(ctx, &store.Batch{Groups: groups})
+	for i := range groups {
+		g := &groups[i]
+		if g.Err = cmp.Or(err, g.Err); g.Err == nil {
+			continue
 		}
-		if g.Err != nil {
-			if failed := fail(g, g.Err); failed != nil {
-				return failed
-			}
+		if failed := fail(g, g.Err); failed != nil {
+			return failed
 		}
 	}
 	return nil

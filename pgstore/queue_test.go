@@ -46,4 +46,11 @@ func TestQueueRecipe(t *testing.T) {
 	if running != 35 || used != 35 || most != 5 {
 		t.Errorf("%d jobs run, at most %d of a customer, and %d tokens are taken; want 35, 5 and 35", running, most, used)
 	}
+
+	// The customers that have no tokens are more than one call of ready has keys.
+	must(t, pool, "insert into jobs (customer) select 'a' || i from generate_series(1, 1100) i; select dipwell.take('jobs', 'a' || i, 5) from generate_series(1, 1100) i; insert into jobs (customer) values ('z')")
+	var customer string
+	if err := pool.QueryRow(context.Background(), "select (claim_job()).customer").Scan(&customer); err != nil || customer != "z" {
+		t.Errorf("beside 1,100 customers without tokens the job of %q starts, %v", customer, err)
+	}
 }

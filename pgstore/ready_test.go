@@ -14,7 +14,7 @@ func TestReady(t *testing.T) {
 	pool := newPool(t)
 	must(t, pool, `select dipwell.define('jobs', 1, interval '1 hour', burst => 2, plans => 'pro:burst=5|staff:mode=unlimited;callable=false');
 		select dipwell.define('org', 1, interval '1 hour', burst => 3, parts => 1), dipwell.define('member', 1, interval '1 hour', burst => 2, parent => 'org');
-		select dipwell.define('rows', 4, interval '1 hour', shards => 2), dipwell.define('all', 1, interval '1 hour', burst => 1, shared => true);
+		select dipwell.define('rows', 4, interval '1 hour', shards => 2), dipwell.define('all', 1, interval '1 hour', burst => 1, shared => true), dipwell.define('all rows', 4, interval '1 hour', shards => 2, shared => true);
 		select dipwell.define('slots', burst => 1, algorithm => 'concurrency');
 		select dipwell.take('jobs', 'a', 2), dipwell.take('jobs', 'b', 1), dipwell.override('jobs', 'o', plan => 'staff');
 		select dipwell.take('member', 'acme/u', 2), dipwell.take('member', 'acme/v', 1), dipwell.hold('slots', 'x', 1, interval '1 minute')`)
@@ -30,6 +30,7 @@ func TestReady(t *testing.T) {
 		"'rows', '{k}', 2":                           "k",
 		"'rows', '{k}', 3":                           "",
 		"'all', '{null}'":                            "(all)",
+		"'all rows', '{null}'":                       "(all)",
 		"'slots', '{x,y}'":                           "y",
 	} {
 		inTx(t, pool, func(tx pgx.Tx) {

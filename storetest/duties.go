@@ -51,7 +51,7 @@ var duties = []duty{
 	{"overrides", "have the ability Overrides (Definition.SetOverrideIn); read the override of a key with its row, and also if it has none; keep one that has ended until the row was converted; a Drop deletes them",
 		"override-until override-retry-at-most-its-end override-numbers override-above-plan override-of-a-new-key override-blocked override-shadow " +
 			"override-unlimited override-ended override-replaced override-reset override-sweep override-swept-after-its-end override-of-an-old-version override-change " +
-			"override-reservation override-charge override-hold override-list override-bad-input override-drop override-plan-drop override-golden shards-override"},
+			"override-reservation override-charge override-hold override-list override-bad-input override-of-a-former-key override-drop override-plan-drop override-golden shards-override"},
 	{"holds", "have the ability Holds; keep every field of Hold and Record; count the parts of live holds that took nothing; give back expired holds at the first call of their key, and in the sweep; a Reset or a Drop ends the holds of the row",
 		"hold hold-refused hold-list settle-less settle-as-held settle-nothing settle-more settle-beyond-max-charge settle-beyond-max-charge-levels hold-beside-ban settle-again " +
 			"hold-expires hold-expires-charge hold-expires-override hold-outlives-override hold-expires-ban override-before-shadow settle-expired settle-given-back settle-expired-beyond-max-charge hold-kept hold-forgotten hold-forgotten-hour hold-again hold-again-free hold-again-override hold-again-ended " +

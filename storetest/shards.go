@@ -18,6 +18,7 @@ var shardCases = []testCase{
 	{"shards-group", shardsGroup},
 	{"shards-change", shardsChange},
 	{"shards-keys", shardsKeys},
+	{"shards-ready", shardsReady},
 	{"shards-override", overrideShards},
 }
 
@@ -211,6 +212,20 @@ func shardsKeys(e *env) {
 	if page, err := e.l.Keys(e.ctx, "s", "a", "a", 9); err != nil || len(page) != 2 || page[0].Key != "a#" {
 		e.Errorf("those that begin with a and follow a: %+v, %v", page, err)
 	}
+}
+
+// A key is ready if one of its rows is.
+func shardsReady(e *env) {
+	e.sharded()
+	e.takes("a", 16)
+	e.takes("b", 15)
+	for cost, want := range map[int64]string{1: "b c b", 4: "c", 5: ""} {
+		got, err := e.l.Ready(e.ctx, dipwell.Take{Limit: "s", Cost: cost}, []string{"b", "a", "c", "b"})
+		if err != nil || strings.Join(got, " ") != want {
+			e.Errorf("ready for %d: %q, %v; want %s", cost, got, err, want)
+		}
+	}
+	e.sum("b", 16, 1)
 }
 
 // An override is of the key: of all its rows. Its burst is cut down to a multiple of the

@@ -10,9 +10,10 @@ import (
 	"github.com/dipwell/dipwell/internal/texts"
 )
 
-// maxReadies is how many calls of /v1/ready may be decided at one time: each may have half
-// a megabyte of keys and operations.
-const maxReadies = 64
+// maxReadies is how many calls of /v1/ready may be decided at one time. Each may have half a
+// megabyte of keys and operations, and a thousand of the places of a queue of package
+// coalesce.
+const maxReadies = 8
 
 var errReadies = errors.New("too many calls of ready")
 
@@ -51,7 +52,11 @@ func (s *Server) readyKeys(ctx context.Context, q *request) ([]string, error) {
 		s.metrics.shed.Add(1)
 		return nil, errReadies
 	}
-	return s.limiter.Ready(ctx, q.take, q.keys)
+	keys, err := s.limiter.Ready(ctx, q.take, q.keys)
+	if errors.Is(err, dipwell.ErrStore) {
+		s.metrics.storeErrors.Add(1)
+	}
+	return keys, err
 }
 
 // addKey appends a key to the list of a call of /v1/ready. An array is a path of its parts.

@@ -268,7 +268,7 @@ begin
     end if;
     keys := array(select dipwell_internal.check_key(l.id, q.key, format('keys[%s]', q.i)) from unnest(keys) with ordinality q (key, i) order by q.i);
     if l.shards > 1 or l.parent is not null then
-        return query select q.key from unnest(keys) with ordinality q (key, i)
+        return query select nullif(q.key, '') from unnest(keys) with ordinality q (key, i)
             where (dipwell_internal.ask(1, limit_name, nullif(q.key, ''), cost, plan)).allowed order by q.i;
     else
         return query select nullif(keys[d.ordinality], '') from dipwell_internal.decide(array_fill(l.id, array[k]), keys, array_fill(1, array[k]), array_fill(cost, array[k]),
