@@ -233,7 +233,7 @@ end $$;
 comment on function dipwell_internal.check_lists is
     'Raises an error that names the field if the lists of a call differ in length or bounds, or have no or more than 16 entries.';
 
--- Entries beyond the bounds of a list are null, and a key of null is the shared bucket.
+-- Entries beyond the bounds of a list are null, and null is the key of a shared limit.
 create function dipwell_internal.check_bounds(field text, dims text, k int) returns void language plpgsql immutable as $$
 begin
     if dims <> format('[1:%s]', k) then

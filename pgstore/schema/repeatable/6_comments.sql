@@ -32,7 +32,7 @@ comment on column dipwell.limits.spread is 'Whether they are if dipwell_internal
 comment on column dipwell.limits.shared is 'Whether it has one bucket for everybody, so that its calls have no key.';
 comment on column dipwell.limits.plans is 'Named variants, as in pro:rate=600;burst=1000|staff:mode=unlimited; null: none.';
 comment on column dipwell.limits.parent is 'The limit from which a take takes as well; null: none.';
-comment on column dipwell.limits.parts is 'Number of parts of the keys of a topmost parent; 0: its shared bucket; null: it is not one.';
+comment on column dipwell.limits.parts is 'Number of parts of the keys of a topmost parent; 0: the default, which is 1, or none if it is shared; null: it is not one.';
 comment on column dipwell.limits.ttl_us is 'The longest time that a hold may ask for, in µs; null or 0: a day.';
 comment on column dipwell.limits.on_expire is 'What an expired hold does: give_back or keep; null: give_back.';
 comment on column dipwell.limits.lease_us is 'How long a process may use tokens that it took in advance, in µs; null: no leases.';
