@@ -35,7 +35,7 @@ func (a *api) listLimits(w http.ResponseWriter, r *http.Request) {
 	from, _ := slices.BinarySearchFunc(defs, after+"\x00", func(d *store.Definition, name string) int { return strings.Compare(d.Name, name) })
 	page, last := []json.RawMessage{}, ""
 	for _, def := range defs[from:min(from+n, len(defs))] {
-		page, last = append(page, a.appendLimit(nil, def)), def.Name
+		page, last = append(page, a.limitJSON(def)), def.Name
 	}
 	writePage(w, "limits", page, from+n < len(defs), last)
 }
@@ -53,7 +53,7 @@ func (a *api) getLimit(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, unknownLimit(r.PathValue("name")))
 		return
 	}
-	writeJSON(w, http.StatusOK, append(a.appendLimit(nil, def), '\n'))
+	writeJSON(w, http.StatusOK, append(a.limitJSON(def), '\n'))
 }
 
 // putLimit answers PUT /v1/limits/{name}. The body has the settings of a
@@ -78,7 +78,7 @@ func (a *api) putLimit(w http.ResponseWriter, r *http.Request) {
 	if now := def.String(); what != "was "+now {
 		a.record(r, store.AuditEntry{Action: didDefine, Limit: limit.Name, What: strings.TrimSuffix(now+"; "+what, "; "), Note: note})
 	}
-	writeJSON(w, status, append(a.appendLimit(nil, def), '\n'))
+	writeJSON(w, status, append(a.limitJSON(def), '\n'))
 }
 
 // failChange answers a failed change of a limit. It logs the text of a store's error,
@@ -238,10 +238,9 @@ func (s *scanner) adaptive(l *dipwell.Limit, seen map[string]bool) error {
 	})
 }
 
-// appendLimit appends a definition: its settings as in a configuration file, and
-// its owner.
-func (a *api) appendLimit(b []byte, def *store.Definition) []byte {
-	b = append(b, '{')
+// limitJSON returns a definition: its settings as in a configuration file, and its owner.
+func (a *api) limitJSON(def *store.Definition) []byte {
+	b := []byte{'{'}
 	for _, s := range def.Explicit() {
 		switch s[0] {
 		case "plans":

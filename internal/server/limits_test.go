@@ -28,7 +28,7 @@ func TestSettingsInJSON(t *testing.T) {
 			var b []byte
 			switch of := one.Interface().(type) {
 			case *store.Limit:
-				b = new(api).appendLimit(nil, &store.Definition{Limit: *of})
+				b = new(api).limitJSON(&store.Definition{Limit: *of})
 			case *store.Plan:
 				_, settings, _ := strings.Cut(store.NewPlans(*of).String(), ":")
 				b = appendSettings(nil, settings)

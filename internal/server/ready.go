@@ -34,14 +34,14 @@ func (a *api) ready(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, err)
 		return
 	}
-	b := append(x.out[:0], `{"keys":[`...)
+	x.out = append(x.out[:0], `{"keys":[`...)
 	for i, key := range keys {
 		if i > 0 {
-			b = append(b, ',')
+			x.out = append(x.out, ',')
 		}
-		b = texts.AppendJSON(b, key)
+		x.out = texts.AppendJSON(x.out, key)
 	}
-	x.out = append(b, "]}\n"...)
+	x.out = append(x.out, "]}\n"...)
 	writeJSON(w, http.StatusOK, x.out)
 }
 
