@@ -28,7 +28,7 @@ var limitsOfHistories = []store.Limit{
 		store.Plan{Name: "quiet", Mode: store.Shadow})},
 	{Name: "grid", Algorithm: store.Interval, Rate: 2, Period: 3 * time.Second, Start: "1s", Burst: 8, Plans: store.NewPlans(
 		store.Plan{Name: "pro", Rate: 4}, store.Plan{Name: "staff", Mode: store.Unlimited}, store.Plan{Name: "banned", Mode: store.Blocked})},
-	{Name: "seen", Rate: 2, Period: time.Second, Burst: 6, Mode: store.Shadow},
+	{Name: "seen", Rate: 2, Period: time.Second, Burst: 6, Mode: store.Shadow, Shared: true},
 }
 
 // treesOfHistories are a limit with two above it, and a concurrency limit with one, parents
@@ -546,6 +546,9 @@ func (h *history) ops(n int, limits []string, verb store.Verb) (ops []store.Op) 
 			continue
 		}
 		op := store.Op{Def: h.named(name), Key: h.key(name), Verb: verb, Cost: h.Int64N(8)}
+		if slices.ContainsFunc(ops, func(o store.Op) bool { return h.above(o, op) || h.above(op, o) }) {
+			continue // no call can have both
+		}
 		if op.Cost == 7 {
 			op.Cost = 30
 		}
@@ -581,8 +584,11 @@ func (h *history) named(name string) *store.Definition {
 	return d
 }
 
-// key returns a key of a limit. In a tree it is a path.
+// key returns a key of a limit. In a tree it is a path; the limit that is shared has none.
 func (h *history) key(limit string) string {
+	if limit == "seen" {
+		return ""
+	}
 	path := strings.Join([]string{h.pick("a", "a", "b"), h.pick("x", "x", "y"), h.pick("u", "u", "v")}[:keysOfTrees[limit]], "/")
 	switch {
 	case path != "" && h.few:
@@ -622,6 +628,12 @@ func (h *history) parentsOf(ops []store.Op) (all []store.Op, agree bool) {
 		}
 	}
 	return all, agree
+}
+
+// above reports whether b takes from the bucket of a as well.
+func (h *history) above(a, b store.Op) bool {
+	all, _ := h.parentsOf([]store.Op{b})
+	return slices.ContainsFunc(all[1:], func(o store.Op) bool { return o.Def.Name == a.Def.Name && o.Key == a.Key })
 }
 
 // takesOf returns how many takes ops are of.
