@@ -531,6 +531,7 @@ declare
     named   text[] := '{}'; -- plans that the call named, unless they are gone
     over    dipwell.hold_parts; -- cannot cost so much; of the levels of a take, the one that can cost the least
     most    bigint; -- that it can cost
+    differs boolean := false; -- it was settled to other costs
     dear    int; -- a take that costs something though nothing was held of it
 begin
     select x.ps, x.n into ps, n from dipwell_internal.lock_hold(hold, true, at) x;
@@ -552,14 +553,12 @@ begin
                     field, costs[dear], coalesce((select x.name from dipwell.limits x where x.id = p.limit_id), '(dropped)'));
             end if;
         end if;
-        if p.settled then
-            if p.cost <> c then
-                perform dipwell_internal.hold_conflict('was settled to another cost');
-            end if;
-        end if;
+        differs := differs or p.settled and p.cost <> c;
         ps[i].cost := c;
     end loop;
-    if ps[1].settled then
+    if differs then
+        perform dipwell_internal.hold_conflict('was settled to another cost');
+    elsif ps[1].settled then
         return query select * from dipwell_internal.hold_state(ps, true, at);
         return;
     end if;
