@@ -12,7 +12,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// MaxReady is the largest number of keys of a call of Ready, which are read together.
+// MaxReady is the largest number of keys of a call of Ready. As many rows are read together:
+// all keys at once, or, of a limit with shards, a part of them at a time.
 const MaxReady = 1000
 
 // Ready returns those of keys whose Take would be allowed now, in the order given, and
@@ -27,49 +28,37 @@ func (l *Limiter) Ready(ctx context.Context, t Take, keys []string) (ready []str
 	if len(keys) > MaxReady {
 		return nil, badField("keys", "has %d entries; at most %d", len(keys), MaxReady)
 	}
-	def := l.registry.Lookup(t.Limit)
-	if t.With == nil && def == nil {
+	if t.With == nil && l.registry.Lookup(t.Limit) == nil {
 		return nil, l.registry.Missing(t.Limit)
 	}
 	c := call{alone: true}
 	ops := newOps()
 	var groups []store.Group
-	var of []int // for each group, the index of its key
+	first := 0 // the index of the key of groups[0]
 	for i, key := range keys {
 		t.Key, c.ops = key, ops
 		if err := l.prepare(ctx, &c, store.VerbCheck, []Take{t}); err != nil {
 			return nil, inKeys(err, i)
 		}
-		groups, of = appendChecks(groups, of, c.ops, i)
+		rows := terms.RowKeys(c.ops[0].Def.Shards, c.ops[0].Key)
+		for _, row := range rows {
+			c.ops[0].Key = row
+			groups = append(groups, store.Group{Ops: slices.Clone(c.ops)}) // as long as they must be, because there are many
+		}
 		clear(c.ops)
-	}
-	for some := range slices.Chunk(groups, readyGroups) {
-		if err := l.applyAll(ctx, some, c.timeout); err != nil {
+		if len(groups)+len(rows) <= MaxReady && i < len(keys)-1 {
+			continue
+		}
+		if err := l.applyAll(ctx, groups, c.timeout); err != nil {
 			return nil, err
 		}
-	}
-	last := -1
-	for i := range groups {
-		if groups[i].Allowed && of[i] != last { // one of its rows is enough
-			last = of[i]
-			ready = append(ready, keys[last])
+		for ; len(groups) > 0; groups, first = groups[len(rows):], first+1 {
+			if slices.ContainsFunc(groups[:len(rows)], func(g store.Group) bool { return g.Allowed }) { // one row of the key is enough
+				ready = append(ready, keys[first])
+			}
 		}
 	}
 	return ready, nil
-}
-
-// readyGroups is how many checks of a Ready go to the store together. Keys with shards have
-// one for each row.
-const readyGroups = 4 * MaxReady
-
-// appendChecks appends a group that checks the ops of key i, or one for each row of the key
-// if its limit has shards. A Check of 0 is allowed, so any row will do.
-func appendChecks(groups []store.Group, of []int, ops []store.Op, i int) ([]store.Group, []int) {
-	for _, row := range terms.RowKeys(ops[0].Def.Shards, ops[0].Key) {
-		ops[0].Key = row
-		groups, of = append(groups, store.Group{Ops: slices.Clone(ops)}), append(of, i) // as long as they must be, because there are many
-	}
-	return groups, of
 }
 
 // applyAll decides groups together.

@@ -36,7 +36,7 @@ const (
 	ofSettle  = hasHold | hasCost | hasCosts
 	ofExtend  = hasHold | hasTTL
 	ofObserve = hasLimit | hasLatency | hasOK | hasCount
-	ofReady   = hasLimit | hasKeys | hasCost | hasPlan | hasFloor
+	ofReady   = hasLimit | hasKeys | hasCost | hasPlan
 )
 
 // ok is a 200 with a schema.
