@@ -25,9 +25,9 @@
 //
 // Limits in shadow mode, concurrency limits, verbs that cannot be refused, holds, calls
 // with an unlimited or blocked plan, calls under an override, and calls of several keys,
-// whose answer has the state of each, always go to the store. A refusal is kept only if the row in its answer explains
-// its retry time: if the row is under the definition of another caller, or has holds, the
-// row may allow the call earlier. If the limit has plans or overrides, a refusal answers only
+// whose answer has the state of each, always go to the store. A refusal is kept only if the
+// row in its answer explains its retry time: if the row is under the definition of another
+// caller, or has holds, the row may allow the call earlier. If the limit has plans or overrides, a refusal answers only
 // calls that need exactly as many free tokens, because one retry time may be explained by
 // chance.
 //
