@@ -70,7 +70,8 @@ type Decision struct {
 	// RetryIsBound is set on a refusal whose RetryAfter is not exact. If the key has live
 	// holds, the call may be allowed earlier, when one of them is settled to less than it
 	// took. If the override of the key ends, RetryAfter is at most the time until that, and
-	// the call may be refused once more. If the limit is adaptive, its price may change.
+	// the call may be refused once more. If the key refills by a faster plan than the one
+	// that decided, it may be allowed earlier. If the limit is adaptive, its price may change.
 	RetryIsBound bool
 
 	// Definition is what decided: the definition of the limit, of its plan, or the one

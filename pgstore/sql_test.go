@@ -229,12 +229,18 @@ func (s *sqlStore) call(ctx context.Context, g *store.Group, sql string, args ..
 			if err != nil {
 				return err
 			}
-			op.Bound = len(held) > 0
+			row, look, until := s.row(ctx, op), *op, int64(0)
 			if len(o) > 0 && o[0].Key == op.Key && o[0].Until > s.now() {
-				plan := op.Def.Base().WithPlan(o[0].Plan)
-				blocked := plan != nil && plan.Mode == store.Blocked // until an end that is exact
-				op.Bound = !blocked || op.Bound && s.now()+op.Retry > o[0].Until
+				row.Override = &o[0]
+				if op.Def.Mode == store.Blocked { // until an end that is exact
+					until = o[0].Until
+				}
 			}
+			look.Def = cmp.Or(op.Asked, op.Def)
+			if _, _, err = look.Step(s.now(), row, true); err != nil {
+				return err
+			}
+			op.Bound = look.Bound || len(held) > 0 && s.now()+op.Retry > until
 		}
 	}
 	return nil
@@ -259,23 +265,29 @@ func (s *sqlStore) answer(ctx context.Context, op *store.Op, a store.Answer) {
 	}
 }
 
-// own returns the definition that the row of a charge is under, which decides it, and
-// which SQL does not return; or nil.
+// own returns the definition that the row of a charge or refund is under, which decides it,
+// and which SQL does not return; or nil.
 func (s *sqlStore) own(ctx context.Context, op *store.Op) *store.Definition {
-	var row store.State
-	var version int32
-	d := s.Registry().Lookup(op.Def.Name)
-	if d == nil || op.Verb != store.VerbCharge || s.pool.QueryRow(ctx, `select b.used, b.ts, b.version from dipwell.buckets b
-		join dipwell.limits l on l.id = b.limit_id where l.name = $1 and b.key = $2`, op.Def.Name, op.Key).Scan(&row.Used, &row.TS, &version) != nil {
+	row, d := s.row(ctx, op), s.Registry().Lookup(op.Def.Name)
+	if d == nil || op.Verb != store.VerbCharge && op.Verb != store.VerbRefund || row == (store.State{}) {
 		return nil
 	}
-	row.Version = uint32(version)
 	own := d.Own(row, s.now())
 	var scratch store.Rule
 	if own.RuleFor(op.Key, &scratch).Used(row, s.now()) == 0 { // a full row is as none
 		return nil
 	}
 	return own
+}
+
+// row returns the row of an op, without its lows.
+func (s *sqlStore) row(ctx context.Context, op *store.Op) (row store.State) {
+	var version int32
+	if s.pool.QueryRow(ctx, `select b.used, b.ts, b.version from dipwell.buckets b
+		join dipwell.limits l on l.id = b.limit_id where l.name = $1 and b.key = $2`, op.Def.Name, op.Key).Scan(&row.Used, &row.TS, &version) == nil {
+		row.Version = uint32(version)
+	}
+	return row
 }
 
 func key(k string) *string {

@@ -1,13 +1,15 @@
 package store
 
-import "github.com/dipwell/dipwell/internal/algebra"
+import (
+	"math/bits"
 
-import "github.com/dipwell/dipwell/internal/terms"
+	"github.com/dipwell/dipwell/internal/algebra"
+)
 
 // choose sets Def to the definition that decides the op on a row at t, in µs: that of the
-// key's override if it has one, or else the one that the caller named. Charge leaves the
-// row under its own definition unless the row is full. A full row counts as missing,
-// because a sweep may have deleted it.
+// key's override if it has one, or else the one that the caller named. Charge and Refund
+// leave the row under its own definition unless the row is full. A full row counts as
+// missing, because a sweep may have deleted it.
 func (op *Op) choose(row State, t int64) {
 	if op.Def.Override != nil { // an earlier call of choose has set it
 		if op.Def = op.Def.Base(); op.Asked != nil {
@@ -18,7 +20,7 @@ func (op *Op) choose(row State, t int64) {
 	switch {
 	case row.Override.decides(t):
 		op.Def = asked.WithOverride(row.Override)
-	case op.Verb == VerbCharge:
+	case op.Verb == VerbCharge, op.Verb == VerbRefund:
 		if own := asked.Own(row, t); !own.isEmpty(row, op.Key, &op.Phase, t) {
 			op.Def = own
 		}
@@ -70,17 +72,19 @@ func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 }
 
 // retryUnblocked sets Retry to the first time after the end of the override, which blocks
-// the key, at which the same call would be allowed, or sets Never.
+// the key, at which the same call would be allowed, or sets Never. If the call is refused
+// once more at the end, and only then moves the row, Retry is that end.
 func (op *Op) retryUnblocked(row State, now int64) {
 	until := row.Override.Until
 	later := *op
 	later.Def, later.Answer = op.Asked, Answer{}
-	_, _, err := later.Step(until, row, true)
-	if op.Never = err != nil || later.Never && later.enforced(op); !op.Never {
-		op.Retry = until - now
-		if later.enforced(op) {
-			op.Retry += later.Retry
-		}
+	_, wrote, err := later.Step(until, row, false)
+	if op.Never = err != nil || later.Never && later.enforced(op); op.Never {
+		return
+	}
+	moves := wrote && later.Granted == 0
+	if op.Retry, op.Bound = until-now, later.Bound || moves; later.enforced(op) && !moves {
+		op.Retry += later.Retry
 	}
 }
 
@@ -108,39 +112,13 @@ func (op *Op) boundByEnd(now int64) {
 // decides before: that of a limit in shadow mode does not, unless before is in shadow mode too.
 func (op *Op) enforced(before *Op) bool { return op.Def.Mode != Shadow || before.Def.Mode == Shadow }
 
-// retryUnder corrects the retry of a refusal whose row stays under another definition
-// than the one that decided. Until the call is repeated, the row refills under its own
-// definition, from.
-func (op *Op) retryUnder(o *outcome, from *Definition, own State, rule *Rule, now int64) {
-	if !o.Never && from.Number != op.Def.Number && !terms.IsOverride(op.Def.Number) {
-		row, ok := from.Carry(own, op.Key, now)
-		if ok {
-			var scratch Rule
-			r := from.RuleFor(op.Key, &scratch)
-			t := max(now, row.TS)
-			used := r.usedAt(&row, t)
-			// The most units that may be used under from, so that the call fits once they
-			// are converted.
-			lower := *rule
-			lower.Cap -= algebra.UnitsOf(op.Floor, rule.Unit)
-			_, _, _, _, short, _ := lower.decide(op.Verb, o.Before, op.Cost, op.Fraction)
-			if op.bounded() {
-				short = max(short, op.tooLate(rule, o.Before))
-			}
-			most := algebra.MulDiv(max(o.Before-short, 0), r.Unit, rule.Unit, false)
-			switch {
-			case o.Before >= short && used > most:
-				o.Retry = r.wait(used-most, t, now)
-			case op.bounded():
-				o.Retry = 0
-			default:
-				o.Retry = max(o.Retry, 1)
-			}
-		}
-	}
-	if !o.Never && op.bounded() {
-		op.retryBounded(o, own, now)
-	}
+// moves reports whether a refusal by d moves a row that is under own to d: it does if more
+// tokens come back under d in the same time. Otherwise a caller with a slower plan could
+// slow the others, only by asking.
+func (d *Definition) moves(own *Definition) bool {
+	slower, low := bits.Mul64(uint64(own.Rule.Add), uint64(d.Rule.Unit))
+	faster, most := bits.Mul64(uint64(d.Rule.Add), uint64(own.Rule.Unit))
+	return slower < faster || slower == faster && low < most
 }
 
 // applyFloor is apply for a Take or a Check that must leave op.Floor tokens free.

@@ -182,6 +182,7 @@ type refAnswer struct {
 	allowed, never, shadow bool
 	granted, remaining     int64
 	delay                  int64
+	bound                  bool // a faster definition than the one that decided keeps the row
 }
 
 // call decides a call at now. It writes only if write is set.
@@ -190,7 +191,7 @@ func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens, w
 	used, t, kind := k.own(now)
 	last := len(k.versions) - 1
 	target := plan
-	if verb == store.VerbCharge && used.Sign() > 0 { // a full row is as none
+	if verb >= store.VerbCharge && used.Sign() > 0 { // a full row is as none
 		target = kind
 	}
 	if k.decides(k.instant(now)) {
@@ -251,6 +252,10 @@ func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens, w
 				a, after = refAnswer{}, used
 			}
 		}
+		if late := n - d.burst; within >= 0 && late > 0 { // even for a full bucket
+			full := refDef{rate: d.rate, per: d.per, window: d.window}
+			a.never = a.never || full.wait(tokens(late), d.per-1, d.per-1) > within
+		}
 	case store.VerbCharge:
 		a.allowed, a.granted, after = true, n, new(big.Rat).Add(used, tokens(n))
 	case store.VerbRefund:
@@ -270,7 +275,13 @@ func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens, w
 	if d.mode == store.Unlimited {
 		a.remaining = store.MaxInt
 	}
-	if write && after.Cmp(used) != 0 {
+	// A refusal moves the row to a faster definition.
+	moves := false
+	if from := k.def(kind, last); (!a.allowed || a.shadow) && !a.never && target != kind && used.Sign() > 0 {
+		moves = big.NewRat(d.rate, d.per).Cmp(big.NewRat(from.rate, from.per)) > 0
+		a.bound = !moves
+	}
+	if write && (after.Cmp(used) != 0 || moves && verb != store.VerbCheck) {
 		k.set(after, t, target, max(now, k.ts))
 	}
 	return a
@@ -510,7 +521,7 @@ func (w *planWorld) call() {
 	}
 	want := w.k.call(w.now, verb, plan, n, floorTokens, within, true)
 	op := &g.Ops[0]
-	got := refAnswer{op.Allowed, want.never, op.Shadow, op.Granted, op.Remaining, op.Delay}
+	got := refAnswer{op.Allowed, want.never, op.Shadow, op.Granted, op.Remaining, op.Delay, want.bound}
 	if want.remaining < 0 { // blocked: not a matter of this test
 		want.remaining = op.Remaining
 	}
@@ -524,6 +535,16 @@ func (w *planWorld) call() {
 		w.checkReset(op)
 	}
 	if !op.Allowed || op.Shadow {
+		if op.Def.Override == nil && op.Bound != (want.bound && !op.Never) {
+			w.errorf("bound %v; want %v", op.Bound, want.bound)
+		}
+		if kept := w.k; op.Def.Override == nil && !op.Bound {
+			if verb == store.VerbCheck { // its retry is that of a take made now
+				w.k.call(w.now, store.VerbTake, plan, n, floorTokens, within, true)
+			}
+			before = w.k // perhaps the row has moved
+			w.k = kept
+		}
 		w.checkRetry(op, before, verb, plan, n, floorTokens, within)
 	}
 }
@@ -551,9 +572,8 @@ func (w *planWorld) checkRetry(op *store.Op, k refKey, verb store.Verb, plan str
 	}
 	if o := op.Def.Override; o != nil && o.Until != 0 {
 		w.checkBound(op, k, verb, plan, n, floorTokens, within)
-	} else if op.Bound {
-		w.errorf("a retry that is not exact, %d", op.Retry)
 	}
+	bound := op.Bound && (op.Def.Override == nil || op.Def.Mode == store.Blocked)
 	at := w.now + op.Retry
 	if op.Never {
 		at = w.now + 3600*second
@@ -561,14 +581,14 @@ func (w *planWorld) checkRetry(op *store.Op, k refKey, verb store.Verb, plan str
 		w.errorf("refused at the retry time, %d µs from now", op.Retry)
 	}
 	for _, early := range []int64{1, 2, 1000, 1 + w.rnd.Int64N(at-w.now), 1 + w.rnd.Int64N(at-w.now)} {
-		if t := at - early; t >= w.now && allowed(t) {
+		if t := at - early; t >= w.now && !bound && allowed(t) {
 			w.errorf("allowed %d µs before the retry time, %d µs from now", early, op.Retry)
 		}
 	}
 }
 
 // checkBound checks a refusal under an override that ends. Its retry is at most the end,
-// and is never exact unless the key is blocked. It is Never if neither the override nor
+// and is not exact unless the key is blocked. It is Never if neither the override nor
 // what decides after it allows the call on a full bucket.
 func (w *planWorld) checkBound(op *store.Op, k refKey, verb store.Verb, plan string, n, floorTokens, within int64) {
 	k.used = new(big.Rat)
@@ -580,7 +600,7 @@ func (w *planWorld) checkBound(op *store.Op, k refKey, verb store.Verb, plan str
 		could = !op.Never
 	}
 	blocked := op.Def.Mode == store.Blocked
-	if op.Never == could || op.Bound != (could && !blocked) || !blocked && w.now+op.Retry > op.Def.Override.Until {
+	if op.Never == could || !blocked && op.Bound != could || !blocked && w.now+op.Retry > op.Def.Override.Until {
 		w.errorf("a full bucket allows the call: %v; got %+v", could, op.Answer)
 	}
 }

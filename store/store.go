@@ -162,7 +162,7 @@ type Answer struct {
 	// under an unlimited plan. For a concurrency limit it is how many more may be held.
 	Remaining int64
 	// Retry is the time in µs until the first instant at which the same op would be allowed
-	// if nobody else took tokens, exact to the tick. One µs earlier it is refused. It is 0
+	// if nobody else took tokens, exact to the tick unless Bound is set. One µs earlier it is refused. It is 0
 	// if the op is allowed and not in shadow mode, or if Never is set. A caller of several
 	// ops waits for the longest.
 	Retry int64
@@ -175,7 +175,8 @@ type Answer struct {
 	// Bound means that Retry is not exact. The key has live holds, and the call may be
 	// allowed before Retry, if one of them is settled to less than it took. Or the override
 	// that decided ends: then Retry is at most the time until that, and the call may be
-	// refused once more.
+	// refused once more. Or the row stays under another definition than the one that
+	// decided, because less comes back under that one.
 	Bound bool
 
 	// Used and TS are the row under Op.Def: Used units at the time TS, in µs. Decorators
@@ -285,7 +286,8 @@ func (b *Batch) Single() (*Group, *Op) {
 
 // Step decides the op at now, in µs, on its row as if it were alone, and sets its
 // answer. It returns the row to store, and whether it must be stored; a row with
-// Used 0 may be deleted instead. With dry, nothing is taken. If the override of the
+// Used 0 may be deleted instead. A refusal may have to be stored too: it moves a row to a
+// plan under which more tokens come back. With dry, nothing is taken. If the override of the
 // key decides, it replaces Def. The error is ErrStaleDefinition if the row is of a
 // later version than Def.
 //
@@ -339,12 +341,15 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 	if op.bounded() {
 		bound(&o, rule, op, now)
 	}
-	if !o.Allowed && from != nil && op.Verb != VerbCharge { // a charge that is too large never fits
-		op.retryUnder(&o, from, own, rule, now)
-	} else if !o.Allowed && !o.Never && op.bounded() {
+	refused := !o.Allowed && !o.Never
+	if refused && op.bounded() {
 		op.retryBounded(&o, *row, now)
 	}
 	op.fill(&o, rule, now, dry)
+	moves := refused && from != nil && from.Number != op.Def.Number && o.Before > 0
+	if moves && !op.Def.moves(from) { // the answer is that of a row that has moved, whose tokens may come back later
+		moves, op.Bound = false, true
+	}
 	if !o.Allowed && op.Verb != VerbCharge {
 		op.boundByEnd(now)
 	}
@@ -355,7 +360,7 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 	if !row.Override.decides(o.TS) {
 		row.Override = nil
 	}
-	write = !dry && !op.Shadow && o.After != o.Before
+	write = !dry && (!op.Shadow && o.After != o.Before || moves && op.Verb != VerbCheck)
 	if l := row.Lows; l != nil {
 		if row.Lows = nil; !dry && (write || op.clipped(&o)) {
 			row.Lows, write = op.touch(l, &o), true
@@ -493,8 +498,8 @@ func (g *Group) Decide(now int64, rows []State, write []bool) error {
 	}
 	g.Reserved = false
 	for i := range g.Ops {
-		write[i] = false
-		g.Ops[i].Delay = 0 // nothing is reserved
+		write[i] = write[i] && g.Ops[i].Granted == 0 && g.Ops[i].Verb < VerbCharge // a refusal may move the row
+		g.Ops[i].Delay = 0                                                         // nothing is reserved
 		if g.Ops[i].Granted > 0 || g.Ops[i].Verb >= VerbRefund {
 			if _, _, err := g.Ops[i].Step(now, old[i], true); err != nil {
 				return err

@@ -50,10 +50,56 @@ var planCases = []testCase{
 	}},
 	{"plan-retry", onPlans(func(b *caller) {
 		b.take("a:pro k 50", true)
-		b.retry("a k 1", 8200*time.Millisecond)
+		if op := b.take("a k 1", false); !op.Bound || op.Retry != 41*second || op.Reset != 50*second {
+			b.Errorf("refused by the base on a row of pro: %+v", op.Answer)
+		}
+		b.wait(8200*time.Millisecond - time.Microsecond) // the row stays under pro
+		b.take("a k 1", false)
+		b.wait(time.Microsecond)
+		b.take("a k 1", true)
 		b.retry("a k 1", time.Second) // now under the base
-		b.take("a:pro k 40", true)
-		b.retry("a k 5", 9*time.Second) // 50 used, of which 5 may be
+	})},
+	// A refusal moves the row to a plan under which more comes back, so that its retry and
+	// reset are exact.
+	{"plan-refusal-moves", onPlans(func(b *caller) {
+		b.take("a k 10", true)
+		if op := b.do(store.VerbCheck, "a:pro k 41").Ops[0]; op.Retry != 200e3 || op.Bound {
+			b.Errorf("check: %+v", op.Answer)
+		}
+		if op := b.take("a k 1", false); op.Bound { // a check moves nothing
+			b.Errorf("after the check: %+v", op.Answer)
+		}
+		if op := b.take("a:pro k 41", false); op.Retry != 200e3 || op.Reset != 2*second || op.Bound {
+			b.Errorf("refused: %+v", op.Answer)
+		}
+		if op := b.take("a k 1", false); !op.Bound || op.Retry != second {
+			b.Errorf("by the base, after it: %+v", op.Answer)
+		}
+		b.retry("a:pro k 41", 200*time.Millisecond)
+		b.take("a l 10", true)
+		if g := b.do(store.VerbTake, "a:pro l 41", "w l 1"); g.Allowed {
+			b.Errorf("a group: %+v", g.Ops)
+		}
+		b.free("w l", 6)
+		b.retry("a:pro l 41", 200*time.Millisecond)
+		b.define("d=100/1d,max_debt=0,plans=pro:rate=100000")
+		b.take("d k 100", true)
+		b.retry("d:pro k 99901", 864*time.Millisecond)
+	})},
+	// Who is refused by a slower plan slows nobody.
+	{"plan-refusals-slow-nobody", onPlans(func(b *caller) {
+		b.take("a:pro k 50", true)
+		granted := int64(0)
+		for i := range 1000 {
+			b.wait(20 * time.Millisecond)
+			b.take("a k 10", false)
+			if i%10 == 9 {
+				granted += b.do(store.VerbTakeUpTo, "a:pro k 1").Ops[0].Granted
+			}
+		}
+		if granted != 100 {
+			b.Errorf("%d granted in 20 s; want 100", granted)
+		}
 	})},
 	// Whoever calls, no more than the largest capacity and the largest rate.
 	{"plan-alternates", onPlans(func(b *caller) {
@@ -72,7 +118,11 @@ var planCases = []testCase{
 	})},
 	{"plan-window", onPlans(func(b *caller) {
 		b.take("w:pro k 20", true)
-		b.retry("w k 1", 20*time.Second) // 20 used, 10 come back at each boundary; at most 5 may be
+		if op := b.take("w k 1", false); !op.Bound || op.Retry != 50*second {
+			b.Errorf("by the base: %+v", op.Answer)
+		}
+		b.wait(20 * time.Second) // 20 used, 10 come back at each boundary
+		b.take("w k 1", true)
 		b.wait(10 * time.Second)
 		b.free("w k", 6)
 	})},
@@ -88,10 +138,8 @@ var planCases = []testCase{
 		}
 		b.wait(time.Second)
 		b.free("a k", 7) // it refills by the base
-		for _, v := range []store.Verb{store.VerbRefund, store.VerbReset} {
-			if op := b.do(v, "a:free k 1").Ops[0]; !op.Allowed || op.Remaining != store.MaxInt {
-				b.Errorf("%s: %+v", v, op.Answer)
-			}
+		if op := b.do(store.VerbReset, "a:free k 1").Ops[0]; !op.Allowed || op.Remaining != store.MaxInt {
+			b.Errorf("reset: %+v", op.Answer)
 		}
 		b.free("a k", 10)
 	})},
@@ -118,6 +166,15 @@ var planCases = []testCase{
 		b.wait(time.Second)
 		b.free("a:pro k", 5)
 	})},
+	{"plan-refund", func(e *env) { // Refund too
+		b := newCaller(e, "d=100/1d,max_debt=0,plans=pro:rate=100000")
+		b.take("d:pro k 100000", true)
+		b.do(store.VerbRefund, "d k 1")
+		b.wait(20 * time.Second)
+		b.free("d:pro k", 24)
+		b.wait(8*time.Hour - 20*time.Second)
+		b.free("d:pro k", 33334)
+	}},
 	// A full row is as none: whether a sweep deleted it makes no difference.
 	{"plan-charge-full", onPlans(func(b *caller) {
 		for _, key := range []string{"k", "l"} {
@@ -146,9 +203,9 @@ var planCases = []testCase{
 	// The row is under its own definition until the reservation is made.
 	{"plan-reserve-bounded", onPlans(func(b *caller) {
 		for key, verb := range map[string]store.Verb{"k": store.VerbCharge, "reserved": store.VerbReserve} {
-			b.take("a:pro "+key+" 50", true)
-			b.do(verb, "a:pro "+key+" 5")
-			b.retryWithin("a "+key+" 5", 3*time.Second, 9400*time.Millisecond) // 8 used
+			b.take("a "+key+" 10", true)
+			b.do(verb, "a "+key+" 5")
+			b.retryWithin("a:pro "+key+" 60", 3*time.Second, 2*time.Second) // 5 used
 		}
 	})},
 	{"plan-group", onPlans(func(b *caller) {
@@ -243,7 +300,9 @@ var overrideCases = []testCase{
 	})},
 	{"override-numbers", onPlans(func(b *caller) {
 		b.override("a", store.Override{Key: "k", Rate: 2, Burst: 4})
-		b.take("a k 4", true)
+		if op := b.take("a k 4", true); op.Remaining != 0 {
+			b.Errorf("%+v", op.Answer)
+		}
 		b.retry("a k 1", 500*time.Millisecond)
 		b.free("a l", 10)
 	})},

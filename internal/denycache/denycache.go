@@ -245,12 +245,9 @@ func room(op *store.Op) int64 {
 }
 
 // refuses answers the op if its cached row refuses it at the latest time that the
-// store's clock can show now. The answer is computed for the earliest such time. If
-// the store's row may be under another definition, explains has only compared the retry
-// time of the refused op: above all in windows, other costs may have another one. So only
-// calls with the same room are answered then.
+// store's clock can show now. The answer is computed for the earliest such time.
 func refuses(e *slot, op *store.Op, now int64) bool {
-	if r := room(op); r > e.room || r < e.room && varied(op.Def) {
+	if room(op) > e.room {
 		return false
 	}
 	row := store.State{Used: e.used, TS: e.ts, Version: e.version}
@@ -318,24 +315,13 @@ func (s *Store) learn(g *store.Group, op *store.Op, m ref, err error, e slot) {
 	}
 }
 
-// cacheable reports whether an answer is a refusal that had no effect and that follows
-// from the row in the answer.
+// cacheable reports whether an answer is a refusal that follows from the row in the answer
+// until its retry. If the row is under another definition than op.Def, Bound is set. But that
+// the op can never be allowed does not depend on the row, and so does not show it.
 func cacheable(g *store.Group, op *store.Op) bool {
 	return !g.Allowed && !op.Allowed && op.Source == store.SourceStore && op.TS != 0 &&
 		g.Hold == nil && !op.Bound && op.Def.Mode == store.Enforce && op.Def.Algorithm != store.Concurrency &&
-		op.Def.Override == nil && explains(op)
-}
-
-// explains reports whether a row in the state of the answer would give the same answer. A
-// row that is under another definition than op.Def refills at another rate, so it would
-// not. That the op can never be allowed does not show it.
-func explains(op *store.Op) bool {
-	if op.Never && varied(op.Def) {
-		return false
-	}
-	same := *op
-	_, _, err := same.Step(op.DecidedAt(), store.State{Used: op.Used, TS: op.TS, Version: op.Def.Number}, true)
-	return err == nil && !same.Allowed && same.Retry == op.Retry && same.Never == op.Never
+		op.Def.Override == nil && !(op.Never && varied(op.Def))
 }
 
 // inDebt reports whether an op is a reservation that has to wait. Until it is due, the

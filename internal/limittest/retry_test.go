@@ -40,9 +40,16 @@ func (p *prober) Apply(ctx context.Context, b *store.Batch) error {
 	return nil
 }
 
-// probe makes a refused call of one key again. Its row is as it was: a refusal writes
-// nothing but what expired holds had taken.
+// probe makes a refused call of one key again. Its row is as the refusal has left it; that
+// of a check, as a take's.
 func (p *prober) probe(asked *store.Group, j int, got *store.Op) {
+	if got.Verb == store.VerbCheck {
+		before := p.clone()
+		defer func() { p.table = before }()
+		g := clone(store.Group{Ops: slices.Clone(asked.Ops[j : j+1])})
+		g.Ops[0].Verb = store.VerbTake
+		_ = p.Model.Apply(context.Background(), &store.Batch{Groups: []store.Group{g}}) // not every limit has takes
+	}
 	again := func(at int64) (allowed bool) {
 		now, before := *p.now, p.clone()
 		defer func() { *p.now, p.table = now, before }()

@@ -577,6 +577,11 @@ func (n *node) would(op *store.Op, d *store.Definition, time int64, hold *store.
 	}
 	n.table.begin()
 	defer n.table.rollback()
+	if op.Verb == store.VerbCheck && time > n.time() { // its retry is that of a take made now, which may move the row
+		take := store.Group{Ops: []store.Op{g.Ops[0]}}
+		take.Ops[0].Verb = store.VerbTake
+		_ = take.DecideIn(&n.table, &n.reg, n.time()) // not every limit has takes
+	}
 	err := g.DecideIn(&n.table, &n.reg, time)
 	return g.Ops[0], err
 }

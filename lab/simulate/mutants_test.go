@@ -16,7 +16,7 @@ type mutant struct{ name, file, from, to string }
 var mutants = []mutant{
 	{"clock read after sending", "internal/denycache/denycache.go", "latest := e.at + (now - e.sent)", "latest := e.at + (now - e.sent) - int64(e.roundTrip)"},
 	{"row's time runs back", "store/rule.go", "o.TS = max(now, s.TS)", "o.TS = now"},
-	{"charged although another limit refuses", "store/store.go", "\tg.Reserved = false\n\tfor i := range g.Ops {\n\t\twrite[i] = false", "\tg.Reserved = false\n\tfor i := range g.Ops {\n\t\twrite[i] = write[i] && i == 0"},
+	{"charged although another limit refuses", "store/store.go", "write[i] = write[i] && g.Ops[i].Granted == 0", "write[i] = write[i] && (i == 0 || g.Ops[i].Granted == 0)"},
 	{"give-back beyond what others left", "store/giveback.go", "units = min(units, e.Used)", "_ = e"},
 	{"double return", "store/settle.go", "if i >= 0 {\n\t\te.copyRecords()", "if i >= 0 || !p.Keep {\n\t\te.row.Used = max(0, e.row.Used-back)\n\t\te.copyRecords()"},
 	{"retry one tick early", "internal/algebra/algebra.go", "return t - now + QuoUp(units, add)", "return t - now + QuoUp(units, add) - 1"},
@@ -65,7 +65,8 @@ var mutants = []mutant{
 	{"a concurrency limit's retry by its last hold", "store/hold.go", "for i := 0; i < len(held) && used > d.Rule.Cap-need; i++ {", "for i := range held {"},
 	{"a settle gives back part of a concurrency limit's hold", "store/giveback.go", "row.Used -= min(rs[i].Units, row.Used)", "row.Used -= min(algebra.MulDiv(rs[i].Units, num, den, false), row.Used)"},
 	{"half of a floor", "store/choose.go", "lower.Cap -= units", "lower.Cap -= units / 2"},
-	{"a retry under another plan without the floor", "store/choose.go", "lower.Cap -= algebra.UnitsOf(op.Floor, rule.Unit)", "lower.Cap -= 0"},
+	{"a refusal moves a row to a slower plan", "store/store.go", "if moves && !op.Def.moves(from) {", "if moves && op.Def.moves(from) {"},
+	{"a refusal moves no row", "store/store.go", "moves && op.Verb != VerbCheck)", "false)"},
 	{"a floor is taken from a lease", "internal/lease/lease.go", "op.Cost < 1 || op.Floor != 0 || op.Fraction", "op.Cost < 1 || op.Fraction"},
 	{"leases without the carve", "store/compile.go", "c.burst -= c.carved", "c.carved = 0"},
 }

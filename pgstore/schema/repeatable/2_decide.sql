@@ -18,6 +18,7 @@ create type dipwell_internal.answer as (
     rule      dipwell.versions,
     plan      text,
     free      boolean,
+    bound     boolean,
     override  dipwell.key_overrides
 );
 comment on type dipwell_internal.answer is 'The result of a call of one key, in whole numbers. Go twin: Answer.';
@@ -37,6 +38,7 @@ comment on column dipwell_internal.answer.clipped is 'A charge added less than i
 comment on column dipwell_internal.answer.rule is 'What decided, for the key.';
 comment on column dipwell_internal.answer.plan is 'Name of the plan that decided; null: none.';
 comment on column dipwell_internal.answer.free is 'Allowed by an unlimited plan, so that nothing was taken.';
+comment on column dipwell_internal.answer.bound is 'The row stays under another definition, so that the call may be allowed before retry.';
 comment on column dipwell_internal.answer.override is 'The override of the key, at the present version; null: none, or it has ended.';
 
 -- used, ts and version are those of the row before any conversion.
@@ -53,6 +55,7 @@ declare
     used_ bigint := used; -- after the conversion to d
     ts_  bigint := ts;
     held bigint;
+    moves boolean;
     t    bigint := greatest(n, ts);
     over boolean := o.id is not null and dipwell_internal.decides(o, dipwell_internal.instant(l, o, version, t));
 begin
@@ -61,7 +64,7 @@ begin
         if over then
             d := dipwell_internal.override_definition(l, o);
             a.override := dipwell_internal.renewed(l, o);
-        elsif verb = 4 then
+        elsif verb in (4, 5) then
             -- A full row is the same as no row: a sweep may have deleted it.
             select c.used, c.ts into used_, ts_ from dipwell_internal.carry(l, o, key, version, (own.rule).number, n, used, ts) c;
             if dipwell_internal.used_at(dipwell_internal.spread(own.rule, l.name, key), used_, ts_, greatest(n, ts_)) > 0 then
@@ -83,12 +86,6 @@ begin
     select * into s from dipwell_internal.step(low, used_, ts_, n, verb, cost, max_delay, asked.fraction);
     a.never := s.never;
     a.retry := s.retry;
-    if (own.rule).number is not null and not s.allowed and verb <> 4 then -- a charge that is too large never fits
-        if not s.never and (own.rule).number <> (d.rule).number and not over then
-            a.retry := dipwell_internal.retry_under(l, o, own, r, key, used, ts, version, n, s.before, s.short,
-                case when verb = 3 and max_delay is not null then 0 else greatest(s.retry, 1) end);
-        end if;
-    end if;
     if verb = 3 and max_delay is not null and not s.allowed and not s.never then
         a.retry := dipwell_internal.retry_bounded(l, asked, o, key, used, ts, version, n, cost, floor, max_delay, a.retry);
     end if;
@@ -120,7 +117,10 @@ begin
     a.reset := case held when 0 then 0 else dipwell_internal.wait(r, held, s.t, n) end;
     a.used := held;
     a.ts := s.t;
-    a.write := not dry and not a.shadow and s.after <> s.before;
+    -- A refusal moves the row to a definition under which more tokens come back.
+    moves := not s.allowed and not s.never and verb < 4 and s.before > 0 and coalesce((own.rule).number <> (d.rule).number, false);
+    a.bound := moves and (d.rule).add::numeric * (own.rule).unit <= (own.rule).add::numeric * (d.rule).unit;
+    a.write := not dry and (not a.shadow and s.after <> s.before or moves and not a.bound and verb <> 1);
     a.before := s.before;
     a.clipped := verb = 4 and s.allowed and s.after < s.before + (cost * r.unit);
     a.rule := r;
@@ -156,6 +156,7 @@ begin
     a.rule := d.rule;
     a.plan := d.plan;
     a.free := d.mode = 'unlimited';
+    a.bound := false;
     a.shadow := false;
     a.write := false;
     a.clipped := false;
@@ -181,33 +182,16 @@ begin
     a.reset := case a.used when 0 then 0 else dipwell_internal.wait(r, a.used, a.ts, n) end;
     a.never := true;
     if (d.rule).number < 0 and o.until is not null then
-        later := dipwell_internal.answer_one(l, asked, o, key, used, ts, version, o.until, verb, cost, floor, max_delay, true);
+        -- If the call is refused once more at the end, and only then moves the row, retry is that end.
+        later := dipwell_internal.answer_one(l, asked, o, key, used, ts, version, o.until, verb, cost, floor, max_delay, false);
         a.never := later.never and not later.allowed;
-        a.retry := case when a.never then 0 when later.allowed then o.until - n else o.until - n + later.retry end;
+        a.bound := later.bound or later.write and later.granted = 0;
+        a.retry := case when a.never then 0 when later.allowed or later.write then o.until - n else o.until - n + later.retry end;
     end if;
     return a;
 end $$;
 comment on function dipwell_internal.answer_by_mode is
     'Answers a call that an unlimited or blocked plan decides. The row is left as it is. Go twin: Op.byMode.';
-
-create function dipwell_internal.retry_under(l dipwell.limits, o dipwell.key_overrides, own dipwell_internal.definition, r dipwell.versions, key text,
-    used bigint, ts bigint, version int, n bigint, before bigint, short bigint, retry bigint) returns bigint language plpgsql stable as $$
-declare
-    c    record;
-    most bigint; -- that may be used under the row's definition so that, converted, it leaves room
-    held bigint;
-    was  dipwell.versions := dipwell_internal.spread(own.rule, l.name, key);
-begin
-    select * into c from dipwell_internal.carry(l, o, key, version, was.number, n, used, ts);
-    held := dipwell_internal.used_at(was, c.used, c.ts, greatest(n, c.ts));
-    most := dipwell_internal.mul_div(greatest(before - short, 0), was.unit, r.unit, false);
-    if before >= short and held > most then
-        return dipwell_internal.wait(was, held - most, greatest(n, c.ts), n);
-    end if;
-    return retry;
-end $$;
-comment on function dipwell_internal.retry_under is
-    'The retry of a refusal whose row stays under another definition than the one that decided, and refills under its own. Go twin: Op.retryUnder.';
 
 create function dipwell_internal.retry_bounded(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text,
     used bigint, ts bigint, version int, n bigint, cost bigint, floor bigint, max_delay bigint, retry bigint) returns bigint language plpgsql stable as $$
@@ -282,6 +266,7 @@ declare
     singly  int[];
     verdict boolean;
     changes boolean;
+    moves   boolean; -- a refusal moves a row
     due     bigint;
     parts   int; -- of the reservation
     least_  bigint;  -- granted by a call of take_up_to of several limits
@@ -366,6 +351,7 @@ begin
         n := coalesce(born, at, dipwell_internal.now_us());
         verdict := true;
         changes := false;
+        moves := false;
         due := 0;
         parts := 0;
         ended := false;
@@ -396,6 +382,7 @@ begin
             a := dipwell_internal.answer_one(ls[i], ds[i], now_os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], false);
             answers[i] := a;
             verdict := verdict and a.allowed;
+            moves := moves or a.write and a.granted = 0 and verbs[i] < 4;
             changes := changes or a.write or verbs[i] = 6 or a.clipped and listed[i];
             if a.granted > 0 and not a.free and verbs[i] <> 4 then
                 due := greatest(due, a.delay);
@@ -415,7 +402,7 @@ begin
                 due := greatest(due, case when a.granted > 0 then a.delay else 0 end);
             end loop;
         end if;
-        exit when locks or not (verdict and changes or ended and verbs[1] <> 1);
+        exit when locks or not (verdict and changes or moves or ended and verbs[1] <> 1);
         locks := true;
     end loop;
     for i in 1..k loop
@@ -439,7 +426,7 @@ begin
             delete from dipwell.reservations x where x.limit_id = limit_ids[i] and x.key = keys[i];
             update dipwell.hold_parts x set live = false, reset = x.expires > n, due = case x.parts when 1 then least(n, x.expires) else x.expires end + dipwell_internal.hold_stays(x.ttl)
                 where x.limit_id = limit_ids[i] and x.key = keys[i] and x.live;
-        elsif verdict and (a.write or a.clipped and listed[i] or a.granted > 0 and not a.free and verbs[i] <> 4 and due > 0) then
+        elsif a.write and (verdict or a.granted = 0 and verbs[i] < 4) or verdict and (a.clipped and listed[i] or a.granted > 0 and not a.free and verbs[i] <> 4 and due > 0) then
             list := null;
             if listed[i] then
                 d := dipwell_internal.own_definition(ls[i], os[i], version[i], greatest(n, ts[i]));
@@ -495,7 +482,7 @@ begin
         row_free := a.free;
         row_max_charge := (a.rule).max_charge;
         row_override := case when (a.override).id is not null then to_jsonb(a.override) end;
-        bound := (not a.allowed or a.shadow) and not never and listed[i] and dipwell_internal.has_live_hold(limit_ids[i], keys[i], n);
+        bound := (not a.allowed or a.shadow) and not never and (a.bound or listed[i] and dipwell_internal.has_live_hold(limit_ids[i], keys[i], n));
         if ls[i].algorithm = 'concurrency' then
             if not a.allowed or a.shadow then
                 select x.never, x.retry into never, retry from dipwell_internal.retry_of_holds(ls[i], os[i], ds[i], keys[i], a, costs[i] + coalesce(floors[i], 0), n, greatest(n, ts[i])) x;
@@ -504,7 +491,7 @@ begin
             reset := case when a.used > 0 then coalesce(dipwell_internal.hold_reset(limit_ids[i], keys[i], n), reset) else 0 end;
         end if;
         if (a.override).mode = 'blocked' then
-            bound := bound and n + retry > (a.override).until; -- the end of the override is exact
+            bound := not never and a.bound or bound and n + retry > (a.override).until; -- the end of the override is exact
         elsif (a.override).until is not null and (not a.allowed or a.shadow) then
             bound := not never;
         end if;
