@@ -31,8 +31,8 @@ func TestCompileTwin(t *testing.T) {
 	count := rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, 1e6), rapid.Int64Range(1, store.MaxInt))
 	optional := rapid.OneOf(rapid.Just(int64(0)), rapid.Just(int64(-1)), count)
 	period := rapid.OneOf(
-		rapid.SampledFrom([]time.Duration{time.Microsecond, time.Millisecond, 10 * time.Millisecond, time.Second, time.Minute, time.Hour, 24 * time.Hour, 7 * 24 * time.Hour,
-			30 * 24 * time.Hour, store.Month, 3 * store.Month, 12 * store.Month, 10 * 12 * store.Month}),
+		rapid.SampledFrom([]time.Duration{time.Microsecond, time.Millisecond, 10 * time.Millisecond, time.Second, time.Minute, time.Hour, 24 * time.Hour, 7 * 24 * time.Hour, 14 * 24 * time.Hour,
+			30 * 24 * time.Hour, store.Month, 3 * store.Month, 5 * store.Month, 12 * store.Month, 24 * store.Month, 10 * 12 * store.Month}),
 		rapid.Map(rapid.Int64Range(1, 1e15), func(us int64) time.Duration { return time.Duration(us) * time.Microsecond }))
 	rapid.Check(t, func(t *rapid.T) {
 		l := store.Limit{
@@ -43,7 +43,9 @@ func TestCompileTwin(t *testing.T) {
 			Burst:     optional.Draw(t, "burst"),
 			MaxDebt:   rapid.OneOf(optional, rapid.Just(int64(-2))).Draw(t, "debt"),
 			MaxCharge: max(0, optional.Draw(t, "charge")),
-			Start:     rapid.SampledFrom([]string{"", "", "0s", "1h30m", "90d", "06:00 Europe/Rome", "23:59:59 UTC", "24:00 UTC", "noon", "06:00 Mars"}).Draw(t, "start"),
+			Start: rapid.SampledFrom([]string{"", "", "0s", "1h30m", "90d", "06:00 Europe/Rome", "23:59:59 UTC", "24:00 UTC", "noon", "06:00 Mars",
+				"17 00:00 UTC", "31 06:00 Europe/Rome", "0 00:00 UTC", "32 00:00 UTC", "05-17 00:00 UTC", "2-29 12:30 UTC", "02-30 00:00 UTC", "13-1 00:00 UTC",
+				"17 00:00", "17 00:00 Mars", "2w", "14 days", "1.5 hours", "a b c"}).Draw(t, "start"),
 		}
 		if rapid.Bool().Draw(t, "small") {
 			l.Burst %= 100

@@ -425,22 +425,19 @@ func (c *compiler) start() error {
 			r.Origin = us
 			return nil
 		}
-		return c.bad("start", "%s is not shorter than the period", c.Start)
+		return c.bad("start", "%s is not shorter than the period; start is when windows begin, such as 0s or '00:00 UTC', and per how long they are", c.Start)
 	}
-	clock, loc, err := terms.ParseWallClock(c.Start)
-	if err != nil {
+	cal := r.Calendar
+	if cal == nil {
+		cal = &terms.Calendar{Days: int64(c.Period / (24 * time.Hour))}
+	}
+	if err := cal.ParseStart(c.Start); err != nil {
 		return c.bad("start", "%v", err)
 	}
-	switch {
-	case r.Calendar != nil:
-	case c.Period == 24*time.Hour:
-		r.Calendar = &terms.Calendar{Days: 1}
-	case c.Period == 7*24*time.Hour:
-		r.Calendar = &terms.Calendar{Days: 7}
-	default:
-		return c.bad("start", "a wall clock needs per to be 1d, 1w, 1mo or 1y, not %s", period.Format(c.Period))
+	if c.Period > 0 && (c.Period%(24*time.Hour) != 0 || cal.Days != 1 && cal.Days != 7 && cal.Days != 14) {
+		return c.bad("start", "a wall clock needs per to be 1d, 1w, 2w, 1mo, 3mo, 6mo or 1y, not %s", period.Format(c.Period))
 	}
-	r.Every, r.Calendar.Location, r.Calendar.Clock = 0, loc, clock
+	r.Every, r.Calendar = 0, cal
 	return nil
 }
 

@@ -196,9 +196,16 @@ func calendarVectors(t *testing.T) (lines []any) {
 	rnd := rand.New(rand.NewPCG(3, 3))
 	zones := []string{"UTC", "Europe/Rome", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "America/Sao_Paulo", "Pacific/Apia", "Africa/Casablanca", "America/St_Johns", "Asia/Kathmandu", "Pacific/Chatham", "Europe/Dublin"}
 	for _, zone := range zones {
-		for _, per := range []string{"1d", "1w", "1mo", "3mo", "1y"} {
-			for _, clock := range []string{"00:00", "02:30", "06:00", "23:59"} {
-				period, _ := period.Parse(per)
+		for _, per := range []string{"1d", "1w", "2w", "1mo", "3mo", "6mo", "1y"} {
+			clocks := []string{"00:00", "02:30", "06:00", "23:59"}
+			period, _ := period.Parse(per)
+			switch {
+			case per == "1mo":
+				clocks = append(clocks, "17 00:00", "31 02:30", "29 23:59")
+			case period < 0:
+				clocks = append(clocks, "05-17 00:00", "02-29 02:30", "12-31 23:59", "08-31 06:00")
+			}
+			for _, clock := range clocks {
 				r := limittest.Definition(store.Limit{Name: "c", Algorithm: store.FixedWindow, Rate: 1, Period: period, Start: clock + " " + zone}).Rule
 				for i := range 4 {
 					now := int64(1577836800e6) + rnd.Int64N(int64(20*365.25*86400e6))

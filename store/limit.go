@@ -152,9 +152,12 @@ type Limit struct {
 	MaxCharge int64
 
 	// Start places the boundaries of windows and intervals: an offset from the Unix epoch
-	// ("0s"), or a time of day with an IANA zone ("06:00 Europe/Rome"; weeks begin on
-	// Monday, months on the 1st, years on January 1). Default: different for each key, so
-	// that not all windows begin at once.
+	// ("0s"), or a time of day with an IANA zone ("06:00 Europe/Rome") for days, weeks, two
+	// weeks and months. Weeks begin on Monday, two weeks with that of 1970-01-05, and
+	// months on the 1st, unless a day stands before the time ("17 00:00 UTC"), or a date if
+	// Period is of several months ("05-17 00:00 UTC"). A month that has not so many days
+	// begins on its last. Default: different for each key, so that not all windows begin at
+	// once.
 	Start string
 
 	OnChange ChangePolicy // default Keep

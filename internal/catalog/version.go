@@ -8,6 +8,7 @@ import (
 
 	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/period"
+	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -36,7 +37,7 @@ type Version struct {
 	// For a calendar. Without a zone the ticks are every µs apart.
 	Months int64  `json:"months,omitempty"`
 	Days   int64  `json:"days,omitempty"`
-	Clock  int64  `json:"clock,omitempty"` // seconds after local midnight
+	Clock  int64  `json:"clock,omitempty"` // as in terms.Calendar
 	Zone   string `json:"zone,omitempty"`
 
 	Per   string `json:"-"`
@@ -91,33 +92,42 @@ func (v *Version) rule() (r store.Rule, err error) {
 	if v.Unit < 1 || v.Unit > store.MaxInt || v.Add < 1 || v.Add > store.MaxInt {
 		return r, fmt.Errorf("a unit of %d, of which %d come back", v.Unit, v.Add)
 	}
-	l := store.Limit{Name: "calendar", Algorithm: store.FixedWindow, Rate: 1, Period: time.Second, Start: v.Start}
-	switch {
-	case v.Per != "":
-		if l.Period, err = period.Parse(v.Per); err != nil {
-			return r, err
-		}
-	case v.Zone != "":
-		l.Start = fmt.Sprintf("%02d:%02d:%02d %s", v.Clock/3600, v.Clock/60%60, v.Clock%60, v.Zone)
-		if l.Period = time.Duration(v.Days) * 24 * time.Hour; v.Months > 0 {
-			l.Period = time.Duration(v.Months) * period.Month
-		}
-	}
-	if v.Every == 0 {
-		d, err := store.NewDefinition(l)
-		if err != nil {
-			return r, err
-		}
-		r = d.Rule
-		if r.Every != 0 {
-			return r, fmt.Errorf("windows of %s do not follow a calendar", period.Format(l.Period))
-		}
+	if r.Calendar, err = v.calendar(); err != nil {
+		return r, err
 	}
 	r.Unit, r.Every, r.Add, r.Cap, r.Origin = v.Unit, v.Every, v.Add, v.Cap, v.Origin
 	r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed = v.Burst, v.Debt, v.Most, v.MaxCharge, v.MaxUsed
 	r.Leaky, r.Spread = v.Leaky, v.Spread
 	r.Enough = algebra.QuoUp(r.MaxUsed, r.Add)
 	return r, nil
+}
+
+// calendar returns the calendar of the version's windows, or nil if they follow none.
+func (v *Version) calendar() (cal *terms.Calendar, err error) {
+	l := store.Limit{Name: "calendar", Algorithm: store.FixedWindow, Rate: 1, Start: v.Start}
+	if v.Per != "" {
+		if l.Period, err = period.Parse(v.Per); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case v.Every != 0:
+		return nil, nil
+	case v.Zone != "":
+		loc, err := time.LoadLocation(v.Zone)
+		if err == nil && (v.Months <= 0 && v.Days <= 0 || v.Clock < 0) {
+			err = fmt.Errorf("windows of %d days and %d months from %d s", v.Days, v.Months, v.Clock)
+		}
+		return &terms.Calendar{Location: loc, Months: v.Months, Days: v.Days, Clock: v.Clock}, err
+	}
+	d, err := store.NewDefinition(l)
+	if err == nil && d.Rule.Calendar == nil {
+		err = fmt.Errorf("windows of %s do not follow a calendar", v.Per)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return d.Rule.Calendar, nil
 }
 
 // Present returns the present version of a definition.

@@ -2,6 +2,8 @@ package terms
 
 import (
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -11,9 +13,9 @@ import (
 // months or years of a time zone.
 type Calendar struct {
 	Location *time.Location
-	Days     int64 // 1 or 7 when the unit is days, else 0
+	Days     int64 // 1, 7 or 14 when the unit is days, else 0
 	Months   int64 // months in the unit, else 0
-	Clock    int64 // seconds after local midnight
+	Clock    int64 // seconds after the beginning of the unit, as if each month had 31 days: on those that it has not, its last day
 
 	last atomic.Pointer[window]
 }
@@ -43,16 +45,16 @@ func (c *Calendar) Tick(x int64) int64 {
 func (c *Calendar) guess(t time.Time) int64 {
 	y, m, d := t.Date()
 	if c.Months > 0 {
-		return floorDiv(int64(y-1970)*12+int64(m-1), c.Months)
+		return floorDiv(int64(y-1970)*12+int64(m-1)-c.Clock/86400/31, c.Months)
 	}
 	day := floorDiv(time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix(), 86400)
 	return floorDiv(day-c.firstDay(), c.Days)
 }
 
 // firstDay returns the day on which unit 0 begins, counted from 1970-01-01, which was
-// a Thursday. Weeks begin on Monday.
+// a Thursday. Weeks begin on Monday, and two weeks on that of 1970-01-05.
 func (c *Calendar) firstDay() int64 {
-	if c.Days == 7 {
+	if c.Days%7 == 0 {
 		return 4
 	}
 	return 0
@@ -63,13 +65,13 @@ func (c *Calendar) Boundary(k int64) int64 {
 	if w := c.last.Load(); w != nil && w.tick == k {
 		return w.start
 	}
-	var midnight int64
+	midnight, day := (k*c.Days+c.firstDay())*86400, c.Clock/86400
 	if c.Months > 0 {
-		midnight = time.Date(1970, time.Month(1+k*c.Months), 1, 0, 0, 0, 0, time.UTC).Unix()
-	} else {
-		midnight = (k*c.Days + c.firstDay()) * 86400
+		month := time.Month(1 + k*c.Months + day/31)
+		last := time.Date(1970, month+1, 0, 0, 0, 0, 0, time.UTC)
+		midnight = last.Unix() + (min(day%31+1, int64(last.Day()))-int64(last.Day()))*86400
 	}
-	return firstAtOrAfter(c.Location, midnight+c.Clock) * 1e6
+	return firstAtOrAfter(c.Location, midnight+c.Clock%86400) * 1e6
 }
 
 // firstAtOrAfter returns the first Unix second at which the wall clock of loc shows
@@ -119,32 +121,68 @@ func (c *Calendar) Shortest() int64 {
 	return c.Months * 28 * day
 }
 
-// ParseWallClock reads "06:00 Europe/Rome" or "06:00:30 UTC".
-func ParseWallClock(s string) (clock int64, loc *time.Location, err error) {
+// length is what people write for lengths of time.
+var length = regexp.MustCompile(`^[0-9.]+ *(us|ms|s|m|h|d|w|mo|y|sec|second|min|minute|hr|hour|day|wk|week|mon|month|yr|year)s?$`)
+
+// ParseStart reads when a calendar's units begin: "06:00 Europe/Rome" or "06:00:30 UTC", and
+// for months with a day before it, "17 00:00 UTC", or for more than one month with a date,
+// "05-17 00:00 UTC". It sets Location and Clock.
+func (c *Calendar) ParseStart(s string) error {
 	hm, zone, ok := strings.Cut(s, " ")
-	if !ok {
-		return 0, nil, fmt.Errorf("%q is neither an offset such as 0s nor a wall clock with a zone such as '06:00 Europe/Rome'", s)
+	var day string
+	if !strings.Contains(hm, ":") && strings.Contains(zone, " ") {
+		day = hm
+		hm, zone, _ = strings.Cut(zone, " ")
 	}
-	var t time.Time
-	if t, err = time.Parse("15:04:05", hm); err != nil {
+	switch {
+	case length.MatchString(s):
+		return fmt.Errorf("%q is a length of time; start is when windows begin, such as 0s or '00:00 UTC', and per how long they are", s)
+	case !ok:
+		return fmt.Errorf("%q is neither an offset such as 0s nor a wall clock with a zone such as '06:00 Europe/Rome'", s)
+	}
+	t, err := time.Parse("15:04:05", hm)
+	if err != nil {
 		if t, err = time.Parse("15:04", hm); err != nil {
-			return 0, nil, fmt.Errorf("%q is not a time of day such as 06:00", hm)
+			return fmt.Errorf("%q is not a time of day such as 06:00", hm)
 		}
 	}
 	zone = strings.TrimSpace(zone)
-	if zone == "" || zone == "Local" {
-		return 0, nil, fmt.Errorf("%q is not an IANA time zone such as Europe/Rome", zone)
+	if c.Location, err = time.LoadLocation(zone); err != nil || zone == "" || zone == "Local" {
+		return fmt.Errorf("%q is not an IANA time zone such as Europe/Rome", zone)
 	}
-	if loc, err = time.LoadLocation(zone); err != nil {
-		return 0, nil, fmt.Errorf("%q is not an IANA time zone such as Europe/Rome", zone)
+	days, err := c.parseDay(day)
+	c.Clock = days*86400 + int64(t.Hour()*3600+t.Minute()*60+t.Second())
+	return err
+}
+
+// parseDay returns the days from the beginning of the unit to a day or a date, as if each
+// month had 31.
+func (c *Calendar) parseDay(s string) (int64, error) {
+	if s == "" {
+		return 0, nil
 	}
-	return int64(t.Hour()*3600 + t.Minute()*60 + t.Second()), loc, nil
+	switch t, err := time.Parse("2006-1-2", "2024-"+s); { // a leap year
+	case c.Months == 0:
+		return 0, fmt.Errorf("%q: a day stands before the time of day only if per is 1mo, and a date only if it is of more months", s)
+	case c.Months == 1:
+		day, err := strconv.ParseUint(s, 10, 5)
+		if err != nil || day == 0 {
+			return 0, fmt.Errorf("%q is not a day of the month such as 17", s)
+		}
+		return int64(day) - 1, nil
+	case err != nil:
+		return 0, fmt.Errorf("%q is not a date such as 05-17", s)
+	case 12%c.Months != 0 && c.Months%12 != 0:
+		return 0, fmt.Errorf("%q: windows of %dmo do not begin on the same dates each year", s, c.Months)
+	default:
+		return int64(t.Month()-1)%c.Months*31 + int64(t.Day()) - 1, nil
+	}
 }
 
 // A Spec is the definition of a calendar, for stores whose statements compute windows.
 type CalendarSpec struct {
 	Months, Days int64  // in a unit; one of them is 0
-	Clock        int64  // seconds after local midnight
+	Clock        int64  // as in Calendar
 	Zone         string // IANA name
 }
 

@@ -111,9 +111,9 @@ func TestTickIsTheInverseOfBoundary(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		for _, unit := range [][2]int64{{1, 0}, {7, 0}, {0, 1}, {0, 3}, {0, 12}} {
+		for _, unit := range [][2]int64{{1, 0}, {7, 0}, {14, 0}, {0, 1}, {0, 3}, {0, 12}} {
 			c := func() *Calendar {
-				return &Calendar{Location: loc, Days: unit[0], Months: unit[1], Clock: int64(rnd.IntN(1440)) * 60}
+				return &Calendar{Location: loc, Days: unit[0], Months: unit[1], Clock: rnd.Int64N(max(1, 31*unit[1]))*86400 + int64(rnd.IntN(1440))*60}
 			}
 			kept := c() // a calendar that caches the last window
 			for range 12 {
@@ -129,6 +129,47 @@ func TestTickIsTheInverseOfBoundary(t *testing.T) {
 					t.Fatalf("%s %v: the ends of window %d are in %d, %d, %d", name, unit, k, again.Tick(start), again.Tick(end-1), again.Tick(end))
 				}
 			}
+		}
+	}
+}
+
+// TestParseStart checks when windows begin that have a day or a date, and what is refused.
+func TestParseStart(t *testing.T) {
+	for _, c := range []struct {
+		start        string
+		days, months int64
+		now, from    string // in UTC
+	}{
+		{"17 00:00 UTC", 0, 1, "2026-03-16T23:59:59Z", "2026-02-17T00:00:00Z"},
+		{"17 00:00 UTC", 0, 1, "2026-03-17T00:00:00Z", "2026-03-17T00:00:00Z"},
+		{"31 00:00 UTC", 0, 1, "2026-03-01T00:00:00Z", "2026-02-28T00:00:00Z"},
+		{"31 00:00 UTC", 0, 1, "2024-02-29T00:00:00Z", "2024-02-29T00:00:00Z"},
+		{"31 02:30 Europe/Rome", 0, 1, "2026-05-01T00:00:00Z", "2026-04-30T00:30:00Z"},
+		{"05-17 00:00 UTC", 0, 12, "2026-05-16T00:00:00Z", "2025-05-17T00:00:00Z"},
+		{"05-17 00:00 UTC", 0, 3, "2026-03-01T00:00:00Z", "2026-02-17T00:00:00Z"},
+		{"05-17 00:00 UTC", 0, 6, "2026-05-16T00:00:00Z", "2025-11-17T00:00:00Z"},
+		{"02-29 00:00 UTC", 0, 12, "2026-03-01T00:00:00Z", "2026-02-28T00:00:00Z"},
+		{"00:00 UTC", 14, 0, "2026-11-27T00:00:00Z", "2026-11-23T00:00:00Z"},
+		{"00:00 UTC", 14, 0, "1970-01-18T23:59:59Z", "1970-01-05T00:00:00Z"},
+	} {
+		cal := &Calendar{Days: c.days, Months: c.months}
+		if err := cal.ParseStart(c.start); err != nil {
+			t.Errorf("%s: %v", c.start, err)
+			continue
+		}
+		now, _ := time.Parse(time.RFC3339, c.now)
+		if got := time.UnixMicro(cal.Boundary(cal.Tick(now.UnixMicro()))).UTC().Format(time.RFC3339); got != c.from {
+			t.Errorf("%s per %d months: the window of %s begins at %s, want %s", c.start, c.months, c.now, got, c.from)
+		}
+	}
+	for start, want := range map[string]string{
+		"17th 00:00 UTC": `"17th" is not a day of the month such as 17`,
+		"0 00:00 UTC":    `"0" is not a day of the month such as 17`,
+		"2w":             `"2w" is a length of time; start is when windows begin, such as 0s or '00:00 UTC', and per how long they are`,
+		"14 days":        `"14 days" is a length of time; start is when windows begin, such as 0s or '00:00 UTC', and per how long they are`,
+	} {
+		if err := (&Calendar{Months: 1}).ParseStart(start); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", start, err, want)
 		}
 	}
 }

@@ -62,7 +62,7 @@ create table dipwell.versions (
     spread     boolean not null,           -- origin depends on the key
     months     bigint not null,            -- in a calendar's unit, else 0
     days       bigint not null,            -- 1 or 7 when the unit is days, else 0
-    clock      bigint not null,            -- seconds after local midnight
+    clock      bigint not null,            -- seconds after the unit begins, as if each month had 31 days
     zone       text not null,              -- '' without a calendar
     per        text not null,
     start      text,

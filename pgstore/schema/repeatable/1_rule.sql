@@ -94,13 +94,16 @@ comment on function dipwell_internal.first_at is
     'The first Unix second at which the wall clock of a zone shows wall or later (in seconds, as if the wall clock were UTC). AT TIME ZONE would return the later one if there are two, and a time after the gap if the clock skips wall. Go twin: firstAtOrAfter.';
 
 create function dipwell_internal.calendar_boundary(r dipwell.versions, k bigint) returns bigint language plpgsql stable as $$
+declare
+    month timestamp;
 begin
-    if r.months > 0 then
-        return dipwell_internal.first_at(r.zone, r.clock
-            + date_part('epoch', timestamp 'epoch' + k * r.months * interval '1 month')::bigint) * 1000000;
+    if r.months > 0 then -- on the last day of a month that has not so many
+        month := timestamp 'epoch' + (k * r.months + r.clock / 86400 / 31) * interval '1 month';
+        return dipwell_internal.first_at(r.zone, date_part('epoch', month)::bigint
+            + least(r.clock / 86400 % 31, date_part('day', month + interval '1 month' - interval '1 day')::bigint - 1) * 86400 + r.clock % 86400) * 1000000;
     end if;
     return dipwell_internal.first_at(r.zone, r.clock
-        + (k * r.days + case r.days when 7 then 4 else 0 end) * 86400) * 1000000; -- weeks start on Monday
+        + (k * r.days + case r.days % 7 when 0 then 4 else 0 end) * 86400) * 1000000; -- weeks start on Monday
 end $$;
 comment on function dipwell_internal.calendar_boundary is
     'The time, in µs, at which unit k of a calendar begins.';
@@ -116,9 +119,9 @@ begin
     end if;
     at := timestamp 'epoch' + (y + dipwell_internal.zone_offset(r.zone, dipwell_internal.floor_div(y, 1000000)) * 1000000) * interval '1 microsecond';
     if r.months > 0 then
-        k := dipwell_internal.floor_div(((date_part('year', at) - 1970) * 12 + date_part('month', at) - 1)::bigint, r.months);
+        k := dipwell_internal.floor_div(((date_part('year', at) - 1970) * 12 + date_part('month', at) - 1)::bigint - r.clock / 86400 / 31, r.months);
     else
-        k := dipwell_internal.floor_div((at::date - date '1970-01-01') - case r.days when 7 then 4 else 0 end, r.days);
+        k := dipwell_internal.floor_div((at::date - date '1970-01-01') - case r.days % 7 when 0 then 4 else 0 end, r.days);
     end if;
     while dipwell_internal.calendar_boundary(r, k) > y loop
         k := k - 1;

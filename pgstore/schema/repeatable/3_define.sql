@@ -658,6 +658,48 @@ end $$;
 comment on function dipwell_internal.check_adaptive is
     'Checks the settings of an adaptive limit whose other numbers are valid. Go twin: compiler.checkAdaptive.';
 
+create function dipwell_internal.parse_start(d dipwell.limits, months bigint) returns text[] language plpgsql stable as $$
+declare
+    rest text := d.start;
+    day  text := ''; -- of the month, or a date
+    wall text[];
+    days bigint := 0;
+begin
+    if rest ~ '^[0-9.]+ *(us|ms|s|m|h|d|w|mo|y|sec|second|min|minute|hr|hour|day|wk|week|mon|month|yr|year)s?$' then
+        perform dipwell_internal.bad_limit(d.name, 'start', format('"%s" is a length of time; start is when windows begin, such as 0s or ''00:00 UTC'', and per how long they are', rest));
+    elsif position(' ' in rest) = 0 then
+        perform dipwell_internal.bad_limit(d.name, 'start', format('"%s" is neither an offset such as 0s nor a wall clock with a zone such as ''06:00 Europe/Rome''', rest));
+    elsif rest ~ '^[^: ]* [^ ]* ' then
+        day := split_part(rest, ' ', 1);
+        rest := substr(rest, length(day) + 2);
+    end if;
+    wall := regexp_match(rest, '^([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))? +([^ ].*?) *$');
+    if wall is null or wall[1]::int > 23 or wall[2]::int > 59 or coalesce(wall[3], '0')::int > 59 then
+        perform dipwell_internal.bad_limit(d.name, 'start', format('"%s" is not a time of day such as 06:00', split_part(rest, ' ', 1)));
+    elsif wall[4] <> 'UTC' and not exists (select from pg_timezone_names z where z.name = wall[4]) then
+        perform dipwell_internal.bad_limit(d.name, 'start', format('"%s" is not an IANA time zone such as Europe/Rome', wall[4]));
+    elsif day = '' then
+        null;
+    elsif months = 0 then
+        perform dipwell_internal.bad_limit(d.name, 'start', format('"%s": a day stands before the time of day only if per is 1mo, and a date only if it is of more months', day));
+    elsif months = 1 then
+        if day !~ '^[0-9]{1,9}$' or day::int not between 1 and 31 then
+            perform dipwell_internal.bad_limit(d.name, 'start', format('"%s" is not a day of the month such as 17', day));
+        end if;
+        days := day::int - 1;
+    elsif day !~ '^([1-9]|0[1-9]|1[0-2])-([1-9]|0[1-9]|[12][0-9]|3[01])$' -- in a leap year
+            or split_part(day, '-', 2)::int > date_part('day', make_date(2024, split_part(day, '-', 1)::int, 1) + interval '1 month' - interval '1 day') then
+        perform dipwell_internal.bad_limit(d.name, 'start', format('"%s" is not a date such as 05-17', day));
+    elsif 12 % months <> 0 and months % 12 <> 0 then
+        perform dipwell_internal.bad_limit(d.name, 'start', format('"%s": windows of %smo do not begin on the same dates each year', day, months));
+    else
+        days := (split_part(day, '-', 1)::int - 1) % months * 31 + split_part(day, '-', 2)::int - 1;
+    end if;
+    return array[(days * 86400 + wall[1]::int * 3600 + wall[2]::int * 60 + coalesce(wall[3], '0')::int)::text, wall[4]];
+end $$;
+comment on function dipwell_internal.parse_start is
+    'Clock and zone of windows that begin at a wall-clock time. months: of their length. Go twin: Calendar.ParseStart.';
+
 create function dipwell_internal.compile(d dipwell.limits, period bigint, of_tick bigint default null) returns dipwell.versions language plpgsql stable as $$
 declare
     m        constant bigint := 9007199254740991;
@@ -815,32 +857,20 @@ begin
                 if offset_ >= (case when period > 0 then period
                         when r.months % 12 = 0 then r.months / 12 * 365 * 86400000000
                         else r.months * 28 * 86400000000 end) then
-                    perform dipwell_internal.bad_limit(d.name, 'start', format('%s is not shorter than the period', d.start));
+                    perform dipwell_internal.bad_limit(d.name, 'start', format('%s is not shorter than the period; start is when windows begin, such as 0s or ''00:00 UTC'', and per how long they are', d.start));
                 end if;
                 r.origin := offset_;
             else
-                if position(' ' in d.start) = 0 then
-                    perform dipwell_internal.bad_limit(d.name, 'start', format('"%s" is neither an offset such as 0s nor a wall clock with a zone such as ''06:00 Europe/Rome''', d.start));
-                end if;
-                wall := regexp_match(d.start, '^([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))? +([^ ].*?) *$');
-                if wall is null or wall[1]::int > 23 or wall[2]::int > 59 or coalesce(wall[3], '0')::int > 59 then
-                    perform dipwell_internal.bad_limit(d.name, 'start', format('"%s" is not a time of day such as 06:00', split_part(d.start, ' ', 1)));
-                end if;
-                if wall[4] <> 'UTC' and not exists (select from pg_timezone_names z where z.name = wall[4]) then
-                    perform dipwell_internal.bad_limit(d.name, 'start', format('"%s" is not an IANA time zone such as Europe/Rome', wall[4]));
-                end if;
+                wall := dipwell_internal.parse_start(d, greatest(-period, 0));
+                r.clock := wall[1]::bigint;
+                r.zone := wall[2];
+                r.every := 0;
                 if period > 0 then
-                    if period = 86400000000 then
-                        r.days := 1;
-                    elsif period = 604800000000 then
-                        r.days := 7;
-                    else
-                        perform dipwell_internal.bad_limit(d.name, 'start', format('a wall clock needs per to be 1d, 1w, 1mo or 1y, not %s', per));
+                    r.days := period / 86400000000;
+                    if period not in (86400000000, 604800000000, 1209600000000) then
+                        perform dipwell_internal.bad_limit(d.name, 'start', format('a wall clock needs per to be 1d, 1w, 2w, 1mo, 3mo, 6mo or 1y, not %s', per));
                     end if;
                 end if;
-                r.every := 0;
-                r.zone := wall[4];
-                r.clock := wall[1]::bigint * 3600 + wall[2]::bigint * 60 + coalesce(wall[3], '0')::bigint;
             end if;
         end if;
         longest := case when r.every > 0 then r.every when r.months > 0 then (r.months * 31 + 1) * 86400000000

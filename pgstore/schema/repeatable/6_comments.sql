@@ -58,8 +58,8 @@ comment on column dipwell.versions.max_used is 'Units at which a bucket''s used 
 comment on column dipwell.versions.leaky is 'Whether take reserves, as in a leaky bucket.';
 comment on column dipwell.versions.spread is 'Whether the origin depends on the key.';
 comment on column dipwell.versions.months is 'Months in a calendar''s unit, otherwise 0.';
-comment on column dipwell.versions.days is '1 or 7 if a calendar''s unit is a day or a week, otherwise 0.';
-comment on column dipwell.versions.clock is 'Seconds after local midnight at which a calendar''s unit begins.';
+comment on column dipwell.versions.days is '1, 7 or 14 if a calendar''s unit is of days, otherwise 0.';
+comment on column dipwell.versions.clock is 'Seconds after the beginning of a calendar''s unit, as if each month had 31 days.';
 comment on column dipwell.versions.zone is 'The calendar''s IANA time zone; empty without a calendar.';
 comment on column dipwell.versions.per is 'limits.per of this version.';
 comment on column dipwell.versions.start is 'limits.start of this version.';
