@@ -20,21 +20,37 @@ const writeDelay = 100 * time.Millisecond
 // links rather than write to them.
 // changed is not called before Watch has returned.
 func Watch(ctx context.Context, path string, changed func()) error {
-	return WatchDirs(ctx, path, func() []string { return dirsOf(path) }, func() string { return content(path) }, changed)
+	return WatchFiles(ctx, []string{path}, changed)
 }
 
-// WatchDirs is Watch for several directories. dirs returns the directories to watch
-// now, of which the first must exist. A change is a new result of content.
-func WatchDirs(ctx context.Context, path string, dirs func() []string, content func() string, changed func()) error {
+// WatchFiles is Watch for several files.
+func WatchFiles(ctx context.Context, paths []string, changed func()) error {
+	each := func(f func(path string) []string) (all []string) {
+		for _, path := range paths {
+			all = append(all, f(path)...)
+		}
+		return all
+	}
+	dirs := func() []string { return each(dirsOf) }
+	now := func() string {
+		return strings.Join(each(func(path string) []string { return []string{content(path)} }), "\x00")
+	}
+	return WatchDirs(ctx, paths, dirs, now, changed)
+}
+
+// WatchDirs is WatchFiles for several directories. dirs returns the directories to watch
+// now, of which those of the first call must exist. changed is called when content returns
+// another value.
+func WatchDirs(ctx context.Context, paths []string, dirs func() []string, content func() string, changed func()) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", path, err)
+		return fmt.Errorf("watch %s: %w", paths[0], err)
 	}
 	if err = addAll(w, dirs()); err != nil {
 		_ = w.Close()
-		return fmt.Errorf("watch %s: %w", path, err)
+		return fmt.Errorf("watch %s: %w", strings.Join(paths, ", "), err)
 	}
-	_ = addAll(w, linksOf(path)) // not every directory above may be readable
+	_ = addAll(w, linksOf(paths...)) // not every directory above may be readable
 	last := content()
 	go func() {
 		defer func() { _ = w.Close() }()
@@ -55,7 +71,7 @@ func WatchDirs(ctx context.Context, path string, dirs func() []string, content f
 				due = soon(due)
 			case <-due:
 				due = nil
-				_ = addAll(w, append(dirs(), linksOf(path)...)) // links may have new targets; a missing directory is added when it appears
+				_ = addAll(w, append(dirs(), linksOf(paths...)...)) // links may have new targets; a missing directory is added when it appears
 				if now := content(); now != last {
 					last = now
 					changed()
@@ -97,9 +113,16 @@ func dirsOf(path string) []string {
 // maxLinks is how many links are followed from a path, as by Linux. More are a cycle.
 const maxLinks = 40
 
-// linksOf returns the directories of the symbolic links on the way from the root to path:
-// if one of them is replaced, another file is at path.
-func linksOf(path string) (dirs []string) {
+// linksOf returns the directories of the symbolic links on the way from the root to paths:
+// if one of them is replaced, another file is at the path.
+func linksOf(paths ...string) (dirs []string) {
+	for _, path := range paths {
+		dirs = append(dirs, linksOn(path)...)
+	}
+	return dirs
+}
+
+func linksOn(path string) (dirs []string) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil

@@ -29,7 +29,7 @@ func Load(def Defaults, path string) (*Rules, error) {
 // ends. A link that is replaced is a change too. changed is not called before Watch
 // has returned.
 func Watch(ctx context.Context, path string, changed func()) error {
-	return config.WatchDirs(ctx, path, func() []string { return dirsOf(path) }, func() string { return content(path) }, changed)
+	return config.WatchDirs(ctx, []string{path}, func() []string { return dirsOf(path) }, func() string { return content(path) }, changed)
 }
 
 // content returns a digest of all files, or the error of reading them.
