@@ -1,10 +1,12 @@
 package main
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -58,6 +60,10 @@ func (c *ConfigCheckCmd) Run(e *env) error {
 			fmt.Fprintf(e.stderr, "dipwell: %s: %s\n", c.File, d.Warning)
 		}
 	}
+	inFile := set.names()
+	for _, warning := range set.unknownLimits(func(limit string) bool { return slices.Contains(inFile, limit) }) {
+		fmt.Fprintf(e.stderr, "dipwell: %s: %s in this file\n", c.File, warning)
+	}
 	_, err = fmt.Fprintf(e.stdout, "%s: good, %s\n", c.File, holds)
 	return err
 }
@@ -75,7 +81,7 @@ func inFile(path string, err error) error {
 // checkFiles reads the files that settings name. Files that do not exist are
 // returned as missing, since they may exist where the service runs.
 func (s *settings) checkFiles() (missing []error, err error) {
-	for _, read := range []func() error{
+	reads := []func() error{
 		func() error { return readable("admin_token_file", s.AdminTokenFile, 1) },
 		func() error { return readable("key_secret_file", s.KeySecretFile, keyhash.MinSecret) },
 		func() error {
@@ -85,7 +91,15 @@ func (s *settings) checkFiles() (missing []error, err error) {
 			_, err := server.LoadTLS(s.TLSCert, s.TLSKey, s.ClientCA)
 			return err
 		},
-	} {
+	}
+	names := map[[sha256.Size]byte]string{}
+	for i := range s.Callers {
+		reads = append(reads, func() error {
+			_, err := s.callerToken(i, nil, names)
+			return err
+		})
+	}
+	for _, read := range reads {
 		switch err := read(); {
 		case errors.Is(err, fs.ErrNotExist):
 			missing = append(missing, err)

@@ -289,7 +289,7 @@ func TestTokenChangesBeforeItIsWatched(t *testing.T) {
 	must(t, err)
 	s := &service{env: &env{ctx: t.Context()}, logger: &logger{to: io.Discard}, server: server.New(l, server.Config{AdminToken: "first"})}
 	must(t, os.WriteFile(file, []byte("second"), 0o600))
-	must(t, s.followToken(file))
+	must(t, s.followTokens(&settings{File: config.File{AdminTokenFile: file}, tokenFile: file}))
 	r := httptest.NewRequestWithContext(t.Context(), "GET", "/v1/top", nil)
 	r.Header.Set("Authorization", "Bearer second")
 	w := httptest.NewRecorder()

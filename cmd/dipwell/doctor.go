@@ -182,7 +182,11 @@ func (x *examination) config(path string) string {
 			x.warn("configuration", "", "%s", note)
 		}
 	}
-	for _, secret := range []struct{ setting, file string }{{"admin_token_file", f.AdminTokenFile}, {"key_secret_file", f.KeySecretFile}, {"tls_key", f.TLSKey}} {
+	secrets := []struct{ setting, file string }{{"admin_token_file", f.AdminTokenFile}, {"key_secret_file", f.KeySecretFile}, {"tls_key", f.TLSKey}}
+	for i, c := range f.Callers {
+		secrets = append(secrets, struct{ setting, file string }{fmt.Sprintf("callers[%d].token_file", i), c.TokenFile})
+	}
+	for _, secret := range secrets {
 		x.secretFile(secret.setting, secret.file)
 	}
 	return url

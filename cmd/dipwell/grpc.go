@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -43,8 +44,8 @@ func (s *service) rateLimits() (*rls.Service, error) {
 	r := rls.New(s.limiter, rls.Config{Headers: headers, Observe: s.server.Observe, Shadow: set.Shadow,
 		Names: rls.HeaderNames{Limit: set.RLSLimitHeader, Remaining: set.RLSRemainingHeader, Reset: set.RLSResetHeader}})
 	s.server.Collect(r)
-	s.server.Handle("POST /json", http.HandlerFunc(r.JSON))
-	s.server.Handle("GET /healthcheck", http.HandlerFunc(s.server.Healthcheck))
+	s.server.Handle("POST /json", server.Proxied, http.HandlerFunc(r.JSON))
+	s.server.Handle("GET /healthcheck", server.Anybody, http.HandlerFunc(s.server.Healthcheck))
 	return r, nil
 }
 
@@ -117,9 +118,10 @@ func (s *service) serve(listeners []server.Listener) error {
 	}
 	ctx, cancel := context.WithCancel(s.env.ctx)
 	defer cancel()
-	g := s.server.GRPC(server.Site{Loopback: server.IsLoopback(l), NoAdmin: s.started.Admin != ""}, func(r grpc.ServiceRegistrar) {
+	g := s.server.GRPC(server.Site{Loopback: server.IsLoopback(l), NoAdmin: s.started.Admin != "", Open: slices.Contains(s.started.OpenListeners, "grpc")}, func(r grpc.ServiceRegistrar) {
 		pb.RegisterRateLimitServiceServer(r, &boundedRLS{s.rls, s.server})
 	}, s.grpcOptions()...)
+	s.warnIfOpen("grpc", l)
 	s.logListening("serving gRPC", l.Addr().String())
 	var wg sync.WaitGroup
 	var errs [2]error

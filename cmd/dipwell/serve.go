@@ -173,6 +173,7 @@ func (s *service) listen(set *settings) (ls []server.Listener, err error) {
 		main.Handler, main.Streams, what = s.proxy, true, "proxying "+redact(set.Upstream)
 	} else {
 		main.Handler = s.server.API(set.site(l))
+		s.warnIfOpen("listen", l)
 	}
 	ls = append(ls, s.traced(main))
 	s.logListening(what, main.Scheme()+"://"+l.Addr().String())
@@ -182,11 +183,12 @@ func (s *service) listen(set *settings) (ls []server.Listener, err error) {
 	if l, err = new(net.ListenConfig).Listen(s.env.ctx, "tcp", set.Admin); err != nil {
 		return ls, fmt.Errorf("admin: %w", err)
 	}
-	admin := server.Listener{Listener: l, Handler: s.server.API(server.Site{Loopback: server.IsLoopback(l)})}
+	admin := server.Listener{Listener: l, Handler: s.server.API(server.Site{Loopback: server.IsLoopback(l), Open: slices.Contains(set.OpenListeners, "admin")})}
 	if !server.IsLoopback(l) {
 		admin.TLS = main.TLS
 	}
 	ls = append(ls, s.traced(admin))
+	s.warnIfOpen("admin", l)
 	s.logListening("serving admin calls", admin.Scheme()+"://"+l.Addr().String())
 	return ls, nil
 }
@@ -194,7 +196,14 @@ func (s *service) listen(set *settings) (ls []server.Listener, err error) {
 // site returns the Site of the main listener.
 func (s *settings) site(l net.Listener) server.Site {
 	return server.Site{Loopback: server.IsLoopback(l), NoAdmin: s.Admin != "",
-		NoMetrics: slices.Contains(s.AdminOnly, "metrics"), NoLimits: slices.Contains(s.AdminOnly, "limits")}
+		Open: slices.Contains(s.OpenListeners, "listen"), NoMetrics: slices.Contains(s.AdminOnly, "metrics"), NoLimits: slices.Contains(s.AdminOnly, "limits")}
+}
+
+// warnIfOpen warns if everybody who reaches a listener may use every key.
+func (s *service) warnIfOpen(setting string, l net.Listener) {
+	if !server.IsLoopback(l) && len(s.started.Callers) == 0 && s.started.ClientCA == "" {
+		s.warn("warning: %s: whoever reaches %s may take from every key, because the address is not loopback and there are no callers", setting, l.Addr())
+	}
 }
 
 // traced adds spans to a listener's handler if tracing is on.

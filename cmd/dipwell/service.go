@@ -30,9 +30,9 @@ type service struct {
 	last    *settings // settings that were last put in force
 	*logger
 
-	changing     sync.Mutex // held while settings or the token are read and applied, so that the newest wins
-	tokenFile    string     // file that is watched, or ""
-	unwatchToken context.CancelFunc
+	changing      sync.Mutex // held while settings or the token are read and applied, so that the newest wins
+	tokenFiles    []string   // files that are watched
+	unwatchTokens context.CancelFunc
 
 	reloadFailed      atomic.Bool
 	descriptorsFailed atomic.Bool
@@ -46,6 +46,9 @@ func (s *service) reload() {
 	defer s.changing.Unlock()
 	set, err := s.cmd.settings(s.last)
 	unchanged := ""
+	if err == nil && len(s.last.Callers) > 0 && set.Callers == nil { // the file may have been cut off
+		err = errors.New("callers: are missing; callers: [] says that anybody may call")
+	}
 	if err == nil {
 		if s.declared.has(set) {
 			unchanged = ", unchanged"
@@ -84,7 +87,10 @@ func (s *service) apply(set *settings) error {
 	c := set.server()
 	c.Shadow = s.started.Shadow // needs a restart, as in the store
 	s.server.Set(c)
-	if err := s.followToken(set.tokenFile); err != nil {
+	for _, warning := range set.unknownLimits(func(limit string) bool { return s.limiter.Limit(limit) != nil }) {
+		s.warn("warning: %s", warning)
+	}
+	if err := s.followTokens(set); err != nil {
 		return err
 	}
 	if s.proxy == nil {

@@ -25,6 +25,7 @@ type settings struct {
 	given     map[string]bool // settings in flags or the environment
 	token     string
 	tokenFile string // file of the token; "" if it is from the environment, or there is none
+	callers   []server.Caller
 	keySecret []byte // nil if keys are stored as text
 }
 
@@ -40,9 +41,7 @@ func (c *ServeCmd) settings(last *settings) (*settings, error) {
 			return nil, err
 		}
 	}
-	if last != nil && s.AdminTokenFile == last.AdminTokenFile && readsOnce(s.AdminTokenFile) {
-		s.token, s.tokenFile = last.token, last.tokenFile
-	} else if s.token, s.tokenFile, err = adminToken(s.AdminTokenFile, s.given["admin_token_file"]); err != nil {
+	if err = s.readTokens(last); err != nil {
 		return nil, err
 	}
 	if last != nil && s.KeySecretFile == last.KeySecretFile && readsOnce(s.KeySecretFile) {
@@ -225,6 +224,11 @@ func (s *settings) check() error {
 	if len(s.AdminOnly) > 0 && s.Admin == "" {
 		return fmt.Errorf("admin_only: needs admin, the address of the listener that answers")
 	}
+	for _, at := range listeners {
+		if at[1] == "" && slices.Contains(s.OpenListeners, at[0]) {
+			return fmt.Errorf("open_listeners: there is no listener %s", at[0])
+		}
+	}
 	if err := s.checkOperation(); err != nil {
 		return err
 	}
@@ -274,7 +278,7 @@ func sameAddress(a, b string) bool {
 
 func (s *settings) server() server.Config {
 	scheme, _, _ := strings.Cut(s.Store, ":")
-	return server.Config{Headers: s.Headers, TrustedProxies: s.TrustedProxies, AdminToken: s.token, MaxInFlight: s.MaxInFlight, Store: scheme,
+	return server.Config{Headers: s.Headers, TrustedProxies: s.TrustedProxies, AdminToken: s.token, Callers: s.callers, MaxInFlight: s.MaxInFlight, Store: scheme,
 		Labels: s.MetricLabels, Shadow: s.Shadow, HashKey: keyhash.Func(s.keySecret)}
 }
 

@@ -29,7 +29,7 @@ func serveCommand(t *testing.T, args ...string) *ServeCmd {
 // that are not here take those of their type.
 var settingSamples = map[string][2]string{
 	"owner": {"a", "b"}, "limit": {"a=1/1s;b=2/1m,burst=7", "c=3/1h"}, "headers": {"off", "x-ratelimit"},
-	"trusted_proxies": {"10.0.0.0/8,192.0.2.1", "::1"}, "admin_only": {"metrics,limits", "metrics"}, "rls_headers": {"ratelimit", "ietf"},
+	"trusted_proxies": {"10.0.0.0/8,192.0.2.1", "::1"}, "admin_only": {"metrics,limits", "metrics"}, "open_listeners": {"listen,grpc", "admin"}, "rls_headers": {"ratelimit", "ietf"},
 	"max_key_bytes": {"2048", "4096"}, "log_format": {"json", "text"}, "metric_labels": {"env=prod,cell=a=7", "env="},
 }
 
@@ -68,7 +68,7 @@ func TestEverySettingEveryWay(t *testing.T) {
 		return reflect.ValueOf(f).Elem().FieldByIndex(s.Index).Interface()
 	}
 	for _, s := range config.Settings {
-		if s.Name == "limits" { // only a file has it, and config tests that
+		if s.Name == "limits" || s.Name == "callers" { // only a file has them, and config tests that
 			continue
 		}
 		t.Run(s.Name, func(t *testing.T) {
@@ -133,6 +133,13 @@ func TestRestart(t *testing.T) {
 		before, after := config.Defaults(), config.Defaults()
 		if got := config.Restart(before, after); got != nil {
 			t.Fatal(got)
+		}
+		if s.Name == "callers" {
+			after.Callers = []config.Caller{{Name: "a"}}
+			if got := config.Restart(before, after); got != nil {
+				t.Error(got)
+			}
+			continue
 		}
 		first, _ := samplesOf(s)
 		if s.Name == "limits" {

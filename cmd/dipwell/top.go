@@ -17,15 +17,15 @@ import (
 
 // TopCmd shows the decisions of a service, live or once.
 type TopCmd struct {
-	Server         string        `placeholder:"URL" env:"DIPWELL_SERVER" help:"Server to call (default http://127.0.0.1:8080)."`
-	AdminTokenFile string        `placeholder:"FILE" env:"DIPWELL_ADMIN_TOKEN_FILE" help:"File with the token of admin calls; or set DIPWELL_ADMIN_TOKEN."`
-	Interval       time.Duration `default:"2s" help:"Time between reports, 100ms to 20s. Default 2s."`
-	N              int           `short:"n" default:"10" help:"Number of keys in a list and of limits on the screen, 1 to 100. Default 10."`
-	Limit          string        `placeholder:"NAME" help:"Only this limit and its keys."`
-	Hour           string        `placeholder:"WHEN" help:"Print the lists of an hour of the last week, from the store: a time such as 2030-01-31T18:00:00Z, or how long ago, such as 1h."`
-	Once           bool          `help:"Print one report and end, as without a terminal."`
-	JSON           bool          `name:"json" help:"Print one report as JSON and end."`
-	clientTLS      `embed:""`
+	Server    string        `placeholder:"URL" env:"DIPWELL_SERVER" help:"Server to call (default http://127.0.0.1:8080)."`
+	TokenFile string        `aliases:"admin-token-file" placeholder:"FILE" env:"DIPWELL_TOKEN_FILE,DIPWELL_ADMIN_TOKEN_FILE" help:"File with the token of a caller, or of admin calls; or set DIPWELL_TOKEN."`
+	Interval  time.Duration `default:"2s" help:"Time between reports, 100ms to 20s. Default 2s."`
+	N         int           `short:"n" default:"10" help:"Number of keys in a list and of limits on the screen, 1 to 100. Default 10."`
+	Limit     string        `placeholder:"NAME" help:"Only this limit and its keys."`
+	Hour      string        `placeholder:"WHEN" help:"Print the lists of an hour of the last week, from the store: a time such as 2030-01-31T18:00:00Z, or how long ago, such as 1h."`
+	Once      bool          `help:"Print one report and end, as without a terminal."`
+	JSON      bool          `name:"json" help:"Print one report as JSON and end."`
+	clientTLS `embed:""`
 
 	target *target // nil before the first call
 }
@@ -162,7 +162,7 @@ func (c *TopCmd) get(ctx context.Context, e *env, q url.Values, to any) (b []byt
 		q.Set("limit", c.Limit)
 	}
 	if c.target == nil {
-		c.target = &target{Server: c.Server, AdminTokenFile: c.AdminTokenFile, Timeout: 10 * time.Second, clientTLS: c.clientTLS}
+		c.target = &target{Server: c.Server, TokenFile: c.TokenFile, Timeout: 10 * time.Second, clientTLS: c.clientTLS}
 	}
 	if b, err = c.target.http(&env{ctx, e.stdin, e.stdout, e.stderr}, http.MethodGet, "/v1/top?"+q.Encode(), nil); err != nil {
 		return nil, err

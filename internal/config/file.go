@@ -80,6 +80,8 @@ func (p *parser) setting(s *Setting, n *yaml.Node) {
 	switch {
 	case s.Name == "limits":
 		p.limits(n)
+	case s.Name == "callers":
+		p.callers(n)
 	case s.Type.Kind() == reflect.Slice:
 		p.List(n, s.Name, " such as ["+s.Tag.Get("kind")+"]", func(where string, item *yaml.Node) { p.value(s, "", where, item) })
 	case s.Type.Kind() == reflect.Map:

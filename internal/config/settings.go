@@ -62,6 +62,8 @@ type File struct {
 	MaxInFlight    int               `name:"max_in_flight" kind:"N" default:"8192" live:"yes" min:"1" help:"Calls in flight at one time; more are answered 503 with 'Retry-After'."`
 
 	AdminTokenFile string   `name:"admin_token_file" kind:"FILE" live:"yes" help:"File with the token of admin calls, read again when it changes; or set DIPWELL_ADMIN_TOKEN. Without a token admin calls need a loopback listener."`
+	Callers        []Caller `name:"callers" in:"file" live:"yes" unset:"anybody who reaches the service" help:"[Who may call](../how-to/callers.md): a list of '{name, token_file or token_sha256, role, limits}'. A change of a token's file takes effect at once too."`
+	OpenListeners  []string `name:"open_listeners" kind:"LISTENER" unset:"none" oneof:"listen,admin,grpc" help:"Where calls that have no place for a token are answered with 'callers' too: a list of 'listen', 'admin' and 'grpc'. They are '/v1/auth', '/json' and Envoy's RateLimitService."`
 	AdminOnly      []string `name:"admin_only" kind:"WHAT" oneof:"metrics,limits" help:"What else the admin listener alone answers: a list of 'metrics' and 'limits' (reading definitions)."`
 
 	Upstream                string        `name:"upstream" kind:"URL" help:"Be a [rate-limiting reverse proxy](http.md#a-rate-limiting-reverse-proxy) of this URL: every request on the main listener takes 1 from each limit of the flags and the file, all or nothing. The API is then on the admin listener."`
@@ -119,7 +121,7 @@ func rows(t reflect.Type) (out []*Setting) {
 			value = value.Elem()
 		}
 		s := &Setting{StructField: f, Name: name, Flag: f.Tag.Get("flag"), InFile: f.Tag.Get("in") != "flag", Live: f.Tag.Get("live") != "", parse: parsers[value]}
-		if s.parse == nil {
+		if s.parse == nil && value != reflect.TypeFor[Caller]() { // which only a file can have
 			panic("no parser for the setting " + name)
 		}
 		switch {

@@ -685,7 +685,7 @@ func TestLimitsPaged(t *testing.T) {
 // Every path answers 400 to an unknown parameter.
 func TestUnknownParameters(t *testing.T) {
 	w := newFixture(t, server.Config{}, local)
-	w.server.Handle("GET /healthcheck", http.HandlerFunc(w.server.Healthcheck))
+	w.server.Handle("GET /healthcheck", server.Anybody, http.HandlerFunc(w.server.Healthcheck))
 	w.api = w.server.API(local)
 	for _, call := range [][3]string{
 		{"GET", "/v1/limits", ""}, {"GET", "/v1/limits/login", ""}, {"PUT", "/v1/limits/login", "rate=1&per=1h"}, {"PUT", "/v1/limits/new", `{"rate":1,"per":"1h"}`},

@@ -46,12 +46,17 @@ func (a *api) record(r *http.Request, e store.AuditEntry) {
 
 // recordCall is record for a call over gRPC.
 func (v *verbs) recordCall(ctx context.Context, e store.AuditEntry) {
+	e.Who = v.who(requestOf(ctx))
+	v.recordBy(ctx, e)
+}
+
+// requestOf returns a request with what is known about the client of a call over gRPC.
+func requestOf(ctx context.Context) *http.Request {
 	r := http.Request{Header: http.Header{"X-Forwarded-For": metadata.ValueFromIncomingContext(ctx, "x-forwarded-for")}}
 	if from, ok := peer.FromContext(ctx); ok {
 		r.RemoteAddr = from.Addr.String()
 	}
-	e.Who = v.who(&r)
-	v.recordBy(ctx, e)
+	return r.WithContext(ctx)
 }
 
 func (s *Server) recordBy(ctx context.Context, e store.AuditEntry) {
@@ -77,9 +82,17 @@ func cut(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "")
 }
 
-// who returns who sent a request: the address of the client, or for a caller in this
-// process the name in Config.Who.
+// who returns who sent a request: the name of the caller, or without callers the address.
 func (a *api) who(r *http.Request) string {
+	if c := callerOf(r.Context()); c != nil {
+		return c.Name
+	}
+	return a.address(r)
+}
+
+// address returns the address of the client, or for a caller in this process the name in
+// Config.Who.
+func (a *api) address(r *http.Request) string {
 	l := a.live.Load()
 	if r.RemoteAddr == "" {
 		return l.who
@@ -156,6 +169,9 @@ func (a *api) auditEntries(ctx context.Context, q auditQuery, f func(*store.Audi
 // audit answers GET /v1/audit.
 func (a *api) audit(w http.ResponseWriter, r *http.Request) {
 	q, err := parseAudit(r.URL.RawQuery)
+	if err == nil {
+		err = callerOf(r.Context()).mayName("limit", q.limit)
+	}
 	if err == nil && a.can.Audit == nil {
 		err = fmt.Errorf("audit: %w", store.ErrNotSupported)
 	}

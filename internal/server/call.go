@@ -16,7 +16,7 @@ import (
 // A verbCall is the verb that a path calls.
 type verbCall struct {
 	verb    store.Verb
-	admin   bool
+	needs   Role
 	members members // members of its request
 }
 
@@ -63,7 +63,7 @@ func (a *api) call(w http.ResponseWriter, r *http.Request, c *verbCall) {
 		httplimit.Problem(w, http.StatusMethodNotAllowed, "", notAllowed(r.Method, http.MethodPost))
 		return
 	}
-	if c.admin && !a.mayAdmin(w, r) {
+	if r = a.admitted(w, r, c.needs); r == nil {
 		return
 	}
 	x := exchanges.Get().(*exchange)
@@ -121,6 +121,10 @@ func (a *api) answer(w http.ResponseWriter, x *exchange) {
 func (a *api) fail(w http.ResponseWriter, err error) {
 	var status int
 	field, detail := "", err.Error()
+	if d, ok := errors.AsType[*denial](err); ok {
+		a.deny(w, d, "")
+		return
+	}
 	switch {
 	case errors.As(err, new(*dipwell.FieldError)):
 		f, _ := errors.AsType[*dipwell.FieldError](err)

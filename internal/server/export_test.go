@@ -33,3 +33,20 @@ const (
 	LightLoad      = lightLoad
 	MaxLarge       = maxLarge
 )
+
+// A Call is a call of the API.
+type Call struct {
+	Method, Path string
+	Needs        Role
+}
+
+// Calls returns the table of calls.
+func Calls() (calls []Call) {
+	for _, r := range routes() {
+		calls = append(calls, Call{r.method, r.path, r.needs})
+	}
+	return calls
+}
+
+// NeedsOf is what a call of gRPC needs.
+var NeedsOf = needsOf

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,7 +34,7 @@ const (
 // register adds, health and reflection. It has no interceptors, because each would slow
 // every call.
 func (s *Server) GRPC(at Site, register func(grpc.ServiceRegistrar), more ...grpc.ServerOption) *grpc.Server {
-	guard := &grpcGuard{arriving: &room{limit: maxArriving, after: readTimeout, end: endLate}, pending: &s.grpcPending}
+	guard := &grpcGuard{api: &api{Server: s, site: at}, arriving: &room{limit: maxArriving, after: readTimeout, end: endLate}, pending: &s.grpcPending}
 	guard.Server = grpc.NewServer(append(more,
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
@@ -44,7 +45,7 @@ func (s *Server) GRPC(at Site, register func(grpc.ServiceRegistrar), more ...grp
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),
 	)...)
-	dipwellv1.RegisterLimiterServer(guard, &verbs{api: &api{Server: s, site: at}})
+	dipwellv1.RegisterLimiterServer(guard, &verbs{api: guard.api})
 	if register != nil {
 		register(guard)
 	}
@@ -85,6 +86,10 @@ func (s *Server) Collect(c prometheus.Collector) { s.metrics.reg.MustRegister(c)
 // Stopping reports whether Stop has been called.
 func (s *Server) Stopping() bool { return s.stopped.Err() != nil }
 
+var tooManyTakes = "has more than " + strconv.Itoa(store.MaxTakes) + " entries"
+
+func takesPath(i int) string { return "takes[" + strconv.Itoa(i) + "]." }
+
 // verbs implements dipwell.v1.Limiter.
 type verbs struct {
 	dipwellv1.UnimplementedLimiterServer
@@ -112,16 +117,10 @@ func (v *verbs) Charge(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decis
 }
 
 func (v *verbs) Refund(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
-	if err := v.checkAdmin(ctx); err != nil {
-		return nil, err
-	}
 	return v.decide(ctx, store.VerbRefund, c)
 }
 
 func (v *verbs) Reset(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
-	if err := v.checkAdmin(ctx); err != nil {
-		return nil, err
-	}
 	return v.decide(ctx, store.VerbReset, c)
 }
 
@@ -141,22 +140,22 @@ func (v *verbs) decide(ctx context.Context, verb store.Verb, c *dipwellv1.Call) 
 		return nil, ErrShed
 	}
 	defer v.Leave()
-	q, err := callOf(membersOf(verb), &dipwellv1.Take{Limit: c.Limit, Key: c.Key, Cost: c.Cost, Plan: c.Plan, Floor: c.Floor}, c.Takes)
+	q, err := callOf(ctx, membersOf(verb), &dipwellv1.Take{Limit: c.Limit, Key: c.Key, Cost: c.Cost, Plan: c.Plan, Floor: c.Floor}, c.Takes)
 	if err != nil {
-		return nil, grpcError(err)
+		return nil, v.grpcError(err)
 	}
 	var d dipwell.Decision
 	start := time.Now()
 	err = v.api.decide(ctx, verb, &d, &q)
 	v.metrics.observe(ctx, verb, &d, err, time.Since(start))
 	if err != nil {
-		return nil, grpcError(err)
+		return nil, v.grpcError(err)
 	}
 	return decisionOf(&d), nil
 }
 
 // callOf converts a call, with the defaults and checks of the JSON API.
-func callOf(allowed members, one *dipwellv1.Take, takes []*dipwellv1.Take) (q request, err error) {
+func callOf(ctx context.Context, allowed members, one *dipwellv1.Take, takes []*dipwellv1.Take) (q request, err error) {
 	q.allowed = allowed
 	q.take, q.seen = takeOf(one)
 	if takes != nil {
@@ -165,8 +164,11 @@ func callOf(allowed members, one *dipwellv1.Take, takes []*dipwellv1.Take) (q re
 	if more := q.seen &^ allowed; more != 0 {
 		return q, bad(more.String(), "is not possible in this call")
 	}
-	if err = q.complete(); err != nil || takes == nil {
+	if err = q.complete(); err != nil {
 		return q, err
+	}
+	if takes == nil {
+		return q, q.mayBeOf(callerOf(ctx))
 	}
 	if len(takes) > store.MaxTakes {
 		return q, bad("takes", tooManyTakes)
@@ -179,7 +181,7 @@ func callOf(allowed members, one *dipwellv1.Take, takes []*dipwellv1.Take) (q re
 			return q, err
 		}
 	}
-	return q, nil
+	return q, q.mayBeOf(callerOf(ctx))
 }
 
 func takeOf(p *dipwellv1.Take) (t dipwell.Take, seen members) {
@@ -235,7 +237,10 @@ func inMessage(err error) error {
 
 // grpcError returns the status of an error. The text of a store's error is not
 // sent, because it may have the store's address.
-func grpcError(err error) error {
+func (s *Server) grpcError(err error) error {
+	if d, ok := errors.AsType[*denial](err); ok {
+		return s.denied(d, "")
+	}
 	switch {
 	case errors.Is(err, errWaiters):
 		return ErrShed

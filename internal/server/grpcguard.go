@@ -24,9 +24,11 @@ var (
 	errStreamed = status.Error(codes.ResourceExhausted, "too many streaming calls")
 )
 
-// grpcGuard registers services whose calls are bounded from their first byte on.
+// grpcGuard registers services whose calls are bounded from their first byte on, and
+// answered to those who may make them.
 type grpcGuard struct {
 	*grpc.Server
+	api      *api
 	arriving *room
 	pending  *atomic.Int64 // calls that have begun, and whose message has not arrived
 	streamed atomic.Int64
@@ -49,26 +51,30 @@ func (g *grpcGuard) RegisterService(d *grpc.ServiceDesc, impl any) {
 	bounded.Methods, bounded.Streams = slices.Clone(d.Methods), slices.Clone(d.Streams)
 	for i := range bounded.Methods {
 		m := &bounded.Methods[i]
-		m.Handler = g.method(m.Handler)
+		m.Handler = g.method(needsOf(d.ServiceName, m.MethodName), m.Handler)
 	}
 	for i := range bounded.Streams {
 		s := &bounded.Streams[i]
-		s.Handler = g.stream(s.Handler)
+		s.Handler = g.stream(needsOf(d.ServiceName, s.StreamName), s.Handler)
 	}
 	g.Server.RegisterService(&bounded, impl)
 }
 
-func (g *grpcGuard) method(next grpc.MethodHandler) grpc.MethodHandler {
+func (g *grpcGuard) method(needs Role, next grpc.MethodHandler) grpc.MethodHandler {
 	return func(srv any, ctx context.Context, receive func(any) error, i grpc.UnaryServerInterceptor) (any, error) {
 		if c := connOf(ctx); c != nil {
 			c.call(1)
 			defer c.call(-1)
 		}
+		ctx, err := g.api.admittedCall(ctx, needs)
+		if err != nil {
+			return nil, err
+		}
 		return next(srv, ctx, func(m any) error { return g.receive(ctx, receive, m) }, i)
 	}
 }
 
-func (g *grpcGuard) stream(next grpc.StreamHandler) grpc.StreamHandler {
+func (g *grpcGuard) stream(needs Role, next grpc.StreamHandler) grpc.StreamHandler {
 	return func(srv any, s grpc.ServerStream) error {
 		if g.streamed.Add(1) > maxStreamed {
 			g.streamed.Add(-1)
@@ -78,6 +84,9 @@ func (g *grpcGuard) stream(next grpc.StreamHandler) grpc.StreamHandler {
 		if c := connOf(s.Context()); c != nil {
 			c.call(1)
 			defer c.call(-1)
+		}
+		if _, err := g.api.admittedCall(s.Context(), needs); err != nil {
+			return err
 		}
 		return next(srv, &firstMessage{ServerStream: s, guard: g})
 	}

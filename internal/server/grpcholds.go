@@ -16,17 +16,19 @@ func (v *verbs) within(f func() error) error {
 	}
 	defer v.Leave()
 	if err := f(); err != nil {
-		return grpcError(err)
+		return v.grpcError(err)
 	}
 	return nil
 }
 
-// adminWithin is within for an admin call.
-func (v *verbs) adminWithin(ctx context.Context, f func() error) error {
-	if err := v.checkAdmin(ctx); err != nil {
-		return err
-	}
-	return v.within(f)
+// ofLimit is within for a call that is about one limit.
+func (v *verbs) ofLimit(ctx context.Context, limit string, f func() error) error {
+	return v.within(func() error {
+		if err := callerOf(ctx).mayName("limit", limit); err != nil {
+			return err
+		}
+		return f()
+	})
 }
 
 // decision returns the decision that f makes.
@@ -44,7 +46,7 @@ func (v *verbs) decision(f func(d *dipwell.Decision) error) (out *dipwellv1.Deci
 
 func (v *verbs) Wait(ctx context.Context, c *dipwellv1.WaitRequest) (*dipwellv1.Decision, error) {
 	return v.decision(func(d *dipwell.Decision) error {
-		q, err := callOf(ofTake|hasTakes, &dipwellv1.Take{Limit: c.Limit, Key: c.Key, Cost: c.Cost, Plan: c.Plan, Floor: c.Floor}, c.Takes)
+		q, err := callOf(ctx, ofTake|hasTakes, &dipwellv1.Take{Limit: c.Limit, Key: c.Key, Cost: c.Cost, Plan: c.Plan, Floor: c.Floor}, c.Takes)
 		if err != nil {
 			return err
 		}
@@ -60,7 +62,7 @@ func (v *verbs) Wait(ctx context.Context, c *dipwellv1.WaitRequest) (*dipwellv1.
 
 func (v *verbs) Hold(ctx context.Context, c *dipwellv1.HoldRequest) (*dipwellv1.Decision, error) {
 	return v.decision(func(d *dipwell.Decision) error {
-		q, err := callOf(ofTake|hasTakes, &dipwellv1.Take{Limit: c.Limit, Key: c.Key, Cost: c.Cost, Plan: c.Plan, Floor: c.Floor}, c.Takes)
+		q, err := callOf(ctx, ofTake|hasTakes, &dipwellv1.Take{Limit: c.Limit, Key: c.Key, Cost: c.Cost, Plan: c.Plan, Floor: c.Floor}, c.Takes)
 		if err != nil {
 			return err
 		}
@@ -93,7 +95,7 @@ func (v *verbs) Extend(ctx context.Context, c *dipwellv1.ExtendRequest) (*dipwel
 
 func (v *verbs) Holds(ctx context.Context, c *dipwellv1.HoldsRequest) (*dipwellv1.HoldsResponse, error) {
 	out := new(dipwellv1.HoldsResponse)
-	return out, v.adminWithin(ctx, func() error {
+	return out, v.ofLimit(ctx, c.Limit, func() error {
 		key, err := keyOf(c.Key)
 		if err != nil {
 			return err
@@ -107,7 +109,7 @@ func (v *verbs) Holds(ctx context.Context, c *dipwellv1.HoldsRequest) (*dipwellv
 }
 
 func (v *verbs) SetOverride(ctx context.Context, c *dipwellv1.SetOverrideRequest) (out *dipwellv1.Override, err error) {
-	err = v.adminWithin(ctx, func() error {
+	err = v.ofLimit(ctx, c.GetOverride().GetLimit(), func() error {
 		q, err := overrideOf(c)
 		if err != nil {
 			return err
@@ -125,7 +127,7 @@ func (v *verbs) SetOverride(ctx context.Context, c *dipwellv1.SetOverrideRequest
 }
 
 func (v *verbs) EndOverride(ctx context.Context, c *dipwellv1.EndOverrideRequest) (*dipwellv1.EndOverrideResponse, error) {
-	return &dipwellv1.EndOverrideResponse{}, v.adminWithin(ctx, func() error {
+	return &dipwellv1.EndOverrideResponse{}, v.ofLimit(ctx, c.Limit, func() error {
 		key, err := keyOf(c.Key)
 		if err == nil {
 			err = v.endOverride(ctx, c.Limit, key)
@@ -139,7 +141,7 @@ func (v *verbs) EndOverride(ctx context.Context, c *dipwellv1.EndOverrideRequest
 
 func (v *verbs) Overrides(ctx context.Context, c *dipwellv1.OverridesRequest) (*dipwellv1.OverridesResponse, error) {
 	out := new(dipwellv1.OverridesResponse)
-	return out, v.adminWithin(ctx, func() error {
+	return out, v.ofLimit(ctx, c.Limit, func() error {
 		n := int(c.N)
 		if n == 0 {
 			n = pageKeys

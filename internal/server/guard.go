@@ -1,15 +1,11 @@
 package server
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"strings"
-
-	"github.com/dipwell/dipwell/httplimit"
 )
 
 // crossSite returns why a request must not be answered, or "": a web page of
@@ -71,61 +67,16 @@ func localHost(host string) bool {
 	return err == nil && addr.Unmap().IsLoopback()
 }
 
-// admin wraps a handler of an admin call.
-func (a *api) admin(next http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if a.mayAdmin(w, r) {
-			next(w, r)
-		}
-	}
-}
-
 // pagePath is the path of the page for people.
 const pagePath = "/ui/"
 
 // page answers GET /ui/. The files of the page contain nothing about this service, so no
 // token is needed to load them. The page asks for the token, because the calls that it
-// makes are admin calls.
+// makes need one.
 func (a *api) page(w http.ResponseWriter, r *http.Request) {
-	if a.site.NoAdmin || a.live.Load().token == nil && !a.site.Loopback {
-		a.mayAdmin(w, r) // answers with the reason
+	if _, d := a.admit(Read, nil); d != nil && !d.unknown() { // no token would help
+		a.deny(w, d, a.address(r))
 		return
 	}
 	a.pages.ServeHTTP(w, r)
-}
-
-// mayAdmin reports whether a request may make an admin call. If not, it has
-// answered the request.
-func (a *api) mayAdmin(w http.ResponseWriter, r *http.Request) bool {
-	switch {
-	case a.isAdmin(r):
-		return true
-	case a.site.NoAdmin:
-		httplimit.Problem(w, http.StatusForbidden, "", "admin calls are on another listener")
-	case a.live.Load().token != nil:
-		w.Header().Set("WWW-Authenticate", "Bearer")
-		httplimit.Problem(w, http.StatusUnauthorized, "Authorization", "admin calls need Authorization: Bearer and the admin token")
-	default:
-		httplimit.Problem(w, http.StatusForbidden, "", "without an admin token, admin calls are answered on a loopback listener only")
-	}
-	return false
-}
-
-// isAdmin reports whether mayAdmin would allow a request.
-func (a *api) isAdmin(r *http.Request) bool {
-	if token := a.live.Load().token; token != nil {
-		return !a.site.NoAdmin && bearer(r.Header["Authorization"], token)
-	}
-	return !a.site.NoAdmin && a.site.Loopback
-}
-
-// bearer reports whether the only value of Authorization is Bearer, in any case,
-// and the token.
-func bearer(authorization []string, token *[sha256.Size]byte) bool {
-	if len(authorization) != 1 {
-		return false
-	}
-	scheme, given, ok := strings.Cut(authorization[0], " ")
-	sum := sha256.Sum256([]byte(strings.TrimLeft(given, " "))) // a digest, because ConstantTimeCompare needs equal lengths
-	return subtle.ConstantTimeCompare(sum[:], token[:]) == 1 && ok && strings.EqualFold(scheme, "Bearer")
 }

@@ -31,7 +31,7 @@ func (a *api) listLimits(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, err)
 		return
 	}
-	defs := a.limiter.Limits()
+	defs := slices.DeleteFunc(a.limiter.Limits(), func(d *store.Definition) bool { return callerOf(r.Context()).mayName("", d.Name) != nil })
 	from, _ := slices.BinarySearchFunc(defs, after+"\x00", func(d *store.Definition, name string) int { return strings.Compare(d.Name, name) })
 	page, last := []json.RawMessage{}, ""
 	for _, def := range defs[from:min(from+n, len(defs))] {
@@ -63,6 +63,9 @@ func (a *api) putLimit(w http.ResponseWriter, r *http.Request) {
 	limit, note, err := readLimit(r)
 	status, what := http.StatusOK, ""
 	var def *store.Definition
+	if err == nil && limit.Parent != "" {
+		err = callerOf(r.Context()).mayName("parent", limit.Parent)
+	}
 	if err == nil {
 		if old := a.limiter.Limit(limit.Name); old == nil {
 			status = http.StatusCreated

@@ -102,6 +102,10 @@ func (b *broadcast) send(event []byte) bool {
 
 // liveEvents answers GET /v1/live with server-sent events.
 func (a *api) liveEvents(w http.ResponseWriter, r *http.Request) {
+	if err := callerOf(r.Context()).mayName("", ""); err != nil {
+		a.fail(w, err)
+		return
+	}
 	events := a.enter()
 	if events == nil {
 		httplimit.Problem(w, http.StatusServiceUnavailable, "", "too many viewers")
@@ -123,7 +127,7 @@ func (a *api) liveEvents(w http.ResponseWriter, r *http.Request) {
 		case <-a.stopped.Done():
 			return
 		case e := <-events:
-			if !a.isAdmin(r) { // the token has been changed
+			if c, d := a.admit(Read, r.Header["Authorization"]); d != nil || c.mayName("", "") != nil { // the token or its caller has been changed
 				return
 			}
 			if _, err := w.Write(e); err != nil || out.Flush() != nil {

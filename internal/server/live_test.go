@@ -221,7 +221,7 @@ func TestLiveTokenChanges(t *testing.T) {
 		if next() == nil {
 			t.Fatal("no event")
 		}
-		w.server.SetAdminToken("s3cret")
+		w.server.SetTokens("s3cret", nil)
 		if e := next(); e != nil {
 			t.Errorf("without the token: %s", e)
 		}

@@ -35,9 +35,11 @@ type metrics struct {
 	unknown,
 	shed atomic.Uint64
 	unkeyed  [2]atomic.Uint64 // indexed as keySources
+	denied   [len(denialReasons)]atomic.Uint64
 	took     [verbCount]histogram
-	store    string // value of the label store
-	refusals *refusals
+	store    string    // value of the label store
+	refusals *refusals // as denials: nil if they are not logged
+	denials  *refusals
 	keys     *keyCounts            // nil without CountKeys
 	reg      prometheus.Registerer // adds the constant labels
 	gather   prometheus.Gatherer
@@ -87,6 +89,7 @@ var (
 	descTook      = prometheus.NewDesc("dipwell_decision_seconds", "How long decisions took, by store and verb, without reading and writing the request.", []string{"store", "verb"}, nil)
 	descUnknown   = prometheus.NewDesc("dipwell_unknown_limit_total", "Calls for limits that are not defined.", nil, nil)
 	descUnkeyed   = prometheus.NewDesc("dipwell_keyless_requests_total", "Requests of forward-auth and of the proxy that were refused because they did not tell whose bucket they take from, by where that should stand.", []string{"by"}, nil)
+	descDenied    = prometheus.NewDesc("dipwell_denied_total", "Calls answered 401 or 403 because of who made them or where, by reason.", []string{"reason"}, nil)
 	descShed      = prometheus.NewDesc("dipwell_shed_total", "Calls turned away, because max_in_flight others were in flight or another bound of what clients can hold was reached.", nil, nil)
 )
 
@@ -190,6 +193,15 @@ func (m *metrics) keyless(limit string, address bool, err error) {
 	}
 }
 
+// deny counts and logs a call that was not answered to the one who made it, from an address
+// if it is known.
+func (m *metrics) deny(d *denial, from string) {
+	m.denied[d.reason].Add(1)
+	if m.denials != nil && m.denials.sample() {
+		m.denials.send(refusal{from: from, reason: d.detail})
+	}
+}
+
 func (m *metrics) count(d *dipwell.Decision) {
 	if d.Limit == "" {
 		return
@@ -268,7 +280,7 @@ func (m *metrics) every() map[string]limitCounts {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descDecisions, descFallbacks, descErrors, descLeft, descTook, descUnknown, descUnkeyed, descShed} {
+	for _, d := range []*prometheus.Desc{descDecisions, descFallbacks, descErrors, descLeft, descTook, descUnknown, descUnkeyed, descDenied, descShed} {
 		ch <- d
 	}
 }
@@ -292,6 +304,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter(descUnknown, m.unknown.Load())
 	for i, name := range keySources {
 		counter(descUnkeyed, m.unkeyed[i].Load(), name)
+	}
+	for i, name := range denialReasons {
+		counter(descDenied, m.denied[i].Load(), name)
 	}
 	counter(descShed, m.shed.Load())
 	for v := range m.took {

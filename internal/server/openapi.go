@@ -97,10 +97,23 @@ func (d *describer) operation(r *route) object {
 	} else if r.body != "" {
 		op["requestBody"] = object{"required": true, "content": object{"application/json": object{"schema": ref("schemas", r.body)}}}
 	}
-	if r.admin {
-		op["security"] = []object{{"adminToken": []string{}}}
+	if r.needs > Proxied {
+		op["security"] = security(r.needs)
 	}
 	return op
+}
+
+// security returns the role that an operation needs. Without callers some need no token.
+func security(needs Role) []object {
+	roles := []string{}
+	if name := needs.String(); name != "" {
+		roles = append(roles, name)
+	}
+	token := object{"token": roles}
+	if needs == Use || needs == ReadLimits {
+		return []object{{}, token}
+	}
+	return []object{token}
 }
 
 // operationID makes one word of the method and the path: getLimitsNameKeys.
@@ -151,7 +164,7 @@ func (d *describer) responses(r *route) object {
 // errors lists the statuses that are not success.
 func (d *describer) errors(r *route) []int {
 	list := append([]int{http.StatusBadRequest, http.StatusForbidden, http.StatusServiceUnavailable}, r.errors...)
-	if r.admin {
+	if r.needs > Proxied {
 		list = append(list, http.StatusUnauthorized)
 	}
 	if r.members != 0 || r.body != "" {

@@ -28,19 +28,22 @@ type refusal struct {
 	never      bool
 	source     store.Source
 	reason     string // why there was no decision
+	from       string // address of who was denied the call
 	unlogged   int64
 }
 
 // LogRefusals logs at most perSecond refusals a second until ctx ends, with keys as
 // redact returns them. Calls do not wait for the log: if it is slow, lines are
-// dropped. LogRefusals must be called before the server is used.
+// dropped. Calls that are denied to those who make them are logged as often, beside the
+// refusals. LogRefusals must be called before the server is used.
 func (s *Server) LogRefusals(ctx context.Context, log *slog.Logger, perSecond int, redact func(limit, key string) string) {
 	if perSecond <= 0 {
 		return
 	}
-	r := &refusals{perSecond: int64(perSecond), redact: redact, lines: make(chan refusal, min(perSecond, 256))}
-	s.metrics.refusals = r
-	go r.write(ctx, log)
+	for _, r := range [...]**refusals{&s.metrics.refusals, &s.metrics.denials} {
+		*r = &refusals{perSecond: int64(perSecond), redact: redact, lines: make(chan refusal, min(perSecond, 256))}
+		go (*r).write(ctx, log)
+	}
 }
 
 func (r *refusals) add(d *dipwell.Decision) {
@@ -92,6 +95,9 @@ func (r *refusals) write(ctx context.Context, log *slog.Logger) {
 			var attrs []slog.Attr
 			if l.limit != "" {
 				attrs = append(attrs, slog.String("limit", l.limit))
+			}
+			if l.from != "" {
+				attrs = append(attrs, slog.String("from", l.from))
 			}
 			if l.reason != "" {
 				attrs = append(attrs, slog.String("reason", l.reason))

@@ -110,7 +110,26 @@ func (a *api) read(w http.ResponseWriter, r *http.Request, x *exchange, allowed 
 	if err := x.parse(r, q.parseJSON, q.param); err != nil {
 		return cmp.Or(notReadable(r), err)
 	}
-	return q.complete()
+	if err := q.complete(); err != nil {
+		return err
+	}
+	return q.mayBeOf(callerOf(r.Context()))
+}
+
+// mayBeOf returns a denial if the caller may not name the limits of the request.
+func (q *request) mayBeOf(c *Caller) error {
+	if c == nil || q.allowed&hasLimit == 0 {
+		return nil
+	}
+	if !q.has(hasTakes) {
+		return c.mayName("limit", q.take.Limit)
+	}
+	for i := range q.takes {
+		if err := c.mayName(takesPath(i)+"limit", q.takes[i].Limit); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // parse calls json with the body, or else param with each parameter of the query and of the

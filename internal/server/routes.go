@@ -7,14 +7,15 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A route is one call of the API. The mux, the check of admin rights and /openapi.json
-// are made from the table of routes.
+// A route is one call of the API. The mux, what its caller must be over HTTP and gRPC, and
+// /openapi.json are made from the table of routes.
 type route struct {
 	method, path string // method "" is any
 	tag, summary string
-	verb         store.Verb // of the decision; see hot
-	hot          bool       // answered by api.call, without the mux
-	admin        bool
+	verb         store.Verb      // of the decision; see hot
+	hot          bool            // answered by api.call, without the mux
+	needs        Role            // what the caller must be
+	rpc          string          // method of gRPC that is the same call, if there is one
 	always       bool            // answered during an overload too, because it shows the overload
 	moved        func(Site) bool // reports whether only the admin listener answers it
 	params       []string        // parameters of the query, as named in components/parameters
@@ -42,10 +43,13 @@ const (
 // ok is a 200 with a schema.
 func ok(schema string) map[int]string { return map[int]string{http.StatusOK: schema} }
 
-func ofVerb(v store.Verb, summary string) route {
+func ofVerb(v store.Verb, rpc, summary string) route {
 	r := route{method: http.MethodPost, path: "/v1/" + v.String(), tag: "decisions", summary: summary, verb: v, hot: true,
-		admin: v >= store.VerbRefund, members: membersOf(v), answers: ok("Decision"), errors: []int{http.StatusNotFound}}
+		needs: Use, rpc: rpc, members: membersOf(v), answers: ok("Decision"), errors: []int{http.StatusNotFound}}
 	r.refuses = v <= store.VerbReserve
+	if v >= store.VerbRefund {
+		r.needs = Support
+	}
 	return r
 }
 
@@ -64,59 +68,60 @@ var (
 // made from it.
 func routes() []route {
 	return []route{
-		ofVerb(store.VerbTake, "Take the tokens, if all of them are there"),
-		ofVerb(store.VerbCheck, "Answer as take would, and change nothing"),
-		ofVerb(store.VerbTakeUpTo, "Take as many as there are, at least one"),
-		ofVerb(store.VerbReserve, "Take ahead of time, with a delay and a reservation"),
-		ofVerb(store.VerbCharge, "Take the tokens even if they are not there"),
-		ofVerb(store.VerbRefund, "Give tokens back"),
-		ofVerb(store.VerbReset, "Make the bucket full, and end its reservations and holds"),
-		{method: "POST", path: "/v1/cancel", tag: "decisions", summary: "Give back what is left of a reservation", members: ofCancel,
+		ofVerb(store.VerbTake, "Take", "Take the tokens, if all of them are there"),
+		ofVerb(store.VerbCheck, "Check", "Answer as take would, and change nothing"),
+		ofVerb(store.VerbTakeUpTo, "TakeUpTo", "Take as many as there are, at least one"),
+		ofVerb(store.VerbReserve, "Reserve", "Take ahead of time, with a delay and a reservation"),
+		ofVerb(store.VerbCharge, "Charge", "Take the tokens even if they are not there"),
+		ofVerb(store.VerbRefund, "Refund", "Give tokens back"),
+		ofVerb(store.VerbReset, "Reset", "Make the bucket full, and end its reservations and holds"),
+		{method: "POST", path: "/v1/cancel", needs: Use, rpc: "Cancel", tag: "decisions", summary: "Give back what is left of a reservation", members: ofCancel,
 			answers: ok("Cancelled"), errors: []int{http.StatusConflict, http.StatusNotImplemented}, handle: (*api).cancel},
-		{method: "POST", path: "/v1/wait", tag: "decisions", summary: "Take the tokens as soon as they can be had", members: ofWait,
+		{method: "POST", path: "/v1/wait", needs: Use, rpc: "Wait", tag: "decisions", summary: "Take the tokens as soon as they can be had", members: ofWait,
 			answers: ok("Decision"), refuses: true, errors: notFound, handle: (*api).wait},
-		{method: "POST", path: "/v1/ready", tag: "decisions", summary: "Say which of many keys a take would be allowed for, and take nothing", members: ofReady,
+		{method: "POST", path: "/v1/ready", needs: Use, tag: "decisions", summary: "Say which of many keys a take would be allowed for, and take nothing", members: ofReady,
 			answers: ok("Ready"), errors: notFound, handle: (*api).ready},
-		{method: "POST", path: "/v1/hold", tag: "holds", summary: "Take, and hold until the cost is known", members: ofMake,
+		{method: "POST", path: "/v1/hold", needs: Use, rpc: "Hold", tag: "holds", summary: "Take, and hold until the cost is known", members: ofMake,
 			answers: ok("Decision"), refuses: true, errors: changing, handle: (*api).hold},
-		{method: "POST", path: "/v1/settle", tag: "holds", summary: "End a hold with the actual cost", members: ofSettle,
+		{method: "POST", path: "/v1/settle", needs: Use, rpc: "Settle", tag: "holds", summary: "End a hold with the actual cost", members: ofSettle,
 			answers: ok("Decision"), errors: changing, handle: (*api).settle},
-		{method: "POST", path: "/v1/extend", tag: "holds", summary: "Let a hold expire later", members: ofExtend,
+		{method: "POST", path: "/v1/extend", needs: Use, rpc: "Extend", tag: "holds", summary: "Let a hold expire later", members: ofExtend,
 			answers: ok("Decision"), errors: changing, handle: (*api).extend},
-		{method: "POST", path: "/v1/observe", tag: "decisions", summary: "Say what was seen of calls behind an adaptive limit", members: ofObserve,
+		{method: "POST", path: "/v1/observe", needs: Use, tag: "decisions", summary: "Say what was seen of calls behind an adaptive limit", members: ofObserve,
 			answers: map[int]string{http.StatusNoContent: ""}, errors: []int{http.StatusNotFound, http.StatusNotImplemented}, handle: (*api).observe},
-		{path: "/v1/auth", tag: "decisions", summary: "Answer a proxy that asks whether to allow a request, which may have any method",
+		{path: "/v1/auth", needs: Proxied, tag: "decisions", summary: "Answer a proxy that asks whether to allow a request, which may have any method",
 			params: []string{"limit", "key", "key_header", "key_ip", "cost", "plan", "floor", "deny"}, answers: ok("Decision"), refuses: true,
 			errors: []int{http.StatusUnauthorized, http.StatusNotFound}, handle: (*api).auth},
-		{method: "GET", path: "/v1/limits", tag: "limits", summary: "List definitions in the order of names", moved: noLimits,
+		{method: "GET", path: "/v1/limits", needs: ReadLimits, tag: "limits", summary: "List definitions in the order of names", moved: noLimits,
 			params: []string{"after", "n"}, answers: ok("LimitsPage"), handle: (*api).listLimits},
-		{method: "GET", path: ofLimit, tag: "limits", summary: "Read a definition", moved: noLimits, answers: ok("Limit"), errors: notFound, handle: (*api).getLimit},
-		{method: "PUT", path: ofLimit, tag: "limits", summary: "Define a limit, or change it", admin: true, body: "LimitSettings",
+		{method: "GET", path: ofLimit, needs: ReadLimits, tag: "limits", summary: "Read a definition", moved: noLimits, answers: ok("Limit"), errors: notFound, handle: (*api).getLimit},
+		{method: "PUT", path: ofLimit, needs: Admin, tag: "limits", summary: "Define a limit, or change it", body: "LimitSettings",
 			answers: map[int]string{http.StatusOK: "Limit", http.StatusCreated: "Limit"}, errors: changing, handle: (*api).putLimit},
-		{method: "DELETE", path: ofLimit, tag: "limits", summary: "Drop a limit", admin: true, params: []string{"note"},
+		{method: "DELETE", path: ofLimit, needs: Admin, tag: "limits", summary: "Drop a limit", params: []string{"note"},
 			answers: map[int]string{http.StatusNoContent: ""}, errors: changing, handle: (*api).deleteLimit},
-		{method: "GET", path: ofLimit + "/keys", tag: "keys", summary: "List live keys, or look at one", admin: true,
+		{method: "GET", path: ofLimit + "/keys", needs: Read, tag: "keys", summary: "List live keys, or look at one",
 			params: listing, answers: ok("KeysPage Key"), errors: changing, handle: (*api).keys},
-		{method: "GET", path: ofLimit + "/holds", tag: "holds", summary: "List the live holds of a key", admin: true,
+		{method: "GET", path: ofLimit + "/holds", needs: Read, rpc: "Holds", tag: "holds", summary: "List the live holds of a key",
 			params: []string{"key"}, answers: ok("Holds"), errors: changing, handle: (*api).holds},
-		{method: "GET", path: ofLimit + "/overrides", tag: "limits", summary: "List overrides, or read that of a key", admin: true,
+		{method: "GET", path: ofLimit + "/overrides", needs: Read, rpc: "Overrides", tag: "limits", summary: "List overrides, or read that of a key",
 			params: listing, answers: ok("OverridesPage Override"), errors: changing, handle: (*api).overrides},
-		{method: "PUT", path: ofLimit + "/overrides", tag: "limits", summary: "Set the override of a key", admin: true, body: "OverrideSettings",
+		{method: "PUT", path: ofLimit + "/overrides", needs: Support, rpc: "SetOverride", tag: "limits", summary: "Set the override of a key", body: "OverrideSettings",
 			answers: ok("Override"), errors: changing, handle: (*api).putOverride},
-		{method: "DELETE", path: ofLimit + "/overrides", tag: "limits", summary: "End the override of a key", admin: true,
+		{method: "DELETE", path: ofLimit + "/overrides", needs: Support, rpc: "EndOverride", tag: "limits", summary: "End the override of a key",
 			params: []string{"key", "note"}, answers: map[int]string{http.StatusNoContent: ""}, errors: changing, handle: (*api).deleteOverride},
-		{method: "GET", path: "/v1/audit", tag: "service", summary: "What people have changed, the newest first", admin: true,
+		{method: "GET", path: "/v1/audit", needs: Read, tag: "service", summary: "What people have changed, the newest first",
 			params: []string{"before", "n", "limit", "audit_key", "format"}, answers: ok("AuditPage"), also: []string{"application/x-ndjson"},
 			errors: []int{http.StatusNotImplemented}, handle: (*api).audit},
-		{method: "GET", path: "/v1/top", tag: "keys", summary: "Decisions by limit, and the busiest and most refused keys, or those of an hour", admin: true,
+		{method: "GET", path: "/v1/top", needs: Read, tag: "keys", summary: "Decisions by limit, and the busiest and most refused keys, or those of an hour",
 			params: []string{"top", "limit", "hour"}, answers: ok("Top TopHour"), errors: []int{http.StatusNotFound, http.StatusNotImplemented}, handle: (*api).top},
-		{method: "GET", path: "/v1/live", tag: "service", summary: "Decisions, keys and gauges, an event a second: server-sent events with the schema Live", admin: true, always: true,
+		{method: "GET", path: "/v1/live", needs: Read, tag: "service", summary: "Decisions, keys and gauges, an event a second: server-sent events with the schema Live", always: true,
 			answers: ok(""), text: "text/event-stream", handle: (*api).liveEvents},
-		{method: "GET", path: "/healthz", tag: "service", summary: "Is the service alive?", always: true, answers: ok("Status"), handle: (*api).healthz},
-		{method: "GET", path: "/readyz", tag: "service", summary: "Can it decide?", always: true, answers: ok("Status"), handle: (*api).readyz},
-		{method: "GET", path: "/metrics", tag: "service", summary: "Metrics for Prometheus", always: true, moved: noMetrics, answers: ok(""), text: "text/plain",
+		{method: "GET", path: "/v1/whoami", needs: Known, tag: "service", summary: "Who asks, with which role, and which service answers", answers: ok("Whoami"), handle: (*api).whoami},
+		{method: "GET", path: "/healthz", needs: Anybody, tag: "service", summary: "Is the service alive?", always: true, answers: ok("Status"), handle: (*api).healthz},
+		{method: "GET", path: "/readyz", needs: Anybody, tag: "service", summary: "Can it decide?", always: true, answers: ok("Status"), handle: (*api).readyz},
+		{method: "GET", path: "/metrics", needs: Anybody, tag: "service", summary: "Metrics for Prometheus", always: true, moved: noMetrics, answers: ok(""), text: "text/plain",
 			handle: func(a *api, w http.ResponseWriter, r *http.Request) { a.scrape.ServeHTTP(w, r) }},
-		{method: "GET", path: "/openapi.json", tag: "service", summary: "This document", always: true, answers: ok(""), text: "application/json", handle: (*api).describe},
+		{method: "GET", path: "/openapi.json", needs: Anybody, tag: "service", summary: "This document", always: true, answers: ok(""), text: "application/json", handle: (*api).describe},
 	}
 }
 
@@ -127,18 +132,16 @@ func (a *api) add(r route) {
 		a.always[r.path] = true
 	}
 	if r.hot {
-		a.hot[r.path] = &verbCall{verb: r.verb, admin: r.admin, members: r.members}
+		a.hot[r.path] = &verbCall{verb: r.verb, needs: r.needs, members: r.members}
 		return
 	}
 	next := func(w http.ResponseWriter, q *http.Request) { r.handle(a, w, q) }
 	if r.params == nil && r.members == 0 && r.body == "" {
 		next = a.noParams(next)
 	}
-	switch {
-	case r.moved != nil && r.moved(a.site):
+	next = a.gate(r.needs, next)
+	if r.moved != nil && r.moved(a.site) {
 		next = elsewhere
-	case r.admin:
-		next = a.admin(next)
 	}
 	pattern := r.path
 	if r.method != "" {

@@ -21,6 +21,7 @@ type Config struct {
 	Headers        httplimit.Headers // default IETF
 	TrustedProxies []netip.Prefix    // proxies whose X-Forwarded-For is read; default: none
 	AdminToken     string            // token of admin calls; default: none, and admin calls need a loopback listener
+	Callers        []Caller          // who may call, with distinct tokens; default: anybody, but for admin calls
 	MaxInFlight    int               // calls in flight, above which calls get 503; default defaultInFlight
 	Store          string            // value of the label store in metrics; default memory; read by New only
 	Labels         map[string]string // labels of every metric, checked by CheckLabels; read by New only
@@ -50,7 +51,7 @@ type Server struct {
 	readies  atomic.Int64                   // calls of /v1/ready that are decided
 	tells    bool                           // Config.StoreErrors
 	hashKey  func(limit, key string) string // Config.HashKey
-	extra    map[string]http.Handler        // by pattern
+	extra    []extra
 
 	grpcPending, grpcUntaken atomic.Int64 // see maxPending and maxUntaken
 
@@ -63,7 +64,8 @@ type live struct {
 	headers  httplimit.Headers
 	trusted  []netip.Prefix
 	clientIP httplimit.KeyFunc
-	token    *[sha256.Size]byte // nil if there is none
+	callers  map[[sha256.Size]byte]*Caller // by the digest of the token; among them that of the admin token
+	named    bool                          // there are others than that of the admin token, so that every call needs a token
 
 	maxInFlight int64
 	shadow      bool
@@ -87,44 +89,33 @@ func New(limiter *dipwell.Limiter, c Config) *Server {
 // Set changes the configuration. It takes effect with the next request.
 func (s *Server) Set(c Config) {
 	l := &live{headers: c.Headers, trusted: c.TrustedProxies, clientIP: httplimit.ClientIP(c.TrustedProxies...),
-		shadow: c.Shadow, who: c.Who, token: digest(c.AdminToken), maxInFlight: int64(cmp.Or(c.MaxInFlight, defaultInFlight))}
+		shadow: c.Shadow, who: c.Who, maxInFlight: int64(cmp.Or(c.MaxInFlight, defaultInFlight))}
+	l.setTokens(c.AdminToken, c.Callers)
 	s.live.Store(l)
-}
-
-// SetAdminToken changes only the admin token. It must not be called concurrently
-// with Set.
-func (s *Server) SetAdminToken(token string) {
-	l := *s.live.Load()
-	l.token = digest(token)
-	s.live.Store(&l)
-}
-
-// digest returns the SHA-256 of a token, or nil if the token is empty.
-func digest(token string) *[sha256.Size]byte {
-	if token == "" {
-		return nil
-	}
-	sum := sha256.Sum256([]byte(token))
-	return &sum
 }
 
 // Stop makes /readyz answer 503, so that load balancers stop sending requests
 // while the last ones are answered. Calls of /v1/wait end at once and take nothing.
 func (s *Server) Stop() { s.stop() }
 
-// Handle adds a handler to the APIs that are made later. The pattern is that of
-// http.ServeMux.
-func (s *Server) Handle(pattern string, h http.Handler) {
-	if s.extra == nil {
-		s.extra = map[string]http.Handler{}
-	}
-	s.extra[pattern] = h
+// Handle adds a handler of calls that need a role to the APIs that are made later. The
+// pattern is that of http.ServeMux.
+func (s *Server) Handle(pattern string, needs Role, h http.Handler) {
+	s.extra = append(s.extra, extra{pattern, needs, h})
+}
+
+// extra is a handler that another package adds.
+type extra struct {
+	pattern string
+	needs   Role
+	http.Handler
 }
 
 // Site describes the listener of an API.
 type Site struct {
 	Loopback  bool // only this machine can connect
 	NoAdmin   bool // admin calls are on another listener
+	Open      bool // calls that have no place for a token are answered with callers too
 	NoMetrics bool // /metrics is on another listener
 	NoLimits  bool // GET /v1/limits and below is on another listener
 }
@@ -137,8 +128,8 @@ func (s *Server) API(at Site) http.Handler {
 	}
 	a.rest.HandleFunc("GET "+pagePath, a.page)
 	a.pages = ui.Handler()
-	for pattern, h := range s.extra {
-		a.rest.HandleFunc(pattern, a.noParams(h.ServeHTTP))
+	for _, e := range s.extra {
+		a.rest.HandleFunc(e.pattern, a.gate(e.needs, a.noParams(e.ServeHTTP)))
 	}
 	return a
 }

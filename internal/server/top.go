@@ -35,6 +35,9 @@ func (a *api) top(w http.ResponseWriter, r *http.Request) {
 	if err == nil && q.limit != "" && a.limiter.Limit(q.limit) == nil && q.hour.IsZero() { // for an hour, the limit may have been dropped since
 		err = fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, q.limit)
 	}
+	if err == nil {
+		err = callerOf(r.Context()).mayName("limit", q.limit)
+	}
 	var answer any
 	switch k := a.metrics.keys; {
 	case err != nil:

@@ -542,7 +542,7 @@ func (v *visit) drafts() {
 func TestToken(t *testing.T) {
 	v := open(t, stores["memory"](t), server.Config{AdminToken: "s3cret"}, "#/now")
 	v.run(chromedp.WaitVisible(chromedp.CSS("#token")), chromedp.SendKeys(chromedp.CSS("#token"), "wrong\r"))
-	v.shows("That is not the admin token.")
+	v.shows("That is not a token of this service.")
 	v.run(chromedp.SendKeys(chromedp.CSS("#token"), "s3cret\r"))
 	v.wait(`document.querySelectorAll(".card").length > 5`)
 	v.run(chromedp.Click(chromedp.CSS(`nav a[href="#/key"]`)))
@@ -560,7 +560,7 @@ func TestTokenOfOtherLetters(t *testing.T) {
 		v.run(chromedp.Click(chromedp.CSS("#login button")))
 	}
 	enter("falsch€")
-	v.shows("That is not the admin token.")
+	v.shows("That is not a token of this service.")
 	enter("gehëim€")
 	v.wait(`document.querySelectorAll(".card").length > 5`)
 }

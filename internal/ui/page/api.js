@@ -1,4 +1,4 @@
-// Calls of the service's API. The admin token is kept here, in memory.
+// Calls of the service's API. The token is kept here, in memory.
 
 let token = "";
 let asking; // the promise of a token that is being typed
@@ -40,7 +40,7 @@ const bytes = (text) => String.fromCharCode(...new TextEncoder().encode(text));
 function ask(wrong) {
   asking ??= new Promise((done) => {
     const dialog = document.getElementById("login"), input = document.getElementById("token");
-    if (wrong) document.getElementById("login-why").textContent = "That is not the admin token.";
+    if (wrong) document.getElementById("login-why").textContent = "That is not a token of this service.";
     dialog.addEventListener("cancel", (e) => e.preventDefault());
     dialog.addEventListener("close", () => {
       token = input.value;

@@ -53,7 +53,7 @@ const (
 // Refund, Reset, Holds, SetOverride, EndOverride and Overrides are admin calls:
 // with an admin token they need the metadata "authorization: Bearer TOKEN",
 // without one a loopback listener; otherwise they are UNAUTHENTICATED or
-// PERMISSION_DENIED.
+// PERMISSION_DENIED. A service with callers needs a token in every call.
 type LimiterClient interface {
 	// Take takes all the tokens, or none.
 	Take(ctx context.Context, in *Call, opts ...grpc.CallOption) (*Decision, error)
@@ -273,7 +273,7 @@ func (c *limiterClient) Overrides(ctx context.Context, in *OverridesRequest, opt
 // Refund, Reset, Holds, SetOverride, EndOverride and Overrides are admin calls:
 // with an admin token they need the metadata "authorization: Bearer TOKEN",
 // without one a loopback listener; otherwise they are UNAUTHENTICATED or
-// PERMISSION_DENIED.
+// PERMISSION_DENIED. A service with callers needs a token in every call.
 type LimiterServer interface {
 	// Take takes all the tokens, or none.
 	Take(context.Context, *Call) (*Decision, error)

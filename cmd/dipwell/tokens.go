@@ -1,0 +1,179 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/dipwell/dipwell/internal/config"
+	"github.com/dipwell/dipwell/internal/server"
+)
+
+const tokenVariable = "DIPWELL_ADMIN_TOKEN"
+
+// adminToken returns the token and its file. A file from a flag or the environment
+// has precedence over the variable, and that over a file of the configuration. Both
+// results are empty if there is no token.
+func adminToken(path string, given bool) (token, file string, err error) {
+	if token = os.Getenv(tokenVariable); token != "" && !given {
+		return token, "", nil
+	}
+	if path == "" {
+		return "", "", nil
+	}
+	token, err = readToken("admin_token_file", path)
+	return token, path, err
+}
+
+// token returns the token that a command sends, or "". A file has precedence over the
+// variables.
+func (t *target) token() (string, error) {
+	if t.TokenFile != "" {
+		return readToken("token_file", t.TokenFile)
+	}
+	return cmp.Or(os.Getenv("DIPWELL_TOKEN"), os.Getenv(tokenVariable)), nil
+}
+
+func readToken(setting, path string) (string, error) {
+	b, err := readSecret(setting, path)
+	if err != nil {
+		return "", err
+	}
+	if i := bytes.IndexFunc(b, func(r rune) bool { return r < ' ' || r == 0x7f }); i >= 0 {
+		return "", fmt.Errorf("%s: %s has a control character or more than one line; a header field cannot contain that", setting, path)
+	}
+	return string(b), nil
+}
+
+// readTokens reads the admin token and those of callers. Tokens in pipes are taken from
+// last, if it has them.
+func (s *settings) readTokens(last *settings) (err error) {
+	if last != nil && s.AdminTokenFile == last.AdminTokenFile && readsOnce(s.AdminTokenFile) {
+		s.token, s.tokenFile = last.token, last.tokenFile
+	} else if s.token, s.tokenFile, err = adminToken(s.AdminTokenFile, s.given["admin_token_file"]); err != nil {
+		return err
+	}
+	s.callers = nil
+	names := map[[sha256.Size]byte]string{}
+	if s.token != "" {
+		names[sha256.Sum256([]byte(s.token))] = server.AdminCaller
+	}
+	for i, c := range s.Callers {
+		digest, err := s.callerToken(i, last, names)
+		if err != nil {
+			return err
+		}
+		s.callers = append(s.callers, server.Caller{Name: c.Name, Role: server.ParseRole(c.Role), Limits: c.Limits, Token: digest})
+	}
+	return nil
+}
+
+// callerToken returns the digest of the token of the caller with an index, and adds it to
+// names, those of the callers before it.
+func (s *settings) callerToken(i int, last *settings, names map[[sha256.Size]byte]string) (digest [sha256.Size]byte, err error) {
+	c, setting := &s.Callers[i], fmt.Sprintf("callers[%d].token_file", i)
+	before := -1
+	if last != nil && c.TokenFile != "" && readsOnce(c.TokenFile) {
+		before = slices.IndexFunc(last.Callers, func(o config.Caller) bool { return o.TokenFile == c.TokenFile })
+	}
+	switch {
+	case before >= 0:
+		digest = last.callers[before].Token
+	case c.TokenFile == "":
+		setting = fmt.Sprintf("callers[%d].token_sha256", i)
+		_, err = hex.Decode(digest[:], []byte(c.TokenSHA256))
+	default:
+		var token string
+		token, err = readToken(setting, c.TokenFile)
+		digest = sha256.Sum256([]byte(token))
+	}
+	if other, twice := names[digest]; twice && err == nil {
+		err = fmt.Errorf("%s: the token is that of caller %s too", setting, other)
+	}
+	names[digest] = c.Name
+	return digest, err
+}
+
+// unknownLimits returns a warning for each limit of a caller that does not exist.
+func (s *settings) unknownLimits(exists func(limit string) bool) (warnings []string) {
+	for i, c := range s.Callers {
+		for j, limit := range c.Limits {
+			if !exists(limit) {
+				warnings = append(warnings, fmt.Sprintf("callers[%d].limits[%d]: caller %s may name the limit %s, which does not exist", i, j, c.Name, limit))
+			}
+		}
+	}
+	return warnings
+}
+
+// tokenFiles returns the files of tokens that can be read again.
+func (s *settings) tokenFiles() (paths []string) {
+	add := func(path string) {
+		if path != "" && !readsOnce(path) {
+			paths = append(paths, path)
+		}
+	}
+	add(s.tokenFile)
+	for _, c := range s.Callers {
+		add(c.TokenFile)
+	}
+	return paths
+}
+
+// followTokens reads the tokens again whenever one of their files changes. Those files may
+// differ from the ones that are watched.
+func (s *service) followTokens(set *settings) error {
+	paths := set.tokenFiles()
+	if slices.Equal(paths, s.tokenFiles) {
+		return nil
+	}
+	if s.unwatchTokens != nil {
+		s.unwatchTokens()
+	}
+	s.tokenFiles, s.unwatchTokens = paths, nil
+	if len(paths) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(s.env.ctx)
+	s.unwatchTokens = cancel
+	watch := func(ctx context.Context, _ string, changed func()) error {
+		return config.WatchFiles(ctx, paths, changed)
+	}
+	read := func() error { // one may have changed since the settings were read
+		s.readTokensAgain(set)
+		return nil
+	}
+	return s.followUntil(ctx, watch, read, func() { s.reloadTokens(ctx) }, paths[0])
+}
+
+// reloadTokens reads the tokens again. After an error the old ones stay in force.
+func (s *service) reloadTokens(ctx context.Context) {
+	if s.reloadFailed.Load() && s.cmd.Config != "" { // maybe because of a token
+		s.reload()
+	}
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	if ctx.Err() != nil { // other files are watched now
+		return
+	}
+	if s.readTokensAgain(s.last) {
+		s.info("tokens read again")
+	}
+}
+
+// readTokensAgain puts the tokens that settings name in force, as their files have them now.
+// It reports whether they could be read.
+func (s *service) readTokensAgain(set *settings) bool {
+	now := *set
+	if err := now.readTokens(set); err != nil {
+		s.reloadError("the last good tokens stay in force", err)
+		return false
+	}
+	s.server.SetTokens(now.token, now.callers)
+	return true
+}

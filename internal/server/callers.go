@@ -1,0 +1,268 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell/httplimit"
+)
+
+// A Role is what a caller may do. Of a call it is what its caller must be.
+type Role uint8
+
+// Roles. Use and those that follow ReadLimits are roles of callers.
+const (
+	_          Role = iota // nobody may make the call
+	Anybody                // the call needs no token
+	Proxied                // the call has no place for a token: a proxy asks on behalf of its client
+	Known                  // any caller may make the call
+	Use                    // takes, holds, waits and observes
+	ReadLimits             // Read, but without callers anybody may make the call
+	Read                   // reads limits, keys and the audit, and may not use them
+	Support                // overrides, refunds and resets too
+	Admin                  // defines limits too
+)
+
+var roleNames = [...]string{Use: "use", ReadLimits: "read", Read: "read", Support: "support", Admin: "admin"}
+
+func (r Role) String() string { return roleNames[r] }
+
+// ParseRole returns the role of callers with a name, or 0 if there is none.
+func ParseRole(name string) Role {
+	for _, r := range [...]Role{Use, Read, Support, Admin} {
+		if r.String() == name {
+			return r
+		}
+	}
+	return 0
+}
+
+// may reports whether a caller of role r may make a call that needs a role.
+func (r Role) may(needs Role) bool {
+	switch needs {
+	case 0:
+		return false
+	case Use:
+		return r == Use || r >= Support
+	case ReadLimits:
+		return r >= Read
+	}
+	return r >= needs
+}
+
+// A Caller has a token with which it calls the service.
+type Caller struct {
+	Name   string
+	Role   Role
+	Limits []string // that it may name; nil: all
+	Token  [sha256.Size]byte
+}
+
+// AdminCaller is the name of the caller that has the admin token.
+const AdminCaller = "admin-token"
+
+// SetTokens changes only the admin token, "" for none, and the callers. It must not be
+// called concurrently with Set.
+func (s *Server) SetTokens(admin string, callers []Caller) {
+	l := *s.live.Load()
+	l.setTokens(admin, callers)
+	s.live.Store(&l)
+}
+
+func (l *live) setTokens(admin string, callers []Caller) {
+	l.named, l.callers = len(callers) > 0, map[[sha256.Size]byte]*Caller{}
+	for _, c := range callers {
+		l.callers[c.Token] = &c
+	}
+	if admin != "" {
+		c := Caller{Name: AdminCaller, Role: Admin, Token: sha256.Sum256([]byte(admin))}
+		l.callers[c.Token] = &c
+	}
+}
+
+// caller returns whose token is in the only value of Authorization, after the word Bearer
+// in any case, or nil. How long it takes tells nothing about the tokens, because it looks
+// for the digest of what was sent.
+func (l *live) caller(authorization []string) *Caller {
+	if len(authorization) != 1 {
+		return nil
+	}
+	scheme, token, ok := strings.Cut(authorization[0], " ")
+	if !ok || !strings.EqualFold(scheme, "Bearer") {
+		return nil
+	}
+	return l.callers[sha256.Sum256([]byte(strings.TrimLeft(token, " ")))]
+}
+
+// A denial is why a call is not answered to the one who makes it.
+type denial struct {
+	reason denialReason
+	field  string // of the request
+	detail string
+}
+
+type denialReason int
+
+const (
+	noToken denialReason = iota
+	wrongToken
+	wrongRole
+	wrongLimit
+	wrongListener
+)
+
+var denialReasons = [...]string{"no_token", "unknown_token", "role", "limit", "listener"}
+
+func (d *denial) Error() string { return d.detail }
+
+// unknown reports whether the caller is unknown, so that another token would help.
+func (d *denial) unknown() bool { return d.reason <= wrongToken }
+
+// admit returns who makes a call that needs a role, or why it is not answered. The caller
+// is nil if anybody may make the call, and without callers. This is the only place that
+// decides who may do what, over HTTP and gRPC.
+func (a *api) admit(needs Role, authorization []string) (*Caller, *denial) {
+	l := a.live.Load()
+	admin := needs == 0 || needs >= Read || needs == Known && !l.named
+	switch {
+	case needs == Anybody, needs == Proxied && (a.site.Open || !l.named), !admin && !l.named:
+		return nil, nil
+	case needs == Proxied:
+		return nil, &denial{wrongListener, "", "this call has no place for a token: with callers, only the listeners that open_listeners names answer it"}
+	case admin && a.site.NoAdmin:
+		return nil, &denial{wrongListener, "", "admin calls are on another listener"}
+	case len(l.callers) == 0 && a.site.Loopback:
+		return nil, nil
+	case len(l.callers) == 0:
+		return nil, &denial{wrongListener, "", "without an admin token, admin calls are answered on a loopback listener only"}
+	}
+	c := l.caller(authorization)
+	switch {
+	case c == nil:
+		return nil, l.unknown(authorization)
+	case !c.Role.may(needs):
+		return nil, &denial{wrongRole, "", fmt.Sprintf("caller %s has the role %s, and this call needs %s", c.Name, c.Role, needs)}
+	case !l.named:
+		return nil, nil // the audit then has the address
+	}
+	return c, nil
+}
+
+// unknown is the denial of a call without the token of a caller.
+func (l *live) unknown(authorization []string) *denial {
+	d := &denial{noToken, "Authorization", "admin calls need Authorization: Bearer and the admin token"}
+	if l.named {
+		d.detail = "calls need Authorization: Bearer and the token of a caller"
+	}
+	if len(authorization) > 0 {
+		d.reason = wrongToken
+		d.detail += ", and what was sent is none"
+	}
+	return d
+}
+
+// mayName returns a denial if the caller may not name a limit. "" stands for all limits.
+func (c *Caller) mayName(field, limit string) error {
+	switch {
+	case c == nil || c.Limits == nil || slices.Contains(c.Limits, limit):
+		return nil
+	case limit == "":
+		return &denial{wrongLimit, field, "caller " + c.Name + " may not ask about all limits; name one of its own, if this call can"}
+	}
+	return &denial{wrongLimit, field, fmt.Sprintf("caller %s may not name the limit %q", c.Name, clip(limit, maxField))}
+}
+
+// callerKey is the key of the caller in a context.
+type callerKey struct{}
+
+// callerOf returns who makes the call of a context, or nil: see api.admit.
+func callerOf(ctx context.Context) *Caller {
+	c, _ := ctx.Value(callerKey{}).(*Caller)
+	return c
+}
+
+func withCaller(ctx context.Context, c *Caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, c)
+}
+
+// admitted returns the request with its caller, or nil if it has answered it with a denial.
+func (a *api) admitted(w http.ResponseWriter, r *http.Request, needs Role) *http.Request {
+	c, d := a.admit(needs, r.Header["Authorization"])
+	if d != nil {
+		a.deny(w, d, a.address(r))
+		return nil
+	}
+	if c != nil {
+		r = r.WithContext(withCaller(r.Context(), c))
+	}
+	return r
+}
+
+// gate wraps a handler of a call that needs a role. The caller must be one who may name the
+// limit in the path.
+func (a *api) gate(needs Role, next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r = a.admitted(w, r, needs); r == nil {
+			return
+		}
+		if name := r.PathValue("name"); name != "" {
+			if err := callerOf(r.Context()).mayName("name", name); err != nil {
+				a.fail(w, err)
+				return
+			}
+		}
+		next(w, r)
+	}
+}
+
+// deny answers a call that is not answered to the one who makes it. from may be "".
+func (a *api) deny(w http.ResponseWriter, d *denial, from string) {
+	a.metrics.deny(d, from)
+	status := http.StatusForbidden
+	if d.unknown() {
+		status = http.StatusUnauthorized
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	httplimit.Problem(w, status, d.field, d.detail)
+}
+
+// whoami answers GET /v1/whoami.
+func (a *api) whoami(w http.ResponseWriter, r *http.Request) {
+	name, role := a.who(r), Admin // without callers this is an admin call
+	if c := callerOf(r.Context()); c != nil {
+		role = c.Role
+	} else if len(a.live.Load().callers) > 0 {
+		name = AdminCaller
+	}
+	service := ""
+	if k := a.metrics.keys; k != nil {
+		service = k.process
+	}
+	answerJSON(w, struct {
+		Name     string `json:"name"`
+		Role     string `json:"role"`
+		Service  string `json:"service"`
+		Store    string `json:"store"`
+		TimeZone string `json:"time_zone"`
+	}{name, role.String(), service, a.metrics.store, timeZone()})
+}
+
+// timeZone returns the name of this process's time zone, such as Europe/Rome.
+func timeZone() string {
+	name := time.Local.String()
+	if name != "Local" {
+		return name
+	}
+	at, _ := os.Readlink("/etc/localtime") // without an error the name stays as it is
+	if _, zone, ok := strings.Cut(at, "zoneinfo/"); ok {
+		return zone
+	}
+	name, _ = time.Now().Zone()
+	return name
+}
