@@ -5,65 +5,65 @@ create table dipwell.limits (
     -- as defined; null is the default
     algorithm      text not null,
     rate           bigint not null,
-    per            text not null,          -- 250ms, 1m, 1mo
+    per            text not null,
     burst          bigint,
-    max_debt       bigint,                 -- -1: unlimited
+    max_debt       bigint,
     max_charge     bigint,
     start          text,
     on_change      text not null,
     mode           text not null,
     auth           boolean not null,
-    retry_jitter   int not null,           -- percent
+    retry_jitter   int not null,
     on_store_error text not null,
-    timeout_us     bigint not null,        -- 0: as long as the caller's
+    timeout_us     bigint not null,
     list_keys      boolean not null,
-    owner          text not null,          -- code, file, api or sql
+    owner          text not null,
     -- the present version, and what take needs of its rule
     version        int not null,
     unit           bigint not null,
     every          bigint not null,
     add            bigint not null,
     cap            bigint not null,
-    grid           bigint not null,        -- a boundary before any instant that can be counted
-    ticks          bigint not null,        -- after which everything has come back
-    plain          boolean not null,       -- nothing but these numbers decides a take of its row
-    spread         boolean not null,       -- nor anything else, once grid is moved by an offset of the key's own
-    shared         boolean not null,       -- one bucket for everybody: its calls have no key
+    grid           bigint not null,
+    ticks          bigint not null,
+    plain          boolean not null,
+    spread         boolean not null,
+    shared         boolean not null,
     -- more of what was defined; null is the default
-    plans          text,                   -- as Plans.String writes them
+    plans          text,
     parent         text,
     parts          bigint,
-    ttl_us         bigint,                 -- 0: the longest there is
+    ttl_us         bigint,
     on_expire      text,
-    overridden     boolean,                -- keys may have overrides; null: none ever had one
-    lease_us       bigint,                 -- null: processes take no tokens in advance
-    shards         bigint,                 -- null: 1
-    adaptive       text                    -- as Adaptive.String writes it; null: the rate is fixed
+    overridden     boolean,
+    lease_us       bigint,
+    shards         bigint,
+    adaptive       text
 );
 
 -- Each rule that a bucket may still be counted in, the present one included.
 -- Go twin: dipwell.Rule.
 create table dipwell.versions (
     limit_id   int not null references dipwell.limits on delete cascade,
-    number     int not null,               -- from 1
-    since      bigint not null,            -- µs since the Unix epoch
-    policy     text not null,              -- how used is converted on the way into this version
-    unit       bigint not null,            -- units in a token
-    every      bigint not null,            -- µs between ticks; 0: a calendar's
-    add        bigint not null,            -- units given back at a tick
-    cap        bigint not null,            -- units that take may use
-    origin     bigint not null,            -- µs; for a calendar, after each of its boundaries
-    burst      bigint not null,            -- tokens: cap / unit
-    debt       bigint not null,            -- units that reserve may use beyond cap
-    most       bigint not null,            -- tokens: the largest reserve that could ever be granted
-    max_charge bigint not null,            -- tokens
-    max_used   bigint not null,            -- units
-    leaky      boolean not null,           -- take means reserve
-    spread     boolean not null,           -- origin depends on the key
-    months     bigint not null,            -- in a calendar's unit, else 0
-    days       bigint not null,            -- 1 or 7 when the unit is days, else 0
-    clock      bigint not null,            -- seconds after the unit begins, as if each month had 31 days
-    zone       text not null,              -- '' without a calendar
+    number     int not null,
+    since      bigint not null,
+    policy     text not null,
+    unit       bigint not null,
+    every      bigint not null,
+    add        bigint not null,
+    cap        bigint not null,
+    origin     bigint not null,
+    burst      bigint not null,
+    debt       bigint not null,
+    most       bigint not null,
+    max_charge bigint not null,
+    max_used   bigint not null,
+    leaky      boolean not null,
+    spread     boolean not null,
+    months     bigint not null,
+    days       bigint not null,
+    clock      bigint not null,
+    zone       text not null,
     per        text not null,
     start      text,
     -- The settings of the limit at this version, from which plans and overrides of the
@@ -75,14 +75,14 @@ create table dipwell.versions (
 -- Nothing that changes is indexed, and pages keep room: so updates stay within
 -- their page and leave the index alone.
 create /*unlogged*/ table dipwell.buckets (
-    used     bigint not null,              -- units taken and not yet given back
-    ts       bigint not null,              -- µs since the Unix epoch, on this server's clock
+    used     bigint not null,
+    ts       bigint not null,
     limit_id int not null,
-    version  int not null,                 -- of the limit, under which used and ts are counted
-    key      text collate "C" not null,    -- '' is the limit's one shared bucket
-    lows     bigint[],                     -- null: no record can give anything back
-    low      bigint,                       -- the last low of lows
-    due      bigint,                       -- µs; no record ends before it; null: none ends
+    version  int not null,
+    key      text collate "C" not null,
+    lows     bigint[],
+    low      bigint,
+    due      bigint,
     primary key (limit_id, key)
 ) with (fillfactor = 70, vacuum_truncate = false, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
@@ -92,10 +92,10 @@ create /*unlogged*/ table dipwell.reservations (
     limit_id int not null,
     key      text collate "C" not null,
     units    bigint not null,
-    version  int not null,                 -- in which units are counted
-    due      bigint not null,              -- µs; afterwards it cannot be cancelled
-    number   bigint not null,              -- in the list of lows of its row
-    mark     bigint not null,              -- of that list
+    version  int not null,
+    due      bigint not null,
+    number   bigint not null,
+    mark     bigint not null,
     slack    bigint,
     rest     boolean not null,
     part_due bigint not null,
@@ -116,15 +116,15 @@ create table dipwell.revision (
 -- Where the sweep of buckets goes on, and what sweeps did. It has one row, which
 -- a sweep locks, so that one at a time goes over the table.
 create table dipwell.sweep_state (
-    page        bigint not null,           -- of buckets: where the next sweep goes on
-    began       bigint not null,           -- µs since the Unix epoch: the pass under way; 0: none
-    found       bigint not null,           -- rows deleted by the pass under way
-    passed      bigint not null,           -- µs: when the last whole pass ended; 0: none did
-    took        bigint not null,           -- µs: how long the last whole pass took, rests included
-    pass_swept  bigint not null,           -- rows that it deleted
-    passes      bigint not null,           -- whole passes
-    swept       bigint not null,           -- rows deleted by all sweeps
-    spent       bigint not null,           -- µs that all sweeps worked
+    page        bigint not null,
+    began       bigint not null,
+    found       bigint not null,
+    passed      bigint not null,
+    took        bigint not null,
+    pass_swept  bigint not null,
+    passes      bigint not null,
+    swept       bigint not null,
+    spent       bigint not null,
     one         int primary key default 1 check (one = 1)
 );
 insert into dipwell.sweep_state values (0, 0, 0, 0, 0, 0, 0, 0, 0);
@@ -132,11 +132,11 @@ insert into dipwell.sweep_state values (0, 0, 0, 0, 0, 0, 0, 0, 0);
 -- The plans of each version: of its rule, what a plan may change.
 create table dipwell.plans (
     limit_id   int not null,
-    number     int not null,               -- of rows under the plan: version + index << 20
+    number     int not null,
     version    int not null,
     name       text collate "C" not null,
-    mode       text,                       -- enforce, shadow, unlimited, blocked; null: the limit's
-    callable   text not null,              -- true; false: only an override gives it; children
+    mode       text,
+    callable   text not null,
     unit       bigint not null,
     add        bigint not null,
     cap        bigint not null,
@@ -153,15 +153,15 @@ create table dipwell.plans (
 create table dipwell.key_overrides (
     limit_id   int not null references dipwell.limits on delete cascade,
     key        text collate "C" not null,
-    plan       text,                       -- or the next three; null: the limit's
+    plan       text,
     rate       bigint,
     per        text,
     burst      bigint,
-    until      bigint,                     -- µs since the Unix epoch; null: no end
+    until      bigint,
     note       text,
-    id         int not null,               -- rows of buckets under it have the version id - 2^31
-    version    int not null,               -- of the limit, of which the rest is
-    mode       text,                       -- as in plans
+    id         int not null,
+    version    int not null,
+    mode       text,
     unit       bigint not null,
     add        bigint not null,
     cap        bigint not null,
@@ -175,28 +175,28 @@ create index on dipwell.key_overrides (until) where until is not null;
 -- What holds took: a row for each limit and key of a hold. It stays for a while
 -- after the hold has ended, so that the same call again has the same answer.
 create /*unlogged*/ table dipwell.hold_parts (
-    expires  bigint not null,              -- µs: of the hold
-    due      bigint not null,              -- µs: while it lives expires, then when the row goes
-    ttl      bigint not null,              -- µs: as asked for
-    units    bigint not null,              -- taken
-    tokens   bigint not null,              -- asked for
-    number   bigint not null,              -- in the list of its row, as of reservations; 0: of none; if free, among those
+    expires  bigint not null,
+    due      bigint not null,
+    ttl      bigint not null,
+    units    bigint not null,
+    tokens   bigint not null,
+    number   bigint not null,
     mark     bigint not null,
     limit_id int not null,
-    version  int not null,                 -- in which units are counted
-    part     int not null,                 -- from 1
-    parts    int not null,                 -- of the hold
-    takes    int not null,                 -- a bit for each take of the call that it is for
-    live     boolean not null,             -- nothing has been given back yet
-    free     boolean not null,             -- it took nothing, settling it charges nothing, and it is never live
-    keep     boolean not null,             -- nothing is given back when it expires
-    reset    boolean not null,             -- it ended with a reset of its key
+    version  int not null,
+    part     int not null,
+    parts    int not null,
+    takes    int not null,
+    live     boolean not null,
+    free     boolean not null,
+    keep     boolean not null,
+    reset    boolean not null,
     settled  boolean not null,
     id       text collate "C" not null,
     key      text collate "C" not null,
-    plan     text collate "C",             -- that the call named
-    call     text collate "C",             -- what else a repeated call must agree in; null: nothing
-    cost     bigint,                       -- that it was settled to
+    plan     text collate "C",
+    call     text collate "C",
+    cost     bigint,
     primary key (id, part)
 ) with (vacuum_truncate = false, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 create index on dipwell.hold_parts (limit_id, key, expires) where live;
@@ -205,7 +205,7 @@ create index on dipwell.hold_parts (due);
 
 -- What people have changed in the last 400 days.
 create table dipwell.audit (
-    id         text collate "C" primary key, -- 14 hexadecimal digits of the time, and 8 more
+    id         text collate "C" primary key,
     at         timestamptz not null,
     who        text not null,
     action     text not null,
@@ -213,12 +213,12 @@ create table dipwell.audit (
     key        text not null,
     what       text not null,
     note       text not null,
-    role       text not null default session_user -- who may name anybody
+    role       text not null default session_user
 );
 
 -- The busiest keys of each hour, by process: the last 5,376, and none older than a week.
 create table dipwell.top_hours (
-    id      text collate "C" primary key, -- as in audit
+    id      text collate "C" primary key,
     at      timestamptz not null,
     process text not null,
     report  jsonb not null

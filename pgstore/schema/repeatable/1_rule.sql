@@ -1,34 +1,32 @@
 -- The arithmetic of rules, from step.go. Its Go twin for calendars is calendar.go.
 
+-- Inlined by the planner. The operator has exactly these types, so that views that call it
+-- find no other one in the search path.
 create function dipwell_internal.now_us() returns bigint language sql volatile as
 $$ select (date_part('epoch', clock_timestamp()) * 1000000::float8)::bigint $$;
-comment on function dipwell_internal.now_us is
-    'The server''s clock, in µs since the Unix epoch. Written in the language SQL so that the planner inlines it. Its operator has exactly these types, so that views that call it find no other one in the search path.';
+comment on function dipwell_internal.now_us is 'The clock, in µs since the Unix epoch.';
 
 create function dipwell_internal.may_set_clock() returns boolean language sql stable as
 $$ select pg_has_role(session_user, n.nspowner, 'member') from pg_namespace n where n.nspname = 'dipwell_internal' $$;
-comment on function dipwell_internal.may_set_clock is
-    'Whether the login may pass another time than the clock''s to functions that run with the rights of the owner: for tests, whose login is a member of that role.';
+comment on function dipwell_internal.may_set_clock is 'Whether the login, a member of the owner''s role, may pass another time than the clock''s.';
 
 create function dipwell_internal.past(at bigint) returns bigint language sql volatile as
 $$ select case when dipwell_internal.may_set_clock() then at else least(at, dipwell_internal.now_us()) end $$;
-comment on function dipwell_internal.past is
-    'The time at, but not later than the clock unless the login may set it.';
+comment on function dipwell_internal.past is 'The time at, but not later than the clock unless the login may set it.';
 
 create function dipwell_internal.floor_div(a bigint, b bigint) returns bigint language sql immutable as
 $$ select case when a >= 0 then a / b else -((b - 1 - a) / b) end $$;
-comment on function dipwell_internal.floor_div is
-    'a / b, rounded down even if a is negative.';
+comment on function dipwell_internal.floor_div is 'a / b, rounded down.';
 
 create function dipwell_internal.mul_div(a bigint, b bigint, c bigint, up boolean) returns bigint language sql immutable as
 $$ select least(case when up then div(a::numeric * b + c - 1, c) else div(a::numeric * b, c) end, 9007199254740991)::bigint $$;
-comment on function dipwell_internal.mul_div is
-    'a × b / c, rounded up or down; at most 2^53-1.';
+comment on function dipwell_internal.mul_div is 'a × b / c, rounded up or down; at most 2^53-1.';
 
+-- interval × number is computed in float8, which holds every integer up to 2^53, and every
+-- multiple of 2^20 that fits in a bigint.
 create function dipwell_internal.length(x bigint) returns interval language sql immutable as
 $$ select x / 1048576 * interval '1048576 microseconds' + x % 1048576 * interval '1 microsecond' $$;
-comment on function dipwell_internal.length is
-    'An interval of exactly x µs. interval × number is computed in float8, which holds every integer up to 2^53, and every multiple of 2^20 that fits in a bigint.';
+comment on function dipwell_internal.length is 'An interval of exactly x µs.';
 
 -- These two are expressions for a limit with ticks of equal length. They are
 -- functions in the language SQL so that the planner inlines them, which it does if
@@ -36,28 +34,30 @@ comment on function dipwell_internal.length is
 create function dipwell_internal.plain_used(used bigint, ts bigint, n bigint, every bigint, add bigint, grid bigint, ticks bigint)
 returns bigint language sql immutable as
 $$ select greatest(used - least((greatest(n, ts) - grid) / every - (ts - grid) / every, ticks) * add, 0) $$;
-comment on function dipwell_internal.plain_used is
-    'The units that a row (used, ts) uses at n. grid and ticks are those of dipwell.limits. Go twin: Rule.usedAt.';
+comment on function dipwell_internal.plain_used is 'The units that a row of a plain limit uses at n.';
 
+-- In two parts that are each below 2^53 µs, because an exact product with an interval needs
+-- that.
 create function dipwell_internal.plain_wait(units bigint, t bigint, n bigint, every bigint, add bigint, grid bigint)
 returns interval language sql immutable as
 $$ select ((t - grid) / every * every + grid - n) * interval '1 microsecond' + ((units + add - 1) / add * every) * interval '1 microsecond' $$;
-comment on function dipwell_internal.plain_wait is
-    'The time from n to the tick at which units will have come back, for a row that was stepped to t. It is computed in two parts that are each below 2^53 µs, because an exact product with an interval needs that; their sum may be larger. Go twin: Rule.wait.';
+comment on function dipwell_internal.plain_wait is 'The time from n until units have come back to a row of a plain limit that was stepped to t.';
 
 create function dipwell_internal.plain_reset(units bigint, t bigint, n bigint, every bigint, add bigint, grid bigint)
 returns bigint language sql immutable as
 $$ select (t - grid) / every * every + grid - n + (units + add - 1) / add * every $$;
-comment on function dipwell_internal.plain_reset is
-    'plain_wait in µs.';
+comment on function dipwell_internal.plain_reset is 'plain_wait in µs.';
 
+-- CET, MET, EET and WET are also abbreviations without summer time, which AT TIME ZONE
+-- prefers, so they are replaced by a city with the same clock.
 create function dipwell_internal.zone_offset(zone text, x bigint) returns bigint language sql stable as
 $$ select date_part('epoch', (timestamptz 'epoch' + x * interval '1 second') at time zone
     case zone when 'CET' then 'Europe/Brussels' when 'MET' then 'Europe/Brussels'
         when 'EET' then 'Europe/Athens' when 'WET' then 'Europe/Lisbon' else zone end)::bigint - x $$;
-comment on function dipwell_internal.zone_offset is
-    'How many seconds the wall clock of a zone is ahead of UTC at x, in Unix seconds. CET, MET, EET and WET are also abbreviations without summer time, which AT TIME ZONE prefers, so they are replaced by a city with the same clock.';
+comment on function dipwell_internal.zone_offset is 'How many seconds the clock of a zone is ahead of UTC at x, in Unix seconds.';
 
+-- wall is in seconds, as if the clock were UTC. AT TIME ZONE would return the later one if
+-- there are two, and a time after the gap if the clock skips wall.
 create function dipwell_internal.first_at(zone text, wall bigint) returns bigint language plpgsql stable as $$
 declare
     before bigint;
@@ -90,8 +90,7 @@ begin
     end loop;
     return high;
 end $$;
-comment on function dipwell_internal.first_at is
-    'The first Unix second at which the wall clock of a zone shows wall or later (in seconds, as if the wall clock were UTC). AT TIME ZONE would return the later one if there are two, and a time after the gap if the clock skips wall. Go twin: firstAtOrAfter.';
+comment on function dipwell_internal.first_at is 'The first Unix second at which the clock of a zone shows wall or later.';
 
 create function dipwell_internal.calendar_boundary(r dipwell.versions, k bigint) returns bigint language plpgsql stable as $$
 declare
@@ -105,8 +104,7 @@ begin
     return dipwell_internal.first_at(r.zone, r.clock
         + (k * r.days + case r.days % 7 when 0 then 4 else 0 end) * 86400) * 1000000; -- weeks start on Monday
 end $$;
-comment on function dipwell_internal.calendar_boundary is
-    'The time, in µs, at which unit k of a calendar begins.';
+comment on function dipwell_internal.calendar_boundary is 'When unit k of a calendar begins, in µs.';
 
 create function dipwell_internal.tick(r dipwell.versions, x bigint) returns bigint language plpgsql stable as $$
 declare
@@ -131,8 +129,7 @@ begin
     end loop;
     return k;
 end $$;
-comment on function dipwell_internal.tick is
-    'The number of the last tick at or before x.';
+comment on function dipwell_internal.tick is 'The number of the last tick at or before x.';
 
 create function dipwell_internal.wait(r dipwell.versions, units bigint, t bigint, n bigint) returns bigint language plpgsql stable as $$
 begin
@@ -141,8 +138,7 @@ begin
     end if;
     return dipwell_internal.calendar_boundary(r, dipwell_internal.tick(r, t) + (units + r.add - 1) / r.add) + r.origin - n;
 end $$;
-comment on function dipwell_internal.wait is
-    'The time in µs from n to the tick at which units will have come back, for a row that was stepped to t.';
+comment on function dipwell_internal.wait is 'The µs from n to the tick at which units have come back, for a row that was stepped to t.';
 
 create function dipwell_internal.used_at(r dipwell.versions, used bigint, ts bigint, t bigint) returns bigint language plpgsql stable as $$
 begin
@@ -153,22 +149,20 @@ begin
     end if;
     return greatest(used - least(dipwell_internal.tick(r, t) - dipwell_internal.tick(r, ts), (r.max_used + r.add - 1) / r.add) * r.add, 0);
 end $$;
-comment on function dipwell_internal.used_at is
-    'The units used at t, which is not before ts.';
+comment on function dipwell_internal.used_at is 'The units used at t, which is not before ts.';
 
 create function dipwell_internal.shortest(r dipwell.versions) returns bigint language sql immutable as
 $$ select case when r.every > 0 then r.every
     when r.months = 0 then r.days * 86400000000 - 7200000000
     when r.months % 12 = 0 then r.months / 12 * 365 * 86400000000
     else r.months * 28 * 86400000000 end $$;
-comment on function dipwell_internal.shortest is
-    'The length of the shortest window in µs. No zone moves its clocks by more than two hours. Go twin: Rule.shortest.';
+comment on function dipwell_internal.shortest is 'The length of the shortest window, in µs.';
 
+-- The first 48 bits of SHA-256(uint32be(length of name) ‖ name ‖ key), modulo the period.
 create function dipwell_internal.key_offset(name text, key text, every bigint) returns bigint language sql stable as
 $$ select ('x' || substr(encode(sha256(int4send(octet_length(convert_to(name, 'UTF8')))
     || convert_to(name, 'UTF8') || convert_to(key, 'UTF8')), 'hex'), 1, 12))::bit(48)::bigint % every $$;
-comment on function dipwell_internal.key_offset is
-    'The first 48 bits of SHA-256(uint32be(length of name) ‖ name ‖ key), modulo the period: when the windows of a key begin.';
+comment on function dipwell_internal.key_offset is 'When the windows of a key begin.';
 
 create function dipwell_internal.spread(r dipwell.versions, name text, key text) returns dipwell.versions language plpgsql stable as $$
 begin
@@ -177,23 +171,22 @@ begin
     end if;
     return r;
 end $$;
-comment on function dipwell_internal.spread is
-    'The rule with the origin of a key. Rules without spread are returned as they are.';
+comment on function dipwell_internal.spread is 'The rule with the origin of a key.';
 
 create function dipwell_internal.convert_used(used bigint, was dipwell.versions, r dipwell.versions, up boolean) returns bigint language plpgsql stable as $$
 begin
     return case when used = 0 or (r.policy = 'reset') then 0 when (r.policy = 'proportional') and was.cap > 0 then least(dipwell_internal.mul_div(used, r.cap, was.cap, up), r.max_used) else least(dipwell_internal.mul_div(used, r.unit, was.unit, up), r.max_used) end;
 end $$;
-comment on function dipwell_internal.convert_used is
-    'Converts units used under one version into units of the next, by the policy of the next.';
+comment on function dipwell_internal.convert_used is 'Units used under one version in units of the next, by the policy of the next.';
 
 create function dipwell_internal.convert_back(units bigint, was dipwell.versions, r dipwell.versions) returns bigint language plpgsql stable as $$
 begin
     return least(case when units = 0 then 0 else least(dipwell_internal.mul_div(units, r.unit, was.unit, false), r.max_used) end, case when units = 0 or (r.policy = 'reset') then 0 when (r.policy = 'proportional') and was.cap > 0 then least(dipwell_internal.mul_div(units, r.cap, was.cap, false), r.max_used) else least(dipwell_internal.mul_div(units, r.unit, was.unit, false), r.max_used) end);
 end $$;
-comment on function dipwell_internal.convert_back is
-    'Converts units that can be given back under one version into units of the next, rounded down: the same number of tokens, or fewer if the policy leaves fewer.';
+comment on function dipwell_internal.convert_back is 'Units that can be given back under one version in units of the next, rounded down.';
 
+-- parts is definition.fraction; short, the units that must come back before the call would
+-- be allowed. Verbs: 0 take, 1 check, 2 take_up_to, 3 reserve, 4 charge, 5 refund, 6 reset.
 create function dipwell_internal.step(r dipwell.versions, used bigint, ts bigint, n bigint, verb int, cost bigint, max_delay bigint, parts bigint,
     out allowed boolean, out never boolean, out granted bigint, out before bigint, out after bigint, out t bigint,
     out retry bigint, out delay bigint, out short bigint) language plpgsql stable as $$
@@ -284,5 +277,12 @@ begin
     end if;
     retry := case when short > 0 and not never then dipwell_internal.wait(r, short, t, n) else 0 end;
 end $$;
-comment on function dipwell_internal.step is
-    'Decides one call. parts is definition.fraction. short is the number of units that must come back before it would be allowed. Verbs: 0 take, 1 check, 2 take_up_to, 3 reserve, 4 charge, 5 refund, 6 reset. Go twins: Rule.apply, bound.';
+comment on function dipwell_internal.step is 'Decides one call by one rule.';
+
+create function dipwell_internal.wrong(reason text, limit_name text default null) returns void language plpgsql volatile as $$
+begin
+    if reason is not null then
+        raise exception using errcode = 'invalid_parameter_value', constraint = split_part(reason, ': ', 1), message = coalesce('limit ' || limit_name || ': ', '') || reason;
+    end if;
+end $$;
+comment on function dipwell_internal.wrong is 'Raises the error for an invalid argument or setting, if reason, which begins with its field and a colon, is not null.';

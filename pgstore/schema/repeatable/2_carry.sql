@@ -8,31 +8,23 @@ create type dipwell_internal.definition as (
     fraction bigint
 );
 comment on type dipwell_internal.definition is 'The definition that decides a call. Go twin: Definition.';
-comment on column dipwell_internal.definition.rule is 'The rule; its number is that of the definition, as in buckets.version.';
-comment on column dipwell_internal.definition.mode is 'enforce, shadow, unlimited or blocked.';
-comment on column dipwell_internal.definition.plan is 'Name of the plan; null: the limit itself, or an override with numbers of its own.';
-comment on column dipwell_internal.definition.fraction is 'How much of the rate a call that asks for this definition may use, in 1024ths; null or 0: all of it. Go twin: Op.Fraction.';
 
 create function dipwell_internal.same_rule(a dipwell.versions, b dipwell.versions) returns boolean language sql immutable as
 $$ select (a.unit, a.every, a.add, a.cap, a.origin, a.burst, a.debt, a.most, a.max_charge, a.max_used, a.leaky, a.spread, a.months, a.days, a.clock, a.zone)
     = (b.unit, b.every, b.add, b.cap, b.origin, b.burst, b.debt, b.most, b.max_charge, b.max_used, b.leaky, b.spread, b.months, b.days, b.clock, b.zone) $$;
-comment on function dipwell_internal.same_rule is
-    'Whether two rules count in the same way, so that nothing is converted between them. Go twin: sameRule.';
+comment on function dipwell_internal.same_rule is 'Whether nothing is converted between two rules.';
 
 create function dipwell_internal.version_of(number int) returns int language sql immutable as
 $$ select number & 1048575 $$;
-comment on function dipwell_internal.version_of is
-    'The version of a number that is not an override''s. Go twin: number.Version.';
+comment on function dipwell_internal.version_of is 'The version of a number that is not an override''s.';
 
 create function dipwell_internal.override_number(id int) returns int language sql immutable as
 $$ select (id::bigint - 2147483648)::int $$;
-comment on function dipwell_internal.override_number is
-    'buckets.version of the rows that an override decides. Go twin: number.OfOverride.';
+comment on function dipwell_internal.override_number is 'buckets.version of the rows that an override decides.';
 
 create function dipwell_internal.decides(o dipwell.key_overrides, t bigint) returns boolean language sql immutable as
 $$ select o.id is not null and (o.until is null or t < o.until) $$;
-comment on function dipwell_internal.decides is
-    'Whether an override decides calls at t. False for null.';
+comment on function dipwell_internal.decides is 'Whether an override decides calls at t. False for null.';
 
 create function dipwell_internal.variant(base dipwell.versions, number int, unit bigint, add bigint, cap bigint, debt bigint, max_charge bigint, max_used bigint)
 returns dipwell.versions language plpgsql immutable as $$
@@ -48,8 +40,7 @@ begin
     base.most := (cap + debt) / unit;
     return base;
 end $$;
-comment on function dipwell_internal.variant is
-    'The rule of a plan or an override, for the version base.';
+comment on function dipwell_internal.variant is 'The rule of a plan or an override, for the version base.';
 
 create function dipwell_internal.base_definition(l dipwell.limits) returns dipwell_internal.definition language plpgsql stable as $$
 declare
@@ -61,8 +52,7 @@ begin
     d.mode := l.mode;
     return d;
 end $$;
-comment on function dipwell_internal.base_definition is
-    'The limit itself, at its present version.';
+comment on function dipwell_internal.base_definition is 'The limit itself, at its present version.';
 
 create function dipwell_internal.plan_definition(l dipwell.limits, plan_name text) returns dipwell_internal.definition language plpgsql stable as $$
 declare
@@ -78,16 +68,14 @@ begin
     end if;
     return d;
 end $$;
-comment on function dipwell_internal.plan_definition is
-    'A plan of a limit at its present version; the rule is null if it has none of this name. Go twin: Definition.WithPlan.';
+comment on function dipwell_internal.plan_definition is 'A plan of a limit at its present version; the rule is null if there is none.';
 
 create function dipwell_internal.unknown_plan(l dipwell.limits, plan_name text, field text) returns void language plpgsql immutable as $$
 begin
     raise exception using errcode = 'undefined_object', constraint = field,
         message = format('%s: limit %s has no plan "%s"', field, l.name, plan_name);
 end $$;
-comment on function dipwell_internal.unknown_plan is
-    'Raises the error for a plan that a limit does not have.';
+comment on function dipwell_internal.unknown_plan is 'Raises the error for a plan that a limit does not have.';
 
 -- The named plan must exist.
 create function dipwell_internal.asked_definition(l dipwell.limits, plan_name text, field text) returns dipwell_internal.definition language plpgsql stable as $$
@@ -103,8 +91,7 @@ begin
     end if;
     return d;
 end $$;
-comment on function dipwell_internal.asked_definition is
-    'The plan that a call names, or without a name the limit itself. Raises an error that names the field if there is none.';
+comment on function dipwell_internal.asked_definition is 'The plan that a call names, which must exist, or without a name the limit itself.';
 
 create function dipwell_internal.check_callable(l dipwell.limits, plan_name text, field text) returns void language plpgsql stable as $$
 declare
@@ -112,49 +99,45 @@ declare
 begin
     if callable is null then
         perform dipwell_internal.unknown_plan(l, plan_name, field);
-    elsif callable <> 'true' then
-        raise exception using errcode = 'invalid_parameter_value', constraint = field, message = format(case callable
-            when 'false' then '%s: callers may not name plan %s of limit %s; keys have it by an override alone'
-            else '%s: calls of the children of limit %3$s choose its plan %2$s; those of its own may not name it' end, field, plan_name, l.name);
     end if;
+    perform dipwell_internal.wrong(case callable
+        when 'false' then format('%s: callers may not name plan %s of limit %s; keys have it by an override alone', field, plan_name, l.name)
+        when 'children' then format('%s: calls of the children of limit %s choose its plan %s; those of its own may not name it', field, l.name, plan_name) end);
 end $$;
-comment on function dipwell_internal.check_callable is
-    'Raises an error that names the field if callers may not name a plan of a limit. Go twin: namedPlan.';
+comment on function dipwell_internal.check_callable is 'Raises an error if callers may not name a plan of a limit.';
 
-create function dipwell_internal.override_at(l dipwell.limits, o dipwell.key_overrides, base dipwell.versions) returns dipwell.key_overrides language plpgsql stable as $$
+create function dipwell_internal.compile_override(l dipwell.limits, o dipwell.key_overrides, base dipwell.versions) returns dipwell.key_overrides language plpgsql stable as $$
 declare
-    r dipwell.versions := base;
+    r dipwell.versions;
     p dipwell.plans;
 begin
-    if o.version = base.number then
-        return o;
-    end if;
-    o.version := base.number;
-    o.mode := null;
     if o.plan is not null then
         select * into p from dipwell.plans x where x.limit_id = o.limit_id and x.name = o.plan and x.version = base.number;
-        if found then
-            r := dipwell_internal.variant(base, p.number, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used);
-            o.mode := p.mode;
+        if not found then
+            perform dipwell_internal.unknown_plan(l, o.plan, 'plan');
         end if;
+        select p.mode, base.number, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used into o.mode, o.version, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used;
     else
-        begin
-            r := dipwell_internal.compile_variant(case when base.number = l.version then l else dipwell_internal.limit_of(base.settings) end,
-                base, 'override', o.rate, dipwell_internal.parse_per(o.per), o.burst, null);
-        exception when invalid_parameter_value then
-            r := base;
-        end;
+        r := dipwell_internal.compile_variant(case when base.number = l.version then l else dipwell_internal.limit_of(base.settings::jsonb) end,
+            base, 'override', o.rate, dipwell_internal.parse_per(o.per), o.burst, null);
+        select null, base.number, r.unit, r.add, r.cap, r.debt, r.max_charge, r.max_used into o.mode, o.version, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used;
     end if;
-    o.unit := r.unit;
-    o.add := r.add;
-    o.cap := r.cap;
-    o.debt := r.debt;
-    o.max_charge := r.max_charge;
-    o.max_used := r.max_used;
     return o;
 end $$;
-comment on function dipwell_internal.override_at is
-    'An override with its rule at a version of the limit. If the override does not compile there, because its plan is gone or the limit has changed, the limit itself decides. Go twin: Definition.withOverride.';
+comment on function dipwell_internal.compile_override is 'An override with its rule at a version; an error if it does not compile there.';
+
+create function dipwell_internal.override_at(l dipwell.limits, o dipwell.key_overrides, base dipwell.versions) returns dipwell.key_overrides language plpgsql stable as $$
+begin
+    if o.version <> base.number then
+        begin
+            o := dipwell_internal.compile_override(l, o, base);
+        exception when invalid_parameter_value or undefined_object then
+            select null, base.number, base.unit, base.add, base.cap, base.debt, base.max_charge, base.max_used into o.mode, o.version, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used;
+        end;
+    end if;
+    return o;
+end $$;
+comment on function dipwell_internal.override_at is 'An override with its rule at a version, or that of the limit if it does not compile there.';
 
 create function dipwell_internal.renewed(l dipwell.limits, o dipwell.key_overrides) returns dipwell.key_overrides language plpgsql stable as $$
 begin
@@ -164,8 +147,7 @@ begin
     end if;
     return o;
 end $$;
-comment on function dipwell_internal.renewed is
-    'An override at the present version of its limit, with the next id if it was of an older version. Go twin: Definition.renewed.';
+comment on function dipwell_internal.renewed is 'An override at the present version of its limit, with the next id if it was of an older one.';
 
 create function dipwell_internal.override_definition(l dipwell.limits, o dipwell.key_overrides) returns dipwell_internal.definition language plpgsql stable as $$
 declare
@@ -177,8 +159,7 @@ begin
     d.plan := o.plan;
     return d;
 end $$;
-comment on function dipwell_internal.override_definition is
-    'The definition that an override makes of the present version of its limit. Go twin: Definition.WithOverride.';
+comment on function dipwell_internal.override_definition is 'The definition that an override makes of the present version of its limit.';
 
 create function dipwell_internal.instant(l dipwell.limits, o dipwell.key_overrides, number int, t bigint) returns bigint language plpgsql stable as $$
 begin
@@ -187,8 +168,7 @@ begin
     end if;
     return t;
 end $$;
-comment on function dipwell_internal.instant is
-    'The time at which a call at t is decided on a row with a number. t is not before the row''s ts. If the row is of an older version, the result is not before the present version began. Go twin: Definition.instant.';
+comment on function dipwell_internal.instant is 'When a call at t is decided: not before the present version began, if the row is of an older one.';
 
 create function dipwell_internal.own_definition(l dipwell.limits, o dipwell.key_overrides, number int, t bigint) returns dipwell_internal.definition language plpgsql stable as $$
 declare
@@ -206,8 +186,7 @@ begin
     end if;
     return dipwell_internal.base_definition(l);
 end $$;
-comment on function dipwell_internal.own_definition is
-    'The definition that a row with a number is under at t, once it is converted to the present version. Go twin: Definition.Own.';
+comment on function dipwell_internal.own_definition is 'The definition that a row with a number is under at t, at the present version.';
 
 create function dipwell_internal.rule_at(l dipwell.limits, o dipwell.key_overrides, v int, plan text, over boolean) returns dipwell.versions language plpgsql stable as $$
 declare
@@ -224,8 +203,7 @@ begin
     end if;
     return base;
 end $$;
-comment on function dipwell_internal.rule_at is
-    'The rule of the limit, of one of its plans or of an override at version v; null if that version has no such plan. Go twin: Definition.ruleAt.';
+comment on function dipwell_internal.rule_at is 'The rule of a limit, a plan or an override at version v; null if there is no such plan.';
 
 -- target is a number at the present version. If it is null, the row stays in its plan or
 -- override, or goes to the limit itself if that has ended.
@@ -323,9 +301,10 @@ begin
         return next;
     end if;
 end $$;
-comment on function dipwell_internal.walk is
-    'The conversions of a row with a number, up to the present version and the definition target: for each, the two rules and the time. If there are none, the result is one row whose rule r is null; known is false there if the number is unknown, so that the row is full. Go twin: Definition.walk.';
+comment on function dipwell_internal.walk is 'The conversions of a row up to the present version and the definition target: two rules and the time of each.';
 
+-- It steps the row under each definition up to its end. A row of a definition that is gone
+-- becomes full. The row must not be of a later version than l.
 create function dipwell_internal.carry(l dipwell.limits, o dipwell.key_overrides, key text, number int, target int, n bigint,
     inout used bigint, inout ts bigint, inout lows bigint[] default null) language plpgsql stable as $$
 declare
@@ -355,8 +334,7 @@ begin
         end if;
     end loop;
 end $$;
-comment on function dipwell_internal.carry is
-    'Converts a row to the present version and the definition target. Steps it under each definition up to its end, and converts what is used, and the lows if it has any. A row of a definition that is gone becomes full. The row must not be of a later version than l. Go twin: Definition.carry.';
+comment on function dipwell_internal.carry is 'Converts a row, and its lows, to the present version and the definition target.';
 
 create function dipwell_internal.carry_units(l dipwell.limits, o dipwell.key_overrides, units bigint, number int, target int, n bigint) returns bigint language plpgsql stable as $$
 declare
@@ -374,8 +352,7 @@ begin
     end loop;
     return units;
 end $$;
-comment on function dipwell_internal.carry_units is
-    'Converts the units that a record took under the definition with a number to the definition target at n, rounded down. If that definition is gone, the result is 0. Go twin: Definition.carryUnits.';
+comment on function dipwell_internal.carry_units is 'Converts the units of a record to the definition target, rounded down.';
 
 create function dipwell_internal.carry_records(l dipwell.limits, o dipwell.key_overrides, of_key text, target int, n bigint) returns void
 language plpgsql volatile as $$
@@ -385,8 +362,7 @@ begin
             slack = case when x.slack is not null then dipwell_internal.carry_units(l, o, x.slack, x.version, target, n) end
         where x.limit_id = l.id and x.key = of_key and x.version <> target;
 end $$;
-comment on function dipwell_internal.carry_records is
-    'Converts the records of a key to the definition target. Go twin: convertRecords.';
+comment on function dipwell_internal.carry_records is 'Converts the reservations of a key to the definition target.';
 
 create function dipwell_internal.override_of(lim int, of_key text) returns dipwell.key_overrides language plpgsql stable as $$
 declare
@@ -395,8 +371,7 @@ begin
     select * into o from dipwell.key_overrides x where x.limit_id = lim and x.key = of_key;
     return o;
 end $$;
-comment on function dipwell_internal.override_of is
-    'The override of a key, or null.';
+comment on function dipwell_internal.override_of is 'The override of a key, or null.';
 
 -- A version of a limit is kept while holds refer to it, but an override is not. So what
 -- holds took under an override is converted with the row.
@@ -406,8 +381,7 @@ begin
     update dipwell.hold_parts x set version = target, units = dipwell_internal.carry_units(l, o, x.units, x.version, target, n)
         where x.limit_id = l.id and x.key = of_key and x.live and x.number > 0 and x.version <> target;
 end $$;
-comment on function dipwell_internal.carry_holds is
-    'Converts what live holds took from a key to the definition target, when the override o ends, is replaced or is renewed. A concurrency limit counts tokens under every definition.';
+comment on function dipwell_internal.carry_holds is 'Converts what live holds took from a key to the definition target, when the override o ends or is renewed.';
 
 -- With the rights of the owner: a service may decide under overrides, and not change them.
 create function dipwell_internal.keep_override(lim int, of_key text, number int, n bigint) returns void
@@ -428,8 +402,7 @@ begin
             where x.limit_id = lim and x.key = of_key;
     end if;
 end $$;
-comment on function dipwell_internal.keep_override is
-    'Compiles the override of a key for a later version of its limit, or deletes it if number is null and it has ended at n.';
+comment on function dipwell_internal.keep_override is 'Compiles the override of a key for version number, or deletes it if number is null and it has ended.';
 
 create function dipwell_internal.store_override(l dipwell.limits, was dipwell.key_overrides, o dipwell.key_overrides, target int, n bigint) returns void language plpgsql volatile as $$
 begin
@@ -439,8 +412,7 @@ begin
     perform dipwell_internal.carry_holds(l, was, was.key, target, n);
     perform dipwell_internal.keep_override(was.limit_id, was.key, o.version, n);
 end $$;
-comment on function dipwell_internal.store_override is
-    'Stores the override of a key after a call at n: renewed, or deleted if it is null or has ended. target is the definition that the row is under from now on.';
+comment on function dipwell_internal.store_override is 'Stores the override of a key after a call: renewed, or deleted if it is null.';
 
 create function dipwell_internal.is_full(lim int, key text, used bigint, ts bigint, version int, n bigint) returns boolean language plpgsql stable as $$
 declare
@@ -460,5 +432,4 @@ begin
     select * into c from dipwell_internal.carry(l, null, key, version, (d.rule).number, n, used, ts);
     return dipwell_internal.used_at(dipwell_internal.spread(d.rule, l.name, key), c.used, c.ts, greatest(n, c.ts)) = 0;
 end $$;
-comment on function dipwell_internal.is_full is
-    'Whether a row is full at n, so that it may be deleted. It is false for a row that an override decides, and for a row of a later version than this function sees of the limit.';
+comment on function dipwell_internal.is_full is 'Whether a row is full at n, so that it may be deleted.';

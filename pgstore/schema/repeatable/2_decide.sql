@@ -22,24 +22,6 @@ create type dipwell_internal.answer as (
     override  dipwell.key_overrides
 );
 comment on type dipwell_internal.answer is 'The result of a call of one key, in whole numbers. Go twin: Answer.';
-comment on column dipwell_internal.answer.allowed is 'Whether the call is allowed.';
-comment on column dipwell_internal.answer.never is 'The call can never be allowed.';
-comment on column dipwell_internal.answer.shadow is 'Allowed only because the limit is in shadow mode.';
-comment on column dipwell_internal.answer.granted is 'Tokens taken.';
-comment on column dipwell_internal.answer.remaining is 'Whole tokens left.';
-comment on column dipwell_internal.answer.retry is 'µs until the same call would be allowed.';
-comment on column dipwell_internal.answer.reset is 'µs until the bucket is full.';
-comment on column dipwell_internal.answer.delay is 'µs until a reservation is due.';
-comment on column dipwell_internal.answer.used is 'Units used at ts.';
-comment on column dipwell_internal.answer.ts is 'The time of the decision, in µs.';
-comment on column dipwell_internal.answer.write is 'Whether used and ts must be stored.';
-comment on column dipwell_internal.answer.before is 'Units used at ts, before the call.';
-comment on column dipwell_internal.answer.clipped is 'A charge added less than its cost, because used stops growing.';
-comment on column dipwell_internal.answer.rule is 'What decided, for the key.';
-comment on column dipwell_internal.answer.plan is 'Name of the plan that decided; null: none.';
-comment on column dipwell_internal.answer.free is 'Allowed by an unlimited plan, so that nothing was taken.';
-comment on column dipwell_internal.answer.bound is 'The row stays under another definition, so that the call may be allowed before retry.';
-comment on column dipwell_internal.answer.override is 'The override of the key, at the present version; null: none, or it has ended.';
 
 -- used, ts and version are those of the row before any conversion.
 create function dipwell_internal.answer_one(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text,
@@ -128,8 +110,7 @@ begin
     a.free := false;
     return a;
 end $$;
-comment on function dipwell_internal.answer_one is
-    'Answers one call on its row as if it were alone. With dry nothing is charged. Go twin: Op.Step.';
+comment on function dipwell_internal.answer_one is 'Answers one call on its row as if it were alone. With dry nothing is charged.';
 
 create function dipwell_internal.fits_later(l dipwell.limits, asked dipwell_internal.definition, key text, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, shadow boolean)
 returns boolean language plpgsql stable as $$
@@ -138,8 +119,7 @@ declare
 begin
     return not a.never or a.shadow and not shadow;
 end $$;
-comment on function dipwell_internal.fits_later is
-    'Whether a call that never fits under the override of its key may fit once that has ended. shadow: the override is in shadow mode. Go twin: Op.boundByEnd.';
+comment on function dipwell_internal.fits_later is 'Whether a call that never fits under the override of its key may fit once that has ended.';
 
 create function dipwell_internal.answer_by_mode(a dipwell_internal.answer, d dipwell_internal.definition, l dipwell.limits, asked dipwell_internal.definition,
     o dipwell.key_overrides, key text, used bigint, ts bigint, version int, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, dry boolean)
@@ -190,8 +170,7 @@ begin
     end if;
     return a;
 end $$;
-comment on function dipwell_internal.answer_by_mode is
-    'Answers a call that an unlimited or blocked plan decides. The row is left as it is. Go twin: Op.byMode.';
+comment on function dipwell_internal.answer_by_mode is 'Answers a call that an unlimited or blocked plan decides.';
 
 create function dipwell_internal.retry_bounded(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text,
     used bigint, ts bigint, version int, n bigint, cost bigint, floor bigint, max_delay bigint, retry bigint) returns bigint language plpgsql stable as $$
@@ -205,8 +184,7 @@ begin
     end loop;
     return retry;
 end $$;
-comment on function dipwell_internal.retry_bounded is
-    'The retry of a bounded reservation, moved to the first time at which its delay is at most max_delay. Go twin: Op.retryBounded.';
+comment on function dipwell_internal.retry_bounded is 'The retry of a reservation, moved to when its delay is at most max_delay.';
 
 create function dipwell_internal.retry_of_holds(l dipwell.limits, o dipwell.key_overrides, asked dipwell_internal.definition, of_key text,
     a dipwell_internal.answer, need bigint, n bigint, t bigint, out never boolean, out retry bigint) language plpgsql stable as $$
@@ -227,8 +205,7 @@ begin
     never := retry is null;
     retry := coalesce(retry, 0);
 end $$;
-comment on function dipwell_internal.retry_of_holds is
-    'The first time, in µs from n, at which a refused call of a concurrency limit would be allowed, because holds expire or the override of the key ends; or never. a is the answer without regard to these, need the number of tokens. Go twin: Op.answerConcurrency.';
+comment on function dipwell_internal.retry_of_holds is 'When a refused call of a concurrency limit will be allowed, in µs from n, because holds or the override end.';
 
 -- The first pass only reads, and is the last one if nothing has to be written. The second
 -- pass locks the rows in the order of their keys, so that two groups cannot deadlock.
@@ -444,9 +421,9 @@ begin
             end if;
             if a.granted > 0 and not a.free and verbs[i] <> 4 and due > 0 then
                 list := dipwell_internal.lows_room(limit_ids[i], keys[i], list, ('x' || right(replace(reservation::text, '-', ''), 12))::bit(48)::bigint, n);
-                if a.delay > 0 and (select count(*) from (select from dipwell.reservations x where x.limit_id = limit_ids[i] and x.key = keys[i] and x.slack is not null limit 4096) y) = 4096 then
-                    raise exception using errcode = 'invalid_parameter_value', constraint = 'key',
-                        message = format('key: has 4096 reservations of limit %s that wait, the most of a key; cancel some', (ls[i]).name);
+                if a.delay > 0 then
+                    perform dipwell_internal.wrong(format('key: has 4096 reservations of limit %s that wait, the most of a key; cancel some', (ls[i]).name))
+                        from (select from dipwell.reservations x where x.limit_id = limit_ids[i] and x.key = keys[i] and x.slack is not null limit 4096) y having count(*) = 4096;
                 end if;
                 insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts)
                     values (reservation, limit_ids[i], keys[i], a.granted * (a.rule).unit, (a.rule).number, n + due, n + a.delay, list[2], list[1],
@@ -498,9 +475,9 @@ begin
         return next;
     end loop;
 end $$;
-comment on function dipwell_internal.decide is
-    'Decides one group of calls at one instant, all or nothing. Returns a row for each call, in their order, or none if a limit was dropped. fractions are those of definition. at replaces the clock, for tests.';
+comment on function dipwell_internal.decide is 'Decides one group of calls at one instant, all or nothing: a row for each, or none if a limit was dropped.';
 
+-- It is if the snapshot of the transaction is older than the change of the limit.
 create function dipwell_internal.check_version(l dipwell.limits, version int) returns void language plpgsql as $$
 begin
     if version > l.version then
@@ -508,9 +485,10 @@ begin
             message = format('limit %s was changed after this transaction began; try again', l.name);
     end if;
 end $$;
-comment on function dipwell_internal.check_version is
-    'Raises an error if a row is of a later version than its limit, which was read after it. This happens in a transaction whose snapshot is older than the change of the limit.';
+comment on function dipwell_internal.check_version is 'Raises an error if a row is of a later version than its limit as this transaction sees it.';
 
+-- While a table has no pages, the planner considers a sequential scan the cheapest way to a
+-- key, and sessions keep that plan while the table fills. Vacuum keeps them (vacuum_truncate).
 create function dipwell_internal.make_room() returns void language plpgsql volatile as $$
 begin
     insert into dipwell.buckets (used, ts, limit_id, version, key)
@@ -523,8 +501,7 @@ begin
         analyze dipwell.buckets, dipwell.hold_parts; -- sessions plan again
     end if;
 end $$;
-comment on function dipwell_internal.make_room is
-    'Gives the tables buckets and hold_parts a few pages, which vacuum keeps (vacuum_truncate). While a table has no pages, the planner considers a sequential scan the cheapest way to a key, and sessions keep that plan while the table fills.';
+comment on function dipwell_internal.make_room is 'Gives the tables buckets and hold_parts some pages, so that plans use their indexes.';
 
 create function dipwell_internal.make_room_for_overrides(lim int) returns void language plpgsql volatile as $$
 begin
@@ -535,6 +512,5 @@ begin
         analyze dipwell.key_overrides;
     end if;
 end $$;
-comment on function dipwell_internal.make_room_for_overrides is
-    'The same as make_room for the table key_overrides, whose rows need a limit.';
+comment on function dipwell_internal.make_room_for_overrides is 'The same for key_overrides, whose rows need a limit.';
 select dipwell_internal.make_room() where 0 in (pg_relation_size('dipwell.buckets'), pg_relation_size('dipwell.hold_parts'));

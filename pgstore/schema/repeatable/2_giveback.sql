@@ -8,8 +8,7 @@ begin
     return least((select x.expires from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live order by x.expires limit 1),
         (select min(case when x.slack is not null then x.part_due else x.due end) from dipwell.reservations x where x.limit_id = lim and x.key = of_key and not x.rest));
 end $$;
-comment on function dipwell_internal.next_due is
-    'When the first live record of a key ends; null if it has none.';
+comment on function dipwell_internal.next_due is 'When the first live record of a key ends; null if it has none.';
 
 create function dipwell_internal.lows_columns(lim int, of_key text, list bigint[], out lows bigint[], out low bigint, out due bigint) language plpgsql volatile as $$
 begin
@@ -17,8 +16,7 @@ begin
     low := list[cardinality(list)];
     due := dipwell_internal.next_due(lim, of_key);
 end $$;
-comment on function dipwell_internal.lows_columns is
-    'The columns that a row with these lows stores.';
+comment on function dipwell_internal.lows_columns is 'The columns that a row with these lows stores.';
 
 create function dipwell_internal.lows_rise(lows bigint[]) returns bigint[] language plpgsql immutable as $$
 declare
@@ -38,19 +36,16 @@ begin
     end loop;
     return risen[1:k];
 end $$;
-comment on function dipwell_internal.lows_rise is
-    'Joins neighbouring entries if the first low is not below the second: the result has the earlier number and the later low.';
+comment on function dipwell_internal.lows_rise is 'Joins neighbouring entries if the first low is not below the second.';
 
 create function dipwell_internal.lows_joined(lows bigint[], low bigint) returns bigint[] language sql immutable as $$
     select case when cardinality(lows) > 5 and lows[cardinality(lows) - 1] >= low then dipwell_internal.lows_rise(lows || low) else lows || low end
 $$;
-comment on function dipwell_internal.lows_joined is
-    'The lows of a row that stores lows, and low as the last of them.';
+comment on function dipwell_internal.lows_joined is 'The lows of a row that stores lows, and low as the last of them.';
 
 create function dipwell_internal.lows_of(lows bigint[], low bigint) returns bigint[] language sql immutable as
 $$ select case when low > 0 then dipwell_internal.lows_joined(lows, low) end $$;
-comment on function dipwell_internal.lows_of is
-    'The lows of a row with these columns; null if no record can give anything back.';
+comment on function dipwell_internal.lows_of is 'The lows of a row with these columns; null if no record can give anything back.';
 
 create function dipwell_internal.lows_cover(lows bigint[], number bigint) returns int language plpgsql immutable as $$
 begin
@@ -61,8 +56,7 @@ begin
     end loop;
     return null;
 end $$;
-comment on function dipwell_internal.lows_cover is
-    'The index in the array of the entry that covers a record; null if none does.';
+comment on function dipwell_internal.lows_cover is 'The index of the entry that covers a record; null if none does.';
 
 create function dipwell_internal.lows_limit(lows bigint[], at int, used bigint) returns bigint[] language plpgsql immutable as $$
 begin
@@ -72,8 +66,7 @@ begin
     end if;
     return lows;
 end $$;
-comment on function dipwell_internal.lows_limit is
-    'Lowers the entry at an index of the array to used, if that is less.';
+comment on function dipwell_internal.lows_limit is 'Lowers the entry at an index to used, if that is less.';
 
 create function dipwell_internal.lows_lower(inout lows bigint[], number bigint, inout units bigint) language plpgsql immutable as $$
 declare
@@ -93,8 +86,7 @@ begin
         lows := dipwell_internal.lows_rise(lows);
     end if;
 end $$;
-comment on function dipwell_internal.lows_lower is
-    'Takes units off every low, from the one that covers a record to the last; from a low with fewer units, all that it has. Returns the units taken off the last.';
+comment on function dipwell_internal.lows_lower is 'Takes units off every low from the one that covers a record on, and returns those taken off the last.';
 
 -- For a key with many holds, each hold joins two entries. The array is assembled at the
 -- end, because each assignment or || before that would copy all of it.
@@ -115,8 +107,7 @@ begin
     end loop;
     return array[lows[1], lows[2] + 1] || lows[3:at - 1] || lows[at + 2:] || array[lows[2], used];
 end $$;
-comment on function dipwell_internal.lows_append is
-    'Adds an entry for the next record. If there are more than 32, the two neighbours with the closest lows are joined and keep the lesser low. Of several such pairs it is the oldest; the last entry is never joined.';
+comment on function dipwell_internal.lows_append is 'Adds an entry for the next record, and joins the two closest if there are more than 32.';
 
 create function dipwell_internal.records(lim int, of_key text, n bigint) returns bigint language plpgsql volatile as $$
 begin
@@ -124,22 +115,19 @@ begin
         + (select count(*) from (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.free and not x.settled and x.expires > n limit 10000) y)
         + (select count(*) from (select from dipwell.reservations x where x.limit_id = lim and x.key = of_key and (x.rest or x.due > n) limit 10000) y);
 end $$;
-comment on function dipwell_internal.records is
-    'The number of live records of a key: reservations, and parts of holds, also those that took nothing.';
+comment on function dipwell_internal.records is 'The number of live records of a key.';
 
 create function dipwell_internal.room(lim int, of_key text, n bigint) returns bigint language plpgsql volatile as $$
 declare
-    most constant bigint := 10000;
     live bigint := dipwell_internal.records(lim, of_key, n);
 begin
-    if live >= most then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'key', message = format('key: has %s live holds and reservations of limit %s, the most of a key; settle or cancel some',
-            most, (select x.name from dipwell.limits x where x.id = lim));
+    if live >= 10000 then
+        perform dipwell_internal.wrong(format('key: has 10000 live holds and reservations of limit %s, the most of a key; settle or cancel some',
+            (select x.name from dipwell.limits x where x.id = lim)));
     end if;
     return live;
 end $$;
-comment on function dipwell_internal.room is
-    'The number of live records of a key; an error if it can have no more. Go twin: Op.room.';
+comment on function dipwell_internal.room is 'The same; an error if the key can have no more.';
 
 -- Live records are counted only if the list does not tell how many there are.
 create function dipwell_internal.lows_room(lim int, of_key text, lows bigint[], mark bigint, n bigint) returns bigint[] language plpgsql volatile as $$
@@ -151,8 +139,7 @@ begin
     end if;
     return lows;
 end $$;
-comment on function dipwell_internal.lows_room is
-    'The lows to which the next record of a key is appended; an error if the key can have no more. mark is that of a new list.';
+comment on function dipwell_internal.lows_room is 'The lows to which the next record of a key is appended; an error if it can have no more.';
 
 create function dipwell_internal.touch(lows bigint[], a dipwell_internal.answer) returns bigint[] language plpgsql immutable as $$
 begin
@@ -163,8 +150,7 @@ begin
     end if;
     return dipwell_internal.lows_limit(lows, cardinality(lows) - 1, a.before);
 end $$;
-comment on function dipwell_internal.touch is
-    'The lows of a row that a call writes: the last low is lowered to what was used before the call. Go twin: Op.touch.';
+comment on function dipwell_internal.touch is 'The lows of a row that a call writes: the last is lowered to what was used before.';
 
 create function dipwell_internal.resolve_records(l dipwell.limits, o dipwell.key_overrides, of_key text, present int, lows bigint[], n bigint) returns bigint[]
 language plpgsql volatile as $$
@@ -185,8 +171,7 @@ begin
         where x.limit_id = lim and x.key = of_key and x.slack is not null and x.part_due <= n;
     return dipwell_internal.retire_records(lim, of_key, lows, n);
 end $$;
-comment on function dipwell_internal.resolve_records is
-    'Prepares the records of a row for a write at n. Records that waited and have fallen due lower the lows before them; records that have ended are deleted. lows are in units of the definition present, and so is the result, which is null if no record is left. Go twin: Definition.Advance.';
+comment on function dipwell_internal.resolve_records is 'The lows for a write at n: records that are due lower them and are deleted; null if none is left.';
 
 create function dipwell_internal.retire_records(lim int, of_key text, lows bigint[], n bigint) returns bigint[]
 language plpgsql volatile as $$
@@ -208,8 +193,7 @@ begin
     end if;
     return lows;
 end $$;
-comment on function dipwell_internal.retire_records is
-    'Deletes records that have ended, and cancelled ones whose withheld units can no longer be given back. Returns the lows, or null if no live record is left. Go twin: Lows.retire.';
+comment on function dipwell_internal.retire_records is 'Deletes records that have ended, and returns the lows, or null if no live record is left.';
 
 create function dipwell_internal.give_rests(lim int, of_key text, number bigint, others boolean, inout lows bigint[], out given bigint)
 language plpgsql volatile as $$
@@ -241,8 +225,7 @@ begin
         from unnest(waits, before) w (number, before)
         where given - w.before <> 0 and x.limit_id = lim and x.key = of_key and x.number = w.number and x.mark = lows[1] and x.slack is not null;
 end $$;
-comment on function dipwell_internal.give_rests is
-    'Gives back the units that a cancelled record of a row withholds, or with others those that all other records withhold, newest first, unless a waiting reservation needs them. Go twins: Lows.giveBack, Lows.giveWithheld.';
+comment on function dipwell_internal.give_rests is 'Gives back the units that a cancelled record withholds, or with others those of all others.';
 
 create function dipwell_internal.give_back_part(lim int, of_key text, reservation uuid, n bigint, of_hold boolean default false) returns void
 language plpgsql volatile as $$
@@ -293,8 +276,7 @@ begin
         perform dipwell_internal.store_override(l, o, case when dipwell_internal.decides(o, greatest(n, c.ts)) then dipwell_internal.renewed(l, o) end, r.number, n);
     end if;
 end $$;
-comment on function dipwell_internal.give_back_part is
-    'Gives back a reservation''s part for one key, or with of_hold that of a hold. The bucket of the key is locked. Go twin: Definition.GiveBack.';
+comment on function dipwell_internal.give_back_part is 'Gives back a reservation''s part for one key, or with of_hold that of a hold.';
 
 create function dipwell_internal.give_back(reservation uuid, at bigint default null) returns boolean
 language plpgsql volatile set enable_seqscan = off as $$
@@ -322,5 +304,4 @@ begin
     end loop;
     return true;
 end $$;
-comment on function dipwell_internal.give_back is
-    'Cancels a reservation before it is due, and gives back what it took and time has not returned. Returns false if there is no such reservation. at replaces the clock, for tests.';
+comment on function dipwell_internal.give_back is 'Cancels a reservation before it is due. Returns false if there is none.';

@@ -6,8 +6,7 @@ begin
     lows := dipwell_internal.lows_append(dipwell_internal.lows_joined(lows, low), used);
     return lows[1:2] || lows[3] + 1 || lows[4:cardinality(lows) - 1];
 end $$;
-comment on function dipwell_internal.lows_hold is
-    'The column lows of a row after one more hold. low is the last low before it, used what is used after it.';
+comment on function dipwell_internal.lows_hold is 'The column lows of a row after one more hold.';
 
 -- Each expression is prepared again in each transaction, which costs more than to compute
 -- it. So the common case, a record of the last entry, has only two.
@@ -19,32 +18,27 @@ begin
     lows[3] := lows[3] - 1;
     return (select x.units || x.lows from dipwell_internal.lows_lower(dipwell_internal.lows_joined(lows, low), number, units) x);
 end $$;
-comment on function dipwell_internal.lows_settle is
-    'How many units a hold really gives back, followed by the lows of the row after it. low is the last low before that.';
+comment on function dipwell_internal.lows_settle is 'How many units a hold gives back, and the lows of the row after it.';
 
 create function dipwell_internal.hold_stays(ttl bigint) returns bigint language sql immutable as
 $$ select least(greatest(ttl, 60000000), 3600000000) $$;
-comment on function dipwell_internal.hold_stays is
-    'For how many µs the record of an ended hold stays. Go twin: forgetAfter.';
+comment on function dipwell_internal.hold_stays is 'For how many µs the record of an ended hold stays.';
 
 create function dipwell_internal.hold_gone(p dipwell.hold_parts) returns bigint language sql immutable as
 $$ select case when p.live then p.expires + dipwell_internal.hold_stays(p.ttl) else p.due end $$;
-comment on function dipwell_internal.hold_gone is
-    'When a row of hold_parts may be deleted, in µs.';
+comment on function dipwell_internal.hold_gone is 'When a row of hold_parts may be deleted, in µs.';
 
 create function dipwell_internal.no_hold() returns void language plpgsql as $$
 begin
     raise exception using errcode = 'no_data_found', constraint = 'hold', message = 'hold: is unknown';
 end $$;
-comment on function dipwell_internal.no_hold is
-    'Raises the error for an unknown hold.';
+comment on function dipwell_internal.no_hold is 'Raises the error for an unknown hold.';
 
 create function dipwell_internal.hold_conflict(reason text) returns void language plpgsql as $$
 begin
     raise exception using errcode = 'object_not_in_prerequisite_state', constraint = 'hold', message = 'hold: ' || reason;
 end $$;
-comment on function dipwell_internal.hold_conflict is
-    'Raises the error for a call that the state of a hold does not allow.';
+comment on function dipwell_internal.hold_conflict is 'Raises the error for a call that the state of a hold does not allow.';
 
 -- Volatile, so that it sees holds that were made while its statement waited for the row.
 create function dipwell_internal.has_live_hold(lim int, of_key text, n bigint) returns boolean language plpgsql volatile as $$
@@ -52,8 +46,7 @@ begin
     return exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.expires > n
         and (x.number = 0 or x.mark = (select b.lows[1] from dipwell.buckets b where b.limit_id = lim and b.key = of_key and b.low > 0)));
 end $$;
-comment on function dipwell_internal.has_live_hold is
-    'Whether a key has holds that may give something back to its row.';
+comment on function dipwell_internal.has_live_hold is 'Whether a key has holds that may give something back to its row.';
 
 
 -- A part whose record is in a list of lows is given back like a reservation with the same
@@ -86,8 +79,7 @@ begin
         values (rid, p.limit_id, p.key, units, p.version, n + 1, n + 1, p.number, p.mark, null, false, 1);
     perform dipwell_internal.give_back_part(p.limit_id, p.key, rid, n, true);
 end $$;
-comment on function dipwell_internal.end_hold_part is
-    'Gives back a number of the tokens that a hold took from one key. The bucket of the key is locked. The row of hold_parts must no longer be live.';
+comment on function dipwell_internal.end_hold_part is 'Gives back tokens that a hold, no longer live, took from a key.';
 
 create function dipwell_internal.expire_holds(lim int, of_key text, n bigint, most bigint default null) returns bigint language plpgsql volatile as $$
 declare
@@ -129,8 +121,7 @@ begin
     end loop;
     return ended;
 end $$;
-comment on function dipwell_internal.expire_holds is
-    'Gives back the expired holds of a key, those that expired first first: at most a number of them if the key has reservations or its row is converted, null: all. The bucket of the key must be locked. Returns how many there were.';
+comment on function dipwell_internal.expire_holds is 'Gives back the expired holds of a locked key, and returns how many there were.';
 
 -- Does the arithmetic of end_hold_part and give_back_part on arrays.
 create function dipwell_internal.after_expiry(l dipwell.limits, o dipwell.key_overrides, of_key text, n bigint,
@@ -222,8 +213,7 @@ begin
         end if;
     end loop;
 end $$;
-comment on function dipwell_internal.after_expiry is
-    'What ending the expired holds of a key makes of its row, and whether there are any. The lows still count them.';
+comment on function dipwell_internal.after_expiry is 'What ending the expired holds of a key makes of its row, and whether there are any.';
 
 create function dipwell_internal.hold_retry(lim int, of_key text, used bigint, need bigint, cap bigint, n bigint) returns bigint language plpgsql stable as $$
 begin
@@ -235,16 +225,14 @@ begin
     return greatest(0, coalesce((select min(y.expires) from (select x.expires, sum(x.units) over (order by x.expires, x.id, x.part) as back from dipwell.hold_parts x
         where x.limit_id = lim and x.key = of_key and x.live and x.expires > n) y where y.back >= used + need - cap) - n, dipwell_internal.hold_reset(lim, of_key, n)));
 end $$;
-comment on function dipwell_internal.hold_retry is
-    'The time, in µs from n, until enough holds of a key have expired for need more tokens of a concurrency limit to fit; null if need is more than its cap. Go twin: Op.answerConcurrency.';
+comment on function dipwell_internal.hold_retry is 'The µs from n until need more tokens of a concurrency limit fit; null: never.';
 
 create function dipwell_internal.hold_reset(lim int, of_key text, n bigint) returns bigint language plpgsql stable as $$
 begin
     return greatest(0, (select x.expires from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live
         order by x.expires desc limit 1) - n);
 end $$;
-comment on function dipwell_internal.hold_reset is
-    'The time in µs from n until the last hold of a key expires; null if it has none.';
+comment on function dipwell_internal.hold_reset is 'The µs from n until the last hold of a key expires; null if it has none.';
 
 create type dipwell_internal.held as (
     allowed   boolean,
@@ -269,26 +257,6 @@ create type dipwell_internal.held as (
     row_override jsonb
 );
 comment on type dipwell_internal.held is 'The result of a call about a hold for one limit and key.';
-comment on column dipwell_internal.held.allowed is 'Whether the call is allowed.';
-comment on column dipwell_internal.held.never is 'The call can never be allowed.';
-comment on column dipwell_internal.held.shadow is 'Allowed only because the limit is in shadow mode.';
-comment on column dipwell_internal.held.granted is 'Tokens held, or charged by a settle.';
-comment on column dipwell_internal.held.remaining is 'Whole tokens left.';
-comment on column dipwell_internal.held.retry is 'µs until the same call would be allowed.';
-comment on column dipwell_internal.held.reset is 'µs until the bucket is full.';
-comment on column dipwell_internal.held.used is 'Units used at ts.';
-comment on column dipwell_internal.held.ts is 'The time of the decision, in µs.';
-comment on column dipwell_internal.held.version is 'The version under which used and ts are counted.';
-comment on column dipwell_internal.held.bound is 'The key has live holds, so that the call may be allowed before retry.';
-comment on column dipwell_internal.held.limit_id is 'limits.id.';
-comment on column dipwell_internal.held.key is 'buckets.key.';
-comment on column dipwell_internal.held.takes is 'hold_parts.takes.';
-comment on column dipwell_internal.held.cost is 'Tokens asked for, or settled to.';
-comment on column dipwell_internal.held.expires is 'When the hold expires, in µs since the Unix epoch.';
-comment on column dipwell_internal.held.plan is 'The plan that the call named; null: none.';
-comment on column dipwell_internal.held.row_plan is 'The plan that decided; null: none.';
-comment on column dipwell_internal.held.row_override is 'The override that decided; null: none.';
-comment on column dipwell_internal.held.repeated is 'The same call was made before, and nothing was changed now.';
 
 create function dipwell_internal.hold_state(ps dipwell.hold_parts[], repeated boolean, at bigint) returns setof dipwell_internal.held
 language plpgsql volatile as $$
@@ -311,8 +279,7 @@ begin
         return next h;
     end loop;
 end $$;
-comment on function dipwell_internal.hold_state is
-    'The present state of the buckets of a hold.';
+comment on function dipwell_internal.hold_state is 'The present state of the buckets of a hold.';
 
 create function dipwell_internal.set_lows(lim int, of_key text, n bigint, expires bigint, out number bigint, out mark bigint) language plpgsql volatile as $$
 declare
@@ -327,8 +294,7 @@ begin
     list[3] := list[3] + 1;
     update dipwell.buckets x set lows = list[:cardinality(list) - 1], low = b.used, due = least(x.due, expires) where x.limit_id = lim and x.key = of_key;
 end $$;
-comment on function dipwell_internal.set_lows is
-    'Adds a record of what a hold has just taken to the lows of a locked row. Returns the number and mark of the record.';
+comment on function dipwell_internal.set_lows is 'Adds a record of what a hold has taken to the lows of a locked row.';
 
 -- The number is one more than that of the last free part, so that a key has no more of
 -- them than the number says.
@@ -343,8 +309,7 @@ begin
     update dipwell.buckets x set lows[4] = 1 where x.limit_id = lim and x.key = of_key and x.lows is not null;
     return number;
 end $$;
-comment on function dipwell_internal.free_number is
-    'The number of the next part of a hold that took nothing from a key; an error if the key can have no more live records.';
+comment on function dipwell_internal.free_number is 'The number of the next part of a hold that took nothing from a key.';
 
 -- The first pass looks for a hold with this id. If another call makes one at the same
 -- time, the insert fails, what was taken is rolled back, and the next pass finds that
@@ -354,25 +319,24 @@ create function dipwell_internal.hold_group(limit_ids int[], keys text[], costs 
 language plpgsql volatile set enable_seqscan = off as $$
 declare
     k     int := cardinality(limit_ids);
-    ps dipwell.hold_parts[];
-    p     dipwell.hold_parts;
+    ps    dipwell.hold_parts[];
     h     dipwell_internal.held;
     done  dipwell_internal.held[];
     n     bigint;
     a     record;
+    place bigint; -- in the list of lows
+    list  bigint; -- its mark
     l     dipwell.limits;
     verdict boolean;
-    units bigint[]; -- of a token
+    unit  bigint[]; -- in a token
+    units bigint; -- taken
     free  boolean[]; -- nothing was taken
     call_ text; -- the plans and floors, if any
 begin
     if exists (select from unnest(plans) x where x is not null) or exists (select from unnest(floors) x where x > 0) then
         call_ := format('%s %s', plans, floors);
     end if;
-    if (select max(x) = 0 from unnest(costs) x) then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'cost',
-            message = 'cost: is 0 for every limit of the hold; a hold takes at least 1 token of one of them';
-    end if;
+    perform dipwell_internal.wrong('cost: is 0 for every limit of the hold; a hold takes at least 1 token of one of them') from unnest(costs) x having max(x) = 0;
     for round in 1..16 loop
         select array_agg(x order by x.part) into ps from dipwell.hold_parts x where x.id = hold;
         n := coalesce(at, dipwell_internal.now_us());
@@ -393,7 +357,7 @@ begin
         end if;
         begin
             done := '{}';
-            units := '{}';
+            unit := '{}';
             free := '{}';
             verdict := true;
             for a in select * from dipwell_internal.decide(limit_ids, keys, array_fill(0, array[k]), costs, array_fill(null::bigint, array[k]), null, at, plans, floors) loop
@@ -401,7 +365,7 @@ begin
                     null, null, null, null, null, null, null, a.row_plan, a.row_override);
                 n := a.n;
                 done := done || h;
-                units := units || a.row_unit;
+                unit := unit || a.row_unit;
                 free := free || a.row_free;
                 verdict := verdict and h.allowed;
             end loop;
@@ -410,51 +374,29 @@ begin
             end if;
             for i in 1..k loop
                 h := done[i];
-                h.limit_id := limit_ids[i];
-                h.key := keys[i];
-                h.takes := takes[i];
-                h.cost := costs[i];
-                h.expires := case when verdict then n + ttl end;
-                h.repeated := false;
-                h.plan := plans[i];
+                select limit_ids[i], keys[i], hold_group.takes[i], costs[i], case when verdict then n + ttl end, false, plans[i]
+                    into h.limit_id, h.key, h.takes, h.cost, h.expires, h.repeated, h.plan;
                 if verdict then
-                    select * into l from dipwell.limits x where x.id = limit_ids[i];
+                    select * into l from dipwell.limits x where x.id = h.limit_id;
                     if l.algorithm = 'concurrency' and h.granted > 0 then
                         h.reset := greatest(h.reset, ttl);
                     end if;
-                    p := null;
-                    p.id := hold;
-                    p.part := i;
-                    p.parts := k;
-                    p.limit_id := h.limit_id;
-                    p.key := h.key;
-                    p.takes := h.takes;
-                    p.tokens := h.cost;
-                    p.ttl := ttl;
-                    p.expires := h.expires;
-                    p.version := h.version;
-                    p.units := case when free[i] then 0 else h.granted * units[i] end;
-                    p.live := p.units > 0;
-                    p.free := not p.live;
-                    p.due := case when p.live then h.expires else h.expires + dipwell_internal.hold_stays(ttl) end;
-                    p.keep := l.on_expire is not distinct from 'keep';
-                    p.reset := false;
-                    p.settled := false;
-                    p.call := call_;
-                    p.plan := plans[i];
-                    p.number := 0;
-                    p.mark := 0;
-                    if p.free then
-                        p.number := dipwell_internal.free_number(p.limit_id, p.key, n);
+                    units := case when free[i] then 0 else h.granted * unit[i] end;
+                    place := 0;
+                    list := 0;
+                    if units = 0 then
+                        place := dipwell_internal.free_number(h.limit_id, h.key, n);
                     elsif l.algorithm <> 'concurrency' then
-                        select x.number, x.mark into p.number, p.mark from dipwell_internal.set_lows(p.limit_id, p.key, n, p.expires) x;
+                        select x.number, x.mark into place, list from dipwell_internal.set_lows(h.limit_id, h.key, n, h.expires) x;
                     else
                         if h.used > 10000 then -- each live record has at least a token
-                            perform dipwell_internal.room(p.limit_id, p.key, n);
+                            perform dipwell_internal.room(h.limit_id, h.key, n);
                         end if;
-                        update dipwell.buckets x set due = least(x.due, p.expires) where x.limit_id = p.limit_id and x.key = p.key;
+                        update dipwell.buckets x set due = least(x.due, h.expires) where x.limit_id = h.limit_id and x.key = h.key;
                     end if;
-                    insert into dipwell.hold_parts select p.*;
+                    insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key, plan, call)
+                        values (h.expires, h.expires + case when units > 0 then 0 else dipwell_internal.hold_stays(ttl) end, ttl, units, h.cost, place, list, h.limit_id, h.version, i, k, h.takes,
+                            units > 0, units = 0, l.on_expire is not distinct from 'keep', false, false, hold, h.key, h.plan, call_);
                 end if;
                 done[i] := h;
             end loop;
@@ -468,8 +410,7 @@ begin
     end loop;
     raise exception using errcode = 'serialization_failure', message = 'the hold was made by another call after this transaction began; try again';
 end $$;
-comment on function dipwell_internal.hold_group is
-    'Takes from one or more limits, all or nothing, and makes a hold if all allow it. Each limit and key must be named only once. Returns a row for each, or none if a limit was dropped. at replaces the clock, for tests.';
+comment on function dipwell_internal.hold_group is 'Takes from several keys, all or nothing, and makes a hold: a row for each, or none if a limit was dropped.';
 
 -- For a hold whose record may be deleted but was not swept yet.
 create function dipwell_internal.free_hold_id(hold text, n bigint) returns void language plpgsql volatile as $$
@@ -482,8 +423,7 @@ begin
     end loop;
     delete from dipwell.hold_parts x where x.id = hold and not x.live;
 end $$;
-comment on function dipwell_internal.free_hold_id is
-    'Gives back what an expired hold took, and deletes its record.';
+comment on function dipwell_internal.free_hold_id is 'Gives back what an expired hold took, and deletes its record.';
 
 create function dipwell_internal.lock_hold(hold text, charges boolean, at bigint, out ps dipwell.hold_parts[], out n bigint) language plpgsql volatile as $$
 declare
@@ -509,8 +449,7 @@ begin
         perform dipwell_internal.no_hold();
     end if;
 end $$;
-comment on function dipwell_internal.lock_hold is
-    'Locks the buckets of a hold and then its rows, and gives back the expired holds of the buckets. n is the time at which all are locked.';
+comment on function dipwell_internal.lock_hold is 'Locks the buckets and the rows of a hold, and gives back the expired holds of the buckets.';
 
 create function dipwell_internal.settle_group(hold text, costs bigint[], at bigint default null, field text default 'costs')
 returns setof dipwell_internal.held language plpgsql volatile set enable_seqscan = off as $$
@@ -538,9 +477,8 @@ begin
     select max(length(ltrim(x.takes::bit(16)::text, '0'))) into k from unnest(ps) x;
     field := case when k = 1 then 'cost' else field end;
     if cardinality(costs) <> k then
-        raise exception using errcode = 'invalid_parameter_value', constraint = case when field = 'cost' and k > 1 then 'cost' else 'costs' end,
-            message = case when field = 'cost' and k > 1 then format('cost: the hold is of %s takes; use settle_all', k)
-            else format('costs: %s, but the hold is of %s', dipwell_internal.entries(cardinality(costs)), case k when 1 then '1 take' else k || ' takes' end) end;
+        perform dipwell_internal.wrong(case when field = 'cost' and k > 1 then format('cost: the hold is of %s takes; use settle_all', k)
+            else format('costs: %s, but the hold is of %s', dipwell_internal.entries(cardinality(costs)), case k when 1 then '1 take' else k || ' takes' end) end);
     end if;
     for i in 1..cardinality(ps) loop
         p := ps[i];
@@ -548,9 +486,8 @@ begin
         if costs is not null then
             select sum(costs[t])::numeric, min(t) filter (where costs[t] > 0) into c, dear from generate_series(1, k) t where p.takes & (1 << (t - 1)) <> 0;
             if p.tokens = 0 and c > 0 then
-                field := case when k = 1 then 'cost' else format('costs[%s]', dear) end;
-                raise exception using errcode = 'invalid_parameter_value', constraint = field, message = format('%s: %s is too much: nothing of limit %s was held, so that it costs 0',
-                    field, costs[dear], coalesce((select x.name from dipwell.limits x where x.id = p.limit_id), '(dropped)'));
+                perform dipwell_internal.wrong(format('%s: %s is too much: nothing of limit %s was held, so that it costs 0', case when k = 1 then 'cost' else format('costs[%s]', dear) end,
+                    costs[dear], coalesce((select x.name from dipwell.limits x where x.id = p.limit_id), '(dropped)')));
             end if;
         end if;
         differs := differs or p.settled and p.cost <> c;
@@ -592,15 +529,14 @@ begin
             end if;
         end loop;
         if over.id is not null then
-            field := case when k = 1 then 'cost' else format('costs[%s]', length(over.takes::bit(16)::text) - length(rtrim(over.takes::bit(16)::text, '0')) + 1) end;
-            raise exception using errcode = 'invalid_parameter_value', constraint = field, message = format('%s: %s is more than limit %s lets this hold be settled to, %s',
-                field, over.cost, (select x.name from dipwell.limits x where x.id = over.limit_id), most);
+            perform dipwell_internal.wrong(format('%s: %s is more than limit %s lets this hold be settled to, %s',
+                case when k = 1 then 'cost' else format('costs[%s]', length(over.takes::bit(16)::text) - length(rtrim(over.takes::bit(16)::text, '0')) + 1) end,
+                over.cost, (select x.name from dipwell.limits x where x.id = over.limit_id), most));
         end if;
     end if;
     return query select * from dipwell_internal.hold_state(ps, false, at);
 end $$;
-comment on function dipwell_internal.settle_group is
-    'Settles a hold to the actual costs, one for each take of the call that made it; null: to what was held. Gives back what was not used, or charges the difference. Returns a row for each limit and key. at replaces the clock, for tests.';
+comment on function dipwell_internal.settle_group is 'Settles a hold to the costs of its takes; null: what was held.';
 
 create function dipwell_internal.extend_group(hold text, ttl bigint, at bigint default null) returns setof dipwell_internal.held
 language plpgsql volatile set enable_seqscan = off as $$
@@ -613,7 +549,7 @@ begin
         perform dipwell_internal.hold_conflict('has ended');
     end if;
     for i in 1..cardinality(ps) loop
-        perform dipwell_internal.check_ttl(ttl, l) from dipwell.limits l where l.id = ps[i].limit_id;
+        perform dipwell_internal.wrong(dipwell_internal.ttl_error(l, ttl)) from dipwell.limits l where l.id = ps[i].limit_id;
         ps[i].expires := n + ttl;
         update dipwell.buckets b set due = n + ttl where b.limit_id = ps[i].limit_id and b.key = ps[i].key and ps[i].live and b.due > n + ttl;
     end loop;
@@ -621,34 +557,13 @@ begin
         where x.id = hold;
     return query select * from dipwell_internal.hold_state(ps, false, at);
 end $$;
-comment on function dipwell_internal.extend_group is
-    'Moves the expiry of a hold to ttl µs from now. Returns a row for each limit and key. at replaces the clock, for tests.';
+comment on function dipwell_internal.extend_group is 'Moves the expiry of a hold to ttl µs from now.';
 
-create function dipwell_internal.check_ttl(ttl bigint, l dipwell.limits) returns void language plpgsql immutable as $$
+create function dipwell_internal.check_hold_id(id text, field text) returns void language plpgsql stable as $$
 begin
-    if ttl is null then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'ttl', message = 'ttl: is missing';
-    elsif ttl < 1000 then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'ttl', message = format('ttl: %s µs is less than 1ms', ttl);
-    elsif ttl > coalesce(nullif(l.ttl_us, 0), 86400000000) then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'ttl', message = format('ttl: is longer than limit %s lets a hold be, %s',
-            l.name, dipwell_internal.format_per(coalesce(nullif(l.ttl_us, 0), 86400000000)));
-    end if;
+    perform dipwell_internal.wrong(field || ': ' || case
+        when coalesce(id, '') = '' then 'is missing'
+        when octet_length(id) > 64 then format('has %s bytes; at most 64', octet_length(id))
+        when id ~ '[^!-~]' then format('"%s" has other characters than printable ASCII without spaces', id) end);
 end $$;
-comment on function dipwell_internal.check_ttl is
-    'Raises an error that names the field if the limit does not allow a hold with this ttl, in µs.';
-
-create function dipwell_internal.check_hold_id(id text, field text) returns text language plpgsql immutable as $$
-begin
-    if coalesce(id, '') = '' then
-        raise exception using errcode = 'invalid_parameter_value', constraint = field, message = field || ': is missing';
-    elsif octet_length(id) > 64 then
-        raise exception using errcode = 'invalid_parameter_value', constraint = field, message = format('%s: has %s bytes; at most 64', field, octet_length(id));
-    elsif id ~ '[^!-~]' then
-        raise exception using errcode = 'invalid_parameter_value', constraint = field,
-            message = format('%s: "%s" has other characters than printable ASCII without spaces', field, id);
-    end if;
-    return id;
-end $$;
-comment on function dipwell_internal.check_hold_id is
-    'Raises an error that names the field if id cannot be the id of a hold. Returns the id.';
+comment on function dipwell_internal.check_hold_id is 'Raises an error if id cannot be the id of a hold.';

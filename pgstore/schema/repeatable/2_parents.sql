@@ -13,14 +13,6 @@ create type dipwell_internal.call as (
     named  int
 );
 comment on type dipwell_internal.call is 'The limits and keys of a call: those that were named, and then their parents.';
-comment on column dipwell_internal.call.ids is 'limits.id.';
-comment on column dipwell_internal.call.keys is 'buckets.key.';
-comment on column dipwell_internal.call.costs is 'Tokens.';
-comment on column dipwell_internal.call.plans is 'The plans that were named, or null.';
-comment on column dipwell_internal.call.floors is 'Tokens that must stay free.';
-comment on column dipwell_internal.call.takes is 'A bit for each take of the call that it is for.';
-comment on column dipwell_internal.call.own is 'For each take of the call, the index of its own limit and key in the lists above.';
-comment on column dipwell_internal.call.named is 'How many entries of the lists were named; the others are parents.';
 
 create function dipwell.key(variadic parts text[]) returns text language sql immutable as
 $$ select string_agg(replace(replace(coalesce(p, ''), '%', '%25'), '/', '%2F'), '/' order by i) from unnest(parts) with ordinality u (p, i) $$;
@@ -29,24 +21,18 @@ comment on function dipwell.key is
 
 create function dipwell_internal.parent_key(key text) returns text language sql immutable as
 $$ select case when key ~ '/' then regexp_replace(key, '/[^/]*$', '') else '' end $$;
-comment on function dipwell_internal.parent_key is
-    'The key without its last part. Go twin: keypath.Parent.';
+comment on function dipwell_internal.parent_key is 'The key without its last part.';
 
-create function dipwell_internal.check_path(limit_name text, key text, parts int, field text) returns void language plpgsql immutable as $$
+create function dipwell_internal.check_path(limit_name text, key text, parts int, field text) returns void language plpgsql stable as $$
 declare
-    path   text[] := string_to_array(key, '/');
-    reason text := format('has %s; those of limit %s have %s, separated by ''/'' (a ''/'' inside a part is written %%2F)',
-        case cardinality(path) when 1 then '1 part' else cardinality(path) || ' parts' end, limit_name, parts);
+    path text[] := string_to_array(key, '/');
 begin
-    if array_position(path, '') is not null then
-        reason := format('part %s of "%s" is empty', array_position(path, ''), key);
-    elsif cardinality(path) = parts then
-        return;
-    end if;
-    raise exception using errcode = 'invalid_parameter_value', constraint = field, message = field || ': ' || reason;
+    perform dipwell_internal.wrong(field || ': ' || case
+        when array_position(path, '') is not null then format('part %s of "%s" is empty', array_position(path, ''), key)
+        when cardinality(path) <> parts then format('has %s; those of limit %s have %s, separated by ''/'' (a ''/'' inside a part is written %%2F)',
+            case cardinality(path) when 1 then '1 part' else cardinality(path) || ' parts' end, limit_name, parts) end);
 end $$;
-comment on function dipwell_internal.check_path is
-    'Raises an error that names the field if a key does not have that many parts, or if one of them is empty. Go twin: checkPath.';
+comment on function dipwell_internal.check_path is 'Raises an error if a key does not have that many parts, or an empty one.';
 
 create function dipwell_internal.check_key(lim int, of_key text, field text default 'key') returns text language plpgsql stable as $$
 declare
@@ -65,13 +51,11 @@ begin
     end if;
     return key;
 end $$;
-comment on function dipwell_internal.check_key(int, text, text) is
-    'Returns the key of a bucket. Raises an error that names the field if a limit cannot have the key. Go twin: Limiter.checkKey.';
+comment on function dipwell_internal.check_key(int, text, text) is 'Returns the key of a bucket; an error if the limit cannot have it.';
 
 create function dipwell_internal.key_parts(l dipwell.limits) returns int language sql immutable as
 $$ select case when l.shared then 0 else greatest(l.parts, 1) end $$;
-comment on function dipwell_internal.key_parts is
-    'How many parts the keys of a limit without a parent have, if they are paths. Go twin: Limit.KeyParts.';
+comment on function dipwell_internal.key_parts is 'How many parts the keys of a limit without a parent have.';
 
 -- alone is set if the call names one limit, so that errors name its field without an
 -- index.
@@ -113,12 +97,9 @@ begin
             perform dipwell_internal.limit_id(limit_names[i], fields[1]);
         end if;
         key := dipwell_internal.check_key(l, of_keys[i], fields[2]);
-        if l.algorithm = 'leaky_bucket' and of_floors[i] > 0 then
-            raise exception using errcode = 'invalid_parameter_value', constraint = fields[4],
-                message = format('%s: limit %s is a leaky bucket, which has none', fields[4], l.name);
-        elsif l.shards > 1 and of_floors[i] > 0 then
-            raise exception using errcode = 'invalid_parameter_value', constraint = fields[4],
-                message = format('%s: limit %s has shards, so that there is none', fields[4], l.name);
+        if of_floors[i] > 0 then
+            perform dipwell_internal.wrong(format('%s: limit %s ', fields[4], l.name) || case when l.algorithm = 'leaky_bucket' then 'is a leaky bucket, which has none'
+                when l.shards > 1 then 'has shards, so that there is none' end);
         end if;
         perform dipwell_internal.check_verb(l, verb, ttl, fields[1]);
         if of_plans[i] is not null then -- here, because decide does not know which argument it is
@@ -161,8 +142,7 @@ begin
         if j is null then
             j := cardinality(names) + 1;
             if j > 16 then
-                raise exception using errcode = 'invalid_parameter_value', constraint = 'limit_names',
-                    message = 'limit_names: the takes and the parents of their limits are more than 16';
+                perform dipwell_internal.wrong('limit_names: the takes and the parents of their limits are more than 16');
             end if;
             names[j] := ids[e] || ' ' || keys[e];
             c.ids := c.ids || ids[e];
@@ -172,14 +152,11 @@ begin
             floors[j] := case when e <= k then coalesce(of_floors[i], 0) else 0 end;
             takes[j] := 1 << (i - 1);
         else
-            if e > k and j <= c.named then
-                raise exception using errcode = 'invalid_parameter_value', constraint = 'limit_names',
-                    message = format('limit_names[%s]: limit %s is above limit %s, which is in the same call and takes from it as well', i,
-                        (select x.name from dipwell.limits x where x.id = ids[e]), limit_names[i]);
-            elsif (c.plans)[j] is distinct from plan then
-                raise exception using errcode = 'invalid_parameter_value', constraint = 'plans',
-                    message = format('plans[%s]: another take of the same limit and key, %s, has another plan', i, (select x.name from dipwell.limits x where x.id = ids[e]));
-            end if;
+            perform dipwell_internal.wrong(case
+                when e > k and j <= c.named then format('limit_names[%s]: limit %s is above limit %s, which is in the same call and takes from it as well', i,
+                    (select x.name from dipwell.limits x where x.id = ids[e]), limit_names[i])
+                when (c.plans)[j] is distinct from plan then
+                    format('plans[%s]: another take of the same limit and key, %s, has another plan', i, (select x.name from dipwell.limits x where x.id = ids[e])) end);
             costs[j] := dipwell_internal.check_cost(costs[j] + of_costs[i], 'costs');
             floors[j] := greatest(floors[j], case when e <= k then of_floors[i] end);
             takes[j] := takes[j] | (1 << (i - 1));
@@ -195,17 +172,14 @@ begin
     c.own := own;
     return c;
 end $$;
-comment on function dipwell_internal.call_of is
-    'The limits and keys of a call, with the parents of the limits. Costs of the same limit and key are added up. Raises an error that names the field if an argument is invalid. Go twin: Limiter.prepare.';
+comment on function dipwell_internal.call_of is 'The limits and keys of a call, with the parents of the limits; an error if an argument is wrong.';
 
 create function dipwell_internal.answered(c dipwell_internal.call) returns table (at int, i bigint) language sql immutable as
 $$ select * from unnest(c.own || array(select generate_series(c.named + 1, cardinality(c.ids)))) with ordinality $$;
-comment on function dipwell_internal.answered is
-    'Which entries of a call its result has, in the order of its rows: one for each take, and then the parents.';
+comment on function dipwell_internal.answered is 'Which entries of a call its result has, in the order of its rows.';
 
 create function dipwell_internal.decides_over(allowed boolean, never boolean, remaining bigint, retry bigint,
     top_allowed boolean, top_never boolean, top_remaining bigint, top_retry bigint) returns boolean language sql immutable as
 $$ select case when allowed <> top_allowed then top_allowed when allowed then remaining < top_remaining
     when never <> top_never then never else coalesce(retry > top_retry, false) end $$;
-comment on function dipwell_internal.decides_over is
-    'Whether one result decides a call rather than another: among refusals the one with the latest retry, otherwise the one with the fewest remaining tokens. Go twin: Decision.decidesOver.';
+comment on function dipwell_internal.decides_over is 'Whether one result decides a call rather than another.';

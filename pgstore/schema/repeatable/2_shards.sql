@@ -6,14 +6,12 @@ create function dipwell_internal.row_keys(shards bigint, key text) returns text[
 begin
     return case when shards > 1 then array(select row_keys.key || chr(1) || lpad(i::text, 2, '0') from generate_series(0, shards - 1) i) else array[row_keys.key] end;
 end $$;
-comment on function dipwell_internal.row_keys is
-    'The keys of the rows of a key. Go twin: terms.RowKeys.';
+comment on function dipwell_internal.row_keys is 'The keys of the rows of a key.';
 
 create function dipwell_internal.key_of(shards bigint, row_key text) returns text language sql immutable set search_path = pg_catalog, pg_temp as $$
     select case when coalesce(shards, 1) < 2 then row_key when row_key ~ '\x01[0-9][0-9]$' and right(row_key, 2)::int < shards then left(row_key, -3) end
 $$;
-comment on function dipwell_internal.key_of is
-    'The key that a row belongs to. Null if the row is of a version of the limit with other shards. Go twin: terms.KeyOfRow.';
+comment on function dipwell_internal.key_of is 'The key of a row; null if the row is of a version with other shards.';
 
 create function dipwell_internal.look(lim int, keys text[], cost bigint) returns table (key text, fits boolean, never boolean, remaining bigint, retry bigint)
 language plpgsql volatile as $$
@@ -36,8 +34,7 @@ begin
             from dipwell_internal.decide(array_fill(lim, array[k]), keys, array_fill(1, array[k]), array_fill(cost, array[k]), array_fill(null::bigint, array[k])) with ordinality d;
     end if;
 end $$;
-comment on function dipwell_internal.look is
-    'Whether rows of a limit have enough tokens for a cost, how many they have, and when they will have enough. If nothing but numbers decides, it computes them itself.';
+comment on function dipwell_internal.look is 'Whether rows of a limit have enough tokens for a cost, how many they have, and when they will.';
 
 -- A row that another transaction has inserted is invisible until that ends, and an insert
 -- would wait for it. So who inserts a row first gets an advisory lock.
@@ -49,8 +46,7 @@ begin
         perform pg_advisory_xact_lock(hashtextextended(row_key, lim));
     end loop;
 end $$;
-comment on function dipwell_internal.wait_row is
-    'Locks a row, which may be missing, when the transaction that has it ends.';
+comment on function dipwell_internal.wait_row is 'Locks a row, which may be missing, when the transaction that has it ends.';
 
 create function dipwell_internal.lock_row(lim int, row_key text, cost bigint, waits boolean) returns text language plpgsql volatile as $$
 begin
@@ -70,8 +66,7 @@ begin
 exception when triggered_action_exception then
     return 'refused';
 end $$;
-comment on function dipwell_internal.lock_row is
-    'Locks a row, which may be missing, if it has enough tokens for a cost: free. Otherwise it locks nothing, so that the call has no row while it waits for one, and returns refused, or without waits locked if another transaction has the row.';
+comment on function dipwell_internal.lock_row is 'Locks a row if it has enough tokens: free. Otherwise it is refused, or without waits locked.';
 
 create function dipwell_internal.lock_rows(limit_ids int[], keys text[], verbs int[], costs bigint[], waits boolean) returns int[] language plpgsql volatile as $$
 declare
@@ -85,8 +80,7 @@ begin
     end loop;
     return limit_ids;
 end $$;
-comment on function dipwell_internal.lock_rows is
-    'Locks those rows of a call whose limits have shards and that have enough tokens, before all others. Returns limit_ids, or without waits null if another transaction has one of the rows.';
+comment on function dipwell_internal.lock_rows is 'Locks the rows of a call whose limits have shards. Without waits null if one of them is locked.';
 
 create function dipwell_internal.choose_row(lim int, keys text[], cost bigint, locks boolean) returns text language plpgsql volatile as $$
 declare
@@ -114,8 +108,7 @@ begin
     end loop;
     return (select k.key from dipwell_internal.look(lim, keys, cost) k order by k.never, k.retry limit 1);
 end $$;
-comment on function dipwell_internal.choose_row is
-    'The row from which a call takes: of two rows the one with more tokens; if that has not enough, or another transaction has it, the fullest of the others; then those that it has to wait for. If no row has enough, it is the one that will have enough first. With locks the row is locked then. Go twin: choice.next.';
+comment on function dipwell_internal.choose_row is 'A row of a key that has enough tokens for a cost, or the one that will have them first.';
 
 create function dipwell_internal.choose_rows(c dipwell_internal.call, verb int) returns dipwell_internal.call language plpgsql volatile as $$
 declare
@@ -129,5 +122,4 @@ begin
     c.keys := keys;
     return c;
 end $$;
-comment on function dipwell_internal.choose_rows is
-    'The call with a row in place of each key whose limit has shards.';
+comment on function dipwell_internal.choose_rows is 'The call with a row in place of each key whose limit has shards.';

@@ -14,17 +14,16 @@ create function dipwell_internal.settled() returns bigint language sql volatile 
             and s.pid <> pg_backend_pid() and coalesce(s.state, 'active') = 'active'))
     from (select dipwell_internal.now_us() as n) c
 $$;
-comment on function dipwell_internal.settled is
-    'The latest time before which no running statement can still decide. Rows that were full at that time may be deleted.';
+comment on function dipwell_internal.settled is 'The latest time before which no running statement can still decide.';
 
+-- Pages are numbered over all partitions.
 create function dipwell_internal.parts() returns table (relid regclass, first bigint, pages bigint) language sql stable as $$
     select x.relid, (sum(x.pages) over (order by x.relid::oid) - x.pages)::bigint, x.pages
     from (select t.relid, pg_relation_size(t.relid) / current_setting('block_size')::bigint as pages from (
         select c.oid::regclass from pg_class c where c.oid = 'dipwell.buckets'::regclass and c.relkind <> 'p'
         union all select p.relid from pg_partition_tree('dipwell.buckets') p where p.isleaf and p.level > 0) t (relid)) x
 $$;
-comment on function dipwell_internal.parts is
-    'The table buckets, or its partitions, with the number of the first page and the number of pages of each. Pages are numbered over all partitions.';
+comment on function dipwell_internal.parts is 'The table buckets, or its partitions, with the first page and the number of pages of each.';
 
 -- Rows are locked, and checked again as they are now, before they are deleted by ctid,
 -- which cannot change while they are locked. A full row stays full under any later
@@ -55,8 +54,7 @@ begin
     end if;
     return cardinality(rows_);
 end $$;
-comment on function dipwell_internal.sweep_pages is
-    'Deletes at most max_rows rows that are full at n from pages low to high - 1 of a table. Skips rows that are locked.';
+comment on function dipwell_internal.sweep_pages is 'Deletes at most max_rows rows that are full at n from a range of pages.';
 
 -- Continues where the last call in any session stopped. If max_rows ends a call within a
 -- range of pages, the next call reads that range again.
@@ -127,8 +125,7 @@ begin
     update dipwell.sweep_state x set page = sweep_at.page, began = s.began, found = s.found, passed = s.passed, took = s.took, pass_swept = s.pass_swept,
         passes = s.passes, swept = x.swept + sweep_at.swept, spent = x.spent + dipwell_internal.now_us() - start;
 end $$;
-comment on function dipwell_internal.sweep_at is
-    'Deletes at most max_rows rows that are full at n, and ends reservations that are due. It reads at most max_pages pages (null: each page once). Returns the rows deleted; the pages done; the pages of the table (null if another sweep is running); whether a pass over the table ended; the page at which the next call continues; when the last complete pass began, in µs (rows that were full then are deleted, unless they were locked); and whether more records of reservations and holds may be due. With max_rows 0 it only reports.';
+comment on function dipwell_internal.sweep_at is 'Deletes at most max_rows rows that are full at n, reading max_pages pages, and ends records that are due.';
 
 create function dipwell_internal.sum_changes() returns void language plpgsql volatile as $$
 begin
@@ -137,8 +134,7 @@ begin
         insert into dipwell.revision (n) select sum(g.n) from gone g having count(*) > 0;
     end if;
 end $$;
-comment on function dipwell_internal.sum_changes is
-    'Replaces the rows of revision by one with their sum, if there are more than 100.';
+comment on function dipwell_internal.sum_changes is 'Replaces the rows of revision by one with their sum, if there are more than 100.';
 
 create function dipwell_internal.sweep_records(max_rows bigint, n bigint) returns boolean language plpgsql volatile as $$
 declare
@@ -174,8 +170,7 @@ begin
     perform dipwell_internal.forget_holds(max_rows, n);
     return more;
 end $$;
-comment on function dipwell_internal.sweep_records is
-    'Ends the records of at most max_rows reservations and holds that are due at n, and deletes as many holds that ended long ago. Skips rows that are locked. Returns whether more may be due.';
+comment on function dipwell_internal.sweep_records is 'Ends reservations and holds that are due at n. Returns whether more may be due.';
 
 -- By ctid from an array: a subquery behind IN may be planned to run again for each row of
 -- the table, and would then find other rows each time.
@@ -188,8 +183,7 @@ begin
     get diagnostics gone = row_count;
     return gone;
 end $$;
-comment on function dipwell_internal.forget_holds is
-    'Deletes the rows of at most max_rows ended holds that are due at n, and returns their number. Skips rows that are locked.';
+comment on function dipwell_internal.forget_holds is 'Deletes at most max_rows ended holds that are due at n.';
 
 create function dipwell_internal.settle_row(l dipwell.limits, b dipwell.buckets, n bigint) returns void language plpgsql volatile as $$
 declare
@@ -212,8 +206,7 @@ begin
         perform dipwell_internal.store_override(l, o, case when dipwell_internal.decides(o, greatest(n, b.ts)) then dipwell_internal.renewed(l, o) end, (d.rule).number, n);
     end if;
 end $$;
-comment on function dipwell_internal.settle_row is
-    'Converts a locked row to its own definition at the present version, ends its records that are due at n, and its override if that has ended.';
+comment on function dipwell_internal.settle_row is 'Converts a locked row to its own definition at the present version, and ends what is due.';
 
 create function dipwell_internal.sweep_overrides(max_rows bigint, n bigint) returns void language plpgsql volatile as $$
 declare
@@ -231,5 +224,4 @@ begin
         end if;
     end loop;
 end $$;
-comment on function dipwell_internal.sweep_overrides is
-    'Deletes at most max_rows overrides that have ended at n, and converts their rows to the limit itself. Skips rows that are locked.';
+comment on function dipwell_internal.sweep_overrides is 'Deletes at most max_rows overrides that have ended at n.';

@@ -10,16 +10,14 @@ begin
         perform pg_advisory_xact_lock(1684631671, hashtext(limit_name));
     end if;
 end $$;
-comment on function dipwell_internal.lock_limit is
-    'Waits until no other transaction changes a limit, which may not exist yet, and keeps others from changing it until this transaction ends. A shared lock only keeps its parent and its name as they are.';
+comment on function dipwell_internal.lock_limit is 'Keeps others from changing a limit, or if shared only its parent and name, until this transaction ends.';
 
 create function dipwell_internal.note_change() returns void language plpgsql volatile as $$
 begin
     insert into dipwell.revision (n) values (1 + (random() * 2147483646)::bigint);
     notify dipwell;
 end $$;
-comment on function dipwell_internal.note_change is
-    'Tells programs that limits have changed.';
+comment on function dipwell_internal.note_change is 'Tells programs that limits have changed.';
 
 -- Converting a row rounds, so that a hold that expired before the conversion would give
 -- back less than it took. So expired holds are given back first. The holds of a locked
@@ -38,9 +36,9 @@ begin
     end loop;
     return keys;
 end $$;
-comment on function dipwell_internal.expire_before_change is
-    'Gives back the expired holds of a limit before a new version of the limit begins, those of at most a number of keys. Returns the number of keys. Go twin: Lows.expireUnder.';
+comment on function dipwell_internal.expire_before_change is 'Gives back the expired holds of at most a number of keys, before a new version of their limit.';
 
+-- The owner "call site" defines a limit that does not exist, and changes none.
 create function dipwell_internal.put_limit(d dipwell.limits, r dipwell.versions, at bigint default null) returns int language plpgsql volatile as $$
 declare
     old  dipwell.limits;
@@ -63,7 +61,7 @@ begin
         d.overridden := old.overridden;
         perform dipwell_internal.check_owner(d.name, old.owner, d.owner);
         if (old.algorithm = 'concurrency') <> (d.algorithm = 'concurrency') then
-            perform dipwell_internal.bad_limit(d.name, 'algorithm', format('%s cannot become %s, because what is used means something else; drop the limit first', old.algorithm, d.algorithm));
+            perform dipwell_internal.wrong(format('algorithm: %s cannot become %s, because what is used means something else; drop the limit first', old.algorithm, d.algorithm), d.name);
         end if;
         select * into was from dipwell.versions v where v.limit_id = old.id and v.number = old.version;
         r.limit_id := old.id;
@@ -137,20 +135,13 @@ begin
     perform dipwell_internal.note_change();
     return d.id;
 end $$;
-comment on function dipwell_internal.put_limit is
-    'Stores a compiled definition. If its rule is unchanged it keeps its version; otherwise a new version begins now. Raises an error if the limit has another owner. The owner "call site" defines a limit that does not exist, with the owner "code", and never changes an existing one.';
+comment on function dipwell_internal.put_limit is 'Stores a compiled definition, in a new version if its rule has changed.';
 
-create function dipwell_internal.check_reshard(l dipwell.limits, n bigint) returns void language plpgsql stable as $$
-declare
-    of_key text := (select dipwell_internal.key_of(l.shards, o.key) from dipwell.key_overrides o
-        where o.limit_id = l.id and coalesce(o.until, 9223372036854775807) > n order by o.key limit 1);
-begin
-    if of_key is not null then
-        perform dipwell_internal.bad_limit(l.name, 'shards', format('cannot change while keys have overrides, such as "%s"; end them first', of_key));
-    end if;
-end $$;
-comment on function dipwell_internal.check_reshard is
-    'Raises an error if a key of a limit has an override, which would be that of rows that the key has no more. Go twin: Limiter.Define.';
+create function dipwell_internal.check_reshard(l dipwell.limits, n bigint) returns void language sql volatile as $$
+    select dipwell_internal.wrong((select format('shards: cannot change while keys have overrides, such as "%s"; end them first', dipwell_internal.key_of(l.shards, o.key))
+        from dipwell.key_overrides o where o.limit_id = l.id and coalesce(o.until, 9223372036854775807) > n order by o.key limit 1), l.name)
+$$;
+comment on function dipwell_internal.check_reshard is 'Raises an error if keys of a limit have overrides.';
 
 -- A limit is locked while it is changed. Who gives it a parent locks those above it too, so
 -- that two programs cannot make a circle together, and a parent is not dropped meanwhile.
@@ -171,22 +162,16 @@ begin
             perform dipwell_internal.lock_limit(child.parent, shared => true);
         end if;
         select * into parent from dipwell.limits l where l.name = child.parent;
-        if child.parent = d.name then
-            perform dipwell_internal.bad_limit(d.name, 'parent', format('limit %s has this limit above it, so it cannot be its parent', d.parent));
-        elsif not found and levels = 1 then
-            perform dipwell_internal.bad_limit(d.name, 'parent', format('there is no limit %s', d.parent));
-        elsif not found then
-            perform dipwell_internal.bad_limit(d.name, 'parent', format('limit %s, above it, has a parent that does not exist, %s', child.name, child.parent));
-        elsif levels = 4 then
-            perform dipwell_internal.bad_limit(d.name, 'parent', 'has more than 4 levels with it');
-        elsif parent.adaptive is not null then
-            perform dipwell_internal.bad_limit(d.name, 'parent', format('limit %s is adaptive, so it cannot be a parent', parent.name));
-        elsif parent.shards > 1 then
-            perform dipwell_internal.bad_limit(d.name, 'parent', format('limit %s has shards, so it cannot be a parent', parent.name));
-        elsif (parent.algorithm = 'concurrency') <> (child.algorithm = 'concurrency') then
-            perform dipwell_internal.bad_limit(d.name, 'parent', format('a concurrency limit and its parent both are one; %s is a %s, %s a %s',
-                child.name, child.algorithm, parent.name, parent.algorithm));
-        end if;
+        perform dipwell_internal.wrong('parent: ' || case
+            when child.parent = d.name then format('limit %s has this limit above it, so it cannot be its parent', d.parent)
+            when parent.id is null and levels = 1 then format('there is no limit %s', d.parent)
+            when parent.id is null then format('limit %s, above it, has a parent that does not exist, %s', child.name, child.parent)
+            when levels = 4 then 'has more than 4 levels with it'
+            when parent.adaptive is not null then format('limit %s is adaptive, so it cannot be a parent', parent.name)
+            when parent.shards > 1 then format('limit %s has shards, so it cannot be a parent', parent.name)
+            when (parent.algorithm = 'concurrency') <> (child.algorithm = 'concurrency') then
+                format('a concurrency limit and its parent both are one; %s is a %s, %s a %s', child.name, child.algorithm, parent.name, parent.algorithm)
+            end, d.name);
         child := parent;
         levels := levels + 1;
     end loop;
@@ -197,19 +182,17 @@ begin
             select l.name, l.algorithm, 1 as n from dipwell.limits l where l.parent = d.name
             union all select l.name, l.algorithm, b.n + 1 from below b join dipwell.limits l on l.parent = b.name where b.n < 4)
         select * from below order by name loop
-        if x.n + levels > 4 then
-            perform dipwell_internal.bad_limit(d.name, 'parent', format('limit %s would be the lowest of %s levels; at most 4', x.name, x.n + levels));
-        elsif x.n = 1 and d.adaptive is not null then
-            perform dipwell_internal.bad_limit(d.name, 'adaptive', format('it is the parent of limit %s, and an adaptive limit cannot be one', x.name));
-        elsif x.n = 1 and (x.algorithm = 'concurrency') <> (d.algorithm = 'concurrency') then
-            perform dipwell_internal.bad_limit(d.name, 'algorithm', format('it is the parent of limit %s; a concurrency limit and its parent both are one', x.name));
-        elsif x.n = 1 and d.shards > 1 then
-            perform dipwell_internal.bad_limit(d.name, 'shards', format('is not for the parent of limit %s', x.name));
-        end if;
+        perform dipwell_internal.wrong(case
+            when x.n + levels > 4 then format('parent: limit %s would be the lowest of %s levels; at most 4', x.name, x.n + levels)
+            when x.n > 1 then null
+            when d.adaptive is not null then format('adaptive: it is the parent of limit %s, and an adaptive limit cannot be one', x.name)
+            when (x.algorithm = 'concurrency') <> (d.algorithm = 'concurrency') then
+                format('algorithm: it is the parent of limit %s; a concurrency limit and its parent both are one', x.name)
+            when d.shards > 1 then format('shards: is not for the parent of limit %s', x.name)
+            end, d.name);
     end loop;
 end $$;
-comment on function dipwell_internal.check_parents is
-    'Raises an error if the parent of a limit, which replaces old, is wrong: the parent must exist, there must be no circle and no more than four levels, and only concurrency limits may have concurrency limits as parent or child. Go twin: Registry.CheckParents.';
+comment on function dipwell_internal.check_parents is 'Raises an error if a limit may not have its parent, algorithm or shards in the tree it is in.';
 
 create function dipwell_internal.mark_parent(limit_name text) returns void language plpgsql volatile as $$
 declare
@@ -219,8 +202,7 @@ begin
         set parts = case when is_parent then 0 end
         where l.name = limit_name and l.parent is null and l.parts is not distinct from case when not is_parent then 0 end;
 end $$;
-comment on function dipwell_internal.mark_parent is
-    'Sets limits.parts of a topmost parent that got its first child or lost its last one.';
+comment on function dipwell_internal.mark_parent is 'Sets limits.parts of a topmost parent that got its first child or lost its last.';
 
 -- Go twin: checkOwner.
 create function dipwell_internal.check_owner(limit_name text, was text, by_owner text) returns void language plpgsql immutable as $$
@@ -239,8 +221,7 @@ begin
         perform dipwell_internal.other_owner(limit_name, was);
     end if;
 end $$;
-comment on function dipwell_internal.check_owner is
-    'Raises an error if an owner may not define a limit that another one defined before. Files and descriptors may take over limits that no file names, and those of older programs. Go twin: checkOwner.';
+comment on function dipwell_internal.check_owner is 'Raises an error if an owner may not change a limit of another.';
 
 create function dipwell_internal.other_owner(limit_name text, owner text) returns void language plpgsql immutable as $$
 begin
@@ -250,17 +231,14 @@ begin
             when 'file' then 'the configuration file' || coalesce(' of owner ' || nullif(split_part(split_part(owner, ' ', 1), ':', 2), ''), '')
             when 'rls' then 'the descriptors of the RateLimitService' when 'api' then 'the API' when 'sql' then 'SQL' else owner end);
 end $$;
-comment on function dipwell_internal.other_owner is
-    'Raises the error for a change by someone who is not the owner.';
+comment on function dipwell_internal.other_owner is 'Raises the error for a change by someone who is not the owner.';
 
 create function dipwell_internal.drop_limit(limit_name text, by_owner text) returns void language plpgsql volatile as $$
 declare
     old   dipwell.limits;
     child text;
 begin
-    if limit_name is null then
-        perform dipwell_internal.bad_limit(null, 'name', 'is missing');
-    end if;
+    perform dipwell_internal.wrong(case when limit_name is null then 'name: is missing' end);
     perform dipwell_internal.lock_limit(limit_name);
     select * into old from dipwell.limits x where x.name = limit_name;
     if not found then
@@ -271,9 +249,7 @@ begin
     end if;
     perform dipwell_internal.lock_limit(old.parent);
     select min(x.name) into child from dipwell.limits x where x.parent = limit_name;
-    if child is not null then
-        perform dipwell_internal.bad_limit(limit_name, 'parent', format('it is the parent of limit %s, which must be dropped or changed first', child));
-    end if;
+    perform dipwell_internal.wrong(format('parent: it is the parent of limit %s, which must be dropped or changed first', child), limit_name) where child is not null;
     -- Parts for other limits stay until they are due. Without this part nobody can cancel
     -- them.
     delete from dipwell.reservations x where x.limit_id = old.id;
@@ -282,35 +258,19 @@ begin
     perform dipwell_internal.mark_parent(old.parent);
     perform dipwell_internal.note_change();
 end $$;
-comment on function dipwell_internal.drop_limit is
-    'Deletes a limit and ends the reservations that have a part in it. Sweeps delete its buckets.';
+comment on function dipwell_internal.drop_limit is 'Deletes a limit and ends the reservations and holds that have a part in it.';
 
-create function dipwell_internal.bad_limit(limit_name text, field text, reason text) returns void language plpgsql as $$
-begin
-    raise exception using errcode = 'invalid_parameter_value', constraint = field,
-        message = case when limit_name is null then '' else 'limit ' || limit_name || ': ' end || field || ': ' || reason;
-end $$;
-comment on function dipwell_internal.bad_limit is
-    'Raises the error for an invalid definition.';
-
-create function dipwell_internal.check_name(limit_name text, field text, name text) returns void language plpgsql as $$
-begin
-    if name = '' then
-        perform dipwell_internal.bad_limit(limit_name, field, 'is missing');
-    elsif octet_length(name) > 128 then
-        perform dipwell_internal.bad_limit(limit_name, field, format('has %s bytes; at most 128', octet_length(name)));
-    elsif name ~ '[^ -~]' or name ~ '^ | $' then
-        perform dipwell_internal.bad_limit(limit_name, field, format('"%s" is not printable ASCII without spaces at its ends', name));
-    end if;
-end $$;
-comment on function dipwell_internal.check_name is
-    'Raises an error if a setting cannot be the name of a limit.';
+create function dipwell_internal.name_error(field text, name text) returns text language sql immutable as $$
+    select field || ': ' || case when name = '' then 'is missing'
+        when octet_length(name) > 128 then format('has %s bytes; at most 128', octet_length(name))
+        when name ~ '[^ -~]' or name ~ '^ | $' then format('"%s" is not printable ASCII without spaces at its ends', name) end
+$$;
+comment on function dipwell_internal.name_error is 'What is wrong with the name of a limit; null if it is right.';
 
 create function dipwell_internal.most_units(every bigint, add bigint) returns bigint language sql immutable as
 $$ select case when 9007199254740991 / every - 1 < 1 then 0
     else dipwell_internal.mul_div(9007199254740991 / every - 1, add, 1, false) end $$;
-comment on function dipwell_internal.most_units is
-    'The largest number of units that can be counted exactly and comes back within 2^53-1 µs.';
+comment on function dipwell_internal.most_units is 'The largest number of units that is counted exactly and comes back within 2^53-1 µs.';
 
 create function dipwell_internal.format_per(period bigint) returns text language sql immutable as
 $$ select case
@@ -323,8 +283,7 @@ $$ select case
     when period % 1000000 = 0 then (period / 1000000) || 's'
     when period % 1000 = 0 then (period / 1000) || 'ms'
     else period || 'us' end $$;
-comment on function dipwell_internal.format_per is
-    'Formats a period in µs, or -months, as 250ms, 1d, 3mo.';
+comment on function dipwell_internal.format_per is 'Formats a period in µs, or -months, as 250ms, 1d, 3mo.';
 
 create function dipwell_internal.parse_offset(s text) returns bigint language plpgsql immutable as $$
 declare
@@ -343,8 +302,7 @@ begin
     end if;
     return sum::bigint;
 end $$;
-comment on function dipwell_internal.parse_offset is
-    'The µs in a sum of whole numbers with units, such as 1d12h or 0s; null if the text is not such a sum.';
+comment on function dipwell_internal.parse_offset is 'The µs in a sum of whole numbers with units, such as 1d12h; null if it is none.';
 
 create function dipwell_internal.period_of(per interval) returns bigint language plpgsql immutable as $$
 declare
@@ -358,61 +316,40 @@ begin
     end if;
     return case when months > 0 then -months else us::bigint end;
 end $$;
-comment on function dipwell_internal.period_of is
-    'The length of an interval in µs, or -months. 0 if the interval mixes months and days, or is too long to be counted.';
+comment on function dipwell_internal.period_of is 'The µs of an interval, or -months; 0 if it is both or too long.';
 
 create function dipwell_internal.parse_per(s text) returns bigint language sql immutable as
 $$ select case when s is null then null when s ~ '^[0-9]+mo$' then -left(s, -2)::bigint when s ~ '^[0-9]+y$' then -12 * left(s, -1)::bigint else dipwell_internal.parse_offset(s) end $$;
-comment on function dipwell_internal.parse_per is
-    'The µs of a period as format_per writes it, or -months.';
+comment on function dipwell_internal.parse_per is 'The µs of a period as format_per writes it, or -months.';
 
 create function dipwell_internal.settings_of(d dipwell.limits) returns text language sql stable as
 $$ select jsonb_strip_nulls(jsonb_build_object('name', d.name, 'algorithm', d.algorithm, 'rate', nullif(d.rate, 0)::text, 'per', nullif(nullif(d.per, '0s'), ''), 'burst', d.burst::text,
     'max_debt', case d.max_debt when -1 then 'unlimited' else d.max_debt::text end, 'max_charge', d.max_charge::text, 'start', nullif(d.start, ''), 'plans', d.plans,
     'lease', dipwell_internal.format_per(nullif(d.lease_us, 0)), 'shards', nullif(d.shards, 0)::text, 'adaptive', d.adaptive))::text $$;
-comment on function dipwell_internal.settings_of is
-    'The settings of a limit that its rule, its plans and overrides are compiled from, as in versions.settings.';
+comment on function dipwell_internal.settings_of is 'versions.settings of a limit.';
 
 create function dipwell_internal.defined(d dipwell.limits) returns text language sql stable as
 $$ select (dipwell_internal.settings_of(d)::jsonb || jsonb_strip_nulls(jsonb_build_object('mode', nullif(d.mode, 'enforce'), 'on_change', nullif(d.on_change, 'keep'),
     'parent', nullif(d.parent, ''), 'parts', nullif(d.parts, 0)::text, 'shared', case when d.shared then 'true' end, 'ttl', dipwell_internal.format_per(nullif(d.ttl_us, 0)), 'on_expire', nullif(d.on_expire, 'give_back'))))::text $$;
-comment on function dipwell_internal.defined is
-    'All settings of a limit that define can set, as the audit has them.';
+comment on function dipwell_internal.defined is 'All settings of a limit that define can set, for audit.';
 
-create function dipwell_internal.limit_of(settings text) returns dipwell.limits language plpgsql stable as $$
-declare
-    s jsonb := settings;
-    d dipwell.limits;
-begin
-    d.name := s->>'name';
-    d.algorithm := coalesce(s->>'algorithm', 'token_bucket');
-    d.rate := (s->>'rate')::bigint;
-    d.per := s->>'per';
-    d.burst := (s->>'burst')::bigint;
-    d.max_debt := case s->>'max_debt' when 'unlimited' then -1 else (s->>'max_debt')::bigint end;
-    d.max_charge := (s->>'max_charge')::bigint;
-    d.start := s->>'start';
-    d.lease_us := dipwell_internal.parse_offset(s->>'lease');
-    d.shards := (s->>'shards')::bigint;
-    d.adaptive := s->>'adaptive';
-    d.on_change := 'keep';
-    d.mode := 'enforce';
-    return d;
-end $$;
-comment on function dipwell_internal.limit_of is
-    'The limit that versions.settings describes, with the settings that rules are compiled from.';
+create function dipwell_internal.limit_of(s jsonb) returns dipwell.limits language sql stable as $$
+    select jsonb_populate_record(null::dipwell.limits, s - 'plans' || jsonb_build_object('algorithm', coalesce(s->>'algorithm', 'token_bucket'),
+        'max_debt', case s->>'max_debt' when 'unlimited' then '-1' else s->>'max_debt' end, 'lease_us', dipwell_internal.parse_offset(s->>'lease'),
+        'on_change', 'keep', 'mode', 'enforce'))
+$$;
+comment on function dipwell_internal.limit_of is 'The limit that versions.settings describes.';
 
 create function dipwell_internal.compile_variant(d dipwell.limits, base dipwell.versions, plan text, rate bigint, per bigint, burst bigint, max_debt bigint)
 returns dipwell.versions language plpgsql stable as $$
 declare
-    field  text;
     reason text;
     prefix text := 'limit ' || d.name || ': ';
     period bigint := dipwell_internal.parse_per(d.per);
     r      dipwell.versions;
 begin
     if per <> period and d.algorithm in ('fixed_window', 'interval', 'concurrency') then
-        perform dipwell_internal.bad_limit(d.name, 'per', 'a plan of a window or an interval keeps the period of the limit');
+        perform dipwell_internal.wrong('per: a plan of a window or an interval keeps the period of the limit', d.name);
     end if;
     d.rate := coalesce(rate, d.rate);
     d.burst := coalesce(burst, d.burst);
@@ -420,12 +357,10 @@ begin
     r := dipwell_internal.compile(d, coalesce(per, period), nullif(base.every, 0));
     return dipwell_internal.variant(base, null, r.unit, r.add, r.cap, r.debt, r.max_charge, r.max_used);
 exception when invalid_parameter_value then
-    get stacked diagnostics reason = message_text, field = constraint_name;
-    raise exception using errcode = 'invalid_parameter_value', constraint = 'plans',
-        message = format('%splans: plan %s: %s', prefix, plan, case when starts_with(reason, prefix) then substr(reason, length(prefix) + 1) else reason end);
+    get stacked diagnostics reason = message_text;
+    perform dipwell_internal.wrong(format('plans: plan %s: %s', plan, case when starts_with(reason, prefix) then substr(reason, length(prefix) + 1) else reason end), d.name);
 end $$;
-comment on function dipwell_internal.compile_variant is
-    'The rule of a plan, for the version base of a limit. null means the limit''s setting. Go twin: Limit.compileVariant.';
+comment on function dipwell_internal.compile_variant is 'The rule of a plan, for the version base of a limit. null means the limit''s setting.';
 
 create function dipwell_internal.plans_of(plans text)
 returns table (i int, name text, rate bigint, per text, burst bigint, max_debt bigint, mode text, callable text) language sql immutable as $$
@@ -435,15 +370,13 @@ returns table (i int, name text, rate bigint, per text, burst bigint, max_debt b
     cross join lateral (select coalesce(jsonb_object_agg(split_part(x, '=', 1), split_part(x, '=', 2)), '{}') as s
         from unnest(string_to_array(nullif(substr(p.plan, length(split_part(p.plan, ':', 1)) + 2), ''), ';')) x) v
 $$;
-comment on function dipwell_internal.plans_of is
-    'The plans in limits.plans. Go twin: Plans.All.';
+comment on function dipwell_internal.plans_of is 'The plans in limits.plans.';
 
 create function dipwell_internal.plan_text(name text, rate bigint, per text, burst bigint, max_debt bigint, mode text, callable text) returns text language sql immutable as $$
     select plan_text.name || coalesce(':' || nullif(concat_ws(';', 'rate=' || rate, 'per=' || per, 'burst=' || burst,
         'max_debt=' || case max_debt when -1 then 'unlimited' else max_debt::text end, 'mode=' || mode, 'callable=' || nullif(callable, 'true')), ''), '')
 $$;
-comment on function dipwell_internal.plan_text is
-    'A plan as in limits.plans. Go twin: Plan.write.';
+comment on function dipwell_internal.plan_text is 'A plan as in limits.plans.';
 
 create function dipwell_internal.put_plans(d dipwell.limits, r dipwell.versions) returns void language plpgsql volatile as $$
 declare
@@ -452,184 +385,71 @@ declare
     last text;
 begin
     for p in select * from dipwell_internal.plans_of(d.plans) loop
-        if p.name !~ '^[A-Za-z0-9_.-]{1,64}$' then
-            perform dipwell_internal.bad_limit(d.name, 'plans', format('the name "%s" of a plan is not 1 to 64 letters, digits and characters _ . -', p.name));
-        elsif p.i > 100 then
-            perform dipwell_internal.bad_limit(d.name, 'plans', 'there are more than 100');
-        elsif p.name = last then
-            perform dipwell_internal.bad_limit(d.name, 'plans', format('plan %s is there twice', p.name));
-        elsif d.shards > 1 and p.callable <> 'false' then
-            perform dipwell_internal.bad_limit(d.name, 'plans', format('plan %s: callable: is false in a limit with shards', p.name));
-        elsif p.mode not in ('enforce', 'shadow', 'unlimited', 'blocked') then
-            perform dipwell_internal.bad_limit(d.name, 'plans', format('plan %s: mode: unknown; it is one of shadow, unlimited, blocked, enforce', p.name));
-        elsif p.mode in ('unlimited', 'blocked') and num_nonnulls(p.rate, p.per, p.burst, p.max_debt) > 0 then
-            perform dipwell_internal.bad_limit(d.name, 'plans', format('plan %s: mode: %s leaves the key to the base limit; leave out rate, per, burst and max_debt', p.name, p.mode));
-        end if;
+        perform dipwell_internal.wrong('plans: ' || case
+            when p.i > 100 then 'there are more than 100'
+            when p.name = last then format('plan %s is there twice', p.name)
+            when d.shards > 1 and p.callable <> 'false' then format('plan %s: callable: is false in a limit with shards', p.name)
+            when p.mode in ('unlimited', 'blocked') and num_nonnulls(p.rate, p.per, p.burst, p.max_debt) > 0 then
+                format('plan %s: mode: %s leaves the key to the base limit; leave out rate, per, burst and max_debt', p.name, p.mode)
+            end, d.name);
         v := dipwell_internal.compile_variant(d, r, p.name, p.rate, dipwell_internal.parse_per(p.per), p.burst, p.max_debt);
         insert into dipwell.plans (limit_id, number, version, name, mode, callable, unit, add, cap, debt, max_charge, max_used)
             values (r.limit_id, (p.i << 20) + r.number, r.number, p.name, p.mode, p.callable, v.unit, v.add, v.cap, v.debt, v.max_charge, v.max_used);
         last := p.name;
     end loop;
 end $$;
-comment on function dipwell_internal.put_plans is
-    'Compiles the plans of a new version of a limit.';
-
-create function dipwell_internal.compile_concurrency(d dipwell.limits, period bigint) returns dipwell.versions language plpgsql stable as $$
-declare
-    m constant bigint := 9007199254740991;
-    r dipwell.versions;
-begin
-    if d.rate <> 0 then
-        perform dipwell_internal.bad_limit(d.name, 'rate', 'is not for a concurrency limit; its tokens come back when holds end');
-    elsif period <> 0 then
-        perform dipwell_internal.bad_limit(d.name, 'per', 'is not for a concurrency limit; its tokens come back when holds end');
-    elsif d.burst is null or d.burst < 1 or d.burst > m then
-        perform dipwell_internal.bad_limit(d.name, 'burst', format('%s is not between 1 and 2^53-1', greatest(coalesce(d.burst, 0), 0)));
-    elsif d.max_debt <> 0 then
-        perform dipwell_internal.bad_limit(d.name, 'max_debt', 'is not for a concurrency limit');
-    elsif d.max_charge is not null then
-        perform dipwell_internal.bad_limit(d.name, 'max_charge', 'is not for a concurrency limit');
-    elsif d.start <> '' then
-        perform dipwell_internal.bad_limit(d.name, 'start', 'is for windows and intervals');
-    elsif d.on_change <> 'keep' then
-        perform dipwell_internal.bad_limit(d.name, 'on_change', 'is keep for a concurrency limit');
-    elsif d.on_expire = 'keep' then
-        perform dipwell_internal.bad_limit(d.name, 'on_expire', 'is give_back for a concurrency limit');
-    elsif d.mode not in ('enforce', 'shadow') then
-        perform dipwell_internal.bad_limit(d.name, 'mode', 'unknown; it is one of enforce, shadow');
-    end if;
-    r.policy := 'keep';
-    r.unit := 1;
-    r.every := m;
-    r.add := m;
-    r.cap := d.burst;
-    r.origin := 0;
-    r.burst := d.burst;
-    r.debt := 0;
-    r.most := d.burst;
-    r.max_charge := d.burst;
-    r.max_used := m;
-    r.leaky := false;
-    r.spread := false;
-    r.months := 0;
-    r.days := 0;
-    r.clock := 0;
-    r.zone := '';
-    r.per := '';
-    return r;
-end $$;
-comment on function dipwell_internal.compile_concurrency is
-    'Compiles a concurrency limit. Go twins: compiler.checkConcurrency, compiler.concurrency.';
-
-create function dipwell_internal.check_lease(d dipwell.limits) returns void language plpgsql immutable as $$
-begin
-    if d.lease_us not between 10000 and 1000000 then
-        perform dipwell_internal.bad_limit(d.name, 'lease', format('%s is not between 10ms and 1s', dipwell_internal.format_per(d.lease_us)));
-    elsif d.algorithm <> 'token_bucket' then
-        perform dipwell_internal.bad_limit(d.name, 'lease', 'is for token buckets');
-    elsif d.parent is not null then
-        perform dipwell_internal.bad_limit(d.name, 'lease', 'is not for a limit with a parent');
-    elsif d.mode = 'shadow' then
-        perform dipwell_internal.bad_limit(d.name, 'lease', 'is not for a limit in shadow mode');
-    elsif d.shards > 1 then
-        perform dipwell_internal.bad_limit(d.name, 'lease', 'is not for a limit with shards');
-    end if;
-end $$;
-comment on function dipwell_internal.check_lease is
-    'Checks those settings of a leased limit that its plans cannot change. Go twin: compiler.checkLease.';
-
-create function dipwell_internal.check_shards(d dipwell.limits) returns void language plpgsql immutable as $$
-begin
-    if d.algorithm <> 'token_bucket' then
-        perform dipwell_internal.bad_limit(d.name, 'shards', 'is for token buckets');
-    elsif d.parent is not null then
-        perform dipwell_internal.bad_limit(d.name, 'shards', 'is not for a limit with a parent');
-    elsif d.parts <> 0 then
-        perform dipwell_internal.bad_limit(d.name, 'shards', 'is not for a limit whose keys are paths');
-    end if;
-end $$;
-comment on function dipwell_internal.check_shards is
-    'Checks those settings of a limit with shards that its plans cannot change. Go twin: compiler.checkShards.';
+comment on function dipwell_internal.put_plans is 'Compiles the plans of a new version of a limit.';
 
 create function dipwell_internal.carve(d dipwell.limits, burst bigint, period bigint) returns bigint language plpgsql immutable as $$
 declare
-    per  text := dipwell_internal.format_per(period);
-    most bigint := dipwell_internal.mul_div(burst, period, 2 * d.rate, false);
+    most bigint := case when burst > 1 then least(dipwell_internal.mul_div(burst, period, 2 * d.rate, false),
+        case when burst = 2 then dipwell_internal.mul_div(period, 1000, 1002 * d.rate, false) end) else 0 end;
 begin
-    if burst < 2 then
-        most := 0;
-    elsif burst = 2 then
-        most := least(most, dipwell_internal.mul_div(period, 1000, 1002 * d.rate, false));
-    end if;
-    if d.lease_us > most and most < 10000 then
-        perform dipwell_internal.bad_limit(d.name, 'lease', format('%s is too long for a burst of %s at %s per %s, and so is any other; at most half of the burst may come back in it',
-            dipwell_internal.format_per(d.lease_us), burst, d.rate, per));
-    elsif d.lease_us > most then
-        perform dipwell_internal.bad_limit(d.name, 'lease', format('%s is too long for a burst of %s at %s per %s; at most %s',
-            dipwell_internal.format_per(d.lease_us), burst, d.rate, per, dipwell_internal.format_per(most)));
-    end if;
+    perform dipwell_internal.wrong(format('lease: %s is too long for a burst of %s at %s per %s',
+            dipwell_internal.format_per(d.lease_us), burst, d.rate, dipwell_internal.format_per(period))
+        || case when most < 10000 then ', and so is any other; at most half of the burst may come back in it' else '; at most ' || dipwell_internal.format_per(most) end,
+        d.name) where d.lease_us > most;
     return dipwell_internal.mul_div(d.lease_us * 1002, d.rate, period * 1000, true);
 end $$;
-comment on function dipwell_internal.carve is
-    'How many tokens fewer than its burst a leased limit has. Go twin: compiler.carve.';
+comment on function dipwell_internal.carve is 'How many tokens fewer than its burst a leased limit has.';
 
-create function dipwell_internal.larger_than(d dipwell.limits, burst bigint, per text, room bigint) returns void language plpgsql as $$
-begin
-    if room < 1 then
-        perform dipwell_internal.bad_limit(d.name, 'rate', format('%s per %s is too slow, or max_debt and max_charge too large, to count exactly with any burst', d.rate, per));
-    end if;
-    perform dipwell_internal.bad_limit(d.name, 'burst', format('%s at %s per %s is too large to count exactly; at most %s', burst, d.rate, per, room));
-end $$;
-comment on function dipwell_internal.larger_than is
-    'Raises the error for a burst that is too large. Go twin: compiler.largerThan.';
+create function dipwell_internal.larger_than(d dipwell.limits, burst bigint, per text, room bigint) returns void language sql immutable as $$
+    select dipwell_internal.wrong(case when room < 1 then format('rate: %s per %s is too slow, or max_debt and max_charge too large, to count exactly with any burst', d.rate, per)
+        else format('burst: %s at %s per %s is too large to count exactly; at most %s', burst, d.rate, per, room) end, d.name)
+$$;
+comment on function dipwell_internal.larger_than is 'Raises the error for a burst that is too large.';
 
 create function dipwell_internal.adaptive_text(limit_name text, adaptive jsonb) returns text language plpgsql immutable as $$
 declare
-    parts text[] := '{}';
+    parts text[];
     x     record;
     v     text;
     n     numeric;
 begin
-    if adaptive is null or adaptive = 'null' then
+    if adaptive = 'null' then
         return null;
-    elsif jsonb_typeof(adaptive) <> 'object' then
-        perform dipwell_internal.bad_limit(limit_name, 'adaptive', 'is not an object such as {"floor": 50, "latency": "200ms"}');
     end if;
+    perform dipwell_internal.wrong('adaptive: is not an object such as {"floor": 50, "latency": "200ms"}', limit_name) where jsonb_typeof(adaptive) <> 'object';
     for x in select o.key, o.value from jsonb_each_text(adaptive) o
-            order by array_position(array['floor', 'latency', 'quantile', 'errors', 'window'], o.key) loop
+            where o.value is not null order by array_position(array['floor', 'latency', 'quantile', 'errors', 'window'], o.key) loop
         v := x.value;
-        continue when v is null;
-        case when x.key = 'floor' then
-            if v !~ '^[1-9][0-9]{0,15}$' then
-                perform dipwell_internal.bad_limit(limit_name, 'adaptive', format('%s: "%s" is not a whole number from 1 to 2^53-1', x.key, v));
-            end if;
-        when x.key in ('latency', 'window') then
-            n := dipwell_internal.parse_offset(v);
-            if n is null or n < 1 then
-                perform dipwell_internal.bad_limit(limit_name, 'adaptive', format('%s: "%s" is not a length of time such as 200ms', x.key, v));
-            end if;
-            v := dipwell_internal.format_per(n::bigint);
-        when x.key in ('quantile', 'errors') then
-            if v !~ '^[0-9]{1,3}(\.[0-9]{1,9})?%?$' then
-                n := 0;
-            else
-                n := rtrim(v, '%')::numeric / case when right(v, 1) = '%' then 100 else 1 end;
-            end if;
-            if n <= 0 or n >= 1 or n <> round(n, 6) then
-                perform dipwell_internal.bad_limit(limit_name, 'adaptive', format('%s: "%s" is not a share between 0 and 1 with at most six decimals, such as 0.95 or 2%%', x.key, v));
-            end if;
-            v := trim_scale(n);
-        else
-            perform dipwell_internal.bad_limit(limit_name, 'adaptive', format('%s: unknown setting; it is one of floor, latency, quantile, errors, window', x.key));
-        end case;
-        parts := parts || (x.key || '=' || v);
+        n := case when x.key in ('latency', 'window') then dipwell_internal.parse_offset(v)
+            when v ~ '^[0-9]{1,3}(\.[0-9]{1,9})?%?$' then rtrim(v, '%')::numeric / case when right(v, 1) = '%' then 100 else 1 end end;
+        perform dipwell_internal.wrong(format('adaptive: %s: ', x.key) || case
+            when x.key = 'floor' and v !~ '^[1-9][0-9]{0,15}$' then format('"%s" is not a whole number from 1 to 2^53-1', v)
+            when x.key in ('latency', 'window') and coalesce(n, 0) < 1 then format('"%s" is not a length of time such as 200ms', v)
+            when x.key in ('quantile', 'errors') and (n > 0 and n < 1 and n = round(n, 6)) is not true then
+                format('"%s" is not a share between 0 and 1 with at most six decimals, such as 0.95 or 2%%', v)
+            when x.key not in ('floor', 'latency', 'quantile', 'errors', 'window') then 'unknown setting; it is one of floor, latency, quantile, errors, window'
+            end, limit_name);
+        parts := parts || (x.key || '=' || case x.key when 'floor' then v when 'quantile' then trim_scale(n)::text when 'errors' then trim_scale(n)::text
+            else dipwell_internal.format_per(n::bigint) end);
     end loop;
-    return nullif(array_to_string(parts, ';'), '');
+    return array_to_string(parts, ';');
 end $$;
-comment on function dipwell_internal.adaptive_text is
-    'The settings of an adaptive limit as text, as in limits.adaptive. Go twins: Adaptive.Set, Adaptive.String.';
+comment on function dipwell_internal.adaptive_text is 'limits.adaptive of the argument adaptive.';
 
-create function dipwell_internal.check_adaptive(d dipwell.limits) returns void language plpgsql stable as $$
+create function dipwell_internal.adaptive_error(d dipwell.limits) returns text language plpgsql stable as $$
 declare
     s        jsonb := (select jsonb_object_agg(split_part(x, '=', 1), split_part(x, '=', 2)) from unnest(string_to_array(d.adaptive, ';')) x);
     lowest   bigint := coalesce((s->>'floor')::bigint, 0);
@@ -637,7 +457,8 @@ declare
     quantile numeric := s->>'quantile';
     errors   numeric := s->>'errors';
     length   bigint := dipwell_internal.parse_per(s->>'window');
-    reason   text := case
+begin
+    return 'adaptive: ' || case
         when d.algorithm <> 'token_bucket' then format('is for token buckets, not for algorithm %s', d.algorithm)
         when d.lease_us <> 0 then 'is not for a limit with a lease'
         when d.shards > 1 then 'is not for a limit with shards'
@@ -650,13 +471,8 @@ declare
         when errors not between 0.000001 and 0.5 then format('errors: %s is not between 0.000001 and 0.5, in whole millionths', errors)
         when length not between 100000 and 3600000000 then format('window: %s is not a whole number of microseconds from 100ms to 1h', dipwell_internal.format_per(length))
         end;
-begin
-    if reason is not null then
-        perform dipwell_internal.bad_limit(d.name, 'adaptive', reason);
-    end if;
 end $$;
-comment on function dipwell_internal.check_adaptive is
-    'Checks the settings of an adaptive limit whose other numbers are valid. Go twin: compiler.checkAdaptive.';
+comment on function dipwell_internal.adaptive_error is 'What is wrong with an adaptive limit; null if it is right.';
 
 create function dipwell_internal.parse_start(d dipwell.limits, months bigint) returns text[] language plpgsql stable as $$
 declare
@@ -665,40 +481,42 @@ declare
     wall text[];
     days bigint := 0;
 begin
-    if rest ~ '^[0-9.]+ *(us|ms|s|m|h|d|w|mo|y|sec|second|min|minute|hr|hour|day|wk|week|mon|month|yr|year)s?$' then
-        perform dipwell_internal.bad_limit(d.name, 'start', format('"%s" is a length of time; start is when windows begin, such as 0s or ''00:00 UTC'', and per how long they are', rest));
-    elsif position(' ' in rest) = 0 then
-        perform dipwell_internal.bad_limit(d.name, 'start', format('"%s" is neither an offset such as 0s nor a wall clock with a zone such as ''06:00 Europe/Rome''', rest));
-    elsif rest ~ '^[^: ]* [^ ]* ' then
+    if rest ~ '^[^: ]* [^ ]* ' then
         day := split_part(rest, ' ', 1);
         rest := substr(rest, length(day) + 2);
     end if;
     wall := regexp_match(rest, '^([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))? +([^ ].*?) *$');
-    if wall is null or wall[1]::int > 23 or wall[2]::int > 59 or coalesce(wall[3], '0')::int > 59 then
-        perform dipwell_internal.bad_limit(d.name, 'start', format('"%s" is not a time of day such as 06:00', split_part(rest, ' ', 1)));
-    elsif wall[4] <> 'UTC' and not exists (select from pg_timezone_names z where z.name = wall[4]) then
-        perform dipwell_internal.bad_limit(d.name, 'start', format('"%s" is not an IANA time zone such as Europe/Rome', wall[4]));
-    elsif day = '' then
-        null;
-    elsif months = 0 then
-        perform dipwell_internal.bad_limit(d.name, 'start', format('"%s": a day stands before the time of day only if per is 1mo, and a date only if it is of more months', day));
-    elsif months = 1 then
-        if day !~ '^[0-9]{1,9}$' or day::int not between 1 and 31 then
-            perform dipwell_internal.bad_limit(d.name, 'start', format('"%s" is not a day of the month such as 17', day));
-        end if;
-        days := day::int - 1;
-    elsif day !~ '^([1-9]|0[1-9]|1[0-2])-([1-9]|0[1-9]|[12][0-9]|3[01])$' -- in a leap year
-            or split_part(day, '-', 2)::int > date_part('day', make_date(2024, split_part(day, '-', 1)::int, 1) + interval '1 month' - interval '1 day') then
-        perform dipwell_internal.bad_limit(d.name, 'start', format('"%s" is not a date such as 05-17', day));
-    elsif 12 % months <> 0 and months % 12 <> 0 then
-        perform dipwell_internal.bad_limit(d.name, 'start', format('"%s": windows of %smo do not begin on the same dates each year', day, months));
-    else
-        days := (split_part(day, '-', 1)::int - 1) % months * 31 + split_part(day, '-', 2)::int - 1;
+    perform dipwell_internal.wrong('start: ' || case
+        when d.start ~ '^[0-9.]+ *(us|ms|s|m|h|d|w|mo|y|sec|second|min|minute|hr|hour|day|wk|week|mon|month|yr|year)s?$' then
+            format('"%s" is a length of time; start is when windows begin, such as 0s or ''00:00 UTC'', and per how long they are', d.start)
+        when position(' ' in d.start) = 0 then format('"%s" is neither an offset such as 0s nor a wall clock with a zone such as ''06:00 Europe/Rome''', d.start)
+        when wall is null or wall[1]::int > 23 or wall[2]::int > 59 or coalesce(wall[3], '0')::int > 59 then
+            format('"%s" is not a time of day such as 06:00', split_part(rest, ' ', 1))
+        when wall[4] <> 'UTC' and not exists (select from pg_timezone_names z where z.name = wall[4]) then
+            format('"%s" is not an IANA time zone such as Europe/Rome', wall[4])
+        when day = '' then null
+        when months = 0 then format('"%s": a day stands before the time of day only if per is 1mo, and a date only if it is of more months', day)
+        when months = 1 then case when day !~ '^[0-9]{1,9}$' or day::int not between 1 and 31 then format('"%s" is not a day of the month such as 17', day) end
+        when day !~ '^([1-9]|0[1-9]|1[0-2])-([1-9]|0[1-9]|[12][0-9]|3[01])$' -- in a leap year
+                or split_part(day, '-', 2)::int > date_part('day', make_date(2024, split_part(day, '-', 1)::int, 1) + interval '1 month' - interval '1 day') then
+            format('"%s" is not a date such as 05-17', day)
+        when 12 % months <> 0 and months % 12 <> 0 then format('"%s": windows of %smo do not begin on the same dates each year', day, months)
+        end, d.name);
+    if day <> '' then
+        days := case months when 1 then day::int - 1 else (split_part(day, '-', 1)::int - 1) % months * 31 + split_part(day, '-', 2)::int - 1 end;
     end if;
     return array[(days * 86400 + wall[1]::int * 3600 + wall[2]::int * 60 + coalesce(wall[3], '0')::int)::text, wall[4]];
 end $$;
-comment on function dipwell_internal.parse_start is
-    'Clock and zone of windows that begin at a wall-clock time. months: of their length. Go twin: Calendar.ParseStart.';
+comment on function dipwell_internal.parse_start is 'Clock and zone of windows of so many months that begin at a wall-clock time.';
+
+create function dipwell_internal.ticks(d dipwell.limits, period bigint, of_tick bigint) returns table (tick bigint, unit bigint, add bigint, most bigint) language sql stable as $$
+    select t.tick, g.unit * s.scale, g.add * s.scale, dipwell_internal.most_units(t.tick, g.add * s.scale)
+    from unnest(array[1, 1000, 1000000, 60000000]::bigint[]) t (tick)
+    cross join lateral (select period / t.tick / gcd(d.rate, period / t.tick) as unit, d.rate / gcd(d.rate, period / t.tick) as add) g
+    cross join lateral (select case when d.adaptive is not null then (1023 + g.unit) / g.unit else 1 end as scale) s -- units for 1024 fractions
+    where period % t.tick = 0 and t.tick = coalesce(of_tick, t.tick)
+$$;
+comment on function dipwell_internal.ticks is 'The ticks that a bucket may have, with the units of each and how many of them are counted exactly.';
 
 create function dipwell_internal.compile(d dipwell.limits, period bigint, of_tick bigint default null) returns dipwell.versions language plpgsql stable as $$
 declare
@@ -706,184 +524,124 @@ declare
     algorithms constant text[] := '{token_bucket,fixed_window,interval,leaky_bucket,concurrency}';
     meant    text := translate(lower(d.algorithm), '- ', '__');
     windowed boolean := d.algorithm in ('fixed_window', 'interval');
+    rows     bigint := greatest(d.shards, 1); -- of a key
+    per      text := dipwell_internal.format_per(period);
     r        dipwell.versions;
+    x        record;
     burst    bigint;
     debt     bigint;
     charge   bigint;
     want_debt   bigint;
     want_charge bigint;
-    per      text := dipwell_internal.format_per(period);
-    need     bigint;
-    tick     bigint;
     most     bigint;
-    room     bigint := 0;
-    longest  bigint;
+    room     bigint;
     offset_  bigint;
     wall     text[];
     carved   bigint := 0;
-    rows     bigint := 1; -- of a key
-    scale    bigint := 1; -- units are finer by this
 begin
-    perform dipwell_internal.check_name(null, 'name', coalesce(d.name, ''));
-    if d.algorithm = any (algorithms) is not true then
-        perform dipwell_internal.bad_limit(d.name, 'algorithm', format('"%s" is not one of %s', d.algorithm, array_to_string(algorithms, ', '))
-            || case when meant = any (algorithms) then format('; did you mean %s?', meant) else '' end);
-    end if;
-    if d.shards not between 0 and 64 then
-        perform dipwell_internal.bad_limit(d.name, 'shards', format('%s is not between 1 and 64', d.shards));
-    end if;
-    if d.lease_us <> 0 then
-        perform dipwell_internal.check_lease(d);
-    end if;
-    if d.shards > 1 then
-        perform dipwell_internal.check_shards(d);
-    end if;
+    perform dipwell_internal.wrong(dipwell_internal.name_error('name', coalesce(d.name, '')));
+    perform dipwell_internal.wrong(coalesce(case
+        when d.algorithm = any (algorithms) is not true then format('algorithm: "%s" is not one of %s', d.algorithm, array_to_string(algorithms, ', '))
+            || case when meant = any (algorithms) then format('; did you mean %s?', meant) else '' end
+        when d.shards not between 0 and 64 then format('shards: %s is not between 1 and 64', d.shards)
+        when d.lease_us <> 0 and d.lease_us not between 10000 and 1000000 then format('lease: %s is not between 10ms and 1s', dipwell_internal.format_per(d.lease_us))
+        when d.lease_us <> 0 and d.algorithm <> 'token_bucket' then 'lease: is for token buckets'
+        when d.lease_us <> 0 and d.parent is not null then 'lease: is not for a limit with a parent'
+        when d.lease_us <> 0 and d.mode = 'shadow' then 'lease: is not for a limit in shadow mode'
+        when d.lease_us <> 0 and d.shards > 1 then 'lease: is not for a limit with shards'
+        when d.shards > 1 and d.algorithm <> 'token_bucket' then 'shards: is for token buckets'
+        when d.shards > 1 and d.parent is not null then 'shards: is not for a limit with a parent'
+        when d.shards > 1 and d.parts <> 0 then 'shards: is not for a limit whose keys are paths'
+        end, case when d.algorithm = 'concurrency' then case
+            when d.rate <> 0 then 'rate: is not for a concurrency limit; its tokens come back when holds end'
+            when period <> 0 then 'per: is not for a concurrency limit; its tokens come back when holds end'
+            when d.burst is null or d.burst not between 1 and m then format('burst: %s is not between 1 and 2^53-1', greatest(coalesce(d.burst, 0), 0))
+            when d.max_debt <> 0 then 'max_debt: is not for a concurrency limit'
+            when d.max_charge is not null then 'max_charge: is not for a concurrency limit'
+            when d.start <> '' then 'start: is for windows and intervals'
+            when d.on_change <> 'keep' then 'on_change: is keep for a concurrency limit'
+            when d.on_expire = 'keep' then 'on_expire: is give_back for a concurrency limit'
+            end else case
+            when d.rate is null or d.rate not between 1 and m then format('rate: %s is not between 1 and 2^53-1', coalesce(d.rate::text, 'null'))
+            when period < 0 and not windowed then 'per: months and years are for windows and intervals; a bucket needs a fixed length such as 30d'
+            when period is null then 'per: is missing; it is a length of time such as interval ''1 minute'''
+            when period = 0 or period < -1200 then 'per: is not a length of time'
+            when d.burst not between 0 and m then format('burst: %s is not between 0 and 2^53-1', d.burst)
+            when d.max_debt not between -1 and m then format('max_debt: %s is not between 0 and 2^53-1, or unlimited (-1)', d.max_debt)
+            when d.max_charge not between 1 and m then format('max_charge: %s is not between 1 and 2^53-1', d.max_charge)
+            when d.start <> '' and not windowed then 'start: is for windows and intervals; a bucket refills all the time'
+            when d.algorithm = 'leaky_bucket' and d.burst <> 1 then 'burst: a leaky bucket lets out one at a time; its queue is max_debt'
+            when d.on_change is null or d.on_change not in ('keep', 'proportional', 'reset') then 'on_change: unknown; it is one of keep, proportional, reset'
+            end end,
+        case when d.mode is null or d.mode not in ('enforce', 'shadow') then 'mode: unknown; it is one of enforce, shadow' end,
+        case when d.algorithm = 'concurrency' and d.adaptive is not null then dipwell_internal.adaptive_error(d) end), d.name);
     if d.algorithm = 'concurrency' then
-        r := dipwell_internal.compile_concurrency(d, period);
-        if d.adaptive is not null then
-            perform dipwell_internal.check_adaptive(d);
-        end if;
-        return r;
-    elsif d.rate is null or d.rate < 1 or d.rate > m then
-        perform dipwell_internal.bad_limit(d.name, 'rate', format('%s is not between 1 and 2^53-1', coalesce(d.rate::text, 'null')));
-    elsif period < 0 and not windowed then
-        perform dipwell_internal.bad_limit(d.name, 'per', 'months and years are for windows and intervals; a bucket needs a fixed length such as 30d');
-    elsif period is null then
-        perform dipwell_internal.bad_limit(d.name, 'per', 'is missing; it is a length of time such as interval ''1 minute''');
-    elsif period = 0 or period < -1200 then
-        perform dipwell_internal.bad_limit(d.name, 'per', 'is not a length of time');
-    elsif d.burst < 0 or d.burst > m then
-        perform dipwell_internal.bad_limit(d.name, 'burst', format('%s is not between 0 and 2^53-1', d.burst));
-    elsif d.max_debt < -1 or d.max_debt > m then
-        perform dipwell_internal.bad_limit(d.name, 'max_debt', format('%s is not between 0 and 2^53-1, or unlimited (-1)', d.max_debt));
-    elsif d.max_charge < 1 or d.max_charge > m then
-        perform dipwell_internal.bad_limit(d.name, 'max_charge', format('%s is not between 1 and 2^53-1', d.max_charge));
-    elsif d.start <> '' and not windowed then
-        perform dipwell_internal.bad_limit(d.name, 'start', 'is for windows and intervals; a bucket refills all the time');
-    elsif d.algorithm = 'leaky_bucket' and d.burst <> 1 then
-        perform dipwell_internal.bad_limit(d.name, 'burst', 'a leaky bucket lets out one at a time; its queue is max_debt');
-    elsif d.on_change is null or d.on_change not in ('keep', 'proportional', 'reset') then
-        perform dipwell_internal.bad_limit(d.name, 'on_change', 'unknown; it is one of keep, proportional, reset');
-    elsif d.mode is null or d.mode not in ('enforce', 'shadow') then
-        perform dipwell_internal.bad_limit(d.name, 'mode', 'unknown; it is one of enforce, shadow');
+        return row(null, null, null, 'keep', 1, m, m, d.burst, 0, d.burst, 0, d.burst, d.burst, m, false, false, 0, 0, 0, '', '', null, null)::dipwell.versions;
     end if;
 
     burst := case when d.algorithm = 'leaky_bucket' then 1 else coalesce(d.burst, d.rate) end;
+    perform dipwell_internal.wrong(case
+        when rows > 1 and d.max_debt <> 0 then 'max_debt: is 0 for a limit with shards'
+        when burst < rows and rows > 1 then format('burst: %s is too small for %s shards; at least %s', burst, rows, rows)
+        when burst % rows <> 0 and of_tick is null then format('burst: %s is not a multiple of %s shards; %s is', burst, rows, burst - burst % rows)
+        when d.adaptive is not null and d.max_debt <> 0 then 'max_debt: is 0 for an adaptive limit'
+        end, d.name);
+    burst := burst / rows;
+    if rows > 1 or d.adaptive is not null then
+        d.max_debt := 0;
+    end if;
     debt := case when d.max_debt is null then burst when d.max_debt = -1 then 0 else d.max_debt end;
-    if d.shards > 1 then
-        if d.max_debt <> 0 then
-            perform dipwell_internal.bad_limit(d.name, 'max_debt', 'is 0 for a limit with shards');
-        elsif burst < d.shards then
-            perform dipwell_internal.bad_limit(d.name, 'burst', format('%s is too small for %s shards; at least %s', burst, d.shards, d.shards));
-        elsif burst % d.shards <> 0 and of_tick is null then
-            perform dipwell_internal.bad_limit(d.name, 'burst', format('%s is not a multiple of %s shards; %s is', burst, d.shards, burst - burst % d.shards));
-        end if;
-        rows := d.shards;
-        burst := burst / rows;
-        d.max_debt := 0;
-        debt := 0;
-    elsif d.adaptive is not null then
-        if d.max_debt <> 0 then
-            perform dipwell_internal.bad_limit(d.name, 'max_debt', 'is 0 for an adaptive limit');
-        end if;
-        d.max_debt := 0;
-        debt := 0;
-    end if;
-    if burst = 0 and debt = 0 and d.max_debt is distinct from -1 then
-        perform dipwell_internal.bad_limit(d.name, 'burst', '0 grants nothing unless max_debt lets work be scheduled ahead');
-    end if;
+    perform dipwell_internal.wrong('burst: 0 grants nothing unless max_debt lets work be scheduled ahead', d.name)
+        where burst = 0 and debt = 0 and d.max_debt is distinct from -1;
     charge := coalesce(d.max_charge, dipwell_internal.mul_div(10, greatest(burst, 1), 1, false));
     want_debt := case when d.max_debt is null then 0 else debt end;
     want_charge := coalesce(d.max_charge, 0);
     if d.adaptive is not null and of_tick is null then -- not a plan
-        perform dipwell_internal.check_adaptive(d);
+        perform dipwell_internal.wrong(dipwell_internal.adaptive_error(d), d.name);
     elsif d.lease_us <> 0 then
         carved := dipwell_internal.carve(d, burst, period);
     end if;
 
-    r.policy := d.on_change;
-    r.leaky := d.algorithm = 'leaky_bucket';
-    r.spread := false;
-    r.origin := 0;
-    r.months := 0;
-    r.days := 0;
-    r.clock := 0;
-    r.zone := '';
-    r.per := per;
-    r.start := d.start;
+    r := row(null, null, null, d.on_change, 1, greatest(period, 0), d.rate, 0, 0, 0, 0, 0, 0, 0, d.algorithm = 'leaky_bucket', false,
+        greatest(-period, 0), 0, 0, case when period < 0 then 'UTC' else '' end, per, d.start, null);
     if not windowed then
         -- The finest tick with which everything fits. Defaults that fit with no tick are
         -- lowered.
-        period := period * rows;
-        <<found>>
-        foreach need in array array[burst + debt + charge, burst + debt + want_charge, burst + want_debt + want_charge] loop
-            foreach tick in array array[1, 1000, 1000000, 60000000]::bigint[] loop
-                continue when period % tick <> 0 or tick <> of_tick;
-                r.every := tick;
-                if d.adaptive is not null then -- units for 1024 fractions
-                    scale := (1023 + period / tick / gcd(d.rate, period / tick)) / (period / tick / gcd(d.rate, period / tick));
-                end if;
-                r.unit := period / tick / gcd(d.rate, period / tick) * scale;
-                r.add := d.rate / gcd(d.rate, period / tick) * scale;
-                most := dipwell_internal.most_units(tick, r.add);
-                exit found when most / r.unit >= need;
-                most := null;
-            end loop;
-        end loop;
-        if most is null then
-            foreach tick in array array[1, 1000, 1000000, 60000000]::bigint[] loop
-                continue when period % tick <> 0 or tick <> of_tick;
-                if d.adaptive is not null then
-                    scale := (1023 + period / tick / gcd(d.rate, period / tick)) / (period / tick / gcd(d.rate, period / tick));
-                end if;
-                room := greatest(room, dipwell_internal.most_units(tick, d.rate / gcd(d.rate, period / tick) * scale)
-                    / (period / tick / gcd(d.rate, period / tick) * scale) - want_debt - want_charge);
-            end loop;
-            perform dipwell_internal.larger_than(d, burst * rows, per, room * rows);
+        select t.* into x from unnest(array[burst + debt + charge, burst + debt + want_charge, burst + want_debt + want_charge]) with ordinality n (need, i)
+            join dipwell_internal.ticks(d, period * rows, of_tick) t on t.most / t.unit >= n.need order by n.i, t.tick limit 1;
+        if not found then
+            perform dipwell_internal.larger_than(d, burst * rows, per, greatest((select max(t.most / t.unit) - want_debt - want_charge
+                from dipwell_internal.ticks(d, period * rows, of_tick) t), 0) * rows);
         end if;
+        r.every := x.tick;
+        r.unit := x.unit;
+        r.add := x.add;
+        most := x.most;
     else
-        r.unit := 1;
-        r.add := d.rate;
-        r.every := greatest(period, 0);
-        if period < 0 then
-            r.months := -period;
-            r.zone := 'UTC';
-        end if;
+        offset_ := dipwell_internal.parse_offset(d.start);
         if coalesce(d.start, '') = '' then
             r.spread := true;
+        elsif offset_ is not null then
+            perform dipwell_internal.wrong(format('start: %s is not shorter than the period; start is when windows begin, such as 0s or ''00:00 UTC'', and per how long they are', d.start), d.name) where offset_ >= dipwell_internal.shortest(r);
+            r.origin := offset_;
         else
-            offset_ := dipwell_internal.parse_offset(d.start);
-            if offset_ is not null then
-                if offset_ >= (case when period > 0 then period
-                        when r.months % 12 = 0 then r.months / 12 * 365 * 86400000000
-                        else r.months * 28 * 86400000000 end) then
-                    perform dipwell_internal.bad_limit(d.name, 'start', format('%s is not shorter than the period; start is when windows begin, such as 0s or ''00:00 UTC'', and per how long they are', d.start));
-                end if;
-                r.origin := offset_;
-            else
-                wall := dipwell_internal.parse_start(d, greatest(-period, 0));
-                r.clock := wall[1]::bigint;
-                r.zone := wall[2];
-                r.every := 0;
-                if period > 0 then
-                    r.days := period / 86400000000;
-                    if period not in (86400000000, 604800000000, 1209600000000) then
-                        perform dipwell_internal.bad_limit(d.name, 'start', format('a wall clock needs per to be 1d, 1w, 2w, 1mo, 3mo, 6mo or 1y, not %s', per));
-                    end if;
-                end if;
-            end if;
+            wall := dipwell_internal.parse_start(d, r.months);
+            r.clock := wall[1]::bigint;
+            r.zone := wall[2];
+            r.every := 0;
+            r.days := greatest(period, 0) / 86400000000;
+            perform dipwell_internal.wrong(format('start: a wall clock needs per to be 1d, 1w, 2w, 1mo, 3mo, 6mo or 1y, not %s', per), d.name)
+                where period > 0 and period not in (86400000000, 604800000000, 1209600000000);
         end if;
-        longest := case when r.every > 0 then r.every when r.months > 0 then (r.months * 31 + 1) * 86400000000
-            else r.days * 86400000000 + 86400000000 end;
-        most := dipwell_internal.most_units(longest, r.add);
+        most := dipwell_internal.most_units(case when r.every > 0 then r.every when r.months > 0 then (r.months * 31 + 1) * 86400000000
+            else r.days * 86400000000 + 86400000000 end, r.add);
         if most < burst + want_debt + want_charge then
             perform dipwell_internal.larger_than(d, burst, per, most - want_debt - want_charge);
         end if;
     end if;
 
-    if carved > 0 and r.every > 1000 then
-        perform dipwell_internal.bad_limit(d.name, 'lease', format('a bucket of this size counts in ticks of %s; a lease needs ticks of at most 1ms', dipwell_internal.format_per(r.every)));
-    end if;
+    perform dipwell_internal.wrong(format('lease: a bucket of this size counts in ticks of %s; a lease needs ticks of at most 1ms', dipwell_internal.format_per(r.every)), d.name)
+        where carved > 0 and r.every > 1000;
     room := most / r.unit - burst;
     if d.max_debt is null then
         debt := least(debt, room - want_charge);
@@ -900,5 +658,4 @@ begin
     r.most := (r.cap + r.debt) / r.unit;
     return r;
 end $$;
-comment on function dipwell_internal.compile is
-    'Checks a definition and computes its rule. A bucket has the tick of_tick, if that is given. Go twin: Limit.compile.';
+comment on function dipwell_internal.compile is 'Checks a definition and computes its rule, with the tick of_tick if that is given.';

@@ -2,8 +2,7 @@
 
 create function dipwell_internal.sorted_plans(plans text) returns text language sql immutable as
 $$ select string_agg(p.x, '|' order by split_part(p.x, ':', 1) collate "C") from unnest(string_to_array(plans, '|')) p (x) $$;
-comment on function dipwell_internal.sorted_plans is
-    'The text of plans in the order of their names, which is also the order of their numbers.';
+comment on function dipwell_internal.sorted_plans is 'The text of plans in the order of their names.';
 
 create function dipwell_internal.wrong_setting(field text, value text) returns text language sql immutable as $$
     select case
@@ -25,8 +24,7 @@ create function dipwell_internal.wrong_setting(field text, value text) returns t
         when field = 'callable' then null
         else 'unknown setting' end
 $$;
-comment on function dipwell_internal.wrong_setting is
-    'What is wrong with a setting of a plan, as text; null if it is right. Go twin: Plan.Set.';
+comment on function dipwell_internal.wrong_setting is 'What is wrong with a setting of a plan; null if it is right.';
 
 create function dipwell_internal.read_plans(limit_name text, plans text) returns text language plpgsql immutable as $$
 declare
@@ -50,15 +48,12 @@ begin
                 else dipwell_internal.wrong_setting(field, substr(setting, length(field) + 2)) end;
             seen := seen || field;
         end loop;
-        if wrong is not null then
-            perform dipwell_internal.bad_limit(limit_name, 'plans', wrong);
-        end if;
+        perform dipwell_internal.wrong('plans: ' || wrong, limit_name);
     end loop;
     return (select string_agg(dipwell_internal.plan_text(p.name, p.rate, dipwell_internal.format_per(dipwell_internal.parse_per(p.per)), p.burst, p.max_debt, p.mode, p.callable),
             '|' order by p.name collate "C") from dipwell_internal.plans_of(plans) p);
 end $$;
-comment on function dipwell_internal.read_plans is
-    'The plans in a text that a user wrote in the form of limits.plans. Go twin: parsePlans.';
+comment on function dipwell_internal.read_plans is 'limits.plans of a text that a user wrote.';
 
 create function dipwell_internal.change_plans(limit_name text, plan text, changed text) returns text language plpgsql volatile as $$
 declare
@@ -84,63 +79,26 @@ begin
     perform dipwell_internal.put_limit(d, r);
     return was;
 end $$;
-comment on function dipwell_internal.change_plans is
-    'Adds, replaces or removes a plan, in a new version of the limit. Returns the former plan, as in limits.plans, or null if there was none.';
+comment on function dipwell_internal.change_plans is 'Adds, replaces or removes a plan, and returns the former one.';
 
-create function dipwell_internal.bad_override(field text, reason text) returns void language plpgsql as $$
-begin
-    raise exception using errcode = 'invalid_parameter_value', constraint = field, message = field || ': ' || reason;
-end $$;
-comment on function dipwell_internal.bad_override is
-    'Raises the error for an invalid override.';
-
-create function dipwell_internal.compile_override(l dipwell.limits, o dipwell.key_overrides, n bigint) returns dipwell.key_overrides language plpgsql stable as $$
+create function dipwell_internal.check_override(l dipwell.limits, o dipwell.key_overrides, n bigint) returns dipwell.key_overrides language plpgsql stable as $$
 declare
-    base dipwell.versions := (dipwell_internal.base_definition(l)).rule;
-    r    dipwell.versions;
-    p    dipwell.plans;
     reason text;
 begin
-    if strpos(o.key, '*') > 0 then
-        perform dipwell_internal.bad_override('key', 'has a *, but an override is for one key: there are no patterns; a plan is for many');
-    elsif o.until <= n then
-        perform dipwell_internal.bad_override('until', 'is not in the future');
-    elsif o.until > 9007199254740991 then
-        perform dipwell_internal.bad_override('until', 'is not between now and the year 2255');
-    elsif octet_length(o.note) > 1024 then
-        perform dipwell_internal.bad_override('note', format('has %s bytes; at most 1024', octet_length(o.note)));
-    elsif o.plan is not null and (o.rate is not null or o.per is not null or o.burst is not null) then
-        perform dipwell_internal.bad_override('plan', 'stands beside rate, per or burst; an override has either a plan or numbers');
-    elsif o.plan is null and o.rate is null and o.per is null and o.burst is null then
-        perform dipwell_internal.bad_override('plan', 'is missing; an override has a plan, or rate, per or burst');
-    end if;
-    if o.plan is not null then
-        select * into p from dipwell.plans x where x.limit_id = l.id and x.name = o.plan and x.version = l.version;
-        if not found or o.plan ~ '^#' then
-            raise exception using errcode = 'undefined_object', constraint = 'plan', message = format('plan: limit %s has no plan "%s"', l.name, o.plan);
-        end if;
-        o.mode := p.mode;
-        r := dipwell_internal.variant(base, p.number, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used);
-    else
-        begin
-            r := dipwell_internal.compile_variant(l, base, 'override', o.rate, dipwell_internal.parse_per(o.per), o.burst, null);
-        exception when invalid_parameter_value then
-            get stacked diagnostics reason = message_text;
-            reason := substr(reason, length('limit ' || l.name || ': plans: plan override: ') + 1);
-            perform dipwell_internal.bad_override(split_part(reason, ': ', 1), substr(reason, strpos(reason, ': ') + 2));
-        end;
-    end if;
-    o.version := l.version;
-    o.unit := r.unit;
-    o.add := r.add;
-    o.cap := r.cap;
-    o.debt := r.debt;
-    o.max_charge := r.max_charge;
-    o.max_used := r.max_used;
-    return o;
+    perform dipwell_internal.wrong(case
+        when strpos(o.key, '*') > 0 then 'key: has a *, but an override is for one key: there are no patterns; a plan is for many'
+        when o.until <= n then 'until: is not in the future'
+        when o.until > 9007199254740991 then 'until: is not between now and the year 2255'
+        when octet_length(o.note) > 1024 then format('note: has %s bytes; at most 1024', octet_length(o.note))
+        when o.plan is not null and num_nonnulls(o.rate, o.per, o.burst) > 0 then 'plan: stands beside rate, per or burst; an override has either a plan or numbers'
+        when num_nonnulls(o.plan, o.rate, o.per, o.burst) = 0 then 'plan: is missing; an override has a plan, or rate, per or burst'
+        end);
+    return dipwell_internal.compile_override(l, o, (dipwell_internal.base_definition(l)).rule);
+exception when invalid_parameter_value then
+    get stacked diagnostics reason = message_text;
+    perform dipwell_internal.wrong(replace(reason, 'limit ' || l.name || ': plans: plan override: ', ''));
 end $$;
-comment on function dipwell_internal.compile_override is
-    'Checks an override that is set at n, and fills in its rule.';
+comment on function dipwell_internal.check_override is 'Checks an override that is set at n, and fills in its rule.';
 
 -- The row is locked before the override is read, as everywhere else.
 create function dipwell_internal.change_override(lim int, of_key text, o dipwell.key_overrides, at bigint) returns dipwell.key_overrides
@@ -180,7 +138,7 @@ begin
     if o.id is not null then
         o.limit_id := lim;
         o.key := of_key;
-        o := dipwell_internal.compile_override(l, o, n);
+        o := dipwell_internal.check_override(l, o, n);
         o.id := (n & 2147483647)::int;
         if o.id = 0 or o.id = (dipwell_internal.renewed(l, was)).id then
             o.id := case o.id when 2147483647 then 1 else o.id + 1 end;
@@ -232,16 +190,14 @@ begin
     end if;
     return case when dipwell_internal.decides(was, n) then was end;
 end $$;
-comment on function dipwell_internal.change_override is
-    'Sets the override of a key, or ends it if o is null, and converts the row of the key in the same transaction. Returns the override that was set or that ended.';
+comment on function dipwell_internal.change_override is 'Sets the override of a key, or ends it if o is null, and converts the row.';
 
 create function dipwell_internal.mark_overridden(lim int) returns void language plpgsql volatile as $$
 begin
     update dipwell.limits x set overridden = true where x.id = lim;
     perform dipwell_internal.note_change();
 end $$;
-comment on function dipwell_internal.mark_overridden is
-    'Sets limits.overridden.';
+comment on function dipwell_internal.mark_overridden is 'Sets limits.overridden.';
 
 -- Where another transaction changes the limit, or has set its first override, the limit is
 -- not marked here, but by a sweep: until then the row of the key tells of its override.
@@ -250,9 +206,7 @@ returns dipwell.key_overrides language plpgsql volatile security definer set sea
 declare
     o dipwell.key_overrides;
 begin
-    if per = 0 then
-        perform dipwell_internal.bad_override('per', 'is not a length of time');
-    end if;
+    perform dipwell_internal.wrong('per: is not a length of time') where per = 0;
     o.plan := plan;
     o.rate := rate;
     o.per := dipwell_internal.format_per(per);
@@ -266,13 +220,11 @@ begin
     end if;
     return dipwell_internal.change_override(lim, of_key, o, at);
 end $$;
-comment on function dipwell_internal.set_override is
-    'dipwell.override for the id of a limit. per is in µs, or -months; until is in µs. at replaces the clock, for tests.';
+comment on function dipwell_internal.set_override is 'dipwell.override for the id of a limit.';
 
 create function dipwell_internal.end_override(lim int, of_key text, at bigint default null) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
     return (dipwell_internal.change_override(lim, of_key, null, at)).id is not null;
 end $$;
-comment on function dipwell_internal.end_override is
-    'dipwell.end_override for the id of a limit. at replaces the clock, for tests.';
+comment on function dipwell_internal.end_override is 'dipwell.end_override for the id of a limit.';

@@ -44,8 +44,7 @@ begin
     update dipwell.hold_parts x set version = l.version where x.limit_id = l.id and x.live and x.number = 0 and x.version between 1 and before - 1;
     return rows;
 end $$;
-comment on function dipwell_internal.retire_rows_of is
-    'Converts the rows, records and overrides of a limit that are of versions before a number to the present version, at most max_rows plain rows and a fiftieth of that others. Skips rows that are locked. Returns how many there were.';
+comment on function dipwell_internal.retire_rows_of is 'Converts rows, records and overrides of older versions of a limit to the present one, and returns how many.';
 
 create function dipwell_internal.retire_rows(at bigint default null) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -61,8 +60,7 @@ begin
     end loop;
     return rows;
 end $$;
-comment on function dipwell_internal.retire_rows is
-    'Converts the rows of older versions, of limits that have more than 8 versions. Returns how many; if any, there may be more. at replaces the clock, for tests.';
+comment on function dipwell_internal.retire_rows is 'Converts the rows of older versions, of limits with more than 8 versions, and returns how many.';
 
 -- A transaction that read the limits before a change may still insert a row of the old
 -- version. If that version were deleted, the row would count as full. SQL reads the
@@ -100,5 +98,4 @@ begin
     end if;
     return gone;
 end $$;
-comment on function dipwell_internal.retire is
-    'Deletes versions that no row, reservation, hold or override refers to, some time after they were superseded. Returns how many. at replaces the clock, for tests.';
+comment on function dipwell_internal.retire is 'Deletes versions that nothing refers to any more, and returns how many.';

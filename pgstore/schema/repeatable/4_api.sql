@@ -3,39 +3,30 @@
 -- plan made while the table is empty would use a sequential scan, and a long transaction
 -- would keep that plan while it fills the table.
 
-create function dipwell_internal.check_key(l dipwell.limits, key text, field text) returns text language plpgsql immutable as $$
-declare
-    reason text := case when key = '' then 'is empty'
+create function dipwell_internal.check_key(l dipwell.limits, key text, field text) returns text language plpgsql stable as $$
+begin
+    perform dipwell_internal.wrong(field || ': ' || case when key = '' then 'is empty'
         when octet_length(key) > 512 then format('has %s bytes; at most 512', octet_length(key))
         when l.shared and key is not null then format('limit %s is shared: its calls have no key', l.name)
-        when key is null and not l.shared then format('is null; limit %s has a bucket for each key (shared => true would make it one for everybody)', l.name) end;
-begin
-    if reason is not null then
-        raise exception using errcode = 'invalid_parameter_value', constraint = field, message = field || ': ' || reason;
-    end if;
+        when key is null and not l.shared then format('is null; limit %s has a bucket for each key (shared => true would make it one for everybody)', l.name) end);
     return coalesce(key, '');
 end $$;
-comment on function dipwell_internal.check_key(dipwell.limits, text, text) is
-    'Raises an error that names the field if a key is empty, too long, or missing, or if the limit is shared and has none. Returns the key of the bucket, which is '''' for that of a shared limit.';
+comment on function dipwell_internal.check_key(dipwell.limits, text, text) is 'The same without the parts of the key.';
 
-create function dipwell_internal.check_cost(cost bigint, field text) returns bigint language plpgsql immutable as $$
+create function dipwell_internal.check_cost(cost bigint, field text) returns bigint language plpgsql stable as $$
 begin
-    if cost is null or cost < 0 or cost > 9007199254740991 then
-        raise exception using errcode = 'invalid_parameter_value', constraint = field,
-            message = format('%s: %s is not between 0 and 2^53-1', field, coalesce(cost::text, 'null'));
+    if (cost between 0 and 9007199254740991) is not true then
+        perform dipwell_internal.wrong(format('%s: %s is not between 0 and 2^53-1', field, coalesce(cost::text, 'null')));
     end if;
     return cost;
 end $$;
-comment on function dipwell_internal.check_cost is
-    'Raises an error that names the field if cost is not between 0 and 2^53-1.';
+comment on function dipwell_internal.check_cost is 'Returns cost; an error if it is not between 0 and 2^53-1.';
 
 create function dipwell_internal.limit_id(limit_name text, field text) returns int language plpgsql stable as $$
 declare
     id int;
 begin
-    if limit_name is null then
-        raise exception using errcode = 'invalid_parameter_value', constraint = field, message = field || ': is null';
-    end if;
+    perform dipwell_internal.wrong(field || ': is null') where limit_name is null;
     select l.id into id from dipwell.limits l where l.name = limit_name;
     if not found then
         raise exception using errcode = 'undefined_object', constraint = field,
@@ -43,15 +34,13 @@ begin
     end if;
     return id;
 end $$;
-comment on function dipwell_internal.limit_id is
-    'The id of a limit. Raises an error that names the field if there is no such limit.';
+comment on function dipwell_internal.limit_id is 'The id of a limit; an error if there is none.';
 
 -- The result of a call of one key. It is a type because, with OUT parameters, PostgreSQL
 -- would build the descriptor of the row in every call.
 create function dipwell_internal.entries(n int) returns text language sql immutable as
 $$ select case n when 1 then '1 entry' else coalesce(n, 0) || ' entries' end $$;
-comment on function dipwell_internal.entries is
-    'A number of entries as text, for error messages.';
+comment on function dipwell_internal.entries is 'A number of entries as text.';
 
 create type dipwell.decision as (
     allowed     boolean,
@@ -69,8 +58,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 begin
     return dipwell_internal.ask(1, limit_name, key, cost, plan, floor);
 end $$;
-comment on function dipwell.check is
-    'Returns the result that take would return, and changes nothing.';
+comment on function dipwell.check is 'Returns the result that take would return, and changes nothing.';
 
 create function dipwell.take_up_to(limit_name text, key text default null, cost bigint default 1, plan text default null) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -101,23 +89,19 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 begin
     return dipwell_internal.ask(5, limit_name, key, cost);
 end $$;
-comment on function dipwell.refund is
-    'Gives tokens back, up to a full bucket.';
+comment on function dipwell.refund is 'Gives tokens back, up to a full bucket.';
 
 create function dipwell.reset(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
     return dipwell_internal.ask(6, limit_name, key, 0);
 end $$;
-comment on function dipwell.reset is
-    'Makes a bucket full and ends its reservations and holds. cost is ignored.';
+comment on function dipwell.reset is 'Makes a bucket full and ends its reservations and holds. cost is ignored.';
 
 create function dipwell.cancel(reservation uuid) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    if reservation is null then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'reservation', message = 'reservation: is null';
-    end if;
+    perform dipwell_internal.wrong('reservation: is null') where reservation is null;
     if dipwell_internal.give_back(reservation) is not true then
         raise exception using errcode = 'no_data_found', constraint = 'reservation',
             message = 'reservation: is unknown, spent, due or reset';
@@ -140,8 +124,7 @@ begin
     return format('limit %s: a burst of %s is too small for %s per %s: at most %s can be reached',
         d.name, r.burst * rows, d.rate, d.per, trim_scale(round(reach * rows, 5 - floor(log(reach * rows))::int)));
 end $$;
-comment on function dipwell_internal.too_small is
-    'The warning about a limit whose burst is so small that fractions of tokens are lost. Go twin: compiler.warning.';
+comment on function dipwell_internal.too_small is 'The warning about a burst so small that fractions of tokens are lost.';
 
 create function dipwell.define(name text, rate bigint default null, per interval default null, burst bigint default null, algorithm text default null,
     max_debt bigint default null, start text default null, on_change text default null, mode text default null,
@@ -158,49 +141,22 @@ declare
     before bigint; -- shards
 begin
     perform dipwell_internal.lock_limit(name); -- before the plans are read, which it keeps
-    d.name := name;
-    d.algorithm := coalesce(algorithm, 'token_bucket');
-    d.rate := rate;
-    d.burst := burst;
-    d.max_debt := max_debt;
-    d.start := nullif(start, '');
-    d.on_change := coalesce(on_change, 'keep');
-    d.mode := coalesce(mode, 'enforce');
-    d.auth := false;
-    d.retry_jitter := 0;
-    d.on_store_error := 'closed';
-    d.timeout_us := 0;
-    d.list_keys := false;
-    d.plans := nullif(coalesce(plans, (select l.plans from dipwell.limits l where l.name = define.name)), '');
-    d.parent := nullif(parent, '');
-    d.parts := parts;
-    d.shared := coalesce(shared, false);
-    d.ttl_us := dipwell_internal.period_of(ttl);
-    d.on_expire := on_expire;
-    d.lease_us := dipwell_internal.period_of(lease);
-    d.shards := shards;
-    d.adaptive := dipwell_internal.adaptive_text(name, adaptive);
-    d.owner := 'sql';
-    d.per := dipwell_internal.format_per(nullif(period, 0));
-    if plans <> '' then
-        d.plans := dipwell_internal.read_plans(name, plans);
-    end if;
-    perform dipwell_internal.check_name(name, 'parent', d.parent);
-    if d.parent = name then
-        perform dipwell_internal.bad_limit(name, 'parent', 'a limit cannot be its own parent');
-    elsif parts not between 1 and 16 then
-        perform dipwell_internal.bad_limit(name, 'parts', format('%s is not between 1 and 16', parts) || case parts when 0 then '; a limit with one bucket for everybody is shared => true' else '' end);
-    elsif d.parent is not null and parts is not null then
-        perform dipwell_internal.bad_limit(name, 'parts', format('is for a limit without a parent; the keys of this one have one part more than those of %s', d.parent));
-    elsif d.shared and (d.parent is not null or parts is not null) then
-        perform dipwell_internal.bad_limit(name, 'shared', case when d.parent is not null then 'is for a limit without a parent' else 'is for a limit without parts: its calls have no key' end);
-    elsif ttl is not null and d.ttl_us not between 1000 and 2678400000000 then
-        perform dipwell_internal.bad_limit(name, 'ttl', 'is not between 1ms and 31d');
-    elsif on_expire not in ('give_back', 'keep') then
-        perform dipwell_internal.bad_limit(name, 'on_expire', 'unknown; it is one of give_back, keep');
-    elsif lease is not null and d.lease_us not between 10000 and 1000000 then
-        perform dipwell_internal.bad_limit(name, 'lease', 'is not between 10ms and 1s');
-    end if;
+    d := jsonb_populate_record(d, jsonb_build_object('name', name, 'algorithm', coalesce(algorithm, 'token_bucket'), 'rate', rate, 'per', dipwell_internal.format_per(nullif(period, 0)),
+        'burst', burst, 'max_debt', max_debt, 'start', nullif(start, ''), 'on_change', coalesce(on_change, 'keep'), 'mode', coalesce(mode, 'enforce'), 'auth', false,
+        'retry_jitter', 0, 'on_store_error', 'closed', 'timeout_us', 0, 'list_keys', false, 'parent', nullif(parent, ''), 'parts', parts, 'shared', coalesce(shared, false),
+        'ttl_us', dipwell_internal.period_of(ttl), 'on_expire', on_expire, 'lease_us', dipwell_internal.period_of(lease), 'shards', shards,
+        'adaptive', dipwell_internal.adaptive_text(name, adaptive), 'owner', 'sql',
+        'plans', case when plans <> '' then dipwell_internal.read_plans(name, plans) when plans is null then (select l.plans from dipwell.limits l where l.name = define.name) end));
+    perform dipwell_internal.wrong(coalesce(dipwell_internal.name_error('parent', d.parent), case
+        when d.parent = name then 'parent: a limit cannot be its own parent'
+        when parts not between 1 and 16 then format('parts: %s is not between 1 and 16', parts) || case parts when 0 then '; a limit with one bucket for everybody is shared => true' else '' end
+        when d.parent is not null and parts is not null then format('parts: is for a limit without a parent; the keys of this one have one part more than those of %s', d.parent)
+        when d.shared and d.parent is not null then 'shared: is for a limit without a parent'
+        when d.shared and parts is not null then 'shared: is for a limit without parts: its calls have no key'
+        when ttl is not null and d.ttl_us not between 1000 and 2678400000000 then 'ttl: is not between 1ms and 31d'
+        when on_expire not in ('give_back', 'keep') then 'on_expire: unknown; it is one of give_back, keep'
+        when lease is not null and d.lease_us not between 10000 and 1000000 then 'lease: is not between 10ms and 1s'
+        end), name);
     r := dipwell_internal.compile(d, period);
     select dipwell_internal.defined(l), greatest(l.shards, 1) into was, before from dipwell.limits l where l.name = define.name;
     perform dipwell_internal.put_limit(d, r);
@@ -227,16 +183,12 @@ declare
     is_now text;
     was    text;
 begin
-    if plan is null or plan !~ '^[A-Za-z0-9_.-]{1,64}$' then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'plan',
-            message = format('plan: %s is not 1 to 64 letters, digits and characters _ . -', coalesce('"' || plan || '"', 'null'));
-    elsif period = 0 then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'per', message = 'per: is not a length of time';
-    elsif mode not in ('shadow', 'unlimited', 'blocked', 'enforce') then -- before it is part of a text
-        perform dipwell_internal.bad_limit(limit_name, 'plans', format('plan %s: mode: unknown; it is one of shadow, unlimited, blocked, enforce', plan));
-    elsif callable not in ('yes', 'no', 'children') then
-        perform dipwell_internal.bad_limit(limit_name, 'plans', format('plan %s: callable: "%s" is not one of yes, no, children', plan, callable));
-    end if;
+    perform dipwell_internal.wrong(case
+        when plan is null or plan !~ '^[A-Za-z0-9_.-]{1,64}$' then format('plan: %s is not 1 to 64 letters, digits and characters _ . -', coalesce('"' || plan || '"', 'null'))
+        when period = 0 then 'per: is not a length of time' end);
+    perform dipwell_internal.wrong(format('plans: plan %s: ', plan) || case -- before they are part of a text
+        when mode not in ('shadow', 'unlimited', 'blocked', 'enforce') then 'mode: unknown; it is one of shadow, unlimited, blocked, enforce'
+        when callable not in ('yes', 'no', 'children') then format('callable: "%s" is not one of yes, no, children', callable) end, limit_name);
     is_now := dipwell_internal.plan_text(plan, rate, dipwell_internal.format_per(period), burst, max_debt, mode,
         case callable when 'no' then 'false' when 'children' then callable else 'true' end);
     was := dipwell_internal.change_plans(limit_name, plan, is_now);
@@ -252,14 +204,11 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     was text;
 begin
-    if plan is null then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'plan', message = 'plan: is null';
-    end if;
+    perform dipwell_internal.wrong('plan: is null') where plan is null;
     was := dipwell_internal.change_plans(limit_name, plan, null);
     perform dipwell_internal.changed('define', limit_name, what => 'without plan ' || plan || '; was ' || was);
 end $$;
-comment on function dipwell.drop_plan is
-    'Removes a plan. The calls of keys that have it by an override are then decided by the limit itself.';
+comment on function dipwell.drop_plan is 'Removes a plan. The calls of keys that have it by an override are then decided by the limit itself.';
 
 create function dipwell.override(limit_name text, key text default null, plan text default null, rate bigint default null, per interval default null,
     burst bigint default null, until timestamptz default null, note text default null)
@@ -288,9 +237,7 @@ declare
     of_key text := coalesce(key, '');
     ended  boolean;
 begin
-    if key = '' then
-        perform dipwell_internal.bad_override('key', 'is empty');
-    end if;
+    perform dipwell_internal.wrong('key: is empty') where key = '';
     ended := (select bool_or(dipwell_internal.end_override(lim, r.key)) from dipwell.limits l
         cross join lateral unnest(dipwell_internal.row_keys(l.shards, of_key)) r (key) where l.id = lim);
     if ended then
@@ -300,8 +247,7 @@ begin
     end if;
     return ended;
 end $$;
-comment on function dipwell.end_override is
-    'Ends the override of a key. Returns false if it has none.';
+comment on function dipwell.end_override is 'Ends the override of a key. Returns false if it has none.';
 
 create view dipwell.overrides as
     select l.name as limit_name, nullif(k.key, '') as key, o.plan, o.rate, o.per, o.burst,
@@ -326,10 +272,7 @@ declare
     s     record;
     times int := 0;
 begin
-    if max_rows is null or max_rows < 1 then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'max_rows',
-            message = format('max_rows: %s is not at least 1', coalesce(max_rows::text, 'null'));
-    end if;
+    perform dipwell_internal.wrong(format('max_rows: %s is not at least 1', coalesce(max_rows::text, 'null'))) where coalesce(max_rows, 0) < 1;
     select * into s from dipwell_internal.sweep_at(max_rows, n, null);
     while s.more and times < 15 loop -- a hold may be made and end each ms
         times := times + 1;
@@ -377,8 +320,7 @@ begin
             when l.algorithm = 'concurrency' then coalesce(dipwell_internal.hold_reset(l.id, key, n), 0) -- time returns nothing
             else dipwell_internal.wait(r, held, greatest(n, c.ts), n) end);
 end $$;
-comment on function dipwell_internal.level is
-    'The capacity of a bucket in tokens, how many of them are left at n, and when it is full.';
+comment on function dipwell_internal.level is 'The capacity of a bucket, the tokens left at n, and when it is full.';
 
 -- The functions that a view calls run with the search path of whoever reads it.
 create view dipwell.status as

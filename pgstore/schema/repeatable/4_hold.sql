@@ -30,14 +30,12 @@ create type dipwell.settled as (
 
 create function dipwell_internal.time_of(x bigint) returns timestamptz language sql immutable as
 $$ select timestamptz 'epoch' + x / 1048576 * interval '1048576 microseconds' + x % 1048576 * interval '1 microsecond' $$;
-comment on function dipwell_internal.time_of is
-    'The time x µs after the Unix epoch.';
+comment on function dipwell_internal.time_of is 'The time x µs after the Unix epoch.';
 
 create function dipwell_internal.micros(x interval) returns bigint language sql immutable as
 $$ select case when x > interval '100000 years' then 9223372036854775807 when x < interval '-100000 years' then -9223372036854775807
     else (date_part('epoch', x) * 1000000)::bigint end $$;
-comment on function dipwell_internal.micros is
-    'The length of an interval in µs; of one that is too long to be counted, the most that a bigint holds.';
+comment on function dipwell_internal.micros is 'The length of an interval in µs; of one that is too long, the most that a bigint holds.';
 
 -- The time comes first, so that holds made one after the other are neighbours in the
 -- index. Random ids would each change a page of their own, which is written in full after
@@ -45,8 +43,7 @@ comment on function dipwell_internal.micros is
 create function dipwell_internal.new_hold_id() returns text language sql volatile as $$
     select left(t, 8) || '-' || right(t, 4) || '-7' || right(gen_random_uuid()::text, 21) from lpad(to_hex(dipwell_internal.now_us() / 1000), 12, '0') t
 $$;
-comment on function dipwell_internal.new_hold_id is
-    'A UUID of the time in ms and 74 random bits (version 7).';
+comment on function dipwell_internal.new_hold_id is 'A UUID of the time and 74 random bits (version 7).';
 
 -- One statement inserts the hold and charges the row. If the id is in use, what was charged
 -- is given back while the row is still locked.
@@ -94,8 +91,7 @@ begin
     end if;
     return null;
 end $$;
-comment on function dipwell_internal.hold_one is
-    'Makes a hold of one key that has a row, if nothing but numbers decides and the row has no reservations. Otherwise null.';
+comment on function dipwell_internal.hold_one is 'Makes a hold of one key, if nothing but numbers decides and the row has no reservations. Otherwise null.';
 
 create function dipwell.hold(limit_name text, key text default null, cost bigint default 1, ttl interval default null, id text default null,
     plan text default null, floor bigint default null) returns dipwell.held
@@ -140,38 +136,35 @@ begin
     d.granted := granted;
     return d;
 end $$;
-comment on function dipwell_internal.hold_decide is
-    'Makes any hold of one key, by hold_group.';
+comment on function dipwell_internal.hold_decide is 'Makes any hold of one key, by hold_group.';
 
 create function dipwell_internal.held_row(h dipwell_internal.held, id text) returns dipwell.held language plpgsql immutable as $$
 begin
     return (h.allowed, h.remaining, case when not h.never and (h.shadow or not h.allowed) then dipwell_internal.length(h.retry) end, dipwell_internal.length(h.reset),
         h.granted, interval '0', h.never, null::uuid, case when h.allowed then id end, dipwell_internal.time_of(h.expires), h.repeated);
 end $$;
-comment on function dipwell_internal.held_row is
-    'The result of hold for one limit and key.';
+comment on function dipwell_internal.held_row is 'The result of hold for one limit and key.';
 
-create function dipwell_internal.check_verb(l dipwell.limits, verb int, ttl bigint, field text) returns void language plpgsql immutable as $$
+create function dipwell_internal.ttl_error(l dipwell.limits, ttl bigint) returns text language sql immutable as $$
+    select 'ttl: ' || case when ttl is null then 'is missing'
+        when ttl < 1000 then format('%s µs is less than 1ms', ttl)
+        when ttl > coalesce(nullif(l.ttl_us, 0), 86400000000) then
+            format('is longer than limit %s lets a hold be, %s', l.name, dipwell_internal.format_per(coalesce(nullif(l.ttl_us, 0), 86400000000))) end
+$$;
+comment on function dipwell_internal.ttl_error is 'What is wrong with the ttl of a hold; null if the limit allows it.';
+
+create function dipwell_internal.check_verb(l dipwell.limits, verb int, ttl bigint, field text) returns void language plpgsql stable as $$
+declare
+    verbs constant text[] := '{take,check,take_up_to,reserve,charge,refund,reset,hold}';
 begin
-    if verb = 7 and l.algorithm = 'leaky_bucket' then
-        raise exception using errcode = 'invalid_parameter_value', constraint = field,
-            message = format('%s: %s is a leaky bucket, which cannot be held', field, l.name);
-    elsif l.shards > 1 and verb not in (0, 1, 2, 6) then
-        raise exception using errcode = 'invalid_parameter_value', constraint = field,
-            message = format('%s: %s has shards; only take, take_up_to, check and reset are possible, not %s',
-                field, l.name, (array['reserve', 'charge', 'refund', 'reset', 'hold'])[verb - 2]);
-    elsif l.adaptive is not null and verb not in (0, 1, 6) then
-        raise exception using errcode = 'invalid_parameter_value', constraint = field,
-            message = format('%s: %s is adaptive; only take, check and reset are possible', field, l.name);
-    elsif verb = 7 then
-        perform dipwell_internal.check_ttl(ttl, l);
-    elsif l.algorithm = 'concurrency' and verb not in (1, 6) then
-        raise exception using errcode = 'invalid_parameter_value', constraint = field, message = format('%s: %s counts what is held; only hold, check and reset are possible, not %s',
-            field, l.name, (array['take', 'check', 'take_up_to', 'reserve', 'charge', 'refund', 'reset'])[verb + 1]);
-    end if;
+    perform dipwell_internal.wrong(coalesce(format('%s: %s ', field, l.name) || case
+            when verb = 7 and l.algorithm = 'leaky_bucket' then 'is a leaky bucket, which cannot be held'
+            when l.shards > 1 and verb not in (0, 1, 2, 6) then format('has shards; only take, take_up_to, check and reset are possible, not %s', verbs[verb + 1])
+            when l.adaptive is not null and verb not in (0, 1, 6) then 'is adaptive; only take, check and reset are possible'
+            when l.algorithm = 'concurrency' and verb not in (1, 6, 7) then format('counts what is held; only hold, check and reset are possible, not %s', verbs[verb + 1])
+        end, case when verb = 7 then dipwell_internal.ttl_error(l, ttl) end));
 end $$;
-comment on function dipwell_internal.check_verb is
-    'Raises an error that names the field if a verb is not possible on a limit; 7 stands for a hold with a ttl. Go twin: Definition.CheckVerb.';
+comment on function dipwell_internal.check_verb is 'Raises an error if a verb, or 7 for a hold, is not possible on a limit.';
 
 create function dipwell.hold_all(limit_names text[], keys text[], costs bigint[] default null, ttl interval default null, id text default null,
     plans text[] default null, floors bigint[] default null)
@@ -187,9 +180,7 @@ begin
     perform dipwell_internal.check_lists(limit_names, keys, costs, plans, floors);
     id := coalesce(id, dipwell_internal.new_hold_id());
     perform dipwell_internal.check_hold_id(id, 'id');
-    if (select max(x) = 0 from unnest(costs) x) then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'costs', message = 'costs: are all 0; a hold takes at least 1 token of one of its limits';
-    end if;
+    perform dipwell_internal.wrong('costs: are all 0; a hold takes at least 1 token of one of its limits') from unnest(costs) x having max(x) = 0;
     c := dipwell_internal.call_of(7, limit_names, keys, coalesce(costs, array_fill(1::bigint, array[k])), plans, floors, false, us);
     select array_agg(g) into hs from dipwell_internal.hold_group(c.ids, c.keys, c.costs, c.takes, id, us, null, c.plans, c.floors) g;
     if hs is null then
@@ -204,45 +195,24 @@ end $$;
 comment on function dipwell.hold_all is
     'Takes all costs (1 each by default) at one instant, or none of them, and makes one hold of them. Returns a row for each limit, in the order of the call, and then one for each parent.';
 
-create function dipwell_internal.check_lists(limit_names text[], keys text[], costs bigint[], plans text[], floors bigint[]) returns void language plpgsql immutable as $$
-declare
-    k     int := cardinality(limit_names);
-    field text;
-    dims  text;
-begin
-    if k is null or k < 1 or k > 16 then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'limit_names',
-            message = format('limit_names: %s; from 1 to 16', dipwell_internal.entries(k));
-    elsif cardinality(keys) is distinct from k then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'keys',
-            message = format('keys: %s, but limit_names has %s', dipwell_internal.entries(cardinality(keys)), k);
-    elsif cardinality(costs) <> k then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'costs',
-            message = format('costs: %s, but limit_names has %s', dipwell_internal.entries(cardinality(costs)), k);
-    elsif cardinality(plans) <> k then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'plans',
-            message = format('plans: %s, but limit_names has %s', dipwell_internal.entries(cardinality(plans)), k);
-    elsif cardinality(floors) <> k then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'floors',
-            message = format('floors: %s, but limit_names has %s', dipwell_internal.entries(cardinality(floors)), k);
-    end if;
-    for field, dims in values ('limit_names', array_dims(limit_names)), ('keys', array_dims(keys)), ('costs', array_dims(costs)), ('plans', array_dims(plans)), ('floors', array_dims(floors)) loop
-        perform dipwell_internal.check_bounds(field, dims, k);
-    end loop;
-end $$;
-comment on function dipwell_internal.check_lists is
-    'Raises an error that names the field if the lists of a call differ in length or bounds, or have no or more than 16 entries.';
-
 -- Entries beyond the bounds of a list are null, and null is the key of a shared limit.
-create function dipwell_internal.check_bounds(field text, dims text, k int) returns void language plpgsql immutable as $$
+create function dipwell_internal.list_error(field text, dims text, k int) returns text language sql immutable as $$
+    select format('%s: has the bounds %s; a list of %s has [1:%s]', field, dims, dipwell_internal.entries(k), k) where dims <> format('[1:%s]', k)
+$$;
+comment on function dipwell_internal.list_error is 'What is wrong with the bounds of a list of k entries; null if they are [1:k].';
+
+create function dipwell_internal.check_lists(limit_names text[], keys text[], costs bigint[], plans text[], floors bigint[]) returns void language plpgsql stable as $$
+declare
+    k int := cardinality(limit_names);
 begin
-    if dims <> format('[1:%s]', k) then
-        raise exception using errcode = 'invalid_parameter_value', constraint = field,
-            message = format('%s: has the bounds %s; a list of %s has [1:%s]', field, dims, dipwell_internal.entries(k), k);
-    end if;
+    perform dipwell_internal.wrong(case when (k between 1 and 16) is not true then format('limit_names: %s; from 1 to 16', dipwell_internal.entries(k)) end);
+    perform dipwell_internal.wrong(coalesce((select format('%s: %s, but limit_names has %s', field, dipwell_internal.entries(entries), k)
+            from (values (1, 'keys', coalesce(cardinality(keys), 0)), (2, 'costs', cardinality(costs)), (3, 'plans', cardinality(plans)), (4, 'floors', cardinality(floors))) v (i, field, entries)
+            where entries <> k order by i limit 1),
+        dipwell_internal.list_error('limit_names', array_dims(limit_names), k), dipwell_internal.list_error('keys', array_dims(keys), k),
+        dipwell_internal.list_error('costs', array_dims(costs), k), dipwell_internal.list_error('plans', array_dims(plans), k), dipwell_internal.list_error('floors', array_dims(floors), k)));
 end $$;
-comment on function dipwell_internal.check_bounds is
-    'Raises an error that names the field if the bounds of a list of k entries are not [1:k].';
+comment on function dipwell_internal.check_lists is 'Raises an error if the lists of a call differ in length or bounds, or have not 1 to 16 entries.';
 
 -- "coalesce(p.live, false)" keeps the planner from using the index of live holds. In a
 -- plan made while the table is small, a scan of that whole index looks as cheap as a
@@ -293,8 +263,7 @@ begin
     end if;
     return null;
 end $$;
-comment on function dipwell_internal.settle_one is
-    'Settles a hold of one key to at most what was held, if nothing but numbers decides and its row has no reservations. Otherwise null.';
+comment on function dipwell_internal.settle_one is 'Settles a hold of one key to at most what was held, if nothing but numbers decides. Otherwise null.';
 
 create function dipwell.settle(hold text, cost bigint default null) returns dipwell.settled
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -328,8 +297,7 @@ begin
     end loop;
     return (true, null::bigint, null::interval, null::interval, 0::bigint, interval '0', false, null::uuid, coalesce(again, false));
 end $$;
-comment on function dipwell_internal.settle_decide is
-    'Settles any hold of one take, by settle_group.';
+comment on function dipwell_internal.settle_decide is 'Settles any hold of one take, by settle_group.';
 
 create function dipwell.settle_all(hold text, costs bigint[] default null)
 returns table (limit_name text, key text, allowed boolean, remaining bigint, retry_after interval, reset_after interval,
@@ -337,7 +305,7 @@ returns table (limit_name text, key text, allowed boolean, remaining bigint, ret
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
     perform dipwell_internal.check_hold_id(hold, 'hold');
-    perform dipwell_internal.check_bounds('costs', array_dims(costs), cardinality(costs));
+    perform dipwell_internal.wrong(dipwell_internal.list_error('costs', array_dims(costs), cardinality(costs)));
     for i in 1..coalesce(cardinality(costs), 0) loop
         perform dipwell_internal.check_cost(costs[i], format('costs[%s]', i));
     end loop;
@@ -353,8 +321,7 @@ begin
     perform dipwell_internal.check_hold_id(hold, 'hold');
     return (select dipwell_internal.time_of(max(g.expires)) from dipwell_internal.extend_group(hold, dipwell_internal.micros(ttl)) g);
 end $$;
-comment on function dipwell.extend is
-    'Makes a hold expire ttl from now, and returns that time.';
+comment on function dipwell.extend is 'Makes a hold expire ttl from now, and returns that time.';
 
 create view dipwell.holds as
     select p.id as hold, l.name as limit_name, nullif(p.key, '') as key, p.tokens,

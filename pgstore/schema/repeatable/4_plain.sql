@@ -121,8 +121,7 @@ begin
         from judged j where j.fits order by (j.cap - j.used) / j.unit, j.i desc limit 1;
     return d;
 end $$;
-comment on function dipwell_internal.take_path is
-    'Takes from a limit and those above it, if nothing but numbers decides and all tokens are there. Otherwise null.';
+comment on function dipwell_internal.take_path is 'Takes from a limit and those above it, if nothing but numbers decides and all is there. Otherwise null.';
 
 -- First it tries two rows, and then all of them, that nobody has locked. Only if one has
 -- enough, although another transaction has it, it waits for each of them. A row that has not
@@ -180,8 +179,7 @@ begin
     end loop;
     return null;
 end $$;
-comment on function dipwell_internal.take_shard is
-    'Takes from a row of a key of a limit with shards, or refuses, if nothing but numbers decides and all rows exist. Otherwise null.';
+comment on function dipwell_internal.take_shard is 'Takes from a row of a limit with shards, or refuses, if nothing but numbers decides. Otherwise null.';
 
 create function dipwell_internal.add_rows(lim int, keys text[], verb int) returns dipwell.decision language sql volatile as $$
     select (bool_and(d.allowed), least(sum(d.remaining), 9007199254740991)::bigint,
@@ -190,8 +188,7 @@ create function dipwell_internal.add_rows(lim int, keys text[], verb int) return
     from (select array[cardinality(keys)] as n) c
     cross join lateral dipwell_internal.decide(array_fill(lim, c.n), keys, array_fill(verb, c.n), array_fill(0::bigint, c.n), array_fill(null::bigint, c.n)) d
 $$;
-comment on function dipwell_internal.add_rows is
-    'Checks all rows of a key, or resets them, and returns the sum of what they have.';
+comment on function dipwell_internal.add_rows is 'Checks or resets all rows of a key, and adds up what they have.';
 
 create function dipwell_internal.ask(verb int, limit_name text, key text, cost bigint, plan text default null, floor bigint default null) returns dipwell.decision language plpgsql volatile as $$
 declare
@@ -213,8 +210,7 @@ begin
             plans => c.plans, floors => c.floors) loop
         i := i + 1;
         if verb = 4 and not a.allowed then
-            raise exception using errcode = 'invalid_parameter_value', constraint = 'cost', message = format('cost: %s is more than limit %s lets a charge be, %s',
-                cost, (select l.name from dipwell.limits l where l.id = (c.ids)[i]), a.row_max_charge);
+            perform dipwell_internal.wrong(format('cost: %s is more than limit %s lets a charge be, %s', cost, (select l.name from dipwell.limits l where l.id = (c.ids)[i]), a.row_max_charge));
         elsif i = 1 then
             top := a;
             granted := a.granted;
@@ -243,8 +239,7 @@ begin
     end if;
     return d;
 end $$;
-comment on function dipwell_internal.ask is
-    'Decides any verb for one key by dipwell_internal.decide, with the parents of the limit.';
+comment on function dipwell_internal.ask is 'Decides any verb for one key, with the parents of the limit.';
 
 -- Limits whose keys have one row each are read together.
 create function dipwell.ready(limit_name text, keys text[], cost bigint default 1, plan text default null) returns table (key text)
@@ -253,10 +248,7 @@ declare
     k int := coalesce(cardinality(keys), 0);
     l dipwell.limits;
 begin
-    if keys is null or k > 1000 then
-        raise exception using errcode = 'invalid_parameter_value', constraint = 'keys',
-            message = 'keys: ' || case when keys is null then 'is null' else format('has %s entries; at most 1000', k) end;
-    end if;
+    perform dipwell_internal.wrong('keys: ' || case when keys is null then 'is null' when k > 1000 then format('has %s entries; at most 1000', k) end);
     perform dipwell_internal.limit_id(limit_name, 'limit_name');
     select * into l from dipwell.limits x where x.name = limit_name;
     perform dipwell_internal.check_cost(cost, 'cost'), dipwell_internal.check_verb(l, 1, null, 'limit_name');
@@ -275,8 +267,7 @@ begin
             array_fill(null::bigint, array[k]), plans => case when plan is not null then array_fill(plan, array[k]) end) with ordinality d where d.allowed order by d.ordinality;
     end if;
 end $$;
-comment on function dipwell.ready is
-    'The keys for which take would be allowed now, in the order given, at most 1000. Takes nothing.';
+comment on function dipwell.ready is 'The keys for which take would be allowed now, in the order given, at most 1000. Takes nothing.';
 
 create function dipwell.take_all(limit_names text[], keys text[], costs bigint[] default null, plans text[] default null, floors bigint[] default null)
 returns table (limit_name text, key text, allowed boolean, remaining bigint, retry_after interval, reset_after interval,
@@ -318,5 +309,4 @@ begin
         where b.limit_id = lim and b.key >= greatest(prefix collate "C", after collate "C") and (after = '' and not shared or b.key > after) and left(b.key, char_length(prefix)) = prefix
         order by b.key limit n;
 end $$;
-comment on function dipwell_internal.keys is
-    'At most n rows of a limit in the order of their keys: those that begin with prefix and come after the key after, or with shared, after the shared bucket.';
+comment on function dipwell_internal.keys is 'At most n rows of a limit, of the keys with a prefix that come after another key.';

@@ -1,7 +1,6 @@
 create function dipwell_internal.reserved() returns text[] language sql immutable as
-$$ select array['lock_limit', 'note_change', 'mark_overridden', 'put_limit', 'put_plans', 'mark_parent', 'drop_limit', 'bad_limit', 'change_plans', 'set_override', 'end_override', 'change_override', 'make_room_for_overrides', 'changed'] $$;
-comment on function dipwell_internal.reserved is
-    'The functions of dipwell_internal that only dipwell_admin may call.';
+$$ select array['lock_limit', 'note_change', 'mark_overridden', 'put_limit', 'put_plans', 'mark_parent', 'drop_limit', 'change_plans', 'set_override', 'end_override', 'change_override', 'make_room_for_overrides', 'changed'] $$;
+comment on function dipwell_internal.reserved is 'The functions of dipwell_internal that only dipwell_admin may call.';
 
 -- Housekeeping is left out: a program may leave it to others.
 create function dipwell_internal.lacks(who name default current_user) returns text[] language sql stable as $$
@@ -20,8 +19,7 @@ create function dipwell_internal.lacks(who name default current_user) returns te
                 and p.proname !~ '^(sweep|forget|settled|retire|parts|sum_changes|record_change|audit_id|lacks)' and not has_function_privilege(who, p.oid, 'execute')
             having count(*) > 0)
 $$;
-comment on function dipwell_internal.lacks is
-    'The rights that a role lacks to decide as the Go store does, and the tables whose row security is on for it.';
+comment on function dipwell_internal.lacks is 'The rights that a role lacks to decide as the Go store does.';
 
 -- Roles: dipwell_app takes, dipwell_service is for the Go store and services (rows,
 -- not definitions), dipwell_admin may do everything. If a role is missing and may

@@ -1,251 +1,197 @@
--- Comments of tables, views and types. Those of functions are next to the functions.
+-- Comments of tables, views, types and columns. Those of functions are next to the functions.
 comment on schema dipwell is 'Rate limits: the public functions, tables and views.';
 comment on schema dipwell_internal is 'Helpers of schema dipwell, which may change with any version: do not call them.';
-
 comment on table dipwell.limits is 'The limits: what was defined, and the numbers of the present version that a take needs.';
-comment on column dipwell.limits.id is 'Identifies the limit in other tables. A limit that is dropped and defined again gets a new id.';
-comment on column dipwell.limits.name is 'Printable ASCII, at most 128 bytes.';
-comment on column dipwell.limits.algorithm is 'token_bucket, fixed_window, interval, leaky_bucket or concurrency.';
-comment on column dipwell.limits.rate is 'Tokens that come back in each period per.';
-comment on column dipwell.limits.per is 'The period of rate, as in 250ms, 1m, 3mo.';
-comment on column dipwell.limits.burst is 'Capacity in tokens; null: the rate.';
-comment on column dipwell.limits.max_debt is 'Tokens that a reserve may take beyond the burst; null: one burst, -1: unlimited.';
-comment on column dipwell.limits.max_charge is 'The largest charge, in tokens; null: ten bursts.';
-comment on column dipwell.limits.start is 'When windows and intervals begin: an offset such as 0s, or a time of day such as 06:00 Europe/Rome; null: different for each key.';
-comment on column dipwell.limits.on_change is 'How used tokens are converted into the next version: keep, proportional or reset.';
-comment on column dipwell.limits.mode is 'enforce or shadow.';
-comment on column dipwell.limits.auth is 'Whether services answer /v1/auth for it.';
-comment on column dipwell.limits.retry_jitter is 'Largest percentage by which services lengthen Retry-After.';
-comment on column dipwell.limits.on_store_error is 'How services and programs decide while the database cannot: open, closed or local.';
-comment on column dipwell.limits.timeout_us is 'Timeout of a call in µs; 0: the caller''s timeout only.';
-comment on column dipwell.limits.list_keys is 'Whether stores that keep only hashes of keys should keep the text for this limit. PostgreSQL always keeps it.';
-comment on column dipwell.limits.owner is 'Who defined it and may change it: code, api, sql, rls, file or file:NAME. The owner of a file is followed by its revision and digest.';
-comment on column dipwell.limits.version is 'Number of the current version.';
-comment on column dipwell.limits.unit is 'In the current version: units in a token.';
-comment on column dipwell.limits.every is 'In the current version: µs between ticks; 0: by calendar.';
-comment on column dipwell.limits.add is 'In the current version: units that come back at a tick.';
-comment on column dipwell.limits.cap is 'In the current version: units that takes may use.';
-comment on column dipwell.limits.grid is 'A tick before any time that can occur, in µs.';
-comment on column dipwell.limits.ticks is 'Ticks after which any bucket is full.';
-comment on column dipwell.limits.plain is 'Whether the numbers in this row are enough to decide a take from a row.';
-comment on column dipwell.limits.spread is 'Whether they are if dipwell_internal.key_offset is added to grid.';
-comment on column dipwell.limits.shared is 'Whether it has one bucket for everybody, so that its calls have no key.';
-comment on column dipwell.limits.plans is 'Named variants, as in pro:rate=600;burst=1000|staff:mode=unlimited; null: none.';
-comment on column dipwell.limits.parent is 'The limit from which a take takes as well; null: none.';
-comment on column dipwell.limits.parts is 'Number of parts of the keys of a topmost parent; 0: the default, which is 1, or none if it is shared; null: it is not one.';
-comment on column dipwell.limits.ttl_us is 'The longest time that a hold may ask for, in µs; null or 0: a day.';
-comment on column dipwell.limits.on_expire is 'What an expired hold does: give_back or keep; null: give_back.';
-comment on column dipwell.limits.lease_us is 'How long a process may use tokens that it took in advance, in µs; null: no leases.';
-comment on column dipwell.limits.shards is 'Rows that each key has; null or 0: one.';
-comment on column dipwell.limits.adaptive is 'The lowest rate and the target of an adaptive limit, as in floor=50;latency=200ms; null: the rate is fixed.';
-comment on column dipwell.limits.overridden is 'Whether keys may have overrides; null: none ever had one.';
-
-comment on table dipwell.versions is 'The rules under which buckets and reservations may still be, including the current one. Go twin: store.Rule.';
-comment on column dipwell.versions.limit_id is 'limits.id.';
-comment on column dipwell.versions.number is 'From 1.';
-comment on column dipwell.versions.since is 'When it began, in µs since the Unix epoch; it ends when the next one begins.';
-comment on column dipwell.versions.policy is 'How used tokens are converted into this version: keep, proportional or reset.';
-comment on column dipwell.versions.unit is 'Units in a token.';
-comment on column dipwell.versions.every is 'µs between ticks; 0: by calendar.';
-comment on column dipwell.versions.add is 'Units that come back at a tick.';
-comment on column dipwell.versions.cap is 'Units that takes may use.';
-comment on column dipwell.versions.origin is 'The time of a tick, in µs; with a calendar, µs after each boundary.';
-comment on column dipwell.versions.burst is 'Capacity in tokens: cap / unit.';
-comment on column dipwell.versions.debt is 'Units that a reserve may use beyond cap.';
-comment on column dipwell.versions.most is 'The largest reserve that could ever be granted, in tokens.';
-comment on column dipwell.versions.max_charge is 'The largest charge, in tokens.';
-comment on column dipwell.versions.max_used is 'Units at which a bucket''s used stops growing.';
-comment on column dipwell.versions.leaky is 'Whether take reserves, as in a leaky bucket.';
-comment on column dipwell.versions.spread is 'Whether the origin depends on the key.';
-comment on column dipwell.versions.months is 'Months in a calendar''s unit, otherwise 0.';
-comment on column dipwell.versions.days is '1, 7 or 14 if a calendar''s unit is of days, otherwise 0.';
-comment on column dipwell.versions.clock is 'Seconds after the beginning of a calendar''s unit, as if each month had 31 days.';
-comment on column dipwell.versions.zone is 'The calendar''s IANA time zone; empty without a calendar.';
-comment on column dipwell.versions.per is 'limits.per of this version.';
-comment on column dipwell.versions.start is 'limits.start of this version.';
-comment on column dipwell.versions.settings is 'The settings of the limit in this version, from which its plans and overrides are compiled, as a JSON object of texts.';
-
-comment on table dipwell.plans is 'The plans of the limits at each of their versions: the numbers of the rule that a plan may change.';
-comment on column dipwell.plans.limit_id is 'limits.id.';
-comment on column dipwell.plans.number is 'buckets.version of rows under the plan: the version, and above its 20 bits the index of the plan from 1.';
-comment on column dipwell.plans.version is 'versions.number.';
-comment on column dipwell.plans.name is 'Name of the plan.';
-comment on column dipwell.plans.mode is 'enforce, shadow, unlimited or blocked; null: as the limit.';
-comment on column dipwell.plans.callable is 'true if callers may name it; false if only an override gives it; children if calls of the limit''s children choose it.';
-comment on column dipwell.plans.unit is 'Units in a token.';
-comment on column dipwell.plans.add is 'Units that come back at a tick.';
-comment on column dipwell.plans.cap is 'Units that takes may use.';
-comment on column dipwell.plans.debt is 'Units that a reserve may use beyond cap.';
-comment on column dipwell.plans.max_charge is 'The largest charge, in tokens.';
-comment on column dipwell.plans.max_used is 'Units at which a bucket''s used stops growing.';
-
-
-comment on table dipwell.audit is 'Changes that people have made through the service, its page and command line, and by define, drop, define_plan, drop_plan, override and end_override: all of the last 400 days, and older ones until the next change deletes them.';
-comment on column dipwell.audit.id is 'Increases with time: 14 hexadecimal digits of the time in µs since the Unix epoch, and 8 digits that differ between entries of the same time.';
-comment on column dipwell.audit.at is 'When, by the server''s clock.';
-comment on column dipwell.audit.who is 'The address of the caller, or the user of the database.';
-comment on column dipwell.audit.action is 'override, end-override, reset, refund, define or drop.';
-comment on column dipwell.audit.limit_name is 'limits.name at that time.';
-comment on column dipwell.audit.key is 'buckets.key; also empty if a limit itself was changed.';
-comment on column dipwell.audit.what is 'The new setting, and after "; was " the former one of a limit or plan.';
-comment on column dipwell.audit.note is 'The reason, if one was given.';
-comment on column dipwell.audit.role is 'The role that connected to the database, such as that of a service; who is as the service says.';
-comment on table dipwell.top_hours is 'The keys with the most decisions and the most refusals of each hour, of each service, for a week; see the view top_keys.';
-comment on column dipwell.top_hours.id is 'As in audit.';
-comment on column dipwell.top_hours.at is 'When the service wrote it: at the end of the hour, or when the service stopped.';
-comment on column dipwell.top_hours.process is 'The service: its host and process id.';
-comment on column dipwell.top_hours.report is 'hour: when it began. busiest and refused: counted, the decisions of all keys; keys, a list of limit, key, count and error; unlisted_at_most, the largest count of a key that is not in the list.';
-comment on view dipwell.top_keys is 'The keys of top_hours, a row each.';
-comment on column dipwell.top_keys.hour is 'When the hour began, by the clock of the service.';
-comment on column dipwell.top_keys.process is 'The service that counted: each counts its own decisions.';
-comment on column dipwell.top_keys.list is 'busiest: count has decisions. refused: count has refusals, and decisions that would have been refusals without shadow mode.';
-comment on column dipwell.top_keys.limit_name is 'limits.name at that time.';
-comment on column dipwell.top_keys.key is 'As callers gave it, or its hash if the service has key_secret_file; empty: the shared bucket.';
-comment on column dipwell.top_keys.count is 'The true count is at most this.';
-comment on column dipwell.top_keys.error is 'The true count is at least count - error.';
-comment on table dipwell.key_overrides is 'Overrides: definitions that decide calls of single keys in place of their limit. The view overrides shows them.';
-comment on column dipwell.key_overrides.limit_id is 'limits.id.';
-comment on column dipwell.key_overrides.key is 'buckets.key.';
-comment on column dipwell.key_overrides.plan is 'A plan of the limit; null: rate, per and burst decide.';
-comment on column dipwell.key_overrides.rate is 'Tokens that come back in each period per; null: the limit''s.';
-comment on column dipwell.key_overrides.per is 'The period of rate, as limits.per; null: the limit''s.';
-comment on column dipwell.key_overrides.burst is 'Capacity in tokens; null: the limit''s.';
-comment on column dipwell.key_overrides.until is 'When it ends, in µs since the Unix epoch; null: never.';
-comment on column dipwell.key_overrides.note is 'Why it was set.';
-comment on column dipwell.key_overrides.id is 'Rows of buckets under it have the version id - 2^31. It changes with each version of the limit.';
-comment on column dipwell.key_overrides.version is 'The version of the limit for which the columns below were computed.';
-comment on column dipwell.key_overrides.mode is 'enforce, shadow, unlimited or blocked; null: as the limit.';
-comment on column dipwell.key_overrides.unit is 'Units in a token.';
-comment on column dipwell.key_overrides.add is 'Units that come back at a tick.';
-comment on column dipwell.key_overrides.cap is 'Units that takes may use.';
-comment on column dipwell.key_overrides.debt is 'Units that a reserve may use beyond cap.';
-comment on column dipwell.key_overrides.max_charge is 'The largest charge, in tokens.';
-comment on column dipwell.key_overrides.max_used is 'Units at which a bucket''s used stops growing.';
-
+comment on table dipwell.versions is 'The rules under which rows may still be, including the current one.';
+comment on table dipwell.plans is 'The plans of the limits at each of their versions: the numbers that a plan may change.';
+comment on table dipwell.key_overrides is 'Definitions that decide calls of single keys in place of their limit.';
 comment on table dipwell.buckets is 'One row for each key in use. A missing row is a full bucket.';
-comment on column dipwell.buckets.used is 'Units taken and not yet given back, at ts.';
-comment on column dipwell.buckets.ts is 'µs since the Unix epoch, by this server''s clock.';
-comment on column dipwell.buckets.limit_id is 'limits.id.';
-comment on column dipwell.buckets.version is 'The definition under which used is counted: a version of the limit, plans.number, or for an override its id - 2^31.';
-comment on column dipwell.buckets.low is 'The last used of lows: the least that was used since the last record was made.';
-comment on column dipwell.buckets.due is 'When the first live record of the row ends, in µs since the Unix epoch; it may be earlier, but not later; null: the row has none.';
-comment on column dipwell.buckets.lows is 'How much the row''s reservations and holds can still give back: mark, next number, number of live holds, 1 if the key has other records, and for each entry number and units, but for the units of the last; null without records.';
-comment on column dipwell.buckets.key is 'The caller''s key; empty: the limit''s shared bucket.';
-
-comment on table dipwell.reservations is 'Reservations that can still be cancelled, and cancelled ones of which some units cannot be given back yet. All rows of a call have the same id.';
-comment on column dipwell.reservations.id is 'The argument of cancel.';
-comment on column dipwell.reservations.limit_id is 'limits.id.';
-comment on column dipwell.reservations.key is 'buckets.key.';
-comment on column dipwell.reservations.units is 'Units still to be given back.';
-comment on column dipwell.reservations.version is 'The version in which units are counted.';
-comment on column dipwell.reservations.number is 'In the list of its row, from 1.';
-comment on column dipwell.reservations.mark is 'Identifies the list: the first entry of buckets.lows. Nothing is given back to a row with another list.';
-comment on column dipwell.reservations.slack is 'Units that others will have used when this part is due; null: it does not wait.';
-comment on column dipwell.reservations.rest is 'Whether it was cancelled; units then are those that cannot be given back yet.';
-comment on column dipwell.reservations.parts is 'Number of keys of the reservation. It cannot be cancelled once one of them was reset.';
-comment on column dipwell.reservations.part_due is 'When this part is due, in µs since the Unix epoch.';
-comment on column dipwell.reservations.due is 'When the caller may act, in µs since the Unix epoch; after that it cannot be cancelled.';
-
-
-comment on table dipwell.hold_parts is 'What holds took of each limit and key, until some time after they have ended. All rows of a hold have the same id.';
-comment on column dipwell.hold_parts.id is 'The argument of settle and extend.';
-comment on column dipwell.hold_parts.part is 'From 1, in the order of the call.';
-comment on column dipwell.hold_parts.parts is 'Number of rows of the hold.';
-comment on column dipwell.hold_parts.limit_id is 'limits.id.';
-comment on column dipwell.hold_parts.key is 'buckets.key.';
-comment on column dipwell.hold_parts.tokens is 'Tokens asked for.';
-comment on column dipwell.hold_parts.units is 'Units taken.';
-comment on column dipwell.hold_parts.version is 'The version in which units are counted.';
-comment on column dipwell.hold_parts.number is 'In the list of its row, from 1, as reservations.number; 0: it is in none.';
-comment on column dipwell.hold_parts.mark is 'Identifies the list, as reservations.mark.';
-comment on column dipwell.hold_parts.takes is 'A bit for each take of the call that this row is for.';
-comment on column dipwell.hold_parts.ttl is 'The ttl of the call, in µs.';
-comment on column dipwell.hold_parts.expires is 'When the hold expires, in µs since the Unix epoch.';
-comment on column dipwell.hold_parts.due is 'expires while the row is live, and afterwards when it may be deleted, in µs.';
-comment on column dipwell.hold_parts.live is 'Whether units may still be given back.';
-comment on column dipwell.hold_parts.free is 'Whether it took nothing. Settling it then charges nothing, and it is never live, but counts to the live records of its key while the hold lives.';
-comment on column dipwell.hold_parts.keep is 'Whether nothing is given back when it expires.';
-comment on column dipwell.hold_parts.reset is 'Whether it ended with a reset of its key.';
-comment on column dipwell.hold_parts.settled is 'Whether the hold was settled.';
-comment on column dipwell.hold_parts.cost is 'The cost to which it was settled, in tokens; null if it was not settled.';
-comment on column dipwell.hold_parts.plan is 'The plan that the call named; null: none.';
-comment on column dipwell.hold_parts.call is 'Further properties that must be the same in a repeated call, such as plans and floors; null: none.';
-
-comment on table dipwell.revision is 'Changes of limits: while the sum of n is the same, no limit has changed. Sweeps replace many rows by one with their sum.';
-comment on column dipwell.revision.id is 'Identifies the row.';
-comment on column dipwell.revision.n is 'Random, so that after a restore other changes have another sum.';
-
+comment on table dipwell.reservations is 'Reservations that can still be cancelled, and cancelled ones of which some units cannot be given back yet.';
+comment on table dipwell.hold_parts is 'What holds took of each limit and key, until some time after they have ended.';
+comment on table dipwell.audit is 'Changes that people have made, by the service or by SQL: all of the last 400 days.';
+comment on table dipwell.top_hours is 'The keys with the most decisions and refusals of each hour, of each service, for a week.';
+comment on table dipwell.revision is 'Changes of limits: while the sum of n is the same, no limit has changed.';
 comment on table dipwell.sweep_state is 'The progress and the totals of sweeps. One row, locked by one sweep at a time.';
-comment on column dipwell.sweep_state.page is 'The page of buckets at which the next sweep continues.';
-comment on column dipwell.sweep_state.began is 'When the current pass began, in µs since the Unix epoch; 0: there is none.';
-comment on column dipwell.sweep_state.found is 'Rows deleted in the current pass.';
-comment on column dipwell.sweep_state.passed is 'When the last complete pass over the table ended, in µs since the Unix epoch; 0: never.';
-comment on column dipwell.sweep_state.took is 'Duration of the last complete pass in µs, including pauses.';
-comment on column dipwell.sweep_state.pass_swept is 'Rows deleted in the last complete pass.';
-comment on column dipwell.sweep_state.passes is 'Number of complete passes.';
-comment on column dipwell.sweep_state.swept is 'Rows deleted by all sweeps.';
-comment on column dipwell.sweep_state.one is 'There is one row.';
-comment on column dipwell.sweep_state.spent is 'Duration of all sweeps in µs, without pauses.';
-
-comment on table dipwell.migrations is 'The migrations that were applied. The largest version is the version of the schema.';
-comment on column dipwell.migrations.version is 'The migration''s number.';
-comment on column dipwell.migrations.name is 'Name of the migration.';
-comment on column dipwell.migrations.applied_at is 'When it was applied.';
-
+comment on table dipwell.migrations is 'The migrations that were applied. The largest version is that of the schema.';
 comment on view dipwell.overrides is 'The overrides of keys that have not ended.';
-comment on column dipwell.overrides.limit_name is 'limits.name.';
-comment on column dipwell.overrides.key is 'The caller''s key; null: the limit''s shared bucket.';
-comment on column dipwell.overrides.plan is 'The plan that the key has; null: it has a rate, per or burst of its own.';
-comment on column dipwell.overrides.rate is 'Tokens that come back in each period per; null: the limit''s.';
-comment on column dipwell.overrides.per is 'The period of rate, as in 250ms, 1m; null: the limit''s.';
-comment on column dipwell.overrides.burst is 'Capacity in tokens; null: the limit''s.';
-comment on column dipwell.overrides.until is 'When it ends; null: never.';
-comment on column dipwell.overrides.note is 'Why it was set.';
-
 comment on view dipwell.status is 'The current state of buckets, in tokens.';
-comment on column dipwell.status.limit_name is 'limits.name.';
-comment on column dipwell.status.key is 'The caller''s key; null: the limit''s shared bucket.';
-comment on column dipwell.status.capacity is 'Tokens of a full bucket.';
-comment on column dipwell.status.remaining is 'Whole tokens left.';
-comment on column dipwell.status.full_at is 'When the bucket will be full without further calls.';
-
-comment on type dipwell.held is 'The result of hold for one limit and key.';
-comment on column dipwell.held.allowed is 'Whether the call is allowed; a refusal has changed nothing.';
-comment on column dipwell.held.remaining is 'Whole tokens left after the call.';
-comment on column dipwell.held.retry_after is 'Time until the same call would be allowed if no hold ended before it expires; null if allowed or never.';
-comment on column dipwell.held.reset_after is 'Time until the bucket is full.';
-comment on column dipwell.held.granted is 'Tokens taken.';
-comment on column dipwell.held.delay is 'Always 0, as in dipwell.decision.';
-comment on column dipwell.held.never is 'Whether the cost is more than the limit ever allows.';
-comment on column dipwell.held.reservation is 'Always null, as in dipwell.decision.';
-comment on column dipwell.held.hold is 'The argument of settle and extend; null if refused.';
-comment on column dipwell.held.expires is 'When it expires; null if refused.';
-comment on column dipwell.held.repeated is 'Whether the same call had made the hold before, and nothing was taken now.';
-
-comment on type dipwell.settled is 'The result of settle for one limit and key.';
-comment on column dipwell.settled.allowed is 'Whether the call is allowed; a refusal has changed nothing.';
-comment on column dipwell.settled.remaining is 'Whole tokens left after the call.';
-comment on column dipwell.settled.retry_after is 'Time until the same call would be allowed if no hold ended before it expires; null if allowed or never.';
-comment on column dipwell.settled.reset_after is 'Time until the bucket is full.';
-comment on column dipwell.settled.granted is 'Tokens taken.';
-comment on column dipwell.settled.delay is 'Always 0, as in dipwell.decision.';
-comment on column dipwell.settled.never is 'Whether the cost is more than the limit ever allows.';
-comment on column dipwell.settled.reservation is 'Always null, as in dipwell.decision.';
-comment on column dipwell.settled.repeated is 'Whether the hold was settled before, and nothing was changed now.';
-
 comment on view dipwell.holds is 'Live holds, a row for each limit and key.';
-comment on column dipwell.holds.hold is 'The argument of settle and extend.';
-comment on column dipwell.holds.limit_name is 'limits.name.';
-comment on column dipwell.holds.key is 'The caller''s key; null: the limit''s shared bucket.';
-comment on column dipwell.holds.tokens is 'Tokens held.';
-comment on column dipwell.holds.expires is 'When it expires.';
-
+comment on view dipwell.top_keys is 'The keys of top_hours, a row each.';
 comment on type dipwell.decision is 'The result of a call of one key.';
-comment on column dipwell.decision.allowed is 'Whether the call is allowed; a refusal has changed nothing.';
-comment on column dipwell.decision.remaining is 'Whole tokens left after the call.';
-comment on column dipwell.decision.retry_after is 'Time until the same call would be allowed without further calls; null if allowed or never.';
-comment on column dipwell.decision.reset_after is 'Time until the bucket is full.';
-comment on column dipwell.decision.granted is 'Tokens taken.';
-comment on column dipwell.decision.delay is 'Time to wait before acting.';
-comment on column dipwell.decision.never is 'Whether the cost is more than the limit ever allows.';
-comment on column dipwell.decision.reservation is 'The argument of cancel, if delay is above 0.';
+comment on type dipwell.held is 'The result of hold for one limit and key.';
+comment on type dipwell.settled is 'The result of settle for one limit and key.';
+
+-- Columns of one name in several tables, views and types mean the same, unless one of them
+-- is named. Times in bigint are µs since the Unix epoch.
+do $$
+declare
+    c record;
+begin
+    for c in with says (relation, name, comment) as (values
+        ('', 'add', 'Units that come back at a tick.'),
+        ('', 'allowed', 'Whether the call is allowed; a refusal has changed nothing.'),
+        ('', 'bound', 'The call may be allowed before retry, by a hold that ends or because the row is under another definition.'),
+        ('', 'burst', 'Capacity in tokens; null: the rate, or the limit''s.'),
+        ('', 'cap', 'Units that takes may use.'),
+        ('', 'debt', 'Units that a reserve may use beyond cap.'),
+        ('', 'delay', 'Time to wait before acting, after reserve; otherwise 0.'),
+        ('', 'every', 'µs between ticks; 0: by calendar.'),
+        ('', 'expires', 'When the hold expires; null if refused.'),
+        ('', 'granted', 'Tokens taken.'),
+        ('', 'hold', 'The argument of settle and extend; null if refused.'),
+        ('', 'key', 'The caller''s key. The bucket of a shared limit has the empty one, which is null in views.'),
+        ('', 'limit_id', 'limits.id.'),
+        ('', 'limit_name', 'limits.name.'),
+        ('', 'mark', 'The first entry of the lows that it is in. Nothing is given back to a row with others.'),
+        ('', 'max_charge', 'The largest charge, in tokens; null: ten bursts.'),
+        ('', 'max_used', 'Units at which a bucket''s used stops growing.'),
+        ('', 'mode', 'enforce, shadow, unlimited or blocked; null: as the limit.'),
+        ('', 'never', 'Whether the call can never be allowed.'),
+        ('', 'note', 'The reason, if one was given.'),
+        ('', 'number', 'In the lows of its row, from 1; 0: it is in none.'),
+        ('', 'override', 'The override of the key; null: none, or it has ended.'),
+        ('', 'parts', 'Number of rows of the same id.'),
+        ('', 'per', 'The period of rate, as in 250ms, 1m, 3mo; null: the limit''s.'),
+        ('', 'plan', 'The plan that was named, or that decides; null: none.'),
+        ('', 'rate', 'Tokens that come back in each period per; null: the limit''s.'),
+        ('', 'remaining', 'Whole tokens left.'),
+        ('', 'repeated', 'Whether the same call was made before, and nothing was changed now.'),
+        ('', 'reservation', 'The argument of cancel, if delay is above 0.'),
+        ('', 'reset', 'µs until the bucket is full.'),
+        ('', 'reset_after', 'Time until the bucket is full.'),
+        ('', 'retry', 'µs until the same call would be allowed.'),
+        ('', 'retry_after', 'Time until the same call would be allowed without further calls; null if allowed or never.'),
+        ('', 'row_override', 'The override that decided; null: none.'),
+        ('', 'row_plan', 'The plan that decided; null: none.'),
+        ('', 'shadow', 'Allowed only because the limit is in shadow mode.'),
+        ('', 'start', 'When windows begin: an offset such as 0s, or a time of day such as 06:00 Europe/Rome; null: different for each key.'),
+        ('', 'takes', 'A bit for each take of the call that it is for.'),
+        ('', 'tokens', 'Tokens asked for.'),
+        ('', 'ts', 'When used was counted.'),
+        ('', 'unit', 'Units in a token.'),
+        ('', 'units', 'Units taken, or that can still be given back.'),
+        ('', 'until', 'When it ends; null: never.'),
+        ('', 'used', 'Units taken and not yet given back, at ts.'),
+        ('', 'version', 'The version of the limit under which units are counted.'),
+        ('limits', 'id', 'Identifies the limit. One that is dropped and defined again gets another.'),
+        ('limits', 'name', 'Printable ASCII, at most 128 bytes.'),
+        ('limits', 'algorithm', 'token_bucket, fixed_window, interval, leaky_bucket or concurrency.'),
+        ('limits', 'max_debt', 'Tokens that a reserve may take beyond the burst; null: one burst, -1: unlimited.'),
+        ('limits', 'on_change', 'How used tokens are converted into the next version: keep, proportional or reset.'),
+        ('limits', 'mode', 'enforce or shadow.'),
+        ('limits', 'auth', 'Whether services answer /v1/auth for it.'),
+        ('limits', 'retry_jitter', 'Largest percentage by which services lengthen Retry-After.'),
+        ('limits', 'on_store_error', 'How programs decide while the database cannot: open, closed or local.'),
+        ('limits', 'timeout_us', 'Timeout of a call in µs; 0: the caller''s only.'),
+        ('limits', 'list_keys', 'Whether stores that keep only hashes of keys should keep the text. PostgreSQL always does.'),
+        ('limits', 'owner', 'Who may change it: code, api, sql, rls, file or file:NAME, followed by the revision and digest of a file.'),
+        ('limits', 'version', 'Number of the current version. unit, every, add and cap are those of it.'),
+        ('limits', 'grid', 'A tick before any time that can occur.'),
+        ('limits', 'ticks', 'Ticks after which any bucket is full.'),
+        ('limits', 'plain', 'Whether the numbers in this row are enough to decide a take from a row.'),
+        ('limits', 'spread', 'Whether they are if dipwell_internal.key_offset is added to grid.'),
+        ('limits', 'shared', 'Whether it has one bucket for everybody, so that its calls have no key.'),
+        ('limits', 'plans', 'Named variants, as in pro:rate=600;burst=1000|staff:mode=unlimited; null: none.'),
+        ('limits', 'parent', 'The limit from which a take takes as well; null: none.'),
+        ('limits', 'parts', 'Number of parts of the keys of a topmost parent; 0: 1, or none if it is shared; null: it is not one.'),
+        ('limits', 'ttl_us', 'The longest time that a hold may ask for, in µs; null or 0: a day.'),
+        ('limits', 'on_expire', 'What an expired hold does: give_back or keep; null: give_back.'),
+        ('limits', 'lease_us', 'How long a process may use tokens that it took in advance, in µs; null: no leases.'),
+        ('limits', 'shards', 'Rows that each key has; null or 0: one.'),
+        ('limits', 'adaptive', 'The lowest rate and the target of an adaptive limit, as in floor=50;latency=200ms; null: the rate is fixed.'),
+        ('limits', 'overridden', 'Whether keys may have overrides; null: none ever had one.'),
+        ('versions', 'number', 'From 1.'),
+        ('versions', 'since', 'When it began; it ends when the next one begins.'),
+        ('versions', 'policy', 'How used tokens are converted into this version: keep, proportional or reset.'),
+        ('versions', 'origin', 'The time of a tick; with a calendar, µs after each boundary.'),
+        ('versions', 'most', 'The largest reserve that could ever be granted, in tokens.'),
+        ('versions', 'leaky', 'Whether take reserves, as in a leaky bucket.'),
+        ('versions', 'spread', 'Whether the origin depends on the key.'),
+        ('versions', 'months', 'Months in a calendar''s unit, otherwise 0.'),
+        ('versions', 'days', '1, 7 or 14 if a calendar''s unit is of days, otherwise 0.'),
+        ('versions', 'clock', 'Seconds after the beginning of a calendar''s unit, as if each month had 31 days.'),
+        ('versions', 'zone', 'The calendar''s IANA time zone; empty without a calendar.'),
+        ('versions', 'settings', 'The settings of the limit, from which its plans and overrides are compiled, as a JSON object of texts.'),
+        ('plans', 'number', 'buckets.version of rows under the plan: the version, and above its 20 bits the index of the plan from 1.'),
+        ('plans', 'version', 'versions.number.'),
+        ('plans', 'name', 'Name of the plan.'),
+        ('plans', 'callable', 'true: callers may name it; false: only an override gives it; children: calls of the limit''s children choose it.'),
+        ('key_overrides', 'id', 'Rows of buckets under it have the version id - 2^31. It changes with each version of the limit.'),
+        ('key_overrides', 'version', 'The version of the limit for which the columns after it were computed.'),
+        ('buckets', 'version', 'The definition under which used is counted: a version of the limit, plans.number, or key_overrides.id - 2^31.'),
+        ('buckets', 'lows', 'How much records can still give back: mark, next number, number of live holds, 1 if there are other records, and for each entry number and units, but for the units of the last.'),
+        ('buckets', 'low', 'The last units of lows: the least that was used since the last record was made.'),
+        ('buckets', 'due', 'When the first live record of the row ends, or earlier; null: it has none.'),
+        ('reservations', 'id', 'The argument of cancel.'),
+        ('reservations', 'due', 'When the caller may act; after that it cannot be cancelled.'),
+        ('reservations', 'slack', 'Units that others will have used when this part is due; null: it does not wait.'),
+        ('reservations', 'rest', 'Whether it was cancelled; units then are those that cannot be given back yet.'),
+        ('reservations', 'part_due', 'When this part is due.'),
+        ('hold_parts', 'id', 'The argument of settle and extend.'),
+        ('hold_parts', 'part', 'From 1, in the order of the call.'),
+        ('hold_parts', 'ttl', 'The ttl of the call, in µs.'),
+        ('hold_parts', 'due', 'expires while the row is live, and afterwards when it may be deleted.'),
+        ('hold_parts', 'live', 'Whether units may still be given back.'),
+        ('hold_parts', 'free', 'Whether it took nothing. Settling it then charges nothing, and it is never live.'),
+        ('hold_parts', 'keep', 'Whether nothing is given back when it expires.'),
+        ('hold_parts', 'reset', 'Whether it ended with a reset of its key.'),
+        ('hold_parts', 'settled', 'Whether the hold was settled.'),
+        ('hold_parts', 'cost', 'The cost to which it was settled, in tokens; null if it was not.'),
+        ('hold_parts', 'call', 'What else must be the same in a repeated call, such as plans and floors; null: nothing.'),
+        ('audit', 'id', '14 hexadecimal digits of the time in µs, and 8 that differ between entries of the same time.'),
+        ('audit', 'at', 'When, by the server''s clock.'),
+        ('audit', 'who', 'The address of the caller, or the user of the database.'),
+        ('audit', 'action', 'override, end-override, reset, refund, define or drop.'),
+        ('audit', 'what', 'The new setting, and after "; was " the former one of a limit or plan.'),
+        ('audit', 'role', 'The role that connected to the database, such as that of a service; who is as the service says.'),
+        ('top_hours', 'id', 'As in audit.'),
+        ('top_hours', 'at', 'When the service wrote it: at the end of the hour, or when the service stopped.'),
+        ('top_hours', 'process', 'The service: its host and process id.'),
+        ('top_hours', 'report', 'hour; busiest and refused: counted, the decisions of all keys; keys, a list of limit, key, count and error; unlisted_at_most, the largest count of another key.'),
+        ('top_keys', 'hour', 'When the hour began, by the clock of the service.'),
+        ('top_keys', 'process', 'The service that counted: each counts its own decisions.'),
+        ('top_keys', 'list', 'busiest: count has decisions. refused: count has refusals, also those that shadow mode allowed.'),
+        ('top_keys', 'key', 'As callers gave it, or its hash if the service has key_secret_file; empty: the shared bucket.'),
+        ('top_keys', 'count', 'The true count is at most this.'),
+        ('top_keys', 'error', 'The true count is at least count - error.'),
+        ('revision', 'id', 'Identifies the row.'),
+        ('revision', 'n', 'Random, so that after a restore other changes have another sum.'),
+        ('sweep_state', 'page', 'The page of buckets at which the next sweep continues.'),
+        ('sweep_state', 'began', 'When the current pass began; 0: there is none.'),
+        ('sweep_state', 'found', 'Rows deleted in the current pass.'),
+        ('sweep_state', 'passed', 'When the last complete pass over the table ended; 0: never.'),
+        ('sweep_state', 'took', 'Duration of the last complete pass in µs, including pauses.'),
+        ('sweep_state', 'pass_swept', 'Rows deleted in the last complete pass.'),
+        ('sweep_state', 'passes', 'Number of complete passes.'),
+        ('sweep_state', 'swept', 'Rows deleted by all sweeps.'),
+        ('sweep_state', 'spent', 'Duration of all sweeps in µs, without pauses.'),
+        ('sweep_state', 'one', 'There is one row.'),
+        ('migrations', 'version', 'The migration''s number.'),
+        ('migrations', 'name', 'Name of the migration.'),
+        ('migrations', 'applied_at', 'When it was applied.'),
+        ('status', 'capacity', 'Tokens of a full bucket.'),
+        ('status', 'full_at', 'When the bucket will be full without further calls.'),
+        ('holds', 'expires', 'When it expires.'),
+        ('definition', 'rule', 'The rule; its number is that of the definition, as in buckets.version.'),
+        ('definition', 'fraction', 'How much of the rate a call may use, in 1024ths; null or 0: all of it.'),
+        ('answer', 'write', 'Whether used and ts must be stored.'),
+        ('answer', 'before', 'Units used at ts, before the call.'),
+        ('answer', 'clipped', 'A charge added less than its cost, because used stops growing.'),
+        ('answer', 'rule', 'What decided, for the key.'),
+        ('answer', 'free', 'Allowed by an unlimited plan, so that nothing was taken.'),
+        ('held', 'cost', 'Tokens asked for, or settled to.'),
+        ('call', 'ids', 'limits.id.'),
+        ('call', 'keys', 'buckets.key.'),
+        ('call', 'costs', 'Tokens.'),
+        ('call', 'plans', 'The plans that were named, or null.'),
+        ('call', 'floors', 'Tokens that must stay free.'),
+        ('call', 'own', 'For each take of the call, the index of its own limit and key in the lists.'),
+        ('call', 'named', 'How many entries of the lists were named; the others are parents.'))
+        select r.oid::regclass as relation, a.attname as name, coalesce(o.comment, s.comment) as comment
+        from pg_class r join pg_attribute a on a.attrelid = r.oid and a.attnum > 0
+        left join says o on o.relation = r.relname and o.name = a.attname left join says s on s.relation = '' and s.name = a.attname
+        where r.relnamespace in ('dipwell'::regnamespace, 'dipwell_internal'::regnamespace) and r.relkind in ('r', 'p', 'v', 'c') and coalesce(o.comment, s.comment) is not null
+    loop
+        execute format('comment on column %s.%I is %L', c.relation, c.name, c.comment);
+    end loop;
+end $$;
