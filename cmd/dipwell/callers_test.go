@@ -157,6 +157,8 @@ func TestCheckCallers(t *testing.T) {
 	for _, tc := range []struct{ token, callers, says string }{
 		{"a", "{name: a, token_file: " + token + "}", ""},
 		{"", "{name: a, token_file: " + token + "}", "callers[0].token_file: " + token + " is empty"},
+		{"a", "{name: a, token_file: " + token + "}, {name: b, token_file: " + token + "}", "callers[1].token_file: the token is that of caller a too"},
+		{"a", "{name: a, token_sha256: " + sum("b") + "}, {name: b, token_sha256: " + strings.ToUpper(sum("b")) + "}", "callers[1].token_sha256: the token is that of caller a too"},
 		{"a", "{name: a, token_file: " + token + "}, {name: b, token_sha256: " + sum("a") + "}", "callers[1].token_sha256: the token is that of caller a too"},
 	} {
 		must(t, os.WriteFile(token, []byte(tc.token), 0o600))

@@ -42,7 +42,7 @@ func (p *parser) callers(n *yaml.Node) {
 		return
 	}
 	p.Callers = []Caller{} // not nil, because the file has the setting
-	names, tokens := map[string]int{}, map[string]int{}
+	names := map[string]int{}
 	p.List(n, "callers", ", each caller beginning with '- name: ...'", func(where string, item *yaml.Node) {
 		c, ok := p.caller(where, item)
 		if !ok {
@@ -51,15 +51,7 @@ func (p *parser) callers(n *yaml.Node) {
 		if line := names[c.Name]; line > 0 {
 			p.Fail(item, where+".name", "there are two callers called %s; the first one is in line %d", c.Name, line)
 		}
-		setting, token := ".token_file", c.TokenFile
-		if token == "" {
-			setting, token = ".token_sha256", c.TokenSHA256
-		}
-		if line := tokens[setting+token]; line > 0 {
-			p.Fail(item, where+setting, "is that of the caller in line %d too", line)
-		}
-		names[c.Name], tokens[setting+token] = item.Line, item.Line
-		p.Callers = append(p.Callers, c)
+		names[c.Name], p.Callers = item.Line, append(p.Callers, c) // that two have one token is seen when the tokens are read
 	})
 }
 
@@ -126,7 +118,6 @@ func (p *parser) callerSetting(c *Caller, where, name string, v *yaml.Node) {
 }
 
 func (p *parser) callerLimits(c *Caller, where string, n *yaml.Node) {
-	seen := map[string]bool{}
 	p.List(n, where, " such as [login]", func(where string, item *yaml.Node) {
 		name, ok := p.Text(item, where)
 		if !ok {
@@ -134,10 +125,7 @@ func (p *parser) callerLimits(c *Caller, where string, n *yaml.Node) {
 		}
 		if _, err := store.NewDefinition(dipwell.Limit{Name: name, Rate: 1, Period: time.Second}); err != nil {
 			p.Fail(item, where, "%q is not the name of a limit", name)
-		} else if seen[name] {
-			p.Fail(item, where, "%s is given twice", name)
 		}
-		seen[name] = true
 		c.Limits = append(c.Limits, name)
 	})
 	if n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
