@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -57,6 +58,9 @@ func (s *settings) readTokens(last *settings) (err error) {
 		s.token, s.tokenFile = last.token, last.tokenFile
 	} else if s.token, s.tokenFile, err = adminToken(s.AdminTokenFile, s.given["admin_token_file"]); err != nil {
 		return err
+	}
+	if last != nil && len(last.Callers) > 0 && s.Callers == nil { // the file may have been cut off
+		return errors.New("callers: are missing; callers: [] says that anybody may call")
 	}
 	s.callers = nil
 	names := map[[sha256.Size]byte]string{}
