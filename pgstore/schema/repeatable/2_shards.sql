@@ -8,6 +8,12 @@ begin
 end $$;
 comment on function dipwell_internal.row_keys is 'The keys of the rows of a key.';
 
+create function dipwell_internal.two_rows(shards bigint, key text) returns text[] language sql volatile as $$
+    select array[two_rows.key || chr(1) || lpad(i.a::text, 2, '0'), two_rows.key || chr(1) || lpad(((i.a + i.b) % shards)::text, 2, '0')]
+    from (select trunc(random() * shards)::int as a, 1 + trunc(random() * (shards - 1))::int as b) i
+$$;
+comment on function dipwell_internal.two_rows is 'The keys of two rows of a key, chosen at random.';
+
 create function dipwell_internal.key_of(shards bigint, row_key text) returns text language sql immutable set search_path = pg_catalog, pg_temp as $$
     select case when coalesce(shards, 1) < 2 then row_key when row_key ~ '\x01[0-9][0-9]$' and right(row_key, 2)::int < shards then left(row_key, -3) end
 $$;
@@ -84,29 +90,31 @@ comment on function dipwell_internal.lock_rows is 'Locks the rows of a call whos
 
 create function dipwell_internal.choose_row(lim int, keys text[], cost bigint, locks boolean) returns text language plpgsql volatile as $$
 declare
-    some_  text[];
-    x      record;
-    state  text;
-    locked text[] := '{}';
+    x       record;
+    state   text;
+    locked  text[] := '{}';
+    soonest text; -- will have enough first
 begin
     keys := array(select k from unnest(keys) k order by random());
-    for some_ in values (keys[:2]), (keys[3:]) loop
-        for x in select * from dipwell_internal.look(lim, some_, cost) k order by k.remaining desc loop
-            continue when not x.fits;
-            state := case when locks then dipwell_internal.lock_row(lim, x.key, cost, false) else 'free' end;
-            if state = 'free' then
-                return x.key;
-            elsif state = 'locked' then
-                locked := locked || x.key;
-            end if;
-        end loop;
+    for x in select k.key, k.fits from dipwell_internal.look(lim, keys, cost) k
+            order by k.fits desc, case when k.fits then k.key = any (keys[:2]) end desc, case when k.fits then k.remaining end desc, k.never, k.retry loop
+        if not x.fits then
+            soonest := x.key;
+            exit;
+        end if;
+        state := case when locks then dipwell_internal.lock_row(lim, x.key, cost, false) else 'free' end;
+        if state = 'free' then
+            return x.key;
+        elsif state = 'locked' then
+            locked := locked || x.key;
+        end if;
     end loop;
     for x in select l.key from unnest(locked) l (key) order by random() loop
         if dipwell_internal.lock_row(lim, x.key, cost, true) = 'free' then
             return x.key;
         end if;
     end loop;
-    return (select k.key from dipwell_internal.look(lim, keys, cost) k order by k.never, k.retry limit 1);
+    return coalesce(soonest, keys[1]);
 end $$;
 comment on function dipwell_internal.choose_row is 'A row of a key that has enough tokens for a cost, or the one that will have them first.';
 

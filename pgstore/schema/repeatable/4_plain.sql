@@ -16,18 +16,31 @@ declare
     r record; -- the numbers that decide
     x record; -- the row
     d dipwell.decision;
+    of_row text; -- key of it, if the limit has shards
 begin
-    select l.id, l.version as number, l.unit, l.every, l.add, l.cap, l.grid, l.ticks, (l.plain or l.spread) and l.parent is null and l.parts is null as plain, l.spread, l.mode, l.shards,
-            l.parent is not null or l.parts is not null as tree, l.shared into r
+    select l.id, l.version as number, l.unit, l.every, l.add, l.cap, l.grid, l.ticks,
+            (l.plain or l.spread) and l.parent is null and l.parts is null or l.shards > 1 and take.floor is null as plain, l.mode, l.shards, l.parent is not null or l.parts is not null as tree, l.shared, l.spread or l.shards > 1 as by_key into r
         from dipwell.limits l where l.name = limit_name;
     if plan is not null then
         select r.id, p.number, p.unit, r.every, p.add, p.cap, r.grid, (p.max_used + p.add - 1) / p.add as ticks,
-                r.plain and coalesce(p.mode, 'enforce') in ('enforce', 'shadow') as plain, r.spread, coalesce(p.mode, r.mode) as mode, r.shards, r.tree, r.shared into r
+                r.plain and coalesce(p.mode, 'enforce') in ('enforce', 'shadow') as plain, coalesce(p.mode, r.mode) as mode, r.shards, r.tree, r.shared, r.by_key into r
             from dipwell.plans p where p.limit_id = r.id and p.version = r.number and p.name = take.plan and p.callable = 'true';
     end if;
     if r.plain and cost >= 1 and coalesce(floor, 0) >= 0 and cost <= r.cap / r.unit - coalesce(floor, 0) and (key is null) = r.shared and key is distinct from '' then
-        if r.spread then -- windows without a start
-            r.grid := r.grid + dipwell_internal.key_offset(limit_name, coalesce(key, ''), r.every);
+        if r.by_key then
+            if r.shards > 1 then -- the better one of two rows that nobody has locked
+                select q.key into of_row from unnest(dipwell_internal.two_rows(r.shards, coalesce(take.key, ''))) q (key)
+                    cross join lateral (select dipwell_internal.plain_used(y.used, y.ts, n, r.every, r.add, r.grid, r.ticks) as used
+                        from dipwell.buckets y where y.limit_id = r.id and y.key = q.key and y.version = r.number limit 1) b order by b.used limit 1;
+                perform from dipwell.buckets b where b.limit_id = r.id and b.key = of_row and b.version = r.number and (b.due <= n) is not true
+                    and dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) <= r.cap - take.cost * r.unit for no key update skip locked;
+                if not found then
+                    return dipwell_internal.ask(0, limit_name, key, cost, plan, floor);
+                end if;
+                key := of_row;
+            else -- windows without a start
+                r.grid := r.grid + dipwell_internal.key_offset(limit_name, coalesce(key, ''), r.every);
+            end if;
         end if;
         update dipwell.buckets b
             set used = dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) + take.cost * r.unit, ts = greatest(n, b.ts),
@@ -56,8 +69,8 @@ begin
                 dipwell_internal.plain_wait(x.used, x.ts, n, r.every, r.add, r.grid), 0::bigint, interval '0', false, null::uuid);
         end if;
     end if;
-    if (r.tree or r.shards > 1) and plan is null and floor is null and (key is null) = r.shared and key is distinct from '' then
-        d := case when r.tree then dipwell_internal.take_path(limit_name, coalesce(key, ''), cost) else dipwell_internal.take_shard(limit_name, coalesce(key, ''), cost) end;
+    if r.tree and plan is null and floor is null and (key is null) = r.shared and key is distinct from '' then
+        d := dipwell_internal.take_path(limit_name, coalesce(key, ''), cost);
         if d.allowed is not null then
             return d;
         end if;
@@ -122,64 +135,6 @@ begin
     return d;
 end $$;
 comment on function dipwell_internal.take_path is 'Takes from a limit and those above it, if nothing but numbers decides and all is there. Otherwise null.';
-
--- First it tries two rows, and then all of them, that nobody has locked. Only if one has
--- enough, although another transaction has it, it waits for each of them. A row that has not
--- enough any more once it is locked is released, so that the call waits without one.
-create function dipwell_internal.take_shard(limit_name text, of_key text, cost bigint) returns dipwell.decision language plpgsql volatile as $$
-declare
-    n      bigint := dipwell_internal.now_us();
-    r      record; -- the rule of a row
-    keys   text[]; -- of rows
-    of_row text;
-    x      record; -- the rows that have enough, and the one that will have enough first
-    d      dipwell.decision;
-begin
-    select l.id, l.version as number, l.shards, l.unit, l.every, l.add, l.cap, l.grid, l.ticks, l.cap - take_shard.cost * l.unit as room,
-            array[of_key || chr(1) || lpad(i.a::text, 2, '0'), of_key || chr(1) || lpad(((i.a + i.b) % l.shards)::text, 2, '0')] as two into r
-        from dipwell.limits l cross join lateral (select trunc(random() * l.shards)::int as a, 1 + trunc(random() * (l.shards - 1))::int as b offset 0) i
-        where l.name = limit_name and l.shards > 1 and l.mode = 'enforce' and take_shard.cost between 1 and l.cap / l.unit;
-    if not found then
-        return null;
-    end if;
-    for i in 1..3 loop
-        keys := case i when 1 then r.two when 2 then array(select k from unnest(dipwell_internal.row_keys(r.shards, of_key)) k order by random()) else keys end;
-        select array_agg(q.key order by case when i < 3 then b.used else q.place end) filter (where b.used <= r.room) as fit, count(*) as rows,
-                min(b.used) as used, (array_agg(greatest(n, b.ts) order by b.used))[1] as ts into x
-            from unnest(keys) with ordinality q (key, place)
-            cross join lateral (select y.ts, dipwell_internal.plain_used(y.used, y.ts, n, r.every, r.add, r.grid, r.ticks) as used
-                from dipwell.buckets y where y.limit_id = r.id and y.key = q.key and y.version = r.number and y.lows is null limit 1) b;
-        if x.rows < cardinality(keys) then
-            return null;
-        elsif x.fit is null and i > 1 then
-            return (false, greatest(r.cap - x.used, 0) / r.unit, dipwell_internal.plain_wait(x.used - r.room, x.ts, n, r.every, r.add, r.grid),
-                dipwell_internal.plain_wait(x.used, x.ts, n, r.every, r.add, r.grid), 0::bigint, interval '0', false, null::uuid);
-        end if;
-        foreach of_row in array coalesce(x.fit, '{}') loop
-            if i < 3 then
-                perform from dipwell.buckets b where b.limit_id = r.id and b.key = of_row and b.version = r.number and b.lows is null
-                    and dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) <= r.room for no key update skip locked;
-                continue when not found;
-            end if;
-            begin
-                update dipwell.buckets b
-                    set used = dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) + take_shard.cost * r.unit, ts = greatest(n, b.ts)
-                    where b.limit_id = r.id and b.key = of_row and b.version = r.number and b.lows is null
-                        and dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) <= r.room
-                    returning true, (r.cap - b.used) / r.unit, null::interval, dipwell_internal.plain_wait(b.used, b.ts, n, r.every, r.add, r.grid),
-                        take_shard.cost, interval '0', false, null::uuid into d;
-                if found then
-                    return d;
-                end if;
-                raise exception using errcode = 'triggered_action_exception'; -- releases the row
-            exception when triggered_action_exception then
-                null;
-            end;
-        end loop;
-    end loop;
-    return null;
-end $$;
-comment on function dipwell_internal.take_shard is 'Takes from a row of a limit with shards, or refuses, if nothing but numbers decides. Otherwise null.';
 
 create function dipwell_internal.add_rows(lim int, keys text[], verb int) returns dipwell.decision language sql volatile as $$
     select (bool_and(d.allowed), least(sum(d.remaining), 9007199254740991)::bigint,
