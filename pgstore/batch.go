@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 
@@ -17,11 +16,9 @@ import (
 // newManySQL sets the statements of a version that decide many keys. Keys are
 // sorted and locked in that order, so that two batches cannot deadlock.
 //
-// takeMany adds up the calls for a key and charges all of them or none. It
-// first looks at the snapshot and skips rows without room. takeManyUnchecked
-// skips this check, so that it also locks the rows that it refuses; it costs a
-// third less if almost nothing is refused. chargeMany is takeManyUnchecked with
-// the bound of Charge. readMany only reads.
+// takeMany adds up the calls for a key and charges all of them or none, up to the bound in
+// its last parameter but the clock. It first looks at the snapshot and skips rows without
+// room. readMany only reads.
 //
 // Arrays are passed through a subquery. If the planner could see their length,
 // it would plan each execution again.
@@ -36,43 +33,35 @@ func newManySQL(s *statements, id int32, d *store.Definition, testClock bool) {
 		before = ticksSQL(r, "c.n", "q.grid")
 		after = ticksOnceSQL(r, "excluded.ts", "($3::bigint[])[width_bucket(excluded.key, $1::text[])]")
 	}
+	bound := fmt.Sprintf("$%d::bigint", params+1)
 	if testClock {
-		now = fmt.Sprintf("$%d::bigint", params+1)
-	}
-	take := func(where string, bound int64) string {
-		return fmt.Sprintf(`with c as materialized (select %[1]s as n)
-insert into dipwell.buckets as b (used, ts, limit_id, version, key)
-select q.units, c.n, %[2]d, %[3]d, q.key from c cross join unnest(%[4]s) %[5]s%[6]s
-on conflict (limit_id, key) do update set used = %[7]s + excluded.used, ts = greatest(excluded.ts, b.ts), low = %[9]s
-where b.version = %[3]d and (b.due <= excluded.ts) is not true and %[8]s
-returning b.key, b.used, b.ts, (select n from c)`, now, id, d.Number, unnest, columns, where,
-			leftSQL(r, after), fitsSQL(r, after, fmt.Sprintf("%d - excluded.used", bound)), lowSQL(leftSQL(r, after)))
+		now = fmt.Sprintf("$%d::bigint", params+2)
 	}
 	missing := "true"
 	if d.Overridden { // with "not exists" the planner may read all overrides of the limit
 		missing = fmt.Sprintf("(select false from dipwell.key_overrides o where o.limit_id = %d and o.key = q.key) is null", id)
 	}
-	checked := func(bound int64) string {
-		return take(fmt.Sprintf(`
-where coalesce((select b.version = %[2]d and (b.due <= c.n) is not true and %[3]s
-    from dipwell.buckets b where b.limit_id = %[1]d and b.key = q.key), %[4]s)`, id, d.Number,
-			fitsSQL(r, before, fmt.Sprintf("%d - q.units", bound)), missing), bound)
-	}
-	s.takeMany = checked(r.Cap)
-	if d.Overridden {
-		s.takeManyUnchecked, s.chargeMany = s.takeMany, checked(r.MaxUsed)
-	} else {
-		s.takeManyUnchecked, s.chargeMany = take("", r.Cap), take("", r.MaxUsed)
-	}
-	lookNow := readNow
+	s.takeMany = fmt.Sprintf(`with c as materialized (select %[1]s as n)
+insert into dipwell.buckets as b (used, ts, limit_id, version, key)
+select q.units, c.n, %[2]d, %[3]d, q.key from c cross join unnest(%[4]s) %[5]s
+where coalesce((select b.version = %[3]d and (b.due <= c.n) is not true and %[6]s
+    from dipwell.buckets b where b.limit_id = %[2]d and b.key = q.key), %[7]s)
+on conflict (limit_id, key) do update set used = %[8]s + excluded.used, ts = greatest(excluded.ts, b.ts), low = %[10]s
+where b.version = %[3]d and (b.due <= excluded.ts) is not true and %[9]s
+returning b.key, b.used, b.ts, (select n from c)`, now, id, d.Number, unnest, columns, fitsSQL(r, before, bound+" - q.units"), missing,
+		leftSQL(r, after), fitsSQL(r, after, bound+" - excluded.used"), lowSQL(leftSQL(r, after)))
+}
+
+// setReadSQL sets the statement that reads rows by their keys. It works as newManySQL says.
+func setReadSQL(s *statements, id int32, testClock bool) {
+	now := readNow
 	if testClock {
-		lookNow = "$2::bigint"
+		now = "$2::bigint"
 	}
 	s.readMany = fmt.Sprintf(`with c as materialized (select %[1]s as n)
 select q.i, coalesce(b.used, 0), coalesce(b.ts, 0), coalesce(b.version, 0), b.lows is not null, c.n
 from unnest((select $1::text[])) with ordinality q(key, i)
-left join lateral (select b.used, b.ts, b.version, b.lows from dipwell.buckets b where b.limit_id = %[2]d and b.key = q.key limit 1) b on true cross join c`,
-		lookNow, id)
+left join lateral (select b.used, b.ts, b.version, b.lows from dipwell.buckets b where b.limit_id = %[2]d and b.key = q.key limit 1) b on true cross join c`, now, id)
 }
 
 var merges = sync.Pool{New: func() any { return new(store.Rows) }}
@@ -284,7 +273,7 @@ func (p *pendingRow) advance() {
 }
 
 func (s *Store) charge(ctx context.Context, p *limitBatch, rows []*pendingRow) ([]bool, error) {
-	found, err := s.db.Query(ctx, p.chargeSQL(), s.chargeArgs(p.entry, rows)...)
+	found, err := s.db.Query(ctx, p.takeMany, s.chargeArgs(p.entry, rows, p.bound)...)
 	if err != nil {
 		return nil, storeError(err, true)
 	}
@@ -292,7 +281,7 @@ func (s *Store) charge(ctx context.Context, p *limitBatch, rows []*pendingRow) (
 	return charged, storeError(err, true)
 }
 
-func (s *Store) chargeArgs(e *entry, rows []*pendingRow) []any {
+func (s *Store) chargeArgs(e *entry, rows []*pendingRow, bound int64) []any {
 	keys, units := make([]string, len(rows)), make([]int64, len(rows))
 	var grids []int64
 	for i, p := range rows {
@@ -305,7 +294,7 @@ func (s *Store) chargeArgs(e *entry, rows []*pendingRow) []any {
 	if spread(&e.def.Rule) {
 		args = append(args, grids)
 	}
-	return s.withClock(args)
+	return s.withClock(append(args, bound))
 }
 
 // charged reads which rows were charged and fills in the answers of their
@@ -324,35 +313,7 @@ func (p *limitBatch) charged(found pgx.Rows, rows []*pendingRow) ([]bool, error)
 		rows[i].answerCharged(row, now)
 		return nil
 	})
-	p.noRefusals.note(!slices.Contains(charged, false))
 	return charged, err
-}
-
-// A streak counts consecutive statements that refused nothing. After
-// minCleanRun of them the statement without a check is used.
-type streak struct{ n atomic.Int32 }
-
-const minCleanRun = 64
-
-func (c *streak) longEnough() bool { return c.n.Load() >= minCleanRun }
-
-func (c *streak) note(clean bool) {
-	switch n := c.n.Load(); {
-	case !clean && n > 0:
-		c.n.Store(0)
-	case clean && n < minCleanRun:
-		c.n.Add(1)
-	}
-}
-
-func (p *limitBatch) chargeSQL() string {
-	switch {
-	case p.bound > p.def.Rule.Cap:
-		return p.chargeMany
-	case p.noRefusals.longEnough():
-		return p.takeManyUnchecked
-	}
-	return p.takeMany
 }
 
 // answerCharged fills in the answers of the groups that were charged together,

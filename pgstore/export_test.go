@@ -75,16 +75,6 @@ const MaxRawStatements = maxRawStatements
 // ago.
 func ForgetLimits(s *Store) { s.limits.started = s.limits.started.Add(-time.Hour) }
 
-// ForceUnchecked makes a store use the statements for limits that refused
-// nothing recently.
-func ForceUnchecked(s *Store) {
-	for _, e := range *s.limits.entries.Load() {
-		if e.noRefusals != nil {
-			e.noRefusals.n.Store(minCleanRun)
-		}
-	}
-}
-
 // Registry, Define and Drop are those of the store's limits, for tests.
 func (s *Store) Registry() *store.Registry { return s.cat.Registry() }
 

@@ -14,7 +14,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -205,9 +204,6 @@ func (m *modelRun) round() {
 			m.t.Fatal(err)
 		}
 		m.compareRows(m.model, true)
-	}
-	if m.IntN(3) == 0 {
-		pgstore.ForceUnchecked(m.sql.Store)
 	}
 	m.ask()
 }

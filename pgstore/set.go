@@ -16,9 +16,6 @@ import (
 //go:embed set.sql
 var setSQL string
 
-//go:embed reset.sql
-var resetSQL string
-
 // setSkipLockedSQL does not wait for locks. Rows locked by others are returned
 // as skipped.
 var setSkipLockedSQL = strings.Replace(setSQL, "for no key update)", "for no key update skip locked)", 1)
@@ -37,7 +34,6 @@ type bundle struct {
 	index    [][]int  // by group and op: index in buckets
 	buckets  []bucket // without duplicates
 	mixed    bool     // the groups have several verbs, or a plan that charges nothing, so their costs cannot be added
-	resets   bool     // a group resets
 	switches bool     // a row is used under several definitions
 
 	now         int64
@@ -73,10 +69,9 @@ type bundleRef struct {
 	at int
 }
 
-// set decides groups by set.sql, all in one statement, and resets by reset.sql.
-// It returns the groups that these statements cannot decide: cancellations,
-// reservations that have to wait, resets of keys with reservations, and rows
-// with lows or of another version.
+// set decides groups by set.sql, all in one statement. It returns the groups that it
+// cannot decide: cancellations, resets, reservations that have to wait, and rows with lows
+// or of another version.
 //
 // Groups that share rows are charged together if all of them fit. Otherwise
 // they are decided in Go, one after the other, on the rows that the statement
@@ -85,14 +80,11 @@ type bundleRef struct {
 func (s *Store) set(ctx context.Context, groups []*store.Group, decided ...*bundle) (rest []*store.Group) {
 	bundles, rest := s.bundles(ctx, groups, decided)
 	for range maxSetRounds {
-		var again []*bundle
-		for _, some := range split(bundles) {
-			more, others := s.setRound(ctx, some)
-			again, rest = append(again, more...), append(rest, others...)
-		}
-		if bundles = again; len(bundles) == 0 {
+		if len(bundles) == 0 {
 			return rest
 		}
+		again, others := s.setRound(ctx, bundles)
+		bundles, rest = again, append(rest, others...)
 	}
 	for _, b := range bundles {
 		rest = append(rest, b.groups...)
@@ -103,12 +95,8 @@ func (s *Store) set(ctx context.Context, groups []*store.Group, decided ...*bund
 // setRound decides bundles in one round trip. It returns the bundles to try
 // again, and the groups that need another way.
 func (s *Store) setRound(ctx context.Context, bundles []*bundle) (again []*bundle, rest []*store.Group) {
-	sql := setSQL
-	if bundles[0].resets {
-		sql = resetSQL
-	}
-	err, locked := s.askSet(ctx, sql, bundles), error(nil)
-	if errors.Is(err, store.ErrLocked) && !s.inLane && s.autocommit() && !bundles[0].resets {
+	err, locked := s.askSet(ctx, setSQL, bundles), error(nil)
+	if errors.Is(err, store.ErrLocked) && !s.inLane && s.autocommit() {
 		err, locked = s.askSet(ctx, setSkipLockedSQL, bundles), err
 	}
 	if err != nil {
@@ -132,25 +120,6 @@ func (s *Store) setRound(ctx context.Context, bundles []*bundle) (again []*bundl
 		return nil, append(rest, s.failBundles(again, err)...)
 	}
 	return again, rest
-}
-
-// split separates the bundles by the statement that they need.
-func split(bundles []*bundle) (parts [][]*bundle) {
-	var resets, others []*bundle
-	for _, b := range bundles {
-		switch {
-		case b.resets:
-			resets = append(resets, b)
-		default:
-			others = append(others, b)
-		}
-	}
-	for _, part := range [][]*bundle{resets, others} {
-		if len(part) > 0 {
-			parts = append(parts, part)
-		}
-	}
-	return parts
 }
 
 // failBundles sets the error of a failed statement. If one of several groups
@@ -220,11 +189,10 @@ func (s *Store) bundles(ctx context.Context, groups []*store.Group, decided []*b
 		rows++
 	}
 	all = slices.DeleteFunc(all, func(b *bundle) bool {
-		other := b.switches || b.mixed && b.resets
-		if other {
+		if b.switches {
 			rest = append(rest, b.groups...)
 		}
-		return len(b.groups) == 0 || other
+		return len(b.groups) == 0 || b.switches
 	})
 	return all, rest
 }
@@ -252,7 +220,7 @@ func (b *bundle) join(other *bundle, of map[bucketKey]bundleRef) {
 		of[bucketKey{row.id, row.op.Key}] = bundleRef{b, shift + i}
 	}
 	b.mixed = b.mixed || other.mixed || b.verb() != other.verb()
-	b.resets, b.switches = b.resets || other.resets, b.switches || other.switches
+	b.switches = b.switches || other.switches
 	b.groups, b.index, b.buckets = append(b.groups, other.groups...), append(b.index, other.index...), append(b.buckets, other.buckets...)
 	other.groups = nil
 }
@@ -279,7 +247,6 @@ func (b *bundle) add(g *store.Group, known []*entry, of map[bucketKey]bundleRef)
 		}
 		b.switches = b.switches || row.def != e.def
 		b.mixed = b.mixed || len(b.groups) > 0 && op.Verb != b.verb() || op.Verb != g.Ops[0].Verb || takesLess(g, op) || e.def.Mode > store.Shadow
-		b.resets = b.resets || op.Verb == store.VerbReset
 	}
 	b.groups, b.index = append(b.groups, g), append(b.index, places)
 }
@@ -304,11 +271,11 @@ func (s *Store) canUseSet(ctx context.Context, g *store.Group, known []*entry) b
 			d, known[i] = by, known[i].overriddenBy(by)
 		}
 		switch r := &d.Rule; {
-		case d.Algorithm == store.Concurrency, r.Every == 0 && d.Base() != d, op.Verb == store.VerbReset && d.Overridden:
+		case d.Algorithm == store.Concurrency, r.Every == 0 && d.Base() != d, op.Verb == store.VerbReset:
 			return false
 		case r.Every == 0 && !s.knowsWindows(ctx, known[i]):
 			return false
-		case op.Cost == 0 && op.Verb != store.VerbCheck && op.Verb != store.VerbReset && len(g.Ops) > 1: // a check together with calls that write
+		case op.Cost == 0 && op.Verb != store.VerbCheck && len(g.Ops) > 1: // a check together with calls that write
 			return false
 		case op.Verb == store.VerbCharge && op.Cost > r.MaxCharge,
 			(op.Verb == store.VerbReserve || r.Leaky) && d.Mode == store.Shadow:
@@ -358,12 +325,7 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) error
 		return err
 	}
 	defer release()
-	var rows pgx.Rows
-	if bundles[0].resets {
-		rows, err = db.Query(ctx, sql, s.withCustomPlan(a.groups, a.limits, a.keys, a.versions, at)...)
-	} else {
-		rows, err = db.Query(ctx, sql, args...)
-	}
+	rows, err := db.Query(ctx, sql, args...)
 	if err != nil {
 		return storeError(err, true)
 	}
@@ -419,10 +381,6 @@ func (a *setArgs) append(group int, b *bundle, row *bucket) {
 func (b *bundle) answer() (again, other bool) {
 	if b.needsRows = false; b.unsupported {
 		return b.windowMoved(), !b.windowMoved()
-	}
-	if b.resets {
-		b.decide()
-		return false, !b.done
 	}
 	if b.writeBack && b.done { // the answers were filled in before
 		return false, false

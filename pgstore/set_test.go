@@ -216,24 +216,19 @@ func TestCostBeyondWhatCanBeCounted(t *testing.T) {
 }
 
 // TestStatementsAgreeWithGo checks that groups and single calls get the answers
-// of Group.Decide, and leave its rows, whichever variant of the statements a
-// store chooses.
+// of Group.Decide, and leave its rows.
 func TestStatementsAgreeWithGo(t *testing.T) {
-	for name, force := range map[string]func(*pgstore.Store){
-		"default": func(*pgstore.Store) {}, "no refusals": pgstore.ForceUnchecked,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			statementsAgree(t, force, false)
-		})
-	}
+	t.Run("default", func(t *testing.T) {
+		t.Parallel()
+		statementsAgree(t, false)
+	})
 	t.Run("in a transaction", func(t *testing.T) {
 		t.Parallel()
-		statementsAgree(t, func(*pgstore.Store) {}, true)
+		statementsAgree(t, true)
 	})
 }
 
-func statementsAgree(t *testing.T, force func(*pgstore.Store), inside bool) {
+func statementsAgree(t *testing.T, inside bool) {
 	ctx := context.Background()
 	clock := int64(1_800_000_000_000_000)
 	pool := newPool(t)
@@ -268,7 +263,6 @@ func statementsAgree(t *testing.T, force func(*pgstore.Store), inside bool) {
 		if clock += random.Int64N(300_000); round%10 == 9 {
 			clock += random.Int64N(30 * 3600 * 1e6)
 		}
-		force(s)
 		var b store.Batch
 		for i := range 1 + random.IntN(4) { // with keys that no other group has
 			verb := verbs[random.IntN(len(verbs))]

@@ -25,13 +25,10 @@ const (
 // numbers as literals instead of parameters, because each expression costs
 // start-up time in every execution.
 type statements struct {
-	take, insertOrRead, read              string
-	takeMany, takeManyUnchecked, readMany string
-	takeOverridden                        string // of a base definition whose keys may have overrides
-	chargeMany                            string
-	hold, holdFirst                       string   // "": only the functions make holds
-	noRefusals                            *streak  // for the statements over many keys
-	windows                               *windows // for a calendar limit
+	take, insertOrRead string
+	takeMany, readMany string
+	hold, holdFirst    string   // "": only the functions make holds
+	windows            *windows // for a calendar limit
 }
 
 // newStatements returns the statements of a version. With a test's clock, the
@@ -48,14 +45,12 @@ func newStatements(id int32, d *store.Definition, testClock bool) (s statements)
 		params++
 		grid = fmt.Sprintf("$%d::bigint", params)
 	}
-	lookNow := reads
 	if testClock {
 		now = fmt.Sprintf("$%d::bigint", params+1)
-		reads, lookNow = now, "$2::bigint"
+		reads = now
 	}
-	s.read = fmt.Sprintf(`select %s, b.used, b.ts, case when b.lows is null then b.version else 0 end from (select 1) one
-left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, id)
-	s.noRefusals, s.windows = new(streak), new(windows)
+	setReadSQL(&s, id, testClock)
+	s.windows = new(windows)
 	if d.Algorithm == store.Concurrency {
 		setHoldSQL(&s, id, d, testClock)
 	}
@@ -75,7 +70,6 @@ left join dipwell.buckets b on b.limit_id = %d and b.key = $1::text`, lookNow, i
 	unlessOverridden, override, none := "", "", ""
 	if d.Overridden { // a row must not be inserted: the key may have an override
 		unlessOverridden = fmt.Sprintf(" and not exists (select from dipwell.key_overrides o where o.limit_id = %d and o.key = $1::text)", id)
-		s.takeOverridden = takeOverriddenSQL(id, r, testClock)
 		override = fmt.Sprintf(", case when r.version < 0 then (select to_json(o) from dipwell.key_overrides o where o.limit_id = %d and o.key = $1::text) end", id)
 		none = ", null"
 	}
@@ -195,7 +189,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 		var taken, plain bool
 		var override []byte
 		found := []any{&row.Used, &row.TS, (*rowVersion)(&row.Version), &now, &taken, &plain, &override}
-		if e.takeOverridden == "" {
+		if !e.def.Overridden {
 			found = found[:6]
 		}
 		err = s.db.QueryRow(ctx, e.insertOrRead, s.takeArgs(op.Key, rule, units, bound-units)...).Scan(found...)
@@ -306,13 +300,10 @@ func (s *Store) decideRead(ctx context.Context, g *store.Group, e *entry) error 
 // readRow reads the row of a key, which is zero if there is none. plain is false if it
 // has reservations or holds, because expired holds are given back before a refusal.
 func (s *Store) readRow(ctx context.Context, e *entry, key string) (row store.State, now int64, plain bool, err error) {
-	var used, ts *int64
-	var version *rowVersion
-	if err = s.db.QueryRow(ctx, e.read, s.withClock([]any{key})...).Scan(&now, &used, &ts, &version); err != nil {
+	var i int
+	var listed bool
+	if err = s.db.QueryRow(ctx, e.readMany, s.withClock([]any{[]string{key}})...).Scan(&i, &row.Used, &row.TS, (*rowVersion)(&row.Version), &listed, &now); err != nil {
 		return row, now, false, storeError(err, false)
 	}
-	if used != nil {
-		row = store.State{Used: *used, TS: *ts, Version: uint32(*version)}
-	}
-	return row, now, used == nil || row.Version != 0, nil
+	return row, now, !listed, nil
 }

@@ -34,7 +34,7 @@ var sourceMutants = []struct{ name, file, old, wrong, run string }{
 	{"settle of a concurrency limit charges", "settle.go", "if cost <= counted || own.Algorithm == Concurrency {", "if cost <= counted {", "TestGolden$"},
 	{"a kept hold gives back when it is settled late", "settle.go", "if i < 0 && !p.Keep {", "if i < 0 {", "TestGolden$"},
 	{"an expired hold is extended", "settle.go", "if !h.live(now) {\n\t\treturn ErrHoldConflict\n\t}\n\th.Expires", "if h.Settled {\n\t\treturn ErrHoldConflict\n\t}\n\th.Expires", "TestGolden$"},
-	{"levels take their own in a TakeUpTo", "store.go", "if op.Granted <= least {", "if op.Granted >= least {", "TestGolden$"},
+	{"levels take their own in a TakeUpTo", "store.go", "if op.Granted > least {", "if op.Granted < least {", "TestGolden$"},
 	{"five levels", "parents.go", "case levels == terms.MaxLevels:", "case levels > terms.MaxLevels:", "Parent"},
 	{"a limit is above itself", "parents.go", "case child.Parent == l.Name:", "case child.Parent == l.Name && levels > terms.MaxLevels:", "Parent"},
 	{"a parent is dropped", "parents.go", "if d.Parent == name {", "if d.Parent == name && d.Parts > 0 {", "Parent|Drop"},

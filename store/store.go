@@ -519,18 +519,19 @@ func (g *Group) takeLeast(now int64, old, rows []State, write []bool) error {
 			least = min(least, op.Granted)
 		}
 	}
+	g.Reserved = false
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		if op.Granted <= least {
-			continue
+		if op.Granted > least {
+			cost := op.Cost
+			op.Cost = least
+			var err error
+			rows[i], write[i], err = op.Step(now, old[i], false)
+			if op.Cost = cost; err != nil {
+				return err
+			}
 		}
-		cost := op.Cost
-		op.Cost = least
-		var err error
-		rows[i], write[i], err = op.Step(now, old[i], false)
-		if op.Cost = cost; err != nil {
-			return err
-		}
+		g.Reserved = g.Reserved || op.Delay > 0 && op.Granted > 0
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ var mutants = []mutant{
 	{"not all who find no tokens wait for a lease's next request", "internal/lease/flight.go", "\treturn k.turn.gate, k.turn, true\n}", "\tif mono%2 == 0 {\n\t\treturn nil, nil, false\n\t}\n\treturn k.turn.gate, k.turn, true\n}"},
 	{"a lease of an older version", "internal/lease/lease.go", "if c.def.Number < d.Number || !c.alive(mono, wall) {", "if !c.alive(mono, wall) {"},
 	{"a lease under an override", "internal/lease/key.go", "case overridden(op):", "case overridden(op) && op.Granted < 0:"},
-	{"a parent grants more than its child", "store/store.go", "if op.Granted <= least {", "if op.Granted <= least || i > 0 {"},
+	{"a parent grants more than its child", "store/store.go", "if op.Granted > least {", "if op.Granted > least && i == 0 {"},
 	{"a cost is settled at one level", "store/settle.go", "case p.Takes&(1<<j) == 0:", "case p.Takes&(1<<j) == 0 || i != j && p.Takes == h.Parts[0].Takes:"},
 	{"leases with twice the carve", "store/compile.go", "c.burst -= c.carved", "c.burst -= 2 * c.carved"},
 	{"a concurrency limit's retry by its last hold", "store/hold.go", "for i := 0; i < len(held) && used > d.Rule.Cap-need; i++ {", "for i := range held {"},
