@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -147,6 +148,27 @@ func checkCallersCLI(t *testing.T, p *process, token string) {
 	}
 	if code, out, stderr := program(t, "top", "--once", "--interval", "100ms", "--server", p.admin); code != 0 {
 		t.Error(code, out, stderr)
+	}
+}
+
+// Envoy needs no token on a listener that is open.
+func TestOpenGRPC(t *testing.T) {
+	dir := t.TempDir()
+	conf, rules := filepath.Join(dir, "conf"), filepath.Join(dir, "rules.yaml")
+	must(t, os.WriteFile(rules, []byte(descriptors+"2}\n"), 0o600))
+	must(t, os.WriteFile(conf, []byte("callers: [{name: a, token_sha256: "+sum("a")+"}]\nopen_listeners: [grpc]\n"), 0o600))
+	p := start(t, "--config", conf, "--listen", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--rls-config", rules)
+	conn, err := grpc.NewClient(p.stdout.wait(t, `serving gRPC on (\S+)\n`)[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	must(t, err)
+	defer conn.Close()
+	if _, err = pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), &pb.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{{Entries: []*common.RateLimitDescriptor_Entry{{Key: "user", Value: "7"}}}}}); err != nil {
+		t.Error(err)
+	}
+	if err = conn.Invoke(t.Context(), "/dipwell.v1.Limiter/Take", &pb.RateLimitRequest{}, &pb.RateLimitResponse{}); status.Code(err) != codes.Unauthenticated {
+		t.Error(err)
+	}
+	if status, body := post(t, p.url+"/json", `{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"7"}]}]}`); status != http.StatusForbidden {
+		t.Error(status, body)
 	}
 }
 

@@ -3,38 +3,33 @@ package config
 import (
 	"reflect"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/store"
 )
 
 // maxCallers bounds the callers in a file.
 const maxCallers = 256
 
-// A Caller may call the service with its token.
+// A Caller may call the service with its token. As in File, the tags are the table of its
+// settings.
 type Caller struct {
-	Name        string
-	TokenFile   string   // file with the token; or
-	TokenSHA256 string   // its SHA-256, in hex and lower case
-	Role        string   // use, read, support or admin
-	Limits      []string // that it may name; nil: all
+	Name        string   `name:"name" in:"file" pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$" want:"1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit"`
+	TokenFile   string   `name:"token_file" in:"file"`
+	TokenSHA256 string   `name:"token_sha256" in:"file" pattern:"^[0-9a-fA-F]{64}$" want:"the SHA-256 of a token, 64 hexadecimal digits" secret:"yes"` // if TokenFile is ""
+	Role        string   `name:"role" in:"file" oneof:"use,read,support,admin"`
+	Limits      []string `name:"limits" in:"file" kind:"login" pattern:"^[!-~]([ -~]{0,126}[!-~])?$" want:"the name of a limit"` // nil: all
 }
 
 var (
-	callerSettings = []string{"name", "token_file", "token_sha256", "role", "limits"}
-	callerName     = reflect.StructTag(`pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$" want:"1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit"`)
-	callerRole     = reflect.StructTag(`oneof:"use,read,support,admin"`)
-	callerDigest   = reflect.StructTag(`pattern:"^[0-9a-fA-F]{64}$"`)
+	callerSettings = rows(reflect.TypeFor[Caller]())
+	callerNames    = []string{"name", "token_file", "token_sha256", "role", "limits"}
 )
 
-// reserved is the name of the caller that has the admin token.
-const reserved = "admin-token"
-
-// noToken is the SHA-256 of an empty token.
-const noToken = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+// Reserved names and tokens.
+const (
+	adminCaller = "admin-token"                                                      // has the admin token
+	noToken     = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" // SHA-256 of an empty token
+)
 
 func (p *parser) callers(n *yaml.Node) {
 	if n.Kind == yaml.SequenceNode && len(n.Content) > maxCallers {
@@ -63,72 +58,30 @@ func (p *parser) caller(where string, n *yaml.Node) (c Caller, ok bool) {
 	}
 	before := p.Mistakes()
 	c.Role = "use"
-	p.Mapping(n, where+".", callerSettings, func(name string, v *yaml.Node) { p.callerSetting(&c, where+"."+name, name, v) })
+	given := map[string]bool{}
+	p.Mapping(n, where+".", callerNames, func(name string, v *yaml.Node) {
+		given[name] = true
+		for _, s := range callerSettings {
+			if s.Name == name {
+				p.setting(&c, s, where+"."+name, v)
+			}
+		}
+	})
 	if p.Mistakes() > before {
 		return c, false
 	}
+	c.TokenSHA256 = strings.ToLower(c.TokenSHA256)
 	switch {
-	case c.Name == "":
+	case !given["name"]:
 		p.Fail(n, where+".name", "is missing")
-	case c.TokenFile == "" && c.TokenSHA256 == "":
-		p.Fail(n, where+".token_file", "is missing; give it or token_sha256")
-	case c.TokenFile != "" && c.TokenSHA256 != "":
-		p.Fail(n, where+".token_file", "is given together with token_sha256; give one of them")
+	case c.Name == adminCaller:
+		p.Fail(n, where+".name", "%s is the caller that has the admin token", adminCaller)
+	case given["token_file"] == given["token_sha256"]:
+		p.Fail(n, where+".token_file", "give either it or token_sha256")
+	case c.TokenSHA256 == noToken:
+		p.Fail(n, where+".token_sha256", "is the SHA-256 of an empty token")
+	case given["limits"] && c.Limits == nil:
+		p.Fail(n, where+".limits", "has no entries; leave it out for all limits")
 	}
 	return c, p.Mistakes() == before
-}
-
-func (p *parser) callerSetting(c *Caller, where, name string, v *yaml.Node) {
-	if name == "limits" {
-		p.callerLimits(c, where, v)
-		return
-	}
-	text, ok := p.Text(v, where)
-	if !ok {
-		return
-	}
-	if text == "" {
-		p.Fail(v, where, "is empty")
-		return
-	}
-	var err error
-	switch name {
-	case "name":
-		if c.Name = text; text == reserved {
-			p.Fail(v, where, "%s is the caller that has the admin token", text)
-			return
-		}
-		_, err = parseText(callerName, text)
-	case "token_file":
-		c.TokenFile = text
-	case "token_sha256":
-		c.TokenSHA256 = strings.ToLower(text)
-		if _, wrong := parseText(callerDigest, text); wrong != nil { // the value may be the token itself, so the error does not have it
-			p.Fail(v, where, "is not the SHA-256 of a token, 64 hexadecimal digits")
-		} else if c.TokenSHA256 == noToken {
-			p.Fail(v, where, "is the SHA-256 of an empty token")
-		}
-	case "role":
-		c.Role = text
-		_, err = parseText(callerRole, text)
-	}
-	if err != nil {
-		p.Fail(v, where, "%v", err)
-	}
-}
-
-func (p *parser) callerLimits(c *Caller, where string, n *yaml.Node) {
-	p.List(n, where, " such as [login]", func(where string, item *yaml.Node) {
-		name, ok := p.Text(item, where)
-		if !ok {
-			return
-		}
-		if _, err := store.NewDefinition(dipwell.Limit{Name: name, Rate: 1, Period: time.Second}); err != nil {
-			p.Fail(item, where, "%q is not the name of a limit", name)
-		}
-		c.Limits = append(c.Limits, name)
-	})
-	if n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
-		p.Fail(n, where, "has no entries; leave it out for all limits")
-	}
 }

@@ -70,37 +70,38 @@ func (p *parser) document(name string, b []byte) {
 			settings[s.Name], names = s, append(names, s.Name)
 		}
 	}
-	p.Mapping(n, "", names, func(name string, v *yaml.Node) { p.setting(settings[name], v) })
+	p.Mapping(n, "", names, func(name string, v *yaml.Node) { p.setting(p.File, settings[name], name, v) })
 	if p.Store != "" && p.Data != "" {
 		p.Fail(n, "data", "store and data both name the place of the buckets; give one")
 	}
 }
 
-func (p *parser) setting(s *Setting, n *yaml.Node) {
+// setting reads a setting of to, a *File or *Caller. where is its name in errors.
+func (p *parser) setting(to any, s *Setting, where string, n *yaml.Node) {
 	switch {
-	case s.Name == "limits":
+	case where == "limits":
 		p.limits(n)
-	case s.Name == "callers":
+	case where == "callers":
 		p.callers(n)
 	case s.Type.Kind() == reflect.Slice:
-		p.List(n, s.Name, " such as ["+s.Tag.Get("kind")+"]", func(where string, item *yaml.Node) { p.value(s, "", where, item) })
+		p.List(n, where, " such as ["+s.Tag.Get("kind")+"]", func(where string, item *yaml.Node) { p.value(to, s, "", where, item) })
 	case s.Type.Kind() == reflect.Map:
-		p.Mapping(n, s.Name+".", nil, func(name string, v *yaml.Node) { p.value(s, name, s.Name+"."+name, v) })
+		p.Mapping(n, where+".", nil, func(name string, v *yaml.Node) { p.value(to, s, name, where+"."+name, v) })
 	default:
-		p.value(s, "", s.Name, n)
+		p.value(to, s, "", where, n)
 	}
 }
 
 // value reads one value of a setting. name is the name of a label, or "" for other
 // settings.
-func (p *parser) value(s *Setting, name, where string, n *yaml.Node) {
+func (p *parser) value(to any, s *Setting, name, where string, n *yaml.Node) {
 	text, ok := p.Text(n, where)
 	if !ok {
 		return
 	}
 	if text == "" && name == "" {
 		p.Fail(n, where, "is empty")
-	} else if err := s.add(p.File, name, text); err != nil {
+	} else if err := s.add(to, name, text); err != nil {
 		p.Fail(n, where, "%v", err)
 	}
 }

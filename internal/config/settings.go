@@ -35,6 +35,7 @@ import (
 //	min, max bounds of a number or a time
 //	off      "0" if 0 is allowed too; the field is then negative
 //	pattern  a regular expression; want describes it in errors
+//	secret   "yes" if errors must not have the value
 //	sep      separator of a list on the command line; default a comma
 //	help     one line, in which 'x' is code and [text](page.md) a link from docs/reference/
 type File struct {
@@ -198,14 +199,14 @@ func (s *Setting) Set(f *File, texts ...string) error {
 	return nil
 }
 
-// add sets the value of the setting in f. It appends to a list, and sets the
+// add sets the value of the setting in to. It appends to a list, and sets the
 // label name.
-func (s *Setting) add(f *File, name, text string) error {
+func (s *Setting) add(to any, name, text string) error {
 	v, err := s.parse(s.Tag, text)
 	if err != nil {
 		return err
 	}
-	field, value := s.of(f), reflect.ValueOf(v)
+	field, value := s.of(to), reflect.ValueOf(v)
 	switch field.Kind() {
 	case reflect.Slice:
 		field.Set(reflect.Append(field, value))
@@ -220,7 +221,7 @@ func (s *Setting) add(f *File, name, text string) error {
 	return nil
 }
 
-func (s *Setting) of(f *File) reflect.Value { return reflect.ValueOf(f).Elem().FieldByIndex(s.Index) }
+func (s *Setting) of(in any) reflect.Value { return reflect.ValueOf(in).Elem().FieldByIndex(s.Index) }
 
 // parsers parse a value, by the type of the field or of its elements.
 var parsers = map[reflect.Type]func(tag reflect.StructTag, text string) (any, error){
@@ -242,6 +243,9 @@ func parseText(tag reflect.StructTag, text string) (any, error) {
 		}
 	}
 	if pattern := tag.Get("pattern"); pattern != "" && !regexp.MustCompile(pattern).MatchString(text) {
+		if tag.Get("secret") != "" { // the text may be the secret itself
+			return nil, errors.New("is not " + tag.Get("want"))
+		}
 		return nil, fmt.Errorf("%q is not %s", text, tag.Get("want"))
 	}
 	return text, nil

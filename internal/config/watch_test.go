@@ -21,10 +21,19 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, closing) }
 // watch starts a watch and returns a wait for the next change.
 func watch(t *testing.T, path string) (wait func()) {
 	t.Helper()
+	return watchFiles(t, path)
+}
+
+func watchFiles(t *testing.T, paths ...string) (wait func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	changes := make(chan struct{}, 100)
-	if err := config.Watch(ctx, path, func() { changes <- struct{}{} }); err != nil {
+	watch := func() error { return config.Watch(ctx, paths[0], func() { changes <- struct{}{} }) }
+	if len(paths) > 1 {
+		watch = func() error { return config.WatchFiles(ctx, paths, func() { changes <- struct{}{} }) }
+	}
+	if err := watch(); err != nil {
 		t.Fatal(err)
 	}
 	return func() {
@@ -42,6 +51,24 @@ func write(t *testing.T, path, text string) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A change of any of several files is noticed, also of one behind a link.
+func TestWatchFiles(t *testing.T) {
+	one, two, link := filepath.Join(t.TempDir(), "one"), filepath.Join(t.TempDir(), "two"), filepath.Join(t.TempDir(), "link")
+	write(t, one, "a")
+	write(t, two, "a")
+	if err := os.Symlink(two, link); err != nil {
+		t.Fatal(err)
+	}
+	wait := watchFiles(t, one, link)
+	write(t, one, "b")
+	wait()
+	write(t, two, "b")
+	wait()
+	write(t, one, "c")
+	write(t, two, "c")
+	wait()
 }
 
 func TestWatchWrites(t *testing.T) {
