@@ -425,6 +425,16 @@ func (l *Lows) lower(number, units int64) int64 {
 	return units
 }
 
+// LoweredTo returns the lows after a touch of their row, of which so many units were used.
+func (l *Lows) LoweredTo(used int64) *Lows {
+	if l.Entries[len(l.Entries)-1].Used <= used {
+		return l
+	}
+	c := l.clone()
+	c.touch(used)
+	return &c
+}
+
 // touch lowers the last low to the units used now, if these are fewer.
 func (l *Lows) touch(used int64) {
 	if last := &l.Entries[len(l.Entries)-1]; used < last.Used {

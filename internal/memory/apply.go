@@ -106,7 +106,7 @@ func (s *Store) Quick() func(def *store.Definition, key string, verb store.Verb,
 		if row.id != id || row.tag != tag {
 			i, row = sh.row(id, tag)
 		}
-		if row == nil || row.handle != b.handle {
+		if row == nil || row.handle&^withLow != b.handle {
 			sh.mu.Unlock()
 			return s.quickOp(def, key, verb, cost, checked)
 		}
@@ -118,9 +118,13 @@ func (s *Store) Quick() func(def *store.Definition, key string, verb store.Verb,
 		var allowed bool
 		if b.bucket {
 			after, t, a.Remaining, a.Retry, a.Reset, allowed = b.take(row.used, row.ts, now, cost)
-		} else if phase := sh.phase(i); phase != 0 || !b.spread {
+		} else if phase := sh.phases.get(i); phase != 0 || !b.spread {
 			after, t, a.Remaining, a.Retry, a.Reset, allowed = b.takeInWindow(row.used, row.ts, now, cost, phase)
 		} else {
+			sh.mu.Unlock()
+			return s.quickOp(def, key, verb, cost, checked)
+		}
+		if row.handle&withLow != 0 && (!allowed || !sh.lower(i, now, after-cost*b.unit)) {
 			sh.mu.Unlock()
 			return s.quickOp(def, key, verb, cost, checked)
 		}
@@ -165,9 +169,14 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 	now := s.nowIn(sh, counter())
 	var row store.State
 	i, found := sh.find(p.id, p.tag)
+	held := found && sh.at(i).handle == p.handle|withLow
 	if found {
-		sh.state(&row, sh.at(i), p)
-		op.Phase = cmp.Or(sh.phase(i), op.Phase)
+		if r := sh.at(i); held {
+			row.Used, row.TS, row.Version = r.used, r.ts, p.def.Number
+		} else {
+			sh.state(&row, i, p)
+		}
+		op.Phase = cmp.Or(sh.phases.get(i), op.Phase)
 	} else if p.limit.overrides.Load() > 0 {
 		row.Override = sh.overrideOf(p)
 	}
@@ -184,6 +193,8 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 		return false
 	case quick && (op.Def != p.def || op.Bound): // an answer of Quick does not say so
 		return false
+	case held:
+		return sh.applyHeld(i, op, &row, now, write)
 	case !write:
 		return true
 	case row.Override != was: // the override has ended, or is of an older version
@@ -208,17 +219,50 @@ func (s *Store) insert(sh *shard, i int, p *place, op *store.Op, row *store.Stat
 	return true
 }
 
-// state reads a row into the zero State.
-func (sh *shard) state(row *store.State, r *slot, p *place) {
+// lower lowers the low of a row to the units that are used before a call at now. It returns
+// false if records may have ended by then, or all units have come back.
+func (sh *shard) lower(i int, now, used int64) bool {
+	l := sh.lows.at(i)
+	if now >= l.due || used == 0 {
+		return false
+	}
+	l.used = min(l.used, used)
+	return true
+}
+
+// applyHeld stores the row at i, which has lows, after an op. It returns false, and does
+// nothing, if the answer must say that there are holds, if the op ends the lows, or if
+// records may have ended.
+func (sh *shard) applyHeld(i int, op *store.Op, after *store.State, now int64, write bool) bool {
+	var scratch store.Rule
+	r, rule := sh.at(i), op.RuleFor(&scratch)
+	switch {
+	case !op.Allowed || op.Shadow || after.Used >= rule.MaxUsed:
+		return false
+	case !write:
+		return now < sh.lows.at(i).due
+	case after.Used == 0 || !sh.lower(i, now, rule.Used(store.State{Used: r.used, TS: r.ts}, now)):
+		return false
+	}
+	r.used, r.ts = after.Used, after.TS
+	return true
+}
+
+// state reads the row at i into the zero State.
+func (sh *shard) state(row *store.State, i int, p *place) {
+	r := sh.at(i)
 	row.Used, row.TS, row.Version = r.used, r.ts, p.def.Number
 	if r.handle == p.handle {
 		return
 	}
-	if r.handle&^withExtras != p.handle {
+	if r.handle&^marks != p.handle {
 		row.Version = sh.store.limits.of(r.handle).number
 	}
-	if k := sh.extras[rowID{r.id, r.tag}]; k != nil && r.handle&withExtras != 0 { // nil if the limit was dropped and defined again
+	if k := sh.extras[rowID{r.id, r.tag}]; k != nil && r.handle&marks != 0 { // nil if the limit was dropped and defined again
 		row.Lows, row.Override = k.lows, k.override
+		if r.handle&withLow != 0 {
+			row.Lows = k.lows.LoweredTo(sh.lows.at(i).used)
+		}
 		if k.override != nil && terms.IsOverride(row.Version) {
 			row.Version = terms.OverrideNumber(k.override.ID)
 		}
@@ -236,6 +280,7 @@ func (sh *shard) rewrite(i int, p *place, key string, row *store.State) {
 		}
 		r.handle = handle
 	}
+	sh.setLow(i, row.Lows)
 	if row.Used == 0 {
 		sh.remove(i)
 	}
@@ -247,18 +292,29 @@ func (sh *shard) handle(p *place, row *store.State, list bool) uint32 {
 	if row.Used != 0 && (row.Version != p.def.Number || list != p.def.ListKeys) {
 		h = sh.store.limits.handle(p.limit, numberOf{row.Version, list})
 	}
-	if row.Lows != nil || row.Override != nil {
+	switch {
+	case row.Override != nil || row.Lows != nil && !sh.lows.ready(sh):
 		h |= withExtras
+	case row.Lows != nil:
+		h |= withLow
 	}
 	return h
+}
+
+// setLow keeps what a Take needs to know of the lows of the row at i.
+func (sh *shard) setLow(i int, lows *store.Lows) {
+	if r := sh.at(i); r.handle&withLow != 0 {
+		*sh.lows.at(i) = low{lows.Entries[len(lows.Entries)-1].Used, sh.extras[rowID{r.id, r.tag}].next}
+	}
 }
 
 // add inserts a row. ready and room must have been called before, with its key.
 func (sh *shard) add(i int, p *place, key string, phase int64, row *store.State, now int64, reclaim bool) {
 	sh.insert(i, slot{p.id, row.Used, row.TS, p.tag, sh.handle(p, row, p.def.ListKeys)}, now, reclaim)
-	sh.setPhase(i, phase)
+	sh.setLow(i, row.Lows)
+	sh.phases.set(i, phase)
 	if p.def.ListKeys {
-		sh.setText(i, sh.texts.put(key))
+		sh.refs.set(i, sh.texts.put(key))
 	}
 }
 

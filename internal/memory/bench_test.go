@@ -180,3 +180,62 @@ func BenchmarkAlgorithms(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkHeld measures calls of keys that have live holds.
+func BenchmarkHeld(b *testing.B) {
+	for _, keys := range []int{1, 10_000} {
+		for _, n := range []int{0, 1, 1000} {
+			if keys*n > 100_000 {
+				continue
+			}
+			b.Run(fmt.Sprintf("keys=%d/holds=%d", keys, n), func(b *testing.B) {
+				l := limiter(b, open(b, Config{}), store.Limit{Name: "api", Rate: 1e6, Period: time.Second, Burst: 1e9})
+				names := make([]string, keys)
+				for i := range names {
+					names[i] = fmt.Sprintf("user:%d", i)
+					take(b, l, "api", names[i], 1e7)
+					for j := range n {
+						if _, err := l.Hold(ctx, time.Hour, fmt.Sprintf("%d:%d", i, j), dipwell.Take{Limit: "api", Key: names[i], Cost: 1}); err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+				i := 0
+				b.ReportAllocs()
+				for b.Loop() {
+					if d, err := l.Take(ctx, "api", names[i], 1); err != nil || !d.Allowed {
+						b.Fatal(d, err)
+					}
+					if i++; i == keys {
+						i = 0
+					}
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkSettle measures a hold and its settlement beside live holds of the key.
+func BenchmarkSettle(b *testing.B) {
+	for _, n := range []int{0, 1000} {
+		b.Run(fmt.Sprintf("holds=%d", n), func(b *testing.B) {
+			l := limiter(b, open(b, Config{}), store.Limit{Name: "api", Rate: 1, Period: time.Hour, Burst: 1e6})
+			item := dipwell.Take{Limit: "api", Key: "user:7", Cost: 2}
+			for j := range n {
+				if _, err := l.Hold(ctx, time.Hour, fmt.Sprint(j), item); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				d, err := l.Hold(ctx, time.Hour, "", item)
+				if err == nil {
+					_, err = l.Settle(ctx, d.Hold, 1)
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -27,7 +27,7 @@ func (s *Store) Changes(d *store.Definition, key string) (c Changes) {
 	defer sh.mu.Unlock()
 	var i int
 	if i, c.Found = sh.find(p.id, p.tag); c.Found {
-		sh.state(&c.Row, sh.at(i), &p)
+		sh.state(&c.Row, i, &p)
 	}
 	if k := sh.extras[rowID{p.id, p.tag}]; k != nil {
 		c.Row.Override = k.override
@@ -78,7 +78,11 @@ func (s *Store) PutRecords(d *store.Definition, key string, records []store.Reco
 	}
 	defer sh.mu.Unlock()
 	k := sh.extrasOf(&p, key)
-	if sh.set(k, records); s.records.Load() > int64(s.reservations.max) {
+	sh.set(k, records)
+	if i, found := sh.find(p.id, p.tag); found {
+		sh.setLow(i, k.lows)
+	}
+	if s.records.Load() > int64(s.reservations.max) {
 		sh.dropExtras(k)
 		return s.fullError()
 	}

@@ -11,7 +11,7 @@ func (sh *shard) ready(n int, d *store.Definition, key string) bool {
 	rows := uint64(sh.rows + n)
 	if !sh.growing && rows*100 > sh.size*loadMax {
 		shift := growShift
-		if sh.spread { // with phases a row takes a quarter more memory, so the steps are smaller
+		if sh.phases.on { // with phases a row takes a quarter more memory, so the steps are smaller
 			shift++
 		}
 		next := sh.size + max(sh.size>>shift, minSize)
@@ -29,7 +29,7 @@ func (sh *shard) ready(n int, d *store.Definition, key string) bool {
 	if d.ListKeys && !sh.readyText(n*cellsOf(key)) {
 		return false
 	}
-	return !d.Rule.Spread || sh.readyPhases()
+	return !d.Rule.Spread || sh.phases.ready(sh)
 }
 
 // extend allocates memory for at least n slots. It returns false if there is none.
@@ -42,7 +42,7 @@ func (sh *shard) extend(n int) bool {
 		sh.ext = append(sh.ext, (*[extentSlots]slot)(p))
 		sh.publishView()
 	}
-	return (!sh.list || sh.extendTexts()) && (!sh.spread || sh.readyPhases())
+	return (!sh.refs.on || sh.refs.ready(sh)) && (!sh.phases.on || sh.phases.ready(sh)) && (!sh.lows.on || sh.lows.ready(sh))
 }
 
 // grow moves some rows to their places in the larger table, from the top down,
@@ -81,14 +81,13 @@ func (sh *shard) grow(now int64) {
 func (sh *shard) moveLast() {
 	id := sh.at(sh.cursor - 1).id
 	var same [4]struct {
-		row   slot
-		text  uint32
-		phase int64
+		row  slot
+		side side
 	}
 	n := 0
 	for ; n < len(same) && sh.cursor > 0 && sh.at(sh.cursor-1).id == id; n++ {
 		sh.cursor--
-		same[n].row, same[n].text, same[n].phase = *sh.at(sh.cursor), sh.text(sh.cursor), sh.phase(sh.cursor)
+		same[n].row, same[n].side = *sh.at(sh.cursor), sh.side(sh.cursor)
 		sh.closeGap(sh.cursor)
 	}
 	sh.bound = ^id
@@ -101,8 +100,7 @@ func (sh *shard) moveLast() {
 		}
 		sh.shift(i, end)
 		*sh.at(i) = *row
-		sh.setText(i, same[n].text)
-		sh.setPhase(i, same[n].phase)
+		sh.setSide(i, same[n].side)
 		sh.top = max(sh.top, end+1)
 	}
 }

@@ -76,7 +76,7 @@ func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after str
 		}
 		sh := &s.shards[i]
 		sh.scan(scanWork, func(p *slot, j int) {
-			of, ref := s.limits.of(p.handle).limit, sh.text(j)
+			of, ref := s.limits.of(p.handle).limit, sh.refs.get(j)
 			b := of.current.Load()
 			if ref == 0 || of.name != d.Name || b == nil {
 				return
@@ -86,7 +86,7 @@ func (s *Store) Keys(ctx context.Context, d *store.Definition, prefix, after str
 				return
 			}
 			row := store.KeyState{Key: string(key)}
-			sh.state(&row.State, p, &place{binding: b})
+			sh.state(&row.State, j, &place{binding: b})
 			row.Lows = nil
 			if live(d, row, now) {
 				page.add(row)

@@ -236,7 +236,7 @@ func (l *limits) handle(of *limit, n numberOf) uint32 {
 }
 
 // of returns the definition of a handle.
-func (l *limits) of(handle uint32) *handleOf { return &(*l.handles.Load())[handle&^withExtras] }
+func (l *limits) of(handle uint32) *handleOf { return &(*l.handles.Load())[handle&^marks] }
 
 // currentOf returns the present base of a limit, or nil.
 func (l *limits) currentOf(name string) *binding {
@@ -316,7 +316,7 @@ func (s *Store) collect() {
 		sh := &s.shards[i]
 		sh.scan(renewWork, func(p *slot, j int) {
 			sh.renew(p, j, now)
-			if h := p.handle &^ withExtras; int(h) < len(used) {
+			if h := p.handle &^ marks; int(h) < len(used) {
 				used[h] = true
 			}
 		})
@@ -344,14 +344,14 @@ func (s *Store) collect() {
 func (sh *shard) renew(p *slot, i int, now int64) {
 	h := sh.store.limits.of(p.handle)
 	b := h.limit.current.Load()
-	if b == nil || p.handle&withExtras != 0 || terms.IsOverride(h.number) || terms.VersionOf(h.number) >= b.def.Number {
+	if b == nil || p.handle&marks != 0 || terms.IsOverride(h.number) || terms.VersionOf(h.number) >= b.def.Number {
 		return
 	}
-	key, text := "", sh.text(i)
+	key, text := "", sh.refs.get(i)
 	if text != 0 {
 		key = string(sh.texts.get(text, nil))
 	}
-	if row, ok := b.def.Renew(store.State{Used: p.used, TS: p.ts, Version: h.number}, key, sh.phase(i), now); ok {
+	if row, ok := b.def.Renew(store.State{Used: p.used, TS: p.ts, Version: h.number}, key, sh.phases.get(i), now); ok {
 		p.used, p.ts = row.Used, row.TS
 		p.handle = sh.store.limits.handle(h.limit, numberOf{row.Version, b.def.ListKeys && text != 0})
 	}

@@ -104,7 +104,7 @@ func (s *Store) Holds(_ context.Context, d *store.Definition, key string) ([]sto
 	row := store.State{Version: p.def.Number, Override: k.override}
 	if i, found := sh.find(p.id, p.tag); found {
 		row = store.State{}
-		sh.state(&row, sh.at(i), &p)
+		sh.state(&row, i, &p)
 	}
 	return p.def.Base().KeyHolds(row, k.records, s.now()), nil
 }

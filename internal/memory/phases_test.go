@@ -37,10 +37,10 @@ func TestPhaseIsRemembered(t *testing.T) {
 	l := limiter(t, s, windows...)
 	take(t, l, "w", "k", 1)
 	sh, i, _ := s.row(t, "w", "k")
-	if got := sh.phase(i); got != terms.PhaseOf("w", "k") {
+	if got := sh.phases.get(i); got != terms.PhaseOf("w", "k") {
 		t.Fatalf("phase %d, want %d", got, terms.PhaseOf("w", "k"))
 	}
-	sh.setPhase(i, 1+7e6)
+	sh.phases.set(i, 1+7e6)
 	const hour = int64(3600e6)
 	want := time.Duration(hour-clock.us%hour+7e6) * time.Microsecond
 	for verb := store.VerbTake; verb <= store.VerbRefund; verb++ {
@@ -73,7 +73,7 @@ func TestPhases(t *testing.T) {
 			for k := range 4000 {
 				key := fmt.Sprint(k)
 				if sh, i, found := s.row(t, name, key); found {
-					if got := sh.phase(i); got != 0 && got != terms.PhaseOf(name, key) {
+					if got := sh.phases.get(i); got != 0 && got != terms.PhaseOf(name, key) {
 						t.Fatalf("%s of %s has the phase of another: %d", key, name, got)
 					} else if got != 0 {
 						known++
@@ -133,8 +133,8 @@ func TestWindowBytesPerKey(t *testing.T) {
 	}
 	for i := range keys {
 		key := fmt.Sprint(i)
-		if sh, i, found := s.row(t, "w", key); !found || sh.phase(i) != terms.PhaseOf("w", key) {
-			t.Fatalf("key %s: phase %d, found %v", key, sh.phase(i), found)
+		if sh, i, found := s.row(t, "w", key); !found || sh.phases.get(i) != terms.PhaseOf("w", key) {
+			t.Fatalf("key %s: phase %d, found %v", key, sh.phases.get(i), found)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func (s *Store) put(p *place, key string, row store.State) (superseded bool, err
 	switch {
 	case found:
 		var present store.State
-		sh.state(&present, sh.at(i), p)
+		sh.state(&present, i, p)
 		present.Override = row.Override
 		if present, ok := p.def.Own(present, max(now, present.TS)).Carry(present, key, now); ok && older(carried, present) {
 			return false, nil
@@ -62,8 +62,8 @@ func (s *Store) put(p *place, key string, row store.State) (superseded bool, err
 			return false, s.noRoom(n)
 		}
 		i, _ = sh.find(p.id, p.tag) // room may have moved rows
-		sh.add(i, p, key, 0, &row, now, true)
 		sh.setLows(p, key, row.Lows)
+		sh.add(i, p, key, 0, &row, now, true)
 		sh.maintain(now)
 	}
 	return false, nil

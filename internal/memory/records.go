@@ -11,10 +11,13 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// withExtras is the bit of a slot's handle that marks a row whose key has lows or an
-// override. The fast path of a Take compares handles, so that it leaves such a row to
-// other code.
-const withExtras = 1 << 31
+// Bits of a slot's handle. The fast path of a Take compares handles, so that it leaves a row
+// with extras to other code.
+const (
+	withLow    = 1 << 30 // the row has lows, and what a Take needs of them is in the column lows
+	withExtras = 1 << 31 // the key has an override, or the row has lows and there was no memory for the column
+	marks      = withLow | withExtras
+)
 
 type rowID struct {
 	id  uint64
@@ -27,7 +30,7 @@ type keyExtras struct {
 	*limit
 	rowID
 	key      string
-	lows     *store.Lows // nil if the row has none; its handle has withExtras if it has
+	lows     *store.Lows // nil if the row has none; its handle has withLow or withExtras if it has. The last low may be less: see low
 	records  []store.Record
 	counted  int64           // how many records of reservations are counted
 	override *store.Override // if there is a row, its handle has withExtras

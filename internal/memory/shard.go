@@ -15,7 +15,7 @@ type slot struct {
 	used   int64
 	ts     int64
 	tag    uint32 // 32 more bits of the key's hash
-	handle uint32 // stands for the limit and the number of the definition; never 0 in a row. May have the bit withExtras.
+	handle uint32 // stands for the limit and the number of the definition; never 0 in a row. May have the bit withLow or withExtras
 }
 
 // A shard is a part of the table under one lock: rows in the order of their
@@ -31,8 +31,6 @@ type shardFields struct {
 	mu      sync.Mutex // in one cache line with all that a search needs
 	closed  bool
 	growing bool
-	list    bool   // slots may have texts
-	spread  bool   // slots may have phases
 	size    uint64 // number of places over which hashes are spread
 	next    uint64 // the size after growing
 	bound   uint64 // while growing: hashes from here on are spread over next
@@ -48,7 +46,9 @@ type shardFields struct {
 	hand   int // the next slot to be swept
 	moved  int // for tests: slots that growing and inserting have moved or visited, in total
 	texts  texts
-	phases []*[extentPhases]int64 // of the row in each slot
+	refs   column[uint32] // the first cell of the text of each slot's key; 0: none
+	phases column[int64]  // of the slot's key: see Op.Phase; 0: not known yet
+	lows   column[low]    // of rows whose handle has withLow
 	extras map[rowID]*keyExtras
 	due    extrasHeap
 }
@@ -125,7 +125,7 @@ func (sh *shard) insert(i int, row slot, now int64, reclaim bool) {
 	}
 	sh.shift(i, end)
 	*sh.at(i) = row
-	sh.setText(i, 0)
+	sh.refs.set(i, 0)
 	sh.rows++
 	sh.top = max(sh.top, end+1)
 	if sh.growing && ^row.id < sh.bound {
@@ -142,14 +142,9 @@ func (sh *shard) shift(i, end int) {
 	for j := end; j > i; j-- {
 		*sh.at(j) = *sh.at(j - 1)
 	}
-	if sh.list {
+	if sh.refs.on || sh.phases.on || sh.lows.on {
 		for j := end; j > i; j-- {
-			sh.setText(j, sh.text(j-1))
-		}
-	}
-	if sh.spread {
-		for j := end; j > i; j-- {
-			sh.setPhase(j, sh.phase(j-1))
+			sh.setSide(j, sh.side(j-1))
 		}
 	}
 }
@@ -157,7 +152,7 @@ func (sh *shard) shift(i, end int) {
 // forget drops the text, the lows and the count of the row at i. The caller then
 // overwrites the slot or closes the gap.
 func (sh *shard) forget(i int) {
-	if p := sh.at(i); p.handle&withExtras != 0 {
+	if p := sh.at(i); p.handle&marks != 0 {
 		sh.endLows(rowID{p.id, p.tag})
 	}
 	sh.dropText(i)
@@ -179,12 +174,11 @@ func (sh *shard) closeGap(i int) {
 			break
 		}
 		*sh.at(i) = *p
-		sh.setText(i, sh.text(i+1))
-		sh.setPhase(i, sh.phase(i+1))
+		sh.setSide(i, sh.side(i+1))
 		i++
 	}
 	*sh.at(i) = slot{}
-	sh.setText(i, 0)
+	sh.refs.set(i, 0)
 }
 
 // full reports whether a row is a full bucket, so that it is not needed.
@@ -224,8 +218,8 @@ func (sh *shard) maintain(now int64) {
 }
 
 func (sh *shard) close() {
-	sh.closed, sh.list, sh.spread = true, false, false
-	sh.ext, sh.texts, sh.phases, sh.extras, sh.due = nil, texts{}, nil, nil, nil
+	sh.closed = true
+	sh.ext, sh.texts, sh.refs, sh.phases, sh.lows, sh.extras, sh.due = nil, texts{}, column[uint32]{}, column[int64]{}, column[low]{}, nil, nil
 	sh.view.Store(nil)
 	sh.rows, sh.top = 0, 0
 }

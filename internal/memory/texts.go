@@ -13,7 +13,6 @@ import (
 // and the key, in a chain of cells. All cells are alike, so that the room of keys that are
 // gone serves keys of any length.
 type texts struct {
-	refs   []*[extentRefs]uint32 // the first cell of each slot's text; 0: none
 	chunks []*[extentCells]cell
 	next   uint32 // the first cell that was never used
 	free   uint32 // a chain of cells
@@ -27,12 +26,10 @@ type cell struct {
 }
 
 const (
-	extentRefs  = extentBytes / 4
 	cellBytes   = int(unsafe.Sizeof(cell{}))
 	cellText    = len(cell{}.text)
 	extentCells = extentBytes / cellBytes
 	cellsMost   = (2 + store.MaxKey + terms.ShardSuffix + cellText - 1) / cellText
-	refsPerSlot = extentRefs / int(extentSlots)
 )
 
 // cellsOf is the number of cells that a key needs.
@@ -64,38 +61,7 @@ func (sh *shard) readyText(cells int) bool {
 		}
 		t.chunks = append(t.chunks, (*[extentCells]cell)(p))
 	}
-	if !sh.extendTexts() {
-		return false
-	}
-	sh.list = true // every slot now has room for a reference
-	return true
-}
-
-// extendTexts allocates a reference for each slot.
-func (sh *shard) extendTexts() bool {
-	t := &sh.texts
-	for len(t.refs)*refsPerSlot < len(sh.ext) {
-		p := sh.store.arena.extent()
-		if p == nil {
-			return false
-		}
-		t.refs = append(t.refs, (*[extentRefs]uint32)(p))
-	}
-	return true
-}
-
-// text returns the reference of the slot's text.
-func (sh *shard) text(i int) uint32 {
-	if !sh.list {
-		return 0
-	}
-	return sh.texts.refs[i/extentRefs][i%extentRefs]
-}
-
-func (sh *shard) setText(i int, ref uint32) {
-	if sh.list {
-		sh.texts.refs[i/extentRefs][i%extentRefs] = ref
-	}
+	return sh.refs.ready(sh)
 }
 
 // keepText stores the key of the row at i, unless it is there already. It returns false if
@@ -103,20 +69,20 @@ func (sh *shard) setText(i int, ref uint32) {
 // adds.
 func (sh *shard) keepText(i int, key string) bool {
 	switch {
-	case sh.text(i) != 0:
+	case sh.refs.get(i) != 0:
 		return true
 	case !sh.readyText(cellsOf(key)+store.MaxTakes*cellsMost) || !sh.store.count(room{text: textSize(key)}):
 		return false
 	}
-	sh.setText(i, sh.texts.put(key))
+	sh.refs.set(i, sh.texts.put(key))
 	return true
 }
 
 // dropText removes the text of the row at i.
 func (sh *shard) dropText(i int) {
-	if ref := sh.text(i); ref != 0 {
+	if ref := sh.refs.get(i); ref != 0 {
 		n := sh.texts.drop(ref)
-		sh.setText(i, 0)
+		sh.refs.set(i, 0)
 		sh.store.textBytes.Add(int64(-n * cellBytes))
 	}
 }

@@ -288,9 +288,9 @@ func (t *txn) read(r *txnRow) {
 	}
 	sh := &t.s.shards[r.shard]
 	if i, found := sh.find(r.id, r.tag); found {
-		sh.state(&r.state, sh.at(i), &r.place)
+		sh.state(&r.state, i, &r.place)
 		if r.op != nil {
-			r.op.Phase = cmp.Or(sh.phase(i), r.op.Phase)
+			r.op.Phase = cmp.Or(sh.phases.get(i), r.op.Phase)
 		}
 	}
 	if k := r.extra(t.s); k != nil {
