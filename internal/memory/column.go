@@ -21,7 +21,7 @@ func (c *column[T]) ready(sh *shard) bool {
 		}
 		c.parts = append(c.parts, p)
 	}
-	c.on = true
+	c.on, sh.columns = true, true
 	return true
 }
 
@@ -59,6 +59,13 @@ type low struct {
 }
 
 func (sh *shard) side(i int) side { return side{sh.refs.get(i), sh.phases.get(i), sh.lows.get(i)} }
+
+// moveSide moves what is in the columns from one slot to another.
+func (sh *shard) moveSide(from, to int) {
+	if sh.columns {
+		sh.setSide(to, sh.side(from))
+	}
+}
 
 func (sh *shard) setSide(i int, s side) {
 	sh.refs.set(i, s.text)

@@ -31,6 +31,7 @@ type shardFields struct {
 	mu      sync.Mutex // in one cache line with all that a search needs
 	closed  bool
 	growing bool
+	columns bool   // some column is on
 	size    uint64 // number of places over which hashes are spread
 	next    uint64 // the size after growing
 	bound   uint64 // while growing: hashes from here on are spread over next
@@ -142,9 +143,9 @@ func (sh *shard) shift(i, end int) {
 	for j := end; j > i; j-- {
 		*sh.at(j) = *sh.at(j - 1)
 	}
-	if sh.refs.on || sh.phases.on || sh.lows.on {
+	if sh.columns {
 		for j := end; j > i; j-- {
-			sh.setSide(j, sh.side(j-1))
+			sh.moveSide(j-1, j)
 		}
 	}
 }
@@ -174,7 +175,7 @@ func (sh *shard) closeGap(i int) {
 			break
 		}
 		*sh.at(i) = *p
-		sh.setSide(i, sh.side(i+1))
+		sh.moveSide(i+1, i)
 		i++
 	}
 	*sh.at(i) = slot{}
