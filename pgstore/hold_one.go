@@ -13,19 +13,16 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// setHoldSQL sets the statements that make a hold of one key, in full. They charge the
-// bucket first and then write hold_parts, the order in which the functions lock rows too.
-// holdFirst inserts the bucket.
+// setHoldSQL sets the statement that makes a hold of one key, in full. It charges the
+// bucket first and then writes hold_parts, the order in which the functions lock rows too.
 //
 // Parameters: key, id, units, room, ttl, tokens, mark, then the grid if origins are
-// spread, and the time of a test's clock. Each statement uses all of them.
+// spread, and the time of a test's clock.
 func setHoldSQL(s *statements, id int32, d *store.Definition, testClock bool) {
 	r := &d.Rule
 	now, at, grid, params, slots := stmtNow, readNow, gridSQL(r), 7, d.Algorithm == store.Concurrency
-	unused := "$4::bigint is not null and $7::bigint is not null"
 	if spread(r) {
 		params, grid = 8, "$8::bigint"
-		unused += " and $8::bigint is not null"
 	}
 	if testClock {
 		now = fmt.Sprintf("$%d::bigint", params+1)
@@ -37,11 +34,10 @@ func setHoldSQL(s *statements, id int32, d *store.Definition, testClock bool) {
 	// the whole table looks cheap.
 	alone := fmt.Sprintf(`(select count(*) from dipwell.hold_parts o where o.limit_id = %[1]d and o.key = $1::text and o.live) = 0
         and (select count(*) from dipwell.hold_parts o where o.limit_id = %[1]d and o.key = $1::text and o.free and not o.settled) = 0`, id)
-	set, where, list, last, reset := "", "", "array[$7::bigint, 2, 1, 0, 1]", "$3::bigint", "0::bigint"
+	set, where, reset := "", "", "0::bigint"
 	if slots {
 		set = fmt.Sprintf("used = b.used + $3::bigint, ts = greatest(%s, b.ts)", now)
 		where = fmt.Sprintf("b.limit_id = %d and b.key = $1::text and b.version = %d and (b.due <= %s) is not true and b.used <= $4::bigint and b.used < 10000 and $7::bigint is not null", id, d.Number, now)
-		list, last, alone = "null::bigint[]", "null::bigint", "true"
 		reset = fmt.Sprintf("coalesce((select x.expires from dipwell.hold_parts x where x.limit_id = %d and x.key = $1::text and x.live order by x.expires desc limit 1), 0)", id)
 	} else {
 		charge := chargeSQL(id, d, now, grid, "$1::text", "$3::bigint", "$4::bigint")
@@ -50,26 +46,17 @@ func setHoldSQL(s *statements, id int32, d *store.Definition, testClock bool) {
 		set = fmt.Sprintf(`used = %[1]s, ts = greatest(%[4]s, b.ts), low = %[1]s,
     lows = case when b.lows is null then %[2]s when cardinality(b.lows) < 67 and (cardinality(b.lows) = 5 or b.lows[cardinality(b.lows) - 1] < %[3]s)
         then array[b.lows[1], b.lows[2] + 1, b.lows[3] + 1, 0] || b.lows[5:] || array[%[3]s, b.lows[2]]
-        else dipwell_internal.lows_hold(b.lows, %[3]s, %[1]s) end`, left+" + $3::bigint", list, before, now)
+        else dipwell_internal.lows_hold(b.lows, %[3]s, %[1]s) end`, left+" + $3::bigint", "array[$7::bigint, 2, 1, 0, 1]", before, now)
 		where = fmt.Sprintf("%s and case when b.lows is null then %s else b.lows[4] = 0 and b.lows[3] < 10000 end", charge.where, alone)
 	}
 	// The hold begins at the time when the bucket is locked: the wait for the lock may be
 	// longer than the ttl.
-	hold := func(charge string) string {
-		return fmt.Sprintf(`with b as (%[1]s
+	s.hold = fmt.Sprintf(`with b as (update dipwell.buckets b set %[1]s, due = least(b.due, %[7]s + $5::bigint)
+    where %[8]s
     returning b.used, b.ts, coalesce(b.lows[2] - 1, 0) as number, coalesce(b.lows[1], 0) as mark, %[2]s as at),
 i as (insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key)
     select b.at + $5::bigint, b.at + $5::bigint, $5::bigint, $3::bigint, $6::bigint, b.number, b.mark, %[3]d, %[4]d, 1, 1, 1, true, false, %[5]t, false, false, $2::text, $1::text from b)
-select b.used, b.ts, b.at, %[6]s from b`, charge, at, id, d.Number, d.KeepExpired, reset)
-	}
-	s.hold = hold(fmt.Sprintf("update dipwell.buckets b set %s, due = least(b.due, %s + $5::bigint)\n    where %s", set, now, where))
-	missing := ""
-	if d.Overridden { // the key may have an override
-		missing = fmt.Sprintf("\n        and not exists (select from dipwell.key_overrides o where o.limit_id = %d and o.key = $1::text)", id)
-	}
-	s.holdFirst = hold(fmt.Sprintf(`insert into dipwell.buckets as b (used, ts, limit_id, version, key, lows, low, due)
-    select $3::bigint, c.n, %[2]d, %[3]d, $1::text, %[4]s, %[5]s, c.n + $5::bigint from (select %[1]s as n) c where %[6]s and %[7]s%[8]s
-    on conflict do nothing`, at, id, d.Number, list, last, unused, alone, missing))
+select b.used, b.ts, b.at, %[6]s from b`, set, at, id, d.Number, d.KeepExpired, reset, now, where)
 }
 
 // settleSQL returns a statement that settles a hold of one key to at most what it took. It
@@ -114,8 +101,8 @@ from b`, now, abortedSettle)
 const abortedSettle = "dipwell: another call has settled the hold; nothing was changed, and the call is retried; at "
 
 // makePlainHold makes a hold of one key by one statement, if it takes in full from a row
-// under the present version of the limit, or by a second one if there is no row. It
-// returns false if it has done nothing.
+// under the present version of the limit, or after another one has inserted the row. It
+// returns false if it has made none.
 func (s functions) makePlainHold(ctx context.Context, g *store.Group, e *entry) (done bool, err error) {
 	op, c := &g.Ops[0], g.Hold
 	if len(g.Ops) > 1 || e.hold == "" || op.Takes != 1 || op.Cost == 0 || op.Cost > op.Def.Rule.Burst || op.Floor > 0 || op.Def != e.def || op.Def.Plan != "" ||
@@ -136,8 +123,17 @@ func (s functions) makePlainHold(ctx context.Context, g *store.Group, e *entry) 
 	args = s.withClock(args)
 	var row store.State
 	var now, last int64
-	if err = s.db.QueryRow(ctx, e.hold, args...).Scan(&row.Used, &row.TS, &now, &last); errors.Is(err, pgx.ErrNoRows) {
-		err = s.db.QueryRow(ctx, e.holdFirst, args...).Scan(&row.Used, &row.TS, &now, &last)
+	for range 2 {
+		if err = s.db.QueryRow(ctx, e.hold, args...).Scan(&row.Used, &row.TS, &now, &last); !errors.Is(err, pgx.ErrNoRows) {
+			break
+		}
+		inserted, err := s.db.Exec(ctx, insertEmptySQL, []int32{e.id}, []int32{int32(op.Def.Number)}, []string{op.Key}) //nolint:gosec // the column has 32 bits
+		if err != nil {
+			return false, storeError(err, true)
+		}
+		if inserted.RowsAffected() == 0 { // there is a row
+			return false, nil
+		}
 	}
 	switch {
 	case errors.Is(err, pgx.ErrNoRows), codeOf(err) == codeUnique: // a hold with this id exists

@@ -58,7 +58,7 @@ func TestPlainHoldsTakeOneStatement(t *testing.T) {
 				t.Fatalf("settle %s of %s: %+v %v, %d statements; want %d remaining", id, limit, d, err, sent.n-before, remaining)
 			}
 		}
-		hold("first", 2) // makes the row
+		hold("first", 3) // inserts the row between two tries
 		settle("first", cond(limit == "slots", 50, 46))
 		hold("a", 1)
 		settle("a", cond(limit == "slots", 50, 42))

@@ -434,11 +434,12 @@ func (b *bundle) decide() (write, waits bool) {
 	return write, waits
 }
 
-// insertEmptySQL inserts full buckets in locking order. Their ts is the epoch,
+// insertEmptySQL inserts full buckets, but of keys with overrides, in locking order. Their ts is the epoch,
 // so that they count like missing rows even if the clock steps back.
 const insertEmptySQL = `insert into dipwell.buckets (used, ts, limit_id, version, key)
 select 0, 0, q.limit_id, q.version, q.key
-from unnest($1::int[], $2::int[], $3::text[]) q(limit_id, version, key) order by q.limit_id, q.key collate "C" on conflict do nothing`
+from unnest($1::int[], $2::int[], $3::text[]) q(limit_id, version, key)
+where (select true from dipwell.key_overrides o where o.limit_id = q.limit_id and o.key = q.key) is null order by q.limit_id, q.key collate "C" on conflict do nothing`
 
 // insertEmpty inserts the rows that bundles need.
 func (s *Store) insertEmpty(ctx context.Context, bundles []*bundle) error {

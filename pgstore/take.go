@@ -27,7 +27,7 @@ const (
 type statements struct {
 	take, insertOrRead string
 	takeMany, readMany string
-	hold, holdFirst    string   // "": only the functions make holds
+	hold               string   // "": only the functions make holds
 	windows            *windows // for a calendar limit
 }
 
