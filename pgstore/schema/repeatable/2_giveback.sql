@@ -109,17 +109,11 @@ begin
 end $$;
 comment on function dipwell_internal.lows_append is 'Adds an entry for the next record, and joins the two closest if there are more than 32.';
 
-create function dipwell_internal.records(lim int, of_key text, n bigint) returns bigint language plpgsql volatile as $$
-begin
-    return (select count(*) from (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.expires > n limit 10000) y)
-        + (select count(*) from (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.free and not x.settled and x.expires > n limit 10000) y)
-        + (select count(*) from (select from dipwell.reservations x where x.limit_id = lim and x.key = of_key and (x.rest or x.due > n) limit 10000) y);
-end $$;
-comment on function dipwell_internal.records is 'The number of live records of a key.';
-
 create function dipwell_internal.room(lim int, of_key text, n bigint) returns bigint language plpgsql volatile as $$
 declare
-    live bigint := dipwell_internal.records(lim, of_key, n);
+    live bigint := (select count(*) from (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.expires > n limit 10000) y)
+        + (select count(*) from (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.free and not x.settled and x.expires > n limit 10000) y)
+        + (select count(*) from (select from dipwell.reservations x where x.limit_id = lim and x.key = of_key and (x.rest or x.due > n) limit 10000) y);
 begin
     if live >= 10000 then
         perform dipwell_internal.wrong(format('key: has 10000 live holds and reservations of limit %s, the most of a key; settle or cancel some',
@@ -127,7 +121,7 @@ begin
     end if;
     return live;
 end $$;
-comment on function dipwell_internal.room is 'The same; an error if the key can have no more.';
+comment on function dipwell_internal.room is 'The number of live records of a key, also those that took nothing; an error if it can have no more.';
 
 -- Live records are counted only if the list does not tell how many there are.
 create function dipwell_internal.lows_room(lim int, of_key text, lows bigint[], mark bigint, n bigint) returns bigint[] language plpgsql volatile as $$
@@ -231,8 +225,6 @@ create function dipwell_internal.give_back_part(lim int, of_key text, reservatio
 language plpgsql volatile as $$
 declare
     l    dipwell.limits;
-    r    dipwell.versions;
-    o    dipwell.key_overrides;
     b    dipwell.buckets;
     p    dipwell.reservations;
     c    record;
@@ -246,17 +238,14 @@ begin
         delete from dipwell.reservations x where x.id = reservation and x.limit_id = lim and x.key = of_key;
         return;
     end if;
-    if b.version < 0 then
-        o := dipwell_internal.override_of(lim, of_key);
+    if of_hold and b.lows[1] = (select x.mark from dipwell.reservations x where x.id = reservation and x.limit_id = lim and x.key = of_key) then
+        b.lows[3] := b.lows[3] - 1;
     end if;
-    perform dipwell_internal.check_version(l, case when b.version < 0 then o.version else dipwell_internal.version_of(b.version) end);
-    r := (dipwell_internal.own_definition(l, o, b.version, greatest(n, b.ts))).rule;
-    select * into c from dipwell_internal.carry(l, o, of_key, b.version, r.number, n, b.used, b.ts, dipwell_internal.lows_of(b.lows, b.low));
-    if of_hold and c.lows[1] = (select x.mark from dipwell.reservations x where x.id = reservation and x.limit_id = lim and x.key = of_key) then
-        c.lows[3] := c.lows[3] - 1;
-    end if;
-    list := dipwell_internal.resolve_records(l, o, of_key, r.number, case when c.used <> 0 then c.lows end, n);
-    held := dipwell_internal.used_at(dipwell_internal.spread(r, l.name, of_key), c.used, c.ts, greatest(n, c.ts));
+    perform dipwell_internal.check_version(l, case when b.version < 0 then (dipwell_internal.override_of(lim, of_key)).version else dipwell_internal.version_of(b.version) end);
+    select * into c from dipwell_internal.settle_row(l, b, n);
+    b := c.b;
+    list := dipwell_internal.lows_of(b.lows, b.low);
+    held := dipwell_internal.used_at(c.r, b.used, b.ts, greatest(n, b.ts));
     select * into p from dipwell.reservations x where x.id = reservation and x.limit_id = lim and x.key = of_key;
     if held = 0 or list is null or p.mark <> list[1] then
         delete from dipwell.reservations x where x.id = reservation and x.limit_id = lim and x.key = of_key;
@@ -269,12 +258,8 @@ begin
         held := held - g.given;
         list := dipwell_internal.retire_records(lim, of_key, case when held <> 0 then g.lows end, n);
     end if;
-    update dipwell.buckets x set used = held, ts = greatest(n, c.ts), version = r.number,
-            (lows, low, due) = (select * from dipwell_internal.lows_columns(lim, of_key, case when held <> 0 then list end))
+    update dipwell.buckets x set used = held, ts = greatest(n, b.ts), (lows, low, due) = (select * from dipwell_internal.lows_columns(lim, of_key, case when held <> 0 then list end))
         where x.limit_id = lim and x.key = of_key;
-    if o.id is not null then
-        perform dipwell_internal.store_override(l, o, case when dipwell_internal.decides(o, greatest(n, c.ts)) then dipwell_internal.renewed(l, o) end, r.number, n);
-    end if;
 end $$;
 comment on function dipwell_internal.give_back_part is 'Gives back a reservation''s part for one key, or with of_hold that of a hold.';
 

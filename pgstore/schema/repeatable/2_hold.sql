@@ -28,12 +28,6 @@ create function dipwell_internal.hold_gone(p dipwell.hold_parts) returns bigint 
 $$ select case when p.live then p.expires + dipwell_internal.hold_stays(p.ttl) else p.due end $$;
 comment on function dipwell_internal.hold_gone is 'When a row of hold_parts may be deleted, in µs.';
 
-create function dipwell_internal.no_hold() returns void language plpgsql as $$
-begin
-    raise exception using errcode = 'no_data_found', constraint = 'hold', message = 'hold: is unknown';
-end $$;
-comment on function dipwell_internal.no_hold is 'Raises the error for an unknown hold.';
-
 create function dipwell_internal.hold_conflict(reason text) returns void language plpgsql as $$
 begin
     raise exception using errcode = 'object_not_in_prerequisite_state', constraint = 'hold', message = 'hold: ' || reason;
@@ -341,9 +335,13 @@ begin
         select array_agg(x order by x.part) into ps from dipwell.hold_parts x where x.id = hold;
         n := coalesce(at, dipwell_internal.now_us());
         if n >= (select max(dipwell_internal.hold_gone(x)) from unnest(ps) x) then
+            ps := null; -- it may be deleted but was not swept yet
             delete from dipwell.hold_parts x where x.id = hold and not x.live;
-            ps := null;
-            perform dipwell_internal.free_hold_id(hold, n);
+            for a in select * from dipwell.hold_parts x where x.id = hold and coalesce(x.live, false) order by x.limit_id, x.key loop
+                perform from dipwell.buckets t where t.limit_id = a.limit_id and t.key = a.key for update;
+                perform dipwell_internal.expire_holds(a.limit_id, a.key, n);
+            end loop;
+            delete from dipwell.hold_parts x where x.id = hold and not x.live;
         end if;
         if ps is not null then
             if (select array_agg(x.limit_id order by x.part) <> limit_ids or array_agg(x.key order by x.part) <> keys or array_agg(x.tokens order by x.part) <> costs
@@ -412,19 +410,6 @@ begin
 end $$;
 comment on function dipwell_internal.hold_group is 'Takes from several keys, all or nothing, and makes a hold: a row for each, or none if a limit was dropped.';
 
--- For a hold whose record may be deleted but was not swept yet.
-create function dipwell_internal.free_hold_id(hold text, n bigint) returns void language plpgsql volatile as $$
-declare
-    p dipwell.hold_parts;
-begin
-    for p in select * from dipwell.hold_parts x where x.id = hold and coalesce(x.live, false) order by x.limit_id, x.key loop
-        perform from dipwell.buckets t where t.limit_id = p.limit_id and t.key = p.key for update;
-        perform dipwell_internal.expire_holds(p.limit_id, p.key, n);
-    end loop;
-    delete from dipwell.hold_parts x where x.id = hold and not x.live;
-end $$;
-comment on function dipwell_internal.free_hold_id is 'Gives back what an expired hold took, and deletes its record.';
-
 create function dipwell_internal.lock_hold(hold text, charges boolean, at bigint, out ps dipwell.hold_parts[], out n bigint) language plpgsql volatile as $$
 declare
     p record;
@@ -446,7 +431,7 @@ begin
     end loop;
     select array_agg(x order by x.part) into ps from dipwell.hold_parts x where x.id = hold;
     if ps is null or cardinality(ps) <> ps[1].parts or n >= (select max(dipwell_internal.hold_gone(x)) from unnest(ps) x) then
-        perform dipwell_internal.no_hold();
+        raise exception using errcode = 'no_data_found', constraint = 'hold', message = 'hold: is unknown';
     end if;
 end $$;
 comment on function dipwell_internal.lock_hold is 'Locks the buckets and the rows of a hold, and gives back the expired holds of the buckets.';

@@ -185,28 +185,27 @@ begin
 end $$;
 comment on function dipwell_internal.forget_holds is 'Deletes at most max_rows ended holds that are due at n.';
 
-create function dipwell_internal.settle_row(l dipwell.limits, b dipwell.buckets, n bigint) returns void language plpgsql volatile as $$
+create function dipwell_internal.settle_row(l dipwell.limits, inout b dipwell.buckets, n bigint, out r dipwell.versions) language plpgsql volatile as $$
 declare
     o dipwell.key_overrides := dipwell_internal.override_of(l.id, b.key);
-    d dipwell_internal.definition;
     c record;
 begin
     if coalesce(case when b.version < 0 then o.version else dipwell_internal.version_of(b.version) end, 0) > l.version then
         return; -- the row was read after the limit
     end if;
-    d := dipwell_internal.own_definition(l, o, b.version, greatest(n, b.ts));
-    select * into c from dipwell_internal.carry(l, o, b.key, b.version, (d.rule).number, n, b.used, b.ts, dipwell_internal.lows_of(b.lows, b.low));
+    r := (dipwell_internal.own_definition(l, o, b.version, greatest(n, b.ts))).rule;
+    select * into c from dipwell_internal.carry(l, o, b.key, b.version, r.number, n, b.used, b.ts, dipwell_internal.lows_of(b.lows, b.low));
     if b.lows is not null then
-        c.lows := dipwell_internal.resolve_records(l, o, b.key, (d.rule).number, case when c.used > 0 then c.lows end, n);
+        c.lows := dipwell_internal.resolve_records(l, o, b.key, r.number, case when c.used > 0 then c.lows end, n);
     end if;
-    update dipwell.buckets x set used = c.used, ts = c.ts, version = (d.rule).number,
-            (lows, low, due) = (select * from dipwell_internal.lows_columns(x.limit_id, x.key, c.lows))
-        where x.limit_id = b.limit_id and x.key = b.key;
+    update dipwell.buckets x set used = c.used, ts = c.ts, version = r.number, (lows, low, due) = (select * from dipwell_internal.lows_columns(x.limit_id, x.key, c.lows))
+        where x.limit_id = b.limit_id and x.key = b.key returning x.* into b;
     if o.id is not null then
-        perform dipwell_internal.store_override(l, o, case when dipwell_internal.decides(o, greatest(n, b.ts)) then dipwell_internal.renewed(l, o) end, (d.rule).number, n);
+        perform dipwell_internal.store_override(l, o, case when dipwell_internal.decides(o, greatest(n, b.ts)) then dipwell_internal.renewed(l, o) end, r.number, n);
     end if;
+    r := dipwell_internal.spread(r, l.name, b.key);
 end $$;
-comment on function dipwell_internal.settle_row is 'Converts a locked row to its own definition at the present version, and ends what is due.';
+comment on function dipwell_internal.settle_row is 'Converts a locked row to its own definition at the present version, and ends what is due. r is the rule for the key.';
 
 create function dipwell_internal.sweep_overrides(max_rows bigint, n bigint) returns void language plpgsql volatile as $$
 declare

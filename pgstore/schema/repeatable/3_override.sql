@@ -107,7 +107,6 @@ declare
     l   dipwell.limits;
     b   dipwell.buckets;
     was dipwell.key_overrides;
-    d   dipwell_internal.definition; -- the row's
     e   dipwell_internal.definition; -- from now on
     r   dipwell.versions;
     s   dipwell.versions;
@@ -146,15 +145,11 @@ begin
     end if;
     if b.limit_id is not null then
         perform dipwell_internal.check_version(l, case when b.version < 0 then was.version else dipwell_internal.version_of(b.version) end);
+        select * into c from dipwell_internal.settle_row(l, b, n);
+        b := c.b;
+        r := c.r;
         t := greatest(n, b.ts);
-        d := dipwell_internal.own_definition(l, was, b.version, t);
-        r := dipwell_internal.spread(d.rule, l.name, of_key);
-        select * into c from dipwell_internal.carry(l, was, of_key, b.version, r.number, n, b.used, b.ts, dipwell_internal.lows_of(b.lows, b.low));
-        if b.lows is not null then
-            c.lows := dipwell_internal.resolve_records(l, was, of_key, r.number, case when c.used > 0 then c.lows end, n);
-        end if;
-        t := greatest(n, c.ts);
-        c.used := dipwell_internal.used_at(r, c.used, c.ts, t);
+        b.used := dipwell_internal.used_at(r, b.used, b.ts, t);
         if o.id is not null then
             e := dipwell_internal.override_definition(l, o);
         else
@@ -162,9 +157,9 @@ begin
         end if;
         s := e.rule;
         s.policy := 'keep';
-        c.used := dipwell_internal.convert_used(c.used, r, s, true);
-        if c.lows is not null and c.used > 0 then
-            list := c.lows;
+        b.used := dipwell_internal.convert_used(b.used, r, s, true);
+        list := case when b.used > 0 then dipwell_internal.lows_of(b.lows, b.low) end;
+        if list is not null then
             for i in 6..cardinality(list) by 2 loop
                 list[i] := dipwell_internal.convert_back(list[i], r, s);
             end loop;
@@ -176,7 +171,7 @@ begin
         perform dipwell_internal.carry_holds(l, was, of_key, r.number, n);
         update dipwell.hold_parts x set version = s.number, units = dipwell_internal.convert_back(x.units, r, s)
             where x.limit_id = lim and x.key = of_key and x.live and x.number > 0;
-        update dipwell.buckets x set used = c.used, ts = t, version = s.number,
+        update dipwell.buckets x set used = b.used, ts = t, version = s.number,
                 (lows, low, due) = (select * from dipwell_internal.lows_columns(lim, of_key, list))
             where x.limit_id = lim and x.key = of_key;
     end if;

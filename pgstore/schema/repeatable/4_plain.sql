@@ -154,14 +154,13 @@ declare
     top     record; -- of the level that decides
     granted bigint;
     due     bigint := 0;
-    d       dipwell.decision;
+    reservation uuid := gen_random_uuid();
 begin
     if (verb = 6 or cost = 0) and (select l.shards from dipwell.limits l where l.id = (c.ids)[1]) > 1 then
         return (select dipwell_internal.add_rows(l.id, dipwell_internal.row_keys(l.shards, (c.keys)[1]), case verb when 6 then 6 else 1 end) from dipwell.limits l where l.id = (c.ids)[1]);
     end if;
     c := dipwell_internal.choose_rows(c, verb);
-    d.reservation := gen_random_uuid();
-    for a in select * from dipwell_internal.decide(c.ids, c.keys, array_fill(verb, array[k]), c.costs, array_fill(null::bigint, array[k]), d.reservation,
+    for a in select * from dipwell_internal.decide(c.ids, c.keys, array_fill(verb, array[k]), c.costs, array_fill(null::bigint, array[k]), reservation,
             plans => c.plans, floors => c.floors) loop
         i := i + 1;
         if verb = 4 and not a.allowed then
@@ -180,19 +179,8 @@ begin
         perform dipwell_internal.limit_id(limit_name, 'limit_name');
         return dipwell_internal.ask(verb, limit_name, key, cost, plan, floor);
     end if;
-    d.allowed := top.allowed;
-    d.remaining := top.remaining;
-    if not top.never and (top.shadow or not top.allowed) then
-        d.retry_after := dipwell_internal.length(top.retry);
-    end if;
-    d.reset_after := dipwell_internal.length(top.reset);
-    d.granted := granted;
-    d.delay := dipwell_internal.length(greatest(top.delay, due));
-    d.never := top.never;
-    if due = 0 then
-        d.reservation := null;
-    end if;
-    return d;
+    return (top.allowed, top.remaining, case when not top.never and (top.shadow or not top.allowed) then dipwell_internal.length(top.retry) end,
+        dipwell_internal.length(top.reset), granted, dipwell_internal.length(greatest(top.delay, due)), top.never, case when due > 0 then reservation end);
 end $$;
 comment on function dipwell_internal.ask is 'Decides any verb for one key, with the parents of the limit.';
 
