@@ -11,19 +11,18 @@
 //	    Take, TakeUpTo, Reserve, Charge     one UPDATE that charges all or nothing (take)
 //	    … no row, or not charged            one statement that inserts the row, or reads why it
 //	                                        was not charged (insertOrRead)
-//	    Check, and a cost of 0              one SELECT (read)
+//	    Check, and a cost of 0              one SELECT (readMany)
 //	    Refund, and a partial TakeUpTo      set.sql
-//	    under an override                   one UPDATE with its numbers (takeOverridden)
+//	    under an override                   one UPDATE with its numbers (takeOverridden), or
+//	                                        set.sql
 //	a batch
 //	    the same verbs, and Check           added up by key; one INSERT … ON CONFLICT for each
-//	                                        limit (takeMany, takeManyUnchecked, chargeMany),
-//	                                        then one SELECT of the rows that were not charged
-//	                                        (readMany)
+//	                                        limit (takeMany), then one SELECT of the rows that
+//	                                        were not charged (readMany)
 //	    … only some calls of a key fit      decided in Go and written by set.sql
 //	several keys in a call                  set.sql
-//	Reset                                   reset.sql for all of them
-//	a hold of one key, and its settle       one statement each (hold, settleSQL); for a key without
-//	                                        a row a second one (holdFirst)
+//	a hold of one key, and its settle       one statement each (hold, settleSQL); if the key has
+//	                                        no row, it is inserted first
 //	all else                                dipwell_internal.decide, give_back, hold_group or
 //	                                        settle_group; in a batch one for each group, in one
 //	                                        pipeline
@@ -35,13 +34,14 @@
 //
 //	take, also with a plan or a floor      an UPDATE with the numbers of the limit or the plan;
 //	                                       if nothing was charged, a SELECT that tells a
-//	                                       refusal, or an INSERT
+//	                                       refusal, or an INSERT. If the limit has shards, a
+//	                                       SELECT first locks the better one of two rows
 //	take of a limit with parents           one statement for all rows (take_path)
-//	take of a limit with shards            a SELECT that locks the better one of two rows, and an
-//	                                       UPDATE (take_shard)
 //	hold, settle                           hold_one and settle_one
 //	all else                               dipwell_internal.decide, give_back, hold_group or
 //	                                       settle_group
+//
+// CONTRIBUTING.md has a table of these ways, of all stores, with what each is worth.
 //
 // Unless [Config.Clock] is set, all statements use the server's clock. All lock
 // rows in the order of limit id and key, except that a take locks rows of limits with

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/dipwell/dipwell/internal/algebra"
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
@@ -205,13 +206,80 @@ func endOf(d *store.Definition) int64 {
 	return store.MaxInt
 }
 
-// decideOverridden decides a call of a key whose override is remembered, by set.sql. If no
-// override is remembered, or the row is of another definition, it returns false.
+// decideOverridden decides a call of a key whose override is remembered, by one statement
+// if it is charged in full, and otherwise by set.sql. If no override is remembered, or the
+// row is of another definition, it returns false.
 func (s *Store) decideOverridden(ctx context.Context, g *store.Group, e *entry) (done bool, err error) {
-	if s.overridden.of(e, g.Ops[0].Key) == nil || len(s.set(ctx, []*store.Group{g})) > 0 {
+	d := s.overridden.of(e, g.Ops[0].Key)
+	if d == nil || g.Ops[0].Verb == store.VerbReset {
 		return false, nil
 	}
+	if done, err = s.takeOverridden(ctx, g, e, d); done || err != nil || len(s.set(ctx, []*store.Group{g})) > 0 {
+		return done, err
+	}
 	return true, g.Err
+}
+
+// takeOverridden charges a call of an overridden key in full, if that fits.
+func (s *Store) takeOverridden(ctx context.Context, g *store.Group, e *entry, d *store.Definition) (done bool, err error) {
+	op, asked := &g.Ops[0], g.Ops[0].Def
+	op.Def = d
+	tokens, bound := fullCost(op)
+	op.Def = asked
+	if tokens == 0 || e.takeOverridden == "" || d.Rule.Leaky || d.Mode > store.Shadow || op.Floor > 0 || op.Fraction > 0 {
+		return false, nil
+	}
+	var scratch store.Rule
+	rule := d.RuleFor(op.Key, &scratch)
+	units := tokens * rule.Unit
+	args := []any{op.Key, units, bound - units, rule.Add, int32(d.Number), endOf(d), algebra.QuoUp(rule.MaxUsed, rule.Add)} //nolint:gosec // the column has 32 bits
+	if rule.Every > 1 {
+		args = append(args, gridOf(rule.Origin, rule.Every))
+	}
+	var row store.State
+	var now instant
+	err = s.db.QueryRow(ctx, e.takeOverridden, s.withClock(args)...).Scan(&row.Used, &row.TS, &now)
+	switch {
+	case err == nil:
+		op.Asked, op.Def = cmp.Or(op.Asked, op.Def), d
+		grant(g, rule, tokens, row, int64(now))
+		resetPastEnd(op, int64(now))
+		return true, nil
+	case errors.Is(err, pgx.ErrNoRows):
+		return false, nil
+	}
+	return true, storeError(err, true)
+}
+
+// resetPastEnd corrects Reset if the override that decided op ends before.
+func resetPastEnd(op *store.Op, now int64) {
+	if o := op.Def.Override; o.Until == 0 || op.Reset <= o.Until-now {
+		return
+	}
+	present := store.Op{Def: op.Def.Base(), Key: op.Key, Verb: store.VerbCheck}
+	if _, _, err := present.Step(now, op.Row(), true); err == nil {
+		op.Reset = present.Reset
+	}
+}
+
+// takeOverriddenSQL returns a statement that charges the row of an overridden key. What
+// an override can change is a parameter: the units added per tick, the bound, and the
+// ticks after which a row is full.
+func takeOverriddenSQL(id int32, r *store.Rule, testClock bool) string {
+	now, seen, params := stmtNow, "statement_timestamp()", 7
+	if r.Every > 1 {
+		params = 8
+	}
+	if testClock {
+		now = fmt.Sprintf("$%d::bigint", params+1)
+		seen = now
+	}
+	ticks := ticksSQL(r, now, "$8::bigint")
+	left, back := leftAfterSQL(ticks, "$4::bigint", "$7::bigint"), returnedSQL(ticks, "$4::bigint", "$7::bigint")
+	return fmt.Sprintf(`update dipwell.buckets b set used = %[4]s + $2::bigint, ts = greatest(%[2]s, b.ts), low = %[6]s
+where b.limit_id = %[1]d and b.key = $1::text and b.version = $5::int and (b.due <= %[2]s) is not true and greatest(%[2]s, b.ts) < $6::bigint
+    and b.used - %[5]s <= $3::bigint
+returning b.used, b.ts, %[3]s`, id, now, seen, left, back, lowSQL(left))
 }
 
 var _ store.Overrider = functions{}

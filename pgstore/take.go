@@ -26,6 +26,7 @@ const (
 // start-up time in every execution.
 type statements struct {
 	take, insertOrRead string
+	takeOverridden     string // of a base definition whose keys may have overrides
 	takeMany, readMany string
 	hold               string   // "": only the functions make holds
 	windows            *windows // for a calendar limit
@@ -70,6 +71,7 @@ func newStatements(id int32, d *store.Definition, testClock bool) (s statements)
 	unlessOverridden, override, none := "", "", ""
 	if d.Overridden { // a row must not be inserted: the key may have an override
 		unlessOverridden = fmt.Sprintf(" and not exists (select from dipwell.key_overrides o where o.limit_id = %d and o.key = $1::text)", id)
+		s.takeOverridden = takeOverriddenSQL(id, r, testClock)
 		override = fmt.Sprintf(", case when r.version < 0 then (select to_json(o) from dipwell.key_overrides o where o.limit_id = %d and o.key = $1::text) end", id)
 		none = ", null"
 	}
