@@ -25,7 +25,7 @@ func (s *Store) SetOverride(_ context.Context, d *store.Definition, o store.Over
 // EndOverride ends the override of a key, and reports whether it had one.
 func (s *Store) EndOverride(_ context.Context, d *store.Definition, key string) (ended bool, err error) {
 	err = s.change(d, key, func(t *txn, d *store.Definition) error {
-		row, _, err := t.Row(d.Name, key)
+		row, err := t.Row(d.Name, key)
 		if ended = row.Override != nil && (row.Override.Until == 0 || t.now < row.Override.Until); err == nil && row.Override != nil {
 			_, err = d.SetOverrideIn(t, key, nil, t.now)
 		}
