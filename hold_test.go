@@ -42,28 +42,15 @@ func (s *tableStore) Apply(_ context.Context, b *store.Batch) error {
 	return nil
 }
 
-func (s *tableStore) Row(limit, key string) (store.State, error) {
+func (s *tableStore) Row(limit, key string) (store.State, []store.Record, error) {
 	k := [2]string{limit, key}
 	row := s.rows[k]
 	row.Override = s.overrides[k]
-	return row, nil
+	return row, s.records[k], nil
 }
 
-func (s *tableStore) SetRow(limit, key string, row store.State) error {
-	s.rows[[2]string{limit, key}] = row
-	return nil
-}
-
-func (s *tableStore) Record(limit, key string, id store.RecordID) (store.Record, error) {
-	return store.FindRecord(s.records[[2]string{limit, key}], id), nil
-}
-
-func (s *tableStore) Records(limit, key string) ([]store.Record, error) {
-	return s.records[[2]string{limit, key}], nil
-}
-
-func (s *tableStore) SetRecord(limit, key string, id store.RecordID, r store.Record) error {
-	s.records[[2]string{limit, key}] = store.ReplaceRecord(s.records[[2]string{limit, key}], id, r)
+func (s *tableStore) SetRow(limit, key string, row store.State, records []store.Record) error {
+	s.rows[[2]string{limit, key}], s.records[[2]string{limit, key}] = row, records
 	return nil
 }
 
@@ -86,8 +73,8 @@ func (s *tableStore) SetHold(id string, h store.Hold) error {
 	return nil
 }
 
-func (s *tableStore) Live(limit, key string, now int64) (int, error) {
-	return len(s.records[[2]string{limit, key}]) + store.CountFree(s.holds, limit, key, now), nil
+func (s *tableStore) FreeHolds(limit, key string, now int64) (int, error) {
+	return store.CountFree(s.holds, limit, key, now), nil
 }
 
 func (s *tableStore) Registry() *store.Registry { return &s.limits }
@@ -106,8 +93,8 @@ func (s *tableStore) Abilities() store.Abilities {
 		Holds: func(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			row, _ := s.Row(d.Name, key)
-			return d.KeyHolds(row, s.records[[2]string{d.Name, key}], s.now()), nil
+			row, records, _ := s.Row(d.Name, key)
+			return d.KeyHolds(row, records, s.now()), nil
 		}}
 }
 
@@ -116,19 +103,13 @@ type tableOverrides struct{ s *tableStore }
 func (t tableOverrides) SetOverride(_ context.Context, d *store.Definition, o store.Override) (store.Override, error) {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
-	set, err := d.SetOverrideIn(t.s, o.Key, &o, t.s.now())
-	if err != nil {
-		return store.Override{}, err
-	}
-	return *set, nil
+	return d.SetOverrideIn(t.s, o.Key, o, t.s.now())
 }
 
-func (t tableOverrides) EndOverride(_ context.Context, d *store.Definition, key string) (bool, error) {
+func (t tableOverrides) EndOverride(_ context.Context, d *store.Definition, key string, kind store.OverrideKind) (*store.Override, error) {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
-	had := t.s.overrides[[2]string{d.Name, key}] != nil
-	_, err := d.SetOverrideIn(t.s, key, nil, t.s.now())
-	return had, err
+	return d.EndOverrideIn(t.s, key, kind, t.s.now())
 }
 
 func (t tableOverrides) Overrides(_ context.Context, d *store.Definition, prefix, after string, n int) (list []store.Override, err error) {
@@ -353,7 +334,7 @@ func TestStoreWithoutHolds(t *testing.T) {
 		_, err4 := l.Holds(t.Context(), "tokens", "k")
 		_, err5 := l.Holding(t.Context(), time.Minute, []dipwell.Take{take("tokens", "k", 1)}, func(context.Context) ([]int64, error) { ran = true; return nil, nil })
 		_, err6 := l.SetOverride(t.Context(), "tokens", dipwell.Override{Key: "k", Rate: 1})
-		_, err7 := l.EndOverride(t.Context(), "tokens", "k")
+		_, err7 := l.EndOverride(t.Context(), "tokens", "k", dipwell.AnyOverride)
 		_, err8 := l.Overrides(t.Context(), "tokens", "", "", 10)
 		for i, err := range []error{err1, err2, err3, err4, err5, err6, err7, err8} {
 			if !errors.Is(err, store.ErrNotSupported) {
@@ -561,7 +542,7 @@ func TestOverrides(t *testing.T) {
 		if list, err := l.Overrides(t.Context(), "tokens", "", "", 10); err != nil || len(list) != 1 || list[0].Key != "acme" {
 			t.Errorf("%+v, %v", list, err)
 		}
-		if ended, err := l.EndOverride(t.Context(), "tokens", "acme"); err != nil || !ended {
+		if ended, err := l.EndOverride(t.Context(), "tokens", "acme", dipwell.AnyOverride); err != nil || ended == nil {
 			t.Error(ended, err)
 		}
 		if d, err := l.Take(t.Context(), "tokens", "acme", 1); err != nil || !d.Allowed || d.Plan != "" {

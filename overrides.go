@@ -1,6 +1,7 @@
 package dipwell
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -9,19 +10,32 @@ import (
 )
 
 // An Override decides the calls of one key of a limit, in place of the limit and of
-// the plan that callers name, until a time: a customer who is raised for an hour, or who
-// is blocked. It has either a plan of the limit or numbers of its own, an end or none, and
-// a note for people. What the key has used when it begins or ends stays used, in tokens.
+// the plan that callers name: a customer who has a plan by contract, is raised for an hour,
+// or is blocked. It has either a plan of the limit or numbers of its own, and a note for
+// people. A key has at most one that stands until it is ended, and a temporary one that
+// lies over it. What the key has used when one begins or ends stays used, in tokens.
 // See store.Override for its fields.
 type Override = store.Override
 
-// SetOverride sets the override of a key, in place of the one it may have. It is in force
-// from the next call of any program. o.Key is Shared if the limit is.
-// The result is the override as it is kept, in which the key of the shared bucket is "".
+// OverrideKind is one of the two overrides that a key may have.
+type OverrideKind = store.OverrideKind
+
+// Kinds of overrides, for EndOverride.
+const (
+	AnyOverride       = store.AnyOverride       // the temporary one if there is one, or else the standing one
+	StandingOverride  = store.StandingOverride  // without Until
+	TemporaryOverride = store.TemporaryOverride // with Until
+)
+
+// SetOverride sets an override of a key, in place of the one of its kind that it may have:
+// a temporary one if o has Until, otherwise the standing one. It is in force from the next
+// call of any program, or if it lies under a temporary one, from the end of that. o.Key is
+// Shared if the limit is. The result is the override as it is kept, in which the key of the
+// shared bucket is "", with what it replaced and what lies under it.
 // The error is a *FieldError if a plan is unknown, which wraps store.ErrUnknownPlan, if
 // the numbers do not compile, or if Until is not in the future on the store's clock, and
 // ErrNotSupported if the store has no overrides.
-func (l *Limiter) SetOverride(ctx context.Context, limit string, o Override) (Override, error) {
+func (l *Limiter) SetOverride(ctx context.Context, limit string, o Override) (set Override, err error) {
 	def, overrides, err := l.overrider(limit)
 	if err == nil {
 		o.Key, err = l.checkKey(def, o.Key)
@@ -32,42 +46,41 @@ func (l *Limiter) SetOverride(ctx context.Context, limit string, o Override) (Ov
 	key := o.Key
 	for _, row := range terms.RowKeys(def.Shards, key) {
 		o.Key = row
-		if o, err = overrides.SetOverride(ctx, def, o); err != nil {
+		if set, err = overrides.SetOverride(ctx, def, o); err != nil {
 			return Override{}, err
 		}
 	}
-	o.Key = key
-	return o, nil
+	return *set.WithKey(key), nil
 }
 
-// EndOverride ends the override of a key: from the next call on, the limit or the plan
-// that the caller names decides again. Used tokens stay used. ended is false if the key
-// had none, or one that had ended already. The error is store.ErrNotSupported if the
-// store has no overrides.
+// EndOverride ends an override of a key: from the next call on, the one under it, or the
+// limit or the plan that the caller names, decides again. Used tokens stay used. It returns
+// what it ended, or nil if the key had none of this kind, or one that had ended already. The
+// error is store.ErrNotSupported if the store has no overrides.
 //
 // An override with Until needs no EndOverride: it ends exactly at that time, by the
 // store's clock.
-func (l *Limiter) EndOverride(ctx context.Context, limit, key string) (ended bool, err error) {
+func (l *Limiter) EndOverride(ctx context.Context, limit, key string, kind OverrideKind) (ended *Override, err error) {
 	def, overrides, err := l.overrider(limit)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	// The override may be older than what keys the limit has now.
 	_, wrong := l.checkKey(def, key)
 	if key, err = checkKey(key); err != nil {
-		return false, err
+		return nil, err
 	}
 	for _, row := range terms.RowKeys(def.Shards, key) {
-		var had bool
-		if had, err = overrides.EndOverride(ctx, def, row); err != nil {
-			return false, err
+		had, err := overrides.EndOverride(ctx, def, row, kind)
+		if err != nil {
+			return nil, err
 		}
-		ended = ended || had
+		ended = cmp.Or(had, ended)
 	}
-	if !ended {
-		return false, wrong
+	if ended == nil {
+		return nil, wrong
 	}
-	return true, nil
+	return ended.WithKey(key), nil
 }
 
 // Overrides returns up to n live overrides of a limit, in byte order of their keys:

@@ -260,7 +260,7 @@ func (l *Limiter) shardedOverrides(ctx context.Context, def *store.Definition, p
 		return l.abilities.Overrides.Overrides(ctx, def, prefix, after, n)
 	}, func(o *Override) *string { return &o.Key }, func(o *Override, i int64) bool {
 		if i == 0 {
-			out = append(out, *o)
+			out = append(out, *o.WithKey(o.Key))
 		}
 		return len(out) < n
 	})

@@ -218,7 +218,7 @@ func (p *limits) retire(d *store.Definition) error {
 		row := disk.conn.QueryRowContext(background, `select coalesce(min(version), ?2) from (
 			select version & ?3 as version from buckets where limit_id = ?1 and version > 0
 			union all select version & ?3 from records where limit_id = ?1 and version > 0
-			union all select version from overrides where limit_id = ?1 union all select ?2)`, id, int64(d.Number)-keepPast, terms.MaxVersion)
+			union all select override ->> 'version' from overrides where limit_id = ?1 union all select ?2)`, id, int64(d.Number)-keepPast, terms.MaxVersion)
 		if err := row.Scan(&oldest); err != nil {
 			return err
 		}
@@ -266,7 +266,7 @@ func (d *disk) olderKeys(id int64, present uint32, after *string) (keys []string
 	rows, err := d.conn.QueryContext(background, `select key from (
 		select key from buckets where limit_id = ?1 and version > 0 and version & ?4 < ?2
 		union select key from records where limit_id = ?1 and version > 0 and version & ?4 < ?2
-		union select key from overrides where limit_id = ?1 and version < ?2) where ?3 is null or key > ?3 order by key limit ?5`,
+		union select key from overrides where limit_id = ?1 and override ->> 'version' < ?2) where ?3 is null or key > ?3 order by key limit ?5`,
 		id, int64(present), after, terms.MaxVersion, renewChunk)
 	if err != nil {
 		return nil, err

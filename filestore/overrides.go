@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/dipwell/dipwell/internal/period"
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -26,11 +26,11 @@ func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store
 	return o, err
 }
 
-// EndOverride ends the override of a key, and reports whether it had one. When it
-// returns, that is on the disk.
-func (s overrides) EndOverride(ctx context.Context, d *store.Definition, key string) (ended bool, err error) {
+// EndOverride ends an override of a key, and returns it. When it returns, that is on the
+// disk.
+func (s overrides) EndOverride(ctx context.Context, d *store.Definition, key string, kind store.OverrideKind) (ended *store.Override, err error) {
 	err = s.changeOverride(d, key, func() (err error) {
-		ended, err = s.mem.EndOverride(ctx, d, key)
+		ended, err = s.mem.EndOverride(ctx, d, key, kind)
 		return err
 	})
 	return ended, err
@@ -65,46 +65,40 @@ func (d *disk) writeOverride(r *bucket) error {
 	if o == nil {
 		return d.exec("delete from overrides where limit_id = ? and key = ?", r.limit, r.key)
 	}
-	per := ""
-	if o.Period != 0 {
-		per = period.Format(o.Period)
-	}
-	return d.exec("insert or replace into overrides (limit_id, key, id, version, plan, rate, per, burst, until, note) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		r.limit, r.key, int64(o.ID), int64(o.Version), o.Plan, o.Rate, per, o.Burst, o.Until, o.Note)
+	return d.exec("insert or replace into overrides (limit_id, key, override) values (?, ?, ?)", r.limit, r.key, catalog.EncodeOverride(o))
 }
 
 // loadOverrides reads all overrides into memory, including ended ones, because their rows
 // have to be converted as of their end.
 func (s *Store) loadOverrides(defs map[int64]*store.Definition) error {
-	rows, err := s.disk.conn.QueryContext(background, "select limit_id, key, id, version, plan, rate, per, burst, until, note from overrides")
+	rows, err := s.disk.conn.QueryContext(background, "select limit_id, key, override from overrides")
 	if err != nil {
 		return s.disk.readError(err)
 	}
 	defer func() { _ = rows.Close() }() // read to its end, or given up
 	for rows.Next() {
 		var limit int64
-		var per string
-		var o store.Override
-		if err = rows.Scan(&limit, &o.Key, &o.ID, &o.Version, &o.Plan, &o.Rate, &per, &o.Burst, &o.Until, &o.Note); err != nil {
+		var key, text string
+		if err = rows.Scan(&limit, &key, &text); err != nil {
 			return s.disk.readError(err)
 		}
 		d := defs[limit]
 		if d == nil {
 			continue // its limit was dropped
 		}
-		if per != "" {
-			o.Period, err = period.Parse(per)
-		}
-		if err == nil && (o.ID == 0 || o.ID >= 1<<31 || o.Version == 0 || o.Version > d.Number) {
-			err = fmt.Errorf("id %d or version %d is out of range", o.ID, o.Version)
+		o, err := catalog.DecodeOverride(key, text)
+		for x := o; err == nil && x != nil; x = x.Under {
+			if x.ID == 0 || x.ID >= 1<<31 || x.Version == 0 || x.Version > d.Number {
+				err = fmt.Errorf("id %d or version %d is out of range", x.ID, x.Version)
+			}
 		}
 		if err == nil {
-			if err = s.mem.PutOverride(d, &o); errors.Is(err, store.ErrFull) {
+			if err = s.mem.PutOverride(d, o); errors.Is(err, store.ErrFull) {
 				return fmt.Errorf("file %s has more overrides than MaxOverrides", s.path)
 			}
 		}
 		if err != nil {
-			return s.disk.readError(fmt.Errorf("override of limit %s, key %q: %w", d.Name, o.Key, err))
+			return s.disk.readError(fmt.Errorf("override of limit %s, key %q: %w", d.Name, key, err))
 		}
 	}
 	if err = rows.Err(); err != nil {

@@ -36,11 +36,11 @@ func (r *reopened) SetOverride(ctx context.Context, d *store.Definition, o store
 	return overrides{r.s}.SetOverride(ctx, d, o)
 }
 
-func (r *reopened) EndOverride(ctx context.Context, d *store.Definition, key string) (bool, error) {
+func (r *reopened) EndOverride(ctx context.Context, d *store.Definition, key string, kind store.OverrideKind) (*store.Override, error) {
 	r.maybeReopen()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return overrides{r.s}.EndOverride(ctx, d, key)
+	return overrides{r.s}.EndOverride(ctx, d, key, kind)
 }
 
 func (r *reopened) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {

@@ -66,14 +66,7 @@ create table records (
 create table overrides (
     limit_id integer not null,
     key      text not null,
-    id       integer not null, -- rows that it decides have the version id - 2147483648
-    version  integer not null, -- of the limit
-    plan     text not null,    -- or rate, per and burst, of which '' or 0 is the limit's
-    rate     integer not null,
-    per      text not null,
-    burst    integer not null, -- -1: 0
-    until    integer not null, -- 0: it has no end
-    note     text not null,
+    override text not null, -- JSON; rows that it decides have the version id - 2147483648
     primary key (limit_id, key)
 ) without rowid;
 

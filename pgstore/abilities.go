@@ -29,8 +29,8 @@ func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store
 	return s.engine().SetOverride(ctx, d, o)
 }
 
-func (s overrides) EndOverride(ctx context.Context, d *store.Definition, key string) (bool, error) {
-	return s.engine().EndOverride(ctx, d, key)
+func (s overrides) EndOverride(ctx context.Context, d *store.Definition, key string, kind store.OverrideKind) (*store.Override, error) {
+	return s.engine().EndOverride(ctx, d, key, kind)
 }
 
 func (s overrides) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {

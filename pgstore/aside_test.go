@@ -49,7 +49,7 @@ func TestChangesBesideLockedRow(t *testing.T) {
 					if i%2 == 0 {
 						_, err = l.SetOverride(stuck, "api", dipwell.Override{Key: row, Rate: 7})
 					} else {
-						_, err = l.EndOverride(stuck, "api", row)
+						_, err = l.EndOverride(stuck, "api", row, dipwell.AnyOverride)
 					}
 					if !errors.Is(err, store.ErrStore) && (row == "there" || i%2 == 0) { // nobody sees a row that was inserted: there is nothing to end
 						t.Errorf("%s: %v", row, err)
@@ -63,10 +63,10 @@ func TestChangesBesideLockedRow(t *testing.T) {
 			free := fmt.Sprint("free", i)
 			_, set := l.SetOverride(bound, "api", dipwell.Override{Key: free, Rate: 7})
 			_, list := l.Overrides(bound, "api", free, "", 1)
-			ended, end := l.EndOverride(bound, "api", free)
+			ended, end := l.EndOverride(bound, "api", free, dipwell.AnyOverride)
 			_, keys := l.Keys(bound, "api", "", "", 10)
 			_, audit := ab.Audit.Audit(bound, "", 10)
-			if err := errors.Join(set, list, end, keys, audit, ab.Ready(bound)); err != nil || !ended {
+			if err := errors.Join(set, list, end, keys, audit, ab.Ready(bound)); err != nil || ended == nil {
 				t.Errorf("%s: %v", row, err)
 			}
 		}

@@ -76,7 +76,7 @@ func setDecider(op *store.Op, version uint32, plan *string, override []byte) boo
 	base, decider := op.Def.Base(), op.Def
 	switch {
 	case override != nil:
-		o, err := parseOverride(override)
+		o, err := parseOverride(op.Key, override)
 		if err != nil || o.Version != base.Number {
 			return false
 		}
@@ -98,17 +98,15 @@ func setDecider(op *store.Op, version uint32, plan *string, override []byte) boo
 }
 
 // parseOverride reads an override that the function returned as JSON.
-func parseOverride(text []byte) (*store.Override, error) {
-	var v struct {
-		Plan, Per   *string
-		Rate, Burst *int64
-		Until       int64
-		ID, Version uint32
+func parseOverride(key string, text []byte) (*store.Override, error) {
+	if text == nil {
+		return nil, nil
 	}
+	var v storedOverride
 	if err := json.Unmarshal(text, &v); err != nil {
 		return nil, err
 	}
-	return newOverride(store.Override{Until: v.Until, ID: v.ID, Version: v.Version}, v.Plan, v.Rate, v.Per, v.Burst)
+	return v.read(key)
 }
 
 // maxOverridden bounds the keys whose override a store remembers. Each takes about a
@@ -284,9 +282,12 @@ returning b.used, b.ts, %[3]s`, id, now, seen, left, back, lowSQL(left))
 
 var _ store.Overrider = functions{}
 
-const setOverrideSQL = "select id, version from dipwell_internal.set_override($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+const (
+	setOverrideSQL = "select to_jsonb(s.set_), to_jsonb(r) from dipwell_internal.set_override($1, $2, $3, $4, $5, $6, $7, $8, $9) s left join lateral (select (s.replaced).*) r on r.id is not null"
+	endOverrideSQL = "select to_jsonb(e) from dipwell_internal.end_override($1, $2, $3, $4) e where e.id is not null"
+)
 
-// SetOverride sets the override of a key.
+// SetOverride sets an override of a key.
 func (s functions) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
 	e, err := s.limits.entryOf(d)
 	if err != nil {
@@ -303,7 +304,8 @@ func (s functions) SetOverride(ctx context.Context, d *store.Definition, o store
 	if o.Burst == store.NoBurst {
 		burst = new(int64)
 	}
-	err = s.change(ctx, changePatience, func(row pgx.Row) error { return row.Scan(&o.ID, &o.Version) },
+	var set, replaced []byte
+	err = s.change(ctx, changePatience, func(row pgx.Row) error { return row.Scan(&set, &replaced) },
 		setOverrideSQL, e.id, o.Key, nullIf(o.Plan, ""), nullIf(o.Rate, 0), nullIf(per, 0), burst, nullIf(o.Until, 0), nullIf(o.Note, ""), s.testNow())
 	if err != nil {
 		return store.Override{}, overrideError(err, d.Name)
@@ -311,18 +313,30 @@ func (s functions) SetOverride(ctx context.Context, d *store.Definition, o store
 	if !e.def.Overridden && s.autocommit() {
 		_ = s.cat.Refresh(ctx) // otherwise the row tells programs that the limit has overrides
 	}
-	return o, nil
+	kept, err := parseOverride(o.Key, set)
+	if err == nil {
+		kept.Replaced, err = parseOverride(o.Key, replaced)
+	}
+	return orZero(kept), err
 }
 
-// EndOverride ends the override of a key.
-func (s functions) EndOverride(ctx context.Context, d *store.Definition, key string) (ended bool, err error) {
+// EndOverride ends an override of a key.
+func (s functions) EndOverride(ctx context.Context, d *store.Definition, key string, kind store.OverrideKind) (ended *store.Override, err error) {
 	e, err := s.limits.entryOf(d)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	err = s.change(ctx, changePatience, func(row pgx.Row) error { return row.Scan(&ended) },
-		"select dipwell_internal.end_override($1, $2, $3)", e.id, key, s.testNow())
-	return ended, overrideError(err, d.Name)
+	var was []byte
+	err = s.change(ctx, changePatience, func(row pgx.Row) error {
+		if err := row.Scan(&was); !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		return nil
+	}, endOverrideSQL, e.id, key, nullIf(kind.String(), store.AnyOverride.String()), s.testNow())
+	if err != nil {
+		return nil, overrideError(err, d.Name)
+	}
+	return parseOverride(key, was)
 }
 
 // Overrides returns the overrides that have not ended.
@@ -335,17 +349,17 @@ func (s functions) Overrides(ctx context.Context, d *store.Definition, prefix, a
 	if shared {
 		after = ""
 	}
+	now, err := s.now(ctx)
+	if err != nil {
+		return nil, err
+	}
 	rows, err := s.db.Query(ctx, "select "+overrideColumns+` from dipwell.key_overrides where limit_id = $1 and key >= $2
 		and ($3 = '' and not $5::boolean or key > $3) and left(key, char_length($2)) = $2
-		and (until is null or until > coalesce($6::bigint, `+readNow+`)) order by key limit $4`, e.id, prefix, after, n, shared, s.testNow())
+		and (until is null or until > $6 or under is not null) order by key limit $4`, e.id, prefix, after, n, shared, now)
 	if err != nil {
 		return nil, storeError(err, false)
 	}
-	out, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (store.Override, error) {
-		o, err := scanOverride(row)
-		return orZero(o), err
-	})
-	return out, storeError(err, false)
+	return liveOverrides(rows, now)
 }
 
 // withOverrides sets the Override of the rows that an override decides.

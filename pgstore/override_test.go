@@ -205,7 +205,7 @@ func TestOverridesWhileTaken(t *testing.T) {
 		key := fmt.Sprint(i % keys)
 		var err error
 		if i%7 == 6 {
-			_, err = overrides.EndOverride(t.Context(), d, key)
+			_, err = overrides.EndOverride(t.Context(), d, key, store.AnyOverride)
 		} else {
 			_, err = overrides.SetOverride(t.Context(), d, store.Override{Key: key, Burst: 1 + int64(i%20)})
 		}

@@ -20,26 +20,24 @@ import (
 // are read.
 const (
 	overrideSQL       = "select " + overrideColumns + " from dipwell.overrides where limit_id = $1 and key = $2"
-	overrideColumns   = "key, plan, rate, per, burst, until, note, id, version"
-	insertOverrideSQL = `insert into dipwell.overrides (limit_id, key, plan, rate, per, burst, until, note, id, version) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+	overrideColumns   = "key, plan, rate, per, burst, until, note, id, version, under"
+	insertOverrideSQL = `insert into dipwell.overrides (limit_id, key, plan, rate, per, burst, until, note, id, version, under) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 on conflict (limit_id, key) do update set plan = excluded.plan, rate = excluded.rate, per = excluded.per, burst = excluded.burst,
-until = excluded.until, note = excluded.note, id = excluded.id, version = excluded.version`
+until = excluded.until, note = excluded.note, id = excluded.id, version = excluded.version, under = excluded.under`
 	deleteOverrideSQL = "delete from dipwell.overrides where limit_id = $1 and key = $2"
 
 	recordsSQL = `select number, mark, units, coalesce(slack, -1), version, part_due, coalesce(ends, due), rest, coalesce(hold, ''), coalesce(expires, 0)
-from dipwell.reservations where limit_id = $1 and key = $2 and number <> 0`
-	allRecordsSQL   = recordsSQL + " order by number, mark"
-	oneRecordSQL    = recordsSQL + " and number = $3 and mark = $4"
+from dipwell.reservations where limit_id = $1 and key = $2 and (number <> 0 or hold is null) order by number, mark, expires`
 	insertRecordSQL = `insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts, hold, expires, ends)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, false, $11, $12, $13, $14)`
-	updateRecordSQL     = "update dipwell.reservations set units = $5, slack = $6, version = $7, rest = $8, due = $9, expires = $10, ends = $11" + whereRecord
+	updateRecordSQL     = "update dipwell.reservations set units = $6, slack = $7, version = $8, rest = $9, due = $10, expires = $11, ends = $12" + whereRecord
 	deleteRecordSQL     = "delete from dipwell.reservations" + whereRecord
-	whereRecord         = " where limit_id = $1 and key = $2 and number = $3 and mark = $4"
+	whereRecord         = " where limit_id = $1 and key = $2 and number = $3 and mark = $4 and coalesce(hold, '') = $5"
 	reservationPartsSQL = "select limit_id, key, number, mark, parts, due from dipwell.reservations where id = $1 and hold is null and not rest order by limit_id, key"
 
 	// Parts of holds that took nothing have number 0.
-	countSQL      = "select count(*) from dipwell.reservations where limit_id = $1 and key = $2"
-	liveSQL       = countSQL + " and (number <> 0 or expires > $3)"
+	freeSQL       = "select count(*) from dipwell.reservations where limit_id = $1 and key = $2 and number = 0 and hold is not null"
+	liveFreeSQL   = freeSQL + " and expires > $3"
 	updateFreeSQL = "update dipwell.reservations set expires = $4, due = $4" + whereFree
 	deleteFreeSQL = "delete from dipwell.reservations" + whereFree
 	whereFree     = " where limit_id = $1 and key = $2 and number = 0 and hold = $3"
@@ -67,11 +65,12 @@ type portableTable struct {
 
 var _ store.Table = (*portableTable)(nil)
 
-// portableRow is the row of a key, with its override.
+// portableRow is the row of a key, with its override and its records.
 type portableRow struct {
 	state   store.State
-	count   int                     // records and parts of holds that took nothing, among them ended ones
-	known   map[store.RecordID]bool // records that were read
+	records []store.Record // with the changes to be stored
+	stored  []store.Record
+	free    int // parts of holds that took nothing, among them ended ones
 	changed bool
 }
 
@@ -112,7 +111,8 @@ func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
 			b.Queue(lockSQL, k.LimitID, k.Key)
 		}
 		b.Queue(overrideSQL, k.LimitID, k.Key)
-		b.Queue(countSQL, k.LimitID, k.Key)
+		b.Queue(recordsSQL, k.LimitID, k.Key)
+		b.Queue(freeSQL, k.LimitID, k.Key)
 	}
 	t.askClock(&b)
 	results := t.db().SendBatch(t.ctx, &b)
@@ -126,7 +126,7 @@ func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
 }
 
 func (t *portableTable) read(results pgx.BatchResults) (*portableRow, error) {
-	r := &portableRow{known: map[store.RecordID]bool{}}
+	r := new(portableRow)
 	if t.tx != nil {
 		if _, err := results.Exec(); err != nil {
 			return nil, storeError(err, false)
@@ -142,7 +142,15 @@ func (t *portableTable) read(results pgx.BatchResults) (*portableRow, error) {
 	if err == nil {
 		r.state.Override = o
 	}
-	err = results.QueryRow().Scan(&r.count)
+	found, err := results.Query()
+	if err != nil {
+		return nil, storeError(err, false)
+	}
+	r.stored, err = pgx.CollectRows(found, scanRecord)
+	r.records = r.stored
+	if err == nil {
+		err = results.QueryRow().Scan(&r.free)
+	}
 	if t.tx == nil && terms.IsOverride(r.state.Version) && o == nil { // the override ended between two statements
 		t.changed = true
 	}
@@ -156,41 +164,73 @@ func (t *portableTable) read(results pgx.BatchResults) (*portableRow, error) {
 func scanRow(results pgx.BatchResults, row *store.State) error {
 	var version int32
 	var lows []int64
-	var low *int64
-	err := results.QueryRow().Scan(&row.Used, &row.TS, &version, &lows, &low)
+	err := results.QueryRow().Scan(&row.Used, &row.TS, &version, &lows)
 	if errors.Is(err, pgx.ErrNoRows) {
 		*row = store.State{}
 		return nil
 	}
-	if row.Version = uint32(version); err == nil {
-		row.Lows = lowsOf(lows, low)
-	}
+	row.Version, row.Lows = uint32(version), lowsOf(lows)
 	return storeError(err, false)
 }
 
+// A storedOverride is an override as it is in columns, and in the JSON of the column under.
+// A null means that the limit's setting applies, or that there is none.
+type storedOverride struct {
+	Plan    *string         `json:"plan"`
+	Rate    *int64          `json:"rate"`
+	Per     *string         `json:"per"`
+	Burst   *int64          `json:"burst"`
+	Until   *int64          `json:"until"`
+	Note    *string         `json:"note"`
+	ID      int32           `json:"id"`
+	Version int32           `json:"version"`
+	Under   *storedOverride `json:"under"`
+}
+
+func storeOverride(o *store.Override) *storedOverride {
+	if o == nil {
+		return nil
+	}
+	v := &storedOverride{nullIf(o.Plan, ""), nullIf(o.Rate, 0), nil, nullIf(o.Burst, 0), nullIf(o.Until, 0), nullIf(o.Note, ""), int32(o.ID), int32(o.Version), storeOverride(o.Under)}
+	if o.Period != 0 {
+		per := period.Format(o.Period)
+		v.Per = &per
+	}
+	if o.Burst == store.NoBurst {
+		v.Burst = new(int64)
+	}
+	return v
+}
+
+func (v *storedOverride) read(key string) (o *store.Override, err error) {
+	if v == nil {
+		return nil, nil
+	}
+	o = &store.Override{Key: key, Plan: orZero(v.Plan), Rate: orZero(v.Rate), Burst: orZero(v.Burst), Until: orZero(v.Until), Note: orZero(v.Note), ID: uint32(v.ID), Version: uint32(v.Version)}
+	if v.Burst != nil && *v.Burst == 0 {
+		o.Burst = store.NoBurst
+	}
+	if v.Per != nil {
+		if o.Period, err = period.Parse(*v.Per); err != nil {
+			return nil, err
+		}
+	}
+	o.Under, err = v.Under.read(key)
+	return o, err
+}
+
 func scanOverride(row pgx.Row) (*store.Override, error) {
-	o := new(store.Override)
-	var plan, per, note *string
-	var rate, burst, until *int64
-	var id, version int32
-	err := row.Scan(&o.Key, &plan, &rate, &per, &burst, &until, &note, &id, &version)
+	var key string
+	var v storedOverride
+	var under []byte
+	err := row.Scan(&key, &v.Plan, &v.Rate, &v.Per, &v.Burst, &v.Until, &v.Note, &v.ID, &v.Version, &under)
+	if err == nil && under != nil {
+		err = json.Unmarshal(under, &v.Under)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return newOverride(store.Override{Key: o.Key, Note: orZero(note), Until: orZero(until), ID: uint32(id), Version: uint32(version)}, plan, rate, per, burst)
-}
-
-// newOverride returns an override from the settings in its columns. A null column means
-// that the limit's setting applies.
-func newOverride(o store.Override, plan *string, rate *int64, per *string, burst *int64) (_ *store.Override, err error) {
-	o.Plan, o.Rate, o.Burst = orZero(plan), orZero(rate), orZero(burst)
-	if burst != nil && *burst == 0 {
-		o.Burst = store.NoBurst
-	}
-	if per != nil {
-		o.Period, err = period.Parse(*per)
-	}
-	return &o, err
+	return v.read(key)
 }
 
 func orZero[T any](p *T) (v T) {
@@ -230,72 +270,21 @@ func (t *portableTable) row(limit, key string) (*portableRow, error) {
 	return t.rows[k], nil
 }
 
-func (t *portableTable) Row(limit, key string) (store.State, error) {
+func (t *portableTable) Row(limit, key string) (store.State, []store.Record, error) {
 	r, err := t.row(limit, key)
 	if r == nil {
-		return store.State{}, err
+		return store.State{}, nil, err
 	}
-	return r.state, nil
+	return r.state, slices.Clone(r.records), nil
 }
 
-func (t *portableTable) SetRow(limit, key string, row store.State) error {
+func (t *portableTable) SetRow(limit, key string, row store.State, records []store.Record) error {
 	r, err := t.row(limit, key)
 	if r != nil {
 		row.Override = r.state.Override
-		r.state, r.changed, t.changed = row, true, true
+		r.state, r.records, r.changed, t.changed = row, slices.Clone(records), true, true
 	}
 	return err
-}
-
-func (t *portableTable) Record(limit, key string, id store.RecordID) (store.Record, error) {
-	list, err := t.records(limit, key, oneRecordSQL, id.Number, id.Mark)
-	return store.FindRecord(list, id), err
-}
-
-func (t *portableTable) Records(limit, key string) ([]store.Record, error) {
-	return t.records(limit, key, allRecordsSQL)
-}
-
-func (t *portableTable) records(limit, key, sql string, args ...any) (list []store.Record, err error) {
-	r, err := t.row(limit, key)
-	if r == nil || r.count == 0 {
-		return nil, err
-	}
-	found, err := t.db().Query(t.ctx, sql, append([]any{(*t.limits.entries.Load())[limit].id, key}, args...)...)
-	if err == nil {
-		list, err = pgx.CollectRows(found, scanRecord)
-	}
-	for i := range list {
-		r.known[list[i].ID()] = true
-	}
-	return list, storeError(err, false)
-}
-
-func (t *portableTable) SetRecord(limit, key string, at store.RecordID, rec store.Record) error {
-	r, err := t.row(limit, key)
-	if r == nil {
-		return err
-	}
-	t.changed = true
-	limitID := (*t.limits.entries.Load())[limit].id
-	due, expires, ends := rec.Ends, nullIf(rec.Expires, 0), (*int64)(nil)
-	if rec.Hold != "" && rec.Expires < rec.Ends && !rec.Rest {
-		due, ends = rec.Expires, &rec.Ends
-	}
-	switch {
-	case rec == (store.Record{}):
-		t.out.Queue(deleteRecordSQL, limitID, key, at.Number, at.Mark)
-	case r.known[at]:
-		t.out.Queue(updateRecordSQL, limitID, key, at.Number, at.Mark, rec.Units, nullIf(rec.Slack, -1), int32(rec.Version), rec.Rest, due, expires, ends)
-	default:
-		id, parts := t.group.ID, countGranted(t.group)
-		if rec.Hold != "" {
-			_, _ = rand.Read(id[:]) // never fails
-			parts = 1
-		}
-		t.out.Queue(insertRecordSQL, uuidOf(id), limitID, key, rec.Units, int32(rec.Version), due, rec.Due, rec.Number, rec.Mark, nullIf(rec.Slack, -1), parts, nullIf(rec.Hold, ""), expires, ends)
-	}
-	return nil
 }
 
 func (t *portableTable) SetOverride(limit, key string, o *store.Override) error {
@@ -309,14 +298,17 @@ func (t *portableTable) SetOverride(limit, key string, o *store.Override) error 
 		t.out.Queue(deleteOverrideSQL, id, key)
 		return nil
 	}
-	per, burst := "", nullIf(o.Burst, 0)
-	if o.Period != 0 {
-		per = period.Format(o.Period)
+	v := storeOverride(o)
+	var under *string
+	if v.Under != nil {
+		b, err := json.Marshal(v.Under)
+		if err != nil {
+			return err
+		}
+		text := string(b)
+		under = &text
 	}
-	if o.Burst == store.NoBurst {
-		burst = new(int64)
-	}
-	t.out.Queue(insertOverrideSQL, id, key, nullIf(o.Plan, ""), nullIf(o.Rate, 0), nullIf(per, ""), burst, nullIf(o.Until, 0), nullIf(o.Note, ""), int32(o.ID), int32(o.Version))
+	t.out.Queue(insertOverrideSQL, id, key, v.Plan, v.Rate, v.Per, v.Burst, v.Until, v.Note, v.ID, v.Version, under)
 	return nil
 }
 
@@ -432,12 +424,12 @@ func (t *portableTable) setFree(id string, h *store.Hold, made bool) {
 	}
 }
 
-func (t *portableTable) Live(limit, key string, now int64) (n int, err error) {
+func (t *portableTable) FreeHolds(limit, key string, now int64) (n int, err error) {
 	r, err := t.row(limit, key)
-	if err != nil || r == nil || r.count < terms.MaxWaiting { // far from any bound
+	if err != nil || r == nil || r.free == 0 {
 		return 0, err
 	}
-	rows, err := t.db().Query(t.ctx, liveSQL, (*t.limits.entries.Load())[limit].id, key, now)
+	rows, err := t.db().Query(t.ctx, liveFreeSQL, (*t.limits.entries.Load())[limit].id, key, now)
 	if err == nil {
 		n, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[int])
 	}
@@ -461,17 +453,42 @@ func (t *portableTable) flush() error {
 
 func (t *portableTable) flushRow(k bucketKey, r *portableRow) {
 	row := r.state
-	lows, low := lowsColumns(row.Lows)
 	switch d := t.limits.byID(k.LimitID); {
 	case row.Override != nil && d != nil: // the row stays while the override lives, so that other statements find it
 		if row.Used == 0 {
 			row = store.State{Version: d.WithOverride(row.Override).Number}
 		}
-		t.out.Queue(updateRowSQL, k.LimitID, k.Key, row.Used, row.TS, int32(row.Version), lows, low)
+		t.out.Queue(updateRowSQL, k.LimitID, k.Key, row.Used, row.TS, int32(row.Version), lowsColumn(row.Lows))
 	case row.Used == 0:
 		t.out.Queue(deleteRowSQL, k.LimitID, k.Key)
 	case r.changed:
-		t.out.Queue(updateRowSQL, k.LimitID, k.Key, row.Used, row.TS, int32(row.Version), lows, low)
+		t.out.Queue(updateRowSQL, k.LimitID, k.Key, row.Used, row.TS, int32(row.Version), lowsColumn(row.Lows))
+	}
+	same := func(a store.Record) func(store.Record) bool {
+		return func(b store.Record) bool { return a.Number == b.Number && a.Mark == b.Mark && a.Hold == b.Hold }
+	}
+	for _, old := range r.stored {
+		if !slices.ContainsFunc(r.records, same(old)) {
+			t.out.Queue(deleteRecordSQL, k.LimitID, k.Key, old.Number, old.Mark, old.Hold)
+		}
+	}
+	for _, rec := range r.records {
+		i := slices.IndexFunc(r.stored, same(rec))
+		due, expires, ends := rec.Ends, nullIf(rec.Expires, 0), (*int64)(nil)
+		if rec.Hold != "" && rec.Expires < rec.Ends && !rec.Rest {
+			due, ends = rec.Expires, &rec.Ends
+		}
+		switch {
+		case i < 0:
+			id, parts := t.group.ID, countGranted(t.group)
+			if rec.Hold != "" {
+				_, _ = rand.Read(id[:]) // never fails
+				parts = 1
+			}
+			t.out.Queue(insertRecordSQL, uuidOf(id), k.LimitID, k.Key, rec.Units, int32(rec.Version), due, rec.Due, rec.Number, rec.Mark, nullIf(rec.Slack, -1), parts, nullIf(rec.Hold, ""), expires, ends)
+		case r.stored[i] != rec:
+			t.out.Queue(updateRecordSQL, k.LimitID, k.Key, rec.Number, rec.Mark, rec.Hold, rec.Units, nullIf(rec.Slack, -1), int32(rec.Version), rec.Rest, due, expires, ends)
+		}
 	}
 }
 
@@ -577,47 +594,46 @@ func (s portable) transactGroup(ctx context.Context, g *store.Group) error {
 	})
 }
 
-// SetOverride sets the override of a key, as store.Overrider says.
-func (s portable) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
-	set, _, err := s.changeOverride(ctx, d, o.Key, &o)
-	if err != nil {
-		return store.Override{}, err
-	}
-	return *set, nil
+// SetOverride sets an override of a key, as store.Overrider says.
+func (s portable) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (set store.Override, err error) {
+	err = s.changeOverride(ctx, d, o.Key, true, func(t store.Table, d *store.Definition, now int64) (err error) {
+		set, err = d.SetOverrideIn(t, o.Key, o, now)
+		return err
+	})
+	return set, err
 }
 
-// EndOverride ends the override of a key.
-func (s portable) EndOverride(ctx context.Context, d *store.Definition, key string) (ended bool, err error) {
-	_, ended, err = s.changeOverride(ctx, d, key, nil)
+// EndOverride ends an override of a key.
+func (s portable) EndOverride(ctx context.Context, d *store.Definition, key string, kind store.OverrideKind) (ended *store.Override, err error) {
+	err = s.changeOverride(ctx, d, key, false, func(t store.Table, d *store.Definition, now int64) (err error) {
+		ended, err = d.EndOverrideIn(t, key, kind, now)
+		return err
+	})
 	return ended, err
 }
 
-// changeOverride sets an override, or ends it if o is nil. had reports whether the key
-// had a live one.
-func (s portable) changeOverride(ctx context.Context, d *store.Definition, key string, o *store.Override) (set *store.Override, had bool, err error) {
+// changeOverride changes the overrides of a key under the present definition of its limit.
+// sets says that the key has one afterwards.
+func (s portable) changeOverride(ctx context.Context, d *store.Definition, key string, sets bool, change func(t store.Table, d *store.Definition, now int64) error) (err error) {
 	g := &store.Group{Ops: []store.Op{{Def: d, Key: key}}}
 	for range maxTries {
 		var known [1]*entry
 		if err = s.resolve(ctx, g, known[:]); err != nil {
-			return nil, false, err
+			return err
 		}
 		e, first := known[0], false
 		err = s.transact(ctx, func(tx pgx.Tx) (err error) {
-			if first = o != nil && !e.def.Overridden; first {
+			if first = sets && !e.def.Overridden; first {
 				if err = markOverridden(ctx, tx, e.id); err != nil {
 					return storeError(err, true)
 				}
 			}
 			t := s.table(ctx, tx, g)
 			now, err := t.load([]bucketKey{{e.id, key}})
+			if err == nil {
+				err = change(t, e.def, now)
+			}
 			if err != nil {
-				return err
-			}
-			had = t.rows[bucketKey{e.id, key}].state.Override != nil
-			if old := t.rows[bucketKey{e.id, key}].state.Override; had && old.Until != 0 && old.Until <= now {
-				had = false
-			}
-			if set, err = e.def.SetOverrideIn(t, key, o, now); err != nil {
 				return err
 			}
 			return t.flush()
@@ -626,13 +642,13 @@ func (s portable) changeOverride(ctx context.Context, d *store.Definition, key s
 			_ = s.loadForCall(ctx) // if it fails, the next poll reads them
 		}
 		if !errors.Is(err, store.ErrStaleDefinition) {
-			return set, had, err
+			return err
 		}
 		if err = s.loadForCall(ctx); err != nil {
-			return nil, false, err
+			return err
 		}
 	}
-	return nil, false, store.ErrStaleDefinition
+	return store.ErrStaleDefinition
 }
 
 // markOverridden records that keys of a limit may have overrides, and notifies all
@@ -646,7 +662,7 @@ func markOverridden(ctx context.Context, tx pgx.Tx, id int32) error {
 }
 
 const overridesSQL = "select " + overrideColumns + ` from dipwell.overrides
-where limit_id = $1 and key >= $2 and ($3 = '' and not $5::boolean or key > $3) and left(key, char_length($2)) = $2 and (until is null or until > $6)
+where limit_id = $1 and key >= $2 and ($3 = '' and not $5::boolean or key > $3) and left(key, char_length($2)) = $2 and (until is null or until > $6 or under is not null)
 order by key limit $4`
 
 // Overrides lists live overrides.
@@ -667,12 +683,14 @@ func (s portable) Overrides(ctx context.Context, d *store.Definition, prefix, af
 	if err != nil {
 		return nil, storeError(err, false)
 	}
-	list, err := pgx.CollectRows(found, func(row pgx.CollectableRow) (store.Override, error) {
+	return liveOverrides(found, now)
+}
+
+// liveOverrides returns of each key the override that decides at now, in µs.
+func liveOverrides(rows pgx.Rows, now int64) ([]store.Override, error) {
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (store.Override, error) {
 		o, err := scanOverride(row)
-		if err != nil {
-			return store.Override{}, err
-		}
-		return *o, nil
+		return orZero(o.At(now)), err
 	})
 	return list, storeError(err, false)
 }
@@ -688,10 +706,6 @@ func (s portable) keyHolds(ctx context.Context, d *store.Definition, key string)
 	if err != nil {
 		return nil, err
 	}
-	row, err := t.Row(known[0].def.Name, key)
-	if err != nil {
-		return nil, err
-	}
-	records, err := t.Records(known[0].def.Name, key)
+	row, records, err := t.Row(known[0].def.Name, key)
 	return known[0].def.KeyHolds(row, records, now), err
 }

@@ -460,7 +460,7 @@ func TestRoles(t *testing.T) {
 		{"truncate dipwell.audit", false, false, false},
 		{"update dipwell.key_overrides set until = 0", false, false, false},
 		{"delete from dipwell.key_overrides", false, false, false},
-		{"select dipwell_internal.end_override(1, 'k')", false, false, true},
+		{"select dipwell_internal.end_override(1, 'k', null)", false, false, true},
 		{"select dipwell_internal.decide('{1}', '{u}', '{6}', '{0}', '{null}')", false, true, true},
 		{"select dipwell_internal.retire()", false, true, true},
 		{"select dipwell_internal.drop_limit('login', 'sql')", false, false, true},

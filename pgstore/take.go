@@ -208,7 +208,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 			return s.decide(ctx, g, []*entry{e})
 		}
 		if override != nil {
-			o, err := parseOverride(override)
+			o, err := parseOverride(op.Key, override)
 			if err == nil && s.overridden.learn(e, row, o, op.Key) != nil {
 				if done, err := s.decideOverridden(ctx, g, e); done || err != nil {
 					return err

@@ -159,7 +159,7 @@ func (h *lasting) step() {
 		}
 	case 9:
 		if h.IntN(4) == 0 {
-			_, err = h.l.EndOverride(ctx, "bucket", key)
+			_, err = h.l.EndOverride(ctx, "bucket", key, dipwell.AnyOverride)
 		} else {
 			_, err = h.l.SetOverride(ctx, "bucket", dipwell.Override{Key: key, Burst: 20 + h.Int64N(20), Until: time.Now().Add(time.Duration(1+h.IntN(60)) * time.Minute).UnixMicro()})
 		}

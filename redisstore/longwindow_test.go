@@ -42,7 +42,7 @@ func TestOverrideInLongWindow(t *testing.T) {
 		if _, err := l.Reset(t.Context(), name, key); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := l.EndOverride(t.Context(), name, key); err != nil {
+		if _, err := l.EndOverride(t.Context(), name, key, dipwell.AnyOverride); err != nil {
 			t.Fatal(err)
 		}
 		if d, err := l.Take(t.Context(), name, key, 5); err != nil || !d.Allowed {

@@ -3,47 +3,15 @@ package redisstore
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
-
-// A storedOverride is the JSON of an override, a public format.
-type storedOverride struct {
-	Plan    string        `json:"plan,omitempty"`
-	Rate    int64         `json:"rate,omitempty"`
-	Period  time.Duration `json:"per_ns,omitempty"`
-	Burst   int64         `json:"burst,omitempty"`
-	Until   int64         `json:"until_us,omitempty"`
-	Note    string        `json:"note,omitempty"`
-	ID      uint32        `json:"id"`
-	Version uint32        `json:"version"`
-}
-
-func encodeOverride(o *store.Override) string {
-	b, err := json.Marshal(storedOverride{o.Plan, o.Rate, o.Period, o.Burst, o.Until, o.Note, o.ID, o.Version})
-	if err != nil {
-		panic(err) // cannot happen with strings and numbers
-	}
-	return string(b)
-}
-
-func decodeOverride(key, text string) (*store.Override, error) {
-	if text == "" {
-		return nil, nil
-	}
-	var v storedOverride
-	if err := json.Unmarshal([]byte(text), &v); err != nil {
-		return nil, fmt.Errorf("its override as it is stored: %w", err)
-	}
-	return &store.Override{Key: key, Plan: v.Plan, Rate: v.Rate, Period: v.Period, Burst: v.Burst, Until: v.Until, Note: v.Note, ID: v.ID, Version: v.Version}, nil
-}
 
 // maxKnown bounds the overrides that a program remembers.
 const maxKnown = 4096
@@ -89,7 +57,7 @@ func (l *limits) overriding(e *entry, op *store.Op) *entry {
 	return known.entry
 }
 
-// decode is decodeOverride for a key of a limit. The result is prepared.
+// decode is catalog.DecodeOverride for a key of a limit. The result is prepared.
 func (d *knownOverrides) decode(limit, key, text string) (*store.Override, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -101,7 +69,7 @@ func (d *knownOverrides) decode(limit, key, text string) (*store.Override, error
 	if known := d.byRow[row]; known != nil && known.text == text {
 		return known.override, nil
 	}
-	o, err := decodeOverride(key, text)
+	o, err := catalog.DecodeOverride(key, text)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +93,7 @@ func (t *table) overrideCommands(list [][]any, i int, r *tableRow) [][]any {
 	if o == nil {
 		return append(list, []any{"DEL", t.overrideKey(i)})
 	}
-	return append(list, []any{"SET", t.overrideKey(i), encodeOverride(o)}) // rowCommands sets its expiry
+	return append(list, []any{"SET", t.overrideKey(i), catalog.EncodeOverride(o)}) // rowCommands sets its expiry
 }
 
 // The overrides of a store, for its Abilities.
@@ -135,7 +103,7 @@ var _ store.Overrider = overrides{}
 
 // SetOverride implements store.Overrider. The first override of a limit also sets a mark
 // in the limit, which all programs read.
-func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
+func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (set store.Override, err error) {
 	now, err := s.now(ctx)
 	if err == nil {
 		err = d.CheckOverride(&o, now)
@@ -144,38 +112,38 @@ func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store
 		err = s.limits.setOverridden(ctx, d.Name)
 	}
 	if err != nil {
-		return o, err
+		return set, err
 	}
-	_, err = s.override(ctx, d, o.Key, &o)
-	return o, err
+	err = s.changeOverride(ctx, d, o.Key, true, func(t *table, present *store.Definition) (err error) {
+		set, err = present.SetOverrideIn(t, o.Key, o, t.now)
+		return err
+	})
+	return set, err
 }
 
 // EndOverride implements store.Overrider.
-func (s overrides) EndOverride(ctx context.Context, d *store.Definition, key string) (ended bool, err error) {
-	return s.override(ctx, d, key, nil)
+func (s overrides) EndOverride(ctx context.Context, d *store.Definition, key string, kind store.OverrideKind) (ended *store.Override, err error) {
+	err = s.changeOverride(ctx, d, key, false, func(t *table, present *store.Definition) (err error) {
+		if t.rows[0].state.Override != nil {
+			ended, err = present.EndOverrideIn(t, key, kind, t.now)
+		}
+		return err
+	})
+	return ended, err
 }
 
-// override sets the override of a key, or ends it if o is nil. was reports whether there
-// was one. ID and Version of o are set.
-func (s *Store) override(ctx context.Context, d *store.Definition, key string, o *store.Override) (was bool, err error) {
+// changeOverride changes the overrides of a key under the present definition of its limit.
+// grows says that one is set.
+func (s *Store) changeOverride(ctx context.Context, d *store.Definition, key string, grows bool, change func(t *table, present *store.Definition) error) error {
 	t := s.newTable()
 	t.want(d.Name, key)
-	err = t.update(ctx, func() error {
+	return t.update(ctx, func() error {
 		present := s.limits.reg.Lookup(d.Name)
 		if present == nil {
 			return s.limits.reg.Missing(d.Name)
 		}
-		old := t.rows[0].state.Override
-		if was = old != nil && (old.Until == 0 || t.now < old.Until); old == nil && o == nil {
-			return nil
-		}
-		set, err := present.SetOverrideIn(t, key, o, t.now)
-		if set != nil {
-			*o = *set
-		}
-		return err
-	}, func() error { return nil }, o != nil)
-	return was, err
+		return change(t, present)
+	}, func() error { return nil }, grows)
 }
 
 // Overrides implements store.Overrider. Each call scans the names of all keys, as keys
@@ -198,11 +166,11 @@ func (s overrides) Overrides(ctx context.Context, d *store.Definition, prefix, a
 			if !ok || !ok2 || err != nil || !strings.HasPrefix(key, prefix) || after != "" && key <= after {
 				continue
 			}
-			o, err := decodeOverride(key, texts[i])
+			o, err := catalog.DecodeOverride(key, texts[i])
 			if err != nil {
 				return fmt.Errorf("%w: the key %s: %w", store.ErrStore, name, err)
 			}
-			if o != nil && (o.Until == 0 || now < o.Until) {
+			if o = o.At(now); o != nil {
 				page = append(page, *o)
 			}
 		}

@@ -4,12 +4,13 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
 
 // TestKnownOverridesAreBounded meets more overrides than a program remembers.
 func TestKnownOverridesAreBounded(t *testing.T) {
-	text := encodeOverride(&store.Override{Burst: 9, ID: 1, Version: 1})
+	text := catalog.EncodeOverride(&store.Override{Burst: 9, ID: 1, Version: 1})
 	var d knownOverrides
 	for i := range 3 * maxKnown {
 		key := fmt.Sprint("k", i)

@@ -82,7 +82,7 @@ func TestParentBesideOverrides(t *testing.T) {
 			t.Errorf("%+v, %v", d, err)
 		}
 	}
-	if ended, err := l.EndOverride(t.Context(), "user", key); !ended || err != nil {
+	if ended, err := l.EndOverride(t.Context(), "user", key, dipwell.AnyOverride); ended == nil || err != nil {
 		t.Fatal(ended, err)
 	}
 	if _, err := l.Define(t.Context(), tenant, store.OwnerCode); err != nil {

@@ -35,27 +35,14 @@ func newMapTable() *mapTable {
 	return &mapTable{map[[2]string]store.State{}, map[[2]string][]store.Record{}, map[[2]string]*store.Override{}, map[store.Reservation]store.Pending{}, map[string]store.Hold{}}
 }
 
-func (t *mapTable) Row(limit, key string) (store.State, error) {
+func (t *mapTable) Row(limit, key string) (store.State, []store.Record, error) {
 	row := t.rows[[2]string{limit, key}]
 	row.Override = t.overrides[[2]string{limit, key}]
-	return row, nil
+	return row, t.records[[2]string{limit, key}], nil
 }
 
-func (t *mapTable) SetRow(limit, key string, row store.State) error {
-	t.rows[[2]string{limit, key}] = row
-	return nil
-}
-
-func (t *mapTable) Record(limit, key string, id store.RecordID) (store.Record, error) {
-	return store.FindRecord(t.records[[2]string{limit, key}], id), nil
-}
-
-func (t *mapTable) Records(limit, key string) ([]store.Record, error) {
-	return t.records[[2]string{limit, key}], nil
-}
-
-func (t *mapTable) SetRecord(limit, key string, id store.RecordID, r store.Record) error {
-	t.records[[2]string{limit, key}] = store.ReplaceRecord(t.records[[2]string{limit, key}], id, r)
+func (t *mapTable) SetRow(limit, key string, row store.State, records []store.Record) error {
+	t.rows[[2]string{limit, key}], t.records[[2]string{limit, key}] = row, records
 	return nil
 }
 
@@ -78,8 +65,8 @@ func (t *mapTable) SetHold(id string, h store.Hold) error {
 	return nil
 }
 
-func (t *mapTable) Live(limit, key string, now int64) (int, error) {
-	return len(t.records[[2]string{limit, key}]) + store.CountFree(t.holds, limit, key, now), nil
+func (t *mapTable) FreeHolds(limit, key string, now int64) (int, error) {
+	return store.CountFree(t.holds, limit, key, now), nil
 }
 
 // TestAgreesWithTable checks that random histories of calls with plans and floors, of
@@ -405,18 +392,16 @@ func (h *history) override() {
 	}
 	h.say("override %s %q %+v", d.Name, key, o)
 	if o == nil {
-		_, err := h.s.Abilities().Overrides.EndOverride(context.Background(), d, key)
-		var err2 error
-		if h.table.overrides[[2]string{d.Name, key}] != nil {
-			_, err2 = d.SetOverrideIn(h.table, key, nil, h.now)
-		}
-		if err != nil || err2 != nil {
-			h.t.Errorf("%v, %v", err, err2)
+		kind := store.OverrideKind(h.r.IntN(3))
+		ended, err := h.s.Abilities().Overrides.EndOverride(context.Background(), d, key, kind)
+		want, err2 := d.EndOverrideIn(h.table, key, kind, h.now)
+		if err != nil || err2 != nil || (ended == nil) != (want == nil) {
+			h.t.Errorf("ended %v %+v: %v; want %+v: %v", kind, ended, err, want, err2)
 		}
 		return
 	}
 	got, err := h.s.Abilities().Overrides.SetOverride(context.Background(), d, *o)
-	want, err2 := h.s.Registry().Lookup(d.Name).SetOverrideIn(h.table, key, o, h.now)
+	want, err2 := h.s.Registry().Lookup(d.Name).SetOverrideIn(h.table, key, *o, h.now)
 	for _, s := range h.two { // the first override of a limit is told to all programs
 		if err := s.Refresh(context.Background()); err != nil {
 			h.t.Error(err)
@@ -426,7 +411,7 @@ func (h *history) override() {
 		h.t.Errorf("the error is %v, not %v", err, err2)
 	}
 	if err == nil && (got.ID != want.ID || got.Version != want.Version) {
-		h.t.Errorf("%+v, not %+v", got, *want)
+		h.t.Errorf("%+v, not %+v", got, want)
 	}
 }
 
@@ -459,7 +444,7 @@ func TestOverrideUnderLoad(t *testing.T) {
 			t.Error(err)
 		}
 		if i%2 == 0 {
-			if _, err := over.EndOverride(context.Background(), l.Limit("hot"), "k"); err != nil {
+			if _, err := over.EndOverride(context.Background(), l.Limit("hot"), "k", store.AnyOverride); err != nil {
 				t.Error(err)
 			}
 		}

@@ -89,21 +89,27 @@ func (d *Definition) variant(p *Plan) *Definition {
 	return &Definition{Limit: l, Plan: p.Name, Owner: d.Owner, Overridden: d.Overridden, Since: d.Since, Rule: r, Policy: d.Policy, OverrideOnly: p.OverrideOnly, Children: p.Children, base: d}
 }
 
-// A place is a definition that a row may be under: the base, a plan or the key's
-// override at a version. i is an index of Base().Past; len(Past) is the present.
+// A place is a definition that a row may be under: the base, a plan or an override of
+// the key at a version. i is an index of Base().Past; len(Past) is the present.
 type place struct {
 	plan     string
-	override bool
+	override *Override
 	i        int
 }
 
-// sameKind reports whether two places are both the base, the same plan or the override.
-func (p place) sameKind(q place) bool { return p.plan == q.plan && p.override == q.override }
+// sameKind reports whether two places are both the base, the same plan or the override of
+// the same kind.
+func (p place) sameKind(q place) bool {
+	if p.override == nil || q.override == nil {
+		return p.plan == q.plan && p.override == q.override
+	}
+	return p.override.Kind() == q.override.Kind()
+}
 
 // placeOf returns the place of a definition of the limit.
 func (d *Definition) placeOf(of *Definition) place {
-	if terms.IsOverride(of.Number) {
-		return place{override: true, i: len(d.Past)}
+	if of.Override != nil {
+		return place{override: of.Override, i: len(d.Past)}
 	}
 	return place{plan: of.Plan, i: len(d.Past)}
 }
@@ -112,13 +118,13 @@ func (d *Definition) placeOf(of *Definition) place {
 // the version is older than Past, or the override is gone. Such a row is full.
 func (d *Definition) place(n uint32, o *Override) (place, bool) {
 	version, index := terms.VersionOf(n), terms.IndexOf(n)
+	at := place{i: len(d.Past)}
 	if terms.IsOverride(n) {
-		if o == nil || terms.OverrideOf(n) != o.ID {
+		if at.override = o.named(terms.OverrideOf(n)); at.override == nil {
 			return place{}, false
 		}
-		version, index = o.Version, 0
+		version, index = at.override.Version, 0
 	}
-	at := place{override: terms.IsOverride(n), i: len(d.Past)}
 	limit := &d.Limit
 	if version != d.Number {
 		if at.i = d.past(version); at.i < 0 {
@@ -137,11 +143,11 @@ func (d *Definition) place(n uint32, o *Override) (place, bool) {
 }
 
 // ruleAt returns the rule of a place, or nil if the version has no such plan.
-func (d *Definition) ruleAt(at place, o *Override) *Rule {
+func (d *Definition) ruleAt(at place) *Rule {
 	if at.i == len(d.Past) {
 		switch {
-		case at.override:
-			return &d.withOverride(o).Rule
+		case at.override != nil:
+			return &d.withOverride(at.override).Rule
 		case at.plan != "":
 			if v := d.WithPlan(at.plan); v != nil {
 				return &v.Rule
@@ -151,12 +157,12 @@ func (d *Definition) ruleAt(at place, o *Override) *Rule {
 		return &d.Rule
 	}
 	past := d.Past[at.i]
-	if at.plan == "" && !at.override {
+	if at.plan == "" && at.override == nil {
 		return &past.Rule
 	}
 	old := Definition{Limit: past.Limit, Number: past.Number, Rule: past.Rule}
-	if at.override {
-		return &old.withOverride(o).Rule
+	if at.override != nil {
+		return &old.withOverride(at.override).Rule
 	}
 	if known := past.plan.Load(); known != nil && known.name == at.plan { // compiling it takes a hundred times as long as a step
 		return known.rule
@@ -182,18 +188,18 @@ type step struct {
 }
 
 // walk leads a row from a place to the present version, and at the time t, in µs, to the
-// definition target. If target is nil, the row stays in its plan or override, or goes to
-// the base if that has ended. walk calls each for every conversion, and returns the rule
+// definition target. If target is nil, the row stays in its plan or override; if that has
+// ended, it goes to the override under it or to the base. walk calls each for every conversion, and returns the rule
 // that the row is under at the end. s is the row; each may move its TS.
-func (d *Definition) walk(s *State, at place, o *Override, t int64, target *Definition, each func(*step)) *Rule {
-	rule := d.ruleAt(at, o)
+func (d *Definition) walk(s *State, at place, t int64, target *Definition, each func(*step)) *Rule {
+	rule := d.ruleAt(at)
 	var now step // one for all, because each may make it escape
 	move := func(to place, policy ChangePolicy, when int64) {
 		version := to.i != at.i
-		next := d.ruleAt(to, o)
+		next := d.ruleAt(to)
 		if next == nil { // the version has no such plan
 			to.plan, policy = "", Keep
-			next = d.ruleAt(to, o)
+			next = d.ruleAt(to)
 		}
 		if same := sameRule(rule, next); !same || version {
 			now = step{rule, next, policy, max(s.TS, when), same, version}
@@ -201,11 +207,11 @@ func (d *Definition) walk(s *State, at place, o *Override, t int64, target *Defi
 		}
 		rule, at = next, to
 	}
-	ends := func() bool { return at.override && o.Until != 0 && o.Until <= t }
+	ends := func() bool { return at.override != nil && at.override.Until != 0 && at.override.Until <= t }
 	for at.i < len(d.Past) {
 		policy, _, since := d.next(at.i)
-		if ends() && o.Until <= since {
-			move(place{i: at.i}, Keep, o.Until)
+		if ends() && at.override.Until <= since {
+			move(place{override: at.override.Under, i: at.i}, Keep, at.override.Until)
 			continue
 		}
 		to := at
@@ -213,7 +219,7 @@ func (d *Definition) walk(s *State, at place, o *Override, t int64, target *Defi
 		move(to, policy, since)
 	}
 	if ends() {
-		move(place{i: at.i}, Keep, o.Until)
+		move(place{override: at.override.Under, i: at.i}, Keep, at.override.Until)
 	}
 	if target != nil && !at.sameKind(d.placeOf(target)) {
 		move(d.placeOf(target), Keep, t)
@@ -269,7 +275,7 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64, rs *[]R
 		return State{Version: d.Number, Override: base.renewed(o)}, true
 	}
 	var scratch Rule
-	base.walk(&s, at, o, base.instant(&s, now), d, func(v *step) {
+	base.walk(&s, at, base.instant(&s, now), d, func(v *step) {
 		from := v.from
 		if from.Spread && phase != nil {
 			from = from.spreadTo(phaseOf(phase, d.Name, key), &scratch)
@@ -346,7 +352,7 @@ func (d *Definition) carryUnits(units int64, n uint32, o *Override, t int64) int
 		return 0
 	}
 	var s State
-	base.walk(&s, at, o, t, d, func(v *step) {
+	base.walk(&s, at, t, d, func(v *step) {
 		if !v.same {
 			units = v.policy.giveBack(units, v.from, v.to)
 		}
@@ -377,7 +383,7 @@ func (d *Definition) Own(s State, t int64) *Definition {
 	t = base.instant(&s, t)
 	switch {
 	case terms.IsOverride(s.Version):
-		if o := s.Override; o.decides(t) && o.ID == terms.OverrideOf(s.Version) {
+		if o := s.Override.named(terms.OverrideOf(s.Version)).At(t); o != nil {
 			return base.WithOverride(o)
 		}
 	case terms.IndexOf(s.Version) > 0:

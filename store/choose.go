@@ -17,9 +17,9 @@ func (op *Op) choose(row State, t int64) {
 		}
 	}
 	asked := op.Def
-	switch {
-	case row.Override.decides(t):
-		op.Def = asked.WithOverride(row.Override)
+	switch o := row.Override.At(t); {
+	case o != nil:
+		op.Def = asked.WithOverride(o)
 	case op.Verb == VerbCharge, op.Verb == VerbRefund:
 		if own := asked.Own(row, t); !own.isEmpty(row, op.Key, &op.Phase, t) {
 			op.Def = own
@@ -54,7 +54,7 @@ func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 	if op.Def.Mode == Blocked {
 		op.Remaining, op.Reset = rule.Remaining(used), rule.TimeToFull(used, t, now)
 		op.Never = true
-		if op.Def.Override != nil && row.Override.Until != 0 {
+		if op.Def.Override != nil && op.Def.Override.Until != 0 {
 			op.retryUnblocked(row, now)
 		}
 		return row, false, nil
@@ -75,7 +75,7 @@ func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 // the key, at which the same call would be allowed, or sets Never. If the call is refused
 // once more at the end, and only then moves the row, Retry is that end.
 func (op *Op) retryUnblocked(row State, now int64) {
-	until := row.Override.Until
+	until := op.Def.Override.Until
 	later := *op
 	later.Def, later.Answer = op.Asked, Answer{}
 	_, wrote, err := later.Step(until, row, false)
@@ -100,7 +100,7 @@ func (op *Op) boundByEnd(now int64) {
 	if op.Never {
 		later := *op
 		later.Def, later.Answer = op.Asked, Answer{}
-		if _, _, err := later.Step(now, State{}, true); err != nil || later.Never && later.enforced(op) {
+		if _, _, err := later.Step(now, State{Override: o.Under}, true); err != nil || later.Never && later.enforced(op) {
 			return
 		}
 		op.Never, op.Retry = false, end

@@ -48,11 +48,11 @@ func TestCancelKeepsDefinition(t *testing.T) {
 	for _, overridden := range []bool{false, true} {
 		table, def := newMapTable(), d.WithPlan("big")
 		if overridden {
-			o, err := d.SetOverrideIn(table, "k", &store.Override{Plan: "big"}, now)
+			o, err := d.SetOverrideIn(table, "k", store.Override{Plan: "big"}, now)
 			if err != nil {
 				t.Fatal(err)
 			}
-			def = d.WithOverride(o)
+			def = d.WithOverride(&o)
 		}
 		g := &store.Group{ID: store.Reservation{1}, Ops: []store.Op{{Def: def, Key: "k", Verb: store.VerbReserve, Cost: 10}}}
 		if overridden {
@@ -64,7 +64,7 @@ func TestCancelKeepsDefinition(t *testing.T) {
 		if err := (&store.Group{ID: g.ID, Cancel: true}).DecideIn(table, &reg, now+1e6); err != nil {
 			t.Fatal(err)
 		}
-		if row, _ := table.Row("a", "k"); row != (store.State{Override: row.Override}) && row.Version != def.Number {
+		if row, _, _ := table.Row("a", "k"); row != (store.State{Override: row.Override}) && row.Version != def.Number {
 			t.Errorf("overridden %v: %+v is not under %x", overridden, row, def.Number)
 		}
 		g = &store.Group{Ops: []store.Op{{Def: g.Ops[0].Def, Key: "k", Verb: store.VerbTake, Cost: 3}}}
@@ -98,8 +98,7 @@ func TestReserveUnlimited(t *testing.T) {
 	if err := g.DecideIn(table, &reg, now); err != nil || !g.Reserved {
 		t.Fatalf("%+v, %v", g, err)
 	}
-	row, _ := table.Row("a", "k")
-	if records := table.records["a/k"]; row != (store.State{}) || len(records) > 0 || len(table.pending[g.ID].Parts) != 1 {
+	if row, records, _ := table.Row("a", "k"); row != (store.State{}) || len(records) > 0 || len(table.pending[g.ID].Parts) != 1 {
 		t.Errorf("%+v, %+v, %+v", row, records, table.pending[g.ID])
 	}
 }

@@ -163,7 +163,7 @@ func (d *Definition) Full(s State, now int64) bool {
 		return true
 	}
 	t := max(now, s.TS)
-	r := base.walk(&s, at, nil, t, nil, func(v *step) {
+	r := base.walk(&s, at, t, nil, func(v *step) {
 		if !v.same {
 			s.Used, s.TS = v.policy.convert(v.from.mostUsedAt(&s, v.at), v.from, v.to, true), v.at
 		}

@@ -25,7 +25,7 @@ func TestExpiredHoldsAtTheEndOfAnOverride(t *testing.T) {
 			rnd, table, reg := rand.New(rand.NewPCG(calls, 17)), newMapTable(), new(store.Registry)
 			d, err := reg.Define(start, limit, store.OwnerCode)
 			if err == nil {
-				_, err = d.SetOverrideIn(table, "k", &o, start)
+				_, err = d.SetOverrideIn(table, "k", o, start)
 			}
 			if err != nil {
 				t.Fatal(err)

@@ -75,7 +75,7 @@ var callKinds = []callKind{
 }
 
 const (
-	historiesPerKind = 32
+	historiesPerKind = 34
 	stepsPerHistory  = 32
 	goldenEpoch      = int64(1767225600e6)
 )
@@ -374,7 +374,7 @@ func (p *callPlay) override(s *golden.Step) {
 			plans = append(plans, plan.Name)
 		}
 	}
-	var o *store.Override
+	d, err := p.reg.Lookup(s.Limit), error(nil)
 	if s.Do == "override" {
 		if p.rnd.IntN(2) == 0 {
 			s.Override.Plan = plans[p.rnd.IntN(len(plans))]
@@ -385,9 +385,12 @@ func (p *callPlay) override(s *golden.Step) {
 			s.Override.Until = p.now + 1 + p.rnd.Int64N(3e6)
 			p.at = append(p.at, s.Override.Until)
 		}
-		o = &store.Override{Key: s.Override.Key, Plan: s.Override.Plan, Rate: s.Override.Rate, Burst: s.Override.Burst, Until: s.Override.Until}
+		o := store.Override{Plan: s.Override.Plan, Rate: s.Override.Rate, Burst: s.Override.Burst, Until: s.Override.Until}
+		_, err = d.SetOverrideIn(p.table, s.Override.Key, o, p.now)
+	} else {
+		_, err = d.EndOverrideIn(p.table, s.Override.Key, store.AnyOverride, p.now)
 	}
-	if _, err := p.reg.Lookup(s.Limit).SetOverrideIn(p.table, s.Override.Key, o, p.now); err != nil {
+	if err != nil {
 		p.t.Fatalf("%+v %+v: %v", s, s.Override, err)
 	}
 }

@@ -56,8 +56,8 @@ func (g guardedOverrides) SetOverride(ctx context.Context, d *Definition, o Over
 	return guarded(ctx, g.enter, false, func(ctx context.Context) (Override, error) { return g.inner.SetOverride(ctx, d, o) })
 }
 
-func (g guardedOverrides) EndOverride(ctx context.Context, d *Definition, key string) (bool, error) {
-	return guarded(ctx, g.enter, false, func(ctx context.Context) (bool, error) { return g.inner.EndOverride(ctx, d, key) })
+func (g guardedOverrides) EndOverride(ctx context.Context, d *Definition, key string, kind OverrideKind) (*Override, error) {
+	return guarded(ctx, g.enter, false, func(ctx context.Context) (*Override, error) { return g.inner.EndOverride(ctx, d, key, kind) })
 }
 
 func (g guardedOverrides) Overrides(ctx context.Context, d *Definition, prefix, after string, n int) ([]Override, error) {

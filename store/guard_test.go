@@ -28,7 +28,7 @@ func TestGuard(t *testing.T) {
 		"TopKeys": func(ab store.Abilities) []error { return audits(ctx, ab.TopKeys) },
 		"Overrides": func(ab store.Abilities) []error {
 			_, set := ab.Overrides.SetOverride(ctx, d, store.Override{})
-			_, end := ab.Overrides.EndOverride(ctx, d, "k")
+			_, end := ab.Overrides.EndOverride(ctx, d, "k", store.AnyOverride)
 			_, list := ab.Overrides.Overrides(ctx, d, "", "", 1)
 			return []error{set, end, list}
 		},

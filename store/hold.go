@@ -127,8 +127,8 @@ type Part struct {
 
 // An Overrider keeps overrides. Its methods take base definitions.
 type Overrider interface {
-	// SetOverride sets the override of a key from now on, in place of the present one, and
-	// returns it with its ID and Version. The row of the key is converted in the same step,
+	// SetOverride sets an override of a key from now on, in place of the one of its kind, and
+	// returns it with its ID, Version and what it Replaced. The row of the key is converted in the same step,
 	// so that it decides the next call of any program. The error wraps ErrStore or
 	// ErrUnknownLimit, or is a *FieldError of the field "key", "until", "note" or "plan", or
 	// of the number that is wrong: the key has at most MaxKey bytes, the note at most 1024
@@ -136,13 +136,13 @@ type Overrider interface {
 	// limit, without which the error wraps ErrUnknownPlan, or numbers that compile with the
 	// limit's other settings. Definition.SetOverrideIn checks all of it.
 	SetOverride(ctx context.Context, d *Definition, o Override) (Override, error)
-	// EndOverride ends the override of a key now, and converts the row in the same step.
-	// ended is false if the key had none, or one that had already ended. The error wraps
-	// ErrStore or ErrUnknownLimit.
-	EndOverride(ctx context.Context, d *Definition, key string) (ended bool, err error)
-	// Overrides returns at most n live overrides of a limit, in byte order of their
-	// keys: those that begin with prefix and follow the key after, as Abilities.Keys
-	// returns keys.
+	// EndOverride ends an override of a key now, and converts the row in the same step. It
+	// returns what it ended, or nil if the key had none of this kind, or one that had already
+	// ended. The error wraps ErrStore or ErrUnknownLimit.
+	EndOverride(ctx context.Context, d *Definition, key string, kind OverrideKind) (ended *Override, err error)
+	// Overrides returns the live overrides of at most n keys of a limit, of each key the one
+	// that decides, in byte order of their keys: those that begin with prefix and follow the
+	// key after, as Abilities.Keys returns keys.
 	Overrides(ctx context.Context, d *Definition, prefix, after string, n int) ([]Override, error)
 }
 
@@ -198,8 +198,7 @@ func (h *Hold) live(now int64) bool {
 	return !h.Settled && h.Expires > now && slices.ContainsFunc(h.Parts, func(p Part) bool { return !p.Reset })
 }
 
-// CountFree returns how many live holds have a part of a key that is Free, for a Table that
-// has all holds in a map.
+// CountFree returns what FreeHolds of a Table does, for one that has all holds in a map.
 func CountFree(holds map[string]Hold, limit, key string, now int64) (n int) {
 	for _, h := range holds {
 		if h.Settled || h.Expires <= now {
@@ -244,9 +243,6 @@ func (op *Op) holdRecord(row *State, id string, now, expires int64) Record {
 	r.Hold, r.Expires, r.Ends = id, expires, MaxInt
 	if op.Def.KeepExpired {
 		r.Ends = expires
-	}
-	if row.Lows != nil {
-		row.Lows.add(&r)
 	}
 	return r
 }
@@ -405,12 +401,17 @@ func (op *Op) present(row State, records []Record, granted, now int64) error {
 }
 
 // expire gives back the expired holds of a key, the one that expired first first. d is
-// the definition that the row is under, to which Advance has brought both.
+// the definition that the row is under.
 func (d *Definition) expire(row State, key string, now int64, rs []Record) (_ State, _ []Record, err error) {
+	if !d.isAdvanced(&row, rs, now) {
+		if row, rs, err = d.Advance(row, key, now, rs); err != nil {
+			return row, rs, err
+		}
+	}
 	ended := func(r *Record) bool { return r.expired(now) }
 	if d.Algorithm != Concurrency && withholds(rs) {
 		for _, r := range firstToLast(rs, ended) {
-			if row, rs, err = d.GiveBack(row, key, now, rs, r.Number, r.Mark); err != nil {
+			if row, rs, err = d.giveBack(row, key, now, rs, func(x Record) bool { return x.Number == r.Number && x.Mark == r.Mark && x.Hold == r.Hold && !x.Rest }, 1, 1); err != nil {
 				return row, rs, err
 			}
 		}
@@ -449,10 +450,10 @@ func (op *Op) answerHolds(row State, rs []Record, now int64) {
 	if !refused || row.Lows == nil {
 		return
 	}
-	if op.Never || op.Def.Mode == Blocked && now+op.Retry <= row.Override.Until {
+	if op.Never || op.Def.Mode == Blocked && now+op.Retry <= op.Def.Override.Until {
 		return
 	}
-	op.Bound = op.Bound || row.Lows.Holds > 0
+	op.Bound = op.Bound || slices.ContainsFunc(rs, func(r Record) bool { return r.holds(now) && r.Mark == row.Lows.Mark && r.Units > 0 })
 }
 
 // answerConcurrency is answerHolds on a concurrency limit: its tokens come back when
@@ -484,8 +485,12 @@ func (op *Op) answerConcurrency(row State, rs []Record, now int64, refused bool)
 	}
 	at, bound := fits(op.Def), slices.ContainsFunc(held, func(r Record) bool { return r.Expires > now })
 	if o := op.Def.Override; o != nil && o.Until != 0 { // as boundByEnd and retryUnblocked
-		later := fits(op.Asked)
-		if op.Asked.Mode == Shadow && op.Def.Mode != Shadow {
+		next := op.Asked
+		if o.Under != nil {
+			next = next.WithOverride(o.Under)
+		}
+		later := fits(next)
+		if next.Mode == Shadow && op.Def.Mode != Shadow {
 			later = now
 		}
 		switch {

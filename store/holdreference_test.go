@@ -310,15 +310,18 @@ func playPlans(t *testing.T, rnd *rand.Rand) {
 				h.fail("%v", err)
 			}
 		default:
-			var o *store.Override
-			if rnd.IntN(3) > 0 {
-				o = &store.Override{Key: "k", Rate: rate(), Burst: burst()}
-				if rnd.IntN(2) == 0 {
-					o.Until = h.now + 1 + rnd.Int64N(8*second)
-				}
+			o, err := store.Override{Rate: rate(), Burst: burst()}, error(nil)
+			if rnd.IntN(2) == 0 {
+				o.Until = h.now + 1 + rnd.Int64N(8*second)
 			}
-			h.logf("override %+v", o)
-			if _, err := h.reg.Lookup("a").SetOverrideIn(h.table, "k", o, h.now); err != nil {
+			if d := h.reg.Lookup("a"); rnd.IntN(3) > 0 {
+				h.logf("override %+v", o)
+				_, err = d.SetOverrideIn(h.table, "k", o, h.now)
+			} else {
+				h.logf("end of the override")
+				_, err = d.EndOverrideIn(h.table, "k", store.OverrideKind(rnd.IntN(3)), h.now)
+			}
+			if err != nil {
 				h.fail("%v", err)
 			}
 		}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -10,13 +11,17 @@ import (
 )
 
 // An Override decides the calls of one key of a limit, in place of the base and of
-// the plan that callers name, until a time on the store's clock.
+// the plan that callers name.
 //
-// For example: a higher rate for an hour, or a ban until tomorrow. It is in force from
-// the next call of any program on, and ends exactly at Until, without a call. Used tokens
-// stay used: when it begins and ends, the row is converted to the same number of tokens.
-// It overrides only its own limit, not the limit's parents. A Reset of the key does not
-// end it.
+// For example: a plan by contract, a higher rate for an hour, or a ban until tomorrow. It
+// is in force from the next call of any program on. Used tokens stay used: when it begins
+// and ends, the row is converted to the same number of tokens. It overrides only its own
+// limit, not the limit's parents. A Reset of the key does not end it.
+//
+// A key has at most one override that stands until it is ended, and one that is temporary:
+// it ends exactly at Until, on the store's clock, without a call. The temporary one lies
+// over the other: its numbers change those of the standing override, or else of the base,
+// and a plan is whole, over the base. At its end the key is under the standing one again.
 //
 //	store.Override{Key: "user:7", Rate: 600, Until: now + 3600e6, Note: "import, ticket 81"}
 //	store.Override{Key: "user:8", Plan: "blocked"} // "blocked" is a plan of the limit
@@ -39,7 +44,7 @@ type Override struct {
 	Burst int64
 
 	// Until is in µs since the Unix epoch on the store's clock: when the override ends. It
-	// must be in the future. 0 means no end.
+	// must be in the future. 0 means that it stands until it is ended.
 	Until int64
 	// Note says why, for people: at most 1024 bytes of UTF-8 without NUL.
 	Note string
@@ -50,16 +55,81 @@ type Override struct {
 	// Version is set by the store: the limit's version for which the rule of the rows was
 	// made.
 	Version uint32
+	// Under is set by the store: the standing override under a temporary one, or nil.
+	Under *Override
+	// Replaced is the override of the same kind that this one has replaced, or nil. Only
+	// SetOverride sets it, in its result.
+	Replaced *Override
 
 	compiled *atomic.Pointer[Definition] // set by WithOverride, for the present base
 }
 
-// decides reports whether an override decides calls at t, in µs.
-func (o *Override) decides(t int64) bool { return o != nil && (o.Until == 0 || t < o.Until) }
+// An OverrideKind is one of the two overrides that a key may have.
+type OverrideKind uint8
+
+// Kinds of overrides.
+const (
+	AnyOverride       OverrideKind = iota // the temporary one if there is one, or else the standing one
+	StandingOverride                      // without Until
+	TemporaryOverride                     // with Until
+)
+
+var overrideKinds = []string{"any", "standing", "temporary"}
+
+// String returns "any", "standing" or "temporary". Any other value is "unknown".
+func (k OverrideKind) String() string { return nameOf(overrideKinds, int(k)) }
+
+// Kind returns StandingOverride or TemporaryOverride.
+func (o *Override) Kind() OverrideKind {
+	if o.Until == 0 {
+		return StandingOverride
+	}
+	return TemporaryOverride
+}
+
+// At returns the override that decides calls at t, in µs: o, the one under it if o has ended,
+// or nil.
+func (o *Override) At(t int64) *Override {
+	if o == nil || o.Until == 0 || t < o.Until {
+		return o
+	}
+	return o.Under
+}
+
+// Of returns o or the override under it, whichever is of a kind, or nil.
+func (o *Override) Of(kind OverrideKind) *Override {
+	for o != nil && kind != AnyOverride && o.Kind() != kind {
+		o = o.Under
+	}
+	return o
+}
+
+// WithKey returns a copy of o, of the override under it and of the one that it replaced, with
+// another key, or nil if o is nil.
+func (o *Override) WithKey(key string) *Override {
+	if o == nil {
+		return nil
+	}
+	c := *o
+	c.Key, c.Under, c.Replaced = key, o.Under.WithKey(key), o.Replaced.WithKey(key)
+	return &c
+}
+
+// named returns o or the override under it, whichever has an ID, or nil.
+func (o *Override) named(id uint32) *Override {
+	for o != nil && o.ID != id {
+		o = o.Under
+	}
+	return o
+}
 
 // Prepare makes WithOverride remember the definition that it compiles for o. A store
 // calls it for an override that it keeps in memory, before others use o.
-func (o *Override) Prepare() { o.compiled = new(atomic.Pointer[Definition]) }
+func (o *Override) Prepare() {
+	for ; o != nil; o = o.Under {
+		o.compiled = new(atomic.Pointer[Definition])
+	}
+}
 
 // WithOverride returns the definition that an override makes of the present version
 // of the limit. If o is of an older version, the definition has the next ID. o must have
@@ -81,14 +151,15 @@ func (d *Definition) WithOverride(o *Override) *Definition {
 }
 
 // renewed returns an override for the limit's present version: o itself, or a copy with
-// the next ID if o is of an older version. It returns nil if o is nil.
+// the next ID if o is of an older version, and the same of the one under it. It returns nil
+// if o is nil.
 func (d *Definition) renewed(o *Override) *Override {
 	base := d.Base()
 	if o == nil || o.Version == base.Number {
 		return o
 	}
 	c := *o
-	c.Version, c.compiled = base.Number, nil
+	c.Version, c.Under, c.compiled = base.Number, base.renewed(o.Under), nil
 	if c.ID++; terms.IsOverride(c.ID) {
 		c.ID = 1
 	}
@@ -101,23 +172,26 @@ func (d *Definition) renewed(o *Override) *Override {
 // withOverride is WithOverride without the number. If the override no longer compiles,
 // because its plan is gone or the limit has changed, the base decides.
 func (d *Definition) withOverride(o *Override) *Definition {
-	p := Plan{Name: o.Plan, Rate: o.Rate, Period: o.Period, Burst: o.Burst}
-	if o.Plan != "" {
-		found := false
-		for _, named := range d.Plans.All() {
-			if named.Name == o.Plan {
-				p, found = named, true
-			}
-		}
-		if !found {
-			p = Plan{}
-		}
-	}
+	p := d.planOf(o)
 	v := d.variant(&p)
 	if v == nil {
 		v = d.variant(&Plan{})
 	}
 	return v
+}
+
+// planOf returns what an override changes of the base.
+func (d *Definition) planOf(o *Override) (p Plan) {
+	if o.Plan != "" {
+		p, _ = d.Plans.named(o.Plan)
+		return p
+	}
+	if o.Under != nil {
+		p = d.planOf(o.Under)
+		p.Name = "" // an answer says "override", and an error nothing
+	}
+	p.Rate, p.Period, p.Burst = cmp.Or(o.Rate, p.Rate), cmp.Or(o.Period, p.Period), cmp.Or(o.Burst, p.Burst)
+	return p
 }
 
 // CheckOverride checks an override of the limit that is set at the time now, in µs: its
@@ -151,7 +225,7 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 		return badField("plan", "is missing; an override has a plan, or rate, per or burst")
 	}
 	if o.Plan == "" {
-		p := Plan{Rate: o.Rate, Period: o.Period, Burst: o.Burst} // without a name, because errors would mention it
+		p := base.planOf(o)
 		if _, _, err := base.compileVariant(&p, base.Rule.Every); err != nil {
 			if le, ok := err.(*FieldError); ok { //nolint:errorlint // compileVariant returns it as it is
 				le.Limit = ""
@@ -162,16 +236,12 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 	return nil
 }
 
-// newOverrideID returns the ID of an override that is set at the time now, in µs. It
-// differs from before, which is the ID of the key's last override, or 0 if there was
-// none.
-func newOverrideID(now int64, before uint32) uint32 {
-	id := uint32(now) &^ (1 << 31)
-	if id == 0 || id == before {
-		id++
+// newID returns the ID of an override that is set at the time now, in µs. It differs from
+// those of the overrides that the key had.
+func (o *Override) newID(now int64) uint32 {
+	for id := uint32(now) &^ (1 << 31); ; id = (id + 1) &^ (1 << 31) {
+		if id != 0 && o.named(id) == nil {
+			return id
+		}
 	}
-	if terms.IsOverride(id) {
-		id = 1
-	}
-	return id
 }

@@ -1,7 +1,9 @@
 package store_test
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"math/big"
 	"math/rand/v2"
 	"testing"
@@ -41,9 +43,9 @@ type refKey struct {
 	used     *big.Rat // tokens at ts
 	ts       int64
 	version  int    // index into versions
-	kind     string // plan, or "override"
+	kind     string // plan, standing or temporary
 	versions []refLimit
-	override *refOverride
+	over     map[string]*refOverride // by kind
 }
 
 type refOverride struct {
@@ -53,41 +55,64 @@ type refOverride struct {
 	until int64
 }
 
-const overridden = "override"
+const standing, temporary = "override", "override that ends"
 
 // def returns the definition of a kind at a version; of a plan that the version does
 // not have it is the base.
 func (k *refKey) def(kind string, version int) refDef {
-	l := k.versions[version]
-	if kind == overridden {
-		o := k.override
-		if o.plan != "" {
-			return k.def(o.plan, version)
-		}
-		d := l.defs[""]
-		if o.rate > 0 {
-			d.rate = o.rate
-		}
-		if o.burst > 0 {
-			d.burst = o.burst
-		}
-		if d.debt < 0 {
-			d.debt = d.burst
-		}
-		return d
-	}
-	d, ok := l.defs[kind]
-	if !ok {
-		d = l.defs[""]
-	}
+	d := k.settings(kind, version)
 	if d.debt < 0 { // one burst
 		d.debt = d.burst
 	}
 	return d
 }
 
-func (k *refKey) decides(t int64) bool {
-	return k.override != nil && (k.override.until == 0 || t < k.override.until)
+func (k *refKey) settings(kind string, version int) refDef {
+	l := k.versions[version]
+	o := k.over[kind]
+	switch {
+	case o == nil:
+		d, ok := l.defs[kind]
+		if !ok {
+			d = l.defs[""]
+		}
+		return d
+	case o.plan != "":
+		return k.settings(o.plan, version)
+	}
+	d := l.defs[""]
+	if kind == temporary && k.over[standing] != nil {
+		d = k.settings(standing, version)
+	}
+	d.rate, d.burst = cmp.Or(o.rate, d.rate), cmp.Or(o.burst, d.burst)
+	return d
+}
+
+// decides returns the kind of the override that decides at t, or "".
+func (k *refKey) decides(t int64) string {
+	switch {
+	case k.over[temporary] != nil && t < k.over[temporary].until:
+		return temporary
+	case k.over[standing] != nil:
+		return standing
+	}
+	return ""
+}
+
+// end forgets the temporary override if it has ended at t.
+func (k *refKey) end(t int64) {
+	if o := k.over[temporary]; o != nil && t >= o.until {
+		k.change(temporary, nil)
+	}
+}
+
+func (k *refKey) change(kind string, o *refOverride) {
+	over := map[string]*refOverride{} // the copies of k share what they have
+	maps.Copy(over, k.over)
+	if over[kind] = o; o == nil {
+		delete(over, kind)
+	}
+	k.over = over
 }
 
 // instant returns when a call is decided: not before the row, nor before the version
@@ -148,7 +173,7 @@ func (k *refKey) carried(now int64) (used *big.Rat, t int64, kind string) {
 	v, end := k.version, k.instant(now)
 	change := func(to string, version int, policy store.ChangePolicy, at int64) {
 		from, next := k.def(kind, v), k.def(to, version)
-		if _, ok := k.versions[version].defs[to]; !ok && to != overridden {
+		if _, ok := k.versions[version].defs[to]; !ok && k.over[to] == nil {
 			to = ""
 		}
 		if from.mode, next.mode = 0, 0; from != next { // the same rule goes on
@@ -158,22 +183,26 @@ func (k *refKey) carried(now int64) (used *big.Rat, t int64, kind string) {
 		kind, v = to, version
 	}
 	ended := func(by int64) bool {
-		return kind == overridden && k.override.until != 0 && k.override.until <= by
+		return kind == temporary && k.over[kind].until <= by
+	}
+	after := ""
+	if k.over[standing] != nil {
+		after = standing
 	}
 	for v < len(k.versions)-1 {
 		next := k.versions[v+1]
-		if ended(end) && k.override.until <= next.since {
-			change("", v, store.Keep, k.override.until)
+		if ended(end) && k.over[kind].until <= next.since {
+			change(after, v, store.Keep, k.over[kind].until)
 			continue
 		}
 		policy := next.policy
-		if _, ok := next.defs[kind]; !ok && kind != overridden {
+		if _, ok := next.defs[kind]; !ok && k.over[kind] == nil {
 			policy = store.Keep // the plan is gone
 		}
 		change(kind, v+1, policy, next.since)
 	}
 	if ended(end) {
-		change("", v, store.Keep, k.override.until)
+		change(after, v, store.Keep, k.over[kind].until)
 	}
 	return used, t, kind
 }
@@ -194,9 +223,7 @@ func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens, w
 	if verb >= store.VerbCharge && used.Sign() > 0 { // a full row is as none
 		target = kind
 	}
-	if k.decides(k.instant(now)) {
-		target = overridden
-	}
+	target = cmp.Or(k.decides(k.instant(now)), target)
 	d := k.def(target, last)
 	if d.mode == store.Unlimited || d.mode == store.Blocked && verb != store.VerbCharge && verb != store.VerbRefund {
 		if d.mode == store.Unlimited && verb != store.VerbRefund {
@@ -290,12 +317,10 @@ func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens, w
 // set writes the row. A full one is none.
 func (k *refKey) set(used *big.Rat, t int64, kind string, now int64) {
 	k.used, k.ts, k.version, k.kind = used, t, len(k.versions)-1, kind
-	if kind == overridden && !k.decides(t) {
+	if k.over[kind] != nil && k.decides(t) != kind {
 		panic("an override that has ended")
 	}
-	if !k.decides(t) {
-		k.override = nil
-	}
+	k.end(t)
 	if used.Sign() == 0 {
 		k.ts, k.kind = 0, ""
 	}
@@ -313,19 +338,25 @@ func (d refDef) wait(tokens *big.Rat, t, now int64) int64 {
 func floorRat(r *big.Rat) int64 { return new(big.Int).Div(r.Num(), r.Denom()).Int64() }
 func ceilRat(r *big.Rat) int64  { return -floorRat(new(big.Rat).Neg(r)) }
 
-// setOverride sets or ends the override.
+// setOverride sets an override, or ends the one that decides if o is nil.
 func (k *refKey) setOverride(o *refOverride, now int64) {
-	if o == nil && k.override == nil {
+	if o == nil && len(k.over) == 0 {
 		return // the row stays as it is
 	}
 	used, t, kind := k.own(now)
 	old := k.def(kind, len(k.versions)-1)
 	none := k.used.Sign() == 0
-	k.override = o
-	kind = ""
-	if o != nil {
-		kind = overridden
+	at := max(now, k.ts)
+	k.end(at)
+	switch {
+	case o == nil:
+		k.change(k.decides(at), nil)
+	case o.until != 0:
+		k.change(temporary, o)
+	default:
+		k.change(standing, o)
 	}
+	kind = k.decides(at)
 	if next := k.def(kind, len(k.versions)-1); !none {
 		if next != old {
 			used = convert(used, store.Keep, old, next)
@@ -470,7 +501,13 @@ func (w *planWorld) setOverride() {
 		o.Plan, o.Rate, o.Burst, o.Until = r.plan, r.rate, r.burst, r.until
 	}
 	w.logf("%d: override %+v", w.now, r)
-	if _, err := d.SetOverrideIn(w.table, "k", o, w.now); err != nil {
+	var err error
+	if o != nil {
+		_, err = d.SetOverrideIn(w.table, "k", *o, w.now)
+	} else {
+		_, err = d.EndOverrideIn(w.table, "k", store.AnyOverride, w.now)
+	}
+	if err != nil {
 		w.errorf("%v", err)
 	}
 	w.k.setOverride(r, w.now)
@@ -484,11 +521,11 @@ func (w *planWorld) sweep() {
 	}
 	used, t, kind := w.k.carried(w.now)
 	left, _, _ := w.k.own(w.now)
-	if w.k.override != nil && !w.k.decides(w.k.instant(w.now)) {
+	if w.k.over[temporary] != nil && w.k.decides(w.k.instant(w.now)) != temporary {
 		w.k.used, w.k.ts, w.k.version, w.k.kind = used, t, len(w.k.versions)-1, kind
-		w.k.override = nil
+		w.k.end(w.k.instant(w.now))
 	}
-	if gone != (left.Sign() == 0) && w.k.override == nil || gone && left.Sign() > 0 {
+	if gone != (left.Sign() == 0) && len(w.k.over) == 0 || gone && left.Sign() > 0 {
 		w.errorf("gone %v with %v used", gone, left)
 	}
 	if row := w.table.rows["l/k"]; row == (store.State{}) {
@@ -577,7 +614,7 @@ func (w *planWorld) checkRetry(op *store.Op, k refKey, verb store.Verb, plan str
 	at := w.now + op.Retry
 	if op.Never {
 		at = w.now + 3600*second
-	} else if !allowed(at) && (k.override == nil || k.override.until != at) { // from then on a shadow may allow it
+	} else if !allowed(at) && (k.over[temporary] == nil || k.over[temporary].until != at) { // from then on a shadow may allow it
 		w.errorf("refused at the retry time, %d µs from now", op.Retry)
 	}
 	for _, early := range []int64{1, 2, 1000, 1 + w.rnd.Int64N(at-w.now), 1 + w.rnd.Int64N(at-w.now)} {
@@ -593,7 +630,7 @@ func (w *planWorld) checkRetry(op *store.Op, k refKey, verb store.Verb, plan str
 func (w *planWorld) checkBound(op *store.Op, k refKey, verb store.Verb, plan string, n, floorTokens, within int64) {
 	k.used = new(big.Rat)
 	over := k.call(w.now, verb, plan, n, floorTokens, within, false)
-	k.override = nil
+	k.change(temporary, nil)
 	later := k.call(w.now, verb, plan, n, floorTokens, within, false)
 	could := over.allowed && !over.shadow || later.allowed && (!later.shadow || op.Def.Mode != store.Shadow)
 	if within >= 0 && n > 0 { // the delay also depends on the time

@@ -357,9 +357,7 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 		op.Remaining = MaxInt
 	}
 	row.Used, row.TS, row.Version = o.After, o.TS, op.Def.Number
-	if !row.Override.decides(o.TS) {
-		row.Override = nil
-	}
+	row.Override = row.Override.At(o.TS)
 	write = !dry && (!op.Shadow && o.After != o.Before || moves && op.Verb != VerbCheck)
 	if l := row.Lows; l != nil {
 		if row.Lows = nil; !dry && (write || op.clipped(&o)) {

@@ -241,7 +241,12 @@ func (b *caller) override(limit string, o store.Override) store.Override {
 
 func (b *caller) endOverride(limit, key string) bool {
 	b.Helper()
-	ended, err := b.overrides().EndOverride(b.ctx, b.limits[limit], key)
+	return b.endKind(limit, key, store.AnyOverride) != nil
+}
+
+func (b *caller) endKind(limit, key string, kind store.OverrideKind) *store.Override {
+	b.Helper()
+	ended, err := b.overrides().EndOverride(b.ctx, b.limits[limit], key, kind)
 	if err != nil {
 		b.Fatalf("end of the override of %s %q: %v", limit, key, err)
 	}

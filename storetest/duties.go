@@ -33,7 +33,7 @@ var duties = []duty{
 	{"cancel", "cancel a reservation at most once, before it is due, with all of its parts, by Group.DecideIn; otherwise return ErrReservation",
 		"cancel-until-due cancel-group cancel-beside-charge levels-reserve cancel-clock-back cancel-refill double-cancel-mints cancelled-wait-leaks race-reserve-cancel group-cancel-mints cancel-of-passed-debt cancel-before-later cancel-withheld-for-good " +
 			"held-before-later cancel-after-cancel cancelled-waits-in-any-order cancel-of-forty cancel-refund-charge cancel-leaves-another-list"},
-	{"records", "store Lows with the row, and decide calls of a row that has Lows by Group.DecideIn, with its records",
+	{"records", "store Lows with the row, and decide calls of a row that has Lows by Group.DecideIn, with all its records",
 		"cancel-due-limits-for-good cancel-due-order remade-row cancel-of-swept-row cancel-beside-clipped-charge cancel-after-refusal cancel-rests-of-another-list cancel-after-change cancel-after-proportional-change change-with-reservation"},
 	{"reset", "on a Reset delete the row, its records and every reservation with a part in it; keep the records of those reservations on other keys",
 		"reset cancel-after-reset cancel-beside-neighbours-reset"},
@@ -49,7 +49,7 @@ var duties = []duty{
 		"plan plan-leased plan-retry plan-refusal-moves plan-refusals-slow-nobody plan-refund plan-alternates plan-window plan-unlimited plan-blocked plan-shadow plan-charge plan-charge-full plan-reserve plan-reserve-bounded plan-group plan-levels plan-change " +
 			"floor floor-check floor-group plan-golden floor-golden price-rate price-promise price-full price-floor price-group price-plan"},
 	{"overrides", "have the ability Overrides (Definition.SetOverrideIn); read the override of a key with its row, and also if it has none; keep one that has ended until the row was converted; a Drop deletes them",
-		"override-until override-retry-at-most-its-end override-numbers override-above-plan override-of-a-new-key override-blocked override-shadow " +
+		"override-layers override-layers-changed override-layers-version override-until override-retry-at-most-its-end override-numbers override-above-plan override-of-a-new-key override-blocked override-shadow " +
 			"override-unlimited override-ended override-replaced override-reset override-sweep override-swept-after-its-end override-of-an-old-version override-change " +
 			"override-reservation override-charge override-hold override-list override-bad-input override-of-a-former-key override-drop override-plan-drop override-golden shards-override"},
 	{"holds", "have the ability Holds; keep every field of Hold and Record; count the parts of live holds that took nothing; give back expired holds at the first call of their key, and in the sweep; a Reset or a Drop ends the holds of the row",
@@ -58,7 +58,7 @@ var duties = []duty{
 			"extend extend-ended hold-several hold-reset hold-reset-all hold-reset-expired hold-reset-forgotten hold-nothing hold-several-nothing settle-several-nothing hold-several-free hold-free hold-too-many hold-unlimited hold-shadow hold-plan hold-blocked " +
 			"hold-floor hold-leaky hold-bad-input expired-hold-hides hold-expires-first hold-expires-never hold-expires-check hold-sweep hold-drop hold-parent-drop hold-plan-drop " +
 			"settle-beside-dropped hold-takes-add-up hold-change hold-change-slower hold-expires-change hold-expires-override-several hold-change-low hold-outlives-row hold-clock-back hold-before-later hold-golden levels-golden together-golden"},
-	{"concurrency", "keep the records of a row that has no Lows",
+	{"concurrency", "keep the records of a row that has no Lows, and read them with the row",
 		"concurrency concurrency-settle concurrency-expires concurrency-expires-unused concurrency-time concurrency-extend concurrency-check concurrency-reset " +
 			"concurrency-verbs concurrency-change concurrency-unlimited concurrency-override concurrency-override-expired concurrency-algorithm concurrency-beside " +
 			"concurrency-clock-back concurrency-sweep concurrency-golden"},

@@ -53,34 +53,17 @@ func (s *mapStore) Apply(_ context.Context, b *store.Batch) error {
 // mapTable implements store.Table for a mapStore whose lock is held.
 type mapTable struct{ *mapStore }
 
-func (t mapTable) Row(limit, key string) (store.State, error) {
+func (t mapTable) Row(limit, key string) (store.State, []store.Record, error) {
 	r := t.rows[rowKey{limit, key}]
 	r.state.Override = t.overrides[rowKey{limit, key}]
-	return r.state, nil
+	return r.state, r.records, nil
 }
 
-func (t mapTable) SetRow(limit, key string, state store.State) error {
-	return t.set(limit, key, row{state, t.rows[rowKey{limit, key}].records})
-}
-
-func (t mapTable) Record(limit, key string, id store.RecordID) (store.Record, error) {
-	return store.FindRecord(t.rows[rowKey{limit, key}].records, id), nil
-}
-
-func (t mapTable) Records(limit, key string) ([]store.Record, error) {
-	return t.rows[rowKey{limit, key}].records, nil
-}
-
-func (t mapTable) SetRecord(limit, key string, id store.RecordID, record store.Record) error {
-	r := t.rows[rowKey{limit, key}]
-	return t.set(limit, key, row{r.state, store.ReplaceRecord(r.records, id, record)})
-}
-
-func (t mapTable) set(limit, key string, r row) error {
-	if r.state == (store.State{}) && len(r.records) == 0 {
+func (t mapTable) SetRow(limit, key string, state store.State, records []store.Record) error {
+	if state == (store.State{}) && len(records) == 0 {
 		delete(t.rows, rowKey{limit, key})
 	} else {
-		t.rows[rowKey{strings.Clone(limit), strings.Clone(key)}] = r
+		t.rows[rowKey{strings.Clone(limit), strings.Clone(key)}] = row{state, records}
 	}
 	return nil
 }
@@ -126,8 +109,7 @@ func (t mapTable) SetHold(id string, h store.Hold) error {
 	return nil
 }
 
-func (t mapTable) Live(limit, key string, now int64) (n int, err error) {
-	n = len(t.rows[rowKey{limit, key}].records)
+func (t mapTable) FreeHolds(limit, key string, now int64) (n int, err error) {
 	for id := range t.free[rowKey{limit, key}] {
 		if t.holds[id].Expires > now {
 			n++
@@ -181,22 +163,16 @@ func (s *mapStore) SetOverride(_ context.Context, d *store.Definition, o store.O
 	if d = s.limits.Lookup(d.Name); d == nil {
 		return o, store.ErrUnknownLimit
 	}
-	set, err := d.SetOverrideIn(mapTable{s}, o.Key, &o, s.now())
-	if err != nil {
-		return o, err
-	}
-	return *set, nil
+	return d.SetOverrideIn(mapTable{s}, o.Key, o, s.now())
 }
 
-func (s *mapStore) EndOverride(_ context.Context, d *store.Definition, key string) (ended bool, err error) {
+func (s *mapStore) EndOverride(_ context.Context, d *store.Definition, key string, kind store.OverrideKind) (*store.Override, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o := s.overrides[rowKey{d.Name, key}]
-	if d = s.limits.Lookup(d.Name); d == nil || o == nil {
-		return false, nil
+	if d = s.limits.Lookup(d.Name); d == nil {
+		return nil, store.ErrUnknownLimit
 	}
-	_, err = d.SetOverrideIn(mapTable{s}, key, nil, s.now())
-	return err == nil && (o.Until == 0 || o.Until > s.now()), err
+	return d.EndOverrideIn(mapTable{s}, key, kind, s.now())
 }
 
 func (s *mapStore) Overrides(_ context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {

@@ -158,7 +158,7 @@ func (p *callPlayer) override(s *golden.Step) {
 	p.Helper()
 	overrides, def, o := overriderOf(p, p.store), p.l.Limit(s.Limit), s.Override
 	if s.Do == "end_override" {
-		p.must(overrides.EndOverride(p.ctx, def, o.Key))
+		p.must(overrides.EndOverride(p.ctx, def, o.Key, store.AnyOverride))
 		return
 	}
 	p.must(overrides.SetOverride(p.ctx, def, store.Override{Key: o.Key, Plan: o.Plan, Rate: o.Rate, Burst: o.Burst, Until: o.Until}))

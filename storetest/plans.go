@@ -481,6 +481,93 @@ var overrideCases = []testCase{
 		}
 		b.retry("a k 5", 2500*time.Millisecond) // 40 used, of which 15 may be
 	})},
+	// A temporary override lies over the standing one, which decides again at its end.
+	{"override-layers", onPlans(func(b *caller) {
+		standing := b.override("a", store.Override{Key: "k", Plan: "pro", Note: "contract"})
+		b.take("a k 40", true)
+		until := b.clock.Load() + 4*second
+		raise := b.override("a", store.Override{Key: "k", Burst: 100, Until: until})
+		if under := raise.Under; under == nil || under.Plan != "pro" || under.Note != "contract" || raise.Replaced != nil || raise.ID == standing.ID {
+			b.Errorf("the temporary one: %+v", raise)
+		}
+		b.free("a k", 60) // the rate is that of pro
+		b.wait(2 * time.Second)
+		b.free("a k", 70)
+		if again := b.override("a", store.Override{Key: "k", Burst: 80, Until: until}); again.Replaced == nil || again.Replaced.Burst != 100 || again.Under == nil {
+			b.Errorf("another temporary one: %+v", again)
+		}
+		b.free("a k", 50)
+		list, err := b.overrides().Overrides(b.ctx, b.limits["a"], "", "", 10)
+		if err != nil || len(list) != 1 || list[0].Burst != 80 || list[0].Under == nil || list[0].Under.Plan != "pro" {
+			b.Errorf("%+v, %v", list, err)
+		}
+		if op := b.take("a k 61", false); op.Never || op.Retry != 2*second || !op.Bound {
+			b.Errorf("until the end: %+v", op.Answer)
+		}
+		b.wait(2 * time.Second)
+		b.free("a k", 30) // of 50: 20 are used
+		if op := b.take("a:free k 30", true); op.Def.Plan != "pro" || op.Remaining != 0 {
+			b.Errorf("at the end: %+v by %q", op.Answer, op.Def.Plan)
+		}
+		if list, err = b.overrides().Overrides(b.ctx, b.limits["a"], "", "", 10); err != nil || len(list) != 1 || list[0].Plan != "pro" || list[0].Under != nil {
+			b.Errorf("%+v, %v", list, err)
+		}
+		b.retry("a k 5", time.Second)
+	})},
+	// Each change converts the row, also one that lies below.
+	{"override-layers-changed", onPlans(func(b *caller) {
+		until := b.clock.Load() + 100*second
+		b.override("a", store.Override{Key: "k", Burst: 30, Until: until})
+		b.take("a k 30", true)
+		b.override("a", store.Override{Key: "k", Rate: 10})
+		b.wait(time.Second)
+		b.free("a k", 10) // a burst of 30 over a rate of 10
+		if other := b.override("a", store.Override{Key: "k", Plan: "pro"}); other.Replaced == nil || other.Replaced.Rate != 10 {
+			b.Errorf("%+v", other)
+		}
+		b.wait(time.Second)
+		b.free("a k", 15)
+		if ended := b.endKind("a", "k", store.StandingOverride); ended == nil || ended.Plan != "pro" {
+			b.Errorf("ended %+v", ended)
+		}
+		if ended := b.endKind("a", "k", store.StandingOverride); ended != nil {
+			b.Errorf("ended %+v", ended)
+		}
+		b.wait(time.Second)
+		b.free("a k", 16)
+		b.override("a", store.Override{Key: "k", Plan: "banned"})
+		if op := b.take("a k 1", false); !op.Never { // numbers change no mode
+			b.Errorf("blocked below: %+v", op.Answer)
+		}
+		if ended := b.endKind("a", "k", store.AnyOverride); ended == nil || ended.Burst != 30 || ended.Under == nil {
+			b.Errorf("ended %+v", ended)
+		}
+		b.take("a k 1", false)
+		if ended := b.endKind("a", "k", store.AnyOverride); ended == nil || ended.Plan != "banned" {
+			b.Errorf("ended %+v", ended)
+		}
+		b.wait(4 * time.Second)
+		b.free("a k", 0) // 14 used, of 10
+	})},
+	// A limit may change under both, a key may have no row, and the clock may pass the end
+	// before anybody calls.
+	{"override-layers-version", onPlans(func(b *caller) {
+		for _, key := range []string{"k", "l"} {
+			b.override("a", store.Override{Key: key, Plan: "pro"})
+			b.override("a", store.Override{Key: key, Rate: 2, Burst: 20, Until: b.clock.Load() + 10*second})
+		}
+		b.take("a k 20", true)
+		b.wait(5 * time.Second)
+		b.define("a=1/1s,burst=10,max_debt=20,plans=pro:rate=4;burst=40")
+		b.sweep()
+		b.free("a k", 10)
+		b.wait(10 * time.Second)
+		b.sweep()
+		b.free("a k", 40) // all of 20 are back, 10 by the raise and 10 of the 20 by pro
+		b.free("a l", 40)
+		b.take("a l 41", false)
+		b.take("a k 40", true)
+	})},
 	{"override-reset", onPlans(func(b *caller) {
 		b.override("a", store.Override{Key: "k", Plan: "pro"})
 		b.take("a k 50", true)
@@ -628,10 +715,10 @@ var overrideCases = []testCase{
 				}
 			}
 		}
-		if ended, err := b.l.EndOverride(b.ctx, "all", dipwell.Shared); err != nil || !ended {
+		if ended, err := b.l.EndOverride(b.ctx, "all", dipwell.Shared, dipwell.AnyOverride); err != nil || ended == nil {
 			b.Errorf("ended %v, %v", ended, err)
 		}
-		_, err := b.l.EndOverride(b.ctx, "all", dipwell.Shared)
+		_, err := b.l.EndOverride(b.ctx, "all", dipwell.Shared, dipwell.AnyOverride)
 		b.wantField("key", err)
 	})},
 	{"override-drop", onPlans(func(b *caller) {

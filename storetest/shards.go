@@ -259,11 +259,11 @@ func overrideShards(e *env) {
 	e.takes("k", 16)
 	e.must(e.l.SetOverride(e.ctx, "s", store.Override{Key: "k", Rate: 8, Burst: 64}))
 	e.takes("k", 48)
-	if ended, err := e.l.EndOverride(e.ctx, "s", "k"); err != nil || !ended {
+	if ended, err := e.l.EndOverride(e.ctx, "s", "k", dipwell.AnyOverride); err != nil || ended == nil {
 		e.Fatalf("the end: %v, %v", ended, err)
 	}
 	e.sum("k", 16, 0)
-	if ended, err := e.l.EndOverride(e.ctx, "s", "k"); err != nil || ended {
+	if ended, err := e.l.EndOverride(e.ctx, "s", "k", dipwell.AnyOverride); err != nil || ended != nil {
 		e.Fatalf("a second end: %v, %v", ended, err)
 	}
 	e.must(e.l.Define(e.ctx, other, store.OwnerCode))

@@ -446,7 +446,7 @@ func (s *surface) texts() {
 				_, err := s.l.Define(bg, dipwell.Limit{Name: "new", Rate: 1, Period: time.Second, Parent: bad}, store.OwnerCode)
 				return err
 			},
-			"end of an override": func() error { _, err := s.l.EndOverride(bg, "api", bad); return err },
+			"end of an override": func() error { _, err := s.l.EndOverride(bg, "api", bad, dipwell.AnyOverride); return err },
 			"holds":              func() error { _, err := s.l.Holds(bg, "api", bad); return err },
 			"keys":               func() error { _, err := s.l.Keys(bg, "api", bad, "", 1); return err },
 			"overrides":          func() error { _, err := s.l.Overrides(bg, "api", "", bad, 1); return err },

@@ -14,9 +14,9 @@ import (
 
 // OverrideCmd has the commands about overrides.
 type OverrideCmd struct {
-	Set  OverrideSetCmd  `cmd:"" help:"Set the override of a key, in place of the one it may have (admin)."`
+	Set  OverrideSetCmd  `cmd:"" help:"Set an override of a key, in place of the one of its kind (admin)."`
 	List OverrideListCmd `cmd:"" help:"List the overrides of a limit in pages (admin)."`
-	End  OverrideEndCmd  `cmd:"" help:"End the override of a key (admin)."`
+	End  OverrideEndCmd  `cmd:"" help:"End an override of a key (admin)."`
 }
 
 // OverrideSetCmd sets the override of a key.
@@ -25,7 +25,7 @@ type OverrideSetCmd struct {
 	Plan  *string        `help:"A plan of the limit."`
 	Rate  *string        `placeholder:"RATE[/PER]" help:"Or numbers: a rate such as 600/1m."`
 	Burst *int64         `help:"And a burst."`
-	For   *time.Duration `placeholder:"1h" help:"How long it holds. Default: until it is ended."`
+	For   *time.Duration `placeholder:"1h" help:"How long it holds, over one that stands. Default: it stands until it is ended."`
 	Until *string        `placeholder:"TIME" help:"Or when it ends, such as 2030-01-31T18:00:00Z."`
 	Note  string         `help:"Why, at most 1024 bytes."`
 }
@@ -82,6 +82,17 @@ type overrideBody struct {
 
 func overridesPath(limit string) string { return "/v1/limits/" + url.PathEscape(limit) + "/overrides" }
 
+// overrideKind is a flag: which of a key's two overrides.
+type overrideKind struct {
+	Kind string `enum:",standing,temporary" default:"" help:"standing, which has no end, or temporary."`
+}
+
+func (k *overrideKind) to(q url.Values) {
+	if k.Kind != "" {
+		q.Set("kind", k.Kind)
+	}
+}
+
 // override is an override in JSON.
 type override struct {
 	Limit string  `json:"limit"`
@@ -92,7 +103,12 @@ type override struct {
 	Burst *int64  `json:"burst,omitempty"`
 	Until *string `json:"until"`
 	Note  string  `json:"note,omitempty"`
-	Asked string  `json:"asked,omitempty"` // URL of the server or of the store
+
+	Kind     string    `json:"kind,omitempty"`
+	Under    *override `json:"under,omitempty"`
+	Replaced *override `json:"replaced,omitempty"`
+
+	Asked string `json:"asked,omitempty"` // URL of the server or of the store
 }
 
 func (o *override) String() string {
@@ -100,7 +116,17 @@ func (o *override) String() string {
 	if o.Key != nil {
 		s += " " + plain(*o.Key)
 	}
-	s += ":"
+	s += ":" + o.numbers()
+	if o.Replaced != nil {
+		s += "; replaced:" + o.Replaced.numbers()
+	}
+	if o.Under != nil {
+		s += "; at its end:" + o.Under.numbers()
+	}
+	return s
+}
+
+func (o *override) numbers() (s string) {
 	if o.Plan != "" {
 		s += " plan " + o.Plan
 	}
@@ -130,7 +156,9 @@ type OverrideListCmd struct {
 	Name   string  `arg:"" name:"limit" help:"Name of the limit."`
 	Prefix string  `help:"Only keys that begin with this."`
 	After  *string `help:"Only keys after this one, in byte order. An empty one is that of a shared limit."`
-	N      int     `short:"n" default:"100" help:"Number of overrides, 1 to 1000. Default 100."`
+	N      int     `short:"n" default:"100" help:"Number of keys, 1 to 1000. Default 100."`
+
+	overrideKind `embed:""`
 }
 
 func (OverrideListCmd) Help() string { return "Example: dipwell override list api --prefix cust-" }
@@ -140,7 +168,9 @@ func (c *OverrideListCmd) Run(e *env) error {
 		Overrides []override
 		Next      *string
 	}
-	if printed, err := c.list(e, overridesPath(c.Name)+"?"+pageQuery(c.Prefix, c.After, c.N).Encode(), &page, "page of overrides"); printed || err != nil {
+	q := pageQuery(c.Prefix, c.After, c.N)
+	c.to(q)
+	if printed, err := c.list(e, overridesPath(c.Name)+"?"+q.Encode(), &page, "page of overrides"); printed || err != nil {
 		return err
 	}
 	for i := range page.Overrides {
@@ -153,9 +183,12 @@ func (c *OverrideListCmd) Run(e *env) error {
 type OverrideEndCmd struct {
 	onKey
 	noted
+	overrideKind
 }
 
-func (OverrideEndCmd) Help() string { return "Example: dipwell override end api cust-7" }
+func (OverrideEndCmd) Help() string {
+	return "Without --kind it ends the one that decides: the temporary one, if there is one.\n\nExample: dipwell override end api cust-7"
+}
 
 func (c *OverrideEndCmd) Run(e *env) error {
 	q := url.Values{}
@@ -165,6 +198,7 @@ func (c *OverrideEndCmd) Run(e *env) error {
 	if c.Note != "" {
 		q.Set("note", c.Note)
 	}
+	c.to(q)
 	if _, err := c.call(e, http.MethodDelete, overridesPath(c.Name)+"?"+q.Encode(), nil); err != nil {
 		return err
 	}

@@ -263,12 +263,12 @@ func Example_raiseOneCustomer() {
 	}
 	d, err = l.Take(ctx, "api", o.Key, 1)
 	fmt.Println(d.Allowed, d.Capacity, d.Remaining, err)
-	ended, err := l.EndOverride(ctx, "api", "cust-7")
-	fmt.Println(ended, err)
+	ended, err := l.EndOverride(ctx, "api", "cust-7", dipwell.AnyOverride)
+	fmt.Println(ended.Note, err)
 	// Output:
 	// false 1s <nil>
 	// true 1000 989 <nil>
-	// true <nil>
+	// ticket 81 <nil>
 }
 
 // Costs are whole numbers. Where a cheap call costs half of a dear one, count

@@ -145,8 +145,8 @@ func (o localOverrides) SetOverride(ctx context.Context, d *store.Definition, v 
 	return o.a.local.SetOverride(ctx, o.a.def(d), v)
 }
 
-func (o localOverrides) EndOverride(ctx context.Context, d *store.Definition, key string) (bool, error) {
-	return o.a.local.EndOverride(ctx, o.a.def(d), key)
+func (o localOverrides) EndOverride(ctx context.Context, d *store.Definition, key string, kind store.OverrideKind) (*store.Override, error) {
+	return o.a.local.EndOverride(ctx, o.a.def(d), key, kind)
 }
 
 func (o localOverrides) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {

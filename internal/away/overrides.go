@@ -71,6 +71,14 @@ func (s *Fallback) setOverride(op *store.Op, o *store.Override) (number uint32, 
 	if s.local.Put(base, op.Key, store.State{Version: base.Number}) != nil { // the table knows only limits that have had a row
 		return 0, false, false
 	}
+	s.endLocal(base, op.Key)
+	if o.Under != nil {
+		under := *o.Under
+		under.Key = op.Key
+		if _, err := s.local.SetOverride(context.Background(), base, under); err != nil {
+			return 0, false, false
+		}
+	}
 	made, err := s.local.SetOverride(context.Background(), base, local)
 	if err != nil {
 		return 0, false, false
@@ -90,7 +98,7 @@ func (s *Fallback) forgetEnded() bool {
 		return false
 	}
 	v.again = s.clock() + 1e6
-	maps.DeleteFunc(v.keys, func(_ keyOf, o copied) bool { return o.Until != 0 && o.Until <= now })
+	maps.DeleteFunc(v.keys, func(_ keyOf, o copied) bool { return o.At(now) == nil })
 	v.n.Store(int64(len(v.keys)))
 	return len(v.keys) < maxOverrides
 }
@@ -103,7 +111,14 @@ func (s *Fallback) endOverride(op *store.Op) {
 	if _, found := v.keys[k]; found {
 		delete(v.keys, k)
 		v.n.Store(int64(len(v.keys)))
-		_, _ = s.local.EndOverride(context.Background(), op.Def.Base(), op.Key)
+		s.endLocal(op.Def.Base(), op.Key)
+	}
+}
+
+// endLocal ends the local overrides of a key.
+func (s *Fallback) endLocal(base *store.Definition, key string) {
+	for _, kind := range []store.OverrideKind{store.TemporaryOverride, store.StandingOverride} {
+		_, _ = s.local.EndOverride(context.Background(), base, key, kind)
 	}
 }
 

@@ -104,7 +104,7 @@ func TestOverridesWhileTheStoreIsAway(t *testing.T) {
 	p.take("free", "", 99, true, there)
 	p.take("banned", "pro", 1, false, there)
 	p.take("ended", "", 30, true, there)
-	if _, err := p.l.EndOverride(t.Context(), "api", "ended"); err != nil {
+	if _, err := p.l.EndOverride(t.Context(), "api", "ended", dipwell.AnyOverride); err != nil {
 		t.Fatal(err)
 	}
 	p.take("ended", "", 1, false, there)

@@ -136,9 +136,9 @@ func (o overrides) SetOverride(ctx context.Context, d *store.Definition, v store
 	return o.Overrider.SetOverride(ctx, d, v)
 }
 
-func (o overrides) EndOverride(ctx context.Context, d *store.Definition, key string) (bool, error) {
+func (o overrides) EndOverride(ctx context.Context, d *store.Definition, key string, kind store.OverrideKind) (*store.Override, error) {
 	defer o.s.forget(d, key)
-	return o.Overrider.EndOverride(ctx, d, key)
+	return o.Overrider.EndOverride(ctx, d, key, kind)
 }
 
 func (s *Store) forget(d *store.Definition, key string) {

@@ -51,9 +51,9 @@ func (s *rows) SetOverride(_ context.Context, d *store.Definition, o store.Overr
 	return o, nil
 }
 
-func (s *rows) EndOverride(context.Context, *store.Definition, string) (bool, error) {
-	s.override = nil
-	return true, nil
+func (s *rows) EndOverride(context.Context, *store.Definition, string, store.OverrideKind) (ended *store.Override, err error) {
+	ended, s.override = s.override, nil
+	return ended, nil
 }
 
 func (s *rows) Overrides(context.Context, *store.Definition, string, string, int) ([]store.Override, error) {
@@ -163,7 +163,7 @@ func TestOverridesAreHeardOf(t *testing.T) {
 	for range 2 { // the override decides, not the definition that the caller names
 		p.want(p.take("", 30, 0), false, fromStore)
 	}
-	if _, err := ab.Overrides.EndOverride(t.Context(), api, "k"); err != nil {
+	if _, err := ab.Overrides.EndOverride(t.Context(), api, "k", store.AnyOverride); err != nil {
 		t.Fatal(err)
 	}
 	p.take("", 20, 0)

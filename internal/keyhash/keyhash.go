@@ -146,13 +146,14 @@ func (o overrides) SetOverride(ctx context.Context, d *store.Definition, v store
 	v.Key = o.s.hash(d, key)
 	set, err := o.Overrider.SetOverride(ctx, d, v)
 	if err == nil {
-		set.Key = key
+		set = *set.WithKey(key)
 	}
 	return set, err
 }
 
-func (o overrides) EndOverride(ctx context.Context, d *store.Definition, key string) (bool, error) {
-	return o.Overrider.EndOverride(ctx, d, o.s.hash(d, key))
+func (o overrides) EndOverride(ctx context.Context, d *store.Definition, key string, kind store.OverrideKind) (*store.Override, error) {
+	ended, err := o.Overrider.EndOverride(ctx, d, o.s.hash(d, key), kind)
+	return ended.WithKey(key), err
 }
 
 // A trail is the audit of the inner store, which contains hashes.

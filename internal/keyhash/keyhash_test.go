@@ -99,8 +99,8 @@ func (o mappedOverrides) SetOverride(ctx context.Context, d *store.Definition, v
 	return o.Overrider.SetOverride(ctx, d, v)
 }
 
-func (o mappedOverrides) EndOverride(ctx context.Context, d *store.Definition, key string) (bool, error) {
-	return o.Overrider.EndOverride(ctx, d, o.m.key(d, key))
+func (o mappedOverrides) EndOverride(ctx context.Context, d *store.Definition, key string, kind store.OverrideKind) (*store.Override, error) {
+	return o.Overrider.EndOverride(ctx, d, o.m.key(d, key), kind)
 }
 
 type mappedTrail struct {
@@ -203,8 +203,12 @@ func (k *keeper) SetOverride(_ context.Context, _ *store.Definition, o store.Ove
 	return o, nil
 }
 
-func (k *keeper) EndOverride(_ context.Context, _ *store.Definition, key string) (bool, error) {
-	return key == k.set.Key, nil
+func (k *keeper) EndOverride(_ context.Context, _ *store.Definition, key string, _ store.OverrideKind) (*store.Override, error) {
+	if key != k.set.Key {
+		return nil, nil
+	}
+	ended := k.set
+	return &ended, nil
 }
 
 func (k *keeper) Overrides(context.Context, *store.Definition, string, string, int) ([]store.Override, error) {
@@ -227,7 +231,7 @@ func TestOverridesAndHolds(t *testing.T) {
 	if all, err := ab.Overrides.Overrides(t.Context(), d, "", "", 9); err != nil || len(all) != 1 || all[0].Key != want {
 		t.Errorf("%+v %v", all, err)
 	}
-	if ended, err := ab.Overrides.EndOverride(t.Context(), d, "user:7"); err != nil || !ended {
+	if ended, err := ab.Overrides.EndOverride(t.Context(), d, "user:7", store.AnyOverride); err != nil || ended == nil || ended.Key != "user:7" {
 		t.Error(ended, err)
 	}
 	if o, err = ab.Overrides.SetOverride(t.Context(), d, store.Override{Rate: 5}); err != nil || o.Key != "" || inner.set.Key != "" {

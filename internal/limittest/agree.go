@@ -292,9 +292,10 @@ func (h *history) override() {
 	d, m := h.ab.Limits.Registry().Lookup(name), h.m.reg.Lookup(name)
 	h.called[at{name, key}] = max(h.called[at{name, key}], *h.now)
 	if h.IntN(3) == 0 {
-		got, err := h.ab.Overrides.EndOverride(ctx, d, key)
-		want, wrong := h.m.EndOverride(ctx, m, key)
-		if got != want || err != nil || wrong != nil {
+		kind := store.OverrideKind(h.IntN(3))
+		got, err := h.ab.Overrides.EndOverride(ctx, d, key, kind)
+		want, wrong := h.m.EndOverride(ctx, m, key, kind)
+		if same(got) != same(want) || err != nil || wrong != nil {
 			h.Errorf("end override of %s %q: %v %v, want %v %v", name, key, got, err, want, wrong)
 		}
 		return
@@ -315,15 +316,18 @@ func (h *history) override() {
 	if wrong != nil {
 		got, want = store.Override{}, store.Override{}
 	}
-	if same(got) != same(want) || fmt.Sprint(err) != fmt.Sprint(wrong) {
+	if same(&got) != same(&want) || fmt.Sprint(err) != fmt.Sprint(wrong) {
 		h.Errorf("set override %+v: %+v %v, want %+v %v", o, got, err, want, wrong)
 	}
 }
 
 // same returns what is equal in equal overrides. The ID is not, because it depends on
 // when the override was renewed for a new version.
-func same(o store.Override) string {
-	return fmt.Sprintf("%q %q %d %v %d %d %q %d", o.Key, o.Plan, o.Rate, o.Period, o.Burst, o.Until, o.Note, o.Version)
+func same(o *store.Override) string {
+	if o == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%q %q %d %v %d %d %q %d under %s, replaced %s", o.Key, o.Plan, o.Rate, o.Period, o.Burst, o.Until, o.Note, o.Version, same(o.Under), same(o.Replaced))
 }
 
 // sweep sweeps the store and the model.

@@ -32,7 +32,7 @@ var directions = map[string]string{
 	"Answer.Retry": "out", "Answer.Reset": "out", "Answer.Delay": "out", "Answer.Bound": "out", "Answer.Used": "out", "Answer.TS": "out",
 
 	"Override.Key": "both", "Override.Plan": "both", "Override.Rate": "both", "Override.Period": "both", "Override.Burst": "both", "Override.Until": "both",
-	"Override.Note": "both", "Override.ID": "both", "Override.Version": "both", "Override.compiled": "own",
+	"Override.Note": "both", "Override.ID": "both", "Override.Version": "both", "Override.Under": "both", "Override.Replaced": "both", "Override.compiled": "own",
 }
 
 // A Crossing checks that every field of a call crosses a decorator on its way to the
@@ -281,8 +281,8 @@ func (in *inner) SetOverride(_ context.Context, d *store.Definition, o store.Ove
 }
 
 // EndOverride implements store.Overrider.
-func (in *inner) EndOverride(context.Context, *store.Definition, string) (bool, error) {
-	return true, errors.New("of the inner store")
+func (in *inner) EndOverride(context.Context, *store.Definition, string, store.OverrideKind) (*store.Override, error) {
+	return new(store.Override), errors.New("of the inner store")
 }
 
 // Overrides implements store.Overrider.
@@ -304,7 +304,7 @@ func (trail) Audit(_ context.Context, before string, n int) ([]store.AuditEntry,
 }
 
 func (in *inner) override() store.Override {
-	return store.Override{Key: "k", Rate: 2, Period: 3e9, Burst: 4, Until: 1 << 52, Note: "ticket 81", ID: 6, Version: 7}
+	return store.Override{Key: "k", Rate: 2, Period: 3e9, Burst: 4, Until: 1 << 52, Note: "ticket 81", ID: 6, Version: 7, Under: &store.Override{Key: "k", Plan: "pro"}, Replaced: &store.Override{Key: "k", Burst: 5}}
 }
 
 func (in *inner) abilities(s store.Store) {
@@ -325,7 +325,7 @@ func (in *inner) abilities(s store.Store) {
 	if set.Key != "k" {
 		in.t.Errorf("the key of the override is %q", set.Key)
 	}
-	if ended, err := ab.Overrides.EndOverride(ctx, in.def, "k"); !ended || err == nil || !strings.Contains(err.Error(), "of the inner store") {
+	if ended, err := ab.Overrides.EndOverride(ctx, in.def, "k", store.AnyOverride); ended == nil || err == nil || !strings.Contains(err.Error(), "of the inner store") {
 		in.t.Errorf("the end of an override: %v, %v", ended, err)
 	}
 	if list, err := ab.Overrides.Overrides(ctx, in.def, "", "", 1); err != nil || len(list) != 1 || list[0].Note != "ticket 81" {

@@ -8,27 +8,20 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// SetOverride sets the override of a key from now on. The error is as in
+// SetOverride sets an override of a key from now on. The error is as in
 // store.Overrider, or store.ErrFull if there is no room.
-func (s *Store) SetOverride(_ context.Context, d *store.Definition, o store.Override) (store.Override, error) {
-	var set *store.Override
-	err := s.change(d, o.Key, func(t *txn, d *store.Definition) (err error) {
-		set, err = d.SetOverrideIn(t, o.Key, &o, t.now)
+func (s *Store) SetOverride(_ context.Context, d *store.Definition, o store.Override) (set store.Override, err error) {
+	err = s.change(d, o.Key, func(t *txn, d *store.Definition) (err error) {
+		set, err = d.SetOverrideIn(t, o.Key, o, t.now)
 		return err
 	})
-	if err != nil {
-		return o, err
-	}
-	return *set, nil
+	return set, err
 }
 
-// EndOverride ends the override of a key, and reports whether it had one.
-func (s *Store) EndOverride(_ context.Context, d *store.Definition, key string) (ended bool, err error) {
-	err = s.change(d, key, func(t *txn, d *store.Definition) error {
-		row, err := t.Row(d.Name, key)
-		if ended = row.Override != nil && (row.Override.Until == 0 || t.now < row.Override.Until); err == nil && row.Override != nil {
-			_, err = d.SetOverrideIn(t, key, nil, t.now)
-		}
+// EndOverride ends an override of a key, and returns it.
+func (s *Store) EndOverride(_ context.Context, d *store.Definition, key string, kind store.OverrideKind) (ended *store.Override, err error) {
+	err = s.change(d, key, func(t *txn, d *store.Definition) (err error) {
+		ended, err = d.EndOverrideIn(t, key, kind, t.now)
 		return err
 	})
 	return ended, err
@@ -79,8 +72,8 @@ func (s *Store) Overrides(ctx context.Context, d *store.Definition, prefix, afte
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		for _, k := range sh.extras {
-			o := k.override
-			if o == nil || k.name != d.Name || o.Until != 0 && o.Until <= now || !follows(o.Key, prefix, after) || !page.wants(o.Key) {
+			o := k.override.At(now)
+			if o == nil || k.name != d.Name || !follows(o.Key, prefix, after) || !page.wants(o.Key) {
 				continue
 			}
 			page.add(*o)

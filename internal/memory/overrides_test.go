@@ -115,10 +115,10 @@ func TestOverriddenModes(t *testing.T) {
 				t.Errorf("%s, charged: %+v", key, d)
 			}
 		}
-		if ended, err := s.EndOverride(ctx, s.reg.Lookup("api"), plan); !ended || err != nil {
+		if ended, err := s.EndOverride(ctx, s.reg.Lookup("api"), plan, store.AnyOverride); ended == nil || err != nil {
 			t.Fatal(ended, err)
 		}
-		if ended, err := s.EndOverride(ctx, s.reg.Lookup("api"), plan); ended || err != nil {
+		if ended, err := s.EndOverride(ctx, s.reg.Lookup("api"), plan, store.AnyOverride); ended != nil || err != nil {
 			t.Fatal(ended, err)
 		}
 		want := int64(5) // 4 were taken

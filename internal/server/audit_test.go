@@ -43,9 +43,23 @@ func TestAuditOfOverrides(t *testing.T) {
 		`{"key":"k","burst":70,"for":"1h"}`:                     "burst 70 until 2001-09-09T02:46:40Z",
 		`{"key":"k","burst":70,"until":"2030-01-01T00:00:00Z"}`: "burst 70 until 2030-01-01T00:00:00Z",
 	} {
+		for _, kind := range []string{"standing", "temporary"} {
+			w.do("DELETE", "/v1/limits/login/overrides?key=k&kind="+kind, "")
+		}
 		rec := w.do("PUT", "/v1/limits/login/overrides", body)
 		if got := w.audited("?n=1").Entries; rec.Code != http.StatusOK || len(got) != 1 || got[0].What != want {
 			t.Errorf("%s: %d, recorded %+v, want %q", body, rec.Code, got, want)
+		}
+	}
+	for _, c := range [][2]string{
+		{`{"key":"l","rate":7}`, "rate 7"},
+		{`{"key":"l","burst":70,"until":"2030-01-01T00:00:00Z"}`, "burst 70 until 2030-01-01T00:00:00Z, over rate 7"},
+		{`{"key":"l","burst":80,"until":"2030-01-01T00:00:00Z"}`, "burst 80 until 2030-01-01T00:00:00Z, in place of burst 70 until 2030-01-01T00:00:00Z, over rate 7"},
+		{`{"key":"l","rate":9}`, "rate 9, in place of rate 7"},
+	} {
+		w.do("PUT", "/v1/limits/login/overrides", c[0])
+		if got := w.audited("?n=1").Entries; len(got) != 1 || got[0].What != c[1] {
+			t.Errorf("%s: recorded %+v, want %q", c[0], got, c[1])
 		}
 	}
 }
@@ -60,7 +74,7 @@ func TestAudit(t *testing.T) {
 		{"POST", "/v1/reset?limit=all&note=", "", "reset all   ()"},
 		{"PUT", "/v1/limits/login/overrides", `{"key":"k","rate":50,"per":"1m","burst":70,"for":"1h","note":"a customer"}`, "override login k rate 50 per 1m burst 70 until 2001-09-09T02:46:40Z (a customer)"},
 		{"PUT", "/v1/limits/login/overrides", `{"key":"k","plan":"none"}`, ""}, // refused
-		{"DELETE", "/v1/limits/login/overrides?key=k&note=paid", "", "end-override login k  (paid)"},
+		{"DELETE", "/v1/limits/login/overrides?key=k&note=paid", "", "end-override login k rate 50 per 1m burst 70 until 2001-09-09T02:46:40Z (paid)"},
 		{"DELETE", "/v1/limits/login/overrides?key=k", "", ""},
 		{"PUT", "/v1/limits/new", `{"rate":5,"per":"1m","note":"81"}`, "define new  new=5/1m (81)"},
 		{"PUT", "/v1/limits/new", `{"rate":5,"per":"1m"}`, ""},
@@ -138,7 +152,7 @@ func TestAuditOfGRPC(t *testing.T) {
 	for _, e := range w.audited("").Entries {
 		got += fmt.Sprintf("%s %s %s %s %s (%s)\n", e.Who, e.Action, e.Limit, e.Key, e.What, e.Note)
 	}
-	if want := "127.0.0.1 end-override login k  ()\n192.0.2.9 override login k rate 7 (a customer)\n"; got != want {
+	if want := "127.0.0.1 end-override login k rate 7 ()\n192.0.2.9 override login k rate 7 (a customer)\n"; got != want {
 		t.Errorf("recorded\n%swant\n%s", got, want)
 	}
 }

@@ -127,13 +127,20 @@ func (v *verbs) SetOverride(ctx context.Context, c *dipwellv1.SetOverrideRequest
 }
 
 func (v *verbs) EndOverride(ctx context.Context, c *dipwellv1.EndOverrideRequest) (*dipwellv1.EndOverrideResponse, error) {
-	return &dipwellv1.EndOverrideResponse{}, v.ofLimit(ctx, c.Limit, func() error {
+	out := &dipwellv1.EndOverrideResponse{}
+	return out, v.ofLimit(ctx, c.Limit, func() error {
 		key, err := keyOf(c.Key)
+		kind := store.AnyOverride
+		if err == nil && c.Kind != "" {
+			kind, err = kindOf(c.Kind)
+		}
+		var ended *dipwell.Override
 		if err == nil {
-			err = v.endOverride(ctx, c.Limit, key)
+			ended, err = v.endOverride(ctx, c.Limit, key, kind)
 		}
 		if err == nil {
-			v.recordCall(ctx, store.AuditEntry{Action: didEndOverride, Limit: c.Limit, Key: key})
+			out.Ended = protoOverride(c.Limit, ended)
+			v.recordCall(ctx, store.AuditEntry{Action: didEndOverride, Limit: c.Limit, Key: key, What: describe(ended)})
 		}
 		return err
 	})
@@ -208,7 +215,11 @@ func overrideOf(c *dipwellv1.SetOverrideRequest) (*overrideCall, error) {
 }
 
 func protoOverride(limit string, o *dipwell.Override) *dipwellv1.Override {
-	out := &dipwellv1.Override{Limit: limit, Plan: o.Plan, Rate: o.Rate, PerUs: o.Period.Microseconds(), UntilUs: o.Until, Note: o.Note}
+	if o == nil {
+		return nil
+	}
+	out := &dipwellv1.Override{Limit: limit, Plan: o.Plan, Rate: o.Rate, PerUs: o.Period.Microseconds(), UntilUs: o.Until, Note: o.Note,
+		Under: protoOverride(limit, o.Under), Replaced: protoOverride(limit, o.Replaced)}
 	if o.Key != "" {
 		out.Key = &o.Key
 	}

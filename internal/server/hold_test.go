@@ -283,11 +283,11 @@ func TestOverrides(t *testing.T) {
 	path := "/v1/limits/api/overrides"
 	w.want(w.post("take", "limit=api&key=c7&cost=20"), 200)
 	w.want(w.do("PUT", path, `{"key":"c7","plan":"pro","for":"1h","note":"ticket 81"}`), 200,
-		`{"limit":"api","key":"c7","plan":"pro","until":"2001-09-09T02:46:40Z","note":"ticket 81"}`)
+		`{"limit":"api","key":"c7","plan":"pro","until":"2001-09-09T02:46:40Z","note":"ticket 81","kind":"temporary"}`)
 	w.want(w.post("take", "limit=api&key=c7&cost=900"), 200, `"plan":"pro"`, `"capacity":1000`)
 	w.want(w.do("PUT", path, `{"key":"c8","rate":600,"per":"1m","burst":0,"until":"2001-09-09T02:00:00.5Z"}`), 400)
 	w.want(w.do("PUT", path, `{"key":"c8","rate":600,"per":"1m","burst":30,"until":"2001-09-09T02:00:00.5Z"}`), 200,
-		`{"limit":"api","key":"c8","rate":600,"per":"1m","burst":30,"until":"2001-09-09T02:00:00.5Z"}`)
+		`{"limit":"api","key":"c8","rate":600,"per":"1m","burst":30,"until":"2001-09-09T02:00:00.5Z","kind":"temporary"}`)
 	w.want(w.do("PUT", path, "key=c9&plan=staff"), 200) // which callers may not name
 	api := *w.limiter.Limit("api")
 	share := func(shared bool) {
@@ -298,7 +298,7 @@ func TestOverrides(t *testing.T) {
 		}
 	}
 	share(true)
-	w.want(w.do("PUT", path+"?plan=banned", ""), 200, `"key":null,"plan":"banned","until":null}`) // the shared bucket
+	w.want(w.do("PUT", path+"?plan=banned", ""), 200, `"key":null,"plan":"banned","until":null,"kind":"standing"}`) // the shared bucket
 	w.want(w.post("take", "limit=api"), 429, `"never":true`)
 	share(false)
 	w.want(w.post("take", "limit=api&key=c9&cost=50"), 200, `"plan":"staff"`)
@@ -322,6 +322,15 @@ func TestOverrides(t *testing.T) {
 	w.want(w.post("check", "limit=api&key=c7&cost=20"), 200, `"capacity":20`)
 	w.want(w.do("GET", path+"?key=c7", ""), 404)
 
+	w.want(w.do("DELETE", path+"?key=c9&kind=temporary", ""), 404, `"field":"key"`)
+	w.want(w.do("DELETE", path+"?key=c9&kind=both", ""), 400, `"field":"kind"`)
+	w.want(w.do("PUT", path, `{"key":"c9","rate":60,"for":"1m"}`), 200, `"kind":"temporary","under":{"limit":"api","key":"c9","plan":"staff","until":null,"kind":"standing"}}`)
+	w.want(w.do("PUT", path, `{"key":"c9","plan":"pro"}`), 200, `"kind":"standing","replaced":{"limit":"api","key":"c9","plan":"staff"`)
+	w.want(w.do("GET", path+"?prefix=c9", ""), 200, `{"overrides":[{"limit":"api","key":"c9","rate":60,`, `{"limit":"api","key":"c9","plan":"pro","until":null,"kind":"standing"}],"next":null`)
+	w.want(w.do("GET", path+"?prefix=c9&kind=standing", ""), 200, `{"overrides":[{"limit":"api","key":"c9","plan":"pro"`)
+	w.want(w.do("GET", path+"?key=c9", ""), 200, `"rate":60`, `"under":{"limit":"api","key":"c9","plan":"pro"`)
+	w.want(w.do("GET", path+"?key=c9&kind=standing", ""), 200, `{"limit":"api","key":"c9","plan":"pro"`)
+	w.want(w.do("DELETE", path+"?key=c9", ""), 204)
 	w.want(w.do("DELETE", path+"?key=c9", ""), 204)
 	w.want(w.do("DELETE", path+"?key=c9", ""), 404, `"field":"key"`)
 	share(true)

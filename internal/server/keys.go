@@ -27,7 +27,8 @@ const (
 // page is the query of GET /v1/limits/{name}/keys.
 type page struct {
 	prefix, after, key string
-	one                bool // key is given
+	kind               store.OverrideKind // of overrides
+	one                bool               // key is given
 	n                  int
 }
 
@@ -213,7 +214,13 @@ func keyOfOp(op *store.Op) liveKey {
 
 func parsePage(query string) (p page, err error) {
 	p.n = pageKeys
-	err = parseQuery(query, textParam("prefix", &p.prefix), param{"after", func(value string) error {
+	err = p.parse(query)
+	return p, err
+}
+
+// parse reads the parameters of a page, and more.
+func (p *page) parse(query string, more ...param) error {
+	return parseQuery(query, append([]param{textParam("prefix", &p.prefix), param{"after", func(value string) error {
 		p.after = cmp.Or(value, dipwell.Shared) // given but empty, as in "next" after the shared bucket
 		return nil
 	}}, sizeParam(&p.n, maxKeys), param{"key", func(value string) error {
@@ -221,8 +228,7 @@ func parsePage(query string) (p page, err error) {
 			return nil
 		}
 		return checkPlain(value)
-	}})
-	return p, err
+	}}}, more...)...)
 }
 
 // plainKey reports whether a key is not empty, UTF-8, and without NUL.

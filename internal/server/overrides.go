@@ -18,14 +18,14 @@ import (
 // that of one key.
 func (a *api) overrides(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
-	p, err := parsePage(r.URL.RawQuery)
-	if err != nil {
+	p := page{n: pageKeys}
+	if err := p.parse(r.URL.RawQuery, kindParam(&p.kind)); err != nil {
 		a.fail(w, err)
 		return
 	}
 	if p.one {
 		o, err := a.overrideOf(r.Context(), name, p.key)
-		if err == nil && o == nil {
+		if o = o.Of(p.kind); err == nil && o == nil {
 			err = errNoOverride
 		}
 		if err != nil {
@@ -42,7 +42,11 @@ func (a *api) overrides(w http.ResponseWriter, r *http.Request) {
 	}
 	page, last := []overrideJSON{}, ""
 	for i := range list {
-		page, last = append(page, jsonOverride(name, &list[i])), list[i].Key
+		for o := list[i].Of(p.kind); o != nil; o = o.Under.Of(p.kind) {
+			one := jsonOverride(name, o)
+			one.Under = nil // it is in the page too
+			page, last = append(page, one), o.Key
+		}
 	}
 	writePage(w, "overrides", page, len(list) == p.n, last)
 }
@@ -112,6 +116,17 @@ func ofLength(err error) error {
 
 // describe describes an override for people.
 func describe(o *dipwell.Override) string {
+	text := numbersOf(o)
+	if o.Replaced != nil {
+		text += ", in place of " + numbersOf(o.Replaced)
+	}
+	if o.Under != nil {
+		text += ", over " + numbersOf(o.Under)
+	}
+	return text
+}
+
+func numbersOf(o *dipwell.Override) string {
 	var parts []string
 	add := func(name, value string) { parts = append(parts, name+" "+value) }
 	if o.Plan != "" {
@@ -132,36 +147,47 @@ func describe(o *dipwell.Override) string {
 	return strings.Join(parts, " ")
 }
 
-// parseKeyNote parses the query of deleteOverride.
-func parseKeyNote(query string) (key, note string, err error) {
-	key = dipwell.Shared
-	err = parseQuery(query, keyParam(&key), noteParam(&note))
-	return key, note, err
+// kindParam is the parameter kind: which of a key's two overrides.
+func kindParam(kind *store.OverrideKind) param {
+	return param{"kind", func(value string) (err error) {
+		*kind, err = kindOf(value)
+		return err
+	}}
+}
+
+func kindOf(name string) (store.OverrideKind, error) {
+	for _, k := range []store.OverrideKind{store.StandingOverride, store.TemporaryOverride} {
+		if k.String() == name {
+			return k, nil
+		}
+	}
+	return 0, bad("kind", "is neither standing nor temporary")
 }
 
 // deleteOverride answers DELETE /v1/limits/{name}/overrides.
 func (a *api) deleteOverride(w http.ResponseWriter, r *http.Request) {
-	name := r.PathValue("name")
-	key, note, err := parseKeyNote(r.URL.RawQuery)
+	name, key, note, kind := r.PathValue("name"), dipwell.Shared, "", store.AnyOverride
+	err := parseQuery(r.URL.RawQuery, keyParam(&key), noteParam(&note), kindParam(&kind))
+	var ended *dipwell.Override
 	if err == nil {
-		err = a.endOverride(r.Context(), name, key)
+		ended, err = a.endOverride(r.Context(), name, key, kind)
 	}
 	if err != nil {
 		a.failChange(w, name, err)
 		return
 	}
-	a.record(r, store.AuditEntry{Action: didEndOverride, Limit: name, Key: key, Note: note})
+	a.record(r, store.AuditEntry{Action: didEndOverride, Limit: name, Key: key, What: describe(ended), Note: note})
 	w.WriteHeader(http.StatusNoContent)
 }
 
 var errNoOverride = errors.New("the key has no override")
 
-func (s *Server) endOverride(ctx context.Context, limit, key string) error {
-	ended, err := s.limiter.EndOverride(ctx, limit, key)
-	if err == nil && !ended {
+func (s *Server) endOverride(ctx context.Context, limit, key string, kind store.OverrideKind) (*dipwell.Override, error) {
+	ended, err := s.limiter.EndOverride(ctx, limit, key, kind)
+	if err == nil && ended == nil {
 		err = errNoOverride
 	}
-	return err
+	return ended, err
 }
 
 // overrideCall is the body of putOverride.
@@ -259,10 +285,21 @@ type overrideJSON struct {
 	Burst *int64     `json:"burst,omitempty"`
 	Until *time.Time `json:"until"`
 	Note  string     `json:"note,omitempty"`
+
+	Kind     string        `json:"kind"`
+	Under    *overrideJSON `json:"under,omitempty"`
+	Replaced *overrideJSON `json:"replaced,omitempty"`
 }
 
 func jsonOverride(limit string, o *dipwell.Override) overrideJSON {
-	out := overrideJSON{Limit: limit, Key: nullable(o.Key), Plan: o.Plan, Rate: o.Rate, Note: o.Note}
+	out := overrideJSON{Limit: limit, Key: nullable(o.Key), Plan: o.Plan, Rate: o.Rate, Note: o.Note, Kind: o.Kind().String()}
+	for from, to := range map[*dipwell.Override]**overrideJSON{o.Under: &out.Under, o.Replaced: &out.Replaced} {
+		if from != nil {
+			one := jsonOverride(limit, from)
+			one.Under = nil
+			*to = &one
+		}
+	}
 	if o.Period != 0 {
 		out.Per = period.Format(o.Period)
 	}

@@ -175,14 +175,14 @@ func (n *node) looks(g *store.Group) []look {
 	var list []look
 	if r := n.recordOf(g); r != nil && (g.Cancel || g.Settles()) {
 		for _, p := range r.parts {
-			row, _ := n.table.Row(p.limit, p.key)
+			row, _, _ := n.table.Row(p.limit, p.key)
 			list = append(list, look{k: at{p.limit, p.key}, row: row})
 		}
 		return list
 	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		row, _ := n.table.Row(op.Def.Name, op.Key)
+		row, _, _ := n.table.Row(op.Def.Name, op.Key)
 		list = append(list, look{at{op.Def.Name, op.Key}, row, op.Def})
 	}
 	return list
@@ -212,7 +212,7 @@ func (n *node) checkDecision(g *store.Group, m *message, before []look) {
 	}
 	for i := range before {
 		l := &before[i]
-		row, _ := n.table.Row(l.k.limit, l.k.key)
+		row, _, _ := n.table.Row(l.k.limit, l.k.key)
 		b := n.book(l.k.limit, l.k.key)
 		n.follow(l.k)
 		if l.row.Version != 0 && row.Version != l.row.Version {
@@ -252,7 +252,7 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 			n.checkRetry(op, was.asked, g)
 			continue
 		}
-		row, _ := n.table.Row(op.Def.Name, op.Key)
+		row, _, _ := n.table.Row(op.Def.Name, op.Key)
 		var gr *grant
 		switch parts := n.rates[op.Def.Name].parts(op.Cost); {
 		case op.Verb == store.VerbReset:
@@ -468,11 +468,11 @@ func (n *node) settled(g *store.Group, m *message) {
 			b.apart = true
 		}
 		plan := p.plan
-		if o := b.level.over; o.decides(b.level.instant(now)) {
-			plan = o.plan
+		if kind := b.level.over.at(b.level.instant(now)); kind != 0 {
+			plan = b.level.over.plan(kind)
 		}
 		if cost > counted && plan != unlimited {
-			row, _ := n.table.Row(p.limit, p.key)
+			row, _, _ := n.table.Row(p.limit, p.key)
 			b.level.add(now, n.rates[p.limit].parts(cost-counted), nil, &row)
 		}
 	}
@@ -512,27 +512,21 @@ func (n *node) checkError(g *store.Group) {
 // checkDefinition checks that the override of the key decides until its end, or else
 // the definition that the caller named.
 func (n *node) checkDefinition(op *store.Op, was *look, b *book) {
-	t, o := b.level.instant(n.time()), b.level.over
+	t := b.level.instant(n.time())
 	if was.row.Version != 0 {
 		t = max(t, was.row.TS)
 	}
-	d := op.Def
+	d, kind := op.Def, b.level.over.at(t)
+	o := b.level.over.of(kind)
 	switch {
-	case o.decides(t) != (d.Override != nil):
-		n.w.fail("override", "%s of %s %q at %d: an override decides: %v; want %v (until %d)", op.Verb, d.Name, op.Key, t, d.Override != nil, o.decides(t), o.end())
+	case o == nil != (d.Override == nil) || o != nil && kind != d.Override.Kind():
+		n.w.fail("override", "%s of %s %q at %d: decided by the override %+v; want %s %+v", op.Verb, d.Name, op.Key, t, d.Override, kind, o)
 	case d.Override != nil && o.plan != "" && d.Plan != o.plan,
 		d.Override != nil && o.plan == "" && (d.Rate != o.rate || d.Burst != o.burst):
 		n.w.fail("override", "%s of %s %q: decided by %s, %d a period and burst %d; want %+v", op.Verb, d.Name, op.Key, d.Plan, d.Rate, d.Burst, *o)
 	case d.Override == nil && op.Verb != store.VerbCharge && d.Plan != was.asked.Plan:
 		n.w.fail("override", "%s of %s %q: decided by the plan %q; want %q", op.Verb, d.Name, op.Key, d.Plan, was.asked.Plan)
 	}
-}
-
-func (o *overridden) end() int64 {
-	if o == nil {
-		return 0
-	}
-	return o.until
 }
 
 func floor(a, b int64) int64 {

@@ -118,8 +118,7 @@ func (l link) holds(_ context.Context, d *store.Definition, key string) ([]store
 		return nil, errLate
 	}
 	t.looked = w.now
-	row, _ := c.node.table.Row(d.Name, key)
-	records, _ := c.node.table.Records(d.Name, key)
+	row, records, _ := c.node.table.Row(d.Name, key)
 	list := d.Base().KeyHolds(row, records, c.node.time())
 	c.p.later(t, f.delay(t.rng, c.usual))
 	return list, nil

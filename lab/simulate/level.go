@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/dipwell/dipwell/internal/terms"
@@ -25,7 +26,7 @@ type level struct {
 	number uint32 // the row's number for it
 	before int64  // parts in use before entries
 	list   []entry
-	over   *overridden // the override of the key, or nil
+	over   overrides // of the key
 
 	hasRow   bool     // the key had a row when it was last checked
 	off      bool     // the level is unknown until the row is full or reset
@@ -47,8 +48,8 @@ type entry struct {
 // under says which definition a row is under.
 type under struct {
 	plan     string
-	override bool
-	version  int // index of the limit's versions
+	override store.OverrideKind // 0: none
+	version  int                // index of the limit's versions
 }
 
 // A version is a base definition since a time on the store's clock.
@@ -100,7 +101,38 @@ type overridden struct {
 	until       int64 // on the store's clock; 0: none
 }
 
-func (o *overridden) decides(t int64) bool { return o != nil && (o.until == 0 || t < o.until) }
+// overrides are those of a key; nil: none.
+type overrides struct{ standing, temporary *overridden }
+
+func (o overrides) of(kind store.OverrideKind) *overridden {
+	switch kind {
+	case store.StandingOverride:
+		return o.standing
+	case store.TemporaryOverride:
+		return o.temporary
+	}
+	return nil
+}
+
+// at returns the kind of the one that decides at a time, or 0.
+func (o overrides) at(t int64) store.OverrideKind {
+	switch {
+	case o.temporary != nil && t < o.temporary.until:
+		return store.TemporaryOverride
+	case o.standing != nil:
+		return store.StandingOverride
+	}
+	return 0
+}
+
+// plan returns the plan that one of them leaves a key under.
+func (o overrides) plan(kind store.OverrideKind) string {
+	of := o.of(kind)
+	if of.plan == "" && kind == store.TemporaryOverride && o.standing != nil {
+		return o.standing.plan
+	}
+	return of.plan
+}
 
 // drain returns the parts that come back from one time to another if the row is first
 // under u, and what it is under at the end.
@@ -112,16 +144,21 @@ func (l *level) drain(u under, from, to int64) (parts int64, end under) {
 			from = until
 		}
 	}
-	ends := func() bool { return u.override && (l.over == nil || l.over.until != 0 && l.over.until <= to) }
+	ends := func() bool {
+		o := l.over.of(u.override)
+		return u.override != 0 && (o == nil || o.until != 0 && o.until <= to)
+	}
 	leave := func() {
-		if l.over != nil {
-			pass(l.over.until)
+		if o := l.over.of(u.override); o != nil {
+			pass(o.until)
 		}
-		u.override = false
+		if u.override = 0; l.over.standing != nil {
+			u.override = store.StandingOverride
+		}
 	}
 	for u.version < len(r.versions)-1 {
 		next := r.versions[u.version+1].since
-		if ends() && l.over != nil && l.over.until <= next {
+		if o := l.over.of(u.override); ends() && o != nil && o.until <= next {
 			leave()
 			continue
 		}
@@ -139,14 +176,17 @@ func (l *level) drain(u under, from, to int64) (parts int64, end under) {
 func (l *level) between(u under, from, to int64) int64 {
 	r := l.rates
 	rate := r.versions[u.version].rate
-	plan := u.plan
-	if u.override && l.over != nil {
-		if plan = l.over.plan; plan == "" && l.over.rate > 0 {
-			rate = l.over.rate
+	plan, o := u.plan, l.over.of(u.override)
+	if o != nil {
+		if plan = l.over.plan(u.override); o.plan == "" && l.over.standing != nil {
+			rate = cmp.Or(l.over.standing.rate, rate)
 		}
 	}
 	if n := r.plans[plan]; n > 0 {
 		rate = n
+	}
+	if o != nil && o.plan == "" {
+		rate = cmp.Or(o.rate, rate)
 	}
 	if r.period > 0 {
 		return rate * (floor(to, r.period) - floor(from, r.period))
@@ -156,12 +196,14 @@ func (l *level) between(u under, from, to int64) int64 {
 
 // underOf returns what a row is under, according to its number.
 func (l *level) underOf(row *store.State) under {
-	u := under{override: terms.IsOverride(row.Version)}
-	n := row.Version
-	if u.override {
-		n = 0
-		if row.Override != nil {
-			n = row.Override.Version
+	u, n := under{}, row.Version
+	if terms.IsOverride(n) {
+		o := row.Override
+		if n = 0; o != nil && o.ID != terms.OverrideOf(row.Version) {
+			o = o.Under
+		}
+		if o != nil {
+			n, u.override = o.Version, o.Kind()
 		}
 	} else if i := terms.IndexOf(n); i > 0 {
 		u.plan = l.rates.names[i-1]
@@ -187,10 +229,11 @@ func (l *level) instant(now int64) int64 {
 // in all versions, so that there is nothing to convert.
 func (l *level) isFixed() bool {
 	plan := l.under.plan
-	if l.under.override && l.over != nil {
-		if plan = l.over.plan; plan == "" {
+	if o := l.over.of(l.under.override); o != nil {
+		if o.plan == "" {
 			return true
 		}
+		plan = o.plan
 	}
 	return l.rates.plans[plan] > 0
 }
@@ -306,8 +349,7 @@ type wait struct {
 // checkLevel compares the row of a key with its level. row is what the store has.
 func (n *node) checkLevel(k at, why string) {
 	l := n.book(k.limit, k.key).level
-	row, _ := n.table.Row(k.limit, k.key)
-	records, _ := n.table.Records(k.limit, k.key)
+	row, records, _ := n.table.Row(k.limit, k.key)
 	now := n.time()
 	l.expire(now)
 	if row.Version == 0 {
@@ -355,7 +397,7 @@ func (n *node) used(k at, row store.State, records []store.Record, now int64) in
 		undo := n.table.undo
 		n.table.undo = nil
 		_, err := store.SweepRow(&n.table, &n.reg, k.limit, k.key, now)
-		if row, _ = n.table.Row(k.limit, k.key); err != nil {
+		if row, _, _ = n.table.Row(k.limit, k.key); err != nil {
 			n.w.fail("sweep", "%s %q: %v", k.limit, k.key, err)
 		}
 		n.table.rollback()

@@ -98,42 +98,25 @@ func set[K comparable, V any](t *table, m map[K]V, k K, v V, gone bool) {
 	}
 }
 
-func (t *table) Row(limit, key string) (store.State, error) {
+func (t *table) Row(limit, key string) (store.State, []store.Record, error) {
 	r := t.rows[at{limit, key}]
 	r.Override = r.override
-	return r.State, nil
+	return r.State, r.records, nil
 }
 
-// setKey stores a key, or deletes it if there is nothing in r.
-func (t *table) setKey(limit, key string, r row) error {
-	set(t, t.rows, at{limit, key}, r, r.State == (store.State{}) && len(r.records) == 0 && r.override == nil)
+func (t *table) SetRow(limit, key string, s store.State, records []store.Record) error {
+	k := at{limit, key}
+	r := row{s, slices.Clone(records), t.rows[k].override}
+	set(t, t.rows, k, r, s == (store.State{}) && len(records) == 0 && r.override == nil)
 	return nil
 }
 
-func (t *table) SetRow(limit, key string, s store.State) error {
-	r := t.rows[at{limit, key}]
-	r.State = s
-	return t.setKey(limit, key, r)
-}
-
-func (t *table) Record(limit, key string, id store.RecordID) (store.Record, error) {
-	return store.FindRecord(t.rows[at{limit, key}].records, id), nil
-}
-
-func (t *table) Records(limit, key string) ([]store.Record, error) {
-	return t.rows[at{limit, key}].records, nil
-}
-
-func (t *table) SetRecord(limit, key string, id store.RecordID, record store.Record) error {
-	r := t.rows[at{limit, key}]
-	r.records = store.ReplaceRecord(r.records, id, record)
-	return t.setKey(limit, key, r)
-}
-
 func (t *table) SetOverride(limit, key string, o *store.Override) error {
-	r := t.rows[at{limit, key}]
+	k := at{limit, key}
+	r := t.rows[k]
 	r.override = o
-	return t.setKey(limit, key, r)
+	set(t, t.rows, k, r, o == nil && r.State == (store.State{}) && len(r.records) == 0)
+	return nil
 }
 
 func (t *table) Pending(id store.Reservation) (store.Pending, error) { return t.pending[id], nil }
@@ -150,8 +133,8 @@ func (t *table) SetHold(id string, h store.Hold) error {
 	return nil
 }
 
-func (t *table) Live(limit, key string, now int64) (int, error) {
-	return len(t.rows[at{limit, key}].records) + store.CountFree(t.holds, limit, key, now), nil
+func (t *table) FreeHolds(limit, key string, now int64) (int, error) {
+	return store.CountFree(t.holds, limit, key, now), nil
 }
 
 // decide decides a group at the present instant, and checks what it did.
@@ -183,15 +166,32 @@ func (n *node) override(s *step) {
 		}
 	}
 	n.table.begin()
-	if _, err := d.SetOverrideIn(&n.table, s.key, o, n.time()); err != nil {
+	var err error
+	if o != nil {
+		_, err = d.SetOverrideIn(&n.table, s.key, *o, n.time())
+	} else {
+		_, err = d.EndOverrideIn(&n.table, s.key, store.AnyOverride, n.time())
+	}
+	if err != nil {
 		n.w.fail("override", "%s %q: %v", s.limit, s.key, err)
 	}
 	b := n.book(s.limit, s.key)
 	b.loosen(n.w.now, nil)
 	n.follow(at{s.limit, s.key})
 	n.checkLevel(at{s.limit, s.key}, "an override") // computed under the old one
-	if b.level.over = nil; o != nil {
-		b.level.over = &overridden{o.Plan, o.Rate, o.Burst, o.Until}
+	over := &b.level.over
+	if over.at(b.level.instant(n.time())) != store.TemporaryOverride {
+		over.temporary = nil // it has ended
+	}
+	switch {
+	case o == nil && over.temporary != nil:
+		over.temporary = nil
+	case o == nil:
+		over.standing = nil
+	case o.Until != 0:
+		over.temporary = &overridden{o.Plan, o.Rate, o.Burst, o.Until}
+	default:
+		over.standing = &overridden{o.Plan, o.Rate, o.Burst, o.Until}
 	}
 	if o != nil && o.Plan == "" {
 		b := n.bounds[s.limit]
@@ -202,7 +202,7 @@ func (n *node) override(s *step) {
 // follow adjusts the level of a key to its row, which may have been written.
 func (n *node) follow(k at) {
 	l := n.book(k.limit, k.key).level
-	row, _ := n.table.Row(k.limit, k.key)
+	row, _, _ := n.table.Row(k.limit, k.key)
 	if row.Version != 0 && (row.TS != l.ts || row.Version != l.number) {
 		l.addAt(max(l.ts, min(row.TS, l.instant(n.time()))), 0, nil, &row) // it may have been brought up to an earlier time only
 	}
@@ -215,11 +215,12 @@ func (n *node) setBack(d int64) {
 		l := b.level
 		l.expire(n.time())
 		l.waits = nil
-		row, _ := n.table.Row(k.limit, k.key)
-		records, _ := n.table.Records(k.limit, k.key)
+		row, records, _ := n.table.Row(k.limit, k.key)
 		l.atMost = l.atMost || slices.ContainsFunc(records, func(r store.Record) bool { return r.Hold != "" })
 		if row.Override == nil {
-			l.over = nil
+			l.over = overrides{}
+		} else if row.Override.Until == 0 {
+			l.over.temporary = nil
 		}
 	}
 	n.back += d

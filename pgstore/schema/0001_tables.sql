@@ -168,6 +168,7 @@ create table dipwell.key_overrides (
     debt       bigint not null,
     max_charge bigint not null,
     max_used   bigint not null,
+    under      jsonb,
     primary key (limit_id, key)
 ) with (vacuum_truncate = false);
 create index on dipwell.key_overrides (until) where until is not null;

@@ -61,10 +61,9 @@ create table if not exists dipwell.buckets (
     used     bigint not null,
     ts       bigint not null,
     seen     bigint not null,              -- the clock at the last take; 0: the same as ts
-    -- What may be given back: mark, next, due, live, holds, waits (0 or 1), and a pair
-    -- for each entry: number, units.
+    -- What a cancellation may give back: mark, next, and a pair for each entry: number,
+    -- units.
     lows     bigint[],
-    low      bigint,                       -- the last of these units, lowered by each take
     primary key ({hash})
 );
 
@@ -111,6 +110,7 @@ create table if not exists dipwell.overrides (
     note     text,
     id       int not null,
     version  int not null,                 -- of the limit
+    under    text,                         -- JSON of the standing override under one that ends
     primary key ({hash})
 );
 

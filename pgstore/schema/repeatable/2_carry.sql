@@ -106,10 +106,31 @@ begin
 end $$;
 comment on function dipwell_internal.check_callable is 'Raises an error if callers may not name a plan of a limit.';
 
+create function dipwell_internal.under_of(o dipwell.key_overrides) returns dipwell.key_overrides language sql stable as
+$$ select u.* from jsonb_populate_record(null::dipwell.key_overrides, o.under) u where o.under is not null $$;
+comment on function dipwell_internal.under_of is 'The standing override under one that ends, or null.';
+
+create function dipwell_internal.live_override(o dipwell.key_overrides, t bigint) returns dipwell.key_overrides language plpgsql stable as $$
+begin
+    return case when o.until <= t then dipwell_internal.under_of(o) else o end;
+end $$;
+comment on function dipwell_internal.live_override is 'Which of the overrides of a key decides calls at t, or null. o: the one on top.';
+
+create function dipwell_internal.named_override(o dipwell.key_overrides, number int) returns dipwell.key_overrides language plpgsql stable as $$
+begin
+    if dipwell_internal.override_number(o.id) <> number then
+        o := dipwell_internal.under_of(o);
+    end if;
+    return case when dipwell_internal.override_number(o.id) = number then o end;
+end $$;
+comment on function dipwell_internal.named_override is 'Which of the overrides of a key rows with a number are under, or null.';
+
 create function dipwell_internal.compile_override(l dipwell.limits, o dipwell.key_overrides, base dipwell.versions) returns dipwell.key_overrides language plpgsql stable as $$
 declare
     r dipwell.versions;
     p dipwell.plans;
+    u dipwell.key_overrides := dipwell_internal.under_of(o);
+    below record; -- the plan that the override lies over
 begin
     if o.plan is not null then
         select * into p from dipwell.plans x where x.limit_id = o.limit_id and x.name = o.plan and x.version = base.number;
@@ -118,9 +139,13 @@ begin
         end if;
         select p.mode, base.number, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used into o.mode, o.version, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used;
     else
-        r := dipwell_internal.compile_variant(case when base.number = l.version then l else dipwell_internal.limit_of(base.settings::jsonb) end,
-            base, 'override', o.rate, dipwell_internal.parse_per(o.per), o.burst, null);
-        select null, base.number, r.unit, r.add, r.cap, r.debt, r.max_charge, r.max_used into o.mode, o.version, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used;
+        if base.number <> l.version then
+            l := dipwell_internal.limit_of(base.settings::jsonb);
+        end if;
+        select q.rate, q.per, q.burst, q.max_debt, q.mode into below from dipwell_internal.plans_of(l.plans) q where q.name = u.plan;
+        r := dipwell_internal.compile_variant(l, base, 'override', coalesce(o.rate, u.rate, below.rate), dipwell_internal.parse_per(coalesce(o.per, u.per, below.per)),
+            coalesce(o.burst, u.burst, below.burst), below.max_debt);
+        select below.mode, base.number, r.unit, r.add, r.cap, r.debt, r.max_charge, r.max_used into o.mode, o.version, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used;
     end if;
     return o;
 end $$;
@@ -139,15 +164,27 @@ begin
 end $$;
 comment on function dipwell_internal.override_at is 'An override with its rule at a version, or that of the limit if it does not compile there.';
 
-create function dipwell_internal.renewed(l dipwell.limits, o dipwell.key_overrides) returns dipwell.key_overrides language plpgsql stable as $$
+create function dipwell_internal.renewed_for(l dipwell.limits, o dipwell.key_overrides, base dipwell.versions) returns dipwell.key_overrides language plpgsql stable as $$
 begin
-    if o.id is not null and o.version <> l.version then
-        o := dipwell_internal.override_at(l, o, (dipwell_internal.base_definition(l)).rule);
+    if o.id is not null and o.version <> base.number then
+        o := dipwell_internal.override_at(l, o, base);
         o.id := case o.id when 2147483647 then 1 else o.id + 1 end;
+        if o.under is not null then
+            o.under := to_jsonb(dipwell_internal.renewed_for(l, dipwell_internal.under_of(o), base));
+        end if;
     end if;
     return o;
 end $$;
-comment on function dipwell_internal.renewed is 'An override at the present version of its limit, with the next id if it was of an older one.';
+comment on function dipwell_internal.renewed_for is 'An override at a version of its limit, with the next id if it was of an older one; and the same of the one under it.';
+
+create function dipwell_internal.renewed(l dipwell.limits, o dipwell.key_overrides) returns dipwell.key_overrides language plpgsql stable as $$
+begin
+    if o.id is null or o.version = l.version then
+        return o;
+    end if;
+    return dipwell_internal.renewed_for(l, o, (dipwell_internal.base_definition(l)).rule);
+end $$;
+comment on function dipwell_internal.renewed is 'renewed_for the present version.';
 
 create function dipwell_internal.override_definition(l dipwell.limits, o dipwell.key_overrides) returns dipwell_internal.definition language plpgsql stable as $$
 declare
@@ -160,6 +197,12 @@ begin
     return d;
 end $$;
 comment on function dipwell_internal.override_definition is 'The definition that an override makes of the present version of its limit.';
+
+create function dipwell_internal.next_definition(l dipwell.limits, o dipwell.key_overrides, asked dipwell_internal.definition) returns dipwell_internal.definition language plpgsql stable as $$
+begin
+    return case when o.under is null then asked else dipwell_internal.override_definition(l, dipwell_internal.under_of(o)) end;
+end $$;
+comment on function dipwell_internal.next_definition is 'What decides a call after the end of the override o.';
 
 create function dipwell_internal.instant(l dipwell.limits, o dipwell.key_overrides, number int, t bigint) returns bigint language plpgsql stable as $$
 begin
@@ -174,7 +217,10 @@ create function dipwell_internal.own_definition(l dipwell.limits, o dipwell.key_
 declare
     d dipwell_internal.definition;
 begin
-    if number < 0 and dipwell_internal.decides(o, dipwell_internal.instant(l, o, number, t)) and dipwell_internal.override_number(o.id) = number then
+    if number < 0 then
+        o := dipwell_internal.live_override(dipwell_internal.named_override(o, number), dipwell_internal.instant(l, o, number, t));
+    end if;
+    if number < 0 and o.id is not null then
         return dipwell_internal.override_definition(l, o);
     elsif number > 1048575 then
         d := dipwell_internal.plan_definition(l, (select p.name from dipwell.plans p where p.limit_id = l.id and p.number = own_definition.number));
@@ -206,7 +252,7 @@ end $$;
 comment on function dipwell_internal.rule_at is 'The rule of a limit, a plan or an override at version v; null if there is no such plan.';
 
 -- target is a number at the present version. If it is null, the row stays in its plan or
--- override, or goes to the limit itself if that has ended.
+-- override; if that has ended, it goes to the one under it or to the limit itself.
 create function dipwell_internal.walk(l dipwell.limits, o dipwell.key_overrides, number int, ts bigint, n bigint, target int)
 returns table (known boolean, was dipwell.versions, r dipwell.versions, at bigint) language plpgsql stable as $$
 declare
@@ -225,13 +271,16 @@ declare
     since    bigint;
 begin
     known := false;
+    n := dipwell_internal.instant(l, o, number, greatest(n, ts));
     if over then
-        if o.id is null or dipwell_internal.override_number(o.id) <> number then
+        o := dipwell_internal.named_override(o, number);
+        if o.id is null then
             return next;
             return;
         end if;
         v := o.version;
     else
+        o := dipwell_internal.live_override(o, n);
         v := dipwell_internal.version_of(number);
         if number > 1048575 then
             select p.name into plan from dipwell.plans p where p.limit_id = l.id and p.number = walk.number;
@@ -246,7 +295,6 @@ begin
     end if;
     known := true;
     was := dipwell_internal.rule_at(l, o, v, plan, over);
-    n := dipwell_internal.instant(l, o, number, greatest(n, ts));
     if not over and plan is null and coalesce(target, l.version) = l.version then -- most rows: one query for all versions
         for later in select * from dipwell.versions x where x.limit_id = l.id and x.number > v and x.number <= l.version order by x.number loop
             if not dipwell_internal.same_rule(was, later) then
@@ -262,9 +310,10 @@ begin
         select * into later from dipwell.versions x where x.limit_id = l.id and x.number > v and x.number <= l.version order by x.number limit 1;
         if ends and (later.number is null or o.until <= later.since) then -- the override ends
             new_plan := null;
-            new_over := false;
+            new_over := o.under is not null;
             policy := 'keep';
             since := o.until;
+            o := dipwell_internal.under_of(o);
         elsif later.number is not null then
             v := later.number;
             new_plan := plan;
@@ -388,21 +437,24 @@ create function dipwell_internal.keep_override(lim int, of_key text, number int,
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     o    dipwell.key_overrides := dipwell_internal.override_of(lim, of_key);
+    live dipwell.key_overrides := dipwell_internal.live_override(o, dipwell_internal.past(n));
     l    dipwell.limits;
     base dipwell.versions;
 begin
-    if number is null then
-        delete from dipwell.key_overrides x where x.limit_id = lim and x.key = of_key and x.until <= dipwell_internal.past(n);
-    elsif number > o.version then
+    if number > live.version then
         select * into l from dipwell.limits x where x.id = lim;
         select * into base from dipwell.versions v where v.limit_id = lim and v.number = keep_override.number;
-        o := dipwell_internal.override_at(l, o, base);
-        update dipwell.key_overrides x set (id, version, mode, unit, add, cap, debt, max_charge, max_used)
-            = (case o.id when 2147483647 then 1 else o.id + 1 end, o.version, o.mode, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used)
+        live := dipwell_internal.renewed_for(l, live, base);
+    end if;
+    if live.id is null then
+        delete from dipwell.key_overrides x where x.limit_id = lim and x.key = of_key;
+    elsif live.id <> o.id then
+        update dipwell.key_overrides x set (plan, rate, per, burst, until, note, id, version, mode, unit, add, cap, debt, max_charge, max_used, under)
+            = (live.plan, live.rate, live.per, live.burst, live.until, live.note, live.id, live.version, live.mode, live.unit, live.add, live.cap, live.debt, live.max_charge, live.max_used, live.under)
             where x.limit_id = lim and x.key = of_key;
     end if;
 end $$;
-comment on function dipwell_internal.keep_override is 'Compiles the override of a key for version number, or deletes it if number is null and it has ended.';
+comment on function dipwell_internal.keep_override is 'Deletes the override of a key that has ended, and compiles the one that is left for version number.';
 
 create function dipwell_internal.store_override(l dipwell.limits, was dipwell.key_overrides, o dipwell.key_overrides, target int, n bigint) returns void language plpgsql volatile as $$
 begin

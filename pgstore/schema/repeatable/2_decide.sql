@@ -39,13 +39,14 @@ declare
     held bigint;
     moves boolean;
     t    bigint := greatest(n, ts);
-    over boolean := o.id is not null and dipwell_internal.decides(o, dipwell_internal.instant(l, o, version, t));
+    live dipwell.key_overrides := dipwell_internal.live_override(o, dipwell_internal.instant(l, o, version, t));
+    over boolean := live.id is not null;
 begin
     if over or o.id is not null or version <> (d.rule).number or d.mode in ('unlimited', 'blocked') then
         own := dipwell_internal.own_definition(l, o, version, t);
         if over then
-            d := dipwell_internal.override_definition(l, o);
-            a.override := dipwell_internal.renewed(l, o);
+            d := dipwell_internal.override_definition(l, live);
+            a.override := dipwell_internal.renewed(l, live);
         elsif verb in (4, 5) then
             -- A full row is the same as no row: a sweep may have deleted it.
             select c.used, c.ts into used_, ts_ from dipwell_internal.carry(l, o, key, version, (own.rule).number, n, used, ts) c;
@@ -71,13 +72,13 @@ begin
     if verb = 3 and max_delay is not null and not s.allowed and not s.never then
         a.retry := dipwell_internal.retry_bounded(l, asked, o, key, used, ts, version, n, cost, floor, max_delay, a.retry);
     end if;
-    if over and o.until is not null and not s.allowed and verb <> 4 then
+    if live.until is not null and not s.allowed and verb <> 4 then
         -- What is allowed after the end of the override is not computed.
-        if a.never and dipwell_internal.fits_later(l, asked, key, n, verb, cost, floor, max_delay, d.mode = 'shadow') then
+        if a.never and dipwell_internal.fits_later(l, dipwell_internal.next_definition(l, live, asked), key, n, verb, cost, floor, max_delay, d.mode = 'shadow') then
             a.never := false;
-            a.retry := o.until - n;
+            a.retry := live.until - n;
         end if;
-        a.retry := least(a.retry, o.until - n);
+        a.retry := least(a.retry, live.until - n);
     end if;
     a.allowed := s.allowed;
     a.shadow := false;
@@ -161,12 +162,12 @@ begin
     a.remaining := greatest(r.cap - a.used, 0) / r.unit;
     a.reset := case a.used when 0 then 0 else dipwell_internal.wait(r, a.used, a.ts, n) end;
     a.never := true;
-    if (d.rule).number < 0 and o.until is not null then
+    if (a.override).until is not null then
         -- If the call is refused once more at the end, and only then moves the row, retry is that end.
-        later := dipwell_internal.answer_one(l, asked, o, key, used, ts, version, o.until, verb, cost, floor, max_delay, false);
+        later := dipwell_internal.answer_one(l, asked, o, key, used, ts, version, (a.override).until, verb, cost, floor, max_delay, false);
         a.never := later.never and not later.allowed;
         a.bound := later.bound or later.write and later.granted = 0;
-        a.retry := case when a.never then 0 when later.allowed or later.write then o.until - n else o.until - n + later.retry end;
+        a.retry := case when a.never then 0 when later.allowed or later.write then (a.override).until - n else (a.override).until - n + later.retry end;
     end if;
     return a;
 end $$;
@@ -189,18 +190,19 @@ comment on function dipwell_internal.retry_bounded is 'The retry of a reservatio
 create function dipwell_internal.retry_of_holds(l dipwell.limits, o dipwell.key_overrides, asked dipwell_internal.definition, of_key text,
     a dipwell_internal.answer, need bigint, n bigint, t bigint, out never boolean, out retry bigint) language plpgsql stable as $$
 declare
-    over boolean := o.id is not null and dipwell_internal.decides(o, t);
-    mode text := case when over then o.mode else asked.mode end;
+    live dipwell.key_overrides := dipwell_internal.live_override(o, t);
+    mode text := case when live.id is not null then live.mode else asked.mode end;
     later bigint;
 begin
     if mode is distinct from 'blocked' then
         retry := dipwell_internal.hold_retry(l.id, of_key, a.used, need, (a.rule).cap, n);
     end if;
-    if over and o.until is not null then
+    if live.until is not null then
+        asked := dipwell_internal.next_definition(l, live, asked);
         later := case when asked.mode = 'blocked' then null when asked.mode = 'unlimited' or asked.mode = 'shadow' and not a.shadow then 0
             else dipwell_internal.hold_retry(l.id, of_key, a.used, need, (asked.rule).cap, n) end;
         retry := case when later is null and (mode = 'blocked' or retry is null) then null
-            when mode = 'blocked' then greatest(later, o.until - n) else least(retry, o.until - n) end;
+            when mode = 'blocked' then greatest(later, live.until - n) else least(retry, live.until - n) end;
     end if;
     never := retry is null;
     retry := coalesce(retry, 0);
@@ -307,7 +309,7 @@ begin
         stale := false;
         for i in 1..k loop
             o := case when version[i] < 0 or version[i] is null and (not locks or (ls[i]).overridden) then dipwell_internal.override_of(limit_ids[i], keys[i]) end;
-            stale := stale or version[i] < 0 and version[i] is distinct from dipwell_internal.override_number(o.id);
+            stale := stale or version[i] < 0 and (dipwell_internal.named_override(o, version[i])).id is null;
             os[i] := o;
             continue when locks and coalesce(case when version[i] < 0 then o.version else dipwell_internal.version_of(version[i]) end, 0) <= (ls[i]).version; -- as read before the lock
             select * into l from dipwell.limits x where x.id = limit_ids[i];

@@ -201,7 +201,7 @@ begin
     update dipwell.buckets x set used = c.used, ts = c.ts, version = r.number, (lows, low, due) = (select * from dipwell_internal.lows_columns(x.limit_id, x.key, c.lows))
         where x.limit_id = b.limit_id and x.key = b.key returning x.* into b;
     if o.id is not null then
-        perform dipwell_internal.store_override(l, o, case when dipwell_internal.decides(o, greatest(n, b.ts)) then dipwell_internal.renewed(l, o) end, r.number, n);
+        perform dipwell_internal.store_override(l, o, dipwell_internal.renewed(l, dipwell_internal.live_override(o, greatest(n, b.ts))), r.number, n);
     end if;
     r := dipwell_internal.spread(r, l.name, b.key);
 end $$;
@@ -219,7 +219,7 @@ begin
             select * into l from dipwell.limits x where x.id = p.limit_id;
             perform dipwell_internal.settle_row(l, b, n);
         elsif not exists (select from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key) then
-            delete from dipwell.key_overrides x where x.limit_id = p.limit_id and x.key = p.key and x.id = p.id and x.until <= n;
+            perform dipwell_internal.keep_override(p.limit_id, p.key, null, n);
         end if;
     end loop;
 end $$;

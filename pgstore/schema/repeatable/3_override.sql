@@ -100,13 +100,21 @@ exception when invalid_parameter_value then
 end $$;
 comment on function dipwell_internal.check_override is 'Checks an override that is set at n, and fills in its rule.';
 
--- The row is locked before the override is read, as everywhere else.
-create function dipwell_internal.change_override(lim int, of_key text, o dipwell.key_overrides, at bigint) returns dipwell.key_overrides
-language plpgsql volatile as $$
+create function dipwell_internal.override_id(n bigint, taken int[]) returns int language sql immutable as
+$$ select x.id::int from generate_series(n, n + 4) i cross join lateral (select i & 2147483647 as id) x where x.id <> 0 and x.id <> all (array_remove(taken, null)) order by i limit 1 $$;
+comment on function dipwell_internal.override_id is 'The id of an override that is set at n: none of those that are taken.';
+
+-- o is the override to set, or null, and kind what it is or which to end. The row is locked
+-- before the overrides are read, as everywhere else.
+create function dipwell_internal.change_override(lim int, of_key text, o dipwell.key_overrides, kind text, at bigint,
+    out set_ dipwell.key_overrides, out ended dipwell.key_overrides) language plpgsql volatile as $$
 declare
     l   dipwell.limits;
     b   dipwell.buckets;
-    was dipwell.key_overrides;
+    was dipwell.key_overrides; -- the one on top
+    live dipwell.key_overrides; -- the same, if it has not ended, or the one under it
+    top dipwell.key_overrides;
+    taken int[]; -- ids that the overrides of the key had
     e   dipwell_internal.definition; -- from now on
     r   dipwell.versions;
     s   dipwell.versions;
@@ -128,20 +136,39 @@ begin
     was := dipwell_internal.override_of(lim, of_key);
     n := coalesce(at, dipwell_internal.now_us());
     if o.id is null and was.id is null then
-        return null;
+        return;
     end if;
     if dipwell_internal.expire_holds(lim, of_key, n) > 0 then -- which may have ended the last override
         select * into b from dipwell.buckets x where x.limit_id = lim and x.key = of_key;
         was := coalesce(dipwell_internal.override_of(lim, of_key), was);
     end if;
+    live := dipwell_internal.renewed(l, dipwell_internal.live_override(was, greatest(n, b.ts)));
+    taken := array_remove(array[live.id, (live.under->>'id')::int], null);
+    ended := case when kind is null or (kind = 'temporary') = (live.until is not null) then live
+        when kind = 'standing' then dipwell_internal.under_of(live) end;
     if o.id is not null then
         o.limit_id := lim;
         o.key := of_key;
-        o := dipwell_internal.check_override(l, o, n);
-        o.id := (n & 2147483647)::int;
-        if o.id = 0 or o.id = (dipwell_internal.renewed(l, was)).id then
-            o.id := case o.id when 2147483647 then 1 else o.id + 1 end;
+        o.id := dipwell_internal.override_id(n, taken);
+        if o.until is not null then
+            o.under := case when live.until is null and live.id is not null then to_jsonb(live) else live.under end;
         end if;
+        o := dipwell_internal.check_override(l, o, n);
+        set_ := o;
+    end if;
+    if kind = 'standing' and live.until is not null then -- what lies over it may change with it
+        top := live;
+        top.under := case when o.id is not null then to_jsonb(o) end;
+        top.id := dipwell_internal.override_id(n, taken || o.id);
+        if o.id is not null and top.plan is null then
+            top := dipwell_internal.check_override(l, top, n);
+        elsif top.plan is null then
+            top.version := 0;
+            top := dipwell_internal.override_at(l, top, (dipwell_internal.base_definition(l)).rule);
+        end if;
+        o := top;
+    elsif o.id is null then
+        o := case when ended.id is null then live else dipwell_internal.under_of(ended) end;
     end if;
     if b.limit_id is not null then
         perform dipwell_internal.check_version(l, case when b.version < 0 then was.version else dipwell_internal.version_of(b.version) end);
@@ -181,11 +208,9 @@ begin
             perform dipwell_internal.make_room_for_overrides(lim);
         end if;
         insert into dipwell.key_overrides select o.*;
-        return o;
     end if;
-    return case when dipwell_internal.decides(was, n) then was end;
 end $$;
-comment on function dipwell_internal.change_override is 'Sets the override of a key, or ends it if o is null, and converts the row.';
+comment on function dipwell_internal.change_override is 'Sets an override of a key, or ends one if o is null, and converts the row. Returns what was set, and what was replaced or ended.';
 
 create function dipwell_internal.mark_overridden(lim int) returns void language plpgsql volatile as $$
 begin
@@ -196,10 +221,11 @@ comment on function dipwell_internal.mark_overridden is 'Sets limits.overridden.
 
 -- Where another transaction changes the limit, or has set its first override, the limit is
 -- not marked here, but by a sweep: until then the row of the key tells of its override.
-create function dipwell_internal.set_override(lim int, of_key text, plan text, rate bigint, per bigint, burst bigint, until bigint, note text, at bigint default null)
-returns dipwell.key_overrides language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+create function dipwell_internal.set_override(lim int, of_key text, plan text, rate bigint, per bigint, burst bigint, until bigint, note text, at bigint default null,
+    out set_ dipwell.key_overrides, out replaced dipwell.key_overrides) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
     o dipwell.key_overrides;
+    c record;
 begin
     perform dipwell_internal.wrong('per: is not a length of time') where per = 0;
     o.plan := plan;
@@ -213,13 +239,15 @@ begin
     if found then
         perform dipwell_internal.mark_overridden(lim);
     end if;
-    return dipwell_internal.change_override(lim, of_key, o, at);
+    select * into c from dipwell_internal.change_override(lim, of_key, o, case when until is null then 'standing' else 'temporary' end, at);
+    set_ := c.set_;
+    replaced := c.ended;
 end $$;
 comment on function dipwell_internal.set_override is 'dipwell.override for the id of a limit.';
 
-create function dipwell_internal.end_override(lim int, of_key text, at bigint default null) returns boolean
+create function dipwell_internal.end_override(lim int, of_key text, kind text, at bigint default null) returns dipwell.key_overrides
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
-    return (dipwell_internal.change_override(lim, of_key, null, at)).id is not null;
+    return (dipwell_internal.change_override(lim, of_key, null, kind, at)).ended;
 end $$;
 comment on function dipwell_internal.end_override is 'dipwell.end_override for the id of a limit.';

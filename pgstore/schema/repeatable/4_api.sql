@@ -210,49 +210,64 @@ begin
 end $$;
 comment on function dipwell.drop_plan is 'Removes a plan. The calls of keys that have it by an override are then decided by the limit itself.';
 
+create function dipwell_internal.time_of(us bigint) returns timestamptz language sql immutable as
+$$ select timestamptz 'epoch' + us / 1048576 * interval '1048576 microseconds' + us % 1048576 * interval '1 microsecond' $$;
+comment on function dipwell_internal.time_of is 'A time in µs since the Unix epoch.';
+
+create function dipwell_internal.describe(o dipwell.key_overrides) returns text language sql stable as
+$$ select nullif(concat_ws(' ', 'plan ' || o.plan, 'rate ' || o.rate, 'per ' || o.per, 'burst ' || o.burst,
+    'until ' || to_char(dipwell_internal.time_of(o.until) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')), '') $$;
+comment on function dipwell_internal.describe is 'An override, for the audit.';
+
 create function dipwell.override(limit_name text, key text default null, plan text default null, rate bigint default null, per interval default null,
     burst bigint default null, until timestamptz default null, note text default null)
-returns void
+returns table (replaced_plan text, replaced_rate bigint, replaced_per text, replaced_burst bigint, replaced_until timestamptz, replaced_note text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
     lim    int;
+    was    dipwell.key_overrides;
     period bigint := case when per is not null then dipwell_internal.period_of(per) end;
 begin
     lim := dipwell_internal.limit_id(limit_name, 'limit_name');
     key := dipwell_internal.check_key(lim, key);
-    perform dipwell_internal.set_override(lim, r.key, plan, rate, period, burst,
-        case when until < 'infinity' then (extract(epoch from least(greatest(until, 'epoch'), '3000-01-01')) * 1000000)::bigint end, note)
-        from unnest(dipwell_internal.row_keys((select l.shards from dipwell.limits l where l.id = lim), override.key)) r (key);
+    was := (select (array_agg(s.replaced))[1] from unnest(dipwell_internal.row_keys((select l.shards from dipwell.limits l where l.id = lim), override.key)) r (key)
+        cross join lateral dipwell_internal.set_override(lim, r.key, plan, rate, period, burst,
+        case when until < 'infinity' then (extract(epoch from least(greatest(until, 'epoch'), '3000-01-01')) * 1000000)::bigint end, note) s);
     perform dipwell_internal.changed('override', limit_name, key,
         concat_ws(' ', 'plan ' || plan, 'rate ' || rate, 'per ' || dipwell_internal.format_per(period), 'burst ' || burst,
-            'until ' || to_char(nullif(until, 'infinity') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')), note);
+            'until ' || to_char(nullif(until, 'infinity') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
+            'in place of ' || dipwell_internal.describe(was)), note);
+    return query select was.plan, was.rate, was.per, was.burst, dipwell_internal.time_of(was.until), was.note where was.id is not null;
 end $$;
 comment on function dipwell.override is
-    'Sets the override of a key, in place of the one it may have: until a time, or for good, a plan or a rate, per and burst of its own decide the calls of the key. null means the limit''s setting.';
+    'Sets an override of a key: a plan, or a rate, per and burst of its own, decide the calls of the key. Without until it stands until it is ended. One with until lies over it: its numbers change those under it. Each replaces the one of its kind, which is returned. null means the setting below.';
 
-create function dipwell.end_override(limit_name text, key text default null) returns boolean
+create function dipwell.end_override(limit_name text, key text default null, kind text default null) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
     lim    int := dipwell_internal.limit_id(limit_name, 'limit_name');
     of_key text := coalesce(key, '');
-    ended  boolean;
+    was    dipwell.key_overrides;
 begin
     perform dipwell_internal.wrong('key: is empty') where key = '';
-    ended := (select bool_or(dipwell_internal.end_override(lim, r.key)) from dipwell.limits l
-        cross join lateral unnest(dipwell_internal.row_keys(l.shards, of_key)) r (key) where l.id = lim);
-    if ended then
-        perform dipwell_internal.changed('end-override', limit_name, key);
+    perform dipwell_internal.wrong(format('kind: "%s" is not one of standing, temporary', kind)) where kind not in ('standing', 'temporary');
+    was := (select (array_agg(e) filter (where e.id is not null))[1] from dipwell.limits l
+        cross join lateral unnest(dipwell_internal.row_keys(l.shards, of_key)) r (key)
+        cross join lateral dipwell_internal.end_override(lim, r.key, end_override.kind) e where l.id = lim);
+    if was.id is not null then
+        perform dipwell_internal.changed('end-override', limit_name, key, dipwell_internal.describe(was));
     else -- checked now, because an override may be older than what keys the limit has
         perform dipwell_internal.check_key(lim, key);
     end if;
-    return ended;
+    return was.id is not null;
 end $$;
-comment on function dipwell.end_override is 'Ends the override of a key. Returns false if it has none.';
+comment on function dipwell.end_override is 'Ends an override of a key: the one of a kind, standing or temporary, or by default the one that decides. Returns false if the key has none.';
 
 create view dipwell.overrides as
     select l.name as limit_name, nullif(k.key, '') as key, o.plan, o.rate, o.per, o.burst,
-        timestamptz 'epoch' + o.until / 1048576 * interval '1048576 microseconds' + o.until % 1048576 * interval '1 microsecond' as until, o.note
-    from dipwell.key_overrides o join dipwell.limits l on l.id = o.limit_id
+        timestamptz 'epoch' + o.until / 1048576 * interval '1048576 microseconds' + o.until % 1048576 * interval '1 microsecond' as until, o.note, case when o.until is null then 'standing' else 'temporary' end as kind
+    from dipwell.key_overrides top cross join lateral (select top.* union all select u.* from jsonb_populate_record(null::dipwell.key_overrides, top.under) u where u.id is not null) o
+    join dipwell.limits l on l.id = o.limit_id
     cross join lateral (select dipwell_internal.key_of(l.shards, o.key) as key) k
     where ((l.shards > 1) is not true or o.key = k.key || chr(1) || '00') and (o.until is null or o.until > dipwell_internal.now_us());
 

@@ -28,10 +28,6 @@ create type dipwell.settled as (
     repeated    boolean
 );
 
-create function dipwell_internal.time_of(x bigint) returns timestamptz language sql immutable as
-$$ select timestamptz 'epoch' + x / 1048576 * interval '1048576 microseconds' + x % 1048576 * interval '1 microsecond' $$;
-comment on function dipwell_internal.time_of is 'The time x µs after the Unix epoch.';
-
 create function dipwell_internal.micros(x interval) returns bigint language sql immutable as
 $$ select case when x > interval '100000 years' then 9223372036854775807 when x < interval '-100000 years' then -9223372036854775807
     else (date_part('epoch', x) * 1000000)::bigint end $$;

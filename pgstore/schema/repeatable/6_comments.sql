@@ -117,6 +117,7 @@ begin
         ('plans', 'name', 'Name of the plan.'),
         ('plans', 'callable', 'true: callers may name it; false: only an override gives it; children: calls of the limit''s children choose it.'),
         ('key_overrides', 'id', 'Rows of buckets under it have the version id - 2^31. It changes with each version of the limit.'),
+        ('key_overrides', 'under', 'The override of the key that stands, in the columns of this table, if this one ends; null: none.'),
         ('key_overrides', 'version', 'The version of the limit for which the columns after it were computed.'),
         ('buckets', 'version', 'The definition under which used is counted: a version of the limit, plans.number, or key_overrides.id - 2^31.'),
         ('buckets', 'lows', 'How much records can still give back: mark, next number, number of live holds, 1 if there are other records, and for each entry number and units, but for the units of the last.'),

@@ -209,7 +209,7 @@ type Decision struct {
 	Hold          string                 `protobuf:"bytes,17,opt,name=hold,proto3" json:"hold,omitempty"`                                        // id of the hold, for Settle and Extend
 	ExpiresUs     int64                  `protobuf:"varint,18,opt,name=expires_us,json=expiresUs,proto3" json:"expires_us,omitempty"`            // when the hold expires, in microseconds since the Unix epoch; 0: no hold
 	Repeated      bool                   `protobuf:"varint,19,opt,name=repeated,proto3" json:"repeated,omitempty"`                               // the same Hold or Settle was made before, and changed nothing now
-	RetryIsBound  bool                   `protobuf:"varint,20,opt,name=retry_is_bound,json=retryIsBound,proto3" json:"retry_is_bound,omitempty"` // retry_after_us is not exact: the key has holds and the call may be allowed before it, or its override ends
+	RetryIsBound  bool                   `protobuf:"varint,20,opt,name=retry_is_bound,json=retryIsBound,proto3" json:"retry_is_bound,omitempty"` // retry_after_us is not exact: the key has holds or a faster plan and the call may be allowed before it, or its override ends
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -931,6 +931,8 @@ type Override struct {
 	Burst         *int64                 `protobuf:"varint,6,opt,name=burst,proto3,oneof" json:"burst,omitempty"`              // absent: as the limit
 	UntilUs       int64                  `protobuf:"varint,7,opt,name=until_us,json=untilUs,proto3" json:"until_us,omitempty"` // since the Unix epoch, on the store's clock; 0: it has no end
 	Note          string                 `protobuf:"bytes,8,opt,name=note,proto3" json:"note,omitempty"`                       // at most 1024 bytes
+	Under         *Override              `protobuf:"bytes,9,opt,name=under,proto3" json:"under,omitempty"`                     // in an answer: the standing override under one that ends
+	Replaced      *Override              `protobuf:"bytes,10,opt,name=replaced,proto3" json:"replaced,omitempty"`              // in the answer of SetOverride: the one of the same kind before
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1021,6 +1023,20 @@ func (x *Override) GetNote() string {
 	return ""
 }
 
+func (x *Override) GetUnder() *Override {
+	if x != nil {
+		return x.Under
+	}
+	return nil
+}
+
+func (x *Override) GetReplaced() *Override {
+	if x != nil {
+		return x.Replaced
+	}
+	return nil
+}
+
 type SetOverrideRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Override      *Override              `protobuf:"bytes,1,opt,name=override,proto3" json:"override,omitempty"`
@@ -1077,6 +1093,7 @@ type EndOverrideRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
 	Key           *string                `protobuf:"bytes,2,opt,name=key,proto3,oneof" json:"key,omitempty"`
+	Kind          string                 `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"` // standing or temporary; absent: the one that decides
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1125,8 +1142,16 @@ func (x *EndOverrideRequest) GetKey() string {
 	return ""
 }
 
+func (x *EndOverrideRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
 type EndOverrideResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ended         *Override              `protobuf:"bytes,1,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1159,6 +1184,13 @@ func (x *EndOverrideResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use EndOverrideResponse.ProtoReflect.Descriptor instead.
 func (*EndOverrideResponse) Descriptor() ([]byte, []int) {
 	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *EndOverrideResponse) GetEnded() *Override {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
 }
 
 type OverridesRequest struct {
@@ -1231,7 +1263,7 @@ func (x *OverridesRequest) GetN() int32 {
 
 type OverridesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Overrides     []*Override            `protobuf:"bytes,1,rep,name=overrides,proto3" json:"overrides,omitempty"` // in byte order of their keys
+	Overrides     []*Override            `protobuf:"bytes,1,rep,name=overrides,proto3" json:"overrides,omitempty"` // of each key the one that decides, in byte order of their keys
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1362,7 +1394,7 @@ const file_proto_dipwell_v1_dipwell_proto_rawDesc = "" +
 	"\x04hold\x18\x01 \x01(\tR\x04hold\x12\x16\n" +
 	"\x06tokens\x18\x02 \x01(\x03R\x06tokens\x12\x1d\n" +
 	"\n" +
-	"expires_us\x18\x03 \x01(\x03R\texpiresUs\"\xd2\x01\n" +
+	"expires_us\x18\x03 \x01(\x03R\texpiresUs\"\xb0\x02\n" +
 	"\bOverride\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x15\n" +
 	"\x03key\x18\x02 \x01(\tH\x00R\x03key\x88\x01\x01\x12\x12\n" +
@@ -1371,17 +1403,22 @@ const file_proto_dipwell_v1_dipwell_proto_rawDesc = "" +
 	"\x06per_us\x18\x05 \x01(\x03R\x05perUs\x12\x19\n" +
 	"\x05burst\x18\x06 \x01(\x03H\x01R\x05burst\x88\x01\x01\x12\x19\n" +
 	"\buntil_us\x18\a \x01(\x03R\auntilUs\x12\x12\n" +
-	"\x04note\x18\b \x01(\tR\x04noteB\x06\n" +
+	"\x04note\x18\b \x01(\tR\x04note\x12*\n" +
+	"\x05under\x18\t \x01(\v2\x14.dipwell.v1.OverrideR\x05under\x120\n" +
+	"\breplaced\x18\n" +
+	" \x01(\v2\x14.dipwell.v1.OverrideR\breplacedB\x06\n" +
 	"\x04_keyB\b\n" +
 	"\x06_burst\"]\n" +
 	"\x12SetOverrideRequest\x120\n" +
 	"\boverride\x18\x01 \x01(\v2\x14.dipwell.v1.OverrideR\boverride\x12\x15\n" +
-	"\x06for_us\x18\x02 \x01(\x03R\x05forUs\"I\n" +
+	"\x06for_us\x18\x02 \x01(\x03R\x05forUs\"]\n" +
 	"\x12EndOverrideRequest\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x15\n" +
-	"\x03key\x18\x02 \x01(\tH\x00R\x03key\x88\x01\x01B\x06\n" +
-	"\x04_key\"\x15\n" +
-	"\x13EndOverrideResponse\"s\n" +
+	"\x03key\x18\x02 \x01(\tH\x00R\x03key\x88\x01\x01\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kindB\x06\n" +
+	"\x04_key\"A\n" +
+	"\x13EndOverrideResponse\x12*\n" +
+	"\x05ended\x18\x01 \x01(\v2\x14.dipwell.v1.OverrideR\x05ended\"s\n" +
 	"\x10OverridesRequest\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x16\n" +
 	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x19\n" +
@@ -1447,45 +1484,48 @@ var file_proto_dipwell_v1_dipwell_proto_depIdxs = []int32{
 	1,  // 2: dipwell.v1.WaitRequest.takes:type_name -> dipwell.v1.Take
 	1,  // 3: dipwell.v1.HoldRequest.takes:type_name -> dipwell.v1.Take
 	11, // 4: dipwell.v1.HoldsResponse.holds:type_name -> dipwell.v1.KeyHold
-	12, // 5: dipwell.v1.SetOverrideRequest.override:type_name -> dipwell.v1.Override
-	12, // 6: dipwell.v1.OverridesResponse.overrides:type_name -> dipwell.v1.Override
-	0,  // 7: dipwell.v1.Limiter.Take:input_type -> dipwell.v1.Call
-	0,  // 8: dipwell.v1.Limiter.Check:input_type -> dipwell.v1.Call
-	0,  // 9: dipwell.v1.Limiter.TakeUpTo:input_type -> dipwell.v1.Call
-	0,  // 10: dipwell.v1.Limiter.Reserve:input_type -> dipwell.v1.Call
-	0,  // 11: dipwell.v1.Limiter.Charge:input_type -> dipwell.v1.Call
-	0,  // 12: dipwell.v1.Limiter.Refund:input_type -> dipwell.v1.Call
-	0,  // 13: dipwell.v1.Limiter.Reset:input_type -> dipwell.v1.Call
-	3,  // 14: dipwell.v1.Limiter.Cancel:input_type -> dipwell.v1.CancelRequest
-	5,  // 15: dipwell.v1.Limiter.Wait:input_type -> dipwell.v1.WaitRequest
-	6,  // 16: dipwell.v1.Limiter.Hold:input_type -> dipwell.v1.HoldRequest
-	7,  // 17: dipwell.v1.Limiter.Settle:input_type -> dipwell.v1.SettleRequest
-	8,  // 18: dipwell.v1.Limiter.Extend:input_type -> dipwell.v1.ExtendRequest
-	9,  // 19: dipwell.v1.Limiter.Holds:input_type -> dipwell.v1.HoldsRequest
-	13, // 20: dipwell.v1.Limiter.SetOverride:input_type -> dipwell.v1.SetOverrideRequest
-	14, // 21: dipwell.v1.Limiter.EndOverride:input_type -> dipwell.v1.EndOverrideRequest
-	16, // 22: dipwell.v1.Limiter.Overrides:input_type -> dipwell.v1.OverridesRequest
-	2,  // 23: dipwell.v1.Limiter.Take:output_type -> dipwell.v1.Decision
-	2,  // 24: dipwell.v1.Limiter.Check:output_type -> dipwell.v1.Decision
-	2,  // 25: dipwell.v1.Limiter.TakeUpTo:output_type -> dipwell.v1.Decision
-	2,  // 26: dipwell.v1.Limiter.Reserve:output_type -> dipwell.v1.Decision
-	2,  // 27: dipwell.v1.Limiter.Charge:output_type -> dipwell.v1.Decision
-	2,  // 28: dipwell.v1.Limiter.Refund:output_type -> dipwell.v1.Decision
-	2,  // 29: dipwell.v1.Limiter.Reset:output_type -> dipwell.v1.Decision
-	4,  // 30: dipwell.v1.Limiter.Cancel:output_type -> dipwell.v1.CancelResponse
-	2,  // 31: dipwell.v1.Limiter.Wait:output_type -> dipwell.v1.Decision
-	2,  // 32: dipwell.v1.Limiter.Hold:output_type -> dipwell.v1.Decision
-	2,  // 33: dipwell.v1.Limiter.Settle:output_type -> dipwell.v1.Decision
-	2,  // 34: dipwell.v1.Limiter.Extend:output_type -> dipwell.v1.Decision
-	10, // 35: dipwell.v1.Limiter.Holds:output_type -> dipwell.v1.HoldsResponse
-	12, // 36: dipwell.v1.Limiter.SetOverride:output_type -> dipwell.v1.Override
-	15, // 37: dipwell.v1.Limiter.EndOverride:output_type -> dipwell.v1.EndOverrideResponse
-	17, // 38: dipwell.v1.Limiter.Overrides:output_type -> dipwell.v1.OverridesResponse
-	23, // [23:39] is the sub-list for method output_type
-	7,  // [7:23] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	12, // 5: dipwell.v1.Override.under:type_name -> dipwell.v1.Override
+	12, // 6: dipwell.v1.Override.replaced:type_name -> dipwell.v1.Override
+	12, // 7: dipwell.v1.SetOverrideRequest.override:type_name -> dipwell.v1.Override
+	12, // 8: dipwell.v1.EndOverrideResponse.ended:type_name -> dipwell.v1.Override
+	12, // 9: dipwell.v1.OverridesResponse.overrides:type_name -> dipwell.v1.Override
+	0,  // 10: dipwell.v1.Limiter.Take:input_type -> dipwell.v1.Call
+	0,  // 11: dipwell.v1.Limiter.Check:input_type -> dipwell.v1.Call
+	0,  // 12: dipwell.v1.Limiter.TakeUpTo:input_type -> dipwell.v1.Call
+	0,  // 13: dipwell.v1.Limiter.Reserve:input_type -> dipwell.v1.Call
+	0,  // 14: dipwell.v1.Limiter.Charge:input_type -> dipwell.v1.Call
+	0,  // 15: dipwell.v1.Limiter.Refund:input_type -> dipwell.v1.Call
+	0,  // 16: dipwell.v1.Limiter.Reset:input_type -> dipwell.v1.Call
+	3,  // 17: dipwell.v1.Limiter.Cancel:input_type -> dipwell.v1.CancelRequest
+	5,  // 18: dipwell.v1.Limiter.Wait:input_type -> dipwell.v1.WaitRequest
+	6,  // 19: dipwell.v1.Limiter.Hold:input_type -> dipwell.v1.HoldRequest
+	7,  // 20: dipwell.v1.Limiter.Settle:input_type -> dipwell.v1.SettleRequest
+	8,  // 21: dipwell.v1.Limiter.Extend:input_type -> dipwell.v1.ExtendRequest
+	9,  // 22: dipwell.v1.Limiter.Holds:input_type -> dipwell.v1.HoldsRequest
+	13, // 23: dipwell.v1.Limiter.SetOverride:input_type -> dipwell.v1.SetOverrideRequest
+	14, // 24: dipwell.v1.Limiter.EndOverride:input_type -> dipwell.v1.EndOverrideRequest
+	16, // 25: dipwell.v1.Limiter.Overrides:input_type -> dipwell.v1.OverridesRequest
+	2,  // 26: dipwell.v1.Limiter.Take:output_type -> dipwell.v1.Decision
+	2,  // 27: dipwell.v1.Limiter.Check:output_type -> dipwell.v1.Decision
+	2,  // 28: dipwell.v1.Limiter.TakeUpTo:output_type -> dipwell.v1.Decision
+	2,  // 29: dipwell.v1.Limiter.Reserve:output_type -> dipwell.v1.Decision
+	2,  // 30: dipwell.v1.Limiter.Charge:output_type -> dipwell.v1.Decision
+	2,  // 31: dipwell.v1.Limiter.Refund:output_type -> dipwell.v1.Decision
+	2,  // 32: dipwell.v1.Limiter.Reset:output_type -> dipwell.v1.Decision
+	4,  // 33: dipwell.v1.Limiter.Cancel:output_type -> dipwell.v1.CancelResponse
+	2,  // 34: dipwell.v1.Limiter.Wait:output_type -> dipwell.v1.Decision
+	2,  // 35: dipwell.v1.Limiter.Hold:output_type -> dipwell.v1.Decision
+	2,  // 36: dipwell.v1.Limiter.Settle:output_type -> dipwell.v1.Decision
+	2,  // 37: dipwell.v1.Limiter.Extend:output_type -> dipwell.v1.Decision
+	10, // 38: dipwell.v1.Limiter.Holds:output_type -> dipwell.v1.HoldsResponse
+	12, // 39: dipwell.v1.Limiter.SetOverride:output_type -> dipwell.v1.Override
+	15, // 40: dipwell.v1.Limiter.EndOverride:output_type -> dipwell.v1.EndOverrideResponse
+	17, // 41: dipwell.v1.Limiter.Overrides:output_type -> dipwell.v1.OverridesResponse
+	26, // [26:42] is the sub-list for method output_type
+	10, // [10:26] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_proto_dipwell_v1_dipwell_proto_init() }
