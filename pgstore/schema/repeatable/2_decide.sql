@@ -229,20 +229,16 @@ declare
     l       dipwell.limits;
     d       dipwell_internal.definition;
     o       dipwell.key_overrides;
-    used    bigint[] := array_fill(0::bigint, array[k]);
-    ts      bigint[] := used;
-    version int[] := array_fill(0, array[k]);
+    bs      dipwell.buckets[] := array_fill(null::dipwell.buckets, array[k]); -- without lows; low is 0 if there are none
+    b       dipwell.buckets;
     fresh   boolean[] := array_fill(false, array[k]); -- inserted by this call
     born    bigint; -- when the first of them was inserted
-    listed  boolean[] := fresh; -- whether the row has lows
-    dues    bigint[] := array_fill(null::bigint, array[k]); -- when a record of the row ends, or earlier
-    list    bigint[]; -- its lows
+    list    bigint[]; -- lows of a row
     stale   boolean; -- a row was read before its override was set or ended
     answers dipwell_internal.answer[];
     a       dipwell_internal.answer;
     i       int;
     sorted  int[] := array[1];
-    singly  int[];
     verdict boolean;
     changes boolean;
     moves   boolean; -- a refusal moves a row
@@ -252,52 +248,27 @@ declare
     ended   boolean; -- holds have expired
     locks   boolean := false;
     rounds  int := 0;
-    row_    record;
+    x       record;
 begin
     if k > 1 then
         sorted := array(select s from generate_series(1, k) s order by limit_ids[s], keys[s] collate "C");
     end if;
     loop
-        if k > 1 and not locks then
-            -- One statement, so that all rows are from one snapshot.
-            for row_ in select q.at, b.used, b.ts, b.version, coalesce(b.low > 0, false) as listed, b.due
-                from unnest((select limit_ids), (select keys)) with ordinality q (limit_id, key, at) left join lateral (
-                    select x.used, x.ts, x.version, x.low, x.due
-                    from dipwell.buckets x where x.limit_id = q.limit_id and x.key = q.key limit 1) b on true loop
-                used[row_.at] := coalesce(row_.used, 0);
-                ts[row_.at] := coalesce(row_.ts, -9007199254740991);
-                version[row_.at] := row_.version;
-                listed[row_.at] := row_.listed;
-                dues[row_.at] := row_.due;
-            end loop;
-            singly := '{}';
-        else
-            singly := sorted;
-        end if;
-        foreach i in array singly loop
+        -- One statement, so that all rows are from one snapshot.
+        for x in select q.at, (coalesce(y.used, 0), coalesce(y.ts, -9007199254740991), q.limit_id, y.version, q.key, null, coalesce(y.low, 0), y.due)::dipwell.buckets as b
+                from unnest((select limit_ids), (select keys)) with ordinality q (limit_id, key, at)
+                left join lateral (select z.* from dipwell.buckets z where z.limit_id = q.limit_id and z.key = q.key limit 1) y on true where not locks loop
+            bs[x.at] := x.b;
+        end loop;
+        foreach i in array case when locks then sorted else '{}' end loop
             while not fresh[i] loop
-                if locks then
-                    select b.used, b.ts, b.version, coalesce(b.low > 0, false) as listed, b.due into row_ from dipwell.buckets b
-                        where b.limit_id = limit_ids[i] and b.key = keys[i] for update;
-                else
-                    select b.used, b.ts, b.version, coalesce(b.low > 0, false) as listed, b.due into row_ from dipwell.buckets b
-                        where b.limit_id = limit_ids[i] and b.key = keys[i];
-                end if;
-                if row_.version is not null then
-                    used[i] := row_.used;
-                    ts[i] := row_.ts;
-                    version[i] := row_.version;
-                    listed[i] := row_.listed;
-                    dues[i] := row_.due;
-                    exit;
-                end if;
-                used[i] := 0;
-                ts[i] := -9007199254740991;
-                version[i] := null;
-                listed[i] := false;
-                exit when not locks;
+                select y.used, y.ts, y.limit_id, y.version, y.key, null, coalesce(y.low, 0), y.due into b from dipwell.buckets y
+                    where y.limit_id = limit_ids[i] and y.key = keys[i] for update;
+                bs[i] := b;
+                exit when found;
                 -- With the charge that was decided without a lock, so that the row is
                 -- written once.
+                bs[i] := (0, -9007199254740991, null, null, null, null, 0, null)::dipwell.buckets;
                 n := coalesce(born, at, dipwell_internal.now_us());
                 insert into dipwell.buckets (used, ts, limit_id, version, key)
                     values (coalesce(answers[i].used, 0), n, limit_ids[i], coalesce((answers[i].rule).number, ((ds[i]).rule).number), keys[i])
@@ -308,15 +279,16 @@ begin
         end loop;
         stale := false;
         for i in 1..k loop
-            o := case when version[i] < 0 or version[i] is null and (not locks or (ls[i]).overridden) then dipwell_internal.override_of(limit_ids[i], keys[i]) end;
-            stale := stale or version[i] < 0 and (dipwell_internal.named_override(o, version[i])).id is null;
+            b := bs[i];
+            o := case when b.version < 0 or b.version is null and (not locks or (ls[i]).overridden) then dipwell_internal.override_of(limit_ids[i], keys[i]) end;
+            stale := stale or b.version < 0 and (dipwell_internal.named_override(o, b.version)).id is null;
             os[i] := o;
-            continue when locks and coalesce(case when version[i] < 0 then o.version else dipwell_internal.version_of(version[i]) end, 0) <= (ls[i]).version; -- as read before the lock
-            select * into l from dipwell.limits x where x.id = limit_ids[i];
+            continue when locks and coalesce(case when b.version < 0 then o.version else dipwell_internal.version_of(b.version) end, 0) <= (ls[i]).version; -- as read before the lock
+            select * into l from dipwell.limits y where y.id = limit_ids[i];
             if not found then
                 return;
             end if;
-            perform dipwell_internal.check_version(l, case when version[i] < 0 then o.version else dipwell_internal.version_of(version[i]) end);
+            perform dipwell_internal.check_version(l, case when b.version < 0 then o.version else dipwell_internal.version_of(b.version) end);
             ls[i] := l;
             d := dipwell_internal.asked_definition(l, plans[i], case when k > 1 then format('plans[%s]', i) else 'plan' end);
             d.fraction := fractions[i];
@@ -337,47 +309,44 @@ begin
         answers := null;
         for i in 1..k loop
             now_os[i] := os[i];
-            if version[i] is not null and dues[i] <= n then
+            b := bs[i];
+            if b.version is not null and b.due <= n then
                 -- Whoever calls first after holds have expired gives them back. A check
                 -- sees the same, and writes nothing.
                 if locks and dipwell_internal.expire_holds(limit_ids[i], keys[i], n) > 0 then
-                    select b.used, b.ts, b.version, coalesce(b.low > 0, false) as listed, b.due into row_ from dipwell.buckets b
-                        where b.limit_id = limit_ids[i] and b.key = keys[i];
-                    used[i] := row_.used;
-                    ts[i] := row_.ts;
-                    version[i] := row_.version;
-                    listed[i] := row_.listed;
-                    os[i] := case when version[i] < 0 then dipwell_internal.override_of(limit_ids[i], keys[i]) end;
+                    select y.used, y.ts, y.limit_id, y.version, y.key, null, coalesce(y.low, 0), y.due into b from dipwell.buckets y
+                        where y.limit_id = limit_ids[i] and y.key = keys[i];
+                    os[i] := case when b.version < 0 then dipwell_internal.override_of(limit_ids[i], keys[i]) end;
                 end if;
-                row_ := dipwell_internal.after_expiry(ls[i], os[i], keys[i], n, used[i], ts[i], version[i]);
-                ended := ended or row_.ended;
-                if row_.version < 0 and row_.version <> version[i] then
+                x := dipwell_internal.after_expiry(ls[i], os[i], keys[i], n, b.used, b.ts, b.version);
+                ended := ended or x.ended;
+                if x.version < 0 and x.version <> b.version then
                     now_os[i] := dipwell_internal.renewed(ls[i], os[i]);
                 end if;
-                used[i] := row_.used;
-                ts[i] := row_.ts;
-                version[i] := row_.version;
+                select x.used, x.ts, x.version into b.used, b.ts, b.version;
+                bs[i] := b;
             end if;
-            a := dipwell_internal.answer_one(ls[i], ds[i], now_os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], false);
+            a := dipwell_internal.answer_one(ls[i], ds[i], now_os[i], keys[i], b.used, b.ts, coalesce(b.version, ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], false);
             answers[i] := a;
             verdict := verdict and a.allowed;
             moves := moves or a.write and a.granted = 0 and verbs[i] < 4;
-            changes := changes or a.write or verbs[i] = 6 or a.clipped and listed[i];
+            changes := changes or a.write or verbs[i] = 6 or a.clipped and b.low > 0;
             if a.granted > 0 and not a.free and verbs[i] <> 4 then
                 due := greatest(due, a.delay);
                 parts := parts + 1;
             end if;
         end loop;
         if verdict and k > 1 and verbs[1] = 2 then -- a limit and its parents take the same
-            select min(x.granted) into least_ from unnest(answers) x where not x.shadow;
+            select min(y.granted) into least_ from unnest(answers) y where not y.shadow;
             changes := false;
             due := 0;
             for i in 1..k loop
+                b := bs[i];
                 if answers[i].granted > least_ then
-                    answers[i] := dipwell_internal.answer_one(ls[i], ds[i], now_os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], least_, floors[i], max_delays[i], false);
+                    answers[i] := dipwell_internal.answer_one(ls[i], ds[i], now_os[i], keys[i], b.used, b.ts, coalesce(b.version, ((ds[i]).rule).number), n, verbs[i], least_, floors[i], max_delays[i], false);
                 end if;
                 a := answers[i];
-                changes := changes or a.write or verbs[i] = 6 or a.clipped and listed[i];
+                changes := changes or a.write or verbs[i] = 6 or a.clipped and b.low > 0;
                 due := greatest(due, case when a.granted > 0 then a.delay else 0 end);
             end loop;
         end if;
@@ -386,35 +355,36 @@ begin
     end loop;
     for i in 1..k loop
         a := answers[i];
+        b := bs[i];
         if not verdict and (a.granted > 0 or verbs[i] >= 5) then
-            a := dipwell_internal.answer_one(ls[i], ds[i], now_os[i], keys[i], used[i], ts[i], coalesce(version[i], ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], true);
+            a := dipwell_internal.answer_one(ls[i], ds[i], now_os[i], keys[i], b.used, b.ts, coalesce(b.version, ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], true);
         end if;
         if not verdict then
             a.delay := 0; -- nothing is due, whichever verb set it
         end if;
         if verdict and verbs[i] = 6 then
             if (a.override).id is null then
-                delete from dipwell.buckets b where b.limit_id = limit_ids[i] and b.key = keys[i];
+                delete from dipwell.buckets y where y.limit_id = limit_ids[i] and y.key = keys[i];
             else -- an overridden key has a row
-                update dipwell.buckets b set used = 0, ts = a.ts, version = (a.rule).number, lows = null, low = null, due = null
-                    where b.limit_id = limit_ids[i] and b.key = keys[i];
+                update dipwell.buckets y set used = 0, ts = a.ts, version = (a.rule).number, lows = null, low = null, due = null
+                    where y.limit_id = limit_ids[i] and y.key = keys[i];
             end if;
             perform dipwell_internal.store_override(ls[i], os[i], a.override, (a.rule).number, n);
             -- Parts for other keys stay until they are due. Without this part nobody can
             -- cancel them.
-            delete from dipwell.reservations x where x.limit_id = limit_ids[i] and x.key = keys[i];
-            update dipwell.hold_parts x set live = false, reset = x.expires > n, due = case x.parts when 1 then least(n, x.expires) else x.expires end + dipwell_internal.hold_stays(x.ttl)
-                where x.limit_id = limit_ids[i] and x.key = keys[i] and x.live;
-        elsif a.write and (verdict or a.granted = 0 and verbs[i] < 4) or verdict and (a.clipped and listed[i] or a.granted > 0 and not a.free and verbs[i] <> 4 and due > 0) then
+            delete from dipwell.reservations y where y.limit_id = limit_ids[i] and y.key = keys[i];
+            update dipwell.hold_parts y set live = false, reset = y.expires > n, due = case y.parts when 1 then least(n, y.expires) else y.expires end + dipwell_internal.hold_stays(y.ttl)
+                where y.limit_id = limit_ids[i] and y.key = keys[i] and y.live;
+        elsif a.write and (verdict or a.granted = 0 and verbs[i] < 4) or verdict and (a.clipped and b.low > 0 or a.granted > 0 and not a.free and verbs[i] <> 4 and due > 0) then
             list := null;
-            if listed[i] then
-                d := dipwell_internal.own_definition(ls[i], os[i], version[i], greatest(n, ts[i]));
-                select c.used, c.ts, c.lows into row_ from dipwell.buckets b
-                    cross join lateral dipwell_internal.carry(ls[i], os[i], b.key, b.version, (d.rule).number, n, b.used, b.ts, dipwell_internal.lows_of(b.lows, b.low)) c
-                    where b.limit_id = limit_ids[i] and b.key = keys[i];
-                list := dipwell_internal.resolve_records(ls[i], os[i], keys[i], (d.rule).number, case when row_.used > 0 then row_.lows end, n);
+            if b.low > 0 then
+                d := dipwell_internal.own_definition(ls[i], os[i], b.version, greatest(n, b.ts));
+                select c.used, c.ts, c.lows into x from dipwell.buckets y
+                    cross join lateral dipwell_internal.carry(ls[i], os[i], y.key, y.version, (d.rule).number, n, y.used, y.ts, dipwell_internal.lows_of(y.lows, y.low)) c
+                    where y.limit_id = limit_ids[i] and y.key = keys[i];
+                list := dipwell_internal.resolve_records(ls[i], os[i], keys[i], (d.rule).number, case when x.used > 0 then x.lows end, n);
                 if list is not null and (d.rule).number <> (a.rule).number then
-                    list := (dipwell_internal.carry(ls[i], a.override, keys[i], (d.rule).number, (a.rule).number, n, row_.used, row_.ts, list)).lows;
+                    list := (dipwell_internal.carry(ls[i], a.override, keys[i], (d.rule).number, (a.rule).number, n, x.used, x.ts, list)).lows;
                 end if;
                 if list is not null then
                     list := dipwell_internal.touch(list, a);
@@ -425,7 +395,7 @@ begin
                 list := dipwell_internal.lows_room(limit_ids[i], keys[i], list, ('x' || right(replace(reservation::text, '-', ''), 12))::bit(48)::bigint, n);
                 if a.delay > 0 then
                     perform dipwell_internal.wrong(format('key: has 4096 reservations of limit %s that wait, the most of a key; cancel some', (ls[i]).name))
-                        from (select from dipwell.reservations x where x.limit_id = limit_ids[i] and x.key = keys[i] and x.slack is not null limit 4096) y having count(*) = 4096;
+                        from (select from dipwell.reservations y where y.limit_id = limit_ids[i] and y.key = keys[i] and y.slack is not null limit 4096) z having count(*) = 4096;
                 end if;
                 insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts)
                     values (reservation, limit_ids[i], keys[i], a.granted * (a.rule).unit, (a.rule).number, n + due, n + a.delay, list[2], list[1],
@@ -433,38 +403,25 @@ begin
                 list := dipwell_internal.lows_append(list, a.used);
                 list[4] := 1;
             end if;
-            update dipwell.buckets b set used = a.used, ts = a.ts, version = (a.rule).number,
+            update dipwell.buckets y set used = a.used, ts = a.ts, version = (a.rule).number,
                     (lows, low, due) = (select * from dipwell_internal.lows_columns(limit_ids[i], keys[i], list))
-                where b.limit_id = limit_ids[i] and b.key = keys[i]
-                    and (not fresh[i] or (b.used, b.ts, b.version) is distinct from (a.used, a.ts, (a.rule).number) or list is not null);
+                where y.limit_id = limit_ids[i] and y.key = keys[i]
+                    and (not fresh[i] or (y.used, y.ts, y.version) is distinct from (a.used, a.ts, (a.rule).number) or list is not null);
             perform dipwell_internal.store_override(ls[i], os[i], a.override, (a.rule).number, n);
         elsif fresh[i] and (a.override).id is not null then
-            update dipwell.buckets b set used = 0, version = dipwell_internal.override_number((a.override).id)
-                where b.limit_id = limit_ids[i] and b.key = keys[i];
+            update dipwell.buckets y set used = 0, version = dipwell_internal.override_number((a.override).id)
+                where y.limit_id = limit_ids[i] and y.key = keys[i];
             perform dipwell_internal.store_override(ls[i], os[i], a.override, (a.rule).number, n);
         elsif fresh[i] then
-            delete from dipwell.buckets b where b.limit_id = limit_ids[i] and b.key = keys[i];
+            delete from dipwell.buckets y where y.limit_id = limit_ids[i] and y.key = keys[i];
         end if;
-        allowed := a.allowed;
-        never := a.never;
-        shadow := a.shadow;
-        granted := a.granted;
-        remaining := a.remaining;
-        retry := a.retry;
-        reset := a.reset;
-        delay := a.delay;
-        row_used := a.used;
-        row_ts := a.ts;
-        row_version := (a.rule).number;
-        row_plan := a.plan;
-        row_unit := (a.rule).unit;
-        row_free := a.free;
-        row_max_charge := (a.rule).max_charge;
-        row_override := case when (a.override).id is not null then to_jsonb(a.override) end;
-        bound := (not a.allowed or a.shadow) and not never and (a.bound or listed[i] and dipwell_internal.has_live_hold(limit_ids[i], keys[i], n));
+        select a.allowed, a.never, a.shadow, a.granted, a.remaining, a.retry, a.reset, a.delay, a.used, a.ts, (a.rule).number,
+                a.plan, (a.rule).unit, a.free, (a.rule).max_charge, case when (a.override).id is not null then to_jsonb(a.override) end
+            into allowed, never, shadow, granted, remaining, retry, reset, delay, row_used, row_ts, row_version, row_plan, row_unit, row_free, row_max_charge, row_override;
+        bound := (not a.allowed or a.shadow) and not never and (a.bound or b.low > 0 and dipwell_internal.has_live_hold(limit_ids[i], keys[i], n));
         if ls[i].algorithm = 'concurrency' then
             if not a.allowed or a.shadow then
-                select x.never, x.retry into never, retry from dipwell_internal.retry_of_holds(ls[i], os[i], ds[i], keys[i], a, costs[i] + coalesce(floors[i], 0), n, greatest(n, ts[i])) x;
+                select y.never, y.retry into never, retry from dipwell_internal.retry_of_holds(ls[i], os[i], ds[i], keys[i], a, costs[i] + coalesce(floors[i], 0), n, greatest(n, b.ts)) y;
                 bound := not never and dipwell_internal.has_live_hold(limit_ids[i], keys[i], n);
             end if;
             reset := case when a.used > 0 then coalesce(dipwell_internal.hold_reset(limit_ids[i], keys[i], n), reset) else 0 end;

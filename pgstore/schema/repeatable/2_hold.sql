@@ -545,10 +545,14 @@ end $$;
 comment on function dipwell_internal.extend_group is 'Moves the expiry of a hold to ttl µs from now.';
 
 create function dipwell_internal.check_hold_id(id text, field text) returns void language plpgsql stable as $$
-begin
-    perform dipwell_internal.wrong(field || ': ' || case
+declare
+    reason text := field || ': ' || case
         when coalesce(id, '') = '' then 'is missing'
         when octet_length(id) > 64 then format('has %s bytes; at most 64', octet_length(id))
-        when id ~ '[^!-~]' then format('"%s" has other characters than printable ASCII without spaces', id) end);
+        when id ~ '[^!-~]' then format('"%s" has other characters than printable ASCII without spaces', id) end;
+begin
+    if reason is not null then
+        perform dipwell_internal.wrong(reason);
+    end if;
 end $$;
 comment on function dipwell_internal.check_hold_id is 'Raises an error if id cannot be the id of a hold.';

@@ -25,12 +25,15 @@ comment on function dipwell_internal.parent_key is 'The key without its last par
 
 create function dipwell_internal.check_path(limit_name text, key text, parts int, field text) returns void language plpgsql stable as $$
 declare
-    path text[] := string_to_array(key, '/');
-begin
-    perform dipwell_internal.wrong(field || ': ' || case
+    path   text[] := string_to_array(key, '/');
+    reason text := field || ': ' || case
         when array_position(path, '') is not null then format('part %s of "%s" is empty', array_position(path, ''), key)
         when cardinality(path) <> parts then format('has %s; those of limit %s have %s, separated by ''/'' (a ''/'' inside a part is written %%2F)',
-            case cardinality(path) when 1 then '1 part' else cardinality(path) || ' parts' end, limit_name, parts) end);
+            case cardinality(path) when 1 then '1 part' else cardinality(path) || ' parts' end, limit_name, parts) end;
+begin
+    if reason is not null then
+        perform dipwell_internal.wrong(reason);
+    end if;
 end $$;
 comment on function dipwell_internal.check_path is 'Raises an error if a key does not have that many parts, or an empty one.';
 

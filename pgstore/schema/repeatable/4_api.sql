@@ -4,11 +4,15 @@
 -- would keep that plan while it fills the table.
 
 create function dipwell_internal.check_key(l dipwell.limits, key text, field text) returns text language plpgsql stable as $$
-begin
-    perform dipwell_internal.wrong(field || ': ' || case when key = '' then 'is empty'
+declare
+    reason text := case when key = '' then 'is empty'
         when octet_length(key) > 512 then format('has %s bytes; at most 512', octet_length(key))
         when l.shared and key is not null then format('limit %s is shared: its calls have no key', l.name)
-        when key is null and not l.shared then format('is null; limit %s has a bucket for each key (shared => true would make it one for everybody)', l.name) end);
+        when key is null and not l.shared then format('is null; limit %s has a bucket for each key (shared => true would make it one for everybody)', l.name) end;
+begin
+    if reason is not null then
+        perform dipwell_internal.wrong(field || ': ' || reason);
+    end if;
     return coalesce(key, '');
 end $$;
 comment on function dipwell_internal.check_key(dipwell.limits, text, text) is 'The same without the parts of the key.';

@@ -152,13 +152,16 @@ comment on function dipwell_internal.ttl_error is 'What is wrong with the ttl of
 create function dipwell_internal.check_verb(l dipwell.limits, verb int, ttl bigint, field text) returns void language plpgsql stable as $$
 declare
     verbs constant text[] := '{take,check,take_up_to,reserve,charge,refund,reset,hold}';
-begin
-    perform dipwell_internal.wrong(coalesce(format('%s: %s ', field, l.name) || case
+    reason text := coalesce(format('%s: %s ', field, l.name) || case
             when verb = 7 and l.algorithm = 'leaky_bucket' then 'is a leaky bucket, which cannot be held'
             when l.shards > 1 and verb not in (0, 1, 2, 6) then format('has shards; only take, take_up_to, check and reset are possible, not %s', verbs[verb + 1])
             when l.adaptive is not null and verb not in (0, 1, 6) then 'is adaptive; only take, check and reset are possible'
             when l.algorithm = 'concurrency' and verb not in (1, 6, 7) then format('counts what is held; only hold, check and reset are possible, not %s', verbs[verb + 1])
-        end, case when verb = 7 then dipwell_internal.ttl_error(l, ttl) end));
+        end, case when verb = 7 then dipwell_internal.ttl_error(l, ttl) end);
+begin
+    if reason is not null then
+        perform dipwell_internal.wrong(reason);
+    end if;
 end $$;
 comment on function dipwell_internal.check_verb is 'Raises an error if a verb, or 7 for a hold, is not possible on a limit.';
 
@@ -193,20 +196,25 @@ comment on function dipwell.hold_all is
 
 -- Entries beyond the bounds of a list are null, and null is the key of a shared limit.
 create function dipwell_internal.list_error(field text, dims text, k int) returns text language sql immutable as $$
-    select format('%s: has the bounds %s; a list of %s has [1:%s]', field, dims, dipwell_internal.entries(k), k) where dims <> format('[1:%s]', k)
+    select case when dims <> '[1:' || k || ']' then format('%s: has the bounds %s; a list of %s has [1:%s]', field, dims, dipwell_internal.entries(k), k) end
 $$;
 comment on function dipwell_internal.list_error is 'What is wrong with the bounds of a list of k entries; null if they are [1:k].';
 
 create function dipwell_internal.check_lists(limit_names text[], keys text[], costs bigint[], plans text[], floors bigint[]) returns void language plpgsql stable as $$
 declare
-    k int := cardinality(limit_names);
+    k      int := cardinality(limit_names);
+    reason text := case when (k between 1 and 16) is not true then format('limit_names: %s; from 1 to 16', dipwell_internal.entries(k))
+        when coalesce(cardinality(keys), 0) <> k then format('keys: %s, but limit_names has %s', dipwell_internal.entries(cardinality(keys)), k)
+        when cardinality(costs) <> k then format('costs: %s, but limit_names has %s', dipwell_internal.entries(cardinality(costs)), k)
+        when cardinality(plans) <> k then format('plans: %s, but limit_names has %s', dipwell_internal.entries(cardinality(plans)), k)
+        when cardinality(floors) <> k then format('floors: %s, but limit_names has %s', dipwell_internal.entries(cardinality(floors)), k)
+        else coalesce(dipwell_internal.list_error('limit_names', array_dims(limit_names), k), dipwell_internal.list_error('keys', array_dims(keys), k),
+            dipwell_internal.list_error('costs', array_dims(costs), k), dipwell_internal.list_error('plans', array_dims(plans), k),
+            dipwell_internal.list_error('floors', array_dims(floors), k)) end;
 begin
-    perform dipwell_internal.wrong(case when (k between 1 and 16) is not true then format('limit_names: %s; from 1 to 16', dipwell_internal.entries(k)) end);
-    perform dipwell_internal.wrong(coalesce((select format('%s: %s, but limit_names has %s', field, dipwell_internal.entries(entries), k)
-            from (values (1, 'keys', coalesce(cardinality(keys), 0)), (2, 'costs', cardinality(costs)), (3, 'plans', cardinality(plans)), (4, 'floors', cardinality(floors))) v (i, field, entries)
-            where entries <> k order by i limit 1),
-        dipwell_internal.list_error('limit_names', array_dims(limit_names), k), dipwell_internal.list_error('keys', array_dims(keys), k),
-        dipwell_internal.list_error('costs', array_dims(costs), k), dipwell_internal.list_error('plans', array_dims(plans), k), dipwell_internal.list_error('floors', array_dims(floors), k)));
+    if reason is not null then
+        perform dipwell_internal.wrong(reason);
+    end if;
 end $$;
 comment on function dipwell_internal.check_lists is 'Raises an error if the lists of a call differ in length or bounds, or have not 1 to 16 entries.';
 
