@@ -170,6 +170,7 @@ begin
         ('migrations', 'version', 'The migration''s number.'),
         ('migrations', 'name', 'Name of the migration.'),
         ('migrations', 'applied_at', 'When it was applied.'),
+        ('overrides', 'kind', 'standing: until it is ended; temporary: until a time.'),
         ('status', 'capacity', 'Tokens of a full bucket.'),
         ('status', 'full_at', 'When the bucket will be full without further calls.'),
         ('holds', 'expires', 'When it expires.'),
