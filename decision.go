@@ -118,12 +118,23 @@ func (d *Decision) AppendMembers(b []byte) []byte {
 	return b
 }
 
+// overriddenBy returns the override that decided, or nil.
+func (d *Decision) overriddenBy() *Override {
+	if d.Definition == nil {
+		return nil
+	}
+	return d.Definition.Override
+}
+
 func (d *Decision) appendOne(b []byte) []byte {
 	b = append(b, `"allowed":`...)
 	b = strconv.AppendBool(b, d.Allowed)
 	b = texts.AppendJSON(append(b, `,"limit":`...), d.Limit)
+	o := d.overriddenBy()
 	if d.Plan != "" {
 		b = texts.AppendJSON(append(b, `,"plan":`...), d.Plan)
+	} else if o != nil {
+		b = append(b, `,"plan":"override"`...)
 	}
 	b = append(b, `,"key":`...)
 	if d.Key == "" {
@@ -156,6 +167,9 @@ func (d *Decision) appendOne(b []byte) []byte {
 	}
 	if !d.Expires.IsZero() {
 		b = appendInt(b, `,"expires_us":`, d.Expires.UnixMicro())
+	}
+	if o != nil && o.Until != 0 && d.Definition.Mode == store.Blocked {
+		b = appendInt(b, `,"blocked_until_us":`, o.Until)
 	}
 	if d.Repeated {
 		b = append(b, `,"repeated":true`...)

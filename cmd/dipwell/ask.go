@@ -165,9 +165,7 @@ func (a *answer) String() string {
 	if a.Key != nil {
 		s += " " + plain(*a.Key)
 	}
-	if a.Plan != "" {
-		s += " (plan " + a.Plan + ")"
-	}
+	s += a.by()
 	s += ": " + a.remaining()
 	if a.Granted != a.Cost && a.Granted > 0 {
 		s += fmt.Sprintf(", %d granted", a.Granted)
@@ -208,6 +206,17 @@ func (a *answer) String() string {
 		s += " (" + a.Source + ")"
 	}
 	return s + "; asked " + a.Asked
+}
+
+// by says which plan decided, if it is not the limit itself.
+func (a *answer) by() string {
+	switch a.Plan {
+	case "":
+		return ""
+	case "override":
+		return " (override)"
+	}
+	return " (plan " + a.Plan + ")"
 }
 
 // remaining formats what is left of a bucket.

@@ -77,15 +77,11 @@ func (c *InspectCmd) Run(e *env) error {
 	if c.JSON {
 		return c.print(e, &a)
 	}
-	plan := ""
-	if a.Plan != "" {
-		plan = " (plan " + a.Plan + ")"
-	}
 	key := ""
 	if c.Key != "" {
 		key = " " + plain(c.Key)
 	}
-	fmt.Fprintf(e.stdout, "%s%s%s: %s%s; asked %s\n", a.Limit, key, plan, a.remaining(), fullIn(a.ResetAfter), a.Asked)
+	fmt.Fprintf(e.stdout, "%s%s%s; asked %s\n", a.Limit, key, a.state(), a.Asked)
 	if a.Override != nil {
 		fmt.Fprintln(e.stdout, "override: "+a.Override.String())
 	}
@@ -98,6 +94,21 @@ func (c *InspectCmd) Run(e *env) error {
 		}
 	}
 	return nil
+}
+
+// state says what a key has, and under which plan.
+func (a *answer) state() string {
+	left := a.remaining() + fullIn(a.ResetAfter)
+	switch {
+	case a.Mode == "blocked" && a.BlockedUntil != 0:
+		return a.by() + ": blocked until " + clock(a.BlockedUntil) + "; then " + left
+	case a.Mode == "blocked":
+		return a.by() + ": blocked; without that " + left
+	case a.Row != nil: // the plan of the last calls
+		row := answer{Plan: a.Row.Plan, Capacity: a.Row.Capacity, Remaining: a.Row.Remaining}
+		return row.by() + ": " + row.remaining() + fullIn(a.Row.ResetAfter) + "; a call without a plan: " + left
+	}
+	return a.by() + ": " + left
 }
 
 // keyRefusals are the last refusals of a key by one process.

@@ -74,7 +74,10 @@ type answer struct {
 	Expires      int64             `json:"expires_us,omitempty"`
 	Repeated     bool              `json:"repeated,omitempty"`
 	Limits       []json.RawMessage `json:"limits,omitempty"`
-	Override     *override         `json:"override,omitempty"` // of inspect, as Holds
+	BlockedUntil int64             `json:"blocked_until_us,omitempty"`
+	Mode         string            `json:"mode,omitempty"` // of inspect, as the next four
+	Row          *bucket           `json:"row,omitempty"`  // if it is under another definition
+	Override     *override         `json:"override,omitempty"`
 	Holds        []keyHold         `json:"holds,omitempty"`
 	Refusals     *keyRefusals      `json:"refusals,omitempty"`
 	settled      bool              // the hold has ended, although Expires is later
@@ -82,6 +85,14 @@ type answer struct {
 	Source       string            `json:"source"`
 	Detail       string            `json:"detail,omitempty"` // of a refusal that is never allowed
 	Asked        string            `json:"asked"`            // URL of the server or of the store
+}
+
+// bucket is a bucket under a definition.
+type bucket struct {
+	Plan       string `json:"plan,omitempty"`
+	Capacity   int64  `json:"capacity"`
+	Remaining  int64  `json:"remaining"`
+	ResetAfter int64  `json:"reset_after_us"`
 }
 
 // ask sends a call and reads its decision. body becomes JSON.

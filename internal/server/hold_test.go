@@ -314,6 +314,13 @@ func TestOverrides(t *testing.T) {
 	w.want(w.do("GET", path+"?key=c", ""), 404, `"field":"key"`)
 	w.want(w.do("GET", "/v1/limits/api/keys?key=c7", ""), 200, `"plan":"pro"`, `"override":{"limit":"api","key":"c7"`)
 
+	w.want(w.do("GET", "/v1/limits/api/keys?key=c8", ""), 200, `"plan":"override"`, `"capacity":30`)
+	w.want(w.post("take", "limit=api&key=c2&plan=pro&cost=600"), 200)
+	w.want(w.do("GET", "/v1/limits/api/keys?key=c2", ""), 200, `"capacity":20,"remaining":0,`, `"row":{"plan":"pro","capacity":1000,"remaining":400,`, `"refill":[[`)
+	w.want(w.do("PUT", path, `{"key":"c2","plan":"banned","for":"1h"}`), 200)
+	w.want(w.do("GET", "/v1/limits/api/keys?key=c2", ""), 200, `"plan":"banned"`, `"blocked_until_us":1000003600000000`, `"mode":"blocked"`)
+	w.want(w.post("take", "limit=api&key=c2"), 429, `"blocked_until_us":1000003600000000`)
+	w.want(w.do("DELETE", path+"?key=c2", ""), 204)
 	w.want(w.post("take", "limit=api&key=c1&plan=pro"), 200)
 	w.want(w.do("GET", "/v1/limits/api/keys?prefix=c", ""), 200, `{"key":"c1","plan":"pro","remaining":999,`, `{"key":"c7","plan":"pro","override":true,"remaining":80,`)
 	w.now += 3600e6 - 1

@@ -48,8 +48,8 @@ func (a *api) keys(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// inspect answers with the decision of a Check of 0, and with the override and the
-// live holds of the key if it has any.
+// inspect answers with the decision of a Check of 0, and with the row if it is under another
+// definition, the override and the live holds of the key if it has any.
 func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *store.Definition, key string) {
 	d, err := a.limiter.Check(r.Context(), def.Name, key, 0)
 	var o *dipwell.Override
@@ -65,7 +65,14 @@ func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *store.Definit
 		return
 	}
 	b := d.AppendMembers([]byte{'{'})
-	b = a.appendRefill(r.Context(), b, def, key)
+	switch {
+	case d.Definition == nil:
+	case d.Definition.Mode == store.Blocked:
+		b = append(b, `,"mode":"blocked"`...)
+	case d.Definition.Mode == store.Unlimited:
+		b = append(b, `,"mode":"unlimited"`...)
+	}
+	b = a.appendRow(r.Context(), b, &d, key)
 	if o != nil {
 		b = append(append(b, `,"override":`...), asJSON(jsonOverride(def.Name, o))...)
 	}
@@ -78,18 +85,28 @@ func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *store.Definit
 	writeJSON(w, http.StatusOK, append(b, "}\n"...))
 }
 
+// bucketJSON is a bucket under a definition.
+type bucketJSON struct {
+	Plan      string `json:"plan,omitempty"`
+	Capacity  int64  `json:"capacity"`
+	Remaining int64  `json:"remaining"`
+	Reset     int64  `json:"reset_after_us"`
+}
+
 const (
 	refillSteps   = 64          // the largest number of steps in a refill
 	refillTimeout = time.Second // for a limit without a Timeout
 )
 
-// appendRefill appends how the bucket of a key fills if nobody takes from it: "refill",
-// with pairs of a time in µs from now and the number of whole tokens that are free from
-// then on, also past the end of an override. It appends nothing for a full bucket, a
-// concurrency limit, a limit with shards or a mode without a bucket, nor if the store does
-// not answer within the limit's Timeout, or a second if it has none.
-func (a *api) appendRefill(ctx context.Context, b []byte, def *store.Definition, key string) []byte {
-	if def.Shards > 1 {
+// appendRow appends the bucket of a key. If it is under another definition than the one that
+// made the decision d, such as a plan that callers name, it is "row". How it fills if nobody
+// takes from it is "refill", with pairs of a time in µs from now and the number of whole
+// tokens that are free from then on, also past the end of an override. It appends nothing for
+// a full bucket, a concurrency limit, a limit with shards or a mode without a bucket, nor if
+// the store does not answer within the limit's Timeout, or a second if it has none.
+func (a *api) appendRow(ctx context.Context, b []byte, d *dipwell.Decision, key string) []byte {
+	def := a.limiter.Limit(d.Limit)
+	if def == nil || def.Shards > 1 || def.Algorithm == store.Concurrency {
 		return b
 	}
 	var batch store.Batch
@@ -97,12 +114,15 @@ func (a *api) appendRefill(ctx context.Context, b []byte, def *store.Definition,
 	if key == dipwell.Shared {
 		key = ""
 	}
-	op.Def, op.Key, op.Verb = def, key, store.VerbCheck
+	op.Def, op.Key, op.Verb = def, key, store.VerbCharge // of 0, by the row's own definition
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(def.Timeout, refillTimeout))
 	defer cancel()
 	if err := a.limiter.Store().Apply(ctx, &batch); err != nil || g.Err != nil || op.TS == 0 || op.Used == 0 ||
-		op.Def.Algorithm == store.Concurrency || op.Def.Mode > store.Shadow || op.Source >= store.SourceFallbackOpen {
+		op.Def.Mode > store.Shadow || op.Source >= store.SourceFallbackOpen {
 		return b
+	}
+	if d.Definition != nil && d.Definition.Plan != op.Def.Plan {
+		b = append(append(b, `,"row":`...), asJSON(bucketJSON{op.Def.Plan, op.Def.Rule.Burst, op.Remaining, op.Reset})...)
 	}
 	now, end := op.DecidedAt(), int64(math.MaxInt64)
 	then := op.AtEnd(now + op.Reset)

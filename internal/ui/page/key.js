@@ -60,16 +60,19 @@ function finder(limits, name, k) {
 }
 
 function pictures(limit, b) {
+  const row = b.row ?? b; // a plan that callers name may have it
   const out = [h("div", {class: "cards"},
-    card("tokens free", count(b.remaining), b.remaining === 0),
-    card("capacity", count(b.capacity)),
-    card("full in", span(b.reset_after_us)),
-    card("decided by", b.override ? "override" : b.plan ?? "the limit"),
+    b.mode === "blocked" ? card("blocked", b.blocked_until_us ? `until ${time(b.blocked_until_us)}` : "until it is ended", true) : null,
+    card("tokens free", count(row.remaining), row.remaining === 0),
+    card("capacity", count(row.capacity)),
+    card("full in", span(row.reset_after_us)),
+    card("decided by", b.override ? "override" : row.plan ?? "the limit"),
+    b.row ? card("a call without a plan", `${count(b.remaining)} of ${count(b.capacity)} free`) : null,
     card("answered by", b.source))];
   if (b.refill?.length) {
     const end = b.refill.at(-1)[0];
-    out.push(h("figure", {}, steps([[0, b.remaining], ...b.refill], end, b.capacity, "Tokens free from now until the bucket is full"),
-      h("figcaption", {class: "scale"}, h("span", {}, `now: ${count(b.remaining)} free`), h("span", {}, `if nobody comes: one more in ${span(b.refill[0][0])}`), h("span", {}, `full in ${span(end)}`))));
+    out.push(h("figure", {}, steps([[0, row.remaining], ...b.refill], end, row.capacity, "Tokens free from now until the bucket is full"),
+      h("figcaption", {class: "scale"}, h("span", {}, `now: ${count(row.remaining)} free`), h("span", {}, `if nobody comes: one more in ${span(b.refill[0][0])}`), h("span", {}, `full in ${span(end)}`))));
   }
   if (b.override) {
     out.push(h("h2", {}, "Override"), h("dl", {}, [["plan", b.override.plan], ["rate", b.override.rate], ["per", b.override.per], ["burst", b.override.burst],
