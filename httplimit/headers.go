@@ -85,7 +85,7 @@ func setIETF(h http.Header, d *dipwell.Decision, retry int64) {
 			policies = append(comma(policies), p.header[0]...)
 		}
 		if front.Known(e) {
-			limits = p.append(comma(limits), e, retry)
+			limits = p.append(comma(limits), e, retryOf(e))
 		}
 	}
 	if policies != nil {
@@ -94,6 +94,14 @@ func setIETF(h http.Header, d *dipwell.Decision, retry int64) {
 	if limits != nil {
 		h["Ratelimit"] = []string{string(limits)}
 	}
+}
+
+// retryOf returns when a limit that refused would allow the call, in seconds, or 0.
+func retryOf(d *dipwell.Decision) int64 {
+	if d.Allowed || d.Never {
+		return 0
+	}
+	return max(1, front.Seconds(d.RetryAfter))
 }
 
 // unbounded reports whether there is nothing to announce: no limit decided, or an

@@ -133,7 +133,7 @@ func TestHeadersOfSeveralLimits(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 	d = takes(3) // only the tenant refuses: two more come in 2 s
-	want = "RateLimit-Policy: \"user\";q=20;w=240, \"tenant\";q=3;w=3\nRateLimit: \"user\";r=18;t=2, \"tenant\";r=1;t=1\nRetry-After: 2\n"
+	want = "RateLimit-Policy: \"user\";q=20;w=240, \"tenant\";q=3;w=3\nRateLimit: \"user\";r=18;t=216, \"tenant\";r=1;t=1\nRetry-After: 2\n"
 	if got := fields(httplimit.IETF, &d); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
