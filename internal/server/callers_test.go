@@ -62,7 +62,7 @@ var callsOf = map[string]string{
 
 // methodsOf is callsOf of the methods of dipwell.v1.Limiter.
 var methodsOf = map[string]string{
-	"Take": users, "Check": users, "TakeUpTo": users, "Reserve": users, "Charge": users, "Cancel": users, "Wait": users, "Hold": users, "Settle": users, "Extend": users,
+	"Take": users, "Check": users, "TakeUpTo": users, "Reserve": users, "Charge": users, "Cancel": users, "Wait": users, "Ready": users, "Hold": users, "Settle": users, "Extend": users,
 	"Holds": readers, "Overrides": readers, "Refund": supporter, "Reset": supporter, "SetOverride": supporter, "EndOverride": supporter,
 }
 

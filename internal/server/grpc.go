@@ -242,7 +242,7 @@ func (s *Server) grpcError(err error) error {
 		return s.denied(d, "")
 	}
 	switch {
-	case errors.Is(err, errWaiters):
+	case errors.Is(err, errWaiters), errors.Is(err, errReadies):
 		return ErrShed
 	case errors.Is(err, errStopping):
 		return status.Error(codes.Unavailable, err.Error())

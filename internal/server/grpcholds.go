@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -55,6 +56,27 @@ func (v *verbs) Wait(ctx context.Context, c *dipwellv1.WaitRequest) (*dipwellv1.
 		}
 		if q.timeout, err = microseconds("timeout_us", c.TimeoutUs); err == nil {
 			err = v.await(ctx, d, &q)
+		}
+		return err
+	})
+}
+
+func (v *verbs) Ready(ctx context.Context, c *dipwellv1.ReadyRequest) (*dipwellv1.ReadyResponse, error) {
+	out := new(dipwellv1.ReadyResponse)
+	return out, v.ofLimit(ctx, c.Limit, func() (err error) {
+		q := request{keys: c.Keys}
+		var seen members
+		q.take, seen = takeOf(&dipwellv1.Take{Limit: c.Limit, Cost: c.Cost, Plan: c.Plan})
+		for i, key := range c.Keys {
+			if err == nil && key == dipwell.Shared {
+				err = bad(fmt.Sprintf("keys[%d]", i), "has a NUL byte")
+			}
+		}
+		if err == nil {
+			err = finish(&q.take, seen|hasKey, "")
+		}
+		if err == nil {
+			out.Keys, err = v.readyKeys(ctx, &q)
 		}
 		return err
 	})

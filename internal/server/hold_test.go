@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -495,6 +496,18 @@ func TestGRPCHoldsAndOverrides(t *testing.T) {
 	code("an unknown hold", err, codes.NotFound)
 	_, err = c.Hold(ctx, &dipwellv1.HoldRequest{Limit: "tokens", Key: &key})
 	code("a hold without ttl", err, codes.InvalidArgument)
+
+	two := int64(2)
+	if ready, err := c.Ready(ctx, &dipwellv1.ReadyRequest{Limit: "slots", Keys: []string{"z", "a"}}); err != nil || !slices.Equal(ready.Keys, []string{"z", "a"}) {
+		t.Error(ready, err)
+	}
+	if ready, err := c.Ready(ctx, &dipwellv1.ReadyRequest{Limit: "slots", Keys: []string{"z", "a"}, Cost: &two}); err != nil || len(ready.Keys) != 0 {
+		t.Error(ready, err)
+	}
+	_, err = c.Ready(ctx, &dipwellv1.ReadyRequest{Limit: "slots", Keys: []string{"a", ""}})
+	code("ready of no key", err, codes.InvalidArgument)
+	_, err = c.Ready(ctx, &dipwellv1.ReadyRequest{Limit: "nobody", Keys: []string{"a"}})
+	code("ready of an unknown limit", err, codes.NotFound)
 
 	burst := int64(0)
 	o, err := c.SetOverride(ctx, &dipwellv1.SetOverrideRequest{Override: &dipwellv1.Override{Limit: "api", Key: &key, Plan: "banned", Note: "n"}, ForUs: 1e6})

@@ -79,7 +79,7 @@ func routes() []route {
 			answers: ok("Cancelled"), errors: []int{http.StatusConflict, http.StatusNotImplemented}, handle: (*api).cancel},
 		{method: "POST", path: "/v1/wait", needs: Use, rpc: "Wait", tag: "decisions", summary: "Take the tokens as soon as they can be had", members: ofWait,
 			answers: ok("Decision"), refuses: true, errors: notFound, handle: (*api).wait},
-		{method: "POST", path: "/v1/ready", needs: Use, tag: "decisions", summary: "Say which of many keys a take would be allowed for, and take nothing", members: ofReady,
+		{method: "POST", path: "/v1/ready", needs: Use, rpc: "Ready", tag: "decisions", summary: "Say which of many keys a take would be allowed for, and take nothing", members: ofReady,
 			answers: ok("Ready"), errors: notFound, handle: (*api).ready},
 		{method: "POST", path: "/v1/hold", needs: Use, rpc: "Hold", tag: "holds", summary: "Take, and hold until the cost is known", members: ofMake,
 			answers: ok("Decision"), refuses: true, errors: changing, handle: (*api).hold},

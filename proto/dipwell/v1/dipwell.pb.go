@@ -859,6 +859,118 @@ func (x *HoldsResponse) GetHolds() []*KeyHold {
 }
 
 // KeyHold is what a live hold holds of one key.
+type ReadyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	Keys          []string               `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`        // at most 1000
+	Cost          *int64                 `protobuf:"varint,3,opt,name=cost,proto3,oneof" json:"cost,omitempty"` // absent: 1
+	Plan          string                 `protobuf:"bytes,4,opt,name=plan,proto3" json:"plan,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadyRequest) Reset() {
+	*x = ReadyRequest{}
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadyRequest) ProtoMessage() {}
+
+func (x *ReadyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadyRequest.ProtoReflect.Descriptor instead.
+func (*ReadyRequest) Descriptor() ([]byte, []int) {
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ReadyRequest) GetLimit() string {
+	if x != nil {
+		return x.Limit
+	}
+	return ""
+}
+
+func (x *ReadyRequest) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *ReadyRequest) GetCost() int64 {
+	if x != nil && x.Cost != nil {
+		return *x.Cost
+	}
+	return 0
+}
+
+func (x *ReadyRequest) GetPlan() string {
+	if x != nil {
+		return x.Plan
+	}
+	return ""
+}
+
+type ReadyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Keys          []string               `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"` // those that are ready, in the order given
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadyResponse) Reset() {
+	*x = ReadyResponse{}
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadyResponse) ProtoMessage() {}
+
+func (x *ReadyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadyResponse.ProtoReflect.Descriptor instead.
+func (*ReadyResponse) Descriptor() ([]byte, []int) {
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ReadyResponse) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
 type KeyHold struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Hold          string                 `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
@@ -870,7 +982,7 @@ type KeyHold struct {
 
 func (x *KeyHold) Reset() {
 	*x = KeyHold{}
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[11]
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +994,7 @@ func (x *KeyHold) String() string {
 func (*KeyHold) ProtoMessage() {}
 
 func (x *KeyHold) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[11]
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +1007,7 @@ func (x *KeyHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyHold.ProtoReflect.Descriptor instead.
 func (*KeyHold) Descriptor() ([]byte, []int) {
-	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{11}
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *KeyHold) GetHold() string {
@@ -939,7 +1051,7 @@ type Override struct {
 
 func (x *Override) Reset() {
 	*x = Override{}
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[12]
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -951,7 +1063,7 @@ func (x *Override) String() string {
 func (*Override) ProtoMessage() {}
 
 func (x *Override) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[12]
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -964,7 +1076,7 @@ func (x *Override) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Override.ProtoReflect.Descriptor instead.
 func (*Override) Descriptor() ([]byte, []int) {
-	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{12}
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Override) GetLimit() string {
@@ -1047,7 +1159,7 @@ type SetOverrideRequest struct {
 
 func (x *SetOverrideRequest) Reset() {
 	*x = SetOverrideRequest{}
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[13]
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1059,7 +1171,7 @@ func (x *SetOverrideRequest) String() string {
 func (*SetOverrideRequest) ProtoMessage() {}
 
 func (x *SetOverrideRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[13]
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1072,7 +1184,7 @@ func (x *SetOverrideRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetOverrideRequest.ProtoReflect.Descriptor instead.
 func (*SetOverrideRequest) Descriptor() ([]byte, []int) {
-	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{13}
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SetOverrideRequest) GetOverride() *Override {
@@ -1100,7 +1212,7 @@ type EndOverrideRequest struct {
 
 func (x *EndOverrideRequest) Reset() {
 	*x = EndOverrideRequest{}
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[14]
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1112,7 +1224,7 @@ func (x *EndOverrideRequest) String() string {
 func (*EndOverrideRequest) ProtoMessage() {}
 
 func (x *EndOverrideRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[14]
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1125,7 +1237,7 @@ func (x *EndOverrideRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndOverrideRequest.ProtoReflect.Descriptor instead.
 func (*EndOverrideRequest) Descriptor() ([]byte, []int) {
-	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{14}
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EndOverrideRequest) GetLimit() string {
@@ -1158,7 +1270,7 @@ type EndOverrideResponse struct {
 
 func (x *EndOverrideResponse) Reset() {
 	*x = EndOverrideResponse{}
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[15]
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1170,7 +1282,7 @@ func (x *EndOverrideResponse) String() string {
 func (*EndOverrideResponse) ProtoMessage() {}
 
 func (x *EndOverrideResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[15]
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1183,7 +1295,7 @@ func (x *EndOverrideResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndOverrideResponse.ProtoReflect.Descriptor instead.
 func (*EndOverrideResponse) Descriptor() ([]byte, []int) {
-	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{15}
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EndOverrideResponse) GetEnded() *Override {
@@ -1205,7 +1317,7 @@ type OverridesRequest struct {
 
 func (x *OverridesRequest) Reset() {
 	*x = OverridesRequest{}
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[16]
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1217,7 +1329,7 @@ func (x *OverridesRequest) String() string {
 func (*OverridesRequest) ProtoMessage() {}
 
 func (x *OverridesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[16]
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1230,7 +1342,7 @@ func (x *OverridesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverridesRequest.ProtoReflect.Descriptor instead.
 func (*OverridesRequest) Descriptor() ([]byte, []int) {
-	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{16}
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *OverridesRequest) GetLimit() string {
@@ -1270,7 +1382,7 @@ type OverridesResponse struct {
 
 func (x *OverridesResponse) Reset() {
 	*x = OverridesResponse{}
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[17]
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1282,7 +1394,7 @@ func (x *OverridesResponse) String() string {
 func (*OverridesResponse) ProtoMessage() {}
 
 func (x *OverridesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[17]
+	mi := &file_proto_dipwell_v1_dipwell_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1295,7 +1407,7 @@ func (x *OverridesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverridesResponse.ProtoReflect.Descriptor instead.
 func (*OverridesResponse) Descriptor() ([]byte, []int) {
-	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{17}
+	return file_proto_dipwell_v1_dipwell_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *OverridesResponse) GetOverrides() []*Override {
@@ -1389,7 +1501,15 @@ const file_proto_dipwell_v1_dipwell_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tH\x00R\x03key\x88\x01\x01B\x06\n" +
 	"\x04_key\":\n" +
 	"\rHoldsResponse\x12)\n" +
-	"\x05holds\x18\x01 \x03(\v2\x13.dipwell.v1.KeyHoldR\x05holds\"T\n" +
+	"\x05holds\x18\x01 \x03(\v2\x13.dipwell.v1.KeyHoldR\x05holds\"n\n" +
+	"\fReadyRequest\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x12\n" +
+	"\x04keys\x18\x02 \x03(\tR\x04keys\x12\x17\n" +
+	"\x04cost\x18\x03 \x01(\x03H\x00R\x04cost\x88\x01\x01\x12\x12\n" +
+	"\x04plan\x18\x04 \x01(\tR\x04planB\a\n" +
+	"\x05_cost\"#\n" +
+	"\rReadyResponse\x12\x12\n" +
+	"\x04keys\x18\x01 \x03(\tR\x04keys\"T\n" +
 	"\aKeyHold\x12\x12\n" +
 	"\x04hold\x18\x01 \x01(\tR\x04hold\x12\x16\n" +
 	"\x06tokens\x18\x02 \x01(\x03R\x06tokens\x12\x1d\n" +
@@ -1426,7 +1546,7 @@ const file_proto_dipwell_v1_dipwell_proto_rawDesc = "" +
 	"\x01n\x18\x04 \x01(\x05R\x01nB\b\n" +
 	"\x06_after\"G\n" +
 	"\x11OverridesResponse\x122\n" +
-	"\toverrides\x18\x01 \x03(\v2\x14.dipwell.v1.OverrideR\toverrides2\xa8\a\n" +
+	"\toverrides\x18\x01 \x03(\v2\x14.dipwell.v1.OverrideR\toverrides2\xe6\a\n" +
 	"\aLimiter\x12.\n" +
 	"\x04Take\x12\x10.dipwell.v1.Call\x1a\x14.dipwell.v1.Decision\x12/\n" +
 	"\x05Check\x12\x10.dipwell.v1.Call\x1a\x14.dipwell.v1.Decision\x122\n" +
@@ -1436,7 +1556,8 @@ const file_proto_dipwell_v1_dipwell_proto_rawDesc = "" +
 	"\x06Refund\x12\x10.dipwell.v1.Call\x1a\x14.dipwell.v1.Decision\x12/\n" +
 	"\x05Reset\x12\x10.dipwell.v1.Call\x1a\x14.dipwell.v1.Decision\x12?\n" +
 	"\x06Cancel\x12\x19.dipwell.v1.CancelRequest\x1a\x1a.dipwell.v1.CancelResponse\x125\n" +
-	"\x04Wait\x12\x17.dipwell.v1.WaitRequest\x1a\x14.dipwell.v1.Decision\x125\n" +
+	"\x04Wait\x12\x17.dipwell.v1.WaitRequest\x1a\x14.dipwell.v1.Decision\x12<\n" +
+	"\x05Ready\x12\x18.dipwell.v1.ReadyRequest\x1a\x19.dipwell.v1.ReadyResponse\x125\n" +
 	"\x04Hold\x12\x17.dipwell.v1.HoldRequest\x1a\x14.dipwell.v1.Decision\x129\n" +
 	"\x06Settle\x12\x19.dipwell.v1.SettleRequest\x1a\x14.dipwell.v1.Decision\x129\n" +
 	"\x06Extend\x12\x19.dipwell.v1.ExtendRequest\x1a\x14.dipwell.v1.Decision\x12<\n" +
@@ -1457,7 +1578,7 @@ func file_proto_dipwell_v1_dipwell_proto_rawDescGZIP() []byte {
 	return file_proto_dipwell_v1_dipwell_proto_rawDescData
 }
 
-var file_proto_dipwell_v1_dipwell_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_proto_dipwell_v1_dipwell_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_proto_dipwell_v1_dipwell_proto_goTypes = []any{
 	(*Call)(nil),                // 0: dipwell.v1.Call
 	(*Take)(nil),                // 1: dipwell.v1.Take
@@ -1470,25 +1591,27 @@ var file_proto_dipwell_v1_dipwell_proto_goTypes = []any{
 	(*ExtendRequest)(nil),       // 8: dipwell.v1.ExtendRequest
 	(*HoldsRequest)(nil),        // 9: dipwell.v1.HoldsRequest
 	(*HoldsResponse)(nil),       // 10: dipwell.v1.HoldsResponse
-	(*KeyHold)(nil),             // 11: dipwell.v1.KeyHold
-	(*Override)(nil),            // 12: dipwell.v1.Override
-	(*SetOverrideRequest)(nil),  // 13: dipwell.v1.SetOverrideRequest
-	(*EndOverrideRequest)(nil),  // 14: dipwell.v1.EndOverrideRequest
-	(*EndOverrideResponse)(nil), // 15: dipwell.v1.EndOverrideResponse
-	(*OverridesRequest)(nil),    // 16: dipwell.v1.OverridesRequest
-	(*OverridesResponse)(nil),   // 17: dipwell.v1.OverridesResponse
+	(*ReadyRequest)(nil),        // 11: dipwell.v1.ReadyRequest
+	(*ReadyResponse)(nil),       // 12: dipwell.v1.ReadyResponse
+	(*KeyHold)(nil),             // 13: dipwell.v1.KeyHold
+	(*Override)(nil),            // 14: dipwell.v1.Override
+	(*SetOverrideRequest)(nil),  // 15: dipwell.v1.SetOverrideRequest
+	(*EndOverrideRequest)(nil),  // 16: dipwell.v1.EndOverrideRequest
+	(*EndOverrideResponse)(nil), // 17: dipwell.v1.EndOverrideResponse
+	(*OverridesRequest)(nil),    // 18: dipwell.v1.OverridesRequest
+	(*OverridesResponse)(nil),   // 19: dipwell.v1.OverridesResponse
 }
 var file_proto_dipwell_v1_dipwell_proto_depIdxs = []int32{
 	1,  // 0: dipwell.v1.Call.takes:type_name -> dipwell.v1.Take
 	2,  // 1: dipwell.v1.Decision.limits:type_name -> dipwell.v1.Decision
 	1,  // 2: dipwell.v1.WaitRequest.takes:type_name -> dipwell.v1.Take
 	1,  // 3: dipwell.v1.HoldRequest.takes:type_name -> dipwell.v1.Take
-	11, // 4: dipwell.v1.HoldsResponse.holds:type_name -> dipwell.v1.KeyHold
-	12, // 5: dipwell.v1.Override.under:type_name -> dipwell.v1.Override
-	12, // 6: dipwell.v1.Override.replaced:type_name -> dipwell.v1.Override
-	12, // 7: dipwell.v1.SetOverrideRequest.override:type_name -> dipwell.v1.Override
-	12, // 8: dipwell.v1.EndOverrideResponse.ended:type_name -> dipwell.v1.Override
-	12, // 9: dipwell.v1.OverridesResponse.overrides:type_name -> dipwell.v1.Override
+	13, // 4: dipwell.v1.HoldsResponse.holds:type_name -> dipwell.v1.KeyHold
+	14, // 5: dipwell.v1.Override.under:type_name -> dipwell.v1.Override
+	14, // 6: dipwell.v1.Override.replaced:type_name -> dipwell.v1.Override
+	14, // 7: dipwell.v1.SetOverrideRequest.override:type_name -> dipwell.v1.Override
+	14, // 8: dipwell.v1.EndOverrideResponse.ended:type_name -> dipwell.v1.Override
+	14, // 9: dipwell.v1.OverridesResponse.overrides:type_name -> dipwell.v1.Override
 	0,  // 10: dipwell.v1.Limiter.Take:input_type -> dipwell.v1.Call
 	0,  // 11: dipwell.v1.Limiter.Check:input_type -> dipwell.v1.Call
 	0,  // 12: dipwell.v1.Limiter.TakeUpTo:input_type -> dipwell.v1.Call
@@ -1498,31 +1621,33 @@ var file_proto_dipwell_v1_dipwell_proto_depIdxs = []int32{
 	0,  // 16: dipwell.v1.Limiter.Reset:input_type -> dipwell.v1.Call
 	3,  // 17: dipwell.v1.Limiter.Cancel:input_type -> dipwell.v1.CancelRequest
 	5,  // 18: dipwell.v1.Limiter.Wait:input_type -> dipwell.v1.WaitRequest
-	6,  // 19: dipwell.v1.Limiter.Hold:input_type -> dipwell.v1.HoldRequest
-	7,  // 20: dipwell.v1.Limiter.Settle:input_type -> dipwell.v1.SettleRequest
-	8,  // 21: dipwell.v1.Limiter.Extend:input_type -> dipwell.v1.ExtendRequest
-	9,  // 22: dipwell.v1.Limiter.Holds:input_type -> dipwell.v1.HoldsRequest
-	13, // 23: dipwell.v1.Limiter.SetOverride:input_type -> dipwell.v1.SetOverrideRequest
-	14, // 24: dipwell.v1.Limiter.EndOverride:input_type -> dipwell.v1.EndOverrideRequest
-	16, // 25: dipwell.v1.Limiter.Overrides:input_type -> dipwell.v1.OverridesRequest
-	2,  // 26: dipwell.v1.Limiter.Take:output_type -> dipwell.v1.Decision
-	2,  // 27: dipwell.v1.Limiter.Check:output_type -> dipwell.v1.Decision
-	2,  // 28: dipwell.v1.Limiter.TakeUpTo:output_type -> dipwell.v1.Decision
-	2,  // 29: dipwell.v1.Limiter.Reserve:output_type -> dipwell.v1.Decision
-	2,  // 30: dipwell.v1.Limiter.Charge:output_type -> dipwell.v1.Decision
-	2,  // 31: dipwell.v1.Limiter.Refund:output_type -> dipwell.v1.Decision
-	2,  // 32: dipwell.v1.Limiter.Reset:output_type -> dipwell.v1.Decision
-	4,  // 33: dipwell.v1.Limiter.Cancel:output_type -> dipwell.v1.CancelResponse
-	2,  // 34: dipwell.v1.Limiter.Wait:output_type -> dipwell.v1.Decision
-	2,  // 35: dipwell.v1.Limiter.Hold:output_type -> dipwell.v1.Decision
-	2,  // 36: dipwell.v1.Limiter.Settle:output_type -> dipwell.v1.Decision
-	2,  // 37: dipwell.v1.Limiter.Extend:output_type -> dipwell.v1.Decision
-	10, // 38: dipwell.v1.Limiter.Holds:output_type -> dipwell.v1.HoldsResponse
-	12, // 39: dipwell.v1.Limiter.SetOverride:output_type -> dipwell.v1.Override
-	15, // 40: dipwell.v1.Limiter.EndOverride:output_type -> dipwell.v1.EndOverrideResponse
-	17, // 41: dipwell.v1.Limiter.Overrides:output_type -> dipwell.v1.OverridesResponse
-	26, // [26:42] is the sub-list for method output_type
-	10, // [10:26] is the sub-list for method input_type
+	11, // 19: dipwell.v1.Limiter.Ready:input_type -> dipwell.v1.ReadyRequest
+	6,  // 20: dipwell.v1.Limiter.Hold:input_type -> dipwell.v1.HoldRequest
+	7,  // 21: dipwell.v1.Limiter.Settle:input_type -> dipwell.v1.SettleRequest
+	8,  // 22: dipwell.v1.Limiter.Extend:input_type -> dipwell.v1.ExtendRequest
+	9,  // 23: dipwell.v1.Limiter.Holds:input_type -> dipwell.v1.HoldsRequest
+	15, // 24: dipwell.v1.Limiter.SetOverride:input_type -> dipwell.v1.SetOverrideRequest
+	16, // 25: dipwell.v1.Limiter.EndOverride:input_type -> dipwell.v1.EndOverrideRequest
+	18, // 26: dipwell.v1.Limiter.Overrides:input_type -> dipwell.v1.OverridesRequest
+	2,  // 27: dipwell.v1.Limiter.Take:output_type -> dipwell.v1.Decision
+	2,  // 28: dipwell.v1.Limiter.Check:output_type -> dipwell.v1.Decision
+	2,  // 29: dipwell.v1.Limiter.TakeUpTo:output_type -> dipwell.v1.Decision
+	2,  // 30: dipwell.v1.Limiter.Reserve:output_type -> dipwell.v1.Decision
+	2,  // 31: dipwell.v1.Limiter.Charge:output_type -> dipwell.v1.Decision
+	2,  // 32: dipwell.v1.Limiter.Refund:output_type -> dipwell.v1.Decision
+	2,  // 33: dipwell.v1.Limiter.Reset:output_type -> dipwell.v1.Decision
+	4,  // 34: dipwell.v1.Limiter.Cancel:output_type -> dipwell.v1.CancelResponse
+	2,  // 35: dipwell.v1.Limiter.Wait:output_type -> dipwell.v1.Decision
+	12, // 36: dipwell.v1.Limiter.Ready:output_type -> dipwell.v1.ReadyResponse
+	2,  // 37: dipwell.v1.Limiter.Hold:output_type -> dipwell.v1.Decision
+	2,  // 38: dipwell.v1.Limiter.Settle:output_type -> dipwell.v1.Decision
+	2,  // 39: dipwell.v1.Limiter.Extend:output_type -> dipwell.v1.Decision
+	10, // 40: dipwell.v1.Limiter.Holds:output_type -> dipwell.v1.HoldsResponse
+	14, // 41: dipwell.v1.Limiter.SetOverride:output_type -> dipwell.v1.Override
+	17, // 42: dipwell.v1.Limiter.EndOverride:output_type -> dipwell.v1.EndOverrideResponse
+	19, // 43: dipwell.v1.Limiter.Overrides:output_type -> dipwell.v1.OverridesResponse
+	27, // [27:44] is the sub-list for method output_type
+	10, // [10:27] is the sub-list for method input_type
 	10, // [10:10] is the sub-list for extension type_name
 	10, // [10:10] is the sub-list for extension extendee
 	0,  // [0:10] is the sub-list for field type_name
@@ -1539,16 +1664,17 @@ func file_proto_dipwell_v1_dipwell_proto_init() {
 	file_proto_dipwell_v1_dipwell_proto_msgTypes[5].OneofWrappers = []any{}
 	file_proto_dipwell_v1_dipwell_proto_msgTypes[6].OneofWrappers = []any{}
 	file_proto_dipwell_v1_dipwell_proto_msgTypes[9].OneofWrappers = []any{}
-	file_proto_dipwell_v1_dipwell_proto_msgTypes[12].OneofWrappers = []any{}
+	file_proto_dipwell_v1_dipwell_proto_msgTypes[11].OneofWrappers = []any{}
 	file_proto_dipwell_v1_dipwell_proto_msgTypes[14].OneofWrappers = []any{}
 	file_proto_dipwell_v1_dipwell_proto_msgTypes[16].OneofWrappers = []any{}
+	file_proto_dipwell_v1_dipwell_proto_msgTypes[18].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_dipwell_v1_dipwell_proto_rawDesc), len(file_proto_dipwell_v1_dipwell_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ const (
 	Limiter_Reset_FullMethodName       = "/dipwell.v1.Limiter/Reset"
 	Limiter_Cancel_FullMethodName      = "/dipwell.v1.Limiter/Cancel"
 	Limiter_Wait_FullMethodName        = "/dipwell.v1.Limiter/Wait"
+	Limiter_Ready_FullMethodName       = "/dipwell.v1.Limiter/Ready"
 	Limiter_Hold_FullMethodName        = "/dipwell.v1.Limiter/Hold"
 	Limiter_Settle_FullMethodName      = "/dipwell.v1.Limiter/Settle"
 	Limiter_Extend_FullMethodName      = "/dipwell.v1.Limiter/Extend"
@@ -74,6 +75,8 @@ type LimiterClient interface {
 	// Wait takes as soon as the tokens can be had, until the deadline of the call,
 	// but at most for the timeout. A call that is cancelled takes nothing.
 	Wait(ctx context.Context, in *WaitRequest, opts ...grpc.CallOption) (*Decision, error)
+	// Ready says for which of many keys a Take would be allowed now, and takes nothing.
+	Ready(ctx context.Context, in *ReadyRequest, opts ...grpc.CallOption) (*ReadyResponse, error)
 	// Hold takes, and keeps a record until Settle or until the hold expires. An id
 	// makes it safe to repeat: never do the work twice on a repeated decision.
 	Hold(ctx context.Context, in *HoldRequest, opts ...grpc.CallOption) (*Decision, error)
@@ -189,6 +192,16 @@ func (c *limiterClient) Wait(ctx context.Context, in *WaitRequest, opts ...grpc.
 	return out, nil
 }
 
+func (c *limiterClient) Ready(ctx context.Context, in *ReadyRequest, opts ...grpc.CallOption) (*ReadyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReadyResponse)
+	err := c.cc.Invoke(ctx, Limiter_Ready_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *limiterClient) Hold(ctx context.Context, in *HoldRequest, opts ...grpc.CallOption) (*Decision, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Decision)
@@ -294,6 +307,8 @@ type LimiterServer interface {
 	// Wait takes as soon as the tokens can be had, until the deadline of the call,
 	// but at most for the timeout. A call that is cancelled takes nothing.
 	Wait(context.Context, *WaitRequest) (*Decision, error)
+	// Ready says for which of many keys a Take would be allowed now, and takes nothing.
+	Ready(context.Context, *ReadyRequest) (*ReadyResponse, error)
 	// Hold takes, and keeps a record until Settle or until the hold expires. An id
 	// makes it safe to repeat: never do the work twice on a repeated decision.
 	Hold(context.Context, *HoldRequest) (*Decision, error)
@@ -345,6 +360,9 @@ func (UnimplementedLimiterServer) Cancel(context.Context, *CancelRequest) (*Canc
 }
 func (UnimplementedLimiterServer) Wait(context.Context, *WaitRequest) (*Decision, error) {
 	return nil, status.Error(codes.Unimplemented, "method Wait not implemented")
+}
+func (UnimplementedLimiterServer) Ready(context.Context, *ReadyRequest) (*ReadyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Ready not implemented")
 }
 func (UnimplementedLimiterServer) Hold(context.Context, *HoldRequest) (*Decision, error) {
 	return nil, status.Error(codes.Unimplemented, "method Hold not implemented")
@@ -550,6 +568,24 @@ func _Limiter_Wait_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Limiter_Ready_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LimiterServer).Ready(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Limiter_Ready_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LimiterServer).Ready(ctx, req.(*ReadyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Limiter_Hold_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(HoldRequest)
 	if err := dec(in); err != nil {
@@ -718,6 +754,10 @@ var Limiter_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Wait",
 			Handler:    _Limiter_Wait_Handler,
+		},
+		{
+			MethodName: "Ready",
+			Handler:    _Limiter_Ready_Handler,
 		},
 		{
 			MethodName: "Hold",
