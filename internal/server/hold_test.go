@@ -497,11 +497,11 @@ func TestGRPCHoldsAndOverrides(t *testing.T) {
 	_, err = c.Hold(ctx, &dipwellv1.HoldRequest{Limit: "tokens", Key: &key})
 	code("a hold without ttl", err, codes.InvalidArgument)
 
-	two := int64(2)
+	many := int64(1000)
 	if ready, err := c.Ready(ctx, &dipwellv1.ReadyRequest{Limit: "slots", Keys: []string{"z", "a"}}); err != nil || !slices.Equal(ready.Keys, []string{"z", "a"}) {
 		t.Error(ready, err)
 	}
-	if ready, err := c.Ready(ctx, &dipwellv1.ReadyRequest{Limit: "slots", Keys: []string{"z", "a"}, Cost: &two}); err != nil || len(ready.Keys) != 0 {
+	if ready, err := c.Ready(ctx, &dipwellv1.ReadyRequest{Limit: "slots", Keys: []string{"z", "a"}, Cost: &many}); err != nil || len(ready.Keys) != 0 {
 		t.Error(ready, err)
 	}
 	_, err = c.Ready(ctx, &dipwellv1.ReadyRequest{Limit: "slots", Keys: []string{"a", ""}})
