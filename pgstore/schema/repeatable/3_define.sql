@@ -260,7 +260,7 @@ begin
 end $$;
 comment on function dipwell_internal.drop_limit is 'Deletes a limit and ends the reservations and holds that have a part in it.';
 
-create function dipwell_internal.name_error(field text, name text) returns text language sql immutable as $$
+create function dipwell_internal.name_error(field text, name text) returns text language sql stable as $$
     select field || ': ' || case when name = '' then 'is missing'
         when octet_length(name) > 128 then format('has %s bytes; at most 128', octet_length(name))
         when name ~ '[^ -~]' or name ~ '^ | $' then format('"%s" is not printable ASCII without spaces at its ends', name) end

@@ -141,7 +141,7 @@ begin
 end $$;
 comment on function dipwell_internal.held_row is 'The result of hold for one limit and key.';
 
-create function dipwell_internal.ttl_error(l dipwell.limits, ttl bigint) returns text language sql immutable as $$
+create function dipwell_internal.ttl_error(l dipwell.limits, ttl bigint) returns text language sql stable as $$
     select 'ttl: ' || case when ttl is null then 'is missing'
         when ttl < 1000 then format('%s µs is less than 1ms', ttl)
         when ttl > coalesce(nullif(l.ttl_us, 0), 86400000000) then
@@ -195,7 +195,7 @@ comment on function dipwell.hold_all is
     'Takes all costs (1 each by default) at one instant, or none of them, and makes one hold of them. Returns a row for each limit, in the order of the call, and then one for each parent.';
 
 -- Entries beyond the bounds of a list are null, and null is the key of a shared limit.
-create function dipwell_internal.list_error(field text, dims text, k int) returns text language sql immutable as $$
+create function dipwell_internal.list_error(field text, dims text, k int) returns text language sql stable as $$
     select case when dims <> '[1:' || k || ']' then format('%s: has the bounds %s; a list of %s has [1:%s]', field, dims, dipwell_internal.entries(k), k) end
 $$;
 comment on function dipwell_internal.list_error is 'What is wrong with the bounds of a list of k entries; null if they are [1:k].';
