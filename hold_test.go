@@ -42,15 +42,28 @@ func (s *tableStore) Apply(_ context.Context, b *store.Batch) error {
 	return nil
 }
 
-func (s *tableStore) Row(limit, key string) (store.State, []store.Record, error) {
+func (s *tableStore) Row(limit, key string) (store.State, error) {
 	k := [2]string{limit, key}
 	row := s.rows[k]
 	row.Override = s.overrides[k]
-	return row, s.records[k], nil
+	return row, nil
 }
 
-func (s *tableStore) SetRow(limit, key string, row store.State, records []store.Record) error {
-	s.rows[[2]string{limit, key}], s.records[[2]string{limit, key}] = row, records
+func (s *tableStore) SetRow(limit, key string, row store.State) error {
+	s.rows[[2]string{limit, key}] = row
+	return nil
+}
+
+func (s *tableStore) Record(limit, key string, id store.RecordID) (store.Record, error) {
+	return store.FindRecord(s.records[[2]string{limit, key}], id), nil
+}
+
+func (s *tableStore) Records(limit, key string) ([]store.Record, error) {
+	return s.records[[2]string{limit, key}], nil
+}
+
+func (s *tableStore) SetRecord(limit, key string, id store.RecordID, r store.Record) error {
+	s.records[[2]string{limit, key}] = store.ReplaceRecord(s.records[[2]string{limit, key}], id, r)
 	return nil
 }
 
@@ -73,8 +86,8 @@ func (s *tableStore) SetHold(id string, h store.Hold) error {
 	return nil
 }
 
-func (s *tableStore) FreeHolds(limit, key string, now int64) (int, error) {
-	return store.CountFree(s.holds, limit, key, now), nil
+func (s *tableStore) Live(limit, key string, now int64) (int, error) {
+	return len(s.records[[2]string{limit, key}]) + store.CountFree(s.holds, limit, key, now), nil
 }
 
 func (s *tableStore) Registry() *store.Registry { return &s.limits }
@@ -93,8 +106,8 @@ func (s *tableStore) Abilities() store.Abilities {
 		Holds: func(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			row, records, _ := s.Row(d.Name, key)
-			return d.KeyHolds(row, records, s.now()), nil
+			row, _ := s.Row(d.Name, key)
+			return d.KeyHolds(row, s.records[[2]string{d.Name, key}], s.now()), nil
 		}}
 }
 

@@ -16,8 +16,6 @@ type rowKey struct {
 	key   string
 }
 
-type recordID struct{ mark, number int64 }
-
 // collectRecords adds the changes of a key's records to the group.
 func (w *writer) collectRecords(row rowKey, c *memory.Changes) {
 	if len(c.Records)+len(c.Ended) == 0 {
@@ -25,15 +23,15 @@ func (w *writer) collectRecords(row rowKey, c *memory.Changes) {
 	}
 	changed := w.records[row]
 	if changed == nil {
-		changed = map[recordID]*store.Record{}
+		changed = map[store.RecordID]*store.Record{}
 		w.records[row] = changed
 	}
 	for i := range c.Records {
 		r := &c.Records[i]
-		changed[recordID{r.Mark, r.Number}] = r
+		changed[r.ID()] = r
 	}
 	for _, id := range c.Ended {
-		changed[recordID{id[0], id[1]}] = nil
+		changed[id] = nil
 	}
 }
 
@@ -50,16 +48,16 @@ func lowsText(l *store.Lows) any {
 }
 
 // writeRecords writes the records that changed and deletes those that ended.
-func (d *disk) writeRecords(of map[rowKey]map[recordID]*store.Record) error {
+func (d *disk) writeRecords(of map[rowKey]map[store.RecordID]*store.Record) error {
 	for row, records := range of {
 		for id, r := range records {
 			var err error
 			if r == nil {
-				err = d.exec("delete from records where limit_id = ? and key = ? and mark = ? and number = ?", row.limit, row.key, id.mark, id.number)
+				err = d.exec("delete from records where limit_id = ? and key = ? and mark = ? and number = ?", row.limit, row.key, id.Mark, id.Number)
 			} else {
 				err = d.exec(`insert into records (limit_id, key, mark, number, units, slack, version, due, ends, rest, hold, expires) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 					on conflict do update set units = excluded.units, slack = excluded.slack, version = excluded.version, ends = excluded.ends, rest = excluded.rest, expires = excluded.expires`,
-					row.limit, row.key, id.mark, id.number, r.Units, r.Slack, column(r.Version), r.Due, r.Ends, r.Rest, r.Hold, r.Expires)
+					row.limit, row.key, id.Mark, id.Number, r.Units, r.Slack, column(r.Version), r.Due, r.Ends, r.Rest, r.Hold, r.Expires)
 			}
 			if err != nil {
 				return err

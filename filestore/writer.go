@@ -24,7 +24,7 @@ type writer struct {
 	reservations   map[store.Reservation]struct{} // ids of those that changed
 	holds          map[string]struct{}            // ids of those that changed
 	buckets        []bucket
-	records        map[rowKey]map[recordID]*store.Record // that changed; nil if it ended
+	records        map[rowKey]map[store.RecordID]*store.Record // that changed; nil if it ended
 	sweepPos       sweepPos
 	recordSweepPos sweepPos     // of sweepRecords
 	writeTime      atomic.Int64 // ns; how long the last cycle took
@@ -57,7 +57,7 @@ const (
 
 func (w *writer) start(s *Store) {
 	w.store, w.stopped = s, make(chan struct{})
-	w.reservations, w.holds, w.records = map[store.Reservation]struct{}{}, map[string]struct{}{}, map[rowKey]map[recordID]*store.Record{}
+	w.reservations, w.holds, w.records = map[store.Reservation]struct{}{}, map[string]struct{}{}, map[rowKey]map[store.RecordID]*store.Record{}
 	s.dirty.onMax = func() { s.state.Or(stateBehind) }
 	s.mem.Watch()
 	w.done.Go(w.run)
@@ -157,7 +157,7 @@ func (w *writer) flush() error {
 // A group is the content of one transaction.
 type group struct {
 	buckets      []bucket
-	records      map[rowKey]map[recordID]*store.Record
+	records      map[rowKey]map[store.RecordID]*store.Record
 	reservations map[store.Reservation]store.Pending
 	holds        map[string]store.Hold // a hold without parts is deleted
 	now          int64                 // the store's time, no earlier than that of its rows

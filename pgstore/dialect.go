@@ -68,7 +68,8 @@ func (d *dialect) tables(have int) (out []string) {
 // takeSQL returns the statement that charges a bucket with ticks of equal
 // length, in a transaction of its own. The time is a value of the inserted row
 // and the update refers to it as excluded.ts, so that the clock is read once,
-// before the statement is sent to the node of the row. Parameters: key, units,
+// before the statement is sent to the node of the row. Until a record ends, a row with
+// records is charged like any other. Parameters: key, units,
 // the grid if origins are spread, the time if a test has set a clock.
 func (d *dialect) takeSQL(id int32, def *store.Definition, testClock bool) string {
 	r := &def.Rule
@@ -88,18 +89,18 @@ func (d *dialect) takeSQL(id int32, def *store.Definition, testClock bool) strin
 	return fmt.Sprintf(`insert into dipwell.buckets as b (limit_id, key, version, used, ts, seen)
 values (%[1]d, $1::text, %[2]d, $2::bigint, %[3]s, 0)
 on conflict (limit_id, key) do update
-set used = %[4]s + excluded.used, ts = greatest(b.ts, excluded.ts), seen = excluded.ts
-where b.version = excluded.version and b.lows is null and %[5]s
+set used = %[4]s + excluded.used, ts = greatest(b.ts, excluded.ts), seen = excluded.ts, low = case when b.low >= 0 then least(b.low, %[4]s) end
+where b.version = excluded.version and (b.lows is null or excluded.ts < b.lows[%[6]d] and %[4]s > 0) and %[5]s
 returning b.used, b.ts, b.seen`, id, def.Number, clock, leftSQL(r, ticks),
-		fitsSQL(r, ticks, fmt.Sprintf("%d - excluded.used", r.Cap)))
+		fitsSQL(r, ticks, fmt.Sprintf("%d - excluded.used", r.Cap)), lowsDue)
 }
 
 // Statements that read or write a single row.
 const (
-	rowSQL             = "select used, ts, version, lows from dipwell.buckets where limit_id = $1 and key = $2"
+	rowSQL             = "select used, ts, version, lows, low from dipwell.buckets where limit_id = $1 and key = $2"
 	lockSQL            = rowSQL + " for update"
 	insertRowSQL       = "insert into dipwell.buckets (limit_id, key, version, used, ts, seen) values ($1, $2, $3, 0, 0, 0) on conflict (limit_id, key) do nothing"
-	updateRowSQL       = "update dipwell.buckets set used = $3, ts = $4, version = $5, lows = $6, seen = 0 where limit_id = $1 and key = $2"
+	updateRowSQL       = "update dipwell.buckets set used = $3, ts = $4, version = $5, lows = $6, low = $7, seen = 0 where limit_id = $1 and key = $2"
 	deleteRowSQL       = "delete from dipwell.buckets where limit_id = $1 and key = $2"
 	deleteUnchangedSQL = deleteRowSQL + " and used = $3 and ts = $4 and version = $5"
 	pageSQL            = "select limit_id, key, used, ts, version from dipwell.buckets where limit_id > $1 or limit_id = $1 and key > $2 order by limit_id, key limit $3"

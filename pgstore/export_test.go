@@ -52,7 +52,7 @@ func Statements(t testing.TB) map[string][]string {
 	for _, e := range []string{yugabyteDB, cockroachDB, citus} {
 		d := dialects[e]
 		list := append(d.tables(0), markSQL(), "select "+readNow, loadSQL, emptySQL, keysSQL,
-			rowSQL, lockSQL, insertRowSQL, updateRowSQL, deleteRowSQL, deleteUnchangedSQL, insertRecordSQL, reservationPartsSQL, recordsSQL, updateRecordSQL, deleteRecordSQL, freeSQL, liveFreeSQL, updateFreeSQL, deleteFreeSQL, dueRowsSQL, deleteDueSQL, deleteDueFreeSQL, endedSQL, forgetSQL,
+			rowSQL, lockSQL, insertRowSQL, updateRowSQL, deleteRowSQL, deleteUnchangedSQL, insertRecordSQL, reservationPartsSQL, allRecordsSQL, oneRecordSQL, updateRecordSQL, deleteRecordSQL, countSQL, liveSQL, updateFreeSQL, deleteFreeSQL, dueRowsSQL, deleteDueSQL, deleteDueFreeSQL, endedSQL, forgetSQL,
 			overrideSQL, insertOverrideSQL, deleteOverrideSQL, overridesSQL, holdSQL, lockHoldSQL, insertHoldSQL, updateHoldSQL, deleteHoldSQL, pageSQL, deleteVersionsSQL, olderSQL)
 		list = append(list, portableDown...)
 		for _, l := range []store.Limit{

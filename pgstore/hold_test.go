@@ -24,13 +24,25 @@ type holdTable struct {
 	holds   map[string]store.Hold
 }
 
-func (t *holdTable) Row(limit, key string) (store.State, []store.Record, error) {
-	at := rowID{limit, key}
-	return t.rows[at], slices.Clone(t.records[at]), nil
+func (t *holdTable) Row(limit, key string) (store.State, error) {
+	return t.rows[rowID{limit, key}], nil
 }
 
-func (t *holdTable) SetRow(limit, key string, row store.State, rs []store.Record) error {
-	t.rows[rowID{limit, key}], t.records[rowID{limit, key}] = row, rs
+func (t *holdTable) SetRow(limit, key string, row store.State) error {
+	t.rows[rowID{limit, key}] = row
+	return nil
+}
+
+func (t *holdTable) Record(limit, key string, id store.RecordID) (store.Record, error) {
+	return store.FindRecord(t.records[rowID{limit, key}], id), nil
+}
+
+func (t *holdTable) Records(limit, key string) ([]store.Record, error) {
+	return t.records[rowID{limit, key}], nil
+}
+
+func (t *holdTable) SetRecord(limit, key string, id store.RecordID, r store.Record) error {
+	t.records[rowID{limit, key}] = store.ReplaceRecord(t.records[rowID{limit, key}], id, r)
 	return nil
 }
 
@@ -49,8 +61,8 @@ func (t *holdTable) SetHold(id string, h store.Hold) error {
 	return nil
 }
 
-func (t *holdTable) FreeHolds(limit, key string, now int64) (int, error) {
-	return store.CountFree(t.holds, limit, key, now), nil
+func (t *holdTable) Live(limit, key string, now int64) (int, error) {
+	return len(t.records[rowID{limit, key}]) + store.CountFree(t.holds, limit, key, now), nil
 }
 
 // TestHoldModel decides random histories of holds and other calls by the functions and

@@ -11,28 +11,38 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// lowsOf decodes the column lows.
-func lowsOf(column []int64) *store.Lows {
-	if len(column) < 4 {
+// Of the column lows, lowsHead is how many numbers come before the entries, and lowsDue the
+// index of due, from 1.
+const (
+	lowsHead = 6
+	lowsDue  = 3
+)
+
+// lowsOf decodes the columns lows and low.
+func lowsOf(column []int64, low *int64) *store.Lows {
+	if len(column) < lowsHead+2 {
 		return nil
 	}
-	l := &store.Lows{Mark: column[0], Next: column[1]}
-	for e := range slices.Chunk(column[2:], 2) {
+	l := &store.Lows{Mark: column[0], Next: column[1], Due: column[2], Live: column[3], Holds: column[4], Waits: column[5] != 0}
+	for e := range slices.Chunk(column[lowsHead:], 2) {
 		l.Entries = append(l.Entries, store.Low{Number: e[0], Used: e[1]})
 	}
-	return l
+	return l.LoweredTo(*low)
 }
 
-// lowsColumn encodes the column lows.
-func lowsColumn(l *store.Lows) []int64 {
+// lowsColumns encodes the columns lows and low.
+func lowsColumns(l *store.Lows) (out []int64, low *int64) {
 	if l == nil {
-		return nil
+		return nil, nil
 	}
-	out := []int64{l.Mark, l.Next}
+	out = []int64{l.Mark, l.Next, l.Due, l.Live, l.Holds, 0}
+	if l.Waits {
+		out[5] = 1
+	}
 	for _, e := range l.Entries {
 		out = append(out, e.Number, e.Used)
 	}
-	return out
+	return out, &out[len(out)-1]
 }
 
 // Statements of the sweep for records whose time has come.

@@ -27,17 +27,19 @@ until = excluded.until, note = excluded.note, id = excluded.id, version = exclud
 	deleteOverrideSQL = "delete from dipwell.overrides where limit_id = $1 and key = $2"
 
 	recordsSQL = `select number, mark, units, coalesce(slack, -1), version, part_due, coalesce(ends, due), rest, coalesce(hold, ''), coalesce(expires, 0)
-from dipwell.reservations where limit_id = $1 and key = $2 and (number <> 0 or hold is null) order by number, mark, expires`
+from dipwell.reservations where limit_id = $1 and key = $2 and number <> 0`
+	allRecordsSQL   = recordsSQL + " order by number, mark"
+	oneRecordSQL    = recordsSQL + " and number = $3 and mark = $4"
 	insertRecordSQL = `insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts, hold, expires, ends)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, false, $11, $12, $13, $14)`
-	updateRecordSQL     = "update dipwell.reservations set units = $6, slack = $7, version = $8, rest = $9, due = $10, expires = $11, ends = $12" + whereRecord
+	updateRecordSQL     = "update dipwell.reservations set units = $5, slack = $6, version = $7, rest = $8, due = $9, expires = $10, ends = $11" + whereRecord
 	deleteRecordSQL     = "delete from dipwell.reservations" + whereRecord
-	whereRecord         = " where limit_id = $1 and key = $2 and number = $3 and mark = $4 and coalesce(hold, '') = $5"
+	whereRecord         = " where limit_id = $1 and key = $2 and number = $3 and mark = $4"
 	reservationPartsSQL = "select limit_id, key, number, mark, parts, due from dipwell.reservations where id = $1 and hold is null and not rest order by limit_id, key"
 
 	// Parts of holds that took nothing have number 0.
-	freeSQL       = "select count(*) from dipwell.reservations where limit_id = $1 and key = $2 and number = 0 and hold is not null"
-	liveFreeSQL   = freeSQL + " and expires > $3"
+	countSQL      = "select count(*) from dipwell.reservations where limit_id = $1 and key = $2"
+	liveSQL       = countSQL + " and (number <> 0 or expires > $3)"
 	updateFreeSQL = "update dipwell.reservations set expires = $4, due = $4" + whereFree
 	deleteFreeSQL = "delete from dipwell.reservations" + whereFree
 	whereFree     = " where limit_id = $1 and key = $2 and number = 0 and hold = $3"
@@ -65,12 +67,11 @@ type portableTable struct {
 
 var _ store.Table = (*portableTable)(nil)
 
-// portableRow is the row of a key, with its override and its records.
+// portableRow is the row of a key, with its override.
 type portableRow struct {
 	state   store.State
-	records []store.Record // with the changes to be stored
-	stored  []store.Record
-	free    int // parts of holds that took nothing, among them ended ones
+	count   int                     // records and parts of holds that took nothing, among them ended ones
+	known   map[store.RecordID]bool // records that were read
 	changed bool
 }
 
@@ -111,8 +112,7 @@ func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
 			b.Queue(lockSQL, k.LimitID, k.Key)
 		}
 		b.Queue(overrideSQL, k.LimitID, k.Key)
-		b.Queue(recordsSQL, k.LimitID, k.Key)
-		b.Queue(freeSQL, k.LimitID, k.Key)
+		b.Queue(countSQL, k.LimitID, k.Key)
 	}
 	t.askClock(&b)
 	results := t.db().SendBatch(t.ctx, &b)
@@ -126,7 +126,7 @@ func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
 }
 
 func (t *portableTable) read(results pgx.BatchResults) (*portableRow, error) {
-	r := new(portableRow)
+	r := &portableRow{known: map[store.RecordID]bool{}}
 	if t.tx != nil {
 		if _, err := results.Exec(); err != nil {
 			return nil, storeError(err, false)
@@ -142,15 +142,7 @@ func (t *portableTable) read(results pgx.BatchResults) (*portableRow, error) {
 	if err == nil {
 		r.state.Override = o
 	}
-	found, err := results.Query()
-	if err != nil {
-		return nil, storeError(err, false)
-	}
-	r.stored, err = pgx.CollectRows(found, scanRecord)
-	r.records = r.stored
-	if err == nil {
-		err = results.QueryRow().Scan(&r.free)
-	}
+	err = results.QueryRow().Scan(&r.count)
 	if t.tx == nil && terms.IsOverride(r.state.Version) && o == nil { // the override ended between two statements
 		t.changed = true
 	}
@@ -164,12 +156,15 @@ func (t *portableTable) read(results pgx.BatchResults) (*portableRow, error) {
 func scanRow(results pgx.BatchResults, row *store.State) error {
 	var version int32
 	var lows []int64
-	err := results.QueryRow().Scan(&row.Used, &row.TS, &version, &lows)
+	var low *int64
+	err := results.QueryRow().Scan(&row.Used, &row.TS, &version, &lows, &low)
 	if errors.Is(err, pgx.ErrNoRows) {
 		*row = store.State{}
 		return nil
 	}
-	row.Version, row.Lows = uint32(version), lowsOf(lows)
+	if row.Version = uint32(version); err == nil {
+		row.Lows = lowsOf(lows, low)
+	}
 	return storeError(err, false)
 }
 
@@ -270,21 +265,72 @@ func (t *portableTable) row(limit, key string) (*portableRow, error) {
 	return t.rows[k], nil
 }
 
-func (t *portableTable) Row(limit, key string) (store.State, []store.Record, error) {
+func (t *portableTable) Row(limit, key string) (store.State, error) {
 	r, err := t.row(limit, key)
 	if r == nil {
-		return store.State{}, nil, err
+		return store.State{}, err
 	}
-	return r.state, slices.Clone(r.records), nil
+	return r.state, nil
 }
 
-func (t *portableTable) SetRow(limit, key string, row store.State, records []store.Record) error {
+func (t *portableTable) SetRow(limit, key string, row store.State) error {
 	r, err := t.row(limit, key)
 	if r != nil {
 		row.Override = r.state.Override
-		r.state, r.records, r.changed, t.changed = row, slices.Clone(records), true, true
+		r.state, r.changed, t.changed = row, true, true
 	}
 	return err
+}
+
+func (t *portableTable) Record(limit, key string, id store.RecordID) (store.Record, error) {
+	list, err := t.records(limit, key, oneRecordSQL, id.Number, id.Mark)
+	return store.FindRecord(list, id), err
+}
+
+func (t *portableTable) Records(limit, key string) ([]store.Record, error) {
+	return t.records(limit, key, allRecordsSQL)
+}
+
+func (t *portableTable) records(limit, key, sql string, args ...any) (list []store.Record, err error) {
+	r, err := t.row(limit, key)
+	if r == nil || r.count == 0 {
+		return nil, err
+	}
+	found, err := t.db().Query(t.ctx, sql, append([]any{(*t.limits.entries.Load())[limit].id, key}, args...)...)
+	if err == nil {
+		list, err = pgx.CollectRows(found, scanRecord)
+	}
+	for i := range list {
+		r.known[list[i].ID()] = true
+	}
+	return list, storeError(err, false)
+}
+
+func (t *portableTable) SetRecord(limit, key string, at store.RecordID, rec store.Record) error {
+	r, err := t.row(limit, key)
+	if r == nil {
+		return err
+	}
+	t.changed = true
+	limitID := (*t.limits.entries.Load())[limit].id
+	due, expires, ends := rec.Ends, nullIf(rec.Expires, 0), (*int64)(nil)
+	if rec.Hold != "" && rec.Expires < rec.Ends && !rec.Rest {
+		due, ends = rec.Expires, &rec.Ends
+	}
+	switch {
+	case rec == (store.Record{}):
+		t.out.Queue(deleteRecordSQL, limitID, key, at.Number, at.Mark)
+	case r.known[at]:
+		t.out.Queue(updateRecordSQL, limitID, key, at.Number, at.Mark, rec.Units, nullIf(rec.Slack, -1), int32(rec.Version), rec.Rest, due, expires, ends)
+	default:
+		id, parts := t.group.ID, countGranted(t.group)
+		if rec.Hold != "" {
+			_, _ = rand.Read(id[:]) // never fails
+			parts = 1
+		}
+		t.out.Queue(insertRecordSQL, uuidOf(id), limitID, key, rec.Units, int32(rec.Version), due, rec.Due, rec.Number, rec.Mark, nullIf(rec.Slack, -1), parts, nullIf(rec.Hold, ""), expires, ends)
+	}
+	return nil
 }
 
 func (t *portableTable) SetOverride(limit, key string, o *store.Override) error {
@@ -424,12 +470,12 @@ func (t *portableTable) setFree(id string, h *store.Hold, made bool) {
 	}
 }
 
-func (t *portableTable) FreeHolds(limit, key string, now int64) (n int, err error) {
+func (t *portableTable) Live(limit, key string, now int64) (n int, err error) {
 	r, err := t.row(limit, key)
-	if err != nil || r == nil || r.free == 0 {
+	if err != nil || r == nil || r.count < terms.MaxWaiting { // far from any bound
 		return 0, err
 	}
-	rows, err := t.db().Query(t.ctx, liveFreeSQL, (*t.limits.entries.Load())[limit].id, key, now)
+	rows, err := t.db().Query(t.ctx, liveSQL, (*t.limits.entries.Load())[limit].id, key, now)
 	if err == nil {
 		n, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[int])
 	}
@@ -453,42 +499,17 @@ func (t *portableTable) flush() error {
 
 func (t *portableTable) flushRow(k bucketKey, r *portableRow) {
 	row := r.state
+	lows, low := lowsColumns(row.Lows)
 	switch d := t.limits.byID(k.LimitID); {
 	case row.Override != nil && d != nil: // the row stays while the override lives, so that other statements find it
 		if row.Used == 0 {
 			row = store.State{Version: d.WithOverride(row.Override).Number}
 		}
-		t.out.Queue(updateRowSQL, k.LimitID, k.Key, row.Used, row.TS, int32(row.Version), lowsColumn(row.Lows))
+		t.out.Queue(updateRowSQL, k.LimitID, k.Key, row.Used, row.TS, int32(row.Version), lows, low)
 	case row.Used == 0:
 		t.out.Queue(deleteRowSQL, k.LimitID, k.Key)
 	case r.changed:
-		t.out.Queue(updateRowSQL, k.LimitID, k.Key, row.Used, row.TS, int32(row.Version), lowsColumn(row.Lows))
-	}
-	same := func(a store.Record) func(store.Record) bool {
-		return func(b store.Record) bool { return a.Number == b.Number && a.Mark == b.Mark && a.Hold == b.Hold }
-	}
-	for _, old := range r.stored {
-		if !slices.ContainsFunc(r.records, same(old)) {
-			t.out.Queue(deleteRecordSQL, k.LimitID, k.Key, old.Number, old.Mark, old.Hold)
-		}
-	}
-	for _, rec := range r.records {
-		i := slices.IndexFunc(r.stored, same(rec))
-		due, expires, ends := rec.Ends, nullIf(rec.Expires, 0), (*int64)(nil)
-		if rec.Hold != "" && rec.Expires < rec.Ends && !rec.Rest {
-			due, ends = rec.Expires, &rec.Ends
-		}
-		switch {
-		case i < 0:
-			id, parts := t.group.ID, countGranted(t.group)
-			if rec.Hold != "" {
-				_, _ = rand.Read(id[:]) // never fails
-				parts = 1
-			}
-			t.out.Queue(insertRecordSQL, uuidOf(id), k.LimitID, k.Key, rec.Units, int32(rec.Version), due, rec.Due, rec.Number, rec.Mark, nullIf(rec.Slack, -1), parts, nullIf(rec.Hold, ""), expires, ends)
-		case r.stored[i] != rec:
-			t.out.Queue(updateRecordSQL, k.LimitID, k.Key, rec.Number, rec.Mark, rec.Hold, rec.Units, nullIf(rec.Slack, -1), int32(rec.Version), rec.Rest, due, expires, ends)
-		}
+		t.out.Queue(updateRowSQL, k.LimitID, k.Key, row.Used, row.TS, int32(row.Version), lows, low)
 	}
 }
 
@@ -706,6 +727,10 @@ func (s portable) keyHolds(ctx context.Context, d *store.Definition, key string)
 	if err != nil {
 		return nil, err
 	}
-	row, records, err := t.Row(known[0].def.Name, key)
+	row, err := t.Row(known[0].def.Name, key)
+	if err != nil {
+		return nil, err
+	}
+	records, err := t.Records(known[0].def.Name, key)
 	return known[0].def.KeyHolds(row, records, now), err
 }

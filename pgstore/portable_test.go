@@ -96,6 +96,37 @@ func TestPortableTakeByPlan(t *testing.T) {
 	}
 }
 
+// TestPortableTakeBesideHolds checks that a take of a key with live holds is one statement,
+// which lowers what they can give back.
+func TestPortableTakeBesideHolds(t *testing.T) {
+	config := portablePool(t).Config()
+	sent := &countingTracer{}
+	config.ConnConfig.Tracer = sent
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	now, ctx := int64(1e15), t.Context()
+	l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1, Clock: func() int64 { return now }}), store.Limit{Name: "a", Rate: 1, Period: time.Second, Burst: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"h1", "h2"} {
+		if d, err := l.Hold(ctx, time.Minute, id, dipwell.Take{Limit: "a", Key: "k", Cost: 5}); err != nil || !d.Allowed {
+			t.Fatalf("%+v %v", d, err)
+		}
+	}
+	now += 8e6 // 2 of 10 are still used
+	before := sent.n
+	if d, err := l.Take(ctx, "a", "k", 4); err != nil || d.Remaining != 14 || sent.n-before != 1 {
+		t.Errorf("%+v %v, %d statements", d, err, sent.n-before)
+	}
+	if d, err := l.Settle(ctx, "h1", 0); err != nil || d.Remaining != 16 {
+		t.Errorf("a settle of 5, of which 2 had not come back by time: %+v %v", d, err)
+	}
+}
+
 // TestPortableKeepsVersionsOfOverrides checks that a sweep keeps the version of a
 // limit that an override was compiled of, as long as its row was not written under a
 // later one.

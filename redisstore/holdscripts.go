@@ -25,16 +25,22 @@ type found struct {
 	hold    store.Hold // as Hold returns it; SetHold sets it
 }
 
-func (t *found) Row(limit, key string) (store.State, []store.Record, error) {
-	row := [2]string{limit, key}
-	return t.rows[row], t.records[row], nil
+func (t *found) Row(limit, key string) (store.State, error) {
+	return t.rows[[2]string{limit, key}], nil
 }
-func (t *found) SetRow(string, string, store.State, []store.Record) error { return nil }
-func (t *found) Pending(store.Reservation) (store.Pending, error)         { return store.Pending{}, nil }
-func (t *found) SetPending(store.Reservation, store.Pending) error        { return nil }
-func (t *found) SetOverride(string, string, *store.Override) error        { return nil }
-func (t *found) FreeHolds(string, string, int64) (int, error)             { return 0, nil } // counted by the script
-func (t *found) Hold(string) (store.Hold, error)                          { return t.hold, nil }
+func (t *found) Record(limit, key string, id store.RecordID) (store.Record, error) {
+	return store.FindRecord(t.records[[2]string{limit, key}], id), nil
+}
+func (t *found) Records(limit, key string) ([]store.Record, error) {
+	return t.records[[2]string{limit, key}], nil
+}
+func (t *found) SetRow(string, string, store.State) error                     { return nil }
+func (t *found) SetRecord(string, string, store.RecordID, store.Record) error { return nil }
+func (t *found) Live(string, string, int64) (int, error)                      { return 0, nil } // counted by the script
+func (t *found) Pending(store.Reservation) (store.Pending, error)             { return store.Pending{}, nil }
+func (t *found) SetPending(store.Reservation, store.Pending) error            { return nil }
+func (t *found) SetOverride(string, string, *store.Override) error            { return nil }
+func (t *found) Hold(string) (store.Hold, error)                              { return t.hold, nil }
 func (t *found) SetHold(_ string, h store.Hold) error {
 	t.hold = h
 	return nil
@@ -49,6 +55,9 @@ func (t *found) put(d *store.Definition, key, text string, last int64, ours ...s
 	}
 	if d.Algorithm == store.Concurrency && last > 0 {
 		ours = append(ours, store.Record{Hold: "~", Expires: last, Ends: store.MaxInt, Slack: slackNone, Version: row.Version})
+	}
+	if row.Lows != nil {
+		row.Lows = row.Lows.Count(ours)
 	}
 	t.rows[[2]string{d.Name, key}], t.records[[2]string{d.Name, key}] = row.State, ours
 	return ok

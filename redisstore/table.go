@@ -56,17 +56,13 @@ type tableRow struct {
 	free     int   // live holds that took nothing from it
 	freeTill int64 // when the last one expires
 
-	state store.State // what DecideIn gets, and after SetRow what must be stored
-	list  []store.Record
-	ids   map[recordName]string // fields of the hash
+	state   store.State // what DecideIn gets, and after SetRow what must be stored
+	list    []store.Record
+	ids     map[store.RecordID]string // fields of the hash
+	changed []store.RecordID
 
 	set, setOverride bool
 }
-
-// A recordName identifies a record of a row.
-type recordName struct{ number, mark int64 }
-
-func nameOfRecord(r *store.Record) recordName { return recordName{r.Number, r.Mark} }
 
 // A tableHold is a hold.
 type tableHold struct {
@@ -116,23 +112,44 @@ func (t *table) wantHold(id string) {
 	}
 }
 
-func (t *table) Row(limit, key string) (store.State, []store.Record, error) {
+func (t *table) Row(limit, key string) (store.State, error) {
 	r := t.row(limit, key)
 	if r == nil && t.elsewhere(limit, key) {
-		return store.State{}, nil, nil // of a part that Hold has ended
+		return store.State{}, nil // of a part that Hold has ended
 	}
 	if r == nil || t.missing {
 		t.want(limit, key)
 		t.missing = true
-		return store.State{}, nil, errMissing
+		return store.State{}, errMissing
 	}
-	return r.state, r.list, nil
+	return r.state, nil
 }
 
-func (t *table) SetRow(limit, key string, row store.State, records []store.Record) error {
+func (t *table) SetRow(limit, key string, row store.State) error {
 	r := t.row(limit, key)
 	row.Override = r.state.Override
-	r.state, r.list, r.set = row, records, true
+	r.state, r.set = row, true
+	return nil
+}
+
+func (t *table) Record(limit, key string, id store.RecordID) (store.Record, error) {
+	list, err := t.Records(limit, key)
+	return store.FindRecord(list, id), err
+}
+
+func (t *table) Records(limit, key string) ([]store.Record, error) {
+	if r := t.row(limit, key); r != nil {
+		return r.list, nil
+	}
+	return nil, nil // elsewhere
+}
+
+func (t *table) SetRecord(limit, key string, id store.RecordID, record store.Record) error {
+	r := t.row(limit, key)
+	if record.Hold != "" {
+		r.ids[id] = holdField + record.Hold
+	}
+	r.list, r.changed, r.set = store.ReplaceRecord(r.list, id, record), append(r.changed, id), true
 	return nil
 }
 
@@ -191,8 +208,9 @@ func (t *table) find(limit string) error {
 	return reg.Unreadable(limit)
 }
 
-func (t *table) FreeHolds(limit, key string, _ int64) (int, error) {
-	return t.row(limit, key).free, nil
+func (t *table) Live(limit, key string, _ int64) (int, error) {
+	r := t.row(limit, key)
+	return len(r.list) + r.free, nil
 }
 
 func (t *table) SetHold(id string, hold store.Hold) error {
@@ -211,7 +229,7 @@ func (t *table) SetHold(id string, hold store.Hold) error {
 func (t *table) Pending(id store.Reservation) (h store.Pending, err error) {
 	for i := range t.parts {
 		p := &t.parts[i]
-		if _, _, err = t.Row(p.Limit, p.Key); err != nil {
+		if _, err = t.Row(p.Limit, p.Key); err != nil {
 			return h, err
 		}
 		text := t.row(p.Limit, p.Key).records[id.String()]
@@ -235,7 +253,7 @@ func (t *table) SetPending(id store.Reservation, h store.Pending) error {
 	t.made, t.ended = h, len(h.Parts) == 0
 	for _, p := range h.Parts {
 		r := t.row(p.Limit, p.Key)
-		r.ids[recordName{p.Number, p.Mark}] = id.String()
+		r.ids[store.RecordID{Mark: p.Mark, Number: p.Number}] = id.String()
 	}
 	return nil
 }
@@ -351,7 +369,8 @@ var errNoBucket = errors.New("holds something that is not a bucket")
 // decode sets the row, its records and its override from what was read.
 func (r *tableRow) decode(t *table) (err error) {
 	s := t.s
-	r.set, r.setOverride, r.state, r.list, r.ids = false, false, store.State{}, nil, map[recordName]string{}
+	r.set, r.setOverride, r.state, r.list = false, false, store.State{}, nil
+	r.ids, r.changed = map[store.RecordID]string{}, nil
 	if r.text != "" {
 		row, ok := parseRow(r.text)
 		if !ok {
@@ -367,7 +386,7 @@ func (r *tableRow) decode(t *table) (err error) {
 		if one.Hold != "" {
 			s.held.Store(true)
 		}
-		r.list, r.ids[nameOfRecord(&one)] = append(r.list, one), field
+		r.list, r.ids[one.ID()] = append(r.list, one), field
 	}
 	slices.SortFunc(r.list, func(a, b store.Record) int {
 		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Mark, b.Mark))
@@ -375,6 +394,9 @@ func (r *tableRow) decode(t *table) (err error) {
 	base := t.limits.Lookup(r.limit)
 	if r.state.Used == 0 || len(r.list) == 0 && base != nil && base.Algorithm == store.Concurrency { // its holds have expired, and the key of their records with them
 		r.state = store.State{} // kept for its holds or its override
+	}
+	if r.state.Lows != nil {
+		r.state.Lows = r.state.Lows.Count(r.list)
 	}
 	r.state.Override, err = s.overrides.decode(r.limit, r.key, r.override)
 	return err
@@ -635,7 +657,7 @@ func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]an
 		return append(list, []any{"DEL", t.rowKey(i)}, []any{"DEL", t.recordsKey(i)}, []any{"DEL", t.freeKey(i)})
 	}
 	lives := max(t.s.fullAt(base, r.state, r.key, t.now), t.now+leastLife)
-	fields, row, ends, held := r.encode(base, t.now)
+	row, ends, held := r.encode(base, t.now)
 	if held > 0 {
 		t.s.held.Store(true)
 	}
@@ -650,17 +672,16 @@ func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]an
 	if row != "" {
 		list = append(list, t.expiring([]any{"SET", key, row}, max(lives, held)))
 	}
-	for field := range r.records {
-		if fields[field] == "" {
-			list = append(list, []any{"HDEL", t.recordsKey(i), field})
+	var sets [][]any
+	for _, id := range r.changed {
+		if one := store.FindRecord(r.list, id); one != (store.Record{}) {
+			sets = append(sets, []any{"HSET", t.recordsKey(i), r.ids[id], recordText(&one)})
+		} else {
+			list = append(list, []any{"HDEL", t.recordsKey(i), r.ids[id]})
 		}
 	}
-	for field, text := range fields {
-		if r.records[field] != text {
-			list = append(list, []any{"HSET", t.recordsKey(i), field, text})
-		}
-	}
-	if len(fields) > 0 {
+	list = append(list, sets...)
+	if len(r.list) > 0 {
 		if held > 0 { // an expired hold is given back when somebody needs its tokens
 			ends = max(ends, full, held+refill(base.Own(r.state, max(t.now, r.state.TS))))
 		}
@@ -683,16 +704,14 @@ func refill(d *store.Definition) int64 {
 	return r.TimeToFull(r.Cap, 0, 0) + r.Every // time 0 may be within a window
 }
 
-// encode returns the records as they are stored; the row, "" if it is full and no override
-// needs it; when the last record has ended; and when the last hold expires, or 0.
-func (r *tableRow) encode(base *store.Definition, now int64) (fields map[string]string, text string, ends, held int64) {
-	fields = map[string]string{}
+// encode returns the row, "" if it is full and no override needs it; when the last record has
+// ended; and when the last hold expires, or 0.
+func (r *tableRow) encode(base *store.Definition, now int64) (text string, ends, held int64) {
 	row := storedRow{State: r.state, due: store.MaxInt}
 	concurrency := base.Algorithm == store.Concurrency
 	row.recorded = row.Used > 0 && row.Lows != nil || concurrency && len(r.list) > 0
 	for j := range r.list {
 		one := &r.list[j]
-		field := holdField + one.Hold
 		switch {
 		case one.Hold != "":
 			row.due, held, ends = min(row.due, one.Expires), max(held, one.Expires), max(ends, one.Expires)
@@ -700,16 +719,15 @@ func (r *tableRow) encode(base *store.Definition, now int64) (fields map[string]
 			row.due = 0
 			fallthrough
 		default:
-			field, ends = r.ids[nameOfRecord(one)], max(ends, one.Ends)
+			ends = max(ends, one.Ends)
 		}
-		fields[field] = recordText(one)
 	}
 	if row.till = held; row.Used > 0 || row.recorded {
-		return fields, row.String(), ends, held
+		return row.String(), ends, held
 	}
 	o := row.Override
 	if o == nil {
-		return fields, "", ends, held
+		return "", ends, held
 	}
 	// The row names its override. The scripts cannot read a row that uses 0: it came back long
 	// ago, even if windows are longer than the time since the epoch.
@@ -718,7 +736,7 @@ func (r *tableRow) encode(base *store.Definition, now int64) (fields map[string]
 	if concurrency {
 		row.State = store.State{TS: now, Version: d.Number}
 	}
-	return fields, row.String(), ends, held
+	return row.String(), ends, held
 }
 
 // fullAfter returns the latest time at which a row that an override decides is full under

@@ -35,14 +35,27 @@ func newMapTable() *mapTable {
 	return &mapTable{map[[2]string]store.State{}, map[[2]string][]store.Record{}, map[[2]string]*store.Override{}, map[store.Reservation]store.Pending{}, map[string]store.Hold{}}
 }
 
-func (t *mapTable) Row(limit, key string) (store.State, []store.Record, error) {
+func (t *mapTable) Row(limit, key string) (store.State, error) {
 	row := t.rows[[2]string{limit, key}]
 	row.Override = t.overrides[[2]string{limit, key}]
-	return row, t.records[[2]string{limit, key}], nil
+	return row, nil
 }
 
-func (t *mapTable) SetRow(limit, key string, row store.State, records []store.Record) error {
-	t.rows[[2]string{limit, key}], t.records[[2]string{limit, key}] = row, records
+func (t *mapTable) SetRow(limit, key string, row store.State) error {
+	t.rows[[2]string{limit, key}] = row
+	return nil
+}
+
+func (t *mapTable) Record(limit, key string, id store.RecordID) (store.Record, error) {
+	return store.FindRecord(t.records[[2]string{limit, key}], id), nil
+}
+
+func (t *mapTable) Records(limit, key string) ([]store.Record, error) {
+	return t.records[[2]string{limit, key}], nil
+}
+
+func (t *mapTable) SetRecord(limit, key string, id store.RecordID, r store.Record) error {
+	t.records[[2]string{limit, key}] = store.ReplaceRecord(t.records[[2]string{limit, key}], id, r)
 	return nil
 }
 
@@ -65,8 +78,8 @@ func (t *mapTable) SetHold(id string, h store.Hold) error {
 	return nil
 }
 
-func (t *mapTable) FreeHolds(limit, key string, now int64) (int, error) {
-	return store.CountFree(t.holds, limit, key, now), nil
+func (t *mapTable) Live(limit, key string, now int64) (int, error) {
+	return len(t.records[[2]string{limit, key}]) + store.CountFree(t.holds, limit, key, now), nil
 }
 
 // TestAgreesWithTable checks that random histories of calls with plans and floors, of

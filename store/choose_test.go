@@ -64,7 +64,7 @@ func TestCancelKeepsDefinition(t *testing.T) {
 		if err := (&store.Group{ID: g.ID, Cancel: true}).DecideIn(table, &reg, now+1e6); err != nil {
 			t.Fatal(err)
 		}
-		if row, _, _ := table.Row("a", "k"); row != (store.State{Override: row.Override}) && row.Version != def.Number {
+		if row, _ := table.Row("a", "k"); row != (store.State{Override: row.Override}) && row.Version != def.Number {
 			t.Errorf("overridden %v: %+v is not under %x", overridden, row, def.Number)
 		}
 		g = &store.Group{Ops: []store.Op{{Def: g.Ops[0].Def, Key: "k", Verb: store.VerbTake, Cost: 3}}}
@@ -98,7 +98,8 @@ func TestReserveUnlimited(t *testing.T) {
 	if err := g.DecideIn(table, &reg, now); err != nil || !g.Reserved {
 		t.Fatalf("%+v, %v", g, err)
 	}
-	if row, records, _ := table.Row("a", "k"); row != (store.State{}) || len(records) > 0 || len(table.pending[g.ID].Parts) != 1 {
+	row, _ := table.Row("a", "k")
+	if records := table.records["a/k"]; row != (store.State{}) || len(records) > 0 || len(table.pending[g.ID].Parts) != 1 {
 		t.Errorf("%+v, %+v, %+v", row, records, table.pending[g.ID])
 	}
 }

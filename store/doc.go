@@ -70,8 +70,9 @@
 // tokens before they are given back: the same token must not come back twice. A row with
 // records has Lows: for each record, the least that has been in use since it was made. No
 // more than that can be given back. A new record appends to the Lows, and each call that
-// writes the row lowers them. DecideIn makes the records, brings them up to date before
-// such a write, and ends them. Rows without records have no Lows and pay nothing for them.
+// writes the row lowers them. DecideIn makes and ends the records. Until one of them ends by
+// itself, which the Lows say, a call that makes or ends none decides without them. Rows
+// without records have no Lows and pay nothing for them.
 // A VerbReset ends all records of its key.
 //
 // A row of a concurrency limit has records and no Lows: its tokens come back when holds

@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"encoding/binary"
+	"math"
 	"slices"
 
 	"github.com/dipwell/dipwell/internal/algebra"
@@ -30,6 +31,14 @@ type Lows struct {
 	Mark int64
 	// Next is the number of the next record, from 1.
 	Next int64
+	// Due is a time in µs before which no record of these Lows ends or falls due.
+	Due int64
+	// Live is how many records of these Lows may be given back, Holds how many of them belong
+	// to holds.
+	Live, Holds int64
+	// Waits is set if one of them waits, or withholds units from one that does: then each
+	// end of one needs the others.
+	Waits bool
 	// Entries has at least one and at most MaxLows, in the order of their numbers.
 	Entries []Low
 }
@@ -79,6 +88,55 @@ type Record struct {
 	Expires int64
 }
 
+// A RecordID identifies a record among those of its key.
+type RecordID struct{ Mark, Number int64 }
+
+// ID returns the record's id.
+func (r *Record) ID() RecordID { return RecordID{r.Mark, r.Number} }
+
+// FindRecord returns the record of a list with an id, or the zero Record, for a Table that has
+// the records of a key in memory.
+func FindRecord(rs []Record, id RecordID) Record {
+	for i := range rs {
+		if rs[i].ID() == id {
+			return rs[i]
+		}
+	}
+	return Record{}
+}
+
+// ReplaceRecord does to the records of a key what SetRecord of a Table says, and returns
+// them. It may append to the list, but does not change it in place otherwise.
+func ReplaceRecord(rs []Record, id RecordID, r Record) []Record {
+	i := slices.IndexFunc(rs, func(x Record) bool { return x.ID() == id })
+	switch {
+	case r == (Record{}) && i == 0:
+		return rs[1:]
+	case r == (Record{}) && i > 0:
+		return slices.Concat(rs[:i], rs[i+1:])
+	case r == (Record{}):
+		return rs
+	case i < 0:
+		return append(rs, r)
+	}
+	rs = slices.Clone(rs)
+	rs[i] = r
+	return rs
+}
+
+// Until returns the time in µs before which the record neither ends nor falls due.
+func (r *Record) Until() int64 {
+	switch {
+	case r.Rest:
+		return math.MaxInt64 // it is removed together with others
+	case r.Hold != "":
+		return r.Expires
+	case r.Slack >= 0:
+		return r.Due
+	}
+	return r.Ends
+}
+
 // Record returns a record of what op took, and adds it to the Lows of row,
 // which is the row that Step returned. now is the time of the decision. ends is the time
 // at which the whole group is due, now + Group.due. Both are in µs since the Unix epoch.
@@ -87,10 +145,39 @@ type Record struct {
 func (op *Op) Record(row *State, id Reservation, now, ends int64) Record {
 	r := op.record(row, id.mark(now), now)
 	r.Ends = ends
+	row.Lows.add(&r)
 	return r
 }
 
-// record is Record without Ends. mark is the Mark of the Lows if this is their first
+// add counts a new record.
+func (l *Lows) add(r *Record) {
+	if l.Live++; l.Live == 1 {
+		l.Due = math.MaxInt64
+	}
+	if r.Hold != "" {
+		l.Holds++
+	}
+	l.Due, l.Waits = min(l.Due, r.Until()), l.Waits || r.Slack >= 0
+}
+
+// Count returns the lows with the Due, Live, Holds and Waits of a key with these records,
+// for stores that do not keep them.
+func (l *Lows) Count(rs []Record) *Lows {
+	c := *l
+	c.Due, c.Live, c.Holds, c.Waits = math.MaxInt64, 0, 0, false
+	for i := range rs {
+		switch r := &rs[i]; {
+		case r.Mark != l.Mark:
+		case r.Rest:
+			c.Waits = true
+		default:
+			c.add(r)
+		}
+	}
+	return &c
+}
+
+// record is Record without Ends, and does not count the record. mark is the Mark of the Lows if this is their first
 // record.
 func (op *Op) record(row *State, mark, now int64) Record {
 	var l Lows
@@ -144,21 +231,9 @@ func (d *Definition) Advance(row State, key string, now int64, rs []Record) (Sta
 	return row, rs, nil
 }
 
-// isAdvanced reports whether Advance would change neither a row nor its records. A key
-// may have thousands of them.
-func (d *Definition) isAdvanced(row *State, rs []Record, now int64) bool {
-	if row.Version != d.Number || row.Override != nil && row.Override.Version != d.Base().Number || (row.Lows == nil) != (d.Algorithm == Concurrency) {
-		return false
-	}
-	live := row.Lows == nil
-	for i := range rs {
-		r := &rs[i]
-		if r.Version != d.Number || r.Rest || r.Slack < 0 && r.Ends <= now || r.Slack >= 0 && r.Due <= now {
-			return false
-		}
-		live = live || r.Mark == row.Lows.Mark
-	}
-	return live && row.Used != 0
+// isCurrent reports whether a row and its override are of the present version.
+func (d *Definition) isCurrent(row *State) bool {
+	return row.Version == d.Number && (row.Override == nil || row.Override.Version == d.Base().Number)
 }
 
 // advance is Advance on lows that it may change. Lows without entries mean that the row
@@ -166,7 +241,7 @@ func (d *Definition) isAdvanced(row *State, rs []Record, now int64) bool {
 func (d *Definition) advance(l *Lows, now int64, rs []Record, o *Override) []Record {
 	d.convertRecords(rs, o, now)
 	l.endDue(now, rs)
-	return l.retire(now, rs)
+	return l.retire(now, rs, 0)
 }
 
 // endDue lowers the lows before each reservation that has fallen due at now.
@@ -187,9 +262,10 @@ func (l *Lows) endDue(now int64, rs []Record) {
 }
 
 // retire removes records that have ended, and cancelled ones whose withheld units
-// can no longer be given back. Without a live record it clears the lows.
-func (l *Lows) retire(now int64, rs []Record) []Record {
-	live, waits := false, int64(0)
+// can no longer be given back. Without a live record it clears the lows. others are as in
+// giveBack.
+func (l *Lows) retire(now int64, rs []Record, others int64) []Record {
+	live, waits := others > 0, int64(0)
 	for i := range rs {
 		if r := &rs[i]; r.Mark == l.Mark && !r.Rest && (r.Ends > now || r.Slack >= 0) {
 			live = true
@@ -234,25 +310,24 @@ func (l *Lows) retire(now int64, rs []Record) []Record {
 // is given back and that is no error: look for the record first to tell the caller. The
 // error is ErrStaleDefinition, as of Advance, which GiveBack calls if need be.
 func (d *Definition) GiveBack(row State, key string, now int64, rs []Record, number, mark int64) (State, []Record, error) {
-	return d.giveBack(row, key, now, rs, func(r Record) bool { return r.Number == number && r.Mark == mark && !r.Rest }, 1, 1)
+	row, rs, err := d.Advance(row, key, now, rs)
+	if err != nil {
+		return row, rs, err
+	}
+	i := slices.IndexFunc(rs, func(r Record) bool { return r.Number == number && r.Mark == mark && !r.Rest })
+	row, rs = d.giveBack(row, key, now, rs, 0, i, 1, 1)
+	return row, rs, nil
 }
 
-// giveBack gives back num/den of what a record took, and leaves the rest taken. find
-// selects the record.
-func (d *Definition) giveBack(row State, key string, now int64, rs []Record, find func(Record) bool, num, den int64) (State, []Record, error) {
-	var err error
-	if !d.isAdvanced(&row, rs, now) {
-		if row, rs, err = d.Advance(row, key, now, rs); err != nil {
-			return row, rs, err
-		}
-	}
-	i := slices.IndexFunc(rs, find)
+// giveBack gives back num/den of what record i took, and leaves the rest taken. others is how
+// many live records of the row's lows are not in rs: none of them waits.
+func (d *Definition) giveBack(row State, key string, now int64, rs []Record, others int64, i int, num, den int64) (State, []Record) {
 	if d.Algorithm == Concurrency { // a concurrency limit has no lows: all of it comes back
 		if i >= 0 {
 			row.Used -= min(rs[i].Units, row.Used)
 			rs = slices.Delete(rs, i, i+1)
 		}
-		return row, rs, nil
+		return row, rs
 	}
 	var scratch Rule
 	t := max(now, row.TS)
@@ -260,31 +335,34 @@ func (d *Definition) giveBack(row State, key string, now int64, rs []Record, fin
 		row.Lows = nil
 	}
 	if i < 0 {
-		return row, rs, nil
+		return row, rs
 	}
 	if row.Lows == nil || row.Lows.Mark != rs[i].Mark {
-		return row, slices.Delete(rs, i, i+1), nil
+		return row, slices.Delete(rs, i, i+1)
 	}
 	l := row.Lows.clone()
 	rs[i].Units = algebra.MulDiv(rs[i].Units, num, den, false)
-	row.Used, rs = l.cancel(row.Used, now, rs, i)
+	row.Used, rs = l.cancel(row.Used, now, rs, others, i)
 	if row.Lows = nil; len(l.Entries) > 0 {
 		row.Lows = &l
 	}
-	return row, rs, nil
+	return row, rs
 }
 
 // cancel gives back record i at now, and units that others withhold, and returns the used
 // units after that.
-func (l *Lows) cancel(used, now int64, rs []Record, i int) (int64, []Record) {
+func (l *Lows) cancel(used, now int64, rs []Record, others int64, i int) (int64, []Record) {
 	l.touch(used)
+	if l.Live--; rs[i].Hold != "" {
+		l.Holds--
+	}
 	rs[i].Rest, rs[i].Slack = true, -1
 	used -= l.giveBack(rs, i)
 	used -= l.giveWithheld(rs, i)
 	if used == 0 { // the row is full: a store may delete it, and the list with it
 		*l = Lows{}
 	}
-	return used, l.retire(now, rs)
+	return used, l.retire(now, rs, others)
 }
 
 // withholds reports whether a record waits, or withholds units from one that does. Then
@@ -316,7 +394,7 @@ func (l *Lows) endHolds(used, now int64, rs []Record, ended func(*Record) bool) 
 	if used == 0 {
 		*l = Lows{}
 	}
-	return used, l.retire(now, slices.DeleteFunc(rs, func(r Record) bool { return ended(&r) }))
+	return used, l.retire(now, slices.DeleteFunc(rs, func(r Record) bool { return ended(&r) }), 0)
 }
 
 // expireUnder gives back the holds under the definition with number n that had expired at
@@ -331,12 +409,12 @@ func (l *Lows) expireUnder(n uint32, used int64, rs []Record, now int64) (after 
 	c := l.clone()
 	l = &c
 	l.endDue(now, rs)
-	if rs = l.retire(now, rs); !withholds(rs) {
+	if rs = l.retire(now, rs, 0); !withholds(rs) {
 		used, rs = l.endHolds(used, now, rs, ended)
 	} else {
 		for _, r := range firstToLast(rs, ended) {
 			if i := slices.IndexFunc(rs, func(x Record) bool { return x.Number == r.Number && ended(&x) }); i >= 0 && len(l.Entries) > 0 {
-				used, rs = l.cancel(used, now, rs, i)
+				used, rs = l.cancel(used, now, rs, 0, i)
 			}
 		}
 	}

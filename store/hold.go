@@ -198,7 +198,8 @@ func (h *Hold) live(now int64) bool {
 	return !h.Settled && h.Expires > now && slices.ContainsFunc(h.Parts, func(p Part) bool { return !p.Reset })
 }
 
-// CountFree returns what FreeHolds of a Table does, for one that has all holds in a map.
+// CountFree returns how many live holds have a part of a key that is Free, for a Table that
+// has all holds in a map.
 func CountFree(holds map[string]Hold, limit, key string, now int64) (n int) {
 	for _, h := range holds {
 		if h.Settled || h.Expires <= now {
@@ -243,6 +244,9 @@ func (op *Op) holdRecord(row *State, id string, now, expires int64) Record {
 	r.Hold, r.Expires, r.Ends = id, expires, MaxInt
 	if op.Def.KeepExpired {
 		r.Ends = expires
+	}
+	if row.Lows != nil {
+		row.Lows.add(&r)
 	}
 	return r
 }
@@ -401,17 +405,12 @@ func (op *Op) present(row State, records []Record, granted, now int64) error {
 }
 
 // expire gives back the expired holds of a key, the one that expired first first. d is
-// the definition that the row is under.
+// the definition that the row is under, to which Advance has brought both.
 func (d *Definition) expire(row State, key string, now int64, rs []Record) (_ State, _ []Record, err error) {
-	if !d.isAdvanced(&row, rs, now) {
-		if row, rs, err = d.Advance(row, key, now, rs); err != nil {
-			return row, rs, err
-		}
-	}
 	ended := func(r *Record) bool { return r.expired(now) }
 	if d.Algorithm != Concurrency && withholds(rs) {
 		for _, r := range firstToLast(rs, ended) {
-			if row, rs, err = d.giveBack(row, key, now, rs, func(x Record) bool { return x.Number == r.Number && x.Mark == r.Mark && x.Hold == r.Hold && !x.Rest }, 1, 1); err != nil {
+			if row, rs, err = d.GiveBack(row, key, now, rs, r.Number, r.Mark); err != nil {
 				return row, rs, err
 			}
 		}
@@ -453,7 +452,7 @@ func (op *Op) answerHolds(row State, rs []Record, now int64) {
 	if op.Never || op.Def.Mode == Blocked && now+op.Retry <= op.Def.Override.Until {
 		return
 	}
-	op.Bound = op.Bound || slices.ContainsFunc(rs, func(r Record) bool { return r.holds(now) && r.Mark == row.Lows.Mark && r.Units > 0 })
+	op.Bound = op.Bound || row.Lows.Holds > 0
 }
 
 // answerConcurrency is answerHolds on a concurrency limit: its tokens come back when

@@ -339,7 +339,7 @@ func litHistory(t *testing.T, seed uint64) (differs, better bool) {
 			}
 		}
 		look := store.Op{Def: d, Key: "k", Verb: store.VerbCheck}
-		row, _, _ := table.Row("l", "k")
+		row, _ := table.Row("l", "k")
 		if _, _, err := look.Step(now, row, true); err != nil {
 			t.Fatal(err)
 		}

@@ -23,7 +23,7 @@ var sourceMutants = []struct{ name, file, old, wrong, run string }{
 	{"extend does not move the record", "settle.go", "if r.Expires, e.changed = h.Expires, true; p.Keep {", "if e.changed = true; p.Keep {", "TestHoldsReference|TestConcurrencyReference"},
 	{"holds expire a microsecond late", "hold.go", `return r.Hold != "" && !r.Rest && r.Expires <= now`, `return r.Hold != "" && !r.Rest && r.Expires <= now-1`, "TestGolden$"},
 	{"a hold lives a microsecond longer", "hold.go", "return !h.Settled && h.Expires > now &&", "return !h.Settled && h.Expires > now-1 &&", "TestGolden$"},
-	{"expired holds are not given back by a call", "table.go", "return e.expire(now)\n", "return nil\n", "TestGolden$"},
+	{"expired holds are not given back by a call", "table.go", "e.row, e.records, err = e.own(now).expire(e.row, e.key, now, e.records)", "_ = err", "TestGolden$"},
 	{"holds are forgotten after a minute", "hold.go", "return end + ForgetAfter(h.TTL)", "return end + minForget", "TestHold|TestGolden$"},
 	{"another call with the same id is the same hold", "hold.go", "if h.Call != g.call() || !h.live(now) {", "if !h.live(now) {", "TestGolden$"},
 	{"the last hold to expire counts first", "hold.go", "held, func(a, b Record) int { return cmp.Compare(a.Expires, b.Expires) }", "held, func(a, b Record) int { return cmp.Compare(b.Expires, a.Expires) }", "TestGolden$"},
@@ -31,7 +31,7 @@ var sourceMutants = []struct{ name, file, old, wrong, run string }{
 	{"a floor does not hold for a concurrency limit's retry", "hold.go", "need := op.Cost + op.Floor", "need := op.Cost", "TestGolden$|TestConcurrency"},
 	{"settle gives back twice", "settle.go", "if !h.Settled && !p.Reset && !p.Free {", "if !p.Reset && !p.Free {", "TestGolden$"},
 	{"a settled hold takes other costs", "settle.go", "if h.Settled && !slices.Equal(costs, h.Costs) {", "if h.Settled && len(costs) == 0 {", "TestGolden$"},
-	{"settle of a concurrency limit charges", "settle.go", "if cost <= counted || own.Algorithm == Concurrency {", "if cost <= counted {", "TestGolden$"},
+	{"settle of a concurrency limit charges", "settle.go", "if cost <= counted || e.own(now).Algorithm == Concurrency {", "if cost <= counted {", "TestGolden$"},
 	{"a kept hold gives back when it is settled late", "settle.go", "if i < 0 && !p.Keep {", "if i < 0 {", "TestGolden$"},
 	{"an expired hold is extended", "settle.go", "if !h.live(now) {\n\t\treturn ErrHoldConflict\n\t}\n\th.Expires", "if h.Settled {\n\t\treturn ErrHoldConflict\n\t}\n\th.Expires", "TestGolden$"},
 	{"levels take their own in a TakeUpTo", "store.go", "if op.Granted > least {", "if op.Granted < least {", "TestGolden$"},
@@ -50,7 +50,7 @@ var sourceMutants = []struct{ name, file, old, wrong, run string }{
 	{"numbers over the base instead of the standing override", "override.go", "if o.Under != nil {\n\t\tp =", "if o.Under == nil && o.Until < 0 {\n\t\tp =", "TestPlansReference"},
 	{"a floor in place of the cost", "choose.go", "if units > r.Cap {", "if units >= r.Cap {", "TestPlansReference|TestGolden$"},
 	{"each level of a hold is settled to the first cost", "settle.go", "case p.Takes&(1<<j) == 0:", "case j > 0:", "TestGolden$"},
-	{"the parts of a hold are settled to the first cost", "settle.go", "entries[i].settle(op.Def, p, g.Hold.ID, costs[i], now)", "entries[i].settle(op.Def, p, g.Hold.ID, costs[0], now)", "TestGolden$"},
+	{"the parts of a hold are settled to the first cost", "settle.go", "entries[i].settle(t, op.Def, p, g.Hold.ID, costs[i], now)", "entries[i].settle(t, op.Def, p, g.Hold.ID, costs[0], now)", "TestGolden$"},
 	{"a hold of a concurrency limit is not counted", "table.go", "if op.Verb == VerbCharge || op.Def.Mode == Unlimited && op.Def.Algorithm != Concurrency {", "if op.Verb == VerbCharge || op.Def.Mode == Unlimited {", "TestGolden$"},
 }
 

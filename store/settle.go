@@ -46,7 +46,7 @@ func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 	if c.Verb == ExtendHold {
 		end = g.extend
 	}
-	if err := end(&h, entries, now); err != nil {
+	if err := end(t, &h, entries, now); err != nil {
 		return err
 	}
 	for i := range entries {
@@ -63,7 +63,7 @@ func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 }
 
 // settle settles the parts of a hold, and answers the ops.
-func (g *Group) settle(h *Hold, entries []entry, now int64) error {
+func (g *Group) settle(t Table, h *Hold, entries []entry, now int64) error {
 	costs, err := g.Hold.costsOf(h)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (g *Group) settle(h *Hold, entries []entry, now int64) error {
 		}
 		op.Cost = costs[i]
 		if !h.Settled && !p.Reset && !p.Free {
-			most, err := entries[i].settle(op.Def, p, g.Hold.ID, costs[i], now)
+			most, err := entries[i].settle(t, op.Def, p, g.Hold.ID, costs[i], now)
 			if err != nil {
 				return err
 			}
@@ -149,21 +149,19 @@ func costField(n, i int) string {
 // settle settles part p of hold h: it gives back what the part did not cost, or charges
 // what it cost beyond that. def is the definition that the call of the hold named. most is
 // less than cost if the part cannot cost so much: it is then what it can cost at most.
-func (e *entry) settle(def *Definition, p *Part, id string, cost, now int64) (most int64, err error) {
-	own := e.own(now)
-	i := slices.IndexFunc(e.records, func(r Record) bool { return p.names(r, id) })
+func (e *entry) settle(t Table, def *Definition, p *Part, id string, cost, now int64) (most int64, err error) {
+	i, err := e.find(t, p, id, now)
+	if err != nil {
+		return 0, err
+	}
 	counted, back := p.Cost, max(p.Cost-cost, 0) // tokens that the row still counts, and how many of them to give back
 	if i < 0 && !p.Keep {                        // the tokens came back when the hold expired
 		counted = 0
 	}
 	if i >= 0 {
-		e.copyRecords()
-		if e.row, e.records, err = own.giveBack(e.row, p.Key, now, e.records, func(r Record) bool { return p.names(r, id) }, back, p.Cost); err != nil {
-			return 0, err
-		}
-		e.changed = true
+		e.giveBack(i, now, back, p.Cost)
 	}
-	if cost <= counted || own.Algorithm == Concurrency {
+	if cost <= counted || e.own(now).Algorithm == Concurrency {
 		return MaxInt, nil
 	}
 	op := Op{Def: def, Key: p.Key, Verb: VerbCharge, Cost: cost - counted}
@@ -174,14 +172,14 @@ func (e *entry) settle(def *Definition, p *Part, id string, cost, now int64) (mo
 	case !op.Allowed:
 		return counted + op.Def.Rule.MaxCharge, nil
 	case write:
-		e.convertRecords(op.Def, now)
+		op.Def.convertRecords(e.records, e.override, now)
 		e.row, e.changed = row, true
 	}
 	return MaxInt, nil
 }
 
 // extend moves the expiry of a hold, and answers the ops.
-func (g *Group) extend(h *Hold, entries []entry, now int64) error {
+func (g *Group) extend(t Table, h *Hold, entries []entry, now int64) error {
 	if !h.live(now) {
 		return ErrHoldConflict
 	}
@@ -199,14 +197,20 @@ func (g *Group) extend(h *Hold, entries []entry, now int64) error {
 		if p.Reset || p.Free {
 			granted = 0
 		} else {
-			j := slices.IndexFunc(e.records, func(r Record) bool { return p.names(r, g.Hold.ID) })
+			j, err := e.find(t, p, g.Hold.ID, now)
+			if err != nil {
+				return err
+			}
 			if j < 0 { // the record was given back before the store's clock stepped back
 				return ErrHoldConflict
 			}
-			e.copyRecords()
 			r := &e.records[j]
 			if r.Expires, e.changed = h.Expires, true; p.Keep {
 				r.Ends = h.Expires
+			}
+			if l := e.row.Lows; l != nil && r.Expires < l.Due {
+				earlier := l.clone()
+				earlier.Due, e.row.Lows = r.Expires, &earlier
 			}
 		}
 		if err := op.present(e.row, e.records, granted, now); err != nil {

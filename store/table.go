@@ -10,7 +10,7 @@ import (
 // decides in Go, and writes the row back. The store calls DecideIn, SweepRow and
 // Definition.SetOverrideIn within one transaction, or under one lock. If they return an
 // error, the store must undo what they have written. A Table is used by one goroutine at
-// a time, and reads what it has written in the same transaction.
+// a time, and reads the rows and holds that it has written in the same transaction.
 //
 // Limits are passed by name; a key is as in Op, "" for the shared bucket. If a method
 // returns an error, the call ends and returns the same error: wrap ErrStore, or the class
@@ -19,18 +19,32 @@ import (
 // A store with statements or a layout of its own may decide groups of ops on rows without
 // Lows by Group.Decide, and all others by DecideIn over a Table of the same rows.
 type Table interface {
-	// Row returns the row of a key and its records, in the order in which SetRow
-	// got them. DecideIn does not change them in place, but may append to them. It
-	// returns the zero State if there is no row. In both cases it sets the Override of
-	// the State to the one that SetOverride got for the key. From Row on until the
-	// transaction ends nobody else may change the row.
-	Row(limit, key string) (State, []Record, error)
+	// Row returns the row of a key, or the zero State if there is none. In both cases it
+	// sets the Override of the State to the one that SetOverride got for the key. From Row
+	// on until the transaction ends nobody else may change the row or its records.
+	Row(limit, key string) (State, error)
 
-	// SetRow stores a row and all its records, but not its Override: they replace what
-	// was there. If the State is zero and there are no records, it deletes the key.
-	// A concurrency limit has records under a row without Lows. A store that is full
-	// returns an error that wraps ErrFull for a new key.
-	SetRow(limit, key string, row State, records []Record) error
+	// SetRow stores a row, but not its Override. If the State is zero, it deletes the row;
+	// its records stay. A store that is full returns an error that wraps ErrFull for a new
+	// key.
+	SetRow(limit, key string, row State) error
+
+	// Record returns a record of a key, or the zero Record if there is none.
+	Record(limit, key string, id RecordID) (Record, error)
+
+	// Records returns all records of a key, in the order of their numbers; those of different
+	// marks may be in any order. DecideIn does not change them in place. It calls Records only
+	// if one of them has ended or waits, if the row is converted, and for concurrency limits,
+	// whose rows have no Lows. It calls Record and Records before SetRecord.
+	Records(limit, key string) ([]Record, error)
+
+	// SetRecord stores a record of a key, or deletes it if r is zero.
+	SetRecord(limit, key string, id RecordID, r Record) error
+
+	// Live returns how many records a key has, and how many holds that are live at now have
+	// a part of it that is Free, together: such a part has no record, but counts like
+	// one. A hold is live if it is not Settled and Expires is after now.
+	Live(limit, key string, now int64) (int, error)
 
 	// Pending returns a reservation, or the zero Pending if there is none.
 	Pending(id Reservation) (Pending, error)
@@ -48,15 +62,10 @@ type Table interface {
 	Hold(id string) (Hold, error)
 
 	// SetHold stores a hold, or deletes it if h is zero. The table may delete it at
-	// any time from h.Forget on, and earlier if it is full and the hold has ended. Its records
-	// are on rows, and SetRow stores them. While all holds that it keeps are live, it may
-	// return an error that wraps ErrFull for a new one.
+	// any time from h.Forget on, and earlier if it is full and the hold has ended. SetRecord
+	// stores its records. While all holds that it keeps are live, it may return an error that
+	// wraps ErrFull for a new one.
 	SetHold(id string, h Hold) error
-
-	// FreeHolds returns how many holds that are live at now have a part of the key that is
-	// Free: such a part has no record on the row, but counts like one. A hold is live if it
-	// is not Settled and Expires is after now.
-	FreeHolds(limit, key string, now int64) (int, error)
 }
 
 // Pending is a reservation that is not yet due. The zero Pending means that there is
@@ -106,21 +115,44 @@ func (g *Group) DecideIn(t Table, limits *Registry, now int64) error {
 			return err
 		}
 	}
-	var entries [MaxTakes]entry
+	if len(g.Ops) > few {
+		return g.decideRows(t, now, make([]entry, len(g.Ops)), make([]State, len(g.Ops)))
+	}
+	var entries [few]entry
+	var rows [few]State
+	return g.decideRows(t, now, entries[:len(g.Ops)], rows[:len(g.Ops)])
+}
+
+// few is how many ops most groups have at most. Clearing room for more on the stack takes
+// longer than deciding one.
+const few = 4
+
+// decideRows decides a group that takes or resets, with zero entries and rows for its ops.
+func (g *Group) decideRows(t Table, now int64, entries []entry, rows []State) error {
 	for i := range g.Ops {
 		if err := entries[i].read(t, g.Ops[i].Def, g.Ops[i].Key, now); err != nil {
 			return err
 		}
 	}
-	var rows [MaxTakes]State
 	var write [MaxTakes]bool
-	for i := range g.Ops {
-		rows[i] = entries[i].row
+	for due := true; due; {
+		for i := range g.Ops {
+			rows[i] = entries[i].row
+		}
+		if err := g.Decide(now, rows, write[:]); err != nil {
+			return err
+		}
+		due = false
+		for i := range g.Ops { // a reservation that has fallen due matters only if the row is written
+			if e := &entries[i]; write[i] && e.isDue(now) {
+				if err := e.bring(t, now); err != nil {
+					return err
+				}
+				due = true
+			}
+		}
 	}
-	if err := g.Decide(now, rows[:len(g.Ops)], write[:]); err != nil {
-		return err
-	}
-	return g.writeIn(t, now, entries[:len(g.Ops)], rows[:], write[:])
+	return g.writeIn(t, now, entries, rows, write[:])
 }
 
 // writeIn writes the rows, records and reservation or hold of a group that was
@@ -129,7 +161,7 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 	g.Reserved = g.Reserved && g.ID != (Reservation{})
 	if g.Allowed && (g.Reserved || g.Hold != nil) {
 		for i := range entries {
-			if err := g.Ops[i].Room(t, entries[i].records, now); err != nil {
+			if err := g.Ops[i].room(t, &entries[i], now); err != nil {
 				return err
 			}
 		}
@@ -143,7 +175,13 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 	}
 	for i := range g.Ops {
 		op, e := &g.Ops[i], &entries[i]
-		if op.Verb != VerbReset || !g.Allowed {
+		reset := op.Verb == VerbReset && g.Allowed
+		if reset || e.row.Lows != nil && write[i] && rows[i].Version != e.row.Version {
+			if err := e.load(t); err != nil {
+				return err
+			}
+		}
+		if !reset {
 			op.answerHolds(e.row, e.records, now)
 		}
 		took := op.Took()
@@ -166,13 +204,13 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 			hold.Parts = append(hold.Parts, part)
 		}
 		switch {
-		case op.Verb == VerbReset && g.Allowed: // without its record, a reservation or hold can no longer be given back
+		case reset: // without its record, a reservation or hold can no longer be given back
 			if err := endHolds(t, e.def.Name, e.key, e.records, now); err != nil {
 				return err
 			}
 			e.row, e.records = State{Override: e.row.Override}, nil
 		case write[i]:
-			e.convertRecords(op.Def, now)
+			op.Def.convertRecords(e.records, e.override, now)
 			e.row = rows[i]
 		case !e.changed || op.Verb == VerbCheck:
 			continue
@@ -218,20 +256,27 @@ func (op *Op) Took() int64 {
 	return op.Granted
 }
 
-// Room checks that a key with these records may have one more, for op. The error is a
-// *FieldError of the field "key".
-func (op *Op) Room(t Table, rs []Record, now int64) error {
-	free, err := t.FreeHolds(op.Def.Name, op.Key, now)
-	if err != nil || len(rs)+free < terms.MaxWaiting {
+// room checks that a key may have one more record, for op. The error is a *FieldError of
+// the field "key".
+func (op *Op) room(t Table, e *entry, now int64) error {
+	live, err := t.Live(op.Def.Name, op.Key, now)
+	if err != nil || live < terms.MaxWaiting {
 		return err
 	}
+	if err = e.load(t); err != nil {
+		return err
+	}
+	live -= len(e.stored)
 	waiting := 0
-	for i := range rs {
-		if rs[i].Slack >= 0 {
+	for i := range e.records {
+		if e.records[i].Until() > now {
+			live++
+		}
+		if e.records[i].Slack >= 0 {
 			waiting++
 		}
 	}
-	if len(rs)+free >= terms.MaxRecords {
+	if live >= terms.MaxRecords {
 		return badField("key", "has %d live holds and reservations of limit %s, the most of a key; settle or cancel some", terms.MaxRecords, op.Def.Name)
 	}
 	if op.Delay > 0 && waiting >= terms.MaxWaiting {
@@ -252,69 +297,153 @@ type entry struct {
 	def      *Definition // the limit's base
 	key      string
 	row      State
-	records  []Record
+	records  []Record  // those that were read or made: see all
+	stored   []Record  // those that were read, as they were
 	override *Override // as stored in the table
+	all      bool      // stored has all records of the key
 	changed  bool      // the row or a record was changed
-	copied   bool      // records is a copy, not the table's
 }
 
-// read reads an entry. If it has records, it is converted to the present version of its
-// limit, and holds that have expired are given back. def is any definition of the limit.
+// read reads an entry. If one of its records has ended, or the row is of another version of
+// its limit, it reads all of them, converts row and records, and gives back the holds that
+// have expired. def is any definition of the limit.
 func (e *entry) read(t Table, def *Definition, key string, now int64) (err error) {
 	e.def, e.key = def.Base(), key
-	if e.row, e.records, err = t.Row(e.def.Name, key); err != nil {
+	if e.row, err = t.Row(e.def.Name, key); err != nil {
 		return err
 	}
 	e.override = e.row.Override
-	if own := e.own(now); (e.row.Lows != nil || len(e.records) > 0) && !own.isAdvanced(&e.row, e.records, now) {
-		e.copyRecords()
-		if e.row, e.records, err = own.Advance(e.row, key, now, e.records); err != nil {
-			return err
-		}
+	l := e.row.Lows
+	if e.def.Algorithm != Concurrency && (l == nil || e.own(now).isCurrent(&e.row) && (now < l.Due || l.Holds == 0)) {
+		return nil
 	}
-	return e.expire(now)
+	return e.bring(t, now)
 }
 
-// copyRecords gives the entry a copy of its records, so that they may be changed.
-func (e *entry) copyRecords() {
-	if !e.copied {
-		e.records, e.copied = slices.Clone(e.records), true
+// isDue reports whether a record may have ended or fallen due that was not read.
+func (e *entry) isDue(now int64) bool { return !e.all && e.row.Lows != nil && now >= e.row.Lows.Due }
+
+// bring reads all records, and brings them up to date.
+func (e *entry) bring(t Table, now int64) (err error) {
+	if err = e.load(t); err == nil {
+		err = e.advance(now)
+	}
+	return err
+}
+
+// load reads all records, unless they were read.
+func (e *entry) load(t Table) (err error) {
+	if !e.all {
+		e.stored, err = t.Records(e.def.Name, e.key)
+		e.records, e.all = slices.Clone(e.stored), true
+	}
+	return err
+}
+
+// advance converts the row and its records, all of which were read, to the present version,
+// and gives back the holds that have expired.
+func (e *entry) advance(now int64) (err error) {
+	if e.row.Version == 0 && len(e.records) == 0 {
+		return nil
+	}
+	was := e.row.Lows
+	if e.row, e.records, err = e.own(now).Advance(e.row, e.key, now, e.records); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(e.records, func(r Record) bool { return r.expired(now) }) {
+		e.changed = true
+		e.row, e.records, err = e.own(now).expire(e.row, e.key, now, e.records)
+	}
+	e.count()
+	if l := e.row.Lows; l != nil && was != nil && l.Due != was.Due && slices.Equal(e.records, e.stored) {
+		e.changed = true // nothing has ended: the first record to end was given back before
+	}
+	return err
+}
+
+// count counts the records again, all of which were read.
+func (e *entry) count() {
+	if e.row.Lows != nil {
+		e.row.Lows = e.row.Lows.Count(e.records)
+	}
+}
+
+// find returns the index in records of that of part p of the hold with an id, or of a
+// reservation if id is "". It is negative if there is none. It reads no other record unless
+// one waits or the row must be converted.
+func (e *entry) find(t Table, p *Part, id string, now int64) (i int, err error) {
+	if l := e.row.Lows; l != nil && l.Waits || e.isDue(now) || e.row.Version != 0 && !e.own(now).isCurrent(&e.row) {
+		if err = e.bring(t, now); err != nil {
+			return -1, err
+		}
+	}
+	if !e.all {
+		r, err := t.Record(e.def.Name, e.key, RecordID{p.Mark, p.Number})
+		if err != nil || r == (Record{}) {
+			return -1, err
+		}
+		e.stored = []Record{r}
+		if r.expired(now) { // it is of lows that the row had earlier
+			e.changed = true
+			return -1, nil
+		}
+		e.records = []Record{r}
+	}
+	return slices.IndexFunc(e.records, func(r Record) bool { return p.names(r, id) }), nil
+}
+
+// giveBack gives back num/den of record i.
+func (e *entry) giveBack(i int, now, num, den int64) {
+	others := int64(0)
+	if l := e.row.Lows; !e.all && l != nil && l.Mark == e.records[i].Mark {
+		others = l.Live - 1
+	}
+	e.row, e.records = e.own(now).giveBack(e.row, e.key, now, e.records, others, i, num, den)
+	if e.changed = true; e.all {
+		e.count()
 	}
 }
 
 // own returns the definition that the row is under.
 func (e *entry) own(now int64) *Definition { return e.def.Own(e.row, max(now, e.row.TS)) }
 
-// expire gives back the holds that have expired.
-func (e *entry) expire(now int64) (err error) {
-	if !slices.ContainsFunc(e.records, func(r Record) bool { return r.expired(now) }) {
-		return nil
-	}
-	e.copyRecords()
-	e.changed = true
-	e.row, e.records, err = e.own(now).expire(e.row, e.key, now, e.records)
-	return err
-}
-
-// convertRecords converts the records to a definition.
-func (e *entry) convertRecords(d *Definition, now int64) {
-	for i := range e.records {
-		if e.records[i].Version != d.Number {
-			e.copyRecords()
-			d.convertRecords(e.records, e.override, now)
-			return
-		}
-	}
-}
-
 // write stores the row and its records, and the override of the key if it has ended or
 // has another ID at the present version of the limit.
 func (e *entry) write(t Table, now int64) error {
 	o := e.def.renewed(e.override.At(max(now, e.row.TS)))
-	if err := setRow(t, e.def.Name, e.key, e.row, e.records); err != nil || o == e.override {
+	if err := e.writeRow(t); err != nil || o == e.override {
 		return err
 	}
 	return t.SetOverride(e.def.Name, e.key, o)
+}
+
+// writeRow stores the row and the records that were made, changed or ended.
+func (e *entry) writeRow(t Table) error {
+	row := e.row
+	if row.Override = nil; row.Used == 0 {
+		row = State{}
+	}
+	if err := t.SetRow(e.def.Name, e.key, row); err != nil {
+		return err
+	}
+	kept := e.records // in the order of stored, and those that were made after them
+	for i := range e.stored {
+		was, r := &e.stored[i], Record{}
+		if len(kept) > 0 && kept[0].ID() == was.ID() {
+			r, kept = kept[0], kept[1:]
+		}
+		if r != *was {
+			if err := t.SetRecord(e.def.Name, e.key, was.ID(), r); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range kept {
+		if err := t.SetRecord(e.def.Name, e.key, kept[i].ID(), kept[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // convertRecords converts records to d at the time now, in µs. o is the override of
@@ -404,14 +533,16 @@ func (d *Definition) changeOverrideIn(t Table, key string, now int64, change fun
 	if err != nil || top == nil && was == nil { // the row stays as it is
 		return err
 	}
-	e.copyRecords()
+	if err := e.bring(t, now); err != nil {
+		return err
+	}
 	to := base
 	if top != nil {
 		to = base.WithOverride(top)
 	}
-	row, records, err := to.override(e.row, e.records, was, key, now)
-	if err == nil && row.Version != 0 {
-		err = setRow(t, base.Name, key, row, records)
+	e.row, e.records, err = to.override(e.row, e.records, was, key, now)
+	if err == nil && e.row.Version != 0 {
+		err = e.writeRow(t)
 	}
 	if err != nil {
 		return err
@@ -450,14 +581,6 @@ func (d *Definition) override(row State, records []Record, was *Override, key st
 	return row, records, nil
 }
 
-// setRow stores a row, or the zero State if nothing is used.
-func setRow(t Table, limit, key string, row State, records []Record) error {
-	if row.Override = nil; row.Used == 0 {
-		row = State{}
-	}
-	return t.SetRow(limit, key, row, records)
-}
-
 // cancelIn gives back all parts of a reservation. It returns ErrReservation, and
 // gives back none, if one of its keys was reset or one of its limits dropped.
 func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
@@ -478,13 +601,14 @@ func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
 		if err = e.read(t, def, p.Key, now); err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(e.records, func(r Record) bool { return p.names(r, "") }) {
-			return ErrReservation
+		at, err := e.find(t, p, "", now)
+		if err == nil && at < 0 {
+			err = ErrReservation
 		}
-		e.copyRecords()
-		if e.row, e.records, err = e.own(now).GiveBack(e.row, p.Key, now, e.records, p.Number, p.Mark); err != nil {
+		if err != nil {
 			return err
 		}
+		e.giveBack(at, now, 1, 1)
 	}
 	for i := range entries {
 		if err := entries[i].write(t, now); err != nil {
@@ -509,11 +633,8 @@ func SweepRow(t Table, limits *Registry, limit, key string, now int64) (gone boo
 	if err = e.read(t, d, key, now); err != nil {
 		return false, err
 	}
-	if e.row.Version != 0 {
-		e.copyRecords()
-		if e.row, e.records, err = e.own(now).Advance(e.row, key, now, e.records); err != nil {
-			return false, err
-		}
+	if err = e.bring(t, now); err != nil {
+		return false, err
 	}
 	var scratch Rule
 	own := e.own(now)
@@ -525,15 +646,19 @@ func SweepRow(t Table, limits *Registry, limit, key string, now int64) (gone boo
 
 // deleteRow deletes the row of a key whose limit was dropped.
 func deleteRow(t Table, limit, key string, now int64) error {
-	row, records, err := t.Row(limit, key)
+	e := entry{def: &Definition{Limit: Limit{Name: limit}}, key: key}
+	row, err := t.Row(limit, key)
 	if err == nil {
-		err = endHolds(t, limit, key, records, now)
+		err = e.load(t)
+	}
+	if err == nil {
+		err = endHolds(t, limit, key, e.stored, now)
 	}
 	if err == nil && row.Override != nil {
 		err = t.SetOverride(limit, key, nil)
 	}
-	if err == nil {
-		err = t.SetRow(limit, key, State{}, nil)
+	if e.records = nil; err == nil {
+		err = e.writeRow(t)
 	}
 	return err
 }

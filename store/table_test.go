@@ -33,14 +33,28 @@ func (t *mapTable) call() error {
 	return nil
 }
 
-func (t *mapTable) Row(limit, key string) (store.State, []store.Record, error) {
+func (t *mapTable) Row(limit, key string) (store.State, error) {
 	row := t.rows[limit+"/"+key]
 	row.Override = t.overrides[limit+"/"+key]
-	return row, t.records[limit+"/"+key], t.call()
+	return row, t.call()
 }
 
-func (t *mapTable) SetRow(limit, key string, row store.State, records []store.Record) error {
-	t.rows[limit+"/"+key], t.records[limit+"/"+key] = row, records
+func (t *mapTable) SetRow(limit, key string, row store.State) error {
+	t.rows[limit+"/"+key] = row
+	t.sets++
+	return t.call()
+}
+
+func (t *mapTable) Record(limit, key string, id store.RecordID) (store.Record, error) {
+	return store.FindRecord(t.records[limit+"/"+key], id), t.call()
+}
+
+func (t *mapTable) Records(limit, key string) ([]store.Record, error) {
+	return t.records[limit+"/"+key], t.call()
+}
+
+func (t *mapTable) SetRecord(limit, key string, id store.RecordID, r store.Record) error {
+	t.records[limit+"/"+key] = store.ReplaceRecord(t.records[limit+"/"+key], id, r)
 	t.sets++
 	return t.call()
 }
@@ -69,8 +83,8 @@ func (t *mapTable) SetHold(id string, h store.Hold) error {
 	return t.call()
 }
 
-func (t *mapTable) FreeHolds(limit, key string, now int64) (int, error) {
-	return store.CountFree(t.holds, limit, key, now), t.call()
+func (t *mapTable) Live(limit, key string, now int64) (int, error) {
+	return len(t.records[limit+"/"+key]) + store.CountFree(t.holds, limit, key, now), t.call()
 }
 
 // DecideIn returns the error of any call of its table, and stores nothing
@@ -102,9 +116,9 @@ func TestDecideInErrors(t *testing.T) {
 		reads  int // calls before the first that stores
 		calls  int
 	}{
-		{"reserve", nil, reserve, 4, 7},
-		{"cancel", []*store.Group{reserve()}, cancel, 3, 6},
-		{"reset", []*store.Group{reserve()}, func() *store.Group { return &store.Group{Ops: []store.Op{op(a, store.VerbReset, 0)}} }, 1, 2},
+		{"reserve", nil, reserve, 4, 9},
+		{"cancel", []*store.Group{reserve()}, cancel, 5, 10},
+		{"reset", []*store.Group{reserve()}, func() *store.Group { return &store.Group{Ops: []store.Op{op(a, store.VerbReset, 0)}} }, 2, 4},
 	} {
 		for fails := 1; fails <= c.calls+1; fails++ {
 			table := newMapTable()

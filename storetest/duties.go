@@ -33,7 +33,7 @@ var duties = []duty{
 	{"cancel", "cancel a reservation at most once, before it is due, with all of its parts, by Group.DecideIn; otherwise return ErrReservation",
 		"cancel-until-due cancel-group cancel-beside-charge levels-reserve cancel-clock-back cancel-refill double-cancel-mints cancelled-wait-leaks race-reserve-cancel group-cancel-mints cancel-of-passed-debt cancel-before-later cancel-withheld-for-good " +
 			"held-before-later cancel-after-cancel cancelled-waits-in-any-order cancel-of-forty cancel-refund-charge cancel-leaves-another-list"},
-	{"records", "store Lows with the row, and decide calls of a row that has Lows by Group.DecideIn, with all its records",
+	{"records", "store Lows with the row, and decide calls of a row that has Lows by Group.DecideIn, with its records",
 		"cancel-due-limits-for-good cancel-due-order remade-row cancel-of-swept-row cancel-beside-clipped-charge cancel-after-refusal cancel-rests-of-another-list cancel-after-change cancel-after-proportional-change change-with-reservation"},
 	{"reset", "on a Reset delete the row, its records and every reservation with a part in it; keep the records of those reservations on other keys",
 		"reset cancel-after-reset cancel-beside-neighbours-reset"},
@@ -58,7 +58,7 @@ var duties = []duty{
 			"extend extend-ended hold-several hold-reset hold-reset-all hold-reset-expired hold-reset-forgotten hold-nothing hold-several-nothing settle-several-nothing hold-several-free hold-free hold-too-many hold-unlimited hold-shadow hold-plan hold-blocked " +
 			"hold-floor hold-leaky hold-bad-input expired-hold-hides hold-expires-first hold-expires-never hold-expires-check hold-sweep hold-drop hold-parent-drop hold-plan-drop " +
 			"settle-beside-dropped hold-takes-add-up hold-change hold-change-slower hold-expires-change hold-expires-override-several hold-change-low hold-outlives-row hold-clock-back hold-before-later hold-golden levels-golden together-golden"},
-	{"concurrency", "keep the records of a row that has no Lows, and read them with the row",
+	{"concurrency", "keep the records of a row that has no Lows",
 		"concurrency concurrency-settle concurrency-expires concurrency-expires-unused concurrency-time concurrency-extend concurrency-check concurrency-reset " +
 			"concurrency-verbs concurrency-change concurrency-unlimited concurrency-override concurrency-override-expired concurrency-algorithm concurrency-beside " +
 			"concurrency-clock-back concurrency-sweep concurrency-golden"},

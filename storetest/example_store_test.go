@@ -53,17 +53,34 @@ func (s *mapStore) Apply(_ context.Context, b *store.Batch) error {
 // mapTable implements store.Table for a mapStore whose lock is held.
 type mapTable struct{ *mapStore }
 
-func (t mapTable) Row(limit, key string) (store.State, []store.Record, error) {
+func (t mapTable) Row(limit, key string) (store.State, error) {
 	r := t.rows[rowKey{limit, key}]
 	r.state.Override = t.overrides[rowKey{limit, key}]
-	return r.state, r.records, nil
+	return r.state, nil
 }
 
-func (t mapTable) SetRow(limit, key string, state store.State, records []store.Record) error {
-	if state == (store.State{}) && len(records) == 0 {
+func (t mapTable) SetRow(limit, key string, state store.State) error {
+	return t.set(limit, key, row{state, t.rows[rowKey{limit, key}].records})
+}
+
+func (t mapTable) Record(limit, key string, id store.RecordID) (store.Record, error) {
+	return store.FindRecord(t.rows[rowKey{limit, key}].records, id), nil
+}
+
+func (t mapTable) Records(limit, key string) ([]store.Record, error) {
+	return t.rows[rowKey{limit, key}].records, nil
+}
+
+func (t mapTable) SetRecord(limit, key string, id store.RecordID, record store.Record) error {
+	r := t.rows[rowKey{limit, key}]
+	return t.set(limit, key, row{r.state, store.ReplaceRecord(r.records, id, record)})
+}
+
+func (t mapTable) set(limit, key string, r row) error {
+	if r.state == (store.State{}) && len(r.records) == 0 {
 		delete(t.rows, rowKey{limit, key})
 	} else {
-		t.rows[rowKey{strings.Clone(limit), strings.Clone(key)}] = row{state, records}
+		t.rows[rowKey{strings.Clone(limit), strings.Clone(key)}] = r
 	}
 	return nil
 }
@@ -109,7 +126,8 @@ func (t mapTable) SetHold(id string, h store.Hold) error {
 	return nil
 }
 
-func (t mapTable) FreeHolds(limit, key string, now int64) (n int, err error) {
+func (t mapTable) Live(limit, key string, now int64) (n int, err error) {
+	n = len(t.rows[rowKey{limit, key}].records)
 	for id := range t.free[rowKey{limit, key}] {
 		if t.holds[id].Expires > now {
 			n++

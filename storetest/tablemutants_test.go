@@ -2,6 +2,7 @@ package storetest_test
 
 import (
 	"context"
+	"math"
 	"os"
 	"slices"
 	"testing"
@@ -15,13 +16,15 @@ import (
 type tableBug struct {
 	group    func(g *store.Group)
 	after    func(s *mapStore, g *store.Group)
-	row      func(s *mapStore, row store.State, rs []store.Record, now int64) (store.State, []store.Record)
-	setRow   func(row store.State, rs []store.Record) (store.State, []store.Record)
+	row      func(row *store.State, now int64)
+	setRow   func(row *store.State)
+	record   func(r *store.Record) // of a hold, as the table reads it
+	store    func(r *store.Record) // of a hold, as the table stores it
 	hold     func(h store.Hold) store.Hold
 	setHold  func(h store.Hold) store.Hold
 	override func(o store.Override) store.Override
 
-	keepsRecords, dropsRows, sweepsHolds bool
+	keepsRecords, needsLows, dropsRows, sweepsHolds bool
 }
 
 // tableMutants are deliberate mistakes of tables, each with the cases that must fail.
@@ -30,7 +33,7 @@ var tableMutants = map[string]struct {
 	caught string
 }{
 	"plans ignored":         {tableBug{group: eachOp(func(op *store.Op) { op.Def = op.Def.Base() })}, "plan plan-retry plan-window plan-unlimited plan-blocked plan-shadow plan-group hold-unlimited"},
-	"plan of a row ignored": {tableBug{setRow: onRow(func(row *store.State) { row.Version &= 1<<20 - 1 })}, "plan plan-retry plan-window plan-charge plan-alternates plan-change"},
+	"plan of a row ignored": {tableBug{setRow: func(row *store.State) { row.Version &= 1<<20 - 1 }}, "plan plan-retry plan-window plan-charge plan-alternates plan-change"},
 	"floor ignored":         {tableBug{group: eachOp(func(op *store.Op) { op.Floor = 0 })}, "floor floor-check floor-group hold-floor concurrency-check"},
 	"override ignored":      {tableBug{row: noOverride(func(store.State, int64) bool { return true })}, "override-until override-blocked override-unlimited override-numbers override-above-plan concurrency-override"},
 	"override of a key without a row ignored": {tableBug{row: noOverride(func(row store.State, _ int64) bool { return row.Used == 0 })},
@@ -47,18 +50,21 @@ var tableMutants = map[string]struct {
 	"a settled hold is forgotten at once": {tableBug{after: forgetHolds(func(g *store.Group) bool { return g.Hold.Verb == store.SettleHold })}, "settle-again hold-forgotten extend-ended"},
 	"holds are never forgotten":           {tableBug{setHold: func(h store.Hold) store.Hold { h.Forget = store.MaxInt; return h }}, "hold-forgotten hold-again-ended"},
 	"the call of a hold forgotten":        {tableBug{setHold: func(h store.Hold) store.Hold { h.Call = ""; return h }}, "hold-again"},
-	"holds never expire":                  {tableBug{row: onRecords(func(r *store.Record) { r.Expires = store.MaxInt })}, "hold-expires expired-hold-hides concurrency-expires concurrency hold-sweep"},
-	"holds expire at once":                {tableBug{row: onRecords(func(r *store.Record) { r.Expires = 1 })}, "hold-expires concurrency concurrency-change extend"},
-	"id of the hold not in its record":    {tableBug{setRow: onRecord(func(r *store.Record) { r.Hold = "" })}, "settle-less hold-expires concurrency-settle hold-list"},
-	"Ends not in the record":              {tableBug{setRow: onRecord(func(r *store.Record) { r.Ends = r.Expires })}, "hold-expires concurrency-expires"},
-	"on_expire ignored":                   {tableBug{setHold: onPart(func(p *store.Part) { p.Keep = false }), setRow: onRecord(func(r *store.Record) { r.Ends = store.MaxInt })}, "hold-kept"},
+	"holds never expire":                  {tableBug{store: func(r *store.Record) { r.Expires = store.MaxInt }}, "hold-expires expired-hold-hides concurrency-expires concurrency hold-sweep"},
+	"holds expire at once":                {tableBug{record: func(r *store.Record) { r.Expires = 1 }, setRow: onLows(func(l *store.Lows) { l.Due = 0 })}, "hold-expires concurrency concurrency-change extend"},
+	"id of the hold not in its record":    {tableBug{store: func(r *store.Record) { r.Hold = "" }}, "settle-less hold-expires concurrency-settle hold-list"},
+	"Ends not in the record":              {tableBug{store: func(r *store.Record) { r.Ends = r.Expires }}, "hold-expires concurrency-expires"},
+	"on_expire ignored":                   {tableBug{setHold: onPart(func(p *store.Part) { p.Keep = false }), store: func(r *store.Record) { r.Ends = store.MaxInt }}, "hold-kept"},
 	"level that took nothing is charged":  {tableBug{setHold: onPart(func(p *store.Part) { p.Free = false })}, "hold-shadow"},
 	"reset does not end holds":            {tableBug{hold: onPart(func(p *store.Part) { p.Reset = false })}, "hold-reset hold-reset-all hold-drop"},
 	"takes of a part forgotten":           {tableBug{setHold: onPart(func(p *store.Part) { p.Takes = 1 })}, "hold-several hold-reset hold-takes-add-up"},
 	"plan of a part forgotten":            {tableBug{setHold: onPart(func(p *store.Part) { p.Plan = "" })}, "hold-plan"},
 	"ended records stay":                  {tableBug{keepsRecords: true}, "hold-list"},
-	"records only beside lows":            {tableBug{setRow: withoutLows}, "concurrency-settle concurrency-expires concurrency"},
+	"records only beside lows":            {tableBug{needsLows: true}, "concurrency-settle concurrency-expires concurrency"},
 	"drop leaves holds":                   {tableBug{dropsRows: true}, "hold-drop"},
+	"end of the first record forgotten":   {tableBug{setRow: onLows(func(l *store.Lows) { l.Due = math.MaxInt64 })}, "hold-expires"},
+	"number of records forgotten":         {tableBug{setRow: onLows(func(l *store.Lows) { l.Live = 1 })}, "cancel-after-cancel"},
+	"nothing known to wait":               {tableBug{setRow: onLows(func(l *store.Lows) { l.Waits = false })}, "cancel-before-later"},
 	"sweep ends live holds":               {tableBug{sweepsHolds: true}, "hold-sweep concurrency-sweep"},
 }
 
@@ -147,26 +153,51 @@ type faultyTable struct {
 	bug tableBug
 }
 
-func (t faultyTable) Row(limit, key string) (store.State, []store.Record, error) {
-	row, rs, err := t.mapTable.Row(limit, key)
+func (t faultyTable) Row(limit, key string) (store.State, error) {
+	row, err := t.mapTable.Row(limit, key)
 	if t.bug.row != nil {
-		row, rs = t.bug.row(t.mapStore, row, slices.Clone(rs), t.now())
+		t.bug.row(&row, t.now())
 	}
-	return row, rs, err
+	return row, err
 }
 
-func (t faultyTable) SetRow(limit, key string, row store.State, rs []store.Record) error {
+func (t faultyTable) SetRow(limit, key string, row store.State) error {
 	if t.bug.setRow != nil {
-		row, rs = t.bug.setRow(row, slices.Clone(rs))
+		t.bug.setRow(&row)
 	}
-	if t.bug.keepsRecords {
-		for _, r := range t.rows[rowKey{limit, key}].records {
-			if !slices.ContainsFunc(rs, func(x store.Record) bool { return x.Number == r.Number && x.Mark == r.Mark }) {
-				rs = append(slices.Clip(rs), r)
-			}
-		}
+	return t.mapTable.SetRow(limit, key, row)
+}
+
+func (t faultyTable) Record(limit, key string, id store.RecordID) (store.Record, error) {
+	r, err := t.mapTable.Record(limit, key, id)
+	onHold(t.bug.record, &r)
+	return r, err
+}
+
+func (t faultyTable) Records(limit, key string) ([]store.Record, error) {
+	rs, err := t.mapTable.Records(limit, key)
+	rs = slices.Clone(rs)
+	for i := range rs {
+		onHold(t.bug.record, &rs[i])
 	}
-	return t.mapTable.SetRow(limit, key, row, rs)
+	return rs, err
+}
+
+func (t faultyTable) SetRecord(limit, key string, id store.RecordID, r store.Record) error {
+	if t.bug.keepsRecords && r == (store.Record{}) {
+		return nil
+	}
+	if onHold(t.bug.store, &r); t.bug.needsLows && t.rows[rowKey{limit, key}].state.Lows == nil {
+		r = store.Record{}
+	}
+	return t.mapTable.SetRecord(limit, key, id, r)
+}
+
+// onHold calls f, if it is not nil, for the record of a hold.
+func onHold(f func(*store.Record), r *store.Record) {
+	if f != nil && r.Hold != "" {
+		f(r)
+	}
 }
 
 func (t faultyTable) Hold(id string) (store.Hold, error) {
@@ -192,33 +223,21 @@ func eachOp(f func(*store.Op)) func(*store.Group) {
 	}
 }
 
-func onRow(f func(*store.State)) func(store.State, []store.Record) (store.State, []store.Record) {
-	return func(row store.State, rs []store.Record) (store.State, []store.Record) { f(&row); return row, rs }
-}
-
-func onRecord(f func(*store.Record)) func(store.State, []store.Record) (store.State, []store.Record) {
-	return func(row store.State, rs []store.Record) (store.State, []store.Record) {
-		for i := range rs {
-			if rs[i].Hold != "" {
-				f(&rs[i])
-			}
+func onLows(f func(*store.Lows)) func(*store.State) {
+	return func(row *store.State) {
+		if row.Lows != nil {
+			l := *row.Lows
+			f(&l)
+			row.Lows = &l
 		}
-		return row, rs
 	}
 }
 
-func onRecords(f func(*store.Record)) func(*mapStore, store.State, []store.Record, int64) (store.State, []store.Record) {
-	return func(_ *mapStore, row store.State, rs []store.Record, _ int64) (store.State, []store.Record) {
-		return onRecord(f)(row, rs)
-	}
-}
-
-func noOverride(when func(row store.State, now int64) bool) func(*mapStore, store.State, []store.Record, int64) (store.State, []store.Record) {
-	return func(_ *mapStore, row store.State, rs []store.Record, now int64) (store.State, []store.Record) {
-		if row.Override != nil && when(row, now) {
+func noOverride(when func(row store.State, now int64) bool) func(*store.State, int64) {
+	return func(row *store.State, now int64) {
+		if row.Override != nil && when(*row, now) {
 			row.Override = nil
 		}
-		return row, rs
 	}
 }
 
@@ -239,12 +258,4 @@ func forgetHolds(of func(*store.Group) bool) func(*mapStore, *store.Group) {
 			delete(s.holds, g.Hold.ID)
 		}
 	}
-}
-
-// withoutLows drops the records of a row that has no lows.
-func withoutLows(row store.State, rs []store.Record) (store.State, []store.Record) {
-	if row.Lows == nil {
-		rs = nil
-	}
-	return row, rs
 }

@@ -31,7 +31,7 @@ type table struct {
 	lent      []lent
 }
 
-// lent has the records that Row has returned, and a copy of them, to check that they are
+// lent has the records that Records has returned, and a copy of them, to check that they are
 // not changed in place.
 type lent struct{ records, were []store.Record }
 
@@ -51,16 +51,29 @@ func NewModel(now func() int64) *Model {
 	return &Model{now: now, table: table{map[at]store.State{}, map[at][]store.Record{}, map[at]*store.Override{}, map[store.Reservation]store.Pending{}, map[string]store.Hold{}, nil}}
 }
 
-func (t *table) Row(limit, key string) (store.State, []store.Record, error) {
+func (t *table) Row(limit, key string) (store.State, error) {
 	row := t.rows[at{limit, key}]
 	row.Override = t.overrides[at{limit, key}]
-	records := t.records[at{limit, key}]
-	t.lent = append(t.lent, lent{records, slices.Clone(records)})
-	return row, records, nil
+	return row, nil
 }
 
-func (t *table) SetRow(limit, key string, row store.State, records []store.Record) error {
-	t.rows[at{limit, key}], t.records[at{limit, key}] = row, slices.Clone(records)
+func (t *table) SetRow(limit, key string, row store.State) error {
+	t.rows[at{limit, key}] = row
+	return nil
+}
+
+func (t *table) Record(limit, key string, id store.RecordID) (store.Record, error) {
+	return store.FindRecord(t.records[at{limit, key}], id), nil
+}
+
+func (t *table) Records(limit, key string) ([]store.Record, error) {
+	records := t.records[at{limit, key}]
+	t.lent = append(t.lent, lent{records, slices.Clone(records)})
+	return records, nil
+}
+
+func (t *table) SetRecord(limit, key string, id store.RecordID, r store.Record) error {
+	t.records[at{limit, key}] = store.ReplaceRecord(t.records[at{limit, key}], id, r)
 	return nil
 }
 
@@ -83,8 +96,8 @@ func (t *table) SetHold(id string, h store.Hold) error {
 	return nil
 }
 
-func (t *table) FreeHolds(limit, key string, now int64) (int, error) {
-	return store.CountFree(t.holds, limit, key, now), nil
+func (t *table) Live(limit, key string, now int64) (int, error) {
+	return len(t.records[at{limit, key}]) + store.CountFree(t.holds, limit, key, now), nil
 }
 
 func (t *table) clone() table {
@@ -159,8 +172,8 @@ func (m *Model) Overrides(_ context.Context, d *store.Definition, prefix, after 
 func (m *Model) holdsOf(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	row, records, _ := m.Row(d.Name, key)
-	return m.reg.Lookup(d.Name).KeyHolds(row, records, m.now()), nil
+	row, _ := m.Row(d.Name, key)
+	return m.reg.Lookup(d.Name).KeyHolds(row, m.records[at{d.Name, key}], m.now()), nil
 }
 
 // Sweep sweeps all rows.

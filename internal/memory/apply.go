@@ -304,7 +304,7 @@ func (sh *shard) handle(p *place, row *store.State, list bool) uint32 {
 // setLow keeps what a Take needs to know of the lows of the row at i.
 func (sh *shard) setLow(i int, lows *store.Lows) {
 	if r := sh.at(i); r.handle&withLow != 0 {
-		*sh.lows.at(i) = low{lows.Entries[len(lows.Entries)-1].Used, sh.extras[rowID{r.id, r.tag}].next}
+		*sh.lows.at(i) = low{lows.Entries[len(lows.Entries)-1].Used, lows.Due}
 	}
 }
 

@@ -12,9 +12,9 @@ import (
 // since the last call.
 type Changes struct {
 	Row     store.State
-	Found   bool           // false: the table has no row, because the bucket is full or the limit is gone
-	Records []store.Record // made or changed
-	Ended   [][2]int64     // marks and numbers of the records that are gone
+	Found   bool             // false: the table has no row, because the bucket is full or the limit is gone
+	Records []store.Record   // made or changed
+	Ended   []store.RecordID // of the records that are gone
 }
 
 // Changes returns the row of a key, and those of its records that changed since
@@ -31,15 +31,12 @@ func (s *Store) Changes(d *store.Definition, key string) (c Changes) {
 	}
 	if k := sh.extras[rowID{p.id, p.tag}]; k != nil {
 		c.Row.Override = k.override
-		for j := range k.records {
-			id := recordID{k.records[j].Mark, k.records[j].Number}
-			if _, changed := k.changed[id]; changed {
-				c.Records = append(c.Records, k.records[j])
-				delete(k.changed, id)
-			}
-		}
 		for id := range k.changed {
-			c.Ended = append(c.Ended, [2]int64{id.mark, id.number})
+			if j := k.find(id); j >= 0 && !isGone(&k.records[j]) {
+				c.Records = append(c.Records, k.records[j])
+			} else {
+				c.Ended = append(c.Ended, id)
+			}
 		}
 		clear(k.changed)
 		sh.dropIfEmpty(k)
@@ -65,10 +62,10 @@ func (s *Store) HasRecords(d *store.Definition, key string) bool {
 	}
 	defer sh.mu.Unlock()
 	k := sh.extras[rowID{p.id, p.tag}]
-	return k != nil && (k.lows != nil || len(k.records) > 0)
+	return k != nil && (k.lows != nil || k.count() > 0)
 }
 
-// PutRecords sets all records of a key, in the order of their numbers. Put the
+// PutRecords adds records to a key, in the order of their numbers. Put the
 // row of the key first, with its lows, if it has one. The error is
 // store.ErrFull if there is no room.
 func (s *Store) PutRecords(d *store.Definition, key string, records []store.Record) error {
@@ -78,11 +75,10 @@ func (s *Store) PutRecords(d *store.Definition, key string, records []store.Reco
 	}
 	defer sh.mu.Unlock()
 	k := sh.extrasOf(&p, key)
-	sh.set(k, records)
-	if i, found := sh.find(p.id, p.tag); found {
-		sh.setLow(i, k.lows)
+	for i := range records {
+		sh.setRecord(k, records[i].ID(), &records[i])
 	}
-	if s.records.Load() > int64(s.reservations.max) {
+	if sh.reschedule(k); s.records.Load() > int64(s.reservations.max) {
 		sh.dropExtras(k)
 		return s.fullError()
 	}

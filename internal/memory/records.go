@@ -4,8 +4,8 @@ import (
 	"container/heap"
 	"math"
 	"slices"
+	"sort"
 	"strings"
-	"unsafe"
 
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
@@ -30,30 +30,16 @@ type keyExtras struct {
 	*limit
 	rowID
 	key      string
-	lows     *store.Lows // nil if the row has none; its handle has withLow or withExtras if it has. The last low may be less: see low
-	records  []store.Record
+	lows     *store.Lows    // nil if the row has none; its handle has withLow or withExtras if it has. The last low may be less: see low
+	records  []store.Record // in the order of their numbers within the same lows; some may be gone: see isGone
+	gone     int
 	counted  int64           // how many records of reservations are counted
 	override *store.Override // if there is a row, its handle has withExtras
 	next     int64           // µs: a sweep before this time changes nothing
 	index    int             // in the shard's heap
 	inUse    int             // calls that have read it; a sweep leaves it alone meanwhile
 
-	changed map[recordID]struct{} // records that were made, changed or ended since Changes was called; see Watch
-}
-
-type recordID struct{ mark, number int64 }
-
-// nextChange returns the time in µs before which a sweep does not change a record.
-func nextChange(r *store.Record) int64 {
-	switch {
-	case r.Rest:
-		return math.MaxInt64 // it is removed together with others
-	case r.Hold != "":
-		return r.Expires
-	case r.Slack >= 0:
-		return r.Due
-	}
-	return r.Ends
+	changed map[store.RecordID]struct{} // records that were made, changed or ended since Changes was called; see Watch
 }
 
 // extrasOf returns the extras of a key, and makes them if there are none.
@@ -107,92 +93,90 @@ func (sh *shard) dropExtras(k *keyExtras) {
 	heap.Remove(&sh.due, k.index)
 }
 
-// set replaces the records of a key. The new list may be the present one with records
-// appended in place.
-func (sh *shard) set(k *keyExtras, records []store.Record) {
-	if k.lows == nil {
-		records = withoutWithheld(records)
+// find returns the index of a record, or -1.
+func (k *keyExtras) find(id store.RecordID) int {
+	at := sort.Search(len(k.records), func(i int) bool { return k.records[i].Number >= id.Number })
+	if at < len(k.records) && k.records[at].ID() == id {
+		return at
 	}
-	n, kept := k.added(records), k.kept(records)
-	sh.store.records.Add(n)
-	k.counted += n
+	for i := range k.records { // some are of lows that the row had earlier
+		if k.records[i].ID() == id {
+			return i
+		}
+	}
+	return -1
+}
+
+// isGone reports whether a record was deleted, and stays until pack.
+func isGone(r *store.Record) bool { return r.Version == 0 }
+
+// count returns the number of records.
+func (k *keyExtras) count() int { return len(k.records) - k.gone }
+
+// pack removes the records that are gone.
+func (k *keyExtras) pack() []store.Record {
+	if k.gone > 0 {
+		k.records = slices.DeleteFunc(k.records, func(r store.Record) bool { return isGone(&r) })
+		k.gone = 0
+	}
+	return k.records
+}
+
+// setRecord stores a record, or deletes it if r is zero. The caller fixes the heap.
+func (sh *shard) setRecord(k *keyExtras, id store.RecordID, r *store.Record) {
+	i := k.find(id)
+	sh.addRecords(k, k.added(i, r))
+	switch {
+	case !isGone(r) && i < 0:
+		k.records = append(k.records, *r)
+	case !isGone(r):
+		k.records[i] = *r
+	case i >= 0:
+		k.records[i] = store.Record{Mark: id.Mark, Number: id.Number}
+		if k.gone++; k.gone > len(k.records)/2 {
+			k.pack()
+		}
+	}
+	if !isGone(r) {
+		k.next = min(k.next, r.Until())
+	}
 	if sh.store.watched.Load() {
-		k.compare(records)
+		if k.changed == nil {
+			k.changed = map[store.RecordID]struct{}{}
+		}
+		k.changed[id] = struct{}{}
 	}
-	k.records = records
-	if kept == 0 {
-		sh.reschedule(k)
-		return
-	}
-	for i := kept; i < len(records); i++ {
-		k.next = min(k.next, nextChange(&records[i]))
-	}
-	heap.Fix(&sh.due, k.index)
 }
 
-// kept returns how many of the present records begin the new list unchanged: all of them
-// if others were appended in place, which saves comparing thousands, and otherwise none.
-func (k *keyExtras) kept(records []store.Record) int {
-	if n := len(k.records); n <= len(records) && unsafe.SliceData(k.records) == unsafe.SliceData(records) {
-		return n
+// added returns by how many the number of records of reservations grows if r takes the place
+// of record i.
+func (k *keyExtras) added(i int, r *store.Record) (n int64) {
+	if !isGone(r) && r.Hold == "" {
+		n++
 	}
-	return 0
+	if i >= 0 && !isGone(&k.records[i]) && k.records[i].Hold == "" {
+		n--
+	}
+	return n
 }
 
-// same reports whether two lists of records share their memory.
-func same(a, b []store.Record) bool {
-	return len(a) == len(b) && unsafe.SliceData(a) == unsafe.SliceData(b)
+func (sh *shard) addRecords(k *keyExtras, n int64) {
+	k.counted += n
+	sh.store.records.Add(n)
 }
 
 // reschedule computes when a sweep should visit the key.
 func (sh *shard) reschedule(k *keyExtras) {
 	k.next = math.MaxInt64
 	for i := range k.records {
-		k.next = min(k.next, nextChange(&k.records[i]))
+		if r := &k.records[i]; !isGone(r) {
+			k.next = min(k.next, r.Until())
+		}
 	}
 	if k.override != nil && k.override.Until != 0 {
 		k.next = min(k.next, k.override.Until)
 	}
 	heap.Fix(&sh.due, k.index)
-}
-
-// added returns by how many the number of records of reservations grows.
-func (k *keyExtras) added(records []store.Record) (n int64) {
-	kept := k.kept(records)
-	if kept == 0 {
-		n = -k.counted
-	}
-	for i := kept; i < len(records); i++ {
-		if records[i].Hold == "" {
-			n++
-		}
-	}
-	return n
-}
-
-// compare marks the records that differ from the present ones as changed. Both
-// lists have the same order.
-func (k *keyExtras) compare(records []store.Record) {
-	i := k.kept(records)
-	for j := i; j < len(k.records); j++ {
-		was := &k.records[j]
-		if i < len(records) && records[i].Number == was.Number && records[i].Mark == was.Mark {
-			if i++; records[i-1] == *was {
-				continue
-			}
-		}
-		k.markChanged(was)
-	}
-	for ; i < len(records); i++ {
-		k.markChanged(&records[i])
-	}
-}
-
-func (k *keyExtras) markChanged(r *store.Record) {
-	if k.changed == nil {
-		k.changed = map[recordID]struct{}{}
-	}
-	k.changed[recordID{r.Mark, r.Number}] = struct{}{}
 }
 
 // endLows removes the lows of a key whose row is removed, and the units withheld under them.
@@ -202,17 +186,7 @@ func (sh *shard) endLows(id rowID) {
 		return
 	}
 	k.lows = nil
-	sh.set(k, k.records)
 	sh.dropIfEmpty(k)
-}
-
-// withoutWithheld returns the records except those of cancelled reservations.
-func withoutWithheld(records []store.Record) []store.Record {
-	rest := func(r store.Record) bool { return r.Rest }
-	if !slices.ContainsFunc(records, rest) {
-		return records
-	}
-	return slices.DeleteFunc(slices.Clone(records), rest)
 }
 
 // setLows sets the lows of a row that Put replaces, or ends those that it had.
@@ -226,7 +200,7 @@ func (sh *shard) setLows(p *place, key string, lows *store.Lows) {
 
 // dropIfEmpty removes the extras of a key if there is nothing in them.
 func (sh *shard) dropIfEmpty(k *keyExtras) {
-	if k.lows != nil || len(k.records) > 0 || k.override != nil || sh.extras[k.rowID] != k {
+	if k.lows != nil || k.count() > 0 || k.override != nil || sh.extras[k.rowID] != k {
 		return
 	}
 	if len(k.changed) == 0 {
@@ -264,7 +238,10 @@ func (sh *shard) sweepKey(k *keyExtras, b *binding, now int64) {
 	t.use(-1)
 	t.unlockHolds()
 	t.end()
-	if sh.extras[k.rowID] == k && (err != nil || k.next <= now) {
+	if sh.extras[k.rowID] != k {
+		return
+	}
+	if sh.reschedule(k); err != nil || k.next <= now {
 		k.next = now + sweepAgain
 		heap.Fix(&sh.due, k.index)
 	}
@@ -330,7 +307,9 @@ func (sh *shard) oldest(k *keyExtras) uint32 {
 		add(k.override.Version)
 	}
 	for i := range k.records {
-		add(k.records[i].Version)
+		if r := &k.records[i]; !isGone(r) {
+			add(r.Version)
+		}
 	}
 	if i, found := sh.find(k.id, k.tag); found {
 		add(sh.store.limits.of(sh.at(i).handle).number)

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"cmp"
+	"container/heap"
 	"errors"
 	"fmt"
 	"sync"
@@ -32,9 +33,9 @@ type txnRow struct {
 	key   string
 	op    *store.Op // nil if the call does not name the key
 	state store.State
-	// The records and the override as stored, or as commit will store them.
-	records  []store.Record
+	// The override as stored, or as commit will store it.
 	override *store.Override
+	records  []write[store.RecordID, store.Record] // that commit will store
 
 	read, wrote, wroteOverride bool
 }
@@ -71,10 +72,7 @@ func (s *Store) tryGroup(g *store.Group, now int64) ([]Touched, error) {
 		return nil, err
 	}
 	defer t.unlock()
-	var err error
-	if !t.decidePlain(g) {
-		err = g.DecideIn(t, &s.reg, now)
-	}
+	err := g.DecideIn(t, &s.reg, now)
 	if err == nil {
 		err = t.commit()
 	}
@@ -82,72 +80,6 @@ func (s *Store) tryGroup(g *store.Group, now int64) ([]Touched, error) {
 		g.Allowed, g.Reserved = false, false
 	}
 	return t.touched, err
-}
-
-// decidePlain decides a group if no record or override of its keys matters now, with the
-// same result as DecideIn. It takes half the time, and a thousandth if thousands of
-// records wait. Otherwise it returns false and decides nothing.
-func (t *txn) decidePlain(g *store.Group) bool {
-	if g.Hold != nil || g.Cancel {
-		return false
-	}
-	var rows [store.MaxTakes]store.State
-	var write [store.MaxTakes]bool
-	held := false
-	for i := range t.rows {
-		r := &t.rows[i]
-		if r.def != r.op.Def || r.dead.Load() || r.op.Verb == store.VerbReset || r.def.Algorithm == store.Concurrency {
-			return false
-		}
-		t.read(r)
-		if k := r.extra(t.s); k != nil {
-			holds := k.counted < int64(len(k.records))
-			if held = held || holds; k.override != nil || holds && k.next <= t.now || r.state.Version != r.def.Number {
-				return false
-			}
-		}
-		rows[i] = r.state
-	}
-	if err := g.Decide(t.now, rows[:len(t.rows)], write[:]); err != nil {
-		return false
-	}
-	for i := range t.rows {
-		if held && (!g.Ops[i].Allowed || g.Ops[i].Shadow) { // its answer says that there are holds
-			return false
-		}
-		if g.Reserved && g.Ops[i].Room(t, t.rows[i].records, t.now) != nil {
-			return false
-		}
-	}
-	for i := range t.rows { // a refusal writes nothing, so that due records do not matter
-		if k := t.rows[i].extra(t.s); write[i] && k != nil && k.next <= t.now {
-			return false
-		}
-	}
-	for i := range t.rows {
-		if write[i] {
-			t.rows[i].state, t.rows[i].wrote = rows[i], true
-		}
-	}
-	if g.Reserved = g.Reserved && g.ID != (store.Reservation{}); g.Reserved {
-		t.reserve(g)
-	}
-	return true
-}
-
-// reserve makes the reservation of a group that decidePlain has decided.
-func (t *txn) reserve(g *store.Group) {
-	p := store.Pending{Due: t.now + g.Due()}
-	for i := range t.rows {
-		r, op := &t.rows[i], &g.Ops[i]
-		if op.Took() == 0 {
-			continue
-		}
-		record := op.Record(&r.state, g.ID, t.now, p.Due)
-		r.records, r.wrote = append(r.records, record), true
-		p.Parts = append(p.Parts, store.Part{Limit: op.Def.Name, Key: op.Key, Number: record.Number, Mark: record.Mark})
-	}
-	_ = t.SetPending(g.ID, p) // the txn keeps p until the commit
 }
 
 // placeGroup adds the keys of a group.
@@ -294,25 +226,55 @@ func (t *txn) read(r *txnRow) {
 		}
 	}
 	if k := r.extra(t.s); k != nil {
-		r.records, r.override = k.records, k.override
+		r.override = k.override
 	}
 }
 
-func (t *txn) Row(limit, key string) (store.State, []store.Record, error) {
+func (t *txn) Row(limit, key string) (store.State, error) {
 	r, err := t.row(limit, key)
 	if err != nil {
-		return store.State{}, nil, err
+		return store.State{}, err
 	}
 	row := r.state
 	row.Override = r.override
-	return row, r.records, nil
+	return row, nil
 }
 
-func (t *txn) SetRow(limit, key string, row store.State, records []store.Record) error {
+func (t *txn) SetRow(limit, key string, row store.State) error {
 	r, err := t.row(limit, key)
 	if err == nil {
 		row.Override = nil
-		r.state, r.records, r.wrote = row, records, true
+		r.state, r.wrote = row, true
+	}
+	return err
+}
+
+func (t *txn) Record(limit, key string, id store.RecordID) (store.Record, error) {
+	r, err := t.row(limit, key)
+	if err == nil {
+		if k := r.extra(t.s); k != nil {
+			if i := k.find(id); i >= 0 && !isGone(&k.records[i]) {
+				return k.records[i], nil
+			}
+		}
+	}
+	return store.Record{}, err
+}
+
+func (t *txn) Records(limit, key string) ([]store.Record, error) {
+	r, err := t.row(limit, key)
+	if err == nil {
+		if k := r.extra(t.s); k != nil {
+			return k.pack(), nil
+		}
+	}
+	return nil, err
+}
+
+func (t *txn) SetRecord(limit, key string, id store.RecordID, record store.Record) error {
+	r, err := t.row(limit, key)
+	if err == nil {
+		r.records, r.wrote = append(r.records, write[store.RecordID, store.Record]{id, record}), true
 	}
 	return err
 }
@@ -355,17 +317,24 @@ func (t *txn) SetHold(id string, h store.Hold) error {
 	return nil
 }
 
-// FreeHolds leaves the holds unlocked if they were, because sweeps lock them.
-func (t *txn) FreeHolds(limit, key string, now int64) (int, error) {
+// Live leaves the holds unlocked if they were, because sweeps lock them.
+func (t *txn) Live(limit, key string, now int64) (n int, err error) {
+	r, err := t.row(limit, key)
+	if err != nil {
+		return 0, err
+	}
+	if k := r.extra(t.s); k != nil {
+		n = k.count()
+	}
 	if !t.holdsLocked {
 		t.s.holds.mu.Lock()
 		defer t.s.holds.mu.Unlock()
 	}
 	if len(t.s.free) == 0 {
-		return 0, nil
+		return n, nil
 	}
 	t.s.holds.advance(now)
-	return t.s.free[[2]string{limit, key}], nil
+	return n + t.s.free[[2]string{limit, key}], nil
 }
 
 func (t *txn) lockHolds() {
@@ -425,14 +394,14 @@ func (t *txn) room() (room, error) {
 		if !r.wrote || r.binding == nil {
 			continue
 		}
-		var old keyExtras
-		if k := r.extra(s); k != nil {
-			old = *k
+		k := r.extra(s)
+		if k == nil {
+			k = &keyExtras{}
 		}
-		if !same(old.records, r.records) {
-			records += old.added(r.records)
+		for j := range r.records {
+			records += k.added(k.find(r.records[j].key), &r.records[j].value)
 		}
-		if r.override != nil && old.override == nil {
+		if r.override != nil && k.override == nil {
 			overrides++
 		}
 	}
@@ -528,11 +497,14 @@ func (t *txn) store(r *txnRow) (added bool) {
 	i, found := sh.find(r.id, r.tag)
 	r.state.Override = r.override
 	if k != nil {
-		if k.lows = r.state.Lows; k.lows == nil || !same(k.records, r.records) {
-			sh.set(k, r.records)
+		k.lows = r.state.Lows
+		for j := range r.records {
+			sh.setRecord(k, r.records[j].key, &r.records[j].value)
 		}
 		if r.wroteOverride {
 			sh.setOverride(k, r.override)
+		} else {
+			heap.Fix(&sh.due, k.index)
 		}
 	}
 	switch {

@@ -175,14 +175,14 @@ func (n *node) looks(g *store.Group) []look {
 	var list []look
 	if r := n.recordOf(g); r != nil && (g.Cancel || g.Settles()) {
 		for _, p := range r.parts {
-			row, _, _ := n.table.Row(p.limit, p.key)
+			row, _ := n.table.Row(p.limit, p.key)
 			list = append(list, look{k: at{p.limit, p.key}, row: row})
 		}
 		return list
 	}
 	for i := range g.Ops {
 		op := &g.Ops[i]
-		row, _, _ := n.table.Row(op.Def.Name, op.Key)
+		row, _ := n.table.Row(op.Def.Name, op.Key)
 		list = append(list, look{at{op.Def.Name, op.Key}, row, op.Def})
 	}
 	return list
@@ -212,7 +212,7 @@ func (n *node) checkDecision(g *store.Group, m *message, before []look) {
 	}
 	for i := range before {
 		l := &before[i]
-		row, _, _ := n.table.Row(l.k.limit, l.k.key)
+		row, _ := n.table.Row(l.k.limit, l.k.key)
 		b := n.book(l.k.limit, l.k.key)
 		n.follow(l.k)
 		if l.row.Version != 0 && row.Version != l.row.Version {
@@ -252,7 +252,7 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 			n.checkRetry(op, was.asked, g)
 			continue
 		}
-		row, _, _ := n.table.Row(op.Def.Name, op.Key)
+		row, _ := n.table.Row(op.Def.Name, op.Key)
 		var gr *grant
 		switch parts := n.rates[op.Def.Name].parts(op.Cost); {
 		case op.Verb == store.VerbReset:
@@ -472,7 +472,7 @@ func (n *node) settled(g *store.Group, m *message) {
 			plan = b.level.over.plan(kind)
 		}
 		if cost > counted && plan != unlimited {
-			row, _, _ := n.table.Row(p.limit, p.key)
+			row, _ := n.table.Row(p.limit, p.key)
 			b.level.add(now, n.rates[p.limit].parts(cost-counted), nil, &row)
 		}
 	}

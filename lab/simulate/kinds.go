@@ -118,7 +118,8 @@ func (l link) holds(_ context.Context, d *store.Definition, key string) ([]store
 		return nil, errLate
 	}
 	t.looked = w.now
-	row, records, _ := c.node.table.Row(d.Name, key)
+	row, _ := c.node.table.Row(d.Name, key)
+	records, _ := c.node.table.Records(d.Name, key)
 	list := d.Base().KeyHolds(row, records, c.node.time())
 	c.p.later(t, f.delay(t.rng, c.usual))
 	return list, nil

@@ -349,7 +349,8 @@ type wait struct {
 // checkLevel compares the row of a key with its level. row is what the store has.
 func (n *node) checkLevel(k at, why string) {
 	l := n.book(k.limit, k.key).level
-	row, records, _ := n.table.Row(k.limit, k.key)
+	row, _ := n.table.Row(k.limit, k.key)
+	records, _ := n.table.Records(k.limit, k.key)
 	now := n.time()
 	l.expire(now)
 	if row.Version == 0 {
@@ -397,7 +398,7 @@ func (n *node) used(k at, row store.State, records []store.Record, now int64) in
 		undo := n.table.undo
 		n.table.undo = nil
 		_, err := store.SweepRow(&n.table, &n.reg, k.limit, k.key, now)
-		if row, _, _ = n.table.Row(k.limit, k.key); err != nil {
+		if row, _ = n.table.Row(k.limit, k.key); err != nil {
 			n.w.fail("sweep", "%s %q: %v", k.limit, k.key, err)
 		}
 		n.table.rollback()

@@ -18,7 +18,7 @@ var mutants = []mutant{
 	{"row's time runs back", "store/rule.go", "o.TS = max(now, s.TS)", "o.TS = now"},
 	{"charged although another limit refuses", "store/store.go", "write[i] = write[i] && g.Ops[i].Granted == 0", "write[i] = write[i] && (i == 0 || g.Ops[i].Granted == 0)"},
 	{"give-back beyond what others left", "store/giveback.go", "units = min(units, e.Used)", "_ = e"},
-	{"double return", "store/settle.go", "if i >= 0 {\n\t\te.copyRecords()", "if i >= 0 || !p.Keep {\n\t\te.row.Used = max(0, e.row.Used-back)\n\t\te.copyRecords()"},
+	{"double return", "store/settle.go", "if i >= 0 {\n\t\te.giveBack", "if i >= 0 {\n\t\te.row.Used = max(0, e.row.Used-back)\n\t\te.giveBack"},
 	{"retry one tick early", "internal/algebra/algebra.go", "return t - now + QuoUp(units, add)", "return t - now + QuoUp(units, add) - 1"},
 	{"refusal kept after a give-back", "internal/denycache/denycache.go", "\tif !kept {\n\t\ts.table.forget(m)", "\tif !kept {\n\t\t_ = m"},
 	{"late give-back before a later reservation", "store/giveback.go", "free = min(free, w.Slack)\n\t\t}\n\t}\n\tunits := l.give", "_ = w\n\t\t}\n\t}\n\tunits := l.give"},

@@ -98,25 +98,42 @@ func set[K comparable, V any](t *table, m map[K]V, k K, v V, gone bool) {
 	}
 }
 
-func (t *table) Row(limit, key string) (store.State, []store.Record, error) {
+func (t *table) Row(limit, key string) (store.State, error) {
 	r := t.rows[at{limit, key}]
 	r.Override = r.override
-	return r.State, r.records, nil
+	return r.State, nil
 }
 
-func (t *table) SetRow(limit, key string, s store.State, records []store.Record) error {
-	k := at{limit, key}
-	r := row{s, slices.Clone(records), t.rows[k].override}
-	set(t, t.rows, k, r, s == (store.State{}) && len(records) == 0 && r.override == nil)
+// setKey stores a key, or deletes it if there is nothing in r.
+func (t *table) setKey(limit, key string, r row) error {
+	set(t, t.rows, at{limit, key}, r, r.State == (store.State{}) && len(r.records) == 0 && r.override == nil)
 	return nil
+}
+
+func (t *table) SetRow(limit, key string, s store.State) error {
+	r := t.rows[at{limit, key}]
+	r.State = s
+	return t.setKey(limit, key, r)
+}
+
+func (t *table) Record(limit, key string, id store.RecordID) (store.Record, error) {
+	return store.FindRecord(t.rows[at{limit, key}].records, id), nil
+}
+
+func (t *table) Records(limit, key string) ([]store.Record, error) {
+	return t.rows[at{limit, key}].records, nil
+}
+
+func (t *table) SetRecord(limit, key string, id store.RecordID, record store.Record) error {
+	r := t.rows[at{limit, key}]
+	r.records = store.ReplaceRecord(r.records, id, record)
+	return t.setKey(limit, key, r)
 }
 
 func (t *table) SetOverride(limit, key string, o *store.Override) error {
-	k := at{limit, key}
-	r := t.rows[k]
+	r := t.rows[at{limit, key}]
 	r.override = o
-	set(t, t.rows, k, r, o == nil && r.State == (store.State{}) && len(r.records) == 0)
-	return nil
+	return t.setKey(limit, key, r)
 }
 
 func (t *table) Pending(id store.Reservation) (store.Pending, error) { return t.pending[id], nil }
@@ -133,8 +150,8 @@ func (t *table) SetHold(id string, h store.Hold) error {
 	return nil
 }
 
-func (t *table) FreeHolds(limit, key string, now int64) (int, error) {
-	return store.CountFree(t.holds, limit, key, now), nil
+func (t *table) Live(limit, key string, now int64) (int, error) {
+	return len(t.rows[at{limit, key}].records) + store.CountFree(t.holds, limit, key, now), nil
 }
 
 // decide decides a group at the present instant, and checks what it did.
@@ -202,7 +219,7 @@ func (n *node) override(s *step) {
 // follow adjusts the level of a key to its row, which may have been written.
 func (n *node) follow(k at) {
 	l := n.book(k.limit, k.key).level
-	row, _, _ := n.table.Row(k.limit, k.key)
+	row, _ := n.table.Row(k.limit, k.key)
 	if row.Version != 0 && (row.TS != l.ts || row.Version != l.number) {
 		l.addAt(max(l.ts, min(row.TS, l.instant(n.time()))), 0, nil, &row) // it may have been brought up to an earlier time only
 	}
@@ -215,7 +232,8 @@ func (n *node) setBack(d int64) {
 		l := b.level
 		l.expire(n.time())
 		l.waits = nil
-		row, records, _ := n.table.Row(k.limit, k.key)
+		row, _ := n.table.Row(k.limit, k.key)
+		records, _ := n.table.Records(k.limit, k.key)
 		l.atMost = l.atMost || slices.ContainsFunc(records, func(r store.Record) bool { return r.Hold != "" })
 		if row.Override == nil {
 			l.over = overrides{}

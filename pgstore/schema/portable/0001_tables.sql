@@ -61,9 +61,10 @@ create table if not exists dipwell.buckets (
     used     bigint not null,
     ts       bigint not null,
     seen     bigint not null,              -- the clock at the last take; 0: the same as ts
-    -- What a cancellation may give back: mark, next, and a pair for each entry: number,
-    -- units.
+    -- What may be given back: mark, next, due, live, holds, waits (0 or 1), and a pair
+    -- for each entry: number, units.
     lows     bigint[],
+    low      bigint,                       -- the last of these units, lowered by each take
     primary key ({hash})
 );
 
