@@ -321,7 +321,7 @@ func (s *Store) learn(g *store.Group, op *store.Op, m ref, err error, e slot) {
 func cacheable(g *store.Group, op *store.Op) bool {
 	return !g.Allowed && !op.Allowed && op.Source == store.SourceStore && op.TS != 0 &&
 		g.Hold == nil && !op.Bound && op.Def.Mode == store.Enforce && op.Def.Algorithm != store.Concurrency &&
-		op.Def.Override == nil && !(op.Never && varied(op.Def))
+		op.Def.Override == nil && (!op.Never || !varied(op.Def))
 }
 
 // inDebt reports whether an op is a reservation that has to wait. Until it is due, the

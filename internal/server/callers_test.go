@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"log/slog"
@@ -199,7 +198,7 @@ func TestOpenListeners(t *testing.T) {
 		want int
 	}{{everyRole, false, 403}, {everyRole, true, 200}, {server.Config{}, false, 200}, {server.Config{AdminToken: "s3cret"}, false, 200}} {
 		w := newFixture(t, tc.c, local)
-		w.server.Handle("POST /json", server.Proxied, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(200) }))
+		w.server.Handle("POST /json", server.Proxied, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
 		w.api = w.server.API(server.Site{Loopback: true, Open: tc.open})
 		for _, path := range []string{"/v1/auth?limit=login&key=k", "/json"} {
 			rec := httptest.NewRecorder()
@@ -336,7 +335,7 @@ func TestDenials(t *testing.T) {
 	conn, _ := w.serveGRPC(local)
 	for _, token := range []string{"", "wrong-token", "read-token", "use-token"} {
 		var headers []string
-		ctx := context.Context(t.Context())
+		ctx := t.Context()
 		if token != "" {
 			headers = append(headers, "Authorization: Bearer "+token)
 			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
