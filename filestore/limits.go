@@ -296,7 +296,8 @@ func (p *limits) Drop(_ context.Context, name, owner string) error {
 	err := disk.tx(func() error {
 		return errors.Join(disk.exec("delete from limits where id = ?", id), disk.exec("delete from versions where limit_id = ?", id),
 			disk.exec("update records set id = null where id in (select id from records where limit_id = ?)", id),
-			disk.exec("delete from records where limit_id = ?", id), disk.exec("delete from overrides where limit_id = ?", id))
+			disk.exec("delete from records where limit_id = ?", id), disk.exec("delete from overrides where limit_id = ?", id),
+			disk.exec("delete from usage where limit_id = ?", id))
 	})
 	if err != nil {
 		p.restore(name, old)

@@ -2,6 +2,7 @@ package filestore
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -193,7 +194,7 @@ func (d *disk) sweepRecords(s *Store, at *sweepPos, page int) (more bool, err er
 		}
 		if !more {
 			*at = sweepPos{}
-			return d.exec("delete from top_hours where id < ?", catalog.TopHours.Oldest(s.now()))
+			return errors.Join(d.exec("delete from top_hours where id < ?", catalog.TopHours.Oldest(s.now())), d.exec("delete from usage where hour < ?", s.now()-catalog.UsageAge))
 		}
 		return nil
 	})

@@ -103,6 +103,17 @@ create table top_hours (
     note     text not null     -- ''
 ) without rowid;
 
+-- What each key of a limit with usage was answered in each hour of the last 31 days.
+create table usage (
+    limit_id integer not null,
+    key      text not null,    -- '': the shared bucket, or the keys that a service had no room for
+    hour     integer not null, -- when it began
+    allowed  integer not null, -- calls
+    refused  integer not null, -- calls
+    tokens   integer not null,
+    primary key (limit_id, key, hour)
+) without rowid;
+
 -- The store's clock when it was last written; it never runs behind.
 create table clock (now integer not null);
 insert into clock values (0);

@@ -14,7 +14,7 @@ import (
 // Abilities returns what the store can do besides Apply. Only a store over a
 // *pgxpool.Pool has lanes and metrics.
 func (s *Store) Abilities() store.Abilities {
-	ab := store.Abilities{Store: s, Limits: s.cat, Keys: s.keys, Sweep: s.sweep, Now: s.now, Ready: s.ready, Overrides: overrides{s}, Audit: trail{s}, TopKeys: topHours{s}, Holds: s.keyHolds}
+	ab := store.Abilities{Store: s, Limits: s.cat, Keys: s.keys, Sweep: s.sweep, Now: s.now, Ready: s.ready, Overrides: overrides{s}, Audit: trail{s}, TopKeys: topHours{s}, Usage: usage{s}, Holds: s.keyHolds}
 	if _, ok := s.db.(*pgxpool.Pool); ok {
 		ab.Lanes, ab.Metrics = s.openLanes, s.metrics
 	}

@@ -137,6 +137,7 @@ func drawLimit(t *rapid.T) store.Limit {
 	if some("plans") {
 		l.Plans = store.NewPlans(store.Plan{Name: "pro", Burst: 1000}, store.Plan{Name: "free", Mode: store.Shadow}, store.Plan{Name: "vip", Mode: store.Unlimited})
 	}
+	l.Usage = some("usage")
 	if some("ttl") {
 		l.TTL = time.Duration(rapid.Int64Range(1, 3600).Draw(t, "seconds")) * time.Second
 	}

@@ -220,7 +220,7 @@ func markSQL() string {
 
 // portableDown drops the schema and everything in it.
 var portableDown = []string{
-	"drop table if exists dipwell.top_hours", "drop table if exists dipwell.audit", "drop table if exists dipwell.holds", "drop table if exists dipwell.overrides",
+	"drop table if exists dipwell.usage", "drop table if exists dipwell.top_hours", "drop table if exists dipwell.audit", "drop table if exists dipwell.holds", "drop table if exists dipwell.overrides",
 	"drop table if exists dipwell.reservations", "drop table if exists dipwell.buckets", "drop table if exists dipwell.versions",
 	"drop table if exists dipwell.limits", "drop table if exists dipwell.revision", "drop table if exists dipwell.migrations",
 	"drop schema if exists dipwell",

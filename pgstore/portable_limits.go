@@ -81,6 +81,7 @@ func (s portable) drop(ctx context.Context, name, by string) error {
 		for _, statement := range []string{
 			"delete from dipwell.reservations where limit_id = $1",
 			"delete from dipwell.overrides where limit_id = $1",
+			"delete from dipwell.usage where limit_id = $1",
 			"delete from dipwell.versions where limit_id = $1",
 		} {
 			if _, err := tx.Exec(ctx, statement, ids[name]); err != nil {

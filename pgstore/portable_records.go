@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -74,6 +75,9 @@ func (s portable) sweepDue(ctx context.Context, now int64) error {
 	_, err := s.db.Exec(ctx, forgetSQL, now)
 	if err == nil {
 		_, err = s.db.Exec(ctx, "delete from dipwell.top_hours where id < $1", catalog.TopHours.Oldest(now))
+	}
+	if err == nil {
+		_, err = s.db.Exec(ctx, "delete from dipwell.usage where hour < $1", time.UnixMicro(now-catalog.UsageAge).UTC())
 	}
 	return storeError(err, false)
 }

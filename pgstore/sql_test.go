@@ -310,6 +310,11 @@ func TestSQLErrors(t *testing.T) {
 	ctx := context.Background()
 	must(t, pool, "select dipwell.define('login', 5, interval '1 minute')")
 	for _, c := range []struct{ sql, code, message string }{
+		{"select dipwell.count_usage('nope', 'k', 1)", "42704", `limit_name: unknown limit "nope"`},
+		{"select dipwell.count_usage('login', 'k', 1)", "22023", "limit_name: limit login does not count usage; define it with usage => true"},
+		{"select dipwell.define('login', 5, interval '1 minute', usage => true), dipwell.count_usage('login', 'k', refused => -1)", "22023", "refused: -1 is not between 0 and 2^53-1"},
+		{"select dipwell.define('login', 5, interval '1 minute', usage => true), dipwell.count_usage('login', 'k', tokens => null)", "22023", "tokens: null is not between 0 and 2^53-1"},
+		{"select dipwell.count_usage('login', null, 1)", "22023", "key: is null; limit login has a bucket for each key (shared => true would make it one for everybody)"},
 		{"select dipwell.take('nope')", "42704", `limit_name: unknown limit "nope"`},
 		{"select dipwell.take('login', '')", "22023", "key: is empty"},
 		{"select dipwell.take('login')", "22023", "key: is null; limit login has a bucket for each key (shared => true would make it one for everybody)"},
@@ -419,7 +424,7 @@ func TestLength(t *testing.T) {
 func TestRoles(t *testing.T) {
 	pool := newPool(t)
 	ctx := context.Background()
-	must(t, pool, "select dipwell.define('login', 5, interval '1 minute')")
+	must(t, pool, "select dipwell.define('login', 5, interval '1 minute'), dipwell.define('used', 5, interval '1 minute', usage => true)")
 	as := func(role, sql string) (err error) {
 		inTx(t, pool, func(tx pgx.Tx) {
 			must(t, tx, "set local role "+role)
@@ -441,6 +446,8 @@ func TestRoles(t *testing.T) {
 		{"select dipwell.charge('login', 'u')", true, true, true},
 		{"select dipwell.take_all('{login}', '{u}')", true, true, true},
 		{"do $$ begin perform dipwell.cancel(gen_random_uuid()); exception when no_data_found then null; end $$", true, true, true},
+		{"select dipwell.count_usage('used', 'u', 1)", true, true, true},
+		{"update dipwell.usage set tokens = 0", false, true, true},
 		{"select dipwell.refund('login', 'u')", false, true, true},
 		{"select dipwell.reset('login', 'u')", false, true, true},
 		{"select dipwell.sweep()", false, true, true},

@@ -20,6 +20,7 @@ import (
 //	dipwell.hold:req-81                 a hold, JSON; in a cluster dipwell.hold:{tag}req-81
 //	dipwell.audit                       what people have changed, a sorted set: an entry's ID and its JSON
 //	dipwell.top_hours                   the busiest keys of each hour, likewise
+//	dipwell.usage:login:496728          what keys used in an hour since the Unix epoch, a hash: a, r or t and the key
 //	dipwell.limits                      the limits, a hash; also the channel for notifications
 //
 // In the name of a limit % : { } are written as %25 %3A %7B %7D, so that it ends
@@ -31,9 +32,9 @@ import (
 // {acme}/user:7/ for the key acme/user:7. With HashTag "all" the prefix is in braces instead, and the key
 // follows the second colon.
 type names struct {
-	base, records, free, overrides, locks, reservations, holds, logs, limits string
-	tagged                                                                   bool // keys are in braces
-	cluster                                                                  bool // buckets may be in different slots
+	base, records, free, overrides, locks, reservations, holds, usages, logs, limits string
+	tagged                                                                           bool // keys are in braces
+	cluster                                                                          bool // buckets may be in different slots
 
 	partsOf func(limit string) int // for a cluster: see entry.parts
 }
@@ -44,7 +45,7 @@ func newNames(c Config, cluster bool) names {
 		p, n.tagged, n.cluster = "{"+p+"}", false, false
 	}
 	n.base, n.records, n.free, n.overrides, n.locks = p+":", p+".records:", p+".free:", p+".override:", p+".lock:"
-	n.reservations, n.holds, n.logs, n.limits = p+".reservation:", p+".hold:", p+".", p+".limits"
+	n.reservations, n.holds, n.usages, n.logs, n.limits = p+".reservation:", p+".hold:", p+".usage:", p+".", p+".limits"
 	return n
 }
 
@@ -73,6 +74,9 @@ func (n *names) overridePrefix(limit string) string {
 func (n *names) overrideOf(limit, key string) string {
 	return n.key(n.overridePrefix(limit), limit, key)
 }
+
+// usagePrefix returns the start of the names of a limit's usage.
+func (n *names) usagePrefix(limit string) string { return n.usages + escapes.Replace(limit) + ":" }
 
 func (n *names) lockOf(limit, key string) string {
 	return n.key(n.locks+escapes.Replace(limit)+":", limit, key)

@@ -199,8 +199,11 @@ func (s *Store) forget(ctx context.Context, limit string, last uint32) error {
 // last is the last version of the limit. It leaves overrides of later versions, which
 // another program may have defined meanwhile. The keys need not be known, which in a
 // cluster would need the parents of the dropped limit: the names of a row, its override
-// and its records differ only in how they begin.
+// and its records differ only in how they begin. The usage of the limit goes too.
 func (s *Store) forgetOverrides(ctx context.Context, limit string, last uint32) error {
+	if err := s.forgetUsage(ctx, limit); err != nil {
+		return err
+	}
 	n := &s.names
 	begin := n.overridePrefix(limit)
 	return s.scanNames(ctx, n.pattern(begin, limit, ""), func(_ redis.UniversalClient, names []string) error {

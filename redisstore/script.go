@@ -57,8 +57,8 @@ type script struct {
 }
 
 type scripts struct {
-	takeOne, set, hold, settle                        *script
-	read, write, define, lengthen, renew, now, forget *script
+	takeOne, set, hold, settle                               *script
+	read, write, define, lengthen, renew, now, forget, count *script
 }
 
 var serverClockScripts, givenClockScripts = newScripts(clockServer), newScripts(clockGiven)
@@ -77,7 +77,7 @@ func newScripts(clock string) *scripts {
 	read.returnsLists = true
 	return &scripts{
 		takeOne: one, set: set, hold: hold, settle: settle,
-		read: read, write: with(snapshotLua + writeLua), define: with(defineLua), lengthen: with(lengthenLua), renew: with(renewLua + lengthenLua), now: with(nowLua), forget: with(forgetLua),
+		read: read, write: with(snapshotLua + writeLua), define: with(defineLua), lengthen: with(lengthenLua), renew: with(renewLua + lengthenLua), now: with(nowLua), forget: with(forgetLua), count: with(countLua),
 	}
 }
 

@@ -57,6 +57,11 @@ type Abilities struct {
 	// the store has. If it is nil, nothing is kept.
 	TopKeys Auditor
 
+	// Usage keeps what the keys of limits with Limit.Usage used in each hour, as services
+	// count it, for 31 days. A sweep deletes what is older, and dropping a limit what is the
+	// limit's. If it is nil, nothing is kept.
+	Usage UsageKeeper
+
 	// Holds returns the live holds of a key, the one that expires first first. If it is nil,
 	// the store does not decide Group.Hold, and the Limiter answers holds with
 	// ErrNotSupported. Definition.KeyHolds makes the list from a row. The error wraps

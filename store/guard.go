@@ -29,6 +29,9 @@ func (ab *Abilities) Guard(f enter) {
 	if ab.TopKeys != nil {
 		ab.TopKeys = guardedAudit{ab.TopKeys, f}
 	}
+	if ab.Usage != nil {
+		ab.Usage = guardedUsage{ab.Usage, f}
+	}
 	now := ab.Now
 	ab.Now = func(ctx context.Context) (int64, error) { return guarded(ctx, f, false, now) }
 }
@@ -75,4 +78,17 @@ func (g guardedAudit) Record(ctx context.Context, e AuditEntry) error {
 
 func (g guardedAudit) Audit(ctx context.Context, before string, n int) ([]AuditEntry, error) {
 	return guarded(ctx, g.enter, false, func(ctx context.Context) ([]AuditEntry, error) { return g.inner.Audit(ctx, before, n) })
+}
+
+type guardedUsage struct {
+	inner UsageKeeper
+	enter enter
+}
+
+func (g guardedUsage) AddUsage(ctx context.Context, lines []UsageLine) error {
+	return guardedError(ctx, g.enter, func(ctx context.Context) error { return g.inner.AddUsage(ctx, lines) })
+}
+
+func (g guardedUsage) Usage(ctx context.Context, d *Definition, key string, from, to int64) ([]UsageLine, error) {
+	return guarded(ctx, g.enter, true, func(ctx context.Context) ([]UsageLine, error) { return g.inner.Usage(ctx, d, key, from, to) })
 }

@@ -26,6 +26,10 @@ func TestGuard(t *testing.T) {
 		"Now":     func(ab store.Abilities) []error { _, err := ab.Now(ctx); return []error{err} },
 		"Audit":   func(ab store.Abilities) []error { return audits(ctx, ab.Audit) },
 		"TopKeys": func(ab store.Abilities) []error { return audits(ctx, ab.TopKeys) },
+		"Usage": func(ab store.Abilities) []error {
+			_, err := ab.Usage.Usage(ctx, d, "k", 0, 1)
+			return []error{err, ab.Usage.AddUsage(ctx, nil)}
+		},
 		"Overrides": func(ab store.Abilities) []error {
 			_, set := ab.Overrides.SetOverride(ctx, d, store.Override{})
 			_, end := ab.Overrides.EndOverride(ctx, d, "k", store.AnyOverride)

@@ -177,6 +177,9 @@ type Limit struct {
 	// ListKeys keeps the text of keys in stores that otherwise keep only a hash of it, such
 	// as a store in memory. Without it Abilities.Keys cannot list the keys there.
 	ListKeys bool
+	// Usage makes a service count what each key of the limit uses in each hour, for
+	// Abilities.Usage. Default: nothing is counted.
+	Usage bool
 
 	// Plans are named variants of the limit; see NewPlans. Default: none.
 	Plans Plans

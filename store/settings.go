@@ -40,6 +40,7 @@ var settings = []setting{
 	field("on_store_error", func(l *Limit) *FailureMode { return &l.OnStoreError }, oneOf[FailureMode](failures), FailureMode.String),
 	field("timeout", func(l *Limit) *time.Duration { return &l.Timeout }, period.ParseDuration, period.Format),
 	field("keys", func(l *Limit) *bool { return &l.ListKeys }, either("list", "none"), boolText("list", "none")),
+	field("usage", func(l *Limit) *bool { return &l.Usage }, either("true", "false"), boolText("true", "false")),
 	counting(field("plans", func(l *Limit) *Plans { return &l.Plans }, parsePlans, Plans.String)),
 	field("parent", func(l *Limit) *string { return &l.Parent }, verbatim, verbatimText),
 	field("parts", func(l *Limit) *int64 { return &l.Parts }, parseParts, countText),

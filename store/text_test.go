@@ -16,7 +16,7 @@ func TestLimitRoundTrip(t *testing.T) {
 		l, _ := anyRule(t)
 		l.OnChange = store.ChangePolicy(rapid.IntRange(0, 2).Draw(t, "change"))
 		l.Mode = store.Mode(rapid.IntRange(0, 1).Draw(t, "mode"))
-		l.Auth, l.ListKeys = rapid.Bool().Draw(t, "auth"), rapid.Bool().Draw(t, "keys")
+		l.Auth, l.ListKeys, l.Usage = rapid.Bool().Draw(t, "auth"), rapid.Bool().Draw(t, "keys"), rapid.Bool().Draw(t, "usage")
 		l.RetryJitter = rapid.IntRange(0, 100).Draw(t, "jitter")
 		l.OnStoreError = store.FailureMode(rapid.IntRange(0, 2).Draw(t, "failure"))
 		l.Timeout = time.Duration(rapid.IntRange(0, 5000).Draw(t, "timeout")) * time.Millisecond

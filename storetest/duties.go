@@ -9,7 +9,7 @@ import (
 // A duty is something that a store must do besides calling Group.Decide. cases
 // names the cases that fail if it does not. docs/adding-a-store.md describes
 // each duty under its name. Group.DecideIn and SweepRow do all of them except
-// atomic, clock, keys, limits, drop, list and the abilities Overrides, Holds, Audit and TopKeys.
+// atomic, clock, keys, limits, drop, list and the abilities Overrides, Holds, Audit, TopKeys and Usage.
 type duty struct{ name, text, cases string }
 
 var duties = []duty{
@@ -66,6 +66,8 @@ var duties = []duty{
 		"audit audit-bad-input audit-age"},
 	{"top-keys", "if the store has the ability TopKeys, list entries with their process and JSON, the newest first, and forget those older than a week, in a sweep too",
 		"top-keys top-keys-age"},
+	{"usage", "if the store has the ability Usage, add up what services write, show none that is older than 31 days and delete it in a sweep; a Drop deletes what is the limit's",
+		"usage usage-race usage-age usage-drop"},
 	{"all", "this case plays random histories of all calls; fix other failures first, then look at the call in the message",
 		"model giving-back hold-many-changes"},
 }

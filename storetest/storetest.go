@@ -113,7 +113,7 @@ func Run(t *testing.T, open Open, o Options) {
 }
 
 func cases() [][]testCase {
-	return [][]testCase{worked, regressions, verbCases, groupCases, shardCases, levelCases, namedCases, reservationCases, givingBackCases, changeCases, windowCases, keyCases, waitCases, planCases, overrideCases, holdCases, concurrencyCases, priceCases, auditCases, raceCases, historyCases, goldenCases, goldenCallCases}
+	return [][]testCase{worked, regressions, verbCases, groupCases, shardCases, levelCases, namedCases, reservationCases, givingBackCases, changeCases, windowCases, keyCases, waitCases, planCases, overrideCases, holdCases, concurrencyCases, priceCases, auditCases, usageCases, raceCases, historyCases, goldenCases, goldenCallCases}
 }
 
 type testCase struct {

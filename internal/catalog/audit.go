@@ -62,3 +62,6 @@ func CheckBefore(before string) error {
 	}
 	return nil
 }
+
+// UsageAge is how long the usage of a key is kept, in µs.
+const UsageAge = 31 * day

@@ -18,7 +18,7 @@ import (
 // everyField has no field at its default.
 var everyField = store.Limit{Name: "every", Algorithm: store.FixedWindow, Rate: 5, Period: 24 * time.Hour, Burst: 7, MaxDebt: 3, MaxCharge: 9,
 	Start: "06:00 Europe/Rome", OnChange: store.StartOver, Mode: store.Shadow, Auth: true, RetryJitter: 20,
-	OnStoreError: store.FailLocal, Timeout: 1500 * time.Microsecond, ListKeys: true,
+	OnStoreError: store.FailLocal, Timeout: 1500 * time.Microsecond, ListKeys: true, Usage: true,
 	Plans: store.NewPlans(store.Plan{Name: "staff", Mode: store.Unlimited, OverrideOnly: true}, store.Plan{Name: "pro", Rate: 600, Burst: 1000}),
 	Parts: 2, TTL: time.Minute, KeepExpired: true, Shards: 1}
 
@@ -123,17 +123,17 @@ func TestStoredFormsStay(t *testing.T) {
 	leased := store.Limit{Name: "leased", Rate: 100, Period: time.Second, Lease: 250 * time.Millisecond}
 	for _, c := range [][2]string{
 		{row(everyField), "name=every algorithm=fixed_window rate=5 per=1d burst=7 max_debt=3 max_charge=9 start=06:00 Europe/Rome " +
-			"on_change=reset mode=shadow auth=true retry_jitter=20 on_store_error=local timeout_us=1500 list_keys=true " +
+			"on_change=reset mode=shadow auth=true retry_jitter=20 on_store_error=local timeout_us=1500 list_keys=true usage=true " +
 			"plans=pro:rate=600;burst=1000|staff:mode=unlimited;callable=false parent=<nil> parts=2 shared=false ttl_us=60000000 on_expire=keep lease_us=0 shards=1 adaptive=<nil>"},
 		{row(plain), "name=plain algorithm=token_bucket rate=5 per=1m burst=0 max_debt=-1 max_charge=<nil> start=<nil> " +
-			"on_change=keep mode=enforce auth=false retry_jitter=0 on_store_error=closed timeout_us=0 list_keys=false " +
+			"on_change=keep mode=enforce auth=false retry_jitter=0 on_store_error=closed timeout_us=0 list_keys=false usage=false " +
 			"plans=<nil> parent=<nil> parts=<nil> shared=false ttl_us=0 on_expire=give_back lease_us=0 shards=<nil> adaptive=<nil>"},
 		{row(leased), "name=leased algorithm=token_bucket rate=100 per=1s burst=<nil> max_debt=<nil> max_charge=<nil> start=<nil> " +
-			"on_change=keep mode=enforce auth=false retry_jitter=0 on_store_error=closed timeout_us=0 list_keys=false " +
+			"on_change=keep mode=enforce auth=false retry_jitter=0 on_store_error=closed timeout_us=0 list_keys=false usage=false " +
 			"plans=<nil> parent=<nil> parts=<nil> shared=false ttl_us=0 on_expire=give_back lease_us=250000 shards=<nil> adaptive=<nil>"},
 		{text(everyField), `{"name":"every","algorithm":"fixed_window","rate":"5","per":"1d","burst":"7","max_debt":"3","max_charge":"9",` +
 			`"start":"06:00 Europe/Rome","on_change":"reset","mode":"shadow","auth":"true","retry_jitter":"20%","on_store_error":"local",` +
-			`"timeout":"1500us","keys":"list","plans":"pro:rate=600;burst=1000|staff:mode=unlimited;callable=false","parts":"2","ttl":"1m","on_expire":"keep","shards":"1"}`},
+			`"timeout":"1500us","keys":"list","usage":"true","plans":"pro:rate=600;burst=1000|staff:mode=unlimited;callable=false","parts":"2","ttl":"1m","on_expire":"keep","shards":"1"}`},
 		{text(store.Limit{Name: "up", Rate: 5, Period: time.Second, Adaptive: adaptive}),
 			`{"name":"up","rate":"5","per":"1s","adaptive":"floor=1;latency=1500us;quantile=0.999;errors=0.000001;window=1m"}`},
 		{text(leased), `{"name":"leased","rate":"100","per":"1s","lease":"250ms"}`},

@@ -48,6 +48,7 @@ func fields(l *store.Limit) []field {
 		{"on_store_error", "on_store_error", &l.OnStoreError},
 		{"timeout_us", "timeout", &l.Timeout},
 		{"list_keys", "keys", &l.ListKeys},
+		{"usage", "usage", &l.Usage},
 		{"plans", "plans", &l.Plans},
 		{"parent", "parent", &l.Parent},
 		{"parts", "parts", &l.Parts},

@@ -21,6 +21,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash"
+	"slices"
 	"sync"
 
 	"github.com/dipwell/dipwell/internal/bounded"
@@ -113,6 +114,9 @@ func (s *Store) Abilities() store.Abilities {
 	if ab.TopKeys != nil {
 		ab.TopKeys = topKeys{ab.TopKeys, s}
 	}
+	if ab.Usage != nil {
+		ab.Usage = usage{ab.Usage, s}
+	}
 	if inner := ab.Holds; inner != nil {
 		ab.Holds = func(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 			return inner(ctx, d, s.hash(d, key))
@@ -180,6 +184,34 @@ func (t topKeys) Record(ctx context.Context, e store.AuditEntry) (err error) {
 		return err
 	}
 	return t.Auditor.Record(ctx, e)
+}
+
+// usage is that of the inner store, by hashes.
+type usage struct {
+	store.UsageKeeper
+	s *Store
+}
+
+func (u usage) AddUsage(ctx context.Context, lines []store.UsageLine) error {
+	lines = slices.Clone(lines)
+	for i := range lines {
+		if l := &lines[i]; l.Key != "" {
+			l.Key = u.s.hasher.Hash(l.Limit, l.Key)
+		}
+	}
+	return u.UsageKeeper.AddUsage(ctx, lines)
+}
+
+func (u usage) Usage(ctx context.Context, d *store.Definition, key string, from, to int64) ([]store.UsageLine, error) {
+	hashed := key
+	if key != "" {
+		hashed = u.s.hasher.Hash(d.Name, key)
+	}
+	lines, err := u.UsageKeeper.Usage(ctx, d, hashed, from, to)
+	for i := range lines {
+		lines[i].Key = key
+	}
+	return lines, err
 }
 
 // Apply sends the batch with hashed keys, and then restores the keys. The ops of a

@@ -254,7 +254,7 @@ var lost = []string{"Store", "Quick", "QuickSource", "Lanes", "InProcess"}
 
 // Abilities has all of them.
 func (in *inner) Abilities() store.Abilities {
-	ab := store.Abilities{Store: in, Limits: NewModel(nil), Overrides: in, Audit: trail{}, TopKeys: trail{}, Metrics: func() []store.Metric { return nil }, InProcess: true,
+	ab := store.Abilities{Store: in, Limits: NewModel(nil), Overrides: in, Audit: trail{}, TopKeys: trail{}, Usage: usage{}, Metrics: func() []store.Metric { return nil }, InProcess: true,
 		Holds: func(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 			return []store.KeyHold{{ID: d.Name, Tokens: 3, Expires: 4}}, errors.New("of the inner store")
 		}}
@@ -303,6 +303,19 @@ func (trail) Audit(_ context.Context, before string, n int) ([]store.AuditEntry,
 	return []store.AuditEntry{{ID: before, At: int64(n)}}, nil
 }
 
+// usage is that of the inner store.
+type usage struct{}
+
+// AddUsage implements store.UsageKeeper.
+func (usage) AddUsage(_ context.Context, lines []store.UsageLine) error {
+	return fmt.Errorf("added %s %d %d %d %d", lines[0].Limit, lines[0].Hour, lines[0].Allowed, lines[0].Refused, lines[0].Tokens)
+}
+
+// Usage implements store.UsageKeeper.
+func (usage) Usage(_ context.Context, d *store.Definition, key string, from, to int64) ([]store.UsageLine, error) {
+	return []store.UsageLine{{Limit: d.Name, Key: key, Hour: from, Allowed: to}}, nil
+}
+
 func (in *inner) override() store.Override {
 	return store.Override{Key: "k", Rate: 2, Period: 3e9, Burst: 4, Until: 1 << 52, Note: "ticket 81", ID: 6, Version: 7, Under: &store.Override{Key: "k", Plan: "pro"}, Replaced: &store.Override{Key: "k", Burst: 5}}
 }
@@ -339,6 +352,12 @@ func (in *inner) abilities(s store.Store) {
 	}
 	if list, err := ab.TopKeys.Audit(ctx, "b", 3); err != nil || len(list) != 1 || list[0].ID != "b" || list[0].At != 3 {
 		in.t.Errorf("top keys: %v, %v", list, err)
+	}
+	if err := ab.Usage.AddUsage(ctx, []store.UsageLine{{Limit: "l", Key: "k", Hour: 1, Allowed: 2, Refused: 3, Tokens: 4}}); err == nil || err.Error() != "added l 1 2 3 4" {
+		in.t.Errorf("lines of usage: %v", err)
+	}
+	if list, err := ab.Usage.Usage(ctx, in.def, "k", 5, 6); err != nil || len(list) != 1 || list[0] != (store.UsageLine{Limit: in.def.Name, Key: "k", Hour: 5, Allowed: 6}) {
+		in.t.Errorf("usage: %v, %v", list, err)
 	}
 	if list, err := ab.Audit.Audit(ctx, "b", 3); err != nil || len(list) != 1 || list[0].ID != "b" || list[0].At != 3 {
 		in.t.Errorf("audit: %v, %v", list, err)

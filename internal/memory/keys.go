@@ -159,6 +159,7 @@ func (s *Store) Sweep(ctx context.Context, n int) (swept int, err error) {
 	s.reservations.sweep(now)
 	s.holds.sweep(now)
 	s.topKeys.sweep(now)
+	s.usage.sweep()
 	for i := range s.shards {
 		from, done := ^uint64(0), false
 		for !done && swept < n && err == nil {

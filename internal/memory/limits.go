@@ -286,6 +286,7 @@ func (s *Store) Drop(_ context.Context, name, owner string) error {
 	if err == nil {
 		s.limits.drop(name)
 		s.ForgetRecords(name)
+		s.usage.sweep()
 	}
 	return err
 }

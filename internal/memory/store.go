@@ -85,6 +85,7 @@ type Store struct {
 	maxOverrides int
 	trail        trail
 	topKeys      trail
+	usage        usage
 
 	watched atomic.Bool
 	sweptMu sync.Mutex
@@ -120,6 +121,7 @@ func New(c Config) (*Store, error) {
 	}
 	s.trail.log, s.trail.now = &catalog.Changes, s.now
 	s.topKeys.log, s.topKeys.now = &catalog.TopHours, s.now
+	s.usage.Store, s.usage.lines = s, map[usageName]*store.UsageLine{}
 	s.limits.init()
 	s.mask = uint32(c.Shards - 1)
 	s.reservations.max, s.reservations.measure = c.MaxReservations, measurePending
@@ -233,7 +235,7 @@ func (s *Store) Now(context.Context) (int64, error) { return s.now(), nil }
 
 // Abilities returns what the store can do besides Apply.
 func (s *Store) Abilities() store.Abilities {
-	return store.Abilities{Store: s, Limits: s, Keys: s.Keys, Overrides: s, Audit: &s.trail, TopKeys: &s.topKeys, Holds: s.Holds, Sweep: s.Sweep,
+	return store.Abilities{Store: s, Limits: s, Keys: s.Keys, Overrides: s, Audit: &s.trail, TopKeys: &s.topKeys, Usage: &s.usage, Holds: s.Holds, Sweep: s.Sweep,
 		Now: s.Now, Metrics: s.metrics, Quick: s.Quick(), InProcess: true}
 }
 

@@ -17,6 +17,7 @@ create table dipwell.limits (
     on_store_error text not null,
     timeout_us     bigint not null,
     list_keys      boolean not null,
+    usage          boolean not null,
     owner          text not null,
     -- the present version, and what take needs of its rule
     version        int not null,
@@ -216,6 +217,21 @@ create table dipwell.audit (
     note       text not null,
     role       text not null default session_user
 );
+
+-- What each key of a limit with usage was answered in each hour of the last 31 days. A
+-- service writes rows of its own, so that it never waits for the transaction of a program
+-- that counts in SQL.
+create table dipwell.usage (
+    limit_id int not null references dipwell.limits on delete cascade,
+    key      text collate "C" not null,
+    hour     timestamptz not null,
+    by_sql   boolean not null,
+    allowed  bigint not null,
+    refused  bigint not null,
+    tokens   bigint not null,
+    primary key (limit_id, key, hour, by_sql)
+);
+create index on dipwell.usage (hour);
 
 -- The busiest keys of each hour, by process: the last 5,376, and none older than a week.
 create table dipwell.top_hours (

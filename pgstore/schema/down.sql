@@ -9,6 +9,6 @@ exception when others then
     raise notice 'the sweep could not be unscheduled: %', sqlerrm;
 end $$;
 drop table pg_temp.dipwell_grants, dipwell.audit, dipwell.buckets, dipwell.hold_parts, dipwell.key_overrides, dipwell.limits, dipwell.migrations,
-    dipwell.plans, dipwell.reservations, dipwell.revision, dipwell.sweep_state, dipwell.top_hours, dipwell.versions;
+    dipwell.plans, dipwell.reservations, dipwell.revision, dipwell.sweep_state, dipwell.top_hours, dipwell.usage, dipwell.versions;
 drop schema dipwell_internal;
 drop schema dipwell;

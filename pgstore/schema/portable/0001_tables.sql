@@ -17,6 +17,7 @@ create table if not exists dipwell.limits (
     on_store_error text not null,
     timeout_us     bigint not null,
     list_keys      boolean not null,
+    usage          boolean not null,
     owner          text not null,
     version        int not null,
     plans          text,
@@ -140,6 +141,18 @@ create table if not exists dipwell.audit (
     what       text not null,
     note       text not null,
     role       text not null default session_user -- who may name anybody
+);
+
+-- What each key of a limit with usage was answered in each hour of the last 31 days.
+create table if not exists dipwell.usage (
+    limit_id int not null,
+    key      text {collate} not null,
+    hour     timestamptz not null,
+    by_sql   boolean not null, -- false
+    allowed  bigint not null,
+    refused  bigint not null,
+    tokens   bigint not null,
+    primary key (limit_id, key, hour, by_sql)
 );
 
 -- The busiest keys of each hour, by process: the last 5,376, and none older than a week.

@@ -122,6 +122,8 @@ begin
     perform dipwell_internal.sweep_overrides(max_rows, n);
     delete from dipwell.top_hours x where x.ctid = any (array(
         select y.ctid from dipwell.top_hours y where y.id < dipwell_internal.audit_id(greatest(n - 604800000000, 0), 0) for update skip locked));
+    delete from dipwell.usage x where x.ctid = any (array(
+        select y.ctid from dipwell.usage y where y.hour < timestamptz 'epoch' + dipwell_internal.length(n - 2678400000000) limit max_rows for update skip locked));
     update dipwell.sweep_state x set page = sweep_at.page, began = s.began, found = s.found, passed = s.passed, took = s.took, pass_swept = s.pass_swept,
         passes = s.passes, swept = x.swept + sweep_at.swept, spent = x.spent + dipwell_internal.now_us() - start;
 end $$;

@@ -121,9 +121,9 @@ begin
         return d.id;
     else
         update dipwell.limits x set (algorithm, rate, per, burst, max_debt, max_charge, start, on_change, mode, auth, retry_jitter,
-                on_store_error, timeout_us, list_keys, plans, parent, parts, ttl_us, on_expire, lease_us, shards, adaptive, owner, version, unit, every, add, cap, grid, ticks, plain, spread, shared)
+                on_store_error, timeout_us, list_keys, usage, plans, parent, parts, ttl_us, on_expire, lease_us, shards, adaptive, owner, version, unit, every, add, cap, grid, ticks, plain, spread, shared)
             = (d.algorithm, d.rate, d.per, d.burst, d.max_debt, d.max_charge, d.start, d.on_change, d.mode, d.auth, d.retry_jitter,
-                d.on_store_error, d.timeout_us, d.list_keys, d.plans, d.parent, d.parts, d.ttl_us, d.on_expire, d.lease_us, d.shards, d.adaptive, d.owner, d.version, d.unit, d.every, d.add, d.cap, d.grid, d.ticks, d.plain, d.spread, d.shared)
+                d.on_store_error, d.timeout_us, d.list_keys, d.usage, d.plans, d.parent, d.parts, d.ttl_us, d.on_expire, d.lease_us, d.shards, d.adaptive, d.owner, d.version, d.unit, d.every, d.add, d.cap, d.grid, d.ticks, d.plain, d.spread, d.shared)
             where x.id = d.id;
     end if;
     if not same then
@@ -330,7 +330,7 @@ comment on function dipwell_internal.settings_of is 'versions.settings of a limi
 
 create function dipwell_internal.defined(d dipwell.limits) returns text language sql stable as
 $$ select (dipwell_internal.settings_of(d)::jsonb || jsonb_strip_nulls(jsonb_build_object('mode', nullif(d.mode, 'enforce'), 'on_change', nullif(d.on_change, 'keep'),
-    'parent', nullif(d.parent, ''), 'parts', nullif(d.parts, 0)::text, 'shared', case when d.shared then 'true' end, 'ttl', dipwell_internal.format_per(nullif(d.ttl_us, 0)), 'on_expire', nullif(d.on_expire, 'give_back'))))::text $$;
+    'parent', nullif(d.parent, ''), 'parts', nullif(d.parts, 0)::text, 'shared', case when d.shared then 'true' end, 'usage', case when d.usage then 'true' end, 'ttl', dipwell_internal.format_per(nullif(d.ttl_us, 0)), 'on_expire', nullif(d.on_expire, 'give_back'))))::text $$;
 comment on function dipwell_internal.defined is 'All settings of a limit that define can set, for audit.';
 
 create function dipwell_internal.limit_of(s jsonb) returns dipwell.limits language sql stable as $$

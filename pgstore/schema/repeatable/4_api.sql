@@ -133,7 +133,7 @@ comment on function dipwell_internal.too_small is 'The warning about a burst so 
 create function dipwell.define(name text, rate bigint default null, per interval default null, burst bigint default null, algorithm text default null,
     max_debt bigint default null, start text default null, on_change text default null, mode text default null,
     plans text default null, parent text default null, parts bigint default null, ttl interval default null, on_expire text default null,
-    lease interval default null, shards bigint default null, adaptive jsonb default null, shared boolean default null)
+    lease interval default null, shards bigint default null, adaptive jsonb default null, shared boolean default null, usage boolean default null)
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -147,7 +147,7 @@ begin
     perform dipwell_internal.lock_limit(name); -- before the plans are read, which it keeps
     d := jsonb_populate_record(d, jsonb_build_object('name', name, 'algorithm', coalesce(algorithm, 'token_bucket'), 'rate', rate, 'per', dipwell_internal.format_per(nullif(period, 0)),
         'burst', burst, 'max_debt', max_debt, 'start', nullif(start, ''), 'on_change', coalesce(on_change, 'keep'), 'mode', coalesce(mode, 'enforce'), 'auth', false,
-        'retry_jitter', 0, 'on_store_error', 'closed', 'timeout_us', 0, 'list_keys', false, 'parent', nullif(parent, ''), 'parts', parts, 'shared', coalesce(shared, false),
+        'retry_jitter', 0, 'on_store_error', 'closed', 'timeout_us', 0, 'list_keys', false, 'usage', coalesce(usage, false), 'parent', nullif(parent, ''), 'parts', parts, 'shared', coalesce(shared, false),
         'ttl_us', dipwell_internal.period_of(ttl), 'on_expire', on_expire, 'lease_us', dipwell_internal.period_of(lease), 'shards', shards,
         'adaptive', dipwell_internal.adaptive_text(name, adaptive), 'owner', 'sql',
         'plans', case when plans <> '' then dipwell_internal.read_plans(name, plans) when plans is null then (select l.plans from dipwell.limits l where l.name = define.name) end));
@@ -176,7 +176,7 @@ begin
     end if;
 end $$;
 comment on function dipwell.define is
-    'Adds a limit, or changes it while it is in use. null means the default, and 0 means 0; a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is written as in dipwell.limits; null keeps those of define_plan. shards is the number of rows of each key, at most 64; null: one. shared gives the limit one bucket for everybody: its calls have no key. adaptive is the target by which each process lowers the rate that it uses, as in {"floor": 50, "latency": "200ms", "quantile": 0.95, "errors": "2%", "window": "1s"}.';
+    'Adds a limit, or changes it while it is in use. null means the default, and 0 means 0; a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is written as in dipwell.limits; null keeps those of define_plan. shards is the number of rows of each key, at most 64; null: one. shared gives the limit one bucket for everybody: its calls have no key. usage makes services count what each key uses, and count_usage possible. adaptive is the target by which each process lowers the rate that it uses, as in {"floor": 50, "latency": "200ms", "quantile": 0.95, "errors": "2%", "window": "1s"}.';
 
 create function dipwell.define_plan(limit_name text, plan text, rate bigint default null, per interval default null, burst bigint default null,
     max_debt bigint default null, mode text default null, callable text default 'yes')

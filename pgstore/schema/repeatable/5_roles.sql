@@ -6,7 +6,7 @@ comment on function dipwell_internal.reserved is 'The functions of dipwell_inter
 create function dipwell_internal.lacks(who name default current_user) returns text[] language sql stable as $$
     select array(
         select format('row security of %s is on', c.oid::regclass) from pg_class c join pg_roles r on r.rolname = who
-            where c.relnamespace = 'dipwell'::regnamespace and c.relkind in ('r', 'p') and c.relrowsecurity and c.relname <> 'audit' and c.relname <> 'top_hours'
+            where c.relnamespace = 'dipwell'::regnamespace and c.relkind in ('r', 'p') and c.relrowsecurity and c.relname not in ('audit', 'top_hours', 'usage')
                 and not r.rolsuper and not r.rolbypassrls and (c.relforcerowsecurity or not pg_has_role(who, c.relowner, 'usage'))
         union all
         select format('%s on dipwell.%s', p, t) from unnest('{buckets,reservations,hold_parts}'::text[]) t, unnest('{select,insert,update,delete}'::text[]) p
@@ -26,7 +26,7 @@ comment on function dipwell_internal.lacks is 'The rights that a role lacks to d
 -- not be created, grant by hand: an upgrade keeps such grants.
 do $$
 declare
-    app     constant text[] := array['take', 'take_all', 'check', 'ready', 'take_up_to', 'reserve', 'charge', 'cancel', 'hold', 'hold_all', 'settle', 'settle_all', 'extend', 'key', 'observe'];
+    app     constant text[] := array['take', 'take_all', 'check', 'ready', 'take_up_to', 'reserve', 'charge', 'cancel', 'hold', 'hold_all', 'settle', 'settle_all', 'extend', 'key', 'observe', 'count_usage'];
     service constant text[] := app || array['refund', 'reset', 'sweep'];
     admin   constant text[] := dipwell_internal.reserved();
     who  text;
@@ -60,6 +60,7 @@ begin
         execute format('grant select on all tables in schema dipwell to %I', who);
         execute format('grant insert, update, delete on dipwell.buckets, dipwell.reservations, dipwell.hold_parts to %I', who);
         execute format('grant insert, delete on dipwell.top_hours to %I', who);
+        execute format('grant insert, update, delete on dipwell.usage to %I', who);
     end loop;
     if exists (select from pg_roles where rolname = 'dipwell_admin') then
         grant insert, update, delete on dipwell.limits, dipwell.versions, dipwell.plans, dipwell.revision to dipwell_admin;

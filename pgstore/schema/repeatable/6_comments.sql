@@ -10,6 +10,7 @@ comment on table dipwell.reservations is 'Reservations that can still be cancell
 comment on table dipwell.hold_parts is 'What holds took of each limit and key, until some time after they have ended.';
 comment on table dipwell.audit is 'Changes that people have made, by the service or by SQL: all of the last 400 days.';
 comment on table dipwell.top_hours is 'The keys with the most decisions and refusals of each hour, of each service, for a week.';
+comment on table dipwell.usage is 'What keys of limits with usage were answered in each hour of the last 31 days.';
 comment on table dipwell.revision is 'Changes of limits: while the sum of n is the same, no limit has changed.';
 comment on table dipwell.sweep_state is 'The progress and the totals of sweeps. One row, locked by one sweep at a time.';
 comment on table dipwell.migrations is 'The migrations that were applied. The largest version is that of the schema.';
@@ -84,6 +85,7 @@ begin
         ('limits', 'on_store_error', 'How programs decide while the database cannot: open, closed or local.'),
         ('limits', 'timeout_us', 'Timeout of a call in µs; 0: the caller''s only.'),
         ('limits', 'list_keys', 'Whether stores that keep only hashes of keys should keep the text. PostgreSQL always does.'),
+        ('limits', 'usage', 'Whether services count what each key uses in each hour.'),
         ('limits', 'owner', 'Who may change it: code, api, sql, rls, file or file:NAME, followed by the revision and digest of a file.'),
         ('limits', 'version', 'Number of the current version. unit, every, add and cap are those of it.'),
         ('limits', 'grid', 'A tick before any time that can occur.'),
@@ -155,6 +157,12 @@ begin
         ('top_keys', 'key', 'As callers gave it, or its hash if the service has key_secret_file; empty: the shared bucket.'),
         ('top_keys', 'count', 'The true count is at most this.'),
         ('top_keys', 'error', 'The true count is at least count - error.'),
+        ('usage', 'key', 'As in buckets. For a limit that is not shared, the empty one has the sum of the keys that a service had no room for.'),
+        ('usage', 'hour', 'When the hour began.'),
+        ('usage', 'by_sql', 'Whether count_usage has counted, and not a service.'),
+        ('usage', 'allowed', 'Calls that were allowed.'),
+        ('usage', 'refused', 'Calls that were refused.'),
+        ('usage', 'tokens', 'Tokens that allowed calls took; of a hold, those that it was settled to.'),
         ('revision', 'id', 'Identifies the row.'),
         ('revision', 'n', 'Random, so that after a restore other changes have another sum.'),
         ('sweep_state', 'page', 'The page of buckets at which the next sweep continues.'),

@@ -1,0 +1,121 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dipwell/dipwell/internal/catalog"
+	"github.com/dipwell/dipwell/store"
+)
+
+// usage has what keys used in each hour, for the Abilities of a store: a hash for each
+// limit and hour, with three fields for each key.
+type usage struct{ *Store }
+
+var _ store.UsageKeeper = usage{}
+
+const (
+	usageHour  = int64(time.Hour / time.Microsecond)
+	usageChunk = 1000 // lines of a call: Redis serves nobody else meanwhile
+)
+
+// ARGV: ms until the hash expires, number of lines; of each line its key, allowed, refused
+// and tokens.
+const countLua = `
+for i = 3, 2 + 4 * tonumber(ARGV[2]), 4 do
+  for at, name in ipairs({'a', 'r', 't'}) do
+    if ARGV[i + at] ~= '0' then
+      redis.call('hincrby', KEYS[1], name .. ARGV[i], ARGV[i + at])
+    end
+  end
+end
+redis.call('pexpire', KEYS[1], ARGV[1])
+return {}
+`
+
+// AddUsage implements store.UsageKeeper.
+func (s usage) AddUsage(ctx context.Context, lines []store.UsageLine) error {
+	lines = slices.DeleteFunc(slices.Clone(lines), func(l store.UsageLine) bool { return s.limits.reg.Lookup(l.Limit) == nil })
+	slices.SortFunc(lines, func(a, b store.UsageLine) int {
+		return cmp.Or(cmp.Compare(a.Limit, b.Limit), cmp.Compare(a.Hour, b.Hour))
+	})
+	for i := 0; i < len(lines); {
+		end := i
+		for end < len(lines) && end < i+usageChunk && lines[end].Limit == lines[i].Limit && lines[end].Hour == lines[i].Hour {
+			end++
+		}
+		if err := s.count(ctx, lines[i:end]); err != nil && i > 0 {
+			return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, err)
+		} else if err != nil {
+			return err
+		}
+		i = end
+	}
+	return nil
+}
+
+// count adds lines of one limit and hour.
+func (s usage) count(ctx context.Context, lines []store.UsageLine) error {
+	age := time.Duration(catalog.UsageAge)*time.Microsecond + 2*time.Hour
+	args := []any{nil, nil, 1, s.hash(lines[0].Limit, lines[0].Hour), age.Milliseconds(), len(lines)}
+	for i := range lines {
+		l := &lines[i]
+		args = append(args, l.Key, l.Allowed, l.Refused, l.Tokens)
+	}
+	_, err := s.run(ctx, newCall(ctx, s.scripts.count, true, s.withClock(args)))
+	return err
+}
+
+func (s usage) hash(limit string, hour int64) string {
+	return s.names.usagePrefix(limit) + strconv.FormatInt(hour/usageHour, 10)
+}
+
+// Usage implements store.UsageKeeper.
+func (s usage) Usage(ctx context.Context, d *store.Definition, key string, from, to int64) (list []store.UsageLine, err error) {
+	now, err := s.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	from, to = max(from, now-catalog.UsageAge), min(to, now+catalog.UsageAge)
+	var reads []*redis.SliceCmd
+	_, err = s.db.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for hour := (from + usageHour - 1) / usageHour * usageHour; hour < to; hour += usageHour {
+			list = append(list, store.UsageLine{Limit: d.Name, Key: key, Hour: hour})
+			reads = append(reads, p.HMGet(ctx, s.hash(d.Name, hour), "a"+key, "r"+key, "t"+key))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, storeError(err, false)
+	}
+	for i, read := range reads {
+		l := &list[i]
+		for j, to := range []*int64{&l.Allowed, &l.Refused, &l.Tokens} {
+			if text, ok := read.Val()[j].(string); ok {
+				if *to, err = strconv.ParseInt(text, 10, 64); err != nil {
+					return nil, fmt.Errorf("%w: the key %s: %w", store.ErrStore, s.hash(l.Limit, l.Hour), err)
+				}
+			}
+		}
+	}
+	return slices.DeleteFunc(list, func(l store.UsageLine) bool { return l.Allowed|l.Refused|l.Tokens == 0 }), nil
+}
+
+// forgetUsage deletes the usage of a dropped limit.
+func (s *Store) forgetUsage(ctx context.Context, limit string) error {
+	return s.scanNames(ctx, globs.Replace(s.names.usagePrefix(limit))+"*", func(_ redis.UniversalClient, names []string) error {
+		_, err := s.db.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for _, name := range names {
+				p.Del(ctx, name)
+			}
+			return nil
+		})
+		return err
+	})
+}
