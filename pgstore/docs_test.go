@@ -35,6 +35,7 @@ var pages = []page{
 		insert into customers values (7, 'pro');
 		select dipwell.define('api', rate => 60, per => interval '1 minute', burst => 10);
 		select dipwell.define_plan('api', 'pro', rate => 600, burst => 1000);`, nil},
+	{"docs/how-to/customer-support.md", "select dipwell.define('api', rate => 60, per => interval '1 minute', usage => true);", nil},
 	{"docs/how-to/operations.md", "", nil},
 	{"docs/how-to/recipes.md", `create table orders (customer int, item text);
 		select dipwell.define('orders', 3, interval '1 hour')`, nil},

@@ -124,6 +124,13 @@ func asUser(t *testing.T, url string) {
 	if page, err := can.Audit.Audit(t.Context(), "", 10); err != nil || len(page) != 1 {
 		t.Errorf("audit: %v, %v", page, err)
 	}
+	line := store.UsageLine{Limit: "bucket", Key: "k", Hour: time.Now().Truncate(time.Hour).UnixMicro(), Allowed: 1}
+	if err := can.Usage.AddUsage(t.Context(), []store.UsageLine{line}); err != nil {
+		t.Errorf("usage: %v", err)
+	}
+	if list, err := can.Usage.Usage(t.Context(), &store.Definition{Limit: store.Limit{Name: "bucket"}}, "k", 0, store.MaxInt); err != nil || len(list) != 1 || list[0] != line {
+		t.Errorf("usage: %v, %v", list, err)
+	}
 	if err := can.TopKeys.Record(t.Context(), store.AuditEntry{Who: "here", What: "{}"}); err != nil {
 		t.Errorf("top keys: %v", err)
 	}

@@ -62,7 +62,7 @@ type InspectCmd struct {
 }
 
 func (InspectCmd) Help() string {
-	return "Example: dipwell inspect login user:7\n\nIt also shows the key's override and live holds, and its last refusals by the\nservice that answers: a sample, at most one a second."
+	return "Example: dipwell inspect login user:7\n\nIt also shows the key's override and live holds, what it used in 31 days if the\nlimit has usage: true, and its last refusals by the service that answers: a\nsample, at most one a second."
 }
 
 func (c *InspectCmd) Run(e *env) error {
@@ -88,6 +88,9 @@ func (c *InspectCmd) Run(e *env) error {
 	for i := range a.Holds {
 		fmt.Fprintln(e.stdout, "hold: "+a.Holds[i].String())
 	}
+	if u := a.Usage; u != nil {
+		fmt.Fprintf(e.stdout, "used in 31 days: %d tokens; %d calls allowed, %d refused\n", u.Tokens, u.Allowed, u.Refused)
+	}
 	if r := a.Refusals; r != nil {
 		for i := range r.Last {
 			fmt.Fprintf(e.stdout, "refused by %s: %s\n", r.Process, r.Last[i].String())
@@ -109,6 +112,13 @@ func (a *answer) state() string {
 		return row.by() + ": " + row.remaining() + fullIn(a.Row.ResetAfter) + "; a call without a plan: " + left
 	}
 	return a.by() + ": " + left
+}
+
+// keyUsage is what a key used.
+type keyUsage struct {
+	Allowed int64 `json:"allowed"`
+	Refused int64 `json:"refused"`
+	Tokens  int64 `json:"tokens"`
 }
 
 // keyRefusals are the last refusals of a key by one process.

@@ -79,6 +79,7 @@ type answer struct {
 	Row          *bucket           `json:"row,omitempty"`  // if it is under another definition
 	Override     *override         `json:"override,omitempty"`
 	Holds        []keyHold         `json:"holds,omitempty"`
+	Usage        *keyUsage         `json:"usage,omitempty"`
 	Refusals     *keyRefusals      `json:"refusals,omitempty"`
 	settled      bool              // the hold has ended, although Expires is later
 	Shadow       bool              `json:"shadow"`

@@ -18,6 +18,7 @@ type counter struct {
 	count, error uint64
 	next         int32 // next counter in the chain of the hash
 	at           int32 // index in the heap
+	use          *use  // of the key, if it is known
 }
 
 // A summary counts keys by Space-Saving (A. Metwally, D. Agrawal, A. El Abbadi, "Efficient
@@ -71,20 +72,21 @@ func (s *summary) find(hash uint64, limit, key string) int32 {
 	return i
 }
 
-// add counts one event.
-func (s *summary) add(hash uint64, limit, key string) {
+// add counts one event, and returns the counter of its key.
+func (s *summary) add(hash uint64, limit, key string) *counter {
 	key = key[:min(len(key), MaxKey)]
 	i := s.find(hash, limit, key)
 	if i == none {
 		i = s.take()
 		c := &s.counters[i]
-		c.limit, c.hash, c.key = limit, hash, append(c.key[:0], key...)
+		c.limit, c.hash, c.key, c.use = limit, hash, append(c.key[:0], key...), nil
 		chain := &s.chains[hash&uint64(len(s.chains)-1)]
 		c.next, *chain = *chain, i
 	}
 	c := &s.counters[i]
 	c.count++
 	s.down(c.at)
+	return c
 }
 
 // take returns a counter for a new key: an unused one, or the smallest.

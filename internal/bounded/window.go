@@ -13,6 +13,7 @@ type WindowConfig struct {
 	Counters int // of each slice, over all shards; default 1024
 	Slices   int // of the window, the current one included; default 6
 	Shards   int // each with its own lock; default 8
+	Uses     int // keys that AddUse counts one by one, over all shards; default 0
 }
 
 // A Window counts keys over a sliding window of slices: each Turn begins a new
@@ -35,7 +36,8 @@ type shard struct {
 	counts []uint64 // events by slice
 	now    int      // current slice
 	total  total    // of the slices that have ended
-	_      [24]byte // padding to a cache line
+	uses   uses
+	_      [56]byte // padding to a cache line
 }
 
 // A Count is a key with its number of events: at least Count-Error, and at most
@@ -60,7 +62,7 @@ func NewWindow(c WindowConfig) *Window {
 	w := &Window{seed: maphash.MakeSeed(), shards: make([]shard, c.Shards), per: max(1, c.Counters/c.Shards)}
 	for i := range w.shards {
 		s := &w.shards[i]
-		s.counts = make([]uint64, c.Slices)
+		s.counts, s.uses.most = make([]uint64, c.Slices), c.Uses/c.Shards
 		for range c.Slices {
 			s.slices = append(s.slices, newSummary(w.per))
 		}
@@ -74,17 +76,22 @@ func (w *Window) MaxBytes() int {
 	one := int(unsafe.Sizeof(summary{})) + 8 + 8 // including its pointer and its count of events
 	one += w.per*(int(unsafe.Sizeof(counter{}))+MaxKey+4) + 4*len(w.shards[0].slices[0].chains)
 	sum := w.per * (int(unsafe.Sizeof(Count{})) + MaxKey)
-	return int(unsafe.Sizeof(*w)) + len(w.shards)*(int(unsafe.Sizeof(shard{}))+one*len(w.shards[0].slices)+sum)
+	return int(unsafe.Sizeof(*w)) + len(w.shards)*(int(unsafe.Sizeof(shard{}))+one*len(w.shards[0].slices)+sum+w.shards[0].uses.maxBytes())
 }
 
 // Add counts an event of a key. It keeps the string limit and copies key.
 func (w *Window) Add(limit, key string) {
+	s, _ := w.add(limit, key)
+	s.mu.Unlock()
+}
+
+// add counts an event, and returns the counter of its key and the shard, locked.
+func (w *Window) add(limit, key string) (*shard, *counter) {
 	hash := maphash.String(w.seed, key) ^ maphash.String(w.seed, limit)*0x9e3779b97f4a7c15
 	s := &w.shards[(hash>>32)%uint64(len(w.shards))]
 	s.mu.Lock()
 	s.counts[s.now]++
-	s.slices[s.now].add(hash, limit, key)
-	s.mu.Unlock()
+	return s, s.slices[s.now].add(hash, limit, key)
 }
 
 // Turn begins a new slice, which replaces the oldest.

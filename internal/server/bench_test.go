@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -69,4 +70,20 @@ func newCall() (*strings.Reader, *http.Request) {
 	r := httptest.NewRequest(http.MethodPost, "http://localhost/v1/take", body)
 	r.ContentLength = 1
 	return body, r
+}
+
+// BenchmarkTakeUsage counts keys, as the service always does, and what they use.
+func BenchmarkTakeUsage(b *testing.B) {
+	for _, usage := range []bool{false, true} {
+		b.Run(fmt.Sprintf("usage=%v", usage), func(b *testing.B) {
+			benchmarkTake(b, func(w *fixture) {
+				ctx, end := context.WithCancel(b.Context())
+				wait := w.server.CountKeys(ctx, "host:1", 0)
+				b.Cleanup(func() { end(); wait() })
+				if _, err := w.limiter.Define(b.Context(), dipwell.Limit{Name: "api", Rate: 100, Period: 1e9, Burst: 1e9, Usage: usage}, store.OwnerCode); err != nil {
+					b.Fatal(err)
+				}
+			})
+		})
+	}
 }

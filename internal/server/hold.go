@@ -36,7 +36,7 @@ func (s *Server) doHold(ctx context.Context, d *dipwell.Decision, q *request) (e
 		takes = []dipwell.Take{q.take}
 	}
 	*d, err = s.limiter.Hold(ctx, q.ttl, q.id, takes...)
-	s.metrics.counted(d, err)
+	s.metrics.counted(d, err, usesCall)
 	return q.inList(err)
 }
 
@@ -82,13 +82,13 @@ func (a *api) changeHold(w http.ResponseWriter, r *http.Request, m members, do f
 
 func (s *Server) doSettle(ctx context.Context, d *dipwell.Decision, q *request) (err error) {
 	*d, err = s.limiter.Settle(ctx, q.hold, q.costs...)
-	s.metrics.counted(d, err)
+	s.metrics.counted(d, err, usesSettled)
 	return q.ofHold(err)
 }
 
 func (s *Server) doExtend(ctx context.Context, d *dipwell.Decision, q *request) (err error) {
 	*d, err = s.limiter.Extend(ctx, q.hold, q.ttl)
-	s.metrics.counted(d, err)
+	s.metrics.counted(d, err, usesNothing)
 	return q.ofHold(err)
 }
 

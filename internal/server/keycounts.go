@@ -28,6 +28,7 @@ type keyCounts struct {
 	process      string
 	all, refused *bounded.Window
 	last         lastRefusals
+	usage        *usageLog     // nil if the store keeps no usage
 	lost         atomic.Uint64 // hours that could not be stored
 
 	mu    sync.Mutex
@@ -39,30 +40,40 @@ type keyCounts struct {
 // busiest and the keep most refused keys under the name of this process; with 0 it stores
 // none. If the store fails, that hour is lost, and counted as lost. CountKeys must be
 // called before the server is used. wait returns when the last hour has been stored.
+//
+// Once a minute, and when ctx ends, it adds what the keys of limits with usage used to the
+// store.
 func (s *Server) CountKeys(ctx context.Context, process string, keep int) (wait func()) {
 	size := bounded.WindowConfig{Slices: topSlices}
-	k := &keyCounts{process: process, all: bounded.NewWindow(size), refused: bounded.NewWindow(size), turns: []time.Time{time.Now()}}
+	withUses := size
+	withUses.Uses = usageKeys
+	k := &keyCounts{process: process, all: bounded.NewWindow(withUses), refused: bounded.NewWindow(size), turns: []time.Time{time.Now()}}
 	s.metrics.keys = k
 	s.Counter("dipwell_top_hours_lost_total", "Hours whose busiest keys the store did not keep.", func() float64 { return float64(k.lost.Load()) })
 	to := s.can.TopKeys
 	if keep == 0 {
 		to = nil
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		k.run(ctx, to, keep)
-	}()
-	return func() { <-done }
+	var done sync.WaitGroup
+	done.Go(func() { k.run(ctx, to, keep) })
+	if k.usage = s.usageLog(k.all); k.usage != nil {
+		done.Go(func() { k.usage.run(ctx) })
+	}
+	return done.Wait
 }
 
 // add counts a decision. It is on the hot path.
-func (k *keyCounts) add(d *dipwell.Decision) {
+func (k *keyCounts) add(d *dipwell.Decision, as uses, allowed bool) {
 	limit := d.Limit
 	if def := d.Definition; def != nil {
 		limit = def.Name // d.Limit may be part of a larger text of the caller's
 	}
-	k.all.Add(limit, d.Key)
+	if as != usesNothing && k.usage != nil && d.Definition != nil && d.Definition.Usage {
+		calls, refusals, tokens := as.counts(d, allowed)
+		k.all.AddUse(limit, d.Key, calls, refusals, tokens)
+	} else {
+		k.all.Add(limit, d.Key)
+	}
 	if !d.Allowed || d.Shadow {
 		if d.Source != store.SourceFallbackClosed && d.Source != store.SourceFallbackOpen { // nobody was refused by the limit
 			k.refused.Add(limit, d.Key)

@@ -49,7 +49,7 @@ func (a *api) keys(w http.ResponseWriter, r *http.Request) {
 }
 
 // inspect answers with the decision of a Check of 0, and with the row if it is under another
-// definition, the override and the live holds of the key if it has any.
+// definition, the override, the live holds and the usage of the key if it has any.
 func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *store.Definition, key string) {
 	d, err := a.limiter.Check(r.Context(), def.Name, key, 0)
 	var o *dipwell.Override
@@ -59,6 +59,11 @@ func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *store.Definit
 	var holds []store.KeyHold
 	if err == nil && a.can.Holds != nil {
 		holds, err = a.limiter.Holds(r.Context(), def.Name, key)
+	}
+	var used []store.UsageLine
+	now := time.Now()
+	if err == nil && def.Usage && a.can.Usage != nil {
+		used, err = a.limiter.Usage(r.Context(), def.Name, key, usageSince(now), now)
 	}
 	if err != nil {
 		a.fail(w, err)
@@ -78,6 +83,9 @@ func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *store.Definit
 	}
 	if len(holds) > 0 {
 		b = append(append(b, `,"holds":`...), asJSON(holdsOf(holds))...)
+	}
+	if len(used) > 0 {
+		b = append(append(b, `,"usage":`...), asJSON(totalOf(used))...)
 	}
 	if k := a.metrics.keys; k != nil {
 		b = fmt.Appendf(b, `,"refusals":{"process":%s,"last":%s}`, asJSON(k.process), asJSON(k.last.of(def.Name, d.Key)))

@@ -35,7 +35,7 @@ func BenchmarkKeyCounts(b *testing.B) {
 			for b.Loop() {
 				d := dipwell.Decision{Limit: "login", Key: keys[i%len(keys)], Cost: 1}
 				d.Allowed = allowed
-				k.add(&d)
+				k.add(&d, usesTokens, true)
 				i++
 			}
 		})

@@ -308,7 +308,7 @@ func plainJSON(name, value string) bool {
 	case "rate", "burst", "max_debt", "max_charge", "parts", "shards", "floor", "quantile", "errors":
 		return value != "unlimited"
 	}
-	return name == "auth" || name == "shared" || name == "callable" && value != "children"
+	return name == "auth" || name == "shared" || name == "usage" || name == "callable" && value != "children"
 }
 
 // A nullable is a text for which JSON has null if it is empty.

@@ -151,14 +151,14 @@ func (m *metrics) observe(ctx context.Context, verb store.Verb, d *dipwell.Decis
 		m.left.Add(1)
 		return
 	}
-	if m.counted(d, err) {
+	if m.counted(d, err, usesOf[verb]) {
 		m.took[verb].observe(took)
 	}
 }
 
 // counted counts a decision or an error. It returns false for an invalid call, which is
-// not counted, and for one whose caller has left.
-func (m *metrics) counted(d *dipwell.Decision, err error) bool {
+// not counted, and for one whose caller has left. as is what the call used of its keys.
+func (m *metrics) counted(d *dipwell.Decision, err error, as uses) bool {
 	if err != nil && errors.Is(err, context.Canceled) {
 		m.left.Add(1)
 		return false
@@ -171,11 +171,14 @@ func (m *metrics) counted(d *dipwell.Decision, err error) bool {
 		}
 		return false
 	}
+	if d.Repeated {
+		as = usesNothing
+	}
 	if d.Limits == nil {
-		m.count(d)
+		m.count(d, as, d.Allowed)
 	}
 	for i := range d.Limits {
-		m.count(&d.Limits[i])
+		m.count(&d.Limits[i], as, d.Allowed)
 	}
 	return true
 }
@@ -202,7 +205,8 @@ func (m *metrics) deny(d *denial, from string) {
 	}
 }
 
-func (m *metrics) count(d *dipwell.Decision) {
+// count counts the decision of one limit. allowed tells whether the whole call is.
+func (m *metrics) count(d *dipwell.Decision, as uses, allowed bool) {
 	if d.Limit == "" {
 		return
 	}
@@ -223,7 +227,7 @@ func (m *metrics) count(d *dipwell.Decision) {
 		}
 	}
 	if m.keys != nil {
-		m.keys.add(d)
+		m.keys.add(d, as, allowed)
 	}
 	if d.Source >= store.SourceFallbackOpen {
 		c.fallbacks[d.Source-store.SourceFallbackOpen].Add(1)

@@ -59,9 +59,10 @@ func noMetrics(at Site) bool { return at.NoMetrics }
 const ofLimit = "/v1/limits/{name}"
 
 var (
-	listing  = []string{"prefix", "after", "n", "key"}
-	notFound = []int{http.StatusNotFound}
-	changing = []int{http.StatusNotFound, http.StatusConflict, http.StatusNotImplemented}
+	listing      = []string{"prefix", "after", "n", "key"}
+	notFound     = []int{http.StatusNotFound}
+	notSupported = []int{http.StatusNotFound, http.StatusNotImplemented}
+	changing     = []int{http.StatusNotFound, http.StatusConflict, http.StatusNotImplemented}
 )
 
 // routes returns the table. It is a function because /openapi.json, one of its rows, is
@@ -101,6 +102,8 @@ func routes() []route {
 			answers: map[int]string{http.StatusNoContent: ""}, errors: changing, handle: (*api).deleteLimit},
 		{method: "GET", path: ofLimit + "/keys", needs: Read, tag: "keys", summary: "List live keys, or look at one",
 			params: listing, answers: ok("KeysPage Key"), errors: changing, handle: (*api).keys},
+		{method: "GET", path: ofLimit + "/usage", needs: Read, tag: "keys", summary: "What a key used, by the hour, for 31 days",
+			params: []string{"key", "from", "to"}, answers: ok("Usage"), errors: notSupported, handle: (*api).usage},
 		{method: "GET", path: ofLimit + "/holds", needs: Read, rpc: "Holds", tag: "holds", summary: "List the live holds of a key",
 			params: []string{"key"}, answers: ok("Holds"), errors: changing, handle: (*api).holds},
 		{method: "GET", path: ofLimit + "/overrides", needs: Read, rpc: "Overrides", tag: "limits", summary: "List overrides, or read that of a key",

@@ -61,7 +61,7 @@ func (s *Server) await(ctx context.Context, d *dipwell.Decision, q *request) err
 	if errors.Is(err, errWaiters) {
 		return err
 	}
-	s.metrics.counted(d, err)
+	s.metrics.counted(d, err, usesTokens)
 	return q.inList(err)
 }
 

@@ -1,0 +1,224 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/bounded"
+	"github.com/dipwell/dipwell/store"
+)
+
+// uses tells what a call uses of its keys.
+type uses uint8
+
+const (
+	usesNothing uses = iota
+	usesTokens       // a call and the tokens that it took
+	usesCall         // a call: one that makes a hold
+	usesSettled      // the tokens that a hold was settled to
+)
+
+var usesOf = [...]uses{store.VerbTake: usesTokens, store.VerbTakeUpTo: usesTokens, store.VerbReserve: usesTokens, store.VerbCharge: usesTokens,
+	store.VerbCheck: usesNothing, store.VerbRefund: usesNothing, store.VerbReset: usesNothing}
+
+// counts returns what a decision counts as. allowed tells whether the whole call is: if
+// another of its limits refused, it used nothing of this one.
+func (u uses) counts(d *dipwell.Decision, allowed bool) (calls, refusals, tokens int64) {
+	if u != usesCall && allowed {
+		tokens = d.Granted
+	}
+	switch {
+	case u == usesSettled:
+	case !d.Allowed:
+		refusals = 1
+	case allowed:
+		calls = 1
+	}
+	return calls, refusals, tokens
+}
+
+const (
+	usageKeys  = 8192            // that are counted one by one
+	usageLines = 8 * usageKeys   // that wait for a store that does not answer
+	usageTime  = 5 * time.Second // that the store may take
+)
+
+// A usageLog adds what keys used to the store.
+type usageLog struct {
+	of   *bounded.Window
+	to   store.UsageKeeper
+	lost atomic.Uint64 // lines that the store may have added in part
+
+	waiting map[usageName]*store.UsageLine
+}
+
+type usageName struct {
+	limit, key string
+	hour       int64
+}
+
+// usageLog returns nil if the store keeps no usage.
+func (s *Server) usageLog(of *bounded.Window) *usageLog {
+	if s.can.Usage == nil {
+		return nil
+	}
+	u := &usageLog{of: of, to: s.can.Usage, waiting: map[usageName]*store.UsageLine{}}
+	s.Counter("dipwell_usage_lost_total", "Lines of usage, of a key in an hour, that were given up because the store may have added some of them.", func() float64 { return float64(u.lost.Load()) })
+	return u
+}
+
+// run writes once a minute, at its end, and when ctx ends.
+func (u *usageLog) run(ctx context.Context) {
+	for {
+		began := time.Now()
+		timer := time.NewTimer(began.Truncate(time.Minute).Add(time.Minute).Sub(began))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			u.write(context.WithoutCancel(ctx), began)
+			return
+		case <-timer.C:
+			u.write(ctx, began)
+		}
+	}
+}
+
+// write adds what was used since the last call, in a minute that began at the given time. If
+// the store does not answer, the next call adds it.
+func (u *usageLog) write(ctx context.Context, began time.Time) {
+	hour := began.Truncate(time.Hour).UnixMicro()
+	for _, l := range u.of.TakeUses() {
+		l.Hour = hour
+		u.wait(&l)
+	}
+	if len(u.waiting) == 0 {
+		return
+	}
+	lines := make([]store.UsageLine, 0, len(u.waiting))
+	for _, l := range u.waiting {
+		lines = append(lines, *l)
+	}
+	ctx, cancel := context.WithTimeout(ctx, usageTime)
+	defer cancel()
+	err := u.to.AddUsage(ctx, lines)
+	if err == nil {
+		clear(u.waiting)
+		return
+	}
+	slog.Warn("what keys used could not be stored: " + err.Error())
+	if errors.Is(err, store.ErrOutcomeUnknown) { // counted twice would be worse than not at all
+		u.lost.Add(uint64(len(lines)))
+		clear(u.waiting)
+	}
+}
+
+// wait adds a line to those that are to be written.
+func (u *usageLog) wait(l *store.UsageLine) {
+	name := usageName{l.Limit, l.Key, l.Hour}
+	if u.waiting[name] == nil && len(u.waiting) >= usageLines {
+		name.key = ""
+	}
+	if u.waiting[name] == nil {
+		u.waiting[name] = &store.UsageLine{Limit: l.Limit, Key: name.key, Hour: l.Hour}
+	}
+	u.waiting[name].Add(l)
+}
+
+// usageQuery is the query of GET /v1/limits/{name}/usage.
+type usageQuery struct {
+	key      string
+	from, to time.Time
+}
+
+// usage answers GET /v1/limits/{name}/usage.
+func (a *api) usage(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("name")
+	q, err := parseUsage(r.URL.RawQuery, time.Now())
+	var lines []store.UsageLine
+	if err == nil {
+		lines, err = a.limiter.Usage(r.Context(), name, q.key, q.from, q.to)
+	}
+	if err != nil {
+		a.fail(w, err)
+		return
+	}
+	answerJSON(w, usageOf(name, q, lines))
+}
+
+// usageSince returns the earliest time of which the store keeps usage.
+func usageSince(now time.Time) time.Time { return now.AddDate(0, 0, -31) }
+
+func parseUsage(query string, now time.Time) (q usageQuery, err error) {
+	q.key = dipwell.Shared
+	at := func(name string, to *time.Time) param {
+		return param{name, func(value string) (err error) {
+			if *to, err = time.Parse(time.RFC3339, value); err != nil || to.Year() < 1971 || to.Year() > 9999 {
+				return bad(name, "is not a time such as 2030-01-31T18:00:00Z")
+			}
+			*to = to.UTC()
+			return nil
+		}}
+	}
+	if err = parseQuery(query, keyParam(&q.key), at("from", &q.from), at("to", &q.to)); err != nil {
+		return q, err
+	}
+	if q.to.IsZero() {
+		q.to = now.UTC().Truncate(time.Second).Add(time.Second)
+	}
+	if q.from.IsZero() {
+		q.from = usageSince(q.to)
+	}
+	if q.from = q.from.Truncate(time.Hour); q.from.After(q.to) {
+		return q, bad("from", fmt.Sprintf("%s is after to, %s", q.from.Format(time.RFC3339), q.to.Format(time.RFC3339)))
+	}
+	return q, nil
+}
+
+// usageJSON is an answer as JSON.
+type usageJSON struct {
+	Limit string    `json:"limit"`
+	Key   nullable  `json:"key"`
+	From  time.Time `json:"from"`
+	To    time.Time `json:"to"`
+	usageCounts
+	Hours []usageHour `json:"hours"`
+}
+
+type usageCounts struct {
+	Allowed int64 `json:"allowed"`
+	Refused int64 `json:"refused"`
+	Tokens  int64 `json:"tokens"`
+}
+
+type usageHour struct {
+	Hour time.Time `json:"hour"`
+	usageCounts
+}
+
+func usageOf(limit string, q usageQuery, lines []store.UsageLine) *usageJSON {
+	key := q.key
+	if key == dipwell.Shared {
+		key = ""
+	}
+	u := &usageJSON{Limit: limit, Key: nullable(key), From: q.from, To: q.to, Hours: []usageHour{}}
+	for i := range lines {
+		l := &lines[i]
+		u.Hours = append(u.Hours, usageHour{time.UnixMicro(l.Hour).UTC(), usageCounts{l.Allowed, l.Refused, l.Tokens}})
+	}
+	u.usageCounts = totalOf(lines)
+	return u
+}
+
+func totalOf(lines []store.UsageLine) usageCounts {
+	var sum store.UsageLine
+	for i := range lines {
+		sum.Add(&lines[i])
+	}
+	return usageCounts{sum.Allowed, sum.Refused, sum.Tokens}
+}
