@@ -308,7 +308,7 @@ func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens, w
 		moves = big.NewRat(d.rate, d.per).Cmp(big.NewRat(from.rate, from.per)) > 0
 		a.bound = !moves
 	}
-	if write && (after.Cmp(used) != 0 || moves && verb != store.VerbCheck) {
+	if write && (after.Cmp(used) != 0 || moves && verb != store.VerbCheck && n > 0) {
 		k.set(after, t, target, max(now, k.ts))
 	}
 	return a
@@ -582,7 +582,9 @@ func (w *planWorld) call() {
 			before = w.k // perhaps the row has moved
 			w.k = kept
 		}
-		w.checkRetry(op, before, verb, plan, n, floorTokens, within)
+		if n > 0 || op.Def.Override != nil { // a call of 0 is a check, which is told what a take would be
+			w.checkRetry(op, before, verb, plan, n, floorTokens, within)
+		}
 	}
 }
 

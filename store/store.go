@@ -358,7 +358,7 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 	}
 	row.Used, row.TS, row.Version = o.After, o.TS, op.Def.Number
 	row.Override = row.Override.At(o.TS)
-	write = !dry && (!op.Shadow && o.After != o.Before || moves && op.Verb != VerbCheck)
+	write = !dry && (!op.Shadow && o.After != o.Before || moves && op.Verb != VerbCheck && op.Cost > 0)
 	if l := row.Lows; l != nil {
 		if row.Lows = nil; !dry && (write || op.clipped(&o)) {
 			row.Lows, write = op.touch(l, &o), true

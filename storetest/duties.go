@@ -46,7 +46,7 @@ var duties = []duty{
 	{"sweep", "delete only full rows, under the same lock under which they were found to be full (ability Sweep)",
 		"sweep sweep-race"},
 	{"plans", "store all 32 bits of State.Version, which name the plan too, and decide under Op.Def as the caller set it, with Op.Floor and at Op.Fraction",
-		"plan plan-leased plan-retry plan-refusal-moves plan-refusals-slow-nobody plan-refund plan-alternates plan-window plan-unlimited plan-blocked plan-shadow plan-charge plan-charge-full plan-reserve plan-reserve-bounded plan-group plan-levels plan-change " +
+		"plan plan-leased plan-retry plan-refusal-moves plan-refusals-slow-nobody plan-refusal-of-nothing plan-refund plan-alternates plan-window plan-unlimited plan-blocked plan-shadow plan-charge plan-charge-full plan-reserve plan-reserve-bounded plan-group plan-levels plan-change " +
 			"floor floor-check floor-group plan-golden floor-golden price-rate price-promise price-full price-floor price-group price-plan"},
 	{"overrides", "have the ability Overrides (Definition.SetOverrideIn); read the override of a key with its row, and also if it has none; keep one that has ended until the row was converted; a Drop deletes them",
 		"override-layers override-layers-changed override-layers-version override-until override-retry-at-most-its-end override-numbers override-above-plan override-of-a-new-key override-blocked override-shadow " +

@@ -86,6 +86,20 @@ var planCases = []testCase{
 		b.take("d k 100", true)
 		b.retry("d:pro k 99901", 864*time.Millisecond)
 	})},
+	// A call of cost 0 is a check, and moves nothing.
+	{"plan-refusal-of-nothing", func(e *env) {
+		b := newCaller(e, "a=1/1s,burst=10,max_debt=0,plans=pro:rate=10")
+		for i, verb := range []store.Verb{store.VerbTake, store.VerbTakeUpTo, store.VerbReserve} {
+			key := fmt.Sprint("k", i)
+			b.take("a "+key+" 9", true)
+			b.do(store.VerbCharge, "a "+key+" 2")
+			if op := b.do(verb, "a:pro "+key+" 0").Ops[0]; op.Allowed || op.Retry != 100e3 {
+				b.Errorf("%s of nothing in debt: %+v", verb, op.Answer)
+			}
+			b.wait(time.Second)
+			b.free("a "+key, 0) // 10 are used: the row has stayed under the base
+		}
+	}},
 	// Who is refused by a slower plan slows nobody.
 	{"plan-refusals-slow-nobody", onPlans(func(b *caller) {
 		b.take("a:pro k 50", true)

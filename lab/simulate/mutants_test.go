@@ -66,7 +66,7 @@ var mutants = []mutant{
 	{"a settle gives back part of a concurrency limit's hold", "store/giveback.go", "row.Used -= min(rs[i].Units, row.Used)", "row.Used -= min(algebra.MulDiv(rs[i].Units, num, den, false), row.Used)"},
 	{"half of a floor", "store/choose.go", "lower.Cap -= units", "lower.Cap -= units / 2"},
 	{"a refusal moves a row to a slower plan", "store/store.go", "if moves && !op.Def.moves(from) {", "if moves && op.Def.moves(from) {"},
-	{"a refusal moves no row", "store/store.go", "moves && op.Verb != VerbCheck)", "false)"},
+	{"a refusal moves no row", "store/store.go", "moves && op.Verb != VerbCheck && op.Cost > 0)", "false)"},
 	{"a floor is taken from a lease", "internal/lease/lease.go", "op.Cost < 1 || op.Floor != 0 || op.Fraction", "op.Cost < 1 || op.Fraction"},
 	{"leases without the carve", "store/compile.go", "c.burst -= c.carved", "c.carved = 0"},
 }

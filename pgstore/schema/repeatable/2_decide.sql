@@ -103,7 +103,7 @@ begin
     -- A refusal moves the row to a definition under which more tokens come back.
     moves := not s.allowed and not s.never and verb < 4 and s.before > 0 and coalesce((own.rule).number <> (d.rule).number, false);
     a.bound := moves and (d.rule).add::numeric * (own.rule).unit <= (own.rule).add::numeric * (d.rule).unit;
-    a.write := not dry and (not a.shadow and s.after <> s.before or moves and not a.bound and verb <> 1);
+    a.write := not dry and (not a.shadow and s.after <> s.before or moves and not a.bound and verb <> 1 and cost > 0);
     a.before := s.before;
     a.clipped := verb = 4 and s.allowed and s.after < s.before + (cost * r.unit);
     a.rule := r;
