@@ -75,7 +75,7 @@ decided as materialized (
     from stepped s
 ),
 judged as materialized (
-    select d.*, bool_and(plain and used is not null and (fits or shadow)) over (partition by grp) as done from decided d
+    select d.*, bool_and(plain and used is not null and (fits or shadow and not listed)) over (partition by grp) as done from decided d
 ),
 changed as (
     insert into dipwell.buckets as b (used, ts, limit_id, version, key, low)

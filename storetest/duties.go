@@ -57,7 +57,7 @@ var duties = []duty{
 			"hold-expires hold-expires-charge hold-expires-override hold-outlives-override hold-expires-ban override-before-shadow settle-expired settle-given-back settle-expired-beyond-max-charge hold-kept hold-forgotten hold-forgotten-hour hold-again hold-again-free hold-again-override hold-again-ended " +
 			"extend extend-ended hold-several hold-reset hold-reset-all hold-reset-expired hold-reset-forgotten hold-nothing hold-several-nothing settle-several-nothing hold-several-free hold-free hold-too-many hold-unlimited hold-shadow hold-plan hold-blocked " +
 			"hold-floor hold-leaky hold-bad-input expired-hold-hides hold-expires-first hold-expires-never hold-expires-check hold-sweep hold-drop hold-parent-drop hold-plan-drop " +
-			"settle-beside-dropped hold-takes-add-up hold-change hold-change-slower hold-expires-change hold-expires-override-several hold-change-low hold-outlives-row hold-clock-back hold-before-later hold-golden levels-golden together-golden"},
+			"settle-beside-dropped hold-takes-add-up hold-change hold-change-slower hold-expires-change hold-expires-override-several hold-bound-shadow-override hold-expires-override-version hold-expires-dropped-plan hold-change-low hold-outlives-row hold-clock-back hold-before-later hold-golden levels-golden together-golden"},
 	{"concurrency", "keep the records of a row that has no Lows",
 		"concurrency concurrency-settle concurrency-expires concurrency-expires-unused concurrency-time concurrency-extend concurrency-check concurrency-reset " +
 			"concurrency-verbs concurrency-change concurrency-unlimited concurrency-override concurrency-override-expired concurrency-algorithm concurrency-beside " +

@@ -347,6 +347,53 @@ var holdCases = []testCase{
 		b.sweep()
 		b.free("w swept", 3)
 	})},
+	// What shadow mode lets pass beside a live hold has a bound too, also once a program
+	// knows the override.
+	{"hold-bound-shadow-override", onHolds(func(b *caller) {
+		b.define("d=1/1s,burst=10,plans=seen:mode=shadow")
+		b.override("d", store.Override{Key: "k", Plan: "seen"})
+		b.hold("h", 50*second, "d k 10")
+		for _, verb := range []store.Verb{store.VerbTake, store.VerbTake, store.VerbTakeUpTo} {
+			if op := b.do(verb, "d k 5").Ops[0]; !op.Shadow || !op.Bound {
+				b.Errorf("%s: %+v", verb, op.Answer)
+			}
+		}
+	})},
+	// A hold expires under an override of an older version of the limit.
+	{"hold-expires-override-version", onHolds(func(b *caller) {
+		b.define("d=1/1s,burst=30")
+		for _, key := range []string{"take", "swept"} {
+			b.override("d", store.Override{Key: key, Burst: 40})
+			b.hold("h"+key, second, "d "+key+" 5")
+			b.take("d "+key+" 20", true)
+		}
+		b.define("d=2/1s,burst=30")
+		b.wait(2 * time.Second)
+		b.free("d take", 24)
+		if op := b.take("d take 1", true); op.Remaining != 23 {
+			b.Errorf("%+v", op.Answer)
+		}
+		b.sweep()
+		b.free("d swept", 24)
+	})},
+	// A hold expires under an override whose plan is gone.
+	{"hold-expires-dropped-plan", onHolds(func(b *caller) {
+		b.define("d=1/1s,burst=30,plans=a:rate=10|b:rate=2")
+		for _, key := range []string{"take", "swept"} {
+			b.hold("h"+key, second, "d "+key+" 5")
+			b.do(store.VerbCharge, "d "+key+" 10")
+			b.override("d", store.Override{Key: key, Plan: "a"})
+		}
+		b.wait(time.Millisecond)
+		b.define("d=1/1s,burst=30,plans=b:rate=2")
+		b.wait(2999 * time.Millisecond)
+		b.free("d take", 23)
+		if op := b.take("d take 2", true); op.Remaining != 21 {
+			b.Errorf("%+v", op.Answer)
+		}
+		b.sweep()
+		b.free("d swept", 23)
+	})},
 	// What time had returned when the limit was changed cannot be given back afterwards.
 	{"hold-change-low", onHolds(func(b *caller) {
 		b.define("x=1/1s,burst=1,max_debt=0")

@@ -317,6 +317,7 @@ begin
                     select y.used, y.ts, y.limit_id, y.version, y.key, null, coalesce(y.low, 0), y.due into b from dipwell.buckets y
                         where y.limit_id = limit_ids[i] and y.key = keys[i];
                     os[i] := case when b.version < 0 then dipwell_internal.override_of(limit_ids[i], keys[i]) end;
+                    now_os[i] := os[i];
                 end if;
                 x := dipwell_internal.after_expiry(ls[i], os[i], keys[i], n, b.used, b.ts, b.version);
                 ended := ended or x.ended;
