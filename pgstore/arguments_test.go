@@ -17,11 +17,12 @@ import (
 var callsOfFunctions = map[string]map[string]string{
 	"take": {"limit_name": "'login'", "key": "'k'"}, "check": {"limit_name": "'login'", "key": "'k'"}, "take_up_to": {"limit_name": "'login'", "key": "'k'"},
 	"reserve": {"limit_name": "'login'", "key": "'k'"}, "charge": {"limit_name": "'login'", "key": "'k'"}, "refund": {"limit_name": "'login'", "key": "'k'"}, "reset": {"limit_name": "'login'", "key": "'k'"},
-	"ready":    {"limit_name": "'login'", "keys": "'{k}'::text[]"},
-	"take_all": {"limit_names": "'{login}'::text[]", "keys": "'{k}'::text[]"},
-	"hold":     {"limit_name": "'login'", "key": "'k'", "cost": "1", "ttl": "interval '1 minute'"},
-	"hold_all": {"limit_names": "'{login}'::text[]", "keys": "'{k}'::text[]", "costs": "'{1}'::bigint[]", "ttl": "interval '1 minute'"},
-	"settle":   {"hold": "'h'"}, "settle_all": {"hold": "'h'"}, "extend": {"hold": "'h'", "ttl": "interval '1 minute'"},
+	"count_usage": {"limit_name": "'used'", "key": "'k'", "tokens": "1"},
+	"ready":       {"limit_name": "'login'", "keys": "'{k}'::text[]"},
+	"take_all":    {"limit_names": "'{login}'::text[]", "keys": "'{k}'::text[]"},
+	"hold":        {"limit_name": "'login'", "key": "'k'", "cost": "1", "ttl": "interval '1 minute'"},
+	"hold_all":    {"limit_names": "'{login}'::text[]", "keys": "'{k}'::text[]", "costs": "'{1}'::bigint[]", "ttl": "interval '1 minute'"},
+	"settle":      {"hold": "'h'"}, "settle_all": {"hold": "'h'"}, "extend": {"hold": "'h'", "ttl": "interval '1 minute'"},
 	"cancel": {"reservation": "(select reservation from made)"},
 	"define": {"name": "'other'", "rate": "5", "per": "interval '1 minute'"}, "drop": {"name": "'login'"},
 	"define_plan": {"limit_name": "'login'", "plan": "'pro'", "rate": "9"}, "drop_plan": {"limit_name": "'login'", "plan": "'free'"},
@@ -37,6 +38,7 @@ func TestArguments(t *testing.T) {
 	ctx := context.Background()
 	must(t, pool, `select dipwell.define('login', 5, interval '1 minute', plans => 'free:mode=unlimited');
 		select dipwell.define('adaptive', 50, interval '1 second', adaptive => '{"floor": 5, "latency": "200ms"}');
+		select dipwell.define('used', 5, interval '1 minute', usage => true);
 		select dipwell.hold('login', 'held', 1, interval '1 hour', 'h');
 		select dipwell.take('login', 'r', 5);
 		create table made as select reservation from dipwell.reserve('login', 'r', 1)`)

@@ -103,6 +103,25 @@ func TestAuditOfFormer(t *testing.T) {
 	}
 }
 
+// TestAuditOfLayers checks that the audit of SQL says what an override has replaced and what
+// lies below, as that of the service does.
+func TestAuditOfLayers(t *testing.T) {
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('api', 5, interval '1 minute')")
+	for _, c := range [][2]string{
+		{"rate => 7", "rate 7"},
+		{"burst => 70, until => '2101-01-01Z'", "burst 70 until 2101-01-01T00:00:00Z, over rate 7"},
+		{"burst => 80, until => '2101-01-01Z'", "burst 80 until 2101-01-01T00:00:00Z, in place of burst 70 until 2101-01-01T00:00:00Z, over rate 7"},
+		{"rate => 9", "rate 9, in place of rate 7"},
+	} {
+		must(t, pool, "select dipwell.override('api', 'k', "+c[0]+")")
+		var what string
+		if err := pool.QueryRow(t.Context(), "select what from dipwell.audit order by id desc limit 1").Scan(&what); err != nil || what != c[1] {
+			t.Errorf("%s: %q, %v; want %q", c[0], what, err, c[1])
+		}
+	}
+}
+
 // The end of an override is in the audit in UTC, as the service writes it, whatever the
 // settings of the session are.
 func TestAuditOfUntil(t *testing.T) {

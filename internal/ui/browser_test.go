@@ -439,6 +439,8 @@ func TestKey(t *testing.T) {
 				t.Errorf("a blocked key may call: %+v %v", d, err)
 			}
 			v.send("end")
+			v.shows("1,000\ncapacity") // the plan lies below the block, which has an end
+			v.send("end")
 			v.shows("20\ncapacity")
 			v.send("refund", "refund-cost", "5", "refund-note", "ticket 82")
 			v.shows("Refunded.")
@@ -474,10 +476,10 @@ func TestKey(t *testing.T) {
 // back.
 func (v *visit) audited(key string) {
 	v.t.Helper()
-	v.wait(`document.querySelectorAll("#view table td.key").length >= 7`) // in the view Key
+	v.wait(`document.querySelectorAll("#view table td.key").length >= 8`) // in the view Key
 	back := look(v, chromedp.Evaluate[string]("location.hash"))
 	v.run(chromedp.Click(chromedp.CSS(`nav a[href="#/audit"]`)))
-	v.wait(`document.title === "dipwell: audit" && document.querySelectorAll("tbody tr").length === 7`)
+	v.wait(`document.title === "dipwell: audit" && document.querySelectorAll("tbody tr").length === 8`)
 	v.wait(`document.querySelector("tbody tr:last-child").innerText.includes("ticket 81") && document.querySelector("tbody tr:last-child td.key").textContent === ` + quote(key))
 	v.send("filter", "audit-limit", "login")
 	v.shows("Nothing was changed.")

@@ -230,17 +230,19 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     lim    int;
     was    dipwell.key_overrides;
+    c      record;
     period bigint := case when per is not null then dipwell_internal.period_of(per) end;
 begin
     lim := dipwell_internal.limit_id(limit_name, 'limit_name');
     key := dipwell_internal.check_key(lim, key);
-    was := (select (array_agg(s.replaced))[1] from unnest(dipwell_internal.row_keys((select l.shards from dipwell.limits l where l.id = lim), override.key)) r (key)
+    select (array_agg(s.set_))[1] as made, (array_agg(s.replaced))[1] as replaced into c from unnest(dipwell_internal.row_keys((select l.shards from dipwell.limits l where l.id = lim), override.key)) r (key)
         cross join lateral dipwell_internal.set_override(lim, r.key, plan, rate, period, burst,
-        case when until < 'infinity' then (extract(epoch from least(greatest(until, 'epoch'), '3000-01-01')) * 1000000)::bigint end, note) s);
+        case when until < 'infinity' then (extract(epoch from least(greatest(until, 'epoch'), '3000-01-01')) * 1000000)::bigint end, note) s;
+    was := c.replaced;
     perform dipwell_internal.changed('override', limit_name, key,
-        concat_ws(' ', 'plan ' || plan, 'rate ' || rate, 'per ' || dipwell_internal.format_per(period), 'burst ' || burst,
-            'until ' || to_char(nullif(until, 'infinity') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
-            'in place of ' || dipwell_internal.describe(was)), note);
+        concat_ws(', ', concat_ws(' ', 'plan ' || plan, 'rate ' || rate, 'per ' || dipwell_internal.format_per(period), 'burst ' || burst,
+            'until ' || to_char(nullif(until, 'infinity') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')),
+            'in place of ' || dipwell_internal.describe(was), 'over ' || dipwell_internal.describe(dipwell_internal.under_of(c.made))), note);
     return query select was.plan, was.rate, was.per, was.burst, dipwell_internal.time_of(was.until), was.note where was.id is not null;
 end $$;
 comment on function dipwell.override is
