@@ -22,6 +22,11 @@ from unnest($1::text[], $2::text[], $3::timestamptz[], $4::bigint[], $5::bigint[
 join dipwell.limits l on l.name = x.name order by l.id, x.key, x.hour
 on conflict (limit_id, key, hour, by_sql) do update set allowed = u.allowed + excluded.allowed, refused = u.refused + excluded.refused, tokens = u.tokens + excluded.tokens`
 
+// usagePatience is how long the lines may wait for a limit that another transaction has
+// locked, such as one that drops it. It is shorter than callers wait: after their timeout
+// nobody would know whether the lines were added.
+const usagePatience = 2 * time.Second
+
 // AddUsage implements store.UsageKeeper.
 func (s usage) AddUsage(ctx context.Context, lines []store.UsageLine) error {
 	n := len(lines)
@@ -32,7 +37,12 @@ func (s usage) AddUsage(ctx context.Context, lines []store.UsageLine) error {
 		names[i], keys[i], hours[i] = l.Limit, l.Key, time.UnixMicro(l.Hour).UTC()
 		allowed[i], refused[i], tokens[i] = l.Allowed, l.Refused, l.Tokens
 	}
-	_, err := s.db.Exec(ctx, addUsageSQL, names, keys, hours, allowed, refused, tokens)
+	args := []any{names, keys, hours, allowed, refused, tokens}
+	if !s.engine().hasFunctions() { // its table has no foreign key
+		_, err := s.db.Exec(ctx, addUsageSQL, args...)
+		return storeError(err, true)
+	}
+	err := functions{s.Store}.change(ctx, usagePatience, func(row pgx.Row) error { return row.Scan(nil) }, "with added as ("+addUsageSQL+" returning 1) select count(*) from added", args...)
 	return storeError(err, true)
 }
 

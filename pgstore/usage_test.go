@@ -80,3 +80,34 @@ func TestCountUsage(t *testing.T) {
 		t.Errorf("after a drop: %d rows, %v", rows, err)
 	}
 }
+
+// A transaction that locks a limit, such as one that drops it, must not make a service lose
+// what it counted of any limit: the error says that nothing was added.
+func TestAddUsageOfLockedLimit(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	ctx := context.Background()
+	must(t, pool, "select dipwell.define(x, 5, interval '1 minute', usage => true) from unnest(array['api', 'login']) x")
+	st := newStore(t, pool, pgstore.Config{Poll: -1})
+	at := time.Now().Truncate(time.Hour).UnixMicro()
+	add := func() error {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		return st.Abilities().Usage.AddUsage(ctx, []store.UsageLine{{Limit: "api", Key: "k", Hour: at, Allowed: 1}, {Limit: "login", Key: "k", Hour: at, Allowed: 1}})
+	}
+	tx, err := pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(t, tx, "select dipwell.drop('login')")
+	if err = add(); !errors.Is(err, store.ErrLocked) || errors.Is(err, store.ErrOutcomeUnknown) {
+		t.Errorf("while a limit is locked: %v, want ErrLocked", err)
+	}
+	if err = errors.Join(tx.Rollback(ctx), add()); err != nil {
+		t.Fatal(err)
+	}
+	var allowed []int64
+	if err = pool.QueryRow(ctx, "select array_agg(u.allowed) from dipwell.usage u").Scan(&allowed); err != nil || fmt.Sprint(allowed) != "[1 1]" {
+		t.Errorf("stored %v, %v, want [1 1]", allowed, err)
+	}
+}
