@@ -151,8 +151,10 @@ func (d *Definition) WithOverride(o *Override) *Definition {
 }
 
 // renewed returns an override for the limit's present version: o itself, or a copy with
-// the next ID if o is of an older version, and the same of the one under it. It returns nil
-// if o is nil.
+// another ID if o is of an older version, and the same of the one under it. It returns nil
+// if o is nil. The IDs of two layers often follow each other, so the new ID is two more:
+// one more could be the old ID of the other, by which a program that has not read the
+// override again would take it for that one.
 func (d *Definition) renewed(o *Override) *Override {
 	base := d.Base()
 	if o == nil || o.Version == base.Number {
@@ -160,8 +162,8 @@ func (d *Definition) renewed(o *Override) *Override {
 	}
 	c := *o
 	c.Version, c.Under, c.compiled = base.Number, base.renewed(o.Under), nil
-	if c.ID++; terms.IsOverride(c.ID) {
-		c.ID = 1
+	if c.ID += 2; terms.IsOverride(c.ID) {
+		c.ID -= 1<<31 - 1
 	}
 	if o.compiled != nil {
 		c.Prepare()

@@ -168,14 +168,14 @@ create function dipwell_internal.renewed_for(l dipwell.limits, o dipwell.key_ove
 begin
     if o.id is not null and o.version <> base.number then
         o := dipwell_internal.override_at(l, o, base);
-        o.id := case o.id when 2147483647 then 1 else o.id + 1 end;
+        o.id := case when o.id < 2147483646 then o.id + 2 else o.id - 2147483645 end;
         if o.under is not null then
             o.under := to_jsonb(dipwell_internal.renewed_for(l, dipwell_internal.under_of(o), base));
         end if;
     end if;
     return o;
 end $$;
-comment on function dipwell_internal.renewed_for is 'An override at a version of its limit, with the next id if it was of an older one; and the same of the one under it.';
+comment on function dipwell_internal.renewed_for is 'An override at a version of its limit, with another id if it was of an older one (one more could be the old id of the other layer); and the same of the one under it.';
 
 create function dipwell_internal.renewed(l dipwell.limits, o dipwell.key_overrides) returns dipwell.key_overrides language plpgsql stable as $$
 begin
