@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
@@ -69,6 +70,9 @@ func (l *Limiter) EndOverride(ctx context.Context, limit, key string, kind Overr
 	_, wrong := l.checkKey(def, key)
 	if key, err = checkKey(key); err != nil {
 		return nil, err
+	}
+	if strings.Contains(key, "*") {
+		return nil, &FieldError{Field: "key", Reason: terms.OneKey}
 	}
 	for _, row := range terms.RowKeys(def.Shards, key) {
 		had, err := overrides.EndOverride(ctx, def, row, kind)

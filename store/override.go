@@ -212,7 +212,7 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 	case len(o.Key) > most:
 		return badField("key", "has %d bytes; at most %d", len(o.Key), MaxKey)
 	case strings.Contains(o.Key, "*"):
-		return badField("key", "has a *, but an override is for one key: there are no patterns; a plan is for many")
+		return badField("key", terms.OneKey)
 	case o.Until != 0 && o.Until <= now:
 		return badField("until", "is not in the future")
 	case o.Until < 0 || o.Until > MaxInt:

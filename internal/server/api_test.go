@@ -361,6 +361,7 @@ func TestKeylessCalls(t *testing.T) {
 	w.want(w.do("PUT", "/v1/limits/login/overrides", "rate=1&per=1s"), 400, `"field":"key"`, missing)
 	w.want(w.do("PUT", "/v1/limits/all/overrides", "key=k&rate=1&per=1s"), 400, `"field":"key"`, shared)
 	w.want(w.do("DELETE", "/v1/limits/login/overrides", ""), 400, `"field":"key"`, missing)
+	w.want(w.do("DELETE", "/v1/limits/login/overrides?key=cust-*", ""), 400, `"field":"key"`, "no patterns")
 	w.want(w.do("DELETE", "/v1/limits/all/overrides?key=k", ""), 400, `"field":"key"`, shared)
 	w.want(w.do("GET", "/v1/auth?limit=login", ""), 400, `"field":"key"`, "is missing: give key, key_header or key_ip")
 	w.want(w.post("check", "limit=all&cost=20"), 200)

@@ -31,6 +31,9 @@ const (
 	MaxWaiting = 4096
 )
 
+// OneKey is what is wrong with the key of an override that has a *.
+const OneKey = "has a *, but an override is for one key: there are no patterns; a plan is for many"
+
 // WrongNote says what is wrong with a note, or "". PostgreSQL keeps no NUL in text.
 func WrongNote(note string) string {
 	switch {
