@@ -104,7 +104,7 @@ create function dipwell_internal.override_id(n bigint, taken int[]) returns int 
 $$ select x.id::int from generate_series(n, n + 4) i cross join lateral (select i & 2147483647 as id) x where x.id <> 0 and x.id <> all (array_remove(taken, null)) order by i limit 1 $$;
 comment on function dipwell_internal.override_id is 'The id of an override that is set at n: none of those that are taken.';
 
--- o is the override to set, or null, and kind what it is or which to end. The row is locked
+-- o is the override to set; if it is null, the one of a kind is ended. The row is locked
 -- before the overrides are read, as everywhere else.
 create function dipwell_internal.change_override(lim int, of_key text, o dipwell.key_overrides, kind text, at bigint,
     out set_ dipwell.key_overrides, out ended dipwell.key_overrides) language plpgsql volatile as $$
@@ -217,7 +217,7 @@ begin
     update dipwell.limits x set overridden = true where x.id = lim;
     perform dipwell_internal.note_change();
 end $$;
-comment on function dipwell_internal.mark_overridden is 'Sets limits.overridden.';
+comment on function dipwell_internal.mark_overridden is 'Says in the limit that it has overrides, and notifies programs.';
 
 -- Where another transaction changes the limit, or has set its first override, the limit is
 -- not marked here, but by a sweep: until then the row of the key tells of its override.
