@@ -126,6 +126,16 @@ func (d *Decision) overriddenBy() *Override {
 	return d.Definition.Override
 }
 
+// blockedUntil returns when the override that blocks the key ends, or 0. Under one that leaves
+// the key blocked by what lies below, it is 0: the key is blocked without an end.
+func (d *Decision) blockedUntil() int64 {
+	o := d.overriddenBy()
+	if o == nil || o.Until == 0 || d.Definition.Mode != store.Blocked || o.Under != nil && d.Definition.WithOverride(o.Under).Mode == store.Blocked {
+		return 0
+	}
+	return o.Until
+}
+
 func (d *Decision) appendOne(b []byte) []byte {
 	b = append(b, `"allowed":`...)
 	b = strconv.AppendBool(b, d.Allowed)
@@ -168,8 +178,8 @@ func (d *Decision) appendOne(b []byte) []byte {
 	if !d.Expires.IsZero() {
 		b = appendInt(b, `,"expires_us":`, d.Expires.UnixMicro())
 	}
-	if o != nil && o.Until != 0 && d.Definition.Mode == store.Blocked {
-		b = appendInt(b, `,"blocked_until_us":`, o.Until)
+	if until := d.blockedUntil(); until != 0 {
+		b = appendInt(b, `,"blocked_until_us":`, until)
 	}
 	if d.Repeated {
 		b = append(b, `,"repeated":true`...)

@@ -26,6 +26,38 @@ func TestDecisionJSON(t *testing.T) {
 	}
 }
 
+// TestBlockedUntilJSON checks that a key which stays blocked after a temporary override is not
+// said to be blocked until its end.
+func TestBlockedUntilJSON(t *testing.T) {
+	s, err := memstore.New(memstore.Config{Clock: func() int64 { return 1e15 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := dipwell.New(s, dipwell.Limit{Name: "api", Rate: 5, Period: time.Hour, Plans: store.NewPlans(dipwell.Plan{Name: "banned", Mode: store.Blocked})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, overrides := range map[string][]dipwell.Override{
+		"for an hour": {{Plan: "banned", Until: 1e15 + 3600e6}},
+		"always":      {{Plan: "banned"}, {Burst: 30, Until: 1e15 + 3600e6}},
+	} {
+		for _, o := range overrides {
+			o.Key = key
+			if _, err = l.SetOverride(t.Context(), "api", o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d, err := l.Take(t.Context(), "api", key, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := d.MarshalJSON()
+		if ends := key != "always"; d.Allowed || d.Never == ends || strings.Contains(string(b), `"blocked_until_us":1000003600000000`) != ends {
+			t.Errorf("%s: %s", key, b)
+		}
+	}
+}
+
 // TestShadowDecisionJSON checks that a shadow limit allows, with the retry time of a
 // refusal.
 func TestShadowDecisionJSON(t *testing.T) {

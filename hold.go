@@ -48,20 +48,25 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 	if err = l.checkHold(&h); err != nil {
 		return d, err
 	}
-	c := call{ops: newOps(), holds: true, alone: len(takes) == 1}
-	if err = l.prepare(ctx, &c, store.VerbTake, takes); err != nil {
+	c := calls.Get().(*call)
+	defer c.end()
+	c.holds, c.alone = true, len(takes) == 1
+	if err = l.prepare(ctx, c, store.VerbTake, takes); err != nil {
 		return d, err
 	}
 	if err = h.Check(c.ops); err != nil {
 		return d, err
 	}
-	g, err := l.decideHold(ctx, &h, c.ops, c.timeout)
+	b := batches.Get().(*store.Batch)
+	defer batches.Put(b)
+	g, err := l.decideHold(ctx, b, &h, c.ops, c.timeout)
 	if made && errors.Is(g.Err, store.ErrOutcomeUnknown) {
 		l.release(ctx, h.ID, len(takes)) // nobody else knows the id
 	}
-	d.fillAll(g, takes, c.own[:len(takes)])
 	if c.alone && len(c.ops) == 1 {
-		d.Limits = nil
+		d.fillOne(g)
+	} else {
+		d.fillAll(g, takes, c.own[:len(takes)])
 	}
 	d.Allowed = err == nil && g.Allowed
 	d.setHold(g)
@@ -77,7 +82,8 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 //
 // The same Settle again is Repeated and changes nothing; one with other costs fails with
 // ErrHoldConflict. An unknown id fails with ErrUnknownHold. A hold that has expired gave
-// everything back; Settle then charges the costs. A cost is from 0 to 2^53-1 tokens;
+// everything back, so Settle then charges the costs; what a limit with KeepExpired took is
+// settled as in time. A cost is from 0 to 2^53-1 tokens;
 // another number of costs than the hold has takes is a *FieldError. If the hold has
 // several limits, Decision.Limits has one for each. If the store fails, the error wraps
 // ErrStore; a Settle may be repeated.
@@ -99,32 +105,42 @@ func (l *Limiter) changeHold(ctx context.Context, h *store.HoldCall) (d Decision
 	if err = l.checkHold(h); err != nil {
 		return d, err
 	}
-	g, err := l.decideHold(ctx, h, nil, 0)
+	b := batches.Get().(*store.Batch)
+	defer batches.Put(b)
+	g, err := l.decideHold(ctx, b, h, nil, 0)
 	if err != nil {
 		return Decision{Source: store.SourceFallbackClosed}, err
 	}
-	limits := make([]Decision, len(g.Ops))
-	for i := range limits {
-		limits[i].fill(&g.Ops[i])
-	}
-	if len(limits) > 0 {
+	switch n := len(g.Ops); {
+	case n == 1:
+		d.fillOne(g)
+	case n > 1:
+		d.Limits = make([]Decision, n)
+		for i := range d.Limits {
+			d.Limits[i].fill(&g.Ops[i])
+		}
+		limits := d.Limits
 		d.decideBy(g, limits)
-	}
-	if len(limits) == 1 {
-		d.Limits = nil
+		d.Limits = limits
 	}
 	d.Allowed = g.Allowed
 	d.setHold(g)
 	return d, nil
 }
 
-// decideHold sends a group about a hold to the store.
-func (l *Limiter) decideHold(ctx context.Context, h *store.HoldCall, ops []store.Op, timeout time.Duration) (*store.Group, error) {
-	b := new(store.Batch)
+// decideHold sends a group about a hold to the store, in batch b.
+func (l *Limiter) decideHold(ctx context.Context, b *store.Batch, h *store.HoldCall, ops []store.Op, timeout time.Duration) (*store.Group, error) {
 	g, _ := b.Single()
 	g.Ops, g.Hold = ops, h
 	err := l.decide(ctx, b, timeout)
 	return g, err
+}
+
+// fillOne sets d to the decision of a group of one op.
+func (d *Decision) fillOne(g *store.Group) {
+	var one [1]Decision
+	one[0].fill(&g.Ops[0])
+	d.decideBy(g, one[:])
 }
 
 // setHold sets the fields of a Decision about a hold.

@@ -106,8 +106,7 @@ func (s *tableStore) Abilities() store.Abilities {
 		Holds: func(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			row, _ := s.Row(d.Name, key)
-			return d.KeyHolds(row, s.records[[2]string{d.Name, key}], s.now()), nil
+			return store.KeyHolds(s.records[[2]string{d.Name, key}], s.now()), nil
 		}}
 }
 
@@ -432,7 +431,7 @@ func TestHolding(t *testing.T) {
 // TestHoldingRefusedCosts checks that work whose costs cannot be settled is charged what
 // was held, and not given back when the hold expires.
 func TestHoldingRefusedCosts(t *testing.T) {
-	for _, costs := range [][]int64{{1}, {1, 1, 1}, {-1, 1}, {1 << 53, 1}, {1041, 1}} {
+	for _, costs := range [][]int64{{1}, {1, 1, 1}, {-1, 1}, {1 << 53, 1}, {1 << 40, 1}} {
 		withHolds(t, func(t *testing.T, l *dipwell.Limiter, _ *tableStore) {
 			d, err := l.Holding(t.Context(), time.Minute, []dipwell.Take{take("tokens", "k", 40), take("slots", "k", 1)},
 				func(context.Context) ([]int64, error) { return costs, nil })

@@ -30,6 +30,9 @@ const (
 	// Concurrency lets at most Burst tokens be held at a time, without Rate and
 	// Period: they come back when holds end. It has only Hold, Check and Reset.
 	Concurrency = store.Concurrency
+	// SlidingWindow allows about Rate tokens in any Period. It estimates, from the tokens of
+	// the present window and of the one before, and has no Burst.
+	SlidingWindow = store.SlidingWindow
 )
 
 // Adaptive is a target of latency and errors for what is behind a limit: Limit.Adaptive.

@@ -78,7 +78,7 @@ func repeated(limits []Limit) string {
 func newLimiter(s store.Store) *Limiter {
 	l := (&Limiter{differing: new(differing), queues: new(queues), adaptives: new(adaptives)}).With(s)
 	if l.definer = l.abilities.Limits; l.definer == nil {
-		l.definer = &localLimits{now: l.abilities.Now}
+		l.definer = &localLimits{now: l.abilities.Now, blocks: l.abilities.Overrides != nil}
 	}
 	l.registry = l.definer.Registry()
 	return l
@@ -166,9 +166,8 @@ func (l *Limiter) Reserve(ctx context.Context, limit, key string, n int64) (d De
 
 // Charge takes n tokens, however few are free. Use it for a cost that is known only
 // afterwards. It is always allowed; later calls are refused until the debt is paid back.
-// The error is a *FieldError if n is more than MaxCharge, by default ten bursts, of the
-// definition that decides: the override of the key, or the plan or limit that its row is
-// under.
+// The error is a *FieldError if n is more than MaxCharge, by default ten bursts: the largest
+// of the limit, its plans and the override of the key.
 //
 // Limits in shadow mode and blocked plans are charged too. If the outcome of a Charge is
 // unknown, repeating it may charge twice; Settle may be repeated.
@@ -241,7 +240,7 @@ func (l *Limiter) Do(ctx context.Context, d *Decision, verb store.Verb, t Take) 
 
 // special reports whether calls of a limit are decided by doTake.
 func special(def *store.Definition) bool {
-	return def.Paths || def.Algorithm == store.Concurrency || isAdaptive(def) || def.Shards > 1
+	return def.Paths || def.Rule.Sliding || def.Algorithm == store.Concurrency || isAdaptive(def) || def.Shards > 1
 }
 
 // ensure returns the definition of a limit as it is in force. It defines the limit if the
@@ -377,7 +376,7 @@ func (l *Limiter) decide(ctx context.Context, b *store.Batch, timeout time.Durat
 func tooLarge(g *store.Group) error {
 	for i := range g.Ops {
 		if op := &g.Ops[i]; op.Verb == store.VerbCharge && !op.Allowed {
-			return badField("cost", "%d is more than limit %s lets a charge be, %d", op.Cost, op.Def.Name, op.Def.Rule.MaxCharge)
+			return badField("cost", "%d is more than limit %s lets a charge be, %d", op.Cost, op.Def.Name, op.Def.MostCharge())
 		}
 	}
 	return nil

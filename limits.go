@@ -121,6 +121,7 @@ func checkPage(prefix, after string) error {
 // localLimits keeps the limits in this process, for a store without Abilities.Limits.
 type localLimits struct {
 	now      func(ctx context.Context) (int64, error)
+	blocks   bool // the store has overrides
 	registry store.Registry
 }
 
@@ -129,6 +130,9 @@ var _ store.Definer = (*localLimits)(nil)
 func (o *localLimits) Registry() *store.Registry { return &o.registry }
 
 func (o *localLimits) Define(ctx context.Context, l Limit, owner string) (*store.Definition, error) {
+	if l.Block != 0 && !o.blocks {
+		return nil, &FieldError{Limit: l.Name, Field: "block", Reason: "needs a store with overrides, which this one has not"}
+	}
 	now, err := o.now(ctx)
 	if err != nil {
 		return nil, err

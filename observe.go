@@ -42,7 +42,7 @@ func (l *Limiter) Observe(limit string, latency time.Duration, ok bool, n int64)
 	return nil
 }
 
-// PresentRate returns the rate that this Limiter uses of an adaptive limit, in tokens per
+// PresentRate returns the present rate of an adaptive limit in this Limiter, in tokens per
 // Period, rounded down; why it last changed: "defined", "latency", "errors", "used" or
 // "unobserved"; and when. For any other limit it is the limit's rate, with "" and the zero
 // time; 0 if there is no such limit.
@@ -110,7 +110,7 @@ func (a *adaptives) price(g *store.Group) {
 	}
 }
 
-// remained notes how much the answers to a group left of adaptive limits.
+// remained notes how many tokens of adaptive limits are free after the answers to a group.
 func (a *adaptives) remained(g *store.Group) {
 	for i := range g.Ops {
 		if op := &g.Ops[i]; isAdaptive(op.Def) && op.Def.Mode <= store.Shadow && op.Source < store.SourceFallbackOpen {

@@ -19,7 +19,7 @@ const MaxReady = 1000
 // Ready returns those of keys whose Take would be allowed now, in the order given, and
 // takes nothing: a worker that has jobs of many customers asks it whose to do next, and
 // takes when it has one. Another caller may take in between, so a Take may be refused
-// nevertheless.
+// nevertheless. examples/river starts the jobs of a queue by it.
 //
 // t is the Take of each key, without its Key. There are at most MaxReady keys. The error is as
 // that of Check; for a key that the limit cannot have it is a *FieldError of the field

@@ -253,8 +253,8 @@ func (l *Limiter) shardedKeys(ctx context.Context, def *store.Definition, prefix
 	return keys[:min(n, len(keys))], err
 }
 
-// shardedOverrides is Overrides for a limit with shards. Each row of a key has its
-// override.
+// shardedOverrides is Overrides for a limit with shards. The override of a
+// key is stored with each of its rows.
 func (l *Limiter) shardedOverrides(ctx context.Context, def *store.Definition, prefix, after string, n int) (out []Override, err error) {
 	err = eachRow(def, after, n, func(after string, n int) ([]Override, error) {
 		return l.abilities.Overrides.Overrides(ctx, def, prefix, after, n)

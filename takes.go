@@ -68,12 +68,12 @@ func (l *Limiter) doTake(ctx context.Context, d *Decision, verb store.Verb, t *T
 	if err != nil {
 		return err
 	}
-	d.reset()
-	switch {
-	case op.Def.Parent != "" && verb != store.VerbReset:
+	if op.Def.Parent != "" && verb != store.VerbReset {
 		takes := [1]Take{*t}
-		return l.doGroup(ctx, d, verb, takes[:], true)
-	case op.Floor == 0 && op.Def.Mode <= store.Shadow && op.Def.Shards < 2 && !isAdaptive(op.Def): // Quick knows neither rows nor a price
+		return l.doGroup(ctx, d, verb, takes[:], true, false)
+	}
+	d.reset()
+	if op.Floor == 0 && op.Def.Mode <= store.Shadow && op.Def.Shards < 2 && !isAdaptive(op.Def) { // Quick knows neither rows nor a price
 		if l.quick(d, verb, op.Def, op.Key, op.Cost) {
 			return nil
 		}
@@ -84,7 +84,8 @@ func (l *Limiter) doTake(ctx context.Context, d *Decision, verb store.Verb, t *T
 // DoAll is TakeAll with VerbTake, VerbCheck or VerbReserve as verb. VerbCheck changes
 // nothing. With VerbReserve the call has one Reservation, and its Delay is the longest of
 // the limits from which it takes tokens. If there is one take, any verb is possible.
-// DoAll sets *d, as Do does, with Limits.
+// DoAll sets *d, as Do does, with Limits. If Limits has room for them, DoAll overwrites it:
+// a copy of *d that is kept must have a copy of Limits.
 func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb store.Verb, takes []Take) error {
 	if len(takes) != 1 && (verb > store.VerbReserve || verb == store.VerbTakeUpTo) {
 		return badField("takes", "%s asks one key at a time", verb)
@@ -92,15 +93,15 @@ func (l *Limiter) DoAll(ctx context.Context, d *Decision, verb store.Verb, takes
 	if len(takes) == 0 || len(takes) > store.MaxTakes {
 		return badField("takes", "has %d entries; from 1 to %d", len(takes), store.MaxTakes)
 	}
-	return l.doGroup(ctx, d, verb, takes, false)
+	return l.doGroup(ctx, d, verb, takes, false, false)
 }
 
 // doGroup is DoAll for a checked number of takes. alone is set if the only take was not
-// passed in a list.
-func (l *Limiter) doGroup(ctx context.Context, d *Decision, verb store.Verb, takes []Take, alone bool) error {
+// passed in a list, and waits if the call is an attempt of a wait.
+func (l *Limiter) doGroup(ctx context.Context, d *Decision, verb store.Verb, takes []Take, alone, waits bool) error {
 	c := calls.Get().(*call)
 	defer c.end()
-	c.alone = alone
+	c.alone, c.waits = alone, waits
 	if err := l.prepare(ctx, c, verb, takes); err != nil {
 		return err
 	}
@@ -129,7 +130,7 @@ type call struct {
 	timeout  time.Duration
 	reserves bool // the group may make a reservation
 	holds    bool // the group makes a hold
-	waits    bool // the call is a DoWait
+	waits    bool // the call is a DoWait, or an attempt of one
 	alone    bool // the only take is not in a list, so that errors name just its field
 }
 
@@ -142,7 +143,7 @@ func newOps() []store.Op { return make([]store.Op, 0, store.MaxTakes+1) }
 // end recycles the call.
 func (c *call) end() {
 	clear(c.ops[:min(len(c.ops)+1, cap(c.ops))])
-	c.ops, c.timeout, c.reserves = c.ops[:0], 0, false
+	c.ops, c.timeout, c.reserves, c.holds, c.waits = c.ops[:0], 0, false, false, false
 	calls.Put(c)
 }
 
@@ -157,7 +158,7 @@ func (l *Limiter) prepare(ctx context.Context, c *call, verb store.Verb, takes [
 			err = c.check(op.Def, verb)
 		}
 		if err == nil {
-			op.Takes = 1 << i
+			op.Takes, op.Bounded = 1<<i, c.waits
 			c.own[i], err = c.add(op, true)
 		}
 		if err != nil {
@@ -280,6 +281,8 @@ func checkFloor(def *store.Definition, verb store.Verb, floor int64) error {
 		return badField("floor", "%s has none", verb)
 	case def.Rule.Leaky:
 		return badField("floor", "limit %s is a leaky bucket, which has none", def.Name)
+	case def.Rule.Sliding:
+		return badField("floor", "limit %s is a sliding window, which has none", def.Name)
 	case def.Shards > 1:
 		return badField("floor", "limit %s has shards, so that there is none", def.Name)
 	}
@@ -312,7 +315,9 @@ func (d *Decision) fillAll(g *store.Group, takes []Take, own []int) {
 			parents--
 		}
 	}
-	limits := make([]Decision, len(takes)+parents)
+	n := len(takes) + parents
+	limits := slices.Grow(d.Limits[:0], n)[:n]
+	clear(limits)
 	for i := range takes {
 		e := &limits[i]
 		e.fill(&g.Ops[own[i]])
@@ -327,7 +332,7 @@ func (d *Decision) fillAll(g *store.Group, takes []Take, own []int) {
 		}
 	}
 	d.decideBy(g, limits)
-	if len(takes) == 1 {
+	if d.Limits = limits; len(takes) == 1 {
 		d.Granted = limits[0].Granted
 	}
 	d.Delay = us(g.Due())
@@ -348,7 +353,7 @@ func namedPlan(d *store.Definition, name string) (*store.Definition, error) {
 	return plan, nil
 }
 
-// decideBy sets d to the decision of the limit that decides a group.
+// decideBy sets d to the decision of the limit that decides a group, without Limits.
 func (d *Decision) decideBy(g *store.Group, limits []Decision) {
 	top := 0
 	for i := range limits {
@@ -357,8 +362,7 @@ func (d *Decision) decideBy(g *store.Group, limits []Decision) {
 		}
 	}
 	*d = limits[top]
-	d.Allowed, d.Limits = g.Allowed, limits
-	if !d.Allowed && !d.Never && slices.ContainsFunc(g.Ops, func(op store.Op) bool {
+	if d.Allowed = g.Allowed; !d.Allowed && !d.Never && slices.ContainsFunc(g.Ops, func(op store.Op) bool {
 		return op.Def.Override != nil && op.Def.Override.Until != 0 && op.Def.Mode != store.Blocked
 	}) {
 		d.RetryIsBound = true // an op that is allowed now may be refused once its override has ended

@@ -88,10 +88,7 @@ func (w *wait) reserve(ctx context.Context) error {
 		if op.Floor != 0 {
 			return w.c.inList(badField("floor", "limit %s has debt: a wait there is a reservation, which has none", op.Def.Name), bits.TrailingZeros16(op.Takes))
 		}
-		op.Verb = store.VerbReserve
-		if left := w.left(); left < math.MaxInt64 {
-			op.Bounded, op.MaxDelay = true, max(0, left.Microseconds())
-		}
+		op.Verb, op.MaxDelay = store.VerbReserve, max(0, min(w.left().Microseconds(), store.MaxInt))
 	}
 	b := new(store.Batch) // not from a pool: a wait is slow anyway
 	g, _ := b.Single()
@@ -268,10 +265,8 @@ func tooMuch(op store.Op) bool {
 func (w *wait) ask(ctx context.Context, verb store.Verb) (err error) {
 	calls, end := outlast(ctx)
 	defer end()
-	if w.c.alone {
-		err = w.Do(calls, w.d, verb, w.takes[0])
-	} else {
-		err = w.DoAll(calls, w.d, verb, w.takes)
+	if err = w.doGroup(calls, w.d, verb, w.takes, w.c.alone, true); w.c.alone && len(w.d.Limits) == 1 {
+		w.d.Limits = nil
 	}
 	if err != nil { // one of the limits may be a leaky bucket
 		w.cancelLost(ctx, w.d.Reservation, err)

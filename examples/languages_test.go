@@ -21,10 +21,8 @@ import (
 
 const jdbc = "/usr/share/java/postgresql.jar"
 
-// TestLanguages: the programs in other languages print what their READMEs say,
-// against a real server.
+// TestLanguages: the program in Java prints what its README says, against a real server.
 func TestLanguages(t *testing.T) {
-	const python = "/usr/bin/python3" // Debian's, which has Debian's modules
 	server := pgtest.Start(t, "fsync=off")
 	conn, err := pgx.Connect(context.Background(), server.DSN("postgres"))
 	if err != nil {
@@ -34,12 +32,6 @@ func TestLanguages(t *testing.T) {
 	if err = errors.Join(err, conn.Close(context.Background())); err != nil {
 		t.Fatal(err)
 	}
-	t.Run("python", func(t *testing.T) {
-		if out, err := exec.Command(python, "-c", "import psycopg2").CombinedOutput(); err != nil {
-			absent(t, fmt.Errorf("%s has no psycopg2 (Debian: python3-psycopg2): %w: %s", python, err, out))
-		}
-		printsItsReadme(t, "python", python, "python/order.py", fmt.Sprintf("postgresql://postgres@127.0.0.1:%d/postgres", server.Port))
-	})
 	t.Run("java", func(t *testing.T) {
 		java, err := exec.LookPath("java")
 		if err == nil {
@@ -52,22 +44,22 @@ func TestLanguages(t *testing.T) {
 	})
 }
 
-// clients are the programs of examples/clients: how each is run, and with which package.
+// clients are the programs of examples/clients for Java and Ruby: how each is run, and with
+// which package.
 var clients = []struct {
 	name, program string
 	packages      string // Debian's
 	have          []string
 	sql, http     []string
 }{
-	{"python", "/usr/bin/python3", "python3-psycopg2", []string{"-c", "import psycopg2"}, []string{"clients/take_sql.py"}, []string{"clients/take_http.py"}},
 	{"java", "java", "default-jdk-headless, libpostgresql-jdbc-java", []string{"-cp", jdbc, "--version"}, []string{"-cp", jdbc, "clients/TakeSql.java"}, []string{"clients/TakeHttp.java"}},
 	{"ruby", "/usr/bin/ruby", "ruby, ruby-pg", []string{"-e", "require 'pg'"}, []string{"clients/take_sql.rb"}, []string{"clients/take_http.rb"}},
 }
 
 // TestClients checks that the programs that docs/how-to/languages.md quotes take by SQL and
-// by HTTP, and are refused. Those of Node are run by `make clients`.
+// by HTTP, and are refused. TestPython runs that for Python, `make clients` that for Node.
 func TestClients(t *testing.T) {
-	dsn, url := login(t)
+	dsn, url, _ := login(t)
 	for _, c := range clients {
 		t.Run(c.name, func(t *testing.T) {
 			if out, err := exec.Command(c.program, c.have...).CombinedOutput(); err != nil {
@@ -84,8 +76,8 @@ func TestClients(t *testing.T) {
 }
 
 // login returns a database with the schema and the address of a service, each with a limit
-// of two an hour.
-func login(t *testing.T) (dsn, url string) {
+// of two an hour, and the program.
+func login(t *testing.T) (dsn, url, bin string) {
 	t.Helper()
 	dsn = pgtest.Start(t, "fsync=off").DSN("postgres")
 	conn, err := pgx.Connect(t.Context(), dsn)
@@ -99,11 +91,9 @@ func login(t *testing.T) (dsn, url string) {
 	if err = errors.Join(err, conn.Close(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	bin := filepath.Join(t.TempDir(), "dipwell")
-	if out, err := exec.Command("go", "build", "-o", bin, "../cmd/dipwell").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	return dsn, served(t, exec.Command(bin, "serve", "--listen", "127.0.0.1:0", "--limit", "login=2/1h"))
+	bin = filepath.Join(t.TempDir(), "dipwell")
+	runs(t, "go", "build", "-o", bin, "../cmd/dipwell")
+	return dsn, served(t, exec.Command(bin, "serve", "--listen", "127.0.0.1:0", "--limit", "login=2/1h")), bin
 }
 
 // takesTwo runs a program that takes three times from a limit of two an hour.

@@ -2,6 +2,7 @@ package filestore
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -50,22 +51,16 @@ func (s trail) Audit(ctx context.Context, before string, n int) (page []store.Au
 	}
 	s.disk.mu.Lock() // otherwise it could read what a transaction still rolls back
 	defer s.disk.mu.Unlock()
-	rows, err := s.disk.conn.QueryContext(ctx, `select id, who, "action", "limit", key, what, note from `+s.log.Name+` where ? = '' or id < ? order by id desc limit ?`, before, before, n)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", store.ErrStore, err)
-	}
-	defer func() { _ = rows.Close() }() // read to its end, or given up
-	for rows.Next() {
+	err = s.disk.each(ctx, func(rows *sql.Rows) error {
 		var e store.AuditEntry
-		if err = rows.Scan(&e.ID, &e.Who, &e.Action, &e.Limit, &e.Key, &e.What, &e.Note); err == nil {
+		err := rows.Scan(&e.ID, &e.Who, &e.Action, &e.Limit, &e.Key, &e.What, &e.Note)
+		if err == nil {
 			e.At, err = catalog.EntryTime(e.ID)
 		}
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", store.ErrStore, err)
-		}
 		page = append(page, e)
-	}
-	if err = rows.Err(); err != nil {
+		return err
+	}, `select id, who, "action", "limit", key, what, note from `+s.log.Name+` where ? = '' or id < ? order by id desc limit ?`, before, before, n)
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", store.ErrStore, err)
 	}
 	return page, nil

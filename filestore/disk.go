@@ -145,9 +145,11 @@ func checkSize(path string, size int64, header []byte) error {
 	return nil
 }
 
-// checkLost rejects a path without a file beside which there is a file's log.
+// checkLost rejects a path without a file beside which there is a file's log. The file was
+// missing before; another process may have created it since, and then its log.
 func checkLost(path string) error {
-	if _, err := os.Lstat(path + "-wal"); err == nil {
+	_, logErr := os.Lstat(path + "-wal")
+	if _, err := os.Lstat(path); logErr == nil && errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("file %s is missing, but its log %s-wal exists: put the file back, or move the log away to start empty", path, path)
 	}
 	return nil
@@ -301,6 +303,21 @@ func (d *disk) writeReservation(of store.Reservation, h *store.Pending, idOf fun
 func (d *disk) exec(query string, args ...any) error {
 	_, err := d.conn.ExecContext(background, query, args...)
 	return err
+}
+
+// each calls f for each row that a query finds.
+func (d *disk) each(ctx context.Context, f func(*sql.Rows) error, query string, args ...any) error {
+	rows, err := d.conn.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }() // read to its end, or given up
+	for rows.Next() {
+		if err = f(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
 }
 
 // tx runs f in a transaction that is on the disk when tx returns nil.

@@ -2,6 +2,7 @@ package filestore
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"strings"
 	"time"
@@ -64,25 +65,24 @@ func (s *Store) live(d *store.Definition, r *bucket) bool {
 func (d *disk) page(id int64, from string, after bool, n int) (out []bucket, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	query := "select key, used, ts, version from buckets where limit_id = ? and key >= ? order by key limit ?"
+	query := "select limit_id, key, used, ts, version from buckets where limit_id = ? and key >= ? order by key limit ?"
 	if after {
-		query = "select key, used, ts, version from buckets where limit_id = ? and key > ? order by key limit ?"
+		query = strings.Replace(query, ">=", ">", 1)
 	}
-	rows, err := d.conn.QueryContext(background, query, id, from, n)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		r := bucket{limit: id}
-		var version int64
-		if err = rows.Scan(&r.key, &r.state.Used, &r.state.TS, &version); err != nil {
-			return nil, err
-		}
-		r.state.Version = uint32(version)
+	err = d.each(background, func(rows *sql.Rows) error {
+		r, err := scanBucket(rows)
 		out = append(out, r)
-	}
-	return out, rows.Err()
+		return err
+	}, query, id, from, n)
+	return out, err
+}
+
+// scanBucket reads limit_id, key, used, ts and version, and the columns after them into more.
+func scanBucket(rows *sql.Rows, more ...any) (r bucket, err error) {
+	var version int64
+	err = rows.Scan(append([]any{&r.limit, &r.key, &r.state.Used, &r.state.TS, &version}, more...)...)
+	r.state.Version = uint32(version)
+	return r, err
 }
 
 // The writer sweeps the file in pages: one after each cycle, and one every sweepEvery
@@ -153,31 +153,26 @@ func (d *disk) sweep(s *Store, at *sweepPos, page, n int) (swept int, more bool,
 	now := s.now()
 	var full, ended []rowKey // ended: rows of overrides that have ended
 	err = d.tx(func() error {
-		rows, err := d.conn.QueryContext(background, "select limit_id, key, used, ts, version from buckets where (limit_id, key) > (?, ?) order by limit_id, key limit ?",
-			at.limit, at.key, page)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = rows.Close() }() // read to its end, or given up
 		seen := 0
-		for ; rows.Next(); seen++ {
-			var r bucket
-			var version int64
-			if err = rows.Scan(&r.limit, &r.key, &r.state.Used, &r.state.TS, &version); err != nil {
+		err := d.each(background, func(rows *sql.Rows) error {
+			seen++
+			var held bool // it has lows, which are converted with its records
+			r, err := scanBucket(rows, &held)
+			if err != nil {
 				return err
 			}
-			r.state.Version = uint32(version)
 			at.limit, at.key = r.limit, r.key
 			def := defs[r.limit]
 			switch {
-			case len(full)+len(ended) >= n || def != nil && !s.full(def, &r, now):
+			case len(full)+len(ended) >= n || def != nil && (held && r.state.Version != def.Number || !s.full(def, &r, now)):
 			case def != nil && terms.IsOverride(r.state.Version):
 				ended = append(ended, rowKey{r.limit, r.key})
 			default:
 				full = append(full, rowKey{r.limit, r.key})
 			}
-		}
-		if err = rows.Close(); err != nil {
+			return nil
+		}, "select limit_id, key, used, ts, version, lows is not null from buckets where (limit_id, key) > (?, ?) order by limit_id, key limit ?", at.limit, at.key, page)
+		if err != nil {
 			return err
 		}
 		if more = seen == page; !more {
@@ -193,7 +188,7 @@ func (d *disk) sweep(s *Store, at *sweepPos, page, n int) (swept int, more bool,
 				return err
 			}
 		}
-		return rows.Err()
+		return nil
 	})
 	return len(full), more, err
 }

@@ -2,6 +2,7 @@ package filestore
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -26,7 +27,7 @@ type limits struct {
 var _ catalog.Backend = (*limits)(nil)
 
 func (p *limits) open(s *Store) error {
-	p.s = s
+	p.s, p.reg.EachOverride = s, s.mem.EachOverride
 	p.cat = catalog.New(p, s.mem.Registry(), catalog.Config{Error: s.storeError})
 	return p.cat.Open(background)
 }
@@ -63,17 +64,12 @@ func (p *limits) Prepare(context.Context) error {
 }
 
 func (p *limits) readLimits(versions map[int64][]catalog.Version) error {
-	rows, err := p.s.disk.conn.QueryContext(background, "select id, name, definition, owner, version from limits")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = rows.Close() }() // read to its end, or given up
 	var defs []*store.Definition
-	for rows.Next() {
+	err := p.s.disk.each(background, func(rows *sql.Rows) error {
 		var id int64
 		var number uint32
 		var name, text, owner string
-		if err = rows.Scan(&id, &name, &text, &owner, &number); err != nil {
+		if err := rows.Scan(&id, &name, &text, &owner, &number); err != nil {
 			return err
 		}
 		l, err := catalog.ParseSettings(text)
@@ -89,43 +85,46 @@ func (p *limits) readLimits(versions map[int64][]catalog.Version) error {
 		}
 		defs = append(defs, d)
 		p.ids.Store(name, id)
+		return nil
+	}, "select id, name, definition, owner, version from limits")
+	if err == nil {
+		p.reg.Install(defs)
 	}
-	if err = rows.Err(); err != nil {
-		return err
-	}
-	p.reg.Install(defs)
-	return nil
+	return err
 }
 
 // readVersions returns the versions by the ids of their limits.
 func (p *limits) readVersions() (map[int64][]catalog.Version, error) {
-	rows, err := p.s.disk.conn.QueryContext(background, "select limit_id, "+catalog.List("", catalog.VersionColumns)+" from versions order by limit_id, number")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }() // read to its end, or given up
 	out := map[int64][]catalog.Version{}
-	for rows.Next() {
+	err := p.s.disk.each(background, func(rows *sql.Rows) error {
 		var limit int64
 		var v catalog.Version
-		if err = rows.Scan(append([]any{&limit}, v.Fields()...)...); err != nil {
-			return nil, err
-		}
+		err := rows.Scan(append([]any{&limit}, v.Fields()...)...)
 		out[limit] = append(out[limit], v)
-	}
-	return out, rows.Err()
+		return err
+	}, "select limit_id, "+catalog.List("", catalog.VersionColumns)+" from versions order by limit_id, number")
+	return out, err
 }
 
 // Read returns the definitions.
-func (p *limits) Read(context.Context) (*catalog.Limits, error) {
+func (p *limits) Read(_ context.Context, only string) (*catalog.Limits, error) {
+	if d := p.reg.Lookup(only); d != nil {
+		return &catalog.Limits{Only: only, Defs: []*store.Definition{d}}, nil
+	}
 	return &catalog.Limits{Defs: p.reg.All()}, nil
 }
 
 // Revision is constant, because no other process changes the file.
 func (*limits) Revision(context.Context) (int64, error) { return 0, nil }
 
-// Install passes the definitions to the store in memory.
-func (p *limits) Install(l *catalog.Limits) error { return p.s.mem.Install(l.Defs) }
+// Install passes the definitions to the store in memory. One that was read alone is there
+// already, from Put.
+func (p *limits) Install(l *catalog.Limits) error {
+	if l.Only != "" {
+		return nil
+	}
+	return p.s.mem.Install(l.Defs)
+}
 
 const (
 	maxPast    = 64   // past versions of a limit above which Put converts the rows of older versions and deletes these
@@ -134,15 +133,17 @@ const (
 )
 
 // Put adds or changes a limit in the file.
-func (p *limits) Put(_ context.Context, l store.Limit, owner string) (changed bool, err error) {
+func (p *limits) Put(_ context.Context, l store.Limit, owner string) (change int64, err error) {
 	if p.s.state.Load()&stateClosed != 0 {
-		return false, p.s.unavailable()
+		return 0, p.s.unavailable()
 	}
+	p.s.fitting.Lock() // until the store in memory has the definition
+	defer p.s.fitting.Unlock()
 	old := p.reg.Lookup(l.Name)
 	undo := func() { p.restore(l.Name, old) }
 	d, err := p.reg.Define(p.s.now(), l, owner)
 	if err != nil || d == old {
-		return false, err
+		return 0, err
 	}
 	if len(d.Past) > maxPast {
 		if err = p.retire(d); err == nil {
@@ -154,8 +155,10 @@ func (p *limits) Put(_ context.Context, l store.Limit, owner string) (changed bo
 	}
 	if err != nil {
 		undo()
+	} else {
+		err = p.s.mem.InstallOne(p.reg.Lookup(l.Name)) // which knows by now whether it is a parent
 	}
-	return true, p.s.storeError(err)
+	return 0, p.s.storeError(err)
 }
 
 // restore undoes a change of a limit that could not be written. old is the previous
@@ -217,7 +220,6 @@ func (p *limits) retire(d *store.Definition) error {
 	err := disk.tx(func() error {
 		row := disk.conn.QueryRowContext(background, `select coalesce(min(version), ?2) from (
 			select version & ?3 as version from buckets where limit_id = ?1 and version > 0
-			union all select version & ?3 from records where limit_id = ?1 and version > 0
 			union all select override ->> 'version' from overrides where limit_id = ?1 union all select ?2)`, id, int64(d.Number)-keepPast, terms.MaxVersion)
 		if err := row.Scan(&oldest); err != nil {
 			return err
@@ -230,7 +232,7 @@ func (p *limits) retire(d *store.Definition) error {
 	return err
 }
 
-// renew converts the rows, records and overrides of versions older than the one before d.
+// renew converts the rows and overrides of versions older than the one before d.
 // All rows in memory are also in the file, once the dirty keys are written.
 func (p *limits) renew(d *store.Definition) error {
 	s, present := p.s, p.s.mem.Registry().Lookup(d.Name)
@@ -263,23 +265,16 @@ func (p *limits) renew(d *store.Definition) error {
 func (d *disk) olderKeys(id int64, present uint32, after *string) (keys []string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	rows, err := d.conn.QueryContext(background, `select key from (
+	err = d.each(background, func(rows *sql.Rows) error {
+		var key string
+		err := rows.Scan(&key)
+		keys = append(keys, key)
+		return err
+	}, `select key from (
 		select key from buckets where limit_id = ?1 and version > 0 and version & ?4 < ?2
-		union select key from records where limit_id = ?1 and version > 0 and version & ?4 < ?2
 		union select key from overrides where limit_id = ?1 and override ->> 'version' < ?2) where ?3 is null or key > ?3 order by key limit ?5`,
 		id, int64(present), after, terms.MaxVersion, renewChunk)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }() // read to its end, or given up
-	for rows.Next() {
-		var key string
-		if err = rows.Scan(&key); err != nil {
-			return nil, err
-		}
-		keys = append(keys, key)
-	}
-	return keys, rows.Err()
+	return keys, err
 }
 
 // Drop deletes a limit. From now on its rows are ignored; sweeps delete them.

@@ -12,14 +12,20 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
+// tooMany is the error of a file that has more than a bound in Config allows.
+type tooMany struct{ error }
+
+func (e tooMany) Unwrap() error { return e.error }
+
 // load reads the file into memory.
 func (s *Store) load(c Config) error {
 	var now int64
-	if err := s.disk.conn.QueryRowContext(background, "select now from clock").Scan(&now); err != nil {
-		return s.disk.readError(err)
+	err := s.disk.conn.QueryRowContext(background, "select now from clock").Scan(&now)
+	if err == nil && (now < 0 || now > store.MaxInt) {
+		err = fmt.Errorf("the clock has %d", now)
 	}
-	if now < 0 || now > store.MaxInt {
-		return s.disk.readError(fmt.Errorf("the clock has %d", now))
+	if err != nil {
+		return s.disk.readError(err)
 	}
 	mem, err := memory.New(memory.Config{MaxKeys: c.MaxKeys, MaxKeyBytes: c.MaxKeyBytes, MaxReservations: c.MaxReservations, MaxHolds: c.MaxHolds, MaxOverrides: c.MaxOverrides, Clock: c.Clock, NotBefore: now})
 	if err != nil {
@@ -29,22 +35,11 @@ func (s *Store) load(c Config) error {
 	if err = s.limits.open(s); err != nil {
 		return err
 	}
-	defs := s.limits.byID(&s.limits.reg)
-	if err = s.loadOverrides(defs); err != nil {
-		return err
-	}
-	records, pending, err := s.readRecords(defs)
-	if err != nil {
+	switch err = s.loadAll(s.limits.byID(&s.limits.reg)); {
+	case errors.As(err, new(tooMany)):
+		return fmt.Errorf("file %s has more %w", s.path, err)
+	case err != nil:
 		return s.disk.readError(err)
-	}
-	if err = s.loadRows(defs, records); err != nil {
-		return err
-	}
-	if err = s.loadRecords(defs, records, pending); err != nil {
-		return err
-	}
-	if err = s.loadHolds(); err != nil {
-		return err
 	}
 	// Holds that memory forgets before anybody watches it. If this fails, the next Open
 	// does it.
@@ -52,48 +47,56 @@ func (s *Store) load(c Config) error {
 	return nil
 }
 
+func (s *Store) loadAll(defs map[int64]*store.Definition) error {
+	if err := s.loadOverrides(defs); err != nil {
+		return err
+	}
+	records, pending, err := s.readRecords(defs)
+	if err == nil {
+		err = s.loadRows(defs, records)
+	}
+	if err == nil {
+		err = s.loadRecords(defs, records, pending)
+	}
+	if err == nil {
+		err = s.loadHolds()
+	}
+	return err
+}
+
 // loadRows puts all rows that are not full into memory. It ignores the lows of a row that
 // has no records.
 func (s *Store) loadRows(defs map[int64]*store.Definition, records map[rowKey][]store.Record) error {
-	rows, err := s.disk.conn.QueryContext(background, "select limit_id, key, used, ts, version, lows from buckets")
-	if err != nil {
-		return s.disk.readError(err)
-	}
-	defer func() { _ = rows.Close() }() // read to its end, or given up
 	now := s.now()
-	var at rowKey
-	var version int64
-	var lows sql.NullString
-	for rows.Next() {
+	return s.disk.each(background, func(rows *sql.Rows) error {
+		var at rowKey
+		var version int64
+		var lows sql.NullString
 		var row store.State
-		if err = rows.Scan(&at.limit, &at.key, &row.Used, &row.TS, &version, &lows); err != nil {
-			return s.disk.readError(err)
+		if err := rows.Scan(&at.limit, &at.key, &row.Used, &row.TS, &version, &lows); err != nil {
+			return err
 		}
 		d := defs[at.limit]
 		if d == nil {
-			continue // its limit was dropped; a sweep deletes it
+			return nil // its limit was dropped; a sweep deletes it
 		}
+		var err error
 		if row.Version = uint32(version); version != column(row.Version) {
 			err = fmt.Errorf("version %d is out of range", version)
 		} else if err = checkRow(d, at.key, row); err == nil && lows.Valid && len(records[at]) > 0 {
 			row.Lows, err = parseLows(lows.String)
 		}
 		if err != nil {
-			return s.disk.readError(fmt.Errorf("limit %s, key %q: %w", d.Name, at.key, err))
+			return fmt.Errorf("limit %s, key %q: %w", d.Name, at.key, err)
 		}
 		if d.Full(row, now) {
-			continue
+			return nil
 		}
 		if err = s.mem.Put(d, at.key, row); errors.Is(err, store.ErrFull) {
-			return fmt.Errorf("file %s has more keys in use than MaxKeys (max_keys) or MaxKeyBytes (max_key_bytes) allow; after %d of them: %w", s.path, s.mem.Stats().Keys, err)
-		} else if err != nil {
-			return s.disk.readError(err)
+			return tooMany{fmt.Errorf("keys in use than MaxKeys (max_keys) or MaxKeyBytes (max_key_bytes) allow; after %d of them: %w", s.mem.Stats().Keys, err)}
 		}
-	}
-	if err = rows.Err(); err != nil {
-		return s.disk.readError(err)
-	}
-	return nil
+		return err
+	}, "select limit_id, key, used, ts, version, lows from buckets")
 }
 
 func checkRow(d *store.Definition, key string, row store.State) error {

@@ -115,3 +115,15 @@ func TestLinkToNewFile(t *testing.T) {
 		}
 	}
 }
+
+// A file that another process creates after it was found missing, and its log, are not lost.
+func TestCreatedMeanwhile(t *testing.T) {
+	path := fresh(t)
+	_ = open(t, path, Config{})
+	if _, err := os.Lstat(path + "-wal"); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkLost(path); err != nil {
+		t.Error(err)
+	}
+}

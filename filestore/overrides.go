@@ -2,6 +2,7 @@ package filestore
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,8 @@ var _ store.Overrider = overrides{}
 // override is on the disk. If the disk fails meanwhile, the error wraps
 // store.ErrOutcomeUnknown: the override decides, and will be written once the disk does.
 func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
+	s.fitting.RLock()
+	defer s.fitting.RUnlock()
 	err := s.changeOverride(d, o.Key, func() (err error) {
 		o, err = s.mem.SetOverride(ctx, d, o)
 		return err
@@ -71,20 +74,15 @@ func (d *disk) writeOverride(r *bucket) error {
 // loadOverrides reads all overrides into memory, including ended ones, because their rows
 // have to be converted as of their end.
 func (s *Store) loadOverrides(defs map[int64]*store.Definition) error {
-	rows, err := s.disk.conn.QueryContext(background, "select limit_id, key, override from overrides")
-	if err != nil {
-		return s.disk.readError(err)
-	}
-	defer func() { _ = rows.Close() }() // read to its end, or given up
-	for rows.Next() {
+	return s.disk.each(background, func(rows *sql.Rows) error {
 		var limit int64
 		var key, text string
-		if err = rows.Scan(&limit, &key, &text); err != nil {
-			return s.disk.readError(err)
+		if err := rows.Scan(&limit, &key, &text); err != nil {
+			return err
 		}
 		d := defs[limit]
 		if d == nil {
-			continue // its limit was dropped
+			return nil // its limit was dropped
 		}
 		o, err := catalog.DecodeOverride(key, text)
 		for x := o; err == nil && x != nil; x = x.Under {
@@ -93,18 +91,16 @@ func (s *Store) loadOverrides(defs map[int64]*store.Definition) error {
 			}
 		}
 		if err == nil {
-			if err = s.mem.PutOverride(d, o); errors.Is(err, store.ErrFull) {
-				return fmt.Errorf("file %s has more overrides than MaxOverrides", s.path)
-			}
+			err = s.mem.PutOverride(d, o)
 		}
-		if err != nil {
-			return s.disk.readError(fmt.Errorf("override of limit %s, key %q: %w", d.Name, key, err))
+		switch {
+		case errors.Is(err, store.ErrFull):
+			return tooMany{errors.New("overrides than MaxOverrides")}
+		case err != nil:
+			return fmt.Errorf("override of limit %s, key %q: %w", d.Name, key, err)
 		}
-	}
-	if err = rows.Err(); err != nil {
-		return s.disk.readError(err)
-	}
-	return nil
+		return nil
+	}, "select limit_id, key, override from overrides")
 }
 
 func (d *disk) writeHold(id string, h *store.Hold) error {
@@ -119,26 +115,19 @@ func (d *disk) writeHold(id string, h *store.Hold) error {
 }
 
 func (s *Store) loadHolds() error {
-	rows, err := s.disk.conn.QueryContext(background, "select id, hold from holds order by forget")
-	if err != nil {
-		return s.disk.readError(err)
-	}
-	defer func() { _ = rows.Close() }() // read to its end, or given up
-	for rows.Next() {
+	return s.disk.each(background, func(rows *sql.Rows) error {
 		var id, text string
 		var h store.Hold
-		if err = rows.Scan(&id, &text); err == nil {
+		err := rows.Scan(&id, &text)
+		if err == nil {
 			err = json.Unmarshal([]byte(text), &h)
 		}
 		if err != nil {
-			return s.disk.readError(fmt.Errorf("hold %q: %w", id, err))
+			return fmt.Errorf("hold %q: %w", id, err)
 		}
-		if err = s.mem.PutHold(id, h); err != nil {
-			return fmt.Errorf("file %s has more holds than MaxHolds", s.path)
+		if s.mem.PutHold(id, h) != nil {
+			return tooMany{errors.New("holds than MaxHolds")}
 		}
-	}
-	if err = rows.Err(); err != nil {
-		return s.disk.readError(err)
-	}
-	return nil
+		return nil
+	}, "select id, hold from holds order by forget")
 }

@@ -1,6 +1,7 @@
 package filestore
 
 import (
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -56,9 +57,9 @@ func (d *disk) writeRecords(of map[rowKey]map[store.RecordID]*store.Record) erro
 			if r == nil {
 				err = d.exec("delete from records where limit_id = ? and key = ? and mark = ? and number = ?", row.limit, row.key, id.Mark, id.Number)
 			} else {
-				err = d.exec(`insert into records (limit_id, key, mark, number, units, slack, version, due, ends, rest, hold, expires) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-					on conflict do update set units = excluded.units, slack = excluded.slack, version = excluded.version, ends = excluded.ends, rest = excluded.rest, expires = excluded.expires`,
-					row.limit, row.key, id.Mark, id.Number, r.Units, r.Slack, column(r.Version), r.Due, r.Ends, r.Rest, r.Hold, r.Expires)
+				err = d.exec(`insert into records (limit_id, key, mark, number, units, slack, unit, due, ends, rest, hold, expires) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+					on conflict do update set units = excluded.units, slack = excluded.slack, unit = excluded.unit, ends = excluded.ends, rest = excluded.rest, expires = excluded.expires`,
+					row.limit, row.key, id.Mark, id.Number, r.Units, r.Slack, r.Unit, r.Due, r.Ends, r.Rest, r.Hold, r.Expires)
 			}
 			if err != nil {
 				return err
@@ -71,48 +72,42 @@ func (d *disk) writeRecords(of map[rowKey]map[store.RecordID]*store.Record) erro
 // readRecords returns the records of each row in order of number, and the
 // reservations that can cancel them, by id.
 func (s *Store) readRecords(defs map[int64]*store.Definition) (map[rowKey][]store.Record, map[string]*store.Pending, error) {
-	rows, err := s.disk.conn.QueryContext(background, "select limit_id, key, mark, number, units, slack, version, due, ends, rest, hold, expires, coalesce(id, ''), parts from records order by number")
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() { _ = rows.Close() }() // read to its end, or given up
 	records, pending, parts := map[rowKey][]store.Record{}, map[string]*store.Pending{}, map[string]int{}
-	for rows.Next() {
+	err := s.disk.each(background, func(rows *sql.Rows) error {
 		var row rowKey
 		var r store.Record
-		var version int64
 		var of int
 		var text string
-		if err = rows.Scan(&row.limit, &row.key, &r.Mark, &r.Number, &r.Units, &r.Slack, &version, &r.Due, &r.Ends, &r.Rest, &r.Hold, &r.Expires, &text, &of); err != nil {
-			return nil, nil, err
+		if err := rows.Scan(&row.limit, &row.key, &r.Mark, &r.Number, &r.Units, &r.Slack, &r.Unit, &r.Due, &r.Ends, &r.Rest, &r.Hold, &r.Expires, &text, &of); err != nil {
+			return err
 		}
-		r.Version = uint32(version)
 		d := defs[row.limit]
 		if d == nil {
-			continue // its limit was dropped; a sweep deletes it
+			return nil // its limit was dropped; a sweep deletes it
 		}
-		if err = checkRecord(d, &r); err != nil {
-			return nil, nil, fmt.Errorf("limit %s, key %q: %w", d.Name, row.key, err)
+		if err := checkRecord(&r); err != nil {
+			return fmt.Errorf("limit %s, key %q: %w", d.Name, row.key, err)
 		}
 		records[row] = append(records[row], r)
 		if text == "" {
-			continue // no reservation can cancel it
+			return nil // no reservation can cancel it
 		}
 		if pending[text] == nil {
 			pending[text], parts[text] = &store.Pending{Due: r.Ends}, of
 		}
 		pending[text].Parts = append(pending[text].Parts, store.Part{Limit: d.Name, Key: row.key, Mark: r.Mark, Number: r.Number})
-	}
+		return nil
+	}, "select limit_id, key, mark, number, units, slack, unit, due, ends, rest, hold, expires, coalesce(id, ''), parts from records order by number")
 	for id, h := range pending {
 		if parts[id] > len(h.Parts) { // one of its keys was reset
 			delete(pending, id)
 		}
 	}
-	return records, pending, rows.Err()
+	return records, pending, err
 }
 
-func checkRecord(d *store.Definition, r *store.Record) error {
-	for _, n := range []int64{r.Mark, r.Number, r.Units, r.Slack + 1} {
+func checkRecord(r *store.Record) error {
+	for _, n := range []int64{r.Mark, r.Number, r.Units, r.Unit - 1, r.Slack + 1} {
 		if n < 0 || n > store.MaxInt {
 			return fmt.Errorf("record %d of list %d has a number out of range: %d", r.Number, r.Mark, n)
 		}
@@ -122,9 +117,6 @@ func checkRecord(d *store.Definition, r *store.Record) error {
 			return fmt.Errorf("record %d of list %d has an instant out of range: %d", r.Number, r.Mark, at)
 		}
 	}
-	if !exists(d, r.Version) {
-		return fmt.Errorf("record %d has version %d of the limit, which does not exist", r.Number, column(r.Version))
-	}
 	return nil
 }
 
@@ -132,7 +124,7 @@ func checkRecord(d *store.Definition, r *store.Record) error {
 func (s *Store) loadRecords(defs map[int64]*store.Definition, records map[rowKey][]store.Record, pending map[string]*store.Pending) (err error) {
 	for row, of := range records {
 		if err = s.mem.PutRecords(defs[row.limit], row.key, of); err != nil {
-			return fmt.Errorf("file %s has more reservations than MaxReservations", s.path)
+			return tooMany{errors.New("reservations than MaxReservations")}
 		}
 	}
 	now := s.now()
@@ -142,7 +134,7 @@ func (s *Store) loadRecords(defs map[int64]*store.Definition, records map[rowKey
 			continue
 		}
 		if err = s.mem.PutReservation(id, *h); err != nil {
-			return fmt.Errorf("file %s has more reservations than MaxReservations", s.path)
+			return tooMany{errors.New("reservations than MaxReservations")}
 		}
 	}
 	return nil
@@ -223,17 +215,11 @@ func (s *Store) written(keys []rowKey, defs map[int64]*store.Definition) []rowKe
 }
 
 func (d *disk) recordKeys(at *sweepPos, page int) (keys []rowKey, err error) {
-	rows, err := d.conn.QueryContext(background, "select distinct limit_id, key from records where (limit_id, key) > (?, ?) order by 1, 2 limit ?", at.limit, at.key, page)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }() // read to its end, or given up
-	for rows.Next() {
+	err = d.each(background, func(rows *sql.Rows) error {
 		var row rowKey
-		if err = rows.Scan(&row.limit, &row.key); err != nil {
-			return nil, err
-		}
+		err := rows.Scan(&row.limit, &row.key)
 		keys = append(keys, row)
-	}
-	return keys, rows.Err()
+		return err
+	}, "select distinct limit_id, key from records where (limit_id, key) > (?, ?) order by 1, 2 limit ?", at.limit, at.key, page)
+	return keys, err
 }

@@ -26,6 +26,7 @@ create table versions (
     max_used   integer not null, -- units
     leaky      integer not null,
     spread     integer not null,
+    sliding    integer not null,
     per        text not null,
     start      text not null,
     settings   text not null, -- of the limit, as limits.definition has them; '': not known
@@ -50,8 +51,8 @@ create table records (
     mark     integer not null,
     number   integer not null,
     units    integer not null,
+    unit     integer not null, -- of the units in a token
     slack    integer not null, -- -1: it does not wait
-    version  integer not null,
     due      integer not null,
     ends     integer not null,
     rest     integer not null, -- 1: it was cancelled, and units are what is withheld

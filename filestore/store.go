@@ -62,6 +62,7 @@ type Store struct {
 	disk     *disk
 	limits   limits
 	writer   writer
+	fitting  sync.RWMutex // locked before multi, while a limit changes, and for reading while an override is set
 
 	// Calls that change several keys, or reservations, lock multi for reading. The writer
 	// locks it for writing, so that it sees all of such a call's changes or none.

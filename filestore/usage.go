@@ -2,6 +2,7 @@ package filestore
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 
 	"github.com/dipwell/dipwell/internal/catalog"
@@ -48,20 +49,14 @@ func (s usage) Usage(ctx context.Context, d *store.Definition, key string, from,
 	id, _ := s.limits.lookupID(d.Name)
 	s.disk.mu.Lock() // otherwise it could read what a transaction still rolls back
 	defer s.disk.mu.Unlock()
-	rows, err := s.disk.conn.QueryContext(ctx, "select hour, allowed, refused, tokens from usage where limit_id = ? and key = ? and hour >= ? and hour < ? order by hour",
+	err = s.disk.each(ctx, func(rows *sql.Rows) error {
+		l := store.UsageLine{Limit: d.Name, Key: key}
+		err := rows.Scan(&l.Hour, &l.Allowed, &l.Refused, &l.Tokens)
+		list = append(list, l)
+		return err
+	}, "select hour, allowed, refused, tokens from usage where limit_id = ? and key = ? and hour >= ? and hour < ? order by hour",
 		id, key, max(from, s.now()-catalog.UsageAge), to)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", store.ErrStore, err)
-	}
-	defer func() { _ = rows.Close() }() // read to its end, or given up
-	for rows.Next() {
-		l := store.UsageLine{Limit: d.Name, Key: key}
-		if err = rows.Scan(&l.Hour, &l.Allowed, &l.Refused, &l.Tokens); err != nil {
-			return nil, fmt.Errorf("%w: %w", store.ErrStore, err)
-		}
-		list = append(list, l)
-	}
-	if err = rows.Err(); err != nil {
 		return nil, fmt.Errorf("%w: %w", store.ErrStore, err)
 	}
 	return list, nil

@@ -42,3 +42,16 @@ func Example() {
 	// 200 "account";q=2;w=120 false
 	// 429 "account";q=2;w=120 true
 }
+
+// A user who is known has a bucket; everybody else has that of an address.
+func ExampleFirstOf() {
+	key := httplimit.FirstOf(httplimit.Header("X-User"), httplimit.ClientIP())
+
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	fmt.Println(key(r))
+	r.Header.Set("X-User", "ada")
+	fmt.Println(key(r))
+	// Output:
+	// 192.0.2.1 <nil>
+	// ada <nil>
+}

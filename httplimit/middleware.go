@@ -173,7 +173,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	case m.Refused != nil:
 		m.Refused(w, r, &d)
 	default:
-		Refuse(w, &d, http.StatusTooManyRequests)
+		Refuse(w, http.StatusTooManyRequests)
 	}
 }
 

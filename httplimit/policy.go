@@ -127,7 +127,7 @@ func (p *policy) boundary(reset time.Duration) int64 {
 }
 
 func windowed(def *store.Definition) bool {
-	return def.Algorithm == dipwell.FixedWindow || def.Algorithm == dipwell.Interval
+	return def.Algorithm == dipwell.FixedWindow || def.Algorithm == dipwell.Interval || def.Rule.Sliding
 }
 
 // policyWindow returns w in seconds: the time in which a whole burst comes back,

@@ -2,6 +2,7 @@ package memstore_test
 
 import (
 	"errors"
+	"reflect"
 	"testing"
 	"time"
 
@@ -75,6 +76,45 @@ func TestTakeDoesNotAllocate(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations a Take", n)
+	}
+}
+
+// Calls of several limits into one Decision use the array of its Limits again, and leave
+// nothing of an earlier call in it.
+func TestLimitsAreUsedAgain(t *testing.T) {
+	hour := store.Limit{Name: "org", Rate: 1, Period: time.Hour, Burst: 10}
+	child := hour
+	child.Name, child.Parent = "user", "org"
+	l, err := dipwell.New(open(t, memstore.Config{}), hour, child)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d dipwell.Decision
+	var first *dipwell.Decision
+	for i, call := range []func() error{
+		func() error {
+			return l.DoAll(t.Context(), &d, store.VerbTake, []dipwell.Take{{Limit: "org", Key: "a", Cost: 11}, {Limit: "org", Key: "b", Cost: 1}})
+		},
+		func() error {
+			return l.Do(t.Context(), &d, store.VerbTake, dipwell.Take{Limit: "user", Key: "b/c", Cost: 2})
+		},
+		func() error {
+			return l.DoAll(t.Context(), &d, store.VerbCheck, []dipwell.Take{{Limit: "org", Key: "a", Cost: 3}, {Limit: "org", Key: "b", Cost: 4}})
+		},
+	} {
+		if err := call(); err != nil || len(d.Limits) != 2 {
+			t.Fatal(d, err)
+		}
+		if first == nil {
+			first = &d.Limits[0]
+		}
+		if &d.Limits[0] != first {
+			t.Errorf("call %d: another array", i)
+		}
+	}
+	alone, err := l.Check(t.Context(), "org", "a", 3)
+	if err != nil || !reflect.DeepEqual(d.Limits[0], alone) {
+		t.Errorf("%+v, alone %+v, %v", d.Limits[0], alone, err)
 	}
 }
 

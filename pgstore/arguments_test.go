@@ -87,6 +87,8 @@ func TestArguments(t *testing.T) {
 			}
 			if pg := (*pgconn.PgError)(nil); err != nil && (!errors.As(err, &pg) || !slices.Contains([]string{"22023", "42704", "P0002", "0A000"}, pg.Code) || !strings.Contains(pg.Message, a[1])) {
 				t.Errorf("%s: %v", text, err)
+			} else if err != nil && strings.Count(pg.Where, "\n") > 12 { // psql prints it below the message
+				t.Errorf("%s: %v, with a context of\n%s", text, err, pg.Where)
 			}
 		}
 	}

@@ -113,7 +113,11 @@ func TestAuditOfLayers(t *testing.T) {
 		{"burst => 70, until => '2101-01-01Z'", "burst 70 until 2101-01-01T00:00:00Z, over rate 7"},
 		{"burst => 80, until => '2101-01-01Z'", "burst 80 until 2101-01-01T00:00:00Z, in place of burst 70 until 2101-01-01T00:00:00Z, over rate 7"},
 		{"rate => 9", "rate 9, in place of rate 7"},
+		{"start => '17 00:00 UTC'", "start 17 00:00 UTC, in place of rate 9"},
 	} {
+		if strings.HasPrefix(c[0], "start") {
+			must(t, pool, "select dipwell.define('api', 5, interval '1 month', algorithm => 'fixed_window')")
+		}
 		must(t, pool, "select dipwell.override('api', 'k', "+c[0]+")")
 		var what string
 		if err := pool.QueryRow(t.Context(), "select what from dipwell.audit order by id desc limit 1").Scan(&what); err != nil || what != c[1] {

@@ -2,8 +2,10 @@ package pgstore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -158,7 +160,7 @@ func TestLanes(t *testing.T) {
 	}
 }
 
-// TestLanesOfSeveralLimits checks that batches of several limits and groups
+// TestLanesOfSeveralLimits checks that batches of several limits, groups and holds
 // cannot deadlock and lose nothing. A batch locks the rows of all its limits
 // until it ends, and a group locks one row after the other. Both use the order
 // of ids, which is not the order of names.
@@ -185,8 +187,17 @@ func TestLanesOfSeveralLimits(t *testing.T) {
 				}
 				return g
 			}
-			for range 60 {
-				var b store.Batch
+			apply := func(b *store.Batch) {
+				err := s.Apply(ctx, b)
+				for i := range b.Groups {
+					g := &b.Groups[i]
+					if unknown := g.Settles() && g.Hold.ID == "nobody"; unknown != errors.Is(g.Err, store.ErrUnknownHold) || err != nil || !unknown && (g.Err != nil || !g.Allowed) {
+						t.Error(err, g.Err, g.Allowed)
+					}
+				}
+			}
+			for round := range 60 {
+				var b, end store.Batch
 				for range 10 {
 					b.Groups = append(b.Groups, group(random.IntN(3)))
 				}
@@ -195,12 +206,23 @@ func TestLanesOfSeveralLimits(t *testing.T) {
 				}
 				b.Groups = append(b.Groups, group(0))
 				b.Groups[len(b.Groups)-1].Ops[0].Verb = store.VerbTakeUpTo
-				err := s.Apply(ctx, &b)
-				for i := range b.Groups {
-					if g := &b.Groups[i]; err != nil || g.Err != nil || !g.Allowed {
-						t.Error(err, g.Err, g.Allowed)
+				for i := range 6 {
+					g := group(random.Perm(3)[:1+i/4]...)
+					g.Hold = &store.HoldCall{Verb: store.MakeHold, ID: fmt.Sprint(caller, "-", round, "-", i), TTL: 3600e6}
+					b.Groups = append(b.Groups, g)
+					if i < 4 { // settled to less, to what was taken, and to more
+						cost := int64(i % 3)
+						asked[slices.Index(names, g.Ops[0].Def.Name)].Add(cost - 1)
+						end.Groups = append(end.Groups, store.Group{Hold: &store.HoldCall{Verb: store.SettleHold, ID: g.Hold.ID, Costs: []int64{cost}}})
+					} else {
+						end.Groups = append(end.Groups, store.Group{Hold: &store.HoldCall{Verb: store.SettleHold, ID: g.Hold.ID}})
 					}
 				}
+				if round%10 == 0 { // fails, and with it the transaction of the others
+					end.Groups = append(end.Groups, store.Group{Hold: &store.HoldCall{Verb: store.SettleHold, ID: "nobody", Costs: []int64{1, 1}}})
+				}
+				apply(&b)
+				apply(&end)
 			}
 		})
 	}
@@ -224,5 +246,80 @@ func TestLanesOfSeveralLimits(t *testing.T) {
 	must(t, pool, "select pg_stat_clear_snapshot()")
 	if err := pool.QueryRow(ctx, "select deadlocks from pg_stat_database where datname = current_database()").Scan(&deadlocks); err != nil || deadlocks > 0 {
 		t.Errorf("%d deadlocks, %v", deadlocks, err)
+	}
+}
+
+// TestHoldsTogether checks that the holds of a batch, and their settles, need few transactions.
+func TestHoldsTogether(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	ctx := context.Background()
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	def, err := s.Define(ctx, store.Limit{Name: "a", Rate: 1, Period: 24 * time.Hour, Burst: 100}, store.OwnerCode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var holds, settles store.Batch
+	const n = 64
+	for i := range n {
+		id := fmt.Sprint("id", i)
+		holds.Groups = append(holds.Groups, store.Group{Ops: []store.Op{{Def: def, Key: fmt.Sprint("k", i%40), Cost: 3}}, Hold: &store.HoldCall{Verb: store.MakeHold, ID: id, TTL: 3600e6}})
+		settles.Groups = append(settles.Groups, store.Group{Hold: &store.HoldCall{Verb: store.SettleHold, ID: id, Costs: []int64{1}}})
+	}
+	for _, b := range []*store.Batch{&holds, &settles} {
+		if err := s.Apply(ctx, b); err != nil {
+			t.Fatal(err)
+		}
+		for i := range b.Groups {
+			if g := &b.Groups[i]; g.Err != nil || !g.Allowed || g.Hold.Repeated || len(g.Ops) != 1 {
+				t.Errorf("%+v: %v", g, g.Err)
+			}
+		}
+		var transactions, live int
+		if err := pool.QueryRow(ctx, "select count(distinct xmin::text), count(*) filter (where live) from dipwell.hold_parts").Scan(&transactions, &live); err != nil || transactions > n/32 || live != cond(b == &holds, n, 0) {
+			t.Errorf("%d transactions, %d live holds: %v", transactions, live, err)
+		}
+	}
+	for i := range 40 {
+		b := store.Batch{}
+		g, op := b.Single()
+		op.Def, op.Key, op.Verb = def, fmt.Sprint("k", i), store.VerbCheck
+		if err := s.Apply(ctx, &b); err != nil || g.Err != nil || op.Remaining != 100-1-int64(cond(i < n-40, 1, 0)) {
+			t.Errorf("%s: %+v, %v %v", op.Key, op.Answer, err, g.Err)
+		}
+	}
+}
+
+// TestDroppedLimitInBatch decides a batch of which one group is of a limit that was just dropped:
+// the groups that were decided in the same transaction must not be charged again.
+func TestDroppedLimitInBatch(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	ctx := context.Background()
+	s := newStore(t, pool, pgstore.Config{Poll: -1})
+	defs := map[string]*store.Definition{}
+	for _, name := range []string{"stays", "goes"} {
+		d, err := s.Define(ctx, store.Limit{Name: name, Algorithm: store.LeakyBucket, Rate: 1, Period: 24 * time.Hour, MaxDebt: 100}, store.OwnerCode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defs[name] = d
+	}
+	must(t, pool, "select dipwell_internal.drop_limit('goes', 'code')")
+	var b store.Batch
+	for i, name := range []string{"stays", "goes", "stays", "stays"} { // costs that have to wait, so that the function decides
+		b.Groups = append(b.Groups, store.Group{ID: store.Reservation{byte(i), 1}, Ops: []store.Op{{Def: defs[name], Key: fmt.Sprint("k", i), Verb: store.VerbTake, Cost: 5}}})
+	}
+	if err := s.Apply(ctx, &b); err != nil {
+		t.Fatal(err)
+	}
+	for i := range b.Groups {
+		if g := &b.Groups[i]; (g.Err == nil) != (g.Ops[0].Def.Name == "stays") || g.Err != nil && !errors.Is(g.Err, store.ErrUnknownLimit) {
+			t.Errorf("group %d: %v", i, g.Err)
+		}
+	}
+	var tokens []int64
+	if err := pool.QueryRow(ctx, "select array_agg(round(b.used / l.unit::numeric)::bigint order by b.key) from dipwell.buckets b join dipwell.limits l on l.id = b.limit_id").Scan(&tokens); err != nil || !slices.Equal(tokens, []int64{5, 5, 5}) {
+		t.Errorf("%d tokens are used, %v; want 5 of each key", tokens, err)
 	}
 }

@@ -146,7 +146,7 @@ func (s *Store) loadForCall(ctx context.Context) error {
 // that this transaction has locked.
 func (s *Store) readLimits(ctx context.Context) error {
 	l := s.limits
-	read, err := l.readLimits(ctx, s.db)
+	read, err := l.readLimits(ctx, s.db, "")
 	if err == nil {
 		for _, d := range read.Defs {
 			if e := (*l.entries.Load())[d.Name]; e != nil {
@@ -189,10 +189,10 @@ func (l *limits) Revision(ctx context.Context) (revision int64, err error) {
 	return revision, err
 }
 
-// Read reads all limits.
-func (l *limits) Read(ctx context.Context) (*catalog.Limits, error) {
+// Read reads all limits, or one.
+func (l *limits) Read(ctx context.Context, only string) (*catalog.Limits, error) {
 	asked := time.Since(l.started)
-	read, err := l.readLimits(ctx, l.db)
+	read, err := l.readLimits(ctx, l.db, only)
 	if err != nil {
 		return nil, err
 	}
@@ -210,17 +210,25 @@ func (l *limits) Read(ctx context.Context) (*catalog.Limits, error) {
 // Install makes entries of the limits.
 func (l *limits) Install(read *catalog.Limits) error {
 	old, entries := *l.entries.Load(), map[string]*entry{}
+	if read.Only != "" {
+		entries = maps.Clone(old)
+		delete(entries, read.Only)
+	}
 	for _, d := range read.Defs {
 		entries[d.Name] = l.newEntry(read.IDs[d.Name], d, old[d.Name])
 	}
-	l.reg.Install(read.Defs)
+	if read.Only == "" {
+		l.reg.Install(read.Defs)
+	} else {
+		l.reg.InstallOne(read.Only, read.Defs)
+	}
 	l.entries.Store(&entries)
 	return nil
 }
 
 func (l *limits) newEntry(id int32, d *store.Definition, old *entry) *entry {
-	e := &entry{id: id, def: d, plain: d.Rule.Every > 0 && !d.Rule.Leaky && d.Algorithm != store.Concurrency}
-	if old != nil && old.id == id && old.def.Number == d.Number && old.def.Overridden == d.Overridden {
+	e := &entry{id: id, def: d, plain: d.Even()}
+	if old != nil && old.id == id && old.def.Number == d.Number && old.def.Overridden == d.Overridden && old.def.KeepExpired == d.KeepExpired {
 		e.statements = old.statements
 	} else {
 		e.statements = l.s.engine().statements(id, d)
@@ -247,32 +255,44 @@ const revisionSQL = "select coalesce(sum(r.n), 0)::bigint from dipwell.revision 
 
 // loadSQL reads the limits, and of each the versions that this program misses: $1 has the
 // ids of those that it knows, $2 the last version of each that it has read. That one comes
-// again, so that it can be compared.
-var loadSQL = "select (" + revisionSQL + "), l.id, l.owner, l.version, coalesce(l.overridden, false), (select min(x.number) from dipwell.versions x where x.limit_id = l.id), " +
-	catalog.List("l.", catalog.LimitColumns) + ", " +
-	strings.Replace(catalog.List("v.", catalog.VersionColumns), `v."start"`, "coalesce(v.start, '')", 1) +
-	" from dipwell.limits l left join unnest($1::int[], $2::int[]) k (id, number) on k.id = l.id" +
-	" join dipwell.versions v on v.limit_id = l.id and v.number >= least(l.version, coalesce(k.number, 0)) order by l.id, v.number"
+// again, so that it can be compared. loadOneSQL reads the limit with the name $3.
+var (
+	loadSQL    = loadFrom + " order by l.id, v.number"
+	loadOneSQL = loadFrom + " where l.name = $3 order by v.number"
+	loadFrom   = "select (" + revisionSQL + "), l.id, l.owner, l.version, coalesce(l.overridden, false), (select min(x.number) from dipwell.versions x where x.limit_id = l.id), " +
+		catalog.List("l.", catalog.LimitColumns) + ", " +
+		strings.Replace(catalog.List("v.", catalog.VersionColumns), `v."start"`, "coalesce(v.start, '')", 1) +
+		" from dipwell.limits l left join unnest($1::int[], $2::int[]) k (id, number) on k.id = l.id" +
+		" join dipwell.versions v on v.limit_id = l.id and v.number >= least(l.version, coalesce(k.number, 0))"
+)
 
-// readLimits reads all limits with one statement, and so from one snapshot.
-func (l *limits) readLimits(ctx context.Context, db querier) (*catalog.Limits, error) {
-	known := map[int32]*store.Definition{}
-	for _, e := range *l.entries.Load() {
+// readLimits reads all limits, or only one, with one statement, and so from one snapshot.
+func (l *limits) readLimits(ctx context.Context, db querier, only string) (*catalog.Limits, error) {
+	known, entries := map[int32]*store.Definition{}, *l.entries.Load()
+	if e := entries[only]; e != nil {
 		known[e.id] = e.def
+	} else if only == "" {
+		for _, e := range entries {
+			known[e.id] = e.def
+		}
 	}
-	return readLimits(ctx, db, known)
+	return readLimits(ctx, db, only, known)
 }
 
-func readLimits(ctx context.Context, db querier, known map[int32]*store.Definition) (*catalog.Limits, error) {
+func readLimits(ctx context.Context, db querier, only string, known map[int32]*store.Definition) (*catalog.Limits, error) {
 	var ids, numbers []int32
 	for id, d := range known {
 		ids, numbers = append(ids, id), append(numbers, int32(d.Number)) //nolint:gosec // the column has 32 bits
 	}
-	rows, err := db.Query(ctx, loadSQL, ids, numbers)
+	sql, args := loadSQL, []any{ids, numbers}
+	if only != "" {
+		sql, args = loadOneSQL, append(args, only)
+	}
+	rows, err := db.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
 	}
-	read := &catalog.Limits{IDs: map[string]int32{}, Bad: map[string]error{}, Revision: -1}
+	read := &catalog.Limits{Only: only, IDs: map[string]int32{}, Bad: map[string]error{}, Revision: -1}
 	var id int32
 	var by string
 	var number, oldest uint32
@@ -301,21 +321,21 @@ func readLimits(ctx context.Context, db querier, known map[int32]*store.Definiti
 			read.Bad[name] = fmt.Errorf("%w: limit %s cannot be read: %w", store.ErrStore, name, err)
 			return nil
 		}
-		d.Overridden = overridden
+		d.Overridden = d.Overridden || overridden
 		read.Defs, read.IDs[name] = append(read.Defs, d), id
 		return nil
 	})
 	switch {
 	case err == nil && other:
-		return readLimits(ctx, db, nil)
-	case err != nil || len(read.Defs)+len(read.Bad) > 0:
+		return readLimits(ctx, db, only, nil)
+	case err != nil || only != "" || len(read.Defs)+len(read.Bad) > 0:
 		return read, err
 	}
 	if rows, err = db.Query(ctx, emptySQL); err != nil {
 		return nil, err
 	}
 	if _, err = pgx.ForEachRow(rows, []any{&read.Revision}, func() error { return nil }); err == nil && read.Revision < 0 {
-		return readLimits(ctx, db, nil) // there are some now
+		return readLimits(ctx, db, only, nil) // there are some now
 	}
 	return read, err
 }
@@ -343,12 +363,12 @@ const (
 )
 
 // Put stores a limit.
-func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed bool, err error) {
-	err = l.s.engine().put(ctx, limit, by)
+func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (change int64, err error) {
+	change, err = l.s.engine().put(ctx, limit, by)
 	if d := l.reg.Lookup(limit.Name); err == nil && d != nil && d.Number%retireEvery == 0 && !l.sweeps && l.s.autocommit() {
 		l.retire(ctx)
 	}
-	return true, defineError(err, limit.Name)
+	return change, defineError(err, limit.Name)
 }
 
 // retire looks for versions that no row needs. An error is only reported: the limit is stored.
@@ -376,56 +396,23 @@ func (l *limits) Drop(ctx context.Context, name, by string) error {
 const putSQL = `select dipwell_internal.put_limit(jsonb_populate_record(null::dipwell.limits, $1::jsonb),
     jsonb_populate_record(null::dipwell.versions, $2::jsonb), $3::bigint)`
 
-func (s functions) put(ctx context.Context, l store.Limit, by string) error {
+func (s functions) put(ctx context.Context, l store.Limit, by string) (change int64, err error) {
 	if err := s.limits.checkZone(ctx, l); err != nil {
-		return err
+		return 0, err
 	}
 	d, err := store.NewDefinition(l)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	v := catalog.NewVersion(&store.Version{Rule: d.Rule, Policy: d.Policy, Limit: l}, &l)
 	limit, err1 := record(catalog.LimitColumns, catalog.LimitValues(&l), map[string]any{"owner": by})
 	version, err2 := record(catalog.VersionColumns, v.Values(),
 		map[string]any{"months": v.Months, "days": v.Days, "clock": v.Clock, "zone": v.Zone})
 	if err := errors.Join(err1, err2); err != nil {
-		return err
+		return 0, err
 	}
-	if err := s.expireBefore(ctx, &l); err != nil {
-		return err
-	}
-	return s.change(ctx, 0, func(row pgx.Row) error { return row.Scan(nil) }, putSQL, limit, version, s.testNow())
-}
-
-// expireSQL gives back the expired holds of some keys of a limit. put_limit does the same
-// for all keys, but keeps their rows locked until it has stored the limit.
-const (
-	expireSQL = `select coalesce((select dipwell_internal.expire_before_change(l.id, $2, $3) from dipwell.limits l where l.name = $1), 0)`
-
-	expireKeys = 500 // keys in a transaction, which then takes well below a second
-)
-
-// expireBefore gives back the expired holds of a limit before it changes, so that
-// put_limit finds few of them and is quick. In the caller's transaction it leaves them
-// all to put_limit.
-func (s functions) expireBefore(ctx context.Context, l *store.Limit) error {
-	old := s.limits.reg.Lookup(l.Name)
-	if old == nil || old.Limit == *l || l.OnChange == store.StartOver || l.Algorithm == store.Concurrency || !s.autocommit() {
-		return nil
-	}
-	now, err := s.now(ctx) // once, because holds keep expiring meanwhile
-	if err != nil {
-		return err
-	}
-	for keys := int64(expireKeys); keys == expireKeys; {
-		next := func() error {
-			return s.db.QueryRow(ctx, expireSQL, l.Name, now, expireKeys).Scan(&keys)
-		}
-		if err := s.retry(ctx, next(), next); err != nil {
-			return err
-		}
-	}
-	return nil
+	err = s.change(ctx, 0, func(row pgx.Row) error { return row.Scan(&change) }, putSQL, limit, version, s.testNow())
+	return change, err
 }
 
 // record returns a row as a JSON object of columns and values, together with the entries
@@ -481,7 +468,7 @@ func defineError(err error, name string) error {
 			return &terms.OwnerError{Limit: name, Owner: pg.Detail}
 		case pg.Code == "55000" && pg.ConstraintName == "revision":
 			return &store.FieldError{Limit: name, Field: "revision", Reason: pg.Detail}
-		case pg.Code == "22023" && (pg.ConstraintName == "algorithm" || pg.ConstraintName == "parent"):
+		case pg.Code == "22023" && pg.ConstraintName != "":
 			return &store.FieldError{Limit: name, Field: pg.ConstraintName, Reason: strings.TrimPrefix(pg.Message, "limit "+name+": "+pg.ConstraintName+": ")}
 		case pg.Code == "42501":
 			return fmt.Errorf("%w: limit %s: grant dipwell_admin to this login, or define the limit as one that may: %w", store.ErrDenied, name, err)

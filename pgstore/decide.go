@@ -68,7 +68,7 @@ func (s *Store) decideArgs(g *store.Group, entries []*entry) []any {
 	if hasVariant(g) {
 		plans = make([]*string, n)
 	}
-	if special(g) {
+	if slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Floor > 0 || op.Fraction > 0 }) {
 		floors, fractions = make([]int64, n), make([]int64, n)
 	}
 	for i := range g.Ops {
@@ -132,7 +132,7 @@ func writes(g *store.Group) bool {
 			return true
 		}
 	}
-	return g.Cancel
+	return g.Cancel || g.Hold != nil
 }
 
 // testNow returns the time of the test's clock, or nil to use the server's

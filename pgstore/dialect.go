@@ -103,7 +103,7 @@ const (
 	updateRowSQL       = "update dipwell.buckets set used = $3, ts = $4, version = $5, lows = $6, low = $7, seen = 0 where limit_id = $1 and key = $2"
 	deleteRowSQL       = "delete from dipwell.buckets where limit_id = $1 and key = $2"
 	deleteUnchangedSQL = deleteRowSQL + " and used = $3 and ts = $4 and version = $5"
-	pageSQL            = "select limit_id, key, used, ts, version from dipwell.buckets where limit_id > $1 or limit_id = $1 and key > $2 order by limit_id, key limit $3"
+	pageSQL            = "select limit_id, key, used, ts, version, lows is not null from dipwell.buckets where limit_id > $1 or limit_id = $1 and key > $2 order by limit_id, key limit $3"
 )
 
 // detect returns the dialect of a portable schema, or nil if the schema is not

@@ -21,11 +21,11 @@
 //	                                        were not charged (readMany)
 //	    … only some calls of a key fit      decided in Go and written by set.sql
 //	several keys in a call                  set.sql
-//	a hold of one key, and its settle       one statement each (hold, settleSQL); if the key has
-//	                                        no row, it is inserted first
+//	a hold of one key, and its settle       hold_one and settle_one
 //	all else                                dipwell_internal.decide, give_back, hold_group or
-//	                                        settle_group; in a batch one for each group, in one
-//	                                        pipeline
+//	                                        settle_group
+//	the functions in a batch                one for each group, in one pipeline, up to 32 in a
+//	                                        transaction that locks their rows first
 //
 // The functions decide one group under the locks of its rows. They cost the server several
 // times as much as a statement above.
@@ -36,7 +36,7 @@
 //	                                       if nothing was charged, a SELECT that tells a
 //	                                       refusal, or an INSERT. If the limit has shards, a
 //	                                       SELECT first locks the better one of two rows
-//	take of a limit with parents           one statement for all rows (take_path)
+//	take of a limit with parents, take_all one statement for all rows (take_rows)
 //	hold, settle                           hold_one and settle_one
 //	all else                               dipwell_internal.decide, give_back, hold_group or
 //	                                       settle_group

@@ -31,15 +31,20 @@ var pages = []page{
 		"create role": "drop role web, limiter;",
 	}},
 	{"docs/tutorial/sql.md", "", nil},
+	{"docs/how-to/hosted-postgres.md", supabase, map[string]string{
+		"alter role authenticator": "drop owned by authenticated; drop role authenticator, authenticated;",
+	}},
 	{"docs/how-to/limits-by-plan.md", `create table customers (id int primary key, plan text not null);
 		insert into customers values (7, 'pro');
 		select dipwell.define('api', rate => 60, per => interval '1 minute', burst => 10);
 		select dipwell.define_plan('api', 'pro', rate => 600, burst => 1000);`, nil},
 	{"docs/how-to/customer-support.md", "select dipwell.define('api', rate => 60, per => interval '1 minute', usage => true);", nil},
+	{"docs/how-to/logins.md", "", nil},
 	{"docs/how-to/operations.md", "", nil},
 	{"docs/how-to/recipes.md", `create table orders (customer int, item text);
 		select dipwell.define('orders', 3, interval '1 hour')`, nil},
 	{"docs/how-to/shards.md", "", nil},
+	{"docs/how-to/windows.md", "", nil},
 	{"README.md", "", nil},
 }
 
@@ -125,7 +130,12 @@ func sessions(text string) (blocks [][]string) {
 
 func psql(t *testing.T, dsn, sql string) string {
 	t.Helper()
-	cmd := pgtest.Shared(t).Command("psql", "-X", "-q", "-P", "null=(null)", "-v", "VERBOSITY=terse", "-d", dsn)
+	return psqlOf(t, pgtest.Shared(t), dsn, sql)
+}
+
+func psqlOf(t *testing.T, server *pgtest.Server, dsn, sql string) string {
+	t.Helper()
+	cmd := server.Command("psql", "-X", "-q", "-P", "null=(null)", "-v", "VERBOSITY=terse", "-d", dsn)
 	cmd.Stdin = strings.NewReader(sql)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out

@@ -22,6 +22,8 @@ func TestDroppedNames(t *testing.T) {
 		{"hold('api', 'h', 30, ttl => '1 minute', id => 'h', plan => 'pro')", "true 20"},
 		{"take('api', 'o', 45)", "true 5"},
 		{"take('api', 'r', 45, plan => 'pro')", "true 5"},
+		{"drop_plan('api', 'pro')", `22023 limit api: plans: plan pro is missing, and an override gives it (the override of key "o", which must be changed or ended before)`},
+		{"end_override('api', 'o')", ""},
 		{"drop_plan('api', 'pro')", ""},
 		{"take('api', 'r', 1, plan => 'pro')", `42704 plan: limit api has no plan "pro"`},
 		{"take('api', 'o', 1, plan => 'pro')", `42704 plan: limit api has no plan "pro"`},

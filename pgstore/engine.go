@@ -22,7 +22,7 @@ type engine interface {
 	record(ctx context.Context, e store.AuditEntry) error
 
 	statements(id int32, d *store.Definition) statements
-	put(ctx context.Context, l store.Limit, by string) error
+	put(ctx context.Context, l store.Limit, by string) (change int64, err error)
 	drop(ctx context.Context, name, by string) error
 
 	sweep(ctx context.Context, n int) (int, error)

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"io/fs"
 	"slices"
 	"testing"
 	"time"
@@ -35,6 +36,9 @@ func (n NextSchema) Migrate(ctx context.Context, db DB, o MigrateOptions) ([]Mig
 
 // SQL is MigrationSQL of that program.
 func (n NextSchema) SQL(from int) string { return n.schema().print(MigrateOptions{From: from}) }
+
+// Files is MigrationFiles of that program.
+func (n NextSchema) Files() fs.FS { return n.schema().files(MigrateOptions{}) }
 
 // RevisionSQL reads the revision of the limits.
 const RevisionSQL = revisionSQL

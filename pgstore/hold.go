@@ -16,7 +16,10 @@ import (
 const heldColumns = `h.allowed, h.never, h.shadow, h.granted, h.remaining, h.retry, h.reset, h.used, h.ts, h.version, coalesce(h.bound, false),
     h.limit_id, h.key, h.takes, h.cost, coalesce(h.expires, 0), h.repeated, coalesce(h.plan, ''), h.row_plan, h.row_override`
 
+// holdOneSQL and settleOneSQL decide the most common calls, and return no row for all others.
 const (
+	holdOneSQL    = `select ` + heldColumns + ` from dipwell_internal.hold_one($1::text, $2::text, $3::bigint, $4::bigint, $5::text, $6::bigint) h where h.allowed`
+	settleOneSQL  = `select ` + heldColumns + ` from dipwell_internal.settle_one($1::text, $2::bigint, $3::bigint) h where h.allowed`
 	makeHoldSQL   = `select ` + heldColumns + ` from dipwell_internal.hold_group($1::int[], $2::text[], $3::bigint[], $4::int[], $5::text, $6::bigint, $7::bigint, $8::text[], $9::bigint[]) h`
 	settleHoldSQL = `select ` + heldColumns + ` from dipwell_internal.settle_group($1::text, $2::bigint[], $3::bigint) h`
 	extendHoldSQL = `select ` + heldColumns + ` from dipwell_internal.extend_group($1::text, $2::bigint, $3::bigint) h`
@@ -50,8 +53,8 @@ func readHeld(rows pgx.Rows) (all []held, err error) {
 	return all, err
 }
 
-func (s functions) askHeld(ctx context.Context, sql string, args ...any) ([]held, error) {
-	rows, err := s.db.Query(ctx, sql, args...)
+func (s functions) askHeld(ctx context.Context, q statement) ([]held, error) {
+	rows, err := s.db.Query(ctx, q.sql, q.args...)
 	var all []held
 	if err == nil {
 		all, err = readHeld(rows)
@@ -59,22 +62,30 @@ func (s functions) askHeld(ctx context.Context, sql string, args ...any) ([]held
 	return all, holdError(err)
 }
 
-// hold makes a hold.
-func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) error {
+// A statement is SQL with its parameters.
+type statement struct {
+	sql  string
+	args []any
+}
+
+// heldStatements returns the statement that decides a hold, settle or extend, and before it
+// the one that decides the most common calls with less work.
+func (s functions) heldStatements(g *store.Group, known []*entry) (first, all statement) {
 	c := g.Hold
-	if err := c.Check(g.Ops); err != nil {
-		return err
+	switch c.Verb {
+	case store.ExtendHold:
+		return first, statement{extendHoldSQL, []any{c.ID, c.TTL, s.testNow()}}
+	case store.SettleHold:
+		if len(c.Costs) <= 1 {
+			var cost *int64
+			if len(c.Costs) == 1 {
+				cost = &c.Costs[0]
+			}
+			first = statement{settleOneSQL, []any{c.ID, cost, s.testNow()}}
+		}
+		return first, statement{settleHoldSQL, []any{c.ID, c.Costs, s.testNow()}}
 	}
 	n := len(g.Ops)
-	for i := range g.Ops {
-		op := &g.Ops[i]
-		if op.Takes == 0 { // the ops are the takes
-			op.Takes = 1 << i
-		}
-	}
-	if done, err := s.makePlainHold(ctx, g, known[0]); done || err != nil {
-		return err
-	}
 	ids, keys, costs, takes := make([]int32, n), make([]string, n), make([]int64, n), make([]int32, n)
 	plans, floors := make([]*string, n), make([]int64, n)
 	for i := range g.Ops {
@@ -84,19 +95,94 @@ func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) err
 			plans[i] = &op.Def.Plan
 		}
 	}
-	all, err := s.askHeld(ctx, makeHoldSQL, ids, keys, costs, takes, c.ID, c.TTL, s.testNow(), plans, floors)
+	if op := &g.Ops[0]; n == 1 && op.Takes == 1 && op.Floor == 0 && op.Def.Plan == "" && s.overridden.of(known[0], op.Key) == nil {
+		first = statement{holdOneSQL, []any{op.Def.Name, keyOf(op), op.Cost, c.TTL, c.ID, s.testNow()}}
+	}
+	return first, statement{makeHoldSQL, []any{ids, keys, costs, takes, c.ID, c.TTL, s.testNow(), plans, floors}}
+}
+
+// keyOf returns the key of an op as SQL's callers give it: that of a shared limit is null.
+func keyOf(op *store.Op) *string {
+	if op.Def.Shared {
+		return nil
+	}
+	return &op.Key
+}
+
+// hold makes, settles or extends a hold.
+func (s functions) hold(ctx context.Context, g *store.Group, known []*entry) error {
+	if err := checkHold(g); err != nil {
+		return err
+	}
+	first, all := s.heldStatements(g, known)
+	if first.sql != "" {
+		if answers, err := s.askHeld(ctx, first); err != nil || len(answers) > 0 {
+			return s.answerHeld(ctx, g, answers, err)
+		}
+	}
+	answers, err := s.askHeld(ctx, all)
+	return s.answerHeld(ctx, g, answers, err)
+}
+
+// checkHold checks what the functions would, and says which ops are of which take.
+func checkHold(g *store.Group) error {
+	if err := g.Hold.Check(g.Ops); err != nil {
+		return err
+	}
+	for i, cost := range g.Hold.Costs {
+		if cost < 0 || cost > store.MaxInt {
+			return &store.FieldError{Field: costField(len(g.Hold.Costs), i), Reason: fmt.Sprintf("%d is not between 0 and 2^53-1", cost)}
+		}
+	}
+	for i := range g.Ops {
+		if op := &g.Ops[i]; op.Takes == 0 { // the ops are the takes
+			op.Takes = 1 << i
+		}
+	}
+	return nil
+}
+
+// answerHeld fills in the answers of a group, or returns err.
+func (s functions) answerHeld(ctx context.Context, g *store.Group, all []held, err error) error {
+	c := g.Hold
 	switch {
 	case err != nil:
 		return err
-	case len(all) < n:
+	case !g.Settles() && len(all) < len(g.Ops):
 		return store.ErrStaleDefinition // a limit was dropped
+	case g.Settles():
+		g.Ops = nil
 	}
-	g.Allowed, g.Reserved, c.Expires, c.Repeated = true, false, all[0].expires, all[0].repeated
+	g.Allowed, g.Reserved, c.Repeated = true, false, false
 	for i, h := range all {
+		c.Expires, c.Repeated = h.expires, h.repeated
+		if g.Settles() {
+			if op, ok := s.settledOp(ctx, &h); ok {
+				g.Ops = append(g.Ops, op)
+			}
+			continue
+		}
 		h.answer(&g.Ops[i])
 		g.Allowed = g.Allowed && h.Allowed
 	}
 	return nil
+}
+
+// settledOp returns the op of a part of a hold, unless its limit is unknown.
+func (s functions) settledOp(ctx context.Context, h *held) (op store.Op, ok bool) {
+	def := s.limits.byID(h.id)
+	if def == nil && s.loadForCall(ctx) == nil { // defined since the limits were read
+		def = s.limits.byID(h.id)
+	}
+	if def == nil {
+		return op, false
+	}
+	if plan := def.WithPlan(h.plan); plan != nil {
+		def = plan
+	}
+	op = store.Op{Def: def, Key: h.key, Takes: h.takes, Cost: h.cost}
+	h.answer(&op)
+	return op, true
 }
 
 // answer sets the answer of an op, and Def to the definition that decided it. If that is
@@ -110,49 +196,6 @@ func (h *held) answer(op *store.Op) {
 	if known && h.ts != nil {
 		op.Used, op.TS = *h.used, *h.ts
 	}
-}
-
-// settle settles or extends a hold.
-func (s functions) settle(ctx context.Context, g *store.Group) error {
-	c := g.Hold
-	if err := c.Check(nil); err != nil {
-		return err
-	}
-	for i, cost := range c.Costs {
-		if cost < 0 || cost > store.MaxInt {
-			return &store.FieldError{Field: costField(len(c.Costs), i), Reason: fmt.Sprintf("%d is not between 0 and 2^53-1", cost)}
-		}
-	}
-	if done, err := s.settlePlain(ctx, g); done || err != nil {
-		return err
-	}
-	var all []held
-	var err error
-	if c.Verb == store.ExtendHold {
-		all, err = s.askHeld(ctx, extendHoldSQL, c.ID, c.TTL, s.testNow())
-	} else {
-		all, err = s.askHeld(ctx, settleHoldSQL, c.ID, c.Costs, s.testNow())
-	}
-	if err != nil {
-		return err
-	}
-	g.Ops, g.Allowed, g.Reserved, c.Repeated = nil, true, false, false
-	for _, h := range all {
-		c.Expires, c.Repeated = h.expires, h.repeated
-		def := s.limits.byID(h.id)
-		if def == nil && s.loadForCall(ctx) == nil { // defined since the limits were read
-			def = s.limits.byID(h.id)
-		}
-		if def != nil {
-			if plan := def.WithPlan(h.plan); plan != nil {
-				def = plan
-			}
-			op := store.Op{Def: def, Key: h.key, Takes: h.takes, Cost: h.cost}
-			h.answer(&op)
-			g.Ops = append(g.Ops, op)
-		}
-	}
-	return nil
 }
 
 // keyHolds returns the live holds of a key.

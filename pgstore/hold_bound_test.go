@@ -60,7 +60,9 @@ func TestRecordsAreBounded(t *testing.T) {
 	must(t, b.pool, "do $$ begin for i in 1..9998 loop perform dipwell.hold('n', 'paid', 1, ttl => '1h', id => 'paid' || i); commit; end loop; end $$")
 	must(t, b.pool, "do $$ begin for i in 1..9998 loop perform dipwell.hold('fast', 'fast', 1, ttl => '1h', id => 'fast' || i); commit; end loop; end $$")
 	must(t, b.pool, "select dipwell.hold('n', 'free', 1, ttl => '1h', id => 'free1', plan => 'free'), dipwell.hold('slots', 'slots', 1, ttl => '1h', id => 'slots1')")
-	must(t, b.pool, "insert into dipwell.hold_parts select (json_populate_record(p, json_build_object('id', p.key || i, 'number', case when p.free then i else 0 end))).* from dipwell.hold_parts p, generate_series(2, 9998) i where p.id in ('free1', 'slots1')")
+	must(t, b.pool, `insert into dipwell.hold_parts (expires, due, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key, plan, call)
+		select expires, due, ttl, units, unit, tokens, case when free then i else 0 end, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, key || i, key, plan, call
+		from dipwell.hold_parts, generate_series(2, 9998) i where id in ('free1', 'slots1')`)
 	must(t, b.pool, "update dipwell.buckets set used = 9998 where key = 'slots'")
 	settled := map[string]int{}
 	for _, take := range []dipwell.Take{{Limit: "n", Key: "paid", Cost: 1}, {Limit: "n", Key: "free", Cost: 1}, {Limit: "n", Plan: "free", Key: "free", Cost: 1},
@@ -106,8 +108,8 @@ func TestReservationsAreBounded(t *testing.T) {
 	for name, pool := range map[string]func(testing.TB) *pgxpool.Pool{"functions": newPool, "portable": portablePool} {
 		t.Run(name, func(t *testing.T) {
 			b := openBounded(t, pool(t))
-			must(t, b.pool, `insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts)
-				select gen_random_uuid(), l.id, 'k', 1, l.version, 8e15::bigint, 8e15::bigint, i, 1, 0, false, 1 from generate_series(1, 4095) i, dipwell.limits l where l.name = 'n'`)
+			must(t, b.pool, `insert into dipwell.reservations (id, limit_id, key, units, unit, due, part_due, number, mark, slack, rest, parts)
+				select gen_random_uuid(), l.id, 'k', 1, 1, 8e15::bigint, 8e15::bigint, i, 1, 0, false, 1 from generate_series(1, 4095) i, dipwell.limits l where l.name = 'n'`)
 			d, err := b.l.Reserve(t.Context(), "n", "k", 1_000_001)
 			b.want("the last one", err, false)
 			_, err = b.l.Reserve(t.Context(), "n", "k", 1)
@@ -125,8 +127,8 @@ func TestPortableRecordsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := openBounded(t, portablePool(t))
 	for number, key := range []string{"free", "paid"} { // parts that took nothing have number 0
-		must(t, b.pool, fmt.Sprintf(`insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, rest, parts, hold, expires)
-			select gen_random_uuid(), l.id, '%s', 1, l.version, 8e15::bigint, 8e15::bigint, %d, %d * i, false, 1, 'h' || i, 8e15::bigint from generate_series(1, 9999) i, dipwell.limits l where l.name = 'n'`, key, number, number))
+		must(t, b.pool, fmt.Sprintf(`insert into dipwell.reservations (id, limit_id, key, units, unit, due, part_due, number, mark, rest, parts, hold, expires)
+			select gen_random_uuid(), l.id, '%s', 1, 1, 8e15::bigint, 8e15::bigint, %d, %d * i, false, 1, 'h' || i, 8e15::bigint from generate_series(1, 9999) i, dipwell.limits l where l.name = 'n'`, key, number, number))
 		for _, plan := range []string{"free", ""} {
 			take := dipwell.Take{Limit: "n", Plan: plan, Key: key, Cost: 1}
 			b.want(key, b.hold(key+plan, take), false)

@@ -77,3 +77,44 @@ func TestHoldReadsFewRows(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckOfSeveralKeysAtOneInstant checks two keys, of which one has an expired hold, so that
+// its row is read again, while another transaction changes both: the check must see all of the
+// change, or nothing of it.
+func TestCheckOfSeveralKeysAtOneInstant(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	must(t, pool, "select dipwell.define('a', 1, interval '100 days', burst => 100), dipwell.hold('a', 'k0', 5, interval '1 hour'), dipwell.take('a', 'k0', 10), dipwell.take('a', 'k1', 20)")
+	ctx := t.Context()
+	tx, err := pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	// The check reads this table after the rows.
+	must(t, tx, "lock table dipwell.versions in access exclusive mode")
+	remaining := make(chan []int64, 1)
+	go func() {
+		rows, err := pool.Query(ctx, "select d.remaining from dipwell_internal.decide(array_fill((select l.id from dipwell.limits l), '{2}'), '{k0,k1}', '{1,1}', '{0,0}', '{null,null}', null, dipwell_internal.now_us() + 7200000000) d")
+		if err != nil {
+			t.Error(err)
+		}
+		r, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil {
+			t.Error(err)
+		}
+		remaining <- r
+	}()
+	eventually(t, "the check waits", func() bool {
+		var waits bool
+		err := pool.QueryRow(ctx, "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())").Scan(&waits)
+		return err == nil && waits
+	})
+	must(t, tx, "update dipwell.buckets b set used = b.used + 30 * l.unit from dipwell.limits l where l.id = b.limit_id")
+	if err := tx.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-remaining; fmt.Sprint(r) != "[90 80]" && fmt.Sprint(r) != "[60 50]" {
+		t.Errorf("%v are left; want 90 and 80, or 60 and 50", r)
+	}
+}

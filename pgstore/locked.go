@@ -77,8 +77,8 @@ func firstOfEach(groups []*store.Group) (first, others []*store.Group) {
 // decideUnlocked.
 const maxMissing = 2
 
-// decideUnlocked decides the groups of a lane's batch that failed with ErrLocked only
-// because another group of their statement needs a locked row. It waits for no row that is
+// decideUnlocked decides the groups of a batch that failed with ErrLocked only
+// because another group of their transaction needs a locked row. It waits for no row that is
 // locked. A row that is missing may have been inserted by a transaction that is still
 // open, which no statement can see: if one of them was, groups with such a row are tried one
 // by one.

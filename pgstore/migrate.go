@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"testing/fstest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,6 +36,9 @@ type MigrateOptions struct {
 
 	// From is the current version of the schema, for MigrationSQL. Default 0: none.
 	From int
+
+	// Down makes MigrationSQL return the statements of MigrateDown.
+	Down bool
 
 	// Waiting is called, each time before Migrate tries again, with the transaction that
 	// holds it up. Default: nobody is told.
@@ -155,7 +159,10 @@ const migrationLock = 0x64697077656c6c
 
 // guard creates the schemas, and refuses those in which others may replace what runs with
 // the rights of the role that migrates.
-var guard = `do $guard$
+var guard = `
+-- == Schemas in which others could run code are refused
+
+do $guard$
 declare
     wrong text;
 begin
@@ -311,7 +318,7 @@ func MigrateDown(ctx context.Context, db DB) error {
 		if err = claimTables(ctx, tx); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, readSchema("repeatable/0_drop.sql")+downSQL)
+		_, err = tx.Exec(ctx, MigrationSQL(MigrateOptions{Down: true}))
 		if err != nil {
 			err = fmt.Errorf("migrate down from %d: %w", have, err)
 		}
@@ -346,22 +353,88 @@ func MigrationStatus(ctx context.Context, db DB) (out []Migration, err error) {
 // one transaction; they take no lock against another migration at the same time. o is
 // not checked: an unknown Engine prints for PostgreSQL.
 func MigrationSQL(o MigrateOptions) string {
-	if d := dialects[o.Engine]; d != nil {
+	switch d := dialects[o.Engine]; {
+	case d != nil && o.Down:
+		return strings.Join(portableDown, ";\n") + ";\n"
+	case d != nil:
 		return strings.Join(append(d.tables(o.From), markSQL()), ";\n\n") + ";\n"
+	case o.Down:
+		return readSchema("repeatable/0_drop.sql") + downSQL
 	}
 	return current.print(o)
 }
 
 func (s *schema) print(o MigrateOptions) string {
+	body := s.statements(after(s.migrations, o.From), o)
+	if o.From > 0 {
+		return fmt.Sprintf("-- Upgrades the schema of dipwell from version %d to %d. Run it in one transaction.\n%s", o.From, s.version(), body)
+	}
+	return firstPage(body) + body
+}
+
+// statements returns those of some migrations in a row, and if the last one is among them,
+// those that create all else.
+func (s *schema) statements(migrations []Migration, o MigrateOptions) string {
 	var b strings.Builder
-	b.WriteString(guard + migrationsTable)
-	for _, m := range after(s.migrations, o.From) {
-		fmt.Fprintf(&b, "\n-- %04d %s\n%s", m.Version, m.Name, m.upFor(o))
+	b.WriteString("\n" + safePath + guard + migrationsTable)
+	for _, m := range migrations {
+		fmt.Fprintf(&b, "\n-- Migration %d (%s)\n%s", m.Version, m.Name, m.upFor(o))
 		fmt.Fprintf(&b, "insert into dipwell.migrations (version, name) values (%d, '%s');\n", m.Version, m.Name)
 	}
-	b.WriteString("\n" + s.repeatable)
+	if len(migrations) == 0 || migrations[len(migrations)-1].Version == s.version() {
+		b.WriteString(s.repeatable)
+	}
+	return b.String() + pathAgain
+}
+
+// MigrationFiles returns a file for each version of the schema of PostgreSQL, such as
+// 0001_tables.sql, with the marks by which goose and dbmate find the statements that
+// apply it. Undoing the first removes the schema; others cannot be undone. A tool should
+// count these versions apart from those of other migrations, in a table of its own, and New
+// and MigrationStatus find them as those of Migrate. Of o, only Tables counts, and is not
+// checked.
+func MigrationFiles(o MigrateOptions) fs.FS { return current.files(o) }
+
+func (s *schema) files(o MigrateOptions) fs.FS {
+	down := MigrationSQL(MigrateOptions{Down: true})
+	files := fstest.MapFS{}
+	for i, m := range s.migrations {
+		text := fmt.Sprintf("-- +goose Up\n-- migrate:up\n-- +goose StatementBegin\n%s-- +goose StatementEnd\n\n-- +goose Down\n-- migrate:down\n-- +goose StatementBegin\n%s-- +goose StatementEnd\n",
+			s.statements(s.migrations[i:i+1], o), down)
+		files[fmt.Sprintf("%04d_%s.sql", m.Version, m.Name)] = &fstest.MapFile{Data: []byte(text), Mode: 0o444}
+		down = "do $$ begin\n    raise exception 'an upgrade of dipwell cannot be undone';\nend $$;\n"
+	}
+	return files
+}
+
+// firstPage returns the comment that begins the whole schema. It ends with the parts of
+// body, which are the lines that begin with "-- == ", and the lines where they begin.
+func firstPage(body string) string {
+	const heading = "-- == "
+	page := readSchema("first.sql")
+	first := strings.Count(page, "\n") + strings.Count(body, "\n"+heading) + 1
+	var b strings.Builder
+	b.WriteString(page)
+	for i, line := range strings.Split(body, "\n") {
+		if title, ok := strings.CutPrefix(line, heading); ok {
+			fmt.Fprintf(&b, "--   %5d  %s\n", first+i, title)
+		}
+	}
 	return b.String()
 }
+
+// safePath sets the search path in a transaction as migrateOnce does, and pathAgain resets
+// it, because a migration tool may go on in the same transaction.
+const (
+	safePath = `do $$ begin
+    perform set_config('dipwell.search_path', current_setting('search_path'), true), set_config('search_path', 'pg_catalog, pg_temp', true);
+end $$;
+`
+	pathAgain = `do $$ begin
+    perform set_config('search_path', current_setting('dipwell.search_path', true), true);
+end $$;
+`
+)
 
 // While a migration waits for a table, calls wait behind it. So it gives up soon, and the
 // pause until the next try is longer than the wait.

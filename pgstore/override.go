@@ -47,11 +47,11 @@ func (e *entry) planEntry(l *limits, name string) *entry {
 	return p.(*entry)
 }
 
-// special reports whether only the function can decide a group: an op has a floor, a
-// fraction of the rate, or a plan that is unlimited or blocked.
+// special reports whether only the function can decide a group: an op has a fraction of the
+// rate, or a plan that is unlimited or blocked.
 func special(g *store.Group) bool {
 	for i := range g.Ops {
-		if op := &g.Ops[i]; op.Floor > 0 || op.Fraction > 0 || op.Def.Mode > store.Shadow {
+		if op := &g.Ops[i]; op.Fraction > 0 || op.Def.Mode > store.Shadow {
 			return true
 		}
 	}
@@ -212,8 +212,13 @@ func (s *Store) decideOverridden(ctx context.Context, g *store.Group, e *entry) 
 	if d == nil || g.Ops[0].Verb == store.VerbReset {
 		return false, nil
 	}
-	if done, err = s.takeOverridden(ctx, g, e, d); done || err != nil || len(s.set(ctx, []*store.Group{g})) > 0 {
+	if done, err = s.takeOverridden(ctx, g, e, d); done || err != nil {
 		return done, err
+	}
+	asked := g.Ops[0].Def
+	if len(s.set(ctx, []*store.Group{g})) > 0 {
+		g.Ops[0].Def = asked // set may have found the override to be the decider
+		return false, nil
 	}
 	return true, g.Err
 }
@@ -224,7 +229,7 @@ func (s *Store) takeOverridden(ctx context.Context, g *store.Group, e *entry, d 
 	op.Def = d
 	tokens, bound := fullCost(op)
 	op.Def = asked
-	if tokens == 0 || e.takeOverridden == "" || d.Rule.Leaky || d.Mode > store.Shadow || op.Floor > 0 || op.Fraction > 0 {
+	if tokens == 0 || e.takeOverridden == "" || !d.Even() || d.Mode > store.Shadow || op.Fraction > 0 {
 		return false, nil
 	}
 	var scratch store.Rule
@@ -275,7 +280,7 @@ func takeOverriddenSQL(id int32, r *store.Rule, testClock bool) string {
 	ticks := ticksSQL(r, now, "$8::bigint")
 	left, back := leftAfterSQL(ticks, "$4::bigint", "$7::bigint"), returnedSQL(ticks, "$4::bigint", "$7::bigint")
 	return fmt.Sprintf(`update dipwell.buckets b set used = %[4]s + $2::bigint, ts = greatest(%[2]s, b.ts), low = %[6]s
-where b.limit_id = %[1]d and b.key = $1::text and b.version = $5::int and (b.due <= %[2]s) is not true and greatest(%[2]s, b.ts) < $6::bigint
+where b.limit_id = %[1]d and b.key = $1::text and b.version = $5::int and (b.due <= %[2]s) is not true and %[2]s < $6::bigint
     and b.used - %[5]s <= $3::bigint
 returning b.used, b.ts, %[3]s`, id, now, seen, left, back, lowSQL(left))
 }
@@ -283,7 +288,7 @@ returning b.used, b.ts, %[3]s`, id, now, seen, left, back, lowSQL(left))
 var _ store.Overrider = functions{}
 
 const (
-	setOverrideSQL = "select to_jsonb(s.set_), to_jsonb(r) from dipwell_internal.set_override($1, $2, $3, $4, $5, $6, $7, $8, $9) s left join lateral (select (s.replaced).*) r on r.id is not null"
+	setOverrideSQL = "select to_jsonb(s.set_), to_jsonb(r) from dipwell_internal.set_override($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) s left join lateral (select (s.replaced).*) r on r.id is not null"
 	endOverrideSQL = "select to_jsonb(e) from dipwell_internal.end_override($1, $2, $3, $4) e where e.id is not null"
 )
 
@@ -306,7 +311,7 @@ func (s functions) SetOverride(ctx context.Context, d *store.Definition, o store
 	}
 	var set, replaced []byte
 	err = s.change(ctx, changePatience, func(row pgx.Row) error { return row.Scan(&set, &replaced) },
-		setOverrideSQL, e.id, o.Key, nullIf(o.Plan, ""), nullIf(o.Rate, 0), nullIf(per, 0), burst, nullIf(o.Until, 0), nullIf(o.Note, ""), s.testNow())
+		setOverrideSQL, e.id, o.Key, nullIf(o.Plan, ""), nullIf(o.Rate, 0), nullIf(per, 0), burst, nullIf(o.Until, 0), nullIf(o.Note, ""), s.testNow(), nullIf(o.Start, ""))
 	if err != nil {
 		return store.Override{}, overrideError(err, d.Name)
 	}

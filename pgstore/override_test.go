@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -295,6 +296,7 @@ func TestPlanErrorsSQL(t *testing.T) {
 		"override('member', 'acme/', burst => 3)":                             `key: part 2 of "acme/" is empty`,
 		"override('member', burst => 3)":                                      "key: is null; limit member has a bucket for each key (shared => true would make it one for everybody)",
 		"override('org', 'acme/u7', burst => 3)":                              "key: has 2 parts; those of limit org have 1",
+		"end_override('api', 'cust-*')":                                       "key: has a *, but an override is for one key",
 		"end_override('member', 'acme')":                                      "key: has 1 part; those of limit member have 2",
 		"define('p', 1, interval '1 minute', plans => 'a:burst=3|a:burst=4')": "limit p: plans: plan a is there twice",
 		"define('p', 1, interval '1 minute', plans => 'a:burst=3;burst=4')":   "limit p: plans: plan a: burst: is given twice",
@@ -491,5 +493,49 @@ func TestPlansOfAKeyInABatch(t *testing.T) {
 		if op := takeOf(t, s, d.WithPlan("pro"), key, store.VerbCheck, 1); op.Remaining > 20-granted {
 			t.Errorf("after %d of 20 tokens, first by %q, %d are left", granted, first, op.Remaining)
 		}
+	}
+}
+
+// TestReserveUnderStart reserves more than is free of a key with a start of its own, of a limit
+// whose other keys have windows of their own: the statement of the limit has another number of
+// parameters than that of the key would have.
+func TestReserveUnderStart(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, newPool(t), pgstore.Config{Poll: -1})
+	l, err := dipwell.New(s, dipwell.Limit{Name: "a", Algorithm: dipwell.FixedWindow, Rate: 5, Period: 24 * time.Hour, MaxDebt: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	if _, err := l.SetOverride(ctx, "a", dipwell.Override{Key: "k", Start: "0s"}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 4 {
+		if d, err := l.Reserve(ctx, "a", "k", 4); err != nil || !d.Allowed || (d.Delay > 0) != (i > 0) {
+			t.Errorf("reserve %d: %+v, %v", i, d, err)
+		}
+	}
+}
+
+// TestStartOverFirstCall gives a key windows of a grid in place of those that begin with a call:
+// what is used comes back at the first boundary after that, not at one since its window began.
+func TestStartOverFirstCall(t *testing.T) {
+	t.Parallel()
+	now := int64(1_767_225_603_000_000) // 3 s after a boundary of the grid
+	s := newStore(t, newPool(t), pgstore.Config{Poll: -1, Clock: func() int64 { return atomic.LoadInt64(&now) }})
+	l, err := dipwell.New(s, dipwell.Limit{Name: "a", Algorithm: dipwell.Interval, Rate: 2, Period: 6 * time.Second, Burst: 50, Start: "first_call"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	if _, err := l.Take(ctx, "a", "k", 2); err != nil {
+		t.Fatal(err)
+	}
+	atomic.AddInt64(&now, 4_000_000) // beyond the next one
+	if _, err := l.SetOverride(ctx, "a", dipwell.Override{Key: "k", Start: "0s"}); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := l.Check(ctx, "a", "k", 0); err != nil || d.Remaining != 48 || d.ResetAfter != 5*time.Second {
+		t.Errorf("%+v, %v", d, err)
 	}
 }

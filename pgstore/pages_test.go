@@ -135,10 +135,6 @@ var pagedCalls = []struct {
 	{"hold and settle of a slot", 2, sqlCall("settle((dipwell.hold('slots', $1, ttl => '1m')).hold)")},
 	{"take under an override", 1, sqlCall("take('over', $1)")},
 	{"override", 2, sqlCall("override('over', $1, burst => 2000)")},
-	{"what a change does before it", 3, func(ctx context.Context, s session, i int) error {
-		_, err := s.conn.Exec(ctx, "select dipwell_internal.expire_before_change(id, dipwell_internal.now_us(), 10) from dipwell.limits where name = $1", "user")
-		return err
-	}},
 	{"take of a path", 2, sqlCall("take('member', $1)")},
 	{"take of shards", 8, sqlCall("take('sharded', $1)")},
 	{"cancel", 3, func(ctx context.Context, s session, i int) error {
@@ -282,8 +278,8 @@ func pagesAfter(t *testing.T, pool *pgxpool.Pool, prepare []string) {
 		on conflict do nothing`, rows); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pool.Exec(t.Context(), `insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key)
-		select n, n, 60000000, l.unit, 1, 0, 0, l.id, l.version, 1, 1, 1, true, false, false, false, false, l.name || i, 'held' || i
+	if _, err := pool.Exec(t.Context(), `insert into dipwell.hold_parts (expires, due, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key)
+		select n, n, 60000000, l.unit, l.unit, 1, 0, 0, l.id, 1, 1, 1, true, false, false, false, false, l.name || i, 'held' || i
 		from dipwell.limits l, generate_series(1, $1 / 8) i, (select dipwell_internal.now_us() + 86400000000 as n) c where l.name in ('user', 'slots')`, rows); err != nil {
 		t.Fatal(err)
 	}

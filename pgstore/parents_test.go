@@ -506,8 +506,8 @@ func (m *levelsRun) rows(tx pgx.Tx) string {
 	var text string
 	err := tx.QueryRow(m.t.Context(), `select concat_ws(E'\n',
 		(select string_agg(row(limit_id, key, used, ts, version, (dipwell_internal.lows_of(lows, low))[2:])::text, E'\n' order by limit_id, key) from dipwell.buckets where used > 0 or version < 0),
-		(select string_agg(row(limit_id, key, units, version, due, part_due, number, slack, rest, parts)::text, E'\n' order by limit_id, key, number) from dipwell.reservations),
-		(select string_agg(row(id, part, expires, due, ttl, units, tokens, number, limit_id, version, parts, takes, live, free, keep, reset, settled, key, plan, call, cost)::text, E'\n' order by id, part) from dipwell.hold_parts))`).Scan(&text)
+		(select string_agg(row(limit_id, key, units, unit, due, part_due, number, slack, rest, parts)::text, E'\n' order by limit_id, key, number) from dipwell.reservations),
+		(select string_agg(row(id, part, expires, due, ttl, units, unit, tokens, number, limit_id, parts, takes, live, free, keep, reset, settled, key, plan, call, cost)::text, E'\n' order by id, part) from dipwell.hold_parts))`).Scan(&text)
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -1,77 +1,132 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell/store"
 )
 
-// decidePipelined decides groups that need the database function, with one
-// statement and one transaction for each. No transaction holds a lock while the
-// next one runs, so the order of keys cannot cause a deadlock. The first group
-// of each key goes in one round trip and the others in a second one, so that
-// only one group waits for a locked row. It returns the groups that are still
-// undecided.
-func (s *Store) decidePipelined(ctx context.Context, groups []*store.Group) []*store.Group {
+// maxTogether is how many groups one transaction of a pipeline decides. Others wait for the
+// rows that it has locked.
+const maxTogether = 32
+
+// decidePipelined decides groups that need the functions, with one statement for each, in one
+// round trip. A transaction decides several of them, after one statement that locks their rows
+// in the order in which others lock them. If it fails, each of its groups gets a transaction
+// of its own: the first group of each key in one round trip and the others in a second one, so
+// that only one group waits for a locked row. It returns the groups that are still undecided.
+func (s *Store) decidePipelined(ctx context.Context, groups []*store.Group) (rest []*store.Group) {
+	if s.autocommit() {
+		slices.SortStableFunc(groups, func(a, b *store.Group) int { return cmp.Compare(firstKey(a), firstKey(b)) })
+		groups, rest = s.sendPipeline(ctx, groups, maxTogether)
+	}
 	first, others := firstOfEach(groups)
-	rest := s.sendPipeline(ctx, first)
-	if len(others) > 0 {
+	_, again := s.sendPipeline(ctx, first, 1)
+	if rest = append(rest, again...); len(others) > 0 {
 		var locked lockedRows
 		for _, g := range first {
 			locked.note(g)
 		}
-		rest = append(rest, s.sendPipeline(ctx, locked.fail(others))...)
+		_, again = s.sendPipeline(ctx, locked.fail(others), 1)
+		rest = append(rest, again...)
 	}
 	return rest
 }
 
-// sendPipeline decides groups in one round trip. It returns those that it
-// cannot decide, or that must be retried.
-func (s *Store) sendPipeline(ctx context.Context, groups []*store.Group) (rest []*store.Group) {
-	if len(groups) < 2 {
-		return groups
+// firstKey returns a key of a group, or "" if only the database knows it.
+func firstKey(g *store.Group) string {
+	if len(g.Ops) == 0 {
+		return ""
 	}
+	return g.Ops[0].Key
+}
+
+// A question is the statement that decides a group.
+type question struct {
+	g *store.Group
+	statement
+	held []held // the answers, if it is about a hold
+	err  error  // what its answer says is wrong with it alone; the transaction goes on
+}
+
+// sendPipeline decides groups in one round trip, most of them in one transaction. If most is
+// more than 1, failed are the groups of transactions that the server has rolled back because
+// of one group. rest are those that must be decided in another way, or again.
+func (s *Store) sendPipeline(ctx context.Context, groups []*store.Group, most int) (failed, rest []*store.Group) {
+	asked, rest := s.questions(ctx, groups)
 	conn, release := s.pipelineConn(ctx)
-	if conn == nil {
-		return groups
+	if conn == nil || len(asked) < 2 {
+		release()
+		return nil, groups
 	}
-	defer release()
-	statement, err := conn.Prepare(ctx, decideSQL, decideSQL)
+	sent := slices.Collect(slices.Chunk(asked, most))
+	messages, err := s.encode(ctx, conn, sent, most > 1)
 	if err != nil {
-		return groups
+		release()
+		return nil, groups
 	}
 	p := conn.PgConn().StartPipeline(ctx)
-	defer func() { _ = p.Close() }()
-	var asked []*store.Group
-	for _, g := range groups {
-		if s.queueDecide(ctx, p, conn.TypeMap(), statement, g) {
-			asked = append(asked, g)
-		} else {
-			rest = append(rest, g)
+	for _, of := range messages {
+		for _, m := range of {
+			p.SendQueryPrepared(m.name, m.ParamValues, m.ParamFormats, m.ResultFormats)
 		}
+		p.SendPipelineSync()
 	}
 	err = p.Flush()
-	for _, g := range asked {
-		if g.Err = err; err == nil {
-			g.Err = readPipelined(p, conn, g)
-		}
-		switch {
-		case errors.Is(g.Err, store.ErrStaleDefinition), retryable(g.Err) && s.autocommit():
-			rest = append(rest, g)
-		case g.Err != nil:
-			if conn.IsClosed() {
-				err = g.Err // the other groups will not be answered
+	errs := make([]error, len(sent))
+	for i, part := range sent {
+		if errs[i] = err; err == nil {
+			if errs[i] = readTransaction(p, conn, part, most > 1); errs[i] != nil && conn.IsClosed() {
+				err = errs[i] // the others will not be answered
 			}
-			g.Err = storeError(g.Err, writes(g))
 		}
 	}
-	return rest
+	_ = p.Close()
+	release()
+	for i, part := range sent {
+		rolledBack, locked := most > 1 && err == nil && hadNoEffect(errs[i]), codeOf(errs[i]) == codeLocked
+		for j := range part {
+			switch q := &part[j]; {
+			case rolledBack && (!locked || !s.inLane && q.g.Settles()): // decideUnlocked decides those whose rows are free
+				failed = append(failed, q.g)
+			case !s.finish(ctx, q, errs[i]):
+				rest = append(rest, q.g)
+			}
+		}
+	}
+	return failed, rest
+}
+
+// finish sets the answer or the error of a group whose transaction ended with err. It returns
+// false if the group must be decided in another way, or again.
+func (s *Store) finish(ctx context.Context, q *question, err error) (done bool) {
+	g := q.g
+	if err == nil {
+		err = q.err
+	}
+	switch {
+	case err == nil && g.Hold == nil:
+		g.Err = nil
+	case err == nil && len(q.held) == 0:
+		return false
+	case err == nil:
+		g.Err = functions{s}.answerHeld(ctx, g, q.held, nil)
+	case errors.Is(err, store.ErrStaleDefinition), retryable(err) && s.autocommit():
+		g.Err = err
+		return false
+	case g.Hold != nil:
+		g.Err = holdError(err)
+	default:
+		g.Err = decideError(err, writes(g))
+	}
+	return true
 }
 
 // pipelineConn returns a connection for several statements, or nil if
@@ -99,32 +154,128 @@ func (s *Store) pipelineConn(ctx context.Context) (conn *pgx.Conn, release func(
 	return conn, release
 }
 
-// queueDecide adds the statement of a group to the pipeline. It returns false if the
-// group should not be decided by the function.
-func (s *Store) queueDecide(ctx context.Context, p *pgconn.Pipeline, types *pgtype.Map, statement *pgconn.StatementDescription, g *store.Group) bool {
+// questions returns the statements of the groups that functions should decide, and the other
+// groups.
+func (s *Store) questions(ctx context.Context, groups []*store.Group) (asked []question, rest []*store.Group) {
+	for _, g := range groups {
+		if q := (question{g: g}); s.ask(ctx, &q) {
+			asked = append(asked, q)
+		} else {
+			rest = append(rest, g)
+		}
+	}
+	return asked, rest
+}
+
+func (s *Store) ask(ctx context.Context, q *question) bool {
+	g := q.g
 	var known [store.MaxTakes]*entry
-	if g.Cancel || g.Hold != nil || s.resolve(ctx, g, known[:]) != nil {
+	switch {
+	case g.Cancel, g.Hold != nil && checkHold(g) != nil, g.Settles() && s.hear(ctx) != nil, !g.Settles() && s.resolve(ctx, g, known[:]) != nil:
+		return false
+	case g.Hold != nil:
+		for i := range g.Ops {
+			if g.Ops[i].Def.CheckVerb(g.Ops[i].Verb, true) != nil {
+				return false
+			}
+		}
+		first, all := functions{s}.heldStatements(g, known[:])
+		if q.statement = first; first.sql == "" {
+			q.statement = all
+		}
+		return true
+	}
+	// A check would see what other groups of its transaction have changed before calls of
+	// other transactions do.
+	if op := &g.Ops[0]; op.Verb == store.VerbCheck || op.Def.Algorithm == store.Concurrency || len(g.Ops) == 1 && op.Verb == store.VerbTake && !op.Def.Rule.Leaky && !op.Def.Rule.Sliding {
 		return false
 	}
-	if op := &g.Ops[0]; op.Def.Algorithm == store.Concurrency || len(g.Ops) == 1 && (op.Verb == store.VerbCheck || op.Verb == store.VerbTake && !op.Def.Rule.Leaky) {
-		return false
-	}
-	var b pgx.ExtendedQueryBuilder
-	if b.Build(types, statement, s.decideArgs(g, known[:len(g.Ops)])) != nil {
-		return false
-	}
-	p.SendQueryPrepared(statement.Name, b.ParamValues, b.ParamFormats, b.ResultFormats)
-	p.SendPipelineSync()
+	q.statement = statement{decideSQL, s.decideArgs(g, known[:len(g.Ops)])}
 	return true
 }
 
-// readPipelined reads the answers of a group, to the end of its transaction.
-func readPipelined(p *pgconn.Pipeline, conn *pgx.Conn, g *store.Group) (failed error) {
+// lockRowsSQL locks the rows of groups, in the order in which all statements lock them, and
+// inserts full ones where there are none. It looks up the rows of holds by their ids.
+const lockRowsSQL = `insert into dipwell.buckets as b (used, ts, limit_id, version, key)
+select 0, 0, q.limit_id, l.version, q.key
+from (select * from unnest((select $1::int[]), (select $2::text[])) x (limit_id, key)
+    union select p.limit_id, p.key from unnest((select $3::text[])) h (id)
+        cross join lateral (select x.limit_id, x.key from dipwell.hold_parts x where x.id = h.id and coalesce(x.live, false) order by x.part limit 16) p) q
+cross join lateral (select y.version from dipwell.limits y where y.id = q.limit_id limit 1) l
+where (select true from dipwell.key_overrides o where o.limit_id = q.limit_id and o.key = q.key) is null
+    or exists (select from dipwell.buckets y where y.limit_id = q.limit_id and y.key = q.key)
+order by q.limit_id, q.key collate "C" on conflict (limit_id, key) do update set used = b.used where false`
+
+// A message is a prepared statement with its encoded parameters.
+type message struct {
+	name string
+	pgx.ExtendedQueryBuilder
+}
+
+// encode prepares the statements of transactions.
+func (s *Store) encode(ctx context.Context, conn *pgx.Conn, transactions [][]question, locks bool) (messages [][]message, err error) {
+	for _, part := range transactions {
+		var of []message
+		statements := make([]statement, 0, len(part)+1)
+		if locks {
+			statements = append(statements, s.lockStatement(part))
+		}
+		for i := range part {
+			statements = append(statements, part[i].statement)
+		}
+		for _, q := range statements {
+			prepared, err := conn.Prepare(ctx, q.sql, q.sql)
+			if err != nil {
+				return nil, err
+			}
+			m := message{name: prepared.Name}
+			if err = m.Build(conn.TypeMap(), prepared, q.args); err != nil {
+				return nil, err
+			}
+			of = append(of, m)
+		}
+		messages = append(messages, of)
+	}
+	return messages, nil
+}
+
+func (s *Store) lockStatement(part []question) statement {
+	var ids []int32
+	var keys, holds []string
+	for _, q := range part {
+		if q.g.Settles() {
+			holds = append(holds, q.g.Hold.ID)
+		}
+		for i := range q.g.Ops {
+			op := &q.g.Ops[i]
+			if e, err := s.limits.entryOf(op.Def); err == nil && op.Verb != store.VerbCheck {
+				ids, keys = append(ids, e.id), append(keys, op.Key)
+			}
+		}
+	}
+	return statement{lockRowsSQL, []any{ids, keys, holds}}
+}
+
+// readTransaction reads the answers of a transaction's groups, to its end.
+func readTransaction(p *pgconn.Pipeline, conn *pgx.Conn, part []question, locks bool) (failed error) {
+	i := 0
+	if locks {
+		i = -1
+	}
 	for {
 		next, err := p.GetResults()
 		switch next := next.(type) {
 		case *pgconn.ResultReader:
-			err = readDecided(pgx.RowsFromResultReader(conn.TypeMap(), next), g)
+			if rows := pgx.RowsFromResultReader(conn.TypeMap(), next); i < 0 {
+				rows.Close()
+				err = rows.Err()
+			} else {
+				err = part[i].read(rows)
+				if codeOf(err) == "" && !conn.IsClosed() {
+					part[i].err, err = err, nil
+				}
+			}
+			i++
 		case *pgconn.PipelineSync:
 			return failed
 		case nil:
@@ -132,13 +283,19 @@ func readPipelined(p *pgconn.Pipeline, conn *pgx.Conn, g *store.Group) (failed e
 				err = errConnEnded
 			}
 		}
-		if failed == nil {
-			failed = err
-		}
+		failed = cmp.Or(failed, err)
 		if err != nil && (errors.Is(err, errConnEnded) || conn.IsClosed()) {
 			return failed
 		}
 	}
+}
+
+func (q *question) read(rows pgx.Rows) (err error) {
+	if q.g.Hold == nil {
+		return readDecided(rows, q.g)
+	}
+	q.held, err = readHeld(rows)
+	return err
 }
 
 var errConnEnded = errors.New("the connection ended before the answer")

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -22,7 +23,7 @@ func (s portable) change(ctx context.Context, name string, f func(tx pgx.Tx, reg
 			return err
 		}
 		revision++
-		read, err := s.limits.readLimits(ctx, tx)
+		read, err := s.limits.readLimits(ctx, tx, "")
 		if err != nil {
 			return err
 		}
@@ -35,6 +36,9 @@ func (s portable) change(ctx context.Context, name string, f func(tx pgx.Tx, reg
 		}
 		var reg store.Registry
 		reg.Install(read.Defs)
+		reg.EachOverride = func(limit string, check func(o *store.Override)) error {
+			return eachOverride(ctx, tx, read.IDs[limit], check)
+		}
 		if err = f(tx, &reg, read.IDs, at, revision); err != nil {
 			return err
 		}
@@ -43,11 +47,43 @@ func (s portable) change(ctx context.Context, name string, f func(tx pgx.Tx, reg
 	})
 }
 
+// eachOverride reads the overrides of a limit, one after the other.
+func eachOverride(ctx context.Context, tx pgx.Tx, id int32, check func(o *store.Override)) error {
+	rows, err := tx.Query(ctx, "select "+overrideColumns+" from dipwell.overrides where limit_id = $1", id)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		o, err := scanOverride(rows)
+		if err != nil {
+			return err
+		}
+		check(o)
+	}
+	return rows.Err()
+}
+
+// keepLimit keeps limits from changing until the transaction of a new override ends. It
+// returns store.ErrStaleDefinition if the limit has another version than the entry.
+func (e *entry) keepLimit(ctx context.Context, tx pgx.Tx) error {
+	if _, err := tx.Exec(ctx, "select n from dipwell.revision where one = 1 for share"); err != nil {
+		return err
+	}
+	var version int32
+	err := tx.QueryRow(ctx, "select version from dipwell.limits where id = $1", e.id).Scan(&version)
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && uint32(version) != e.def.Number { //nolint:gosec // versions are small
+		return store.ErrStaleDefinition
+	}
+	return err
+}
+
 // put does what dipwell_internal.put_limit does, using the registry that all stores
 // share. The id of a new limit is the revision that made it and is never used again, so
 // that rows of a dropped limit stay void.
-func (s portable) put(ctx context.Context, l store.Limit, by string) error {
-	return s.change(ctx, l.Name, func(tx pgx.Tx, reg *store.Registry, ids map[string]int32, at, revision int64) error {
+func (s portable) put(ctx context.Context, l store.Limit, by string) (change int64, err error) {
+	err = s.change(ctx, l.Name, func(tx pgx.Tx, reg *store.Registry, ids map[string]int32, at, revision int64) error {
+		change = 0
 		old := reg.Lookup(l.Name)
 		d, err := reg.Define(at, l, by)
 		if err != nil {
@@ -56,6 +92,7 @@ func (s portable) put(ctx context.Context, l store.Limit, by string) error {
 		if d == old {
 			return errNoWrite
 		}
+		change = 1
 		id, known := ids[l.Name]
 		if !known {
 			id = int32(revision)
@@ -68,6 +105,7 @@ func (s portable) put(ctx context.Context, l store.Limit, by string) error {
 		v := catalog.NewVersion(catalog.Present(d), &l)
 		return insert(ctx, tx, "versions", "", append([]string{"limit_id"}, catalog.VersionColumns...), append([]any{id}, v.Values()...))
 	})
+	return change, err
 }
 
 func (s portable) drop(ctx context.Context, name, by string) error {

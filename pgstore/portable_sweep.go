@@ -22,6 +22,7 @@ type bucketRow struct {
 	Used    int64
 	TS      int64
 	Version int32
+	Held    bool // it has records
 }
 
 func (r bucketRow) compare(o bucketRow) int {
@@ -156,10 +157,10 @@ func (s portable) sweepPage(ctx context.Context, page []bucketRow, now int64, n 
 // isFull reports whether a row is a full bucket.
 func isFull(d *store.Definition, row bucketRow, now int64) bool {
 	state := store.State{Used: row.Used, TS: row.TS, Version: uint32(row.Version)}
-	if terms.IsOverride(state.Version) {
-		return false // sweepDue deletes it when the override ends
+	if terms.IsOverride(state.Version) || row.Held && state.Version != d.Number {
+		return false // sweepDue deletes it when the override or the records end
 	}
-	own := d.Own(state, max(now, state.TS))
+	own := d.Own(state, now)
 	state, ok := own.Carry(state, row.Key, now)
 	var scratch store.Rule
 	return ok && own.RuleFor(row.Key, &scratch).Used(state, now) == 0
@@ -205,16 +206,14 @@ func (s portable) retireOlder(ctx context.Context, now int64, oldest map[int32]u
 
 const (
 	deleteVersionsSQL = `delete from dipwell.versions where limit_id = $1 and number < $2 and number < $3
-		and number < coalesce((select min(o.version) from dipwell.overrides o where o.limit_id = $1), $2)
-		and number < coalesce((select min(x.version & 1048575) from dipwell.reservations x where x.limit_id = $1 and x.version > 0), $2)`
+		and number < coalesce((select min(o.version) from dipwell.overrides o where o.limit_id = $1), $2)`
 	olderSQL = `select limit_id, key from dipwell.buckets where limit_id = $1 and version > 0 and version & 1048575 < $2
-		union select limit_id, key from dipwell.overrides where limit_id = $1 and version < $2
-		union select limit_id, key from dipwell.reservations where limit_id = $1 and version > 0 and version & 1048575 < $2 limit $3`
+		union select limit_id, key from dipwell.overrides where limit_id = $1 and version < $2 limit $3`
 
 	manyPast = 64 // versions of a limit after which rows are converted that are more than half as many versions old
 )
 
-// renew converts rows, records and overrides of a limit that has many versions, so that a
+// renew converts rows and overrides of a limit that has many versions, so that a
 // later pass can delete old ones.
 func (s portable) renew(ctx context.Context, e *entry, now int64) error {
 	if len(e.def.Past) <= manyPast {

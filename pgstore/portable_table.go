@@ -20,19 +20,19 @@ import (
 // are read.
 const (
 	overrideSQL       = "select " + overrideColumns + " from dipwell.overrides where limit_id = $1 and key = $2"
-	overrideColumns   = "key, plan, rate, per, burst, until, note, id, version, under"
-	insertOverrideSQL = `insert into dipwell.overrides (limit_id, key, plan, rate, per, burst, until, note, id, version, under) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-on conflict (limit_id, key) do update set plan = excluded.plan, rate = excluded.rate, per = excluded.per, burst = excluded.burst,
+	overrideColumns   = "key, plan, rate, per, burst, start, until, note, id, version, under"
+	insertOverrideSQL = `insert into dipwell.overrides (limit_id, key, plan, rate, per, burst, start, until, note, id, version, under) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+on conflict (limit_id, key) do update set plan = excluded.plan, rate = excluded.rate, per = excluded.per, burst = excluded.burst, start = excluded.start,
 until = excluded.until, note = excluded.note, id = excluded.id, version = excluded.version, under = excluded.under`
 	deleteOverrideSQL = "delete from dipwell.overrides where limit_id = $1 and key = $2"
 
-	recordsSQL = `select number, mark, units, coalesce(slack, -1), version, part_due, coalesce(ends, due), rest, coalesce(hold, ''), coalesce(expires, 0)
+	recordsSQL = `select number, mark, units, coalesce(slack, -1), unit, part_due, coalesce(ends, due), rest, coalesce(hold, ''), coalesce(expires, 0)
 from dipwell.reservations where limit_id = $1 and key = $2 and number <> 0`
 	allRecordsSQL   = recordsSQL + " order by number, mark"
 	oneRecordSQL    = recordsSQL + " and number = $3 and mark = $4"
-	insertRecordSQL = `insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts, hold, expires, ends)
+	insertRecordSQL = `insert into dipwell.reservations (id, limit_id, key, units, unit, due, part_due, number, mark, slack, rest, parts, hold, expires, ends)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, false, $11, $12, $13, $14)`
-	updateRecordSQL     = "update dipwell.reservations set units = $5, slack = $6, version = $7, rest = $8, due = $9, expires = $10, ends = $11" + whereRecord
+	updateRecordSQL     = "update dipwell.reservations set units = $5, slack = $6, unit = $7, rest = $8, due = $9, expires = $10, ends = $11" + whereRecord
 	deleteRecordSQL     = "delete from dipwell.reservations" + whereRecord
 	whereRecord         = " where limit_id = $1 and key = $2 and number = $3 and mark = $4"
 	reservationPartsSQL = "select limit_id, key, number, mark, parts, due from dipwell.reservations where id = $1 and hold is null and not rest order by limit_id, key"
@@ -175,6 +175,7 @@ type storedOverride struct {
 	Rate    *int64          `json:"rate"`
 	Per     *string         `json:"per"`
 	Burst   *int64          `json:"burst"`
+	Start   *string         `json:"start"`
 	Until   *int64          `json:"until"`
 	Note    *string         `json:"note"`
 	ID      int32           `json:"id"`
@@ -186,7 +187,7 @@ func storeOverride(o *store.Override) *storedOverride {
 	if o == nil {
 		return nil
 	}
-	v := &storedOverride{nullIf(o.Plan, ""), nullIf(o.Rate, 0), nil, nullIf(o.Burst, 0), nullIf(o.Until, 0), nullIf(o.Note, ""), int32(o.ID), int32(o.Version), storeOverride(o.Under)}
+	v := &storedOverride{nullIf(o.Plan, ""), nullIf(o.Rate, 0), nil, nullIf(o.Burst, 0), nullIf(o.Start, ""), nullIf(o.Until, 0), nullIf(o.Note, ""), int32(o.ID), int32(o.Version), storeOverride(o.Under)}
 	if o.Period != 0 {
 		per := period.Format(o.Period)
 		v.Per = &per
@@ -201,7 +202,7 @@ func (v *storedOverride) read(key string) (o *store.Override, err error) {
 	if v == nil {
 		return nil, nil
 	}
-	o = &store.Override{Key: key, Plan: orZero(v.Plan), Rate: orZero(v.Rate), Burst: orZero(v.Burst), Until: orZero(v.Until), Note: orZero(v.Note), ID: uint32(v.ID), Version: uint32(v.Version)}
+	o = &store.Override{Key: key, Plan: orZero(v.Plan), Rate: orZero(v.Rate), Burst: orZero(v.Burst), Start: orZero(v.Start), Until: orZero(v.Until), Note: orZero(v.Note), ID: uint32(v.ID), Version: uint32(v.Version)}
 	if v.Burst != nil && *v.Burst == 0 {
 		o.Burst = store.NoBurst
 	}
@@ -218,7 +219,7 @@ func scanOverride(row pgx.Row) (*store.Override, error) {
 	var key string
 	var v storedOverride
 	var under []byte
-	err := row.Scan(&key, &v.Plan, &v.Rate, &v.Per, &v.Burst, &v.Until, &v.Note, &v.ID, &v.Version, &under)
+	err := row.Scan(&key, &v.Plan, &v.Rate, &v.Per, &v.Burst, &v.Start, &v.Until, &v.Note, &v.ID, &v.Version, &under)
 	if err == nil && under != nil {
 		err = json.Unmarshal(under, &v.Under)
 	}
@@ -244,9 +245,7 @@ func nullIf[T comparable](v, none T) *T {
 }
 
 func scanRecord(row pgx.CollectableRow) (r store.Record, err error) {
-	var version int32
-	err = row.Scan(&r.Number, &r.Mark, &r.Units, &r.Slack, &version, &r.Due, &r.Ends, &r.Rest, &r.Hold, &r.Expires)
-	r.Version = uint32(version)
+	err = row.Scan(&r.Number, &r.Mark, &r.Units, &r.Slack, &r.Unit, &r.Due, &r.Ends, &r.Rest, &r.Hold, &r.Expires)
 	return r, err
 }
 
@@ -314,21 +313,21 @@ func (t *portableTable) SetRecord(limit, key string, at store.RecordID, rec stor
 	t.changed = true
 	limitID := (*t.limits.entries.Load())[limit].id
 	due, expires, ends := rec.Ends, nullIf(rec.Expires, 0), (*int64)(nil)
-	if rec.Hold != "" && rec.Expires < rec.Ends && !rec.Rest {
+	if rec.Hold != "" && rec.Ends == store.MaxInt && !rec.Rest {
 		due, ends = rec.Expires, &rec.Ends
 	}
 	switch {
 	case rec == (store.Record{}):
 		t.out.Queue(deleteRecordSQL, limitID, key, at.Number, at.Mark)
 	case r.known[at]:
-		t.out.Queue(updateRecordSQL, limitID, key, at.Number, at.Mark, rec.Units, nullIf(rec.Slack, -1), int32(rec.Version), rec.Rest, due, expires, ends)
+		t.out.Queue(updateRecordSQL, limitID, key, at.Number, at.Mark, rec.Units, nullIf(rec.Slack, -1), rec.Unit, rec.Rest, due, expires, ends)
 	default:
 		id, parts := t.group.ID, countGranted(t.group)
 		if rec.Hold != "" {
 			_, _ = rand.Read(id[:]) // never fails
 			parts = 1
 		}
-		t.out.Queue(insertRecordSQL, uuidOf(id), limitID, key, rec.Units, int32(rec.Version), due, rec.Due, rec.Number, rec.Mark, nullIf(rec.Slack, -1), parts, nullIf(rec.Hold, ""), expires, ends)
+		t.out.Queue(insertRecordSQL, uuidOf(id), limitID, key, rec.Units, rec.Unit, due, rec.Due, rec.Number, rec.Mark, nullIf(rec.Slack, -1), parts, nullIf(rec.Hold, ""), expires, ends)
 	}
 	return nil
 }
@@ -354,7 +353,7 @@ func (t *portableTable) SetOverride(limit, key string, o *store.Override) error 
 		text := string(b)
 		under = &text
 	}
-	t.out.Queue(insertOverrideSQL, id, key, v.Plan, v.Rate, v.Per, v.Burst, v.Until, v.Note, v.ID, v.Version, under)
+	t.out.Queue(insertOverrideSQL, id, key, v.Plan, v.Rate, v.Per, v.Burst, v.Start, v.Until, v.Note, v.ID, v.Version, under)
 	return nil
 }
 
@@ -463,7 +462,7 @@ func (t *portableTable) setFree(id string, h *store.Hold, made bool) {
 		case made:
 			var record store.Reservation
 			_, _ = rand.Read(record[:]) // never fails
-			t.out.Queue(insertRecordSQL, uuidOf(record), e.id, p.Key, 0, int32(e.def.Number), h.Expires, h.Expires, 0, 0, nil, 1, id, h.Expires, nil)
+			t.out.Queue(insertRecordSQL, uuidOf(record), e.id, p.Key, 0, 1, h.Expires, h.Expires, 0, 0, nil, 1, id, h.Expires, nil)
 		default:
 			t.out.Queue(updateFreeSQL, e.id, p.Key, id, h.Expires)
 		}
@@ -649,6 +648,11 @@ func (s portable) changeOverride(ctx context.Context, d *store.Definition, key s
 					return storeError(err, true)
 				}
 			}
+			if sets {
+				if err = e.keepLimit(ctx, tx); err != nil {
+					return err
+				}
+			}
 			t := s.table(ctx, tx, g)
 			now, err := t.load([]bucketKey{{e.id, key}})
 			if err == nil {
@@ -727,10 +731,6 @@ func (s portable) keyHolds(ctx context.Context, d *store.Definition, key string)
 	if err != nil {
 		return nil, err
 	}
-	row, err := t.Row(known[0].def.Name, key)
-	if err != nil {
-		return nil, err
-	}
 	records, err := t.Records(known[0].def.Name, key)
-	return known[0].def.KeyHolds(row, records, now), err
+	return store.KeyHolds(records, now), err
 }

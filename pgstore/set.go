@@ -50,6 +50,7 @@ type bucket struct {
 	*entry
 	op      *store.Op   // first op for this row
 	cost    int64       // sum of the ops in units, at most tooMany
+	floor   int64       // units that stay free, the most of the ops, at most tooMany
 	found   store.State // the row before the statement
 	usedNow *int64      // used units at the time of the statement, if only the server can compute them
 	read    store.State // the row on which the groups were decided, for writeBack
@@ -240,15 +241,20 @@ func (b *bundle) add(g *store.Group, known []*entry, of map[bucketKey]bundleRef)
 		}
 		places[i] = place.at
 		row := &b.buckets[place.at]
-		if op.Cost > store.MaxInt/e.def.Rule.Unit {
-			row.cost = tooMany
-		} else {
-			row.cost = min(row.cost+op.Cost*e.def.Rule.Unit, tooMany)
-		}
+		row.cost = min(row.cost+unitsOf(op.Cost, e.def), tooMany)
+		row.floor = max(row.floor, unitsOf(op.Floor, e.def))
 		b.switches = b.switches || row.def != e.def
 		b.mixed = b.mixed || len(b.groups) > 0 && op.Verb != b.verb() || op.Verb != g.Ops[0].Verb || takesLess(g, op) || e.def.Mode > store.Shadow
 	}
 	b.groups, b.index = append(b.groups, g), append(b.index, places)
+}
+
+// unitsOf returns a number of tokens in units, at most tooMany.
+func unitsOf(tokens int64, d *store.Definition) int64 {
+	if tokens > store.MaxInt/d.Rule.Unit {
+		return tooMany
+	}
+	return tokens * d.Rule.Unit
 }
 
 // takesLess reports whether an op of a group may be granted less than its cost even if
@@ -271,7 +277,7 @@ func (s *Store) canUseSet(ctx context.Context, g *store.Group, known []*entry) b
 			d, known[i] = by, known[i].overriddenBy(by)
 		}
 		switch r := &d.Rule; {
-		case d.Algorithm == store.Concurrency, r.Every == 0 && d.Base() != d, op.Verb == store.VerbReset:
+		case d.Block != 0, d.Algorithm == store.Concurrency, r.Every == 0 && d.Base() != d, r.BeginsWithCall(), r.Sliding, op.Verb == store.VerbReset:
 			return false
 		case r.Every == 0 && !s.knowsWindows(ctx, known[i]):
 			return false
@@ -402,7 +408,7 @@ func (row *bucket) bound() int64 {
 	if row.op.Verb == store.VerbCharge {
 		return row.def.Rule.MaxUsed
 	}
-	return row.def.Rule.Cap
+	return row.def.Rule.Cap - row.floor
 }
 
 // decide decides the groups one after the other at the statement's time. It

@@ -96,7 +96,7 @@ func (s *sqlStore) group(ctx context.Context, g *store.Group) error {
 		if op.Verb != store.VerbCharge || !errors.As(err, &pg) || pg.ConstraintName != "cost" { // a charge that is too large is an error in SQL, and for a Limiter
 			return err
 		}
-	case len(g.Ops) > 1 && !slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Verb != store.VerbTake }):
+	case len(g.Ops) > 1 && !slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Verb != store.VerbTake || op.Bounded }):
 		return s.all(ctx, g)
 	}
 	b := store.Batch{Groups: []store.Group{*g}} // not offered by SQL
@@ -221,8 +221,9 @@ func (s *sqlStore) call(ctx context.Context, g *store.Group, sql string, args ..
 		op := &g.Ops[i]
 		s.answer(ctx, op, a)
 		if op.Retry > 0 { // SQL does not return Bound
-			held, err := s.Abilities().Holds(ctx, op.Def, op.Key)
-			if err != nil {
+			var held bool
+			if err := s.pool.QueryRow(ctx, `select exists (select from dipwell.hold_parts x join dipwell.limits l on l.id = x.limit_id
+				where l.name = $1 and x.key = $2 and x.live and x.due > $3)`, op.Def.Name, op.Key, s.now()).Scan(&held); err != nil {
 				return err
 			}
 			o, err := s.Abilities().Overrides.Overrides(ctx, op.Def, op.Key, "", 1)
@@ -240,7 +241,7 @@ func (s *sqlStore) call(ctx context.Context, g *store.Group, sql string, args ..
 			if _, _, err = look.Step(s.now(), row, true); err != nil {
 				return err
 			}
-			op.Bound = look.Bound || len(held) > 0 && s.now()+op.Retry > until
+			op.Bound = look.Bound || held && s.now()+op.Retry > until
 		}
 	}
 	return nil
@@ -364,6 +365,9 @@ func TestSQLErrors(t *testing.T) {
 		{"select dipwell.settle_all('h', '{{1}}')", "22023", "costs: has the bounds [1:1][1:1]; a list of 1 entry has [1:1]"},
 		{"select dipwell.settle_all('h', '[2:3]={1,1}')", "22023", "costs: has the bounds [2:3]; a list of 2 entries has [1:2]"},
 		{"select dipwell.define('x', 0, interval '1s')", "22023", "limit x: rate: 0 is not between 1 and 2^53-1"},
+		{"select dipwell.define('x', 0, interval '1s', algorithm => 'sliding_window')", "22023", "limit x: rate: 0 is not between 1 and 2^26-1, the most of a sliding window"},
+		{"select dipwell.define('x', 1, interval '1s', ttl => interval '1 month')", "22023", "limit x: ttl: 1 mon is not between 1ms and 31d"},
+		{"select dipwell.define('x', 1, interval '1s', lease => interval '1 month')", "22023", "limit x: lease: 1 mon is not between 10ms and 1s"},
 		{"select dipwell.define('x', 1, interval '1 month')", "22023", "limit x: per: months and years are for windows and intervals; a bucket needs a fixed length such as 30d"},
 		{"select dipwell.define('x', 7, interval '30 days', 1, max_debt => 1000000000000000)", "22023", "limit x: rate: 7 per 30d is too slow, or max_debt and max_charge too large, to count exactly with any burst"},
 		{"select dipwell.define('x', 7, interval '30 days', 1, max_debt => 1000000000000000, algorithm => 'interval')", "22023", "limit x: rate: 7 per 30d is too slow, or max_debt and max_charge too large, to count exactly with any burst"},
@@ -371,6 +375,9 @@ func TestSQLErrors(t *testing.T) {
 		{"select dipwell.define('x', 1, interval '1 month 1 day', algorithm => 'interval')", "22023", "limit x: per: is not a length of time"},
 		{"select dipwell.define('x', 1, interval '1 day', algorithm => 'interval', start => '25:00 UTC')", "22023", `limit x: start: "25:00" is not a time of day such as 06:00`},
 		{"select dipwell.define('x', 1, interval '1 day', algorithm => 'interval', start => '06:00 Rome')", "22023", `limit x: start: "Rome" is not an IANA time zone such as Europe/Rome`},
+		{"select dipwell.define('x', 1, interval '1 day', algorithm => 'interval', start => '')", "22023", "limit x: start: is empty; leave it out, and the windows of each key begin at a time of their own"},
+		{"select dipwell.define('x', 1, interval '1 month', algorithm => 'interval', start => 'first_call')", "22023", "limit x: start: first_call needs a per of a fixed length such as 30d, not 1mo"},
+		{"select dipwell.define('x', 1, interval '1 day', start => 'first_call')", "22023", "limit x: start: is for windows and intervals; a bucket refills all the time"},
 	} {
 		_, err := pool.Exec(ctx, c.sql)
 		var pg *pgconn.PgError

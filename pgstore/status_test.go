@@ -35,6 +35,7 @@ func TestStatus(t *testing.T) {
 		select dipwell.define('day', 10, interval '1 day', algorithm => 'fixed_window', start => '06:00 Europe/Rome');
 		select dipwell.define('month', 10, interval '1 month', algorithm => 'fixed_window');
 		select dipwell.define('grid', 2, interval '10 seconds', burst => 9, algorithm => 'interval');
+		select dipwell.define('slide', 7, interval '3 seconds', algorithm => 'sliding_window');
 		select dipwell.define('shards', 40, interval '1 minute', shards => 4);
 		select dipwell.define('slots', burst => 5, algorithm => 'concurrency');
 		select dipwell.define('adaptive', 50, interval '1 second', adaptive => '{"floor": 5, "latency": "200ms"}');
@@ -63,7 +64,7 @@ func TestStatus(t *testing.T) {
 				t.Errorf("after %d µs %s %s has %d left and is full in %d µs; by check %d, %d µs", later, limit, key, left, full, checked, reset)
 			}
 			return nil
-		}); err != nil || n < 16 {
+		}); err != nil || n < 17 {
 			t.Fatalf("%d rows, %v", n, err)
 		}
 	}

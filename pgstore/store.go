@@ -198,7 +198,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 			s.decideOne(ctx, &b.Groups[i], &locked)
 		}
 	}
-	if s.inLane {
+	if s.inLane || s.autocommit() {
 		s.decideUnlocked(ctx, b)
 	}
 	return nil
@@ -289,6 +289,8 @@ func (s functions) group(ctx context.Context, g *store.Group, known []*entry, fi
 	}
 	return s.decideSetOrFunction(ctx, g, known)
 }
+
+func (s functions) settle(ctx context.Context, g *store.Group) error { return s.hold(ctx, g, nil) }
 
 // decideSetOrFunction decides a group by set.sql if possible, and otherwise by
 // the function.

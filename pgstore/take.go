@@ -28,7 +28,6 @@ type statements struct {
 	take, insertOrRead string
 	takeOverridden     string // of a base definition whose keys may have overrides
 	takeMany, readMany string
-	hold               string   // "": only the functions make holds
 	windows            *windows // for a calendar limit
 }
 
@@ -52,10 +51,7 @@ func newStatements(id int32, d *store.Definition, testClock bool) (s statements)
 	}
 	setReadSQL(&s, id, testClock)
 	s.windows = new(windows)
-	if d.Algorithm == store.Concurrency {
-		setHoldSQL(&s, id, d, testClock)
-	}
-	if r.Every == 0 || r.Leaky {
+	if !d.Even() {
 		return s
 	}
 	seen := "statement_timestamp()"
@@ -87,7 +83,6 @@ i as (insert into dipwell.buckets as b (used, ts, limit_id, version, key)
 select i.used, i.ts, %[4]d, c.n, true, true%[8]s from i, c
 union all select r.used, r.ts, r.version, c.n, false, r.plain%[7]s from r, c`, leftSQL(r, ticks), reads, id, d.Number, fits, unlessOverridden, override, none, lowSQL(leftSQL(r, ticks)))
 	newManySQL(&s, id, d, testClock)
-	setHoldSQL(&s, id, d, testClock)
 	return s
 }
 
@@ -138,7 +133,7 @@ func readOnly(op *store.Op) bool {
 	case store.VerbCheck:
 		return true
 	case store.VerbTake:
-		return op.Cost == 0 || op.Cost > op.Def.Rule.Burst
+		return op.Cost == 0 || op.Cost > op.Def.Rule.Burst-op.Floor
 	}
 	return op.Cost == 0 && op.Verb != store.VerbReset
 }
@@ -151,8 +146,8 @@ func fullCost(op *store.Op) (tokens, bound int64) {
 	switch {
 	case op.Verb == store.VerbTakeUpTo:
 		return min(op.Cost, r.Burst), r.Cap
-	case (op.Verb == store.VerbTake || op.Verb == store.VerbReserve) && op.Cost <= r.Burst:
-		return op.Cost, r.Cap
+	case (op.Verb == store.VerbTake || op.Verb == store.VerbReserve) && op.Cost <= r.Burst-op.Floor:
+		return op.Cost, r.Cap - op.Floor*r.Unit
 	case op.Verb == store.VerbCharge && op.Cost <= r.MaxCharge && op.Cost <= r.MaxUsed/r.Unit:
 		return op.Cost, r.MaxUsed
 	}
@@ -279,7 +274,7 @@ func grant(g *store.Group, r *store.Rule, tokens int64, row store.State, now int
 func fillGranted(op *store.Op, r *store.Rule, tokens int64, row store.State, now int64) {
 	op.Answer = store.Answer{
 		Allowed: true, Granted: tokens,
-		Remaining: r.Remaining(row.Used), Reset: r.TimeToFull(row.Used, row.TS, now),
+		Remaining: r.Remaining(row.Used, row.TS), Reset: r.TimeToFull(row.Used, row.TS, now),
 		Used: row.Used, TS: row.TS,
 	}
 }

@@ -272,7 +272,7 @@ func changesOf(loc *time.Location, from, to time.Time) (out []time.Time) {
 
 // boundaries returns the start of each of these days according to SQL.
 func boundaries(ctx context.Context, pool *pgxpool.Pool, cal terms.CalendarSpec, days []int64) ([]int64, error) {
-	rows, err := pool.Query(ctx, `with r as (select row(0, 0, 0, '', 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, false, false, $1::bigint, $2::bigint, $3::bigint, $4::text, '', '', null)::dipwell.versions as r)
+	rows, err := pool.Query(ctx, `with r as (select row(0, 0, 0, '', 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, false, false, false, $1::bigint, $2::bigint, $3::bigint, $4::text, '', '', null)::dipwell.versions as r)
 		select dipwell_internal.calendar_boundary(r, k) from r, unnest($5::bigint[]) with ordinality u(k, i) order by i`,
 		cal.Months, cal.Days, cal.Clock, cal.Zone, days)
 	if err != nil {

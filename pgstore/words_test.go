@@ -91,7 +91,7 @@ func TestKeyOfUnknownType(t *testing.T) {
 func TestDefineUnknownAlgorithm(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
-	const known = " is not one of token_bucket, fixed_window, interval, leaky_bucket, concurrency"
+	const known = " is not one of token_bucket, fixed_window, interval, leaky_bucket, concurrency, sliding_window"
 	for word, want := range map[string]string{
 		"fixed-window": "limit day: algorithm: \"fixed-window\"" + known + "; did you mean fixed_window?",
 		"Token Bucket": "limit day: algorithm: \"Token Bucket\"" + known + "; did you mean token_bucket?",

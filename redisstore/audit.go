@@ -48,7 +48,7 @@ func (s trail) Record(ctx context.Context, e store.AuditEntry) error {
 		p.ZAdd(ctx, s.key(), redis.Z{Member: catalog.EntryID(now, rand.Uint32()) + string(text)})
 		p.ZRemRangeByLex(ctx, s.key(), "-", "("+s.log.Oldest(now))
 		p.ZRemRangeByRank(ctx, s.key(), 0, int64(-s.log.Entries-1))
-		if s.log == &catalog.TopHours { // otherwise nothing would delete the log once no service runs any more
+		if s.log != &catalog.Changes { // otherwise nothing would delete the log once no service runs any more
 			p.PExpire(ctx, s.key(), time.Duration(s.log.Age)*time.Microsecond)
 		}
 		return nil

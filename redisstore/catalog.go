@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -27,7 +28,8 @@ type limits struct {
 	heard    atomic.Int64 // when the limits were last known to be current, since started
 	started  time.Time
 	revision atomic.Int64      // as read last; or, after a change from which it turned out that the server lost others, later than the server's
-	fields   map[string]string // as read last
+	fields   map[string]string // of the limits in force
+	read     map[string]string // as read last, for Install
 }
 
 var _ catalog.Backend = (*limits)(nil)
@@ -149,14 +151,19 @@ func (l *limits) Revision(ctx context.Context) (int64, error) {
 	return revision, nil
 }
 
-// Read reads the hash. Fields that have not changed keep their definitions.
-func (l *limits) Read(ctx context.Context) (*catalog.Limits, error) {
+// Read reads the hash, or one field of it. Fields that have not changed keep their
+// definitions.
+func (l *limits) Read(ctx context.Context, only string) (*catalog.Limits, error) {
 	asked := time.Since(l.started)
-	fields, err := l.readFields(ctx)
+	readFields := l.readFields
+	if only != "" {
+		readFields = func(ctx context.Context) (map[string]string, error) { return l.readField(ctx, only) }
+	}
+	fields, err := readFields(ctx)
 	if err != nil {
 		return nil, err
 	}
-	read := &catalog.Limits{Revision: l.revision.Load(), Bad: map[string]error{}}
+	read := &catalog.Limits{Only: only, Revision: l.revision.Load(), Bad: map[string]error{}}
 	for name, text := range fields {
 		var d *store.Definition
 		if e := l.entry(name); e != nil && l.fields[name] == text {
@@ -168,9 +175,24 @@ func (l *limits) Read(ctx context.Context) (*catalog.Limits, error) {
 			read.Defs = append(read.Defs, d)
 		}
 	}
-	l.fields = fields
+	l.read = fields
 	l.heard.Store(int64(asked))
 	return read, nil
+}
+
+// readField reads one field of the hash, and the revision. If the server has lost changes, it
+// leaves the revision as it is, so that the catalogue reads all fields.
+func (l *limits) readField(ctx context.Context, name string) (map[string]string, error) {
+	v, err := l.s.db.HMGet(ctx, l.s.names.limits, name, "").Result()
+	if err != nil {
+		return nil, err
+	}
+	text, _ := v[0].(string)
+	number, _ := v[1].(string)
+	if revision, _ := strconv.ParseInt(number, 10, 64); revision > l.revision.Load() {
+		l.revision.Store(revision)
+	}
+	return map[string]string{name: text}, nil
 }
 
 // readFields reads the hash of limits. If the server has lost what it had not saved or
@@ -204,8 +226,16 @@ func (l *limits) readFields(ctx context.Context) (map[string]string, error) {
 
 // Install makes entries for definitions that are new.
 func (l *limits) Install(read *catalog.Limits) error {
-	l.reg.Install(read.Defs)
 	entries := map[string]*entry{}
+	if read.Only == "" {
+		l.fields = l.read
+		l.reg.Install(read.Defs)
+	} else {
+		maps.Copy(l.fields, l.read)
+		l.reg.InstallOne(read.Only, read.Defs)
+		entries = maps.Clone(*l.entries.Load())
+		delete(entries, read.Only)
+	}
 	for _, d := range read.Defs {
 		d = l.reg.Lookup(d.Name) // Install may have made another
 		e := l.entry(d.Name)
@@ -220,7 +250,7 @@ func (l *limits) Install(read *catalog.Limits) error {
 
 func (l *limits) newEntry(d *store.Definition) *entry {
 	e := &entry{constArgs: newConstArgs(d), def: d, parts: l.parts(d), names: &l.s.names, begin: l.s.names.bucketPrefix(d.Name), until: "",
-		even: d.Rule.Every > 0 && !d.Rule.Leaky && d.Mode <= store.Shadow && d.Algorithm != store.Concurrency}
+		even: d.Even() && d.Mode <= store.Shadow}
 	for _, p := range d.Plans.All() {
 		if plan := d.WithPlan(p.Name); plan != nil {
 			if e.plans == nil {
@@ -278,53 +308,54 @@ func (l *limits) checkMove(ctx context.Context, d *store.Definition) error {
 	return nil
 }
 
-// swap changes one field of the hash from old to text. ok is false if somebody else has
-// changed the field.
-func (l *limits) swap(ctx context.Context, name, old, text string) (ok bool, err error) {
+// swap changes one field of the hash from old to text. It returns by how much it has changed
+// the revision, or 0 if somebody else has changed the field.
+func (l *limits) swap(ctx context.Context, name, old, text string) (change int64, err error) {
 	known := l.revision.Load()
 	args := []any{nil, nil, 1, l.s.names.limits, name, old, text, l.s.names.limits}
 	v, err := l.s.run(ctx, newCall(ctx, l.s.scripts.define, true, l.s.withClock(args)))
 	if err != nil || v[0] < 0 {
-		return false, err
+		return 0, err
 	}
 	if v[1] < known { // the server has lost changes, which this one would hide from readFields
 		l.revision.Store(v[0] + 1)
 	}
-	return true, nil
+	return v[0] - v[1], nil
 }
 
 // maxRaces bounds how often a change starts again because somebody else made one.
 const maxRaces = 100
 
 // change replaces one field by the text that next returns. If that is the same text,
-// nothing is changed. If somebody else makes a change meanwhile, it starts again.
-func (l *limits) change(ctx context.Context, name string, next func(old *store.Definition, text string) (string, error)) error {
+// nothing is changed. If somebody else makes a change meanwhile, it starts again. It returns
+// by how much it has changed the revision.
+func (l *limits) change(ctx context.Context, name string, next func(old *store.Definition, text string) (string, error)) (int64, error) {
 	for range maxRaces {
 		text, err := l.field(ctx, name)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		old, err := decodeDefinition(name, text, l.reg.Lookup(name))
 		if err != nil {
-			return err
+			return 0, err
 		}
 		to, err := next(old, text)
 		if err != nil || to == text {
-			return err
+			return 0, err
 		}
-		if ok, err := l.swap(ctx, name, text, to); ok || err != nil {
-			return err
+		if change, err := l.swap(ctx, name, text, to); change > 0 || err != nil {
+			return change, err
 		}
 	}
-	return fmt.Errorf("%w: limit %s is being changed over and over", store.ErrStore, name)
+	return 0, fmt.Errorf("%w: limit %s is being changed over and over", store.ErrStore, name)
 }
 
 // Put stores a limit as a new version. Before a version in which buckets fill more slowly
 // is published, the expiry of all buckets of the limit is lengthened.
-func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed bool, err error) {
-	var longer *store.Definition
+func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (change int64, err error) {
+	var longer, before *store.Definition
 	var moved bool
-	err = l.change(ctx, limit.Name, func(old *store.Definition, text string) (string, error) {
+	change, err = l.change(ctx, limit.Name, func(old *store.Definition, text string) (string, error) {
 		now, err := l.s.now(ctx)
 		if err != nil {
 			return "", err
@@ -334,10 +365,11 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 				return "", err
 			}
 		}
-		d, err := successor(old, numberOf(text), now, limit, by)
+		d, err := l.successor(ctx, old, numberOf(text), now, limit, by)
 		if err != nil || d == old {
 			return text, err
 		}
+		before = old
 		if old != nil && d.Number != old.Number && d.Number%renewEvery == 0 {
 			if err = l.s.renew(ctx, old, now); err != nil {
 				return "", err
@@ -358,13 +390,16 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (changed
 		}
 		return encodeDefinition(d), nil
 	})
+	if err == nil && before != nil {
+		err = l.undoUnfit(ctx, before, limit, by)
+	}
 	if moved && err == nil {
 		l.config.OnError(fmt.Errorf("redis: limit %s has another parent: its buckets are in other slots of the cluster now, and begin anew", limit.Name))
 	}
 	if longer != nil && err == nil && l.s.clock == nil {
 		l.s.lengthenExpiryLater(longer)
 	}
-	return true, changeError(err, true)
+	return change, changeError(err, true)
 }
 
 // setOverridden tells all programs that keys of a limit may have overrides.
@@ -372,7 +407,7 @@ func (l *limits) setOverridden(ctx context.Context, name string) error {
 	if d := l.reg.Lookup(name); d != nil && d.Overridden {
 		return nil
 	}
-	err := l.change(ctx, name, func(old *store.Definition, text string) (string, error) {
+	_, err := l.change(ctx, name, func(old *store.Definition, text string) (string, error) {
 		if old == nil {
 			return "", l.reg.Missing(name)
 		}
@@ -398,10 +433,38 @@ func (l *limits) field(ctx context.Context, name string) (string, error) {
 	return text, storeError(err, false)
 }
 
+// undoUnfit takes back a change of a limit from before if an override that it does not fit was
+// set while successor looked for them. Who sets one later reads the limit afterwards.
+func (l *limits) undoUnfit(ctx context.Context, before *store.Definition, limit store.Limit, by string) error {
+	now, err := l.s.now(ctx)
+	if err != nil {
+		return err
+	}
+	_, unfit := l.successor(ctx, before, 0, now, limit, by)
+	if unfit == nil {
+		return nil
+	}
+	_, err = l.change(ctx, limit.Name, func(d *store.Definition, text string) (string, error) {
+		if d == nil || d.Limit != limit {
+			return text, nil
+		}
+		d, err := registryOf(d).Define(now, before.Limit, by)
+		if err != nil {
+			return "", err
+		}
+		return encodeDefinition(d), nil
+	})
+	return errors.Join(unfit, err)
+}
+
 // successor returns the definition that follows old, which is nil if the limit does not
 // exist. last is the highest version that the name has had.
-func successor(old *store.Definition, last uint32, now int64, l store.Limit, owner string) (*store.Definition, error) {
-	d, err := registryOf(old).Define(now, l, owner)
+func (l *limits) successor(ctx context.Context, old *store.Definition, last uint32, now int64, limit store.Limit, owner string) (*store.Definition, error) {
+	reg := registryOf(old)
+	if old != nil && old.Overridden {
+		reg.EachOverride = func(name string, check func(o *store.Override)) error { return l.s.eachOverride(ctx, name, "", check) }
+	}
+	d, err := reg.Define(now, limit, owner)
 	if err == nil && old == nil {
 		d.Number = last + 1
 	}
@@ -421,7 +484,7 @@ func registryOf(d *store.Definition) *store.Registry {
 // by themselves.
 func (l *limits) Drop(ctx context.Context, name, by string) error {
 	last := uint32(0)
-	err := l.change(ctx, name, func(old *store.Definition, text string) (string, error) {
+	_, err := l.change(ctx, name, func(old *store.Definition, text string) (string, error) {
 		if err := registryOf(old).Drop(name, by); err != nil {
 			return "", err
 		}

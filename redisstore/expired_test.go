@@ -40,10 +40,14 @@ func TestAgreesWithTableAsKeysExpire(t *testing.T) {
 	t.Parallel()
 	db, first, gone := connect(t, redistest.Start(t).URL()+"?timeout=1m"), limittest.NewSeed(t), 0
 	for i := range uint64(rounds(40)) {
-		h := newHistory(t, db, redisstore.Config{}, true, first+i)
+		seed := first + i
+		if i == 0 {
+			seed = 15261800663481073849 // settles a hold that had expired before its limit was dropped
+		}
+		h := newHistory(t, db, redisstore.Config{}, true, seed)
 		for range 80 {
 			if h.step(); t.Failed() {
-				t.Fatalf("seed %d:\n%s", first+i, strings.Join(h.log, "\n"))
+				t.Fatalf("seed %d:\n%s", seed, strings.Join(h.log, "\n"))
 			}
 		}
 		gone += h.gone()
@@ -63,7 +67,7 @@ func TestStoreAsKeysExpire(t *testing.T) {
 		one.Lock()
 		defer one.Unlock()
 		prefix := fmt.Sprint("expiring", prefixes.Add(1))
-		clock, _ := redistest.Expiring(t, db, prefix, now, 5e6) // the clock steps back by less
+		clock, _ := redistest.Expiring(t, db, prefix, now, 30e6) // the clock steps back by less
 		t.Cleanup(func() { _ = db.FlushAll(context.Background()) })
 		return newStore(t, db, redisstore.Config{Clock: clock, Poll: -1, Prefix: prefix})
 	}, storetest.Options{Brief: true})

@@ -50,10 +50,9 @@ type giveRow struct {
 }
 
 type giveRecord struct {
-	Number, Mark, Units, Slack int64
-	Version                    uint32
-	Due, Ends                  int64
-	Rest                       bool
+	Number, Mark, Units, Unit, Slack int64
+	Due, Ends                        int64
+	Rest                             bool
 }
 
 // give is a vector in Redis.
@@ -107,12 +106,20 @@ func TestGoldenGiveBack(t *testing.T) {
 }
 
 // notInRedis reports whether a vector cannot occur in Redis: a call that only
-// settles; a take of a leaky bucket without a record; records of another
-// version than their row. Also, what the list does not know gives nothing back,
-// and the row is not read.
+// settles; a take of a leaky bucket without a record; a cancellation of what a reset has ended. Also, what the list does not
+// know gives nothing back, and the row is not read.
 func (v *giveVector) notInRedis() bool {
-	return v.Do == "settle" || v.Do == "take" && v.Versions[len(v.Versions)-1].Rule.Leaky || v.Do == "give_back" && (v.Mark != v.Row.Mark || v.Row.Lows == nil) ||
-		slices.ContainsFunc(v.Records, func(x giveRecord) bool { return x.Mark == v.Row.Mark && x.Version != v.Row.Version })
+	return v.Do == "settle" || v.Do == "take" && v.Versions[len(v.Versions)-1].Rule.Leaky || v.Do == "give_back" && (v.Mark != v.Row.Mark || v.Row.Lows == nil || v.reset())
+}
+
+// reset reports whether a change after the row's version ends its records.
+func (v *giveVector) reset() bool {
+	for _, x := range v.Versions[v.Row.Version:] {
+		if x.Policy == "reset" {
+			return true
+		}
+	}
+	return false
 }
 
 func (v *giveVector) definition(name string) *store.Definition {
@@ -169,7 +176,7 @@ func (g *give) storeRecord(pipe redis.Pipeliner, x *giveRecord) {
 	}
 	d, _ := json.Marshal([]map[string]any{{"limit": g.def.Name, "key": "k", "units": x.Units, "version": g.def.Number}})
 	pipe.Set(g.Context(), strings.Replace(g.names[0], ":"+g.def.Name+":{k}", ".reservation:"+id, 1), d, 0)
-	pipe.HSet(g.Context(), g.names[1], id, joinWords(x.Number, x.Mark, slack, x.Units, x.Due, x.Ends, x.Version, 0))
+	pipe.HSet(g.Context(), g.names[1], id, joinWords(x.Number, x.Mark, slack, x.Units, x.Due, x.Ends, x.Unit, 0))
 }
 
 // do makes the call of a vector. A reservation that ends later than its part
@@ -231,7 +238,7 @@ func (g *give) compare() {
 			slack = -2
 		}
 		if x.Mark == want.Mark && (!x.Rest || g.Do == "give_back" && !spent[fmt.Sprint(x.Number)]) {
-			wanted = append(wanted, joinWords(x.Number, x.Mark, slack, x.Units, x.Due, x.Ends, x.Version, 0))
+			wanted = append(wanted, joinWords(x.Number, x.Mark, slack, x.Units, x.Due, x.Ends, x.Unit, 0))
 		}
 	}
 	slices.Sort(got)

@@ -127,7 +127,7 @@ func (s *Store) keyHolds(ctx context.Context, d *store.Definition, key string) (
 	t := s.newTable()
 	t.want(d.Name, key)
 	err = t.update(ctx, func() error {
-		list = e.def.KeyHolds(t.rows[0].state, t.rows[0].list, t.now)
+		list = store.KeyHolds(t.rows[0].list, t.now)
 		return nil
 	}, func() error { return nil }, false)
 	for i := range list {

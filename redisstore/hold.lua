@@ -5,15 +5,16 @@
 -- key of the hold. ARGV: n, the ttl of the hold in µs, its id, its JSON up to the times,
 -- the mark of new lows; for each row version, add (0: a concurrency limit), units, how many
 -- units may be used before, how long a full bucket needs to fill again, a k if nothing is
--- given back when the hold expires, and the rest of its part's JSON.
+-- given back when the hold expires, the units of a token, and the rest of its part's JSON.
 -- Returns one string of lines: seconds and microseconds of the clock; for each row the
 -- value found, nothing for a full bucket; for each row number and mark of its record. An
 -- empty string: Go must decide, and nothing was done.
 local call, format, ceil = redis.call, string.format, math.ceil
 local n, ttl, id = ARGV[1] + 0, ARGV[2] + 0, ARGV[3]
-local expires, rows, lines, parts = now + ttl, {}, {clock[1] .. ' ' .. clock[2]}, {}
+local expires, forget = now + ttl, now + ttl + min(max(ttl, 60000000), 3600000000)
+local rows, lines, parts = {}, {clock[1] .. ' ' .. clock[2]}, {}
 for i = 1, n do
-  local a, text = 7 * i - 1, call('GET', KEYS[i])
+  local a, text = 8 * i - 2, call('GET', KEYS[i])
   local version, add = ARGV[a] + 0, ARGV[a + 1] + 0
   local r = {used = 0, ts = 0, version = version}
   if text then
@@ -47,14 +48,15 @@ for i = 1, n do
     end
     append(r, r.after)
   end
-  r.number, r.due, r.till = number, min(r.due or expires, expires), max(r.till or expires, expires)
-  r.record = format('%d %d -1 %d %d %d %d %d', number, mark, ARGV[a + 2], now, ARGV[a + 5] == 'k' and expires or 9007199254740991, version, expires)
-  rows[i], parts[i] = r, format('{"number":%d,"mark":%d,', number, mark) .. ARGV[a + 6]
+  local keeps = ARGV[a + 5] == 'k'
+  local till = keeps and forget or expires
+  r.number, r.due, r.till = number, min(r.due or till, till), max(r.till or till, till)
+  r.record = format('%d %d -1 %d %d %d %d %d', number, mark, ARGV[a + 2], now, keeps and forget or 9007199254740991, ARGV[a + 6], expires)
+  rows[i], parts[i] = r, format('{"number":%d,"mark":%d,', number, mark) .. ARGV[a + 7]
   lines[1 + i], lines[1 + n + i] = text or '', format('%d %d', number, mark)
 end
 
 -- This write comes first, because it fails if there is a hold with this id, or no memory.
-local forget = expires + min(max(ttl, 60000000), 3600000000)
 local text = ARGV[4] .. format('"expires_us":%d,"forget_us":%d,"parts":[', expires, forget) .. table.concat(parts, ',') .. ']}'
 if not put(KEYS[3 * n + 1], text, forget, true) then
   return ''
@@ -65,7 +67,7 @@ for i = 1, n do
     lives = r.t + ceil(r.after / r.add)
   end
   call('HSET', KEYS[n + i], ':' .. id, r.record)
-  prolong(KEYS[n + i], max(lives, r.till + ARGV[7 * i + 3], now + 2000000)) -- at least as long as the row, whatever is taken until due
+  prolong(KEYS[n + i], max(lives, r.till + ARGV[8 * i + 2], now + 2000000)) -- at least as long as the row, whatever is taken until due
   put(KEYS[i], rowText(r, r.after, r.t), lives)
 end
 return table.concat(lines, '\n')

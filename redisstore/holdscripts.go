@@ -54,7 +54,7 @@ func (t *found) put(d *store.Definition, key, text string, last int64, ours ...s
 		row, ok = parseRow(text)
 	}
 	if d.Algorithm == store.Concurrency && last > 0 {
-		ours = append(ours, store.Record{Hold: "~", Expires: last, Ends: store.MaxInt, Slack: slackNone, Version: row.Version})
+		ours = append(ours, store.Record{Hold: "~", Expires: last, Ends: store.MaxInt, Slack: slackNone, Unit: 1})
 	}
 	if row.Lows != nil {
 		row.Lows = row.Lows.Count(ours)
@@ -101,7 +101,7 @@ func (k *knownHolds) slot(id string) (at uint16, ok bool) {
 // quick reports whether hold.lua and settle.lua can compute with the rule of a
 // definition.
 func quick(d *store.Definition) bool {
-	return d.Mode == store.Enforce && d.Override == nil && (d.Rule.Every == 1 && !d.Rule.Leaky || d.Algorithm == store.Concurrency)
+	return d.Mode == store.Enforce && d.Override == nil && d.Block == 0 && (d.Rule.Every == 1 && !d.Rule.Leaky || d.Algorithm == store.Concurrency)
 }
 
 // canHold reports whether hold.lua can decide a group that makes a hold.
@@ -144,7 +144,7 @@ func (s *Store) makeHold(ctx context.Context, g *store.Group, known []*entry) (d
 		return false, nil
 	}
 	hold := &empty.hold
-	args := make([]any, 3, 3+3*n+1+5+7*n+1)
+	args := make([]any, 3, 3+3*n+1+5+8*n+1)
 	for i := range g.Ops {
 		args = append(args, known[i].row(g.Ops[i].Key))
 	}
@@ -162,7 +162,7 @@ func (s *Store) makeHold(ctx context.Context, g *store.Group, known []*entry) (d
 		if hold.Parts[i].Keep {
 			keep = "k"
 		}
-		args = append(args, known[i].version, addOf(known[i].def), units, room, refill(known[i].def), keep, partTail(hold.Parts[i]))
+		args = append(args, known[i].version, addOf(known[i].def), units, room, refill(known[i].def), keep, known[i].def.Rule.Unit, partTail(hold.Parts[i]))
 	}
 	c, err := s.process(ctx, newCall(ctx, s.scripts.hold, true, s.withClock(args)))
 	if err != nil || c.str() == "" {
@@ -236,10 +236,10 @@ func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err 
 			}
 			charge = more * r.Unit
 		}
-		records[i] = store.Record{Number: p.Number, Mark: p.Mark, Units: p.Cost * r.Unit, Slack: slackNone, Version: e.def.Number,
+		records[i] = store.Record{Number: p.Number, Mark: p.Mark, Units: p.Cost * r.Unit, Unit: r.Unit, Slack: slackNone,
 			Ends: store.MaxInt, Hold: g.Hold.ID, Expires: h.Expires}
 		if p.Keep {
-			records[i].Ends = h.Expires
+			records[i].Ends = h.Forget
 		}
 		args = append(args, e.row(p.Key))
 		rows = append(rows, e.version, addOf(e.def), records[i].Units, give, charge, r.MaxUsed)

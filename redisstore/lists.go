@@ -17,7 +17,7 @@ type storedRow struct {
 	// Before due, in µs, no record ends, so that scripts can decide without the
 	// records. It may be too early, and is 0 while there are reservations.
 	due int64
-	// till is when the last hold expires. Only of a concurrency limit it is exact; of others
+	// till is when the record of the last hold ends. Only of a concurrency limit it is exact; of others
 	// it may be later.
 	till   int64
 	locked bool
@@ -84,16 +84,16 @@ const (
 // follow. The others are ids of reservations.
 const holdField = ":"
 
-// parseRecord decodes "number mark slack units due ends version expires".
+// parseRecord decodes "number mark slack units due ends unit expires".
 func parseRecord(field, text string) (r store.Record, err error) {
 	n, err := numbers(text)
-	if err == nil && len(n) != 8 {
+	if err == nil && (len(n) != 8 || n[6] < 1) {
 		err = fmt.Errorf("%q is not a record", text)
 	}
 	if err != nil {
 		return r, err
 	}
-	r = store.Record{Number: n[0], Mark: n[1], Slack: max(n[2], slackNone), Units: n[3], Due: n[4], Ends: n[5], Version: uint32(n[6]), Expires: n[7], Rest: n[2] == slackRest}
+	r = store.Record{Number: n[0], Mark: n[1], Slack: max(n[2], slackNone), Units: n[3], Due: n[4], Ends: n[5], Unit: n[6], Expires: n[7], Rest: n[2] == slackRest}
 	if id, is := strings.CutPrefix(field, holdField); is {
 		r.Hold = id
 	}
@@ -105,7 +105,7 @@ func recordText(r *store.Record) string {
 	if r.Rest {
 		slack = slackRest
 	}
-	return join([]int64{r.Number, r.Mark, slack, r.Units, r.Due, r.Ends, int64(r.Version), r.Expires})
+	return join([]int64{r.Number, r.Mark, slack, r.Units, r.Due, r.Ends, r.Unit, r.Expires})
 }
 
 func numbers(text string) (list []int64, err error) {

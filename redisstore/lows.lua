@@ -2,13 +2,13 @@
 --
 -- A row is "used ts version". If it has records that may give something back, "due till"
 -- follow: before due no record ends, so that the row can be decided without them, and it
--- is 0 while there are reservations; till is when the last hold expires. Then come the
--- lows, but not for a concurrency limit: "mark next", and "number used" of each entry. A
+-- is 0 while there are reservations; till is when the record of the last hold ends. Then
+-- come the lows, but not for a concurrency limit: "mark next", and "number used" of each entry. A
 -- script that takes lowers the last entry only; who reads them joins those that do not
 -- rise any more.
 --
 -- The hash of a row's records has a field for each: the id of its reservation, or a colon
--- and the id of its hold, with "number mark slack units due ends version expires". A slack
+-- and the id of its hold, with "number mark slack units due ends unit expires". A slack
 -- of -1 means that it does not wait, and -2 that it was cancelled; its units are then
 -- those withheld.
 local min, max = math.min, math.max

@@ -20,6 +20,7 @@ import (
 //	dipwell.hold:req-81                 a hold, JSON; in a cluster dipwell.hold:{tag}req-81
 //	dipwell.audit                       what people have changed, a sorted set: an entry's ID and its JSON
 //	dipwell.top_hours                   the busiest keys of each hour, likewise
+//	dipwell.minutes                     what each process decided in each minute, likewise
 //	dipwell.usage:login:496728          what keys used in an hour since the Unix epoch, a hash: a, r or t and the key
 //	dipwell.limits                      the limits, a hash; also the channel for notifications
 //

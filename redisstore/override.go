@@ -3,6 +3,7 @@ package redisstore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -118,7 +119,31 @@ func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store
 		set, err = present.SetOverrideIn(t, o.Key, o, t.now)
 		return err
 	})
+	if err == nil {
+		err = s.keepFit(ctx, d.Name, &set)
+	}
 	return set, err
+}
+
+// keepFit ends an override that was set while its limit changed to a definition that it does
+// not fit, and sets the one that it replaced again.
+func (s overrides) keepFit(ctx context.Context, limit string, set *store.Override) error {
+	text, err := s.limits.field(ctx, limit)
+	if err != nil {
+		return err
+	}
+	d, err := decodeDefinition(limit, text, s.limits.reg.Lookup(limit))
+	if err != nil || d == nil || d.Number == set.Version {
+		return err
+	}
+	unfit := d.CheckOverride(set, 0)
+	if unfit == nil {
+		return nil
+	}
+	if _, err = s.EndOverride(ctx, d, set.Key, set.Kind()); err == nil && set.Replaced != nil {
+		_, err = s.SetOverride(ctx, d, *set.Replaced)
+	}
+	return errors.Join(unfit, err)
 }
 
 // EndOverride implements store.Overrider.
@@ -157,29 +182,37 @@ func (s overrides) Overrides(ctx context.Context, d *store.Definition, prefix, a
 		return nil, err
 	}
 	var page []store.Override
-	begin := s.names.overridePrefix(d.Name)
-	err = s.scanNames(ctx, s.names.pattern(begin, d.Name, prefix), func(node redis.UniversalClient, names []string) error {
+	err = s.eachOverride(ctx, d.Name, prefix, func(o *store.Override) {
+		if o = o.At(now); o == nil || after != "" && o.Key <= after {
+			return
+		}
+		if page = append(page, *o); len(page) > 2*n+scanCount {
+			page = firstOf(page, n, keyOfOverride)
+		}
+	})
+	return firstOf(page, n, keyOfOverride), storeError(err, false)
+}
+
+// eachOverride calls do for each override of a limit whose key has a prefix, perhaps twice. It
+// scans the names of all keys.
+func (s *Store) eachOverride(ctx context.Context, limit, prefix string, do func(o *store.Override)) error {
+	begin := s.names.overridePrefix(limit)
+	return s.scanNames(ctx, s.names.pattern(begin, limit, prefix), func(node redis.UniversalClient, names []string) error {
 		texts, err := s.getAll(ctx, node, names)
 		for i, name := range names {
 			rest, ok := strings.CutPrefix(name, begin)
-			key, ok2 := s.names.keyOf(d.Name, rest)
-			if !ok || !ok2 || err != nil || !strings.HasPrefix(key, prefix) || after != "" && key <= after {
+			key, ok2 := s.names.keyOf(limit, rest)
+			if !ok || !ok2 || err != nil || !strings.HasPrefix(key, prefix) {
 				continue
 			}
 			o, err := catalog.DecodeOverride(key, texts[i])
 			if err != nil {
 				return fmt.Errorf("%w: the key %s: %w", store.ErrStore, name, err)
 			}
-			if o = o.At(now); o != nil {
-				page = append(page, *o)
-			}
-		}
-		if len(page) > 2*n+scanCount {
-			page = firstOf(page, n, keyOfOverride)
+			do(o)
 		}
 		return err
 	})
-	return firstOf(page, n, keyOfOverride), storeError(err, false)
 }
 
 func keyOfOverride(o store.Override) string { return o.Key }

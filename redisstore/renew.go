@@ -88,7 +88,7 @@ func (s *Store) renewArgs(d *store.Definition, b *bucket, now int64) []any {
 		return nil
 	}
 	full := s.fullAt(d, b.State, b.Key, now)
-	row, ok := d.Own(b.State, max(now, b.TS)).Carry(b.State, b.Key, now)
+	row, ok := d.Own(b.State, now).Carry(b.State, b.Key, now)
 	if !ok || row.Used == 0 || full == 0 {
 		return nil
 	}

@@ -28,8 +28,8 @@ for i = 1, n do
   if not r or not record or r.version ~= version or r.due and now >= r.due then -- it has reservations too, or holds that may have expired
     return ''
   end
-  local number, mark, units, of, expires = match(record, '^(%d+) (%d+) %-1 (%d+) %d+ %d+ (%d+) (%d+)$')
-  if of ~= ARGV[a] or units ~= ARGV[a + 2] then
+  local number, mark, units, expires = match(record, '^(%d+) (%d+) %-1 (%d+) %d+ %d+ %d+ (%d+)$')
+  if units ~= ARGV[a + 2] then
     return ''
   end
   local used, ts = r.used, r.ts

@@ -50,7 +50,7 @@ func encodeDefinition(d *store.Definition) string {
 func appendPast(b []byte, v *store.Version, overridden bool) []byte {
 	r, c := &v.Rule, v.Rule.Calendar.Spec()
 	for _, n := range [pastNumbers]int64{int64(v.Number), v.Since, r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most,
-		r.MaxCharge, r.MaxUsed, c.Months, c.Days, c.Clock, bit(r.Leaky), bit(r.Spread)} {
+		r.MaxCharge, r.MaxUsed, c.Months, c.Days, c.Clock, bit(r.Leaky), bit(r.Spread), bit(r.Sliding)} {
 		b = append(strconv.AppendInt(b, n, 10), ' ')
 	}
 	b = append(append(append(b, v.Policy.String()...), ' '), c.Zone...)
@@ -61,7 +61,7 @@ func appendPast(b []byte, v *store.Version, overridden bool) []byte {
 }
 
 // pastNumbers is how many numbers are in the line of a version.
-const pastNumbers = 17
+const pastNumbers = 18
 
 func bit(b bool) int64 {
 	if b {
@@ -100,7 +100,7 @@ func parsePastLine(line string, known *store.Definition) (*store.Version, error)
 		return v, nil
 	}
 	v := catalog.Version{Number: uint32(n[0]), Since: n[1], Unit: n[2], Every: n[3], Add: n[4], Cap: n[5], Origin: n[6], Burst: n[7], Debt: n[8], Most: n[9],
-		MaxCharge: n[10], MaxUsed: n[11], Months: n[12], Days: n[13], Clock: n[14], Leaky: n[15] != 0, Spread: n[16] != 0,
+		MaxCharge: n[10], MaxUsed: n[11], Months: n[12], Days: n[13], Clock: n[14], Leaky: n[15] != 0, Spread: n[16] != 0, Sliding: n[17] != 0,
 		Policy: word[pastNumbers], Zone: word[pastNumbers+1], Settings: settings}
 	return v.Version()
 }
@@ -140,7 +140,7 @@ func decode(text string, known *store.Definition) (*store.Definition, error) {
 		d.Past, err = parsePast(l.Past, known)
 	}
 	if err == nil {
-		d.Overridden = l.Overridden
+		d.Overridden = d.Overridden || l.Overridden
 	}
 	return d, err
 }

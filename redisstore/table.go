@@ -683,7 +683,7 @@ func (t *table) rowCommands(list [][]any, i int, r *tableRow, grows bool) [][]an
 	list = append(list, sets...)
 	if len(r.list) > 0 {
 		if held > 0 { // an expired hold is given back when somebody needs its tokens
-			ends = max(ends, full, held+refill(base.Own(r.state, max(t.now, r.state.TS))))
+			ends = max(ends, full, held+refill(base.Own(r.state, t.now)))
 		}
 		list = t.expire(list, t.recordsKey(i), max(ends, t.now))
 	}
@@ -705,7 +705,7 @@ func refill(d *store.Definition) int64 {
 }
 
 // encode returns the row, "" if it is full and no override needs it; when the last record has
-// ended; and when the last hold expires, or 0.
+// ended; and when that of the last hold has, or 0.
 func (r *tableRow) encode(base *store.Definition, now int64) (text string, ends, held int64) {
 	row := storedRow{State: r.state, due: store.MaxInt}
 	concurrency := base.Algorithm == store.Concurrency
@@ -714,7 +714,11 @@ func (r *tableRow) encode(base *store.Definition, now int64) (text string, ends,
 		one := &r.list[j]
 		switch {
 		case one.Hold != "":
-			row.due, held, ends = min(row.due, one.Expires), max(held, one.Expires), max(ends, one.Expires)
+			at := one.Expires
+			if !one.Rest {
+				at = one.Until()
+			}
+			row.due, held, ends = min(row.due, at), max(held, at), max(ends, at)
 		case row.Lows != nil && one.Mark == row.Lows.Mark:
 			row.due = 0
 			fallthrough
@@ -732,7 +736,7 @@ func (r *tableRow) encode(base *store.Definition, now int64) (text string, ends,
 	// The row names its override. The scripts cannot read a row that uses 0: it came back long
 	// ago, even if windows are longer than the time since the epoch.
 	d := base.WithOverride(o)
-	row = storedRow{State: store.State{Used: 1, TS: min(0, now-max(d.Rule.Every, base.Rule.Every)), Version: d.Number}}
+	row = storedRow{State: store.State{Used: 1, TS: min(0, now-2*max(d.Rule.Every, base.Rule.Every)), Version: d.Number}}
 	if concurrency {
 		row.State = store.State{TS: now, Version: d.Number}
 	}
@@ -763,8 +767,7 @@ func (s *Store) fullAt(base *store.Definition, row store.State, key string, now 
 	if row.Used == 0 || base.Algorithm == store.Concurrency {
 		return 0
 	}
-	t := max(now, row.TS)
-	own := base.Own(row, t)
+	own := base.Own(row, now)
 	row, ok := own.Carry(row, key, now)
 	if !ok {
 		return 0

@@ -31,7 +31,7 @@ local add, t, left, ceil = ARGV[2] + 0, now, used, math.ceil
 if ts > t then
   t = ts
 end
-if KEYS[2] and t >= ARGV[5] + 0 then
+if KEYS[2] and now >= ARGV[5] + 0 then
   return '-' .. row
 end
 if used > 0 then

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -41,21 +42,29 @@ return {}
 
 // AddUsage implements store.UsageKeeper.
 func (s usage) AddUsage(ctx context.Context, lines []store.UsageLine) error {
-	lines = slices.DeleteFunc(slices.Clone(lines), func(l store.UsageLine) bool { return s.limits.reg.Lookup(l.Limit) == nil })
-	slices.SortFunc(lines, func(a, b store.UsageLine) int {
-		return cmp.Or(cmp.Compare(a.Limit, b.Limit), cmp.Compare(a.Hour, b.Hour))
+	var order []int // of lines, those of a limit and hour together
+	for i := range lines {
+		if s.limits.reg.Lookup(lines[i].Limit) != nil {
+			order = append(order, i)
+		}
+	}
+	slices.SortFunc(order, func(i, j int) int {
+		return cmp.Or(cmp.Compare(lines[i].Limit, lines[j].Limit), cmp.Compare(lines[i].Hour, lines[j].Hour))
 	})
-	for i := 0; i < len(lines); {
-		end := i
-		for end < len(lines) && end < i+usageChunk && lines[end].Limit == lines[i].Limit && lines[end].Hour == lines[i].Hour {
-			end++
+	for len(order) > 0 {
+		first, chunk := &lines[order[0]], []store.UsageLine(nil)
+		for _, i := range order {
+			if l := &lines[i]; len(chunk) < usageChunk && l.Limit == first.Limit && l.Hour == first.Hour {
+				chunk = append(chunk, *l)
+			}
 		}
-		if err := s.count(ctx, lines[i:end]); err != nil && i > 0 {
-			return fmt.Errorf("%w: %w", store.ErrOutcomeUnknown, err)
+		err := s.count(ctx, chunk)
+		if errors.Is(err, store.ErrOutcomeUnknown) {
+			return &store.UsageError{Rest: order[len(chunk):], Lost: len(chunk), Err: err}
 		} else if err != nil {
-			return err
+			return &store.UsageError{Rest: order, Err: err}
 		}
-		i = end
+		order = order[len(chunk):]
 	}
 	return nil
 }

@@ -57,6 +57,12 @@ type Abilities struct {
 	// the store has. If it is nil, nothing is kept.
 	TopKeys Auditor
 
+	// Minutes keeps what each process decided in each minute: the last 2,080 entries, and
+	// none that is older than 65 minutes. As in TopKeys, only Who and What are kept, and What
+	// is JSON of that form, with the member counts. It is nil if the store keeps nothing, or
+	// serves one process only, which knows its own minutes.
+	Minutes Auditor
+
 	// Usage keeps what the keys of limits with Limit.Usage used in each hour, as services
 	// count it, for 31 days. A sweep deletes what is older, and dropping a limit what is the
 	// limit's. If it is nil, nothing is kept.
@@ -64,7 +70,7 @@ type Abilities struct {
 
 	// Holds returns the live holds of a key, the one that expires first first. If it is nil,
 	// the store does not decide Group.Hold, and the Limiter answers holds with
-	// ErrNotSupported. Definition.KeyHolds makes the list from a row. The error wraps
+	// ErrNotSupported. KeyHolds makes the list from the records of the key. The error wraps
 	// ErrStore or ErrUnknownLimit.
 	Holds func(ctx context.Context, d *Definition, key string) ([]KeyHold, error)
 

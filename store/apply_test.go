@@ -63,8 +63,8 @@ func TestApplyTable(t *testing.T) {
 			var s store.State
 			for i, k := range c.calls {
 				o := r.Apply(s, k.at.Microseconds(), k.verb, k.cost)
-				if wait := time.Duration(o.Retry+o.Delay) * time.Microsecond; o.Allowed != k.allowed || r.Remaining(o.After) != k.remaining || wait != k.wait {
-					t.Fatalf("call %d (%+v): %+v, remaining %d", i, k, o, r.Remaining(o.After))
+				if wait := time.Duration(o.Retry+o.Delay) * time.Microsecond; o.Allowed != k.allowed || r.Remaining(o.After, o.TS) != k.remaining || wait != k.wait {
+					t.Fatalf("call %d (%+v): %+v, remaining %d", i, k, o, r.Remaining(o.After, o.TS))
 				}
 				if o.Allowed && k.verb != store.VerbCheck {
 					s = store.State{Used: o.After, TS: o.TS}
@@ -88,7 +88,7 @@ func anyRule(t *rapid.T) (store.Limit, store.Rule) {
 		}
 		switch l.Algorithm {
 		case store.FixedWindow, store.Interval:
-			l.Start = "0s"
+			l.Start = rapid.SampledFrom([]string{"0s", "first_call"}).Draw(t, "start")
 		case store.LeakyBucket:
 			l.Burst = 0
 		}
@@ -102,11 +102,18 @@ func anyRule(t *rapid.T) (store.Limit, store.Rule) {
 func applied(t interface{ Fatalf(string, ...any) }, r *store.Rule, s store.State, now int64, verb store.Verb, cost int64) {
 	o := r.Apply(s, now, verb, cost)
 	big64 := big.NewInt
-	if o.TS != max(now, s.TS) {
-		t.Fatalf("the clock went from %d, %d to %d", s.TS, now, o.TS)
+	at, origin := max(now, s.TS), r.Origin
+	if r.BeginsWithCall() {
+		origin = s.TS
 	}
-	tick := func(x int64) *big.Int { return new(big.Int).Div(big64(x-r.Origin), big64(r.Every)) }
-	back := new(big.Int).Sub(tick(o.TS), tick(s.TS))
+	tick := func(x int64) *big.Int { return new(big.Int).Div(big64(x-origin), big64(r.Every)) }
+	back := new(big.Int).Sub(tick(at), tick(s.TS))
+	if r.BeginsWithCall() && o.Before > 0 {
+		at = new(big.Int).Add(big64(s.TS), new(big.Int).Mul(back, big64(r.Every))).Int64()
+	}
+	if o.TS != at {
+		t.Fatalf("the clock went from %d, %d to %d, not %d", s.TS, now, o.TS, at)
+	}
 	used := new(big.Int).Sub(big64(s.Used), back.Mul(back, big64(r.Add)))
 	if used.Sign() < 0 {
 		used.SetInt64(0)

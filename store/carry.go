@@ -70,7 +70,7 @@ func (d *Definition) publish() {
 func (d *Definition) compilePlans() (out []*Definition) {
 	plans := d.Plans.All()
 	for i := range plans {
-		if v := d.variant(&plans[i]); v != nil {
+		if v := d.variant(&plans[i], ""); v != nil {
 			v.Number = terms.PlanNumber(i+1, d.Number)
 			out = append(out, v)
 		}
@@ -78,10 +78,10 @@ func (d *Definition) compilePlans() (out []*Definition) {
 	return out
 }
 
-// variant returns the definition of a plan, still without its number. It returns nil if
-// the plan does not compile.
-func (d *Definition) variant(p *Plan) *Definition {
-	l, r, err := d.compileVariant(p, d.Rule.Every)
+// variant returns the definition of a plan, still without its number. start replaces that of
+// the limit, unless it is "". It returns nil if the plan does not compile.
+func (d *Definition) variant(p *Plan, start string) *Definition {
+	l, r, err := d.compileVariant(p, start, d.Rule.Every)
 	if err != nil {
 		return nil
 	}
@@ -169,7 +169,7 @@ func (d *Definition) ruleAt(at place) *Rule {
 	}
 	known := &planRule{name: at.plan}
 	if p, ok := past.Limit.Plans.named(at.plan); ok {
-		if v := old.variant(&p); v != nil {
+		if v := old.variant(&p, ""); v != nil {
 			known.rule = &v.Rule
 		}
 	}
@@ -183,31 +183,28 @@ type step struct {
 	from, to *Rule
 	policy   ChangePolicy
 	at       int64 // µs
-	same     bool  // both rules count in the same way, so that nothing is converted
-	version  bool  // the step begins a version of the limit
 }
 
-// walk leads a row from a place to the present version, and at the time t, in µs, to the
+// walk leads a row from a place to the present version, and at the time now, in µs, to the
 // definition target. If target is nil, the row stays in its plan or override; if that has
 // ended, it goes to the override under it or to the base. walk calls each for every conversion, and returns the rule
 // that the row is under at the end. s is the row; each may move its TS.
-func (d *Definition) walk(s *State, at place, t int64, target *Definition, each func(*step)) *Rule {
-	rule := d.ruleAt(at)
-	var now step // one for all, because each may make it escape
+func (d *Definition) walk(s *State, at place, now int64, target *Definition, each func(*step)) *Rule {
+	rule, t := d.ruleAt(at), d.instant(s, now)
+	var one step // for all, because each may make it escape
 	move := func(to place, policy ChangePolicy, when int64) {
-		version := to.i != at.i
 		next := d.ruleAt(to)
 		if next == nil { // the version has no such plan
 			to.plan, policy = "", Keep
 			next = d.ruleAt(to)
 		}
-		if same := sameRule(rule, next); !same || version {
-			now = step{rule, next, policy, max(s.TS, when), same, version}
-			each(&now)
+		if !sameRule(rule, next) {
+			one = step{rule, next, policy, max(s.TS, when)}
+			each(&one)
 		}
 		rule, at = next, to
 	}
-	ends := func() bool { return at.override != nil && at.override.Until != 0 && at.override.Until <= t }
+	ends := func() bool { return at.override != nil && at.override.Until != 0 && at.override.Until <= now }
 	for at.i < len(d.Past) {
 		policy, _, since := d.next(at.i)
 		if ends() && at.override.Until <= since {
@@ -225,6 +222,15 @@ func (d *Definition) walk(s *State, at place, t int64, target *Definition, each 
 		move(d.placeOf(target), Keep, t)
 	}
 	return rule
+}
+
+// stamp returns the TS of a row that v converts, of which so many units are used at v.at. Where
+// windows begin with a call before and after, and are as long, the present one goes on.
+func (v *step) stamp(s *State, used int64) int64 {
+	if used == 0 || !v.from.BeginsWithCall() || !v.to.BeginsWithCall() || v.from.Every != v.to.Every {
+		return v.at
+	}
+	return v.at - (v.at-s.TS)%v.from.Every
 }
 
 // sameRule reports whether two rules count in the same way, so that nothing has to be
@@ -255,11 +261,11 @@ func (d *Definition) Carry(s State, key string, now int64) (carried State, ok bo
 }
 
 // carry is Carry with the key's phase: if the phase is needed and 0, carry sets it. If phase
-// is nil the key is unknown: carry then assumes the windows in which least comes back. rs,
-// if not nil, points to the records of the row. Records under the row's definition are
-// converted with it; holds that had expired when a version began are given back first.
-func (d *Definition) carry(s State, key string, phase *int64, now int64, rs *[]Record) (carried State, ok bool) {
-	base, o, was := d.Base(), s.Override, s.Version
+// is nil the key is unknown: carry then assumes the windows in which least comes back. b has
+// the records of the row if they are known: those that had ended by the time of a conversion
+// are ended first.
+func (d *Definition) carry(s State, key string, phase *int64, now int64, b *books) (carried State, ok bool) {
+	base, o := d.Base(), s.Override
 	if s.Version == d.Number && (o == nil || o.Version == base.Number) {
 		return s, true
 	}
@@ -275,49 +281,23 @@ func (d *Definition) carry(s State, key string, phase *int64, now int64, rs *[]R
 		return State{Version: d.Number, Override: base.renewed(o)}, true
 	}
 	var scratch Rule
-	base.walk(&s, at, base.instant(&s, now), d, func(v *step) {
+	if b == nil {
+		b = new(books)
+	}
+	base.walk(&s, at, now, d, func(v *step) {
 		from := v.from
 		if from.Spread && phase != nil {
 			from = from.spreadTo(phaseOf(phase, d.Name, key), &scratch)
 		}
-		give := func(units int64) int64 { return v.policy.giveBack(units, v.from, v.to) }
-		used := from.usedAt(&s, v.at)
+		used, t := from.usedAt(&s, v.at), v.at
 		if phase == nil {
-			used = from.mostUsedAt(&s, v.at)
+			used, t = from.mostUsedAt(&s, t), from.earliest(t)
 		}
-		if s.Lows != nil && rs != nil && v.version && v.policy != StartOver {
-			before := used
-			used, s.Lows, *rs = s.Lows.expireUnder(was, used, *rs, min(v.at, now))
-			if v.same { // keep the row's time, because now may be earlier if the clock stepped back
-				s.Used -= before - used
-			}
+		if s.Lows != nil && b.records != nil {
+			used, s.Lows = b.end(s.Lows, used, min(v.at, now), v.from.Unit)
 		}
-		if v.same {
-			return
-		}
-		if s.Lows != nil && v.policy == Proportional { // under Keep the next write lowers them, and nothing is rounded
-			l := s.Lows.clone()
-			l.touch(used)
-			s.Lows = &l
-		}
-		s.Used, s.TS = v.policy.convert(used, v.from, v.to, true), v.at
-		if s.Lows != nil {
-			s.Lows = s.Lows.carry(give)
-			if s.Used == v.to.MaxUsed {
-				s.Lows.clear() // the row may have been clipped, so that nothing may be given back
-			}
-		}
-		if rs != nil {
-			convertUnder(was, *rs, give)
-		}
+		b.convert(&s, used, t, from, v)
 	})
-	if rs != nil {
-		for i := range *rs {
-			if r := &(*rs)[i]; r.Version == was {
-				r.Version = d.Number
-			}
-		}
-	}
 	s.Version, s.Override = d.Number, base.renewed(o)
 	return s, true
 }
@@ -339,30 +319,10 @@ func (d *Definition) Renew(s State, key string, phase, now int64) (renewed State
 	return base.Own(s, now).carry(s, key, &phase, now, nil)
 }
 
-// carryUnits converts units that a record took under the definition with a number to
-// d at the time t, in µs, rounded down. o is the override of the key, or nil. It
-// returns 0 if that definition is unknown.
-func (d *Definition) carryUnits(units int64, n uint32, o *Override, t int64) int64 {
-	base := d.Base()
-	if n == d.Number && (o == nil || o.Version == base.Number) {
-		return units
-	}
-	at, known := base.place(n, o)
-	if !known {
-		return 0
-	}
-	var s State
-	base.walk(&s, at, t, d, func(v *step) {
-		if !v.same {
-			units = v.policy.giveBack(units, v.from, v.to)
-		}
-	})
-	return units
-}
-
-// instant returns the time at which a call at now, in µs, is decided on a row. If the
+// instant returns the time to which a call at now, in µs, steps a row. If the
 // store's clock stepped back, that is not before the row's TS, nor before the present
-// version of the limit if the row is of an older one.
+// version of the limit if the row is of an older one. The ends of overrides are compared with
+// now: those that were set after the step back last as long as any.
 func (d *Definition) instant(s *State, now int64) int64 {
 	base := d.Base()
 	version, t := terms.VersionOf(s.Version), max(now, s.TS)
@@ -375,15 +335,14 @@ func (d *Definition) instant(s *State, now int64) int64 {
 	return t
 }
 
-// own returns the definition that a row is under at the time t, in µs, once it is
+// Own returns the definition that a row is under at the time now, in µs, once it is
 // converted to the present version: its plan, its override, or the base if these
 // have ended.
-func (d *Definition) Own(s State, t int64) *Definition {
+func (d *Definition) Own(s State, now int64) *Definition {
 	base := d.Base()
-	t = base.instant(&s, t)
 	switch {
 	case terms.IsOverride(s.Version):
-		if o := s.Override.named(terms.OverrideOf(s.Version)).At(t); o != nil {
+		if o := s.Override.named(terms.OverrideOf(s.Version)).At(now); o != nil {
 			return base.WithOverride(o)
 		}
 	case terms.IndexOf(s.Version) > 0:

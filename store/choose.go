@@ -6,33 +6,37 @@ import (
 	"github.com/dipwell/dipwell/internal/algebra"
 )
 
-// choose sets Def to the definition that decides the op on a row at t, in µs: that of the
+// choose sets Def to the definition that decides the op on a row at now, in µs: that of the
 // key's override if it has one, or else the one that the caller named. Charge and Refund
 // leave the row under its own definition unless the row is full. A full row counts as
 // missing, because a sweep may have deleted it.
-func (op *Op) choose(row State, t int64) {
+func (op *Op) choose(row State, now int64) {
 	if op.Def.Override != nil { // an earlier call of choose has set it
 		if op.Def = op.Def.Base(); op.Asked != nil {
 			op.Def = op.Asked
 		}
 	}
 	asked := op.Def
-	switch o := row.Override.At(t); {
+	o := row.Override.At(now)
+	if op.Verb == VerbReset {
+		o = o.unblocked()
+	}
+	switch {
 	case o != nil:
 		op.Def = asked.WithOverride(o)
 	case op.Verb == VerbCharge, op.Verb == VerbRefund:
-		if own := asked.Own(row, t); !own.isEmpty(row, op.Key, &op.Phase, t) {
+		if own := asked.Own(row, now); !own.isEmpty(row, op.Key, &op.Phase, now) {
 			op.Def = own
 		}
 	}
 	op.Asked = asked
 }
 
-// isEmpty reports whether a row that is under d at t, in µs, is a full bucket at t.
-func (d *Definition) isEmpty(row State, key string, phase *int64, t int64) bool {
-	row, ok := d.carry(row, key, phase, t, nil)
+// isEmpty reports whether a row that is under d is a full bucket at now, in µs.
+func (d *Definition) isEmpty(row State, key string, phase *int64, now int64) bool {
+	row, ok := d.carry(row, key, phase, now, nil)
 	var scratch Rule
-	return ok && d.ruleFor(key, phase, &scratch).usedAt(&row, max(t, row.TS)) == 0
+	return ok && d.ruleFor(key, phase, &scratch).usedAt(&row, max(now, row.TS)) == 0
 }
 
 // byMode decides an op under a plan that is unlimited or blocked. The row stays as it is,
@@ -46,13 +50,12 @@ func (op *Op) byMode(now int64, row State, dry bool) (State, bool, error) {
 	if !ok {
 		return row, false, ErrStaleDefinition
 	}
-	t := max(now, row.TS)
 	var scratch Rule
 	rule := own.ruleFor(op.Key, &op.Phase, &scratch)
-	used := rule.usedAt(&row, t)
+	used, t := rule.stepped(&row, max(now, row.TS))
 	op.Answer = Answer{Used: used, TS: t}
 	if op.Def.Mode == Blocked {
-		op.Remaining, op.Reset = rule.Remaining(used), rule.TimeToFull(used, t, now)
+		op.Remaining, op.Reset = rule.Remaining(used, t), rule.TimeToFull(used, t, now)
 		op.Never = true
 		if op.Def.Override != nil && op.Def.Override.Until != 0 {
 			op.retryUnblocked(row, now)
@@ -78,6 +81,9 @@ func (op *Op) retryUnblocked(row State, now int64) {
 	until := op.Def.Override.Until
 	later := *op
 	later.Def, later.Answer = op.Asked, Answer{}
+	if op.Verb == VerbCheck { // which moves no row, but is told what a Take would be
+		later.Verb = VerbTake
+	}
 	_, wrote, err := later.Step(until, row, false)
 	if op.Never = err != nil || later.Never && later.enforced(op); op.Never {
 		return
@@ -112,6 +118,15 @@ func (op *Op) boundByEnd(now int64) {
 // decides before: that of a limit in shadow mode does not, unless before is in shadow mode too.
 func (op *Op) enforced(before *Op) bool { return op.Def.Mode != Shadow || before.Def.Mode == Shadow }
 
+// rowNumber returns the State.Version of a row that d has decided. All plans of a sliding
+// window count in the same way, so that its rows stay under the base.
+func (d *Definition) rowNumber() uint32 {
+	if d.Rule.Sliding && d.Override == nil {
+		return d.Base().Number
+	}
+	return d.Number
+}
+
 // moves reports whether a refusal by d moves a row that is under own to d: it does if more
 // tokens come back under d in the same time. Otherwise a caller with a slower plan could
 // slow the others, only by asking.
@@ -125,8 +140,7 @@ func (d *Definition) moves(own *Definition) bool {
 func (r *Rule) applyFloor(o *outcome, row *State, now int64, op *Op) {
 	units := algebra.UnitsOf(op.Floor, r.Unit)
 	if units > r.Cap {
-		o.TS = max(now, row.TS)
-		o.Before = r.usedAt(row, o.TS)
+		o.Before, o.TS = r.stepped(row, max(now, row.TS))
 		o.After, o.Never = o.Before, true
 		return
 	}

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/adaptive"
@@ -46,10 +48,11 @@ func (c *compiler) compile() error {
 }
 
 // compileVariant returns a limit with the settings of one of its plans, and the rule of
-// that. every is the tick of the base. The error is a *FieldError about the base limit.
-func (l Limit) compileVariant(p *Plan, every int64) (Limit, Rule, error) {
+// that. start replaces that of the limit, unless it is "". every is the tick of the base. The
+// error is a *FieldError about the base limit.
+func (l Limit) compileVariant(p *Plan, start string, every int64) (Limit, Rule, error) {
 	c := compiler{Limit: l.with(p), every: every, plan: p.Name}
-	c.Plans = Plans{}
+	c.Plans, c.Start = Plans{}, cmp.Or(start, c.Start)
 	if p.Name != "" && (p.Mode == Unlimited || p.Mode == Blocked) && (p.Rate != 0 || p.Period != 0 || p.Burst != 0 || p.MaxDebt != 0) {
 		return c.Limit, Rule{}, c.bad("mode", "%s leaves the key to the base limit; leave out rate, per, burst and max_debt", planModes[p.Mode])
 	}
@@ -80,7 +83,10 @@ func (c *compiler) checkPlans() error {
 		if c.Shards > 1 && !p.OverrideOnly {
 			return c.bad("plans", "plan %s: callable: is false in a limit with shards", p.Name)
 		}
-		if _, _, err := c.compileVariant(p, c.r.Every); err != nil {
+		if no := c.holdless(); p.Children && no != "" && c.Algorithm != LeakyBucket {
+			return c.bad("plans", "plan %s: callable: children is not for %s, which is no parent", p.Name, no)
+		}
+		if _, _, err := c.compileVariant(p, "", c.r.Every); err != nil {
 			return err
 		}
 	}
@@ -103,7 +109,9 @@ func (l *Limit) KeyParts() int64 {
 }
 
 // windowed reports whether tokens come back at the boundaries of windows.
-func (l *Limit) windowed() bool { return l.Algorithm == FixedWindow || l.Algorithm == Interval }
+func (l *Limit) windowed() bool {
+	return l.Algorithm == FixedWindow || l.Algorithm == Interval || l.Algorithm == SlidingWindow
+}
 
 // A compiler makes the rule of a limit, with the defaults filled in.
 type compiler struct {
@@ -130,7 +138,7 @@ func (c *compiler) check() error {
 	case checkName(c.Name) != "":
 		return &FieldError{Field: "name", Reason: checkName(c.Name)}
 	case int(c.Algorithm) >= len(algorithms):
-		return c.bad("algorithm", "unknown; it is one of token_bucket, fixed_window, interval, leaky_bucket, concurrency")
+		return c.bad("algorithm", "unknown; it is one of %s", strings.Join(algorithms, ", "))
 	case int(c.OnChange) >= len(policies):
 		return c.bad("on_change", "unknown; it is one of keep, proportional, reset")
 	case c.Mode > Shadow:
@@ -159,6 +167,15 @@ func (c *compiler) check() error {
 		return c.bad("ttl", "%v is not between 1ms and 31d", c.TTL)
 	case c.Shards < 0 || c.Shards > maxShards:
 		return c.bad("shards", "%d is not between 1 and %d", c.Shards, maxShards)
+	case c.TTL != 0 && c.holdless() != "":
+		return c.bad("ttl", "is not for %s, which has no holds", c.holdless())
+	case c.KeepExpired && c.holdless() != "":
+		return c.bad("on_expire", "is not for %s, which has no holds", c.holdless())
+	}
+	if c.Block != 0 {
+		if err := c.checkBlock(); err != nil {
+			return err
+		}
 	}
 	if c.Lease != 0 {
 		if err := c.checkLease(); err != nil {
@@ -171,6 +188,21 @@ func (c *compiler) check() error {
 		}
 	}
 	return c.checkNumbers()
+}
+
+// holdless says what a limit is of which no call can hold tokens, or "".
+func (c *compiler) holdless() string {
+	switch {
+	case c.Algorithm == LeakyBucket:
+		return "a leaky bucket"
+	case c.Algorithm == SlidingWindow:
+		return "a sliding window"
+	case c.Shards > 1:
+		return "a limit with shards"
+	case c.Adaptive != (Adaptive{}):
+		return "an adaptive limit"
+	}
+	return ""
 }
 
 // checkShards checks those settings of a limit with shards that its plans cannot change.
@@ -194,6 +226,8 @@ func (c *compiler) checkNumbers() error {
 		return c.checkConcurrency()
 	case c.Rate == 0:
 		return c.bad("rate", "is missing; it is the number of tokens that come back in each per")
+	case c.Algorithm == SlidingWindow && (c.Rate < 1 || c.Rate > algebra.MaxHalf):
+		return c.bad("rate", "%d is not between 1 and 2^26-1, the most of a sliding window", c.Rate)
 	case c.Rate < 1 || c.Rate > MaxInt:
 		return c.bad("rate", "%d is not between 1 and 2^53-1", c.Rate)
 	case c.Period < 0 && !c.windowed():
@@ -214,8 +248,33 @@ func (c *compiler) checkNumbers() error {
 		return c.bad("start", "is for windows and intervals; a bucket refills all the time")
 	case c.Algorithm == LeakyBucket && c.Burst != 0 && c.Burst != 1:
 		return c.bad("burst", "a leaky bucket lets out one at a time; its queue is max_debt")
+	case c.Algorithm == SlidingWindow:
+		if err := c.checkSliding(); err != nil {
+			return err
+		}
 	}
 	return c.defaults()
+}
+
+// checkSliding is the part of checkNumbers that is for sliding windows.
+func (c *compiler) checkSliding() error {
+	_, err := period.ParseDuration(c.Start)
+	switch {
+	case c.Period < 0 || c.Period > maxSliding:
+		return c.bad("per", "%s is longer than 100d, the longest sliding window", period.Format(c.Period))
+	case c.Burst != 0:
+		return c.bad("burst", "is not for a sliding window, which has its rate")
+	case c.MaxDebt != 0 && c.MaxDebt != NoDebt:
+		return c.bad("max_debt", "is 0 for a sliding window")
+	case c.Start != "" && err != nil:
+		return c.bad("start", "of a sliding window is an offset such as 0s")
+	case c.Parent != "":
+		return c.bad("parent", "is not for a sliding window")
+	case c.Parts != 0:
+		return c.bad("parts", "is not for a sliding window, which is no parent")
+	}
+	c.MaxDebt = NoDebt
+	return nil
 }
 
 // checkConcurrency is checkNumbers for a concurrency limit.
@@ -244,11 +303,12 @@ func (c *compiler) checkConcurrency() error {
 	return nil
 }
 
-// Bounds of holds, parents and shards.
+// Bounds of sliding windows, holds, parents and shards.
 const (
-	maxShards = 64 // a refusal reads all rows of a key
-	maxTTL    = 31 * 24 * time.Hour
-	maxParts  = 16
+	maxSliding = 100 * 24 * time.Hour // 1000 times this is below 2^53 µs
+	maxShards  = 64                   // a refusal reads all rows of a key
+	maxTTL     = 31 * 24 * time.Hour
+	maxParts   = 16
 )
 
 // defaults fills in the defaults of the settings that depend on others.
@@ -399,12 +459,17 @@ func (c *compiler) window() error {
 		debt = 0
 	}
 	most := mostUnits(longest, r.Add)
-	if most < c.burst+debt+charge {
+	if r.Sliding = c.Algorithm == SlidingWindow; r.Sliding {
+		most, c.MaxCharge = algebra.MaxHalf, c.charge // any charge fits: it stops there
+	} else if most < c.burst+debt+charge {
 		return c.largerThan(most - debt - charge)
 	}
 	c.fill(most, charge)
 	return nil
 }
+
+// firstCall is the start of windows that begin with a call.
+const firstCall = "first_call"
 
 // start sets where windows begin.
 func (c *compiler) start() error {
@@ -412,8 +477,14 @@ func (c *compiler) start() error {
 	if c.Period < 0 {
 		r.Every, r.Calendar = 0, &terms.Calendar{Location: time.UTC, Months: -int64(c.Period)}
 	}
-	if c.Start == "" {
+	switch {
+	case c.Start == "":
 		r.Spread = true
+		return nil
+	case c.Start == firstCall && c.Period < 0:
+		return c.bad("start", "%s needs a per of a fixed length such as 30d, not %s", firstCall, period.Format(c.Period))
+	case c.Start == firstCall:
+		r.Origin = FirstCall
 		return nil
 	}
 	if offset, err := period.ParseDuration(c.Start); err == nil {

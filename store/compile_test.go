@@ -108,7 +108,9 @@ func TestCompileErrors(t *testing.T) {
 		"retry_jitter":   {func(l *store.Limit) { l.RetryJitter = 101 }, func(l *store.Limit) { l.RetryJitter = -1 }},
 		"timeout":        {func(l *store.Limit) { l.Timeout = -1 }},
 		"lease":          {func(l *store.Limit) { l.Lease = -time.Second }, func(l *store.Limit) { l.Lease = time.Minute }, func(l *store.Limit) { l.Lease = 1500 * time.Microsecond }},
-		"ttl":            {func(l *store.Limit) { l.TTL = -time.Second }, func(l *store.Limit) { l.TTL = 32 * 24 * time.Hour }},
+		"ttl":            append(holdless(func(l *store.Limit) { l.TTL = time.Hour }), func(l *store.Limit) { l.TTL = -time.Second }, func(l *store.Limit) { l.TTL = 32 * 24 * time.Hour }),
+		"on_expire":      holdless(func(l *store.Limit) { l.KeepExpired = true }),
+		"plans":          holdless(func(l *store.Limit) { l.Plans = store.NewPlans(store.Plan{Name: "p", Rate: 1, Children: true}) })[1:],
 	} {
 		for i, spoil := range cases {
 			l := ok
@@ -124,6 +126,20 @@ func TestCompileErrors(t *testing.T) {
 	}
 }
 
+// holdless sets something in limits that have no holds, and of which all but the first are no
+// parents.
+func holdless(set func(*store.Limit)) (cases []func(*store.Limit)) {
+	for _, kind := range []func(*store.Limit){
+		func(l *store.Limit) { l.Algorithm = store.LeakyBucket },
+		func(l *store.Limit) { l.Algorithm = store.SlidingWindow },
+		func(l *store.Limit) { l.Burst, l.Shards = 2, 2 },
+		func(l *store.Limit) { l.Adaptive = store.Adaptive{Floor: 1, Latency: time.Second} },
+	} {
+		cases = append(cases, func(l *store.Limit) { kind(l); set(l) })
+	}
+	return cases
+}
+
 // A limit with shards has something for each of them, and nothing that more than one
 // would have to count.
 func TestCompileShards(t *testing.T) {
@@ -133,6 +149,8 @@ func TestCompileShards(t *testing.T) {
 		{"l=1/1d,burst=128,shards=64,plans=pro:rate=5;callable=false|off:mode=blocked;callable=false", ""},
 		{"l=16/1s,shards=8,plans=pro:burst=23;callable=false", ""},
 		{"l=16/1s,shards=8,plans=pro:burst=24", "plans"},
+		{"l=16/1s,shards=8,ttl=1m", "ttl"},
+		{"l=16/1s,shards=8,on_expire=give_back", ""},
 		{"l=8/1s,algorithm=fixed_window,burst=16,shards=8", "shards"},
 		{"l=20/1s,shards=8", "burst"},
 		{"l=16/1s,shards=8,parts=1", "shards"},

@@ -101,7 +101,7 @@ func NewDefinition(l Limit) (*Definition, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Definition{Limit: l, Warning: warning, Number: 1, Rule: r, Policy: l.OnChange}, nil
+	return &Definition{Limit: l, Warning: warning, Number: 1, Rule: r, Policy: l.OnChange, Overridden: l.Block != 0}, nil
 }
 
 // RuleFor returns the rule of a key, which lies in scratch if it depends on the key.
@@ -142,6 +142,24 @@ func phaseOf(phase *int64, name, key string) int64 {
 	return *phase
 }
 
+// Even reports whether the same number of units comes back at each of equal ticks, and Take
+// takes what is free and nothing else; a refusal begins no block. A store may decide calls of such a limit by statements
+// of its own, and leaves others to Op.Step and DecideIn.
+func (d *Definition) Even() bool {
+	return d.Rule.Every > 0 && !d.Rule.Leaky && !d.Rule.Sliding && !d.Rule.BeginsWithCall() && d.Algorithm != Concurrency && d.Block == 0
+}
+
+// MostCharge returns the largest Charge of a key that d decides, in tokens. It is the largest
+// Rule.MaxCharge of d, of the base and of its plans: a Charge names no plan.
+func (d *Definition) MostCharge() int64 {
+	base := d.Base()
+	most := max(d.Rule.MaxCharge, base.Rule.MaxCharge)
+	for _, p := range base.planDefs() {
+		most = max(most, p.Rule.MaxCharge)
+	}
+	return most
+}
+
 // Full reports whether a row is a full bucket at now, in µs, so that a store may delete
 // it, under the lock under which it was read. It ignores that holds may have expired:
 // SweepRow gives those back first. It does not need the key: if windows are spread by
@@ -151,7 +169,7 @@ func (d *Definition) Full(s State, now int64) bool {
 	if s.Version == d.Number {
 		return d.Rule.mostUsedAt(&s, max(now, s.TS)) == 0
 	}
-	if terms.IsOverride(s.Version) {
+	if terms.IsOverride(s.Version) || s.Lows != nil {
 		return false
 	}
 	base := d.Base()
@@ -162,13 +180,11 @@ func (d *Definition) Full(s State, now int64) bool {
 	if !ok {
 		return true
 	}
-	t := max(now, s.TS)
-	r := base.walk(&s, at, t, nil, func(v *step) {
-		if !v.same {
-			s.Used, s.TS = v.policy.convert(v.from.mostUsedAt(&s, v.at), v.from, v.to, true), v.at
-		}
+	r := base.walk(&s, at, now, nil, func(v *step) {
+		used := v.from.mostUsedAt(&s, v.at)
+		s.Used, s.TS = v.policy.convert(used, v.from.earliest(v.at), v.from, v.to), v.stamp(&s, used)
 	})
-	return r.mostUsedAt(&s, max(t, s.TS)) == 0
+	return r.mostUsedAt(&s, max(now, s.TS)) == 0
 }
 
 // next returns the version that follows Past[i].
@@ -190,12 +206,18 @@ func (d *Definition) past(version uint32) int {
 	return -1
 }
 
-// convert converts used units from one rule to the next.
-func (p ChangePolicy) convert(used int64, from, to *Rule, up bool) int64 {
-	return algebra.ConvertUsed(used, p == StartOver, p == Proportional, from.Unit, from.Cap, to.Unit, to.Cap, to.MaxUsed, up)
-}
-
-// giveBack converts units that can be given back from one rule to the next.
-func (p ChangePolicy) giveBack(units int64, from, to *Rule) int64 {
-	return algebra.ConvertBack(units, p == StartOver, p == Proportional, from.Unit, from.Cap, to.Unit, to.Cap, to.MaxUsed)
+// convert converts units used at t from one rule to the next, rounded up. Two sliding windows
+// with the same windows keep both numbers apart.
+func (p ChangePolicy) convert(used, t int64, from, to *Rule) int64 {
+	one := func(n int64) int64 {
+		return algebra.ConvertUsed(n, p == StartOver, p == Proportional, from.Unit, from.Cap, to.Unit, to.Cap, to.MaxUsed)
+	}
+	if !from.Sliding {
+		return one(used)
+	}
+	if to.Sliding && from.Every == to.Every && from.Spread == to.Spread && (from.Spread || from.Origin == to.Origin) {
+		prev, cur := algebra.Halves(used)
+		return algebra.OfHalves(one(prev), one(cur))
+	}
+	return one(algebra.Counted(used, algebra.Weight(t, from.Origin, from.Every), true))
 }

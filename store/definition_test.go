@@ -28,7 +28,7 @@ func TestCarry(t *testing.T) {
 	for later, want := range map[int64]int64{0: 1, 9_999: 1, 10_000: 2, 500_000: 51, 990_000: 100} {
 		s, ok := d.Carry(row, "k", hour)
 		used := d.Rule.Used(s, hour+later)
-		if got := d.Rule.Remaining(used); !ok || got != want {
+		if got := d.Rule.Remaining(used, 0); !ok || got != want {
 			t.Errorf("%d µs after the change: %d tokens, want %d", later, got, want)
 		}
 	}

@@ -108,7 +108,7 @@
 // or Group.Decide, and then does itself what else DecideIn does for them. Its Abilities say what it can do besides Apply. The first to
 // implement is Limits, a Definer over a Registry, because DecideIn looks up the limits of
 // a reservation there. SweepRow is the sweep. Package storetest tests a store of either
-// kind, and docs/adding-a-store.md lists the duties that it tests.
+// kind, and its duties.go lists the duties that it tests.
 //
 // # Writing a decorator
 //

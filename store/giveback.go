@@ -20,7 +20,7 @@ const MaxLows = 32
 // Number and Used rise from entry to entry. An entry covers the records from its
 // Number up to the next entry's.
 //
-// For example, a key uses 2 units when record 1 is made and takes 3 more for it: the Lows
+// For example, 2 units of a key are in use when record 1 takes 3 more: then the Lows
 // are {1, 5}. When 4 of the 5 units have come back by time, a call that writes the row
 // lowers them to {1, 1}: of the 3 units of record 1, at most 1 can still be given back.
 // If that call makes record 2 of 6 units, the Lows are {1, 1}, {2, 7}.
@@ -62,20 +62,19 @@ type Record struct {
 	// Mark is that of the Lows of the row in which the record was made. Of a concurrency
 	// limit each record has one of its own.
 	Mark int64
-	// Units can still be given back. They are units of the definition with number
-	// Version.
-	Units int64
-	// Slack is how many units of others will be in use when it is due; -1 if it does not
-	// wait. Giving back earlier records leaves at least as much, so that the reservation
-	// finds its tokens when it is due.
+	// Units can still be given back. A token has Unit of them, also after the row was
+	// converted: they are converted when they are given back.
+	Units, Unit int64
+	// Slack is how many units of others will be in use when it is due, in units of the
+	// row's Version; -1 if it does not wait. Giving back earlier records leaves at least as
+	// much, so that the reservation finds its tokens when it is due.
 	Slack int64
-	// Version is the Definition.Number in whose units Units and Slack are.
-	Version uint32
 	// Due is when this part is due, in µs since the Unix epoch; until then Slack counts.
 	Due int64
 	// Ends, on the same clock, is when the last part of the call is due. From then on the
-	// call cannot be cancelled. MaxInt means that the record lasts until it is given
-	// back.
+	// call cannot be cancelled. Of a hold it is MaxInt, because the record lasts until it is
+	// given back; or if nothing is given back when the hold expires, when the hold is
+	// forgotten.
 	Ends int64
 	// Rest is set if the record was given back, except for Units that had to be kept for
 	// a waiting reservation. Each later cancellation of the key tries to give these back.
@@ -129,7 +128,7 @@ func (r *Record) Until() int64 {
 	switch {
 	case r.Rest:
 		return math.MaxInt64 // it is removed together with others
-	case r.Hold != "":
+	case r.Hold != "" && r.Ends == MaxInt:
 		return r.Expires
 	case r.Slack >= 0:
 		return r.Due
@@ -145,7 +144,9 @@ func (r *Record) Until() int64 {
 func (op *Op) Record(row *State, id Reservation, now, ends int64) Record {
 	r := op.record(row, id.mark(now), now)
 	r.Ends = ends
-	row.Lows.add(&r)
+	if row.Lows.add(&r); op.Def.Rule.Sliding { // nothing can be given back to it
+		row.Lows = nil
+	}
 	return r
 }
 
@@ -187,7 +188,7 @@ func (op *Op) record(row *State, mark, now int64) Record {
 		l = row.Lows.clone()
 	}
 	units := op.Granted * op.Def.Rule.Unit
-	r := Record{Number: l.Next, Mark: l.Mark, Units: units, Slack: -1, Version: op.Def.Number, Due: now + op.Delay}
+	r := Record{Number: l.Next, Mark: l.Mark, Units: units, Unit: op.Def.Rule.Unit, Slack: -1, Due: now + op.Delay}
 	if op.Delay > 0 {
 		r.Slack = max(op.Def.Rule.Cap-units, 0)
 	}
@@ -204,44 +205,132 @@ func (r Reservation) mark(now int64) int64 {
 	return int64((binary.BigEndian.Uint64(r[8:]) + uint64(now)) & (1<<48 - 1))
 }
 
-// Advance brings the records of a row up to the time now, in µs: it lowers the lows
-// before each reservation that has fallen due, and removes records that have ended.
-// rs has all records of the row in the order of their numbers, and is changed in
-// place. It returns the row, whose Lows are nil if no record is left, and the
-// remaining records. The error is ErrStaleDefinition if the row is of a later
-// version than d.
+// Advance brings a row and its records up to the time now, in µs. It converts the row to d,
+// the definition that Own returns for it, and ends records at their time: it lowers the lows
+// before each reservation that has fallen due, gives back holds that have expired, and
+// removes what has ended. If the limit was changed by StartOver, that ends all records of
+// the row, as a Reset does. rs has all records of the row in the order of their numbers, and
+// is changed in place. It returns the row, whose Lows are nil if no record is left, and the
+// remaining records. The error is ErrStaleDefinition if the row is of a later version than d.
 //
-// Call it before each write to a row that has Lows, under the definition that
-// own returns for the row.
+// Call it before each write to a row that has Lows.
 func (d *Definition) Advance(row State, key string, now int64, rs []Record) (State, []Record, error) {
-	was := row.Override
+	row, b, err := d.advance(row, key, now, rs)
+	return row, b.records, err
+}
+
+// books are the records of a row while it is brought up to the time now.
+type books struct {
+	now     int64
+	records []Record
+	reset   []Record // ended by a change by StartOver
+}
+
+// advance is Advance.
+func (d *Definition) advance(row State, key string, now int64, rs []Record) (State, books, error) {
+	b := books{now: now, records: rs}
 	var phase int64
-	row, ok := d.carry(row, key, &phase, now, &rs)
+	var scratch Rule
+	row, ok := d.carry(row, key, &phase, now, &b)
 	if !ok {
-		return row, rs, ErrStaleDefinition
+		return row, b, ErrStaleDefinition
 	}
-	var l Lows
-	if row.Lows != nil && row.Used != 0 {
-		l = row.Lows.clone()
+	switch {
+	case d.Algorithm == Concurrency:
+		row.Used -= min(b.endSlots(), row.Used)
+	case slices.ContainsFunc(b.records, func(r Record) bool { return r.expired(now) }):
+		row.Used, row.TS = d.RuleFor(key, &scratch).stepped(&row, max(now, row.TS))
+		fallthrough
+	default:
+		row.Used, row.Lows = b.end(row.Lows, row.Used, now, d.Rule.Unit)
 	}
-	rs = d.advance(&l, now, rs, was)
-	if row.Lows = nil; len(l.Entries) > 0 {
-		row.Lows = &l
+	return row, b, nil
+}
+
+// end ends the records that have ended at t, and returns the units used and the lows after
+// that, of a row of which used units are in use.
+func (b *books) end(lows *Lows, used, t, unit int64) (int64, *Lows) {
+	var l Lows // without entries if the row has none
+	if lows != nil && used != 0 {
+		l = lows.clone()
 	}
-	return row, rs, nil
+	l.endDue(t, b.records)
+	b.records = l.retire(t, b.records, 0, unit)
+	ended := func(r *Record) bool { return r.expired(t) }
+	switch {
+	case !slices.ContainsFunc(b.records, func(r Record) bool { return ended(&r) }):
+	case withholds(b.records):
+		for _, r := range firstToLast(b.records, ended) {
+			i := slices.IndexFunc(b.records, func(x Record) bool { return x.ID() == r.ID() })
+			if len(l.Entries) > 0 && l.Mark == r.Mark {
+				used, b.records = l.cancel(used, t, b.records, 0, i, unit)
+			} else if i >= 0 {
+				b.records = slices.Delete(b.records, i, i+1)
+			}
+		}
+	default:
+		used, b.records = l.endHolds(used, t, b.records, ended, unit)
+	}
+	if n := len(l.Entries); n == 0 || l.Entries[n-1].Used == 0 { // nothing is given back through a last low of 0
+		return used, nil
+	}
+	return used, &l
+}
+
+// endSlots removes holds of a concurrency limit that have expired, and returns what they held.
+func (b *books) endSlots() (held int64) {
+	b.records = slices.DeleteFunc(b.records, func(r Record) bool {
+		if r.expired(b.now) {
+			held += r.Units
+		}
+		return r.expired(b.now)
+	})
+	return held
+}
+
+// convert does a conversion of a row of which used units are in use at t; from is the rule of
+// its key. Beside live records a policy of Proportional is Keep, because a fraction of a
+// record would give back what others took.
+func (b *books) convert(s *State, used, t int64, from *Rule, v *step) {
+	policy := v.policy
+	switch {
+	case s.Lows == nil:
+	case policy == StartOver:
+		s.Lows, b.reset, b.records = nil, append(b.reset, b.records...), nil
+	default:
+		policy, s.Lows = Keep, s.Lows.convert(v.from.Unit, v.to.Unit)
+		convertSlacks(b.records, v.from.Unit, v.to.Unit)
+	}
+	s.Used, s.TS = policy.convert(used, t, from, v.to), v.stamp(s, used)
+	switch {
+	case s.Lows == nil:
+	case v.to.Sliding: // nothing can be given back to it
+		s.Lows = nil
+	case s.Used == v.to.MaxUsed: // it may have been clipped
+		s.Lows.clear()
+	}
+}
+
+// convertSlacks converts the slacks of the records of a row with the row.
+func convertSlacks(rs []Record, from, to int64) {
+	for i := range rs {
+		if r := &rs[i]; r.Slack >= 0 {
+			r.Slack = algebra.MulDiv(r.Slack, to, from, false)
+		}
+	}
+}
+
+// in returns the units of a record if a token has unit of them.
+func (r *Record) in(unit int64) int64 {
+	if r.Unit == unit {
+		return r.Units
+	}
+	return algebra.MulDiv(r.Units, unit, r.Unit, false)
 }
 
 // isCurrent reports whether a row and its override are of the present version.
 func (d *Definition) isCurrent(row *State) bool {
 	return row.Version == d.Number && (row.Override == nil || row.Override.Version == d.Base().Number)
-}
-
-// advance is Advance on lows that it may change. Lows without entries mean that the row
-// has none.
-func (d *Definition) advance(l *Lows, now int64, rs []Record, o *Override) []Record {
-	d.convertRecords(rs, o, now)
-	l.endDue(now, rs)
-	return l.retire(now, rs, 0)
 }
 
 // endDue lowers the lows before each reservation that has fallen due at now.
@@ -264,7 +353,7 @@ func (l *Lows) endDue(now int64, rs []Record) {
 // retire removes records that have ended, and cancelled ones whose withheld units
 // can no longer be given back. Without a live record it clears the lows. others are as in
 // giveBack.
-func (l *Lows) retire(now int64, rs []Record, others int64) []Record {
+func (l *Lows) retire(now int64, rs []Record, others, unit int64) []Record {
 	live, waits := others > 0, int64(0)
 	for i := range rs {
 		if r := &rs[i]; r.Mark == l.Mark && !r.Rest && (r.Ends > now || r.Slack >= 0) {
@@ -288,7 +377,7 @@ func (l *Lows) retire(now int64, rs []Record, others int64) []Record {
 			if low < 0 || newer >= l.Entries[low].Used {
 				r.Units = 0
 			}
-			newer += r.Units
+			newer += r.in(unit)
 		}
 	}
 	return slices.DeleteFunc(rs, func(r Record) bool {
@@ -330,8 +419,7 @@ func (d *Definition) giveBack(row State, key string, now int64, rs []Record, oth
 		return row, rs
 	}
 	var scratch Rule
-	t := max(now, row.TS)
-	if row.Used, row.TS = d.RuleFor(key, &scratch).usedAt(&row, t), t; row.Used == 0 {
+	if row.Used, row.TS = d.RuleFor(key, &scratch).stepped(&row, max(now, row.TS)); row.Used == 0 {
 		row.Lows = nil
 	}
 	if i < 0 {
@@ -342,27 +430,28 @@ func (d *Definition) giveBack(row State, key string, now int64, rs []Record, oth
 	}
 	l := row.Lows.clone()
 	rs[i].Units = algebra.MulDiv(rs[i].Units, num, den, false)
-	row.Used, rs = l.cancel(row.Used, now, rs, others, i)
+	row.Used, rs = l.cancel(row.Used, now, rs, others, i, d.Rule.Unit)
 	if row.Lows = nil; len(l.Entries) > 0 {
-		row.Lows = &l
+		kept := l // in common calls none is, and l then needs no memory
+		row.Lows = &kept
 	}
 	return row, rs
 }
 
 // cancel gives back record i at now, and units that others withhold, and returns the used
 // units after that.
-func (l *Lows) cancel(used, now int64, rs []Record, others int64, i int) (int64, []Record) {
+func (l *Lows) cancel(used, now int64, rs []Record, others int64, i int, unit int64) (int64, []Record) {
 	l.touch(used)
 	if l.Live--; rs[i].Hold != "" {
 		l.Holds--
 	}
 	rs[i].Rest, rs[i].Slack = true, -1
-	used -= l.giveBack(rs, i)
-	used -= l.giveWithheld(rs, i)
+	used -= l.giveBack(rs, i, unit)
+	used -= l.giveWithheld(rs, i, unit)
 	if used == 0 { // the row is full: a store may delete it, and the list with it
 		*l = Lows{}
 	}
-	return used, l.retire(now, rs, others)
+	return used, l.retire(now, rs, others, unit)
 }
 
 // withholds reports whether a record waits, or withholds units from one that does. Then
@@ -384,69 +473,29 @@ func firstToLast(rs []Record, ended func(*Record) bool) (old []Record) {
 
 // endHolds is cancel for holds that have expired, of which a key may have thousands, and
 // no record withholds units.
-func (l *Lows) endHolds(used, now int64, rs []Record, ended func(*Record) bool) (int64, []Record) {
+func (l *Lows) endHolds(used, now int64, rs []Record, ended func(*Record) bool, unit int64) (int64, []Record) {
 	for _, r := range firstToLast(rs, ended) {
 		if r.Mark == l.Mark && used != 0 {
 			l.touch(used)
-			used -= l.lower(r.Number, r.Units)
+			used -= l.lower(r.Number, r.in(unit))
 		}
 	}
 	if used == 0 {
 		*l = Lows{}
 	}
-	return used, l.retire(now, slices.DeleteFunc(rs, func(r Record) bool { return ended(&r) }), 0)
-}
-
-// expireUnder gives back the holds under the definition with number n that had expired at
-// now, before the row and its records are converted. Converting rounds, so that a hold
-// would otherwise give back less than it took. used is the row's used units at now.
-func (l *Lows) expireUnder(n uint32, used int64, rs []Record, now int64) (after int64, _ *Lows, _ []Record) {
-	mark := l.Mark
-	ended := func(r *Record) bool { return r.Version == n && r.Mark == mark && r.expired(now) }
-	if used == 0 || !slices.ContainsFunc(rs, func(r Record) bool { return ended(&r) }) {
-		return used, l, rs
-	}
-	c := l.clone()
-	l = &c
-	l.endDue(now, rs)
-	if rs = l.retire(now, rs, 0); !withholds(rs) {
-		used, rs = l.endHolds(used, now, rs, ended)
-	} else {
-		for _, r := range firstToLast(rs, ended) {
-			if i := slices.IndexFunc(rs, func(x Record) bool { return x.Number == r.Number && ended(&x) }); i >= 0 && len(l.Entries) > 0 {
-				used, rs = l.cancel(used, now, rs, 0, i)
-			}
-		}
-	}
-	if len(l.Entries) == 0 {
-		l = nil
-	}
-	return used, l, rs
-}
-
-// convertUnder converts the records that are under the definition with number n.
-func convertUnder(n uint32, rs []Record, convert func(units int64) int64) {
-	for i := range rs {
-		r := &rs[i]
-		if r.Version != n {
-			continue
-		}
-		if r.Units = convert(r.Units); r.Slack >= 0 {
-			r.Slack = convert(r.Slack)
-		}
-	}
+	return used, l.retire(now, slices.DeleteFunc(rs, func(r Record) bool { return ended(&r) }), 0, unit)
 }
 
 // giveBack returns the units that record i gives back now. Units that must be withheld
 // stay in the record.
-func (l *Lows) giveBack(rs []Record, i int) int64 {
+func (l *Lows) giveBack(rs []Record, i int, unit int64) int64 {
 	free := int64(MaxInt)
 	for j := i + 1; j < len(rs); j++ {
 		if w := &rs[j]; w.Slack >= 0 && w.Mark == l.Mark {
 			free = min(free, w.Slack)
 		}
 	}
-	units := l.give(&rs[i], free)
+	units := l.give(&rs[i], free, unit)
 	for j := i + 1; j < len(rs); j++ {
 		if w := &rs[j]; w.Slack >= 0 && w.Mark == l.Mark {
 			w.Slack -= units
@@ -457,7 +506,7 @@ func (l *Lows) giveBack(rs []Record, i int) int64 {
 
 // giveWithheld tries to give back the units that records other than i withhold, newest
 // first. It makes one pass, because a key may have thousands of records.
-func (l *Lows) giveWithheld(rs []Record, i int) (units int64) {
+func (l *Lows) giveWithheld(rs []Record, i int, unit int64) (units int64) {
 	free := int64(MaxInt) // least slack of the waiting records after record j
 	for j := len(rs) - 1; j >= 0; j-- {
 		switch r := &rs[j]; {
@@ -466,7 +515,7 @@ func (l *Lows) giveWithheld(rs []Record, i int) (units int64) {
 			free = min(free, r.Slack)
 			r.Slack += units // undone below: newer records gave these back
 		case r.Rest:
-			n := l.give(r, free)
+			n := l.give(r, free, unit)
 			units, free = units+n, free-n
 		}
 	}
@@ -479,11 +528,13 @@ func (l *Lows) giveWithheld(rs []Record, i int) (units int64) {
 }
 
 // give takes at most free units off r, and returns how many of these are really given
-// back.
-func (l *Lows) give(r *Record, free int64) int64 {
-	units := min(r.Units, free)
-	r.Units -= units
-	return l.lower(r.Number, units)
+// back. A token has unit of them, also of those that are left.
+func (l *Lows) give(r *Record, free, unit int64) int64 {
+	units := r.in(unit)
+	if free = min(units, free); free > 0 {
+		r.Units, r.Unit = units-free, unit
+	}
+	return l.lower(r.Number, free)
 }
 
 // lower takes units off every low from that of a record to the last. A low that is
@@ -579,11 +630,11 @@ func (l *Lows) clone() Lows {
 	return c
 }
 
-// carry converts the lows of a row into units of the next version, rounded down.
-func (l *Lows) carry(convert func(units int64) int64) *Lows {
+// convert returns the lows in units of another rule, rounded down.
+func (l *Lows) convert(from, to int64) *Lows {
 	c := l.clone()
 	for i := range c.Entries {
-		c.Entries[i].Used = convert(c.Entries[i].Used)
+		c.Entries[i].Used = algebra.MulDiv(c.Entries[i].Used, to, from, false)
 	}
 	c.normalize()
 	return &c

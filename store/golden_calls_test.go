@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 	"github.com/dipwell/dipwell/testdata/golden"
 )
@@ -72,6 +73,15 @@ var callKinds = []callKind{
 		begins: "org=9/1s,burst=30", over: []string{"org", "team", "user", "user", "user", "desk", "pool"},
 		acts: []string{"take", "take", "take", "take", "check", "take_up_to", "take_up_to", "reserve", "charge", "refund", "reset", "cancel", "hold", "hold", "hold", "settle", "settle", "extend",
 			"override", "override", "override", "end_override", "define"}},
+	{name: "blocks", limits: []string{
+		"login=1/3s,burst=5,max_debt=2,block=2s,plans=pro:rate=9;burst=15;callable=false|banned:mode=blocked;callable=false|seen:mode=shadow;callable=false",
+		"w=5/4s,algorithm=fixed_window,start=0s,burst=5,block=3s,plans=more:burst=9;callable=false",
+		"first=4/3s,algorithm=fixed_window,start=first_call,block=1500ms",
+		"plain=1/1s,burst=5",
+		"top=1/1s,burst=8,parts=1",
+		"low=1/1s,burst=6,parent=top,block=900ms"},
+		calls: []string{"login", "login", "login", "login", "login", "login", "login", "login", "w", "w", "first", "first", "plain", "low", "low", "low"}, floors: true, over: []string{"login", "login", "login", "w"},
+		acts: []string{"take", "take", "take", "take", "take", "take", "take", "take_up_to", "take_up_to", "reserve", "check", "check", "check", "hold", "settle", "cancel", "charge", "reset", "reset", "override", "override", "end_override", "end_override"}},
 }
 
 const (
@@ -115,7 +125,11 @@ func callVectors(t *testing.T) (lines []any) {
 // pass moves the clock, often to the time at which something ends, or a µs from it.
 func (p *callPlay) pass() {
 	later := slices.DeleteFunc(slices.Clone(p.at), func(at int64) bool { return at-1 <= p.now })
-	switch n := p.rnd.IntN(12); {
+	n := p.rnd.IntN(12)
+	if p.name == "blocks" { // less often for long
+		n = n * 10 / 11
+	}
+	switch {
 	case n < 5:
 	case n < 7 && len(later) > 0:
 		at := slices.Min(later)
@@ -195,6 +209,9 @@ func (p *callPlay) take(verb store.Verb) golden.Take {
 	}
 	if verb == store.VerbTakeUpTo && p.rnd.IntN(2) == 0 {
 		t.Cost = p.reg.Lookup(limit).WithPlan(plan).Rule.Burst
+	}
+	if p.name == "blocks" && p.rnd.IntN(3) > 0 { // that fits into an empty bucket
+		t.Cost = 2 + p.rnd.Int64N(3)
 	}
 	if verb == store.VerbReset {
 		t.Cost = 0
@@ -380,6 +397,9 @@ func (p *callPlay) override(s *golden.Step) {
 			s.Override.Plan = plans[p.rnd.IntN(len(plans))]
 		} else if s.Override.Burst = 1 + p.rnd.Int64N(25); p.reg.Lookup(s.Limit).Algorithm != store.Concurrency {
 			s.Override.Rate = 1 + p.rnd.Int64N(9)
+			if p.name == "blocks" { // it runs out
+				s.Override.Rate, s.Override.Burst = 1, (s.Override.Burst+3)/4
+			}
 		}
 		if p.rnd.IntN(2) == 0 {
 			s.Override.Until = p.now + 1 + p.rnd.Int64N(3e6)
@@ -447,6 +467,10 @@ func (p *callPlay) answer(s *golden.Step, g *store.Group, own []int) {
 		if n < len(own) {
 			part.Granted = min(part.Granted, s.Takes[n].Cost)
 		}
+		if o := op.Def.Override; own != nil && o != nil && op.Def.Mode == store.Blocked {
+			part.Blocked = o.Until
+			p.at = append(p.at, o.Until)
+		}
 		if op.Retry > 0 && op.Retry < 10e6 {
 			p.at = append(p.at, p.now+op.Retry)
 		}
@@ -487,17 +511,77 @@ func partOf(op *store.Op) golden.Part {
 		Granted: op.Granted, Remaining: op.Remaining, Retry: op.Retry, Reset: op.Reset, Delay: op.Delay}
 }
 
+// keyBlocks are what is known of the blocks of keys in a history, by limit and key.
+type keyBlocks struct {
+	length       map[string]int64 // µs, by limit
+	until, other map[string]int64 // when the last block ends, and the last temporary override
+	byHand       map[string]bool
+}
+
+func blocksOf(t *testing.T, h *golden.History) *keyBlocks {
+	b := &keyBlocks{map[string]int64{}, map[string]int64{}, map[string]int64{}, map[string]bool{}}
+	for _, text := range h.Limits {
+		l, err := dipwell.ParseLimit(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.length[l.Name] = l.Block.Microseconds()
+	}
+	return b
+}
+
+// count counts what a step shows of blocks.
+func (b *keyBlocks) count(s *golden.Step, seen map[string]int) {
+	if o := s.Override; o != nil {
+		k := s.Limit + " " + o.Key
+		b.byHand[k] = s.Do == "end_override" && b.until[k] > s.At
+		b.until[k], b.other[k] = 0, o.Until
+	}
+	for i, part := range s.Want.Limits[:min(len(s.Takes), len(s.Want.Limits))] {
+		k := part.Limit + " " + part.Key
+		until := b.until[k]
+		if until > 0 && s.At-until >= -1 && s.At <= until {
+			seen[fmt.Sprintf("%+d µs from the end of a block: blocked %v", s.At-until, part.Blocked > s.At)]++
+		}
+		refused := !part.Allowed && !part.Never && part.Blocked == 0
+		what := ""
+		switch {
+		case part.Blocked == s.At+b.length[part.Limit] && until <= s.At && s.Do != "check":
+			b.until[k], what = part.Blocked, s.Do+" begins a block"
+		case until > s.At && s.Do == "reset":
+			b.until[k], what = 0, "a reset ends a block"
+		case until > s.At:
+			what = s.Do + " during a block"
+		case b.byHand[k]:
+			b.byHand[k], what = false, "a block was ended by hand"
+		case b.length[part.Limit] == 0:
+		case refused && s.Do == "check":
+			what = "a check begins no block"
+		case refused && b.other[k] > s.At:
+			what = "no block under a temporary override"
+		case refused && s.Takes[i].Floor > 0:
+			what = "a floor begins no block"
+		case part.Allowed && !s.Want.Allowed && len(s.Takes) == 1:
+			what = "the parent's refusal begins no block"
+		}
+		seen[what]++
+	}
+}
+
 // TestGoldenCallsCover checks that the histories have what they are for.
 func TestGoldenCallsCover(t *testing.T) {
 	seen := map[string]int{}
 	for _, line := range callVectors(t) {
 		h := line.(*golden.History)
-		expires, cost, overridden := map[string]int64{}, map[string]int64{}, map[string]bool{}
+		expires, cost, overridden, blocks := map[string]int64{}, map[string]int64{}, map[string]bool{}, blocksOf(t, h)
 		for _, s := range h.Steps {
 			w := s.Want
 			seen[h.Kind+" "+s.Do]++
 			if s.Override != nil {
 				overridden[s.Limit+" "+s.Override.Key] = s.Do == "override"
+			}
+			if h.Kind == "blocks" {
+				blocks.count(&s, seen)
 			}
 			if w.Error != "" {
 				seen[s.Do+": "+w.Error]++
@@ -563,7 +647,10 @@ func TestGoldenCallsCover(t *testing.T) {
 		"together: take of user, allowed true, plan true, floor true, override true", "together: take of user, allowed false, plan true, floor true, override true",
 		"together: hold of user, allowed true, plan true, floor true, override true", "together define", "together cancel", "together extend", "together bound",
 		"together: hold of desk, allowed true, plan true, floor true, override false", "together: hold of desk, allowed false, plan false, floor false, override false",
-		"take_up_to of member refused by member", "take_up_to of user refused by tenant", "reserve of user refused by user", "reserve of user refused by tenant", "hold of user refused by tenant"} {
+		"take_up_to of member refused by member", "take_up_to of user refused by tenant", "reserve of user refused by user", "reserve of user refused by tenant", "hold of user refused by tenant",
+		"take begins a block", "take_up_to begins a block", "reserve begins a block", "hold begins a block", "take during a block", "check during a block", "hold during a block",
+		"-1 µs from the end of a block: blocked true", "+0 µs from the end of a block: blocked false", "a check begins no block", "a floor begins no block", "a reset ends a block",
+		"a block was ended by hand", "no block under a temporary override", "the parent's refusal begins no block"} {
 		if seen[what] == 0 {
 			t.Errorf("no history has %q", what)
 		}

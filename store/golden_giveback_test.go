@@ -53,8 +53,8 @@ type goldenRecord struct {
 	Number  int64  `json:"number"`
 	Mark    int64  `json:"mark"`
 	Units   int64  `json:"units"`
+	Unit    int64  `json:"unit"`
 	Slack   int64  `json:"slack"`
-	Version uint32 `json:"version"`
 	Due     int64  `json:"due"`
 	Ends    int64  `json:"ends"`
 	Rest    bool   `json:"rest"`

@@ -35,15 +35,16 @@ type goldenRule struct {
 	MaxCharge int64 `json:"max_charge"`
 	MaxUsed   int64 `json:"max_used"`
 	Leaky     bool  `json:"leaky"`
+	Sliding   bool  `json:"sliding,omitempty"`
 }
 
 func goldenOf(r store.Rule) goldenRule {
-	return goldenRule{r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed, r.Leaky}
+	return goldenRule{r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed, r.Leaky, r.Sliding}
 }
 
 func (g goldenRule) rule() store.Rule {
 	r := store.Rule{Unit: g.Unit, Every: g.Every, Add: g.Add, Cap: g.Cap, Origin: g.Origin, Burst: g.Burst, Debt: g.Debt,
-		Most: g.Most, MaxCharge: g.MaxCharge, MaxUsed: g.MaxUsed, Leaky: g.Leaky}
+		Most: g.Most, MaxCharge: g.MaxCharge, MaxUsed: g.MaxUsed, Leaky: g.Leaky, Sliding: g.Sliding}
 	r.Enough = algebra.QuoUp(r.MaxUsed, r.Add)
 	return r
 }
@@ -74,7 +75,7 @@ func (v *applyVector) fill() {
 	o := r.Apply(store.State{Used: v.Used, TS: v.TS}, v.Now, verbOf(v.Verb), v.Cost)
 	w := &v.Want
 	w.Allowed, w.Never, w.Granted, w.Used, w.TS, w.Retry, w.Delay = o.Allowed, o.Never, o.Granted, o.After, o.TS, o.Retry, o.Delay
-	w.Remaining, w.Reset = r.Remaining(o.After), r.TimeToFull(o.After, o.TS, v.Now)
+	w.Remaining, w.Reset = r.Remaining(o.After, o.TS), r.TimeToFull(o.After, o.TS, v.Now)
 }
 
 func verbOf(name string) store.Verb {
@@ -114,6 +115,29 @@ func applyVectors(t *testing.T) (lines []any) {
 	return lines
 }
 
+// slidingVectors are lines of sliding.jsonl, in the form of apply.jsonl.
+func slidingVectors(t *testing.T) (lines []any) {
+	rnd := rand.New(rand.NewPCG(4, 4))
+	for _, l := range golden.Sliding {
+		r := limittest.Definition(l).Rule
+		tokens := func() int64 {
+			return []int64{0, 1, rnd.Int64N(r.Cap + 1), r.Cap, r.Cap - 1, rnd.Int64N(r.MaxUsed + 1), r.MaxUsed}[rnd.IntN(7)]
+		}
+		for range 250 {
+			v := &applyVector{Rule: goldenOf(r), Used: algebra.OfHalves(tokens(), tokens()), TS: 1767225600e6 + rnd.Int64N(2*r.Every), Verb: store.Verb(rnd.IntN(7)).String(), Cost: tokens()}
+			if v.Verb == "reserve" { // it has none
+				v.Verb = "take"
+			}
+			begin, _ := r.Window(v.TS)
+			thousandth := (rnd.Int64N(1000)*r.Every + 999) / 1000
+			v.Now = []int64{v.TS, begin + thousandth, begin + thousandth - 1, begin + r.Every, begin + r.Every + thousandth, begin + 2*r.Every - 1, begin + 2*r.Every, v.TS - rnd.Int64N(r.Every)}[rnd.IntN(8)]
+			v.fill()
+			lines = append(lines, v)
+		}
+	}
+	return lines
+}
+
 // carryVector is a line of carry.jsonl: a row that is converted through
 // versions.
 type carryVector struct {
@@ -123,15 +147,12 @@ type carryVector struct {
 	Version  int             `json:"version"` // from 1
 	WantUsed int64           `json:"want_used"`
 	WantTS   int64           `json:"want_ts"`
-	Units    int64           `json:"units"` // reserved under that version, and what they give back now
-	WantBack int64           `json:"want_back"`
 }
 
 func (v *carryVector) fill() {
 	d := definitionOf(v.Versions)
 	s, _ := d.Carry(store.State{Used: v.Used, TS: v.TS, Version: uint32(v.Version)}, "k", v.TS)
 	v.WantUsed, v.WantTS = s.Used, s.TS
-	v.WantBack = d.CarryUnits(v.Units, uint32(v.Version), nil, v.TS)
 }
 
 func policyOf(s string) store.ChangePolicy {
@@ -155,7 +176,7 @@ func carryVectors(t *testing.T) (lines []any) {
 		}
 		v.Version = 1 + rnd.IntN(len(v.Versions)-1)
 		r := v.Versions[v.Version-1].Rule
-		v.Used, v.Units = rnd.Int64N(r.Cap+r.Debt+1), rnd.Int64N(r.Cap+r.Debt+1)
+		v.Used = rnd.Int64N(r.Cap + r.Debt + 1)
 		v.TS = v.Versions[v.Version-1].Since + rnd.Int64N(300e6)
 		v.fill()
 		lines = append(lines, v)
@@ -228,7 +249,7 @@ func calendarVectors(t *testing.T) (lines []any) {
 func TestGolden(t *testing.T) {
 	for name, lines := range map[string]func(*testing.T) []any{
 		"apply.jsonl": applyVectors, "carry.jsonl": carryVectors, "origin.jsonl": originVectors, "calendar.jsonl": calendarVectors,
-		"giveback.jsonl": giveVectors, "calls.jsonl": callVectors,
+		"sliding.jsonl": slidingVectors, "giveback.jsonl": giveVectors, "calls.jsonl": callVectors,
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer

@@ -29,6 +29,9 @@ func (ab *Abilities) Guard(f enter) {
 	if ab.TopKeys != nil {
 		ab.TopKeys = guardedAudit{ab.TopKeys, f}
 	}
+	if ab.Minutes != nil {
+		ab.Minutes = guardedAudit{ab.Minutes, f}
+	}
 	if ab.Usage != nil {
 		ab.Usage = guardedUsage{ab.Usage, f}
 	}

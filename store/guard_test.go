@@ -26,6 +26,7 @@ func TestGuard(t *testing.T) {
 		"Now":     func(ab store.Abilities) []error { _, err := ab.Now(ctx); return []error{err} },
 		"Audit":   func(ab store.Abilities) []error { return audits(ctx, ab.Audit) },
 		"TopKeys": func(ab store.Abilities) []error { return audits(ctx, ab.TopKeys) },
+		"Minutes": func(ab store.Abilities) []error { return audits(ctx, ab.Minutes) },
 		"Usage": func(ab store.Abilities) []error {
 			_, err := ab.Usage.Usage(ctx, d, "k", 0, 1)
 			return []error{err, ab.Usage.AddUsage(ctx, nil)}
@@ -41,6 +42,7 @@ func TestGuard(t *testing.T) {
 
 	refused := errors.New("refused")
 	ab := store.AbilitiesOf(s)
+	ab.Minutes = ab.TopKeys // a store of one process has none
 	ab.Guard(func(context.Context, bool) (context.Context, context.CancelFunc, error) { return nil, nil, refused })
 	for f := range reflect.TypeFor[store.Abilities]().Fields() {
 		verb := verbs[f.Name]

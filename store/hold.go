@@ -6,8 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
-	"hash/fnv"
 	"slices"
 	"strconv"
 
@@ -24,8 +22,8 @@ const (
 	MakeHold HoldVerb = iota
 	// SettleHold gives back or charges the difference to the actual cost, once. Settling to
 	// the same costs again is answered as Repeated; other costs are ErrHoldConflict. An
-	// expired hold can be settled until it is forgotten: the costs are then charged, less
-	// the tokens that it kept.
+	// expired hold can be settled until it is forgotten: the costs are then charged, except
+	// that a part that kept its tokens is settled as in time.
 	SettleHold
 	// ExtendHold moves the expiry to TTL from now, sooner or later than it was. A hold
 	// that has ended is ErrHoldConflict.
@@ -57,7 +55,7 @@ type HoldCall struct {
 	TTL int64
 	// Costs are what SettleHold settles to, in tokens, 0 to MaxInt: one for each take of
 	// the hold, in the order of its call. Another number of them is a *FieldError. A cost
-	// above what is held is charged, up to Rule.MaxCharge. If it is more than that, the
+	// above what is held is charged, up to Definition.MostCharge. If it is more than that, the
 	// error is a *FieldError that names the largest possible cost, and the hold stays.
 	// Nil settles to what was held.
 	Costs []int64
@@ -121,7 +119,7 @@ type Part struct {
 	Cost         int64  // tokens
 	Takes        uint16 // as in Op
 	Free         bool   // it took nothing: its cost is 0, or the plan is unlimited, or shadow mode would have refused; settling it charges nothing
-	Keep         bool   // nothing is given back when the hold expires
+	Keep         bool   // nothing is given back when the hold expires, but its Record stays
 	Reset        bool   // a Reset of the key ended the part
 }
 
@@ -147,26 +145,22 @@ type Overrider interface {
 }
 
 // A KeyHold is the part of a live hold that is on one key. A hold over several keys has
-// one for each, with the same ID and Expires. Tokens are counted under the present
-// definition of the limit, rounded down.
+// one for each, with the same ID and Expires.
 type KeyHold struct {
 	// ID is the id for settling and extending the hold.
 	ID string
-	// Tokens is how many of the key's tokens the hold took. They may be fewer than its
-	// cost, if a change of the limit rounded them down.
+	// Tokens is how many of the key's tokens the hold took.
 	Tokens int64
 	// Expires is in µs since the Unix epoch, on the store's clock.
 	Expires int64
 }
 
-// KeyHolds returns the live holds of a key at now, in µs, from the row of the key and
-// its records. The one that expires first is first.
-func (d *Definition) KeyHolds(row State, rs []Record, now int64) (list []KeyHold) {
-	own := d.Own(row, max(now, row.TS))
+// KeyHolds returns the live holds of a key at now, in µs, from its records. The one that
+// expires first is first.
+func KeyHolds(rs []Record, now int64) (list []KeyHold) {
 	for _, r := range rs {
 		if r.holds(now) {
-			units := own.carryUnits(r.Units, r.Version, row.Override, now)
-			list = append(list, KeyHold{r.Hold, units / own.Rule.Unit, r.Expires})
+			list = append(list, KeyHold{r.Hold, r.Units / r.Unit, r.Expires})
 		}
 	}
 	slices.SortFunc(list, func(a, b KeyHold) int {
@@ -180,7 +174,9 @@ func (r *Record) holds(now int64) bool { return r.Hold != "" && !r.Rest && r.Exp
 
 // expired reports whether a record belongs to a hold that has expired at now, so that it
 // must be given back.
-func (r *Record) expired(now int64) bool { return r.Hold != "" && !r.Rest && r.Expires <= now }
+func (r *Record) expired(now int64) bool {
+	return r.Hold != "" && !r.Rest && r.Ends == MaxInt && r.Expires <= now
+}
 
 // minForget and maxForget are the least and the longest time for which the record of an
 // ended hold stays, in µs. An hour is long enough for any repeated call.
@@ -191,6 +187,14 @@ func ForgetAfter(ttl int64) int64 { return min(max(ttl, minForget), maxForget) }
 
 // forget returns when a hold that ends at the time end is forgotten.
 func (h *Hold) forget(end int64) int64 { return end + ForgetAfter(h.TTL) }
+
+// recordEnds returns Ends of a record of the hold. keep is Keep of its part.
+func (h *Hold) recordEnds(keep bool) int64 {
+	if keep {
+		return h.Forget
+	}
+	return MaxInt
+}
 
 // live reports whether a hold lives at now: it was not settled, has not expired, and
 // has a part that was not reset.
@@ -234,17 +238,14 @@ func (p *Part) names(r Record, id string) bool {
 
 // holdRecord returns a record of what op took for the hold with an id, and adds it to
 // the Lows of row, which is the row that Step returned. now is the time of the
-// decision, and expires that at which the hold expires, both in µs.
-func (op *Op) holdRecord(row *State, id string, now, expires int64) Record {
+// decision, in µs.
+func (op *Op) holdRecord(row *State, id string, h *Hold, now int64) Record {
 	mark := holdMark(id, now)
-	r := Record{Number: 1, Mark: mark, Units: op.Granted, Slack: -1, Version: row.Version, Due: now}
+	r := Record{Number: 1, Mark: mark, Units: op.Granted, Unit: 1, Slack: -1, Due: now}
 	if op.Def.Algorithm != Concurrency {
 		r = op.record(row, mark, now)
 	}
-	r.Hold, r.Expires, r.Ends = id, expires, MaxInt
-	if op.Def.KeepExpired {
-		r.Ends = expires
-	}
+	r.Hold, r.Expires, r.Ends = id, h.Expires, h.recordEnds(op.Def.KeepExpired)
 	if row.Lows != nil {
 		row.Lows.add(&r)
 	}
@@ -254,15 +255,17 @@ func (op *Op) holdRecord(row *State, id string, now, expires int64) Record {
 // holdMark returns the Mark of Lows whose first record belongs to the hold with an id,
 // made at now.
 func holdMark(id string, now int64) int64 {
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%s %d", id, now)
-	return int64(h.Sum64() & (1<<48 - 1))
+	h := uint64(14695981039346656037) // FNV-1a
+	for _, c := range strconv.AppendInt(append(make([]byte, 0, terms.MaxHoldID+20), id+" "...), now, 10) {
+		h = (h ^ uint64(c)) * 1099511628211
+	}
+	return int64(h & (1<<48 - 1))
 }
 
 // CheckVerb checks that a verb, or with hold the making of a hold, is possible on the
 // limit: a concurrency limit has only Check, Reset and holds, a leaky bucket has no
-// holds, a limit with shards has only Take, TakeUpTo, Check and Reset, and an adaptive one
-// only Take, Check and Reset. The error is a *FieldError of the field "limit", or of "verb"
+// holds, a sliding window has neither holds nor Reserve, a limit with shards has only Take,
+// TakeUpTo, Check and Reset, and an adaptive one only Take, Check and Reset. The error is a *FieldError of the field "limit", or of "verb"
 // if v is not a Verb. DecideIn calls it,
 // because the limit may have another algorithm since the caller has checked it.
 func (d *Definition) CheckVerb(v Verb, hold bool) error {
@@ -277,6 +280,8 @@ func (d *Definition) CheckVerb(v Verb, hold bool) error {
 		return badField("limit", "%s has shards; only take, take_up_to, check and reset are possible, not hold", d.Name)
 	case d.Shards > 1 && v >= VerbReserve && v != VerbReset:
 		return badField("limit", "%s has shards; only take, take_up_to, check and reset are possible, not %s", d.Name, v)
+	case d.Rule.Sliding && (hold || v == VerbReserve):
+		return badField("limit", "%s is a sliding window, which has neither reservations nor holds", d.Name)
 	case d.Algorithm == Concurrency && !hold && v != VerbCheck && v != VerbReset:
 		return badField("limit", "%s counts what is held; only hold, check and reset are possible, not %s", d.Name, v)
 	}
@@ -369,22 +374,27 @@ func (g *Group) repeat(t Table, now int64) (done bool, err error) {
 	if err != nil || len(h.Parts) == 0 || h.Forget <= now {
 		return false, err
 	}
-	if h.Call != g.call() || !h.live(now) {
+	if h.Call != g.call() {
 		return false, ErrHoldConflict
 	}
+	h.Parts = slices.Clone(h.Parts)
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		var e entry
 		if err = e.read(t, op.Def, op.Key, now); err != nil {
 			return false, err
 		}
+		e.noteReset(&h.Parts[i], g.Hold.ID)
 		granted := op.Cost
-		if i < len(h.Parts) && h.Parts[i].Free && op.Def.Mode == Shadow {
+		if h.Parts[i].Free && op.Def.Mode == Shadow {
 			granted = 0
 		}
 		if err = op.present(e.row, e.records, granted, now); err != nil {
 			return false, err
 		}
+	}
+	if !h.live(now) {
+		return false, ErrHoldConflict
 	}
 	g.Allowed, g.Hold.Repeated, g.Hold.Expires = true, true, h.Expires
 	return true, nil
@@ -397,50 +407,16 @@ func (op *Op) present(row State, records []Record, granted, now int64) error {
 	if _, _, err := look.Step(now, row, true); err != nil {
 		return err
 	}
-	look.answerHolds(row, records, now)
+	look.answerHolds(&row, records, now)
 	a := look.Answer
 	op.Def, op.Asked, op.Phase = look.Def, look.Asked, look.Phase
 	op.Answer = Answer{Allowed: true, Granted: granted, Remaining: a.Remaining, Reset: a.Reset, Used: a.Used, TS: a.TS}
 	return nil
 }
 
-// expire gives back the expired holds of a key, the one that expired first first. d is
-// the definition that the row is under, to which Advance has brought both.
-func (d *Definition) expire(row State, key string, now int64, rs []Record) (_ State, _ []Record, err error) {
-	ended := func(r *Record) bool { return r.expired(now) }
-	if d.Algorithm != Concurrency && withholds(rs) {
-		for _, r := range firstToLast(rs, ended) {
-			if row, rs, err = d.GiveBack(row, key, now, rs, r.Number, r.Mark); err != nil {
-				return row, rs, err
-			}
-		}
-		return row, rs, nil
-	}
-	if d.Algorithm == Concurrency {
-		for i := range rs {
-			if ended(&rs[i]) {
-				row.Used -= min(rs[i].Units, row.Used)
-			}
-		}
-		return row, slices.DeleteFunc(rs, func(r Record) bool { return ended(&r) }), nil
-	}
-	var scratch Rule
-	t := max(now, row.TS)
-	if row.Used, row.TS = d.RuleFor(key, &scratch).usedAt(&row, t), t; row.Used == 0 || row.Lows == nil {
-		row.Lows = nil
-		return row, slices.DeleteFunc(rs, func(r Record) bool { return ended(&r) }), nil
-	}
-	l := row.Lows.clone()
-	row.Used, rs = l.endHolds(row.Used, now, rs, ended)
-	if row.Lows = nil; len(l.Entries) > 0 {
-		row.Lows = &l
-	}
-	return row, rs, nil
-}
-
 // answerHolds sets what the answer of an op says about the holds of its key. row is
 // the row before the op.
-func (op *Op) answerHolds(row State, rs []Record, now int64) {
+func (op *Op) answerHolds(row *State, rs []Record, now int64) {
 	refused := !op.Allowed || op.Shadow
 	if op.Def.Algorithm == Concurrency {
 		op.answerConcurrency(row, rs, now, refused)
@@ -457,7 +433,7 @@ func (op *Op) answerHolds(row State, rs []Record, now int64) {
 
 // answerConcurrency is answerHolds on a concurrency limit: its tokens come back when
 // holds expire.
-func (op *Op) answerConcurrency(row State, rs []Record, now int64, refused bool) {
+func (op *Op) answerConcurrency(row *State, rs []Record, now int64, refused bool) {
 	held := slices.DeleteFunc(slices.Clone(rs), func(r Record) bool { return r.Hold == "" || r.Rest })
 	slices.SortFunc(held, func(a, b Record) int { return cmp.Compare(a.Expires, b.Expires) })
 	op.Reset = 0

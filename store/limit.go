@@ -31,6 +31,14 @@ const (
 	// when holds end, never by time. It has neither Rate nor Period, and only Check, Reset
 	// and holds.
 	Concurrency
+	// SlidingWindow counts the tokens of the present window, and of those of the window
+	// before the part that a window as long as Period, ending now, still covers, as if they
+	// had been taken evenly. If w is that part in thousandths, prev·w/1000 rounded down and
+	// the tokens of the present window are at most Rate. It is an estimate: in one Period up
+	// to twice Rate may be granted, which a TokenBucket does only after a pause. Rate is at
+	// most 2^26-1, and Period at most 100 days; Start is an offset. It has no Burst, debt,
+	// holds, floor or parent, and is no parent.
+	SlidingWindow
 )
 
 // Shared is the key of calls of a limit that is shared; for any other limit it is an error,
@@ -69,9 +77,10 @@ const (
 	// used than the new burst, calls are refused until enough have come back.
 	Keep ChangePolicy = iota
 	// Proportional keeps the same fraction of the capacity used: 8 of 10 become 80 of
-	// 100.
+	// 100. For a key with live reservations or holds it is Keep.
 	Proportional
-	// StartOver makes every bucket full.
+	// StartOver makes every bucket full, and ends the reservations and holds of its key as
+	// a Reset does.
 	StartOver
 )
 
@@ -156,8 +165,9 @@ type Limit struct {
 	// weeks and months. Weeks begin on Monday, two weeks with that of 1970-01-05, and
 	// months on the 1st, unless a day stands before the time ("17 00:00 UTC"), or a date if
 	// Period is of several months ("05-17 00:00 UTC"). A month that has not so many days
-	// begins on its last. Default: different for each key, so that not all windows begin at
-	// once.
+	// begins on its last. "first_call", for a Period of a fixed length: the call that takes from
+	// a full bucket begins a window, and the next ones follow it until the bucket is full again.
+	// Default: different for each key, so that not all windows begin at once.
 	Start string
 
 	OnChange ChangePolicy // default Keep
@@ -203,11 +213,13 @@ type Limit struct {
 	Adaptive Adaptive
 
 	// TTL is the longest time that a hold may ask for, 1 ms to 31 days. A hold that
-	// asks for more is a *FieldError. Default: 1 day.
+	// asks for more is a *FieldError. A LeakyBucket, a SlidingWindow and limits with Shards or
+	// Adaptive have no holds, and neither TTL nor KeepExpired. Default: 1 day.
 	TTL time.Duration
 	// KeepExpired keeps what a hold took when the hold expires; in configuration files it is
-	// on_expire: keep. Settle gives back or charges the difference to the actual cost either
-	// way. A Concurrency limit cannot have it. Default: an expired hold gives all of it back.
+	// on_expire: keep. A late settle, until the hold is forgotten, then gives back or charges
+	// the difference to the actual cost as in time. A Concurrency limit cannot have it.
+	// Default: an expired hold gives all of it back, and a late settle charges its cost.
 	KeepExpired bool
 
 	// Lease lets a process take tokens of a token bucket ahead of its calls, and decide from
@@ -217,6 +229,15 @@ type Limit struct {
 	// is Burst - ceil(1.002·Rate·Lease/Period), and it is the capacity in answers. Not with
 	// a Parent, Shards or Adaptive, or in Shadow mode. Default: none.
 	Lease time.Duration
+
+	// Block is for how long a key is refused once it ran out, up to 366 days: a Take,
+	// TakeUpTo, Reserve or hold that is refused because its tokens are not there begins a
+	// temporary override of the key, whose kind is AutomaticOverride. A Check begins none,
+	// nor does an attempt of a wait, a refusal by another limit of the call, or one that only
+	// a floor makes. Only for limits whose calls have a key, without children and without
+	// plans that callers may name. Not with a Lease, Shards or Adaptive, and not with the
+	// algorithms Concurrency and SlidingWindow. Default: none.
+	Block time.Duration
 
 	// Shards is the number of rows, 1 to 64, that each key of a token bucket has, so that
 	// many transactions can take from it at the same time. The Burst must be a multiple of
@@ -228,7 +249,7 @@ type Limit struct {
 }
 
 // String returns the name in configuration files: "token_bucket", "fixed_window",
-// "interval", "leaky_bucket" or "concurrency". Any other value is "unknown".
+// "interval", "leaky_bucket", "concurrency" or "sliding_window". Any other value is "unknown".
 func (a Algorithm) String() string { return nameOf(algorithms, int(a)) }
 
 // String returns the name in configuration files: "keep", "proportional" or "reset", which
@@ -244,7 +265,7 @@ func (m Mode) String() string { return nameOf(modes, int(m)) }
 func (f FailureMode) String() string { return nameOf(failures, int(f)) }
 
 var (
-	algorithms = []string{"token_bucket", "fixed_window", "interval", "leaky_bucket", "concurrency"}
+	algorithms = []string{"token_bucket", "fixed_window", "interval", "leaky_bucket", "concurrency", "sliding_window"}
 	policies   = []string{"keep", "proportional", "reset"}
 	modes      = []string{"enforce", "shadow"}
 	planModes  = []string{"", "shadow", "unlimited", "blocked", "enforce"}

@@ -30,8 +30,10 @@ type Override struct {
 	// bucket of a shared limit.
 	Key string
 	// Plan is a plan of the limit, also one that is OverrideOnly. An override has either a
-	// Plan or the numbers below; with both, or neither, setting it is an error. If a
-	// later definition of the limit has no such plan, the base decides.
+	// Plan or the numbers below; with both, or neither and no Start, setting it is an error. A
+	// later definition of the limit must have it too: see Registry.EachOverride. Only
+	// a block that a refusal began has neither: see Limit.Block. It refuses as a plan that is
+	// Blocked.
 	Plan string
 
 	// Rate is as in Limit; 0 is the rate of the base. With the two numbers below it must
@@ -42,6 +44,11 @@ type Override struct {
 	// Burst is as in Limit, with NoBurst for none; 0 is the setting of the base: if the base
 	// has none either, the burst is Rate.
 	Burst int64
+
+	// Start is as in Limit: when the windows of the key begin, such as the billing day of a
+	// customer, "17 00:00 Europe/Rome". It stands only in an override without Until, also
+	// beside a Plan, and is kept under a temporary one; "" is that of the base.
+	Start string
 
 	// Until is in µs since the Unix epoch on the store's clock: when the override ends. It
 	// must be in the future. 0 means that it stands until it is ended.
@@ -71,20 +78,32 @@ type OverrideKind uint8
 const (
 	AnyOverride       OverrideKind = iota // the temporary one if there is one, or else the standing one
 	StandingOverride                      // without Until
-	TemporaryOverride                     // with Until
+	TemporaryOverride                     // with Until, blocks too
+	AutomaticOverride                     // a block that a refusal began: see Limit.Block
 )
 
-var overrideKinds = []string{"any", "standing", "temporary"}
+var overrideKinds = []string{"any", "standing", "temporary", "automatic"}
 
-// String returns "any", "standing" or "temporary". Any other value is "unknown".
+// String returns "any", "standing", "temporary" or "automatic". Any other value is "unknown".
 func (k OverrideKind) String() string { return nameOf(overrideKinds, int(k)) }
 
-// Kind returns StandingOverride or TemporaryOverride.
+// Kind returns StandingOverride, TemporaryOverride or AutomaticOverride.
 func (o *Override) Kind() OverrideKind {
-	if o.Until == 0 {
+	switch {
+	case o.Until == 0:
 		return StandingOverride
+	case o.Plan == "" && o.Rate == 0 && o.Period == 0 && o.Burst == 0:
+		return AutomaticOverride
 	}
 	return TemporaryOverride
+}
+
+// unblocked returns o, or the override under it if o is a block, or nil.
+func (o *Override) unblocked() *Override {
+	if o != nil && o.Kind() == AutomaticOverride {
+		return o.Under
+	}
+	return o
 }
 
 // At returns the override that decides calls at t, in µs: o, the one under it if o has ended,
@@ -98,7 +117,7 @@ func (o *Override) At(t int64) *Override {
 
 // Of returns o or the override under it, whichever is of a kind, or nil.
 func (o *Override) Of(kind OverrideKind) *Override {
-	for o != nil && kind != AnyOverride && o.Kind() != kind {
+	for o != nil && kind != AnyOverride && o.Kind() != kind && (kind != TemporaryOverride || o.Until == 0) {
 		o = o.Under
 	}
 	return o
@@ -175,14 +194,31 @@ func (d *Definition) renewed(o *Override) *Override {
 // because its plan is gone or the limit has changed, the base decides.
 func (d *Definition) withOverride(o *Override) *Definition {
 	p := d.planOf(o)
-	v := d.variant(&p)
-	if v == nil {
-		v = d.variant(&Plan{})
+	if o.Plan == "" || p.Name != "" {
+		if v := d.variant(&p, o.start()); v != nil {
+			return v
+		}
 	}
-	return v
+	return d.variant(&Plan{Mode: o.mode()}, "")
 }
 
-// planOf returns what an override changes of the base.
+// mode returns Blocked for a block, and otherwise 0.
+func (o *Override) mode() Mode {
+	if o.Kind() == AutomaticOverride {
+		return Blocked
+	}
+	return Enforce
+}
+
+// start returns the Start of o or of the override under it, or "".
+func (o *Override) start() string {
+	if o.Start == "" && o.Under != nil {
+		return o.Under.Start
+	}
+	return o.Start
+}
+
+// planOf returns what an override changes of the base, but for its Start.
 func (d *Definition) planOf(o *Override) (p Plan) {
 	if o.Plan != "" {
 		p, _ = d.Plans.named(o.Plan)
@@ -192,14 +228,15 @@ func (d *Definition) planOf(o *Override) (p Plan) {
 		p = d.planOf(o.Under)
 		p.Name = "" // an answer says "override", and an error nothing
 	}
+	p.Mode = cmp.Or(o.mode(), p.Mode)
 	p.Rate, p.Period, p.Burst = cmp.Or(o.Rate, p.Rate), cmp.Or(o.Period, p.Period), cmp.Or(o.Burst, p.Burst)
 	return p
 }
 
 // CheckOverride checks an override of the limit that is set at the time now, in µs: its
 // key has at most MaxKey bytes and no *, its note at most 1024 bytes of UTF-8 without NUL, Until
-// is later, and it has either a plan of the limit or numbers that compile with the
-// limit's other settings. Pass 0 as now if only the store's server knows the time. The
+// is later, and it has either a plan of the limit or numbers, and with a start they compile
+// with the limit's other settings. Pass 0 as now if only the store's server knows the time. The
 // error is a *FieldError of the field "key", "until", "note" or "plan", or of the number
 // that is wrong. It wraps ErrUnknownPlan if the limit has no such plan.
 func (d *Definition) CheckOverride(o *Override, now int64) error {
@@ -223,12 +260,15 @@ func (d *Definition) CheckOverride(o *Override, now int64) error {
 		return badField("plan", "stands beside rate, per or burst; an override has either a plan or numbers")
 	case o.Plan != "" && base.WithPlan(o.Plan) == nil:
 		return &FieldError{Field: "plan", Reason: fmt.Sprintf("limit %s has no plan %q", base.Name, o.Plan), Err: ErrUnknownPlan}
-	case o.Plan == "" && o.Rate == 0 && o.Period == 0 && o.Burst == 0:
-		return badField("plan", "is missing; an override has a plan, or rate, per or burst")
+	case o.Start != "" && o.Until != 0:
+		return badField("start", "stands only in an override without an end")
+	case o.Plan == "" && o.Rate == 0 && o.Period == 0 && o.Burst == 0 && o.Start == "" && o.ID == 0:
+		return badField("plan", "is missing; an override has a plan, or rate, per, burst or start")
 	}
-	if o.Plan == "" {
+	if o.Plan == "" || o.start() != "" {
 		p := base.planOf(o)
-		if _, _, err := base.compileVariant(&p, base.Rule.Every); err != nil {
+		p.Name = ""
+		if _, _, err := base.compileVariant(&p, o.start(), base.Rule.Every); err != nil {
 			if le, ok := err.(*FieldError); ok { //nolint:errorlint // compileVariant returns it as it is
 				le.Limit = ""
 			}

@@ -17,7 +17,7 @@ func (r *Registry) CheckParents(l *Limit) error {
 	}
 	levels, err := r.checkAbove(l)
 	old := r.Lookup(l.Name)
-	if err != nil || old == nil || old.Parent == l.Parent && old.Algorithm == l.Algorithm && l.Adaptive == (Adaptive{}) && l.Shards < 2 {
+	if err != nil || old == nil || old.Parent == l.Parent && old.Algorithm == l.Algorithm && l.Adaptive == (Adaptive{}) && l.Shards < 2 && l.Block == 0 {
 		return err // a new limit has no children
 	}
 	for _, d := range r.All() {
@@ -33,6 +33,10 @@ func (r *Registry) CheckParents(l *Limit) error {
 			return &FieldError{Limit: l.Name, Field: "adaptive", Reason: fmt.Sprintf("it is the parent of limit %s, and an adaptive limit cannot be one", d.Name)}
 		case n == 1 && (d.Algorithm == Concurrency) != (l.Algorithm == Concurrency):
 			return &FieldError{Limit: l.Name, Field: "algorithm", Reason: fmt.Sprintf("it is the parent of limit %s; a concurrency limit and its parent both are one", d.Name)}
+		case n == 1 && l.Algorithm == SlidingWindow:
+			return &FieldError{Limit: l.Name, Field: "algorithm", Reason: fmt.Sprintf("it is the parent of limit %s, and a sliding window cannot be one", d.Name)}
+		case n == 1 && l.Block != 0:
+			return &FieldError{Limit: l.Name, Field: "block", Reason: fmt.Sprintf("is not for the parent of limit %s: it would block the keys of others", d.Name)}
 		case n == 1 && l.Shards > 1:
 			return &FieldError{Limit: l.Name, Field: "shards", Reason: fmt.Sprintf("is not for the parent of limit %s", d.Name)}
 		}
@@ -57,6 +61,10 @@ func (r *Registry) checkAbove(l *Limit) (levels int, err error) {
 			return 0, badParent(l, "has more than %d levels with it", terms.MaxLevels)
 		case parent.Adaptive != (Adaptive{}):
 			return 0, badParent(l, "limit %s is adaptive, so it cannot be a parent", parent.Name)
+		case parent.Algorithm == SlidingWindow:
+			return 0, badParent(l, "limit %s is a sliding window, so it cannot be a parent", parent.Name)
+		case parent.Block != 0:
+			return 0, &FieldError{Limit: l.Name, Field: "block", Reason: fmt.Sprintf("limit %s has one, so it cannot be a parent: it would block the keys of others", parent.Name)}
 		case parent.Shards > 1:
 			return 0, badParent(l, "limit %s has shards, so it cannot be a parent", parent.Name)
 		case (parent.Algorithm == Concurrency) != (child.Algorithm == Concurrency):
@@ -85,24 +93,4 @@ func (r *Registry) CheckDrop(name string) error {
 		}
 	}
 	return nil
-}
-
-// markPaths sets Paths of all definitions. It replaces those that others have seen.
-func markPaths(m map[string]*Definition) {
-	parents := map[string]bool{}
-	for _, d := range m {
-		if d.Parent != "" {
-			parents[d.Parent] = true
-		}
-	}
-	for name, d := range m {
-		if paths := d.Parent != "" || d.Parts != 0 || parents[name]; paths != d.Paths {
-			if d.plans != nil { // published
-				c := *d
-				d, c.plans = &c, nil
-				m[name] = d
-			}
-			d.Paths = paths
-		}
-	}
 }

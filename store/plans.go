@@ -45,8 +45,8 @@ type Plan struct {
 	// it, a plan such as blocked is only for support.
 	OverrideOnly bool
 	// Children is set if calls of the limit's children choose the plan: a call of a child
-	// that names a plan of this name is decided under it here. Calls of the limit itself may
-	// not name it. In configuration files it is callable: children.
+	// that names a plan of this name is decided under it here. A call of the limit itself
+	// that names the plan is an error. In configuration files it is callable: children.
 	Children bool
 }
 

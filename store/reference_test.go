@@ -115,7 +115,7 @@ func (k *refKey) change(kind string, o *refOverride) {
 	k.over = over
 }
 
-// instant returns when a call is decided: not before the row, nor before the version
+// instant returns to when a call steps the row: not before the row, nor before the version
 // that it is converted to.
 func (k *refKey) instant(now int64) int64 {
 	t := max(now, k.ts)
@@ -170,7 +170,7 @@ func (k *refKey) carried(now int64) (used *big.Rat, t int64, kind string) {
 		return k.used, now, ""
 	}
 	used, t, kind = k.used, k.ts, k.kind
-	v, end := k.version, k.instant(now)
+	v := k.version
 	change := func(to string, version int, policy store.ChangePolicy, at int64) {
 		from, next := k.def(kind, v), k.def(to, version)
 		if _, ok := k.versions[version].defs[to]; !ok && k.over[to] == nil {
@@ -182,16 +182,14 @@ func (k *refKey) carried(now int64) (used *big.Rat, t int64, kind string) {
 		}
 		kind, v = to, version
 	}
-	ended := func(by int64) bool {
-		return kind == temporary && k.over[kind].until <= by
-	}
+	ended := func() bool { return kind == temporary && k.over[kind].until <= now }
 	after := ""
 	if k.over[standing] != nil {
 		after = standing
 	}
 	for v < len(k.versions)-1 {
 		next := k.versions[v+1]
-		if ended(end) && k.over[kind].until <= next.since {
+		if ended() && k.over[kind].until <= next.since {
 			change(after, v, store.Keep, k.over[kind].until)
 			continue
 		}
@@ -201,7 +199,7 @@ func (k *refKey) carried(now int64) (used *big.Rat, t int64, kind string) {
 		}
 		change(kind, v+1, policy, next.since)
 	}
-	if ended(end) {
+	if ended() {
 		change(after, v, store.Keep, k.over[kind].until)
 	}
 	return used, t, kind
@@ -223,7 +221,7 @@ func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens, w
 	if verb >= store.VerbCharge && used.Sign() > 0 { // a full row is as none
 		target = kind
 	}
-	target = cmp.Or(k.decides(k.instant(now)), target)
+	target = cmp.Or(k.decides(now), target)
 	d := k.def(target, last)
 	if d.mode == store.Unlimited || d.mode == store.Blocked && verb != store.VerbCharge && verb != store.VerbRefund {
 		if d.mode == store.Unlimited && verb != store.VerbRefund {
@@ -309,7 +307,7 @@ func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens, w
 		a.bound = !moves
 	}
 	if write && (after.Cmp(used) != 0 || moves && verb != store.VerbCheck && n > 0) {
-		k.set(after, t, target, max(now, k.ts))
+		k.set(after, t, target, now)
 	}
 	return a
 }
@@ -317,10 +315,10 @@ func (k *refKey) call(now int64, verb store.Verb, plan string, n, floorTokens, w
 // set writes the row. A full one is none.
 func (k *refKey) set(used *big.Rat, t int64, kind string, now int64) {
 	k.used, k.ts, k.version, k.kind = used, t, len(k.versions)-1, kind
-	if k.over[kind] != nil && k.decides(t) != kind {
+	if k.over[kind] != nil && k.decides(now) != kind {
 		panic("an override that has ended")
 	}
-	k.end(t)
+	k.end(now)
 	if used.Sign() == 0 {
 		k.ts, k.kind = 0, ""
 	}
@@ -346,17 +344,16 @@ func (k *refKey) setOverride(o *refOverride, now int64) {
 	used, t, kind := k.own(now)
 	old := k.def(kind, len(k.versions)-1)
 	none := k.used.Sign() == 0
-	at := max(now, k.ts)
-	k.end(at)
+	k.end(now)
 	switch {
 	case o == nil:
-		k.change(k.decides(at), nil)
+		k.change(k.decides(now), nil)
 	case o.until != 0:
 		k.change(temporary, o)
 	default:
 		k.change(standing, o)
 	}
-	kind = k.decides(at)
+	kind = k.decides(now)
 	if next := k.def(kind, len(k.versions)-1); !none {
 		if next != old {
 			used = convert(used, store.Keep, old, next)
@@ -515,17 +512,19 @@ func (w *planWorld) setOverride() {
 
 func (w *planWorld) sweep() {
 	w.logf("%d: sweep", w.now)
+	before := w.table.rows["l/k"]
+	before.Override = nil
 	gone, err := store.SweepRow(w.table, &w.reg, "l", "k", w.now)
 	if err != nil {
 		w.errorf("%v", err)
 	}
 	used, t, kind := w.k.carried(w.now)
 	left, _, _ := w.k.own(w.now)
-	if w.k.over[temporary] != nil && w.k.decides(w.k.instant(w.now)) != temporary {
+	if w.k.over[temporary] != nil && w.k.decides(w.now) != temporary {
 		w.k.used, w.k.ts, w.k.version, w.k.kind = used, t, len(w.k.versions)-1, kind
-		w.k.end(w.k.instant(w.now))
+		w.k.end(w.now)
 	}
-	if gone != (left.Sign() == 0) && len(w.k.over) == 0 || gone && left.Sign() > 0 {
+	if had := before != (store.State{}); gone != (had && left.Sign() == 0) && len(w.k.over) == 0 || gone && left.Sign() > 0 {
 		w.errorf("gone %v with %v used", gone, left)
 	}
 	if row := w.table.rows["l/k"]; row == (store.State{}) {

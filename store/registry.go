@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"strings"
@@ -38,27 +39,31 @@ type Registry struct {
 	// Define and Drop do not check parents, and the caller must.
 	Partial bool
 
-	mu      sync.Mutex
-	current atomic.Pointer[snapshot]
-	dropped map[string]uint32 // the last version of each dropped name, so that numbers never repeat
+	// EachOverride is set before use by a store with overrides. It calls check for each
+	// override of a limit, in any order; those that have ended may be among them. Define
+	// calls it before a change under which an override may not fit, and refuses the change
+	// if one does not: from that call until the store has the definition, no override of the
+	// limit may be set under the one before.
+	EachOverride func(limit string, check func(o *Override)) error
+
+	mu      sync.Mutex // held while EachOverride waits for calls: nothing that a decision calls may lock it
+	dropped sync.Map   // by name, uint32: the last version of each dropped name, so that numbers never repeat
+
+	names    sync.RWMutex // held while definitions are published, so that All sees those of one instant
+	children map[string]int
+	parts    [registryParts]atomic.Pointer[map[string]*Definition] // by hash of the name; the maps never change
+	cache    [cacheSlots]atomic.Pointer[Definition]                // a direct-mapped cache in front of parts, without which a Take in memory is 6 % slower
 }
 
-// A snapshot is all limits at one time. It never changes.
-type snapshot struct {
-	byName map[string]*Definition
-	cache  [cacheSlots]*Definition // a direct-mapped cache in front of byName, without which a Take in memory is 6 % slower
-}
+const (
+	cacheSlots    = 64
+	registryParts = 256 // a change copies one part
+)
 
-const cacheSlots = 64
+var registrySeed = maphash.MakeSeed()
 
-func newSnapshot(m map[string]*Definition) *snapshot {
-	s := &snapshot{byName: m}
-	markPaths(m)
-	for name, d := range m {
-		d.publish()
-		s.cache[cacheSlot(name)%cacheSlots] = d
-	}
-	return s
+func (r *Registry) part(name string) *atomic.Pointer[map[string]*Definition] {
+	return &r.parts[maphash.String(registrySeed, name)%registryParts]
 }
 
 func cacheSlot(name string) uint {
@@ -71,14 +76,16 @@ func cacheSlot(name string) uint {
 // definition never changes, so a caller may keep it, but after a change of the limit
 // there is a new one: look it up for each call.
 func (r *Registry) Lookup(name string) *Definition {
-	s := r.current.Load()
-	if s == nil || name == "" {
+	if name == "" {
 		return nil
 	}
-	if d := s.cache[cacheSlot(name)%cacheSlots]; d != nil && sameString(d.Name, name) {
+	if d := r.cache[cacheSlot(name)%cacheSlots].Load(); d != nil && sameString(d.Name, name) {
 		return d
 	}
-	return s.byName[name]
+	if m := r.part(name).Load(); m != nil {
+		return (*m)[name]
+	}
+	return nil
 }
 
 // sameString reports whether a == b. It saves a call if both are the same constant.
@@ -100,11 +107,16 @@ func (r *Registry) Missing(name string) error {
 
 // All returns the base definitions of all limits at one instant, sorted by name.
 func (r *Registry) All() []*Definition {
-	s := r.current.Load()
-	if s == nil {
-		return nil
+	r.names.RLock()
+	defer r.names.RUnlock()
+	var all []*Definition
+	for i := range r.parts {
+		if m := r.parts[i].Load(); m != nil {
+			all = slices.AppendSeq(all, maps.Values(*m))
+		}
 	}
-	return slices.SortedFunc(maps.Values(s.byName), func(a, b *Definition) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b *Definition) int { return strings.Compare(a.Name, b.Name) })
+	return all
 }
 
 // Define adds or changes a limit at the time now, in µs on the store's clock, and
@@ -112,7 +124,7 @@ func (r *Registry) All() []*Definition {
 // version begins, and rows of older versions are converted at their next call.
 //
 // by is the owner of the limit, such as OwnerCode. The error is a *FieldError if l or its
-// Parent is invalid, and wraps ErrOwner if the limit has another owner. The Parent must be
+// Parent is invalid or an override would not fit: see EachOverride. It wraps ErrOwner if the limit has another owner. The Parent must be
 // defined; no limit is its own parent, over any number of levels; no chain has more than
 // 4 limits; a Concurrency limit has a Concurrency limit as parent, and is the parent of no
 // other algorithm.
@@ -138,7 +150,7 @@ func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 	if err := r.CheckParents(&l); err != nil {
 		return nil, err
 	}
-	d.Owner, d.Since, d.Number = by, now, r.dropped[l.Name]+1
+	d.Owner, d.Since, d.Number = by, now, r.lastDropped(l.Name)+1
 	if old != nil {
 		if err := checkOwner(l.Name, old.Owner, by); err != nil {
 			return nil, err
@@ -149,13 +161,16 @@ func (r *Registry) Define(now int64, l Limit, by string) (*Definition, error) {
 		if (old.Algorithm == Concurrency) != (l.Algorithm == Concurrency) {
 			return nil, &FieldError{Limit: l.Name, Field: "algorithm", Reason: fmt.Sprintf("%s cannot become %s, because what is used means something else; drop the limit first", old.Algorithm, l.Algorithm)}
 		}
-		d.Overridden = old.Overridden
+		d.Overridden = d.Overridden || old.Overridden
 		d.setVersion(old, now)
 		if d.Number > terms.MaxVersion {
 			return nil, &FieldError{Limit: l.Name, Field: "version", Reason: "was changed 1048575 times; drop it and define it again"}
 		}
 		if len(d.Past) > maxVersions {
 			return nil, &FieldError{Limit: l.Name, Field: "version", Reason: "was changed more than 1024 times while its keys were in use; wait until they fill up"}
+		}
+		if err := d.checkFit(old, now, r.EachOverride); err != nil {
+			return nil, err
 		}
 	}
 	r.store(l.Name, d)
@@ -179,47 +194,113 @@ func (r *Registry) Drop(name, by string) error {
 	if err := r.CheckDrop(name); err != nil {
 		return err
 	}
-	if r.dropped == nil {
-		r.dropped = map[string]uint32{}
-	}
-	r.dropped[name] = old.Number
+	r.dropped.Store(name, old.Number)
 	r.store(name, nil)
 	return nil
 }
 
 // hasDropped reports whether Drop has removed the limit that a definition belongs to.
-func (r *Registry) hasDropped(d *Definition) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	last, dropped := r.dropped[d.Name]
-	return dropped && d.Number <= last
+func (r *Registry) hasDropped(d *Definition) bool { return d.Number <= r.lastDropped(d.Name) }
+
+// lastDropped returns the last version of a dropped name, or 0.
+func (r *Registry) lastDropped(name string) uint32 {
+	last, _ := r.dropped.Load(name)
+	n, _ := last.(uint32)
+	return n
 }
 
 // Install replaces all definitions, for stores that keep their limits elsewhere. It
 // checks neither owners nor parents, and still remembers the version numbers of dropped
 // limits. The definitions must not change afterwards.
 func (r *Registry) Install(defs []*Definition) {
-	m := make(map[string]*Definition, len(defs))
-	for _, d := range defs {
-		m[d.Name] = d
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.current.Store(newSnapshot(m))
+	keep := make(map[string]bool, len(defs))
+	for _, d := range defs {
+		keep[d.Name] = true
+	}
+	old := r.All()
+	r.names.Lock()
+	defer r.names.Unlock()
+	for _, d := range defs {
+		r.change(d.Name, d)
+	}
+	for _, d := range old {
+		if !keep[d.Name] {
+			r.change(d.Name, nil)
+		}
+	}
+}
+
+// InstallOne replaces the definition of one limit by that in defs. If defs is empty, it removes
+// the limit. All else is as in Install.
+func (r *Registry) InstallOne(name string, defs []*Definition) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var d *Definition
+	if len(defs) > 0 {
+		d = defs[0]
+	}
+	r.store(name, d)
 }
 
 // store publishes the definition of a limit, or removes the limit if d is nil. r.mu is held.
 func (r *Registry) store(name string, d *Definition) {
-	m := map[string]*Definition{}
-	if old := r.current.Load(); old != nil {
-		m = maps.Clone(old.byName)
+	r.names.Lock()
+	defer r.names.Unlock()
+	r.change(name, d)
+}
+
+// change is store, and publishes parents that have or have not become ones by it. r.names is
+// held.
+func (r *Registry) change(name string, d *Definition) {
+	old := r.Lookup(name)
+	if d == old {
+		return
 	}
-	if d == nil {
+	if r.children == nil {
+		r.children = map[string]int{}
+	}
+	count := func(d *Definition, n int) {
+		if d == nil || d.Parent == "" {
+			return
+		}
+		if r.children[d.Parent] += n; r.children[d.Parent] == 0 {
+			delete(r.children, d.Parent)
+		}
+		if p := r.Lookup(d.Parent); p != nil && d.Parent != name {
+			r.publish(p.Name, p)
+		}
+	}
+	count(d, 1)
+	count(old, -1)
+	r.publish(name, d)
+}
+
+// publish sets Paths of a definition, which others may have seen, and lets calls find it.
+func (r *Registry) publish(name string, d *Definition) {
+	if d != nil {
+		if paths := d.Parent != "" || d.Parts != 0 || r.children[name] > 0; paths != d.Paths {
+			if d.plans != nil { // published
+				c := *d
+				d, c.plans = &c, nil
+			}
+			d.Paths = paths
+		}
+		d.publish()
+	}
+	part, m := r.part(name), map[string]*Definition{}
+	if old := part.Load(); old != nil {
+		m = maps.Clone(*old)
+	}
+	if m[name] = d; d == nil {
 		delete(m, name)
-	} else {
-		m[name] = d
 	}
-	r.current.Store(newSnapshot(m))
+	part.Store(&m)
+	cached := &r.cache[cacheSlot(name)%cacheSlots]
+	if c := cached.Load(); d != nil || c != nil && c.Name == name {
+		cached.Store(d)
+	}
 }
 
 // Retire removes the versions of a limit before oldest from its past. Call it when no row
@@ -252,11 +333,12 @@ func (d *Definition) setVersion(old *Definition, now int64) {
 }
 
 // sameCounting reports whether a change from a to b begins no new version: rows keep their
-// meaning without a conversion.
+// meaning without a conversion, and programs that have not heard of it may decide them. They
+// would begin no block, or of another length.
 func sameCounting(a, b *Definition) bool {
 	ra, rb := a.Rule, b.Rule
 	ra.Calendar, rb.Calendar = nil, nil // they are compiled from Start and Period
-	if ra != rb || a.Shared != b.Shared || max(a.Shards, 1) != max(b.Shards, 1) || a.Start != b.Start || a.Period != b.Period {
+	if ra != rb || a.Shared != b.Shared || max(a.Shards, 1) != max(b.Shards, 1) || a.Start != b.Start || a.Period != b.Period || a.Block != b.Block {
 		return false
 	}
 	// Plans and overrides depend on the settings as written, not on the rule compiled

@@ -52,7 +52,7 @@ func (m *Rows) Arrange(b *Batch) {
 // plain reports whether a group is one op under the base definition of its limit and at
 // its full rate, so that it may be added up with others of its row.
 func plain(g *Group) bool {
-	return len(g.Ops) == 1 && !g.Cancel && g.Hold == nil && g.Ops[0].Floor == 0 && g.Ops[0].Fraction == 0 && g.Ops[0].Def.Base() == g.Ops[0].Def
+	return len(g.Ops) == 1 && !g.Cancel && g.Hold == nil && g.Ops[0].Floor == 0 && g.Ops[0].Fraction == 0 && g.Ops[0].Def.Block == 0 && g.Ops[0].Def.Base() == g.Ops[0].Def
 }
 
 // compareRows orders ops by their rows, in byte order.

@@ -30,6 +30,8 @@ import (
 //	Refund        uses n less, but at least 0
 //	Reset         uses 0
 //
+// A sliding window is another rule: see SlidingWindow.
+//
 // A call that is allowed and changes what is used makes the row {used, t}; any other
 // writes nothing. docs/explanation/algebra.md shows the same in pictures.
 //
@@ -48,7 +50,7 @@ type Rule struct {
 	Every  int64 // µs between ticks; 0: the ticks follow a calendar
 	Add    int64 // units that come back at a tick
 	Cap    int64 // units that Take may use
-	Origin int64 // µs since the Unix epoch; if Every is 0, µs after each boundary of the calendar
+	Origin int64 // µs since the Unix epoch; if Every is 0, µs after each boundary of the calendar; or FirstCall
 
 	// Burst is Cap in tokens: the capacity in answers. Of a leased limit it is less
 	// than Limit.Burst.
@@ -57,8 +59,9 @@ type Rule struct {
 	Debt int64
 	// Most is the largest Reserve that can ever be allowed, in tokens.
 	Most int64
-	// MaxCharge is the largest Charge, in tokens. A larger one is refused, and front ends
-	// return a *FieldError for it. It is Limit.MaxCharge, or by default ten bursts.
+	// MaxCharge is the largest Charge, in tokens, if no other definition of the limit allows
+	// more: see Definition.MostCharge. A larger one is refused, and front ends return a
+	// *FieldError for it. It is Limit.MaxCharge, or by default ten bursts.
 	MaxCharge int64
 	// MaxUsed bounds the units in use, so that the time to full stays below MaxInt µs. A
 	// Charge stops there: units beyond it are forgotten, and nothing that was taken before
@@ -67,12 +70,23 @@ type Rule struct {
 
 	// Leaky says that Take works as Reserve: it is allowed with a Delay.
 	Leaky bool
+	// Sliding says that the units used are those of two windows: see SlidingWindow.
+	Sliding bool
 	// Spread says that Origin depends on the key: see Op.RuleFor.
 	Spread bool
 
 	Calendar *terms.Calendar // calendar of the ticks, or nil
 	Enough   int64           // ticks after which everything has come back: MaxUsed / Add, rounded up
 }
+
+// FirstCall is the Origin of a rule whose windows begin with a call: see Limit.Start. The TS
+// of a row is then the beginning of its window. A call that takes from a full bucket begins
+// a window.
+const FirstCall = -1
+
+// BeginsWithCall reports whether Origin is FirstCall. Then a row must be stepped by Op.Step or
+// DecideIn.
+func (r *Rule) BeginsWithCall() bool { return r.Origin == FirstCall }
 
 // A State is the row that a store keeps for a key. The zero State means that there is no
 // row, which is a full bucket. A store keeps Used, TS and Version, and for limits with
@@ -81,10 +95,12 @@ type Rule struct {
 type State struct {
 	// Used is how many units were taken and had not come back at TS, 0 to Rule.MaxUsed of
 	// the definition that Version names. It is above Rule.Cap while the bucket is in
-	// debt.
+	// debt. Of a sliding window it is the tokens of the window of TS, and 2^26 times those of
+	// the one before.
 	Used int64
 	// TS is the time of the last call that wrote the row, in µs since the Unix epoch on the
-	// store's clock. It never moves back, even if the clock does.
+	// store's clock, or the beginning of its window if that begins with a call. It never moves
+	// back, even if the clock does.
 	TS int64
 	// Version is the Definition.Number that Used and TS were computed under. All 32 bits
 	// count: they also name a plan or an override.
@@ -117,7 +133,7 @@ const (
 	// has a Delay if they were not all free.
 	VerbReserve
 	// VerbCharge takes Cost tokens, even if fewer are free, for a cost that is known only
-	// afterwards. It is refused if Cost is more than Rule.MaxCharge. It does not change the
+	// afterwards. It is refused if Cost is more than Definition.MostCharge. It does not change the
 	// definition that a row is under, and a limit in shadow mode is charged too.
 	VerbCharge
 	// VerbRefund gives Cost tokens back, up to a full bucket. It is always allowed.
@@ -141,7 +157,7 @@ type outcome struct {
 	Granted int64 // tokens taken; 0 if refused
 	Before  int64 // units used at TS, before this call
 	After   int64 // units used at TS, after it
-	TS      int64 // µs: the time of the decision, the later of now and the state's TS
+	TS      int64 // µs: the time of the decision, the later of now and the state's TS; or as of stepped
 	Retry   int64 // µs until the first instant at which the same call would be allowed; 0 if Allowed or Never
 	Delay   int64 // µs until the reservation is due; 0 if the tokens were free
 }
@@ -150,8 +166,11 @@ type outcome struct {
 // other effect. now is the time of the store's clock, in µs; cost is in tokens, from 0 to
 // MaxInt, and parts is Op.Fraction. If the call is refused, After is Before.
 func (r *Rule) apply(o *outcome, s *State, now int64, verb Verb, cost, parts int64) {
-	o.TS = max(now, s.TS)
-	o.Before = r.usedAt(s, o.TS)
+	o.Before, o.TS = r.stepped(s, max(now, s.TS))
+	if r.Sliding {
+		r.slide(o, now, verb, cost)
+		return
+	}
 	var short, ahead int64
 	o.Allowed, o.Never, o.Granted, o.After, short, ahead = r.decide(verb, o.Before, cost, parts)
 	if short > 0 {
@@ -162,19 +181,42 @@ func (r *Rule) apply(o *outcome, s *State, now int64, verb Verb, cost, parts int
 	}
 }
 
-// Remaining returns the number of whole free tokens if used units are in use.
-func (r *Rule) Remaining(used int64) int64 {
+// Remaining returns the number of whole free tokens if used units are in use at t.
+func (r *Rule) Remaining(used, t int64) int64 {
 	if used == 0 {
 		return r.Burst
 	}
-	return algebra.TokensLeft(used, r.Unit, r.Cap)
+	return algebra.TokensLeft(r.Counted(used, t), r.Unit, r.Cap)
+}
+
+// Counted returns how many of the units in use at t count against Cap: all, but of a sliding
+// window those of the window before in part.
+func (r *Rule) Counted(used, t int64) int64 {
+	if r.Sliding {
+		return algebra.Counted(used, algebra.Weight(t, r.Origin, r.Every), false)
+	}
+	return used
+}
+
+// TimeToFree returns the time in µs from now until a number of tokens, at most Burst, is
+// free, if used units are in use at t and fewer tokens are free.
+func (r *Rule) TimeToFree(tokens, used, t, now int64) int64 {
+	if r.Sliding {
+		return r.boundary(r.tick(t)) + algebra.SlideTo(used, r.Cap-tokens, r.Every) - now
+	}
+	return r.wait(used-(r.Cap-tokens*r.Unit), t, now)
 }
 
 // TimeToFull returns the time in µs from now until nothing is used, if used units are in
-// use at t.
+// use at t. If windows begin with a call, t is the TS of the row.
 func (r *Rule) TimeToFull(used, t, now int64) int64 {
-	if used == 0 {
+	switch {
+	case used == 0:
 		return 0
+	case r.Sliding && used&algebra.MaxHalf == 0:
+		return r.boundary(r.tick(t)+1) - now
+	case r.Sliding:
+		return r.boundary(r.tick(t)+2) - now
 	}
 	return r.wait(used, t, now)
 }
@@ -187,7 +229,24 @@ func (r *Rule) usedAt(s *State, t int64) int64 {
 	if r.Every == 0 {
 		return r.after(s.Used, r.tick(t)-r.tick(s.TS))
 	}
-	return r.after(s.Used, algebra.TicksUpTo(s.TS, t, r.Origin, r.Every))
+	return r.after(s.Used, algebra.TicksUpTo(s.TS, t, r.origin(s.TS), r.Every))
+}
+
+// origin returns the origin of the windows of a row with a TS.
+func (r *Rule) origin(ts int64) int64 {
+	if r.BeginsWithCall() {
+		return ts
+	}
+	return r.Origin
+}
+
+// stepped returns the row at t, which must not be before s.TS: the used units, and t or, if
+// windows begin with a call, the beginning of the window at t.
+func (r *Rule) stepped(s *State, t int64) (used, ts int64) {
+	if used = r.usedAt(s, t); used != 0 && r.BeginsWithCall() {
+		t -= (t - s.TS) % r.Every
+	}
+	return used, t
 }
 
 // Used returns the units of a row of this rule's version that are in use at now, or at its
@@ -195,10 +254,11 @@ func (r *Rule) usedAt(s *State, t int64) int64 {
 func (r *Rule) Used(row State, now int64) int64 { return r.usedAt(&row, max(now, row.TS)) }
 
 // Window returns the bounds of the window at now, in µs: the last tick at or before
-// now, and the next one. A bucket's ticks are the bounds of its windows.
+// now, and the next one. A bucket's ticks are the bounds of its windows. If windows begin
+// with a call, it is the window of a call at now on a full bucket.
 func (r *Rule) Window(now int64) (start, end int64) {
-	if r.Every == 1 {
-		return now, now + 1
+	if r.Every == 1 || r.BeginsWithCall() {
+		return now, now + r.Every
 	}
 	k := r.tick(now)
 	return r.boundary(k), r.boundary(k + 1)
@@ -213,16 +273,30 @@ func (r *Rule) mostUsedAt(s *State, t int64) int64 {
 	return r.after(s.Used, max(0, r.tick(t)-r.tick(s.TS)-1))
 }
 
+// earliest returns a time at or before t at which what mostUsedAt returns counts no less for
+// any key than at t.
+func (r *Rule) earliest(t int64) int64 {
+	if r.Spread && r.Sliding {
+		return r.boundary(r.tick(t))
+	}
+	return t
+}
+
 // after returns the units in use after a number of ticks.
-func (r *Rule) after(used, ticks int64) int64 { return algebra.LeftAfter(used, ticks, r.Add, r.Enough) }
+func (r *Rule) after(used, ticks int64) int64 {
+	if r.Sliding {
+		return algebra.Slid(used, ticks)
+	}
+	return algebra.LeftAfter(used, ticks, r.Add, r.Enough)
+}
 
 // wait returns the time in µs from now to the tick at which units have come back
-// since t.
+// since t, which stepped has returned.
 func (r *Rule) wait(units, t, now int64) int64 {
 	if r.Every == 0 {
 		return r.boundary(r.tick(t)+algebra.QuoUp(units, r.Add)) - now
 	}
-	return algebra.Wait(units, t, now, r.Origin, r.Every, r.Add)
+	return algebra.Wait(units, t, now, r.origin(t), r.Every, r.Add)
 }
 
 // tick returns the number of the last tick at or before x.

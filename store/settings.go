@@ -47,6 +47,7 @@ var settings = []setting{
 	field("shared", func(l *Limit) *bool { return &l.Shared }, either("true", "false"), boolText("true", "false")),
 	field("ttl", func(l *Limit) *time.Duration { return &l.TTL }, parseTTL, period.Format),
 	field("on_expire", func(l *Limit) *bool { return &l.KeepExpired }, either("keep", "give_back"), boolText("keep", "give_back")),
+	field("block", func(l *Limit) *time.Duration { return &l.Block }, parseBlock, period.Format),
 	field("lease", func(l *Limit) *time.Duration { return &l.Lease }, period.ParseDuration, period.Format),
 	counting(field("shards", func(l *Limit) *int64 { return &l.Shards }, parseCount, countText)),
 	field("adaptive", func(l *Limit) *Adaptive { return &l.Adaptive }, parseAdaptive, Adaptive.String),
@@ -144,7 +145,7 @@ func parseRate(s string) (int64, error) {
 func parsePositive(s string) (int64, error) {
 	n, err := parseCount(s)
 	if err == nil && n == 0 {
-		err = errors.New("0 is not between 1 and 2^53-1")
+		err = errors.New("0 is less than 1")
 	}
 	return n, err
 }
@@ -162,6 +163,15 @@ func parseTTL(s string) (time.Duration, error) {
 	d, err := period.ParseDuration(s)
 	if err == nil && d == 0 {
 		err = errors.New("0s is not between 1ms and 31d")
+	}
+	return d, err
+}
+
+// parseBlock reads how long a block lasts. A Limit's own 0 means none.
+func parseBlock(s string) (time.Duration, error) {
+	d, err := period.ParseDuration(s)
+	if err == nil && d == 0 {
+		err = errors.New("0s is not between 1ms and 366d")
 	}
 	return d, err
 }

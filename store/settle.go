@@ -26,7 +26,8 @@ func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 	defer func() { // with an error too
 		g.Ops = slices.DeleteFunc(g.Ops, func(op Op) bool { return op.Def == nil })
 	}()
-	entries := make([]entry, len(h.Parts))
+	var room [few]entry
+	entries := append(room[:0], make([]entry, len(h.Parts))...)
 	for i := range h.Parts {
 		p := &h.Parts[i]
 		base := limits.Lookup(p.Limit)
@@ -41,12 +42,14 @@ func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 		if err := entries[i].read(t, base, p.Key, now); err != nil {
 			return err
 		}
+		entries[i].noteReset(p, c.ID)
 	}
-	end := g.settle
 	if c.Verb == ExtendHold {
-		end = g.extend
+		err = g.extend(t, &h, entries, now)
+	} else {
+		err = g.settle(t, &h, entries, now)
 	}
-	if err := end(t, &h, entries, now); err != nil {
+	if err != nil {
 		return err
 	}
 	for i := range entries {
@@ -165,14 +168,16 @@ func (e *entry) settle(t Table, def *Definition, p *Part, id string, cost, now i
 		return MaxInt, nil
 	}
 	op := Op{Def: def, Key: p.Key, Verb: VerbCharge, Cost: cost - counted}
+	if counted == 0 { // what it held may be charged in any case
+		op.held = p.Cost
+	}
 	row, write, err := op.Step(now, e.row, false)
 	switch {
 	case err != nil:
 		return 0, err
 	case !op.Allowed:
-		return counted + op.Def.Rule.MaxCharge, nil
+		return counted + max(op.Def.MostCharge(), op.held), nil
 	case write:
-		op.Def.convertRecords(e.records, e.override, now)
 		e.row, e.changed = row, true
 	}
 	return MaxInt, nil
@@ -205,12 +210,10 @@ func (g *Group) extend(t Table, h *Hold, entries []entry, now int64) error {
 				return ErrHoldConflict
 			}
 			r := &e.records[j]
-			if r.Expires, e.changed = h.Expires, true; p.Keep {
-				r.Ends = h.Expires
-			}
-			if l := e.row.Lows; l != nil && r.Expires < l.Due {
+			r.Expires, r.Ends, e.changed = h.Expires, h.recordEnds(p.Keep), true
+			if l := e.row.Lows; l != nil && r.Until() < l.Due {
 				earlier := l.clone()
-				earlier.Due, e.row.Lows = r.Expires, &earlier
+				earlier.Due, e.row.Lows = r.Until(), &earlier
 			}
 		}
 		if err := op.present(e.row, e.records, granted, now); err != nil {
@@ -220,11 +223,11 @@ func (g *Group) extend(t Table, h *Hold, entries []entry, now int64) error {
 	return nil
 }
 
-// endHolds marks the parts of live holds on a key whose row is being deleted, so that
-// they neither give back nor charge. rs are the records of the key.
+// endHolds marks the parts of the holds with records that a reset of their key ended, so
+// that they neither give back nor charge.
 func endHolds(t Table, limit, key string, rs []Record, now int64) error {
 	for _, r := range rs {
-		if !r.holds(now) {
+		if r.Hold == "" || r.Rest {
 			continue
 		}
 		h, err := t.Hold(r.Hold)

@@ -15,6 +15,34 @@ func (r *Rule) decide(verb Verb, used, cost, parts int64) (allowed, never bool, 
 	return r.take(verb, used, cost, parts)
 }
 
+// slide decides a verb on a sliding window, into an outcome that has Before and TS.
+func (r *Rule) slide(o *outcome, now int64, verb Verb, cost int64) {
+	prev, cur := algebra.Halves(o.Before)
+	if verb >= VerbCharge {
+		if verb == VerbReset {
+			prev = 0
+		}
+		o.Allowed, o.Never, o.Granted, cur, _, _ = r.anyway(verb, cur, cost)
+		o.After = algebra.OfHalves(prev, cur)
+		return
+	}
+	need, free := cost, r.Cap-r.Counted(o.Before, o.TS)
+	if verb == VerbTakeUpTo {
+		need = min(cost, 1)
+	}
+	switch o.After = o.Before; {
+	case need > r.Cap:
+		o.Never = true
+	case need > free:
+		o.Retry = r.TimeToFree(need, o.Before, o.TS, now)
+	default:
+		if o.Allowed = true; verb != VerbCheck {
+			o.Granted = min(cost, free)
+			o.After += o.Granted
+		}
+	}
+}
+
 // take decides Take, Check and Reserve, and a TakeUpTo of nothing, which is a Check.
 func (r *Rule) take(verb Verb, used, cost, parts int64) (allowed, never bool, granted, after, short, ahead int64) {
 	units, most := algebra.UnitsOf(cost, r.Unit), r.Cap

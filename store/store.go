@@ -104,8 +104,8 @@ type Op struct {
 	Cost int64
 	// Bounded refuses a VerbReserve whose delay would be longer than MaxDelay. Retry of the
 	// refusal is then the time until the delay would be short enough. With it, a Wait that
-	// would last beyond its deadline is refused at once and takes nothing. Other verbs ignore
-	// it.
+	// would last beyond its deadline is refused at once and takes nothing. A Limiter sets it
+	// for all attempts of a wait: a refusal then begins no block, whatever the verb is.
 	Bounded bool
 	// MaxDelay is in µs, 0 or more. At 0 only free tokens are reserved. Without Bounded it
 	// means nothing.
@@ -128,6 +128,8 @@ type Op struct {
 	// is not known yet: computing it costs more than the rest of a decision. Set it
 	// to 0 when you change Key, or Def to another limit.
 	Phase int64
+
+	held int64 // a VerbCharge may cost so much in any case: an expired hold held it
 
 	// Asked is the definition that the caller named, once the store has decided the op and
 	// set Def to the definition that decided, such as that of an override. If it is nil, Def
@@ -294,7 +296,7 @@ func (b *Batch) Single() (*Group, *Op) {
 // Step has no other effect than on the op, and reads no clock, so that a store may call
 // it, lose a race for the row, and call it again with the new row. A store needs nothing
 // else for a call of one key without records. DecideIn decides calls of a row that has
-// Lows, and those that make a reservation. A store without records that can replace a row
+// Lows, those that make a reservation, and those of a limit with a Block. A store without records that can replace a row
 // only if nobody else has changed it needs no lock:
 //
 //	for {
@@ -316,7 +318,7 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 	var from *Definition
 	if row.Override != nil || row.Version != op.Def.Number && *row != (State{}) || op.Def.Mode > Shadow {
 		own = *row
-		op.choose(own, op.Def.instant(&own, now))
+		op.choose(own, now)
 		switch {
 		case op.Def.Mode > Shadow && op.Verb < VerbCharge || op.Def.Mode == Unlimited && op.Verb == VerbCharge:
 			*row, write, err = op.byMode(now, own, dry)
@@ -328,10 +330,17 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 		if *row, ok = op.Def.carry(own, op.Key, &op.Phase, now, nil); !ok {
 			return false, ErrStaleDefinition
 		}
-		from = op.Def.Own(own, max(now, own.TS))
+		from = op.Def.Own(own, now)
 	}
 	var scratch Rule
 	rule := op.RuleFor(&scratch)
+	if op.Verb == VerbCharge && op.Cost > rule.MaxCharge {
+		if rule != &scratch {
+			scratch = *rule
+		}
+		scratch.MaxCharge = max(op.Def.MostCharge(), op.held)
+		rule = &scratch
+	}
 	var o outcome
 	if op.Floor > 0 {
 		rule.applyFloor(&o, row, now, op)
@@ -346,9 +355,11 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 		op.retryBounded(&o, *row, now)
 	}
 	op.fill(&o, rule, now, dry)
-	moves := refused && from != nil && from.Number != op.Def.Number && o.Before > 0
+	moves := refused && from != nil && from.Number != op.Def.Number && o.Before > 0 && !rule.Sliding
 	if moves && !op.Def.moves(from) { // the answer is that of a row that has moved, whose tokens may come back later
 		moves, op.Bound = false, true
+	} else if moves && op.Cost == 0 {
+		moves, op.Retry = false, op.retryStaying(from, own, rule, o.Before, now)
 	}
 	if !o.Allowed && op.Verb != VerbCharge {
 		op.boundByEnd(now)
@@ -356,15 +367,31 @@ func (op *Op) StepRow(now int64, row *State, dry bool) (write bool, err error) {
 	if from != nil && op.Def.Mode == Unlimited { // a Refund or Reset: its other numbers are those of the row
 		op.Remaining = MaxInt
 	}
-	row.Used, row.TS, row.Version = o.After, o.TS, op.Def.Number
-	row.Override = row.Override.At(o.TS)
-	write = !dry && (!op.Shadow && o.After != o.Before || moves && op.Verb != VerbCheck && op.Cost > 0)
+	row.Used, row.TS, row.Version = o.After, o.TS, op.Def.rowNumber()
+	if row.Override = row.Override.At(now); op.Verb == VerbReset {
+		row.Override = row.Override.unblocked()
+	}
+	write = !dry && (!op.Shadow && o.After != o.Before || moves && op.Verb != VerbCheck)
 	if l := row.Lows; l != nil {
 		if row.Lows = nil; !dry && (write || op.clipped(&o)) {
 			row.Lows, write = op.touch(l, &o), true
 		}
 	}
 	return write, nil
+}
+
+// retryStaying returns the retry of a refused op of nothing by the rule r, which leaves its
+// row, own, under the definition from: when so much has come back under that that no more
+// units are used than r allows. Of these before are used now.
+func (op *Op) retryStaying(from *Definition, own State, r *Rule, before, now int64) int64 {
+	lower := *r
+	lower.Cap -= algebra.UnitsOf(op.Floor, r.Unit)
+	_, _, _, _, short, _ := lower.decide(op.Verb, before, 0, 0)
+	row, _ := from.carry(own, op.Key, &op.Phase, now, nil)
+	var scratch Rule
+	slower := from.ruleFor(op.Key, &op.Phase, &scratch)
+	used, t := slower.stepped(&row, max(now, row.TS))
+	return slower.wait(used-algebra.MulDiv(before-short, slower.Unit, r.Unit, false), t, now)
 }
 
 // touch returns the lows of a row that is written. A row that was full, or is now,
@@ -415,7 +442,8 @@ func (op *Op) tooLate(r *Rule, used int64) int64 {
 
 // retryBounded moves the retry of a bounded reservation to the first time at which its
 // delay is at most MaxDelay. That is within the tick of the retry, or within a later tick
-// if that is shorter, as a month may be. row is the row before the op.
+// if that is shorter, as a month may be. If windows begin with a call, waiting for a full
+// bucket does not make the delay shorter: then it sets Never. row is the row before the op.
 func (op *Op) retryBounded(o *outcome, row State, now int64) {
 	delayAt := func(at int64) int64 {
 		then := *op
@@ -426,6 +454,10 @@ func (op *Op) retryBounded(o *outcome, row State, now int64) {
 	for tries := 0; tries < 16; tries++ {
 		late := delayAt(now+o.Retry) - op.MaxDelay
 		if late <= 0 {
+			return
+		}
+		if tries > 0 && op.Def.Rule.BeginsWithCall() {
+			o.Never, o.Retry = true, 0
 			return
 		}
 		o.Retry += late
@@ -449,7 +481,7 @@ func (op *Op) fill(o *outcome, r *Rule, now int64, dry bool) {
 		a.Granted, used = o.Granted, o.After
 	}
 	a.Used, a.TS = used, o.TS
-	a.Remaining = r.Remaining(used)
+	a.Remaining = r.Remaining(used, o.TS)
 	a.Reset = r.TimeToFull(used, o.TS, now)
 }
 
@@ -476,9 +508,14 @@ func (op *Op) fill(o *outcome, r *Rule, now int64, dry bool) {
 //		}
 //	}
 func (g *Group) Decide(now int64, rows []State, write []bool) error {
-	g.Allowed, g.Reserved = true, false
 	var old [MaxTakes]State
 	copy(old[:], rows)
+	return g.decide(now, func(i int) State { return old[i] }, rows, write)
+}
+
+// decide is Decide. old returns the rows before it.
+func (g *Group) decide(now int64, old func(i int) State, rows []State, write []bool) error {
+	g.Allowed, g.Reserved = true, false
 	for i := range g.Ops {
 		op := &g.Ops[i]
 		var err error
@@ -490,7 +527,7 @@ func (g *Group) Decide(now int64, rows []State, write []bool) error {
 	}
 	if g.Allowed {
 		if len(g.Ops) > 1 && g.Ops[0].Verb == VerbTakeUpTo {
-			return g.takeLeast(now, old[:], rows, write)
+			return g.takeLeast(now, old, rows, write)
 		}
 		return nil
 	}
@@ -499,7 +536,7 @@ func (g *Group) Decide(now int64, rows []State, write []bool) error {
 		write[i] = write[i] && g.Ops[i].Granted == 0 && g.Ops[i].Verb < VerbCharge // a refusal may move the row
 		g.Ops[i].Delay = 0                                                         // nothing is reserved
 		if g.Ops[i].Granted > 0 || g.Ops[i].Verb >= VerbRefund {
-			if _, _, err := g.Ops[i].Step(now, old[i], true); err != nil {
+			if _, _, err := g.Ops[i].Step(now, old(i), true); err != nil {
 				return err
 			}
 		}
@@ -510,7 +547,7 @@ func (g *Group) Decide(now int64, rows []State, write []bool) error {
 // takeLeast makes a TakeUpTo of a limit and its parents take the same from each: the
 // least that one of them grants. A limit in shadow mode that would refuse takes
 // nothing, and does not count.
-func (g *Group) takeLeast(now int64, old, rows []State, write []bool) error {
+func (g *Group) takeLeast(now int64, old func(i int) State, rows []State, write []bool) error {
 	least := int64(MaxInt)
 	for i := range g.Ops {
 		if op := &g.Ops[i]; !op.Shadow {
@@ -524,7 +561,7 @@ func (g *Group) takeLeast(now int64, old, rows []State, write []bool) error {
 			cost := op.Cost
 			op.Cost = least
 			var err error
-			rows[i], write[i], err = op.Step(now, old[i], false)
+			rows[i], write[i], err = op.Step(now, old(i), false)
 			if op.Cost = cost; err != nil {
 				return err
 			}

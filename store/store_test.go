@@ -39,7 +39,7 @@ func TestTheRetryOfABoundedReserveIsExact(t *testing.T) {
 		var scratch store.Rule
 		_, end := def.RuleFor("k", &scratch).Window(now)
 		full := op
-		if _, _, err := full.Step(end-1, store.State{TS: end - 1, Version: def.Number}, false); err != nil || full.Allowed == op.Never {
+		if _, _, err := full.Step(end-1, store.State{TS: end - 1, Version: def.Number}, false); err != nil || full.Allowed == op.Never && (full.Allowed || !r.BeginsWithCall()) { // a window that has begun ends sooner than one that a call begins
 			t.Fatalf("of a full row just before a tick: %+v, %v; of this one: %+v", full.Answer, err, op.Answer)
 		}
 		if op.Never || op.Cost > r.Burst && op.Retry >= op.Reset {

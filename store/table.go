@@ -34,7 +34,7 @@ type Table interface {
 
 	// Records returns all records of a key, in the order of their numbers; those of different
 	// marks may be in any order. DecideIn does not change them in place. It calls Records only
-	// if one of them has ended or waits, if the row is converted, and for concurrency limits,
+	// if a record of the key has ended or waits, if the row is converted, and for concurrency limits,
 	// whose rows have no Lows. It calls Record and Records before SetRecord.
 	Records(limit, key string) ([]Record, error)
 
@@ -83,7 +83,7 @@ type Pending struct {
 // DecideIn decides the group on the rows of a table, writes the rows that change,
 // and sets the group's answers. It makes and cancels reservations, converts rows of
 // older versions of a limit to the present one, and ends the reservations of a key
-// that is reset.
+// that is reset. It begins the block of a key that ran out, if its limit has a Block.
 //
 // now is the time of the store's clock, in µs, read after the rows of the group were
 // locked. limits has the store's limits: an op whose limit has changed since it was
@@ -139,7 +139,7 @@ func (g *Group) decideRows(t Table, now int64, entries []entry, rows []State) er
 		for i := range g.Ops {
 			rows[i] = entries[i].row
 		}
-		if err := g.Decide(now, rows, write[:]); err != nil {
+		if err := g.decide(now, func(i int) State { return entries[i].row }, rows, write[:]); err != nil {
 			return err
 		}
 		due = false
@@ -152,7 +152,10 @@ func (g *Group) decideRows(t Table, now int64, entries []entry, rows []State) er
 			}
 		}
 	}
-	return g.writeIn(t, now, entries, rows, write[:])
+	if err := g.writeIn(t, now, entries, rows, write[:]); err != nil {
+		return err
+	}
+	return g.blockIn(t, now, entries)
 }
 
 // writeIn writes the rows, records and reservation or hold of a group that was
@@ -176,13 +179,17 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 	for i := range g.Ops {
 		op, e := &g.Ops[i], &entries[i]
 		reset := op.Verb == VerbReset && g.Allowed
-		if reset || e.row.Lows != nil && write[i] && rows[i].Version != e.row.Version {
+		moved := e.row.Lows != nil && e.row.Lows.Waits && write[i] && rows[i].Version != e.row.Version
+		if reset || moved {
 			if err := e.load(t); err != nil {
 				return err
 			}
 		}
+		if moved {
+			convertSlacks(e.records, e.own(now).Rule.Unit, e.def.Own(rows[i], now).Rule.Unit)
+		}
 		if !reset {
-			op.answerHolds(e.row, e.records, now)
+			op.answerHolds(&e.row, e.records, now)
 		}
 		took := op.Took()
 		if g.Reserved && took > 0 {
@@ -194,7 +201,7 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 			part := Part{Limit: op.Def.Name, Key: op.Key, Plan: op.Asked.Plan, Cost: op.Cost, Takes: op.Takes,
 				Free: took == 0, Keep: op.Def.KeepExpired}
 			if took > 0 {
-				r := op.holdRecord(&rows[i], g.Hold.ID, now, hold.Expires)
+				r := op.holdRecord(&rows[i], g.Hold.ID, &hold, now)
 				e.records, write[i] = append(e.records, r), true
 				part.Number, part.Mark = r.Number, r.Mark
 				if op.Def.Algorithm == Concurrency {
@@ -205,12 +212,15 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 		}
 		switch {
 		case reset: // without its record, a reservation or hold can no longer be given back
-			if err := endHolds(t, e.def.Name, e.key, e.records, now); err != nil {
-				return err
+			ended := slices.DeleteFunc(e.records, func(r Record) bool { return r.expired(now) }) // those that had expired before have given back
+			e.row, e.reset, e.records = State{Override: e.row.Override}, append(e.reset, ended...), nil
+			if e.override.unblocked() != e.override {
+				e.override = e.override.Under
+				if err := t.SetOverride(e.def.Name, e.key, e.override); err != nil {
+					return err
+				}
 			}
-			e.row, e.records = State{Override: e.row.Override}, nil
 		case write[i]:
-			op.Def.convertRecords(e.records, e.override, now)
 			e.row = rows[i]
 		case !e.changed || op.Verb == VerbCheck:
 			continue
@@ -299,6 +309,7 @@ type entry struct {
 	row      State
 	records  []Record  // those that were read or made: see all
 	stored   []Record  // those that were read, as they were
+	reset    []Record  // those that a reset ended
 	override *Override // as stored in the table
 	all      bool      // stored has all records of the key
 	changed  bool      // the row or a record was changed
@@ -347,13 +358,12 @@ func (e *entry) advance(now int64) (err error) {
 		return nil
 	}
 	was := e.row.Lows
-	if e.row, e.records, err = e.own(now).Advance(e.row, e.key, now, e.records); err != nil {
+	e.changed = e.changed || slices.ContainsFunc(e.records, func(r Record) bool { return r.expired(now) })
+	var b books
+	if e.row, b, err = e.own(now).advance(e.row, e.key, now, e.records); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(e.records, func(r Record) bool { return r.expired(now) }) {
-		e.changed = true
-		e.row, e.records, err = e.own(now).expire(e.row, e.key, now, e.records)
-	}
+	e.records, e.reset = b.records, append(e.reset, b.reset...)
 	e.count()
 	if l := e.row.Lows; l != nil && was != nil && l.Due != was.Due && slices.Equal(e.records, e.stored) {
 		e.changed = true // nothing has ended: the first record to end was given back before
@@ -382,12 +392,13 @@ func (e *entry) find(t Table, p *Part, id string, now int64) (i int, err error) 
 		if err != nil || r == (Record{}) {
 			return -1, err
 		}
-		e.stored = []Record{r}
+		both := []Record{r, r}
+		e.stored = both[:1:1]
 		if r.expired(now) { // it is of lows that the row had earlier
 			e.changed = true
 			return -1, nil
 		}
-		e.records = []Record{r}
+		e.records = both[1:]
 	}
 	return slices.IndexFunc(e.records, func(r Record) bool { return p.names(r, id) }), nil
 }
@@ -405,20 +416,24 @@ func (e *entry) giveBack(i int, now, num, den int64) {
 }
 
 // own returns the definition that the row is under.
-func (e *entry) own(now int64) *Definition { return e.def.Own(e.row, max(now, e.row.TS)) }
+func (e *entry) own(now int64) *Definition { return e.def.Own(e.row, now) }
 
 // write stores the row and its records, and the override of the key if it has ended or
 // has another ID at the present version of the limit.
 func (e *entry) write(t Table, now int64) error {
-	o := e.def.renewed(e.override.At(max(now, e.row.TS)))
-	if err := e.writeRow(t); err != nil || o == e.override {
+	o := e.def.renewed(e.override.At(now))
+	if err := e.writeRow(t, now); err != nil || o == e.override {
 		return err
 	}
 	return t.SetOverride(e.def.Name, e.key, o)
 }
 
-// writeRow stores the row and the records that were made, changed or ended.
-func (e *entry) writeRow(t Table) error {
+// writeRow stores the row and the records that were made, changed or ended. Without its
+// record, a reservation or hold can no longer be given back.
+func (e *entry) writeRow(t Table, now int64) error {
+	if err := endHolds(t, e.def.Name, e.key, e.reset, now); err != nil {
+		return err
+	}
 	row := e.row
 	if row.Override = nil; row.Used == 0 {
 		row = State{}
@@ -446,19 +461,10 @@ func (e *entry) writeRow(t Table) error {
 	return nil
 }
 
-// convertRecords converts records to d at the time now, in µs. o is the override of
-// their key before the call, or nil.
-func (d *Definition) convertRecords(rs []Record, o *Override, now int64) {
-	for i := range rs {
-		r := &rs[i]
-		if r.Version == d.Number {
-			continue
-		}
-		if r.Units = d.carryUnits(r.Units, r.Version, o, now); r.Slack >= 0 {
-			r.Slack = d.carryUnits(r.Slack, r.Version, o, now)
-		}
-		r.Version = d.Number
-	}
+// noteReset sets Reset of a part of the hold with an id if a reset that was not yet stored
+// ended its record.
+func (e *entry) noteReset(p *Part, id string) {
+	p.Reset = p.Reset || slices.ContainsFunc(e.reset, func(r Record) bool { return p.names(r, id) })
 }
 
 // SetOverrideIn sets an override of a key of limit d at the time now, in µs, in place of the
@@ -470,7 +476,7 @@ func (d *Definition) convertRecords(rs []Record, o *Override, now int64) {
 func (d *Definition) SetOverrideIn(t Table, key string, o Override, now int64) (set Override, err error) {
 	base := d.Base()
 	err = d.changeOverrideIn(t, key, now, func(was *Override) (top *Override, err error) {
-		o.Key, o.Version, o.Under = key, base.Number, nil
+		o.Key, o.ID, o.Version, o.Under = key, 0, base.Number, nil
 		if o.Replaced = was.Of(o.Kind()); o.Until != 0 {
 			o.Under = was.Of(StandingOverride)
 		}
@@ -485,7 +491,7 @@ func (d *Definition) SetOverrideIn(t Table, key string, o Override, now int64) (
 		} else { // it lies under the temporary one, whose numbers may change those of it
 			over := *was
 			over.Under = &kept
-			if over.Plan == "" {
+			if over.Plan == "" || kept.Start != "" {
 				err = base.CheckOverride(&over, now)
 			}
 			if err != nil {
@@ -524,12 +530,16 @@ func (d *Definition) EndOverrideIn(t Table, key string, kind OverrideKind, now i
 // it returns: the one on top, or nil.
 func (d *Definition) changeOverrideIn(t Table, key string, now int64, change func(was *Override) (*Override, error)) error {
 	var e entry
-	base := d.Base()
-	if err := e.read(t, base, key, now); err != nil {
+	if err := e.read(t, d, key, now); err != nil {
 		return err
 	}
-	was := e.override
-	top, err := change(base.renewed(was.At(max(now, e.row.TS))))
+	return e.changeOverride(t, now, change)
+}
+
+// changeOverride is changeOverrideIn of an entry that was read.
+func (e *entry) changeOverride(t Table, now int64, change func(was *Override) (*Override, error)) error {
+	base, was := e.def, e.override
+	top, err := change(base.renewed(was.At(now)))
 	if err != nil || top == nil && was == nil { // the row stays as it is
 		return err
 	}
@@ -540,45 +550,25 @@ func (d *Definition) changeOverrideIn(t Table, key string, now int64, change fun
 	if top != nil {
 		to = base.WithOverride(top)
 	}
-	e.row, e.records, err = to.override(e.row, e.records, was, key, now)
-	if err == nil && e.row.Version != 0 {
-		err = e.writeRow(t)
+	if e.row.Version != 0 {
+		e.moveTo(to, now)
+		err = e.writeRow(t, now)
 	}
 	if err != nil {
 		return err
 	}
-	return t.SetOverride(base.Name, key, top)
+	e.row.Override = top
+	return t.SetOverride(base.Name, e.key, top)
 }
 
-// override converts a row and its records to d, the definition under the new override.
-// was is the previous override. The row is first stepped to now under its own definition.
-func (d *Definition) override(row State, records []Record, was *Override, key string, now int64) (State, []Record, error) {
-	if row.Version == 0 { // no row
-		return row, records, nil
-	}
-	base := d.Base()
-	from := base.Own(row, max(now, row.TS))
-	row, ok := from.Carry(row, key, now)
-	if !ok {
-		return row, records, ErrStaleDefinition
-	}
-	from.convertRecords(records, was, now)
-	t := max(now, row.TS)
+// moveTo converts the row, which was brought up to now under its own definition, to d, the
+// definition under the new override.
+func (e *entry) moveTo(d *Definition, now int64) {
 	var scratch Rule
-	r := from.RuleFor(key, &scratch)
-	row.Used, row.TS = Keep.convert(r.usedAt(&row, t), &from.Rule, &d.Rule, true), t
-	give := func(units int64) int64 { return Keep.giveBack(units, &from.Rule, &d.Rule) }
-	if row.Lows != nil {
-		row.Lows = row.Lows.carry(give)
-	}
-	for i := range records {
-		if records[i].Units = give(records[i].Units); records[i].Slack >= 0 {
-			records[i].Slack = give(records[i].Slack)
-		}
-		records[i].Version = d.Number
-	}
-	row.Version = d.Number
-	return row, records, nil
+	v := step{from: e.own(now).RuleFor(e.key, &scratch), to: &d.Rule, at: max(now, e.row.TS)}
+	b := books{records: e.records}
+	b.convert(&e.row, v.from.usedAt(&e.row, v.at), v.at, v.from, &v)
+	e.row.Version = d.Number
 }
 
 // cancelIn gives back all parts of a reservation. It returns ErrReservation, and
@@ -621,8 +611,8 @@ func (g *Group) cancelIn(t Table, limits *Registry, now int64) error {
 
 // SweepRow gives back expired holds of a key, removes records and an override that
 // have ended, and deletes the row if it is full at now, in µs, or if limits does not
-// have its limit. It reports whether the key has no row afterwards. A store's sweep
-// calls it for each key; it changes no decision. A store that drops a limit calls it
+// have its limit. It reports whether it has deleted the row; records of holds may outlive it.
+// A store's sweep calls it for each key; it changes no decision. A store that drops a limit calls it
 // for the keys of the limit, which ends their holds.
 func SweepRow(t Table, limits *Registry, limit, key string, now int64) (gone bool, err error) {
 	d := limits.Lookup(limit)
@@ -630,10 +620,14 @@ func SweepRow(t Table, limits *Registry, limit, key string, now int64) (gone boo
 		return true, deleteRow(t, limit, key, now)
 	}
 	var e entry
-	if err = e.read(t, d, key, now); err != nil {
-		return false, err
+	was, err := t.Row(limit, key)
+	if err == nil {
+		err = e.read(t, d, key, now)
 	}
-	if err = e.bring(t, now); err != nil {
+	if err == nil {
+		err = e.bring(t, now)
+	}
+	if err != nil {
 		return false, err
 	}
 	var scratch Rule
@@ -641,7 +635,7 @@ func SweepRow(t Table, limits *Registry, limit, key string, now int64) (gone boo
 	if gone = own.Override == nil && own.RuleFor(key, &scratch).usedAt(&e.row, max(now, e.row.TS)) == 0; gone {
 		e.row.Used = 0
 	}
-	return gone, e.write(t, now)
+	return gone && was != (State{Override: was.Override}), e.write(t, now)
 }
 
 // deleteRow deletes the row of a key whose limit was dropped.
@@ -651,14 +645,13 @@ func deleteRow(t Table, limit, key string, now int64) error {
 	if err == nil {
 		err = e.load(t)
 	}
-	if err == nil {
-		err = endHolds(t, limit, key, e.stored, now)
-	}
 	if err == nil && row.Override != nil {
 		err = t.SetOverride(limit, key, nil)
 	}
-	if e.records = nil; err == nil {
-		err = e.writeRow(t)
+	e.records = nil
+	e.reset = slices.DeleteFunc(slices.Clone(e.stored), func(r Record) bool { return r.expired(now) }) // those have given back
+	if err == nil {
+		err = e.writeRow(t, now)
 	}
 	return err
 }

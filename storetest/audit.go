@@ -51,6 +51,34 @@ var auditCases = []testCase{
 			}
 		}
 	})},
+	{"minutes", func(e *env) {
+		ab := store.AbilitiesOf(e.store)
+		if ab.Minutes == nil {
+			return
+		}
+		for _, minute := range []int64{0, 30, 70} {
+			e.clock.Store(epoch + minute*60_000_000)
+			entry := topEntry("host:"+strconv.FormatInt(minute, 10), int(minute))
+			entry.Action, entry.What = "minute", strings.TrimSuffix(entry.What, "}")+`,"counts":{"limits":[],"took":[1]}}`
+			addEntry(e, ab.Minutes, entry)
+		}
+		list := audited(e, ab.Minutes, "", 10)
+		if len(list) != 2 || list[0].Who != "host:70" || list[1].Who != "host:30" || list[0].Action != "minute" || list[0].At != epoch+70*60_000_000 || !strings.Contains(list[0].What, `"counts"`) {
+			e.Fatalf("70 minutes later: %+v", list)
+		}
+		if next := audited(e, ab.Minutes, list[0].ID, 1); len(next) != 1 || next[0].Who != "host:30" {
+			e.Errorf("the next page: %+v", next)
+		}
+		if ab.TopKeys != nil {
+			addEntry(e, ab.TopKeys, topEntry("hour:1", 1))
+			if hours := audited(e, ab.TopKeys, "", 10); len(hours) != 1 || hours[0].Who != "hour:1" {
+				e.Errorf("among the hours: %+v", hours)
+			}
+			if list = audited(e, ab.Minutes, "", 10); len(list) != 2 {
+				e.Errorf("after an hour was added: %+v", list)
+			}
+		}
+	}},
 }
 
 const day = 24 * 3600 * 1_000_000

@@ -221,10 +221,14 @@ func cancelledWaits(e *env) {
 	}
 }
 
-// Lows, slacks and withheld tokens are converted when their limit changes.
+// Lows, slacks and withheld tokens are converted when their limit changes. A change by
+// reset ends all reservations of the row.
 func cancelAfterChange(e *env) {
 	for _, p := range []store.ChangePolicy{store.Keep, store.Proportional, store.StartOver} {
-		name := p.String()
+		name, want := p.String(), error(nil)
+		if p == store.StartOver {
+			want = store.ErrReservation
+		}
 		l := store.Limit{Name: name, Rate: 1, Period: time.Minute, Burst: 10, MaxDebt: 60, OnChange: p}
 		e.define(l)
 		e.allowed(name, "k", 3, 7)
@@ -236,15 +240,15 @@ func cancelAfterChange(e *env) {
 		l.Rate, l.Period, l.Burst = 3, 100*time.Second, 23
 		e.define(l)
 		e.advance(time.Second)
-		e.must(nil, e.cancel(b.Reservation))
+		e.mustBe(want, e.cancel(b.Reservation))
 		e.check(name, "k", 1)
 		d := e.reserve(name, "k", 3)
 		l.Rate, l.Burst = 7, 4
 		e.define(l)
-		e.must(nil, e.cancel(first))
+		e.mustBe(want, e.cancel(first))
 		e.check(name, "k", 1)
 		e.advance(3 * time.Second)
-		e.must(nil, e.cancel(c.Reservation))
+		e.mustBe(want, e.cancel(c.Reservation))
 		e.check(name, "k", 1)
 		if d.Delay > 0 {
 			_ = e.cancel(d.Reservation)
@@ -254,17 +258,21 @@ func cancelAfterChange(e *env) {
 	}
 }
 
-// 30 of 50 used tokens are 3 of 5 after a change from a burst of 100 to 10.
+// A proportional change keeps the tokens of a row with a reservation, of 50 used ones all
+// 50, and scales them once it was cancelled.
 func cancelAfterProportional(e *env) {
 	l := store.Limit{Name: "w", Rate: 1, Period: time.Hour, Burst: 100, OnChange: store.Proportional}
 	e.define(l)
 	e.allowed("w", "k", 20, 80)
 	id := e.takeCancelable("w", "k", 30, time.Minute)
+	l.Burst = 200
+	e.define(l)
+	e.left("w", "k", 150)
+	e.must(nil, e.cancel(id))
+	e.left("w", "k", 180)
 	l.Burst = 10
 	e.define(l)
-	e.left("w", "k", 5)
-	e.must(nil, e.cancel(id))
-	e.left("w", "k", 8)
+	e.left("w", "k", 9)
 }
 
 // After a charge that was clipped at MaxUsed, cancelling an earlier take gives
@@ -406,9 +414,9 @@ func cancelLeavesAnotherList(e *env) {
 		}
 		l.Burst = 20
 		e.define(l)
-		e.left(key, "k", 14)
+		e.left(key, "k", 17)
 		e.must(nil, e.cancel(later))
-		e.left(key, "k", 17) // 3 of the 5 were left when the limit changed
+		e.left(key, "k", 20) // 3 of the 5 were left when the limit changed
 	}
 }
 

@@ -284,10 +284,14 @@ func defineAgain(e *env) {
 	}
 }
 
-// Cancelling after a change gives back the tokens as the change converted them.
+// Cancelling after a change gives back the tokens as the change converted them; a change by
+// reset has ended the reservations.
 func changeWithReservation(e *env) {
 	for _, p := range []store.ChangePolicy{store.Keep, store.Proportional, store.StartOver} {
-		name := p.String()
+		name, want := p.String(), error(nil)
+		if p == store.StartOver {
+			want = store.ErrReservation
+		}
 		l := store.Limit{Name: name, Rate: 1, Period: time.Minute, Burst: 10, MaxDebt: 20, OnChange: p}
 		e.define(l)
 		e.allowed(name, "k", 10, 0)
@@ -295,12 +299,12 @@ func changeWithReservation(e *env) {
 		e.advance(20 * time.Second)
 		l.Rate, l.Period, l.Burst = 3, 100*time.Second, 20
 		e.define(l)
-		e.must(nil, e.cancel(a.Reservation))
+		e.mustBe(want, e.cancel(a.Reservation))
 		e.check(name, "k", 1)
 		e.advance(time.Second)
 		l.Rate, l.Burst = 7, 5
 		e.define(l)
-		e.must(nil, e.cancel(b.Reservation))
+		e.mustBe(want, e.cancel(b.Reservation))
 		e.check(name, "k", 1)
 		e.take(name, "k", 2)
 	}

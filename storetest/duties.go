@@ -7,8 +7,7 @@ import (
 )
 
 // A duty is something that a store must do besides calling Group.Decide. cases
-// names the cases that fail if it does not. docs/adding-a-store.md describes
-// each duty under its name. Group.DecideIn and SweepRow do all of them except
+// names the cases that fail if it does not. Group.DecideIn and SweepRow do all of them except
 // atomic, clock, keys, limits, drop, list and the abilities Overrides, Holds, Audit, TopKeys and Usage.
 type duty struct{ name, text, cases string }
 
@@ -23,15 +22,15 @@ var duties = []duty{
 	{"answers", "leave the answers in the group and its ops as Decide filled them in",
 		"ambiguous-zero never-finite-retry retry-exact cost-zero shadow group-shadow group-latest-retry group-never group-same-key-adds-up bad-input"},
 	{"windows", "decide by Op.RuleFor, which computes where the windows of a key begin; set Op.Phase to 0 when changing Op.Key",
-		"window-spread window-remembered window-calendar golden-origin golden-calendar"},
+		"window-spread window-remembered window-calendar window-first-call window-first-call-changed sliding-window sliding-retries sliding-verbs golden-origin golden-calendar"},
 	{"versions", "store State.Version with the row, decide under the newest definition of the limit, and have the ability Now, so that versions begin at the store's time",
-		"stale-after-change change-keep change-proportional change-reset change-several-versions change-many-times change-after-hundreds change-algorithm change-mode-only define-again shards-change golden-carry race-change"},
+		"stale-after-change change-keep change-proportional change-reset change-several-versions change-many-times change-after-hundreds change-algorithm change-mode-only sliding-changes define-again shards-change golden-carry race-change"},
 	{"limits", "have the ability Limits: keep the limits in a Registry, which checks owners and continues version numbers after a Drop",
-		"owners owner-files first-use call-site-definition drop-and-redefine"},
+		"sliding-input owners owner-files first-use call-site-definition drop-and-redefine"},
 	{"reservations", "decide a group with an ID that has to wait by Group.DecideIn, and store the Pending and the records that it makes",
 		"reserve group-delay leaky-bucket reserve-many reserve-too-many reserve-months worked-4-debt worked-7-perfectly-spaced wait-deadline wait-bounded wait-bounded-window wait-never wait-no-debt wait-at-once"},
 	{"cancel", "cancel a reservation at most once, before it is due, with all of its parts, by Group.DecideIn; otherwise return ErrReservation",
-		"cancel-until-due cancel-group cancel-beside-charge levels-reserve cancel-clock-back cancel-refill double-cancel-mints cancelled-wait-leaks race-reserve-cancel group-cancel-mints cancel-of-passed-debt cancel-before-later cancel-withheld-for-good " +
+		"cancel-until-due cancel-group sliding-cancel cancel-beside-charge levels-reserve cancel-clock-back cancel-refill double-cancel-mints cancelled-wait-leaks race-reserve-cancel group-cancel-mints cancel-of-passed-debt cancel-before-later cancel-withheld-for-good " +
 			"held-before-later cancel-after-cancel cancelled-waits-in-any-order cancel-of-forty cancel-refund-charge cancel-leaves-another-list"},
 	{"records", "store Lows with the row, and decide calls of a row that has Lows by Group.DecideIn, with its records",
 		"cancel-due-limits-for-good cancel-due-order remade-row cancel-of-swept-row cancel-beside-clipped-charge cancel-after-refusal cancel-rests-of-another-list cancel-after-change cancel-after-proportional-change change-with-reservation"},
@@ -49,15 +48,16 @@ var duties = []duty{
 		"plan plan-leased plan-retry plan-refusal-moves plan-refusals-slow-nobody plan-refusal-of-nothing plan-refund plan-alternates plan-window plan-unlimited plan-blocked plan-shadow plan-charge plan-charge-full plan-reserve plan-reserve-bounded plan-group plan-levels plan-change " +
 			"floor floor-check floor-group plan-golden floor-golden price-rate price-promise price-full price-floor price-group price-plan"},
 	{"overrides", "have the ability Overrides (Definition.SetOverrideIn); read the override of a key with its row, and also if it has none; keep one that has ended until the row was converted; a Drop deletes them",
-		"override-layers override-layers-changed override-layers-version override-until override-retry-at-most-its-end override-numbers override-above-plan override-of-a-new-key override-blocked override-shadow " +
+		"override-clock-back override-layers override-layers-changed override-layers-version override-ends-with-version override-until override-retry-at-most-its-end override-numbers override-above-plan override-of-a-new-key override-blocked override-blocked-check override-shadow " +
 			"override-unlimited override-ended override-replaced override-reset override-sweep override-swept-after-its-end override-of-an-old-version override-change " +
-			"override-reservation override-charge override-hold override-list override-bad-input override-of-a-former-key override-drop override-plan-drop override-golden shards-override"},
+			"override-reservation override-charge override-hold override-list override-bad-input override-of-a-former-key override-drop override-plan-drop override-unfit override-unfit-race override-golden shards-override " +
+			"block-begins block-begins-with-others block-begins-not block-waits-begin-none block-ends block-clock-back block-changes-no-row block-by-hand block-over-standing block-reset block-holds block-after-expiry block-redefined block-limits block-golden override-start override-start-layers override-start-of-each-kind override-start-sliding override-start-refused override-start-holds override-start-block"},
 	{"holds", "have the ability Holds; keep every field of Hold and Record; count the parts of live holds that took nothing; give back expired holds at the first call of their key, and in the sweep; a Reset or a Drop ends the holds of the row",
 		"hold hold-refused hold-list settle-less settle-as-held settle-nothing settle-more settle-beyond-max-charge settle-beyond-max-charge-levels hold-beside-ban settle-again " +
-			"hold-expires hold-expires-charge hold-expires-override hold-outlives-override hold-expires-ban override-before-shadow settle-expired settle-given-back settle-expired-beyond-max-charge hold-kept hold-forgotten hold-forgotten-hour hold-again hold-again-free hold-again-override hold-again-ended " +
-			"extend extend-ended hold-several hold-reset hold-reset-all hold-reset-expired hold-reset-forgotten hold-nothing hold-several-nothing settle-several-nothing hold-several-free hold-free hold-too-many hold-unlimited hold-shadow hold-plan hold-blocked " +
-			"hold-floor hold-leaky hold-bad-input expired-hold-hides hold-expires-first hold-expires-never hold-expires-check hold-sweep hold-drop hold-parent-drop hold-plan-drop " +
-			"settle-beside-dropped hold-takes-add-up hold-change hold-change-slower hold-expires-change hold-expires-override-several hold-bound-shadow-override hold-expires-override-version hold-expires-dropped-plan hold-change-low hold-outlives-row hold-clock-back hold-before-later hold-golden levels-golden together-golden"},
+			"hold-expires hold-expires-charge hold-expires-override hold-outlives-override hold-expires-ban override-before-shadow settle-expired settle-given-back settle-expired-beyond-max-charge hold-kept hold-kept-touched hold-kept-forgotten hold-kept-changed hold-forgotten hold-forgotten-hour hold-again hold-again-free hold-again-override hold-again-ended " +
+			"extend extend-ended hold-several hold-reset hold-reset-all hold-reset-expired hold-reset-expired-full hold-reset-forgotten hold-nothing hold-several-nothing settle-several-nothing hold-several-free hold-free hold-too-many hold-unlimited hold-shadow hold-plan hold-blocked " +
+			"hold-floor hold-leaky hold-bad-input expired-hold-hides hold-expires-first hold-expires-never hold-expires-check hold-sweep hold-sweep-again hold-drop hold-parent-drop hold-plan-drop " +
+			"settle-beside-dropped hold-takes-add-up hold-change hold-change-sliding hold-change-slower hold-change-proportional hold-change-clock-back hold-change-reset hold-expires-change hold-expires-override-several hold-bound-shadow-override hold-expires-override-version hold-expires-dropped-plan hold-change-low hold-outlives-row hold-clock-back hold-before-later hold-golden levels-golden together-golden"},
 	{"concurrency", "keep the records of a row that has no Lows",
 		"concurrency concurrency-settle concurrency-expires concurrency-expires-unused concurrency-time concurrency-extend concurrency-check concurrency-reset " +
 			"concurrency-verbs concurrency-change concurrency-unlimited concurrency-override concurrency-override-expired concurrency-algorithm concurrency-beside " +
@@ -66,6 +66,8 @@ var duties = []duty{
 		"audit audit-bad-input audit-age"},
 	{"top-keys", "if the store has the ability TopKeys, list entries with their process and JSON, the newest first, and forget those older than a week, in a sweep too",
 		"top-keys top-keys-age"},
+	{"minutes", "if the store has the ability Minutes, list entries with their process and JSON, the newest first, apart from TopKeys, and forget those older than 65 minutes",
+		"minutes"},
 	{"usage", "if the store has the ability Usage, add up what services write, show none that is older than 31 days and delete it in a sweep; a Drop deletes what is the limit's",
 		"usage usage-race usage-age usage-drop"},
 	{"all", "this case plays random histories of all calls; fix other failures first, then look at the call in the message",
@@ -80,7 +82,7 @@ func logDuty(t *testing.T, testCase string) {
 		}
 		for _, d := range duties {
 			if slices.Contains(strings.Fields(d.cases), testCase) {
-				t.Logf("duty %q: %s (docs/adding-a-store.md)", d.name, d.text)
+				t.Logf("duty %q: %s (storetest/duties.go)", d.name, d.text)
 			}
 		}
 	})

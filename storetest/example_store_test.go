@@ -36,7 +36,16 @@ type row struct {
 }
 
 func newMapStore(now func() int64) *mapStore {
-	return &mapStore{now: now, rows: map[rowKey]row{}, pending: map[store.Reservation]store.Pending{}, overrides: map[rowKey]*store.Override{}, holds: map[string]store.Hold{}, free: map[rowKey]map[string]bool{}}
+	s := &mapStore{now: now, rows: map[rowKey]row{}, pending: map[store.Reservation]store.Pending{}, overrides: map[rowKey]*store.Override{}, holds: map[string]store.Hold{}, free: map[rowKey]map[string]bool{}}
+	s.limits.EachOverride = func(limit string, check func(o *store.Override)) error { // s.mu is held, by Define
+		for k, o := range s.overrides {
+			if k.limit == limit {
+				check(o)
+			}
+		}
+		return nil
+	}
+	return s
 }
 
 // Apply is the only required method.
@@ -210,8 +219,7 @@ func (s *mapStore) Overrides(_ context.Context, d *store.Definition, prefix, aft
 func (s *mapStore) keyHolds(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.rows[rowKey{d.Name, key}]
-	return d.KeyHolds(r.state, r.records, s.now()), nil
+	return store.KeyHolds(s.rows[rowKey{d.Name, key}].records, s.now()), nil
 }
 
 // sweep deletes at most n full rows, and reservations that are due.

@@ -105,7 +105,7 @@ func stepsTo(r *store.Rule, used int64) (s steps, found bool) {
 		s.ticks = (s.k*r.Unit - pre) / r.Add
 	}
 	const charges = 4 // a bound on the calls
-	return s, s.k*r.Unit <= r.MaxUsed && s.k <= r.Most+charges*r.MaxCharge
+	return s, s.k*r.Unit <= r.MaxUsed && s.k <= r.Burst+charges*r.MaxCharge
 }
 
 // row makes a row by calls. It returns false if that is not possible.
@@ -117,9 +117,9 @@ func (e *env) row(what string, d *store.Definition, key string, used, ts int64) 
 		return false
 	}
 	e.clock.Store(at)
-	if n := min(s.k, d.Rule.Most); n > 0 {
-		if a := e.apply(what, store.VerbReserve, d, key, n); !a.Allowed {
-			e.Fatalf("reserve %d was refused: %+v\n%s", n, a, what)
+	if n := min(s.k, d.Rule.Burst); n > 0 { // what waits would have a record
+		if a := e.apply(what, store.VerbTake, d, key, n); !a.Allowed {
+			e.Fatalf("take %d was refused: %+v\n%s", n, a, what)
 		}
 		s.k -= n
 	}
@@ -139,7 +139,12 @@ func (e *env) reads(what string, d *store.Definition, key string, used, ts, now 
 	e.clock.Store(now)
 	a := e.apply(what, store.VerbCheck, d, key, 0)
 	used = d.Rule.Used(store.State{Used: used, TS: ts}, now)
-	if remaining, reset := d.Rule.Remaining(used), d.Rule.TimeToFull(used, max(now, ts), now); a.Remaining != remaining || a.Reset != reset {
+	if at := max(now, ts); d.Rule.BeginsWithCall() {
+		ts += (at - ts) / d.Rule.Every * d.Rule.Every
+	} else {
+		ts = at
+	}
+	if remaining, reset := d.Rule.Remaining(used, max(now, ts)), d.Rule.TimeToFull(used, ts, now); a.Remaining != remaining || a.Reset != reset {
 		e.Fatalf("check: %d remaining, full in %d µs; want %d, %d\n%s", a.Remaining, a.Reset, remaining, reset, what)
 	}
 }

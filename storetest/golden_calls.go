@@ -21,6 +21,7 @@ var goldenCallCases = []testCase{
 	{"levels-golden", goldenCalls("levels")},
 	{"floor-golden", goldenCalls("floor")},
 	{"together-golden", goldenCalls("together")},
+	{"block-golden", goldenCalls("blocks")},
 }
 
 // fewer is how many times fewer histories than vectors are left out.
@@ -174,7 +175,7 @@ func (p *callPlayer) compare(i int, h *golden.History, d dipwell.Decision, err e
 		if !d.Expires.IsZero() {
 			got.Expires = d.Expires.UnixMicro()
 		}
-		got.Limits = partsOf(d)
+		got.Limits = partsOf(d, len(s.Takes) > 0)
 	}
 	differ := got.Error != w.Error || got.Allowed != w.Allowed || got.Reserved != w.Reserved || got.Repeated != w.Repeated ||
 		got.Expires != w.Expires || len(got.Limits) != len(w.Limits)
@@ -195,8 +196,9 @@ func (p *callPlayer) compare(i int, h *golden.History, d dipwell.Decision, err e
 	p.Fatalf("%s\n  got %s\n  error %v", text(s), text(got), err)
 }
 
-// partsOf returns the answers for the limits of a decision.
-func partsOf(d dipwell.Decision) (parts []golden.Part) {
+// partsOf returns the answers for the limits of a decision: of a call with takes, also what
+// blocks a key.
+func partsOf(d dipwell.Decision, takes bool) (parts []golden.Part) {
 	limits := d.Limits
 	if limits == nil && d.Limit != "" {
 		limits = []dipwell.Decision{d}
@@ -204,6 +206,9 @@ func partsOf(d dipwell.Decision) (parts []golden.Part) {
 	for _, x := range limits {
 		part := golden.Part{Limit: x.Limit, Key: x.Key, Plan: x.Plan, Allowed: x.Allowed, Never: x.Never, Shadow: x.Shadow, Bound: x.RetryIsBound,
 			Granted: x.Granted, Remaining: x.Remaining, Retry: x.RetryAfter.Microseconds(), Reset: x.ResetAfter.Microseconds(), Delay: x.Delay.Microseconds()}
+		if def := x.Definition; takes && def.Override != nil && def.Mode == store.Blocked {
+			part.Blocked = def.Override.Until
+		}
 		parts = append(parts, part)
 	}
 	return parts

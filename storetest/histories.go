@@ -124,6 +124,10 @@ func (h *history) call() {
 	}[h.IntN(11)]
 	cost := h.cost(limit)
 	switch verb {
+	case store.VerbReserve:
+		if h.l.Limit(limit).Algorithm == store.SlidingWindow {
+			verb = store.VerbTake
+		}
 	case store.VerbCharge:
 		cost = min(cost, h.l.Limit(limit).Rule.MaxCharge)
 	case store.VerbReset:
@@ -155,7 +159,11 @@ func (h *history) group() {
 			takes[i].Key = takes[0].Key
 		}
 	}
-	h.note(h.doAll([]store.Verb{store.VerbTake, store.VerbTake, store.VerbCheck, store.VerbReserve}[h.IntN(4)], takes...))
+	verb := []store.Verb{store.VerbTake, store.VerbTake, store.VerbCheck, store.VerbReserve}[h.IntN(4)]
+	if slices.ContainsFunc(takes, func(t dipwell.Take) bool { return h.l.Limit(t.Limit).Algorithm == store.SlidingWindow }) {
+		verb = min(verb, store.VerbCheck)
+	}
+	h.note(h.doAll(verb, takes...))
 }
 
 func (h *history) giveBack() {
@@ -238,7 +246,7 @@ func (h *history) anyLimit(name string) store.Limit {
 	l := store.Limit{
 		Name:      name,
 		Shared:    name == shared,
-		Algorithm: pick(h.Rand, store.TokenBucket, store.TokenBucket, store.FixedWindow, store.Interval, store.LeakyBucket),
+		Algorithm: pick(h.Rand, store.TokenBucket, store.TokenBucket, store.FixedWindow, store.Interval, store.LeakyBucket, store.SlidingWindow),
 		Rate:      pick[int64](h.Rand, 1, 2, 3, 7, 10, 60, 1000, 999983, 1+h.Int64N(100)),
 		Period:    pick(h.Rand, time.Millisecond, time.Second, time.Second, 7*time.Second, time.Minute, time.Hour, 24*time.Hour, 30*24*time.Hour),
 		Burst:     pick[int64](h.Rand, 0, 1, 2, 5, 20, 1+h.Int64N(50), store.NoBurst),
@@ -250,10 +258,12 @@ func (h *history) anyLimit(name string) store.Limit {
 		l.Mode = store.Shadow
 	}
 	switch l.Algorithm {
+	case store.SlidingWindow:
+		l.Burst, l.MaxDebt, l.Start = 0, 0, pick(h.Rand, "", "", "0s", "500us")
 	case store.LeakyBucket:
 		l.Burst = 0
 	case store.FixedWindow, store.Interval:
-		l.Start = pick(h.Rand, "", "", "0s", "3s", "500ms")
+		l.Start = pick(h.Rand, "", "", "0s", "3s", "500ms", "first_call", "first_call")
 		switch h.IntN(6) {
 		case 0:
 			l.Start, l.Period = "06:00 Europe/Rome", 24*time.Hour

@@ -305,12 +305,12 @@ var holdCases = []testCase{
 		b.settle("h"+k, 1)
 		b.free("b "+k, 7)
 
-		k = hold(6, plan) // and converts what was taken
+		k = hold(6, plan) // and converts the row, which keeps its tokens
 		b.define("b=1/1h,burst=20,plans=big:rate=2;burst=15,on_change=proportional")
 		b.take("b "+k+" 1", true)
 		b.endOverride("b", k)
-		b.settle("h"+k, 2) // 2 of 3 tokens
-		b.free("b "+k, 18)
+		b.settle("h"+k, 2)
+		b.free("b "+k, 17)
 
 		b.define(big)
 		b.hold("l", 30*second, "b l 6") // made before the override
@@ -340,8 +340,7 @@ var holdCases = []testCase{
 		if op := b.do(store.VerbTakeUpTo, "w upto 5").Ops[0]; op.Granted != 3 {
 			b.Errorf("%+v", op)
 		}
-		b.take("w twice 3", false) // 1 of 999983 was still held at the first change, and is 1 of 6
-		b.take("w twice 2", true)
+		b.take("w twice 3", true) // although one of its holds was live at the first change
 		b.take("w take 3", true)
 		b.hold("again", 10*second, "w hold 3")
 		b.sweep()
@@ -380,9 +379,8 @@ var holdCases = []testCase{
 	{"hold-expires-dropped-plan", onHolds(func(b *caller) {
 		b.define("d=1/1s,burst=30,plans=a:rate=10|b:rate=2")
 		for _, key := range []string{"take", "swept"} {
-			b.hold("h"+key, second, "d "+key+" 5")
+			b.hold("h"+key, second, "d:a "+key+" 5")
 			b.do(store.VerbCharge, "d "+key+" 10")
-			b.override("d", store.Override{Key: key, Plan: "a"})
 		}
 		b.wait(time.Millisecond)
 		b.define("d=1/1s,burst=30,plans=b:rate=2")
@@ -400,8 +398,79 @@ var holdCases = []testCase{
 		b.hold("h", 20*second, "x k 1")
 		b.wait(900 * time.Millisecond)
 		b.define("x=1/1s,burst=10,max_debt=0,on_change=proportional")
+		b.take("x k 1", true)
 		b.settle("h", 0)
 		b.free("x k", 9)
+	})},
+	// A change by proportional keeps the tokens of a key beside a live hold, and only
+	// beside one: a hold that has expired by then is given back first.
+	{"hold-change-proportional", onHolds(func(b *caller) {
+		b.define("x=1/1h,burst=100")
+		for _, key := range []string{"held", "ended", "plain"} {
+			b.do(store.VerbTake, "x "+key+" 20")
+			if key != "plain" {
+				b.hold("h"+key, map[string]int64{"held": 60, "ended": 10}[key]*second, "x "+key+" 30")
+			}
+		}
+		b.wait(10 * time.Second)
+		b.define("x=2/2h,burst=10,on_change=proportional")
+		b.free("x held", 0) // 50 are used
+		b.free("x ended", 8)
+		b.free("x plain", 8)
+		b.wait(20 * time.Second)
+		b.take("x ended 8", true)
+		b.define("x=1/1h,burst=100,on_change=proportional")
+		b.settle("hheld", 5)
+		b.free("x held", 75)
+		b.free("x ended", 0)
+		b.free("x plain", 80)
+	})},
+	// So it does where the clock steps back behind the change.
+	{"hold-change-clock-back", onHolds(func(b *caller) {
+		for _, policy := range []string{"proportional", "reset"} {
+			b.define("x=1/1h,burst=100")
+			for i, key := range []string{"early", "late", "touched"} {
+				b.do(store.VerbTake, "x "+policy+key+" 20")
+				b.hold("h"+policy+key, []int64{10, 30, 10}[i]*second, "x "+policy+key+" 30")
+			}
+			b.wait(20 * time.Second)
+			b.define("x=1/1h,burst=50,on_change=" + policy)
+			b.wait(-15 * time.Second)
+			b.do(store.VerbCharge, "x "+policy+"touched 0")
+			free := map[string]int64{"proportional": 0, "reset": 50}[policy]
+			for _, key := range []string{"early", "late", "touched"} { // none had expired by this clock
+				b.free("x "+policy+key, free)
+			}
+			b.wait(15 * time.Second)
+			free = map[string]int64{"proportional": 40, "reset": 50}[policy]
+			b.free("x "+policy+"early", free) // expired before the change
+			b.settle("h"+policy+"late", 40)
+			b.free("x "+policy+"late", map[string]int64{"proportional": 0, "reset": 50}[policy])
+		}
+	})},
+	// A change by reset ends the holds of a key that had not expired by then, as a Reset
+	// of the key does: they neither give back nor charge.
+	{"hold-change-reset", onHolds(func(b *caller) {
+		b.define("x=1/1h,burst=100")
+		b.hold("both", 60*second, "x k 30", "b k 2")
+		b.hold("one", 60*second, "x k 10")
+		b.hold("short", 5*second, "x k 10")
+		b.hold("again", 60*second, "x k 10")
+		b.wait(10 * time.Second)
+		b.define("x=1/1h,burst=50,on_change=reset")
+		b.wait(time.Second)
+		_, err := b.tryHold("again", 60*second, "x k 10")
+		b.wantErr(store.ErrHoldConflict, err)
+		_, err = b.tryExtend("one", 60*second)
+		b.wantErr(store.ErrHoldConflict, err)
+		b.settle("both", 40, 1)
+		b.free("b k", 9)
+		b.settle("one", 90)
+		b.free("x k", 50)
+		b.settle("short", 12) // expired before the change, and is charged
+		b.free("x k", 38)
+		b.settle("again", 0)
+		b.free("x k", 38)
 	})},
 	// A hold that expires under an override that blocks the key is free at its end.
 	{"hold-expires-ban", onHolds(func(b *caller) {
@@ -477,8 +546,19 @@ var holdCases = []testCase{
 			b.Error(err)
 		}
 		b.settle("h", 100)
+
+		b.define("few=1/1s,burst=10,max_charge=3")
+		b.hold("late", 30*second, "few k 9")
+		b.wait(time.Minute)
+		_, err = b.trySettle("late", 10)
+		if b.wantField("cost", err); !strings.Contains(fmt.Sprint(err), "9") {
+			b.Error(err)
+		}
+		b.settle("late", 9) // what was held can always be charged
+		b.free("few k", 1)
 	})},
-	// On_expire keep gives nothing back.
+	// With on_expire keep, expiry gives nothing back, and a late settle gives back or charges
+	// the difference as in time.
 	{"hold-kept", onHolds(func(b *caller) {
 		b.define("kept=1/1h,burst=10,on_expire=keep")
 		b.hold("h", 30*second, "kept k 10")
@@ -489,9 +569,94 @@ var holdCases = []testCase{
 		b.wait(time.Minute)
 		b.take("kept k 1", false)
 		b.settle("h", 3)
-		b.free("kept k", 0)
+		b.free("kept k", 7)
 		b.settle("i", 6)
 		b.free("kept l", 4)
+		if g := b.settle("h", 3); !g.Hold.Repeated {
+			b.Errorf("%+v", g.Hold)
+		}
+		_, err := b.trySettle("h", 4)
+		b.wantErr(store.ErrHoldConflict, err)
+	})},
+	// What time has returned since is not given back once more: what can be is the least that
+	// was used since.
+	{"hold-kept-touched", onHolds(func(b *caller) {
+		b.define("kept=1/10ms,burst=5,on_expire=keep")
+		b.define("day=1/1h,burst=10,on_expire=keep")
+		b.hold("h", 1300, "kept k 1")
+		b.take("kept k 2", true)
+		b.wait(11700 * time.Microsecond)
+		b.settle("h", 0)
+		b.free("kept k", 4)
+		b.hold("low", second, "kept l 4")
+		b.wait(2 * time.Second) // it has expired, and all of it came back
+		b.take("kept l 3", true)
+		b.settle("low", 0)
+		b.free("kept l", 2)
+		b.hold("refunded", second, "day k 6")
+		b.wait(2 * time.Second)
+		b.do(store.VerbRefund, "day k 4")
+		b.take("day k 5", true)
+		b.settle("refunded", 1)
+		b.free("day k", 5)
+		b.hold("reset", second, "day l 6")
+		b.wait(2 * time.Second)
+		b.do(store.VerbReset, "day l 0")
+		b.take("day l 5", true)
+		b.settle("reset", 1)
+		b.free("day l", 5)
+	})},
+	// The record of an expired hold lives with the others of its key, and goes when the hold is
+	// forgotten.
+	{"hold-kept-forgotten", onHolds(func(b *caller) {
+		b.define("kept=1/1h,burst=10,on_expire=keep")
+		b.hold("h", 2*second, "kept k 4")
+		b.hold("i", 3*second, "kept k 3", "a k 2")
+		b.wait(5 * time.Second)
+		b.sweep()
+		b.free("a k", 10)
+		if op := b.take("kept k 4", false); !op.Bound {
+			b.Errorf("a late settle may come first: %+v", op.Answer)
+		}
+		holds := store.AbilitiesOf(b.store).Holds
+		if holds == nil {
+			b.Fatal("the store has no ability Holds")
+		}
+		if list, err := holds(b.ctx, b.limits["kept"], "k"); err != nil || len(list) > 0 {
+			b.Errorf("listed: %v, %v", list, err)
+		}
+		_, err := b.tryExtend("h", 9*second)
+		b.wantErr(store.ErrHoldConflict, err)
+		_, err = b.tryHold("h", 2*second, "kept k 4")
+		b.wantErr(store.ErrHoldConflict, err)
+		b.wait(time.Minute - 3*time.Second - time.Microsecond)
+		b.settle("h", 1)
+		b.free("kept k", 6)
+		b.wait(time.Second + time.Microsecond)
+		b.take("kept k 1", true)
+		_, err = b.trySettle("i", 0, 0)
+		b.wantErr(store.ErrUnknownHold, err)
+		b.sweep()
+		b.free("kept k", 5)
+		if op := b.take("kept k 6", false); op.Bound {
+			b.Errorf("no record is left: %+v", op.Answer)
+		}
+	})},
+	// A change of the limit between expiry and settle, and an extension in time.
+	{"hold-kept-changed", onHolds(func(b *caller) {
+		b.define("kept=1/1h,burst=10,on_expire=keep")
+		b.hold("h", 2*second, "kept k 6")
+		b.hold("i", 2*second, "kept l 6")
+		b.wait(time.Second)
+		if _, err := b.tryExtend("i", 2*second); err != nil {
+			b.Fatal(err)
+		}
+		b.wait(3 * time.Second)
+		b.define("kept=2/1h,burst=20")
+		b.settle("h", 1)
+		b.free("kept k", 19)
+		b.settle("i", 4)
+		b.free("kept l", 16)
 	})},
 	// Records of ended holds stay for their ttl, a minute at least and an hour at most.
 	{"hold-forgotten", onHolds(func(b *caller) {
@@ -648,6 +813,18 @@ var holdCases = []testCase{
 		b.settle("h", 3)
 		b.free("a k", 7)
 	})},
+	// The same where the row was full, and so deleted, before the hold expired.
+	{"hold-reset-expired-full", func(e *env) {
+		b := newCaller(e, "a=10/1s,burst=10")
+		b.hold("h", 30*second, "a k 4")
+		b.wait(2 * time.Second)
+		b.hold("i", 30*second, "a k 2")
+		b.settle("i", 0)
+		b.wait(30 * time.Second)
+		b.do(store.VerbReset, "a k 0")
+		b.settle("h", 3)
+		b.free("a k", 7)
+	}},
 	// A hold of nothing is an error, whatever would decide it.
 	{"hold-nothing", onHolds(func(b *caller) {
 		b.define("s=1/1h,burst=10,mode=shadow")
@@ -927,6 +1104,20 @@ var holdCases = []testCase{
 		b.sweep()
 		b.free("a k", 9)
 	})},
+	// A sweep counts a row that it deletes once, although the record of a hold outlives the row.
+	{"hold-sweep-again", func(e *env) {
+		b := newCaller(e, "a=10/1s,burst=10")
+		b.hold("h", 30*second, "a k 4")
+		b.wait(2 * time.Second)
+		b.sweep()
+		if sweep := store.AbilitiesOf(e.store).Sweep; sweep != nil {
+			if n, err := sweep(e.ctx, 1000); n != 0 || err != nil {
+				b.Errorf("a sweep after a sweep: %d, %v", n, err)
+			}
+		}
+		b.settle("h", 3)
+		b.free("a k", 10)
+	}},
 	// A limit that is dropped ends its part.
 	{"hold-drop", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4", "b k 4")
@@ -966,6 +1157,7 @@ var holdCases = []testCase{
 		b.free("b k", 9)
 	})},
 	// A later version.
+	{"hold-change-sliding", holdChangeSliding},
 	{"hold-change", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4")
 		b.define("a=1/1h,burst=20")

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"math/big"
+	"slices"
 	"strings"
 	"time"
 
@@ -142,10 +143,13 @@ func (m *model) answer(res result, all bool, k rowKey, now, cost int64) answer {
 		}
 	}
 	r := m.rule(k.limit)
-	if free := new(big.Rat).Sub(rat(r.burst), used); free.Sign() > 0 {
+	t := m.instant(k, now)
+	if free := new(big.Rat).Sub(rat(r.burst), r.counts(used, t, k, false)); free.Sign() > 0 {
 		a.remaining = floor(free)
 	}
-	a.reset = r.wait(used, m.instant(k, now), now, k)
+	if a.reset = r.wait(used, t, now, k); r.sliding {
+		a.reset = r.slidingReset(used, t, now, k)
+	}
 	return a
 }
 
@@ -161,11 +165,13 @@ func (m *model) apply(results map[rowKey]result, verb store.Verb, now int64) *re
 		if verb == store.VerbReset {
 			m.reset(k)
 		} else if !res.shadow && (res.after.Cmp(res.before) != 0 || res.clipped) {
+			next := &row{used: res.after, ts: m.instant(k, now), rule: m.rule(k.limit)}
 			l := m.touch(k, now)
 			if l != nil && res.clipped {
 				l.lows = []low{{l.lows[0].number, rat(0)}}
 			}
-			m.rows[k] = &row{res.after, m.instant(k, now), m.rule(k.limit), l}
+			next.list = l
+			m.rows[k] = next
 		}
 	}
 	if !later {
@@ -185,11 +191,14 @@ func (m *model) reset(k rowKey) {
 }
 
 // cancel gives back the tokens of a reservation. It returns false if the
-// reservation is unknown or due.
+// reservation is unknown or due, or a change of a limit ended it.
 func (m *model) cancel(now int64, id store.Reservation) bool {
 	v := m.reservations[id]
 	delete(m.reservations, id)
 	if v == nil || now >= v.due {
+		return false
+	}
+	if slices.ContainsFunc(v.parts, func(p part) bool { return m.look(p.key, now).reset }) {
 		return false
 	}
 	for _, p := range v.parts {
@@ -199,34 +208,12 @@ func (m *model) cancel(now int64, id store.Reservation) bool {
 }
 
 // instant returns the time of a decision at now: the later of now and the row's
-// ts.
-func (m *model) instant(k rowKey, now int64) int64 {
-	r := m.rows[k]
-	if r == nil {
-		return now
-	}
-	ts := r.ts
-	for v := r.rule; v.next != nil; v = v.next {
-		ts = max(ts, v.next.since)
-	}
-	return max(now, ts)
-}
+// ts. In windows that begin with a call it is the beginning of the present one.
+func (m *model) instant(k rowKey, now int64) int64 { return m.look(k, now).ts }
 
 // usedAt returns a row's used tokens at now, after stepping it through all
 // versions since it was written.
-func (m *model) usedAt(k rowKey, now int64) *big.Rat {
-	r := m.rows[k]
-	if r == nil {
-		return rat(0)
-	}
-	used, ts, v := r.used, r.ts, r.rule
-	for ; v.next != nil; v = v.next {
-		end := max(ts, v.next.since)
-		used = v.convert(v.step(used, ts, end, k), true)
-		ts = end
-	}
-	return v.step(used, ts, max(now, ts), k)
-}
+func (m *model) usedAt(k rowKey, now int64) *big.Rat { return m.look(k, now).used }
 
 // rule is one version of a limit.
 type rule struct {
@@ -243,6 +230,7 @@ type rule struct {
 // are one version.
 type counting struct {
 	windowed, leaky bool
+	sliding         bool // used is prev·2^26 + cur
 	rate, burst     int64
 	maxDebt, charge int64 // as compiled, because an explicit setting may equal the default
 	period          time.Duration
@@ -254,7 +242,8 @@ func newRule(now int64, l store.Limit, d *store.Definition) *rule {
 	r := &rule{since: now, policy: l.OnChange, shadow: l.Mode == store.Shadow}
 	c := &r.counting
 	*c = counting{
-		windowed: l.Algorithm == store.FixedWindow || l.Algorithm == store.Interval,
+		windowed: l.Algorithm == store.FixedWindow || l.Algorithm == store.Interval || l.Algorithm == store.SlidingWindow,
+		sliding:  l.Algorithm == store.SlidingWindow,
 		leaky:    l.Algorithm == store.LeakyBucket,
 		rate:     l.Rate, burst: l.Burst, maxDebt: d.Rule.Debt, charge: d.Rule.MaxCharge, period: l.Period, start: l.Start, unit: 1,
 	}
@@ -297,6 +286,9 @@ type result struct {
 // decide implements the contract's table of verbs.
 func (r *rule) decide(used *big.Rat, t, now int64, verb store.Verb, n int64, k rowKey) result {
 	res := result{before: used, after: used, sums: true}
+	if r.sliding {
+		return r.slide(res, t, now, verb, n, k)
+	}
 	cost, capacity := rat(n), rat(r.burst)
 	with := new(big.Rat).Add(used, cost)
 	room := capacity
@@ -372,8 +364,34 @@ func (r *rule) perTick() *big.Rat {
 	return new(big.Rat).Mul(rat(r.rate), big.NewRat(r.every, r.period.Microseconds()))
 }
 
+// firstCall reports whether windows begin with a call.
+func (r *rule) firstCall() bool { return r.start == "first_call" }
+
+// stepTo is step that also returns the row's ts.
+func (r *rule) stepTo(used *big.Rat, from, to int64, k rowKey) (left *big.Rat, ts int64) {
+	if left = r.step(used, from, to, k); r.firstCall() && left.Sign() > 0 {
+		to = from + floor(big.NewRat(to-from, r.every))*r.every
+	}
+	return left, to
+}
+
+// goesOn returns the ts of a row under the next version, which began at the instant since.
+// begin is when the row's window began.
+func (r *rule) goesOn(since, begin int64) int64 {
+	if r.firstCall() && r.next.firstCall() && r.every == r.next.every {
+		return begin
+	}
+	return since
+}
+
 func (r *rule) step(used *big.Rat, from, to int64, k rowKey) *big.Rat {
 	ticks := r.tick(to, k) - r.tick(from, k)
+	switch {
+	case r.firstCall():
+		ticks = floor(big.NewRat(to-from, r.every))
+	case r.sliding:
+		return slid(used, ticks)
+	}
 	left := new(big.Rat).Sub(used, new(big.Rat).Mul(rat(ticks), r.perTick()))
 	if left.Sign() < 0 {
 		left.SetInt64(0)
@@ -381,52 +399,45 @@ func (r *rule) step(used *big.Rat, from, to int64, k rowKey) *big.Rat {
 	return left
 }
 
-// wait returns the time from now until this many tokens have come back after t.
+// wait returns how long after now so many tokens have come back, counted from t.
 func (r *rule) wait(tokens *big.Rat, t, now int64, k rowKey) int64 {
 	if tokens.Sign() <= 0 {
 		return 0
 	}
 	ticks := ceil(new(big.Rat).Quo(tokens, r.perTick()))
+	if r.firstCall() {
+		return t + ticks*r.every - now
+	}
 	return r.boundary(r.tick(t, k)+ticks, k) - now
 }
 
-// convert converts tokens used under r to the next version, rounded up or down.
-func (r *rule) convert(used *big.Rat, up bool) *big.Rat {
+// convert converts tokens used under r to the next version, rounded up.
+func (r *rule) convert(used *big.Rat, policy store.ChangePolicy) *big.Rat {
 	to := r.next
 	switch {
-	case to.policy == store.StartOver:
+	case policy == store.StartOver:
 		return rat(0)
-	case to.policy == store.Proportional && r.burst > 0:
+	case policy == store.Proportional && r.burst > 0:
 		used = new(big.Rat).Mul(used, big.NewRat(to.burst, r.burst))
 	}
 	if used.Cmp(to.most) > 0 {
 		return to.most
 	}
-	parts := new(big.Rat).Mul(used, rat(to.unit))
-	if up {
-		return big.NewRat(ceil(parts), to.unit)
-	}
-	return big.NewRat(floor(parts), to.unit)
+	return big.NewRat(ceil(new(big.Rat).Mul(used, rat(to.unit))), to.unit)
 }
 
-// convertBack converts tokens of a record made under r to the next version: the
-// smaller of the same number and the result of the policy.
-func (r *rule) convertBack(tokens *big.Rat) *big.Rat {
-	c := r.convert(tokens, false)
-	if tokens.Cmp(r.next.most) > 0 { // its units may not fit an int64
-		return c
+// roundDown rounds tokens down to a unit of r.
+func (r *rule) roundDown(tokens *big.Rat) *big.Rat {
+	if tokens.Cmp(r.most) > 0 { // its units may not fit an int64
+		return tokens
 	}
-	back := big.NewRat(floor(new(big.Rat).Mul(tokens, rat(r.next.unit))), r.next.unit)
-	if c.Cmp(back) < 0 {
-		return c
-	}
-	return back
+	return big.NewRat(floor(new(big.Rat).Mul(tokens, rat(r.unit))), r.unit)
 }
 
 // origin returns the time of tick 0.
 func (r *rule) origin(k rowKey) int64 {
 	switch {
-	case !r.windowed:
+	case !r.windowed, r.firstCall():
 		return 0
 	case r.start != "":
 		d, err := time.ParseDuration(r.start)

@@ -2,6 +2,9 @@ package storetest
 
 import (
 	"errors"
+	"fmt"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -12,6 +15,8 @@ import (
 var namedCases = []testCase{
 	{"hold-parent-drop", holdParentDrop},
 	{"override-plan-drop", overridePlanDrop},
+	{"override-unfit", overrideUnfit},
+	{"override-unfit-race", overrideUnfitRace},
 	{"hold-plan-drop", holdPlanDrop},
 }
 
@@ -83,8 +88,8 @@ func holdParentDrop(e *env) {
 	e.level(store.VerbTake, "other/a", 5, true, 5, [3]int64{0, 3, 5})
 }
 
-// A row under a plan that is dropped is converted to the limit, which also decides a key
-// whose override names the plan. Callers who name it get an error that charges nothing.
+// A row under a plan that is dropped is converted to the limit. Callers who name the plan get
+// an error that charges nothing.
 func overridePlanDrop(e *env) {
 	b := newCaller(e, "a=1/1s,burst=10,max_debt=20,plans=pro:rate=5;burst=50|banned:mode=blocked")
 	b.override("a", store.Override{Key: "o", Plan: "pro"})
@@ -93,6 +98,8 @@ func overridePlanDrop(e *env) {
 	b.take("a o 45", true)
 	b.take("a x 1", false)
 	b.wait(time.Second) // 40 used
+	b.endOverride("a", "o")
+	b.endOverride("a", "x")
 	b.define("a=1/1s,burst=10,max_debt=20")
 	b.take("a x 1", true)
 	for _, key := range []string{"k", "o"} {
@@ -109,8 +116,81 @@ func overridePlanDrop(e *env) {
 		}
 	}
 	b.retry("a k 1", 31*time.Second)
-	b.define("a=1/1s,burst=10,max_debt=20,plans=pro:rate=5;burst=50") // the override names it again
-	b.take("a o 40", true)
+	b.define("a=1/1s,burst=10,max_debt=20,plans=pro:rate=5;burst=50")
+	b.override("a", store.Override{Key: "o", Plan: "pro"})
+	b.take("a o 10", true)
+}
+
+// A change of a limit under which an override would not fit is refused and names the first
+// key of such an override. Those that have ended, or are of other limits, do not count.
+func overrideUnfit(e *env) {
+	b := newCaller(e, "a=1/1s,burst=10,plans=pro:rate=5;burst=50|gold:burst=90", "w=1/1s,burst=10,plans=pro:rate=7")
+	for _, key := range []string{"k2", "k1", "k3"} {
+		b.override("a", store.Override{Key: key, Plan: "pro"})
+	}
+	b.override("a", store.Override{Key: "k0", Plan: "gold", Until: b.clock.Load() + 10*second})
+	b.override("a", store.Override{Key: "k1", Rate: 2, Until: b.clock.Load() + 30*second})
+	unfit := func(field, key, text string) {
+		b.Helper()
+		l, err := dipwell.ParseLimit(text)
+		if err == nil {
+			_, err = b.l.Define(b.ctx, l, store.OwnerCode)
+		}
+		if b.wantField(field, err); err != nil && !strings.Contains(err.Error(), fmt.Sprintf("the override of key %q", key)) {
+			b.Errorf("%v does not name key %s", err, key)
+		}
+	}
+	const rest = "a=1/1s,burst=10,plans="
+	unfit("plans", "k1", rest+"gold:burst=90") // the standing one under numbers
+	unfit("plans", "k0", rest+"pro:rate=5;burst=50")
+	b.take("a k2 50", true)
+	b.wait(10 * time.Second)
+	b.define(rest + "pro:rate=5;burst=50") // the override of k0 has ended
+	b.define(rest + "pro:rate=6;burst=50")
+	b.define("w=1/1s,burst=10")
+	b.override("a", store.Override{Key: "m", Burst: 9e9})
+	b.override("a", store.Override{Key: "n", Burst: 9e9})
+	unfit("burst", "m", "a=999983/30d,burst=10,plans=pro:rate=6;burst=50")
+	b.endOverride("a", "m")
+	unfit("burst", "n", "a=999983/30d,burst=10,plans=pro:rate=6;burst=50")
+	b.endOverride("a", "n")
+	b.define("a=999983/30d,burst=10,plans=pro:rate=6;burst=50")
+	b.override("w", store.Override{Key: "x", Rate: 3, Period: time.Minute})
+	unfit("per", "x", "w=1/1s,burst=10,algorithm=fixed_window")
+}
+
+// Of an override and a change that it does not fit, made at the same time, at most one is in
+// force afterwards. A store without locks may refuse both.
+func overrideUnfitRace(e *env) {
+	b := newCaller(e, "a=1/1s,burst=10,plans=pro:rate=5", "b=1/1s")
+	b.override("a", store.Override{Key: "other", Rate: 3})
+	for i := range 20 {
+		b.define("a=1/1s,burst=10,plans=pro:rate=5")
+		o := store.Override{Key: fmt.Sprint("k", i), Plan: "pro"}
+		var start, done sync.WaitGroup
+		start.Add(1)
+		var set, changed error
+		done.Go(func() {
+			start.Wait()
+			_, set = b.overrides().SetOverride(b.ctx, b.limits["a"], o)
+		})
+		done.Go(func() {
+			start.Wait()
+			_, changed = b.l.Define(b.ctx, dipwell.Limit{Name: "a", Rate: 1, Period: time.Second, Burst: 10}, store.OwnerCode)
+		})
+		start.Done()
+		done.Wait()
+		if set == nil && changed == nil {
+			e.Errorf("round %d: the override is set, and the limit has changed", i)
+		}
+		if set != nil {
+			b.wantField("plan", set)
+		}
+		if changed != nil {
+			b.wantField("plans", changed)
+		}
+		b.endOverride("a", o.Key)
+	}
 }
 
 // A hold under a plan that is dropped is settled, given back and listed as before.

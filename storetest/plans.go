@@ -93,11 +93,16 @@ var planCases = []testCase{
 			key := fmt.Sprint("k", i)
 			b.take("a "+key+" 9", true)
 			b.do(store.VerbCharge, "a "+key+" 2")
-			if op := b.do(verb, "a:pro "+key+" 0").Ops[0]; op.Allowed || op.Retry != 100e3 {
-				b.Errorf("%s of nothing in debt: %+v", verb, op.Answer)
+			for _, left := range []int64{1e6, 1} { // the row stays under the base
+				if op := b.do(verb, "a:pro "+key+" 0").Ops[0]; op.Allowed || op.Retry != left || op.Bound {
+					b.Errorf("%s of nothing in debt: %+v; want a retry after %d µs", verb, op.Answer, left)
+				}
+				b.wait(time.Duration(max(left-1, 1)) * time.Microsecond)
 			}
-			b.wait(time.Second)
-			b.free("a "+key, 0) // 10 are used: the row has stayed under the base
+			if op := b.do(verb, "a:pro "+key+" 0").Ops[0]; !op.Allowed {
+				b.Errorf("%s of nothing at its retry: %+v", verb, op.Answer)
+			}
+			b.free("a "+key, 0)
 		}
 	}},
 	// Who is refused by a slower plan slows nobody.
@@ -273,6 +278,7 @@ var planCases = []testCase{
 
 // overrideCases test overrides of keys.
 var overrideCases = []testCase{
+	{"override-clock-back", overrideClockBack},
 	// Raised until D: what is granted before and after is exact, to the µs.
 	{"override-until", onPlans(func(b *caller) {
 		b.take("a k 10", true)
@@ -356,6 +362,17 @@ var overrideCases = []testCase{
 		b.free("a k", 8)
 	})},
 	// In shadow mode the retry is that of enforcing, at most the end of the override.
+	// A blocked call by a plan that would move the row, refused once more at the end of the
+	// block, is told that end: also a check, which moves no row.
+	{"override-blocked-check", onPlans(func(b *caller) {
+		b.take("a k 10", true)
+		b.override("a", store.Override{Key: "k", Plan: "banned", Until: b.clock.Load() + 5*second})
+		for _, verb := range []store.Verb{store.VerbCheck, store.VerbTake} {
+			if op := b.do(verb, "a:pro k 50").Ops[0]; op.Allowed || op.Never || op.Retry != 5*second || !op.Bound {
+				b.Errorf("%s: %+v", verb, op.Answer)
+			}
+		}
+	})},
 	{"override-shadow", onPlans(func(b *caller) {
 		b.override("a", store.Override{Key: "k", Plan: "seen", Until: b.clock.Load() + 5*second})
 		if op := b.take("a:seen k 11", true); !op.Shadow || !op.Never || op.Retry != 0 {
@@ -379,8 +396,8 @@ var overrideCases = []testCase{
 		b.endOverride("a", "k")
 		b.free("a k", 3)
 	})},
-	// What a charge may be is up to the definition that decides: the override of the
-	// key, or that of its row.
+	// The largest charge is that of the base, of a plan or of the override of the key, whichever
+	// allows most.
 	{"override-charge", onPlans(func(b *caller) {
 		charge := func(limit, key string, n, largest int64) {
 			b.Helper()
@@ -396,13 +413,13 @@ var overrideCases = []testCase{
 		until := b.clock.Load() + 100*second
 		b.override("a", store.Override{Key: "less", Burst: 4})
 		b.override("a", store.Override{Key: "later", Burst: 4, Until: until})
-		b.override("a", store.Override{Key: "more", Plan: "pro"})
+		b.override("a", store.Override{Key: "more", Burst: 70})
 		b.override("a", store.Override{Key: "any", Plan: "free", Until: until})
 		b.override("a", store.Override{Key: "none", Plan: "banned"})
 		b.override("a", store.Override{Key: "seen", Plan: "seen"}) // shadow mode is about takes
 		b.take("a:pro row 10", true)
 		b.take("a:seen shadow 10", true)
-		for key, largest := range map[string]int64{"less": 40, "later": 40, "more": 500, "none": 100, "row": 500, "base": 100, "seen": 100, "shadow": 100} {
+		for key, largest := range map[string]int64{"less": 500, "later": 500, "more": 700, "none": 500, "row": 500, "base": 500, "seen": 500, "shadow": 500} {
 			before := b.do(store.VerbCheck, "a "+key+" 0").Ops[0].Reset
 			charge("a", key, largest+1, largest)
 			if op := b.do(store.VerbCharge, fmt.Sprint("a ", key, " ", largest+1)).Ops[0]; op.Allowed || !op.Never || op.Retry != 0 || op.Granted != 0 {
@@ -415,9 +432,9 @@ var overrideCases = []testCase{
 		}
 		charge("a", "any", 1e6, 1e6)
 		b.wait(100 * time.Second)
-		charge("a", "later", 101, 100)
-		charge("a", "any", 101, 100)
-		charge("a", "any", 100, 100)
+		charge("a", "later", 501, 500)
+		charge("a", "any", 501, 500)
+		charge("a", "any", 500, 500)
 
 		b.define("top=1/1s,burst=10,parts=1")
 		b.define("sub=1/1s,burst=15,max_charge=300,parent=top")
@@ -493,7 +510,7 @@ var overrideCases = []testCase{
 		if second := b.override("a", store.Override{Key: "k", Rate: 10, Burst: 20}); second.ID == first.ID {
 			b.Errorf("%+v, %+v", first, second)
 		}
-		b.retry("a k 5", 2500*time.Millisecond) // 40 used, of which 15 may be
+		b.retry("a k 5", 2500*time.Millisecond) // 40 are used; a call of 5 needs them to be 15
 	})},
 	// A temporary override lies over the standing one, which decides again at its end.
 	{"override-layers", onPlans(func(b *caller) {
@@ -581,6 +598,23 @@ var overrideCases = []testCase{
 		b.free("a l", 40)
 		b.take("a l 41", false)
 		b.take("a k 40", true)
+	})},
+	// An override that ends at the instant at which a version begins ends first, whether or not
+	// somebody calls in between.
+	{"override-ends-with-version", onPlans(func(b *caller) {
+		for _, key := range []string{"k", "l"} {
+			b.override("a", store.Override{Key: key, Burst: 20, Until: b.clock.Load() + 4*second})
+			b.take("a "+key+" 20", true)
+		}
+		b.do(store.VerbCharge, "a k 1")
+		b.wait(4 * time.Second)
+		b.do(store.VerbCharge, "a l 1")
+		b.define("a=1/1s,burst=100,max_debt=20,on_change=proportional")
+		for _, key := range []string{"k", "l"} {
+			if op := &b.do(store.VerbCheck, "a "+key+" 0").Ops[0]; op.Reset != 170*second { // 17 of 10 were used
+				b.Errorf("%s: %+v", key, op.Answer)
+			}
+		}
 	})},
 	{"override-reset", onPlans(func(b *caller) {
 		b.override("a", store.Override{Key: "k", Plan: "pro"})

@@ -30,17 +30,20 @@ type record struct {
 	slack     *big.Rat // nil if there was no delay, or it is due
 	due, ends int64    // when its part is due, and when the whole call is
 	cancelled bool
-	rule      *rule // version of tokens and slack
 }
 
 // record adds a record of a part of a reservation, whose row was just written.
 func (m *model) record(v *reservation, p *part, now, delay int64) {
+	if p.rule.sliding { // nothing can be given back to it
+		p.record = &record{list: new(list), tokens: p.tokens}
+		return
+	}
 	row := m.rows[p.key]
 	if row.list == nil {
 		row.list = &list{next: 1}
 	}
 	l := row.list
-	r := &record{list: l, number: l.next, tokens: p.tokens, due: now + delay, ends: v.due, rule: p.rule}
+	r := &record{list: l, number: l.next, tokens: p.tokens, due: now + delay, ends: v.due}
 	if delay > 0 {
 		r.slack = new(big.Rat).Sub(rat(p.rule.burst), p.tokens)
 		if r.slack.Sign() < 0 {
@@ -55,64 +58,87 @@ func (m *model) record(v *reservation, p *part, now, delay int64) {
 	m.records[p.key] = append(m.records[p.key], r)
 }
 
-// touch returns the list of a row, advanced to now, for the write that follows.
-// It is nil if the row is full or has no live record.
-func (m *model) touch(k rowKey, now int64) *list {
-	r := m.rows[k]
-	if r == nil || r.list == nil {
-		return nil
-	}
-	used := m.usedAt(k, now)
-	if used.Sign() == 0 { // a full row is the same as none
-		return nil
-	}
-	l := r.list
-	m.carryList(r, k)
-	m.endDue(l, k, now)
-	if !m.live(l, k, now) {
-		return nil
-	}
-	if last := &l.lows[len(l.lows)-1]; used.Cmp(last.used) < 0 {
-		last.used = used
-	}
-	l.join()
-	return l
+// A view is a row stepped to a time. Its list and records are copies, so that looking
+// changes nothing.
+type view struct {
+	used    *big.Rat
+	ts      int64
+	list    *list // nil: it has no live record
+	records []*record
+	reset   bool // a change of the limit ended the records
 }
 
-// carryList converts a list and its records to the present version.
-func (m *model) carryList(r *row, k rowKey) {
-	used, ts := r.used, r.ts
-	for v := r.rule; v.next != nil; v = v.next {
-		end := max(ts, v.next.since)
-		left := v.step(used, ts, end, k)
-		if last := &r.list.lows[len(r.list.lows)-1]; v.next.policy == store.Proportional && left.Cmp(last.used) < 0 {
-			last.used = left
-		}
-		used, ts = v.convert(left, true), end
-		for i := range r.list.lows {
-			l := &r.list.lows[i]
-			if l.used = v.convertBack(l.used); used.Cmp(v.next.most) == 0 {
-				l.used = rat(0)
-			}
-		}
+// look returns a row at now. What has ended by the end of a version ends before the row is
+// converted to the next.
+func (m *model) look(k rowKey, now int64) (v view) {
+	r := m.rows[k]
+	if r == nil {
+		return view{used: rat(0), ts: now}
+	}
+	v = view{used: r.used, ts: r.ts}
+	if r.list != nil {
+		v.list = &list{r.list.next, slices.Clone(r.list.lows)}
 	}
 	for _, c := range m.records[k] {
-		for ; c.rule.next != nil; c.rule = c.rule.next {
-			c.tokens = c.rule.convertBack(c.tokens)
-			if c.slack != nil {
-				c.slack = c.rule.convertBack(c.slack)
-			}
+		c := *c
+		if c.list == r.list {
+			c.list = v.list
 		}
+		v.records = append(v.records, &c)
+	}
+	rule := r.rule
+	for ; rule.next != nil; rule = rule.next {
+		end, begin := max(v.ts, rule.next.since), int64(0)
+		v.used, begin = rule.stepTo(v.used, v.ts, end, k)
+		v.ts = rule.goesOn(end, begin)
+		v.end(min(end, now))
+		v.convert(rule, end, k)
+	}
+	v.used, v.ts = rule.stepTo(v.used, v.ts, max(now, v.ts), k)
+	return v
+}
+
+// convert converts a row to the version after rule, which begins at t: beside live records
+// the tokens are kept, or all is forgotten.
+func (v *view) convert(rule *rule, t int64, k rowKey) {
+	to := rule.next
+	switch {
+	case v.list == nil:
+		v.used = rule.change(v.used, t, k, to.policy)
+		return
+	case to.policy == store.StartOver:
+		v.used, v.list, v.records, v.reset = rat(0), nil, nil, true
+		return
+	}
+	v.used = rule.change(v.used, t, k, store.Keep)
+	for i := range v.list.lows {
+		l := &v.list.lows[i]
+		if l.used = to.roundDown(l.used); v.used.Cmp(to.most) == 0 {
+			l.used = rat(0)
+		}
+	}
+	v.list.join()
+	for _, c := range v.records {
+		if c.list == v.list && c.slack != nil {
+			c.slack = to.roundDown(c.slack)
+		}
+	}
+	if to.sliding { // it has no list
+		v.list = nil
 	}
 }
 
-// endDue ends the slack of records that are due: each lowers the low that covers
-// the record before it. The first that was due comes first, so that one call late has the
-// result of one call at each of their times.
-func (m *model) endDue(l *list, k rowKey, now int64) {
-	byDue := slices.SortedStableFunc(slices.Values(m.records[k]), func(a, b *record) int { return cmp.Compare(a.due, b.due) })
+// end ends the records that are due at t. Each lowers the low that covers the record before
+// it. The first that was due comes first, so that one call late has the result of one call
+// at each of their times.
+func (v *view) end(t int64) {
+	l := v.list
+	if l == nil {
+		return
+	}
+	byDue := slices.SortedStableFunc(slices.Values(v.records), func(a, b *record) int { return cmp.Compare(a.due, b.due) })
 	for _, c := range byDue {
-		if c.list != l || c.slack == nil || c.due > now {
+		if c.list != l || c.slack == nil || c.due > t {
 			continue
 		}
 		for i := range l.lows {
@@ -125,6 +151,41 @@ func (m *model) endDue(l *list, k rowKey, now int64) {
 		c.slack = nil
 		l.join()
 	}
+	live := slices.ContainsFunc(v.records, func(c *record) bool { return c.list == l && !c.cancelled && c.ends > t })
+	if !live || v.used.Sign() == 0 || l.lows[len(l.lows)-1].used.Sign() == 0 { // a full row is the same as none, and nothing is given back through a low of 0
+		v.list = nil
+	}
+}
+
+// touch returns the list of a row, advanced to now, for the write that follows.
+// It is nil if the row is full or has no live record.
+func (m *model) touch(k rowKey, now int64) *list {
+	r := m.rows[k]
+	if r == nil || r.list == nil {
+		return nil
+	}
+	v := m.look(k, now)
+	if v.reset {
+		m.forgetRecords(func(other rowKey) bool { return other == k })
+		return nil
+	}
+	stepped := v.list
+	if v.end(now); stepped != nil {
+		*r.list = *stepped
+	}
+	for i, c := range v.records {
+		c.list = m.records[k][i].list
+		*m.records[k][i] = *c
+	}
+	if v.list == nil {
+		return nil
+	}
+	l := r.list
+	if last := &l.lows[len(l.lows)-1]; v.used.Cmp(last.used) < 0 {
+		last.used = v.used
+	}
+	l.join()
+	return l
 }
 
 func (m *model) live(l *list, k rowKey, now int64) bool {
@@ -138,8 +199,9 @@ func (m *model) giveBack(k rowKey, c *record, now int64) {
 		c.cancelled, c.slack = true, nil
 		return
 	}
+	next := &row{used: m.usedAt(k, now), ts: m.instant(k, now), rule: m.rule(k.limit)} // before touch, which may end the list
 	l := m.touch(k, now)
-	next := &row{m.usedAt(k, now), m.instant(k, now), m.rule(k.limit), l}
+	next.list = l
 	c.cancelled, c.slack = true, nil
 	if l != nil && c.list == l {
 		next.used = new(big.Rat).Sub(next.used, m.give(k, c))
@@ -159,14 +221,17 @@ func (m *model) giveBack(k rowKey, c *record, now int64) {
 // record, the lows and the slacks of later records.
 func (m *model) give(k rowKey, c *record) *big.Rat {
 	var later []*record // that have a slack
-	most := c.tokens
+	tokens := m.rule(k.limit).roundDown(c.tokens)
+	most := tokens
 	for _, w := range m.records[k] {
 		if w.list == c.list && w.number > c.number && w.slack != nil {
 			later = append(later, w)
 			most = least(most, w.slack)
 		}
 	}
-	c.tokens = new(big.Rat).Sub(c.tokens, most)
+	if most.Sign() > 0 {
+		c.tokens = new(big.Rat).Sub(tokens, most)
+	}
 	back := c.list.giveBack(c.number, most)
 	for _, w := range later {
 		w.slack = new(big.Rat).Sub(w.slack, back)

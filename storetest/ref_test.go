@@ -54,7 +54,15 @@ func (s *refStore) Abilities() store.Abilities {
 func (s *refStore) Registry() *store.Registry { return &s.reg }
 
 func (s *refStore) Define(_ context.Context, l store.Limit, owner string) (*store.Definition, error) {
-	return s.reg.Define(s.now(), l, owner)
+	d, err := s.reg.Define(s.now(), l, owner)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, h := range s.pending { // now, because the next call converts the row
+		if slices.ContainsFunc(h.parts, func(p pendingPart) bool { return p.limit == l.Name && s.wasReset(p, s.now()) }) {
+			delete(s.pending, id)
+		}
+	}
+	return d, err
 }
 
 func (s *refStore) Drop(_ context.Context, name, owner string) error {
@@ -231,6 +239,9 @@ func (s *refStore) cancel(id store.Reservation) error {
 	if s.bug.cancelsNothing {
 		return nil
 	}
+	if slices.ContainsFunc(h.parts, func(p pendingPart) bool { return s.wasReset(p, now) }) {
+		return store.ErrReservation
+	}
 	if !s.bug.cancelsTwice {
 		delete(s.pending, id)
 	}
@@ -247,6 +258,16 @@ func (s *refStore) cancel(id store.Reservation) error {
 		}
 	}
 	return nil
+}
+
+// wasReset reports whether a change of the limit ends the records of a part.
+func (s *refStore) wasReset(p pendingPart, now int64) bool {
+	def, row := s.reg.Lookup(p.limit), s.rows[p.refKey]
+	if def == nil || row.Version == 0 || row.Version == def.Number {
+		return false
+	}
+	_, recs, err := def.Own(row, max(now, row.TS)).Advance(row, p.key, now, slices.Clone(s.recs[p.refKey]))
+	return err == nil && !slices.ContainsFunc(recs, p.is)
 }
 
 func (s *refStore) giveBack(def *store.Definition, p pendingPart, now int64) error {

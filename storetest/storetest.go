@@ -4,6 +4,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"slices"
 	"strings"
@@ -70,15 +71,14 @@ var severalKeys = map[string]bool{
 	"plan-group": true, "floor-group": true, "hold-several": true, "hold-several-nothing": true, "settle-several-nothing": true, "hold-several-free": true, "concurrency-expires-unused": true, "hold-again": true, "hold-reset": true, "hold-reset-all": true, "hold-drop": true, "hold-parent-drop": true, "settle-beside-dropped": true, "hold-takes-add-up": true, "hold-bad-input": true, "concurrency-beside": true,
 	"worked-5-user-and-tenant": true, "group-same-key-adds-up": true, "group-shadow": true, "group-sixteen": true,
 	"group-shared-bucket": true, "shards-group": true, "cancel-group": true, "cancel-beside-charge": true, "race-group": true,
-	"levels": true, "levels-take-up-to": true, "levels-take-up-to-above-burst": true, "levels-take-up-to-shadow": true, "levels-reserve": true, "plan-levels": true, "race-levels": true, "levels-golden": true, "together-golden": true, "hold-many-changes": true,
+	"levels": true, "levels-take-up-to": true, "levels-take-up-to-above-burst": true, "levels-take-up-to-shadow": true, "levels-reserve": true, "plan-levels": true, "race-levels": true, "block-begins-with-others": true, "levels-golden": true, "together-golden": true, "hold-many-changes": true,
 }
 
 // seed selects one random history. A failure's message has the number.
 var seed = flag.Uint64("seed", 0, "storetest: run only the random history with this seed")
 
 // Run tests the store that open returns. Each case opens a store of its own. A
-// failure names the duty that the case tests; docs/adding-a-store.md describes
-// the duties.
+// failure names the duty that the case tests; duties.go has them all.
 //
 //	func TestStore(t *testing.T) {
 //		storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
@@ -113,7 +113,7 @@ func Run(t *testing.T, open Open, o Options) {
 }
 
 func cases() [][]testCase {
-	return [][]testCase{worked, regressions, verbCases, groupCases, shardCases, levelCases, namedCases, reservationCases, givingBackCases, changeCases, windowCases, keyCases, waitCases, planCases, overrideCases, holdCases, concurrencyCases, priceCases, auditCases, usageCases, raceCases, historyCases, goldenCases, goldenCallCases}
+	return [][]testCase{worked, regressions, verbCases, groupCases, shardCases, levelCases, namedCases, reservationCases, givingBackCases, changeCases, windowCases, slidingCases, keyCases, waitCases, planCases, overrideCases, startCases, blockCases, holdCases, concurrencyCases, priceCases, auditCases, usageCases, raceCases, historyCases, goldenCases, goldenCallCases}
 }
 
 type testCase struct {
@@ -129,7 +129,7 @@ func (c *testCase) ability() string {
 	switch kind, _, _ := strings.Cut(c.name, "-"); kind {
 	case "plan", "floor":
 		return "plans"
-	case "override":
+	case "override", "block":
 		return "overrides"
 	case "hold", "settle", "extend", "expired":
 		return "holds"
@@ -179,6 +179,13 @@ func (e *env) must(_ any, err error) {
 	e.Helper()
 	if err != nil {
 		e.Fatal(err)
+	}
+}
+
+func (e *env) mustBe(want, err error) {
+	e.Helper()
+	if !errors.Is(err, want) {
+		e.Fatalf("%v; want %v", err, want)
 	}
 }
 

@@ -23,6 +23,7 @@ type tableBug struct {
 	hold     func(h store.Hold) store.Hold
 	setHold  func(h store.Hold) store.Hold
 	override func(o store.Override) store.Override
+	block    func(o *store.Override) *store.Override // a block that the table stores
 
 	keepsRecords, needsLows, dropsRows, sweepsHolds bool
 }
@@ -43,6 +44,10 @@ var tableMutants = map[string]struct {
 	"override without an end":     {tableBug{override: func(o store.Override) store.Override { o.Until = 0; return o }}, "override-until override-blocked override-swept-after-its-end"},
 	"override in whole seconds":   {tableBug{override: func(o store.Override) store.Override { o.Until -= o.Until % 1e6; return o }}, "override-until"},
 	"override without numbers":    {tableBug{override: func(o store.Override) store.Override { o.Rate, o.Burst = 0, 50; return o }}, "override-numbers override-replaced"},
+	"block not stored":            {tableBug{block: func(o *store.Override) *store.Override { return o.Under }}, "block-begins block-ends block-golden"},
+	"block a microsecond longer":  {tableBug{block: func(o *store.Override) *store.Override { o.Until++; return o }}, "block-begins block-ends block-golden"},
+	"block without what is below": {tableBug{block: func(o *store.Override) *store.Override { o.Under = nil; return o }}, "block-over-standing"},
+	"block without its note":      {tableBug{block: func(o *store.Override) *store.Override { o.Note = ""; return o }}, "block-begins block-by-hand"},
 	"a repeated hold takes again": {tableBug{after: forgetHolds(func(g *store.Group) bool { return g.Hold.Verb == store.MakeHold && g.Hold.TTL < 1e6*31 })}, "hold-again settle-less"},
 	"hold settled twice": {tableBug{setHold: func(h store.Hold) store.Hold { h.Settled = false; return h }},
 		"settle-again settle-as-held settle-expired hold-again-ended"},
@@ -198,6 +203,15 @@ func onHold(f func(*store.Record), r *store.Record) {
 	if f != nil && r.Hold != "" {
 		f(r)
 	}
+}
+
+func (t faultyTable) SetOverride(limit, key string, o *store.Override) error {
+	if o != nil && o.Kind() == store.AutomaticOverride && t.bug.block != nil {
+		if o = t.bug.block(o.WithKey(key)); o != nil {
+			o.Prepare()
+		}
+	}
+	return t.mapTable.SetOverride(limit, key, o)
 }
 
 func (t faultyTable) Hold(id string) (store.Hold, error) {

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -13,6 +14,8 @@ var windowCases = []testCase{
 	{"window-spread", windowSpread},
 	{"window-remembered", windowRemembered},
 	{"window-calendar", windowCalendar},
+	{"window-first-call", windowFirstCall},
+	{"window-first-call-changed", windowFirstCallChanged},
 }
 
 func windowRollover(e *env) {
@@ -146,4 +149,82 @@ func windowCalendar(e *env) {
 	e.clock.Store(time.Date(2026, 10, 24, 22, 0, 0, 0, time.UTC).UnixMicro()) // midnight in Rome; the clock goes back at 03:00
 	e.allowed("a", "long", 2, 0)
 	e.refused("a", "long", 1, 25*time.Hour)
+}
+
+// A window that begins with a call: the call that takes from a full bucket begins it, and
+// the next windows follow it until the bucket is full again.
+func windowFirstCall(e *env) {
+	e.define(store.Limit{Name: "f", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute, Start: "first_call"})
+	e.define(store.Limit{Name: "r", Algorithm: store.Interval, Rate: 2, Period: 10 * time.Second, Burst: 6, Start: "first_call"})
+	e.at(17 * time.Second)
+	e.check("f", "k", 5) // begins nothing
+	e.at(20 * time.Second)
+	e.allowed("f", "k", 2, 3)
+	e.at(70 * time.Second)
+	e.allowed("f", "k", 3, 0) // does not move the window
+	e.refused("f", "k", 1, 10*time.Second)
+	e.exact(store.VerbTake, "f", "k", 1) // at 80 s, when all have come back: the next window
+	e.at(139 * time.Second)
+	e.refused("f", "k", 5, time.Second)
+	e.at(10 * time.Minute)
+	e.do(store.VerbCharge, "f", "k", 1)
+	e.at(10*time.Minute + 59*time.Second)
+	e.left("f", "k", 4)
+	e.do(store.VerbRefund, "f", "k", 1) // of everything: the next call begins a window
+	e.allowed("f", "k", 5, 0)
+	e.refused("f", "k", 1, time.Minute)
+	e.clock.Add(-(30 * time.Second).Microseconds()) // nobody waits longer than that
+	e.refused("f", "k", 1, 90*time.Second)
+	e.advance(90 * time.Second)
+	e.left("f", "k", 5)
+
+	e.at(0)
+	e.allowed("r", "k", 6, 0)
+	e.at(9 * time.Second)
+	d := e.reserve("r", "k", 3) // due with the second interval
+	e.at(25 * time.Second)
+	e.refused("r", "k", 2, 5*time.Second)
+	if err := e.cancel(d.Reservation); err == nil {
+		e.Fatalf("a reservation was cancelled after it was due")
+	}
+	e.at(41 * time.Second)
+	e.left("r", "k", 5)
+	e.do(store.VerbTakeUpTo, "r", "k", 9)
+	for range 12 {
+		e.exact(store.VerbTake, "r", "k", 2)
+		e.advance(7 * time.Second)
+	}
+	e.sweep()
+	e.doAll(store.VerbTake, dipwell.Take{Limit: "r", Key: "k", Cost: 1}, dipwell.Take{Limit: "f", Key: "k", Cost: 2})
+	e.exact(store.VerbTake, "f", "k", 5)
+}
+
+// Only another period or start begins a window at a change.
+func windowFirstCallChanged(e *env) {
+	l := store.Limit{Name: "f", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute, Start: "first_call"}
+	other, mode, grid, longer := l, l, l, l
+	other.Rate, other.Burst, mode.Mode, grid.Start, longer.Period = 4, 6, store.Shadow, "0s", 2*time.Minute
+	for i, c := range []struct {
+		to    store.Limit
+		after time.Duration // until what was taken is back
+	}{{other, 40 * time.Second}, {mode, 40 * time.Second}, {grid, 35 * time.Second}, {longer, 2 * time.Minute}} {
+		e.at(time.Hour*time.Duration(i) + 5*time.Second)
+		e.define(l)
+		e.allowed("f", "k", 3, 2)
+		e.advance(20 * time.Second)
+		e.define(c.to)
+		e.left("f", "k", max(c.to.Burst, c.to.Rate)-3)
+		e.advance(c.after - time.Microsecond)
+		e.left("f", "k", max(c.to.Burst, c.to.Rate)-3)
+		e.advance(time.Microsecond)
+		e.left("f", "k", max(c.to.Burst, c.to.Rate))
+	}
+	e.define(grid)
+	e.at(5*time.Hour + 5*time.Second)
+	e.allowed("f", "k", 3, 2)
+	e.define(l) // begins a window
+	e.advance(59 * time.Second)
+	e.left("f", "k", 2)
+	e.advance(time.Second)
+	e.left("f", "k", 5)
 }

@@ -1,13 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"net/http"
 	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	restLength = 5 * time.Second
+	restLength = 30 * time.Second // in which each viewer has asked everything
 
 	viewers    = 100
 	mostCost   = 0.02 // of the decisions, for all viewers
-	firstPaint = 200  // ms
+	firstPaint = 150  // ms
 )
 
 // page measures what the viewers of the page cost, and how long it takes to appear.
@@ -60,34 +60,45 @@ func (b *bench) page(ours *contender) {
 		fmt.Sprintf("%.0f", slices.Max(paint)), report.Verdict(report.Median(paint) <= firstPaint)}})
 }
 
-// watch opens n streams of live numbers, and returns when each has had its first event. The
-// function that it returns ends them.
+// asked is what the view Overview asks, and how often: see internal/ui/page, overview.js and
+// state.js.
+var asked = []struct {
+	path  string
+	every time.Duration
+}{
+	{"/readyz", 5 * time.Second},
+	{"/v1/top?minutes=60", 10 * time.Second},
+	{"/v1/top?n=10", 10 * time.Second},
+	{"/v1/audit?n=30", 15 * time.Second},
+	{"/v1/limits?n=1000&after=", restLength},
+	{"/v1/limits/api/overrides?kind=temporary&n=100", restLength},
+	{"/v1/limits/drained/overrides?kind=temporary&n=100", restLength},
+}
+
+// watch asks what n viewers of Overview ask, who opened it at different times. The function
+// that it returns ends them.
 func watch(addr string, n int) (leave func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: n}}
-	var all, first sync.WaitGroup
+	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: n, MaxIdleConnsPerHost: n}}
+	var all sync.WaitGroup
 	for range n {
-		first.Add(1)
-		all.Go(func() {
-			res, err := client.Do(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/v1/live", nil)))
-			if err != nil {
-				panic(err)
-			}
-			defer res.Body.Close()
-			lines := bufio.NewReader(res.Body)
-			for told := false; ; {
-				line, err := lines.ReadString('\n')
-				if !told && (err != nil || strings.HasPrefix(line, "data: ")) {
-					told = true
-					first.Done()
+		for _, a := range asked {
+			all.Go(func() {
+				for wait := rand.N(a.every); ; wait = a.every {
+					select {
+					case <-ctx.Done():
+						return
+					case <-time.After(wait):
+					}
+					res, err := client.Do(must(http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+a.path, nil)))
+					if err == nil {
+						_, _ = io.Copy(io.Discard, res.Body)
+						_ = res.Body.Close()
+					}
 				}
-				if err != nil {
-					return
-				}
-			}
-		})
+			})
+		}
 	}
-	first.Wait()
 	return func() { cancel(); all.Wait(); client.CloseIdleConnections() }
 }
 

@@ -191,14 +191,23 @@ func (s *spent) total() float64 { return report.Median(s.server) + report.Median
 
 func (b *bench) verbsOf(ctx context.Context, w *schema, durability string) error {
 	all := slices.Concat(verbs, otherVerbs)
+	times, err := b.timeVerbs(ctx, w, "verbs, "+durability, all)
+	if err == nil {
+		b.verbTable(all, times, durability)
+	}
+	return err
+}
+
+// timeVerbs measures verbs in turns.
+func (b *bench) timeVerbs(ctx context.Context, w *schema, title string, all []verb) (map[string]*spent, error) {
 	times := map[string]*spent{}
 	for round := range b.numRounds {
 		for i := range all {
 			v := &all[(i+round)%len(all)]
-			progress("verbs, %s: round %d of %d, %s", durability, round+1, b.numRounds, v.name)
+			progress("%s: round %d of %d, %s", title, round+1, b.numRounds, v.name)
 			server, client, err := w.timeVerb(ctx, v, b.keys, b.length)
 			if err != nil {
-				return fmt.Errorf("%s: %w", v.name, err)
+				return nil, fmt.Errorf("%s: %w", v.name, err)
 			}
 			if times[v.name] == nil {
 				times[v.name] = new(spent)
@@ -208,8 +217,7 @@ func (b *bench) verbsOf(ctx context.Context, w *schema, durability string) error
 		}
 	}
 	progress("")
-	b.verbTable(all, times, durability)
-	return nil
+	return times, nil
 }
 
 func (b *bench) verbTable(all []verb, times map[string]*spent, durability string) {

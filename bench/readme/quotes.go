@@ -12,7 +12,7 @@ import (
 // A quote is a row of the table in bench/results/README.md: dipwell's worst and
 // best ratio in some tables of one file. More is better.
 type quote struct {
-	readme   bool // README.md has it too
+	readme   string // what README.md calls it; "": it is not there
 	what     string
 	tables   string // logged or unlogged, where there are tables
 	file     string

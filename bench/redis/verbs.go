@@ -176,7 +176,7 @@ func fivePercent(rare caller) caller {
 	}
 }
 
-// over makes a contender of a call.
+// over returns a contender that makes call c of limiter l.
 func over(l *dipwell.Limiter, c caller) contender {
 	return func(ctx context.Context, key string) (bool, error) { return c(ctx, l, key) }
 }

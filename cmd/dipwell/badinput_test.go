@@ -53,7 +53,7 @@ type badCall struct {
 
 var badLimits = []string{
 	"api=5/1h,burst=20,keys=list,plans=pro:rate=600;burst=1000|staff:mode=unlimited;callable=false",
-	"other=5/1h,plans=gold:rate=9", "slots=2,algorithm=concurrency,ttl=5m",
+	"other=5/1h,plans=gold:rate=9", "slots=2,algorithm=concurrency,ttl=5m", "slide=5/1h,algorithm=sliding_window",
 	"all=5/1h,shared=true", "top=9/1h,parts=1", "two=9/1h,parent=top", "three=9/1h,parent=two", "four=9/1h,parent=three",
 }
 
@@ -164,6 +164,52 @@ func badCalls() []badCall {
 			"PUT /v1/limits/new algorithm=concurrency&burst=2&ttl=0s", "", "select dipwell.define('new', burst => 2, algorithm => 'concurrency', ttl => interval '0')", nil},
 		{"a limit whose holds have a ttl of a year", "ttl", "is not between 1ms and 31d", define("new=2,algorithm=concurrency,ttl=365d"),
 			"PUT /v1/limits/new algorithm=concurrency&burst=2&ttl=365d", "", "select dipwell.define('new', burst => 2, algorithm => 'concurrency', ttl => interval '365 days')", nil},
+		{"a sliding window of 2^26", "rate", "67108864 is not between 1 and 2^26-1", define("new=67108864/1s,algorithm=sliding_window"),
+			"PUT /v1/limits/new algorithm=sliding_window&rate=67108864&per=1s", "", "select dipwell.define('new', 67108864, '1 second', algorithm => 'sliding_window')", nil},
+		{"a sliding window of a month", "per", "is longer than 100d", define("new=5/1mo,algorithm=sliding_window"),
+			"PUT /v1/limits/new algorithm=sliding_window&rate=5&per=1mo", "", "select dipwell.define('new', 5, '1 month', algorithm => 'sliding_window')", nil},
+		{"a sliding window with a burst", "burst", "is not for a sliding window", define("new=5/1s,burst=9,algorithm=sliding_window"),
+			"PUT /v1/limits/new algorithm=sliding_window&rate=5&per=1s&burst=9", "", "select dipwell.define('new', 5, '1 second', burst => 9, algorithm => 'sliding_window')", nil},
+		{"a sliding window with debt", "max_debt", "is 0 for a sliding window", define("new=5/1s,max_debt=9,algorithm=sliding_window"),
+			"PUT /v1/limits/new algorithm=sliding_window&rate=5&per=1s&max_debt=9", "", "select dipwell.define('new', 5, '1 second', max_debt => 9, algorithm => 'sliding_window')", nil},
+		{"a sliding window of a calendar", "start", "is an offset such as 0s", define("new=5/1d,start=00:00 UTC,algorithm=sliding_window"),
+			"PUT /v1/limits/new algorithm=sliding_window&rate=5&per=1d&start=00:00+UTC", "", "select dipwell.define('new', 5, '1 day', start => '00:00 UTC', algorithm => 'sliding_window')", nil},
+		{"a sliding window that begins with a call", "start", "is an offset such as 0s", define("new=5/1d,start=first_call,algorithm=sliding_window"),
+			"PUT /v1/limits/new algorithm=sliding_window&rate=5&per=1d&start=first_call", "", "select dipwell.define('new', 5, '1 day', start => 'first_call', algorithm => 'sliding_window')", nil},
+		{"a sliding window in a tree", "parts", "is not for a sliding window", define("new=5/1d,parts=1,algorithm=sliding_window"),
+			"PUT /v1/limits/new algorithm=sliding_window&rate=5&per=1d&parts=1", "", "select dipwell.define('new', 5, '1 day', parts => 1, algorithm => 'sliding_window')", nil},
+		{"a plan of a sliding window with a burst", "plans", "is not for a sliding window", define("new=5/1d,algorithm=sliding_window,plans=pro:burst=9"),
+			"PUT /v1/limits/new algorithm=sliding_window&rate=5&per=1d&plans=pro:burst=9", "", "select dipwell.define('new', 5, '1 day', algorithm => 'sliding_window', plans => 'pro:burst=9')", nil},
+		{"an override of a sliding window with a burst", "burst", "is not for a sliding window", func(l *dipwell.Limiter) error {
+			_, err := l.SetOverride(bg, "slide", dipwell.Override{Key: "k", Burst: 9})
+			return err
+		}, "PUT /v1/limits/slide/overrides key=k&burst=9", "override set slide k --burst 9", "", nil},
+		{"a hold of a sliding window", "limit", "has neither reservations nor holds", func(l *dipwell.Limiter) error {
+			_, err := l.Hold(bg, time.Minute, "h", dipwell.Take{Limit: "slide", Key: "k", Cost: 1})
+			return err
+		}, "POST /v1/hold limit=slide&key=k&ttl=1m&id=h", "hold slide k --ttl 1m --id h", "", nil},
+		{"a reservation of a sliding window", "limit", "has neither reservations nor holds", func(l *dipwell.Limiter) error { _, err := l.Reserve(bg, "slide", "k", 1); return err },
+			"POST /v1/reserve limit=slide&key=k", "reserve slide k", "", nil},
+		{"a floor of a sliding window", "floor", "is a sliding window, which has none", take(dipwell.Take{Limit: "slide", Key: "k", Cost: 1, Floor: 1}),
+			"POST /v1/take limit=slide&key=k&floor=1", "take slide k --floor 1", "select dipwell.take('slide', 'k', floor => 1)", nil},
+		{"a ttl of a leaky bucket", "ttl", "is not for a leaky bucket, which has no holds", define("new=5/1d,algorithm=leaky_bucket,ttl=1m"),
+			"PUT /v1/limits/new algorithm=leaky_bucket&rate=5&per=1d&ttl=1m", "", "select dipwell.define('new', 5, '1 day', algorithm => 'leaky_bucket', ttl => interval '1 minute')", nil},
+		{"a ttl of a sliding window", "ttl", "is not for a sliding window, which has no holds", define("new=5/1d,algorithm=sliding_window,ttl=1m"),
+			"PUT /v1/limits/new algorithm=sliding_window&rate=5&per=1d&ttl=1m", "", "select dipwell.define('new', 5, '1 day', algorithm => 'sliding_window', ttl => interval '1 minute')", nil},
+		{"a ttl of shards", "ttl", "is not for a limit with shards, which has no holds", define("new=8/1d,shards=4,ttl=1m"),
+			"PUT /v1/limits/new rate=8&per=1d&shards=4&ttl=1m", "", "select dipwell.define('new', 8, '1 day', shards => 4, ttl => interval '1 minute')", nil},
+		{"a ttl of an adaptive limit", "ttl", "is not for an adaptive limit, which has no holds", define("new=8/1d,adaptive=floor=1;errors=2%,ttl=1m"),
+			`PUT /v1/limits/new {"rate":8,"per":"1d","adaptive":{"floor":1,"errors":"2%"},"ttl":"1m"}`, "", "select dipwell.define('new', 8, '1 day', adaptive => '{\"floor\": 1, \"errors\": \"2%\"}', ttl => interval '1 minute')", nil},
+		{"expired holds of a leaky bucket", "on_expire", "is not for a leaky bucket, which has no holds", define("new=5/1d,algorithm=leaky_bucket,on_expire=keep"),
+			"PUT /v1/limits/new algorithm=leaky_bucket&rate=5&per=1d&on_expire=keep", "", "select dipwell.define('new', 5, '1 day', algorithm => 'leaky_bucket', on_expire => 'keep')", nil},
+		{"expired holds of a sliding window", "on_expire", "is not for a sliding window, which has no holds", define("new=5/1d,algorithm=sliding_window,on_expire=keep"),
+			"PUT /v1/limits/new algorithm=sliding_window&rate=5&per=1d&on_expire=keep", "", "select dipwell.define('new', 5, '1 day', algorithm => 'sliding_window', on_expire => 'keep')", nil},
+		{"expired holds of shards", "on_expire", "is not for a limit with shards, which has no holds", define("new=8/1d,shards=4,on_expire=keep"),
+			"PUT /v1/limits/new rate=8&per=1d&shards=4&on_expire=keep", "", "select dipwell.define('new', 8, '1 day', shards => 4, on_expire => 'keep')", nil},
+		{"a sliding window's plan for children", "plans", "plan pro: callable: children is not for a sliding window, which is no parent", define("new=5/1d,algorithm=sliding_window,plans=pro:rate=9;callable=children"),
+			"PUT /v1/limits/new algorithm=sliding_window&rate=5&per=1d&plans=pro:rate=9;callable=children", "", "select dipwell.define('new', 5, '1 day', algorithm => 'sliding_window', plans => 'pro:rate=9;callable=children')", nil},
+		{"a plan of shards for children", "plans", "plan pro: callable: is false in a limit with shards", define("new=8/1d,shards=4,plans=pro:rate=9;callable=children"),
+			"PUT /v1/limits/new rate=8&per=1d&shards=4&plans=pro:rate=9;callable=children", "", "select dipwell.define('new', 8, '1 day', shards => 4, plans => 'pro:rate=9;callable=children')", nil},
 		{"a limit's name of 129 bytes", "name", "has 129 bytes; at most 128", define(strings.Repeat("n", 129) + "=1/1s"),
 			"PUT /v1/limits/" + strings.Repeat("n", 129) + " rate=1&per=1s", "", "select dipwell.define($1, 1, '1 second')", []any{strings.Repeat("n", 129)}},
 		{"a key of 513 bytes", "key", "has 513 bytes; at most 512", take(dipwell.Take{Limit: "api", Key: long, Cost: 1}),
@@ -186,6 +232,15 @@ func badCalls() []badCall {
 		{"an override until nothing", "until", "must be a time", nil, "PUT /v1/limits/api/overrides key=k&plan=pro&until=", "override set api k --plan pro --until=", "", nil},
 		{"an override of an empty plan", "plan", "is empty", nil, "PUT /v1/limits/api/overrides key=k&rate=6&plan=", "override set api k --rate 6 --plan=", "", nil},
 		{"an override of an empty rate", "rate", "", nil, "PUT /v1/limits/api/overrides key=k&plan=pro&rate=", "override set api k --plan pro --rate=", "", nil},
+		{"a start of a bucket's override", "start", "is for windows and intervals", override(dipwell.Override{Key: "k", Start: "0s"}),
+			"PUT /v1/limits/api/overrides key=k&start=0s", "override set api k --start 0s", "select dipwell.override('api', 'k', start => '0s')", nil},
+		{"a start of an override that ends", "start", "stands only in an override without an end", override(dipwell.Override{Key: "k", Start: "0s", Until: 9e15}),
+			"PUT /v1/limits/api/overrides key=k&start=0s&until=2255-01-01T00:00:00Z", "override set api k --start 0s --until 2255-01-01T00:00:00Z",
+			"select dipwell.override('api', 'k', start => '0s', until => '2255-01-01')", nil},
+		{"an override of an empty start", "start", "is empty", nil, "PUT /v1/limits/api/overrides key=k&rate=6&start=", "override set api k --rate 6 --start=",
+			"select dipwell.override('api', 'k', rate => 6, start => '')", nil},
+		{"windows of a month that begin with a call", "start", "first_call needs a per of a fixed length such as 30d, not 1mo", define("new=5/1mo,algorithm=fixed_window,start=first_call"),
+			"PUT /v1/limits/new rate=5&per=1mo&algorithm=fixed_window&start=first_call", "", "select dipwell.define('new', 5, interval '1 month', algorithm => 'fixed_window', start => 'first_call')", nil},
 		{"an override per nothing", "per", "", nil, "PUT /v1/limits/api/overrides key=k&rate=6&per=", "override set api k --rate 6/", "", nil},
 		{"an owner of 257 bytes", "owner", "has 257 bytes; at most 256", func(l *dipwell.Limiter) error {
 			_, err := l.Define(bg, dipwell.Limit{Name: "new", Rate: 1, Period: time.Second}, strings.Repeat("o", 257))

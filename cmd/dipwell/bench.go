@@ -3,13 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	mathrand "math/rand/v2"
+	"math/rand/v2"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,20 +20,17 @@ import (
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/internal/terms"
-	"github.com/dipwell/dipwell/pgstore"
 	"github.com/dipwell/dipwell/store"
 )
 
 // BenchCmd measures a store from this machine.
 type BenchCmd struct {
-	Store         string        `placeholder:"URL" env:"DIPWELL_STORE" help:"Store to measure (default memory:)."`
-	KeySecretFile string        `placeholder:"FILE" env:"DIPWELL_KEY_SECRET_FILE" help:"Hash keys as the service does, under the secret in this file; or set DIPWELL_KEY_SECRET."`
-	Clients       int           `default:"64" placeholder:"N" help:"Concurrent clients, each without a pause between calls: 1 to 4096. Default 64."`
-	Keys          int           `default:"10000" placeholder:"N" help:"Number of keys; each call uses a random one: 1 to 1000000. Default 10000."`
-	Time          time.Duration `default:"5s" placeholder:"DURATION" help:"How long to measure, 10ms to 1h. Default 5s."`
-	Cost          int64         `default:"1" placeholder:"N" help:"Tokens of a call, 1 to 1000000. Default 1."`
-	Single        bool          `help:"Send each call separately. By default waiting calls are coalesced, as in serve."`
-	JSON          bool          `name:"json" help:"Print the report as JSON."`
+	Store   string        `placeholder:"URL" env:"DIPWELL_STORE" help:"Store to measure (default memory:)."`
+	Clients int           `default:"64" placeholder:"N" help:"Concurrent clients, each without a pause between calls: 1 to 4096. Default 64."`
+	Keys    int           `default:"10000" placeholder:"N" help:"Number of keys; each call uses a random one: 1 to 1000000. Default 10000."`
+	Time    time.Duration `default:"5s" placeholder:"DURATION" help:"How long to measure, 10ms to 1h. Default 5s."`
+	Single  bool          `help:"Send each call separately. By default waiting calls are coalesced, as in serve."`
+	JSON    bool          `name:"json" help:"Print the report as JSON."`
 }
 
 func (BenchCmd) Help() string {
@@ -54,25 +51,21 @@ const (
 	maxBenchKeys    = 1_000_000 // each may have a bucket to remove at the end
 	minBenchTime    = 10 * time.Millisecond
 	maxBenchTime    = time.Hour
-	maxBenchCost    = 1_000_000
-	singleConns     = 16                    // PostgreSQL connections with --single, unless the URL has pool_max_conns
+	singleConns     = 16                    // PostgreSQL connections with --single
 	benchWarmUp     = 10                    // calls of each client before measuring, for connections, prepared statements and plans
 	benchGrace      = 10 * time.Second      // for calls in flight at the end
 	benchPause      = 10 * time.Millisecond // after a failed call, to spare a store in trouble
-	benchCleanUp    = 30 * time.Second      // plus benchCleanUpKey for each key
-	benchCleanUpKey = 500 * time.Microsecond
+	benchCleanUp    = 10 * time.Minute      // for the buckets of all keys
+	benchResets     = 1000                  // buckets that are removed together
 )
 
 func (c *BenchCmd) check() error {
-	for _, f := range []struct {
-		name    string
-		n, most int64
-	}{{"clients", int64(c.Clients), maxBenchClients}, {"keys", int64(c.Keys), maxBenchKeys}, {"cost", c.Cost, maxBenchCost}} {
-		if f.n < 1 || f.n > f.most {
-			return fmt.Errorf("%s: %d is not between 1 and %d", f.name, f.n, f.most)
-		}
-	}
-	if c.Time < minBenchTime || c.Time > maxBenchTime {
+	switch {
+	case c.Clients < 1 || c.Clients > maxBenchClients:
+		return fmt.Errorf("clients: %d is not between 1 and %d", c.Clients, maxBenchClients)
+	case c.Keys < 1 || c.Keys > maxBenchKeys:
+		return fmt.Errorf("keys: %d is not between 1 and %d", c.Keys, maxBenchKeys)
+	case c.Time < minBenchTime || c.Time > maxBenchTime:
 		return fmt.Errorf("time: %v is not between %v and %v", c.Time, minBenchTime, maxBenchTime)
 	}
 	return knownStore(c.Store)
@@ -83,12 +76,8 @@ func (c *BenchCmd) check() error {
 // that calls find used buckets, as with real limits.
 func (c *BenchCmd) limit(name string) dipwell.Limit {
 	const most, perSecond = 8_000_000_000, 10_000_000 // calls × seconds that fit in 2^53
-	rate := int64(1)
-	for rate < c.Cost {
-		rate *= 10
-	}
 	per := min(max(int64(most/(perSecond*c.Time.Seconds())), 1), 60)
-	return dipwell.Limit{Name: name, Rate: rate, Period: time.Duration(per) * time.Second, Burst: most / per * rate, MaxDebt: dipwell.NoDebt, MaxCharge: 1}
+	return dipwell.Limit{Name: name, Rate: 1, Period: time.Duration(per) * time.Second, Burst: most / per, MaxDebt: dipwell.NoDebt, MaxCharge: 1}
 }
 
 // benchReport is what --json prints.
@@ -96,11 +85,10 @@ type benchReport struct {
 	Version     string       `json:"version"`
 	Store       string       `json:"store"`
 	Sent        string       `json:"sent"`            // single or coalesced
-	Lanes       int          `json:"lanes,omitempty"` // concurrent batches, or calls with --single; absent if equal to clients
+	Lanes       int          `json:"lanes,omitempty"` // concurrent batches
 	PerBatch    float64      `json:"calls_per_batch,omitempty"`
 	Clients     int          `json:"clients"`
 	Keys        int          `json:"keys"`
-	Cost        int64        `json:"cost"`
 	Seconds     float64      `json:"seconds"`
 	Interrupted bool         `json:"interrupted"`
 	Decisions   uint64       `json:"decisions"`
@@ -109,7 +97,7 @@ type benchReport struct {
 	Failed      uint64       `json:"failed"`          // calls that are not counted in decisions
 	Error       string       `json:"error,omitempty"` // of one of them
 	Limit       string       `json:"limit"`
-	Left        []finding    `json:"left"` // what could not be removed
+	Left        string       `json:"left,omitempty"` // what could not be removed
 }
 
 type benchLatency struct {
@@ -126,24 +114,22 @@ func (c *BenchCmd) Run(e *env) (err error) {
 	}
 	ctx, stop := signal.NotifyContext(e.ctx, syscall.SIGHUP) // when the terminal is closed, like Ctrl-C
 	defer stop()
-	here := *e
-	here.ctx, e = ctx, &here
-	b := &bench{BenchCmd: c, env: e, touched: make([]atomic.Bool, c.Keys), tally: newTally(nil)}
+	b := &bench{BenchCmd: c, ctx: ctx, tally: newTally(nil)}
 	s, err := b.open()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = s.Close() }()
-	report, err := b.measure()
-	if err != nil {
+	report, err := b.measure(newBar(e.stderr))
+	switch {
+	case err != nil:
 		return err
-	}
-	if c.JSON {
+	case c.JSON:
 		err = json.NewEncoder(e.stdout).Encode(report)
-	} else {
+	default:
 		err = report.print(e.stdout)
 	}
-	if err == nil && (report.Failed > 0 || len(report.Left) > 0) {
+	if err == nil && (report.Failed > 0 || report.Left != "") {
 		err = errRefused
 	}
 	return err
@@ -152,159 +138,122 @@ func (c *BenchCmd) Run(e *env) (err error) {
 // bench is a running benchmark.
 type bench struct {
 	*BenchCmd
-	env       *env
-	limiter   *dipwell.Limiter
-	name      string
-	lanes     int
-	tally     *tally
-	coalesced bool
-	keys      []string
-	touched   []atomic.Bool // keys that may have a row
-	clients   []*benchClient
-	stop      atomic.Bool
-	heard     atomic.Pointer[error] // last error that the store reported outside a call
+	ctx     context.Context // ends when it is interrupted
+	limiter *dipwell.Limiter
+	name    string
+	lanes   int
+	tally   *tally
+	keys    []string
+	clients []*benchClient
+	stop    atomic.Bool
+	heard   atomic.Pointer[error] // last error that the store reported outside a call
 }
-
-func (b *bench) hear(err error) { b.heard.Store(&err) }
 
 // open opens the store like serve, with --single without coalescing.
 func (b *bench) open() (*opened, error) {
-	secret, err := keySecret(b.KeySecretFile, b.KeySecretFile != "")
+	o := storeOptions{denyMaxAge: -1, tally: b.tally, report: func(err error) { b.heard.Store(&err) }}
+	if b.Single && !strings.HasPrefix(b.Store, "file:") { // which is never coalesced
+		o.once, o.single = true, int32(min(b.Clients, singleConns))
+	}
+	s, err := openStore(b.ctx, b.Store, o)
 	if err != nil {
 		return nil, err
 	}
-	o := storeOptions{denyMaxAge: -1, keySecret: secret, tally: b.tally, report: b.hear}
-	switch scheme, _, _ := strings.Cut(b.Store, ":"); {
-	case scheme == "memory" || scheme == "file" || !b.Single:
-	case strings.HasPrefix(scheme, "redis"):
-		o.once = true
-	default:
-		o.once = true
-		if b.lanes, err = b.connections(); err != nil {
-			return nil, err
-		}
-		o.single = int32(b.lanes)
-	}
-	s, err := openStore(b.env.ctx, b.Store, o)
-	if err != nil {
-		return nil, err
-	}
-	b.coalesced = s.Lanes > 0
-	b.lanes = max(b.lanes, s.Lanes)
+	b.lanes = s.Lanes
 	if b.limiter, err = dipwell.New(s.Store); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
-// connections is how many PostgreSQL gets with a statement for each call.
-// pool_max_conns in the URL replaces singleConns.
-func (b *bench) connections() (int, error) {
-	config, err := pgstore.ParseURL(b.Store)
-	if err != nil {
-		return 0, fmt.Errorf("store: %w", err)
-	}
-	if strings.Contains(config.ConnString(), "pool_max_conns") {
-		return min(b.Clients, int(config.MaxConns)), nil
-	}
-	return min(b.Clients, singleConns), nil
-}
-
 // measure defines the limit, runs the load, and removes what it has made.
-func (b *bench) measure() (r *benchReport, err error) {
-	if err = b.define(); err != nil {
+func (b *bench) measure(progress *bar) (*benchReport, error) {
+	if err := b.define(); err != nil {
 		return nil, err
 	}
-	r = &benchReport{Version: version(), Store: b.where(), Sent: "single", Lanes: b.lanes, Clients: b.Clients, Keys: b.Keys, Cost: b.Cost, Limit: b.name, Left: []finding{}}
-	if b.coalesced {
+	url, _, _ := strings.Cut(redact(b.Store), "?")
+	r := &benchReport{Version: version(), Store: url, Sent: "single", Lanes: b.lanes, Clients: b.Clients, Keys: b.Keys, Limit: b.name}
+	if b.lanes > 0 {
 		r.Sent = "coalesced"
 	}
-	err = b.load(r)
-	if r.Left = append(r.Left, b.cleanUp()...); err != nil {
-		for _, f := range r.Left { // there is no report
-			fmt.Fprintf(b.env.stderr, "dipwell: %s; %s\n", plain(f.Found), f.Advice)
-		}
+	err := b.load(r, progress)
+	if left := b.cleanUp(); left != nil {
+		r.Left = left.Error()
+		err = errors.Join(err, left)
 	}
-	return r, err
-}
-
-// where returns the URL of the store without secrets.
-func (b *bench) where() string {
-	url, _, _ := strings.Cut(redact(b.Store), "?")
-	return url
+	if r.Decisions+r.Failed > 0 {
+		return r, nil
+	}
+	return nil, err
 }
 
 // define defines the limit under an unused name. Its owner is the API, so that a
 // limit left behind can be removed through any service on the store.
 func (b *bench) define() error {
-	ctx, cancel := context.WithTimeout(b.env.ctx, defineTimeout)
+	ctx, cancel := context.WithTimeout(b.ctx, defineTimeout)
 	defer cancel()
 	for b.name == "" || b.limiter.Limit(b.name) != nil {
-		var random [2]byte // few, because stores may remember names for ever
-		_, _ = rand.Read(random[:])
-		b.name = benchName + fmt.Sprintf("%x", random)
+		b.name = benchName + fmt.Sprintf("%04x", rand.N(1<<16)) // few, because stores may remember names for ever
 	}
 	b.keys = make([]string, b.Keys)
 	for i := range b.keys {
 		b.keys[i] = "user:" + strconv.Itoa(i)
 	}
-	if _, err := b.limiter.Define(ctx, b.limit(b.name), terms.OwnerAPI); err != nil {
-		if errors.Is(err, store.ErrOutcomeUnknown) || ctx.Err() != nil {
-			return fmt.Errorf("%w; the limit %s may have been left behind", err, b.name)
-		}
-		if why := b.heard.Load(); why != nil && errors.Is(err, dipwell.ErrStore) {
-			return fmt.Errorf("%w: %w", err, *why)
-		}
-		return err
+	_, err := b.limiter.Define(ctx, b.limit(b.name), terms.OwnerAPI)
+	switch why := b.heard.Load(); {
+	case errors.Is(err, store.ErrOutcomeUnknown) || err != nil && ctx.Err() != nil:
+		return fmt.Errorf("%w; the limit %s may have been left behind", err, b.name)
+	case errors.Is(err, dipwell.ErrStore) && why != nil:
+		return fmt.Errorf("%w: %w", err, *why)
 	}
-	return nil
+	return err
 }
 
 // load runs the load and fills in the report.
-func (b *bench) load(r *benchReport) error {
-	calls, cancel := context.WithCancel(context.WithoutCancel(b.env.ctx)) // calls in flight may finish
+func (b *bench) load(r *benchReport, progress *bar) error {
+	calls, cancel := context.WithCancel(context.WithoutCancel(b.ctx)) // calls in flight may finish
 	defer cancel()
-	b.clients = make([]*benchClient, b.Clients)
-	for i := range b.clients {
-		b.clients[i] = &benchClient{bench: b, random: mathrand.New(mathrand.NewPCG(uint64(i), mathrand.Uint64()))}
+	for range b.Clients {
+		b.clients = append(b.clients, &benchClient{bench: b})
 	}
 	halt := func() {
 		b.stop.Store(true)
 		time.AfterFunc(benchGrace, cancel)
 	}
-	defer context.AfterFunc(b.env.ctx, halt)()
+	defer context.AfterFunc(b.ctx, halt)()
 	if err := b.eachClient(func(c *benchClient) error { return c.warm(calls) }); err != nil {
 		return err
 	}
 	if b.stop.Load() {
 		return errors.New("interrupted before anything was measured")
 	}
-	batches, coalesced := b.sent()
+	batches, coalesced := b.tally.batches.Load(), b.tally.calls.Load()
 	start := time.Now()
-	timer := time.AfterFunc(b.Time, halt)
-	defer timer.Stop()
-	hide := b.progress(start)
-	_ = b.eachClient(func(c *benchClient) error { c.call(calls, start); return nil })
-	took := time.Since(start)
-	hide()
+	defer time.AfterFunc(b.Time, halt).Stop()
+	_ = b.eachClient(func(c *benchClient) error {
+		c.call(calls, start, func(since time.Duration) {
+			if c == b.clients[0] {
+				progress.show("measuring", int64(since), int64(b.Time))
+			}
+		})
+		return nil
+	})
+	progress.finish()
 	var times bounded.Histogram
 	for _, c := range b.clients {
 		times.Add(&c.times)
-		if r.Failed += c.failed.Load(); c.err != nil {
+		if r.Failed += c.failed; c.err != nil {
 			r.Error = c.err.Error()
 		}
 	}
-	if n, calls := b.sent(); n > batches {
-		r.PerBatch = float64(calls-coalesced) / float64(n-batches)
+	if n := b.tally.batches.Load() - batches; n > 0 {
+		r.PerBatch = float64(b.tally.calls.Load()-coalesced) / float64(n)
 	}
-	r.Seconds, r.Interrupted = took.Seconds(), b.env.ctx.Err() != nil
-	r.Decisions, r.PerSecond = uint64(times.Count), float64(times.Count)/took.Seconds()
+	r.Seconds, r.Interrupted = time.Since(start).Seconds(), b.ctx.Err() != nil
+	r.Decisions, r.PerSecond = uint64(times.Count), float64(times.Count)/r.Seconds
 	r.Latency = benchLatency{times.Percentile(50), times.Percentile(90), times.Percentile(99), bounded.Micro(times.Most)}
 	return nil
 }
-
-// sent returns how many calls have been coalesced, in how many batches.
-func (b *bench) sent() (batches, calls uint64) { return b.tally.batches.Load(), b.tally.calls.Load() }
 
 // eachClient calls do for all clients concurrently. It returns the first error.
 func (b *bench) eachClient(do func(*benchClient) error) error {
@@ -314,34 +263,23 @@ func (b *bench) eachClient(do func(*benchClient) error) error {
 		wg.Go(func() { errs[i] = do(c) })
 	}
 	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(errs...)
 }
 
 // benchClient calls the store without a pause.
 type benchClient struct {
 	*bench
-	random   *mathrand.Rand
 	decision dipwell.Decision
 	times    bounded.Histogram
-	err      error         // of a call that failed
-	done     atomic.Uint64 // for the progress line
-	failed   atomic.Uint64
+	failed   uint64
+	err      error // of a call that failed
 }
 
 var errNotAdmitted = errors.New("refused, although the limit should allow every call")
 
 func (c *benchClient) take(ctx context.Context) error {
-	i := c.random.IntN(len(c.keys))
-	if !c.touched[i].Load() { // a write at each call would contend for the cache line
-		c.touched[i].Store(true)
-	}
 	d := &c.decision
-	err := c.limiter.Do(ctx, d, store.VerbTake, dipwell.Take{Limit: c.name, Key: c.keys[i], Cost: c.Cost})
+	err := c.limiter.Do(ctx, d, store.VerbTake, dipwell.Take{Limit: c.name, Key: c.keys[rand.IntN(len(c.keys))], Cost: 1})
 	switch {
 	case err != nil:
 		return err
@@ -353,135 +291,90 @@ func (c *benchClient) take(ctx context.Context) error {
 	return nil
 }
 
-func (c *benchClient) warm(ctx context.Context) error {
-	for range benchWarmUp {
-		if c.stop.Load() {
-			return nil
-		}
-		if err := c.take(ctx); err != nil {
-			return err
-		}
+func (c *benchClient) warm(ctx context.Context) (err error) {
+	for n := 0; n < benchWarmUp && err == nil && !c.stop.Load(); n++ {
+		err = c.take(ctx)
 	}
-	return nil
+	return err
 }
 
 // call runs the load of a client. It reads the clock once per call: a call lasts
 // from the end of the previous one.
-func (c *benchClient) call(ctx context.Context, start time.Time) {
+func (c *benchClient) call(ctx context.Context, start time.Time, progress func(since time.Duration)) {
 	last := time.Since(start)
 	for !c.stop.Load() {
 		if err := c.take(ctx); err != nil {
 			c.err = err
-			c.failed.Add(1)
+			c.failed++
 			time.Sleep(benchPause)
 			last = time.Since(start)
 			continue
 		}
 		now := time.Since(start)
 		c.times.Record(now - last)
-		c.done.Store(uint64(c.times.Count))
+		progress(now)
 		last = now
 	}
 }
 
-// progress shows the progress on a terminal until hide is called.
-func (b *bench) progress(start time.Time) (hide func()) {
-	f := b.env.stderr.terminal()
-	if f == nil {
-		return func() {}
-	}
-	end := make(chan struct{})
-	var done sync.WaitGroup
-	done.Go(func() {
-		tick := time.NewTicker(min(time.Second, max(b.Time/5, minBenchTime)))
-		defer tick.Stop()
-		for {
-			select {
-			case <-end:
-				fmt.Fprint(f, "\r\x1b[K")
-				return
-			case <-tick.C:
-				fmt.Fprint(f, "\r"+b.line(time.Since(start))+"\x1b[K")
-			}
-		}
-	})
-	return func() { close(end); done.Wait() }
-}
-
-func (b *bench) line(since time.Duration) string {
-	var n, failed uint64
-	for _, c := range b.clients {
-		n, failed = n+c.done.Load(), failed+c.failed.Load()
-	}
-	return fmt.Sprintf("%v of %v: %.0f decisions/s, %s", since.Round(100*time.Millisecond), b.Time, float64(n)/since.Seconds(), howMany(failed, "error"))
-}
-
-// cleanUp removes the rows, then the limit, and returns what it could not remove. It
-// continues after the first signal; a second one kills the program.
-func (b *bench) cleanUp() (left []finding) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.env.ctx), benchCleanUp+time.Duration(b.Keys)*benchCleanUpKey)
+// cleanUp removes the buckets and the limit. It continues after the first signal; a
+// second one kills the program.
+func (b *bench) cleanUp() error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.ctx), benchCleanUp)
 	defer cancel()
-	var next atomic.Int64
-	var failed atomic.Bool
-	err := b.eachClient(func(c *benchClient) error {
-		for i := next.Add(1) - 1; i < int64(len(b.keys)) && !failed.Load(); i = next.Add(1) - 1 {
-			if !b.touched[i].Load() {
-				continue
-			}
-			if err := b.limiter.Do(ctx, &c.decision, store.VerbReset, dipwell.Take{Limit: b.name, Key: b.keys[i]}); err != nil {
-				failed.Store(true) // do not wait for a store that is down at each key
+	err := b.reset(ctx)
+	if err != nil {
+		err = fmt.Errorf("buckets of limit %s are left: %w; once the limit is gone, sweeps delete them, and in Redis they expire", b.name, timeoutError(err))
+	}
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(b.ctx), defineTimeout)
+	defer cancel()
+	if bad := b.limiter.Drop(ctx, b.name, terms.OwnerAPI); bad != nil && !errors.Is(bad, dipwell.ErrUnknownLimit) { // unless somebody else removed it
+		err = errors.Join(err, fmt.Errorf("limit %[1]s is left: %[2]w; remove it through a service on this store: curl -X DELETE localhost:8080/v1/limits/%[1]s", b.name, timeoutError(bad)))
+	}
+	return err
+}
+
+// reset removes the buckets of all keys, and stops at the first error.
+func (b *bench) reset(ctx context.Context) error {
+	def := b.limiter.Limit(b.name)
+	for keys := range slices.Chunk(b.keys, benchResets) {
+		var batch store.Batch
+		for _, key := range keys {
+			batch.Groups = append(batch.Groups, store.Group{Ops: []store.Op{{Def: def, Key: key, Verb: store.VerbReset}}})
+		}
+		if err := b.limiter.Store().Apply(ctx, &batch); err != nil {
+			return err
+		}
+		for i := range batch.Groups {
+			if err := batch.Groups[i].Err; err != nil {
 				return err
 			}
 		}
-		return nil
-	})
-	if err != nil {
-		left = append(left, finding{verdictWarning, "clean-up", fmt.Sprintf("buckets of limit %s are left: %v", b.name, timeoutError(err)),
-			"once the limit is gone they mean nothing; sweeps delete them in PostgreSQL and in files, in Redis they expire"})
 	}
-	if err := b.drop(); err != nil {
-		left = append(left, finding{verdictProblem, "clean-up", fmt.Sprintf("limit %s is left: %v", b.name, timeoutError(err)),
-			"remove it through a service on this store: curl -X DELETE localhost:8080/v1/limits/" + b.name})
-	}
-	return left
-}
-
-func (b *bench) drop() error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.env.ctx), defineTimeout)
-	defer cancel()
-	err := b.limiter.Drop(ctx, b.name, terms.OwnerAPI)
-	if errors.Is(err, dipwell.ErrUnknownLimit) {
-		return nil // removed by somebody else
-	}
-	return err
+	return nil
 }
 
 // print prints the report for people.
 func (r *benchReport) print(w io.Writer) error {
 	var s strings.Builder
-	fmt.Fprintf(&s, "dipwell %s, store %s\n", r.Version, plain(r.Store))
-	fmt.Fprintf(&s, "clients %d, keys %d, cost %d, %.2f s", r.Clients, r.Keys, r.Cost, r.Seconds)
+	fmt.Fprintf(&s, "dipwell %s, store %s\nclients %d, keys %d, %.2f s", r.Version, plain(r.Store), r.Clients, r.Keys, r.Seconds)
 	if r.Interrupted {
 		s.WriteString(", interrupted")
 	}
-	switch {
-	case r.Sent == "coalesced":
-		fmt.Fprintf(&s, "\nsent        coalesced, lanes %d, %.1f calls a batch\n", r.Lanes, r.PerBatch)
-	case r.Lanes > 0:
-		fmt.Fprintf(&s, "\nsent        single, connections %d\n", r.Lanes)
-	default:
-		s.WriteString("\nsent        single\n")
+	fmt.Fprintf(&s, "\nsent        %s", r.Sent)
+	if r.Lanes > 0 {
+		fmt.Fprintf(&s, ", lanes %d, %.1f calls a batch", r.Lanes, r.PerBatch)
 	}
-	fmt.Fprintf(&s, "decisions   %d, %.0f/s\n", r.Decisions, r.PerSecond)
+	fmt.Fprintf(&s, "\ndecisions   %d, %.0f/s\n", r.Decisions, r.PerSecond)
 	if r.Decisions > 0 {
 		fmt.Fprintf(&s, "latency     p50 %v, p90 %v, p99 %v, max %v\n", short(r.Latency.P50), short(r.Latency.P90), short(r.Latency.P99), short(r.Latency.Max))
 	}
 	fmt.Fprintf(&s, "errors      %d\n", r.Failed)
 	if r.Failed > 0 {
-		fmt.Fprintf(&s, "%22s %s\n", "such as", plain(r.Error))
+		fmt.Fprintf(&s, "such as     %s\n", plain(r.Error))
 	}
-	for _, f := range r.Left {
-		fmt.Fprintf(&s, "%-8s %-13s %s\n%22s %s\n", f.Verdict, f.Check, plain(f.Found), "→", f.Advice)
+	if r.Left != "" {
+		fmt.Fprintf(&s, "left        %s\n", r.Left)
 	}
 	_, err := io.WriteString(w, s.String())
 	return err

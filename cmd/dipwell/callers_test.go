@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -42,10 +44,10 @@ func TestServeCallers(t *testing.T) {
   - {name: desk, token_sha256: %s, role: support}
 open_listeners: [admin]
 limits: [{name: api, rate: 9, per: 1h, auth: true}, {name: other, rate: 9, per: 1h}]
-`, at("web"), role, sum("desk-1"))
+`, at("web"), role, sum("desk-1-of-16-bytes"))
 	}
-	save("web", "web-1\n")
-	save("desk", "desk-1\n")
+	save("web", "web-1-of-16-bytes\n")
+	save("desk", "desk-1-of-16-bytes\n")
 	save("conf", file("use"))
 	p := start(t, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--config", at("conf"), "--log-refusals", "1000")
 	p.stderr.wait(t, `warning: callers\[0\]\.limits\[1\]: caller web may name the limit gone, which does not exist`)
@@ -72,40 +74,40 @@ limits: [{name: api, rate: 9, per: 1h, auth: true}, {name: other, rate: 9, per: 
 	}
 	take, limits := p.url+"/v1/take?limit=api&key=k&cost=0", p.url+"/v1/limits"
 	want("", "POST", take, 401)
-	want("web-1", "POST", take, 200)
-	want("web-1", "POST", p.url+"/v1/take?limit=other&key=k", 403)
-	want("web-1", "GET", limits, 403)
-	want("desk-1", "GET", limits, 200)
+	want("web-1-of-16-bytes", "POST", take, 200)
+	want("web-1-of-16-bytes", "POST", p.url+"/v1/take?limit=other&key=k", 403)
+	want("web-1-of-16-bytes", "GET", limits, 403)
+	want("desk-1-of-16-bytes", "GET", limits, 200)
 	want("", "GET", p.url+"/healthz", 200)
-	want("web-1", "POST", p.url+"/v1/auth?limit=api&key=k", 403) // only the admin listener is open
+	want("web-1-of-16-bytes", "POST", p.url+"/v1/auth?limit=api&key=k", 403) // only the admin listener is open
 	want("", "POST", p.admin+"/v1/auth?limit=api&key=k", 200)
 
 	checkCallersGRPC(t, p.stdout.wait(t, `serving gRPC on (\S+)\n`)[1])
 	checkCallersCLI(t, p, at("desk"))
 
-	save("web", "web-2\n")
-	want("web-2", "POST", take, 200)
-	want("web-1", "POST", take, 401)
-	for _, bad := range [][2]string{{"", `callers\[0\].token_file: \S+ is empty`}, {"a\nb", "more than one line"}, {"desk-1", `callers\[1\].token_sha256: the token is that of caller web too`}} {
+	save("web", "web-2-of-16-bytes\n")
+	want("web-2-of-16-bytes", "POST", take, 200)
+	want("web-1-of-16-bytes", "POST", take, 401)
+	for _, bad := range [][2]string{{"", `callers\[0\].token_file: \S+ is empty`}, {"a\nb", "more than one line"}, {"desk-1-of-16-bytes", `callers\[1\].token_sha256: the token is that of caller web too`}} {
 		save("web", bad[0])
 		p.stderr.wait(t, bad[1]+`(?s:.*)the last good tokens stay in force`)
 	}
-	want("web-2", "POST", take, 200)
-	save("web", "web-3\n")
-	want("web-3", "POST", take, 200)
+	want("web-2-of-16-bytes", "POST", take, 200)
+	save("web", "web-3-of-16-bytes\n")
+	want("web-3-of-16-bytes", "POST", take, 200)
 	save("conf", strings.Replace(file("use"), "role: use", "role: usr", 1))
 	p.stderr.wait(t, `conf:2: callers\[0\].role: "usr" is not one of`)
-	want("web-3", "POST", take, 200)
+	want("web-3-of-16-bytes", "POST", take, 200)
 	save("conf", file("read"))
-	want("web-3", "POST", take, 403)
+	want("web-3-of-16-bytes", "POST", take, 403)
 	save("conf", "limits: [{name: api, rate: 9, per: 1h, auth: true}]\n") // maybe cut off
-	p.stderr.wait(t, `callers: are missing; callers: \[\] says that anybody may call\n(?s:.*)the last good configuration stays in force`)
+	p.stderr.wait(t, `/conf: callers: are missing; callers: \[\] says that anybody may call\n(?s:.*)the last good configuration stays in force`)
 	want("", "POST", take, 401)
 	save("conf", "callers: []\nlimits: [{name: api, rate: 9, per: 1h, auth: true}]\n")
 	want("", "POST", take, 200)
 	must(t, p.end(syscall.SIGTERM))
 	for _, out := range []*lines{p.stdout, p.stderr} {
-		if text := out.all.String(); strings.Contains(text, "web-1") || strings.Contains(text, "web-2") || strings.Contains(text, "desk-1") || strings.Contains(text, sum("desk-1")) {
+		if text := out.all.String(); strings.Contains(text, "web-1-of-16-bytes") || strings.Contains(text, "web-2-of-16-bytes") || strings.Contains(text, "desk-1-of-16-bytes") || strings.Contains(text, sum("desk-1-of-16-bytes")) {
 			t.Errorf("a token is in the log:\n%s", text)
 		}
 	}
@@ -142,7 +144,7 @@ func checkCallersCLI(t *testing.T, p *process, token string) {
 		}
 	}
 	t.Setenv("DIPWELL_ADMIN_TOKEN", "another")
-	t.Setenv("DIPWELL_TOKEN", "desk-1")
+	t.Setenv("DIPWELL_TOKEN", "desk-1-of-16-bytes")
 	if code, out, stderr := program(t, "audit", "--server", p.admin); code != 0 || !strings.Contains(out, "desk") {
 		t.Error(code, out, stderr)
 	}
@@ -176,12 +178,15 @@ func TestOpenGRPC(t *testing.T) {
 func TestCheckCallers(t *testing.T) {
 	dir := t.TempDir()
 	conf, token := filepath.Join(dir, "conf"), filepath.Join(dir, "token")
+	const sixteen = "0123456789abcdef"
 	for _, tc := range []struct{ token, callers, says string }{
-		{"a", "{name: a, token_file: " + token + "}", ""},
+		{sixteen, "{name: a, token_file: " + token + "}", ""},
+		{sixteen[1:], "{name: a, token_file: " + token + "}", "callers[0].token_file: the token in " + token + " has 15 bytes; it must have 16 to 256"},
+		{strings.Repeat("a", 257), "{name: a, token_file: " + token + "}", "has 257 bytes"},
 		{"", "{name: a, token_file: " + token + "}", "callers[0].token_file: " + token + " is empty"},
-		{"a", "{name: a, token_file: " + token + "}, {name: b, token_file: " + token + "}", "callers[1].token_file: the token is that of caller a too"},
-		{"a", "{name: a, token_sha256: " + sum("b") + "}, {name: b, token_sha256: " + strings.ToUpper(sum("b")) + "}", "callers[1].token_sha256: the token is that of caller a too"},
-		{"a", "{name: a, token_file: " + token + "}, {name: b, token_sha256: " + sum("a") + "}", "callers[1].token_sha256: the token is that of caller a too"},
+		{sixteen, "{name: a, token_file: " + token + "}, {name: b, token_file: " + token + "}", "callers[1].token_file: the token is that of caller a too"},
+		{"", "{name: a, token_sha256: " + sum("b") + "}, {name: b, token_sha256: " + strings.ToUpper(sum("b")) + "}", "callers[1].token_sha256: the token is that of caller a too"},
+		{sixteen, "{name: a, token_file: " + token + "}, {name: b, token_sha256: " + sum(sixteen) + "}", "callers[1].token_sha256: the token is that of caller a too"},
 	} {
 		must(t, os.WriteFile(token, []byte(tc.token), 0o600))
 		must(t, os.WriteFile(conf, []byte("limits: []\ncallers: ["+tc.callers+"]\n"), 0o600))
@@ -208,6 +213,33 @@ func TestCheckCallers(t *testing.T) {
 	if code, _, stderr := program(t, "config", "check", conf); code != 2 || !strings.Contains(stderr, "open_listeners: there is no listener grpc") {
 		t.Error(code, stderr)
 	}
+}
+
+// A token's file without a newline at its end counts once it has been unchanged for a while.
+func TestTokenHalfWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "token")
+	save := func(text string) { must(t, os.WriteFile(path, []byte(text), 0o600)) }
+	synctest.Test(t, func(t *testing.T) {
+		for _, tc := range []struct {
+			first, then string
+			want        bool
+			after       time.Duration
+		}{
+			{"0123456789abcdef\n", "", true, 0},
+			{"0123456789abcdef", "0123456789abcdef", true, tokenRest},
+			{"0123456789abcdef", "0123456789abcdef0123\n", false, tokenRest},
+		} {
+			save(tc.first)
+			began, got := time.Now(), make(chan bool)
+			go func() { got <- written(t.Context(), []string{path}) }()
+			if synctest.Wait(); tc.after > 0 {
+				save(tc.then)
+			}
+			if ok := <-got; ok != tc.want || time.Since(began) != tc.after {
+				t.Errorf("%q, then %q: %v after %v", tc.first, tc.then, ok, time.Since(began))
+			}
+		}
+	})
 }
 
 // at is a listener that says it has an address.

@@ -45,6 +45,7 @@ type declared struct {
 type declaredLimit struct {
 	dipwell.Limit
 	owner string
+	line  int // of the file; 0 for one of the flags
 }
 
 // declare defines the limits of settings in the store. It does nothing if the file
@@ -89,10 +90,10 @@ func fileOwner(f *config.File) terms.FileOwner {
 // declared returns the limits of the flags and of the file, with their owners.
 func (s *settings) declared(file terms.FileOwner) (out []declaredLimit) {
 	for _, l := range s.FlagLimits {
-		out = append(out, declaredLimit{l, store.OwnerCode})
+		out = append(out, declaredLimit{l, store.OwnerCode, 0})
 	}
-	for _, l := range s.Limits {
-		out = append(out, declaredLimit{l, file.String()})
+	for i, l := range s.Limits {
+		out = append(out, declaredLimit{l, file.String(), s.Lines[i]})
 	}
 	return out
 }
@@ -119,21 +120,42 @@ func (d *declared) define(file terms.FileOwner, limits []declaredLimit) error {
 		}
 		f, fromFile := terms.ParseFileOwner(def.Owner)
 		if fromFile && f.Name != file.Name && def.Owner != terms.OwnerFile {
-			return &terms.OwnerError{Limit: l.Name, Owner: def.Owner}
+			return d.inFile(l, &terms.OwnerError{Limit: l.Name, Owner: def.Owner})
 		}
 		if fromFile && f.Digest != "" && f.Digest != file.Digest && f.Digest != d.file.Digest && def.Differs(l.Limit) != nil {
 			others = append(others, l.Name)
 		}
 	}
-	for _, l := range store.ParentsFirst(limits, func(l *declaredLimit) *store.Limit { return &l.Limit }) {
+	ordered := store.ParentsFirst(limits, func(l *declaredLimit) *store.Limit { return &l.Limit })
+	// First the limits that are new or have changed, because the owner of a file, which has a
+	// digest, differs for all its limits.
+	slices.SortStableFunc(ordered, func(a, b declaredLimit) int { return cmp.Compare(d.rank(&a), d.rank(&b)) })
+	for _, l := range ordered {
 		if err := d.defineOne(l); err != nil {
-			return err
+			return d.inFile(l, err)
 		}
 	}
 	if len(others) > 0 {
 		d.warn("%s replaces limits that another file of owner %s had defined: %s", d.path, file.Name, names(others))
 	}
 	return nil
+}
+
+// rank is 1 for a limit that the store has already, perhaps of another owner.
+func (d *declared) rank(l *declaredLimit) int {
+	if old := d.limiter.Limit(l.Name); old != nil && old.Limit == l.Limit {
+		return 1
+	}
+	return 0
+}
+
+// inFile says of a limit that the store refuses in which line of the file it is. An unchanged
+// file may be refused because of an override, which the file does not show.
+func (d *declared) inFile(l declaredLimit, err error) error {
+	if l.line == 0 {
+		return err
+	}
+	return fmt.Errorf("%s:%d: %w", d.path, l.line, err)
 }
 
 func (d *declared) defineOne(l declaredLimit) error {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,7 +8,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -267,13 +268,9 @@ func TestFileChangesBeforeItIsWatched(t *testing.T) {
 // A file is watched before it is read, so that a change in between is not missed.
 func TestFilesAreWatchedBeforeTheyAreRead(t *testing.T) {
 	s := &service{env: &env{ctx: t.Context()}, logger: &logger{to: io.Discard}}
-	var change func()
-	watch := func(_ context.Context, _ string, changed func()) error {
-		change = changed
-		return nil
-	}
+	var changed atomic.Bool
 	reloaded := make(chan struct{})
-	must(t, s.follow(watch, func() error { change(); return nil }, func() { close(reloaded) }, "file"))
+	must(t, s.follow(t.Context(), func() string { return strconv.FormatBool(changed.Load()) }, func() error { changed.Store(true); return nil }, func() { close(reloaded) }, "file"))
 	<-reloaded
 }
 
@@ -337,6 +334,24 @@ func TestServeFileEmptyForAMoment(t *testing.T) {
 	}
 }
 
+// A limit to which an override does not fit is refused with the file, the limit and the key.
+func TestServeUnfit(t *testing.T) {
+	for name, url := range sharedStores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "dipwell.yaml")
+			text := limitsOf("", "api=5")
+			must(t, os.WriteFile(file, []byte(strings.Replace(text, "}", ", plans: {pro: {rate: 50}}}", 1)), 0o600))
+			p := start(t, "--listen", "127.0.0.1:0", "--store", url(t), "--config", file)
+			if code, _, stderr := program(t, "override", "set", "api", "k", "--plan", "pro", "--server", p.url); code != 0 {
+				t.Fatal(stderr)
+			}
+			must(t, os.WriteFile(file, []byte(text), 0o600))
+			p.stderr.wait(t, `dipwell.yaml:2: limit api: plans: plan pro is missing, and an override gives it \(the override of key "k"(?s:.*)the last good configuration stays in force`)
+		})
+	}
+}
+
 // The files of two services differ.
 func TestServeDrift(t *testing.T) {
 	for name, url := range sharedStores {
@@ -392,7 +407,7 @@ func TestServeDrift(t *testing.T) {
 			gauge(old, "2")
 			other := filepath.Join(dir, "other.yaml")
 			must(t, os.WriteFile(other, []byte(limitsOf("owner: billing\n", "y=1", "x=1")), 0o600))
-			if code, _, stderr := program(t, "serve", "--listen", "127.0.0.1:0", "--store", store, "--config", other); code != 2 || !strings.Contains(stderr, "limit x belongs to the configuration file of owner main and") {
+			if code, _, stderr := program(t, "serve", "--listen", "127.0.0.1:0", "--store", store, "--config", other); code != 2 || !strings.Contains(stderr, ".yaml:4: limit x belongs to the configuration file of owner main and") {
 				t.Error(code, stderr)
 			}
 			if status, body := do(t, "GET", one.url+"/v1/limits/x", ""); status != 200 || !strings.Contains(body, `"owner":"file"`) {

@@ -38,7 +38,7 @@ var elsewhere = map[string]string{
 	"node":           "make clients runs it",
 	"npx":            "make clients runs it",
 	"psql":           "TestClients in examples and pgstore's TestDocs run the same statements",
-	"python3":        "TestClients in examples runs the clients; internal/ui's TestStatic serves the same files as http.server",
+	"python3":        "TestPython in examples runs the programs; internal/ui's TestStatic serves the same files as http.server",
 	"ruby":           "TestClients in examples runs it",
 	"sqlite3":        "not installed by CI; filestore reads the view",
 	"traefik":        "not packaged by Debian",
@@ -53,6 +53,7 @@ limits:
   - {name: requests, rate: 60, per: 1m}
   - {name: tokens, rate: 100000, per: 1m}
   - {name: login-account, rate: 5, per: 15m}
+  - {name: failed-logins, rate: 5, per: 15m, block: 15m}
   - {name: login-address, rate: 50, per: 1h}
   - {name: sign-ups, rate: 100, per: 1h, shared: true}
   - {name: session, rate: 10, per: 1m}
@@ -133,7 +134,7 @@ func documented(t *testing.T, p *process, dir, line string) bool {
 	cmd := exec.Command("sh", "-c", strings.Replace(line, "make;", "true;", 1))
 	cmd.Dir = "../.."
 	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "DIPWELL_SERVER="+p.url, "N=1", "USER=ann")
-	for _, out := range []string{"> dipwell.json", "> audit.ndjson", "--plot docs/img/replay.svg"} {
+	for _, out := range []string{"> dipwell.json", "> audit.ndjson", "--plot docs/img/replay.svg", "--plot docs/img/sliding.svg"} {
 		option, name, _ := strings.Cut(out, " ")
 		cmd.Args[2] = strings.ReplaceAll(cmd.Args[2], out, option+" "+filepath.Join(dir, filepath.Base(name)))
 	}

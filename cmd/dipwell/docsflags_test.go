@@ -10,8 +10,8 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// ofOthers are flags of other programs that pages name: of pg_dump, and of the simulator.
-var ofOthers = map[string]bool{"exclude-table-data": true, "no-unlogged-table-data": true,
+// ofOthers are flags of other programs that pages name: of pg_dump, Alembic and the simulator.
+var ofOthers = map[string]bool{"exclude-table-data": true, "no-unlogged-table-data": true, "sql": true,
 	"faults": true, "seed": true, "seeds": true, "steps": true}
 
 // TestDocFlags checks that the flags in the text of README.md and docs/ are flags of

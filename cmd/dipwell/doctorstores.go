@@ -174,7 +174,7 @@ func (x *examination) postgresHealth(c *pgstore.Condition) {
 func (x *examination) postgresTrust(c *pgstore.Condition) {
 	x.judge(len(c.Untrusted) > 0, verdictProblem, "owner", "find out what they have done; then drop what is not yours, give it to "+c.Owner+", or revoke the right",
 		"others can run code with the rights of %s and of every caller: %s", "the schemas and everything in them belong to %s%s", c.Owner, strings.Join(c.Untrusted, "; "))
-	x.judge(len(c.RoleLacks) > 0, verdictProblem, "rights", fmt.Sprintf("alter table NAME disable row level security; for rights run as %s: dipwell migrate print --from %d | psql -1", c.Owner, pgstore.SchemaVersion),
+	x.judge(len(c.RoleLacks) > 0, verdictProblem, "rights", fmt.Sprintf("alter table NAME disable row level security; for rights run as %s: select dipwell_internal.grant_roles()", c.Owner),
 		"services would fail: %s", "dipwell_service and dipwell_admin have what services need%s", strings.Join(c.RoleLacks, "; "))
 	if len(c.Lacks) > 0 && !c.Super {
 		x.warn("rights", "grant dipwell_service to it, if a service connects as it", "%s could not decide: %s", c.User, strings.Join(c.Lacks, "; "))
@@ -186,7 +186,7 @@ func (x *examination) postgresRoles(c *pgstore.Condition) {
 	if c.Portable { // tables without roles
 		own = "connect the service as a role of its own with rights on the tables of the schema dipwell"
 	} else {
-		x.judge(len(c.MissingRoles) > 0, verdictWarning, "roles", fmt.Sprintf("create those that the server does not have, then run as the owner of the schema: dipwell migrate print --from %d | psql -1; or grant by hand", pgstore.SchemaVersion),
+		x.judge(len(c.MissingRoles) > 0, verdictWarning, "roles", "create those that the server does not have, then run as the owner of the schema: select dipwell_internal.grant_roles()",
 			"missing, or without rights on the schema: %s", "dipwell_app, dipwell_service and dipwell_admin are there%s", strings.Join(c.MissingRoles, ", "))
 	}
 	if c.Schema == pgstore.SchemaVersion && !c.Portable {

@@ -54,7 +54,8 @@ func (s *service) startRLS() (err error) {
 	if s.rls, err = s.rateLimits(); err != nil || s.started.RLSConfig == "" {
 		return err
 	}
-	return s.follow(rls.Watch, s.readRLS, s.reloadRLS, s.started.RLSConfig)
+	path := s.started.RLSConfig
+	return s.follow(s.env.ctx, func() string { return rls.Content(path) }, s.readRLS, s.reloadRLS, path)
 }
 
 func loadRLS(f *config.File) (*rls.Rules, error) {
@@ -122,7 +123,7 @@ func (s *service) serve(listeners []server.Listener) error {
 		pb.RegisterRateLimitServiceServer(r, &boundedRLS{s.rls, s.server})
 	}, s.grpcOptions()...)
 	s.warnIfOpen("grpc", l)
-	s.logListening("serving gRPC", l.Addr().String())
+	s.logListening("serving gRPC", l.Addr().String(), "")
 	var wg sync.WaitGroup
 	var errs [2]error
 	wg.Go(func() {

@@ -59,7 +59,7 @@ func TestEachLineIsText(t *testing.T) {
 	file, write := configFile(t)
 	write("limits:\n  - {name: login, rate: 1, per: 1d, burst: 1}\n")
 	p := start(t, "--config", file, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--log-refusals", "5")
-	p.stdout.wait(t, `serving admin calls on (\S+)\n`)
+	p.stdout.wait(t, `serving admin calls on (\S+) \(page: \S+/ui/\)\n`)
 	post(t, p.url+"/v1/take", "limit=login&key=a")
 	post(t, p.url+"/v1/take", "limit=login&key=a")
 	p.stderr.wait(t, `dipwell: refused limit=login cost=1 source=store key=\S+ retry_after=\S+\n`)

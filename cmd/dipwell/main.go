@@ -20,33 +20,34 @@ import (
 
 // commands are the subcommands, each in a file of its own.
 type commands struct {
-	Serve    ServeCmd    `cmd:"" help:"Run the service over HTTP and gRPC, or a rate-limiting reverse proxy."`
-	Take     TakeCmd     `cmd:"" help:"Take tokens, all or none."`
-	Check    CheckCmd    `cmd:"" help:"Answer like take, but change nothing."`
-	TakeUpTo TakeUpToCmd `cmd:"" help:"Take as many tokens as are free, up to --cost."`
-	Reserve  ReserveCmd  `cmd:"" help:"Take tokens in advance; the answer says how long to wait."`
-	Wait     WaitCmd     `cmd:"" help:"Wait for tokens, for at most --timeout, and take them."`
-	Charge   ChargeCmd   `cmd:"" help:"Take tokens even if fewer are left."`
-	Refund   RefundCmd   `cmd:"" help:"Give tokens back (admin)."`
-	Reset    ResetCmd    `cmd:"" help:"Make a bucket full (admin)."`
-	Hold     HoldCmd     `cmd:"" help:"Take tokens until settle or until --ttl has passed."`
-	Settle   SettleCmd   `cmd:"" help:"End a hold: give back or charge the difference to the actual cost."`
-	Extend   ExtendCmd   `cmd:"" help:"Move the expiry of a hold."`
-	Holds    HoldsCmd    `cmd:"" help:"List the live holds of a key (admin)."`
-	Override OverrideCmd `cmd:"" help:"Give one key a plan, or its own rate and burst (admin)."`
-	Audit    AuditCmd    `cmd:"" help:"List what people have changed (admin)."`
-	Cancel   CancelCmd   `cmd:"" help:"Give a reservation's tokens back before it is due."`
-	Limits   LimitsCmd   `cmd:"" help:"List the limits of a server."`
-	Keys     KeysCmd     `cmd:"" help:"List the live keys of a limit in pages (admin)."`
-	Inspect  InspectCmd  `cmd:"" help:"Show one bucket without changing it (admin)."`
-	Top      TopCmd      `cmd:"" help:"Watch a service: decisions, refusals, the busiest and most refused keys (admin)."`
-	Migrate  MigrateCmd  `cmd:"" help:"Create, upgrade, show or remove the schema in PostgreSQL."`
-	Config   ConfigCmd   `cmd:"" help:"Check a configuration file."`
-	Replay   ReplayCmd   `cmd:"" help:"Run an access log through limits in virtual time."`
-	Bench    BenchCmd    `cmd:"" help:"Measure a store: decisions per second, and latency."`
-	Doctor   DoctorCmd   `cmd:"" help:"Find problems of a configuration, a store or a running service."`
-	Version  VersionCmd  `cmd:"" help:"Print the version, as --version does."`
-	Help     HelpCmd     `cmd:"" help:"Describe the program, or one command."`
+	Serve      ServeCmd      `cmd:"" help:"Run the service over HTTP and gRPC, or a rate-limiting reverse proxy."`
+	Take       TakeCmd       `cmd:"" help:"Take tokens, all or none."`
+	Check      CheckCmd      `cmd:"" help:"Answer like take, but change nothing."`
+	TakeUpTo   TakeUpToCmd   `cmd:"" help:"Take as many tokens as are free, up to --cost."`
+	Reserve    ReserveCmd    `cmd:"" help:"Take tokens in advance; the answer says how long to wait."`
+	Wait       WaitCmd       `cmd:"" help:"Wait for tokens, for at most --timeout, and take them."`
+	Charge     ChargeCmd     `cmd:"" help:"Take tokens even if fewer are left."`
+	Refund     RefundCmd     `cmd:"" help:"Give tokens back (admin)."`
+	Reset      ResetCmd      `cmd:"" help:"Make a bucket full (admin)."`
+	Hold       HoldCmd       `cmd:"" help:"Take tokens until settle or until --ttl has passed."`
+	Settle     SettleCmd     `cmd:"" help:"End a hold: give back or charge the difference to the actual cost."`
+	Extend     ExtendCmd     `cmd:"" help:"Move the expiry of a hold."`
+	Holds      HoldsCmd      `cmd:"" help:"List the live holds of a key (admin)."`
+	Override   OverrideCmd   `cmd:"" help:"Give one key a plan, or its own rate and burst (admin)."`
+	Audit      AuditCmd      `cmd:"" help:"List what people have changed (admin)."`
+	Cancel     CancelCmd     `cmd:"" help:"Give a reservation's tokens back before it is due."`
+	Limits     LimitsCmd     `cmd:"" help:"List the limits of a server."`
+	Keys       KeysCmd       `cmd:"" help:"List the live keys of a limit in pages (admin)."`
+	Inspect    InspectCmd    `cmd:"" help:"Show one bucket without changing it (admin)."`
+	Top        TopCmd        `cmd:"" help:"Watch a service: decisions, refusals, the busiest and most refused keys (admin)."`
+	Migrate    MigrateCmd    `cmd:"" help:"Create, upgrade, show or remove the schema in PostgreSQL."`
+	Config     ConfigCmd     `cmd:"" help:"Check a configuration file."`
+	Replay     ReplayCmd     `cmd:"" help:"Run an access log through limits in virtual time."`
+	Bench      BenchCmd      `cmd:"" help:"Measure a store: decisions per second, and latency."`
+	Doctor     DoctorCmd     `cmd:"" help:"Find problems of a configuration, a store or a running service."`
+	Completion CompletionCmd `cmd:"" help:"Print the completion for a shell, or the manual page."`
+	Version    VersionCmd    `cmd:"" help:"Print the version, as --version does."`
+	Help       HelpCmd       `cmd:"" help:"Describe the program, or one command."`
 }
 
 // HelpCmd is for the list of commands; run makes a --help of it.

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
+	"text/template"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -218,12 +221,16 @@ func stateOf(m *pgstore.Migration) string {
 // MigratePrintCmd prints the schema.
 type MigratePrintCmd struct {
 	tables `embed:""`
+	For    string `placeholder:"TOOL" help:"Print a migration in the form that a tool reads: psql, goose, dbmate, flyway, alembic, django, prisma, rails, supabase or pg_tle. Default: the statements alone."`
 	From   int    `placeholder:"N" help:"Print the upgrade from version N, not the whole schema. migrate status prints the version."`
 	Store  string `placeholder:"URL" env:"DIPWELL_STORE" help:"Its scheme selects the SQL: yugabyte:// or cockroach://, else PostgreSQL. No database is opened."`
 }
 
 func (MigratePrintCmd) Help() string {
-	return "Example: dipwell migrate print --unlogged > db/migrations/20260101_dipwell.sql"
+	return `Examples:
+  dipwell migrate print > dipwell.sql
+  dipwell migrate print --for goose > migrations/00007_dipwell.sql
+  dipwell migrate print --for rails > db/migrate/20260101000000_dipwell.rb`
 }
 
 func (c *MigratePrintCmd) Run(e *env) error {
@@ -234,8 +241,39 @@ func (c *MigratePrintCmd) Run(e *env) error {
 	if o.From = c.From; c.From < 0 || c.From > pgstore.SchemaVersion {
 		return fmt.Errorf("from: %d is not a version from 0 to %d", c.From, pgstore.SchemaVersion)
 	}
-	_, err = fmt.Fprint(e.stdout, pgstore.MigrationSQL(o))
-	return err
+	if c.For != "" && !slices.Contains(migrationTools, c.For) {
+		return fmt.Errorf("for: %q is none of %s", c.For, strings.Join(migrationTools, ", "))
+	}
+	if c.For != "" && o.Engine != "" {
+		return fmt.Errorf("for: %s runs the SQL of PostgreSQL, not that of %s", c.For, o.Engine)
+	}
+	return printMigration(e.stdout, c.For, o)
+}
+
+// migrationTools are the values of --for. Those without a template read the statements alone.
+var migrationTools = []string{"psql", "goose", "dbmate", "flyway", "alembic", "django", "prisma", "rails", "supabase", "pg_tle"}
+
+//go:embed migrations
+var migrationFiles embed.FS
+
+var migrationForms = template.Must(template.ParseFS(migrationFiles, "migrations/*.tmpl"))
+
+// printMigration writes a migration in the form that a tool reads.
+func printMigration(w io.Writer, tool string, o pgstore.MigrateOptions) error {
+	up := pgstore.MigrationSQL(o)
+	form := migrationForms.Lookup(tool + ".tmpl")
+	if form == nil {
+		_, err := io.WriteString(w, up)
+		return err
+	}
+	title, down := "dipwell: rate limits in PostgreSQL", "do $$ begin\n    raise exception 'an upgrade of dipwell cannot be undone';\nend $$;\n"
+	if o.From > 0 {
+		title = fmt.Sprintf("dipwell: from version %d to %d", o.From, pgstore.SchemaVersion)
+	} else {
+		o.Down = true
+		down = pgstore.MigrationSQL(o)
+	}
+	return form.Execute(w, map[string]any{"Title": title, "Version": pgstore.SchemaVersion, "From": o.From, "Up": up, "Down": down})
 }
 
 // printState prints the version and the kind of tables.

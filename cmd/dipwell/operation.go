@@ -50,7 +50,8 @@ func (s *service) openTLS(set *settings) (err error) {
 		return nil
 	}
 	s.tls = server.NewTLS(set.TLSCert, set.TLSKey, set.ClientCA)
-	if err = s.follow(config.Watch, s.tls.Reload, s.reloadTLS, s.tls.Files()...); err != nil {
+	files := s.tls.Files()
+	if err = s.follow(s.env.ctx, func() string { return config.Content(files...) }, s.tls.Reload, s.reloadTLS, files...); err != nil {
 		return err
 	}
 	s.server.Gauge("dipwell_tls_not_after_timestamp_seconds", "When the certificate in use ends.", func() float64 { return float64(s.tls.NotAfter().Unix()) })

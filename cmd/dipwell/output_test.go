@@ -49,7 +49,7 @@ func TestLostOutput(t *testing.T) {
 		"hold": "login a --ttl 1h", "settle": "one", "extend": "two --ttl 1h", "holds": "login a",
 		"override set": "login v --burst 3", "override list": "login", "override end": "login u", "audit": "", "limits": "", "keys": "login", "inspect": "login a",
 		"top": "--once --interval 100ms", "migrate print": "", "config check": config, "replay": "--log " + log + " --limit a=1/1s",
-		"bench": "--time 10ms --clients 1 --keys 1", "doctor": "", "version": "", "help": "take",
+		"bench": "--time 10ms --clients 1 --keys 1", "doctor": "", "completion": "fish", "version": "", "help": "take",
 	}
 	_, out, _ := program(t, "reserve", "jobs", "b", "--cost", "3")
 	_, id, _ := strings.Cut(out, "reservation ")

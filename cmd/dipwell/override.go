@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/period"
+	"github.com/dipwell/dipwell/store"
 )
 
 // OverrideCmd has the commands about overrides.
@@ -25,20 +27,25 @@ type OverrideSetCmd struct {
 	Plan  *string        `help:"A plan of the limit."`
 	Rate  *string        `placeholder:"RATE[/PER]" help:"Or numbers: a rate such as 600/1m."`
 	Burst *int64         `help:"And a burst."`
+	Start *string        `placeholder:"START" help:"When windows begin, also beside a plan: a billing day such as '17 00:00 Europe/Rome'."`
 	For   *time.Duration `placeholder:"1h" help:"How long it holds, over one that stands. Default: it stands until it is ended."`
 	Until *string        `placeholder:"TIME" help:"Or when it ends, such as 2030-01-31T18:00:00Z."`
 	Note  string         `help:"Why, at most 1024 bytes."`
 }
 
 func (OverrideSetCmd) Help() string {
-	return "Examples:\n\n  dipwell override set api cust-7 --plan pro --for 1h --note 'ticket 81'\n  dipwell override set api cust-7 --rate 600/1m --burst 1000"
+	return "Examples:\n\n  dipwell override set api cust-7 --plan pro --for 1h --note 'ticket 81'\n  dipwell override set api cust-7 --rate 600/1m --burst 1000\n  dipwell override set quota cust-7 --start '17 00:00 Europe/Rome' --note 'billing day'"
 }
 
 func (c *OverrideSetCmd) Run(e *env) error {
-	body := overrideBody{Key: c.Key, Plan: c.Plan, Burst: c.Burst, Until: c.Until, Note: c.Note}
+	body := overrideBody{Key: c.Key, Plan: c.Plan, Burst: c.Burst, Start: c.Start, Until: c.Until, Note: c.Note}
 	if c.Rate != nil {
 		rate, per, found := strings.Cut(*c.Rate, "/")
-		if body.Rate = &rate; found {
+		n, err := strconv.ParseInt(rate, 10, 64)
+		if err != nil {
+			return fmt.Errorf("rate: %q is not a whole number", rate)
+		}
+		if body.Rate = &n; found {
 			body.Per = &per
 		}
 	}
@@ -72,9 +79,10 @@ func (c *OverrideSetCmd) Run(e *env) error {
 type overrideBody struct {
 	Key   *string `json:"key,omitempty"`
 	Plan  *string `json:"plan,omitempty"`
-	Rate  *string `json:"rate,omitempty"`
+	Rate  *int64  `json:"rate,omitempty"`
 	Per   *string `json:"per,omitempty"`
 	Burst *int64  `json:"burst,omitempty"`
+	Start *string `json:"start,omitempty"`
 	For   *string `json:"for,omitempty"`
 	Until *string `json:"until,omitempty"`
 	Note  string  `json:"note,omitempty"`
@@ -82,14 +90,14 @@ type overrideBody struct {
 
 func overridesPath(limit string) string { return "/v1/limits/" + url.PathEscape(limit) + "/overrides" }
 
-// overrideKind is a flag: which of a key's two overrides.
+// overrideKind is a flag: which of a key's overrides.
 type overrideKind struct {
-	Kind string `enum:",standing,temporary" default:"" help:"standing, which has no end, or temporary."`
+	Kind *string `enum:"standing,temporary,automatic" help:"standing, which has no end, temporary, or automatic: a block that a refusal began."`
 }
 
 func (k *overrideKind) to(q url.Values) {
-	if k.Kind != "" {
-		q.Set("kind", k.Kind)
+	if k.Kind != nil {
+		q.Set("kind", *k.Kind)
 	}
 }
 
@@ -101,6 +109,7 @@ type override struct {
 	Rate  int64   `json:"rate,omitempty"`
 	Per   string  `json:"per,omitempty"`
 	Burst *int64  `json:"burst,omitempty"`
+	Start string  `json:"start,omitempty"`
 	Until *string `json:"until"`
 	Note  string  `json:"note,omitempty"`
 
@@ -127,6 +136,9 @@ func (o *override) String() string {
 }
 
 func (o *override) numbers() (s string) {
+	if o.Kind == store.AutomaticOverride.String() {
+		s = " blocked"
+	}
 	if o.Plan != "" {
 		s += " plan " + o.Plan
 	}
@@ -140,6 +152,9 @@ func (o *override) numbers() (s string) {
 	}
 	if o.Burst != nil {
 		s += fmt.Sprintf(" burst %d", *o.Burst)
+	}
+	if o.Start != "" {
+		s += " start " + plain(o.Start)
 	}
 	if o.Until != nil {
 		s += " until " + *o.Until
@@ -161,7 +176,9 @@ type OverrideListCmd struct {
 	overrideKind `embed:""`
 }
 
-func (OverrideListCmd) Help() string { return "Example: dipwell override list api --prefix cust-" }
+func (OverrideListCmd) Help() string {
+	return "Keys that a refusal has blocked are listed with --kind automatic.\n\nExample: dipwell override list api --prefix cust-"
+}
 
 func (c *OverrideListCmd) Run(e *env) error {
 	var page struct {

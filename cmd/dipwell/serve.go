@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -176,7 +175,8 @@ func (s *service) listen(set *settings) (ls []server.Listener, err error) {
 		s.warnIfOpen("listen", l)
 	}
 	ls = append(ls, s.traced(main))
-	s.logListening(what, main.Scheme()+"://"+l.Addr().String())
+	at := main.Scheme() + "://" + l.Addr().String()
+	s.logListening(what, at, pageAt(at, s.proxy == nil && set.Admin == "" && (server.IsLoopback(l) || set.hasToken())))
 	if set.Admin == "" {
 		return ls, nil
 	}
@@ -189,13 +189,17 @@ func (s *service) listen(set *settings) (ls []server.Listener, err error) {
 	}
 	ls = append(ls, s.traced(admin))
 	s.warnIfOpen("admin", l)
-	s.logListening("serving admin calls", admin.Scheme()+"://"+l.Addr().String())
+	at = admin.Scheme() + "://" + l.Addr().String()
+	s.logListening("serving admin calls", at, pageAt(at, server.IsLoopback(l) || set.hasToken()))
 	return ls, nil
 }
 
+// hasToken reports whether admin calls, and so the page, need a token.
+func (s *settings) hasToken() bool { return s.token != "" || len(s.callers) > 0 }
+
 // site returns the Site of the main listener.
 func (s *settings) site(l net.Listener) server.Site {
-	return server.Site{Loopback: server.IsLoopback(l), NoAdmin: s.Admin != "",
+	return server.Site{Loopback: server.IsLoopback(l), NoAdmin: s.Admin != "", AdminAt: s.Admin,
 		Open: slices.Contains(s.OpenListeners, "listen"), NoMetrics: slices.Contains(s.AdminOnly, "metrics"), NoLimits: slices.Contains(s.AdminOnly, "limits")}
 }
 
@@ -234,33 +238,24 @@ func (s *service) watch() error {
 		}
 		return nil
 	}
-	return s.follow(config.Watch, read, s.reload, s.cmd.Config)
+	return s.follow(s.env.ctx, func() string { return config.Content(s.cmd.Config) }, read, s.reload, s.cmd.Config)
 }
 
-// follow calls read, and then reload when one of the paths changes and on SIGHUP, one call
-// at a time. The paths are watched before they are read, so that no change is missed.
-func (s *service) follow(watch func(context.Context, string, func()) error, read func() error, reload func(), paths ...string) error {
-	return s.followUntil(s.env.ctx, watch, read, reload, paths...)
-}
-
-// followUntil is follow until ctx ends.
-func (s *service) followUntil(ctx context.Context, watch func(context.Context, string, func()) error, read func() error, reload func(), paths ...string) error {
+// follow calls read, and then reload when the content of the paths changes and on SIGHUP, one
+// call at a time, until ctx ends. The paths are watched before they are read, so that no
+// change is missed.
+func (s *service) follow(ctx context.Context, content func() string, read func() error, reload func(), paths ...string) error {
 	if i := slices.IndexFunc(paths, readsOnce); i >= 0 {
 		s.info("%s is a pipe or the like, and will not be read again", paths[i])
 		return read()
 	}
 	calls := make(chan os.Signal, 1)
-	for _, path := range paths {
-		err := watch(ctx, path, func() {
-			select {
-			case calls <- syscall.SIGHUP:
-			default: // a reload is already pending
-			}
-		})
-		if err != nil {
-			return errors.Join(read(), err)
+	config.Watch(ctx, content, func() {
+		select {
+		case calls <- syscall.SIGHUP:
+		default: // a reload is already pending
 		}
-	}
+	})
 	if err := read(); err != nil {
 		return err
 	}

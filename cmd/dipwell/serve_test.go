@@ -157,10 +157,10 @@ func startWith(t *testing.T, program func(*testing.T, ...string) *exec.Cmd, args
 	out := newLines(stdout)
 	p.stdout = out
 	p.stderr = newLines(stderr)
-	p.url = out.wait(t, `(?:on |"address":")(https?://127\.0\.0\.1:\d+)["\n]`)[1]
+	p.url = out.wait(t, `(?:on |"address":")(https?://127\.0\.0\.1:\d+)["\s]`)[1]
 	for _, a := range args {
 		if a == "--admin" || strings.HasPrefix(a, "--admin=") {
-			p.admin = out.wait(t, `admin calls(?: on |","address":")(https?://[^\s"]+)["\n]`)[1]
+			p.admin = out.wait(t, `admin calls(?: on |","address":")(https?://[^\s"]+)["\s]`)[1]
 		}
 	}
 	return p

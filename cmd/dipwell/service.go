@@ -54,7 +54,9 @@ func (s *service) reload() {
 	}
 	s.reloadFailed.Store(err != nil)
 	if err != nil {
-		s.declared.postponeDrop()
+		if s.declared.postponeDrop(); s.cmd.Config != "" && !strings.Contains(err.Error(), s.cmd.Config) {
+			err = inFile(s.cmd.Config, err) // or in a file that it names
+		}
 		s.reloadError("the last good configuration stays in force", err)
 		return
 	}

@@ -36,12 +36,29 @@ func (s *service) logStart(set *settings) {
 }
 
 // logListening prints the address of a listener on standard output.
-func (s *service) logListening(what, at string) {
+// logListening says that a listener is open, and the address of the page if the listener has
+// it.
+func (s *service) logListening(what, at, page string) {
 	if s.json != nil {
-		jsonLog(s.env.stdout).Info(what, "address", at)
+		args := []any{"address", at}
+		if page != "" {
+			args = append(args, "page", page)
+		}
+		jsonLog(s.env.stdout).Info(what, args...)
 		return
 	}
-	fmt.Fprintf(s.env.stdout, "dipwell: %s on %s\n", what, at)
+	if page != "" {
+		page = " (page: " + page + ")"
+	}
+	fmt.Fprintf(s.env.stdout, "dipwell: %s on %s%s\n", what, at, page)
+}
+
+// pageAt returns the address of the page of a listener, or "" if the listener does not have it.
+func pageAt(url string, has bool) string {
+	if !has {
+		return ""
+	}
+	return url + "/ui/"
 }
 
 // serveAndDrain serves until the program must stop, and logs how long the

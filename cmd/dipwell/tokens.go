@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/dipwell/dipwell/internal/config"
 	"github.com/dipwell/dipwell/internal/server"
@@ -77,6 +78,12 @@ func (s *settings) readTokens(last *settings) (err error) {
 	return nil
 }
 
+// Bounds of the token of a caller in bytes: a shorter one can be guessed, or is cut off.
+const (
+	minToken = 16
+	maxToken = 256
+)
+
 // callerToken returns the digest of the token of the caller with an index, and adds it to
 // names, those of the callers before it.
 func (s *settings) callerToken(i int, last *settings, names map[[sha256.Size]byte]string) (digest [sha256.Size]byte, err error) {
@@ -94,6 +101,9 @@ func (s *settings) callerToken(i int, last *settings, names map[[sha256.Size]byt
 	default:
 		var token string
 		token, err = readToken(setting, c.TokenFile)
+		if n := len(token); err == nil && (n < minToken || n > maxToken) {
+			err = fmt.Errorf("%s: the token in %s has %d bytes; it must have %d to %d", setting, c.TokenFile, n, minToken, maxToken)
+		}
 		digest = sha256.Sum256([]byte(token))
 	}
 	if other, twice := names[digest]; twice && err == nil {
@@ -145,18 +155,49 @@ func (s *service) followTokens(set *settings) error {
 	}
 	ctx, cancel := context.WithCancel(s.env.ctx)
 	s.unwatchTokens = cancel
-	watch := func(ctx context.Context, _ string, changed func()) error {
-		return config.WatchFiles(ctx, paths, changed)
-	}
+	content := func() string { return config.Content(paths...) }
 	read := func() error { // one may have changed since the settings were read
 		s.readTokensAgain(set)
 		return nil
 	}
-	return s.followUntil(ctx, watch, read, func() { s.reloadTokens(ctx) }, paths[0])
+	return s.follow(ctx, content, read, func() { s.reloadTokens(ctx, paths) }, paths[0])
 }
 
-// reloadTokens reads the tokens again. After an error the old ones stay in force.
-func (s *service) reloadTokens(ctx context.Context) {
+// written waits until no file of tokens may be half written: each ends with a newline, or
+// those that do not have stayed as they are for tokenRest. It returns false if one of these
+// changed meanwhile, of which the watch then tells.
+func written(ctx context.Context, paths []string) bool {
+	before := unfinished(paths)
+	if before == "" {
+		return true
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(tokenRest):
+		return unfinished(paths) == before
+	}
+}
+
+// tokenRest is how long a file without a newline at its end must be unchanged.
+const tokenRest = 2 * time.Second
+
+// unfinished returns the names and the content of files without a newline at their end.
+func unfinished(paths []string) (text string) {
+	for _, path := range paths {
+		if b, err := os.ReadFile(path); err == nil && !bytes.HasSuffix(b, []byte{'\n'}) {
+			text += path + "\x00" + string(b) + "\n"
+		}
+	}
+	return text
+}
+
+// reloadTokens reads the tokens again, once paths, their files, are written. After an error the
+// old ones stay in force.
+func (s *service) reloadTokens(ctx context.Context, paths []string) {
+	if !written(ctx, paths) {
+		return
+	}
 	if s.reloadFailed.Load() && s.cmd.Config != "" { // maybe because of a token
 		s.reload()
 	}

@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/period"
@@ -20,7 +22,7 @@ type TopCmd struct {
 	Server    string        `placeholder:"URL" env:"DIPWELL_SERVER" help:"Server to call (default http://127.0.0.1:8080)."`
 	TokenFile string        `aliases:"admin-token-file" placeholder:"FILE" env:"DIPWELL_TOKEN_FILE,DIPWELL_ADMIN_TOKEN_FILE" help:"File with the token of a caller, or of admin calls; or set DIPWELL_TOKEN."`
 	Interval  time.Duration `default:"2s" help:"Time between reports, 100ms to 20s. Default 2s."`
-	N         int           `short:"n" default:"10" help:"Number of keys in a list and of limits on the screen, 1 to 100. Default 10."`
+	N         int           `short:"n" default:"10" help:"Number of keys in a list and of limits, 1 to 100. Default 10."`
 	Limit     string        `placeholder:"NAME" help:"Only this limit and its keys."`
 	Hour      string        `placeholder:"WHEN" help:"Print the lists of an hour of the last week, from the store: a time such as 2030-01-31T18:00:00Z, or how long ago, such as 1h."`
 	Once      bool          `help:"Print one report and end, as without a terminal."`
@@ -42,9 +44,8 @@ func (TopCmd) Help() string {
 
 The service counts keys in bounded memory: a count is too high by at most the
 column ERROR, and never too low. Counts are of the last minute at most, and of
-the one service that answers; rates per second of the last interval. Press q to
-end. --hour has the counts of all services together; an hour is there once it has
-ended.`
+the one service that answers; rates per second of the last interval. --hour has
+the counts of all services together; an hour is there once it has ended.`
 }
 
 const (
@@ -104,7 +105,7 @@ type topReport struct {
 	topAnswer
 	Interval  int64     `json:"interval_us"`
 	PerSecond topRate   `json:"per_second"`
-	ByLimit   []topRate `json:"per_second_by_limit"` // busiest first
+	ByLimit   []topRate `json:"per_second_by_limit"` // those that refuse most first, then the busiest
 	Errors    float64   `json:"store_errors_per_second"`
 }
 
@@ -138,10 +139,28 @@ func (c *TopCmd) Run(e *env) error {
 	if c.JSON {
 		return json.NewEncoder(e.stdout).Encode(report)
 	}
-	for _, line := range c.page(report, reportWidth) {
-		fmt.Fprintln(e.stdout, line.text)
-	}
+	report.write(e.stdout, c.N)
 	return nil
+}
+
+// live writes a report each interval in place of the last one, until Ctrl-C or a signal.
+func (c *TopCmd) live(e *env, out io.Writer, last *topAnswer) error {
+	for said := "counting…\n"; ; {
+		fmt.Fprintf(out, "\x1b[H\x1b[Jdipwell top %s every %v\n%s", time.Now().Format(time.TimeOnly), c.Interval, said)
+		select {
+		case <-time.After(c.Interval):
+		case <-e.ctx.Done():
+			return nil
+		}
+		now, err := c.ask(e.ctx, e)
+		if err != nil {
+			said = "no answer: " + plain(err.Error()) + "\n"
+			continue
+		}
+		var b strings.Builder
+		compare(last, now).write(&b, c.N)
+		said, last = b.String(), now
+	}
 }
 
 // ask calls GET /v1/top, which also starts the counting of keys.
@@ -203,9 +222,7 @@ func (c *TopCmd) hour(e *env, now time.Time) error {
 		_, err = e.stdout.Write(b)
 		return err
 	}
-	for _, line := range h.page(reportWidth) {
-		fmt.Fprintln(e.stdout, line.text)
-	}
+	h.write(e.stdout)
 	return nil
 }
 
@@ -235,7 +252,7 @@ func compare(old, now *topAnswer) *topReport {
 	}
 	r.Errors = per(now.StoreErrors, old.StoreErrors)
 	slices.SortStableFunc(r.ByLimit, func(a, b topRate) int {
-		return cmp.Or(cmp.Compare(b.Decisions, a.Decisions), cmp.Compare(a.Limit, b.Limit))
+		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(b.Decisions, a.Decisions), cmp.Compare(a.Limit, b.Limit))
 	})
 	return r
 }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,7 +59,7 @@ func instructions(t *testing.T) (last map[string]string, build []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.ReplaceAll(string(b), "\\\n", "")
+	text := strings.NewReplacer("\\\n", "", "$TARGETOS", runtime.GOOS, "$TARGETARCH", runtime.GOARCH).Replace(string(b))
 	m := regexp.MustCompile(`(?m)^RUN ((?:\w+=\S+ )*)(go build [^&\n]*)`).FindStringSubmatch(text)
 	if m == nil {
 		t.Fatal("the Dockerfile does not build the program")

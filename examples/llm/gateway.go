@@ -66,7 +66,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		httplimit.Fail(w, err)
 	case !d.Allowed:
 		httplimit.IETF.Set(w.Header(), &d)
-		httplimit.Refuse(w, &d, http.StatusTooManyRequests)
+		httplimit.Refuse(w, http.StatusTooManyRequests)
 	}
 }
 

@@ -78,7 +78,7 @@ func TestSettles(t *testing.T) {
 		t.Fatal(status, text)
 	}
 	wantLeft(t, l, "acme", "alice", 30_000-54, 60_000-54)
-	if status, text = ask(t, url, "acme", "alice", `{"prompt":"","max_tokens":29947}`); status != 429 || !strings.Contains(text, `"violated-policies":["tokens"]`) {
+	if status, text = ask(t, url, "acme", "alice", `{"prompt":"","max_tokens":29947}`); status != 429 || !strings.Contains(text, `"status":429,"retry_after":`) {
 		t.Error("an estimate above what is left:", status, text)
 	}
 	for _, key := range []string{"bob", "carol"} { // each may use a half of the organisation

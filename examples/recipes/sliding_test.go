@@ -25,26 +25,6 @@ func slidingLog(n int) func(now int64) bool {
 	}
 }
 
-// slidingCounter keeps two counters, and weighs that of the minute before by how
-// much of it the last minute still covers.
-func slidingCounter(n float64) func(now int64) bool {
-	var window int64
-	var before, current float64
-	return func(now int64) bool {
-		switch w := now / minute; {
-		case w == window+1:
-			before, current, window = current, 0, w
-		case w > window:
-			before, current, window = 0, 0, w
-		}
-		if before*(1-float64(now%minute)/float64(minute))+current+1 > n {
-			return false
-		}
-		current++
-		return true
-	}
-}
-
 // ours asks a limiter in memory, by a clock that the test sets.
 func ours(t *testing.T, text string) func(now int64) bool {
 	t.Helper()
@@ -73,7 +53,7 @@ func TestSlidingWindow(t *testing.T) {
 		take func(now int64) bool
 	}{
 		{"sliding log, 100 in 60 s", slidingLog(100)},
-		{"sliding counter, 100 in 60 s", slidingCounter(100)},
+		{"`api=100/1m,algorithm=sliding_window`", ours(t, "api=100/1m,algorithm=sliding_window,start=0s")},
 		{"`api=100/1m`", ours(t, "api=100/1m")},
 		{"`api=100/1m,burst=10`", ours(t, "api=100/1m,burst=10")},
 		{"`api=80/1m,burst=20`", ours(t, "api=80/1m,burst=20")},
@@ -103,4 +83,31 @@ func TestSlidingWindow(t *testing.T) {
 			(time.Duration(gap) * time.Microsecond).Round(10*time.Millisecond).String())
 	}
 	checkTable(t, "how-to/sliding-window.md", "hour", out)
+}
+
+// TestSlidingBursts computes the second table of docs/how-to/sliding-window.md: a caller that
+// sends 150 calls at once 100 ms before a boundary of windows, and again 59.9 s later.
+func TestSlidingBursts(t *testing.T) {
+	out := row("limiter", "first burst", "second burst", "within 60 s") + rule(4)
+	for _, l := range []struct {
+		name string
+		take func(now int64) bool
+	}{
+		{"sliding log, 100 in 60 s", slidingLog(100)},
+		{"`api=100/1m,algorithm=sliding_window`", ours(t, "api=100/1m,algorithm=sliding_window,start=0s")},
+		{"`api=100/1m`", ours(t, "api=100/1m")},
+		{"`api=80/1m,burst=20`", ours(t, "api=80/1m,burst=20")},
+		{"`api=50/1m,burst=50`", ours(t, "api=50/1m,burst=50")},
+	} {
+		var granted [2]int
+		for i := range granted {
+			for range 150 {
+				if l.take(1_000_000*minute - 100_000 + int64(i)*59_900_000) {
+					granted[i]++
+				}
+			}
+		}
+		out += row(l.name, fmt.Sprint(granted[0]), fmt.Sprint(granted[1]), fmt.Sprint(granted[0]+granted[1]))
+	}
+	checkTable(t, "how-to/sliding-window.md", "bursts", out)
 }

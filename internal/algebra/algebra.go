@@ -69,22 +69,14 @@ func Soonest(units, bound, every, add int64) int64 {
 	return QuoUp(units-bound, add)*every - every + 1
 }
 
-// ConvertUsed returns units used under one version in units of the next, by the
+// ConvertUsed returns units used under one version in units of the next, rounded up, by the
 // policy of the next: none, the same fraction of the cap, or the same tokens.
-func ConvertUsed(used int64, startOver, fraction bool, fromUnit, fromCap, toUnit, toCap, toMax int64, up bool) int64 {
+func ConvertUsed(used int64, startOver, fraction bool, fromUnit, fromCap, toUnit, toCap, toMax int64) int64 {
 	if used == 0 || startOver {
 		return 0
 	}
 	if fraction && fromCap > 0 {
-		return min(MulDiv(used, toCap, fromCap, up), toMax)
+		return min(MulDiv(used, toCap, fromCap, true), toMax)
 	}
-	return min(MulDiv(used, toUnit, fromUnit, up), toMax)
-}
-
-// ConvertBack returns units that can be given back under one version in units of the
-// next, rounded down: the same tokens, or what the policy makes of them if that is
-// less.
-func ConvertBack(units int64, startOver, fraction bool, fromUnit, fromCap, toUnit, toCap, toMax int64) int64 {
-	return min(ConvertUsed(units, false, false, fromUnit, fromCap, toUnit, toCap, toMax, false),
-		ConvertUsed(units, startOver, fraction, fromUnit, fromCap, toUnit, toCap, toMax, false))
+	return min(MulDiv(used, toUnit, fromUnit, true), toMax)
 }

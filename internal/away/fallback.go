@@ -231,7 +231,7 @@ func (s *Fallback) decideHere(g *store.Group) (err error, can bool) {
 	if err := s.applyLocal(&local); err != nil {
 		return err, true
 	}
-	if group.Reserved || group.Hold != nil && group.Allowed {
+	if group.Reserved || group.Hold != nil && group.Allowed || slices.ContainsFunc(group.Ops, func(op store.Op) bool { return op.Def.Override != nil }) {
 		s.rememberRecords(group.Ops)
 	}
 	if group.Hold != nil && group.Allowed && !group.Hold.Repeated {

@@ -33,7 +33,8 @@ func TestStore(t *testing.T) {
 				t.Fatal(err)
 			}
 			inner.fail = errAway
-			return failingStore{&allLocal{Fallback: s}, inner.Store, s.local}
+			inner.Registry().EachOverride = s.local.EachOverride // the overrides are those of the local store
+			return failingStore{&allLocal{Fallback: s}, inner.Store, s.local, new(sync.RWMutex)}
 		}, storetest.Options{Quick: true})
 	})
 }
@@ -128,6 +129,7 @@ type failingStore struct {
 	*allLocal
 	*memory.Store // keeps the limits
 	local         *memory.Store
+	fitting       *sync.RWMutex // as that of a memory.Store, here for two of them
 }
 
 func (a failingStore) Abilities() store.Abilities {
@@ -141,6 +143,8 @@ func (a failingStore) Abilities() store.Abilities {
 type localOverrides struct{ a failingStore }
 
 func (o localOverrides) SetOverride(ctx context.Context, d *store.Definition, v store.Override) (store.Override, error) {
+	o.a.fitting.RLock()
+	defer o.a.fitting.RUnlock()
 	o.a.rememberRecords([]store.Op{{Def: d}})
 	return o.a.local.SetOverride(ctx, o.a.def(d), v)
 }
@@ -157,6 +161,8 @@ func (o localOverrides) Overrides(ctx context.Context, d *store.Definition, pref
 // the suite can see whether a row was reclaimed before the first call with the new
 // definition.
 func (a failingStore) Define(ctx context.Context, l store.Limit, owner string) (*store.Definition, error) {
+	a.fitting.Lock()
+	defer a.fitting.Unlock()
 	d, err := a.Store.Define(ctx, l, owner)
 	if err == nil {
 		err = a.local.Put(a.def(d), "", store.State{Version: d.Number})

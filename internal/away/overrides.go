@@ -66,24 +66,11 @@ func (s *Fallback) setOverride(op *store.Op, o *store.Override) (number uint32, 
 	case v.keys == nil:
 		v.keys = map[keyOf]copied{}
 	}
-	base, local := op.Def.Base(), *o
-	local.Key = op.Key
-	if s.local.Put(base, op.Key, store.State{Version: base.Number}) != nil { // the table knows only limits that have had a row
+	base, local := op.Def.Base(), o.WithKey(op.Key)
+	if s.local.Put(base, op.Key, store.State{Version: base.Number}) != nil || s.local.PutOverride(base, local) != nil { // the table knows only limits that have had a row
 		return 0, false, false
 	}
-	s.endLocal(base, op.Key)
-	if o.Under != nil {
-		under := *o.Under
-		under.Key = op.Key
-		if _, err := s.local.SetOverride(context.Background(), base, under); err != nil {
-			return 0, false, false
-		}
-	}
-	made, err := s.local.SetOverride(context.Background(), base, local)
-	if err != nil {
-		return 0, false, false
-	}
-	number = base.WithOverride(&made).Number
+	number = base.WithOverride(local).Number
 	v.keys[k] = copied{*o, number}
 	v.n.Store(int64(len(v.keys)))
 	return number, true, true

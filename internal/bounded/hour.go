@@ -11,6 +11,8 @@ type Hour struct {
 	Hour    time.Time `json:"hour"` // when it began, on the clock of the process
 	Busiest Top       `json:"busiest"`
 	Refused Top       `json:"refused"`
+	// Counts are the decisions of a minute, if this is one and not an hour.
+	Counts json.RawMessage `json:"counts,omitempty"`
 }
 
 // MapKeys returns the text of an Hour with other keys. Shared buckets keep theirs, "".

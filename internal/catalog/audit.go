@@ -22,6 +22,8 @@ var (
 	Changes = EntryLog{"audit", 10_000, 400 * day}
 	// A week of the entries of 32 processes. An entry has about 3 kB.
 	TopHours = EntryLog{"top_hours", 32 * 7 * 24, 7 * day}
+	// An hour of the entries of 32 processes, and some minutes for clocks that differ.
+	Minutes = EntryLog{"minutes", 32 * 65, 65 * 60 * 1_000_000}
 )
 
 // Oldest returns the smallest ID of an entry that is still kept at now.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,23 +22,27 @@ type Backend interface {
 	// Prepare runs before the limits are read for the first time, for example to check
 	// the schema. It is called again until both succeed.
 	Prepare(ctx context.Context) error
-	// Read returns all limits, as they were at one instant.
-	Read(ctx context.Context) (*Limits, error)
+	// Read returns all limits, as they were at one instant, or if only is not empty, the one
+	// of this name.
+	Read(ctx context.Context, only string) (*Limits, error)
 	// Revision returns a number that differs from the Revision of the Limits read last if
 	// limits were changed since.
 	Revision(ctx context.Context) (int64, error)
 	// Install puts limits in force that were read: it sets the registry, and whatever
-	// else the store keeps for the calls of a limit.
+	// else the store keeps for the calls of a limit. Limits that were read alone are put
+	// beside the others.
 	Install(l *Limits) error
 	// Put stores a limit that compiles, and Drop removes one. Their errors are those of
 	// store.Definer. They hardly wait for another transaction that has locked the limit, and
-	// then the error wraps store.ErrLocked. changed is false if the limits as read last are still right.
-	Put(ctx context.Context, l store.Limit, owner string) (changed bool, err error)
+	// then the error wraps store.ErrLocked. Put returns by how much it has changed the
+	// revision, or 0 if it has changed nothing.
+	Put(ctx context.Context, l store.Limit, owner string) (change int64, err error)
 	Drop(ctx context.Context, name, owner string) error
 }
 
-// Limits are all limits of a store, as they were read.
+// Limits are the limits of a store, as they were read.
 type Limits struct {
+	Only     string // if not empty, the limit that was read alone
 	Defs     []*store.Definition
 	IDs      map[string]int32 // by name, if the back end numbers its limits
 	Revision int64            // -1: unknown, so that they are read again at the next check
@@ -241,7 +246,7 @@ func (c *Catalog) load(ctx context.Context) error {
 	defer c.reading.Leave()
 	for {
 		revision := c.Revision()
-		read, err := c.b.Read(ctx)
+		read, err := c.b.Read(ctx, "")
 		if err != nil {
 			return err
 		}
@@ -309,12 +314,10 @@ func (c *Catalog) noteWaiting() {
 	c.waiting.Store(&why)
 }
 
-// forget removes a pending limit, and reports whether there was one.
-func (c *Catalog) forget(name string) bool {
-	before := len(c.pending)
+// forget removes a pending limit.
+func (c *Catalog) forget(name string) {
 	c.pending = slices.DeleteFunc(c.pending, func(p pending) bool { return p.limit.Name == name })
 	c.noteWaiting()
-	return len(c.pending) < before
 }
 
 // Install puts limits in force that were read in a caller's transaction, unless they are
@@ -359,7 +362,14 @@ func (c *Catalog) install(l *Limits) error {
 			c.Report(err)
 		}
 	}
-	c.bad.Store(&l.Bad)
+	bad := l.Bad
+	if l.Only != "" {
+		bad = map[string]error{}
+		maps.Copy(bad, before)
+		delete(bad, l.Only)
+		maps.Copy(bad, l.Bad)
+	}
+	c.bad.Store(&bad)
 	if err := c.b.Install(l); err != nil {
 		return err
 	}
@@ -371,13 +381,21 @@ func (c *Catalog) install(l *Limits) error {
 
 // Refresh reads the limits if they have changed, and then stores those that are pending.
 func (c *Catalog) Refresh(ctx context.Context) error {
-	unread := !c.isRead.Load()
-	if !unread {
-		revision, err := c.b.Revision(ctx)
+	unread, err := c.isStale(ctx)
+	if err != nil {
+		return err
+	}
+	if unread && c.isRead.Load() {
+		// Perhaps a change of this program, which is about to install what it has changed.
+		bound, cancel := context.WithTimeout(ctx, lockedPause)
+		defer cancel()
+		if c.changing.Enter(bound) == nil {
+			unread, err = c.isStale(ctx)
+			c.changing.Leave()
+		}
 		if err != nil {
 			return err
 		}
-		unread = revision != c.Revision() || c.unsure.Load()
 	}
 	if unread {
 		if err := c.Load(ctx); err != nil {
@@ -398,6 +416,15 @@ func (c *Catalog) Refresh(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// isStale reports whether the limits in force may not be the store's.
+func (c *Catalog) isStale(ctx context.Context) (bool, error) {
+	if !c.isRead.Load() {
+		return true, nil
+	}
+	revision, err := c.b.Revision(ctx)
+	return err == nil && (revision != c.Revision() || c.unsure.Load()), err
 }
 
 // Registry returns the limits as they were last read.
@@ -450,21 +477,60 @@ func (c *Catalog) define(ctx context.Context, l store.Limit, by string) (*store.
 	if err := c.checkParents(ctx, &l); err != nil {
 		return nil, err
 	}
-	changed, err := c.b.Put(ctx, l, by)
+	before, alone := c.Revision(), c.isAlone(&l)
+	change, err := c.b.Put(ctx, l, by)
 	if errors.Is(err, store.ErrLocked) {
 		return nil, err
 	} else if err != nil {
 		return c.pend(l, by, err)
 	}
-	if c.forget(l.Name) || changed {
-		if err := c.Load(ctx); err != nil {
-			return nil, c.Error(err)
-		}
+	if c.forget(l.Name); alone {
+		alone, err = c.loadOne(ctx, l.Name, before, before+change)
+	}
+	if !alone && err == nil {
+		err = c.Load(ctx)
+	}
+	if err != nil {
+		return nil, c.Error(err)
 	}
 	if d := c.reg.Lookup(l.Name); d != nil {
 		return d, nil
 	}
 	return nil, c.reg.Missing(l.Name) // somebody else has dropped it meanwhile, or it cannot be read
+}
+
+// isAlone reports whether a new definition of a limit changes that of no other, such as of its
+// parent. A limit that could not be read may have children.
+func (c *Catalog) isAlone(l *store.Limit) bool {
+	if (*c.bad.Load())[l.Name] != nil {
+		return false
+	}
+	if old := c.reg.Lookup(l.Name); old != nil {
+		return old.Parent == l.Parent && old.Parts == l.Parts
+	}
+	parent := c.reg.Lookup(l.Parent)
+	return l.Parent == "" || parent != nil && parent.Paths
+}
+
+// loadOne reads a limit that this program has changed, and no others, since a change of one of
+// many limits would otherwise take as long as reading all. before and after are the revisions
+// around the change if nobody else has made one. If somebody has, loadOne returns false, and
+// all limits must be read.
+func (c *Catalog) loadOne(ctx context.Context, name string, before, after int64) (done bool, err error) {
+	if err := c.reading.Enter(ctx); err != nil {
+		return false, err
+	}
+	defer c.reading.Leave()
+	read, err := c.b.Read(ctx, name)
+	if err != nil || read.Revision != after {
+		return false, err
+	}
+	c.installs.Lock()
+	defer c.installs.Unlock()
+	if now := c.Revision(); now != before && now != after || before < 0 || c.unsure.Load() {
+		return false, nil
+	}
+	return true, c.install(read)
 }
 
 // lockedBefore returns why a limit is not tried now: its parent is pending because it is

@@ -59,9 +59,18 @@ func (m *memory) call(method string) error {
 
 func (m *memory) Prepare(context.Context) error { return m.call("prepare") }
 
-func (m *memory) Read(context.Context) (*Limits, error) {
-	if err := m.call("read"); err != nil {
+func (m *memory) Read(_ context.Context, only string) (*Limits, error) {
+	if err := m.call(strings.TrimSpace("read " + only)); err != nil {
 		return nil, err
+	}
+	if only != "" {
+		read := &Limits{Only: only, Revision: m.there.at(), Bad: map[string]error{}}
+		if d := m.there.reg.Lookup(only); m.there.bad[only] != nil {
+			read.Bad[only] = m.there.bad[only]
+		} else if d != nil {
+			read.Defs = append(read.Defs, d)
+		}
+		return read, nil
 	}
 	defs := slices.DeleteFunc(m.there.reg.All(), func(d *store.Definition) bool { return m.there.bad[d.Name] != nil })
 	return &Limits{Defs: defs, Revision: m.there.at(), Bad: m.there.bad}, nil
@@ -84,24 +93,28 @@ func (b *table) changed() {
 }
 
 func (m *memory) Install(l *Limits) error {
-	m.here.Install(l.Defs)
+	if l.Only != "" {
+		m.here.InstallOne(l.Only, l.Defs)
+	} else {
+		m.here.Install(l.Defs)
+	}
 	return nil
 }
 
-func (m *memory) Put(_ context.Context, l store.Limit, by string) (bool, error) {
+func (m *memory) Put(_ context.Context, l store.Limit, by string) (int64, error) {
 	if err := m.call("put " + l.Name); err != nil {
-		return false, err
+		return 0, err
 	}
 	if l.Name == "refused" {
-		return false, errRefused
+		return 0, errRefused
 	}
 	old := m.there.reg.Lookup(l.Name)
 	d, err := m.there.reg.Define(1, l, by)
 	if err != nil || d == old {
-		return false, err
+		return 0, err
 	}
 	m.there.changed()
-	return true, nil
+	return 1, nil
 }
 
 func (m *memory) Drop(_ context.Context, name, by string) error {
@@ -251,7 +264,7 @@ func TestDefineAndDrop(t *testing.T) {
 	if err := c.Drop(t.Context(), "ours", terms.OwnerCode); err != nil || c.Registry().Lookup("ours") != nil {
 		t.Errorf("drop: %v", err)
 	}
-	m.only("read", errRights)
+	m.only("read ours", errRights)
 	if _, err := c.Define(t.Context(), limit("ours", 3), terms.OwnerCode); !errors.Is(err, store.ErrStore) || !errors.Is(err, errRights) {
 		t.Errorf("a limit that was stored and cannot be read: %v", err)
 	}
@@ -259,6 +272,59 @@ func TestDefineAndDrop(t *testing.T) {
 	if err := c.Refresh(t.Context()); !errors.Is(err, errGone) {
 		t.Errorf("a look: %v", err)
 	}
+}
+
+// TestDefineReadsOne: a change of one of many limits reads no other, unless another program
+// has made a change too or the limit's parent becomes one.
+func TestDefineReadsOne(t *testing.T) {
+	m := newMemory(&table{})
+	c := m.catalog(Config{})
+	mustOpen(t, c)
+	reads := func(want int, what string) {
+		t.Helper()
+		if n := m.count("read"); n != want {
+			t.Errorf("%s: all limits were read %d times, want %d", what, n, want)
+		}
+		if want, got := m.there.reg.All(), m.here.All(); !slices.Equal(want, got) {
+			t.Errorf("%s: %v are in force, want %v", what, got, want)
+		}
+		mustRefresh(t, c)
+	}
+	for i := range 5 {
+		mustDefine(t, c, limit(fmt.Sprint("ours", i), 1), terms.OwnerCode)
+	}
+	mustDefine(t, c, limit("ours3", 2), terms.OwnerCode)
+	reads(1, "new and changed limits")
+
+	m.there.define(t, limit("theirs", 1))
+	mustDefine(t, c, limit("ours", 1), terms.OwnerCode)
+	reads(2, "after a change by another program")
+	m.there.define(t, limit("theirs", 2))
+	mustDefine(t, c, limit("ours", 1), terms.OwnerCode) // as it is
+	reads(3, "no change, after one by another program")
+
+	child := func(name string) store.Limit { l := limit(name, 1); l.Parent = "ours"; return l }
+	mustDefine(t, c, child("first"), terms.OwnerCode)
+	reads(4, "the first child")
+	mustDefine(t, c, child("second"), terms.OwnerCode)
+	reads(4, "the second child")
+	if d := m.here.Lookup("ours"); !d.Paths {
+		t.Error("the parent does not know that it is one")
+	}
+	without := limit("second", 1)
+	mustDefine(t, c, without, terms.OwnerCode)
+	reads(5, "a limit without its parent")
+
+	m.there.bad = map[string]error{"ours1": errUnread}
+	if _, err := c.Define(t.Context(), limit("ours1", 9), terms.OwnerCode); !errors.Is(err, errUnread) {
+		t.Errorf("a limit that cannot be read: %v", err)
+	}
+	if err := c.unreadable("ours1"); !errors.Is(err, errUnread) || m.here.Lookup("ours1") != nil {
+		t.Errorf("a limit that could not be read: %v", err)
+	}
+	m.there.bad = nil
+	mustDefine(t, c, limit("ours1", 10), terms.OwnerCode)
+	reads(6, "a limit that could not be read, and may have children")
 }
 
 // TestRevisionUnknown: limits whose revision is not known are read at each look.

@@ -65,6 +65,8 @@ func TestEveryFieldIsStored(t *testing.T) {
 			value = reflect.ValueOf("tenant")
 		case "Shared":
 			value = reflect.ValueOf(true)
+		case "Block":
+			value = reflect.ValueOf(15 * time.Minute)
 		case "Lease":
 			value = reflect.ValueOf(250 * time.Millisecond)
 		case "Adaptive":
@@ -124,18 +126,19 @@ func TestStoredFormsStay(t *testing.T) {
 	for _, c := range [][2]string{
 		{row(everyField), "name=every algorithm=fixed_window rate=5 per=1d burst=7 max_debt=3 max_charge=9 start=06:00 Europe/Rome " +
 			"on_change=reset mode=shadow auth=true retry_jitter=20 on_store_error=local timeout_us=1500 list_keys=true usage=true " +
-			"plans=pro:rate=600;burst=1000|staff:mode=unlimited;callable=false parent=<nil> parts=2 shared=false ttl_us=60000000 on_expire=keep lease_us=0 shards=1 adaptive=<nil>"},
+			"plans=pro:rate=600;burst=1000|staff:mode=unlimited;callable=false parent=<nil> parts=2 shared=false ttl_us=60000000 on_expire=keep block_us=0 lease_us=0 shards=1 adaptive=<nil>"},
 		{row(plain), "name=plain algorithm=token_bucket rate=5 per=1m burst=0 max_debt=-1 max_charge=<nil> start=<nil> " +
 			"on_change=keep mode=enforce auth=false retry_jitter=0 on_store_error=closed timeout_us=0 list_keys=false usage=false " +
-			"plans=<nil> parent=<nil> parts=<nil> shared=false ttl_us=0 on_expire=give_back lease_us=0 shards=<nil> adaptive=<nil>"},
+			"plans=<nil> parent=<nil> parts=<nil> shared=false ttl_us=0 on_expire=give_back block_us=0 lease_us=0 shards=<nil> adaptive=<nil>"},
 		{row(leased), "name=leased algorithm=token_bucket rate=100 per=1s burst=<nil> max_debt=<nil> max_charge=<nil> start=<nil> " +
 			"on_change=keep mode=enforce auth=false retry_jitter=0 on_store_error=closed timeout_us=0 list_keys=false usage=false " +
-			"plans=<nil> parent=<nil> parts=<nil> shared=false ttl_us=0 on_expire=give_back lease_us=250000 shards=<nil> adaptive=<nil>"},
+			"plans=<nil> parent=<nil> parts=<nil> shared=false ttl_us=0 on_expire=give_back block_us=0 lease_us=250000 shards=<nil> adaptive=<nil>"},
 		{text(everyField), `{"name":"every","algorithm":"fixed_window","rate":"5","per":"1d","burst":"7","max_debt":"3","max_charge":"9",` +
 			`"start":"06:00 Europe/Rome","on_change":"reset","mode":"shadow","auth":"true","retry_jitter":"20%","on_store_error":"local",` +
 			`"timeout":"1500us","keys":"list","usage":"true","plans":"pro:rate=600;burst=1000|staff:mode=unlimited;callable=false","parts":"2","ttl":"1m","on_expire":"keep","shards":"1"}`},
 		{text(store.Limit{Name: "up", Rate: 5, Period: time.Second, Adaptive: adaptive}),
 			`{"name":"up","rate":"5","per":"1s","adaptive":"floor=1;latency=1500us;quantile=0.999;errors=0.000001;window=1m"}`},
+		{text(store.Limit{Name: "login", Rate: 5, Period: 15 * time.Minute, Block: 90 * time.Second}), `{"name":"login","rate":"5","per":"15m","block":"90s"}`},
 		{text(leased), `{"name":"leased","rate":"100","per":"1s","lease":"250ms"}`},
 		{text(plain), `{"name":"plain","rate":"5","per":"1m","burst":"0","max_debt":"unlimited"}`},
 		{asJSON(everyField), `[{"number":1,"since":0,"policy":"reset","unit":1,"every":0,"add":5,"cap":7,"origin":0,"burst":7,"debt":3,"most":10,` +

@@ -55,6 +55,7 @@ func fields(l *store.Limit) []field {
 		{"shared", "shared", &l.Shared},
 		{"ttl_us", "ttl", &l.TTL},
 		{"on_expire", "on_expire", (*expiry)(&l.KeepExpired)},
+		{"block_us", "block", &l.Block},
 		{"lease_us", "lease", &l.Lease},
 		{"shards", "shards", &l.Shards},
 		{"adaptive", "adaptive", &l.Adaptive},
@@ -156,7 +157,7 @@ func ReadLimit(values []any) (l store.Limit, err error) {
 }
 
 // VersionColumns are the columns of a version in a table.
-var VersionColumns = strings.Fields("number since policy unit every add cap origin burst debt most max_charge max_used leaky spread per start settings")
+var VersionColumns = strings.Fields("number since policy unit every add cap origin burst debt most max_charge max_used leaky spread sliding per start settings")
 
 // List returns the names of columns of the table that prefix names, quoted.
 func List(prefix string, columns []string) string {
@@ -166,7 +167,7 @@ func List(prefix string, columns []string) string {
 // Fields returns pointers to the fields of VersionColumns, for scanning.
 func (v *Version) Fields() []any {
 	return []any{&v.Number, &v.Since, &v.Policy, &v.Unit, &v.Every, &v.Add, &v.Cap, &v.Origin, &v.Burst, &v.Debt, &v.Most,
-		&v.MaxCharge, &v.MaxUsed, &v.Leaky, &v.Spread, &v.Per, &v.Start, &v.Settings}
+		&v.MaxCharge, &v.MaxUsed, &v.Leaky, &v.Spread, &v.Sliding, &v.Per, &v.Start, &v.Settings}
 }
 
 // Values returns the values of VersionColumns.

@@ -14,6 +14,7 @@ type override struct {
 	Rate    int64         `json:"rate,omitempty"`
 	Period  time.Duration `json:"per_ns,omitempty"`
 	Burst   int64         `json:"burst,omitempty"`
+	Start   string        `json:"start,omitempty"`
 	Until   int64         `json:"until_us,omitempty"`
 	Note    string        `json:"note,omitempty"`
 	ID      uint32        `json:"id"`
@@ -25,14 +26,14 @@ func stored(o *store.Override) *override {
 	if o == nil {
 		return nil
 	}
-	return &override{o.Plan, o.Rate, o.Period, o.Burst, o.Until, o.Note, o.ID, o.Version, stored(o.Under)}
+	return &override{o.Plan, o.Rate, o.Period, o.Burst, o.Start, o.Until, o.Note, o.ID, o.Version, stored(o.Under)}
 }
 
 func (v *override) read(key string) *store.Override {
 	if v == nil {
 		return nil
 	}
-	return &store.Override{Key: key, Plan: v.Plan, Rate: v.Rate, Period: v.Period, Burst: v.Burst, Until: v.Until, Note: v.Note, ID: v.ID, Version: v.Version, Under: v.Under.read(key)}
+	return &store.Override{Key: key, Plan: v.Plan, Rate: v.Rate, Period: v.Period, Burst: v.Burst, Start: v.Start, Until: v.Until, Note: v.Note, ID: v.ID, Version: v.Version, Under: v.Under.read(key)}
 }
 
 // EncodeOverride returns an override, with the one under it, as JSON. It is "" for nil.

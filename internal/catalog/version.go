@@ -33,6 +33,7 @@ type Version struct {
 	MaxUsed   int64  `json:"max_used"`
 	Leaky     bool   `json:"leaky,omitempty"`
 	Spread    bool   `json:"spread,omitempty"`
+	Sliding   bool   `json:"sliding,omitempty"`
 
 	// For a calendar. Without a zone the ticks are every µs apart.
 	Months int64  `json:"months,omitempty"`
@@ -53,7 +54,7 @@ type Version struct {
 func NewVersion(v *store.Version, l *store.Limit) Version {
 	r, c := &v.Rule, v.Rule.Calendar.Spec()
 	return Version{v.Number, v.Since, v.Policy.String(), r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most,
-		r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread, c.Months, c.Days, c.Clock, c.Zone, periodText(l.Period), l.Start, settingsOf(&v.Limit)}
+		r.MaxCharge, r.MaxUsed, r.Leaky, r.Spread, r.Sliding, c.Months, c.Days, c.Clock, c.Zone, periodText(l.Period), l.Start, settingsOf(&v.Limit)}
 }
 
 // settingsOf returns the settings of a limit, or "" for the zero Limit.
@@ -97,7 +98,7 @@ func (v *Version) rule() (r store.Rule, err error) {
 	}
 	r.Unit, r.Every, r.Add, r.Cap, r.Origin = v.Unit, v.Every, v.Add, v.Cap, v.Origin
 	r.Burst, r.Debt, r.Most, r.MaxCharge, r.MaxUsed = v.Burst, v.Debt, v.Most, v.MaxCharge, v.MaxUsed
-	r.Leaky, r.Spread = v.Leaky, v.Spread
+	r.Leaky, r.Spread, r.Sliding = v.Leaky, v.Spread, v.Sliding
 	r.Enough = algebra.QuoUp(r.MaxUsed, r.Add)
 	return r, nil
 }

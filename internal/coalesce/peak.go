@@ -11,7 +11,7 @@ import "sync/atomic"
 type peak struct{ n atomic.Int32 }
 
 // lowPeak bounds the calls that share one lane. At 512 callers two lanes do as
-// much as one, and more than that on more processors. It also bounds the calls
+// much as one on two processors, and more on more. It also bounds the calls
 // that wait behind a stuck lane: later ones use another lane (stuckAfter).
 const lowPeak = 48
 

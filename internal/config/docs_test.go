@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -14,48 +13,41 @@ import (
 
 var update = flag.Bool("update", false, "write the tables of docs/")
 
-// table is a table of settings in a page: all, or those whose names begin with
-// one of the words.
-var table = regexp.MustCompile(`(?s)<!-- settings:(.*?) -->\n.*?<!-- end -->`)
+// table is the table of settings in a page.
+var table = regexp.MustCompile(`(?s)<!-- settings -->\n.*?<!-- end -->`)
 
 var quoted = regexp.MustCompile(`(^|[ (\[])'([^']+)'`)
 
-// The tables of docs/ say what the table of settings does.
+// TestDocs checks that the table of docs/reference/configuration.md has what the table of
+// settings has.
 func TestDocs(t *testing.T) {
-	for _, page := range []string{"configuration", "grpc"} {
-		path := "../../docs/reference/" + page + ".md"
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := table.ReplaceAllStringFunc(string(b), func(old string) string {
-			words := strings.Fields(table.FindStringSubmatch(old)[1])
-			return "<!-- settings:" + strings.Join(append([]string{""}, words...), " ") + " -->\n" + settingsTable(words) + "<!-- end -->"
-		})
-		switch {
-		case !table.Match(b):
-			t.Errorf("%s has no table of settings", path)
-		case *update:
-			err = os.WriteFile(path, []byte(want), 0o600)
-		case want != string(b):
-			t.Errorf("%s is not what the settings say: go generate ./internal/config", path)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	const path = "../../docs/reference/configuration.md"
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := table.ReplaceAllLiteralString(string(b), "<!-- settings -->\n"+settingsTable()+"<!-- end -->")
+	switch {
+	case !table.Match(b):
+		t.Errorf("%s has no table of settings", path)
+	case *update:
+		err = os.WriteFile(path, []byte(want), 0o600)
+	case want != string(b):
+		t.Errorf("%s is not what the settings say: go generate ./internal/config", path)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
 func code(text string) string { return quoted.ReplaceAllString(text, "$1`$2`") }
 
-func settingsTable(words []string) string {
+func settingsTable() string {
 	var b strings.Builder
-	b.WriteString("| setting | default | change | |\n| --- | --- | --- | --- |\n")
+	var live []string
+	b.WriteString("| setting | default | |\n| --- | --- | --- |\n")
 	for _, s := range config.Settings {
-		if len(words) > 0 && !slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(s.Name, w) }) {
-			continue
-		}
-		names, change := "`"+s.Name+"`", "restart"
+		names := "`" + s.Name + "`"
 		switch {
 		case !s.InFile:
 			names = "`--" + s.Flag + "`, `" + s.Variable() + "`"
@@ -65,9 +57,10 @@ func settingsTable(words []string) string {
 			names += ", `--" + s.Flag + "`, `" + s.Variable() + "`"
 		}
 		if s.Live {
-			change = "at once"
+			live = append(live, "`"+s.Name+"`")
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", names, code(s.Absent()), change, code(s.Tag.Get("help")))
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", names, code(s.Absent()), code(s.Tag.Get("help")))
 	}
+	b.WriteString("\nA change of " + strings.Join(live, ", ") + " in the file takes effect at once, any other after a restart.\n")
 	return b.String()
 }

@@ -34,7 +34,7 @@ func (p *parser) limits(n *yaml.Node) {
 			return
 		}
 		lines[l.Name], nodes[l.Name] = item.Line, at
-		p.Limits = append(p.Limits, l)
+		p.Limits, p.Lines = append(p.Limits, l), append(p.Lines, item.Line)
 	})
 	if p.Mistakes() > 0 {
 		return // the parent of a limit may be one with a mistake

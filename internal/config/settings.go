@@ -40,46 +40,47 @@ import (
 //	help     one line, in which 'x' is code and [text](page.md) a link from docs/reference/
 type File struct {
 	Digest string // of the file
+	Lines  []int  // of Limits
 
 	Owner    string `name:"owner" in:"file" unset:"'main'" live:"yes" pattern:"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$" want:"1 to 64 letters, digits, dots, dashes and underscores, beginning with a letter or digit" help:"[Who owns the limits](configuration.md#who-owns-a-limit) of the file."`
-	Revision int64  `name:"revision" in:"file" default:"0" live:"yes" min:"0" max:"9007199254740991" help:"Counts up with each change of the file. A store that has seen a higher one of this owner takes nothing from it."`
+	Revision int64  `name:"revision" in:"file" default:"0" live:"yes" min:"0" max:"9007199254740991" help:"Counts up with each change of the file. A file is ignored if the store has seen a higher revision from the same owner."`
 
 	Store        string `name:"store" kind:"URL" unset:"'memory:'" help:"Where the [buckets are kept](stores.md)."`
 	Data         string `name:"data" kind:"DIR" help:"A directory to keep the buckets in, in place of a store: [the file 'dipwell.db'](file.md) in it."`
-	WaitForStore bool   `name:"wait_for_store" in:"flag" default:"false" help:"Start also when the store refuses the role, the user or the database, and ask again; otherwise that ends the program. A store that does not answer is always waited for."`
+	WaitForStore bool   `name:"wait_for_store" in:"flag" default:"false" help:"Start also when the store refuses the role or the database, and try again."`
 	Listen       string `name:"listen" kind:"ADDR" default:"127.0.0.1:8080" help:"Address of the service."`
 	Admin        string `name:"admin" kind:"ADDR" help:"Address of a second listener. It alone then answers admin calls."`
 
-	FlagLimits []dipwell.Limit `name:"limit" in:"flag" kind:"LIMIT" sep:";" help:"A limit, 'NAME=RATE/PER,SETTING=VALUE,...'. Repeat it, or separate limits by semicolons. In a file limits are a list."`
+	FlagLimits []dipwell.Limit `name:"limit" in:"flag" kind:"LIMIT" sep:";" help:"A limit, 'NAME=RATE/PER,SETTING=VALUE,...'. Repeat it, or separate limits by semicolons."`
 	Limits     []dipwell.Limit `name:"limits" in:"file" live:"yes" help:"The [limits](configuration.md#a-limits-settings). A service without limits says 'limits: []'."` // nil if the file does not have it
 
 	Headers        httplimit.Headers `name:"headers" kind:"KIND" default:"ietf" live:"yes" oneof:"ietf,x-ratelimit,off" help:"Header fields that announce limits: 'ietf', 'x-ratelimit' or 'off'."`
 	TrustedProxies []netip.Prefix    `name:"trusted_proxies" kind:"CIDR" unset:"nobody's" live:"yes" help:"Whose 'X-Forwarded-For' is believed: a list of addresses and prefixes."`
 	MaxKeys        int               `name:"max_keys" kind:"N" unset:"10485760; of a fallback 1048576" min:"1" help:"Keys that a store in this process may hold."`
-	MaxKeyBytes    int64             `name:"max_key_bytes" kind:"N" unset:"64 × max_keys, at most 268435456" min:"1024" help:"Bytes that a store in this process may take for the texts of keys of limits with 'keys: list'; more new keys of such limits fail."`
-	MaxHolds       int               `name:"max_holds" kind:"N" unset:"50000" min:"1" help:"Live holds that a store in this process may have; one of several limits counts for each. Ended ones, whose records answer repeated calls, give way to new ones."`
-	MaxOverrides   int               `name:"max_overrides" kind:"N" unset:"131072" min:"1" help:"Overrides that a store in this process may have."`
-	DenyMaxAge     time.Duration     `name:"deny_max_age" kind:"TIME" default:"1s" min:"1µs" max:"1h" off:"0" help:"How long a refusal of a store outside this process is believed without asking again, up to 1h; 0: not at all. Only what other processes give back can be seen late."`
+	MaxKeyBytes    int64             `name:"max_key_bytes" kind:"N" unset:"64 × max_keys, at most 268435456" min:"1024" help:"Bytes that a store in this process may use for the keys of limits with 'keys: list'; beyond it new keys fail."`
+	MaxHolds       int               `name:"max_holds" kind:"N" unset:"50000" min:"1" help:"Live holds that a store in this process may have."`
+	MaxOverrides   int               `name:"max_overrides" kind:"N" unset:"131072" min:"1" help:"Overrides that a store in this process may have, and as many blocked keys."`
+	DenyMaxAge     time.Duration     `name:"deny_max_age" kind:"TIME" default:"1s" min:"1µs" max:"1h" off:"0" help:"How long a refusal is remembered, so that the store is not asked again, up to 1h; 0: not at all. Tokens that another process gives back are noticed after at most this time."`
 	MaxInFlight    int               `name:"max_in_flight" kind:"N" default:"8192" live:"yes" min:"1" help:"Calls in flight at one time; more are answered 503 with 'Retry-After'."`
 
-	AdminTokenFile string   `name:"admin_token_file" kind:"FILE" live:"yes" help:"File with the token of admin calls, read again when it changes; or set DIPWELL_ADMIN_TOKEN. Without a token admin calls need a loopback listener."`
-	Callers        []Caller `name:"callers" in:"file" live:"yes" unset:"anybody who reaches the service" help:"[Who may call](../how-to/callers.md): a list of '{name, token_file or token_sha256, role, limits}'. A change of a token's file takes effect at once too."`
-	OpenListeners  []string `name:"open_listeners" kind:"LISTENER" unset:"none" oneof:"listen,admin,grpc" help:"Where calls that have no place for a token are answered with 'callers' too: a list of 'listen', 'admin' and 'grpc'. They are '/v1/auth', '/json' and Envoy's RateLimitService."`
+	AdminTokenFile string   `name:"admin_token_file" kind:"FILE" live:"yes" help:"File with the token of [admin calls](http.md#admin-calls); or set DIPWELL_ADMIN_TOKEN."`
+	Callers        []Caller `name:"callers" in:"file" live:"yes" unset:"anybody who reaches the service" help:"[Who may call](../how-to/callers.md): a list of '{name, token_file or token_sha256, role, limits}'."`
+	OpenListeners  []string `name:"open_listeners" kind:"LISTENER" unset:"none" oneof:"listen,admin,grpc" help:"Listeners that answer '/v1/auth', '/json' and Envoy's RateLimitService without a token although there are 'callers': a list of 'listen', 'admin' and 'grpc'."`
 	AdminOnly      []string `name:"admin_only" kind:"WHAT" oneof:"metrics,limits" help:"What else the admin listener alone answers: a list of 'metrics' and 'limits' (reading definitions)."`
 
-	Upstream                string        `name:"upstream" kind:"URL" help:"Be a [rate-limiting reverse proxy](http.md#a-rate-limiting-reverse-proxy) of this URL: every request on the main listener takes 1 from each limit of the flags and the file, all or nothing. The API is then on the admin listener."`
+	Upstream                string        `name:"upstream" kind:"URL" help:"Be a [rate-limiting reverse proxy](http.md#a-rate-limiting-reverse-proxy) of this URL. The API is then on the admin listener."`
 	By                      string        `name:"by" kind:"WHAT" unset:"'ip'" help:"The key of a proxied request: 'ip', 'header:NAME', or 'shared' if all limits are shared."`
-	UpstreamPlanHeader      string        `name:"upstream_plan_header" kind:"NAME" help:"Header field with the [plan](../how-to/limits-by-plan.md) of a proxied request. Whoever is in front must set it, or remove it. A limit that does not have the plan, or does not let callers name it, counts the request under its own numbers."`
+	UpstreamPlanHeader      string        `name:"upstream_plan_header" kind:"NAME" help:"Header field with the [plan](../how-to/limits-by-plan.md) of a proxied request. A proxy in front must set or remove it."`
 	UpstreamFloor           int64         `name:"upstream_floor" kind:"N" default:"0" min:"0" max:"9007199254740991" help:"Tokens that a proxied request must leave free, for other callers of the same limits."`
 	UpstreamDialTimeout     time.Duration `name:"upstream_dial_timeout" kind:"TIME" default:"5s" min:"1ms" max:"24h" help:"How long connecting to the upstream may take; 1ms to 24h, as the next three."`
 	UpstreamTLSTimeout      time.Duration `name:"upstream_tls_timeout" kind:"TIME" default:"5s" min:"1ms" max:"24h" help:"How long the TLS handshake with the upstream may take."`
 	UpstreamHeaderTimeout   time.Duration `name:"upstream_header_timeout" kind:"TIME" default:"60s" min:"1ms" max:"24h" help:"How long the upstream may take to send the header of its answer."`
-	UpstreamIdleTimeout     time.Duration `name:"upstream_idle_timeout" kind:"TIME" default:"90s" min:"1ms" max:"24h" help:"How long a connection to the upstream may carry nothing, in an answer or a WebSocket too."`
+	UpstreamIdleTimeout     time.Duration `name:"upstream_idle_timeout" kind:"TIME" default:"90s" min:"1ms" max:"24h" help:"How long a connection to the upstream may carry nothing."`
 	UpstreamIdleConnections int           `name:"upstream_idle_connections" kind:"N" default:"256" min:"1" help:"Idle connections to the upstream that are kept."`
 
 	GRPC               string  `name:"grpc" kind:"ADDR" help:"Address of a [gRPC listener](grpc.md): Envoy's RateLimitService, and the verbs of the HTTP API."`
-	RLSConfig          string  `name:"rls_config" kind:"PATH" help:"Descriptors of the RateLimitService, as envoyproxy/ratelimit reads them: a file, or a directory with all files in it and below, whatever their names; only those that begin with a dot are passed over. A change takes effect at once, and on SIGHUP."`
-	RLSChargeAll       bool    `name:"rls_charge_all" default:"false" help:"Charge every descriptor of a request even when another is over its limit, as [envoyproxy/ratelimit](grpc.md#coming-from-envoyproxyratelimit) does; by default all or nothing."`
+	RLSConfig          string  `name:"rls_config" kind:"PATH" help:"Descriptors of the RateLimitService: a file, or a directory with all files in it and below, except those that begin with a dot. A change takes effect at once."`
+	RLSChargeAll       bool    `name:"rls_charge_all" default:"false" help:"Charge every descriptor of a request even when another is over its limit, as [envoyproxy/ratelimit](grpc.md#coming-from-envoyproxyratelimit) does."`
 	RLSAllowOverride   bool    `name:"rls_allow_override" default:"false" help:"Requests may bring limits of their own, in every known domain; otherwise only where the descriptors say 'allow_override'."`
 	RLSMergeDomains    bool    `name:"rls_merge_domains" default:"false" help:"Several files may be about one domain."`
 	RLSHeaders         string  `name:"rls_headers" kind:"KIND" default:"off" oneof:"off,ratelimit,ietf" help:"Header fields that the proxy is told to add: 'off', 'ratelimit' (RateLimit-Limit, -Remaining, -Reset) or 'ietf'."`
@@ -88,13 +89,13 @@ type File struct {
 	RLSRemainingHeader string  `name:"rls_remaining_header" kind:"NAME" unset:"'RateLimit-Remaining'" help:"Name of the field with what remains."`
 	RLSResetHeader     string  `name:"rls_reset_header" kind:"NAME" unset:"'RateLimit-Reset'" help:"Name of the field with the seconds until the reset."`
 
-	TLSCert       string            `name:"tls_cert" kind:"FILE" help:"Certificate chain (PEM): all listeners but a loopback admin speak TLS then. A change of the file takes effect at once, and on SIGHUP."`
+	TLSCert       string            `name:"tls_cert" kind:"FILE" help:"Certificate chain (PEM): all listeners but a loopback admin then speak TLS. A change of the file takes effect at once."`
 	TLSKey        string            `name:"tls_key" kind:"FILE" help:"Private key (PEM) of the certificate."`
-	ClientCA      string            `name:"client_ca" kind:"FILE" help:"Authorities (PEM): only clients with a certificate that one of them signed may connect."`
+	ClientCA      string            `name:"client_ca" kind:"FILE" help:"Authorities (PEM): only clients with a certificate from one of them may connect."`
 	KeySecretFile string            `name:"key_secret_file" kind:"FILE" help:"Store keys as [HMAC-SHA-256](../how-to/operations.md#keys-that-nobody-may-read) under the secret in this file, at least 16 bytes; or set DIPWELL_KEY_SECRET."`
 	OTLPEndpoint  string            `name:"otlp_endpoint" kind:"URL" help:"Send OpenTelemetry traces to this collector (OTLP over HTTP, as 'http://127.0.0.1:4318'), as OTEL_EXPORTER_OTLP_ENDPOINT does."`
 	LogRefusals   int               `name:"log_refusals" kind:"N" default:"1" min:"0" max:"1000" help:"Refusals that are logged a second, 0 to 1000, keys as the beginning of a hash."`
-	TopKeys       int               `name:"top_keys" kind:"N" default:"20" min:"0" max:"100" help:"How many of [the busiest and of the most refused keys](../how-to/operations.md#who-is-it-dipwell-top) of each hour the store keeps for a week; 0 keeps none."`
+	TopKeys       int               `name:"top_keys" kind:"N" default:"20" min:"0" max:"100" help:"How many of [the busiest and most refused keys](../how-to/operations.md#who-is-it-dipwell-top) of each hour the store keeps for a week."`
 	LogFormat     string            `name:"log_format" kind:"KIND" default:"text" oneof:"text,json" help:"Format of the log on standard error: 'text' or 'json'."`
 	Shadow        bool              `name:"shadow" default:"false" help:"[Refuse nothing](../how-to/operations.md#shadow-mode): answers, metrics and the log say what would have been refused."`
 	MetricLabels  map[string]string `name:"metric_labels" flag:"metric-label" kind:"NAME=VALUE" help:"Labels that every metric carries, at most 16: '{env: prod}'. As a flag 'env=prod', repeated or separated by commas."`

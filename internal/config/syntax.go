@@ -3,11 +3,8 @@ package config
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
-	"maps"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -66,64 +63,20 @@ func syntaxError(name string, b []byte, stopped int, err error) *YAMLError {
 const maxQuoted = 60
 
 // explain returns the library's reason for a mistake in the last line of b, with what stands
-// there and, if it is indented like nothing above it, what is above it.
+// there.
 func explain(b []byte, reason string) string {
-	lines := strings.Split(strings.TrimRight(string(b), "\r\n"), "\n")
-	above, line := lines[:len(lines)-1], strings.TrimRight(lines[len(lines)-1], " \r")
-	text := strings.TrimLeft(line, " \t")
-	indent := line[:len(line)-len(text)]
-	if text == "" {
+	line := b[bytes.LastIndexByte(bytes.TrimRight(b, "\r\n"), '\n')+1:]
+	text := strings.TrimSpace(string(line))
+	switch indent, _, _ := strings.Cut(string(line), text); {
+	case text == "":
 		return reason
-	}
-	quoted := quote(text)
-	open := begins(above)
-	_, fits := open[len(indent)]
-	fits = fits || len(open) == 0
-	switch {
 	case strings.Contains(indent, "\t"):
-		return quoted + " is indented with a tab; YAML wants spaces"
-	case reason == "could not find expected ':'":
-		return quoted + " has no ': ' between a setting and its value"
-	case reason == "mapping values are not allowed in this context" && fits:
-		return quoted + " has ': ' in its value; put the value in quotes"
-	case slices.Contains(ofIndents, reason):
-		var columns []string
-		for _, column := range slices.Sorted(maps.Keys(open)) {
-			columns = append(columns, fmt.Sprintf("%d (%s)", column+1, quote(open[column])))
-		}
-		return fmt.Sprintf("%s does not fit in column %d; the lines above it begin in column %s", quoted, len(indent)+1, strings.Join(columns, ", "))
+		reason = "is indented with a tab; YAML wants spaces"
 	}
-	return reason + ": " + quoted
-}
-
-// ofIndents are the library's reasons if a line begins in a wrong column.
-var ofIndents = []string{"mapping values are not allowed in this context", "did not find expected key", "did not find expected '-' indicator", "block sequence entries are not allowed in this context"}
-
-// begins returns what begins in each column, counted from 0, in which the next line could
-// begin: of the lines that it might belong to.
-func begins(lines []string) map[int]string {
-	open := map[int]string{}
-	for _, line := range lines {
-		text := strings.TrimSpace(line)
-		if text == "" || text[0] == '#' {
-			continue
-		}
-		column := len(line) - len(strings.TrimLeft(line, " "))
-		maps.DeleteFunc(open, func(c int, _ string) bool { return c >= column })
-		open[column] = text
-		for item, ok := strings.CutPrefix(text, "- "); ok; item, ok = strings.CutPrefix(text, "- ") {
-			column, text = column+len(text)-len(strings.TrimLeft(item, " ")), strings.TrimLeft(item, " ")
-			open[column] = text
-		}
+	if len(text) > maxQuoted {
+		text = strings.ToValidUTF8(text[:maxQuoted], "") + "…"
 	}
-	return open
-}
-
-func quote(s string) string {
-	if len(s) > maxQuoted {
-		s = strings.ToValidUTF8(s[:maxQuoted], "") + "…"
-	}
-	return strconv.Quote(s)
+	return reason + ": " + strconv.Quote(text)
 }
 
 // firstLines returns the first n lines of b.

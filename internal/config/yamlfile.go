@@ -114,34 +114,10 @@ func (r *YAMLReader) Document(name string, b []byte) (n *yaml.Node, ok bool) {
 		r.fail(syntaxError(name, b, in.lines, err))
 		return nil, false
 	}
-	if kind := manifest(doc.Content[0]); kind != "" {
-		r.fail(&YAMLError{File: name, Line: doc.Content[0].Line, Reason: "is a Kubernetes manifest (" + kind + "), not a file of settings; mount the ConfigMap, and name the file or directory where it is mounted, or save what stands below its data as a file"})
-		return nil, false
-	}
 	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
 		r.fail(&YAMLError{File: name, Line: in.lines, Reason: "has more than one document"})
 	}
 	return doc.Content[0], true
-}
-
-// manifest returns the kind of a Kubernetes manifest, or "" for other documents.
-func manifest(n *yaml.Node) (kind string) {
-	if n.Kind != yaml.MappingNode {
-		return ""
-	}
-	versioned := false
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		switch n.Content[i].Value {
-		case "apiVersion":
-			versioned = true
-		case "kind":
-			kind = n.Content[i+1].Value
-		}
-	}
-	if !versioned {
-		return ""
-	}
-	return kind
 }
 
 // Mapping calls f for each member of a mapping, once. A member that is not in known

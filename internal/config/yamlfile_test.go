@@ -51,7 +51,6 @@ func TestReader(t *testing.T) {
 		{"no text", "a: {}\n", false, "f.yaml:1: a: must be one value"},
 		{"no mapping", "- a\n", false, "f.yaml:1: must be settings, one a line, as in 'a: ...'"},
 		{"two documents", "a: 1\n---\nb: 1\n", false, "f.yaml:3: has more than one document"},
-		{"a manifest", "apiVersion: v1\nkind: ConfigMap\n---\na: 1\n", false, "f.yaml:1: is a Kubernetes manifest (ConfigMap), not a file of settings; mount "},
 		{"a kind alone", "kind: x\n", false, "f.yaml:1: kind: unknown setting"},
 		{"no YAML", "a: 1\nb: [\n", false, "f.yaml:2: "},
 		{"too large", "a: " + strings.Repeat("x", config.MaxYAML) + "\n", false, "f.yaml: has more than 4 MiB"},
@@ -70,14 +69,11 @@ func TestReader(t *testing.T) {
 // TestSyntax checks that the error of a file that is not YAML says what stands in the line.
 func TestSyntax(t *testing.T) {
 	for yaml, want := range map[string]string{
-		"a:\n  - b: x\n    c: 5\n   d: 1m\n":          `f.yaml:4: "d: 1m" does not fit in column 4; the lines above it begin in column 1 ("a:"), 3 ("- b: x"), 5 ("c: 5")`,
-		"a:\n  - b: x\n    c: 5\n     d: 1m\n":        `f.yaml:4: "d: 1m" does not fit in column 6; the lines above it begin in column 1 ("a:"), 3 ("- b: x"), 5 ("c: 5")`,
-		"a:\n  - b: x\n  c: 5\n":                      `f.yaml:3: "c: 5" does not fit in column 3; the lines above it begin in column 1 ("a:"), 3 ("- b: x"), 5 ("b: x")`,
-		"a: 1\n# c\n b:\n":                            `f.yaml:3: "b:" does not fit in column 2; the lines above it begin in column 1 ("a: 1")`,
-		"a:\n  - b: x\n - c: x\n":                     `f.yaml:3: "- c: x" does not fit in column 2; the lines above it begin in column 1 ("a:"), 3 ("- b: x"), 5 ("b: x")`,
-		"a:\n  b: x\n \tc: x\n":                       `f.yaml:3: "c: x" is indented with a tab; YAML wants spaces`,
-		"a: 06:00 Europe/Rome: x\n":                   `f.yaml:1: "a: 06:00 Europe/Rome: x" has ': ' in its value; put the value in quotes`,
-		"a: 1\nb:5\nc: 1\n":                           `f.yaml:2: "b:5" has no ': ' between a setting and its value`,
+		"a:\n  - b: x\n    c: 5\n   d: 1m\n":          `f.yaml:4: did not find expected '-' indicator: "d: 1m"`,
+		"a: 1\n# c\n b:\n":                            `f.yaml:3: did not find expected key: "b:"`,
+		"a:\n  b: x\n \tc: x\n":                       `f.yaml:3: is indented with a tab; YAML wants spaces: "c: x"`,
+		"a: 06:00 Europe/Rome: x\n":                   `f.yaml:1: mapping values are not allowed in this context: "a: 06:00 Europe/Rome: x"`,
+		"a: 1\nb:5\nc: 1\n":                           `f.yaml:2: could not find expected ':': "b:5"`,
 		"a: {b: 1\n":                                  `f.yaml:1: did not find expected ',' or '}': "a: {b: 1"`,
 		"a: 1\nb: @" + strings.Repeat("x", 99) + "\n": `f.yaml:2: found character that cannot start any token: "b: @` + strings.Repeat("x", 56) + `…"`,
 	} {

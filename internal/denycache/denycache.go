@@ -23,7 +23,7 @@
 // returned. Refusals of a limit that has plans or overrides are used for one second at
 // most.
 //
-// Limits in shadow mode, concurrency limits, verbs that cannot be refused, holds, calls
+// Limits in shadow mode or with a block, concurrency limits, verbs that cannot be refused, holds, calls
 // with an unlimited or blocked plan, calls under an override, and calls of several keys,
 // whose answer has the state of each, always go to the store. A refusal is kept only if the
 // row in its answer explains its retry time: if the row is under the definition of another
@@ -199,7 +199,7 @@ func (s *Store) refuse(g *store.Group, e *slot, now int64) bool {
 
 // lookup is fresh, for ops that the cache could answer; it also counts hits and misses.
 func (s *Store) lookup(e *slot, op *store.Op, now int64) bool {
-	if op.Verb > store.VerbReserve || op.Def.Mode != store.Enforce {
+	if op.Verb > store.VerbReserve || op.Def.Mode != store.Enforce || op.Def.Block != 0 { // the store begins blocks
 		return false
 	}
 	fresh := s.fresh(e, op, now)
@@ -252,8 +252,9 @@ func refuses(e *slot, op *store.Op, now int64) bool {
 	}
 	row := store.State{Used: e.used, TS: e.ts, Version: e.version}
 	latest := e.at + (now - e.sent)
+	var scratch store.Rule
 	for _, at := range [...]int64{latest, latest - int64(e.roundTrip)} {
-		if _, _, err := op.Step(at, row, true); err != nil || op.Allowed || op.Used <= e.room {
+		if _, _, err := op.Step(at, row, true); err != nil || op.Allowed || op.RuleFor(&scratch).Counted(op.Used, op.TS) <= e.room {
 			op.Answer = store.Answer{}
 			return false
 		}

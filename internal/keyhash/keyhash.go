@@ -114,6 +114,9 @@ func (s *Store) Abilities() store.Abilities {
 	if ab.TopKeys != nil {
 		ab.TopKeys = topKeys{ab.TopKeys, s}
 	}
+	if ab.Minutes != nil {
+		ab.Minutes = topKeys{ab.Minutes, s}
+	}
 	if ab.Usage != nil {
 		ab.Usage = usage{ab.Usage, s}
 	}
@@ -173,7 +176,7 @@ func (t trail) Record(ctx context.Context, e store.AuditEntry) error {
 	return t.Auditor.Record(ctx, e)
 }
 
-// topKeys are those of the inner store, which contain hashes.
+// topKeys are those of the inner store, or its minutes, which contain hashes.
 type topKeys struct {
 	store.Auditor
 	s *Store

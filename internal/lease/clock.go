@@ -59,7 +59,8 @@ func (c *clock) now() (mono, wall int64) {
 }
 
 // read reads the system's clocks. If the last reading was 0.5 ms to 1 s ago, it also
-// measures the pace of the counter. A pace that has changed is not used.
+// measures the pace of the counter. If it differs from the pace
+// before by more than 1/256, the counter is not used until the next measurement.
 func (c *clock) read(last *reading, count uint64) (mono, wall int64) {
 	mono, wall = c.exact()
 	if count == 0 {

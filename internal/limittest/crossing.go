@@ -26,12 +26,12 @@ var directions = map[string]string{
 	"HoldCall.Expires": "out", "HoldCall.Repeated": "out",
 
 	"Op.Def": "both", "Op.Key": "in", "Op.Verb": "in", "Op.Cost": "in", "Op.Bounded": "in", "Op.MaxDelay": "in", "Op.Floor": "in", "Op.Fraction": "in", "Op.Takes": "in",
-	"Op.Phase": "in", "Op.Asked": "own", "Op.Answer": "own",
+	"Op.Phase": "in", "Op.held": "own", "Op.Asked": "own", "Op.Answer": "own",
 
 	"Answer.Allowed": "out", "Answer.Never": "out", "Answer.Shadow": "out", "Answer.Source": "out", "Answer.Granted": "out", "Answer.Remaining": "out",
 	"Answer.Retry": "out", "Answer.Reset": "out", "Answer.Delay": "out", "Answer.Bound": "out", "Answer.Used": "out", "Answer.TS": "out",
 
-	"Override.Key": "both", "Override.Plan": "both", "Override.Rate": "both", "Override.Period": "both", "Override.Burst": "both", "Override.Until": "both",
+	"Override.Key": "both", "Override.Plan": "both", "Override.Rate": "both", "Override.Period": "both", "Override.Burst": "both", "Override.Start": "both", "Override.Until": "both",
 	"Override.Note": "both", "Override.ID": "both", "Override.Version": "both", "Override.Under": "both", "Override.Replaced": "both", "Override.compiled": "own",
 }
 
@@ -254,7 +254,7 @@ var lost = []string{"Store", "Quick", "QuickSource", "Lanes", "InProcess"}
 
 // Abilities has all of them.
 func (in *inner) Abilities() store.Abilities {
-	ab := store.Abilities{Store: in, Limits: NewModel(nil), Overrides: in, Audit: trail{}, TopKeys: trail{}, Usage: usage{}, Metrics: func() []store.Metric { return nil }, InProcess: true,
+	ab := store.Abilities{Store: in, Limits: NewModel(nil), Overrides: in, Audit: trail{}, TopKeys: trail{}, Minutes: trail{}, Usage: usage{}, Metrics: func() []store.Metric { return nil }, InProcess: true,
 		Holds: func(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 			return []store.KeyHold{{ID: d.Name, Tokens: 3, Expires: 4}}, errors.New("of the inner store")
 		}}
@@ -349,6 +349,9 @@ func (in *inner) abilities(s store.Store) {
 	}
 	if err := ab.TopKeys.Record(ctx, store.AuditEntry{Who: "w", Action: "top", What: `{"hour":"2030-01-31T18:00:00Z"}`}); err == nil || !strings.HasPrefix(err.Error(), `recorded "w" "top" "" "{\"hour\":\"2030-01-31T18:00:00Z\"`) {
 		in.t.Errorf("an entry of the top keys: %v", err)
+	}
+	if err := ab.Minutes.Record(ctx, store.AuditEntry{Who: "w", Action: "minute", What: `{"hour":"2030-01-31T18:00:00Z","counts":{"a":1}}`}); err == nil || !strings.HasPrefix(err.Error(), `recorded "w" "minute" "" "{\"hour\":\"2030-01-31T18:00:00Z\"`) || !strings.Contains(err.Error(), `\"counts\":{\"a\":1}`) {
+		in.t.Errorf("an entry of the minutes: %v", err)
 	}
 	if list, err := ab.TopKeys.Audit(ctx, "b", 3); err != nil || len(list) != 1 || list[0].ID != "b" || list[0].At != 3 {
 		in.t.Errorf("top keys: %v, %v", list, err)

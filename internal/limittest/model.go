@@ -130,6 +130,16 @@ func (m *Model) Registry() *store.Registry { return &m.reg }
 
 // Define implements store.Definer.
 func (m *Model) Define(_ context.Context, l store.Limit, owner string) (*store.Definition, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reg.EachOverride = func(limit string, check func(o *store.Override)) error {
+		for k, o := range m.overrides {
+			if k.limit == limit {
+				check(o)
+			}
+		}
+		return nil
+	}
 	return m.reg.Define(m.now(), l, owner)
 }
 
@@ -172,8 +182,7 @@ func (m *Model) Overrides(_ context.Context, d *store.Definition, prefix, after 
 func (m *Model) holdsOf(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	row, _ := m.Row(d.Name, key)
-	return m.reg.Lookup(d.Name).KeyHolds(row, m.records[at{d.Name, key}], m.now()), nil
+	return store.KeyHolds(m.records[at{d.Name, key}], m.now()), nil
 }
 
 // Sweep sweeps all rows.

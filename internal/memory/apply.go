@@ -97,7 +97,7 @@ func (s *Store) Quick() func(def *store.Definition, key string, verb store.Verb,
 		}
 		i := v.home(id)
 		row := &v.ext[uint(i)/uint(extentSlots)][uint(i)%uint(extentSlots)]
-		count := fetch(unsafe.Pointer(row)) // not read before the lock is held
+		count := fetch(unsafe.Pointer(row), unsafe.Pointer(v.filter.at(tag))) // not read before the lock is held
 		sh.mu.Lock()
 		if sh.closed || b.dead.Load() {
 			sh.mu.Unlock()
@@ -155,7 +155,7 @@ func (s *Store) quickOp(def *store.Definition, key string, verb store.Verb, cost
 // name it.
 func (s *Store) single(op *store.Op, quick bool) (ok bool) {
 	var p place
-	if err := s.place(&p, op.Def, op.Key); err != nil || p.def != op.Def { // the limit was dropped, or the definition was superseded
+	if err := s.place(&p, op.Def, op.Key); err != nil || p.def != op.Def || op.Def.Block != 0 { // the limit was dropped, the definition was superseded, or a refusal may begin a block
 		return false
 	}
 	sh := &s.shards[p.shard]
@@ -177,7 +177,7 @@ func (s *Store) decide(sh *shard, p *place, op *store.Op, quick bool) bool {
 			sh.state(&row, i, p)
 		}
 		op.Phase = cmp.Or(sh.phases.get(i), op.Phase)
-	} else if p.limit.overrides.Load() > 0 {
+	} else if p.limit.overrides.Load() > 0 && sh.filter.passes(p.id, p.tag) {
 		row.Override = sh.overrideOf(p)
 	}
 	was := row.Override

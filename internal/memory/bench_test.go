@@ -29,7 +29,7 @@ func BenchmarkTake(b *testing.B) {
 			i := 0
 			for b.Loop() {
 				d, err := l.Take(ctx, "api", keys[i], 1)
-				if err != nil || d.Capacity != 1000 {
+				if err != nil || !d.Allowed {
 					b.Fatal(d, err)
 				}
 				if i++; i == len(keys) {
@@ -119,8 +119,8 @@ func BenchmarkGroups(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := l.TakeAll(ctx, takes...); err != nil {
-					b.Fatal(err)
+				if d, err := l.TakeAll(ctx, takes...); err != nil || !d.Allowed {
+					b.Fatal(d, err)
 				}
 			}
 		})
@@ -131,9 +131,7 @@ func BenchmarkGroups(b *testing.B) {
 // random order.
 func filled(b *testing.B, n int) (*dipwell.Limiter, []string) {
 	s := open(b, Config{})
-	slow := api
-	slow.Rate = 10
-	slow.Period = time.Hour
+	slow := store.Limit{Name: "api", Rate: 10, Period: time.Hour, Burst: 10_000_000}
 	l := limiter(b, s, slow)
 	keys := make([]string, n)
 	for i := range keys {
@@ -234,6 +232,56 @@ func BenchmarkSettle(b *testing.B) {
 				}
 				if err != nil {
 					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkBlocks begins the block of a new key in each step, below the bound of blocks and
+// at it.
+func BenchmarkBlocks(b *testing.B) {
+	for _, full := range []bool{false, true} {
+		b.Run(fmt.Sprintf("full=%v", full), func(b *testing.B) {
+			most := 1 << 20
+			if full {
+				most = 1 << 14
+			}
+			l := limiter(b, open(b, Config{MaxOverrides: most, Shards: 1}), store.Limit{Name: "api", Rate: 1, Period: time.Hour, Block: time.Hour})
+			i := 0
+			block := func() {
+				key := strconv.Itoa(i)
+				take(b, l, "api", key, 1)
+				take(b, l, "api", key, 1)
+				i++
+			}
+			for i <= 1<<14 {
+				block()
+			}
+			for b.Loop() {
+				block()
+			}
+		})
+	}
+}
+
+// BenchmarkNew takes from keys that have no row, of a limit of which other keys have overrides.
+func BenchmarkNew(b *testing.B) {
+	for _, n := range []int{0, 1_000_000} {
+		b.Run(fmt.Sprintf("overrides=%d", n), func(b *testing.B) {
+			s := open(b, Config{MaxKeys: 1 << 26, MaxOverrides: 1 << 20})
+			l := limiter(b, s, store.Limit{Name: "api", Rate: 1000, Period: time.Minute, Burst: 10_000_000})
+			for i := range n {
+				override(b, s, store.Override{Key: strconv.Itoa(i), Rate: 1200, Period: time.Minute, Burst: 10_000_000})
+			}
+			keys := make([]string, 1_000_000)
+			for i := range keys {
+				keys[i] = fmt.Sprintf("new:%d", i)
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop() && i < len(keys); i++ {
+				if d, err := l.Take(ctx, "api", keys[i], 1); err != nil || !d.Allowed {
+					b.Fatal(d, err)
 				}
 			}
 		})

@@ -118,10 +118,22 @@ func (s *Store) Install(defs []*store.Definition) error {
 		s.limits.drop(name)
 		s.ForgetRecords(name)
 	}
+	s.collectIfCrowded()
+	return nil
+}
+
+// InstallOne adds a definition, or replaces the one of its limit.
+func (s *Store) InstallOne(d *store.Definition) error {
+	s.reg.InstallOne(d.Name, []*store.Definition{d})
+	_, err := s.add(d)
+	s.collectIfCrowded()
+	return err
+}
+
+func (s *Store) collectIfCrowded() {
 	if s.limits.crowded() {
 		s.collect()
 	}
-	return nil
 }
 
 // Reservation returns a reservation. One that is due is found until it is removed.
@@ -185,7 +197,7 @@ func (s *Store) ApplyWatched(g *store.Group, touched []Touched) []Touched {
 		return touched
 	}
 	var more []Touched
-	more, g.Err = s.group(g, s.now())
+	more, g.Err = s.group(g)
 	return append(touched, more...)
 }
 

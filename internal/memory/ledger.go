@@ -14,7 +14,7 @@ import (
 // one always stays. An ended one stays too, to answer repeated calls, until then or until
 // a new one needs its room. The lock of a ledger is taken after those of the shards.
 type ledger[K comparable, V any] struct {
-	measure func(*V) term
+	measure func(V) term
 	live    func(v *V, by int) // called with 1 when a value begins to live, with -1 when it ends; nil: not needed
 	max     int                // parts of all values
 
@@ -42,11 +42,11 @@ type entry[K comparable, V any] struct {
 	element *list.Element // in the list of ended ones, or nil
 }
 
-func measurePending(h *store.Pending) term {
+func measurePending(h store.Pending) term {
 	return term{parts: len(h.Parts), ends: h.Due, until: h.Due}
 }
 
-func measureHold(h *store.Hold) term {
+func measureHold(h store.Hold) term {
 	over := h.Settled || !slices.ContainsFunc(h.Parts, func(p store.Part) bool { return !p.Reset })
 	return term{len(h.Parts), over, h.Expires, h.Forget}
 }
@@ -70,7 +70,7 @@ func (l *ledger[K, V]) get(id K) (v V) {
 // and live values have all the room. The ledger is locked.
 func (l *ledger[K, V]) set(id K, v V, now int64) bool {
 	l.advance(now)
-	of := l.measure(&v)
+	of := l.measure(v)
 	e := l.entries[id]
 	switch {
 	case of.parts == 0:

@@ -263,6 +263,8 @@ func (s *Store) Define(_ context.Context, l store.Limit, owner string) (*store.D
 	if s.isClosed() {
 		return nil, ErrClosed
 	}
+	s.fitting.Lock()
+	defer s.fitting.Unlock()
 	d, err := s.reg.Define(s.now(), l, owner)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,8 @@ import (
 // SetOverride sets an override of a key from now on. The error is as in
 // store.Overrider, or store.ErrFull if there is no room.
 func (s *Store) SetOverride(_ context.Context, d *store.Definition, o store.Override) (set store.Override, err error) {
+	s.fitting.RLock()
+	defer s.fitting.RUnlock()
 	err = s.change(d, o.Key, func(t *txn, d *store.Definition) (err error) {
 		set, err = d.SetOverrideIn(t, o.Key, o, t.now)
 		return err
@@ -61,7 +63,7 @@ func (s *Store) change(d *store.Definition, key string, change func(t *txn, d *s
 }
 
 // Overrides returns at most n live overrides of a limit: see store.Overrider. A call
-// reads the overrides of all limits.
+// goes through the overrides of all limits of the store.
 func (s *Store) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
 	page := newPage(n, func(o *store.Override) string { return o.Key })
 	now := s.now()
@@ -83,6 +85,19 @@ func (s *Store) Overrides(ctx context.Context, d *store.Definition, prefix, afte
 	return page.sorted(), nil
 }
 
+// EachOverride calls check for each override of a limit, under the lock of its shard: see
+// store.Registry.
+func (s *Store) EachOverride(limit string, check func(o *store.Override)) error {
+	if s.overrides.Load() > 0 {
+		s.eachExtras(func(_ *shard, k *keyExtras) {
+			if k.override != nil && k.name == limit {
+				check(k.override)
+			}
+		})
+	}
+	return nil
+}
+
 // Holds returns the live holds of a key, the one that expires first first.
 func (s *Store) Holds(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 	sh, p := s.lockKey(d, key)
@@ -94,10 +109,5 @@ func (s *Store) Holds(_ context.Context, d *store.Definition, key string) ([]sto
 	if k == nil {
 		return nil, nil
 	}
-	row := store.State{Version: p.def.Number, Override: k.override}
-	if i, found := sh.find(p.id, p.tag); found {
-		row = store.State{}
-		sh.state(&row, i, &p)
-	}
-	return p.def.Base().KeyHolds(row, k.records, s.now()), nil
+	return store.KeyHolds(k.records, s.now()), nil
 }

@@ -182,3 +182,115 @@ func TestOverridesAreBounded(t *testing.T) {
 	}
 	override(t, s, store.Override{Key: "more", Plan: "pro"})
 }
+
+// Blocks have a bound beside that of other overrides: a new one ends the oldest.
+func TestBlocksAreBounded(t *testing.T) {
+	clock := &fake{1e15}
+	s := open(t, Config{Clock: clock.now, MaxOverrides: 3, Shards: 1})
+	limit := store.Limit{Name: "api", Rate: 1, Period: time.Hour, Block: time.Hour}
+	limiter(t, s, limit)
+	blocked := func(key string) bool {
+		return decided(t, s, store.VerbCheck, "", key, 0).Def.Mode == store.Blocked
+	}
+	for i := range 40 {
+		key := fmt.Sprint(i)
+		decided(t, s, store.VerbTake, "", key, 1)
+		if op := decided(t, s, store.VerbTake, "", key, 1); op.Def.Mode != store.Blocked {
+			t.Fatalf("%s: %+v", key, op.Answer)
+		}
+		clock.add(time.Minute)
+		for j := range i + 1 {
+			if want := j > i-4; blocked(fmt.Sprint(j)) != want {
+				t.Fatalf("after %d: %d is blocked: %v", i, j, !want)
+			}
+		}
+	}
+	if st := s.Stats(); st.Overrides != 0 {
+		t.Errorf("%+v", st)
+	}
+	// Those of people stay, and have their own bound; a block over one counts as that.
+	for i := range 3 {
+		override(t, s, store.Override{Key: fmt.Sprint("set", i), Burst: 2})
+		decided(t, s, store.VerbTake, "", fmt.Sprint("set", i), 2)
+		decided(t, s, store.VerbTake, "", fmt.Sprint("set", i), 1)
+	}
+	if _, err := s.SetOverride(ctx, s.reg.Lookup("api"), store.Override{Key: "more", Burst: 2}); !errors.Is(err, store.ErrFull) {
+		t.Errorf("a fourth: %v", err)
+	}
+	for _, key := range []string{"36", "37", "38", "39", "set0", "set1", "set2"} {
+		if !blocked(key) {
+			t.Errorf("%s is not blocked", key)
+		}
+	}
+	clock.add(2 * time.Hour)
+	if _, err := s.Sweep(ctx, 100); err != nil {
+		t.Fatal(err)
+	}
+	if st := s.Stats(); st.Overrides != 3 || len(s.shards[0].blocks) != 0 {
+		t.Errorf("%+v, %d blocks", st, len(s.shards[0].blocks))
+	}
+}
+
+// Blocks that have ended make room for a new one before an older one that lasts, although
+// the program never sweeps.
+func TestEndedBlocksMakeRoom(t *testing.T) {
+	clock := &fake{1e15}
+	s := open(t, Config{Clock: clock.now, MaxOverrides: 3, Shards: 1})
+	l := limiter(t, s, store.Limit{Name: "long", Rate: 1, Period: time.Hour, Block: time.Hour},
+		store.Limit{Name: "short", Rate: 1, Period: time.Hour, Block: time.Minute})
+	take(t, l, "long", "k", 1)
+	take(t, l, "long", "k", 1)
+	for i := range 6 {
+		for j := range 3 {
+			take(t, l, "short", fmt.Sprint(i, j), 1)
+			take(t, l, "short", fmt.Sprint(i, j), 1)
+		}
+		clock.add(2 * time.Minute)
+	}
+	if o, err := s.Overrides(ctx, s.reg.Lookup("long"), "", "", 10); err != nil || len(o) != 1 {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+// TestFilter sets and ends overrides of more and more keys of a shard. The filter must pass
+// each key that has one, and few others.
+func TestFilter(t *testing.T) {
+	s := open(t, Config{Shards: 1, MaxOverrides: 1 << 15})
+	limiter(t, s, planned)
+	d := s.reg.Lookup("api")
+	passes := func(key string) bool {
+		var p place
+		if err := s.place(&p, d, key); err != nil {
+			t.Fatal(err)
+		}
+		return s.shards[0].filter.passes(p.id, p.tag)
+	}
+	live := map[string]bool{}
+	for n, i := 1, 0; n <= 1<<15; n *= 2 {
+		for ; i < n; i++ {
+			key := fmt.Sprint("k", i)
+			override(t, s, store.Override{Key: key, Plan: "pro"})
+			if live[key] = true; i%4 > 0 {
+				continue
+			}
+			if _, err := s.EndOverride(ctx, d, key, store.StandingOverride); err != nil {
+				t.Fatal(err)
+			}
+			delete(live, key)
+		}
+		for key := range live {
+			if !passes(key) {
+				t.Fatalf("%d keys: %s has an override and does not pass", n, key)
+			}
+		}
+		others := 0
+		for j := range 20_000 {
+			if passes(fmt.Sprint("other", j)) {
+				others++
+			}
+		}
+		if others > 20_000/40 {
+			t.Errorf("%d keys: %d of 20000 keys without an override pass", n, others)
+		}
+	}
+}

@@ -38,12 +38,12 @@ func (s *Store) put(p *place, key string, row store.State) (superseded bool, err
 	if row.Override = sh.overrideOf(p); row.Override == nil && terms.IsOverride(row.Version) {
 		return false, nil // the row of another store's override
 	}
-	carried, known := p.def.Own(row, max(now, row.TS)).Carry(row, key, now)
+	carried, known := p.def.Own(row, now).Carry(row, key, now)
 	if !known {
 		return false, store.ErrStaleDefinition
 	}
-	if !terms.IsOverride(row.Version) || terms.OverrideOf(row.Version) != row.Override.ID {
-		row = carried // otherwise it stays at the version of its override, which is not changed here
+	if row.Lows == nil && (!terms.IsOverride(row.Version) || terms.OverrideOf(row.Version) != row.Override.ID) {
+		row = carried // otherwise it stays at the version of its override, or is converted with its records, which are not changed here
 	}
 	i, found := sh.find(p.id, p.tag)
 	switch {
@@ -51,7 +51,7 @@ func (s *Store) put(p *place, key string, row store.State) (superseded bool, err
 		var present store.State
 		sh.state(&present, i, p)
 		present.Override = row.Override
-		if present, ok := p.def.Own(present, max(now, present.TS)).Carry(present, key, now); ok && older(carried, present) {
+		if present, ok := p.def.Own(present, now).Carry(present, key, now); ok && older(carried, present) {
 			return false, nil
 		}
 		sh.setLows(p, key, row.Lows)

@@ -36,8 +36,10 @@ type keyExtras struct {
 	counted  int64           // how many records of reservations are counted
 	override *store.Override // if there is a row, its handle has withExtras
 	next     int64           // µs: a sweep before this time changes nothing
-	index    int             // in the shard's heap
+	index    int             // in the shard's heap; -1 if it was dropped
 	inUse    int             // calls that have read it; a sweep leaves it alone meanwhile
+	began    int64           // µs: when its block began
+	blockAt  int             // in the shard's blocks, if it has nothing but a block as override
 
 	changed map[store.RecordID]struct{} // records that were made, changed or ended since Changes was called; see Watch
 }
@@ -65,22 +67,60 @@ func (sh *shard) overrideOf(p *place) *store.Override {
 	return nil
 }
 
+// countsOf returns how many overrides of people, and how many blocks, a key with this
+// override has. A block over an override of people is not counted.
+func countsOf(o *store.Override) (set, blocks int64) {
+	switch {
+	case o == nil:
+		return 0, 0
+	case o.Under == nil && o.Kind() == store.AutomaticOverride:
+		return 0, 1
+	}
+	return 1, 0
+}
+
 // setOverride sets or ends the override of a key.
 func (sh *shard) setOverride(k *keyExtras, o *store.Override) {
-	var n int64
-	switch {
-	case k.override == nil && o != nil:
-		n = 1
-	case k.override != nil && o == nil:
-		n = -1
-	}
+	oldSet, oldBlocks := countsOf(k.override)
+	set, blocks := countsOf(o)
 	if o != nil && o != k.override {
 		o.Key = k.key // the same text, so that it is in memory once
 	}
-	k.override = o
-	k.overrides.Add(n)
-	sh.store.overrides.Add(n)
+	if oldBlocks > 0 {
+		heap.Remove(&sh.blocks, k.blockAt)
+	}
+	first := k.override == nil && o != nil
+	if k.override = o; first {
+		sh.filterOverride(k)
+	}
+	k.overrides.Add(set + blocks - oldSet - oldBlocks)
+	sh.store.overrides.Add(set - oldSet)
+	if blocks > 0 {
+		k.began = o.Until
+		if b := k.current.Load(); b != nil {
+			k.began -= b.def.Block.Microseconds()
+		}
+		heap.Push(&sh.blocks, k)
+	}
 	sh.reschedule(k)
+}
+
+// forgetBlocks ends the oldest blocks of the shard, while there are more than its part of
+// MaxOverrides.
+func (sh *shard) forgetBlocks(now int64) {
+	s := sh.store
+	for most := s.maxOverrides/len(s.shards) + 1; len(sh.blocks) > most; {
+		k := sh.blocks[0]
+		b := k.current.Load()
+		if b == nil {
+			sh.dropOfGone(k)
+		} else if sh.changeKey(k, b, now, func(t *txn) error {
+			_, err := b.def.EndOverrideIn(t, k.key, store.AutomaticOverride, now)
+			return err
+		}) != nil {
+			return
+		}
+	}
 }
 
 // dropExtras removes the extras of a key. The caller has removed the lows from its row.
@@ -91,6 +131,7 @@ func (sh *shard) dropExtras(k *keyExtras) {
 	}
 	delete(sh.extras, k.rowID)
 	heap.Remove(&sh.due, k.index)
+	k.index = -1
 }
 
 // find returns the index of a record, or -1.
@@ -108,7 +149,7 @@ func (k *keyExtras) find(id store.RecordID) int {
 }
 
 // isGone reports whether a record was deleted, and stays until pack.
-func isGone(r *store.Record) bool { return r.Version == 0 }
+func isGone(r *store.Record) bool { return r.Unit == 0 }
 
 // count returns the number of records.
 func (k *keyExtras) count() int { return len(k.records) - k.gone }
@@ -200,7 +241,7 @@ func (sh *shard) setLows(p *place, key string, lows *store.Lows) {
 
 // dropIfEmpty removes the extras of a key if there is nothing in them.
 func (sh *shard) dropIfEmpty(k *keyExtras) {
-	if k.lows != nil || k.count() > 0 || k.override != nil || sh.extras[k.rowID] != k {
+	if k.lows != nil || k.count() > 0 || k.override != nil || k.index < 0 {
 		return
 	}
 	if len(k.changed) == 0 {
@@ -225,20 +266,29 @@ func (sh *shard) sweepDue(now int64, n int) {
 // do.
 const sweepAgain = 1e6
 
-// sweepKey brings the records, the override and the row of a key up to date.
-func (sh *shard) sweepKey(k *keyExtras, b *binding, now int64) {
+// changeKey changes what a locked shard has of a key.
+func (sh *shard) changeKey(k *keyExtras, b *binding, now int64, change func(t *txn) error) error {
 	t := sh.store.newTxn(now)
 	t.place(b, k.name, k.key, nil)
-	t.use(1)
-	_, err := store.SweepRow(t, &sh.store.reg, k.name, k.key, now)
+	t.extra(&t.rows[0])
+	err := change(t)
 	if err == nil {
 		err = t.commit()
 	}
 	sh.store.touch(t.touched)
-	t.use(-1)
+	t.unuse()
 	t.unlockHolds()
 	t.end()
-	if sh.extras[k.rowID] != k {
+	return err
+}
+
+// sweepKey brings the records, the override and the row of a key up to date.
+func (sh *shard) sweepKey(k *keyExtras, b *binding, now int64) {
+	err := sh.changeKey(k, b, now, func(t *txn) error {
+		_, err := store.SweepRow(t, &sh.store.reg, k.name, k.key, now)
+		return err
+	})
+	if k.index < 0 {
 		return
 	}
 	if sh.reschedule(k); err != nil || k.next <= now {
@@ -254,7 +304,7 @@ func (sh *shard) dropOfGone(k *keyExtras) {
 	now := sh.store.now()
 	for i := range k.records {
 		id := k.records[i].Hold
-		if id == "" || k.records[i].Expires <= now {
+		if id == "" || k.records[i].Until() <= now {
 			continue
 		}
 		holds.mu.Lock()
@@ -294,8 +344,7 @@ func (s *Store) eachExtras(do func(sh *shard, k *keyExtras)) {
 	}
 }
 
-// oldest returns the lowest version of its limit that a key's row, records and override
-// refer to.
+// oldest returns the lowest version of its limit that a key's row and override refer to.
 func (sh *shard) oldest(k *keyExtras) uint32 {
 	oldest := uint32(terms.MaxVersion)
 	add := func(n uint32) {
@@ -305,11 +354,6 @@ func (sh *shard) oldest(k *keyExtras) uint32 {
 	}
 	if k.override != nil {
 		add(k.override.Version)
-	}
-	for i := range k.records {
-		if r := &k.records[i]; !isGone(r) {
-			add(r.Version)
-		}
 	}
 	if i, found := sh.find(k.id, k.tag); found {
 		add(sh.store.limits.of(sh.at(i).handle).number)
@@ -331,13 +375,32 @@ func (h *extrasHeap) Push(x any) {
 	k.index = len(*h)
 	*h = append(*h, k)
 }
-func (h *extrasHeap) Pop() any {
+func (h *extrasHeap) Pop() any { return h.last() }
+
+// last removes the last element.
+func (h *extrasHeap) last() *keyExtras {
 	old := *h
 	k := old[len(old)-1]
 	old[len(old)-1] = nil
 	*h = old[:len(old)-1]
 	return k
 }
+
+// blockHeap is a heap of extras with a block; the block that began first is on top.
+type blockHeap []*keyExtras
+
+func (h blockHeap) Len() int           { return len(h) }
+func (h blockHeap) Less(i, j int) bool { return h[i].began < h[j].began }
+func (h blockHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].blockAt, h[j].blockAt = i, j
+}
+func (h *blockHeap) Push(x any) {
+	k := x.(*keyExtras)
+	k.blockAt = len(*h)
+	*h = append(*h, k)
+}
+func (h *blockHeap) Pop() any { return (*extrasHeap)(h).last() }
 
 func (s *Store) sweepShard(i int, locked bool, now int64) {
 	sh := &s.shards[i]

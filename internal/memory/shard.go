@@ -42,16 +42,18 @@ type shardFields struct {
 	store  *Store
 
 	rows   int
-	top    int // all rows are below
-	cursor int // while growing: rows from here on have moved
-	hand   int // the next slot to be swept
-	moved  int // for tests: slots that growing and inserting have moved or visited, in total
+	top    int    // all rows are below
+	cursor int    // while growing: rows from here on have moved
+	hand   int    // the next slot to be swept
+	moved  int    // for tests: slots that growing and inserting have moved or visited, in total
+	filter filter // of the keys with an override
 	texts  texts
 	refs   column[uint32] // the first cell of the text of each slot's key; 0: none
 	phases column[int64]  // of the slot's key: see Op.Phase; 0: not known yet
 	lows   column[low]    // of rows whose handle has withLow
 	extras map[rowID]*keyExtras
 	due    extrasHeap
+	blocks blockHeap // keys with nothing but a block as override
 }
 
 const cacheLine = 64 // bytes
@@ -189,7 +191,7 @@ func (sh *shard) full(p *slot, now int64) bool {
 	if cur != nil && cur.bucket && cur.def.Number == h.number { // Definition.Full, inlined
 		return cur.left(p.used, max(0, now-p.ts)) == 0
 	}
-	return cur == nil || cur.def.Full(store.State{Used: p.used, TS: p.ts, Version: h.number}, now)
+	return cur == nil || p.handle&withLow == 0 && cur.def.Full(store.State{Used: p.used, TS: p.ts, Version: h.number}, now)
 }
 
 // sweep looks at the next n slots and reclaims full rows.
@@ -220,24 +222,33 @@ func (sh *shard) maintain(now int64) {
 
 func (sh *shard) close() {
 	sh.closed = true
-	sh.ext, sh.texts, sh.refs, sh.phases, sh.lows, sh.extras, sh.due = nil, texts{}, column[uint32]{}, column[int64]{}, column[low]{}, nil, nil
+	sh.ext, sh.texts, sh.refs, sh.phases, sh.lows, sh.extras, sh.filter, sh.due = nil, texts{}, column[uint32]{}, column[int64]{}, column[low]{}, nil, filter{}, nil
 	sh.view.Store(nil)
 	sh.rows, sh.top = 0, 0
 }
 
 var _ = [1]struct{}{}[unsafe.Sizeof(slot{})-32] // a slot is half a cache line
 
-// A view lets Quick find a row's likely slot, to prefetch it, before it has the
-// lock. It may be out of date.
+// A view lets Quick find a row's likely slot and the key's word in the filter, to prefetch
+// them, before it has the lock. It may be out of date.
 type view struct {
 	size, next uint64
 	bound      atomic.Uint64 // hashes from here on are spread over next
 	ext        []*[extentSlots]slot
+	filter     filter
+}
+
+// prefetch fetches a row's likely slot into the processor's cache, without the lock.
+func (sh *shard) prefetch(id uint64) {
+	if v := sh.view.Load(); v != nil {
+		i := v.home(id)
+		fetch(unsafe.Pointer(&v.ext[uint(i)/uint(extentSlots)][uint(i)%uint(extentSlots)]), nil)
+	}
 }
 
 // publishView publishes the present layout.
 func (sh *shard) publishView() {
-	v := &view{size: sh.size, next: sh.next, ext: sh.ext}
+	v := &view{size: sh.size, next: sh.next, ext: sh.ext, filter: sh.filter}
 	v.bound.Store(^uint64(0))
 	if sh.growing {
 		v.bound.Store(sh.bound)

@@ -52,7 +52,8 @@ type Config struct {
 	// Default DefaultMaxHolds.
 	MaxHolds int
 	// MaxOverrides bounds the overrides, over all limits. At the bound, setting one more
-	// fails with store.ErrFull. Default DefaultMaxOverrides.
+	// fails with store.ErrFull. As many keys again may have a block that a refusal began: at
+	// about that number a new one ends the oldest of its shard. Default DefaultMaxOverrides.
 	MaxOverrides int
 	// Clock returns the time in µs since the Unix epoch. Default: the wall clock when the
 	// store was made, plus the monotonic time since then, so that setting the machine's
@@ -76,6 +77,7 @@ type Store struct {
 	max, maxText int64
 	limits       limits
 	reg          store.Registry
+	fitting      sync.RWMutex // locked while a limit changes, and for reading while an override is set
 	shards       []shard
 	mask         uint32 // of the hash bits that are a shard's number
 	arena        arena
@@ -123,6 +125,7 @@ func New(c Config) (*Store, error) {
 	s.topKeys.log, s.topKeys.now = &catalog.TopHours, s.now
 	s.usage.Store, s.usage.lines = s, map[usageName]*store.UsageLine{}
 	s.limits.init()
+	s.reg.EachOverride = s.EachOverride
 	s.mask = uint32(c.Shards - 1)
 	s.reservations.max, s.reservations.measure = c.MaxReservations, measurePending
 	s.free = freeParts{}
@@ -174,15 +177,14 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Apply decides a batch at one instant of the store's clock. It waits only for
-// other calls that use the same shards.
+// Apply decides each group of a batch at one instant of the store's clock. It waits only
+// for other calls that use the same shards.
 func (s *Store) Apply(_ context.Context, b *store.Batch) error {
 	if len(b.Groups) == 1 && s.applySingle(&b.Groups[0]) {
 		return nil
 	}
-	now := s.now()
 	for i := range b.Groups {
-		_, b.Groups[i].Err = s.group(&b.Groups[i], now)
+		_, b.Groups[i].Err = s.group(&b.Groups[i])
 	}
 	return nil
 }
@@ -245,7 +247,7 @@ func (s *Store) metrics() []store.Metric {
 		{Name: "dipwell_keys", Help: "Keys that the store holds.", Value: float64(st.Keys)},
 		{Name: "dipwell_reservations", Help: "Reservations that the store holds.", Value: float64(st.Reservations)},
 		{Name: "dipwell_holds", Help: "Holds that the store has, among them those that have ended.", Value: float64(st.Holds)},
-		{Name: "dipwell_overrides", Help: "Overrides that the store has.", Value: float64(st.Overrides)},
+		{Name: "dipwell_overrides", Help: "Overrides that the store has, without the blocks that refusals began.", Value: float64(st.Overrides)},
 		{Name: "dipwell_store_bytes", Help: "Memory that keys take.", Value: float64(st.Bytes)},
 		{Name: "dipwell_store_full_total", Help: "Calls for a new key, reservation, hold or override for which the store had no room, also those that their limit then allowed.", Counter: true, Value: float64(st.Refused)},
 	}

@@ -24,7 +24,7 @@ func newTakeRule(d *store.Definition) takeRule {
 	r := &d.Rule
 	t := takeRule{spread: r.Spread, unit: r.Unit, every: r.Every, add: r.Add, cap: r.Cap, origin: r.Origin,
 		enough: algebra.QuoUp(r.MaxUsed, r.Add), perUnit: math.MaxUint64 / uint64(r.Unit)}
-	if d.Mode == store.Enforce && !r.Leaky {
+	if d.Mode == store.Enforce && d.Even() {
 		t.bucket = r.Every == 1 && d.Algorithm == store.TokenBucket
 		t.windows = r.Every > 1
 	}

@@ -29,15 +29,15 @@ type txn struct {
 // A txnRow is a key of a txn.
 type txnRow struct {
 	place
-	name  string // of the limit; if there is no such limit, binding is nil
-	key   string
-	op    *store.Op // nil if the call does not name the key
-	state store.State
-	// The override as stored, or as commit will store it.
-	override *store.Override
-	records  []write[store.RecordID, store.Record] // that commit will store
+	name    string // of the limit; if there is no such limit, binding is nil
+	key     string
+	op      *store.Op                             // nil if the call does not name the key
+	state   store.State                           // as stored, or as commit will store it
+	records []write[store.RecordID, store.Record] // that commit will store
+	extras  *keyExtras                            // see extra
+	slot    int                                   // where find found the row
 
-	read, wrote, wroteOverride bool
+	read, looked, wrote, wroteOverride, added bool
 }
 
 type write[K, V any] struct {
@@ -49,21 +49,21 @@ type write[K, V any] struct {
 var errNotLocked = errors.New("memory: the key is not locked")
 
 // group decides a group, all or nothing, and returns the keys that it changed if
-// Watch was called.
-func (s *Store) group(g *store.Group, now int64) ([]Touched, error) {
+// Watch was called. It reads the clock once the keys are locked.
+func (s *Store) group(g *store.Group) ([]Touched, error) {
 	if n := len(g.Ops); n > store.MaxTakes {
 		return nil, fmt.Errorf("memstore: %d operations in a group; at most %d", n, store.MaxTakes)
 	}
 	for {
-		touched, err := s.tryGroup(g, now)
+		touched, err := s.tryGroup(g)
 		if !errors.Is(err, errNotLocked) {
 			return touched, err
 		}
 	}
 }
 
-func (s *Store) tryGroup(g *store.Group, now int64) ([]Touched, error) {
-	t := s.newTxn(now)
+func (s *Store) tryGroup(g *store.Group) ([]Touched, error) {
+	t := s.newTxn(0)
 	defer t.end()
 	if err := t.placeGroup(g); err != nil {
 		return nil, err
@@ -72,7 +72,11 @@ func (s *Store) tryGroup(g *store.Group, now int64) ([]Touched, error) {
 		return nil, err
 	}
 	defer t.unlock()
-	err := g.DecideIn(t, &s.reg, now)
+	for i := range t.locks.all {
+		t.now = s.nowIn(&s.shards[i], counter())
+		break
+	}
+	err := g.DecideIn(t, &s.reg, t.now)
 	if err == nil {
 		err = t.commit()
 	}
@@ -118,6 +122,7 @@ func (t *txn) place(b *binding, limit, key string, op *store.Op) {
 	r.name, r.key, r.op = limit, key, op
 	if r.binding = b; b != nil {
 		r.hash(t.s, key)
+		t.s.shards[r.shard].prefetch(r.id)
 		t.locks.add(r.shard)
 	}
 }
@@ -137,21 +142,27 @@ func (t *txn) lock() error {
 		t.s.release(&t.locks)
 		return ErrClosed
 	}
-	t.use(1)
 	return nil
 }
 
 func (t *txn) unlock() {
-	t.use(-1)
-	t.unlockHolds()
+	t.unuse()
+	t.unlockHolds() // sweeps lock the holds
+	for i := range t.rows {
+		if r := &t.rows[i]; r.wroteOverride && r.state.Override != nil {
+			sh := &t.s.shards[r.shard]
+			sh.sweepDue(t.now, sweepsPerRecord) // blocks that have ended make room
+			sh.forgetBlocks(t.now)
+		}
+	}
 	t.s.release(&t.locks)
 }
 
-// use adds n to the number of calls that use the txn's keys.
-func (t *txn) use(n int) {
+// unuse lets sweeps change the extras that the txn has looked up.
+func (t *txn) unuse() {
 	for i := range t.rows {
-		if k := t.rows[i].extra(t.s); k != nil {
-			k.inUse = max(0, k.inUse+n)
+		if k := t.rows[i].extras; k != nil {
+			k.inUse = max(0, k.inUse-1)
 		}
 	}
 }
@@ -167,18 +178,26 @@ func (s *Store) newTxn(now int64) *txn {
 
 // end recycles the txn.
 func (t *txn) end() {
-	clear(t.rows)
+	for i := range t.rows {
+		t.rows[i].clear()
+	}
 	clear(t.pending)
 	clear(t.holds)
-	*t = txn{rows: t.rows[:0], pending: t.pending[:0], holds: t.holds[:0]}
+	t.rows, t.pending, t.holds = t.rows[:0], t.pending[:0], t.holds[:0]
+	t.locks, t.next, t.touched = shardSet{}, 0, nil
 	txns.Put(t)
 }
 
-// maintain calls maintain for the shards that have new rows.
-func (s *Store) maintain(shards *shardSet, now int64) {
-	for i := range shards.all {
-		s.shards[i].maintain(now)
+// clear prepares r for place. While the garbage collector works, each pointer that is
+// cleared costs time, so it leaves what place sets.
+func (r *txnRow) clear() {
+	if r.state.Lows != nil || r.state.Override != nil || r.extras != nil || len(r.records) > 0 {
+		clear(r.records)
+		*r = txnRow{records: r.records[:0]}
+		return
 	}
+	r.state.Used, r.state.TS, r.state.Version, r.slot = 0, 0, 0, 0
+	r.read, r.looked, r.wrote, r.wroteOverride, r.added = false, false, false, false, false
 }
 
 func (s *Store) release(locks *shardSet) {
@@ -187,12 +206,32 @@ func (s *Store) release(locks *shardSet) {
 	}
 }
 
-// extra returns the extras of a key, or nil.
-func (r *txnRow) extra(s *Store) *keyExtras {
-	if r.binding == nil {
-		return nil
+// extra returns the extras of a key, or nil. Sweeps leave them alone until unuse, but a row
+// that makes room for another drops them.
+func (t *txn) extra(r *txnRow) *keyExtras {
+	if !r.looked && r.binding != nil {
+		r.looked = true
+		if r.extras = t.s.shards[r.shard].extras[rowID{r.id, r.tag}]; r.extras != nil {
+			r.extras.inUse++
+		}
 	}
-	return s.shards[r.shard].extras[rowID{r.id, r.tag}]
+	if k := r.extras; k != nil && k.index >= 0 {
+		return k
+	}
+	return nil
+}
+
+// find is that of the shard. It first looks where the row was.
+func (r *txnRow) find(sh *shard) (i int, found bool) {
+	if r.slot > 0 {
+		if p := sh.at(r.slot); p.id == r.id && p.tag == r.tag {
+			return r.slot, true
+		}
+	}
+	if i, found = sh.find(r.id, r.tag); found {
+		r.slot = i
+	}
+	return i, found
 }
 
 // row returns a key of the txn, as stored or as last written.
@@ -219,14 +258,18 @@ func (t *txn) read(r *txnRow) {
 		return
 	}
 	sh := &t.s.shards[r.shard]
-	if i, found := sh.find(r.id, r.tag); found {
+	i, found := r.find(sh)
+	if found {
 		sh.state(&r.state, i, &r.place)
 		if r.op != nil {
 			r.op.Phase = cmp.Or(sh.phases.get(i), r.op.Phase)
 		}
 	}
-	if k := r.extra(t.s); k != nil {
-		r.override = k.override
+	if found && sh.at(i).handle&marks == 0 { // it has neither lows nor an override
+		return
+	}
+	if k := t.extra(r); k != nil {
+		r.state.Override = k.override
 	}
 }
 
@@ -235,16 +278,16 @@ func (t *txn) Row(limit, key string) (store.State, error) {
 	if err != nil {
 		return store.State{}, err
 	}
-	row := r.state
-	row.Override = r.override
-	return row, nil
+	return r.state, nil
 }
 
 func (t *txn) SetRow(limit, key string, row store.State) error {
 	r, err := t.row(limit, key)
 	if err == nil {
-		row.Override = nil
-		r.state, r.wrote = row, true
+		r.state.Used, r.state.TS, r.state.Version, r.wrote = row.Used, row.TS, row.Version, true
+		if r.state.Lows != row.Lows {
+			r.state.Lows = row.Lows
+		}
 	}
 	return err
 }
@@ -252,7 +295,7 @@ func (t *txn) SetRow(limit, key string, row store.State) error {
 func (t *txn) Record(limit, key string, id store.RecordID) (store.Record, error) {
 	r, err := t.row(limit, key)
 	if err == nil {
-		if k := r.extra(t.s); k != nil {
+		if k := t.extra(r); k != nil {
 			if i := k.find(id); i >= 0 && !isGone(&k.records[i]) {
 				return k.records[i], nil
 			}
@@ -264,7 +307,7 @@ func (t *txn) Record(limit, key string, id store.RecordID) (store.Record, error)
 func (t *txn) Records(limit, key string) ([]store.Record, error) {
 	r, err := t.row(limit, key)
 	if err == nil {
-		if k := r.extra(t.s); k != nil {
+		if k := t.extra(r); k != nil {
 			return k.pack(), nil
 		}
 	}
@@ -282,7 +325,7 @@ func (t *txn) SetRecord(limit, key string, id store.RecordID, record store.Recor
 func (t *txn) SetOverride(limit, key string, o *store.Override) error {
 	r, err := t.row(limit, key)
 	if err == nil {
-		r.override, r.wrote, r.wroteOverride = o, true, true
+		r.state.Override, r.wrote, r.wroteOverride = o, true, true
 	}
 	return err
 }
@@ -323,7 +366,7 @@ func (t *txn) Live(limit, key string, now int64) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if k := r.extra(t.s); k != nil {
+	if k := t.extra(r); k != nil {
 		n = k.count()
 	}
 	if !t.holdsLocked {
@@ -361,27 +404,29 @@ func (t *txn) commit() error {
 		t.s.uncount(counted)
 		return err
 	}
-	var grown, recorded shardSet
 	for i := range t.rows {
-		if r := &t.rows[i]; len(r.records) > 0 {
-			recorded.add(r.shard)
-		}
-		if r := &t.rows[i]; r.wrote && r.binding != nil && t.store(r) {
-			grown.add(r.shard)
-			counted.add(r.def, r.key, -1)
+		if r := &t.rows[i]; r.wrote && r.binding != nil {
+			if r.added = t.store(r); r.added {
+				counted.add(r.def, r.key, -1)
+			}
 		}
 	}
 	t.s.uncount(counted)
-	t.s.maintain(&grown, t.now)
 	t.unlockHolds() // sweeps lock the holds
-	for i := range recorded.all {
-		t.s.shards[i].sweepDue(t.now, sweepsPerRecord)
+	for i := range t.rows {
+		r := &t.rows[i]
+		if r.added {
+			t.s.shards[r.shard].maintain(t.now)
+		}
+		if len(r.records) > 0 {
+			t.s.shards[r.shard].sweepDue(t.now, sweepsPerRecord)
+		}
 	}
 	return nil
 }
 
-// sweepsPerRecord is how many keys a call that makes records sweeps in its shards, so
-// that records of unused keys are removed.
+// sweepsPerRecord is how many keys a call that makes records or an override of a key sweeps
+// in its shard, so that those of unused keys are removed.
 const sweepsPerRecord = 4
 
 // room makes room for new rows, records and overrides, and returns what it has counted
@@ -391,19 +436,19 @@ func (t *txn) room() (room, error) {
 	var records, overrides int64
 	for i := range t.rows {
 		r := &t.rows[i]
-		if !r.wrote || r.binding == nil {
+		if !r.wrote || r.binding == nil || len(r.records) == 0 && r.state.Override == nil {
 			continue
 		}
-		k := r.extra(s)
+		k := t.extra(r)
 		if k == nil {
 			k = &keyExtras{}
 		}
 		for j := range r.records {
 			records += k.added(k.find(r.records[j].key), &r.records[j].value)
 		}
-		if r.override != nil && k.override == nil {
-			overrides++
-		}
+		set, _ := countsOf(r.state.Override)
+		was, _ := countsOf(k.override)
+		overrides += max(set-was, 0)
 	}
 	if overrides > 0 && !t.madeRoom(&s.overrides, overrides, s.maxOverrides) {
 		s.refused.Add(1)
@@ -444,14 +489,15 @@ func (t *txn) rowRoom() (counted room, err error) {
 				continue
 			}
 			sh := &s.shards[r.shard]
+			if _, found := r.find(sh); found {
+				continue
+			}
 			if !sh.ready(len(t.rows), r.def, r.key) {
 				s.uncount(counted)
 				return room{}, s.fullError()
 			}
-			if _, found := sh.find(r.id, r.tag); !found {
-				missing.add(r.def, r.key, 1)
-				sweep = sh
-			}
+			missing.add(r.def, r.key, 1)
+			sweep = sh
 		}
 		more := room{missing.keys - counted.keys, missing.text - counted.text}
 		if more.keys <= 0 {
@@ -489,20 +535,23 @@ func (t *txn) setIDs() error {
 
 // store stores a key that was written, and reports whether it added a row.
 func (t *txn) store(r *txnRow) (added bool) {
-	sh, id := &t.s.shards[r.shard], rowID{r.id, r.tag}
-	k := sh.extras[id]
-	if k == nil && (r.state.Lows != nil || len(r.records) > 0 || r.override != nil) {
+	sh := &t.s.shards[r.shard]
+	var k *keyExtras // nil if the row had and gets nothing but its numbers
+	needs := r.state.Lows != nil || len(r.records) > 0 || r.state.Override != nil
+	if needs || r.looked {
+		k = t.extra(r)
+	}
+	if k == nil && needs {
 		k = sh.extrasOf(&r.place, r.key)
 	}
-	i, found := sh.find(r.id, r.tag)
-	r.state.Override = r.override
+	i, found := r.find(sh)
 	if k != nil {
 		k.lows = r.state.Lows
 		for j := range r.records {
 			sh.setRecord(k, r.records[j].key, &r.records[j].value)
 		}
 		if r.wroteOverride {
-			sh.setOverride(k, r.override)
+			sh.setOverride(k, r.state.Override)
 		} else {
 			heap.Fix(&sh.due, k.index)
 		}

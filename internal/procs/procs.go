@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// Need fails a test because of err. If err is missing, which means that a
-// program is not installed, it skips the test instead, except on CI.
+// Need fails a test because of err. If err wraps missing, because a program is not
+// installed, it skips the test instead, except on CI.
 func Need(t testing.TB, err, missing error) {
 	t.Helper()
 	switch {

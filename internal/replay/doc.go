@@ -10,3 +10,4 @@
 package replay
 
 //go:generate go run ../../cmd/dipwell replay --log ../../testdata/access.log --limit page=12/1m,burst=15 --plot ../../docs/img/replay.svg
+//go:generate go run ../../cmd/dipwell replay --log ../../testdata/bursts.csv --by user --limit api=100/1m,algorithm=sliding_window,start=0s --limit strict=50/1m,burst=50 --plot ../../docs/img/sliding.svg

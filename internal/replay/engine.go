@@ -10,13 +10,15 @@ import (
 // engine decides records in virtual time, with its own rows and the step of the
 // stores.
 type engine struct {
-	limits []judged
-	sets   []*keySet
-	ops    []store.Op    // by limit
-	groups []store.Group // of ops
-	rows   []store.State // scratch of decideAll
-	write  []bool
-	out    *decisionWriter
+	registry *store.Registry
+	limits   []judged
+	sets     []*keySet
+	ops      []store.Op    // by limit
+	groups   []store.Group // of ops
+	blocking []bool        // by group: one of its limits has a Block
+	rows     []store.State // scratch of decideAll
+	write    []bool
+	out      *decisionWriter
 
 	first, last int64 // times of requests
 }
@@ -33,9 +35,10 @@ type judged struct {
 // A keySet has the keys of the limits whose keys have the same number of parts, or of those
 // that are shared.
 type keySet struct {
-	up    int
-	defs  []*store.Definition
-	table *table
+	up     int
+	defs   []*store.Definition
+	table  *table
+	blocks map[blockedKey]block
 
 	id  int32 // of the present record's key
 	key string
@@ -43,14 +46,14 @@ type keySet struct {
 
 func newEngine(l *lineup, o *Options) *engine {
 	n := len(l.limits)
-	e := &engine{first: -1, limits: make([]judged, n), ops: make([]store.Op, n), rows: make([]store.State, n), write: make([]bool, n)}
+	e := &engine{first: -1, registry: l.registry, limits: make([]judged, n), ops: make([]store.Op, n), rows: make([]store.State, n), write: make([]bool, n)}
 	for i := range l.limits {
 		j := &e.limits[i]
 		j.target = &l.limits[i]
 		at := slices.IndexFunc(e.sets, func(s *keySet) bool { return s.up == j.up })
 		if at < 0 {
 			at = len(e.sets)
-			e.sets = append(e.sets, &keySet{up: j.up})
+			e.sets = append(e.sets, &keySet{up: j.up, blocks: map[blockedKey]block{}})
 		}
 		j.set = e.sets[at]
 		j.at = len(j.set.defs)
@@ -64,6 +67,7 @@ func newEngine(l *lineup, o *Options) *engine {
 	}
 	for _, g := range l.groups {
 		e.groups = append(e.groups, store.Group{Ops: e.ops[g[0]:g[1]:g[1]]})
+		e.blocking = append(e.blocking, slices.ContainsFunc(l.limits[g[0]:g[1]], func(x target) bool { return x.def.Block != 0 }))
 	}
 	if o.Decisions != nil {
 		e.out = newDecisionWriter(o.Decisions)
@@ -80,7 +84,7 @@ func (j *judged) row() *row {
 
 // find sets the present key: that of the record, without its last parts if the limits'
 // keys have fewer, or "" if they are shared.
-func (s *keySet) find(rec *record) {
+func (s *keySet) find(limits *store.Registry, rec *record) error {
 	key := rec.key
 	if s.up == noKey {
 		key = nil
@@ -91,11 +95,15 @@ func (s *keySet) find(rec *record) {
 	id, ok := s.table.ids[string(key)]
 	if !ok {
 		if s.table.full() {
+			if err := s.endBlocks(limits, rec.t); err != nil {
+				return err
+			}
 			s.table.forget(s.defs, rec.t)
 		}
 		id = s.table.insert(string(key))
 	}
 	s.id, s.key = id, s.table.keys[id]
+	return nil
 }
 
 // decide takes the record's cost from every limit.
@@ -104,7 +112,9 @@ func (e *engine) decide(rec *record) error {
 		e.first = rec.t
 	}
 	for _, s := range e.sets {
-		s.find(rec)
+		if err := s.find(e.registry, rec); err != nil {
+			return err
+		}
 	}
 	for i := range e.ops {
 		op, l := &e.ops[i], &e.limits[i]
@@ -115,7 +125,7 @@ func (e *engine) decide(rec *record) error {
 	}
 	for i, first := 0, 0; i < len(e.groups); i++ {
 		g := &e.groups[i]
-		if err := e.decideGroup(rec, g, e.limits[first:]); err != nil {
+		if err := e.decideGroup(rec, g, e.limits[first:], e.blocking[i]); err != nil {
 			return err
 		}
 		first += len(g.Ops)
@@ -124,10 +134,13 @@ func (e *engine) decide(rec *record) error {
 }
 
 // decideGroup decides a group, whose limits are the first of limits, and counts it.
-func (e *engine) decideGroup(rec *record, g *store.Group, limits []judged) (err error) {
-	if len(g.Ops) == 1 {
+func (e *engine) decideGroup(rec *record, g *store.Group, limits []judged, blocking bool) (err error) {
+	switch {
+	case blocking:
+		err = e.decideBlocking(rec.t, g, limits)
+	case len(g.Ops) == 1:
 		err = decideAlone(g, rec.t, limits[0].row())
-	} else {
+	default:
 		err = e.decideAll(rec.t, g, limits)
 	}
 	if err != nil {

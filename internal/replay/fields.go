@@ -13,7 +13,7 @@ import (
 	"github.com/dipwell/dipwell/internal/front"
 )
 
-// value is a field of a line. A parser sets those of fields.list.
+// value is a field of a line. A parser sets the values of the fields in fields.list.
 type value struct {
 	text []byte
 	err  error  // why there is no text

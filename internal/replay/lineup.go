@@ -11,12 +11,13 @@ import (
 
 // A lineup is the limits of a replay, each followed by its parents.
 type lineup struct {
-	limits []target
-	groups [][2]int // ranges of limits that decide a request together, all or nothing
-	plans  []string // names of plans of the limits that the replay asks, sorted
-	keys   bool     // a limit has a bucket for each key
-	paths  bool     // keys are paths
-	left   []NotJudged
+	registry *store.Registry // with all limits of the options
+	limits   []target
+	groups   [][2]int // ranges of limits that decide a request together, all or nothing
+	plans    []string // names of plans of the limits that the replay asks, sorted
+	keys     bool     // a limit has a bucket for each key
+	paths    bool     // keys are paths
+	left     []NotJudged
 }
 
 // A target is a limit that the replay asks, or a parent of one.
@@ -41,7 +42,7 @@ type NotJudged struct {
 // newLineup checks the limits of the options, and returns those that the replay asks. The
 // error is a *dipwell.FieldError.
 func newLineup(o *Options) (*lineup, error) {
-	var limits store.Registry
+	limits := new(store.Registry)
 	defs := make([]*store.Definition, 0, len(o.Limits))
 	for i, l := range o.Limits {
 		if slices.ContainsFunc(o.Limits[:i], func(x dipwell.Limit) bool { return x.Name == l.Name }) {
@@ -64,13 +65,13 @@ func newLineup(o *Options) (*lineup, error) {
 			names = append(names, l.Name)
 		}
 	}
-	l := &lineup{}
+	l := &lineup{registry: limits}
 	for i, name := range names {
 		d := limits.Lookup(name)
 		if d == nil || slices.Contains(names[:i], name) {
 			return nil, badOption("limit", "%s is given twice, or is not there", name)
 		}
-		bad := l.ask(&limits, d, o)
+		bad := l.ask(limits, d, o)
 		if bad != nil && len(names) > 1 && len(o.Ask) == 0 {
 			l.left = append(l.left, NotJudged{name, bad.Reason})
 		} else if bad != nil {

@@ -66,11 +66,12 @@ type PlayPoint [2]float64
 
 // A player has the state of a run.
 type player struct {
-	run  *PlayRun
-	rule *store.Rule
-	op   store.Op
-	row  store.State
-	next int64 // the first column for which Level has no point yet
+	run    *PlayRun
+	rule   *store.Rule
+	limits store.Registry // without limits: none changes
+	group  store.Group
+	rows   [1]store.State
+	next   int64 // the first column for which Level has no point yet
 }
 
 // Play makes the calls. The error is a *dipwell.FieldError that names a setting.
@@ -91,6 +92,9 @@ func Play(s PlaySettings) (*PlayRun, error) {
 	if verb < 0 || s.Verb == "" {
 		return nil, bad("verb", "%q is not take, take_up_to or reserve", s.Verb)
 	}
+	if err := d.CheckVerb(store.Verb(verb), false); err != nil {
+		return nil, bad("verb", "%s: %v", s.Verb, err)
+	}
 	if s.Cost < 0 || s.Cost > store.MaxInt {
 		return nil, bad("cost", "%d is not between 0 and %d", s.Cost, int64(store.MaxInt))
 	}
@@ -103,7 +107,7 @@ func Play(s PlaySettings) (*PlayRun, error) {
 		return nil, err
 	}
 	windows := l.Algorithm == dipwell.FixedWindow || l.Algorithm == dipwell.Interval
-	p := &player{op: store.Op{Def: d, Verb: store.Verb(verb), Cost: s.Cost},
+	p := &player{group: store.Group{Ops: []store.Op{{Def: d, Verb: store.Verb(verb), Cost: s.Cost}}},
 		run: &PlayRun{Limit: d.String(), Warning: d.Warning, Capacity: d.Rule.Burst, Steps: windows, Span: span, Calls: []PlayCall{}, Level: []PlayPoint{}}}
 	p.rule = d.RuleFor("", new(store.Rule))
 	if err := p.play(calls, span); err != nil {
@@ -229,15 +233,11 @@ func (p *player) play(next func(*PlayCall) int64, span int64) error {
 
 // call decides a call at t and counts it.
 func (p *player) call(t int64) (PlayCall, error) {
-	row, run := p.row, p.run
-	write, err := p.op.StepRow(begin+t, &row, false)
-	if err != nil {
+	run := p.run
+	if err := p.group.DecideIn(&states{ops: p.group.Ops, rows: p.rows[:]}, &p.limits, begin+t); err != nil {
 		return PlayCall{}, err
 	}
-	if write {
-		p.row = row
-	}
-	a := &p.op.Answer
+	a := &p.group.Ops[0].Answer
 	if a.Allowed {
 		run.Allowed++
 		run.Granted += min(a.Granted, store.MaxInt-run.Granted)
@@ -260,6 +260,7 @@ func (p *player) levels(t int64) {
 
 // point adds the level of the bucket at t, by the rule itself.
 func (p *player) point(t int64) {
-	used := p.rule.Used(p.row, begin+t)
-	p.run.Level = append(p.run.Level, PlayPoint{float64(t), float64(p.rule.Cap-used) / float64(p.rule.Unit)})
+	row := p.rows[0]
+	used := p.rule.Used(row, begin+t)
+	p.run.Level = append(p.run.Level, PlayPoint{float64(t), float64(p.rule.Cap-p.rule.Counted(used, max(begin+t, row.TS))) / float64(p.rule.Unit)})
 }

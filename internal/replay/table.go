@@ -25,7 +25,7 @@ type table struct {
 	missed    []int64 // by limit; see Limit.Missed
 }
 
-// row is a store.State without reservations and overrides. It has no pointers,
+// row is a store.State without reservations and overrides; keySet has blocks. It has no pointers,
 // because there may be millions of rows for the garbage collector to scan.
 type row struct {
 	used, ts int64

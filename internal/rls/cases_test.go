@@ -44,7 +44,7 @@ var cases = []struct {
 		"metadata-anywhere.yaml:10: descriptors[0].rate_limit.shadow_mode: has no effect here",
 		"metadata-anywhere.yaml:11: descriptors[0].rate_limit.metadata: has no effect here",
 	}},
-	{name: "manifest.yaml", mistake: []string{"manifest.yaml:1: is a Kubernetes manifest (ConfigMap), not a file of settings; mount"}},
+	{name: "manifest.yaml", mistake: []string{"manifest.yaml:1: apiVersion: unknown setting"}},
 	{name: "readme-beside", mistake: []string{"README.md:1: must be settings", "README.md: is read because it is in a directory of descriptors, whatever its name"}},
 	{name: "merge-domains", merge: true, notes: []string{"merge-domains/a: is read"}, calls: [][2]string{{"a=1", "yn"}, {"b=1", "yn"}}},
 }

@@ -28,11 +28,7 @@ const (
 	over = pb.RateLimitResponse_OVER_LIMIT
 )
 
-// closing ignores a watch that has ended: a busy kernel may take more than goleak's
-// second to close its descriptor.
-var closing = goleak.IgnoreAnyFunction("github.com/fsnotify/fsnotify.(*inotify).Close")
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, closing) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // noon is the start of the tests' clock, 30 s into a minute.
 var noon = time.Date(2026, 11, 21, 12, 0, 30, 0, time.UTC).UnixMicro()

@@ -1,14 +1,12 @@
 package rls
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/dipwell/dipwell/internal/config"
@@ -18,23 +16,16 @@ import (
 // envoyproxy/ratelimit does. It follows links, and skips names that begin with a dot, such
 // as ..data of a ConfigMap.
 func Load(def Defaults, path string) (*Rules, error) {
-	files, _, err := read(path)
+	files, err := read(path)
 	if err != nil {
 		return nil, err
 	}
 	return Parse(def, files...)
 }
 
-// Watch calls changed after each change of the files that Load reads, until ctx
-// ends. A link that is replaced is a change too. changed is not called before Watch
-// has returned.
-func Watch(ctx context.Context, path string, changed func()) error {
-	return config.WatchDirs(ctx, []string{path}, func() []string { return dirsOf(path) }, func() string { return content(path) }, changed)
-}
-
-// content returns a digest of all files, or the error of reading them.
-func content(path string) string {
-	files, _, err := read(path)
+// Content returns a digest of all files that Load reads, or the error of reading them.
+func Content(path string) string {
+	files, err := read(path)
 	if err != nil {
 		return "\x00" + err.Error()
 	}
@@ -46,19 +37,11 @@ func content(path string) string {
 	return string(h.Sum(nil))
 }
 
-// dirsOf returns the directories to watch: that of the path, and those of all files
-// and links.
-func dirsOf(path string) []string {
-	dirs := []string{filepath.Dir(path)}
-	_, seen, _ := read(path)
-	return append(dirs, seen...)
-}
-
-// read returns the files in order of name, and the directories that it has read.
-func read(path string) (files []File, dirs []string, err error) {
+// read returns the files in order of name.
+func read(path string) ([]File, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, nil, fmt.Errorf("rls config: %w", err)
+		return nil, fmt.Errorf("rls config: %w", err)
 	}
 	r := reader{}
 	if info.IsDir() {
@@ -69,34 +52,16 @@ func read(path string) (files []File, dirs []string, err error) {
 	if r.err == nil && len(r.files) == 0 {
 		r.err = &config.YAMLError{File: path, Reason: "has no files"}
 	}
-	return r.files, r.dirs, r.err
+	return r.files, r.err
 }
 
 type reader struct {
 	files []File
-	dirs  []string
 	total int
 	err   error
 }
 
-// addDir adds a directory to dirs, and the target if it is a link.
-func (r *reader) addDir(dir string) {
-	for _, d := range []string{dir, resolved(dir)} {
-		if !slices.Contains(r.dirs, d) {
-			r.dirs = append(r.dirs, d)
-		}
-	}
-}
-
-func resolved(path string) string {
-	if target, err := filepath.EvalSymlinks(path); err == nil {
-		return target
-	}
-	return path
-}
-
 func (r *reader) dir(path string, depth int) {
-	r.addDir(path)
 	if depth > maxDepth { // probably a link to a parent directory
 		r.err = errors.Join(r.err, &config.YAMLError{File: path, Reason: fmt.Sprintf("is more than %d directories deep", maxDepth)})
 		return
@@ -146,7 +111,6 @@ func (r *reader) file(path string, odd bool) {
 		r.err = err
 		return
 	}
-	r.addDir(filepath.Dir(resolved(path)))
 	if r.total += len(b); r.total > maxTotal || len(r.files) == maxFiles {
 		r.err = &config.YAMLError{File: path, Reason: fmt.Sprintf("is too large: at most %d files and %d MiB in all", maxFiles, maxTotal>>20)}
 		return

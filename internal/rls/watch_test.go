@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dipwell/dipwell/internal/config"
 	"github.com/dipwell/dipwell/internal/rls"
 )
 
@@ -16,9 +17,7 @@ func watch(t *testing.T, path string) (wait func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	changes := make(chan struct{}, 100)
-	if err := rls.Watch(ctx, path, func() { changes <- struct{}{} }); err != nil {
-		t.Fatal(err)
-	}
+	config.Watch(ctx, func() string { return rls.Content(path) }, func() { changes <- struct{}{} })
 	return func() {
 		t.Helper()
 		select {

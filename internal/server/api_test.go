@@ -605,7 +605,7 @@ func TestLimits(t *testing.T) {
 	}
 	w.want(w.do("PUT", "/v1/limits/mine", `{"rate":1,"per":"1h","brust":1}`), 400, "did you mean burst?")
 	w.want(w.do("PUT", "/v1/limits/mine", `{"per":"1h"}`), 400, `rate: is missing`)
-	w.want(w.do("PUT", "/v1/limits/mine", `{"rate":0,"per":"1h"}`), 400, `rate: 0 is not between 1 and 2^53-1`)
+	w.want(w.do("PUT", "/v1/limits/mine", `{"rate":0,"per":"1h"}`), 400, `rate: 0 is less than 1`)
 	w.want(w.do("PUT", "/v1/limits/mine", `{"algorithm":"concurrency"}`), 400, `burst: is missing`)
 	w.want(w.do("PUT", "/v1/limits/mine", `{"algorithm":"concurrency","burst":0}`), 400, `burst: 0 is not between 1 and 2^53-1`)
 	w.want(w.do("GET", "/v1/limits/mine", ""), 200, `"rate":2`)

@@ -106,8 +106,9 @@ func (a *api) address(r *http.Request) string {
 // auditQuery is the query of GET /v1/audit.
 type auditQuery struct {
 	before, limit, key, format string
-	one                        bool // key is given
-	n                          int  // 0: no bound
+	one                        bool // key is given: of the limit, or of every limit that the caller may name
+	may                        func(limit string) bool
+	n                          int // 0: no bound
 }
 
 func parseAudit(query string) (q auditQuery, err error) {
@@ -125,9 +126,6 @@ func parseAudit(query string) (q auditQuery, err error) {
 		}
 		return nil
 	}})
-	if q.one && q.limit == "" && err == nil {
-		err = bad("key", "is the key of a limit; give limit too")
-	}
 	if q.n == 0 && (q.format == "" || q.format == "json") {
 		q.n = pageKeys
 	}
@@ -135,7 +133,7 @@ func parseAudit(query string) (q auditQuery, err error) {
 }
 
 func (q *auditQuery) wants(e *store.AuditEntry) bool {
-	return (q.limit == "" || e.Limit == q.limit) && (!q.one || e.Key == q.key && e.Action != didDefine && e.Action != didDrop)
+	return (q.limit == "" || e.Limit == q.limit) && (!q.one || e.Key == q.key && e.Action != didDefine && e.Action != didDrop && q.may(e.Limit))
 }
 
 // auditEntries calls f for the entries of a query, newest first. full is true if there
@@ -143,7 +141,7 @@ func (q *auditQuery) wants(e *store.AuditEntry) bool {
 func (a *api) auditEntries(ctx context.Context, q auditQuery, f func(*store.AuditEntry)) (last string, full bool, err error) {
 	for n := 0; ; {
 		size := auditPage
-		if q.limit == "" && q.n > 0 {
+		if q.limit == "" && !q.one && q.n > 0 {
 			size = q.n
 		}
 		page, err := a.can.Audit.Audit(ctx, q.before, size)
@@ -169,8 +167,9 @@ func (a *api) auditEntries(ctx context.Context, q auditQuery, f func(*store.Audi
 // audit answers GET /v1/audit.
 func (a *api) audit(w http.ResponseWriter, r *http.Request) {
 	q, err := parseAudit(r.URL.RawQuery)
-	if err == nil {
-		err = callerOf(r.Context()).mayName("limit", q.limit)
+	caller := callerOf(r.Context())
+	if q.may = func(limit string) bool { return caller.mayName("", limit) == nil }; err == nil && (q.limit != "" || !q.one) {
+		err = caller.mayName("limit", q.limit)
 	}
 	if err == nil && a.can.Audit == nil {
 		err = fmt.Errorf("audit: %w", store.ErrNotSupported)

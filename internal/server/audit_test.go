@@ -109,6 +109,9 @@ func TestAudit(t *testing.T) {
 	if p := w.audited("?limit=login&key=k"); len(p.Entries) != 2 {
 		t.Errorf("of a key: %+v", p)
 	}
+	if p := w.audited("?key=k&n=1"); len(p.Entries) != 1 || p.Next == nil || len(w.audited("?key=k&before="+*p.Next).Entries) != 1 {
+		t.Errorf("of a key, of every limit: %+v", p)
+	}
 	if p := w.audited("?limit=all&key="); len(p.Entries) != 1 || p.Entries[0].Action != "reset" {
 		t.Errorf("of the shared bucket: %+v", p)
 	}
@@ -118,7 +121,7 @@ func TestAudit(t *testing.T) {
 	if rec := w.do("GET", "/v1/audit?format=ndjson", ""); strings.Count(rec.Body.String(), "\n") != 7 || !strings.HasPrefix(rec.Body.String(), `{"id":"`) {
 		t.Errorf("%v %s", rec.Header(), rec.Body)
 	}
-	for _, query := range []string{"?before=x", "?n=0", "?limit=", "?key=k", "?format=csv", "?after=x", "?n=1&n=2"} {
+	for _, query := range []string{"?before=x", "?n=0", "?limit=", "?format=csv", "?after=x", "?n=1&n=2"} {
 		if rec := w.do("GET", "/v1/audit"+query, ""); rec.Code != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", query, rec.Code, rec.Body)
 		}

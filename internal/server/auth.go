@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/internal/front"
@@ -71,7 +73,7 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 	}
 	a.live.Load().headers.Set(w.Header(), &d)
 	if !d.Allowed {
-		httplimit.Refuse(w, &d, q.deny)
+		refuse(w, &d, q.deny)
 		return
 	}
 	allowed(w, &d)
@@ -186,18 +188,7 @@ func badHeaderName(name string) string {
 }
 
 // IsHeaderName reports whether name is a valid name of a header field.
-func IsHeaderName(name string) bool {
-	for i := range len(name) {
-		if !isTokenByte(name[i]) {
-			return false
-		}
-	}
-	return name != ""
-}
-
-func isTokenByte(c byte) bool {
-	return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
-}
+func IsHeaderName(name string) bool { return httpguts.ValidHeaderFieldName(name) }
 
 func count(bs ...bool) (n int) {
 	for _, b := range bs {

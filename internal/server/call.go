@@ -107,7 +107,7 @@ func (a *api) answer(w http.ResponseWriter, x *exchange) {
 	h := w.Header()
 	a.live.Load().headers.Set(h, &x.d)
 	if !x.d.Allowed {
-		httplimit.Refuse(w, &x.d, http.StatusTooManyRequests)
+		refuse(w, &x.d, http.StatusTooManyRequests)
 		return
 	}
 	h["Content-Type"] = jsonType
@@ -126,6 +126,11 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 		return
 	}
 	switch {
+	case errors.Is(err, errWaiters), errors.Is(err, errReadies):
+		shed(w)
+		return
+	case errors.Is(err, errStopping):
+		status = http.StatusServiceUnavailable
 	case errors.As(err, new(*dipwell.FieldError)):
 		f, _ := errors.AsType[*dipwell.FieldError](err)
 		if status, field = http.StatusBadRequest, f.Field; errors.Is(err, store.ErrUnknownPlan) || errors.Is(err, dipwell.ErrUnknownLimit) {
@@ -139,6 +144,8 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 		status, field = http.StatusNotFound, "key"
 	case errors.Is(err, dipwell.ErrUnknownHold):
 		status, field = http.StatusNotFound, "hold"
+	case errors.As(err, new(conflictOfID)):
+		status, field = http.StatusConflict, "id"
 	case errors.Is(err, dipwell.ErrHoldConflict):
 		status, field = http.StatusConflict, "hold"
 	case errors.Is(err, store.ErrOwner):
@@ -183,23 +190,34 @@ func clip(s string, n int) string {
 	return s
 }
 
-// cancel answers POST /v1/cancel.
-func (a *api) cancel(w http.ResponseWriter, r *http.Request) {
+// exchange reads the request of a call with members m, lets do make its decision, and
+// answers it.
+func (a *api) exchange(w http.ResponseWriter, r *http.Request, m members, do func(context.Context, *exchange) error, answer func(http.ResponseWriter, *exchange)) {
 	x := exchanges.Get().(*exchange)
 	defer x.free()
-	if err := a.read(w, r, x, ofCancel); err != nil {
-		a.fail(w, err)
-		return
-	}
-	var id dipwell.Reservation
-	err := id.UnmarshalText([]byte(x.req.reservation))
+	err := a.read(w, r, x, m)
 	if err == nil {
-		err = a.limiter.Cancel(r.Context(), id)
+		err = do(r.Context(), x)
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+		answer(w, x)
+	case r.Context().Err() == nil: // else the client has gone
 		a.fail(w, err)
-		return
 	}
-	w.Header()["Content-Type"] = jsonType
-	_, _ = w.Write([]byte(`{"cancelled":true,"reservation":"` + id.String() + "\"}\n"))
+}
+
+// cancel answers POST /v1/cancel.
+func (a *api) cancel(w http.ResponseWriter, r *http.Request) {
+	a.exchange(w, r, ofCancel, func(ctx context.Context, x *exchange) error {
+		var id dipwell.Reservation
+		err := id.UnmarshalText([]byte(x.req.reservation))
+		x.req.reservation = id.String()
+		if err == nil {
+			err = a.limiter.Cancel(ctx, id)
+		}
+		return err
+	}, func(w http.ResponseWriter, x *exchange) {
+		writeJSON(w, http.StatusOK, []byte(`{"cancelled":true,"reservation":"`+x.req.reservation+"\"}\n"))
+	})
 }

@@ -146,6 +146,8 @@ func (a *api) admit(needs Role, authorization []string) (*Caller, *denial) {
 	switch {
 	case c == nil:
 		return nil, l.unknown(authorization)
+	case needs == 0:
+		return nil, &denial{wrongRole, "", fmt.Sprintf("caller %s has the role %s, and nobody may make this call", c.Name, c.Role)}
 	case !c.Role.may(needs):
 		return nil, &denial{wrongRole, "", fmt.Sprintf("caller %s has the role %s, and this call needs %s", c.Name, c.Role, needs)}
 	case !l.named:
@@ -221,7 +223,7 @@ func (a *api) gate(needs Role, next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// deny answers a call that is not answered to the one who makes it. from may be "".
+// deny refuses the call of somebody without the right to it. from is the address, or "".
 func (a *api) deny(w http.ResponseWriter, d *denial, from string) {
 	a.metrics.deny(d, from)
 	status := http.StatusForbidden
@@ -245,12 +247,13 @@ func (a *api) whoami(w http.ResponseWriter, r *http.Request) {
 		service = k.process
 	}
 	answerJSON(w, struct {
-		Name     string `json:"name"`
-		Role     string `json:"role"`
-		Service  string `json:"service"`
-		Store    string `json:"store"`
-		TimeZone string `json:"time_zone"`
-	}{name, role.String(), service, a.metrics.store, timeZone()})
+		Name     string            `json:"name"`
+		Role     string            `json:"role"`
+		Service  string            `json:"service"`
+		Labels   map[string]string `json:"labels,omitempty"`
+		Store    string            `json:"store"`
+		TimeZone string            `json:"time_zone"`
+	}{name, role.String(), service, a.metrics.labels, a.metrics.store, timeZone()})
 }
 
 // timeZone returns the name of this process's time zone, such as Europe/Rome.

@@ -50,8 +50,9 @@ var callsOf = map[string]string{
 	"POST /v1/take": users, "POST /v1/check": users, "POST /v1/take_up_to": users, "POST /v1/reserve": users, "POST /v1/charge": users,
 	"POST /v1/cancel": users, "POST /v1/wait": users, "POST /v1/ready": users, "POST /v1/hold": users, "POST /v1/settle": users,
 	"POST /v1/extend": users, "POST /v1/observe": users,
+	"GET /v1/keys":   readers,
 	"GET /v1/limits": readers, "GET /v1/limits/{name}": readers, "GET /v1/limits/{name}/keys": readers, "GET /v1/limits/{name}/holds": readers, "GET /v1/limits/{name}/usage": readers,
-	"GET /v1/limits/{name}/overrides": readers, "GET /v1/audit": readers, "GET /v1/top": readers, "GET /v1/live": readers,
+	"GET /v1/limits/{name}/overrides": readers, "GET /v1/audit": readers, "GET /v1/top": readers,
 	"POST /v1/refund": supporter, "POST /v1/reset": supporter, "PUT /v1/limits/{name}/overrides": supporter, "DELETE /v1/limits/{name}/overrides": supporter,
 	"PUT /v1/limits/{name}": admins, "DELETE /v1/limits/{name}": admins,
 	"GET /v1/whoami": known,
@@ -95,9 +96,7 @@ func TestRoles(t *testing.T) {
 				continue
 			}
 			method := c.Method
-			if c.Path == "/v1/live" {
-				method = http.MethodHead // which has no events
-			} else if method == "" {
+			if method == "" {
 				method = http.MethodGet
 			}
 			rec := w.do(method, strings.Replace(c.Path, "{name}", "login", 1), "", headers...)
@@ -187,7 +186,7 @@ func TestAdminListenerWithCallers(t *testing.T) {
 	w.want(w.do("GET", "/v1/whoami", "", as("use")), 200, `"role":"use"`)
 	w.want(w.do("GET", "/v1/top", "", as("admin")), 403, "another listener")
 	w.want(w.post("reset", "limit=all", as("admin")), 403, "another listener")
-	w.want(w.do("GET", "/ui/", ""), 403, "another listener")
+	w.want(w.do("GET", "/ui/", ""), 403, "the page is on another listener")
 }
 
 // What has no place for a token is answered on open listeners only.
@@ -235,10 +234,15 @@ func TestCallersLimits(t *testing.T) {
 		}
 	}
 	do(403, "PUT", "/v1/limits/login", `{"rate":1,"per":"1s","parent":"listed"}`, `"field":"parent"`)
-	for _, path := range []string{"/v1/audit", "/v1/top", "/v1/audit?limit=listed", "/v1/top?limit=listed", "/v1/top?hour=2030-01-31T18:00:00Z", "/v1/live"} {
+	for _, path := range []string{"/v1/audit", "/v1/top", "/v1/audit?limit=listed", "/v1/top?limit=listed", "/v1/top?hour=2030-01-31T18:00:00Z"} {
 		do(403, "GET", path, "", `caller mine may not`)
 	}
 	do(200, "GET", "/v1/audit?limit=login", "")
+	w.want(w.do("PUT", "/v1/limits/login/overrides", `{"key":"of-both","rate":7}`, as("all")), 200)
+	w.want(w.do("PUT", "/v1/limits/never/overrides", `{"key":"of-both","rate":7}`, as("all")), 200)
+	if rec := w.do("GET", "/v1/audit?key=of-both", "", as("mine")); rec.Code != 200 || strings.Count(rec.Body.String(), `"action"`) != 1 || !strings.Contains(rec.Body.String(), `"login"`) {
+		t.Error("the changes of a key, of limits of another caller too:", rec.Code, rec.Body)
+	}
 	var page struct{ Limits []struct{ Name string } }
 	if rec := w.do("GET", "/v1/limits", "", as("mine")); json.Unmarshal(rec.Body.Bytes(), &page) != nil || len(page.Limits) != 2 || page.Limits[0].Name != "jobs" || page.Limits[1].Name != "login" {
 		t.Error(rec.Body)
@@ -324,6 +328,7 @@ func TestWhoami(t *testing.T) {
 	w.server.SetTokens("", nil)
 	w.want(w.do("GET", "/v1/whoami", ""), 200, `{"name":"192.0.2.1","role":"admin",`)
 	w.want(newFixture(t, server.Config{}, server.Site{}).do("GET", "/v1/whoami", ""), 403)
+	w.want(newFixture(t, server.Config{Labels: map[string]string{"env": "prod"}}, local).do("GET", "/v1/whoami", ""), 200, `"labels":{"env":"prod"},`)
 }
 
 // Denials are counted by reason, and logged without the token.

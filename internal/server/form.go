@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -113,41 +114,56 @@ func (q *request) param(name, value string) error {
 		return bad(name, "is given twice")
 	}
 	q.seen |= m
-	var err error
+	switch {
+	case m&ofNumber != 0:
+		n, err := parseCost(name, value)
+		q.setNumber(&q.take, m, n)
+		return err
+	case m == hasCosts:
+		return q.parseCosts(value)
+	case m == hasOK:
+		return q.observed.setOK(value)
+	}
+	return q.setText(&q.take, m, name, value)
+}
+
+// setText sets a member whose value is a text. t is the take that it may belong to.
+func (q *request) setText(t *dipwell.Take, m members, name, value string) (err error) {
 	switch m {
 	case hasLimit:
-		q.take.Limit = value
+		t.Limit = value
 	case hasKey:
-		q.take.Key = value
-	case hasCost:
-		q.take.Cost, err = parseCost(name, value)
+		t.Key = value
 	case hasPlan:
-		q.take.Plan = value
-	case hasFloor:
-		q.take.Floor, err = parseCost(name, value)
+		t.Plan = value
 	case hasReservation:
 		q.reservation = value
 	case hasHold:
 		q.hold = value
 	case hasID:
-		q.id = value
-		err = checkID(value)
-	case hasCosts:
-		err = q.parseCosts(value)
-	case hasTTL:
-		q.ttl, err = parseSpan(name, value)
-	case hasLatency:
-		q.observed.latency, err = parseCost(name, value)
-	case hasOK:
-		err = q.observed.setOK(value)
-	case hasCount:
-		q.observed.count, err = parseCost(name, value)
+		q.id, err = value, checkID(value)
 	case hasNote:
 		q.note, err = value, checkNote(value)
+	case hasTTL:
+		q.ttl, err = parseSpan(name, value)
 	case hasTimeout:
 		q.timeout, err = parseSpan(name, value)
 	}
 	return err
+}
+
+// setNumber sets a member of the set ofNumber.
+func (q *request) setNumber(t *dipwell.Take, m members, n int64) {
+	switch m {
+	case hasCost:
+		t.Cost = n
+	case hasFloor:
+		t.Floor = n
+	case hasLatency:
+		q.observed.latency = n
+	case hasCount:
+		q.observed.count = n
+	}
 }
 
 // parseCosts parses the costs of a form: numbers with commas between them.

@@ -152,9 +152,9 @@ func (v *verbs) EndOverride(ctx context.Context, c *dipwellv1.EndOverrideRequest
 	out := &dipwellv1.EndOverrideResponse{}
 	return out, v.ofLimit(ctx, c.Limit, func() error {
 		key, err := keyOf(c.Key)
-		kind := store.AnyOverride
-		if err == nil && c.Kind != "" {
-			kind, err = kindOf(c.Kind)
+		var kind store.OverrideKind
+		if err == nil {
+			kind, err = optionalKind(c.Kind)
 		}
 		var ended *dipwell.Override
 		if err == nil {
@@ -182,12 +182,26 @@ func (v *verbs) Overrides(ctx context.Context, c *dipwellv1.OverridesRequest) (*
 		if c.After != nil && after == "" {
 			after = dipwell.Shared
 		}
+		kind, err := optionalKind(c.Kind)
+		if err != nil {
+			return err
+		}
 		list, err := v.limiter.Overrides(ctx, c.Limit, c.Prefix, after, n)
 		for i := range list {
-			out.Overrides = append(out.Overrides, protoOverride(c.Limit, &list[i]))
+			if o := listed(&list[i], kind); o != nil {
+				out.Overrides = append(out.Overrides, protoOverride(c.Limit, o))
+			}
 		}
 		return err
 	})
+}
+
+// optionalKind is kindOf of a field that may be absent.
+func optionalKind(name string) (store.OverrideKind, error) {
+	if name == "" {
+		return store.AnyOverride, nil
+	}
+	return kindOf(name)
 }
 
 // keyOf returns the key of an optional field.
@@ -211,7 +225,7 @@ func overrideOf(c *dipwellv1.SetOverrideRequest) (*overrideCall, error) {
 	if o == nil {
 		return nil, bad("override", "is missing")
 	}
-	q := &overrideCall{plan: o.Plan, note: o.Note, until: o.UntilUs}
+	q := &overrideCall{plan: o.Plan, start: o.Start, note: o.Note, until: o.UntilUs}
 	var err error
 	if q.key, err = keyOf(o.Key); err != nil {
 		return nil, err
@@ -240,7 +254,7 @@ func protoOverride(limit string, o *dipwell.Override) *dipwellv1.Override {
 	if o == nil {
 		return nil
 	}
-	out := &dipwellv1.Override{Limit: limit, Plan: o.Plan, Rate: o.Rate, PerUs: o.Period.Microseconds(), UntilUs: o.Until, Note: o.Note,
+	out := &dipwellv1.Override{Limit: limit, Plan: o.Plan, Rate: o.Rate, PerUs: o.Period.Microseconds(), Start: o.Start, UntilUs: o.Until, Note: o.Note, Kind: o.Kind().String(),
 		Under: protoOverride(limit, o.Under), Replaced: protoOverride(limit, o.Replaced)}
 	if o.Key != "" {
 		out.Key = &o.Key

@@ -22,7 +22,7 @@ func (a *api) crossSite(r *http.Request) string {
 	if r.URL.Path == "/v1/auth" && proxied(r) { // a proxy copies these header fields from its client's request
 		return ""
 	}
-	if strings.HasPrefix(r.URL.Path, pagePath) && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Method == http.MethodGet {
+	if (r.URL.Path == "/" || strings.HasPrefix(r.URL.Path, pagePath)) && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Method == http.MethodGet {
 		return "" // a link to the page from another site is harmless: the page contains no data and cannot be framed
 	}
 	for _, s := range site {
@@ -75,6 +75,12 @@ const pagePath = "/ui/"
 // makes need one.
 func (a *api) page(w http.ResponseWriter, r *http.Request) {
 	if _, d := a.admit(Read, nil); d != nil && !d.unknown() { // no token would help
+		if a.site.NoAdmin {
+			d.detail = "the page is on another listener, that of admin calls"
+			if a.site.AdminAt != "" {
+				d.detail += ": " + a.site.AdminAt
+			}
+		}
 		a.deny(w, d, a.address(r))
 		return
 	}

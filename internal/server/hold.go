@@ -8,27 +8,22 @@ import (
 	"slices"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/store"
 )
 
 // hold answers POST /v1/hold.
 func (a *api) hold(w http.ResponseWriter, r *http.Request) {
-	x := exchanges.Get().(*exchange)
-	defer x.free()
-	err := a.read(w, r, x, ofMake)
-	if err == nil {
-		err = a.doHold(r.Context(), &x.d, &x.req)
-	}
-	switch {
-	case errors.Is(err, dipwell.ErrHoldConflict):
-		httplimit.Problem(w, http.StatusConflict, "id", err.Error())
-	case err != nil:
-		a.fail(w, err)
-	default:
-		a.answer(w, x)
-	}
+	a.exchange(w, r, ofMake, func(ctx context.Context, x *exchange) error {
+		err := a.doHold(ctx, &x.d, &x.req)
+		if errors.Is(err, dipwell.ErrHoldConflict) {
+			err = conflictOfID{err}
+		}
+		return err
+	}, a.answer)
 }
+
+// conflictOfID is an ErrHoldConflict about the member "id", and not "hold".
+type conflictOfID struct{ error }
 
 func (s *Server) doHold(ctx context.Context, d *dipwell.Decision, q *request) (err error) {
 	takes := q.takes
@@ -57,25 +52,16 @@ func (q *request) inList(err error) error {
 
 // settle answers POST /v1/settle.
 func (a *api) settle(w http.ResponseWriter, r *http.Request) {
-	a.changeHold(w, r, ofSettle, a.doSettle)
+	a.exchange(w, r, ofSettle, func(ctx context.Context, x *exchange) error { return a.doSettle(ctx, &x.d, &x.req) }, a.answerHold)
 }
 
 // extend answers POST /v1/extend.
 func (a *api) extend(w http.ResponseWriter, r *http.Request) {
-	a.changeHold(w, r, ofExtend, a.doExtend)
+	a.exchange(w, r, ofExtend, func(ctx context.Context, x *exchange) error { return a.doExtend(ctx, &x.d, &x.req) }, a.answerHold)
 }
 
-func (a *api) changeHold(w http.ResponseWriter, r *http.Request, m members, do func(context.Context, *dipwell.Decision, *request) error) {
-	x := exchanges.Get().(*exchange)
-	defer x.free()
-	err := a.read(w, r, x, m)
-	if err == nil {
-		err = do(r.Context(), &x.d, &x.req)
-	}
-	if err != nil {
-		a.fail(w, err)
-		return
-	}
+// answerHold writes the decision about a hold, whose status is 200 even if it is in debt.
+func (a *api) answerHold(w http.ResponseWriter, x *exchange) {
 	a.live.Load().headers.Set(w.Header(), &x.d)
 	writeJSON(w, http.StatusOK, append(x.d.AppendMembers([]byte{'{'}), "}\n"...))
 }

@@ -138,6 +138,8 @@ func TestUnknownSettings(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"key":"k","Rate":5}`:         `"detail":"Rate: unknown; known are key, plan, rate`,
 		`{"key":"k","Until":null}`:     `"detail":"Until: unknown; known are key, plan, rate`,
+		`{"key":"k","rate":"5"}`:       `"detail":"rate: must be a whole number","field":"rate"`,
+		`{"key":"k","burst":"5"}`:      `"detail":"burst: must be a whole number","field":"burst"`,
 		`{"key":"k","plans":{"a":[]}}`: `"detail":"plans: unknown; known are key, plan, rate`,
 	} {
 		w.want(w.do("PUT", "/v1/limits/api/overrides", body), 400, want)
@@ -277,6 +279,33 @@ func TestHoldBadInput(t *testing.T) {
 	w.want(w.do("GET", "/v1/limits/tokens/holds?key=", ""), 400, `"field":"key"`)
 	w.want(w.do("GET", "/v1/limits/tokens/holds?n=1", ""), 400, `"field":"n"`)
 	w.want(w.do("GET", "/v1/limits/nobody/holds?key=k", ""), 404, `"field":"limit"`)
+}
+
+// TestOverrideStart checks a billing day over HTTP: set, listed, kept under a raise, and in
+// the audit.
+func TestOverrideStart(t *testing.T) {
+	w := newFixture(t, server.Config{}, local)
+	w.want(w.do("PUT", "/v1/limits/quota", `{"algorithm":"fixed_window","rate":100,"per":"1mo","start":"00:00 UTC","plans":{"pro":{"rate":1000}}}`), 201)
+	path := "/v1/limits/quota/overrides" // it is 2001-09-09T01:46:40Z
+	w.want(w.do("PUT", path, `{"key":"c7","plan":"pro","start":"17 00:00 Europe/Rome","note":"billing day"}`), 200,
+		`{"limit":"quota","key":"c7","plan":"pro","start":"17 00:00 Europe/Rome","until":null,"note":"billing day","kind":"standing"}`)
+	if got := w.audited("?n=1").Entries; len(got) != 1 || got[0].What != "plan pro start 17 00:00 Europe/Rome" {
+		t.Errorf("%+v", got)
+	}
+	w.want(w.post("take", "limit=quota&key=c7&cost=10"), 200, `"reset_after_us":677600000000,`)
+	w.want(w.do("PUT", path, `{"key":"c7","rate":5000,"for":"1h"}`), 200, `"under":{"limit":"quota","key":"c7","plan":"pro","start":"17 00:00 Europe/Rome"`)
+	w.want(w.post("take", "limit=quota&key=c7&cost=10"), 200, `"capacity":5000,"remaining":4980,`, `"reset_after_us":677600000000,`)
+	w.want(w.do("GET", path, ""), 200, `"start":"17 00:00 Europe/Rome"`)
+	w.want(w.do("GET", "/v1/limits/quota/keys?key=c7", ""), 200, `"start":"17 00:00 Europe/Rome"`)
+	for body, want := range map[string]string{
+		`{"key":"c8","start":"17 00:00 Rome"}`:             "is not an IANA time zone",
+		`{"key":"c8","start":""}`:                          "is empty",
+		`{"key":"c8","start":"17 00:00 UTC","for":"1h"}`:   "stands only in an override without an end",
+		`{"key":"c8","start":17}`:                          "must be a string",
+		`{"key":"c8","plan":"pro","start":"40 00:00 UTC"}`: "is not a day of the month",
+	} {
+		w.want(w.do("PUT", path, body), 400, `"field":"start"`, want)
+	}
 }
 
 func TestOverrides(t *testing.T) {

@@ -24,45 +24,38 @@ func (q *request) jsonMember(s *scanner, name string) (err error) {
 	switch m {
 	case hasTakes:
 		return q.parseTakes(s)
-	case hasReservation:
-		q.reservation, err = s.str(name)
-		return err
-	case hasHold:
-		q.hold, err = s.str(name)
-		return err
-	case hasID:
-		if q.id, err = s.str(name); err == nil {
-			err = checkID(q.id)
-		}
-		return err
-	case hasNote:
-		if q.note, err = s.str(name); err == nil {
-			err = checkNote(q.note)
-		}
-		return err
 	case hasCosts:
 		return s.array(name, func() error { return q.addCost(s.integer) })
 	case hasKeys:
 		return s.array(name, func() error { return q.addKey(s) })
-	case hasTTL:
-		q.ttl, err = s.span(name)
-		return err
-	case hasTimeout:
-		q.timeout, err = s.span(name)
-		return err
-	case hasLatency:
-		q.observed.latency, err = s.integer(name)
-		return err
 	case hasOK:
 		if c := s.peek(); c != 't' && c != 'f' {
 			return s.notA(name, "a boolean")
 		}
 		return q.observed.setOK(s.word())
-	case hasCount:
-		q.observed.count, err = s.integer(name)
+	}
+	return q.setValue(s, &q.take, m, name)
+}
+
+// setValue sets a member whose value is a text or a number. t is the take that it may
+// belong to.
+func (q *request) setValue(s *scanner, t *dipwell.Take, m members, field string) (err error) {
+	switch {
+	case m&ofNumber != 0:
+		n, err := s.integer(field)
+		q.setNumber(t, m, n)
+		return err
+	case m == hasKey && s.peek() == 'n':
+		return bad(field, "must be a string; leave it out if the limit is shared")
+	case m == hasKey:
+		t.Key, err = s.key(field)
 		return err
 	}
-	return takeValue(s, &q.take, m, name)
+	text, err := s.str(field)
+	if err == nil {
+		err = q.setText(t, m, field, text)
+	}
+	return err
 }
 
 // once adds m to seen. It returns an error if m is 0, for an unknown name, or is
@@ -79,25 +72,6 @@ func once(seen *members, m members, name, field string) error {
 	}
 	*seen |= m
 	return nil
-}
-
-func takeValue(s *scanner, t *dipwell.Take, m members, field string) (err error) {
-	switch m {
-	case hasLimit:
-		t.Limit, err = s.str(field)
-	case hasKey:
-		if s.peek() == 'n' {
-			return bad(field, "must be a string; leave it out if the limit is shared")
-		}
-		t.Key, err = s.key(field)
-	case hasCost:
-		t.Cost, err = s.integer(field)
-	case hasPlan:
-		t.Plan, err = s.str(field)
-	case hasFloor:
-		t.Floor, err = s.integer(field)
-	}
-	return err
 }
 
 func (q *request) parseTakes(s *scanner) error {
@@ -121,7 +95,7 @@ func (q *request) parseTake(s *scanner) error {
 		if err := once(&seen, m, name, field); err != nil {
 			return err
 		}
-		return takeValue(s, &t, m, field)
+		return q.setValue(s, &t, m, field)
 	})
 	if err == nil {
 		err = finish(&t, seen, where+".")

@@ -28,7 +28,8 @@ type keyCounts struct {
 	process      string
 	all, refused *bounded.Window
 	last         lastRefusals
-	usage        *usageLog     // nil if the store keeps no usage
+	usage        *usageLog // nil if the store keeps no usage
+	minutes      *minuteLog
 	lost         atomic.Uint64 // hours that could not be stored
 
 	mu    sync.Mutex
@@ -41,13 +42,14 @@ type keyCounts struct {
 // none. If the store fails, that hour is lost, and counted as lost. CountKeys must be
 // called before the server is used. wait returns when the last hour has been stored.
 //
-// Once a minute, and when ctx ends, it adds what the keys of limits with usage used to the
+// Once a minute it adds what was decided in it to the store, or notes it, and then, and when ctx ends, it adds what the keys of limits with usage used to the
 // store.
 func (s *Server) CountKeys(ctx context.Context, process string, keep int) (wait func()) {
 	size := bounded.WindowConfig{Slices: topSlices}
 	withUses := size
 	withUses.Uses = usageKeys
 	k := &keyCounts{process: process, all: bounded.NewWindow(withUses), refused: bounded.NewWindow(size), turns: []time.Time{time.Now()}}
+	k.minutes = &minuteLog{server: s, to: s.can.Minutes, ended: make(chan minuteReport, 2), minute: time.Now().Truncate(time.Minute), before: s.tally()}
 	s.metrics.keys = k
 	s.Counter("dipwell_top_hours_lost_total", "Hours whose busiest keys the store did not keep.", func() float64 { return float64(k.lost.Load()) })
 	to := s.can.TopKeys
@@ -56,6 +58,10 @@ func (s *Server) CountKeys(ctx context.Context, process string, keep int) (wait 
 	}
 	var done sync.WaitGroup
 	done.Go(func() { k.run(ctx, to, keep) })
+	if k.minutes.to != nil {
+		s.Counter("dipwell_minutes_lost_total", "Minutes whose decisions the store did not keep.", func() float64 { return float64(k.minutes.lost.Load()) })
+		done.Go(func() { k.minutes.run(ctx) })
+	}
 	if k.usage = s.usageLog(k.all); k.usage != nil {
 		done.Go(func() { k.usage.run(ctx) })
 	}
@@ -97,6 +103,7 @@ func (k *keyCounts) run(ctx context.Context, to store.Auditor, keep int) {
 			return
 		case now = <-timer.C:
 		}
+		k.minutes.turn(now)
 		if next := now.Truncate(time.Hour); !next.Equal(hour) {
 			k.keep(ctx, to, keep, hour)
 			hour = next

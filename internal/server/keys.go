@@ -27,6 +27,7 @@ const (
 // page is the query of GET /v1/limits/{name}/keys.
 type page struct {
 	prefix, after, key string
+	cost               int64              // of the check of key
 	kind               store.OverrideKind // of overrides
 	one                bool               // key is given
 	n                  int
@@ -42,55 +43,103 @@ func (a *api) keys(w http.ResponseWriter, r *http.Request) {
 	case def == nil:
 		a.fail(w, unknownLimit(r.PathValue("name")))
 	case p.one:
-		a.inspect(w, r, def, cmp.Or(p.key, dipwell.Shared))
+		a.inspect(w, r, def, cmp.Or(p.key, dipwell.Shared), p.cost)
 	default:
 		a.listKeys(w, r, def, p)
 	}
 }
 
-// inspect answers with the decision of a Check of 0, and with the row if it is under another
-// definition, the override, the live holds and the usage of the key if it has any.
-func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *store.Definition, key string) {
-	d, err := a.limiter.Check(r.Context(), def.Name, key, 0)
-	var o *dipwell.Override
-	if err == nil && a.can.Overrides != nil {
-		o, err = a.overrideOf(r.Context(), def.Name, key)
-	}
-	var holds []store.KeyHold
-	if err == nil && a.can.Holds != nil {
-		holds, err = a.limiter.Holds(r.Context(), def.Name, key)
-	}
-	var used []store.UsageLine
-	now := time.Now()
-	if err == nil && def.Usage && a.can.Usage != nil {
-		used, err = a.limiter.Usage(r.Context(), def.Name, key, usageSince(now), now)
-	}
+// inspect answers what is known of a key: see look.
+func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *store.Definition, key string, cost int64) {
+	l, err := a.look(r.Context(), def, key, cost)
 	if err != nil {
 		a.fail(w, err)
 		return
 	}
-	b := d.AppendMembers([]byte{'{'})
+	writeJSON(w, http.StatusOK, append(a.appendLook(r.Context(), nil, def, &l), '\n'))
+}
+
+// A look is what a limit knows of a key: the decision of a Check, the override, the live
+// holds, the usage, and the last refusals by this process.
+type look struct {
+	key      string
+	d        dipwell.Decision
+	override *dipwell.Override
+	holds    []store.KeyHold
+	used     []store.UsageLine
+	refusals []pastRefusal
+}
+
+// lastCost stands for the cost of the last refusal of a key that this process remembers, or 1.
+const lastCost = -1
+
+// look looks at a key. The decision is that of a Check of cost, but for what is free before it.
+func (a *api) look(ctx context.Context, def *store.Definition, key string, cost int64) (l look, err error) {
+	l.key = key
+	l.d, err = a.checkOwn(ctx, def.Name, key, 0)
+	if err == nil && a.can.Overrides != nil {
+		l.override, err = a.overrideOf(ctx, def.Name, key)
+	}
+	if err == nil && a.can.Holds != nil {
+		l.holds, err = a.limiter.Holds(ctx, def.Name, key)
+	}
+	if now := time.Now(); err == nil && def.Usage && a.can.Usage != nil {
+		l.used, err = a.limiter.Usage(ctx, def.Name, key, usageSince(now), now)
+	}
+	if k := a.metrics.keys; err == nil && k != nil {
+		l.refusals = k.last.of(def.Name, l.d.Key)
+	}
+	if cost == lastCost {
+		cost = 1
+		if len(l.refusals) > 0 {
+			cost = l.refusals[0].Cost
+		}
+	}
+	if err == nil && cost > 0 {
+		var next dipwell.Decision
+		next, err = a.checkOwn(ctx, def.Name, key, cost)
+		l.d.Allowed, l.d.Never, l.d.Shadow, l.d.Cost, l.d.Limits = next.Allowed, next.Never, next.Shadow, next.Cost, next.Limits
+		l.d.RetryAfter, l.d.RetryIsBound = next.RetryAfter, next.RetryIsBound
+	}
+	return l, err
+}
+
+// checkOwn is a Check whose decision is that of the limit itself, and not of the level that
+// decides if it has parents.
+func (a *api) checkOwn(ctx context.Context, limit, key string, cost int64) (dipwell.Decision, error) {
+	d, err := a.limiter.Check(ctx, limit, key, cost)
+	if levels := d.Limits; err == nil && len(levels) > 0 {
+		d = levels[0]
+		d.Limits = levels
+	}
+	return d, err
+}
+
+// appendLook appends a look as JSON, with the row if it is under another definition than the
+// one that decided.
+func (a *api) appendLook(ctx context.Context, b []byte, def *store.Definition, l *look) []byte {
+	b = l.d.AppendMembers(append(b, '{'))
 	switch {
-	case d.Definition == nil:
-	case d.Definition.Mode == store.Blocked:
+	case l.d.Definition == nil:
+	case l.d.Definition.Mode == store.Blocked:
 		b = append(b, `,"mode":"blocked"`...)
-	case d.Definition.Mode == store.Unlimited:
+	case l.d.Definition.Mode == store.Unlimited:
 		b = append(b, `,"mode":"unlimited"`...)
 	}
-	b = a.appendRow(r.Context(), b, &d, key)
-	if o != nil {
-		b = append(append(b, `,"override":`...), asJSON(jsonOverride(def.Name, o))...)
+	b = a.appendRow(ctx, b, def, &l.d, l.key)
+	if l.override != nil {
+		b = append(append(b, `,"override":`...), asJSON(jsonOverride(def.Name, l.override))...)
 	}
-	if len(holds) > 0 {
-		b = append(append(b, `,"holds":`...), asJSON(holdsOf(holds))...)
+	if len(l.holds) > 0 {
+		b = append(append(b, `,"holds":`...), asJSON(holdsOf(l.holds))...)
 	}
-	if len(used) > 0 {
-		b = append(append(b, `,"usage":`...), asJSON(totalOf(used))...)
+	if len(l.used) > 0 {
+		b = append(append(b, `,"usage":`...), asJSON(totalOf(l.used))...)
 	}
 	if k := a.metrics.keys; k != nil {
-		b = fmt.Appendf(b, `,"refusals":{"process":%s,"last":%s}`, asJSON(k.process), asJSON(k.last.of(def.Name, d.Key)))
+		b = fmt.Appendf(b, `,"refusals":{"process":%s,"last":%s}`, asJSON(k.process), asJSON(l.refusals))
 	}
-	writeJSON(w, http.StatusOK, append(b, "}\n"...))
+	return append(b, '}')
 }
 
 // bucketJSON is a bucket under a definition.
@@ -112,9 +161,8 @@ const (
 // tokens that are free from then on, also past the end of an override. It appends nothing for
 // a full bucket, a concurrency limit, a limit with shards or a mode without a bucket, nor if
 // the store does not answer within the limit's Timeout, or a second if it has none.
-func (a *api) appendRow(ctx context.Context, b []byte, d *dipwell.Decision, key string) []byte {
-	def := a.limiter.Limit(d.Limit)
-	if def == nil || def.Shards > 1 || def.Algorithm == store.Concurrency {
+func (a *api) appendRow(ctx context.Context, b []byte, def *store.Definition, d *dipwell.Decision, key string) []byte {
+	if def.Shards > 1 || def.Algorithm == store.Concurrency {
 		return b
 	}
 	var batch store.Batch
@@ -156,7 +204,7 @@ func appendSteps(b []byte, op *store.Op, now, end int64) []byte {
 	last := int64(-1)
 	for i, n := int64(1), min(missing, refillSteps); i <= n; i++ {
 		free := op.Remaining + (missing*i+n-1)/n
-		in := rule.TimeToFull(op.Used-(rule.Cap-free*rule.Unit), op.TS, now)
+		in := rule.TimeToFree(free, op.Used, op.TS, now)
 		if in <= last {
 			continue // the same tick
 		}
@@ -165,7 +213,7 @@ func appendSteps(b []byte, op *store.Op, now, end int64) []byte {
 		}
 		last = in
 		used := rule.Used(store.State{Used: op.Used, TS: op.TS}, now+in)
-		b = appendFree(b, in, rule.Remaining(used))
+		b = appendFree(b, in, rule.Remaining(used, max(now+in, op.TS)))
 	}
 	return b
 }
@@ -242,7 +290,15 @@ func keyOfOp(op *store.Op) liveKey {
 
 func parsePage(query string) (p page, err error) {
 	p.n = pageKeys
-	err = p.parse(query)
+	err = p.parse(query, param{"cost", func(value string) (err error) {
+		if p.cost, err = strconv.ParseInt(value, 10, 64); err != nil || p.cost < 0 || p.cost > store.MaxInt {
+			return bad("cost", fmt.Sprintf("must be a whole number from 0 to %d", int64(store.MaxInt)))
+		}
+		return nil
+	}})
+	if p.cost > 0 && !p.one && err == nil {
+		err = bad("cost", "is of the check of a key; give key too")
+	}
 	return p, err
 }
 

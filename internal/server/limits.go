@@ -122,12 +122,11 @@ func readLimit(r *http.Request) (l dipwell.Limit, note string, err error) {
 	if err = x.body(r); err != nil {
 		return l, "", err
 	}
-	seen := map[string]bool{}
+	seen := names{}
 	set := func(name, value string) error {
-		if seen[name] {
-			return bad(name, "is given twice")
+		if err := seen.once(name); err != nil {
+			return err
 		}
-		seen[name] = true
 		if name == "name" && value != l.Name {
 			return bad(name, "is not the name in the path")
 		}
@@ -169,75 +168,68 @@ func eachMember(member func(s *scanner, name string) error) func([]byte) error {
 	}
 }
 
+// names are the members of an object that were read, with those of inner objects.
+type names map[string]bool
+
+func (n names) once(name string) error {
+	if n[name] {
+		return bad(name, "is given twice")
+	}
+	n[name] = true
+	return nil
+}
+
+// inner sets a setting of an inner object, whose path is field.
+func (s *scanner) inner(seen names, field, name string, known, set func(name, value string) error) error {
+	err := seen.once(field)
+	if err != nil {
+		return err
+	}
+	value, err := s.setting(field, name, known)
+	if err == nil {
+		err = set(name, value)
+	}
+	if err != nil && !errors.As(err, new(*dipwell.FieldError)) {
+		err = bad(field, strings.TrimPrefix(err.Error(), name+": "))
+	}
+	return err
+}
+
 // plans parses the plans of a limit: an object whose members are the plans by name, each
 // an object of settings or only a mode.
-func (s *scanner) plans(l *dipwell.Limit, seen map[string]bool) error {
-	var plans []dipwell.Plan
-	once := func(name string) error {
-		if seen[name] {
-			return bad(name, "is given twice")
-		}
-		seen[name] = true
-		return nil
-	}
-	err := once("plans")
+func (s *scanner) plans(l *dipwell.Limit, seen names) error {
+	err := seen.once("plans")
 	if err == nil && s.peek() != '{' {
 		err = s.notA("plans", "an object")
 	}
 	if err != nil {
 		return err
 	}
+	var plans []dipwell.Plan
 	err = s.object(func(name string) error {
 		p, field := dipwell.Plan{Name: name}, "plans."+name
-		set := func(setting, field string) error {
-			value, err := s.setting(field, setting, new(dipwell.Plan).Set)
-			if err == nil {
-				err = p.Set(setting, value)
-			}
-			if err != nil && !errors.As(err, new(*dipwell.FieldError)) {
-				err = bad(field, strings.TrimPrefix(err.Error(), setting+": "))
-			}
+		defer func() { plans = append(plans, p) }()
+		if s.peek() != '{' {
+			return s.inner(seen, field, "mode", new(dipwell.Plan).Set, p.Set)
+		}
+		if err := seen.once(field); err != nil {
 			return err
 		}
-		err := once(field)
-		switch {
-		case err != nil:
-		case s.peek() == '{':
-			err = s.object(func(setting string) error {
-				if err := once(field + "." + setting); err != nil {
-					return err
-				}
-				return set(setting, field+"."+setting)
-			})
-		default:
-			err = set("mode", field)
-		}
-		plans = append(plans, p)
-		return err
+		return s.object(func(setting string) error {
+			return s.inner(seen, field+"."+setting, setting, new(dipwell.Plan).Set, p.Set)
+		})
 	})
 	l.Plans = dipwell.NewPlans(plans...)
 	return err
 }
 
 // adaptive parses the settings of an adaptive limit: an object.
-func (s *scanner) adaptive(l *dipwell.Limit, seen map[string]bool) error {
-	if seen["adaptive"] {
-		return bad("adaptive", "is given twice")
-	}
-	seen["adaptive"] = true
-	return s.object(func(name string) error {
-		field := "adaptive." + name
-		if seen[field] {
-			return bad(field, "is given twice")
-		}
-		seen[field] = true
-		value, err := s.setting(field, name, new(dipwell.Adaptive).Set)
-		if err == nil {
-			if err = l.Adaptive.Set(name, value); err != nil {
-				err = bad(field, strings.TrimPrefix(err.Error(), name+": "))
-			}
-		}
+func (s *scanner) adaptive(l *dipwell.Limit, seen names) error {
+	if err := seen.once("adaptive"); err != nil {
 		return err
+	}
+	return s.object(func(name string) error {
+		return s.inner(seen, "adaptive."+name, name, new(dipwell.Adaptive).Set, l.Adaptive.Set)
 	})
 }
 

@@ -41,7 +41,8 @@ type metrics struct {
 	refusals *refusals // as denials: nil if they are not logged
 	denials  *refusals
 	keys     *keyCounts            // nil without CountKeys
-	reg      prometheus.Registerer // adds the constant labels
+	labels   map[string]string     // the constant labels
+	reg      prometheus.Registerer // adds them
 	gather   prometheus.Gatherer
 }
 
@@ -95,7 +96,7 @@ var (
 
 func newMetrics(storeName string, labels map[string]string, ofStore func() []store.Metric) *metrics {
 	own, others := prometheus.NewRegistry(), prometheus.NewRegistry()
-	m := &metrics{reg: prometheus.WrapRegistererWith(labels, own), gather: prometheus.Gatherers{own, others}, store: cmp.Or(storeName, "memory"), fresh: map[string]limitCounts{}}
+	m := &metrics{labels: labels, reg: prometheus.WrapRegistererWith(labels, own), gather: prometheus.Gatherers{own, others}, store: cmp.Or(storeName, "memory"), fresh: map[string]limitCounts{}}
 	if ofStore != nil {
 		prometheus.WrapRegistererWith(labels, others).MustRegister(storeMetrics(ofStore))
 	}
@@ -107,7 +108,7 @@ func newMetrics(storeName string, labels map[string]string, ofStore func() []sto
 	return m
 }
 
-// Gauge adds a gauge to /metrics and GET /v1/live. f is called at each scrape. The name
+// Gauge adds a gauge to /metrics and GET /v1/top. f is called at each scrape. The name
 // must be unique. Gauge must be called before the server runs.
 func (s *Server) Gauge(name, help string, f func() float64) {
 	s.gauges[name] = f

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"math"
 	"net/http"
 	"time"
@@ -17,18 +18,10 @@ type observation struct {
 // went. It needs no admin right: whoever may take from a limit may also report what
 // happened.
 func (a *api) observe(w http.ResponseWriter, r *http.Request) {
-	x := exchanges.Get().(*exchange)
-	defer x.free()
-	err := a.read(w, r, x, ofObserve)
-	if o := &x.req.observed; err == nil {
-		latency := time.Duration(min(o.latency, math.MaxInt64/1000)) * time.Microsecond
-		err = a.limiter.Observe(x.req.take.Limit, latency, o.ok, o.count)
-	}
-	if err != nil {
-		a.fail(w, err)
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
+	a.exchange(w, r, ofObserve, func(_ context.Context, x *exchange) error {
+		o := &x.req.observed
+		return a.limiter.Observe(x.req.take.Limit, time.Duration(min(o.latency, math.MaxInt64/1000))*time.Microsecond, o.ok, o.count)
+	}, func(w http.ResponseWriter, _ *exchange) { w.WriteHeader(http.StatusNoContent) })
 }
 
 func (o *observation) setOK(text string) error {

@@ -42,13 +42,23 @@ func (a *api) overrides(w http.ResponseWriter, r *http.Request) {
 	}
 	page, last := []overrideJSON{}, ""
 	for i := range list {
-		for o := list[i].Of(p.kind); o != nil; o = o.Under.Of(p.kind) {
+		for o := listed(&list[i], p.kind); o != nil; o = listed(o.Under, p.kind) {
 			one := jsonOverride(name, o)
 			one.Under = nil // it is in the page too
-			page, last = append(page, one), o.Key
+			page = append(page, one)
 		}
+		last = list[i].Key
 	}
 	writePage(w, "overrides", page, len(list) == p.n, last)
+}
+
+// listed returns o or the override under it, whichever is in a list of this kind, or nil. A
+// list of any kind leaves out blocks, of which there may be very many.
+func listed(o *dipwell.Override, kind store.OverrideKind) *dipwell.Override {
+	for o != nil && o.Kind() != kind && (kind != store.AnyOverride || o.Kind() == store.AutomaticOverride) {
+		o = o.Under
+	}
+	return o
 }
 
 // overrideOf returns the override of a key, or nil if it has none.
@@ -91,7 +101,7 @@ func (a *api) putOverride(w http.ResponseWriter, r *http.Request) {
 // setOverride sets an override. If the call gives a length of time, the override ends
 // that long after the present time of the store's clock.
 func (s *Server) setOverride(ctx context.Context, limit string, q *overrideCall) (o dipwell.Override, err error) {
-	o = dipwell.Override{Key: q.key, Plan: q.plan, Rate: q.numbers.Rate, Period: q.numbers.Period, Burst: q.numbers.Burst, Until: q.until, Note: q.note}
+	o = dipwell.Override{Key: q.key, Plan: q.plan, Rate: q.numbers.Rate, Period: q.numbers.Period, Burst: q.numbers.Burst, Start: q.start, Until: q.until, Note: q.note}
 	if q.lasts > 0 {
 		now, err := s.can.Now(ctx)
 		if err != nil {
@@ -129,6 +139,9 @@ func describe(o *dipwell.Override) string {
 func numbersOf(o *dipwell.Override) string {
 	var parts []string
 	add := func(name, value string) { parts = append(parts, name+" "+value) }
+	if o.Kind() == store.AutomaticOverride {
+		parts = append(parts, "block")
+	}
 	if o.Plan != "" {
 		add("plan", o.Plan)
 	}
@@ -140,6 +153,9 @@ func numbersOf(o *dipwell.Override) string {
 	}
 	if o.Burst != 0 {
 		add("burst", strconv.FormatInt(max(o.Burst, 0), 10))
+	}
+	if o.Start != "" {
+		add("start", o.Start)
 	}
 	if o.Until != 0 {
 		add("until", time.UnixMicro(o.Until).UTC().Format(time.RFC3339))
@@ -156,12 +172,12 @@ func kindParam(kind *store.OverrideKind) param {
 }
 
 func kindOf(name string) (store.OverrideKind, error) {
-	for _, k := range []store.OverrideKind{store.StandingOverride, store.TemporaryOverride} {
+	for _, k := range []store.OverrideKind{store.StandingOverride, store.TemporaryOverride, store.AutomaticOverride} {
 		if k.String() == name {
 			return k, nil
 		}
 	}
-	return 0, bad("kind", "is neither standing nor temporary")
+	return 0, bad("kind", "is not one of standing, temporary, automatic")
 }
 
 // deleteOverride answers DELETE /v1/limits/{name}/overrides.
@@ -192,14 +208,14 @@ func (s *Server) endOverride(ctx context.Context, limit, key string, kind store.
 
 // overrideCall is the body of putOverride.
 type overrideCall struct {
-	key, plan, note string
-	numbers         store.Plan    // rate, per and burst
-	until           int64         // µs since the Unix epoch
-	lasts           time.Duration // the member for
+	key, plan, start, note string
+	numbers                store.Plan    // rate, per and burst
+	until                  int64         // µs since the Unix epoch
+	lasts                  time.Duration // the member for
 }
 
 // overrideMembers are the names of the members, for errors.
-const overrideMembers = "key, plan, rate, per, burst, for, until, note"
+const overrideMembers = "key, plan, rate, per, burst, start, for, until, note"
 
 func (q *overrideCall) set(name, value string) (err error) {
 	switch name {
@@ -207,6 +223,10 @@ func (q *overrideCall) set(name, value string) (err error) {
 		q.key, err = value, checkPlain(value)
 	case "plan":
 		if q.plan = value; value == "" {
+			err = bad(name, "is empty")
+		}
+	case "start":
+		if q.start = value; value == "" {
 			err = bad(name, "is empty")
 		}
 	case "note":
@@ -268,8 +288,11 @@ func (s *scanner) overrideValue(name string) (string, error) {
 	case "key":
 		return s.key(name)
 	case "rate", "burst":
+		if s.peek() == '"' {
+			return "", s.notA(name, "a whole number")
+		}
 		return s.scalar(name)
-	case "plan", "per", "for", "until", "note":
+	case "plan", "per", "start", "for", "until", "note":
 		return s.str(name)
 	}
 	return "", nil // an unknown name is an error of set, whatever its value
@@ -283,6 +306,7 @@ type overrideJSON struct {
 	Rate  int64      `json:"rate,omitempty"`
 	Per   string     `json:"per,omitempty"`
 	Burst *int64     `json:"burst,omitempty"`
+	Start string     `json:"start,omitempty"`
 	Until *time.Time `json:"until"`
 	Note  string     `json:"note,omitempty"`
 
@@ -292,7 +316,7 @@ type overrideJSON struct {
 }
 
 func jsonOverride(limit string, o *dipwell.Override) overrideJSON {
-	out := overrideJSON{Limit: limit, Key: nullable(o.Key), Plan: o.Plan, Rate: o.Rate, Note: o.Note, Kind: o.Kind().String()}
+	out := overrideJSON{Limit: limit, Key: nullable(o.Key), Plan: o.Plan, Rate: o.Rate, Start: o.Start, Note: o.Note, Kind: o.Kind().String()}
 	for from, to := range map[*dipwell.Override]**overrideJSON{o.Under: &out.Under, o.Replaced: &out.Replaced} {
 		if from != nil {
 			one := jsonOverride(limit, from)

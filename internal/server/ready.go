@@ -7,7 +7,6 @@ import (
 	"net/http"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/internal/texts"
 )
 
 // maxReadies is how many calls of /v1/ready may be decided at one time. Each may have half a
@@ -19,30 +18,12 @@ var errReadies = errors.New("too many calls of ready")
 
 // ready answers POST /v1/ready: for which keys a take would be allowed now.
 func (a *api) ready(w http.ResponseWriter, r *http.Request) {
-	x := exchanges.Get().(*exchange)
-	defer x.free()
-	err := a.read(w, r, x, ofReady)
-	var keys []string
-	if err == nil {
-		keys, err = a.readyKeys(r.Context(), &x.req)
-	}
-	if errors.Is(err, errReadies) {
-		shed(w)
-		return
-	}
-	if err != nil {
-		a.fail(w, err)
-		return
-	}
-	x.out = append(x.out[:0], `{"keys":[`...)
-	for i, key := range keys {
-		if i > 0 {
-			x.out = append(x.out, ',')
-		}
-		x.out = texts.AppendJSON(x.out, key)
-	}
-	x.out = append(x.out, "]}\n"...)
-	writeJSON(w, http.StatusOK, x.out)
+	a.exchange(w, r, ofReady, func(ctx context.Context, x *exchange) (err error) {
+		x.req.keys, err = a.readyKeys(ctx, &x.req)
+		return err
+	}, func(w http.ResponseWriter, x *exchange) {
+		answerJSON(w, map[string][]string{"keys": append([]string{}, x.req.keys...)})
+	})
 }
 
 // readyKeys returns errReadies if too many calls are decided already.

@@ -64,8 +64,10 @@ const (
 	hasKeys
 )
 
-// Sets of members. ofTake may stand in the request or in the entries of takes.
+// Sets of members. ofTake may stand in the request or in the entries of takes; the values of
+// ofNumber are whole numbers.
 const (
+	ofNumber = hasCost | hasFloor | hasLatency | hasCount
 	ofBucket = hasLimit | hasKey | hasCost
 	ofTake   = ofBucket | hasPlan | hasFloor
 )

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
-	"time"
 	"unicode/utf8"
 
 	"github.com/dipwell/dipwell"
@@ -248,15 +247,6 @@ func (s *scanner) integer(field string) (int64, error) {
 		return 0, err
 	}
 	return parseCost(field, word)
-}
-
-// span parses a length of time in a string.
-func (s *scanner) span(field string) (time.Duration, error) {
-	text, err := s.str(field)
-	if err != nil {
-		return 0, err
-	}
-	return parseSpan(field, text)
 }
 
 // scalar returns a string, a number or a boolean as text.

@@ -55,8 +55,7 @@ type Server struct {
 
 	grpcPending, grpcUntaken atomic.Int64 // see maxPending and maxUntaken
 
-	broadcast broadcast
-	gauges    map[string]func() float64 // by name
+	gauges map[string]func() float64 // by name
 }
 
 // live is the part of the configuration that can change while the server runs.
@@ -113,11 +112,12 @@ type extra struct {
 
 // Site describes the listener of an API.
 type Site struct {
-	Loopback  bool // only this machine can connect
-	NoAdmin   bool // admin calls are on another listener
-	Open      bool // calls that have no place for a token are answered with callers too
-	NoMetrics bool // /metrics is on another listener
-	NoLimits  bool // GET /v1/limits and below is on another listener
+	Loopback  bool   // only this machine can connect
+	NoAdmin   bool   // admin calls are on another listener
+	AdminAt   string // its address, if NoAdmin, for a browser that asks for the page here
+	Open      bool   // calls that have no place for a token are answered with callers too
+	NoMetrics bool   // /metrics is on another listener
+	NoLimits  bool   // GET /v1/limits and below is on another listener
 }
 
 // API returns the handler of the whole API for a listener.
@@ -169,6 +169,10 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if c != nil {
 		a.call(w, r, c)
+		return
+	}
+	if r.URL.Path == "/" && r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") { // a browser
+		http.Redirect(w, r, pagePath, http.StatusSeeOther)
 		return
 	}
 	if _, pattern := a.rest.Handler(r); pattern == "" || !cleanPath(r) {

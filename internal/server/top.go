@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,14 +24,15 @@ const (
 
 // topQuery is the query of GET /v1/top.
 type topQuery struct {
-	n     int
-	limit string
-	hour  time.Time // zero: the last minute
+	n       int
+	limit   string
+	hour    time.Time // zero: the last minute
+	minutes int       // 0: none
 }
 
 // top answers GET /v1/top with the decisions since the start, by limit, and the busiest
 // and most refused keys of the last minute. With an hour it answers with that hour's
-// keys, from the store.
+// keys, from the store, and with minutes with the decisions of each of the last ones.
 func (a *api) top(w http.ResponseWriter, r *http.Request) {
 	q, err := parseTop(r.URL.RawQuery)
 	if err == nil && q.limit != "" && a.limiter.Limit(q.limit) == nil && q.hour.IsZero() { // for an hour, the limit may have been dropped since
@@ -39,14 +42,14 @@ func (a *api) top(w http.ResponseWriter, r *http.Request) {
 		err = callerOf(r.Context()).mayName("limit", q.limit)
 	}
 	var answer any
-	switch k := a.metrics.keys; {
+	switch {
 	case err != nil:
+	case q.minutes > 0:
+		answer, err = a.topMinutes(r.Context(), &q)
 	case !q.hour.IsZero():
 		answer, err = a.topOfHour(r.Context(), &q)
-	case k == nil:
-		err = fmt.Errorf("this service does not count keys: %w", store.ErrNotSupported)
 	default:
-		answer = a.topNow(k, &q)
+		answer = a.topNow(&q)
 	}
 	if err != nil {
 		a.fail(w, err)
@@ -55,15 +58,19 @@ func (a *api) top(w http.ResponseWriter, r *http.Request) {
 	answerJSON(w, answer)
 }
 
-// topAnswer is the answer without an hour.
+// topAnswer is the answer without an hour. Its numbers are since the start, so that those
+// of a time are the difference of two answers.
 type topAnswer struct {
-	At          int64    `json:"at_us"`
-	Process     string   `json:"process"`
-	Window      int64    `json:"window_us"`
-	MaxBytes    int      `json:"sketch_max_bytes"`
-	StoreErrors uint64   `json:"store_errors"`
-	Shed        uint64   `json:"shed"`
-	Limits      []counts `json:"limits"`
+	At          int64               `json:"at_us"`
+	Store       string              `json:"store"`
+	Process     string              `json:"process"`
+	Window      int64               `json:"window_us"`
+	MaxBytes    int                 `json:"sketch_max_bytes"`
+	StoreErrors uint64              `json:"store_errors"`
+	Shed        uint64              `json:"shed"`
+	Took        [bucketCount]uint64 `json:"took"`
+	Limits      []counts            `json:"limits"`
+	Gauges      map[string]float64  `json:"gauges"`
 	topKeyLists
 }
 
@@ -94,13 +101,68 @@ func listOf(t bounded.Top) keyList {
 	return l
 }
 
-func (a *api) topNow(k *keyCounts, q *topQuery) topAnswer {
+func (a *api) topNow(q *topQuery) topAnswer {
 	t := a.tally()
-	since, busiest, refused := k.lists(q.n, q.limit)
 	limits := slices.DeleteFunc(slices.Collect(maps.Values(t.limits)), func(c counts) bool { return q.limit != "" && c.Limit != q.limit })
 	slices.SortFunc(limits, func(a, b counts) int { return strings.Compare(a.Limit, b.Limit) })
-	return topAnswer{t.at.UnixMicro(), k.process, t.at.Sub(since).Microseconds(), k.all.MaxBytes() + k.refused.MaxBytes(), t.storeErrors, t.shed,
-		append([]counts{}, limits...), topKeyLists{listOf(busiest), listOf(refused)}}
+	out := topAnswer{At: t.at.UnixMicro(), Store: a.metrics.store, StoreErrors: t.storeErrors, Shed: t.shed, Took: t.took.buckets,
+		Limits: append([]counts{}, limits...), Gauges: a.readGauges(), topKeyLists: topKeyLists{listOf(bounded.Top{}), listOf(bounded.Top{})}}
+	if k := a.metrics.keys; k != nil {
+		since, busiest, refused := k.lists(q.n, q.limit)
+		out.Process, out.Window, out.MaxBytes = k.process, t.at.Sub(since).Microseconds(), k.all.MaxBytes()+k.refused.MaxBytes()
+		out.topKeyLists = topKeyLists{listOf(busiest), listOf(refused)}
+	}
+	return out
+}
+
+// A tally is a copy of the metrics at one time.
+type tally struct {
+	at          time.Time
+	limits      map[string]counts
+	took        durations
+	storeErrors uint64
+	shed        uint64
+}
+
+// counts are the decisions of a limit, as in the JSON of GET /v1/top.
+type counts struct {
+	Limit    string `json:"limit"`
+	Allowed  uint64 `json:"allowed"`
+	Refused  uint64 `json:"refused"`
+	Shadow   uint64 `json:"shadow"`
+	Fallback uint64 `json:"fallback"`
+}
+
+func (s *Server) tally() *tally {
+	t := &tally{at: time.Now(), limits: map[string]counts{}, storeErrors: s.metrics.storeErrors.Load(), shed: s.metrics.shed.Load()}
+	for name, c := range s.metrics.every() {
+		results, fallbacks := sumOf(c)
+		t.limits[name] = counts{name, results[0], results[1], results[2], fallbacks[0] + fallbacks[1] + fallbacks[2]}
+	}
+	for v := range s.metrics.took {
+		d := s.metrics.took[v].sum()
+		for i, n := range d.buckets {
+			t.took.buckets[i] += n
+		}
+	}
+	return t
+}
+
+// readGauges returns the gauges of the service and of its store, by name.
+func (s *Server) readGauges() map[string]float64 {
+	out := map[string]float64{}
+	if s.can.Metrics != nil {
+		for _, m := range s.can.Metrics() {
+			if !m.Counter {
+				out[m.Name] = m.Value
+			}
+		}
+	}
+	for name, f := range s.gauges {
+		out[name] = f()
+	}
+	maps.DeleteFunc(out, func(_ string, v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) }) // which JSON does not have
+	return out
 }
 
 // Bounds of reading hours.
@@ -166,6 +228,14 @@ func parseTop(query string) (q topQuery, err error) {
 		}
 		q.hour = at.UTC().Truncate(time.Hour)
 		return nil
+	}}, param{"minutes", func(value string) (err error) {
+		if q.minutes, err = strconv.Atoi(value); err != nil || q.minutes < 1 || q.minutes > minutesKept {
+			return bad("minutes", fmt.Sprintf("must be from 1 to %d", minutesKept))
+		}
+		return nil
 	}})
+	if q.minutes > 0 && !q.hour.IsZero() && err == nil {
+		err = bad("minutes", "is given together with hour; give one of them")
+	}
 	return q, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -22,9 +24,12 @@ type topKey struct {
 }
 
 type topAnswer struct {
+	Store    string
 	Process  string
 	WindowUS int64 `json:"window_us"`
 	MaxBytes int   `json:"sketch_max_bytes"`
+	Took     []uint64
+	Gauges   map[string]float64
 	Limits   []struct {
 		Limit                              string
 		Allowed, Refused, Shadow, Fallback uint64
@@ -45,6 +50,7 @@ func (w *fixture) top(query string) (a topAnswer) {
 	if err := json.Unmarshal(res.Body.Bytes(), &a); err != nil {
 		w.t.Fatal(err, res.Body)
 	}
+	description().conforms(w.t, res.Body.Bytes(), "components", "schemas", "Top")
 	return a
 }
 
@@ -70,7 +76,12 @@ func TestTop(t *testing.T) {
 		w.takes(3, "limit=all&cost=20")
 		w.do("POST", "/v1/take", `{"takes":[{"limit":"login","key":"pair"},{"limit":"listed","key":"pair"}]}`, "Content-Type: application/json")
 		time.Sleep(3 * time.Second)
+		w.server.Gauge("dipwell_gauge", "A gauge.", func() float64 { return 7 })
+		w.server.Gauge("dipwell_nan", "No number of JSON.", math.NaN)
 		a := w.top("")
+		if took := sum(a.Took); took != 29 || a.Store != "memory" || a.Gauges["dipwell_gauge"] != 7 || a.Gauges["dipwell_keys"] != 4 {
+			t.Errorf("%d decisions took a time; store %s, gauges %v", took, a.Store, a.Gauges)
+		}
 		if got, want := fmt.Sprint(a.Busiest.Keys), "[login greedy 25-0 all (shared) 3-0 listed pair 1-0 login pair 1-0]"; got != want || a.Busiest.Counted != 30 || a.Busiest.Unlisted != 0 {
 			t.Errorf("busiest %s of %d, want %s", got, a.Busiest.Counted, want)
 		}
@@ -89,6 +100,13 @@ func TestTop(t *testing.T) {
 			t.Errorf("a minute later: %+v", a)
 		}
 	})
+}
+
+func sum(list []uint64) (all uint64) {
+	for _, n := range list {
+		all += n
+	}
+	return all
 }
 
 // takes takes n times by a form.
@@ -111,6 +129,75 @@ func (w *fixture) hour(query string) (a hourAnswer) {
 		w.t.Fatal(res.Code, res.Body, err)
 	}
 	return a
+}
+
+// TestTopMinutes asks what was decided in each of the last minutes.
+func TestTopMinutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, server.Config{}, local)
+		ctx, end := context.WithCancel(t.Context())
+		wait := w.server.CountKeys(ctx, "a:1", 0)
+		time.Sleep(30 * time.Second)
+		w.takes(22, "limit=login&key=greedy")
+		w.takes(1, "limit=listed&key=rare")
+		w.want(w.do("GET", "/v1/top?minutes=2", ""), 200, `{"from":"1999-12-31T23:58:00Z","minutes":2,"processes":[],`, `"limits":[],`)
+		time.Sleep(70 * time.Second)
+		w.takes(1, "limit=listed&key=rare")
+		time.Sleep(30 * time.Second)
+		w.want(w.do("GET", "/v1/top?minutes=3", ""), 200, `{"from":"1999-12-31T23:59:00Z","minutes":3,"processes":[{"process":"a:1","first":"2000-01-01T00:00:00Z","last":"2000-01-01T00:01:00Z"}],"shared":false,"took":[`,
+			`"limits":[{"limit":"listed","allowed":[0,1,1]},{"limit":"login","allowed":[0,20,0],"refused":[0,2,0]}],"refused":{"counted":2,"unlisted_at_most":0,"keys":[{"limit":"login","key":"greedy","count":2,"error":0}]}}`)
+		w.want(w.do("GET", "/v1/top?minutes=1&limit=login", ""), 200, `"limits":[],"refused":{"counted":0,`)
+		time.Sleep(61 * time.Minute)
+		w.want(w.do("GET", "/v1/top?minutes=60", ""), 200, `"limits":[],`)
+		for _, query := range []string{"minutes=0", "minutes=61", "minutes=x", "minutes=1&hour=2000-01-01T00:00:00Z"} {
+			w.want(w.do("GET", "/v1/top?"+query, ""), 400, `"minutes"`)
+		}
+		end()
+		wait()
+	})
+}
+
+// keepsMinutes is a store that keeps the minutes of all processes.
+type keepsMinutes struct{ *memstore.Store }
+
+func (s keepsMinutes) Abilities() store.Abilities {
+	ab := s.Store.Abilities()
+	ab.Store, ab.Quick, ab.Lanes, ab.Minutes, ab.TopKeys = s, nil, nil, ab.TopKeys, nil
+	return ab
+}
+
+// Two services over one store answer the same, with the decisions of both.
+func TestMinutesOfAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, err := memstore.New(memstore.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer inner.Close()
+		ctx, end := context.WithCancel(t.Context())
+		var both []*fixture
+		var ends []func()
+		for _, name := range []string{"a:1", "b:2"} {
+			l, err := dipwell.New(keepsMinutes{inner}, dipwell.Limit{Name: "login", Rate: 5, Period: time.Hour, Burst: 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := server.New(l, server.Config{})
+			ends = append(ends, s.CountKeys(ctx, name, 0))
+			both = append(both, &fixture{t: t, limiter: l, server: s, api: s.API(local)})
+		}
+		both[0].takes(25, "limit=login&key=k")
+		both[1].takes(3, "limit=login&key=k")
+		time.Sleep(90 * time.Second)
+		want := `"limits":[{"limit":"login","allowed":[0,20],"refused":[0,8]}],"refused":{"counted":8,"unlisted_at_most":0,"keys":[{"limit":"login","key":"k","count":8,"error":0}]}}`
+		for _, w := range both {
+			w.want(w.do("GET", "/v1/top?minutes=2", ""), 200, `"processes":[{"process":"a:1",`, `{"process":"b:2",`, `"shared":true,`, want)
+		}
+		end()
+		for _, wait := range ends {
+			wait()
+		}
+	})
 }
 
 // Each process adds its busiest keys at the end of an hour and at its own end, and the
@@ -260,7 +347,7 @@ func TestTopAdminAndErrors(t *testing.T) {
 		t.Error(res.Code, res.Body)
 	}
 	w = newFixture(t, server.Config{}, local)
-	w.want(w.do("GET", "/v1/top", ""), 501)
+	w.want(w.do("GET", "/v1/top", ""), 200, `"process":""`, `"busiest":{"counted":0,"unlisted_at_most":0,"keys":[]}`) // a server that counts no keys
 	for query, want := range map[string]string{"n=0": "n", "n=101": "n", "n=x": "n", "n=1&n=2": "n", "limit=": "limit", "key=a": "key", "hour=1": "hour"} {
 		if res := w.do("GET", "/v1/top?"+query, ""); res.Code != http.StatusBadRequest || !strings.Contains(res.Body.String(), `"field":"`+want+`"`) {
 			t.Error(query, res.Code, res.Body)

@@ -112,10 +112,18 @@ func (u *usageLog) write(ctx context.Context, began time.Time) {
 		return
 	}
 	slog.Warn("what keys used could not be stored: " + err.Error())
-	if errors.Is(err, store.ErrOutcomeUnknown) { // counted twice would be worse than not at all
-		u.lost.Add(uint64(len(lines)))
+	lost := 0 // counted twice would be worse than not at all
+	if part, ok := errors.AsType[*store.UsageError](err); ok {
 		clear(u.waiting)
+		for _, i := range part.Rest {
+			u.wait(&lines[i])
+		}
+		lost = part.Lost
+	} else if errors.Is(err, store.ErrOutcomeUnknown) {
+		clear(u.waiting)
+		lost = len(lines)
 	}
+	u.lost.Add(uint64(lost))
 }
 
 // wait adds a line to those that are to be written.
@@ -133,6 +141,7 @@ func (u *usageLog) wait(l *store.UsageLine) {
 // usageQuery is the query of GET /v1/limits/{name}/usage.
 type usageQuery struct {
 	key      string
+	others   bool // the keys that were not counted one by one, in place of a key
 	from, to time.Time
 }
 
@@ -142,13 +151,24 @@ func (a *api) usage(w http.ResponseWriter, r *http.Request) {
 	q, err := parseUsage(r.URL.RawQuery, time.Now())
 	var lines []store.UsageLine
 	if err == nil {
-		lines, err = a.limiter.Usage(r.Context(), name, q.key, q.from, q.to)
+		lines, err = a.usageOf(r.Context(), name, q)
 	}
 	if err != nil {
 		a.fail(w, err)
 		return
 	}
-	answerJSON(w, usageOf(name, q, lines))
+	answerJSON(w, jsonUsage(name, q, lines))
+}
+
+// usageOf returns the usage of a key. A limit that is for keys must have one.
+func (s *Server) usageOf(ctx context.Context, limit string, q usageQuery) ([]store.UsageLine, error) {
+	switch def := s.limiter.Limit(limit); {
+	case q.others && q.key != dipwell.Shared:
+		return nil, bad("others", "is given together with key; give one of them")
+	case q.others || def == nil || def.Shared || q.key != dipwell.Shared || !def.Usage:
+		return s.limiter.Usage(ctx, limit, q.key, q.from, q.to)
+	}
+	return nil, bad("key", "is missing; others=true has the keys that were not counted one by one, together")
 }
 
 // usageSince returns the earliest time of which the store keeps usage.
@@ -165,7 +185,13 @@ func parseUsage(query string, now time.Time) (q usageQuery, err error) {
 			return nil
 		}}
 	}
-	if err = parseQuery(query, keyParam(&q.key), at("from", &q.from), at("to", &q.to)); err != nil {
+	others := param{"others", func(value string) error {
+		if q.others = value == "true"; !q.others {
+			return bad("others", "can only be true")
+		}
+		return nil
+	}}
+	if err = parseQuery(query, keyParam(&q.key), others, at("from", &q.from), at("to", &q.to)); err != nil {
 		return q, err
 	}
 	if q.to.IsZero() {
@@ -201,7 +227,7 @@ type usageHour struct {
 	usageCounts
 }
 
-func usageOf(limit string, q usageQuery, lines []store.UsageLine) *usageJSON {
+func jsonUsage(limit string, q usageQuery, lines []store.UsageLine) *usageJSON {
 	key := q.key
 	if key == dipwell.Shared {
 		key = ""

@@ -154,7 +154,7 @@ func TestUsage(t *testing.T) {
 	w.wantUsed("one", "", "1 0 4 in 1")
 	w.wantUsed("shadow", "?key=k", "2 0 1 in 1")
 	w.wantUsed("api", "?key=unused", "0 0 0 in 0")
-	w.wantUsed("api", "", "0 0 0 in 0")
+	w.wantUsed("api", "?others=true", "0 0 0 in 0")
 	w.want(w.do("GET", "/v1/limits/api/keys?key=k", ""), 200, `"usage":{"allowed":3,"refused":1,"tokens":105}`)
 	w.want(w.do("GET", "/v1/limits/one/usage", ""), 200, `{"limit":"one","key":null,"from":"`, `"allowed":1,"refused":0,"tokens":4,"hours":[{"hour":"`)
 }
@@ -163,10 +163,11 @@ func TestUsageErrors(t *testing.T) {
 	w, end := countsUsage(t, newUsageStore(t))
 	defer end()
 	for query, want := range map[string]string{
+		"api/usage": `"detail":"key: is missing; others=true has`, "api/usage?others=true&key=k": `"field":"others"`, "api/usage?others=1": `"field":"others"`,
 		"api/usage?key=": `"detail":"key: is empty`, "api/usage?from=yesterday": `"detail":"from: is not a time such as 2030-01-31T18:00:00Z"`,
 		"api/usage?to=1900-01-01T00:00:00Z":                           `"field":"to"`,
 		"api/usage?from=2030-01-02T00:00:00Z&to=2030-01-01T00:00:00Z": `"detail":"from: 2030-01-02T00:00:00Z is after to, 2030-01-01T00:00:00Z"`,
-		"api/usage?n=3":         `unknown parameter; known are key, from, to`,
+		"api/usage?n=3":         `unknown parameter; known are key, others, from, to`,
 		"one/usage?key=k":       `"field":"key"`,
 		"plain/usage?key=k":     `"detail":"limit: plain does not count usage; define it with usage: true"`,
 		"api/usage?key=a&key=b": `"field":"key"`,
@@ -237,6 +238,18 @@ func TestUsageByTheMinute(t *testing.T) {
 		st.fail(nil)
 		minute()
 		w.wantUsed("tokens", "?key=k", "3 0 6 in 1")
+		st.fail(&store.UsageError{Rest: []int{0}, Err: store.ErrOutcomeUnknown})
+		take(7)
+		minute()
+		st.fail(&store.UsageError{Lost: 1, Err: store.ErrOutcomeUnknown})
+		minute()
+		w.wantUsed("tokens", "?key=k", "3 0 6 in 1")
+		st.fail(&store.UsageError{Rest: []int{0}, Err: store.ErrOutcomeUnknown})
+		take(5)
+		minute()
+		st.fail(nil)
+		minute()
+		w.wantUsed("tokens", "?key=k", "4 0 11 in 1")
 		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(59 * time.Minute)))
 		take(20)
 		time.Sleep(time.Minute - time.Nanosecond)
@@ -244,10 +257,10 @@ func TestUsageByTheMinute(t *testing.T) {
 		minute()
 		take(40)
 		minute()
-		w.wantUsed("tokens", "?key=k", "6 0 96 in 2")
+		w.wantUsed("tokens", "?key=k", "7 0 101 in 2")
 		hour := time.Now().UTC().Truncate(time.Hour)
 		w.wantUsed("tokens", "?key=k&from="+hour.Format(time.RFC3339), "1 0 40 in 1")
-		w.wantUsed("tokens", "?key=k&to="+hour.Format(time.RFC3339), "5 0 56 in 1")
+		w.wantUsed("tokens", "?key=k&to="+hour.Format(time.RFC3339), "6 0 61 in 1")
 		time.Sleep(31 * 24 * time.Hour)
 		w.wantUsed("tokens", "?key=k", "0 0 0 in 0")
 	})

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/httplimit"
 )
 
 // Bounds of the timeout of a wait.
@@ -25,23 +24,7 @@ var (
 
 // wait answers POST /v1/wait: a take that waits for its tokens.
 func (a *api) wait(w http.ResponseWriter, r *http.Request) {
-	x := exchanges.Get().(*exchange)
-	defer x.free()
-	err := a.read(w, r, x, ofWait)
-	if err == nil {
-		err = a.await(r.Context(), &x.d, &x.req)
-	}
-	switch {
-	case errors.Is(err, errWaiters):
-		shed(w)
-	case errors.Is(err, errStopping):
-		httplimit.Problem(w, http.StatusServiceUnavailable, "", err.Error())
-	case r.Context().Err() != nil: // the client has gone
-	case err != nil:
-		a.fail(w, err)
-	default:
-		a.answer(w, x)
-	}
+	a.exchange(w, r, ofWait, func(ctx context.Context, x *exchange) error { return a.await(ctx, &x.d, &x.req) }, a.answer)
 }
 
 // await takes the tokens of q as soon as they are free, if that is within its timeout.

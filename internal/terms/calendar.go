@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -138,7 +139,7 @@ func (c *Calendar) ParseStart(s string) error {
 	case length.MatchString(s):
 		return fmt.Errorf("%q is a length of time; start is when windows begin, such as 0s or '00:00 UTC', and per how long they are", s)
 	case !ok:
-		return fmt.Errorf("%q is neither an offset such as 0s nor a wall clock with a zone such as '06:00 Europe/Rome'", s)
+		return fmt.Errorf("%q is none of an offset such as 0s, a wall clock with a zone such as '06:00 Europe/Rome', and first_call", s)
 	}
 	t, err := time.Parse("15:04:05", hm)
 	if err != nil {
@@ -147,12 +148,27 @@ func (c *Calendar) ParseStart(s string) error {
 		}
 	}
 	zone = strings.TrimSpace(zone)
-	if c.Location, err = time.LoadLocation(zone); err != nil || zone == "" || zone == "Local" {
+	if c.Location, err = location(zone); err != nil || zone == "" || zone == "Local" {
 		return fmt.Errorf("%q is not an IANA time zone such as Europe/Rome", zone)
 	}
 	days, err := c.parseDay(day)
 	c.Clock = days*86400 + int64(t.Hour()*3600+t.Minute()*60+t.Second())
 	return err
+}
+
+// loaded has the zones that were loaded, by name. There are fewer than 2,000, but as many
+// calendars as keys with a start of their own.
+var loaded sync.Map
+
+func location(zone string) (*time.Location, error) {
+	if l, ok := loaded.Load(zone); ok {
+		return l.(*time.Location), nil
+	}
+	l, err := time.LoadLocation(zone)
+	if err == nil {
+		loaded.Store(zone, l)
+	}
+	return l, err
 }
 
 // parseDay returns the days from the beginning of the unit to a day or a date, as if each

@@ -2,6 +2,7 @@ package ui_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"flag"
 	"fmt"
 	"net/http"
@@ -21,7 +22,6 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dipwell/dipwell"
@@ -112,7 +112,7 @@ var limits = []string{
 	// So slow that a slow machine sees the same number of tokens.
 	"signup=5/1d,burst=20,keys=list,plans=pro:rate=600;burst=1000|banned:mode=blocked",
 	"search=30/1s,burst=60", "mail=1000/1d,algorithm=fixed_window,start=0s,shared=true", "slots=2,algorithm=concurrency,ttl=1d",
-	"org=100/1s,burst=100,parts=1", "user=10/1s,burst=20,parent=org",
+	"org=100/1d,burst=100,parts=1,keys=list", "user=10/1d,burst=20,parent=org,keys=list",
 }
 
 // browser is one Chromium for all tests of the package.
@@ -130,6 +130,12 @@ var browser = sync.OnceValues(func() (context.Context, error) {
 
 // open visits a new service, at the address's part after the hash.
 func open(t *testing.T, st store.Store, c server.Config, hash string) *visit {
+	t.Helper()
+	return openBehind(t, st, c, hash, nil)
+}
+
+// openBehind visits a service through the handler that more makes of its API.
+func openBehind(t *testing.T, st store.Store, c server.Config, hash string, more func(*visit, http.Handler) http.Handler) *visit {
 	t.Helper()
 	parent, err := browser()
 	if err != nil {
@@ -152,12 +158,16 @@ func open(t *testing.T, st store.Store, c server.Config, hash string) *visit {
 	}
 	s := server.New(v.limiter, c)
 	wait := s.CountKeys(t.Context(), "here:1", 0)
-	srv := httptest.NewServer(s.API(server.Site{Loopback: true}))
+	api := s.API(server.Site{Loopback: true})
+	if more != nil {
+		api = more(v, api)
+	}
+	srv := httptest.NewServer(api)
 	t.Cleanup(func() { s.Stop(); srv.Close(); wait() })
 	v.url = srv.URL
 	ctx, leave := chromedp.NewContext(parent)
 	t.Cleanup(leave)
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	t.Cleanup(cancel)
 	v.ctx = ctx
 	v.run()
@@ -234,15 +244,46 @@ func (v *visit) shows(text string) {
 
 func quote(text string) string { return `decodeURIComponent("` + url.PathEscape(text) + `")` }
 
-// send sets the values of fields by their ids, and presses the button of their form.
+// send sets the values of fields by their ids, and presses the first button of their form.
 func (v *visit) send(form string, values ...string) {
 	v.t.Helper()
 	v.run(chromedp.WaitVisible(chromedp.CSS("#" + form)))
-	for i := 0; i < len(values); i += 2 {
-		v.wait("(document.getElementById(" + quote(values[i]) + ").value = " + quote(values[i+1]) + ") !== null")
-	}
-	v.run(chromedp.Click(chromedp.CSS("#" + form + " button")))
+	v.set(values...)
+	v.click("#" + form + " button")
 }
+
+// set sets the values of fields by their ids, as if they were typed.
+func (v *visit) set(values ...string) {
+	v.t.Helper()
+	for i := 0; i < len(values); i += 2 {
+		v.wait("((f) => { if (!f) return false; f.value = " + quote(values[i+1]) + `; for (const e of ["input", "change"]) f.dispatchEvent(new Event(e, {bubbles: true})); return true; })(document.getElementById(` + quote(values[i]) + "))")
+	}
+}
+
+// click clicks once, on what is there to be clicked.
+func (v *visit) click(selector string) {
+	v.t.Helper()
+	v.run(chromedp.Click(chromedp.CSS(selector)))
+}
+
+// start opens the form of an action for a limit.
+func (v *visit) start(limit, action string) {
+	v.t.Helper()
+	v.wait(`document.querySelector("#do .actions") !== null`)
+	if look(v, chromedp.Evaluate[bool](`document.getElementById("in") !== null`)) {
+		v.set("in", limit)
+	}
+	v.click(`#do [data-action="` + action + `"]`)
+}
+
+// why waits until the sentence about a limit has a text.
+func (v *visit) why(limit, text string) {
+	v.t.Helper()
+	v.wait(`document.querySelector("#limit-` + limit + ` .why")?.innerText.includes(` + quote(text) + `)`)
+}
+
+// sum is the digest of a token.
+func sum(token string) [sha256.Size]byte { return sha256.Sum256([]byte(token)) }
 
 // free checks how many tokens of a key of signup are free.
 func (v *visit) free(key string, want int64) {
@@ -280,7 +321,10 @@ func (v *visit) post(n int, form string) {
 func (v *visit) picture(name, scheme string) {
 	v.t.Helper()
 	v.run(command(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}))
+	v.run(chromedp.EmulateViewport(1280, 800))
+	v.wait(`[...document.querySelectorAll("figure > svg.chart")].every((s) => Math.abs(s.clientWidth - s.parentElement.clientWidth) < 2)`) // drawn at the new width
 	png := look(v, chromedp.FullScreenshot(100))
+	v.run(chromedp.EmulateViewport(1100, 800))
 	if err := os.WriteFile(filepath.Join("..", "..", "docs", "img", name), png, 0o600); err != nil {
 		v.t.Fatal(err)
 	}
@@ -305,15 +349,17 @@ func (v *visit) accessible() {
 	}
 }
 
-// fits checks that a phone shows the page without scrolling sideways.
+// fits checks that a phone shows the page without scrolling sideways, once charts have the
+// width of their place.
 func (v *visit) fits() {
 	v.t.Helper()
 	v.run(chromedp.EmulateViewport(360, 740))
-	wide := look(v, chromedp.Evaluate[int]("document.documentElement.scrollWidth"))
-	v.run(chromedp.EmulateViewport(1100, 800))
-	if wide > 360 {
-		v.t.Errorf("the page is %d pixels wide on a phone of 360", wide)
+	const wide = `[...document.querySelectorAll("main *, header *")].filter((e) => e.getBoundingClientRect().right > 361 && getComputedStyle(e).position !== "absolute" && !e.closest(".scroll, .tabs")).map((e) => e.outerHTML.slice(0, 200)).slice(0, 5).join("\n")`
+	look(v, chromedp.Evaluate[bool](`(async () => { for (let i = 0; i < 100 && document.documentElement.scrollWidth > 360; i++) await new Promise((f) => setTimeout(f, 50)); return true; })()`, chromedp.EvalAwaitPromise))
+	if w := look(v, chromedp.Evaluate[int]("document.documentElement.scrollWidth")); w > 360 {
+		v.t.Errorf("the page is %d pixels wide on a phone of 360:\n%s", w, look(v, chromedp.Evaluate[string](wide)))
 	}
+	v.run(chromedp.EmulateViewport(1100, 800))
 }
 
 // script is a key that is markup.
@@ -337,305 +383,4 @@ func keepHours(t *testing.T, st store.Store, busiest ...string) {
 			t.Fatal(err)
 		}
 	}
-}
-
-func TestNow(t *testing.T) {
-	st := stores["memory"](t)
-	keepHours(t, st, "mail the-hour 5 1")
-	v := open(t, st, server.Config{}, "")
-	v.shows("Counted by there:2.")
-	v.shows("the-hour")
-	v.shows("5 (−1)")
-	v.wait(`(document.getElementById("hour").focus(), document.activeElement.id === "hour")`)
-	v.run(chromedp.KeyEvent(kb.ArrowDown))
-	v.shows("Nothing is kept of this hour.")
-	v.shows("by this service alone (here:1)")
-	v.wait(`document.querySelectorAll(".card").length > 5`)
-	for _, text := range []string{script, "user:7", "shared bucket"} { // as text
-		for !look(v, chromedp.Evaluate[bool]("document.body.innerText.includes("+quote(text)+")")) {
-			v.post(3, "limit=signup&key="+url.QueryEscape(script)) // the keys of the last minute are shown
-			v.post(2, "limit=search&key=user%3A7")
-			v.post(1, "limit=mail")
-		}
-	}
-	v.wait(`document.querySelectorAll("svg.chart polyline").length === 2`)
-	v.fits()
-	v.run(chromedp.Click(chromedp.CSS(`a[href="#/key?limit=search&key=user%3A7"]`)))
-	v.wait(`location.hash === "#/key?limit=search&key=user%3A7" && document.querySelector("h1 a")?.textContent === "search"`)
-	if title := look(v, chromedp.Title()); title != "dipwell: key" {
-		t.Errorf("title %q", title)
-	}
-}
-
-// Each action of the view Key, on every store.
-// A service that hangs, or a connection that is cut without a word, does not leave old
-// numbers on the page as if they were new.
-func TestNowWithoutEvents(t *testing.T) {
-	v := open(t, stores["memory"](t), server.Config{}, "#/limits")
-	v.shows("Draft a limit")
-	look(v, chromedp.Evaluate[bool](`(() => {
-		const {fetch, setTimeout} = window;
-		window.calls = 0;
-		window.setTimeout = (f, ms) => setTimeout(f, window.calls === 1 && ms === 10000 ? 100 : ms); // not those of the test itself
-		window.fetch = (path, o) => path !== "/v1/live" || ++window.calls > 1 ? fetch(path, o) : Promise.resolve(new Response(new ReadableStream()));
-		return true;
-	})()`))
-	v.run(chromedp.Click(chromedp.CSS(`nav a[href="#/now"]`)))
-	v.wait(`window.calls > 1 && document.querySelectorAll(".card").length > 5`)
-}
-
-// A shared limit shows its bucket at once; any other asks for a key.
-func TestKeyOfASharedLimit(t *testing.T) {
-	v := open(t, stores["memory"](t), server.Config{}, "#/limits?name=mail")
-	v.post(1, "limit=mail")
-	v.run(chromedp.Click(chromedp.CSS(`a[href="#/key?limit=mail"]`)))
-	v.shows("shared bucket of mail")
-	v.shows("999\ntokens free")
-	v.wait(`document.getElementById("key").disabled && document.getElementById("list") === null`)
-	v.send("refund", "refund-cost", "1")
-	v.shows("1,000\ntokens free")
-	v.send("raise", "raise-rate", "3000", "raise-burst", "3000", "raise-for", "1h", "raise-note", "ticket 83")
-	v.shows("3,000\ncapacity")
-	v.send("end")
-	v.shows("1,000\ncapacity")
-	v.wait(`(location.hash = "#/key?limit=login") !== null`)
-	v.shows("Each key of this limit has a bucket of its own: say which.")
-	v.wait(`!document.getElementById("key").disabled && !document.body.innerText.includes("shared bucket")`)
-	v.send("find", "limit", "login", "key", "k")
-	v.shows("20\ntokens free")
-}
-
-func TestKey(t *testing.T) {
-	for name, openStore := range stores {
-		t.Run(name, func(t *testing.T) {
-			v := open(t, openStore(t), server.Config{}, "#/key")
-			v.take("signup", script, 18)
-			v.post(3, "limit=signup&cost=3&key="+url.QueryEscape(script))
-			v.send("find", "limit", "signup", "key", script)
-			v.wait(`[...document.querySelectorAll("h2")].find((x) => x.textContent === "Last refusals")?.nextElementSibling.querySelectorAll("tbody tr").length > 0`)
-			v.shows("A sample, by this service alone (here:1)")
-			v.shows("2\ntokens free")
-			v.shows("if nobody comes: one more in ")
-			v.send("next", "next-cost", "1")
-			v.shows("It passes now.")
-			v.send("next", "next-cost", "21")
-			v.shows("Never: no wait helps.")
-			v.send("next", "next-cost", "7")
-			v.wait(`/^In (1 d|24 h|23\.9 h)/.test(document.getElementById("next-answer").textContent)`)
-
-			v.send("raise", "raise-rate", "50", "raise-burst", "70", "raise-for", "1h", "raise-note", "ticket 81")
-			v.shows("ticket 81")
-			v.shows("70\ncapacity")
-			v.free(script, 52)
-			v.send("end")
-			v.shows("20\ncapacity")
-			v.wait(`document.getElementById("plan").value === "" && !document.getElementById("give").checkValidity()`) // nobody's plan is chosen by accident
-			v.send("give", "plan", "pro", "give-for", "", "give-note", "until the invoice")
-			v.shows("1,000\ncapacity")
-			v.shows("no end")
-			v.send("block", "block-note", "abuse")
-			v.wait(`document.querySelector("dl")?.innerText.includes("banned")`)
-			if d, err := v.limiter.Take(t.Context(), "signup", script, 1); err != nil || d.Allowed {
-				t.Errorf("a blocked key may call: %+v %v", d, err)
-			}
-			v.send("end")
-			v.shows("1,000\ncapacity") // the plan lies below the block, which has an end
-			v.send("end")
-			v.shows("20\ncapacity")
-			v.send("refund", "refund-cost", "5", "refund-note", "ticket 82")
-			v.shows("Refunded.")
-			v.shows("ticket 82")
-			v.run(chromedp.Click(chromedp.CSS("#reset-sure")))
-			v.send("reset")
-			v.shows("The bucket is full.")
-			v.shows("20\ntokens free")
-			v.free(script, 20)
-			v.take("signup", script, 3)
-			v.audited(script)
-			v.send("list", "prefix", "<img")
-			v.wait(`document.querySelector("section td.key")?.textContent === ` + quote(script))
-			v.fits()
-
-			if _, err := v.limiter.Hold(t.Context(), 24*time.Hour, "held-by-us", dipwell.Take{Limit: "slots", Key: "gpu", Cost: 1}); err != nil {
-				t.Fatal(err)
-			}
-			v.send("find", "limit", "slots", "key", "gpu")
-			v.wait(`document.querySelector("h1 a")?.textContent === "slots"`)
-			v.shows("held-by-us")
-			v.send("raise", "raise-burst", "5", "raise-for", "1h", "raise-note", "ticket 84")
-			v.shows("5\ncapacity")
-			v.send("find", "limit", "org", "key", "")
-			v.shows("Keys are paths")
-			v.send("find", "limit", "user", "key", "acme/7")
-			v.shows("With its parents")
-		})
-	}
-}
-
-// audited looks at the changes that TestKey has made so far in the view Audit, and comes
-// back.
-func (v *visit) audited(key string) {
-	v.t.Helper()
-	v.wait(`document.querySelectorAll("#view table td.key").length >= 8`) // in the view Key
-	back := look(v, chromedp.Evaluate[string]("location.hash"))
-	v.run(chromedp.Click(chromedp.CSS(`nav a[href="#/audit"]`)))
-	v.wait(`document.title === "dipwell: audit" && document.querySelectorAll("tbody tr").length === 8`)
-	v.wait(`document.querySelector("tbody tr:last-child").innerText.includes("ticket 81") && document.querySelector("tbody tr:last-child td.key").textContent === ` + quote(key))
-	v.send("filter", "audit-limit", "login")
-	v.shows("Nothing was changed.")
-	v.send("filter", "audit-limit", "signup")
-	v.shows("127.0.0.1")
-	v.fits()
-	v.wait("(location.hash = " + quote(back) + ") !== null")
-	v.shows("17\ntokens free")
-}
-
-func TestLimits(t *testing.T) {
-	for name, openStore := range stores {
-		t.Run(name, func(t *testing.T) {
-			v := open(t, openStore(t), server.Config{}, "#/limits")
-			v.wait(`document.querySelectorAll("tbody tr").length === 7`)
-			v.fits()
-			if _, err := v.limiter.SetOverride(t.Context(), "signup", dipwell.Override{Key: script, Rate: 100, Note: "for a week"}); err != nil {
-				t.Fatal(err)
-			}
-			v.run(chromedp.Click(chromedp.CSS(`a[href="#/limits?name=signup"]`)))
-			v.shows("for a week")
-			v.shows("mode blocked")
-			v.shows(script)
-			v.fits()
-			v.run(chromedp.Click(chromedp.CSS(`section button`)))
-			v.shows("No key has one.")
-			if list, err := v.limiter.Overrides(t.Context(), "signup", "", "", 10); err != nil || len(list) > 0 {
-				t.Error(list, err)
-			}
-			v.shows("Its owner is code")
-			v.drafts()
-		})
-	}
-}
-
-// drafts writes a limit, tries it in shadow mode, and enforces it.
-func (v *visit) drafts() {
-	v.t.Helper()
-	v.run(chromedp.Click(chromedp.CSS(`nav a[href="#/limits"]`)), chromedp.Click(chromedp.CSS(`a[href="#/limits?draft"]`)))
-	v.run(chromedp.WaitVisible(chromedp.CSS("#draft")), chromedp.SendKeys(chromedp.CSS("#draft-name"), "export"), chromedp.SendKeys(chromedp.CSS("#draft-rate"), "2"),
-		chromedp.SendKeys(chromedp.CSS("#draft-per"), "1d"))
-	v.wait(`location.hash === "#/limits?draft&algorithm=token_bucket&name=export&rate=2&per=1d"`)
-	v.fits()
-	v.send("draft", "draft-note", "new customers")
-	v.shows("Shadow mode: it allows every call.")
-	v.wait(`document.getElementById("would").innerText.includes("0 of 0 calls")`)
-	v.post(5, "limit=export&key=k") // in shadow mode nothing is charged that would be refused
-	v.shows("It would have refused 3 of 5 calls (60.0 %)")
-	v.fits()
-	v.run(chromedp.Click(chromedp.CSS("#mode-sure")))
-	v.send("mode", "mode-note", "two weeks are enough")
-	v.wait(`document.querySelector("#mode button")?.textContent === "Put in shadow mode"`)
-	if d, err := v.limiter.Take(v.t.Context(), "export", "k", 1); err != nil || d.Allowed {
-		v.t.Errorf("it is not enforced: %+v %v", d, err)
-	}
-	v.run(chromedp.Click(chromedp.CSS(`nav a[href="#/audit"]`)))
-	v.shows("two weeks are enough")
-	v.shows("new customers")
-}
-
-// The token is asked for once, and again when it is wrong. It is nowhere but in memory.
-func TestToken(t *testing.T) {
-	v := open(t, stores["memory"](t), server.Config{AdminToken: "s3cret"}, "#/now")
-	v.run(chromedp.WaitVisible(chromedp.CSS("#token")), chromedp.SendKeys(chromedp.CSS("#token"), "wrong\r"))
-	v.shows("That is not a token of this service.")
-	v.run(chromedp.SendKeys(chromedp.CSS("#token"), "s3cret\r"))
-	v.wait(`document.querySelectorAll(".card").length > 5`)
-	v.run(chromedp.Click(chromedp.CSS(`nav a[href="#/key"]`)))
-	v.send("find", "limit", "login", "key", "k")
-	v.shows("20\ntokens free")
-	v.wait(`!document.getElementById("login").open && document.cookie === "" && localStorage.length + sessionStorage.length === 0 && !document.documentElement.outerHTML.includes("s3cret")`)
-}
-
-// A token may have any letters, and so may a mistake in it.
-func TestTokenOfOtherLetters(t *testing.T) {
-	v := open(t, stores["memory"](t), server.Config{AdminToken: "gehëim€"}, "#/now")
-	enter := func(token string) {
-		v.run(chromedp.WaitVisible(chromedp.CSS("#token")))
-		v.wait("(document.getElementById('token').value = " + quote(token) + ") !== null")
-		v.run(chromedp.Click(chromedp.CSS("#login button")))
-	}
-	enter("falsch€")
-	v.shows("That is not a token of this service.")
-	enter("gehëim€")
-	v.wait(`document.querySelectorAll(".card").length > 5`)
-}
-
-// The views can be reached with the keyboard alone.
-func TestKeyboard(t *testing.T) {
-	v := open(t, stores["memory"](t), server.Config{}, "#/now")
-	v.wait(`document.querySelectorAll(".card").length > 5`)
-	press := func(times int) {
-		for range times {
-			v.run(chromedp.KeyEvent("\t"))
-		}
-		v.run(chromedp.KeyEvent("\r"))
-	}
-	press(4) // the link past the menu, Now, Key, Limits; Audit is next
-	v.wait(`location.hash === "#/limits" && document.activeElement.id === "view"`)
-	v.wait(`document.querySelectorAll("tbody tr").length === 7`)
-	press(2) // the link to a draft, and the first limit
-	v.wait(`location.hash === "#/limits?name=login"`)
-}
-
-// Each view has no violation that axe-core finds.
-func TestAccessible(t *testing.T) {
-	st := stores["memory"](t)
-	keepHours(t, st, "mail the-hour 5 1")
-	v := open(t, st, server.Config{AdminToken: "s3cret"}, "#/now")
-	v.run(chromedp.WaitVisible(chromedp.CSS("#token")))
-	v.accessible()
-	v.run(chromedp.SendKeys(chromedp.CSS("#token"), "s3cret\r"))
-	v.post(21, "limit=signup&key=k")
-	v.wait(`document.querySelectorAll(".card").length > 5`)
-	v.shows("the-hour")
-	v.accessible()
-	if _, err := v.limiter.SetOverride(t.Context(), "signup", dipwell.Override{Key: "k", Rate: 100, Note: "for a week"}); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct{ hash, ready string }{
-		{"#/key?limit=signup&key=k", `document.getElementById("end-note") !== null`},
-		{"#/limits", `document.querySelectorAll("tbody tr").length === 7`},
-		{"#/limits?name=signup", `document.querySelector("section button") !== null`},
-		{"#/limits?draft", `document.getElementById("draft") !== null`},
-		{"#/audit", `document.body.innerText.includes("Nothing was changed.")`},
-	} {
-		v.wait("(location.hash = " + quote(c.hash) + ") !== null")
-		v.wait(c.ready)
-		v.accessible()
-	}
-}
-
-// With -update, the pictures of the docs are taken.
-func TestPictures(t *testing.T) {
-	if !*update {
-		return
-	}
-	st := stores["memory"](t)
-	keepHours(t, st, "login 203.0.113.9 2210 0", "search user:41 1904 0", "search user:45 1877 3", "search user:47 902 12")
-	v := open(t, st, server.Config{}, "#/now")
-	v.wait(`document.querySelectorAll(".card").length > 5`)
-	for second := range 20 {
-		for i := range 9 {
-			v.post(1+(second+3*i)%7, fmt.Sprintf("limit=search&key=user:%d", 40+i))
-		}
-		v.post(4+second%3, "limit=login&key=203.0.113.9")
-		v.post(1, "limit=login&key=user:7")
-		v.wait(fmt.Sprintf(`document.querySelector("polyline").points.length > %d`, second+2))
-	}
-	v.picture("ui-now.png", "light")
-	v.run(chromedp.Click(chromedp.CSS(`nav a[href="#/key"]`)))
-	v.send("find", "limit", "login", "key", "user:7")
-	v.shows("if nobody comes")
-	v.picture("ui-key.png", "dark")
-	v.run(chromedp.Navigate(v.url + "/ui/playground"))
-	v.shows("60\ncalls")
-	v.wait(`((at) => { at.value = 700; at.dispatchEvent(new Event("input")); return true; })(document.getElementById("at"))`)
-	v.picture("ui-playground.png", "light")
 }

@@ -34,17 +34,30 @@ func setEngine() error {
 	if out, err := exec.Command("go", "run", "./build", "-o", dir).CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
+	written, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
 	files := fstest.MapFS{}
-	for _, name := range []string{"dipwell.wasm.gz", "wasm_exec.js"} {
-		content, err := os.ReadFile(filepath.Join(dir, name))
+	for _, f := range written {
+		content, err := os.ReadFile(filepath.Join(dir, f.Name()))
 		if err != nil {
 			return err
 		}
-		files["built/"+name] = &fstest.MapFile{Data: content}
+		if compiled(f.Name()) {
+			files["built/"+f.Name()] = &fstest.MapFile{Data: content}
+		} else {
+			static[f.Name()] = &fstest.MapFile{Data: content}
+		}
 	}
 	ui.SetEngine(files)
 	return nil
 }
+
+// static are the files of docs/playground but for the compiled ones.
+var static = fstest.MapFS{}
+
+func compiled(name string) bool { return name == "dipwell.wasm.gz" || name == "wasm_exec.js" }
 
 // tool visits a page that computes.
 func tool(t *testing.T, path string) *visit {
@@ -128,7 +141,7 @@ func TestPlayground(t *testing.T) {
 	v := tool(t, "playground#rate=1&per=1s&burst=5&count=8&every=10s&span=30s")
 	v.shows("24\ncalls")
 	v.shows("15\nallowed") // 5 of each burst of 8
-	v.wait(`document.getElementById("burst").value === "5" && document.querySelectorAll("nav a").length === 6`)
+	v.wait(`document.getElementById("burst").value === "5" && document.querySelectorAll("nav a").length === 5`)
 	v.accessible()
 	v.fits()
 
@@ -139,9 +152,14 @@ func TestPlayground(t *testing.T) {
 	v.shows("21\nallowed")
 	v.wait(`location.hash.includes("burst=7")`)
 	set("burst", "-1")
-	v.wait(`document.getElementById("note").className === "bad" && document.getElementById("note").textContent.startsWith("burst: ")`)
+	v.wait(`document.getElementById("note").className === "fault" && document.getElementById("note").textContent.startsWith("burst: ")`)
 	set("burst", "7")
 	v.wait(`document.getElementById("note").textContent === ""`)
+	set("block", "25s") // a refusal of the first burst blocks the next ones
+	v.shows("7\nallowed")
+	set("block", "")
+	set("algorithm", "sliding_window")
+	v.wait(`document.getElementById("burst").closest("label").hidden && document.getElementById("note").textContent === ""`)
 	set("algorithm", "fixed_window")
 	set("algorithm", "leaky_bucket")
 	v.wait(`document.getElementById("burst").closest("label").hidden`)
@@ -168,6 +186,7 @@ func TestPlayground(t *testing.T) {
 		pad.hasPointerCapture = () => true;
 		send("pointerdown", 0.01, 0.9);
 		send("pointermove", 0.99, 0.5);
+		pad.hasPointerCapture = () => false; // the mouse of the browser may be over it
 		return true;
 	})(document.getElementById("pad"))`)
 	v.wait(`document.getElementById("pattern").value === "drawn" && /^2,2,2,.*,10$/.test(document.getElementById("drawn").value) && location.hash.includes("pattern=drawn")`)
@@ -185,21 +204,19 @@ func TestPlayground(t *testing.T) {
 func TestStatic(t *testing.T) {
 	v := tool(t, "what-if")
 	files := fstest.MapFS{}
-	add := func(dir string, fsys fs.FS, compiled bool) {
+	add := func(dir string, fsys fs.FS) {
 		must(t, fs.WalkDir(fsys, ".", func(name string, e fs.DirEntry, err error) error {
-			base := path.Base(name)
-			if err != nil || e.IsDir() || compiled != (strings.HasSuffix(base, ".gz") || base == "wasm_exec.js") { // somebody may have built them in docs/
+			if err != nil || e.IsDir() {
 				return err
 			}
 			content, err := fs.ReadFile(fsys, name)
-			files[dir+base] = &fstest.MapFile{Data: content}
+			files[dir+path.Base(name)] = &fstest.MapFile{Data: content}
 			return err
 		}))
 	}
-	pages := os.DirFS(filepath.Join("..", "..", "docs", "playground"))
-	add("with/", pages, false)
-	add("with/", ui.Engine(), true)
-	add("without/", pages, false)
+	add("with/", static)
+	add("with/", ui.Engine())
+	add("without/", static)
 	srv := httptest.NewServer(http.FileServerFS(files))
 	defer srv.Close()
 	v.mu.Lock()
@@ -273,5 +290,5 @@ func TestWhatIf(t *testing.T) {
 	v.shows("dropped.log: 20 requests of 1 key")
 	v.shows("<b>k</b>") // as text
 	v.send("compare", "a", "page=0/1m")
-	v.wait(`document.getElementById("note").className === "bad" && document.getElementById("note").textContent.startsWith("rate: ")`)
+	v.wait(`document.getElementById("note").className === "fault" && document.getElementById("note").textContent.startsWith("rate: ")`)
 }

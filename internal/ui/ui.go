@@ -56,8 +56,8 @@ type file struct {
 var pages = sync.OnceValue(func() map[string]file { return read(engine) })
 
 // read returns the files of the page by their addresses. Without the compiled files, the
-// views that need them are a page that says how to get them, and the menu does not have
-// them.
+// views that need them are a page that says how to get them, and the page is told that they
+// are missing.
 func read(engine fs.FS) map[string]file {
 	all := map[string]file{}
 	for dir, fsys := range map[string]fs.FS{"page": files, "built": engine} {
@@ -72,7 +72,7 @@ func read(engine fs.FS) map[string]file {
 	}
 	if _, ok := all["/ui/dipwell.wasm.gz"]; !ok {
 		all["/ui/playground.html"], all["/ui/what-if.html"] = all["/ui/without.html"], all["/ui/without.html"]
-		all["/ui/index.html"] = newFile(bytes.Replace(all["/ui/index.html"].content, []byte(computed), []byte(`<a href="playground">More views: make build</a>`), 1))
+		all["/ui/index.html"] = newFile(bytes.Replace(all["/ui/index.html"].content, []byte("<html"), []byte(`<html data-computed="no"`), 1))
 	}
 	return all
 }
@@ -81,10 +81,6 @@ func newFile(content []byte) file {
 	sum := sha256.Sum256(content)
 	return file{content, `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}
 }
-
-// computed are the views in the menu that need the compiled files.
-const computed = `<a href="playground">Playground</a>
-    <a href="what-if">What if</a>`
 
 // views are addresses that do not end in the name of a file.
 var views = map[string]string{"/ui/": "/ui/index.html", "/ui/playground": "/ui/playground.html", "/ui/what-if": "/ui/what-if.html"}

@@ -1,5 +1,6 @@
 // Command licenses writes THIRD_PARTY_LICENSES.md for a release: the licences of all
-// modules that are linked into dipwell, on any of the systems for which it is released.
+// modules that are linked into dipwell, on any of the systems for which it is released, and
+// of the packages of npm in its page.
 // It fails on a licence that it does not know.
 package main
 
@@ -20,10 +21,16 @@ import (
 
 // systems are those of .goreleaser.yaml; some modules are linked on only one of
 // them.
-var systems = []string{"linux/amd64", "linux/arm64", "linux/386", "darwin/amd64", "darwin/arm64", "windows/amd64"}
+var systems = []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64"}
 
 // module is a module as listed by go list.
 type module struct{ Path, Version, Dir string }
+
+// embedded are packages of npm that the page contains. Dir is relative to the root.
+var embedded = []module{
+	{"htm (npm)", "3.1.1", "internal/ui/third_party/htm"},
+	{"preact (npm)", "10, in htm 3.1.1", "internal/ui/third_party/preact"},
+}
 
 func main() {
 	out := flag.String("o", "", "write to this file")
@@ -48,6 +55,14 @@ func list(program string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	root, err := exec.CommandContext(context.Background(), "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list -m: %w", err)
+	}
+	for _, m := range embedded {
+		m.Dir = filepath.Join(strings.TrimSpace(string(root)), m.Dir)
+		modules = append(modules, m)
+	}
 	var table, texts bytes.Buffer
 	first := map[string]int{} // by text: the number of its section
 	for _, m := range modules {
@@ -59,12 +74,12 @@ func list(program string) ([]byte, error) {
 		if !known {
 			n = len(first) + 1
 			first[text] = n
-			fmt.Fprintf(&texts, "\n## Text %d\n\n```text\n%s\n```\n", n, text)
+			fmt.Fprintf(&texts, "\n## Text %d\n\n`````text\n%s\n`````\n", n, text)
 		}
 		fmt.Fprintf(&table, "| %s | %s | %s | [%d](#text-%d) |\n", m.Path, m.Version, strings.Join(kinds, ", "), n, n)
 	}
 	var b bytes.Buffer
-	b.WriteString("# Third-party licences\n\nThe program `dipwell` links the modules below, on one system or another, and Go's standard library and runtime, which has the licence of golang.org/x/sys. A Go program that imports dipwell links fewer.\n\n| module | version | licence | text |\n| --- | --- | --- | --- |\n")
+	b.WriteString("# Third-party licences\n\nThe program `dipwell` links the modules below, on one system or another, its page contains two packages of npm, and it contains Go's standard library and runtime, which have the licence of golang.org/x/sys. A Go program that imports dipwell links fewer.\n\n| module | version | licence | text |\n| --- | --- | --- | --- |\n")
 	b.Write(table.Bytes())
 	b.Write(texts.Bytes())
 	return b.Bytes(), nil

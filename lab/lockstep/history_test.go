@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -127,7 +128,10 @@ func (h *history) key(limit string) string {
 	if limit == shared {
 		return dipwell.Shared
 	}
-	if h.IntN(2) == 0 {
+	switch d := h.ref.reg.Lookup(limit); {
+	case d != nil && d.Block > 0 && h.IntN(3) > 0: // keys that run out
+		return h.hot[h.IntN(2)]
+	case h.IntN(2) == 0:
 		return h.hot[h.IntN(len(h.hot))]
 	}
 	return h.coldKey()
@@ -213,7 +217,7 @@ func (h *history) move() {
 		h.last = nil
 	case n < 60 && len(h.made) > 0:
 		v := h.ref.held[h.made[h.IntN(len(h.made))].id]
-		if due := v.due + h.Int64N(3) - 1; due > h.now && due < h.now+1e9 {
+		if due := v.Due + h.Int64N(3) - 1; due > h.now && due < h.now+1e9 {
 			h.now = due
 		}
 	case n < 97:
@@ -266,6 +270,9 @@ func (h *history) call() *event {
 		store.VerbTake, store.VerbTake, store.VerbTake, store.VerbCheck, store.VerbTakeUpTo, store.VerbReserve,
 		store.VerbReserve, store.VerbReserve, store.VerbCharge, store.VerbRefund, store.VerbReset,
 	}[h.IntN(11)]
+	if verb == store.VerbReserve && h.slides(limit) {
+		verb = store.VerbTake
+	}
 	e := &event{what: "ask", verb: verb, within: -1, takes: []dipwell.Take{{Limit: limit, Key: h.key(limit), Cost: h.cost(limit)}}}
 	cost := &e.takes[0].Cost
 	switch verb {
@@ -280,6 +287,9 @@ func (h *history) call() *event {
 	}
 	return e
 }
+
+// slides reports whether a limit is a sliding window, which has no reservations.
+func (h *history) slides(limit string) bool { return h.ref.reg.Lookup(limit).Rule.Sliding }
 
 // cost returns a cost that is mostly small, sometimes near the limit's bounds
 // or the largest possible.
@@ -312,6 +322,9 @@ func (h *history) group() *event {
 		e.takes[i] = dipwell.Take{Limit: limit, Key: h.key(limit), Cost: min(h.cost(limit), store.MaxInt/store.MaxTakes)}
 		if i > 0 && h.IntN(8) == 0 { // the same again: it adds up
 			e.takes[i].Limit, e.takes[i].Key = e.takes[0].Limit, e.takes[0].Key
+		}
+		if e.verb == store.VerbReserve && h.slides(e.takes[i].Limit) {
+			e.verb = store.VerbTake
 		}
 	}
 	return e
@@ -358,11 +371,11 @@ func (h *history) giveBack() *event {
 	}
 	m := h.made[len(h.made)-1-h.IntN(min(len(h.made), 30))]
 	v, known := h.ref.held[m.id]
-	if known && v.due > h.now && v.due <= h.high {
+	if known && v.Due > h.now && v.Due <= h.high {
 		return h.call()
 	}
-	for _, p := range v.parts {
-		if h.unsure(p.bucket) {
+	for _, p := range v.Parts {
+		if h.unsure(bucket{p.Limit, p.Key}) {
 			return h.call()
 		}
 	}
@@ -372,10 +385,10 @@ func (h *history) giveBack() *event {
 
 // unsure reports whether stores may differ in a bucket: it was full, so that
 // its row may be deleted, and is not full at the clock's present time; or a
-// record was due, so that a sweep may have advanced it.
+// record was due, so that a sweep may have advanced it; or its block had ended.
 func (h *history) unsure(b bucket) bool {
 	full := h.ref.fullAt(b)
-	return h.now < full && full <= h.high || h.now < h.high && h.ref.fallsDue(b, h.now, h.high)
+	return h.now < full && full <= h.high || h.now < h.high && h.ref.ends(b, h.now, h.high)
 }
 
 func (h *history) certain(e *event) bool {
@@ -400,6 +413,9 @@ func (h *history) resetFirst(e *event) *event {
 
 func (h *history) drop(name string) *event {
 	h.gone[name] = true
+	if h.last != nil && slices.ContainsFunc(h.last.takes, func(t dipwell.Take) bool { return t.Limit == name }) {
+		h.last = nil
+	}
 	return &event{what: "drop", limit: dipwell.Limit{Name: name}}
 }
 
@@ -422,7 +438,7 @@ func (h *history) anyLimit(name string) dipwell.Limit {
 	l := dipwell.Limit{
 		Name:      name,
 		Shared:    name == shared,
-		Algorithm: pick(h.Rand, store.TokenBucket, store.TokenBucket, store.TokenBucket, dipwell.FixedWindow, dipwell.Interval, dipwell.LeakyBucket),
+		Algorithm: pick(h.Rand, store.TokenBucket, store.TokenBucket, store.TokenBucket, dipwell.FixedWindow, dipwell.Interval, dipwell.LeakyBucket, store.SlidingWindow),
 		Rate:      pick[int64](h.Rand, 1, 2, 3, 7, 10, 60, 1000, 1+h.Int64N(100)),
 		Period:    pick(h.Rand, time.Millisecond, time.Second, 7*time.Second, time.Minute, time.Minute, time.Hour, day, 30*day),
 		Burst:     pick[int64](h.Rand, 0, 1, 2, 5, 20, 1+h.Int64N(50), dipwell.NoBurst),
@@ -432,9 +448,14 @@ func (h *history) anyLimit(name string) dipwell.Limit {
 	if h.IntN(8) == 0 {
 		l.Mode = dipwell.Shadow
 	}
+	if h.IntN(4) == 0 { // an error for some limits, which are drawn again
+		l.Block = pick(h.Rand, time.Millisecond, time.Second, 10*time.Second, time.Minute, 2*time.Hour)
+	}
 	switch l.Algorithm {
 	case dipwell.LeakyBucket:
 		l.Burst = 0
+	case store.SlidingWindow:
+		l.Burst, l.MaxDebt, l.Start = 0, 0, pick(h.Rand, "", "", "0s", "3s")
 	case store.TokenBucket:
 		switch h.IntN(12) { // the extremes
 		case 0:
@@ -447,7 +468,7 @@ func (h *history) anyLimit(name string) dipwell.Limit {
 			l.Rate, l.Period, l.Burst = 300_000, time.Second, 2
 		}
 	case dipwell.FixedWindow, dipwell.Interval:
-		l.Start = pick(h.Rand, "", "", "0s", "3s", "500ms")
+		l.Start = pick(h.Rand, "", "", "0s", "3s", "500ms", "first_call")
 		switch h.IntN(6) {
 		case 0:
 			l.Start, l.Period = pick(h.Rand, "06:00 Europe/Rome", "02:30 America/New_York", "00:00 Australia/Lord_Howe"), pick(h.Rand, day, 7*day)

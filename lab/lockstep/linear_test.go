@@ -203,6 +203,15 @@ func (m *model) apply(w world, in input, id dipwell.Reservation, now int64) (wor
 	return w, t
 }
 
+// advanced returns a row and its records, prepared for a write.
+func advanced(def *store.Definition, key string, row store.State, records []store.Record, now int64) (store.State, []store.Record, error) {
+	records = slices.Clone(records)
+	if row.Lows == nil {
+		return row, records, nil
+	}
+	return def.Advance(row, key, now, records)
+}
+
 func (m *model) giveBack(w world, id dipwell.Reservation, now int64) (world, output) {
 	at := slices.IndexFunc(w.reserved, func(h pendingReservation) bool { return h.id == id })
 	if at < 0 || w.reserved[at].due <= now {

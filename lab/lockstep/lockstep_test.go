@@ -99,6 +99,7 @@ func walkTogether(t *testing.T, seed uint64, steps int) {
 			e, r := h.draw(t.Context())
 			events, want = append(events, e), append(want, r)
 			asked[kindOf(e, r)]++
+			h.settings(e, asked)
 			for _, take := range e.takes {
 				if r.err != "" {
 					break
@@ -115,6 +116,30 @@ func walkTogether(t *testing.T, seed uint64, steps int) {
 		"cancel", "define", "drop", "sweep", "cancel: reservation", "refused", "a mistake", "reserved"} {
 		if steps >= defaultSteps && asked[kind] == 0 {
 			t.Errorf("the history has no %q", kind)
+		}
+	}
+	for _, setting := range []string{"a sliding window", "a window that begins with a call", "a blocked key"} {
+		if seed == 1 && steps >= defaultSteps && asked[setting] < 20 { // not each history has all of them
+			t.Errorf("the history has %q %d times", setting, asked[setting])
+		}
+	}
+}
+
+// settings counts the settings of the limits that an event asks, and the blocked keys.
+func (h *history) settings(e *event, asked map[string]int) {
+	for _, t := range e.takes {
+		d := h.ref.reg.Lookup(t.Limit)
+		if d == nil {
+			continue
+		}
+		if d.Rule.Sliding {
+			asked["a sliding window"]++
+		}
+		if d.Rule.BeginsWithCall() {
+			asked["a window that begins with a call"]++
+		}
+		if o := h.ref.overrides[bucket{t.Limit, keyOf(t)}]; o != nil && o.Until > h.now {
+			asked["a blocked key"]++
 		}
 	}
 }

@@ -234,9 +234,10 @@ func (s *sql) define(ctx context.Context, l dipwell.Limit) error {
 		}
 		return &n
 	}
-	return s.exec(ctx, `select dipwell.define($1, $2, $3::text::interval, burst => $4, algorithm => $5, max_debt => $6, start => $7, on_change => $8, mode => $9, shared => $10)`,
+	return s.exec(ctx, `select dipwell.define($1, $2, $3::text::interval, burst => $4, algorithm => $5, max_debt => $6, start => nullif($7, ''), on_change => $8, mode => $9, shared => $10,
+			block => nullif($11::bigint, 0) * interval '1 microsecond')`,
 		l.Name, l.Rate, per, orDefault(l.Burst, dipwell.NoBurst, store.MaxInt+1), l.Algorithm.String(),
-		orDefault(l.MaxDebt, dipwell.NoDebt, dipwell.UnlimitedDebt), l.Start, l.OnChange.String(), l.Mode.String(), l.Shared)
+		orDefault(l.MaxDebt, dipwell.NoDebt, dipwell.UnlimitedDebt), l.Start, l.OnChange.String(), l.Mode.String(), l.Shared, l.Block.Microseconds())
 }
 
 func (s *sql) drop(ctx context.Context, name string) error {

@@ -29,6 +29,7 @@ type grant struct {
 	k       at
 	at      int64
 	told    int64  // when it may be used, on the store's clock
+	early   int64  // parts that come back from the exact time at which it is due until told, which is rounded up to a µs
 	taken   int64  // tokens that the store took
 	tokens  int64  // of these, those that were not given back
 	backs   int    // how often the clock was set back before
@@ -132,7 +133,7 @@ func (n *node) book(limit, key string) *book {
 	k := at{limit, key}
 	b := n.books[k]
 	if b == nil {
-		b = &book{level: &level{n: n, k: k, rates: n.rates[limit]}}
+		b = &book{level: &level{n: n, k: k, rates: n.rates[limit], off: n.rates[limit].sliding}}
 		n.books[k] = b
 	}
 	return b
@@ -216,6 +217,9 @@ func (n *node) checkDecision(g *store.Group, m *message, before []look) {
 		b := n.book(l.k.limit, l.k.key)
 		n.follow(l.k)
 		if l.row.Version != 0 && row.Version != l.row.Version {
+			if a := l.asked; a != nil && !g.Allowed && row.Version == a.Number {
+				n.w.seen["a refusal moves a row"]++
+			}
 			b.loosen(n.w.now, m) // until now the row refilled at another rate
 		}
 		n.checkLevel(l.k, "a call")
@@ -239,6 +243,7 @@ func (n *node) decided(g *store.Group, m *message, before []look) {
 	for i := range g.Ops {
 		op, was := &g.Ops[i], &before[i]
 		b := n.book(op.Def.Name, op.Key)
+		n.checkBlock(op, was, b)
 		n.checkDefinition(op, was, b)
 		n.checkAdmission(op, g, b)
 		if g.Allowed && op.Takes != 0 && op.Takes == g.Ops[0].Takes && op.Granted != g.Ops[0].Granted {
@@ -353,6 +358,9 @@ func (n *node) granted(op *store.Op, g *store.Group, m *message, b *book, row *s
 	}
 	b.level.add(n.time(), 0, gr, row)
 	if op.Delay > 0 {
+		if n.rates[op.Def.Name].period == 0 {
+			gr.early = (gr.told-op.TS)*op.Def.Rate - (op.Used-op.Def.Rule.Cap)*n.rates[op.Def.Name].parts(1)/op.Def.Rule.Unit
+		}
 		b.level.atMost, b.level.delayed = true, append(b.level.delayed, gr)
 		if g.Reserved && op.Def.Override == nil && op.Granted <= op.Def.Burst {
 			b.level.waits = append(b.level.waits, wait{gr, n.time() + op.Delay})
@@ -468,7 +476,7 @@ func (n *node) settled(g *store.Group, m *message) {
 			b.apart = true
 		}
 		plan := p.plan
-		if kind := b.level.over.at(b.level.instant(now)); kind != 0 {
+		if kind := b.level.over.at(now); kind != 0 {
 			plan = b.level.over.plan(kind)
 		}
 		if cost > counted && plan != unlimited {
@@ -512,15 +520,16 @@ func (n *node) checkError(g *store.Group) {
 // checkDefinition checks that the override of the key decides until its end, or else
 // the definition that the caller named.
 func (n *node) checkDefinition(op *store.Op, was *look, b *book) {
-	t := b.level.instant(n.time())
-	if was.row.Version != 0 {
-		t = max(t, was.row.TS)
-	}
+	t := n.time()
 	d, kind := op.Def, b.level.over.at(t)
 	o := b.level.over.of(kind)
+	n.layers(&b.level.over, o)
 	switch {
 	case o == nil != (d.Override == nil) || o != nil && kind != d.Override.Kind():
 		n.w.fail("override", "%s of %s %q at %d: decided by the override %+v; want %s %+v", op.Verb, d.Name, op.Key, t, d.Override, kind, o)
+	case d.Override != nil && o.block && (d.Mode != store.Blocked || op.Allowed):
+		n.w.fail("block", "%s %d of %s %q at %d: decided by %s %v, although the key is blocked until %d", op.Verb, op.Cost, d.Name, op.Key, t, d.Mode, op.Allowed, o.until)
+	case d.Override != nil && o.block:
 	case d.Override != nil && o.plan != "" && d.Plan != o.plan,
 		d.Override != nil && o.plan == "" && (d.Rate != o.rate || d.Burst != o.burst):
 		n.w.fail("override", "%s of %s %q: decided by %s, %d a period and burst %d; want %+v", op.Verb, d.Name, op.Key, d.Plan, d.Rate, d.Burst, *o)
@@ -537,8 +546,8 @@ func floor(a, b int64) int64 {
 	return q
 }
 
-// checkRetry asks again at the time that a refusal named, and 1 µs before. Beside live
-// holds that time is a bound, except on a concurrency limit, where it is exact if no hold
+// checkRetry asks again at the time that a refusal named, and 1 µs before. While a key has
+// live holds the call may pass earlier than that, except on a concurrency limit, where it is exact if no hold
 // is settled meanwhile. At the end of an override the op may be refused again. A Check does
 // not write what expired holds give back, and once a reservation that waits has fallen due,
 // it may be less.
@@ -571,7 +580,7 @@ func (n *node) would(op *store.Op, d *store.Definition, time int64, hold *store.
 	}
 	n.table.begin()
 	defer n.table.rollback()
-	if op.Verb == store.VerbCheck && time > n.time() { // its retry is that of a take made now, which may move the row
+	if op.Verb == store.VerbCheck && time > n.time() && d.Block == 0 { // its retry is that of a take made now, which may move the row
 		take := store.Group{Ops: []store.Op{g.Ops[0]}}
 		take.Ops[0].Verb = store.VerbTake
 		_ = take.DecideIn(&n.table, &n.reg, n.time()) // not every limit has takes
@@ -677,6 +686,11 @@ func (n *node) checkPromise() {
 			continue
 		}
 		grants := inOrder(slices.DeleteFunc(slices.Clone(b.grants), func(g *grant) bool { return g.tokens == 0 || g.apart }))
+		if bound.first { // a period may begin just after the first of two instants
+			b := *bound
+			b.burst += b.rate
+			bound = &b
+		}
 		if !bound.window {
 			n.compare(k, bound, b, grants)
 			continue
@@ -722,6 +736,9 @@ func (n *node) compare(k at, bound *bound, b *book, grants []*grant) {
 		before := earned
 		if bound.window && g.at%bound.period == 0 {
 			before -= bound.rate // the boundary lies in the interval
+		}
+		if g.early > 0 { // the interval begins less than a µs before at
+			before -= (bound.rate*g.early + g.def.Rate - 1) / g.def.Rate
 		}
 		if v := total*scale - before; v < least {
 			least, from = v, g.at

@@ -85,6 +85,7 @@ type bound struct {
 	burst        int64 // tokens
 	rate, period int64 // tokens a period, of µs
 	window       bool
+	first        bool  // a window begins with a call
 	counts       bool  // it bounds what is held at a time: burst
 	late         int64 // µs; the promise also includes what comes back in this time
 }
@@ -196,7 +197,13 @@ func (h *history) drawLimits(r *rand.Rand) {
 	h.addLimits()
 	h.bounds = map[string]*bound{}
 	for _, l := range h.limits {
-		h.bounds[l.Name] = &bound{burst: l.Burst, rate: l.Rate, period: l.Period.Microseconds(), window: l.Algorithm == store.FixedWindow, counts: l.Algorithm == store.Concurrency}
+		h.bounds[l.Name] = &bound{burst: l.Burst, rate: l.Rate, period: l.Period.Microseconds(), window: l.Algorithm == store.FixedWindow || l.Algorithm == store.SlidingWindow, counts: l.Algorithm == store.Concurrency}
+	}
+	if b := h.bounds["first"]; b != nil {
+		b.window, b.first = false, true
+	}
+	if b := h.bounds["slide"]; b != nil {
+		b.burst = b.rate
 	}
 	h.bounds["bucket"].rate, h.bounds["bucket"].burst = 2*rate, max(bucket.Burst, 3*rate)
 }
@@ -427,6 +434,9 @@ func (n *node) define(s *step) {
 		}
 		b := n.bounds[l.Name]
 		b.rate, b.burst = max(b.rate, l.Rate), max(b.burst, l.Burst)
+		if l.Algorithm == store.SlidingWindow { // at most twice its rate in a period
+			b.burst = b.rate
+		}
 		n.loosenAll()
 		n.rates[l.Name].define(n.time(), l)
 		n.rates[l.Name].defined = w.now

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"math/rand/v2"
+	"time"
 
 	"github.com/dipwell/dipwell/store"
 )
@@ -11,12 +12,15 @@ import (
 //
 //   - the concurrency limit "slots", in half of them with the parent "room";
 //   - calls that name a floor;
-//   - holds of the leased limit "hot", and floors of its calls.
+//   - holds of the leased limit "hot", and floors of its calls;
+//   - the sliding window "slide";
+//   - the limit "login", which has a block;
+//   - the window "first", which begins with a call.
 //
 // The seed says which, and not the numbers that are drawn from it, so that the rest of a
 // history does not depend on them.
 type kinds struct {
-	counted, floors, heldHot bool
+	counted, floors, heldHot, slid, blocked, first bool
 }
 
 func (h *history) drawKinds() {
@@ -24,6 +28,9 @@ func (h *history) drawKinds() {
 	h.kinds = kinds{
 		counted: n/3%4 == 1,
 		floors:  n/5%3 == 1,
+		slid:    n/7%3 == 1,
+		blocked: n/11%4 == 1,
+		first:   n/13%4 == 2,
 		heldHot: h.leased && !h.regional && n/2%3 == 0,
 	}
 }
@@ -38,6 +45,16 @@ func (h *history) addLimits() {
 		}
 		h.limits = append(h.limits, slots, room)
 	}
+	if h.slid {
+		h.limits = append(h.limits, store.Limit{Name: "slide", Algorithm: store.SlidingWindow, Rate: int64(2 + h.seed%30), Period: time.Duration(50+h.seed%950) * time.Millisecond, Start: "0s"})
+	}
+	if h.blocked {
+		h.limits = append(h.limits, store.Limit{Name: "login", Rate: int64(2 + h.seed%50), Period: time.Second, Burst: int64(3 + h.seed/3%20), Block: time.Duration(20+h.seed%600) * time.Millisecond})
+	}
+	if h.first {
+		rate := int64(2 + h.seed%20)
+		h.limits = append(h.limits, store.Limit{Name: "first", Algorithm: store.FixedWindow, Rate: rate, Burst: rate * int64(1+h.seed%2), Period: time.Duration(50+h.seed%950) * time.Millisecond, Start: "first_call"})
+	}
 }
 
 // extend turns some steps into those of the further kinds.
@@ -51,16 +68,32 @@ func (h *history) extend(s *step) {
 	case s.kind == define || s.kind == override:
 		if h.counted && pick < 30 {
 			s.limit, s.plan, s.cost = "slots", "", 1+more%8
+		} else if h.slid && s.kind == define && pick < 50 {
+			s.limit, s.rate = "slide", 1+s.rate%60
+		} else if h.blocked && s.limit != "hot" && pick >= 50 && pick < 75 {
+			s.limit, s.plan, s.rate = "login", "", 1+s.rate%60
+		} else if h.first && s.limit != "hot" && pick >= 75 {
+			s.limit, s.plan, s.rate = "first", "", 1+s.rate%30
 		}
 	case s.kind > holds:
 	case s.limit == "hot":
 		if h.heldHot && pick < 15 {
 			s.kind, s.verb, s.n, s.rest, s.gap = holds, store.VerbTake, 1+s.n/10, 0, 1000+s.gap*10
 		}
+	case h.blocked && s.limit == "bucket" && pick >= 94: // overrides that lie over others
+		s.kind, s.n, s.plan = override, 5+int(more%2), []string{"", "pro", "small"}[more>>1%3]
 	case h.counted && (s.kind == holds || pick < 10):
 		h.slots(s, pick, more)
+	case h.slid && pick < 40:
+		s.kind, s.limit, s.plan, s.both, s.nested, s.rest = calls, "slide", "", false, false, 0
+		s.verb = []store.Verb{store.VerbTake, store.VerbTake, store.VerbTakeUpTo, store.VerbCheck}[more%4]
+	case h.blocked && pick >= 50 && pick < 75:
+		h.login(s, pick, more)
+	case h.first && pick >= 75:
+		s.kind, s.limit, s.plan, s.both, s.nested = calls, "first", "", false, false
+		s.verb = []store.Verb{store.VerbTake, store.VerbTake, store.VerbTakeUpTo, store.VerbCheck}[more%4]
 	}
-	if h.floors && s.kind <= holds && (s.limit != "hot" || h.heldHot) && (s.verb == store.VerbTake || s.verb == store.VerbCheck) && more>>8%3 == 0 {
+	if h.floors && s.kind <= holds && s.limit != "slide" && (s.limit != "hot" || h.heldHot) && (s.verb == store.VerbTake || s.verb == store.VerbCheck) && more>>8%3 == 0 {
 		s.floor = 1 + more>>10%12
 	}
 }
@@ -78,6 +111,25 @@ func (h *history) slots(s *step, pick int, more int64) {
 		s.kind, s.verb = calls, store.VerbCheck
 	}
 	s.both = s.both || s.nested
+}
+
+// login makes a step one of the limit "login", in some cases together with a window. Some
+// reset a key, or end its override, which is mostly a block.
+func (h *history) login(s *step, pick int, more int64) {
+	s.limit, s.plan, s.both, s.nested = "login", "", more%4 == 0, false
+	if pick == 52 || pick == 53 {
+		s.kind, s.n = override, 1
+		return
+	}
+	if s.kind == holds {
+		s.verb = store.VerbTake
+		return
+	}
+	s.verb = []store.Verb{store.VerbTake, store.VerbTake, store.VerbTakeUpTo, store.VerbReserve, store.VerbCheck}[more>>2%5]
+	s.both = s.both && s.verb != store.VerbTakeUpTo
+	if s.key == "b" && pick < 52 {
+		s.verb, s.n, s.both, s.patient = store.VerbReset, 1, false, false
+	}
 }
 
 // second returns the limit that a step with two takes from as well.
@@ -118,9 +170,8 @@ func (l link) holds(_ context.Context, d *store.Definition, key string) ([]store
 		return nil, errLate
 	}
 	t.looked = w.now
-	row, _ := c.node.table.Row(d.Name, key)
 	records, _ := c.node.table.Records(d.Name, key)
-	list := d.Base().KeyHolds(row, records, c.node.time())
+	list := store.KeyHolds(records, c.node.time())
 	c.p.later(t, f.delay(t.rng, c.usual))
 	return list, nil
 }

@@ -22,6 +22,7 @@ type level struct {
 	k      at
 	rates  *rates
 	ts     int64  // µs on the store's clock: when the row was last written
+	begin  int64  // the same: when the first of its windows began, if they begin with a call
 	under  under  // the definition that the row is under since then
 	number uint32 // the row's number for it
 	before int64  // parts in use before entries
@@ -60,13 +61,16 @@ type rates struct {
 	versions []version
 	plans    map[string]int64
 	period   int64 // of a window, in µs; 0: a bucket
+	first    bool  // the window begins with a call
+	sliding  bool  // it has no level
 	names    []string
 	defined  int64 // true time of the last change
 }
 
 func newRates(l *store.Limit) *rates {
 	r := &rates{versions: []version{{epoch, l.Rate, l.Burst}}, plans: map[string]int64{}}
-	if l.Algorithm == store.FixedWindow {
+	r.sliding, r.first = l.Algorithm == store.SlidingWindow, l.Start == "first_call"
+	if r.sliding || l.Algorithm == store.FixedWindow {
 		r.period = l.Period.Microseconds()
 	}
 	for _, p := range l.Plans.All() {
@@ -99,6 +103,8 @@ type overridden struct {
 	plan        string
 	rate, burst int64
 	until       int64 // on the store's clock; 0: none
+	block       bool  // a refusal began it
+	used        bool  // it has decided a call
 }
 
 // overrides are those of a key; nil: none.
@@ -108,7 +114,7 @@ func (o overrides) of(kind store.OverrideKind) *overridden {
 	switch kind {
 	case store.StandingOverride:
 		return o.standing
-	case store.TemporaryOverride:
+	case store.TemporaryOverride, store.AutomaticOverride:
 		return o.temporary
 	}
 	return nil
@@ -117,6 +123,8 @@ func (o overrides) of(kind store.OverrideKind) *overridden {
 // at returns the kind of the one that decides at a time, or 0.
 func (o overrides) at(t int64) store.OverrideKind {
 	switch {
+	case o.temporary != nil && t < o.temporary.until && o.temporary.block:
+		return store.AutomaticOverride
 	case o.temporary != nil && t < o.temporary.until:
 		return store.TemporaryOverride
 	case o.standing != nil:
@@ -125,10 +133,40 @@ func (o overrides) at(t int64) store.OverrideKind {
 	return 0
 }
 
+// layers counts the calls that overrides decide of which one lies over another. o decides.
+func (n *node) layers(over *overrides, o *overridden) {
+	top := over.temporary
+	switch {
+	case top == nil:
+	case o == top:
+		top.used = true
+		if over.standing != nil {
+			n.w.seen[top.words()+" over a standing override"]++
+		}
+	case top.used:
+		if top.used = false; top.block {
+			n.w.seen["a block ends"]++
+		}
+		if o != nil {
+			n.w.seen["a standing override again"]++
+		}
+	}
+}
+
+func (o *overridden) words() string {
+	switch {
+	case o.block:
+		return "a block"
+	case o.plan != "":
+		return "a plan"
+	}
+	return "numbers"
+}
+
 // plan returns the plan that one of them leaves a key under.
 func (o overrides) plan(kind store.OverrideKind) string {
 	of := o.of(kind)
-	if of.plan == "" && kind == store.TemporaryOverride && o.standing != nil {
+	if of.plan == "" && kind != store.StandingOverride && o.standing != nil {
 		return o.standing.plan
 	}
 	return of.plan
@@ -146,7 +184,7 @@ func (l *level) drain(u under, from, to int64) (parts int64, end under) {
 	}
 	ends := func() bool {
 		o := l.over.of(u.override)
-		return u.override != 0 && (o == nil || o.until != 0 && o.until <= to)
+		return u.override != 0 && (o == nil || o.until != 0 && o.until <= l.n.time())
 	}
 	leave := func() {
 		if o := l.over.of(u.override); o != nil {
@@ -189,7 +227,7 @@ func (l *level) between(u under, from, to int64) int64 {
 		rate = cmp.Or(o.rate, rate)
 	}
 	if r.period > 0 {
-		return rate * (floor(to, r.period) - floor(from, r.period))
+		return rate * (floor(to-l.begin, r.period) - floor(from-l.begin, r.period))
 	}
 	return rate * (to - from)
 }
@@ -212,7 +250,7 @@ func (l *level) underOf(row *store.State) under {
 	return u
 }
 
-// instant returns the time at which a call at now is decided.
+// instant returns the time to which a call at now steps the row.
 func (l *level) instant(now int64) int64 {
 	r := l.rates
 	if l.isEmpty() {
@@ -228,8 +266,11 @@ func (l *level) instant(now int64) int64 {
 // isFixed reports whether the row is under a plan or an override that has the same rate
 // in all versions, so that there is nothing to convert.
 func (l *level) isFixed() bool {
-	plan := l.under.plan
-	if o := l.over.of(l.under.override); o != nil {
+	plan, o := l.under.plan, l.over.of(l.under.override)
+	if o != nil && o.block {
+		o = l.over.standing
+	}
+	if o != nil {
 		if o.plan == "" {
 			return true
 		}
@@ -303,6 +344,11 @@ func (l *level) addAt(t, parts int64, g *grant, row *store.State) {
 	}
 	l.changed(row)
 	drained, _ := l.drain(l.under, l.ts, t)
+	if l.rates.first && g != nil && l.sum() <= drained {
+		if l.begin = t; l.n.backs > 0 { // the row may be of a later time
+			l.begin = row.TS
+		}
+	}
 	l.list = append(l.list, entry{drained, parts, g})
 	if g != nil && g.expires != 0 {
 		l.held = append(l.held, g)
@@ -337,7 +383,7 @@ func (l *level) changed(row *store.State) {
 
 // clear starts again with a full bucket.
 func (l *level) clear() {
-	*l = level{n: l.n, k: l.k, rates: l.rates, over: l.over, held: l.held, gaveBack: l.gaveBack, delayed: l.delayed, list: l.list[:0]}
+	*l = level{n: l.n, k: l.k, rates: l.rates, off: l.rates.sliding, over: l.over, held: l.held, gaveBack: l.gaveBack, delayed: l.delayed, list: l.list[:0]}
 }
 
 // A wait is a reservation that waits.
@@ -404,7 +450,7 @@ func (n *node) used(k at, row store.State, records []store.Record, now int64) in
 		n.table.rollback()
 		n.table.undo = undo
 	}
-	own := d.Own(row, max(now, row.TS))
+	own := d.Own(row, now)
 	row, _ = own.Carry(row, k.key, now)
 	return own.Rule.Used(row, now) * n.rates[k.limit].parts(1) / own.Rule.Unit
 }

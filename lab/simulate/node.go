@@ -197,18 +197,21 @@ func (n *node) override(s *step) {
 	n.follow(at{s.limit, s.key})
 	n.checkLevel(at{s.limit, s.key}, "an override") // computed under the old one
 	over := &b.level.over
-	if over.at(b.level.instant(n.time())) != store.TemporaryOverride {
+	if was := over.temporary; was != nil && was.until <= n.time() {
 		over.temporary = nil // it has ended
 	}
 	switch {
 	case o == nil && over.temporary != nil:
+		if over.temporary.block {
+			n.w.seen["a block is ended by hand"]++
+		}
 		over.temporary = nil
 	case o == nil:
 		over.standing = nil
 	case o.Until != 0:
-		over.temporary = &overridden{o.Plan, o.Rate, o.Burst, o.Until}
+		over.temporary = &overridden{plan: o.Plan, rate: o.Rate, burst: o.Burst, until: o.Until}
 	default:
-		over.standing = &overridden{o.Plan, o.Rate, o.Burst, o.Until}
+		over.standing = &overridden{plan: o.Plan, rate: o.Rate, burst: o.Burst}
 	}
 	if o != nil && o.Plan == "" {
 		b := n.bounds[s.limit]
@@ -220,6 +223,12 @@ func (n *node) override(s *step) {
 func (n *node) follow(k at) {
 	l := n.book(k.limit, k.key).level
 	row, _ := n.table.Row(k.limit, k.key)
+	if l.rates.first { // whose time is when its window began
+		if row.Version != 0 && row.Version != l.number {
+			l.addAt(l.instant(n.time()), 0, nil, &row)
+		}
+		return
+	}
 	if row.Version != 0 && (row.TS != l.ts || row.Version != l.number) {
 		l.addAt(max(l.ts, min(row.TS, l.instant(n.time()))), 0, nil, &row) // it may have been brought up to an earlier time only
 	}

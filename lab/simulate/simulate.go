@@ -26,6 +26,7 @@ type result struct {
 	Taken     int64            // tokens that the store took
 	Leased    int64            // tokens that callers got from leases
 	Lost      map[string]int64 // of these, tokens that no caller heard of, by the fault
+	Seen      map[string]int   // how often something happened that the histories must have
 	steps     []step           // those needed for the violation, after Shrink
 }
 
@@ -55,12 +56,12 @@ func (o options) history(seed uint64) history {
 // play plays a history and returns the result.
 func (h history) play(trace func(line string)) *result {
 	w := h.end(trace)
-	return &result{Seed: h.seed, Violation: w.wrong, Calls: w.calls, Taken: w.taken, Leased: w.fromLeases, Lost: w.lost, steps: h.steps}
+	return &result{Seed: h.seed, Violation: w.wrong, Calls: w.calls, Taken: w.taken, Leased: w.fromLeases, Lost: w.lost, Seen: w.seen, steps: h.steps}
 }
 
 // end plays a history and returns the world at its end.
 func (h history) end(trace func(line string)) *world {
-	w := &world{history: h, trace: trace, lost: map[string]int64{}}
+	w := &world{history: h, trace: trace, lost: map[string]int64{}, seen: map[string]int{}}
 	w.nodes = []*node{newNode(w, 0, h.drifts[0], slices.Clone(h.limits))}
 	if h.regional {
 		w.nodes = append(w.nodes, newNode(w, 1, h.drifts[h.processes+1], h.regionLimits()))
@@ -99,7 +100,7 @@ func all(ctx context.Context, n int, o options) (*result, error) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(256 << 20))
 	var next, failed atomic.Int64
 	failed.Store(int64(n))
-	sum := &result{Lost: map[string]int64{}}
+	sum := &result{Lost: map[string]int64{}, Seen: map[string]int{}}
 	var mu sync.Mutex
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
@@ -119,6 +120,9 @@ func all(ctx context.Context, n int, o options) (*result, error) {
 				sum.Leased += r.Leased
 				for fault, tokens := range r.Lost {
 					sum.Lost[fault] += tokens
+				}
+				for what, times := range r.Seen {
+					sum.Seen[what] += times
 				}
 				mu.Unlock()
 			}

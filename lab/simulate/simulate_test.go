@@ -35,10 +35,16 @@ func TestSeeds(t *testing.T) {
 			t.Errorf("no token was lost by %q; the histories are too tame", fault)
 		}
 	}
+	for _, what := range []string{"a block begins", "a block ends", "a block is ended by hand", "a block is reset", "a block over a standing override",
+		"a plan over a standing override", "numbers over a standing override", "a standing override again", "a refusal moves a row"} {
+		if r.Seen[what] < n/50 {
+			t.Errorf("%q %d times in %d histories; they are too tame", what, r.Seen[what], n)
+		}
+	}
 	if r.Leased == 0 {
 		t.Error("no token was used from a lease")
 	}
-	t.Logf("%d calls, %d tokens taken, %d used from leases, lost %v", r.Calls, r.Taken, r.Leased, r.Lost)
+	t.Logf("%d calls, %d tokens taken, %d used from leases, lost %v, seen %v", r.Calls, r.Taken, r.Leased, r.Lost, r.Seen)
 }
 
 // TestReplay checks that a history is the same each time, to the byte, and that

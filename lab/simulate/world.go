@@ -35,6 +35,7 @@ type world struct {
 	used                 int64            // tokens of those that were not given back
 	returned             int64            // tokens that were given back
 	lost                 map[string]int64 // tokens that no caller heard of and that were not given back, by fault
+	seen                 map[string]int   // how often something happened that histories must have
 }
 
 // at runs f at a true time, after everything that was planned before for the same time.

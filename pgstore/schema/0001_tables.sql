@@ -1,4 +1,6 @@
--- Limits, their versions, and the buckets. A missing bucket is a full one.
+-- == Tables: limits, their versions, and the buckets
+
+-- A missing bucket is a full one.
 create table dipwell.limits (
     id             int generated always as identity primary key,
     name           text collate "C" not null unique,
@@ -39,7 +41,8 @@ create table dipwell.limits (
     overridden     boolean,
     lease_us       bigint,
     shards         bigint,
-    adaptive       text
+    adaptive       text,
+    block_us       bigint
 );
 
 -- Each rule that a bucket may still be counted in, the present one included.
@@ -61,6 +64,7 @@ create table dipwell.versions (
     max_used   bigint not null,
     leaky      boolean not null,
     spread     boolean not null,
+    sliding    boolean not null,
     months     bigint not null,
     days       bigint not null,
     clock      bigint not null,
@@ -93,7 +97,7 @@ create /*unlogged*/ table dipwell.reservations (
     limit_id int not null,
     key      text collate "C" not null,
     units    bigint not null,
-    version  int not null,
+    unit     bigint not null,
     due      bigint not null,
     number   bigint not null,
     mark     bigint not null,
@@ -158,6 +162,7 @@ create table dipwell.key_overrides (
     rate       bigint,
     per        text,
     burst      bigint,
+    start      text,
     until      bigint,
     note       text,
     id         int not null,
@@ -169,6 +174,11 @@ create table dipwell.key_overrides (
     debt       bigint not null,
     max_charge bigint not null,
     max_used   bigint not null,
+    every      bigint,
+    origin     bigint,
+    days       bigint,
+    clock      bigint,
+    zone       text,
     under      jsonb,
     primary key (limit_id, key)
 ) with (vacuum_truncate = false);
@@ -181,11 +191,11 @@ create /*unlogged*/ table dipwell.hold_parts (
     due      bigint not null,
     ttl      bigint not null,
     units    bigint not null,
+    unit     bigint not null,
     tokens   bigint not null,
     number   bigint not null,
     mark     bigint not null,
     limit_id int not null,
-    version  int not null,
     part     int not null,
     parts    int not null,
     takes    int not null,
@@ -199,9 +209,10 @@ create /*unlogged*/ table dipwell.hold_parts (
     plan     text collate "C",
     call     text collate "C",
     cost     bigint,
+    till     bigint not null generated always as (case when keep then expires + least(greatest(ttl, 60000000), 3600000000) else expires end) stored,
     primary key (id, part)
 ) with (vacuum_truncate = false, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
-create index on dipwell.hold_parts (limit_id, key, expires) where live;
+create index on dipwell.hold_parts (limit_id, key, till) where live;
 create index on dipwell.hold_parts (limit_id, key, number) where free and not settled;
 create index on dipwell.hold_parts (due);
 

@@ -3,7 +3,7 @@ package golden
 import _ "embed"
 
 // Calls is made by golden_calls_test.go of package store: histories of calls with plans,
-// overrides, holds, concurrency limits, parents and floors, a History a line. Every store
+// overrides, holds, concurrency limits, parents, floors and blocks, a History a line. Every store
 // replays them.
 //
 //go:embed calls.jsonl
@@ -11,7 +11,7 @@ var Calls []byte
 
 // A History is calls of keys that no other history has, in the order of time.
 type History struct {
-	Kind   string   `json:"kind"`   // plans, overrides, holds, concurrency, levels, floor or together
+	Kind   string   `json:"kind"`   // plans, overrides, holds, concurrency, levels, floor, together or blocks
 	Limits []string `json:"limits"` // in the form of dipwell.ParseLimit, parents first
 	Steps  []Step   `json:"steps"`
 }
@@ -75,6 +75,7 @@ type Part struct {
 	Retry     int64  `json:"retry,omitempty"`
 	Reset     int64  `json:"reset,omitempty"`
 	Delay     int64  `json:"delay,omitempty"`
+	Blocked   int64  `json:"blocked,omitempty"` // when the override ends that blocks the key; not of settle and extend
 	// Early: the key has holds that have expired and that the call need not give back.
 	// Remaining and Reset are those of a store that has given all of them back; another
 	// may answer fewer remaining tokens, and a later reset.

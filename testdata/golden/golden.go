@@ -27,6 +27,14 @@ var Calendar []byte
 //go:embed giveback.jsonl
 var GiveBack []byte
 
+// Sliding are the sliding windows of the vectors in sliding.jsonl.
+var Sliding = []store.Limit{
+	{Name: "minute", Algorithm: store.SlidingWindow, Rate: 10, Period: time.Minute, Start: "0s"},
+	{Name: "odd", Algorithm: store.SlidingWindow, Rate: 7, Period: 777777 * time.Microsecond, Start: "13us"},
+	{Name: "short", Algorithm: store.SlidingWindow, Rate: 3, Period: 7 * time.Microsecond, Start: "0s"},
+	{Name: "largest", Algorithm: store.SlidingWindow, Rate: 1<<26 - 1, Period: 100 * 24 * time.Hour, Start: "1h"},
+}
+
 // Limits compile to the rules of the vectors: each algorithm, each tick and the
 // largest numbers.
 var Limits = []store.Limit{
@@ -45,5 +53,7 @@ var Limits = []store.Limit{
 	{Name: "window", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute, Start: "0s"},
 	{Name: "rollover", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute, Burst: 12, Start: "13s"},
 	{Name: "interval", Algorithm: store.Interval, Rate: 5, Period: 10 * time.Second, Burst: 20, Start: "3s"},
+	{Name: "first", Algorithm: store.FixedWindow, Rate: 5, Period: time.Minute, Start: "first_call"},
+	{Name: "firsts", Algorithm: store.Interval, Rate: 3, Period: 7 * time.Second, Burst: 10, MaxDebt: 8, Start: "first_call"},
 	{Name: "most", Algorithm: store.FixedWindow, Rate: store.MaxInt, Period: time.Microsecond, Start: "0s"},
 }

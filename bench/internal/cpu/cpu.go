@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"time"
@@ -23,7 +24,7 @@ func Own() time.Duration {
 const tick = 10 * time.Millisecond
 
 // Process returns the processor time of a process. It is exact to 1 ns if the
-// process has one thread and the kernel has schedstat, and to 10 ms otherwise.
+// kernel has schedstat and no thread of the process has ended, and to 10 ms otherwise.
 // It returns an error if the process has ended.
 func Process(pid int) (time.Duration, error) {
 	s, err := read(strconv.Itoa(pid))
@@ -98,22 +99,19 @@ func read(pid string) (s stat, err error) {
 		}
 	}
 	s = stat{n[0], time.Duration(n[1]+n[2]) * tick, time.Duration(n[3]+n[4]) * tick}
-	if string(f[17]) == "1" { // a process's schedstat is that of its first thread
-		if precise := scheduled(pid); precise > 0 {
-			s.own = precise
-		}
-	}
+	s.own = max(s.own, scheduled(pid))
 	return s, nil
 }
 
-// scheduled returns the first field of /proc/PID/schedstat, in ns, or 0 if the
-// kernel has no such file.
-func scheduled(pid string) time.Duration {
-	b, err := os.ReadFile("/proc/" + pid + "/schedstat")
-	if err != nil {
-		return 0
+// scheduled returns the sum of the first fields of the schedstat files of a process's
+// threads, in ns, or 0 if the kernel has no such files. Threads that have ended have none.
+func scheduled(pid string) (total time.Duration) {
+	threads, _ := filepath.Glob("/proc/" + pid + "/task/*/schedstat")
+	for _, name := range threads {
+		b, _ := os.ReadFile(name)
+		first, _, _ := bytes.Cut(b, []byte(" "))
+		n, _ := strconv.ParseInt(string(first), 10, 64)
+		total += time.Duration(n)
 	}
-	first, _, _ := bytes.Cut(b, []byte(" "))
-	n, _ := strconv.ParseInt(string(first), 10, 64)
-	return time.Duration(n)
+	return total
 }

@@ -21,16 +21,17 @@ import (
 const engine = "github.com/dipwell/dipwell/internal/ui/engine"
 
 // pages are the files of the page that need no service.
-var pages = []string{"playground.html", "playground.js", "what-if.html", "what-if.js", "tools.js", "engine.js", "dom.js", "chart.js", "page.css", "icon.svg"}
+var pages = []string{"playground.html", "playground.js", "what-if.html", "what-if.js", "tools.js", "engine.js", "dom.js", "chart.js", "console.css", "icon.svg"}
 
 func main() {
 	log.SetFlags(0)
-	into := flag.String("o", "", "write the two compiled files into this directory alone")
+	into := flag.String("o", "", "write into this directory alone")
 	flag.Parse()
 	dirs := []string{"built", "../../docs/playground"} // go generate runs in internal/ui
 	if *into != "" {
 		dirs = []string{*into}
-	} else if err := copyPages(dirs[1]); err != nil {
+	}
+	if err := copyPages(dirs[len(dirs)-1]); err != nil {
 		log.Fatal(err)
 	}
 	if err := build(context.Background(), dirs); err != nil {

@@ -29,6 +29,7 @@ create table if not exists dipwell.limits (
     overridden     boolean,
     lease_us       bigint,
     shards         bigint,
+    block_us       bigint,
     shared         boolean not null
 );
 
@@ -49,6 +50,7 @@ create table if not exists dipwell.versions (
     max_used   bigint not null,
     leaky      boolean not null,
     spread     boolean not null,
+    sliding    boolean not null,
     per        text not null,
     start      text,
     settings   text not null,
@@ -74,7 +76,7 @@ create table if not exists dipwell.reservations (
     limit_id int not null,
     key      text {collate} not null,
     units    bigint not null,
-    version  int not null,
+    unit     bigint not null,              -- of these in a token
     due      bigint not null,              -- from then on a sweep may end it
     part_due bigint not null,
     number   bigint not null,
@@ -108,6 +110,7 @@ create table if not exists dipwell.overrides (
     rate     bigint,
     per      text,
     burst    bigint,
+    start    text,                         -- of windows; null: the limit's
     until    bigint,                       -- µs since the Unix epoch; null: no end
     note     text,
     id       int not null,

@@ -1,3 +1,6 @@
+
+-- == Functions, views and types of an earlier version are dropped
+
 -- The files of this directory are run by every migration, after its changes of the
 -- tables: this one drops all functions, views and types of any version, and the
 -- others create those of the current version. Schema dipwell has what users need,

@@ -1,3 +1,6 @@
+
+-- == Arithmetic: what a rate gives back, by ticks and by calendars
+
 -- The arithmetic of rules, from step.go. Its Go twin for calendars is calendar.go.
 
 -- Inlined by the planner. The operator has exactly these types, so that views that call it
@@ -131,10 +134,46 @@ begin
 end $$;
 comment on function dipwell_internal.tick is 'The number of the last tick at or before x.';
 
+create function dipwell_internal.written_at(r dipwell.versions, used bigint, ts bigint, t bigint) returns bigint language sql immutable as
+$$ select case when r.origin < 0 and used > 0 then t - (t - ts) % r.every else t end $$;
+comment on function dipwell_internal.written_at is 'The ts of a row that was stepped from ts to t and has used units: t, or the beginning of the window if that begins with a call.';
+
+-- The units of a sliding window are the tokens of the present window, and 2^26 times those of
+-- the window before. Go twins of these three: sliding.go, Rule.slide.
+create function dipwell_internal.counted(r dipwell.versions, used bigint, t bigint, up boolean) returns bigint language sql immutable as
+$$ select case when r.sliding then (used & 67108863) + ((used >> 26) * (1000 - 1000 * (t - r.origin - dipwell_internal.floor_div(t - r.origin, r.every) * r.every) / r.every)
+    + case when up then 999 else 0 end) / 1000 else used end $$;
+comment on function dipwell_internal.counted is 'How many of the units that are used at t count.';
+
+create function dipwell_internal.slide_to(used bigint, most bigint, every bigint) returns bigint language sql immutable as $$
+    select coalesce(min(w.at), 2 * every) from (values (0::bigint, used >> 26, used & 67108863), (every, used & 67108863, 0::bigint)) h (start, prev, cur)
+    cross join lateral (select h.start + ((1000 - least(1000, ((most - h.cur + 1) * 1000 - 1) / nullif(h.prev, 0))) * every + 999) / 1000 as at) w
+    where h.cur <= most and w.at < h.start + every
+$$;
+comment on function dipwell_internal.slide_to is 'The µs from the beginning of a sliding window to the first time, in it or one of the next two, at which at most so many tokens count.';
+
+create function dipwell_internal.slide(r dipwell.versions, used bigint, t bigint, n bigint, verb int, cost bigint, held bigint,
+    out allowed boolean, out never boolean, out granted bigint, out after bigint, out retry bigint) language plpgsql stable as $$
+declare
+    cur  bigint := used & 67108863;
+    need bigint := case verb when 2 then least(cost, 1) else cost end;
+    free bigint := r.cap - dipwell_internal.counted(r, used, t, false);
+begin
+    never := case when verb = 4 then cost > r.max_charge and cost > coalesce(held, 0) and cost > dipwell_internal.most_charge(r) else verb < 4 and need > r.cap end;
+    allowed := not never and (verb >= 4 or need <= free);
+    granted := case when allowed and verb in (0, 2) then least(cost, free) when allowed and verb = 4 then cost else 0 end;
+    after := case verb when 6 then 0 when 5 then used - least(cost, cur) when 4 then used + least(granted, r.max_used - cur) else used + granted end;
+    retry := case when allowed or never then 0
+        else dipwell_internal.floor_div(t - r.origin, r.every) * r.every + r.origin + dipwell_internal.slide_to(used, r.cap - need, r.every) - n end;
+end $$;
+comment on function dipwell_internal.slide is 'Decides one call of a sliding window.';
+
 create function dipwell_internal.wait(r dipwell.versions, units bigint, t bigint, n bigint) returns bigint language plpgsql stable as $$
 begin
-    if r.every > 0 then
-        return case when r.every = 1 then t - n + (units + r.add - 1) / r.add else dipwell_internal.floor_div(t - r.origin, r.every) * r.every + r.origin - n + (units + r.add - 1) / r.add * r.every end;
+    if r.sliding then -- all of them
+        return (dipwell_internal.floor_div(t - r.origin, r.every) + case when units & 67108863 > 0 then 2 else 1 end) * r.every + r.origin - n;
+    elsif r.every > 0 then
+        return case when r.every = 1 or r.origin < 0 then t - n + (units + r.add - 1) / r.add * r.every else dipwell_internal.floor_div(t - r.origin, r.every) * r.every + r.origin - n + (units + r.add - 1) / r.add * r.every end;
     end if;
     return dipwell_internal.calendar_boundary(r, dipwell_internal.tick(r, t) + (units + r.add - 1) / r.add) + r.origin - n;
 end $$;
@@ -144,8 +183,11 @@ create function dipwell_internal.used_at(r dipwell.versions, used bigint, ts big
 begin
     if used = 0 or t = ts then
         return used;
+    elsif r.sliding then
+        return case dipwell_internal.floor_div(greatest(t, ts) - r.origin, r.every) - dipwell_internal.floor_div(ts - r.origin, r.every)
+            when 0 then used when 1 then (used & 67108863) << 26 else 0 end;
     elsif r.every > 0 then
-        return greatest(used - least(case when r.every = 1 then greatest(t - ts, 0) else dipwell_internal.floor_div(greatest(t, ts) - r.origin, r.every) - dipwell_internal.floor_div(ts - r.origin, r.every) end, (r.max_used + r.add - 1) / r.add) * r.add, 0);
+        return greatest(used - least(case when r.every = 1 or r.origin < 0 then greatest(t - ts, 0) / r.every else dipwell_internal.floor_div(greatest(t, ts) - r.origin, r.every) - dipwell_internal.floor_div(ts - r.origin, r.every) end, (r.max_used + r.add - 1) / r.add) * r.add, 0);
     end if;
     return greatest(used - least(dipwell_internal.tick(r, t) - dipwell_internal.tick(r, ts), (r.max_used + r.add - 1) / r.add) * r.add, 0);
 end $$;
@@ -173,19 +215,35 @@ begin
 end $$;
 comment on function dipwell_internal.spread is 'The rule with the origin of a key.';
 
-create function dipwell_internal.convert_used(used bigint, was dipwell.versions, r dipwell.versions, up boolean) returns bigint language plpgsql stable as $$
+create function dipwell_internal.window_at(lim int, number int, limit_name text, key text, n bigint) returns table (since bigint, till bigint) language sql stable as $$
+    select dipwell_internal.calendar_boundary(v, k) + v.origin, dipwell_internal.calendar_boundary(v, k + 1) + v.origin
+    from dipwell.versions r cross join lateral dipwell_internal.spread(r, limit_name, window_at.key) v cross join lateral dipwell_internal.tick(v, n) k
+    where r.limit_id = lim and r.number = window_at.number & 1048575
+$$;
+comment on function dipwell_internal.window_at is 'The window of a key at n, of a limit with a calendar.';
+
+create function dipwell_internal.convert_used(used bigint, was dipwell.versions, r dipwell.versions) returns bigint language plpgsql stable as $$
 begin
-    return case when used = 0 or (r.policy = 'reset') then 0 when (r.policy = 'proportional') and was.cap > 0 then least(dipwell_internal.mul_div(used, r.cap, was.cap, up), r.max_used) else least(dipwell_internal.mul_div(used, r.unit, was.unit, up), r.max_used) end;
+    return case when used = 0 or r.policy = 'reset' then 0
+        when r.policy = 'proportional' and was.cap > 0 then least(dipwell_internal.mul_div(used, r.cap, was.cap, true), r.max_used)
+        else least(dipwell_internal.mul_div(used, r.unit, was.unit, true), r.max_used) end;
 end $$;
 comment on function dipwell_internal.convert_used is 'Units used under one version in units of the next, by the policy of the next.';
 
-create function dipwell_internal.convert_back(units bigint, was dipwell.versions, r dipwell.versions) returns bigint language plpgsql stable as $$
-begin
-    return least(case when units = 0 then 0 else least(dipwell_internal.mul_div(units, r.unit, was.unit, false), r.max_used) end, case when units = 0 or (r.policy = 'reset') then 0 when (r.policy = 'proportional') and was.cap > 0 then least(dipwell_internal.mul_div(units, r.cap, was.cap, false), r.max_used) else least(dipwell_internal.mul_div(units, r.unit, was.unit, false), r.max_used) end);
-end $$;
-comment on function dipwell_internal.convert_back is 'Units that can be given back under one version in units of the next, rounded down.';
+-- Two sliding windows with the same windows keep both numbers apart.
+create function dipwell_internal.convert_row(used bigint, t bigint, was dipwell.versions, r dipwell.versions) returns bigint language sql stable as
+$$ select case when was.sliding and r.sliding and was.every = r.every and was.spread = r.spread and (r.spread or was.origin = r.origin)
+    then (dipwell_internal.convert_used(used >> 26, was, r) << 26) + dipwell_internal.convert_used(used & 67108863, was, r)
+    else dipwell_internal.convert_used(dipwell_internal.counted(was, used, t, true), was, r) end $$;
+comment on function dipwell_internal.convert_row is 'Units used at t under the rule of a key in units of the next version, rounded up.';
 
--- parts is definition.fraction; short, the units that must come back before the call would
+-- The charge does not name a plan.
+create function dipwell_internal.most_charge(r dipwell.versions) returns bigint language sql stable as
+$$ select greatest(r.max_charge, (select max(p.max_charge) from dipwell.limits l join dipwell.plans p on p.limit_id = l.id and p.version = l.version where l.id = r.limit_id),
+    (select v.max_charge from dipwell.limits l join dipwell.versions v on v.limit_id = l.id and v.number = l.version where l.id = r.limit_id)) $$;
+comment on function dipwell_internal.most_charge is 'The largest charge of a key that the rule decides, in tokens: that of the rule, of the limit or of one of its plans.';
+
+-- parts is definition.fraction; max_delay of a charge is what it may cost in any case, in tokens; short, the units that must come back before the call would
 -- be allowed. Verbs: 0 take, 1 check, 2 take_up_to, 3 reserve, 4 charge, 5 refund, 6 reset.
 create function dipwell_internal.step(r dipwell.versions, used bigint, ts bigint, n bigint, verb int, cost bigint, max_delay bigint, parts bigint,
     out allowed boolean, out never boolean, out granted bigint, out before bigint, out after bigint, out t bigint,
@@ -196,11 +254,17 @@ declare
 begin
     t := greatest(n, ts);
     before := dipwell_internal.used_at(r, used, ts, t);
+    t := dipwell_internal.written_at(r, before, ts, t);
     allowed := false;
     never := false;
     granted := 0;
     after := 0;
     short := 0;
+    if r.sliding then
+        delay := 0;
+        select x.* into allowed, never, granted, after, retry from dipwell_internal.slide(r, before, t, n, verb, cost, max_delay) x;
+        return;
+    end if;
     ahead := 0;
     declare
         units bigint;
@@ -214,7 +278,7 @@ begin
             elsif verb = 5 then
                 allowed := true;
                 after := greatest(before - units, 0);
-            elsif cost > r.max_charge then
+            elsif cost > r.max_charge and cost > coalesce(max_delay, 0) and cost > dipwell_internal.most_charge(r) then
                 never := true;
                 after := before;
             else

@@ -1,4 +1,5 @@
--- The audit: what people have changed.
+
+-- == The audit: what people have changed
 
 create function dipwell_internal.audit_id(at bigint, n bigint) returns text language sql immutable as
 $$ select lpad(to_hex(at), 14, '0') || lpad(to_hex(n), 8, '0') $$;
@@ -28,4 +29,5 @@ create view dipwell.top_keys as
     select (x.report ->> 'hour')::timestamptz as hour, x.process, l.list, k.e ->> 'limit' as limit_name, k.e ->> 'key' as key,
         (k.e ->> 'count')::bigint as count, (k.e ->> 'error')::bigint as error
     from dipwell.top_hours x cross join lateral (values ('busiest'), ('refused')) l (list)
-        cross join lateral jsonb_array_elements(x.report -> l.list -> 'keys') k (e);
+        cross join lateral jsonb_array_elements(x.report -> l.list -> 'keys') k (e)
+    where x.process not like 'minute of %';

@@ -1,3 +1,6 @@
+
+-- == From one definition of a limit to the next
+
 -- Conversions of rows and records between the definitions of a limit: its versions,
 -- their plans, and the overrides of keys. Go twins: carry.go, override.go.
 
@@ -10,21 +13,21 @@ create type dipwell_internal.definition as (
 comment on type dipwell_internal.definition is 'The definition that decides a call. Go twin: Definition.';
 
 create function dipwell_internal.same_rule(a dipwell.versions, b dipwell.versions) returns boolean language sql immutable as
-$$ select (a.unit, a.every, a.add, a.cap, a.origin, a.burst, a.debt, a.most, a.max_charge, a.max_used, a.leaky, a.spread, a.months, a.days, a.clock, a.zone)
-    = (b.unit, b.every, b.add, b.cap, b.origin, b.burst, b.debt, b.most, b.max_charge, b.max_used, b.leaky, b.spread, b.months, b.days, b.clock, b.zone) $$;
+$$ select (a.unit, a.every, a.add, a.cap, a.origin, a.burst, a.debt, a.most, a.max_charge, a.max_used, a.leaky, a.spread, a.sliding, a.months, a.days, a.clock, a.zone)
+    = (b.unit, b.every, b.add, b.cap, b.origin, b.burst, b.debt, b.most, b.max_charge, b.max_used, b.leaky, b.spread, b.sliding, b.months, b.days, b.clock, b.zone) $$;
 comment on function dipwell_internal.same_rule is 'Whether nothing is converted between two rules.';
 
 create function dipwell_internal.version_of(number int) returns int language sql immutable as
 $$ select number & 1048575 $$;
 comment on function dipwell_internal.version_of is 'The version of a number that is not an override''s.';
 
+create function dipwell_internal.row_number(r dipwell.versions) returns int language sql immutable as
+$$ select case when r.sliding and r.number > 0 then r.number & 1048575 else r.number end $$;
+comment on function dipwell_internal.row_number is 'buckets.version of a row that a rule has decided. Plans of a sliding window count in the same way, so its rows stay under the limit.';
+
 create function dipwell_internal.override_number(id int) returns int language sql immutable as
 $$ select (id::bigint - 2147483648)::int $$;
 comment on function dipwell_internal.override_number is 'buckets.version of the rows that an override decides.';
-
-create function dipwell_internal.decides(o dipwell.key_overrides, t bigint) returns boolean language sql immutable as
-$$ select o.id is not null and (o.until is null or t < o.until) $$;
-comment on function dipwell_internal.decides is 'Whether an override decides calls at t. False for null.';
 
 create function dipwell_internal.variant(base dipwell.versions, number int, unit bigint, add bigint, cap bigint, debt bigint, max_charge bigint, max_used bigint)
 returns dipwell.versions language plpgsql immutable as $$
@@ -41,6 +44,16 @@ begin
     return base;
 end $$;
 comment on function dipwell_internal.variant is 'The rule of a plan or an override, for the version base.';
+
+create function dipwell_internal.overridden_variant(base dipwell.versions, number int, o dipwell.key_overrides) returns dipwell.versions language plpgsql immutable as $$
+begin
+    base := dipwell_internal.variant(base, number, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used);
+    if o.every is not null then
+        select o.every, o.origin, o.days, o.clock, o.zone, false into base.every, base.origin, base.days, base.clock, base.zone, base.spread;
+    end if;
+    return base;
+end $$;
+comment on function dipwell_internal.overridden_variant is 'The rule of an override, for the version base.';
 
 create function dipwell_internal.base_definition(l dipwell.limits) returns dipwell_internal.definition language plpgsql stable as $$
 declare
@@ -125,27 +138,39 @@ begin
 end $$;
 comment on function dipwell_internal.named_override is 'Which of the overrides of a key rows with a number are under, or null.';
 
+create function dipwell_internal.automatic(o dipwell.key_overrides) returns boolean language sql immutable as
+$$ select o.until is not null and num_nonnulls(o.plan, o.rate, o.per, o.burst) = 0 $$;
+comment on function dipwell_internal.automatic is 'Whether an override is a block that a refusal began. False for null.';
+
 create function dipwell_internal.compile_override(l dipwell.limits, o dipwell.key_overrides, base dipwell.versions) returns dipwell.key_overrides language plpgsql stable as $$
 declare
     r dipwell.versions;
     p dipwell.plans;
     u dipwell.key_overrides := dipwell_internal.under_of(o);
-    below record; -- the plan that the override lies over
+    start text := coalesce(o.start, u.start);
+    below record; -- the plan that the override gives or lies over
 begin
+    o.every := null; -- the windows of the limit
     if o.plan is not null then
+        u := null;
         select * into p from dipwell.plans x where x.limit_id = o.limit_id and x.name = o.plan and x.version = base.number;
         if not found then
             perform dipwell_internal.unknown_plan(l, o.plan, 'plan');
         end if;
         select p.mode, base.number, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used into o.mode, o.version, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used;
-    else
+    end if;
+    if o.plan is null or start is not null then
         if base.number <> l.version then
             l := dipwell_internal.limit_of(base.settings::jsonb);
         end if;
-        select q.rate, q.per, q.burst, q.max_debt, q.mode into below from dipwell_internal.plans_of(l.plans) q where q.name = u.plan;
+        select q.rate, q.per, q.burst, q.max_debt, q.mode into below from dipwell_internal.plans_of(l.plans) q where q.name = coalesce(o.plan, u.plan);
+        l.start := coalesce(start, l.start);
         r := dipwell_internal.compile_variant(l, base, 'override', coalesce(o.rate, u.rate, below.rate), dipwell_internal.parse_per(coalesce(o.per, u.per, below.per)),
             coalesce(o.burst, u.burst, below.burst), below.max_debt);
-        select below.mode, base.number, r.unit, r.add, r.cap, r.debt, r.max_charge, r.max_used into o.mode, o.version, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used;
+        select case when dipwell_internal.automatic(o) then 'blocked' else below.mode end, base.number, r.unit, r.add, r.cap, r.debt, r.max_charge, r.max_used into o.mode, o.version, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used;
+        if start is not null then
+            select r.every, r.origin, r.days, r.clock, r.zone into o.every, o.origin, o.days, o.clock, o.zone;
+        end if;
     end if;
     return o;
 end $$;
@@ -157,7 +182,7 @@ begin
         begin
             o := dipwell_internal.compile_override(l, o, base);
         exception when invalid_parameter_value or undefined_object then
-            select null, base.number, base.unit, base.add, base.cap, base.debt, base.max_charge, base.max_used into o.mode, o.version, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used;
+            select case when dipwell_internal.automatic(o) then 'blocked' end, base.number, base.unit, base.add, base.cap, base.debt, base.max_charge, base.max_used, null into o.mode, o.version, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used, o.every;
         end;
     end if;
     return o;
@@ -191,7 +216,7 @@ declare
     d dipwell_internal.definition := dipwell_internal.base_definition(l);
 begin
     o := dipwell_internal.renewed(l, o);
-    d.rule := dipwell_internal.variant(d.rule, dipwell_internal.override_number(o.id), o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used);
+    d.rule := dipwell_internal.overridden_variant(d.rule, dipwell_internal.override_number(o.id), o);
     d.mode := coalesce(o.mode, l.mode);
     d.plan := o.plan;
     return d;
@@ -211,14 +236,14 @@ begin
     end if;
     return t;
 end $$;
-comment on function dipwell_internal.instant is 'When a call at t is decided: not before the present version began, if the row is of an older one.';
+comment on function dipwell_internal.instant is 'To when a call at t steps a row: not before the present version began, if the row is of an older one.';
 
-create function dipwell_internal.own_definition(l dipwell.limits, o dipwell.key_overrides, number int, t bigint) returns dipwell_internal.definition language plpgsql stable as $$
+create function dipwell_internal.own_definition(l dipwell.limits, o dipwell.key_overrides, number int, n bigint) returns dipwell_internal.definition language plpgsql stable as $$
 declare
     d dipwell_internal.definition;
 begin
     if number < 0 then
-        o := dipwell_internal.live_override(dipwell_internal.named_override(o, number), dipwell_internal.instant(l, o, number, t));
+        o := dipwell_internal.live_override(dipwell_internal.named_override(o, number), n);
     end if;
     if number < 0 and o.id is not null then
         return dipwell_internal.override_definition(l, o);
@@ -232,7 +257,7 @@ begin
     end if;
     return dipwell_internal.base_definition(l);
 end $$;
-comment on function dipwell_internal.own_definition is 'The definition that a row with a number is under at t, at the present version.';
+comment on function dipwell_internal.own_definition is 'The definition that a row with a number is under at n, at the present version.';
 
 create function dipwell_internal.rule_at(l dipwell.limits, o dipwell.key_overrides, v int, plan text, over boolean) returns dipwell.versions language plpgsql stable as $$
 declare
@@ -242,7 +267,7 @@ begin
     select * into base from dipwell.versions x where x.limit_id = l.id and x.number = v;
     if over then
         o := dipwell_internal.override_at(l, o, base);
-        return dipwell_internal.variant(base, base.number, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used);
+        return dipwell_internal.overridden_variant(base, base.number, o);
     elsif plan is not null then
         select * into p from dipwell.plans x where x.limit_id = l.id and x.name = plan and x.version = v;
         return case when found then dipwell_internal.variant(base, p.number, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used) end;
@@ -260,91 +285,67 @@ declare
     plan     text;
     over     boolean := number < 0;
     to_plan  text;
-    to_over  boolean := coalesce(target, 0) < 0;
-    later    dipwell.versions;
+    to_over  boolean := target < 0;
     into_    dipwell.versions;
-    ends     boolean;
-    -- The next conversion.
+    t        bigint := dipwell_internal.instant(l, o, number, greatest(n, ts));
+    e        record;
     new_plan text;
     new_over boolean;
-    policy   text;
-    since    bigint;
 begin
     known := false;
-    n := dipwell_internal.instant(l, o, number, greatest(n, ts));
     if over then
         o := dipwell_internal.named_override(o, number);
-        if o.id is null then
-            return next;
-            return;
-        end if;
         v := o.version;
     else
         o := dipwell_internal.live_override(o, n);
-        v := dipwell_internal.version_of(number);
+        v := (select x.number from dipwell.versions x where x.limit_id = l.id and x.number = dipwell_internal.version_of(walk.number));
         if number > 1048575 then
             select p.name into plan from dipwell.plans p where p.limit_id = l.id and p.number = walk.number;
+            v := case when found then v end;
         end if;
-        if number > 1048575 and plan is null or not exists (select from dipwell.versions x where x.limit_id = l.id and x.number = v) then
-            return next;
-            return;
-        end if;
+    end if;
+    if v is null then
+        return next;
+        return;
     end if;
     if target > 1048575 then
         select p.name into to_plan from dipwell.plans p where p.limit_id = l.id and p.number = target;
     end if;
     known := true;
     was := dipwell_internal.rule_at(l, o, v, plan, over);
-    if not over and plan is null and coalesce(target, l.version) = l.version then -- most rows: one query for all versions
-        for later in select * from dipwell.versions x where x.limit_id = l.id and x.number > v and x.number <= l.version order by x.number loop
-            if not dipwell_internal.same_rule(was, later) then
-                ts := greatest(ts, later.since);
-                r := later;
-                at := ts;
-                return next;
-            end if;
-            was := later;
-        end loop;
-    else loop
-        ends := over and o.until <= n;
-        select * into later from dipwell.versions x where x.limit_id = l.id and x.number > v and x.number <= l.version order by x.number limit 1;
-        if ends and (later.number is null or o.until <= later.since) then -- the override ends
-            new_plan := null;
-            new_over := o.under is not null;
-            policy := 'keep';
-            since := o.until;
+    -- The override ends before a version that begins at the same time. x is null for these
+    -- two.
+    for e in select x, x.since as at, x.policy, 1 as kind from dipwell.versions x where x.limit_id = l.id and x.number > v and x.number <= l.version
+        union all select null, o.until, 'keep', 0 where over and o.until <= n
+        union all select null, null, 'keep', 2 where target is not null
+        order by at, kind, 1 loop
+        new_plan := case e.kind when 1 then plan when 2 then to_plan end;
+        new_over := case e.kind when 0 then o.under is not null when 1 then over else to_over end;
+        if e.kind = 0 then
             o := dipwell_internal.under_of(o);
-        elsif later.number is not null then
-            v := later.number;
-            new_plan := plan;
-            new_over := over;
-            policy := later.policy;
-            since := later.since;
-        elsif target is not null and (over <> to_over or plan is distinct from to_plan) then
-            new_plan := to_plan;
-            new_over := to_over;
-            policy := 'keep';
-            since := n;
-        else
-            exit;
+        elsif e.kind = 1 then
+            v := (e.x).number;
         end if;
-        into_ := dipwell_internal.rule_at(l, o, v, new_plan, new_over);
+        into_ := e.x;
+        if e.kind <> 1 or new_over or new_plan is not null then
+            into_ := dipwell_internal.rule_at(l, o, v, new_plan, new_over);
+        end if;
         if into_.number is null then -- the version has no such plan
             new_plan := null;
-            policy := 'keep';
+            e.policy := 'keep';
             into_ := dipwell_internal.rule_at(l, o, v, null, new_over);
         end if;
         if not dipwell_internal.same_rule(was, into_) then
-            ts := greatest(ts, since);
+            ts := greatest(ts, coalesce(e.at, t));
             r := into_;
-            r.policy := policy;
+            r.policy := e.policy;
             at := ts;
             return next;
         end if;
         was := into_;
         plan := new_plan;
         over := new_over;
-    end loop; end if;
+    end loop;
     if at is null then -- no conversion
         r := null;
         return next;
@@ -352,12 +353,20 @@ begin
 end $$;
 comment on function dipwell_internal.walk is 'The conversions of a row up to the present version and the definition target: two rules and the time of each.';
 
+create function dipwell_internal.carried_at(was dipwell.versions, r dipwell.versions, used bigint, ts bigint, at bigint) returns bigint language plpgsql immutable as $$
+begin
+    return case when r.origin < 0 and was.every = r.every then dipwell_internal.written_at(was, used, ts, at) else at end;
+end $$;
+comment on function dipwell_internal.carried_at is 'The ts of a row of which so many units are used when it is converted at a time. A window that began with a call goes on.';
+
 -- It steps the row under each definition up to its end. A row of a definition that is gone
--- becomes full. The row must not be of a later version than l.
+-- becomes full. The row must not be of a later version than l, and has no records: see
+-- brought.
 create function dipwell_internal.carry(l dipwell.limits, o dipwell.key_overrides, key text, number int, target int, n bigint,
-    inout used bigint, inout ts bigint, inout lows bigint[] default null) language plpgsql stable as $$
+    inout used bigint, inout ts bigint) language plpgsql stable as $$
 declare
-    w record;
+    w   record;
+    was dipwell.versions; -- for the key
 begin
     if number = target and (number >= 0 or o.version = l.version) then
         return;
@@ -365,53 +374,16 @@ begin
     for w in select * from dipwell_internal.walk(l, o, number, ts, n, target) loop
         if not w.known then
             used := 0;
-            lows := null;
             return;
         end if;
         continue when w.r is null;
-        used := dipwell_internal.used_at(dipwell_internal.spread(w.was, l.name, key), used, ts, w.at);
-        if lows is not null and (w.r).policy = 'proportional' then -- otherwise the next write does it
-            lows := dipwell_internal.lows_limit(lows, cardinality(lows) - 1, used);
-        end if;
-        used := dipwell_internal.convert_used(used, w.was, w.r, true);
-        ts := w.at;
-        if lows is not null then
-            for i in 6..cardinality(lows) by 2 loop
-                lows[i] := case when used < (w.r).max_used then dipwell_internal.convert_back(lows[i], w.was, w.r) else 0 end; -- otherwise it may have been clipped
-            end loop;
-            lows := dipwell_internal.lows_rise(lows);
-        end if;
+        was := dipwell_internal.spread(w.was, l.name, key);
+        used := dipwell_internal.used_at(was, used, ts, w.at);
+        ts := dipwell_internal.carried_at(was, w.r, used, ts, w.at);
+        used := dipwell_internal.convert_row(used, w.at, was, w.r);
     end loop;
 end $$;
-comment on function dipwell_internal.carry is 'Converts a row, and its lows, to the present version and the definition target.';
-
-create function dipwell_internal.carry_units(l dipwell.limits, o dipwell.key_overrides, units bigint, number int, target int, n bigint) returns bigint language plpgsql stable as $$
-declare
-    w record;
-begin
-    if number = target and (number >= 0 or o.version = l.version) then
-        return units;
-    end if;
-    for w in select * from dipwell_internal.walk(l, o, number, -9007199254740991, n, target) loop
-        if not w.known then
-            return 0;
-        end if;
-        continue when w.r is null;
-        units := dipwell_internal.convert_back(units, w.was, w.r);
-    end loop;
-    return units;
-end $$;
-comment on function dipwell_internal.carry_units is 'Converts the units of a record to the definition target, rounded down.';
-
-create function dipwell_internal.carry_records(l dipwell.limits, o dipwell.key_overrides, of_key text, target int, n bigint) returns void
-language plpgsql volatile as $$
-begin
-    update dipwell.reservations x set version = target,
-            units = dipwell_internal.carry_units(l, o, x.units, x.version, target, n),
-            slack = case when x.slack is not null then dipwell_internal.carry_units(l, o, x.slack, x.version, target, n) end
-        where x.limit_id = l.id and x.key = of_key and x.version <> target;
-end $$;
-comment on function dipwell_internal.carry_records is 'Converts the reservations of a key to the definition target.';
+comment on function dipwell_internal.carry is 'Converts a row to the present version and the definition target.';
 
 create function dipwell_internal.override_of(lim int, of_key text) returns dipwell.key_overrides language plpgsql stable as $$
 declare
@@ -421,16 +393,6 @@ begin
     return o;
 end $$;
 comment on function dipwell_internal.override_of is 'The override of a key, or null.';
-
--- A version of a limit is kept while holds refer to it, but an override is not. So what
--- holds took under an override is converted with the row.
-create function dipwell_internal.carry_holds(l dipwell.limits, o dipwell.key_overrides, of_key text, target int, n bigint) returns void
-language plpgsql volatile as $$
-begin
-    update dipwell.hold_parts x set version = target, units = dipwell_internal.carry_units(l, o, x.units, x.version, target, n)
-        where x.limit_id = l.id and x.key = of_key and x.live and x.number > 0 and x.version <> target;
-end $$;
-comment on function dipwell_internal.carry_holds is 'Converts what live holds took from a key to the definition target, when the override o ends or is renewed.';
 
 -- With the rights of the owner: a service may decide under overrides, and not change them.
 create function dipwell_internal.keep_override(lim int, of_key text, number int, n bigint) returns void
@@ -449,20 +411,18 @@ begin
     if live.id is null then
         delete from dipwell.key_overrides x where x.limit_id = lim and x.key = of_key;
     elsif live.id <> o.id then
-        update dipwell.key_overrides x set (plan, rate, per, burst, until, note, id, version, mode, unit, add, cap, debt, max_charge, max_used, under)
-            = (live.plan, live.rate, live.per, live.burst, live.until, live.note, live.id, live.version, live.mode, live.unit, live.add, live.cap, live.debt, live.max_charge, live.max_used, live.under)
+        update dipwell.key_overrides x set (plan, rate, per, burst, start, until, note, id, version, mode, unit, add, cap, debt, max_charge, max_used, every, origin, days, clock, zone, under)
+            = (live.plan, live.rate, live.per, live.burst, live.start, live.until, live.note, live.id, live.version, live.mode, live.unit, live.add, live.cap, live.debt, live.max_charge, live.max_used, live.every, live.origin, live.days, live.clock, live.zone, live.under)
             where x.limit_id = lim and x.key = of_key;
     end if;
 end $$;
 comment on function dipwell_internal.keep_override is 'Deletes the override of a key that has ended, and compiles the one that is left for version number.';
 
-create function dipwell_internal.store_override(l dipwell.limits, was dipwell.key_overrides, o dipwell.key_overrides, target int, n bigint) returns void language plpgsql volatile as $$
+create function dipwell_internal.store_override(was dipwell.key_overrides, o dipwell.key_overrides, n bigint) returns void language plpgsql volatile as $$
 begin
-    if was.id is null or was.id = o.id then
-        return;
+    if was.id <> o.id or o.id is null and was.id is not null then
+        perform dipwell_internal.keep_override(was.limit_id, was.key, o.version, n);
     end if;
-    perform dipwell_internal.carry_holds(l, was, was.key, target, n);
-    perform dipwell_internal.keep_override(was.limit_id, was.key, o.version, n);
 end $$;
 comment on function dipwell_internal.store_override is 'Stores the override of a key after a call: renewed, or deleted if it is null.';
 

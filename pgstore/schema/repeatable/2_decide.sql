@@ -1,3 +1,6 @@
+
+-- == Decisions about several keys at one instant
+
 -- Decisions about several keys at one instant, all or nothing. Go twins: Op.Step,
 -- Group.Decide.
 
@@ -38,12 +41,12 @@ declare
     ts_  bigint := ts;
     held bigint;
     moves boolean;
-    t    bigint := greatest(n, ts);
-    live dipwell.key_overrides := dipwell_internal.live_override(o, dipwell_internal.instant(l, o, version, t));
+    t    bigint;
+    live dipwell.key_overrides := dipwell_internal.live_override(o, n);
     over boolean := live.id is not null;
 begin
     if over or o.id is not null or version <> (d.rule).number or d.mode in ('unlimited', 'blocked') then
-        own := dipwell_internal.own_definition(l, o, version, t);
+        own := dipwell_internal.own_definition(l, o, version, n);
         if over then
             d := dipwell_internal.override_definition(l, live);
             a.override := dipwell_internal.renewed(l, live);
@@ -70,7 +73,9 @@ begin
     a.never := s.never;
     a.retry := s.retry;
     if verb = 3 and max_delay is not null and not s.allowed and not s.never then
-        a.retry := dipwell_internal.retry_bounded(l, asked, o, key, used, ts, version, n, cost, floor, max_delay, a.retry);
+        a.retry := dipwell_internal.retry_bounded(l, asked, o, key, used, ts, version, n, cost, floor, max_delay, a.retry, r.origin < 0);
+        a.never := a.retry is null;
+        a.retry := coalesce(a.retry, 0);
     end if;
     if live.until is not null and not s.allowed and verb <> 4 then
         -- What is allowed after the end of the override is not computed.
@@ -96,14 +101,22 @@ begin
         a.granted := s.granted;
         held := s.after;
     end if;
-    a.remaining := case d.mode when 'unlimited' then 9007199254740991 else greatest(r.cap - held, 0) / r.unit end;
+    a.remaining := case d.mode when 'unlimited' then 9007199254740991 else greatest(r.cap - dipwell_internal.counted(r, held, s.t, false), 0) / r.unit end;
     a.reset := case held when 0 then 0 else dipwell_internal.wait(r, held, s.t, n) end;
     a.used := held;
     a.ts := s.t;
     -- A refusal moves the row to a definition under which more tokens come back.
-    moves := not s.allowed and not s.never and verb < 4 and s.before > 0 and coalesce((own.rule).number <> (d.rule).number, false);
+    moves := not s.allowed and not s.never and verb < 4 and s.before > 0 and not r.sliding and coalesce((own.rule).number <> (d.rule).number, false);
     a.bound := moves and (d.rule).add::numeric * (own.rule).unit <= (own.rule).add::numeric * (d.rule).unit;
     a.write := not dry and (not a.shadow and s.after <> s.before or moves and not a.bound and verb <> 1 and cost > 0);
+    if moves and not a.bound and cost = 0 then -- the row stays, and refills under its own definition
+        select c.used, c.ts into used_, ts_ from dipwell_internal.carry(l, o, key, version, (own.rule).number, n, used, ts) c;
+        own.rule := dipwell_internal.spread(own.rule, l.name, key);
+        t := greatest(n, ts_);
+        used_ := dipwell_internal.used_at(own.rule, used_, ts_, t);
+        a.retry := least(dipwell_internal.wait(own.rule, used_ - dipwell_internal.in_units(low.cap + case when r.leaky and verb <> 2 then r.debt else 0 end, r.unit, (own.rule).unit),
+            dipwell_internal.written_at(own.rule, used_, ts_, t), n), live.until - n);
+    end if;
     a.before := s.before;
     a.clipped := verb = 4 and s.allowed and s.after < s.before + (cost * r.unit);
     a.rule := r;
@@ -133,6 +146,7 @@ begin
     select * into c from dipwell_internal.carry(l, o, key, version, r.number, n, used, ts);
     a.ts := greatest(n, c.ts);
     a.used := dipwell_internal.used_at(r, c.used, c.ts, a.ts);
+    a.ts := dipwell_internal.written_at(r, a.used, c.ts, a.ts);
     a.before := a.used;
     a.rule := d.rule;
     a.plan := d.plan;
@@ -159,12 +173,12 @@ begin
         return a;
     end if;
     a.allowed := false;
-    a.remaining := greatest(r.cap - a.used, 0) / r.unit;
+    a.remaining := greatest(r.cap - dipwell_internal.counted(r, a.used, a.ts, false), 0) / r.unit;
     a.reset := case a.used when 0 then 0 else dipwell_internal.wait(r, a.used, a.ts, n) end;
     a.never := true;
     if (a.override).until is not null then
         -- If the call is refused once more at the end, and only then moves the row, retry is that end.
-        later := dipwell_internal.answer_one(l, asked, o, key, used, ts, version, (a.override).until, verb, cost, floor, max_delay, false);
+        later := dipwell_internal.answer_one(l, asked, o, key, used, ts, version, (a.override).until, case verb when 1 then 0 else verb end, cost, floor, max_delay, false);
         a.never := later.never and not later.allowed;
         a.bound := later.bound or later.write and later.granted = 0;
         a.retry := case when a.never then 0 when later.allowed or later.write then (a.override).until - n else (a.override).until - n + later.retry end;
@@ -174,23 +188,26 @@ end $$;
 comment on function dipwell_internal.answer_by_mode is 'Answers a call that an unlimited or blocked plan decides.';
 
 create function dipwell_internal.retry_bounded(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text,
-    used bigint, ts bigint, version int, n bigint, cost bigint, floor bigint, max_delay bigint, retry bigint) returns bigint language plpgsql stable as $$
+    used bigint, ts bigint, version int, n bigint, cost bigint, floor bigint, max_delay bigint, retry bigint, first_call boolean) returns bigint language plpgsql stable as $$
 declare
     late bigint;
 begin
     for round in 1..16 loop
         late := (dipwell_internal.answer_one(l, asked, o, key, used, ts, version, n + retry, 3, cost, floor, null, false)).delay - max_delay;
         exit when late <= 0;
+        if round > 1 and first_call then
+            return null;
+        end if;
         retry := retry + late;
     end loop;
     return retry;
 end $$;
-comment on function dipwell_internal.retry_bounded is 'The retry of a reservation, moved to when its delay is at most max_delay.';
+comment on function dipwell_internal.retry_bounded is 'The retry of a reservation, moved to when its delay is at most max_delay; null if waiting does not make it so: of windows that begin with a call.';
 
 create function dipwell_internal.retry_of_holds(l dipwell.limits, o dipwell.key_overrides, asked dipwell_internal.definition, of_key text,
-    a dipwell_internal.answer, need bigint, n bigint, t bigint, out never boolean, out retry bigint) language plpgsql stable as $$
+    a dipwell_internal.answer, need bigint, n bigint, out never boolean, out retry bigint) language plpgsql stable as $$
 declare
-    live dipwell.key_overrides := dipwell_internal.live_override(o, t);
+    live dipwell.key_overrides := dipwell_internal.live_override(o, n);
     mode text := case when live.id is not null then live.mode else asked.mode end;
     later bigint;
 begin
@@ -208,6 +225,12 @@ begin
     retry := coalesce(retry, 0);
 end $$;
 comment on function dipwell_internal.retry_of_holds is 'When a refused call of a concurrency limit will be allowed, in µs from n, because holds or the override end.';
+
+create function dipwell_internal.ran_out(verb int, cost bigint, max_delay bigint, a dipwell_internal.answer) returns boolean language sql immutable as $$
+    select not a.allowed and not a.never and verb in (0, 2, 3) and cost > 0 and max_delay is null and (a.override).until is null
+        and a.used > (a.rule).cap + case when (a.rule).leaky and verb <> 2 then (a.rule).debt else 0 end - cost * (a.rule).unit -- without the floor
+$$;
+comment on function dipwell_internal.ran_out is 'Whether an answer of a limit with a block begins one. max_delay is that of a wait, whose attempts begin none.';
 
 -- The first pass only reads, and is the last one if nothing has to be written. The second
 -- pass locks the rows in the order of their keys, so that two groups cannot deadlock.
@@ -241,11 +264,13 @@ declare
     sorted  int[] := array[1];
     verdict boolean;
     changes boolean;
-    moves   boolean; -- a refusal moves a row
+    moves   boolean; -- a refusal moves a row, or begins a block
     due     bigint;
     parts   int; -- of the reservation
     least_  bigint;  -- granted by a call of take_up_to of several limits
     ended   boolean; -- holds have expired
+    torn    boolean; -- a row was read again, and had changed: the others are older
+    late    boolean[]; -- records have ended or a version has, so that the row has to be brought up to now; true: a hold has expired
     locks   boolean := false;
     rounds  int := 0;
     x       record;
@@ -271,7 +296,7 @@ begin
                 bs[i] := (0, -9007199254740991, null, null, null, null, 0, null)::dipwell.buckets;
                 n := coalesce(born, at, dipwell_internal.now_us());
                 insert into dipwell.buckets (used, ts, limit_id, version, key)
-                    values (coalesce(answers[i].used, 0), n, limit_ids[i], coalesce((answers[i].rule).number, ((ds[i]).rule).number), keys[i])
+                    values (coalesce(answers[i].used, 0), n, limit_ids[i], dipwell_internal.row_number(coalesce(answers[i].rule, (ds[i]).rule)), keys[i])
                     on conflict do nothing;
                 fresh[i] := found;
                 born := case when found then n else born end;
@@ -306,37 +331,44 @@ begin
         due := 0;
         parts := 0;
         ended := false;
+        torn := false;
+        late := '{}';
         answers := null;
         for i in 1..k loop
             now_os[i] := os[i];
             b := bs[i];
-            if b.version is not null and b.due <= n then
+            if b.due <= n or b.low > 0 and (case when b.version < 0 then (os[i]).version < (ls[i]).version or (os[i]).until <= n
+                    else dipwell_internal.version_of(b.version) < (ls[i]).version end) then
                 -- Whoever calls first after holds have expired gives them back. A check
                 -- sees the same, and writes nothing.
-                if locks and dipwell_internal.expire_holds(limit_ids[i], keys[i], n) > 0 then
-                    select y.used, y.ts, y.limit_id, y.version, y.key, null, coalesce(y.low, 0), y.due into b from dipwell.buckets y
-                        where y.limit_id = limit_ids[i] and y.key = keys[i];
-                    os[i] := case when b.version < 0 then dipwell_internal.override_of(limit_ids[i], keys[i]) end;
-                    now_os[i] := os[i];
+                select dipwell_internal.brought(ls[i], os[i], y, n) as k, (y.used, y.ts) = (b.used, b.ts) as same into x from dipwell.buckets y
+                    where y.limit_id = limit_ids[i] and y.key = keys[i] and y.version = b.version;
+                ended := ended or coalesce((x.k).ended, true); -- null: it was changed meanwhile
+                torn := torn or k > 1 and x.same is not true and not locks;
+                if (x.k).version is not null then
+                    late[i] := (x.k).ended;
+                    if (x.k).version < 0 and (x.k).version <> b.version then
+                        now_os[i] := dipwell_internal.renewed(ls[i], os[i]);
+                    end if;
+                    select (x.k).used, (x.k).ts, (x.k).version, coalesce((x.k).lows[cardinality((x.k).lows)], 0) into b.used, b.ts, b.version, b.low;
+                    bs[i] := b;
                 end if;
-                x := dipwell_internal.after_expiry(ls[i], os[i], keys[i], n, b.used, b.ts, b.version);
-                ended := ended or x.ended;
-                if x.version < 0 and x.version <> b.version then
-                    now_os[i] := dipwell_internal.renewed(ls[i], os[i]);
-                end if;
-                select x.used, x.ts, x.version into b.used, b.ts, b.version;
-                bs[i] := b;
             end if;
             a := dipwell_internal.answer_one(ls[i], ds[i], now_os[i], keys[i], b.used, b.ts, coalesce(b.version, ((ds[i]).rule).number), n, verbs[i], costs[i], floors[i], max_delays[i], false);
             answers[i] := a;
             verdict := verdict and a.allowed;
-            moves := moves or a.write and a.granted = 0 and verbs[i] < 4;
+            moves := moves or a.write and a.granted = 0 and verbs[i] < 4
+                or (ls[i]).block_us is not null and dipwell_internal.ran_out(verbs[i], costs[i], max_delays[i], a);
             changes := changes or a.write or verbs[i] = 6 or a.clipped and b.low > 0;
             if a.granted > 0 and not a.free and verbs[i] <> 4 then
                 due := greatest(due, a.delay);
                 parts := parts + 1;
             end if;
         end loop;
+        if torn and rounds < 16 then
+            locks := verbs[1] <> 1;
+            continue;
+        end if;
         if verdict and k > 1 and verbs[1] = 2 then -- a limit and its parents take the same
             select min(y.granted) into least_ from unnest(answers) y where not y.shadow;
             changes := false;
@@ -364,33 +396,35 @@ begin
             a.delay := 0; -- nothing is due, whichever verb set it
         end if;
         if verdict and verbs[i] = 6 then
+            if dipwell_internal.automatic(os[i]) then
+                perform dipwell_internal.set_block(limit_ids[i], keys[i], n, false);
+                os[i] := dipwell_internal.override_of(limit_ids[i], keys[i]);
+                a := dipwell_internal.answer_one(ls[i], ds[i], os[i], keys[i], 0, n, coalesce(dipwell_internal.override_number((os[i]).id), ((ds[i]).rule).number), n, 6, 0, null, null, false);
+            end if;
             if (a.override).id is null then
                 delete from dipwell.buckets y where y.limit_id = limit_ids[i] and y.key = keys[i];
             else -- an overridden key has a row
                 update dipwell.buckets y set used = 0, ts = a.ts, version = (a.rule).number, lows = null, low = null, due = null
                     where y.limit_id = limit_ids[i] and y.key = keys[i];
             end if;
-            perform dipwell_internal.store_override(ls[i], os[i], a.override, (a.rule).number, n);
+            perform dipwell_internal.store_override(os[i], a.override, n);
             -- Parts for other keys stay until they are due. Without this part nobody can
             -- cancel them.
-            delete from dipwell.reservations y where y.limit_id = limit_ids[i] and y.key = keys[i];
-            update dipwell.hold_parts y set live = false, reset = y.expires > n, due = case y.parts when 1 then least(n, y.expires) else y.expires end + dipwell_internal.hold_stays(y.ttl)
-                where y.limit_id = limit_ids[i] and y.key = keys[i] and y.live;
+            perform dipwell_internal.end_parts(limit_ids[i], keys[i], n, n);
         elsif a.write and (verdict or a.granted = 0 and verbs[i] < 4) or verdict and (a.clipped and b.low > 0 or a.granted > 0 and not a.free and verbs[i] <> 4 and due > 0) then
             list := null;
+            if late[i] is not null then
+                perform dipwell_internal.bring(limit_ids[i], keys[i], n);
+            end if;
             if b.low > 0 then
-                d := dipwell_internal.own_definition(ls[i], os[i], b.version, greatest(n, b.ts));
-                select c.used, c.ts, c.lows into x from dipwell.buckets y
-                    cross join lateral dipwell_internal.carry(ls[i], os[i], y.key, y.version, (d.rule).number, n, y.used, y.ts, dipwell_internal.lows_of(y.lows, y.low)) c
-                    where y.limit_id = limit_ids[i] and y.key = keys[i];
-                list := dipwell_internal.resolve_records(ls[i], os[i], keys[i], (d.rule).number, case when x.used > 0 then x.lows end, n);
-                if list is not null and (d.rule).number <> (a.rule).number then
-                    list := (dipwell_internal.carry(ls[i], a.override, keys[i], (d.rule).number, (a.rule).number, n, x.used, x.ts, list)).lows;
+                list := (select dipwell_internal.lows_of(y.lows, y.low) from dipwell.buckets y where y.limit_id = limit_ids[i] and y.key = keys[i]);
+                if b.version <> (a.rule).number then
+                    d := dipwell_internal.own_definition(ls[i], now_os[i], b.version, n);
+                    list := dipwell_internal.lows_convert(list, d.rule, a.rule, a.before);
+                    update dipwell.reservations y set slack = dipwell_internal.in_units(y.slack, (d.rule).unit, (a.rule).unit)
+                        where y.limit_id = limit_ids[i] and y.key = keys[i] and y.slack is not null and y.mark = list[1];
                 end if;
-                if list is not null then
-                    list := dipwell_internal.touch(list, a);
-                end if;
-                perform dipwell_internal.carry_records(ls[i], coalesce(a.override, os[i]), keys[i], (a.rule).number, n);
+                list := dipwell_internal.touch(list, a);
             end if;
             if a.granted > 0 and not a.free and verbs[i] <> 4 and due > 0 then
                 list := dipwell_internal.lows_room(limit_ids[i], keys[i], list, ('x' || right(replace(reservation::text, '-', ''), 12))::bit(48)::bigint, n);
@@ -398,31 +432,44 @@ begin
                     perform dipwell_internal.wrong(format('key: has 4096 reservations of limit %s that wait, the most of a key; cancel some', (ls[i]).name))
                         from (select from dipwell.reservations y where y.limit_id = limit_ids[i] and y.key = keys[i] and y.slack is not null limit 4096) z having count(*) = 4096;
                 end if;
-                insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts)
-                    values (reservation, limit_ids[i], keys[i], a.granted * (a.rule).unit, (a.rule).number, n + due, n + a.delay, list[2], list[1],
+                insert into dipwell.reservations (id, limit_id, key, units, unit, due, part_due, number, mark, slack, rest, parts)
+                    values (reservation, limit_ids[i], keys[i], a.granted * (a.rule).unit, (a.rule).unit, n + due, n + a.delay, list[2], list[1],
                         case when a.delay > 0 then greatest((a.rule).cap - (a.granted * (a.rule).unit), 0) end, false, parts);
-                list := dipwell_internal.lows_append(list, a.used);
-                list[4] := 1;
+                if (a.rule).sliding then
+                    list := null; -- nothing can be given back to it
+                else
+                    list := dipwell_internal.lows_append(list, a.used);
+                    list[4] := 1;
+                end if;
             end if;
-            update dipwell.buckets y set used = a.used, ts = a.ts, version = (a.rule).number,
+            update dipwell.buckets y set used = a.used, ts = a.ts, version = dipwell_internal.row_number(a.rule),
                     (lows, low, due) = (select * from dipwell_internal.lows_columns(limit_ids[i], keys[i], list))
                 where y.limit_id = limit_ids[i] and y.key = keys[i]
-                    and (not fresh[i] or (y.used, y.ts, y.version) is distinct from (a.used, a.ts, (a.rule).number) or list is not null);
-            perform dipwell_internal.store_override(ls[i], os[i], a.override, (a.rule).number, n);
+                    and (not fresh[i] or (y.used, y.ts, y.version) is distinct from (a.used, a.ts, dipwell_internal.row_number(a.rule)) or list is not null);
+            perform dipwell_internal.store_override(os[i], a.override, n);
+        elsif locks and late[i] then
+            perform dipwell_internal.bring(limit_ids[i], keys[i], n);
         elsif fresh[i] and (a.override).id is not null then
             update dipwell.buckets y set used = 0, version = dipwell_internal.override_number((a.override).id)
                 where y.limit_id = limit_ids[i] and y.key = keys[i];
-            perform dipwell_internal.store_override(ls[i], os[i], a.override, (a.rule).number, n);
+            perform dipwell_internal.store_override(os[i], a.override, n);
         elsif fresh[i] then
             delete from dipwell.buckets y where y.limit_id = limit_ids[i] and y.key = keys[i];
         end if;
+        if (ls[i]).block_us is not null and dipwell_internal.ran_out(verbs[i], costs[i], max_delays[i], a) then
+            perform dipwell_internal.set_block(limit_ids[i], keys[i], n, true);
+            select y.used, y.ts, y.limit_id, y.version, y.key, null, coalesce(y.low, 0), y.due into b from dipwell.buckets y
+                where y.limit_id = limit_ids[i] and y.key = keys[i];
+            os[i] := dipwell_internal.override_of(limit_ids[i], keys[i]);
+            a := dipwell_internal.answer_one(ls[i], ds[i], os[i], keys[i], b.used, b.ts, b.version, n, verbs[i], costs[i], floors[i], null, true);
+        end if;
         select a.allowed, a.never, a.shadow, a.granted, a.remaining, a.retry, a.reset, a.delay, a.used, a.ts, (a.rule).number,
-                a.plan, (a.rule).unit, a.free, (a.rule).max_charge, case when (a.override).id is not null then to_jsonb(a.override) end
+                a.plan, (a.rule).unit, a.free, case when a.never then dipwell_internal.most_charge(a.rule) end, case when (a.override).id is not null then to_jsonb(a.override) end
             into allowed, never, shadow, granted, remaining, retry, reset, delay, row_used, row_ts, row_version, row_plan, row_unit, row_free, row_max_charge, row_override;
         bound := (not a.allowed or a.shadow) and not never and (a.bound or b.low > 0 and dipwell_internal.has_live_hold(limit_ids[i], keys[i], n));
         if ls[i].algorithm = 'concurrency' then
             if not a.allowed or a.shadow then
-                select y.never, y.retry into never, retry from dipwell_internal.retry_of_holds(ls[i], os[i], ds[i], keys[i], a, costs[i] + coalesce(floors[i], 0), n, greatest(n, b.ts)) y;
+                select y.never, y.retry into never, retry from dipwell_internal.retry_of_holds(ls[i], os[i], ds[i], keys[i], a, costs[i] + coalesce(floors[i], 0), n) y;
                 bound := not never and dipwell_internal.has_live_hold(limit_ids[i], keys[i], n);
             end if;
             reset := case when a.used > 0 then coalesce(dipwell_internal.hold_reset(limit_ids[i], keys[i], n), reset) else 0 end;
@@ -454,7 +501,7 @@ begin
     insert into dipwell.buckets (used, ts, limit_id, version, key)
         select 0, 0, 0, 0, lpad(i::text, 500, '0') from generate_series(1, 200) i on conflict do nothing;
     delete from dipwell.buckets where limit_id = 0;
-    insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key)
+    insert into dipwell.hold_parts (expires, due, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key)
         select 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, false, false, false, false, false, lpad(i::text, 500, '0'), '' from generate_series(1, 200) i on conflict do nothing;
     delete from dipwell.hold_parts where limit_id = 0;
     if (select pg_has_role(c.relowner, 'usage') from pg_class c where c.oid = 'dipwell.buckets'::regclass) then
@@ -473,4 +520,6 @@ begin
     end if;
 end $$;
 comment on function dipwell_internal.make_room_for_overrides is 'The same for key_overrides, whose rows need a limit.';
-select dipwell_internal.make_room() where 0 in (pg_relation_size('dipwell.buckets'), pg_relation_size('dipwell.hold_parts'));
+do $$ begin
+    perform dipwell_internal.make_room() where 0 in (pg_relation_size('dipwell.buckets'), pg_relation_size('dipwell.hold_parts'));
+end $$;

@@ -1,11 +1,14 @@
--- Cancellations give tokens back. Go twin: giveback.go. The lows of a row are an array:
+
+-- == Records that give tokens back
+
+-- Records give tokens back. Go twin: giveback.go. The lows of a row are an array:
 -- mark, next, the number of live holds, 1 if the key has other records, and for each entry
 -- its number and used. A row has the last used in a column of its own, low, so that a call
 -- that charges it can lower it without a look at the others.
 
 create function dipwell_internal.next_due(lim int, of_key text) returns bigint language plpgsql volatile as $$
 begin
-    return least((select x.expires from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live order by x.expires limit 1),
+    return least((select x.till from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live order by x.till limit 1),
         (select min(case when x.slack is not null then x.part_due else x.due end) from dipwell.reservations x where x.limit_id = lim and x.key = of_key and not x.rest));
 end $$;
 comment on function dipwell_internal.next_due is 'When the first live record of a key ends; null if it has none.';
@@ -111,7 +114,7 @@ comment on function dipwell_internal.lows_append is 'Adds an entry for the next 
 
 create function dipwell_internal.room(lim int, of_key text, n bigint) returns bigint language plpgsql volatile as $$
 declare
-    live bigint := (select count(*) from (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.expires > n limit 10000) y)
+    live bigint := (select count(*) from (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.till > n limit 10000) y)
         + (select count(*) from (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.free and not x.settled and x.expires > n limit 10000) y)
         + (select count(*) from (select from dipwell.reservations x where x.limit_id = lim and x.key = of_key and (x.rest or x.due > n) limit 10000) y);
 begin
@@ -146,122 +149,293 @@ begin
 end $$;
 comment on function dipwell_internal.touch is 'The lows of a row that a call writes: the last is lowered to what was used before.';
 
-create function dipwell_internal.resolve_records(l dipwell.limits, o dipwell.key_overrides, of_key text, present int, lows bigint[], n bigint) returns bigint[]
-language plpgsql volatile as $$
+-- A row while it is brought up to a time, with the reservations that wait or, cancelled,
+-- withhold units (their slack is null), the newest first.
+create type dipwell_internal.books as (
+    used    bigint,
+    ts      bigint,
+    version int,
+    rule    dipwell.versions,
+    lows    bigint[],
+    numbers bigint[],
+    slacks  bigint[],
+    dues    bigint[],
+    units   bigint[],
+    unit    bigint[],
+    till    bigint,
+    ended   boolean,
+    reset   bigint
+);
+comment on type dipwell_internal.books is 'A row and its records. Go twin: books.';
+
+create function dipwell_internal.books_at(inout k dipwell_internal.books, n bigint) language plpgsql stable as $$
 declare
-    p   record;
-    at  int;
-    lim int := l.id;
+    t bigint := greatest(n, k.ts);
 begin
-    perform dipwell_internal.carry_records(l, o, of_key, present, n);
-    for p in select x.mark, x.number, x.slack from dipwell.reservations x
-        where x.limit_id = lim and x.key = of_key and x.slack is not null and x.part_due <= n order by x.part_due, x.number loop
-        at := case when p.mark = lows[1] then dipwell_internal.lows_cover(lows, p.number - 1) end;
-        if at is not null then
-            lows := dipwell_internal.lows_limit(lows, at, p.slack);
-        end if;
+    k.used := dipwell_internal.used_at(k.rule, k.used, k.ts, t);
+    k.ts := dipwell_internal.written_at(k.rule, k.used, k.ts, t);
+end $$;
+comment on function dipwell_internal.books_at is 'Steps a row to n.';
+
+create function dipwell_internal.in_units(units bigint, was bigint, unit bigint) returns bigint language sql immutable as
+$$ select case when was = unit then units when units is not null then dipwell_internal.mul_div(units, unit, was, false) end $$;
+comment on function dipwell_internal.in_units is 'Units of which a token has was, if it has unit of them.';
+
+create function dipwell_internal.lows_convert(lows bigint[], was dipwell.versions, r dipwell.versions, used bigint) returns bigint[] language plpgsql immutable strict as $$
+begin
+    if used >= r.max_used then -- the row may have been clipped
+        return lows[1:5] || 0::bigint;
+    end if;
+    for i in 6..cardinality(lows) by 2 loop
+        lows[i] := dipwell_internal.in_units(lows[i], was.unit, r.unit);
     end loop;
-    update dipwell.reservations x set slack = null
-        where x.limit_id = lim and x.key = of_key and x.slack is not null and x.part_due <= n;
-    return dipwell_internal.retire_records(lim, of_key, lows, n);
+    return dipwell_internal.lows_rise(lows);
 end $$;
-comment on function dipwell_internal.resolve_records is 'The lows for a write at n: records that are due lower them and are deleted; null if none is left.';
+comment on function dipwell_internal.lows_convert is 'The lows of a row that was converted to used units of r.';
 
-create function dipwell_internal.retire_records(lim int, of_key text, lows bigint[], n bigint) returns bigint[]
-language plpgsql volatile as $$
-declare
-    live  bigint;
-    waits bigint;
+create function dipwell_internal.books_convert(inout k dipwell_internal.books, was dipwell.versions, r dipwell.versions, at bigint) language plpgsql stable as $$
 begin
-    select count(*), coalesce(max(x.number) filter (where x.slack is not null), 0) into live, waits from dipwell.reservations x
-        where x.limit_id = lim and x.key = of_key and x.mark = lows[1] and not x.rest and (x.due > n or x.slack is not null);
-    if live = 0 and lows[3] = 0 then
-        lows := null;
+    k.ts := dipwell_internal.carried_at(was, r, k.used, k.ts, at);
+    if k.lows is not null and r.policy = 'reset' then
+        k.used := 0;
+        k.lows := null;
+        k.numbers := null;
+        k.reset := k.till;
+        return;
+    elsif k.lows is not null then
+        r.policy := 'keep'; -- a fraction of a record would give back what others took
+        k.slacks := array(select dipwell_internal.in_units(u.slack, was.unit, r.unit) from unnest(k.slacks) with ordinality u (slack, i) order by u.i);
     end if;
-    delete from dipwell.reservations x where x.limit_id = lim and x.key = of_key
-        and case when x.rest then x.mark is distinct from lows[1] or x.units = 0 or x.number >= waits else x.due <= n and x.slack is null end;
-    if lows[4] > 0 then
-        lows[4] := (exists (select from dipwell.reservations x where x.limit_id = lim and x.key = of_key)
-            or exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.free and not x.settled)
-            or (select count(*) from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live) > lows[3])::int;
-    end if;
-    return lows;
+    k.used := dipwell_internal.convert_row(k.used, at, was, r);
+    k.lows := case when not r.sliding then dipwell_internal.lows_convert(k.lows, was, r, k.used) end; -- nothing can be given back to it
 end $$;
-comment on function dipwell_internal.retire_records is 'Deletes records that have ended, and returns the lows, or null if no live record is left.';
+comment on function dipwell_internal.books_convert is 'Converts a row, of which used is that of the time at, and its records to the next rule.';
 
-create function dipwell_internal.give_rests(lim int, of_key text, number bigint, others boolean, inout lows bigint[], out given bigint)
-language plpgsql volatile as $$
+create function dipwell_internal.books_retire(inout k dipwell_internal.books, lim int, of_key text, t bigint) language plpgsql stable as $$
 declare
-    p      record;
-    free   bigint := 9007199254740991; -- the least slack of the waiting records that were made after p
-    waits  bigint[] := '{}';           -- their numbers, and what newer records had given back, which does not count for them
-    before bigint[] := '{}';
+    waits bigint := (select max(u.number) from unnest(k.numbers, k.slacks) u (number, slack) where u.slack is not null);
+begin
+    if k.numbers is not null then
+        select array_agg(u.number order by u.i), array_agg(u.slack order by u.i), array_agg(u.due order by u.i), array_agg(u.units order by u.i), array_agg(u.unit order by u.i)
+            into k.numbers, k.slacks, k.dues, k.units, k.unit
+            from unnest(k.numbers, k.slacks, k.dues, k.units, k.unit) with ordinality u (number, slack, due, units, unit, i)
+            where u.slack is not null or u.units > 0 and u.number < waits;
+    end if;
+    if k.used = 0 or k.lows[cardinality(k.lows)] = 0 or k.lows[3] = 0 and waits is null and not exists (select from dipwell.reservations x
+            where x.limit_id = lim and x.key = of_key and x.mark = k.lows[1] and not x.rest and x.due > t) then
+        k.lows := null;
+    end if;
+end $$;
+comment on function dipwell_internal.books_retire is 'Drops what is withheld for no reservation any more, and the lows if no live record is left.';
+
+create function dipwell_internal.books_give(inout k dipwell_internal.books, number bigint, units bigint, unit bigint) language plpgsql stable as $$
+declare
+    free   bigint := coalesce((select min(u.slack) from unnest(k.numbers, k.slacks) u (number, slack) where u.number > books_give.number), 9007199254740991);
+    whole  bigint := dipwell_internal.in_units(units, unit, (k.rule).unit);
+    back_  bigint := least(whole, free);
     g      record;
+    given  bigint := 0;      -- by the others
+    before bigint[] := '{}'; -- the same, when each of them was looked at
 begin
-    given := 0;
-    for p in select x.id, x.number, x.units, x.slack, x.rest from dipwell.reservations x
-        where x.limit_id = lim and x.key = of_key and x.mark = lows[1]
-            and (x.slack is not null or x.rest and (x.number <> give_rests.number) = others) order by x.number desc loop
-        if p.slack is not null then
-            free := least(free, p.slack);
-            waits := waits || p.number;
-            before := before || given;
-        elsif least(p.units, free) <> 0 then
-            update dipwell.reservations x set units = x.units - least(p.units, free)
-                where x.id = p.id and x.limit_id = lim and x.key = of_key;
-            select * into g from dipwell_internal.lows_lower(lows, p.number, least(p.units, free));
-            lows := g.lows;
-            given := given + g.units;
-            free := free - g.units;
-        end if;
-    end loop;
-    update dipwell.reservations x set slack = x.slack - (given - w.before)
-        from unnest(waits, before) w (number, before)
-        where given - w.before <> 0 and x.limit_id = lim and x.key = of_key and x.number = w.number and x.mark = lows[1] and x.slack is not null;
-end $$;
-comment on function dipwell_internal.give_rests is 'Gives back the units that a cancelled record withholds, or with others those of all others.';
-
-create function dipwell_internal.give_back_part(lim int, of_key text, reservation uuid, n bigint, of_hold boolean default false) returns void
-language plpgsql volatile as $$
-declare
-    l    dipwell.limits;
-    b    dipwell.buckets;
-    p    dipwell.reservations;
-    c    record;
-    g    record;
-    held bigint;   -- used at n
-    list bigint[]; -- the row's lows
-begin
-    select * into l from dipwell.limits x where x.id = lim;
-    select * into b from dipwell.buckets x where x.limit_id = lim and x.key = of_key;
-    if l.id is null or b.limit_id is null then -- limit dropped, or bucket full
-        delete from dipwell.reservations x where x.id = reservation and x.limit_id = lim and x.key = of_key;
+    select * into g from dipwell_internal.lows_lower(k.lows, number, back_);
+    k.lows := g.lows;
+    k.used := k.used - g.units;
+    if k.numbers is null then
         return;
     end if;
-    if of_hold and b.lows[1] = (select x.mark from dipwell.reservations x where x.id = reservation and x.limit_id = lim and x.key = of_key) then
-        b.lows[3] := b.lows[3] - 1;
+    if back_ > 0 then
+        units := whole - back_;
+        unit := (k.rule).unit;
     end if;
-    perform dipwell_internal.check_version(l, case when b.version < 0 then (dipwell_internal.override_of(lim, of_key)).version else dipwell_internal.version_of(b.version) end);
-    select * into c from dipwell_internal.settle_row(l, b, n);
-    b := c.b;
-    list := dipwell_internal.lows_of(b.lows, b.low);
-    held := dipwell_internal.used_at(c.r, b.used, b.ts, greatest(n, b.ts));
-    select * into p from dipwell.reservations x where x.id = reservation and x.limit_id = lim and x.key = of_key;
-    if held = 0 or list is null or p.mark <> list[1] then
-        delete from dipwell.reservations x where x.id = reservation and x.limit_id = lim and x.key = of_key;
-    else
-        update dipwell.reservations x set rest = true, slack = null where x.id = reservation and x.limit_id = lim and x.key = of_key;
-        list := dipwell_internal.lows_limit(list, cardinality(list) - 1, held);
-        select * into g from dipwell_internal.give_rests(lim, of_key, p.number, false, list);
-        held := held - g.given;
-        select * into g from dipwell_internal.give_rests(lim, of_key, p.number, true, g.lows);
-        held := held - g.given;
-        list := dipwell_internal.retire_records(lim, of_key, case when held <> 0 then g.lows end, n);
+    k.slacks := array(select case when u.number > books_give.number then u.slack - g.units else u.slack end from unnest(k.numbers, k.slacks) with ordinality u (number, slack, i) order by u.i);
+    free := 9007199254740991;
+    for i in 1..cardinality(k.numbers) loop
+        before[i] := given;
+        free := least(free, k.slacks[i]);
+        continue when k.slacks[i] is not null;
+        whole := dipwell_internal.in_units(k.units[i], k.unit[i], (k.rule).unit);
+        back_ := least(whole, free);
+        continue when back_ = 0;
+        select * into g from dipwell_internal.lows_lower(k.lows, k.numbers[i], back_);
+        k.lows := g.lows;
+        k.units[i] := whole - back_;
+        k.unit[i] := (k.rule).unit;
+        given := given + g.units;
+        free := free - g.units;
+    end loop;
+    k.used := k.used - given;
+    select array_agg(u.number order by u.number desc), array_agg(u.slack order by u.number desc), array_agg(u.due order by u.number desc),
+            array_agg(u.units order by u.number desc), array_agg(u.unit order by u.number desc) into k.numbers, k.slacks, k.dues, k.units, k.unit
+        from (select v.number, v.slack - (given - v.before) as slack, v.due, v.units, v.unit
+                from unnest(k.numbers, k.slacks, k.dues, k.units, k.unit, before) v (number, slack, due, units, unit, before)
+            union all select books_give.number, null, null, books_give.units, books_give.unit) u;
+end $$;
+comment on function dipwell_internal.books_give is 'Gives back units of a record, and what others withhold, the newest first. Units that a waiting reservation needs are withheld.';
+
+create function dipwell_internal.books_end(inout k dipwell_internal.books, lim int, of_key text, t bigint) language plpgsql stable as $$
+declare
+    p       record;
+    at      int;
+    touched boolean := false;
+begin
+    if k.lows is not null then
+        for p in select u.i, u.number, u.slack from unnest(k.numbers, k.slacks, k.dues) with ordinality u (number, slack, due, i)
+            where u.slack is not null and u.due <= t order by u.due, u.number loop
+            at := dipwell_internal.lows_cover(k.lows, p.number - 1);
+            if at is not null then
+                k.lows := dipwell_internal.lows_limit(k.lows, at, p.slack);
+            end if;
+            k.slacks[p.i] := null;
+            k.units[p.i] := 0;
+        end loop;
+        k := dipwell_internal.books_retire(k, lim, of_key, t);
+        for p in select x.number, x.units, x.unit, x.keep from dipwell.hold_parts x
+            where x.limit_id = lim and x.key = of_key and x.live and x.mark = k.lows[1] and x.till > k.till and x.till <= t order by x.till loop
+            if not touched and not p.keep then
+                k.lows := dipwell_internal.lows_limit(k.lows, cardinality(k.lows) - 1, k.used);
+                touched := true;
+            end if;
+            k.lows[3] := k.lows[3] - 1;
+            if not p.keep then
+                k := dipwell_internal.books_give(k, p.number, p.units, p.unit);
+            end if;
+        end loop;
+        if found then
+            k := dipwell_internal.books_retire(k, lim, of_key, t);
+        end if;
     end if;
-    update dipwell.buckets x set used = held, ts = greatest(n, b.ts), (lows, low, due) = (select * from dipwell_internal.lows_columns(lim, of_key, case when held <> 0 then list end))
+    k.till := t;
+end $$;
+comment on function dipwell_internal.books_end is 'Ends the records that have ended at t, to which the row was stepped: first the reservations, and then the holds.';
+
+-- It changes nothing. What has ended when a version or an override began or ended is ended
+-- before the row is converted.
+create function dipwell_internal.brought(l dipwell.limits, o dipwell.key_overrides, b dipwell.buckets, n bigint) returns dipwell_internal.books language plpgsql stable as $$
+declare
+    k dipwell_internal.books;
+    r dipwell.versions := (dipwell_internal.own_definition(l, o, b.version, n)).rule;
+    w record;
+begin
+    k.used := b.used;
+    k.ts := b.ts;
+    k.version := r.number;
+    k.lows := dipwell_internal.lows_of(b.lows, b.low);
+    k.till := -9007199254740991;
+    k.ended := coalesce(b.due <= n, false) and exists (select from dipwell.hold_parts x where x.limit_id = l.id and x.key = b.key and x.live and x.till <= n and not x.keep);
+    if k.lows[4] > 0 then
+        select array_agg(x.number order by x.number desc), array_agg(x.slack order by x.number desc), array_agg(x.part_due order by x.number desc),
+                array_agg(x.units order by x.number desc), array_agg(x.unit order by x.number desc) into k.numbers, k.slacks, k.dues, k.units, k.unit
+            from dipwell.reservations x where x.limit_id = l.id and x.key = b.key and x.mark = k.lows[1] and (x.slack is not null or x.rest);
+    end if;
+    for w in select * from dipwell_internal.walk(l, o, b.version, b.ts, n, r.number) where b.version <> r.number or b.version < 0 and o.version <> l.version loop
+        if not w.known then -- a definition that is gone
+            k.used := 0;
+            k.lows := null;
+        end if;
+        continue when w.r is null;
+        k.rule := dipwell_internal.spread(w.was, l.name, b.key);
+        k.used := dipwell_internal.used_at(k.rule, k.used, k.ts, w.at);
+        k := dipwell_internal.books_end(k, l.id, b.key, least(w.at, n));
+        k := dipwell_internal.books_convert(k, k.rule, w.r, w.at);
+    end loop;
+    k.rule := dipwell_internal.spread(r, l.name, b.key);
+    if l.algorithm = 'concurrency' then
+        k.used := greatest(k.used - coalesce((select sum(x.units) from dipwell.hold_parts x
+            where k.ended and x.limit_id = l.id and x.key = b.key and x.live and x.till <= n)::bigint, 0), 0);
+    elsif k.lows is not null and b.due <= n then
+        if k.ended then
+            k := dipwell_internal.books_at(k, n);
+        end if;
+        k := dipwell_internal.books_end(k, l.id, b.key, n);
+    end if;
+    return k;
+end $$;
+comment on function dipwell_internal.brought is 'A row converted to its own definition at the present version, without what has ended at n.';
+
+create function dipwell_internal.end_parts(lim int, of_key text, n bigint, reset bigint) returns void language plpgsql volatile as $$
+begin
+    update dipwell.hold_parts x set live = false, reset = coalesce(x.till > end_parts.reset, false),
+            due = case x.parts when 1 then least(n, x.expires) else x.expires end + dipwell_internal.hold_stays(x.ttl)
+        where x.limit_id = lim and x.key = of_key and x.live and x.till <= case when end_parts.reset is null then n else 9223372036854775807 end;
+    delete from dipwell.reservations x where x.limit_id = lim and x.key = of_key and end_parts.reset is not null;
+end $$;
+comment on function dipwell_internal.end_parts is 'Ends the records of holds of a key that are due at n, and at reset, unless it is null, all of its records.';
+
+create function dipwell_internal.store_books(lim int, of_key text, k dipwell_internal.books, n bigint) returns void language plpgsql volatile as $$
+begin
+    update dipwell.reservations x set slack = null where x.limit_id = lim and x.key = of_key and x.slack is not null and x.part_due <= n;
+    if k.lows is not null then
+        update dipwell.reservations x set slack = u.slack, units = u.units, unit = u.unit, rest = u.slack is null
+            from unnest(k.numbers, k.slacks, k.units, k.unit) u (number, slack, units, unit)
+            where x.limit_id = lim and x.key = of_key and x.mark = k.lows[1] and x.number = u.number
+                and (x.slack, x.units, x.unit, x.rest) is distinct from (u.slack, u.units, u.unit, u.slack is null);
+        insert into dipwell.reservations (id, limit_id, key, units, unit, due, part_due, number, mark, rest, parts) -- what holds withhold
+            select gen_random_uuid(), lim, of_key, u.units, u.unit, n + 1, n + 1, u.number, k.lows[1], true, 1
+            from unnest(k.numbers, k.units, k.unit) u (number, units, unit)
+            where not exists (select from dipwell.reservations x where x.limit_id = lim and x.key = of_key and x.mark = k.lows[1] and x.number = u.number);
+    end if;
+    delete from dipwell.reservations x where x.limit_id = lim and x.key = of_key
+        and case when x.rest then x.mark is distinct from k.lows[1] or (x.number = any (k.numbers)) is not true else x.due <= n and x.slack is null end;
+    if k.lows[4] > 0 then
+        k.lows[4] := (exists (select from dipwell.reservations x where x.limit_id = lim and x.key = of_key)
+            or exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.free and not x.settled)
+            or (select count(*) from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live) > k.lows[3])::int;
+    end if;
+    update dipwell.buckets x set used = k.used, ts = k.ts, version = k.version,
+            (lows, low, due) = (select * from dipwell_internal.lows_columns(lim, of_key, case when k.used > 0 then k.lows end))
         where x.limit_id = lim and x.key = of_key;
 end $$;
-comment on function dipwell_internal.give_back_part is 'Gives back a reservation''s part for one key, or with of_hold that of a hold.';
+comment on function dipwell_internal.store_books is 'Stores a row and its records at n.';
+
+create function dipwell_internal.bring(lim int, of_key text, n bigint) returns dipwell_internal.books language plpgsql volatile as $$
+declare
+    l dipwell.limits;
+    b dipwell.buckets;
+    o dipwell.key_overrides;
+    k dipwell_internal.books;
+begin
+    select * into b from dipwell.buckets x where x.limit_id = lim and x.key = of_key;
+    select * into l from dipwell.limits x where x.id = lim;
+    if b.limit_id is null or l.id is null then
+        perform dipwell_internal.end_parts(lim, of_key, n, null);
+        return null;
+    end if;
+    o := dipwell_internal.override_of(lim, of_key);
+    perform dipwell_internal.check_version(l, case when b.version < 0 then o.version else dipwell_internal.version_of(b.version) end);
+    k := dipwell_internal.brought(l, o, b, n);
+    perform dipwell_internal.end_parts(lim, of_key, n, k.reset);
+    if b.due <= n or k.version <> b.version or o.until <= n then
+        perform dipwell_internal.store_books(lim, of_key, k, n);
+        perform dipwell_internal.store_override(o, dipwell_internal.renewed(l, dipwell_internal.live_override(o, n)), n);
+    end if;
+    return k;
+end $$;
+comment on function dipwell_internal.bring is 'Brings a locked row and its records up to n, and returns them; null if there is no row.';
+
+create function dipwell_internal.give_back_part(lim int, of_key text, of_number bigint, of_mark bigint, units bigint, unit bigint, n bigint, of_hold boolean) returns void
+language plpgsql volatile as $$
+declare
+    k  dipwell_internal.books := dipwell_internal.bring(lim, of_key, n);
+    at int := array_position(k.numbers, of_number);
+begin
+    delete from dipwell.reservations x where x.limit_id = lim and x.key = of_key and x.number = of_number and x.mark = of_mark;
+    if k.version is null then
+        return;
+    end if;
+    k := dipwell_internal.books_at(k, n);
+    if k.used > 0 and k.lows[1] = of_mark then
+        k.lows := dipwell_internal.lows_limit(k.lows, cardinality(k.lows) - 1, k.used);
+        if of_hold then
+            k.lows[3] := k.lows[3] - 1;
+        elsif at is not null then
+            k.slacks[at] := null;
+            k.units[at] := 0;
+        end if;
+        k := dipwell_internal.books_retire(dipwell_internal.books_give(k, of_number, units, unit), lim, of_key, n);
+    end if;
+    perform dipwell_internal.store_books(lim, of_key, k, n);
+end $$;
+comment on function dipwell_internal.give_back_part is 'Gives back a record of a key: a reservation''s, or with of_hold that of a hold.';
 
 create function dipwell_internal.give_back(reservation uuid, at bigint default null) returns boolean
 language plpgsql volatile set enable_seqscan = off as $$
@@ -275,17 +449,15 @@ begin
         perform from dipwell.buckets t where t.limit_id = p.limit_id and t.key = p.key for update;
     end loop;
     n := coalesce(at, dipwell_internal.now_us());
+    perform dipwell_internal.bring(x.limit_id, x.key, n) from dipwell.reservations x where x.id = reservation and x.due > n and not x.rest;
     -- If some parts are missing, their keys were reset.
     select count(*) as found, max(y.parts) as parts into p from
         (select x.parts from dipwell.reservations x where x.id = reservation and x.due > n and not x.rest for update) y;
     if p.found = 0 or p.found <> p.parts then
         return false;
     end if;
-    for p in select distinct x.limit_id, x.key from dipwell.reservations x where x.id = reservation and not x.rest loop
-        perform dipwell_internal.expire_holds(p.limit_id, p.key, n);
-    end loop;
-    for p in select x.limit_id, x.key from dipwell.reservations x where x.id = reservation and not x.rest order by x.limit_id, x.key loop
-        perform dipwell_internal.give_back_part(p.limit_id, p.key, reservation, n);
+    for p in select * from dipwell.reservations x where x.id = reservation and not x.rest order by x.limit_id, x.key loop
+        perform dipwell_internal.give_back_part(p.limit_id, p.key, p.number, p.mark, p.units, p.unit, n, false);
     end loop;
     return true;
 end $$;

@@ -1,3 +1,6 @@
+
+-- == Holds: how they are kept and settled
+
 -- Holds are tokens that are taken now and settled to the actual cost later. Go twin:
 -- hold.go. Buckets are locked before hold_parts, in the order of limit and key.
 
@@ -24,6 +27,11 @@ create function dipwell_internal.hold_stays(ttl bigint) returns bigint language 
 $$ select least(greatest(ttl, 60000000), 3600000000) $$;
 comment on function dipwell_internal.hold_stays is 'For how many µs the record of an ended hold stays.';
 
+-- A part that keeps its tokens stays live after it has expired: it can still be settled to less.
+create function dipwell_internal.hold_due(expires bigint, ttl bigint, keep boolean) returns bigint language sql immutable as
+$$ select expires + case when keep then dipwell_internal.hold_stays(ttl) else 0 end $$;
+comment on function dipwell_internal.hold_due is 'Until when a row of hold_parts is live that took something, in µs.';
+
 create function dipwell_internal.hold_gone(p dipwell.hold_parts) returns bigint language sql immutable as
 $$ select case when p.live then p.expires + dipwell_internal.hold_stays(p.ttl) else p.due end $$;
 comment on function dipwell_internal.hold_gone is 'When a row of hold_parts may be deleted, in µs.';
@@ -37,177 +45,21 @@ comment on function dipwell_internal.hold_conflict is 'Raises the error for a ca
 -- Volatile, so that it sees holds that were made while its statement waited for the row.
 create function dipwell_internal.has_live_hold(lim int, of_key text, n bigint) returns boolean language plpgsql volatile as $$
 begin
-    return exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.expires > n
+    return exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.till > n
         and (x.number = 0 or x.mark = (select b.lows[1] from dipwell.buckets b where b.limit_id = lim and b.key = of_key and b.low > 0)));
 end $$;
 comment on function dipwell_internal.has_live_hold is 'Whether a key has holds that may give something back to its row.';
 
-
--- A part whose record is in a list of lows is given back like a reservation with the same
--- number.
 create function dipwell_internal.end_hold_part(p dipwell.hold_parts, tokens bigint, n bigint) returns void language plpgsql volatile as $$
-declare
-    rid   uuid;
-    units bigint := p.units;
-    number int; -- of the row's own definition
-    l     dipwell.limits;
-    o     dipwell.key_overrides;
 begin
     if p.number = 0 then
-        update dipwell.buckets x set used = greatest(x.used - units, 0), due = dipwell_internal.next_due(x.limit_id, x.key)
+        update dipwell.buckets x set used = greatest(x.used - p.units, 0), due = dipwell_internal.next_due(x.limit_id, x.key)
             where x.limit_id = p.limit_id and x.key = p.key;
-        return;
+    else
+        perform dipwell_internal.give_back_part(p.limit_id, p.key, p.number, p.mark, tokens * p.unit, p.unit, n, true);
     end if;
-    if tokens < p.tokens then
-        select * into l from dipwell.limits x where x.id = p.limit_id;
-        if found then
-            o := dipwell_internal.override_of(l.id, p.key);
-            number := ((dipwell_internal.own_definition(l, o, (select b.version from dipwell.buckets b where b.limit_id = l.id and b.key = p.key), n)).rule).number;
-            units := dipwell_internal.carry_units(l, o, units, p.version, number, n);
-            p.version := number;
-        end if;
-        units := dipwell_internal.mul_div(units, tokens, p.tokens, false);
-    end if;
-    rid := gen_random_uuid();
-    insert into dipwell.reservations (id, limit_id, key, units, version, due, part_due, number, mark, slack, rest, parts)
-        values (rid, p.limit_id, p.key, units, p.version, n + 1, n + 1, p.number, p.mark, null, false, 1);
-    perform dipwell_internal.give_back_part(p.limit_id, p.key, rid, n, true);
 end $$;
 comment on function dipwell_internal.end_hold_part is 'Gives back tokens that a hold, no longer live, took from a key.';
-
-create function dipwell_internal.expire_holds(lim int, of_key text, n bigint, most bigint default null) returns bigint language plpgsql volatile as $$
-declare
-    l     dipwell.limits;
-    b     dipwell.buckets;
-    p     dipwell.hold_parts;
-    plain boolean;
-    after record;
-    list  bigint[];
-    ended bigint := 0;
-    those bigint; -- of them that the list counts
-begin
-    select * into l from dipwell.limits x where x.id = lim;
-    select * into b from dipwell.buckets x where x.limit_id = lim and x.key = of_key;
-    plain := l.id is not null and b.version >= 0 and not exists (select from dipwell.reservations x where x.limit_id = lim and x.key = of_key);
-    if plain then
-        select * into after from dipwell_internal.after_expiry(l, null, of_key, n, b.used, b.ts, b.version);
-        plain := after.ended and after.version = b.version;
-    end if;
-    if plain then -- only holds: thousands at once
-        with e as (update dipwell.hold_parts x set live = false, due = x.expires + dipwell_internal.hold_stays(x.ttl)
-            where x.limit_id = lim and x.key = of_key and x.live and x.expires <= n returning x.mark)
-        select count(*), count(*) filter (where e.mark = after.lows[1]) into ended, those from e;
-        if after.used <> 0 and after.lows is not null then
-            list := dipwell_internal.retire_records(lim, of_key, after.lows[1:2] || after.lows[3] - those || after.lows[4:], n);
-        end if;
-        update dipwell.buckets x set used = after.used, ts = after.ts, (lows, low, due) = (select * from dipwell_internal.lows_columns(lim, of_key, list))
-            where x.limit_id = lim and x.key = of_key;
-        return ended;
-    end if;
-    for p in select * from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.expires <= n
-        order by x.expires limit most for update loop
-        -- Read again, because giving back the previous hold may have ended the override
-        -- under which this one was made.
-        update dipwell.hold_parts x set live = false, due = x.expires + dipwell_internal.hold_stays(x.ttl) where x.id = p.id and x.part = p.part
-            returning x.* into p;
-        perform dipwell_internal.end_hold_part(p, case when p.keep then 0 else p.tokens end, n);
-        ended := ended + 1;
-    end loop;
-    return ended;
-end $$;
-comment on function dipwell_internal.expire_holds is 'Gives back the expired holds of a locked key, and returns how many there were.';
-
--- Does the arithmetic of end_hold_part and give_back_part on arrays.
-create function dipwell_internal.after_expiry(l dipwell.limits, o dipwell.key_overrides, of_key text, n bigint,
-    inout used bigint, inout ts bigint, inout version int, out ended boolean, out lows bigint[]) language plpgsql stable as $$
-declare
-    p     record;
-    r     dipwell.versions;
-    b     dipwell.buckets;
-    c     record;
-    g     record;
-    units bigint;
-    free  bigint;
-    given bigint;
-    -- The records that wait or are rests, newest first.
-    numbers bigint[];
-    slacks  bigint[]; -- null: a rest
-    rests   bigint[];
-    before  bigint[];
-begin
-    select * into b from dipwell.buckets x where x.limit_id = l.id and x.key = of_key;
-    if b.version is distinct from version then -- it was changed meanwhile
-        ended := true;
-        return;
-    end if;
-    ended := coalesce(b.due <= n, false) and exists (select from dipwell.hold_parts x where x.limit_id = l.id and x.key = of_key and x.live and x.expires <= n);
-    if not ended then
-        return;
-    end if;
-    if l.algorithm = 'concurrency' then
-        used := greatest(b.used - coalesce((select sum(x.units) from dipwell.hold_parts x where x.limit_id = l.id and x.key = of_key and x.live and x.expires <= n)::bigint, 0), 0);
-        return;
-    end if;
-    r := (dipwell_internal.own_definition(l, o, version, greatest(n, b.ts))).rule;
-    select * into c from dipwell_internal.carry(l, o, of_key, version, r.number, n, b.used, b.ts, dipwell_internal.lows_of(b.lows, b.low));
-    lows := case when c.used > 0 then c.lows end;
-    for p in select x.number, dipwell_internal.carry_units(l, o, x.slack, x.version, r.number, n) as slack
-        from dipwell.reservations x where x.limit_id = l.id and x.key = of_key and x.mark = lows[1] and x.slack is not null and x.part_due <= n
-        order by x.part_due, x.number loop
-        if dipwell_internal.lows_cover(lows, p.number - 1) is not null then
-            lows := dipwell_internal.lows_limit(lows, dipwell_internal.lows_cover(lows, p.number - 1), p.slack);
-        end if;
-    end loop;
-    ts := greatest(n, c.ts);
-    used := dipwell_internal.used_at(dipwell_internal.spread(r, l.name, of_key), c.used, c.ts, ts);
-    version := r.number;
-    if lows is null or used = 0 then
-        return;
-    end if;
-    lows := dipwell_internal.lows_limit(lows, cardinality(lows) - 1, used);
-    select array_agg(x.number order by x.number desc), array_agg(dipwell_internal.carry_units(l, o, x.slack, x.version, r.number, n) order by x.number desc),
-            array_agg(dipwell_internal.carry_units(l, o, x.units, x.version, r.number, n) order by x.number desc) into numbers, slacks, rests
-        from dipwell.reservations x where x.limit_id = l.id and x.key = of_key and x.mark = lows[1] and (x.slack is not null and x.part_due > n or x.rest);
-    for p in select * from dipwell.hold_parts x where x.limit_id = l.id and x.key = of_key and x.live and x.expires <= n order by x.expires loop
-        continue when p.mark <> lows[1] or used = 0;
-        units := case when p.keep then 0 else dipwell_internal.carry_units(l, o, p.units, p.version, r.number, n) end;
-        if numbers is null then -- no record withholds units
-            select * into g from dipwell_internal.lows_lower(lows, p.number, units);
-            lows := g.lows;
-            used := used - g.units;
-            continue;
-        end if;
-        free := coalesce((select min(s) from unnest(numbers, slacks) u (k, s) where k > p.number), 9007199254740991);
-        select * into g from dipwell_internal.lows_lower(lows, p.number, least(units, free));
-        lows := g.lows;
-        used := used - g.units;
-        slacks := (select array_agg(case when k > p.number then s - g.units else s end order by k desc) from unnest(numbers, slacks) u (k, s));
-        units := units - least(units, free);
-        -- What the records of others withheld.
-        given := 0;
-        free := 9007199254740991;
-        before := '{}';
-        for i in 1..coalesce(cardinality(numbers), 0) loop
-            before[i] := given;
-            if slacks[i] is not null then
-                free := least(free, slacks[i]);
-            else
-                select * into g from dipwell_internal.lows_lower(lows, numbers[i], least(rests[i], free));
-                lows := g.lows;
-                rests[i] := rests[i] - least(rests[i], free);
-                given := given + g.units;
-                free := free - g.units;
-            end if;
-        end loop;
-        slacks := (select array_agg(s - (given - u.g) order by k desc) from unnest(numbers, slacks, before) u (k, s, g));
-        used := used - given;
-        if units > 0 then -- a rest itself now
-            select array_agg(k order by k desc), array_agg(s order by k desc), array_agg(w order by k desc) into numbers, slacks, rests
-                from (select * from unnest(numbers, slacks, rests) u (k, s, w) union all select p.number, null, units) v;
-        end if;
-    end loop;
-end $$;
-comment on function dipwell_internal.after_expiry is 'What ending the expired holds of a key makes of its row, and whether there are any.';
 
 create function dipwell_internal.hold_retry(lim int, of_key text, used bigint, need bigint, cap bigint, n bigint) returns bigint language plpgsql stable as $$
 begin
@@ -216,15 +68,15 @@ begin
     elsif used <= cap - need then
         return 0;
     end if;
-    return greatest(0, coalesce((select min(y.expires) from (select x.expires, sum(x.units) over (order by x.expires, x.id, x.part) as back from dipwell.hold_parts x
-        where x.limit_id = lim and x.key = of_key and x.live and x.expires > n) y where y.back >= used + need - cap) - n, dipwell_internal.hold_reset(lim, of_key, n)));
+    return greatest(0, coalesce((select min(y.till) from (select x.till, sum(x.units) over (order by x.till, x.id, x.part) as back from dipwell.hold_parts x
+        where x.limit_id = lim and x.key = of_key and x.live and x.till > n) y where y.back >= used + need - cap) - n, dipwell_internal.hold_reset(lim, of_key, n)));
 end $$;
 comment on function dipwell_internal.hold_retry is 'The µs from n until need more tokens of a concurrency limit fit; null: never.';
 
 create function dipwell_internal.hold_reset(lim int, of_key text, n bigint) returns bigint language plpgsql stable as $$
 begin
-    return greatest(0, (select x.expires from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live
-        order by x.expires desc limit 1) - n);
+    return greatest(0, (select x.till from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live
+        order by x.till desc limit 1) - n);
 end $$;
 comment on function dipwell_internal.hold_reset is 'The µs from n until the last hold of a key expires; null if it has none.';
 
@@ -275,7 +127,7 @@ begin
 end $$;
 comment on function dipwell_internal.hold_state is 'The present state of the buckets of a hold.';
 
-create function dipwell_internal.set_lows(lim int, of_key text, n bigint, expires bigint, out number bigint, out mark bigint) language plpgsql volatile as $$
+create function dipwell_internal.set_lows(lim int, of_key text, n bigint, till bigint, out number bigint, out mark bigint) language plpgsql volatile as $$
 declare
     b    dipwell.buckets;
     list bigint[];
@@ -286,7 +138,7 @@ begin
     mark := list[1];
     list := dipwell_internal.lows_append(list, b.used);
     list[3] := list[3] + 1;
-    update dipwell.buckets x set lows = list[:cardinality(list) - 1], low = b.used, due = least(x.due, expires) where x.limit_id = lim and x.key = of_key;
+    update dipwell.buckets x set lows = list[:cardinality(list) - 1], low = b.used, due = least(x.due, till) where x.limit_id = lim and x.key = of_key;
 end $$;
 comment on function dipwell_internal.set_lows is 'Adds a record of what a hold has taken to the lows of a locked row.';
 
@@ -339,9 +191,13 @@ begin
             delete from dipwell.hold_parts x where x.id = hold and not x.live;
             for a in select * from dipwell.hold_parts x where x.id = hold and coalesce(x.live, false) order by x.limit_id, x.key loop
                 perform from dipwell.buckets t where t.limit_id = a.limit_id and t.key = a.key for update;
-                perform dipwell_internal.expire_holds(a.limit_id, a.key, n);
+                perform dipwell_internal.bring(a.limit_id, a.key, n);
             end loop;
             delete from dipwell.hold_parts x where x.id = hold and not x.live;
+        end if;
+        if exists (select from unnest(ps) p where p.live and (select b.version < 0 or dipwell_internal.version_of(b.version) < (select y.version from dipwell.limits y where y.id = p.limit_id)
+                from dipwell.buckets b where b.limit_id = p.limit_id and b.key = p.key)) then -- a change may have ended it
+            select x.ps, x.n into ps, n from dipwell_internal.lock_hold(hold, false, at) x;
         end if;
         if ps is not null then
             if (select array_agg(x.limit_id order by x.part) <> limit_ids or array_agg(x.key order by x.part) <> keys or array_agg(x.tokens order by x.part) <> costs
@@ -385,15 +241,15 @@ begin
                     if units = 0 then
                         place := dipwell_internal.free_number(h.limit_id, h.key, n);
                     elsif l.algorithm <> 'concurrency' then
-                        select x.number, x.mark into place, list from dipwell_internal.set_lows(h.limit_id, h.key, n, h.expires) x;
+                        select x.number, x.mark into place, list from dipwell_internal.set_lows(h.limit_id, h.key, n, dipwell_internal.hold_due(h.expires, ttl, l.on_expire = 'keep')) x;
                     else
                         if h.used > 10000 then -- each live record has at least a token
                             perform dipwell_internal.room(h.limit_id, h.key, n);
                         end if;
                         update dipwell.buckets x set due = least(x.due, h.expires) where x.limit_id = h.limit_id and x.key = h.key;
                     end if;
-                    insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key, plan, call)
-                        values (h.expires, h.expires + case when units > 0 then 0 else dipwell_internal.hold_stays(ttl) end, ttl, units, h.cost, place, list, h.limit_id, h.version, i, k, h.takes,
+                    insert into dipwell.hold_parts (expires, due, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key, plan, call)
+                        values (h.expires, dipwell_internal.hold_due(h.expires, ttl, units = 0 or l.on_expire = 'keep'), ttl, units, unit[i], h.cost, place, list, h.limit_id, i, k, h.takes,
                             units > 0, units = 0, l.on_expire is not distinct from 'keep', false, false, hold, h.key, h.plan, call_);
                 end if;
                 done[i] := h;
@@ -427,7 +283,7 @@ begin
     perform from dipwell.hold_parts x where x.id = hold order by x.part for update;
     n := coalesce(at, dipwell_internal.now_us());
     for p in select distinct x.limit_id, x.key from dipwell.hold_parts x where x.id = hold loop
-        perform dipwell_internal.expire_holds(p.limit_id, p.key, n);
+        perform dipwell_internal.bring(p.limit_id, p.key, n);
     end loop;
     select array_agg(x order by x.part) into ps from dipwell.hold_parts x where x.id = hold;
     if ps is null or cardinality(ps) <> ps[1].parts or n >= (select max(dipwell_internal.hold_gone(x)) from unnest(ps) x) then
@@ -452,6 +308,7 @@ declare
     ids     int[] := '{}';
     keys    text[] := '{}';
     charges bigint[] := '{}';
+    late    bigint[] := '{}'; -- what an expired hold held, in tokens: it may be charged in any case
     named   text[] := '{}'; -- plans that the call named, unless they are gone
     over    dipwell.hold_parts; -- cannot cost so much; of the levels of a take, the one that can cost the least
     most    bigint; -- that it can cost
@@ -494,6 +351,7 @@ begin
             ids := ids || p.limit_id;
             keys := keys || p.key;
             charges := charges || p.cost - counted[i];
+            late := late || case when counted[i] = 0 then p.tokens end;
             named := array_append(named, (select x.name from dipwell.plans x where x.limit_id = l.id and x.version = l.version and x.name = p.plan));
         end if;
     end loop;
@@ -505,12 +363,12 @@ begin
         perform dipwell_internal.end_hold_part(p, greatest(p.tokens - p.cost, 0), n);
     end loop;
     if cardinality(ids) > 0 then
-        for a in select * from dipwell_internal.decide(ids, keys, array_fill(4, array[cardinality(ids)]), charges, array_fill(null::bigint, array[cardinality(ids)]), null, at, named) loop
+        for a in select * from dipwell_internal.decide(ids, keys, array_fill(4, array[cardinality(ids)]), charges, late, null, at, named) loop
             j := j + 1;
             continue when a.allowed or not a.never;
-            if over.id is null or over.takes = ps[charged[j]].takes and counted[charged[j]] + a.row_max_charge < most then
+            if over.id is null or over.takes = ps[charged[j]].takes and counted[charged[j]] + greatest(a.row_max_charge, late[j]) < most then
                 over := ps[charged[j]];
-                most := counted[charged[j]] + a.row_max_charge;
+                most := counted[charged[j]] + greatest(a.row_max_charge, late[j]);
             end if;
         end loop;
         if over.id is not null then
@@ -536,9 +394,10 @@ begin
     for i in 1..cardinality(ps) loop
         perform dipwell_internal.wrong(dipwell_internal.ttl_error(l, ttl)) from dipwell.limits l where l.id = ps[i].limit_id;
         ps[i].expires := n + ttl;
-        update dipwell.buckets b set due = n + ttl where b.limit_id = ps[i].limit_id and b.key = ps[i].key and ps[i].live and b.due > n + ttl;
+        ps[i].due := dipwell_internal.hold_due(n + ttl, ps[i].ttl, ps[i].keep or not ps[i].live);
+        update dipwell.buckets b set due = ps[i].due where b.limit_id = ps[i].limit_id and b.key = ps[i].key and ps[i].live and b.due > ps[i].due;
     end loop;
-    update dipwell.hold_parts x set expires = n + extend_group.ttl, due = case when x.live then n + extend_group.ttl else n + extend_group.ttl + dipwell_internal.hold_stays(x.ttl) end
+    update dipwell.hold_parts x set expires = n + extend_group.ttl, due = (select p.due from unnest(ps) p where p.part = x.part)
         where x.id = hold;
     return query select * from dipwell_internal.hold_state(ps, false, at);
 end $$;

@@ -1,3 +1,6 @@
+
+-- == Limits with parents
+
 -- Turns calls into groups for decide. A take from a limit with parents takes from all
 -- levels, and a limit and key that are named twice are one entry. Go twins: keypath.go,
 -- takes.go.
@@ -102,7 +105,7 @@ begin
         key := dipwell_internal.check_key(l, of_keys[i], fields[2]);
         if of_floors[i] > 0 then
             perform dipwell_internal.wrong(format('%s: limit %s ', fields[4], l.name) || case when l.algorithm = 'leaky_bucket' then 'is a leaky bucket, which has none'
-                when l.shards > 1 then 'has shards, so that there is none' end);
+                when l.algorithm = 'sliding_window' then 'is a sliding window, which has none' when l.shards > 1 then 'has shards, so that there is none' end);
         end if;
         perform dipwell_internal.check_verb(l, verb, ttl, fields[1]);
         if of_plans[i] is not null then -- here, because decide does not know which argument it is

@@ -1,4 +1,7 @@
--- Limits with shards. Each of their keys has several rows of buckets, which are like any
+
+-- == Limits with shards
+
+-- Each of their keys has several rows of buckets, which are like any
 -- other: their rule is one row's part of the limit. Here a call gets the row from which it
 -- takes. Go twin: shards.go.
 

@@ -1,3 +1,6 @@
+
+-- == The sweep, which deletes full rows
+
 -- Deletes full rows, which mean the same as missing ones. This only frees space.
 
 -- A statement that read the clock before a row became full, and inserts the row after a
@@ -44,9 +47,9 @@ begin
             select b.ctid from %s b
             left join (dipwell.limits l join dipwell.versions v on v.limit_id = l.id and v.number = l.version) on l.id = b.limit_id
             where %s and case
-                when l.version = b.version and l.every > 0 and not v.spread
+                when l.version = b.version and l.every > 0 and not v.spread and v.origin >= 0 and not v.sliding
                 then b.used <= least((greatest($1, b.ts) - l.grid) / l.every - (b.ts - l.grid) / l.every, l.ticks) * l.add
-                else dipwell_internal.is_full(b.limit_id, b.key, b.used, b.ts, b.version, $1) end
+                else b.lows is null and dipwell_internal.is_full(b.limit_id, b.key, b.used, b.ts, b.version, $1) end
             limit $2 for update of b skip locked)
         $sweep$, part, place) into rows_ using n, max_rows;
     if rows_ <> '{}' then
@@ -157,7 +160,7 @@ begin
         if b.lows is null or l.id is null then
             delete from dipwell.reservations x where x.limit_id = p.limit_id and x.key = p.key and x.due <= n;
         else
-            perform dipwell_internal.settle_row(l, b, n);
+            perform dipwell_internal.bring(p.limit_id, p.key, n);
         end if;
     end loop;
     for p in select distinct x.limit_id, x.key from
@@ -167,7 +170,7 @@ begin
             perform from dipwell.buckets t where t.limit_id = p.limit_id and t.key = p.key for update;
         end if;
         continue when not found and exists (select from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key);
-        perform dipwell_internal.expire_holds(p.limit_id, p.key, n, max_rows);
+        perform dipwell_internal.bring(p.limit_id, p.key, n);
     end loop;
     perform dipwell_internal.forget_holds(max_rows, n);
     return more;
@@ -187,39 +190,14 @@ begin
 end $$;
 comment on function dipwell_internal.forget_holds is 'Deletes at most max_rows ended holds that are due at n.';
 
-create function dipwell_internal.settle_row(l dipwell.limits, inout b dipwell.buckets, n bigint, out r dipwell.versions) language plpgsql volatile as $$
-declare
-    o dipwell.key_overrides := dipwell_internal.override_of(l.id, b.key);
-    c record;
-begin
-    if coalesce(case when b.version < 0 then o.version else dipwell_internal.version_of(b.version) end, 0) > l.version then
-        return; -- the row was read after the limit
-    end if;
-    r := (dipwell_internal.own_definition(l, o, b.version, greatest(n, b.ts))).rule;
-    select * into c from dipwell_internal.carry(l, o, b.key, b.version, r.number, n, b.used, b.ts, dipwell_internal.lows_of(b.lows, b.low));
-    if b.lows is not null then
-        c.lows := dipwell_internal.resolve_records(l, o, b.key, r.number, case when c.used > 0 then c.lows end, n);
-    end if;
-    update dipwell.buckets x set used = c.used, ts = c.ts, version = r.number, (lows, low, due) = (select * from dipwell_internal.lows_columns(x.limit_id, x.key, c.lows))
-        where x.limit_id = b.limit_id and x.key = b.key returning x.* into b;
-    if o.id is not null then
-        perform dipwell_internal.store_override(l, o, dipwell_internal.renewed(l, dipwell_internal.live_override(o, greatest(n, b.ts))), r.number, n);
-    end if;
-    r := dipwell_internal.spread(r, l.name, b.key);
-end $$;
-comment on function dipwell_internal.settle_row is 'Converts a locked row to its own definition at the present version, and ends what is due. r is the rule for the key.';
-
 create function dipwell_internal.sweep_overrides(max_rows bigint, n bigint) returns void language plpgsql volatile as $$
 declare
     p record;
-    b dipwell.buckets;
-    l dipwell.limits;
 begin
-    for p in select x.limit_id, x.key, x.id from dipwell.key_overrides x where x.until <= n order by x.until limit max_rows loop
-        select * into b from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update skip locked;
+    for p in select x.limit_id, x.key from dipwell.key_overrides x where x.until <= n order by x.until limit max_rows loop
+        perform from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update skip locked;
         if found then
-            select * into l from dipwell.limits x where x.id = p.limit_id;
-            perform dipwell_internal.settle_row(l, b, n);
+            perform dipwell_internal.bring(p.limit_id, p.key, n);
         elsif not exists (select from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key) then
             perform dipwell_internal.keep_override(p.limit_id, p.key, null, n);
         end if;

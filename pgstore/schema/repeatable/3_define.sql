@@ -1,4 +1,7 @@
--- Definitions. Go twins: compile.go, Registry.Define.
+
+-- == Definitions of limits
+
+-- Go twins: compile.go, Registry.Define.
 
 -- Changes of different limits do not wait for each other, however long their transactions
 -- stay open. The number is "dipw" in ASCII.
@@ -12,34 +15,16 @@ begin
 end $$;
 comment on function dipwell_internal.lock_limit is 'Keeps others from changing a limit, or if shared only its parent and name, until this transaction ends.';
 
-create function dipwell_internal.note_change() returns void language plpgsql volatile as $$
+create function dipwell_internal.note_change(out change bigint) language plpgsql volatile as $$
 begin
-    insert into dipwell.revision (n) values (1 + (random() * 2147483646)::bigint);
+    change := 1 + (random() * 2147483646)::bigint;
+    insert into dipwell.revision (n) values (change);
     notify dipwell;
 end $$;
-comment on function dipwell_internal.note_change is 'Tells programs that limits have changed.';
-
--- Converting a row rounds, so that a hold that expired before the conversion would give
--- back less than it took. So expired holds are given back first. The holds of a locked
--- row are not: losing a fraction of a token is better than delaying the change. The rows
--- stay locked until the transaction ends, so the Go store first gives back most holds in
--- transactions of a few keys each.
-create function dipwell_internal.expire_before_change(lim int, n bigint, most bigint default null) returns bigint language plpgsql volatile as $$
-declare
-    of_key text;
-    keys   bigint := 0;
-begin
-    for of_key in select b.key from (select distinct x.key from dipwell.hold_parts x where x.limit_id = lim and x.live and x.expires <= n order by x.key) q
-        cross join lateral (select y.key from dipwell.buckets y where y.limit_id = lim and y.key = q.key for update skip locked) b limit most loop
-        perform dipwell_internal.expire_holds(lim, of_key, n);
-        keys := keys + 1;
-    end loop;
-    return keys;
-end $$;
-comment on function dipwell_internal.expire_before_change is 'Gives back the expired holds of at most a number of keys, before a new version of their limit.';
+comment on function dipwell_internal.note_change is 'Tells programs that limits have changed; returns by how much the revision has.';
 
 -- The owner "call site" defines a limit that does not exist, and changes none.
-create function dipwell_internal.put_limit(d dipwell.limits, r dipwell.versions, at bigint default null) returns int language plpgsql volatile as $$
+create function dipwell_internal.put_limit(d dipwell.limits, r dipwell.versions, at bigint default null) returns bigint language plpgsql volatile as $$
 declare
     old  dipwell.limits;
     was  dipwell.versions;
@@ -53,7 +38,7 @@ begin
     n := coalesce(at, dipwell_internal.now_us());
     select * into old from dipwell.limits x where x.name = d.name;
     if found and d.owner = 'call site' then
-        return old.id;
+        return 0;
     end if;
     perform dipwell_internal.check_parents(d, old);
     if old.id is not null then
@@ -68,15 +53,19 @@ begin
         r.number := old.version;
         r.since := was.since;
         same := row(was.unit, was.every, was.add, was.cap, was.origin, was.burst, was.debt, was.most, was.max_charge, was.max_used,
-                was.leaky, was.spread, was.per, coalesce(was.start, ''))
+                was.leaky, was.spread, was.sliding, was.per, coalesce(was.start, ''))
             = row(r.unit, r.every, r.add, r.cap, r.origin, r.burst, r.debt, r.most, r.max_charge, r.max_used,
-                r.leaky, r.spread, r.per, coalesce(r.start, ''))
-            -- Plans and overrides depend on the settings as written, not on the rule
-            -- compiled from them.
+                r.leaky, r.spread, r.sliding, r.per, coalesce(r.start, ''))
             and old.plans is not distinct from d.plans
             and old.shared = d.shared -- programs must not use the keys of the version before
-            and greatest(old.shards, 1) = greatest(d.shards, 1) -- rows of a version have as many shards
-            and (old.plans is null and old.overridden is null or row(old.rate, old.burst, old.max_debt, coalesce(old.lease_us, 0)) is not distinct from row(d.rate, d.burst, d.max_debt, coalesce(d.lease_us, 0)));
+            and coalesce(old.block_us, 0) = coalesce(d.block_us, 0)
+            and greatest(old.shards, 1) = greatest(d.shards, 1); -- rows of a version have as many shards
+        -- Plans and overrides depend on the settings as written, not on the rule compiled from
+        -- them.
+        if same and row(old.rate, old.burst, old.max_debt, coalesce(old.lease_us, 0)) is distinct from row(d.rate, d.burst, d.max_debt, coalesce(d.lease_us, 0)) then
+            select x.overridden into d.overridden from dipwell.limits x where x.id = old.id for no key update; -- after who sets the first override
+            same := d.plans is null and d.overridden is null;
+        end if;
         if not same then
             if old.version = 1048575 then
                 raise exception using errcode = 'program_limit_exceeded', constraint = 'version',
@@ -87,9 +76,6 @@ begin
             if greatest(old.shards, 1) <> greatest(d.shards, 1) then
                 perform dipwell_internal.check_reshard(old, n);
                 r.policy := 'reset'; -- the keys of rows name other shards now
-            end if;
-            if r.policy <> 'reset' and d.algorithm <> 'concurrency' then
-                perform dipwell_internal.expire_before_change(old.id, n);
             end if;
         end if;
     else
@@ -108,34 +94,70 @@ begin
     d.on_expire := coalesce(d.on_expire, 'give_back');
     d.lease_us := nullif(d.lease_us, 0);
     d.adaptive := nullif(d.adaptive, '');
+    d.block_us := nullif(d.block_us, 0);
+    d.overridden := case when d.block_us > 0 then true else d.overridden end;
+    perform dipwell_internal.wrong(format('block: is not for a limit with plans that callers may name; plan %s needs callable: false', p.name), d.name)
+        from dipwell_internal.plans_of(d.plans) p where d.block_us > 0 and p.callable <> 'false';
     d.parts := coalesce(nullif(d.parts, 0), case when d.parent is null and exists (select from dipwell.limits x where x.parent = d.name) then 0 end);
-    d.plain := r.every > 0 and not r.leaky and d.algorithm <> 'concurrency' and d.adaptive is null and greatest(d.shards, 1) = 1;
+    d.plain := r.every > 0 and not r.leaky and not r.sliding and d.algorithm <> 'concurrency' and num_nonnulls(d.adaptive, d.block_us) = 0 and greatest(d.shards, 1) = 1;
     d.spread := d.plain and r.spread;
-    d.plain := d.plain and not r.spread;
+    d.plain := d.plain and not r.spread and r.origin >= 0;
     d.grid := case when r.every > 0 then r.origin - r.every * (9007199254740992 / r.every + 1) else 0 end;
     d.ticks := (r.max_used + r.add - 1) / r.add;
     if d.id is null then
         insert into dipwell.limits overriding user value select d.* returning id into d.id;
         r.limit_id := d.id;
     elsif old = d then
-        return d.id;
+        return 0;
     else
         update dipwell.limits x set (algorithm, rate, per, burst, max_debt, max_charge, start, on_change, mode, auth, retry_jitter,
-                on_store_error, timeout_us, list_keys, usage, plans, parent, parts, ttl_us, on_expire, lease_us, shards, adaptive, owner, version, unit, every, add, cap, grid, ticks, plain, spread, shared)
+                on_store_error, timeout_us, list_keys, usage, plans, parent, parts, ttl_us, on_expire, lease_us, shards, adaptive, block_us, overridden, owner, version, unit, every, add, cap, grid, ticks, plain, spread, shared)
             = (d.algorithm, d.rate, d.per, d.burst, d.max_debt, d.max_charge, d.start, d.on_change, d.mode, d.auth, d.retry_jitter,
-                d.on_store_error, d.timeout_us, d.list_keys, d.usage, d.plans, d.parent, d.parts, d.ttl_us, d.on_expire, d.lease_us, d.shards, d.adaptive, d.owner, d.version, d.unit, d.every, d.add, d.cap, d.grid, d.ticks, d.plain, d.spread, d.shared)
+                d.on_store_error, d.timeout_us, d.list_keys, d.usage, d.plans, d.parent, d.parts, d.ttl_us, d.on_expire, d.lease_us, d.shards, d.adaptive, d.block_us, d.overridden, d.owner, d.version, d.unit, d.every, d.add, d.cap, d.grid, d.ticks, d.plain, d.spread, d.shared)
             where x.id = d.id;
     end if;
     if not same then
         r.settings := coalesce(r.settings, dipwell_internal.settings_of(d));
         insert into dipwell.versions select r.*;
         perform dipwell_internal.put_plans(d, r);
+        if old.id is not null then
+            perform dipwell_internal.check_fit(d, r, n);
+        end if;
     end if;
     perform dipwell_internal.mark_parent(x) from unnest(array[old.parent, d.parent]) x where old.parent is distinct from d.parent;
-    perform dipwell_internal.note_change();
-    return d.id;
+    return dipwell_internal.note_change();
 end $$;
-comment on function dipwell_internal.put_limit is 'Stores a compiled definition, in a new version if its rule has changed.';
+comment on function dipwell_internal.put_limit is 'Stores a compiled definition, in a new version if its rule has changed; returns the change of the revision.';
+
+-- Overrides with the same settings are compiled once. Who sets an override keeps others from
+-- this check until its transaction ends.
+create function dipwell_internal.check_fit(d dipwell.limits, r dipwell.versions, n bigint) returns void language plpgsql volatile as $$
+declare
+    x      record;
+    o      dipwell.key_overrides;
+    reason text;
+begin
+    perform dipwell_internal.lock_limit(d.name || chr(1));
+    for x in select min(k.key) as key, k.o as settings from (
+            select y.key, jsonb_strip_nulls(jsonb_build_object('plan', y.plan, 'rate', y.rate, 'per', y.per, 'burst', y.burst, 'start', y.start,
+                    'under', case when y.under is not null then jsonb_build_object('plan', y.under->'plan', 'rate', y.under->'rate', 'per', y.under->'per', 'burst', y.under->'burst', 'start', y.under->'start') end)) as o
+                from dipwell.key_overrides y where y.limit_id = d.id and (y.until is null or y.until > n)
+            union all select y.key, jsonb_strip_nulls(jsonb_build_object('plan', y.under->'plan', 'rate', y.under->'rate', 'per', y.under->'per', 'burst', y.under->'burst', 'start', y.under->'start'))
+                from dipwell.key_overrides y where y.limit_id = d.id and y.under is not null) k
+            group by 2 order by 1 loop
+        o := jsonb_populate_record(null::dipwell.key_overrides, x.settings);
+        o.limit_id := d.id;
+        begin
+            perform dipwell_internal.compile_override(d, o, r);
+        exception when invalid_parameter_value or undefined_object then
+            get stacked diagnostics reason = message_text;
+            reason := case when sqlstate = '42704' then format('plans: plan %s is missing, and an override gives it', o.plan)
+                else replace(reason, 'limit ' || d.name || ': plans: plan override: ', '') end;
+            perform dipwell_internal.wrong(format('%s (the override of key "%s", which must be changed or ended before)', reason, dipwell_internal.key_of(d.shards, x.key)), d.name);
+        end;
+    end loop;
+end $$;
+comment on function dipwell_internal.check_fit is 'Raises an error that names the first key whose override does not fit a new version of its limit.';
 
 create function dipwell_internal.check_reshard(l dipwell.limits, n bigint) returns void language sql volatile as $$
     select dipwell_internal.wrong((select format('shards: cannot change while keys have overrides, such as "%s"; end them first', dipwell_internal.key_of(l.shards, o.key))
@@ -150,7 +172,7 @@ create function dipwell_internal.check_parents(d dipwell.limits, old dipwell.lim
 declare
     child  dipwell.limits := d;
     parent dipwell.limits;
-    linked boolean := old.id is null or old.parent is distinct from d.parent or old.algorithm <> d.algorithm or d.shards > 1;
+    linked boolean := old.id is null or old.parent is distinct from d.parent or old.algorithm <> d.algorithm or d.shards > 1 or d.block_us > 0;
     levels int := 1;
     x      record;
 begin
@@ -162,12 +184,14 @@ begin
             perform dipwell_internal.lock_limit(child.parent, shared => true);
         end if;
         select * into parent from dipwell.limits l where l.name = child.parent;
+        perform dipwell_internal.wrong(format('block: limit %s has one, so it cannot be a parent: it would block the keys of others', parent.name), d.name) where parent.block_us > 0;
         perform dipwell_internal.wrong('parent: ' || case
             when child.parent = d.name then format('limit %s has this limit above it, so it cannot be its parent', d.parent)
             when parent.id is null and levels = 1 then format('there is no limit %s', d.parent)
             when parent.id is null then format('limit %s, above it, has a parent that does not exist, %s', child.name, child.parent)
             when levels = 4 then 'has more than 4 levels with it'
             when parent.adaptive is not null then format('limit %s is adaptive, so it cannot be a parent', parent.name)
+            when parent.algorithm = 'sliding_window' then format('limit %s is a sliding window, so it cannot be a parent', parent.name)
             when parent.shards > 1 then format('limit %s has shards, so it cannot be a parent', parent.name)
             when (parent.algorithm = 'concurrency') <> (child.algorithm = 'concurrency') then
                 format('a concurrency limit and its parent both are one; %s is a %s, %s a %s', child.name, child.algorithm, parent.name, parent.algorithm)
@@ -188,6 +212,8 @@ begin
             when d.adaptive is not null then format('adaptive: it is the parent of limit %s, and an adaptive limit cannot be one', x.name)
             when (x.algorithm = 'concurrency') <> (d.algorithm = 'concurrency') then
                 format('algorithm: it is the parent of limit %s; a concurrency limit and its parent both are one', x.name)
+            when d.algorithm = 'sliding_window' then format('algorithm: it is the parent of limit %s, and a sliding window cannot be one', x.name)
+            when d.block_us > 0 then format('block: is not for the parent of limit %s: it would block the keys of others', x.name)
             when d.shards > 1 then format('shards: is not for the parent of limit %s', x.name)
             end, d.name);
     end loop;
@@ -330,11 +356,11 @@ comment on function dipwell_internal.settings_of is 'versions.settings of a limi
 
 create function dipwell_internal.defined(d dipwell.limits) returns text language sql stable as
 $$ select (dipwell_internal.settings_of(d)::jsonb || jsonb_strip_nulls(jsonb_build_object('mode', nullif(d.mode, 'enforce'), 'on_change', nullif(d.on_change, 'keep'),
-    'parent', nullif(d.parent, ''), 'parts', nullif(d.parts, 0)::text, 'shared', case when d.shared then 'true' end, 'usage', case when d.usage then 'true' end, 'ttl', dipwell_internal.format_per(nullif(d.ttl_us, 0)), 'on_expire', nullif(d.on_expire, 'give_back'))))::text $$;
+    'parent', nullif(d.parent, ''), 'parts', nullif(d.parts, 0)::text, 'shared', case when d.shared then 'true' end, 'usage', case when d.usage then 'true' end, 'ttl', dipwell_internal.format_per(nullif(d.ttl_us, 0)), 'block', dipwell_internal.format_per(d.block_us), 'on_expire', nullif(d.on_expire, 'give_back'))))::text $$;
 comment on function dipwell_internal.defined is 'All settings of a limit that define can set, for audit.';
 
 create function dipwell_internal.limit_of(s jsonb) returns dipwell.limits language sql stable as $$
-    select jsonb_populate_record(null::dipwell.limits, s - 'plans' || jsonb_build_object('algorithm', coalesce(s->>'algorithm', 'token_bucket'),
+    select jsonb_populate_record(null::dipwell.limits, s || jsonb_build_object('algorithm', coalesce(s->>'algorithm', 'token_bucket'),
         'max_debt', case s->>'max_debt' when 'unlimited' then '-1' else s->>'max_debt' end, 'lease_us', dipwell_internal.parse_offset(s->>'lease'),
         'on_change', 'keep', 'mode', 'enforce'))
 $$;
@@ -346,16 +372,14 @@ declare
     reason text;
     prefix text := 'limit ' || d.name || ': ';
     period bigint := dipwell_internal.parse_per(d.per);
-    r      dipwell.versions;
 begin
-    if per <> period and d.algorithm in ('fixed_window', 'interval', 'concurrency') then
+    if per <> period and d.algorithm in ('fixed_window', 'interval', 'concurrency', 'sliding_window') then
         perform dipwell_internal.wrong('per: a plan of a window or an interval keeps the period of the limit', d.name);
     end if;
     d.rate := coalesce(rate, d.rate);
     d.burst := coalesce(burst, d.burst);
     d.max_debt := coalesce(max_debt, d.max_debt);
-    r := dipwell_internal.compile(d, coalesce(per, period), nullif(base.every, 0));
-    return dipwell_internal.variant(base, null, r.unit, r.add, r.cap, r.debt, r.max_charge, r.max_used);
+    return dipwell_internal.compile(d, coalesce(per, period), nullif(base.every, 0));
 exception when invalid_parameter_value then
     get stacked diagnostics reason = message_text;
     perform dipwell_internal.wrong(format('plans: plan %s: %s', plan, case when starts_with(reason, prefix) then substr(reason, length(prefix) + 1) else reason end), d.name);
@@ -391,6 +415,7 @@ begin
             when d.shards > 1 and p.callable <> 'false' then format('plan %s: callable: is false in a limit with shards', p.name)
             when p.mode in ('unlimited', 'blocked') and num_nonnulls(p.rate, p.per, p.burst, p.max_debt) > 0 then
                 format('plan %s: mode: %s leaves the key to the base limit; leave out rate, per, burst and max_debt', p.name, p.mode)
+            when p.callable = 'children' and d.algorithm <> 'leaky_bucket' then format('plan %s: callable: children is not for ', p.name) || dipwell_internal.holdless(d) || ', which is no parent'
             end, d.name);
         v := dipwell_internal.compile_variant(d, r, p.name, p.rate, dipwell_internal.parse_per(p.per), p.burst, p.max_debt);
         insert into dipwell.plans (limit_id, number, version, name, mode, callable, unit, add, cap, debt, max_charge, max_used)
@@ -489,7 +514,7 @@ begin
     perform dipwell_internal.wrong('start: ' || case
         when d.start ~ '^[0-9.]+ *(us|ms|s|m|h|d|w|mo|y|sec|second|min|minute|hr|hour|day|wk|week|mon|month|yr|year)s?$' then
             format('"%s" is a length of time; start is when windows begin, such as 0s or ''00:00 UTC'', and per how long they are', d.start)
-        when position(' ' in d.start) = 0 then format('"%s" is neither an offset such as 0s nor a wall clock with a zone such as ''06:00 Europe/Rome''', d.start)
+        when position(' ' in d.start) = 0 then format('"%s" is none of an offset such as 0s, a wall clock with a zone such as ''06:00 Europe/Rome'', and first_call', d.start)
         when wall is null or wall[1]::int > 23 or wall[2]::int > 59 or coalesce(wall[3], '0')::int > 59 then
             format('"%s" is not a time of day such as 06:00', split_part(rest, ' ', 1))
         when wall[4] <> 'UTC' and not exists (select from pg_timezone_names z where z.name = wall[4]) then
@@ -509,6 +534,12 @@ begin
 end $$;
 comment on function dipwell_internal.parse_start is 'Clock and zone of windows of so many months that begin at a wall-clock time.';
 
+create function dipwell_internal.holdless(d dipwell.limits) returns text language sql immutable as $$
+    select case when d.algorithm = 'leaky_bucket' then 'a leaky bucket' when d.algorithm = 'sliding_window' then 'a sliding window'
+        when d.shards > 1 then 'a limit with shards' when d.adaptive is not null then 'an adaptive limit' end
+$$;
+comment on function dipwell_internal.holdless is 'What a limit is of which no call can hold tokens; null if calls can.';
+
 create function dipwell_internal.ticks(d dipwell.limits, period bigint, of_tick bigint) returns table (tick bigint, unit bigint, add bigint, most bigint) language sql stable as $$
     select t.tick, g.unit * s.scale, g.add * s.scale, dipwell_internal.most_units(t.tick, g.add * s.scale)
     from unnest(array[1, 1000, 1000000, 60000000]::bigint[]) t (tick)
@@ -521,9 +552,9 @@ comment on function dipwell_internal.ticks is 'The ticks that a bucket may have,
 create function dipwell_internal.compile(d dipwell.limits, period bigint, of_tick bigint default null) returns dipwell.versions language plpgsql stable as $$
 declare
     m        constant bigint := 9007199254740991;
-    algorithms constant text[] := '{token_bucket,fixed_window,interval,leaky_bucket,concurrency}';
+    algorithms constant text[] := '{token_bucket,fixed_window,interval,leaky_bucket,concurrency,sliding_window}';
     meant    text := translate(lower(d.algorithm), '- ', '__');
-    windowed boolean := d.algorithm in ('fixed_window', 'interval');
+    windowed boolean := d.algorithm in ('fixed_window', 'interval', 'sliding_window');
     rows     bigint := greatest(d.shards, 1); -- of a key
     per      text := dipwell_internal.format_per(period);
     r        dipwell.versions;
@@ -538,12 +569,24 @@ declare
     offset_  bigint;
     wall     text[];
     carved   bigint := 0;
+    holdless text := dipwell_internal.holdless(d);
+    problem  text; -- a variable, because the error's context has the text of the statement that raises it
 begin
     perform dipwell_internal.wrong(dipwell_internal.name_error('name', coalesce(d.name, '')));
-    perform dipwell_internal.wrong(coalesce(case
+    problem := coalesce(case
         when d.algorithm = any (algorithms) is not true then format('algorithm: "%s" is not one of %s', d.algorithm, array_to_string(algorithms, ', '))
             || case when meant = any (algorithms) then format('; did you mean %s?', meant) else '' end
         when d.shards not between 0 and 64 then format('shards: %s is not between 1 and 64', d.shards)
+        when d.ttl_us <> 0 then 'ttl: is not for ' || holdless || ', which has no holds'
+        when d.on_expire = 'keep' then 'on_expire: is not for ' || holdless || ', which has no holds'
+        end, case
+        when d.block_us <> 0 and d.block_us not between 1000 and 31622400000000 then format('block: %s is not between 1ms and 366d', dipwell_internal.format_per(d.block_us))
+        when d.block_us <> 0 and d.shared then 'block: is not for a shared limit, whose bucket is everybody''s'
+        when d.block_us <> 0 and d.algorithm = 'concurrency' then 'block: is not for a concurrency limit'
+        when d.block_us <> 0 and d.algorithm = 'sliding_window' then 'block: is not for a sliding window'
+        when d.block_us <> 0 and d.lease_us <> 0 then 'block: is not for a limit with a lease'
+        when d.block_us <> 0 and d.shards > 1 then 'block: is not for a limit with shards'
+        when d.block_us <> 0 and d.adaptive is not null then 'block: is not for an adaptive limit'
         when d.lease_us <> 0 and d.lease_us not between 10000 and 1000000 then format('lease: %s is not between 10ms and 1s', dipwell_internal.format_per(d.lease_us))
         when d.lease_us <> 0 and d.algorithm <> 'token_bucket' then 'lease: is for token buckets'
         when d.lease_us <> 0 and d.parent is not null then 'lease: is not for a limit with a parent'
@@ -562,6 +605,7 @@ begin
             when d.on_change <> 'keep' then 'on_change: is keep for a concurrency limit'
             when d.on_expire = 'keep' then 'on_expire: is give_back for a concurrency limit'
             end else case
+            when d.algorithm = 'sliding_window' and d.rate not between 1 and 67108863 then format('rate: %s is not between 1 and 2^26-1, the most of a sliding window', d.rate)
             when d.rate is null or d.rate not between 1 and m then format('rate: %s is not between 1 and 2^53-1', coalesce(d.rate::text, 'null'))
             when period < 0 and not windowed then 'per: months and years are for windows and intervals; a bucket needs a fixed length such as 30d'
             when period is null then 'per: is missing; it is a length of time such as interval ''1 minute'''
@@ -572,11 +616,19 @@ begin
             when d.start <> '' and not windowed then 'start: is for windows and intervals; a bucket refills all the time'
             when d.algorithm = 'leaky_bucket' and d.burst <> 1 then 'burst: a leaky bucket lets out one at a time; its queue is max_debt'
             when d.on_change is null or d.on_change not in ('keep', 'proportional', 'reset') then 'on_change: unknown; it is one of keep, proportional, reset'
+            end end, case when d.algorithm = 'sliding_window' then case
+            when period < 0 or period > 8640000000000 then format('per: %s is longer than 100d, the longest sliding window', per)
+            when d.burst is not null then 'burst: is not for a sliding window, which has its rate'
+            when d.max_debt <> 0 then 'max_debt: is 0 for a sliding window'
+            when d.start <> '' and dipwell_internal.parse_offset(d.start) is null then 'start: of a sliding window is an offset such as 0s'
+            when d.parent is not null then 'parent: is not for a sliding window'
+            when d.parts <> 0 then 'parts: is not for a sliding window, which is no parent'
             end end,
         case when d.mode is null or d.mode not in ('enforce', 'shadow') then 'mode: unknown; it is one of enforce, shadow' end,
-        case when d.algorithm = 'concurrency' and d.adaptive is not null then dipwell_internal.adaptive_error(d) end), d.name);
+        case when d.algorithm = 'concurrency' and d.adaptive is not null then dipwell_internal.adaptive_error(d) end);
+    perform dipwell_internal.wrong(problem, d.name);
     if d.algorithm = 'concurrency' then
-        return row(null, null, null, 'keep', 1, m, m, d.burst, 0, d.burst, 0, d.burst, d.burst, m, false, false, 0, 0, 0, '', '', null, null)::dipwell.versions;
+        return row(null, null, null, 'keep', 1, m, m, d.burst, 0, d.burst, 0, d.burst, d.burst, m, false, false, false, 0, 0, 0, '', '', null, null)::dipwell.versions;
     end if;
 
     burst := case when d.algorithm = 'leaky_bucket' then 1 else coalesce(d.burst, d.rate) end;
@@ -587,7 +639,7 @@ begin
         when d.adaptive is not null and d.max_debt <> 0 then 'max_debt: is 0 for an adaptive limit'
         end, d.name);
     burst := burst / rows;
-    if rows > 1 or d.adaptive is not null then
+    if rows > 1 or d.adaptive is not null or d.algorithm = 'sliding_window' then
         d.max_debt := 0;
     end if;
     debt := case when d.max_debt is null then burst when d.max_debt = -1 then 0 else d.max_debt end;
@@ -602,7 +654,7 @@ begin
         carved := dipwell_internal.carve(d, burst, period);
     end if;
 
-    r := row(null, null, null, d.on_change, 1, greatest(period, 0), d.rate, 0, 0, 0, 0, 0, 0, 0, d.algorithm = 'leaky_bucket', false,
+    r := row(null, null, null, d.on_change, 1, greatest(period, 0), d.rate, 0, 0, 0, 0, 0, 0, 0, d.algorithm = 'leaky_bucket', false, d.algorithm = 'sliding_window',
         greatest(-period, 0), 0, 0, case when period < 0 then 'UTC' else '' end, per, d.start, null);
     if not windowed then
         -- The finest tick with which everything fits. Defaults that fit with no tick are
@@ -621,6 +673,9 @@ begin
         offset_ := dipwell_internal.parse_offset(d.start);
         if coalesce(d.start, '') = '' then
             r.spread := true;
+        elsif d.start = 'first_call' then
+            perform dipwell_internal.wrong(format('start: first_call needs a per of a fixed length such as 30d, not %s', per), d.name) where period < 0;
+            r.origin := -1;
         elsif offset_ is not null then
             perform dipwell_internal.wrong(format('start: %s is not shorter than the period; start is when windows begin, such as 0s or ''00:00 UTC'', and per how long they are', d.start), d.name) where offset_ >= dipwell_internal.shortest(r);
             r.origin := offset_;
@@ -635,7 +690,10 @@ begin
         end if;
         most := dipwell_internal.most_units(case when r.every > 0 then r.every when r.months > 0 then (r.months * 31 + 1) * 86400000000
             else r.days * 86400000000 + 86400000000 end, r.add);
-        if most < burst + want_debt + want_charge then
+        if r.sliding then
+            most := 67108863;
+            d.max_charge := charge; -- any fits: a charge stops at most
+        elsif most < burst + want_debt + want_charge then
             perform dipwell_internal.larger_than(d, burst, per, most - want_debt - want_charge);
         end if;
     end if;

@@ -1,3 +1,6 @@
+
+-- == Plans, and overrides of keys
+
 -- Changes of plans and overrides. Go twins: CheckOverride, Definition.SetOverrideIn.
 
 create function dipwell_internal.sorted_plans(plans text) returns text language sql immutable as
@@ -8,7 +11,7 @@ create function dipwell_internal.wrong_setting(field text, value text) returns t
     select case
         when field = 'max_debt' and value = 'unlimited' then null
         when field in ('rate', 'burst', 'max_debt') and (value !~ '^[0-9]{1,16}$' or lpad(value, 16, '0') > '9007199254740991') then format('"%s" is not a whole number from 0 to 2^53-1', value)
-        when field = 'rate' and value ~ '^0+$' then '0 is not between 1 and 2^53-1'
+        when field = 'rate' and value ~ '^0+$' then '0 is less than 1'
         when field in ('rate', 'burst', 'max_debt') then null
         when field = 'per' and value = '' then 'is missing; it is a length of time such as 1s, 1m, 1h or 1d'
         when field = 'per' and value ~ '(mo|y)$' then case when value !~ '^[0-9]{1,4}(mo|y)$' or dipwell_internal.parse_per(value) not between -1200 and -1 then
@@ -86,12 +89,13 @@ declare
     reason text;
 begin
     perform dipwell_internal.wrong(case
-        when strpos(o.key, '*') > 0 then 'key: has a *, but an override is for one key: there are no patterns; a plan is for many'
         when o.until <= n then 'until: is not in the future'
         when o.until > 9007199254740991 then 'until: is not between now and the year 2255'
         when octet_length(o.note) > 1024 then format('note: has %s bytes; at most 1024', octet_length(o.note))
         when o.plan is not null and num_nonnulls(o.rate, o.per, o.burst) > 0 then 'plan: stands beside rate, per or burst; an override has either a plan or numbers'
-        when num_nonnulls(o.plan, o.rate, o.per, o.burst) = 0 then 'plan: is missing; an override has a plan, or rate, per or burst'
+        when o.start is not null and o.until is not null then 'start: stands only in an override without an end'
+        when o.start = '' then 'start: is empty'
+        when num_nonnulls(o.plan, o.rate, o.per, o.burst, o.start) = 0 and o.id <> 0 then 'plan: is missing; an override has a plan, or rate, per, burst or start'
         end);
     return dipwell_internal.compile_override(l, o, (dipwell_internal.base_definition(l)).rule);
 exception when invalid_parameter_value then
@@ -116,13 +120,10 @@ declare
     top dipwell.key_overrides;
     taken int[]; -- ids that the overrides of the key had
     e   dipwell_internal.definition; -- from now on
-    r   dipwell.versions;
-    s   dipwell.versions;
-    list bigint[];
-    c   record;
+    k   dipwell_internal.books;
     n   bigint := coalesce(at, dipwell_internal.now_us());
-    t   bigint;
 begin
+    perform dipwell_internal.wrong('key: has a *, but an override is for one key: there are no patterns; a plan is for many') where strpos(of_key, '*') > 0;
     if o.id is not null then -- an overridden key has a row
         select * into l from dipwell.limits x where x.id = lim;
         insert into dipwell.buckets (used, ts, limit_id, version, key) values (0, n, lim, l.version, of_key) on conflict do nothing;
@@ -138,31 +139,29 @@ begin
     if o.id is null and was.id is null then
         return;
     end if;
-    if dipwell_internal.expire_holds(lim, of_key, n) > 0 then -- which may have ended the last override
-        select * into b from dipwell.buckets x where x.limit_id = lim and x.key = of_key;
-        was := coalesce(dipwell_internal.override_of(lim, of_key), was);
-    end if;
-    live := dipwell_internal.renewed(l, dipwell_internal.live_override(was, greatest(n, b.ts)));
+    k := dipwell_internal.bring(lim, of_key, n); -- which may end the last override
+    was := coalesce(dipwell_internal.override_of(lim, of_key), was);
+    live := dipwell_internal.renewed(l, dipwell_internal.live_override(was, n));
     taken := array_remove(array[live.id, (live.under->>'id')::int], null);
-    ended := case when kind is null or (kind = 'temporary') = (live.until is not null) then live
+    ended := case when kind is null or case kind when 'automatic' then dipwell_internal.automatic(live) else (kind = 'temporary') = (live.until is not null) end then live
         when kind = 'standing' then dipwell_internal.under_of(live) end;
     if o.id is not null then
         o.limit_id := lim;
         o.key := of_key;
-        o.id := dipwell_internal.override_id(n, taken);
         if o.until is not null then
             o.under := case when live.until is null and live.id is not null then to_jsonb(live) else live.under end;
         end if;
         o := dipwell_internal.check_override(l, o, n);
+        o.id := dipwell_internal.override_id(n, taken);
         set_ := o;
     end if;
     if kind = 'standing' and live.until is not null then -- what lies over it may change with it
         top := live;
         top.under := case when o.id is not null then to_jsonb(o) end;
         top.id := dipwell_internal.override_id(n, taken || o.id);
-        if o.id is not null and top.plan is null then
+        if o.id is not null and (top.plan is null or o.start is not null) and not dipwell_internal.automatic(top) then
             top := dipwell_internal.check_override(l, top, n);
-        elsif top.plan is null then
+        else
             top.version := 0;
             top := dipwell_internal.override_at(l, top, (dipwell_internal.base_definition(l)).rule);
         end if;
@@ -170,37 +169,17 @@ begin
     elsif o.id is null then
         o := case when ended.id is null then live else dipwell_internal.under_of(ended) end;
     end if;
-    if b.limit_id is not null then
-        perform dipwell_internal.check_version(l, case when b.version < 0 then was.version else dipwell_internal.version_of(b.version) end);
-        select * into c from dipwell_internal.settle_row(l, b, n);
-        b := c.b;
-        r := c.r;
-        t := greatest(n, b.ts);
-        b.used := dipwell_internal.used_at(r, b.used, b.ts, t);
+    if k.version is not null then
         if o.id is not null then
             e := dipwell_internal.override_definition(l, o);
         else
             e := dipwell_internal.base_definition(l);
         end if;
-        s := e.rule;
-        s.policy := 'keep';
-        b.used := dipwell_internal.convert_used(b.used, r, s, true);
-        list := case when b.used > 0 then dipwell_internal.lows_of(b.lows, b.low) end;
-        if list is not null then
-            for i in 6..cardinality(list) by 2 loop
-                list[i] := dipwell_internal.convert_back(list[i], r, s);
-            end loop;
-            list := dipwell_internal.lows_rise(list);
-        end if;
-        update dipwell.reservations x set version = s.number, units = dipwell_internal.convert_back(x.units, r, s),
-                slack = case when x.slack is not null then dipwell_internal.convert_back(x.slack, r, s) end
-            where x.limit_id = lim and x.key = of_key and x.version = r.number;
-        perform dipwell_internal.carry_holds(l, was, of_key, r.number, n);
-        update dipwell.hold_parts x set version = s.number, units = dipwell_internal.convert_back(x.units, r, s)
-            where x.limit_id = lim and x.key = of_key and x.live and x.number > 0;
-        update dipwell.buckets x set used = b.used, ts = t, version = s.number,
-                (lows, low, due) = (select * from dipwell_internal.lows_columns(lim, of_key, list))
-            where x.limit_id = lim and x.key = of_key;
+        e.rule.policy := 'keep';
+        k := dipwell_internal.books_at(k, n);
+        k := dipwell_internal.books_convert(k, k.rule, e.rule, greatest(n, k.ts));
+        k.version := (e.rule).number;
+        perform dipwell_internal.store_books(lim, of_key, k, n);
     end if;
     delete from dipwell.key_overrides x where x.limit_id = lim and x.key = of_key;
     if o.id is not null then
@@ -212,6 +191,30 @@ begin
 end $$;
 comment on function dipwell_internal.change_override is 'Sets an override of a key, or ends one if o is null, and converts the row. Returns what was set, and what was replaced or ended.';
 
+-- With the rights of the owner: a service may decide, and begins and ends blocks by it. So
+-- it changes no override that people have set.
+create function dipwell_internal.set_block(lim int, of_key text, n bigint, begins boolean) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+    o      dipwell.key_overrides;
+    length bigint;
+begin
+    n := dipwell_internal.past(n);
+    if begins then
+        select l.block_us into length from dipwell.limits l where l.id = lim;
+        if length is null or exists (select from dipwell.key_overrides x where x.limit_id = lim and x.key = of_key and x.until > n) then
+            return;
+        end if;
+        o.id := 0;
+        o.until := n + length;
+        o.note := 'automatic';
+    end if;
+    perform dipwell_internal.change_override(lim, of_key, o, case when begins then 'temporary' else 'automatic' end, n);
+exception when foreign_key_violation then
+    raise exception using errcode = 'undefined_object', constraint = 'limit_name', message = 'limit_name: the limit was dropped';
+end $$;
+comment on function dipwell_internal.set_block is 'Begins or ends the block of a key whose row is locked.';
+
 create function dipwell_internal.mark_overridden(lim int) returns void language plpgsql volatile as $$
 begin
     update dipwell.limits x set overridden = true where x.id = lim;
@@ -221,7 +224,7 @@ comment on function dipwell_internal.mark_overridden is 'Says in the limit that 
 
 -- Where another transaction changes the limit, or has set its first override, the limit is
 -- not marked here, but by a sweep: until then the row of the key tells of its override.
-create function dipwell_internal.set_override(lim int, of_key text, plan text, rate bigint, per bigint, burst bigint, until bigint, note text, at bigint default null,
+create function dipwell_internal.set_override(lim int, of_key text, plan text, rate bigint, per bigint, burst bigint, until bigint, note text, at bigint default null, start text default null,
     out set_ dipwell.key_overrides, out replaced dipwell.key_overrides) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
     o dipwell.key_overrides;
@@ -232,9 +235,11 @@ begin
     o.rate := rate;
     o.per := dipwell_internal.format_per(per);
     o.burst := burst;
+    o.start := start;
     o.until := until;
     o.note := nullif(note, '');
     o.id := 1;
+    perform dipwell_internal.lock_limit(x.name || chr(1), shared => true) from dipwell.limits x where x.id = lim; -- see check_fit
     perform from dipwell.limits x where x.id = lim and x.overridden is not true for no key update skip locked;
     if found then
         perform dipwell_internal.mark_overridden(lim);

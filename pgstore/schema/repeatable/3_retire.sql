@@ -1,4 +1,7 @@
--- Old versions of limits. Rows of keys that nobody calls would keep them for as long as the
+
+-- == Old versions of limits
+
+-- Rows of keys that nobody calls would keep them for as long as the
 -- slowest key needs to fill, and each sweep would step them through all versions since. So of
 -- a limit that has many, the rows of old ones are converted as their next call would. Go twin:
 -- SweepRow.
@@ -14,7 +17,7 @@ begin
     with older as materialized (
         select x.key, x.used, x.ts, x.version, (d.rule).number as to_version, c.used as to_used, c.ts as to_ts
         from (select * from dipwell.buckets y where y.limit_id = l.id and y.version > 0 and dipwell_internal.version_of(y.version) < before and y.lows is null limit max_rows) x
-            cross join lateral dipwell_internal.own_definition(l, null, x.version, greatest(n, x.ts)) d
+            cross join lateral dipwell_internal.own_definition(l, null, x.version, n) d
             cross join lateral dipwell_internal.carry(l, null, x.key, x.version, (d.rule).number, n, x.used, x.ts) c),
     locked as materialized (
         select y.key from dipwell.buckets y join older x on x.key = y.key
@@ -27,24 +30,18 @@ begin
     for b in select x.* from dipwell.buckets x left join dipwell.key_overrides k on k.limit_id = x.limit_id and k.key = x.key
             where x.limit_id = l.id and (x.version > 0 and x.lows is not null and dipwell_internal.version_of(x.version) < before or x.version < 0 and k.version < before)
             order by x.key limit max_rows / 50 for update of x skip locked loop
-        perform dipwell_internal.expire_holds(l.id, b.key, n);
-        select * into b from dipwell.buckets x where x.limit_id = l.id and x.key = b.key;
-        o := dipwell_internal.override_of(l.id, b.key);
-        perform dipwell_internal.settle_row(l, b, n);
-        select * into b from dipwell.buckets x where x.limit_id = l.id and x.key = b.key;
-        perform dipwell_internal.carry_holds(l, o, b.key, b.version, n);
+        perform dipwell_internal.bring(l.id, b.key, n);
         rows := rows + 1;
     end loop;
-    -- Overrides of keys without a row, and holds that have taken nothing of theirs.
+    -- Overrides of keys without a row.
     for o in select * from dipwell.key_overrides x where x.limit_id = l.id and x.version < before
             and not exists (select from dipwell.buckets y where y.limit_id = x.limit_id and y.key = x.key) limit max_rows / 50 for update skip locked loop
-        perform dipwell_internal.store_override(l, o, dipwell_internal.renewed(l, o), l.version, n);
+        perform dipwell_internal.store_override(o, dipwell_internal.renewed(l, o), n);
         rows := rows + 1;
     end loop;
-    update dipwell.hold_parts x set version = l.version where x.limit_id = l.id and x.live and x.number = 0 and x.version between 1 and before - 1;
     return rows;
 end $$;
-comment on function dipwell_internal.retire_rows_of is 'Converts rows, records and overrides of older versions of a limit to the present one, and returns how many.';
+comment on function dipwell_internal.retire_rows_of is 'Converts rows and overrides of older versions of a limit to the present one, and returns how many.';
 
 create function dipwell_internal.retire_rows(at bigint default null) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -87,8 +84,6 @@ begin
             where s.since < oldest - minute group by 1 loop
         delete from dipwell.versions v where v.limit_id = x.id and v.number < least(x.ended,
             (select min(dipwell_internal.version_of(b.version)) from dipwell.buckets b where b.limit_id = x.id and b.version >= 0),
-            (select min(dipwell_internal.version_of(r.version)) from dipwell.reservations r where r.limit_id = x.id and r.version >= 0),
-            (select min(dipwell_internal.version_of(h.version)) from dipwell.hold_parts h where h.limit_id = x.id and h.live and h.version >= 0),
             (select min(o.version) from dipwell.key_overrides o where o.limit_id = x.id));
         get diagnostics rows = row_count;
         gone := gone + rows;

@@ -1,3 +1,6 @@
+
+-- == The public functions: check, charge, define, override and others
+
 -- The public functions. They run as their owner with a fixed search_path, and in the
 -- caller's transaction: a rollback gives the tokens back. enable_seqscan is off because a
 -- plan made while the table is empty would use a sequential scan, and a long transaction
@@ -122,7 +125,7 @@ begin
     if r.burst = 1 then
         reach := 1::numeric / ((r.unit + r.add - 1) / r.add);
     end if;
-    if d.algorithm not in ('fixed_window', 'interval') then
+    if d.algorithm not in ('fixed_window', 'interval', 'sliding_window') then
         reach := reach * period / r.every;
     end if;
     return format('limit %s: a burst of %s is too small for %s per %s: at most %s can be reached',
@@ -133,7 +136,7 @@ comment on function dipwell_internal.too_small is 'The warning about a burst so 
 create function dipwell.define(name text, rate bigint default null, per interval default null, burst bigint default null, algorithm text default null,
     max_debt bigint default null, start text default null, on_change text default null, mode text default null,
     plans text default null, parent text default null, parts bigint default null, ttl interval default null, on_expire text default null,
-    lease interval default null, shards bigint default null, adaptive jsonb default null, shared boolean default null, usage boolean default null)
+    lease interval default null, shards bigint default null, adaptive jsonb default null, shared boolean default null, usage boolean default null, block interval default null)
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -143,24 +146,28 @@ declare
     was text;
     is_now text;
     before bigint; -- shards
+    problem text; -- a variable, because the error's context has the text of the statement that raises it
 begin
     perform dipwell_internal.lock_limit(name); -- before the plans are read, which it keeps
     d := jsonb_populate_record(d, jsonb_build_object('name', name, 'algorithm', coalesce(algorithm, 'token_bucket'), 'rate', rate, 'per', dipwell_internal.format_per(nullif(period, 0)),
-        'burst', burst, 'max_debt', max_debt, 'start', nullif(start, ''), 'on_change', coalesce(on_change, 'keep'), 'mode', coalesce(mode, 'enforce'), 'auth', false,
+        'burst', burst, 'max_debt', max_debt, 'start', start, 'on_change', coalesce(on_change, 'keep'), 'mode', coalesce(mode, 'enforce'), 'auth', false,
         'retry_jitter', 0, 'on_store_error', 'closed', 'timeout_us', 0, 'list_keys', false, 'usage', coalesce(usage, false), 'parent', nullif(parent, ''), 'parts', parts, 'shared', coalesce(shared, false),
-        'ttl_us', dipwell_internal.period_of(ttl), 'on_expire', on_expire, 'lease_us', dipwell_internal.period_of(lease), 'shards', shards,
+        'ttl_us', dipwell_internal.period_of(ttl), 'on_expire', on_expire, 'lease_us', dipwell_internal.period_of(lease), 'block_us', dipwell_internal.period_of(block), 'shards', shards,
         'adaptive', dipwell_internal.adaptive_text(name, adaptive), 'owner', 'sql',
         'plans', case when plans <> '' then dipwell_internal.read_plans(name, plans) when plans is null then (select l.plans from dipwell.limits l where l.name = define.name) end));
-    perform dipwell_internal.wrong(coalesce(dipwell_internal.name_error('parent', d.parent), case
+    problem := coalesce(dipwell_internal.name_error('parent', d.parent), case
+        when start = '' then 'start: is empty; leave it out, and the windows of each key begin at a time of their own'
         when d.parent = name then 'parent: a limit cannot be its own parent'
         when parts not between 1 and 16 then format('parts: %s is not between 1 and 16', parts) || case parts when 0 then '; a limit with one bucket for everybody is shared => true' else '' end
         when d.parent is not null and parts is not null then format('parts: is for a limit without a parent; the keys of this one have one part more than those of %s', d.parent)
         when d.shared and d.parent is not null then 'shared: is for a limit without a parent'
         when d.shared and parts is not null then 'shared: is for a limit without parts: its calls have no key'
-        when ttl is not null and d.ttl_us not between 1000 and 2678400000000 then 'ttl: is not between 1ms and 31d'
+        when ttl is not null and d.ttl_us not between 1000 and 2678400000000 then format('ttl: %s is not between 1ms and 31d', ttl)
         when on_expire not in ('give_back', 'keep') then 'on_expire: unknown; it is one of give_back, keep'
-        when lease is not null and d.lease_us not between 10000 and 1000000 then 'lease: is not between 10ms and 1s'
-        end), name);
+        when block is not null and d.block_us < 1000 then format('block: %s is not between 1ms and 366d', block)
+        when lease is not null and d.lease_us not between 10000 and 1000000 then format('lease: %s is not between 10ms and 1s', lease)
+        end);
+    perform dipwell_internal.wrong(problem, name);
     r := dipwell_internal.compile(d, period);
     select dipwell_internal.defined(l), greatest(l.shards, 1) into was, before from dipwell.limits l where l.name = define.name;
     perform dipwell_internal.put_limit(d, r);
@@ -176,7 +183,7 @@ begin
     end if;
 end $$;
 comment on function dipwell.define is
-    'Adds a limit, or changes it while it is in use. null means the default, and 0 means 0; a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is written as in dipwell.limits; null keeps those of define_plan. shards is the number of rows of each key, at most 64; null: one. shared gives the limit one bucket for everybody: its calls have no key. usage makes services count what each key uses, and count_usage possible. adaptive is the target by which each process lowers the rate that it uses, as in {"floor": 50, "latency": "200ms", "quantile": 0.95, "errors": "2%", "window": "1s"}.';
+    'Adds a limit, or changes it while it is in use. null means the default, and 0 means 0; a max_debt of -1 is unlimited. per may be months or years for windows and intervals. plans is written as in dipwell.limits; null keeps those of define_plan. shards is the number of rows of each key, at most 64; null: one. shared gives the limit one bucket for everybody: its calls have no key. block is for how long a key is refused after a call of it was refused for want of tokens. usage makes services count what each key uses, and count_usage possible. adaptive is the target by which each process lowers the rate that it uses, as in {"floor": 50, "latency": "200ms", "quantile": 0.95, "errors": "2%", "window": "1s"}.';
 
 create function dipwell.define_plan(limit_name text, plan text, rate bigint default null, per interval default null, burst bigint default null,
     max_debt bigint default null, mode text default null, callable text default 'yes')
@@ -219,13 +226,13 @@ $$ select timestamptz 'epoch' + us / 1048576 * interval '1048576 microseconds' +
 comment on function dipwell_internal.time_of is 'A time in µs since the Unix epoch.';
 
 create function dipwell_internal.describe(o dipwell.key_overrides) returns text language sql stable as
-$$ select nullif(concat_ws(' ', 'plan ' || o.plan, 'rate ' || o.rate, 'per ' || o.per, 'burst ' || o.burst,
+$$ select nullif(concat_ws(' ', case when dipwell_internal.automatic(o) then 'block' end, 'plan ' || o.plan, 'rate ' || o.rate, 'per ' || o.per, 'burst ' || o.burst, 'start ' || o.start,
     'until ' || to_char(dipwell_internal.time_of(o.until) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')), '') $$;
 comment on function dipwell_internal.describe is 'An override, for the audit.';
 
 create function dipwell.override(limit_name text, key text default null, plan text default null, rate bigint default null, per interval default null,
-    burst bigint default null, until timestamptz default null, note text default null)
-returns table (replaced_plan text, replaced_rate bigint, replaced_per text, replaced_burst bigint, replaced_until timestamptz, replaced_note text)
+    burst bigint default null, until timestamptz default null, note text default null, start text default null)
+returns table (replaced_plan text, replaced_rate bigint, replaced_per text, replaced_burst bigint, replaced_until timestamptz, replaced_note text, replaced_start text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
     lim    int;
@@ -237,16 +244,16 @@ begin
     key := dipwell_internal.check_key(lim, key);
     select (array_agg(s.set_))[1] as made, (array_agg(s.replaced))[1] as replaced into c from unnest(dipwell_internal.row_keys((select l.shards from dipwell.limits l where l.id = lim), override.key)) r (key)
         cross join lateral dipwell_internal.set_override(lim, r.key, plan, rate, period, burst,
-        case when until < 'infinity' then (extract(epoch from least(greatest(until, 'epoch'), '3000-01-01')) * 1000000)::bigint end, note) s;
+        case when until < 'infinity' then (extract(epoch from least(greatest(until, 'epoch'), '3000-01-01')) * 1000000)::bigint end, note, start => start) s;
     was := c.replaced;
     perform dipwell_internal.changed('override', limit_name, key,
-        concat_ws(', ', concat_ws(' ', 'plan ' || plan, 'rate ' || rate, 'per ' || dipwell_internal.format_per(period), 'burst ' || burst,
+        concat_ws(', ', concat_ws(' ', 'plan ' || plan, 'rate ' || rate, 'per ' || dipwell_internal.format_per(period), 'burst ' || burst, 'start ' || start,
             'until ' || to_char(nullif(until, 'infinity') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')),
             'in place of ' || dipwell_internal.describe(was), 'over ' || dipwell_internal.describe(dipwell_internal.under_of(c.made))), note);
-    return query select was.plan, was.rate, was.per, was.burst, dipwell_internal.time_of(was.until), was.note where was.id is not null;
+    return query select was.plan, was.rate, was.per, was.burst, dipwell_internal.time_of(was.until), was.note, was.start where was.id is not null;
 end $$;
 comment on function dipwell.override is
-    'Sets an override of a key: a plan, or a rate, per and burst of its own, decide the calls of the key. Without until it stands until it is ended. One with until lies over it: its numbers change those under it. Each replaces the one of its kind, which is returned. null means the setting below.';
+    'Sets an override of a key: a plan, or a rate, per and burst of its own, decide the calls of the key. Without until it stands until it is ended. One with until lies over it: its numbers change those under it. start, without until and also beside a plan, is when the windows of the key begin: for example a billing day, 17 00:00 Europe/Rome. Each replaces the one of its kind, which is returned. null means the setting below.';
 
 create function dipwell.end_override(limit_name text, key text default null, kind text default null) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -256,7 +263,7 @@ declare
     was    dipwell.key_overrides;
 begin
     perform dipwell_internal.wrong('key: is empty') where key = '';
-    perform dipwell_internal.wrong(format('kind: "%s" is not one of standing, temporary', kind)) where kind not in ('standing', 'temporary');
+    perform dipwell_internal.wrong(format('kind: "%s" is not one of standing, temporary, automatic', kind)) where kind not in ('standing', 'temporary', 'automatic');
     was := (select (array_agg(e) filter (where e.id is not null))[1] from dipwell.limits l
         cross join lateral unnest(dipwell_internal.row_keys(l.shards, of_key)) r (key)
         cross join lateral dipwell_internal.end_override(lim, r.key, end_override.kind) e where l.id = lim);
@@ -267,15 +274,20 @@ begin
     end if;
     return was.id is not null;
 end $$;
-comment on function dipwell.end_override is 'Ends an override of a key: the one of a kind, standing or temporary, or by default the one that decides. Returns false if the key has none.';
+comment on function dipwell.end_override is 'Ends an override of a key: the one of a kind, standing, temporary or automatic, or by default the one that decides. Returns false if the key has none.';
 
 create view dipwell.overrides as
     select l.name as limit_name, nullif(k.key, '') as key, o.plan, o.rate, o.per, o.burst,
-        timestamptz 'epoch' + o.until / 1048576 * interval '1048576 microseconds' + o.until % 1048576 * interval '1 microsecond' as until, o.note, case when o.until is null then 'standing' else 'temporary' end as kind
+        timestamptz 'epoch' + o.until / 1048576 * interval '1048576 microseconds' + o.until % 1048576 * interval '1 microsecond' as until, o.note, case when o.until is null then 'standing' else 'temporary' end as kind, o.start
     from dipwell.key_overrides top cross join lateral (select top.* union all select u.* from jsonb_populate_record(null::dipwell.key_overrides, top.under) u where u.id is not null) o
     join dipwell.limits l on l.id = o.limit_id
     cross join lateral (select dipwell_internal.key_of(l.shards, o.key) as key) k
-    where ((l.shards > 1) is not true or o.key = k.key || chr(1) || '00') and (o.until is null or o.until > dipwell_internal.now_us());
+    where ((l.shards > 1) is not true or o.key = k.key || chr(1) || '00') and (o.until is null or o.until > dipwell_internal.now_us() and num_nonnulls(o.plan, o.rate, o.per, o.burst) > 0);
+
+create view dipwell.blocks as
+    select l.name as limit_name, o.key, timestamptz 'epoch' + o.until / 1048576 * interval '1048576 microseconds' + o.until % 1048576 * interval '1 microsecond' as until
+    from dipwell.key_overrides o join dipwell.limits l on l.id = o.limit_id
+    where o.until > dipwell_internal.now_us() and num_nonnulls(o.plan, o.rate, o.per, o.burst) = 0;
 
 create function dipwell.drop(name text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -308,38 +320,26 @@ end $$;
 comment on function dipwell.sweep is
     'Deletes at most max_rows full rows and returns their number. It is lower at the end of the table, or while another sweep is running. Call it again while it returns max_rows, each time in a transaction of its own. It also deletes the records of holds that ended long ago, at most 16 times max_rows, and at the end of the table old versions of limits.';
 
-create function dipwell_internal.level(limit_id int, key text, used bigint, ts bigint, version int, due bigint, n bigint,
+create function dipwell_internal.level(b dipwell.buckets, n bigint,
     out capacity bigint, out remaining bigint, out full_at timestamptz) language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
     l dipwell.limits;
-    r dipwell.versions;
     o dipwell.key_overrides;
-    a record;
-    c record;
-    held bigint;
+    k dipwell_internal.books;
+    r dipwell.versions;
 begin
-    select * into l from dipwell.limits x where x.id = level.limit_id;
-    if version < 0 then
-        o := dipwell_internal.override_of(level.limit_id, key);
+    select * into l from dipwell.limits x where x.id = b.limit_id;
+    if b.version < 0 then
+        o := dipwell_internal.override_of(b.limit_id, b.key);
     end if;
-    if due <= n then -- holds have expired
-        a := dipwell_internal.after_expiry(l, o, key, n, used, ts, version);
-        if a.version < 0 and a.version <> version then
-            o := dipwell_internal.renewed(l, o);
-        end if;
-        used := a.used;
-        ts := a.ts;
-        version := a.version;
-    end if;
-    r := dipwell_internal.spread((dipwell_internal.own_definition(l, o, version, greatest(n, ts))).rule, l.name, key);
-    select * into c from dipwell_internal.carry(l, o, key, version, r.number, n, used, ts);
-    held := dipwell_internal.used_at(r, c.used, c.ts, greatest(n, c.ts));
+    k := dipwell_internal.books_at(dipwell_internal.brought(l, o, b, n), n);
+    r := k.rule;
     capacity := r.burst;
-    remaining := greatest(r.cap - held, 0) / r.unit;
+    remaining := greatest(r.cap - dipwell_internal.counted(r, k.used, k.ts, false), 0) / r.unit;
     full_at := timestamptz 'epoch' + n * interval '1 microsecond'
-        + dipwell_internal.length(case when held = 0 then 0
-            when l.algorithm = 'concurrency' then coalesce(dipwell_internal.hold_reset(l.id, key, n), 0) -- time returns nothing
-            else dipwell_internal.wait(r, held, greatest(n, c.ts), n) end);
+        + dipwell_internal.length(case when k.used = 0 then 0
+            when l.algorithm = 'concurrency' then coalesce(dipwell_internal.hold_reset(l.id, b.key, n), 0) -- time returns nothing
+            else dipwell_internal.wait(r, k.used, k.ts, n) end);
 end $$;
 comment on function dipwell_internal.level is 'The capacity of a bucket, the tokens left at n, and when it is full.';
 
@@ -348,13 +348,13 @@ create view dipwell.status as
     select l.name as limit_name, nullif(b.key, '') as key, s.capacity, s.remaining, s.full_at
     from dipwell.buckets b
     join dipwell.limits l on l.id = b.limit_id
-    cross join lateral dipwell_internal.level(b.limit_id, b.key, b.used, b.ts, b.version, b.due, dipwell_internal.now_us()) s
+    cross join lateral dipwell_internal.level(b, dipwell_internal.now_us()) s
     where coalesce(l.shards, 1) < 2
     union all select l.name, nullif(k.key, ''), max(s.capacity) * l.shards,
         (sum(s.remaining) + (l.shards - count(*)) * max(s.capacity))::bigint, max(s.full_at)
     from dipwell.limits l
     join dipwell.buckets b on b.limit_id = l.id
     cross join lateral (select dipwell_internal.key_of(l.shards, b.key) as key) k
-    cross join lateral dipwell_internal.level(b.limit_id, b.key, b.used, b.ts, b.version, b.due, dipwell_internal.now_us()) s
+    cross join lateral dipwell_internal.level(b, dipwell_internal.now_us()) s
     where l.shards > 1 and k.key is not null
     group by l.id, l.name, l.shards, k.key;

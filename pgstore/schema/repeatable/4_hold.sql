@@ -1,3 +1,6 @@
+
+-- == The public functions of holds
+
 -- Holds. The most common calls, on one limit whose numbers decide and a row without
 -- reservations, are a few statements, hold_one and settle_one, from Go too. All others are
 -- left to hold_group and settle_group.
@@ -41,50 +44,63 @@ create function dipwell_internal.new_hold_id() returns text language sql volatil
 $$;
 comment on function dipwell_internal.new_hold_id is 'A UUID of the time and 74 random bits (version 7).';
 
--- One statement inserts the hold and charges the row. If the id is in use, what was charged
--- is given back while the row is still locked.
-create function dipwell_internal.hold_one(lim int, of_key text, cost bigint, ttl bigint, hold text) returns dipwell_internal.held language plpgsql volatile as $$
+-- Few expressions, as in take: each is prepared again in each transaction.
+create function dipwell_internal.hold_one(limit_name text, key text, cost bigint, ttl bigint, hold text, at bigint default null) returns dipwell_internal.held language plpgsql volatile as $$
 declare
-    n bigint := dipwell_internal.now_us();
+    of_key text := coalesce(key, '');
+    n bigint;
+    r record;
     x record;
 begin
-    with b as (
+    for round in 1..2 loop
+        n := coalesce(at, dipwell_internal.now_us());
+        select l.id, l.version, l.unit, l.every, l.add, l.cap, l.ticks, l.grid + case when l.spread then dipwell_internal.key_offset(l.name, of_key, l.every) else 0 end as grid,
+                l.plain or l.spread as plain, coalesce(l.on_expire = 'keep', false) as keep, n + dipwell_internal.hold_due(hold_one.ttl, hold_one.ttl, coalesce(l.on_expire = 'keep', false)) as due into r
+            from dipwell.limits l
+            where l.name = limit_name and l.shared = (hold_one.key is null) and (l.plain or l.spread or l.algorithm = 'concurrency') and l.parent is null and l.parts is null and l.mode = 'enforce' and hold_one.cost between 1 and l.cap / l.unit
+                and hold_one.ttl <= coalesce(nullif(l.ttl_us, 0), 86400000000);
+        if not found then
+            return null;
+        end if;
         update dipwell.buckets b
-        set used = dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, g.grid, l.ticks) + (hold_one.cost * l.unit), ts = greatest(n, b.ts),
-            lows = case when not g.plain then null when b.lows is null then array[(random() * 281474976710655)::bigint, 2, 1, 0, 1]
-                else dipwell_internal.lows_hold(b.lows, least(b.low, dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, g.grid, l.ticks)),
-                    dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, g.grid, l.ticks) + (hold_one.cost * l.unit)) end,
-            low = case when g.plain then dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, g.grid, l.ticks) + (hold_one.cost * l.unit) end,
-            due = least(b.due, n + hold_one.ttl)
-        from dipwell.limits l
-        cross join lateral (select l.plain or l.spread as plain, l.grid + case when l.spread then dipwell_internal.key_offset(l.name, of_key, l.every) else 0 end as grid offset 0) g
-        where l.id = lim and (g.plain or l.algorithm = 'concurrency') and l.parent is null and l.parts is null and l.mode = 'enforce' and hold_one.cost between 1 and l.cap / l.unit
-            and hold_one.ttl <= coalesce(nullif(l.ttl_us, 0), 86400000000)
-            and b.limit_id = lim and b.key = of_key and b.version = l.version
-            and dipwell_internal.plain_used(b.used, b.ts, n, l.every, l.add, g.grid, l.ticks) <= l.cap - (hold_one.cost * l.unit)
-            and (b.due <= n) is not true
-            and case when not g.plain then b.used < 10000 -- each live record has at least a token
-                when b.lows is null then (select true from dipwell.hold_parts o where o.limit_id = b.limit_id and o.key = b.key and o.live limit 1) is null
-                    and (select true from dipwell.hold_parts o where o.limit_id = b.limit_id and o.key = b.key and o.free and not o.settled limit 1) is null
-                else b.lows[4] = 0 and b.lows[3] < 10000 end
-        returning b.used, b.ts, b.lows, l.version, l.unit, l.every, l.add, l.cap, g.grid, g.plain, coalesce(l.on_expire = 'keep', false) as keep,
-            dipwell_internal.now_us() as at -- the update may have waited longer than ttl
-    ), i as (
-        insert into dipwell.hold_parts (expires, due, ttl, units, tokens, number, mark, limit_id, version, part, parts, takes, live, free, keep, reset, settled, id, key)
-        select b.at + hold_one.ttl, b.at + hold_one.ttl, hold_one.ttl, hold_one.cost * b.unit, hold_one.cost, coalesce(b.lows[2] - 1, 0), coalesce(b.lows[1], 0), lim, b.version, 1, 1, 1, true, false, b.keep, false, false,
-            hold_one.hold, of_key
-        from b on conflict do nothing returning true)
-    select b.*, (select true from i) as made into x from b;
-    if x.made then
-        return (true, false, false, cost, greatest(x.cap - x.used, 0) / x.unit, 0::bigint,
-            case when x.plain then dipwell_internal.plain_reset(x.used, x.ts, x.at, x.every, x.add, x.grid) else dipwell_internal.hold_reset(lim, of_key, x.at) end,
-            x.used, x.ts, x.version, false, lim, of_key, 1, cost, x.at + ttl, false, null::text, null::text, null::jsonb);
-    elsif x.used is not null then
-        update dipwell.buckets b set used = b.used - (cost * x.unit),
-                due = case when b.lows[3] > 1 or b.lows is null then b.due end,
-                (lows, low) = (select y.list[2:cardinality(y.list) - 1], y.list[cardinality(y.list)] from dipwell_internal.lows_settle(b.lows, b.low, b.lows[2] - 1, cost * x.unit) y (list) where b.lows[3] > 1)
-            where b.limit_id = lim and b.key = of_key;
+            set used = dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) + hold_one.cost * r.unit, ts = greatest(n, b.ts),
+                lows = case when not r.plain then null when b.lows is null then array[(random() * 281474976710655)::bigint, 2, 1, 0, 1]
+                    else dipwell_internal.lows_hold(b.lows, least(b.low, dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks)),
+                        dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) + hold_one.cost * r.unit) end,
+                low = case when r.plain then dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) + hold_one.cost * r.unit end,
+                due = least(b.due, r.due)
+            where b.limit_id = r.id and b.key = of_key and b.version = r.version
+                and dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) <= r.cap - hold_one.cost * r.unit and (b.due <= n) is not true
+                and case when not r.plain then b.used < 10000 -- each live record has at least a token
+                    when b.lows is null then (select true from dipwell.hold_parts o where o.limit_id = r.id and o.key = of_key and o.live limit 1) is null
+                        and (select true from dipwell.hold_parts o where o.limit_id = r.id and o.key = of_key and o.free and not o.settled limit 1) is null
+                    else b.lows[4] = 0 and b.lows[3] < 10000 end
+            returning b.used, b.ts, b.lows[1] as mark, b.lows[2] - 1 as number, coalesce(hold_one.at, dipwell_internal.now_us()) as at into x; -- it may have waited longer than ttl
+        exit when found or round = 2;
+        insert into dipwell.buckets (used, ts, limit_id, version, key) -- a full one, if there is none
+            select 0, 0, r.id, r.version, of_key
+            where octet_length(of_key) <= 512 and not exists (select from dipwell.key_overrides o where o.limit_id = r.id and o.key = of_key)
+            on conflict do nothing;
+        if not found then
+            return null;
+        end if;
+    end loop;
+    if x.used is null then
+        return null;
     end if;
+    insert into dipwell.hold_parts (expires, due, ttl, units, unit, tokens, number, mark, limit_id, part, parts, takes, live, free, keep, reset, settled, id, key)
+        values (x.at + hold_one.ttl, x.at + r.due - n, hold_one.ttl, hold_one.cost * r.unit, r.unit, hold_one.cost, coalesce(x.number, 0), coalesce(x.mark, 0), r.id, 1, 1, 1, true, false, r.keep, false, false, hold_one.hold, of_key)
+        on conflict do nothing;
+    if found then
+        return (true, false, false, cost, greatest(r.cap - x.used, 0) / r.unit, 0::bigint,
+            case when r.plain then dipwell_internal.plain_reset(x.used, x.ts, x.at, r.every, r.add, r.grid) else dipwell_internal.hold_reset(r.id, of_key, x.at) end,
+            x.used, x.ts, r.version, false, r.id, of_key, 1, cost, x.at + ttl, false, null::text, null::text, null::jsonb);
+    end if;
+    -- The id is in use: what was charged is given back while the row is still locked.
+    update dipwell.buckets b set used = b.used - (cost * r.unit),
+            due = case when b.lows[3] > 1 or b.lows is null then b.due end,
+            (lows, low) = (select y.list[2:cardinality(y.list) - 1], y.list[cardinality(y.list)] from dipwell_internal.lows_settle(b.lows, b.low, b.lows[2] - 1, cost * r.unit) y (list) where b.lows[3] > 1)
+        where b.limit_id = r.id and b.key = of_key;
     return null;
 end $$;
 comment on function dipwell_internal.hold_one is 'Makes a hold of one key, if nothing but numbers decides and the row has no reservations. Otherwise null.';
@@ -98,9 +114,9 @@ declare
     h    dipwell_internal.held;
 begin
     if us between 1000 and 2678400000000 and octet_length(name) between 1 and 64 and name !~ '[^!-~]' and plan is null and coalesce(floor, 0) = 0 and key is distinct from '' then
-        h := dipwell_internal.hold_one((select l.id from dipwell.limits l where l.name = limit_name and l.shared = (hold.key is null)), coalesce(key, ''), cost, us, name);
+        h := dipwell_internal.hold_one(limit_name, key, cost, us, name);
         if h.allowed then
-            return dipwell_internal.held_row(h, name);
+            return (true, h.remaining, null::interval, dipwell_internal.length(h.reset), cost, interval '0', false, null::uuid, name, dipwell_internal.time_of(h.expires), false);
         end if;
     end if;
     return dipwell_internal.hold_decide(limit_name, key, cost, us, name, plan, floor);
@@ -154,6 +170,7 @@ declare
     verbs constant text[] := '{take,check,take_up_to,reserve,charge,refund,reset,hold}';
     reason text := coalesce(format('%s: %s ', field, l.name) || case
             when verb = 7 and l.algorithm = 'leaky_bucket' then 'is a leaky bucket, which cannot be held'
+            when verb in (3, 7) and l.algorithm = 'sliding_window' then 'is a sliding window, which has neither reservations nor holds'
             when l.shards > 1 and verb not in (0, 1, 2, 6) then format('has shards; only take, take_up_to, check and reset are possible, not %s', verbs[verb + 1])
             when l.adaptive is not null and verb not in (0, 1, 6) then 'is adaptive; only take, check and reset are possible'
             when l.algorithm = 'concurrency' and verb not in (1, 6, 7) then format('counts what is held; only hold, check and reset are possible, not %s', verbs[verb + 1])
@@ -221,47 +238,43 @@ comment on function dipwell_internal.check_lists is 'Raises an error if the list
 -- "coalesce(p.live, false)" keeps the planner from using the index of live holds. In a
 -- plan made while the table is small, a scan of that whole index looks as cheap as a
 -- lookup by id.
-create function dipwell_internal.settle_one(hold text, cost bigint) returns dipwell_internal.held language plpgsql volatile as $$
+create function dipwell_internal.settle_one(hold text, cost bigint, at bigint default null) returns dipwell_internal.held language plpgsql volatile as $$
 declare
     n    bigint;
-    x    record;
-    held bigint; -- units used
-    t    bigint;
+    p    record;
+    r    record;
+    b    record;
     list bigint[];
 begin
-    if cost is null or cost >= 0 then
-        select p.limit_id, p.key, p.number, p.mark, p.units, p.expires, p.ttl, p.takes, coalesce(settle_one.cost, p.tokens) as cost,
-                l.unit, l.every, l.add, l.cap, g.grid, l.ticks, l.version, b.used, b.ts, b.lows, b.low, b.due into x
-            from dipwell.hold_parts p
-            cross join lateral (select * from dipwell.limits y where y.id = p.limit_id limit 1) l
-            cross join lateral (select l.grid + case when l.spread then dipwell_internal.key_offset(l.name, p.key, l.every) else 0 end as grid offset 0) g
-            cross join lateral (select * from dipwell.buckets y where y.limit_id = p.limit_id and y.key = p.key for no key update) b
-            where p.id = hold and p.part = 1 and p.parts = 1 and p.plan is null and coalesce(p.live, false) and (settle_one.cost is null or settle_one.cost <= p.tokens or p.number = 0)
-                and b.version = l.version and p.version = l.version and (p.number = 0 or b.lows[1] = p.mark and b.lows[4] = 0)
-                and ((l.plain or l.spread) and p.units / l.unit = p.tokens and p.units % l.unit = 0 or p.number = 0); -- not converted at the end of an override
-        n := dipwell_internal.now_us();
-        if x.expires > n and (x.due <= n) is not true then
-            held := dipwell_internal.plain_used(x.used, x.ts, n, x.every, x.add, x.grid, x.ticks);
-            t := greatest(n, x.ts);
-            if x.number = 0 then
-                held := greatest(x.used - x.units, 0);
-                t := x.ts;
+    select x.limit_id, x.key, x.number, x.mark, x.units, x.unit, x.expires, x.takes, coalesce(settle_one.cost, x.tokens) as cost, dipwell_internal.hold_stays(x.ttl) as stays into p
+        from dipwell.hold_parts x where x.id = hold and x.part = 1 and x.parts = 1 and x.plan is null and coalesce(x.live, false)
+            and (settle_one.cost is null or settle_one.cost between 0 and x.tokens or x.number = 0 and settle_one.cost > 0);
+    if found then
+        select l.unit, l.every, l.add, l.cap, l.ticks, l.version, l.grid + case when l.spread then dipwell_internal.key_offset(l.name, p.key, l.every) else 0 end as grid into r
+            from dipwell.limits l where l.id = p.limit_id and l.unit = p.unit and (p.number = 0 or l.plain or l.spread);
+        select y.used, y.ts, y.lows, y.low, y.due into b from dipwell.buckets y where y.limit_id = p.limit_id and y.key = p.key and y.version = r.version
+                and (p.number = 0 or y.lows[1] = p.mark and y.lows[4] = 0) for no key update;
+        n := coalesce(at, dipwell_internal.now_us());
+        if found and p.expires > n and (b.due <= n) is not true then
+            if p.number = 0 then
+                b.used := greatest(b.used - p.units, 0);
             else
-                list := dipwell_internal.lows_settle(x.lows, least(x.low, held), x.number, x.units - (x.cost * x.unit));
-                held := held - list[1];
-                list := case when x.lows[3] > 1 then list[2:] end;
+                b.used := dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks);
+                b.ts := greatest(n, b.ts);
+                list := dipwell_internal.lows_settle(b.lows, least(b.low, b.used), p.number, p.units - p.cost * r.unit);
+                b.used := b.used - list[1];
+                list := case when b.lows[3] > 1 then list[2:] end;
             end if;
-            with p as (
-                update dipwell.hold_parts p set live = false, settled = true, cost = x.cost, due = n + dipwell_internal.hold_stays(x.ttl)
-                where p.id = hold and p.part = 1 and coalesce(p.live, false) and p.expires = x.expires returning true)
-            update dipwell.buckets b set used = held, ts = t, lows = list[:cardinality(list) - 1], low = list[cardinality(list)],
-                    due = case when list is not null or x.number = 0 and held > 0 then b.due end
-                where b.limit_id = x.limit_id and b.key = x.key and (select true from p);
+            update dipwell.hold_parts x set live = false, settled = true, cost = p.cost, due = n + p.stays
+                where x.id = hold and x.part = 1 and coalesce(x.live, false) and x.expires = p.expires;
             if found then
-                return (true, false, false, x.cost, greatest(x.cap - held, 0) / x.unit, 0::bigint,
-                    case when held = 0 then 0 when x.number = 0 then coalesce(dipwell_internal.hold_reset(x.limit_id, x.key, n), 0)
-                        else dipwell_internal.plain_reset(held, t, n, x.every, x.add, x.grid) end,
-                    held, t, x.version, false, x.limit_id, x.key, x.takes, x.cost, x.expires, false, null::text, null::text, null::jsonb);
+                update dipwell.buckets y set used = b.used, ts = b.ts, lows = list[:cardinality(list) - 1], low = list[cardinality(list)],
+                        due = case when list is not null or p.number = 0 and b.used > 0 then y.due end
+                    where y.limit_id = p.limit_id and y.key = p.key;
+                return (true, false, false, p.cost, greatest(r.cap - b.used, 0) / r.unit, 0::bigint,
+                    case when b.used = 0 then 0 when p.number = 0 then coalesce(dipwell_internal.hold_reset(p.limit_id, p.key, n), 0)
+                        else dipwell_internal.plain_reset(b.used, b.ts, n, r.every, r.add, r.grid) end,
+                    b.used, b.ts, r.version, false, p.limit_id, p.key, p.takes, p.cost, p.expires, false, null::text, null::text, null::jsonb);
             end if;
         end if;
     end if;

@@ -1,3 +1,6 @@
+
+-- == The public functions that take
+
 -- Calls that take: one limit, or several at once. What the functions of all verbs share
 -- is dipwell_internal.ask.
 --
@@ -19,11 +22,14 @@ declare
     of_row text; -- key of it, if the limit has shards
 begin
     select l.id, l.version as number, l.unit, l.every, l.add, l.cap, l.grid, l.ticks,
-            (l.plain or l.spread) and l.parent is null and l.parts is null or l.shards > 1 and take.floor is null as plain, l.mode, l.shards, l.parent is not null or l.parts is not null as tree, l.shared, l.spread or l.shards > 1 as by_key into r
+            (l.plain or l.spread or (l.every = 0 and l.cap <= l.add or l.algorithm = 'leaky_bucket' and take.floor is null) and l.block_us is null) and l.parent is null and l.parts is null
+                or l.shards > 1 and take.floor is null as plain, l.mode, l.shards, l.parent is not null or l.parts is not null as tree, l.shared, l.spread or l.shards > 1 or l.every = 0 as by_key,
+            -9223372036854775808 as since, 9223372036854775807 as till, l.algorithm = 'leaky_bucket' as leaky into r
         from dipwell.limits l where l.name = limit_name;
     if plan is not null then
         select r.id, p.number, p.unit, r.every, p.add, p.cap, r.grid, (p.max_used + p.add - 1) / p.add as ticks,
-                r.plain and coalesce(p.mode, 'enforce') in ('enforce', 'shadow') as plain, coalesce(p.mode, r.mode) as mode, r.shards, r.tree, r.shared, r.by_key into r
+                r.plain and coalesce(p.mode, 'enforce') in ('enforce', 'shadow') and (r.every > 0 or p.cap <= p.add) as plain, coalesce(p.mode, r.mode) as mode, r.shards, r.tree, r.shared, r.by_key,
+                r.since, r.till, r.leaky into r
             from dipwell.plans p where p.limit_id = r.id and p.version = r.number and p.name = take.plan and p.callable = 'true';
     end if;
     if r.plain and cost >= 1 and coalesce(floor, 0) >= 0 and cost <= r.cap / r.unit - coalesce(floor, 0) and (key is null) = r.shared and key is distinct from '' then
@@ -38,6 +44,8 @@ begin
                     return dipwell_internal.ask(0, limit_name, key, cost, plan, floor);
                 end if;
                 key := of_row;
+            elsif r.every = 0 then -- windows by a calendar: the present one
+                select w.since, w.till, w.since, w.till - w.since into r.since, r.till, r.grid, r.every from dipwell_internal.window_at(r.id, r.number, take.limit_name, coalesce(take.key, ''), n) w;
             else -- windows without a start
                 r.grid := r.grid + dipwell_internal.key_offset(limit_name, coalesce(key, ''), r.every);
             end if;
@@ -45,14 +53,14 @@ begin
         update dipwell.buckets b
             set used = dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) + take.cost * r.unit, ts = greatest(n, b.ts),
                 low = b.low - greatest(b.low - dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks), 0)
-            where b.limit_id = r.id and b.key = coalesce(take.key, '') and b.version = r.number and (b.due <= n) is not true
+            where b.limit_id = r.id and b.key = coalesce(take.key, '') and b.version = r.number and (b.due <= n) is not true and b.ts >= r.since and b.ts < r.till
                 and dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) <= r.cap - (take.cost + coalesce(take.floor, 0)) * r.unit
             returning true, (r.cap - b.used) / r.unit, null::interval, dipwell_internal.plain_wait(b.used, b.ts, n, r.every, r.add, r.grid),
                 take.cost, interval '0', false, null::uuid into d;
         if found then
             return d;
         end if;
-        select b.version = r.number and b.lows is null and b.due is null as plain, dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) as used, greatest(n, b.ts) as ts into x
+        select b.version = r.number and b.lows is null and b.due is null and b.ts >= r.since and b.ts < r.till and not r.leaky as plain, dipwell_internal.plain_used(b.used, b.ts, n, r.every, r.add, r.grid, r.ticks) as used, greatest(n, b.ts) as ts into x
             from dipwell.buckets b where b.limit_id = r.id and b.key = coalesce(take.key, '');
         if not found then
             insert into dipwell.buckets as b (used, ts, limit_id, version, key)
@@ -80,9 +88,32 @@ end $$;
 comment on function dipwell.take is
     'Takes cost tokens if they are all free, and otherwise none. Calls of a shared limit have no key; without one, those of any other are an error.';
 
+create function dipwell_internal.take_rows(ids int[], keys text[], costs bigint[], grids bigint[]) returns table (i bigint, remaining bigint, reset interval)
+language plpgsql volatile as $$
+begin
+    return query with locked as materialized (
+        select q.*, b.* from unnest((select ids), (select keys), (select costs), (select grids)) with ordinality q (id, key, cost, grid, i)
+        cross join lateral (select y.used, y.ts, y.version, y.due from dipwell.buckets y where y.limit_id = q.id and y.key = q.key for no key update) b
+    ),
+    clock as materialized (
+        select dipwell_internal.now_us() as n from (select count(*) from locked) c
+    ),
+    judged as materialized (
+        select k.i, k.id, k.key, k.grid, l.version, l.unit, l.every, l.add, l.cap, c.n, greatest(c.n, k.ts) as ts, s.used + k.cost * l.unit as used, s.used as low,
+            count(*) over () = cardinality(ids) and bool_and(k.version = l.version and (k.due <= c.n) is not true and s.used <= l.cap - k.cost * l.unit) over () as fits
+        from locked k join dipwell.limits l on l.id = k.id cross join clock c
+        cross join lateral (select dipwell_internal.plain_used(k.used, k.ts, c.n, l.every, l.add, k.grid, l.ticks) as used offset 0) s
+    ),
+    charged as (
+        insert into dipwell.buckets as b (used, ts, limit_id, version, key, low) select j.used, j.ts, j.id, j.version, j.key, j.low from judged j where j.fits
+        on conflict (limit_id, key) do update set used = excluded.used, ts = excluded.ts, low = b.low - greatest(b.low - excluded.low, 0)
+    )
+    select j.i, (j.cap - j.used) / j.unit, dipwell_internal.plain_wait(j.used, j.ts, j.n, j.every, j.add, j.grid) from judged j where j.fits;
+end $$;
+comment on function dipwell_internal.take_rows is 'Locks rows, in the order of limit and key in which they are given, and charges all of them if all fit. Otherwise no row.';
+
 -- The rows are read first, so that a refusal, which is left to ask, locks and writes
--- nothing. Then one statement locks them in the order of limit and key, and charges all of
--- them if all fit. The limit above another one is the older one, unless it was made its
+-- nothing. The limit above another one is the older one, unless it was made its
 -- parent later; then ask decides.
 create function dipwell_internal.take_path(limit_name text, of_key text, cost bigint) returns dipwell.decision language plpgsql volatile as $$
 declare
@@ -113,25 +144,8 @@ begin
     if '' = any (string_to_array(of_key, '/')) or cardinality(string_to_array(of_key, '/')) <> x.parts + cardinality(ids) - 1 then
         return null;
     end if;
-    with locked as materialized (
-        select q.*, b.* from unnest((select ids), (select paths), (select grids)) with ordinality q (id, key, grid, i)
-        cross join lateral (select y.used, y.ts, y.version, y.due from dipwell.buckets y where y.limit_id = q.id and y.key = q.key for no key update) b
-    ),
-    clock as materialized (
-        select dipwell_internal.now_us() as n from (select count(*) from locked) c
-    ),
-    judged as materialized (
-        select k.i, k.id, k.key, k.grid, l.version, l.unit, l.every, l.add, l.cap, c.n, greatest(c.n, k.ts) as ts, s.used + take_path.cost * l.unit as used, s.used as low,
-            count(*) over () = cardinality(ids) and bool_and(k.version = l.version and (k.due <= c.n) is not true and s.used <= l.cap - take_path.cost * l.unit) over () as fits
-        from locked k join dipwell.limits l on l.id = k.id cross join clock c
-        cross join lateral (select dipwell_internal.plain_used(k.used, k.ts, c.n, l.every, l.add, k.grid, l.ticks) as used offset 0) s
-    ),
-    charged as (
-        insert into dipwell.buckets as b (used, ts, limit_id, version, key, low) select j.used, j.ts, j.id, j.version, j.key, j.low from judged j where j.fits
-        on conflict (limit_id, key) do update set used = excluded.used, ts = excluded.ts, low = b.low - greatest(b.low - excluded.low, 0)
-    )
-    select true, (j.cap - j.used) / j.unit, null::interval, dipwell_internal.plain_wait(j.used, j.ts, j.n, j.every, j.add, j.grid), take_path.cost, interval '0', false, null::uuid into d
-        from judged j where j.fits order by (j.cap - j.used) / j.unit, j.i desc limit 1;
+    select true, t.remaining, null::interval, t.reset, take_path.cost, interval '0', false, null::uuid into d
+        from dipwell_internal.take_rows(ids, paths, array_fill(cost, array[cardinality(ids)]), grids) t order by t.remaining, t.i desc limit 1;
     return d;
 end $$;
 comment on function dipwell_internal.take_path is 'Takes from a limit and those above it, if nothing but numbers decides and all is there. Otherwise null.';
@@ -221,7 +235,27 @@ declare
     c   dipwell_internal.call;
     n   int;
     rid uuid := gen_random_uuid();
+    now bigint := dipwell_internal.now_us();
+    r   record;
 begin
+    if plans is null and floors is null and k > 1 and cardinality(keys) = k and coalesce(cardinality(costs), k) = k then
+        select array_agg(x.id) as ids, array_agg(x.key) as keys, array_agg(x.cost) as costs, array_agg(x.grid) as grids, array_agg(x.i) as i into r
+            from (select l.id, q.key, q.cost, g.grid, q.i
+                from unnest((select limit_names), (select take_all.keys), (select coalesce(costs, array_fill(1::bigint, array[k])))) with ordinality q (name, key, cost, i)
+                join dipwell.limits l on l.name = q.name and (l.plain or l.spread) and l.mode = 'enforce' and l.parent is null and l.parts is null and not l.shared and q.cost between 1 and l.cap / l.unit
+                cross join lateral (select l.grid + case when l.spread then dipwell_internal.key_offset(l.name, q.key, l.every) else 0 end as grid offset 0) g
+                cross join lateral (select y.used, y.ts from dipwell.buckets y where y.limit_id = l.id and y.key = q.key and y.version = l.version and (y.due <= now) is not true limit 1) b
+                where dipwell_internal.plain_used(b.used, b.ts, now, l.every, l.add, g.grid, l.ticks) <= l.cap - q.cost * l.unit
+                order by l.id, q.key collate "C") x
+            having count(*) = k and count(distinct (x.id, x.key)) = k;
+        if found then
+            return query select limit_names[r.i[t.i]], r.keys[t.i], true, t.remaining, null::interval, t.reset, r.costs[t.i], interval '0', false, null::uuid
+                from dipwell_internal.take_rows(r.ids, r.keys, r.costs, r.grids) t order by r.i[t.i];
+            if found then
+                return;
+            end if;
+        end if;
+    end if;
     perform dipwell_internal.check_lists(limit_names, keys, costs, plans, floors);
     c := dipwell_internal.call_of(0, limit_names, keys, coalesce(costs, array_fill(1::bigint, array[k])), plans, floors);
     c := dipwell_internal.choose_rows(c, 0);

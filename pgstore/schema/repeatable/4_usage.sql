@@ -1,3 +1,6 @@
+
+-- == The public function that counts usage
+
 -- Counts of programs that decide in SQL. Services write theirs by themselves.
 
 create function dipwell.count_usage(limit_name text, key text, allowed bigint default 0, refused bigint default 0, tokens bigint default 0) returns void

@@ -1,3 +1,6 @@
+
+-- == Errors for keys that are not text
+
 -- PostgreSQL chooses these functions for a key that is neither text nor an untyped literal.
 -- Its own error would not say what to write.
 
@@ -21,8 +24,8 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp as $$ be
 comment on function dipwell.hold(text, anynonarray, bigint, interval, text, text, bigint) is 'Raises an error: the key must be text.';
 
 create function dipwell.override(limit_name text, key anynonarray, plan text default null, rate bigint default null, per interval default null,
-    burst bigint default null, until timestamptz default null, note text default null)
-returns table (replaced_plan text, replaced_rate bigint, replaced_per text, replaced_burst bigint, replaced_until timestamptz, replaced_note text)
+    burst bigint default null, until timestamptz default null, note text default null, start text default null)
+returns table (replaced_plan text, replaced_rate bigint, replaced_per text, replaced_burst bigint, replaced_until timestamptz, replaced_note text, replaced_start text)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$ begin perform dipwell_internal.not_text(key); end $$;
-comment on function dipwell.override(text, anynonarray, text, bigint, interval, bigint, timestamptz, text) is
+comment on function dipwell.override(text, anynonarray, text, bigint, interval, bigint, timestamptz, text, text) is
     'Raises an error: the key must be text.';

@@ -1,5 +1,8 @@
+
+-- == Roles, and what each may do
+
 create function dipwell_internal.reserved() returns text[] language sql immutable as
-$$ select array['lock_limit', 'note_change', 'mark_overridden', 'put_limit', 'put_plans', 'mark_parent', 'drop_limit', 'change_plans', 'set_override', 'end_override', 'change_override', 'make_room_for_overrides', 'changed'] $$;
+$$ select array['lock_limit', 'note_change', 'mark_overridden', 'put_limit', 'put_plans', 'mark_parent', 'drop_limit', 'change_plans', 'set_override', 'end_override', 'change_override', 'make_room_for_overrides', 'changed', 'grant_rights', 'grant_roles'] $$;
 comment on function dipwell_internal.reserved is 'The functions of dipwell_internal that only dipwell_admin may call.';
 
 -- Housekeeping is left out: a program may leave it to others.
@@ -21,49 +24,71 @@ create function dipwell_internal.lacks(who name default current_user) returns te
 $$;
 comment on function dipwell_internal.lacks is 'The rights that a role lacks to decide as the Go store does.';
 
--- Roles: dipwell_app takes, dipwell_service is for the Go store and services (rows,
--- not definitions), dipwell_admin may do everything. If a role is missing and may
--- not be created, grant by hand: an upgrade keeps such grants.
-do $$
+create function dipwell_internal.grant_rights(of_role name, to_role name) returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-    app     constant text[] := array['take', 'take_all', 'check', 'ready', 'take_up_to', 'reserve', 'charge', 'cancel', 'hold', 'hold_all', 'settle', 'settle_all', 'extend', 'key', 'observe', 'count_usage'];
+    app     constant text[] := array['take', 'take_all', 'check', 'ready', 'take_up_to', 'reserve', 'charge', 'cancel', 'hold', 'hold_all', 'settle', 'settle_all', 'extend', 'key', 'count_usage'];
     service constant text[] := app || array['refund', 'reset', 'sweep'];
-    admin   constant text[] := dipwell_internal.reserved();
-    who  text;
-    f    record;
+    f text;
+begin
+    if of_role is null or of_role not in ('dipwell_app', 'dipwell_service', 'dipwell_admin') then
+        perform dipwell_internal.wrong('of_role: must be dipwell_app, dipwell_service or dipwell_admin');
+    end if;
+    execute format('grant usage on schema dipwell to %I', to_role);
+    for f in select p.oid::regprocedure from pg_proc p where p.pronamespace = 'dipwell'::regnamespace
+        and (of_role = 'dipwell_admin' or p.proname = any (case of_role when 'dipwell_app' then app else service end)) loop
+        execute format('grant execute on function %s to %I', f, to_role);
+    end loop;
+    if of_role = 'dipwell_app' then
+        return;
+    end if;
+    execute format('grant usage on schema dipwell_internal to %I', to_role);
+    for f in select p.oid::regprocedure from pg_proc p where p.pronamespace = 'dipwell_internal'::regnamespace
+        and (of_role = 'dipwell_admin' or p.proname <> all (dipwell_internal.reserved())) loop
+        execute format('grant execute on function %s to %I', f, to_role);
+    end loop;
+    execute format('grant select on all tables in schema dipwell to %I', to_role);
+    execute format('grant insert, update, delete on dipwell.buckets, dipwell.reservations, dipwell.hold_parts, dipwell.usage to %I', to_role);
+    execute format('grant insert, delete on dipwell.top_hours to %I', to_role);
+    if of_role = 'dipwell_admin' then
+        execute format('grant insert, update, delete on dipwell.limits, dipwell.versions, dipwell.plans, dipwell.revision to %I', to_role);
+    end if;
+end $$;
+comment on function dipwell_internal.grant_rights is 'Grants to_role what of_role may: dipwell_app, dipwell_service or dipwell_admin. For the owner of the schemas.';
+
+create function dipwell_internal.grant_roles() returns text[] language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+    who     name;
+    missing text[];
 begin
     foreach who in array array['dipwell_app', 'dipwell_service', 'dipwell_admin'] loop
         begin
             if not exists (select from pg_roles where rolname = who) then
                 execute format('create role %I', who);
             end if;
+            perform dipwell_internal.grant_rights(who, who);
         exception
             when insufficient_privilege then
-                raise notice 'the role % is missing and may not be created here; grant by hand', who;
-            when duplicate_object or unique_violation then
-                null; -- created at the same time by another database of this server
+                missing := missing || who::text;
+            when duplicate_object or unique_violation then -- created at the same time by another database of this server
+                perform dipwell_internal.grant_rights(who, who);
         end;
     end loop;
+    return missing;
+end $$;
+comment on function dipwell_internal.grant_roles is 'Creates the roles and grants what each may. Returns those that are missing and may not be created. For the owner of the schemas.';
+
+-- dipwell_app takes, dipwell_service is for the Go store and services (rows, not
+-- definitions), dipwell_admin may do everything. An upgrade keeps other grants.
+do $$
+declare
+    missing text[];
+    f record;
+begin
     revoke all on all functions in schema dipwell, dipwell_internal from public;
-    for who in select rolname from pg_roles where rolname in ('dipwell_app', 'dipwell_service', 'dipwell_admin') loop
-        execute format('grant usage on schema dipwell to %I', who);
-        for f in select p.oid::regprocedure as signature from pg_proc p where p.pronamespace = 'dipwell'::regnamespace
-            and (who = 'dipwell_admin' or p.proname = any (case who when 'dipwell_app' then app else service end)) loop
-            execute format('grant execute on function %s to %I', f.signature, who);
-        end loop;
-        continue when who = 'dipwell_app';
-        execute format('grant usage on schema dipwell_internal to %I', who);
-        for f in select p.oid::regprocedure as signature from pg_proc p where p.pronamespace = 'dipwell_internal'::regnamespace
-            and (who = 'dipwell_admin' or p.proname <> all (admin)) loop
-            execute format('grant execute on function %s to %I', f.signature, who);
-        end loop;
-        execute format('grant select on all tables in schema dipwell to %I', who);
-        execute format('grant insert, update, delete on dipwell.buckets, dipwell.reservations, dipwell.hold_parts to %I', who);
-        execute format('grant insert, delete on dipwell.top_hours to %I', who);
-        execute format('grant insert, update, delete on dipwell.usage to %I', who);
-    end loop;
-    if exists (select from pg_roles where rolname = 'dipwell_admin') then
-        grant insert, update, delete on dipwell.limits, dipwell.versions, dipwell.plans, dipwell.revision to dipwell_admin;
+    missing := dipwell_internal.grant_roles();
+    if missing is not null then
+        raise notice 'The role % may not create roles, and % missing. Until they are there, only % may call dipwell. A role that may create roles should run: create role %; then % should run: select dipwell_internal.grant_roles(). Or it grants the same to a role that is there: select dipwell_internal.grant_rights(''dipwell_app'', ''NAME'')',
+            current_user, array_to_string(missing, ', ') || case when cardinality(missing) > 1 then ' are' else ' is' end, current_user, array_to_string(missing, '; create role '), current_user;
     end if;
     -- Restores what 0_drop.sql found.
     for f in select p.oid::regprocedure as signature, g.grantee::regrole as who

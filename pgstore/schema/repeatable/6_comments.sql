@@ -1,4 +1,7 @@
--- Comments of tables, views, types and columns. Those of functions are next to the functions.
+
+-- == Comments of tables, views, types and columns
+
+-- Those of functions are next to the functions.
 comment on schema dipwell is 'Rate limits: the public functions, tables and views.';
 comment on schema dipwell_internal is 'Helpers of schema dipwell, which may change with any version: do not call them.';
 comment on table dipwell.limits is 'The limits: what was defined, and the numbers of the present version that a take needs.';
@@ -14,7 +17,8 @@ comment on table dipwell.usage is 'What keys of limits with usage were answered 
 comment on table dipwell.revision is 'Changes of limits: while the sum of n is the same, no limit has changed.';
 comment on table dipwell.sweep_state is 'The progress and the totals of sweeps. One row, locked by one sweep at a time.';
 comment on table dipwell.migrations is 'The migrations that were applied. The largest version is that of the schema.';
-comment on view dipwell.overrides is 'The overrides of keys that have not ended.';
+comment on view dipwell.overrides is 'The overrides of keys that have not ended, without blocks.';
+comment on view dipwell.blocks is 'The keys that are blocked now because calls of them were refused.';
 comment on view dipwell.status is 'The current state of buckets, in tokens.';
 comment on view dipwell.holds is 'Live holds, a row for each limit and key.';
 comment on view dipwell.top_keys is 'The keys of top_hours, a row each.';
@@ -65,7 +69,7 @@ begin
         ('', 'row_override', 'The override that decided; null: none.'),
         ('', 'row_plan', 'The plan that decided; null: none.'),
         ('', 'shadow', 'Allowed only because the limit is in shadow mode.'),
-        ('', 'start', 'When windows begin: an offset such as 0s, or a time of day such as 06:00 Europe/Rome; null: different for each key.'),
+        ('', 'start', 'When windows begin: an offset such as 0s, a time of day such as 06:00 Europe/Rome, or first_call; null: different for each key, or as the limit.'),
         ('', 'takes', 'A bit for each take of the call that it is for.'),
         ('', 'tokens', 'Tokens asked for.'),
         ('', 'ts', 'When used was counted.'),
@@ -76,7 +80,7 @@ begin
         ('', 'version', 'The version of the limit under which units are counted.'),
         ('limits', 'id', 'Identifies the limit. One that is dropped and defined again gets another.'),
         ('limits', 'name', 'Printable ASCII, at most 128 bytes.'),
-        ('limits', 'algorithm', 'token_bucket, fixed_window, interval, leaky_bucket or concurrency.'),
+        ('limits', 'algorithm', 'token_bucket, fixed_window, interval, leaky_bucket, concurrency or sliding_window.'),
         ('limits', 'max_debt', 'Tokens that a reserve may take beyond the burst; null: one burst, -1: unlimited.'),
         ('limits', 'on_change', 'How used tokens are converted into the next version: keep, proportional or reset.'),
         ('limits', 'mode', 'enforce or shadow.'),
@@ -100,19 +104,21 @@ begin
         ('limits', 'on_expire', 'What an expired hold does: give_back or keep; null: give_back.'),
         ('limits', 'lease_us', 'How long a process may use tokens that it took in advance, in µs; null: no leases.'),
         ('limits', 'shards', 'Rows that each key has; null or 0: one.'),
+        ('limits', 'block_us', 'How long a key is blocked after a refusal for want of tokens, in µs; null: it is not.'),
         ('limits', 'adaptive', 'The lowest rate and the target of an adaptive limit, as in floor=50;latency=200ms; null: the rate is fixed.'),
         ('limits', 'overridden', 'Whether keys may have overrides; null: none ever had one.'),
         ('versions', 'number', 'From 1.'),
         ('versions', 'since', 'When it began; it ends when the next one begins.'),
         ('versions', 'policy', 'How used tokens are converted into this version: keep, proportional or reset.'),
-        ('versions', 'origin', 'The time of a tick; with a calendar, µs after each boundary.'),
+        ('', 'origin', 'The time of a tick; with a calendar, µs after each boundary; -1: windows begin with a call, and buckets.ts is when.'),
         ('versions', 'most', 'The largest reserve that could ever be granted, in tokens.'),
         ('versions', 'leaky', 'Whether take reserves, as in a leaky bucket.'),
         ('versions', 'spread', 'Whether the origin depends on the key.'),
+        ('versions', 'sliding', 'Whether used is of two windows: the tokens of the present one, and 2^26 times those of the one before.'),
         ('versions', 'months', 'Months in a calendar''s unit, otherwise 0.'),
-        ('versions', 'days', '1, 7 or 14 if a calendar''s unit is of days, otherwise 0.'),
-        ('versions', 'clock', 'Seconds after the beginning of a calendar''s unit, as if each month had 31 days.'),
-        ('versions', 'zone', 'The calendar''s IANA time zone; empty without a calendar.'),
+        ('', 'days', '1, 7 or 14 if a calendar''s unit is of days, otherwise 0.'),
+        ('', 'clock', 'Seconds after the beginning of a calendar''s unit, as if each month had 31 days.'),
+        ('', 'zone', 'The calendar''s IANA time zone; empty without a calendar.'),
         ('versions', 'settings', 'The settings of the limit, from which its plans and overrides are compiled, as a JSON object of texts.'),
         ('plans', 'number', 'buckets.version of rows under the plan: the version, and above its 20 bits the index of the plan from 1.'),
         ('plans', 'version', 'versions.number.'),
@@ -133,10 +139,11 @@ begin
         ('hold_parts', 'id', 'The argument of settle and extend.'),
         ('hold_parts', 'part', 'From 1, in the order of the call.'),
         ('hold_parts', 'ttl', 'The ttl of the call, in µs.'),
-        ('hold_parts', 'due', 'expires while the row is live, and afterwards when it may be deleted.'),
+        ('hold_parts', 'due', 'When the row stops being live, and afterwards when it may be deleted.'),
+        ('hold_parts', 'till', 'Until when the row is live, unless the hold is settled or reset: expires, or if it keeps its tokens, when the hold is forgotten.'),
         ('hold_parts', 'live', 'Whether units may still be given back.'),
         ('hold_parts', 'free', 'Whether it took nothing. Settling it then charges nothing, and it is never live.'),
-        ('hold_parts', 'keep', 'Whether nothing is given back when it expires.'),
+        ('hold_parts', 'keep', 'Whether nothing is given back when it expires. It is then live until the hold is forgotten.'),
         ('hold_parts', 'reset', 'Whether it ended with a reset of its key.'),
         ('hold_parts', 'settled', 'Whether the hold was settled.'),
         ('hold_parts', 'cost', 'The cost to which it was settled, in tokens; null if it was not.'),
@@ -149,8 +156,8 @@ begin
         ('audit', 'role', 'The role that connected to the database, such as that of a service; who is as the service says.'),
         ('top_hours', 'id', 'As in audit.'),
         ('top_hours', 'at', 'When the service wrote it: at the end of the hour, or when the service stopped.'),
-        ('top_hours', 'process', 'The service: its host and process id.'),
-        ('top_hours', 'report', 'hour; busiest and refused: counted, the decisions of all keys; keys, a list of limit, key, count and error; unlisted_at_most, the largest count of another key.'),
+        ('top_hours', 'process', 'The service: its host and process id; before it "minute of " if the report is of a minute, which is kept for an hour.'),
+        ('top_hours', 'report', 'hour, or the minute; busiest and refused: counted, the decisions of all keys; keys, a list of limit, key, count and error; unlisted_at_most, the largest count of another key; counts, of a minute: the decisions of each limit, and how long they took.'),
         ('top_keys', 'hour', 'When the hour began, by the clock of the service.'),
         ('top_keys', 'process', 'The service that counted: each counts its own decisions.'),
         ('top_keys', 'list', 'busiest: count has decisions. refused: count has refusals, also those that shadow mode allowed.'),
@@ -190,6 +197,16 @@ begin
         ('answer', 'rule', 'What decided, for the key.'),
         ('answer', 'free', 'Allowed by an unlimited plan, so that nothing was taken.'),
         ('held', 'cost', 'Tokens asked for, or settled to.'),
+        ('books', 'rule', 'The rule for the key.'),
+        ('books', 'lows', 'As in buckets, with the units of the last entry; null: no record can give anything back.'),
+        ('books', 'numbers', 'reservations.number of those that wait or withhold units, the newest first.'),
+        ('books', 'slacks', 'reservations.slack of them.'),
+        ('books', 'dues', 'reservations.part_due of them.'),
+        ('books', 'units', 'reservations.units of them.'),
+        ('books', 'unit', 'reservations.unit of them.'),
+        ('books', 'till', 'Holds that had expired at this time were given back.'),
+        ('books', 'ended', 'Whether a hold has expired.'),
+        ('books', 'reset', 'When a change of the limit ended all records; null: none did.'),
         ('call', 'ids', 'limits.id.'),
         ('call', 'keys', 'buckets.key.'),
         ('call', 'costs', 'Tokens.'),

@@ -1,4 +1,6 @@
--- Sweeps every minute if pg_cron is installed.
+
+-- == The sweep every minute, with pg_cron
+
 do $$
 begin
     if exists (select from pg_extension where extname = 'pg_cron') then

@@ -1045,6 +1045,8 @@ type Override struct {
 	Note          string                 `protobuf:"bytes,8,opt,name=note,proto3" json:"note,omitempty"`                       // at most 1024 bytes
 	Under         *Override              `protobuf:"bytes,9,opt,name=under,proto3" json:"under,omitempty"`                     // in an answer: the standing override under one that ends
 	Replaced      *Override              `protobuf:"bytes,10,opt,name=replaced,proto3" json:"replaced,omitempty"`              // in the answer of SetOverride: the one of the same kind before
+	Kind          string                 `protobuf:"bytes,11,opt,name=kind,proto3" json:"kind,omitempty"`                      // in an answer: standing, temporary, or automatic if a refusal began it as a block
+	Start         string                 `protobuf:"bytes,12,opt,name=start,proto3" json:"start,omitempty"`                    // when the windows of the key begin, such as 17 00:00 Europe/Rome; empty: as the limit
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1149,6 +1151,20 @@ func (x *Override) GetReplaced() *Override {
 	return nil
 }
 
+func (x *Override) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Override) GetStart() string {
+	if x != nil {
+		return x.Start
+	}
+	return ""
+}
+
 type SetOverrideRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Override      *Override              `protobuf:"bytes,1,opt,name=override,proto3" json:"override,omitempty"`
@@ -1205,7 +1221,7 @@ type EndOverrideRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Limit         string                 `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
 	Key           *string                `protobuf:"bytes,2,opt,name=key,proto3,oneof" json:"key,omitempty"`
-	Kind          string                 `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"` // standing or temporary; absent: the one that decides
+	Kind          string                 `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"` // standing, temporary or automatic; absent: the one that decides
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1311,6 +1327,7 @@ type OverridesRequest struct {
 	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`     // only keys that begin with this
 	After         *string                `protobuf:"bytes,3,opt,name=after,proto3,oneof" json:"after,omitempty"` // only keys after this one; empty: after that of a shared limit
 	N             int32                  `protobuf:"varint,4,opt,name=n,proto3" json:"n,omitempty"`              // 1 to 1000; 0: 100
+	Kind          string                 `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`         // standing, temporary or automatic; absent: all but automatic
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1371,6 +1388,13 @@ func (x *OverridesRequest) GetN() int32 {
 		return x.N
 	}
 	return 0
+}
+
+func (x *OverridesRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
 }
 
 type OverridesResponse struct {
@@ -1514,7 +1538,7 @@ const file_proto_dipwell_v1_dipwell_proto_rawDesc = "" +
 	"\x04hold\x18\x01 \x01(\tR\x04hold\x12\x16\n" +
 	"\x06tokens\x18\x02 \x01(\x03R\x06tokens\x12\x1d\n" +
 	"\n" +
-	"expires_us\x18\x03 \x01(\x03R\texpiresUs\"\xb0\x02\n" +
+	"expires_us\x18\x03 \x01(\x03R\texpiresUs\"\xda\x02\n" +
 	"\bOverride\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x15\n" +
 	"\x03key\x18\x02 \x01(\tH\x00R\x03key\x88\x01\x01\x12\x12\n" +
@@ -1526,7 +1550,9 @@ const file_proto_dipwell_v1_dipwell_proto_rawDesc = "" +
 	"\x04note\x18\b \x01(\tR\x04note\x12*\n" +
 	"\x05under\x18\t \x01(\v2\x14.dipwell.v1.OverrideR\x05under\x120\n" +
 	"\breplaced\x18\n" +
-	" \x01(\v2\x14.dipwell.v1.OverrideR\breplacedB\x06\n" +
+	" \x01(\v2\x14.dipwell.v1.OverrideR\breplaced\x12\x12\n" +
+	"\x04kind\x18\v \x01(\tR\x04kind\x12\x14\n" +
+	"\x05start\x18\f \x01(\tR\x05startB\x06\n" +
 	"\x04_keyB\b\n" +
 	"\x06_burst\"]\n" +
 	"\x12SetOverrideRequest\x120\n" +
@@ -1538,12 +1564,13 @@ const file_proto_dipwell_v1_dipwell_proto_rawDesc = "" +
 	"\x04kind\x18\x03 \x01(\tR\x04kindB\x06\n" +
 	"\x04_key\"A\n" +
 	"\x13EndOverrideResponse\x12*\n" +
-	"\x05ended\x18\x01 \x01(\v2\x14.dipwell.v1.OverrideR\x05ended\"s\n" +
+	"\x05ended\x18\x01 \x01(\v2\x14.dipwell.v1.OverrideR\x05ended\"\x87\x01\n" +
 	"\x10OverridesRequest\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\tR\x05limit\x12\x16\n" +
 	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x19\n" +
 	"\x05after\x18\x03 \x01(\tH\x00R\x05after\x88\x01\x01\x12\f\n" +
-	"\x01n\x18\x04 \x01(\x05R\x01nB\b\n" +
+	"\x01n\x18\x04 \x01(\x05R\x01n\x12\x12\n" +
+	"\x04kind\x18\x05 \x01(\tR\x04kindB\b\n" +
 	"\x06_after\"G\n" +
 	"\x11OverridesResponse\x122\n" +
 	"\toverrides\x18\x01 \x03(\v2\x14.dipwell.v1.OverrideR\toverrides2\xe6\a\n" +

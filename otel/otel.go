@@ -1,5 +1,5 @@
-// Package otel counts the decisions of a dipwell.Limiter as OpenTelemetry metrics. It is
-// an example, to be copied: a module of its own, so that dipwell needs no OpenTelemetry.
+// Package otel counts the decisions of a dipwell.Limiter as OpenTelemetry metrics. It is a
+// module of its own, so that dipwell needs no OpenTelemetry.
 package otel
 
 import (

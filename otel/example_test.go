@@ -10,8 +10,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/examples/otel"
 	"github.com/dipwell/dipwell/memstore"
+	"github.com/dipwell/dipwell/otel"
 )
 
 func Example() {

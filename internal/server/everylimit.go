@@ -1,0 +1,169 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/store"
+)
+
+// Bounds of an answer of GET /v1/keys. The store is asked up to six times about each limit.
+const (
+	limitsOfKey  = 100     // that are looked at
+	everyLimitOf = 1 << 20 // bytes after which no other limit is looked at
+)
+
+// everyLimit answers GET /v1/keys: what each limit knows of a key, or which limits know which
+// keys with a prefix. Shared limits are left out, and those that the caller may not name.
+func (a *api) everyLimit(w http.ResponseWriter, r *http.Request) {
+	p := page{n: pageKeys}
+	prefixed := false
+	err := parseQuery(r.URL.RawQuery, param{"key", func(value string) error {
+		if p.key, p.one = value, true; len(value) > store.MaxKey {
+			return bad("key", fmt.Sprintf("has %d bytes; at most %d", len(value), store.MaxKey))
+		}
+		return checkPlain(value)
+	}}, param{"prefix", func(value string) error {
+		p.prefix, prefixed = value, true
+		return nil
+	}}, textParam("after", &p.after), sizeParam(&p.n, maxKeys))
+	switch {
+	case err != nil:
+	case !p.one && !prefixed:
+		err = bad("key", "is missing; give it, or a prefix of keys to look for")
+	case p.one && prefixed:
+		err = bad("prefix", "is given together with key; give one of them")
+	case p.one:
+		err = a.answerKey(w, r, &p)
+	default:
+		err = a.answerPrefix(w, r, &p)
+	}
+	if err != nil {
+		a.fail(w, err)
+	}
+}
+
+// eachLimit calls f for limits that are for keys and whose name follows after, in order, until
+// it returns false or limitsOfKey were looked at. It returns the name of the last one, or "" if
+// no other is left.
+func (a *api) eachLimit(ctx context.Context, after string, f func(def *store.Definition) (more bool, err error)) (next string, err error) {
+	defs := slices.DeleteFunc(a.limiter.Limits(), func(d *store.Definition) bool {
+		return d.Shared || d.Name <= after || callerOf(ctx).mayName("", d.Name) != nil
+	})
+	for i, def := range defs {
+		more, err := f(def)
+		if err != nil && !errors.Is(err, dipwell.ErrUnknownLimit) { // it was dropped meanwhile
+			return "", err
+		}
+		if (!more || i+1 == limitsOfKey) && i+1 < len(defs) {
+			return def.Name, nil
+		}
+	}
+	return "", nil
+}
+
+func (a *api) answerKey(w http.ResponseWriter, r *http.Request, p *page) error {
+	limits := []json.RawMessage{}
+	size := 0
+	next, err := a.eachLimit(r.Context(), p.after, func(def *store.Definition) (bool, error) {
+		b, known, err := a.lookAt(r.Context(), def, p.key)
+		if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Field == "key" { // keys of this limit are other paths
+			return true, nil
+		}
+		if err == nil && known {
+			limits, size = append(limits, b), size+len(b)
+		}
+		return size < everyLimitOf, err
+	})
+	if err != nil {
+		return err
+	}
+	answerJSON(w, struct {
+		Key    string            `json:"key"`
+		Limits []json.RawMessage `json:"limits"`
+		Next   nullable          `json:"next"`
+	}{p.key, limits, nullable(next)})
+	return nil
+}
+
+// knownKey is a key with the limits that have a row or an override of it.
+type knownKey struct {
+	Key    string   `json:"key"`
+	Limits []string `json:"limits"`
+}
+
+func (a *api) answerPrefix(w http.ResponseWriter, r *http.Request, p *page) error {
+	found, unlisted, more := map[string][]string{}, []string{}, false
+	next, err := a.eachLimit(r.Context(), p.after, func(def *store.Definition) (bool, error) {
+		names, err := a.keysOf(r.Context(), def, p)
+		if errors.Is(err, store.ErrNotSupported) {
+			unlisted, err = append(unlisted, def.Name), nil
+		}
+		more = more || len(names) >= p.n
+		for _, key := range names {
+			found[key] = append(found[key], def.Name)
+		}
+		for _, key := range slices.Sorted(maps.Keys(found))[min(p.n, len(found)):] {
+			delete(found, key)
+			more = true
+		}
+		return true, err
+	})
+	if err != nil {
+		return err
+	}
+	keys := []knownKey{}
+	for _, key := range slices.Sorted(maps.Keys(found)) {
+		keys = append(keys, knownKey{key, found[key]})
+	}
+	answerJSON(w, struct {
+		Keys     []knownKey `json:"keys"`
+		More     bool       `json:"more"`
+		Unlisted []string   `json:"unlisted"`
+		Next     nullable   `json:"next"`
+	}{keys, more, unlisted, nullable(next)})
+	return nil
+}
+
+// keysOf returns the first keys of a limit with a prefix that have a row or an override, n or
+// more if there may be others. The error is store.ErrNotSupported, with those that have an
+// override, if the store cannot list rows.
+func (a *api) keysOf(ctx context.Context, def *store.Definition, p *page) ([]string, error) {
+	rows, listed := a.limiter.Keys(ctx, def.Name, p.prefix, "", p.n)
+	if listed != nil && !errors.Is(listed, store.ErrNotSupported) {
+		return nil, listed
+	}
+	overrides, err := a.limiter.Overrides(ctx, def.Name, p.prefix, "", p.n)
+	if err != nil && !errors.Is(err, store.ErrNotSupported) {
+		return nil, err
+	}
+	names := map[string]bool{}
+	for i := range rows {
+		names[rows[i].Key] = true
+	}
+	for i := range overrides {
+		names[overrides[i].Key] = true
+	}
+	return slices.Collect(maps.Keys(names)), listed
+}
+
+// lookAt returns the answer of inspect, and whether the limit knows the key: its bucket is not
+// full, or it has an override, holds, usage, or refusals that this process remembers. The
+// decision is that of a Check of what was refused last, or of 1.
+func (a *api) lookAt(ctx context.Context, def *store.Definition, key string) (b []byte, known bool, err error) {
+	l, err := a.look(ctx, def, key, lastCost)
+	if err != nil {
+		return nil, false, err
+	}
+	known = l.d.ResetAfter > 0 || l.d.Definition != nil && l.d.Definition.Override != nil ||
+		l.override != nil || len(l.holds) > 0 || len(l.used) > 0 || len(l.refusals) > 0
+	b = a.appendLook(ctx, nil, def, &l)
+	return b, known || bytes.Contains(b, []byte(`,"row":`)), nil
+}

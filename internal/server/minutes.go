@@ -1,0 +1,269 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/bounded"
+	"github.com/dipwell/dipwell/store"
+)
+
+// Bounds of the minutes that are kept.
+const (
+	minutesKept  = 60
+	minuteKeys   = 20 // the most refused ones
+	minuteLimits = 200
+)
+
+// A minuteReport is what one process decided in a minute.
+type minuteReport struct {
+	Minute  time.Time           `json:"minute"` // when it began, on the clock of the process
+	Limits  []counts            `json:"limits"` // those with decisions, the busiest ones
+	Took    [bucketCount]uint64 `json:"took"`
+	Refused bounded.Top         `json:"refused"`
+}
+
+// since returns the decisions between two tallies.
+func (t *tally) since(old *tally) (r minuteReport) {
+	for name, c := range t.limits {
+		o := old.limits[name]
+		c.Allowed, c.Refused, c.Shadow, c.Fallback = c.Allowed-o.Allowed, c.Refused-o.Refused, c.Shadow-o.Shadow, c.Fallback-o.Fallback
+		if c.Allowed+c.Refused+c.Shadow+c.Fallback > 0 {
+			r.Limits = append(r.Limits, c)
+		}
+	}
+	slices.SortFunc(r.Limits, func(a, b counts) int {
+		if d := int64(b.Allowed+b.Refused+b.Shadow) - int64(a.Allowed+a.Refused+a.Shadow); d != 0 {
+			return int(min(max(d, -1), 1))
+		}
+		return strings.Compare(a.Limit, b.Limit)
+	})
+	r.Limits = r.Limits[:min(len(r.Limits), minuteLimits)]
+	for i, n := range t.took.buckets {
+		r.Took[i] = n - old.took.buckets[i]
+	}
+	return r
+}
+
+// A minuteLog keeps what was decided in each of the last minutes: in the store, of all
+// processes, or here.
+type minuteLog struct {
+	server *Server
+	to     store.Auditor     // nil: the store keeps none
+	ended  chan minuteReport // that are to be stored; one that finds it full is lost
+	lost   atomic.Uint64     // minutes that could not be stored
+	minute time.Time         // the present one
+	before *tally            // at its begin
+
+	mu   sync.Mutex
+	last []minuteReport // the oldest first
+}
+
+// run stores minutes until ctx ends.
+func (m *minuteLog) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case r := <-m.ended:
+			if err := m.store(ctx, &r); err != nil && ctx.Err() == nil {
+				m.lost.Add(1)
+				slog.Warn("what was decided in the minute " + r.Minute.Format(time.RFC3339) + " could not be stored: " + err.Error())
+			}
+		}
+	}
+}
+
+// minuteCounts is what a stored minute has besides its keys.
+type minuteCounts struct {
+	Limits []counts            `json:"limits"`
+	Took   [bucketCount]uint64 `json:"took"`
+}
+
+func (m *minuteLog) store(ctx context.Context, r *minuteReport) error {
+	none := bounded.Top{Keys: []bounded.Count{}}
+	if r.Refused.Keys == nil {
+		r.Refused.Keys = none.Keys
+	}
+	text, err := json.Marshal(bounded.Hour{Hour: r.Minute, Busiest: none, Refused: r.Refused, Counts: asJSON(minuteCounts{append([]counts{}, r.Limits...), r.Took})})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, keepTime)
+	defer cancel()
+	return m.to.Record(ctx, store.AuditEntry{Who: m.server.metrics.keys.process, Action: "minute", What: string(text)})
+}
+
+// reports returns the minutes of all processes that the store has, or those of this one.
+func (m *minuteLog) reports(ctx context.Context, process string, since time.Time) (list []told, err error) {
+	if m.to == nil {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for i := range m.last {
+			list = append(list, told{process, m.last[i]})
+		}
+		return list, nil
+	}
+	for before, more := "", true; more; {
+		page, err := m.to.Audit(ctx, before, hoursPage)
+		if err != nil {
+			return nil, err
+		}
+		for i := range page {
+			var h bounded.Hour
+			var c minuteCounts
+			if err = cmp.Or(json.Unmarshal([]byte(page[i].What), &h), json.Unmarshal(h.Counts, &c)); err != nil {
+				return nil, fmt.Errorf("%w: entry %s of the minutes: %w", store.ErrStore, page[i].ID, err)
+			}
+			list = append(list, told{page[i].Who, minuteReport{h.Hour, c.Limits, c.Took, h.Refused}})
+		}
+		if more = len(page) == hoursPage; more {
+			last := &page[len(page)-1]
+			before, more = last.ID, last.At > since.Add(-5*time.Minute).UnixMicro() // clocks may differ
+		}
+	}
+	return list, nil
+}
+
+// turn ends the present minute if now is past it. It must be called before the slices of the
+// keys turn.
+func (m *minuteLog) turn(now time.Time) {
+	next := now.Truncate(time.Minute)
+	if next.Equal(m.minute) {
+		return
+	}
+	after := m.server.tally()
+	r := after.since(m.before)
+	_, _, r.Refused = m.server.metrics.keys.lists(minuteKeys, "")
+	r.Minute = m.minute.UTC()
+	m.minute, m.before = next, after
+	m.add(&r)
+	if m.to != nil {
+		select {
+		case m.ended <- r:
+		default:
+			m.lost.Add(1)
+		}
+	}
+}
+
+func (m *minuteLog) add(r *minuteReport) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last = append(m.last[max(0, len(m.last)-minutesKept+1):], *r)
+}
+
+// topMinutes is the answer of GET /v1/top?minutes=.
+type topMinutes struct {
+	From      time.Time           `json:"from"` // the first minute
+	Minutes   int                 `json:"minutes"`
+	Processes []minuteProcess     `json:"processes"`
+	Shared    bool                `json:"shared"`
+	Took      [bucketCount]uint64 `json:"took"`
+	Limits    []limitMinutes      `json:"limits"`
+	Refused   keyList             `json:"refused"`
+}
+
+// A minuteProcess is a service, with the first and the last minute of which it has told.
+type minuteProcess struct {
+	Process string    `json:"process"`
+	First   time.Time `json:"first"`
+	Last    time.Time `json:"last"`
+}
+
+// limitMinutes are the decisions of a limit in each minute. A list without any is left out.
+type limitMinutes struct {
+	Limit    string   `json:"limit"`
+	Allowed  []uint64 `json:"allowed,omitempty"`
+	Refused  []uint64 `json:"refused,omitempty"`
+	Shadow   []uint64 `json:"shadow,omitempty"`
+	Fallback []uint64 `json:"fallback,omitempty"`
+}
+
+// told is a report with the process that made it.
+type told struct {
+	process string
+	minuteReport
+}
+
+// minutesOf adds reports up. n minutes end before now.
+func minutesOf(reports []told, n int, limit string, now time.Time) *topMinutes {
+	out := &topMinutes{From: now.UTC().Truncate(time.Minute).Add(-time.Duration(n) * time.Minute), Minutes: n, Processes: []minuteProcess{}, Limits: []limitMinutes{}}
+	limits, processes, refused := map[string]*limitMinutes{}, map[string]*minuteProcess{}, []bounded.Top{}
+	for i := range reports {
+		r := &reports[i]
+		at := int(r.Minute.Sub(out.From) / time.Minute)
+		if at < 0 || at >= n || r.Minute.Before(out.From) {
+			continue
+		}
+		p := processes[r.process]
+		if p == nil {
+			p = &minuteProcess{r.process, r.Minute, r.Minute}
+			processes[r.process] = p
+		}
+		if r.Minute.Before(p.First) {
+			p.First = r.Minute
+		}
+		if r.Minute.After(p.Last) {
+			p.Last = r.Minute
+		}
+		for j := range out.Took {
+			out.Took[j] += r.Took[j]
+		}
+		refused = append(refused, only(r.Refused, limit))
+		for _, c := range r.Limits {
+			if limit != "" && c.Limit != limit {
+				continue
+			}
+			l := limits[c.Limit]
+			if l == nil {
+				l = &limitMinutes{Limit: c.Limit}
+				limits[c.Limit] = l
+			}
+			for _, x := range []struct {
+				to *[]uint64
+				n  uint64
+			}{{&l.Allowed, c.Allowed}, {&l.Refused, c.Refused}, {&l.Shadow, c.Shadow}, {&l.Fallback, c.Fallback}} {
+				if x.n > 0 {
+					if *x.to == nil {
+						*x.to = make([]uint64, n)
+					}
+					(*x.to)[at] += x.n
+				}
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		out.Limits = append(out.Limits, *limits[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(processes)) {
+		out.Processes = append(out.Processes, *processes[name])
+	}
+	out.Refused = listOf(bounded.Sum(refused, minuteKeys))
+	return out
+}
+
+// topMinutes returns what was decided in each of the last q.minutes minutes.
+func (a *api) topMinutes(ctx context.Context, q *topQuery) (*topMinutes, error) {
+	k := a.metrics.keys
+	if k == nil {
+		return minutesOf(nil, q.minutes, q.limit, time.Now()), nil
+	}
+	now := time.Now()
+	reports, err := k.minutes.reports(ctx, k.process, now.Add(-time.Duration(q.minutes)*time.Minute))
+	if err != nil {
+		return nil, err
+	}
+	out := minutesOf(reports, q.minutes, q.limit, now)
+	out.Shared = k.minutes.to != nil
+	return out, nil
+}

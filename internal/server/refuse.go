@@ -1,0 +1,76 @@
+package server
+
+import (
+	"net/http"
+	"strconv"
+	"sync"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/front"
+	"github.com/dipwell/dipwell/internal/texts"
+)
+
+// quotaExceeded is the problem type of a refusal.
+const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+
+// refuse answers a refused call with a problem document of the type quota-exceeded, which
+// lists the limits that refused ("violated-policies") and has the members of the
+// decision's JSON object, the key among them: it is the caller's own. If d is Never, the
+// document says that no wait will help.
+func refuse(w http.ResponseWriter, d *dipwell.Decision, status int) {
+	buf := refusalBodies.Get().(*[]byte)
+	*buf = append(appendRefusal((*buf)[:0], d, status), '\n')
+	h := w.Header()
+	h["Content-Type"], h["Cache-Control"] = problemType, noStore
+	h["Content-Length"] = []string{strconv.Itoa(len(*buf))}
+	w.WriteHeader(status)
+	_, _ = w.Write(*buf) // an error means that the client has gone
+	refusalBodies.Put(buf)
+}
+
+var (
+	problemType = []string{"application/problem+json"}
+	noStore     = []string{"no-store"}
+)
+
+// refusalBodies is a pool of body buffers, because an overloaded service sends thousands of
+// refusals a second.
+var refusalBodies = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
+
+// appendRefusal appends the problem document of a refusal.
+func appendRefusal(b []byte, d *dipwell.Decision, status int) []byte {
+	b = append(b, `{"type":"`+quotaExceeded+`","title":"Request cannot be satisfied as assigned quota has been exceeded","status":`...)
+	b = strconv.AppendInt(b, int64(status), 10)
+	if d.Never {
+		b = append(b, `,"detail":"`...)
+		if front.Blocked(d) {
+			b = append(b, `the key is blocked`...)
+		} else {
+			b = append(b, `the call asks for more than the limit could ever hold`...)
+		}
+		b = append(b, `; no wait will help"`...)
+	}
+	b = append(b, `,"violated-policies":[`...)
+	if d.Limits == nil {
+		b = texts.AppendJSON(b, d.Limit)
+	}
+	first := true
+	for i := range d.Limits {
+		if e := &d.Limits[i]; !e.Allowed && !refusedBefore(d.Limits[:i], e.Limit) {
+			if !first {
+				b = append(b, ',')
+			}
+			b, first = texts.AppendJSON(b, e.Limit), false
+		}
+	}
+	return append(d.AppendMembers(append(b, `],`...)), '}')
+}
+
+func refusedBefore(limits []dipwell.Decision, name string) bool {
+	for i := range limits {
+		if !limits[i].Allowed && limits[i].Limit == name {
+			return true
+		}
+	}
+	return false
+}

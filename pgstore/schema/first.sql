@@ -1,0 +1,40 @@
+-- dipwell: rate limits in PostgreSQL 13 and later. https://github.com/dipwell/dipwell
+--
+-- Run this file in one transaction, as the role that is to own what it makes. It needs the
+-- right to create schemas in the database (grant create on database …), and nothing else:
+--
+--     psql -1 -v ON_ERROR_STOP=1 -f dipwell.sql postgres://…
+--
+-- Then define a limit and take from it, in a transaction of yours if you like: a rollback
+-- gives the token back.
+--
+--     select dipwell.define('login', rate => 5, per => interval '1 minute');
+--     select allowed, remaining, retry_after from dipwell.take('login', 'user:7');
+--
+-- It makes
+--   schema dipwell, which is for you
+--     functions  to decide: take, take_all, check, ready, take_up_to, reserve, cancel, charge, refund, reset,
+--                hold, hold_all, settle, settle_all, extend, count_usage, key
+--                to define: define, drop, define_plan, drop_plan, override, end_override; and sweep
+--     views      status, holds, overrides, blocks, top_keys
+--     tables     limits, plans, versions, key_overrides (what was defined); buckets, reservations, hold_parts
+--                (a row for each key in use); usage, top_hours, audit (what happened); migrations, revision, sweep_state
+--   schema dipwell_internal, with the functions and types that those use; do not call them
+--   roles dipwell_app (may decide), dipwell_service (for a service or a Go program), dipwell_admin (may
+--     define too), if it may create roles; else a notice names the roles and what to run for them
+--   a job of pg_cron, if pg_cron is there: it deletes full rows every minute. Without it, call
+--     dipwell.sweep(10000) from time to time; a service does that for you
+--
+-- It makes no extension, needs no superuser, and changes nothing else in the database. PUBLIC
+-- may call nothing. The functions run as their owner with a fixed search_path.
+--
+-- To remove it with all limits and counts:
+--
+--     drop schema dipwell, dipwell_internal cascade;           -- views of yours that use it go too
+--     drop role dipwell_app, dipwell_service, dipwell_admin;   -- if no other database of the server has dipwell
+--     select cron.unschedule('dipwell-sweep');                 -- if pg_cron is there
+--
+-- A bucket is a row with two integers: used, the tokens that are taken, and ts, the time of
+-- that number in microseconds. A call computes what has come back since ts, decides, and
+-- writes both; a missing row is a full bucket. Contents, by line, where the first of this
+-- comment is 1:
