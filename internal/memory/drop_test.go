@@ -14,7 +14,7 @@ func TestDroppedBesideChange(t *testing.T) {
 	s := open(t, Config{Shards: 1})
 	other := planned
 	other.Name = "other"
-	l := limiter(t, s, planned, other, store.Limit{Name: "gone", Rate: 1, Period: time.Second})
+	limiter(t, s, planned, other, store.Limit{Name: "gone", Rate: 1, Period: time.Second})
 	override(t, s, store.Override{Key: "k", Plan: "pro"})
 
 	var b store.Batch
@@ -26,7 +26,7 @@ func TestDroppedBesideChange(t *testing.T) {
 	if err := call.placeGroup(g); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Drop(ctx, "gone", store.OwnerCode); err != nil {
+	if err := s.reg.Drop("gone", store.OwnerCode); err != nil { // Store.Drop has come so far
 		t.Fatal(err)
 	}
 	looks, locked, changed := make(chan bool), make(chan bool), make(chan error)
@@ -52,5 +52,58 @@ func TestDroppedBesideChange(t *testing.T) {
 	call.unlock()
 	if err := <-changed; err != nil {
 		t.Errorf("the change: %v", err)
+	}
+}
+
+// A call has found a definition, and before it locks the shard, the limit gets so many
+// versions that the number of its rows in this process names another one.
+func TestChangedBeforeLock(t *testing.T) {
+	s := open(t, Config{Shards: 1})
+	limit := store.Limit{Name: "x", Rate: 1, Period: time.Hour, Burst: 10}
+	l := limiter(t, s, limit)
+	take := func() (remaining int64) {
+		d, err := l.Take(ctx, "x", "k", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Remaining
+	}
+	take()
+	var b store.Batch
+	g, op := b.Single()
+	*op = store.Op{Def: s.reg.Lookup("x"), Key: "k", Cost: 1}
+	call := s.newTxn(s.now())
+	defer call.end()
+	if err := call.placeGroup(g); err != nil {
+		t.Fatal(err)
+	}
+	handle := call.rows[0].handle
+	for i := 0; ; i++ {
+		if i == 1000 {
+			t.Fatal("no version of 1000 has the handle of the first")
+		}
+		limit.Period = time.Duration(1+i%2) * time.Hour
+		d, err := s.Define(ctx, limit, store.OwnerCode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now, err := s.bind(d); err == nil && now.handle == handle && now.def.Number > call.rows[0].def.Number {
+			break
+		}
+	}
+	if left := take(); left != 8 {
+		t.Fatalf("%d remaining of 10 after 2 were taken", left)
+	}
+	if err := call.lock(); !errors.Is(err, errNotLocked) {
+		t.Fatalf("lock with a superseded definition: %v", err)
+	}
+	if err := s.change(op.Def, "k", func(c *txn, _ *store.Definition) error {
+		row, err := c.Row("x", "k")
+		if err == nil && row.Version != s.reg.Lookup("x").Number {
+			t.Errorf("the row has version %d", row.Version)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
 	}
 }

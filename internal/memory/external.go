@@ -46,12 +46,14 @@ func (s *Store) Changes(d *store.Definition, key string) (c Changes) {
 
 // lockKey finds a key and locks its shard. The shard is nil if the limit is gone.
 func (s *Store) lockKey(d *store.Definition, key string) (sh *shard, p place) {
-	if s.place(&p, d, key) != nil {
-		return nil, p
+	for s.place(&p, d, key) == nil {
+		sh = &s.shards[p.shard]
+		if sh.mu.Lock(); !p.dead.Load() {
+			return sh, p
+		}
+		sh.mu.Unlock()
 	}
-	sh = &s.shards[p.shard]
-	sh.mu.Lock()
-	return sh, p
+	return nil, p
 }
 
 // HasRecords reports whether a key has records or lows.

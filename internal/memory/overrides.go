@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -41,6 +42,14 @@ func (s *Store) SweepKey(d *store.Definition, key string) error {
 // change changes what the store has of a key under the lock of its shard.
 func (s *Store) change(d *store.Definition, key string, change func(t *txn, d *store.Definition) error) error {
 	name, key := d.Name, strings.Clone(key)
+	for {
+		if err := s.tryChange(name, key, change); !errors.Is(err, errNotLocked) {
+			return err
+		}
+	}
+}
+
+func (s *Store) tryChange(name, key string, change func(t *txn, d *store.Definition) error) error {
 	b := s.limits.currentOf(name)
 	if b == nil {
 		return fmt.Errorf("%w %q", store.ErrUnknownLimit, name)
@@ -53,7 +62,8 @@ func (s *Store) change(d *store.Definition, key string, change func(t *txn, d *s
 		return err
 	}
 	defer t.unlock()
-	if d = s.reg.Lookup(name); d == nil {
+	d := s.reg.Lookup(name)
+	if d == nil {
 		return fmt.Errorf("%w %q", store.ErrUnknownLimit, name)
 	}
 	if err = change(t, d); err == nil {

@@ -45,7 +45,8 @@ type write[K, V any] struct {
 	value V
 }
 
-// errNotLocked means that the keys of a hold have changed since its shards were locked.
+// errNotLocked means that the keys of a hold have changed since its shards were locked, or a
+// definition before they were: place the keys again.
 var errNotLocked = errors.New("memory: the key is not locked")
 
 // group decides a group, all or nothing, and returns the keys that it changed if
@@ -127,22 +128,28 @@ func (t *txn) place(b *binding, limit, key string, op *store.Op) {
 	}
 }
 
-// lock locks the shards of the keys, in order.
+// lock locks the shards of the keys, in order. It fails if a definition was superseded since
+// place: once no row in the shards is of it, its handle may be that of another version.
 func (t *txn) lock() error {
 	if t.locks == (shardSet{}) { // none of the limits exists
 		t.locks.add(0)
 	}
-	closed := false
+	var err error
 	for i := range t.locks.all {
 		sh := &t.s.shards[i]
-		sh.mu.Lock()
-		closed = closed || sh.closed
+		if sh.mu.Lock(); sh.closed {
+			err = ErrClosed
+		}
 	}
-	if closed {
+	for i := range t.rows {
+		if b := t.rows[i].binding; b != nil && b.dead.Load() && err == nil {
+			err = errNotLocked
+		}
+	}
+	if err != nil {
 		t.s.release(&t.locks)
-		return ErrClosed
 	}
-	return nil
+	return err
 }
 
 func (t *txn) unlock() {
