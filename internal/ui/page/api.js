@@ -1,13 +1,20 @@
 // Calls of the service's API. The token is kept here, in memory.
+import {setClock} from "./words.js";
 
 let token = "";
 let asking; // the promise of a token that is being typed
+let tell = () => {};
+
+// listen calls f with why a call got no answer, and with null after one that did.
+export function listen(f) { tell = f; }
 
 // A Refused call of the API: its problem document says why.
 export class Failure extends Error {
   constructor(status, problem) {
     super((problem.field ? problem.field + ": " : "") + (problem.detail ?? problem.title ?? "status " + status));
     this.status = status;
+    this.field = problem.field;
+    this.reason = problem.detail ?? problem.title ?? "status " + status;
   }
 }
 
@@ -26,7 +33,12 @@ async function send(method, path, body, signal) {
     const headers = {};
     if (used) headers.Authorization = "Bearer " + bytes(used);
     if (body !== undefined) headers["Content-Type"] = "application/json";
-    const r = await fetch(path, {method, headers, signal, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body)});
+    const r = await fetch(path, {method, headers, signal, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body)}).catch((err) => {
+      if (err.name !== "AbortError") tell(err.name === "TimeoutError" ? "no answer in time" : err.message);
+      throw err;
+    });
+    tell(null);
+    if (r.headers.has("Date")) setClock(Date.parse(r.headers.get("Date")));
     if (r.status !== 401) return r;
     if (used === token) await ask(used !== ""); // else another call has asked meanwhile
   }
@@ -51,31 +63,6 @@ function ask(wrong) {
     dialog.showModal();
   });
   return asking;
-}
-
-const silence = 10000; // ms without an event, of which there is one a second
-
-// events yields the events of a stream until the signal is aborted or the stream ends. A
-// stream without events is an error: the service hangs, or the connection is broken.
-export async function* events(path, signal) {
-  const r = await send("GET", path, undefined, signal);
-  if (!r.ok) throw new Failure(r.status, await r.json().catch(() => ({})));
-  const reader = r.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let text = ""; ;) {
-    let silent = false;
-    const timer = setTimeout(() => {
-      silent = true;
-      reader.cancel();
-    }, silence);
-    const {value, done} = await reader.read().finally(() => clearTimeout(timer));
-    if (silent) throw new Error("the service sends nothing");
-    if (done) return;
-    const parts = (text + value).split("\n\n");
-    text = parts.pop();
-    for (const part of parts) {
-      if (part.startsWith("data: ")) yield JSON.parse(part.slice(6));
-    }
-  }
 }
 
 // download saves an answer as a file.

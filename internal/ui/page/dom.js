@@ -29,7 +29,7 @@ export function table(columns, rows, empty) {
 }
 
 export function card(title, value, bad) {
-  return h("div", {class: "card"}, h("b", {class: bad && "bad"}, value), h("span", {}, title));
+  return h("div", {class: "card"}, h("b", {class: bad && "refused"}, value), h("span", {}, title));
 }
 
 const whole = new Intl.NumberFormat("en", {maximumFractionDigits: 0});

@@ -1,35 +1,36 @@
-// Chooses a view by the address: #/now, #/key?limit=login&key=user:7, #/limits?name=login.
-import {now} from "./now.js";
-import {key} from "./key.js";
-import {limits} from "./limits.js";
-import {audit} from "./audit.js";
-import {h} from "./dom.js";
+// Chooses a view by the address: #/overview, #/customer?key=acme, #/limits, #/limit?name=login.
+import {Component, html, render, useEffect, useRef, useState} from "./preact.js";
+import {Frame} from "./frame.js";
+import {Overview} from "./overview.js";
+import {Customer} from "./customer.js";
+import {Limits} from "./limits.js";
+import {Draft, Limit} from "./limit.js";
+import {Changes} from "./changes.js";
+import {Failed, Skeleton} from "./parts.js";
+import {start, useRoute, useShared} from "./state.js";
 
-const views = {now, key, limits, audit};
-let leave = new AbortController();
+const views = {overview: Overview, customer: Customer, limits: Limits, limit: Limit, draft: Draft, changes: Changes};
 
-async function route() {
-  leave.abort();
-  leave = new AbortController();
-  const {signal} = leave;
-  const [path, query] = location.hash.replace(/^#\//, "").split("?");
-  const name = Object.hasOwn(views, path) ? path : "now";
-  for (const a of document.querySelectorAll("nav a")) {
-    if (a.hash === "#/" + name) a.setAttribute("aria-current", "page");
-    else a.removeAttribute("aria-current");
+// A Bound shows the error of a view in its place.
+class Bound extends Component {
+  componentDidCatch(error) {
+    console.error(error);
+    this.setState({error});
   }
-  document.title = "dipwell: " + name;
-  // A view that was left goes on with an element that is no longer shown.
-  const old = document.getElementById("view"), view = h("main", {id: "view", tabindex: -1});
-  const moved = document.activeElement !== document.body; // somebody is at work here
-  old.replaceWith(view);
-  if (moved) view.focus({preventScroll: true});
-  try {
-    await views[name](view, new URLSearchParams(query ?? ""), signal);
-  } catch (err) {
-    if (!signal.aborted) view.append(h("p", {class: "bad", role: "alert"}, err.message));
-  }
+
+  render() { return this.state.error ? html`<${Failed} error=${this.state.error} retry=${() => this.setState({error: null})}/>` : this.props.children; }
 }
 
-addEventListener("hashchange", () => { if (location.hash.startsWith("#/") || location.hash === "") route(); });
-route();
+function App() {
+  const {view, query} = useRoute(), {me} = useShared(), name = Object.hasOwn(views, view) ? view : "overview", View = views[name], main = useRef(), [wrong, setWrong] = useState(null), [turn, again] = useState(0), seen = useRef(view + query);
+  useEffect(() => { start().then(() => setWrong(null), setWrong); }, [turn]);
+  useEffect(() => {
+    document.title = "dipwell: " + (name === "customer" ? query.get("key") ?? query.get("limit") : name === "limit" ? query.get("name") : name);
+    if (seen.current !== view + query && document.activeElement !== document.body && document.activeElement?.id !== "view") main.current.focus({preventScroll: true}); // somebody is at work here
+    if (seen.current !== view + query) scrollTo(0, 0);
+    seen.current = view + query;
+  }, [view + query]);
+  return html`<${Frame} view=${name}/><main id="view" tabindex="-1" ref=${main}><${Bound} key=${view + (name === "draft" ? "" : query)}>${me ? html`<${View} query=${query}/>` : wrong ? html`<${Failed} error=${wrong} retry=${() => again(turn + 1)}/>` : html`<${Skeleton}/>`}<//></main>`;
+}
+
+render(html`<${App}/>`, document.getElementById("app"));

@@ -6,7 +6,7 @@ const width = 600, height = 150, strip = 44, top = 8;
 const parts = 60, tallest = 20; // of a drawn pattern: parts of the span, and the most calls in one
 const seconds = 10; // that a run takes to play
 
-const algorithms = [["token_bucket", "token bucket"], ["fixed_window", "fixed window"], ["interval", "interval"], ["leaky_bucket", "leaky bucket"]];
+const algorithms = [["token_bucket", "token bucket"], ["fixed_window", "fixed window"], ["interval", "interval"], ["leaky_bucket", "leaky bucket"], ["sliding_window", "sliding window"]];
 const verbs = [["take", "take"], ["take_up_to", "take up to"], ["reserve", "reserve, and wait"]];
 const patterns = [["steady", "steady"], ["bursts", "bursts"], ["poll", "poll at the retry time"], ["drawn", "drawn"]];
 const whole = {type: "number", min: 0, step: 1}, short = {size: 7};
@@ -15,12 +15,12 @@ const fields = {
   algorithm: field("algorithm", "token_bucket", {}, algorithms),
   rate: field("rate", "2", {...whole, min: 1}), per: field("per", "1s", short),
   burst: field("burst", "10", {...whole, placeholder: "the rate"}), max_debt: field("max_debt", "", {...whole, placeholder: "one burst"}),
-  verb: field("verb", "take", {}, verbs), cost: field("cost", "1", whole),
+  block: field("block", "", {size: 7, placeholder: "not"}), verb: field("verb", "take", {}, verbs), cost: field("cost", "1", whole),
   pattern: field("pattern", "bursts", {}, patterns), every: field("every", "4s", short), count: field("count", "12", {...whole, min: 1}),
   span: field("span", "20s", short), drawn: field("drawn", "", {placeholder: "3,0,5"}),
 };
-const labels = {max_debt: "debt at most", per: "per", verb: "a call", cost: "tokens each", every: "every", count: "calls each time", span: "for", drawn: "calls in each part"};
-const label = (name) => h("label", {class: name === "drawn" && "wide"}, labels[name] ?? name, fields[name]);
+const labels = {max_debt: "debt at most", block: "then blocked for", per: "per", verb: "a call", cost: "tokens each", every: "every", count: "calls each time", span: "for", drawn: "calls in each part"};
+const label = (name) => h("label", {class: name === "drawn" && "grow"}, labels[name] ?? name, fields[name]);
 
 const engine = new Engine();
 let run, busy = false, again = false, playing = 0;
@@ -28,9 +28,9 @@ let run, busy = false, again = false, playing = 0;
 // settings are the arguments of the engine.
 function settings() {
   const v = Object.fromEntries(Object.entries(fields).map(([name, f]) => [name, f.value.trim()]));
-  const windows = v.algorithm === "fixed_window" || v.algorithm === "interval";
-  const limit = ["play=" + v.rate + "/" + v.per, "algorithm=" + v.algorithm, v.burst && v.algorithm !== "leaky_bucket" && "burst=" + v.burst,
-    v.max_debt && "max_debt=" + v.max_debt, windows && "start=0s"].filter(Boolean).join(",");
+  const windows = ["fixed_window", "interval", "sliding_window"].includes(v.algorithm), bursts = v.algorithm !== "leaky_bucket" && v.algorithm !== "sliding_window";
+  const limit = ["play=" + v.rate + "/" + v.per, "algorithm=" + v.algorithm, v.burst && bursts && "burst=" + v.burst,
+    v.max_debt && v.algorithm !== "sliding_window" && "max_debt=" + v.max_debt, v.block && "block=" + v.block, windows && "start=0s"].filter(Boolean).join(",");
   return {limit, verb: v.verb, cost: Number(v.cost), span: v.span, pattern: v.pattern, every: v.every, count: Number(v.count), drawn: numbers(v.drawn)};
 }
 
@@ -61,7 +61,7 @@ const drawnLabel = label("drawn"), everyLabel = label("every"), countLabel = lab
 
 function say(text, wrong) {
   note.textContent = text;
-  note.className = wrong ? "bad" : "quiet";
+  note.className = wrong ? "fault" : "quiet";
 }
 
 const x = (t) => (width * t / run.span_us).toFixed(1);
@@ -196,7 +196,7 @@ function edited() {
   drawnLabel.hidden = pattern !== "drawn";
   everyLabel.hidden = pattern === "drawn";
   countLabel.hidden = pattern !== "bursts";
-  burstLabel.hidden = fields.algorithm.value === "leaky_bucket";
+  burstLabel.hidden = ["leaky_bucket", "sliding_window"].includes(fields.algorithm.value);
   everyLabel.firstChild.textContent = pattern === "poll" ? "pause when allowed" : "every";
   write(fields);
   change();
@@ -208,9 +208,9 @@ addEventListener("hashchange", () => { if (location.hash !== "#view") { read(fie
 document.getElementById("view").append(h("h1", {}, "Playground"),
   h("p", {class: "quiet"}, "A limit and calls to it, in virtual time. dipwell's own code decides them, compiled for the browser; nothing is sent. The address has all settings."),
   h("form", {id: "settings", oninput: edited, onsubmit: (e) => e.preventDefault()},
-    h("fieldset", {}, h("legend", {}, "Limit"), h("div", {class: "row"}, label("algorithm"), label("rate"), label("per"), burstLabel, label("max_debt"))),
-    h("fieldset", {}, h("legend", {}, "Calls"), h("div", {class: "row"}, label("pattern"), everyLabel, countLabel, label("span"), label("verb"), label("cost"), drawnLabel),
-      h("p", {class: "quiet"}, "Or draw them here:"), pad)),
+    h("fieldset", {}, h("legend", {}, "Limit"), h("div", {class: "row"}, label("algorithm"), label("rate"), label("per"), burstLabel, label("max_debt"), label("block"))),
+    h("fieldset", {}, h("legend", {}, "Calls"), h("p", {class: "quiet"}, "Draw them here, or choose a pattern:"), pad, // above the fields, which come and go while somebody draws
+      h("div", {class: "row"}, label("pattern"), everyLabel, countLabel, label("span"), label("verb"), label("cost"), drawnLabel))),
   note, h("div", {class: "stage"}, stage, bucket), h("div", {class: "transport"}, play, at, clock), cards,
   h("details", {}, h("summary", {}, "The calls, one a line"), answers));
 read(fields);

@@ -9,7 +9,7 @@ const fields = {
   pattern: field("pattern", "", {placeholder: "as recognized, or a grok pattern", list: "patterns"}),
 };
 const labels = {a: "limit A", b: "limit B", by: "key", cost: "tokens each", where: "only lines with", pattern: "log format"};
-const label = (name) => h("label", {class: ["a", "b", "where", "pattern"].includes(name) && "wide"}, labels[name], fields[name]);
+const label = (name) => h("label", {class: ["a", "b", "where", "pattern"].includes(name) && "grow"}, labels[name], fields[name]);
 
 const file = h("input", {id: "log", type: "file"}), run = h("button", {id: "run"}, "Compare");
 const note = h("p", {id: "note", class: "quiet", role: "status"}), result = h("div", {id: "result"});
@@ -51,7 +51,7 @@ function done(text, wrong) {
   working = false;
   run.textContent = "Compare";
   note.textContent = text;
-  note.className = wrong ? "bad" : "quiet";
+  note.className = wrong ? "fault" : "quiet";
 }
 
 const time = (us) => new Date(us / 1000).toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC");
@@ -97,7 +97,7 @@ addEventListener("drop", (e) => {
 document.getElementById("view").append(h("h1", {}, "What if"),
   h("p", {class: "quiet"}, "What would two limits have done to an access log? The log stays in this browser, where dipwell's own code decides it: nothing is uploaded. Logs of web servers and load balancers, JSON and CSV, gzipped or not; others by a grok pattern. The address has the settings."),
   h("form", {id: "compare", oninput: (e) => { if (e.target !== file) write(fields); }, onsubmit: compare},
-    h("label", {class: "wide"}, "access log", file), label("by"), label("cost"), label("where"), label("pattern"),
+    h("label", {class: "grow"}, "access log", file), label("by"), label("cost"), label("where"), label("pattern"),
     h("datalist", {id: "bys"}, ["ip", "user", "path", "none"].map((value) => h("option", {value}))),
     h("datalist", {id: "patterns"}, ["combined", "vhost_combined", "json", "csv", "alb", "elb", "haproxy", "envoy", "w3c"].map((value) => h("option", {value}))), h("div", {class: "row both"}, label("a"), label("b")), run),
   note, result);
