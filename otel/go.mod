@@ -1,4 +1,4 @@
-module github.com/dipwell/dipwell/examples/otel
+module github.com/dipwell/dipwell/otel
 
 go 1.26.0
 
@@ -21,4 +21,4 @@ require (
 	golang.org/x/sys v0.50.0 // indirect
 )
 
-replace github.com/dipwell/dipwell => ../..
+replace github.com/dipwell/dipwell => ..

@@ -1,0 +1,273 @@
+"""Calls as SQL, over a DB-API connection."""
+from __future__ import annotations
+
+import inspect
+import json
+import pkgutil
+import re
+import sys
+from datetime import timedelta
+
+from ._values import DipwellError, Result, decides, micros, sql_length, without
+
+# Errors of the functions of dipwell: docs/reference/sql.md, Errors.
+OURS = {"22023", "42501", "42704", "54000", "55000", "P0002"}
+LENGTHS = {"per", "ttl", "lease", "block"}
+SETTINGS = LENGTHS | {"rate", "burst", "algorithm", "max_debt", "start", "on_change", "mode", "plans", "parent", "parts", "on_expire",
+                      "shards", "adaptive", "shared", "usage"}
+# Of lists: what the entries of take_all are called.
+LISTS = {"limit_names": "limit", "keys": "key", "costs": "cost", "plans": "plan", "floors": "floor"}
+
+INSTALL = """do $install$
+declare
+    path text := current_setting('search_path');
+    have int;
+begin
+    perform pg_advisory_xact_lock(28263429431454828); -- as dipwell migrate up does
+    if to_regclass('dipwell.migrations') is not null then
+        select max(version) into have from dipwell.migrations;
+    end if;
+    if have > 0 and have < {version} then
+        raise exception using errcode = 'object_not_in_prerequisite_state', constraint = 'schema',
+            message = 'schema: is version ' || have || ', and this package has {version}; run dipwell migrate up';
+    elsif have > 0 then
+        return;
+    end if;
+    perform set_config('search_path', 'pg_catalog, pg_temp', true);
+    execute $dipwell_schema$
+{schema}
+$dipwell_schema$;
+    perform set_config('search_path', path, true);
+end $install$"""
+
+
+class SQL:
+    """Returns each call as (statement, parameters) and the function that reads its rows. Without
+    parameters there are no rows."""
+
+    def decision(self, verb, limit, key, cost, plan, floor):
+        statement, params = f"select * from dipwell.{verb}(%s, %s, %s", [limit, key, cost]
+        if plan is not None:
+            statement += ", plan => %s"
+            params.append(plan)
+        if floor is not None:
+            statement += ", floor => %s"
+            params.append(floor)
+        return (statement + ")", params), one
+
+    def take_all(self, takes):
+        return ("select * from dipwell.take_all(%s::text[], %s::text[], %s::bigint[], plans => %s::text[], floors => %s::bigint[])",
+                columns(takes)), several
+
+    def hold(self, limit, key, cost, ttl, id, plan, floor):
+        return ("select * from dipwell.hold(%s, %s, %s, %s::interval, %s, %s, %s)",
+                (limit, key, cost, sql_length(ttl, "ttl"), id, plan, floor)), one
+
+    def hold_all(self, takes, ttl, id):
+        names, keys, costs, plans, floors = columns(takes)
+        return ("select * from dipwell.hold_all(%s::text[], %s::text[], %s::bigint[], %s::interval, %s, %s::text[], %s::bigint[])",
+                (names, keys, costs, sql_length(ttl, "ttl"), id, plans, floors)), several
+
+    def settle(self, hold, cost, costs):
+        if costs is not None:
+            return ("select * from dipwell.settle_all(%s, %s::bigint[])", (hold, costs)), settled_all
+        return ("select * from dipwell.settle(%s, %s)", (hold, cost)), settled
+
+    def extend(self, hold, ttl):
+        return ("select dipwell.extend(%s, %s::interval)", (hold, sql_length(ttl, "ttl"))), scalar
+
+    def cancel(self, reservation):
+        return ("select dipwell.cancel(%s::uuid)", (reservation,)), nothing
+
+    def ready(self, limit, keys, cost, plan):
+        return ("select key from dipwell.ready(%s, %s::text[], %s, %s)", (limit, keys, cost, plan)), lambda rows: [r[0] for r in rows]
+
+    def define(self, name, settings):
+        statement, params = "select dipwell.define(%s", [name]
+        for field, value in settings.items():
+            if field not in SETTINGS:
+                raise DipwellError(field, "is not a setting that a limit has in SQL")
+            if field in LENGTHS:
+                value = sql_length(value, field)
+            elif field == "max_debt" and value == "unlimited":
+                value = -1
+            elif field == "adaptive":
+                value = json.dumps(value)
+            elif field == "plans" and isinstance(value, dict):
+                value = plans_text(value)
+            cast = "::interval" if field in LENGTHS else "::jsonb" if field == "adaptive" else ""
+            statement += f", {field} => %s{cast}"
+            params.append(value)
+        return (statement + ")", params), nothing
+
+    def override(self, limit, key, plan, rate, per, burst, until, note, start):
+        per = per if per is None else sql_length(per, "per")
+        return ("select 1 from dipwell.override(%s, %s, %s, %s, %s::interval, %s, %s::timestamptz, %s, %s)",
+                (limit, key, plan, rate, per, burst, until, note, start)), nothing
+
+    def end_override(self, limit, key, kind):
+        return (yield ("select dipwell.end_override(%s, %s, %s)", (limit, key, kind)), scalar)
+
+    def install(self):
+        schema = pkgutil.get_data("dipwell", "schema.sql").decode()
+        version = max(map(int, re.findall(r"^insert into dipwell\.migrations \(version, name\) values \(([0-9]+),", schema, re.M)))
+        return (INSTALL.replace("{version}", str(version)).replace("{schema}", schema), None), nothing
+
+    def wait(self, limit, key, cost, timeout, plan, floor, clock):
+        """Take as soon as the tokens can be had, within timeout: reserve and sleep until the
+        reservation is due, or where the limit has no debt, try again when tokens are back."""
+        end = clock() + micros(timeout, "timeout") / 1e6
+        verb = "reserve" if floor is None else "take"
+        while True:
+            r = yield self.decision(verb, limit, key, cost, plan, floor)
+            left = timedelta(seconds=max(0, end - clock()))
+            if r.allowed:
+                return r if not r.delay else (yield from self.due(r, left))
+            if too_late(r, left):
+                return refused(r, left)
+            if verb == "reserve":  # it may be allowed into debt before a take is, but is due no sooner
+                soonest = yield self.decision("check", limit, key, cost, plan, None)
+                if not soonest.allowed and too_late(soonest, left):
+                    return refused(soonest, left)
+            yield max(r.retry_after.total_seconds(), 1e-6)
+
+    def due(self, r, left):
+        """Sleep until a reservation is due, or give it back if that is too late."""
+        if r.delay <= left:
+            try:
+                yield r.delay.total_seconds()
+            except BaseException:
+                yield from self.give_back(r.reservation)
+                raise
+            return r._replace(delay=timedelta(), reservation=None, reset_after=max(timedelta(), r.reset_after - r.delay))
+        yield from self.give_back(r.reservation)
+        return refused(r._replace(allowed=False, granted=0, retry_after=r.delay, delay=timedelta(), reservation=None), left)
+
+    def give_back(self, reservation):
+        try:
+            yield self.cancel(reservation)
+        except DipwellError:
+            pass  # it has just fallen due
+
+
+def too_late(r, left):
+    return r.retry_after is None or r.retry_after > left
+
+
+def refused(r, left):
+    """Turn the refusal of a take into that of a wait: the same wait would be allowed that much
+    earlier."""
+    if r.retry_after is None:
+        return r
+    return r._replace(retry_after=max(timedelta(), r.retry_after - left))
+
+
+def columns(takes):
+    return list(map(list, zip(*takes))) or [[]] * 5
+
+
+def plans_text(plans):
+    """Return plans as in the column dipwell.limits.plans."""
+    def one(name, plan):
+        if isinstance(plan, str):
+            plan = {"mode": plan}
+        return name + ":" + ";".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in plan.items())
+    return "|".join(one(*p) for p in plans.items())
+
+
+def one(rows):
+    r = Result(*rows[0])
+    return r if r.reservation is None else r._replace(reservation=str(r.reservation))
+
+
+def settled(rows):
+    return Result(*rows[0][:8], repeated=rows[0][8])
+
+
+def settled_all(rows):
+    return top([Result(*r[2:10], repeated=r[10], limit=r[0], key=r[1]) for r in rows])
+
+
+def several(rows):
+    return top([one([r[2:]])._replace(limit=r[0], key=r[1]) for r in rows])
+
+
+def top(limits):
+    return decides(limits)._replace(limits=tuple(limits))
+
+
+def scalar(rows):
+    return rows[0][0]
+
+
+def nothing(_):
+    return None
+
+
+def error_of(e):
+    """Return the DipwellError for an exception of the driver, or None if the error is not one
+    of our functions. Django wraps the driver's exception."""
+    for x in (e, e.__cause__):
+        diag = getattr(x, "diag", None)
+        field = getattr(diag, "constraint_name", None)
+        if field and diag.sqlstate in OURS:
+            return DipwellError(argument(field), without(field, diag.message_primary), diag.sqlstate)
+    return None
+
+
+def argument(field):
+    """Return what an argument of SQL is called here."""
+    entry = re.fullmatch(r"(\w+)\[([0-9]+)\]", field)
+    if entry and entry[1] in LISTS:
+        return f"takes[{int(entry[2]) - 1}].{LISTS[entry[1]]}"
+    return {"limit_name": "limit", "limit_names": "takes"}.get(field, field)
+
+
+def options(conn):
+    """Return what makes a cursor of conn return tuples."""
+    psycopg, psycopg2 = sys.modules.get("psycopg"), sys.modules.get("psycopg2.extensions")
+    if psycopg and isinstance(conn, (psycopg.Connection, psycopg.AsyncConnection)):
+        return {"row_factory": psycopg.rows.tuple_row}
+    if psycopg2 and isinstance(conn, psycopg2.connection):
+        return {"cursor_factory": psycopg2.cursor}
+    return {}
+
+
+class Connection(SQL):
+    def __init__(self, conn):
+        if inspect.iscoroutinefunction(conn.commit):
+            raise TypeError("an asynchronous connection is for AsyncDipwell")
+        self._conn, self._options = conn, options(conn)
+
+    def send(self, statement, params):
+        cursor = self._conn.cursor(**self._options)
+        try:
+            cursor.execute(statement, params)
+            return cursor.fetchall() if params is not None else None
+        except Exception as e:
+            ours = error_of(e)
+            if ours is None:
+                raise
+            raise ours from e
+        finally:
+            cursor.close()
+
+
+class AsyncConnection(SQL):
+    def __init__(self, conn):
+        if not inspect.iscoroutinefunction(conn.commit):
+            raise TypeError("AsyncDipwell needs an asynchronous connection")
+        self._conn, self._options = conn, options(conn)
+
+    async def send(self, statement, params):
+        cursor = self._conn.cursor(**self._options)
+        try:
+            await cursor.execute(statement, params)
+            return await cursor.fetchall() if params is not None else None
+        except Exception as e:
+            ours = error_of(e)
+            if ours is None:
+                raise
+            raise ours from e
+        finally:
+            await cursor.close()
