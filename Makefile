@@ -14,6 +14,8 @@ CONCURRENT    ?= . ./internal/away ./internal/background ./internal/bounded ./in
 ONEGOROUTINE  ?= TestAgreesWithMap|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey|TestStoreAsKeysExpire|TestAgreesWithModelAsKeysExpire|TestKeysEnd|TestGolden|TestGoldenGiveBack|TestAgreesWithTable|TestOldVersionsOfVariants|TestCancelledRecordsAreForgotten|TestManyCallSites|TestBatchesChargeWhatTheyGrant|TestAgreesWithTableAsKeysExpire
 INTSIZE       ?= ./store ./internal/algebra ./internal/memory ./filestore ./internal/bounded ./internal/coalesce
 GOVULNCHECK   ?= v1.8.0
+GORELEASER    ?= v2.15.1
+CYCLONEDX     ?= v1.10.0
 FUZZTIME      ?= 30s
 
 .DEFAULT_GOAL := help
@@ -24,24 +26,37 @@ help: ## list the tasks
 build: playground ## build bin/dipwell
 	$(GO) build -o bin/dipwell ./cmd/dipwell
 
+wheel: build ## build the package for Python, bin/dipwell-VERSION-py3-none-any.whl
+	scripts/wheel bin/dipwell bin
+
+npm: build ## build the package for npm, bin/dipwell-VERSION.tgz
+	cd clients/typescript && npm ci && DIPWELL=../../bin/dipwell npm run build && npm pack --pack-destination ../../bin ./dist
+
 playground: ## compile what the views Playground and What if compute with, for bin/dipwell and docs/playground
 	$(GO) generate ./internal/ui
 
 test: ## install what the tests lack (as root, Debian's packages), then run all of them
 	@scripts/deps
 	@scripts/test
-	cd examples/otel && $(GO) test ./...
+	cd otel && $(GO) test ./...
+	cd examples/adapters && $(GO) test ./...
+	cd examples/migrations && $(GO) test ./...
+	cd examples/river && $(GO) test ./...
 
-test-long: ## more of the suite on every store under every decorator, a file that is kept at each decision, a lockstep of 30,000 events, and Redis faults ten times as often (half an hour)
+test-long: ## more of the suite on every store under every decorator, a file that is kept at each decision, a lockstep of 30,000 events, 20,000 steps of lab/model on each store, and Redis faults ten times as often (half an hour)
 	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./lab/lockstep -run TestConformance
 	DIPWELL_LONG=1 $(GO) test -count=1 ./filestore -run TestStoreEach
 	DIPWELL_LONG=1 $(GO) test -count=1 ./store -run TestMutantsAreCaught
 	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./pgstore -run 'TestStore$$'
 	DIPWELL_STEPS=30000 $(GO) test -count=1 ./lab/lockstep -run TestLockstep
+	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 60m ./lab/model
 	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./redisstore -run 'TestClusterFaults|TestScriptFlushUnderLoad|TestChangesUnderLoad'
 
-test-postgres-versions: ## pgstore's tests on PostgreSQL 13 and 18, fetched with npm (five minutes)
-	@scripts/test-postgres 13 18
+test-model: ## 20,000 steps of lab/model on each store, with each of three seeds (half an hour)
+	for seed in 1 2 3; do DIPWELL_LONG=1 DIPWELL_SEED=$$seed $(GO) test -count=1 -timeout 60m ./lab/model || exit; done
+
+test-postgres-versions: ## pgstore's tests on PostgreSQL 13, 14, 16, 17 and 18, fetched with npm (a quarter of an hour)
+	@scripts/test-postgres 13 14 16 17 18
 
 race: ## all tests under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -timeout 30m ./...
@@ -74,6 +89,16 @@ generated: ## fail when a generated file differs from what its generator writes
 licenses: ## write THIRD_PARTY_LICENSES.md, which releases contain; fail when a linked module has a licence that lab/licenses does not know
 	$(COMPILE) run ./lab/licenses -o THIRD_PARTY_LICENSES.md
 
+# Goreleaser and what it calls do without a network, once the modules are there.
+release-check: cyclonedx ## what a release builds, unpacked and started; with VERSION=v0.2.0 also whether the checkout can be tagged
+	$(if $(VERSION),GO=$(GO) scripts/release-check $(VERSION))
+	$(GO) mod download && $(COMPILE) install github.com/goreleaser/goreleaser/v2@$(GORELEASER)
+	GOPROXY=off PATH="$$($(GO) env GOPATH)/bin:$$PATH" goreleaser release --snapshot --clean
+	cd deploy/check && $(GO) test -count=1 -tags release -run TestRelease
+
+cyclonedx: ## install the program that writes the SBOM of a release
+	$(COMPILE) install github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$(CYCLONEDX)
+
 quoted: ## fail when README.md quotes a figure that is not in bench/results
 	cd bench && $(GO) test ./readme ./internal/...
 
@@ -93,9 +118,10 @@ vuln: ## known vulnerabilities in dependencies, where the database can be reache
 deploy: ## check deploy/ with the libraries of Helm, kustomize, Kubernetes and Prometheus (two minutes from an empty build cache)
 	cd deploy/check && $(GO) vet ./... && $(GO) test -count=1 -timeout 30m ./...
 
-clients: ## the programs for Node in examples/clients, and clients for TypeScript and Python generated from /openapi.json, with packages of npm (part of ci)
+clients: ## the package for npm with its tests, clients for TypeScript and Python generated from /openapi.json, and migration tools of npm (part of ci)
 	@scripts/deps clients
 	$(GO) test -count=1 -timeout 30m -tags clients ./examples -run TestNode
+	cd examples/migrations && $(GO) test -count=1 -timeout 30m -tags clients -run 'TestNPM|TestExtension'
 
 rolling: ## replace services by those of a program with one more migration of the schema, under load, on one PostgreSQL
 	$(GO) test -count=1 -tags rolling ./cmd/dipwell -run TestRollingUpdateOfTheSchema -v
@@ -135,6 +161,9 @@ bench-file: ## filestore against memstore, and against one transaction a decisio
 bench-changes: ## what changes of a limit take that is changed every minute while its keys are in use, with the servers it starts (an hour)
 	cd bench && $(GO) run ./changes -o results/changes.md
 
+bench-overrides: ## takes beside the overrides of a million other keys, in each store, with the servers it starts (ten minutes)
+	cd bench && $(GO) run ./overrides -o results/overrides.md
+
 bench-postgres-tuned: ## the same with 4 GB of shared_buffers and rare checkpoints, for single decisions and 10M rows
 	cd bench && $(GO) run ./postgres -tuned -scenario single,rows -o results/postgres
 
@@ -160,4 +189,4 @@ bench-faults: ## what a service answers while rows are locked and while its stor
 bench-redis: ## dipwell in Redis and PostgreSQL against redis_rate, on servers it starts itself
 	cd bench && $(GO) run ./redis -o results/redis.md
 
-.PHONY: bench-page playground clients deploy rolling simulate bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long bench-rls same-as-ratelimit bench-lease bench-redis bench-changes ci race-concurrent help build test race verify fmt vet generated licenses lint linter vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
+.PHONY: release-check cyclonedx npm wheel bench-page playground clients deploy rolling simulate bench-postgres-tuned quoted figures cross test-postgres-versions soak soak-holds test-long test-model bench-rls same-as-ratelimit bench-lease bench-redis bench-changes bench-overrides ci race-concurrent help build test race verify fmt vet generated licenses lint linter vuln fuzz bench bench-memory bench-api bench-replay bench-file bench-postgres bench-sweep
