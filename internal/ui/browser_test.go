@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/cdp"
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
@@ -34,7 +33,13 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-var update = flag.Bool("update", false, "write the pictures of docs/img")
+var (
+	update = flag.Bool("update", false, "write the pictures of docs/img")
+	states = flag.String("states", "", "a directory into which pictures of states are written, of which docs/img has none")
+)
+
+// drawn is true once all charts have the width of their place.
+const drawn = `[...document.querySelectorAll("figure > svg.chart")].every((s) => Math.abs(s.clientWidth - s.parentElement.clientWidth) < 2)`
 
 func TestMain(m *testing.M) {
 	if err := setEngine(); err != nil { // before the first request, which reads it
@@ -320,9 +325,9 @@ func (v *visit) post(n int, form string) {
 // picture writes a picture of the page for the docs.
 func (v *visit) picture(name, scheme string) {
 	v.t.Helper()
-	v.run(command(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}))
+	v.scheme(scheme)
 	v.run(chromedp.EmulateViewport(1280, 800))
-	v.wait(`[...document.querySelectorAll("figure > svg.chart")].every((s) => Math.abs(s.clientWidth - s.parentElement.clientWidth) < 2)`) // drawn at the new width
+	v.wait(drawn)
 	png := look(v, chromedp.FullScreenshot(100))
 	v.run(chromedp.EmulateViewport(1100, 800))
 	if err := os.WriteFile(filepath.Join("..", "..", "docs", "img", name), png, 0o600); err != nil {
@@ -342,7 +347,7 @@ func (v *visit) accessible() {
 	}
 	const run = `.then(({violations}) => violations.flatMap((x) => x.nodes.map((n) => x.id + ": " + n.failureSummary + "\n" + n.html)).join("\n"))`
 	for scheme, call := range map[string]string{"light": "axe.run()", "dark": `axe.run({runOnly: ["color-contrast"]})`} {
-		v.run(command(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}))
+		v.scheme(scheme)
 		if found := look(v, chromedp.Evaluate[string](call+run, chromedp.EvalAwaitPromise)); found != "" {
 			v.t.Errorf("%s: %s", scheme, found)
 		}

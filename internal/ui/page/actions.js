@@ -3,7 +3,7 @@ import {html, useEffect, useRef, useState} from "./preact.js";
 import {call, limitPath} from "./api.js";
 import {Choice, Field, Icon, Outcome} from "./parts.js";
 import {limitOf, lookAt, may, shared} from "./state.js";
-import {at, count, fromZone, length, now, numbers, per, some, span, zoneName} from "./words.js";
+import {at, count, fromZone, length, now, numbers, per, shorter, some, span, zoneName} from "./words.js";
 import {b, baseOf, debt, held, layersOf, nameOf, numbersOf, outlook, standing, temporary, unit, windows} from "./why.js";
 
 // Panel asks what to do about a limit, or is the form of one action.
@@ -50,7 +50,7 @@ const titles = {raise: "Raise", plan: "Give a plan to", forgive: "Forgive", hold
 // something away asks twice.
 function Form({of, def, doing, known, close, done, preview}) {
   const [x, setX] = useState(known), [wrong, setWrong] = useState({}), [busy, setBusy] = useState(false), [sure, setSure] = useState(false), [faster, setFaster] = useState(null);
-  const form = useRef(), [seen, setSeen] = useState(known?.override), name = of ?? "the shared bucket", action = doing.action;
+  const form = useRef(), [seen, setSeen] = useState(known?.override), name = shorter(of ?? "the shared bucket"), action = doing.action;
   useEffect(() => {
     if (!x) lookAt(def.name, of, 1).then((y) => { setX(y); setSeen(y.override); }, (err) => setWrong({form: err.message}));
   }, []);

@@ -63,32 +63,34 @@ export function Spark({values, most}) {
 }
 
 // Bucket is the tank as it is now, and how it fills if nobody calls, until a call of need
-// tokens passes at needAt (µs from now). A raise is drawn over it before it is made.
-export function Bucket({x, free, of, unit, need, needAt, raise, wide = 480}) {
+// tokens passes at needAt (µs from now). A raise is drawn over it before it is made. What is
+// owed lies below its ground.
+export function Bucket({x, free, of, owed, unit, need, needAt, raise, wide = 480}) {
   const [ref, width] = useWidth(wide);
-  const steps = [[0, free], ...(x.refill ?? [])], end = Math.max(1e6, steps.at(-1)[0]), top = Math.max(1, raise ? Math.max(of, raise.burst) : of);
-  const tank = 64, from = tank + 34, y = (v) => 122 - 104 * Math.max(0, v) / top, px = (t) => from + (width - from - 4) * Math.min(1, t / end);
+  const steps = [[0, free - owed], ...(x.refill ?? [])], end = Math.max(1e6, steps.at(-1)[0]), top = Math.max(1, raise ? Math.max(of, raise.burst) : of);
+  const tank = 64, from = tank + 34, y = (v) => 122 - 104 * (v + owed) / (top + owed), ground = y(0), px = (t) => from + (width - from - 4) * Math.min(1, t / end);
   const stairs = x.refill && (x.stairs || x.refill.length < 8);
-  let path = `M${from} ${y(free).toFixed(1)}`;
+  const paid = owed && steps[1] ? px(steps[1][0] * owed / (owed + steps[1][1])) : from, inside = !owed && y(free) < 66, middle = inside || owed && 122 - ground > 34 ? (y(free) + 122) / 2 : y(free) - 12;
+  let path = "";
   for (const [t, v] of steps.slice(1)) path += stairs ? `H${px(t).toFixed(1)}V${y(v).toFixed(1)}` : `L${px(t).toFixed(1)} ${y(v).toFixed(1)}`;
   path += `H${width - 4}`;
   const shown = need > 0 && needAt > 0 && needAt <= end && need <= of && !raise, lift = raise && (raise.full ?? 0);
   const raised = raise && `M${from} ${y(raise.free).toFixed(1)}` + (lift > 0 && lift < end ? `L${px(lift).toFixed(1)} ${y(raise.burst).toFixed(1)}` : "") + `H${width - 4}`;
   return html`<figure ref=${ref}><svg class="chart" width=${width} height="146" viewBox=${`0 0 ${width} 146`} role="img"
-    aria-label=${`${count(free)} of ${count(of)} ${unit} free now` + (x.refill ? `, full in ${span(end)} if nobody calls` : "")}>
+    aria-label=${(owed ? count(owed) + " of debt; " : "") + `${count(free)} of ${count(of)} ${unit} free now` + (x.refill ? `, full in ${span(end)} if nobody calls` : "")}>
     <text x=${tank / 2} y="10" text-anchor="middle">${count(top)}</text>
-    ${raise && html`<path class="raised" d=${`M1 122V${y(raise.free).toFixed(1)}H${tank - 1}V122Z`}/><path class="raised-line" d=${`M1 ${y(raise.free).toFixed(1)}H${tank - 1}`}/><text class="raised-text halo" x=${tank / 2} y=${(y(raise.free) - 4).toFixed(1)} text-anchor="middle">${count(raise.free)}</text>`}
-    <path class="bar" d=${`M1 122V${y(free).toFixed(1)}H${tank - 1}V122Z`}/><path class="tank" d=${`M.5 18V122.5H${tank - 0.5}V18`}/>
-    <text class="mark halo" x=${tank / 2} y=${Math.min(104, Math.max(34, y(free) - 16))} text-anchor="middle">${count(free)}</text>
-    <text class="halo" x=${tank / 2} y=${Math.min(117, Math.max(47, y(free) - 3))} text-anchor="middle">free</text>
+    ${raise && html`<path class="raised" d=${`M1 ${ground}V${y(raise.free).toFixed(1)}H${tank - 1}V${ground}Z`}/><path class="raised-line" d=${`M1 ${y(raise.free).toFixed(1)}H${tank - 1}`}/><text class="raised-text halo" x=${tank / 2} y=${(y(raise.free) - 4).toFixed(1)} text-anchor="middle">${count(raise.free)}</text>`}
+    ${owed ? html`<path class="owed" d=${`M1 122V${ground}H${tank - 1}V122Z`}/>` : html`<path class="bar" d=${`M1 122V${y(free).toFixed(1)}H${tank - 1}V122Z`}/>`}<path class="tank" d=${`M.5 18V122.5H${tank - 0.5}V18`}/>
     <text x=${tank / 2} y="140" text-anchor="middle">now</text>
-    ${x.refill && html`${raised && html`<path class="raised" d=${raised + "V122H" + from + "Z"}/>`}
-      <path class="area" d=${path + `V122H${from}Z`}/><path class="line" d=${path}/>${raised && html`<path class="raised-line" d=${raised}/><text class="raised-text halo" x=${width - 8} y=${Math.min(112, y(raise.burst) + 16).toFixed(1)} text-anchor="end">raised: ${lift > 0 ? "full " + at(x.now + lift / 1000) : count(raise.free) + " free"}</text>`}
-      <path class="base" d=${`M${from} 122H${width - 4}`}/>
-      ${shown && html`<path class="need" d=${`M0 ${y(need).toFixed(1)}H${px(needAt).toFixed(1)}V122`}/><circle class="point" cx=${px(needAt).toFixed(1)} cy=${y(need).toFixed(1)} r="4.5"/>
+    ${x.refill && html`${raised && html`<path class="raised" d=${raised + "V" + ground + "H" + from + "Z"}/>`}
+      ${owed > 0 && html`<path class="owed" d=${`M${from} 122V${ground}H${paid}Z`}/>`}<path class="area" d=${`M${paid} ${y(Math.max(0, free - owed)).toFixed(1)}${path}V${ground}H${paid}Z`}/><path class="line" d=${`M${from} ${y(free - owed).toFixed(1)}` + path}/>${raised && html`<path class="raised-line" d=${raised}/><text class="raised-text halo" x=${width - 8} y=${Math.min(112, y(raise.burst) + 16).toFixed(1)} text-anchor="end">raised: ${lift > 0 ? "full " + at(x.now + lift / 1000) : count(raise.free) + " free"}</text>`}
+      <path class="base" d=${`M${from} ${ground}H${width - 4}`}/>
+      ${shown && html`<path class="need" d=${`M0 ${y(need).toFixed(1)}H${px(needAt).toFixed(1)}V${ground}`}/><circle class="point" cx=${px(needAt).toFixed(1)} cy=${y(need).toFixed(1)} r="4.5"/>
         <text class="mark halo" x=${px(needAt) > width - 190 ? px(needAt) - 10 : px(needAt) + 10} y=${Math.min(116, Math.max(30, y(need) + 16)).toFixed(1)} text-anchor=${px(needAt) > width - 190 ? "end" : "start"}>${count(need)} free at ${at(x.now + needAt / 1000)}</text>`}
       <text x=${from} y="140">${at(x.now)}</text>${width > from + 330 && html`<text x=${(from + width) / 2 - 20} y="140" text-anchor="middle">if nobody calls</text>`}
       <text x=${width - 4} y="140" text-anchor="end">full ${at(x.now + end / 1000)}</text>`}
+    <text class=${inside ? "mark inside" : "mark halo"} x=${tank / 2} y=${Math.min(104, Math.max(34, middle - 4))} text-anchor="middle">${count(owed || free)}</text>
+    <text class=${inside ? "inside" : "halo"} x=${tank / 2} y=${Math.min(117, Math.max(47, middle + 9))} text-anchor="middle">${owed ? "in debt" : "free"}</text>
     ${!x.refill && html`<text x=${from} y="74">${free >= of ? "full" : "how it fills is not known"}</text>`}
   </svg></figure>`;
 }
@@ -96,9 +98,9 @@ export function Bucket({x, free, of, unit, need, needAt, raise, wide = 480}) {
 // Holds is a bar for each live hold, from now to when it ends.
 export function Holds({x}) {
   const [ref, width] = useWidth(480), holds = x.holds ?? [], shown = holds.slice(0, 12), end = Math.max(1, ...holds.map((h) => h.expires_us / 1000 - x.now));
-  const from = 110, px = (ms) => from + (width - from - 90) * Math.max(0.02, ms / end);
+  const from = Math.round(Math.min(200, width * 0.3)), letters = Math.floor(from / 7), px = (ms) => from + (width - from - 140) * Math.max(0.02, ms / end);
   return html`<figure ref=${ref}><svg class="chart" width=${width} height=${shown.length * 22 + 4} viewBox=${`0 0 ${width} ${shown.length * 22 + 4}`} role="img" aria-label=${`${holds.length} live holds`}>
-    ${shown.map((h, i) => html`<text x="0" y=${i * 22 + 15}>${h.hold.length > 16 ? h.hold.slice(0, 15) + "…" : h.hold}</text>
+    ${shown.map((h, i) => html`<text x="0" y=${i * 22 + 15}>${h.hold.length > letters ? h.hold.slice(0, letters - 1) + "…" : h.hold}<title>${h.hold}</title></text>
       <path class="bar" d=${`M${from} ${i * 22 + 4}H${px(h.expires_us / 1000 - x.now).toFixed(1)}v14H${from}Z`}/>
       <text class="mark" x=${(px(h.expires_us / 1000 - x.now) + 6).toFixed(1)} y=${i * 22 + 15}>${count(h.tokens)}, ends ${at(h.expires_us / 1000)}</text>`)}
   </svg>${holds.length > shown.length && html`<p class="quiet">${count(holds.length - shown.length)} more holds</p>`}</figure>`;

@@ -5,9 +5,9 @@ import {Panel} from "./actions.js";
 import {Bucket, Holds, Panes} from "./charts.js";
 import {eventsOf} from "./history.js";
 import {Badge, Empty, Head, Icon, KeyLink, LimitLink, Loaded, Rich, Timeline} from "./parts.js";
-import {customer, limitOf, lookAt, may, shared, useAnswer} from "./state.js";
-import {at, brief, count, day, length, minute, now, some, span, unlimited} from "./words.js";
-import {held, layersOf, numbers, plain, stateOf, summary, unit, windows} from "./why.js";
+import {limitOf, lookAt, may, shared, useAnswer} from "./state.js";
+import {at, brief, count, day, length, minute, now, shorter, some, span, unlimited} from "./words.js";
+import {debt, held, layersOf, numbers, plain, stateOf, summary, unit, windows} from "./why.js";
 
 const again = 5000; // ms between two looks
 const few = 12; // limits that pass and are shown at first
@@ -39,13 +39,13 @@ export function Customer({query}) {
 const order = ["away", "blocked", "refuses"];
 
 function Known({of, named, value, reload, error}) {
-  const {limits, changes} = value, name = of ?? "the shared bucket of " + named;
+  const {limits, changes} = value, name = of ?? "the shared bucket of " + named, short = shorter(name);
   const states = useMemo(() => limits.map((x) => ({x, def: limitOf(x.limit), s: stateOf(x, limitOf(x.limit), changes)}))
     .sort((a, b) => rank(a) - rank(b) || (a.x.limit < b.x.limit ? -1 : 1)), [limits, changes]);
   const [opened, setOpened] = useState(() => ({[named ?? states.find(({s}) => order.includes(s.kind))?.x.limit ?? (states.length === 1 ? states[0].x.limit : "")]: true}));
   const [doing, act] = useState(null), [raise, setRaise] = useState(null), [news, setNews] = useState(null), [all, showAll] = useState(false), [filter, setFilter] = useState("");
   const target = doing?.limit ?? named ?? states[0]?.x.limit ?? shared.limits.find((l) => !l.shared)?.name;
-  const text = summary(name, states), refusing = states.filter(({s}) => order.includes(s.kind)).length;
+  const refusing = states.filter(({s}) => order.includes(s.kind)).length;
   const shown = all ? states : states.slice(0, Math.max(few, refusing));
   const done = async (said) => {
     await reload();
@@ -58,30 +58,30 @@ function Known({of, named, value, reload, error}) {
     act({action, limit, kind});
   };
   const events = eventsOf({limits, changes, of, start, done, news});
-  return html`<div class=${error ? "stale" : ""}><div class="sentence"><div><div class="title"><h1 class=${of === null ? "" : "key"}>${of ?? "Shared bucket of " + named}</h1><small>${some(states.length, "limit")}</small></div>
-      <p class="answer" id="answer"><${Rich} text=${text}/><button class="link" onClick=${() => navigator.clipboard?.writeText(plain(text) + " (" + at(states[0]?.x.now ?? now()) + ")")}>Copy</button></p></div></div>
+  return html`<div class=${error ? "stale" : ""}><div class="sentence"><div><div class="title"><h1 class=${of === null ? "" : of === short ? "key" : "key long"}>${of ?? "Shared bucket of " + named}</h1><small>${some(states.length, "limit")}</small></div>
+      <p class="answer" id="answer"><${Rich} text=${summary(short, states)}/><button class="link" onClick=${() => navigator.clipboard?.writeText(plain(summary(name, states)) + " (" + at(states[0]?.x.now ?? now()) + ")")}>Copy</button></p></div></div>
     <div class="columns act"><div class="stack"><section>
         ${shown.map(({x, def, s}) => html`<${LimitState} key=${x.limit} x=${x} def=${def} s=${s} of=${of} changes=${changes} open=${!!opened[x.limit]} toggle=${() => setOpened((o) => ({...o, [x.limit]: !o[x.limit]}))}
           start=${start} raise=${doing?.limit === x.limit && doing.action === "raise" ? raise : null}/>`)}
         ${shown.length < states.length && html`<p><button class="link" onClick=${() => showAll(true)}>${some(states.length - shown.length, "more limit")}, which let it pass</button></p>`}
-        ${states.length === 0 && html`<${Empty} title="New here">No limit has counted ${name}, and none has an override of it. What you do on the right is in force from its first call on.<//>`}
+        ${states.length === 0 && html`<${Empty} title="New here">No limit has counted ${short}, and none has an override of it. What you do on the right is in force from its first call on.<//>`}
       </section>${of !== null && html`<${Below} of=${of}/>`}</div>
     <aside class="stack"><${Panel} of=${of} target=${target} states=${states} doing=${doing} act=${act} start=${start} done=${done} preview=${setRaise}/>
       <section><div class="section-head"><h2>What happened</h2>${limits.length > 1 && html`<select aria-label="Show limits" onChange=${(e) => setFilter(e.target.value)}><option value="" selected=${filter === ""}>all limits</option>${limits.map((x) => html`<option value=${x.limit} selected=${filter === x.limit}>${x.limit}</option>`)}</select>`}</div>
         <p class="sr" role="status" aria-live="polite" id="said">${news?.said ?? ""}</p>
-        <${Timeline} events=${events.filter((e) => filter === "" || e.limit === filter).slice(0, 60)} none=${"Nothing was changed for " + name + ", and this service remembers no refusal."}/></section></aside></div></div>`;
+        <${Timeline} events=${events.filter((e) => filter === "" || e.limit === filter).slice(0, 60)} none=${"Nothing was changed for " + short + ", and this service remembers no refusal."}/></section></aside></div></div>`;
 }
 
-const rank = ({s}) => (order.includes(s.kind) ? order.indexOf(s.kind) === 2 ? 0 : 1 : s.kind === "shadow" ? 2 : 3);
+const rank = ({x, s}) => (s.kind === "refuses" ? 0 : order.includes(s.kind) ? 1 : x.override ? 2 : s.kind === "shadow" ? 3 : 4);
 
 // LimitState is one limit: its sentence, and opened the bucket, what decides, and the usage.
 function LimitState({x, def, s, of, changes, open, toggle, start, raise}) {
-  const word = held(def) ? "at a time" : "", level = s.of >= unlimited ? 1 : Math.max(0, Math.min(1, s.free / Math.max(1, s.of)));
-  const quick = !may("support") ? "" : s.kind === "blocked" && x.override?.until ? html`<button class="link" onClick=${() => start("end", x.limit)}>End the block</button>`
+  const level = s.of >= unlimited ? 1 : Math.max(0, Math.min(1, s.free / Math.max(1, s.of)));
+  const quick = !may("support") ? "" : s.kind === "blocked" && x.override ? html`<button class="link" onClick=${() => start("end", x.limit)}>End the block</button>`
     : s.kind === "refuses" && !x.never ? html`<button class="link" onClick=${() => start("raise", x.limit)}>Raise for a time</button>` : "";
   return html`<article class="limit-state" id=${"limit-" + x.limit}><header><button class="link" aria-expanded=${open ? "true" : "false"} aria-label=${"Details of " + x.limit} onClick=${toggle}><${Icon} name="open"/></button>
       <${Badge} kind=${s.kind}>${s.badge}<//><h2><${LimitLink} name=${x.limit}/></h2><p class="why"><${Rich} text=${s.text}/></p>
-      <div class="level"><span>${s.of >= unlimited ? html`<b>no limit</b>` : x.mode === "blocked" ? html`<b>0</b> ${x.blocked_until_us ? "until " + at(x.blocked_until_us / 1000) : "free"}` : html`<b>${count(s.free)}</b> of ${count(s.of)} ${word || "free"}`}</span>
+      <div class="level"><span>${s.of >= unlimited ? html`<b>no limit</b>` : x.mode === "blocked" ? html`<b>0</b> ${x.blocked_until_us ? "until " + at(x.blocked_until_us / 1000) : "free"}` : html`<b>${count(s.free)}</b> of ${count(s.of)} free`}</span>
         ${x.mode !== "blocked" && html`<svg class="meter" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true"><rect width=${(100 * level).toFixed(1)} height="6"/></svg>`}${quick}</div></header>
     ${open && html`<div class="body"><div class="side-by-side"><div class="stack-s"><${Level} x=${x} def=${def} s=${s} of=${of} raise=${raise}/></div><${Layers} x=${x} def=${def} changes=${changes}/></div>
       ${def.usage && html`<${Usage} def=${def} of=${of} top=${layersOf(x, def)[0]}/>`}</div>`}</article>`;
@@ -105,7 +105,7 @@ function Level({x, def, s, of, raise}) {
   const when = !a ? "…" : a.allowed ? html`<b>now</b>` : a.never ? html`<b>never</b>: no wait helps` : html`at <b>${at(a.blocked_until_us && Math.abs(a.now + (a.retry_after_us - a.blocked_until_us) / 1000) < 1000 ? a.blocked_until_us / 1000 : a.now + a.retry_after_us / 1000)}</b>, in ${span(a.retry_after_us)}${a.retry_is_bound ? ", or sooner" : ""}`;
   const raised = raise?.free !== undefined && (cost <= raise.free ? html`; raised: <b>at once</b>` : html`; raised: not at once`);
   return html`${held(def) ? html`<${Holds} x=${x}/>${!x.holds?.length && html`<p class="quiet">None is held.</p>`}`
-    : x.mode === "blocked" && !x.row ? "" : html`<${Bucket} x=${{...x, stairs}} free=${s.free} of=${s.of} unit=${unit(def)} need=${a && !a.allowed ? cost : 0} needAt=${a?.retry_after_us} raise=${raise}/>`}
+    : x.mode === "blocked" && !x.row ? "" : html`<${Bucket} x=${{...x, stairs}} free=${s.free} of=${s.of} owed=${debt(x, def, s, layersOf(x, def)[0])} unit=${unit(def)} need=${a && !a.allowed ? cost : 0} needAt=${a?.retry_after_us} raise=${raise}/>`}
     ${x.mode !== "unlimited" && html`<p class="ask"><label>A call of <input id=${"cost-" + x.limit} class="short" inputmode="numeric" value=${count(cost)} onInput=${(e) => setCost(Number(e.target.value.replace(/\D/g, "")) || 0)}/></label> ${held(def) ? "" : cost === 1 ? "token" : "tokens"} passes ${when}${raised}</p>`}
     ${!held(def) && x.holds?.length > 0 && html`<h3>Live holds</h3><${Holds} x=${x}/>`}`;
 }
@@ -148,9 +148,9 @@ function Below({of}) {
   }, [of], 15000);
   if (!value || value.keys.length === 0) return "";
   const bad = (k) => k.states.find(({s}) => order.includes(s.kind)), list = [...value.keys.filter(bad), ...value.keys.filter((k) => !bad(k))];
-  return html`<section><${Head} title=${"Keys below " + of}>${value.more ? "more than " : ""}${some(list.length, "key")}, those that refuse first<//>
+  return html`<section><${Head} title=${"Keys below " + shorter(of)}>${value.more ? "more than " : ""}${some(list.length, "key")}, those that refuse first<//>
     <table><tbody>${list.slice(0, n).map((k) => {
       const one = bad(k) ?? k.states[0];
-      return html`<tr><td><a class="key" href=${customer(k.key)}>${k.key}</a></td><td>${one && html`<${Badge} kind=${one.s.kind}>${one.s.badge}<//>`}</td><td class=${bad(k) ? "" : "quiet"}>${one ? html`${one.x.limit}: <${Rich} text=${one.s.text}/>` : k.limits.join(", ")}</td></tr>`;
+      return html`<tr><td><${KeyLink} of=${k.key}/></td><td>${one && html`<${Badge} kind=${one.s.kind}>${one.s.badge}<//>`}</td><td class=${bad(k) ? "" : "quiet"}>${one ? html`${one.x.limit}: <${Rich} text=${one.s.text}/>` : k.limits.join(", ")}</td></tr>`;
     })}</tbody></table>${list.length > n && html`<p><button class="link" onClick=${() => more(n + 50)}>${some(list.length - n, "more key")}</button></p>`}</section>`;
 }

@@ -46,24 +46,3 @@ export function span(us) {
   }
   return short.format(us) + " µs";
 }
-
-export const time = (us) => new Date(us / 1000).toLocaleString();
-
-// keyName shows the key of a bucket.
-export const keyName = (key) => (key === null ? h("i", {}, "shared bucket") : key);
-
-// keyLink is the address of a key's view.
-export function keyLink(limit, key) {
-  const q = new URLSearchParams({limit});
-  if (key !== null) q.set("key", key);
-  return "#/key?" + q;
-}
-
-let timer;
-
-// say shows a message for some seconds, also to screen readers.
-export function say(text) {
-  clearTimeout(timer);
-  document.getElementById("message").textContent = text;
-  timer = setTimeout(() => { document.getElementById("message").textContent = ""; }, 8000);
-}

@@ -4,7 +4,7 @@ import {html, useEffect, useRef, useState} from "./preact.js";
 import {call} from "./api.js";
 import {Badge, Icon} from "./parts.js";
 import {again, customer, limitPage, limits, shared, useShared} from "./state.js";
-import {at, clock, now, some, span, stores, zoneName} from "./words.js";
+import {at, clock, now, shorter, some, span, stores, zoneName} from "./words.js";
 
 const tabs = [["#/overview", "Overview"], ["#/limits", "Limits"], ["#/changes", "Changes"]];
 const computed = [["what-if", "What if"], ["playground", "Playground"]];
@@ -105,8 +105,8 @@ function Search() {
       aria-label="Find a customer or key" placeholder="Find a customer or key" autocomplete="off" spellcheck=${false} maxlength="512" value=${text} onInput=${(e) => { type(e.target.value); setOpen(true); }} onFocus=${() => text && text !== keyOfAddress() && setOpen(true)} onKeyDown=${key}/><kbd>/</kbd>
     ${list && html`<div class="found" data-of=${found.for}>${found.error ? html`<p class="empty" role="alert">${found.error.message}</p>` : html`
       ${lines.length > 0 ? html`<ul class="results" id="results" role="listbox" aria-label="Found">${lines.map((l, i) => html`<li class=${i === chosen && "at"} role="option" aria-selected=${i === chosen ? "true" : "false"} id=${"result-" + i} onPointerDown=${(e) => { e.preventDefault(); go(l.href); }}>
-        <span class="key"><${Marked} text=${l.key} part=${q}/></span><span class="quiet">${l.about}</span>${l.state ? html`<${Badge} kind="refuses">${l.state}<//>` : html`<span></span>`}</li>`)}</ul>`
-      : html`<div class="empty" id="results"><b>No key begins with “${q}”.</b><br/>A key is known while a limit counts it, or has an override of it.<br/><a href=${customer(q)} tabindex="0">Show ${q} as a new customer</a></div>`}
+        <span class="key"><${Marked} text=${shorter(l.key)} part=${q}/></span><span class="quiet">${l.about}</span>${l.state ? html`<${Badge} kind="refuses">${l.state}<//>` : html`<span></span>`}</li>`)}</ul>`
+      : html`<div class="empty" id="results"><b>No key begins with “${shorter(q)}”.</b><br/>A key is known while a limit counts it, or has an override of it.<br/><a href=${customer(q)} tabindex="0">Show ${shorter(q)} as a new customer</a></div>`}
       ${found.more && html`<p class="aside">More keys begin with it: type more.</p>`}
       ${found.unlisted.length > 0 && html`<p class="aside">${some(found.unlisted.length, "limit")} cannot be searched: ${found.unlisted.slice(0, 6).join(", ")}${found.unlisted.length > 6 ? " …" : ""}. They keep no key text (keys: list). Press Enter on the whole key to see it.</p>`}`}</div>`}
   </form>`;

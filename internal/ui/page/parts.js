@@ -1,7 +1,7 @@
 // Components that more than one view has, in the order of console.css.
 import {html, useEffect, useRef, useState} from "./preact.js";
 import {customer, limitPage} from "./state.js";
-import {day, minute} from "./words.js";
+import {day, minute, shorter} from "./words.js";
 
 const paths = {
   find: html`<circle cx="7" cy="7" r="4.5"/><path d="m10.5 10.5 3.5 3.5"/>`,
@@ -16,7 +16,7 @@ export const Icon = ({name}) => html`<svg class="icon" viewBox="0 0 16 16" aria-
 export const Rich = ({text}) => text.split("\u0001").map((part, i) => (i % 2 ? html`<b>${part}</b>` : part));
 
 // KeyLink is a customer by its key, or the bucket of a shared limit.
-export const KeyLink = ({of, limit}) => html`<a class="key" href=${customer(of, of === null || of === "" ? limit : undefined)}>${of === null || of === "" ? "shared bucket" : of}</a>`;
+export const KeyLink = ({of, limit}) => (of ? html`<a class="key" href=${customer(of)} title=${shorter(of) === of ? undefined : of}>${shorter(of)}</a>` : html`<a class="key" href=${customer("", limit)}>shared bucket</a>`);
 export const LimitLink = ({name}) => html`<a class="key" href=${limitPage(name)}>${name}</a>`;
 
 // Head is the title of a section and an aside.

@@ -152,7 +152,7 @@ function refuses(x, def, s, top) {
 // says it.
 export function debt(x, def, s, top) {
   if (windows.includes(def.algorithm) || held(def) || s.free > 0 || top.override?.until) return 0;
-  const n = top.numbers, used = Math.floor((x.reset_after_us / 1000) * n.rate / length(n.per));
+  const n = top.numbers, used = Math.ceil((x.reset_after_us - 1) * n.rate / (length(n.per) * 1000)); // a part of a token is not free
   return Number.isFinite(used) ? Math.max(0, used - s.of) : 0;
 }
 

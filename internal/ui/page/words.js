@@ -8,6 +8,9 @@ export const unlimited = 9007199254740991;
 export const count = (n) => (n >= unlimited ? "unlimited" : whole.format(n));
 export const some = (n, one, many = one + "s") => count(n) + " " + (n === 1 ? one : many);
 
+// shorter is a key without its middle, if it is so long that it fills a view.
+export const shorter = (key) => (key.length > 72 ? key.slice(0, 40).replace(/[\uD800-\uDBFF]$/, "") + "…" + key.slice(-24).replace(/^[\uDC00-\uDFFF]/, "") : key);
+
 // brief shortens a number for an axis: 600k.
 export const brief = (n) => (n >= 1e6 ? short.format(n / 1e6) + "M" : n >= 1e4 ? short.format(n / 1e3) + "k" : short.format(n));
 

@@ -1,0 +1,216 @@
+package ui_test
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/server"
+)
+
+// draws checks that what is shown is drawn well on a desk and on a phone: axe finds nothing,
+// nothing is wider than its place, and no two texts of a chart overlap. With -states it
+// writes pictures of it.
+func (v *visit) draws(name string) {
+	v.t.Helper()
+	for _, width := range []int{1280, 390} {
+		v.run(chromedp.EmulateViewport(int64(width), 800))
+		v.wait(drawn)
+		v.accessible()
+		if wrong := look(v, chromedp.Evaluate[string](crowded)); wrong != "" {
+			v.t.Errorf("%s at %d: %s", name, width, wrong)
+		}
+		for _, scheme := range []string{"light", "dark"} {
+			if *states == "" {
+				break
+			}
+			v.scheme(scheme)
+			png := look(v, chromedp.FullScreenshot(100))
+			if err := os.WriteFile(filepath.Join(*states, fmt.Sprintf("%s-%d-%s.png", name, width, scheme)), png, 0o600); err != nil {
+				v.t.Fatal(err)
+			}
+		}
+	}
+	v.run(chromedp.EmulateViewport(1100, 800))
+}
+
+// scheme prefers light or dark.
+func (v *visit) scheme(scheme string) {
+	v.t.Helper()
+	v.run(command(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}))
+}
+
+// crowded lists what is wider than the window or its own box, and texts of charts that lie
+// over each other or outside the window.
+const crowded = `(() => {
+	const out = [], wide = innerWidth + 1;
+	for (const e of document.querySelectorAll("main *, header *")) {
+		const r = e.getBoundingClientRect();
+		if (r.width > 1 && (r.right > wide || r.left < -1) && !e.closest(".scroll, .tabs, .skip, .sr")) out.push("beyond the window: " + e.outerHTML.slice(0, 160));
+	}
+	for (const svg of document.querySelectorAll("svg.chart")) {
+		const texts = [...svg.querySelectorAll("text")].map((t) => [t, t.getBoundingClientRect()]).filter(([, r]) => r.width > 0);
+		texts.forEach(([t, a], i) => texts.slice(i + 1).forEach(([u, b]) => {
+			if (a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3) out.push("over each other: " + t.textContent + " | " + u.textContent);
+		}));
+	}
+	return out.slice(0, 6).join("\n");
+})()`
+
+// define adds limits to those of a visit, and loads the page anew.
+func (v *visit) define(texts ...string) {
+	v.t.Helper()
+	for _, text := range texts {
+		l, err := dipwell.ParseLimit(text)
+		if err == nil {
+			_, err = v.limiter.Define(v.t.Context(), l, "api")
+		}
+		if err != nil {
+			v.t.Fatal(text, err)
+		}
+	}
+}
+
+// at loads the page at an address.
+func (v *visit) at(hash string) {
+	v.t.Helper()
+	v.run(chromedp.Navigate("about:blank"), chromedp.Navigate(v.url+"/ui/"+hash))
+}
+
+// A customer with 40 limits, most of which pass, in all states.
+func TestManyLimits(t *testing.T) {
+	v := open(t, stores["memory"](t), server.Config{}, "")
+	for i := range 40 {
+		v.define(fmt.Sprintf("api-%02d=%d/1d,burst=%d,keys=list,usage=true,plans=pro:rate=600;burst=1000|banned:mode=blocked", i, 10+i, 20+10*i))
+		v.take(fmt.Sprintf("api-%02d", i), "acme", int64(1+i))
+	}
+	v.take("api-07", "acme", 81)
+	v.post(3, "limit=api-07&cost=3&key=acme")
+	v.take("api-09", "acme", 180)
+	v.post(2, "limit=api-09&key=acme")
+	for limit, o := range map[string]dipwell.Override{
+		"api-11": {Plan: "banned", Until: time.Now().Add(2 * time.Hour).UnixMicro(), Note: "same export in a loop, ticket 81"},
+		"api-12": {Plan: "banned", Note: "unpaid since May, ticket 12"},
+		"api-13": {Rate: 900, Burst: 900, Until: time.Now().Add(26 * time.Hour).UnixMicro(), Note: "import of a whole year, agreed with sales, ticket 84"},
+		"api-14": {Plan: "pro", Note: "contract 2026-114"},
+	} {
+		o.Key = "acme"
+		if _, err := v.limiter.SetOverride(t.Context(), limit, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v.at("#/customer?key=acme")
+	v.shows("4 of 40 limits refuse acme now")
+	v.shows("28 more limits, which let it pass")
+	v.draws("many")
+	v.click(".limit-state + p button")
+	v.wait(`document.querySelectorAll(".limit-state").length === 40`)
+	v.draws("many-all")
+}
+
+// A list of 150 limits, with trees among them.
+func TestManyDefinitions(t *testing.T) {
+	v := open(t, stores["memory"](t), server.Config{}, "")
+	for i := range 140 {
+		switch {
+		case i%20 == 0:
+			v.define(fmt.Sprintf("tenant-%03d=100000/1d", i))
+		case i%20 < 5:
+			v.define(fmt.Sprintf("tenant-%03d-%d=%d/1h,burst=40,parent=tenant-%03[1]d,mode=%[4]s", i/20*20, i%20, i, []string{"shadow", "enforce"}[i%2]))
+		default:
+			v.define(fmt.Sprintf("search-of-the-%03d-th-endpoint-with-a-long-name=%d/10s,algorithm=%s,plans=free:rate=2|pro:rate=60|enterprise:rate=600", i, i, []string{"fixed_window", "sliding_window", "token_bucket"}[i%3]))
+		}
+	}
+	v.post(60, "limit=search-of-the-006-th-endpoint-with-a-long-name&key=k")
+	v.at("#/limits")
+	v.shows("87 more limits")
+	v.draws("limits")
+	v.set("find-limit", "020-2")
+	v.wait(`document.querySelectorAll("#limits tbody tr").length === 1`)
+}
+
+// A key of 300 bytes, wherever keys are shown.
+func TestLongKey(t *testing.T) {
+	long := strings.Repeat("key-of-300-bytes/", 17) + "0123456789!"
+	one := strings.Repeat("x", 300)
+	v := open(t, stores["memory"](t), server.Config{}, "")
+	for _, key := range []string{long, one} {
+		v.post(22, "limit=signup&key="+url.QueryEscape(key))
+		if _, err := v.limiter.SetOverride(t.Context(), "search", dipwell.Override{Key: key, Rate: 100, Until: time.Now().Add(time.Hour).UnixMicro(), Note: "for a week"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, c := range []struct{ hash, ready string }{
+		{"#/customer?key=" + url.QueryEscape(long), `document.querySelectorAll(".limit-state").length === 2`},
+		{"#/customer?key=" + one, `document.querySelectorAll(".limit-state").length === 2`},
+		{"#/limit?name=search", `document.getElementById("overrides")?.innerText.includes("for a week")`},
+		{"#/limit?name=signup", `document.body.innerText.includes("xxxx")`},
+		{"#/overview", `document.getElementById("ends")?.innerText.includes("for a week")`},
+	} {
+		v.to(c.hash)
+		v.wait(c.ready)
+		v.draws(fmt.Sprint("long-", i))
+	}
+	v.to("#/customer?key=" + one)
+	for _, action := range []string{"raise", "block"} {
+		v.start("signup", action)
+		v.draws("long-" + action)
+		v.click("#do .link")
+	}
+	v.set("search", "x")
+	v.wait(`document.querySelector("#results .key")?.textContent.length === 65`)
+	v.draws("long-search")
+}
+
+// A limit in debt says how deep it is, and until when it refuses everything.
+func TestDebt(t *testing.T) {
+	v := open(t, stores["memory"](t), server.Config{}, "")
+	v.define("batch=100/1d,burst=500,keys=list,max_debt=9000")
+	v.take("batch", "acme", 2000)
+	v.post(2, "limit=batch&key=acme")
+	v.at("#/customer?key=acme")
+	v.why("batch", "Refuses every call until ")
+	v.why("batch", ": 1,500 more than the burst of 500 are used.")
+	v.wait(`document.querySelector("#limit-batch figure svg").getAttribute("aria-label").startsWith("1,500 of debt; 0 of 500 tokens free")`)
+	v.draws("debt")
+	v.start("batch", "forgive")
+	v.send("do-forgive", "amount", "1600", "note", "double charge, ticket 77")
+	v.shows("100 of 500 free")
+}
+
+// A concurrency limit has a bar for each hold, which ends with it.
+func TestBarOfHolds(t *testing.T) {
+	v := open(t, stores["memory"](t), server.Config{}, "")
+	v.define("streams=30,algorithm=concurrency,ttl=1d", "tokens=10000/1d,burst=60000,keys=list")
+	for i := range 15 {
+		if _, err := v.limiter.Hold(t.Context(), time.Duration(i*i*40+300)*time.Second, fmt.Sprintf("render-%d-of-the-night-shift", i), dipwell.Take{Limit: "streams", Key: "gpu", Cost: int64(1 + i%2)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 2 {
+		if _, err := v.limiter.Hold(t.Context(), time.Duration(i+1)*time.Hour, fmt.Sprintf("chat-%d", i), dipwell.Take{Limit: "tokens", Key: "gpu", Cost: 4500}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v.at("#/customer?key=gpu")
+	v.why("streams", "22 of the 30 of the base are held; the next hold ends by ")
+	for _, limit := range []string{"streams", "tokens"} {
+		look(v, chromedp.Evaluate[bool](`(document.querySelector("[aria-label='Details of `+limit+`']").click(), true)`)) // wherever it is now
+	}
+	v.wait(`document.querySelectorAll("#limit-streams .chart .bar").length === 12`)
+	v.wait(`document.querySelectorAll("#limit-tokens figure").length === 2`)
+	v.draws("holds")
+	for _, action := range []string{"holds", "raise"} {
+		v.start("streams", action)
+		v.draws("holds-" + action)
+		v.click("#do .link")
+	}
+}
