@@ -24,9 +24,9 @@ const (
 
 // divide repeats a statement for parts of rows, after it failed for all of them
 // without effect. A single row gets the error, and so do all rows if the error
-// is not about a row. ask returns the rows that are still undecided.
+// is not about a row, or is a lock timeout: see decideUnlocked. ask returns the rows that are still undecided.
 func (s *Store) divide(ctx context.Context, p *limitBatch, rows []*pendingRow, err error, ask func([]*pendingRow) []*pendingRow) (rest []*pendingRow) {
-	if p.failures++; len(rows) == 1 || !s.autocommit() || !rowAtFault(err) || s.inLane && errors.Is(err, store.ErrLocked) {
+	if p.failures++; len(rows) == 1 || !s.autocommit() || !rowAtFault(err) || errors.Is(err, store.ErrLocked) {
 		if !rowAtFault(err) {
 			p.failures = maxFailures
 		}

@@ -73,9 +73,7 @@ func (s *Store) openLanes(ctx context.Context, n, spare int) (store.Lanes, error
 	return l, nil
 }
 
-// lane is With for a lane. If a statement for several rows gives up waiting for a lock
-// (lock_timeout), it has charged none of its groups. It is not divided to find the locked
-// row, because that would take more such waits: see decideUnlocked.
+// lane is With for a lane.
 func (s *Store) lane(db DB) *Store {
 	c := s.With(db)
 	c.inLane = true

@@ -6,7 +6,6 @@ import (
 	_ "embed"
 	"errors"
 	"slices"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -15,10 +14,6 @@ import (
 
 //go:embed set.sql
 var setSQL string
-
-// setSkipLockedSQL does not wait for locks. Rows locked by others are returned
-// as skipped.
-var setSkipLockedSQL = strings.Replace(setSQL, "for no key update)", "for no key update skip locked)", 1)
 
 const (
 	maxSetRounds = 6    // rounds of set before decide is used
@@ -38,7 +33,7 @@ type bundle struct {
 
 	now         int64
 	unsupported bool // set.sql cannot decide one of the rows
-	skipped     bool // a row was locked by another transaction, or does not exist
+	skipped     bool // a row does not exist, or not any more
 	done        bool // everything was charged
 	needsRows   bool // insert empty rows, then ask again
 
@@ -96,19 +91,10 @@ func (s *Store) set(ctx context.Context, groups []*store.Group, decided ...*bund
 // setRound decides bundles in one round trip. It returns the bundles to try
 // again, and the groups that need another way.
 func (s *Store) setRound(ctx context.Context, bundles []*bundle) (again []*bundle, rest []*store.Group) {
-	err, locked := s.askSet(ctx, setSQL, bundles), error(nil)
-	if errors.Is(err, store.ErrLocked) && !s.inLane && s.autocommit() {
-		err, locked = s.askSet(ctx, setSkipLockedSQL, bundles), err
-	}
-	if err != nil {
+	if err := s.askSet(ctx, bundles); err != nil {
 		return nil, s.failBundles(bundles, err)
 	}
 	for _, b := range bundles {
-		if locked != nil && b.skipped && len(b.buckets) == 1 {
-			b.fail(locked)
-			continue
-		}
-		b.unsupported = b.unsupported || locked != nil && b.skipped
 		more, other := b.answer()
 		switch {
 		case other:
@@ -124,10 +110,10 @@ func (s *Store) setRound(ctx context.Context, bundles []*bundle) (again []*bundl
 }
 
 // failBundles sets the error of a failed statement. If one of several groups
-// may be at fault, it returns them instead, to be decided one by one.
+// may be at fault, it returns them instead, to be decided one by one; after a lock timeout
+// decideUnlocked decides those whose rows are free.
 func (s *Store) failBundles(bundles []*bundle, err error) (rest []*store.Group) {
-	again := (rowAtFault(err) || retryable(err)) && (len(bundles) > 1 || len(bundles[0].groups) > 1) && s.autocommit() &&
-		(!s.inLane || !errors.Is(err, store.ErrLocked))
+	again := (rowAtFault(err) || retryable(err)) && !errors.Is(err, store.ErrLocked) && (len(bundles) > 1 || len(bundles[0].groups) > 1) && s.autocommit()
 	for _, b := range bundles {
 		if again {
 			rest = append(rest, b.groups...)
@@ -301,7 +287,7 @@ type setArgs struct {
 }
 
 // askSet runs the statement and reads the result of each bundle.
-func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) error {
+func (s *Store) askSet(ctx context.Context, bundles []*bundle) error {
 	type place struct {
 		of int
 		*bundle
@@ -331,7 +317,7 @@ func (s *Store) askSet(ctx context.Context, sql string, bundles []*bundle) error
 		return err
 	}
 	defer release()
-	rows, err := db.Query(ctx, sql, args...)
+	rows, err := db.Query(ctx, setSQL, args...)
 	if err != nil {
 		return storeError(err, true)
 	}

@@ -95,7 +95,7 @@ type Store struct {
 	cat        *catalog.Catalog
 	clock      func() int64
 	overridden *overridden   // definitions of overridden keys
-	inLane     bool          // the store is a lane: a statement is not divided after a lock timeout
+	inLane     bool          // the store is a lane: a settle is not tried alone after a lock timeout
 	heard      time.Duration // for a transaction: when it last read the limits, since limits.started
 	report     func(error)
 	lanes      *laneSets
@@ -198,7 +198,7 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 			s.decideOne(ctx, &b.Groups[i], &locked)
 		}
 	}
-	if s.inLane || s.autocommit() {
+	if s.autocommit() {
 		s.decideUnlocked(ctx, b)
 	}
 	return nil
