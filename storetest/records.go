@@ -59,7 +59,7 @@ func (m *model) record(v *reservation, p *part, now, delay int64) {
 }
 
 // A view is a row stepped to a time. Its list and records are copies, so that looking
-// changes nothing.
+// changes nothing. It has the records only if a change of the limit may have ended some.
 type view struct {
 	used    *big.Rat
 	ts      int64
@@ -79,14 +79,10 @@ func (m *model) look(k rowKey, now int64) (v view) {
 	if r.list != nil {
 		v.list = &list{r.list.next, slices.Clone(r.list.lows)}
 	}
-	for _, c := range m.records[k] {
-		c := *c
-		if c.list == r.list {
-			c.list = v.list
-		}
-		v.records = append(v.records, &c)
-	}
 	rule := r.rule
+	if rule.next != nil {
+		v.records = m.copies(k, v.list)
+	}
 	for ; rule.next != nil; rule = rule.next {
 		end, begin := max(v.ts, rule.next.since), int64(0)
 		v.used, begin = rule.stepTo(v.used, v.ts, end, k)
@@ -96,6 +92,19 @@ func (m *model) look(k rowKey, now int64) (v view) {
 	}
 	v.used, v.ts = rule.stepTo(v.used, v.ts, max(now, v.ts), k)
 	return v
+}
+
+// copies returns copies of a key's records. Those of the row's list have list instead.
+func (m *model) copies(k rowKey, list *list) []*record {
+	own := m.rows[k].list
+	all, records := make([]record, len(m.records[k])), make([]*record, len(m.records[k]))
+	for i, c := range m.records[k] {
+		records[i], all[i] = &all[i], *c
+		if c.list == own {
+			all[i].list = list
+		}
+	}
+	return records
 }
 
 // convert converts a row to the version after rule, which begins at t: beside live records
@@ -136,11 +145,14 @@ func (v *view) end(t int64) {
 	if l == nil {
 		return
 	}
-	byDue := slices.SortedStableFunc(slices.Values(v.records), func(a, b *record) int { return cmp.Compare(a.due, b.due) })
-	for _, c := range byDue {
-		if c.list != l || c.slack == nil || c.due > t {
-			continue
+	var due []*record
+	for _, c := range v.records {
+		if c.list == l && c.slack != nil && c.due <= t {
+			due = append(due, c)
 		}
+	}
+	slices.SortStableFunc(due, func(a, b *record) int { return cmp.Compare(a.due, b.due) })
+	for _, c := range due {
 		for i := range l.lows {
 			e := &l.lows[i]
 			covers := e.number < c.number && (i == len(l.lows)-1 || l.lows[i+1].number >= c.number)
@@ -170,6 +182,9 @@ func (m *model) touch(k rowKey, now int64) *list {
 		return nil
 	}
 	stepped := v.list
+	if r.rule.next == nil {
+		v.records = m.copies(k, stepped)
+	}
 	if v.end(now); stepped != nil {
 		*r.list = *stepped
 	}
