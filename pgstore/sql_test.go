@@ -226,9 +226,11 @@ func (s *sqlStore) call(ctx context.Context, g *store.Group, sql string, args ..
 				where l.name = $1 and x.key = $2 and x.live and x.due > $3)`, op.Def.Name, op.Key, s.now()).Scan(&held); err != nil {
 				return err
 			}
-			o, err := s.Abilities().Overrides.Overrides(ctx, op.Def, op.Key, "", 1)
-			if err != nil {
-				return err
+			var o []store.Override
+			if d := s.Registry().Lookup(op.Def.Name); d != nil && d.Overridden {
+				if o, err = s.Abilities().Overrides.Overrides(ctx, op.Def, op.Key, "", 1); err != nil {
+					return err
+				}
 			}
 			row, look, until := s.row(ctx, op), *op, int64(0)
 			if len(o) > 0 && o[0].Key == op.Key && o[0].Until > s.now() {
@@ -269,8 +271,12 @@ func (s *sqlStore) answer(ctx context.Context, op *store.Op, a store.Answer) {
 // own returns the definition that the row of a charge or refund is under, which decides it,
 // and which SQL does not return; or nil.
 func (s *sqlStore) own(ctx context.Context, op *store.Op) *store.Definition {
-	row, d := s.row(ctx, op), s.Registry().Lookup(op.Def.Name)
-	if d == nil || op.Verb != store.VerbCharge && op.Verb != store.VerbRefund || row == (store.State{}) {
+	d := s.Registry().Lookup(op.Def.Name)
+	if d == nil || op.Verb != store.VerbCharge && op.Verb != store.VerbRefund {
+		return nil
+	}
+	row := s.row(ctx, op)
+	if row == (store.State{}) {
 		return nil
 	}
 	own := d.Own(row, s.now())
