@@ -428,7 +428,7 @@ func record(columns []string, values []any, more map[string]any) (string, error)
 }
 
 func (s functions) drop(ctx context.Context, name, by string) error {
-	return s.change(ctx, 0, func(row pgx.Row) error { return row.Scan(nil) }, "select dipwell_internal.drop_limit($1, $2)", name, by)
+	return s.change(ctx, 0, func(row pgx.Row) error { return row.Scan(nil) }, "select dipwell_internal.drop_limit($1, $2, $3)", name, by, s.testNow())
 }
 
 // orNull turns an empty text into null.

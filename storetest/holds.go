@@ -1128,6 +1128,21 @@ var holdCases = []testCase{
 		b.free("a k", 10)
 		b.free("b k", 9)
 	})},
+	// What ended before the drop is charged to the limit that has the name now, as after a Reset.
+	{"hold-drop-expired", onHolds(func(b *caller) {
+		for _, id := range []string{"found", "unseen"} {
+			b.hold(id, 30*second, "a "+id+" 4", "b "+id+" 4")
+		}
+		b.wait(30 * time.Second)
+		b.take("a found 1", true)
+		b.drop("a")
+		b.define(slow)
+		for _, id := range []string{"found", "unseen"} {
+			b.settle(id, 3, 1)
+			b.free("a "+id, 7)
+			b.free("b "+id, 9)
+		}
+	})},
 	// Settle beside a dropped limit.
 	{"settle-beside-dropped", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4", "b k 4")

@@ -270,6 +270,8 @@ create function dipwell_internal.lock_hold(hold text, charges boolean, at bigint
 declare
     p record;
 begin
+    -- A limit that was dropped and defined again; nobody waits for these rows with a bucket locked.
+    update dipwell.hold_parts x set limit_id = l.id from dipwell.limits l where x.id = hold and l.name = x.dropped and l.id <> x.limit_id;
     for p in select x.limit_id, x.key, l.version from dipwell.hold_parts x join dipwell.limits l on l.id = x.limit_id
         where x.id = hold order by x.limit_id, x.key loop
         loop

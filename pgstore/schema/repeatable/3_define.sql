@@ -259,7 +259,7 @@ begin
 end $$;
 comment on function dipwell_internal.other_owner is 'Raises the error for a change by someone who is not the owner.';
 
-create function dipwell_internal.drop_limit(limit_name text, by_owner text) returns void language plpgsql volatile as $$
+create function dipwell_internal.drop_limit(limit_name text, by_owner text, at bigint default null) returns void language plpgsql volatile as $$
 declare
     old   dipwell.limits;
     child text;
@@ -277,9 +277,10 @@ begin
     select min(x.name) into child from dipwell.limits x where x.parent = limit_name;
     perform dipwell_internal.wrong(format('parent: it is the parent of limit %s, which must be dropped or changed first', child), limit_name) where child is not null;
     -- Parts for other limits stay until they are due. Without this part nobody can cancel
-    -- them.
+    -- them. A hold that has expired is settled to the limit that has the name then.
     delete from dipwell.reservations x where x.limit_id = old.id;
-    update dipwell.hold_parts x set live = false, reset = true, due = x.expires + dipwell_internal.hold_stays(x.ttl) where x.limit_id = old.id and x.live;
+    update dipwell.hold_parts x set live = false, reset = x.reset or x.live and x.till > coalesce(at, dipwell_internal.now_us()), due = dipwell_internal.hold_gone(x),
+        dropped = limit_name where x.limit_id = old.id;
     delete from dipwell.limits x where x.id = old.id;
     perform dipwell_internal.mark_parent(old.parent);
     perform dipwell_internal.note_change();
