@@ -144,6 +144,8 @@ func (r *keyRefusal) String() string {
 		text += ", never allowed"
 	case r.RetryAfter != nil:
 		text += fmt.Sprintf(", retry after %v", time.Duration(*r.RetryAfter)*time.Microsecond)
+	case r.Source == "fallback-closed":
+		text += ", because the store did not answer"
 	}
 	if r.Shadow {
 		text += ", let pass by shadow mode"

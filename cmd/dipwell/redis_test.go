@@ -55,6 +55,15 @@ func TestServeRedis(t *testing.T) {
 	if code, out, stderr := program(t, "keys", "login", "--store", server.URL()); code != 0 || !strings.Contains(out, "user:8") {
 		t.Errorf("keys: %d %s %s", code, out, stderr)
 	}
+	_, refusals, _ := program(t, "inspect", "login", "b", "--server", p.url)
+	for _, part := range []string{" cost 1, because the store did not answer", " cost 1, retry after "} {
+		if !strings.Contains(refusals, part) {
+			t.Errorf("%q is not among the refusals of a key: %s", part, refusals)
+		}
+	}
+	if _, top := do(t, "GET", p.url+"/v1/top", ""); !strings.Contains(top, `"refused":{"counted":2,`) { // one of a, one of b
+		t.Error(top)
+	}
 	if code, _, stderr := program(t, "migrate", "status", "--store", server.URL()); code != 2 || !strings.Contains(stderr, "no schema") {
 		t.Errorf("migrate: %d %s", code, stderr)
 	}

@@ -19,7 +19,7 @@ const (
 )
 
 // lastRefusals has the last refusals of up to refusedSets * refusedWays keys. It records
-// a refusal of a key at most once in refusedApart, and counts those in between.
+// a refusal of a key from the same source at most once in refusedApart, and counts those in between.
 type lastRefusals [refusedSets]struct {
 	mu   sync.Mutex
 	keys [refusedWays]*refusedKey
@@ -75,7 +75,7 @@ func (l *lastRefusals) add(limit string, d *dipwell.Decision) {
 		}
 		k = *oldest
 		k.limit, k.key, k.n = limit, strings.Clone(d.Key), 0
-	} else if last := k.latest(); now >= last.at && now < last.at+refusedApart {
+	} else if last := k.latest(); now >= last.at && now < last.at+refusedApart && d.Source == last.source {
 		last.more++
 		return
 	}

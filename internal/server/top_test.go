@@ -308,8 +308,12 @@ func TestLastRefusals(t *testing.T) {
 			`{"at_us":946684802000000,"cost":21,"retry_after_us":null,"never":true,"source":"store","more":0},`+
 			`{"at_us":946684800000000,"cost":1,"retry_after_us":12000000,"source":"store","more":4}]}`)
 		w.down.Store(true)
+		w.want(w.post("take", "limit=login&key=k"), 503) // in the same second
 		w.want(w.post("take", "limit=login&key=outage"), 503)
 		w.down.Store(false)
+		w.want(w.do("GET", "/v1/limits/login/keys?key=k", ""), 200, `"last":[`+
+			`{"at_us":946684802000000,"cost":1,"retry_after_us":null,"source":"fallback-closed","more":0},`+
+			`{"at_us":946684802000000,"cost":21,"retry_after_us":null,"never":true,"source":"store","more":0},`)
 		w.want(w.do("GET", "/v1/limits/login/keys?key=outage", ""), 200, `"source":"fallback-closed"`)
 		if rec := w.do("GET", "/v1/top", ""); strings.Contains(rec.Body.String()[strings.LastIndex(rec.Body.String(), `"refused"`):], "outage") {
 			t.Errorf("a key that only an outage refused is among the most refused: %s", rec.Body)

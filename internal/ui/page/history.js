@@ -39,8 +39,8 @@ export function eventsOf({limits, changes, of, start, done, news}) {
   for (const x of limits) {
     const last = x.refusals?.last ?? [];
     if (last.length === 0) continue;
-    const n = last.reduce((sum, r) => sum + 1 + r.more, 0), shadow = last[0].shadow ? " (in shadow: it passed)" : "";
-    events.push({id: "refused-" + x.limit, limit: x.limit, at: last[0].at_us / 1000, text: html`<span class="refused">Refused</span> in ${x.limit}, ${n === 1 ? "a call" : some(n, "call") + " since " + at(Math.floor(last.at(-1).at_us / 1e6) * 1000)}${shadow}`,
+    const n = last.reduce((sum, r) => sum + 1 + r.more, 0), why = last[0].shadow ? " (in shadow: it passed)" : last[0].source === "fallback-closed" ? " (the store was away)" : "";
+    events.push({id: "refused-" + x.limit, limit: x.limit, at: last[0].at_us / 1000, text: html`<span class="refused">Refused</span> in ${x.limit}, ${n === 1 ? "a call" : some(n, "call") + " since " + at(Math.floor(last.at(-1).at_us / 1e6) * 1000)}${why}`,
       below: `last ${at(Math.floor(last[0].at_us / 1e6) * 1000)}, cost ${last[0].cost}; by ${x.refusals.process}`});
   }
   const ended = new Set(); // limits and kinds of which a newer entry is known
