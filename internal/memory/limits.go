@@ -167,7 +167,7 @@ func (s *Store) add(d *store.Definition) (any, error) {
 	if base := d.Base(); base == d || cur == nil || cur.def.Number < base.Number {
 		of.current.Store(l.alive(of, base))
 		if r := s.reg.Lookup(base.Name); r == nil || r.Number < base.Number { // the limits are kept somewhere else
-			s.reg.Install(append(slices.DeleteFunc(s.reg.All(), func(d *store.Definition) bool { return d.Name == base.Name }), base))
+			s.reg.InstallOne(base.Name, []*store.Definition{base})
 		}
 		if base == d {
 			return of.current.Load(), nil
