@@ -13,7 +13,7 @@ CONCURRENT    ?= ./redisstore ./internal/coalesce ./internal/denycache ./interna
                  ./internal/lease ./internal/away ./internal/rls ./internal/keyhash ./internal/config . ./internal/background ./internal/bounded \
                  ./internal/front ./grpclimit ./httpclient ./httplimit
 # Tests of one goroutine, or of one caller at a time, that take minutes under the race detector.
-ONEGOROUTINE  ?= TestAgreesWithMap|TestAgreesWithModel|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey|TestStoreAsKeysExpire|TestAgreesWithModelAsKeysExpire|TestKeysEnd|TestGolden|TestGoldenGiveBack|TestAgreesWithTable|TestOldVersionsOfVariants|TestCancelledRecordsAreForgotten|TestManyCallSites|TestBatchesChargeWhatTheyGrant|TestAgreesWithTableAsKeysExpire
+ONEGOROUTINE  ?= TestAgreesWithMap|TestAgreesWithModel|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey|TestStoreAsKeysExpire|TestAgreesWithModelAsKeysExpire|TestKeysEnd|TestGolden|TestGoldenGiveBack|TestAgreesWithTable|TestOldVersionsOfVariants|TestCancelledRecordsAreForgotten|TestManyCallSites|TestBatchesChargeWhatTheyGrant|TestAgreesWithTableAsKeysExpire|TestFilter|TestKeyBytes|TestPhases|TestRemove|TestSweepLooksAtEveryRow|TestTakeInWindowIsStep|TestTextsAreUsedAgain|TestThousandsWait
 # The suite in configurations whose goroutines do what they do in another one: 256 shards, beside
 # the default number and 1; a cluster with all keys in one slot, which decides as one
 # server; batches there, which TestBatches has on one server and TestCluster one by one; and
@@ -61,7 +61,7 @@ test-long: ## more of the suite on every store under every decorator, a file tha
 	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./pgstore -run 'TestStore$$'
 	DIPWELL_STEPS=30000 $(GO) test -count=1 ./lab/lockstep -run TestLockstep
 	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 60m ./lab/model
-	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./redisstore -run 'TestClusterFaults|TestScriptFlushUnderLoad|TestChangesUnderLoad'
+	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./redisstore -run 'TestStore$$|TestBatches|TestCluster$$|TestClusterFaults|TestScriptFlushUnderLoad|TestChangesUnderLoad'
 
 test-model: ## 20,000 steps of lab/model on each store, with each of three seeds (half an hour)
 	for seed in 1 2 3; do DIPWELL_LONG=1 DIPWELL_SEED=$$seed $(GO) test -count=1 -timeout 60m ./lab/model || exit; done

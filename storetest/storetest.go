@@ -27,7 +27,8 @@ type Options struct {
 	// Quick shortens races, histories and loops, for decorators over stores that were
 	// tested in full.
 	Quick bool
-	// Brief shortens them further than Quick, for tests of many combinations.
+	// Brief shortens them further than Quick, for tests of many combinations. With Quick
+	// too, races are as in Quick.
 	Brief bool
 
 	// OneKey is for stores that cannot decide different keys in one group: Run skips the
@@ -46,9 +47,9 @@ type Options struct {
 // size returns the amount of work of the long cases.
 func (o *Options) size() size {
 	switch {
-	case o.Brief:
+	case o.Brief && !o.Quick:
 		return size{rounds: 1, histories: 2, steps: 60, vectors: 47, part: 4, few: 4, Options: *o}
-	case testing.Short():
+	case o.Brief, testing.Short():
 		return size{rounds: 5, histories: 2, steps: 60, vectors: 47, part: 4, few: 4, Options: *o}
 	case o.Quick:
 		return size{rounds: 5, histories: 6, steps: 150, vectors: 16, part: 4, few: 4, Options: *o}

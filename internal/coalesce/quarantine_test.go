@@ -318,6 +318,15 @@ func TestLockTakenRepeatedly(t *testing.T) {
 	})
 }
 
+// span returns for how long callers go on. The clock is not the machine's, but each second
+// of 100 callers takes seconds of a processor under the race detector, which has -short.
+func span() time.Duration {
+	if testing.Short() {
+		return 2 * time.Second
+	}
+	return 5 * time.Second
+}
+
 // TestOneKeyOfSeveralIsLocked checks that calls for a locked tenant and a user wait,
 // and the user's other calls do not.
 func TestOneKeyOfSeveralIsLocked(t *testing.T) {
@@ -336,7 +345,7 @@ func TestOneKeyOfSeveralIsLocked(t *testing.T) {
 				}
 				return keys
 			}
-			c := callers{t: t, s: s, until: time.Now().Add(5 * time.Second)}
+			c := callers{t: t, s: s, until: time.Now().Add(span())}
 			c.locked(50, 50*time.Millisecond, both)
 			time.Sleep(time.Second)
 			c.unlocked(50, 40*time.Millisecond, keyOf("user%d", 50))
@@ -364,7 +373,7 @@ func TestShortDeadlinesAndALock(t *testing.T) {
 		s := newQuarantined(t, r, 2)
 		defer s.Close()
 		r.lock("stuck")
-		c := callers{t: t, s: s, until: time.Now().Add(5 * time.Second)}
+		c := callers{t: t, s: s, until: time.Now().Add(span())}
 		c.locked(5, 5*time.Millisecond, func(int) []string { return []string{"stuck"} })
 		c.unlocked(16, 40*time.Millisecond, keyOf("free%d", 16))
 		c.Wait()

@@ -8,11 +8,11 @@ import (
 	"github.com/dipwell/dipwell/storetest"
 )
 
-// TestConformance runs the suite on every store under every decorator: on memory and one
-// kind of file under each one alone, on all stores under all of them together, and on
-// PostgreSQL and one Redis server under coalesce too, which makes their batches. With
-// DIPWELL_LONG=1 it runs every store under each decorator alone, and more of each case. The
-// packages of the stores run more of it, without decorators.
+// TestConformance runs the suite on every store under every decorator: on memory under each
+// one alone, on all stores under all of them together, and on PostgreSQL and one Redis server
+// under coalesce too, which makes their batches. With DIPWELL_LONG=1 it runs every store under
+// each decorator alone, and more of each case. The packages of the stores run more of it,
+// without decorators.
 func TestConformance(t *testing.T) {
 	long := os.Getenv("DIPWELL_LONG") != ""
 	for _, s := range stores {

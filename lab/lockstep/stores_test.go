@@ -39,7 +39,7 @@ var stores = []struct {
 	alone  bool // runs the suite under each decorator alone as well
 }{
 	{"memstore", openMemory, true, true, true},
-	{"filestore", openFile, false, true, true},
+	{"filestore", openFile, false, true, false},
 	{"filestore each", openFileEach, false, true, false},
 	{"pgstore", openPostgres, true, false, false},
 	{"redisstore", openRedis, false, false, false},
