@@ -35,8 +35,11 @@ func TestAgreesWithModel(t *testing.T) {
 // TestLayersAgreeWithModel is the same with all layers that a stack may have for a shared
 // store, with the clock of the history, and with refusals that are remembered for long.
 func TestLayersAgreeWithModel(t *testing.T) {
-	refused := 0
-	for seed := range uint64(160) {
+	refused, seeds := 0, 160
+	if testing.Short() {
+		seeds = 20
+	}
+	for seed := range uint64(seeds) {
 		now := int64(1e15)
 		s, closeAll := layers(t, &now)
 		limittest.Agree(t, s, &now, seed, 400, limittest.Differences{Answers: func(_ *limittest.Call, got, want *store.Group) {
@@ -55,7 +58,7 @@ func TestLayersAgreeWithModel(t *testing.T) {
 		}})
 		closeAll()
 	}
-	if refused < 20 {
+	if refused < seeds/8 {
 		t.Errorf("%d refusals came from the cache", refused)
 	}
 }
