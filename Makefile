@@ -14,11 +14,10 @@ CONCURRENT    ?= ./redisstore ./internal/coalesce ./internal/denycache ./interna
                  ./internal/front ./grpclimit ./httpclient ./httplimit
 # Tests of one goroutine, or of one caller at a time, that take minutes under the race detector.
 ONEGOROUTINE  ?= TestAgreesWithMap|TestAgreesWithModel|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey|TestStoreAsKeysExpire|TestAgreesWithModelAsKeysExpire|TestKeysEnd|TestGolden|TestGoldenGiveBack|TestAgreesWithTable|TestOldVersionsOfVariants|TestCancelledRecordsAreForgotten|TestManyCallSites|TestBatchesChargeWhatTheyGrant|TestAgreesWithTableAsKeysExpire|TestFilter|TestKeyBytes|TestPhases|TestRemove|TestSweepLooksAtEveryRow|TestTakeInWindowIsStep|TestTextsAreUsedAgain|TestThousandsWait
-# The suite in configurations whose goroutines do what they do in another one: 256 shards, beside
-# the default number and 1; a cluster with all keys in one slot, which decides as one
-# server; batches there, which TestBatches has on one server and TestCluster one by one; and
-# a large cache of refusals, where fewer callers meet than in that of one set.
-AGAIN         ?= ^TestShards$$/^256$$|^TestCluster$$/^all$$|^TestBatches$$/^cluster$$|^TestStore$$/^roomy$$
+# The suite in configurations whose goroutines do what they do in another one: a cluster with
+# all keys in one slot, which decides as one server; and batches there, which TestBatches has
+# on one server and TestCluster one by one.
+AGAIN         ?= ^TestCluster$$/^all$$|^TestBatches$$/^cluster$$
 INTSIZE       ?= ./store ./internal/algebra ./internal/memory ./filestore ./internal/bounded ./internal/coalesce
 GOVULNCHECK   ?= v1.8.0
 GORELEASER    ?= v2.15.1
