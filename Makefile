@@ -13,7 +13,7 @@ CONCURRENT    ?= ./redisstore ./internal/coalesce ./internal/denycache ./interna
                  ./internal/lease ./internal/away ./internal/rls ./internal/keyhash ./internal/config . ./internal/background ./internal/bounded \
                  ./internal/front ./grpclimit ./httpclient ./httplimit
 # Tests of one goroutine, or of one caller at a time, that take minutes under the race detector.
-ONEGOROUTINE  ?= TestAgreesWithMap|TestAgreesWithModel|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey|TestStoreAsKeysExpire|TestAgreesWithModelAsKeysExpire|TestKeysEnd|TestGolden|TestGoldenGiveBack|TestAgreesWithTable|TestOldVersionsOfVariants|TestCancelledRecordsAreForgotten|TestManyCallSites|TestBatchesChargeWhatTheyGrant|TestAgreesWithTableAsKeysExpire|TestFilter|TestKeyBytes|TestPhases|TestRemove|TestSweepLooksAtEveryRow|TestTakeInWindowIsStep|TestTextsAreUsedAgain|TestThousandsWait
+ONEGOROUTINE  ?= TestAgreesWithMap|TestAgreesWithModel|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey|TestStoreAsKeysExpire|TestAgreesWithModelAsKeysExpire|TestKeysEnd|TestGolden|TestGoldenGiveBack|TestAgreesWithTable|TestOldVersionsOfVariants|TestCancelledRecordsAreForgotten|TestDocLinks|TestManyCallSites|TestBatchesChargeWhatTheyGrant|TestAgreesWithTableAsKeysExpire|TestFilter|TestKeyBytes|TestPhases|TestRemove|TestSweepLooksAtEveryRow|TestTakeInWindowIsStep|TestTextsAreUsedAgain|TestThousandsWait
 # The suite in configurations whose goroutines do what they do in another one: a cluster with
 # all keys in one slot, which decides as one server; and batches there, which TestBatches has
 # on one server and TestCluster one by one.
@@ -56,6 +56,7 @@ test-modules: ## the tests of the modules otel, examples/adapters, examples/migr
 test-long: ## more of the suite on every store under every decorator, a file that is kept at each decision, a lockstep of 30,000 events, 20,000 steps of lab/model on each store, and Redis faults ten times as often (half an hour)
 	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./lab/lockstep -run TestConformance
 	DIPWELL_LONG=1 $(GO) test -count=1 ./filestore -run TestStoreEach
+	DIPWELL_LONG=1 $(GO) test -count=1 ./internal/memory -run TestShards
 	DIPWELL_LONG=1 $(GO) test -count=1 ./store -run TestMutantsAreCaught
 	DIPWELL_LONG=1 $(GO) test -count=1 -timeout 30m ./pgstore -run 'TestStore$$'
 	DIPWELL_STEPS=30000 $(GO) test -count=1 ./lab/lockstep -run TestLockstep

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"os"
 	"strconv"
 	"testing"
 
@@ -15,13 +16,14 @@ func TestStore(t *testing.T) {
 }
 
 // TestShards runs the suite with all keys in one shard, which share a lock and a
-// sequence of slots, and with the most shards.
+// sequence of slots, and with the most shards; less of each case, unless DIPWELL_LONG=1,
+// because TestStore has all of it.
 func TestShards(t *testing.T) {
 	for _, n := range []int{1, maxShards} {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			storetest.Run(t, func(t testing.TB, now func() int64) store.Store {
 				return open(t, Config{Clock: now, Shards: n})
-			}, storetest.Options{})
+			}, storetest.Options{Quick: os.Getenv("DIPWELL_LONG") == ""})
 		})
 	}
 }
