@@ -243,8 +243,8 @@ func missing(a, b []string) []string {
 	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { _, ok := slices.BinarySearch(b, s); return ok })
 }
 
-// TestSchemaComments checks that everything in the schemas has a comment, and
-// that schema dipwell has only what users need.
+// TestSchemaComments checks that both schemas and everything in schema dipwell have a
+// comment, and that it has only what users need.
 func TestSchemaComments(t *testing.T) {
 	pool := newPool(t)
 	list := func(sql string) string {
@@ -258,13 +258,13 @@ func TestSchemaComments(t *testing.T) {
 	}
 	if bare := list(`
 		select n.nspname from pg_namespace n where n.nspname ~ '^dipwell' and obj_description(n.oid, 'pg_namespace') is null
-		union all select p.oid::regprocedure::text from pg_proc p where p.pronamespace::regnamespace::text ~ '^dipwell' and obj_description(p.oid, 'pg_proc') is null
-		union all select c.oid::regclass::text from pg_class c where c.relnamespace::regnamespace::text ~ '^dipwell' and c.relkind in ('r', 'v')
+		union all select p.oid::regprocedure::text from pg_proc p where p.pronamespace = 'dipwell'::regnamespace and obj_description(p.oid, 'pg_proc') is null
+		union all select c.oid::regclass::text from pg_class c where c.relnamespace = 'dipwell'::regnamespace and c.relkind in ('r', 'v')
 			and obj_description(c.oid, 'pg_class') is null
 		union all select t.oid::regtype::text from pg_type t join pg_class c on c.oid = t.typrelid and c.relkind = 'c'
-			where t.typnamespace::regnamespace::text ~ '^dipwell' and obj_description(t.oid, 'pg_type') is null
+			where t.typnamespace = 'dipwell'::regnamespace and obj_description(t.oid, 'pg_type') is null
 		union all select concat(c.oid::regclass, '.', a.attname) from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
-			where c.relnamespace::regnamespace::text ~ '^dipwell' and c.relkind in ('r', 'v', 'c') and col_description(c.oid, a.attnum) is null`); bare != "" {
+			where c.relnamespace = 'dipwell'::regnamespace and c.relkind in ('r', 'v', 'c') and col_description(c.oid, a.attnum) is null`); bare != "" {
 		t.Errorf("without a comment: %s", bare)
 	}
 	if got, want := list("select distinct proname::text from pg_proc where pronamespace = 'dipwell'::regnamespace order by 1"),

@@ -1,6 +1,5 @@
 -- == Tables: limits, their versions, and the buckets
 
--- A missing bucket is a full one.
 create table dipwell.limits (
     id             int generated always as identity primary key,
     name           text collate "C" not null unique,
@@ -45,8 +44,6 @@ create table dipwell.limits (
     block_us       bigint
 );
 
--- Each rule that a bucket may still be counted in, the present one included.
--- Go twin: dipwell.Rule.
 create table dipwell.versions (
     limit_id   int not null references dipwell.limits on delete cascade,
     number     int not null,
@@ -71,8 +68,6 @@ create table dipwell.versions (
     zone       text not null,
     per        text not null,
     start      text,
-    -- The settings of the limit at this version, from which plans and overrides of the
-    -- version are compiled.
     settings   text not null,
     primary key (limit_id, number)
 );
@@ -91,7 +86,6 @@ create /*unlogged*/ table dipwell.buckets (
     primary key (limit_id, key)
 ) with (fillfactor = 70, vacuum_truncate = false, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
--- What was taken ahead of time. One call has one id, over all of its keys.
 create /*unlogged*/ table dipwell.reservations (
     id       uuid not null,
     limit_id int not null,
@@ -110,16 +104,12 @@ create /*unlogged*/ table dipwell.reservations (
 create index on dipwell.reservations (limit_id, key);
 create index on dipwell.reservations (due);
 
--- The changes of limits, for programs that cannot listen: each change adds a row, and so
--- waits for no other one. The sum of n moves with each change that is committed, in
--- whatever order that happens.
+-- Each change adds a row, and so waits for no other one.
 create table dipwell.revision (
     id bigint generated always as identity primary key,
     n  bigint not null
 );
 
--- Where the sweep of buckets goes on, and what sweeps did. It has one row, which
--- a sweep locks, so that one at a time goes over the table.
 create table dipwell.sweep_state (
     page        bigint not null,
     began       bigint not null,
@@ -134,7 +124,6 @@ create table dipwell.sweep_state (
 );
 insert into dipwell.sweep_state values (0, 0, 0, 0, 0, 0, 0, 0, 0);
 
--- The plans of each version: of its rule, what a plan may change.
 create table dipwell.plans (
     limit_id   int not null,
     number     int not null,
@@ -153,8 +142,7 @@ create table dipwell.plans (
     foreign key (limit_id, version) references dipwell.versions on delete cascade
 );
 
--- What decides the calls of a key in place of the limit, with the rule compiled from
--- it and a version of the limit. Logged, whatever buckets is.
+-- Logged, whatever buckets is.
 create table dipwell.key_overrides (
     limit_id   int not null references dipwell.limits on delete cascade,
     key        text collate "C" not null,
@@ -184,8 +172,6 @@ create table dipwell.key_overrides (
 ) with (vacuum_truncate = false);
 create index on dipwell.key_overrides (until) where until is not null;
 
--- What holds took: a row for each limit and key of a hold. It stays for a while
--- after the hold has ended, so that the same call again has the same answer.
 create /*unlogged*/ table dipwell.hold_parts (
     expires  bigint not null,
     due      bigint not null,
@@ -217,7 +203,6 @@ create index on dipwell.hold_parts (limit_id, key, till) where live;
 create index on dipwell.hold_parts (limit_id, key, number) where free and not settled;
 create index on dipwell.hold_parts (due);
 
--- What people have changed in the last 400 days.
 create table dipwell.audit (
     id         text collate "C" primary key,
     at         timestamptz not null,
@@ -230,8 +215,7 @@ create table dipwell.audit (
     role       text not null default session_user
 );
 
--- What each key of a limit with usage was answered in each hour of the last 31 days. A
--- service writes rows of its own, so that it never waits for the transaction of a program
+-- A service writes rows of its own, so that it never waits for the transaction of a program
 -- that counts in SQL.
 create table dipwell.usage (
     limit_id int not null references dipwell.limits on delete cascade,
@@ -245,7 +229,6 @@ create table dipwell.usage (
 );
 create index on dipwell.usage (hour);
 
--- The busiest keys of each hour, by process: the last 5,376, and none older than a week.
 create table dipwell.top_hours (
     id      text collate "C" primary key,
     at      timestamptz not null,

@@ -1,55 +1,47 @@
 
 -- == Arithmetic: what a rate gives back, by ticks and by calendars
 
--- The arithmetic of rules, from step.go. Its Go twin for calendars is calendar.go.
-
 -- Inlined by the planner. The operator has exactly these types, so that views that call it
 -- find no other one in the search path.
 create function dipwell_internal.now_us() returns bigint language sql volatile as
 $$ select (date_part('epoch', clock_timestamp()) * 1000000::float8)::bigint $$;
-comment on function dipwell_internal.now_us is 'The clock, in µs since the Unix epoch.';
 
+-- Whether the login, a member of the owner's role, may pass another time than the clock's.
 create function dipwell_internal.may_set_clock() returns boolean language sql stable as
 $$ select pg_has_role(session_user, n.nspowner, 'member') from pg_namespace n where n.nspname = 'dipwell_internal' $$;
-comment on function dipwell_internal.may_set_clock is 'Whether the login, a member of the owner''s role, may pass another time than the clock''s.';
 
+-- The time at, but not later than the clock unless the login may set it.
 create function dipwell_internal.past(at bigint) returns bigint language sql volatile as
 $$ select case when dipwell_internal.may_set_clock() then at else least(at, dipwell_internal.now_us()) end $$;
-comment on function dipwell_internal.past is 'The time at, but not later than the clock unless the login may set it.';
 
 create function dipwell_internal.floor_div(a bigint, b bigint) returns bigint language sql immutable as
 $$ select case when a >= 0 then a / b else -((b - 1 - a) / b) end $$;
-comment on function dipwell_internal.floor_div is 'a / b, rounded down.';
 
 create function dipwell_internal.mul_div(a bigint, b bigint, c bigint, up boolean) returns bigint language sql immutable as
 $$ select least(case when up then div(a::numeric * b + c - 1, c) else div(a::numeric * b, c) end, 9007199254740991)::bigint $$;
-comment on function dipwell_internal.mul_div is 'a × b / c, rounded up or down; at most 2^53-1.';
 
--- interval × number is computed in float8, which holds every integer up to 2^53, and every
--- multiple of 2^20 that fits in a bigint.
+-- An interval of exactly x µs. interval × number is computed in float8, which holds every
+-- integer up to 2^53, and every multiple of 2^20 that fits in a bigint.
 create function dipwell_internal.length(x bigint) returns interval language sql immutable as
 $$ select x / 1048576 * interval '1048576 microseconds' + x % 1048576 * interval '1 microsecond' $$;
-comment on function dipwell_internal.length is 'An interval of exactly x µs.';
 
--- These two are expressions for a limit with ticks of equal length. They are
--- functions in the language SQL so that the planner inlines them, which it does if
--- every argument used twice is a plain variable.
+-- The units that a row of a plain limit uses at n. These two are expressions for a limit with
+-- ticks of equal length. They are functions in the language SQL so that the planner inlines
+-- them, which it does if every argument used twice is a plain variable.
 create function dipwell_internal.plain_used(used bigint, ts bigint, n bigint, every bigint, add bigint, grid bigint, ticks bigint)
 returns bigint language sql immutable as
 $$ select greatest(used - least((greatest(n, ts) - grid) / every - (ts - grid) / every, ticks) * add, 0) $$;
-comment on function dipwell_internal.plain_used is 'The units that a row of a plain limit uses at n.';
 
+-- The time from n until units have come back to a row of a plain limit that was stepped to t.
 -- In two parts that are each below 2^53 µs, because an exact product with an interval needs
 -- that.
 create function dipwell_internal.plain_wait(units bigint, t bigint, n bigint, every bigint, add bigint, grid bigint)
 returns interval language sql immutable as
 $$ select ((t - grid) / every * every + grid - n) * interval '1 microsecond' + ((units + add - 1) / add * every) * interval '1 microsecond' $$;
-comment on function dipwell_internal.plain_wait is 'The time from n until units have come back to a row of a plain limit that was stepped to t.';
 
 create function dipwell_internal.plain_reset(units bigint, t bigint, n bigint, every bigint, add bigint, grid bigint)
 returns bigint language sql immutable as
 $$ select (t - grid) / every * every + grid - n + (units + add - 1) / add * every $$;
-comment on function dipwell_internal.plain_reset is 'plain_wait in µs.';
 
 -- CET, MET, EET and WET are also abbreviations without summer time, which AT TIME ZONE
 -- prefers, so they are replaced by a city with the same clock.
@@ -57,10 +49,10 @@ create function dipwell_internal.zone_offset(zone text, x bigint) returns bigint
 $$ select date_part('epoch', (timestamptz 'epoch' + x * interval '1 second') at time zone
     case zone when 'CET' then 'Europe/Brussels' when 'MET' then 'Europe/Brussels'
         when 'EET' then 'Europe/Athens' when 'WET' then 'Europe/Lisbon' else zone end)::bigint - x $$;
-comment on function dipwell_internal.zone_offset is 'How many seconds the clock of a zone is ahead of UTC at x, in Unix seconds.';
 
--- wall is in seconds, as if the clock were UTC. AT TIME ZONE would return the later one if
--- there are two, and a time after the gap if the clock skips wall.
+-- The first Unix second at which the clock of a zone shows wall or later. wall is in seconds,
+-- as if the clock were UTC. AT TIME ZONE would return the later one if there are two, and a
+-- time after the gap if the clock skips wall.
 create function dipwell_internal.first_at(zone text, wall bigint) returns bigint language plpgsql stable as $$
 declare
     before bigint;
@@ -93,8 +85,8 @@ begin
     end loop;
     return high;
 end $$;
-comment on function dipwell_internal.first_at is 'The first Unix second at which the clock of a zone shows wall or later.';
 
+-- When unit k of a calendar begins, in µs.
 create function dipwell_internal.calendar_boundary(r dipwell.versions, k bigint) returns bigint language plpgsql stable as $$
 declare
     month timestamp;
@@ -107,8 +99,8 @@ begin
     return dipwell_internal.first_at(r.zone, r.clock
         + (k * r.days + case r.days % 7 when 0 then 4 else 0 end) * 86400) * 1000000; -- weeks start on Monday
 end $$;
-comment on function dipwell_internal.calendar_boundary is 'When unit k of a calendar begins, in µs.';
 
+-- The number of the last tick at or before x.
 create function dipwell_internal.tick(r dipwell.versions, x bigint) returns bigint language plpgsql stable as $$
 declare
     y  bigint := x - r.origin;
@@ -132,25 +124,25 @@ begin
     end loop;
     return k;
 end $$;
-comment on function dipwell_internal.tick is 'The number of the last tick at or before x.';
 
+-- The ts of a row that was stepped from ts to t and has used units: t, or the beginning of
+-- the window if that begins with a call.
 create function dipwell_internal.written_at(r dipwell.versions, used bigint, ts bigint, t bigint) returns bigint language sql immutable as
 $$ select case when r.origin < 0 and used > 0 then t - (t - ts) % r.every else t end $$;
-comment on function dipwell_internal.written_at is 'The ts of a row that was stepped from ts to t and has used units: t, or the beginning of the window if that begins with a call.';
 
--- The units of a sliding window are the tokens of the present window, and 2^26 times those of
--- the window before. Go twins of these three: sliding.go, Rule.slide.
+-- How many of the units that are used at t count. The units of a sliding window are the
+-- tokens of the present window, and 2^26 times those of the window before.
 create function dipwell_internal.counted(r dipwell.versions, used bigint, t bigint, up boolean) returns bigint language sql immutable as
 $$ select case when r.sliding then (used & 67108863) + ((used >> 26) * (1000 - 1000 * (t - r.origin - dipwell_internal.floor_div(t - r.origin, r.every) * r.every) / r.every)
     + case when up then 999 else 0 end) / 1000 else used end $$;
-comment on function dipwell_internal.counted is 'How many of the units that are used at t count.';
 
+-- The µs from the beginning of a sliding window to the first time, in it or one of the next
+-- two, at which at most so many tokens count.
 create function dipwell_internal.slide_to(used bigint, most bigint, every bigint) returns bigint language sql immutable as $$
     select coalesce(min(w.at), 2 * every) from (values (0::bigint, used >> 26, used & 67108863), (every, used & 67108863, 0::bigint)) h (start, prev, cur)
     cross join lateral (select h.start + ((1000 - least(1000, ((most - h.cur + 1) * 1000 - 1) / nullif(h.prev, 0))) * every + 999) / 1000 as at) w
     where h.cur <= most and w.at < h.start + every
 $$;
-comment on function dipwell_internal.slide_to is 'The µs from the beginning of a sliding window to the first time, in it or one of the next two, at which at most so many tokens count.';
 
 create function dipwell_internal.slide(r dipwell.versions, used bigint, t bigint, n bigint, verb int, cost bigint, held bigint,
     out allowed boolean, out never boolean, out granted bigint, out after bigint, out retry bigint) language plpgsql stable as $$
@@ -166,8 +158,8 @@ begin
     retry := case when allowed or never then 0
         else dipwell_internal.floor_div(t - r.origin, r.every) * r.every + r.origin + dipwell_internal.slide_to(used, r.cap - need, r.every) - n end;
 end $$;
-comment on function dipwell_internal.slide is 'Decides one call of a sliding window.';
 
+-- The µs from n to the tick at which units have come back, for a row that was stepped to t.
 create function dipwell_internal.wait(r dipwell.versions, units bigint, t bigint, n bigint) returns bigint language plpgsql stable as $$
 begin
     if r.sliding then -- all of them
@@ -177,8 +169,8 @@ begin
     end if;
     return dipwell_internal.calendar_boundary(r, dipwell_internal.tick(r, t) + (units + r.add - 1) / r.add) + r.origin - n;
 end $$;
-comment on function dipwell_internal.wait is 'The µs from n to the tick at which units have come back, for a row that was stepped to t.';
 
+-- The units used at t, which is not before ts.
 create function dipwell_internal.used_at(r dipwell.versions, used bigint, ts bigint, t bigint) returns bigint language plpgsql stable as $$
 begin
     if used = 0 or t = ts then
@@ -191,20 +183,18 @@ begin
     end if;
     return greatest(used - least(dipwell_internal.tick(r, t) - dipwell_internal.tick(r, ts), (r.max_used + r.add - 1) / r.add) * r.add, 0);
 end $$;
-comment on function dipwell_internal.used_at is 'The units used at t, which is not before ts.';
 
 create function dipwell_internal.shortest(r dipwell.versions) returns bigint language sql immutable as
 $$ select case when r.every > 0 then r.every
     when r.months = 0 then r.days * 86400000000 - 7200000000
     when r.months % 12 = 0 then r.months / 12 * 365 * 86400000000
     else r.months * 28 * 86400000000 end $$;
-comment on function dipwell_internal.shortest is 'The length of the shortest window, in µs.';
 
--- The first 48 bits of SHA-256(uint32be(length of name) ‖ name ‖ key), modulo the period.
+-- When the windows of a key begin. The first 48 bits of SHA-256(uint32be(length of name) ‖
+-- name ‖ key), modulo the period.
 create function dipwell_internal.key_offset(name text, key text, every bigint) returns bigint language sql stable as
 $$ select ('x' || substr(encode(sha256(int4send(octet_length(convert_to(name, 'UTF8')))
     || convert_to(name, 'UTF8') || convert_to(key, 'UTF8')), 'hex'), 1, 12))::bit(48)::bigint % every $$;
-comment on function dipwell_internal.key_offset is 'When the windows of a key begin.';
 
 create function dipwell_internal.spread(r dipwell.versions, name text, key text) returns dipwell.versions language plpgsql stable as $$
 begin
@@ -213,14 +203,13 @@ begin
     end if;
     return r;
 end $$;
-comment on function dipwell_internal.spread is 'The rule with the origin of a key.';
 
+-- The window of a key at n, of a limit with a calendar.
 create function dipwell_internal.window_at(lim int, number int, limit_name text, key text, n bigint) returns table (since bigint, till bigint) language sql stable as $$
     select dipwell_internal.calendar_boundary(v, k) + v.origin, dipwell_internal.calendar_boundary(v, k + 1) + v.origin
     from dipwell.versions r cross join lateral dipwell_internal.spread(r, limit_name, window_at.key) v cross join lateral dipwell_internal.tick(v, n) k
     where r.limit_id = lim and r.number = window_at.number & 1048575
 $$;
-comment on function dipwell_internal.window_at is 'The window of a key at n, of a limit with a calendar.';
 
 create function dipwell_internal.convert_used(used bigint, was dipwell.versions, r dipwell.versions) returns bigint language plpgsql stable as $$
 begin
@@ -228,20 +217,19 @@ begin
         when r.policy = 'proportional' and was.cap > 0 then least(dipwell_internal.mul_div(used, r.cap, was.cap, true), r.max_used)
         else least(dipwell_internal.mul_div(used, r.unit, was.unit, true), r.max_used) end;
 end $$;
-comment on function dipwell_internal.convert_used is 'Units used under one version in units of the next, by the policy of the next.';
 
--- Two sliding windows with the same windows keep both numbers apart.
+-- Units used at t under the rule of a key in units of the next version, rounded up. Two
+-- sliding windows with the same windows keep both numbers apart.
 create function dipwell_internal.convert_row(used bigint, t bigint, was dipwell.versions, r dipwell.versions) returns bigint language sql stable as
 $$ select case when was.sliding and r.sliding and was.every = r.every and was.spread = r.spread and (r.spread or was.origin = r.origin)
     then (dipwell_internal.convert_used(used >> 26, was, r) << 26) + dipwell_internal.convert_used(used & 67108863, was, r)
     else dipwell_internal.convert_used(dipwell_internal.counted(was, used, t, true), was, r) end $$;
-comment on function dipwell_internal.convert_row is 'Units used at t under the rule of a key in units of the next version, rounded up.';
 
--- The charge does not name a plan.
+-- The largest charge of a key that the rule decides, in tokens: that of the rule, of the
+-- limit or of one of its plans. The charge does not name a plan.
 create function dipwell_internal.most_charge(r dipwell.versions) returns bigint language sql stable as
 $$ select greatest(r.max_charge, (select max(p.max_charge) from dipwell.limits l join dipwell.plans p on p.limit_id = l.id and p.version = l.version where l.id = r.limit_id),
     (select v.max_charge from dipwell.limits l join dipwell.versions v on v.limit_id = l.id and v.number = l.version where l.id = r.limit_id)) $$;
-comment on function dipwell_internal.most_charge is 'The largest charge of a key that the rule decides, in tokens: that of the rule, of the limit or of one of its plans.';
 
 -- parts is definition.fraction; max_delay of a charge is what it may cost in any case, in tokens; short, the units that must come back before the call would
 -- be allowed. Verbs: 0 take, 1 check, 2 take_up_to, 3 reserve, 4 charge, 5 refund, 6 reset.
@@ -341,12 +329,12 @@ begin
     end if;
     retry := case when short > 0 and not never then dipwell_internal.wait(r, short, t, n) else 0 end;
 end $$;
-comment on function dipwell_internal.step is 'Decides one call by one rule.';
 
+-- Raises the error for an invalid argument or setting, if reason, which begins with its field
+-- and a colon, is not null.
 create function dipwell_internal.wrong(reason text, limit_name text default null) returns void language plpgsql volatile as $$
 begin
     if reason is not null then
         raise exception using errcode = 'invalid_parameter_value', constraint = split_part(reason, ': ', 1), message = coalesce('limit ' || limit_name || ': ', '') || reason;
     end if;
 end $$;
-comment on function dipwell_internal.wrong is 'Raises the error for an invalid argument or setting, if reason, which begins with its field and a colon, is not null.';

@@ -3,11 +3,11 @@
 
 create function dipwell_internal.audit_id(at bigint, n bigint) returns text language sql immutable as
 $$ select lpad(to_hex(at), 14, '0') || lpad(to_hex(n), 8, '0') $$;
-comment on function dipwell_internal.audit_id is 'The id of an entry of audit.';
 
--- Only age deletes entries, whatever their number: otherwise whoever may add some could
--- delete all others. Entries that another transaction is deleting are left to it, so that no
--- call waits for another transaction.
+-- Adds an entry to audit and deletes those older than 400 days. Only age deletes entries,
+-- whatever their number: otherwise whoever may add some could delete all others. Entries that
+-- another transaction is deleting are left to it, so that no call waits for another
+-- transaction.
 create function dipwell_internal.record_change(who text, action text, limit_name text, key text, what text, note text, at bigint default null) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -19,11 +19,9 @@ begin
     delete from dipwell.audit x where x.ctid = any (array(
         select y.ctid from dipwell.audit y where y.id <= dipwell_internal.audit_id(greatest(n - 34560000000000, 0), 0) for update skip locked));
 end $$;
-comment on function dipwell_internal.record_change is 'Adds an entry to audit and deletes those older than 400 days.';
 
 create function dipwell_internal.changed(action text, limit_name text, key text default null, what text default null, note text default null) returns void language sql volatile as
 $$ select dipwell_internal.record_change(session_user, action, limit_name, key, what, note) $$;
-comment on function dipwell_internal.changed is 'Adds an entry to audit for the user of this session.';
 
 create view dipwell.top_keys as
     select (x.report ->> 'hour')::timestamptz as hour, x.process, l.list, k.e ->> 'limit' as limit_name, k.e ->> 'key' as key,

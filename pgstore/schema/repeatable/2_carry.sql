@@ -1,34 +1,33 @@
 
 -- == From one definition of a limit to the next
 
--- Conversions of rows and records between the definitions of a limit: its versions,
--- their plans, and the overrides of keys. Go twins: carry.go, override.go.
-
+-- The definition that decides a call. fraction is how much of the rate the call may use, in
+-- 1024ths; null or 0: all of it.
 create type dipwell_internal.definition as (
     rule dipwell.versions,
     mode text,
     plan text,
     fraction bigint
 );
-comment on type dipwell_internal.definition is 'The definition that decides a call. Go twin: Definition.';
 
 create function dipwell_internal.same_rule(a dipwell.versions, b dipwell.versions) returns boolean language sql immutable as
 $$ select (a.unit, a.every, a.add, a.cap, a.origin, a.burst, a.debt, a.most, a.max_charge, a.max_used, a.leaky, a.spread, a.sliding, a.months, a.days, a.clock, a.zone)
     = (b.unit, b.every, b.add, b.cap, b.origin, b.burst, b.debt, b.most, b.max_charge, b.max_used, b.leaky, b.spread, b.sliding, b.months, b.days, b.clock, b.zone) $$;
-comment on function dipwell_internal.same_rule is 'Whether nothing is converted between two rules.';
 
+-- The version of a number that is not an override's.
 create function dipwell_internal.version_of(number int) returns int language sql immutable as
 $$ select number & 1048575 $$;
-comment on function dipwell_internal.version_of is 'The version of a number that is not an override''s.';
 
+-- buckets.version of a row that a rule has decided. Plans of a sliding window count in the
+-- same way, so its rows stay under the limit.
 create function dipwell_internal.row_number(r dipwell.versions) returns int language sql immutable as
 $$ select case when r.sliding and r.number > 0 then r.number & 1048575 else r.number end $$;
-comment on function dipwell_internal.row_number is 'buckets.version of a row that a rule has decided. Plans of a sliding window count in the same way, so its rows stay under the limit.';
 
+-- buckets.version of the rows that an override decides.
 create function dipwell_internal.override_number(id int) returns int language sql immutable as
 $$ select (id::bigint - 2147483648)::int $$;
-comment on function dipwell_internal.override_number is 'buckets.version of the rows that an override decides.';
 
+-- The rule of a plan or an override, for the version base.
 create function dipwell_internal.variant(base dipwell.versions, number int, unit bigint, add bigint, cap bigint, debt bigint, max_charge bigint, max_used bigint)
 returns dipwell.versions language plpgsql immutable as $$
 begin
@@ -43,7 +42,6 @@ begin
     base.most := (cap + debt) / unit;
     return base;
 end $$;
-comment on function dipwell_internal.variant is 'The rule of a plan or an override, for the version base.';
 
 create function dipwell_internal.overridden_variant(base dipwell.versions, number int, o dipwell.key_overrides) returns dipwell.versions language plpgsql immutable as $$
 begin
@@ -53,7 +51,6 @@ begin
     end if;
     return base;
 end $$;
-comment on function dipwell_internal.overridden_variant is 'The rule of an override, for the version base.';
 
 create function dipwell_internal.base_definition(l dipwell.limits) returns dipwell_internal.definition language plpgsql stable as $$
 declare
@@ -65,8 +62,8 @@ begin
     d.mode := l.mode;
     return d;
 end $$;
-comment on function dipwell_internal.base_definition is 'The limit itself, at its present version.';
 
+-- A plan of a limit at its present version; the rule is null if there is none.
 create function dipwell_internal.plan_definition(l dipwell.limits, plan_name text) returns dipwell_internal.definition language plpgsql stable as $$
 declare
     d dipwell_internal.definition;
@@ -81,16 +78,14 @@ begin
     end if;
     return d;
 end $$;
-comment on function dipwell_internal.plan_definition is 'A plan of a limit at its present version; the rule is null if there is none.';
 
 create function dipwell_internal.unknown_plan(l dipwell.limits, plan_name text, field text) returns void language plpgsql immutable as $$
 begin
     raise exception using errcode = 'undefined_object', constraint = field,
         message = format('%s: limit %s has no plan "%s"', field, l.name, plan_name);
 end $$;
-comment on function dipwell_internal.unknown_plan is 'Raises the error for a plan that a limit does not have.';
 
--- The named plan must exist.
+-- The plan that a call names, which must exist, or without a name the limit itself.
 create function dipwell_internal.asked_definition(l dipwell.limits, plan_name text, field text) returns dipwell_internal.definition language plpgsql stable as $$
 declare
     d dipwell_internal.definition;
@@ -104,7 +99,6 @@ begin
     end if;
     return d;
 end $$;
-comment on function dipwell_internal.asked_definition is 'The plan that a call names, which must exist, or without a name the limit itself.';
 
 create function dipwell_internal.check_callable(l dipwell.limits, plan_name text, field text) returns void language plpgsql stable as $$
 declare
@@ -117,18 +111,18 @@ begin
         when 'false' then format('%s: callers may not name plan %s of limit %s; keys have it by an override alone', field, plan_name, l.name)
         when 'children' then format('%s: calls of the children of limit %s choose its plan %s; those of its own may not name it', field, l.name, plan_name) end);
 end $$;
-comment on function dipwell_internal.check_callable is 'Raises an error if callers may not name a plan of a limit.';
 
+-- The standing override under one that ends, or null.
 create function dipwell_internal.under_of(o dipwell.key_overrides) returns dipwell.key_overrides language sql stable as
 $$ select u.* from jsonb_populate_record(null::dipwell.key_overrides, o.under) u where o.under is not null $$;
-comment on function dipwell_internal.under_of is 'The standing override under one that ends, or null.';
 
+-- Which of the overrides of a key decides calls at t, or null. o: the one on top.
 create function dipwell_internal.live_override(o dipwell.key_overrides, t bigint) returns dipwell.key_overrides language plpgsql stable as $$
 begin
     return case when o.until <= t then dipwell_internal.under_of(o) else o end;
 end $$;
-comment on function dipwell_internal.live_override is 'Which of the overrides of a key decides calls at t, or null. o: the one on top.';
 
+-- Which of the overrides of a key rows with a number are under, or null.
 create function dipwell_internal.named_override(o dipwell.key_overrides, number int) returns dipwell.key_overrides language plpgsql stable as $$
 begin
     if dipwell_internal.override_number(o.id) <> number then
@@ -136,12 +130,12 @@ begin
     end if;
     return case when dipwell_internal.override_number(o.id) = number then o end;
 end $$;
-comment on function dipwell_internal.named_override is 'Which of the overrides of a key rows with a number are under, or null.';
 
+-- Whether an override is a block that a refusal began. False for null.
 create function dipwell_internal.automatic(o dipwell.key_overrides) returns boolean language sql immutable as
 $$ select o.until is not null and num_nonnulls(o.plan, o.rate, o.per, o.burst) = 0 $$;
-comment on function dipwell_internal.automatic is 'Whether an override is a block that a refusal began. False for null.';
 
+-- An override with its rule at a version; an error if it does not compile there.
 create function dipwell_internal.compile_override(l dipwell.limits, o dipwell.key_overrides, base dipwell.versions) returns dipwell.key_overrides language plpgsql stable as $$
 declare
     r dipwell.versions;
@@ -174,8 +168,8 @@ begin
     end if;
     return o;
 end $$;
-comment on function dipwell_internal.compile_override is 'An override with its rule at a version; an error if it does not compile there.';
 
+-- An override with its rule at a version, or that of the limit if it does not compile there.
 create function dipwell_internal.override_at(l dipwell.limits, o dipwell.key_overrides, base dipwell.versions) returns dipwell.key_overrides language plpgsql stable as $$
 begin
     if o.version <> base.number then
@@ -187,8 +181,9 @@ begin
     end if;
     return o;
 end $$;
-comment on function dipwell_internal.override_at is 'An override with its rule at a version, or that of the limit if it does not compile there.';
 
+-- An override at a version of its limit, with another id if it was of an older one (one more
+-- could be the old id of the other layer); and the same of the one under it.
 create function dipwell_internal.renewed_for(l dipwell.limits, o dipwell.key_overrides, base dipwell.versions) returns dipwell.key_overrides language plpgsql stable as $$
 begin
     if o.id is not null and o.version <> base.number then
@@ -200,8 +195,8 @@ begin
     end if;
     return o;
 end $$;
-comment on function dipwell_internal.renewed_for is 'An override at a version of its limit, with another id if it was of an older one (one more could be the old id of the other layer); and the same of the one under it.';
 
+-- renewed_for the present version.
 create function dipwell_internal.renewed(l dipwell.limits, o dipwell.key_overrides) returns dipwell.key_overrides language plpgsql stable as $$
 begin
     if o.id is null or o.version = l.version then
@@ -209,8 +204,8 @@ begin
     end if;
     return dipwell_internal.renewed_for(l, o, (dipwell_internal.base_definition(l)).rule);
 end $$;
-comment on function dipwell_internal.renewed is 'renewed_for the present version.';
 
+-- The definition that an override makes of the present version of its limit.
 create function dipwell_internal.override_definition(l dipwell.limits, o dipwell.key_overrides) returns dipwell_internal.definition language plpgsql stable as $$
 declare
     d dipwell_internal.definition := dipwell_internal.base_definition(l);
@@ -221,14 +216,15 @@ begin
     d.plan := o.plan;
     return d;
 end $$;
-comment on function dipwell_internal.override_definition is 'The definition that an override makes of the present version of its limit.';
 
+-- What decides a call after the end of the override o.
 create function dipwell_internal.next_definition(l dipwell.limits, o dipwell.key_overrides, asked dipwell_internal.definition) returns dipwell_internal.definition language plpgsql stable as $$
 begin
     return case when o.under is null then asked else dipwell_internal.override_definition(l, dipwell_internal.under_of(o)) end;
 end $$;
-comment on function dipwell_internal.next_definition is 'What decides a call after the end of the override o.';
 
+-- To when a call at t steps a row: not before the present version began, if the row is of an
+-- older one.
 create function dipwell_internal.instant(l dipwell.limits, o dipwell.key_overrides, number int, t bigint) returns bigint language plpgsql stable as $$
 begin
     if (case when number < 0 then coalesce(o.version, l.version) else number & 1048575 end) < l.version then
@@ -236,8 +232,8 @@ begin
     end if;
     return t;
 end $$;
-comment on function dipwell_internal.instant is 'To when a call at t steps a row: not before the present version began, if the row is of an older one.';
 
+-- The definition that a row with a number is under at n, at the present version.
 create function dipwell_internal.own_definition(l dipwell.limits, o dipwell.key_overrides, number int, n bigint) returns dipwell_internal.definition language plpgsql stable as $$
 declare
     d dipwell_internal.definition;
@@ -257,8 +253,8 @@ begin
     end if;
     return dipwell_internal.base_definition(l);
 end $$;
-comment on function dipwell_internal.own_definition is 'The definition that a row with a number is under at n, at the present version.';
 
+-- The rule of a limit, a plan or an override at version v; null if there is no such plan.
 create function dipwell_internal.rule_at(l dipwell.limits, o dipwell.key_overrides, v int, plan text, over boolean) returns dipwell.versions language plpgsql stable as $$
 declare
     base dipwell.versions;
@@ -274,10 +270,11 @@ begin
     end if;
     return base;
 end $$;
-comment on function dipwell_internal.rule_at is 'The rule of a limit, a plan or an override at version v; null if there is no such plan.';
 
--- target is a number at the present version. If it is null, the row stays in its plan or
--- override; if that has ended, it goes to the one under it or to the limit itself.
+-- The conversions of a row up to the present version and the definition target: two rules and
+-- the time of each. target is a number at the present version. If it is null, the row stays
+-- in its plan or override; if that has ended, it goes to the one under it or to the limit
+-- itself.
 create function dipwell_internal.walk(l dipwell.limits, o dipwell.key_overrides, number int, ts bigint, n bigint, target int)
 returns table (known boolean, was dipwell.versions, r dipwell.versions, at bigint) language plpgsql stable as $$
 declare
@@ -351,17 +348,17 @@ begin
         return next;
     end if;
 end $$;
-comment on function dipwell_internal.walk is 'The conversions of a row up to the present version and the definition target: two rules and the time of each.';
 
+-- The ts of a row of which so many units are used when it is converted at a time. A window
+-- that began with a call goes on.
 create function dipwell_internal.carried_at(was dipwell.versions, r dipwell.versions, used bigint, ts bigint, at bigint) returns bigint language plpgsql immutable as $$
 begin
     return case when r.origin < 0 and was.every = r.every then dipwell_internal.written_at(was, used, ts, at) else at end;
 end $$;
-comment on function dipwell_internal.carried_at is 'The ts of a row of which so many units are used when it is converted at a time. A window that began with a call goes on.';
 
--- It steps the row under each definition up to its end. A row of a definition that is gone
--- becomes full. The row must not be of a later version than l, and has no records: see
--- brought.
+-- Converts a row to the present version and the definition target. It steps the row under
+-- each definition up to its end. A row of a definition that is gone becomes full. The row
+-- must not be of a later version than l, and has no records: see brought.
 create function dipwell_internal.carry(l dipwell.limits, o dipwell.key_overrides, key text, number int, target int, n bigint,
     inout used bigint, inout ts bigint) language plpgsql stable as $$
 declare
@@ -383,7 +380,6 @@ begin
         used := dipwell_internal.convert_row(used, w.at, was, w.r);
     end loop;
 end $$;
-comment on function dipwell_internal.carry is 'Converts a row to the present version and the definition target.';
 
 create function dipwell_internal.override_of(lim int, of_key text) returns dipwell.key_overrides language plpgsql stable as $$
 declare
@@ -392,9 +388,10 @@ begin
     select * into o from dipwell.key_overrides x where x.limit_id = lim and x.key = of_key;
     return o;
 end $$;
-comment on function dipwell_internal.override_of is 'The override of a key, or null.';
 
--- With the rights of the owner: a service may decide under overrides, and not change them.
+-- Deletes the override of a key that has ended, and compiles the one that is left for version
+-- number. With the rights of the owner: a service may decide under overrides, and not change
+-- them.
 create function dipwell_internal.keep_override(lim int, of_key text, number int, n bigint) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -416,16 +413,16 @@ begin
             where x.limit_id = lim and x.key = of_key;
     end if;
 end $$;
-comment on function dipwell_internal.keep_override is 'Deletes the override of a key that has ended, and compiles the one that is left for version number.';
 
+-- Stores the override of a key after a call: renewed, or deleted if it is null.
 create function dipwell_internal.store_override(was dipwell.key_overrides, o dipwell.key_overrides, n bigint) returns void language plpgsql volatile as $$
 begin
     if was.id <> o.id or o.id is null and was.id is not null then
         perform dipwell_internal.keep_override(was.limit_id, was.key, o.version, n);
     end if;
 end $$;
-comment on function dipwell_internal.store_override is 'Stores the override of a key after a call: renewed, or deleted if it is null.';
 
+-- Whether a row is full at n, so that it may be deleted.
 create function dipwell_internal.is_full(lim int, key text, used bigint, ts bigint, version int, n bigint) returns boolean language plpgsql stable as $$
 declare
     l dipwell.limits;
@@ -444,4 +441,3 @@ begin
     select * into c from dipwell_internal.carry(l, null, key, version, (d.rule).number, n, used, ts);
     return dipwell_internal.used_at(dipwell_internal.spread(d.rule, l.name, key), c.used, c.ts, greatest(n, c.ts)) = 0;
 end $$;
-comment on function dipwell_internal.is_full is 'Whether a row is full at n, so that it may be deleted.';

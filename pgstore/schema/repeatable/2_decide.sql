@@ -1,9 +1,10 @@
 
 -- == Decisions about several keys at one instant
 
--- Decisions about several keys at one instant, all or nothing. Go twins: Op.Step,
--- Group.Decide.
-
+-- write: used and ts must be stored. before: used before the call. clipped: a charge added
+-- less than its cost, because used stops growing. rule: what decided, for the key. free:
+-- allowed by an unlimited plan, so that nothing was taken. bound: the call may be allowed
+-- before retry.
 create type dipwell_internal.answer as (
     allowed   boolean,
     never     boolean,
@@ -24,9 +25,9 @@ create type dipwell_internal.answer as (
     bound     boolean,
     override  dipwell.key_overrides
 );
-comment on type dipwell_internal.answer is 'The result of a call of one key, in whole numbers. Go twin: Answer.';
 
--- used, ts and version are those of the row before any conversion.
+-- Answers one call on its row as if it were alone. With dry nothing is charged. used, ts and
+-- version are those of the row before any conversion.
 create function dipwell_internal.answer_one(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text,
     used bigint, ts bigint, version int, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, dry boolean)
 returns dipwell_internal.answer language plpgsql stable as $$
@@ -124,8 +125,8 @@ begin
     a.free := false;
     return a;
 end $$;
-comment on function dipwell_internal.answer_one is 'Answers one call on its row as if it were alone. With dry nothing is charged.';
 
+-- Whether a call that never fits under the override of its key may fit once that has ended.
 create function dipwell_internal.fits_later(l dipwell.limits, asked dipwell_internal.definition, key text, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, shadow boolean)
 returns boolean language plpgsql stable as $$
 declare
@@ -133,8 +134,8 @@ declare
 begin
     return not a.never or a.shadow and not shadow;
 end $$;
-comment on function dipwell_internal.fits_later is 'Whether a call that never fits under the override of its key may fit once that has ended.';
 
+-- Answers a call that an unlimited or blocked plan decides.
 create function dipwell_internal.answer_by_mode(a dipwell_internal.answer, d dipwell_internal.definition, l dipwell.limits, asked dipwell_internal.definition,
     o dipwell.key_overrides, key text, used bigint, ts bigint, version int, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, dry boolean)
 returns dipwell_internal.answer language plpgsql stable as $$
@@ -185,8 +186,9 @@ begin
     end if;
     return a;
 end $$;
-comment on function dipwell_internal.answer_by_mode is 'Answers a call that an unlimited or blocked plan decides.';
 
+-- The retry of a reservation, moved to when its delay is at most max_delay; null if waiting
+-- does not make it so: of windows that begin with a call.
 create function dipwell_internal.retry_bounded(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text,
     used bigint, ts bigint, version int, n bigint, cost bigint, floor bigint, max_delay bigint, retry bigint, first_call boolean) returns bigint language plpgsql stable as $$
 declare
@@ -202,8 +204,9 @@ begin
     end loop;
     return retry;
 end $$;
-comment on function dipwell_internal.retry_bounded is 'The retry of a reservation, moved to when its delay is at most max_delay; null if waiting does not make it so: of windows that begin with a call.';
 
+-- When a refused call of a concurrency limit will be allowed, in µs from n, because holds or
+-- the override end.
 create function dipwell_internal.retry_of_holds(l dipwell.limits, o dipwell.key_overrides, asked dipwell_internal.definition, of_key text,
     a dipwell_internal.answer, need bigint, n bigint, out never boolean, out retry bigint) language plpgsql stable as $$
 declare
@@ -224,19 +227,20 @@ begin
     never := retry is null;
     retry := coalesce(retry, 0);
 end $$;
-comment on function dipwell_internal.retry_of_holds is 'When a refused call of a concurrency limit will be allowed, in µs from n, because holds or the override end.';
 
+-- Whether an answer of a limit with a block begins one. max_delay is that of a wait, whose
+-- attempts begin none.
 create function dipwell_internal.ran_out(verb int, cost bigint, max_delay bigint, a dipwell_internal.answer) returns boolean language sql immutable as $$
     select not a.allowed and not a.never and verb in (0, 2, 3) and cost > 0 and max_delay is null and (a.override).until is null
         and a.used > (a.rule).cap + case when (a.rule).leaky and verb <> 2 then (a.rule).debt else 0 end - cost * (a.rule).unit -- without the floor
 $$;
-comment on function dipwell_internal.ran_out is 'Whether an answer of a limit with a block begins one. max_delay is that of a wait, whose attempts begin none.';
 
--- The first pass only reads, and is the last one if nothing has to be written. The second
--- pass locks the rows in the order of their keys, so that two groups cannot deadlock.
--- Each statement of a volatile function sees what was committed before it began. So both
--- passes read the rows first, then the definitions, then the clock: whatever is read
--- before a wait for a lock may be older than the row.
+-- Decides one group of calls at one instant, all or nothing: a row for each, or none if a
+-- limit was dropped. The first pass only reads, and is the last one if nothing has to be
+-- written. The second pass locks the rows in the order of their keys, so that two groups
+-- cannot deadlock. Each statement of a volatile function sees what was committed before it
+-- began. So both passes read the rows first, then the definitions, then the clock: whatever
+-- is read before a wait for a lock may be older than the row.
 create function dipwell_internal.decide(limit_ids int[], keys text[], verbs int[], costs bigint[], max_delays bigint[],
     reservation uuid default null, at bigint default null, plans text[] default null, floors bigint[] default null, fractions bigint[] default null)
 returns table (allowed boolean, never boolean, shadow boolean, granted bigint, remaining bigint, retry bigint, reset bigint, delay bigint, n bigint,
@@ -482,8 +486,8 @@ begin
         return next;
     end loop;
 end $$;
-comment on function dipwell_internal.decide is 'Decides one group of calls at one instant, all or nothing: a row for each, or none if a limit was dropped.';
 
+-- Raises an error if a row is of a later version than its limit as this transaction sees it.
 -- It is if the snapshot of the transaction is older than the change of the limit.
 create function dipwell_internal.check_version(l dipwell.limits, version int) returns void language plpgsql as $$
 begin
@@ -492,10 +496,10 @@ begin
             message = format('limit %s was changed after this transaction began; try again', l.name);
     end if;
 end $$;
-comment on function dipwell_internal.check_version is 'Raises an error if a row is of a later version than its limit as this transaction sees it.';
 
--- While a table has no pages, the planner considers a sequential scan the cheapest way to a
--- key, and sessions keep that plan while the table fills. Vacuum keeps them (vacuum_truncate).
+-- Gives the tables buckets and hold_parts some pages, so that plans use their indexes. While
+-- a table has no pages, the planner considers a sequential scan the cheapest way to a key,
+-- and sessions keep that plan while the table fills. Vacuum keeps them (vacuum_truncate).
 create function dipwell_internal.make_room() returns void language plpgsql volatile as $$
 begin
     insert into dipwell.buckets (used, ts, limit_id, version, key)
@@ -508,8 +512,8 @@ begin
         analyze dipwell.buckets, dipwell.hold_parts; -- sessions plan again
     end if;
 end $$;
-comment on function dipwell_internal.make_room is 'Gives the tables buckets and hold_parts some pages, so that plans use their indexes.';
 
+-- The same for key_overrides, whose rows need a limit.
 create function dipwell_internal.make_room_for_overrides(lim int) returns void language plpgsql volatile as $$
 begin
     insert into dipwell.key_overrides (limit_id, key, id, version, unit, add, cap, debt, max_charge, max_used)
@@ -519,7 +523,6 @@ begin
         analyze dipwell.key_overrides;
     end if;
 end $$;
-comment on function dipwell_internal.make_room_for_overrides is 'The same for key_overrides, whose rows need a limit.';
 do $$ begin
     perform dipwell_internal.make_room() where 0 in (pg_relation_size('dipwell.buckets'), pg_relation_size('dipwell.hold_parts'));
 end $$;

@@ -1,26 +1,26 @@
 
 -- == Records that give tokens back
 
--- Records give tokens back. Go twin: giveback.go. The lows of a row are an array:
--- mark, next, the number of live holds, 1 if the key has other records, and for each entry
--- its number and used. A row has the last used in a column of its own, low, so that a call
+-- The lows of a row are an array: mark, next, the number of live holds, 1 if the key has
+-- other records, and for each entry its number and used. A row has the last used in a column of its own, low, so that a call
 -- that charges it can lower it without a look at the others.
 
+-- When the first live record of a key ends; null if it has none.
 create function dipwell_internal.next_due(lim int, of_key text) returns bigint language plpgsql volatile as $$
 begin
     return least((select x.till from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live order by x.till limit 1),
         (select min(case when x.slack is not null then x.part_due else x.due end) from dipwell.reservations x where x.limit_id = lim and x.key = of_key and not x.rest));
 end $$;
-comment on function dipwell_internal.next_due is 'When the first live record of a key ends; null if it has none.';
 
+-- The columns that a row with these lows stores.
 create function dipwell_internal.lows_columns(lim int, of_key text, list bigint[], out lows bigint[], out low bigint, out due bigint) language plpgsql volatile as $$
 begin
     lows := list[:cardinality(list) - 1];
     low := list[cardinality(list)];
     due := dipwell_internal.next_due(lim, of_key);
 end $$;
-comment on function dipwell_internal.lows_columns is 'The columns that a row with these lows stores.';
 
+-- Joins neighbouring entries if the first low is not below the second.
 create function dipwell_internal.lows_rise(lows bigint[]) returns bigint[] language plpgsql immutable as $$
 declare
     risen bigint[] := lows[1:4];
@@ -39,17 +39,17 @@ begin
     end loop;
     return risen[1:k];
 end $$;
-comment on function dipwell_internal.lows_rise is 'Joins neighbouring entries if the first low is not below the second.';
 
+-- The lows of a row that stores lows, and low as the last of them.
 create function dipwell_internal.lows_joined(lows bigint[], low bigint) returns bigint[] language sql immutable as $$
     select case when cardinality(lows) > 5 and lows[cardinality(lows) - 1] >= low then dipwell_internal.lows_rise(lows || low) else lows || low end
 $$;
-comment on function dipwell_internal.lows_joined is 'The lows of a row that stores lows, and low as the last of them.';
 
+-- The lows of a row with these columns; null if no record can give anything back.
 create function dipwell_internal.lows_of(lows bigint[], low bigint) returns bigint[] language sql immutable as
 $$ select case when low > 0 then dipwell_internal.lows_joined(lows, low) end $$;
-comment on function dipwell_internal.lows_of is 'The lows of a row with these columns; null if no record can give anything back.';
 
+-- The index of the entry that covers a record; null if none does.
 create function dipwell_internal.lows_cover(lows bigint[], number bigint) returns int language plpgsql immutable as $$
 begin
     for i in reverse cardinality(lows) - 1..5 by 2 loop
@@ -59,8 +59,8 @@ begin
     end loop;
     return null;
 end $$;
-comment on function dipwell_internal.lows_cover is 'The index of the entry that covers a record; null if none does.';
 
+-- Lowers the entry at an index to used, if that is less.
 create function dipwell_internal.lows_limit(lows bigint[], at int, used bigint) returns bigint[] language plpgsql immutable as $$
 begin
     if used < lows[at + 1] then
@@ -69,8 +69,9 @@ begin
     end if;
     return lows;
 end $$;
-comment on function dipwell_internal.lows_limit is 'Lowers the entry at an index to used, if that is less.';
 
+-- Takes units off every low from the one that covers a record on, and returns those taken off
+-- the last.
 create function dipwell_internal.lows_lower(inout lows bigint[], number bigint, inout units bigint) language plpgsql immutable as $$
 declare
     first int := dipwell_internal.lows_cover(lows, number);
@@ -89,10 +90,10 @@ begin
         lows := dipwell_internal.lows_rise(lows);
     end if;
 end $$;
-comment on function dipwell_internal.lows_lower is 'Takes units off every low from the one that covers a record on, and returns those taken off the last.';
 
--- For a key with many holds, each hold joins two entries. The array is assembled at the
--- end, because each assignment or || before that would copy all of it.
+-- Adds an entry for the next record, and joins the two closest if there are more than 32. For
+-- a key with many holds, each hold joins two entries. The array is assembled at the end,
+-- because each assignment or || before that would copy all of it.
 create function dipwell_internal.lows_append(lows bigint[], used bigint) returns bigint[] language plpgsql immutable as $$
 declare
     at  int := 7;
@@ -110,8 +111,9 @@ begin
     end loop;
     return array[lows[1], lows[2] + 1] || lows[3:at - 1] || lows[at + 2:] || array[lows[2], used];
 end $$;
-comment on function dipwell_internal.lows_append is 'Adds an entry for the next record, and joins the two closest if there are more than 32.';
 
+-- The number of live records of a key, also those that took nothing; an error if it can have
+-- no more.
 create function dipwell_internal.room(lim int, of_key text, n bigint) returns bigint language plpgsql volatile as $$
 declare
     live bigint := (select count(*) from (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.till > n limit 10000) y)
@@ -124,8 +126,8 @@ begin
     end if;
     return live;
 end $$;
-comment on function dipwell_internal.room is 'The number of live records of a key, also those that took nothing; an error if it can have no more.';
 
+-- The lows to which the next record of a key is appended; an error if it can have no more.
 -- Live records are counted only if the list does not tell how many there are.
 create function dipwell_internal.lows_room(lim int, of_key text, lows bigint[], mark bigint, n bigint) returns bigint[] language plpgsql volatile as $$
 begin
@@ -136,8 +138,8 @@ begin
     end if;
     return lows;
 end $$;
-comment on function dipwell_internal.lows_room is 'The lows to which the next record of a key is appended; an error if it can have no more.';
 
+-- The lows of a row that a call writes: the last is lowered to what was used before.
 create function dipwell_internal.touch(lows bigint[], a dipwell_internal.answer) returns bigint[] language plpgsql immutable as $$
 begin
     if a.before = 0 or a.used = 0 then
@@ -147,10 +149,10 @@ begin
     end if;
     return dipwell_internal.lows_limit(lows, cardinality(lows) - 1, a.before);
 end $$;
-comment on function dipwell_internal.touch is 'The lows of a row that a call writes: the last is lowered to what was used before.';
 
 -- A row while it is brought up to a time, with the reservations that wait or, cancelled,
--- withhold units (their slack is null), the newest first.
+-- withhold units (their slack is null), the newest first. Holds that had expired at till were
+-- given back. reset is when a change of the limit ended all records; null: none did.
 create type dipwell_internal.books as (
     used    bigint,
     ts      bigint,
@@ -166,7 +168,6 @@ create type dipwell_internal.books as (
     ended   boolean,
     reset   bigint
 );
-comment on type dipwell_internal.books is 'A row and its records. Go twin: books.';
 
 create function dipwell_internal.books_at(inout k dipwell_internal.books, n bigint) language plpgsql stable as $$
 declare
@@ -175,12 +176,12 @@ begin
     k.used := dipwell_internal.used_at(k.rule, k.used, k.ts, t);
     k.ts := dipwell_internal.written_at(k.rule, k.used, k.ts, t);
 end $$;
-comment on function dipwell_internal.books_at is 'Steps a row to n.';
 
+-- Units of which a token has was, if it has unit of them.
 create function dipwell_internal.in_units(units bigint, was bigint, unit bigint) returns bigint language sql immutable as
 $$ select case when was = unit then units when units is not null then dipwell_internal.mul_div(units, unit, was, false) end $$;
-comment on function dipwell_internal.in_units is 'Units of which a token has was, if it has unit of them.';
 
+-- The lows of a row that was converted to used units of r.
 create function dipwell_internal.lows_convert(lows bigint[], was dipwell.versions, r dipwell.versions, used bigint) returns bigint[] language plpgsql immutable strict as $$
 begin
     if used >= r.max_used then -- the row may have been clipped
@@ -191,8 +192,8 @@ begin
     end loop;
     return dipwell_internal.lows_rise(lows);
 end $$;
-comment on function dipwell_internal.lows_convert is 'The lows of a row that was converted to used units of r.';
 
+-- Converts a row, of which used is that of the time at, and its records to the next rule.
 create function dipwell_internal.books_convert(inout k dipwell_internal.books, was dipwell.versions, r dipwell.versions, at bigint) language plpgsql stable as $$
 begin
     k.ts := dipwell_internal.carried_at(was, r, k.used, k.ts, at);
@@ -209,8 +210,8 @@ begin
     k.used := dipwell_internal.convert_row(k.used, at, was, r);
     k.lows := case when not r.sliding then dipwell_internal.lows_convert(k.lows, was, r, k.used) end; -- nothing can be given back to it
 end $$;
-comment on function dipwell_internal.books_convert is 'Converts a row, of which used is that of the time at, and its records to the next rule.';
 
+-- Drops what is withheld for no reservation any more, and the lows if no live record is left.
 create function dipwell_internal.books_retire(inout k dipwell_internal.books, lim int, of_key text, t bigint) language plpgsql stable as $$
 declare
     waits bigint := (select max(u.number) from unnest(k.numbers, k.slacks) u (number, slack) where u.slack is not null);
@@ -226,8 +227,9 @@ begin
         k.lows := null;
     end if;
 end $$;
-comment on function dipwell_internal.books_retire is 'Drops what is withheld for no reservation any more, and the lows if no live record is left.';
 
+-- Gives back units of a record, and what others withhold, the newest first. Units that a
+-- waiting reservation needs are withheld.
 create function dipwell_internal.books_give(inout k dipwell_internal.books, number bigint, units bigint, unit bigint) language plpgsql stable as $$
 declare
     free   bigint := coalesce((select min(u.slack) from unnest(k.numbers, k.slacks) u (number, slack) where u.number > books_give.number), 9007199254740991);
@@ -270,8 +272,9 @@ begin
                 from unnest(k.numbers, k.slacks, k.dues, k.units, k.unit, before) v (number, slack, due, units, unit, before)
             union all select books_give.number, null, null, books_give.units, books_give.unit) u;
 end $$;
-comment on function dipwell_internal.books_give is 'Gives back units of a record, and what others withhold, the newest first. Units that a waiting reservation needs are withheld.';
 
+-- Ends the records that have ended at t, to which the row was stepped: first the
+-- reservations, and then the holds.
 create function dipwell_internal.books_end(inout k dipwell_internal.books, lim int, of_key text, t bigint) language plpgsql stable as $$
 declare
     p       record;
@@ -306,8 +309,8 @@ begin
     end if;
     k.till := t;
 end $$;
-comment on function dipwell_internal.books_end is 'Ends the records that have ended at t, to which the row was stepped: first the reservations, and then the holds.';
 
+-- A row converted to its own definition at the present version, without what has ended at n.
 -- It changes nothing. What has ended when a version or an override began or ended is ended
 -- before the row is converted.
 create function dipwell_internal.brought(l dipwell.limits, o dipwell.key_overrides, b dipwell.buckets, n bigint) returns dipwell_internal.books language plpgsql stable as $$
@@ -350,8 +353,9 @@ begin
     end if;
     return k;
 end $$;
-comment on function dipwell_internal.brought is 'A row converted to its own definition at the present version, without what has ended at n.';
 
+-- Ends the records of holds of a key that are due at n, and at reset, unless it is null, all
+-- of its records.
 create function dipwell_internal.end_parts(lim int, of_key text, n bigint, reset bigint) returns void language plpgsql volatile as $$
 begin
     update dipwell.hold_parts x set live = false, reset = coalesce(x.till > end_parts.reset, false),
@@ -359,8 +363,8 @@ begin
         where x.limit_id = lim and x.key = of_key and x.live and x.till <= case when end_parts.reset is null then n else 9223372036854775807 end;
     delete from dipwell.reservations x where x.limit_id = lim and x.key = of_key and end_parts.reset is not null;
 end $$;
-comment on function dipwell_internal.end_parts is 'Ends the records of holds of a key that are due at n, and at reset, unless it is null, all of its records.';
 
+-- Stores a row and its records at n.
 create function dipwell_internal.store_books(lim int, of_key text, k dipwell_internal.books, n bigint) returns void language plpgsql volatile as $$
 begin
     update dipwell.reservations x set slack = null where x.limit_id = lim and x.key = of_key and x.slack is not null and x.part_due <= n;
@@ -385,8 +389,8 @@ begin
             (lows, low, due) = (select * from dipwell_internal.lows_columns(lim, of_key, case when k.used > 0 then k.lows end))
         where x.limit_id = lim and x.key = of_key;
 end $$;
-comment on function dipwell_internal.store_books is 'Stores a row and its records at n.';
 
+-- Brings a locked row and its records up to n, and returns them; null if there is no row.
 create function dipwell_internal.bring(lim int, of_key text, n bigint) returns dipwell_internal.books language plpgsql volatile as $$
 declare
     l dipwell.limits;
@@ -410,8 +414,8 @@ begin
     end if;
     return k;
 end $$;
-comment on function dipwell_internal.bring is 'Brings a locked row and its records up to n, and returns them; null if there is no row.';
 
+-- Gives back a record of a key: a reservation's, or with of_hold that of a hold.
 create function dipwell_internal.give_back_part(lim int, of_key text, of_number bigint, of_mark bigint, units bigint, unit bigint, n bigint, of_hold boolean) returns void
 language plpgsql volatile as $$
 declare
@@ -435,8 +439,8 @@ begin
     end if;
     perform dipwell_internal.store_books(lim, of_key, k, n);
 end $$;
-comment on function dipwell_internal.give_back_part is 'Gives back a record of a key: a reservation''s, or with of_hold that of a hold.';
 
+-- Cancels a reservation before it is due. Returns false if there is none.
 create function dipwell_internal.give_back(reservation uuid, at bigint default null) returns boolean
 language plpgsql volatile set enable_seqscan = off as $$
 declare
@@ -461,4 +465,3 @@ begin
     end loop;
     return true;
 end $$;
-comment on function dipwell_internal.give_back is 'Cancels a reservation before it is due. Returns false if there is none.';

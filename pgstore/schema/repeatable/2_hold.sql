@@ -1,18 +1,18 @@
 
 -- == Holds: how they are kept and settled
 
--- Holds are tokens that are taken now and settled to the actual cost later. Go twin:
--- hold.go. Buckets are locked before hold_parts, in the order of limit and key.
+-- Buckets are locked before hold_parts, in the order of limit and key.
 
+-- The column lows of a row after one more hold.
 create function dipwell_internal.lows_hold(lows bigint[], low bigint, used bigint) returns bigint[] language plpgsql immutable as $$
 begin
     lows := dipwell_internal.lows_append(dipwell_internal.lows_joined(lows, low), used);
     return lows[1:2] || lows[3] + 1 || lows[4:cardinality(lows) - 1];
 end $$;
-comment on function dipwell_internal.lows_hold is 'The column lows of a row after one more hold.';
 
--- Each expression is prepared again in each transaction, which costs more than to compute
--- it. So the common case, a record of the last entry, has only two.
+-- How many units a hold gives back, and the lows of the row after it. Each expression is
+-- prepared again in each transaction, which costs more than to compute it. So the common
+-- case, a record of the last entry, has only two.
 create function dipwell_internal.lows_settle(lows bigint[], low bigint, number bigint, units bigint) returns bigint[] language plpgsql immutable as $$
 begin
     if lows[cardinality(lows)] <= number and (cardinality(lows) = 5 or not (lows[cardinality(lows) - 1] >= low - least(units, low))) then
@@ -21,35 +21,34 @@ begin
     lows[3] := lows[3] - 1;
     return (select x.units || x.lows from dipwell_internal.lows_lower(dipwell_internal.lows_joined(lows, low), number, units) x);
 end $$;
-comment on function dipwell_internal.lows_settle is 'How many units a hold gives back, and the lows of the row after it.';
 
+-- For how many µs the record of an ended hold stays.
 create function dipwell_internal.hold_stays(ttl bigint) returns bigint language sql immutable as
 $$ select least(greatest(ttl, 60000000), 3600000000) $$;
-comment on function dipwell_internal.hold_stays is 'For how many µs the record of an ended hold stays.';
 
--- A part that keeps its tokens stays live after it has expired: it can still be settled to less.
+-- Until when a row of hold_parts is live that took something, in µs. A part that keeps its
+-- tokens stays live after it has expired: it can still be settled to less.
 create function dipwell_internal.hold_due(expires bigint, ttl bigint, keep boolean) returns bigint language sql immutable as
 $$ select expires + case when keep then dipwell_internal.hold_stays(ttl) else 0 end $$;
-comment on function dipwell_internal.hold_due is 'Until when a row of hold_parts is live that took something, in µs.';
 
+-- When a row of hold_parts may be deleted, in µs.
 create function dipwell_internal.hold_gone(p dipwell.hold_parts) returns bigint language sql immutable as
 $$ select case when p.live then p.expires + dipwell_internal.hold_stays(p.ttl) else p.due end $$;
-comment on function dipwell_internal.hold_gone is 'When a row of hold_parts may be deleted, in µs.';
 
 create function dipwell_internal.hold_conflict(reason text) returns void language plpgsql as $$
 begin
     raise exception using errcode = 'object_not_in_prerequisite_state', constraint = 'hold', message = 'hold: ' || reason;
 end $$;
-comment on function dipwell_internal.hold_conflict is 'Raises the error for a call that the state of a hold does not allow.';
 
--- Volatile, so that it sees holds that were made while its statement waited for the row.
+-- Whether a key has holds that may give something back to its row. Volatile, so that it sees
+-- holds that were made while its statement waited for the row.
 create function dipwell_internal.has_live_hold(lim int, of_key text, n bigint) returns boolean language plpgsql volatile as $$
 begin
     return exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live and x.till > n
         and (x.number = 0 or x.mark = (select b.lows[1] from dipwell.buckets b where b.limit_id = lim and b.key = of_key and b.low > 0)));
 end $$;
-comment on function dipwell_internal.has_live_hold is 'Whether a key has holds that may give something back to its row.';
 
+-- Gives back tokens that a hold, no longer live, took from a key.
 create function dipwell_internal.end_hold_part(p dipwell.hold_parts, tokens bigint, n bigint) returns void language plpgsql volatile as $$
 begin
     if p.number = 0 then
@@ -59,8 +58,8 @@ begin
         perform dipwell_internal.give_back_part(p.limit_id, p.key, p.number, p.mark, tokens * p.unit, p.unit, n, true);
     end if;
 end $$;
-comment on function dipwell_internal.end_hold_part is 'Gives back tokens that a hold, no longer live, took from a key.';
 
+-- The µs from n until need more tokens of a concurrency limit fit; null: never.
 create function dipwell_internal.hold_retry(lim int, of_key text, used bigint, need bigint, cap bigint, n bigint) returns bigint language plpgsql stable as $$
 begin
     if need > cap then
@@ -71,14 +70,13 @@ begin
     return greatest(0, coalesce((select min(y.till) from (select x.till, sum(x.units) over (order by x.till, x.id, x.part) as back from dipwell.hold_parts x
         where x.limit_id = lim and x.key = of_key and x.live and x.till > n) y where y.back >= used + need - cap) - n, dipwell_internal.hold_reset(lim, of_key, n)));
 end $$;
-comment on function dipwell_internal.hold_retry is 'The µs from n until need more tokens of a concurrency limit fit; null: never.';
 
+-- The µs from n until the last hold of a key expires; null if it has none.
 create function dipwell_internal.hold_reset(lim int, of_key text, n bigint) returns bigint language plpgsql stable as $$
 begin
     return greatest(0, (select x.till from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live
         order by x.till desc limit 1) - n);
 end $$;
-comment on function dipwell_internal.hold_reset is 'The µs from n until the last hold of a key expires; null if it has none.';
 
 create type dipwell_internal.held as (
     allowed   boolean,
@@ -102,7 +100,6 @@ create type dipwell_internal.held as (
     row_plan  text,
     row_override jsonb
 );
-comment on type dipwell_internal.held is 'The result of a call about a hold for one limit and key.';
 
 create function dipwell_internal.hold_state(ps dipwell.hold_parts[], repeated boolean, at bigint) returns setof dipwell_internal.held
 language plpgsql volatile as $$
@@ -125,8 +122,8 @@ begin
         return next h;
     end loop;
 end $$;
-comment on function dipwell_internal.hold_state is 'The present state of the buckets of a hold.';
 
+-- Adds a record of what a hold has taken to the lows of a locked row.
 create function dipwell_internal.set_lows(lim int, of_key text, n bigint, till bigint, out number bigint, out mark bigint) language plpgsql volatile as $$
 declare
     b    dipwell.buckets;
@@ -140,10 +137,9 @@ begin
     list[3] := list[3] + 1;
     update dipwell.buckets x set lows = list[:cardinality(list) - 1], low = b.used, due = least(x.due, till) where x.limit_id = lim and x.key = of_key;
 end $$;
-comment on function dipwell_internal.set_lows is 'Adds a record of what a hold has taken to the lows of a locked row.';
 
--- The number is one more than that of the last free part, so that a key has no more of
--- them than the number says.
+-- The number of the next part of a hold that took nothing from a key. The number is one more
+-- than that of the last free part, so that a key has no more of them than the number says.
 create function dipwell_internal.free_number(lim int, of_key text, n bigint) returns bigint language plpgsql volatile as $$
 declare
     number bigint := 1 + coalesce((select x.number from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.free and not x.settled order by x.number desc limit 1), 0);
@@ -155,11 +151,11 @@ begin
     update dipwell.buckets x set lows[4] = 1 where x.limit_id = lim and x.key = of_key and x.lows is not null;
     return number;
 end $$;
-comment on function dipwell_internal.free_number is 'The number of the next part of a hold that took nothing from a key.';
 
--- The first pass looks for a hold with this id. If another call makes one at the same
--- time, the insert fails, what was taken is rolled back, and the next pass finds that
--- hold.
+-- Takes from several keys, all or nothing, and makes a hold: a row for each, or none if a
+-- limit was dropped. The first pass looks for a hold with this id. If another call makes one
+-- at the same time, the insert fails, what was taken is rolled back, and the next pass finds
+-- that hold.
 create function dipwell_internal.hold_group(limit_ids int[], keys text[], costs bigint[], takes int[], hold text, ttl bigint,
     at bigint default null, plans text[] default null, floors bigint[] default null) returns setof dipwell_internal.held
 language plpgsql volatile set enable_seqscan = off as $$
@@ -264,8 +260,8 @@ begin
     end loop;
     raise exception using errcode = 'serialization_failure', message = 'the hold was made by another call after this transaction began; try again';
 end $$;
-comment on function dipwell_internal.hold_group is 'Takes from several keys, all or nothing, and makes a hold: a row for each, or none if a limit was dropped.';
 
+-- Locks the buckets and the rows of a hold, and gives back the expired holds of the buckets.
 create function dipwell_internal.lock_hold(hold text, charges boolean, at bigint, out ps dipwell.hold_parts[], out n bigint) language plpgsql volatile as $$
 declare
     p record;
@@ -292,8 +288,8 @@ begin
         raise exception using errcode = 'no_data_found', constraint = 'hold', message = 'hold: is unknown';
     end if;
 end $$;
-comment on function dipwell_internal.lock_hold is 'Locks the buckets and the rows of a hold, and gives back the expired holds of the buckets.';
 
+-- Settles a hold to the costs of its takes; null: what was held.
 create function dipwell_internal.settle_group(hold text, costs bigint[], at bigint default null, field text default 'costs')
 returns setof dipwell_internal.held language plpgsql volatile set enable_seqscan = off as $$
 declare
@@ -381,7 +377,6 @@ begin
     end if;
     return query select * from dipwell_internal.hold_state(ps, false, at);
 end $$;
-comment on function dipwell_internal.settle_group is 'Settles a hold to the costs of its takes; null: what was held.';
 
 create function dipwell_internal.extend_group(hold text, ttl bigint, at bigint default null) returns setof dipwell_internal.held
 language plpgsql volatile set enable_seqscan = off as $$
@@ -403,7 +398,6 @@ begin
         where x.id = hold;
     return query select * from dipwell_internal.hold_state(ps, false, at);
 end $$;
-comment on function dipwell_internal.extend_group is 'Moves the expiry of a hold to ttl µs from now.';
 
 create function dipwell_internal.check_hold_id(id text, field text) returns void language plpgsql stable as $$
 declare
@@ -416,4 +410,3 @@ begin
         perform dipwell_internal.wrong(reason);
     end if;
 end $$;
-comment on function dipwell_internal.check_hold_id is 'Raises an error if id cannot be the id of a hold.';

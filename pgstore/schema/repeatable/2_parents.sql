@@ -1,10 +1,8 @@
 
 -- == Limits with parents
 
--- Turns calls into groups for decide. A take from a limit with parents takes from all
--- levels, and a limit and key that are named twice are one entry. Go twins: keypath.go,
--- takes.go.
-
+-- The limits and keys of a call: the first named ones, and then their parents. takes has a
+-- bit for each take that the entry is for, own the entry of each take.
 create type dipwell_internal.call as (
     ids    int[],
     keys   text[],
@@ -15,7 +13,6 @@ create type dipwell_internal.call as (
     own    int[],
     named  int
 );
-comment on type dipwell_internal.call is 'The limits and keys of a call: those that were named, and then their parents.';
 
 create function dipwell.key(variadic parts text[]) returns text language sql immutable as
 $$ select string_agg(replace(replace(coalesce(p, ''), '%', '%25'), '/', '%2F'), '/' order by i) from unnest(parts) with ordinality u (p, i) $$;
@@ -24,7 +21,6 @@ comment on function dipwell.key is
 
 create function dipwell_internal.parent_key(key text) returns text language sql immutable as
 $$ select case when key ~ '/' then regexp_replace(key, '/[^/]*$', '') else '' end $$;
-comment on function dipwell_internal.parent_key is 'The key without its last part.';
 
 create function dipwell_internal.check_path(limit_name text, key text, parts int, field text) returns void language plpgsql stable as $$
 declare
@@ -38,8 +34,8 @@ begin
         perform dipwell_internal.wrong(reason);
     end if;
 end $$;
-comment on function dipwell_internal.check_path is 'Raises an error if a key does not have that many parts, or an empty one.';
 
+-- Returns the key of a bucket; an error if the limit cannot have it.
 create function dipwell_internal.check_key(lim int, of_key text, field text default 'key') returns text language plpgsql stable as $$
 declare
     l      dipwell.limits;
@@ -57,13 +53,13 @@ begin
     end if;
     return key;
 end $$;
-comment on function dipwell_internal.check_key(int, text, text) is 'Returns the key of a bucket; an error if the limit cannot have it.';
 
+-- How many parts the keys of a limit without a parent have.
 create function dipwell_internal.key_parts(l dipwell.limits) returns int language sql immutable as
 $$ select case when l.shared then 0 else greatest(l.parts, 1) end $$;
-comment on function dipwell_internal.key_parts is 'How many parts the keys of a limit without a parent have.';
 
--- alone is set if the call names one limit, so that errors name its field without an
+-- The limits and keys of a call, with the parents of the limits; an error if an argument is
+-- wrong. alone is set if the call names one limit, so that errors name its field without an
 -- index.
 create function dipwell_internal.call_of(verb int, limit_names text[], of_keys text[], of_costs bigint[], of_plans text[], of_floors bigint[],
     alone boolean default false, ttl bigint default null) returns dipwell_internal.call language plpgsql stable as $$
@@ -178,14 +174,13 @@ begin
     c.own := own;
     return c;
 end $$;
-comment on function dipwell_internal.call_of is 'The limits and keys of a call, with the parents of the limits; an error if an argument is wrong.';
 
+-- Which entries of a call its result has, in the order of its rows.
 create function dipwell_internal.answered(c dipwell_internal.call) returns table (at int, i bigint) language sql immutable as
 $$ select * from unnest(c.own || array(select generate_series(c.named + 1, cardinality(c.ids)))) with ordinality $$;
-comment on function dipwell_internal.answered is 'Which entries of a call its result has, in the order of its rows.';
 
+-- Whether one result decides a call rather than another.
 create function dipwell_internal.decides_over(allowed boolean, never boolean, remaining bigint, retry bigint,
     top_allowed boolean, top_never boolean, top_remaining bigint, top_retry bigint) returns boolean language sql immutable as
 $$ select case when allowed <> top_allowed then top_allowed when allowed then remaining < top_remaining
     when never <> top_never then never else coalesce(retry > top_retry, false) end $$;
-comment on function dipwell_internal.decides_over is 'Whether one result decides a call rather than another.';

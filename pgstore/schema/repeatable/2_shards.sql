@@ -1,27 +1,26 @@
 
 -- == Limits with shards
 
--- Each of their keys has several rows of buckets, which are like any
--- other: their rule is one row's part of the limit. Here a call gets the row from which it
--- takes. Go twin: shards.go.
+-- Each of their keys has several rows of buckets, which are like any other: their rule is
+-- one row's part of the limit.
 
 create function dipwell_internal.row_keys(shards bigint, key text) returns text[] language plpgsql immutable as $$
 begin
     return case when shards > 1 then array(select row_keys.key || chr(1) || lpad(i::text, 2, '0') from generate_series(0, shards - 1) i) else array[row_keys.key] end;
 end $$;
-comment on function dipwell_internal.row_keys is 'The keys of the rows of a key.';
 
 create function dipwell_internal.two_rows(shards bigint, key text) returns text[] language sql volatile as $$
     select array[two_rows.key || chr(1) || lpad(i.a::text, 2, '0'), two_rows.key || chr(1) || lpad(((i.a + i.b) % shards)::text, 2, '0')]
     from (select trunc(random() * shards)::int as a, 1 + trunc(random() * (shards - 1))::int as b) i
 $$;
-comment on function dipwell_internal.two_rows is 'The keys of two rows of a key, chosen at random.';
 
+-- The key of a row; null if the row is of a version with other shards.
 create function dipwell_internal.key_of(shards bigint, row_key text) returns text language sql immutable set search_path = pg_catalog, pg_temp as $$
     select case when coalesce(shards, 1) < 2 then row_key when row_key ~ '\x01[0-9][0-9]$' and right(row_key, 2)::int < shards then left(row_key, -3) end
 $$;
-comment on function dipwell_internal.key_of is 'The key of a row; null if the row is of a version with other shards.';
 
+-- Whether rows of a limit have enough tokens for a cost, how many they have, and when they
+-- will.
 create function dipwell_internal.look(lim int, keys text[], cost bigint) returns table (key text, fits boolean, never boolean, remaining bigint, retry bigint)
 language plpgsql volatile as $$
 declare
@@ -43,10 +42,10 @@ begin
             from dipwell_internal.decide(array_fill(lim, array[k]), keys, array_fill(1, array[k]), array_fill(cost, array[k]), array_fill(null::bigint, array[k])) with ordinality d;
     end if;
 end $$;
-comment on function dipwell_internal.look is 'Whether rows of a limit have enough tokens for a cost, how many they have, and when they will.';
 
--- A row that another transaction has inserted is invisible until that ends, and an insert
--- would wait for it. So who inserts a row first gets an advisory lock.
+-- Locks a row, which may be missing, when the transaction that has it ends. A row that
+-- another transaction has inserted is invisible until that ends, and an insert would wait for
+-- it. So who inserts a row first gets an advisory lock.
 create function dipwell_internal.wait_row(lim int, row_key text) returns void language plpgsql volatile as $$
 begin
     loop
@@ -55,8 +54,9 @@ begin
         perform pg_advisory_xact_lock(hashtextextended(row_key, lim));
     end loop;
 end $$;
-comment on function dipwell_internal.wait_row is 'Locks a row, which may be missing, when the transaction that has it ends.';
 
+-- Locks a row if it has enough tokens: free. Otherwise it is refused, or without waits
+-- locked.
 create function dipwell_internal.lock_row(lim int, row_key text, cost bigint, waits boolean) returns text language plpgsql volatile as $$
 begin
     if waits then
@@ -75,8 +75,9 @@ begin
 exception when triggered_action_exception then
     return 'refused';
 end $$;
-comment on function dipwell_internal.lock_row is 'Locks a row if it has enough tokens: free. Otherwise it is refused, or without waits locked.';
 
+-- Locks the rows of a call whose limits have shards. Without waits null if one of them is
+-- locked.
 create function dipwell_internal.lock_rows(limit_ids int[], keys text[], verbs int[], costs bigint[], waits boolean) returns int[] language plpgsql volatile as $$
 declare
     x record;
@@ -89,8 +90,8 @@ begin
     end loop;
     return limit_ids;
 end $$;
-comment on function dipwell_internal.lock_rows is 'Locks the rows of a call whose limits have shards. Without waits null if one of them is locked.';
 
+-- A row of a key that has enough tokens for a cost, or the one that will have them first.
 create function dipwell_internal.choose_row(lim int, keys text[], cost bigint, locks boolean) returns text language plpgsql volatile as $$
 declare
     x       record;
@@ -119,7 +120,6 @@ begin
     end loop;
     return coalesce(soonest, keys[1]);
 end $$;
-comment on function dipwell_internal.choose_row is 'A row of a key that has enough tokens for a cost, or the one that will have them first.';
 
 create function dipwell_internal.choose_rows(c dipwell_internal.call, verb int) returns dipwell_internal.call language plpgsql volatile as $$
 declare
@@ -133,4 +133,3 @@ begin
     c.keys := keys;
     return c;
 end $$;
-comment on function dipwell_internal.choose_rows is 'The call with a row in place of each key whose limit has shards.';

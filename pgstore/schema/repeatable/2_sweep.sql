@@ -1,12 +1,11 @@
 
 -- == The sweep, which deletes full rows
 
--- Deletes full rows, which mean the same as missing ones. This only frees space.
-
--- A statement that read the clock before a row became full, and inserts the row after a
--- sweep has deleted it, would start the bucket at that earlier time, and the refill since
--- then would count twice. Running statements are found by their locks on the table, and
--- by the second part if they have begun but not locked it yet.
+-- The latest time before which no running statement can still decide. A statement that read
+-- the clock before a row became full, and inserts the row after a sweep has deleted it, would
+-- start the bucket at that earlier time, and the refill since then would count twice. Running
+-- statements are found by their locks on the table, and by the second part if they have begun
+-- but not locked it yet.
 create function dipwell_internal.settled() returns bigint language sql volatile as $$
     select least(n - 1000000, (
         -- Statements that this role may not see are assumed to have begun a minute ago.
@@ -17,8 +16,8 @@ create function dipwell_internal.settled() returns bigint language sql volatile 
             and s.pid <> pg_backend_pid() and coalesce(s.state, 'active') = 'active'))
     from (select dipwell_internal.now_us() as n) c
 $$;
-comment on function dipwell_internal.settled is 'The latest time before which no running statement can still decide.';
 
+-- The table buckets, or its partitions, with the first page and the number of pages of each.
 -- Pages are numbered over all partitions.
 create function dipwell_internal.parts() returns table (relid regclass, first bigint, pages bigint) language sql stable as $$
     select x.relid, (sum(x.pages) over (order by x.relid::oid) - x.pages)::bigint, x.pages
@@ -26,12 +25,12 @@ create function dipwell_internal.parts() returns table (relid regclass, first bi
         select c.oid::regclass from pg_class c where c.oid = 'dipwell.buckets'::regclass and c.relkind <> 'p'
         union all select p.relid from pg_partition_tree('dipwell.buckets') p where p.isleaf and p.level > 0) t (relid)) x
 $$;
-comment on function dipwell_internal.parts is 'The table buckets, or its partitions, with the first page and the number of pages of each.';
 
--- Rows are locked, and checked again as they are now, before they are deleted by ctid,
--- which cannot change while they are locked. A full row stays full under any later
--- version. The settings leave the planner only a scan of these pages and a hash join,
--- even if the statistics are those of an empty table.
+-- Deletes at most max_rows rows that are full at n from a range of pages. Rows are locked,
+-- and checked again as they are now, before they are deleted by ctid, which cannot change
+-- while they are locked. A full row stays full under any later version. The settings leave
+-- the planner only a scan of these pages and a hash join, even if the statistics are those of
+-- an empty table.
 create function dipwell_internal.sweep_pages(part regclass, low bigint, high bigint, max_rows bigint, n bigint) returns bigint
 language plpgsql volatile set jit = off set enable_seqscan = off set enable_indexscan = off set enable_bitmapscan = off set enable_nestloop = off set enable_mergejoin = off as $$
 declare
@@ -57,10 +56,10 @@ begin
     end if;
     return cardinality(rows_);
 end $$;
-comment on function dipwell_internal.sweep_pages is 'Deletes at most max_rows rows that are full at n from a range of pages.';
 
--- Continues where the last call in any session stopped. If max_rows ends a call within a
--- range of pages, the next call reads that range again.
+-- Deletes at most max_rows rows that are full at n, reading max_pages pages, and ends records
+-- that are due. Continues where the last call in any session stopped. If max_rows ends a call
+-- within a range of pages, the next call reads that range again.
 create function dipwell_internal.sweep_at(max_rows bigint, n bigint, max_pages bigint,
     out swept bigint, out looked bigint, out size bigint, out ended boolean, out page bigint, out covered bigint, out more boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -130,8 +129,8 @@ begin
     update dipwell.sweep_state x set page = sweep_at.page, began = s.began, found = s.found, passed = s.passed, took = s.took, pass_swept = s.pass_swept,
         passes = s.passes, swept = x.swept + sweep_at.swept, spent = x.spent + dipwell_internal.now_us() - start;
 end $$;
-comment on function dipwell_internal.sweep_at is 'Deletes at most max_rows rows that are full at n, reading max_pages pages, and ends records that are due.';
 
+-- Replaces the rows of revision by one with their sum, if there are more than 100.
 create function dipwell_internal.sum_changes() returns void language plpgsql volatile as $$
 begin
     if (select count(*) from dipwell.revision) > 100 then
@@ -139,8 +138,8 @@ begin
         insert into dipwell.revision (n) select sum(g.n) from gone g having count(*) > 0;
     end if;
 end $$;
-comment on function dipwell_internal.sum_changes is 'Replaces the rows of revision by one with their sum, if there are more than 100.';
 
+-- Ends reservations and holds that are due at n. Returns whether more may be due.
 create function dipwell_internal.sweep_records(max_rows bigint, n bigint) returns boolean language plpgsql volatile as $$
 declare
     p    record;
@@ -175,7 +174,6 @@ begin
     perform dipwell_internal.forget_holds(max_rows, n);
     return more;
 end $$;
-comment on function dipwell_internal.sweep_records is 'Ends reservations and holds that are due at n. Returns whether more may be due.';
 
 -- By ctid from an array: a subquery behind IN may be planned to run again for each row of
 -- the table, and would then find other rows each time.
@@ -188,8 +186,8 @@ begin
     get diagnostics gone = row_count;
     return gone;
 end $$;
-comment on function dipwell_internal.forget_holds is 'Deletes at most max_rows ended holds that are due at n.';
 
+-- Deletes at most max_rows overrides that have ended at n.
 create function dipwell_internal.sweep_overrides(max_rows bigint, n bigint) returns void language plpgsql volatile as $$
 declare
     p record;
@@ -203,4 +201,3 @@ begin
         end if;
     end loop;
 end $$;
-comment on function dipwell_internal.sweep_overrides is 'Deletes at most max_rows overrides that have ended at n.';

@@ -1,10 +1,9 @@
 
 -- == Definitions of limits
 
--- Go twins: compile.go, Registry.Define.
-
--- Changes of different limits do not wait for each other, however long their transactions
--- stay open. The number is "dipw" in ASCII.
+-- Keeps others from changing a limit, or if shared only its parent and name, until this
+-- transaction ends. Changes of different limits do not wait for each other, however long
+-- their transactions stay open. The number is "dipw" in ASCII.
 create function dipwell_internal.lock_limit(limit_name text, shared boolean default false) returns void language plpgsql volatile as $$
 begin
     if shared then
@@ -13,17 +12,18 @@ begin
         perform pg_advisory_xact_lock(1684631671, hashtext(limit_name));
     end if;
 end $$;
-comment on function dipwell_internal.lock_limit is 'Keeps others from changing a limit, or if shared only its parent and name, until this transaction ends.';
 
+-- Tells programs that limits have changed; returns by how much the revision has.
 create function dipwell_internal.note_change(out change bigint) language plpgsql volatile as $$
 begin
     change := 1 + (random() * 2147483646)::bigint;
     insert into dipwell.revision (n) values (change);
     notify dipwell;
 end $$;
-comment on function dipwell_internal.note_change is 'Tells programs that limits have changed; returns by how much the revision has.';
 
--- The owner "call site" defines a limit that does not exist, and changes none.
+-- Stores a compiled definition, in a new version if its rule has changed; returns the change
+-- of the revision. The owner "call site" defines a limit that does not exist, and changes
+-- none.
 create function dipwell_internal.put_limit(d dipwell.limits, r dipwell.versions, at bigint default null) returns bigint language plpgsql volatile as $$
 declare
     old  dipwell.limits;
@@ -127,10 +127,10 @@ begin
     perform dipwell_internal.mark_parent(x) from unnest(array[old.parent, d.parent]) x where old.parent is distinct from d.parent;
     return dipwell_internal.note_change();
 end $$;
-comment on function dipwell_internal.put_limit is 'Stores a compiled definition, in a new version if its rule has changed; returns the change of the revision.';
 
--- Overrides with the same settings are compiled once. Who sets an override keeps others from
--- this check until its transaction ends.
+-- Raises an error that names the first key whose override does not fit a new version of its
+-- limit. Overrides with the same settings are compiled once. Who sets an override keeps
+-- others from this check until its transaction ends.
 create function dipwell_internal.check_fit(d dipwell.limits, r dipwell.versions, n bigint) returns void language plpgsql volatile as $$
 declare
     x      record;
@@ -157,16 +157,15 @@ begin
         end;
     end loop;
 end $$;
-comment on function dipwell_internal.check_fit is 'Raises an error that names the first key whose override does not fit a new version of its limit.';
 
 create function dipwell_internal.check_reshard(l dipwell.limits, n bigint) returns void language sql volatile as $$
     select dipwell_internal.wrong((select format('shards: cannot change while keys have overrides, such as "%s"; end them first', dipwell_internal.key_of(l.shards, o.key))
         from dipwell.key_overrides o where o.limit_id = l.id and coalesce(o.until, 9223372036854775807) > n order by o.key limit 1), l.name)
 $$;
-comment on function dipwell_internal.check_reshard is 'Raises an error if keys of a limit have overrides.';
 
--- A limit is locked while it is changed. Who gives it a parent locks those above it too, so
--- that two programs cannot make a circle together, and a parent is not dropped meanwhile.
+-- Raises an error if a limit may not have its parent, algorithm or shards in the tree it is
+-- in. A limit is locked while it is changed. Who gives it a parent locks those above it too,
+-- so that two programs cannot make a circle together, and a parent is not dropped meanwhile.
 -- Who takes it from its parent waits for others who give that one a child.
 create function dipwell_internal.check_parents(d dipwell.limits, old dipwell.limits) returns void language plpgsql volatile as $$
 declare
@@ -218,8 +217,8 @@ begin
             end, d.name);
     end loop;
 end $$;
-comment on function dipwell_internal.check_parents is 'Raises an error if a limit may not have its parent, algorithm or shards in the tree it is in.';
 
+-- Sets limits.parts of a topmost parent that got its first child or lost its last.
 create function dipwell_internal.mark_parent(limit_name text) returns void language plpgsql volatile as $$
 declare
     is_parent boolean := exists (select from dipwell.limits x where x.parent = limit_name);
@@ -228,9 +227,7 @@ begin
         set parts = case when is_parent then 0 end
         where l.name = limit_name and l.parent is null and l.parts is not distinct from case when not is_parent then 0 end;
 end $$;
-comment on function dipwell_internal.mark_parent is 'Sets limits.parts of a topmost parent that got its first child or lost its last.';
 
--- Go twin: checkOwner.
 create function dipwell_internal.check_owner(limit_name text, was text, by_owner text) returns void language plpgsql immutable as $$
 declare
     old_revision bigint := coalesce(nullif(split_part(was, ' ', 2), ''), '0');
@@ -247,7 +244,6 @@ begin
         perform dipwell_internal.other_owner(limit_name, was);
     end if;
 end $$;
-comment on function dipwell_internal.check_owner is 'Raises an error if an owner may not change a limit of another.';
 
 create function dipwell_internal.other_owner(limit_name text, owner text) returns void language plpgsql immutable as $$
 begin
@@ -257,7 +253,6 @@ begin
             when 'file' then 'the configuration file' || coalesce(' of owner ' || nullif(split_part(split_part(owner, ' ', 1), ':', 2), ''), '')
             when 'rls' then 'the descriptors of the RateLimitService' when 'api' then 'the API' when 'sql' then 'SQL' else owner end);
 end $$;
-comment on function dipwell_internal.other_owner is 'Raises the error for a change by someone who is not the owner.';
 
 create function dipwell_internal.drop_limit(limit_name text, by_owner text, at bigint default null) returns void language plpgsql volatile as $$
 declare
@@ -285,20 +280,19 @@ begin
     perform dipwell_internal.mark_parent(old.parent);
     perform dipwell_internal.note_change();
 end $$;
-comment on function dipwell_internal.drop_limit is 'Deletes a limit and ends the reservations and holds that have a part in it.';
 
 create function dipwell_internal.name_error(field text, name text) returns text language sql stable as $$
     select field || ': ' || case when name = '' then 'is missing'
         when octet_length(name) > 128 then format('has %s bytes; at most 128', octet_length(name))
         when name ~ '[^ -~]' or name ~ '^ | $' then format('"%s" is not printable ASCII without spaces at its ends', name) end
 $$;
-comment on function dipwell_internal.name_error is 'What is wrong with the name of a limit; null if it is right.';
 
+-- The largest number of units that is counted exactly and comes back within 2^53-1 µs.
 create function dipwell_internal.most_units(every bigint, add bigint) returns bigint language sql immutable as
 $$ select case when 9007199254740991 / every - 1 < 1 then 0
     else dipwell_internal.mul_div(9007199254740991 / every - 1, add, 1, false) end $$;
-comment on function dipwell_internal.most_units is 'The largest number of units that is counted exactly and comes back within 2^53-1 µs.';
 
+-- Formats a period in µs, or -months, as 250ms, 1d, 3mo.
 create function dipwell_internal.format_per(period bigint) returns text language sql immutable as
 $$ select case
     when period < 0 and period % 12 = 0 then (-period / 12) || 'y'
@@ -310,8 +304,8 @@ $$ select case
     when period % 1000000 = 0 then (period / 1000000) || 's'
     when period % 1000 = 0 then (period / 1000) || 'ms'
     else period || 'us' end $$;
-comment on function dipwell_internal.format_per is 'Formats a period in µs, or -months, as 250ms, 1d, 3mo.';
 
+-- The µs in a sum of whole numbers with units, such as 1d12h; null if it is none.
 create function dipwell_internal.parse_offset(s text) returns bigint language plpgsql immutable as $$
 declare
     part text[];
@@ -329,8 +323,8 @@ begin
     end if;
     return sum::bigint;
 end $$;
-comment on function dipwell_internal.parse_offset is 'The µs in a sum of whole numbers with units, such as 1d12h; null if it is none.';
 
+-- The µs of an interval, or -months; 0 if it is both or too long.
 create function dipwell_internal.period_of(per interval) returns bigint language plpgsql immutable as $$
 declare
     months bigint := date_part('year', per)::bigint * 12 + date_part('month', per)::bigint;
@@ -343,30 +337,28 @@ begin
     end if;
     return case when months > 0 then -months else us::bigint end;
 end $$;
-comment on function dipwell_internal.period_of is 'The µs of an interval, or -months; 0 if it is both or too long.';
 
+-- The µs of a period as format_per writes it, or -months.
 create function dipwell_internal.parse_per(s text) returns bigint language sql immutable as
 $$ select case when s is null then null when s ~ '^[0-9]+mo$' then -left(s, -2)::bigint when s ~ '^[0-9]+y$' then -12 * left(s, -1)::bigint else dipwell_internal.parse_offset(s) end $$;
-comment on function dipwell_internal.parse_per is 'The µs of a period as format_per writes it, or -months.';
 
 create function dipwell_internal.settings_of(d dipwell.limits) returns text language sql stable as
 $$ select jsonb_strip_nulls(jsonb_build_object('name', d.name, 'algorithm', d.algorithm, 'rate', nullif(d.rate, 0)::text, 'per', nullif(nullif(d.per, '0s'), ''), 'burst', d.burst::text,
     'max_debt', case d.max_debt when -1 then 'unlimited' else d.max_debt::text end, 'max_charge', d.max_charge::text, 'start', nullif(d.start, ''), 'plans', d.plans,
     'lease', dipwell_internal.format_per(nullif(d.lease_us, 0)), 'shards', nullif(d.shards, 0)::text, 'adaptive', d.adaptive))::text $$;
-comment on function dipwell_internal.settings_of is 'versions.settings of a limit.';
 
+-- All settings of a limit that define can set, for audit.
 create function dipwell_internal.defined(d dipwell.limits) returns text language sql stable as
 $$ select (dipwell_internal.settings_of(d)::jsonb || jsonb_strip_nulls(jsonb_build_object('mode', nullif(d.mode, 'enforce'), 'on_change', nullif(d.on_change, 'keep'),
     'parent', nullif(d.parent, ''), 'parts', nullif(d.parts, 0)::text, 'shared', case when d.shared then 'true' end, 'usage', case when d.usage then 'true' end, 'ttl', dipwell_internal.format_per(nullif(d.ttl_us, 0)), 'block', dipwell_internal.format_per(d.block_us), 'on_expire', nullif(d.on_expire, 'give_back'))))::text $$;
-comment on function dipwell_internal.defined is 'All settings of a limit that define can set, for audit.';
 
 create function dipwell_internal.limit_of(s jsonb) returns dipwell.limits language sql stable as $$
     select jsonb_populate_record(null::dipwell.limits, s || jsonb_build_object('algorithm', coalesce(s->>'algorithm', 'token_bucket'),
         'max_debt', case s->>'max_debt' when 'unlimited' then '-1' else s->>'max_debt' end, 'lease_us', dipwell_internal.parse_offset(s->>'lease'),
         'on_change', 'keep', 'mode', 'enforce'))
 $$;
-comment on function dipwell_internal.limit_of is 'The limit that versions.settings describes.';
 
+-- The rule of a plan, for the version base of a limit. null means the limit's setting.
 create function dipwell_internal.compile_variant(d dipwell.limits, base dipwell.versions, plan text, rate bigint, per bigint, burst bigint, max_debt bigint)
 returns dipwell.versions language plpgsql stable as $$
 declare
@@ -385,7 +377,6 @@ exception when invalid_parameter_value then
     get stacked diagnostics reason = message_text;
     perform dipwell_internal.wrong(format('plans: plan %s: %s', plan, case when starts_with(reason, prefix) then substr(reason, length(prefix) + 1) else reason end), d.name);
 end $$;
-comment on function dipwell_internal.compile_variant is 'The rule of a plan, for the version base of a limit. null means the limit''s setting.';
 
 create function dipwell_internal.plans_of(plans text)
 returns table (i int, name text, rate bigint, per text, burst bigint, max_debt bigint, mode text, callable text) language sql immutable as $$
@@ -395,13 +386,11 @@ returns table (i int, name text, rate bigint, per text, burst bigint, max_debt b
     cross join lateral (select coalesce(jsonb_object_agg(split_part(x, '=', 1), split_part(x, '=', 2)), '{}') as s
         from unnest(string_to_array(nullif(substr(p.plan, length(split_part(p.plan, ':', 1)) + 2), ''), ';')) x) v
 $$;
-comment on function dipwell_internal.plans_of is 'The plans in limits.plans.';
 
 create function dipwell_internal.plan_text(name text, rate bigint, per text, burst bigint, max_debt bigint, mode text, callable text) returns text language sql immutable as $$
     select plan_text.name || coalesce(':' || nullif(concat_ws(';', 'rate=' || rate, 'per=' || per, 'burst=' || burst,
         'max_debt=' || case max_debt when -1 then 'unlimited' else max_debt::text end, 'mode=' || mode, 'callable=' || nullif(callable, 'true')), ''), '')
 $$;
-comment on function dipwell_internal.plan_text is 'A plan as in limits.plans.';
 
 create function dipwell_internal.put_plans(d dipwell.limits, r dipwell.versions) returns void language plpgsql volatile as $$
 declare
@@ -424,8 +413,8 @@ begin
         last := p.name;
     end loop;
 end $$;
-comment on function dipwell_internal.put_plans is 'Compiles the plans of a new version of a limit.';
 
+-- How many tokens fewer than its burst a leased limit has.
 create function dipwell_internal.carve(d dipwell.limits, burst bigint, period bigint) returns bigint language plpgsql immutable as $$
 declare
     most bigint := case when burst > 1 then least(dipwell_internal.mul_div(burst, period, 2 * d.rate, false),
@@ -437,13 +426,11 @@ begin
         d.name) where d.lease_us > most;
     return dipwell_internal.mul_div(d.lease_us * 1002, d.rate, period * 1000, true);
 end $$;
-comment on function dipwell_internal.carve is 'How many tokens fewer than its burst a leased limit has.';
 
 create function dipwell_internal.larger_than(d dipwell.limits, burst bigint, per text, room bigint) returns void language sql immutable as $$
     select dipwell_internal.wrong(case when room < 1 then format('rate: %s per %s is too slow, or max_debt and max_charge too large, to count exactly with any burst', d.rate, per)
         else format('burst: %s at %s per %s is too large to count exactly; at most %s', burst, d.rate, per, room) end, d.name)
 $$;
-comment on function dipwell_internal.larger_than is 'Raises the error for a burst that is too large.';
 
 create function dipwell_internal.adaptive_text(limit_name text, adaptive jsonb) returns text language plpgsql immutable as $$
 declare
@@ -473,7 +460,6 @@ begin
     end loop;
     return array_to_string(parts, ';');
 end $$;
-comment on function dipwell_internal.adaptive_text is 'limits.adaptive of the argument adaptive.';
 
 create function dipwell_internal.adaptive_error(d dipwell.limits) returns text language plpgsql stable as $$
 declare
@@ -498,8 +484,8 @@ begin
         when length not between 100000 and 3600000000 then format('window: %s is not a whole number of microseconds from 100ms to 1h', dipwell_internal.format_per(length))
         end;
 end $$;
-comment on function dipwell_internal.adaptive_error is 'What is wrong with an adaptive limit; null if it is right.';
 
+-- Clock and zone of windows of so many months that begin at a wall-clock time.
 create function dipwell_internal.parse_start(d dipwell.limits, months bigint) returns text[] language plpgsql stable as $$
 declare
     rest text := d.start;
@@ -533,14 +519,15 @@ begin
     end if;
     return array[(days * 86400 + wall[1]::int * 3600 + wall[2]::int * 60 + coalesce(wall[3], '0')::int)::text, wall[4]];
 end $$;
-comment on function dipwell_internal.parse_start is 'Clock and zone of windows of so many months that begin at a wall-clock time.';
 
+-- What a limit is of which no call can hold tokens; null if calls can.
 create function dipwell_internal.holdless(d dipwell.limits) returns text language sql immutable as $$
     select case when d.algorithm = 'leaky_bucket' then 'a leaky bucket' when d.algorithm = 'sliding_window' then 'a sliding window'
         when d.shards > 1 then 'a limit with shards' when d.adaptive is not null then 'an adaptive limit' end
 $$;
-comment on function dipwell_internal.holdless is 'What a limit is of which no call can hold tokens; null if calls can.';
 
+-- The ticks that a bucket may have, with the units of each and how many of them are counted
+-- exactly.
 create function dipwell_internal.ticks(d dipwell.limits, period bigint, of_tick bigint) returns table (tick bigint, unit bigint, add bigint, most bigint) language sql stable as $$
     select t.tick, g.unit * s.scale, g.add * s.scale, dipwell_internal.most_units(t.tick, g.add * s.scale)
     from unnest(array[1, 1000, 1000000, 60000000]::bigint[]) t (tick)
@@ -548,8 +535,8 @@ create function dipwell_internal.ticks(d dipwell.limits, period bigint, of_tick 
     cross join lateral (select case when d.adaptive is not null then (1023 + g.unit) / g.unit else 1 end as scale) s -- units for 1024 fractions
     where period % t.tick = 0 and t.tick = coalesce(of_tick, t.tick)
 $$;
-comment on function dipwell_internal.ticks is 'The ticks that a bucket may have, with the units of each and how many of them are counted exactly.';
 
+-- Checks a definition and computes its rule, with the tick of_tick if that is given.
 create function dipwell_internal.compile(d dipwell.limits, period bigint, of_tick bigint default null) returns dipwell.versions language plpgsql stable as $$
 declare
     m        constant bigint := 9007199254740991;
@@ -717,4 +704,3 @@ begin
     r.most := (r.cap + r.debt) / r.unit;
     return r;
 end $$;
-comment on function dipwell_internal.compile is 'Checks a definition and computes its rule, with the tick of_tick if that is given.';

@@ -1,11 +1,8 @@
 
 -- == Plans, and overrides of keys
 
--- Changes of plans and overrides. Go twins: CheckOverride, Definition.SetOverrideIn.
-
 create function dipwell_internal.sorted_plans(plans text) returns text language sql immutable as
 $$ select string_agg(p.x, '|' order by split_part(p.x, ':', 1) collate "C") from unnest(string_to_array(plans, '|')) p (x) $$;
-comment on function dipwell_internal.sorted_plans is 'The text of plans in the order of their names.';
 
 create function dipwell_internal.wrong_setting(field text, value text) returns text language sql immutable as $$
     select case
@@ -27,8 +24,8 @@ create function dipwell_internal.wrong_setting(field text, value text) returns t
         when field = 'callable' then null
         else 'unknown setting' end
 $$;
-comment on function dipwell_internal.wrong_setting is 'What is wrong with a setting of a plan; null if it is right.';
 
+-- limits.plans of a text that a user wrote.
 create function dipwell_internal.read_plans(limit_name text, plans text) returns text language plpgsql immutable as $$
 declare
     plan    text;
@@ -56,8 +53,8 @@ begin
     return (select string_agg(dipwell_internal.plan_text(p.name, p.rate, dipwell_internal.format_per(dipwell_internal.parse_per(p.per)), p.burst, p.max_debt, p.mode, p.callable),
             '|' order by p.name collate "C") from dipwell_internal.plans_of(plans) p);
 end $$;
-comment on function dipwell_internal.read_plans is 'limits.plans of a text that a user wrote.';
 
+-- Adds, replaces or removes a plan, and returns the former one.
 create function dipwell_internal.change_plans(limit_name text, plan text, changed text) returns text language plpgsql volatile as $$
 declare
     d   dipwell.limits;
@@ -82,7 +79,6 @@ begin
     perform dipwell_internal.put_limit(d, r);
     return was;
 end $$;
-comment on function dipwell_internal.change_plans is 'Adds, replaces or removes a plan, and returns the former one.';
 
 create function dipwell_internal.check_override(l dipwell.limits, o dipwell.key_overrides, n bigint) returns dipwell.key_overrides language plpgsql stable as $$
 declare
@@ -102,14 +98,14 @@ exception when invalid_parameter_value then
     get stacked diagnostics reason = message_text;
     perform dipwell_internal.wrong(replace(reason, 'limit ' || l.name || ': plans: plan override: ', ''));
 end $$;
-comment on function dipwell_internal.check_override is 'Checks an override that is set at n, and fills in its rule.';
 
+-- The id of an override that is set at n: none of those that are taken.
 create function dipwell_internal.override_id(n bigint, taken int[]) returns int language sql immutable as
 $$ select x.id::int from generate_series(n, n + 4) i cross join lateral (select i & 2147483647 as id) x where x.id <> 0 and x.id <> all (array_remove(taken, null)) order by i limit 1 $$;
-comment on function dipwell_internal.override_id is 'The id of an override that is set at n: none of those that are taken.';
 
--- o is the override to set; if it is null, the one of a kind is ended. The row is locked
--- before the overrides are read, as everywhere else.
+-- Sets an override of a key, or ends one if o is null, and converts the row. Returns what was
+-- set, and what was replaced or ended. o is the override to set; if it is null, the one of a
+-- kind is ended. The row is locked before the overrides are read, as everywhere else.
 create function dipwell_internal.change_override(lim int, of_key text, o dipwell.key_overrides, kind text, at bigint,
     out set_ dipwell.key_overrides, out ended dipwell.key_overrides) language plpgsql volatile as $$
 declare
@@ -189,10 +185,10 @@ begin
         insert into dipwell.key_overrides select o.*;
     end if;
 end $$;
-comment on function dipwell_internal.change_override is 'Sets an override of a key, or ends one if o is null, and converts the row. Returns what was set, and what was replaced or ended.';
 
--- With the rights of the owner: a service may decide, and begins and ends blocks by it. So
--- it changes no override that people have set.
+-- Begins or ends the block of a key whose row is locked. With the rights of the owner: a
+-- service may decide, and begins and ends blocks by it. So it changes no override that people
+-- have set.
 create function dipwell_internal.set_block(lim int, of_key text, n bigint, begins boolean) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -213,14 +209,13 @@ begin
 exception when foreign_key_violation then
     raise exception using errcode = 'undefined_object', constraint = 'limit_name', message = 'limit_name: the limit was dropped';
 end $$;
-comment on function dipwell_internal.set_block is 'Begins or ends the block of a key whose row is locked.';
 
+-- Says in the limit that it has overrides, and notifies programs.
 create function dipwell_internal.mark_overridden(lim int) returns void language plpgsql volatile as $$
 begin
     update dipwell.limits x set overridden = true where x.id = lim;
     perform dipwell_internal.note_change();
 end $$;
-comment on function dipwell_internal.mark_overridden is 'Says in the limit that it has overrides, and notifies programs.';
 
 -- Where another transaction changes the limit, or has set its first override, the limit is
 -- not marked here, but by a sweep: until then the row of the key tells of its override.
@@ -248,11 +243,9 @@ begin
     set_ := c.set_;
     replaced := c.ended;
 end $$;
-comment on function dipwell_internal.set_override is 'dipwell.override for the id of a limit.';
 
 create function dipwell_internal.end_override(lim int, of_key text, kind text, at bigint default null) returns dipwell.key_overrides
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
     return (dipwell_internal.change_override(lim, of_key, null, kind, at)).ended;
 end $$;
-comment on function dipwell_internal.end_override is 'dipwell.end_override for the id of a limit.';

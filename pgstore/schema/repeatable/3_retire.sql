@@ -3,10 +3,11 @@
 
 -- Rows of keys that nobody calls would keep them for as long as the
 -- slowest key needs to fill, and each sweep would step them through all versions since. So of
--- a limit that has many, the rows of old ones are converted as their next call would. Go twin:
--- SweepRow.
+-- a limit that has many, the rows of old ones are converted as their next call would.
 
--- Plain rows are converted before they are locked, and written if they are still the same.
+-- Converts rows and overrides of older versions of a limit to the present one, and returns
+-- how many. Plain rows are converted before they are locked, and written if they are still
+-- the same.
 create function dipwell_internal.retire_rows_of(l dipwell.limits, n bigint, before int, max_rows bigint) returns bigint language plpgsql volatile as $$
 declare
     b    dipwell.buckets;
@@ -41,8 +42,9 @@ begin
     end loop;
     return rows;
 end $$;
-comment on function dipwell_internal.retire_rows_of is 'Converts rows and overrides of older versions of a limit to the present one, and returns how many.';
 
+-- Converts the rows of older versions, of limits with more than 8 versions, and returns how
+-- many.
 create function dipwell_internal.retire_rows(at bigint default null) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -57,14 +59,13 @@ begin
     end loop;
     return rows;
 end $$;
-comment on function dipwell_internal.retire_rows is 'Converts the rows of older versions, of limits with more than 8 versions, and returns how many.';
 
--- A transaction that read the limits before a change may still insert a row of the old
--- version. If that version were deleted, the row would count as full. SQL reads the
--- limits in each call, and a program at most a minute before it (catalog.go: maxUnheard).
--- So a version is kept until all transactions have ended that began within a minute after
--- it was superseded. Transactions that this role may not see are assumed to have begun at
--- most nine minutes ago.
+-- Deletes versions that nothing refers to any more, and returns how many. A transaction that
+-- read the limits before a change may still insert a row of the old version. If that version
+-- were deleted, the row would count as full. SQL reads the limits in each call, and a program
+-- at most a minute before it (catalog.go: maxUnheard). So a version is kept until all
+-- transactions have ended that began within a minute after it was superseded. Transactions
+-- that this role may not see are assumed to have begun at most nine minutes ago.
 create function dipwell_internal.retire(at bigint default null) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -93,4 +94,3 @@ begin
     end if;
     return gone;
 end $$;
-comment on function dipwell_internal.retire is 'Deletes versions that nothing refers to any more, and returns how many.';

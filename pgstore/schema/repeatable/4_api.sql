@@ -1,8 +1,7 @@
 
 -- == The public functions: check, charge, define, override and others
 
--- The public functions. They run as their owner with a fixed search_path, and in the
--- caller's transaction: a rollback gives the tokens back. enable_seqscan is off because a
+-- enable_seqscan is off because a
 -- plan made while the table is empty would use a sequential scan, and a long transaction
 -- would keep that plan while it fills the table.
 
@@ -18,7 +17,6 @@ begin
     end if;
     return coalesce(key, '');
 end $$;
-comment on function dipwell_internal.check_key(dipwell.limits, text, text) is 'The same without the parts of the key.';
 
 create function dipwell_internal.check_cost(cost bigint, field text) returns bigint language plpgsql stable as $$
 begin
@@ -27,7 +25,6 @@ begin
     end if;
     return cost;
 end $$;
-comment on function dipwell_internal.check_cost is 'Returns cost; an error if it is not between 0 and 2^53-1.';
 
 create function dipwell_internal.limit_id(limit_name text, field text) returns int language plpgsql stable as $$
 declare
@@ -41,13 +38,11 @@ begin
     end if;
     return id;
 end $$;
-comment on function dipwell_internal.limit_id is 'The id of a limit; an error if there is none.';
 
 -- The result of a call of one key. It is a type because, with OUT parameters, PostgreSQL
 -- would build the descriptor of the row in every call.
 create function dipwell_internal.entries(n int) returns text language sql immutable as
 $$ select case n when 1 then '1 entry' else coalesce(n, 0) || ' entries' end $$;
-comment on function dipwell_internal.entries is 'A number of entries as text.';
 
 create type dipwell.decision as (
     allowed     boolean,
@@ -117,6 +112,7 @@ end $$;
 comment on function dipwell.cancel is
     'Gives back what a reservation took and time has not returned yet. It works once, and only before the reservation is due.';
 
+-- The warning about a burst so small that fractions of tokens are lost.
 create function dipwell_internal.too_small(d dipwell.limits, r dipwell.versions, period bigint) returns text language plpgsql immutable as $$
 declare
     rows  bigint := greatest(d.shards, 1);
@@ -131,7 +127,6 @@ begin
     return format('limit %s: a burst of %s is too small for %s per %s: at most %s can be reached',
         d.name, r.burst * rows, d.rate, d.per, trim_scale(round(reach * rows, 5 - floor(log(reach * rows))::int)));
 end $$;
-comment on function dipwell_internal.too_small is 'The warning about a burst so small that fractions of tokens are lost.';
 
 create function dipwell.define(name text, rate bigint default null, per interval default null, burst bigint default null, algorithm text default null,
     max_debt bigint default null, start text default null, on_change text default null, mode text default null,
@@ -223,12 +218,10 @@ comment on function dipwell.drop_plan is 'Removes a plan. The calls of keys that
 
 create function dipwell_internal.time_of(us bigint) returns timestamptz language sql immutable as
 $$ select timestamptz 'epoch' + us / 1048576 * interval '1048576 microseconds' + us % 1048576 * interval '1 microsecond' $$;
-comment on function dipwell_internal.time_of is 'A time in µs since the Unix epoch.';
 
 create function dipwell_internal.describe(o dipwell.key_overrides) returns text language sql stable as
 $$ select nullif(concat_ws(' ', case when dipwell_internal.automatic(o) then 'block' end, 'plan ' || o.plan, 'rate ' || o.rate, 'per ' || o.per, 'burst ' || o.burst, 'start ' || o.start,
     'until ' || to_char(dipwell_internal.time_of(o.until) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')), '') $$;
-comment on function dipwell_internal.describe is 'An override, for the audit.';
 
 create function dipwell.override(limit_name text, key text default null, plan text default null, rate bigint default null, per interval default null,
     burst bigint default null, until timestamptz default null, note text default null, start text default null)
@@ -320,6 +313,7 @@ end $$;
 comment on function dipwell.sweep is
     'Deletes at most max_rows full rows and returns their number. It is lower at the end of the table, or while another sweep is running. Call it again while it returns max_rows, each time in a transaction of its own. It also deletes the records of holds that ended long ago, at most 16 times max_rows, and at the end of the table old versions of limits.';
 
+-- The capacity of a bucket, the tokens left at n, and when it is full.
 create function dipwell_internal.level(b dipwell.buckets, n bigint,
     out capacity bigint, out remaining bigint, out full_at timestamptz) language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
@@ -341,7 +335,6 @@ begin
             when l.algorithm = 'concurrency' then coalesce(dipwell_internal.hold_reset(l.id, b.key, n), 0) -- time returns nothing
             else dipwell_internal.wait(r, k.used, k.ts, n) end);
 end $$;
-comment on function dipwell_internal.level is 'The capacity of a bucket, the tokens left at n, and when it is full.';
 
 -- The functions that a view calls run with the search path of whoever reads it.
 create view dipwell.status as

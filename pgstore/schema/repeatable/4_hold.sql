@@ -31,20 +31,20 @@ create type dipwell.settled as (
     repeated    boolean
 );
 
+-- The length of an interval in µs; of one that is too long, the most that a bigint holds.
 create function dipwell_internal.micros(x interval) returns bigint language sql immutable as
 $$ select case when x > interval '100000 years' then 9223372036854775807 when x < interval '-100000 years' then -9223372036854775807
     else (date_part('epoch', x) * 1000000)::bigint end $$;
-comment on function dipwell_internal.micros is 'The length of an interval in µs; of one that is too long, the most that a bigint holds.';
 
--- The time comes first, so that holds made one after the other are neighbours in the
--- index. Random ids would each change a page of their own, which is written in full after
--- each checkpoint.
+-- A UUID of the time and 74 random bits (version 7). The time comes first, so that holds made
+-- one after the other are neighbours in the index. Random ids would each change a page of
+-- their own, which is written in full after each checkpoint.
 create function dipwell_internal.new_hold_id() returns text language sql volatile as $$
     select left(t, 8) || '-' || right(t, 4) || '-7' || right(gen_random_uuid()::text, 21) from lpad(to_hex(dipwell_internal.now_us() / 1000), 12, '0') t
 $$;
-comment on function dipwell_internal.new_hold_id is 'A UUID of the time and 74 random bits (version 7).';
 
--- Few expressions, as in take: each is prepared again in each transaction.
+-- Makes a hold of one key, if nothing but numbers decides and the row has no reservations.
+-- Otherwise null. Few expressions, as in take: each is prepared again in each transaction.
 create function dipwell_internal.hold_one(limit_name text, key text, cost bigint, ttl bigint, hold text, at bigint default null) returns dipwell_internal.held language plpgsql volatile as $$
 declare
     of_key text := coalesce(key, '');
@@ -103,7 +103,6 @@ begin
         where b.limit_id = r.id and b.key = of_key;
     return null;
 end $$;
-comment on function dipwell_internal.hold_one is 'Makes a hold of one key, if nothing but numbers decides and the row has no reservations. Otherwise null.';
 
 create function dipwell.hold(limit_name text, key text default null, cost bigint default 1, ttl interval default null, id text default null,
     plan text default null, floor bigint default null) returns dipwell.held
@@ -124,6 +123,7 @@ end $$;
 comment on function dipwell.hold is
     'Takes cost tokens if they are free, and holds them until settle. If the hold is not settled within ttl, they are given back. While the hold lives, the same call with the same id returns the same hold and takes nothing.';
 
+-- Makes any hold of one key, by hold_group.
 create function dipwell_internal.hold_decide(limit_name text, key text, cost bigint, ttl bigint, id text, plan text, floor bigint) returns dipwell.held
 language plpgsql volatile as $$
 declare
@@ -148,14 +148,13 @@ begin
     d.granted := granted;
     return d;
 end $$;
-comment on function dipwell_internal.hold_decide is 'Makes any hold of one key, by hold_group.';
 
+-- The result of hold for one limit and key.
 create function dipwell_internal.held_row(h dipwell_internal.held, id text) returns dipwell.held language plpgsql immutable as $$
 begin
     return (h.allowed, h.remaining, case when not h.never and (h.shadow or not h.allowed) then dipwell_internal.length(h.retry) end, dipwell_internal.length(h.reset),
         h.granted, interval '0', h.never, null::uuid, case when h.allowed then id end, dipwell_internal.time_of(h.expires), h.repeated);
 end $$;
-comment on function dipwell_internal.held_row is 'The result of hold for one limit and key.';
 
 create function dipwell_internal.ttl_error(l dipwell.limits, ttl bigint) returns text language sql stable as $$
     select 'ttl: ' || case when ttl is null then 'is missing'
@@ -163,7 +162,6 @@ create function dipwell_internal.ttl_error(l dipwell.limits, ttl bigint) returns
         when ttl > coalesce(nullif(l.ttl_us, 0), 86400000000) then
             format('is longer than limit %s lets a hold be, %s', l.name, dipwell_internal.format_per(coalesce(nullif(l.ttl_us, 0), 86400000000))) end
 $$;
-comment on function dipwell_internal.ttl_error is 'What is wrong with the ttl of a hold; null if the limit allows it.';
 
 create function dipwell_internal.check_verb(l dipwell.limits, verb int, ttl bigint, field text) returns void language plpgsql stable as $$
 declare
@@ -180,7 +178,6 @@ begin
         perform dipwell_internal.wrong(reason);
     end if;
 end $$;
-comment on function dipwell_internal.check_verb is 'Raises an error if a verb, or 7 for a hold, is not possible on a limit.';
 
 create function dipwell.hold_all(limit_names text[], keys text[], costs bigint[] default null, ttl interval default null, id text default null,
     plans text[] default null, floors bigint[] default null)
@@ -215,7 +212,6 @@ comment on function dipwell.hold_all is
 create function dipwell_internal.list_error(field text, dims text, k int) returns text language sql stable as $$
     select case when dims <> '[1:' || k || ']' then format('%s: has the bounds %s; a list of %s has [1:%s]', field, dims, dipwell_internal.entries(k), k) end
 $$;
-comment on function dipwell_internal.list_error is 'What is wrong with the bounds of a list of k entries; null if they are [1:k].';
 
 create function dipwell_internal.check_lists(limit_names text[], keys text[], costs bigint[], plans text[], floors bigint[]) returns void language plpgsql stable as $$
 declare
@@ -233,11 +229,11 @@ begin
         perform dipwell_internal.wrong(reason);
     end if;
 end $$;
-comment on function dipwell_internal.check_lists is 'Raises an error if the lists of a call differ in length or bounds, or have not 1 to 16 entries.';
 
--- "coalesce(p.live, false)" keeps the planner from using the index of live holds. In a
--- plan made while the table is small, a scan of that whole index looks as cheap as a
--- lookup by id.
+-- Settles a hold of one key to at most what was held, if nothing but numbers decides.
+-- Otherwise null. "coalesce(p.live, false)" keeps the planner from using the index of live
+-- holds. In a plan made while the table is small, a scan of that whole index looks as cheap
+-- as a lookup by id.
 create function dipwell_internal.settle_one(hold text, cost bigint, at bigint default null) returns dipwell_internal.held language plpgsql volatile as $$
 declare
     n    bigint;
@@ -280,7 +276,6 @@ begin
     end if;
     return null;
 end $$;
-comment on function dipwell_internal.settle_one is 'Settles a hold of one key to at most what was held, if nothing but numbers decides. Otherwise null.';
 
 create function dipwell.settle(hold text, cost bigint default null) returns dipwell.settled
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$

@@ -88,6 +88,8 @@ end $$;
 comment on function dipwell.take is
     'Takes cost tokens if they are all free, and otherwise none. Calls of a shared limit have no key; without one, those of any other are an error.';
 
+-- Locks rows, in the order of limit and key in which they are given, and charges all of them
+-- if all fit. Otherwise no row.
 create function dipwell_internal.take_rows(ids int[], keys text[], costs bigint[], grids bigint[]) returns table (i bigint, remaining bigint, reset interval)
 language plpgsql volatile as $$
 begin
@@ -110,11 +112,11 @@ begin
     )
     select j.i, (j.cap - j.used) / j.unit, dipwell_internal.plain_wait(j.used, j.ts, j.n, j.every, j.add, j.grid) from judged j where j.fits;
 end $$;
-comment on function dipwell_internal.take_rows is 'Locks rows, in the order of limit and key in which they are given, and charges all of them if all fit. Otherwise no row.';
 
--- The rows are read first, so that a refusal, which is left to ask, locks and writes
--- nothing. The limit above another one is the older one, unless it was made its
--- parent later; then ask decides.
+-- Takes from a limit and those above it, if nothing but numbers decides and all is there.
+-- Otherwise null. The rows are read first, so that a refusal, which is left to ask, locks and
+-- writes nothing. The limit above another one is the older one, unless it was made its parent
+-- later; then ask decides.
 create function dipwell_internal.take_path(limit_name text, of_key text, cost bigint) returns dipwell.decision language plpgsql volatile as $$
 declare
     n     bigint := dipwell_internal.now_us();
@@ -148,8 +150,8 @@ begin
         from dipwell_internal.take_rows(ids, paths, array_fill(cost, array[cardinality(ids)]), grids) t order by t.remaining, t.i desc limit 1;
     return d;
 end $$;
-comment on function dipwell_internal.take_path is 'Takes from a limit and those above it, if nothing but numbers decides and all is there. Otherwise null.';
 
+-- Checks or resets all rows of a key, and adds up what they have.
 create function dipwell_internal.add_rows(lim int, keys text[], verb int) returns dipwell.decision language sql volatile as $$
     select (bool_and(d.allowed), least(sum(d.remaining), 9007199254740991)::bigint,
         max(dipwell_internal.length(case when not d.never and (d.shadow or not d.allowed) then d.retry end)), max(dipwell_internal.length(d.reset)),
@@ -157,8 +159,8 @@ create function dipwell_internal.add_rows(lim int, keys text[], verb int) return
     from (select array[cardinality(keys)] as n) c
     cross join lateral dipwell_internal.decide(array_fill(lim, c.n), keys, array_fill(verb, c.n), array_fill(0::bigint, c.n), array_fill(null::bigint, c.n)) d
 $$;
-comment on function dipwell_internal.add_rows is 'Checks or resets all rows of a key, and adds up what they have.';
 
+-- Decides any verb for one key, with the parents of the limit.
 create function dipwell_internal.ask(verb int, limit_name text, key text, cost bigint, plan text default null, floor bigint default null) returns dipwell.decision language plpgsql volatile as $$
 declare
     c       dipwell_internal.call := dipwell_internal.call_of(verb, array[limit_name], array[key], array[cost], array[plan], array[floor], true);
@@ -196,7 +198,6 @@ begin
     return (top.allowed, top.remaining, case when not top.never and (top.shadow or not top.allowed) then dipwell_internal.length(top.retry) end,
         dipwell_internal.length(top.reset), granted, dipwell_internal.length(greatest(top.delay, due)), top.never, case when due > 0 then reservation end);
 end $$;
-comment on function dipwell_internal.ask is 'Decides any verb for one key, with the parents of the limit.';
 
 -- Limits whose keys have one row each are read together.
 create function dipwell.ready(limit_name text, keys text[], cost bigint default 1, plan text default null) returns table (key text)
@@ -276,8 +277,9 @@ end $$;
 comment on function dipwell.take_all is
     'Takes all costs (1 each by default) at one instant, or none of them. Returns a row for each limit, in the order of the call, and then one for each parent. The costs of a limit and key that are named twice are added up.';
 
--- The index has the keys in order. A plan that sorts, or that starts at the prefix for
--- each page, would read all rows of a limit for one page.
+-- At most n rows of a limit, of the keys with a prefix that come after another key. The index
+-- has the keys in order. A plan that sorts, or that starts at the prefix for each page, would
+-- read all rows of a limit for one page.
 create function dipwell_internal.keys(lim int, prefix text, after text, shared boolean, n bigint)
 returns table (key text, used bigint, ts bigint, version int)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
@@ -286,4 +288,3 @@ begin
         where b.limit_id = lim and b.key >= greatest(prefix collate "C", after collate "C") and (after = '' and not shared or b.key > after) and left(b.key, char_length(prefix)) = prefix
         order by b.key limit n;
 end $$;
-comment on function dipwell_internal.keys is 'At most n rows of a limit, of the keys with a prefix that come after another key.';

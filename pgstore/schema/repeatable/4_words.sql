@@ -8,7 +8,6 @@ create function dipwell_internal.not_text(key anynonarray) returns void language
     select dipwell_internal.wrong(format('key: has type %s, but a key is text; write %s',
         pg_typeof(key), case pg_typeof(key) when 'inet'::regtype then 'host(address)' else 'user_id::text' end))
 $$;
-comment on function dipwell_internal.not_text is 'Raises the error for a key that is not text.';
 
 create function dipwell.take(limit_name text, key anynonarray, cost bigint default 1, plan text default null, floor bigint default null) returns dipwell.decision
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$ begin perform dipwell_internal.not_text(key); end $$;

@@ -1,11 +1,12 @@
 
 -- == Roles, and what each may do
 
+-- The functions of dipwell_internal that only dipwell_admin may call.
 create function dipwell_internal.reserved() returns text[] language sql immutable as
 $$ select array['lock_limit', 'note_change', 'mark_overridden', 'put_limit', 'put_plans', 'mark_parent', 'drop_limit', 'change_plans', 'set_override', 'end_override', 'change_override', 'make_room_for_overrides', 'changed', 'grant_rights', 'grant_roles'] $$;
-comment on function dipwell_internal.reserved is 'The functions of dipwell_internal that only dipwell_admin may call.';
 
--- Housekeeping is left out: a program may leave it to others.
+-- The rights that a role lacks to decide as the Go store does. Housekeeping is left out: a
+-- program may leave it to others.
 create function dipwell_internal.lacks(who name default current_user) returns text[] language sql stable as $$
     select array(
         select format('row security of %s is on', c.oid::regclass) from pg_class c join pg_roles r on r.rolname = who
@@ -22,8 +23,9 @@ create function dipwell_internal.lacks(who name default current_user) returns te
                 and p.proname !~ '^(sweep|forget|settled|retire|parts|sum_changes|record_change|audit_id|lacks)' and not has_function_privilege(who, p.oid, 'execute')
             having count(*) > 0)
 $$;
-comment on function dipwell_internal.lacks is 'The rights that a role lacks to decide as the Go store does.';
 
+-- Grants to_role what of_role may: dipwell_app, dipwell_service or dipwell_admin. For the
+-- owner of the schemas.
 create function dipwell_internal.grant_rights(of_role name, to_role name) returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
     app     constant text[] := array['take', 'take_all', 'check', 'ready', 'take_up_to', 'reserve', 'charge', 'cancel', 'hold', 'hold_all', 'settle', 'settle_all', 'extend', 'key', 'count_usage'];
@@ -53,8 +55,9 @@ begin
         execute format('grant insert, update, delete on dipwell.limits, dipwell.versions, dipwell.plans, dipwell.revision to %I', to_role);
     end if;
 end $$;
-comment on function dipwell_internal.grant_rights is 'Grants to_role what of_role may: dipwell_app, dipwell_service or dipwell_admin. For the owner of the schemas.';
 
+-- Creates the roles and grants what each may. Returns those that are missing and may not be
+-- created. For the owner of the schemas.
 create function dipwell_internal.grant_roles() returns text[] language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
     who     name;
@@ -75,7 +78,6 @@ begin
     end loop;
     return missing;
 end $$;
-comment on function dipwell_internal.grant_roles is 'Creates the roles and grants what each may. Returns those that are missing and may not be created. For the owner of the schemas.';
 
 -- dipwell_app takes, dipwell_service is for the Go store and services (rows, not
 -- definitions), dipwell_admin may do everything. An upgrade keeps other grants.

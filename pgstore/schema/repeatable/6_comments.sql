@@ -1,7 +1,7 @@
 
 -- == Comments of tables, views, types and columns
 
--- Those of functions are next to the functions.
+-- Those of functions of schema dipwell are next to the functions.
 comment on schema dipwell is 'Rate limits: the public functions, tables and views.';
 comment on schema dipwell_internal is 'Helpers of schema dipwell, which may change with any version: do not call them.';
 comment on table dipwell.limits is 'The limits: what was defined, and the numbers of the present version that a take needs.';
@@ -26,8 +26,7 @@ comment on type dipwell.decision is 'The result of a call of one key.';
 comment on type dipwell.held is 'The result of hold for one limit and key.';
 comment on type dipwell.settled is 'The result of settle for one limit and key.';
 
--- Columns of one name in several tables, views and types mean the same, unless one of them
--- is named. Times in bigint are µs since the Unix epoch.
+-- Columns of one name mean the same, unless a table is named. Times in bigint are µs since the Unix epoch.
 do $$
 declare
     c record;
@@ -35,7 +34,6 @@ begin
     for c in with says (relation, name, comment) as (values
         ('', 'add', 'Units that come back at a tick.'),
         ('', 'allowed', 'Whether the call is allowed; a refusal has changed nothing.'),
-        ('', 'bound', 'The call may be allowed before retry, by a hold that ends or because the row is under another definition.'),
         ('', 'burst', 'Capacity in tokens; null: the rate, or the limit''s.'),
         ('', 'cap', 'Units that takes may use.'),
         ('', 'debt', 'Units that a reserve may use beyond cap.'),
@@ -54,7 +52,6 @@ begin
         ('', 'never', 'Whether the call can never be allowed.'),
         ('', 'note', 'The reason, if one was given.'),
         ('', 'number', 'In the lows of its row, from 1; 0: it is in none.'),
-        ('', 'override', 'The override of the key; null: none, or it has ended.'),
         ('', 'parts', 'Number of rows of the same id.'),
         ('', 'per', 'The period of rate, as in 250ms, 1m, 3mo; null: the limit''s.'),
         ('', 'plan', 'The plan that was named, or that decides; null: none.'),
@@ -62,13 +59,8 @@ begin
         ('', 'remaining', 'Whole tokens left.'),
         ('', 'repeated', 'Whether the same call was made before, and nothing was changed now.'),
         ('', 'reservation', 'The argument of cancel, if delay is above 0.'),
-        ('', 'reset', 'µs until the bucket is full.'),
         ('', 'reset_after', 'Time until the bucket is full.'),
-        ('', 'retry', 'µs until the same call would be allowed.'),
         ('', 'retry_after', 'Time until the same call would be allowed without further calls; null if allowed or never.'),
-        ('', 'row_override', 'The override that decided; null: none.'),
-        ('', 'row_plan', 'The plan that decided; null: none.'),
-        ('', 'shadow', 'Allowed only because the limit is in shadow mode.'),
         ('', 'start', 'When windows begin: an offset such as 0s, a time of day such as 06:00 Europe/Rome, or first_call; null: different for each key, or as the limit.'),
         ('', 'takes', 'A bit for each take of the call that it is for.'),
         ('', 'tokens', 'Tokens asked for.'),
@@ -189,36 +181,11 @@ begin
         ('overrides', 'kind', 'standing: until it is ended; temporary: until a time.'),
         ('status', 'capacity', 'Tokens of a full bucket.'),
         ('status', 'full_at', 'When the bucket will be full without further calls.'),
-        ('holds', 'expires', 'When it expires.'),
-        ('definition', 'rule', 'The rule; its number is that of the definition, as in buckets.version.'),
-        ('definition', 'fraction', 'How much of the rate a call may use, in 1024ths; null or 0: all of it.'),
-        ('answer', 'write', 'Whether used and ts must be stored.'),
-        ('answer', 'before', 'Units used at ts, before the call.'),
-        ('answer', 'clipped', 'A charge added less than its cost, because used stops growing.'),
-        ('answer', 'rule', 'What decided, for the key.'),
-        ('answer', 'free', 'Allowed by an unlimited plan, so that nothing was taken.'),
-        ('held', 'cost', 'Tokens asked for, or settled to.'),
-        ('books', 'rule', 'The rule for the key.'),
-        ('books', 'lows', 'As in buckets, with the units of the last entry; null: no record can give anything back.'),
-        ('books', 'numbers', 'reservations.number of those that wait or withhold units, the newest first.'),
-        ('books', 'slacks', 'reservations.slack of them.'),
-        ('books', 'dues', 'reservations.part_due of them.'),
-        ('books', 'units', 'reservations.units of them.'),
-        ('books', 'unit', 'reservations.unit of them.'),
-        ('books', 'till', 'Holds that had expired at this time were given back.'),
-        ('books', 'ended', 'Whether a hold has expired.'),
-        ('books', 'reset', 'When a change of the limit ended all records; null: none did.'),
-        ('call', 'ids', 'limits.id.'),
-        ('call', 'keys', 'buckets.key.'),
-        ('call', 'costs', 'Tokens.'),
-        ('call', 'plans', 'The plans that were named, or null.'),
-        ('call', 'floors', 'Tokens that must stay free.'),
-        ('call', 'own', 'For each take of the call, the index of its own limit and key in the lists.'),
-        ('call', 'named', 'How many entries of the lists were named; the others are parents.'))
+        ('holds', 'expires', 'When it expires.'))
         select r.oid::regclass as relation, a.attname as name, coalesce(o.comment, s.comment) as comment
         from pg_class r join pg_attribute a on a.attrelid = r.oid and a.attnum > 0
         left join says o on o.relation = r.relname and o.name = a.attname left join says s on s.relation = '' and s.name = a.attname
-        where r.relnamespace in ('dipwell'::regnamespace, 'dipwell_internal'::regnamespace) and r.relkind in ('r', 'p', 'v', 'c') and coalesce(o.comment, s.comment) is not null
+        where r.relnamespace = 'dipwell'::regnamespace and r.relkind in ('r', 'p', 'v', 'c') and coalesce(o.comment, s.comment) is not null
     loop
         execute format('comment on column %s.%I is %L', c.relation, c.name, c.comment);
     end loop;
