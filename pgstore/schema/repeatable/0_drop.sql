@@ -17,13 +17,9 @@ declare
     ours constant regnamespace[] := array['dipwell', 'dipwell_internal']::regnamespace[];
     x record;
 begin
-    for x in select c.oid::regclass as name from pg_class c where c.relnamespace = any (ours) and c.relkind = 'v' loop
-        execute format('drop view %s', x.name);
-    end loop;
-    for x in select p.oid::regprocedure as name from pg_proc p where p.pronamespace = any (ours) loop
-        execute format('drop function %s', x.name);
-    end loop;
-    for x in select c.oid::regclass as name from pg_class c where c.relnamespace = any (ours) and c.relkind = 'c' loop
-        execute format('drop type %s', x.name);
+    for x in select format('drop view %s', c.oid::regclass) as command, 1 as step from pg_class c where c.relnamespace = any (ours) and c.relkind = 'v'
+            union all select format('drop function %s', p.oid::regprocedure), 2 from pg_proc p where p.pronamespace = any (ours)
+            union all select format('drop type %s', c.oid::regclass), 3 from pg_class c where c.relnamespace = any (ours) and c.relkind = 'c' order by step loop
+        execute x.command;
     end loop;
 end $$;

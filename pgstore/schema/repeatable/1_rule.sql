@@ -231,97 +231,71 @@ create function dipwell_internal.most_charge(r dipwell.versions) returns bigint 
 $$ select greatest(r.max_charge, (select max(p.max_charge) from dipwell.limits l join dipwell.plans p on p.limit_id = l.id and p.version = l.version where l.id = r.limit_id),
     (select v.max_charge from dipwell.limits l join dipwell.versions v on v.limit_id = l.id and v.number = l.version where l.id = r.limit_id)) $$;
 
--- parts is definition.fraction; max_delay of a charge is what it may cost in any case, in tokens; short, the units that must come back before the call would
--- be allowed. Verbs: 0 take, 1 check, 2 take_up_to, 3 reserve, 4 charge, 5 refund, 6 reset.
+-- parts is definition.fraction; max_delay of a charge is what it may cost in any case, in tokens;
+-- short, the units that must come back before the call would be allowed. Verbs: 0 take, 1
+-- check, 2 take_up_to, 3 reserve, 4 charge, 5 refund, 6 reset.
 create function dipwell_internal.step(r dipwell.versions, used bigint, ts bigint, n bigint, verb int, cost bigint, max_delay bigint, parts bigint,
     out allowed boolean, out never boolean, out granted bigint, out before bigint, out after bigint, out t bigint,
     out retry bigint, out delay bigint, out short bigint) language plpgsql stable as $$
 declare
-    ahead bigint; -- units that must come back before the caller may act
-    most  bigint; -- ticks in max_delay
+    units bigint := case when cost > 9007199254740992 / r.unit then 9007199254740992 else cost * r.unit end;
+    most  bigint := r.cap; -- units that may be used after the call
+    ahead bigint := 0; -- units that must come back before the caller may act
+    whole bigint; -- the shortest window
 begin
     t := greatest(n, ts);
     before := dipwell_internal.used_at(r, used, ts, t);
     t := dipwell_internal.written_at(r, before, ts, t);
-    allowed := false;
     never := false;
     granted := 0;
-    after := 0;
+    after := before;
+    delay := 0;
     short := 0;
     if r.sliding then
-        delay := 0;
         select x.* into allowed, never, granted, after, retry from dipwell_internal.slide(r, before, t, n, verb, cost, max_delay) x;
         return;
-    end if;
-    ahead := 0;
-    declare
-        units bigint;
-        units2 bigint;
-        most bigint;
-    begin
-        if verb >= 4 then
-            units := case when cost > 9007199254740992 / r.unit then 9007199254740992 else cost * r.unit end;
-            if verb = 6 then
-                allowed := true;
-            elsif verb = 5 then
-                allowed := true;
-                after := greatest(before - units, 0);
-            elsif cost > r.max_charge and cost > coalesce(max_delay, 0) and cost > dipwell_internal.most_charge(r) then
-                never := true;
-                after := before;
-            else
-                allowed := true;
+    elsif verb = 6 then
+        after := 0;
+    elsif verb = 5 then
+        after := greatest(before - units, 0);
+    elsif verb = 4 then
+        never := cost > r.max_charge and cost > coalesce(max_delay, 0) and cost > dipwell_internal.most_charge(r);
+        if not never then
+            granted := cost;
+            after := least(before + units, greatest(r.max_used, before));
+        end if;
+    elsif verb = 2 and cost > 0 then
+        never := r.unit > r.cap;
+        short := greatest(before - (r.cap - r.unit), 0);
+        if not never and short = 0 then
+            granted := least(cost, (r.cap - before) / r.unit);
+            after := before + granted * r.unit;
+        end if;
+    else
+        if r.leaky and verb <> 2 or verb = 3 and cost > 0 then
+            most := r.cap + r.debt;
+        end if;
+        never := units > most;
+        if parts > 0 then
+            units := least(dipwell_internal.mul_div(units, 1024, parts, true), most);
+        end if;
+        short := greatest(before - (most - units), 0);
+        if not never and short = 0 then
+            ahead := greatest(before - (r.cap - units), 0);
+            if verb <> 1 then
                 granted := cost;
-                after := least(before + units, greatest(r.max_used, before));
-            end if;
-        elsif verb = 2 and cost > 0 then
-            if r.unit > r.cap then
-                never := true;
-                after := before;
-            elsif before > r.cap - r.unit then
-                after := before;
-                short := before - (r.cap - r.unit);
-            else
-                granted := least(cost, (r.cap - before) / r.unit);
-                allowed := true;
-                after := before + granted * r.unit;
-            end if;
-        else
-            units2 := case when cost > 9007199254740992 / r.unit then 9007199254740992 else cost * r.unit end;
-            most := r.cap;
-            if r.leaky and verb <> 2 or verb = 3 and cost > 0 then
-                most := r.cap + r.debt;
-            end if;
-            if units2 > most then
-                never := true;
-                after := before;
-            else
-                if parts > 0 then
-                    units2 := least(dipwell_internal.mul_div(units2, 1024, parts, true), most);
-                end if;
-                if before > most - units2 then
-                    after := before;
-                    short := before - (most - units2);
-                else
-                    ahead := greatest(before - (r.cap - units2), 0);
-                    if verb = 1 then
-                        allowed := true;
-                        after := before;
-                    else
-                        allowed := true;
-                        granted := cost;
-                        after := before + units2;
-                    end if;
-                end if;
+                after := before + units;
             end if;
         end if;
-    end;
-    delay := case when ahead > 0 then dipwell_internal.wait(r, ahead, t, n) else 0 end;
+    end if;
+    allowed := not never and short = 0;
+    if ahead > 0 then
+        delay := dipwell_internal.wait(r, ahead, t, n);
+    end if;
     if verb = 3 and not never and (delay > max_delay or max_delay is not null and not allowed) then
-        never := case when (cost * r.unit) <= r.cap then 0 else ((cost * r.unit) - r.cap + r.add - 1) / r.add * dipwell_internal.shortest(r) - dipwell_internal.shortest(r) + 1 end > max_delay;
-        most := (max_delay + dipwell_internal.shortest(r) - 1) / dipwell_internal.shortest(r);
-        short := greatest(short, before - (r.cap - (cost * r.unit))
-            - least(most, (r.max_used + r.add - 1) / r.add) * r.add);
+        whole := dipwell_internal.shortest(r);
+        never := case when units <= r.cap then 0 else (units - r.cap + r.add - 1) / r.add * whole - whole + 1 end > max_delay;
+        short := greatest(short, before - (r.cap - units) - least((max_delay + whole - 1) / whole, (r.max_used + r.add - 1) / r.add) * r.add);
         allowed := false;
         granted := 0;
         after := before;

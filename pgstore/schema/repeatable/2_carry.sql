@@ -53,30 +53,8 @@ begin
 end $$;
 
 create function dipwell_internal.base_definition(l dipwell.limits) returns dipwell_internal.definition language plpgsql stable as $$
-declare
-    d dipwell_internal.definition;
-    r dipwell.versions;
 begin
-    select * into r from dipwell.versions v where v.limit_id = l.id and v.number = l.version;
-    d.rule := r;
-    d.mode := l.mode;
-    return d;
-end $$;
-
--- A plan of a limit at its present version; the rule is null if there is none.
-create function dipwell_internal.plan_definition(l dipwell.limits, plan_name text) returns dipwell_internal.definition language plpgsql stable as $$
-declare
-    d dipwell_internal.definition;
-    p dipwell.plans;
-begin
-    select * into p from dipwell.plans x where x.limit_id = l.id and x.name = plan_name and x.version = l.version;
-    if found then
-        d := dipwell_internal.base_definition(l);
-        d.rule := dipwell_internal.variant(d.rule, p.number, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used);
-        d.mode := coalesce(p.mode, l.mode);
-        d.plan := p.name;
-    end if;
-    return d;
+    return (select (v, l.mode, null, null)::dipwell_internal.definition from dipwell.versions v where v.limit_id = l.id and v.number = l.version);
 end $$;
 
 create function dipwell_internal.unknown_plan(l dipwell.limits, plan_name text, field text) returns void language plpgsql immutable as $$
@@ -88,14 +66,17 @@ end $$;
 -- The plan that a call names, which must exist, or without a name the limit itself.
 create function dipwell_internal.asked_definition(l dipwell.limits, plan_name text, field text) returns dipwell_internal.definition language plpgsql stable as $$
 declare
-    d dipwell_internal.definition;
+    d dipwell_internal.definition := dipwell_internal.base_definition(l);
+    p dipwell.plans;
 begin
-    if plan_name is null then
-        return dipwell_internal.base_definition(l);
-    end if;
-    d := dipwell_internal.plan_definition(l, plan_name);
-    if (d.rule).number is null then
-        perform dipwell_internal.unknown_plan(l, plan_name, field);
+    if plan_name is not null then
+        select * into p from dipwell.plans x where x.limit_id = l.id and x.name = plan_name and x.version = l.version;
+        if not found then
+            perform dipwell_internal.unknown_plan(l, plan_name, field);
+        end if;
+        d.rule := dipwell_internal.variant(d.rule, p.number, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used);
+        d.mode := coalesce(p.mode, l.mode);
+        d.plan := p.name;
     end if;
     return d;
 end $$;
@@ -182,27 +163,19 @@ begin
     return o;
 end $$;
 
--- An override at a version of its limit, with another id if it was of an older one (one more
--- could be the old id of the other layer); and the same of the one under it.
-create function dipwell_internal.renewed_for(l dipwell.limits, o dipwell.key_overrides, base dipwell.versions) returns dipwell.key_overrides language plpgsql stable as $$
+-- An override at a version of its limit, by default the present one, with another id if it was
+-- of an older one (one more could be the old id of the other layer); and the same of the one
+-- under it.
+create function dipwell_internal.renewed(l dipwell.limits, o dipwell.key_overrides, number int default null) returns dipwell.key_overrides language plpgsql stable as $$
 begin
-    if o.id is not null and o.version <> base.number then
-        o := dipwell_internal.override_at(l, o, base);
+    if o.id is not null and o.version <> coalesce(renewed.number, l.version) then
+        o := dipwell_internal.override_at(l, o, (select v from dipwell.versions v where v.limit_id = l.id and v.number = coalesce(renewed.number, l.version)));
         o.id := case when o.id < 2147483646 then o.id + 2 else o.id - 2147483645 end;
         if o.under is not null then
-            o.under := to_jsonb(dipwell_internal.renewed_for(l, dipwell_internal.under_of(o), base));
+            o.under := to_jsonb(dipwell_internal.renewed(l, dipwell_internal.under_of(o), renewed.number));
         end if;
     end if;
     return o;
-end $$;
-
--- renewed_for the present version.
-create function dipwell_internal.renewed(l dipwell.limits, o dipwell.key_overrides) returns dipwell.key_overrides language plpgsql stable as $$
-begin
-    if o.id is null or o.version = l.version then
-        return o;
-    end if;
-    return dipwell_internal.renewed_for(l, o, (dipwell_internal.base_definition(l)).rule);
 end $$;
 
 -- The definition that an override makes of the present version of its limit.
@@ -223,33 +196,19 @@ begin
     return case when o.under is null then asked else dipwell_internal.override_definition(l, dipwell_internal.under_of(o)) end;
 end $$;
 
--- To when a call at t steps a row: not before the present version began, if the row is of an
--- older one.
-create function dipwell_internal.instant(l dipwell.limits, o dipwell.key_overrides, number int, t bigint) returns bigint language plpgsql stable as $$
-begin
-    if (case when number < 0 then coalesce(o.version, l.version) else number & 1048575 end) < l.version then
-        return greatest(t, (select v.since from dipwell.versions v where v.limit_id = l.id and v.number = l.version));
-    end if;
-    return t;
-end $$;
-
--- The definition that a row with a number is under at n, at the present version.
+-- The definition that a row with a number is under at n, at the present version. A plan has
+-- ended if a version since had none of its name.
 create function dipwell_internal.own_definition(l dipwell.limits, o dipwell.key_overrides, number int, n bigint) returns dipwell_internal.definition language plpgsql stable as $$
-declare
-    d dipwell_internal.definition;
 begin
     if number < 0 then
         o := dipwell_internal.live_override(dipwell_internal.named_override(o, number), n);
-    end if;
-    if number < 0 and o.id is not null then
-        return dipwell_internal.override_definition(l, o);
-    elsif number > 1048575 then
-        d := dipwell_internal.plan_definition(l, (select p.name from dipwell.plans p where p.limit_id = l.id and p.number = own_definition.number));
-        if (d.rule).number is not null and not exists (select from dipwell.versions v -- that ended it
-                where v.limit_id = l.id and v.number > dipwell_internal.version_of(own_definition.number) and v.number < l.version
-                    and not exists (select from dipwell.plans p where p.limit_id = l.id and p.name = d.plan and p.version = v.number)) then
-            return d;
+        if o.id is not null then
+            return dipwell_internal.override_definition(l, o);
         end if;
+    elsif number > 1048575 then
+        return dipwell_internal.asked_definition(l, (select p.name from dipwell.plans p where p.limit_id = l.id and p.number = own_definition.number
+            and not exists (select from dipwell.versions v where v.limit_id = l.id and v.number > dipwell_internal.version_of(own_definition.number) and v.number <= l.version
+                and not exists (select from dipwell.plans q where q.limit_id = l.id and q.name = p.name and q.version = v.number))), null);
     end if;
     return dipwell_internal.base_definition(l);
 end $$;
@@ -284,11 +243,14 @@ declare
     to_plan  text;
     to_over  boolean := target < 0;
     into_    dipwell.versions;
-    t        bigint := dipwell_internal.instant(l, o, number, greatest(n, ts));
+    t        bigint := greatest(n, ts);
     e        record;
     new_plan text;
     new_over boolean;
 begin
+    if (case when number < 0 then coalesce(o.version, l.version) else number & 1048575 end) < l.version then -- the clock may have stepped back
+        t := greatest(t, (select x.since from dipwell.versions x where x.limit_id = l.id and x.number = l.version));
+    end if;
     known := false;
     if over then
         o := dipwell_internal.named_override(o, number);
@@ -351,10 +313,8 @@ end $$;
 
 -- The ts of a row of which so many units are used when it is converted at a time. A window
 -- that began with a call goes on.
-create function dipwell_internal.carried_at(was dipwell.versions, r dipwell.versions, used bigint, ts bigint, at bigint) returns bigint language plpgsql immutable as $$
-begin
-    return case when r.origin < 0 and was.every = r.every then dipwell_internal.written_at(was, used, ts, at) else at end;
-end $$;
+create function dipwell_internal.carried_at(was dipwell.versions, r dipwell.versions, used bigint, ts bigint, at bigint) returns bigint language sql immutable as
+$$ select case when r.origin < 0 and was.every = r.every then dipwell_internal.written_at(was, used, ts, at) else at end $$;
 
 -- Converts a row to the present version and the definition target. It steps the row under
 -- each definition up to its end. A row of a definition that is gone becomes full. The row
@@ -382,11 +342,8 @@ begin
 end $$;
 
 create function dipwell_internal.override_of(lim int, of_key text) returns dipwell.key_overrides language plpgsql stable as $$
-declare
-    o dipwell.key_overrides;
 begin
-    select * into o from dipwell.key_overrides x where x.limit_id = lim and x.key = of_key;
-    return o;
+    return (select x from dipwell.key_overrides x where x.limit_id = lim and x.key = of_key);
 end $$;
 
 -- Deletes the override of a key that has ended, and compiles the one that is left for version
@@ -397,20 +354,13 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     o    dipwell.key_overrides := dipwell_internal.override_of(lim, of_key);
     live dipwell.key_overrides := dipwell_internal.live_override(o, dipwell_internal.past(n));
-    l    dipwell.limits;
-    base dipwell.versions;
 begin
     if number > live.version then
-        select * into l from dipwell.limits x where x.id = lim;
-        select * into base from dipwell.versions v where v.limit_id = lim and v.number = keep_override.number;
-        live := dipwell_internal.renewed_for(l, live, base);
+        live := dipwell_internal.renewed((select x from dipwell.limits x where x.id = lim), live, number);
     end if;
-    if live.id is null then
+    if live.id is distinct from o.id then
         delete from dipwell.key_overrides x where x.limit_id = lim and x.key = of_key;
-    elsif live.id <> o.id then
-        update dipwell.key_overrides x set (plan, rate, per, burst, start, until, note, id, version, mode, unit, add, cap, debt, max_charge, max_used, every, origin, days, clock, zone, under)
-            = (live.plan, live.rate, live.per, live.burst, live.start, live.until, live.note, live.id, live.version, live.mode, live.unit, live.add, live.cap, live.debt, live.max_charge, live.max_used, live.every, live.origin, live.days, live.clock, live.zone, live.under)
-            where x.limit_id = lim and x.key = of_key;
+        insert into dipwell.key_overrides select live.* where live.id is not null;
     end if;
 end $$;
 

@@ -32,15 +32,17 @@ create function dipwell_internal.answer_one(l dipwell.limits, asked dipwell_inte
     used bigint, ts bigint, version int, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, dry boolean)
 returns dipwell_internal.answer language plpgsql stable as $$
 declare
-    a    dipwell_internal.answer;
+    a    dipwell_internal.answer := (false, false, false, 0, null, 0, 0, 0, null, null, false, null, false, null, null, false, false, null);
     d    dipwell_internal.definition := asked; -- decides
     own  dipwell_internal.definition; -- the row's
+    later dipwell_internal.definition; -- after the override
     r    dipwell.versions; -- the rule for the key
     low  dipwell.versions; -- the same, less the floor
     s    record;
     used_ bigint := used; -- after the conversion to d
     ts_  bigint := ts;
     held bigint;
+    late bigint;
     moves boolean;
     t    bigint;
     live dipwell.key_overrides := dipwell_internal.live_override(o, n);
@@ -74,21 +76,24 @@ begin
     a.never := s.never;
     a.retry := s.retry;
     if verb = 3 and max_delay is not null and not s.allowed and not s.never then
-        a.retry := dipwell_internal.retry_bounded(l, asked, o, key, used, ts, version, n, cost, floor, max_delay, a.retry, r.origin < 0);
-        a.never := a.retry is null;
-        a.retry := coalesce(a.retry, 0);
+        for round in 1..16 loop -- until its delay is at most max_delay
+            late := (dipwell_internal.answer_one(l, asked, o, key, used, ts, version, n + a.retry, 3, cost, floor, null, false)).delay - max_delay;
+            exit when late <= 0;
+            a.never := round > 1 and r.origin < 0; -- waiting does not make it so, if windows begin with a call
+            a.retry := case when a.never then 0 else a.retry + late end;
+            exit when a.never;
+        end loop;
     end if;
     if live.until is not null and not s.allowed and verb <> 4 then
         -- What is allowed after the end of the override is not computed.
-        if a.never and dipwell_internal.fits_later(l, dipwell_internal.next_definition(l, live, asked), key, n, verb, cost, floor, max_delay, d.mode = 'shadow') then
+        later := dipwell_internal.next_definition(l, live, asked);
+        if a.never and (select not x.never or x.shadow and d.mode <> 'shadow' from dipwell_internal.answer_one(l, later, null, key, 0, n, (later.rule).number, n, verb, cost, floor, max_delay, true) x) then
             a.never := false;
             a.retry := live.until - n;
         end if;
         a.retry := least(a.retry, live.until - n);
     end if;
     a.allowed := s.allowed;
-    a.shadow := false;
-    a.granted := 0;
     a.delay := s.delay;
     held := s.before;
     if not s.allowed then
@@ -122,17 +127,7 @@ begin
     a.clipped := verb = 4 and s.allowed and s.after < s.before + (cost * r.unit);
     a.rule := r;
     a.plan := d.plan;
-    a.free := false;
     return a;
-end $$;
-
--- Whether a call that never fits under the override of its key may fit once that has ended.
-create function dipwell_internal.fits_later(l dipwell.limits, asked dipwell_internal.definition, key text, n bigint, verb int, cost bigint, floor bigint, max_delay bigint, shadow boolean)
-returns boolean language plpgsql stable as $$
-declare
-    a dipwell_internal.answer := dipwell_internal.answer_one(l, asked, null, key, 0, n, (asked.rule).number, n, verb, cost, floor, max_delay, true);
-begin
-    return not a.never or a.shadow and not shadow;
 end $$;
 
 -- Answers a call that an unlimited or blocked plan decides.
@@ -152,19 +147,10 @@ begin
     a.rule := d.rule;
     a.plan := d.plan;
     a.free := d.mode = 'unlimited';
-    a.bound := false;
-    a.shadow := false;
-    a.write := false;
-    a.clipped := false;
-    a.delay := 0;
-    a.granted := 0;
-    a.never := false;
-    a.retry := 0;
     if d.mode = 'unlimited' then
         a.allowed := true;
         a.remaining := 9007199254740991;
         a.granted := case when verb = 1 or dry then 0 else cost end;
-        a.reset := 0;
         if l.algorithm = 'concurrency' and a.granted > 0 then -- it counts without a bound
             a.used := least(a.used + cost, r.max_used);
             a.write := true;
@@ -173,7 +159,6 @@ begin
         end if;
         return a;
     end if;
-    a.allowed := false;
     a.remaining := greatest(r.cap - dipwell_internal.counted(r, a.used, a.ts, false), 0) / r.unit;
     a.reset := case a.used when 0 then 0 else dipwell_internal.wait(r, a.used, a.ts, n) end;
     a.never := true;
@@ -185,24 +170,6 @@ begin
         a.retry := case when a.never then 0 when later.allowed or later.write then (a.override).until - n else (a.override).until - n + later.retry end;
     end if;
     return a;
-end $$;
-
--- The retry of a reservation, moved to when its delay is at most max_delay; null if waiting
--- does not make it so: of windows that begin with a call.
-create function dipwell_internal.retry_bounded(l dipwell.limits, asked dipwell_internal.definition, o dipwell.key_overrides, key text,
-    used bigint, ts bigint, version int, n bigint, cost bigint, floor bigint, max_delay bigint, retry bigint, first_call boolean) returns bigint language plpgsql stable as $$
-declare
-    late bigint;
-begin
-    for round in 1..16 loop
-        late := (dipwell_internal.answer_one(l, asked, o, key, used, ts, version, n + retry, 3, cost, floor, null, false)).delay - max_delay;
-        exit when late <= 0;
-        if round > 1 and first_call then
-            return null;
-        end if;
-        retry := retry + late;
-    end loop;
-    return retry;
 end $$;
 
 -- When a refused call of a concurrency limit will be allowed, in µs from n, because holds or
@@ -428,7 +395,9 @@ begin
                     update dipwell.reservations y set slack = dipwell_internal.in_units(y.slack, (d.rule).unit, (a.rule).unit)
                         where y.limit_id = limit_ids[i] and y.key = keys[i] and y.slack is not null and y.mark = list[1];
                 end if;
-                list := dipwell_internal.touch(list, a);
+                list := case when a.before = 0 or a.used = 0 then null -- as in a store that deleted the full row
+                    when a.clipped then list[1:5] || 0::bigint
+                    else dipwell_internal.lows_limit(list, cardinality(list) - 1, a.before) end;
             end if;
             if a.granted > 0 and not a.free and verbs[i] <> 4 and due > 0 then
                 list := dipwell_internal.lows_room(limit_ids[i], keys[i], list, ('x' || right(replace(reservation::text, '-', ''), 12))::bit(48)::bigint, n);
@@ -513,16 +482,6 @@ begin
     end if;
 end $$;
 
--- The same for key_overrides, whose rows need a limit.
-create function dipwell_internal.make_room_for_overrides(lim int) returns void language plpgsql volatile as $$
-begin
-    insert into dipwell.key_overrides (limit_id, key, id, version, unit, add, cap, debt, max_charge, max_used)
-        select lim, lpad(i::text, 500, '0'), 0, 0, 0, 0, 0, 0, 0, 0 from generate_series(1, 200) i on conflict do nothing;
-    delete from dipwell.key_overrides x where x.limit_id = lim and x.id = 0;
-    if (select pg_has_role(c.relowner, 'usage') from pg_class c where c.oid = 'dipwell.key_overrides'::regclass) then
-        analyze dipwell.key_overrides;
-    end if;
-end $$;
 do $$ begin
     perform dipwell_internal.make_room() where 0 in (pg_relation_size('dipwell.buckets'), pg_relation_size('dipwell.hold_parts'));
 end $$;

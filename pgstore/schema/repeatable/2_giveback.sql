@@ -139,17 +139,6 @@ begin
     return lows;
 end $$;
 
--- The lows of a row that a call writes: the last is lowered to what was used before.
-create function dipwell_internal.touch(lows bigint[], a dipwell_internal.answer) returns bigint[] language plpgsql immutable as $$
-begin
-    if a.before = 0 or a.used = 0 then
-        return null; -- as in a store that deleted the full row
-    elsif a.clipped then
-        return lows[1:5] || 0::bigint;
-    end if;
-    return dipwell_internal.lows_limit(lows, cardinality(lows) - 1, a.before);
-end $$;
-
 -- A row while it is brought up to a time, with the reservations that wait or, cancelled,
 -- withhold units (their slack is null), the newest first. Holds that had expired at till were
 -- given back. reset is when a change of the limit ended all records; null: none did.
@@ -159,15 +148,17 @@ create type dipwell_internal.books as (
     version int,
     rule    dipwell.versions,
     lows    bigint[],
-    numbers bigint[],
-    slacks  bigint[],
-    dues    bigint[],
-    units   bigint[],
-    unit    bigint[],
+    waits   dipwell.reservations[],
     till    bigint,
     ended   boolean,
     reset   bigint
 );
+
+create function dipwell_internal.with_slack(x dipwell.reservations, slack bigint) returns dipwell.reservations language plpgsql immutable as $$
+begin
+    x.slack := slack;
+    return x;
+end $$;
 
 create function dipwell_internal.books_at(inout k dipwell_internal.books, n bigint) language plpgsql stable as $$
 declare
@@ -200,12 +191,12 @@ begin
     if k.lows is not null and r.policy = 'reset' then
         k.used := 0;
         k.lows := null;
-        k.numbers := null;
+        k.waits := null;
         k.reset := k.till;
         return;
     elsif k.lows is not null then
         r.policy := 'keep'; -- a fraction of a record would give back what others took
-        k.slacks := array(select dipwell_internal.in_units(u.slack, was.unit, r.unit) from unnest(k.slacks) with ordinality u (slack, i) order by u.i);
+        k.waits := array(select dipwell_internal.with_slack(x, dipwell_internal.in_units(x.slack, was.unit, r.unit)) from unnest(k.waits) x order by x.number desc);
     end if;
     k.used := dipwell_internal.convert_row(k.used, at, was, r);
     k.lows := case when not r.sliding then dipwell_internal.lows_convert(k.lows, was, r, k.used) end; -- nothing can be given back to it
@@ -214,15 +205,10 @@ end $$;
 -- Drops what is withheld for no reservation any more, and the lows if no live record is left.
 create function dipwell_internal.books_retire(inout k dipwell_internal.books, lim int, of_key text, t bigint) language plpgsql stable as $$
 declare
-    waits bigint := (select max(u.number) from unnest(k.numbers, k.slacks) u (number, slack) where u.slack is not null);
+    newest bigint := (select max(x.number) from unnest(k.waits) x where x.slack is not null);
 begin
-    if k.numbers is not null then
-        select array_agg(u.number order by u.i), array_agg(u.slack order by u.i), array_agg(u.due order by u.i), array_agg(u.units order by u.i), array_agg(u.unit order by u.i)
-            into k.numbers, k.slacks, k.dues, k.units, k.unit
-            from unnest(k.numbers, k.slacks, k.dues, k.units, k.unit) with ordinality u (number, slack, due, units, unit, i)
-            where u.slack is not null or u.units > 0 and u.number < waits;
-    end if;
-    if k.used = 0 or k.lows[cardinality(k.lows)] = 0 or k.lows[3] = 0 and waits is null and not exists (select from dipwell.reservations x
+    k.waits := array(select x from unnest(k.waits) x where x.slack is not null or x.units > 0 and x.number < newest order by x.number desc);
+    if k.used = 0 or k.lows[cardinality(k.lows)] = 0 or k.lows[3] = 0 and newest is null and not exists (select from dipwell.reservations x
             where x.limit_id = lim and x.key = of_key and x.mark = k.lows[1] and not x.rest and x.due > t) then
         k.lows := null;
     end if;
@@ -232,45 +218,34 @@ end $$;
 -- waiting reservation needs are withheld.
 create function dipwell_internal.books_give(inout k dipwell_internal.books, number bigint, units bigint, unit bigint) language plpgsql stable as $$
 declare
-    free   bigint := coalesce((select min(u.slack) from unnest(k.numbers, k.slacks) u (number, slack) where u.number > books_give.number), 9007199254740991);
-    whole  bigint := dipwell_internal.in_units(units, unit, (k.rule).unit);
-    back_  bigint := least(whole, free);
-    g      record;
-    given  bigint := 0;      -- by the others
-    before bigint[] := '{}'; -- the same, when each of them was looked at
+    whole bigint := dipwell_internal.in_units(units, unit, (k.rule).unit);
+    back_ bigint := least(whole, (select min(x.slack) from unnest(k.waits) x where x.number > books_give.number));
+    own   dipwell.reservations; -- what is withheld of the record
+    w     dipwell.reservations;
+    g     record;
 begin
     select * into g from dipwell_internal.lows_lower(k.lows, number, back_);
     k.lows := g.lows;
     k.used := k.used - g.units;
-    if k.numbers is null then
+    if (cardinality(k.waits) > 0) is not true then
         return;
     end if;
-    if back_ > 0 then
-        units := whole - back_;
-        unit := (k.rule).unit;
-    end if;
-    k.slacks := array(select case when u.number > books_give.number then u.slack - g.units else u.slack end from unnest(k.numbers, k.slacks) with ordinality u (number, slack, i) order by u.i);
-    free := 9007199254740991;
-    for i in 1..cardinality(k.numbers) loop
-        before[i] := given;
-        free := least(free, k.slacks[i]);
-        continue when k.slacks[i] is not null;
-        whole := dipwell_internal.in_units(k.units[i], k.unit[i], (k.rule).unit);
-        back_ := least(whole, free);
+    own.number := number;
+    own.units := case when back_ > 0 then whole - back_ else units end;
+    own.unit := case when back_ > 0 then (k.rule).unit else unit end;
+    k.waits := array(select case when x.number > own.number then dipwell_internal.with_slack(x, x.slack - g.units) else x end from unnest(k.waits) x order by x.number desc);
+    for w in select x.* from unnest(k.waits) x where x.slack is null order by x.number desc loop
+        whole := dipwell_internal.in_units(w.units, w.unit, (k.rule).unit);
+        back_ := least(whole, (select min(x.slack) from unnest(k.waits) x where x.number > w.number));
         continue when back_ = 0;
-        select * into g from dipwell_internal.lows_lower(k.lows, k.numbers[i], back_);
+        select * into g from dipwell_internal.lows_lower(k.lows, w.number, back_);
         k.lows := g.lows;
-        k.units[i] := whole - back_;
-        k.unit[i] := (k.rule).unit;
-        given := given + g.units;
-        free := free - g.units;
+        k.used := k.used - g.units;
+        w.units := whole - back_;
+        w.unit := (k.rule).unit;
+        k.waits := array(select case when x.number > w.number then dipwell_internal.with_slack(x, x.slack - g.units) when x.number < w.number then x else w end from unnest(k.waits) x order by x.number desc);
     end loop;
-    k.used := k.used - given;
-    select array_agg(u.number order by u.number desc), array_agg(u.slack order by u.number desc), array_agg(u.due order by u.number desc),
-            array_agg(u.units order by u.number desc), array_agg(u.unit order by u.number desc) into k.numbers, k.slacks, k.dues, k.units, k.unit
-        from (select v.number, v.slack - (given - v.before) as slack, v.due, v.units, v.unit
-                from unnest(k.numbers, k.slacks, k.dues, k.units, k.unit, before) v (number, slack, due, units, unit, before)
-            union all select books_give.number, null, null, books_give.units, books_give.unit) u;
+    k.waits := array(select x from unnest(k.waits || own) x order by x.number desc);
 end $$;
 
 -- Ends the records that have ended at t, to which the row was stepped: first the
@@ -282,15 +257,13 @@ declare
     touched boolean := false;
 begin
     if k.lows is not null then
-        for p in select u.i, u.number, u.slack from unnest(k.numbers, k.slacks, k.dues) with ordinality u (number, slack, due, i)
-            where u.slack is not null and u.due <= t order by u.due, u.number loop
+        for p in select x.number, x.slack from unnest(k.waits) x where x.slack is not null and x.part_due <= t order by x.part_due, x.number loop
             at := dipwell_internal.lows_cover(k.lows, p.number - 1);
             if at is not null then
                 k.lows := dipwell_internal.lows_limit(k.lows, at, p.slack);
             end if;
-            k.slacks[p.i] := null;
-            k.units[p.i] := 0;
         end loop;
+        k.waits := array(select x from unnest(k.waits) x where x.slack is null or x.part_due > t order by x.number desc);
         k := dipwell_internal.books_retire(k, lim, of_key, t);
         for p in select x.number, x.units, x.unit, x.keep from dipwell.hold_parts x
             where x.limit_id = lim and x.key = of_key and x.live and x.mark = k.lows[1] and x.till > k.till and x.till <= t order by x.till loop
@@ -326,9 +299,7 @@ begin
     k.till := -9007199254740991;
     k.ended := coalesce(b.due <= n, false) and exists (select from dipwell.hold_parts x where x.limit_id = l.id and x.key = b.key and x.live and x.till <= n and not x.keep);
     if k.lows[4] > 0 then
-        select array_agg(x.number order by x.number desc), array_agg(x.slack order by x.number desc), array_agg(x.part_due order by x.number desc),
-                array_agg(x.units order by x.number desc), array_agg(x.unit order by x.number desc) into k.numbers, k.slacks, k.dues, k.units, k.unit
-            from dipwell.reservations x where x.limit_id = l.id and x.key = b.key and x.mark = k.lows[1] and (x.slack is not null or x.rest);
+        k.waits := array(select x from dipwell.reservations x where x.limit_id = l.id and x.key = b.key and x.mark = k.lows[1] and (x.slack is not null or x.rest) order by x.number desc);
     end if;
     for w in select * from dipwell_internal.walk(l, o, b.version, b.ts, n, r.number) where b.version <> r.number or b.version < 0 and o.version <> l.version loop
         if not w.known then -- a definition that is gone
@@ -370,16 +341,16 @@ begin
     update dipwell.reservations x set slack = null where x.limit_id = lim and x.key = of_key and x.slack is not null and x.part_due <= n;
     if k.lows is not null then
         update dipwell.reservations x set slack = u.slack, units = u.units, unit = u.unit, rest = u.slack is null
-            from unnest(k.numbers, k.slacks, k.units, k.unit) u (number, slack, units, unit)
+            from unnest(k.waits) u
             where x.limit_id = lim and x.key = of_key and x.mark = k.lows[1] and x.number = u.number
                 and (x.slack, x.units, x.unit, x.rest) is distinct from (u.slack, u.units, u.unit, u.slack is null);
         insert into dipwell.reservations (id, limit_id, key, units, unit, due, part_due, number, mark, rest, parts) -- what holds withhold
             select gen_random_uuid(), lim, of_key, u.units, u.unit, n + 1, n + 1, u.number, k.lows[1], true, 1
-            from unnest(k.numbers, k.units, k.unit) u (number, units, unit)
+            from unnest(k.waits) u
             where not exists (select from dipwell.reservations x where x.limit_id = lim and x.key = of_key and x.mark = k.lows[1] and x.number = u.number);
     end if;
     delete from dipwell.reservations x where x.limit_id = lim and x.key = of_key
-        and case when x.rest then x.mark is distinct from k.lows[1] or (x.number = any (k.numbers)) is not true else x.due <= n and x.slack is null end;
+        and case when x.rest then x.mark is distinct from k.lows[1] or not exists (select from unnest(k.waits) u where u.number = x.number) else x.due <= n and x.slack is null end;
     if k.lows[4] > 0 then
         k.lows[4] := (exists (select from dipwell.reservations x where x.limit_id = lim and x.key = of_key)
             or exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.free and not x.settled)
@@ -419,8 +390,7 @@ end $$;
 create function dipwell_internal.give_back_part(lim int, of_key text, of_number bigint, of_mark bigint, units bigint, unit bigint, n bigint, of_hold boolean) returns void
 language plpgsql volatile as $$
 declare
-    k  dipwell_internal.books := dipwell_internal.bring(lim, of_key, n);
-    at int := array_position(k.numbers, of_number);
+    k dipwell_internal.books := dipwell_internal.bring(lim, of_key, n);
 begin
     delete from dipwell.reservations x where x.limit_id = lim and x.key = of_key and x.number = of_number and x.mark = of_mark;
     if k.version is null then
@@ -431,9 +401,8 @@ begin
         k.lows := dipwell_internal.lows_limit(k.lows, cardinality(k.lows) - 1, k.used);
         if of_hold then
             k.lows[3] := k.lows[3] - 1;
-        elsif at is not null then
-            k.slacks[at] := null;
-            k.units[at] := 0;
+        else
+            k.waits := array(select x from unnest(k.waits) x where x.number <> of_number order by x.number desc);
         end if;
         k := dipwell_internal.books_retire(dipwell_internal.books_give(k, of_number, units, unit), lim, of_key, n);
     end if;

@@ -48,17 +48,6 @@ begin
         and (x.number = 0 or x.mark = (select b.lows[1] from dipwell.buckets b where b.limit_id = lim and b.key = of_key and b.low > 0)));
 end $$;
 
--- Gives back tokens that a hold, no longer live, took from a key.
-create function dipwell_internal.end_hold_part(p dipwell.hold_parts, tokens bigint, n bigint) returns void language plpgsql volatile as $$
-begin
-    if p.number = 0 then
-        update dipwell.buckets x set used = greatest(x.used - p.units, 0), due = dipwell_internal.next_due(x.limit_id, x.key)
-            where x.limit_id = p.limit_id and x.key = p.key;
-    else
-        perform dipwell_internal.give_back_part(p.limit_id, p.key, p.number, p.mark, tokens * p.unit, p.unit, n, true);
-    end if;
-end $$;
-
 -- The µs from n until need more tokens of a concurrency limit fit; null: never.
 create function dipwell_internal.hold_retry(lim int, of_key text, used bigint, need bigint, cap bigint, n bigint) returns bigint language plpgsql stable as $$
 begin
@@ -133,9 +122,8 @@ begin
     list := dipwell_internal.lows_room(lim, of_key, dipwell_internal.lows_of(b.lows, b.low), (random() * 281474976710655)::bigint, n);
     number := list[2];
     mark := list[1];
-    list := dipwell_internal.lows_append(list, b.used);
-    list[3] := list[3] + 1;
-    update dipwell.buckets x set lows = list[:cardinality(list) - 1], low = b.used, due = least(x.due, till) where x.limit_id = lim and x.key = of_key;
+    update dipwell.buckets x set lows = dipwell_internal.lows_hold(list[:cardinality(list) - 1], list[cardinality(list)], b.used), low = b.used, due = least(x.due, till)
+        where x.limit_id = lim and x.key = of_key;
 end $$;
 
 -- The number of the next part of a hold that took nothing from a key. The number is one more
@@ -280,9 +268,7 @@ begin
     end loop;
     perform from dipwell.hold_parts x where x.id = hold order by x.part for update;
     n := coalesce(at, dipwell_internal.now_us());
-    for p in select distinct x.limit_id, x.key from dipwell.hold_parts x where x.id = hold loop
-        perform dipwell_internal.bring(p.limit_id, p.key, n);
-    end loop;
+    perform dipwell_internal.bring(x.limit_id, x.key, n) from (select distinct y.limit_id, y.key from dipwell.hold_parts y where y.id = hold) x;
     select array_agg(x order by x.part) into ps from dipwell.hold_parts x where x.id = hold;
     if ps is null or cardinality(ps) <> ps[1].parts or n >= (select max(dipwell_internal.hold_gone(x)) from unnest(ps) x) then
         raise exception using errcode = 'no_data_found', constraint = 'hold', message = 'hold: is unknown';
@@ -331,7 +317,8 @@ begin
             end if;
         end if;
         differs := differs or p.settled and p.cost <> c;
-        ps[i].cost := c;
+        p.cost := c;
+        ps[i] := p;
     end loop;
     if differs then
         perform dipwell_internal.hold_conflict('was settled to another cost');
@@ -357,8 +344,11 @@ begin
             cost = (select y.cost from unnest(ps) y where y.part = x.part)
         where x.id = hold;
     foreach p in array ps loop
-        continue when not p.live;
-        perform dipwell_internal.end_hold_part(p, greatest(p.tokens - p.cost, 0), n);
+        if p.live and p.number = 0 then
+            update dipwell.buckets x set used = greatest(x.used - p.units, 0), due = dipwell_internal.next_due(x.limit_id, x.key) where x.limit_id = p.limit_id and x.key = p.key;
+        elsif p.live then
+            perform dipwell_internal.give_back_part(p.limit_id, p.key, p.number, p.mark, greatest(p.tokens - p.cost, 0) * p.unit, p.unit, n, true);
+        end if;
     end loop;
     if cardinality(ids) > 0 then
         for a in select * from dipwell_internal.decide(ids, keys, array_fill(4, array[cardinality(ids)]), charges, late, null, at, named) loop
@@ -382,20 +372,20 @@ create function dipwell_internal.extend_group(hold text, ttl bigint, at bigint d
 language plpgsql volatile set enable_seqscan = off as $$
 declare
     ps dipwell.hold_parts[];
-    n     bigint;
+    p  dipwell.hold_parts;
+    n  bigint;
 begin
     select x.ps, x.n into ps, n from dipwell_internal.lock_hold(hold, false, at) x;
     if ps[1].settled or ps[1].expires <= n or (select bool_and(x.reset) or bool_or(x.units > 0 and not x.live and not x.reset) from unnest(ps) x) then
         perform dipwell_internal.hold_conflict('has ended');
     end if;
-    for i in 1..cardinality(ps) loop
-        perform dipwell_internal.wrong(dipwell_internal.ttl_error(l, ttl)) from dipwell.limits l where l.id = ps[i].limit_id;
-        ps[i].expires := n + ttl;
-        ps[i].due := dipwell_internal.hold_due(n + ttl, ps[i].ttl, ps[i].keep or not ps[i].live);
-        update dipwell.buckets b set due = ps[i].due where b.limit_id = ps[i].limit_id and b.key = ps[i].key and ps[i].live and b.due > ps[i].due;
+    foreach p in array ps loop
+        perform dipwell_internal.wrong(dipwell_internal.ttl_error(l, ttl)) from dipwell.limits l where l.id = p.limit_id;
+        p.due := dipwell_internal.hold_due(n + ttl, p.ttl, p.keep or not p.live);
+        update dipwell.buckets b set due = p.due where b.limit_id = p.limit_id and b.key = p.key and p.live and b.due > p.due;
+        update dipwell.hold_parts x set expires = n + extend_group.ttl, due = p.due where x.id = hold and x.part = p.part;
     end loop;
-    update dipwell.hold_parts x set expires = n + extend_group.ttl, due = (select p.due from unnest(ps) p where p.part = x.part)
-        where x.id = hold;
+    select array_agg(x order by x.part) into ps from dipwell.hold_parts x where x.id = hold;
     return query select * from dipwell_internal.hold_state(ps, false, at);
 end $$;
 
@@ -406,7 +396,5 @@ declare
         when octet_length(id) > 64 then format('has %s bytes; at most 64', octet_length(id))
         when id ~ '[^!-~]' then format('"%s" has other characters than printable ASCII without spaces', id) end;
 begin
-    if reason is not null then
-        perform dipwell_internal.wrong(reason);
-    end if;
+    perform dipwell_internal.wrong(reason);
 end $$;

@@ -30,9 +30,7 @@ declare
         when cardinality(path) <> parts then format('has %s; those of limit %s have %s, separated by ''/'' (a ''/'' inside a part is written %%2F)',
             case cardinality(path) when 1 then '1 part' else cardinality(path) || ' parts' end, limit_name, parts) end;
 begin
-    if reason is not null then
-        perform dipwell_internal.wrong(reason);
-    end if;
+    perform dipwell_internal.wrong(reason);
 end $$;
 
 -- Returns the key of a bucket; an error if the limit cannot have it.
@@ -179,8 +177,3 @@ end $$;
 create function dipwell_internal.answered(c dipwell_internal.call) returns table (at int, i bigint) language sql immutable as
 $$ select * from unnest(c.own || array(select generate_series(c.named + 1, cardinality(c.ids)))) with ordinality $$;
 
--- Whether one result decides a call rather than another.
-create function dipwell_internal.decides_over(allowed boolean, never boolean, remaining bigint, retry bigint,
-    top_allowed boolean, top_never boolean, top_remaining bigint, top_retry bigint) returns boolean language sql immutable as
-$$ select case when allowed <> top_allowed then top_allowed when allowed then remaining < top_remaining
-    when never <> top_never then never else coalesce(retry > top_retry, false) end $$;

@@ -43,31 +43,24 @@ begin
     end if;
 end $$;
 
--- Locks a row, which may be missing, when the transaction that has it ends. A row that
--- another transaction has inserted is invisible until that ends, and an insert would wait for
--- it. So who inserts a row first gets an advisory lock.
-create function dipwell_internal.wait_row(lim int, row_key text) returns void language plpgsql volatile as $$
-begin
-    loop
-        perform from dipwell.buckets b where b.limit_id = lim and b.key = row_key for no key update;
-        exit when found or pg_try_advisory_xact_lock(hashtextextended(row_key, lim));
-        perform pg_advisory_xact_lock(hashtextextended(row_key, lim));
-    end loop;
-end $$;
-
 -- Locks a row if it has enough tokens: free. Otherwise it is refused, or without waits
--- locked.
+-- locked. A row that another transaction has inserted is invisible until that ends, and an
+-- insert would wait for it. So who inserts a row first gets an advisory lock.
 create function dipwell_internal.lock_row(lim int, row_key text, cost bigint, waits boolean) returns text language plpgsql volatile as $$
 begin
-    if waits then
-        perform dipwell_internal.wait_row(lim, row_key);
-    else
-        perform from dipwell.buckets b where b.limit_id = lim and b.key = row_key for no key update skip locked;
-        if not found and (exists (select from dipwell.buckets b where b.limit_id = lim and b.key = row_key)
-                or not pg_try_advisory_xact_lock(hashtextextended(row_key, lim))) then
+    loop
+        if waits then
+            perform from dipwell.buckets b where b.limit_id = lim and b.key = row_key for no key update;
+        else
+            perform from dipwell.buckets b where b.limit_id = lim and b.key = row_key for no key update skip locked;
+        end if;
+        exit when found or (waits or not exists (select from dipwell.buckets b where b.limit_id = lim and b.key = row_key))
+            and pg_try_advisory_xact_lock(hashtextextended(row_key, lim));
+        if not waits then
             return 'locked';
         end if;
-    end if;
+        perform pg_advisory_xact_lock(hashtextextended(row_key, lim));
+    end loop;
     if (select k.fits from dipwell_internal.look(lim, array[row_key], cost) k) then
         return 'free';
     end if;

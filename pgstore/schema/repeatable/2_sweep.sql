@@ -119,7 +119,10 @@ begin
         end if;
     end loop;
     page := s.page;
-    perform dipwell_internal.sum_changes();
+    if (select count(*) from dipwell.revision) > 100 then -- one row with their sum
+        with gone as (delete from dipwell.revision x where x.id = any (array(select y.id from dipwell.revision y for update skip locked)) returning x.n)
+        insert into dipwell.revision (n) select sum(g.n) from gone g having count(*) > 0;
+    end if;
     more := dipwell_internal.sweep_records(max_rows, n);
     perform dipwell_internal.sweep_overrides(max_rows, n);
     delete from dipwell.top_hours x where x.ctid = any (array(
@@ -130,46 +133,21 @@ begin
         passes = s.passes, swept = x.swept + sweep_at.swept, spent = x.spent + dipwell_internal.now_us() - start;
 end $$;
 
--- Replaces the rows of revision by one with their sum, if there are more than 100.
-create function dipwell_internal.sum_changes() returns void language plpgsql volatile as $$
-begin
-    if (select count(*) from dipwell.revision) > 100 then
-        with gone as (delete from dipwell.revision x where x.id = any (array(select y.id from dipwell.revision y for update skip locked)) returning x.n)
-        insert into dipwell.revision (n) select sum(g.n) from gone g having count(*) > 0;
-    end if;
-end $$;
-
 -- Ends reservations and holds that are due at n. Returns whether more may be due.
 create function dipwell_internal.sweep_records(max_rows bigint, n bigint) returns boolean language plpgsql volatile as $$
 declare
     p    record;
-    b    dipwell.buckets;
-    l    dipwell.limits;
     more boolean := max_rows in ((select count(*) from (select from dipwell.reservations x where x.due <= n limit max_rows) y),
                                  (select count(*) from (select from dipwell.hold_parts x where x.due <= n limit max_rows) y));
 begin
-    for p in select distinct x.limit_id, x.key from
-        (select y.limit_id, y.key from dipwell.reservations y where y.due <= n order by y.due limit max_rows) x loop
-        select * into b from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update skip locked;
-        if not found then
-            continue when exists (select from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key);
-            b := null;
-        end if;
-        select * into l from dipwell.limits x where x.id = p.limit_id;
-        if b.lows is null or l.id is null then
-            delete from dipwell.reservations x where x.limit_id = p.limit_id and x.key = p.key and x.due <= n;
-        else
-            perform dipwell_internal.bring(p.limit_id, p.key, n);
-        end if;
-    end loop;
-    for p in select distinct x.limit_id, x.key from
-        (select y.limit_id, y.key, y.live from dipwell.hold_parts y where y.due <= n order by y.due limit max_rows) x where x.live loop
+    for p in select distinct x.limit_id, x.key from (
+            (select y.limit_id, y.key, true as live from dipwell.reservations y where y.due <= n order by y.due limit max_rows)
+            union all (select y.limit_id, y.key, y.live from dipwell.hold_parts y where y.due <= n order by y.due limit max_rows)) x where x.live loop
         perform from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key for update skip locked;
-        if found then
-            perform from dipwell.buckets t where t.limit_id = p.limit_id and t.key = p.key for update;
-        end if;
         continue when not found and exists (select from dipwell.buckets x where x.limit_id = p.limit_id and x.key = p.key);
         perform dipwell_internal.bring(p.limit_id, p.key, n);
+        delete from dipwell.reservations x where x.limit_id = p.limit_id and x.key = p.key and x.due <= n
+            and not exists (select from dipwell.buckets y join dipwell.limits l on l.id = y.limit_id where y.limit_id = p.limit_id and y.key = p.key and y.lows is not null);
     end loop;
     perform dipwell_internal.forget_holds(max_rows, n);
     return more;

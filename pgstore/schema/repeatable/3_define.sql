@@ -52,10 +52,7 @@ begin
         r.limit_id := old.id;
         r.number := old.version;
         r.since := was.since;
-        same := row(was.unit, was.every, was.add, was.cap, was.origin, was.burst, was.debt, was.most, was.max_charge, was.max_used,
-                was.leaky, was.spread, was.sliding, was.per, coalesce(was.start, ''))
-            = row(r.unit, r.every, r.add, r.cap, r.origin, r.burst, r.debt, r.most, r.max_charge, r.max_used,
-                r.leaky, r.spread, r.sliding, r.per, coalesce(r.start, ''))
+        same := dipwell_internal.same_rule(was, r) and (was.per, coalesce(was.start, '')) = (r.per, coalesce(r.start, ''))
             and old.plans is not distinct from d.plans
             and old.shared = d.shared -- programs must not use the keys of the version before
             and coalesce(old.block_us, 0) = coalesce(d.block_us, 0)
@@ -74,7 +71,8 @@ begin
             r.number := old.version + 1;
             r.since := greatest(n, was.since);
             if greatest(old.shards, 1) <> greatest(d.shards, 1) then
-                perform dipwell_internal.check_reshard(old, n);
+                perform dipwell_internal.wrong(format('shards: cannot change while keys have overrides, such as "%s"; end them first', dipwell_internal.key_of(old.shards, x.key)), d.name)
+                    from (select min(o.key) as key from dipwell.key_overrides o where o.limit_id = old.id and (o.until > n) is not false) x where x.key is not null;
                 r.policy := 'reset'; -- the keys of rows name other shards now
             end if;
         end if;
@@ -157,11 +155,6 @@ begin
         end;
     end loop;
 end $$;
-
-create function dipwell_internal.check_reshard(l dipwell.limits, n bigint) returns void language sql volatile as $$
-    select dipwell_internal.wrong((select format('shards: cannot change while keys have overrides, such as "%s"; end them first', dipwell_internal.key_of(l.shards, o.key))
-        from dipwell.key_overrides o where o.limit_id = l.id and coalesce(o.until, 9223372036854775807) > n order by o.key limit 1), l.name)
-$$;
 
 -- Raises an error if a limit may not have its parent, algorithm or shards in the tree it is
 -- in. A limit is locked while it is changed. Who gives it a parent locks those above it too,

@@ -1,9 +1,6 @@
 
 -- == Plans, and overrides of keys
 
-create function dipwell_internal.sorted_plans(plans text) returns text language sql immutable as
-$$ select string_agg(p.x, '|' order by split_part(p.x, ':', 1) collate "C") from unnest(string_to_array(plans, '|')) p (x) $$;
-
 create function dipwell_internal.wrong_setting(field text, value text) returns text language sql immutable as $$
     select case
         when field = 'max_debt' and value = 'unlimited' then null
@@ -70,7 +67,7 @@ begin
     elsif changed is null and was is null then
         raise exception using errcode = 'undefined_object', constraint = 'plan', message = format('plan: limit %s has no plan "%s"', limit_name, plan);
     end if;
-    d.plans := (select dipwell_internal.sorted_plans(string_agg(p.x, '|')) from (
+    d.plans := (select string_agg(p.x, '|' order by split_part(p.x, ':', 1) collate "C") from (
         select x from unnest(string_to_array(d.plans, '|')) x where split_part(x, ':', 1) <> plan
         union all select changed where changed is not null) p (x));
     select * into r from dipwell.versions v where v.limit_id = d.id and v.number = d.version;
@@ -110,12 +107,11 @@ create function dipwell_internal.change_override(lim int, of_key text, o dipwell
     out set_ dipwell.key_overrides, out ended dipwell.key_overrides) language plpgsql volatile as $$
 declare
     l   dipwell.limits;
-    b   dipwell.buckets;
     was dipwell.key_overrides; -- the one on top
     live dipwell.key_overrides; -- the same, if it has not ended, or the one under it
     top dipwell.key_overrides;
     taken int[]; -- ids that the overrides of the key had
-    e   dipwell_internal.definition; -- from now on
+    r   dipwell.versions; -- from now on
     k   dipwell_internal.books;
     n   bigint := coalesce(at, dipwell_internal.now_us());
 begin
@@ -125,7 +121,6 @@ begin
         insert into dipwell.buckets (used, ts, limit_id, version, key) values (0, n, lim, l.version, of_key) on conflict do nothing;
     end if;
     perform from dipwell.buckets y where y.limit_id = lim and y.key = of_key for update;
-    select * into b from dipwell.buckets x where x.limit_id = lim and x.key = of_key;
     select * into l from dipwell.limits x where x.id = lim;
     if l.id is null then
         raise exception using errcode = 'undefined_object', constraint = 'limit_name', message = 'limit_name: the limit was dropped';
@@ -166,21 +161,22 @@ begin
         o := case when ended.id is null then live else dipwell_internal.under_of(ended) end;
     end if;
     if k.version is not null then
-        if o.id is not null then
-            e := dipwell_internal.override_definition(l, o);
-        else
-            e := dipwell_internal.base_definition(l);
-        end if;
-        e.rule.policy := 'keep';
+        r := (case when o.id is not null then dipwell_internal.override_definition(l, o) else dipwell_internal.base_definition(l) end).rule;
+        r.policy := 'keep';
         k := dipwell_internal.books_at(k, n);
-        k := dipwell_internal.books_convert(k, k.rule, e.rule, greatest(n, k.ts));
-        k.version := (e.rule).number;
+        k := dipwell_internal.books_convert(k, k.rule, r, greatest(n, k.ts));
+        k.version := r.number;
         perform dipwell_internal.store_books(lim, of_key, k, n);
     end if;
     delete from dipwell.key_overrides x where x.limit_id = lim and x.key = of_key;
     if o.id is not null then
         if pg_relation_size('dipwell.key_overrides') < 65536 then -- new, or rewritten by VACUUM FULL
-            perform dipwell_internal.make_room_for_overrides(lim);
+            insert into dipwell.key_overrides (limit_id, key, id, version, unit, add, cap, debt, max_charge, max_used) -- as make_room
+                select lim, lpad(i::text, 500, '0'), 0, 0, 0, 0, 0, 0, 0, 0 from generate_series(1, 200) i on conflict do nothing;
+            delete from dipwell.key_overrides x where x.limit_id = lim and x.id = 0;
+            if (select pg_has_role(c.relowner, 'usage') from pg_class c where c.oid = 'dipwell.key_overrides'::regclass) then
+                analyze dipwell.key_overrides;
+            end if;
         end if;
         insert into dipwell.key_overrides select o.*;
     end if;

@@ -12,9 +12,7 @@ declare
         when l.shared and key is not null then format('limit %s is shared: its calls have no key', l.name)
         when key is null and not l.shared then format('is null; limit %s has a bucket for each key (shared => true would make it one for everybody)', l.name) end;
 begin
-    if reason is not null then
-        perform dipwell_internal.wrong(field || ': ' || reason);
-    end if;
+    perform dipwell_internal.wrong(field || ': ' || reason);
     return coalesce(key, '');
 end $$;
 
@@ -56,48 +54,36 @@ create type dipwell.decision as (
 );
 
 create function dipwell.check(limit_name text, key text default null, cost bigint default 1, plan text default null, floor bigint default null) returns dipwell.decision
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-begin
-    return dipwell_internal.ask(1, limit_name, key, cost, plan, floor);
-end $$;
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as
+$$ begin return dipwell_internal.ask(1, limit_name, key, cost, plan, floor); end $$;
 comment on function dipwell.check is 'Returns the result that take would return, and changes nothing.';
 
 create function dipwell.take_up_to(limit_name text, key text default null, cost bigint default 1, plan text default null) returns dipwell.decision
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-begin
-    return dipwell_internal.ask(2, limit_name, key, cost, plan);
-end $$;
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as
+$$ begin return dipwell_internal.ask(2, limit_name, key, cost, plan); end $$;
 comment on function dipwell.take_up_to is
     'Takes as many whole tokens as are free, at most cost. Refused if none is free. The result has their number in granted.';
 
 create function dipwell.reserve(limit_name text, key text default null, cost bigint default 1, plan text default null) returns dipwell.decision
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-begin
-    return dipwell_internal.ask(3, limit_name, key, cost, plan);
-end $$;
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as
+$$ begin return dipwell_internal.ask(3, limit_name, key, cost, plan); end $$;
 comment on function dipwell.reserve is
     'Takes tokens in advance, with a debt of at most max_debt. Act after the delay in the result, or call cancel(reservation) before it has passed.';
 
 create function dipwell.charge(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-begin
-    return dipwell_internal.ask(4, limit_name, key, cost);
-end $$;
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as
+$$ begin return dipwell_internal.ask(4, limit_name, key, cost); end $$;
 comment on function dipwell.charge is
     'Takes tokens even if fewer are free, for a cost that is known only afterwards. Later calls are refused until the debt has come back.';
 
 create function dipwell.refund(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-begin
-    return dipwell_internal.ask(5, limit_name, key, cost);
-end $$;
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as
+$$ begin return dipwell_internal.ask(5, limit_name, key, cost); end $$;
 comment on function dipwell.refund is 'Gives tokens back, up to a full bucket.';
 
 create function dipwell.reset(limit_name text, key text default null, cost bigint default 1) returns dipwell.decision
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-begin
-    return dipwell_internal.ask(6, limit_name, key, 0);
-end $$;
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as
+$$ begin return dipwell_internal.ask(6, limit_name, key, 0); end $$;
 comment on function dipwell.reset is 'Makes a bucket full and ends its reservations and holds. cost is ignored.';
 
 create function dipwell.cancel(reservation uuid) returns void

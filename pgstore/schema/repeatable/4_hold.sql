@@ -127,25 +127,18 @@ comment on function dipwell.hold is
 create function dipwell_internal.hold_decide(limit_name text, key text, cost bigint, ttl bigint, id text, plan text, floor bigint) returns dipwell.held
 language plpgsql volatile as $$
 declare
-    c       dipwell_internal.call := dipwell_internal.call_of(7, array[limit_name], array[key], array[cost], array[plan], array[floor], true, ttl);
-    h       dipwell_internal.held;
-    top     dipwell_internal.held; -- of the level that decides
-    granted bigint;
-    d       dipwell.held;
+    c  dipwell_internal.call := dipwell_internal.call_of(7, array[limit_name], array[key], array[cost], array[plan], array[floor], true, ttl);
+    hs dipwell_internal.held[]; -- of each level
+    d  dipwell.held;
 begin
     perform dipwell_internal.check_hold_id(id, 'id');
-    for h in select * from dipwell_internal.hold_group(c.ids, c.keys, c.costs, c.takes, id, ttl, null, c.plans, c.floors) loop
-        granted := coalesce(granted, h.granted);
-        if top.allowed is null or dipwell_internal.decides_over(h.allowed, h.never, h.remaining, h.retry, top.allowed, top.never, top.remaining, top.retry) then
-            top := h;
-        end if;
-    end loop;
-    if granted is null then -- just dropped
+    hs := array(select h from dipwell_internal.hold_group(c.ids, c.keys, c.costs, c.takes, id, ttl, null, c.plans, c.floors) h);
+    if cardinality(hs) = 0 then -- just dropped
         perform dipwell_internal.limit_id(limit_name, 'limit_name');
         return dipwell_internal.hold_decide(limit_name, key, cost, ttl, id, plan, floor);
     end if;
-    d := dipwell_internal.held_row(top, id);
-    d.granted := granted;
+    d := dipwell_internal.held_row(hs[(select i from generate_subscripts(hs, 1) i order by (hs[i]).allowed, case when (hs[i]).allowed then (hs[i]).remaining end, (hs[i]).never desc, (hs[i]).retry desc, i limit 1)], id);
+    d.granted := (hs[1]).granted;
     return d;
 end $$;
 
@@ -174,9 +167,7 @@ declare
             when l.algorithm = 'concurrency' and verb not in (1, 6, 7) then format('counts what is held; only hold, check and reset are possible, not %s', verbs[verb + 1])
         end, case when verb = 7 then dipwell_internal.ttl_error(l, ttl) end);
 begin
-    if reason is not null then
-        perform dipwell_internal.wrong(reason);
-    end if;
+    perform dipwell_internal.wrong(reason);
 end $$;
 
 create function dipwell.hold_all(limit_names text[], keys text[], costs bigint[] default null, ttl interval default null, id text default null,
@@ -225,9 +216,7 @@ declare
             dipwell_internal.list_error('costs', array_dims(costs), k), dipwell_internal.list_error('plans', array_dims(plans), k),
             dipwell_internal.list_error('floors', array_dims(floors), k)) end;
 begin
-    if reason is not null then
-        perform dipwell_internal.wrong(reason);
-    end if;
+    perform dipwell_internal.wrong(reason);
 end $$;
 
 -- Settles a hold of one key to at most what was held, if nothing but numbers decides.

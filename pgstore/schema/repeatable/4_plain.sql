@@ -151,15 +151,6 @@ begin
     return d;
 end $$;
 
--- Checks or resets all rows of a key, and adds up what they have.
-create function dipwell_internal.add_rows(lim int, keys text[], verb int) returns dipwell.decision language sql volatile as $$
-    select (bool_and(d.allowed), least(sum(d.remaining), 9007199254740991)::bigint,
-        max(dipwell_internal.length(case when not d.never and (d.shadow or not d.allowed) then d.retry end)), max(dipwell_internal.length(d.reset)),
-        0::bigint, interval '0', bool_or(d.never), null::uuid)::dipwell.decision
-    from (select array[cardinality(keys)] as n) c
-    cross join lateral dipwell_internal.decide(array_fill(lim, c.n), keys, array_fill(verb, c.n), array_fill(0::bigint, c.n), array_fill(null::bigint, c.n)) d
-$$;
-
 -- Decides any verb for one key, with the parents of the limit.
 create function dipwell_internal.ask(verb int, limit_name text, key text, cost bigint, plan text default null, floor bigint default null) returns dipwell.decision language plpgsql volatile as $$
 declare
@@ -173,7 +164,11 @@ declare
     reservation uuid := gen_random_uuid();
 begin
     if (verb = 6 or cost = 0) and (select l.shards from dipwell.limits l where l.id = (c.ids)[1]) > 1 then
-        return (select dipwell_internal.add_rows(l.id, dipwell_internal.row_keys(l.shards, (c.keys)[1]), case verb when 6 then 6 else 1 end) from dipwell.limits l where l.id = (c.ids)[1]);
+        return (select (bool_and(d.allowed), least(sum(d.remaining), 9007199254740991)::bigint, max(dipwell_internal.length(case when not d.never and (d.shadow or not d.allowed) then d.retry end)),
+                max(dipwell_internal.length(d.reset)), 0::bigint, interval '0', bool_or(d.never), null::uuid)::dipwell.decision
+            from dipwell.limits l cross join lateral (select array[l.shards::int] as n) s
+            cross join lateral dipwell_internal.decide(array_fill(l.id, s.n), dipwell_internal.row_keys(l.shards, (c.keys)[1]), array_fill(case verb when 6 then 6 else 1 end, s.n), array_fill(0::bigint, s.n), array_fill(null::bigint, s.n)) d
+            where l.id = (c.ids)[1]);
     end if;
     c := dipwell_internal.choose_rows(c, verb);
     for a in select * from dipwell_internal.decide(c.ids, c.keys, array_fill(verb, array[k]), c.costs, array_fill(null::bigint, array[k]), reservation,
@@ -184,7 +179,7 @@ begin
         elsif i = 1 then
             top := a;
             granted := a.granted;
-        elsif dipwell_internal.decides_over(a.allowed, a.never, a.remaining, a.retry, top.allowed, top.never, top.remaining, top.retry) then
+        elsif (case when a.allowed <> top.allowed then top.allowed when a.allowed then a.remaining < top.remaining when a.never <> top.never then a.never else a.retry > top.retry end) then
             top := a;
         end if;
         if a.granted > 0 then

@@ -3,7 +3,7 @@
 
 -- The functions of dipwell_internal that only dipwell_admin may call.
 create function dipwell_internal.reserved() returns text[] language sql immutable as
-$$ select array['lock_limit', 'note_change', 'mark_overridden', 'put_limit', 'put_plans', 'mark_parent', 'drop_limit', 'change_plans', 'set_override', 'end_override', 'change_override', 'make_room_for_overrides', 'changed', 'grant_rights', 'grant_roles'] $$;
+$$ select array['lock_limit', 'note_change', 'mark_overridden', 'put_limit', 'put_plans', 'mark_parent', 'drop_limit', 'change_plans', 'set_override', 'end_override', 'change_override', 'changed', 'grant_rights', 'grant_roles'] $$;
 
 -- The rights that a role lacks to decide as the Go store does. Housekeeping is left out: a
 -- program may leave it to others.
@@ -30,27 +30,18 @@ create function dipwell_internal.grant_rights(of_role name, to_role name) return
 declare
     app     constant text[] := array['take', 'take_all', 'check', 'ready', 'take_up_to', 'reserve', 'charge', 'cancel', 'hold', 'hold_all', 'settle', 'settle_all', 'extend', 'key', 'count_usage'];
     service constant text[] := app || array['refund', 'reset', 'sweep'];
-    f text;
 begin
     if of_role is null or of_role not in ('dipwell_app', 'dipwell_service', 'dipwell_admin') then
         perform dipwell_internal.wrong('of_role: must be dipwell_app, dipwell_service or dipwell_admin');
     end if;
     execute format('grant usage on schema dipwell to %I', to_role);
-    for f in select p.oid::regprocedure from pg_proc p where p.pronamespace = 'dipwell'::regnamespace
-        and (of_role = 'dipwell_admin' or p.proname = any (case of_role when 'dipwell_app' then app else service end)) loop
-        execute format('grant execute on function %s to %I', f, to_role);
-    end loop;
-    if of_role = 'dipwell_app' then
-        return;
+    execute (select string_agg(format('grant execute on function %s to %I', p.oid::regprocedure, to_role), '; ') from pg_proc p
+        where p.pronamespace = 'dipwell'::regnamespace and (of_role = 'dipwell_admin' or p.proname = any (case of_role when 'dipwell_app' then app else service end))
+            or p.pronamespace = 'dipwell_internal'::regnamespace and (of_role = 'dipwell_admin' or of_role = 'dipwell_service' and p.proname <> all (dipwell_internal.reserved())));
+    if of_role <> 'dipwell_app' then
+        execute format('grant usage on schema dipwell_internal to %1$I; grant select on all tables in schema dipwell to %1$I; '
+            'grant insert, update, delete on dipwell.buckets, dipwell.reservations, dipwell.hold_parts, dipwell.usage to %1$I; grant insert, delete on dipwell.top_hours to %1$I', to_role);
     end if;
-    execute format('grant usage on schema dipwell_internal to %I', to_role);
-    for f in select p.oid::regprocedure from pg_proc p where p.pronamespace = 'dipwell_internal'::regnamespace
-        and (of_role = 'dipwell_admin' or p.proname <> all (dipwell_internal.reserved())) loop
-        execute format('grant execute on function %s to %I', f, to_role);
-    end loop;
-    execute format('grant select on all tables in schema dipwell to %I', to_role);
-    execute format('grant insert, update, delete on dipwell.buckets, dipwell.reservations, dipwell.hold_parts, dipwell.usage to %I', to_role);
-    execute format('grant insert, delete on dipwell.top_hours to %I', to_role);
     if of_role = 'dipwell_admin' then
         execute format('grant insert, update, delete on dipwell.limits, dipwell.versions, dipwell.plans, dipwell.revision to %I', to_role);
     end if;
