@@ -28,9 +28,10 @@ const (
 	least     = 0.95 // of the speed without overrides
 )
 
-// The limit refuses no call, and no bucket that was used is full again during a run.
-var limit = dipwell.Limit{Name: limitName, Rate: 1_000, Period: time.Minute, Burst: 10_000_000,
-	Plans: store.NewPlans(store.Plan{Name: "pro", Rate: 2_000, Burst: 20_000_000})}
+// The limit refuses no call, and no bucket that was used is full again during a run: a token
+// takes an hour to come back, or half of it.
+var limit = dipwell.Limit{Name: limitName, Rate: 1, Period: time.Hour, Burst: 1_000_000,
+	Plans: store.NewPlans(store.Plan{Name: "pro", Rate: 2, Burst: 2_000_000})}
 
 // A kind of overrides, of the keys kind:0 to kind:n-1.
 type kind struct {
@@ -44,10 +45,10 @@ type kind struct {
 func kinds(n int) []kind {
 	in := time.Now().Add(6 * time.Hour).UnixMicro()
 	return []kind{
-		{"numbers", n / 4, func(int) dipwell.Override { return dipwell.Override{Rate: 1_200, Burst: 12_000_000} }},
+		{"numbers", n / 4, func(int) dipwell.Override { return dipwell.Override{Rate: 2, Burst: 1_200_000} }},
 		{"plan", n / 4, func(int) dipwell.Override { return dipwell.Override{Plan: "pro"} }},
 		{"raised", n / 2, func(i int) dipwell.Override {
-			return dipwell.Override{Rate: 1_200, Burst: 12_000_000, Until: in + int64(i)}
+			return dipwell.Override{Rate: 2, Burst: 1_200_000, Until: in + int64(i)}
 		}},
 	}
 }
