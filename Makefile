@@ -13,7 +13,7 @@ CONCURRENT    ?= ./redisstore ./internal/coalesce ./internal/denycache ./interna
                  ./internal/lease ./internal/away ./internal/rls ./internal/keyhash ./internal/config . ./internal/background ./internal/bounded \
                  ./internal/front ./grpclimit ./httpclient ./httplimit
 # Tests of one goroutine, or of one caller at a time, that take minutes under the race detector.
-ONEGOROUTINE  ?= TestAgreesWithMap|TestAgreesWithModel|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey|TestStoreAsKeysExpire|TestAgreesWithModelAsKeysExpire|TestKeysEnd|TestGolden|TestGoldenGiveBack|TestAgreesWithTable|TestOldVersionsOfVariants|TestCancelledRecordsAreForgotten|TestDocLinks|TestManyCallSites|TestBatchesChargeWhatTheyGrant|TestAgreesWithTableAsKeysExpire|TestFilter|TestKeyBytes|TestPhases|TestRemove|TestSweepLooksAtEveryRow|TestTakeInWindowIsStep|TestTextsAreUsedAgain|TestThousandsWait
+ONEGOROUTINE  ?= TestAgreesWithMap|TestAgreesWithModel|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey|TestStoreAsKeysExpire|TestAgreesWithModelAsKeysExpire|TestKeysEnd|TestGolden|TestGoldenGiveBack|TestAgreesWithTable|TestOldVersionsOfVariants|TestCancelledRecordsAreForgotten|TestDocLinks|TestEveryLimitBounds|TestLabelsAreBounded|TestManyCallSites|TestBatchesChargeWhatTheyGrant|TestAgreesWithTableAsKeysExpire|TestFilter|TestKeyBytes|TestPhases|TestRemove|TestSweepLooksAtEveryRow|TestTakeInWindowIsStep|TestTextsAreUsedAgain|TestThousandsWait
 # The suite in configurations whose goroutines do what they do in another one: a cluster with
 # all keys in one slot, which decides as one server; and batches there, which TestBatches has
 # on one server and TestCluster one by one.
