@@ -2,8 +2,8 @@
 -- == Records that give tokens back
 
 -- The lows of a row are an array: mark, next, the number of live holds, 1 if the key has
--- other records, and for each entry its number and used. A row has the last used in a column of its own, low, so that a call
--- that charges it can lower it without a look at the others.
+-- other records, and for each entry its number and used. A row has the last used in a column
+-- of its own, low, so that a call that charges it can lower it without a look at the others.
 
 -- When the first live record of a key ends; null if it has none.
 create function dipwell_internal.next_due(lim int, of_key text) returns bigint language plpgsql volatile as $$

@@ -212,14 +212,11 @@ begin
 end $$;
 
 -- Sets limits.parts of a topmost parent that got its first child or lost its last.
-create function dipwell_internal.mark_parent(limit_name text) returns void language plpgsql volatile as $$
-declare
-    is_parent boolean := exists (select from dipwell.limits x where x.parent = limit_name);
-begin
-    update dipwell.limits l
-        set parts = case when is_parent then 0 end
-        where l.name = limit_name and l.parent is null and l.parts is not distinct from case when not is_parent then 0 end;
-end $$;
+create function dipwell_internal.mark_parent(limit_name text) returns void language sql volatile as $$
+    update dipwell.limits l set parts = case when p.is_parent then 0 end
+        from (select exists (select from dipwell.limits x where x.parent = limit_name) as is_parent) p
+        where l.name = limit_name and l.parent is null and l.parts is not distinct from case when not p.is_parent then 0 end
+$$;
 
 create function dipwell_internal.check_owner(limit_name text, was text, by_owner text) returns void language plpgsql immutable as $$
 declare
@@ -561,13 +558,10 @@ begin
         when d.ttl_us <> 0 then 'ttl: is not for ' || holdless || ', which has no holds'
         when d.on_expire = 'keep' then 'on_expire: is not for ' || holdless || ', which has no holds'
         end, case
-        when d.block_us <> 0 and d.block_us not between 1000 and 31622400000000 then format('block: %s is not between 1ms and 366d', dipwell_internal.format_per(d.block_us))
-        when d.block_us <> 0 and d.shared then 'block: is not for a shared limit, whose bucket is everybody''s'
-        when d.block_us <> 0 and d.algorithm = 'concurrency' then 'block: is not for a concurrency limit'
-        when d.block_us <> 0 and d.algorithm = 'sliding_window' then 'block: is not for a sliding window'
-        when d.block_us <> 0 and d.lease_us <> 0 then 'block: is not for a limit with a lease'
-        when d.block_us <> 0 and d.shards > 1 then 'block: is not for a limit with shards'
-        when d.block_us <> 0 and d.adaptive is not null then 'block: is not for an adaptive limit'
+        when d.block_us <> 0 and d.block_us not between 1000 and 31622400000000 then format('block: %s is not between 1ms and 366d', dipwell_internal.format_per(d.block_us)) end,
+        case when d.block_us <> 0 then 'block: is not for ' || case when d.shared then 'a shared limit, whose bucket is everybody''s' when d.algorithm = 'concurrency' then 'a concurrency limit'
+            when d.algorithm = 'sliding_window' then 'a sliding window' when d.lease_us <> 0 then 'a limit with a lease' when d.shards > 1 then 'a limit with shards'
+            when d.adaptive is not null then 'an adaptive limit' end end, case
         when d.lease_us <> 0 and d.lease_us not between 10000 and 1000000 then format('lease: %s is not between 10ms and 1s', dipwell_internal.format_per(d.lease_us))
         when d.lease_us <> 0 and d.algorithm <> 'token_bucket' then 'lease: is for token buckets'
         when d.lease_us <> 0 and d.parent is not null then 'lease: is not for a limit with a parent'

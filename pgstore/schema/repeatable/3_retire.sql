@@ -1,13 +1,10 @@
 
 -- == Old versions of limits
 
--- Rows of keys that nobody calls would keep them for as long as the
--- slowest key needs to fill, and each sweep would step them through all versions since. So of
--- a limit that has many, the rows of old ones are converted as their next call would.
-
 -- Converts rows and overrides of older versions to the present one, of limits with more than
--- 8 versions, and returns how many. Plain rows are converted before they are locked, and
--- written if they are still the same.
+-- 8 versions, and returns how many: rows of keys that nobody calls would keep all versions
+-- since. Plain rows are converted before they are locked, and written if they are still the
+-- same.
 create function dipwell_internal.retire_rows(at bigint default null) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare

@@ -1,9 +1,8 @@
 
 -- == The public functions: check, charge, define, override and others
 
--- enable_seqscan is off because a
--- plan made while the table is empty would use a sequential scan, and a long transaction
--- would keep that plan while it fills the table.
+-- enable_seqscan is off because a plan made while the table is empty would use a sequential
+-- scan, and a long transaction would keep that plan while it fills the table.
 
 create function dipwell_internal.check_key(l dipwell.limits, key text, field text) returns text language plpgsql stable as $$
 declare
@@ -37,11 +36,11 @@ begin
     return id;
 end $$;
 
--- The result of a call of one key. It is a type because, with OUT parameters, PostgreSQL
--- would build the descriptor of the row in every call.
 create function dipwell_internal.entries(n int) returns text language sql immutable as
 $$ select case n when 1 then '1 entry' else coalesce(n, 0) || ' entries' end $$;
 
+-- A type because, with OUT parameters, PostgreSQL would build the descriptor of the row in
+-- every call.
 create type dipwell.decision as (
     allowed     boolean,
     remaining   bigint,

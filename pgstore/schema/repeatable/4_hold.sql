@@ -1,7 +1,7 @@
 
 -- == The public functions of holds
 
--- Holds. The most common calls, on one limit whose numbers decide and a row without
+-- The most common calls, on one limit whose numbers decide and a row without
 -- reservations, are a few statements, hold_one and settle_one, from Go too. All others are
 -- left to hold_group and settle_group.
 

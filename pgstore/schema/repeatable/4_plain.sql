@@ -1,9 +1,6 @@
 
 -- == The public functions that take
 
--- Calls that take: one limit, or several at once. What the functions of all verbs share
--- is dipwell_internal.ask.
---
 -- Most takes need nothing but numbers: those of the limit, or of the plan that the call
 -- names, and the row. They are a SELECT and an UPDATE. If the UPDATE charges nothing, the
 -- row is read. If the tokens are not there, the call is refused, which writes nothing and

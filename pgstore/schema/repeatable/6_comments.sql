@@ -41,6 +41,7 @@ begin
         ('', 'every', 'µs between ticks; 0: by calendar.'),
         ('', 'expires', 'When the hold expires; null if refused.'),
         ('', 'granted', 'Tokens taken.'),
+        ('', 'hour', 'When the hour began.'),
         ('', 'hold', 'The argument of settle and extend; null if refused.'),
         ('', 'key', 'The caller''s key. The bucket of a shared limit has the empty one, which is null in views.'),
         ('', 'limit_id', 'limits.id.'),
@@ -151,14 +152,12 @@ begin
         ('top_hours', 'at', 'When the service wrote it: at the end of the hour, or when the service stopped.'),
         ('top_hours', 'process', 'The service: its host and process id; before it "minute of " if the report is of a minute, which is kept for an hour.'),
         ('top_hours', 'report', 'hour, or the minute; busiest and refused: counted, the decisions of all keys; keys, a list of limit, key, count and error; unlisted_at_most, the largest count of another key; counts, of a minute: the decisions of each limit, and how long they took.'),
-        ('top_keys', 'hour', 'When the hour began, by the clock of the service.'),
         ('top_keys', 'process', 'The service that counted: each counts its own decisions.'),
         ('top_keys', 'list', 'busiest: count has decisions. refused: count has refusals, also those that shadow mode allowed.'),
         ('top_keys', 'key', 'As callers gave it, or its hash if the service has key_secret_file; empty: the shared bucket.'),
         ('top_keys', 'count', 'The true count is at most this.'),
         ('top_keys', 'error', 'The true count is at least count - error.'),
         ('usage', 'key', 'As in buckets. For a limit that is not shared, the empty one has the sum of the keys that a service had no room for.'),
-        ('usage', 'hour', 'When the hour began.'),
         ('usage', 'by_sql', 'Whether count_usage has counted, and not a service.'),
         ('usage', 'allowed', 'Calls that were allowed.'),
         ('usage', 'refused', 'Calls that were refused.'),
@@ -180,8 +179,7 @@ begin
         ('migrations', 'applied_at', 'When it was applied.'),
         ('overrides', 'kind', 'standing: until it is ended; temporary: until a time.'),
         ('status', 'capacity', 'Tokens of a full bucket.'),
-        ('status', 'full_at', 'When the bucket will be full without further calls.'),
-        ('holds', 'expires', 'When it expires.'))
+        ('status', 'full_at', 'When the bucket will be full without further calls.'))
         select r.oid::regclass as relation, a.attname as name, coalesce(o.comment, s.comment) as comment
         from pg_class r join pg_attribute a on a.attrelid = r.oid and a.attnum > 0
         left join says o on o.relation = r.relname and o.name = a.attname left join says s on s.relation = '' and s.name = a.attname
