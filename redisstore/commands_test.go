@@ -142,14 +142,14 @@ func TestCallsPerDecision(t *testing.T) {
 		{"under an override, two limits", one(func() (dipwell.Decision, error) {
 			return l.TakeAll(ctx, dipwell.Take{Limit: "o", Key: "vip", Cost: 1}, dipwell.Take{Limit: "b", Key: "k", Cost: 1})
 		}), "evalsha 2"},
-		{"hold", one(hold), "evalsha 1, get 1, hlen 1, hset 1, pexpireat 1, pttl 1, set 2, time 1, zcard 1"},
+		{"hold", one(hold), "evalsha 1, get 1, hlen 1, hset 1, pexpireat 1, set 2, time 1, zcard 1"},
 		{"second hold", one(hold), "evalsha 1, get 1, hlen 1, hset 1, pexpireat 1, pttl 1, set 2, time 1, zcard 1"},
 		{"beside holds", one(func() (dipwell.Decision, error) { return l.Take(ctx, "b", "held", 1) }), "evalsha 1, get 1, set 1, time 1"},
 		{"settle, too many costs", unsettled(1, 2), ""},
 		{"settle, too large", unsettled(1e9), ""},
 		{"settle", one(settle), "evalsha 1, get 3, hdel 1, hget 1, hlen 1, set 2, time 1"},
 		{"settle the last", one(settle), "evalsha 1, get 3, hdel 1, hget 1, hlen 1, set 2, time 1"},
-		{"take a slot", one(slot), "evalsha 1, get 1, hlen 1, hset 1, pexpireat 1, pttl 1, set 2, time 1, zcard 1"},
+		{"take a slot", one(slot), "evalsha 1, get 1, hlen 1, hset 1, pexpireat 1, set 2, time 1, zcard 1"},
 		{"free a slot", one(settle), "del 1, evalsha 1, get 3, hdel 1, hget 1, hlen 1, set 1, time 1, hvals 1"},
 		{"under a plan, first call", one(func() (dipwell.Decision, error) {
 			return l.TakeAll(ctx, dipwell.Take{Limit: "o", Key: "planned", Plan: "pro", Cost: 1})

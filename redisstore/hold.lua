@@ -23,17 +23,12 @@ for i = 1, n do
   if not r or r.version ~= version or r.due and now >= r.due then -- it has reservations too, or holds that may have expired
     return ''
   end
-  if call('HLEN', KEYS[n + i]) + call('ZCARD', KEYS[2 * n + i]) >= 10000 then -- maybe too many live records
+  r.records = call('HLEN', KEYS[n + i])
+  if r.records + call('ZCARD', KEYS[2 * n + i]) >= 10000 then -- maybe too many live records
     return ''
   end
-  local used, ts = r.used, r.ts
-  local t, left = max(now, ts), used
-  if add > 0 and used > 0 then
-    left = used - (t - ts) * add
-    if left < 0 then
-      left = 0
-    end
-  end
+  local t = max(now, r.ts)
+  local left = max(0, r.used - (t - r.ts) * add)
   if left > ARGV[a + 3] + 0 then
     return ''
   end
@@ -67,7 +62,7 @@ for i = 1, n do
     lives = r.t + ceil(r.after / r.add)
   end
   call('HSET', KEYS[n + i], ':' .. id, r.record)
-  prolong(KEYS[n + i], max(lives, r.till + ARGV[8 * i + 2], now + 2000000)) -- at least as long as the row, whatever is taken until due
+  prolong(KEYS[n + i], max(lives, r.till + ARGV[8 * i + 2], now + 2000000), r.records == 0) -- at least as long as the row, whatever is taken until due
   put(KEYS[i], rowText(r, r.after, r.t), lives)
 end
 return table.concat(lines, '\n')

@@ -30,6 +30,10 @@ end
 
 -- readRow decodes a row. It returns nil if the row is locked or not a row.
 local function readRow(text)
+  local used, ts, version = string.match(text, '^(%d+) (%d+) (%d+)$')
+  if used then
+    return {used = used + 0, ts = ts + 0, version = version + 0}
+  end
   if not string.find(text, '^%d+ %d+ %d+[ %d]*$') then
     return nil
   end
@@ -112,11 +116,11 @@ local function append(l, used)
   table.remove(l.lows, at)
 end
 
--- prolong makes a key live until a time at least: the hash of a row's records. PTTL may be
--- up to a second too early, because the server may stop between TIME and PTTL: too early a
--- time would shorten the key's life.
-local function prolong(key, till)
-  local stays = real + 1000 * (redis.call('PTTL', key) - shift) + 1000000
+-- prolong makes a key live until a time at least: the hash of a row's records, which may be
+-- new. PTTL may be up to a second too early, because the server may stop between TIME and
+-- PTTL: too early a time would shorten the key's life.
+local function prolong(key, till, new)
+  local stays = new and 0 or real + 1000 * (redis.call('PTTL', key) - shift) + 1000000
   if till >= stays - 1001000 then
     redis.call('PEXPIREAT', key, string.format('%.0f', math.ceil(max(till, stays) / 1000) + shift))
   end

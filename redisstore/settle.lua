@@ -32,8 +32,8 @@ for i = 1, n do
   if units ~= ARGV[a + 2] then
     return ''
   end
-  local used, ts = r.used, r.ts
-  local t, left = max(now, ts), used
+  local t = max(now, r.ts)
+  local left = max(0, r.used - (t - r.ts) * add)
   r.others = call('HLEN', KEYS[n + i]) > 1
   if add == 0 then
     left = max(0, left - units)
@@ -46,12 +46,6 @@ for i = 1, n do
       end
     end
   else
-    if used > 0 then
-      left = used - (t - ts) * add
-      if left < 0 then
-        left = 0
-      end
-    end
     if r.lows and r.mark ~= mark + 0 then -- of a row that was full meanwhile
       return ''
     end
