@@ -14,7 +14,7 @@ import (
 
 // If a statement for many rows fails, it is repeated for parts of them: at most
 // divisions parts, each of which is divided again if it fails. A failure may
-// take as long as lock_timeout or statement_timeout, so after maxFailures the
+// take as long as statement_timeout, so after maxFailures the
 // remaining rows of the limit get an error without being tried. With 1024 rows
 // and one bad one there are three failures.
 const (

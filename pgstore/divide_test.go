@@ -141,42 +141,57 @@ func (a *countingDB) Query(ctx context.Context, sql string, args ...any) (pgx.Ro
 	return a.Pool.Query(ctx, sql, args...)
 }
 
-// TestManyRowsAtFault checks that if more rows are bad than divide looks for,
-// all callers get an error that says that nothing was charged, after a bounded
-// number of statements. Rows that were not tried do not get ErrLocked.
+// TestManyRowsAtFault checks that if all rows of a statement are bad, all callers get an error
+// that says that nothing was charged, after a bounded number of statements. Rows that were not
+// tried do not get ErrLocked; those that are locked all do, after one wait.
 func TestManyRowsAtFault(t *testing.T) {
-	t.Parallel()
-	dsn := pgtest.Database(t, "dipwell", migrated)
-	db := &countingDB{Pool: connect(t, dsn+"&lock_timeout=1")}
-	s := newStore(t, db, pgstore.Config{Poll: -1})
-	ctx := context.Background()
-	d, err := s.Define(ctx, drained("one", 9), store.OwnerCode)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b store.Batch
-	for i := range 1000 {
-		b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: d, Key: fmt.Sprint("k", i), Verb: store.VerbTake, Cost: 1}}})
-	}
-	if err := s.Apply(ctx, &b); err != nil || b.Groups[999].Err != nil {
-		t.Fatal(err, b.Groups[999].Err)
-	}
-	otherTx(t, dsn, "select from dipwell.buckets for update")
-	db.n.Store(0)
-	if err := s.Apply(ctx, &b); err != nil {
-		t.Fatal(err)
-	}
-	locked := 0
-	for i := range b.Groups {
-		switch err := b.Groups[i].Err; {
-		case !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown):
-			t.Fatal(err)
-		case errors.Is(err, store.ErrLocked):
-			locked++
-		}
-	}
-	if n := db.n.Load(); n > 40 || locked == 0 || locked > 40 {
-		t.Errorf("%d statements, %d rows called locked", n, locked)
+	for name, c := range map[string]struct {
+		make   func(t *testing.T, dsn string)
+		most   int64 // statements
+		locked int
+	}{
+		"locked": {func(t *testing.T, dsn string) { otherTx(t, dsn, "select from dipwell.buckets for update") }, 2, 1000},
+		"bad numbers": {func(t *testing.T, dsn string) {
+			if err := execute(dsn, fmt.Sprintf("update dipwell.buckets set ts = %d", int64(math.MinInt64+1))); err != nil {
+				t.Fatal(err)
+			}
+		}, 40, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dsn := pgtest.Database(t, "dipwell", migrated)
+			db := &countingDB{Pool: connect(t, dsn+"&lock_timeout=1")}
+			s := newStore(t, db, pgstore.Config{Poll: -1})
+			ctx := context.Background()
+			d, err := s.Define(ctx, drained("one", 9), store.OwnerCode)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var b store.Batch
+			for i := range 1000 {
+				b.Groups = append(b.Groups, store.Group{Ops: []store.Op{{Def: d, Key: fmt.Sprint("k", i), Verb: store.VerbTake, Cost: 1}}})
+			}
+			if err := s.Apply(ctx, &b); err != nil || b.Groups[999].Err != nil {
+				t.Fatal(err, b.Groups[999].Err)
+			}
+			c.make(t, dsn)
+			db.n.Store(0)
+			if err := s.Apply(ctx, &b); err != nil {
+				t.Fatal(err)
+			}
+			locked := 0
+			for i := range b.Groups {
+				switch err := b.Groups[i].Err; {
+				case !errors.Is(err, store.ErrStore) || errors.Is(err, store.ErrOutcomeUnknown):
+					t.Fatal(err)
+				case errors.Is(err, store.ErrLocked):
+					locked++
+				}
+			}
+			if n := db.n.Load(); n > c.most || locked != c.locked {
+				t.Errorf("%d statements, %d rows called locked", n, locked)
+			}
+		})
 	}
 }
 
