@@ -51,6 +51,7 @@ func main() {
 		fmt.Fprintf(b.w, "%d rounds of %v each, %d connections that call POST /v1/take in memory; client, viewers, browser and server run on the same cores. "+
 			"µs are processor time of the server.\n\n", b.rounds, b.length, b.conns)
 		b.page(b.dipwell()("memory:"))
+		b.walk()
 		return
 	}
 	report.Header(b.w, "The JSON API, metrics included", "make bench-api")

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	restLength = 30 * time.Second // in which each viewer has asked everything
+	restLength = 60 * time.Second // in which each viewer has asked everything
 
 	viewers    = 100
 	mostCost   = 0.02 // of the decisions, for all viewers
@@ -67,9 +67,8 @@ var asked = []struct {
 	every time.Duration
 }{
 	{"/readyz", 5 * time.Second},
-	{"/v1/top?minutes=60", 10 * time.Second},
-	{"/v1/top?n=10", 10 * time.Second},
-	{"/v1/audit?n=30", 15 * time.Second},
+	{"/v1/top?minutes=60", 20 * time.Second},
+	{"/v1/audit?n=30", 30 * time.Second},
 	{"/v1/limits?n=1000&after=", restLength},
 	{"/v1/limits/api/overrides?kind=temporary&n=100", restLength},
 	{"/v1/limits/drained/overrides?kind=temporary&n=100", restLength},
@@ -105,18 +104,22 @@ func watch(addr string, n int) (leave func()) {
 // paints returns how long the page took to be painted first, in ms, in a browser that has
 // started and keeps nothing.
 func paints(addr string, rounds int) (ms []float64) {
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(must(exec.LookPath("chromium"))), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Flag("disable-dev-shm-usage", true))
-	ctx, end := chromedp.NewExecAllocator(context.Background(), options...)
-	defer end()
-	ctx, end = chromedp.NewContext(ctx)
-	defer end()
-	ctx, end = context.WithTimeout(ctx, 5*time.Minute)
+	ctx, end := chromium()
 	defer end()
 	for range rounds + 1 {
 		must(0, chromedp.Do(ctx, chromedp.Navigate("about:blank"), clearCache, chromedp.Navigate("http://"+addr+"/ui/")))
 		ms = append(ms, must(chromedp.Run(ctx, chromedp.Poll[float64](`performance.getEntriesByName("first-contentful-paint")[0]?.startTime`))))
 	}
 	return ms[1:] // the first one waits for the browser, which starts
+}
+
+// chromium starts a browser.
+func chromium() (ctx context.Context, end func()) {
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(must(exec.LookPath("chromium"))), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Flag("disable-dev-shm-usage", true))
+	ctx, endAll := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, endOne := chromedp.NewContext(ctx)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	return ctx, func() { cancel(); endOne(); endAll() }
 }
 
 var clearCache = chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {

@@ -42,10 +42,7 @@ func (t *tally) since(old *tally) (r minuteReport) {
 		}
 	}
 	slices.SortFunc(r.Limits, func(a, b counts) int {
-		if d := int64(b.Allowed+b.Refused+b.Shadow) - int64(a.Allowed+a.Refused+a.Shadow); d != 0 {
-			return int(min(max(d, -1), 1))
-		}
-		return strings.Compare(a.Limit, b.Limit)
+		return cmp.Or(cmp.Compare(b.Allowed+b.Refused+b.Shadow, a.Allowed+a.Refused+a.Shadow), strings.Compare(a.Limit, b.Limit))
 	})
 	r.Limits = r.Limits[:min(len(r.Limits), minuteLimits)]
 	for i, n := range t.took.buckets {
@@ -90,11 +87,7 @@ type minuteCounts struct {
 }
 
 func (m *minuteLog) store(ctx context.Context, r *minuteReport) error {
-	none := bounded.Top{Keys: []bounded.Count{}}
-	if r.Refused.Keys == nil {
-		r.Refused.Keys = none.Keys
-	}
-	text, err := json.Marshal(bounded.Hour{Hour: r.Minute, Busiest: none, Refused: r.Refused, Counts: asJSON(minuteCounts{append([]counts{}, r.Limits...), r.Took})})
+	text, err := json.Marshal(bounded.Hour{Hour: r.Minute, Busiest: bounded.Top{Keys: []bounded.Count{}}, Refused: r.Refused, Counts: asJSON(minuteCounts{append([]counts{}, r.Limits...), r.Took})})
 	if err != nil {
 		return err
 	}
@@ -171,6 +164,8 @@ type topMinutes struct {
 	Took      [bucketCount]uint64 `json:"took"`
 	Limits    []limitMinutes      `json:"limits"`
 	Refused   keyList             `json:"refused"`
+	Shed      uint64              `json:"shed"`
+	Gauges    map[string]float64  `json:"gauges"`
 }
 
 // A minuteProcess is a service, with the first and the last minute of which it has told.
@@ -210,12 +205,8 @@ func minutesOf(reports []told, n int, limit string, now time.Time) *topMinutes {
 			p = &minuteProcess{r.process, r.Minute, r.Minute}
 			processes[r.process] = p
 		}
-		if r.Minute.Before(p.First) {
-			p.First = r.Minute
-		}
-		if r.Minute.After(p.Last) {
-			p.Last = r.Minute
-		}
+		known := []time.Time{p.First, p.Last, r.Minute}
+		p.First, p.Last = slices.MinFunc(known, time.Time.Compare), slices.MaxFunc(known, time.Time.Compare)
 		for j := range out.Took {
 			out.Took[j] += r.Took[j]
 		}
@@ -229,15 +220,13 @@ func minutesOf(reports []told, n int, limit string, now time.Time) *topMinutes {
 				l = &limitMinutes{Limit: c.Limit}
 				limits[c.Limit] = l
 			}
-			for _, x := range []struct {
-				to *[]uint64
-				n  uint64
-			}{{&l.Allowed, c.Allowed}, {&l.Refused, c.Refused}, {&l.Shadow, c.Shadow}, {&l.Fallback, c.Fallback}} {
-				if x.n > 0 {
-					if *x.to == nil {
-						*x.to = make([]uint64, n)
-					}
-					(*x.to)[at] += x.n
+			all := [...]uint64{c.Allowed, c.Refused, c.Shadow, c.Fallback}
+			for i, to := range [...]*[]uint64{&l.Allowed, &l.Refused, &l.Shadow, &l.Fallback} {
+				if all[i] > 0 && *to == nil {
+					*to = make([]uint64, n)
+				}
+				if all[i] > 0 {
+					(*to)[at] += all[i]
 				}
 			}
 		}
@@ -254,16 +243,15 @@ func minutesOf(reports []told, n int, limit string, now time.Time) *topMinutes {
 
 // topMinutes returns what was decided in each of the last q.minutes minutes.
 func (a *api) topMinutes(ctx context.Context, q *topQuery) (*topMinutes, error) {
-	k := a.metrics.keys
-	if k == nil {
-		return minutesOf(nil, q.minutes, q.limit, time.Now()), nil
-	}
-	now := time.Now()
-	reports, err := k.minutes.reports(ctx, k.process, now.Add(-time.Duration(q.minutes)*time.Minute))
-	if err != nil {
-		return nil, err
+	now, k := time.Now(), a.metrics.keys
+	var reports []told
+	if k != nil {
+		var err error
+		if reports, err = k.minutes.reports(ctx, k.process, now.Add(-time.Duration(q.minutes)*time.Minute)); err != nil {
+			return nil, err
+		}
 	}
 	out := minutesOf(reports, q.minutes, q.limit, now)
-	out.Shared = k.minutes.to != nil
+	out.Shared, out.Shed, out.Gauges = k != nil && k.minutes.to != nil, a.metrics.shed.Load(), a.readGauges()
 	return out, nil
 }

@@ -46,9 +46,10 @@ type Server struct {
 	cut      context.CancelFunc
 	inFlight inFlight
 	load     load
-	large    atomic.Int64                   // calls with a large body; see maxLarge
-	waiters  atomic.Int64                   // calls of /v1/wait, and requests of a Proxy, that wait
-	readies  atomic.Int64                   // calls of /v1/ready that are decided
+	large    atomic.Int64 // calls with a large body; see maxLarge
+	waiters  atomic.Int64 // calls of /v1/wait, and requests of a Proxy, that wait
+	readies  atomic.Int64 // calls of /v1/ready that are decided
+	tops     topAnswers
 	tells    bool                           // Config.StoreErrors
 	hashKey  func(limit, key string) string // Config.HashKey
 	extra    []extra

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -41,21 +42,67 @@ func (a *api) top(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = callerOf(r.Context()).mayName("limit", q.limit)
 	}
-	var answer any
-	switch {
-	case err != nil:
-	case q.minutes > 0:
-		answer, err = a.topMinutes(r.Context(), &q)
-	case !q.hour.IsZero():
-		answer, err = a.topOfHour(r.Context(), &q)
-	default:
-		answer = a.topNow(&q)
+	var answer []byte
+	if err == nil {
+		answer, err = a.tops.get(q, func() (any, error) {
+			switch {
+			case q.minutes > 0:
+				return a.topMinutes(r.Context(), &q)
+			case !q.hour.IsZero():
+				return a.topOfHour(r.Context(), &q)
+			}
+			return a.topNow(&q), nil
+		})
 	}
 	if err != nil {
 		a.fail(w, err)
 		return
 	}
-	answerJSON(w, answer)
+	writeJSON(w, http.StatusOK, answer)
+}
+
+// Bounds of the answers that are shared.
+const (
+	topShared  = time.Second
+	topQueries = 64
+)
+
+// topAnswers are answers that everybody who asks the same within topShared gets, so that many
+// who watch cost little more than one: the lists of keys lock out decisions, and minutes and
+// hours are read from the store.
+type topAnswers struct {
+	mu sync.Mutex
+	of map[topQuery]*sharedAnswer
+}
+
+type sharedAnswer struct {
+	mu   sync.Mutex
+	at   time.Time
+	json []byte
+}
+
+func (t *topAnswers) get(q topQuery, compute func() (any, error)) ([]byte, error) {
+	t.mu.Lock()
+	one := t.of[q]
+	if one == nil {
+		if t.of == nil || len(t.of) == topQueries {
+			t.of = map[topQuery]*sharedAnswer{}
+		}
+		one = &sharedAnswer{}
+		t.of[q] = one
+	}
+	t.mu.Unlock()
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if time.Since(one.at) < topShared {
+		return one.json, nil
+	}
+	began := time.Now()
+	answer, err := compute()
+	if err == nil {
+		one.at, one.json = began, append(asJSON(answer), '\n')
+	}
+	return one.json, err
 }
 
 // topAnswer is the answer without an hour. Its numbers are since the start, so that those

@@ -145,7 +145,7 @@ func TestTopMinutes(t *testing.T) {
 		w.takes(1, "limit=listed&key=rare")
 		time.Sleep(30 * time.Second)
 		w.want(w.do("GET", "/v1/top?minutes=3", ""), 200, `{"from":"1999-12-31T23:59:00Z","minutes":3,"processes":[{"process":"a:1","first":"2000-01-01T00:00:00Z","last":"2000-01-01T00:01:00Z"}],"shared":false,"took":[`,
-			`"limits":[{"limit":"listed","allowed":[0,1,1]},{"limit":"login","allowed":[0,20,0],"refused":[0,2,0]}],"refused":{"counted":2,"unlisted_at_most":0,"keys":[{"limit":"login","key":"greedy","count":2,"error":0}]}}`)
+			`"limits":[{"limit":"listed","allowed":[0,1,1]},{"limit":"login","allowed":[0,20,0],"refused":[0,2,0]}],"refused":{"counted":2,"unlisted_at_most":0,"keys":[{"limit":"login","key":"greedy","count":2,"error":0}]},"shed":0,"gauges":{`)
 		w.want(w.do("GET", "/v1/top?minutes=1&limit=login", ""), 200, `"limits":[],"refused":{"counted":0,`)
 		time.Sleep(61 * time.Minute)
 		w.want(w.do("GET", "/v1/top?minutes=60", ""), 200, `"limits":[],`)
@@ -154,6 +154,23 @@ func TestTopMinutes(t *testing.T) {
 		}
 		end()
 		wait()
+	})
+}
+
+// Who asks the same within a second gets the same answer.
+func TestTopShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, server.Config{}, local)
+		w.takes(1, "limit=login&key=k")
+		first := w.do("GET", "/v1/top", "").Body.String()
+		w.takes(1, "limit=login&key=k")
+		time.Sleep(time.Second - 1)
+		if again := w.do("GET", "/v1/top", "").Body.String(); again != first {
+			t.Errorf("%s, and before it %s", again, first)
+		}
+		w.want(w.do("GET", "/v1/top?n=1", ""), 200, `"limit":"login","allowed":2,`) // another question
+		time.Sleep(time.Nanosecond)
+		w.want(w.do("GET", "/v1/top", ""), 200, `"limit":"login","allowed":2,`)
 	})
 }
 
@@ -189,7 +206,7 @@ func TestMinutesOfAll(t *testing.T) {
 		both[0].takes(25, "limit=login&key=k")
 		both[1].takes(3, "limit=login&key=k")
 		time.Sleep(90 * time.Second)
-		want := `"limits":[{"limit":"login","allowed":[0,20],"refused":[0,8]}],"refused":{"counted":8,"unlisted_at_most":0,"keys":[{"limit":"login","key":"k","count":8,"error":0}]}}`
+		want := `"limits":[{"limit":"login","allowed":[0,20],"refused":[0,8]}],"refused":{"counted":8,"unlisted_at_most":0,"keys":[{"limit":"login","key":"k","count":8,"error":0}]},"shed":0,"gauges":{`
 		for _, w := range both {
 			w.want(w.do("GET", "/v1/top?minutes=2", ""), 200, `"processes":[{"process":"a:1",`, `{"process":"b:2",`, `"shared":true,`, want)
 		}

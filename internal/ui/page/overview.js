@@ -6,8 +6,8 @@ import {Spark} from "./charts.js";
 import {Calls} from "./limit.js";
 import {note, wordsOf} from "./history.js";
 import {Badge, Empty, Head, Icon, KeyLink, LimitLink, Loaded, Table, Timeline} from "./parts.js";
-import {customer, limitOf, shared, useAnswer, useShared} from "./state.js";
-import {at, count, day, minute, numbers, now, rule, share, some, span, stores} from "./words.js";
+import {limitOf, useAnswer, useShared} from "./state.js";
+import {at, count, day, minute, numbers, now, rule, share, some, span} from "./words.js";
 import {nameOf, numbersOf} from "./why.js";
 
 const kept = 60; // minutes
@@ -43,15 +43,12 @@ export function sums(h) {
 
 export function Overview() {
   const {limits, store, me} = useShared();
-  const answer = useAnswer(async (signal) => {
-    const [hour, top] = await Promise.all([hourOf(signal), call("GET", "/v1/top?n=10", undefined, signal)]);
-    return {hour, top};
-  }, [], 10000);
+  const answer = useAnswer(hourOf, [], 20000);
   if (!me) return "";
-  return html`<${Loaded} answer=${answer}>${({hour, top}) => {
+  return html`<${Loaded} answer=${answer}>${(hour) => {
     const did = sums(hour);
-    return html`<div class=${answer[1] ? "stale" : ""}><${Sentence} hour=${hour} did=${did} top=${top} limits=${limits} store=${store} me=${me}/>
-      <div class="columns"><div class="stack">${!store.ok && html`<${Without} limits=${limits} did=${did} top=${top}/>`}
+    return html`<div class=${answer[1] ? "stale" : ""}><${Sentence} hour=${hour} did=${did} limits=${limits} store=${store} me=${me}/>
+      <div class="columns"><div class="stack">${!store.ok && html`<${Without} limits=${limits} did=${did}/>`}
         <section><${Head} title="Calls">${hour.about}<//>${hour.processes.length > 0 && html`<${Facts} hour=${hour}/>`}<${Calls} hour=${hour}/></section>
         <${WithCalls} hour=${hour} did=${did} limits=${limits}/></div>
       <aside class="stack"><${Most} refused=${hour.refused}/>
@@ -60,9 +57,9 @@ export function Overview() {
 }
 
 // Sentence answers whether all is well.
-function Sentence({hour, did, top, limits, store, me}) {
+function Sentence({hour, did, limits, store, me}) {
   const all = Object.values(did), calls = total(all.map((d) => d.calls)), refused = total(all.map((d) => d.refused)), fallback = total(hour.limits.map((l) => total((l.fallback ?? []).slice(-2))));
-  const drift = top.gauges.dipwell_config_drift ?? 0, shed = hour.first && top.shed, silent = hour.processes.filter((p) => Date.parse(p.last) < hour.times.at(-2));
+  const drift = hour.gauges.dipwell_config_drift ?? 0, silent = hour.processes.filter((p) => Date.parse(p.last) < hour.times.at(-2));
   const closed = limits.filter((l) => (l.on_store_error ?? "closed") === "closed").length, open = limits.filter((l) => l.on_store_error === "open").length;
   let bad, why;
   if (!store.ok) {
@@ -82,7 +79,7 @@ function Sentence({hour, did, top, limits, store, me}) {
   return html`<div class="sentence"><span class=${bad ? "fault" : "good"}><${Icon} name=${bad ? "fault" : "good"}/></span><div><h1 id="sentence">${bad ?? (limits.length === 0 ? "No limit is defined" : limits.length === 1 ? "The only limit is healthy" : `All ${limits.length} limits are healthy`)}</h1>
     <p>${why ?? html`The store answers${hour.shared && hour.processes.length > 1 ? ` and ${hour.processes.length === 2 ? "both services" : "all services"} report` : ""}. ${calls === 0 ? `No call in ${during}.` : refused === 0 ? html`None of the ${some(calls, "call")} in ${during} was refused.` : html`<b>${share(refused, calls)}</b> of the calls in ${during} were refused.`}`}</p>
     ${!bad && spike && html`<p><b>${spike.limit}</b> refuses ${spike.now}${spike.since ? ` since ${at(spike.since)}, before it ${spike.before || "nothing"}` : ""}${spike.key !== undefined ? html`; mostly <${KeyLink} of=${spike.key} limit=${spike.limit}/>` : ""}.</p>`}
-    ${shed > 0 && html`<p>${some(shed, "call")} got 503 since the start, because too many were under way.</p>`}
+    ${hour.shed > 0 && html`<p>${some(hour.shed, "call")} got 503 since the start, because too many were under way.</p>`}
     ${!hour.shared && html`<p>${me.store === "memory" ? `The store is the memory of this process: what you see is its own hour${Number.isFinite(hour.first) ? ", since " + at(hour.first) : ""}. Other processes count apart.` : "These are the calls of this service alone: the store keeps no minutes."}</p>`}</div></div>`;
 }
 
@@ -146,12 +143,12 @@ function Most({refused}) {
 const states = {closed: ["Refuses all", "away"], open: ["Passes all", ""], local: ["Counts by itself", ""]};
 
 // Without are the limits while the store is away, those that refuse first.
-function Without({limits, did, top}) {
-  const fall = new Map(top.limits.map((l) => [l.limit, l.fallback])), order = ["closed", "open", "local"];
+function Without({limits, did}) {
+  const order = ["closed", "open", "local"];
   const rows = [...limits].sort((a, b) => order.indexOf(a.on_store_error ?? "closed") - order.indexOf(b.on_store_error ?? "closed") || (did[b.name]?.calls ?? 0) - (did[a.name]?.calls ?? 0));
   return html`<section><${Head} title="Limits without the store">those that refuse first<//><${Table} columns=${[["Limit", ""], ["Now", ""], ["By its setting", "quiet wide"], ["Decided without the store", "n"]]} rows=${rows.slice(0, 30).map((l) => {
     const how = l.on_store_error ?? "closed";
-    return [html`<${LimitLink} name=${l.name}/>`, html`<${Badge} kind=${states[how][1]}>${states[how][0]}<//>`, "on_store_error: " + how + (how === "local" ? ", each service gives the full limit" : ""), fall.get(l.name) ? count(fall.get(l.name)) : ""];
+    return [html`<${LimitLink} name=${l.name}/>`, html`<${Badge} kind=${states[how][1]}>${states[how][0]}<//>`, "on_store_error: " + how + (how === "local" ? ", each service gives the full limit" : ""), did[l.name]?.fallback ? count(did[l.name].fallback) : ""];
   })}/></section>`;
 }
 
@@ -160,7 +157,7 @@ const asked = 40; // limits whose temporary overrides are read
 // Ends are temporary overrides, the next to end first.
 function Ends({limits}) {
   const [list] = useAnswer(async (signal) => (await Promise.all(limits.slice(0, asked).map((l) => call("GET", limitPath(l.name, "/overrides?kind=temporary&n=100"), undefined, signal).then((p) => p.overrides, () => [])))).flat()
-    .sort((a, b) => Date.parse(a.until) - Date.parse(b.until)), [limits.length], 30000);
+    .sort((a, b) => Date.parse(a.until) - Date.parse(b.until)), [limits.length], 60000);
   if (!list || list.length === 0) return "";
   return html`<section id="ends"><${Head} title="Ends by itself">the next first<//><ol class="timeline">${list.filter((o) => Date.parse(o.until) > now()).slice(0, 6).map((o) => {
     const def = limitOf(o.limit), blocked = def?.plans?.[o.plan]?.mode === "blocked", lower = def && nameOf(def, o) === "the cut";
@@ -169,10 +166,8 @@ function Ends({limits}) {
 }
 
 function Changed() {
-  const [list] = useAnswer((signal) => call("GET", "/v1/audit?n=30", undefined, signal).then((p) => p.entries, () => []), [], 15000);
+  const [list] = useAnswer((signal) => call("GET", "/v1/audit?n=30", undefined, signal).then((p) => p.entries, () => []), [], 30000);
   const today = (list ?? []).filter((e) => day(Date.parse(e.at)) === "");
   if (today.length === 0) return "";
   return html`<section><div class="section-head"><h2>Changed today</h2><a href="#/changes">All changes</a></div><${Timeline} flat events=${today.slice(0, 6).map((e) => ({id: e.id, at: Date.parse(e.at), text: e.key === undefined ? wordsOf(e) : html`<${KeyLink} of=${e.key} limit=${e.limit}/> ${wordsOf(e)[0].toLowerCase() + wordsOf(e).slice(1)}`, below: note(e)}))}/></section>`;
 }
-
-export {customer, shared, stores};

@@ -52,7 +52,7 @@ async function watch() {
     if (!document.hidden) {
       const was = shared.store, store = await call("GET", "/readyz").then(() => ({ok: true}), (err) => (err.status ? {ok: false, why: err.reason, since: was.since ?? now()} : was));
       if (store.ok !== was.ok || store.why !== was.why) change({store});
-      if (turn % 6 === 0 || shared.limits.length === 0) await limits().catch(() => {});
+      if (turn % 12 === 0 || shared.limits.length === 0) await limits().catch(() => {});
       change({next: now() + pause});
     }
     await new Promise((f) => {
