@@ -30,6 +30,7 @@ type SettleCmd struct {
 	target `embed:""`
 	Hold   string  `arg:"" help:"Id of the hold, as hold printed it."`
 	Cost   []int64 `help:"Actual cost in tokens; one for each limit that was held. Default: what was held."`
+	Note   string  `help:"Why, at most 1024 bytes: the audit then has it."`
 }
 
 func (SettleCmd) Help() string { return "Example: dipwell settle req-81 --cost 2150" }
@@ -39,7 +40,8 @@ func (c *SettleCmd) Run(e *env) error {
 		Hold  string  `json:"hold"`
 		Cost  *int64  `json:"cost,omitempty"`
 		Costs []int64 `json:"costs,omitempty"`
-	}{Hold: c.Hold, Costs: c.Cost}
+		Note  string  `json:"note,omitempty"`
+	}{Hold: c.Hold, Costs: c.Cost, Note: c.Note}
 	if len(c.Cost) == 1 { // errors name the flag
 		body.Cost, body.Costs = &c.Cost[0], nil
 	}

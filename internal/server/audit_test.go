@@ -31,6 +31,23 @@ func (w *fixture) audited(query string) (p auditPage) {
 	return p
 }
 
+// Who ends a hold with a note is in the audit; that a worker settles it is not.
+func TestAuditOfSettle(t *testing.T) {
+	w := newFixture(t, server.Config{}, local)
+	for _, id := range []string{"a", "b"} {
+		w.want(w.post("hold", `{"limit":"login","key":"k","cost":3,"ttl":"1m","id":"`+id+`"}`), 200)
+	}
+	w.want(w.post("settle", `{"hold":"a","cost":2}`), 200)
+	for range 2 { // the second one changes nothing
+		w.want(w.post("settle", `{"hold":"b","cost":0,"note":"the machine is gone"}`), 200)
+	}
+	got := w.audited("?key=k").Entries
+	if len(got) != 1 || got[0].Action != "settle" || got[0].Limit != "login" || got[0].Key != "k" || got[0].What != "hold b, 0 tokens" || got[0].Note != "the machine is gone" {
+		t.Errorf("%+v", got)
+	}
+	w.want(w.post("settle", `{"hold":"b","cost":0,"note":"`+strings.Repeat("x", 2000)+`"}`), 400, `"field":"note"`)
+}
+
 // TestAuditOfOverrides checks that the audit names what an override sets, and nothing that
 // it leaves to the limit.
 func TestAuditOfOverrides(t *testing.T) {

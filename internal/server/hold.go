@@ -52,7 +52,19 @@ func (q *request) inList(err error) error {
 
 // settle answers POST /v1/settle.
 func (a *api) settle(w http.ResponseWriter, r *http.Request) {
-	a.exchange(w, r, ofSettle, func(ctx context.Context, x *exchange) error { return a.doSettle(ctx, &x.d, &x.req) }, a.answerHold)
+	a.exchange(w, r, ofSettle, func(ctx context.Context, x *exchange) error {
+		err := a.doSettle(ctx, &x.d, &x.req)
+		if err == nil && x.req.has(hasNote) && !x.d.Repeated {
+			parts := x.d.Limits
+			if parts == nil {
+				parts = []dipwell.Decision{x.d}
+			}
+			for _, d := range parts {
+				a.record(r, store.AuditEntry{Action: "settle", Limit: d.Limit, Key: d.Key, What: fmt.Sprintf("hold %s, %d tokens", x.req.hold, d.Granted), Note: x.req.note})
+			}
+		}
+		return err
+	}, a.answerHold)
 }
 
 // extend answers POST /v1/extend.

@@ -34,7 +34,7 @@ const (
 	ofCancel  = hasReservation
 	ofWait    = ofTake | hasTakes | hasTimeout
 	ofMake    = ofTake | hasTakes | hasTTL | hasID
-	ofSettle  = hasHold | hasCost | hasCosts
+	ofSettle  = hasHold | hasCost | hasCosts | hasNote
 	ofExtend  = hasHold | hasTTL
 	ofObserve = hasLimit | hasLatency | hasOK | hasCount
 	ofReady   = hasLimit | hasKeys | hasCost | hasPlan

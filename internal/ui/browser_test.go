@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
@@ -271,6 +272,12 @@ func (v *visit) click(selector string) {
 	v.run(chromedp.Click(chromedp.CSS(selector)))
 }
 
+// press presses the key of a character, wherever the focus is.
+func (v *visit) press(key string) {
+	v.t.Helper()
+	v.run(command(input.DispatchKeyEvent, input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyDown, Key: key, Text: key}))
+}
+
 // start opens the form of an action for a limit.
 func (v *visit) start(limit, action string) {
 	v.t.Helper()
@@ -310,16 +317,23 @@ func (v *visit) take(limit, key string, n int64) {
 func (v *visit) post(n int, form string) {
 	v.t.Helper()
 	for range n {
-		r, err := http.NewRequestWithContext(v.t.Context(), http.MethodPost, v.url+"/v1/take?"+form, nil)
-		if err != nil {
-			v.t.Fatal(err)
-		}
-		res, err := http.DefaultClient.Do(r)
-		if err != nil {
-			v.t.Fatal(err)
-		}
-		_ = res.Body.Close()
+		v.request(http.MethodPost, "/v1/take", form)
 	}
+}
+
+// request sends a form to the service.
+func (v *visit) request(method, path, form string) {
+	v.t.Helper()
+	r, err := http.NewRequestWithContext(v.t.Context(), method, v.url+path, strings.NewReader(form))
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	_ = res.Body.Close()
 }
 
 // picture writes a picture of the page for the docs.

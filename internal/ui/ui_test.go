@@ -63,7 +63,7 @@ func TestWithoutEngine(t *testing.T) {
 		return rec.Body.String()
 	}
 	for _, view := range []string{"/ui/playground", "/ui/what-if", "/ui/playground.html", "/ui/what-if.html"} {
-		if text := get(ui.HandlerWithout(), view); !strings.Contains(text, "<code>make build</code>") || strings.Contains(text, "<script") {
+		if text := get(ui.HandlerWithout(), view); !strings.Contains(text, "<code>make build</code>") || strings.Count(text, "<script") != 1 || !strings.Contains(text, `src="menu.js"`) {
 			t.Errorf("%s without the files: %s", view, text)
 		}
 		if text := get(ui.Handler(), view); strings.Contains(text, "make build") || !strings.Contains(text, "<script") {

@@ -21,7 +21,7 @@ import (
 const engine = "github.com/dipwell/dipwell/internal/ui/engine"
 
 // pages are the files of the page that need no service.
-var pages = []string{"playground.html", "playground.js", "what-if.html", "what-if.js", "tools.js", "engine.js", "dom.js", "chart.js", "console.css", "icon.svg"}
+var pages = []string{"playground.html", "playground.js", "what-if.html", "what-if.js", "tools.js", "menu.js", "engine.js", "dom.js", "chart.js", "console.css", "icon.svg"}
 
 func main() {
 	log.SetFlags(0)

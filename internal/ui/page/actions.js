@@ -4,7 +4,7 @@ import {call, limitPath} from "./api.js";
 import {Choice, Field, Icon, Outcome} from "./parts.js";
 import {limitOf, lookAt, may, shared} from "./state.js";
 import {at, count, fromZone, length, now, numbers, per, shorter, some, span, zoneName} from "./words.js";
-import {b, baseOf, debt, held, layersOf, nameOf, numbersOf, outlook, standing, temporary, unit, windows} from "./why.js";
+import {b, baseOf, debt, held, layersOf, nameOf, numbersOf, outlook, standing, temporary, windows} from "./why.js";
 
 // Panel asks what to do about a limit, or is the form of one action.
 export function Panel({of, target, states, doing, act, start, done, preview}) {
@@ -67,7 +67,7 @@ function Form({of, def, doing, known, close, done, preview}) {
   const send = async (e) => {
     e.preventDefault();
     const bad = spec.check?.() ?? {};
-    if (spec.noted !== false && f.note.trim() === "") bad.note = "Write a note: the timeline shows it.";
+    if (f.note.trim() === "") bad.note = "Write a note: the timeline shows it.";
     if (Object.keys(bad).length > 0) {
       setWrong({...bad, form: `${some(Object.keys(bad).length, "field needs", "fields need")} a change. Nothing was saved.`});
       return;
@@ -102,7 +102,7 @@ function Form({of, def, doing, known, close, done, preview}) {
     ${!spec ? html`<div class="panel-body">${wrong.form ? html`<p class="fault" role="alert">${wrong.form}</p>` : html`<p class="quiet">…</p>`}</div>` : html`<form ref=${form} id=${"do-" + action} onSubmit=${send} novalidate>
       ${!sure && spec.fields}
       ${(sure || !spec.twice) && html`${spec.layers && html`<${Stack} lines=${spec.layers}/>`}<${Outcome} lines=${spec.lines}>${spec.link}<//>`}
-      ${spec.noted !== false && html`<${Field} id="note" label="Why, and for whom" aside="the timeline shows it" value=${f.note} set=${set("note")} error=${wrong.note} maxlength="1024"/>`}
+      <${Field} id="note" label="Why, and for whom" aside="the timeline shows it" value=${f.note} set=${set("note")} error=${wrong.note} maxlength="1024"/>
       <footer><button class=${spec.twice ? "danger" : "primary"} disabled=${busy}>${sure || !spec.twice ? spec.button : spec.button + " …"}</button><button type="button" onClick=${sure ? () => setSure(false) : close}>${sure ? "Back" : "Cancel"}</button>
         <small>${spec.undo}</small>${wrong.form && html`<small class="fault" role="alert">${wrong.form}</small>`}</footer></form>`}</section>`;
 }
@@ -201,15 +201,15 @@ const forms = {
   holds({of, name, def, x, f, set}) {
     const holds = x.holds ?? [], chosen = holds.filter((h) => f.holds[h.hold]), all = chosen.length === holds.length && held(def), sum = chosen.reduce((n, h) => n + h.tokens, 0);
     return {
-      title: "End holds of", twice: true, undo: "Cannot be undone", noted: all,
+      title: "End holds of", twice: true, undo: "Cannot be undone",
       fields: html`<fieldset class="holds"><legend>Live holds</legend>${holds.length > 1 && html`<label><input type="checkbox" id="hold-all" checked=${chosen.length === holds.length} onChange=${(e) => set("holds")(e.target.checked ? Object.fromEntries(holds.map((h) => [h.hold, true])) : {})}/> all ${count(holds.length)}</label>`}
         ${holds.slice(0, 50).map((h, i) => html`<label><input type="checkbox" id=${"hold-" + i} checked=${!!f.holds[h.hold]} onChange=${(e) => set("holds")({...f.holds, [h.hold]: e.target.checked})}/> <code>${h.hold}</code> ${count(h.tokens)}, ends by ${at(h.expires_us / 1000)}</label>`)}</fieldset>`,
-      lines: [["at once", `${count(sum)} ${held(def) ? "of " + count(x.capacity) + " can be held again" : "tokens come back"}.`], ["then", "Whoever works under a hold is not told before it settles: it gets an error."], !all && ["note", "The timeline does not keep the end of single holds."]],
+      lines: [["at once", `${count(sum)} ${held(def) ? "of " + count(x.capacity) + " can be held again" : "tokens come back"}.`], ["then", "Whoever works under a hold is not told before it settles: it gets an error."]],
       check: () => (chosen.length > 0 ? {} : {holds: "Choose a hold."}),
       button: chosen.length > 0 ? `End ${some(chosen.length, "hold")}` : "End holds",
       send: async () => {
         if (all) await call("POST", "/v1/reset", {limit: def.name, ...keyOf(of), note: f.note});
-        else for (const h of chosen) await call("POST", "/v1/settle", {hold: h.hold, cost: 0});
+        else for (const h of chosen) await call("POST", "/v1/settle", {hold: h.hold, cost: 0, note: f.note});
       },
       said: () => `Ended ${some(chosen.length, "hold")} of ${name} in ${def.name}.`,
     };
@@ -244,6 +244,4 @@ const forms = {
 const cap = (t) => t[0].toUpperCase() + t.slice(1);
 
 // text is a limit as What if reads it.
-const text = (def, n) => `${def.name}=${n.rate}/${n.per}` + (def.algorithm ? ",algorithm=" + def.algorithm : "") + (!["sliding_window", "leaky_bucket"].includes(def.algorithm) && n.burst !== n.rate ? ",burst=" + n.burst : "") + (def.start ? ",start=" + def.start : "");
-
-export {unit, text};
+export const text = (def, n) => `${def.name}=${n.rate}/${n.per}` + (def.algorithm ? ",algorithm=" + def.algorithm : "") + (!["sliding_window", "leaky_bucket"].includes(def.algorithm) && n.burst !== n.rate ? ",burst=" + n.burst : "") + (def.start ? ",start=" + def.start : "");

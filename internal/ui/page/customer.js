@@ -3,11 +3,12 @@ import {html, useEffect, useMemo, useState} from "./preact.js";
 import {call, limitPath} from "./api.js";
 import {Panel} from "./actions.js";
 import {Bucket, Holds, Panes} from "./charts.js";
-import {eventsOf} from "./history.js";
+import {eventsOf, together} from "./history.js";
+import {hourOf} from "./overview.js";
 import {Badge, Empty, Head, Icon, KeyLink, LimitLink, Loaded, Rich, Timeline} from "./parts.js";
 import {limitOf, lookAt, may, shared, useAnswer} from "./state.js";
-import {at, brief, count, day, length, minute, now, shorter, some, span, unlimited} from "./words.js";
-import {debt, held, layersOf, numbers, plain, stateOf, summary, unit, windows} from "./why.js";
+import {at, brief, count, day, length, minute, now, numbers, shorter, some, span, unlimited} from "./words.js";
+import {debt, held, layersOf, plain, stateOf, summary, unit, windows} from "./why.js";
 
 const again = 5000; // ms between two looks
 const few = 12; // limits that pass and are shown at first
@@ -24,9 +25,21 @@ async function load(key, limit, signal) {
     }
   }
   if (limit && limitOf(limit) && !limits.some((x) => x.limit === limit)) limits.push(await lookAt(limit, key, 1, signal));
+  limits = await Promise.all(limits.map((x) => recalled(x, key, signal)));
   const changes = may("read") ? await call("GET", "/v1/audit?" + new URLSearchParams({key: key ?? "", ...(key === null && {limit}), n: 200}), undefined, signal).then((p) => p.entries, () => []) : [];
   for (const x of limits) x.now ??= now();
   return {limits: limits.filter((x) => limitOf(x.limit)), changes};
+}
+
+const told = new Map(); // the newest refusals of a limit and a key
+
+// recalled is what a limit knows, with the refusals that another service has told before if
+// they are newer: each service remembers its own, and they may answer in turn.
+async function recalled(x, key, signal) {
+  const name = x.limit + "\0" + key, old = told.get(name), last = x.refusals?.last?.[0];
+  if (last && !(old?.last[0].at_us > last.at_us)) told.set(name, x.refusals);
+  else if (old && old.process !== x.refusals?.process) return {...await lookAt(x.limit, key, old.last[0].cost, signal), refusals: old};
+  return x;
 }
 
 export function Customer({query}) {
@@ -57,7 +70,7 @@ function Known({of, named, value, reload, error}) {
     setOpened((o) => ({...o, [limit]: true}));
     act({action, limit, kind});
   };
-  const events = eventsOf({limits, changes, of, start, done, news});
+  const [hour] = useAnswer(hourOf, [], 30000), events = eventsOf({limits, changes, of, start, done, news, hour});
   return html`<div class=${error ? "stale" : ""}><div class="sentence"><div><div class="title"><h1 class=${of === null ? "" : of === short ? "key" : "key long"}>${of ?? "Shared bucket of " + named}</h1><small>${some(states.length, "limit")}</small></div>
       <p class="answer" id="answer"><${Rich} text=${summary(short, states)}/><button class="link" onClick=${() => navigator.clipboard?.writeText(plain(summary(name, states)) + " (" + at(states[0]?.x.now ?? now()) + ")")}>Copy</button></p></div></div>
     <div class="columns act"><div class="stack"><section>
@@ -69,7 +82,7 @@ function Known({of, named, value, reload, error}) {
     <aside class="stack"><${Panel} of=${of} target=${target} states=${states} doing=${doing} act=${act} start=${start} done=${done} preview=${setRaise}/>
       <section><div class="section-head"><h2>What happened</h2>${limits.length > 1 && html`<select aria-label="Show limits" onChange=${(e) => setFilter(e.target.value)}><option value="" selected=${filter === ""}>all limits</option>${limits.map((x) => html`<option value=${x.limit} selected=${filter === x.limit}>${x.limit}</option>`)}</select>`}</div>
         <p class="sr" role="status" aria-live="polite" id="said">${news?.said ?? ""}</p>
-        <${Timeline} events=${events.filter((e) => filter === "" || e.limit === filter).slice(0, 60)} none=${"Nothing was changed for " + short + ", and this service remembers no refusal."}/></section></aside></div></div>`;
+        <${Timeline} events=${together(events.filter((e) => filter === "" || e.limit === filter), {of, start, done}).slice(0, 60)} none=${"Nothing was changed for " + short + ", and this service remembers no refusal."}/></section></aside></div></div>`;
 }
 
 const rank = ({x, s}) => (s.kind === "refuses" ? 0 : order.includes(s.kind) ? 1 : x.override ? 2 : s.kind === "shadow" ? 3 : 4);

@@ -3,7 +3,7 @@
 import {html, useEffect, useRef, useState} from "./preact.js";
 import {call} from "./api.js";
 import {Badge, Icon} from "./parts.js";
-import {again, customer, limitPage, limits, shared, useShared} from "./state.js";
+import {again, customer, limitPage, limits, useShared} from "./state.js";
 import {at, clock, now, shorter, some, span, stores, zoneName} from "./words.js";
 
 const tabs = [["#/overview", "Overview"], ["#/limits", "Limits"], ["#/changes", "Changes"]];
@@ -136,5 +136,3 @@ function Marked({text, part}) {
   const i = text.indexOf(part);
   return i < 0 ? text : html`${text.slice(0, i)}<mark>${part}</mark>${text.slice(i + part.length)}`;
 }
-
-export const signedIn = () => shared.me;

@@ -2,8 +2,8 @@
 // is undone.
 import {html, useState} from "./preact.js";
 import {call, limitPath} from "./api.js";
-import {limitOf, may, shared} from "./state.js";
-import {at, now, numbers, some} from "./words.js";
+import {limitOf, may} from "./state.js";
+import {at, minute, now, numbers, some} from "./words.js";
 import {held, nameOf, numbersOf, parse, sameNumbers, standing, temporary} from "./why.js";
 
 const whole = (set) => ({...set, rate: set.rate === undefined ? undefined : Number(set.rate), burst: set.burst === undefined ? undefined : Number(set.burst)});
@@ -25,23 +25,27 @@ export function wordsOf(e) {
     }
     case "refund": return `Gave ${e.what ?? "tokens"} back in ${e.limit}`;
     case "reset": return held(def) ? `Ended all holds in ${e.limit}` : `Filled the bucket in ${e.limit}`;
+    case "settle": return `Ended ${/^hold [^,]*/.exec(e.what)?.[0] ?? "a hold"} in ${e.limit}`;
     case "define": return `Changed ${e.limit}`;
     case "drop": return `Dropped ${e.limit}`;
   }
   return `${e.action} in ${e.limit}`;
 }
 
-const note = (e) => (e.role && e.role !== e.who ? `${e.who} (${e.role})` : e.who) + (e.note ? `: “${e.note}”` : "");
+export const note = (e) => (e.role && e.role !== e.who ? `${e.who} (${e.role})` : e.who) + (e.note ? `: “${e.note}”` : "");
 
 // eventsOf returns the timeline of a key.
-export function eventsOf({limits, changes, of, start, done, news}) {
-  const events = [];
+export function eventsOf({limits, changes, of, start, done, news, hour}) {
+  const events = [], all = (hour?.shared ? hour.refused.keys : []).filter((k) => (k.key ?? null) === of), several = (k) => (k ? `; ${some(k.count, "call")} in the hour until ${minute(hour.times.at(-1) + 60000)}, of all services` : "");
+  for (const k of all.filter((k) => !limits.some((x) => x.limit === k.limit && x.refusals?.last?.length))) {
+    events.push({id: "refused-" + k.limit, limit: k.limit, at: hour.times.at(-1), text: html`<span class="refused">Refused</span> in ${k.limit}, by another service`, below: several(k).slice(2)});
+  }
   for (const x of limits) {
     const last = x.refusals?.last ?? [];
     if (last.length === 0) continue;
     const n = last.reduce((sum, r) => sum + 1 + r.more, 0), why = last[0].shadow ? " (in shadow: it passed)" : last[0].source === "fallback-closed" ? " (the store was away)" : "";
     events.push({id: "refused-" + x.limit, limit: x.limit, at: last[0].at_us / 1000, text: html`<span class="refused">Refused</span> in ${x.limit}, ${n === 1 ? "a call" : some(n, "call") + " since " + at(Math.floor(last.at(-1).at_us / 1e6) * 1000)}${why}`,
-      below: `last ${at(Math.floor(last[0].at_us / 1e6) * 1000)}, cost ${last[0].cost}; by ${x.refusals.process}`});
+      below: `last ${at(Math.floor(last[0].at_us / 1e6) * 1000)}, cost ${last[0].cost}; by ${x.refusals.process}` + several(all.find((k) => k.limit === x.limit))});
   }
   const ended = new Set(); // limits and kinds of which a newer entry is known
   for (const e of changes) {
@@ -52,9 +56,9 @@ export function eventsOf({limits, changes, of, start, done, news}) {
     const undone = (e.action === "override" || e.action === "end-override") && ended.has(slot);
     if (e.action === "override" || e.action === "end-override") ended.add(slot);
     const can = x && def && may("support") && !undone && undoOf(e, x, def, changes);
-    events.push({id: e.id, limit: e.limit, at: time, text: wordsOf(e), below: note(e) + (e.action === "refund" || e.action === "reset" ? "; no undo" : ""), isNew: news && e === changes[0] && e.id !== news.before,
+    events.push({id: e.id, limit: e.limit, at: time, text: wordsOf(e), below: note(e) + (["refund", "reset", "settle"].includes(e.action) ? "; no undo" : ""), same: note(e) + wordsOf(e).replace(` in ${e.limit}`, ""), isNew: news && e === changes[0] && e.id !== news.before,
       struck: e.action === "override" && changes.some((f) => f.action === "end-override" && /^Undo\b/.test(f.note ?? "") && f.limit === e.limit && f.id > e.id && sameNumbers(parse(f.what).set, whole(set))),
-      undo: can && html`<${Undo} of=${of} e=${e} can=${can} start=${start} done=${done}/>`});
+      undo: can && html`<${Undo} of=${of} text=${wordsOf(e)} all=${[{e, can}]} start=${start} done=${done}/>`, can: can && {e, can}});
   }
   return events.sort((a, b) => b.at - a.at);
 }
@@ -78,8 +82,22 @@ function bodyOf(set, limit, changes) {
   return Object.fromEntries(Object.entries({...o, note: old?.note ?? "Undo"}).filter(([, v]) => v !== undefined));
 }
 
-function Undo({of, e, can, start, done}) {
-  const [wrong, say] = useState(""), [busy, set] = useState(false);
+// together joins the same change of several limits. Those of one limit are undone one by one.
+export function together(events, more) {
+  const out = [];
+  for (const v of events) {
+    const first = v.same && out.find((g) => g.same === v.same && g.at - v.at < 60000 && g.all.every((w) => w.limit !== v.limit));
+    if (first) first.all.push(v);
+    else out.push({...v, all: [v]});
+  }
+  return out.map((g) => (g.all.length === 1 ? g : {...g, text: manyOf(g), below: html`${g.below}<br/>${g.all.map((v) => v.limit).join(", ")}`,
+    undo: g.all.every((v) => v.can && !v.can.can.ask) && html`<${Undo} ...${more} text=${manyOf(g)} all=${g.all.map((v) => v.can)}/>`}));
+}
+
+const manyOf = (g) => g.text.replace(` in ${g.limit}`, ` in ${g.all.length} limits`);
+
+function Undo({of, text, all, start, done}) {
+  const [wrong, say] = useState(""), [busy, set] = useState(false), [{e, can}] = all;
   const undo = async () => {
     if (can.ask) {
       start("end", e.limit, can.kind);
@@ -88,15 +106,15 @@ function Undo({of, e, can, start, done}) {
     set(true);
     const key = of === null ? {} : {key: of};
     try {
-      if (can.put) await call("PUT", limitPath(e.limit, "/overrides"), {...key, ...can.put});
-      else await call("DELETE", limitPath(e.limit, "/overrides?" + new URLSearchParams({...key, kind: can.kind, note: "Undo: " + wordsOf(e)})));
-      await done("Undone: " + wordsOf(e));
+      for (const one of all) {
+        if (one.can.put) await call("PUT", limitPath(one.e.limit, "/overrides"), {...key, ...one.can.put});
+        else await call("DELETE", limitPath(one.e.limit, "/overrides?" + new URLSearchParams({...key, kind: one.can.kind, note: "Undo: " + text})));
+      }
+      await done("Undone: " + text);
     } catch (err) {
       say(err.message);
     }
     set(false);
   };
-  return html`<span><button class="link" disabled=${busy} onClick=${undo} aria-label=${"Undo: " + wordsOf(e)}>Undo</button>${wrong && html`<small class="fault" role="alert">${wrong}</small>`}</span>`;
+  return html`<span><button class="link" disabled=${busy} onClick=${undo} aria-label=${"Undo: " + text}>Undo</button>${wrong && html`<small class="fault" role="alert">${wrong}</small>`}</span>`;
 }
-
-export {note, shared};

@@ -199,5 +199,3 @@ export function Draft({query}) {
       <${Field} id="draft-note" label="Why" aside="the versions show it" value=${v.note ?? ""} set=${set("note")} error=${wrong.note} maxlength="1024"/>
       <footer><button class="primary">Define in shadow mode</button><a class="button" href=${"playground#" + new URLSearchParams({algorithm: v.algorithm, rate: v.rate ?? "", per: v.per ?? "1m", burst: v.burst ?? ""})}>Try it in the Playground</a><small class=${wrong.form ? "fault" : ""} role=${wrong.form ? "alert" : undefined}>${wrong.form ?? "It refuses nobody"}</small></footer></form></section>`;
 }
-
-export {Badge};

@@ -1,6 +1,7 @@
 // The page Playground: a limit and calls to it, decided in virtual time by dipwell itself.
 import {card, count, h, s, span, table} from "./dom.js";
-import {Engine, field, menu, read, write} from "./tools.js";
+import "./menu.js";
+import {Engine, field, read, write} from "./tools.js";
 
 const width = 600, height = 150, strip = 44, top = 8;
 const parts = 60, tallest = 20; // of a drawn pattern: parts of the span, and the most calls in one
@@ -202,7 +203,6 @@ function edited() {
   change();
 }
 
-menu();
 at.addEventListener("input", () => { if (playing) stop(); show(); });
 addEventListener("hashchange", () => { if (location.hash !== "#view") { read(fields); edited(); } });
 document.getElementById("view").append(h("h1", {}, "Playground"),

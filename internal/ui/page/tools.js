@@ -1,6 +1,6 @@
 // What the pages Playground and What if share: the worker that computes, and settings that
 // are in the address.
-import {h, s} from "./dom.js";
+import {h} from "./dom.js";
 
 // The service's policy lets no text become the address of a script, but for this one.
 const policy = globalThis.trustedTypes?.createPolicy("engine", {createScriptURL: () => "engine.js"});
@@ -45,24 +45,6 @@ export class Engine {
   }
 
   end() { this.#worker.terminate(); }
-}
-
-// menu adds the views of the service to the menu, where there is one, and the search, which
-// leads to the page of the service.
-export function menu() {
-  if (!location.pathname.includes("/ui/")) return;
-  const search = h("input", {id: "search", type: "search", "aria-label": "Find a customer or key", placeholder: "Find a customer or key", autocomplete: "off", maxlength: 512});
-  document.querySelector(".frame-top").append(h("form", {class: "search", role: "search", onsubmit: (e) => {
-    e.preventDefault();
-    if (search.value.trim() !== "") location.href = "./#/customer?" + new URLSearchParams({key: search.value.trim()});
-  }}, s("svg", {class: "icon", viewBox: "0 0 16 16", "aria-hidden": "true"}, s("circle", {cx: 7, cy: 7, r: 4.5}), s("path", {d: "m10.5 10.5 3.5 3.5"})), search, h("kbd", {}, "/")));
-  addEventListener("keydown", (e) => {
-    if (e.key !== "/" || e.ctrlKey || e.metaKey || e.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement?.tagName)) return;
-    e.preventDefault();
-    search.focus();
-  });
-  const nav = document.querySelector("nav");
-  nav.prepend(...["Overview", "Limits", "Changes"].map((name) => h("a", {href: "./#/" + name.toLowerCase()}, name)));
 }
 
 // read sets fields by the address, #rate=5&per=1s.

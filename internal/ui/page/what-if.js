@@ -1,7 +1,8 @@
 // The page What if: an access log decided by two limits, by the replay of dipwell.
 import {count, h, span, table} from "./dom.js";
 import {lines} from "./chart.js";
-import {Engine, field, menu, read, write} from "./tools.js";
+import "./menu.js";
+import {Engine, field, read, write} from "./tools.js";
 
 const fields = {
   a: field("a", "page=10/10s,burst=20", {required: true}), b: field("b", "page=10/10s,burst=50", {required: true}),
@@ -85,7 +86,6 @@ function worst(name, l) {
     l.worst.map((k) => [k.key === "" ? h("i", {}, "one bucket for all") : k.key, count(k.refused), count(k.granted), span(k.longest_wait_us)]), "None is refused."));
 }
 
-menu();
 addEventListener("hashchange", () => { if (location.hash !== "#view") read(fields); });
 addEventListener("dragover", (e) => e.preventDefault());
 addEventListener("drop", (e) => {

@@ -1,6 +1,6 @@
 // Why a limit is as it is for a key: one sentence, by the definition that decides the next
 // call. Nothing here asks the service, and nothing computes what the store decides.
-import {at, count, length, numbers, per, some, span, unlimited} from "./words.js";
+import {at, count, length, per, some, unlimited} from "./words.js";
 
 // b marks what is bold in a sentence; see Rich in parts.js.
 export const b = (text) => "\u0001" + text + "\u0001";
@@ -184,5 +184,3 @@ export function outlook(x, def, to, then) {
   const wait = !windows.includes(def.algorithm) && !held(def) && over > 0 ? (over + 1) * length(then.per) / then.rate : 0; // ms
   return {free, used, over: Math.max(0, over), wait: Number.isFinite(wait) ? wait : 0};
 }
-
-export {numbers, span};

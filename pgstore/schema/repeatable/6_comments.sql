@@ -145,7 +145,7 @@ begin
         ('audit', 'id', '14 hexadecimal digits of the time in µs, and 8 that differ between entries of the same time.'),
         ('audit', 'at', 'When, by the server''s clock.'),
         ('audit', 'who', 'The address of the caller, or the user of the database.'),
-        ('audit', 'action', 'override, end-override, reset, refund, define or drop.'),
+        ('audit', 'action', 'override, end-override, reset, refund, settle, define or drop.'),
         ('audit', 'what', 'The new setting, and after "; was " the former one of a limit or plan.'),
         ('audit', 'role', 'The role that connected to the database, such as that of a service; who is as the service says.'),
         ('top_hours', 'id', 'As in audit.'),
