@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -49,7 +50,7 @@ func main() {
 	if *page {
 		report.Header(b.w, "The page for people", "make bench-page")
 		fmt.Fprintf(b.w, "%d rounds of %v each, %d connections that call POST /v1/take in memory; client, viewers, browser and server run on the same cores. "+
-			"µs are processor time of the server.\n\n", b.rounds, b.length, b.conns)
+			"µs are processor time of the server. The load of the machine was %s before.\n\n", b.rounds, b.length, b.conns, strings.Fields(string(must(os.ReadFile("/proc/loadavg"))))[0])
 		b.page(b.dipwell()("memory:"))
 		b.walk()
 		return
