@@ -117,9 +117,12 @@ func get(address string) {
 	if strings.Contains(address, "/v1/take?") {
 		method = http.MethodPost
 	}
-	res := must(posts.Do(must(http.NewRequestWithContext(context.Background(), method, address, nil))))
+	res, err := posts.Do(must(http.NewRequestWithContext(context.Background(), method, address, nil)))
+	if err != nil {
+		panic(err)
+	}
+	defer res.Body.Close()
 	must(io.Copy(io.Discard, res.Body))
-	must(0, res.Body.Close())
 }
 
 // turns is a proxy whose requests go to each service in turn.
