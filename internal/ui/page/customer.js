@@ -31,6 +31,8 @@ async function load(key, limit, signal) {
   return {limits: limits.filter((x) => limitOf(x.limit)), changes};
 }
 
+const told = new Map(); // the newest refusals of a limit and a key
+
 // recalled is what a limit knows, with the refusals that another service has told before if
 // they are newer: each service remembers its own, and they may answer in turn.
 async function recalled(x, key, signal) {
