@@ -9,7 +9,8 @@ import (
 const (
 	watchEvery = 100 * time.Millisecond
 	watchShare = 100                    // of the time at most: large files are read less often
-	writeDelay = 100 * time.Millisecond // between a change and its use, since editors write in several steps
+	writeDelay = 100 * time.Millisecond // between a change and its use, since files are written in several steps
+	mostSteps  = 50                     // a file that goes on changing is used as it is after so many writeDelays
 )
 
 // Watch calls changed after each change of what content returns, until ctx ends. It reads the
@@ -27,9 +28,8 @@ func Watch(ctx context.Context, content func() string, changed func()) {
 			case <-timer.C:
 			}
 			began, wait := time.Now(), watchEvery
-			if content() != last {
-				time.Sleep(writeDelay)
-				last = content()
+			if now := content(); now != last {
+				last = settled(content, now)
 				changed()
 			} else {
 				wait = max(wait, watchShare*time.Since(began))
@@ -37,6 +37,18 @@ func Watch(ctx context.Context, content func() string, changed func()) {
 			timer.Reset(wait)
 		}
 	}()
+}
+
+// settled returns the content once it has stayed the same for writeDelay.
+func settled(content func() string, now string) string {
+	for range mostSteps {
+		time.Sleep(writeDelay)
+		was := now
+		if now = content(); now == was {
+			break
+		}
+	}
+	return now
 }
 
 // Content returns the content of files, or the errors of reading them.

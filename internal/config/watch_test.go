@@ -5,7 +5,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/config"
@@ -138,4 +141,28 @@ func TestWatchNothing(t *testing.T) {
 	}
 	write(t, filepath.Join(dir, "dipwell.yaml"), "a")
 	wait()
+}
+
+// A file that is written slowly is used once it is whole; one that never stands still, after a
+// while.
+func TestWatchWaitsForTheRest(t *testing.T) {
+	for name, writes := range map[string]int{"in ten steps": 10, "for ever": 1000} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				var length atomic.Int64
+				var used []int64
+				config.Watch(ctx, func() string { return strings.Repeat("x", int(length.Load())) }, func() { used = append(used, length.Load()) })
+				for range writes {
+					time.Sleep(60 * time.Millisecond)
+					length.Add(1)
+				}
+				time.Sleep(time.Second)
+				if len(used) == 0 || used[0] < 10 || used[len(used)-1] != int64(writes) || writes == 10 && len(used) > 1 {
+					t.Errorf("used after %v of %d writes", used, writes)
+				}
+			})
+		})
+	}
 }
