@@ -8,17 +8,18 @@ import (
 
 const (
 	watchEvery = 100 * time.Millisecond
-	watchShare = 100                    // of the time at most: large files are read less often
-	writeDelay = 100 * time.Millisecond // between a change and its use, since files are written in several steps
-	mostSteps  = 50                     // a file that goes on changing is used as it is after so many writeDelays
+	watchShare = 100 // of the time at most: large files are read less often
+	mostSteps  = 50  // a file that goes on changing is used as it is after so many readings
 )
 
 // Watch calls changed after each change of what content returns, until ctx ends. It reads the
 // content again and again: then it does not matter whether a file is written, replaced or
-// reached by another link, and on which file system it is.
+// reached by another link, and on which file system it is. A change is used once two readings
+// are equal, since files are written in several steps.
 func Watch(ctx context.Context, content func() string, changed func()) {
-	last := content()
+	used := content()
 	go func() {
+		seen, steps := used, 0
 		timer := time.NewTimer(watchEvery)
 		defer timer.Stop()
 		for {
@@ -28,27 +29,19 @@ func Watch(ctx context.Context, content func() string, changed func()) {
 			case <-timer.C:
 			}
 			began, wait := time.Now(), watchEvery
-			if now := content(); now != last {
-				last = settled(content, now)
+			switch now := content(); {
+			case now != seen && steps < mostSteps:
+				seen, steps = now, steps+1
+			case now != used:
+				used, seen, steps = now, now, 0
 				changed()
-			} else {
+			default:
+				steps = 0
 				wait = max(wait, watchShare*time.Since(began))
 			}
 			timer.Reset(wait)
 		}
 	}()
-}
-
-// settled returns the content once it has stayed the same for writeDelay.
-func settled(content func() string, now string) string {
-	for range mostSteps {
-		time.Sleep(writeDelay)
-		was := now
-		if now = content(); now == was {
-			break
-		}
-	}
-	return now
 }
 
 // Content returns the content of files, or the errors of reading them.

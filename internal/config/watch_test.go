@@ -159,6 +159,7 @@ func TestWatchWaitsForTheRest(t *testing.T) {
 					length.Add(1)
 				}
 				time.Sleep(time.Second)
+				synctest.Wait()
 				if len(used) == 0 || used[0] < 10 || used[len(used)-1] != int64(writes) || writes == 10 && len(used) > 1 {
 					t.Errorf("used after %v of %d writes", used, writes)
 				}
