@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/dipwell/dipwell/pgstore"
 )
 
 // TestDroppedNames drops plans and parents that rows, holds and overrides name, by the SQL
@@ -77,40 +75,38 @@ func TestDroppedNames(t *testing.T) {
 }
 
 // TestSettleOfDroppedAtOnce checks that of two settles at once of a hold whose limit was
-// dropped, the one that waits for the other is repeated.
+// dropped, the one that waits for the other is repeated. The other one has settled the hold,
+// or has only locked a bucket of it.
 func TestSettleOfDroppedAtOnce(t *testing.T) {
-	pool := newPool(t)
-	for _, sql := range []string{"define('api', 1, '1 hour', burst => 10)", "hold('api', 'k', 3, ttl => '1 minute', id => 'h')", "drop('api')"} {
-		if _, err := pool.Exec(t.Context(), "select dipwell."+sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(t.Context()) //nolint:errcheck // it has ended
-	settle := func(db pgstore.DB) (repeated bool, err error) {
-		err = db.QueryRow(t.Context(), "select repeated from dipwell.settle('h', 1)").Scan(&repeated)
-		return repeated, err
-	}
-	if repeated, err := settle(tx); err != nil || repeated {
-		t.Fatal(repeated, err)
-	}
-	second := make(chan error, 1)
-	var again bool
-	go func() {
-		var err error
-		again, err = settle(pool)
-		second <- err
-	}()
-	eventually(t, "waiting for the hold", func() bool {
-		return number(t, pool, "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()") == 1
-	})
-	if err = tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err = <-second; err != nil || !again {
-		t.Errorf("the second settle: repeated %v, %v", again, err)
+	one, all := "select repeated from dipwell.settle('h', 1)", "select repeated from dipwell.settle_all('h', '{1,1}') where limit_name = 'org'"
+	hold := "select dipwell.hold_all('{api,org}', '{k,k}', '{3,3}', ttl => '1 minute', id => 'h')"
+	define, drop := "select dipwell.define('api', 1, '1 hour', burst => 10)", "select dipwell.drop('api')"
+	for name, c := range map[string]struct{ setup, before, after, second string }{
+		"dropped":       {"select dipwell.hold('api', 'k', 3, ttl => '1 minute', id => 'h'); " + drop, one, "", one},
+		"defined again": {hold + "; " + drop + "; " + define, "select dipwell.take('org', 'k')", all, all},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pool := newPool(t)
+			must(t, pool, define+"; select dipwell.define('org', 1, '1 hour', burst => 10); "+c.setup)
+			tx, err := pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback(t.Context()) //nolint:errcheck // it has ended
+			must(t, tx, c.before)
+			second := make(chan error, 1)
+			var again bool
+			go func() { second <- pool.QueryRow(t.Context(), c.second).Scan(&again) }()
+			eventually(t, "waiting for the first", func() bool {
+				return number(t, pool, "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()") == 1
+			})
+			must(t, tx, c.after)
+			if err = tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err = <-second; err != nil || !again {
+				t.Errorf("the second settle: repeated %v, %v", again, err)
+			}
+		})
 	}
 }

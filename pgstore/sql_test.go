@@ -109,7 +109,7 @@ func (s *sqlStore) group(ctx context.Context, g *store.Group) error {
 // calls the public functions where it can, with that of the transaction.
 func (s *sqlStore) hold(ctx context.Context, g *store.Group) error {
 	for _, d := range s.Registry().All() {
-		if old := s.clockless.Registry().Lookup(d.Name); old != nil && (d.Overridden != old.Overridden || d.Number != old.Number) {
+		if old := s.clockless.Registry().Lookup(d.Name); old != nil && (d.Overridden != old.Overridden || d.Number != old.Number || d.Algorithm != old.Algorithm) {
 			if err := pgstore.Refresh(ctx, s.clockless); err != nil {
 				return err
 			}

@@ -252,21 +252,23 @@ end $$;
 -- Locks the buckets and the rows of a hold, and gives back the expired holds of the buckets.
 create function dipwell_internal.lock_hold(hold text, charges boolean, at bigint, out ps dipwell.hold_parts[], out n bigint) language plpgsql volatile as $$
 declare
-    p record;
+    p   record;
+    ids int[]; -- the limit that each part is settled to: of one that was dropped, what has its name now
 begin
-    -- A limit that was dropped and defined again; nobody waits for these rows with a bucket locked.
-    update dipwell.hold_parts x set limit_id = l.id from dipwell.limits l where x.id = hold and l.name = x.dropped and l.id <> x.limit_id;
-    for p in select x.limit_id, x.key, l.version from dipwell.hold_parts x join dipwell.limits l on l.id = x.limit_id
-        where x.id = hold order by x.limit_id, x.key loop
+    for p in select l.id, x.key, x.part, l.version from dipwell.hold_parts x
+        join dipwell.limits l on l.id = coalesce((select d.id from dipwell.limits d where d.name = x.dropped), x.limit_id)
+        where x.id = hold order by l.id, x.key loop
+        ids[p.part] := p.id;
         loop
-            perform from dipwell.buckets t where t.limit_id = p.limit_id and t.key = p.key for update;
+            perform from dipwell.buckets t where t.limit_id = p.id and t.key = p.key for update;
             exit when found or not charges;
             insert into dipwell.buckets (used, ts, limit_id, version, key)
-                values (0, coalesce(at, dipwell_internal.now_us()), p.limit_id, p.version, p.key) on conflict do nothing;
+                values (0, coalesce(at, dipwell_internal.now_us()), p.id, p.version, p.key) on conflict do nothing;
             exit when found;
         end loop;
     end loop;
     perform from dipwell.hold_parts x where x.id = hold order by x.part for update;
+    update dipwell.hold_parts x set limit_id = ids[x.part] where x.id = hold and x.dropped is not null and x.limit_id <> ids[x.part];
     n := coalesce(at, dipwell_internal.now_us());
     perform dipwell_internal.bring(x.limit_id, x.key, n) from (select distinct y.limit_id, y.key from dipwell.hold_parts y where y.id = hold) x;
     select array_agg(x order by x.part) into ps from dipwell.hold_parts x where x.id = hold;
@@ -341,6 +343,7 @@ begin
         end if;
     end loop;
     update dipwell.hold_parts x set live = false, settled = true, due = n + dipwell_internal.hold_stays(x.ttl),
+            reset = x.reset or not exists (select from dipwell.limits y where y.id = x.limit_id),
             cost = (select y.cost from unnest(ps) y where y.part = x.part)
         where x.id = hold;
     foreach p in array ps loop
