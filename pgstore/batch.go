@@ -59,9 +59,9 @@ func setReadSQL(s *statements, id int32, testClock bool) {
 		now = "$2::bigint"
 	}
 	s.readMany = fmt.Sprintf(`with c as materialized (select %[1]s as n)
-select q.i, coalesce(b.used, 0), coalesce(b.ts, 0), coalesce(b.version, 0), b.lows is not null, c.n
+select q.i, coalesce(b.used, 0), coalesce(b.ts, 0), coalesce(b.version, 0), b.lows is not null or b.due is not null, c.n
 from unnest((select $1::text[])) with ordinality q(key, i)
-left join lateral (select b.used, b.ts, b.version, b.lows from dipwell.buckets b where b.limit_id = %[2]d and b.key = q.key limit 1) b on true cross join c`, now, id)
+left join lateral (select b.used, b.ts, b.version, b.lows, b.due from dipwell.buckets b where b.limit_id = %[2]d and b.key = q.key limit 1) b on true cross join c`, now, id)
 }
 
 var merges = sync.Pool{New: func() any { return new(store.Rows) }}

@@ -9,8 +9,8 @@
 //
 //	one call of one key
 //	    Take, TakeUpTo, Reserve, Charge     one UPDATE that charges all or nothing (take)
-//	    … no row, or not charged            one statement that inserts the row, or reads why it
-//	                                        was not charged (insertOrRead)
+//	    … no row, or not charged            one SELECT (readMany); if there is no row, one INSERT
+//	                                        (takeMany)
 //	    Check, and a cost of 0              one SELECT (readMany)
 //	    Refund, and a partial TakeUpTo      set.sql
 //	    under an override                   one UPDATE with its numbers (takeOverridden), or

@@ -25,7 +25,7 @@ const (
 // numbers as literals instead of parameters, because each expression costs
 // start-up time in every execution.
 type statements struct {
-	take, insertOrRead string
+	take               string
 	takeOverridden     string // of a base definition whose keys may have overrides
 	takeMany, readMany string
 	windows            *windows // for a calendar limit
@@ -35,7 +35,7 @@ type statements struct {
 // time is their last parameter.
 func newStatements(id int32, d *store.Definition, testClock bool) (s statements) {
 	r := &d.Rule
-	now, reads := stmtNow, readNow
+	now := stmtNow
 	params := 3
 	grid := ""
 	if r.Every > 0 {
@@ -47,7 +47,6 @@ func newStatements(id int32, d *store.Definition, testClock bool) (s statements)
 	}
 	if testClock {
 		now = fmt.Sprintf("$%d::bigint", params+1)
-		reads = now
 	}
 	setReadSQL(&s, id, testClock)
 	s.windows = new(windows)
@@ -64,24 +63,9 @@ func newStatements(id int32, d *store.Definition, testClock bool) (s statements)
 		unlessLocked = fmt.Sprintf(" and b.key = (select x.key from dipwell.buckets x where x.limit_id = %d and x.key = $1::text for no key update skip locked)", id)
 	}
 	s.take = fmt.Sprintf("update dipwell.buckets b set %s\nwhere %s%s\nreturning b.used, b.ts, %s", c.set, c.where, unlessLocked, seen)
-	unlessOverridden, override, none := "", "", ""
-	if d.Overridden { // a row must not be inserted: the key may have an override
-		unlessOverridden = fmt.Sprintf(" and not exists (select from dipwell.key_overrides o where o.limit_id = %d and o.key = $1::text)", id)
+	if d.Overridden {
 		s.takeOverridden = takeOverriddenSQL(id, r, testClock)
-		override = fmt.Sprintf(", case when r.version < 0 then (select to_json(o) from dipwell.key_overrides o where o.limit_id = %d and o.key = $1::text) end", id)
-		none = ", null"
 	}
-	ticks := ticksSQL(r, "excluded.ts", grid)
-	fits := fitsSQL(r, ticks, "$3::bigint")
-	s.insertOrRead = fmt.Sprintf(`with c as materialized (select %[2]s as n),
-r as materialized (select used, ts, version, lows is null and due is null as plain from dipwell.buckets where limit_id = %[3]d and key = $1::text),
-i as (insert into dipwell.buckets as b (used, ts, limit_id, version, key)
-    select $2::bigint, c.n, %[3]d, %[4]d, $1::text from c where not exists (select from r)%[6]s
-    on conflict (limit_id, key) do update set used = %[1]s + $2::bigint, ts = greatest(excluded.ts, b.ts), low = %[9]s
-    where b.version = %[4]d and (b.due <= excluded.ts) is not true and %[5]s
-    returning b.used, b.ts)
-select i.used, i.ts, %[4]d, c.n, true, true%[8]s from i, c
-union all select r.used, r.ts, r.version, c.n, false, r.plain%[7]s from r, c`, leftSQL(r, ticks), reads, id, d.Number, fits, unlessOverridden, override, none, lowSQL(leftSQL(r, ticks)))
 	newManySQL(&s, id, d, testClock)
 	return s
 }
@@ -109,8 +93,7 @@ func room(r *store.Rule, units, bound int64) int64 {
 	return bound - units
 }
 
-// takeArgs returns the parameters of take and insertOrRead, which differ in the
-// third.
+// takeArgs returns the parameters of take.
 func (s *Store) takeArgs(key string, r *store.Rule, units, third int64) []any {
 	args := append(make([]any, 0, 5), key, units, third)
 	if spread(r) {
@@ -163,8 +146,8 @@ func gotFullCost(op *store.Op) bool {
 
 // take decides a Take, TakeUpTo, Reserve or Charge that may be granted in full.
 // A conditional UPDATE answers it if the row exists and has room, and if its limit has
-// shards, is not locked. Otherwise a second round trip inserts the row, or reads why it was
-// not charged; if the call is refused, nothing is written.
+// shards, is not locked. Otherwise the row is read: a refusal writes nothing. If there is
+// none, it is inserted as in a batch.
 func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	op := &g.Ops[0]
 	var scratch store.Rule
@@ -183,36 +166,26 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 		if g.NoWait {
 			return s.decide(ctx, g, []*entry{e})
 		}
-		var taken, plain bool
-		var override []byte
-		found := []any{&row.Used, &row.TS, (*rowVersion)(&row.Version), &now, &taken, &plain, &override}
-		if !e.def.Overridden {
-			found = found[:6]
-		}
-		err = s.db.QueryRow(ctx, e.insertOrRead, s.takeArgs(op.Key, rule, units, bound-units)...).Scan(found...)
+		row, now, plain, err := s.readRow(ctx, e, op.Key)
 		switch {
-		case errors.Is(err, pgx.ErrNoRows): // a concurrent call inserted the row
-			continue
 		case err != nil:
-			return storeError(err, true)
-		case taken:
-			grant(g, rule, tokens, row, now)
-			return nil
-		}
-		if !plain { // it has reservations or holds, and expired holds are given back before a refusal
-			return s.decide(ctx, g, []*entry{e})
-		}
-		if override != nil {
-			o, err := parseOverride(op.Key, override)
-			if err == nil && s.overridden.learn(e, row, o, op.Key) != nil {
-				if done, err := s.decideOverridden(ctx, g, e); done || err != nil {
-					return err
-				}
+			return err
+		case row == store.State{}:
+			p := pendingRow{RowGroups: &store.RowGroups{Key: op.Key, Groups: []*store.Group{g}}, rule: *rule, tried: 1, units: units}
+			charged, err := s.charge(ctx, &limitBatch{entry: e, bound: bound}, []*pendingRow{&p})
+			if err != nil || charged[0] {
+				return err
 			}
+			if !e.def.Overridden { // a concurrent call inserted the row
+				continue
+			}
+		}
+		if !plain || e.needsOverride(row) { // expired holds are given back before a refusal
 			return s.decide(ctx, g, []*entry{e})
 		}
-		done, err := s.answerFrom(g, e, now, row)
-		if done || err != nil {
+		_, write, err := op.Step(now, row, false)
+		g.Allowed, g.Reserved = op.Allowed, false
+		if err != nil || !write && op.Verb != store.VerbCharge { // a Charge that adds nothing may still end the lows
 			return err
 		}
 		if row.Version != op.Def.Number {
@@ -223,21 +196,6 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 		}
 	}
 	return s.takePartial(ctx, g, e)
-}
-
-// answerFrom decides an op on a row that was read. done is false if something has to be
-// written.
-func (s *Store) answerFrom(g *store.Group, e *entry, now int64, row store.State) (done bool, err error) {
-	op := &g.Ops[0]
-	if op.Answer = (store.Answer{}); e.needsOverride(row) {
-		return false, nil
-	}
-	_, write, err := op.Step(now, row, false)
-	if err != nil {
-		return false, err
-	}
-	g.Allowed, g.Reserved = op.Allowed, false
-	return !write && op.Verb != store.VerbCharge, nil // a Charge that adds nothing may still end the lows
 }
 
 // takePartial decides an op that is granted in part or has to wait, according

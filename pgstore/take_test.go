@@ -69,7 +69,7 @@ func TestTakeAtRetryTime(t *testing.T) {
 				}
 				return d
 			}
-			take(1, start, true, 4) // two statements, each prepared first
+			take(1, start, true, 6) // three statements, each prepared first
 			take(2, start, true, 1)
 			take(2, start, true, 1) // exactly what is left
 			for i, cost := range []int64{1, 3, 5} {
