@@ -21,27 +21,10 @@ $$;
 
 -- Whether rows of a limit have enough tokens for a cost, how many they have, and when they
 -- will.
-create function dipwell_internal.look(lim int, keys text[], cost bigint) returns table (key text, fits boolean, never boolean, remaining bigint, retry bigint)
-language plpgsql volatile as $$
-declare
-    n bigint := dipwell_internal.now_us();
-    k int := cardinality(keys);
-begin
-    return query with b as materialized (
-            select x.*, l.cap - look.cost * l.unit as room, l.unit, l.every, l.add, l.cap, l.grid
-            from dipwell.limits l cross join unnest((select keys)) q (key)
-            cross join lateral (select x.key, x.ts, dipwell_internal.plain_used(x.used, x.ts, n, l.every, l.add, l.grid, l.ticks) as used
-                from dipwell.buckets x where x.limit_id = lim and x.key = q.key and x.version = l.version and x.lows is null limit 1) x
-            where l.id = lim and l.mode = 'enforce' and look.cost <= l.cap / l.unit
-        )
-        select b.key, b.used <= b.room, false, (b.cap - b.used) / b.unit,
-            case when b.used > b.room then dipwell_internal.plain_reset(b.used - b.room, greatest(n, b.ts), n, b.every, b.add, b.grid) else 0 end
-        from b where (select count(*) from b) = k;
-    if not found then
-        return query select keys[d.ordinality], d.allowed and not d.shadow, d.never, d.remaining, d.retry
-            from dipwell_internal.decide(array_fill(lim, array[k]), keys, array_fill(1, array[k]), array_fill(cost, array[k]), array_fill(null::bigint, array[k])) with ordinality d;
-    end if;
-end $$;
+create function dipwell_internal.look(lim int, keys text[], cost bigint) returns table (key text, fits boolean, never boolean, remaining bigint, retry bigint) language sql volatile as $$
+    select keys[d.ordinality], d.allowed and not d.shadow, d.never, d.remaining, d.retry from cardinality(keys) k,
+        dipwell_internal.decide(array_fill(lim, array[k]), keys, array_fill(1, array[k]), array_fill(cost, array[k]), array_fill(null::bigint, array[k])) with ordinality d
+$$;
 
 -- Locks a row if it has enough tokens: free. Otherwise it is refused, or without waits
 -- locked. A row that another transaction has inserted is invisible until that ends, and an
