@@ -110,3 +110,29 @@ func TestSettleOfDroppedAtOnce(t *testing.T) {
 		})
 	}
 }
+
+// TestSettleWhileDropped settles an expired hold while its limit is dropped, which charges
+// nothing, and again once there is a limit of that name.
+func TestSettleWhileDropped(t *testing.T) {
+	pool := newPool(t)
+	for _, sql := range []string{"define('a', 1, '1 hour', burst => 10)", "hold('a', 'k', 4, ttl => '1 millisecond', id => 'h')", "drop('a')"} {
+		if _, err := pool.Exec(t.Context(), "select dipwell."+sql+", pg_sleep(0.01)"); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	for _, define := range []string{"", "define('a', 1, '1 hour', burst => 10)"} {
+		var granted int64
+		if define != "" {
+			if _, err := pool.Exec(t.Context(), "select dipwell."+define); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := pool.QueryRow(t.Context(), "select coalesce(sum(granted), 0) from dipwell.settle('h', 3)").Scan(&granted); err != nil || granted != 0 {
+			t.Errorf("%q: granted %d, error %v", define, granted, err)
+		}
+	}
+	var free int64
+	if err := pool.QueryRow(t.Context(), "select remaining from dipwell.check('a', 'k')").Scan(&free); err != nil || free != 10 {
+		t.Errorf("%d free, error %v", free, err)
+	}
+}

@@ -1143,9 +1143,8 @@ var holdCases = []testCase{
 			b.free("b "+id, 9)
 		}
 	})},
-	// It may have another algorithm or a parent, which is not charged.
+	// It may have another algorithm.
 	{"hold-drop-expired-other", onHolds(func(b *caller) {
-		b.define("top=1/1h,burst=100")
 		for i, c := range []struct {
 			text string
 			left int64
@@ -1155,7 +1154,6 @@ var holdCases = []testCase{
 			{"a=10/1mo,algorithm=fixed_window,start=1 00:00 UTC", 7},
 			{"a=1/1h,algorithm=leaky_bucket,max_debt=10", 0},
 			{"a=10,algorithm=concurrency", 10},
-			{"a=1/1h,burst=10,parent=top", 7},
 			{"a=1/1h,burst=2", 0},
 		} {
 			id := fmt.Sprint("t/", i)
@@ -1171,21 +1169,6 @@ var holdCases = []testCase{
 			b.drop("a")
 			b.define(slow)
 		}
-		b.free("top t", 100)
-	})},
-	// A part that is settled while its limit is dropped is charged nothing, later either.
-	{"hold-drop-settled", onHolds(func(b *caller) {
-		b.hold("h", 30*second, "a k 4", "b k 4")
-		b.wait(30 * time.Second)
-		b.drop("a")
-		b.settle("h", 3, 1)
-		b.define(slow)
-		g := b.settle("h", 3, 1)
-		if !g.Hold.Repeated || len(g.Ops) != 2 || g.Ops[0].Granted != 0 || g.Ops[1].Granted != 1 {
-			b.Errorf("%+v %+v", g.Hold, g.Ops)
-		}
-		b.free("a k", 10)
-		b.free("b k", 9)
 	})},
 	// Settle beside a dropped limit.
 	{"settle-beside-dropped", onHolds(func(b *caller) {
