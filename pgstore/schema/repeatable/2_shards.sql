@@ -21,10 +21,14 @@ $$;
 
 -- Whether rows of a limit have enough tokens for a cost, how many they have, and when they
 -- will.
-create function dipwell_internal.look(lim int, keys text[], cost bigint) returns table (key text, fits boolean, never boolean, remaining bigint, retry bigint) language sql volatile as $$
-    select keys[d.ordinality], d.allowed and not d.shadow, d.never, d.remaining, d.retry from cardinality(keys) k,
-        dipwell_internal.decide(array_fill(lim, array[k]), keys, array_fill(1, array[k]), array_fill(cost, array[k]), array_fill(null::bigint, array[k])) with ordinality d
-$$;
+create function dipwell_internal.look(lim int, keys text[], cost bigint) returns table (key text, fits boolean, never boolean, remaining bigint, retry bigint)
+language plpgsql volatile as $$
+declare
+    k int := cardinality(keys);
+begin
+    return query select keys[d.ordinality], d.allowed and not d.shadow, d.never, d.remaining, d.retry
+        from dipwell_internal.decide(array_fill(lim, array[k]), keys, array_fill(1, array[k]), array_fill(cost, array[k]), array_fill(null::bigint, array[k])) with ordinality d;
+end $$;
 
 -- Locks a row if it has enough tokens: free. Otherwise it is refused, or without waits
 -- locked. A row that another transaction has inserted is invisible until that ends, and an
