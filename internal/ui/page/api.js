@@ -9,7 +9,7 @@ let tell = () => {};
 export function listen(f) { tell = f; }
 
 // A Refused call of the API: its problem document says why.
-export class Failure extends Error {
+class Failure extends Error {
   constructor(status, problem) {
     super((problem.field ? problem.field + ": " : "") + (problem.detail ?? problem.title ?? "status " + status));
     this.status = status;

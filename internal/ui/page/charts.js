@@ -5,7 +5,7 @@ import {useWidth} from "./parts.js";
 import {at, brief, count, minute, span} from "./words.js";
 
 // nice is the smallest round number that is not less, so that its half is round too.
-export function nice(n) {
+function nice(n) {
   if (n <= 2) return Math.max(1, Math.ceil(n));
   const size = 10 ** Math.floor(Math.log10(n));
   return [1, 1.2, 1.6, 2, 3, 4, 5, 6, 8, 10].find((m) => m * size >= n) * size;

@@ -124,7 +124,7 @@ function Level({x, def, s, of, raise}) {
 }
 
 // Layers says what decides, the one on top first, and the parents that are asked too.
-export function Layers({x, def, changes}) {
+function Layers({x, def, changes}) {
   const layers = layersOf(x, def, changes);
   return html`<ol class="layers">${layers.map((l, i) => html`<li class=${i === 0 ? "decides" : "under"}><span class="tag">${i === 0 ? html`<b>Decides</b>` : "Below"}<span>${l.kind}</span></span>
       <span>${l.what === "the base" ? "" : html`<b>${l.what}</b>: `}${numbers(l.numbers, def.algorithm)}</span>

@@ -4,7 +4,7 @@ import {html, useState} from "./preact.js";
 import {call, limitPath} from "./api.js";
 import {Panes, minutes} from "./charts.js";
 import {hourOf, series, sums} from "./overview.js";
-import {Badge, Empty, Field, Head, KeyLink, LimitLink, Loaded, Outcome, Table, Timeline} from "./parts.js";
+import {Empty, Field, Head, KeyLink, LimitLink, Loaded, Outcome, Table, Timeline} from "./parts.js";
 import {customer, limitOf, limitPage, limits, may, shared, useAnswer, useShared} from "./state.js";
 import {at, count, kinds, minute, numbers, per, rule, share, some, span} from "./words.js";
 import {baseOf, held, nameOf, numbersOf, without} from "./why.js";

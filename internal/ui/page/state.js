@@ -99,7 +99,7 @@ export function useAnswer(load, deps, every) {
 const silence = 10000; // ms after which a service without an answer hangs, or the connection is broken
 
 // route is the view and the query of the address: #/customer?key=acme.
-export function route() {
+function route() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   return {view: path || "overview", query: new URLSearchParams(query ?? "")};
 }

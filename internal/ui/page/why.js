@@ -56,7 +56,7 @@ function more(def, o) {
 }
 
 // changeOf is the entry of the audit that set an override.
-export const changeOf = (o, changes) => changes.find((e) => e.action === "override" && e.limit === o.limit && sameNumbers(parse(e.what).set, o));
+const changeOf = (o, changes) => changes.find((e) => e.action === "override" && e.limit === o.limit && sameNumbers(parse(e.what).set, o));
 
 export function sameNumbers(p, o) {
   const until = (t) => (t ? Math.floor(Date.parse(t) / 1000) : 0);
