@@ -44,7 +44,7 @@ func (a *api) top(w http.ResponseWriter, r *http.Request) {
 	}
 	var answer []byte
 	if err == nil {
-		answer, err = a.tops.get(q, func() (any, error) {
+		answer, err = a.tops.get(r.Context(), q, func() (any, error) {
 			switch {
 			case q.minutes > 0:
 				return a.topMinutes(r.Context(), &q)
@@ -76,24 +76,28 @@ type topAnswers struct {
 }
 
 type sharedAnswer struct {
-	mu   sync.Mutex
+	turn chan struct{} // has room for the one caller who uses the rest
 	at   time.Time
 	json []byte
 }
 
-func (t *topAnswers) get(q topQuery, compute func() (any, error)) ([]byte, error) {
+func (t *topAnswers) get(ctx context.Context, q topQuery, compute func() (any, error)) ([]byte, error) {
 	t.mu.Lock()
 	one := t.of[q]
 	if one == nil {
 		if t.of == nil || len(t.of) == topQueries {
 			t.of = map[topQuery]*sharedAnswer{}
 		}
-		one = &sharedAnswer{}
+		one = &sharedAnswer{turn: make(chan struct{}, 1)}
 		t.of[q] = one
 	}
 	t.mu.Unlock()
-	one.mu.Lock()
-	defer one.mu.Unlock()
+	select {
+	case one.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-one.turn }()
 	if time.Since(one.at) < topShared {
 		return one.json, nil
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -172,6 +173,58 @@ func TestTopShared(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		w.want(w.do("GET", "/v1/top", ""), 200, `"limit":"login","allowed":2,`)
 	})
+}
+
+// lockedAudit is a store whose reports cannot be read before the context ends.
+type lockedAudit struct {
+	store.Store
+	asked chan struct{}
+}
+
+func (s lockedAudit) Abilities() store.Abilities {
+	ab := store.AbilitiesOf(s.Store)
+	ab.TopKeys = s
+	return ab
+}
+
+func (lockedAudit) Record(context.Context, store.AuditEntry) error { return nil }
+
+func (s lockedAudit) Audit(ctx context.Context, _ string, _ int) ([]store.AuditEntry, error) {
+	s.asked <- struct{}{}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// While the store does not answer one caller, another who asks the same can leave.
+func TestTopSharedHangs(t *testing.T) {
+	st := lockedAudit{newFixture(t, server.Config{}, local).limiter.Store(), make(chan struct{}, 2)}
+	l, err := dipwell.New(st, dipwell.Limit{Name: "login", Rate: 1, Period: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := server.New(l, server.Config{}).API(local)
+	ask := func(ctx context.Context) <-chan struct{} {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/v1/top?hour=2000-01-01T00:00:00Z", nil))
+		}()
+		return done
+	}
+	patient, end := context.WithCancel(t.Context())
+	first := ask(patient)
+	<-st.asked
+	leaves, leave := context.WithCancel(t.Context())
+	second := ask(leaves)
+	leave()
+	select {
+	case <-second:
+	case <-time.After(10 * time.Second):
+		t.Error("a caller who has left waits for the answer of another")
+	}
+	end()
+	<-first
+	<-second
 }
 
 // keepsMinutes is a store that keeps the minutes of all processes.
