@@ -59,10 +59,11 @@ type topCounts struct {
 	Allowed  uint64 `json:"allowed"`
 	Refused  uint64 `json:"refused"`
 	Shadow   uint64 `json:"shadow"`
+	Closed   uint64 `json:"closed"`
 	Fallback uint64 `json:"fallback"`
 }
 
-func (c *topCounts) decisions() uint64 { return c.Allowed + c.Refused + c.Shadow }
+func (c *topCounts) decisions() uint64 { return c.Allowed + c.Refused + c.Shadow + c.Closed }
 
 // topList is a list of keys.
 type topList struct {

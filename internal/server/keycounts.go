@@ -10,6 +10,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/bounded"
+	"github.com/dipwell/dipwell/internal/front"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -81,7 +82,7 @@ func (k *keyCounts) add(d *dipwell.Decision, as uses, allowed bool) {
 		k.all.Add(limit, d.Key)
 	}
 	if !d.Allowed || d.Shadow {
-		if d.Source != store.SourceFallbackClosed && d.Source != store.SourceFallbackOpen { // nobody was refused by the limit
+		if front.Known(d) { // else nobody was refused by the limit
 			k.refused.Add(limit, d.Key)
 		}
 		k.last.add(limit, d)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/bounded"
+	"github.com/dipwell/dipwell/internal/front"
 	"github.com/dipwell/dipwell/store"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -60,16 +61,17 @@ const (
 type limitCounts = bounded.Copies[limitCopy]
 
 type limitCopy struct {
-	results   [3]atomic.Uint64
+	results   [5]atomic.Uint64 // as resultNames; then those refused, and those in shadow mode, because the store did not answer
 	fallbacks [3]atomic.Uint64
-	_         [16]byte // padding to a cache line
 }
 
 // sumOf returns the decisions by result, and those without the store by kind.
-func sumOf(c limitCounts) (results, fallbacks [3]uint64) {
+func sumOf(c limitCounts) (results [5]uint64, fallbacks [3]uint64) {
 	for i := range c {
 		for j := range results {
 			results[j] += c[i].results[j].Load()
+		}
+		for j := range fallbacks {
 			fallbacks[j] += c[i].fallbacks[j].Load()
 		}
 	}
@@ -215,18 +217,20 @@ func (m *metrics) count(d *dipwell.Decision, as uses, allowed bool) {
 	if counts == nil {
 		counts = m.add(d.Limit)
 	}
-	c := counts.Mine()
+	c, result := counts.Mine(), 0
 	switch {
 	case d.Shadow:
-		c.results[2].Add(1)
-	case d.Allowed:
-		c.results[0].Add(1)
-	default:
-		c.results[1].Add(1)
+		result = 2
+	case !d.Allowed:
+		result = 1
 		if m.refusals != nil {
 			m.refusals.add(d)
 		}
 	}
+	if result > 0 && !front.Known(d) {
+		result += 2
+	}
+	c.results[result].Add(1)
 	if m.keys != nil {
 		m.keys.add(d, as, allowed)
 	}
@@ -297,8 +301,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	for limit, c := range m.every() {
 		results, fallbacks := sumOf(c)
+		away := [3]uint64{1: results[3], 2: results[4]}
 		for i, name := range resultNames {
-			counter(descDecisions, results[i], limit, name)
+			counter(descDecisions, results[i]+away[i], limit, name)
 		}
 		for i, name := range fallbackNames {
 			counter(descFallbacks, fallbacks[i], limit, name)

@@ -36,13 +36,13 @@ type minuteReport struct {
 func (t *tally) since(old *tally) (r minuteReport) {
 	for name, c := range t.limits {
 		o := old.limits[name]
-		c.Allowed, c.Refused, c.Shadow, c.Fallback = c.Allowed-o.Allowed, c.Refused-o.Refused, c.Shadow-o.Shadow, c.Fallback-o.Fallback
-		if c.Allowed+c.Refused+c.Shadow+c.Fallback > 0 {
+		c.Allowed, c.Refused, c.Shadow, c.Closed, c.Fallback = c.Allowed-o.Allowed, c.Refused-o.Refused, c.Shadow-o.Shadow, c.Closed-o.Closed, c.Fallback-o.Fallback
+		if c.calls() > 0 {
 			r.Limits = append(r.Limits, c)
 		}
 	}
 	slices.SortFunc(r.Limits, func(a, b counts) int {
-		return cmp.Or(cmp.Compare(b.Allowed+b.Refused+b.Shadow, a.Allowed+a.Refused+a.Shadow), strings.Compare(a.Limit, b.Limit))
+		return cmp.Or(cmp.Compare(b.calls(), a.calls()), strings.Compare(a.Limit, b.Limit))
 	})
 	r.Limits = r.Limits[:min(len(r.Limits), minuteLimits)]
 	for i, n := range t.took.buckets {
@@ -181,6 +181,7 @@ type limitMinutes struct {
 	Allowed  []uint64 `json:"allowed,omitempty"`
 	Refused  []uint64 `json:"refused,omitempty"`
 	Shadow   []uint64 `json:"shadow,omitempty"`
+	Closed   []uint64 `json:"closed,omitempty"`
 	Fallback []uint64 `json:"fallback,omitempty"`
 }
 
@@ -220,8 +221,8 @@ func minutesOf(reports []told, n int, limit string, now time.Time) *topMinutes {
 				l = &limitMinutes{Limit: c.Limit}
 				limits[c.Limit] = l
 			}
-			all := [...]uint64{c.Allowed, c.Refused, c.Shadow, c.Fallback}
-			for i, to := range [...]*[]uint64{&l.Allowed, &l.Refused, &l.Shadow, &l.Fallback} {
+			all := [...]uint64{c.Allowed, c.Refused, c.Shadow, c.Closed, c.Fallback}
+			for i, to := range [...]*[]uint64{&l.Allowed, &l.Refused, &l.Shadow, &l.Closed, &l.Fallback} {
 				if all[i] > 0 && *to == nil {
 					*to = make([]uint64, n)
 				}

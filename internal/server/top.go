@@ -175,20 +175,24 @@ type tally struct {
 	shed        uint64
 }
 
-// counts are the decisions of a limit, as in the JSON of GET /v1/top.
+// counts are the decisions of a limit, as in the JSON of GET /v1/top. Each is one of the
+// first four; Fallback are those of them that were made without the store.
 type counts struct {
 	Limit    string `json:"limit"`
 	Allowed  uint64 `json:"allowed"`
 	Refused  uint64 `json:"refused"`
 	Shadow   uint64 `json:"shadow"`
+	Closed   uint64 `json:"closed"` // refused because the store did not answer
 	Fallback uint64 `json:"fallback"`
 }
+
+func (c *counts) calls() uint64 { return c.Allowed + c.Refused + c.Shadow + c.Closed }
 
 func (s *Server) tally() *tally {
 	t := &tally{at: time.Now(), limits: map[string]counts{}, storeErrors: s.metrics.storeErrors.Load(), shed: s.metrics.shed.Load()}
 	for name, c := range s.metrics.every() {
 		results, fallbacks := sumOf(c)
-		t.limits[name] = counts{name, results[0], results[1], results[2], fallbacks[0] + fallbacks[1] + fallbacks[2]}
+		t.limits[name] = counts{name, results[0] + results[4], results[1], results[2], results[3], fallbacks[0] + fallbacks[1] + fallbacks[2]}
 	}
 	for v := range s.metrics.took {
 		d := s.metrics.took[v].sum()

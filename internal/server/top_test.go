@@ -158,6 +158,34 @@ func TestTopMinutes(t *testing.T) {
 	})
 }
 
+// What a store that does not answer does is refused by no limit, in shadow by none either.
+func TestTopOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, server.Config{}, local)
+		ctx, end := context.WithCancel(t.Context())
+		wait := w.server.CountKeys(ctx, "a:1", 0)
+		w.now = time.Now().UnixMicro() // usage is of the last month
+		w.want(w.do("PUT", "/v1/limits/watched", `{"rate":1,"per":"1m","mode":"shadow"}`), 201)
+		w.want(w.do("PUT", "/v1/limits/used", `{"rate":1,"per":"1m","usage":true}`), 201)
+		for _, down := range []bool{false, true} {
+			w.down.Store(down)
+			for _, limit := range []string{"never", "open", "used", "watched"} {
+				w.takes(3, "key=k&limit="+limit)
+			}
+		}
+		w.down.Store(false)
+		const want = `{"limit":"never","allowed":1,"refused":2,"shadow":0,"closed":3,"fallback":3},{"limit":"open","allowed":4,"refused":2,"shadow":0,"closed":0,"fallback":3},` +
+			`{"limit":"used","allowed":1,"refused":2,"shadow":0,"closed":3,"fallback":3},{"limit":"watched","allowed":4,"refused":0,"shadow":2,"closed":0,"fallback":3}`
+		w.want(w.do("GET", "/v1/top", ""), 200, want)
+		w.want(w.do("GET", "/metrics", ""), 200, `dipwell_decisions_total{limit="never",result="refused"} 5`+"\n", `dipwell_decisions_total{limit="watched",result="shadow"} 5`+"\n")
+		time.Sleep(90 * time.Second)
+		w.want(w.do("GET", "/v1/top?minutes=1", ""), 200, `{"limit":"never","allowed":[1],"refused":[2],"closed":[3],"fallback":[3]}`, `{"limit":"watched","allowed":[4],"shadow":[2],"fallback":[3]}`)
+		w.want(w.do("GET", "/v1/limits/used/usage?key=k", ""), 200, `"allowed":1,"refused":2,`)
+		end()
+		wait()
+	})
+}
+
 // Who asks the same within a second gets the same answer.
 func TestTopShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/bounded"
+	"github.com/dipwell/dipwell/internal/front"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -34,7 +35,7 @@ func (u uses) counts(d *dipwell.Decision, allowed bool) (calls, refusals, tokens
 		tokens = d.Granted
 	}
 	switch {
-	case u == usesSettled:
+	case u == usesSettled, !d.Allowed && !front.Known(d): // an outage refuses nobody
 	case !d.Allowed:
 		refusals = 1
 	case allowed:

@@ -40,12 +40,12 @@ export function eventsOf({limits, changes, of, start, done, news, hour}) {
   for (const k of all.filter((k) => !limits.some((x) => x.limit === k.limit && x.refusals?.last?.length))) {
     events.push({id: "refused-" + k.limit, limit: k.limit, at: hour.times.at(-1), text: html`<span class="refused">Refused</span> in ${k.limit}, by another service`, below: several(k).slice(2)});
   }
-  for (const x of limits) {
-    const last = x.refusals?.last ?? [];
+  for (const [x, away] of limits.flatMap((x) => [[x, false], [x, true]])) {
+    const last = (x.refusals?.last ?? []).filter((r) => (r.source === "fallback-closed") === away);
     if (last.length === 0) continue;
-    const n = last.reduce((sum, r) => sum + 1 + r.more, 0), why = last[0].shadow ? " (in shadow: it passed)" : last[0].source === "fallback-closed" ? " (the store was away)" : "";
-    events.push({id: "refused-" + x.limit, limit: x.limit, at: last[0].at_us / 1000, text: html`<span class="refused">Refused</span> in ${x.limit}, ${n === 1 ? "a call" : some(n, "call") + " since " + at(Math.floor(last.at(-1).at_us / 1e6) * 1000)}${why}`,
-      below: `last ${at(Math.floor(last[0].at_us / 1e6) * 1000)}, cost ${last[0].cost}; by ${x.refusals.process}` + several(all.find((k) => k.limit === x.limit))});
+    const n = last.reduce((sum, r) => sum + 1 + r.more, 0), why = away ? " (the store was away)" : last[0].shadow ? " (in shadow: it passed)" : "";
+    events.push({id: (away ? "away-" : "refused-") + x.limit, limit: x.limit, at: last[0].at_us / 1000, text: html`${away ? "Not decided" : html`<span class="refused">Refused</span>`} in ${x.limit}, ${n === 1 ? "a call" : some(n, "call") + " since " + at(Math.floor(last.at(-1).at_us / 1e6) * 1000)}${why}`,
+      below: `last ${at(Math.floor(last[0].at_us / 1e6) * 1000)}, cost ${last[0].cost}; by ${x.refusals.process}` + several(!away && all.find((k) => k.limit === x.limit))});
   }
   const ended = new Set(); // limits and kinds of which a newer entry is known
   for (const e of changes) {

@@ -1,10 +1,10 @@
 // The view Limits: all definitions, with what they did in the last hour.
 import {html, useState} from "./preact.js";
 import {call, limitPath} from "./api.js";
-import {hourOf, sums} from "./overview.js";
+import {hourOf, perMinute, sums} from "./overview.js";
 import {Badge, Choice, Empty, LimitLink} from "./parts.js";
 import {may, useAnswer, useShared} from "./state.js";
-import {count, rule, share} from "./words.js";
+import {rule, share} from "./words.js";
 
 const first = 60; // limits that are shown at first
 const counted = 60; // limits whose overrides are counted
@@ -32,7 +32,6 @@ export function Limits() {
 }
 
 export const owners = {api: "console or API", code: "a program", sql: "SQL"};
-const perMinute = (d) => count(Math.max(1, Math.round(d.calls / d.minutes)));
 
 // tree returns the limits with their depth: each parent before its children, and of roots
 // the one whose tree refused the largest share first.

@@ -36,10 +36,12 @@ const total = (list) => (list ?? []).reduce((a, n) => a + n, 0);
 export function sums(h) {
   const minutes = Math.max(1, h.times.filter((t) => t >= h.first).length);
   return Object.fromEntries(h.limits.map((l) => {
-    const one = {allowed: total(l.allowed), refused: total(l.refused), shadow: total(l.shadow), fallback: total(l.fallback), minutes};
-    return [l.limit, {...one, calls: one.allowed + one.refused + one.shadow}];
+    const one = {allowed: total(l.allowed), refused: total(l.refused), shadow: total(l.shadow), closed: total(l.closed), fallback: total(l.fallback), minutes};
+    return [l.limit, {...one, calls: one.allowed + one.refused + one.shadow + one.closed}];
   }));
 }
+
+export const perMinute = (d) => count(Math.max(1, Math.round(d.calls / d.minutes)));
 
 export function Overview() {
   const {limits, store, me} = useShared();
@@ -120,7 +122,7 @@ function WithCalls({hour, did, limits}) {
   return html`<section id="with-calls"><${Head} title="Limits with calls">last hour, the most refused first<//>
     ${rows.length === 0 ? html`<${Empty} title=${limits.length === 0 ? "No limit is defined yet." : "No calls in the last hour."}>${limits.length === 0 ? html`Add one to the configuration file, or <a href="playground">try numbers in the Playground</a>.` : hour.empty}<//>`
     : html`<div class="scroll"><table><thead><tr><th scope="col">Limit</th><th class="wide" scope="col">Rule</th><th class="n" scope="col">Calls a minute</th><th class="n" scope="col">Refused</th><th class="n wide" scope="col">Calls refused</th><th class="wide" scope="col">Refused, 0 to ${most * 100} %</th></tr></thead><tbody>
-      ${rows.slice(0, 30).map(({l, d}) => html`<tr key=${l.name}><td><${LimitLink} name=${l.name}/> ${l.mode === "shadow" && html`<${Badge} kind="shadow">Shadow<//>`}</td><td class="quiet wide">${rule(l)}${l.plans ? `; ${some(Object.keys(l.plans).length, "plan")}` : ""}</td><td class="n">${count(Math.max(1, Math.round(d.calls / d.minutes)))}</td>
+      ${rows.slice(0, 30).map(({l, d}) => html`<tr key=${l.name}><td><${LimitLink} name=${l.name}/> ${l.mode === "shadow" && html`<${Badge} kind="shadow">Shadow<//>`}</td><td class="quiet wide">${rule(l)}${l.plans ? `; ${some(Object.keys(l.plans).length, "plan")}` : ""}</td><td class="n">${perMinute(d)}</td>
         <td class="n">${l.mode === "shadow" ? html`<span class="shadow">${share(d.shadow, d.calls)}</span>` : share(d.refused, d.calls)}</td><td class="n wide">${l.mode === "shadow" ? d.shadow > 0 && html`<span class="shadow">${count(d.shadow)} would be</span>` : d.refused > 0 && count(d.refused)}</td><td class="wide">${sparks.has(l.name) && html`<${Spark} values=${sparks.get(l.name)} most=${most}/>`}</td></tr>`)}</tbody></table></div>`}
     ${quiet > 0 && rows.length > 0 && html`<p class="quiet"><a href="#/limits">${some(quiet, "limit")} without calls in the last hour</a></p>`}</section>`;
 }
