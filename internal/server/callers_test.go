@@ -234,7 +234,7 @@ func TestCallersLimits(t *testing.T) {
 		}
 	}
 	do(403, "PUT", "/v1/limits/login", `{"rate":1,"per":"1s","parent":"listed"}`, `"field":"parent"`)
-	for _, path := range []string{"/v1/audit", "/v1/top", "/v1/audit?limit=listed", "/v1/top?limit=listed", "/v1/top?hour=2030-01-31T18:00:00Z"} {
+	for _, path := range []string{"/v1/audit", "/v1/top", "/v1/audit?limit=listed", "/v1/top?limit=listed", "/v1/top?limit=nowhere", "/v1/top?hour=2030-01-31T18:00:00Z"} {
 		do(403, "GET", path, "", `caller mine may not`)
 	}
 	do(200, "GET", "/v1/audit?limit=login", "")

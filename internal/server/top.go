@@ -36,11 +36,11 @@ type topQuery struct {
 // keys, from the store, and with minutes with the decisions of each of the last ones.
 func (a *api) top(w http.ResponseWriter, r *http.Request) {
 	q, err := parseTop(r.URL.RawQuery)
-	if err == nil && q.limit != "" && a.limiter.Limit(q.limit) == nil && q.hour.IsZero() { // for an hour, the limit may have been dropped since
-		err = fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, q.limit)
-	}
 	if err == nil {
 		err = callerOf(r.Context()).mayName("limit", q.limit)
+	}
+	if err == nil && q.limit != "" && a.limiter.Limit(q.limit) == nil && q.hour.IsZero() { // for an hour, the limit may have been dropped since
+		err = fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, q.limit)
 	}
 	var answer []byte
 	if err == nil {
