@@ -44,22 +44,27 @@ func ours(t *testing.T, text string) func(now int64) bool {
 	}
 }
 
+// A limiter is a line of a table.
+type limiter struct {
+	name string
+	take func(now int64) bool
+}
+
+// limiters are a sliding log, a sliding window and other limits.
+func limiters(t *testing.T, limits ...string) []limiter {
+	t.Helper()
+	all := []limiter{{"sliding log, 100 in 60 s", slidingLog(100)}, {"`api=100/1m,algorithm=sliding_window`", ours(t, "api=100/1m,algorithm=sliding_window,start=0s")}}
+	for _, l := range limits {
+		all = append(all, limiter{"`" + l + "`", ours(t, l)})
+	}
+	return all
+}
+
 // TestSlidingWindow computes the table of docs/how-to/sliding-window.md: an
 // hour of a caller that asks every 10 ms and never stops, after a minute of rest.
 func TestSlidingWindow(t *testing.T) {
 	out := row("limiter", "first minute", "second minute", "most in 60 s", "in an hour", "longest gap between two grants") + rule(6)
-	for _, l := range []struct {
-		name string
-		take func(now int64) bool
-	}{
-		{"sliding log, 100 in 60 s", slidingLog(100)},
-		{"`api=100/1m,algorithm=sliding_window`", ours(t, "api=100/1m,algorithm=sliding_window,start=0s")},
-		{"`api=100/1m`", ours(t, "api=100/1m")},
-		{"`api=100/1m,burst=10`", ours(t, "api=100/1m,burst=10")},
-		{"`api=80/1m,burst=20`", ours(t, "api=80/1m,burst=20")},
-		{"`api=50/1m,burst=50`", ours(t, "api=50/1m,burst=50")},
-		{"`api=100/1m,algorithm=fixed_window,start=30s`", ours(t, "api=100/1m,algorithm=fixed_window,start=30s")},
-	} {
+	for _, l := range limiters(t, "api=100/1m", "api=100/1m,burst=10", "api=80/1m,burst=20", "api=50/1m,burst=50", "api=100/1m,algorithm=fixed_window,start=30s") {
 		var grants []int64
 		var perMinute [60]int
 		var most, from int
@@ -89,16 +94,7 @@ func TestSlidingWindow(t *testing.T) {
 // sends 150 calls at once 100 ms before a boundary of windows, and again 59.9 s later.
 func TestSlidingBursts(t *testing.T) {
 	out := row("limiter", "first burst", "second burst", "within 60 s") + rule(4)
-	for _, l := range []struct {
-		name string
-		take func(now int64) bool
-	}{
-		{"sliding log, 100 in 60 s", slidingLog(100)},
-		{"`api=100/1m,algorithm=sliding_window`", ours(t, "api=100/1m,algorithm=sliding_window,start=0s")},
-		{"`api=100/1m`", ours(t, "api=100/1m")},
-		{"`api=80/1m,burst=20`", ours(t, "api=80/1m,burst=20")},
-		{"`api=50/1m,burst=50`", ours(t, "api=50/1m,burst=50")},
-	} {
+	for _, l := range limiters(t, "api=100/1m", "api=80/1m,burst=20", "api=50/1m,burst=50") {
 		var granted [2]int
 		for i := range granted {
 			for range 150 {
