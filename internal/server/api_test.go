@@ -75,19 +75,27 @@ func newFixture(t testing.TB, c server.Config, at server.Site) *fixture {
 	}
 	t.Cleanup(func() { _ = st.Close() })
 	w.flaky = &flaky{inner: st}
-	var limits []dipwell.Limit
-	for text := range strings.SplitSeq(standard, ";") {
-		l, err := dipwell.ParseLimit(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		limits = append(limits, l)
-	}
-	if w.limiter, err = dipwell.New(w.flaky, limits...); err != nil {
-		t.Fatal(err)
-	}
+	w.over(w.flaky, c, at, strings.Split(standard, ";")...)
 	if _, err = w.limiter.Define(t.Context(), dipwell.Limit{Name: "filed", Rate: 1, Period: 1e9}, terms.OwnerFile); err != nil {
 		t.Fatal(err)
+	}
+	return w
+}
+
+// over makes w an API over limits in a store.
+func (w *fixture) over(st store.Store, c server.Config, at server.Site, limits ...string) *fixture {
+	w.t.Helper()
+	var parsed []dipwell.Limit
+	for _, text := range limits {
+		l, err := dipwell.ParseLimit(text)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		parsed = append(parsed, l)
+	}
+	var err error
+	if w.limiter, err = dipwell.New(st, parsed...); err != nil {
+		w.t.Fatal(err)
 	}
 	w.server = server.New(w.limiter, c)
 	w.api = w.server.API(at)

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/memstore"
 	dipwellv1 "github.com/dipwell/dipwell/proto/dipwell/v1"
@@ -28,24 +27,10 @@ func ofPlans(t *testing.T, c server.Config, at server.Site) *fixture {
 	}
 	t.Cleanup(func() { _ = st.Close() })
 	w.flaky = &flaky{inner: st}
-	var limits []dipwell.Limit
-	for _, text := range []string{
+	return w.over(w.flaky, c, at,
 		"api=5/1m,burst=20,auth=true,keys=list,plans=pro:rate=600;burst=1000|staff:mode=unlimited;callable=false|vip:mode=unlimited|banned:mode=blocked",
 		"tokens=60/1m,burst=100,max_charge=200", "slots=2,algorithm=concurrency,ttl=5m",
-		"org=1/1s,burst=10,parts=1", "all=60/1m,burst=100,shared=true", "user=1/1s,burst=6,parent=org,auth=true",
-	} {
-		l, err := dipwell.ParseLimit(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		limits = append(limits, l)
-	}
-	if w.limiter, err = dipwell.New(w.flaky, limits...); err != nil {
-		t.Fatal(err)
-	}
-	w.server = server.New(w.limiter, c)
-	w.api = w.server.API(at)
-	return w
+		"org=1/1s,burst=10,parts=1", "all=60/1m,burst=100,shared=true", "user=1/1s,burst=6,parent=org,auth=true")
 }
 
 func TestPlansAndFloors(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
@@ -108,12 +107,7 @@ func TestRefillTimeout(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer inner.Close()
-		l, err := dipwell.New(&quiet{Store: inner}, dipwell.Limit{Name: "login", Rate: 1, Period: time.Hour, Burst: 100})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := server.New(l, server.Config{})
-		w := &fixture{t: t, limiter: l, server: s, api: s.API(local)}
+		w := (&fixture{t: t}).over(&quiet{Store: inner}, server.Config{}, local, "login=1/1h,burst=100")
 		begun := time.Now()
 		if rec := w.do("GET", "/v1/limits/login/keys?key=k", ""); rec.Code != 200 || strings.Contains(rec.Body.String(), "refill") {
 			t.Error(rec.Code, rec.Body)

@@ -5,9 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/store"
 )
@@ -30,12 +28,7 @@ func (g *gate) Apply(ctx context.Context, b *store.Batch) error {
 func TestReadyIsBounded(t *testing.T) {
 	w := newFixture(t, server.Config{}, local)
 	g := &gate{Store: w.limiter.Store(), entered: make(chan struct{}, 100), open: make(chan struct{})}
-	l, err := dipwell.New(g, dipwell.Limit{Name: "login", Rate: 5, Period: time.Minute, Burst: 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.server = server.New(l, server.Config{})
-	w.api = w.server.API(local)
+	w.over(g, server.Config{}, local, "login=5/1m,burst=20")
 	ask := func() int { return w.do("POST", "/v1/ready", `{"limit":"login","keys":["a","b"]}`).Code }
 	var calls sync.WaitGroup
 	for range 8 {

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
@@ -226,16 +225,12 @@ func (s lockedAudit) Audit(ctx context.Context, _ string, _ int) ([]store.AuditE
 // While the store does not answer one caller, another who asks the same can leave.
 func TestTopSharedHangs(t *testing.T) {
 	st := lockedAudit{newFixture(t, server.Config{}, local).limiter.Store(), make(chan struct{}, 2)}
-	l, err := dipwell.New(st, dipwell.Limit{Name: "login", Rate: 1, Period: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	api := server.New(l, server.Config{}).API(local)
+	w := (&fixture{t: t}).over(st, server.Config{}, local, "login=1/1h")
 	ask := func(ctx context.Context) <-chan struct{} {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/v1/top?hour=2000-01-01T00:00:00Z", nil))
+			w.api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/v1/top?hour=2000-01-01T00:00:00Z", nil))
 		}()
 		return done
 	}
@@ -276,13 +271,8 @@ func TestMinutesOfAll(t *testing.T) {
 		var both []*fixture
 		var ends []func()
 		for _, name := range []string{"a:1", "b:2"} {
-			l, err := dipwell.New(keepsMinutes{inner}, dipwell.Limit{Name: "login", Rate: 5, Period: time.Hour, Burst: 20})
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := server.New(l, server.Config{})
-			ends = append(ends, s.CountKeys(ctx, name, 0))
-			both = append(both, &fixture{t: t, limiter: l, server: s, api: s.API(local)})
+			w := (&fixture{t: t}).over(keepsMinutes{inner}, server.Config{}, local, "login=5/1h,burst=20")
+			ends, both = append(ends, w.server.CountKeys(ctx, name, 0)), append(both, w)
 		}
 		both[0].takes(25, "limit=login&key=k")
 		both[1].takes(3, "limit=login&key=k")
@@ -349,12 +339,7 @@ func TestTopOfHour(t *testing.T) {
 func TestTopHourIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, server.Config{}, local)
-		l, err := dipwell.New(hung{w.limiter.Store()}, dipwell.Limit{Name: "login", Rate: 1, Period: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.server = server.New(l, server.Config{})
-		w.api = w.server.API(local)
+		w.over(hung{w.limiter.Store()}, server.Config{}, local, "login=1/1h")
 		ctx, end := context.WithCancel(t.Context())
 		wait := w.server.CountKeys(ctx, "host:1", 20)
 		for range 2 {

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
@@ -64,22 +63,8 @@ func newUsageStore(t *testing.T) *usageStore {
 // countsUsage makes a service on a store, which counts until end is called.
 func countsUsage(t *testing.T, st store.Store) (w *fixture, end func()) {
 	t.Helper()
-	w = &fixture{t: t}
-	var limits []dipwell.Limit
-	for _, text := range []string{"api=1/1h,burst=100,usage=true,plans=pro:burst=200", "tokens=1/1h,burst=1000,usage=true", "plain=1/1h,burst=10",
-		"one=1/1h,burst=10,shared=true,usage=true", "shadow=1/1h,burst=1,mode=shadow,usage=true"} {
-		l, err := dipwell.ParseLimit(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		limits = append(limits, l)
-	}
-	var err error
-	if w.limiter, err = dipwell.New(st, limits...); err != nil {
-		t.Fatal(err)
-	}
-	w.server = server.New(w.limiter, server.Config{})
-	w.api = w.server.API(local)
+	w = (&fixture{t: t}).over(st, server.Config{}, local, "api=1/1h,burst=100,usage=true,plans=pro:burst=200", "tokens=1/1h,burst=1000,usage=true", "plain=1/1h,burst=10",
+		"one=1/1h,burst=10,shared=true,usage=true", "shadow=1/1h,burst=1,mode=shadow,usage=true")
 	ctx, cancel := context.WithCancel(t.Context())
 	wait := w.server.CountKeys(ctx, "host:1", 0)
 	return w, func() { cancel(); wait() }

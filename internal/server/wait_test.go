@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/memstore"
 	"github.com/dipwell/dipwell/store"
@@ -26,21 +25,7 @@ func live(t *testing.T, c server.Config, limits ...string) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	w := &fixture{t: t}
-	var defs []dipwell.Limit
-	for _, text := range limits {
-		l, err := dipwell.ParseLimit(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defs = append(defs, l)
-	}
-	if w.limiter, err = dipwell.New(st, defs...); err != nil {
-		t.Fatal(err)
-	}
-	w.server = server.New(w.limiter, c)
-	w.api = w.server.API(local)
-	return w
+	return (&fixture{t: t}).over(st, c, local, limits...)
 }
 
 func TestWait(t *testing.T) {
@@ -206,16 +191,7 @@ func TestStopWhileStoreDecides(t *testing.T) {
 				}
 				defer mem.Close()
 				st := &leisurely{Store: mem}
-				l, err := dipwell.ParseLimit("slow=1/1m,burst=3," + limit)
-				if err != nil {
-					t.Fatal(err)
-				}
-				w := &fixture{t: t}
-				if w.limiter, err = dipwell.New(st, l); err != nil {
-					t.Fatal(err)
-				}
-				w.server = server.New(w.limiter, server.Config{})
-				w.api = w.server.API(local)
+				w := (&fixture{t: t}).over(st, server.Config{}, local, "slow=1/1m,burst=3,"+limit)
 				if _, err := w.limiter.Take(t.Context(), "slow", "k", c.used); err != nil {
 					t.Fatal(err)
 				}
