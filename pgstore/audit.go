@@ -50,9 +50,10 @@ func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEn
 	return s.page(ctx, "id, who, action, limit_name, key, what, note, role from dipwell.audit", before, n)
 }
 
-// page returns a page of log, which is a list of the columns of a table.
-func (s *Store) page(ctx context.Context, log, before string, n int) ([]store.AuditEntry, error) {
-	rows, err := s.db.Query(ctx, "select "+log+" where $1 = '' or id < $1 order by id desc limit $2", before, n)
+// page returns a page of log, which is a list of the columns of a table; more are parameters
+// of it from $3 on.
+func (s *Store) page(ctx context.Context, log, before string, n int, more ...any) ([]store.AuditEntry, error) {
+	rows, err := s.db.Query(ctx, "select "+log+" where $1 = '' or id < $1 order by id desc limit $2", append([]any{before, n}, more...)...)
 	if err != nil {
 		return nil, storeError(err, false)
 	}

@@ -236,8 +236,8 @@ func TestTopKeysInSQL(t *testing.T) {
 				age  string
 				left int
 			}{{"8 days", 1}, {"1 hour", catalog.TopHours.Entries}} {
-				if _, err := pool.Exec(t.Context(), `insert into dipwell.top_hours (id, at, process, report)
-					select lpad(to_hex((extract(epoch from now() - $1::text::interval) * 1000000)::bigint), 14, '0') || lpad(to_hex(i), 8, '0'), now(), '', '{}' from generate_series(1, 5380) i`, tc.age); err != nil {
+				if _, err := pool.Exec(t.Context(), `insert into dipwell.top_hours (id, at, process, of_minute, report)
+					select lpad(to_hex((extract(epoch from now() - $1::text::interval) * 1000000)::bigint), 14, '0') || lpad(to_hex(i), 8, '0'), now(), '', false, '{}' from generate_series(1, 5380) i`, tc.age); err != nil {
 					t.Fatal(err)
 				}
 				if tc.left == 1 {

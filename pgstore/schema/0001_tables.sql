@@ -230,8 +230,9 @@ create table dipwell.usage (
 create index on dipwell.usage (hour);
 
 create table dipwell.top_hours (
-    id      text collate "C" primary key,
-    at      timestamptz not null,
-    process text not null,
-    report  jsonb not null
+    id        text collate "C" primary key,
+    at        timestamptz not null,
+    process   text not null,
+    of_minute boolean not null,
+    report    jsonb not null
 );

@@ -160,8 +160,9 @@ create table if not exists dipwell.usage (
 
 -- The busiest keys of each hour, by process: the last 5,376, and none older than a week.
 create table if not exists dipwell.top_hours (
-    id      text {collate} primary key, -- as in audit
-    at      timestamptz not null,
-    process text not null,
-    report  jsonb not null
+    id        text {collate} primary key, -- as in audit
+    at        timestamptz not null,
+    process   text not null,
+    of_minute boolean not null,
+    report    jsonb not null
 );

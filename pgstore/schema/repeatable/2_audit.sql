@@ -28,4 +28,4 @@ create view dipwell.top_keys as
         (k.e ->> 'count')::bigint as count, (k.e ->> 'error')::bigint as error
     from dipwell.top_hours x cross join lateral (values ('busiest'), ('refused')) l (list)
         cross join lateral jsonb_array_elements(x.report -> l.list -> 'keys') k (e)
-    where x.process not like 'minute of %';
+    where not x.of_minute;
