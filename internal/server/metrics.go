@@ -60,22 +60,22 @@ const (
 // limitCounts are the counters of a limit. There is a copy for each processor.
 type limitCounts = bounded.Copies[limitCopy]
 
-type limitCopy struct {
-	results   [5]atomic.Uint64 // as resultNames; then those refused, and those in shadow mode, because the store did not answer
-	fallbacks [3]atomic.Uint64
-}
+// It has decisions as resultNames; then those refused, and those in shadow mode, because the
+// store did not answer; and those made without the store as fallbackNames. It fills a cache line.
+type limitCopy [8]atomic.Uint64
 
-// sumOf returns the decisions by result, and those without the store by kind.
-func sumOf(c limitCounts) (results [5]uint64, fallbacks [3]uint64) {
+const (
+	unanswered = 2 // what is added to a result
+	fallbacks  = 5
+)
+
+func sumOf(c limitCounts) (n [8]uint64) {
 	for i := range c {
-		for j := range results {
-			results[j] += c[i].results[j].Load()
-		}
-		for j := range fallbacks {
-			fallbacks[j] += c[i].fallbacks[j].Load()
+		for j := range n {
+			n[j] += c[i][j].Load()
 		}
 	}
-	return results, fallbacks
+	return n
 }
 
 var (
@@ -228,14 +228,14 @@ func (m *metrics) count(d *dipwell.Decision, as uses, allowed bool) {
 		}
 	}
 	if result > 0 && !front.Known(d) {
-		result += 2
+		result += unanswered
 	}
-	c.results[result].Add(1)
+	c[result].Add(1)
 	if m.keys != nil {
 		m.keys.add(d, as, allowed)
 	}
 	if d.Source >= store.SourceFallbackOpen {
-		c.fallbacks[d.Source-store.SourceFallbackOpen].Add(1)
+		c[fallbacks+d.Source-store.SourceFallbackOpen].Add(1)
 	}
 }
 
@@ -300,13 +300,13 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
 	}
 	for limit, c := range m.every() {
-		results, fallbacks := sumOf(c)
-		away := [3]uint64{1: results[3], 2: results[4]}
+		n := sumOf(c)
+		n[1], n[2] = n[1]+n[1+unanswered], n[2]+n[2+unanswered]
 		for i, name := range resultNames {
-			counter(descDecisions, results[i]+away[i], limit, name)
+			counter(descDecisions, n[i], limit, name)
 		}
 		for i, name := range fallbackNames {
-			counter(descFallbacks, fallbacks[i], limit, name)
+			counter(descFallbacks, n[fallbacks+i], limit, name)
 		}
 	}
 	counter(descErrors, m.storeErrors.Load())

@@ -201,11 +201,8 @@ func minutesOf(reports []told, n int, limit string, now time.Time) *topMinutes {
 		if at < 0 || at >= n || r.Minute.Before(out.From) {
 			continue
 		}
-		p := processes[r.process]
-		if p == nil {
-			p = &minuteProcess{r.process, r.Minute, r.Minute}
-			processes[r.process] = p
-		}
+		p := cmp.Or(processes[r.process], &minuteProcess{r.process, r.Minute, r.Minute})
+		processes[r.process] = p
 		known := []time.Time{p.First, p.Last, r.Minute}
 		p.First, p.Last = slices.MinFunc(known, time.Time.Compare), slices.MaxFunc(known, time.Time.Compare)
 		for j := range out.Took {
@@ -216,11 +213,8 @@ func minutesOf(reports []told, n int, limit string, now time.Time) *topMinutes {
 			if limit != "" && c.Limit != limit {
 				continue
 			}
-			l := limits[c.Limit]
-			if l == nil {
-				l = &limitMinutes{Limit: c.Limit}
-				limits[c.Limit] = l
-			}
+			l := cmp.Or(limits[c.Limit], &limitMinutes{Limit: c.Limit})
+			limits[c.Limit] = l
 			all := [...]uint64{c.Allowed, c.Refused, c.Shadow, c.Closed, c.Fallback}
 			for i, to := range [...]*[]uint64{&l.Allowed, &l.Refused, &l.Shadow, &l.Closed, &l.Fallback} {
 				if all[i] > 0 && *to == nil {

@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/store"
 )
@@ -40,7 +39,7 @@ func (a *api) top(w http.ResponseWriter, r *http.Request) {
 		err = callerOf(r.Context()).mayName("limit", q.limit)
 	}
 	if err == nil && q.limit != "" && a.limiter.Limit(q.limit) == nil && q.hour.IsZero() { // for an hour, the limit may have been dropped since
-		err = fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, q.limit)
+		err = unknownLimit(q.limit)
 	}
 	var answer []byte
 	if err == nil {
@@ -191,8 +190,8 @@ func (c *counts) calls() uint64 { return c.Allowed + c.Refused + c.Shadow + c.Cl
 func (s *Server) tally() *tally {
 	t := &tally{at: time.Now(), limits: map[string]counts{}, storeErrors: s.metrics.storeErrors.Load(), shed: s.metrics.shed.Load()}
 	for name, c := range s.metrics.every() {
-		results, fallbacks := sumOf(c)
-		t.limits[name] = counts{name, results[0] + results[4], results[1], results[2], results[3], fallbacks[0] + fallbacks[1] + fallbacks[2]}
+		n := sumOf(c)
+		t.limits[name] = counts{name, n[0] + n[2+unanswered], n[1], n[2], n[1+unanswered], n[fallbacks] + n[fallbacks+1] + n[fallbacks+2]}
 	}
 	for v := range s.metrics.took {
 		d := s.metrics.took[v].sum()

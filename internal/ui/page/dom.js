@@ -36,7 +36,6 @@ const whole = new Intl.NumberFormat("en", {maximumFractionDigits: 0});
 const short = new Intl.NumberFormat("en", {maximumSignificantDigits: 3});
 
 export const count = (n) => (n === 9007199254740991 ? "unlimited" : whole.format(n));
-export const rate = (n, us) => short.format(n * 1e6 / us);
 
 // span writes a length of time in microseconds.
 export function span(us) {

@@ -7,7 +7,7 @@ import {now, setZone} from "./words.js";
 export const shared = {me: null, limits: [], store: {ok: true}, lost: null};
 const watchers = new Set();
 
-export function change(part) {
+function change(part) {
   Object.assign(shared, part);
   for (const f of watchers) f();
 }
