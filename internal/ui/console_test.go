@@ -447,6 +447,32 @@ func TestFaster(t *testing.T) {
 	}
 }
 
+// An undo does not end what somebody else has set since the page was drawn.
+func TestUndoFaster(t *testing.T) {
+	var armed atomic.Bool
+	v := openBehind(t, stores["memory"](t), server.Config{}, "#/customer?key=k&limit=signup", func(v *visit, api http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v1/limits/signup/keys" && armed.Swap(false) {
+				if _, err := v.limiter.SetOverride(r.Context(), "signup", dipwell.Override{Key: "k", Rate: 15, Until: time.Now().Add(time.Hour).UnixMicro(), Note: "ticket 92"}); err != nil {
+					v.t.Error(err)
+				}
+			}
+			api.ServeHTTP(w, r)
+		})
+	})
+	v.take("signup", "k", 1)
+	v.to("#/customer?key=k") // where the limit is not asked by itself
+	v.start("signup", "raise")
+	v.send("do-raise", "rate", "50", "burst", "70", "note", "ticket 93")
+	v.wait(`document.querySelector(".timeline .new button") !== null`)
+	armed.Store(true)
+	v.click(".timeline .new button")
+	v.shows("Somebody was faster: nothing was undone.")
+	if o, err := v.limiter.Overrides(t.Context(), "signup", "k", "", 1); err != nil || len(o) != 1 || o[0].Note != "ticket 92" {
+		t.Errorf("%+v %v", o, err)
+	}
+}
+
 // Numbers of the last hour: what is refused is on top, and what is 0 is not there.
 func TestOverview(t *testing.T) {
 	v := openBehind(t, stores["memory"](t), server.Config{}, "", func(_ *visit, api http.Handler) http.Handler {

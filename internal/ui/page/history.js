@@ -2,7 +2,7 @@
 // is undone.
 import {html, useState} from "./preact.js";
 import {call, limitPath} from "./api.js";
-import {limitOf, may} from "./state.js";
+import {limitOf, lookAt, may} from "./state.js";
 import {at, minute, now, numbers, some} from "./words.js";
 import {held, nameOf, numbersOf, parse, sameNumbers, standing, temporary} from "./why.js";
 
@@ -58,7 +58,7 @@ export function eventsOf({limits, changes, of, start, done, news, hour}) {
     const can = x && def && may("support") && !undone && undoOf(e, x, def, changes);
     events.push({id: e.id, limit: e.limit, at: time, text: wordsOf(e), below: note(e) + (["refund", "reset", "settle"].includes(e.action) ? "; no undo" : ""), same: note(e) + wordsOf(e).replace(` in ${e.limit}`, ""), isNew: news && e === changes[0] && e.id !== news.before,
       struck: e.action === "override" && changes.some((f) => f.action === "end-override" && /^Undo\b/.test(f.note ?? "") && f.limit === e.limit && f.id > e.id && sameNumbers(parse(f.what).set, whole(set))),
-      undo: can && html`<${Undo} of=${of} text=${wordsOf(e)} all=${[{e, can}]} start=${start} done=${done}/>`, can: can && {e, can}});
+      undo: can && html`<${Undo} of=${of} text=${wordsOf(e)} all=${[{e, can, x}]} start=${start} done=${done}/>`, can: can && {e, can, x}});
   }
   return events.sort((a, b) => b.at - a.at);
 }
@@ -99,13 +99,12 @@ const manyOf = (g) => g.text.replace(` in ${g.limit}`, ` in ${g.all.length} limi
 function Undo({of, text, all, start, done}) {
   const [wrong, say] = useState(""), [busy, set] = useState(false), [{e, can}] = all;
   const undo = async () => {
-    if (can.ask) {
-      start("end", e.limit, can.kind);
-      return;
-    }
+    if (can.ask) return start("end", e.limit, can.kind);
     set(true);
     const key = of === null ? {} : {key: of};
     try {
+      const present = await Promise.all(all.map((one) => lookAt(one.e.limit, of, 1)));
+      if (present.some((y, i) => JSON.stringify(y.override) !== JSON.stringify(all[i].x.override))) throw new Error("Somebody was faster: nothing was undone.");
       for (const one of all) {
         if (one.can.put) await call("PUT", limitPath(one.e.limit, "/overrides"), {...key, ...one.can.put});
         else await call("DELETE", limitPath(one.e.limit, "/overrides?" + new URLSearchParams({...key, kind: one.can.kind, note: "Undo: " + text})));
@@ -114,7 +113,7 @@ function Undo({of, text, all, start, done}) {
     } catch (err) {
       say(err.message);
     }
-    set(false);
+    return set(false);
   };
   return html`<span><button class="link" disabled=${busy} onClick=${undo} aria-label=${"Undo: " + text}>Undo</button>${wrong && html`<small class="fault" role="alert">${wrong}</small>`}</span>`;
 }
