@@ -1143,6 +1143,19 @@ var holdCases = []testCase{
 			b.free("b "+id, 9)
 		}
 	})},
+	// What is settled while there is no such limit is charged to none, nor to a later one.
+	{"hold-drop-settled", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 4", "b k 4")
+		b.wait(30 * time.Second)
+		b.drop("a")
+		b.settle("h", 3, 1)
+		b.define(slow)
+		if g := b.settle("h", 3, 1); !g.Hold.Repeated || len(g.Ops) != 2 || g.Ops[0].Granted != 0 || g.Ops[1].Granted != 1 {
+			b.Errorf("%+v, %+v", g.Hold, g.Ops)
+		}
+		b.free("a k", 10)
+		b.free("b k", 9)
+	})},
 	// It may have another algorithm.
 	{"hold-drop-expired-other", onHolds(func(b *caller) {
 		for i, c := range []struct {

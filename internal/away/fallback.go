@@ -291,6 +291,9 @@ func (s *Fallback) settle(g *store.Group, why error) error {
 	}
 	group.Ops, group.Hold = nil, &h
 	s.forgetDropped()
+	if err = s.learnLimits(s.local.Hold(h.ID).Parts); err != nil {
+		return err
+	}
 	switch err := s.applyLocal(&b); {
 	case errors.Is(err, store.ErrUnknownHold):
 		return why
@@ -302,6 +305,22 @@ func (s *Fallback) settle(g *store.Group, why error) error {
 	g.Ops = slices.DeleteFunc(group.Ops, func(op store.Op) bool { return s.registry != nil && s.registry.Lookup(op.Def.Name) == nil })
 	for i := range g.Ops {
 		g.Ops[i].Source = store.SourceFallbackLocal
+	}
+	return nil
+}
+
+// learnLimits installs the limits of a hold's parts, which may have been dropped and defined
+// again.
+func (s *Fallback) learnLimits(parts []store.Part) error {
+	if s.registry == nil {
+		return nil
+	}
+	for i := range parts {
+		if d := s.registry.Lookup(parts[i].Limit); d != nil && d.OnStoreError == store.FailLocal {
+			if err := s.local.InstallOne(d); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -327,11 +346,16 @@ func (s *Fallback) forgetDropped() {
 		return
 	}
 	for name, number := range s.reserved {
-		if d := s.registry.Lookup(name); d == nil || !knows(d, number) {
+		switch d := s.registry.Lookup(name); {
+		case d == nil:
+			s.local.Forget(name)
+		case !knows(d, number):
 			s.local.ForgetRecords(name)
-			s.overrides.forget(name)
-			delete(s.reserved, name)
+		default:
+			continue
 		}
+		s.overrides.forget(name)
+		delete(s.reserved, name)
 	}
 }
 

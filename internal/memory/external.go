@@ -117,8 +117,7 @@ func (s *Store) Install(defs []*store.Definition) error {
 		}
 	}
 	for name := range gone {
-		s.limits.drop(name)
-		s.ForgetRecords(name)
+		s.Forget(name)
 	}
 	s.collectIfCrowded()
 	return nil

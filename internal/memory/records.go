@@ -321,6 +321,13 @@ func (sh *shard) dropOfGone(k *keyExtras) {
 	sh.dropExtras(k)
 }
 
+// Forget removes a limit that another store has dropped. Its rows no longer count.
+func (s *Store) Forget(limit string) {
+	s.reg.InstallOne(limit, nil)
+	s.limits.drop(limit)
+	s.ForgetRecords(limit)
+}
+
 // ForgetRecords drops the records, lows and overrides of all keys of a limit. Its
 // reservations and holds can then give nothing back.
 func (s *Store) ForgetRecords(limit string) {
