@@ -165,7 +165,7 @@ func (a *api) auditEntries(ctx context.Context, q auditQuery, f func(*store.Audi
 }
 
 // audit answers GET /v1/audit.
-func (a *api) audit(w http.ResponseWriter, r *http.Request) {
+func (a *api) audit(w http.ResponseWriter, r *http.Request) error {
 	q, err := parseAudit(r.URL.RawQuery)
 	caller := callerOf(r.Context())
 	if q.may = func(limit string) bool { return caller.mayName("", limit) == nil }; err == nil && (q.limit != "" || !q.one) {
@@ -175,18 +175,15 @@ func (a *api) audit(w http.ResponseWriter, r *http.Request) {
 		err = fmt.Errorf("audit: %w", store.ErrNotSupported)
 	}
 	if err != nil {
-		a.fail(w, err)
-		return
+		return err
 	}
 	page := []auditEntry{}
 	last, full, err := a.auditEntries(r.Context(), q, func(e *store.AuditEntry) { page = append(page, entryOf(e)) })
 	if err != nil {
-		a.fail(w, err)
-		return
+		return err
 	}
 	if q.format != "ndjson" {
-		writePage(w, "entries", page, full, last)
-		return
+		return writePage(w, "entries", page, full, last)
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/x-ndjson")
@@ -194,6 +191,7 @@ func (a *api) audit(w http.ResponseWriter, r *http.Request) {
 	for i := range page {
 		_, _ = w.Write(append(asJSON(&page[i]), '\n'))
 	}
+	return nil
 }
 
 // auditEntry is an entry of the audit as JSON.

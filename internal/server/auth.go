@@ -28,32 +28,28 @@ type authCall struct {
 // auth answers a proxy that asks whether to allow a request: 200, or the deny
 // status. Only limits with auth: true can be asked, because clients of a proxy may
 // be able to reach this path too.
-func (a *api) auth(w http.ResponseWriter, r *http.Request) {
+func (a *api) auth(w http.ResponseWriter, r *http.Request) error {
 	q, err := parseAuth(r.URL.RawQuery)
 	if err == nil && q.ip && len(a.live.Load().trusted) == 0 {
 		err = bad("key_ip", "needs trusted_proxies: without them every request has the proxy's own address")
 	}
 	if err != nil {
-		a.fail(w, err)
-		return
+		return err
 	}
 	def := a.limiter.Limit(q.limit)
 	if def == nil || !def.Auth {
 		httplimit.Problem(w, http.StatusNotFound, "limit", fmt.Sprintf("there is no limit %q with auth: true", q.limit))
-		return
+		return nil
 	}
 	key := dipwell.Shared
 	switch keyed := q.key != "" || q.header != "" || q.ip; {
 	case keyed && def.Shared:
-		a.fail(w, bad("key", "limit "+def.Name+" is shared: its calls have no key"))
-		return
+		return bad("key", "limit "+def.Name+" is shared: its calls have no key")
 	case !keyed && !def.Shared:
-		a.fail(w, bad("key", "is missing: give key, key_header or key_ip"))
-		return
+		return bad("key", "is missing: give key, key_header or key_ip")
 	case keyed:
 		if key, err = a.authKey(r, q); err != nil {
-			a.refuseKey(w, def, &q, err)
-			return
+			return a.refuseKey(w, def, &q, err)
 		}
 	}
 	if q.ip && def.Paths && !def.Shared {
@@ -64,34 +60,32 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) {
 	err = a.limiter.Do(r.Context(), &d, store.VerbTake, dipwell.Take{Limit: q.limit, Key: key, Cost: q.cost, Plan: q.plan, Floor: q.floor})
 	a.metrics.observe(r.Context(), store.VerbTake, &d, err, time.Since(start))
 	if f, ok := errors.AsType[*dipwell.FieldError](err); ok && f.Field == "key" && q.key == "" { // the header has no key of this limit, such as a path of one part
-		a.refuseKey(w, def, &q, err)
-		return
+		return a.refuseKey(w, def, &q, err)
 	}
 	if err != nil {
-		a.fail(w, err)
-		return
+		return err
 	}
 	a.live.Load().headers.Set(w.Header(), &d)
 	if !d.Allowed {
-		refuse(w, &d, q.deny)
-		return
+		return refuse(w, &d, q.deny)
 	}
-	allowed(w, &d)
+	return allowed(w, &d)
 }
 
 // refuseKey answers a request whose key cannot be told. The request behind the proxy is at
 // fault, so it must not pass.
-func (a *api) refuseKey(w http.ResponseWriter, def *store.Definition, q *authCall, err error) {
+func (a *api) refuseKey(w http.ResponseWriter, def *store.Definition, q *authCall, err error) error {
 	a.metrics.keyless(def.Name, q.ip, err)
 	if a.live.Load().shadow {
-		allowed(w, &dipwell.Decision{Limit: def.Name, Allowed: true, Shadow: true, Cost: q.cost, Capacity: def.Rule.Burst, Source: store.SourceFallbackOpen})
-		return
+		return allowed(w, &dipwell.Decision{Limit: def.Name, Allowed: true, Shadow: true, Cost: q.cost, Capacity: def.Rule.Burst, Source: store.SourceFallbackOpen})
 	}
 	httplimit.Problem(w, q.deny, "key", err.Error())
+	return nil
 }
 
-func allowed(w http.ResponseWriter, d *dipwell.Decision) {
-	writeJSON(w, http.StatusOK, append(d.AppendMembers([]byte{'{'}), "}\n"...))
+// allowed writes a decision, with status 200 whatever it is.
+func allowed(w http.ResponseWriter, d *dipwell.Decision) error {
+	return writeJSON(w, http.StatusOK, append(d.AppendMembers([]byte{'{'}), "}\n"...))
 }
 
 func (a *api) authKey(r *http.Request, q authCall) (key string, err error) {

@@ -57,27 +57,25 @@ func (x *exchange) free() {
 }
 
 // call answers POST /v1/{verb}.
-func (a *api) call(w http.ResponseWriter, r *http.Request, c *verbCall) {
+func (a *api) call(w http.ResponseWriter, r *http.Request, c *verbCall) error {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		httplimit.Problem(w, http.StatusMethodNotAllowed, "", notAllowed(r.Method, http.MethodPost))
-		return
+		return nil
 	}
 	if r = a.admitted(w, r, c.needs); r == nil {
-		return
+		return nil
 	}
 	x := exchanges.Get().(*exchange)
 	defer x.free()
 	if err := a.read(w, r, x, c.members); err != nil {
-		a.fail(w, err)
-		return
+		return err
 	}
 	start := time.Now()
 	err := a.decide(r.Context(), c.verb, &x.d, &x.req)
 	a.metrics.observe(r.Context(), c.verb, &x.d, err, time.Since(start))
 	if err != nil {
-		a.fail(w, err)
-		return
+		return err
 	}
 	if x.req.has(hasNote) {
 		e := store.AuditEntry{Action: c.verb.String(), Limit: x.d.Limit, Key: x.d.Key, Note: x.req.note}
@@ -86,7 +84,7 @@ func (a *api) call(w http.ResponseWriter, r *http.Request, c *verbCall) {
 		}
 		a.record(r, e)
 	}
-	a.answer(w, x)
+	return a.answer(w, x)
 }
 
 func (a *api) decide(ctx context.Context, verb store.Verb, d *dipwell.Decision, q *request) error {
@@ -103,16 +101,13 @@ func (a *api) decide(ctx context.Context, verb store.Verb, d *dipwell.Decision, 
 var jsonType = []string{"application/json"}
 
 // answer writes a decision, with status 200 or 429.
-func (a *api) answer(w http.ResponseWriter, x *exchange) {
-	h := w.Header()
-	a.live.Load().headers.Set(h, &x.d)
+func (a *api) answer(w http.ResponseWriter, x *exchange) error {
+	a.live.Load().headers.Set(w.Header(), &x.d)
 	if !x.d.Allowed {
-		refuse(w, &x.d, http.StatusTooManyRequests)
-		return
+		return refuse(w, &x.d, http.StatusTooManyRequests)
 	}
-	h["Content-Type"] = jsonType
 	x.out = append(x.d.AppendMembers(append(x.out[:0], '{')), '}', '\n')
-	_, _ = w.Write(x.out) // an error means that the client has gone
+	return writeJSON(w, http.StatusOK, x.out)
 }
 
 // fail answers an error with the status of its class. The text of a store's error
@@ -192,7 +187,7 @@ func clip(s string, n int) string {
 
 // exchange reads the request of a call with members m, lets do make its decision, and
 // answers it.
-func (a *api) exchange(w http.ResponseWriter, r *http.Request, m members, do func(context.Context, *exchange) error, answer func(http.ResponseWriter, *exchange)) {
+func (a *api) exchange(w http.ResponseWriter, r *http.Request, m members, do func(context.Context, *exchange) error, answer func(http.ResponseWriter, *exchange) error) error {
 	x := exchanges.Get().(*exchange)
 	defer x.free()
 	err := a.read(w, r, x, m)
@@ -201,15 +196,16 @@ func (a *api) exchange(w http.ResponseWriter, r *http.Request, m members, do fun
 	}
 	switch {
 	case err == nil:
-		answer(w, x)
-	case r.Context().Err() == nil: // else the client has gone
-		a.fail(w, err)
+		return answer(w, x)
+	case r.Context().Err() != nil: // the client has gone
+		return nil
 	}
+	return err
 }
 
 // cancel answers POST /v1/cancel.
-func (a *api) cancel(w http.ResponseWriter, r *http.Request) {
-	a.exchange(w, r, ofCancel, func(ctx context.Context, x *exchange) error {
+func (a *api) cancel(w http.ResponseWriter, r *http.Request) error {
+	return a.exchange(w, r, ofCancel, func(ctx context.Context, x *exchange) error {
 		var id dipwell.Reservation
 		err := id.UnmarshalText([]byte(x.req.reservation))
 		x.req.reservation = id.String()
@@ -217,7 +213,7 @@ func (a *api) cancel(w http.ResponseWriter, r *http.Request) {
 			err = a.limiter.Cancel(ctx, id)
 		}
 		return err
-	}, func(w http.ResponseWriter, x *exchange) {
-		writeJSON(w, http.StatusOK, []byte(`{"cancelled":true,"reservation":"`+x.req.reservation+"\"}\n"))
+	}, func(w http.ResponseWriter, x *exchange) error {
+		return writeJSON(w, http.StatusOK, []byte(`{"cancelled":true,"reservation":"`+x.req.reservation+"\"}\n"))
 	})
 }

@@ -206,20 +206,26 @@ func (a *api) admitted(w http.ResponseWriter, r *http.Request, needs Role) *http
 	return r
 }
 
+// A handler answers a request, unless it returns an error, which api.fail then answers.
+type handler func(http.ResponseWriter, *http.Request) error
+
 // gate wraps a handler of a call that needs a role. The caller must be one who may name the
 // limit in the path.
-func (a *api) gate(needs Role, next http.HandlerFunc) http.HandlerFunc {
+func (a *api) gate(needs Role, next handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r = a.admitted(w, r, needs); r == nil {
 			return
 		}
+		var err error
 		if name := r.PathValue("name"); name != "" {
-			if err := callerOf(r.Context()).mayName("name", name); err != nil {
-				a.fail(w, err)
-				return
-			}
+			err = callerOf(r.Context()).mayName("name", name)
 		}
-		next(w, r)
+		if err == nil {
+			err = next(w, r)
+		}
+		if err != nil {
+			a.fail(w, err)
+		}
 	}
 }
 
@@ -235,7 +241,7 @@ func (a *api) deny(w http.ResponseWriter, d *denial, from string) {
 }
 
 // whoami answers GET /v1/whoami.
-func (a *api) whoami(w http.ResponseWriter, r *http.Request) {
+func (a *api) whoami(w http.ResponseWriter, r *http.Request) error {
 	name, role := a.who(r), Admin // without callers this is an admin call
 	if c := callerOf(r.Context()); c != nil {
 		role = c.Role
@@ -246,7 +252,7 @@ func (a *api) whoami(w http.ResponseWriter, r *http.Request) {
 	if k := a.metrics.keys; k != nil {
 		service = k.process
 	}
-	answerJSON(w, struct {
+	return answerJSON(w, struct {
 		Name     string            `json:"name"`
 		Role     string            `json:"role"`
 		Service  string            `json:"service"`

@@ -22,7 +22,7 @@ const (
 
 // everyLimit answers GET /v1/keys: what each limit knows of a key, or which limits know which
 // keys with a prefix. Shared limits are left out, and those that the caller may not name.
-func (a *api) everyLimit(w http.ResponseWriter, r *http.Request) {
+func (a *api) everyLimit(w http.ResponseWriter, r *http.Request) error {
 	p := page{n: pageKeys}
 	prefixed := false
 	err := parseQuery(r.URL.RawQuery, param{"key", func(value string) error {
@@ -36,18 +36,15 @@ func (a *api) everyLimit(w http.ResponseWriter, r *http.Request) {
 	}}, textParam("after", &p.after), sizeParam(&p.n, maxKeys))
 	switch {
 	case err != nil:
+		return err
 	case !p.one && !prefixed:
-		err = bad("key", "is missing; give it, or a prefix of keys to look for")
+		return bad("key", "is missing; give it, or a prefix of keys to look for")
 	case p.one && prefixed:
-		err = bad("prefix", "is given together with key; give one of them")
+		return bad("prefix", "is given together with key; give one of them")
 	case p.one:
-		err = a.answerKey(w, r, &p)
-	default:
-		err = a.answerPrefix(w, r, &p)
+		return a.answerKey(w, r, &p)
 	}
-	if err != nil {
-		a.fail(w, err)
-	}
+	return a.answerPrefix(w, r, &p)
 }
 
 // eachLimit calls f for limits that are for keys and whose name follows after, in order, until
@@ -85,12 +82,11 @@ func (a *api) answerKey(w http.ResponseWriter, r *http.Request, p *page) error {
 	if err != nil {
 		return err
 	}
-	answerJSON(w, struct {
+	return answerJSON(w, struct {
 		Key    string            `json:"key"`
 		Limits []json.RawMessage `json:"limits"`
 		Next   nullable          `json:"next"`
 	}{p.key, limits, nullable(next)})
-	return nil
 }
 
 // knownKey is a key with the limits that have a row or an override of it.
@@ -123,13 +119,12 @@ func (a *api) answerPrefix(w http.ResponseWriter, r *http.Request, p *page) erro
 	for _, key := range slices.Sorted(maps.Keys(found)) {
 		keys = append(keys, knownKey{key, found[key]})
 	}
-	answerJSON(w, struct {
+	return answerJSON(w, struct {
 		Keys     []knownKey `json:"keys"`
 		More     bool       `json:"more"`
 		Unlisted []string   `json:"unlisted"`
 		Next     nullable   `json:"next"`
 	}{keys, more, unlisted, nullable(next)})
-	return nil
 }
 
 // keysOf returns the first keys of a limit with a prefix that have a row or an override, n or

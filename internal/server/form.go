@@ -93,14 +93,13 @@ func sizeParam(to *int, most int) param {
 }
 
 // noParams wraps a handler that takes no parameters.
-func (a *api) noParams(next http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
+func noParams(next handler) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
 		err := eachParam(r.URL.RawQuery, func(name, _ string) error { return bad(name, "unknown parameter; this path takes none") })
 		if err != nil {
-			a.fail(w, err)
-			return
+			return err
 		}
-		next(w, r)
+		return next(w, r)
 	}
 }
 

@@ -14,23 +14,23 @@ import (
 // readyTimeout is how long /readyz waits for the store.
 const readyTimeout = 2 * time.Second
 
-func (a *api) healthz(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, []byte("{\"status\":\"ok\"}\n"))
+func (a *api) healthz(w http.ResponseWriter, _ *http.Request) error {
+	return writeJSON(w, http.StatusOK, []byte("{\"status\":\"ok\"}\n"))
 }
 
 // readyz answers 200 if a decision can be made now, else 503 and why not.
-func (a *api) readyz(w http.ResponseWriter, r *http.Request) {
+func (a *api) readyz(w http.ResponseWriter, r *http.Request) error {
 	if a.Stopping() {
 		httplimit.Problem(w, http.StatusServiceUnavailable, "", "stopping")
-		return
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
 	defer cancel()
 	if err := a.probe(ctx); err != nil {
 		httplimit.Problem(w, http.StatusServiceUnavailable, "", clip(why(err), maxDetail))
-		return
+		return nil
 	}
-	writeJSON(w, http.StatusOK, []byte("{\"status\":\"ready\"}\n"))
+	return writeJSON(w, http.StatusOK, []byte("{\"status\":\"ready\"}\n"))
 }
 
 // probe asks the store whether it is ready, and then reads a bucket. It bypasses the

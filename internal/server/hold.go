@@ -12,8 +12,8 @@ import (
 )
 
 // hold answers POST /v1/hold.
-func (a *api) hold(w http.ResponseWriter, r *http.Request) {
-	a.exchange(w, r, ofMake, func(ctx context.Context, x *exchange) error {
+func (a *api) hold(w http.ResponseWriter, r *http.Request) error {
+	return a.exchange(w, r, ofMake, func(ctx context.Context, x *exchange) error {
 		err := a.doHold(ctx, &x.d, &x.req)
 		if errors.Is(err, dipwell.ErrHoldConflict) {
 			err = conflictOfID{err}
@@ -51,8 +51,8 @@ func (q *request) inList(err error) error {
 }
 
 // settle answers POST /v1/settle.
-func (a *api) settle(w http.ResponseWriter, r *http.Request) {
-	a.exchange(w, r, ofSettle, func(ctx context.Context, x *exchange) error {
+func (a *api) settle(w http.ResponseWriter, r *http.Request) error {
+	return a.exchange(w, r, ofSettle, func(ctx context.Context, x *exchange) error {
 		err := a.doSettle(ctx, &x.d, &x.req)
 		if err == nil && x.req.has(hasNote) && !x.d.Repeated {
 			parts := x.d.Limits
@@ -68,14 +68,14 @@ func (a *api) settle(w http.ResponseWriter, r *http.Request) {
 }
 
 // extend answers POST /v1/extend.
-func (a *api) extend(w http.ResponseWriter, r *http.Request) {
-	a.exchange(w, r, ofExtend, func(ctx context.Context, x *exchange) error { return a.doExtend(ctx, &x.d, &x.req) }, a.answerHold)
+func (a *api) extend(w http.ResponseWriter, r *http.Request) error {
+	return a.exchange(w, r, ofExtend, func(ctx context.Context, x *exchange) error { return a.doExtend(ctx, &x.d, &x.req) }, a.answerHold)
 }
 
 // answerHold writes the decision about a hold, whose status is 200 even if it is in debt.
-func (a *api) answerHold(w http.ResponseWriter, x *exchange) {
+func (a *api) answerHold(w http.ResponseWriter, x *exchange) error {
 	a.live.Load().headers.Set(w.Header(), &x.d)
-	writeJSON(w, http.StatusOK, append(x.d.AppendMembers([]byte{'{'}), "}\n"...))
+	return allowed(w, &x.d)
 }
 
 func (s *Server) doSettle(ctx context.Context, d *dipwell.Decision, q *request) (err error) {
@@ -103,17 +103,16 @@ func (q *request) ofHold(err error) error {
 }
 
 // holds answers GET /v1/limits/{name}/holds with the live holds of a key.
-func (a *api) holds(w http.ResponseWriter, r *http.Request) {
+func (a *api) holds(w http.ResponseWriter, r *http.Request) error {
 	key, err := parseKey(r.URL.RawQuery)
 	var holds []store.KeyHold
 	if err == nil {
 		holds, err = a.limiter.Holds(r.Context(), r.PathValue("name"), key)
 	}
 	if err != nil {
-		a.fail(w, err)
-		return
+		return err
 	}
-	answerJSON(w, map[string]any{"holds": holdsOf(holds)})
+	return answerJSON(w, map[string]any{"holds": holdsOf(holds)})
 }
 
 // liveHold is a hold as JSON.

@@ -34,29 +34,22 @@ type page struct {
 }
 
 // keys answers GET /v1/limits/{name}/keys: a page of live keys, or one of them.
-func (a *api) keys(w http.ResponseWriter, r *http.Request) {
+func (a *api) keys(w http.ResponseWriter, r *http.Request) error {
 	def := a.limiter.Limit(r.PathValue("name"))
 	p, err := parsePage(r.URL.RawQuery)
 	switch {
 	case err != nil:
-		a.fail(w, err)
+		return err
 	case def == nil:
-		a.fail(w, unknownLimit(r.PathValue("name")))
-	case p.one:
-		a.inspect(w, r, def, cmp.Or(p.key, dipwell.Shared), p.cost)
-	default:
-		a.listKeys(w, r, def, p)
+		return unknownLimit(r.PathValue("name"))
+	case !p.one:
+		return a.listKeys(w, r, def, p)
 	}
-}
-
-// inspect answers what is known of a key: see look.
-func (a *api) inspect(w http.ResponseWriter, r *http.Request, def *store.Definition, key string, cost int64) {
-	l, err := a.look(r.Context(), def, key, cost)
+	l, err := a.look(r.Context(), def, cmp.Or(p.key, dipwell.Shared), p.cost)
 	if err != nil {
-		a.fail(w, err)
-		return
+		return err
 	}
-	writeJSON(w, http.StatusOK, append(a.appendLook(r.Context(), nil, def, &l), '\n'))
+	return writeJSON(w, http.StatusOK, append(a.appendLook(r.Context(), nil, def, &l), '\n'))
 }
 
 // A look is what a limit knows of a key: the decision of a Check, the override, the live
@@ -223,7 +216,7 @@ func appendFree(b []byte, in, free int64) []byte {
 	return append(strconv.AppendInt(append(b, ','), free, 10), "],"...)
 }
 
-func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Definition, p page) {
+func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Definition, p page) error {
 	now, err := a.can.Now(r.Context()) // the store's clock, because rows are in its time
 	var rows []store.KeyState
 	if err == nil {
@@ -231,22 +224,20 @@ func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Defini
 	}
 	if errors.Is(err, store.ErrNotSupported) && !def.ListKeys {
 		httplimit.Problem(w, http.StatusConflict, "keys", "limit "+def.Name+" does not keep the text of its keys; define it with keys: list")
-		return
+		return nil
 	}
 	if err != nil {
-		a.fail(w, err)
-		return
+		return err
 	}
 	page, last := []liveKey{}, ""
 	for _, row := range rows {
 		op, err := present(def, row, now)
 		if err != nil {
-			a.fail(w, err)
-			return
+			return err
 		}
 		page, last = append(page, keyOfOp(&op)), row.Key
 	}
-	writePage(w, "keys", page, len(rows) == p.n, last)
+	return writePage(w, "keys", page, len(rows) == p.n, last)
 }
 
 // present returns the check of a key whose rows were read.

@@ -25,11 +25,10 @@ const (
 )
 
 // listLimits answers GET /v1/limits with a page of definitions in order of name.
-func (a *api) listLimits(w http.ResponseWriter, r *http.Request) {
-	after, n, err := parseLimitsPage(r.URL.RawQuery)
-	if err != nil {
-		a.fail(w, err)
-		return
+func (a *api) listLimits(w http.ResponseWriter, r *http.Request) error {
+	after, n := "", pageLimits
+	if err := parseQuery(r.URL.RawQuery, textParam("after", &after), sizeParam(&n, maxLimits)); err != nil {
+		return err
 	}
 	defs := slices.DeleteFunc(a.limiter.Limits(), func(d *store.Definition) bool { return callerOf(r.Context()).mayName("", d.Name) != nil })
 	from, _ := slices.BinarySearchFunc(defs, after+"\x00", func(d *store.Definition, name string) int { return strings.Compare(d.Name, name) })
@@ -37,29 +36,22 @@ func (a *api) listLimits(w http.ResponseWriter, r *http.Request) {
 	for _, def := range defs[from:min(from+n, len(defs))] {
 		page, last = append(page, a.limitJSON(def)), def.Name
 	}
-	writePage(w, "limits", page, from+n < len(defs), last)
-}
-
-func parseLimitsPage(query string) (after string, n int, err error) {
-	n = pageLimits
-	err = parseQuery(query, textParam("after", &after), sizeParam(&n, maxLimits))
-	return after, n, err
+	return writePage(w, "limits", page, from+n < len(defs), last)
 }
 
 // getLimit answers GET /v1/limits/{name}.
-func (a *api) getLimit(w http.ResponseWriter, r *http.Request) {
+func (a *api) getLimit(w http.ResponseWriter, r *http.Request) error {
 	def := a.limiter.Limit(r.PathValue("name"))
 	if def == nil {
-		a.fail(w, unknownLimit(r.PathValue("name")))
-		return
+		return unknownLimit(r.PathValue("name"))
 	}
-	writeJSON(w, http.StatusOK, append(a.limitJSON(def), '\n'))
+	return writeJSON(w, http.StatusOK, append(a.limitJSON(def), '\n'))
 }
 
 // putLimit answers PUT /v1/limits/{name}. The body has the settings of a
 // configuration file, as JSON or as parameters. A setting that is absent is the
 // default, not the present value.
-func (a *api) putLimit(w http.ResponseWriter, r *http.Request) {
+func (a *api) putLimit(w http.ResponseWriter, r *http.Request) error {
 	limit, note, err := readLimit(r)
 	status, what := http.StatusOK, ""
 	var def *store.Definition
@@ -75,43 +67,40 @@ func (a *api) putLimit(w http.ResponseWriter, r *http.Request) {
 		def, err = a.limiter.Define(r.Context(), limit, terms.OwnerAPI)
 	}
 	if err != nil {
-		a.failChange(w, limit.Name, err)
-		return
+		return unchanged(limit.Name, err)
 	}
 	if now := def.String(); what != "was "+now {
 		a.record(r, store.AuditEntry{Action: didDefine, Limit: limit.Name, What: strings.TrimSuffix(now+"; "+what, "; "), Note: note})
 	}
-	writeJSON(w, status, append(a.limitJSON(def), '\n'))
+	return writeJSON(w, status, append(a.limitJSON(def), '\n'))
 }
 
-// failChange answers a failed change of a limit. It logs the text of a store's error,
-// such as a missing privilege, which fail does not send.
-func (a *api) failChange(w http.ResponseWriter, name string, err error) {
+// unchanged returns the error of a failed change of a limit. It logs the text of a store's
+// error, such as a missing privilege, which fail does not send.
+func unchanged(name string, err error) error {
 	if errors.Is(err, dipwell.ErrStore) {
 		slog.Error("change of limit " + name + ": " + err.Error())
 	}
-	a.fail(w, err)
+	return err
 }
 
 // deleteLimit answers DELETE /v1/limits/{name}.
-func (a *api) deleteLimit(w http.ResponseWriter, r *http.Request) {
-	note := ""
-	err := parseQuery(r.URL.RawQuery, noteParam(&note))
-	if err != nil {
-		a.fail(w, err)
-		return
+func (a *api) deleteLimit(w http.ResponseWriter, r *http.Request) error {
+	name, note := r.PathValue("name"), ""
+	if err := parseQuery(r.URL.RawQuery, noteParam(&note)); err != nil {
+		return err
 	}
-	err = a.limiter.Drop(r.Context(), r.PathValue("name"), terms.OwnerAPI)
+	err := a.limiter.Drop(r.Context(), name, terms.OwnerAPI)
 	if parent, ok := errors.AsType[*dipwell.FieldError](err); ok { // the error is about another limit
 		httplimit.Problem(w, http.StatusConflict, parent.Field, parent.Error())
-		return
+		return nil
 	}
 	if err != nil {
-		a.failChange(w, r.PathValue("name"), err)
-		return
+		return unchanged(name, err)
 	}
-	a.record(r, store.AuditEntry{Action: didDrop, Limit: r.PathValue("name"), Note: note})
+	a.record(r, store.AuditEntry{Action: didDrop, Limit: name, Note: note})
 	w.WriteHeader(http.StatusNoContent)
+	return nil
 }
 
 // readLimit parses the body of putLimit: a definition, and why it is changed.
@@ -327,21 +316,23 @@ func asJSON(v any) []byte {
 
 // writePage writes a page of a list. If there may be more entries, the name of the last one
 // is what the next page comes after.
-func writePage(w http.ResponseWriter, name string, entries any, more bool, last string) {
+func writePage(w http.ResponseWriter, name string, entries any, more bool, last string) error {
 	next := []byte("null")
 	if more {
 		next = asJSON(last)
 	}
-	writeJSON(w, http.StatusOK, fmt.Appendf(nil, "{%q:%s,\"next\":%s}\n", name, asJSON(entries), next))
+	return writeJSON(w, http.StatusOK, fmt.Appendf(nil, "{%q:%s,\"next\":%s}\n", name, asJSON(entries), next))
 }
 
 // answerJSON writes a value as JSON.
-func answerJSON(w http.ResponseWriter, v any) {
-	writeJSON(w, http.StatusOK, append(asJSON(v), '\n'))
+func answerJSON(w http.ResponseWriter, v any) error {
+	return writeJSON(w, http.StatusOK, append(asJSON(v), '\n'))
 }
 
-func writeJSON(w http.ResponseWriter, status int, body []byte) {
+// writeJSON returns nil: the request is answered, even if the client has gone.
+func writeJSON(w http.ResponseWriter, status int, body []byte) error {
 	w.Header()["Content-Type"] = jsonType
 	w.WriteHeader(status)
 	_, _ = w.Write(body)
+	return nil
 }

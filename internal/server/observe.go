@@ -17,11 +17,11 @@ type observation struct {
 // observe answers POST /v1/observe, which reports how calls behind an adaptive limit
 // went. It needs no admin right: whoever may take from a limit may also report what
 // happened.
-func (a *api) observe(w http.ResponseWriter, r *http.Request) {
-	a.exchange(w, r, ofObserve, func(_ context.Context, x *exchange) error {
+func (a *api) observe(w http.ResponseWriter, r *http.Request) error {
+	return a.exchange(w, r, ofObserve, func(_ context.Context, x *exchange) error {
 		o := &x.req.observed
 		return a.limiter.Observe(x.req.take.Limit, time.Duration(min(o.latency, math.MaxInt64/1000))*time.Microsecond, o.ok, o.count)
-	}, func(w http.ResponseWriter, _ *exchange) { w.WriteHeader(http.StatusNoContent) })
+	}, func(w http.ResponseWriter, _ *exchange) error { w.WriteHeader(http.StatusNoContent); return nil })
 }
 
 func (o *observation) setOK(text string) error {

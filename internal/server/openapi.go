@@ -63,8 +63,8 @@ func writeOpenAPI() []byte {
 }
 
 // describe answers GET /openapi.json.
-func (a *api) describe(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, openAPI())
+func (a *api) describe(w http.ResponseWriter, _ *http.Request) error {
+	return writeJSON(w, http.StatusOK, openAPI())
 }
 
 func orGet(method string) string {

@@ -16,12 +16,11 @@ import (
 
 // overrides answers GET /v1/limits/{name}/overrides with a page of overrides, or with
 // that of one key.
-func (a *api) overrides(w http.ResponseWriter, r *http.Request) {
+func (a *api) overrides(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
 	p := page{n: pageKeys}
 	if err := p.parse(r.URL.RawQuery, kindParam(&p.kind)); err != nil {
-		a.fail(w, err)
-		return
+		return err
 	}
 	if p.one {
 		o, err := a.overrideOf(r.Context(), name, p.key)
@@ -29,16 +28,13 @@ func (a *api) overrides(w http.ResponseWriter, r *http.Request) {
 			err = errNoOverride
 		}
 		if err != nil {
-			a.fail(w, err)
-			return
+			return err
 		}
-		answerJSON(w, jsonOverride(name, o))
-		return
+		return answerJSON(w, jsonOverride(name, o))
 	}
 	list, err := a.limiter.Overrides(r.Context(), name, p.prefix, p.after, p.n)
 	if err != nil {
-		a.fail(w, err)
-		return
+		return err
 	}
 	page, last := []overrideJSON{}, ""
 	for i := range list {
@@ -49,7 +45,7 @@ func (a *api) overrides(w http.ResponseWriter, r *http.Request) {
 		}
 		last = list[i].Key
 	}
-	writePage(w, "overrides", page, len(list) == p.n, last)
+	return writePage(w, "overrides", page, len(list) == p.n, last)
 }
 
 // listed returns o or the override under it, whichever is in a list of this kind, or nil. A
@@ -83,7 +79,7 @@ func (s *Server) overrideOf(ctx context.Context, limit, key string) (*dipwell.Ov
 }
 
 // putOverride answers PUT /v1/limits/{name}/overrides.
-func (a *api) putOverride(w http.ResponseWriter, r *http.Request) {
+func (a *api) putOverride(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
 	q, err := readOverride(r)
 	var o dipwell.Override
@@ -91,11 +87,10 @@ func (a *api) putOverride(w http.ResponseWriter, r *http.Request) {
 		o, err = a.setOverride(r.Context(), name, q)
 	}
 	if err != nil {
-		a.failChange(w, name, err)
-		return
+		return unchanged(name, err)
 	}
 	a.record(r, store.AuditEntry{Action: didOverride, Limit: name, Key: o.Key, What: describe(&o), Note: o.Note})
-	answerJSON(w, jsonOverride(name, &o))
+	return answerJSON(w, jsonOverride(name, &o))
 }
 
 // setOverride sets an override. If the call gives a length of time, the override ends
@@ -181,7 +176,7 @@ func kindOf(name string) (store.OverrideKind, error) {
 }
 
 // deleteOverride answers DELETE /v1/limits/{name}/overrides.
-func (a *api) deleteOverride(w http.ResponseWriter, r *http.Request) {
+func (a *api) deleteOverride(w http.ResponseWriter, r *http.Request) error {
 	name, key, note, kind := r.PathValue("name"), dipwell.Shared, "", store.AnyOverride
 	err := parseQuery(r.URL.RawQuery, keyParam(&key), noteParam(&note), kindParam(&kind))
 	var ended *dipwell.Override
@@ -189,11 +184,11 @@ func (a *api) deleteOverride(w http.ResponseWriter, r *http.Request) {
 		ended, err = a.endOverride(r.Context(), name, key, kind)
 	}
 	if err != nil {
-		a.failChange(w, name, err)
-		return
+		return unchanged(name, err)
 	}
 	a.record(r, store.AuditEntry{Action: didEndOverride, Limit: name, Key: key, What: describe(ended), Note: note})
 	w.WriteHeader(http.StatusNoContent)
+	return nil
 }
 
 var errNoOverride = errors.New("the key has no override")

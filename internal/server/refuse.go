@@ -17,7 +17,7 @@ const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exc
 // lists the limits that refused ("violated-policies") and has the members of the
 // decision's JSON object, the key among them: it is the caller's own. If d is Never, the
 // document says that no wait will help.
-func refuse(w http.ResponseWriter, d *dipwell.Decision, status int) {
+func refuse(w http.ResponseWriter, d *dipwell.Decision, status int) error {
 	buf := refusalBodies.Get().(*[]byte)
 	*buf = append(appendRefusal((*buf)[:0], d, status), '\n')
 	h := w.Header()
@@ -26,6 +26,7 @@ func refuse(w http.ResponseWriter, d *dipwell.Decision, status int) {
 	w.WriteHeader(status)
 	_, _ = w.Write(*buf) // an error means that the client has gone
 	refusalBodies.Put(buf)
+	return nil
 }
 
 var (

@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/store"
@@ -26,7 +27,7 @@ type route struct {
 	text         string          // media type of an answer that is not JSON
 	refuses      bool            // answers 429 with a Refusal
 	errors       []int           // error statuses in addition to those that follow from the other fields
-	handle       func(*api, http.ResponseWriter, *http.Request)
+	handle       func(*api, http.ResponseWriter, *http.Request) error
 }
 
 // Members of the calls that have more than one reader.
@@ -123,7 +124,7 @@ func routes() []route {
 		{method: "GET", path: "/healthz", needs: Anybody, tag: "service", summary: "Is the service alive?", always: true, answers: ok("Status"), handle: (*api).healthz},
 		{method: "GET", path: "/readyz", needs: Anybody, tag: "service", summary: "Can it decide?", always: true, answers: ok("Status"), handle: (*api).readyz},
 		{method: "GET", path: "/metrics", needs: Anybody, tag: "service", summary: "Metrics for Prometheus", always: true, moved: noMetrics, answers: ok(""), text: "text/plain",
-			handle: func(a *api, w http.ResponseWriter, r *http.Request) { a.scrape.ServeHTTP(w, r) }},
+			handle: func(a *api, w http.ResponseWriter, r *http.Request) error { a.scrape.ServeHTTP(w, r); return nil }},
 		{method: "GET", path: "/openapi.json", needs: Anybody, tag: "service", summary: "This document", always: true, answers: ok(""), text: "application/json", handle: (*api).describe},
 	}
 }
@@ -138,19 +139,15 @@ func (a *api) add(r route) {
 		a.hot[r.path] = &verbCall{verb: r.verb, needs: r.needs, members: r.members}
 		return
 	}
-	next := func(w http.ResponseWriter, q *http.Request) { r.handle(a, w, q) }
+	next := func(w http.ResponseWriter, q *http.Request) error { return r.handle(a, w, q) }
 	if r.params == nil && r.members == 0 && r.body == "" {
-		next = a.noParams(next)
+		next = noParams(next)
 	}
-	next = a.gate(r.needs, next)
+	h := a.gate(r.needs, next)
 	if r.moved != nil && r.moved(a.site) {
-		next = elsewhere
+		h = elsewhere
 	}
-	pattern := r.path
-	if r.method != "" {
-		pattern = r.method + " " + pattern
-	}
-	a.rest.HandleFunc(pattern, next)
+	a.rest.HandleFunc(strings.TrimPrefix(r.method+" "+r.path, " "), h)
 }
 
 // elsewhere answers a call that only the admin listener answers.

@@ -130,7 +130,10 @@ func (s *Server) API(at Site) http.Handler {
 	a.rest.HandleFunc("GET "+pagePath, a.page)
 	a.pages = ui.Handler()
 	for _, e := range s.extra {
-		a.rest.HandleFunc(e.pattern, a.gate(e.needs, a.noParams(e.ServeHTTP)))
+		a.rest.HandleFunc(e.pattern, a.gate(e.needs, noParams(func(w http.ResponseWriter, r *http.Request) error {
+			e.ServeHTTP(w, r)
+			return nil
+		})))
 	}
 	return a
 }
@@ -169,7 +172,9 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if c != nil {
-		a.call(w, r, c)
+		if err := a.call(w, r, c); err != nil {
+			a.fail(w, err)
+		}
 		return
 	}
 	if r.URL.Path == "/" && r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") { // a browser

@@ -33,7 +33,7 @@ type topQuery struct {
 // top answers GET /v1/top with the decisions since the start, by limit, and the busiest
 // and most refused keys of the last minute. With an hour it answers with that hour's
 // keys, from the store, and with minutes with the decisions of each of the last ones.
-func (a *api) top(w http.ResponseWriter, r *http.Request) {
+func (a *api) top(w http.ResponseWriter, r *http.Request) error {
 	q, err := parseTop(r.URL.RawQuery)
 	if err == nil {
 		err = callerOf(r.Context()).mayName("limit", q.limit)
@@ -41,23 +41,22 @@ func (a *api) top(w http.ResponseWriter, r *http.Request) {
 	if err == nil && q.limit != "" && a.limiter.Limit(q.limit) == nil && q.hour.IsZero() { // for an hour, the limit may have been dropped since
 		err = unknownLimit(q.limit)
 	}
-	var answer []byte
-	if err == nil {
-		answer, err = a.tops.get(r.Context(), q, func() (any, error) {
-			switch {
-			case q.minutes > 0:
-				return a.topMinutes(r.Context(), &q)
-			case !q.hour.IsZero():
-				return a.topOfHour(r.Context(), &q)
-			}
-			return a.topNow(&q), nil
-		})
-	}
 	if err != nil {
-		a.fail(w, err)
-		return
+		return err
 	}
-	writeJSON(w, http.StatusOK, answer)
+	answer, err := a.tops.get(r.Context(), q, func() (any, error) {
+		switch {
+		case q.minutes > 0:
+			return a.topMinutes(r.Context(), &q)
+		case !q.hour.IsZero():
+			return a.topOfHour(r.Context(), &q)
+		}
+		return a.topNow(&q), nil
+	})
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, answer)
 }
 
 // Bounds of the answers that are shared.

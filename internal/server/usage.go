@@ -147,7 +147,7 @@ type usageQuery struct {
 }
 
 // usage answers GET /v1/limits/{name}/usage.
-func (a *api) usage(w http.ResponseWriter, r *http.Request) {
+func (a *api) usage(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
 	q, err := parseUsage(r.URL.RawQuery, time.Now())
 	var lines []store.UsageLine
@@ -155,10 +155,9 @@ func (a *api) usage(w http.ResponseWriter, r *http.Request) {
 		lines, err = a.usageOf(r.Context(), name, q)
 	}
 	if err != nil {
-		a.fail(w, err)
-		return
+		return err
 	}
-	answerJSON(w, jsonUsage(name, q, lines))
+	return answerJSON(w, jsonUsage(name, q, lines))
 }
 
 // usageOf returns the usage of a key. A limit that is for keys must have one.

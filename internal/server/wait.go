@@ -23,8 +23,8 @@ var (
 )
 
 // wait answers POST /v1/wait: a take that waits for its tokens.
-func (a *api) wait(w http.ResponseWriter, r *http.Request) {
-	a.exchange(w, r, ofWait, func(ctx context.Context, x *exchange) error { return a.await(ctx, &x.d, &x.req) }, a.answer)
+func (a *api) wait(w http.ResponseWriter, r *http.Request) error {
+	return a.exchange(w, r, ofWait, func(ctx context.Context, x *exchange) error { return a.await(ctx, &x.d, &x.req) }, a.answer)
 }
 
 // await takes the tokens of q as soon as they are free, if that is within its timeout.
