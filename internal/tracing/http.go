@@ -32,11 +32,9 @@ func (t *Tracer) HTTP(h http.Handler) http.Handler {
 		t.carrier.Inject(ctx, propagation.HeaderCarrier(r.Header))
 		sw := &statusWriter{ResponseWriter: w, status: http.StatusOK}
 		h.ServeHTTP(sw, r)
+		span.SetName(strings.TrimSuffix(method(r.Method)+" "+route(r), " "))
 		if route := route(r); route != "" {
-			span.SetName(method(r.Method) + " " + route)
 			span.SetAttributes(attribute.String("http.route", route))
-		} else {
-			span.SetName(method(r.Method))
 		}
 		span.SetAttributes(attribute.Int("http.response.status_code", sw.status))
 		if sw.status >= http.StatusInternalServerError {
@@ -45,21 +43,8 @@ func (t *Tracer) HTTP(h http.Handler) http.Handler {
 	})
 }
 
-// verbs are the paths that are not in the mux, which names the others.
-var verbs = map[string]bool{"/v1/take": true, "/v1/check": true, "/v1/take_up_to": true, "/v1/reserve": true,
-	"/v1/charge": true, "/v1/refund": true, "/v1/reset": true}
-
-// route returns the pattern of a request, since the path may have keys.
-func route(r *http.Request) string {
-	if verbs[r.URL.Path] {
-		return r.URL.Path
-	}
-	_, path, ok := strings.Cut(r.Pattern, " ")
-	if !ok {
-		return r.Pattern
-	}
-	return path
-}
+// route returns the path in the pattern of a request, since its own path may have keys.
+func route(r *http.Request) string { return r.Pattern[strings.IndexByte(r.Pattern, ' ')+1:] }
 
 // method returns the method if it is a standard one, since a client can send any text.
 func method(m string) string {
