@@ -195,7 +195,7 @@ func (m *metrics) keyless(limit string, address bool, err error) {
 	}
 	m.unkeyed[from].Add(1)
 	if m.refusals != nil {
-		m.refusals.keyless(limit, err)
+		m.refusals.note("limit", limit, err.Error())
 	}
 }
 
@@ -203,8 +203,8 @@ func (m *metrics) keyless(limit string, address bool, err error) {
 // if it is known.
 func (m *metrics) deny(d *denial, from string) {
 	m.denied[d.reason].Add(1)
-	if m.denials != nil && m.denials.sample() {
-		m.denials.send(refusal{from: from, reason: d.detail})
+	if m.denials != nil {
+		m.denials.note("from", from, d.detail)
 	}
 }
 

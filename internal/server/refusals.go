@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/store"
 )
 
 // refusals logs a sample of the refusals, at most perSecond, so that a flood of
@@ -18,18 +17,7 @@ type refusals struct {
 	second    atomic.Int64 // current second, Unix time
 	n         atomic.Int64 // lines in that second
 	unlogged  atomic.Int64 // refusals since the last line
-	lines     chan refusal
-}
-
-type refusal struct {
-	limit, key string
-	cost       int64
-	retry      time.Duration
-	never      bool
-	source     store.Source
-	reason     string // why there was no decision
-	from       string // address of who was denied the call
-	unlogged   int64
+	lines     chan []slog.Attr
 }
 
 // LogRefusals logs at most perSecond refusals a second until ctx ends, with keys as
@@ -41,7 +29,7 @@ func (s *Server) LogRefusals(ctx context.Context, log *slog.Logger, perSecond in
 		return
 	}
 	for _, r := range [...]**refusals{&s.metrics.refusals, &s.metrics.denials} {
-		*r = &refusals{perSecond: int64(perSecond), redact: redact, lines: make(chan refusal, min(perSecond, 256))}
+		*r = &refusals{perSecond: int64(perSecond), redact: redact, lines: make(chan []slog.Attr, min(perSecond, 256))}
 		go (*r).write(ctx, log)
 	}
 }
@@ -50,18 +38,28 @@ func (r *refusals) add(d *dipwell.Decision) {
 	if !r.sample() {
 		return
 	}
-	line := refusal{limit: d.Limit, cost: d.Cost, retry: d.RetryAfter, never: d.Never, source: d.Source}
+	line := []slog.Attr{slog.String("limit", d.Limit), slog.Int64("cost", d.Cost), slog.String("source", d.Source.String())}
 	if d.Key != "" {
-		line.key = r.redact(d.Limit, d.Key)
+		line = append(line, slog.String("key", r.redact(d.Limit, d.Key)))
+	}
+	if d.Never {
+		line = append(line, slog.Bool("never", true))
+	} else if d.RetryAfter > 0 {
+		line = append(line, slog.Duration("retry_after", d.RetryAfter))
 	}
 	r.send(line)
 }
 
-// keyless logs a request that was refused because it has no key.
-func (r *refusals) keyless(limit string, err error) {
-	if r.sample() {
-		r.send(refusal{limit: limit, reason: err.Error()})
+// note logs why a call had no decision, and one more attribute, if that is known.
+func (r *refusals) note(name, value, reason string) {
+	if !r.sample() {
+		return
 	}
+	line := []slog.Attr{slog.String("reason", reason)}
+	if value != "" {
+		line = append([]slog.Attr{slog.String(name, value)}, line...)
+	}
+	r.send(line)
 }
 
 // sample reports whether a refusal may be logged in this second.
@@ -77,12 +75,15 @@ func (r *refusals) sample() bool {
 	return true
 }
 
-func (r *refusals) send(line refusal) {
-	line.unlogged = r.unlogged.Swap(0)
+func (r *refusals) send(line []slog.Attr) {
+	n := r.unlogged.Swap(0)
+	if n > 0 {
+		line = append(line, slog.Int64("not_logged", n))
+	}
 	select {
 	case r.lines <- line:
 	default:
-		r.unlogged.Add(line.unlogged + 1)
+		r.unlogged.Add(n + 1)
 	}
 }
 
@@ -91,31 +92,8 @@ func (r *refusals) write(ctx context.Context, log *slog.Logger) {
 		select {
 		case <-ctx.Done():
 			return
-		case l := <-r.lines:
-			var attrs []slog.Attr
-			if l.limit != "" {
-				attrs = append(attrs, slog.String("limit", l.limit))
-			}
-			if l.from != "" {
-				attrs = append(attrs, slog.String("from", l.from))
-			}
-			if l.reason != "" {
-				attrs = append(attrs, slog.String("reason", l.reason))
-			} else {
-				attrs = append(attrs, slog.Int64("cost", l.cost), slog.String("source", l.source.String()))
-			}
-			if l.key != "" {
-				attrs = append(attrs, slog.String("key", l.key))
-			}
-			if l.never {
-				attrs = append(attrs, slog.Bool("never", true))
-			} else if l.retry > 0 {
-				attrs = append(attrs, slog.Duration("retry_after", l.retry))
-			}
-			if l.unlogged > 0 {
-				attrs = append(attrs, slog.Int64("not_logged", l.unlogged))
-			}
-			log.LogAttrs(ctx, slog.LevelInfo, "refused", attrs...)
+		case line := <-r.lines:
+			log.LogAttrs(ctx, slog.LevelInfo, "refused", line...)
 		}
 	}
 }
