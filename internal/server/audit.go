@@ -112,15 +112,8 @@ type auditQuery struct {
 }
 
 func parseAudit(query string) (q auditQuery, err error) {
-	err = parseQuery(query, textParam("before", &q.before), param{"limit", func(value string) error {
-		if q.limit = value; value == "" {
-			return bad("limit", "is empty")
-		}
-		return nil
-	}}, param{"key", func(value string) error { // an empty key is the shared bucket
-		q.key, q.one = value, true
-		return nil
-	}}, sizeParam(&q.n, auditPage), param{"format", func(value string) error {
+	// An empty key is the shared bucket.
+	err = parseQuery(query, textParam("before", &q.before), limitParam(&q.limit), givenParam("key", &q.key, &q.one), sizeParam("n", &q.n, auditPage), param{"format", func(value string) error {
 		if q.format = value; value != "json" && value != "ndjson" {
 			return bad("format", "is neither json nor ndjson")
 		}

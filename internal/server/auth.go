@@ -97,10 +97,17 @@ func (a *api) authKey(r *http.Request, q authCall) (key string, err error) {
 	default:
 		key = q.key
 	}
-	if err == nil && (len(key) > store.MaxKey || !plainKey(key)) {
-		err = bad("key", fmt.Sprintf("must be 1 to %d bytes of UTF-8 without NUL", store.MaxKey))
+	if err == nil {
+		err = wrongKey(key)
 	}
 	return key, err
+}
+
+func wrongKey(key string) error {
+	if len(key) > store.MaxKey || !plainKey(key) {
+		return bad("key", fmt.Sprintf("must be 1 to %d bytes of UTF-8 without NUL", store.MaxKey))
+	}
+	return nil
 }
 
 // clientAddress returns the key of key_ip. A trusted proxy must name the client's
@@ -115,55 +122,38 @@ func (a *api) clientAddress(r *http.Request) (string, error) {
 
 func parseAuth(query string) (q authCall, err error) {
 	q.cost, q.deny = 1, http.StatusTooManyRequests
-	seen := map[string]bool{}
-	err = eachOnce(query, func(name, value string) error {
-		seen[name] = true
-		return q.set(name, value)
-	})
-	switch keys := count(seen["key"], seen["key_header"], seen["key_ip"]); {
+	limited := false
+	key := func(value string) error { q.key = value; return wrongKey(value) }
+	header := func(value string) error {
+		if reason := badHeaderName(value); reason != "" {
+			return bad("key_header", reason)
+		}
+		q.header = value
+		return nil
+	}
+	ip := func(value string) error {
+		if q.ip = value == "1"; !q.ip {
+			return bad("key_ip", "must be 1")
+		}
+		return nil
+	}
+	plan := func(value string) error { q.plan = value; return checkPlan("", value) }
+	deny := func(value string) (err error) {
+		if q.deny, err = strconv.Atoi(value); err != nil || q.deny != 401 && q.deny != 403 && q.deny != 429 && q.deny != 503 {
+			return bad("deny", "must be 401, 403, 429 or 503")
+		}
+		return nil
+	}
+	err = parseQuery(query, givenParam("limit", &q.limit, &limited), param{"key", key}, param{"key_header", header}, param{"key_ip", ip},
+		costParam("cost", &q.cost), param{"plan", plan}, costParam("floor", &q.floor), param{"deny", deny})
+	switch {
 	case err != nil:
-	case !seen["limit"]:
+	case !limited:
 		err = bad("limit", "is missing")
-	case keys > 1:
+	case q.key != "" && q.header != "", q.key != "" && q.ip, q.header != "" && q.ip:
 		err = bad("key", "give one of key, key_header and key_ip")
 	}
 	return q, err
-}
-
-func (q *authCall) set(name, value string) (err error) {
-	switch name {
-	case "limit":
-		q.limit = value
-	case "key":
-		if q.key = value; !plainKey(value) || len(value) > store.MaxKey {
-			return bad("key", fmt.Sprintf("must be 1 to %d bytes of UTF-8 without NUL", store.MaxKey))
-		}
-	case "key_header":
-		q.header = value
-		if reason := badHeaderName(value); reason != "" {
-			return bad(name, reason)
-		}
-	case "key_ip":
-		if q.ip = value == "1"; !q.ip {
-			return bad(name, "must be 1")
-		}
-	case "cost":
-		q.cost, err = parseCost(name, value)
-	case "plan":
-		if q.plan = value; value == "" {
-			return bad(name, "is empty; leave it out for the limit itself")
-		}
-	case "floor":
-		q.floor, err = parseCost(name, value)
-	case "deny":
-		q.deny, err = strconv.Atoi(value)
-		if err != nil || q.deny != 401 && q.deny != 403 && q.deny != 429 && q.deny != 503 {
-			return bad(name, "must be 401, 403, 429 or 503")
-		}
-	default:
-		return bad(name, "unknown parameter; known are limit, key, key_header, key_ip, cost, plan, floor, deny")
-	}
-	return err
 }
 
 // badHeaderName returns why a header field cannot be a key, or "".
@@ -183,12 +173,3 @@ func badHeaderName(name string) string {
 
 // IsHeaderName reports whether name is a valid name of a header field.
 func IsHeaderName(name string) bool { return httpguts.ValidHeaderFieldName(name) }
-
-func count(bs ...bool) (n int) {
-	for _, b := range bs {
-		if b {
-			n++
-		}
-	}
-	return n
-}

@@ -30,10 +30,7 @@ func (a *api) everyLimit(w http.ResponseWriter, r *http.Request) error {
 			return bad("key", fmt.Sprintf("has %d bytes; at most %d", len(value), store.MaxKey))
 		}
 		return checkPlain(value)
-	}}, param{"prefix", func(value string) error {
-		p.prefix, prefixed = value, true
-		return nil
-	}}, textParam("after", &p.after), sizeParam(&p.n, maxKeys))
+	}}, givenParam("prefix", &p.prefix, &prefixed), textParam("after", &p.after), sizeParam("n", &p.n, maxKeys))
 	switch {
 	case err != nil:
 		return err

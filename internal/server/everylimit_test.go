@@ -90,6 +90,8 @@ func TestEveryLimit(t *testing.T) {
 	w.want(w.do("GET", "/v1/limits/more/keys?key=ann&cost=8", ""), 200, `"cost":8,`, `"remaining":5,"retry_after_us":36000000,`)
 	w.want(w.do("GET", "/v1/limits/more/keys?key=ann&cost=5", ""), 200, `{"allowed":true,`, `"remaining":5,`)
 	w.want(w.do("GET", "/v1/limits/more/keys?key=ann&cost=-1", ""), 400, `"cost"`)
+	w.want(w.do("GET", "/v1/limits/more/keys?key=ann&cost=%2B5", ""), 400, `"cost"`)
+	w.want(w.do("GET", "/v1/limits/more/keys?key=ann&cost=007", ""), 400, `"cost"`)
 	w.want(w.do("GET", "/v1/limits/more/keys?cost=1", ""), 400, `"cost"`)
 	if l := got.Limits[0]; l.Allowed || l.Remaining != 0 || l.Retry == nil || *l.Retry != 12e6 || len(l.Refusals.Last) != 1 {
 		t.Errorf("login: %+v", l)

@@ -281,12 +281,7 @@ func keyOfOp(op *store.Op) liveKey {
 
 func parsePage(query string) (p page, err error) {
 	p.n = pageKeys
-	err = p.parse(query, param{"cost", func(value string) (err error) {
-		if p.cost, err = strconv.ParseInt(value, 10, 64); err != nil || p.cost < 0 || p.cost > store.MaxInt {
-			return bad("cost", fmt.Sprintf("must be a whole number from 0 to %d", int64(store.MaxInt)))
-		}
-		return nil
-	}})
+	err = p.parse(query, costParam("cost", &p.cost))
 	if p.cost > 0 && !p.one && err == nil {
 		err = bad("cost", "is of the check of a key; give key too")
 	}
@@ -298,7 +293,7 @@ func (p *page) parse(query string, more ...param) error {
 	return parseQuery(query, append([]param{textParam("prefix", &p.prefix), param{"after", func(value string) error {
 		p.after = cmp.Or(value, dipwell.Shared) // given but empty, as in "next" after the shared bucket
 		return nil
-	}}, sizeParam(&p.n, maxKeys), param{"key", func(value string) error {
+	}}, sizeParam("n", &p.n, maxKeys), param{"key", func(value string) error {
 		if p.key, p.one = value, true; value == "" { // the shared bucket
 			return nil
 		}

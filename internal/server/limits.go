@@ -27,7 +27,7 @@ const (
 // listLimits answers GET /v1/limits with a page of definitions in order of name.
 func (a *api) listLimits(w http.ResponseWriter, r *http.Request) error {
 	after, n := "", pageLimits
-	if err := parseQuery(r.URL.RawQuery, textParam("after", &after), sizeParam(&n, maxLimits)); err != nil {
+	if err := parseQuery(r.URL.RawQuery, textParam("after", &after), sizeParam("n", &n, maxLimits)); err != nil {
 		return err
 	}
 	defs := slices.DeleteFunc(a.limiter.Limits(), func(d *store.Definition) bool { return callerOf(r.Context()).mayName("", d.Name) != nil })

@@ -256,7 +256,14 @@ func finish(t *dipwell.Take, seen members, where string) error {
 	if seen&hasCost == 0 {
 		t.Cost = 1
 	}
-	if seen&hasPlan != 0 && t.Plan == "" {
+	if seen&hasPlan != 0 {
+		return checkPlan(where, t.Plan)
+	}
+	return nil
+}
+
+func checkPlan(where, plan string) error {
+	if plan == "" {
 		return bad(where+"plan", "is empty; leave it out for the limit itself")
 	}
 	return nil

@@ -8,7 +8,6 @@ import (
 	"math"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -269,24 +268,8 @@ func only(t bounded.Top, limit string) bounded.Top {
 
 func parseTop(query string) (q topQuery, err error) {
 	q.n = topKeys
-	err = parseQuery(query, sizeParam(&q.n, maxTop), param{"limit", func(value string) error {
-		if q.limit = value; value == "" {
-			return bad("limit", "is empty")
-		}
-		return nil
-	}}, param{"hour", func(value string) error {
-		at, err := time.Parse(time.RFC3339, value)
-		if err != nil || at.Year() < 1971 {
-			return bad("hour", "is not a time such as 2030-01-31T18:00:00Z")
-		}
-		q.hour = at.UTC().Truncate(time.Hour)
-		return nil
-	}}, param{"minutes", func(value string) (err error) {
-		if q.minutes, err = strconv.Atoi(value); err != nil || q.minutes < 1 || q.minutes > minutesKept {
-			return bad("minutes", fmt.Sprintf("must be from 1 to %d", minutesKept))
-		}
-		return nil
-	}})
+	err = parseQuery(query, sizeParam("n", &q.n, maxTop), limitParam(&q.limit), timeParam("hour", &q.hour), sizeParam("minutes", &q.minutes, minutesKept))
+	q.hour = q.hour.Truncate(time.Hour)
 	if q.minutes > 0 && !q.hour.IsZero() && err == nil {
 		err = bad("minutes", "is given together with hour; give one of them")
 	}

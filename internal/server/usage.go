@@ -176,22 +176,14 @@ func usageSince(now time.Time) time.Time { return now.AddDate(0, 0, -31) }
 
 func parseUsage(query string, now time.Time) (q usageQuery, err error) {
 	q.key = dipwell.Shared
-	at := func(name string, to *time.Time) param {
-		return param{name, func(value string) (err error) {
-			if *to, err = time.Parse(time.RFC3339, value); err != nil || to.Year() < 1971 || to.Year() > 9999 {
-				return bad(name, "is not a time such as 2030-01-31T18:00:00Z")
-			}
-			*to = to.UTC()
-			return nil
-		}}
-	}
+
 	others := param{"others", func(value string) error {
 		if q.others = value == "true"; !q.others {
 			return bad("others", "can only be true")
 		}
 		return nil
 	}}
-	if err = parseQuery(query, keyParam(&q.key), others, at("from", &q.from), at("to", &q.to)); err != nil {
+	if err = parseQuery(query, keyParam(&q.key), others, timeParam("from", &q.from), timeParam("to", &q.to)); err != nil {
 		return q, err
 	}
 	if q.to.IsZero() {
