@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"strconv"
 	"sync"
@@ -108,81 +107,6 @@ func (a *api) answer(w http.ResponseWriter, x *exchange) error {
 	}
 	x.out = append(x.d.AppendMembers(append(x.out[:0], '{')), '}', '\n')
 	return writeJSON(w, http.StatusOK, x.out)
-}
-
-// fail answers an error with the status of its class. The text of a store's error
-// is not sent, because it may have the store's address, unless Config.StoreErrors
-// is set.
-func (a *api) fail(w http.ResponseWriter, err error) {
-	var status int
-	field, detail := "", err.Error()
-	if d, ok := errors.AsType[*denial](err); ok {
-		a.deny(w, d, "")
-		return
-	}
-	switch {
-	case errors.Is(err, errWaiters), errors.Is(err, errReadies):
-		shed(w)
-		return
-	case errors.Is(err, errStopping):
-		status = http.StatusServiceUnavailable
-	case errors.As(err, new(*dipwell.FieldError)):
-		f, _ := errors.AsType[*dipwell.FieldError](err)
-		if status, field = http.StatusBadRequest, f.Field; errors.Is(err, store.ErrUnknownPlan) || errors.Is(err, dipwell.ErrUnknownLimit) {
-			status = http.StatusNotFound
-		}
-	case errors.Is(err, dipwell.ErrUnknownLimit):
-		status, field = http.StatusNotFound, "limit"
-	case errors.Is(err, dipwell.ErrReservation):
-		status, field = http.StatusConflict, "reservation"
-	case errors.Is(err, errNoOverride):
-		status, field = http.StatusNotFound, "key"
-	case errors.Is(err, dipwell.ErrUnknownHold):
-		status, field = http.StatusNotFound, "hold"
-	case errors.As(err, new(conflictOfID)):
-		status, field = http.StatusConflict, "id"
-	case errors.Is(err, dipwell.ErrHoldConflict):
-		status, field = http.StatusConflict, "hold"
-	case errors.Is(err, store.ErrOwner):
-		status = http.StatusConflict
-	case errors.Is(err, store.ErrNotSupported):
-		status = http.StatusNotImplemented
-	case errors.Is(err, store.ErrDenied):
-		if status = http.StatusForbidden; !a.tells {
-			detail = store.ErrDenied.Error()
-		}
-	case errors.Is(err, errTooLarge):
-		status, field = http.StatusRequestEntityTooLarge, "body"
-	case errors.Is(err, errSlow):
-		status, field = http.StatusRequestTimeout, "body"
-	default:
-		status = http.StatusServiceUnavailable
-		switch {
-		case a.tells, errors.Is(err, store.ErrFull):
-		case errors.Is(err, store.ErrNoSpace):
-			detail = store.ErrNoSpace.Error()
-		case errors.Is(err, store.ErrLocked):
-			detail = store.ErrLocked.Error()
-		default:
-			detail = dipwell.ErrStore.Error()
-		}
-	}
-	httplimit.Problem(w, status, clip(field, maxField), clip(detail, maxDetail))
-}
-
-// Bounds of what an error repeats. A name or a key that a client sends may have 64 KiB,
-// and several times as many when it is quoted.
-const (
-	maxField  = 128  // bytes: a path such as takes[2].limit and a setting, in full
-	maxDetail = 2048 // bytes: the longest sentence of ours, in full
-)
-
-// clip is cut with three dots in place of what is cut off.
-func clip(s string, n int) string {
-	if short := cut(s, n); len(short) < len(s) {
-		return short + "..."
-	}
-	return s
 }
 
 // exchange reads the request of a call with members m, lets do make its decision, and

@@ -3,17 +3,14 @@ package server
 import (
 	"cmp"
 	"context"
-	"errors"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
-	"google.golang.org/grpc/status"
 
 	"github.com/dipwell/dipwell"
 	dipwellv1 "github.com/dipwell/dipwell/proto/dipwell/v1"
@@ -221,43 +218,4 @@ func decisionOf(d *dipwell.Decision) *dipwellv1.Decision {
 		out.Limits = append(out.Limits, decisionOf(&d.Limits[i]))
 	}
 	return out
-}
-
-// inMessage returns the error with the name that the field at fault has in a message.
-func inMessage(err error) error {
-	f, _ := errors.AsType[*dipwell.FieldError](err)
-	switch f.Field {
-	case "timeout", "ttl", "per", "for", "until":
-		in := *f
-		in.Field += "_us"
-		return &in
-	}
-	return err
-}
-
-// grpcError returns the status of an error. The text of a store's error is not
-// sent, because it may have the store's address.
-func (s *Server) grpcError(err error) error {
-	if d, ok := errors.AsType[*denial](err); ok {
-		return s.denied(d, "")
-	}
-	switch {
-	case errors.Is(err, errWaiters), errors.Is(err, errReadies):
-		return ErrShed
-	case errors.Is(err, errStopping):
-		return status.Error(codes.Unavailable, err.Error())
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, dipwell.ErrStore):
-		return status.FromContextError(err).Err()
-	case errors.Is(err, errNoOverride), errors.Is(err, dipwell.ErrUnknownLimit), errors.Is(err, store.ErrUnknownPlan), errors.Is(err, dipwell.ErrUnknownHold):
-		return status.Error(codes.NotFound, clip(err.Error(), maxDetail))
-	case errors.As(err, new(*dipwell.FieldError)):
-		return status.Error(codes.InvalidArgument, clip(inMessage(err).Error(), maxDetail))
-	case errors.Is(err, dipwell.ErrReservation), errors.Is(err, dipwell.ErrHoldConflict):
-		return status.Error(codes.FailedPrecondition, err.Error())
-	case errors.Is(err, store.ErrNotSupported):
-		return status.Error(codes.Unimplemented, err.Error())
-	case errors.Is(err, store.ErrFull):
-		return status.Error(codes.Unavailable, store.ErrFull.Error())
-	}
-	return status.Error(codes.Unavailable, dipwell.ErrStore.Error())
 }

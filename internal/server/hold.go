@@ -25,6 +25,10 @@ func (a *api) hold(w http.ResponseWriter, r *http.Request) error {
 // conflictOfID is an ErrHoldConflict about the member "id", and not "hold".
 type conflictOfID struct{ error }
 
+var errOfID = errors.New("the id is taken")
+
+func (conflictOfID) Is(class error) bool { return class == errOfID }
+
 func (s *Server) doHold(ctx context.Context, d *dipwell.Decision, q *request) (err error) {
 	takes := q.takes
 	if !q.has(hasTakes) {

@@ -1,0 +1,123 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/httplimit"
+	"github.com/dipwell/dipwell/store"
+)
+
+// An errorClass is how errors of a class are answered.
+type errorClass struct {
+	of     error
+	status int
+	field  string // of the request
+	code   codes.Code
+	// short is set if only the text of the class is sent, unless Config.StoreErrors is set: the
+	// error's own may have the store's address.
+	short bool
+}
+
+// errorClasses are in the order of precedence, because an error may be of several classes.
+var errorClasses = []errorClass{
+	{errStopping, http.StatusServiceUnavailable, "", codes.Unavailable, false},
+	{dipwell.ErrUnknownLimit, http.StatusNotFound, "limit", codes.NotFound, false},
+	{dipwell.ErrReservation, http.StatusConflict, "reservation", codes.FailedPrecondition, false},
+	{errNoOverride, http.StatusNotFound, "key", codes.NotFound, false},
+	{dipwell.ErrUnknownHold, http.StatusNotFound, "hold", codes.NotFound, false},
+	{errOfID, http.StatusConflict, "id", codes.FailedPrecondition, false},
+	{dipwell.ErrHoldConflict, http.StatusConflict, "hold", codes.FailedPrecondition, false},
+	{store.ErrOwner, http.StatusConflict, "", codes.FailedPrecondition, false},
+	{store.ErrNotSupported, http.StatusNotImplemented, "", codes.Unimplemented, false},
+	{store.ErrDenied, http.StatusForbidden, "", codes.Unavailable, true},
+	{errTooLarge, http.StatusRequestEntityTooLarge, "body", codes.ResourceExhausted, false},
+	{errSlow, http.StatusRequestTimeout, "body", codes.DeadlineExceeded, false},
+	{store.ErrFull, http.StatusServiceUnavailable, "", codes.Unavailable, false},
+	{store.ErrNoSpace, http.StatusServiceUnavailable, "", codes.Unavailable, true},
+	{store.ErrLocked, http.StatusServiceUnavailable, "", codes.Unavailable, true},
+}
+
+// class returns the class of an error, and the text to send.
+func (s *Server) class(err error) (errorClass, string) {
+	if f, ok := errors.AsType[*dipwell.FieldError](err); ok {
+		c := errorClass{status: http.StatusBadRequest, field: f.Field, code: codes.InvalidArgument}
+		if errors.Is(err, store.ErrUnknownPlan) || errors.Is(err, dipwell.ErrUnknownLimit) {
+			c.status, c.code = http.StatusNotFound, codes.NotFound
+		}
+		return c, err.Error()
+	}
+	class := errorClass{dipwell.ErrStore, http.StatusServiceUnavailable, "", codes.Unavailable, true}
+	for _, c := range errorClasses {
+		if errors.Is(err, c.of) {
+			class = c
+			break
+		}
+	}
+	if class.short && !s.tells {
+		err = class.of
+	}
+	return class, err.Error()
+}
+
+// fail answers an error with the status of its class.
+func (a *api) fail(w http.ResponseWriter, err error) {
+	if d, ok := errors.AsType[*denial](err); ok {
+		a.deny(w, d, "")
+		return
+	}
+	if errors.Is(err, errWaiters) || errors.Is(err, errReadies) {
+		shed(w)
+		return
+	}
+	c, detail := a.class(err)
+	httplimit.Problem(w, c.status, clip(c.field, maxField), clip(detail, maxDetail))
+}
+
+// grpcError returns the status of an error.
+func (s *Server) grpcError(err error) error {
+	if d, ok := errors.AsType[*denial](err); ok {
+		return s.denied(d, "")
+	}
+	switch {
+	case errors.Is(err, errWaiters), errors.Is(err, errReadies):
+		return ErrShed
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, dipwell.ErrStore):
+		return status.FromContextError(err).Err()
+	}
+	c, detail := s.class(inMessage(err))
+	return status.Error(c.code, clip(detail, maxDetail))
+}
+
+// inMessage returns an error with the name that the field at fault has in a message.
+func inMessage(err error) error {
+	if f, ok := errors.AsType[*dipwell.FieldError](err); ok {
+		switch f.Field {
+		case "timeout", "ttl", "per", "for", "until":
+			in := *f
+			in.Field += "_us"
+			return &in
+		}
+	}
+	return err
+}
+
+// Bounds of what an error repeats. A name or a key that a client sends may have 64 KiB,
+// and several times as many when it is quoted.
+const (
+	maxField  = 128  // bytes: a path such as takes[2].limit and a setting, in full
+	maxDetail = 2048 // bytes: the longest sentence of ours, in full
+)
+
+// clip is cut with three dots in place of what is cut off.
+func clip(s string, n int) string {
+	if short := cut(s, n); len(short) < len(s) {
+		return short + "..."
+	}
+	return s
+}
