@@ -8,6 +8,9 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/dipwell/dipwell/internal/server"
 )
 
 // AuditCmd lists what people have changed.
@@ -55,22 +58,19 @@ func (c *AuditCmd) Run(e *env) error {
 		return err
 	}
 	var page struct {
-		Entries []struct {
-			ID, At, Who, Action, Limit, What, Note, Role string
-			Key                                          *string
-		}
-		Next *string
+		Entries []server.AuditEntry
+		Next    *string
 	}
 	if err = json.Unmarshal(b, &page); err != nil {
 		return errors.New("the server's answer is not a page of the audit")
 	}
 	for _, x := range page.Entries {
-		line := []string{x.At, plain(x.Who), x.Action, x.Limit}
+		line := []string{x.At.Format(time.RFC3339Nano), plain(x.Who), x.Action, x.Limit}
 		if x.Role != "" && x.Role != x.Who {
 			line[1] += " (" + plain(x.Role) + ")"
 		}
 		if x.Key != nil {
-			line = append(line, plain(*x.Key))
+			line = append(line, plain(string(*x.Key)))
 		}
 		if x.What != "" {
 			line = append(line, plain(x.What))

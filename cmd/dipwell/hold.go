@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/period"
+	"github.com/dipwell/dipwell/internal/server"
 )
 
 // HoldCmd takes tokens until they are settled.
@@ -66,26 +67,19 @@ type HoldsCmd struct{ onKey }
 
 func (HoldsCmd) Help() string { return "Example: dipwell holds builds acme" }
 
-// keyHold is what a live hold holds of a key.
-type keyHold struct {
-	Hold    string `json:"hold"`
-	Tokens  int64  `json:"tokens"`
-	Expires int64  `json:"expires_us"`
-}
-
-func (h *keyHold) String() string {
-	return fmt.Sprintf("%s: %d tokens until %s", h.Hold, h.Tokens, clock(h.Expires))
-}
-
 func (c *HoldsCmd) Run(e *env) error {
-	var list struct{ Holds []keyHold }
+	var list struct{ Holds []server.LiveHold }
 	if printed, err := c.list(e, "/v1/limits/"+url.PathEscape(c.Name)+"/holds"+c.query(), &list, "list of holds"); printed || err != nil {
 		return err
 	}
-	for i := range list.Holds {
-		fmt.Fprintln(e.stdout, list.Holds[i].String())
-	}
+	printHolds(e, "", list.Holds)
 	return nil
+}
+
+func printHolds(e *env, before string, holds []server.LiveHold) {
+	for _, h := range holds {
+		fmt.Fprintf(e.stdout, "%s%s: %d tokens until %s\n", before, h.Hold, h.Tokens, clock(h.Expires))
+	}
 }
 
 // query names the key in a query.

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
-	"time"
+
+	"github.com/dipwell/dipwell/internal/server"
 )
 
 // KeysCmd lists a page of live keys of a limit.
@@ -22,23 +24,13 @@ func (KeysCmd) Help() string {
 
 func (c *KeysCmd) Run(e *env) error {
 	var page struct {
-		Keys []struct {
-			Key        *string
-			Plan       string
-			Override   bool
-			Remaining  int64
-			ResetAfter *int64 `json:"reset_after_us"`
-		}
+		Keys []server.LiveKey
 		Next *string
 	}
 	if printed, err := c.list(e, keysPath(c.Name, pageQuery(c.Prefix, c.After, c.N)), &page, "page of keys"); printed || err != nil {
 		return err
 	}
 	for _, k := range page.Keys {
-		name := "(shared)"
-		if k.Key != nil {
-			name = plain(*k.Key)
-		}
 		more := ""
 		if k.Plan != "" {
 			more = ", plan " + k.Plan
@@ -49,7 +41,7 @@ func (c *KeysCmd) Run(e *env) error {
 		if k.ResetAfter != nil {
 			more = fullIn(*k.ResetAfter) + more
 		}
-		fmt.Fprintf(e.stdout, "%-40s %12d remaining%s\n", name, k.Remaining, more)
+		fmt.Fprintf(e.stdout, "%-40s %12d remaining%s\n", plain(cmp.Or(string(k.Key), "(shared)")), k.Remaining, more)
 	}
 	return printNext(e, page.Next)
 }
@@ -83,17 +75,15 @@ func (c *InspectCmd) Run(e *env) error {
 	}
 	fmt.Fprintf(e.stdout, "%s%s%s; asked %s\n", a.Limit, key, a.state(), a.Asked)
 	if a.Override != nil {
-		fmt.Fprintln(e.stdout, "override: "+a.Override.String())
+		fmt.Fprintln(e.stdout, "override: "+overrideText(a.Override))
 	}
-	for i := range a.Holds {
-		fmt.Fprintln(e.stdout, "hold: "+a.Holds[i].String())
-	}
+	printHolds(e, "hold: ", a.Holds)
 	if u := a.Usage; u != nil {
 		fmt.Fprintf(e.stdout, "used in 31 days: %d tokens; %d calls allowed, %d refused\n", u.Tokens, u.Allowed, u.Refused)
 	}
 	if r := a.Refusals; r != nil {
 		for i := range r.Last {
-			fmt.Fprintf(e.stdout, "refused by %s: %s\n", r.Process, r.Last[i].String())
+			fmt.Fprintf(e.stdout, "refused by %s: %s\n", r.Process, refusalText(&r.Last[i]))
 		}
 	}
 	return nil
@@ -109,41 +99,24 @@ func (a *answer) state() string {
 		return a.by() + ": blocked; without that " + left
 	case a.Row != nil: // the plan of the last calls
 		row := answer{Plan: a.Row.Plan, Capacity: a.Row.Capacity, Remaining: a.Row.Remaining}
-		return row.by() + ": " + row.remaining() + fullIn(a.Row.ResetAfter) + "; a call without a plan: " + left
+		return row.by() + ": " + row.remaining() + fullIn(a.Row.Reset) + "; a call without a plan: " + left
 	}
 	return a.by() + ": " + left
 }
 
-// keyUsage is what a key used.
-type keyUsage struct {
-	Allowed int64 `json:"allowed"`
-	Refused int64 `json:"refused"`
-	Tokens  int64 `json:"tokens"`
-}
-
 // keyRefusals are the last refusals of a key by one process.
 type keyRefusals struct {
-	Process string       `json:"process"`
-	Last    []keyRefusal `json:"last"`
+	Process string               `json:"process"`
+	Last    []server.PastRefusal `json:"last"`
 }
 
-type keyRefusal struct {
-	At         int64  `json:"at_us"`
-	Cost       int64  `json:"cost"`
-	RetryAfter *int64 `json:"retry_after_us"`
-	Never      bool   `json:"never,omitempty"`
-	Shadow     bool   `json:"shadow,omitempty"`
-	Source     string `json:"source"`
-	More       uint64 `json:"more"`
-}
-
-func (r *keyRefusal) String() string {
+func refusalText(r *server.PastRefusal) string {
 	text := fmt.Sprintf("%s cost %d", clock(r.At), r.Cost)
 	switch {
 	case r.Never:
 		text += ", never allowed"
-	case r.RetryAfter != nil:
-		text += fmt.Sprintf(", retry after %v", time.Duration(*r.RetryAfter)*time.Microsecond)
+	case r.Retry != nil:
+		text += fmt.Sprintf(", retry after %v", micros(*r.Retry))
 	case r.Source == "fallback-closed":
 		text += ", because the store did not answer"
 	}

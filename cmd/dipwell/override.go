@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/period"
+	"github.com/dipwell/dipwell/internal/server"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -61,15 +62,17 @@ func (c *OverrideSetCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	var o override
+	o := struct {
+		server.Override
+		Asked string `json:"asked"` // URL of the server or of the store
+	}{Asked: c.asked()}
 	if err = json.Unmarshal(b, &o); err != nil || o.Limit == "" {
 		return errors.New("the server's answer is not an override")
 	}
-	o.Asked = c.asked()
 	if c.JSON {
 		return json.NewEncoder(e.stdout).Encode(&o)
 	}
-	_, err = fmt.Fprintf(e.stdout, "%s; asked %s\n", o.String(), o.Asked)
+	_, err = fmt.Fprintf(e.stdout, "%s; asked %s\n", overrideText(&o.Override), o.Asked)
 	return err
 }
 
@@ -101,41 +104,22 @@ func (k *overrideKind) to(q url.Values) {
 	}
 }
 
-// override is an override in JSON.
-type override struct {
-	Limit string  `json:"limit"`
-	Key   *string `json:"key"`
-	Plan  string  `json:"plan,omitempty"`
-	Rate  int64   `json:"rate,omitempty"`
-	Per   string  `json:"per,omitempty"`
-	Burst *int64  `json:"burst,omitempty"`
-	Start string  `json:"start,omitempty"`
-	Until *string `json:"until"`
-	Note  string  `json:"note,omitempty"`
-
-	Kind     string    `json:"kind,omitempty"`
-	Under    *override `json:"under,omitempty"`
-	Replaced *override `json:"replaced,omitempty"`
-
-	Asked string `json:"asked,omitempty"` // URL of the server or of the store
-}
-
-func (o *override) String() string {
+func overrideText(o *server.Override) string {
 	s := o.Limit
-	if o.Key != nil {
-		s += " " + plain(*o.Key)
+	if o.Key != "" {
+		s += " " + plain(string(o.Key))
 	}
-	s += ":" + o.numbers()
+	s += ":" + numbersOf(o)
 	if o.Replaced != nil {
-		s += "; replaced:" + o.Replaced.numbers()
+		s += "; replaced:" + numbersOf(o.Replaced)
 	}
 	if o.Under != nil {
-		s += "; at its end:" + o.Under.numbers()
+		s += "; at its end:" + numbersOf(o.Under)
 	}
 	return s
 }
 
-func (o *override) numbers() (s string) {
+func numbersOf(o *server.Override) (s string) {
 	if o.Kind == store.AutomaticOverride.String() {
 		s = " blocked"
 	}
@@ -157,7 +141,7 @@ func (o *override) numbers() (s string) {
 		s += " start " + plain(o.Start)
 	}
 	if o.Until != nil {
-		s += " until " + *o.Until
+		s += " until " + o.Until.Format(time.RFC3339Nano)
 	}
 	if o.Note != "" {
 		s += fmt.Sprintf(" (%s)", plain(o.Note))
@@ -182,7 +166,7 @@ func (OverrideListCmd) Help() string {
 
 func (c *OverrideListCmd) Run(e *env) error {
 	var page struct {
-		Overrides []override
+		Overrides []server.Override
 		Next      *string
 	}
 	q := pageQuery(c.Prefix, c.After, c.N)
@@ -191,7 +175,7 @@ func (c *OverrideListCmd) Run(e *env) error {
 		return err
 	}
 	for i := range page.Overrides {
-		fmt.Fprintln(e.stdout, page.Overrides[i].String())
+		fmt.Fprintln(e.stdout, overrideText(&page.Overrides[i]))
 	}
 	return printNext(e, page.Next)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/server"
 )
 
 // target are the flags that select the server or the store of a client command.
@@ -56,44 +57,36 @@ func unreached(err error) error {
 
 // answer is the decision object in JSON.
 type answer struct {
-	Allowed      bool              `json:"allowed"`
-	Limit        string            `json:"limit"`
-	Plan         string            `json:"plan,omitempty"`
-	Key          *string           `json:"key"`
-	Cost         int64             `json:"cost"`
-	Granted      int64             `json:"granted"`
-	Capacity     int64             `json:"capacity"`
-	Remaining    int64             `json:"remaining"`
-	RetryAfter   *int64            `json:"retry_after_us"`
-	ResetAfter   int64             `json:"reset_after_us"`
-	Delay        int64             `json:"delay_us"`
-	Never        bool              `json:"never,omitempty"`
-	Reservation  string            `json:"reservation,omitempty"`
-	RetryIsBound bool              `json:"retry_is_bound,omitempty"`
-	Hold         string            `json:"hold,omitempty"`
-	Expires      int64             `json:"expires_us,omitempty"`
-	Repeated     bool              `json:"repeated,omitempty"`
-	Limits       []json.RawMessage `json:"limits,omitempty"`
-	BlockedUntil int64             `json:"blocked_until_us,omitempty"`
-	Mode         string            `json:"mode,omitempty"` // of inspect, as the next four
-	Row          *bucket           `json:"row,omitempty"`  // if it is under another definition
-	Override     *override         `json:"override,omitempty"`
-	Holds        []keyHold         `json:"holds,omitempty"`
-	Usage        *keyUsage         `json:"usage,omitempty"`
-	Refusals     *keyRefusals      `json:"refusals,omitempty"`
-	settled      bool              // the hold has ended, although Expires is later
-	Shadow       bool              `json:"shadow"`
-	Source       string            `json:"source"`
-	Detail       string            `json:"detail,omitempty"` // of a refusal that is never allowed
-	Asked        string            `json:"asked"`            // URL of the server or of the store
-}
-
-// bucket is a bucket under a definition.
-type bucket struct {
-	Plan       string `json:"plan,omitempty"`
-	Capacity   int64  `json:"capacity"`
-	Remaining  int64  `json:"remaining"`
-	ResetAfter int64  `json:"reset_after_us"`
+	Allowed      bool                `json:"allowed"`
+	Limit        string              `json:"limit"`
+	Plan         string              `json:"plan,omitempty"`
+	Key          *string             `json:"key"`
+	Cost         int64               `json:"cost"`
+	Granted      int64               `json:"granted"`
+	Capacity     int64               `json:"capacity"`
+	Remaining    int64               `json:"remaining"`
+	RetryAfter   *int64              `json:"retry_after_us"`
+	ResetAfter   int64               `json:"reset_after_us"`
+	Delay        int64               `json:"delay_us"`
+	Never        bool                `json:"never,omitempty"`
+	Reservation  string              `json:"reservation,omitempty"`
+	RetryIsBound bool                `json:"retry_is_bound,omitempty"`
+	Hold         string              `json:"hold,omitempty"`
+	Expires      int64               `json:"expires_us,omitempty"`
+	Repeated     bool                `json:"repeated,omitempty"`
+	Limits       []json.RawMessage   `json:"limits,omitempty"`
+	BlockedUntil int64               `json:"blocked_until_us,omitempty"`
+	Mode         string              `json:"mode,omitempty"` // of inspect, as the next four
+	Row          *server.Bucket      `json:"row,omitempty"`  // if it is under another definition
+	Override     *server.Override    `json:"override,omitempty"`
+	Holds        []server.LiveHold   `json:"holds,omitempty"`
+	Usage        *server.UsageCounts `json:"usage,omitempty"`
+	Refusals     *keyRefusals        `json:"refusals,omitempty"`
+	settled      bool                // the hold has ended, although Expires is later
+	Shadow       bool                `json:"shadow"`
+	Source       string              `json:"source"`
+	Detail       string              `json:"detail,omitempty"` // of a refusal that is never allowed
+	Asked        string              `json:"asked"`            // URL of the server or of the store
 }
 
 // ask sends a call and reads its decision. body becomes JSON.
@@ -142,12 +135,9 @@ func (t *target) AfterApply(c *kong.Context) error {
 }
 
 // checkServer checks the URL of a service. "" means the default one.
-func checkServer(server string) error {
-	if server == "" {
-		return nil
-	}
-	if u, err := url.Parse(server); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return fmt.Errorf("server: %q is not a URL such as http://127.0.0.1:8080", redact(server))
+func checkServer(base string) error {
+	if u, err := url.Parse(base); base != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		return fmt.Errorf("server: %q is not a URL such as http://127.0.0.1:8080", redact(base))
 	}
 	return nil
 }

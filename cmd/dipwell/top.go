@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell/internal/period"
+	"github.com/dipwell/dipwell/internal/server"
 )
 
 // TopCmd shows the decisions of a service, live or once.
@@ -53,43 +54,16 @@ const (
 	maxInterval = 20 * time.Second
 )
 
-// topCounts are the decisions of a limit since the service started.
-type topCounts struct {
-	Limit    string `json:"limit"`
-	Allowed  uint64 `json:"allowed"`
-	Refused  uint64 `json:"refused"`
-	Shadow   uint64 `json:"shadow"`
-	Closed   uint64 `json:"closed"`
-	Fallback uint64 `json:"fallback"`
-}
-
-func (c *topCounts) decisions() uint64 { return c.Allowed + c.Refused + c.Shadow + c.Closed }
-
-// topList is a list of keys.
-type topList struct {
-	Counted  uint64   `json:"counted"`
-	Unlisted uint64   `json:"unlisted_at_most"`
-	Keys     []topKey `json:"keys"`
-}
-
-type topKey struct {
-	Limit string  `json:"limit"`
-	Key   *string `json:"key"`
-	Count uint64  `json:"count"`
-	Error uint64  `json:"error"`
-}
-
 // topAnswer is the response of GET /v1/top.
 type topAnswer struct {
-	Process     string      `json:"process"`
-	At          int64       `json:"at_us"`
-	Window      int64       `json:"window_us"`
-	MaxBytes    int64       `json:"sketch_max_bytes"`
-	StoreErrors uint64      `json:"store_errors"`
-	Shed        uint64      `json:"shed"`
-	Limits      []topCounts `json:"limits"`
-	Busiest     topList     `json:"busiest"`
-	Refused     topList     `json:"refused"`
+	Process     string               `json:"process"`
+	At          int64                `json:"at_us"`
+	Window      int64                `json:"window_us"`
+	MaxBytes    int64                `json:"sketch_max_bytes"`
+	StoreErrors uint64               `json:"store_errors"`
+	Shed        uint64               `json:"shed"`
+	Limits      []server.LimitCounts `json:"limits"`
+	server.TopLists
 }
 
 // topRate are rates per second, of one limit or of all.
@@ -193,14 +167,6 @@ func (c *TopCmd) get(ctx context.Context, e *env, q url.Values, to any) (b []byt
 	return b, nil
 }
 
-// topHour is the answer of GET /v1/top with an hour.
-type topHour struct {
-	Hour      string   `json:"hour"`
-	Processes []string `json:"processes"`
-	Busiest   topList  `json:"busiest"`
-	Refused   topList  `json:"refused"`
-}
-
 // hour prints the lists of an hour.
 func (c *TopCmd) hour(e *env, now time.Time) error {
 	at, err := time.Parse(time.RFC3339, c.Hour)
@@ -211,9 +177,9 @@ func (c *TopCmd) hour(e *env, now time.Time) error {
 		}
 		at = now.Add(-ago)
 	}
-	var h topHour
+	var h server.TopHour
 	b, err := c.get(e.ctx, e, url.Values{"hour": {at.UTC().Format(time.RFC3339)}}, &h)
-	if err == nil && h.Hour == "" {
+	if err == nil && h.Hour.IsZero() {
 		err = errNoReport
 	}
 	if err != nil {
@@ -223,7 +189,7 @@ func (c *TopCmd) hour(e *env, now time.Time) error {
 		_, err = e.stdout.Write(b)
 		return err
 	}
-	h.write(e.stdout)
+	writeHour(e.stdout, &h)
 	return nil
 }
 
@@ -237,16 +203,16 @@ func compare(old, now *topAnswer) *topReport {
 		}
 		return float64(now-old) * 1e6 / float64(r.Interval)
 	}
-	before := map[string]*topCounts{}
+	before := map[string]*server.LimitCounts{}
 	for i := range old.Limits {
 		before[old.Limits[i].Limit] = &old.Limits[i]
 	}
 	for i := range now.Limits {
 		l, was := &now.Limits[i], before[now.Limits[i].Limit]
 		if was == nil {
-			was = &topCounts{}
+			was = &server.LimitCounts{}
 		}
-		one := topRate{l.Limit, per(l.decisions(), was.decisions()), per(l.Refused, was.Refused), per(l.Shadow, was.Shadow), per(l.Fallback, was.Fallback)}
+		one := topRate{l.Limit, per(l.Calls(), was.Calls()), per(l.Refused, was.Refused), per(l.Shadow, was.Shadow), per(l.Fallback, was.Fallback)}
 		r.ByLimit = append(r.ByLimit, one)
 		all := &r.PerSecond
 		all.Decisions, all.Refused, all.Shadow, all.Fallback = all.Decisions+one.Decisions, all.Refused+one.Refused, all.Shadow+one.Shadow, all.Fallback+one.Fallback

@@ -65,7 +65,7 @@ func TestTopOnce(t *testing.T) {
 		if err := json.Unmarshal([]byte(top("--json", "--limit", "login", "-n", "1")), &r); err != nil {
 			t.Fatal(err)
 		}
-		if len(r.Busiest.Keys) != 1 || *r.Busiest.Keys[0].Key != "greedy" || r.Busiest.Keys[0].Error != 0 || len(r.ByLimit) != 1 || r.PerSecond.Decisions == 0 ||
+		if len(r.Busiest.Keys) != 1 || r.Busiest.Keys[0].Key != "greedy" || r.Busiest.Keys[0].Error != 0 || len(r.ByLimit) != 1 || r.PerSecond.Decisions == 0 ||
 			r.PerSecond.Refused != r.PerSecond.Decisions || r.Interval < 300e3 {
 			return fmt.Errorf("%+v", r)
 		}
@@ -151,8 +151,8 @@ func keepsHour(t *testing.T, store string) {
 
 // A service that was begun anew between two answers counts from zero.
 func TestTopCompares(t *testing.T) {
-	old := &topAnswer{At: 1e6, StoreErrors: 5, Limits: []topCounts{{Limit: "a", Allowed: 10, Refused: 2}, {Limit: "b", Allowed: 900}}}
-	now := &topAnswer{At: 3e6, StoreErrors: 9, Limits: []topCounts{{Limit: "a", Allowed: 20, Refused: 6, Shadow: 2}, {Limit: "b", Allowed: 4}, {Limit: "c", Fallback: 2, Refused: 2}}}
+	old := &topAnswer{At: 1e6, StoreErrors: 5, Limits: []server.LimitCounts{{Limit: "a", Allowed: 10, Refused: 2}, {Limit: "b", Allowed: 900}}}
+	now := &topAnswer{At: 3e6, StoreErrors: 9, Limits: []server.LimitCounts{{Limit: "a", Allowed: 20, Refused: 6, Shadow: 2}, {Limit: "b", Allowed: 4}, {Limit: "c", Fallback: 2, Refused: 2}}}
 	r := compare(old, now)
 	if got, want := fmt.Sprint(r.ByLimit), "[{a 8 2 1 0} {c 1 1 0 1} {b 2 0 0 0}]"; got != want {
 		t.Errorf("%s, want %s", got, want)

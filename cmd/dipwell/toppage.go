@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -8,6 +9,8 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+
+	"github.com/dipwell/dipwell/internal/server"
 )
 
 // longestKey is how many characters of a key a report shows.
@@ -36,28 +39,28 @@ func (r *topReport) write(w io.Writer, n int) {
 		fmt.Fprintf(w, "\ncounted by %s alone\n", plain(r.Process))
 	}
 	within := (time.Duration(r.Window/1e6) * time.Second).String()
-	r.Busiest.write(w, "BUSIEST KEYS, "+within)
-	r.Refused.write(w, "MOST REFUSED KEYS, "+within)
+	writeLists(w, &r.TopLists, within)
 }
 
-// write writes the lists of an hour.
-func (h *topHour) write(w io.Writer) {
+func writeHour(w io.Writer, h *server.TopHour) {
+	hour := h.Hour.Format(time.RFC3339)
 	if len(h.Processes) == 0 {
-		fmt.Fprintf(w, "nothing is kept of the hour %s\n", h.Hour)
+		fmt.Fprintf(w, "nothing is kept of the hour %s\n", hour)
 		return
 	}
-	fmt.Fprintf(w, "hour %s, %s: %s\n", h.Hour, howMany(len(h.Processes), "service"), plain(strings.Join(h.Processes, ", ")))
-	h.Busiest.write(w, "BUSIEST KEYS, 1h")
-	h.Refused.write(w, "MOST REFUSED KEYS, 1h")
+	fmt.Fprintf(w, "hour %s, %s: %s\n", hour, howMany(len(h.Processes), "service"), plain(strings.Join(h.Processes, ", ")))
+	writeLists(w, &h.TopLists, "1h")
 }
 
-func (l *topList) write(w io.Writer, title string) {
+func writeLists(w io.Writer, l *server.TopLists, within string) {
+	writeKeys(w, &l.Busiest, "BUSIEST KEYS, "+within)
+	writeKeys(w, &l.Refused, "MOST REFUSED KEYS, "+within)
+}
+
+func writeKeys(w io.Writer, l *server.KeyList, title string) {
 	t := table(w, "\nCOUNT\tERROR\tAT LEAST\tOF ALL\t  "+title)
 	for _, k := range l.Keys {
-		key := "(shared)"
-		if k.Key != nil {
-			key = plain(*k.Key)
-		}
+		key := plain(cmp.Or(string(k.Key), "(shared)"))
 		if r := []rune(key); len(r) > longestKey {
 			key = string(r[:longestKey-1]) + "…"
 		}

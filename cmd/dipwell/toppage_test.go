@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/dipwell/dipwell/internal/server"
 )
 
 func someReport(keys ...string) *topReport {
@@ -11,10 +13,10 @@ func someReport(keys ...string) *topReport {
 	for i := range 12 {
 		r.ByLimit = append(r.ByLimit, topRate{fmt.Sprintf("limit-%d-of-a-long-name", i), 123456, 123455, 9, 987})
 	}
-	for i, list := range []*topList{&r.Busiest, &r.Refused} {
+	for i, list := range []*server.KeyList{&r.Busiest, &r.Refused} {
 		list.Counted, list.Unlisted = 200e6, 17
 		for j, k := range keys {
-			list.Keys = append(list.Keys, topKey{"login", &k, uint64(98765432 + i + j), 1234567})
+			list.Keys = append(list.Keys, server.KeyCount{Limit: "login", Key: server.Nullable(k), Count: uint64(98765432 + i + j), Error: 1234567})
 		}
 	}
 	return r

@@ -170,7 +170,7 @@ func (a *api) audit(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	page := []auditEntry{}
+	page := []AuditEntry{}
 	last, full, err := a.auditEntries(r.Context(), q, func(e *store.AuditEntry) { page = append(page, entryOf(e)) })
 	if err != nil {
 		return err
@@ -187,23 +187,23 @@ func (a *api) audit(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// auditEntry is an entry of the audit as JSON.
-type auditEntry struct {
+// AuditEntry is an entry of the audit as JSON.
+type AuditEntry struct {
 	ID     string    `json:"id"`
 	At     time.Time `json:"at"`
 	Who    string    `json:"who"`
 	Action string    `json:"action"`
 	Limit  string    `json:"limit"`
-	Key    *nullable `json:"key,omitempty"` // nil: the entry is about the limit
+	Key    *Nullable `json:"key,omitempty"` // nil: the entry is about the limit
 	What   string    `json:"what,omitempty"`
 	Note   string    `json:"note,omitempty"`
 	Role   string    `json:"role,omitempty"`
 }
 
-func entryOf(e *store.AuditEntry) auditEntry {
-	out := auditEntry{e.ID, time.UnixMicro(e.At).UTC(), e.Who, e.Action, e.Limit, nil, e.What, e.Note, e.Role}
+func entryOf(e *store.AuditEntry) AuditEntry {
+	out := AuditEntry{e.ID, time.UnixMicro(e.At).UTC(), e.Who, e.Action, e.Limit, nil, e.What, e.Note, e.Role}
 	if e.Action != didDefine && e.Action != didDrop {
-		key := nullable(e.Key)
+		key := Nullable(e.Key)
 		out.Key = &key
 	}
 	return out

@@ -82,8 +82,8 @@ func (a *api) answerKey(w http.ResponseWriter, r *http.Request, p *page) error {
 	return answerJSON(w, struct {
 		Key    string            `json:"key"`
 		Limits []json.RawMessage `json:"limits"`
-		Next   nullable          `json:"next"`
-	}{p.key, limits, nullable(next)})
+		Next   Nullable          `json:"next"`
+	}{p.key, limits, Nullable(next)})
 }
 
 // knownKey is a key with the limits that have a row or an override of it.
@@ -120,8 +120,8 @@ func (a *api) answerPrefix(w http.ResponseWriter, r *http.Request, p *page) erro
 		Keys     []knownKey `json:"keys"`
 		More     bool       `json:"more"`
 		Unlisted []string   `json:"unlisted"`
-		Next     nullable   `json:"next"`
-	}{keys, more, unlisted, nullable(next)})
+		Next     Nullable   `json:"next"`
+	}{keys, more, unlisted, Nullable(next)})
 }
 
 // keysOf returns the first keys of a limit with a prefix that have a row or an override, n or

@@ -119,17 +119,17 @@ func (a *api) holds(w http.ResponseWriter, r *http.Request) error {
 	return answerJSON(w, map[string]any{"holds": holdsOf(holds)})
 }
 
-// liveHold is a hold as JSON.
-type liveHold struct {
+// LiveHold is a hold as JSON.
+type LiveHold struct {
 	Hold    string `json:"hold"`
 	Tokens  int64  `json:"tokens"`
 	Expires int64  `json:"expires_us"`
 }
 
-func holdsOf(holds []store.KeyHold) []liveHold {
-	list := []liveHold{}
+func holdsOf(holds []store.KeyHold) []LiveHold {
+	list := []LiveHold{}
 	for _, h := range holds {
-		list = append(list, liveHold{h.ID, h.Tokens, h.Expires})
+		list = append(list, LiveHold{h.ID, h.Tokens, h.Expires})
 	}
 	return list
 }

@@ -60,7 +60,7 @@ type look struct {
 	override *dipwell.Override
 	holds    []store.KeyHold
 	used     []store.UsageLine
-	refusals []pastRefusal
+	refusals []PastRefusal
 }
 
 // lastCost stands for the cost of the last refusal of a key that this process remembers, or 1.
@@ -135,8 +135,8 @@ func (a *api) appendLook(ctx context.Context, b []byte, def *store.Definition, l
 	return append(b, '}')
 }
 
-// bucketJSON is a bucket under a definition.
-type bucketJSON struct {
+// Bucket is a bucket under a definition.
+type Bucket struct {
 	Plan      string `json:"plan,omitempty"`
 	Capacity  int64  `json:"capacity"`
 	Remaining int64  `json:"remaining"`
@@ -171,7 +171,7 @@ func (a *api) appendRow(ctx context.Context, b []byte, def *store.Definition, d 
 		return b
 	}
 	if d.Definition != nil && d.Definition.Plan != op.Def.Plan {
-		b = append(append(b, `,"row":`...), asJSON(bucketJSON{op.Def.Plan, op.Def.Rule.Burst, op.Remaining, op.Reset})...)
+		b = append(append(b, `,"row":`...), asJSON(Bucket{op.Def.Plan, op.Def.Rule.Burst, op.Remaining, op.Reset})...)
 	}
 	now, end := op.DecidedAt(), int64(math.MaxInt64)
 	then := op.AtEnd(now + op.Reset)
@@ -229,7 +229,7 @@ func (a *api) listKeys(w http.ResponseWriter, r *http.Request, def *store.Defini
 	if err != nil {
 		return err
 	}
-	page, last := []liveKey{}, ""
+	page, last := []LiveKey{}, ""
 	for _, row := range rows {
 		op, err := present(def, row, now)
 		if err != nil {
@@ -262,17 +262,17 @@ func present(def *store.Definition, key store.KeyState, now int64) (sum store.Op
 	return sum, nil
 }
 
-// liveKey is a key of a page as JSON.
-type liveKey struct {
-	Key        nullable `json:"key"`
+// LiveKey is a key of a page as JSON.
+type LiveKey struct {
+	Key        Nullable `json:"key"`
 	Plan       string   `json:"plan,omitempty"`
 	Override   bool     `json:"override,omitempty"`
 	Remaining  int64    `json:"remaining"`
 	ResetAfter *int64   `json:"reset_after_us"`
 }
 
-func keyOfOp(op *store.Op) liveKey {
-	k := liveKey{Key: nullable(op.Key), Plan: op.Def.Plan, Override: op.Def.Override != nil, Remaining: op.Remaining}
+func keyOfOp(op *store.Op) LiveKey {
+	k := LiveKey{Key: Nullable(op.Key), Plan: op.Def.Plan, Override: op.Def.Override != nil, Remaining: op.Remaining}
 	if op.Def.Algorithm != store.Concurrency { // of which a row does not say when its holds expire
 		k.ResetAfter = &op.Reset
 	}

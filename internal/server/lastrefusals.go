@@ -83,8 +83,8 @@ func (l *lastRefusals) add(limit string, d *dipwell.Decision) {
 	*k.latest() = oneRefusal{at: now, cost: d.Cost, retry: d.RetryAfter.Microseconds(), source: d.Source, never: d.Never, shadow: d.Shadow}
 }
 
-// A pastRefusal is a refusal as JSON.
-type pastRefusal struct {
+// A PastRefusal is a refusal as JSON.
+type PastRefusal struct {
 	At     int64  `json:"at_us"`
 	Cost   int64  `json:"cost"`
 	Retry  *int64 `json:"retry_after_us"`
@@ -95,18 +95,18 @@ type pastRefusal struct {
 }
 
 // of returns the last refusals of a key, the newest first.
-func (l *lastRefusals) of(limit, key string) []pastRefusal {
+func (l *lastRefusals) of(limit, key string) []PastRefusal {
 	set := &l[refusedSet(limit, key)]
 	set.mu.Lock()
 	defer set.mu.Unlock()
-	list := []pastRefusal{}
+	list := []PastRefusal{}
 	for _, k := range set.keys {
 		if k == nil || k.key != key || k.limit != limit {
 			continue
 		}
 		for i := range min(k.n, refusedTimes) {
 			r := k.last[(k.n-1-i)%refusedTimes]
-			one := pastRefusal{At: r.at, Cost: r.cost, Never: r.never, Shadow: r.shadow, Source: r.source.String(), More: r.more}
+			one := PastRefusal{At: r.at, Cost: r.cost, Never: r.never, Shadow: r.shadow, Source: r.source.String(), More: r.more}
 			if !r.never && r.retry != 0 {
 				one.Retry = &r.retry
 			}

@@ -292,11 +292,11 @@ func plainJSON(name, value string) bool {
 	return name == "auth" || name == "shared" || name == "usage" || name == "callable" && value != "children"
 }
 
-// A nullable is a text for which JSON has null if it is empty.
-type nullable string
+// A Nullable is a text for which JSON has null if it is empty.
+type Nullable string
 
 // MarshalJSON implements json.Marshaler.
-func (t nullable) MarshalJSON() ([]byte, error) {
+func (t Nullable) MarshalJSON() ([]byte, error) {
 	if t == "" {
 		return []byte("null"), nil
 	}

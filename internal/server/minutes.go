@@ -27,7 +27,7 @@ const (
 // A minuteReport is what one process decided in a minute.
 type minuteReport struct {
 	Minute  time.Time           `json:"minute"` // when it began, on the clock of the process
-	Limits  []counts            `json:"limits"` // those with decisions, the busiest ones
+	Limits  []LimitCounts       `json:"limits"` // those with decisions, the busiest ones
 	Took    [bucketCount]uint64 `json:"took"`
 	Refused bounded.Top         `json:"refused"`
 }
@@ -37,12 +37,12 @@ func (t *tally) since(old *tally) (r minuteReport) {
 	for name, c := range t.limits {
 		o := old.limits[name]
 		c.Allowed, c.Refused, c.Shadow, c.Closed, c.Fallback = c.Allowed-o.Allowed, c.Refused-o.Refused, c.Shadow-o.Shadow, c.Closed-o.Closed, c.Fallback-o.Fallback
-		if c.calls() > 0 {
+		if c.Calls() > 0 {
 			r.Limits = append(r.Limits, c)
 		}
 	}
-	slices.SortFunc(r.Limits, func(a, b counts) int {
-		return cmp.Or(cmp.Compare(b.calls(), a.calls()), strings.Compare(a.Limit, b.Limit))
+	slices.SortFunc(r.Limits, func(a, b LimitCounts) int {
+		return cmp.Or(cmp.Compare(b.Calls(), a.Calls()), strings.Compare(a.Limit, b.Limit))
 	})
 	r.Limits = r.Limits[:min(len(r.Limits), minuteLimits)]
 	for i, n := range t.took.buckets {
@@ -82,12 +82,12 @@ func (m *minuteLog) run(ctx context.Context) {
 
 // minuteCounts is what a stored minute has besides its keys.
 type minuteCounts struct {
-	Limits []counts            `json:"limits"`
+	Limits []LimitCounts       `json:"limits"`
 	Took   [bucketCount]uint64 `json:"took"`
 }
 
 func (m *minuteLog) store(ctx context.Context, r *minuteReport) error {
-	text, err := json.Marshal(bounded.Hour{Hour: r.Minute, Busiest: bounded.Top{Keys: []bounded.Count{}}, Refused: r.Refused, Counts: asJSON(minuteCounts{append([]counts{}, r.Limits...), r.Took})})
+	text, err := json.Marshal(bounded.Hour{Hour: r.Minute, Busiest: bounded.Top{Keys: []bounded.Count{}}, Refused: r.Refused, Counts: asJSON(minuteCounts{append([]LimitCounts{}, r.Limits...), r.Took})})
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ type topMinutes struct {
 	Shared    bool                `json:"shared"`
 	Took      [bucketCount]uint64 `json:"took"`
 	Limits    []limitMinutes      `json:"limits"`
-	Refused   keyList             `json:"refused"`
+	Refused   KeyList             `json:"refused"`
 	Shed      uint64              `json:"shed"`
 	Gauges    map[string]float64  `json:"gauges"`
 }

@@ -36,7 +36,7 @@ func (a *api) overrides(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	page, last := []overrideJSON{}, ""
+	page, last := []Override{}, ""
 	for i := range list {
 		for o := listed(&list[i], p.kind); o != nil; o = listed(o.Under, p.kind) {
 			one := jsonOverride(name, o)
@@ -293,10 +293,10 @@ func (s *scanner) overrideValue(name string) (string, error) {
 	return "", nil // an unknown name is an error of set, whatever its value
 }
 
-// overrideJSON is an override as JSON.
-type overrideJSON struct {
+// Override is an override as JSON.
+type Override struct {
 	Limit string     `json:"limit"`
-	Key   nullable   `json:"key"`
+	Key   Nullable   `json:"key"`
 	Plan  string     `json:"plan,omitempty"`
 	Rate  int64      `json:"rate,omitempty"`
 	Per   string     `json:"per,omitempty"`
@@ -305,14 +305,14 @@ type overrideJSON struct {
 	Until *time.Time `json:"until"`
 	Note  string     `json:"note,omitempty"`
 
-	Kind     string        `json:"kind"`
-	Under    *overrideJSON `json:"under,omitempty"`
-	Replaced *overrideJSON `json:"replaced,omitempty"`
+	Kind     string    `json:"kind"`
+	Under    *Override `json:"under,omitempty"`
+	Replaced *Override `json:"replaced,omitempty"`
 }
 
-func jsonOverride(limit string, o *dipwell.Override) overrideJSON {
-	out := overrideJSON{Limit: limit, Key: nullable(o.Key), Plan: o.Plan, Rate: o.Rate, Start: o.Start, Note: o.Note, Kind: o.Kind().String()}
-	for from, to := range map[*dipwell.Override]**overrideJSON{o.Under: &out.Under, o.Replaced: &out.Replaced} {
+func jsonOverride(limit string, o *dipwell.Override) Override {
+	out := Override{Limit: limit, Key: Nullable(o.Key), Plan: o.Plan, Rate: o.Rate, Start: o.Start, Note: o.Note, Kind: o.Kind().String()}
+	for from, to := range map[*dipwell.Override]**Override{o.Under: &out.Under, o.Replaced: &out.Replaced} {
 		if from != nil {
 			one := jsonOverride(limit, from)
 			one.Under = nil

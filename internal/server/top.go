@@ -117,48 +117,50 @@ type topAnswer struct {
 	StoreErrors uint64              `json:"store_errors"`
 	Shed        uint64              `json:"shed"`
 	Took        [bucketCount]uint64 `json:"took"`
-	Limits      []counts            `json:"limits"`
+	Limits      []LimitCounts       `json:"limits"`
 	Gauges      map[string]float64  `json:"gauges"`
-	topKeyLists
+	TopLists
 }
 
-type topKeyLists struct {
-	Busiest keyList `json:"busiest"`
-	Refused keyList `json:"refused"`
+// TopLists are the busiest and the most refused keys.
+type TopLists struct {
+	Busiest KeyList `json:"busiest"`
+	Refused KeyList `json:"refused"`
 }
 
-// A keyList is a bounded.Top in which the key of a shared bucket is null.
-type keyList struct {
+// A KeyList is a bounded.Top in which the key of a shared bucket is null.
+type KeyList struct {
 	Counted  uint64     `json:"counted"`
 	Unlisted uint64     `json:"unlisted_at_most"`
-	Keys     []keyCount `json:"keys"`
+	Keys     []KeyCount `json:"keys"`
 }
 
-type keyCount struct {
+// KeyCount is how often a key was counted: at most Error too often.
+type KeyCount struct {
 	Limit string   `json:"limit"`
-	Key   nullable `json:"key"`
+	Key   Nullable `json:"key"`
 	Count uint64   `json:"count"`
 	Error uint64   `json:"error"`
 }
 
-func listOf(t bounded.Top) keyList {
-	l := keyList{t.Events, t.Unlisted, []keyCount{}}
+func listOf(t bounded.Top) KeyList {
+	l := KeyList{t.Events, t.Unlisted, []KeyCount{}}
 	for _, k := range t.Keys {
-		l.Keys = append(l.Keys, keyCount{k.Limit, nullable(k.Key), k.Count, k.Error})
+		l.Keys = append(l.Keys, KeyCount{k.Limit, Nullable(k.Key), k.Count, k.Error})
 	}
 	return l
 }
 
 func (a *api) topNow(q *topQuery) topAnswer {
 	t := a.tally()
-	limits := slices.DeleteFunc(slices.Collect(maps.Values(t.limits)), func(c counts) bool { return q.limit != "" && c.Limit != q.limit })
-	slices.SortFunc(limits, func(a, b counts) int { return strings.Compare(a.Limit, b.Limit) })
+	limits := slices.DeleteFunc(slices.Collect(maps.Values(t.limits)), func(c LimitCounts) bool { return q.limit != "" && c.Limit != q.limit })
+	slices.SortFunc(limits, func(a, b LimitCounts) int { return strings.Compare(a.Limit, b.Limit) })
 	out := topAnswer{At: t.at.UnixMicro(), Store: a.metrics.store, StoreErrors: t.storeErrors, Shed: t.shed, Took: t.took.buckets,
-		Limits: append([]counts{}, limits...), Gauges: a.readGauges(), topKeyLists: topKeyLists{listOf(bounded.Top{}), listOf(bounded.Top{})}}
+		Limits: append([]LimitCounts{}, limits...), Gauges: a.readGauges(), TopLists: TopLists{listOf(bounded.Top{}), listOf(bounded.Top{})}}
 	if k := a.metrics.keys; k != nil {
 		since, busiest, refused := k.lists(q.n, q.limit)
 		out.Process, out.Window, out.MaxBytes = k.process, t.at.Sub(since).Microseconds(), k.all.MaxBytes()+k.refused.MaxBytes()
-		out.topKeyLists = topKeyLists{listOf(busiest), listOf(refused)}
+		out.TopLists = TopLists{listOf(busiest), listOf(refused)}
 	}
 	return out
 }
@@ -166,15 +168,15 @@ func (a *api) topNow(q *topQuery) topAnswer {
 // A tally is a copy of the metrics at one time.
 type tally struct {
 	at          time.Time
-	limits      map[string]counts
+	limits      map[string]LimitCounts
 	took        durations
 	storeErrors uint64
 	shed        uint64
 }
 
-// counts are the decisions of a limit, as in the JSON of GET /v1/top. Each is one of the
+// LimitCounts are the decisions of a limit, as in the JSON of GET /v1/top. Each is one of the
 // first four; Fallback are those of them that were made without the store.
-type counts struct {
+type LimitCounts struct {
 	Limit    string `json:"limit"`
 	Allowed  uint64 `json:"allowed"`
 	Refused  uint64 `json:"refused"`
@@ -183,13 +185,14 @@ type counts struct {
 	Fallback uint64 `json:"fallback"`
 }
 
-func (c *counts) calls() uint64 { return c.Allowed + c.Refused + c.Shadow + c.Closed }
+// Calls returns the number of decisions.
+func (c *LimitCounts) Calls() uint64 { return c.Allowed + c.Refused + c.Shadow + c.Closed }
 
 func (s *Server) tally() *tally {
-	t := &tally{at: time.Now(), limits: map[string]counts{}, storeErrors: s.metrics.storeErrors.Load(), shed: s.metrics.shed.Load()}
+	t := &tally{at: time.Now(), limits: map[string]LimitCounts{}, storeErrors: s.metrics.storeErrors.Load(), shed: s.metrics.shed.Load()}
 	for name, c := range s.metrics.every() {
 		n := sumOf(c)
-		t.limits[name] = counts{name, n[0] + n[2+unanswered], n[1], n[2], n[1+unanswered], n[fallbacks] + n[fallbacks+1] + n[fallbacks+2]}
+		t.limits[name] = LimitCounts{name, n[0] + n[2+unanswered], n[1], n[2], n[1+unanswered], n[fallbacks] + n[fallbacks+1] + n[fallbacks+2]}
 	}
 	for v := range s.metrics.took {
 		d := s.metrics.took[v].sum()
@@ -223,15 +226,15 @@ const (
 	hoursBack = int64(25 * time.Hour / time.Microsecond) // entries older than the hour by more than this cannot belong to it, even if clocks differ
 )
 
-// topHour is the answer with an hour.
-type topHour struct {
+// TopHour is the answer with an hour.
+type TopHour struct {
 	Hour      time.Time `json:"hour"`
 	Processes []string  `json:"processes"`
-	topKeyLists
+	TopLists
 }
 
 // topOfHour returns the lists of an hour, added up over all processes.
-func (a *api) topOfHour(ctx context.Context, q *topQuery) (*topHour, error) {
+func (a *api) topOfHour(ctx context.Context, q *topQuery) (*TopHour, error) {
 	if a.can.TopKeys == nil {
 		return nil, fmt.Errorf("top keys by the hour: %w", store.ErrNotSupported)
 	}
@@ -257,7 +260,7 @@ func (a *api) topOfHour(ctx context.Context, q *topQuery) (*topHour, error) {
 		}
 	}
 	slices.Sort(processes)
-	return &topHour{q.hour, slices.Compact(processes), topKeyLists{listOf(bounded.Sum(busiest, q.n)), listOf(bounded.Sum(refused, q.n))}}, nil
+	return &TopHour{q.hour, slices.Compact(processes), TopLists{listOf(bounded.Sum(busiest, q.n)), listOf(bounded.Sum(refused, q.n))}}, nil
 }
 
 // only returns the list with the keys of one limit, or of all if limit is "".

@@ -201,14 +201,15 @@ func parseUsage(query string, now time.Time) (q usageQuery, err error) {
 // usageJSON is an answer as JSON.
 type usageJSON struct {
 	Limit string    `json:"limit"`
-	Key   nullable  `json:"key"`
+	Key   Nullable  `json:"key"`
 	From  time.Time `json:"from"`
 	To    time.Time `json:"to"`
-	usageCounts
+	UsageCounts
 	Hours []usageHour `json:"hours"`
 }
 
-type usageCounts struct {
+// UsageCounts are what a key used.
+type UsageCounts struct {
 	Allowed int64 `json:"allowed"`
 	Refused int64 `json:"refused"`
 	Tokens  int64 `json:"tokens"`
@@ -216,7 +217,7 @@ type usageCounts struct {
 
 type usageHour struct {
 	Hour time.Time `json:"hour"`
-	usageCounts
+	UsageCounts
 }
 
 func jsonUsage(limit string, q usageQuery, lines []store.UsageLine) *usageJSON {
@@ -224,19 +225,19 @@ func jsonUsage(limit string, q usageQuery, lines []store.UsageLine) *usageJSON {
 	if key == dipwell.Shared {
 		key = ""
 	}
-	u := &usageJSON{Limit: limit, Key: nullable(key), From: q.from, To: q.to, Hours: []usageHour{}}
+	u := &usageJSON{Limit: limit, Key: Nullable(key), From: q.from, To: q.to, Hours: []usageHour{}}
 	for i := range lines {
 		l := &lines[i]
-		u.Hours = append(u.Hours, usageHour{time.UnixMicro(l.Hour).UTC(), usageCounts{l.Allowed, l.Refused, l.Tokens}})
+		u.Hours = append(u.Hours, usageHour{time.UnixMicro(l.Hour).UTC(), UsageCounts{l.Allowed, l.Refused, l.Tokens}})
 	}
-	u.usageCounts = totalOf(lines)
+	u.UsageCounts = totalOf(lines)
 	return u
 }
 
-func totalOf(lines []store.UsageLine) usageCounts {
+func totalOf(lines []store.UsageLine) UsageCounts {
 	var sum store.UsageLine
 	for i := range lines {
 		sum.Add(&lines[i])
 	}
-	return usageCounts{sum.Allowed, sum.Refused, sum.Tokens}
+	return UsageCounts{sum.Allowed, sum.Refused, sum.Tokens}
 }
