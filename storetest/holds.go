@@ -1143,6 +1143,23 @@ var holdCases = []testCase{
 			b.free("b "+id, 9)
 		}
 	})},
+	// A part that took nothing lives as long as there is a limit of its name.
+	{"hold-drop-free", onHolds(func(b *caller) {
+		b.define("a=1/1h,burst=10,mode=shadow")
+		b.take("a k 10", true)
+		b.hold("h", 30*second, "a k 4", "b k 4")
+		b.do(store.VerbReset, "b k 0")
+		if _, err := b.tryExtend("h", 30*second); err != nil {
+			b.Fatal(err)
+		}
+		b.drop("a")
+		_, err := b.tryExtend("h", 30*second)
+		b.wantErr(store.ErrHoldConflict, err)
+		b.define(slow)
+		if g, err := b.tryExtend("h", 30*second); err != nil || len(g.Ops) != 2 || g.Ops[0].Remaining != 10 || g.Ops[0].Granted != 0 {
+			b.Errorf("%v, %+v", err, g)
+		}
+	})},
 	// What is settled while there is no such limit is charged to none, nor to a later one.
 	{"hold-drop-settled", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4", "b k 4")

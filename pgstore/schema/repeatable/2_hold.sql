@@ -379,7 +379,8 @@ declare
     n  bigint;
 begin
     select x.ps, x.n into ps, n from dipwell_internal.lock_hold(hold, false, at) x;
-    if ps[1].settled or ps[1].expires <= n or (select bool_and(x.reset) or bool_or(x.units > 0 and not x.live and not x.reset) from unnest(ps) x) then
+    if ps[1].settled or ps[1].expires <= n or (select bool_or(x.units > 0 and not x.live and not x.reset)
+        or bool_and(x.reset or not exists (select from dipwell.limits l where l.id = x.limit_id)) from unnest(ps) x) then
         perform dipwell_internal.hold_conflict('has ended');
     end if;
     foreach p in array ps loop
