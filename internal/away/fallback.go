@@ -227,7 +227,6 @@ func (s *Fallback) decideHere(g *store.Group) (err error, can bool) {
 	if len(group.Ops) == 0 {
 		return nil, false
 	}
-	s.forgetDropped()
 	if err := s.applyLocal(&local); err != nil {
 		return err, true
 	}
@@ -241,12 +240,40 @@ func (s *Fallback) decideHere(g *store.Group) (err error, can bool) {
 	return nil, true
 }
 
-// applyLocal decides a batch of one group in memory.
+// applyLocal decides a batch of one group in memory, by the limits as the inner store's
+// registry has them now.
 func (s *Fallback) applyLocal(b *store.Batch) error {
+	g := &b.Groups[0]
+	s.forgetDropped()
+	for i := range g.Ops {
+		if err := s.learnLimit(g.Ops[i].Def.Name); err != nil {
+			return err
+		}
+	}
+	if g.Settles() {
+		for _, p := range s.local.Hold(g.Hold.ID).Parts {
+			if err := s.learnLimit(p.Limit); err != nil {
+				return err
+			}
+		}
+	}
 	if err := s.local.Apply(context.Background(), b); err != nil {
 		return err
 	}
-	return b.Groups[0].Err
+	return g.Err
+}
+
+// learnLimit installs a limit if its definition has changed. Some changes, as of the mode,
+// begin no version from which the local store would know.
+func (s *Fallback) learnLimit(name string) error {
+	if s.registry == nil {
+		return nil
+	}
+	d := s.registry.Lookup(name)
+	if d == nil || d.OnStoreError != store.FailLocal || d == s.local.Registry().Lookup(name) {
+		return nil
+	}
+	return s.local.InstallOne(d)
 }
 
 // copyAnswers copies local answers into the caller's group. Limits that fail open, or are
@@ -271,7 +298,6 @@ func (s *Fallback) cancel(g *store.Group, why error) error {
 	var b store.Batch
 	group, _ := b.Single()
 	group.Ops, group.ID, group.Cancel = nil, g.ID, true
-	s.forgetDropped()
 	if s.applyLocal(&b) == nil {
 		return nil
 	}
@@ -290,10 +316,6 @@ func (s *Fallback) settle(g *store.Group, why error) error {
 		return err
 	}
 	group.Ops, group.Hold = nil, &h
-	s.forgetDropped()
-	if err = s.learnLimits(s.local.Hold(h.ID).Parts); err != nil {
-		return err
-	}
 	switch err := s.applyLocal(&b); {
 	case errors.Is(err, store.ErrUnknownHold):
 		return why
@@ -305,22 +327,6 @@ func (s *Fallback) settle(g *store.Group, why error) error {
 	g.Ops = slices.DeleteFunc(group.Ops, func(op store.Op) bool { return s.registry != nil && s.registry.Lookup(op.Def.Name) == nil })
 	for i := range g.Ops {
 		g.Ops[i].Source = store.SourceFallbackLocal
-	}
-	return nil
-}
-
-// learnLimits installs the limits of a hold's parts, which may have been dropped and defined
-// again.
-func (s *Fallback) learnLimits(parts []store.Part) error {
-	if s.registry == nil {
-		return nil
-	}
-	for i := range parts {
-		if d := s.registry.Lookup(parts[i].Limit); d != nil && d.OnStoreError == store.FailLocal {
-			if err := s.local.InstallOne(d); err != nil {
-				return err
-			}
-		}
 	}
 	return nil
 }

@@ -219,7 +219,6 @@ func (s *Fallback) repeat(g *store.Group, call [sha256.Size]byte) (done bool) {
 		op := &g.Ops[i]
 		look.Ops[i] = store.Op{Def: op.Def, Key: op.Key, Verb: store.VerbCheck}
 	}
-	s.forgetDropped()
 	if s.applyLocal(&b) != nil {
 		return false
 	}

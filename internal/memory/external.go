@@ -125,6 +125,7 @@ func (s *Store) Install(defs []*store.Definition) error {
 
 // InstallOne adds a definition, or replaces the one of its limit.
 func (s *Store) InstallOne(d *store.Definition) error {
+	s.keepUp(d)
 	s.reg.InstallOne(d.Name, []*store.Definition{d})
 	_, err := s.add(d)
 	s.collectIfCrowded()
