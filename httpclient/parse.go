@@ -1,6 +1,7 @@
 package httpclient
 
 import (
+	"errors"
 	"math"
 	"net/http"
 	"strconv"
@@ -296,25 +297,11 @@ func (p *parser) seconds(s float64) time.Duration {
 
 // number parses a decimal number without a sign or an exponent.
 func number(s string) (float64, bool) {
-	if s == "" || len(s) > 400 {
+	if s == "" || len(s) > 400 || strings.Trim(s, "0123456789.") != "" {
 		return 0, false
 	}
-	digits, dots := 0, 0
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c >= '0' && c <= '9':
-			digits++
-		case c == '.' && dots == 0:
-			dots++
-		default:
-			return 0, false
-		}
-	}
-	if digits == 0 {
-		return 0, false
-	}
-	f, _ := strconv.ParseFloat(s, 64) // the only error left is out of range, with +Inf
-	return f, true
+	f, err := strconv.ParseFloat(s, 64)
+	return f, err == nil || errors.Is(err, strconv.ErrRange) // then f is +Inf
 }
 
 // count parses a whole number. It drops a fraction.
@@ -328,44 +315,18 @@ func count(s string) int64 {
 
 // duration parses "6m0s", "1d2h", "12ms", "0.5s" or a number of seconds. The
 // result is in seconds.
-func duration(s string) (total float64, ok bool) {
-	if s == "" || len(s) > 400 {
-		return 0, false
-	}
+func duration(s string) (float64, bool) {
 	if f, ok := number(s); ok {
 		return f, true
 	}
-	for s != "" {
-		i := 0
-		for i < len(s) && (s[i] == '.' || s[i] >= '0' && s[i] <= '9') {
-			i++
+	total := 0.0
+	if days, rest, found := strings.Cut(s, "d"); found {
+		f, ok := number(days)
+		if !ok || rest == "" {
+			return f * 86400, ok
 		}
-		f, ok := number(s[:i])
-		if !ok {
-			return 0, false
-		}
-		s = s[i:]
-		for i = 0; i < len(s) && s[i] != '.' && (s[i] < '0' || s[i] > '9'); {
-			i++
-		}
-		switch s[:i] {
-		case "d":
-			f *= 86400
-		case "h":
-			f *= 3600
-		case "m":
-			f *= 60
-		case "s":
-		case "ms":
-			f /= 1e3
-		case "us", "µs":
-			f /= 1e6
-		case "ns":
-			f /= 1e9
-		default:
-			return 0, false
-		}
-		total, s = total+f, s[i:]
+		total, s = f*86400, rest
 	}
-	return total, total >= 0
+	d, err := time.ParseDuration(s)
+	return total + d.Seconds(), err == nil && len(s) <= 400 && s[0] != '+' && s[0] != '-'
 }

@@ -205,12 +205,18 @@ type pause struct {
 	entry *entry
 }
 
+// entries yields the entries that count the flight.
+func (k *flight) entries(yield func(*entry) bool) {
+	for _, e := range [...]*entry{k.host, k.bucket} {
+		if e != nil && !yield(e) {
+			return
+		}
+	}
+}
+
 // admit counts a request as in flight, or returns how long it must wait first.
 func (t *table) admit(k *flight, now time.Time) (p pause) {
-	for _, e := range [...]*entry{k.host, k.bucket} {
-		if e == nil {
-			continue
-		}
+	for e := range k.entries {
 		if q := e.pause(now, k.tokens); q.wait > p.wait || q.wait == p.wait && p.soft && q.wait > 0 {
 			p = q
 		}
@@ -218,11 +224,9 @@ func (t *table) admit(k *flight, now time.Time) (p pause) {
 	if p.wait > 0 {
 		return p
 	}
-	for _, e := range [...]*entry{k.host, k.bucket} {
-		if e != nil {
-			e.inFlight++
-			e.tokens += k.tokens
-		}
+	for e := range k.entries {
+		e.inFlight++
+		e.tokens += k.tokens
 	}
 	return p
 }
@@ -247,10 +251,7 @@ func (e *entry) pause(now time.Time, tokens int64) (p pause) {
 
 // delay returns how long a refused request must wait by what its entries have learned.
 func (k *flight) delay(now time.Time) (d time.Duration) {
-	for _, e := range [...]*entry{k.host, k.bucket} {
-		if e == nil {
-			continue
-		}
+	for e := range k.entries {
 		d = max(d, e.blocked.Sub(now))
 		for i := range e.quotas {
 			wait, _ := e.quotas[i].wait(now, k.cost(&e.quotas[i]), 0)
@@ -263,10 +264,7 @@ func (k *flight) delay(now time.Time) (d time.Duration) {
 // obey ends the quotas that would delay a refused request for longer than its Retry-After:
 // the service knows better.
 func (k *flight) obey(now time.Time, retryAfter time.Duration) {
-	for _, e := range [...]*entry{k.host, k.bucket} {
-		if e == nil {
-			continue
-		}
+	for e := range k.entries {
 		for i := range e.quotas {
 			s := &e.quotas[i]
 			if wait, _ := s.wait(now, k.cost(s), 0); wait > retryAfter {
@@ -287,10 +285,7 @@ func (k *flight) cost(s *state) int64 {
 // done ends a request. If the service may have counted it but its response had no
 // quotas, charged is true, and the quotas are lowered by its cost.
 func (t *table) done(k *flight, charged bool) {
-	for _, e := range [...]*entry{k.host, k.bucket} {
-		if e == nil {
-			continue
-		}
+	for e := range k.entries {
 		e.inFlight--
 		e.tokens -= k.tokens
 		if charged {
