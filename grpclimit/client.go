@@ -1,12 +1,12 @@
 package grpclimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -104,16 +104,8 @@ func (c *client) options() []grpc.DialOption {
 }
 
 func newClient(limiter *dipwell.Limiter, c ClientConfig) (*client, error) {
-	if err := errors.Join(check(limiter, "Limits", c.Limits, false), check(limiter, "Received", c.Received, false), check(limiter, "Sent", c.Sent, false)); err != nil {
+	if err := errors.Join(check(limiter, "Limits", c.Limits, front.Waits), check(limiter, "Received", c.Received, front.Waits), check(limiter, "Sent", c.Sent, front.Waits)); err != nil {
 		return nil, err
-	}
-	for _, l := range slices.Concat(c.Limits, c.Received, c.Sent) {
-		if l.Name == "" {
-			continue
-		}
-		if err := front.CheckFloor(limiter.Limit(l.Name), l.Floor); err != nil {
-			return nil, fmt.Errorf("grpclimit: %w", err)
-		}
 	}
 	if c.MaxWait < 0 {
 		return nil, fmt.Errorf("grpclimit: MaxWait: %v is negative", c.MaxWait)
@@ -121,12 +113,7 @@ func newClient(limiter *dipwell.Limiter, c ClientConfig) (*client, error) {
 	if c.MaxAttempts < 0 || c.MaxAttempts > maxAttempts {
 		return nil, fmt.Errorf("grpclimit: MaxAttempts: %d is not between 1 and %d", c.MaxAttempts, maxAttempts)
 	}
-	if c.MaxWait == 0 {
-		c.MaxWait = defaultMaxWait
-	}
-	if c.MaxAttempts == 0 {
-		c.MaxAttempts = defaultMaxAttempts
-	}
+	c.MaxWait, c.MaxAttempts = cmp.Or(c.MaxWait, defaultMaxWait), cmp.Or(c.MaxAttempts, defaultMaxAttempts)
 	return &client{taker: taker{limiter, c.Failed, c.Refused, c.Observe}, ClientConfig: c}, nil
 }
 

@@ -230,13 +230,20 @@ func TestClientSharesRetryInfo(t *testing.T) {
 	})
 }
 
-// A client waits by reservations where there is debt, and these leave no floor.
+// A client waits by reservations where there is debt, and these leave no floor. So do slow
+// messages of a server.
 func TestClientFloorOfALimitWithDebt(t *testing.T) {
 	l, _ := newLimiter(t, "debt=5/1h", "none=5/1h,max_debt=0")
 	for name, good := range map[string]bool{"debt": false, "none": true} {
 		_, err := grpclimit.NewClient(l, grpclimit.ClientConfig{Limits: []grpclimit.Limit{{Name: name, Floor: 1}}})
 		if (err == nil) != good {
 			t.Errorf("%s: %v", name, err)
+		}
+		if _, err = grpclimit.New(l, grpclimit.Config{Received: []grpclimit.Limit{{Name: name, Floor: 1}}, Slow: true}); (err == nil) != good {
+			t.Errorf("slow messages of %s: %v", name, err)
+		}
+		if _, err = grpclimit.New(l, grpclimit.Config{Received: []grpclimit.Limit{{Name: name, Floor: 1}}}); err != nil {
+			t.Errorf("messages of %s: %v", name, err)
 		}
 	}
 }

@@ -42,24 +42,14 @@ type Limit struct {
 	Floor int64
 }
 
-// check returns an error if the limiter does not have one of the limits. holds is set
-// if they may be concurrency limits.
-func check(limiter *dipwell.Limiter, field string, limits []Limit, holds bool) error {
+// check returns an error if calls or messages cannot use one of the limits so.
+func check(limiter *dipwell.Limiter, field string, limits []Limit, use front.Use) error {
 	if len(limits) > store.MaxTakes {
 		return fmt.Errorf("grpclimit: %s: %d limits; at most %d", field, len(limits), store.MaxTakes)
 	}
 	for _, l := range limits {
-		if l.Choose == nil && l.Name == "" {
-			return fmt.Errorf("grpclimit: %s: a limit has neither Name nor Choose", field)
-		}
-		if err := front.Check(limiter, l.Name, l.Floor); err != nil {
+		if err := front.Check(limiter, l.Name, l.Choose != nil, l.Floor, use); err != nil {
 			return fmt.Errorf("grpclimit: %s: %w", field, err)
-		}
-		if l.Name == "" {
-			continue
-		}
-		if limiter.Limit(l.Name).Algorithm == store.Concurrency && !holds {
-			return fmt.Errorf("grpclimit: %s: limit %s is a concurrency limit, which only Config.Limits of New may be", field, l.Name)
 		}
 	}
 	return nil

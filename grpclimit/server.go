@@ -103,7 +103,11 @@ func newServer(limiter *dipwell.Limiter, c Config) (*server, error) {
 	if len(c.Limits)+len(c.Received)+len(c.Sent) == 0 {
 		return nil, errors.New("grpclimit: no limits")
 	}
-	if err := errors.Join(check(limiter, "Limits", c.Limits, true), check(limiter, "Received", c.Received, false), check(limiter, "Sent", c.Sent, false)); err != nil {
+	messages := front.Takes
+	if c.Slow {
+		messages = front.Waits
+	}
+	if err := errors.Join(check(limiter, "Limits", c.Limits, front.Holds), check(limiter, "Received", c.Received, messages), check(limiter, "Sent", c.Sent, messages)); err != nil {
 		return nil, err
 	}
 	var err error

@@ -1,6 +1,7 @@
 package httpclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,9 +112,7 @@ func New(c Config) (*Transport, error) {
 		if *d.value < 0 || *d.value > longest {
 			return nil, fmt.Errorf("httpclient: %s: %v is not between 0 and %v", d.name, *d.value, longest)
 		}
-		if *d.value == 0 {
-			*d.value = d.def
-		}
+		*d.value = cmp.Or(*d.value, d.def)
 	}
 	if c.MaxAttempts < 0 || c.MaxAttempts > maxAttempts {
 		return nil, fmt.Errorf("httpclient: MaxAttempts: %d is not between 1 and %d", c.MaxAttempts, maxAttempts)
@@ -125,29 +124,11 @@ func New(c Config) (*Transport, error) {
 		return nil, fmt.Errorf("httpclient: %d limits; at most %d", len(c.Limits), store.MaxTakes)
 	}
 	for _, l := range c.Limits {
-		if l.Choose == nil && l.Name == "" {
-			return nil, errors.New("httpclient: a limit has neither Name nor Choose")
-		}
-		if err := front.Check(c.Limiter, l.Name, l.Floor); err != nil {
-			return nil, fmt.Errorf("httpclient: %w", err)
-		}
-		if l.Name == "" {
-			continue
-		}
-		def := c.Limiter.Limit(l.Name)
-		if def.Algorithm == store.Concurrency {
-			return nil, fmt.Errorf("httpclient: limit %s is a concurrency limit, which needs holds; use Limiter.Holding", l.Name)
-		}
-		if err := front.CheckFloor(def, l.Floor); err != nil {
+		if err := front.Check(c.Limiter, l.Name, l.Choose != nil, l.Floor, front.Waits); err != nil {
 			return nil, fmt.Errorf("httpclient: %w", err)
 		}
 	}
-	if c.MaxAttempts == 0 {
-		c.MaxAttempts = defaultMaxAttempts
-	}
-	if c.MaxRemembered == 0 {
-		c.MaxRemembered = defaultMaxRemembered
-	}
+	c.MaxAttempts, c.MaxRemembered = cmp.Or(c.MaxAttempts, defaultMaxAttempts), cmp.Or(c.MaxRemembered, defaultMaxRemembered)
 	if c.Base == nil {
 		c.Base = http.DefaultTransport
 	}

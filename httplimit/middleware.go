@@ -114,10 +114,7 @@ func New(limiter *dipwell.Limiter, c Config) (func(http.Handler) http.Handler, e
 		return nil, fmt.Errorf("httplimit: %d limits; from 1 to %d", len(c.Limits), store.MaxTakes)
 	}
 	for _, l := range c.Limits {
-		if l.Choose == nil && l.Name == "" {
-			return nil, errors.New("httplimit: a limit has neither Name nor Choose")
-		}
-		if err := front.Check(limiter, l.Name, l.Floor); err != nil {
+		if err := front.Check(limiter, l.Name, l.Choose != nil, l.Floor, front.Holds); err != nil {
 			return nil, fmt.Errorf("httplimit: %w", err)
 		}
 	}

@@ -3,6 +3,7 @@ package front
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -82,32 +83,40 @@ func CheckTTL(ttl time.Duration) (time.Duration, error) {
 	return ttl, nil
 }
 
-// Check returns an error if the limiter does not have a limit, or if it is a
-// concurrency limit and the store keeps no holds, or if the floor is negative. The limit
-// is "" if each call chooses it.
-func Check(l *dipwell.Limiter, limit string, floor int64) error {
+// Use is what requests do with the tokens of a limit.
+type Use int
+
+// Uses.
+const (
+	Holds Use = iota // take or hold them
+	Takes            // take them
+	Waits            // wait for them
+)
+
+// Check returns an error if requests cannot use a limit so: the limiter does not have it, the
+// floor is negative, a concurrency limit cannot be held, or nobody can wait for the limit and
+// leave it a floor. The name is "" if the limit is chosen for each request.
+func Check(l *dipwell.Limiter, name string, chosen bool, floor int64, use Use) error {
 	switch {
+	case name == "" && !chosen:
+		return errors.New("a limit has neither Name nor Choose")
 	case l == nil:
-		return fmt.Errorf("limit %s without a limiter", limit)
+		return fmt.Errorf("limit %s without a limiter", name)
 	case floor < 0:
-		return fmt.Errorf("limit %s: Floor: %d is negative", limit, floor)
-	case limit == "":
+		return fmt.Errorf("limit %s: Floor: %d is negative", name, floor)
+	case name == "":
 		return nil
 	}
-	def := l.Limit(limit)
+	def := l.Limit(name)
 	switch {
 	case def == nil:
-		return fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, limit)
+		return fmt.Errorf("%w %q", dipwell.ErrUnknownLimit, name)
 	case def.Algorithm == store.Concurrency && store.AbilitiesOf(l.Store()).Holds == nil:
-		return fmt.Errorf("limit %s is a concurrency limit: holds: %w", limit, store.ErrNotSupported)
-	}
-	return nil
-}
-
-// CheckFloor returns an error if nobody can wait for a limit and leave it a floor.
-func CheckFloor(def *store.Definition, floor int64) error {
-	if floor != 0 && def.Rule.Debt > 0 {
-		return fmt.Errorf("limit %s has debt: a wait there is a reservation, which has no floor; give it MaxDebt: dipwell.NoDebt", def.Name)
+		return fmt.Errorf("limit %s is a concurrency limit: holds: %w", name, store.ErrNotSupported)
+	case def.Algorithm == store.Concurrency && use != Holds:
+		return fmt.Errorf("limit %s is a concurrency limit, which is for Config.Limits of New in httplimit and grpclimit; elsewhere use Limiter.Holding", name)
+	case use == Waits && floor != 0 && def.Rule.Debt > 0:
+		return fmt.Errorf("limit %s has debt: a wait there is a reservation, which has no floor; give it MaxDebt: dipwell.NoDebt", name)
 	}
 	return nil
 }
