@@ -42,8 +42,9 @@ func (m *middleware) observed(next http.Handler, limits []string) http.Handler {
 // was written.
 type watching struct {
 	http.ResponseWriter
-	status int // 0: not written yet
-	at     time.Time
+	status   int // 0: not written yet
+	at       time.Time
+	hijacked func() // called when the connection is hijacked; may be nil
 }
 
 func (w *watching) note(status int) {
@@ -87,6 +88,9 @@ func (w hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c, b, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err == nil {
 		w.note(http.StatusSwitchingProtocols)
+		if w.hijacked != nil {
+			w.hijacked()
+		}
 	}
 	return c, b, err
 }
