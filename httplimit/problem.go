@@ -3,8 +3,8 @@ package httplimit
 import (
 	"net/http"
 	"strconv"
-	"sync"
 
+	"github.com/dipwell/dipwell/internal/front"
 	"github.com/dipwell/dipwell/internal/texts"
 )
 
@@ -14,56 +14,33 @@ import (
 // first: Refuse sets only Content-Type, Content-Length and Cache-Control (no-store). If no
 // wait helps, there is neither Retry-After nor retry_after.
 func Refuse(w http.ResponseWriter, status int) {
-	buf := buffers.Get().(*[]byte)
-	b := (*buf)[:0]
-	b = append(b, `{"title":`...)
-	b = texts.AppendJSON(b, http.StatusText(status))
-	b = strconv.AppendInt(append(b, `,"status":`...), int64(status), 10)
-	// Not from the decision: a limit with RetryJitter would give another number.
-	if s := w.Header()["Retry-After"]; len(s) == 1 {
-		if retry, err := strconv.ParseInt(s[0], 10, 64); err == nil {
-			b = strconv.AppendInt(append(b, `,"retry_after":`...), retry, 10)
+	front.Problem(w, status, func(b []byte) []byte {
+		b = appendTitle(append(b, '{'), status)
+		// Not from the decision: a limit with RetryJitter would give another number.
+		if s := w.Header()["Retry-After"]; len(s) == 1 {
+			if retry, err := strconv.ParseInt(s[0], 10, 64); err == nil {
+				b = strconv.AppendInt(append(b, `,"retry_after":`...), retry, 10)
+			}
 		}
-	}
-	b = append(b, '}', '\n')
-	*buf = b
-	writeProblem(w, status, *buf)
-	buffers.Put(buf)
+		return append(b, '}')
+	})
 }
-
-// buffers is a pool of body buffers, because an overloaded service sends
-// thousands of refusals a second.
-var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
 
 // Problem answers with a problem document of the type about:blank. detail is a
 // sentence for the client. field, unless it is empty, names the field of the
 // request that is wrong.
 func Problem(w http.ResponseWriter, status int, field, detail string) {
-	buf := buffers.Get().(*[]byte)
-	b := (*buf)[:0]
-	b = append(b, `{"type":"about:blank","title":`...)
-	b = texts.AppendJSON(b, http.StatusText(status))
-	b = strconv.AppendInt(append(b, `,"status":`...), int64(status), 10)
-	b = texts.AppendJSON(append(b, `,"detail":`...), detail)
-	if field != "" {
-		b = texts.AppendJSON(append(b, `,"field":`...), field)
-	}
-	b = append(b, '}', '\n')
-	*buf = b
-	writeProblem(w, status, *buf)
-	buffers.Put(buf)
+	front.Problem(w, status, func(b []byte) []byte {
+		b = appendTitle(append(b, `{"type":"about:blank",`...), status)
+		b = texts.AppendJSON(append(b, `,"detail":`...), detail)
+		if field != "" {
+			b = texts.AppendJSON(append(b, `,"field":`...), field)
+		}
+		return append(b, '}')
+	})
 }
 
-func writeProblem(w http.ResponseWriter, status int, body []byte) {
-	h := w.Header()
-	h["Content-Type"] = problemType
-	h["Cache-Control"] = noStore
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	w.WriteHeader(status)
-	_, _ = w.Write(body) // an error means that the client has gone
+func appendTitle(b []byte, status int) []byte {
+	b = texts.AppendJSON(append(b, `"title":`...), http.StatusText(status))
+	return strconv.AppendInt(append(b, `,"status":`...), int64(status), 10)
 }
-
-var (
-	problemType = []string{"application/problem+json"}
-	noStore     = []string{"no-store"}
-)

@@ -3,7 +3,6 @@ package server
 import (
 	"net/http"
 	"strconv"
-	"sync"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/front"
@@ -18,25 +17,9 @@ const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exc
 // decision's JSON object, the key among them: it is the caller's own. If d is Never, the
 // document says that no wait will help.
 func refuse(w http.ResponseWriter, d *dipwell.Decision, status int) error {
-	buf := refusalBodies.Get().(*[]byte)
-	*buf = append(appendRefusal((*buf)[:0], d, status), '\n')
-	h := w.Header()
-	h["Content-Type"], h["Cache-Control"] = problemType, noStore
-	h["Content-Length"] = []string{strconv.Itoa(len(*buf))}
-	w.WriteHeader(status)
-	_, _ = w.Write(*buf) // an error means that the client has gone
-	refusalBodies.Put(buf)
+	front.Problem(w, status, func(b []byte) []byte { return appendRefusal(b, d, status) })
 	return nil
 }
-
-var (
-	problemType = []string{"application/problem+json"}
-	noStore     = []string{"no-store"}
-)
-
-// refusalBodies is a pool of body buffers, because an overloaded service sends thousands of
-// refusals a second.
-var refusalBodies = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
 
 // appendRefusal appends the problem document of a refusal.
 func appendRefusal(b []byte, d *dipwell.Decision, status int) []byte {
