@@ -2,6 +2,7 @@ package pgstore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -180,5 +181,39 @@ func TestFirstGroups(t *testing.T) {
 	}
 	if d, err := l.Take(ctx, "user", "late", 9); err != nil || !d.Allowed {
 		t.Errorf("the user of a refused group: %+v, %v", d, err)
+	}
+}
+
+// TestFirstTakeBesideOverride takes from new keys while another connection gives them an
+// override, which counts what was taken before it, or decides the take.
+func TestFirstTakeBesideOverride(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t)
+	open := func() *dipwell.Limiter {
+		l, err := dipwell.New(newStore(t, pool, pgstore.Config{Poll: -1}), store.Limit{Name: "x", Rate: 1, Period: time.Hour, Burst: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	takes, sets := open(), open()
+	for i := range 100 {
+		key := fmt.Sprint("k", i)
+		set := make(chan error, 1)
+		go func() {
+			_, err := sets.SetOverride(ctx, "x", dipwell.Override{Key: key, Burst: 3})
+			set <- err
+		}()
+		if i%2 == 0 {
+			time.Sleep(time.Duration(i) * 20 * time.Microsecond)
+		}
+		d, err := takes.Take(ctx, "x", key, 1)
+		if err = errors.Join(err, <-set); err != nil || !d.Allowed {
+			t.Fatal(key, d, err)
+		}
+		if d, err = takes.Check(ctx, "x", key, 0); err != nil || d.Capacity != 3 || d.Remaining != 2 {
+			t.Errorf("%s: %+v, %v", key, d, err)
+		}
 	}
 }
