@@ -195,8 +195,12 @@ func (d *declared) logOrphans() {
 // orphans returns the limits that files of an owner have defined and that are not
 // among limits.
 func orphans(limiter *dipwell.Limiter, file string, limits []declaredLimit) (left []string) {
+	named := map[string]bool{}
+	for i := range limits {
+		named[limits[i].Name] = true
+	}
 	for _, def := range limiter.Limits() {
-		if f, ok := terms.ParseFileOwner(def.Owner); ok && f.Name == file && !slices.ContainsFunc(limits, func(l declaredLimit) bool { return l.Name == def.Name }) {
+		if f, ok := terms.ParseFileOwner(def.Owner); ok && f.Name == file && !named[def.Name] {
 			left = append(left, def.Name)
 		}
 	}
