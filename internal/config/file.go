@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"reflect"
@@ -54,8 +55,20 @@ func DigestOf(path string) (string, error) {
 // mapping. The name may be misspelt, so that the mistake is reported as that.
 var bareMemory = regexp.MustCompile(`(?m)^([ \t]*\w+:[ \t]+)memory:([ \t\r]*(?:#.*)?)$`)
 
+// quoteMemory quotes those, and reads other lines only once: a file may have 100,000.
+func quoteMemory(b []byte) []byte {
+	quoted := make([]byte, 0, len(b)+len(`""`))
+	for line := range bytes.Lines(b) {
+		if bytes.Contains(line, []byte("memory:")) {
+			line = bareMemory.ReplaceAll(line, []byte(`$1"memory:"$2`))
+		}
+		quoted = append(quoted, line...)
+	}
+	return quoted
+}
+
 func (p *parser) document(name string, b []byte) {
-	n, ok := p.Document(name, bareMemory.ReplaceAll(b, []byte(`$1"memory:"$2`)))
+	n, ok := p.Document(name, quoteMemory(b))
 	switch {
 	case !ok:
 		return
