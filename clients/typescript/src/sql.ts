@@ -187,9 +187,12 @@ const answer = (r: Row, { limit, key, cost }: Checked): Answer => Object.assign(
 
 const settled = (r: Row): Settled => ({ ...decision(r), repeated: r["repeated"] === true });
 
-/** decided returns the answers of several limits under that of the one that decides. */
+/**
+ * decided returns the answers of several limits under that of the one that decides. After those
+ * of the takes come those of parents, of whose cost a refusal says nothing.
+ */
 function decided(rows: Row[], takes: Checked[]): AnswerOfAll {
-  const limits = rows.map((r, i) => ({ ...decision(r), limit: r["limit_name"] as string, key: r["key"] as string | null, cost: takes[i]?.cost ?? 0 }));
+  const limits = rows.map(decision).map((d, i) => ({ ...d, limit: rows[i]!["limit_name"] as string, key: rows[i]!["key"] as string | null, cost: takes[i]?.cost ?? d.granted }));
   return { ...deciding(limits), limits };
 }
 

@@ -84,6 +84,18 @@ for (const [way, d] of Object.entries(ways)) {
       await fails(d.takeAll([{ limit: login, key: "u", cost: 0.5 }]), "takes[0].cost", /whole/);
     });
 
+    it("adds up the takes of a bucket, and has an entry for its parent", async () => {
+      const [org, user, other] = [limit("firm"), limit("person"), limit("other")];
+      await d.define(org, { rate: 100, per: "1d", parts: 1 });
+      await d.define(user, { rate: 20, per: "1d", parent: org });
+      await d.define(other, { rate: 20, per: "1d" });
+      const takes = [{ limit: user, key: "acme/u", cost: 2 }, { limit: user, key: "acme/u", cost: 3 }, { limit: other, key: "o", cost: 4 }];
+      const a = await d.takeAll(takes);
+      assert.deepEqual(a.limits.map((l) => [l.limit, l.key, l.cost, l.remaining]), [
+        [user, "acme/u", 2, 15], [user, "acme/u", 3, 15], [other, "o", 4, 16], [org, "acme", 5, 95],
+      ]);
+    });
+
     it("holds and settles", async () => {
       const id = limit("req-81");
       const h = await d.hold(login, "u5", 15, { ttl: "2m", id });
