@@ -1,7 +1,6 @@
 package rls
 
 import (
-	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -12,11 +11,18 @@ import (
 )
 
 // counts are the counters of a rule, in hits, with the meaning that they have in
-// envoyproxy/ratelimit.
-type counts struct {
-	total, within, near, over, local, shadow atomic.Uint64
-	_                                        [16]byte // padding to a cache line, so that rules do not slow each other down
-}
+// envoyproxy/ratelimit. They fill a cache line, so that rules do not slow each other down.
+type counts [8]atomic.Uint64
+
+// The counters.
+const (
+	allHits = iota
+	withinHits
+	nearHits
+	overHits
+	cachedHits // of overHits
+	shadowHits // of overHits
+)
 
 // Bounds of the metrics that are named after values in requests. Values beyond them, and
 // longer ones, are counted for the rule. A metric is never removed, and is in every
@@ -29,8 +35,8 @@ const (
 // metrics are found by a rule's name. Values are part of the name only where a
 // configuration asks for that.
 type metrics struct {
-	mu       sync.Mutex
-	rules    atomic.Pointer[map[metricKey]*counts]
+	rules    sync.Map   // of *counts, by metricKey
+	mu       sync.Mutex // guards detailed
 	detailed int
 
 	loads, badLoads, unknownDomain, overridesIgnored, shadowed atomic.Uint64
@@ -38,72 +44,36 @@ type metrics struct {
 
 type metricKey struct{ domain, rule string }
 
-func newMetrics() *metrics {
-	m := &metrics{}
-	m.rules.Store(&map[metricKey]*counts{})
-	return m
-}
-
 // of returns the counts of a rule, and makes them if there are none.
 func (m *metrics) of(domain, rule string) *counts {
-	key := metricKey{domain, rule}
-	if c := (*m.rules.Load())[key]; c != nil {
-		return c
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.add(key)
-}
-
-func (m *metrics) add(key metricKey) *counts {
-	old := *m.rules.Load()
-	if c := old[key]; c != nil {
-		return c
-	}
-	next := maps.Clone(old)
-	c := new(counts)
-	next[key] = c
-	m.rules.Store(&next)
-	return c
+	c, _ := m.rules.LoadOrStore(metricKey{domain, rule}, new(counts))
+	return c.(*counts)
 }
 
 // ofValues is of for a name made from values of a request. If there are too many such
 // names, it returns fallback.
 func (m *metrics) ofValues(domain, rule string, fallback *counts) *counts {
 	key := metricKey{domain, rule}
-	if c := (*m.rules.Load())[key]; c != nil {
-		return c
-	}
-	if len(rule) > maxDetailedLen {
-		return fallback
+	if c, ok := m.rules.Load(key); ok {
+		return c.(*counts)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if c := (*m.rules.Load())[key]; c != nil { // another request was faster
-		return c
-	}
-	if m.detailed >= maxDetailed {
+	if m.detailed == maxDetailed || len(rule) > maxDetailedLen {
 		return fallback
 	}
-	m.detailed++
-	return m.add(key)
+	c, old := m.rules.LoadOrStore(key, new(counts))
+	if !old { // no other request was faster
+		m.detailed++
+	}
+	return c.(*counts)
 }
 
-// attach gives the counts to all rules of a configuration, in one step.
+// attach gives the counts to all rules of a configuration.
 func (m *metrics) attach(rules *Rules) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	next := maps.Clone(*m.rules.Load())
 	for _, d := range rules.domains {
-		d.each(func(r *rule) {
-			key := metricKey{d.name, r.metric}
-			if next[key] == nil {
-				next[key] = new(counts)
-			}
-			r.counts = next[key]
-		})
+		d.each(func(r *rule) { r.counts = m.of(d.name, r.metric) })
 	}
-	m.rules.Store(&next)
 }
 
 // each calls f for every rule below a node.
@@ -122,12 +92,12 @@ func (n *node) each(f func(*rule)) {
 	}
 }
 
-// add counts hits by their decision.
+// add counts hits by their decision. Up to near hits a key is not near its limit.
 func (c *counts) add(near int64, d *dipwell.Decision, hits int64) {
 	if hits == 0 {
 		return
 	}
-	c.total.Add(uint64(hits))
+	c[allHits].Add(uint64(hits))
 	over := int64(0)
 	switch {
 	case !d.Allowed || d.Shadow:
@@ -135,31 +105,38 @@ func (c *counts) add(near int64, d *dipwell.Decision, hits int64) {
 	case d.Granted == 0 && d.Source == store.SourceStore:
 		return // another limit refused, so nothing was taken from this one
 	default:
-		c.within.Add(uint64(hits))
+		c[withinHits].Add(uint64(hits))
 	}
 	if over > 0 {
-		c.over.Add(uint64(over))
+		c[overHits].Add(uint64(over))
 		if d.Source == store.SourceDenyCache {
-			c.local.Add(uint64(over))
+			c[cachedHits].Add(uint64(over))
 		}
 		if d.Shadow {
-			c.shadow.Add(uint64(over))
+			c[shadowHits].Add(uint64(over))
 		}
 	}
 	after := d.Capacity - d.Remaining
 	if taken := min(after-near, d.Granted); taken > 0 {
-		c.near.Add(uint64(taken))
+		c[nearHits].Add(uint64(taken))
 	}
 }
 
+// descRules are the metrics of counts.
+var descRules = [...]*prometheus.Desc{
+	allHits:    descRule("hits_total", "Hits asked for, by rule."),
+	withinHits: descRule("within_limit_total", "Hits that were within their limit, by rule."),
+	nearHits:   descRule("near_limit_total", "Hits within their limit but above the near-limit ratio of it, by rule."),
+	overHits:   descRule("over_limit_total", "Hits over their limit, by rule."),
+	cachedHits: descRule("over_limit_with_local_cache_total", "Hits over their limit that the deny cache refused without asking the store, by rule."),
+	shadowHits: descRule("shadow_mode_total", "Hits over their limit that shadow mode let pass, by rule."),
+}
+
+func descRule(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("dipwell_rls_"+name, help, []string{"domain", "rule"}, nil)
+}
+
 var (
-	labels       = []string{"domain", "rule"}
-	descTotal    = prometheus.NewDesc("dipwell_rls_hits_total", "Hits asked for, by rule.", labels, nil)
-	descWithin   = prometheus.NewDesc("dipwell_rls_within_limit_total", "Hits that were within their limit, by rule.", labels, nil)
-	descNear     = prometheus.NewDesc("dipwell_rls_near_limit_total", "Hits within their limit but above the near-limit ratio of it, by rule.", labels, nil)
-	descOver     = prometheus.NewDesc("dipwell_rls_over_limit_total", "Hits over their limit, by rule.", labels, nil)
-	descLocal    = prometheus.NewDesc("dipwell_rls_over_limit_with_local_cache_total", "Hits over their limit that the deny cache refused without asking the store, by rule.", labels, nil)
-	descShadow   = prometheus.NewDesc("dipwell_rls_shadow_mode_total", "Hits over their limit that shadow mode let pass, by rule.", labels, nil)
 	descLoads    = prometheus.NewDesc("dipwell_rls_config_loads_total", "Configurations that were read, by result.", []string{"result"}, nil)
 	descUnknown  = prometheus.NewDesc("dipwell_rls_domain_not_found_total", "Requests about a domain that no configuration names.", nil, nil)
 	descShadowed = prometheus.NewDesc("dipwell_rls_global_shadow_mode_total", "Requests over a limit that passed because the whole service is in shadow mode.", nil, nil)
@@ -168,7 +145,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (s *Service) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descTotal, descWithin, descNear, descOver, descLocal, descShadow, descLoads, descUnknown, descOverride, descShadowed} {
+	for _, d := range append(descRules[:], descLoads, descUnknown, descOverride, descShadowed) {
 		ch <- d
 	}
 }
@@ -178,15 +155,13 @@ func (s *Service) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, n *atomic.Uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n.Load()), labels...)
 	}
-	m := s.metrics
-	for key, c := range *m.rules.Load() {
-		counter(descTotal, &c.total, key.domain, key.rule)
-		counter(descWithin, &c.within, key.domain, key.rule)
-		counter(descNear, &c.near, key.domain, key.rule)
-		counter(descOver, &c.over, key.domain, key.rule)
-		counter(descLocal, &c.local, key.domain, key.rule)
-		counter(descShadow, &c.shadow, key.domain, key.rule)
-	}
+	m := &s.metrics
+	m.rules.Range(func(k, c any) bool {
+		for i, d := range descRules {
+			counter(d, &c.(*counts)[i], k.(metricKey).domain, k.(metricKey).rule)
+		}
+		return true
+	})
 	counter(descLoads, &m.loads, "ok")
 	counter(descLoads, &m.badLoads, "error")
 	counter(descUnknown, &m.unknownDomain)

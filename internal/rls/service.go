@@ -40,7 +40,7 @@ type Service struct {
 	Config
 	limiter   *dipwell.Limiter
 	rules     atomic.Pointer[Rules]
-	metrics   *metrics
+	metrics   metrics
 	overrides overrides
 	using     sync.Mutex
 }
@@ -49,7 +49,7 @@ var _ pb.RateLimitServiceServer = (*Service)(nil)
 
 // New returns a service without rules. Until Use it answers OK to all valid requests.
 func New(limiter *dipwell.Limiter, c Config) *Service {
-	s := &Service{limiter: limiter, Config: c, metrics: newMetrics()}
+	s := &Service{limiter: limiter, Config: c}
 	if s.Observe == nil {
 		s.Observe = func(*dipwell.Decision, error, time.Duration) {}
 	}

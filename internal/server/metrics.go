@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"regexp"
 	"slices"
@@ -27,10 +26,9 @@ import (
 // metrics counts in atomics, found by the limit's name, and makes Prometheus
 // metrics of them only at a scrape. Labels have names of limits, never keys.
 type metrics struct {
-	mu     sync.Mutex
-	limits atomic.Pointer[map[string]limitCounts] // never written to; replaced by publish
-	fresh  map[string]limitCounts                 // guarded by mu: limits that are not in limits yet
-	missed int                                    // guarded by mu: counts of fresh limits since the last publish
+	limits sync.Map   // of limitCounts, by name
+	mu     sync.Mutex // held while a limit is added
+	named  int        // how many there are in limits
 	storeErrors,
 	left,
 	unknown,
@@ -98,11 +96,11 @@ var (
 
 func newMetrics(storeName string, labels map[string]string, ofStore func() []store.Metric) *metrics {
 	own, others := prometheus.NewRegistry(), prometheus.NewRegistry()
-	m := &metrics{labels: labels, reg: prometheus.WrapRegistererWith(labels, own), gather: prometheus.Gatherers{own, others}, store: cmp.Or(storeName, "memory"), fresh: map[string]limitCounts{}}
+	m := &metrics{labels: labels, reg: prometheus.WrapRegistererWith(labels, own), gather: prometheus.Gatherers{own, others}, store: cmp.Or(storeName, "memory")}
 	if ofStore != nil {
 		prometheus.WrapRegistererWith(labels, others).MustRegister(storeMetrics(ofStore))
 	}
-	m.limits.Store(&map[string]limitCounts{})
+
 	for v := range m.took {
 		m.took[v] = newHistogram()
 	}
@@ -213,11 +211,7 @@ func (m *metrics) count(d *dipwell.Decision, as uses, allowed bool) {
 	if d.Limit == "" {
 		return
 	}
-	counts := (*m.limits.Load())[d.Limit]
-	if counts == nil {
-		counts = m.add(d.Limit)
-	}
-	c, result := counts.Mine(), 0
+	c, result := m.of(d.Limit).Mine(), 0
 	switch {
 	case d.Shadow:
 		result = 2
@@ -239,52 +233,28 @@ func (m *metrics) count(d *dipwell.Decision, as uses, allowed bool) {
 	}
 }
 
-// add returns the counters of a limit that is not in m.limits. There are at most as
-// many as defined limits.
-func (m *metrics) add(limit string) limitCounts {
+// of returns the counters of a limit, or those of otherLabel if there are maxLabels others.
+func (m *metrics) of(limit string) limitCounts {
+	if c, ok := m.limits.Load(limit); ok {
+		return c.(limitCounts)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	old := *m.limits.Load()
-	find := func() limitCounts {
-		if c := old[limit]; c != nil {
-			return c
-		}
-		return m.fresh[limit]
-	}
-	c := find()
-	if c == nil && len(old)+len(m.fresh) >= maxLabels {
+	if m.named >= maxLabels {
 		limit = otherLabel
-		c = find()
 	}
-	if c == nil {
-		c = bounded.NewCopies[limitCopy]()
-		m.fresh[limit] = c
+	if c, ok := m.limits.Load(limit); ok {
+		return c.(limitCounts)
 	}
-	if m.missed++; m.missed > len(old) && len(m.fresh) > 0 { // so that the cost of copying is constant per call
-		m.publish()
-	}
+	c := bounded.NewCopies[limitCopy]()
+	m.limits.Store(limit, c)
+	m.named++
 	return c
 }
 
-// publish replaces limits with a copy that has the fresh limits too, and returns
-// it. The caller holds mu.
-func (m *metrics) publish() map[string]limitCounts {
-	all := *m.limits.Load()
-	if len(m.fresh) > 0 {
-		all = maps.Clone(all)
-		maps.Copy(all, m.fresh)
-		m.limits.Store(&all)
-		clear(m.fresh)
-	}
-	m.missed = 0
-	return all
-}
-
-// every returns the counters of all limits.
-func (m *metrics) every() map[string]limitCounts {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.publish()
+// every yields the counters of all limits.
+func (m *metrics) every(yield func(limit string, c limitCounts) bool) {
+	m.limits.Range(func(limit, c any) bool { return yield(limit.(string), c.(limitCounts)) })
 }
 
 // Describe implements prometheus.Collector.
@@ -299,7 +269,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, n uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
 	}
-	for limit, c := range m.every() {
+	for limit, c := range m.every {
 		n := sumOf(c)
 		n[1], n[2] = n[1]+n[1+unanswered], n[2]+n[2+unanswered]
 		for i, name := range resultNames {

@@ -190,7 +190,7 @@ func (c *LimitCounts) Calls() uint64 { return c.Allowed + c.Refused + c.Shadow +
 
 func (s *Server) tally() *tally {
 	t := &tally{at: time.Now(), limits: map[string]LimitCounts{}, storeErrors: s.metrics.storeErrors.Load(), shed: s.metrics.shed.Load()}
-	for name, c := range s.metrics.every() {
+	for name, c := range s.metrics.every {
 		n := sumOf(c)
 		t.limits[name] = LimitCounts{name, n[0] + n[2+unanswered], n[1], n[2], n[1+unanswered], n[fallbacks] + n[fallbacks+1] + n[fallbacks+2]}
 	}
