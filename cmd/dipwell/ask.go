@@ -32,31 +32,32 @@ type (
 
 // noted is a call that is recorded in the audit.
 type noted struct {
-	Note string `help:"Why, at most 1024 bytes, for dipwell audit."`
+	Note string `json:"note" help:"Why, at most 1024 bytes, for dipwell audit."`
 }
 
-// onKey are the arguments that name a bucket.
+// onKey are the arguments that name a bucket. It and what embeds it are bodies of calls: what
+// was not given is left out, because the server refuses an empty plan.
 type onKey struct {
-	target `embed:""`
-	Name   string  `arg:"" name:"limit" help:"Name of the limit."`
-	Key    *string `arg:"" optional:"" help:"Key of the bucket. A limit that is shared has none."`
+	target `json:"-" embed:""`
+	Name   string  `json:"limit" arg:"" name:"limit" help:"Name of the limit."`
+	Key    *string `json:"key,omitempty" arg:"" optional:"" help:"Key of the bucket. A limit that is shared has none."`
 }
 
 // call are the arguments of a verb with a cost.
 type call struct {
 	onKey `embed:""`
-	Cost  int64 `default:"1" help:"Tokens. Default 1."`
+	Cost  int64 `json:"cost" default:"1" help:"Tokens. Default 1."`
 }
 
 // planCall is a call that may name a plan, and floorCall one that may also leave tokens.
 type (
 	planCall struct {
 		call `embed:""`
-		Plan *string `help:"Plan of the limit, unless the key has an override."`
+		Plan *string `json:"plan,omitempty" help:"Plan of the limit, unless the key has an override."`
 	}
 	floorCall struct {
 		planCall `embed:""`
-		Floor    int64 `help:"Tokens that must stay free."`
+		Floor    int64 `json:"floor,omitempty" help:"Tokens that must stay free."`
 	}
 )
 
@@ -71,23 +72,19 @@ func (ChargeCmd) Help() string   { return "Example: dipwell charge tokens user:7
 func (RefundCmd) Help() string   { return "Example: dipwell refund login user:7 --cost 1" }
 func (ResetCmd) Help() string    { return "Example: dipwell reset login user:7" }
 
-func (c *TakeCmd) Run(e *env) error     { return c.run(e, store.VerbTake, c.body()) }
-func (c *CheckCmd) Run(e *env) error    { return c.run(e, store.VerbCheck, c.body()) }
-func (c *TakeUpToCmd) Run(e *env) error { return c.run(e, store.VerbTakeUpTo, c.body()) }
-func (c *ReserveCmd) Run(e *env) error  { return c.run(e, store.VerbReserve, c.body()) }
-func (c *ChargeCmd) Run(e *env) error   { return c.run(e, store.VerbCharge, c.body()) }
-func (c *RefundCmd) Run(e *env) error   { return c.run(e, store.VerbRefund, c.of(c.body())) }
-func (c *ResetCmd) Run(e *env) error    { return c.decide(e, "/v1/reset", c.of(c.body())) }
-
-// of adds the note to a body.
-func (n *noted) of(b *callBody) *callBody {
-	b.Note = &n.Note
-	return b
-}
+func (c *TakeCmd) Run(e *env) error     { return c.decide(e, "/v1/take", c) }
+func (c *CheckCmd) Run(e *env) error    { return c.decide(e, "/v1/check", c) }
+func (c *TakeUpToCmd) Run(e *env) error { return c.decide(e, "/v1/take_up_to", c) }
+func (c *ReserveCmd) Run(e *env) error  { return c.decide(e, "/v1/reserve", c) }
+func (c *ChargeCmd) Run(e *env) error   { return c.decide(e, "/v1/charge", c) }
+func (c *RefundCmd) Run(e *env) error   { return c.decide(e, "/v1/refund", c) }
+func (c *ResetCmd) Run(e *env) error    { return c.decide(e, "/v1/reset", c) }
 
 func (c *WaitCmd) Run(e *env) error {
-	body := c.body()
-	body.Timeout = period.Format(c.Timeout)
+	body := struct {
+		floorCall
+		Timeout string `json:"timeout"`
+	}{c.floorCall, period.Format(c.Timeout)}
 	c.Timeout += answerTime
 	return c.decide(e, "/v1/wait", body)
 }
@@ -95,43 +92,6 @@ func (c *WaitCmd) Run(e *env) error {
 // answerTime is how long after the end of a wait its answer may arrive.
 const answerTime = 10 * time.Second
 
-// callBody is the body of a call. A plan or id that was not given is left out, because
-// the server refuses an empty one.
-type callBody struct {
-	Limit   string  `json:"limit"`
-	Key     *string `json:"key,omitempty"`
-	Cost    *int64  `json:"cost,omitempty"`
-	Plan    *string `json:"plan,omitempty"`
-	Floor   int64   `json:"floor,omitempty"`
-	TTL     string  `json:"ttl,omitempty"`
-	ID      *string `json:"id,omitempty"`
-	Timeout string  `json:"timeout,omitempty"`
-	Note    *string `json:"note,omitempty"`
-}
-
-func (c *onKey) body() *callBody { return &callBody{Limit: c.Name, Key: c.Key} }
-
-func (c *call) body() *callBody {
-	b := c.onKey.body()
-	b.Cost = &c.Cost
-	return b
-}
-
-func (c *planCall) body() *callBody {
-	b := c.call.body()
-	b.Plan = c.Plan
-	return b
-}
-
-func (c *floorCall) body() *callBody {
-	b := c.planCall.body()
-	b.Floor = c.Floor
-	return b
-}
-
-func (t *target) run(e *env, verb store.Verb, body *callBody) error {
-	return t.decide(e, "/v1/"+verb.String(), body)
-}
 
 // decide sends a call and prints its decision.
 func (t *target) decide(e *env, path string, body any) error {

@@ -12,8 +12,8 @@ import (
 // HoldCmd takes tokens until they are settled.
 type HoldCmd struct {
 	floorCall `embed:""`
-	TTL       time.Duration `name:"ttl" required:"" help:"Time until the hold expires and everything is given back, such as 30s."`
-	ID        *string       `name:"id" help:"Id of the hold, which makes the call safe to repeat. Default: a random one."`
+	TTL       time.Duration `json:"-" name:"ttl" required:"" help:"Time until the hold expires and everything is given back, such as 30s."`
+	ID        *string       `json:"id,omitempty" name:"id" help:"Id of the hold, which makes the call safe to repeat. Default: a random one."`
 }
 
 func (HoldCmd) Help() string {
@@ -21,9 +21,10 @@ func (HoldCmd) Help() string {
 }
 
 func (c *HoldCmd) Run(e *env) error {
-	body := c.body()
-	body.TTL, body.ID = period.Format(c.TTL), c.ID
-	return c.decide(e, "/v1/hold", body)
+	return c.decide(e, "/v1/hold", struct {
+		*HoldCmd
+		TTL string `json:"ttl"`
+	}{c, period.Format(c.TTL)})
 }
 
 // SettleCmd ends a hold.
