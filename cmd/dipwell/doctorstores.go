@@ -68,11 +68,7 @@ func (x *examination) postgres(ctx context.Context, url string) {
 		x.down(url, timeoutError(err))
 		return
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
-		defer cancel()
-		_ = conn.Close(ctx)
-	}()
+	defer closeConn(ctx, conn)
 	c, err := pgstore.Inspect(ctx, conn)
 	if err != nil {
 		x.problem("store", "", "%v", timeoutError(err))

@@ -32,27 +32,35 @@ type database struct {
 	Store string `placeholder:"URL" env:"DIPWELL_STORE" help:"The database: postgres://USER@HOST/DATABASE."`
 }
 
-// open connects to the database; close ends the connection.
-func (d *database) open(ctx context.Context) (conn *pgx.Conn, closeConn func(), err error) {
+// on calls f with a connection to the database.
+func (d *database) on(e *env, f func(conn *pgx.Conn) error) error {
 	if d.Store == "" {
-		return nil, nil, errors.New("store: say which database: --store postgres://USER@HOST/DATABASE")
+		return errors.New("store: say which database: --store postgres://USER@HOST/DATABASE")
 	}
 	if scheme, _, _ := strings.Cut(d.Store, "://"); openers[scheme] == nil || strings.HasPrefix(scheme, "redis") {
-		return nil, nil, fmt.Errorf("store: %q has no schema to migrate; it must be postgres://…", redact(d.Store))
+		return fmt.Errorf("store: %q has no schema to migrate; it must be postgres://…", redact(d.Store))
 	}
 	config, err := pgstore.ParseURL(d.Store)
 	if err != nil {
-		return nil, nil, fmt.Errorf("store: %w", err)
+		return fmt.Errorf("store: %w", err)
 	}
 	c := config.ConnConfig
-	if conn, err = pgx.ConnectConfig(ctx, c); err != nil {
-		return nil, nil, fmt.Errorf("store postgres://%s:%d/%s: %w", c.Host, c.Port, c.Database, err)
+	conn, err := pgx.ConnectConfig(e.ctx, c)
+	if err != nil {
+		return fmt.Errorf("store postgres://%s:%d/%s: %w", c.Host, c.Port, c.Database, err)
 	}
-	return conn, func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
-		defer cancel()
-		_ = conn.Close(ctx)
-	}, nil
+	defer closeConn(e.ctx, conn)
+	if err = f(conn); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	return nil
+}
+
+// closeConn ends a connection, also after ctx has ended.
+func closeConn(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
+	defer cancel()
+	_ = conn.Close(ctx)
 }
 
 // tables are the flags for the kind of tables.
@@ -115,11 +123,6 @@ func (c *MigrateUpCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	conn, closeConn, err := c.open(e.ctx)
-	if err != nil {
-		return err
-	}
-	defer closeConn()
 	told := ""
 	o.Waiting = func(why string) {
 		if why != told {
@@ -127,14 +130,16 @@ func (c *MigrateUpCmd) Run(e *env) error {
 		}
 		told = why
 	}
-	applied, err := pgstore.Migrate(e.ctx, conn, o)
-	if err != nil {
-		return migrateError(err)
-	}
-	for _, m := range applied {
-		fmt.Fprintf(e.stdout, "applied %04d %s\n", m.Version, m.Name)
-	}
-	return printState(e, conn)
+	return c.on(e, func(conn *pgx.Conn) error {
+		applied, err := pgstore.Migrate(e.ctx, conn, o)
+		if err != nil {
+			return err
+		}
+		for _, m := range applied {
+			fmt.Fprintf(e.stdout, "applied %04d %s\n", m.Version, m.Name)
+		}
+		return printState(e, conn)
+	})
 }
 
 // MigrateDownCmd removes the schema.
@@ -148,28 +153,25 @@ func (MigrateDownCmd) Help() string {
 }
 
 func (c *MigrateDownCmd) Run(e *env) error {
-	conn, closeConn, err := c.open(e.ctx)
-	if err != nil {
+	return c.on(e, func(conn *pgx.Conn) error {
+		list, err := pgstore.MigrationStatus(e.ctx, conn)
+		there := slices.ContainsFunc(list, func(m pgstore.Migration) bool { return !m.AppliedAt.IsZero() })
+		if err == nil && there && !c.Yes {
+			err = fmt.Errorf("down removes the schema dipwell of %s with all limits and buckets; if you mean that, add --yes", redact(c.Store))
+		}
+		if err == nil {
+			err = pgstore.MigrateDown(e.ctx, conn)
+		}
+		if err != nil {
+			return err
+		}
+		did := "the schema dipwell was removed"
+		if !there {
+			did = "there is no schema dipwell"
+		}
+		_, err = fmt.Fprintln(e.stdout, did)
 		return err
-	}
-	defer closeConn()
-	list, err := pgstore.MigrationStatus(e.ctx, conn)
-	there := slices.ContainsFunc(list, func(m pgstore.Migration) bool { return !m.AppliedAt.IsZero() })
-	if err == nil && there && !c.Yes {
-		err = fmt.Errorf("down removes the schema dipwell of %s with all limits and buckets; if you mean that, add --yes", redact(c.Store))
-	}
-	if err == nil {
-		err = pgstore.MigrateDown(e.ctx, conn)
-	}
-	if err != nil {
-		return migrateError(err)
-	}
-	did := "the schema dipwell was removed"
-	if !there {
-		did = "there is no schema dipwell"
-	}
-	_, err = fmt.Fprintln(e.stdout, did)
-	return err
+	})
 }
 
 // MigrateStatusCmd prints the state of the schema.
@@ -182,30 +184,27 @@ func (MigrateStatusCmd) Help() string {
 }
 
 func (c *MigrateStatusCmd) Run(e *env) error {
-	conn, closeConn, err := c.open(e.ctx)
-	if err != nil {
-		return err
-	}
-	defer closeConn()
-	list, err := pgstore.MigrationStatus(e.ctx, conn)
-	if err != nil {
-		return migrateError(err)
-	}
-	have := 0
-	for _, m := range list {
-		if !m.AppliedAt.IsZero() {
-			have = m.Version
+	return c.on(e, func(conn *pgx.Conn) error {
+		list, err := pgstore.MigrationStatus(e.ctx, conn)
+		if err != nil {
+			return err
 		}
-	}
-	for _, m := range list {
-		if state := stateOf(&m); !m.AppliedAt.IsZero() || m.Version > have { // engines without functions have a single migration
-			fmt.Fprintf(e.stdout, "%04d %-12s %s\n", m.Version, m.Name, state)
+		have := 0
+		for _, m := range list {
+			if !m.AppliedAt.IsZero() {
+				have = m.Version
+			}
 		}
-	}
-	if have != pgstore.SchemaVersion {
-		return errRefused
-	}
-	return printState(e, conn)
+		for _, m := range list {
+			if state := stateOf(&m); !m.AppliedAt.IsZero() || m.Version > have { // engines without functions have a single migration
+				fmt.Fprintf(e.stdout, "%04d %-12s %s\n", m.Version, m.Name, state)
+			}
+		}
+		if have != pgstore.SchemaVersion {
+			return errRefused
+		}
+		return printState(e, conn)
+	})
 }
 
 func stateOf(m *pgstore.Migration) string {
@@ -281,7 +280,7 @@ func printState(e *env, conn *pgx.Conn) error {
 	var unlogged bool
 	err := conn.QueryRow(e.ctx, "select relpersistence = 'u' from pg_class where oid = 'dipwell.buckets'::regclass").Scan(&unlogged)
 	if err != nil {
-		return migrateError(err)
+		return err
 	}
 	kind := "logged: a crash loses nothing that was answered"
 	if unlogged {
@@ -290,5 +289,3 @@ func printState(e *env, conn *pgx.Conn) error {
 	_, err = fmt.Fprintf(e.stdout, "schema version %d, tables %s\n", pgstore.SchemaVersion, kind)
 	return err
 }
-
-func migrateError(err error) error { return fmt.Errorf("migrate: %w", err) }
