@@ -209,11 +209,7 @@ func (c *client) admit(ctx context.Context, w *waitBudget, target, method string
 // blocked returns the error of a call that was not sent because an earlier
 // RetryInfo has not passed.
 func blocked(wait time.Duration) error {
-	s := status.New(codes.ResourceExhausted, fmt.Sprintf("not sent: the server said to come back in %v", wait))
-	if with, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)}); err == nil {
-		s = with
-	}
-	return s.Err()
+	return detailed(codes.ResourceExhausted, fmt.Sprintf("not sent: the server said to come back in %v", wait), &errdetails.RetryInfo{RetryDelay: durationpb.New(wait)}).Err()
 }
 
 // learn remembers the RetryInfo of a server's refusal, if it has one.

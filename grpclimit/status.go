@@ -59,32 +59,23 @@ func (e *refusal) Unwrap() error              { return e.refused }
 func Refuse(d *dipwell.Decision) error {
 	refused := &dipwell.RefusedError{Decision: *d}
 	quota := &errdetails.QuotaFailure{}
-	if d.Limits == nil {
-		quota.Violations = append(quota.Violations, violation(d))
-	}
-	for i := range d.Limits {
-		if e := &d.Limits[i]; !e.Allowed && !names(quota, e.Limit) {
-			quota.Violations = append(quota.Violations, violation(e))
-		}
+	for e := range front.Refused(d) {
+		quota.Violations = append(quota.Violations, violation(e))
 	}
 	details := []protoadapt.MessageV1{quota}
 	if wait := retryDelay(d); wait > 0 {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
 	}
-	s := status.New(codes.ResourceExhausted, refused.Error())
+	return &refusal{detailed(codes.ResourceExhausted, refused.Error(), details...), refused}
+}
+
+// detailed returns a status with details.
+func detailed(code codes.Code, text string, details ...protoadapt.MessageV1) *status.Status {
+	s := status.New(code, text)
 	if with, err := s.WithDetails(details...); err == nil {
 		s = with
 	}
-	return &refusal{s, refused}
-}
-
-func names(q *errdetails.QuotaFailure, limit string) bool {
-	for _, v := range q.Violations {
-		if v.QuotaId == limit {
-			return true
-		}
-	}
-	return false
+	return s
 }
 
 func violation(d *dipwell.Decision) *errdetails.QuotaFailure_Violation {
@@ -136,12 +127,8 @@ func Fail(ctx context.Context, err error) error {
 		return status.Error(codes.Internal, err.Error())
 	}
 	if field, ok := errors.AsType[*dipwell.FieldError](err); ok {
-		s := status.New(codes.InvalidArgument, field.Error())
-		if with, err := s.WithDetails(&errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
-			{Field: field.Field, Description: field.Reason}}}); err == nil {
-			s = with
-		}
-		return s.Err()
+		return detailed(codes.InvalidArgument, field.Error(), &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
+			{Field: field.Field, Description: field.Reason}}}).Err()
 	}
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()

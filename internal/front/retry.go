@@ -1,13 +1,30 @@
 package front
 
 import (
+	"iter"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
+
+// Refused yields the decisions of a refused call that refused it, one for each limit.
+func Refused(d *dipwell.Decision) iter.Seq[*dipwell.Decision] {
+	return func(yield func(*dipwell.Decision) bool) {
+		if d.Limits == nil {
+			yield(d)
+		}
+		for i := range d.Limits {
+			again := func(o dipwell.Decision) bool { return !o.Allowed && o.Limit == d.Limits[i].Limit }
+			if !d.Limits[i].Allowed && !slices.ContainsFunc(d.Limits[:i], again) && !yield(&d.Limits[i]) {
+				return
+			}
+		}
+	}
+}
 
 // Known reports whether d has the state of a bucket. A fallback answer, which is
 // made without the store, does not.

@@ -5,7 +5,7 @@ import "github.com/dipwell/dipwell"
 // ParseTakes parses a JSON body like the verbs.
 func ParseTakes(body []byte) ([]dipwell.Take, error) {
 	q := request{allowed: ofTake | hasTakes}
-	if err := q.parseJSON(body); err != nil {
+	if err := parseObject(body, q.jsonMember); err != nil {
 		return nil, err
 	}
 	if err := q.complete(); err != nil {

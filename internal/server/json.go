@@ -7,15 +7,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// parseJSON parses the body of a call.
-func (q *request) parseJSON(b []byte) error {
-	s := scanner{b: b}
-	if err := s.object(func(name string) error { return q.jsonMember(&s, name) }); err != nil {
-		return err
-	}
-	return s.end()
-}
-
+// jsonMember parses a member of the body of a call.
 func (q *request) jsonMember(s *scanner, name string) (err error) {
 	m := q.allowed.member(name)
 	if err = once(&q.seen, m, name, name); err != nil {

@@ -125,7 +125,7 @@ func readLimit(r *http.Request) (l dipwell.Limit, note string, err error) {
 		}
 		return l.Set(name, value)
 	}
-	err = x.parse(r, eachMember(func(s *scanner, name string) (err error) {
+	err = x.parse(r, func(s *scanner, name string) (err error) {
 		switch {
 		case name == "plans":
 			return s.plans(&l, seen)
@@ -142,19 +142,8 @@ func readLimit(r *http.Request) (l dipwell.Limit, note string, err error) {
 			err = set(name, value)
 		}
 		return err
-	}), set)
+	}, set)
 	return l, note, err
-}
-
-// eachMember returns a function that calls member for each member of an object in JSON.
-func eachMember(member func(s *scanner, name string) error) func([]byte) error {
-	return func(b []byte) error {
-		s := scanner{b: b}
-		if err := s.object(func(name string) error { return member(&s, name) }); err != nil {
-			return err
-		}
-		return s.end()
-	}
 }
 
 // names are the members of an object that were read, with those of inner objects.

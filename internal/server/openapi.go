@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 )
 
 // skeleton is /openapi.json without the paths. Its "members" has the members of request
@@ -20,19 +19,8 @@ var skeleton []byte
 // An object is a JSON object.
 type object = map[string]any
 
-// document is /openapi.json. It is made when it is first asked for.
-var document struct {
-	once sync.Once
-	json []byte
-}
-
 // openAPI returns /openapi.json.
 func openAPI() []byte {
-	document.once.Do(func() { document.json = writeOpenAPI() })
-	return document.json
-}
-
-func writeOpenAPI() []byte {
 	var doc object
 	if err := json.Unmarshal(skeleton, &doc); err != nil {
 		panic("openapi.json: " + err.Error())
@@ -64,7 +52,7 @@ func writeOpenAPI() []byte {
 
 // describe answers GET /openapi.json.
 func (a *api) describe(w http.ResponseWriter, _ *http.Request) error {
-	return writeJSON(w, http.StatusOK, openAPI())
+	return writeJSON(w, http.StatusOK, a.document())
 }
 
 func orGet(method string) string {

@@ -255,22 +255,20 @@ func readOverride(r *http.Request) (*overrideCall, error) {
 		return nil, err
 	}
 	q := &overrideCall{key: dipwell.Shared}
-	seen := map[string]bool{}
+	seen := names{}
 	set := func(name, value string) error {
-		if seen[name] {
-			return bad(name, "is given twice")
+		if err := seen.once(name); err != nil {
+			return err
 		}
-		err := q.set(name, value)
-		seen[name] = err == nil
-		return err
+		return q.set(name, value)
 	}
-	err := x.parse(r, eachMember(func(s *scanner, name string) error {
+	err := x.parse(r, func(s *scanner, name string) error {
 		value, err := s.overrideValue(name)
 		if err == nil {
 			err = set(name, value)
 		}
 		return err
-	}), set)
+	}, set)
 	if err == nil && seen["for"] && seen["until"] {
 		err = bad("for", "is given together with until; give one of them")
 	}

@@ -35,26 +35,12 @@ func appendRefusal(b []byte, d *dipwell.Decision, status int) []byte {
 		b = append(b, `; no wait will help"`...)
 	}
 	b = append(b, `,"violated-policies":[`...)
-	if d.Limits == nil {
-		b = texts.AppendJSON(b, d.Limit)
-	}
 	first := true
-	for i := range d.Limits {
-		if e := &d.Limits[i]; !e.Allowed && !refusedBefore(d.Limits[:i], e.Limit) {
-			if !first {
-				b = append(b, ',')
-			}
-			b, first = texts.AppendJSON(b, e.Limit), false
+	for e := range front.Refused(d) {
+		if !first {
+			b = append(b, ',')
 		}
+		b, first = texts.AppendJSON(b, e.Limit), false
 	}
 	return append(d.AppendMembers(append(b, `],`...)), '}')
-}
-
-func refusedBefore(limits []dipwell.Decision, name string) bool {
-	for i := range limits {
-		if !limits[i].Allowed && limits[i].Limit == name {
-			return true
-		}
-	}
-	return false
 }

@@ -109,7 +109,7 @@ func (a *api) read(w http.ResponseWriter, r *http.Request, x *exchange, allowed 
 	}
 	q := &x.req
 	q.allowed = allowed
-	if err := x.parse(r, q.parseJSON, q.param); err != nil {
+	if err := x.parse(r, q.jsonMember, q.param); err != nil {
 		return cmp.Or(notReadable(r), err)
 	}
 	if err := q.complete(); err != nil {
@@ -134,14 +134,14 @@ func (q *request) mayBeOf(c *Caller) error {
 	return nil
 }
 
-// parse calls json with the body, or else param with each parameter of the query and of the
-// form in the body.
-func (x *exchange) parse(r *http.Request, json func([]byte) error, param func(name, value string) error) error {
+// parse calls member for each member of the body, if that is JSON, or else param for each
+// parameter of the query and of the form in the body.
+func (x *exchange) parse(r *http.Request, member func(s *scanner, name string) error, param func(name, value string) error) error {
 	if isJSON(r, x.in) {
 		if r.URL.RawQuery != "" {
 			return errBoth
 		}
-		return json(x.in)
+		return parseObject(x.in, member)
 	}
 	if err := eachParam(r.URL.RawQuery, param); err != nil {
 		return err

@@ -56,6 +56,15 @@ func (s *scanner) peek() byte {
 	return 0
 }
 
+// parseObject parses a body that is an object. member parses the value of each member.
+func parseObject(b []byte, member func(s *scanner, name string) error) error {
+	s := scanner{b: b}
+	if err := s.object(func(name string) error { return member(&s, name) }); err != nil {
+		return err
+	}
+	return s.end()
+}
+
 // object parses an object. f parses the value of each member.
 func (s *scanner) object(f func(name string) error) error {
 	if !s.next('{') {
@@ -264,7 +273,7 @@ func (s *scanner) scalar(field string) (string, error) {
 	if err != nil {
 		return "", bad(field, "must be a string, a number or a boolean")
 	}
-	if _, err = strconv.ParseFloat(word, 64); err != nil && !isRange(err) {
+	if _, err = strconv.ParseFloat(word, 64); err != nil && !errors.Is(err, strconv.ErrRange) {
 		return "", bad(field, fmt.Sprintf("%q is not a number", word))
 	}
 	return word, nil
@@ -280,8 +289,4 @@ func (s *scanner) setting(field, name string, set func(name, value string) error
 		}
 	}
 	return value, err
-}
-
-func isRange(err error) bool {
-	return errors.Is(err, strconv.ErrRange)
 }

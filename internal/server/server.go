@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"path"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/dipwell/dipwell"
@@ -123,7 +124,7 @@ type Site struct {
 
 // API returns the handler of the whole API for a listener.
 func (s *Server) API(at Site) http.Handler {
-	a := &api{Server: s, site: at, rest: http.NewServeMux(), hot: map[string]*verbCall{}, always: map[string]bool{}, scrape: s.metrics.handler()}
+	a := &api{Server: s, site: at, rest: http.NewServeMux(), hot: map[string]*verbCall{}, always: map[string]bool{}, scrape: s.metrics.handler(), document: sync.OnceValue(openAPI)}
 	for _, r := range routes() {
 		a.add(r)
 	}
@@ -145,9 +146,10 @@ type api struct {
 	hot  map[string]*verbCall // the verbs by path, faster than the mux
 	rest *http.ServeMux
 
-	always map[string]bool // paths that are answered during an overload too
-	scrape http.Handler    // of /metrics
-	pages  http.Handler    // below pagePath
+	always   map[string]bool // paths that are answered during an overload too
+	scrape   http.Handler    // of /metrics
+	pages    http.Handler    // below pagePath
+	document func() []byte   // /openapi.json, made when it is first asked for
 }
 
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
