@@ -92,7 +92,6 @@ func (c *WaitCmd) Run(e *env) error {
 // answerTime is how long after the end of a wait its answer may arrive.
 const answerTime = 10 * time.Second
 
-
 // decide sends a call and prints its decision.
 func (t *target) decide(e *env, path string, body any) error {
 	a, err := t.ask(e, path, body)

@@ -8,8 +8,7 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/dipwell/dipwell"
-	"github.com/dipwell/dipwell/store"
+	"github.com/dipwell/dipwell/internal/server"
 )
 
 // LimitsCmd lists the limits of a server.
@@ -31,13 +30,9 @@ func (c *LimitsCmd) Run(e *env) error {
 		return out.Encode(map[string]any{"limits": list})
 	}
 	for _, raw := range list {
-		var l map[string]any
-		in := json.NewDecoder(bytes.NewReader(raw))
-		in.UseNumber() // keep numbers as text
-		if err = in.Decode(&l); err != nil {
-			return errNoLimits
+		if err = printLimit(e, raw); err != nil {
+			return err
 		}
-		printLimit(e, l)
 	}
 	return nil
 }
@@ -77,57 +72,22 @@ func (c *LimitsCmd) all(e *env) (list []json.RawMessage, err error) {
 
 // printLimit prints a limit as dipwell.ParseLimit reads it, and its owner. If a setting is
 // of a newer server, it prints what the server sent.
-func printLimit(e *env, raw map[string]any) {
-	l, err := settingsOf(raw)
+func printLimit(e *env, raw json.RawMessage) error {
+	var m map[string]any
+	in := json.NewDecoder(bytes.NewReader(raw))
+	in.UseNumber() // keep numbers as text
+	if err := in.Decode(&m); err != nil {
+		return errNoLimits
+	}
+	l, err := server.ParseLimit(raw)
 	if err != nil {
-		fmt.Fprintf(e.stdout, "%v: %v  (%v)\n", raw["name"], raw, raw["owner"])
-		return
+		fmt.Fprintf(e.stdout, "%v: %v  (%v)\n", m["name"], m, m["owner"])
+		return nil
 	}
 	rate := ""
-	if raw["present_rate"] != nil {
-		rate = fmt.Sprintf("; %v per period at present in that process: %v", raw["present_rate"], raw["rate_reason"])
+	if m["present_rate"] != nil {
+		rate = fmt.Sprintf("; %v per period at present in that process: %v", m["present_rate"], m["rate_reason"])
 	}
-	fmt.Fprintf(e.stdout, "%s  (%v%s)\n", l, raw["owner"], rate)
-}
-
-func settingsOf(raw map[string]any) (l dipwell.Limit, err error) {
-	for name, v := range raw {
-		switch name {
-		case "owner", "version", "capacity", "warning", "present_rate", "rate_reason", "rate_changed_us":
-			continue
-		case "plans":
-			l.Plans, err = plansOf(v)
-		case "adaptive":
-			err = setAll(l.Adaptive.Set, v)
-		default:
-			err = l.Set(name, fmt.Sprint(v))
-		}
-		if err != nil {
-			return l, err
-		}
-	}
-	return l, nil
-}
-
-func plansOf(raw any) (store.Plans, error) {
-	byName, _ := raw.(map[string]any)
-	var plans []dipwell.Plan
-	for name, settings := range byName {
-		p := dipwell.Plan{Name: name}
-		if err := setAll(p.Set, settings); err != nil {
-			return store.Plans{}, err
-		}
-		plans = append(plans, p)
-	}
-	return dipwell.NewPlans(plans...), nil
-}
-
-func setAll(set func(name, value string) error, raw any) error {
-	settings, _ := raw.(map[string]any)
-	for name, v := range settings {
-		if err := set(name, fmt.Sprint(v)); err != nil {
-			return err
-		}
-	}
+	fmt.Fprintf(e.stdout, "%s  (%v%s)\n", l, m["owner"], rate)
 	return nil
 }

@@ -125,25 +125,49 @@ func readLimit(r *http.Request) (l dipwell.Limit, note string, err error) {
 		}
 		return l.Set(name, value)
 	}
-	err = x.parse(r, func(s *scanner, name string) (err error) {
-		switch {
-		case name == "plans":
-			return s.plans(&l, seen)
-		case name == "adaptive" && s.peek() == '{':
-			return s.adaptive(&l, seen)
+	err = x.parse(r, func(s *scanner, name string) error {
+		if name != "note" {
+			return s.limitSetting(&l, seen, name, set)
 		}
-		var value string
-		if name == "note" {
-			value, err = s.str(name) // even if it looks like a number
-		} else {
-			value, err = s.setting(name, name, new(dipwell.Limit).Set)
-		}
+		value, err := s.str(name) // even if it looks like a number
 		if err == nil {
 			err = set(name, value)
 		}
 		return err
 	}, set)
 	return l, note, err
+}
+
+// limitSetting parses a setting of a limit, and sets it if it is only a text or a number.
+func (s *scanner) limitSetting(l *dipwell.Limit, seen names, name string, set func(name, value string) error) error {
+	switch {
+	case name == "plans":
+		return s.plans(l, seen)
+	case name == "adaptive" && s.peek() == '{':
+		return s.adaptive(l, seen)
+	}
+	value, err := s.setting(name, name, new(dipwell.Limit).Set)
+	if err == nil {
+		err = set(name, value)
+	}
+	return err
+}
+
+// notSettings are the members that GET /v1/limits has in addition to the settings.
+var notSettings = []string{"owner", "version", "capacity", "present_rate", "rate_reason", "rate_changed_us", "warning"}
+
+// ParseLimit returns the settings of a limit as GET /v1/limits has it.
+func ParseLimit(b []byte) (l dipwell.Limit, err error) {
+	seen := names{}
+	err = parseObject(b, func(s *scanner, name string) error {
+		return s.limitSetting(&l, seen, name, func(name, value string) error {
+			if slices.Contains(notSettings, name) {
+				return nil
+			}
+			return l.Set(name, value)
+		})
+	})
+	return l, err
 }
 
 // names are the members of an object that were read, with those of inner objects.
