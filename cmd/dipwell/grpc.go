@@ -22,7 +22,7 @@ func (s *settings) checkRLS() error {
 	for _, h := range [][2]string{{"rls_limit_header", s.RLSLimitHeader}, {"rls_remaining_header", s.RLSRemainingHeader}, {"rls_reset_header", s.RLSResetHeader}} {
 		switch {
 		case h[1] == "":
-		case s.RLSHeaders != rls.RateLimit3.String():
+		case rls.Headers(s.RLSHeaders) != rls.RateLimit3:
 			return fmt.Errorf("%s: needs rls_headers: ratelimit", h[0])
 		case !server.IsHeaderName(h[1]):
 			return fmt.Errorf("%s: %q is not the name of a header field", h[0], h[1])
@@ -31,30 +31,22 @@ func (s *settings) checkRLS() error {
 	return nil
 }
 
-// rateLimits returns the RateLimitService, or nil if it is not configured.
-func (s *service) rateLimits() (*rls.Service, error) {
+// startRLS makes the RateLimitService, if it is configured. It reads the descriptors and
+// watches them for changes.
+func (s *service) startRLS() error {
 	set := s.started
 	if set.GRPC == "" && set.RLSConfig == "" {
-		return nil, nil
+		return nil
 	}
-	headers, err := rls.ParseHeaders(set.RLSHeaders)
-	if err != nil {
-		return nil, fmt.Errorf("rls_headers: %w", err)
-	}
-	r := rls.New(s.limiter, rls.Config{Headers: headers, Observe: s.server.Observe, Shadow: set.Shadow,
+	s.rls = rls.New(s.limiter, rls.Config{Headers: rls.Headers(set.RLSHeaders), Observe: s.server.Observe, Shadow: set.Shadow,
 		Names: rls.HeaderNames{Limit: set.RLSLimitHeader, Remaining: set.RLSRemainingHeader, Reset: set.RLSResetHeader}})
-	s.server.Collect(r)
-	s.server.Handle("POST /json", server.Proxied, http.HandlerFunc(r.JSON))
+	s.server.Collect(s.rls)
+	s.server.Handle("POST /json", server.Proxied, http.HandlerFunc(s.rls.JSON))
 	s.server.Handle("GET /healthcheck", server.Anybody, http.HandlerFunc(s.server.Healthcheck))
-	return r, nil
-}
-
-// startRLS reads the descriptors and watches them for changes.
-func (s *service) startRLS() (err error) {
-	if s.rls, err = s.rateLimits(); err != nil || s.started.RLSConfig == "" {
-		return err
+	path := set.RLSConfig
+	if path == "" {
+		return nil
 	}
-	path := s.started.RLSConfig
 	return s.follow(s.env.ctx, func() string { return rls.Content(path) }, s.readRLS, s.reloadRLS, path)
 }
 
@@ -99,14 +91,6 @@ func (b *boundedRLS) ShouldRateLimit(ctx context.Context, r *pb.RateLimitRequest
 	return b.Service.ShouldRateLimit(ctx, r)
 }
 
-// grpcOptions returns the option for tracing, if it is on.
-func (s *service) grpcOptions() (out []grpc.ServerOption) {
-	if s.tracer != nil {
-		out = append(out, s.tracer.GRPC())
-	}
-	return out
-}
-
 // serve serves on all listeners until the program must stop or a listener
 // fails.
 func (s *service) serve(listeners []server.Listener) error {
@@ -119,9 +103,13 @@ func (s *service) serve(listeners []server.Listener) error {
 	}
 	ctx, cancel := context.WithCancel(s.env.ctx)
 	defer cancel()
+	var options []grpc.ServerOption
+	if s.tracer != nil {
+		options = append(options, s.tracer.GRPC())
+	}
 	g := s.server.GRPC(server.Site{Loopback: server.IsLoopback(l), NoAdmin: s.started.Admin != "", Open: slices.Contains(s.started.OpenListeners, "grpc")}, func(r grpc.ServiceRegistrar) {
 		pb.RegisterRateLimitServiceServer(r, &boundedRLS{s.rls, s.server})
-	}, s.grpcOptions()...)
+	}, options...)
 	s.warnIfOpen("grpc", l)
 	s.logListening("serving gRPC", l.Addr().String(), "")
 	var wg sync.WaitGroup

@@ -33,9 +33,7 @@ func (s *Service) answer(asks []ask) *pb.RateLimitResponse {
 		r.OverallCode = pb.RateLimitResponse_OK
 		s.metrics.shadowed.Add(1)
 	}
-	if s.Headers != NoHeaders {
-		s.add(r, asks)
-	}
+	s.add(r, asks)
 	return r
 }
 

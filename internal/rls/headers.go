@@ -2,7 +2,6 @@ package rls
 
 import (
 	"cmp"
-	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -13,29 +12,16 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
-	"github.com/dipwell/dipwell/internal/texts"
 )
 
-// Headers selects the header fields that the proxy adds to its response.
-type Headers uint8
+// Headers selects the header fields that the proxy adds to its response. With any other value
+// it adds none.
+type Headers string
 
 const (
-	NoHeaders  Headers = iota
-	RateLimit3         // RateLimit-Limit, -Remaining and -Reset, as envoyproxy/ratelimit names them
-	IETF               // RateLimit and RateLimit-Policy, and Retry-After when refused
+	RateLimit3 Headers = "ratelimit" // RateLimit-Limit, -Remaining and -Reset, as envoyproxy/ratelimit names them
+	IETF       Headers = "ietf"      // RateLimit and RateLimit-Policy, and Retry-After when refused
 )
-
-var headerNames = []string{"off", "ratelimit", "ietf"}
-
-// ParseHeaders parses off, ratelimit or ietf.
-func ParseHeaders(s string) (Headers, error) {
-	if i := slices.Index(headerNames, s); i >= 0 {
-		return Headers(i), nil
-	}
-	return 0, fmt.Errorf("%q is not one of off, ratelimit, ietf%s", s, texts.Nearest(s, headerNames))
-}
-
-func (h Headers) String() string { return headerNames[h] }
 
 // HeaderNames are the names of RateLimit3's header fields. An empty name means the
 // default in its comment.
@@ -47,10 +33,15 @@ type HeaderNames struct {
 
 // add adds the header fields of a request's limits.
 func (c *Config) add(r *pb.RateLimitResponse, asks []ask) {
-	if c.Headers == IETF {
+	switch c.Headers {
+	case IETF:
 		addIETF(r, asks)
-		return
+	case RateLimit3:
+		c.addRateLimit(r)
 	}
+}
+
+func (c *Config) addRateLimit(r *pb.RateLimitResponse) {
 	tightest := -1
 	for i, st := range r.Statuses {
 		if st.CurrentLimit == nil {

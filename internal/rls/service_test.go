@@ -633,14 +633,6 @@ func TestHeaders(t *testing.T) {
 			t.Errorf("%d hits: %s\nwant\n%s", n, got, want)
 		}
 	}
-	for _, name := range []string{"off", "ratelimit", "ietf"} {
-		if h, err := rls.ParseHeaders(name); err != nil || h.String() != name {
-			t.Error(h, err)
-		}
-	}
-	if _, err := rls.ParseHeaders("ietff"); err == nil || !strings.Contains(err.Error(), "did you mean ietf?") {
-		t.Error(err)
-	}
 }
 
 // broken is a store that returns an error.
