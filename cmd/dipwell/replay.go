@@ -66,7 +66,11 @@ func (c *ReplayCmd) Run(e *env) error {
 	o.Progress = bar.show
 	rep, err := replay.Run(e.ctx, in, o)
 	bar.finish()
-	if err = errors.Join(flag(err), closeSink(sink)); err != nil {
+	err = flag(err)
+	if f, ok := sink.(io.Closer); ok { // not standard output
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
 		return err
 	}
 	if c.Plot != "" {
@@ -183,7 +187,7 @@ func (c *ReplayCmd) sink(stdout io.Writer) (io.Writer, error) {
 		return nil, err
 	}
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return pipe{f}, err
+		return f, err
 	}
 	return fileSink{f}, nil
 }
@@ -206,18 +210,6 @@ func (f fileSink) Reset() error {
 		return err
 	}
 	return f.Truncate(0)
-}
-
-type pipe struct{ io.WriteCloser }
-
-func closeSink(w io.Writer) error {
-	switch w := w.(type) {
-	case fileSink:
-		return w.Close()
-	case pipe:
-		return w.Close()
-	}
-	return nil
 }
 
 func savePlot(rep *replay.Report, path string) error {
