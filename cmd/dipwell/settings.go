@@ -15,6 +15,7 @@ import (
 	"github.com/dipwell/dipwell/internal/config"
 	"github.com/dipwell/dipwell/internal/keyhash"
 	"github.com/dipwell/dipwell/internal/server"
+	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -137,11 +138,9 @@ func joinPlans(parts []string) (out []string) {
 		name, value, _ := strings.Cut(part, "=")
 		value, _, _ = strings.Cut(value, "|")
 		last := len(out) - 1
-		if last >= 0 && strings.Contains(out[last], ",adaptive=") && adaptiveSettings[name] {
-			out[last] += ";" + part
-			continue
-		}
-		if last >= 0 && strings.Contains(out[last], ",plans=") && planSettings[name] && !strings.Contains(value, "/") {
+		ofAdaptive := last >= 0 && strings.Contains(out[last], ",adaptive=") && texts.Unknown(new(dipwell.Adaptive).Set, name) == ""
+		ofPlan := last >= 0 && strings.Contains(out[last], ",plans=") && texts.Unknown(new(dipwell.Plan).Set, name) == "" && !strings.Contains(value, "/")
+		if ofAdaptive || ofPlan {
 			out[last] += ";" + part
 		} else {
 			out = append(out, part)
@@ -149,10 +148,6 @@ func joinPlans(parts []string) (out []string) {
 	}
 	return out
 }
-
-var planSettings = map[string]bool{"rate": true, "per": true, "burst": true, "max_debt": true, "mode": true, "callable": true}
-
-var adaptiveSettings = map[string]bool{"floor": true, "latency": true, "quantile": true, "errors": true, "window": true}
 
 func uniqueLimits(list []dipwell.Limit) error {
 	seen := map[string]bool{}
