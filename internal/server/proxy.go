@@ -30,9 +30,6 @@ type Proxy struct {
 // Proxy returns a reverse proxy. A server can have only one, because its counters
 // are in /metrics.
 func (s *Server) Proxy(u Upstream) (*Proxy, error) {
-	if err := u.Check(); err != nil {
-		return nil, err
-	}
 	target, err := u.target()
 	if err != nil {
 		return nil, err

@@ -49,17 +49,18 @@ const (
 
 // Check returns the error that Server.Proxy would return for u.
 func (u Upstream) Check() error {
-	if _, err := u.target(); err != nil {
-		return err
+	_, err := u.target()
+	if err == nil {
+		_, err = (&Server{}).keyBy(u.By)
 	}
-	if reason := badHeaderName(u.PlanHeader); u.PlanHeader != "" && reason != "" {
-		return fmt.Errorf("upstream_plan_header: %q: %s", u.PlanHeader, reason)
-	}
-	_, err := (&Server{}).keyBy(u.By)
 	return err
 }
 
+// target returns the URL, if it and the name of the header field are valid.
 func (u *Upstream) target() (*url.URL, error) {
+	if reason := badHeaderName(u.PlanHeader); u.PlanHeader != "" && reason != "" {
+		return nil, fmt.Errorf("upstream_plan_header: %q: %s", u.PlanHeader, reason)
+	}
 	target, err := url.Parse(u.URL)
 	switch {
 	case err != nil || target.Scheme != "http" && target.Scheme != "https" || target.Host == "":
