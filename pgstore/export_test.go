@@ -90,8 +90,5 @@ func (s *Store) Drop(ctx context.Context, name, owner string) error {
 	return s.cat.Drop(ctx, name, owner)
 }
 
-// DBOf returns what a store was opened over.
-func DBOf(s *Store) DB { return s.db }
-
 // Refresh reads the limits, as a store does once in each Poll.
 func Refresh(ctx context.Context, s *Store) error { return s.cat.Refresh(ctx) }
