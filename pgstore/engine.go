@@ -42,6 +42,7 @@ type functions struct{ *Store }
 type portable struct {
 	*Store
 	dialect *dialect
+	locks   bool // db is a transaction in which a portableTable locks what it reads
 }
 
 var (
@@ -51,7 +52,7 @@ var (
 
 func (s *Store) engine() engine {
 	if d := s.limits.dialect.Load(); d != nil {
-		return portable{s, d}
+		return portable{Store: s, dialect: d}
 	}
 	return functions{s}
 }

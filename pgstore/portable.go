@@ -27,7 +27,7 @@ func (s portable) group(ctx context.Context, g *store.Group, entries []*entry, _
 // readFirst decides a group without locks, and in a transaction if that would change
 // something.
 func (s portable) readFirst(ctx context.Context, g *store.Group) error {
-	t := s.table(ctx, nil, g)
+	t := s.table(ctx, g)
 	if err := t.decide(); err != nil || !t.changed {
 		return err
 	}
@@ -63,34 +63,11 @@ func (s portable) take(ctx context.Context, g *store.Group, e *entry) (done bool
 	return true, nil
 }
 
-// askClock queues a read of the server's clock, unless a test has set one.
-func (s portable) askClock(b *pgx.Batch) {
-	if s.clock == nil {
-		b.Queue("select " + readNow)
-	}
-}
-
-func (s portable) readClock(results pgx.BatchResults) (now int64, err error) {
-	if s.clock != nil {
-		return s.clock(), nil
-	}
-	return now, storeError(results.QueryRow().Scan(&now), false)
-}
-
-// closeBatch closes a batch and returns err, or the error of closing it if err
-// is nil.
-func closeBatch(results pgx.BatchResults, err error) error {
-	if cerr := results.Close(); err == nil {
-		err = storeError(cerr, false)
-	}
-	return err
-}
-
 // errNoWrite ends a transaction that has nothing to write.
 var errNoWrite = errors.New("nothing to write")
 
-// transact runs f in a transaction and retries it on a conflict.
-func (s portable) transact(ctx context.Context, f func(pgx.Tx) error) error {
+// transact runs f with the store of a transaction, and again after a conflict.
+func (s portable) transact(ctx context.Context, f func(in portable) error) error {
 	try := func() error { return s.transactOnce(ctx, f) }
 	return s.retry(ctx, try(), try)
 }
@@ -98,12 +75,12 @@ func (s portable) transact(ctx context.Context, f func(pgx.Tx) error) error {
 // transactOnce is transact without retries, for callers that retry themselves.
 // Nothing is visible before the commit, so only a failed commit leaves the
 // outcome unknown.
-func (s portable) transactOnce(ctx context.Context, f func(pgx.Tx) error) error {
+func (s portable) transactOnce(ctx context.Context, f func(in portable) error) error {
 	tx, err := s.db.Begin(ctx)
 	if err != nil {
 		return storeError(err, false)
 	}
-	if err = f(tx); err != nil {
+	if err = f(portable{s.With(tx), s.dialect, true}); err != nil {
 		_ = tx.Rollback(ctx) // if it fails, the pool drops the connection
 		if errors.Is(err, errNoWrite) {
 			return nil
@@ -111,19 +88,4 @@ func (s portable) transactOnce(ctx context.Context, f func(pgx.Tx) error) error 
 		return err
 	}
 	return commitError(tx.Commit(ctx))
-}
-
-// execBatch runs statements and discards their results.
-func execBatch(ctx context.Context, tx pgx.Tx, b *pgx.Batch) error {
-	if b.Len() == 0 {
-		return nil
-	}
-	return storeError(tx.SendBatch(ctx, b).Close(), false)
-}
-
-func (s portable) txClock(ctx context.Context, tx pgx.Tx) (now int64, err error) {
-	if s.clock != nil {
-		return s.clock(), nil
-	}
-	return now, storeError(tx.QueryRow(ctx, "select "+readNow).Scan(&now), false)
 }

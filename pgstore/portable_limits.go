@@ -16,18 +16,18 @@ import (
 // change changes limits in a transaction. It locks the row of the revision, so that one
 // change runs at a time. f gets the present limits, their ids, the present time, and the
 // new revision.
-func (s portable) change(ctx context.Context, name string, f func(tx pgx.Tx, reg *store.Registry, ids map[string]int32, at, revision int64) error) error {
-	return s.transact(ctx, func(tx pgx.Tx) error {
+func (s portable) change(ctx context.Context, name string, f func(in portable, reg *store.Registry, ids map[string]int32, at, revision int64) error) error {
+	return s.transact(ctx, func(in portable) error {
 		var revision int64
-		if err := tx.QueryRow(ctx, "select n from dipwell.revision where one = 1 for update").Scan(&revision); err != nil {
+		if err := in.db.QueryRow(ctx, "select n from dipwell.revision where one = 1 for update").Scan(&revision); err != nil {
 			return err
 		}
 		revision++
-		read, err := s.limits.readLimits(ctx, tx, "")
+		read, err := s.limits.readLimits(ctx, in.db, "")
 		if err != nil {
 			return err
 		}
-		at, err := s.txClock(ctx, tx)
+		at, err := in.now(ctx)
 		if err != nil {
 			return err
 		}
@@ -37,19 +37,19 @@ func (s portable) change(ctx context.Context, name string, f func(tx pgx.Tx, reg
 		var reg store.Registry
 		reg.Install(read.Defs)
 		reg.EachOverride = func(limit string, check func(o *store.Override)) error {
-			return eachOverride(ctx, tx, read.IDs[limit], check)
+			return eachOverride(ctx, in.db, read.IDs[limit], check)
 		}
-		if err = f(tx, &reg, read.IDs, at, revision); err != nil {
+		if err = f(in, &reg, read.IDs, at, revision); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, "update dipwell.revision set n = $1 where one = 1", revision)
+		_, err = in.db.Exec(ctx, "update dipwell.revision set n = $1 where one = 1", revision)
 		return err
 	})
 }
 
 // eachOverride reads the overrides of a limit, one after the other.
-func eachOverride(ctx context.Context, tx pgx.Tx, id int32, check func(o *store.Override)) error {
-	rows, err := tx.Query(ctx, "select "+overrideColumns+" from dipwell.overrides where limit_id = $1", id)
+func eachOverride(ctx context.Context, db querier, id int32, check func(o *store.Override)) error {
+	rows, err := db.Query(ctx, "select "+overrideColumns+" from dipwell.overrides where limit_id = $1", id)
 	if err != nil {
 		return err
 	}
@@ -66,12 +66,12 @@ func eachOverride(ctx context.Context, tx pgx.Tx, id int32, check func(o *store.
 
 // keepLimit keeps limits from changing until the transaction of a new override ends. It
 // returns store.ErrStaleDefinition if the limit has another version than the entry.
-func (e *entry) keepLimit(ctx context.Context, tx pgx.Tx) error {
-	if _, err := tx.Exec(ctx, "select n from dipwell.revision where one = 1 for share"); err != nil {
+func (e *entry) keepLimit(ctx context.Context, db DB) error {
+	if _, err := db.Exec(ctx, "select n from dipwell.revision where one = 1 for share"); err != nil {
 		return err
 	}
 	var version int32
-	err := tx.QueryRow(ctx, "select version from dipwell.limits where id = $1", e.id).Scan(&version)
+	err := db.QueryRow(ctx, "select version from dipwell.limits where id = $1", e.id).Scan(&version)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && uint32(version) != e.def.Number { //nolint:gosec // versions are small
 		return store.ErrStaleDefinition
 	}
@@ -82,7 +82,7 @@ func (e *entry) keepLimit(ctx context.Context, tx pgx.Tx) error {
 // share. The id of a new limit is the revision that made it and is never used again, so
 // that rows of a dropped limit stay void.
 func (s portable) put(ctx context.Context, l store.Limit, by string) (change int64, err error) {
-	err = s.change(ctx, l.Name, func(tx pgx.Tx, reg *store.Registry, ids map[string]int32, at, revision int64) error {
+	err = s.change(ctx, l.Name, func(in portable, reg *store.Registry, ids map[string]int32, at, revision int64) error {
 		change = 0
 		old := reg.Lookup(l.Name)
 		d, err := reg.Define(at, l, by)
@@ -97,23 +97,23 @@ func (s portable) put(ctx context.Context, l store.Limit, by string) (change int
 		if !known {
 			id = int32(revision)
 		}
-		err = insert(ctx, tx, "limits", updateLimitSQL, append([]string{"id", "owner", "version"}, catalog.LimitColumns...),
+		err = insert(ctx, in.db, "limits", updateLimitSQL, append([]string{"id", "owner", "version"}, catalog.LimitColumns...),
 			append([]any{id, d.Owner, int32(d.Number)}, catalog.LimitValues(&l)...))
 		if err != nil || old != nil && old.Number == d.Number {
 			return err
 		}
 		v := catalog.NewVersion(catalog.Present(d), &l)
-		return insert(ctx, tx, "versions", "", append([]string{"limit_id"}, catalog.VersionColumns...), append([]any{id}, v.Values()...))
+		return insert(ctx, in.db, "versions", "", append([]string{"limit_id"}, catalog.VersionColumns...), append([]any{id}, v.Values()...))
 	})
 	return change, err
 }
 
 func (s portable) drop(ctx context.Context, name, by string) error {
-	return s.change(ctx, name, func(tx pgx.Tx, reg *store.Registry, ids map[string]int32, _, _ int64) error {
+	return s.change(ctx, name, func(in portable, reg *store.Registry, ids map[string]int32, _, _ int64) error {
 		if err := reg.Drop(name, by); err != nil {
 			return err
 		}
-		if err := s.endHolds(ctx, tx, reg, ids[name], name); err != nil {
+		if err := in.endHolds(ctx, reg, ids[name], name); err != nil {
 			return err
 		}
 		for _, statement := range []string{
@@ -121,19 +121,19 @@ func (s portable) drop(ctx context.Context, name, by string) error {
 			"delete from dipwell.overrides where limit_id = $1",
 			"delete from dipwell.usage where limit_id = $1",
 			"delete from dipwell.versions where limit_id = $1",
+			"delete from dipwell.limits where id = $1",
 		} {
-			if _, err := tx.Exec(ctx, statement, ids[name]); err != nil {
+			if _, err := in.db.Exec(ctx, statement, ids[name]); err != nil {
 				return err
 			}
 		}
-		_, err := tx.Exec(ctx, "delete from dipwell.limits where id = $1", ids[name])
-		return err
+		return nil
 	})
 }
 
 // endHolds ends the parts of holds that belong to a limit which reg no longer has.
-func (s portable) endHolds(ctx context.Context, tx pgx.Tx, reg *store.Registry, id int32, name string) error {
-	found, err := tx.Query(ctx, "select limit_id, key from dipwell.reservations where limit_id = $1 and hold is not null group by limit_id, key", id)
+func (s portable) endHolds(ctx context.Context, reg *store.Registry, id int32, name string) error {
+	found, err := s.db.Query(ctx, "select limit_id, key from dipwell.reservations where limit_id = $1 and hold is not null group by limit_id, key", id)
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (s portable) endHolds(ctx context.Context, tx pgx.Tx, reg *store.Registry, 
 	if err != nil || len(keys) == 0 {
 		return err
 	}
-	t := s.table(ctx, tx, nil)
+	t := s.table(ctx, nil)
 	now, err := t.load(keys)
 	if err != nil {
 		return err
@@ -165,7 +165,7 @@ var updateLimitSQL = func() string {
 }()
 
 // insert adds a row to a table. conflict is its ON CONFLICT clause, or empty.
-func insert(ctx context.Context, tx pgx.Tx, table, conflict string, columns []string, values []any) error {
+func insert(ctx context.Context, db DB, table, conflict string, columns []string, values []any) error {
 	var params []string
 	for i, v := range values {
 		params = append(params, "$"+strconv.Itoa(i+1))
@@ -173,6 +173,6 @@ func insert(ctx context.Context, tx pgx.Tx, table, conflict string, columns []st
 			values[i] = orNull(v)
 		}
 	}
-	_, err := tx.Exec(ctx, "insert into dipwell."+table+" ("+catalog.List("", columns)+") values ("+strings.Join(params, ", ")+")"+conflict, values...)
+	_, err := db.Exec(ctx, "insert into dipwell."+table+" ("+catalog.List("", columns)+") values ("+strings.Join(params, ", ")+")"+conflict, values...)
 	return err
 }

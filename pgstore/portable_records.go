@@ -85,7 +85,7 @@ func (s portable) sweepDue(ctx context.Context, now int64) error {
 // sweepRows calls SweepRow for keys, each in a transaction.
 func (s portable) sweepRows(ctx context.Context, keys []bucketKey, now int64) error {
 	for _, k := range keys {
-		err := s.transact(ctx, func(tx pgx.Tx) error { return s.sweepRow(ctx, tx, k, now) })
+		err := s.transact(ctx, func(in portable) error { return in.sweepRow(ctx, k, now) })
 		if err != nil && !errors.Is(err, store.ErrStaleDefinition) { // the next sweep does it
 			return err
 		}
@@ -93,15 +93,15 @@ func (s portable) sweepRows(ctx context.Context, keys []bucketKey, now int64) er
 	return nil
 }
 
-func (s portable) sweepRow(ctx context.Context, tx pgx.Tx, k bucketKey, now int64) error {
+func (s portable) sweepRow(ctx context.Context, k bucketKey, now int64) error {
 	d := s.limits.byID(k.LimitID)
-	if d == nil && !dropped(ctx, tx, k.LimitID) {
+	if d == nil && !dropped(ctx, s.db, k.LimitID) {
 		return errNoWrite // the limit is new, or this program cannot read it
 	} else if d == nil {
-		_, err := tx.Exec(ctx, deleteDueSQL, k.LimitID, k.Key, now)
+		_, err := s.db.Exec(ctx, deleteDueSQL, k.LimitID, k.Key, now)
 		return storeError(err, false)
 	}
-	t := s.table(ctx, tx, nil)
+	t := s.table(ctx, nil)
 	if _, err := t.load([]bucketKey{k}); err != nil {
 		return err
 	}

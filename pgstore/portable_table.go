@@ -51,13 +51,12 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, false, $11, $12, $13, $14)`
 	deleteHoldSQL = "delete from dipwell.holds where id = $1"
 )
 
-// A portableTable is a store.Table over the portable tables. In a transaction it locks
-// the rows that it reads. Without one it only reads; if changed then reports that
+// A portableTable is a store.Table over the portable tables. In a transaction of transact it
+// locks the rows that it reads. Otherwise it only reads; if changed then reports that
 // something must be written, the call must be decided again in a transaction.
 type portableTable struct {
 	portable
 	ctx     context.Context
-	tx      pgx.Tx // nil: read only
 	group   *store.Group
 	rows    map[bucketKey]*portableRow
 	holds   map[string]bool // ids that Hold has looked up
@@ -75,21 +74,8 @@ type portableRow struct {
 	changed bool
 }
 
-func (s portable) table(ctx context.Context, tx pgx.Tx, g *store.Group) *portableTable {
-	return &portableTable{portable: s, ctx: ctx, tx: tx, group: g, rows: map[bucketKey]*portableRow{}, holds: map[string]bool{}}
-}
-
-// sender is the method of a connection or transaction that sends a batch of statements.
-type sender interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-func (t *portableTable) db() sender {
-	if t.tx != nil {
-		return t.tx
-	}
-	return t.portable.db
+func (s portable) table(ctx context.Context, g *store.Group) *portableTable {
+	return &portableTable{portable: s, ctx: ctx, group: g, rows: map[bucketKey]*portableRow{}, holds: map[string]bool{}}
 }
 
 // load reads rows, in the order of limit id and key, and then the clock. In a
@@ -101,7 +87,7 @@ func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
 	keys = slices.Compact(keys)
 	var b pgx.Batch
 	for _, k := range keys {
-		if d := t.limits.byID(k.LimitID); t.tx == nil {
+		if d := t.limits.byID(k.LimitID); !t.locks {
 			b.Queue(rowSQL, k.LimitID, k.Key)
 		} else {
 			version := int32(1)
@@ -114,20 +100,24 @@ func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
 		b.Queue(overrideSQL, k.LimitID, k.Key)
 		b.Queue(countSQL, k.LimitID, k.Key)
 	}
-	t.askClock(&b)
-	results := t.db().SendBatch(t.ctx, &b)
-	defer func() { err = closeBatch(results, err) }()
+	b.Queue("select coalesce($1::bigint, "+readNow+")", t.testNow())
+	results := t.db.SendBatch(t.ctx, &b)
+	defer func() {
+		if end := results.Close(); err == nil {
+			err = storeError(end, false)
+		}
+	}()
 	for _, k := range keys {
 		if t.rows[k], err = t.read(results); err != nil {
 			return 0, err
 		}
 	}
-	return t.readClock(results)
+	return now, storeError(results.QueryRow().Scan(&now), false)
 }
 
 func (t *portableTable) read(results pgx.BatchResults) (*portableRow, error) {
 	r := &portableRow{known: map[store.RecordID]bool{}}
-	if t.tx != nil {
+	if t.locks {
 		if _, err := results.Exec(); err != nil {
 			return nil, storeError(err, false)
 		}
@@ -143,7 +133,7 @@ func (t *portableTable) read(results pgx.BatchResults) (*portableRow, error) {
 		r.state.Override = o
 	}
 	err = results.QueryRow().Scan(&r.count)
-	if t.tx == nil && terms.IsOverride(r.state.Version) && o == nil { // the override ended between two statements
+	if !t.locks && terms.IsOverride(r.state.Version) && o == nil { // the override ended between two statements
 		t.changed = true
 	}
 	if r.state.Used == 0 { // the row was just inserted, is full, or belongs to an override
@@ -295,7 +285,7 @@ func (t *portableTable) records(limit, key, sql string, args ...any) (list []sto
 	if r == nil || r.count == 0 {
 		return nil, err
 	}
-	found, err := t.db().Query(t.ctx, sql, append([]any{(*t.limits.entries.Load())[limit].id, key}, args...)...)
+	found, err := t.db.Query(t.ctx, sql, append([]any{(*t.limits.entries.Load())[limit].id, key}, args...)...)
 	if err == nil {
 		list, err = pgx.CollectRows(found, scanRecord)
 	}
@@ -373,7 +363,7 @@ type duePart struct {
 }
 
 func (t *portableTable) parts(id store.Reservation) ([]duePart, error) {
-	found, err := t.db().Query(t.ctx, reservationPartsSQL, uuidOf(id))
+	found, err := t.db.Query(t.ctx, reservationPartsSQL, uuidOf(id))
 	if err != nil {
 		return nil, storeError(err, false)
 	}
@@ -404,7 +394,7 @@ func (t *portableTable) SetPending(store.Reservation, store.Pending) error { ret
 
 func (t *portableTable) Hold(id string) (store.Hold, error) {
 	sql := holdSQL
-	if t.tx != nil {
+	if t.locks {
 		sql = lockHoldSQL
 	}
 	h, err := t.readHold(sql, id)
@@ -413,19 +403,13 @@ func (t *portableTable) Hold(id string) (store.Hold, error) {
 }
 
 func (t *portableTable) readHold(sql, id string) (h store.Hold, err error) {
-	found, err := t.db().Query(t.ctx, sql, id)
-	if err != nil {
-		return h, storeError(err, false)
-	}
-	h, err = pgx.CollectExactlyOneRow(found, func(row pgx.CollectableRow) (h store.Hold, err error) {
-		var parts string
-		if err = row.Scan(&h.Call, &h.TTL, &h.Expires, &h.Forget, &h.Settled, &h.Costs, &parts); err == nil {
-			err = json.Unmarshal([]byte(parts), &h.Parts)
-		}
-		return h, err
-	})
+	var parts string
+	err = t.db.QueryRow(t.ctx, sql, id).Scan(&h.Call, &h.TTL, &h.Expires, &h.Forget, &h.Settled, &h.Costs, &parts)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return store.Hold{}, nil
+		return h, nil
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(parts), &h.Parts)
 	}
 	return h, storeError(err, false)
 }
@@ -474,10 +458,7 @@ func (t *portableTable) Live(limit, key string, now int64) (n int, err error) {
 	if err != nil || r == nil || r.count < terms.MaxWaiting { // far from any bound
 		return 0, err
 	}
-	rows, err := t.db().Query(t.ctx, liveSQL, (*t.limits.entries.Load())[limit].id, key, now)
-	if err == nil {
-		n, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[int])
-	}
+	err = t.db.QueryRow(t.ctx, liveSQL, (*t.limits.entries.Load())[limit].id, key, now).Scan(&n)
 	return n, storeError(err, false)
 }
 
@@ -489,11 +470,14 @@ func (t *portableTable) flush() error {
 	}) {
 		t.flushRow(k, t.rows[k])
 	}
-	err := execBatch(t.ctx, t.tx, &t.out)
-	if codeOf(err) == "23505" { // a concurrent call has made a hold with this id
+	if t.out.Len() == 0 {
+		return nil
+	}
+	err := t.db.SendBatch(t.ctx, &t.out).Close()
+	if codeOf(err) == codeUnique { // a concurrent call has made a hold with this id
 		return store.ErrHoldConflict
 	}
-	return err
+	return storeError(err, false)
 }
 
 func (t *portableTable) flushRow(k bucketKey, r *portableRow) {
@@ -564,11 +548,8 @@ func (t *portableTable) keys(g *store.Group) (keys []bucketKey, err error) {
 // not know: ErrStaleDefinition if the limits have to be read first, or why the limit cannot
 // be read. It returns nil if the limit was dropped.
 func (t *portableTable) unknown(column string, value any) error {
-	name := ""
-	rows, err := t.db().Query(t.ctx, "select name from dipwell.limits where "+column+" = $1", value)
-	if err == nil {
-		name, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[string])
-	}
+	var name string
+	err := t.db.QueryRow(t.ctx, "select name from dipwell.limits where "+column+" = $1", value).Scan(&name)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
@@ -602,8 +583,8 @@ func (t *portableTable) decide() error {
 
 // transactGroup decides a group in a transaction that locks its rows.
 func (s portable) transactGroup(ctx context.Context, g *store.Group) error {
-	return s.transactOnce(ctx, func(tx pgx.Tx) error {
-		t := s.table(ctx, tx, g)
+	return s.transactOnce(ctx, func(in portable) error {
+		t := in.table(ctx, g)
 		if err := t.decide(); err != nil {
 			return err
 		}
@@ -642,18 +623,18 @@ func (s portable) changeOverride(ctx context.Context, d *store.Definition, key s
 			return err
 		}
 		e, first := known[0], false
-		err = s.transact(ctx, func(tx pgx.Tx) (err error) {
+		err = s.transact(ctx, func(in portable) (err error) {
 			if first = sets && !e.def.Overridden; first {
-				if err = markOverridden(ctx, tx, e.id); err != nil {
+				if err = markOverridden(ctx, in.db, e.id); err != nil {
 					return storeError(err, true)
 				}
 			}
 			if sets {
-				if err = e.keepLimit(ctx, tx); err != nil {
+				if err = e.keepLimit(ctx, in.db); err != nil {
 					return err
 				}
 			}
-			t := s.table(ctx, tx, g)
+			t := in.table(ctx, g)
 			now, err := t.load([]bucketKey{{e.id, key}})
 			if err == nil {
 				err = change(t, e.def, now)
@@ -678,11 +659,11 @@ func (s portable) changeOverride(ctx context.Context, d *store.Definition, key s
 
 // markOverridden records that keys of a limit may have overrides, and notifies all
 // programs.
-func markOverridden(ctx context.Context, tx pgx.Tx, id int32) error {
-	if _, err := tx.Exec(ctx, "update dipwell.revision set n = n + 1 where one = 1"); err != nil {
+func markOverridden(ctx context.Context, db DB, id int32) error {
+	if _, err := db.Exec(ctx, "update dipwell.revision set n = n + 1 where one = 1"); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, "update dipwell.limits set overridden = true where id = $1", id)
+	_, err := db.Exec(ctx, "update dipwell.limits set overridden = true where id = $1", id)
 	return err
 }
 
@@ -726,7 +707,7 @@ func (s portable) keyHolds(ctx context.Context, d *store.Definition, key string)
 	if err := s.resolve(ctx, &store.Group{Ops: []store.Op{{Def: d}}}, known[:]); err != nil {
 		return nil, err
 	}
-	t := s.table(ctx, nil, nil)
+	t := s.table(ctx, nil)
 	now, err := t.load([]bucketKey{{known[0].id, key}})
 	if err != nil {
 		return nil, err
