@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell/internal/catalog"
@@ -26,6 +27,8 @@ func (s *Store) Abilities() store.Abilities {
 // until its server has answered.
 type overrides struct{ *Store }
 
+var _ store.Overrider = overrides{}
+
 func (s overrides) SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error) {
 	return s.engine().SetOverride(ctx, d, o)
 }
@@ -34,8 +37,32 @@ func (s overrides) EndOverride(ctx context.Context, d *store.Definition, key str
 	return s.engine().EndOverride(ctx, d, key, kind)
 }
 
+// Overrides returns of each key the override that decides now.
 func (s overrides) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
-	return s.engine().Overrides(ctx, d, prefix, after, n)
+	e, err := s.entry(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	now, err := s.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	table := "dipwell.overrides"
+	if s.engine().hasFunctions() {
+		table = "dipwell.key_overrides"
+	}
+	after, shared := pageAfter(after)
+	return list(ctx, s.db, func(row pgx.CollectableRow) (store.Override, error) {
+		o, err := scanOverride(row)
+		return orZero(o.At(now)), err
+	}, overridesSQL(table), e.id, prefix, after, n, shared, now)
+}
+
+// overridesSQL returns a statement that lists overrides of a limit that have not ended.
+func overridesSQL(table string) string {
+	return "select " + overrideColumns + " from " + table + ` where limit_id = $1 and key >= $2
+		and ($3 = '' and not $5::boolean or key > $3) and left(key, char_length($2)) = $2
+		and (until is null or until > $6 or under is not null) order by key limit $4`
 }
 
 func (s *Store) keyHolds(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {

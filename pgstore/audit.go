@@ -53,18 +53,13 @@ func (s trail) Audit(ctx context.Context, before string, n int) ([]store.AuditEn
 // page returns a page of log, which is a list of the columns of a table; more are parameters
 // of it from $3 on.
 func (s *Store) page(ctx context.Context, log, before string, n int, more ...any) ([]store.AuditEntry, error) {
-	rows, err := s.db.Query(ctx, "select "+log+" where $1 = '' or id < $1 order by id desc limit $2", append([]any{before, n}, more...)...)
-	if err != nil {
-		return nil, storeError(err, false)
-	}
-	page, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e store.AuditEntry, err error) {
+	return list(ctx, s.db, func(row pgx.CollectableRow) (e store.AuditEntry, err error) {
 		if err = row.Scan(&e.ID, &e.Who, &e.Action, &e.Limit, &e.Key, &e.What, &e.Note, &e.Role); err == nil {
 			e.At, err = catalog.EntryTime(e.ID)
 		}
+		if err != nil {
+			err = fmt.Errorf("%s: %w", log[strings.LastIndexByte(log, ' ')+1:], err)
+		}
 		return e, err
-	})
-	if err != nil {
-		return nil, storeError(fmt.Errorf("%s: %w", log[strings.LastIndexByte(log, ' ')+1:], err), false)
-	}
-	return page, nil
+	}, "select "+log+" where $1 = '' or id < $1 order by id desc limit $2", append([]any{before, n}, more...)...)
 }

@@ -130,6 +130,13 @@ func (s *Store) resolve(ctx context.Context, g *store.Group, out []*entry) error
 	return nil
 }
 
+// entry finds the entry of a limit, as resolve does.
+func (s *Store) entry(ctx context.Context, d *store.Definition) (*entry, error) {
+	var known [1]*entry
+	err := s.resolve(ctx, &store.Group{Ops: []store.Op{{Def: d.Base()}}}, known[:])
+	return known[0], err
+}
+
 // loadForCall reads the limits for a call whose limit this program does not know.
 func (s *Store) loadForCall(ctx context.Context) error {
 	if s.autocommit() {
@@ -244,9 +251,28 @@ func joined(a, b string) string {
 	return a + "; " + b
 }
 
-// querier is the method of a database that reading the limits needs.
+// querier is the method of a database that reads several rows.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// list returns the rows of a statement that changes nothing.
+func list[T any](ctx context.Context, db querier, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
+	rows, err := db.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, storeError(err, false)
+	}
+	all, err := pgx.CollectRows(rows, scan)
+	return all, storeError(err, false)
+}
+
+// pageAfter returns the parameters of a list that begins after a key. Shared cannot be passed
+// as text, because a column cannot hold it.
+func pageAfter(key string) (text string, shared bool) {
+	if key == store.Shared {
+		return "", true
+	}
+	return key, false
 }
 
 // revisionSQL reads the revision: it differs whenever another set of changes is visible,

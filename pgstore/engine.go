@@ -18,7 +18,8 @@ type engine interface {
 	// settle settles or extends a hold.
 	settle(ctx context.Context, g *store.Group) error
 	keyHolds(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error)
-	store.Overrider
+	SetOverride(ctx context.Context, d *store.Definition, o store.Override) (store.Override, error)
+	EndOverride(ctx context.Context, d *store.Definition, key string, kind store.OverrideKind) (*store.Override, error)
 	record(ctx context.Context, e store.AuditEntry) error
 
 	statements(id int32, d *store.Definition) statements

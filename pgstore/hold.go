@@ -200,17 +200,11 @@ func (h *held) answer(op *store.Op) {
 
 // keyHolds returns the live holds of a key.
 func (s functions) keyHolds(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
-	var known [1]*entry
-	g := store.Group{Ops: []store.Op{{Def: d.Base(), Key: key}}}
-	if err := s.resolve(ctx, &g, known[:]); err != nil {
+	e, err := s.entry(ctx, d)
+	if err != nil {
 		return nil, err
 	}
-	rows, err := s.db.Query(ctx, keyHoldsSQL, known[0].id, key, s.testNow())
-	if err != nil {
-		return nil, storeError(err, false)
-	}
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[store.KeyHold])
-	return list, storeError(err, false)
+	return list(ctx, s.db, pgx.RowToStructByPos[store.KeyHold], keyHoldsSQL, e.id, key, s.testNow())
 }
 
 // costField returns the name of the cost of take i, in a call of n takes.

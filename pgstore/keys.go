@@ -2,7 +2,6 @@ package pgstore
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -16,30 +15,23 @@ order by key limit $4`
 // keys returns at most n live keys of a limit that start with prefix, in byte
 // order, beginning after the key after.
 func (s *Store) keys(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.KeyState, error) {
-	e := (*s.limits.entries.Load())[d.Name]
-	if e == nil {
-		return nil, fmt.Errorf("%w %q", store.ErrUnknownLimit, d.Name)
+	e, err := s.limits.entryOf(d)
+	if err != nil {
+		return nil, err
 	}
-	shared := after == store.Shared // Shared cannot be passed as text: a column cannot hold it
-	if shared {
-		after = ""
-	}
-	sql := keysSQL
-	if s.limits.dialect.Load() == nil {
+	sql, hasFunctions := keysSQL, s.engine().hasFunctions()
+	if hasFunctions {
 		sql = "select key, used, ts, version from dipwell_internal.keys($1, $2, $3, $5, $4)"
 	}
-	rows, err := s.db.Query(ctx, sql, e.id, prefix, after, n, shared)
-	if err != nil {
-		return nil, storeError(err, false)
-	}
-	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k store.KeyState, err error) {
+	after, shared := pageAfter(after)
+	out, err := list(ctx, s.db, func(row pgx.CollectableRow) (k store.KeyState, err error) {
 		err = row.Scan(&k.Key, &k.Used, &k.TS, (*rowVersion)(&k.Version))
 		return k, err
-	})
-	if err == nil && s.limits.dialect.Load() == nil {
+	}, sql, e.id, prefix, after, n, shared)
+	if err == nil && hasFunctions {
 		err = s.withOverrides(ctx, e.id, out)
 	}
-	return out, storeError(err, false)
+	return out, err
 }
 
 // now returns the server's time in µs since the Unix epoch.

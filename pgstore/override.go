@@ -285,8 +285,6 @@ where b.limit_id = %[1]d and b.key = $1::text and b.version = $5::int and (b.due
 returning b.used, b.ts, %[3]s`, id, now, seen, left, back, lowSQL(left))
 }
 
-var _ store.Overrider = functions{}
-
 const (
 	setOverrideSQL = "select to_jsonb(s.set_), to_jsonb(r) from dipwell_internal.set_override($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) s left join lateral (select (s.replaced).*) r on r.id is not null"
 	endOverrideSQL = "select to_jsonb(e) from dipwell_internal.end_override($1, $2, $3, $4) e where e.id is not null"
@@ -344,29 +342,6 @@ func (s functions) EndOverride(ctx context.Context, d *store.Definition, key str
 	return parseOverride(key, was)
 }
 
-// Overrides returns the overrides that have not ended.
-func (s functions) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) (out []store.Override, err error) {
-	e, err := s.limits.entryOf(d)
-	if err != nil {
-		return nil, err
-	}
-	shared := after == store.Shared // Shared cannot be passed as text: a column cannot hold it
-	if shared {
-		after = ""
-	}
-	now, err := s.now(ctx)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := s.db.Query(ctx, "select "+overrideColumns+` from dipwell.key_overrides where limit_id = $1 and key >= $2
-		and ($3 = '' and not $5::boolean or key > $3) and left(key, char_length($2)) = $2
-		and (until is null or until > $6 or under is not null) order by key limit $4`, e.id, prefix, after, n, shared, now)
-	if err != nil {
-		return nil, storeError(err, false)
-	}
-	return liveOverrides(rows, now)
-}
-
 // withOverrides sets the Override of the rows that an override decides.
 func (s *Store) withOverrides(ctx context.Context, id int32, rows []store.KeyState) error {
 	var keys []string
@@ -378,14 +353,10 @@ func (s *Store) withOverrides(ctx context.Context, id int32, rows []store.KeySta
 	if len(keys) == 0 {
 		return nil
 	}
-	found, err := s.db.Query(ctx, "select "+overrideColumns+` from unnest($2::text[]) q(k)
+	found, err := list(ctx, s.db, scanOverrides, "select "+overrideColumns+` from unnest($2::text[]) q(k)
 		cross join lateral (select * from dipwell.key_overrides where limit_id = $1 and key = q.k limit 1) o`, s.withCustomPlan(id, keys)...)
-	if err != nil {
-		return err
-	}
 	overrides := map[string]*store.Override{}
-	list, err := pgx.CollectRows(found, func(row pgx.CollectableRow) (*store.Override, error) { return scanOverride(row) })
-	for _, o := range list {
+	for _, o := range found {
 		o.Prepare()
 		overrides[o.Key] = o
 	}

@@ -133,11 +133,7 @@ func (s portable) drop(ctx context.Context, name, by string) error {
 
 // endHolds ends the parts of holds that belong to a limit which reg no longer has.
 func (s portable) endHolds(ctx context.Context, reg *store.Registry, id int32, name string) error {
-	found, err := s.db.Query(ctx, "select limit_id, key from dipwell.reservations where limit_id = $1 and hold is not null group by limit_id, key", id)
-	if err != nil {
-		return err
-	}
-	keys, err := pgx.CollectRows(found, pgx.RowToStructByPos[bucketKey])
+	keys, err := list(ctx, s.db, pgx.RowToStructByPos[bucketKey], "select limit_id, key from dipwell.reservations where limit_id = $1 and hold is not null group by limit_id, key", id)
 	if err != nil || len(keys) == 0 {
 		return err
 	}

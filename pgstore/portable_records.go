@@ -60,15 +60,7 @@ const (
 // portablePage rows of each.
 func (s portable) sweepDue(ctx context.Context, now int64) error {
 	for _, sql := range []string{dueRowsSQL, endedSQL} {
-		found, err := s.db.Query(ctx, sql, now, portablePage)
-		if err != nil {
-			return storeError(err, false)
-		}
-		keys, err := pgx.CollectRows(found, pgx.RowToStructByPos[bucketKey])
-		if err != nil {
-			return storeError(err, false)
-		}
-		if err = s.sweepRows(ctx, keys, now); err != nil {
+		if err := s.sweepRows(ctx, now, sql, now, portablePage); err != nil {
 			return err
 		}
 	}
@@ -82,8 +74,12 @@ func (s portable) sweepDue(ctx context.Context, now int64) error {
 	return storeError(err, false)
 }
 
-// sweepRows calls SweepRow for keys, each in a transaction.
-func (s portable) sweepRows(ctx context.Context, keys []bucketKey, now int64) error {
+// sweepRows calls SweepRow for the keys that a statement lists, each in a transaction.
+func (s portable) sweepRows(ctx context.Context, now int64, sql string, args ...any) error {
+	keys, err := list(ctx, s.db, pgx.RowToStructByPos[bucketKey], sql, args...)
+	if err != nil {
+		return err
+	}
 	for _, k := range keys {
 		err := s.transact(ctx, func(in portable) error { return in.sweepRow(ctx, k, now) })
 		if err != nil && !errors.Is(err, store.ErrStaleDefinition) { // the next sweep does it

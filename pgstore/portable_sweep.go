@@ -1,7 +1,6 @@
 package pgstore
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -17,16 +16,11 @@ import (
 
 // bucketRow is a row of dipwell.buckets.
 type bucketRow struct {
-	LimitID int32
-	Key     string
+	bucketKey
 	Used    int64
 	TS      int64
 	Version int32
 	Held    bool // it has records
-}
-
-func (r bucketRow) compare(o bucketRow) int {
-	return cmp.Or(cmp.Compare(r.LimitID, o.LimitID), cmp.Compare(r.Key, o.Key))
 }
 
 // portableLag is how long, in µs, a row must have been full before it is
@@ -60,7 +54,7 @@ func (s portable) sweep(ctx context.Context, n int) (rows int, err error) {
 	for rows < n {
 		did, err := s.sweepKeys(ctx, pass, n-rows)
 		rows += did.rows
-		if err != nil || wrapped && (did.ended || pass.at.compare(from) >= 0 && from.LimitID != 0) {
+		if err != nil || wrapped && (did.ended || pass.at.compare(from.bucketKey) >= 0 && from.LimitID != 0) {
 			return rows, err
 		}
 		wrapped = wrapped || did.ended
@@ -100,13 +94,9 @@ func (s portable) sweepKeys(ctx context.Context, pass *portablePass, n int) (did
 			return did, err
 		}
 	}
-	found, err := s.db.Query(ctx, pageSQL, pass.at.LimitID, pass.at.Key, portablePage)
+	page, err := list(ctx, s.db, pgx.RowToStructByPos[bucketRow], pageSQL, pass.at.LimitID, pass.at.Key, portablePage)
 	if err != nil {
-		return did, storeError(err, false)
-	}
-	page, err := pgx.CollectRows(found, pgx.RowToStructByPos[bucketRow])
-	if err != nil {
-		return did, storeError(err, false)
+		return did, err
 	}
 	did.size, did.looked = 1, len(page)/100
 	rows, all, err := s.sweepPage(ctx, page, now, n, pass.oldest)
@@ -219,15 +209,7 @@ func (s portable) renew(ctx context.Context, e *entry, now int64) error {
 	if len(e.def.Past) <= manyPast {
 		return nil
 	}
-	found, err := s.db.Query(ctx, olderSQL, e.id, int32(e.def.Number)-manyPast/2, portablePage)
-	if err != nil {
-		return storeError(err, false)
-	}
-	keys, err := pgx.CollectRows(found, pgx.RowToStructByPos[bucketKey])
-	if err != nil {
-		return storeError(err, false)
-	}
-	return s.sweepRows(ctx, keys, now)
+	return s.sweepRows(ctx, now, olderSQL, e.id, int32(e.def.Number)-manyPast/2, portablePage)
 }
 
 // retire does nothing, because retireOlder runs at the end of each pass.

@@ -19,6 +19,8 @@ import (
 // Statements of a portableTable. A bucket is locked before its override and its records
 // are read.
 const (
+	clockSQL = "select coalesce($1::bigint, " + readNow + ")"
+
 	overrideSQL       = "select " + overrideColumns + " from dipwell.overrides where limit_id = $1 and key = $2"
 	overrideColumns   = "key, plan, rate, per, burst, start, until, note, id, version, under"
 	insertOverrideSQL = `insert into dipwell.overrides (limit_id, key, plan, rate, per, burst, start, until, note, id, version, under) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
@@ -81,9 +83,7 @@ func (s portable) table(ctx context.Context, g *store.Group) *portableTable {
 // load reads rows, in the order of limit id and key, and then the clock. In a
 // transaction it locks them first, and inserts missing ones.
 func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
-	slices.SortFunc(keys, func(a, b bucketKey) int {
-		return cmp.Or(cmp.Compare(a.LimitID, b.LimitID), cmp.Compare(a.Key, b.Key))
-	})
+	slices.SortFunc(keys, bucketKey.compare)
 	keys = slices.Compact(keys)
 	var b pgx.Batch
 	for _, k := range keys {
@@ -100,7 +100,7 @@ func (t *portableTable) load(keys []bucketKey) (now int64, err error) {
 		b.Queue(overrideSQL, k.LimitID, k.Key)
 		b.Queue(countSQL, k.LimitID, k.Key)
 	}
-	b.Queue("select coalesce($1::bigint, "+readNow+")", t.testNow())
+	b.Queue(clockSQL, t.testNow())
 	results := t.db.SendBatch(t.ctx, &b)
 	defer func() {
 		if end := results.Close(); err == nil {
@@ -205,6 +205,8 @@ func (v *storedOverride) read(key string) (o *store.Override, err error) {
 	return o, err
 }
 
+func scanOverrides(row pgx.CollectableRow) (*store.Override, error) { return scanOverride(row) }
+
 func scanOverride(row pgx.Row) (*store.Override, error) {
 	var key string
 	var v storedOverride
@@ -272,27 +274,24 @@ func (t *portableTable) SetRow(limit, key string, row store.State) error {
 }
 
 func (t *portableTable) Record(limit, key string, id store.RecordID) (store.Record, error) {
-	list, err := t.records(limit, key, oneRecordSQL, id.Number, id.Mark)
-	return store.FindRecord(list, id), err
+	all, err := t.records(limit, key, oneRecordSQL, id.Number, id.Mark)
+	return store.FindRecord(all, id), err
 }
 
 func (t *portableTable) Records(limit, key string) ([]store.Record, error) {
 	return t.records(limit, key, allRecordsSQL)
 }
 
-func (t *portableTable) records(limit, key, sql string, args ...any) (list []store.Record, err error) {
+func (t *portableTable) records(limit, key, sql string, args ...any) (all []store.Record, err error) {
 	r, err := t.row(limit, key)
 	if r == nil || r.count == 0 {
 		return nil, err
 	}
-	found, err := t.db.Query(t.ctx, sql, append([]any{(*t.limits.entries.Load())[limit].id, key}, args...)...)
-	if err == nil {
-		list, err = pgx.CollectRows(found, scanRecord)
+	all, err = list(t.ctx, t.db, scanRecord, sql, append([]any{(*t.limits.entries.Load())[limit].id, key}, args...)...)
+	for i := range all {
+		r.known[all[i].ID()] = true
 	}
-	for i := range list {
-		r.known[list[i].ID()] = true
-	}
-	return list, storeError(err, false)
+	return all, err
 }
 
 func (t *portableTable) SetRecord(limit, key string, at store.RecordID, rec store.Record) error {
@@ -349,27 +348,17 @@ func (t *portableTable) SetOverride(limit, key string, o *store.Override) error 
 
 // A reservationPart is what a reservation took from one bucket.
 type reservationPart struct {
-	LimitID int32
-	Key     string
-	Number  int64
-	Mark    int64
-	Parts   int // parts of the reservation; if fewer are found, some keys were reset
+	bucketKey
+	Number int64
+	Mark   int64
+	Parts  int   // parts of the reservation; if fewer are found, some keys were reset
+	Due    int64 // when the reservation is due
 }
 
-// A duePart is a part with the time at which its reservation is due.
-type duePart struct {
-	reservationPart
-	Due int64
-}
-
-func (t *portableTable) parts(id store.Reservation) ([]duePart, error) {
-	found, err := t.db.Query(t.ctx, reservationPartsSQL, uuidOf(id))
-	if err != nil {
-		return nil, storeError(err, false)
-	}
-	parts, err := pgx.CollectRows(found, pgx.RowToStructByPos[duePart])
+func (t *portableTable) parts(id store.Reservation) ([]reservationPart, error) {
+	parts, err := list(t.ctx, t.db, pgx.RowToStructByPos[reservationPart], reservationPartsSQL, uuidOf(id))
 	if err != nil || len(parts) == 0 || len(parts) != parts[0].Parts {
-		return nil, storeError(err, false)
+		return nil, err
 	}
 	return parts, nil
 }
@@ -465,9 +454,7 @@ func (t *portableTable) Live(limit, key string, now int64) (n int, err error) {
 // flush writes what has changed, and deletes the rows that load inserted and that are not
 // needed.
 func (t *portableTable) flush() error {
-	for _, k := range slices.SortedFunc(maps.Keys(t.rows), func(a, b bucketKey) int {
-		return cmp.Or(cmp.Compare(a.LimitID, b.LimitID), cmp.Compare(a.Key, b.Key))
-	}) {
+	for _, k := range slices.SortedFunc(maps.Keys(t.rows), bucketKey.compare) {
 		t.flushRow(k, t.rows[k])
 	}
 	if t.out.Len() == 0 {
@@ -519,7 +506,7 @@ func (t *portableTable) keys(g *store.Group) (keys []bucketKey, err error) {
 	case g.Cancel:
 		parts, err := t.parts(g.ID)
 		for _, p := range parts {
-			keys = append(keys, bucketKey{p.LimitID, p.Key})
+			keys = append(keys, p.bucketKey)
 		}
 		return keys, err
 	case g.Settles():
@@ -615,14 +602,13 @@ func (s portable) EndOverride(ctx context.Context, d *store.Definition, key stri
 
 // changeOverride changes the overrides of a key under the present definition of its limit.
 // sets says that the key has one afterwards.
-func (s portable) changeOverride(ctx context.Context, d *store.Definition, key string, sets bool, change func(t store.Table, d *store.Definition, now int64) error) (err error) {
-	g := &store.Group{Ops: []store.Op{{Def: d, Key: key}}}
+func (s portable) changeOverride(ctx context.Context, d *store.Definition, key string, sets bool, change func(t store.Table, d *store.Definition, now int64) error) error {
 	for range maxTries {
-		var known [1]*entry
-		if err = s.resolve(ctx, g, known[:]); err != nil {
+		e, err := s.entry(ctx, d)
+		if err != nil {
 			return err
 		}
-		e, first := known[0], false
+		first := false
 		err = s.transact(ctx, func(in portable) (err error) {
 			if first = sets && !e.def.Overridden; first {
 				if err = markOverridden(ctx, in.db, e.id); err != nil {
@@ -634,7 +620,7 @@ func (s portable) changeOverride(ctx context.Context, d *store.Definition, key s
 					return err
 				}
 			}
-			t := in.table(ctx, g)
+			t := in.table(ctx, nil)
 			now, err := t.load([]bucketKey{{e.id, key}})
 			if err == nil {
 				err = change(t, e.def, now)
@@ -667,51 +653,17 @@ func markOverridden(ctx context.Context, db DB, id int32) error {
 	return err
 }
 
-const overridesSQL = "select " + overrideColumns + ` from dipwell.overrides
-where limit_id = $1 and key >= $2 and ($3 = '' and not $5::boolean or key > $3) and left(key, char_length($2)) = $2 and (until is null or until > $6 or under is not null)
-order by key limit $4`
-
-// Overrides lists live overrides.
-func (s portable) Overrides(ctx context.Context, d *store.Definition, prefix, after string, n int) ([]store.Override, error) {
-	var known [1]*entry
-	if err := s.resolve(ctx, &store.Group{Ops: []store.Op{{Def: d}}}, known[:]); err != nil {
-		return nil, err
-	}
-	now, err := s.now(ctx)
-	if err != nil {
-		return nil, err
-	}
-	shared := after == store.Shared
-	if shared {
-		after = ""
-	}
-	found, err := s.db.Query(ctx, overridesSQL, known[0].id, prefix, after, n, shared, now)
-	if err != nil {
-		return nil, storeError(err, false)
-	}
-	return liveOverrides(found, now)
-}
-
-// liveOverrides returns of each key the override that decides at now, in µs.
-func liveOverrides(rows pgx.Rows, now int64) ([]store.Override, error) {
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (store.Override, error) {
-		o, err := scanOverride(row)
-		return orZero(o.At(now)), err
-	})
-	return list, storeError(err, false)
-}
-
 // keyHolds lists the live holds of a key.
 func (s portable) keyHolds(ctx context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
-	var known [1]*entry
-	if err := s.resolve(ctx, &store.Group{Ops: []store.Op{{Def: d}}}, known[:]); err != nil {
+	e, err := s.entry(ctx, d)
+	if err != nil {
 		return nil, err
 	}
 	t := s.table(ctx, nil)
-	now, err := t.load([]bucketKey{{known[0].id, key}})
+	now, err := t.load([]bucketKey{{e.id, key}})
 	if err != nil {
 		return nil, err
 	}
-	records, err := t.Records(known[0].def.Name, key)
+	records, err := t.Records(e.def.Name, key)
 	return store.KeyHolds(records, now), err
 }

@@ -59,6 +59,10 @@ type bucketKey struct {
 	Key     string
 }
 
+func (k bucketKey) compare(o bucketKey) int {
+	return cmp.Or(cmp.Compare(k.LimitID, o.LimitID), cmp.Compare(k.Key, o.Key))
+}
+
 // A bundleRef locates a bucket.
 type bundleRef struct {
 	*bundle

@@ -52,18 +52,13 @@ func (s usage) Usage(ctx context.Context, d *store.Definition, key string, from,
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.db.Query(ctx, `select u.hour, sum(u.allowed)::bigint, sum(u.refused)::bigint, sum(u.tokens)::bigint from dipwell.usage u join dipwell.limits l on l.id = u.limit_id
-		where l.name = $1 and u.key = $2 and u.hour >= $3 and u.hour < $4 group by u.hour order by u.hour`,
-		d.Name, key, time.UnixMicro(max(from, now-catalog.UsageAge)).UTC(), time.UnixMicro(to).UTC())
-	if err != nil {
-		return nil, storeError(err, false)
-	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (store.UsageLine, error) {
+	return list(ctx, s.db, func(row pgx.CollectableRow) (store.UsageLine, error) {
 		l := store.UsageLine{Limit: d.Name, Key: key}
 		var hour time.Time
 		err := row.Scan(&hour, &l.Allowed, &l.Refused, &l.Tokens)
 		l.Hour = hour.UnixMicro()
 		return l, err
-	})
-	return list, storeError(err, false)
+	}, `select u.hour, sum(u.allowed)::bigint, sum(u.refused)::bigint, sum(u.tokens)::bigint from dipwell.usage u join dipwell.limits l on l.id = u.limit_id
+		where l.name = $1 and u.key = $2 and u.hour >= $3 and u.hour < $4 group by u.hour order by u.hour`,
+		d.Name, key, time.UnixMicro(max(from, now-catalog.UsageAge)).UTC(), time.UnixMicro(to).UTC())
 }
