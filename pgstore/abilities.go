@@ -100,14 +100,14 @@ func (s *Store) metrics() []store.Metric {
 	if s.janitor == nil {
 		return m
 	}
-	j, lag := s.janitor.stats(), 0.0
-	if !j.covered.IsZero() {
-		lag = time.Since(j.covered).Seconds()
+	j, lag := s.janitor, 0.0
+	if at := j.covered.Load(); at != 0 {
+		lag = time.Since(time.UnixMicro(at)).Seconds()
 	}
 	return append(m,
-		store.Metric{Name: "dipwell_store_sweep_rows_total", Help: "Full rows that this service deleted.", Counter: true, Value: float64(j.rows)},
-		store.Metric{Name: "dipwell_store_sweep_seconds_total", Help: "Time that this service's sweeps took in the store.", Counter: true, Value: j.spent.Seconds()},
-		store.Metric{Name: "dipwell_store_sweep_passes_total", Help: "Passes over the table that this service's sweeps ended.", Counter: true, Value: float64(j.passes)},
+		store.Metric{Name: "dipwell_store_sweep_rows_total", Help: "Full rows that this service deleted.", Counter: true, Value: float64(j.rows.Load())},
+		store.Metric{Name: "dipwell_store_sweep_seconds_total", Help: "Time that this service's sweeps took in the store.", Counter: true, Value: time.Duration(j.spent.Load()).Seconds()},
+		store.Metric{Name: "dipwell_store_sweep_passes_total", Help: "Passes over the table that this service's sweeps ended.", Counter: true, Value: float64(j.passes.Load())},
 		store.Metric{Name: "dipwell_store_sweep_lag_seconds", Help: "Since the last whole pass over the table began, whoever made it: rows that were full before are deleted. 0 before the first.", Value: lag},
 	)
 }

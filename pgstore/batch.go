@@ -141,7 +141,11 @@ type limitBatch struct {
 func (s *Store) newLimitBatches(ctx context.Context, rows []store.RowGroups) (takes, charges *limitBatch) {
 	var known [1]*entry
 	if err := s.resolve(ctx, rows[0].Groups[0], known[:]); err != nil {
-		failGroups(rows, err)
+		for i := range rows {
+			for _, g := range rows[i].Groups {
+				g.Err = err
+			}
+		}
 		return nil, nil
 	}
 	e := known[0]
@@ -229,24 +233,18 @@ func (s *Store) decideLimit(ctx context.Context, p *limitBatch) []*store.Group {
 	return p.oneByOne
 }
 
-func failGroups(rows []store.RowGroups, err error) {
-	for i := range rows {
-		for _, g := range rows[i].Groups {
-			g.Err = err
-		}
-	}
-}
-
-// chargeRound charges the rows that have room and reads the others. It returns
-// the rows that are still undecided.
+// chargeRound charges the rows that have room, again after a conflict, and reads the
+// others. It returns the rows that are still undecided.
 func (s *Store) chargeRound(ctx context.Context, p *limitBatch, rows []*pendingRow) (rest []*pendingRow) {
-	charged, err := s.chargeOrFail(ctx, p, rows)
-	if err != nil {
+	var charged []bool
+	try := func() (err error) { charged, err = s.charge(ctx, p, rows); return err }
+	if err := s.retry(ctx, try(), try); err != nil {
 		return s.divide(ctx, p, rows, err, func(some []*pendingRow) []*pendingRow { return s.chargeRound(ctx, p, some) })
 	}
 	for i, row := range rows {
 		if charged[i] {
-			row.advance()
+			row.Groups = row.Groups[row.tried:]
+			row.tried = len(row.Groups)
 		}
 		if len(row.Groups) > 0 {
 			rest = append(rest, row)
@@ -256,20 +254,6 @@ func (s *Store) chargeRound(ctx context.Context, p *limitBatch, rows []*pendingR
 		return nil
 	}
 	return s.readRows(ctx, p, rest)
-}
-
-// chargeOrFail charges rows, and tries again after a conflict.
-func (s *Store) chargeOrFail(ctx context.Context, p *limitBatch, rows []*pendingRow) (charged []bool, err error) {
-	if charged, err = s.charge(ctx, p, rows); err != nil {
-		err = s.retry(ctx, err, func() (err error) { charged, err = s.charge(ctx, p, rows); return err })
-	}
-	return charged, err
-}
-
-// advance removes the groups that were tried.
-func (p *pendingRow) advance() {
-	p.Groups = p.Groups[p.tried:]
-	p.tried = len(p.Groups)
 }
 
 func (s *Store) charge(ctx context.Context, p *limitBatch, rows []*pendingRow) ([]bool, error) {
@@ -355,8 +339,12 @@ func (p *limitBatch) chargeable(rows []*pendingRow) []*pendingRow {
 // any of its groups they are answered; otherwise the number of groups to try
 // next is set.
 func (s *Store) readRows(ctx context.Context, p *limitBatch, rows []*pendingRow) (rest []*pendingRow) {
+	keys := make([]string, len(rows))
+	for i, row := range rows {
+		keys[i] = row.Key
+	}
 	look := func() error {
-		found, err := s.db.Query(ctx, p.readMany, s.readManyArgs(rows)...)
+		found, err := s.db.Query(ctx, p.readMany, s.withClock([]any{keys})...)
 		if err == nil {
 			rest, err = s.answerRead(p, found, rows)
 		}
@@ -366,14 +354,6 @@ func (s *Store) readRows(ctx context.Context, p *limitBatch, rows []*pendingRow)
 		return s.divide(ctx, p, rows, storeError(err, false), func(some []*pendingRow) []*pendingRow { return s.readRows(ctx, p, some) })
 	}
 	return rest
-}
-
-func (s *Store) readManyArgs(rows []*pendingRow) []any {
-	keys := make([]string, len(rows))
-	for i, p := range rows {
-		keys[i] = p.Key
-	}
-	return s.withClock([]any{keys})
 }
 
 // answerRead fills in the answers for rows that were read, and returns the rows

@@ -37,8 +37,7 @@ type limits struct {
 	heard   atomic.Int64 // when the limits were last known to be current, since started
 	started time.Time
 
-	zonesMu sync.Mutex
-	zones   map[terms.CalendarSpec]string // results of zoneWarning
+	zones sync.Map // results of compareZone, by terms.CalendarSpec
 }
 
 var _ catalog.Backend = (*limits)(nil)
@@ -53,7 +52,7 @@ type entry struct {
 }
 
 func newLimits(s *Store) *limits {
-	l := &limits{s: s, db: s.sideDB(func(a *aside) *pgxpool.Pool { return a.limits }), zones: map[terms.CalendarSpec]string{}, started: time.Now()}
+	l := &limits{s: s, db: s.sideDB(func(a *aside) *pgxpool.Pool { return a.limits }), started: time.Now()}
 	l.entries.Store(&map[string]*entry{})
 	return l
 }
@@ -490,15 +489,15 @@ func defineError(err error, name string) error {
 		switch {
 		case pg.Code == codeLocked || pg.Code == codeCanceled:
 			return &lockedLimit{name, err}
-		case pg.Code == "42501" && pg.ConstraintName == "owner":
+		case pg.Code == codeDenied && pg.ConstraintName == "owner":
 			return &terms.OwnerError{Limit: name, Owner: pg.Detail}
 		case pg.Code == "55000" && pg.ConstraintName == "revision":
 			return &store.FieldError{Limit: name, Field: "revision", Reason: pg.Detail}
-		case pg.Code == "22023" && pg.ConstraintName != "":
+		case pg.Code == codeInvalid && pg.ConstraintName != "":
 			return &store.FieldError{Limit: name, Field: pg.ConstraintName, Reason: strings.TrimPrefix(pg.Message, "limit "+name+": "+pg.ConstraintName+": ")}
-		case pg.Code == "42501":
+		case pg.Code == codeDenied:
 			return fmt.Errorf("%w: limit %s: grant dipwell_admin to this login, or define the limit as one that may: %w", store.ErrDenied, name, err)
-		case pg.Code == "42704":
+		case pg.Code == codeUndefined:
 			return fmt.Errorf("%w %q", store.ErrUnknownLimit, name)
 		case pg.Code == "54000" && pg.ConstraintName == "version":
 			return &store.FieldError{Limit: name, Field: "version", Reason: "was changed 1048575 times; drop it and define it again"}

@@ -3,7 +3,6 @@ package pgstore
 import (
 	"context"
 	"math/rand/v2"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -40,7 +39,7 @@ func (s functions) change(ctx context.Context, patience time.Duration, read func
 // changeOnce sends both statements in one round trip, which makes them one transaction.
 func (s functions) changeOnce(ctx context.Context, read func(pgx.Row) error, sql string, args ...any) error {
 	var both pgx.Batch
-	both.Queue("select set_config('lock_timeout', $1, true)", strconv.FormatInt(changeWait.Milliseconds(), 10))
+	both.Queue("select set_config('lock_timeout', $1, true)", milliseconds(changeWait))
 	both.Queue(sql, args...)
 	results := s.db.SendBatch(ctx, &both)
 	_, err := results.Exec()

@@ -53,7 +53,7 @@ func takesShard(g *store.Group) bool {
 // decideError wraps an error of the function.
 func decideError(err error, writes bool) error {
 	err = fieldError(err)
-	if field := (*store.FieldError)(nil); errors.As(err, &field) {
+	if _, ok := errors.AsType[*store.FieldError](err); ok {
 		return err
 	}
 	return storeError(err, writes)

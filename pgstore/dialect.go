@@ -141,7 +141,10 @@ func engineOfVersion(version string) string {
 
 // migratePortable creates the tables, one transaction for each statement.
 // Existing tables are left alone, so that several programs may call it at once.
-func migratePortable(ctx context.Context, db DB, d *dialect) (applied []Migration, err error) {
+func migratePortable(ctx context.Context, db DB, d *dialect, o MigrateOptions) (applied []Migration, err error) {
+	if o.Tables == "unlogged" {
+		return nil, fmt.Errorf("unlogged tables are for PostgreSQL without Citus, not for %s", d.engine)
+	}
 	have := 0
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) (err error) { have, err = schemaVersion(ctx, tx); return err })
 	if err != nil || have == SchemaVersion {
@@ -182,18 +185,6 @@ func dialectFor(ctx context.Context, db DB, o MigrateOptions) (d *dialect, err e
 	return d, err
 }
 
-// portableMigration rejects options that these engines do not support, and
-// migrates.
-func portableMigration(ctx context.Context, db DB, d *dialect, o MigrateOptions, err error) ([]Migration, error) {
-	switch {
-	case err != nil:
-		return nil, err
-	case o.Tables == "unlogged":
-		return nil, fmt.Errorf("unlogged tables are for PostgreSQL without Citus, not for %s", d.engine)
-	}
-	return migratePortable(ctx, db, d)
-}
-
 func portableUndo(ctx context.Context, db DB) error {
 	for _, statement := range portableDown {
 		if err := execTx(ctx, db, statement); err != nil {
@@ -206,7 +197,7 @@ func portableUndo(ctx context.Context, db DB) error {
 // alreadyExists reports whether a concurrent migration created the same object.
 // A second try succeeds because of "if not exists".
 func alreadyExists(err error) bool {
-	return slices.Contains([]string{"23505", "42P06", "42P07", "42710"}, codeOf(err))
+	return slices.Contains([]string{codeUnique, "42P06", "42P07", "42710"}, codeOf(err))
 }
 
 // execTx runs a statement in a transaction of its own.

@@ -225,7 +225,7 @@ func holdError(err error) error {
 			return store.ErrUnknownHold
 		case "55000":
 			return store.ErrHoldConflict
-		case "22023":
+		case codeInvalid:
 			field, n := pg.ConstraintName, 0
 			if _, err := fmt.Sscanf(field, "costs[%d]", &n); err == nil { // SQL counts them from 1
 				field = costField(n+1, n-1)

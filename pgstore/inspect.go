@@ -150,9 +150,7 @@ func Inspect(ctx context.Context, db DB) (*Condition, error) {
 }
 
 // denied reports whether the user lacks a privilege.
-func denied(err error) bool {
-	return codeOf(err) == "42501" // insufficient_privilege
-}
+func denied(err error) bool { return codeOf(err) == codeDenied }
 
 func (c *Condition) settings(ctx context.Context, db DB) error {
 	var age *float64

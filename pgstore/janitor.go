@@ -37,19 +37,14 @@ type janitor struct {
 	page    int64     // where its last statement stopped, -1 before the first; if it has moved, another program sweeps
 	began   int64     // start of the last complete pass, when this pass began
 
-	rows, spent, passes, covered atomic.Int64
-}
+	rows   atomic.Int64 // rows that it deleted
+	spent  atomic.Int64 // ns: duration of its statements
+	passes atomic.Int64 // passes over the table that it completed
 
-// janitorStats are the totals of a janitor.
-type janitorStats struct {
-	rows   int64         // rows that it deleted
-	spent  time.Duration // duration of its statements
-	passes int64         // passes over the table that it completed
-
-	// Start of the last complete pass over the table, by any program. Rows that
+	// Start of the last complete pass over the table, by any program, in µs. Rows that
 	// were full at that time have been deleted, unless they were locked. Zero:
 	// not known.
-	covered time.Time
+	covered atomic.Int64
 }
 
 // newJanitor starts to sweep a store, which must be over a pool, until close is
@@ -66,15 +61,6 @@ func newJanitor(s *Store) *janitor {
 func (j *janitor) close() {
 	j.stop()
 	j.done.Wait()
-}
-
-// stats returns the totals.
-func (j *janitor) stats() janitorStats {
-	st := janitorStats{rows: j.rows.Load(), spent: time.Duration(j.spent.Load()), passes: j.passes.Load()}
-	if at := j.covered.Load(); at != 0 {
-		st.covered = time.UnixMicro(at)
-	}
-	return st
 }
 
 func (j *janitor) run(ctx context.Context) {

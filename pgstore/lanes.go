@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -61,7 +60,7 @@ func (s *Store) openLanes(ctx context.Context, n, spare int) (store.Lanes, error
 	}
 	l.Connected = func(i int) bool { return p.pools[first+i].Stat().IdleConns() > 0 }
 	l.Close = func() error {
-		s.lanes.set(p, false)
+		s.lanes.Delete(p)
 		p.close()
 		return nil
 	}
@@ -69,7 +68,7 @@ func (s *Store) openLanes(ctx context.Context, n, spare int) (store.Lanes, error
 		p.close()
 		return store.Lanes{}, p.err
 	}
-	s.lanes.set(p, true)
+	s.lanes.Store(p, nil)
 	return l, nil
 }
 
@@ -207,23 +206,6 @@ func (q *quarantine) apply(ctx context.Context, b *store.Batch, wait time.Durati
 	return q.Apply(ctx, b)
 }
 
-// laneSets are the sets of lanes that a store has opened.
-type laneSets struct {
-	mu    sync.Mutex
-	pools map[*lanePools]bool
-}
-
-func (o *laneSets) set(p *lanePools, open bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.pools == nil {
-		o.pools = map[*lanePools]bool{}
-	}
-	if o.pools[p] = open; !open {
-		delete(o.pools, p)
-	}
-}
-
 // connections returns the number of open connections, including those of lanes.
 func (s *Store) connections() (n int32) {
 	if own, ok := s.db.(*pgxpool.Pool); ok {
@@ -232,12 +214,11 @@ func (s *Store) connections() (n int32) {
 	for _, p := range s.aside.pools() {
 		n += p.Stat().TotalConns()
 	}
-	s.lanes.mu.Lock()
-	defer s.lanes.mu.Unlock()
-	for p := range s.lanes.pools {
-		for _, pool := range p.pools {
+	s.lanes.Range(func(p, _ any) bool {
+		for _, pool := range p.(*lanePools).pools {
 			n += pool.Stat().TotalConns()
 		}
-	}
+		return true
+	})
 	return n
 }

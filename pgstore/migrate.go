@@ -208,8 +208,11 @@ func Migrate(ctx context.Context, db DB, o MigrateOptions) (applied []Migration,
 		return nil, err
 	}
 	d, err := dialectFor(ctx, db, o)
-	if err != nil || d != nil {
-		return portableMigration(ctx, db, d, o, err)
+	switch {
+	case err != nil:
+		return nil, err
+	case d != nil:
+		return migratePortable(ctx, db, d, o)
 	}
 	return current.migrate(ctx, db, o)
 }

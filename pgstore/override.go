@@ -379,27 +379,24 @@ func overrideError(err error, limit string) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
 		switch {
-		case pg.Code == "42501":
+		case pg.Code == codeDenied:
 			return fmt.Errorf("%w: an override of limit %s: grant dipwell_admin to this login: %w", store.ErrDenied, limit, err)
-		case pg.Code == "42704" && pg.ConstraintName == "limit_name":
+		case pg.Code == codeUndefined && pg.ConstraintName == "limit_name":
 			return fmt.Errorf("%w %q", store.ErrUnknownLimit, limit)
 		}
 	}
-	if field, ok := errors.AsType[*store.FieldError](fieldError(err)); ok {
-		return field
-	}
-	return storeError(err, true)
+	return decideError(err, true)
 }
 
 // fieldError turns the error of a function that names a field into a *store.FieldError,
 // and returns others as they are.
 func fieldError(err error) error {
 	var pg *pgconn.PgError
-	if !errors.As(err, &pg) || pg.ConstraintName == "" || pg.Code != "22023" && pg.Code != "42704" {
+	if !errors.As(err, &pg) || pg.ConstraintName == "" || pg.Code != codeInvalid && pg.Code != codeUndefined {
 		return err
 	}
 	field := &store.FieldError{Field: pg.ConstraintName, Reason: strings.TrimPrefix(pg.Message, pg.ConstraintName+": ")}
-	if pg.Code == "42704" {
+	if pg.Code == codeUndefined {
 		field.Err = store.ErrUnknownPlan
 	}
 	return field

@@ -132,24 +132,18 @@ func (s *Store) finish(ctx context.Context, q *question, err error) (done bool) 
 // pipelineConn returns a connection for several statements, or nil if
 // statements cannot be prepared on it.
 func (s *Store) pipelineConn(ctx context.Context) (conn *pgx.Conn, release func()) {
-	release = func() {}
-	switch db := s.db.(type) {
-	case *pgxpool.Pool:
-		c, err := db.Acquire(ctx)
-		if err != nil {
-			return nil, release
-		}
-		conn, release = c.Conn(), c.Release
+	db, release, err := s.acquire(ctx)
+	if err != nil {
+		return nil, func() {}
+	}
+	switch db := db.(type) {
 	case *pgx.Conn:
 		conn = db
 	case connected:
 		conn = db.Conn()
-	default:
-		return nil, release
 	}
-	if conn.Config().DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
-		release()
-		return nil, func() {}
+	if conn != nil && conn.Config().DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
+		conn = nil
 	}
 	return conn, release
 }

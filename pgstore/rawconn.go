@@ -31,30 +31,21 @@ const maxRawParams = 5
 // looking up the statement by its text, planning how to encode and scan each
 // value, and creating a Rows, as pgx does, take a tenth of a call.
 func (s *Store) update(ctx context.Context, e *entry, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
-	var conn *pgx.Conn
-	switch db := s.db.(type) {
-	case *pgx.Conn:
-		conn = db
-	case *pgxpool.Pool:
-		c, err := db.Acquire(ctx)
-		if err != nil {
-			return row, 0, storeError(err, false)
-		}
-		defer c.Release()
-		conn = c.Conn()
-	default:
-		return s.updatePgx(ctx, s.db, e, key, r, units, third)
+	db, release, err := s.acquire(ctx)
+	if err != nil {
+		return row, 0, err
 	}
-	w := rawConnOf(conn)
+	defer release()
+	w := rawConnOf(db)
 	if w == nil {
-		return s.updatePgx(ctx, conn, e, key, r, units, third)
+		return s.updatePgx(ctx, db, e, key, r, units, third)
 	}
 	t, err := w.prepare(ctx, rawKeyOf(e), e.take)
 	if err != nil {
 		return row, 0, storeError(err, false) // only the statement's text was sent
 	}
 	if t == nil {
-		return s.updatePgx(ctx, conn, e, key, r, units, third)
+		return s.updatePgx(ctx, db, e, key, r, units, third)
 	}
 	w.begin()
 	w.addText(key)
@@ -68,7 +59,7 @@ func (s *Store) update(ctx context.Context, e *entry, key string, r *store.Rule,
 	}
 	row, now, err = w.send(ctx, t)
 	if err != nil && w.forget(rawKeyOf(e), err) {
-		return s.updatePgx(ctx, conn, e, key, r, units, third)
+		return s.updatePgx(ctx, db, e, key, r, units, third)
 	}
 	return row, now, err
 }
@@ -120,9 +111,18 @@ type rawStatement struct {
 const rawConnKey = "dipwell"
 
 // rawConnOf returns the rawConn of a connection, or nil if calls must go
-// through pgx: in modes that do not prepare statements, and if there is a
-// tracer.
-func rawConnOf(conn *pgx.Conn) *rawConn {
+// through pgx: in modes that do not prepare statements, if there is a
+// tracer, and in a transaction of the caller.
+func rawConnOf(db DB) *rawConn {
+	var conn *pgx.Conn
+	switch db := db.(type) {
+	case *pgx.Conn:
+		conn = db
+	case *pgxpool.Conn:
+		conn = db.Conn()
+	default:
+		return nil
+	}
 	data := conn.PgConn().CustomData()
 	if w, ok := data[rawConnKey].(*rawConn); ok {
 		return w

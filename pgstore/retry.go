@@ -35,7 +35,10 @@ const (
 	codeDiskFull      = "53100"
 	codeLocked        = "55P03" // lock_not_available: lock_timeout
 	codeCanceled      = "57014" // query_canceled: statement_timeout
+	codeInvalid       = "22023" // invalid_parameter_value
 	codeInvalidText   = "22P02" // invalid_text_representation
+	codeDenied        = "42501" // insufficient_privilege
+	codeUndefined     = "42704" // undefined_object
 	codeUnique        = "23505" // unique_violation
 	codeNoStatement   = "26000" // invalid_sql_statement_name: deallocated by somebody else
 	codeInternal      = "XX000"
@@ -150,7 +153,7 @@ func hadNoEffect(err error) bool {
 // Waiting does not help until somebody changes a privilege.
 func noAccess(err error) bool {
 	code := codeOf(err)
-	return strings.HasPrefix(code, "28") || code == "3D000" || code == "42501"
+	return strings.HasPrefix(code, "28") || code == "3D000" || code == codeDenied
 }
 
 // unavailable reports whether the server could not be reached, or temporarily

@@ -360,8 +360,10 @@ func (a *setArgs) append(group int, b *bundle, row *bucket) {
 	case kind == store.VerbReserve, // one that would wait is not decided by set.sql
 		kind == store.VerbTakeUpTo && (len(b.groups) > 1 || len(b.buckets) > 1): // one that gets less must leave the other rows alone
 		kind = store.VerbTake
+	case kind == store.VerbCharge:
+		bound = r.MaxUsed
 	default:
-		bound = row.bound()
+		bound -= row.floor
 	}
 	a.groups, a.limits, a.keys = append(a.groups, int32(group)), append(a.limits, row.id), append(a.keys, row.op.Key)
 	a.versions, a.kinds = append(a.versions, int32(row.def.Number)), append(a.kinds, int32(kind))
@@ -391,14 +393,6 @@ func (b *bundle) answer() (again, other bool) {
 	b.needsRows = slices.ContainsFunc(b.buckets, func(row bucket) bool { return row.found == store.State{} })
 	b.writeBack = !b.needsRows
 	return true, false
-}
-
-// bound is the limit of used units after a charge.
-func (row *bucket) bound() int64 {
-	if row.op.Verb == store.VerbCharge {
-		return row.def.Rule.MaxUsed
-	}
-	return row.def.Rule.Cap - row.floor
 }
 
 // decide decides the groups one after the other at the statement's time. It

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -98,7 +99,7 @@ type Store struct {
 	inLane     bool          // the store is a lane: a settle is not tried alone after a lock timeout
 	heard      time.Duration // for a transaction: when it last read the limits, since limits.started
 	report     func(error)
-	lanes      *laneSets
+	lanes      *sync.Map // the *lanePools that are open
 	rows       *background.Cached
 	janitor    *janitor      // nil: Config.Sweep is not set
 	owned      *pgxpool.Pool // opened by Open
@@ -130,7 +131,7 @@ func newStore(ctx context.Context, db DB, c Config, side *aside) (*Store, error)
 	if _, ok := db.(*pgxpool.Pool); (c.Lazy || c.Sweep) && !ok {
 		return nil, errors.New("a store that is lazy or sweeps needs a *pgxpool.Pool")
 	}
-	s := &Store{db: db, report: c.OnError, lanes: new(laneSets), clock: c.Clock, rows: new(background.Cached), overridden: new(overridden), aside: side}
+	s := &Store{db: db, report: c.OnError, lanes: new(sync.Map), clock: c.Clock, rows: new(background.Cached), overridden: new(overridden), aside: side}
 	s.limits = newLimits(s)
 	s.limits.sweeps = c.Sweep
 	s.cat = s.limits.catalog(c)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -28,7 +29,7 @@ type statements struct {
 	take               string
 	takeOverridden     string // of a base definition whose keys may have overrides
 	takeMany, readMany string
-	windows            *windows // for a calendar limit
+	windows            *atomic.Pointer[boundaries] // for a calendar limit
 }
 
 // newStatements returns the statements of a version. With a test's clock, the
@@ -49,7 +50,7 @@ func newStatements(id int32, d *store.Definition, testClock bool) (s statements)
 		now = fmt.Sprintf("$%d::bigint", params+1)
 	}
 	setReadSQL(&s, id, testClock)
-	s.windows = new(windows)
+	s.windows = new(atomic.Pointer[boundaries])
 	if !d.Even() {
 		return s
 	}
@@ -195,16 +196,10 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 			break
 		}
 	}
-	return s.takePartial(ctx, g, e)
-}
-
-// takePartial decides an op that is granted in part or has to wait, according
-// to the row that was read.
-func (s *Store) takePartial(ctx context.Context, g *store.Group, e *entry) error {
-	if g.Ops[0].Delay == 0 && len(s.set(ctx, []*store.Group{g})) == 0 {
-		return g.Err
+	if op.Delay > 0 { // by the row that was read
+		return s.decide(ctx, g, []*entry{e})
 	}
-	return s.decide(ctx, g, []*entry{e})
+	return s.decideSetOrFunction(ctx, g, []*entry{e})
 }
 
 // instant is a time in µs since the Unix epoch. It is scanned from a
@@ -225,16 +220,12 @@ func (t *instant) ScanInt64(v pgtype.Int8) error {
 // grant fills in the answer of an op whose tokens were charged. row is the
 // state after the charge.
 func grant(g *store.Group, r *store.Rule, tokens int64, row store.State, now int64) {
-	fillGranted(&g.Ops[0], r, tokens, row, now)
-	g.Allowed, g.Reserved = true, false
-}
-
-func fillGranted(op *store.Op, r *store.Rule, tokens int64, row store.State, now int64) {
-	op.Answer = store.Answer{
+	g.Ops[0].Answer = store.Answer{
 		Allowed: true, Granted: tokens,
 		Remaining: r.Remaining(row.Used, row.TS), Reset: r.TimeToFull(row.Used, row.TS, now),
 		Used: row.Used, TS: row.TS,
 	}
+	g.Allowed, g.Reserved = true, false
 }
 
 // decideRead decides an op that writes nothing, with one read.

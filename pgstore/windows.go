@@ -2,19 +2,15 @@ package pgstore
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/dipwell/dipwell/store"
 )
 
-// windows holds the boundaries of a calendar limit's windows around the
-// present, as computed by the database. Statements get the current window as a
-// parameter instead of computing it for each row. They decide nothing outside
-// of it, and leave rows of earlier windows to the functions.
-type windows struct{ read atomic.Pointer[boundaries] }
-
-// boundaries are the starts of windows in µs, without the origin of a key.
+// boundaries are the starts of a calendar limit's windows around the present, as computed
+// by the database, in µs and without the origin of a key. Statements get the current window
+// as a parameter instead of computing it for each row. They decide nothing outside of it,
+// and leave rows of earlier windows to the functions.
 type boundaries struct {
 	at    []int64   // nil if this program and the database disagree on the time zone
 	asked time.Time // when the database was asked
@@ -34,7 +30,7 @@ from dipwell.versions v cross join (select coalesce($3::bigint, ` + readNow + `)
 // database if the windows were never read, are used up, or were read windowsFor
 // ago.
 func (s *Store) knowsWindows(ctx context.Context, e *entry) bool {
-	b := e.windows.read.Load()
+	b := e.windows.Load()
 	if b == nil || time.Since(b.asked) > windowsFor || b.at != nil && !b.covers(s.estimateNow(b)) {
 		b = &boundaries{asked: time.Now()}
 		if s.db.QueryRow(ctx, windowsSQL, e.id, int32(e.def.Base().Number), s.testNow(), windowsAhead).Scan(&b.now, &b.at) != nil {
@@ -43,7 +39,7 @@ func (s *Store) knowsWindows(ctx context.Context, e *entry) bool {
 		if !sameWindows(e.def.Limit, b.at) {
 			b.at = nil
 		}
-		e.windows.read.Store(b)
+		e.windows.Store(b)
 	}
 	return b.at != nil
 }
@@ -81,7 +77,7 @@ func sameWindows(l store.Limit, at []int64) bool {
 // window returns the start of the current window of an op's key, and its
 // length.
 func (s *Store) window(e *entry, op *store.Op) (start, length int64) {
-	b := e.windows.read.Load()
+	b := e.windows.Load()
 	if b == nil || b.at == nil {
 		return 0, 1 // the boundaries are no longer known
 	}
@@ -102,8 +98,8 @@ func (b *bundle) windowMoved() bool {
 		row := &b.buckets[i]
 		if row.def.Rule.Every == 0 && !b.writeBack && (b.now < row.start || b.now >= row.start+row.length) {
 			turned = true
-			if known := row.windows.read.Load(); known != nil {
-				row.windows.read.Store(&boundaries{at: known.at, asked: known.asked, now: b.now - time.Since(known.asked).Microseconds()})
+			if known := row.windows.Load(); known != nil {
+				row.windows.Store(&boundaries{at: known.at, asked: known.asked, now: b.now - time.Since(known.asked).Microseconds()})
 			}
 		}
 	}

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -19,11 +17,6 @@ const zoneYears = 10
 // zoneSQL finds the first of some times, in Unix seconds, at which the database gives a
 // zone another offset from UTC than this program does.
 const zoneSQL = `select min(u.at) from unnest($2::bigint[], $3::bigint[]) u (at, ahead) where dipwell_internal.zone_offset($1::text, u.at) <> u.ahead`
-
-const (
-	codeInvalid = "22023" // invalid_parameter_value: the database does not have the zone
-	codeDenied  = "42501" // insufficient_privilege
-)
 
 // zoneWarning returns a warning if the database's data of a limit's zone differ from this
 // program's, with the first date, or if the database does not have the zone. Limits that
@@ -37,21 +30,17 @@ func (l *limits) zoneWarning(ctx context.Context, limit store.Limit) (string, er
 	if !l.s.engine().hasFunctions() || cal.Zone == "" || cal.Zone == time.UTC.String() {
 		return "", nil // Go decides, or no difference is possible
 	}
-	l.zonesMu.Lock()
-	warning, known := l.zones[cal]
-	l.zonesMu.Unlock()
+	found, known := l.zones.Load(cal)
 	if !known {
-		if warning, err = compareZone(ctx, l.db, &d.Rule, cal.Zone); err != nil {
+		if found, err = compareZone(ctx, l.db, &d.Rule, cal.Zone); err != nil {
 			return "", err
 		}
-		l.zonesMu.Lock()
-		l.zones[cal] = warning
-		l.zonesMu.Unlock()
+		l.zones.Store(cal, found)
 	}
-	if warning != "" {
-		warning = "limit " + limit.Name + ": start: " + warning
+	if found == "" {
+		return "", nil
 	}
-	return warning, nil
+	return fmt.Sprintf("limit %s: start: %s", limit.Name, found), nil
 }
 
 // errNoZone means that the database does not have the time zone, so that every take would
@@ -83,11 +72,10 @@ func compareZone(ctx context.Context, db rower, rule *store.Rule, zone string) (
 	}
 	var first *int64
 	err = db.QueryRow(ctx, zoneSQL, zone, instants, ahead).Scan(&first)
-	var pg *pgconn.PgError
 	switch {
-	case errors.As(err, &pg) && pg.Code == codeInvalid:
+	case codeOf(err) == codeInvalid: // the database does not have the zone
 		return "", errNoZone
-	case errors.As(err, &pg) && pg.Code == codeDenied:
+	case denied(err):
 		return "", nil // a role without the privilege to compare may not decide either
 	case err != nil || first == nil:
 		return "", err
