@@ -2,6 +2,7 @@ package replay
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/csv"
 	"slices"
 	"strings"
@@ -61,7 +62,7 @@ func (c *csvLines) header(line []byte) error {
 		c.date = -1
 	}
 	if c.time < 0 {
-		return c.noColumn("time-field", orDefault(c.o.TimeField, "time"), names)
+		return c.noColumn("time-field", cmp.Or(c.o.TimeField, "time"), names)
 	}
 	c.columns = c.columns[:0]
 	for _, f := range c.list {

@@ -15,11 +15,18 @@ type decisionWriter struct {
 	buf []byte
 }
 
+// newDecisionWriter returns nil if nobody wants the decisions.
 func newDecisionWriter(w io.Writer) *decisionWriter {
+	if w == nil {
+		return nil
+	}
 	return &decisionWriter{out: bufio.NewWriterSize(w, 256<<10)}
 }
 
 func (w *decisionWriter) write(rec *record, op *store.Op, allowed bool) error {
+	if w == nil {
+		return nil
+	}
 	b := strconv.AppendInt(append(w.buf[:0], `{"line":`...), rec.line, 10)
 	b = strconv.AppendInt(append(b, `,"t_us":`...), rec.t, 10)
 	b = texts.AppendJSON(append(b, `,"limit":`...), op.Def.Name)
@@ -46,4 +53,9 @@ func (w *decisionWriter) write(rec *record, op *store.Op, allowed bool) error {
 	return err
 }
 
-func (w *decisionWriter) flush() error { return w.out.Flush() }
+func (w *decisionWriter) flush() error {
+	if w == nil {
+		return nil
+	}
+	return w.out.Flush()
+}

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"bytes"
+	"math"
 	"slices"
 
 	"github.com/dipwell/dipwell/store"
@@ -27,8 +28,8 @@ type engine struct {
 type judged struct {
 	*target
 	set    *keySet
-	at     int // index among the limits of the set
-	sums   sums
+	at     int          // index among the limits of the set
+	result Limit        // its totals
 	byPlan []PlanResult // by record.plan
 }
 
@@ -46,7 +47,7 @@ type keySet struct {
 
 func newEngine(l *lineup, o *Options) *engine {
 	n := len(l.limits)
-	e := &engine{first: -1, registry: l.registry, limits: make([]judged, n), ops: make([]store.Op, n), rows: make([]store.State, n), write: make([]bool, n)}
+	e := &engine{first: -1, registry: l.registry, out: newDecisionWriter(o.Decisions), limits: make([]judged, n), ops: make([]store.Op, n), rows: make([]store.State, n), write: make([]bool, n)}
 	for i := range l.limits {
 		j := &e.limits[i]
 		j.target = &l.limits[i]
@@ -69,13 +70,8 @@ func newEngine(l *lineup, o *Options) *engine {
 		e.groups = append(e.groups, store.Group{Ops: e.ops[g[0]:g[1]:g[1]]})
 		e.blocking = append(e.blocking, slices.ContainsFunc(l.limits[g[0]:g[1]], func(x target) bool { return x.def.Block != 0 }))
 	}
-	if o.Decisions != nil {
-		e.out = newDecisionWriter(o.Decisions)
-	}
 	return e
 }
-
-func (j *judged) table() *table { return j.set.table }
 
 func (j *judged) row() *row {
 	rows, _ := j.set.table.of(j.set.id)
@@ -94,7 +90,7 @@ func (s *keySet) find(limits *store.Registry, rec *record) error {
 	}
 	id, ok := s.table.ids[string(key)]
 	if !ok {
-		if s.table.full() {
+		if len(s.table.keys) >= s.table.most {
 			if err := s.endBlocks(limits, rec.t); err != nil {
 				return err
 			}
@@ -118,7 +114,7 @@ func (e *engine) decide(rec *record) error {
 	}
 	for i := range e.ops {
 		op, l := &e.ops[i], &e.limits[i]
-		op.Def, op.Key, op.Phase, op.Cost = l.definition(rec), l.set.key, 0, rec.cost
+		op.Def, op.Key, op.Phase, op.Cost = l.plans[rec.plan], l.set.key, 0, rec.cost
 		if l.times > 1 {
 			op.Cost = min(rec.cost, store.MaxInt/l.times) * l.times
 		}
@@ -149,16 +145,14 @@ func (e *engine) decideGroup(rec *record, g *store.Group, limits []judged, block
 	for i := range g.Ops {
 		op, l := &g.Ops[i], &limits[i]
 		v := verdictOf(g, op)
-		l.sums.add(rec.t, op, v)
+		l.result.add(rec.t, op, v)
 		_, counts := l.set.table.of(l.set.id)
 		counts[l.at].add(rec.t, op.Retry, v)
 		if l.byPlan != nil {
 			l.byPlan[rec.plan].add(v)
 		}
-		if e.out != nil {
-			if err := e.out.write(rec, op, op.Allowed && v != refusedByOther); err != nil {
-				return err
-			}
+		if err := e.out.write(rec, op, op.Allowed && v != refusedByOther); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -213,57 +207,38 @@ func verdictOf(g *store.Group, op *store.Op) verdict {
 	return granted
 }
 
-func (e *engine) flush() error {
-	if e.out == nil {
-		return nil
-	}
-	return e.out.flush()
-}
-
-// sums are the totals of a limit.
-type sums struct {
-	granted, refused, refusedByOther, never int64
-	grantedCost, refusedCost                total
-	delayed                                 int64 // granted with a delay, by a leaky bucket
-	longestWait, longestDelay               int64 // µs
-	first, last                             int64 // times of refusals
-	bins                                    bins
-}
-
-func (s *sums) add(t int64, op *store.Op, v verdict) {
-	s.bins.add(t, v)
+// add counts the decision of a request at t.
+func (l *Limit) add(t int64, op *store.Op, v verdict) {
+	l.bins.add(t, v)
 	if v == granted {
-		s.granted++
-		s.grantedCost.add(op.Cost)
+		l.Granted++
+		l.GrantedCost = sum(l.GrantedCost, op.Cost)
 		if op.Delay > 0 {
-			s.delayed++
-			s.longestDelay = max(s.longestDelay, op.Delay)
+			l.Delayed++
+			l.LongestDelay = max(l.LongestDelay, op.Delay)
 		}
 		return
 	}
-	s.refusedCost.add(op.Cost)
+	l.RefusedCost = sum(l.RefusedCost, op.Cost)
 	if v == refusedByOther {
-		s.refusedByOther++
+		l.RefusedByOther++
 		return
 	}
-	if s.refused == 0 {
-		s.first = t
+	if l.Refused == 0 {
+		l.FirstRefusal, l.LastRefusal = new(t), new(t)
 	}
-	s.refused++
-	s.last = t
-	s.longestWait = max(s.longestWait, op.Retry)
+	l.Refused++
+	*l.LastRefusal = t
+	l.LongestWait = max(l.LongestWait, op.Retry)
 	if op.Never {
-		s.never++
+		l.Never++
 	}
 }
 
-// total is a sum that saturates instead of overflowing.
-type total int64
-
-func (t *total) add(n int64) {
-	if sum := *t + total(n); sum >= *t {
-		*t = sum
-	} else {
-		*t = 1<<63 - 1
+// sum saturates instead of overflowing.
+func sum(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
 	}
+	return a + b
 }

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 	"strings"
 )
@@ -28,7 +29,7 @@ func formatNames() string {
 // newParser returns the parser of Options.Pattern, or of the format that head looks like, and
 // the format's name.
 func newParser(head []byte, o *Options, list []field) (p parser, name string, err error) {
-	name = orDefault(otherNames[o.Pattern], o.Pattern)
+	name = cmp.Or(otherNames[o.Pattern], o.Pattern)
 	if name == "" {
 		if name = detect(head, o); name == "" {
 			return nil, "", badOption("pattern", "no line at the beginning of the log is in a format that replay knows by name (%s): a grok pattern must say where the time and the address are, as in %s", formatNames(), examplePattern)

@@ -134,13 +134,8 @@ func (l *lineReader) next() ([]byte, error) {
 		}
 		err = nil
 	}
-	if n := len(line); n > 0 && line[n-1] == '\n' {
-		line = line[:n-1]
-	}
-	if n := len(line); n > 0 && line[n-1] == '\r' {
-		line = line[:n-1]
-	}
-	return line, err
+	line = bytes.TrimSuffix(line, []byte{'\n'})
+	return bytes.TrimSuffix(line, []byte{'\r'}), err
 }
 
 func (l *lineReader) readLong(part []byte) (_ []byte, err error) {

@@ -177,16 +177,3 @@ func (l *target) compile(names []string) {
 		l.plans = append(l.plans, d)
 	}
 }
-
-// child returns the name of the limit that is asked, if this is a parent of it.
-func (l *target) child() string {
-	if l.of == nil {
-		return ""
-	}
-	return l.of.Name
-}
-
-// definition returns the definition that decides a record.
-func (l *target) definition(rec *record) *store.Definition {
-	return l.plans[rec.plan]
-}

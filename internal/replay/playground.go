@@ -81,7 +81,7 @@ func Play(s PlaySettings) (*PlayRun, error) {
 		return nil, err
 	}
 	if l.Algorithm == dipwell.Concurrency {
-		return nil, bad("algorithm", "tokens of a concurrency limit come back when holds end, which no pattern says")
+		return nil, badOption("algorithm", "tokens of a concurrency limit come back when holds end, which no pattern says")
 	}
 	l.Shards = 0 // the sum of the rows
 	d, err := store.NewDefinition(l)
@@ -90,13 +90,13 @@ func Play(s PlaySettings) (*PlayRun, error) {
 	}
 	verb := slices.Index([]string{"take", "", "take_up_to", "reserve"}, s.Verb)
 	if verb < 0 || s.Verb == "" {
-		return nil, bad("verb", "%q is not take, take_up_to or reserve", s.Verb)
+		return nil, badOption("verb", "%q is not take, take_up_to or reserve", s.Verb)
 	}
 	if err := d.CheckVerb(store.Verb(verb), false); err != nil {
-		return nil, bad("verb", "%s: %v", s.Verb, err)
+		return nil, badOption("verb", "%s: %v", s.Verb, err)
 	}
 	if s.Cost < 0 || s.Cost > store.MaxInt {
-		return nil, bad("cost", "%d is not between 0 and %d", s.Cost, int64(store.MaxInt))
+		return nil, badOption("cost", "%d is not between 0 and %d", s.Cost, int64(store.MaxInt))
 	}
 	span, err := length("span", s.Span)
 	if err != nil {
@@ -116,18 +116,14 @@ func Play(s PlaySettings) (*PlayRun, error) {
 	return p.run, nil
 }
 
-func bad(field, format string, args ...any) error {
-	return &dipwell.FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
-}
-
 // length reads a length of time of a setting, in µs.
 func length(field, text string) (int64, error) {
 	d, err := period.ParseDuration(text)
 	if err != nil {
-		return 0, bad(field, "%v", err)
+		return 0, badOption(field, "%v", err)
 	}
 	if d < time.Microsecond || d > maxSpan {
-		return 0, bad(field, "%s is not between 1 µs and 3,660 days", text)
+		return 0, badOption(field, "%s is not between 1 µs and 3,660 days", text)
 	}
 	return d.Microseconds(), nil
 }
@@ -147,7 +143,7 @@ func (s *PlaySettings) calls(span int64) (func(*PlayCall) int64, error) {
 		return repeated(1, every), nil
 	case "bursts":
 		if s.Count < 1 || s.Count > maxCalls {
-			return nil, bad("count", "%d is not between 1 and %d", s.Count, maxCalls)
+			return nil, badOption("count", "%d is not between 1 and %d", s.Count, maxCalls)
 		}
 		return repeated(s.Count, every), nil
 	case "poll":
@@ -163,7 +159,7 @@ func (s *PlaySettings) calls(span int64) (func(*PlayCall) int64, error) {
 			return last.At + last.Retry
 		}, nil
 	}
-	return nil, bad("pattern", "%q is not steady, bursts, poll or drawn", s.Pattern)
+	return nil, badOption("pattern", "%q is not steady, bursts, poll or drawn", s.Pattern)
 }
 
 // repeated makes n calls at a time.
@@ -185,12 +181,12 @@ func repeated(n, every int64) func(*PlayCall) int64 {
 func (s *PlaySettings) parts(span int64) (func(*PlayCall) int64, error) {
 	n := int64(len(s.Drawn))
 	if n < 1 || n > maxParts {
-		return nil, bad("drawn", "it has %d parts; from 1 to %d", n, maxParts)
+		return nil, badOption("drawn", "it has %d parts; from 1 to %d", n, maxParts)
 	}
 	var times []int64
 	for i, count := range s.Drawn {
 		if count < 0 || count > maxCalls || int64(len(times))+count > maxCalls {
-			return nil, bad("drawn", "it has more than %d calls, or fewer than 0", maxCalls)
+			return nil, badOption("drawn", "it has more than %d calls, or fewer than 0", maxCalls)
 		}
 		from, to := span/n*int64(i), span/n*int64(i+1)
 		for k := range count {

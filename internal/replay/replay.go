@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,7 +115,7 @@ func Run(ctx context.Context, in Input, o Options) (*Report, error) {
 		return nil, err
 	}
 	r.o = o
-	defer r.close()
+	defer func() { r.sorted.close() }()
 	if err := r.decide(); err != nil {
 		return nil, err
 	}
@@ -126,21 +127,13 @@ func (o *Options) check() error {
 	if o.Worst < 0 || o.MaxKeys < 0 || o.SortRecords < 0 || o.SortRecords > 1<<24 {
 		return badOption("options", "a count is negative or too large")
 	}
-	o.By = orDefault(o.By, "ip")
-	o.Cost = orDefault(o.Cost, "1")
-	o.Worst = orDefault(o.Worst, worstKeys)
-	o.MaxKeys = orDefault(o.MaxKeys, maxKeys)
-	o.SortRecords = orDefault(o.SortRecords, sortRecords)
-	o.TempDir = orDefault(o.TempDir, os.TempDir())
+	o.By = cmp.Or(o.By, "ip")
+	o.Cost = cmp.Or(o.Cost, "1")
+	o.Worst = cmp.Or(o.Worst, worstKeys)
+	o.MaxKeys = cmp.Or(o.MaxKeys, maxKeys)
+	o.SortRecords = cmp.Or(o.SortRecords, sortRecords)
+	o.TempDir = cmp.Or(o.TempDir, os.TempDir())
 	return nil
-}
-
-func orDefault[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
 }
 
 // run is one replay.
@@ -166,7 +159,7 @@ func (r *run) decide() error {
 	if r.in.Again && (resettable || r.o.Decisions == nil) {
 		err := r.read(r.engine.decide, true)
 		if !errors.Is(err, errOutOfOrder) {
-			return errors.Join(err, r.engine.flush())
+			return errors.Join(err, r.engine.out.flush())
 		}
 		r.engine = newEngine(r.lineup, &r.o)
 		if resettable {
@@ -192,7 +185,7 @@ func (r *run) decide() error {
 	if err != nil {
 		return err
 	}
-	return r.engine.flush()
+	return r.engine.out.flush()
 }
 
 // read reads the log from its beginning and calls do for each record.
@@ -232,11 +225,5 @@ func (r *run) read(do func(*record) error, inOrder bool) error {
 func (r *run) progress(stage string, done, total int64) {
 	if r.o.Progress != nil {
 		r.o.Progress(stage, done, total)
-	}
-}
-
-func (r *run) close() {
-	if r.sorted != nil {
-		r.sorted.close()
 	}
 }

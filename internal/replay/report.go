@@ -81,13 +81,18 @@ func (p *PlanResult) add(v verdict) {
 
 // Key is the result of one key at a limit.
 type Key struct {
-	Key            string `json:"key"` // "" is the limit's shared bucket
-	Granted        int64  `json:"granted"`
-	Refused        int64  `json:"refused"`
-	RefusedByOther int64  `json:"refused_by_other"`
-	LongestWait    int64  `json:"longest_wait_us"`
-	FirstRefusal   int64  `json:"first_refusal_us"`
-	LastRefusal    int64  `json:"last_refusal_us"`
+	Key string `json:"key"` // "" is the limit's shared bucket
+	counts
+}
+
+// counts are the results of a key at one limit. They have no pointers, as a row has none.
+type counts struct {
+	Granted        int64 `json:"granted"`
+	Refused        int64 `json:"refused"`
+	RefusedByOther int64 `json:"refused_by_other"`
+	LongestWait    int64 `json:"longest_wait_us"`
+	FirstRefusal   int64 `json:"first_refusal_us"`
+	LastRefusal    int64 `json:"last_refusal_us"`
 }
 
 // Unread returns an error if the log has lines, but none that could be replayed: its format
@@ -132,13 +137,10 @@ func (r *run) report() *Report {
 }
 
 func (r *run) limit(j *judged) Limit {
-	s, t, d, i := &j.sums, j.table(), j.def, j.at
-	l := Limit{
-		Limit: d.String(), ParentOf: j.child(), Warning: d.Warning, Shadow: d.Mode == dipwell.Shadow,
-		Granted: s.granted, Refused: s.refused, RefusedByOther: s.refusedByOther, Never: s.never,
-		GrantedCost: int64(s.grantedCost), RefusedCost: int64(s.refusedCost), LongestWait: s.longestWait,
-		Delayed: s.delayed, LongestDelay: s.longestDelay, Missed: t.missed[i],
-		bins: s.bins,
+	l, t, d, i := j.result, j.set.table, j.def, j.at
+	l.Limit, l.Warning, l.Shadow, l.Missed, l.Worst = d.String(), d.Warning, d.Mode == dipwell.Shadow, t.missed[i], []Key{}
+	if j.of != nil {
+		l.ParentOf = j.of.Name
 	}
 	for plan, p := range j.byPlan {
 		if p.Plan = j.plans[plan].Plan; p.Plan == "" && plan > 0 { // a plan of another limit
@@ -148,18 +150,13 @@ func (r *run) limit(j *judged) Limit {
 			l.Plans = append(l.Plans, p)
 		}
 	}
-	l.Worst = []Key{}
-	if s.refused > 0 {
-		l.FirstRefusal, l.LastRefusal = &s.first, &s.last
-	}
 	for id := range t.keys {
-		if t.cnts[id*t.limits+i].refused > 0 {
+		if t.cnts[id*t.limits+i].Refused > 0 {
 			l.KeysRefused++
 		}
 	}
 	for _, id := range t.worst(i, r.o.Worst) {
-		c := &t.cnts[int(id)*t.limits+i]
-		l.Worst = append(l.Worst, Key{t.keys[id], c.granted, c.refused, c.refusedByOther, c.longestWait, c.first, c.last})
+		l.Worst = append(l.Worst, Key{t.keys[id], t.cnts[int(id)*t.limits+i]})
 	}
 	return l
 }

@@ -2,12 +2,13 @@ package replay
 
 import (
 	"bufio"
-	"container/heap"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 )
 
 // runs stores sorted runs of records in one temporary file.
@@ -71,7 +72,7 @@ const mergeBytes = 16 << 20
 
 // merge calls do for the records of all runs, in order.
 func (r *runs) merge(do func(*record) error) error {
-	var q runQueue
+	var q []*cursor // by their next record
 	from := int64(0)
 	for _, end := range r.ends {
 		c := &cursor{in: bufio.NewReaderSize(io.NewSectionReader(r.file, from, end-from), min(64<<10, mergeBytes/len(r.ends)))}
@@ -82,20 +83,23 @@ func (r *runs) merge(do func(*record) error) error {
 			q = append(q, c)
 		}
 	}
-	heap.Init(&q)
+	slices.SortFunc(q, (*cursor).compare)
 	for len(q) > 0 {
 		c := q[0]
 		if err := do(&c.rec); err != nil {
 			return err
 		}
-		switch ok, err := c.next(); {
-		case err != nil:
+		ok, err := c.next()
+		if err != nil {
 			return err
-		case !ok:
-			heap.Pop(&q)
-		case len(q) > 1:
-			heap.Fix(&q, 0)
 		}
+		if !ok {
+			q = q[1:]
+			continue
+		}
+		place, _ := slices.BinarySearchFunc(q[1:], c, (*cursor).compare)
+		copy(q, q[1:1+place])
+		q[place] = c
 	}
 	return nil
 }
@@ -131,19 +135,6 @@ func (c *cursor) next() (bool, error) {
 	return true, nil
 }
 
-// runQueue is a heap of runs by their next record.
-type runQueue []*cursor
-
-func (q runQueue) Len() int { return len(q) }
-func (q runQueue) Less(i, j int) bool {
-	a, b := &q[i].rec, &q[j].rec
-	return a.t < b.t || a.t == b.t && a.line < b.line
-}
-func (q runQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *runQueue) Push(x any)   { *q = append(*q, x.(*cursor)) }
-func (q *runQueue) Pop() any {
-	old := *q
-	x := old[len(old)-1]
-	*q = old[:len(old)-1]
-	return x
+func (c *cursor) compare(o *cursor) int {
+	return cmp.Or(cmp.Compare(c.rec.t, o.rec.t), cmp.Compare(c.rec.line, o.rec.line))
 }

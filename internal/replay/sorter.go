@@ -74,7 +74,11 @@ func (s *sorter) each(do func(*record) error) error {
 	return s.runs.merge(do)
 }
 
-func (s *sorter) close() { s.runs.close() }
+func (s *sorter) close() {
+	if s != nil {
+		s.runs.close()
+	}
+}
 
 // buffered calls do for the records of the buffer in order.
 func (s *sorter) buffered(do func(*record) error) error {

@@ -13,7 +13,7 @@ import (
 // error.
 type table struct {
 	limits int
-	most   int // number of keys at which forget is called
+	most   int // number of keys at which forget is called before one is added
 	budget int // Options.MaxKeys
 
 	ids  map[string]int32 // indexes in keys
@@ -36,18 +36,9 @@ func rowOf(s store.State) row { return row{s.Used, s.TS, s.Version} }
 
 func (r row) state() store.State { return store.State{Used: r.used, TS: r.ts, Version: r.number} }
 
-// counts are the results of a key at one limit.
-type counts struct {
-	granted, refused, refusedByOther int64
-	longestWait                      int64 // µs
-	first, last                      int64 // times of refusals
-}
-
 func newTable(limits, most int) *table {
 	return &table{limits: limits, most: most, budget: most, ids: map[string]int32{}, missed: make([]int64, limits)}
 }
-
-func (t *table) full() bool { return len(t.keys) >= t.most }
 
 func (t *table) insert(key string) int32 {
 	id := int32(len(t.keys))
@@ -69,16 +60,16 @@ func (t *table) of(id int32) ([]row, []counts) {
 func (c *counts) add(at, wait int64, v verdict) {
 	switch v {
 	case granted:
-		c.granted++
+		c.Granted++
 	case refusedByOther:
-		c.refusedByOther++
+		c.RefusedByOther++
 	default:
-		if c.refused == 0 {
-			c.first = at
+		if c.Refused == 0 {
+			c.FirstRefusal = at
 		}
-		c.refused++
-		c.last = at
-		c.longestWait = max(c.longestWait, wait)
+		c.Refused++
+		c.LastRefusal = at
+		c.LongestWait = max(c.LongestWait, wait)
 	}
 }
 
@@ -102,7 +93,7 @@ func (t *table) forget(defs []*store.Definition, now int64) {
 	for _, id := range idle[keep:] {
 		_, cnts := t.of(id)
 		for i := range cnts {
-			worst[i] = max(worst[i], cnts[i].refused)
+			worst[i] = max(worst[i], cnts[i].Refused)
 		}
 	}
 	for i := range worst {
@@ -138,7 +129,7 @@ func (t *table) idle(id int32, defs []*store.Definition, now int64) bool {
 func (t *table) refusals(id int32) (n int64) {
 	_, cnts := t.of(id)
 	for i := range cnts {
-		n += cnts[i].refused
+		n += cnts[i].Refused
 	}
 	return n
 }
@@ -147,14 +138,14 @@ func (t *table) refusals(id int32) (n int64) {
 func (t *table) worst(limit, n int) []int32 {
 	var ids []int32
 	for id := range int32(len(t.keys)) {
-		if t.cnts[int(id)*t.limits+limit].refused > 0 {
+		if t.cnts[int(id)*t.limits+limit].Refused > 0 {
 			ids = append(ids, id)
 		}
 	}
 	slices.SortFunc(ids, func(a, b int32) int {
 		x, y := &t.cnts[int(a)*t.limits+limit], &t.cnts[int(b)*t.limits+limit]
-		return cmp.Or(cmp.Compare(y.refused, x.refused), cmp.Compare(y.longestWait, x.longestWait),
-			cmp.Compare(y.granted+y.refusedByOther, x.granted+x.refusedByOther), cmp.Compare(t.keys[a], t.keys[b]))
+		return cmp.Or(cmp.Compare(y.Refused, x.Refused), cmp.Compare(y.LongestWait, x.LongestWait),
+			cmp.Compare(y.Granted+y.RefusedByOther, x.Granted+x.RefusedByOther), cmp.Compare(t.keys[a], t.keys[b]))
 	})
 	return ids[:min(n, len(ids))]
 }
