@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -13,7 +14,6 @@ import (
 // A Violation is a check that failed.
 type violation struct {
 	Check string // promise, level, retry, refusal, stuck, error, …
-	At    int64  // true time in µs since the history began
 	What  string
 }
 
@@ -662,14 +662,7 @@ func (n *node) grants() (all []*grant) {
 	return all
 }
 
-func (n *node) keys() []at {
-	keys := make([]at, 0, len(n.books))
-	for k := range n.books {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, compare)
-	return keys
-}
+func (n *node) keys() []at { return slices.SortedFunc(maps.Keys(n.books), compare) }
 
 // checkPromise compares, for each key and between any two instants, what was granted with
 // the largest burst and rate that its limit has had.

@@ -43,14 +43,10 @@ func (c *client) begin() {
 		c.guard()
 	}
 	if p.w.cached { // with one set of slots, so that the random seed of its hash does not affect which slots are replaced
-		var err error
-		if c.store, err = denycache.New(c.store, denycache.Config{Clock: p.monotonic, Keys: 8}); err != nil {
-			panic(err)
-		}
+		c.store = must(denycache.New(c.store, denycache.Config{Clock: p.monotonic, Keys: 8}))
 	}
 	if c.defs["hot"] != nil {
-		var err error
-		if c.store, err = lease.New(c.store, lease.Config{
+		c.store = must(lease.New(c.store, lease.Config{
 			Clock:   func() int64 { return p.monotonic() * 1000 },
 			Wall:    func() int64 { return (epoch + p.w.now + p.skew) * 1000 },
 			Go:      p.background,
@@ -58,19 +54,14 @@ func (c *client) begin() {
 			Gate:    func() lease.Gate { return &gate{p: p} },
 			ID:      func(id *store.Reservation) { p.w.task.identify(id) },
 			Stripes: 1, // which processor runs does not depend on the seed
-		}); err != nil {
-			panic(err)
-		}
+		}))
 	}
 	c.close()
 	if p.w.local && c.defs["hot"] != nil {
-		var err error
-		if c.memory, err = away.NewFallback(c.store, away.FallbackConfig{
+		c.memory = must(away.NewFallback(c.store, away.FallbackConfig{
 			MaxKeys: 64, Clock: p.monotonic,
 			Wall: func() int64 { return epoch + p.w.now + p.skew },
-		}); err != nil {
-			panic(err)
-		}
+		}))
 		c.store, c.alone = c.memory, map[string]alone{}
 	}
 }
@@ -124,8 +115,7 @@ func (c *client) checkAlone(op *store.Op, hold bool) {
 // guard puts a circuit breaker in front of the store.
 func (c *client) guard() {
 	p := c.p
-	var err error
-	if c.store, err = away.NewBreaker(c.store, away.BreakerConfig{
+	c.store = must(away.NewBreaker(c.store, away.BreakerConfig{
 		OnChange: c.breaks,
 		Clock:    func() time.Duration { return time.Duration(p.monotonic()) * time.Microsecond },
 		Go:       p.background,
@@ -142,9 +132,15 @@ func (c *client) guard() {
 			p.later(p.w.task, d.Microseconds())
 			return nil
 		},
-	}); err != nil {
+	}))
+}
+
+// must returns a decorator that has been made with a valid configuration.
+func must[T any](made T, err error) T {
+	if err != nil {
 		panic(err)
 	}
+	return made
 }
 
 // breaks checks that the breaker opens only if nothing was answered for as long as a

@@ -24,17 +24,14 @@ type origin struct {
 // lone calls.
 func (c *client) coalesced() {
 	p := c.p
-	s, err := coalesce.New(store.Lanes{Stores: []store.Store{c.store, c.store}, Spare: 1}, coalesce.Config{
+	s := must(coalesce.New(store.Lanes{Stores: []store.Store{c.store, c.store}, Spare: 1}, coalesce.Config{
 		MaxBatch: 8, MaxQueue: 32, Timeout: 700 * time.Millisecond, Of: c.store,
 		// It is later than any machine's clock, so that no deadline of a context passes.
 		Clock: func() time.Time { return time.Unix(1<<34, p.monotonic()*1000) },
 		Go:    p.background,
 		After: func(d time.Duration, f func()) { p.unlessCrashed(d.Microseconds(), f) },
 		Gate:  func() coalesce.Gate { return &gate{p: p} },
-	})
-	if err != nil {
-		panic(err)
-	}
+	}))
 	c.store = origins{c, s}
 }
 

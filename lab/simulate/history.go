@@ -65,7 +65,7 @@ type faults struct {
 	slow                          int64 // µs that some messages take longer
 }
 
-func (f *faults) happens(r *rand.Rand, permille int) bool { return r.IntN(1000) < permille }
+func happens(r *rand.Rand, permille int) bool { return r.IntN(1000) < permille }
 
 // delay draws how long a message takes. Some take ten times as long as others, so that
 // later ones pass them.

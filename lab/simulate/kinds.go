@@ -163,7 +163,7 @@ func (n *node) checkHeld(op *store.Op, l *level) {
 func (l link) holds(_ context.Context, d *store.Definition, key string) ([]store.KeyHold, error) {
 	c := l.c
 	w, t, f := c.p.w, c.p.w.task, &c.p.w.faults
-	lost := c.cut > w.now || f.happens(t.rng, f.lost+f.lostAnswers)
+	lost := c.cut > w.now || happens(t.rng, f.lost+f.lostAnswers)
 	c.p.later(t, f.delay(t.rng, c.usual))
 	if lost || c.node.stall > w.now {
 		c.p.later(t, patience)

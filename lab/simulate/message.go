@@ -76,9 +76,9 @@ func copyAnswer(to, from *store.Group) {
 }
 
 func copyGroups(groups []store.Group) []store.Group {
-	out := append([]store.Group(nil), groups...)
+	out := slices.Clone(groups)
 	for i := range out {
-		out[i].Ops = append([]store.Op(nil), out[i].Ops...)
+		out[i].Ops = slices.Clone(out[i].Ops)
 		if h := out[i].Hold; h != nil {
 			c := *h
 			out[i].Hold = &c
@@ -112,11 +112,11 @@ type fate struct {
 func (m *message) send() {
 	r, f := m.t.rng, &m.w.faults
 	m.copies, m.sent, m.sentMono = 1, m.w.now, m.c.p.monotonic()
-	if f.happens(r, f.duplicates) && !m.once() { // a Refund must not be repeated
+	if happens(r, f.duplicates) && !m.once() { // a Refund must not be repeated
 		m.copies = 2
 	}
 	for i := range m.copies {
-		x := fate{there: f.delay(r, m.c.usual), back: f.delay(r, m.c.usual), lost: f.happens(r, f.lost), answerIsLost: f.happens(r, f.lostAnswers)}
+		x := fate{there: f.delay(r, m.c.usual), back: f.delay(r, m.c.usual), lost: happens(r, f.lost), answerIsLost: happens(r, f.lostAnswers)}
 		if i > 0 && m.groups[0].ID != (store.Reservation{}) {
 			x.there *= 64 // the bucket may have become full in between
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/dipwell/dipwell/store"
@@ -32,7 +33,7 @@ type at struct{ limit, key string }
 
 // newNode makes the store of a region, with limits.
 func newNode(w *world, id int, drift int64, limits []store.Limit) *node {
-	n := &node{w: w, id: id, drift: drift, limits: limits, bounds: map[string]*bound{}, rates: map[string]*rates{}, table: newTable(), books: map[at]*book{}, records: map[string]*record{}}
+	n := &node{w: w, id: id, drift: drift, limits: limits, bounds: map[string]*bound{}, rates: map[string]*rates{}, table: table{rows: map[at]row{}, pending: map[store.Reservation]store.Pending{}, holds: map[string]store.Hold{}}, books: map[at]*book{}, records: map[string]*record{}}
 	for _, l := range slices.Backward(limits) { // a parent comes after its child
 		b := *w.bounds[l.Name]
 		n.bounds[l.Name], n.rates[l.Name] = &b, newRates(&l)
@@ -71,10 +72,6 @@ type row struct {
 	store.State
 	records  []store.Record
 	override *store.Override
-}
-
-func newTable() table {
-	return table{rows: map[at]row{}, pending: map[store.Reservation]store.Pending{}, holds: map[string]store.Hold{}}
 }
 
 func (t *table) begin() { t.undo = t.undo[:0] }
@@ -257,12 +254,7 @@ func (n *node) setBack(d int64) {
 
 // sweep sweeps every row.
 func (n *node) sweep() {
-	keys := make([]at, 0, len(n.table.rows))
-	for k := range n.table.rows {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, compare)
-	for _, k := range keys {
+	for _, k := range slices.SortedFunc(maps.Keys(n.table.rows), compare) {
 		n.table.begin()
 		if _, err := store.SweepRow(&n.table, &n.reg, k.limit, k.key, n.time()); err != nil {
 			n.w.fail("sweep", "%s %q: %v", k.limit, k.key, err)

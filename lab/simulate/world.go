@@ -1,19 +1,20 @@
 package main
 
 import (
-	"container/heap"
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/dipwell/dipwell/store"
 )
 
 // A world is one history while it is played.
 type world struct {
-	now   int64 // true time in µs, which no process can read
-	queue queue
+	now   int64   // true time in µs, which no process can read
+	queue []event // the next one is the last
 	seq   uint64
 	task  *task // the task that is running
 	idle  []*coroutine
@@ -41,7 +42,9 @@ type world struct {
 // at runs f at a true time, after everything that was planned before for the same time.
 func (w *world) at(t int64, f func()) {
 	w.seq++
-	heap.Push(&w.queue, event{max(t, w.now), w.seq, f})
+	e := event{max(t, w.now), w.seq, f}
+	place, _ := slices.BinarySearchFunc(w.queue, e, func(a, b event) int { return cmp.Or(cmp.Compare(b.at, a.at), cmp.Compare(b.seq, a.seq)) })
+	w.queue = slices.Insert(w.queue, place, e)
 }
 
 // after runs f after d µs.
@@ -50,7 +53,9 @@ func (w *world) after(d int64, f func()) { w.at(w.now+d, f) }
 // run plays until nothing is planned or a check fails.
 func (w *world) run() {
 	for len(w.queue) > 0 && w.wrong == nil {
-		e := heap.Pop(&w.queue).(event)
+		last := len(w.queue) - 1
+		e := w.queue[last]
+		w.queue = slices.Delete(w.queue, last, last+1)
 		w.now = e.at
 		e.f()
 	}
@@ -69,7 +74,7 @@ func (w *world) run() {
 
 func (w *world) fail(check, format string, args ...any) {
 	if w.wrong == nil {
-		w.wrong = &violation{Check: check, At: w.now, What: fmt.Sprintf(format, args...)}
+		w.wrong = &violation{Check: check, What: fmt.Sprintf(format, args...)}
 		w.tracef("WRONG (%s): %s", check, w.wrong.What)
 	}
 }
@@ -85,22 +90,6 @@ type event struct {
 	at  int64
 	seq uint64
 	f   func()
-}
-
-// A queue is a heap of events, the next one on top.
-type queue []event
-
-func (q queue) Len() int { return len(q) }
-func (q queue) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
-}
-func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(e any)   { *q = append(*q, e.(event)) }
-func (q *queue) Pop() any {
-	last := len(*q) - 1
-	e := (*q)[last]
-	(*q)[last], *q = event{}, (*q)[:last]
-	return e
 }
 
 // A task is a call, or the background work of a process. It runs in a coroutine until
