@@ -24,7 +24,7 @@ import (
 // it would plan each execution again.
 func newManySQL(s *statements, id int32, d *store.Definition, testClock bool) {
 	r := &d.Rule
-	now, columns, unnest := readNow, "q(key, units)", "(select $1::text[]), (select $2::bigint[])"
+	columns, unnest := "q(key, units)", "(select $1::text[]), (select $2::bigint[])"
 	grid := gridSQL(r)
 	before, after := ticksSQL(r, "c.n", grid), ticksSQL(r, "excluded.ts", grid)
 	params := 2
@@ -34,9 +34,7 @@ func newManySQL(s *statements, id int32, d *store.Definition, testClock bool) {
 		after = ticksOnceSQL(r, "excluded.ts", "($3::bigint[])[width_bucket(excluded.key, $1::text[])]")
 	}
 	bound := fmt.Sprintf("$%d::bigint", params+1)
-	if testClock {
-		now = fmt.Sprintf("$%d::bigint", params+2)
-	}
+	now := timeSQL(readNow, testClock, params+2)
 	missing := "true"
 	if d.Overridden { // with "not exists" the planner may read all overrides of the limit
 		missing = fmt.Sprintf("(select false from dipwell.key_overrides o where o.limit_id = %d and o.key = q.key) is null", id)
@@ -54,10 +52,7 @@ returning b.key, b.used, b.ts, (select n from c)`, now, id, d.Number, unnest, co
 
 // setReadSQL sets the statement that reads rows by their keys. It works as newManySQL says.
 func setReadSQL(s *statements, id int32, testClock bool) {
-	now := readNow
-	if testClock {
-		now = "$2::bigint"
-	}
+	now := timeSQL(readNow, testClock, 2)
 	s.readMany = fmt.Sprintf(`with c as materialized (select %[1]s as n)
 select q.i, coalesce(b.used, 0), coalesce(b.ts, 0), coalesce(b.version, 0), b.lows is not null or b.due is not null, c.n
 from unnest((select $1::text[])) with ordinality q(key, i)

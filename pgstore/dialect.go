@@ -73,18 +73,8 @@ func (d *dialect) tables(have int) (out []string) {
 // the grid if origins are spread, the time if a test has set a clock.
 func (d *dialect) takeSQL(id int32, def *store.Definition, testClock bool) string {
 	r := &def.Rule
-	params, clock := 2, readNow
-	grid := ""
-	if r.Every > 0 {
-		grid = gridSQL(r)
-	}
-	if spread(r) {
-		params++
-		grid = fmt.Sprintf("$%d::bigint", params)
-	}
-	if testClock {
-		clock = fmt.Sprintf("$%d::bigint", params+1)
-	}
+	grid, params := gridOrParam(r, 2)
+	clock := timeSQL(readNow, testClock, params+1)
 	ticks := ticksDividedSQL(r, "excluded.ts", grid, d.divide)
 	return fmt.Sprintf(`insert into dipwell.buckets as b (limit_id, key, version, used, ts, seen)
 values (%[1]d, $1::text, %[2]d, $2::bigint, %[3]s, 0)

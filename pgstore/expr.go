@@ -104,6 +104,18 @@ func spread(r *store.Rule) bool { return r.Spread && r.Every > 1 }
 // gridSQL returns the grid of a rule whose ticks have one length.
 func gridSQL(r *store.Rule) string { return strconv.FormatInt(gridOf(r.Origin, r.Every), 10) }
 
+// gridOrParam returns the grid of a rule, which is a parameter after n others if the origins of
+// keys are spread, and the number of parameters.
+func gridOrParam(r *store.Rule, n int) (grid string, params int) {
+	switch {
+	case spread(r):
+		return fmt.Sprintf("$%d::bigint", n+1), n + 1
+	case r.Every > 0:
+		return gridSQL(r), n
+	}
+	return "", n
+}
+
 // gridOf returns a window boundary before any time that can occur, so that
 // division rounds down.
 func gridOf(origin, every int64) int64 {

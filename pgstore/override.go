@@ -269,14 +269,11 @@ func resetPastEnd(op *store.Op, now int64) {
 // an override can change is a parameter: the units added per tick, the bound, and the
 // ticks after which a row is full.
 func takeOverriddenSQL(id int32, r *store.Rule, testClock bool) string {
-	now, seen, params := stmtNow, "statement_timestamp()", 7
+	params := 7
 	if r.Every > 1 {
 		params = 8
 	}
-	if testClock {
-		now = fmt.Sprintf("$%d::bigint", params+1)
-		seen = now
-	}
+	now, seen := timeSQL(stmtNow, testClock, params+1), timeSQL("statement_timestamp()", testClock, params+1)
 	ticks := ticksSQL(r, now, "$8::bigint")
 	left, back := leftAfterSQL(ticks, "$4::bigint", "$7::bigint"), returnedSQL(ticks, "$4::bigint", "$7::bigint")
 	return fmt.Sprintf(`update dipwell.buckets b set used = %[4]s + $2::bigint, ts = greatest(%[2]s, b.ts), low = %[6]s

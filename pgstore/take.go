@@ -36,27 +36,12 @@ type statements struct {
 // time is their last parameter.
 func newStatements(id int32, d *store.Definition, testClock bool) (s statements) {
 	r := &d.Rule
-	now := stmtNow
-	params := 3
-	grid := ""
-	if r.Every > 0 {
-		grid = gridSQL(r)
-	}
-	if spread(r) {
-		params++
-		grid = fmt.Sprintf("$%d::bigint", params)
-	}
-	if testClock {
-		now = fmt.Sprintf("$%d::bigint", params+1)
-	}
+	grid, params := gridOrParam(r, 3)
+	now, seen := timeSQL(stmtNow, testClock, params+1), timeSQL("statement_timestamp()", testClock, params+1)
 	setReadSQL(&s, id, testClock)
 	s.windows = new(atomic.Pointer[boundaries])
 	if !d.Even() {
 		return s
-	}
-	seen := "statement_timestamp()"
-	if testClock {
-		seen = now
 	}
 	c := chargeSQL(id, d, now, grid, "$1::text", "$2::bigint", "$3::bigint")
 	unlessLocked := ""
@@ -69,6 +54,14 @@ func newStatements(id int32, d *store.Definition, testClock bool) (s statements)
 	}
 	newManySQL(&s, id, d, testClock)
 	return s
+}
+
+// timeSQL returns the time of a statement: now, or with a test's clock parameter n.
+func timeSQL(now string, testClock bool, n int) string {
+	if testClock {
+		return fmt.Sprintf("$%d::bigint", n)
+	}
+	return now
 }
 
 // charge is the SET list and the condition of a statement that charges row b if
