@@ -302,7 +302,7 @@ func (s *Store) laneOf(g *store.Group) *lane {
 	}
 	if s.peak.low() {
 		for _, l := range s.lanes[:n] {
-			if !l.stuck() {
+			if !l.olderThan(stuckAfter) {
 				return l
 			}
 		}

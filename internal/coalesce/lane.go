@@ -69,9 +69,6 @@ const hangsAfter = time.Second
 // hangs. To read the clock for each would be a tenth of the cost of a call.
 const checkEvery = 16
 
-// stuck reports whether the statement in flight is older than stuckAfter.
-func (l *lane) stuck() bool { return l.olderThan(stuckAfter) }
-
 // olderThan reports whether the statement in flight is older than d.
 func (l *lane) olderThan(d time.Duration) bool {
 	sentAt := l.sentAt.Load()
@@ -214,7 +211,9 @@ func (l *lane) run() {
 		if len(l.sent) == 1 && l.endLone() {
 			return
 		}
-		l.clearInFlight()
+		l.mu.Lock()
+		l.inFlight = nil // waiters may be recycled from now on, so that expire must not find them
+		l.mu.Unlock()
 		for i, w := range l.sent {
 			w.finish(&l.all[i])
 		}
@@ -238,13 +237,6 @@ func (l *lane) endLone() bool {
 	l.mu.Unlock()
 	w.finish(&g)
 	return true
-}
-
-// clearInFlight empties inFlight for expire: waiters may be recycled from now on.
-func (l *lane) clearInFlight() {
-	l.mu.Lock()
-	l.inFlight = nil
-	l.mu.Unlock()
 }
 
 // gatherBelow is the number of queued calls for which a statement is sent without

@@ -132,10 +132,15 @@ func (s *Store) Abilities() store.Abilities {
 // numbers.
 func (s *Store) hash(d *store.Definition, key string) string {
 	of, _ := terms.KeyOfRow(d.Shards, key)
-	if of == "" {
-		return key
+	return s.hashed(d.Name, of) + key[len(of):]
+}
+
+// hashed returns the hash of a key, or "" for that of a shared bucket.
+func (s *Store) hashed(limit, key string) string {
+	if key == "" {
+		return ""
 	}
-	return s.hasher.Hash(d.Name, of) + key[len(of):]
+	return s.hasher.Hash(limit, key)
 }
 
 // The overrides of the inner store, set and ended by the caller's key. Lists contain
@@ -170,9 +175,7 @@ type trail struct {
 }
 
 func (t trail) Record(ctx context.Context, e store.AuditEntry) error {
-	if e.Key != "" {
-		e.Key = t.s.hasher.Hash(e.Limit, e.Key)
-	}
+	e.Key = t.s.hashed(e.Limit, e.Key)
 	return t.Auditor.Record(ctx, e)
 }
 
@@ -198,19 +201,13 @@ type usage struct {
 func (u usage) AddUsage(ctx context.Context, lines []store.UsageLine) error {
 	lines = slices.Clone(lines)
 	for i := range lines {
-		if l := &lines[i]; l.Key != "" {
-			l.Key = u.s.hasher.Hash(l.Limit, l.Key)
-		}
+		lines[i].Key = u.s.hashed(lines[i].Limit, lines[i].Key)
 	}
 	return u.UsageKeeper.AddUsage(ctx, lines)
 }
 
 func (u usage) Usage(ctx context.Context, d *store.Definition, key string, from, to int64) ([]store.UsageLine, error) {
-	hashed := key
-	if key != "" {
-		hashed = u.s.hasher.Hash(d.Name, key)
-	}
-	lines, err := u.UsageKeeper.Usage(ctx, d, hashed, from, to)
+	lines, err := u.UsageKeeper.Usage(ctx, d, u.s.hashed(d.Name, key), from, to)
 	for i := range lines {
 		lines[i].Key = key
 	}

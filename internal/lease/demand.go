@@ -13,8 +13,6 @@ type demand struct {
 	moreCalls     float64
 }
 
-func (m *demand) start(now int64) { *m = demand{began: now, last: now} }
-
 func (m *demand) add(tokens int64, calls float64) {
 	m.more += tokens
 	m.moreCalls += calls

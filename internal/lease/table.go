@@ -69,8 +69,7 @@ func (t *table) findOrAdd(d *store.Definition, name string, now int64) *key {
 	if to == nil {
 		return nil
 	}
-	k := &key{limit: d.Name, name: name, mean: 1}
-	k.demand.start(now)
+	k := &key{limit: d.Name, name: name, mean: 1, demand: demand{began: now, last: now}}
 	to.Store(k)
 	return k
 }
