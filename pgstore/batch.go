@@ -50,13 +50,18 @@ returning b.key, b.used, b.ts, (select n from c)`, now, id, d.Number, unnest, co
 		leftSQL(r, after), fitsSQL(r, after, bound+" - excluded.used"), lowSQL(leftSQL(r, after)))
 }
 
-// setReadSQL sets the statement that reads rows by their keys. It works as newManySQL says.
-func setReadSQL(s *statements, id int32, testClock bool) {
+// setReadSQL sets the statement that reads rows by their keys. It works as newManySQL says. A
+// row that is missing has the version of the key's override, if there is one.
+func setReadSQL(s *statements, id int32, overridden, testClock bool) {
+	missing := "0"
+	if overridden {
+		missing = fmt.Sprintf("(select o.id - 2147483648 from dipwell.key_overrides o where o.limit_id = %d and o.key = q.key), 0", id) // terms.OverrideNumber
+	}
 	now := timeSQL(readNow, testClock, 2)
 	s.readMany = fmt.Sprintf(`with c as materialized (select %[1]s as n)
-select q.i, coalesce(b.used, 0), coalesce(b.ts, 0), coalesce(b.version, 0), b.lows is not null or b.due is not null, c.n
+select q.i, coalesce(b.used, 0), coalesce(b.ts, 0), coalesce(b.version, %[3]s), b.lows is not null or b.due is not null, c.n
 from unnest((select $1::text[])) with ordinality q(key, i)
-left join lateral (select b.used, b.ts, b.version, b.lows, b.due from dipwell.buckets b where b.limit_id = %[2]d and b.key = q.key limit 1) b on true cross join c`, now, id)
+left join lateral (select b.used, b.ts, b.version, b.lows, b.due from dipwell.buckets b where b.limit_id = %[2]d and b.key = q.key limit 1) b on true cross join c`, now, id, missing)
 }
 
 var merges = sync.Pool{New: func() any { return new(store.Rows) }}
@@ -127,7 +132,16 @@ type limitBatch struct {
 	overridden []*pendingRow  // the overrides of these rows must be read
 	writeBack  []*bundle      // decided, to be written
 
-	failures int // number of failed statements
+	alone    bool // the batch is one call, which is retried as a whole
+	failures int  // number of failed statements
+}
+
+// askRows sends a statement, again after a conflict.
+func (s *Store) askRows(ctx context.Context, p *limitBatch, statement func() error) error {
+	if p.alone {
+		return statement()
+	}
+	return s.retry(ctx, statement(), statement)
 }
 
 // newLimitBatches sorts the rows of one limit by how they are decided, or
@@ -232,8 +246,8 @@ func (s *Store) decideLimit(ctx context.Context, p *limitBatch) []*store.Group {
 // others. It returns the rows that are still undecided.
 func (s *Store) chargeRound(ctx context.Context, p *limitBatch, rows []*pendingRow) (rest []*pendingRow) {
 	var charged []bool
-	try := func() (err error) { charged, err = s.charge(ctx, p, rows); return err }
-	if err := s.retry(ctx, try(), try); err != nil {
+	err := s.askRows(ctx, p, func() (err error) { charged, err = s.charge(ctx, p, rows); return err })
+	if err != nil {
 		return s.divide(ctx, p, rows, err, func(some []*pendingRow) []*pendingRow { return s.chargeRound(ctx, p, some) })
 	}
 	for i, row := range rows {
@@ -338,14 +352,14 @@ func (s *Store) readRows(ctx context.Context, p *limitBatch, rows []*pendingRow)
 	for i, row := range rows {
 		keys[i] = row.Key
 	}
-	look := func() error {
+	err := s.askRows(ctx, p, func() error {
 		found, err := s.db.Query(ctx, p.readMany, s.withClock([]any{keys})...)
 		if err == nil {
 			rest, err = s.answerRead(p, found, rows)
 		}
 		return err
-	}
-	if err := s.retry(ctx, look(), look); err != nil {
+	})
+	if err != nil {
 		return s.divide(ctx, p, rows, storeError(err, false), func(some []*pendingRow) []*pendingRow { return s.readRows(ctx, p, some) })
 	}
 	return rest
@@ -381,8 +395,8 @@ func failRows(rows []*pendingRow, err error) {
 // them in full, they are charged by addition, which does not depend on the row
 // being unchanged. Otherwise the resulting row is to be written.
 func (p *pendingRow) decideRead(of *limitBatch, found store.State, now int64, listed bool) (done bool) {
-	if p.writeBack = nil; of.needsOverride(found) {
-		if p.other = true; of.def.Overridden && terms.IsOverride(found.Version) {
+	if p.writeBack = nil; terms.IsOverride(found.Version) {
+		if p.other = true; of.def.Overridden && found.TS != 0 { // a row that is missing has no time
 			p.override = found.Version
 		}
 		return false

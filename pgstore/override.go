@@ -27,13 +27,6 @@ func (n *rowVersion) ScanInt64(v pgtype.Int8) error {
 	return nil
 }
 
-// needsOverride reports whether the override of a key is needed to decide a row that was
-// read: either an override decides the row, or there is no row and the key may have an
-// override.
-func (e *entry) needsOverride(row store.State) bool {
-	return terms.IsOverride(row.Version) || e.def.Overridden && row == (store.State{})
-}
-
 // planEntry returns the entry of a plan, or nil if the limit has no plan of this name.
 func (e *entry) planEntry(l *limits, name string) *entry {
 	if p, ok := e.plans.Load(name); ok {

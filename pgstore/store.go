@@ -282,7 +282,7 @@ func (s functions) group(ctx context.Context, g *store.Group, known []*entry, fi
 		return s.decide(ctx, g, known)
 	case op.Def.Rule.Every == 0:
 	case op.Verb == store.VerbCheck, known[0].plain && readOnly(op):
-		return s.decideRead(ctx, g, known[0])
+		return s.decideRow(ctx, g, known[0])
 	case known[0].plain:
 		if tokens, _ := fullCost(op); tokens > 0 {
 			return s.take(ctx, g, known[0])

@@ -38,7 +38,7 @@ func newStatements(id int32, d *store.Definition, testClock bool) (s statements)
 	r := &d.Rule
 	grid, params := gridOrParam(r, 3)
 	now, seen := timeSQL(stmtNow, testClock, params+1), timeSQL("statement_timestamp()", testClock, params+1)
-	setReadSQL(&s, id, testClock)
+	setReadSQL(&s, id, d.Overridden, testClock)
 	s.windows = new(atomic.Pointer[boundaries])
 	if !d.Even() {
 		return s
@@ -140,59 +140,45 @@ func gotFullCost(op *store.Op) bool {
 
 // take decides a Take, TakeUpTo, Reserve or Charge that may be granted in full.
 // A conditional UPDATE answers it if the row exists and has room, and if its limit has
-// shards, is not locked. Otherwise the row is read: a refusal writes nothing. If there is
-// none, it is inserted as in a batch.
+// shards, is not locked. Otherwise the row is read.
 func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	op := &g.Ops[0]
 	var scratch store.Rule
 	rule := op.RuleFor(&scratch)
 	tokens, bound := fullCost(op)
 	units := tokens * rule.Unit
-	for range maxRounds {
-		row, now, err := s.update(ctx, e, op.Key, rule, units, room(rule, units, bound))
-		if err == nil {
-			grant(g, rule, tokens, row, now)
-			return nil
-		}
-		if !errors.Is(err, pgx.ErrNoRows) {
-			return storeError(err, true)
-		}
-		if g.NoWait {
-			return s.decide(ctx, g, []*entry{e})
-		}
-		row, now, plain, err := s.readRow(ctx, e, op.Key)
-		switch {
-		case err != nil:
-			return err
-		case row == store.State{}:
-			p := pendingRow{RowGroups: &store.RowGroups{Key: op.Key, Groups: []*store.Group{g}}, rule: *rule, tried: 1, units: units}
-			charged, err := s.charge(ctx, &limitBatch{entry: e, bound: bound}, []*pendingRow{&p})
-			if err != nil || charged[0] {
-				return err
-			}
-			if !e.def.Overridden { // a concurrent call inserted the row
-				continue
-			}
-		}
-		if !plain || e.needsOverride(row) { // expired holds are given back before a refusal
-			return s.decide(ctx, g, []*entry{e})
-		}
-		_, write, err := op.Step(now, row, false)
-		g.Allowed, g.Reserved = op.Allowed, false
-		if err != nil || !write && op.Verb != store.VerbCharge { // a Charge that adds nothing may still end the lows
-			return err
-		}
-		if row.Version != op.Def.Number {
-			return s.decide(ctx, g, []*entry{e})
-		}
-		if !gotFullCost(op) {
-			break
-		}
-	}
-	if op.Delay > 0 { // by the row that was read
+	row, now, err := s.update(ctx, e, op.Key, rule, units, room(rule, units, bound))
+	switch {
+	case err == nil:
+		grant(g, rule, tokens, row, now)
+		return nil
+	case !errors.Is(err, pgx.ErrNoRows):
+		return storeError(err, true)
+	case g.NoWait:
 		return s.decide(ctx, g, []*entry{e})
 	}
-	return s.decideSetOrFunction(ctx, g, []*entry{e})
+	return s.decideRow(ctx, g, e)
+}
+
+// decideRow decides an op by its row, as in a batch: a refusal writes nothing, and a row that is
+// missing is inserted.
+func (s *Store) decideRow(ctx context.Context, g *store.Group, e *entry) error {
+	op := &g.Ops[0]
+	row := &pendingRow{RowGroups: &store.RowGroups{Key: op.Key, Groups: []*store.Group{g}}}
+	row.rule = *op.RuleFor(&row.rule)
+	p := &limitBatch{entry: e, toRead: []*pendingRow{row}, alone: true}
+	_, p.bound = fullCost(op)
+	def, asked := op.Def, op.Asked
+	g.Err = nil
+	rest := append(s.decideLimit(ctx, p), p.others...)
+	if len(p.writeBack) > 0 {
+		rest = s.set(ctx, nil, p.writeBack...)
+	}
+	if len(rest)+len(p.overridden) == 0 || errors.Is(g.Err, store.ErrStaleDefinition) {
+		return g.Err
+	}
+	op.Def, op.Asked = def, asked // the row that was read may be of another definition
+	return s.decide(ctx, g, []*entry{e})
 }
 
 // instant is a time in µs since the Unix epoch. It is scanned from a
@@ -219,30 +205,4 @@ func grant(g *store.Group, r *store.Rule, tokens int64, row store.State, now int
 		Used: row.Used, TS: row.TS,
 	}
 	g.Allowed, g.Reserved = true, false
-}
-
-// decideRead decides an op that writes nothing, with one read.
-func (s *Store) decideRead(ctx context.Context, g *store.Group, e *entry) error {
-	op := &g.Ops[0]
-	row, now, plain, err := s.readRow(ctx, e, op.Key)
-	switch {
-	case err != nil:
-		return err
-	case !plain || e.needsOverride(row):
-		return s.decide(ctx, g, []*entry{e})
-	}
-	_, _, err = op.Step(now, row, false)
-	g.Allowed, g.Reserved = op.Allowed, false
-	return err
-}
-
-// readRow reads the row of a key, which is zero if there is none. plain is false if it
-// has reservations or holds, because expired holds are given back before a refusal.
-func (s *Store) readRow(ctx context.Context, e *entry, key string) (row store.State, now int64, plain bool, err error) {
-	var i int
-	var listed bool
-	if err = s.db.QueryRow(ctx, e.readMany, s.withClock([]any{[]string{key}})...).Scan(&i, &row.Used, &row.TS, (*rowVersion)(&row.Version), &listed, &now); err != nil {
-		return row, now, false, storeError(err, false)
-	}
-	return row, now, !listed, nil
 }
