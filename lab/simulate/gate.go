@@ -35,12 +35,6 @@ func (g *gate) Wait(ctx context.Context) error {
 func (g *gate) Open() {
 	g.open = true
 	for _, t := range g.tasks {
-		g.p.w.after(0, func() {
-			g.p.deliver(func() {
-				if _, lives := g.p.tasks[t]; lives {
-					t.resume()
-				}
-			})
-		})
+		g.p.whileLives(t, 0, t.resume)
 	}
 }

@@ -96,13 +96,7 @@ func (p *process) call(s *step, i int) {
 	p.w.start(p, p.w.random(s.id, i), false, func(t *task) {
 		if s.leave > 0 {
 			t.ctx, t.cancel = context.WithCancel(t.ctx)
-			p.w.after(s.leave, func() {
-				p.deliver(func() {
-					if _, lives := p.tasks[t]; lives {
-						t.leave()
-					}
-				})
-			})
+			p.whileLives(t, s.leave, t.leave)
 		}
 		if p.w.regional && s.limit == "hot" && !s.rests(i) {
 			t.both = true
@@ -228,14 +222,19 @@ func (p *process) definition(s *step) *store.Definition {
 
 // later makes a task wait for d µs.
 func (p *process) later(t *task, d int64) {
+	p.whileLives(t, d, t.resume)
+	t.wait()
+}
+
+// whileLives runs f after d µs, unless a task has ended by then.
+func (p *process) whileLives(t *task, d int64, f func()) {
 	p.w.after(d, func() {
 		p.deliver(func() {
 			if _, lives := p.tasks[t]; lives {
-				t.resume()
+				f()
 			}
 		})
 	})
-	t.wait()
 }
 
 // tell records an answer in the history, and checks it.
