@@ -65,8 +65,8 @@ var (
 
 // Config configures a Store. A zero field means the default that its comment names.
 type Config struct {
-	MaxBatch int           // groups in one statement, 1 to 65536; default 1024
-	MaxQueue int           // groups queued at one lane, 1 to 1<<20; default 16384; beyond it calls fail with ErrBusy
+	MaxBatch int           // groups in one statement; default 1024
+	MaxQueue int           // groups queued at one lane; default 16384; beyond it calls fail with ErrBusy
 	Timeout  time.Duration // maximum duration of a call, including its wait; default 10 s
 
 	// Of is the store whose abilities this one has besides Apply. Default: the
@@ -99,9 +99,7 @@ type settings struct {
 
 const (
 	defaultBatch   = 1024
-	maxBatch       = 1 << 16
 	defaultQueue   = 1 << 14
-	maxQueue       = 1 << 20
 	defaultTimeout = 10 * time.Second
 	defaultWait    = 10 * time.Millisecond
 	maxLanes       = 1024
@@ -151,10 +149,6 @@ func (s *settings) check() error {
 		return fmt.Errorf("coalesce: %d lanes; want 1 to %d", n, maxLanes)
 	case slices.Contains(s.Stores, nil):
 		return fmt.Errorf("coalesce: lane %d is nil", slices.Index(s.Stores, nil))
-	case s.MaxBatch < 1 || s.MaxBatch > maxBatch:
-		return fmt.Errorf("coalesce: MaxBatch %d; want 1 to %d", s.MaxBatch, maxBatch)
-	case s.MaxQueue < 1 || s.MaxQueue > maxQueue:
-		return fmt.Errorf("coalesce: MaxQueue %d; want 1 to %d", s.MaxQueue, maxQueue)
 	case s.Spare < 0 || s.Spare >= n:
 		return fmt.Errorf("coalesce: Spare %d of %d lanes; at least one lane must not be spare", s.Spare, n)
 	case s.Timeout < 0:

@@ -673,9 +673,7 @@ func TestEndedContextSendsNothing(t *testing.T) {
 func TestBadConfig(t *testing.T) {
 	g := newGate()
 	for want, c := range map[string]coalesce.Config{
-		"MaxBatch": {MaxBatch: 1 << 17},
-		"MaxQueue": {MaxQueue: -1},
-		"Timeout":  {Timeout: -1},
+		"Timeout": {Timeout: -1},
 	} {
 		if _, err := coalesce.New(store.Lanes{Stores: []store.Store{g}}, c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v", c, err)

@@ -43,6 +43,7 @@
 package denycache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,7 +58,7 @@ import (
 // Config configures a Store. A zero field means the default that its comment names.
 type Config struct {
 	MaxAge time.Duration // how long a refusal is used, counted from its sending; default 1 s, at most 1 h
-	Keys   int           // refused keys in memory, 1 to 1<<26; default 65536; rounded up to a power of two of at least 8
+	Keys   int           // refused keys in memory; default 65536; rounded up to a power of two of at least 8
 	Clock  func() int64  // monotonic, in µs from any origin; default this process's monotonic clock
 }
 
@@ -65,7 +66,6 @@ const (
 	defaultMaxAge = time.Second
 	maxMaxAge     = time.Hour
 	defaultKeys   = 1 << 16
-	maxKeys       = 1 << 26
 )
 
 // Store answers calls for refused keys. It is safe for concurrent use.
@@ -94,21 +94,13 @@ func New(inner store.Store, c Config) (*Store, error) {
 }
 
 func (c *Config) check() error {
-	if c.MaxAge == 0 {
-		c.MaxAge = defaultMaxAge
-	}
-	if c.Keys == 0 {
-		c.Keys = defaultKeys
-	}
+	c.MaxAge, c.Keys = cmp.Or(c.MaxAge, defaultMaxAge), cmp.Or(c.Keys, defaultKeys)
 	if c.Clock == nil {
 		start := time.Now()
 		c.Clock = func() int64 { return time.Since(start).Microseconds() }
 	}
-	switch {
-	case c.MaxAge < time.Microsecond || c.MaxAge > maxMaxAge:
+	if c.MaxAge < time.Microsecond || c.MaxAge > maxMaxAge {
 		return fmt.Errorf("denycache: MaxAge %v; want 1µs to %v", c.MaxAge, maxMaxAge)
-	case c.Keys < 1 || c.Keys > maxKeys:
-		return fmt.Errorf("denycache: Keys %d; want 1 to %d", c.Keys, maxKeys)
 	}
 	return nil
 }

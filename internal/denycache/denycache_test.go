@@ -497,7 +497,7 @@ func TestNoAllocations(t *testing.T) {
 func TestBadConfig(t *testing.T) {
 	inner := memory(t, nil)
 	for want, c := range map[string]denycache.Config{
-		"MaxAge": {MaxAge: -1}, "Keys": {Keys: 1 << 27},
+		"MaxAge": {MaxAge: -1},
 	} {
 		if _, err := denycache.New(inner, c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v", c, err)
