@@ -79,7 +79,7 @@ func (s *Store) ready(ctx context.Context) error {
 	} else {
 		sql += "null::text[]"
 	}
-	db := s.sideDB(func(a *aside) *pgxpool.Pool { return a.probe })
+	db := s.sideDB(asideProbe)
 	err := db.QueryRow(ctx, sql).Scan(&readOnly, &lacks)
 	switch {
 	case err != nil:

@@ -15,7 +15,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/internal/terms"
@@ -52,7 +51,7 @@ type entry struct {
 }
 
 func newLimits(s *Store) *limits {
-	l := &limits{s: s, db: s.sideDB(func(a *aside) *pgxpool.Pool { return a.limits }), started: time.Now()}
+	l := &limits{s: s, db: s.sideDB(asideLimits), started: time.Now()}
 	l.entries.Store(&map[string]*entry{})
 	return l
 }

@@ -39,7 +39,7 @@ func Open(ctx context.Context, url string, c Config) (*Store, error) {
 	side := openAside(c.Poll >= 0, config)
 	s, err := newStore(ctx, pool, c, side)
 	if err != nil {
-		for _, p := range append(side.pools(), pool) {
+		for _, p := range append(side, pool) {
 			p.Close()
 		}
 		return nil, err
@@ -48,46 +48,37 @@ func Open(ctx context.Context, url string, c Config) (*Store, error) {
 	return s, nil
 }
 
-// aside has connections of a store that Open has opened and that runs in the background,
-// one for each kind of statement that must not wait for the others: the statements of calls,
+// A store that Open has opened and that runs in the background has connections aside, one
+// for each kind of statement that must not wait for the others: the statements of calls,
 // changes and lists may hold those of the pool for long.
-type aside struct {
-	limits *pgxpool.Pool // reads the limits: calls whose limit has changed wait for it
-	probe  *pgxpool.Pool // Abilities.Ready
-	sweep  *pgxpool.Pool
-}
+const (
+	asideLimits = iota // reads the limits: calls whose limit has changed wait for it
+	asideProbe         // Abilities.Ready
+	asideSweep
+	asides
+)
 
 // openAside returns nil if the connections are not wanted. They are opened when they are
 // first used.
-func openAside(wanted bool, config *pgxpool.Config) *aside {
-	if !wanted {
-		return nil
-	}
-	one := func() *pgxpool.Pool {
+func openAside(wanted bool, config *pgxpool.Config) (pools []*pgxpool.Pool) {
+	for i := 0; wanted && i < asides; i++ {
 		config := config.Copy()
 		config.MaxConns = 1
 		pool, err := pgxpool.NewWithConfig(context.Background(), config)
 		if err != nil { // cannot happen: the store's pool was made from this configuration
 			panic(err)
 		}
-		return pool
+		pools = append(pools, pool)
 	}
-	return &aside{one(), one(), one()}
+	return pools
 }
 
 // sideDB returns one of these connections, or what the store has for all statements.
-func (s *Store) sideDB(of func(*aside) *pgxpool.Pool) DB {
+func (s *Store) sideDB(which int) DB {
 	if s.aside == nil {
 		return s.db
 	}
-	return of(s.aside)
-}
-
-func (a *aside) pools() []*pgxpool.Pool {
-	if a == nil {
-		return nil
-	}
-	return []*pgxpool.Pool{a.limits, a.probe, a.sweep}
+	return s.aside[which]
 }
 
 // ParseURL reads the URL of a database, or its settings as key=value. The scheme

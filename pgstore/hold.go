@@ -96,17 +96,9 @@ func (s functions) heldStatements(g *store.Group, known []*entry) (first, all st
 		}
 	}
 	if op := &g.Ops[0]; n == 1 && op.Takes == 1 && op.Floor == 0 && op.Def.Plan == "" && s.overridden.of(known[0], op.Key) == nil {
-		first = statement{holdOneSQL, []any{op.Def.Name, keyOf(op), op.Cost, c.TTL, c.ID, s.testNow()}}
+		first = statement{holdOneSQL, []any{op.Def.Name, nullIf(op.Key, ""), op.Cost, c.TTL, c.ID, s.testNow()}}
 	}
 	return first, statement{makeHoldSQL, []any{ids, keys, costs, takes, c.ID, c.TTL, s.testNow(), plans, floors}}
-}
-
-// keyOf returns the key of an op as SQL's callers give it: that of a shared limit is null.
-func keyOf(op *store.Op) *string {
-	if op.Def.Shared {
-		return nil
-	}
-	return &op.Key
 }
 
 // hold makes, settles or extends a hold.

@@ -164,9 +164,7 @@ func (c *Condition) settings(ctx context.Context, db DB) error {
 				where backend_type = 'client backend' and pid <> pg_backend_pid()),
 			(select count(*)::int from pg_stat_activity where backend_type = 'client backend'), current_setting('max_connections')::int, current_setting('server_encoding')`).
 		Scan(&c.ReadOnly, &c.Fsync, &c.FullPages, &c.Autovacuum, &c.SyncCommit, &c.Super, &c.MissingRoles, &c.OpenSchemas, &age, &c.Connections, &c.MaxConnections, &c.Encoding)
-	if age != nil {
-		c.OldestTransaction = time.Duration(*age * float64(time.Second))
-	}
+	c.OldestTransaction = time.Duration(orZero(age) * float64(time.Second))
 	return err
 }
 
@@ -178,9 +176,7 @@ func (c *Condition) tables(ctx context.Context, db DB) error {
 				and (t.relreplident = 'n' or t.relreplident = 'd' and not exists (select from pg_index i where i.indrelid = t.oid and i.indisprimary)) order by 1)
 		from pg_class c left join pg_stat_user_tables s on s.relid = c.oid where c.oid = to_regclass('dipwell.buckets')`).
 		Scan(&c.Unlogged, &c.Updates, &c.HotUpdates, &c.LiveRows, &c.DeadRows, &vacuumed, &c.NoIdentity)
-	if vacuumed != nil {
-		c.LastVacuum = *vacuumed
-	}
+	c.LastVacuum = orZero(vacuumed)
 	return err
 }
 

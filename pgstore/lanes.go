@@ -211,7 +211,7 @@ func (s *Store) connections() (n int32) {
 	if own, ok := s.db.(*pgxpool.Pool); ok {
 		n = own.Stat().TotalConns()
 	}
-	for _, p := range s.aside.pools() {
+	for _, p := range s.aside {
 		n += p.Stat().TotalConns()
 	}
 	s.lanes.Range(func(p, _ any) bool {

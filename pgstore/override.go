@@ -293,13 +293,10 @@ func (s functions) SetOverride(ctx context.Context, d *store.Definition, o store
 	if per > 0 {
 		per = o.Period.Microseconds()
 	}
-	burst := nullIf(o.Burst, 0)
-	if o.Burst == store.NoBurst {
-		burst = new(int64)
-	}
+	v := storeOverride(&o)
 	var set, replaced []byte
 	err = s.change(ctx, changePatience, func(row pgx.Row) error { return row.Scan(&set, &replaced) },
-		setOverrideSQL, e.id, o.Key, nullIf(o.Plan, ""), nullIf(o.Rate, 0), nullIf(per, 0), burst, nullIf(o.Until, 0), nullIf(o.Note, ""), s.testNow(), nullIf(o.Start, ""))
+		setOverrideSQL, e.id, o.Key, v.Plan, v.Rate, nullIf(per, 0), v.Burst, v.Until, v.Note, s.testNow(), v.Start)
 	if err != nil {
 		return store.Override{}, overrideError(err, d.Name)
 	}

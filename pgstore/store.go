@@ -101,9 +101,9 @@ type Store struct {
 	report     func(error)
 	lanes      *sync.Map // the *lanePools that are open
 	rows       *background.Cached
-	janitor    *janitor      // nil: Config.Sweep is not set
-	owned      *pgxpool.Pool // opened by Open
-	aside      *aside        // nil: all statements use db
+	janitor    *janitor        // nil: Config.Sweep is not set
+	owned      *pgxpool.Pool   // opened by Open
+	aside      []*pgxpool.Pool // nil: all statements use db
 }
 
 var _ store.Store = (*Store)(nil)
@@ -121,7 +121,7 @@ func New(ctx context.Context, db DB, c Config) (*Store, error) {
 	return newStore(ctx, db, c, nil)
 }
 
-func newStore(ctx context.Context, db DB, c Config, side *aside) (*Store, error) {
+func newStore(ctx context.Context, db DB, c Config, side []*pgxpool.Pool) (*Store, error) {
 	if db == nil {
 		return nil, errors.New("pgstore: the database is nil")
 	}
@@ -140,7 +140,7 @@ func newStore(ctx context.Context, db DB, c Config, side *aside) (*Store, error)
 	}
 	s.watch(c)
 	if c.Sweep {
-		s.janitor = newJanitor(s.With(s.sideDB(func(a *aside) *pgxpool.Pool { return a.sweep })))
+		s.janitor = newJanitor(s.With(s.sideDB(asideSweep)))
 	}
 	return s, nil
 }
@@ -175,7 +175,7 @@ func (s *Store) Close() error {
 	if s.owned != nil {
 		s.owned.Close()
 	}
-	for _, p := range s.aside.pools() {
+	for _, p := range s.aside {
 		p.Close()
 	}
 	return nil
