@@ -66,9 +66,9 @@ func (s *Store) update(ctx context.Context, e *entry, key string, r *store.Rule,
 
 // updatePgx is update through pgx, in any query mode.
 func (s *Store) updatePgx(ctx context.Context, db DB, e *entry, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
-	var seen instant
+	var seen time.Time
 	err = db.QueryRow(ctx, e.take, s.takeArgs(key, r, units, third)...).Scan(&row.Used, &row.TS, &seen)
-	return row, int64(seen), err
+	return row, seen.UnixMicro(), err
 }
 
 // A rawConn holds the statements that are sent on a connection without pgx, and
@@ -145,7 +145,7 @@ func (w *rawConn) send(ctx context.Context, t *rawStatement) (row store.State, n
 		found = true
 		v := answer.Values()
 		row.Used, row.TS = int64(binary.BigEndian.Uint64(v[0])), int64(binary.BigEndian.Uint64(v[1]))
-		now = instantOf(t.Fields[2].DataTypeOID, v[2])
+		now = int64(binary.BigEndian.Uint64(v[2])) + epoch2000
 	}
 	if _, err = answer.Close(); err == nil && !found {
 		err = pgx.ErrNoRows
@@ -176,15 +176,6 @@ func (w *rawConn) add(n int64) {
 
 // epoch2000 is the zero of PostgreSQL's timestamps.
 var epoch2000 = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
-
-// instantOf decodes a timestamptz, or the bigint of a test's clock.
-func instantOf(oid uint32, v []byte) int64 {
-	n := int64(binary.BigEndian.Uint64(v))
-	if oid == pgtype.TimestamptzOID {
-		n += epoch2000
-	}
-	return n
-}
 
 // prepare returns the prepared statement of a limit's version, or nil if pgx
 // should send it. Each limit has one statement name per form, so that old

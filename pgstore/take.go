@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dipwell/dipwell/store"
 )
@@ -37,7 +36,7 @@ type statements struct {
 func newStatements(id int32, d *store.Definition, testClock bool) (s statements) {
 	r := &d.Rule
 	grid, params := gridOrParam(r, 3)
-	now, seen := timeSQL(stmtNow, testClock, params+1), timeSQL("statement_timestamp()", testClock, params+1)
+	now := timeSQL(stmtNow, testClock, params+1)
 	setReadSQL(&s, id, d.Overridden, testClock)
 	s.windows = new(atomic.Pointer[boundaries])
 	if !d.Even() {
@@ -48,7 +47,7 @@ func newStatements(id int32, d *store.Definition, testClock bool) (s statements)
 	if d.Shards > 1 {
 		unlessLocked = fmt.Sprintf(" and b.key = (select x.key from dipwell.buckets x where x.limit_id = %d and x.key = $1::text for no key update skip locked)", id)
 	}
-	s.take = fmt.Sprintf("update dipwell.buckets b set %s\nwhere %s%s\nreturning b.used, b.ts, %s", c.set, c.where, unlessLocked, seen)
+	s.take = fmt.Sprintf("update dipwell.buckets b set %s\nwhere %s%s\nreturning b.used, b.ts, %s", c.set, c.where, unlessLocked, seenSQL(testClock, params+1))
 	if d.Overridden {
 		s.takeOverridden = takeOverriddenSQL(id, r, testClock)
 	}
@@ -62,6 +61,15 @@ func timeSQL(now string, testClock bool, n int) string {
 		return fmt.Sprintf("$%d::bigint", n)
 	}
 	return now
+}
+
+// seenSQL returns the time of a statement as a timestamptz, which is cheaper for the server
+// than a conversion to bigint.
+func seenSQL(testClock bool, n int) string {
+	if testClock {
+		return fmt.Sprintf("timestamptz 'epoch' + $%d::bigint * interval '1 microsecond'", n)
+	}
+	return "statement_timestamp()"
 }
 
 // charge is the SET list and the condition of a statement that charges row b if
@@ -179,21 +187,6 @@ func (s *Store) decideRow(ctx context.Context, g *store.Group, e *entry) error {
 	}
 	op.Def, op.Asked = def, asked // the row that was read may be of another definition
 	return s.decide(ctx, g, []*entry{e})
-}
-
-// instant is a time in µs since the Unix epoch. It is scanned from a
-// timestamptz, which is cheaper for the server than a conversion to bigint, or
-// from a test's bigint.
-type instant int64
-
-func (t *instant) ScanTimestamptz(v pgtype.Timestamptz) error {
-	*t = instant(v.Time.UnixMicro())
-	return nil
-}
-
-func (t *instant) ScanInt64(v pgtype.Int8) error {
-	*t = instant(v.Int64)
-	return nil
 }
 
 // grant fills in the answer of an op whose tokens were charged. row is the
