@@ -22,8 +22,8 @@ type runs struct {
 	buf  []byte
 }
 
-// begin starts a run.
-func (r *runs) begin() error {
+// add adds a run of the records for which each calls its argument.
+func (r *runs) add(each func(do func(*record) error) error) error {
 	if r.file == nil {
 		f, err := os.CreateTemp(r.dir, "dipwell-replay-*")
 		if err != nil {
@@ -33,6 +33,14 @@ func (r *runs) begin() error {
 		r.file, r.out = f, bufio.NewWriter(f)
 	}
 	r.last = record{}
+	err := each(r.write)
+	if err == nil {
+		err = r.out.Flush()
+	}
+	if err != nil {
+		return fmt.Errorf("sort the log: %w", err)
+	}
+	r.ends = append(r.ends, r.size)
 	return nil
 }
 
@@ -49,14 +57,6 @@ func (r *runs) write(rec *record) error {
 	r.size += int64(len(b))
 	_, err := r.out.Write(b)
 	return err
-}
-
-func (r *runs) end() error {
-	r.ends = append(r.ends, r.size)
-	if err := r.out.Flush(); err != nil {
-		return fmt.Errorf("sort the log: %w", err)
-	}
-	return nil
 }
 
 func (r *runs) close() {

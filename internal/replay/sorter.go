@@ -52,14 +52,11 @@ func (s *sorter) spill() error {
 	if len(s.recs) == 0 {
 		return nil
 	}
-	if err := s.runs.begin(); err != nil {
-		return err
-	}
-	if err := s.buffered(s.runs.write); err != nil {
+	if err := s.runs.add(s.buffered); err != nil {
 		return err
 	}
 	s.recs, s.texts = s.recs[:0], s.texts[:0]
-	return s.runs.end()
+	return nil
 }
 
 // each calls do for all records in order. It may be called again.
