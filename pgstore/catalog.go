@@ -30,8 +30,7 @@ type limits struct {
 	entries atomic.Pointer[map[string]*entry]
 	dialect atomic.Pointer[dialect] // nil: PostgreSQL with its functions
 	pass    portablePass
-	sweeps  bool        // Config.Sweep
-	logged  atomic.Bool // as of the connection: buckets is a logged table, and commits wait for the disk
+	sweeps  bool // Config.Sweep
 
 	heard   atomic.Int64 // when the limits were last known to be current, since started
 	started time.Time
@@ -175,13 +174,7 @@ func (l *limits) Prepare(ctx context.Context) error {
 		return err
 	}
 	l.dialect.Store(dialect)
-	if dialect != nil {
-		return nil
-	}
-	var logged bool
-	err = l.db.QueryRow(ctx, "select relpersistence = 'p' and current_setting('synchronous_commit') <> 'off' from pg_class where oid = 'dipwell.buckets'::regclass").Scan(&logged)
-	l.logged.Store(logged)
-	return err
+	return nil
 }
 
 // Revision reads the revision.
@@ -435,7 +428,7 @@ func (s functions) put(ctx context.Context, l store.Limit, by string) (change in
 	if err := errors.Join(err1, err2); err != nil {
 		return 0, err
 	}
-	err = s.change(ctx, 0, func(row pgx.Row) error { return row.Scan(&change) }, putSQL, limit, version, s.testNow())
+	err = s.change(ctx, 0, []any{&change}, putSQL, limit, version, s.testNow())
 	return change, err
 }
 
@@ -452,7 +445,7 @@ func record(columns []string, values []any, more map[string]any) (string, error)
 }
 
 func (s functions) drop(ctx context.Context, name, by string) error {
-	return s.change(ctx, 0, func(row pgx.Row) error { return row.Scan(nil) }, "select dipwell_internal.drop_limit($1, $2, $3)", name, by, s.testNow())
+	return s.change(ctx, 0, []any{nil}, "select dipwell_internal.drop_limit($1, $2, $3)", name, by, s.testNow())
 }
 
 // orNull turns an empty text into null.

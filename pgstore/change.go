@@ -20,14 +20,15 @@ const (
 )
 
 // change runs a statement that returns one row and may wait for what is locked, in a
-// transaction of its own or the caller's. In the caller's, the caller's lock_timeout holds.
-func (s functions) change(ctx context.Context, patience time.Duration, read func(pgx.Row) error, sql string, args ...any) error {
+// transaction of its own or the caller's, and scans the row into dest. In the caller's, the
+// caller's lock_timeout holds.
+func (s functions) change(ctx context.Context, patience time.Duration, dest []any, sql string, args ...any) error {
 	if !s.autocommit() {
-		return read(s.db.QueryRow(ctx, sql, args...))
+		return s.db.QueryRow(ctx, sql, args...).Scan(dest...)
 	}
 	patient, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	try := func() error { return s.changeOnce(ctx, read, sql, args...) }
+	try := func() error { return s.changeOnce(ctx, dest, sql, args...) }
 	for {
 		err := s.retry(ctx, try(), try)
 		if codeOf(err) != codeLocked || background.Sleep(patient, changePause/2+rand.N(changePause)) != nil {
@@ -37,14 +38,14 @@ func (s functions) change(ctx context.Context, patience time.Duration, read func
 }
 
 // changeOnce sends both statements in one round trip, which makes them one transaction.
-func (s functions) changeOnce(ctx context.Context, read func(pgx.Row) error, sql string, args ...any) error {
+func (s functions) changeOnce(ctx context.Context, dest []any, sql string, args ...any) error {
 	var both pgx.Batch
 	both.Queue("select set_config('lock_timeout', $1, true)", milliseconds(changeWait))
 	both.Queue(sql, args...)
 	results := s.db.SendBatch(ctx, &both)
 	_, err := results.Exec()
 	if err == nil {
-		err = read(results.QueryRow())
+		err = results.QueryRow().Scan(dest...)
 	}
 	if end := results.Close(); err == nil {
 		err = end

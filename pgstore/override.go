@@ -296,7 +296,7 @@ func (s functions) SetOverride(ctx context.Context, d *store.Definition, o store
 	}
 	v := storeOverride(&o)
 	var set, replaced []byte
-	err = s.change(ctx, changePatience, func(row pgx.Row) error { return row.Scan(&set, &replaced) },
+	err = s.change(ctx, changePatience, []any{&set, &replaced},
 		setOverrideSQL, e.id, o.Key, v.Plan, v.Rate, nullIf(per, 0), v.Burst, v.Until, v.Note, s.testNow(), v.Start)
 	if err != nil {
 		return store.Override{}, overrideError(err, d.Name)
@@ -318,13 +318,8 @@ func (s functions) EndOverride(ctx context.Context, d *store.Definition, key str
 		return nil, err
 	}
 	var was []byte
-	err = s.change(ctx, changePatience, func(row pgx.Row) error {
-		if err := row.Scan(&was); !errors.Is(err, pgx.ErrNoRows) {
-			return err
-		}
-		return nil
-	}, endOverrideSQL, e.id, key, nullIf(kind.String(), store.AnyOverride.String()), s.testNow())
-	if err != nil {
+	err = s.change(ctx, changePatience, []any{&was}, endOverrideSQL, e.id, key, nullIf(kind.String(), store.AnyOverride.String()), s.testNow())
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return nil, overrideError(err, d.Name)
 	}
 	return parseOverride(key, was)

@@ -36,7 +36,6 @@ const (
 	codeLocked        = "55P03" // lock_not_available: lock_timeout
 	codeCanceled      = "57014" // query_canceled: statement_timeout
 	codeInvalid       = "22023" // invalid_parameter_value
-	codeInvalidText   = "22P02" // invalid_text_representation
 	codeDenied        = "42501" // insufficient_privilege
 	codeUndefined     = "42704" // undefined_object
 	codeUnique        = "23505" // unique_violation

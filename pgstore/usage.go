@@ -42,7 +42,7 @@ func (s usage) AddUsage(ctx context.Context, lines []store.UsageLine) error {
 		_, err := s.db.Exec(ctx, addUsageSQL, args...)
 		return storeError(err, true)
 	}
-	err := functions(s).change(ctx, usagePatience, func(row pgx.Row) error { return row.Scan(nil) }, "with added as ("+addUsageSQL+" returning 1) select count(*) from added", args...)
+	err := functions(s).change(ctx, usagePatience, []any{nil}, "with added as ("+addUsageSQL+" returning 1) select count(*) from added", args...)
 	return storeError(err, true)
 }
 
