@@ -10,7 +10,8 @@
 // Calls through this Store take effect at once. A grant, refund, charge, reset, override,
 // settled hold or failed call of a key removes the key. The cancellation of any
 // reservation removes all keys. A refusal that was in flight meanwhile is not kept. A
-// changed definition has another version, and rows of the old one are not used. A
+// changed definition has another version, or began at another time if the limit was dropped
+// and defined again, and rows of the old one are not used. A
 // reservation that has to wait replaces the row of a refused key by its own: until it is
 // due every take is refused. While such a call is in flight, concurrent calls may still
 // be refused from the cached row. After it returns, none are.
@@ -37,7 +38,7 @@
 // computed as if it was at the answer, so a retry time is up to a round trip too
 // late, never too early.
 //
-// Memory is bounded: at most Config.Keys slots of 74 bytes, allocated in sets of
+// Memory is bounded: at most Config.Keys slots of 82 bytes, allocated in sets of
 // eight with the first refusal of a set, and found by a seeded 128-bit hash. In a
 // full set the oldest slot is replaced.
 package denycache
@@ -206,7 +207,7 @@ func (s *Store) lookup(e *slot, op *store.Op, now int64) bool {
 // fresh reports whether a slot is in use and still valid for the op.
 func (s *Store) fresh(e *slot, op *store.Op, now int64) bool {
 	age := now - e.sent
-	return e.inUse() && age >= 0 && age < s.maxAge && e.version == op.Def.Number && e.epoch == s.epoch.Load() &&
+	return e.inUse() && age >= 0 && age < s.maxAge && e.version == op.Def.Number && e.since == op.Def.Since && e.epoch == s.epoch.Load() &&
 		(age < maxAgeOverridden || !varied(op.Def))
 }
 
@@ -294,7 +295,7 @@ func (s *Store) settled(g *store.Group, err error) {
 func (s *Store) learn(g *store.Group, op *store.Op, m ref, err error, e slot) {
 	kept := false
 	if err == nil && g.Err == nil && int64(e.roundTrip) < s.maxAge {
-		e.used, e.ts, e.version, e.at = op.Used, op.TS, op.Def.Number, op.DecidedAt()
+		e.used, e.ts, e.version, e.since, e.at = op.Used, op.TS, op.Def.Number, op.Def.Since, op.DecidedAt()
 		if cacheable(g, op) {
 			e.room, kept = room(op), true
 			s.table.put(m, e)

@@ -34,7 +34,8 @@ type slot struct {
 	at        int64  // µs on the store's clock, when the request was answered
 	sent      int64  // µs on this process's clock, when the request was sent
 	epoch     uint64 // Store.epoch when the request was sent; older slots are invalid
-	version   uint32 // of the definition
+	since     int64  // of the definition, as its version
+	version   uint32
 	roundTrip uint32 // µs from sending to answer; less than MaxAge
 }
 
@@ -120,7 +121,7 @@ func (t *table) put(m ref, e slot) {
 	switch {
 	case to == nil:
 		to = s.oldest()
-	case to.at > e.at && to.version == e.version && to.epoch == e.epoch:
+	case to.at > e.at && to.version == e.version && to.since == e.since && to.epoch == e.epoch:
 		return
 	}
 	if !to.inUse() {
@@ -138,7 +139,7 @@ func (t *table) renew(m ref, e slot, maxAge int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	to := s.find(m.id)
-	if s.generation != m.generation || to == nil || to.at > e.at || to.version != e.version || to.epoch != e.epoch || e.sent-to.sent >= maxAge {
+	if s.generation != m.generation || to == nil || to.at > e.at || to.version != e.version || to.since != e.since || to.epoch != e.epoch || e.sent-to.sent >= maxAge {
 		return false
 	}
 	e.id = m.id
