@@ -148,6 +148,9 @@ func (s start) days(per int64) (days []time.Time) {
 	from, to := time.Date(firstYear, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(lastYear, 1, 1, 0, 0, 0, 0, time.UTC)
 	if per > 0 { // days or weeks; those of two weeks count from the Monday 1970-01-05
 		step := int(per / (24 * 3600e6))
+		if step == 0 {
+			panic("a calendar of less than a day, in a shortened history")
+		}
 		day := time.Date(1970, 1, 5, 0, 0, 0, 0, time.UTC)
 		for ; day.Before(to); day = day.AddDate(0, 0, step) {
 			if !day.Before(from) {

@@ -49,6 +49,16 @@ func (h *hold) gone() bool {
 	return true
 }
 
+// goneNow is gone, with the parts of limits that are dropped.
+func (h *hold) goneNow(w *world) bool {
+	for _, p := range h.parts {
+		if !p.reset && w.limits[p.limit] != nil {
+			return false
+		}
+	}
+	return true
+}
+
 type reservation struct {
 	due   int64
 	parts []*part
@@ -82,6 +92,9 @@ func (w *world) cancel(id string) answer {
 	}
 	rows := make([]*row, len(v.parts))
 	for i, p := range v.parts {
+		if w.limits[p.limit] == nil {
+			return answer{err: "reservation"}
+		}
 		rows[i] = w.row(w.limits[p.limit], p.key)
 		if p.reset || slices.Contains(rows[i].resets, p) {
 			return answer{err: "reservation"}
@@ -149,6 +162,9 @@ func (w *world) bring(id string) *hold {
 	h := w.holds[id]
 	if h != nil {
 		for _, p := range h.parts {
+			if w.limits[p.limit] == nil {
+				continue
+			}
 			w.keepRow(w.limits[p.limit], p.key, w.row(w.limits[p.limit], p.key))
 		}
 	}
@@ -169,7 +185,9 @@ func (w *world) hold(h *hold, s *step) {
 	s.c.add(x)
 	p.number = x.number
 	if s.c.rule.grid == nil {
-		w.slotState(s)
+		if w.slotState(s); s.mode == unlimited {
+			s.remain = maxInt
+		}
 	} else {
 		w.state(s)
 	}
@@ -178,7 +196,9 @@ func (w *world) hold(h *hold, s *step) {
 // present fills in the present state of a hold's parts.
 func (w *world) present(h *hold, a answer) answer {
 	for _, p := range h.parts {
-		a.levels = append(a.levels, w.tellPart(p))
+		if w.limits[p.limit] != nil {
+			a.levels = append(a.levels, w.tellPart(p))
+		}
 	}
 	return a
 }
@@ -189,7 +209,9 @@ func (w *world) tellPart(p *part) told {
 	if s.l.now().algorithm == concurrency {
 		w.slotState(s)
 		s.capacity = s.c.rule.burst
-		s.plan = s.name
+		if s.plan = s.name; s.mode == unlimited {
+			s.capacity, s.remain = maxInt, maxInt
+		}
 		return s.said()
 	}
 	s.capacity, s.plan = s.c.rule.burst, s.name
@@ -203,7 +225,7 @@ func (w *world) tellPart(p *part) told {
 // settle ends a hold with what was used.
 func (w *world) end(id string, costs []int64) answer {
 	h := w.holds[id]
-	if h == nil {
+	if h == nil || w.now >= h.forget() {
 		return answer{err: "unknown hold"}
 	}
 	if h.settled {
@@ -215,24 +237,29 @@ func (w *world) end(id string, costs []int64) answer {
 	late := w.now >= h.expires
 	rows := make([]*row, len(h.parts))
 	for i, p := range h.parts {
+		if w.limits[p.limit] == nil {
+			continue
+		}
 		rows[i] = w.row(w.limits[p.limit], p.key)
 		if !w.settlePart(h, p, rows[i], h.costOf(p, costs), late) {
 			return answer{err: "field cost"}
 		}
 	}
 	for i, p := range h.parts {
-		w.keepRow(w.limits[p.limit], p.key, rows[i])
+		if p.reset = p.reset || rows[i] == nil; rows[i] != nil {
+			w.keepRow(w.limits[p.limit], p.key, rows[i])
+		}
 	}
 	h.settled, h.ended, h.costs = true, w.now, h.actual(costs)
-	if late {
-		h.ended = h.expires
-	}
 	return w.present(h, answer{allowed: true})
 }
 
-// actual is what a settle settles to.
-func (h *hold) actual(costs []int64) []int64 {
-	return costs
+// actual is what a settle settles each part to. Takes of one key are one part.
+func (h *hold) actual(costs []int64) (parts []int64) {
+	for _, p := range h.parts {
+		parts = append(parts, h.costOf(p, costs))
+	}
+	return parts
 }
 
 func (h *hold) costOf(p *part, costs []int64) (sum int64) {
@@ -298,10 +325,13 @@ func (w *world) chargePart(l *limit, p *part, r *row, tokens int64) {
 func (w *world) extend(id string, ttl int64) answer {
 	h := w.bring(id) // what else has ended by now has ended before
 	switch {
-	case h == nil:
+	case h == nil || w.now >= h.forget():
 		return answer{err: "unknown hold"}
-	case h.settled || w.now >= h.expires || h.gone():
+	case h.settled || w.now >= h.expires || h.goneNow(w):
 		return answer{err: "conflict"}
+	}
+	for _, p := range h.parts {
+		p.reset = p.reset || w.limits[p.limit] == nil
 	}
 	h.expires = w.now + ttl
 	return w.present(h, answer{allowed: true, expires: h.expires})

@@ -84,12 +84,24 @@ func (m *maker) begin() {
 		case 3:
 			m.limit("leaky", m.block(m.leaky()), "a", "b")
 		case 4:
-			m.limit("slots", m.slots(), "a")
+			s := m.slots()
+			if m.one(2) {
+				room := m.slots()
+				room.shared = m.one(2)
+				if !room.shared {
+					room.parts = 1
+				}
+				m.limit("room", m.forChildren(room), map[bool][]string{true: {""}, false: {"a", "b"}}[room.shared]...)
+				s = m.child(s, "room")
+				m.limit("slots", s, map[bool][]string{true: {"a", "b"}, false: {"a/u", "a/v", "b/u"}}[room.shared]...)
+				break
+			}
+			m.limit("slots", s, "a")
 		case 5:
 			m.limit("sliding", m.sliding(), "a", "b")
 		}
 	}
-	if names := m.names; names[0] == "slots" || names[0] == "sliding" {
+	if !m.hasBuckets("") {
 		m.limit("bucket", m.bucket(), "a", "b")
 	}
 }
@@ -103,9 +115,15 @@ func (m *maker) tree() {
 		m.limit("leaf", m.block(m.child(m.bucket(), "mid")), "a/u", "a/v", "b/u")
 		return
 	}
+	if m.one(2) {
+		root = m.window(pick(m, fixedWindow, interval))
+	}
 	root.parts = 1
 	m.limit("root", m.forChildren(root), "a", "b")
-	m.limit("leaf", m.block(m.child(pick(m, m.bucket(), m.window(fixedWindow)), "root")), "a/u", "a/v", "b/u")
+	m.limit("leaf", m.block(m.child(pick(m, m.bucket(), m.window(fixedWindow), m.leaky()), "root")), "a/u", "a/v", "b/u")
+	if m.one(2) {
+		m.limit("twin", m.block(m.child(pick(m, m.bucket(), m.window(interval)), "root")), "a/u", "b/u")
+	}
 }
 
 // block lets some limits block their keys. No plan of these is one that callers name.
@@ -254,6 +272,17 @@ func (m *maker) slots() settings {
 	s := m.base()
 	s.algorithm, s.numbers, s.onChange, s.keeps = concurrency, unwritten, keep, false
 	s.burst = pick(m, int64(1), 2, 5, 10)
+	if m.one(8) {
+		s.mode = shadow
+	}
+	if m.one(3) {
+		for _, p := range m.plans(true) {
+			if !p.mode.takesNothing() {
+				p.rate, p.per, p.debt, p.burst = 0, 0, absent, pick(m, int64(1), 3, 8)
+			}
+			s.plans = append(s.plans, p)
+		}
+	}
 	return s
 }
 
@@ -299,7 +328,11 @@ func (m *maker) step() {
 	case n < 91:
 		m.extend()
 	case n < 93:
-		m.change()
+		if m.one(3) {
+			m.dropped()
+		} else {
+			m.change()
+		}
 	case n < 97:
 		m.setOverride()
 	case n < 98:
@@ -329,7 +362,7 @@ func (m *maker) clock() {
 		}
 		by = -back
 	case 6:
-		if m.one(5) {
+		if m.one(2) {
 			m.add(&op{kind: kSweep})
 			m.swept = m.w.now
 		}
@@ -352,6 +385,9 @@ func (m *maker) takes(v verb, n int) (takes []take) {
 			continue
 		}
 		t := m.take(name, v)
+		if n > 1 { // the costs of a key and of a parent add up
+			t.cost = min(t.cost, 1000)
+		}
 		if clashes(m.w, takes, t) {
 			continue
 		}
@@ -374,7 +410,8 @@ func clashes(w *world, takes []take, t take) bool {
 		return false
 	}
 	for _, x := range takes {
-		if has(x.limit, t.limit) || has(t.limit, x.limit) || x.limit == t.limit && (x.key == t.key || w.limits[t.limit].now().parent != "") {
+		same := x.limit == t.limit && x.key == t.key || w.limits[x.limit].now().parent != "" && w.limits[t.limit].now().parent != ""
+		if has(x.limit, t.limit) || has(t.limit, x.limit) || same && x.plan != t.plan {
 			return true
 		}
 	}
@@ -393,11 +430,13 @@ func (m *maker) take(name string, v verb) take {
 	if m.one(200) && v <= vTakeUpTo {
 		t.cost = maxInt
 	}
-	if v >= vCharge || s.algorithm == concurrency {
+	if t.cost = min(t.cost, maxInt); v >= vCharge || s.algorithm == concurrency {
 		t.cost = min(t.cost, 20)
+	}
+	if v >= vCharge {
 		return t
 	}
-	if v <= vCheck && s.algorithm != leakyBucket && s.algorithm != slidingWindow && m.one(6) {
+	if v <= vCheck && s.algorithm != leakyBucket && s.algorithm != slidingWindow && s.algorithm != concurrency && m.one(6) {
 		t.floor = 1 + m.Int64N(burst)
 	}
 	if m.one(2) {
@@ -475,6 +514,10 @@ func (m *maker) hold() {
 			takes = append(takes, t)
 		}
 	}
+	if m.one(20) {
+		m.again()
+		return
+	}
 	some := false
 	for _, t := range takes {
 		some = some || t.cost > 0
@@ -491,6 +534,40 @@ func (m *maker) hold() {
 			m.add(o)
 		}
 	}
+}
+
+// again repeats a call that made a hold, if its limits have its plans and parents still.
+func (m *maker) again() {
+	var made []*op
+	for _, o := range m.ops {
+		if o.kind == kHold && m.w.holds[o.id] != nil && m.asBefore(o) {
+			made = append(made, o)
+		}
+	}
+	if len(made) > 0 {
+		m.add(made[max(0, len(made)-1-m.IntN(6))])
+	}
+}
+
+func (m *maker) asBefore(o *op) bool {
+	h := m.w.holds[o.id]
+	parts := map[string]bool{}
+	for _, p := range h.parts {
+		parts[p.limit+" "+p.key] = true
+	}
+	for _, t := range o.takes {
+		l := m.w.limits[t.limit]
+		if l == nil || l.now().algorithm == leakyBucket || l.now().algorithm == slidingWindow || t.plan != "" && (l.now().plan(t.plan) == nil || l.now().plan(t.plan).callable != yes) || t.floor > 0 && l.now().algorithm == concurrency {
+			return false
+		}
+	}
+	n := 0
+	for _, x := range m.w.levels(o.takes, true) {
+		if n++; !parts[x.limit+" "+x.key] {
+			return false
+		}
+	}
+	return n == len(h.parts)
 }
 
 func (m *maker) ttl() int64 {
@@ -566,25 +643,116 @@ func (m *maker) change() {
 			n.per, n.start = s.per, s.start
 		}
 	}
+	if m.one(4) && s.algorithm != concurrency && !m.overridden(name) {
+		n = m.another(name, s)
+		for n.algorithm == concurrency || n.algorithm == slidingWindow && (m.isParent(name) || s.shared || !m.hasBuckets(name)) || n.algorithm == leakyBucket && m.isParent(name) {
+			n = m.another(name, s)
+		}
+	}
 	n.name, n.parent, n.parts, n.shared = s.name, s.parent, s.parts, s.shared
-	if n.plans = m.withPlans(n, s); len(n.plans) > 0 && n.burst == 0 {
+	if n.algorithm == slidingWindow {
+		n.parent = ""
+	}
+	if m.overridden(name) || m.one(2) && n.algorithm == s.algorithm {
+		n.plans = m.withPlans(n, s)
+	}
+	if n.algorithm != leakyBucket && m.isParent(name) {
+		n = m.forChildren(n)
+	}
+	if len(n.plans) > 0 && n.burst == 0 {
 		n.burst = 1
 	}
 	if n.algorithm != concurrency && n.algorithm != slidingWindow && !m.isParent(name) && !n.shared {
 		n = m.block(n)
 	}
-	if m.w.limits[name].begun() { // the start of an override fits the period
+	if m.w.limits[name].begun() && n.algorithm == s.algorithm { // the start of an override fits the period
 		n.per, n.start = s.per, s.start
 	}
-	if n.rate == s.rate && n.algorithm != concurrency { // a change of how it counts
+	if n.rate == s.rate && n.algorithm == s.algorithm && n.algorithm != concurrency { // a change of how it counts
 		n.rate++
 	}
 	m.add(&op{kind: kDefine, settings: n})
 }
 
+// dropped drops a limit and mostly defines it again, at once or later, in some other way.
+func (m *maker) dropped() {
+	name := m.names[m.IntN(len(m.names))]
+	if m.isParent(name) || len(m.names) < 2 && m.one(2) {
+		return
+	}
+	old := m.w.limits[name].now().settings
+	if by := m.w.ahead(true); by > 0 {
+		m.add(&op{kind: kClock, by: by})
+	}
+	m.add(&op{kind: kDrop, settings: settings{name: name}})
+	if m.one(2) {
+		m.add(&op{kind: kClock, by: m.Int64N(m.scale)})
+		for range m.IntN(4) {
+			m.settle()
+			m.cancel()
+			m.extend()
+		}
+	}
+	n := m.another(name, old)
+	if a := n.algorithm; (a == concurrency || a == slidingWindow) && !m.hasBuckets(name) {
+		n = m.bucket()
+	}
+	n.name, n.parent, n.parts, n.shared = name, old.parent, old.parts, old.shared
+	if n.algorithm == slidingWindow || m.one(3) {
+		n.parent = ""
+	} else if n.algorithm != concurrency && m.w.limits["root"] != nil && old.parent == "" && m.w.limits["root"].now().shared && !old.shared && name != "mid" && name != "leaf" {
+		n.parent = "root"
+	}
+	m.add(&op{kind: kDefine, settings: n})
+}
+
+// hasBuckets reports whether a limit beside the one with a name has all verbs.
+func (m *maker) hasBuckets(name string) bool {
+	for _, other := range m.names {
+		if other == name {
+			continue
+		}
+		if a := m.w.limits[other].now().algorithm; a != concurrency && a != slidingWindow {
+			return true
+		}
+	}
+	return false
+}
+
+// another are settings of some algorithm for a limit.
+func (m *maker) another(name string, old settings) (n settings) {
+	switch k := m.IntN(9); {
+	case old.algorithm == concurrency && (old.shared || old.parts > 0 || old.parent != ""):
+		n = m.slots()
+	case old.shared:
+		n = m.forChildren(m.bucket())
+	case k == 0 && old.parent == "":
+		n = m.slots()
+	case k == 1 && old.parent == "":
+		n = m.sliding()
+	case k == 2:
+		n = m.leaky()
+	case k <= 4:
+		n = m.window(pick(m, fixedWindow, interval))
+	default:
+		n = m.bucket()
+	}
+	return n
+}
+
 func (m *maker) isParent(name string) bool {
 	for _, l := range m.w.limits {
 		if l.now().parent == name {
+			return true
+		}
+	}
+	return false
+}
+
+// overridden reports whether a key has an override, or had one that is still stored.
+func (m *maker) overridden(name string) bool {
+	for key := range m.w.limits[name].rows {
+		if r := m.w.row(m.w.limits[name], key); r.standing != nil || r.temporary != nil && !r.temporary.block {
 			return true
 		}
 	}
@@ -610,6 +778,10 @@ func (m *maker) withPlans(n, old settings) []plan {
 	for i := range plans {
 		if p := &plans[i]; !p.mode.takesNothing() && m.one(2) {
 			p.numbers = m.part(n.algorithm != tokenBucket)
+			if n.algorithm == concurrency {
+				p.numbers = unwritten
+				p.burst = pick(m, int64(1), 3, 8)
+			}
 			if n.algorithm == slidingWindow {
 				p.burst, p.debt, p.rate = absent, absent, 1+m.Int64N(20)
 			}

@@ -30,9 +30,35 @@ func (w *world) define(s settings) {
 	if l == nil {
 		l = &limit{rows: map[string]*row{}}
 		w.limits[s.name] = l
-		w.names = append(w.names, s.name)
+		if !slices.Contains(w.names, s.name) {
+			w.names = append(w.names, s.name)
+		}
 	}
 	l.versions = append(l.versions, v)
+}
+
+// drop drops a limit, which ends what its rows have. The clock does not step back beyond it.
+func (w *world) drop(name string) {
+	l := w.limits[name]
+	for key := range l.rows {
+		r := w.row(l, key)
+		r.end()
+		w.keepRow(l, key, r)
+	}
+	delete(w.limits, name)
+	w.floor = w.now
+}
+
+// droppable are the limits, children after their parents.
+func (w *world) droppable() (names []string) {
+	for len(names) < len(w.limits) {
+		for _, name := range w.names {
+			if l := w.limits[name]; l != nil && !slices.Contains(names, name) && (w.limits[l.now().parent] == nil || slices.Contains(names, l.now().parent)) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 // row is the row of a key, brought to now, as a copy.
@@ -281,11 +307,12 @@ func (w *world) recordEvents(r *row, x *record, consider func(int64, func())) {
 func (w *world) renew(l *limit, key string, r *row) {
 	r.version++
 	v := l.versions[r.version]
+	how := v.onChange
 	if r.place.plan != "" && v.plan(r.place.plan) == nil { // a dropped plan
-		r.place = v.choose(r, "", v.since).place
+		r.place, how = v.choose(r, "", v.since).place, keep
 	}
 	if next := v.rule(r.place, key); !next.counts(r.rule) {
-		r.convert(next, v.onChange, min(v.since, w.now))
+		r.convert(next, how, min(v.since, w.now))
 	} else {
 		r.rule = next
 	}

@@ -53,6 +53,31 @@ func openFile(t testing.TB, now func() int64) store.Store {
 	return s
 }
 
+// newReopened has a file that each sweep closes and opens again.
+func newReopened(t testing.TB) *inGo {
+	path := filepath.Join(procs.MemoryDir(t), "dipwell.db")
+	var s *filestore.Store
+	var now func() int64
+	open := func() (err error) {
+		s, err = filestore.Open(path, filestore.Config{Clock: now})
+		return err
+	}
+	g := newInGo(t, func(t testing.TB, clock func() int64) store.Store {
+		now = clock
+		ok(t, open())
+		t.Cleanup(func() { ok(t, s.Close()) })
+		return s
+	})
+	g.reopen = func() (store.Store, error) {
+		if err := s.Close(); err != nil {
+			return nil, err
+		}
+		err := open()
+		return s, err
+	}
+	return g
+}
+
 func openPostgres(t testing.TB, now func() int64) store.Store {
 	return postgres(t, database(t, "model", pgstore.MigrateOptions{Tables: "unlogged"}, ""), now)
 }

@@ -313,13 +313,12 @@ func (r *row) convert(to *rule, how policy, at int64) {
 	if _, begins := from.grid.(fromCall); begins && from.grid != to.grid {
 		r.ts = max(at, r.ts)
 	}
-	if from.sliding || to.sliding {
-		r.convertSliding(from)
-		return
-	}
 	switch {
 	case how == reset && r.live(): // ends the records, as a reset does
 		r.end()
+		return
+	case from.sliding || to.sliding:
+		r.convertSliding(from, how)
 		return
 	case how == reset:
 		r.used = 0

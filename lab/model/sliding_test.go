@@ -27,22 +27,27 @@ func (r *rule) weight(t int64) int64 {
 
 // convertSliding makes what is counted now what was taken in the present window, or what is
 // used outside of sliding windows.
-func (r *row) convertSliding(from *rule) {
-	if from.sliding && r.rule.sliding && from.grid == r.rule.grid {
-		return
+func (r *row) convertSliding(from *rule, how policy) {
+	converted := func(n int64) int64 {
+		switch {
+		case how == reset:
+			return 0
+		case how == proportional && !r.live() && from.cap > 0:
+			return scaleUp(n, r.rule.cap, from.cap)
+		}
+		return scaleUp(n, r.rule.unit, from.unit)
 	}
 	counted := r.used
-	if from.sliding {
-		counted += ceilDiv(r.prev*from.weight(r.ts), 1000)
-	} else {
-		counted = ceilDiv(r.used, from.unit)
-	}
-	r.prev = 0
-	if r.rule.sliding {
-		r.used = min(counted, mostSliding)
+	if from.sliding && r.rule.sliding && from.grid == r.rule.grid {
+		r.used, r.prev = converted(r.used), converted(r.prev)
+		r.clip()
 		return
 	}
-	r.used = exact(counted, r.rule.unit)
+	if from.sliding {
+		counted += ceilDiv(r.prev*from.weight(r.ts), 1000)
+	}
+	r.prev, r.used = 0, converted(counted)
+	r.clip()
 }
 
 // counted is what counts of a row at t, which is not before its ts.

@@ -20,6 +20,7 @@ func (w *world) askSlots(s *step) {
 	used := w.slots(s.r)
 	if s.mode == unlimited {
 		s.allowed, s.granted, s.took = true, s.cost, s.cost
+		w.slotState(s)
 		s.capacity, s.remain = maxInt, maxInt
 		return
 	}
@@ -32,9 +33,14 @@ func (w *world) askSlots(s *step) {
 	if s.mode == blocked {
 		s.never = s.temporary == nil
 		if s.temporary != nil {
-			if s.never = s.cost > burst; !s.never {
+			under := s.l.now().lower(s.r.standing, s.level.plan)
+			below := s.l.now().rule(under.place, s.level.key).burst
+			free := under.mode == unlimited || under.mode == shadow
+			if s.never = under.mode == blocked || !free && s.cost > below; !s.never {
 				left := s.temporary.until - w.now
-				s.retry = max(left, w.slotRetry(s.r, burst-s.cost))
+				if s.retry = left; !free {
+					s.retry = max(left, w.slotRetry(s.r, below-s.cost))
+				}
 				s.bound = s.retry > left
 			}
 		}

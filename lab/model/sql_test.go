@@ -205,10 +205,14 @@ func (g *inSQL) rows(o *op, rows pgx.Rows) (a answer, err error) {
 			continue
 		}
 		var x told
+		var remain *int64 // null if the limit was dropped
 		var retry, reset, delay pgtype.Interval
 		var id pgtype.UUID
-		if err = rows.Scan(&x.allowed, &x.remain, &retry, &reset, &x.granted, &delay, &x.never, &id); err != nil {
+		if err = rows.Scan(&x.allowed, &remain, &retry, &reset, &x.granted, &delay, &x.never, &id); err != nil {
 			return a, err
+		}
+		if remain != nil {
+			x.remain = *remain
 		}
 		x.retry, x.reset, x.delay = retry.Microseconds, reset.Microseconds, delay.Microseconds
 		a.allowed = a.allowed && x.allowed

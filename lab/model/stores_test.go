@@ -61,6 +61,7 @@ func orNone(n, none int64) int64 {
 // inGo plays histories through a Limiter.
 type inGo struct {
 	l            *dipwell.Limiter
+	reopen       func() (store.Store, error) // closes the store and opens it again, or nil
 	now          *atomic.Int64
 	reservations map[string]store.Reservation
 	plays        int // how many histories there were
@@ -112,6 +113,8 @@ func (g *inGo) do(prefix string, o *op) (a answer, err error) {
 	case kDefine:
 		_, err := g.l.Define(ctx, limitOf(&o.settings, prefix), store.OwnerCode)
 		return answer{allowed: true}, err
+	case kDrop:
+		return answer{allowed: true}, g.l.Drop(ctx, prefix+o.name, store.OwnerCode)
 	case kOverride:
 		return answer{allowed: true}, g.override(ctx, prefix, o)
 	case kEndOverride:
@@ -153,6 +156,15 @@ func kindOf(o *op) store.OverrideKind {
 }
 
 func (g *inGo) sweep(ctx context.Context) error {
+	if g.reopen != nil {
+		s, err := g.reopen()
+		if err != nil {
+			return err
+		}
+		if g.l, err = dipwell.New(s); err != nil {
+			return err
+		}
+	}
 	sweep := store.AbilitiesOf(g.l.Store()).Sweep
 	for sweep != nil {
 		n, err := sweep(ctx, 1000)
@@ -268,7 +280,7 @@ func (g *inGo) answer(prefix string, o *op, d *dipwell.Decision) answer {
 		a.expires = d.Expires.UnixMicro()
 	}
 	list := d.Limits
-	if list == nil {
+	if list == nil && d.Limit != "" { // all limits of a settled hold may be dropped
 		list = []dipwell.Decision{*d}
 	}
 	for i := range list {
@@ -324,6 +336,10 @@ func TestModel(t *testing.T) {
 			run(t, newInGo(t, s.open), seed(t), steps())
 		})
 	}
+	t.Run("reopened", func(t *testing.T) {
+		t.Parallel()
+		run(t, newReopened(t), seed(t), steps())
+	})
 	t.Run("sql", func(t *testing.T) {
 		t.Parallel()
 		run(t, newInSQL(t), seed(t), steps())

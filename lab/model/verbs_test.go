@@ -38,6 +38,7 @@ type told struct {
 	delay            int64
 	blocked          int64 // until when the key is
 	plan             string
+	freed            bool // its live holds can give nothing back any more
 }
 
 // A step is a level with its row and what has been decided.
@@ -328,6 +329,9 @@ func (s *step) ranOut(v verb) bool {
 
 // said is what a level is told, with the end of a block by which the key is not blocked below.
 func (s *step) said() told {
+	if n := len(s.r.lows); n > 0 && s.r.lows[n-1].used == 0 {
+		s.freed = true
+	}
 	if s.mode == blocked && s.temporary != nil && s.l.now().lower(s.r.standing, "").mode != blocked {
 		s.blocked = s.temporary.until
 	}
@@ -419,7 +423,6 @@ func (w *world) applyRefund(takes []take) answer {
 			units := atMost(mul(s.cost, s.c.rule.unit))
 			s.c.touch()
 			s.c.used = max(0, s.c.used-units)
-			s.c.touch()
 			w.keepRow(s.l, s.level.key, s.c)
 		}
 		w.tell(s)
