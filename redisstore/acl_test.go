@@ -175,8 +175,8 @@ func everyVerb(t *testing.T, s *redisstore.Store, l *dipwell.Limiter) {
 		}
 	}
 	var holds []string
-	for slots, key := range []string{"free", "held", "held"} { // no slot, one and two
-		d, err := l.Hold(t.Context(), time.Minute, "", dipwell.Take{Limit: "bucket", Key: key, Cost: 1}, dipwell.Take{Limit: "jobs", Key: key, Cost: int64(slots)})
+	for slots, key := range []string{"free", "held", "held"} { // no slot, one, which expires last, and two
+		d, err := l.Hold(t.Context(), time.Minute/time.Duration(1+slots), "", dipwell.Take{Limit: "bucket", Key: key, Cost: 1}, dipwell.Take{Limit: "jobs", Key: key, Cost: int64(slots)})
 		if err != nil {
 			t.Fatalf("hold: %v", err)
 		}

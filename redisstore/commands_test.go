@@ -89,11 +89,15 @@ func TestCallsPerDecision(t *testing.T) {
 		}
 	}
 	hold, slot := held("b", "held"), held("jobs", "held")
-	settle := func() (dipwell.Decision, error) {
-		id := holds[0]
-		holds = holds[1:]
-		return l.Settle(ctx, id, 3)
+	settleBy := func(l *dipwell.Limiter) func() (dipwell.Decision, error) {
+		return func() (dipwell.Decision, error) {
+			id := holds[0]
+			holds = holds[1:]
+			return l.Settle(ctx, id, 3)
+		}
 	}
+	_, other := openURL(t, server.URL(), redisstore.Config{Poll: -1})
+	settle, elsewhere := settleBy(l), settleBy(other)
 	// A settle that fails leaves the hold as it is.
 	unsettled := func(costs ...int64) func() error {
 		return func() error {
@@ -147,10 +151,12 @@ func TestCallsPerDecision(t *testing.T) {
 		{"beside holds", one(func() (dipwell.Decision, error) { return l.Take(ctx, "b", "held", 1) }), "evalsha 1, get 1, set 1, time 1"},
 		{"settle, too many costs", unsettled(1, 2), ""},
 		{"settle, too large", unsettled(1e9), ""},
-		{"settle", one(settle), "evalsha 1, get 3, hdel 1, hget 1, hlen 1, set 2, time 1"},
-		{"settle the last", one(settle), "evalsha 1, get 3, hdel 1, hget 1, hlen 1, set 2, time 1"},
+		{"settle", one(settle), "evalsha 1, get 1, hdel 1, hget 1, hlen 1, set 2, time 1"},
+		{"settle the last", one(settle), "evalsha 1, get 1, hdel 1, hget 1, hlen 1, set 2, time 1"},
 		{"take a slot", one(slot), "evalsha 1, get 1, hlen 1, hset 1, pexpireat 1, set 2, time 1, zcard 1"},
-		{"free a slot", one(settle), "del 1, evalsha 1, get 3, hdel 1, hget 1, hlen 1, set 1, time 1, hvals 1"},
+		{"free a slot", one(settle), "del 1, evalsha 1, get 1, hdel 1, hget 1, set 1, time 1"},
+		{"hold again", one(hold), "evalsha 1, get 1, hlen 1, hset 1, pexpireat 1, set 2, time 1, zcard 1"},
+		{"settle it in another program", one(elsewhere), "evalsha 1, get 2, hdel 1, hget 1, set 2, time 1"},
 		{"under a plan, first call", one(func() (dipwell.Decision, error) {
 			return l.TakeAll(ctx, dipwell.Take{Limit: "o", Key: "planned", Plan: "pro", Cost: 1})
 		}), "evalsha 1, get 1, set 1, time 1"},

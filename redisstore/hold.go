@@ -11,12 +11,12 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// A storedHold is the JSON of a hold, a public format.
+// A storedHold is the JSON of a hold, a public format. The scripts write the first fields.
 type storedHold struct {
+	Forget  int64        `json:"forget_us"`
+	Expires int64        `json:"expires_us"`
 	Call    string       `json:"call"`
 	TTL     int64        `json:"ttl_us"`
-	Expires int64        `json:"expires_us"`
-	Forget  int64        `json:"forget_us"`
 	Settled bool         `json:"settled,omitempty"`
 	Costs   []int64      `json:"costs,omitempty"`
 	Parts   []storedPart `json:"parts"`
@@ -26,8 +26,8 @@ type storedPart struct {
 	Limit  string `json:"limit"`
 	Key    string `json:"key,omitempty"`
 	Plan   string `json:"plan,omitempty"`
-	Number int64  `json:"number,omitempty"`
-	Mark   int64  `json:"mark,omitempty"`
+	Number int64  `json:"-"` // the record of the part has them
+	Mark   int64  `json:"-"`
 	Cost   int64  `json:"cost"`
 	Takes  uint16 `json:"takes,omitempty"`
 	Free   bool   `json:"free,omitempty"`
@@ -36,7 +36,7 @@ type storedPart struct {
 }
 
 func encodeHold(h *store.Hold) string {
-	v := storedHold{h.Call, h.TTL, h.Expires, h.Forget, h.Settled, h.Costs, make([]storedPart, len(h.Parts))}
+	v := storedHold{h.Forget, h.Expires, h.Call, h.TTL, h.Settled, h.Costs, make([]storedPart, len(h.Parts))}
 	for i := range h.Parts {
 		v.Parts[i] = storedPart(h.Parts[i])
 	}

@@ -101,11 +101,14 @@ func parseRecord(field, text string) (r store.Record, err error) {
 }
 
 func recordText(r *store.Record) string {
-	slack := r.Slack
+	slack, due := r.Slack, r.Due
 	if r.Rest {
 		slack = slackRest
 	}
-	return join([]int64{r.Number, r.Mark, slack, r.Units, r.Due, r.Ends, r.Unit, r.Expires})
+	if r.Hold != "" { // so that it says nothing that the hold does not
+		due = 0
+	}
+	return join([]int64{r.Number, r.Mark, slack, r.Units, due, r.Ends, r.Unit, r.Expires})
 }
 
 func numbers(text string) (list []int64, err error) {

@@ -10,118 +10,78 @@
 -- The hash of a row's records has a field for each: the id of its reservation, or a colon
 -- and the id of its hold, with "number mark slack units due ends unit expires". A slack
 -- of -1 means that it does not wait, and -2 that it was cancelled; its units are then
--- those withheld.
-local min, max = math.min, math.max
+-- those withheld. The due of a hold is 0.
+local call, format, match = redis.call, string.format, string.match
+local min, max, ceil = math.min, math.max, math.ceil
 
--- joinRising joins neighbours of which the first is not below the second.
-local function joinRising(l)
-  local numbers, lows, n = {}, {}, 0
-  for i = 1, #l.numbers do
-    local number = l.numbers[i]
-    while n > 0 and lows[n] >= l.lows[i] do
-      number, numbers[n], lows[n] = numbers[n], nil, nil
-      n = n - 1
-    end
-    n = n + 1
-    numbers[n], lows[n] = number, l.lows[i]
+-- push adds an entry. It joins those before it that are not below it.
+local function push(r, number, low)
+  local numbers, lows = r.numbers, r.lows
+  local n = #lows
+  while n > 0 and lows[n] >= low do
+    number, numbers[n], lows[n] = numbers[n], nil, nil
+    n = n - 1
   end
-  l.numbers, l.lows = numbers, lows
+  numbers[n + 1], lows[n + 1] = number, low
 end
 
--- readRow decodes a row. It returns nil if the row is locked or not a row.
-local function readRow(text)
-  local used, ts, version = string.match(text, '^(%d+) (%d+) (%d+)$')
-  if used then
-    return {used = used + 0, ts = ts + 0, version = version + 0}
+-- open reads a row, and what it uses after what has come back. It returns nil if Go must
+-- decide: the row is locked or of another version, or has reservations too, or holds that
+-- may have expired.
+local function open(key, version, add)
+  local text = call('GET', key)
+  local r = {version = version, add = add, t = now, left = 0}
+  if not text then
+    return r
   end
-  if not string.find(text, '^%d+ %d+ %d+[ %d]*$') then
+  local used, ts, known, more = match(text, '^(%d+) (%d+) (%d+)(.*)$')
+  if tonumber(known) ~= version then
     return nil
   end
-  local list = cjson.decode('[' .. string.gsub(text, ' ', ',') .. ']') -- the fastest way to read many numbers
-  local r, n = {used = list[1], ts = list[2], version = list[3], due = list[4], till = list[5]}, 0
-  if list[6] then
-    r.mark, r.next, r.numbers, r.lows = list[6], list[7], {}, {}
-    for i = 8, #list, 2 do
-      n = n + 1
-      r.numbers[n], r.lows[n] = list[i], list[i + 1]
+  r.t = max(now, ts + 0)
+  r.left = max(0, used - (r.t - ts) * add)
+  if more == '' then
+    return r
+  end
+  local due, till, lows = match(more, '^ (%d+) (%d+)([%d ]*)$')
+  if not due or now >= due + 0 then
+    return nil
+  end
+  if add > 0 and r.left == 0 then -- its records are those of a row that was full
+    return r
+  end
+  r.due, r.till = due + 0, till + 0
+  if lows ~= '' then
+    local mark, next, entries = match(lows, '^ (%d+) (%d+)(.*)$')
+    r.mark, r.next, r.numbers, r.lows = mark, next + 0, {}, {}
+    for number, low in string.gmatch(entries, '(%d+) (%d+)') do
+      push(r, number + 0, low + 0)
     end
-    if n > 1 and r.lows[n - 1] >= r.lows[n] then
-      joinRising(r)
+    if r.left < r.lows[#r.lows] then
+      push(r, nil, r.left)
     end
   end
   return r
 end
 
--- rowText encodes a row that uses units at a time.
-local function rowText(r, units, t)
-  local list = {units, t, r.version, r.due, r.till}
-  if r.lows then
-    list[6], list[7] = r.mark, r.next
-    for i = 1, #r.lows do
-      list[2 * i + 6], list[2 * i + 7] = r.numbers[i], r.lows[i]
-    end
+-- rowText encodes a row.
+local function rowText(r)
+  if not r.due then
+    return format('%d %d %d', r.left, r.t, r.version)
   end
-  return string.format('%d' .. string.rep(' %d', #list - 1), unpack(list))
-end
-
-local function covers(l, number)
-  for i = #l.numbers, 1, -1 do
-    if l.numbers[i] <= number then
-      return i
-    end
+  local list = {r.left, r.t, r.version, r.due, r.till, r.mark, r.next}
+  for i = 1, r.lows and #r.lows or 0 do
+    list[2 * i + 6], list[2 * i + 7] = r.numbers[i], r.lows[i]
   end
-end
-
--- lowerLast lowers the last low to what is used now.
-local function lowerLast(l, used)
-  if used < l.lows[#l.lows] then
-    l.lows[#l.lows] = used
-    joinRising(l)
-  end
-end
-
--- takeUnits subtracts units from every low, beginning with the one that covers a record.
--- A low that has fewer passes on only what it has. It returns what is left of units after
--- the last low.
-local function takeUnits(l, number, units)
-  local from = covers(l, number)
-  if not from then
-    return 0
-  end
-  for i = from, #l.lows do
-    if units > l.lows[i] then
-      units = l.lows[i]
-    end
-    l.lows[i] = l.lows[i] - units
-  end
-  joinRising(l)
-  return units
-end
-
--- append adds an entry. If there are too many, the two neighbours with the closest
--- lows are joined.
-local function append(l, used)
-  local n = #l.lows + 1
-  l.numbers[n], l.lows[n], l.next = l.next, used, l.next + 1
-  if n <= 32 then
-    return
-  end
-  local at = 2
-  for i = 3, n - 1 do
-    if l.lows[i] - l.lows[i - 1] < l.lows[at] - l.lows[at - 1] then
-      at = i
-    end
-  end
-  table.remove(l.numbers, at)
-  table.remove(l.lows, at)
+  return format('%d' .. string.rep(' %d', #list - 1), unpack(list))
 end
 
 -- prolong makes a key live until a time at least: the hash of a row's records, which may be
 -- new. PTTL may be up to a second too early, because the server may stop between TIME and
 -- PTTL: too early a time would shorten the key's life.
 local function prolong(key, till, new)
-  local stays = new and 0 or real + 1000 * (redis.call('PTTL', key) - shift) + 1000000
+  local stays = new and 0 or real + 1000 * (call('PTTL', key) - shift) + 1000000
   if till >= stays - 1001000 then
-    redis.call('PEXPIREAT', key, string.format('%.0f', math.ceil(max(till, stays) / 1000) + shift))
+    call('PEXPIREAT', key, format('%d', ceil(max(till, stays) / 1000) + shift))
   end
 end

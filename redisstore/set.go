@@ -312,7 +312,7 @@ func (q *setCall) call(ctx context.Context) call {
 		args = append(args, q.rows[i].name)
 	}
 	args[2] = len(q.rows)
-	head := packed{b: make([]byte, arrayHead, arrayHead+33*len(q.limits)+12*len(q.rows)+len(q.requests.b))}
+	head := newPacked(33*len(q.limits) + 12*len(q.rows) + len(q.requests.b))
 	head.add(int64(len(q.limits)))
 	for _, e := range q.limits {
 		r := &e.def.Rule
@@ -437,6 +437,11 @@ func clockOf(line string) (now int64, written int, ok bool) {
 type packed struct {
 	b []byte
 	n int
+}
+
+// newPacked returns a list with room for bytes before it grows.
+func newPacked(bytes int) *packed {
+	return &packed{b: make([]byte, arrayHead, arrayHead+bytes)}
 }
 
 func (p *packed) add(list ...int64) {

@@ -133,7 +133,7 @@ func New(ctx context.Context, db redis.UniversalClient, c Config) (*Store, error
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	s := &Store{db: db, turns: newTurns(), holds: &knownHolds{slots: bounded.Map[string, uint16]{Most: maxHolds}}, scripts: serverClockScripts, clock: c.Clock, names: newNames(c, clustered(db))}
+	s := &Store{db: db, turns: newTurns(), holds: &knownHolds{slots: bounded.Map[string, uint16]{Most: maxHolds}, live: bounded.Map[string, store.Hold]{Most: maxHolds}}, scripts: serverClockScripts, clock: c.Clock, names: newNames(c, clustered(db))}
 	if c.Clock != nil {
 		s.scripts = givenClockScripts
 	}

@@ -166,17 +166,23 @@ func (t *table) Hold(id string) (store.Hold, error) {
 		t.missing = true
 		return store.Hold{}, errMissing
 	}
-	if t.drops {
-		return h.hold, nil
-	}
 	for i := range h.hold.Parts {
 		p := &h.hold.Parts[i]
+		r := t.row(p.Limit, p.Key)
+		if r != nil && !p.Free {
+			if one, err := parseRecord(holdField+id, r.records[holdField+id]); err == nil {
+				p.Number, p.Mark = one.Number, one.Mark
+			}
+		}
+		if t.drops {
+			continue
+		}
 		if err := t.find(p.Limit); err != nil {
 			return store.Hold{}, err
 		}
 		if t.elsewhere(p.Limit, p.Key) {
 			p.Reset = true // where the key is now, it has begun anew
-		} else if t.row(p.Limit, p.Key) == nil {
+		} else if r == nil {
 			t.want(p.Limit, p.Key)
 			t.missing = true
 		}

@@ -363,13 +363,32 @@ func (g *Group) call() string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// repeat answers a call that makes a hold, if a hold with its id exists.
-func (g *Group) repeat(t Table, now int64) (done bool, err error) {
+// setTakes sets Takes of the ops: without them, each op is a take.
+func (g *Group) setTakes() {
 	for i := range g.Ops {
-		if op := &g.Ops[i]; op.Takes == 0 { // without Takes, each op is a take
+		if op := &g.Ops[i]; op.Takes == 0 {
 			op.Takes = 1 << i
 		}
 	}
+}
+
+// NewHold returns the hold that the group makes at now, in µs, if all its ops are granted
+// and none is free. It has no records yet. The ops have been checked. NewHold sets their
+// Takes.
+func (g *Group) NewHold(now int64) Hold {
+	g.setTakes()
+	h := Hold{Call: g.call(), TTL: g.Hold.TTL, Expires: now + g.Hold.TTL, Parts: make([]Part, len(g.Ops))}
+	h.Forget = h.forget(h.Expires)
+	for i := range g.Ops {
+		op := &g.Ops[i]
+		h.Parts[i] = Part{Limit: op.Def.Name, Key: op.Key, Plan: cmp.Or(op.Asked, op.Def).Plan, Cost: op.Cost, Takes: op.Takes, Keep: op.Def.KeepExpired}
+	}
+	return h
+}
+
+// repeat answers a call that makes a hold, if a hold with its id exists.
+func (g *Group) repeat(t Table, now int64) (done bool, err error) {
+	g.setTakes()
 	h, err := t.Hold(g.Hold.ID)
 	if err != nil || len(h.Parts) == 0 || h.Forget <= now {
 		return false, err

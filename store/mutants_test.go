@@ -42,7 +42,7 @@ var sourceMutants = []struct{ name, file, old, wrong, run string }{
 	{"a parent is dropped", "parents.go", "if d.Parent == name {", "if d.Parent == name && d.Parts > 0 {", "Parent|Drop"},
 	{"ending no override converts the row", "table.go", "top == nil && was == nil {", "top == nil && was == nil && now < 0 {", "TestGolden$"},
 	{"an override stays after its end", "table.go", "e.override.At(now)", "e.override.At(0)", "TestGolden$|TestPlans|TestOverride"},
-	{"an unlimited plan is charged by settle", "table.go", "Free: took == 0,", "Free: op.Cost == 0,", "TestGolden$"},
+	{"an unlimited plan is charged by settle", "table.go", "if part.Free = took == 0; !part.Free {", "if part.Free = op.Cost == 0; took > 0 {", "TestGolden$"},
 	{"blocked refuses a settle", "store.go", "op.Def.Mode > Shadow && op.Verb < VerbCharge", "op.Def.Mode > Shadow && op.Verb <= VerbCharge", "TestGolden$|TestPlans"},
 	{"blocked without an end is refused until a time", "choose.go", "op.Def.Override != nil && op.Def.Override.Until != 0", "op.Def.Override != nil", "TestGolden$|TestPlans"},
 	{"a plan decides before the override", "choose.go", "case o != nil:", "case op.Def.Plan == \"\" && o != nil:", "TestPlansReference|TestGolden$"},

@@ -67,7 +67,7 @@ func (g *Group) endIn(t Table, limits *Registry, now int64) error {
 
 // settle settles the parts of a hold, and answers the ops.
 func (g *Group) settle(t Table, h *Hold, entries []entry, now int64) error {
-	costs, err := g.Hold.costsOf(h)
+	costs, err := g.Hold.CostsOf(h)
 	if err != nil {
 		return err
 	}
@@ -109,9 +109,9 @@ func (g *Group) settle(t Table, h *Hold, entries []entry, now int64) error {
 	return nil
 }
 
-// costsOf returns the cost of each part of a hold that is being settled. The error is a
+// CostsOf returns the cost of each part of a hold that is being settled. The error is a
 // *FieldError.
-func (c *HoldCall) costsOf(h *Hold) ([]int64, error) {
+func (c *HoldCall) CostsOf(h *Hold) ([]int64, error) {
 	n := h.takes()
 	if c.Costs != nil && len(c.Costs) != n {
 		return nil, badField("costs", "there are %d, and the hold has %d", len(c.Costs), n)

@@ -172,9 +172,8 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 	h := Pending{Due: now + g.Due()}
 	var hold Hold
 	if g.Hold != nil && g.Allowed {
-		g.Hold.Expires, g.Hold.Repeated = now+g.Hold.TTL, false
-		hold = Hold{Call: g.call(), TTL: g.Hold.TTL, Expires: g.Hold.Expires}
-		hold.Forget = hold.forget(hold.Expires)
+		hold = g.NewHold(now)
+		g.Hold.Expires, g.Hold.Repeated = hold.Expires, false
 	}
 	for i := range g.Ops {
 		op, e := &g.Ops[i], &entries[i]
@@ -198,9 +197,8 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 			h.Parts = append(h.Parts, Part{Limit: op.Def.Name, Key: op.Key, Number: r.Number, Mark: r.Mark})
 		}
 		if hold.Expires > 0 {
-			part := Part{Limit: op.Def.Name, Key: op.Key, Plan: op.Asked.Plan, Cost: op.Cost, Takes: op.Takes,
-				Free: took == 0, Keep: op.Def.KeepExpired}
-			if took > 0 {
+			part := &hold.Parts[i]
+			if part.Free = took == 0; !part.Free {
 				r := op.holdRecord(&rows[i], g.Hold.ID, &hold, now)
 				e.records, write[i] = append(e.records, r), true
 				part.Number, part.Mark = r.Number, r.Mark
@@ -208,7 +206,6 @@ func (g *Group) writeIn(t Table, now int64, entries []entry, rows []State, write
 					op.Reset = max(op.Reset, g.Hold.TTL)
 				}
 			}
-			hold.Parts = append(hold.Parts, part)
 		}
 		switch {
 		case reset: // without its record, a reservation or hold can no longer be given back
