@@ -139,7 +139,11 @@ func (t *table) holdArgs(g *store.Group, known []*entry, hold store.Hold) []any 
 	for i := range g.Ops {
 		d := known[i].def
 		units, room := takeArgs(&g.Ops[i])
-		numbers.add(int64(d.Number), addOf(d), units, room, refill(d), bit(d.KeepExpired), d.Rule.Unit)
+		keeps := int64(0)
+		if d.KeepExpired {
+			keeps = 1
+		}
+		numbers.add(int64(d.Number), addOf(d), units, room, refill(d), keeps, d.Rule.Unit)
 	}
 	return append(args, s.names.hold(t.tag, g.Hold.ID), holdField+g.Hold.ID, holdText(hold, 2), numbers.array(&packed{}))
 }

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
@@ -13,13 +11,13 @@ import (
 
 // storedLimit is a field of the hash of limits, a public format.
 type storedLimit struct {
-	Settings   [][2]string      `json:"settings,omitempty"` // as in a configuration file
-	Owner      string           `json:"owner,omitempty"`
-	Version    uint32           `json:"version,omitempty"`
-	Present    *catalog.Version `json:"present,omitempty"`    // the rule of that version
-	Past       string           `json:"past,omitempty"`       // older versions, a line each: see pastLine
-	Overridden bool             `json:"overridden,omitempty"` // keys may have overrides
-	Dropped    uint32           `json:"dropped,omitempty"`    // the last version of a limit that was dropped
+	Settings   [][2]string       `json:"settings,omitempty"` // as in a configuration file
+	Owner      string            `json:"owner,omitempty"`
+	Version    uint32            `json:"version,omitempty"`
+	Present    *catalog.Version  `json:"present,omitempty"`    // the rule of that version
+	Past       []catalog.Version `json:"past,omitempty"`       // older versions
+	Overridden bool              `json:"overridden,omitempty"` // keys may have overrides
+	Dropped    uint32            `json:"dropped,omitempty"`    // the last version of a limit that was dropped
 }
 
 // encodeDropped encodes a dropped limit.
@@ -36,73 +34,14 @@ func encode(l storedLimit) string {
 func encodeDefinition(d *store.Definition) string {
 	present := catalog.NewVersion(catalog.Present(d), &d.Limit)
 	l := storedLimit{Settings: d.Explicit(), Owner: d.Owner, Version: d.Number, Present: &present, Overridden: d.Overridden}
-	past := make([]byte, 0, 128*len(d.Past))
 	for _, v := range d.Past {
-		past = appendPast(past, v, d.Overridden)
+		past := catalog.NewVersion(v, &v.Limit)
+		if !d.Overridden && v.Limit.Plans == (store.Plans{}) { // no row needs them
+			past.Settings = ""
+		}
+		l.Past = append(l.Past, past)
 	}
-	l.Past = string(past)
 	return encode(l)
-}
-
-// appendPast appends the line of an older version: its numbers, policy and zone as words,
-// and after a tab its settings, if rows of its plans or of overrides may need them. It is
-// short and quickly read, because a limit that is changed in rapid succession has many.
-func appendPast(b []byte, v *store.Version, overridden bool) []byte {
-	r, c := &v.Rule, v.Rule.Calendar.Spec()
-	for _, n := range [pastNumbers]int64{int64(v.Number), v.Since, r.Unit, r.Every, r.Add, r.Cap, r.Origin, r.Burst, r.Debt, r.Most,
-		r.MaxCharge, r.MaxUsed, c.Months, c.Days, c.Clock, bit(r.Leaky), bit(r.Spread), bit(r.Sliding)} {
-		b = append(strconv.AppendInt(b, n, 10), ' ')
-	}
-	b = append(append(append(b, v.Policy.String()...), ' '), c.Zone...)
-	if overridden || v.Limit.Plans != (store.Plans{}) {
-		b = append(append(b, '\t'), catalog.NewVersion(v, &v.Limit).Settings...)
-	}
-	return append(b, '\n')
-}
-
-// pastNumbers is how many numbers are in the line of a version.
-const pastNumbers = 18
-
-func bit(b bool) int64 {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// parsePast reads the lines of appendPast. A version that known has too is taken from
-// there, so that it is in memory once.
-func parsePast(text string, known *store.Definition) (past []*store.Version, err error) {
-	for line := range strings.Lines(text) {
-		v, err := parsePastLine(strings.TrimSuffix(line, "\n"), known)
-		if err != nil {
-			return nil, fmt.Errorf("version %q: %w", line, err)
-		}
-		past = append(past, v)
-	}
-	return past, nil
-}
-
-func parsePastLine(line string, known *store.Definition) (*store.Version, error) {
-	words, settings, _ := strings.Cut(line, "\t")
-	word := strings.Split(words, " ")
-	if len(word) != pastNumbers+2 {
-		return nil, fmt.Errorf("%d words instead of %d", len(word), pastNumbers+2)
-	}
-	var n [pastNumbers]int64
-	for i := range n {
-		var err error
-		if n[i], err = strconv.ParseInt(word[i], 10, 64); err != nil {
-			return nil, err
-		}
-	}
-	if v := catalog.Known(known, uint32(n[0]), n[1]); v != nil {
-		return v, nil
-	}
-	v := catalog.Version{Number: uint32(n[0]), Since: n[1], Unit: n[2], Every: n[3], Add: n[4], Cap: n[5], Origin: n[6], Burst: n[7], Debt: n[8], Most: n[9],
-		MaxCharge: n[10], MaxUsed: n[11], Months: n[12], Days: n[13], Clock: n[14], Leaky: n[15] != 0, Spread: n[16] != 0, Sliding: n[17] != 0,
-		Policy: word[pastNumbers], Zone: word[pastNumbers+1], Settings: settings}
-	return v.Version()
 }
 
 // decodeDefinition reads a field. It returns nil if the field is missing or the limit was
@@ -135,10 +74,15 @@ func decode(text string, known *store.Definition) (*store.Definition, error) {
 			return nil, err
 		}
 	}
-	d, err := catalog.Definition(limit, l.Owner, l.Version, []catalog.Version{*l.Present}, nil)
-	if err == nil {
-		d.Past, err = parsePast(l.Past, known)
+	var past []*store.Version // those that known has too are in memory once
+	for len(l.Past) > 0 {
+		v := catalog.Known(known, l.Past[0].Number, l.Past[0].Since)
+		if v == nil {
+			break
+		}
+		past, l.Past = append(past, v), l.Past[1:]
 	}
+	d, err := catalog.Definition(limit, l.Owner, l.Version, append(l.Past, *l.Present), past)
 	if err == nil {
 		d.Overridden = d.Overridden || l.Overridden
 	}
