@@ -10,17 +10,18 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxKnown bounds the overrides that a program remembers.
-const maxKnown = 4096
+// maxKnown bounds the overrides that a program remembers, in two generations.
+const maxKnown = 2048
 
 // knownOverrides remembers overrides that were read, with their compiled definitions.
 type knownOverrides struct {
 	mu    sync.Mutex
-	byRow map[[2]string]*knownOverride
+	byRow bounded.Map[[2]string, *knownOverride]
 }
 
 type knownOverride struct {
@@ -44,7 +45,8 @@ func (l *limits) overriding(e *entry, op *store.Op) *entry {
 	k := &l.s.overrides
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	known, base := k.byRow[[2]string{e.def.Name, op.Key}], e.def.Base()
+	known, _ := k.byRow.Get([2]string{e.def.Name, op.Key})
+	base := e.def.Base()
 	if known == nil || known.override.Version != base.Number {
 		return nil
 	}
@@ -64,10 +66,10 @@ func (d *knownOverrides) decode(limit, key, text string) (*store.Override, error
 	defer d.mu.Unlock()
 	row := [2]string{limit, key}
 	if text == "" {
-		delete(d.byRow, row)
+		d.byRow.Remove(row)
 		return nil, nil
 	}
-	if known := d.byRow[row]; known != nil && known.text == text {
+	if known, _ := d.byRow.Get(row); known != nil && known.text == text {
 		return known.override, nil
 	}
 	o, err := catalog.DecodeOverride(key, text)
@@ -75,16 +77,7 @@ func (d *knownOverrides) decode(limit, key, text string) (*store.Override, error
 		return nil, err
 	}
 	o.Prepare()
-	if d.byRow == nil {
-		d.byRow = map[[2]string]*knownOverride{}
-	}
-	for other := range d.byRow {
-		if len(d.byRow) < maxKnown {
-			break
-		}
-		delete(d.byRow, other)
-	}
-	d.byRow[row] = &knownOverride{text: text, override: o}
+	d.byRow.Put(row, &knownOverride{text: text, override: o})
 	return o, nil
 }
 

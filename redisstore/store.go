@@ -26,7 +26,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/dipwell/dipwell/internal/background"
-	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/internal/catalog"
 	"github.com/dipwell/dipwell/store"
 )
@@ -107,7 +106,7 @@ type Store struct {
 	names     names
 	scripts   *scripts
 	overrides knownOverrides
-	holds     *knownHolds
+	holds     knownHolds
 	held      atomic.Bool // rows may have holds that have expired
 	turns     turns
 	clock     func() int64
@@ -133,7 +132,8 @@ func New(ctx context.Context, db redis.UniversalClient, c Config) (*Store, error
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	s := &Store{db: db, turns: newTurns(), holds: &knownHolds{slots: bounded.Map[string, uint16]{Most: maxHolds}, live: bounded.Map[string, store.Hold]{Most: maxHolds}}, scripts: serverClockScripts, clock: c.Clock, names: newNames(c, clustered(db))}
+	s := &Store{db: db, turns: newTurns(), scripts: serverClockScripts, clock: c.Clock, names: newNames(c, clustered(db))}
+	s.holds.slots.Most, s.holds.live.Most, s.overrides.byRow.Most = maxHolds, maxHolds, maxKnown
 	if c.Clock != nil {
 		s.scripts = givenClockScripts
 	}
