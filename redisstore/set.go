@@ -250,11 +250,11 @@ func (q *setCall) addVerb(verb store.Verb, groups []*store.Group, row int64) {
 		}
 	case store.VerbCharge: // one unit at a time, up to MaxUsed
 		q.rows[row-1].bare = true
-		if n := unitsOf(total(groups, groups[0].Ops[0].Def.MostCharge()), r); n > 0 {
+		if n := algebra.UnitsOf(total(groups, groups[0].Ops[0].Def.MostCharge()), r.Unit); n > 0 {
 			q.addPieces(row, 1, r.MaxUsed, n)
 		}
 	case store.VerbRefund:
-		if n := unitsOf(total(groups, store.MaxInt), r); n > 0 {
+		if n := algebra.UnitsOf(total(groups, store.MaxInt), r.Unit); n > 0 {
 			q.requests.add(askRefund, row, n)
 		}
 	case store.VerbTake, store.VerbReserve:

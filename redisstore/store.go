@@ -172,7 +172,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// maxRounds bounds the calls for a group, if its window or version changes in between.
+// maxRounds bounds the attempts for a group, if a limit changes in between.
 const maxRounds = 16
 
 // Apply decides a batch. Several groups are sent as one pipeline. It returns nil; errors
@@ -196,21 +196,15 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 
 // group decides a group on its own.
 func (s *Store) group(ctx context.Context, g *store.Group) error {
-	if g.Cancel {
-		return s.cancel(ctx, g)
-	}
 	for range maxRounds {
-		err := s.tryGroup(ctx, g)
-		switch {
-		case errors.Is(err, store.ErrStaleDefinition):
-			if err = s.cat.Load(ctx); err != nil {
-				return storeError(err, false)
-			}
-		case err != errRetry: //nolint:errorlint // never wrapped
+		if err := s.tryGroup(ctx, g); !errors.Is(err, store.ErrStaleDefinition) {
 			return err
 		}
+		if err := s.cat.Load(ctx); err != nil {
+			return storeError(err, false)
+		}
 	}
-	return fmt.Errorf("%w: gave up after %d attempts, because a limit or its window changed in between; nothing was charged", store.ErrStore, maxRounds)
+	return fmt.Errorf("%w: gave up after %d attempts, because a limit changed in between; nothing was charged or given back", store.ErrStore, maxRounds)
 }
 
 // needsGo reports whether no script can decide the group.
@@ -225,6 +219,9 @@ func needsGo(g *store.Group) bool {
 
 // tryGroup calls the script that can decide the group, if there is one.
 func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
+	if g.Cancel {
+		return s.cancel(ctx, g)
+	}
 	var known [store.MaxTakes]*entry
 	if err := s.limits.resolve(ctx, g, known[:]); err != nil {
 		return err
@@ -252,9 +249,6 @@ func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 	}
 	return s.decideInGo(ctx, g, nil)
 }
-
-// errRetry means that nothing was done and the group must be tried again.
-var errRetry = errors.New("again")
 
 // now returns the time of the server that has the limits, in µs since the Unix
 // epoch.

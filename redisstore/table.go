@@ -419,10 +419,7 @@ const (
 // decideInGo decides a group by DecideIn.
 func (s *Store) decideInGo(ctx context.Context, g *store.Group, parts []reservationPart) error {
 	t, asked := s.newTable(), make([]*store.Definition, len(g.Ops))
-	t.parts = parts
-	if g.Cancel || mayReserve(g) {
-		t.id = g.ID
-	}
+	t.parts, t.id = parts, g.ID
 	for i := range g.Ops {
 		asked[i] = g.Ops[i].Def
 		t.want(g.Ops[i].Def.Name, g.Ops[i].Key)
@@ -446,10 +443,11 @@ func (s *Store) decideInGo(ctx context.Context, g *store.Group, parts []reservat
 			g.Ops[i].Def, g.Ops[i].Answer = asked[i], store.Answer{}
 		}
 	}
+	grows := !g.Cancel && !g.Settles() && !slices.ContainsFunc(g.Ops, func(op store.Op) bool { return op.Verb == store.VerbReset })
 	err := t.update(ctx, func() error {
 		again()
 		return g.DecideIn(t, &s.limits.reg, t.now)
-	}, func() error { return t.register(ctx, g) }, !g.Cancel && !resets(g) && (g.Hold == nil || g.Hold.Verb == store.MakeHold))
+	}, func() error { return t.register(ctx, g) }, grows)
 	if err != nil {
 		again() // the caller may try again
 	}
@@ -463,7 +461,7 @@ func (t *table) register(ctx context.Context, g *store.Group) error {
 	if !g.Reserved {
 		return nil
 	}
-	if t.text = partsJSON(g, wasGranted); !t.s.names.cluster {
+	if t.text = partsJSON(g); !t.s.names.cluster {
 		return nil
 	}
 	expire := time.Duration(t.made.Due-t.now)*time.Microsecond + time.Minute
