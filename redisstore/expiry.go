@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -58,8 +57,7 @@ func (s *Store) lengthenExpiry(ctx context.Context, d *store.Definition) error {
 				names = append(names, s.names.overrideOf(d.Name, b.Key))
 			}
 			for _, name := range names {
-				args := []any{nil, nil, 1, name, strconv.FormatInt(full/1000+1, 10)}
-				calls = append(calls, newCall(ctx, s.scripts.lengthen, false, s.withClock(args)))
+				calls = append(calls, newCall(ctx, s.scripts.lengthen, false, s.withClock([]any{nil, nil, 1, name, full})))
 			}
 		}
 		for _, err := range s.runMany(ctx, calls) {

@@ -3,7 +3,7 @@
 --
 -- KEYS: the override, the row, the hash of its records. ARGV: the last version of the dropped limit.
 -- Returns 1 if it was deleted.
-local text = redis.call('GET', KEYS[1])
+local text = call('GET', KEYS[1])
 if not text then
   return {0}
 end
@@ -11,5 +11,5 @@ local read, override = pcall(cjson.decode, text)
 if read and type(override) == 'table' and (tonumber(override.version) or 0) > tonumber(ARGV[1]) then
   return {0}
 end
-redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])
+call('DEL', KEYS[1], KEYS[2], KEYS[3])
 return {1}

@@ -73,7 +73,8 @@ for i = 1, n do
     lives = r.t + ceil(r.left / r.add)
   end
   call('HSET', KEYS[n + i], field, r.record)
-  prolong(KEYS[n + i], max(lives, r.till + a[7 * i + 1], now + 2000000), r.records == 0) -- at least as long as the row, whatever is taken until due
+  local lengthen = r.records == 0 and expire or prolong
+  lengthen(KEYS[n + i], max(lives, r.till + a[7 * i + 1], now + 2000000)) -- at least as long as the row, whatever is taken until due
   put(KEYS[i], r.text, lives)
 end
 return answer

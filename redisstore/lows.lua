@@ -11,8 +11,7 @@
 -- and the id of its hold, with "number mark slack units due ends unit expires". A slack
 -- of -1 means that it does not wait, and -2 that it was cancelled; its units are then
 -- those withheld. The due of a hold is 0.
-local call, format, match = redis.call, string.format, string.match
-local min, max, ceil = math.min, math.max, math.ceil
+local match, min = string.match, math.min
 
 -- push adds an entry. It joins those before it that are not below it.
 local function push(r, number, low)
@@ -74,14 +73,4 @@ local function rowText(r)
     list[2 * i + 6], list[2 * i + 7] = r.numbers[i], r.lows[i]
   end
   return format('%d' .. string.rep(' %d', #list - 1), unpack(list))
-end
-
--- prolong makes a key live until a time at least: the hash of a row's records, which may be
--- new. PTTL may be up to a second too early, because the server may stop between TIME and
--- PTTL: too early a time would shorten the key's life.
-local function prolong(key, till, new)
-  local stays = new and 0 or real + 1000 * (call('PTTL', key) - shift) + 1000000
-  if till >= stays - 1001000 then
-    call('PEXPIREAT', key, format('%d', ceil(max(till, stays) / 1000) + shift))
-  end
 end

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/terms"
@@ -92,7 +91,7 @@ func (s *Store) renewArgs(d *store.Definition, b *bucket, now int64) []any {
 	if !ok || row.Used == 0 || full == 0 {
 		return nil
 	}
-	return []any{nil, nil, 1, b.name, strconv.FormatInt(max(full, now+leastLife)/1000+1, 10), b.text, fmt.Sprintf("%d %d %d", row.Used, row.TS, row.Version)}
+	return []any{nil, nil, 1, b.name, max(full, now+leastLife), b.text, fmt.Sprintf("%d %d %d", row.Used, row.TS, row.Version)}
 }
 
 // trim removes the versions of d that no row can be of after renew, at the time now.

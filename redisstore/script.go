@@ -3,7 +3,7 @@ package redisstore
 import (
 	"context"
 	"crypto/sha1"
-	_ "embed"
+	"embed"
 	"encoding/hex"
 	"errors"
 	"math/rand/v2"
@@ -15,86 +15,49 @@ import (
 	"github.com/dipwell/dipwell/internal/background"
 )
 
-var (
-	//go:embed clock_server.lua
-	clockServer string
-	//go:embed clock_given.lua
-	clockGiven string
-	//go:embed set.lua
-	setLua string
-	//go:embed take_one.lua
-	takeOneLua string
-	//go:embed lows.lua
-	lowsLua string
-	//go:embed hold.lua
-	holdLua string
-	//go:embed settle.lua
-	settleLua string
-	//go:embed snapshot.lua
-	snapshotLua string
-	//go:embed read.lua
-	readLua string
-	//go:embed write.lua
-	writeLua string
-	//go:embed define.lua
-	defineLua string
-	//go:embed lengthen.lua
-	lengthenLua string
-	//go:embed renew.lua
-	renewLua string
-	//go:embed forget.lua
-	forgetLua string
-	//go:embed now.lua
-	nowLua string
-)
+//go:embed *.lua
+var files embed.FS
+
+// lua returns the text of files, one after the other.
+func lua(names ...string) (text string) {
+	for _, name := range names {
+		b, err := files.ReadFile(name + ".lua")
+		if err != nil {
+			panic(err) // cannot happen with the names below
+		}
+		text += string(b) + "\n"
+	}
+	return text
+}
 
 // A script is called by its hash. If the server does not know it, because it
 // was restarted, promoted or flushed, the call is repeated with the text.
-type script struct {
-	text, sha     any
-	returnsString bool // the reply is one string, which costs the server less than a list
-	returnsLists  bool // the reply has lists in it; otherwise it is integers
-}
+type script struct{ text, sha any }
 
 type scripts struct {
 	takeOne, set, hold, settle                               *script
 	read, write, define, lengthen, renew, now, forget, count *script
 }
 
-var serverClockScripts, givenClockScripts = newScripts(clockServer), newScripts(clockGiven)
+var serverClockScripts, givenClockScripts = newScripts(lua("clock_server")), newScripts(lua("clock_given"))
 
 func newScripts(clock string) *scripts {
-	with := func(text string) *script {
-		text = clock + "\n" + text
+	with := func(names ...string) *script {
+		text := clock + lua("expiry") + lua(names...)
 		sum := sha1.Sum([]byte(text))
 		return &script{text: text, sha: hex.EncodeToString(sum[:])}
 	}
-	one, set := with(takeOneLua), with(setLua)
-	one.returnsString, set.returnsString = true, true
-	hold, settle := with(lowsLua+holdLua), with(lowsLua+settleLua)
-	hold.returnsString, settle.returnsString = true, true
-	read := with(snapshotLua + readLua)
-	read.returnsLists = true
 	return &scripts{
-		takeOne: one, set: set, hold: hold, settle: settle,
-		read: read, write: with(snapshotLua + writeLua), define: with(defineLua), lengthen: with(lengthenLua), renew: with(renewLua + lengthenLua), now: with(nowLua), forget: with(forgetLua), count: with(countLua),
+		takeOne: with("take_one"), set: with("set"), hold: with("lows", "hold"), settle: with("lows", "settle"),
+		read: with("snapshot", "read"), write: with("snapshot", "write"), define: with("define"), lengthen: with("lengthen"),
+		renew: with("renew", "lengthen"), now: with("now"), forget: with("forget"), count: with("count"),
 	}
-}
-
-func (s *script) command(ctx context.Context, args []any) redis.Cmder {
-	if s.returnsString {
-		return redis.NewStringCmd(ctx, args...)
-	}
-	if s.returnsLists {
-		return redis.NewSliceCmd(ctx, args...)
-	}
-	return redis.NewIntSliceCmd(ctx, args...)
 }
 
 // A call is one run of a script. The client must not retry it, because it may
 // have charged.
 type call struct {
-	redis.Cmder
+	*redis.Cmd
 	script    *script
 	writes    bool
 	divisible bool // if its slot is being migrated, its rows can be decided one by one
@@ -102,11 +65,17 @@ type call struct {
 
 func (call) NoRetry() bool { return true }
 
-// ints returns the reply of a script that returns integers, str that of one
-// that returns a string, list that of one that returns lists.
-func (c call) ints() []int64 { return c.Cmder.(*redis.IntSliceCmd).Val() }
-func (c call) str() string   { return c.Cmder.(*redis.StringCmd).Val() }
-func (c call) list() []any   { return c.Cmder.(*redis.SliceCmd).Val() }
+// ints returns the reply of a script that returns integers, str that of one that returns a
+// string, which costs the server less than a list.
+func (c call) ints() []int64 {
+	list, _ := c.Int64Slice()
+	return list
+}
+
+func (c call) str() string {
+	text, _ := c.Text()
+	return text
+}
 
 // Commands, converted once.
 var evalsha, eval any = "evalsha", "eval"
@@ -115,7 +84,7 @@ var evalsha, eval any = "evalsha", "eval"
 // the number of keys, the keys, the arguments.
 func newCall(ctx context.Context, s *script, writes bool, args []any) call {
 	args[0], args[1] = evalsha, s.sha
-	return call{s.command(ctx, args), s, writes, false}
+	return call{redis.NewCmd(ctx, args...), s, writes, false}
 }
 
 // renew returns the call for another try, with the text of the script if
@@ -125,7 +94,7 @@ func (c call) renew(ctx context.Context, withText bool) call {
 	if withText {
 		args[0], args[1] = eval, c.script.text
 	}
-	return call{c.script.command(ctx, args), c.script, c.writes, c.divisible}
+	return call{redis.NewCmd(ctx, args...), c.script, c.writes, c.divisible}
 }
 
 // A server that cannot decide at the moment has changed nothing, so the call is

@@ -19,7 +19,7 @@
 -- of rows written; for each row the value found: nothing for a full bucket, - for a
 -- skipped row. An empty string: nothing was done, because something else has the
 -- key of a new row.
-local call, floor, ceil, format, match = redis.call, math.floor, math.ceil, string.format, string.match
+local floor, match = math.floor, string.match
 local a, n = cmsgpack.unpack(ARGV[1]), #KEYS
 local rows
 if n == 1 then

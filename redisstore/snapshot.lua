@@ -3,12 +3,12 @@
 -- KEYS: n locks, one for each row; the keys to be read, first the n rows. ARGV[1]: n;
 -- ARGV[2]: a letter for each key to be read, s string, h hash, f the number of
 -- free parts that have not expired, and the last score; ARGV[3]: the caller's token.
-local call, n, kinds, token = redis.call, tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local n, kinds, token = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local readers = {
   s = function(key) return call('GET', key) end,
   h = function(key) return call('HGETALL', key) end,
   f = function(key)
-    return {call('ZCOUNT', key, string.format('(%.0f', now), '+inf'), call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2] or '0'}
+    return {call('ZCOUNT', key, format('(%.0f', now), '+inf'), call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2] or '0'}
   end,
 }
 

@@ -315,7 +315,7 @@ func (t *table) read(ctx context.Context, lock bool) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	reply := c.list()
+	reply, _ := c.Slice()
 	t.now, _ = reply[0].(int64)
 	t.s.noteClock(t.now)
 	if len(reply) == 1 {

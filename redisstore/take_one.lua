@@ -7,9 +7,8 @@
 -- Returns one string: seconds and microseconds of the clock, and the row as found,
 -- if there is one. Or a - and the row: it has another version, or records of which one may
 -- have ended, or the override has ended, and nothing was done. A reply that is a list or a formatted
--- number costs the server more; so does every function call and captured string, which
--- is why this script does not call put.
-local call, key, version, used, ts = redis.call, KEYS[1], ARGV[1], 0, 0
+-- number costs the server more.
+local key, version, used, ts = KEYS[1], ARGV[1], 0, 0
 local row, tail, low = call('GET', key), ''
 if row then
   local known, due
@@ -27,34 +26,21 @@ if row then
 elseif KEYS[2] then
   return '-'
 end
-local add, t, left, ceil = ARGV[2] + 0, now, used, math.ceil
-if ts > t then
-  t = ts
-end
 if KEYS[2] and now >= ARGV[5] + 0 then
   return '-' .. row
 end
-if used > 0 then
-  left = used - (t - ts) * add
-  if left < 0 then
-    left = 0
-  end
-end
+local add, t = ARGV[2] + 0, max(now, ts)
+local left = max(0, used - (t - ts) * add)
 if left <= ARGV[4] + 0 then
   if low then -- a row that was full has no records
-    tail = left > 0 and tail .. string.format('%d', math.min(left, low)) or ''
+    tail = left > 0 and tail .. format('%d', math.min(left, low)) or ''
   end
   left = left + ARGV[3]
-  local format, full = string.format, t + ceil(left / add)
+  local text = format('%d %d %s', left, t, version)
   if KEYS[2] then
-    call('SET', key, format('%d %d %s', left, t, version), 'KEEPTTL')
-  elseif not expires then
-    put(key, format('%d %d %s', left, t, version) .. tail, full)
+    call('SET', key, text, 'KEEPTTL')
   else
-    if full < now + 2000000 then
-      full = now + 2000000
-    end
-    call('SET', key, format('%d %d %s', left, t, version) .. tail, 'PXAT', format('%d', full / 1000 + 1))
+    put(key, text .. tail, t + ceil(left / add))
   end
 end
 if row then

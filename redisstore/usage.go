@@ -26,20 +26,6 @@ const (
 	usageChunk = 1000 // lines of a call: Redis serves nobody else meanwhile
 )
 
-// ARGV: ms until the hash expires, number of lines; of each line its key, allowed, refused
-// and tokens.
-const countLua = `
-for i = 3, 2 + 4 * tonumber(ARGV[2]), 4 do
-  for at, name in ipairs({'a', 'r', 't'}) do
-    if ARGV[i + at] ~= '0' then
-      redis.call('hincrby', KEYS[1], name .. ARGV[i], ARGV[i + at])
-    end
-  end
-end
-redis.call('pexpire', KEYS[1], ARGV[1])
-return {}
-`
-
 // AddUsage implements store.UsageKeeper.
 func (s usage) AddUsage(ctx context.Context, lines []store.UsageLine) error {
 	var order []int // of lines, those of a limit and hour together
