@@ -281,7 +281,7 @@ func (s *Store) readRows(ctx context.Context, node redis.UniversalClient, limit 
 		rest, ok := strings.CutPrefix(name, s.names.bucketPrefix(limit))
 		key, ok2 := s.names.keyOf(limit, rest)
 		row, ok3 := parseRow(texts[i])
-		if !ok || !ok2 || !ok3 {
+		if !ok || !ok2 || !ok3 || texts[i] == "" {
 			continue
 		}
 		if terms.IsOverride(row.Version) {

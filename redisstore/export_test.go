@@ -83,4 +83,6 @@ func (s *Store) Forget() { s.limits.started = s.limits.started.Add(-2 * maxUnhea
 
 // StopAfterTime makes scripts believe that the server stopped for half a second after they
 // read its clock.
-func (s *Store) StopAfterTime() { s.scripts = newScripts(lua("clock_server") + "real = real - 500000\n") }
+func (s *Store) StopAfterTime() {
+	s.scripts = newScripts(lua("clock_server") + "real = real - 500000\n")
+}

@@ -236,7 +236,7 @@ func (t *table) settlePart(h *store.Hold, p *store.Part, cost int64, numbers *pa
 // has written. now is the time of the script.
 func scriptAnswer(g *store.Group, answer string) (now int64, err error) {
 	lines := strings.Split(answer, "\n")
-	now, _, ok := parseTakeOne(lines[0])
+	now, _, ok := clockOf(lines[0])
 	ok = ok && len(lines) == 1+len(g.Ops)
 	for i := range g.Ops {
 		ok = ok && present(&g.Ops[i], lines[1+i], now)
@@ -248,11 +248,8 @@ func scriptAnswer(g *store.Group, answer string) (now int64, err error) {
 }
 
 // present sets the answer of an op that was granted, from the row that it has left.
-func present(op *store.Op, text string, now int64) (ok bool) {
-	var row storedRow
-	if ok = text == ""; !ok {
-		row, ok = parseRow(text)
-	}
+func present(op *store.Op, text string, now int64) bool {
+	row, ok := parseRow(text)
 	look := store.Op{Def: op.Def, Key: op.Key, Verb: store.VerbCheck}
 	_, _, err := look.Step(now, row.State, true)
 	a := &look.Answer

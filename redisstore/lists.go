@@ -26,7 +26,11 @@ type storedRow struct {
 // lockMark is after a row that a decision in Go has locked, so that scripts leave it alone.
 const lockMark = " *"
 
+// parseRow decodes a row. The row of a full bucket is "".
 func parseRow(text string) (row storedRow, ok bool) {
+	if text == "" {
+		return row, true
+	}
 	text, row.locked = strings.CutSuffix(text, lockMark)
 	used, rest, _ := strings.Cut(text, " ")
 	ts, rest, _ := strings.Cut(rest, " ")

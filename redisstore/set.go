@@ -33,7 +33,6 @@ const (
 type setCall struct {
 	s        *Store
 	rows     []setRow
-	index    map[rowName]int // into rows
 	limits   []*entry
 	requests packed
 	costs    int            // number of costs in requests
@@ -99,29 +98,13 @@ func (q *setCall) sameEntries(known []*entry) bool {
 // rowIndex returns the index of a row, which is added if missing.
 func (q *setCall) rowIndex(e *entry, op *store.Op) int {
 	name := rowName{e, op.Key}
-	if len(q.rows) <= fewRows {
-		for i := range q.rows {
-			if q.rows[i].rowName == name {
-				return i
-			}
+	for i := range q.rows {
+		if q.rows[i].rowName == name {
+			return i
 		}
-		return q.addRow(e, op, e.row(op.Key))
-	}
-	if q.index == nil {
-		q.index = make(map[rowName]int, maxRows)
-		for i := range q.rows {
-			q.index[q.rows[i].rowName] = i
-		}
-	}
-	if at, there := q.index[name]; there {
-		return at
 	}
 	return q.addRow(e, op, e.row(op.Key))
 }
-
-// fewRows is the number of rows up to which a linear search is faster than a
-// map.
-const fewRows = 8
 
 // addRow appends a row. name is its name in Redis.
 func (q *setCall) addRow(e *entry, op *store.Op, name string) int {
@@ -137,9 +120,6 @@ func (q *setCall) addRow(e *entry, op *store.Op, name string) int {
 	if e.def.Rule.Spread {
 		var scratch store.Rule
 		r.origin, r.phase = op.RuleFor(&scratch).Origin, op.Phase
-	}
-	if q.index != nil {
-		q.index[r.rowName] = len(q.rows)
 	}
 	q.rows = append(q.rows, r)
 	return len(q.rows) - 1
@@ -346,13 +326,15 @@ func (q *setCall) answer(words string) (rest []*store.Group, err error) {
 		return q.groups, nil
 	}
 	head, words, _ := strings.Cut(words, "\n")
-	now, written, ok := clockOf(head)
+	now, count, ok := clockOf(head)
+	written, err := strconv.Atoi(count)
+	ok = ok && err == nil
 	for i := range q.rows {
 		var line string
 		line, words, _ = strings.Cut(words, "\n")
 		r := &q.rows[i]
 		r.state = store.State{}
-		if r.skipped = line == "-"; !r.skipped && line != "" && ok {
+		if r.skipped = line == "-"; !r.skipped && ok {
 			var row storedRow
 			row, ok = parseRow(line)
 			r.state = row.State
@@ -423,14 +405,13 @@ func (q *setCall) decide(g *store.Group, at []int, now int64) (done bool) {
 	return true
 }
 
-// clockOf decodes the first line of the reply.
-func clockOf(line string) (now int64, written int, ok bool) {
-	seconds, rest, _ := strings.Cut(line, " ")
-	micros, count, _ := strings.Cut(rest, " ")
+// clockOf decodes seconds and microseconds, which begin the reply of a script.
+func clockOf(reply string) (now int64, rest string, ok bool) {
+	seconds, rest, _ := strings.Cut(reply, " ")
+	micros, rest, _ := strings.Cut(rest, " ")
 	s, err1 := strconv.ParseInt(seconds, 10, 64)
 	us, err2 := strconv.ParseInt(micros, 10, 64)
-	written, err3 := strconv.Atoi(count)
-	return s*1e6 + us, written, err1 == nil && err2 == nil && err3 == nil
+	return s*1e6 + us, rest, err1 == nil && err2 == nil
 }
 
 // packed is a list of integers in MessagePack.

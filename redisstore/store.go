@@ -226,26 +226,20 @@ func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 	if err := s.limits.resolve(ctx, g, known[:]); err != nil {
 		return err
 	}
-	entries := known[:len(g.Ops)]
+	entries, done, err := known[:len(g.Ops)], false, error(nil)
 	switch {
 	case canHold(g, entries):
-		if done, err := s.makeHold(ctx, g, entries); done || err != nil {
-			return err
-		}
-		return s.decideInGo(ctx, g, nil)
+		done, err = s.makeHold(ctx, g, entries)
 	case g.Hold != nil && g.Hold.Verb == store.SettleHold:
-		if done, err := s.settleHold(ctx, g); done || err != nil {
-			return err
-		}
-		return s.decideInGo(ctx, g, nil)
+		done, err = s.settleHold(ctx, g)
 	case needsGo(g):
-		return s.decideInGo(ctx, g, nil)
 	case len(g.Ops) == 1 && entries[0].canTakeOne(&g.Ops[0]):
-		return s.take(ctx, g, entries[0])
+		done, err = s.take(ctx, g, entries[0])
 	case canUseSet(g, entries):
-		if done, err := s.decideBySet(ctx, g, entries); done || err != nil {
-			return err
-		}
+		done, err = s.decideBySet(ctx, g, entries)
+	}
+	if done || err != nil {
+		return err
 	}
 	return s.decideInGo(ctx, g, nil)
 }

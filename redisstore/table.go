@@ -377,12 +377,9 @@ func (r *tableRow) decode(t *table) (err error) {
 	s := t.s
 	r.set, r.setOverride, r.state, r.list = false, false, store.State{}, nil
 	r.ids, r.changed = map[store.RecordID]string{}, nil
-	if r.text != "" {
-		row, ok := parseRow(r.text)
-		if !ok {
-			return errNoBucket
-		}
-		r.state = row.State
+	row, ok := parseRow(r.text)
+	if r.state = row.State; !ok {
+		return errNoBucket
 	}
 	for field, text := range r.records {
 		one, err := parseRecord(field, text)

@@ -33,9 +33,9 @@ func (e *entry) canTakeOne(op *store.Op) bool {
 	return false
 }
 
-// take decides one call by take_one.lua. If the op needs more than to take its
-// whole cost or nothing, the script does nothing, and Go decides.
-func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
+// take decides one call by take_one.lua. If done is false, the script did nothing, because
+// the op needs more than to take its whole cost or nothing.
+func (s *Store) take(ctx context.Context, g *store.Group, e *entry) (done bool, err error) {
 	op := &g.Ops[0]
 	args := make([]any, 4, 9)
 	args[2], args[3] = boxedOne, e.row(op.Key)
@@ -50,24 +50,22 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 		args = append(args, e.until)
 	}
 	c, err := s.process(ctx, newCall(ctx, s.scripts.takeOne, op.Verb != store.VerbCheck, s.withClock(args)))
-	if err != nil {
-		return err
+	if err != nil || strings.HasPrefix(c.str(), "-") {
+		return false, err
 	}
-	if strings.HasPrefix(c.str(), "-") {
-		return s.decideInGo(ctx, g, nil)
-	}
-	now, row, ok := parseTakeOne(c.str())
-	if !ok {
-		return fmt.Errorf("%w: the script answered %q", store.ErrOutcomeUnknown, c.str())
+	now, text, ok := clockOf(c.str())
+	row, ok2 := parseRow(text)
+	if !ok || !ok2 {
+		return false, fmt.Errorf("%w: the script answered %q", store.ErrOutcomeUnknown, c.str())
 	}
 	row.Override = e.override
-	_, wrote, err := op.Step(now, row, false)
+	_, wrote, err := op.Step(now, row.State, false)
 	if wrote && op.Delay > 0 {
-		return s.decideInGo(ctx, g, nil)
+		return false, nil
 	}
-	boundByHolds(op, &row)
+	boundByHolds(op, &row.State)
 	g.Allowed, g.Reserved = op.Allowed, false
-	return err
+	return true, err
 }
 
 // boundByHolds sets Bound of an op that a script has decided on a row: only a row with live
@@ -107,22 +105,4 @@ func (s *Store) decideBySet(ctx context.Context, g *store.Group, known []*entry)
 		err = g.Err
 	}
 	return len(rest) == 0, err
-}
-
-// parseTakeOne decodes the reply of take_one.lua: seconds, microseconds, and
-// the row if there is one.
-func parseTakeOne(words string) (now int64, row store.State, ok bool) {
-	seconds, rest, _ := strings.Cut(words, " ")
-	micros, text, there := strings.Cut(rest, " ")
-	s, err1 := strconv.ParseInt(seconds, 10, 64)
-	us, err2 := strconv.ParseInt(micros, 10, 64)
-	if err1 != nil || err2 != nil {
-		return 0, row, false
-	}
-	if there {
-		var r storedRow
-		r, ok = parseRow(text)
-		row = r.State
-	}
-	return s*1e6 + us, row, ok || !there
 }
