@@ -19,7 +19,7 @@
 -- of rows written; for each row the value found: nothing for a full bucket, - for a
 -- skipped row. An empty string: nothing was done, because something else has the
 -- key of a new row.
-local floor, match = math.floor, string.match
+local floor, min, match = math.floor, math.min, string.match
 local a, n = cmsgpack.unpack(ARGV[1]), #KEYS
 local rows
 if n == 1 then
@@ -64,32 +64,20 @@ for i = 1, n do
     if not left or known + 0 ~= a[rule] or left > 9007199254740991 or ts > 9007199254740991 then
       reply[i + 1] = '-'
     else
-      local t, every = now, a[rule + 1]
-      if ts > t then
-        t = ts
-      end
-      local ticks
-      if every == 1 then
-        ticks = t - ts
-      else
-        ticks = floor((t - origin) / every) - floor((ts - origin) / every)
-      end
-      left = left - ticks * a[rule + 2]
-      if left < 0 then
-        left = 0
-      end
-      used[i], times[i], reply[i + 1] = left, t, row
+      local t, every = max(now, ts), a[rule + 1]
+      local ticks = floor((t - origin) / every) - floor((ts - origin) / every)
+      used[i], times[i], reply[i + 1] = max(0, left - ticks * a[rule + 2]), t, row
     end
   end
 end
 
--- touch lowers the last low to what is used before a change. A row that was full has none.
-local function touch(i)
-  if used[i] == 0 then
-    low[i] = nil
-  elseif used[i] < low[i] then
-    low[i] = used[i]
+-- change sets what is used, and lowers the last low to what was used before. A row that was
+-- full has none.
+local function change(i, left)
+  if low[i] then
+    low[i] = used[i] > 0 and min(low[i], used[i]) or nil
   end
+  used[i], after[i] = left, left
 end
 
 local last = #a
@@ -116,63 +104,37 @@ while at <= last do
           end
         end
         if units > 0 then
-          if low[r] then
-            touch(r)
-          end
-          local left = used[r] + units
-          used[r], after[r] = left, left
+          change(r, used[r] + units)
         end
       end
     end
   elseif kind == 0 then
     local left, units = used[row], a[at + 2]
-    if left then
-      local fit
-      fit = floor((a[at + 3] - left) / units)
-      if fit > a[at + 4] then
-        fit = a[at + 4]
-      end
-      if fit > 0 then
-        if low[row] then
-          touch(row)
-        end
-        left = left + (fit * units)
-        used[row], after[row] = left, left
-      end
+    local fit = left and min(floor((a[at + 3] - left) / units), a[at + 4]) or 0
+    if fit > 0 then
+      change(row, left + fit * units)
     end
     at = at + 5
   elseif kind == 1 then
     local left = used[row]
     if left and left > 0 then
-      if low[row] then
-        touch(row)
-      end
-      left = left - a[at + 2]
-      if left < 0 then
-        left = 0
-      end
-      used[row], after[row], lesser[row] = left, left, true
+      change(row, max(0, left - a[at + 2]))
+      lesser[row] = true
     end
     at = at + 3
   else
     local left, cap, from, to = used[row], a[at + 3], at + 5, at + 4 + a[at + 4]
-    local before = left
     if left and left <= cap - a[at + 2] then
       left = left + a[at + 2]
-      after[row] = left
     elseif left then
       for j = from, to do
         if left <= cap - a[j] then
           left = left + a[j]
-          after[row] = left
         end
       end
     end
-    if left ~= before then
-      if low[row] then
-        touch(row)
-      end
-      used[row] = left
+    if left ~= used[row] then
+      change(row, left)
     end
     at = to + 1
   end
@@ -181,12 +143,7 @@ end
 -- write stores a row.
 local function write(i, new)
   local left, t, rule = after[i], times[i], rules[i]
-  local full
-  if a[rule + 1] == 1 then
-    full = t + ceil(left / a[rule + 2])
-  else
-    full = origins[i] + (floor((t - origins[i]) / a[rule + 1]) + ceil(left / a[rule + 2])) * a[rule + 1]
-  end
+  local full = origins[i] + (floor((t - origins[i]) / a[rule + 1]) + ceil(left / a[rule + 2])) * a[rule + 1]
   local text = format('%d %d %d', left, t, a[rule])
   if low[i] then
     text = text .. tails[i] .. format('%d', low[i])
