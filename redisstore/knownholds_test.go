@@ -54,6 +54,12 @@ func TestKnownHoldChangedElsewhere(t *testing.T) {
 			_, err := l.Hold(t.Context(), time.Minute, "id", dipwell.Take{Limit: "b", Key: "k", Cost: 20})
 			return err
 		}, nil, false, 97},
+		"forgotten, and made with another cost before the clock steps back": {func(l *dipwell.Limiter, now *int64) error {
+			*now += time.Hour.Microseconds()
+			_, err := l.Hold(t.Context(), time.Minute, "id", dipwell.Take{Limit: "b", Key: "k", Cost: 20})
+			*now -= time.Hour.Microseconds()
+			return err
+		}, nil, false, 97},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := int64(1e15)
