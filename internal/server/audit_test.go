@@ -48,6 +48,21 @@ func TestAuditOfSettle(t *testing.T) {
 	w.want(w.post("settle", `{"hold":"b","cost":0,"note":"`+strings.Repeat("x", 2000)+`"}`), 400, `"field":"note"`)
 }
 
+// A refund or reset is recorded under the limit and key that the call named, although the
+// answer speaks for a parent that has less left.
+func TestAuditOfAChild(t *testing.T) {
+	w := newFixture(t, server.Config{}, local)
+	w.want(w.do("PUT", "/v1/limits/tenant", `{"rate":1,"per":"1h","parts":1}`), 201)
+	w.want(w.do("PUT", "/v1/limits/user", `{"rate":9,"per":"1h","parent":"tenant"}`), 201)
+	for _, verb := range []string{"refund", "reset"} {
+		w.want(w.post("take", `{"limit":"user","key":"acme/u7","cost":1}`), 200)
+		w.want(w.post(verb, `{"limit":"user","key":["acme","u7"],"note":"ticket 81"}`), 200)
+		if got := w.audited("?n=1").Entries; len(got) != 1 || got[0].Action != verb || got[0].Limit != "user" || got[0].Key != "acme/u7" {
+			t.Errorf("%s: %+v", verb, got)
+		}
+	}
+}
+
 // TestAuditOfOverrides checks that the audit names what an override sets, and nothing that
 // it leaves to the limit.
 func TestAuditOfOverrides(t *testing.T) {
