@@ -95,7 +95,7 @@ func (a *api) who(r *http.Request) string {
 func (a *api) address(r *http.Request) string {
 	l := a.live.Load()
 	if r.RemoteAddr == "" {
-		return l.who
+		return l.Who
 	}
 	if who, err := l.clientIP(r); err == nil {
 		return who

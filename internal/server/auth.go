@@ -30,7 +30,7 @@ type authCall struct {
 // be able to reach this path too.
 func (a *api) auth(w http.ResponseWriter, r *http.Request) error {
 	q, err := parseAuth(r.URL.RawQuery)
-	if err == nil && q.ip && len(a.live.Load().trusted) == 0 {
+	if err == nil && q.ip && len(a.live.Load().TrustedProxies) == 0 {
 		err = bad("key_ip", "needs trusted_proxies: without them every request has the proxy's own address")
 	}
 	if err != nil {
@@ -65,7 +65,7 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	a.live.Load().headers.Set(w.Header(), &d)
+	a.live.Load().Headers.Set(w.Header(), &d)
 	if !d.Allowed {
 		return refuse(w, &d, q.deny)
 	}
@@ -76,7 +76,7 @@ func (a *api) auth(w http.ResponseWriter, r *http.Request) error {
 // fault, so it must not pass.
 func (a *api) refuseKey(w http.ResponseWriter, def *store.Definition, q *authCall, err error) error {
 	a.metrics.keyless(def.Name, q.ip, err)
-	if a.live.Load().shadow {
+	if a.live.Load().Shadow {
 		return allowed(w, &dipwell.Decision{Limit: def.Name, Allowed: true, Shadow: true, Cost: q.cost, Capacity: def.Rule.Burst, Source: store.SourceFallbackOpen})
 	}
 	httplimit.Problem(w, q.deny, "key", err.Error())
@@ -114,7 +114,7 @@ func wrongKey(key string) error {
 // address, or all its clients would share the bucket of the proxy.
 func (a *api) clientAddress(r *http.Request) (string, error) {
 	l := a.live.Load()
-	if front.Proxies(l.trusted).Sent(r.RemoteAddr) && strings.TrimSpace(strings.Join(r.Header["X-Forwarded-For"], "")) == "" {
+	if front.Proxies(l.TrustedProxies).Sent(r.RemoteAddr) && strings.TrimSpace(strings.Join(r.Header["X-Forwarded-For"], "")) == "" {
 		return "", bad("X-Forwarded-For", "is missing or empty: the trusted proxy did not send the client's address")
 	}
 	return l.clientIP(r)

@@ -102,7 +102,7 @@ var jsonType = []string{"application/json"}
 
 // answer writes a decision, with status 200 or 429.
 func (a *api) answer(w http.ResponseWriter, x *exchange) error {
-	a.live.Load().headers.Set(w.Header(), &x.d)
+	a.live.Load().Headers.Set(w.Header(), &x.d)
 	if !x.d.Allowed {
 		return refuse(w, &x.d, http.StatusTooManyRequests)
 	}

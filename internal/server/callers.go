@@ -76,13 +76,13 @@ func (s *Server) SetTokens(admin string, callers []Caller) {
 }
 
 func (l *live) setTokens(admin string, callers []Caller) {
-	l.named, l.callers = len(callers) > 0, map[[sha256.Size]byte]*Caller{}
+	l.named, l.byToken = len(callers) > 0, map[[sha256.Size]byte]*Caller{}
 	for _, c := range callers {
-		l.callers[c.Token] = &c
+		l.byToken[c.Token] = &c
 	}
 	if admin != "" {
 		c := Caller{Name: AdminCaller, Role: Admin, Token: sha256.Sum256([]byte(admin))}
-		l.callers[c.Token] = &c
+		l.byToken[c.Token] = &c
 	}
 }
 
@@ -97,7 +97,7 @@ func (l *live) caller(authorization []string) *Caller {
 	if !ok || !strings.EqualFold(scheme, "Bearer") {
 		return nil
 	}
-	return l.callers[sha256.Sum256([]byte(strings.TrimLeft(token, " ")))]
+	return l.byToken[sha256.Sum256([]byte(strings.TrimLeft(token, " ")))]
 }
 
 // A denial is why a call is not answered to the one who makes it.
@@ -137,9 +137,9 @@ func (a *api) admit(needs Role, authorization []string) (*Caller, *denial) {
 		return nil, &denial{wrongListener, "", "this call has no place for a token: with callers, only the listeners that open_listeners names answer it"}
 	case admin && a.site.NoAdmin:
 		return nil, &denial{wrongListener, "", "admin calls are on another listener"}
-	case len(l.callers) == 0 && a.site.Loopback:
+	case len(l.byToken) == 0 && a.site.Loopback:
 		return nil, nil
-	case len(l.callers) == 0:
+	case len(l.byToken) == 0:
 		return nil, &denial{wrongListener, "", "without an admin token, admin calls are answered on a loopback listener only"}
 	}
 	c := l.caller(authorization)
@@ -245,7 +245,7 @@ func (a *api) whoami(w http.ResponseWriter, r *http.Request) error {
 	name, role := a.who(r), Admin // without callers this is an admin call
 	if c := callerOf(r.Context()); c != nil {
 		role = c.Role
-	} else if len(a.live.Load().callers) > 0 {
+	} else if len(a.live.Load().byToken) > 0 {
 		name = AdminCaller
 	}
 	service := ""

@@ -79,11 +79,7 @@ func (a *api) answerKey(w http.ResponseWriter, r *http.Request, p *page) error {
 	if err != nil {
 		return err
 	}
-	return answerJSON(w, struct {
-		Key    string            `json:"key"`
-		Limits []json.RawMessage `json:"limits"`
-		Next   Nullable          `json:"next"`
-	}{p.key, limits, Nullable(next)})
+	return answerJSON(w, map[string]any{"key": p.key, "limits": limits, "next": Nullable(next)})
 }
 
 // knownKey is a key with the limits that have a row or an override of it.

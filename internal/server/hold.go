@@ -78,7 +78,7 @@ func (a *api) extend(w http.ResponseWriter, r *http.Request) error {
 
 // answerHold writes the decision about a hold, whose status is 200 even if it is in debt.
 func (a *api) answerHold(w http.ResponseWriter, x *exchange) error {
-	a.live.Load().headers.Set(w.Header(), &x.d)
+	a.live.Load().Headers.Set(w.Header(), &x.d)
 	return allowed(w, &x.d)
 }
 

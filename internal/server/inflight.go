@@ -35,7 +35,7 @@ type inFlight struct {
 // Enter begins a call, which Leave ends. Enter returns false if there are
 // MaxInFlight calls; do not call Leave then.
 func (s *Server) Enter() bool {
-	if s.inFlight.n.Add(1) <= s.live.Load().maxInFlight {
+	if s.inFlight.n.Add(1) <= int64(s.live.Load().MaxInFlight) {
 		return true
 	}
 	s.inFlight.n.Add(-1)

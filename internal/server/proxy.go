@@ -52,7 +52,7 @@ func (p *Proxy) Use(limits []string) error {
 		p.limited.Store(&p.forward)
 		return nil
 	}
-	c := httplimit.Config{Headers: p.server.live.Load().headers, Observe: p.server.Observe, Failed: p.failed}
+	c := httplimit.Config{Headers: p.server.live.Load().Headers, Observe: p.server.Observe, Failed: p.failed}
 	for _, name := range limits {
 		def := p.server.limiter.Limit(name)
 		if def == nil {
@@ -95,7 +95,7 @@ func (p *Proxy) planOf(r *http.Request, limit string) string {
 
 // wait waits for the delay of a leaky bucket, but not in shadow mode.
 func (p *Proxy) wait(ctx context.Context, wait func(ctx context.Context) error) error {
-	if p.server.live.Load().shadow {
+	if p.server.live.Load().Shadow {
 		return nil
 	}
 	return p.server.waiting(ctx, wait)
@@ -110,7 +110,7 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	if errors.As(err, new(*dipwell.FieldError)) && !errors.Is(err, dipwell.ErrUnknownLimit) {
 		p.server.metrics.keyless("", p.byIP, err)
-		if p.server.live.Load().shadow {
+		if p.server.live.Load().Shadow {
 			p.forward.ServeHTTP(w, r)
 			return
 		}

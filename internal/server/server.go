@@ -60,17 +60,12 @@ type Server struct {
 	gauges map[string]func() float64 // by name
 }
 
-// live is the part of the configuration that can change while the server runs.
+// live is the configuration, which can change while the server runs, and what is made of it.
 type live struct {
-	headers  httplimit.Headers
-	trusted  []netip.Prefix
+	Config
 	clientIP httplimit.KeyFunc
-	callers  map[[sha256.Size]byte]*Caller // by the digest of the token; among them that of the admin token
+	byToken  map[[sha256.Size]byte]*Caller // by the digest of the token; among them that of the admin token
 	named    bool                          // there are others than that of the admin token, so that every call needs a token
-
-	maxInFlight int64
-	shadow      bool
-	who         string
 }
 
 // New returns a server over a limiter.
@@ -89,8 +84,8 @@ func New(limiter *dipwell.Limiter, c Config) *Server {
 
 // Set changes the configuration. It takes effect with the next request.
 func (s *Server) Set(c Config) {
-	l := &live{headers: c.Headers, trusted: c.TrustedProxies, clientIP: httplimit.ClientIP(c.TrustedProxies...),
-		shadow: c.Shadow, who: c.Who, maxInFlight: int64(cmp.Or(c.MaxInFlight, defaultInFlight))}
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, defaultInFlight)
+	l := &live{Config: c, clientIP: httplimit.ClientIP(c.TrustedProxies...)}
 	l.setTokens(c.AdminToken, c.Callers)
 	s.live.Store(l)
 }

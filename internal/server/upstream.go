@@ -238,7 +238,7 @@ func (s *Server) rewriteTo(target *url.URL, f *upstreamFailures) func(*httputil.
 			r.Out.Header.Del("Upgrade")
 			r.Out.Header.Del("Connection")
 		}
-		if front.Proxies(s.live.Load().trusted).Sent(r.In.RemoteAddr) {
+		if front.Proxies(s.live.Load().TrustedProxies).Sent(r.In.RemoteAddr) {
 			keepForwarded(r)
 			return
 		}

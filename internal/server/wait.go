@@ -52,7 +52,7 @@ func (s *Server) await(ctx context.Context, d *dipwell.Decision, q *request) err
 // is room for others; one more is shed, with errWaiters. The wait ends when the server stops,
 // with errStopping.
 func (s *Server) waiting(ctx context.Context, wait func(ctx context.Context) error) error {
-	if s.waiters.Add(1) > max(1, s.live.Load().maxInFlight/2) {
+	if s.waiters.Add(1) > max(1, int64(s.live.Load().MaxInFlight)/2) {
 		s.waiters.Add(-1)
 		s.metrics.shed.Add(1)
 		return errWaiters
