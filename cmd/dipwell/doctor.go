@@ -64,28 +64,24 @@ type examination struct {
 }
 
 func (x *examination) ok(check, found string, args ...any) {
-	x.Findings = append(x.Findings, finding{verdictOK, check, fmt.Sprintf(found, args...), ""})
+	x.judge(false, verdictOK, check, "", "", found, args...)
 }
 
 func (x *examination) warn(check, advice, found string, args ...any) {
-	x.Findings = append(x.Findings, finding{verdictWarning, check, fmt.Sprintf(found, args...), advice})
+	x.judge(true, verdictWarning, check, advice, found, "", args...)
 }
 
 func (x *examination) problem(check, advice, found string, args ...any) {
-	x.Findings = append(x.Findings, finding{verdictProblem, check, fmt.Sprintf(found, args...), advice})
+	x.judge(true, verdictProblem, check, advice, found, "", args...)
 }
 
 // judge adds a finding: verdict with the text bad if wrong is true, else ok with the
 // text good.
 func (x *examination) judge(wrong bool, verdict, check, advice, bad, good string, args ...any) {
-	switch {
-	case !wrong:
-		x.ok(check, good, args...)
-	case verdict == verdictProblem:
-		x.problem(check, advice, bad, args...)
-	default:
-		x.warn(check, advice, bad, args...)
+	if !wrong {
+		verdict, advice, bad = verdictOK, "", good
 	}
+	x.Findings = append(x.Findings, finding{verdict, check, fmt.Sprintf(bad, args...), advice})
 }
 
 const maxChecks = 10000

@@ -122,23 +122,14 @@ func (p *parser) plans(at limitNodes, n *yaml.Node) store.Plans {
 	p.Mapping(n, at.where+".plans.", nil, func(name string, v *yaml.Node) {
 		plan, where := dipwell.Plan{Name: name}, at.where+".plans."+name
 		at.settings["plans."+name] = v
-		set := func(setting, where string, value *yaml.Node) {
-			text, ok := p.text(value, where, setting, new(dipwell.Plan).Set)
-			if !ok {
-				return
-			}
-			if err := plan.Set(setting, text); err != nil {
-				p.Fail(value, where, "%s", strings.TrimPrefix(err.Error(), setting+": "))
-			}
-		}
 		switch {
 		case v.Kind == yaml.MappingNode:
 			p.Mapping(v, where+".", nil, func(setting string, value *yaml.Node) {
 				at.settings["plans."+name+"."+setting] = value
-				set(setting, where+"."+setting, value)
+				p.set(value, where+"."+setting, setting, new(dipwell.Plan).Set, plan.Set)
 			})
 		case v.Kind == yaml.ScalarNode && !IsNull(v):
-			set("mode", where, v)
+			p.set(v, where, "mode", new(dipwell.Plan).Set, plan.Set)
 		default:
 			p.Fail(v, where, "must be settings such as {rate: 600, burst: 1000}, or a mode such as blocked, not %s", kindOf(v))
 		}
@@ -152,15 +143,20 @@ func (p *parser) adaptive(at limitNodes, n *yaml.Node) (a dipwell.Adaptive) {
 	where := at.where + ".adaptive."
 	p.Mapping(n, where, nil, func(name string, v *yaml.Node) {
 		at.settings["adaptive."+name] = v
-		text, ok := p.text(v, where+name, name, new(dipwell.Adaptive).Set)
-		if !ok {
-			return
-		}
-		if err := a.Set(name, text); err != nil {
-			p.Fail(v, where+name, "%s", strings.TrimPrefix(err.Error(), name+": "))
-		}
+		p.set(v, where+name, name, new(dipwell.Adaptive).Set, a.Set)
 	})
 	return a
+}
+
+// set sets a setting of a plan or an adaptive limit. known is set of a value that nobody needs.
+func (p *parser) set(n *yaml.Node, where, name string, known, set func(name, value string) error) {
+	text, ok := p.text(n, where, name, known)
+	if !ok {
+		return
+	}
+	if err := set(name, text); err != nil {
+		p.Fail(n, where, "%s", strings.TrimPrefix(err.Error(), name+": "))
+	}
 }
 
 // failLimit reports a limit's error as a mistake of the setting that it names, if the
