@@ -12,6 +12,7 @@ import (
 
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/background"
+	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/internal/front"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -316,16 +317,13 @@ func (s *clientStream) take(limits []Limit, m any) error {
 // blocks has, by target and method, the time before which no call is sent.
 type blocks struct {
 	mu    sync.RWMutex
-	until map[[2]string]time.Time
+	until bounded.Map[[2]string, time.Time] // forgetting one costs at most a call that is refused
 }
 
 func (b *blocks) wait(target, method string) time.Duration {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	if len(b.until) == 0 {
-		return 0
-	}
-	until, ok := b.until[[2]string{target, method}]
+	until, ok := b.until.Get([2]string{target, method})
 	if !ok {
 		return 0
 	}
@@ -335,25 +333,10 @@ func (b *blocks) wait(target, method string) time.Duration {
 func (b *blocks) set(target, method string, wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := time.Now()
-	if len(b.until) >= maxMethods {
-		for k, until := range b.until {
-			if !until.After(now) {
-				delete(b.until, k)
-			}
-		}
-		for k := range b.until { // any one will do: dropping it costs at most a call that is refused
-			if len(b.until) < maxMethods {
-				break
-			}
-			delete(b.until, k)
-		}
-	}
-	if b.until == nil {
-		b.until = map[[2]string]time.Time{}
-	}
 	k := [2]string{target, method}
-	if until := now.Add(wait); until.After(b.until[k]) {
-		b.until[k] = until
+	until := time.Now().Add(wait)
+	if old, _ := b.until.Get(k); until.After(old) {
+		b.until.Most = maxMethods
+		b.until.Put(k, until)
 	}
 }
