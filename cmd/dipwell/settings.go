@@ -160,25 +160,19 @@ func uniqueLimits(list []dipwell.Limit) error {
 	return nil
 }
 
-// keySecret returns the secret of hashed keys, or nil if keys are stored as text.
-func keySecret(path string, given bool) ([]byte, error) {
-	b, err := secret("key_secret_file", "DIPWELL_KEY_SECRET", path, given)
+// keySecret returns the secret of hashed keys, or nil if keys are stored as text. A file from a
+// flag or the environment (given) has precedence over the variable, and that over a file of the
+// configuration.
+func keySecret(path string, given bool) (b []byte, err error) {
+	if value := os.Getenv("DIPWELL_KEY_SECRET"); value != "" && !given {
+		b = []byte(value)
+	} else if path != "" {
+		b, err = readSecret("key_secret_file", path)
+	}
 	if err == nil && b != nil && len(b) < keyhash.MinSecret {
 		return nil, fmt.Errorf("key_secret_file: the secret has %d bytes; at least %d", len(b), keyhash.MinSecret)
 	}
 	return b, err
-}
-
-// secret returns the value of the variable, unless path is from a flag or the
-// environment (given), else the content of the file.
-func secret(setting, variable, path string, given bool) ([]byte, error) {
-	if value := os.Getenv(variable); value != "" && !given {
-		return []byte(value), nil
-	}
-	if path == "" {
-		return nil, nil
-	}
-	return readSecret(setting, path)
 }
 
 // readSecret reads a secret from a file and trims space.

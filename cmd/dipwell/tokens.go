@@ -22,11 +22,8 @@ const tokenVariable = "DIPWELL_ADMIN_TOKEN"
 // has precedence over the variable, and that over a file of the configuration. Both
 // results are empty if there is no token.
 func adminToken(path string, given bool) (token, file string, err error) {
-	if token = os.Getenv(tokenVariable); token != "" && !given {
+	if token = os.Getenv(tokenVariable); path == "" || token != "" && !given {
 		return token, "", nil
-	}
-	if path == "" {
-		return "", "", nil
 	}
 	token, err = readToken("admin_token_file", path)
 	return token, path, err
