@@ -20,10 +20,7 @@ type Caller struct {
 	Limits      []string `name:"limits" in:"file" kind:"login" pattern:"^[!-~]([ -~]{0,126}[!-~])?$" want:"the name of a limit"` // nil: all
 }
 
-var (
-	callerSettings = rows(reflect.TypeFor[Caller]())
-	callerNames    = []string{"name", "token_file", "token_sha256", "role", "limits"}
-)
+var callerSettings = rows(reflect.TypeFor[Caller]())
 
 // Reserved names and tokens.
 const (
@@ -58,15 +55,7 @@ func (p *parser) caller(where string, n *yaml.Node) (c Caller, ok bool) {
 	}
 	before := p.Mistakes()
 	c.Role = "use"
-	given := map[string]bool{}
-	p.Mapping(n, where+".", callerNames, func(name string, v *yaml.Node) {
-		given[name] = true
-		for _, s := range callerSettings {
-			if s.Name == name {
-				p.setting(&c, s, where+"."+name, v)
-			}
-		}
-	})
+	given := p.block(&c, callerSettings, n, where+".")
 	if p.Mistakes() > before {
 		return c, false
 	}

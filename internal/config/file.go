@@ -76,17 +76,27 @@ func (p *parser) document(name string, b []byte) {
 		p.Fail(nil, "", "is empty; for a service without limits write limits: []")
 		return
 	}
-	settings := map[string]*Setting{}
+	p.block(p.File, Settings, n, "")
+	if p.Store != "" && p.Data != "" {
+		p.Fail(n, "data", "store and data both name the place of the buckets; give one")
+	}
+}
+
+// block reads the settings of to, a *File or *Caller, from a mapping. It returns the names of
+// those that are there.
+func (p *parser) block(to any, rows []*Setting, n *yaml.Node, where string) map[string]bool {
+	settings, given := map[string]*Setting{}, map[string]bool{}
 	var names []string
-	for _, s := range Settings {
+	for _, s := range rows {
 		if s.InFile {
 			settings[s.Name], names = s, append(names, s.Name)
 		}
 	}
-	p.Mapping(n, "", names, func(name string, v *yaml.Node) { p.setting(p.File, settings[name], name, v) })
-	if p.Store != "" && p.Data != "" {
-		p.Fail(n, "data", "store and data both name the place of the buckets; give one")
-	}
+	p.Mapping(n, where, names, func(name string, v *yaml.Node) {
+		given[name] = true
+		p.setting(to, settings[name], where+name, v)
+	})
+	return given
 }
 
 // setting reads a setting of to, a *File or *Caller. where is its name in errors.
