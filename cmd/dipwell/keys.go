@@ -5,17 +5,32 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"github.com/dipwell/dipwell/internal/server"
 )
 
 // KeysCmd lists a page of live keys of a limit.
-type KeysCmd struct {
+type KeysCmd struct{ paged }
+
+// paged are the arguments of a page of a list of keys.
+type paged struct {
 	target `embed:""`
 	Name   string  `arg:"" name:"limit" help:"Name of the limit."`
 	Prefix string  `help:"Only keys that begin with this."`
 	After  *string `help:"Only keys after this one, in byte order. An empty one is that of a shared limit."`
 	N      int     `short:"n" default:"100" help:"Number of keys, 1 to 1000. Default 100."`
+}
+
+func (p *paged) query() url.Values {
+	q := url.Values{"n": {strconv.Itoa(p.N)}}
+	if p.Prefix != "" {
+		q.Set("prefix", p.Prefix)
+	}
+	if p.After != nil {
+		q.Set("after", *p.After)
+	}
+	return q
 }
 
 func (KeysCmd) Help() string {
@@ -27,7 +42,7 @@ func (c *KeysCmd) Run(e *env) error {
 		Keys []server.LiveKey
 		Next *string
 	}
-	if printed, err := c.list(e, keysPath(c.Name, pageQuery(c.Prefix, c.After, c.N)), &page, "page of keys"); printed || err != nil {
+	if printed, err := c.list(e, keysPath(c.Name, c.query()), &page, "page of keys"); printed || err != nil {
 		return err
 	}
 	for _, k := range page.Keys {

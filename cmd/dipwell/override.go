@@ -151,13 +151,8 @@ func numbersOf(o *server.Override) (s string) {
 
 // OverrideListCmd lists overrides.
 type OverrideListCmd struct {
-	target `embed:""`
-	Name   string  `arg:"" name:"limit" help:"Name of the limit."`
-	Prefix string  `help:"Only keys that begin with this."`
-	After  *string `help:"Only keys after this one, in byte order. An empty one is that of a shared limit."`
-	N      int     `short:"n" default:"100" help:"Number of keys, 1 to 1000. Default 100."`
-
-	overrideKind `embed:""`
+	paged
+	overrideKind
 }
 
 func (OverrideListCmd) Help() string {
@@ -169,7 +164,7 @@ func (c *OverrideListCmd) Run(e *env) error {
 		Overrides []server.Override
 		Next      *string
 	}
-	q := pageQuery(c.Prefix, c.After, c.N)
+	q := c.query()
 	c.to(q)
 	if printed, err := c.list(e, overridesPath(c.Name)+"?"+q.Encode(), &page, "page of overrides"); printed || err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
+
 	"strings"
 	"time"
 
@@ -177,18 +177,6 @@ func (t *target) list(e *env, path string, page any, what string) (printed bool,
 		return false, errors.New("the server's answer is not a " + what)
 	}
 	return false, nil
-}
-
-// pageQuery asks for n entries of a list whose keys begin with prefix and follow after.
-func pageQuery(prefix string, after *string, n int) url.Values {
-	q := url.Values{"n": {strconv.Itoa(n)}}
-	if prefix != "" {
-		q.Set("prefix", prefix)
-	}
-	if after != nil {
-		q.Set("after", *after)
-	}
-	return q
 }
 
 // printNext prints how to get the next page. next is nil after the last one.
