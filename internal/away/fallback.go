@@ -70,7 +70,7 @@ type Fallback struct {
 
 	registry *store.Registry // limits of the inner store; nil if it has none
 	mu       sync.Mutex
-	reserved map[string]uint32 // limits with reservations, holds or overrides made here, and the version of the last one
+	reserved map[string]version // limits with reservations, holds or overrides made here, and the version of the last one
 }
 
 var _ store.Store = (*Fallback)(nil)
@@ -273,7 +273,7 @@ func (s *Fallback) learnLimit(name string) error {
 	if d == nil || d.OnStoreError != store.FailLocal || d == s.local.Registry().Lookup(name) {
 		return nil
 	}
-	return s.local.InstallOne(d)
+	return s.local.Follow(d)
 }
 
 // copyAnswers copies local answers into the caller's group. Limits that fail open, or are
@@ -336,10 +336,11 @@ func (s *Fallback) rememberRecords(ops []store.Op) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.reserved == nil {
-		s.reserved = map[string]uint32{}
+		s.reserved = map[string]version{}
 	}
 	for i := range ops {
-		s.reserved[ops[i].Def.Name] = ops[i].Def.Base().Number
+		base := ops[i].Def.Base()
+		s.reserved[base.Name] = version{base.Number, base.Since}
 	}
 }
 
@@ -351,11 +352,11 @@ func (s *Fallback) forgetDropped() {
 	if s.registry == nil {
 		return
 	}
-	for name, number := range s.reserved {
+	for name, of := range s.reserved {
 		switch d := s.registry.Lookup(name); {
 		case d == nil:
 			s.local.Forget(name)
-		case !knows(d, number):
+		case !knows(d, of):
 			s.local.ForgetRecords(name)
 		default:
 			continue
@@ -365,13 +366,19 @@ func (s *Fallback) forgetDropped() {
 	}
 }
 
+// A version of a limit: its number and when it began.
+type version struct {
+	number uint32
+	since  int64
+}
+
 // knows reports whether a version is one of d's limit. Stores keep the last few versions: of
-// one that has many, those before the first are its own too.
-func knows(d *store.Definition, version uint32) bool {
-	if d.Number == version || len(d.Past) >= fewPast && version < d.Past[0].Number {
-		return true
-	}
-	return slices.ContainsFunc(d.Past, func(v *store.Version) bool { return v.Number == version })
+// one that has many, those before the first are its own too. In PostgreSQL the versions of a
+// limit that was dropped and defined again have the numbers of those before.
+func knows(d *store.Definition, of version) bool {
+	past := d.Past
+	return of == version{d.Number, d.Since} || len(past) >= fewPast && of.number < past[0].Number && of.since <= past[0].Since ||
+		slices.ContainsFunc(past, func(v *store.Version) bool { return of == version{v.Number, v.Since} })
 }
 
 // fewPast is at most the number of older versions that a store keeps of a limit that is

@@ -2,8 +2,10 @@ package away
 
 import (
 	"testing"
+	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/limittest"
 	"github.com/dipwell/dipwell/store"
 )
 
@@ -50,5 +52,38 @@ func TestLocalFollowsDefinitions(t *testing.T) {
 	d, err := l.Settle(t.Context(), held.Hold, 1, 1)
 	if err != nil || len(d.Limits) != 2 || d.Limits[0].Capacity != 10 || d.Limits[0].Remaining != 9 {
 		t.Errorf("settle: %+v, %v", d, err)
+	}
+}
+
+// TestVersionsBeginAnew drops a limit and defines it again with a version that it has had, as
+// PostgreSQL does. Its rate is the new one then, and if a call has seen that it was gone, its keys are full.
+func TestVersionsBeginAnew(t *testing.T) {
+	now := int64(1e15)
+	s, inner := setup(t, func() int64 { return now })
+	l, err := dipwell.New(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner.fail = errAway
+	for name, seen := range map[string]bool{"seen": true, "unseen": false} {
+		install := func(rate int64) {
+			d := limittest.Definition(store.Limit{Name: name, Rate: rate, Period: time.Hour, OnStoreError: store.FailLocal})
+			d.Number, d.Since = 1, now
+			inner.Registry().InstallOne(name, []*store.Definition{d})
+		}
+		install(4)
+		if d, err := l.Hold(t.Context(), time.Minute, "", dipwell.Take{Limit: name, Key: "k", Cost: 4}); err != nil || !d.Allowed || d.Remaining != 0 {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		inner.Registry().InstallOne(name, nil)
+		if seen {
+			s.forgetDropped() // as a call of another limit does
+		}
+		now += 60e6
+		install(8)
+		d, err := l.TakeAll(t.Context(), dipwell.Take{Limit: name, Key: "k", Cost: 1})
+		if err != nil || d.Capacity != 8 || seen && d.Remaining != 7 {
+			t.Errorf("%s: %+v, %v", name, d, err)
+		}
 	}
 }

@@ -117,7 +117,8 @@ func (s *Store) Install(defs []*store.Definition) error {
 		}
 	}
 	for name := range gone {
-		s.Forget(name)
+		s.limits.drop(name)
+		s.ForgetRecords(name)
 	}
 	s.collectIfCrowded()
 	return nil
@@ -125,11 +126,16 @@ func (s *Store) Install(defs []*store.Definition) error {
 
 // InstallOne adds a definition, or replaces the one of its limit.
 func (s *Store) InstallOne(d *store.Definition) error {
-	s.keepUp(d)
 	s.reg.InstallOne(d.Name, []*store.Definition{d})
 	_, err := s.add(d)
 	s.collectIfCrowded()
 	return err
+}
+
+// Follow is InstallOne for rows that another store does not know of.
+func (s *Store) Follow(d *store.Definition) error {
+	s.keepUp(d)
+	return s.InstallOne(d)
 }
 
 func (s *Store) collectIfCrowded() {

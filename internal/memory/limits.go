@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -21,9 +22,10 @@ type limits struct {
 	bound   sync.Map                   // *store.Definition → *binding
 	handles atomic.Pointer[[]handleOf] // read without a lock; readers never see it change, because it is replaced
 
-	mu     sync.Mutex
-	byName map[string]*limit
-	after  int // number of handles at which unused ones are searched for
+	mu        sync.Mutex
+	byName    map[string]*limit
+	forgotten int
+	after     int // number of handles at which unused ones are searched for
 
 	handlesMu sync.RWMutex // locked after all other locks
 	free      []uint32
@@ -188,7 +190,8 @@ func (l *limits) named(name string) *limit {
 	of := l.byName[name]
 	if of == nil {
 		of = &limit{name: name, handles: map[numberOf]uint32{}}
-		of.salt = [2]uint64{maphash.String(l.seed[0], name), maphash.String(l.seed[1], name)}
+		id := name + "\x00" + strconv.Itoa(l.forgotten) // so that rows of a forgotten limit are not found
+		of.salt = [2]uint64{maphash.String(l.seed[0], id), maphash.String(l.seed[1], id)}
 		l.byName[name] = of
 	}
 	return of
@@ -258,6 +261,18 @@ func (l *limits) drop(name string) {
 	}
 }
 
+// forget is drop of a limit whose name may have any version next.
+func (l *limits) forget(name string) {
+	l.drop(name)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if of := l.byName[name]; of != nil {
+		l.forgotten++
+		l.byName["\x00"+strconv.Itoa(l.forgotten)] = of // until no row has its handles
+		delete(l.byName, name)
+	}
+}
+
 // Define changes a limit at the present instant of the store's clock.
 func (s *Store) Define(_ context.Context, l store.Limit, owner string) (*store.Definition, error) {
 	if s.isClosed() {
@@ -286,7 +301,8 @@ func (s *Store) Drop(_ context.Context, name, owner string) error {
 	}
 	err := s.reg.Drop(name, owner)
 	if err == nil {
-		s.Forget(name)
+		s.limits.drop(name)
+		s.ForgetRecords(name)
 		s.usage.sweep()
 	}
 	return err

@@ -324,7 +324,7 @@ func (sh *shard) dropOfGone(k *keyExtras) {
 // Forget removes a limit that another store has dropped. Its rows no longer count.
 func (s *Store) Forget(limit string) {
 	s.reg.InstallOne(limit, nil)
-	s.limits.drop(limit)
+	s.limits.forget(limit)
 	s.ForgetRecords(limit)
 }
 
