@@ -232,6 +232,7 @@ func (s *Fallback) decideHere(g *store.Group) (err error, can bool) {
 	}
 	if group.Reserved || group.Hold != nil && group.Allowed || slices.ContainsFunc(group.Ops, func(op store.Op) bool { return op.Def.Override != nil }) {
 		s.rememberRecords(group.Ops)
+		s.rememberBlocks(group.Ops)
 	}
 	if group.Hold != nil && group.Allowed && !group.Hold.Repeated {
 		s.rememberOpen(g, group)
@@ -272,6 +273,11 @@ func (s *Fallback) learnLimit(name string) error {
 	d := s.registry.Lookup(name)
 	if d == nil || d.OnStoreError != store.FailLocal || d == s.local.Registry().Lookup(name) {
 		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if here := s.local.Registry().Lookup(name); here != nil && !knows(d, version{here.Number, here.Since}) { // it was dropped and defined again
+		s.local.Forget(name)
 	}
 	return s.local.Follow(d)
 }

@@ -1,6 +1,7 @@
 package away
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -56,7 +57,8 @@ func TestLocalFollowsDefinitions(t *testing.T) {
 }
 
 // TestVersionsBeginAnew drops a limit and defines it again with a version that it has had, as
-// PostgreSQL does. Its rate is the new one then, and if a call has seen that it was gone, its keys are full.
+// PostgreSQL does. Its keys are full then, and its rate the new one, whether or not a call has
+// seen that it was gone.
 func TestVersionsBeginAnew(t *testing.T) {
 	now := int64(1e15)
 	s, inner := setup(t, func() int64 { return now })
@@ -81,9 +83,41 @@ func TestVersionsBeginAnew(t *testing.T) {
 		}
 		now += 60e6
 		install(8)
-		d, err := l.TakeAll(t.Context(), dipwell.Take{Limit: name, Key: "k", Cost: 1})
-		if err != nil || d.Capacity != 8 || seen && d.Remaining != 7 {
+		d, err := l.Take(t.Context(), name, "k", 1)
+		if err != nil || d.Capacity != 8 || d.Remaining != 7 {
 			t.Errorf("%s: %+v, %v", name, d, err)
 		}
+	}
+}
+
+// TestLocalBlockEnds begins a block here, which the store's next answer ends, since the store
+// knows of none.
+func TestLocalBlockEnds(t *testing.T) {
+	now := int64(1e15)
+	s, inner := setup(t, func() int64 { return now })
+	for _, refusals := range []int{1, 2} {
+		name := fmt.Sprint("l", refusals)
+		l, err := dipwell.New(s, store.Limit{Name: name, Rate: 2, Period: time.Hour, OnStoreError: store.FailLocal, Block: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		take := func(cost int64, want bool) {
+			t.Helper()
+			if d, err := l.Take(t.Context(), name, "k", cost); err != nil || d.Allowed != want {
+				t.Errorf("%d refusals: %+v, %v; want %v", refusals, d, err, want)
+			}
+		}
+		take(1, true)
+		inner.fail = errAway
+		take(1, true)
+		for range refusals {
+			take(1, false)
+		}
+		inner.fail = nil
+		take(1, true) // which it has not seen
+		inner.fail = errAway
+		now += 1800e6
+		take(1, true)
+		inner.fail = nil
 	}
 }

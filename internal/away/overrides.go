@@ -102,6 +102,25 @@ func (s *Fallback) endOverride(op *store.Op) {
 	}
 }
 
+// rememberBlocks remembers the overrides of keys that local refusals have blocked, so that an
+// answer of the store ends them.
+func (s *Fallback) rememberBlocks(ops []store.Op) {
+	v := &s.overrides
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for i := range ops {
+		d, k := ops[i].Def, keyOf{ops[i].Def.Name, ops[i].Key}
+		if _, found := v.keys[k]; found || d.Override == nil || len(v.keys) >= maxOverrides && !s.forgetEnded() {
+			continue
+		}
+		if v.keys == nil {
+			v.keys = map[keyOf]copied{}
+		}
+		v.keys[k] = copied{*d.Override, d.Number}
+	}
+	v.n.Store(int64(len(v.keys)))
+}
+
 // endLocal ends the local overrides of a key.
 func (s *Fallback) endLocal(base *store.Definition, key string) {
 	for _, kind := range []store.OverrideKind{store.TemporaryOverride, store.StandingOverride} {
