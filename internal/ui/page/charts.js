@@ -52,8 +52,9 @@ export function Panes({label, times, step, high, low, most, away, bars, wide = 8
   </figure>`;
 }
 
-// minutes marks each quarter of an hour, the first and the last minute.
-export const minutes = (times) => (t, i) => (i === 0 || i === times.length - 1 ? minute(t) : new Date(t).getUTCMinutes() % 15 === 0 && i > 5 && i < times.length - 6 ? minute(t) : "");
+// minutes marks the first and the last minute, and each quarter of an hour whose text has room
+// beside theirs on a phone.
+export const minutes = (times) => (t, i) => (i === 0 || i === times.length - 1 ? minute(t) : new Date(t).getUTCMinutes() % 15 === 0 && i > 9 && i < times.length - 10 ? minute(t) : "");
 
 // Spark is the share refused over time, on a scale that all rows of a table have.
 export function Spark({values, most}) {
