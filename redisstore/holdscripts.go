@@ -176,7 +176,7 @@ func (s *Store) settleHold(ctx context.Context, g *store.Group) (done bool, err 
 func (t *table) settle(ctx context.Context, g *store.Group, h store.Hold) (done bool, err error) {
 	costs, err := g.Hold.CostsOf(&h)
 	if err != nil { // DecideIn returns it, if the hold is still there
-		return false, nil
+		return false, nil //nolint:nilerr // nothing was done
 	}
 	s, n := t.s, len(h.Parts)
 	ops := make([]store.Op, n)

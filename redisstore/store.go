@@ -112,7 +112,6 @@ type Store struct {
 	clock     func() int64
 	limits    *limits
 	cat       *catalog.Catalog
-	ahead     atomic.Int64 // the server's clock minus this machine's, in µs, as seen last
 	rows      background.Cached
 	owned     bool // db was opened by Open
 }
@@ -309,18 +308,4 @@ func (s *Store) withClock(args []any) []any {
 		args = append(args, s.clock())
 	}
 	return args
-}
-
-// estimateNow estimates the server's time.
-func (s *Store) estimateNow() int64 {
-	if s.clock != nil {
-		return s.clock()
-	}
-	return time.Now().UnixMicro() + s.ahead.Load()
-}
-
-func (s *Store) noteClock(now int64) {
-	if s.clock == nil {
-		s.ahead.Store(now - time.Now().UnixMicro())
-	}
 }

@@ -317,7 +317,6 @@ func (t *table) read(ctx context.Context, lock bool) (ok bool, err error) {
 	}
 	reply, _ := c.Slice()
 	t.now, _ = reply[0].(int64)
-	t.s.noteClock(t.now)
 	if len(reply) == 1 {
 		return false, nil
 	}

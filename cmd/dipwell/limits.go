@@ -82,7 +82,7 @@ func printLimit(e *env, raw json.RawMessage) error {
 	l, err := server.ParseLimit(raw)
 	if err != nil {
 		fmt.Fprintf(e.stdout, "%v: %v  (%v)\n", m["name"], m, m["owner"])
-		return nil
+		return nil //nolint:nilerr // all of it was printed
 	}
 	rate := ""
 	if m["present_rate"] != nil {
