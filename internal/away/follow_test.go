@@ -121,3 +121,32 @@ func TestLocalBlockEnds(t *testing.T) {
 		inner.fail = nil
 	}
 }
+
+// TestLocalBlockOverOverride begins a block here of a key with a standing override, under which
+// the store's next answer is.
+func TestLocalBlockOverOverride(t *testing.T) {
+	now := int64(1e15)
+	s, inner := setup(t, func() int64 { return now })
+	l, err := dipwell.New(s, store.Limit{Name: "a", Rate: 2, Period: time.Hour, OnStoreError: store.FailLocal, Block: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = l.SetOverride(t.Context(), "a", dipwell.Override{Key: "k", Burst: 4}); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct {
+		away          bool
+		cost          int64
+		allowed, wait bool
+	}{{cost: 2, allowed: true}, {away: true, cost: 2, allowed: true}, {away: true, cost: 1}, {cost: 2, allowed: true}, {away: true, cost: 1, allowed: true, wait: true}} {
+		if inner.fail = nil; c.away {
+			inner.fail = errAway
+		}
+		if c.wait {
+			now += 1800e6
+		}
+		if d, err := l.Take(t.Context(), "a", "k", c.cost); err != nil || d.Allowed != c.allowed || d.Allowed && d.Capacity != 4 {
+			t.Errorf("call %d: %+v, %v", i, d, err)
+		}
+	}
+}

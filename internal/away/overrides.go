@@ -102,15 +102,16 @@ func (s *Fallback) endOverride(op *store.Op) {
 	}
 }
 
-// rememberBlocks remembers the overrides of keys that local refusals have blocked, so that an
-// answer of the store ends them.
+// rememberBlocks remembers the blocks that local refusals have begun, also above a copied
+// override, so that an answer of the store ends them.
 func (s *Fallback) rememberBlocks(ops []store.Op) {
 	v := &s.overrides
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for i := range ops {
 		d, k := ops[i].Def, keyOf{ops[i].Def.Name, ops[i].Key}
-		if _, found := v.keys[k]; found || d.Override == nil || len(v.keys) >= maxOverrides && !s.forgetEnded() {
+		have, found := v.keys[k]
+		if d.Override == nil || found && have.ID == d.Override.ID || !found && len(v.keys) >= maxOverrides && !s.forgetEnded() {
 			continue
 		}
 		if v.keys == nil {
