@@ -503,6 +503,31 @@ func TestOverview(t *testing.T) {
 	v.shows("290 calls in the hour until ")
 }
 
+// The texts of the axis of an hour keep apart, whenever the hour begins.
+func TestAxisOfAnHour(t *testing.T) {
+	var late atomic.Int64 // minutes
+	v := openBehind(t, stores["memory"](t), server.Config{}, "", func(_ *visit, api http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Has("minutes") {
+				w.Header().Set("Content-Type", "application/json")
+				fmt.Fprint(w, hourOfCalls(time.Now().Add(time.Duration(-late.Load())*time.Minute)))
+				return
+			}
+			api.ServeHTTP(w, r)
+		})
+	})
+	v.run(chromedp.EmulateViewport(390, 800))
+	for late.Load() < 15 {
+		v.run(chromedp.Navigate(v.url + "/ui/"))
+		v.wait(`document.querySelectorAll(".chart .bar-refused").length === 1`)
+		v.wait(drawn)
+		if wrong := look(v, chromedp.Evaluate[string](crowded)); wrong != "" {
+			t.Errorf("%d minutes ago: %s", late.Load(), wrong)
+		}
+		late.Add(1)
+	}
+}
+
 // The busiest keys of an hour of the last week, as the store keeps them.
 func TestHour(t *testing.T) {
 	st := stores["memory"](t)
