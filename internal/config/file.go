@@ -55,7 +55,8 @@ func DigestOf(path string) (string, error) {
 // mapping. The name may be misspelt, so that the mistake is reported as that.
 var bareMemory = regexp.MustCompile(`(?m)^([ \t]*\w+:[ \t]+)memory:([ \t\r]*(?:#.*)?)$`)
 
-// quoteMemory quotes those, and reads other lines only once: a file may have 100,000.
+// quoteMemory quotes such a memory:. It matches only lines that contain the word, because a
+// file may have 100,000 lines.
 func quoteMemory(b []byte) []byte {
 	quoted := make([]byte, 0, len(b)+len(`""`))
 	for line := range bytes.Lines(b) {

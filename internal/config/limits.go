@@ -148,7 +148,8 @@ func (p *parser) adaptive(at limitNodes, n *yaml.Node) (a dipwell.Adaptive) {
 	return a
 }
 
-// set sets a setting of a plan or an adaptive limit. known is set of a value that nobody needs.
+// set sets a setting of a plan or an adaptive limit. known is the Set of
+// another value of that type: it tells whether there is such a setting.
 func (p *parser) set(n *yaml.Node, where, name string, known, set func(name, value string) error) {
 	text, ok := p.text(n, where, name, known)
 	if !ok {

@@ -24,7 +24,7 @@ type limits struct {
 
 	mu        sync.Mutex
 	byName    map[string]*limit
-	forgotten int
+	forgotten int // limits that forget has removed
 	after     int // number of handles at which unused ones are searched for
 
 	handlesMu sync.RWMutex // locked after all other locks
