@@ -215,7 +215,7 @@ func TestNoRightToChannel(t *testing.T) {
 	server := redistest.Start(t)
 	grantRights(t, server)
 	do(t, server, "acl", "setuser", "dipwell", "resetchannels")
-	s, err := redisstore.Open(t.Context(), as("dipwell", server.URL()), redisstore.Config{Poll: -1})
+	s, err := redisstore.Open(t.Context(), patient(as("dipwell", server.URL())), redisstore.Config{Poll: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestNoRightToKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	grantRights(t, server)
-	s, err := redisstore.Open(t.Context(), as("dipwell", server.URL())+"?prefix=shop", redisstore.Config{Poll: -1})
+	s, err := redisstore.Open(t.Context(), patient(as("dipwell", server.URL())+"?prefix=shop"), redisstore.Config{Poll: -1})
 	if err == nil || !strings.Contains(err.Error(), "NOPERM") || !strings.Contains(err.Error(), page[len("../"):]) {
 		t.Errorf("%v, %v", s, err)
 	}

@@ -237,7 +237,7 @@ func TestServerAway(t *testing.T) {
 	server.Stop()
 	var mu sync.Mutex
 	var heard []string
-	s, err := redisstore.Open(t.Context(), server.URL()+"?dial_timeout=300ms", redisstore.Config{Lazy: true, OnError: func(err error) {
+	s, err := redisstore.Open(t.Context(), patient(server.URL()+"?dial_timeout=300ms"), redisstore.Config{Lazy: true, OnError: func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		heard = append(heard, err.Error())
@@ -273,7 +273,7 @@ func TestServerAway(t *testing.T) {
 	}
 	retryUntil(t, testTimeout, take)
 	retryUntil(t, testTimeout, func() error {
-		other, err := redisstore.Open(t.Context(), server.URL(), redisstore.Config{Poll: -1})
+		other, err := redisstore.Open(t.Context(), patient(server.URL()), redisstore.Config{Poll: -1})
 		if err != nil {
 			return err
 		}
@@ -338,12 +338,12 @@ func TestEviction(t *testing.T) {
 	for _, policy := range []string{"allkeys-lru", "volatile-ttl"} {
 		server := redistest.Start(t, "--maxmemory-policy", policy)
 		for _, lazy := range []bool{false, true} {
-			if s, err := redisstore.Open(t.Context(), server.URL(), redisstore.Config{Lazy: lazy}); err == nil || !strings.Contains(err.Error(), "maxmemory-policy is "+policy) || errors.Is(err, store.ErrOutcomeUnknown) {
+			if s, err := redisstore.Open(t.Context(), patient(server.URL()), redisstore.Config{Lazy: lazy}); err == nil || !strings.Contains(err.Error(), "maxmemory-policy is "+policy) || errors.Is(err, store.ErrOutcomeUnknown) {
 				t.Errorf("%s: %v, %v", policy, s, err)
 			}
 		}
 		warned := make(chan error, 9)
-		s, err := redisstore.Open(t.Context(), server.URL()+"?eviction=allow", redisstore.Config{OnError: func(err error) { warned <- err }})
+		s, err := redisstore.Open(t.Context(), patient(server.URL()+"?eviction=allow"), redisstore.Config{OnError: func(err error) { warned <- err }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -354,7 +354,7 @@ func TestEviction(t *testing.T) {
 	}
 	server := redistest.Start(t, "--rename-command", "CONFIG", "")
 	warned := make(chan error, 9)
-	s, err := redisstore.Open(t.Context(), server.URL(), redisstore.Config{OnError: func(err error) { warned <- err }})
+	s, err := redisstore.Open(t.Context(), patient(server.URL()), redisstore.Config{OnError: func(err error) { warned <- err }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -369,7 +369,7 @@ func TestEviction(t *testing.T) {
 func TestSentinel(t *testing.T) {
 	t.Parallel()
 	trio := redistest.StartSentinel(t)
-	s, err := redisstore.Open(t.Context(), trio.URL(), redisstore.Config{})
+	s, err := redisstore.Open(t.Context(), patient(trio.URL()), redisstore.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func TestTLS(t *testing.T) {
 	port := strconv.Itoa(free)
 	server := redistest.Start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
 	_ = server
-	s, err := redisstore.Open(t.Context(), "rediss://127.0.0.1:"+port+"?ca="+cert, redisstore.Config{})
+	s, err := redisstore.Open(t.Context(), patient("rediss://127.0.0.1:"+port+"?ca="+cert), redisstore.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestTLS(t *testing.T) {
 	if d, err := l.Take(t.Context(), "t", "k", 1); err != nil || d.Remaining != 1 {
 		t.Errorf("%+v, %v", d, err)
 	}
-	if _, err := redisstore.Open(t.Context(), "rediss://127.0.0.1:"+port, redisstore.Config{}); err == nil || !strings.Contains(err.Error(), "certificate") {
+	if _, err := redisstore.Open(t.Context(), patient("rediss://127.0.0.1:"+port), redisstore.Config{}); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("an authority that is not trusted: %v", err)
 	}
 	if _, err := redisstore.Open(t.Context(), "rediss://127.0.0.1:"+port+"?ca="+key, redisstore.Config{}); err == nil || !strings.Contains(err.Error(), "no certificate") {
