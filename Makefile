@@ -13,11 +13,12 @@ CONCURRENT    ?= ./redisstore ./internal/coalesce ./internal/denycache ./interna
                  ./internal/lease ./internal/away ./internal/rls ./internal/keyhash ./internal/config . ./internal/background ./internal/bounded \
                  ./internal/front ./grpclimit ./httpclient ./httplimit
 # Tests of one goroutine, or of one caller at a time, that take minutes under the race detector.
-ONEGOROUTINE  ?= TestAgreesWithMap|TestAgreesWithModel|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey|TestStoreAsKeysExpire|TestAgreesWithModelAsKeysExpire|TestKeysEnd|TestGolden|TestGoldenGiveBack|TestAgreesWithTable|TestOldVersionsOfVariants|TestCancelledRecordsAreForgotten|TestDocLinks|TestEveryLimitBounds|TestLabelsAreBounded|TestManyCallSites|TestBatchesChargeWhatTheyGrant|TestAgreesWithTableAsKeysExpire|TestFilter|TestKeyBytes|TestPhases|TestRemove|TestSweepLooksAtEveryRow|TestTakeInWindowIsStep|TestTextsAreUsedAgain|TestThousandsWait
+ONEGOROUTINE  ?= TestAgreesWithMap|TestErrorIsSmall|TestMostRules|TestChangesReadNoMore|TestManyChanges|TestAgreesWithModel|TestBytesPerKey|TestChurn|TestMovesPerInsert|TestRowsLieNearTheirPlaces|TestWindowBytesPerKey|TestStoreAsKeysExpire|TestAgreesWithModelAsKeysExpire|TestKeysEnd|TestGolden|TestGoldenGiveBack|TestAgreesWithTable|TestOldVersionsOfVariants|TestCancelledRecordsAreForgotten|TestDocLinks|TestEveryLimitBounds|TestLabelsAreBounded|TestManyCallSites|TestBatchesChargeWhatTheyGrant|TestAgreesWithTableAsKeysExpire|TestFilter|TestKeyBytes|TestPhases|TestRemove|TestSweepLooksAtEveryRow|TestTakeInWindowIsStep|TestTextsAreUsedAgain|TestThousandsWait
 # The suite in configurations whose goroutines do what they do in another one: a cluster with
 # all keys in one slot, which decides as one server; and batches there, which TestBatches has
-# on one server and TestCluster one by one.
-AGAIN         ?= ^TestCluster$$/^all$$|^TestBatches$$/^cluster$$
+# on one server and TestCluster one by one. Of those two only the cases of callers that race;
+# TestStore has all cases.
+AGAIN         ?= ^TestCluster$$/^all$$|^TestBatches$$/^cluster$$|^(TestCluster|TestBatches)$$/^(key|one_server)$$/^([^r]|r[^a])
 INTSIZE       ?= ./store ./internal/algebra ./internal/memory ./filestore ./internal/bounded ./internal/coalesce
 GOVULNCHECK   ?= v1.8.0
 GORELEASER    ?= v2.15.1
