@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/dipwell/dipwell/internal/algebra"
+	"github.com/dipwell/dipwell/internal/bounded"
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
 )
@@ -109,11 +110,14 @@ const maxOverridden = 1 << 15
 
 // overridden remembers the definitions of overridden keys, so that a call of such a key
 // takes one round trip. An entry may be outdated: the statement compares the number of
-// the row, and the time with the end of the override. When recent holds half of the
-// bound, it replaces older.
+// the row, and the time with the end of the override.
 type overridden struct {
-	mu            sync.RWMutex
-	recent, older map[bucketKey]*store.Definition
+	mu    sync.RWMutex
+	known bounded.Map[bucketKey, *store.Definition]
+}
+
+func newOverridden() *overridden {
+	return &overridden{known: bounded.Map[bucketKey, *store.Definition]{Most: maxOverridden / 2}}
 }
 
 // of returns the definition that an override makes for a key of a limit, or nil if
@@ -122,38 +126,24 @@ func (m *overridden) of(e *entry, key string) *store.Definition {
 	if !e.def.Overridden {
 		return nil
 	}
-	k := bucketKey{e.id, key}
 	m.mu.RLock()
-	d, older := m.recent[k], false
-	if d == nil {
-		d, older = m.older[k], true
-	}
+	d, _ := m.known.Get(bucketKey{e.id, key})
 	m.mu.RUnlock()
 	if d == nil || d.Base() != e.def.Base() {
 		return nil
-	}
-	if older {
-		m.note(e.id, key, d)
 	}
 	return d
 }
 
 // note remembers the definition that decided a call, if it comes from an override.
 func (m *overridden) note(id int32, key string, d *store.Definition) {
-	k := bucketKey{id, key}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch {
-	case d.Override == nil:
-		delete(m.recent, k)
-		delete(m.older, k)
-		return
-	case m.recent == nil:
-		m.recent = map[bucketKey]*store.Definition{}
-	case len(m.recent) >= maxOverridden/2:
-		m.recent, m.older = map[bucketKey]*store.Definition{}, m.recent
+	if d.Override == nil {
+		m.known.Remove(bucketKey{id, key})
+	} else {
+		m.known.Put(bucketKey{id, key}, d)
 	}
-	m.recent[k] = d
 }
 
 // learn remembers the override of a key that was read, and returns its definition. It

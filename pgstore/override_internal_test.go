@@ -18,10 +18,10 @@ func TestOverriddenIsBounded(t *testing.T) {
 	o := &store.Override{Burst: 9, ID: 1, Version: 1}
 	o.Prepare()
 	d, e := base.WithOverride(o), &entry{id: 1, def: base}
-	var m overridden
+	m := newOverridden()
 	for i := range 3 * maxOverridden {
 		m.note(1, fmt.Sprint("k", i), d)
-		if n := len(m.recent) + len(m.older); n > maxOverridden {
+		if n := m.known.Len(); n > maxOverridden {
 			t.Fatalf("%d keys are remembered; at most %d", n, maxOverridden)
 		}
 	}

@@ -131,7 +131,7 @@ func newStore(ctx context.Context, db DB, c Config, side []*pgxpool.Pool) (*Stor
 	if _, ok := db.(*pgxpool.Pool); (c.Lazy || c.Sweep) && !ok {
 		return nil, errors.New("a store that is lazy or sweeps needs a *pgxpool.Pool")
 	}
-	s := &Store{db: db, report: c.OnError, lanes: new(sync.Map), clock: c.Clock, rows: new(background.Cached), overridden: new(overridden), aside: side}
+	s := &Store{db: db, report: c.OnError, lanes: new(sync.Map), clock: c.Clock, rows: new(background.Cached), overridden: newOverridden(), aside: side}
 	s.limits = newLimits(s)
 	s.limits.sweeps = c.Sweep
 	s.cat = s.limits.catalog(c)
