@@ -38,40 +38,7 @@ func (r lockedRows) err(g *store.Group) error {
 	return nil
 }
 
-// fail sets the error of groups that would wait, and returns the others.
-func (r lockedRows) fail(groups []*store.Group) (others []*store.Group) {
-	for _, g := range groups {
-		if g.Err = r.err(g); g.Err == nil {
-			others = append(others, g)
-		}
-	}
-	return others
-}
-
 func nameOf(op *store.Op) rowName { return rowName{op.Def.Name, op.Key} }
-
-// firstOfEach returns in first the groups that share no row with an earlier
-// group.
-func firstOfEach(groups []*store.Group) (first, others []*store.Group) {
-	if len(groups) < 2 {
-		return groups, nil
-	}
-	seen := make(map[rowName]bool, len(groups))
-	for _, g := range groups {
-		shared := false
-		for i := range g.Ops {
-			n := nameOf(&g.Ops[i])
-			shared = shared || seen[n]
-			seen[n] = true
-		}
-		if shared {
-			others = append(others, g)
-		} else {
-			first = append(first, g)
-		}
-	}
-	return first, others
-}
 
 // maxMissing bounds how often groups without a row wait for a lock, one after the other, in
 // decideUnlocked.

@@ -17,29 +17,6 @@ import (
 // rows that it has locked.
 const maxTogether = 32
 
-// decidePipelined decides groups that need the functions, with one statement for each, in one
-// round trip. A transaction decides several of them, after one statement that locks their rows
-// in the order in which others lock them. If it fails, each of its groups gets a transaction
-// of its own: the first group of each key in one round trip and the others in a second one, so
-// that only one group waits for a locked row. It returns the groups that are still undecided.
-func (s *Store) decidePipelined(ctx context.Context, groups []*store.Group) (rest []*store.Group) {
-	if s.autocommit() {
-		slices.SortStableFunc(groups, func(a, b *store.Group) int { return cmp.Compare(firstKey(a), firstKey(b)) })
-		groups, rest = s.sendPipeline(ctx, groups, maxTogether)
-	}
-	first, others := firstOfEach(groups)
-	_, again := s.sendPipeline(ctx, first, 1)
-	if rest = append(rest, again...); len(others) > 0 {
-		var locked lockedRows
-		for _, g := range first {
-			locked.note(g)
-		}
-		_, again = s.sendPipeline(ctx, locked.fail(others), 1)
-		rest = append(rest, again...)
-	}
-	return rest
-}
-
 // firstKey returns a key of a group, or "" if only the database knows it.
 func firstKey(g *store.Group) string {
 	if len(g.Ops) == 0 {
@@ -56,21 +33,27 @@ type question struct {
 	err  error  // what its answer says is wrong with it alone; the transaction goes on
 }
 
-// sendPipeline decides groups in one round trip, most of them in one transaction. If most is
-// more than 1, failed are the groups of transactions that the server has rolled back because
-// of one group. rest are those that must be decided in another way, or again.
-func (s *Store) sendPipeline(ctx context.Context, groups []*store.Group, most int) (failed, rest []*store.Group) {
+// decidePipelined decides groups that need the functions, with one statement for each, in one
+// round trip. A transaction decides several of them, after one statement that locks their rows
+// in the order in which others lock them. It returns the groups that must be decided in another
+// way, or again: among them are those of transactions that the server has rolled back because of
+// one group.
+func (s *Store) decidePipelined(ctx context.Context, groups []*store.Group) (rest []*store.Group) {
+	if !s.autocommit() {
+		return groups
+	}
+	slices.SortStableFunc(groups, func(a, b *store.Group) int { return cmp.Compare(firstKey(a), firstKey(b)) })
 	asked, rest := s.questions(ctx, groups)
 	conn, release := s.pipelineConn(ctx)
 	if conn == nil || len(asked) < 2 {
 		release()
-		return nil, groups
+		return groups
 	}
-	sent := slices.Collect(slices.Chunk(asked, most))
-	messages, err := s.encode(ctx, conn, sent, most > 1)
+	sent := slices.Collect(slices.Chunk(asked, maxTogether))
+	messages, err := s.encode(ctx, conn, sent)
 	if err != nil {
 		release()
-		return nil, groups
+		return groups
 	}
 	p := conn.PgConn().StartPipeline(ctx)
 	for _, of := range messages {
@@ -83,7 +66,7 @@ func (s *Store) sendPipeline(ctx context.Context, groups []*store.Group, most in
 	errs := make([]error, len(sent))
 	for i, part := range sent {
 		if errs[i] = err; err == nil {
-			if errs[i] = readTransaction(p, conn, part, most > 1); errs[i] != nil && conn.IsClosed() {
+			if errs[i] = readTransaction(p, conn, part); errs[i] != nil && conn.IsClosed() {
 				err = errs[i] // the others will not be answered
 			}
 		}
@@ -91,17 +74,16 @@ func (s *Store) sendPipeline(ctx context.Context, groups []*store.Group, most in
 	_ = p.Close()
 	release()
 	for i, part := range sent {
-		rolledBack, locked := most > 1 && err == nil && hadNoEffect(errs[i]), codeOf(errs[i]) == codeLocked
+		rolledBack, locked := err == nil && hadNoEffect(errs[i]), codeOf(errs[i]) == codeLocked
 		for j := range part {
-			switch q := &part[j]; {
-			case rolledBack && (!locked || !s.inLane && q.g.Settles()): // decideUnlocked decides those whose rows are free
-				failed = append(failed, q.g)
-			case !s.finish(ctx, q, errs[i]):
+			q := &part[j]
+			alone := rolledBack && (!locked || !s.inLane && q.g.Settles()) // decideUnlocked decides those whose rows are free
+			if alone || !s.finish(ctx, q, errs[i]) {
 				rest = append(rest, q.g)
 			}
 		}
 	}
-	return failed, rest
+	return rest
 }
 
 // finish sets the answer or the error of a group whose transaction ended with err. It returns
@@ -207,13 +189,10 @@ type message struct {
 }
 
 // encode prepares the statements of transactions.
-func (s *Store) encode(ctx context.Context, conn *pgx.Conn, transactions [][]question, locks bool) (messages [][]message, err error) {
+func (s *Store) encode(ctx context.Context, conn *pgx.Conn, transactions [][]question) (messages [][]message, err error) {
 	for _, part := range transactions {
 		var of []message
-		statements := make([]statement, 0, len(part)+1)
-		if locks {
-			statements = append(statements, s.lockStatement(part))
-		}
+		statements := []statement{s.lockStatement(part)}
 		for i := range part {
 			statements = append(statements, part[i].statement)
 		}
@@ -251,12 +230,8 @@ func (s *Store) lockStatement(part []question) statement {
 }
 
 // readTransaction reads the answers of a transaction's groups, to its end.
-func readTransaction(p *pgconn.Pipeline, conn *pgx.Conn, part []question, locks bool) (failed error) {
-	i := 0
-	if locks {
-		i = -1
-	}
-	for {
+func readTransaction(p *pgconn.Pipeline, conn *pgx.Conn, part []question) (failed error) {
+	for i := -1; ; { // the first answer is that of the statement that locks
 		next, err := p.GetResults()
 		switch next := next.(type) {
 		case *pgconn.ResultReader:
