@@ -3,6 +3,7 @@ package pgstore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -132,8 +133,7 @@ type limitBatch struct {
 	overridden []*pendingRow  // the overrides of these rows must be read
 	writeBack  []*bundle      // decided, to be written
 
-	alone    bool // the batch is one call, which is retried as a whole
-	failures int  // number of failed statements
+	alone bool // the batch is one call, which is retried as a whole
 }
 
 // askRows sends a statement, again after a conflict.
@@ -248,7 +248,8 @@ func (s *Store) chargeRound(ctx context.Context, p *limitBatch, rows []*pendingR
 	var charged []bool
 	err := s.askRows(ctx, p, func() (err error) { charged, err = s.charge(ctx, p, rows); return err })
 	if err != nil {
-		return s.divide(ctx, p, rows, err, func(some []*pendingRow) []*pendingRow { return s.chargeRound(ctx, p, some) })
+		s.oneAtFault(p, rows, err)
+		return nil
 	}
 	for i, row := range rows {
 		if charged[i] {
@@ -360,7 +361,8 @@ func (s *Store) readRows(ctx context.Context, p *limitBatch, rows []*pendingRow)
 		return err
 	})
 	if err != nil {
-		return s.divide(ctx, p, rows, storeError(err, false), func(some []*pendingRow) []*pendingRow { return s.readRows(ctx, p, some) })
+		s.oneAtFault(p, rows, storeError(err, false))
+		return nil
 	}
 	return rest
 }
@@ -381,12 +383,18 @@ func (s *Store) answerRead(p *limitBatch, found pgx.Rows, rows []*pendingRow) (r
 	return rest, err
 }
 
-func failRows(rows []*pendingRow, err error) {
-	for _, p := range rows {
-		for _, g := range p.Groups {
+// oneAtFault leaves the groups of rows, whose statement failed without effect, to be decided one
+// by one. If the error is not about a row, or is a lock timeout (see decideUnlocked), all get it.
+func (s *Store) oneAtFault(p *limitBatch, rows []*pendingRow, err error) {
+	aside := len(rows) > 1 && s.autocommit() && rowAtFault(err) && !errors.Is(err, store.ErrLocked)
+	for _, row := range rows {
+		if aside {
+			p.others = append(p.others, row.Groups...)
+			continue
+		}
+		for _, g := range row.Groups {
 			g.Err = err
 		}
-		p.Groups = nil
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -146,6 +147,24 @@ func hadNoEffect(err error) bool {
 	// If the context ends during a statement, pgconn wraps its error; a bare
 	// error means that it ended while waiting for a free connection.
 	return err == context.DeadlineExceeded //nolint:errorlint // wrapped means something else
+}
+
+// rowAtFault reports whether a statement failed without effect for a reason
+// that may lie in one of its rows: a lock, an overflow, an unreadable page, a
+// timeout. Other errors are the same for all rows: the server is down, full,
+// read-only, or lacks the tables.
+func rowAtFault(err error) bool {
+	var unread pgx.ScanArgError
+	var pg *pgconn.PgError
+	switch {
+	case errors.Is(err, store.ErrOutcomeUnknown):
+		return false
+	case errors.As(err, &unread):
+		return true
+	case !errors.As(err, &pg) || !hadNoEffect(err):
+		return false
+	}
+	return pg.Code[:3] != "57P" && !slices.Contains([]string{"08", "25", "28", "3D", "42", "53"}, pg.Code[:2])
 }
 
 // noAccess reports whether the server rejected the role or the database.
