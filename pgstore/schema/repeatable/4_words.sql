@@ -9,22 +9,15 @@ create function dipwell_internal.not_text(key anynonarray) returns void language
         pg_typeof(key), case pg_typeof(key) when 'inet'::regtype then 'host(address)' else 'user_id::text' end))
 $$;
 
-create function dipwell.take(limit_name text, key anynonarray, cost bigint default 1, plan text default null, floor bigint default null) returns dipwell.decision
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$ begin perform dipwell_internal.not_text(key); end $$;
-comment on function dipwell.take(text, anynonarray, bigint, text, bigint) is 'Raises an error: the key must be text.';
-
-create function dipwell.check(limit_name text, key anynonarray, cost bigint default 1, plan text default null, floor bigint default null) returns dipwell.decision
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$ begin perform dipwell_internal.not_text(key); end $$;
-comment on function dipwell.check(text, anynonarray, bigint, text, bigint) is 'Raises an error: the key must be text.';
-
-create function dipwell.hold(limit_name text, key anynonarray, cost bigint default 1, ttl interval default null, id text default null,
-    plan text default null, floor bigint default null) returns dipwell.held
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$ begin perform dipwell_internal.not_text(key); end $$;
-comment on function dipwell.hold(text, anynonarray, bigint, interval, text, text, bigint) is 'Raises an error: the key must be text.';
-
-create function dipwell.override(limit_name text, key anynonarray, plan text default null, rate bigint default null, per interval default null,
-    burst bigint default null, until timestamptz default null, note text default null, start text default null)
-returns table (replaced_plan text, replaced_rate bigint, replaced_per text, replaced_burst bigint, replaced_until timestamptz, replaced_note text, replaced_start text)
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$ begin perform dipwell_internal.not_text(key); end $$;
-comment on function dipwell.override(text, anynonarray, text, bigint, interval, bigint, timestamptz, text, text) is
-    'Raises an error: the key must be text.';
+do $$
+declare
+    f record;
+begin
+    for f in select p.proname as name, replace(pg_get_function_arguments(p.oid), 'key text DEFAULT NULL::text', 'key anynonarray') as arguments, pg_get_function_result(p.oid) as result
+            from pg_proc p where p.pronamespace = 'dipwell'::regnamespace and p.proname in ('take', 'check', 'hold', 'override') loop
+        execute format('create function dipwell.%I(%s) returns %s language plpgsql security definer set search_path = pg_catalog, pg_temp as %L',
+            f.name, f.arguments, f.result, 'begin perform dipwell_internal.not_text(key); end');
+        execute (select format('comment on function %s is %L', p.oid::regprocedure, 'Raises an error: the key must be text.')
+            from pg_proc p where p.pronamespace = 'dipwell'::regnamespace and p.proname = f.name and 'anynonarray'::regtype = any (p.proargtypes));
+    end loop;
+end $$;
