@@ -206,17 +206,13 @@ $$;
 
 create function dipwell_internal.check_lists(limit_names text[], keys text[], costs bigint[], plans text[], floors bigint[]) returns void language plpgsql stable as $$
 declare
-    k      int := cardinality(limit_names);
-    reason text := case when (k between 1 and 16) is not true then format('limit_names: %s; from 1 to 16', dipwell_internal.entries(k))
-        when coalesce(cardinality(keys), 0) <> k then format('keys: %s, but limit_names has %s', dipwell_internal.entries(cardinality(keys)), k)
-        when cardinality(costs) <> k then format('costs: %s, but limit_names has %s', dipwell_internal.entries(cardinality(costs)), k)
-        when cardinality(plans) <> k then format('plans: %s, but limit_names has %s', dipwell_internal.entries(cardinality(plans)), k)
-        when cardinality(floors) <> k then format('floors: %s, but limit_names has %s', dipwell_internal.entries(cardinality(floors)), k)
-        else coalesce(dipwell_internal.list_error('limit_names', array_dims(limit_names), k), dipwell_internal.list_error('keys', array_dims(keys), k),
-            dipwell_internal.list_error('costs', array_dims(costs), k), dipwell_internal.list_error('plans', array_dims(plans), k),
-            dipwell_internal.list_error('floors', array_dims(floors), k)) end;
+    k int := cardinality(limit_names);
 begin
-    perform dipwell_internal.wrong(reason);
+    perform dipwell_internal.wrong(format('limit_names: %s; from 1 to 16', dipwell_internal.entries(k))) where (k between 1 and 16) is not true;
+    perform dipwell_internal.wrong(coalesce(case when x.n <> k then format('%s: %s, but limit_names has %s', x.field, dipwell_internal.entries(x.n), k) end,
+            dipwell_internal.list_error(x.field, x.dims, k)))
+        from (values ('limit_names', k, array_dims(limit_names)), ('keys', coalesce(cardinality(keys), 0), array_dims(keys)), ('costs', cardinality(costs), array_dims(costs)),
+            ('plans', cardinality(plans), array_dims(plans)), ('floors', cardinality(floors), array_dims(floors))) x (field, n, dims);
 end $$;
 
 -- Settles a hold of one key to at most what was held, if nothing but numbers decides.
