@@ -114,7 +114,7 @@ const compilePlanSQL = `with d as (select jsonb_populate_record(null::dipwell.li
     'mode', 'enforce')) as l)
 select r.unit, r.every, r.add, r.cap, r.origin, r.burst, r.debt, r.most, r.max_charge, r.max_used, r.leaky, r.spread
 from d cross join lateral dipwell_internal.compile(l, $8::bigint) base
-cross join lateral dipwell_internal.compile_variant(l, base, 'pro', $9::bigint, $10::bigint, $11::bigint, $12::bigint) r`
+cross join lateral dipwell_internal.compile_variant(l, base, 1, 'pro', $9::bigint, $10::bigint, $11::bigint, $12::bigint) r`
 
 // TestPlanTwin checks that SQL compiles every plan to the same numbers as Go, or rejects
 // it with the same message.

@@ -228,7 +228,7 @@ $$ select case when was.sliding and r.sliding and was.every = r.every and was.sp
 -- The largest charge of a key that the rule decides, in tokens: that of the rule, of the
 -- limit or of one of its plans. The charge does not name a plan.
 create function dipwell_internal.most_charge(r dipwell.versions) returns bigint language sql stable as
-$$ select greatest(r.max_charge, (select max(p.max_charge) from dipwell.limits l join dipwell.plans p on p.limit_id = l.id and p.version = l.version where l.id = r.limit_id),
+$$ select greatest(r.max_charge, (select max((p.rule).max_charge) from dipwell.limits l join dipwell.plans p on p.limit_id = l.id and p.version = l.version where l.id = r.limit_id),
     (select v.max_charge from dipwell.limits l join dipwell.versions v on v.limit_id = l.id and v.number = l.version where l.id = r.limit_id)) $$;
 
 -- parts is definition.fraction; max_delay of a charge is what it may cost in any case, in tokens;

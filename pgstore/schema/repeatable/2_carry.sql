@@ -27,31 +27,6 @@ $$ select case when r.sliding and r.number > 0 then r.number & 1048575 else r.nu
 create function dipwell_internal.override_number(id int) returns int language sql immutable as
 $$ select (id::bigint - 2147483648)::int $$;
 
--- The rule of a plan or an override, for the version base.
-create function dipwell_internal.variant(base dipwell.versions, number int, unit bigint, add bigint, cap bigint, debt bigint, max_charge bigint, max_used bigint)
-returns dipwell.versions language plpgsql immutable as $$
-begin
-    base.number := number;
-    base.unit := unit;
-    base.add := add;
-    base.cap := cap;
-    base.debt := debt;
-    base.max_charge := max_charge;
-    base.max_used := max_used;
-    base.burst := cap / unit;
-    base.most := (cap + debt) / unit;
-    return base;
-end $$;
-
-create function dipwell_internal.overridden_variant(base dipwell.versions, number int, o dipwell.key_overrides) returns dipwell.versions language plpgsql immutable as $$
-begin
-    base := dipwell_internal.variant(base, number, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used);
-    if o.every is not null then
-        select o.every, o.origin, o.days, o.clock, o.zone, false into base.every, base.origin, base.days, base.clock, base.zone, base.spread;
-    end if;
-    return base;
-end $$;
-
 create function dipwell_internal.base_definition(l dipwell.limits) returns dipwell_internal.definition language plpgsql stable as $$
 begin
     return (select (v, l.mode, null, null)::dipwell_internal.definition from dipwell.versions v where v.limit_id = l.id and v.number = l.version);
@@ -74,7 +49,7 @@ begin
         if not found then
             perform dipwell_internal.unknown_plan(l, plan_name, field);
         end if;
-        d.rule := dipwell_internal.variant(d.rule, p.number, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used);
+        d.rule := p.rule;
         d.mode := coalesce(p.mode, l.mode);
         d.plan := p.name;
     end if;
@@ -119,20 +94,20 @@ $$ select o.until is not null and num_nonnulls(o.plan, o.rate, o.per, o.burst) =
 -- An override with its rule at a version; an error if it does not compile there.
 create function dipwell_internal.compile_override(l dipwell.limits, o dipwell.key_overrides, base dipwell.versions) returns dipwell.key_overrides language plpgsql stable as $$
 declare
-    r dipwell.versions;
     p dipwell.plans;
     u dipwell.key_overrides := dipwell_internal.under_of(o);
     start text := coalesce(o.start, u.start);
     below record; -- the plan that the override gives or lies over
 begin
-    o.every := null; -- the windows of the limit
+    o.version := base.number;
     if o.plan is not null then
         u := null;
         select * into p from dipwell.plans x where x.limit_id = o.limit_id and x.name = o.plan and x.version = base.number;
         if not found then
             perform dipwell_internal.unknown_plan(l, o.plan, 'plan');
         end if;
-        select p.mode, base.number, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used into o.mode, o.version, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used;
+        o.mode := p.mode;
+        o.rule := p.rule;
     end if;
     if o.plan is null or start is not null then
         if base.number <> l.version then
@@ -140,12 +115,9 @@ begin
         end if;
         select q.rate, q.per, q.burst, q.max_debt, q.mode into below from dipwell_internal.plans_of(l.plans) q where q.name = coalesce(o.plan, u.plan);
         l.start := coalesce(start, l.start);
-        r := dipwell_internal.compile_variant(l, base, 'override', coalesce(o.rate, u.rate, below.rate), dipwell_internal.parse_per(coalesce(o.per, u.per, below.per)),
+        o.rule := dipwell_internal.compile_variant(l, base, base.number, 'override', coalesce(o.rate, u.rate, below.rate), dipwell_internal.parse_per(coalesce(o.per, u.per, below.per)),
             coalesce(o.burst, u.burst, below.burst), below.max_debt);
-        select case when dipwell_internal.automatic(o) then 'blocked' else below.mode end, base.number, r.unit, r.add, r.cap, r.debt, r.max_charge, r.max_used into o.mode, o.version, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used;
-        if start is not null then
-            select r.every, r.origin, r.days, r.clock, r.zone into o.every, o.origin, o.days, o.clock, o.zone;
-        end if;
+        o.mode := case when dipwell_internal.automatic(o) then 'blocked' else below.mode end;
     end if;
     return o;
 end $$;
@@ -157,7 +129,10 @@ begin
         begin
             o := dipwell_internal.compile_override(l, o, base);
         exception when invalid_parameter_value or undefined_object then
-            select case when dipwell_internal.automatic(o) then 'blocked' end, base.number, base.unit, base.add, base.cap, base.debt, base.max_charge, base.max_used, null into o.mode, o.version, o.unit, o.add, o.cap, o.debt, o.max_charge, o.max_used, o.every;
+            o.version := base.number;
+            o.mode := case when dipwell_internal.automatic(o) then 'blocked' end;
+            base.settings := null;
+            o.rule := base;
         end;
     end if;
     return o;
@@ -181,13 +156,12 @@ end $$;
 -- The definition that an override makes of the present version of its limit.
 create function dipwell_internal.override_definition(l dipwell.limits, o dipwell.key_overrides) returns dipwell_internal.definition language plpgsql stable as $$
 declare
-    d dipwell_internal.definition := dipwell_internal.base_definition(l);
+    r dipwell.versions;
 begin
     o := dipwell_internal.renewed(l, o);
-    d.rule := dipwell_internal.overridden_variant(d.rule, dipwell_internal.override_number(o.id), o);
-    d.mode := coalesce(o.mode, l.mode);
-    d.plan := o.plan;
-    return d;
+    r := o.rule;
+    r.number := dipwell_internal.override_number(o.id);
+    return (r, coalesce(o.mode, l.mode), o.plan, null::bigint);
 end $$;
 
 -- What decides a call after the end of the override o.
@@ -216,18 +190,17 @@ end $$;
 -- The rule of a limit, a plan or an override at version v; null if there is no such plan.
 create function dipwell_internal.rule_at(l dipwell.limits, o dipwell.key_overrides, v int, plan text, over boolean) returns dipwell.versions language plpgsql stable as $$
 declare
-    base dipwell.versions;
-    p    dipwell.plans;
+    r dipwell.versions;
 begin
-    select * into base from dipwell.versions x where x.limit_id = l.id and x.number = v;
-    if over then
-        o := dipwell_internal.override_at(l, o, base);
-        return dipwell_internal.overridden_variant(base, base.number, o);
-    elsif plan is not null then
-        select * into p from dipwell.plans x where x.limit_id = l.id and x.name = plan and x.version = v;
-        return case when found then dipwell_internal.variant(base, p.number, p.unit, p.add, p.cap, p.debt, p.max_charge, p.max_used) end;
+    if plan is not null and not over then
+        return (select x.rule from dipwell.plans x where x.limit_id = l.id and x.name = plan and x.version = v);
     end if;
-    return base;
+    select * into r from dipwell.versions x where x.limit_id = l.id and x.number = v;
+    if over then
+        o := dipwell_internal.override_at(l, o, r);
+        r := o.rule;
+    end if;
+    return r;
 end $$;
 
 -- The conversions of a row up to the present version and the definition target: two rules and

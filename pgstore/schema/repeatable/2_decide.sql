@@ -437,7 +437,7 @@ begin
             a := dipwell_internal.answer_one(ls[i], ds[i], os[i], keys[i], b.used, b.ts, b.version, n, verbs[i], costs[i], floors[i], null, true);
         end if;
         select a.allowed, a.never, a.shadow, a.granted, a.remaining, a.retry, a.reset, a.delay, a.used, a.ts, (a.rule).number,
-                a.plan, (a.rule).unit, a.free, case when a.never then dipwell_internal.most_charge(a.rule) end, case when (a.override).id is not null then to_jsonb(a.override) end
+                a.plan, (a.rule).unit, a.free, case when a.never then dipwell_internal.most_charge(a.rule) end, case when (a.override).id is not null then to_jsonb(a.override) - 'rule' end
             into allowed, never, shadow, granted, remaining, retry, reset, delay, row_used, row_ts, row_version, row_plan, row_unit, row_free, row_max_charge, row_override;
         bound := (not a.allowed or a.shadow) and not never and (a.bound or b.low > 0 and dipwell_internal.has_live_hold(limit_ids[i], keys[i], n));
         if ls[i].algorithm = 'concurrency' then

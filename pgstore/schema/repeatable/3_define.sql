@@ -348,10 +348,12 @@ create function dipwell_internal.limit_of(s jsonb) returns dipwell.limits langua
         'on_change', 'keep', 'mode', 'enforce'))
 $$;
 
--- The rule of a plan, for the version base of a limit. null means the limit's setting.
-create function dipwell_internal.compile_variant(d dipwell.limits, base dipwell.versions, plan text, rate bigint, per bigint, burst bigint, max_debt bigint)
+-- The rule with a number of a plan or an override, for the version base of a limit. null means
+-- the limit's setting.
+create function dipwell_internal.compile_variant(d dipwell.limits, base dipwell.versions, number int, plan text, rate bigint, per bigint, burst bigint, max_debt bigint)
 returns dipwell.versions language plpgsql stable as $$
 declare
+    r      dipwell.versions;
     reason text;
     prefix text := 'limit ' || d.name || ': ';
     period bigint := dipwell_internal.parse_per(d.per);
@@ -362,7 +364,10 @@ begin
     d.rate := coalesce(rate, d.rate);
     d.burst := coalesce(burst, d.burst);
     d.max_debt := coalesce(max_debt, d.max_debt);
-    return dipwell_internal.compile(d, coalesce(per, period), nullif(base.every, 0));
+    r := dipwell_internal.compile(d, coalesce(per, period), nullif(base.every, 0));
+    r.limit_id := base.limit_id;
+    r.number := number;
+    return r;
 exception when invalid_parameter_value then
     get stacked diagnostics reason = message_text;
     perform dipwell_internal.wrong(format('plans: plan %s: %s', plan, case when starts_with(reason, prefix) then substr(reason, length(prefix) + 1) else reason end), d.name);
@@ -384,9 +389,9 @@ $$;
 
 create function dipwell_internal.put_plans(d dipwell.limits, r dipwell.versions) returns void language plpgsql volatile as $$
 declare
-    p    record;
-    v    dipwell.versions;
-    last text;
+    p      record;
+    number int;
+    last   text;
 begin
     for p in select * from dipwell_internal.plans_of(d.plans) loop
         perform dipwell_internal.wrong('plans: ' || case
@@ -397,9 +402,9 @@ begin
                 format('plan %s: mode: %s leaves the key to the base limit; leave out rate, per, burst and max_debt', p.name, p.mode)
             when p.callable = 'children' and d.algorithm <> 'leaky_bucket' then format('plan %s: callable: children is not for ', p.name) || dipwell_internal.holdless(d) || ', which is no parent'
             end, d.name);
-        v := dipwell_internal.compile_variant(d, r, p.name, p.rate, dipwell_internal.parse_per(p.per), p.burst, p.max_debt);
-        insert into dipwell.plans (limit_id, number, version, name, mode, callable, unit, add, cap, debt, max_charge, max_used)
-            values (r.limit_id, (p.i << 20) + r.number, r.number, p.name, p.mode, p.callable, v.unit, v.add, v.cap, v.debt, v.max_charge, v.max_used);
+        number := (p.i << 20) + r.number;
+        insert into dipwell.plans (limit_id, number, version, name, mode, callable, rule) values (r.limit_id, number, r.number, p.name, p.mode, p.callable,
+            dipwell_internal.compile_variant(d, r, number, p.name, p.rate, dipwell_internal.parse_per(p.per), p.burst, p.max_debt));
         last := p.name;
     end loop;
 end $$;

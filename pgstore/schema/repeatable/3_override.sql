@@ -171,8 +171,8 @@ begin
     delete from dipwell.key_overrides x where x.limit_id = lim and x.key = of_key;
     if o.id is not null then
         if pg_relation_size('dipwell.key_overrides') < 65536 then -- new, or rewritten by VACUUM FULL
-            insert into dipwell.key_overrides (limit_id, key, id, version, unit, add, cap, debt, max_charge, max_used) -- as make_room
-                select lim, lpad(i::text, 500, '0'), 0, 0, 0, 0, 0, 0, 0, 0 from generate_series(1, 200) i on conflict do nothing;
+            insert into dipwell.key_overrides (limit_id, key, id, version, rule) -- as make_room
+                select lim, lpad(i::text, 500, '0'), 0, 0, o.rule from generate_series(1, 200) i on conflict do nothing;
             delete from dipwell.key_overrides x where x.limit_id = lim and x.id = 0;
             if (select pg_has_role(c.relowner, 'usage') from pg_class c where c.oid = 'dipwell.key_overrides'::regclass) then
                 analyze dipwell.key_overrides;

@@ -24,8 +24,8 @@ begin
             -9223372036854775808 as since, 9223372036854775807 as till, l.algorithm = 'leaky_bucket' as leaky into r
         from dipwell.limits l where l.name = limit_name;
     if plan is not null then
-        select r.id, p.number, p.unit, r.every, p.add, p.cap, r.grid, (p.max_used + p.add - 1) / p.add as ticks,
-                r.plain and coalesce(p.mode, 'enforce') in ('enforce', 'shadow') and (r.every > 0 or p.cap <= p.add) as plain, coalesce(p.mode, r.mode) as mode, r.shards, r.tree, r.shared, r.by_key,
+        select r.id, p.number, (p.rule).unit, r.every, (p.rule).add, (p.rule).cap, r.grid, ((p.rule).max_used + (p.rule).add - 1) / (p.rule).add as ticks,
+                r.plain and coalesce(p.mode, 'enforce') in ('enforce', 'shadow') and (r.every > 0 or (p.rule).cap <= (p.rule).add) as plain, coalesce(p.mode, r.mode) as mode, r.shards, r.tree, r.shared, r.by_key,
                 r.since, r.till, r.leaky into r
             from dipwell.plans p where p.limit_id = r.id and p.version = r.number and p.name = take.plan and p.callable = 'true';
     end if;

@@ -6,7 +6,7 @@ comment on schema dipwell is 'Rate limits: the public functions, tables and view
 comment on schema dipwell_internal is 'Helpers of schema dipwell, which may change with any version: do not call them.';
 comment on table dipwell.limits is 'The limits: what was defined, and the numbers of the present version that a take needs.';
 comment on table dipwell.versions is 'The rules under which rows may still be, including the current one.';
-comment on table dipwell.plans is 'The plans of the limits at each of their versions: the numbers that a plan may change.';
+comment on table dipwell.plans is 'The plans of the limits at each of their versions.';
 comment on table dipwell.key_overrides is 'Definitions that decide calls of single keys in place of their limit.';
 comment on table dipwell.buckets is 'One row for each key in use. A missing row is a full bucket.';
 comment on table dipwell.reservations is 'Reservations that can still be cancelled, and cancelled ones of which some units cannot be given back yet.';
@@ -62,6 +62,7 @@ begin
         ('', 'reservation', 'The argument of cancel, if delay is above 0.'),
         ('', 'reset_after', 'Time until the bucket is full.'),
         ('', 'retry_after', 'Time until the same call would be allowed without further calls; null if allowed or never.'),
+        ('', 'rule', 'The rule that decides, in the columns of versions.'),
         ('', 'start', 'When windows begin: an offset such as 0s, a time of day such as 06:00 Europe/Rome, or first_call; null: different for each key, or as the limit.'),
         ('', 'takes', 'A bit for each take of the call that it is for.'),
         ('', 'tokens', 'Tokens asked for.'),
@@ -119,7 +120,7 @@ begin
         ('plans', 'callable', 'true: callers may name it; false: only an override gives it; children: calls of the limit''s children choose it.'),
         ('key_overrides', 'id', 'Rows of buckets under it have the version id - 2^31. It changes with each version of the limit.'),
         ('key_overrides', 'under', 'The override of the key that stands, in the columns of this table, if this one ends; null: none.'),
-        ('key_overrides', 'version', 'The version of the limit for which the columns after it were computed.'),
+        ('key_overrides', 'version', 'The version of the limit for which mode and rule were computed.'),
         ('buckets', 'version', 'The definition under which used is counted: a version of the limit, plans.number, or key_overrides.id - 2^31.'),
         ('buckets', 'lows', 'How much records can still give back: mark, next number, number of live holds, 1 if there are other records, and for each entry number and units, but for the units of the last.'),
         ('buckets', 'low', 'The last units of lows: the least that was used since the last record was made.'),
