@@ -24,8 +24,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// serveVerbs serves the gRPC service of s and returns a client of it.
-func serveVerbs(t *testing.T, s *server.Server) *grpc.ClientConn {
+// serveVerbs serves the gRPC service of s, and what register adds, and returns a client of it.
+func serveVerbs(t *testing.T, s *server.Server, register func(grpc.ServiceRegistrar)) *grpc.ClientConn {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -34,7 +34,7 @@ func serveVerbs(t *testing.T, s *server.Server) *grpc.ClientConn {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- s.ServeGRPC(ctx, server.Listener{Listener: l}, s.GRPC(server.Site{Loopback: true}, nil))
+		ended <- s.ServeGRPC(ctx, server.Listener{Listener: l}, s.GRPC(server.Site{Loopback: true}, register))
 	}()
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

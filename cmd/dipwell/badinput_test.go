@@ -294,7 +294,7 @@ func TestBadInput(t *testing.T) {
 			service := server.New(l, server.Config{})
 			srv := httptest.NewServer(service.API(server.Site{Loopback: true}))
 			t.Cleanup(srv.Close)
-			s := &surface{T: t, l: l, url: srv.URL, conn: conn, verbs: serveVerbs(t, service)}
+			s := &surface{T: t, l: l, url: srv.URL, conn: conn, verbs: serveVerbs(t, service, nil)}
 			for _, id := range []string{"live", "ended"} {
 				if _, err = l.Hold(bg, time.Hour, id, dipwell.Take{Limit: "api", Key: "held", Cost: 1}); err != nil {
 					t.Fatal(err)

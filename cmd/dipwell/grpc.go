@@ -77,20 +77,6 @@ func (s *service) reloadRLS() {
 	s.info("descriptors read again from %s", s.started.RLSConfig)
 }
 
-// boundedRLS is the RateLimitService within max_in_flight.
-type boundedRLS struct {
-	*rls.Service
-	server *server.Server
-}
-
-func (b *boundedRLS) ShouldRateLimit(ctx context.Context, r *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
-	if !b.server.Enter() {
-		return nil, server.ErrShed
-	}
-	defer b.server.Leave()
-	return b.Service.ShouldRateLimit(ctx, r)
-}
-
 // serve serves on all listeners until the program must stop or a listener
 // fails.
 func (s *service) serve(listeners []server.Listener) error {
@@ -108,7 +94,7 @@ func (s *service) serve(listeners []server.Listener) error {
 		options = append(options, s.tracer.GRPC())
 	}
 	g := s.server.GRPC(server.Site{Loopback: server.IsLoopback(l), NoAdmin: s.started.Admin != "", Open: slices.Contains(s.started.OpenListeners, "grpc")}, func(r grpc.ServiceRegistrar) {
-		pb.RegisterRateLimitServiceServer(r, &boundedRLS{s.rls, s.server})
+		pb.RegisterRateLimitServiceServer(r, s.rls)
 	}, options...)
 	s.warnIfOpen("grpc", l)
 	s.logListening("serving gRPC", l.Addr().String(), "")

@@ -194,14 +194,16 @@ func TestShedRLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := server.New(l, server.Config{MaxInFlight: 1})
-	b := &boundedRLS{rls.New(l, rls.Config{}), s}
+	client := pb.NewRateLimitServiceClient(serveVerbs(t, s, func(r grpc.ServiceRegistrar) {
+		pb.RegisterRateLimitServiceServer(r, rls.New(l, rls.Config{}))
+	}))
 	req := &pb.RateLimitRequest{Domain: "d", Descriptors: []*common.RateLimitDescriptor{{Entries: []*common.RateLimitDescriptor_Entry{{Key: "user"}}}}}
 	s.Enter()
-	if _, err := b.ShouldRateLimit(t.Context(), req); status.Code(err) != codes.Unavailable {
+	if _, err := client.ShouldRateLimit(t.Context(), req); status.Code(err) != codes.Unavailable {
 		t.Error(err)
 	}
 	s.Leave()
-	if r, err := b.ShouldRateLimit(t.Context(), req); err != nil || r.OverallCode != pb.RateLimitResponse_OK {
+	if r, err := client.ShouldRateLimit(t.Context(), req); err != nil || r.OverallCode != pb.RateLimitResponse_OK {
 		t.Error(r, err)
 	}
 }

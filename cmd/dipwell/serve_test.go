@@ -458,7 +458,6 @@ func TestServeUpstreamWithoutProxy(t *testing.T) {
 	defer elsewhere.Close()
 	t.Setenv("HTTP_PROXY", elsewhere.URL)
 	t.Setenv("http_proxy", elsewhere.URL)
-	t.Setenv("DIPWELL_UPSTREAM_DIAL_TIMEOUT", "2s")
 	p := start(t, "--listen", "127.0.0.1:0", "--limit", "site=1/1h,burst=9", "--upstream", "http://upstream.invalid")
 	status, body := do(t, http.MethodGet, p.url, "")
 	if status/100 != 5 || asked.Load() != 0 {
@@ -471,7 +470,7 @@ func TestServeErrors(t *testing.T) {
 	for _, args := range [][]string{
 		{"--store", "oracle:x"}, {"--limit", "a"}, {"--listen", "nowhere:x"}, {"--upstream", "ftp://x"}, {"--config", "none.yaml"},
 		{"--admin", "nowhere:x", "--listen", "127.0.0.1:0"}, {"--limit", "a=1/1s", "--upstream", "http://127.0.0.1:1", "--by", "cookie"}, {"argument"},
-		{"--admin-only", "metrics"}, {"--admin", "127.0.0.1:0", "--admin-only", "metrics,limit"}, {"--upstream", "http://u:p@x"}, {"--upstream", "http://x", "--upstream-header-timeout", "0"}, {"--upstream", "http://x", "--upstream-idle-connections=-1"},
+		{"--admin-only", "metrics"}, {"--admin", "127.0.0.1:0", "--admin-only", "metrics,limit"}, {"--upstream", "http://u:p@x"}, {"--upstream", "http://x", "--upstream-floor=-1"},
 	} {
 		code, _, stderr := program(t, append([]string{"serve"}, args...)...)
 		if code != 2 || !strings.HasPrefix(stderr, "dipwell: ") {

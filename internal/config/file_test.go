@@ -21,11 +21,6 @@ admin_token_file: /run/token
 admin_only: [metrics, limits]
 upstream: http://127.0.0.1:3000
 by: header:X-User
-upstream_dial_timeout: 1s
-upstream_tls_timeout: 2s
-upstream_header_timeout: 3s
-upstream_idle_timeout: 4s
-upstream_idle_connections: 5
 max_keys: 1000
 max_key_bytes: 3000000000
 headers: x-ratelimit
@@ -58,9 +53,6 @@ limits:
 	}
 	if f.Store != "memory:" || f.Listen != "127.0.0.1:8080" || f.Admin != "127.0.0.1:8081" || f.AdminTokenFile != "/run/token" || len(f.AdminOnly) != 2 ||
 		f.Upstream != "http://127.0.0.1:3000" || f.By != "header:X-User" || f.MaxKeys != 1000 || f.MaxKeyBytes != 3e9 || f.Headers != httplimit.XRateLimit {
-		t.Errorf("%+v", f)
-	}
-	if f.UpstreamDialTimeout != time.Second || f.UpstreamTLSTimeout != 2*time.Second || f.UpstreamHeaderTimeout != 3*time.Second || f.UpstreamIdleTimeout != 4*time.Second || f.UpstreamIdleConnections != 5 {
 		t.Errorf("%+v", f)
 	}
 	if len(f.TrustedProxies) != 2 || f.TrustedProxies[1] != netip.MustParsePrefix("192.0.2.1/32") {
@@ -155,14 +147,14 @@ func TestParseGRPC(t *testing.T) {
 
 // Lengths of time of settings are read as those of limits.
 func TestLengthsOfTime(t *testing.T) {
-	for text, want := range map[string]time.Duration{"1d": 24 * time.Hour, "1h30m": 90 * time.Minute, "1.5s": 1500 * time.Millisecond, "250ms": 250 * time.Millisecond} {
-		f, err := config.Parse("f.yaml", []byte("upstream_idle_timeout: "+text+"\n"))
-		if err != nil || f.UpstreamIdleTimeout != want {
+	for text, want := range map[string]time.Duration{"60m": time.Hour, "10m30s": 630 * time.Second, "1.5s": 1500 * time.Millisecond, "250ms": 250 * time.Millisecond} {
+		f, err := config.Parse("f.yaml", []byte("deny_max_age: "+text+"\n"))
+		if err != nil || f.DenyMaxAge != want {
 			t.Errorf("%s: %v, %v", text, f, err)
 		}
 	}
 	for _, text := range []string{"-1s", "25h", "2d", "1", "soon"} {
-		if _, err := config.Parse("f.yaml", []byte("upstream_idle_timeout: "+text+"\n")); err == nil || !strings.Contains(err.Error(), "is not a length of time such as 90s, from 1ms to 24h") {
+		if _, err := config.Parse("f.yaml", []byte("deny_max_age: "+text+"\n")); err == nil || !strings.Contains(err.Error(), "is not a length of time such as 1s") {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -227,7 +219,6 @@ func TestMistakes(t *testing.T) {
 		{"max_key_bytes", "max_key_bytes: 100\n", []string{`f.yaml:1: max_key_bytes: "100" is not a whole number of at least 1024`}},
 		{"max_keys", "max_keys: 0\n", []string{"f.yaml:1: max_keys: "}},
 		{"deny_max_age", "deny_max_age: 2h\n", []string{`f.yaml:1: deny_max_age: "2h" is not a length of time such as 1s`}},
-		{"an upstream's timeout", "upstream_dial_timeout: 5\nupstream_idle_connections: 0\n", []string{`f.yaml:1: upstream_dial_timeout: "5" is not a length of time such as 5s, from 1ms to 24h`, "f.yaml:2: upstream_idle_connections: "}},
 		{"admin_only", "admin_only: [metrics, limit]\n", []string{`f.yaml:1: admin_only[1]: "limit" is not one of metrics, limits; did you mean limits?`}},
 		{"admin_only is no list", "admin_only: metrics\n", []string{"f.yaml:1: admin_only: must be a list"}},
 		{"near", "rls_near_limit_ratio: 80\n", []string{`f.yaml:1: rls_near_limit_ratio: "80" is not a number above 0 and up to 1, such as 0.8`}},

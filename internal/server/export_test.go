@@ -17,22 +17,8 @@ func ParseTakes(body []byte) ([]dipwell.Take, error) {
 	return []dipwell.Take{q.take}, nil
 }
 
-// Load is the estimate of what unfinished requests take, without those of light connections.
-func (s *Server) Load() int64 {
-	s.load.mu.Lock()
-	defer s.load.mu.Unlock()
-	return s.load.sum
-}
-
-// What clients can make the service keep is at most this, by the bounds of connections.
-const (
-	MaxConnections = maxConnections
-	MaxSecure      = maxSecure
-	MaxGRPC        = maxGRPC
-	MaxLoad        = maxLoad
-	LightLoad      = lightLoad
-	MaxLarge       = maxLarge
-)
+// MaxSecure is the bound of connections with TLS, and of gRPC.
+const MaxSecure = maxSecure
 
 // A Call is a call of the API.
 type Call struct {

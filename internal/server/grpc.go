@@ -1,8 +1,8 @@
 package server
 
 import (
-	"cmp"
 	"context"
+	"crypto/tls"
 	"strconv"
 	"time"
 
@@ -21,37 +21,45 @@ const (
 	maxMessage    = maxBody  // in bytes: enough for 100 descriptors of long values
 	maxMetadata   = 16 << 10 // in bytes; clients in Java and C++ allow 8 KiB by default
 	maxStreams    = 1024     // calls in flight on a connection
-	maxGRPC       = 4096     // connections, which carry several calls at a time; each takes about 25 kB, with TLS 60 kB
+	maxWatches    = 1024     // calls in flight in addition to MaxInFlight: of health and reflection, which may be streams
+	maxAge        = time.Hour
 	pingAfter     = time.Minute
 	pingTimeout   = 20 * time.Second
 	minClientPing = 10 * time.Second
 )
 
 // GRPC returns the gRPC service for a listener, without TLS: the verbs, the services that
-// register adds, health and reflection. It has no interceptors, because each would slow
-// every call.
+// register adds, health and reflection. A connection is replaced after an hour, because gRPC
+// keeps an answer that its client does not allow to be sent (flow control) until then.
 func (s *Server) GRPC(at Site, register func(grpc.ServiceRegistrar), more ...grpc.ServerOption) *grpc.Server {
-	guard := &grpcGuard{api: &api{Server: s, site: at}, arriving: &room{limit: maxArriving, after: readTimeout, end: endLate}, pending: &s.grpcPending}
-	guard.Server = grpc.NewServer(append(more,
+	a := &grpcAPI{api: &api{Server: s, site: at}, needs: map[string]Role{}}
+	g := grpc.NewServer(append(more,
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxMetadata),
 		grpc.StaticStreamWindowSize(maxMessage), // else it grows to 16 MB of a call that nobody reads
-		grpc.InTapHandle(s.admit),
+		grpc.InTapHandle(s.begin),
+		grpc.UnaryInterceptor(a.call),
+		grpc.StreamInterceptor(a.stream),
 		grpc.ConnectionTimeout(readTimeout),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout, MaxConnectionAge: maxAge, MaxConnectionAgeGrace: maxWait + answerTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),
 	)...)
-	dipwellv1.RegisterLimiterServer(guard, &verbs{api: guard.api})
+	dipwellv1.RegisterLimiterServer(g, &verbs{api: a.api})
 	if register != nil {
-		register(guard)
+		register(g)
 	}
-	healthpb.RegisterHealthServer(guard, &health{api: &api{Server: s}, served: guard.GetServiceInfo})
-	reflection.Register(guard)
-	return guard.Server
+	healthpb.RegisterHealthServer(g, &health{api: &api{Server: s}, served: g.GetServiceInfo})
+	reflection.Register(g)
+	for name, service := range g.GetServiceInfo() {
+		for _, m := range service.Methods {
+			a.needs["/"+name+"/"+m.Name] = needsOf(name, m.Name)
+		}
+	}
+	return g
 }
 
-// ServeGRPC serves on a listener, whose Handler, Streams and ReadTimeout it does not use,
+// ServeGRPC serves on a listener, of which it uses only the socket, MaxConnections and TLS,
 // until ctx ends, then waits at most ten seconds for the calls in flight. It returns nil if
 // ctx has ended.
 func (s *Server) ServeGRPC(ctx context.Context, l Listener, g *grpc.Server) error {
@@ -63,7 +71,11 @@ func (s *Server) ServeGRPC(ctx context.Context, l Listener, g *grpc.Server) erro
 		defer last.Stop()
 		g.GracefulStop()
 	})
-	err := g.Serve(s.grpcConns(bound(l.Listener, cmp.Or(l.MaxConnections, maxGRPC), cmp.Or(l.StallTimeout, stallTimeout)), l.TLS))
+	sockets := l.bounded(maxSecure)
+	if l.TLS != nil {
+		sockets = tls.NewListener(sockets, l.TLS)
+	}
+	err := g.Serve(sockets)
 	if !stop() { // ctx has ended: wait for the drain
 		<-stopped
 		err = nil
@@ -133,10 +145,6 @@ func (v *verbs) Cancel(ctx context.Context, c *dipwellv1.CancelRequest) (*dipwel
 }
 
 func (v *verbs) decide(ctx context.Context, verb store.Verb, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
-	if !v.Enter() {
-		return nil, ErrShed
-	}
-	defer v.Leave()
 	q, err := callOf(ctx, membersOf(verb), &dipwellv1.Take{Limit: c.Limit, Key: c.Key, Cost: c.Cost, Plan: c.Plan, Floor: c.Floor}, c.Takes)
 	if err != nil {
 		return nil, v.grpcError(err)

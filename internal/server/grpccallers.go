@@ -2,10 +2,13 @@ package server
 
 import (
 	"context"
+	"strings"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	dipwellv1 "github.com/dipwell/dipwell/proto/dipwell/v1"
 )
@@ -30,6 +33,56 @@ func needsOf(service, method string) Role {
 		}
 	}
 	return 0
+}
+
+// grpcAPI admits the calls of a gRPC service.
+type grpcAPI struct {
+	*api
+	needs map[string]Role // of each method
+}
+
+// begin begins a call, before it has a goroutine and before its message has arrived. It sheds
+// the call if too many have begun and are not answered, and ends it if it takes too long.
+func (s *Server) begin(ctx context.Context, of *tap.Info) (context.Context, error) {
+	if s.streams.Add(1) > int64(s.live.Load().MaxInFlight)+maxWatches {
+		s.streams.Add(-1)
+		s.metrics.shed.Add(1)
+		return nil, ErrShed
+	}
+	most := answerTimeout
+	switch {
+	case of.FullMethodName == dipwellv1.Limiter_Wait_FullMethodName:
+		most += maxWait
+	case strings.HasPrefix(of.FullMethodName, "/grpc."): // perhaps a stream, which ends with its connection
+		most = 2 * maxAge
+	}
+	within, end := context.WithTimeout(ctx, most)
+	context.AfterFunc(ctx, func() { end(); s.streams.Add(-1) })
+	return within, nil
+}
+
+// call is the interceptor of calls with one message.
+func (a *grpcAPI) call(ctx context.Context, message any, of *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	needs := a.needs[of.FullMethod]
+	ctx, err := a.admittedCall(ctx, needs)
+	switch {
+	case err != nil:
+		return nil, err
+	case needs == Anybody: // answered during an overload too
+	case !a.Enter():
+		return nil, ErrShed
+	default:
+		defer a.Leave()
+	}
+	return next(ctx, message)
+}
+
+// stream is the interceptor of streams.
+func (a *grpcAPI) stream(srv any, s grpc.ServerStream, of *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	if _, err := a.admittedCall(s.Context(), a.needs[of.FullMethod]); err != nil {
+		return err
+	}
+	return next(srv, s)
 }
 
 // admittedCall returns the context of a call over gRPC with its caller, or the status of

@@ -10,12 +10,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// within calls f as one of at most MaxInFlight calls, and turns its error into a status.
+// within calls f, and turns its error into a status.
 func (v *verbs) within(f func() error) error {
-	if !v.Enter() {
-		return ErrShed
-	}
-	defer v.Leave()
 	if err := f(); err != nil {
 		return v.grpcError(err)
 	}

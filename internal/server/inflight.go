@@ -17,14 +17,6 @@ import (
 // store needs about 20 kB, and a client can make it need 64 KiB more.
 const defaultInFlight = 8192
 
-// maxLarge is how many calls may have a body above keepBuffer, or of unknown length, or more
-// than manyFields in their header, at a time. Such a body can take 150 kB while it is read,
-// and such a header, over HTTP/2, as much.
-const (
-	maxLarge   = 1024
-	manyFields = 64
-)
-
 // inFlight counts the calls in flight. It is padded to its own cache line.
 type inFlight struct {
 	_ [64]byte

@@ -13,29 +13,39 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/net/netutil"
 )
 
 // Bounds of what a peer can hold open. Calls are small, so that no healthy peer
 // needs longer.
 const (
-	readTimeout    = 10 * time.Second // of a header, or of a whole call
-	stallTimeout   = 30 * time.Second // without a byte of an answer taken by its client
+	readTimeout    = 10 * time.Second // of a header, or of a whole request
+	answerTimeout  = time.Minute      // from the header of a request until the answer is taken; see also Proxy
 	idleTimeout    = 2 * time.Minute
 	maxHeaderBytes = 32 << 10 // what nginx accepts, and sends to /v1/auth
 	maxProxyHeader = 64 << 10 // of a proxied request
 	maxConnections = 12288    // per listener
-	maxSecure      = 4096     // the same, with TLS: each takes 50 kB, and up to 180 with HTTP/2
+	maxSecure      = 4096     // the same, with TLS and of gRPC, whose connections carry several calls at a time
 	drainTimeout   = 10 * time.Second
 	releaseTimeout = time.Second // a handler waits 250 ms for a store that does not answer
+)
+
+// Bounds of a connection of HTTP/2: the least that RFC 9113 recommends, allows, and net/http
+// allows.
+const (
+	maxRequests = 100      // at a time
+	maxFrame    = 16 << 10 // of a frame, which net/http keeps until all of it has arrived
+	maxReceived = maxBody  // bytes of bodies that no handler has read
 )
 
 // A Listener is an open socket and its handler.
 type Listener struct {
 	net.Listener
 	Handler        http.Handler
-	Streams        bool          // bodies have no read timeout, for a proxy
+	Streams        bool          // bodies and answers may take any time, for a Proxy
 	ReadTimeout    time.Duration // of a whole request; default 10 s
-	StallTimeout   time.Duration // a client that takes no byte of an answer for so long is disconnected; default 30 s
+	AnswerTimeout  time.Duration // of an answer, from the header of its request on; default a minute
 	MaxConnections int           // more wait in the kernel's queue; default 12288, with TLS and of gRPC 4096
 	TLS            *tls.Config   // nil for plain text
 }
@@ -52,7 +62,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...Listener) error {
 		srv := l.server()
 		servers[i] = srv
 		wg.Go(func() {
-			if err := l.serve(srv, &s.load); !errors.Is(err, http.ErrServerClosed) {
+			if err := l.serve(srv); !errors.Is(err, http.ErrServerClosed) {
 				cancel(err)
 			}
 		})
@@ -100,21 +110,19 @@ func (l *Listener) Scheme() string {
 	return "https"
 }
 
-func (l *Listener) serve(srv *http.Server, load *load) error {
-	most := maxConnections
-	if l.TLS != nil {
-		most = maxSecure
-	}
-	sockets := bound(l.Listener, cmp.Or(l.MaxConnections, most), cmp.Or(l.StallTimeout, stallTimeout))
-	sockets.load, srv.ConnState = load, load.state
+func (l *Listener) serve(srv *http.Server) error {
 	if l.TLS == nil {
-		return srv.Serve(sockets)
+		return srv.Serve(l.bounded(maxConnections))
 	}
 	srv.TLSConfig = l.TLS
-	srv.Handler = unstalled(l.Handler, cmp.Or(l.StallTimeout, stallTimeout))
 	srv.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: maxRequests, MaxReadFrameSize: maxFrame,
-		MaxReceiveBufferPerConnection: maxReceived, MaxReceiveBufferPerStream: maxReceived}
-	return srv.ServeTLS(sockets, "", "")
+		MaxReceiveBufferPerConnection: maxReceived, MaxReceiveBufferPerStream: maxReceived, WriteByteTimeout: answerTimeout}
+	return srv.ServeTLS(l.bounded(maxSecure), "", "")
+}
+
+// bounded returns the listener with a bound on its connections.
+func (l *Listener) bounded(most int) net.Listener {
+	return netutil.LimitListener(l.Listener, cmp.Or(l.MaxConnections, most))
 }
 
 func (l *Listener) server() *http.Server {
@@ -126,17 +134,19 @@ func (l *Listener) server() *http.Server {
 		srv.MaxHeaderBytes = maxProxyHeader
 	} else {
 		srv.ReadTimeout = timeout // equal, so that net/http sets one deadline instead of two
+		srv.WriteTimeout = cmp.Or(l.AnswerTimeout, answerTimeout)
 	}
 	return srv
 }
 
-// peerErrors is the error log of net/http. It logs a handler's panic as an error,
-// and the rest, such as failed TLS handshakes of peers, as debug messages.
+// peerErrors is the error log of net/http. It logs a handler's panic, and that no connection
+// can be accepted, as an error, and the rest, such as failed TLS handshakes of peers, as debug
+// messages.
 type peerErrors struct{}
 
 func (peerErrors) Write(b []byte) (int, error) {
 	level := slog.LevelDebug
-	if bytes.Contains(b[:min(len(b), 32)], []byte("panic serving")) {
+	if head := b[:min(len(b), 32)]; bytes.Contains(head, []byte("panic serving")) || bytes.Contains(head, []byte("Accept error")) {
 		level = slog.LevelError
 	}
 	slog.Log(context.Background(), level, strings.TrimSpace(string(b)))

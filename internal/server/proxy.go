@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,7 @@ type Proxy struct {
 	plan    string // header field with the plan, or ""
 	floor   int64
 	byIP    bool
-	stall   time.Duration // of a client that sends a body
+	client  time.Duration // see Upstream.ClientTimeout
 	forward http.Handler
 	limited atomic.Pointer[http.Handler]
 }
@@ -42,7 +43,7 @@ func (s *Server) Proxy(u Upstream) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Proxy{server: s, key: key, plan: u.PlanHeader, floor: u.Floor, byIP: u.By == "ip" || u.By == "", stall: u.stall(), forward: forward}, nil
+	return &Proxy{server: s, key: key, plan: u.PlanHeader, floor: u.Floor, byIP: u.By == "ip" || u.By == "", client: cmp.Or(u.ClientTimeout, answerTimeout), forward: forward}, nil
 }
 
 // Use sets the limits that each request takes from, all or nothing, from the next request
@@ -119,8 +120,10 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	control := http.NewResponseController(w)        // an error of it means that w has no deadlines
+	_ = control.SetWriteDeadline(time.Time{})       // of the request before
 	if r.ProtoMajor == 1 && r.Body != http.NoBody { // net/http reads the body before it answers
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(p.stall)) // an error: w has no deadlines
+		_ = control.SetReadDeadline(time.Now().Add(p.client))
 	}
 	if r.Method == http.MethodConnect { // a tunnel would bypass the limits
 		httplimit.Problem(w, http.StatusMethodNotAllowed, "", "CONNECT is not passed on")

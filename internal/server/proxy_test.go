@@ -293,10 +293,10 @@ func TestProxyFailures(t *testing.T) {
 		status     int
 	}{
 		{"nobody listens", "connect", server.Upstream{URL: "http://127.0.0.1:1"}, 502},
-		{"no header comes", "timeout", server.Upstream{URL: "http://" + silent(t, ""), HeaderTimeout: short}, 504},
-		{"no TLS handshake comes", "timeout", server.Upstream{URL: "https://" + silent(t, ""), TLSTimeout: short}, 504},
+		{"no header comes", "timeout", server.Upstream{URL: "http://" + silent(t, ""), Timeout: short}, 504},
+		{"no TLS handshake comes", "timeout", server.Upstream{URL: "https://" + silent(t, ""), Timeout: short}, 504},
 		{"no HTTP", "answer", server.Upstream{URL: "http://" + silent(t, "hello\r\n\r\n")}, 502},
-		{"the body stalls", "body", server.Upstream{URL: "http://" + silent(t, "HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"+strings.Repeat("x", 9999)), HeaderTimeout: ample, IdleTimeout: ample}, 200},
+		{"the body stalls", "body", server.Upstream{URL: "http://" + silent(t, "HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"+strings.Repeat("x", 9999)), Timeout: ample}, 200},
 	} {
 		p := newProxied(t, server.Config{}, tc.u)
 		var requests sync.WaitGroup

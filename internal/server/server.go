@@ -46,18 +46,14 @@ type Server struct {
 	tunnels  context.Context // ends when the WebSockets of a Proxy must
 	cut      context.CancelFunc
 	inFlight inFlight
-	load     load
-	large    atomic.Int64 // calls with a large body; see maxLarge
+	streams  atomic.Int64 // of gRPC; see begin
 	waiters  atomic.Int64 // calls of /v1/wait, and requests of a Proxy, that wait
 	readies  atomic.Int64 // calls of /v1/ready that are decided
 	tops     topAnswers
 	tells    bool                           // Config.StoreErrors
 	hashKey  func(limit, key string) string // Config.HashKey
 	extra    []extra
-
-	grpcPending, grpcUntaken atomic.Int64 // see maxPending and maxUntaken
-
-	gauges map[string]func() float64 // by name
+	gauges   map[string]func() float64 // by name
 }
 
 // live is the configuration, which can change while the server runs, and what is made of it.
@@ -74,7 +70,6 @@ func New(limiter *dipwell.Limiter, c Config) *Server {
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	s.tunnels, s.cut = context.WithCancel(context.Background())
 	s.metrics = newMetrics(c.Store, c.Labels, s.can.Metrics)
-	s.load.closed, s.load.conns = &s.metrics.shed, map[*conn]int64{}
 	s.Gauge("dipwell_in_flight", "Calls in flight.", func() float64 { return float64(s.inFlight.n.Load()) })
 	s.metrics.reg.MustRegister(adaptiveMetrics{limiter})
 	s.Gauge("dipwell_waiting", "Calls of /v1/wait in flight, and proxied requests that wait for a leaky bucket.", func() float64 { return float64(s.waiters.Load()) })
@@ -159,14 +154,6 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		defer a.Leave()
-		if r.ContentLength < 0 || r.ContentLength > keepBuffer || len(r.Header) > manyFields {
-			if a.large.Add(1) > maxLarge {
-				a.large.Add(-1)
-				shed(w)
-				return
-			}
-			defer a.large.Add(-1)
-		}
 	}
 	if c != nil {
 		r.Pattern = r.URL.Path // as the mux sets it, for traces

@@ -2,9 +2,7 @@ package server_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -113,48 +111,6 @@ func TestSlowBody(t *testing.T) {
 	})
 }
 
-// Calls with large bodies are bounded, and others are answered meanwhile.
-func TestLargeBodies(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newFixture(t, server.Config{}, local)
-		w.serving(t, func(ctx context.Context, l net.Listener) error {
-			return w.server.Serve(ctx, server.Listener{Listener: l, Handler: w.api})
-		}, func(dial func() net.Conn, _ context.CancelFunc) {
-			ask := func(text string) int {
-				c := dial()
-				defer c.Close()
-				go fmt.Fprint(c, text)
-				res, err := http.ReadResponse(bufio.NewReader(c), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer res.Body.Close()
-				return res.StatusCode
-			}
-			chunked := takeHead + "Transfer-Encoding: chunked\r\n\r\n"
-			var open []net.Conn
-			for i := range 1024 {
-				open = append(open, dial())
-				fmt.Fprint(open[i], []string{chunked, takeHead + "Content-Length: 9999\r\n\r\n"}[i%2])
-			}
-			synctest.Wait()
-			if status := ask(chunked); status != http.StatusServiceUnavailable {
-				t.Errorf("one more large body: %d", status)
-			}
-			if status := ask(formTake); status != http.StatusOK {
-				t.Errorf("a small body: %d", status)
-			}
-			for _, c := range open {
-				_ = c.Close()
-			}
-			synctest.Wait()
-			if status := ask(chunked + "9\r\nlimit=all\r\n0\r\n\r\n"); status != http.StatusOK {
-				t.Errorf("a chunked body: %d", status)
-			}
-		})
-	})
-}
-
 // A header that is sent byte by byte (Slowloris) has ten seconds too.
 func TestSlowHeader(t *testing.T) {
 	slowly(t, false, func(t *testing.T, w *fixture, c net.Conn) {
@@ -199,9 +155,9 @@ const formTake = takeHead + "Content-Length: 9\r\nContent-Type: application/x-ww
 func closedWhileWriting(t *testing.T, c net.Conn) time.Duration {
 	t.Helper()
 	start := time.Now()
-	time.Sleep(29 * time.Second)
+	time.Sleep(59 * time.Second)
 	synctest.Wait()
-	_ = c.SetWriteDeadline(time.Now().Add(time.Minute))
+	_ = c.SetWriteDeadline(time.Now().Add(time.Hour))
 	for { // writes fail when the server closes its end of the pipe
 		if _, err := c.Write([]byte("x")); err != nil {
 			if !errors.Is(err, io.ErrClosedPipe) {
@@ -212,7 +168,7 @@ func closedWhileWriting(t *testing.T, c net.Conn) time.Duration {
 	}
 }
 
-// The connection of a client that takes no byte of an answer is closed after 30 seconds.
+// The connection of a client that does not take an answer is closed after a minute.
 func TestClientDoesNotRead(t *testing.T) {
 	for name, before := range map[string]int{"the first": 0, "the second": 1, "a later": 5} {
 		slowly(t, false, func(t *testing.T, _ *fixture, c net.Conn) {
@@ -228,37 +184,15 @@ func TestClientDoesNotRead(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 			fmt.Fprint(c, formTake)
-			if took := closedWhileWriting(t, c); took != 30*time.Second {
+			if took := closedWhileWriting(t, c); took != time.Minute {
 				t.Errorf("%s answer is not read: closed after %v", name, took)
 			}
 		})
 	}
 	slowly(t, false, func(t *testing.T, _ *fixture, c net.Conn) {
 		fmt.Fprint(c, strings.Repeat(formTake, 3))
-		if took := closedWhileWriting(t, c); took != 30*time.Second {
+		if took := closedWhileWriting(t, c); took != time.Minute {
 			t.Errorf("three requests at once: closed after %v", took)
-		}
-	})
-}
-
-// A client that takes a byte now and then is served to the end.
-func TestClientReadsSlowly(t *testing.T) {
-	slowly(t, false, func(t *testing.T, _ *fixture, c net.Conn) {
-		fmt.Fprint(c, "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		begun := make([]byte, 20)
-		for i := range begun {
-			time.Sleep(29 * time.Second)
-			if _, err := c.Read(begun[i : i+1]); err != nil {
-				t.Fatalf("byte %d: %v", i, err)
-			}
-		}
-		res, err := http.ReadResponse(bufio.NewReader(io.MultiReader(bytes.NewReader(begun), c)), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		if b, err := io.ReadAll(res.Body); err != nil || !json.Valid(b) {
-			t.Errorf("%v, %d bytes", err, len(b))
 		}
 	})
 }

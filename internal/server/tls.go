@@ -67,15 +67,12 @@ func (t *TLS) NotAfter() time.Time { return t.live.Load().cert.Leaf.NotAfter }
 // Config returns the configuration of a listener with these protocols. Each
 // connection uses the content of the files at that time.
 func (t *TLS) Config(protocols ...string) *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		id := t.live.Load()
 		c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, Certificates: []tls.Certificate{id.cert}}
 		if id.clients != nil {
 			c.ClientCAs, c.ClientAuth = id.clients, tls.RequireAndVerifyClientCert
 			c.SessionTicketsDisabled = true // a resumed session would not check the certificate again
-		}
-		if client, ok := hello.Conn.(*conn); ok {
-			c.VerifyConnection = client.handshaken
 		}
 		return c, nil
 	}}

@@ -7,13 +7,12 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,25 +25,15 @@ type Upstream struct {
 	By            string        // key of a request: ip (default), shared, header:NAME
 	PlanHeader    string        // header field with the plan of a request; default: none
 	Floor         int64         // tokens that a request must leave free
-	DialTimeout   time.Duration // to connect; default 5 s
-	TLSTimeout    time.Duration // for the TLS handshake; default 5 s
-	HeaderTimeout time.Duration // from the end of the request to the header of the response; default 60 s
-	// IdleTimeout is how long an idle connection is kept, and how long one in
-	// use may carry no byte in either direction, which is at least 5/4 of
-	// HeaderTimeout; default 90 s.
-	IdleTimeout     time.Duration
-	IdleConnections int         // most idle connections; default 256
-	Report          func(error) // if set, called for failures, once a minute for each kind
+	Timeout       time.Duration // without a byte to the upstream or from it, but for a WebSocket; default ten minutes
+	ClientTimeout time.Duration // without a byte from or to the client, for each part of a body; default a minute
+	Report        func(error)   // if set, called for failures, once a minute for each kind
 }
 
 const (
-	defaultDialTimeout     = 5 * time.Second
-	defaultTLSTimeout      = 5 * time.Second
-	defaultHeaderTimeout   = time.Minute
-	defaultIdleTimeout     = 90 * time.Second
-	defaultIdleConnections = 256
-	continueTimeout        = time.Second // wait for a response to Expect: 100-continue
-	maxResponseHeader      = 1 << 20
+	upstreamTimeout   = 10 * time.Minute
+	idleConnections   = 256 // to the upstream
+	maxResponseHeader = 1 << 20
 )
 
 // Check returns the error that Server.Proxy would return for u.
@@ -81,38 +70,15 @@ func withoutUser(text string) string {
 	return text
 }
 
-// stall returns how long a connection in use may carry nothing.
-func (u *Upstream) stall() time.Duration {
-	header := cmp.Or(u.HeaderTimeout, defaultHeaderTimeout)
-	return max(cmp.Or(u.IdleTimeout, defaultIdleTimeout), header+header/4)
-}
-
-// transport returns the transport to the upstream. It ignores HTTP_PROXY and does
-// not decompress bodies.
-func (u *Upstream) transport() *http.Transport {
-	idle := cmp.Or(u.IdleTimeout, defaultIdleTimeout)
-	header := cmp.Or(u.HeaderTimeout, defaultHeaderTimeout)
-	connections := cmp.Or(u.IdleConnections, defaultIdleConnections)
-	stall := u.stall()
-	dialer := &net.Dialer{Timeout: cmp.Or(u.DialTimeout, defaultDialTimeout)}
-	return &http.Transport{
-		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			c, err := dialer.DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			return &idleConn{Conn: c, limit: stall}, nil
-		},
-		TLSHandshakeTimeout:    cmp.Or(u.TLSTimeout, defaultTLSTimeout),
-		ResponseHeaderTimeout:  header,
-		ExpectContinueTimeout:  continueTimeout,
-		IdleConnTimeout:        idle,
-		MaxIdleConns:           connections,
-		MaxIdleConnsPerHost:    connections,
-		MaxResponseHeaderBytes: maxResponseHeader,
-		DisableCompression:     true,
-		ForceAttemptHTTP2:      true,
-	}
+// transport returns the transport to the upstream: that of net/http, which connects in 30
+// seconds. It ignores HTTP_PROXY and does not decompress bodies.
+func transport() *http.Transport {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.Proxy = nil
+	t.MaxIdleConns, t.MaxIdleConnsPerHost = idleConnections, idleConnections
+	t.MaxResponseHeaderBytes = maxResponseHeader
+	t.DisableCompression = true
+	return t
 }
 
 // forwardTo returns the handler that forwards requests.
@@ -121,35 +87,55 @@ func (s *Server) forwardTo(target *url.URL, u *Upstream) (http.Handler, error) {
 	if err := errors.Join(s.metrics.reg.Register(f.counts), s.metrics.reg.Register(f.upgrades)); err != nil {
 		return nil, fmt.Errorf("upstream: %w", err)
 	}
-	transport, idle := u.transport(), u.stall()
 	forward := &httputil.ReverseProxy{
 		Rewrite:        s.rewriteTo(target, f),
-		Transport:      transport,
+		Transport:      transport(),
 		ModifyResponse: f.watch,
 		ErrorHandler:   f.answer,
 		ErrorLog:       log.New(io.Discard, "", 0), // f counts and reports errors
 	}
+	timeout, client := cmp.Or(u.Timeout, upstreamTimeout), cmp.Or(u.ClientTimeout, answerTimeout)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p := &passed{header: w.Header().Clone()}
+		p := &passed{ResponseWriter: w, control: http.NewResponseController(w), client: client, header: w.Header().Clone(), timeout: timeout}
 		clear(w.Header())
-		p.to = w.Header()
-		r = r.WithContext(context.WithValue(r.Context(), passedKey{}, p))
-		if r.Body != nil && r.Body != http.NoBody {
-			r.Body = &clientBody{ReadCloser: r.Body, passed: p, control: http.NewResponseController(w), idle: idle}
+		ctx, end := context.WithCancelCause(context.WithValue(r.Context(), passedKey{}, p))
+		p.late = time.AfterFunc(timeout, func() { end(os.ErrDeadlineExceeded) })
+		defer p.late.Stop()
+		if r = r.WithContext(ctx); r.Body != nil && r.Body != http.NoBody {
+			r.Body = &clientBody{r.Body, p}
 		}
-		forward.ServeHTTP(w, r)
+		forward.ServeHTTP(p, r)
 	}), nil
 }
 
-// passed is what is known of a request that is passed on.
+// passed is a request that is passed on, and its ResponseWriter. Each part of a body that the
+// client sends or takes must make progress within a time.
 type passed struct {
+	http.ResponseWriter
+	control *http.ResponseController // an error of it means that there are no deadlines
+	client  time.Duration
 	// header are the fields that the limits have set. They must be saved because
 	// ReverseProxy clears them if there is a 1xx response.
 	header http.Header
-	to     http.Header // of the response to the client
 	// badBody says that the client's body could not be read, which is no failure of
 	// the upstream.
 	badBody atomic.Bool
+	timeout time.Duration
+	late    *time.Timer // ends the request timeout after its last progress
+}
+
+// Unwrap is for http.ResponseController.
+func (p *passed) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+
+// WriteHeader writes a header, within its time.
+func (p *passed) WriteHeader(status int) {
+	_ = p.control.SetWriteDeadline(time.Now().Add(p.client))
+	p.ResponseWriter.WriteHeader(status)
+}
+
+func (p *passed) Write(b []byte) (int, error) {
+	_ = p.control.SetWriteDeadline(time.Now().Add(p.client))
+	return p.ResponseWriter.Write(b)
 }
 
 // passedKey is the context key of a request's *passed.
@@ -171,51 +157,24 @@ func (p *passed) announce(to http.Header) {
 // response that has none.
 func (p *passed) untyped(r http.Header) {
 	if r["Content-Type"] == nil {
-		p.to["Content-Type"] = nil
+		p.Header()["Content-Type"] = nil
 	}
 }
 
-// clientBody is the body of a client's request. A Read of which the client sends nothing
-// for idle fails; so does what net/http reads after an early Close.
+// clientBody is the body of a client's request.
 type clientBody struct {
 	io.ReadCloser
-	passed  *passed
-	control *http.ResponseController
-	idle    time.Duration
-
-	mu   sync.Mutex
-	over bool // read to its end, failed or closed; the deadline is then net/http's
+	*passed
 }
 
 func (b *clientBody) Read(p []byte) (int, error) {
-	b.deadline(time.Now().Add(b.idle), false)
+	b.late.Reset(b.timeout)
+	_ = b.control.SetReadDeadline(time.Now().Add(b.client)) // net/http removes it at the end of the body
 	n, err := b.ReadCloser.Read(p)
-	switch {
-	case err == nil:
-		b.deadline(time.Time{}, false)
-	case errors.Is(err, io.EOF):
-		b.deadline(time.Time{}, true) // or net/http would take the client for gone when it passes
-	case !errors.Is(err, http.ErrBodyReadAfterClose):
-		b.passed.badBody.Store(true)
-		b.deadline(time.Now(), true) // nothing more is read
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.badBody.Store(true)
 	}
 	return n, err
-}
-
-func (b *clientBody) Close() error {
-	b.deadline(time.Now().Add(b.idle), true)
-	return b.ReadCloser.Close()
-}
-
-// deadline sets the deadline of what is read from the client, unless a call before was the
-// last. The recorder of a test has no deadlines.
-func (b *clientBody) deadline(t time.Time, last bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.over {
-		_ = b.control.SetReadDeadline(t)
-		b.over = last
-	}
 }
 
 // rewriteTo returns the Rewrite of the proxy. It keeps the forwarding fields of a

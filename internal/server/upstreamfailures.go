@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 
@@ -36,11 +37,8 @@ type upstreamFailures struct {
 	counts   *prometheus.CounterVec
 	upgrades prometheus.Counter
 
-	mu   sync.Mutex
-	last [failureKinds]struct {
-		at    time.Time
-		since uint64 // failures since the last report
-	}
+	mu       sync.Mutex
+	reported [failureKinds]time.Time
 }
 
 func newUpstreamFailures(host string, report func(error)) *upstreamFailures {
@@ -59,19 +57,15 @@ func newUpstreamFailures(host string, report func(error)) *upstreamFailures {
 func (f *upstreamFailures) add(kind int, err error) {
 	f.counts.WithLabelValues(failureNames[kind]).Inc()
 	f.mu.Lock()
-	last, now := &f.last[kind], time.Now()
-	if now.Sub(last.at) < reportAgain {
-		last.since++
-		f.mu.Unlock()
-		return
+	now := time.Now()
+	again := now.Sub(f.reported[kind]) >= reportAgain
+	if again {
+		f.reported[kind] = now
 	}
-	more := last.since
-	last.at, last.since = now, 0
 	f.mu.Unlock()
-	if more > 0 {
-		err = fmt.Errorf("%w (and %d more of this kind before it)", err, more)
+	if again {
+		f.report(fmt.Errorf("upstream %s: %w", f.host, err))
 	}
-	f.report(fmt.Errorf("upstream %s: %w", f.host, err))
 }
 
 // answer answers if the upstream does not. It does not count requests that end for
@@ -82,7 +76,11 @@ func (f *upstreamFailures) answer(w http.ResponseWriter, r *http.Request, err er
 	var dial *net.OpError
 	status, kind := http.StatusBadGateway, failedAnswer
 	passed := passedOf(r)
-	switch lost := context.Cause(r.Context()); {
+	lost := context.Cause(r.Context())
+	if errors.Is(lost, os.ErrDeadlineExceeded) {
+		err, lost = lost, nil
+	}
+	switch {
 	case lost != nil && !errors.Is(lost, context.Canceled):
 		passed.announce(w.Header())
 		httplimit.Problem(w, http.StatusServiceUnavailable, "", "the request no longer holds its tokens")
@@ -113,24 +111,27 @@ func (f *upstreamFailures) watch(r *http.Response) error {
 	passed.announce(r.Header)
 	passed.untyped(r.Header)
 	if r.StatusCode == http.StatusSwitchingProtocols {
+		passed.late.Stop()
 		if r.Request.Header.Get("Upgrade") == "" {
 			return errNotAsked
 		}
 		return nil
 	}
-	r.Body = &upstreamBody{r.Body, f, r.Request.Context()}
+	r.Body = &upstreamBody{r.Body, f, passed, r.Request.Context()}
 	return nil
 }
 
 type upstreamBody struct {
 	io.ReadCloser
 	failures *upstreamFailures
+	passed   *passed
 	ctx      context.Context // of the request
 }
 
 func (b *upstreamBody) Read(p []byte) (int, error) {
+	b.passed.late.Reset(b.passed.timeout)
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) && b.ctx.Err() == nil {
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(context.Cause(b.ctx), context.Canceled) { // else the client has gone
 		b.failures.add(failedBody, err)
 	}
 	return n, err

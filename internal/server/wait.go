@@ -24,6 +24,7 @@ var (
 
 // wait answers POST /v1/wait: a take that waits for its tokens.
 func (a *api) wait(w http.ResponseWriter, r *http.Request) error {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxWait + answerTimeout)) // an error: w has no deadlines
 	return a.exchange(w, r, ofWait, func(ctx context.Context, x *exchange) error { return a.await(ctx, &x.d, &x.req) }, a.answer)
 }
 
