@@ -6,19 +6,16 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"time"
 )
 
 // Condition is the state of a file, as found by Inspect.
 type Condition struct {
-	Path    string    // absolute, without symbolic links
-	Missing bool      // there is no file; Open would create it
-	Schema  int       // version of the format
-	Wanted  int       // version that this program reads and writes
-	Bytes   int64     // size, including the write-ahead log
-	Written time.Time // last change of the file or its write-ahead log
-	InUse   bool      // a process has it open
-	PID     int       // of that process; 0 if unknown
+	Path    string // absolute, without symbolic links
+	Missing bool   // there is no file; Open would create it
+	Schema  int    // version of the format
+	Wanted  int    // version that this program reads and writes
+	InUse   bool   // a process has it open
+	PID     int    // of that process; 0 if unknown
 }
 
 // Inspect reads a file's header and changes nothing. The error is what Open would
@@ -60,14 +57,6 @@ func (c *Condition) read(f *os.File) error {
 	header, err := checkHeader(f, c.Path)
 	if err != nil {
 		return err
-	}
-	for _, name := range []string{c.Path, c.Path + "-wal"} {
-		if st, err := os.Stat(name); err == nil {
-			c.Bytes += st.Size()
-			if st.ModTime().After(c.Written) {
-				c.Written = st.ModTime()
-			}
-		}
 	}
 	c.Schema = int(binary.BigEndian.Uint32(header[60:]))
 	if app := binary.BigEndian.Uint32(header[68:]); app != applicationID {

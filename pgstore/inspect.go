@@ -41,10 +41,9 @@ type Condition struct {
 	// describe the coordinator, and its statistics do not include the rows on
 	// the workers.
 
-	// Fsync, FullPages and Autovacuum are the settings fsync, full_page_writes and
-	// autovacuum of the server. Without the first two a crash may damage the tables;
-	// without the third dead rows stay.
-	Fsync, FullPages, Autovacuum bool
+	// Fsync and FullPages are the settings fsync and full_page_writes of the server: unless
+	// both are on, a crash may damage the tables.
+	Fsync, FullPages string
 	// SyncCommit is synchronous_commit in the user's sessions. Unless it is off, a crash of
 	// the server loses nothing that was answered, if the tables are logged.
 	SyncCommit string
@@ -72,28 +71,14 @@ type Condition struct {
 	// Lacks are the rights that User lacks to decide as a Store does, and the tables whose
 	// row security is on for it. RoleLacks are those of dipwell_service and dipwell_admin.
 	Lacks, RoleLacks []string
-	// NoIdentity are tables with neither a primary key nor another replica identity: while a
-	// publication has them, they cannot be updated.
-	NoIdentity []string
 	// SweepJob is pg_cron's job that deletes full rows: planned, missing, hidden (User
 	// may not read the jobs), or empty (pg_cron is not installed in this database).
 	SweepJob string
-	// Updates and HotUpdates are of buckets, since the statistics were reset. HOT updates
-	// change no index: nearly all should be of this kind.
-	Updates, HotUpdates int64
-	// LiveRows and DeadRows are the server's estimates for buckets.
-	LiveRows, DeadRows int64
-	// LastVacuum is when buckets were last vacuumed, by hand or by autovacuum; zero:
-	// never.
-	LastVacuum time.Time
+	// LiveRows is the server's estimate for buckets.
+	LiveRows int64
 	// Swept is the start of the last complete pass of a sweep; zero: never, or not
 	// visible to User.
 	Swept time.Time
-	// OldestTransaction is the age of the oldest open transaction of a client, which
-	// keeps dead rows from being removed.
-	OldestTransaction time.Duration
-	// Connections are those of clients that are open, of at most MaxConnections.
-	Connections, MaxConnections int
 }
 
 // Inspect reads the state of a database and changes nothing. It also works
@@ -153,31 +138,18 @@ func Inspect(ctx context.Context, db DB) (*Condition, error) {
 func denied(err error) bool { return codeOf(err) == codeDenied }
 
 func (c *Condition) settings(ctx context.Context, db DB) error {
-	var age *float64
-	err := db.QueryRow(ctx, `select pg_is_in_recovery() or current_setting('transaction_read_only') = 'on',
-			current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on', current_setting('autovacuum') = 'on', current_setting('synchronous_commit'),
+	return db.QueryRow(ctx, `select pg_is_in_recovery() or current_setting('transaction_read_only') = 'on',
+			current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'), current_setting('server_encoding'),
 			coalesce((select rolsuper from pg_roles where rolname = current_user), false),
 			array(select r from unnest(array['dipwell_app', 'dipwell_service', 'dipwell_admin']) r where not exists (select from pg_roles where rolname = r
 				and coalesce(has_schema_privilege(oid, to_regnamespace('dipwell')::oid, 'usage'), true))),
-			array(select n.nspname::text from pg_namespace n where n.nspname = any (current_schemas(false)) and has_schema_privilege('public', n.oid, 'create') order by 1),
-			(select extract(epoch from max(clock_timestamp() - xact_start))::float8 from pg_stat_activity
-				where backend_type = 'client backend' and pid <> pg_backend_pid()),
-			(select count(*)::int from pg_stat_activity where backend_type = 'client backend'), current_setting('max_connections')::int, current_setting('server_encoding')`).
-		Scan(&c.ReadOnly, &c.Fsync, &c.FullPages, &c.Autovacuum, &c.SyncCommit, &c.Super, &c.MissingRoles, &c.OpenSchemas, &age, &c.Connections, &c.MaxConnections, &c.Encoding)
-	c.OldestTransaction = time.Duration(orZero(age) * float64(time.Second))
-	return err
+			array(select n.nspname::text from pg_namespace n where n.nspname = any (current_schemas(false)) and has_schema_privilege('public', n.oid, 'create') order by 1)`).
+		Scan(&c.ReadOnly, &c.Fsync, &c.FullPages, &c.SyncCommit, &c.Encoding, &c.Super, &c.MissingRoles, &c.OpenSchemas)
 }
 
 func (c *Condition) tables(ctx context.Context, db DB) error {
-	var vacuumed *time.Time
-	err := db.QueryRow(ctx, `select c.relpersistence = 'u', coalesce(s.n_tup_upd, 0), coalesce(s.n_tup_hot_upd, 0), coalesce(s.n_live_tup, 0), coalesce(s.n_dead_tup, 0),
-			greatest(s.last_vacuum, s.last_autovacuum),
-			array(select t.oid::regclass::text from pg_class t where t.relnamespace = c.relnamespace and t.relkind in ('r', 'p') and t.relpersistence = 'p'
-				and (t.relreplident = 'n' or t.relreplident = 'd' and not exists (select from pg_index i where i.indrelid = t.oid and i.indisprimary)) order by 1)
-		from pg_class c left join pg_stat_user_tables s on s.relid = c.oid where c.oid = to_regclass('dipwell.buckets')`).
-		Scan(&c.Unlogged, &c.Updates, &c.HotUpdates, &c.LiveRows, &c.DeadRows, &vacuumed, &c.NoIdentity)
-	c.LastVacuum = orZero(vacuumed)
-	return err
+	return db.QueryRow(ctx, `select c.relpersistence = 'u', coalesce(s.n_live_tup, 0) from pg_class c left join pg_stat_user_tables s on s.relid = c.oid where c.oid = to_regclass('dipwell.buckets')`).
+		Scan(&c.Unlogged, &c.LiveRows)
 }
 
 // trust finds out who can replace what runs in the schemas.

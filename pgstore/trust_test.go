@@ -242,13 +242,6 @@ func TestPublication(t *testing.T) {
 	if n := number(t, pool, "select count(*) from pg_publication_tables where schemaname = 'dipwell'"); n < 10 {
 		t.Errorf("only %d tables are published", n)
 	}
-	if found, err := pgstore.Inspect(t.Context(), pool); err != nil || len(found.NoIdentity) > 0 {
-		t.Errorf("%+v, %v", found, err)
-	}
-	must(t, pool, "alter table dipwell.revision drop constraint revision_pkey")
-	if found, err := pgstore.Inspect(t.Context(), pool); err != nil || fmt.Sprint(found.NoIdentity) != "[dipwell.revision]" {
-		t.Errorf("%+v, %v", found, err)
-	}
 }
 
 // TestPrimaryKeys checks that every table can be published, also those that are unlogged.

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -12,19 +11,14 @@ import (
 
 // Condition is the state of one master, as found by Inspect.
 type Condition struct {
-	Addr       string // host:port
-	Version    string // of Redis, or "Valkey " and its version
-	Role       string // "master", or the other role that it reports
-	Policy     string // maxmemory-policy; "" if it may not be read
-	MaxMemory  int64  // bytes; 0: no limit
-	UsedMemory int64  // bytes, of all databases
-	Evicted    int64  // keys evicted since the server started
-	Keys       int64  // in this client's database; in a cluster, on this node
+	Addr    string // host:port
+	Version string // of Redis, or "Valkey " and its version
+	Role    string // "master", or the other role that it reports
+	Policy  string // maxmemory-policy; "" if it may not be read
 
 	AppendOnly   bool   // the append-only file is on; without it a crash loses what the last RDB file lacks
 	AppendSync   string // appendfsync
 	Snapshots    bool   // RDB files are saved automatically
-	SaveFailed   bool   // the last RDB file or AOF write failed
 	ClusterState string // cluster_state; "" without a cluster
 
 	Ahead time.Duration // server's clock minus this machine's clock
@@ -75,25 +69,16 @@ func inspect(ctx context.Context, node redis.UniversalClient) (c Condition, err 
 		}
 		c.ClusterState = fields(text)["cluster_state"]
 	}
-	if c.Keys, err = node.DBSize(ctx).Result(); err == nil || replied(err, "NOPERM") {
-		err = c.clock(ctx, node)
-	}
-	return c, err
+	return c, c.clock(ctx, node)
 }
 
 // info decodes the reply of INFO.
 func (c *Condition) info(f map[string]string) {
-	number := func(name string) int64 {
-		n, _ := strconv.ParseInt(f[name], 10, 64) // 0 if missing
-		return n
-	}
 	c.Version, c.Role, c.Policy = f["redis_version"], f["role"], f["maxmemory_policy"]
 	if v := f["valkey_version"]; v != "" {
 		c.Version = "Valkey " + v
 	}
-	c.MaxMemory, c.UsedMemory, c.Evicted = number("maxmemory"), number("used_memory"), number("evicted_keys")
 	c.AppendOnly = f["aof_enabled"] == "1"
-	c.SaveFailed = f["rdb_last_bgsave_status"] == "err" || c.AppendOnly && (f["aof_last_write_status"] == "err" || f["aof_last_bgrewrite_status"] == "err")
 	if f["cluster_enabled"] == "1" {
 		c.ClusterState = "1"
 	}

@@ -35,34 +35,20 @@ func (c *ConfigCheckCmd) Run(e *env) error {
 	if err != nil {
 		return inFile(c.File, err)
 	}
-	missing, err := set.checkFiles()
-	if err != nil {
-		return inFile(c.File, err)
+	rules, notes, errs := set.checkNamed()
+	for _, err := range errs {
+		if !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s: %w", c.File, err)
+		}
+		setting, reason, _ := strings.Cut(err.Error(), ": ") // the file may exist where the service runs
+		notes = append(notes, fmt.Sprintf("%s is not here, and was not read: %s", setting, reason))
+	}
+	for _, note := range notes {
+		fmt.Fprintf(e.stderr, "dipwell: %s: %s\n", c.File, note)
 	}
 	holds := howMany(len(set.Limits), "limit")
-	switch rules, err := namedRules(&set.File); {
-	case errors.Is(err, fs.ErrNotExist):
-		missing = append(missing, fmt.Errorf("rls_config: %w", err))
-	case err != nil:
-		return fmt.Errorf("%s: rls_config: %w", c.File, err)
-	case rules != nil:
-		for _, note := range rules.Notes() {
-			fmt.Fprintf(e.stderr, "dipwell: %s\n", note)
-		}
+	if rules != nil {
 		holds += " and descriptors of " + howMany(rules.Domains(), "domain")
-	}
-	for _, err := range missing {
-		setting, reason, _ := strings.Cut(err.Error(), ": ")
-		fmt.Fprintf(e.stderr, "dipwell: %s: %s is not here, and was not read: %s\n", c.File, setting, reason)
-	}
-	for _, l := range set.Limits {
-		if d, err := store.NewDefinition(l); err == nil && d.Warning != "" {
-			fmt.Fprintf(e.stderr, "dipwell: %s: %s\n", c.File, d.Warning)
-		}
-	}
-	inFile := set.names()
-	for _, warning := range set.unknownLimits(func(limit string) bool { return slices.Contains(inFile, limit) }) {
-		fmt.Fprintf(e.stderr, "dipwell: %s: %s in this file\n", c.File, warning)
 	}
 	_, err = fmt.Fprintf(e.stdout, "%s: good, %s\n", c.File, holds)
 	return err
@@ -78,36 +64,36 @@ func inFile(path string, err error) error {
 	return fmt.Errorf("%s: %w", path, err)
 }
 
-// checkFiles reads the files that settings name. Files that do not exist are
-// returned as missing, since they may exist where the service runs.
-func (s *settings) checkFiles() (missing []error, err error) {
-	reads := []func() error{
-		func() error { return readable("admin_token_file", s.AdminTokenFile, 1) },
-		func() error { return readable("key_secret_file", s.KeySecretFile, keyhash.MinSecret) },
-		func() error {
-			if s.TLSCert == "" {
-				return nil
-			}
-			_, err := server.LoadTLS(s.TLSCert, s.TLSKey, s.ClientCA)
-			return err
-		},
+// checkNamed reads the files and descriptors that settings name. It returns the descriptors,
+// if they name any, what is wrong with the files, and notes about descriptors and limits.
+func (s *settings) checkNamed() (rules *rls.Rules, notes []string, errs []error) {
+	errs = []error{readable("admin_token_file", s.AdminTokenFile, 1), readable("key_secret_file", s.KeySecretFile, keyhash.MinSecret)}
+	if s.TLSCert != "" {
+		_, err := server.LoadTLS(s.TLSCert, s.TLSKey, s.ClientCA)
+		errs = append(errs, err)
 	}
 	names := map[[sha256.Size]byte]string{}
 	for i := range s.Callers {
-		reads = append(reads, func() error {
-			_, err := s.callerToken(i, nil, names)
-			return err
-		})
+		_, err := s.callerToken(i, nil, names)
+		errs = append(errs, err)
 	}
-	for _, read := range reads {
-		switch err := read(); {
-		case errors.Is(err, fs.ErrNotExist):
-			missing = append(missing, err)
-		case err != nil:
-			return nil, err
+	rules, err := namedRules(&s.File)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("rls_config: %w", err))
+	}
+	if rules != nil {
+		notes = rules.Notes()
+	}
+	for _, l := range s.Limits {
+		if d, err := store.NewDefinition(l); err == nil && d.Warning != "" {
+			notes = append(notes, d.Warning)
 		}
 	}
-	return missing, nil
+	inFile := s.names()
+	for _, warning := range s.unknownLimits(func(limit string) bool { return slices.Contains(inFile, limit) }) {
+		notes = append(notes, warning+" in this file")
+	}
+	return rules, notes, slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 }
 
 // readable returns an error if a file does not have a secret of at least the given number

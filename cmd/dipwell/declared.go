@@ -136,7 +136,7 @@ func (d *declared) define(file terms.FileOwner, limits []declaredLimit) error {
 		}
 	}
 	if len(others) > 0 {
-		d.warn("%s replaces limits that another file of owner %s had defined: %s", d.path, file.Name, names(others))
+		d.warn("%s replaces limits that another file of owner %s had defined: %s", d.path, file.Name, names(others, ", "))
 	}
 	return nil
 }
@@ -188,7 +188,7 @@ func (d *declared) logOrphans() {
 	defer d.mu.Unlock()
 	if left := orphans(d.limiter, d.file.Name, d.limits); len(left) > 0 {
 		d.warn("limits that a configuration file has defined in the store stay in force, although this file does not name them: %s; "+
-			"to end one that no other service's file names, name it in this file and take it out again while the service runs", names(left))
+			"to end one that no other service's file names, name it in this file and take it out again while the service runs", names(left, ", "))
 	}
 }
 
@@ -357,7 +357,7 @@ func (d *declared) logDrift() {
 		d.info("drift has ended: the limits in the store are those of this service again")
 		return
 	}
-	d.warn("warning: drift: the store differs in %s from this service's settings: %s; %s", howMany(len(list), "limit"), strings.Join(list[:min(len(list), maxListed)], "; "), d.remedy("a restart"))
+	d.warn("warning: drift: the store differs in %s from this service's settings: %s; %s", howMany(len(list), "limit"), names(list, "; "), d.remedy("a restart"))
 }
 
 // remedy says how limits of the file that are not in force come into force.
@@ -368,11 +368,10 @@ func (d *declared) remedy(restart string) string {
 	return "a change of the file or " + restart + " puts them in force"
 }
 
-// names joins names. Of more than maxListed it has some, and their number.
-func names(list []string) string {
-	s := ""
-	if len(list) > maxListed {
-		s = fmt.Sprintf("%d, such as ", len(list))
+// names joins names, or sentences about them. Of more than maxListed it has the first ones.
+func names(list []string, sep string) string {
+	if more := len(list) - maxListed; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:maxListed], sep), more)
 	}
-	return s + strings.Join(list[:min(len(list), maxListed)], ", ")
+	return strings.Join(list, sep)
 }

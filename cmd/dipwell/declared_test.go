@@ -395,7 +395,7 @@ func TestServeDrift(t *testing.T) {
 			gauge(one, "1")
 			gauge(two, "0")
 			_, found := doctor(t, "--config", file1, "--store", store)
-			expect(t, found, "drift", "warning: the store differs in 1 limit: limit x: rate: 10 here and 20 in force", "limits", "ok: the file names every limit")
+			expect(t, found, "drift", "warning: the store differs from the file: limit x: rate: 10 here and 20 in force", "limits", "ok: the file names every limit")
 			_, found = doctor(t, "--server", one.url)
 			expect(t, found, "drift", "warning: the store differs in 1 limit that the service names")
 			_, three := serve("three.yaml", limitsOf("revision: 2\n", "x=30"))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,7 +21,6 @@ type DoctorCmd struct {
 	Config  string        `placeholder:"FILE" env:"DIPWELL_CONFIG" help:"Check this configuration file and the store that it names."`
 	Store   string        `placeholder:"URL" env:"DIPWELL_STORE" help:"Check this store."`
 	Server  string        `placeholder:"URL" env:"DIPWELL_SERVER" help:"Check this running service (default http://127.0.0.1:8080 if nothing else is given)."`
-	Checks  int           `default:"200" placeholder:"N" help:"Number of checks that measure the latency, 1 to 10000; they change nothing. Default 200."`
 	Timeout time.Duration `default:"30s" help:"Timeout of all checks. Default 30s."`
 	JSON    bool          `name:"json" help:"Print the findings as JSON."`
 
@@ -57,39 +57,41 @@ type finding struct {
 
 // examination collects findings.
 type examination struct {
-	Findings []finding `json:"findings"`
-	Worst    string    `json:"verdict"`
-	checks   int
+	Findings []finding    `json:"findings"`
+	Worst    string       `json:"verdict"`
 	declared *config.File // the file of --config, or nil
 }
 
 func (x *examination) ok(check, found string, args ...any) {
-	x.judge(false, verdictOK, check, "", "", found, args...)
+	x.judge(false, "", check, "", found, args...)
 }
 
 func (x *examination) warn(check, advice, found string, args ...any) {
-	x.judge(true, verdictWarning, check, advice, found, "", args...)
+	x.judge(true, verdictWarning, check, advice, found, args...)
 }
 
 func (x *examination) problem(check, advice, found string, args ...any) {
-	x.judge(true, verdictProblem, check, advice, found, "", args...)
+	x.judge(true, verdictProblem, check, advice, found, args...)
 }
 
-// judge adds a finding: verdict with the text bad if wrong is true, else ok with the
-// text good.
-func (x *examination) judge(wrong bool, verdict, check, advice, bad, good string, args ...any) {
+// judge adds a finding: verdict with advice if wrong is true, else ok.
+func (x *examination) judge(wrong bool, verdict, check, advice, found string, args ...any) {
 	if !wrong {
-		verdict, advice, bad = verdictOK, "", good
+		verdict, advice = verdictOK, ""
 	}
-	x.Findings = append(x.Findings, finding{verdict, check, fmt.Sprintf(bad, args...), advice})
+	x.Findings = append(x.Findings, finding{verdict, check, fmt.Sprintf(found, args...), advice})
 }
 
-const maxChecks = 10000
+// judgeList adds the finding good if a list is empty, else verdict with bad and the list.
+func (x *examination) judgeList(list []string, verdict, check, advice, bad, good string) {
+	if len(list) == 0 {
+		x.ok(check, "%s", good)
+		return
+	}
+	x.judge(true, verdict, check, advice, "%s: %s", bad, names(list, "; "))
+}
 
 func (c *DoctorCmd) Run(e *env) error {
-	if c.Checks < 1 || c.Checks > maxChecks {
-		return fmt.Errorf("checks: %d is not between 1 and %d", c.Checks, maxChecks)
-	}
 	if c.Store != "" {
 		if err := knownStore(c.Store); err != nil {
 			return err
@@ -97,12 +99,10 @@ func (c *DoctorCmd) Run(e *env) error {
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
 	defer cancel()
-	x := &examination{checks: c.Checks}
+	x := &examination{}
 	store := c.Store
 	if c.Config != "" {
-		if named := x.config(c.Config); store == "" {
-			store = named
-		}
+		store = cmp.Or(store, x.config(c.Config))
 	}
 	if store != "" {
 		x.store(ctx, store)
@@ -153,52 +153,34 @@ func (x *examination) report(e *env, asJSON bool) error {
 
 // config checks a configuration file like serve, and returns its store.
 func (x *examination) config(path string) string {
+	const advice = "serve does not start with it; a running service keeps the last good one"
 	set, err := (&ServeCmd{Config: path}).merge()
 	if err != nil {
-		x.problem("configuration", "serve does not start with it; a running service keeps the last good one", "%v", inFile(path, err))
+		x.problem("configuration", advice, "%v", inFile(path, err))
 		return ""
 	}
-	f, url := &set.File, set.Store
-	if _, err = set.checkFiles(); err != nil {
-		x.problem("configuration", "serve does not start with it", "%s: %v", path, err)
+	_, notes, errs := set.checkNamed()
+	for _, err := range errs {
+		x.problem("configuration", advice, "%s: %v", path, err)
 	}
-	rules, err := namedRules(f)
-	if err != nil {
-		x.problem("configuration", "serve does not start with it; a running service keeps the last good descriptors", "%s: rls_config: %v", path, err)
+	x.declared = &set.File
+	x.ok("configuration", "%s: %s, store %s", path, howMany(len(set.Limits), "limit"), redact(set.Store))
+	for _, note := range notes {
+		x.warn("configuration", "", "%s", note)
 	}
-	x.declared = f
-	x.ok("configuration", "%s: %s, store %s", path, howMany(len(f.Limits), "limit"), redact(url))
-	for _, l := range f.Limits {
-		if d, err := store.NewDefinition(l); err == nil && d.Warning != "" {
-			x.warn("configuration", "", "%s", d.Warning)
-		}
+	x.secretFile("admin_token_file", set.AdminTokenFile)
+	x.secretFile("key_secret_file", set.KeySecretFile)
+	x.secretFile("tls_key", set.TLSKey)
+	for i, c := range set.Callers {
+		x.secretFile(fmt.Sprintf("callers[%d].token_file", i), c.TokenFile)
 	}
-	if rules != nil {
-		for _, note := range rules.Notes() {
-			x.warn("configuration", "", "%s", note)
-		}
-	}
-	secrets := []struct{ setting, file string }{{"admin_token_file", f.AdminTokenFile}, {"key_secret_file", f.KeySecretFile}, {"tls_key", f.TLSKey}}
-	for i, c := range f.Callers {
-		secrets = append(secrets, struct{ setting, file string }{fmt.Sprintf("callers[%d].token_file", i), c.TokenFile})
-	}
-	for _, secret := range secrets {
-		x.secretFile(secret.setting, secret.file)
-	}
-	return url
+	return set.Store
 }
 
 func (x *examination) secretFile(setting, path string) {
-	if path == "" {
-		return
+	if st, err := os.Stat(path); err == nil && st.Mode().Perm()&0o007 != 0 {
+		x.warn("configuration", "chmod o-rwx "+path, "%s: %s can be read by everybody on this machine", setting, path)
 	}
-	st, err := os.Stat(path)
-	if err != nil {
-		x.problem("configuration", "", "%s: %v", setting, err)
-		return
-	}
-	x.judge(st.Mode().Perm()&0o007 != 0, verdictWarning, "configuration", "chmod o-rwx "+path,
-		"%s: %s can be read by everybody on this machine", "%s: %s is there, and not everybody's to read", setting, path)
 }
 
 // store checks a store, depending on its scheme.
@@ -228,6 +210,9 @@ const (
 	slowP99     = 50 * time.Millisecond // the usual timeout of a limit
 )
 
+// latencyChecks is how many calls measure the latency.
+const latencyChecks = 100
+
 // clock judges the difference of two clocks, ahead, whose error is at most wrong.
 func (x *examination) clock(whose string, ahead, wrong time.Duration) {
 	way, apart := "ahead of", ahead
@@ -240,7 +225,7 @@ func (x *examination) clock(whose string, ahead, wrong time.Duration) {
 	}
 	x.judge(apart-wrong > skewWarning, verdict, "clock",
 		"decide by the store's clock as before, and synchronise both machines (chronyc tracking): limits with on_store_error: local go on by this machine's",
-		"%s is %v %s this machine's, ±%v", "%s is %v %s this machine's, ±%v", whose, apart.Round(time.Microsecond), way, wrong.Round(time.Microsecond))
+		"%s is %v %s this machine's, ±%v", whose, apart.Round(time.Microsecond), way, wrong.Round(time.Microsecond))
 }
 
 // latency judges how long answers take. ask must not change anything.
@@ -249,7 +234,7 @@ func (x *examination) latency(ctx context.Context, what string, ask func(context
 		x.problem("latency", "", "%s: %v", what, err)
 		return
 	}
-	took := make([]time.Duration, x.checks)
+	took := make([]time.Duration, latencyChecks)
 	for i := range took {
 		start := time.Now()
 		if err := ask(ctx); err != nil {
@@ -262,35 +247,36 @@ func (x *examination) latency(ctx context.Context, what string, ask func(context
 	median, p99 := took[len(took)/2], took[(len(took)-1)*99/100]
 	x.judge(median > slowMedian || p99 > slowP99, verdictWarning, "latency",
 		"put the store nearer, or give limits a timeout above it (default: 5s) and an on_store_error",
-		"%s one at a time: median %v, p99 %v, slowest %v of %d", "%s one at a time: median %v, p99 %v, slowest %v of %d",
+		"%s one at a time: median %v, p99 %v, slowest %v of %d",
 		what, median.Round(time.Microsecond), p99.Round(time.Microsecond), took[len(took)-1].Round(time.Microsecond), len(took))
 }
 
 // doctorKey is the key of the checks.
 const doctorKey = "dipwell-doctor"
 
-// decisions measures the latency of Check on one of the store's limits or, if it has
-// none, of reading its clock.
-func (x *examination) decisions(ctx context.Context, store store.Store, clock func(context.Context) error) {
-	l, err := dipwell.New(store)
+// decisions checks a store's limits. It measures the latency of Check on one of them or, if
+// there is none, of reading the store's clock.
+func (x *examination) decisions(ctx context.Context, s store.Store) {
+	l, err := dipwell.New(s)
 	if err != nil {
 		x.problem("limits", "", "%v", err)
 		return
 	}
 	x.drift(l)
 	limits := l.Limits()
-	if len(limits) == 0 {
-		x.ok("limits", "the store has none yet")
-		x.latency(ctx, "looks at the clock", clock)
-		return
-	}
 	x.ok("limits", "the store has %d", len(limits))
 	for _, d := range limits {
 		if d.Warning != "" {
 			x.warn("limits", "", "%s", d.Warning)
 		}
 	}
-	x.overrides(ctx, l)
+	if len(limits) == 0 {
+		x.latency(ctx, "looks at the clock", func(ctx context.Context) error {
+			_, err := store.AbilitiesOf(s).Now(ctx)
+			return err
+		})
+		return
+	}
 	name := limits[0].Name
 	x.latency(ctx, "checks of limit "+name, func(ctx context.Context) error {
 		_, err := l.Check(ctx, name, doctorKey, 1)

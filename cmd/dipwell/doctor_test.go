@@ -20,7 +20,7 @@ import (
 // doctor runs the built program, and returns its status and findings.
 func doctor(t *testing.T, args ...string) (code int, found map[string]string) {
 	t.Helper()
-	cmd := built(t, append([]string{"doctor", "--json", "--checks", "20"}, args...)...)
+	cmd := built(t, append([]string{"doctor", "--json"}, args...)...)
 	out, err := cmd.Output()
 	var x examination
 	if json.Unmarshal(out, &x) != nil || cmd.ProcessState == nil {
@@ -74,7 +74,7 @@ func TestDoctorPostgres(t *testing.T) {
 	before := rowsOf(t, conn)
 	_, found = doctor(t, "--store", dsn)
 	expect(t, found, "schema", "ok: version", "limits", "ok: the store has 1", "durability", "warning: the tables are unlogged",
-		"roles", "ok: dipwell_app, dipwell_service and dipwell_admin are there\n", "sweep", "ok: without pg_cron", "connections", "ok: ", "rows", "ok: ")
+		"roles", "ok: dipwell_app, dipwell_service and dipwell_admin are there\n", "sweep", "ok: a running service deletes full rows")
 	if !strings.Contains(found["latency"], "checks of limit login") || rowsOf(t, conn) != before {
 		t.Errorf("%s, rows %s, before %s", found["latency"], rowsOf(t, conn), before)
 	}
@@ -91,8 +91,6 @@ func TestDoctorPostgres(t *testing.T) {
 			"ok: dipwell_service", "problem: services would fail: dipwell_service: insert on dipwell.buckets"},
 		{"grant create on schema dipwell_internal to public", "revoke create on schema dipwell_internal from public", "owner",
 			"ok: the schemas and everything in them belong to postgres", "problem: others can run code with the rights of postgres and of every caller: everybody may create objects in schema dipwell_internal"},
-		{"alter table dipwell.limits replica identity nothing", "alter table dipwell.limits replica identity default", "replication",
-			"ok: every table has a replica identity", "problem: while a publication has them, tables without a primary key or another replica identity cannot be updated: dipwell.limits"},
 	} {
 		exec(c.wrong)
 		_, found = doctor(t, "--store", dsn)
@@ -109,14 +107,6 @@ func TestDoctorPostgres(t *testing.T) {
 	_, found = doctor(t, "--store", dsn)
 	expect(t, found, "roles", "warning: everybody may create functions and operators in a schema of the search path")
 	exec("revoke create on schema public from public")
-	exec("select dipwell.define_plan('login', 'pro', rate => 600)")
-	exec("select dipwell.override('login', 'ann', plan => 'pro')")
-	exec("select dipwell.override('login', 'bob', rate => 9)")
-	exec("select * from dipwell.hold('login', 'ann', 2, ttl => interval '1 hour', id => 'h1')")
-	exec("select * from dipwell.hold('login', 'bob', 2, ttl => interval '1 hour', id => 'h2')")
-	exec("select * from dipwell.settle('h2')")
-	_, found = doctor(t, "--store", dsn)
-	expect(t, found, "overrides", "ok: keys that have one, by limit: login 2\n", "holds", "ok: 1 live, 0 expired and not yet given back, 1 ended and kept for repeated calls, of login")
 	exec("select dipwell.define('day', 5, interval '1 day', algorithm => 'fixed_window', start => '00:00 " + pgtest.MovedZone + "')")
 	if _, found = doctor(t, "--store", dsn); strings.Contains(found["limits"], "warning") {
 		t.Errorf("the same zones: %s", found["limits"])
@@ -150,7 +140,7 @@ func TestDoctorRedis(t *testing.T) {
 	if code != 0 {
 		t.Errorf("%d %v", code, found)
 	}
-	expect(t, found, "store", "ok: "+server.Addr(), "clock", "ok: ", "eviction", "ok: ", "durability", "warning: ", "limits", "ok: the store has none", "memory", "ok: ")
+	expect(t, found, "store", "ok: "+server.Addr(), "clock", "ok: ", "eviction", "ok: ", "durability", "warning: ", "limits", "ok: the store has 0")
 	for _, set := range [][]any{{"config", "set", "maxmemory", "64mb"}, {"config", "set", "maxmemory-policy", "allkeys-lru"}, {"config", "set", "appendonly", "yes"}} {
 		if _, err := server.Do(set...); err != nil {
 			t.Fatal(err)
@@ -159,7 +149,7 @@ func TestDoctorRedis(t *testing.T) {
 	if code, found = doctor(t, "--store", server.URL()); code != 1 {
 		t.Errorf("%d %v", code, found)
 	}
-	expect(t, found, "eviction", "problem: maxmemory-policy of "+server.Addr()+" is allkeys-lru", "durability", "ok: ", "memory", "ok: ")
+	expect(t, found, "eviction", "problem: maxmemory-policy of "+server.Addr()+" is allkeys-lru", "durability", "ok: ")
 	if code, found = doctor(t, "--store", server.URL()+"?eviction=allow"); code != 0 || !strings.Contains(found["eviction"], "warning: ") {
 		t.Errorf("accepted: %d %v", code, found)
 	}
@@ -246,7 +236,7 @@ func TestDoctorConfigAndServer(t *testing.T) {
 	if code, found = doctor(t, "--server", p.url); code != 0 {
 		t.Errorf("%d %v", code, found)
 	}
-	expect(t, found, "service", "ok: "+p.url, "store", "ok: /readyz is 200", "clock", "ok: ", "limits", "warning: 1 call for limits", "configuration", "ok: ")
+	expect(t, found, "service", "ok: "+p.url, "store", "ok: /readyz is 200", "clock", "ok: ", "limits", "warning: 1 call for limits")
 	if !strings.Contains(found["latency"], "looks at /healthz") { // how long it took is the machine's business
 		t.Error(found["latency"])
 	}
@@ -273,7 +263,7 @@ func TestDoctorConfigAndServer(t *testing.T) {
 	if code, _ = doctor(t, "--server", "http://127.0.0.1:1"); code != 1 {
 		t.Errorf("no service: %d", code)
 	}
-	for _, args := range [][]string{{"--store", "pigeon:x"}, {"--checks", "0"}, {"--frobnicate"}} {
+	for _, args := range [][]string{{"--store", "pigeon:x"}, {"--frobnicate"}} {
 		if code, _, stderr := program(t, append([]string{"doctor"}, args...)...); code != 2 || stderr == "" {
 			t.Errorf("%v: %d %s", args, code, stderr)
 		}
@@ -316,12 +306,12 @@ func TestDoctorPostgresRoles(t *testing.T) {
 		if rowsOf(t, conn) != before {
 			t.Errorf("%s: rows %s, before %s", role, rowsOf(t, conn), before)
 		}
-		expect(t, found, "store", "ok: postgres", "clock", "ok: ", "roles", "ok: "+name+" is not a superuser", "connections", "ok: ")
+		expect(t, found, "store", "ok: postgres", "clock", "ok: ")
 		want := map[string]string{"app": "warning: " + name + " may call the functions", "admin": "ok: version", "nobody": "problem: " + name + " may not use the schema dipwell"}[role]
 		expect(t, found, "schema", want)
 		if role == "admin" {
 			expect(t, found, "limits", "ok: the store has 1", "sweep", "ok: ", "durability", "ok: the tables are logged")
-		} else if found["limits"] != "" || !strings.Contains(found["latency"], "looks at the clock") {
+		} else if found["limits"] != "" {
 			t.Errorf("%s: %v", role, found)
 		}
 		for check, text := range found {
@@ -332,33 +322,18 @@ func TestDoctorPostgresRoles(t *testing.T) {
 	}
 }
 
-// TestDoctorEngines checks that the advice is for the engine. Portable tables
-// have no SQL functions and no roles, and on Citus the coordinator's statistics
-// do not include the rows.
+// TestDoctorEngines checks that the advice is for the engine. Portable tables have no SQL
+// functions and no roles.
 func TestDoctorEngines(t *testing.T) {
-	for engine, want := range map[string]struct {
-		counters, functions bool
-	}{
-		"PostgreSQL":  {counters: true, functions: true},
-		"Portable":    {counters: true},
-		"Citus":       {},
-		"YugabyteDB":  {},
-		"CockroachDB": {},
-	} {
+	for _, engine := range []string{"PostgreSQL", "Portable", "Citus", "YugabyteDB", "CockroachDB"} {
 		for _, sweep := range []string{"", "missing", "planned", "hidden"} {
 			c := &pgstore.Condition{Engine: engine, Portable: engine != "PostgreSQL", Schema: pgstore.SchemaVersion, User: "app", SweepJob: sweep,
-				Fsync: true, FullPages: true, Autovacuum: true, SyncCommit: "on", Encoding: "UTF8", MissingRoles: []string{"dipwell_app"}, Updates: 5000, DeadRows: 50000, MaxConnections: 100}
+				Fsync: "on", FullPages: "on", SyncCommit: "on", Encoding: "UTF8", MissingRoles: []string{"dipwell_app"}}
 			var x examination
 			x.postgresEngine(c)
 			text := fmt.Sprint(x.Findings)
-			if got := strings.Contains(text, "5000 updates"); got != want.counters {
-				t.Errorf("%v: counters %v: %s", engine, got, text)
-			}
-			if got := strings.Contains(text, "dipwell.sweep") || strings.Contains(text, "pg_cron") || strings.Contains(text, "dipwell_app"); got != want.functions {
+			if got := strings.Contains(text, "dipwell.sweep") || strings.Contains(text, "pg_cron") || strings.Contains(text, "dipwell_app"); got != (engine == "PostgreSQL") {
 				t.Errorf("%v: functions and roles %v: %s", engine, got, text)
-			}
-			if strings.Contains(text, "not ASCII") {
-				t.Errorf("%v: %s", engine, text)
 			}
 			if (engine != "YugabyteDB" && engine != "CockroachDB") != strings.Contains(text, "fsync") {
 				t.Errorf("%v: %s", engine, text)

@@ -12,10 +12,7 @@ import (
 	"time"
 )
 
-// certificateDays is how many days before its end a certificate causes a warning.
-const certificateDays = 14
-
-// Bounds of what is read of an answer. That of a probe is read for each of up to 10,000 checks.
+// Bounds of what is read of an answer.
 const (
 	maxProbe   = 64 << 10
 	maxMetrics = 16 << 20
@@ -51,17 +48,20 @@ func (x *examination) server(ctx context.Context, client *http.Client, base stri
 		x.problem("service", "", "%s does not answer: %v", base, unreached(timeoutError(err)))
 		return
 	}
-	if status, body, _, err := get(ctx, "/readyz", maxProbe); err != nil {
+	status, body, _, err := get(ctx, "/readyz", maxProbe)
+	switch {
+	case err != nil:
 		x.problem("store", "", "/readyz: %v", timeoutError(err))
-	} else {
-		x.judge(status != http.StatusOK, verdictProblem, "store", "see the service's log, and run dipwell doctor --store there", "/readyz is %d: %s", "/readyz is %d: it can decide%.0s",
-			status, problem(http.StatusText(status), body))
+	case status != http.StatusOK:
+		x.problem("store", "see the service's log, and run dipwell doctor --store there", "/readyz is %d: %s", status, problem(http.StatusText(status), body))
+	default:
+		x.ok("store", "/readyz is %d: it can decide", status)
 	}
 	x.latency(ctx, "looks at /healthz", func(ctx context.Context) error {
 		_, _, _, err := get(ctx, "/healthz", maxProbe)
 		return timeoutError(err)
 	})
-	status, body, _, err := get(ctx, "/metrics", maxMetrics)
+	status, body, _, err = get(ctx, "/metrics", maxMetrics)
 	if err != nil || status != http.StatusOK {
 		x.warn("metrics", "", "/metrics cannot be read: status %d, %v", status, timeoutError(err))
 		return
@@ -71,16 +71,11 @@ func (x *examination) server(ctx context.Context, client *http.Client, base stri
 
 // metrics judges the counters of a service since it started.
 func (x *examination) metrics(m map[string]float64) {
-	since := "since it began"
-	if at := m["process_start_time_seconds"]; at > 0 {
-		since = fmt.Sprintf("in the %v since it began", time.Since(time.Unix(int64(at), 0)).Round(time.Second))
+	if m["dipwell_config_last_reload_failed"] == 1 {
+		x.problem("configuration", "see the service's log, or: dipwell config check FILE", "the file, or a file of descriptors, is invalid, and an older one is in force")
 	}
-	decisions := m["dipwell_decisions_total"]
-	x.ok("decisions", "%.0f %s", decisions, since)
-	x.judge(m["dipwell_config_last_reload_failed"] == 1, verdictProblem, "configuration", "see the service's log, or: dipwell config check FILE",
-		"the file, or a file of descriptors, is invalid, and an older one is in force", "what was read last is in force")
 	x.judge(m["dipwell_config_drift"] > 0, verdictWarning, "drift", "see the service's log, or run dipwell doctor --config FILE --store URL there",
-		"the store differs in %s that the service names", "the store differs in %s that the service names", howMany(int64(m["dipwell_config_drift"]), "limit"))
+		"the store differs in %s that the service names", howMany(int64(m["dipwell_config_drift"]), "limit"))
 	for _, c := range []struct{ name, check, thing, rest, advice string }{
 		{"dipwell_store_errors_total", "store", "call", "that the store could not answer", "see the service's log for when and why"},
 		{"dipwell_store_full_total", "store", "call", "for a new key, hold or override while the store was full", "raise max_keys, max_key_bytes, max_holds or max_overrides, whichever the answers name, or look at dipwell top for who makes keys"},
@@ -88,16 +83,7 @@ func (x *examination) metrics(m map[string]float64) {
 		{"dipwell_shed_total", "service", "call", "turned away because too many were in flight", "the store is slow, or max_in_flight too small"},
 		{"dipwell_unknown_limit_total", "limits", "call", "for limits that are not defined", "a caller's mistake, or a limit that the configuration lost"},
 	} {
-		x.judge(m[c.name] > 0, verdictWarning, c.check, c.advice, "%s %s %s", "%s %s %s", howMany(int64(m[c.name]), c.thing), c.rest, since)
-	}
-	if at := m["dipwell_tls_not_after_timestamp_seconds"]; at > 0 {
-		until := time.Unix(int64(at), 0)
-		verdict := verdictWarning
-		if time.Until(until) < 0 {
-			verdict = verdictProblem
-		}
-		x.judge(time.Until(until) < certificateDays*24*time.Hour, verdict, "certificate", "renew it; the service reloads it without a restart",
-			"it ends at %s", "it is good until %s", until.UTC().Format(time.DateTime+"Z"))
+		x.judge(m[c.name] > 0, verdictWarning, c.check, c.advice, "%s %s since the service began", howMany(int64(m[c.name]), c.thing), c.rest)
 	}
 }
 

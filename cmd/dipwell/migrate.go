@@ -282,10 +282,14 @@ func printState(e *env, conn *pgx.Conn) error {
 	if err != nil {
 		return err
 	}
-	kind := "logged: a crash loses nothing that was answered"
-	if unlogged {
-		kind = "unlogged: after a crash all buckets are full again"
-	}
-	_, err = fmt.Fprintf(e.stdout, "schema version %d, tables %s\n", pgstore.SchemaVersion, kind)
+	_, err = fmt.Fprintf(e.stdout, "schema version %d, tables %s\n", pgstore.SchemaVersion, durabilityOf(unlogged))
 	return err
+}
+
+// durabilityOf says what a crash does to tables.
+func durabilityOf(unlogged bool) string {
+	if unlogged {
+		return "unlogged: after a crash all buckets are full again"
+	}
+	return "logged: a crash loses nothing that was answered"
 }

@@ -2,32 +2,23 @@ package main
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/server"
 )
 
-// maxNamed is how many names of limits a line has.
-const maxNamed = 20
-
 // logStart logs the version, the store and the limits.
 func (s *service) logStart(set *settings) {
-	names := set.names()
-	some := names[:min(len(names), maxNamed)]
-	limits := howMany(len(names), "limit")
-	if len(names) == 0 && set.Store != "memory:" {
+	list := set.names()
+	limits := howMany(len(list), "limit")
+	if len(list) == 0 && set.Store != "memory:" {
 		limits = "the limits that the store keeps"
 	}
 	text := fmt.Sprintf("%s, store %s, %s", version(), redact(set.Store), limits)
-	if len(names) > 0 {
-		text += " (" + strings.Join(some, ", ")
-		if len(some) < len(names) {
-			text += ", ..."
-		}
-		text += ")"
+	if len(list) > 0 {
+		text += " (" + names(list, ", ") + ")"
 	}
-	attrs := []any{"version", version(), "store", redact(set.Store), "limits", len(names), "limit_names", some}
+	attrs := []any{"version", version(), "store", redact(set.Store), "limits", len(list), "limit_names", list[:min(len(list), maxListed)]}
 	if s.cmd.Config != "" {
 		text += ", configuration file " + s.cmd.Config
 		attrs = append(attrs, "config", s.cmd.Config)
@@ -35,7 +26,6 @@ func (s *service) logStart(set *settings) {
 	s.event(text, "starting", attrs...)
 }
 
-// logListening prints the address of a listener on standard output.
 // logListening says that a listener is open, and the address of the page if the listener has
 // it.
 func (s *service) logListening(what, at, page string) {
