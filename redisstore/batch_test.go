@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -112,5 +113,59 @@ func TestSeveralKeysInACluster(t *testing.T) {
 	}
 	if d, err := all("same", "same"); err != nil || !d.Allowed {
 		t.Errorf("one key: %+v, %v", d, err)
+	}
+}
+
+// TestSeveralSlotsByEveryRoad checks that a call of keys in two slots is rejected with an
+// error of the field takes, and not answered by OnStoreError, whatever decides it.
+func TestSeveralSlotsByEveryRoad(t *testing.T) {
+	t.Parallel()
+	db := connect(t, redistest.SharedCluster(t).URL())
+	limits := []store.Limit{{Name: "plain"}, {Name: "blocks", Block: time.Minute}, {Name: "shadow", Mode: store.Shadow},
+		{Name: "week", Algorithm: store.FixedWindow, Period: 7 * 24 * time.Hour}, {Name: "plans", Plans: store.NewPlans(store.Plan{Name: "staff", Mode: store.Unlimited})}, {Name: "leaky", Algorithm: store.LeakyBucket, MaxDebt: 5}}
+	for i := range limits {
+		l := &limits[i]
+		l.Rate, l.OnStoreError = 1, store.FailOpen
+		if l.Period == 0 {
+			l.Period = time.Hour
+		}
+		if l.Algorithm == store.TokenBucket {
+			l.Burst = 3
+		}
+	}
+	s := newStore(t, db, redisstore.Config{Poll: -1})
+	d, err := dipwell.New(s, limits...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := dipwell.New(&batching{s, d.Limits()[slices.IndexFunc(d.Limits(), func(x *store.Definition) bool { return x.Name == "plain" })]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(name string, d dipwell.Decision, err error) {
+		t.Helper()
+		var field *store.FieldError
+		if !errors.As(err, &field) || field.Field != "takes" || d.Allowed {
+			t.Errorf("%s: %+v, %v", name, d, err)
+		}
+	}
+	for i := range limits {
+		name := limits[i].Name
+		takes := []dipwell.Take{{Limit: name, Key: "u7", Cost: 1}, {Limit: "plain", Key: "acme", Cost: 1}}
+		floor := slices.Clone(takes)
+		floor[0].Floor = 1
+		for what, l := range map[string]*dipwell.Limiter{name: d, name + " in a batch": m} {
+			for _, verb := range []store.Verb{store.VerbTake, store.VerbCheck, store.VerbReserve} {
+				var d dipwell.Decision
+				err := l.DoAll(t.Context(), &d, verb, takes)
+				check(what+" "+verb.String(), d, err)
+			}
+			if name != "leaky" { // it has neither holds nor a floor
+				d, err := l.TakeAll(t.Context(), floor...)
+				check(what+" with a floor", d, err)
+				d, err = l.Hold(t.Context(), time.Minute, "", takes...)
+				check(what+" hold", d, err)
+			}
+		}
 	}
 }

@@ -71,17 +71,12 @@ func (t *table) openHold(g *store.Group) (restore func(), err error) {
 	if n.cluster {
 		id, at, tagged := cutSlot(h.ID)
 		if h.Verb == store.MakeHold {
-			known := make([]*entry, len(g.Ops))
-			for i := range g.Ops {
-				name := g.Ops[i].Def.Name
-				if known[i] = t.s.limits.entry(name); known[i] == nil { // dropped since the op was resolved
-					return nil, t.s.limits.reg.Missing(name)
-				}
+			op := &g.Ops[0]
+			e := t.s.limits.entry(op.Def.Name)
+			if e == nil { // dropped since the op was resolved
+				return nil, t.s.limits.reg.Missing(op.Def.Name)
 			}
-			if err = n.oneSlot(g, known); err != nil {
-				return nil, err
-			}
-			if here := slot(known[0].row(g.Ops[0].Key)); !tagged || here != at {
+			if here := slot(e.row(op.Key)); !tagged || here != at {
 				id, at = h.ID, here
 			}
 			if most := terms.MaxHoldID - len("@16383"); len(id) > most {

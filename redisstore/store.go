@@ -225,8 +225,9 @@ func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 	if err := s.limits.resolve(ctx, g, known[:]); err != nil {
 		return err
 	}
-	entries, done, err := known[:len(g.Ops)], false, error(nil)
+	entries, done, err := known[:len(g.Ops)], false, s.names.oneSlot(g, known[:])
 	switch {
+	case err != nil:
 	case canHold(g, entries):
 		done, err = s.makeHold(ctx, g, entries)
 	case g.Hold != nil && g.Hold.Verb == store.SettleHold:

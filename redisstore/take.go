@@ -88,9 +88,6 @@ func takeOneArgs(op *store.Op) (units, room int64) {
 // decideBySet decides a group by set.lua. If done is false, the script did
 // nothing.
 func (s *Store) decideBySet(ctx context.Context, g *store.Group, known []*entry) (done bool, err error) {
-	if err = s.names.oneSlot(g, known); err != nil {
-		return false, err
-	}
 	q := newSetCall(s)
 	defer q.free()
 	q.addGroup(g, known)
