@@ -3,47 +3,51 @@ package server
 import (
 	"fmt"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/store"
 )
 
 // jsonMember parses a member of the body of a call.
-func (q *request) jsonMember(s *scanner, name string) (err error) {
+func (q *request) jsonMember(name string, v gjson.Result) (err error) {
 	m := q.allowed.member(name)
 	if err = once(&q.seen, m, name, name); err != nil {
 		return err
 	}
 	switch m {
 	case hasTakes:
-		return q.parseTakes(s)
+		return q.parseTakes(v)
 	case hasCosts:
-		return s.array(name, func() error { return q.addCost(s.integer) })
+		return eachValue(name, v, func(v gjson.Result) error {
+			return q.addCost(func(field string) (int64, error) { return costOf(field, v) })
+		})
 	case hasKeys:
-		return s.array(name, func() error { return q.addKey(s) })
+		return eachValue(name, v, q.addKey)
 	case hasOK:
-		if c := s.peek(); c != 't' && c != 'f' {
-			return s.notA(name, "a boolean")
+		if !v.IsBool() {
+			return bad(name, "must be a boolean")
 		}
-		return q.observed.setOK(s.word())
+		return q.observed.setOK(v.Raw)
 	}
-	return q.setValue(s, &q.take, m, name)
+	return q.setValue(v, &q.take, m, name)
 }
 
 // setValue sets a member whose value is a text or a number. t is the take that it may
 // belong to.
-func (q *request) setValue(s *scanner, t *dipwell.Take, m members, field string) (err error) {
+func (q *request) setValue(v gjson.Result, t *dipwell.Take, m members, field string) (err error) {
 	switch {
 	case m&ofNumber != 0:
-		n, err := s.integer(field)
+		n, err := costOf(field, v)
 		q.setNumber(t, m, n)
 		return err
-	case m == hasKey && s.peek() == 'n':
+	case m == hasKey && v.Type == gjson.Null:
 		return bad(field, "must be a string; leave it out if the limit is shared")
 	case m == hasKey:
-		t.Key, err = s.key(field)
+		t.Key, err = keyOfJSON(field, v)
 		return err
 	}
-	text, err := s.str(field)
+	text, err := textOf(field, v)
 	if err == nil {
 		err = q.setText(t, m, field, text)
 	}
@@ -66,28 +70,25 @@ func once(seen *members, m members, name, field string) error {
 	return nil
 }
 
-func (q *request) parseTakes(s *scanner) error {
-	return s.array("takes", func() error { // the limiter rejects an empty list
+func (q *request) parseTakes(v gjson.Result) error {
+	return eachValue("takes", v, func(v gjson.Result) error { // the limiter rejects an empty list
 		if len(q.takes) == store.MaxTakes {
 			return bad("takes", tooManyTakes)
 		}
-		return q.parseTake(s)
+		return q.parseTake(v)
 	})
 }
 
-func (q *request) parseTake(s *scanner) error {
+func (q *request) parseTake(v gjson.Result) error {
 	where := fmt.Sprintf("takes[%d]", len(q.takes))
-	if s.peek() != '{' {
-		return s.notA(where, "an object")
-	}
 	var t dipwell.Take
 	var seen members
-	err := s.object(func(name string) error {
+	err := eachMember(where, v, func(name string, v gjson.Result) error {
 		m, field := (q.allowed & ofTake).member(name), where+"."+name
 		if err := once(&seen, m, name, field); err != nil {
 			return err
 		}
-		return q.setValue(s, &t, m, field)
+		return q.setValue(v, &t, m, field)
 	})
 	if err == nil {
 		err = finish(&t, seen, where+".")

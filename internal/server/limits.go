@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/internal/terms"
@@ -125,11 +127,11 @@ func readLimit(r *http.Request) (l dipwell.Limit, note string, err error) {
 		}
 		return l.Set(name, value)
 	}
-	err = x.parse(r, func(s *scanner, name string) error {
+	err = x.parse(r, func(name string, v gjson.Result) error {
 		if name != "note" {
-			return s.limitSetting(&l, seen, name, set)
+			return limitSetting(&l, seen, name, v, set)
 		}
-		value, err := s.str(name) // even if it looks like a number
+		value, err := textOf(name, v) // even if it looks like a number
 		if err == nil {
 			err = set(name, value)
 		}
@@ -139,14 +141,14 @@ func readLimit(r *http.Request) (l dipwell.Limit, note string, err error) {
 }
 
 // limitSetting parses a setting of a limit, and sets it if it is only a text or a number.
-func (s *scanner) limitSetting(l *dipwell.Limit, seen names, name string, set func(name, value string) error) error {
+func limitSetting(l *dipwell.Limit, seen names, name string, v gjson.Result, set func(name, value string) error) error {
 	switch {
 	case name == "plans":
-		return s.plans(l, seen)
-	case name == "adaptive" && s.peek() == '{':
-		return s.adaptive(l, seen)
+		return parsePlans(l, seen, v)
+	case name == "adaptive" && v.IsObject():
+		return parseAdaptive(l, seen, v)
 	}
-	value, err := s.setting(name, name, new(dipwell.Limit).Set)
+	value, err := settingOf(name, name, v, new(dipwell.Limit).Set)
 	if err == nil {
 		err = set(name, value)
 	}
@@ -159,8 +161,8 @@ var notSettings = []string{"owner", "version", "capacity", "present_rate", "rate
 // ParseLimit returns the settings of a limit as GET /v1/limits has it.
 func ParseLimit(b []byte) (l dipwell.Limit, err error) {
 	seen := names{}
-	err = parseObject(b, func(s *scanner, name string) error {
-		return s.limitSetting(&l, seen, name, func(name, value string) error {
+	err = parseObject(b, func(name string, v gjson.Result) error {
+		return limitSetting(&l, seen, name, v, func(name, value string) error {
 			if slices.Contains(notSettings, name) {
 				return nil
 			}
@@ -182,12 +184,12 @@ func (n names) once(name string) error {
 }
 
 // inner sets a setting of an inner object, whose path is field.
-func (s *scanner) inner(seen names, field, name string, known, set func(name, value string) error) error {
+func inner(seen names, field, name string, v gjson.Result, known, set func(name, value string) error) error {
 	err := seen.once(field)
 	if err != nil {
 		return err
 	}
-	value, err := s.setting(field, name, known)
+	value, err := settingOf(field, name, v, known)
 	if err == nil {
 		err = set(name, value)
 	}
@@ -197,41 +199,37 @@ func (s *scanner) inner(seen names, field, name string, known, set func(name, va
 	return err
 }
 
-// plans parses the plans of a limit: an object whose members are the plans by name, each
+// parsePlans parses the plans of a limit: an object whose members are the plans by name, each
 // an object of settings or only a mode.
-func (s *scanner) plans(l *dipwell.Limit, seen names) error {
-	err := seen.once("plans")
-	if err == nil && s.peek() != '{' {
-		err = s.notA("plans", "an object")
-	}
-	if err != nil {
+func parsePlans(l *dipwell.Limit, seen names, v gjson.Result) error {
+	if err := seen.once("plans"); err != nil {
 		return err
 	}
 	var plans []dipwell.Plan
-	err = s.object(func(name string) error {
+	err := eachMember("plans", v, func(name string, v gjson.Result) error {
 		p, field := dipwell.Plan{Name: name}, "plans."+name
 		defer func() { plans = append(plans, p) }()
-		if s.peek() != '{' {
-			return s.inner(seen, field, "mode", new(dipwell.Plan).Set, p.Set)
+		if !v.IsObject() {
+			return inner(seen, field, "mode", v, new(dipwell.Plan).Set, p.Set)
 		}
 		if err := seen.once(field); err != nil {
 			return err
 		}
-		return s.object(func(setting string) error {
-			return s.inner(seen, field+"."+setting, setting, new(dipwell.Plan).Set, p.Set)
+		return eachMember(field, v, func(setting string, v gjson.Result) error {
+			return inner(seen, field+"."+setting, setting, v, new(dipwell.Plan).Set, p.Set)
 		})
 	})
 	l.Plans = dipwell.NewPlans(plans...)
 	return err
 }
 
-// adaptive parses the settings of an adaptive limit: an object.
-func (s *scanner) adaptive(l *dipwell.Limit, seen names) error {
+// parseAdaptive parses the settings of an adaptive limit: an object.
+func parseAdaptive(l *dipwell.Limit, seen names, v gjson.Result) error {
 	if err := seen.once("adaptive"); err != nil {
 		return err
 	}
-	return s.object(func(name string) error {
-		return s.inner(seen, "adaptive."+name, name, new(dipwell.Adaptive).Set, l.Adaptive.Set)
+	return eachMember("adaptive", v, func(name string, v gjson.Result) error {
+		return inner(seen, "adaptive."+name, name, v, new(dipwell.Adaptive).Set, l.Adaptive.Set)
 	})
 }
 

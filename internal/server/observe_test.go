@@ -37,7 +37,7 @@ func TestObserveBadInput(t *testing.T) {
 		`{"limit":"upstream","latency_us":"1ms"}`:                "latency_us",
 		`{"limit":"upstream","latency_us":1,"ok":1}`:             "ok",
 		`{"limit":"upstream","latency_us":1,"ok":"true"}`:        "ok",
-		`{"limit":"upstream","latency_us":1,"ok":truth}`:         "ok",
+		`{"limit":"upstream","latency_us":1,"ok":truth}`:         "body",
 		`{"limit":"upstream","latency_us":1,"count":0}`:          "count",
 		`{"limit":"upstream","latency_us":1,"count":1e3}`:        "count",
 		`{"limit":"upstream","latency_us":1,"key":"k"}`:          "key",

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
@@ -262,8 +264,8 @@ func readOverride(r *http.Request) (*overrideCall, error) {
 		}
 		return q.set(name, value)
 	}
-	err := x.parse(r, func(s *scanner, name string) error {
-		value, err := s.overrideValue(name)
+	err := x.parse(r, func(name string, v gjson.Result) error {
+		value, err := overrideValue(name, v)
 		if err == nil {
 			err = set(name, value)
 		}
@@ -276,17 +278,17 @@ func readOverride(r *http.Request) (*overrideCall, error) {
 }
 
 // overrideValue parses the value of a member of putOverride.
-func (s *scanner) overrideValue(name string) (string, error) {
+func overrideValue(name string, v gjson.Result) (string, error) {
 	switch name {
 	case "key":
-		return s.key(name)
+		return keyOfJSON(name, v)
 	case "rate", "burst":
-		if s.peek() == '"' {
-			return "", s.notA(name, "a whole number")
+		if v.Type == gjson.String {
+			return "", bad(name, "must be a whole number")
 		}
-		return s.scalar(name)
+		return scalarOf(name, v)
 	case "plan", "per", "start", "for", "until", "note":
-		return s.str(name)
+		return textOf(name, v)
 	}
 	return "", nil // an unknown name is an error of set, whatever its value
 }

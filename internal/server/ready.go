@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/dipwell/dipwell"
 )
 
@@ -41,12 +43,12 @@ func (s *Server) readyKeys(ctx context.Context, q *request) ([]string, error) {
 }
 
 // addKey appends a key to the list of a call of /v1/ready. An array is a path of its parts.
-func (q *request) addKey(s *scanner) error {
+func (q *request) addKey(v gjson.Result) error {
 	if len(q.keys) == dipwell.MaxReady {
 		return bad("keys", fmt.Sprintf("has more than %d entries", dipwell.MaxReady))
 	}
 	field := fmt.Sprintf("keys[%d]", len(q.keys))
-	key, err := s.key(field)
+	key, err := keyOfJSON(field, v)
 	if err == nil && key == dipwell.Shared {
 		err = bad(field, "has a NUL byte")
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/dipwell/dipwell"
 	"github.com/dipwell/dipwell/internal/period"
 	"github.com/dipwell/dipwell/store"
@@ -136,7 +138,7 @@ func (q *request) mayBeOf(c *Caller) error {
 
 // parse calls member for each member of the body, if that is JSON, or else param for each
 // parameter of the query and of the form in the body.
-func (x *exchange) parse(r *http.Request, member func(s *scanner, name string) error, param func(name, value string) error) error {
+func (x *exchange) parse(r *http.Request, member func(name string, v gjson.Result) error, param func(name, value string) error) error {
 	if isJSON(r, x.in) {
 		if r.URL.RawQuery != "" {
 			return errBoth
