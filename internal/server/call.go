@@ -54,10 +54,7 @@ func (a *api) call(w http.ResponseWriter, r *http.Request, verb store.Verb) erro
 	if err := a.read(w, r, x, membersOf(verb)); err != nil {
 		return err
 	}
-	start := time.Now()
-	err := a.decide(r.Context(), verb, &x.d, &x.req)
-	a.metrics.observe(r.Context(), verb, &x.d, err, time.Since(start))
-	if err != nil {
+	if err := a.timed(r.Context(), verb, &x.d, &x.req); err != nil {
 		return err
 	}
 	if x.req.has(hasNote) {
@@ -71,15 +68,19 @@ func (a *api) call(w http.ResponseWriter, r *http.Request, verb store.Verb) erro
 	return a.answer(w, x)
 }
 
+// timed decides a call, and counts the decision.
+func (a *api) timed(ctx context.Context, verb store.Verb, d *dipwell.Decision, q *request) error {
+	start := time.Now()
+	err := a.decide(ctx, verb, d, q)
+	a.metrics.observe(ctx, verb, d, err, time.Since(start))
+	return err
+}
+
 func (a *api) decide(ctx context.Context, verb store.Verb, d *dipwell.Decision, q *request) error {
 	if q.has(hasTakes) {
 		return a.limiter.DoAll(ctx, d, verb, q.takes)
 	}
-	t := &q.take
-	if t.Plan == "" && t.Floor == 0 {
-		return a.limiter.Do(ctx, d, verb, dipwell.Take{Limit: t.Limit, Key: t.Key, Cost: t.Cost})
-	}
-	return a.limiter.Do(ctx, d, verb, *t)
+	return a.limiter.Do(ctx, d, verb, q.take)
 }
 
 var jsonType = []string{"application/json"}

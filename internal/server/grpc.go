@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"net"
 	"strconv"
 	"time"
 
@@ -71,7 +72,7 @@ func (s *Server) ServeGRPC(ctx context.Context, l Listener, g *grpc.Server) erro
 		defer last.Stop()
 		g.GracefulStop()
 	})
-	sockets := l.bounded(maxSecure)
+	sockets := net.Listener(takingListener{l.bounded(maxSecure)})
 	if l.TLS != nil {
 		sockets = tls.NewListener(sockets, l.TLS)
 	}
@@ -81,6 +82,29 @@ func (s *Server) ServeGRPC(ctx context.Context, l Listener, g *grpc.Server) erro
 		err = nil
 	}
 	return err
+}
+
+// takingListener is a listener whose connections are closed when a write takes longer than
+// answerTimeout. gRPC would go on reading from a client that sends and does not read.
+type takingListener struct{ net.Listener }
+
+func (l takingListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return takingConn{c}, nil
+}
+
+type takingConn struct{ net.Conn }
+
+func (c takingConn) Write(b []byte) (int, error) {
+	_ = c.SetWriteDeadline(time.Now().Add(answerTimeout)) // an error is the write's too
+	n, err := c.Conn.Write(b)
+	if err != nil {
+		_ = c.Close()
+	}
+	return n, err
 }
 
 // Observe counts a take that was decided elsewhere in this process, or its error,
@@ -134,29 +158,22 @@ func (v *verbs) Reset(ctx context.Context, c *dipwellv1.Call) (*dipwellv1.Decisi
 }
 
 func (v *verbs) Cancel(ctx context.Context, c *dipwellv1.CancelRequest) (*dipwellv1.CancelResponse, error) {
-	return &dipwellv1.CancelResponse{}, v.within(func() error {
-		var id dipwell.Reservation
-		err := id.UnmarshalText([]byte(c.GetReservation()))
-		if err == nil {
-			err = v.limiter.Cancel(ctx, id)
-		}
-		return err
-	})
+	var id dipwell.Reservation
+	err := id.UnmarshalText([]byte(c.GetReservation()))
+	if err == nil {
+		err = v.limiter.Cancel(ctx, id)
+	}
+	return &dipwellv1.CancelResponse{}, err
 }
 
 func (v *verbs) decide(ctx context.Context, verb store.Verb, c *dipwellv1.Call) (*dipwellv1.Decision, error) {
-	q, err := callOf(ctx, membersOf(verb), &dipwellv1.Take{Limit: c.Limit, Key: c.Key, Cost: c.Cost, Plan: c.Plan, Floor: c.Floor}, c.Takes)
-	if err != nil {
-		return nil, v.grpcError(err)
-	}
-	var d dipwell.Decision
-	start := time.Now()
-	err = v.api.decide(ctx, verb, &d, &q)
-	v.metrics.observe(ctx, verb, &d, err, time.Since(start))
-	if err != nil {
-		return nil, v.grpcError(err)
-	}
-	return decisionOf(&d), nil
+	return decision(func(d *dipwell.Decision) error {
+		q, err := callOf(ctx, membersOf(verb), &dipwellv1.Take{Limit: c.Limit, Key: c.Key, Cost: c.Cost, Plan: c.Plan, Floor: c.Floor}, c.Takes)
+		if err != nil {
+			return err
+		}
+		return v.timed(ctx, verb, d, &q)
+	})
 }
 
 // callOf converts a call, with the defaults and checks of the JSON API.

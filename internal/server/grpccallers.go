@@ -61,7 +61,7 @@ func (s *Server) begin(ctx context.Context, of *tap.Info) (context.Context, erro
 	return within, nil
 }
 
-// call is the interceptor of calls with one message.
+// call is the interceptor of calls with one message. It turns their errors into statuses.
 func (a *grpcAPI) call(ctx context.Context, message any, of *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	needs := a.needs[of.FullMethod]
 	ctx, err := a.admittedCall(ctx, needs)
@@ -74,7 +74,11 @@ func (a *grpcAPI) call(ctx context.Context, message any, of *grpc.UnaryServerInf
 	default:
 		defer a.Leave()
 	}
-	return next(ctx, message)
+	answer, err := next(ctx, message)
+	if _, ok := status.FromError(err); !ok {
+		err = a.grpcError(err)
+	}
+	return answer, err
 }
 
 // stream is the interceptor of streams.

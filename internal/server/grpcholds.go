@@ -10,39 +10,25 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// within calls f, and turns its error into a status.
-func (v *verbs) within(f func() error) error {
-	if err := f(); err != nil {
-		return v.grpcError(err)
+// ofOneLimit calls f, if the caller may name the limit.
+func ofOneLimit(ctx context.Context, limit string, f func() error) error {
+	if err := callerOf(ctx).mayName("limit", limit); err != nil {
+		return err
 	}
-	return nil
-}
-
-// ofLimit is within for a call that is about one limit.
-func (v *verbs) ofLimit(ctx context.Context, limit string, f func() error) error {
-	return v.within(func() error {
-		if err := callerOf(ctx).mayName("limit", limit); err != nil {
-			return err
-		}
-		return f()
-	})
+	return f()
 }
 
 // decision returns the decision that f makes.
-func (v *verbs) decision(f func(d *dipwell.Decision) error) (out *dipwellv1.Decision, err error) {
-	err = v.within(func() error {
-		var d dipwell.Decision
-		err := f(&d)
-		if err == nil {
-			out = decisionOf(&d)
-		}
-		return err
-	})
-	return out, err
+func decision(f func(d *dipwell.Decision) error) (*dipwellv1.Decision, error) {
+	var d dipwell.Decision
+	if err := f(&d); err != nil {
+		return nil, err
+	}
+	return decisionOf(&d), nil
 }
 
 func (v *verbs) Wait(ctx context.Context, c *dipwellv1.WaitRequest) (*dipwellv1.Decision, error) {
-	return v.decision(func(d *dipwell.Decision) error {
+	return decision(func(d *dipwell.Decision) error {
 		q, err := callOf(ctx, ofTake|hasTakes, &dipwellv1.Take{Limit: c.Limit, Key: c.Key, Cost: c.Cost, Plan: c.Plan, Floor: c.Floor}, c.Takes)
 		if err != nil {
 			return err
@@ -59,7 +45,7 @@ func (v *verbs) Wait(ctx context.Context, c *dipwellv1.WaitRequest) (*dipwellv1.
 
 func (v *verbs) Ready(ctx context.Context, c *dipwellv1.ReadyRequest) (*dipwellv1.ReadyResponse, error) {
 	out := new(dipwellv1.ReadyResponse)
-	return out, v.ofLimit(ctx, c.Limit, func() (err error) {
+	return out, ofOneLimit(ctx, c.Limit, func() (err error) {
 		q := request{keys: c.Keys}
 		var seen members
 		q.take, seen = takeOf(&dipwellv1.Take{Limit: c.Limit, Cost: c.Cost, Plan: c.Plan})
@@ -79,7 +65,7 @@ func (v *verbs) Ready(ctx context.Context, c *dipwellv1.ReadyRequest) (*dipwellv
 }
 
 func (v *verbs) Hold(ctx context.Context, c *dipwellv1.HoldRequest) (*dipwellv1.Decision, error) {
-	return v.decision(func(d *dipwell.Decision) error {
+	return decision(func(d *dipwell.Decision) error {
 		q, err := callOf(ctx, ofTake|hasTakes, &dipwellv1.Take{Limit: c.Limit, Key: c.Key, Cost: c.Cost, Plan: c.Plan, Floor: c.Floor}, c.Takes)
 		if err != nil {
 			return err
@@ -93,7 +79,7 @@ func (v *verbs) Hold(ctx context.Context, c *dipwellv1.HoldRequest) (*dipwellv1.
 }
 
 func (v *verbs) Settle(ctx context.Context, c *dipwellv1.SettleRequest) (*dipwellv1.Decision, error) {
-	return v.decision(func(d *dipwell.Decision) error {
+	return decision(func(d *dipwell.Decision) error {
 		if len(c.Costs) > store.MaxTakes {
 			return bad("costs", tooManyTakes)
 		}
@@ -102,7 +88,7 @@ func (v *verbs) Settle(ctx context.Context, c *dipwellv1.SettleRequest) (*dipwel
 }
 
 func (v *verbs) Extend(ctx context.Context, c *dipwellv1.ExtendRequest) (*dipwellv1.Decision, error) {
-	return v.decision(func(d *dipwell.Decision) error {
+	return decision(func(d *dipwell.Decision) error {
 		ttl, err := microseconds("ttl_us", c.TtlUs)
 		if err != nil {
 			return err
@@ -113,7 +99,7 @@ func (v *verbs) Extend(ctx context.Context, c *dipwellv1.ExtendRequest) (*dipwel
 
 func (v *verbs) Holds(ctx context.Context, c *dipwellv1.HoldsRequest) (*dipwellv1.HoldsResponse, error) {
 	out := new(dipwellv1.HoldsResponse)
-	return out, v.ofLimit(ctx, c.Limit, func() error {
+	return out, ofOneLimit(ctx, c.Limit, func() error {
 		key, err := keyOf(c.Key)
 		if err != nil {
 			return err
@@ -127,7 +113,7 @@ func (v *verbs) Holds(ctx context.Context, c *dipwellv1.HoldsRequest) (*dipwellv
 }
 
 func (v *verbs) SetOverride(ctx context.Context, c *dipwellv1.SetOverrideRequest) (out *dipwellv1.Override, err error) {
-	err = v.ofLimit(ctx, c.GetOverride().GetLimit(), func() error {
+	err = ofOneLimit(ctx, c.GetOverride().GetLimit(), func() error {
 		q, err := overrideOf(c)
 		if err != nil {
 			return err
@@ -146,7 +132,7 @@ func (v *verbs) SetOverride(ctx context.Context, c *dipwellv1.SetOverrideRequest
 
 func (v *verbs) EndOverride(ctx context.Context, c *dipwellv1.EndOverrideRequest) (*dipwellv1.EndOverrideResponse, error) {
 	out := &dipwellv1.EndOverrideResponse{}
-	return out, v.ofLimit(ctx, c.Limit, func() error {
+	return out, ofOneLimit(ctx, c.Limit, func() error {
 		key, err := keyOf(c.Key)
 		var kind store.OverrideKind
 		if err == nil {
@@ -166,7 +152,7 @@ func (v *verbs) EndOverride(ctx context.Context, c *dipwellv1.EndOverrideRequest
 
 func (v *verbs) Overrides(ctx context.Context, c *dipwellv1.OverridesRequest) (*dipwellv1.OverridesResponse, error) {
 	out := new(dipwellv1.OverridesResponse)
-	return out, v.ofLimit(ctx, c.Limit, func() error {
+	return out, ofOneLimit(ctx, c.Limit, func() error {
 		n := int(c.N)
 		if n == 0 {
 			n = pageKeys

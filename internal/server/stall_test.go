@@ -443,7 +443,7 @@ func TestGRPCClientDoesNotRead(t *testing.T) {
 			for err := out.WriteSettings(); err == nil; err = out.WritePing(true, [8]byte{}) {
 				time.Sleep(time.Second)
 			}
-			if took := time.Since(start); took > 40*time.Second {
+			if took := time.Since(start); took > 2*time.Minute {
 				t.Errorf("closed after %v", took)
 			}
 		})
