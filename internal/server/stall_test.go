@@ -292,17 +292,6 @@ func (h *h2) read() {
 	}
 }
 
-// gone reports whether the server has closed the connection. It must be called when ends
-// is empty.
-func (h *h2) gone() bool {
-	select {
-	case _, open := <-h.ends:
-		return !open
-	default:
-		return false
-	}
-}
-
 // ask begins a request, and ends it if end is true. Header fields are name, value, ...
 func (h *h2) ask(end bool, fields ...string) (stream uint32) {
 	h.t.Helper()
