@@ -1,10 +1,8 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
@@ -48,21 +46,13 @@ func (c *AuditCmd) Run(e *env) error {
 	if c.Key != nil {
 		q.Set("key", *c.Key)
 	}
-	b, err := c.call(e, http.MethodGet, "/v1/audit?"+q.Encode(), nil)
-	if err != nil {
-		return err
-	}
-	c.printAsked(e)
-	if c.JSON || c.NDJSON {
-		_, err = e.stdout.Write(b)
-		return err
-	}
 	var page struct {
 		Entries []server.AuditEntry
 		Next    *string
 	}
-	if err = json.Unmarshal(b, &page); err != nil {
-		return errors.New("the server's answer is not a page of the audit")
+	c.JSON = c.JSON || c.NDJSON
+	if printed, err := c.list(e, "/v1/audit?"+q.Encode(), &page, "page of the audit"); printed || err != nil {
+		return err
 	}
 	for _, x := range page.Entries {
 		line := []string{x.At.Format(time.RFC3339Nano), plain(x.Who), x.Action, x.Limit}
@@ -80,8 +70,5 @@ func (c *AuditCmd) Run(e *env) error {
 		}
 		fmt.Fprintln(e.stdout, strings.Join(line, " "))
 	}
-	if page.Next != nil {
-		fmt.Fprintf(e.stdout, "there may be more: --before %s\n", *page.Next)
-	}
-	return nil
+	return printNext(e, "--before", page.Next)
 }

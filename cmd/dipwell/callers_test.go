@@ -11,8 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -213,33 +211,6 @@ func TestCheckCallers(t *testing.T) {
 	if code, _, stderr := program(t, "config", "check", conf); code != 2 || !strings.Contains(stderr, "open_listeners: there is no listener grpc") {
 		t.Error(code, stderr)
 	}
-}
-
-// A token's file without a newline at its end counts once it has been unchanged for a while.
-func TestTokenHalfWritten(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "token")
-	save := func(text string) { must(t, os.WriteFile(path, []byte(text), 0o600)) }
-	synctest.Test(t, func(t *testing.T) {
-		for _, tc := range []struct {
-			first, then string
-			want        bool
-			after       time.Duration
-		}{
-			{"0123456789abcdef\n", "", true, 0},
-			{"0123456789abcdef", "0123456789abcdef", true, tokenRest},
-			{"0123456789abcdef", "0123456789abcdef0123\n", false, tokenRest},
-		} {
-			save(tc.first)
-			began, got := time.Now(), make(chan bool)
-			go func() { got <- written(t.Context(), []string{path}) }()
-			if synctest.Wait(); tc.after > 0 {
-				save(tc.then)
-			}
-			if ok := <-got; ok != tc.want || time.Since(began) != tc.after {
-				t.Errorf("%q, then %q: %v after %v", tc.first, tc.then, ok, time.Since(began))
-			}
-		}
-	})
 }
 
 // at is a listener that says it has an address.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -83,9 +82,9 @@ func (s *service) serve(listeners []server.Listener) error {
 	if s.started.GRPC == "" {
 		return s.server.Serve(s.env.ctx, listeners...)
 	}
-	l, err := new(net.ListenConfig).Listen(s.env.ctx, "tcp", s.started.GRPC)
+	l, err := s.open("grpc", s.started.GRPC)
 	if err != nil {
-		return fmt.Errorf("grpc: %w", err)
+		return err
 	}
 	ctx, cancel := context.WithCancel(s.env.ctx)
 	defer cancel()

@@ -58,7 +58,7 @@ func (c *KeysCmd) Run(e *env) error {
 		}
 		fmt.Fprintf(e.stdout, "%-40s %12d remaining%s\n", plain(cmp.Or(string(k.Key), "(shared)")), k.Remaining, more)
 	}
-	return printNext(e, page.Next)
+	return printNext(e, "--after", page.Next)
 }
 
 // InspectCmd shows one bucket without changing it.

@@ -172,7 +172,7 @@ func (c *OverrideListCmd) Run(e *env) error {
 	for i := range page.Overrides {
 		fmt.Fprintln(e.stdout, overrideText(&page.Overrides[i]))
 	}
-	return printNext(e, page.Next)
+	return printNext(e, "--after", page.Next)
 }
 
 // OverrideEndCmd ends the override of a key.

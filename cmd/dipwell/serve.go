@@ -162,36 +162,55 @@ func (s *service) listen(set *settings) (ls []server.Listener, err error) {
 			closeAll(ls)
 		}
 	}()
-	l, err := new(net.ListenConfig).Listen(s.env.ctx, "tcp", set.Listen)
+	l, err := s.open("listen", set.Listen)
 	if err != nil {
-		return ls, fmt.Errorf("listen: %w", err)
+		return nil, err
 	}
 	main := server.Listener{Listener: l, TLS: s.secure("h2", "http/1.1")}
-	what := "serving"
 	if s.proxy != nil {
-		main.Handler, main.Streams, what = s.proxy, true, "proxying "+redact(set.Upstream)
+		main.Handler, main.Streams = s.proxy, true
+		ls = append(ls, s.announce(main, "proxying "+redact(set.Upstream), false))
 	} else {
 		main.Handler = s.server.API(set.site(l))
 		s.warnIfOpen("listen", l)
+		ls = append(ls, s.announce(main, "serving", set.Admin == ""))
 	}
-	ls = append(ls, s.traced(main))
-	at := main.Scheme() + "://" + l.Addr().String()
-	s.logListening(what, at, pageAt(at, s.proxy == nil && set.Admin == "" && (server.IsLoopback(l) || set.hasToken())))
 	if set.Admin == "" {
 		return ls, nil
 	}
-	if l, err = new(net.ListenConfig).Listen(s.env.ctx, "tcp", set.Admin); err != nil {
-		return ls, fmt.Errorf("admin: %w", err)
+	if l, err = s.open("admin", set.Admin); err != nil {
+		return ls, err
 	}
 	admin := server.Listener{Listener: l, Handler: s.server.API(server.Site{Loopback: server.IsLoopback(l), Open: slices.Contains(set.OpenListeners, "admin")})}
 	if !server.IsLoopback(l) {
 		admin.TLS = main.TLS
 	}
-	ls = append(ls, s.traced(admin))
 	s.warnIfOpen("admin", l)
-	at = admin.Scheme() + "://" + l.Addr().String()
-	s.logListening("serving admin calls", at, pageAt(at, server.IsLoopback(l) || set.hasToken()))
-	return ls, nil
+	return append(ls, s.announce(admin, "serving admin calls", true)), nil
+}
+
+// open opens the listener of a setting.
+func (s *service) open(setting, addr string) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(s.env.ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", setting, err)
+	}
+	return l, nil
+}
+
+// announce logs the address of a listener, and that of the page if the listener has it and
+// answers admin calls. It adds spans to the handler if tracing is on.
+func (s *service) announce(l server.Listener, what string, page bool) server.Listener {
+	at := l.Scheme() + "://" + l.Addr().String()
+	pageAt := ""
+	if page && (server.IsLoopback(l) || s.started.hasToken()) {
+		pageAt = at + "/ui/"
+	}
+	s.logListening(what, at, pageAt)
+	if s.tracer != nil {
+		l.Handler = s.tracer.HTTP(l.Handler)
+	}
+	return l
 }
 
 // hasToken reports whether admin calls, and so the page, need a token.
@@ -208,14 +227,6 @@ func (s *service) warnIfOpen(setting string, l net.Listener) {
 	if !server.IsLoopback(l) && len(s.started.Callers) == 0 && s.started.ClientCA == "" {
 		s.warn("warning: %s: whoever reaches %s may take from every key, because the address is not loopback and there are no callers", setting, l.Addr())
 	}
-}
-
-// traced adds spans to a listener's handler if tracing is on.
-func (s *service) traced(l server.Listener) server.Listener {
-	if s.tracer != nil {
-		l.Handler = s.tracer.HTTP(l.Handler)
-	}
-	return l
 }
 
 func closeAll(ls []server.Listener) {

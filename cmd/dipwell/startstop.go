@@ -43,14 +43,6 @@ func (s *service) logListening(what, at, page string) {
 	fmt.Fprintf(s.env.stdout, "dipwell: %s on %s%s\n", what, at, page)
 }
 
-// pageAt returns the address of the page of a listener, or "" if the listener does not have it.
-func pageAt(url string, has bool) string {
-	if !has {
-		return ""
-	}
-	return url + "/ui/"
-}
-
 // serveAndDrain serves until the program must stop, and logs how long the
 // drain took.
 func (s *service) serveAndDrain(listeners []server.Listener) error {

@@ -179,12 +179,12 @@ func (t *target) list(e *env, path string, page any, what string) (printed bool,
 	return false, nil
 }
 
-// printNext prints how to get the next page. next is nil after the last one.
-func printNext(e *env, next *string) error {
+// printNext prints the flag for the next page. next is nil after the last one.
+func printNext(e *env, flag string, next *string) error {
 	if next == nil {
 		return nil
 	}
-	_, err := fmt.Fprintf(e.stdout, "there may be more: --after %q\n", *next)
+	_, err := fmt.Fprintf(e.stdout, "there may be more: %s %q\n", flag, *next)
 	return err
 }
 

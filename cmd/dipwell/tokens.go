@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/dipwell/dipwell/internal/config"
 	"github.com/dipwell/dipwell/internal/server"
@@ -157,44 +156,11 @@ func (s *service) followTokens(set *settings) error {
 		s.readTokensAgain(set)
 		return nil
 	}
-	return s.follow(ctx, content, read, func() { s.reloadTokens(ctx, paths) }, paths[0])
+	return s.follow(ctx, content, read, func() { s.reloadTokens(ctx) }, paths[0])
 }
 
-// written waits until no file of tokens may be half written: each ends with a newline, or
-// those that do not have stayed as they are for tokenRest. It returns false if one of these
-// changed meanwhile, of which the watch then tells.
-func written(ctx context.Context, paths []string) bool {
-	before := unfinished(paths)
-	if before == "" {
-		return true
-	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(tokenRest):
-		return unfinished(paths) == before
-	}
-}
-
-// tokenRest is how long a file without a newline at its end must be unchanged.
-const tokenRest = 2 * time.Second
-
-// unfinished returns the names and the content of files without a newline at their end.
-func unfinished(paths []string) (text string) {
-	for _, path := range paths {
-		if b, err := os.ReadFile(path); err == nil && !bytes.HasSuffix(b, []byte{'\n'}) {
-			text += path + "\x00" + string(b) + "\n"
-		}
-	}
-	return text
-}
-
-// reloadTokens reads the tokens again, once paths, their files, are written. After an error the
-// old ones stay in force.
-func (s *service) reloadTokens(ctx context.Context, paths []string) {
-	if !written(ctx, paths) {
-		return
-	}
+// reloadTokens reads the tokens again. After an error the old ones stay in force.
+func (s *service) reloadTokens(ctx context.Context) {
 	if s.reloadFailed.Load() && s.cmd.Config != "" { // maybe because of a token
 		s.reload()
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,11 +29,14 @@ type TopCmd struct {
 	JSON      bool          `name:"json" help:"Print one report as JSON and end."`
 	clientTLS `embed:""`
 
-	target *target // nil before the first call
+	target target
 }
 
 // AfterApply checks the server's URL.
-func (c *TopCmd) AfterApply() error { return checkServer(c.Server) }
+func (c *TopCmd) AfterApply() error {
+	c.target = target{Server: c.Server, TokenFile: c.TokenFile, Timeout: 10 * time.Second, clientTLS: c.clientTLS}
+	return checkServer(c.Server)
+}
 
 func (TopCmd) Help() string {
 	return `Examples:
@@ -94,7 +96,7 @@ func (c *TopCmd) Run(e *env) error {
 	if c.Hour != "" {
 		return c.hour(e, time.Now())
 	}
-	first, err := c.ask(e.ctx, e)
+	first, err := c.ask(e)
 	if err != nil {
 		return err
 	}
@@ -106,7 +108,7 @@ func (c *TopCmd) Run(e *env) error {
 	case <-e.ctx.Done():
 		return nil
 	}
-	second, err := c.ask(e.ctx, e)
+	second, err := c.ask(e)
 	if err != nil {
 		return err
 	}
@@ -127,7 +129,7 @@ func (c *TopCmd) live(e *env, out io.Writer, last *topAnswer) error {
 		case <-e.ctx.Done():
 			return nil
 		}
-		now, err := c.ask(e.ctx, e)
+		now, err := c.ask(e)
 		if err != nil {
 			said = "no answer: " + plain(err.Error()) + "\n"
 			continue
@@ -139,9 +141,9 @@ func (c *TopCmd) live(e *env, out io.Writer, last *topAnswer) error {
 }
 
 // ask calls GET /v1/top, which also starts the counting of keys.
-func (c *TopCmd) ask(ctx context.Context, e *env) (a *topAnswer, err error) {
+func (c *TopCmd) ask(e *env) (a *topAnswer, err error) {
 	a = &topAnswer{}
-	if _, err = c.get(ctx, e, url.Values{}, a); err == nil && a.At == 0 {
+	if _, err = c.get(e, url.Values{}, a); err == nil && a.At == 0 {
 		err = errNoReport
 	}
 	return a, err
@@ -150,15 +152,12 @@ func (c *TopCmd) ask(ctx context.Context, e *env) (a *topAnswer, err error) {
 var errNoReport = errors.New("the server's answer is not a report")
 
 // get calls GET /v1/top.
-func (c *TopCmd) get(ctx context.Context, e *env, q url.Values, to any) (b []byte, err error) {
+func (c *TopCmd) get(e *env, q url.Values, to any) (b []byte, err error) {
 	q.Set("n", strconv.Itoa(c.N))
 	if c.Limit != "" {
 		q.Set("limit", c.Limit)
 	}
-	if c.target == nil {
-		c.target = &target{Server: c.Server, TokenFile: c.TokenFile, Timeout: 10 * time.Second, clientTLS: c.clientTLS}
-	}
-	if b, err = c.target.http(&env{ctx, e.stdin, e.stdout, e.stderr}, http.MethodGet, "/v1/top?"+q.Encode(), nil); err != nil {
+	if b, err = c.target.http(e, http.MethodGet, "/v1/top?"+q.Encode(), nil); err != nil {
 		return nil, err
 	}
 	if json.Unmarshal(b, to) != nil {
@@ -178,7 +177,7 @@ func (c *TopCmd) hour(e *env, now time.Time) error {
 		at = now.Add(-ago)
 	}
 	var h server.TopHour
-	b, err := c.get(e.ctx, e, url.Values{"hour": {at.UTC().Format(time.RFC3339)}}, &h)
+	b, err := c.get(e, url.Values{"hour": {at.UTC().Format(time.RFC3339)}}, &h)
 	if err == nil && h.Hour.IsZero() {
 		err = errNoReport
 	}
