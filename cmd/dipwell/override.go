@@ -25,13 +25,13 @@ type OverrideCmd struct {
 // OverrideSetCmd sets the override of a key.
 type OverrideSetCmd struct {
 	onKey `embed:""`
-	Plan  *string        `help:"A plan of the limit."`
-	Rate  *string        `placeholder:"RATE[/PER]" help:"Or numbers: a rate such as 600/1m."`
-	Burst *int64         `help:"And a burst."`
-	Start *string        `placeholder:"START" help:"When windows begin, also beside a plan: a billing day such as '17 00:00 Europe/Rome'."`
-	For   *time.Duration `placeholder:"1h" help:"How long it holds, over one that stands. Default: it stands until it is ended."`
-	Until *string        `placeholder:"TIME" help:"Or when it ends, such as 2030-01-31T18:00:00Z."`
-	Note  string         `help:"Why, at most 1024 bytes."`
+	Plan  *string        `json:"plan,omitempty" help:"A plan of the limit."`
+	Rate  *string        `json:"-" placeholder:"RATE[/PER]" help:"Or numbers: a rate such as 600/1m."`
+	Burst *int64         `json:"burst,omitempty" help:"And a burst."`
+	Start *string        `json:"start,omitempty" placeholder:"START" help:"When windows begin, also beside a plan: a billing day such as '17 00:00 Europe/Rome'."`
+	For   *time.Duration `json:"-" placeholder:"1h" help:"How long it holds, over one that stands. Default: it stands until it is ended."`
+	Until *string        `json:"until,omitempty" placeholder:"TIME" help:"Or when it ends, such as 2030-01-31T18:00:00Z."`
+	Note  string         `json:"note,omitempty" help:"Why, at most 1024 bytes."`
 }
 
 func (OverrideSetCmd) Help() string {
@@ -39,7 +39,13 @@ func (OverrideSetCmd) Help() string {
 }
 
 func (c *OverrideSetCmd) Run(e *env) error {
-	body := overrideBody{Key: c.Key, Plan: c.Plan, Burst: c.Burst, Start: c.Start, Until: c.Until, Note: c.Note}
+	body := struct {
+		*OverrideSetCmd
+		Limit string  `json:"limit,omitempty"` // is in the path
+		Rate  *int64  `json:"rate,omitempty"`
+		Per   *string `json:"per,omitempty"`
+		For   string  `json:"for,omitempty"`
+	}{OverrideSetCmd: c}
 	if c.Rate != nil {
 		rate, per, found := strings.Cut(*c.Rate, "/")
 		n, err := strconv.ParseInt(rate, 10, 64)
@@ -51,8 +57,7 @@ func (c *OverrideSetCmd) Run(e *env) error {
 		}
 	}
 	if c.For != nil {
-		text := period.Format(*c.For)
-		body.For = &text
+		body.For = period.Format(*c.For)
 	}
 	sent, err := json.Marshal(&body)
 	if err != nil {
@@ -74,21 +79,6 @@ func (c *OverrideSetCmd) Run(e *env) error {
 	}
 	_, err = fmt.Fprintf(e.stdout, "%s; asked %s\n", overrideText(&o.Override), o.Asked)
 	return err
-}
-
-// overrideBody is the body that sets an override. Whatever was not given is left out, so
-// that for example an empty time is an error of the server, not an override without an
-// end.
-type overrideBody struct {
-	Key   *string `json:"key,omitempty"`
-	Plan  *string `json:"plan,omitempty"`
-	Rate  *int64  `json:"rate,omitempty"`
-	Per   *string `json:"per,omitempty"`
-	Burst *int64  `json:"burst,omitempty"`
-	Start *string `json:"start,omitempty"`
-	For   *string `json:"for,omitempty"`
-	Until *string `json:"until,omitempty"`
-	Note  string  `json:"note,omitempty"`
 }
 
 func overridesPath(limit string) string { return "/v1/limits/" + url.PathEscape(limit) + "/overrides" }

@@ -199,24 +199,16 @@ func (s *settings) check() error {
 	if err := checkStore(s.Store); err != nil {
 		return err
 	}
-	listeners := [][2]string{{"listen", s.Listen}, {"admin", s.Admin}, {"grpc", s.GRPC}}
-	for i, at := range listeners {
+	for _, at := range [][2]string{{"listen", s.Listen}, {"admin", s.Admin}, {"grpc", s.GRPC}} {
 		if err := checkAddress(at[1]); err != nil {
 			return fmt.Errorf("%s: %w", at[0], err)
 		}
-		for _, other := range listeners[:i] {
-			if sameAddress(at[1], other[1]) {
-				return fmt.Errorf("%s: %s is the address of %s", at[0], at[1], other[0])
-			}
+		if at[1] == "" && slices.Contains(s.OpenListeners, at[0]) {
+			return fmt.Errorf("open_listeners: there is no listener %s", at[0])
 		}
 	}
 	if len(s.AdminOnly) > 0 && s.Admin == "" {
 		return fmt.Errorf("admin_only: needs admin, the address of the listener that answers")
-	}
-	for _, at := range listeners {
-		if at[1] == "" && slices.Contains(s.OpenListeners, at[0]) {
-			return fmt.Errorf("open_listeners: there is no listener %s", at[0])
-		}
 	}
 	if err := s.checkOperation(); err != nil {
 		return err
@@ -254,15 +246,6 @@ func checkAddress(addr string) error {
 		return fmt.Errorf("%q is not an address such as 127.0.0.1:8080 or :8080: %w", addr, err)
 	}
 	return nil
-}
-
-// sameAddress reports whether two listeners need the same port, so that only one
-// can be opened. Both addresses have been checked; "" is no listener.
-func sameAddress(a, b string) bool {
-	hostA, portA, _ := net.SplitHostPort(a)
-	hostB, portB, _ := net.SplitHostPort(b)
-	every := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }
-	return a != "" && b != "" && portA == portB && portA != "0" && (hostA == hostB || every(hostA) || every(hostB))
 }
 
 func (s *settings) server() server.Config {
