@@ -10,8 +10,7 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestCheckKeyEachPosition checks keys of each length with each kind of byte in each
-// position, because checkKey tests eight or four bytes at a time.
+// TestCheckKeyEachPosition checks keys with each kind of byte in each position.
 func TestCheckKeyEachPosition(t *testing.T) {
 	for n := 1; n <= 20; n++ {
 		for at := range n {
