@@ -47,17 +47,11 @@ func checkPath(limit, key string, parts int) error {
 // joinKey returns the key of one or more parts. In each part it writes '%' as %25 and '/' as
 // %2F, so that no part can be read as two.
 func joinKey(parts ...string) string {
-	if len(parts) == 1 {
-		return escapes.Replace(parts[0])
-	}
-	var b strings.Builder
+	out := make([]string, len(parts))
 	for i, part := range parts {
-		if i > 0 {
-			b.WriteByte('/')
-		}
-		_, _ = escapes.WriteString(&b, part)
+		out[i] = escapes.Replace(part)
 	}
-	return b.String()
+	return strings.Join(out, "/")
 }
 
 var escapes = strings.NewReplacer("%", "%25", "/", "%2F")
