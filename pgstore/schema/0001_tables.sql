@@ -111,18 +111,14 @@ create table dipwell.revision (
 );
 
 create table dipwell.sweep_state (
-    page        bigint not null,
-    began       bigint not null,
-    found       bigint not null,
-    passed      bigint not null,
-    took        bigint not null,
-    pass_swept  bigint not null,
-    passes      bigint not null,
-    swept       bigint not null,
-    spent       bigint not null,
-    one         int primary key default 1 check (one = 1)
+    page   bigint not null,
+    began  bigint not null,
+    passed bigint not null,
+    took   bigint not null,
+    swept  bigint not null,
+    one    int primary key default 1 check (one = 1)
 );
-insert into dipwell.sweep_state values (0, 0, 0, 0, 0, 0, 0, 0, 0);
+insert into dipwell.sweep_state values (0, 0, 0, 0, 0);
 
 create table dipwell.plans (
     limit_id   int not null,

@@ -65,11 +65,9 @@ create function dipwell_internal.sweep_at(max_rows bigint, n bigint, max_pages b
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     range constant int := 16; -- pages
-    start bigint := dipwell_internal.now_us();
     s     dipwell.sweep_state;
     part  record;
     high  bigint;
-    did   bigint;
 begin
     n := dipwell_internal.past(n);
     swept := 0;
@@ -95,13 +93,10 @@ begin
     while swept < max_rows and looked < least(max_pages, size) loop
         if s.page = 0 then
             s.began := dipwell_internal.now_us();
-            s.found := 0;
         end if;
         select * into part from dipwell_internal.parts() p where p.first + p.pages > s.page order by p.first limit 1;
         high := least(s.page + range, part.first + part.pages);
-        did := dipwell_internal.sweep_pages(part.relid, s.page - part.first, high - part.first, max_rows - swept, n);
-        swept := swept + did;
-        s.found := s.found + did;
+        swept := swept + dipwell_internal.sweep_pages(part.relid, s.page - part.first, high - part.first, max_rows - swept, n);
         exit when swept >= max_rows;
         looked := looked + high - s.page;
         s.page := high;
@@ -111,8 +106,6 @@ begin
             s.took := s.passed - s.began;
             covered := s.began;
             ended := true;
-            s.pass_swept := s.found;
-            s.passes := s.passes + 1;
             perform dipwell_internal.mark_overridden(x.id) from (
                 select l.id from dipwell.limits l where l.overridden is not true and exists (select from dipwell.key_overrides o where o.limit_id = l.id)
                 for no key update skip locked) x;
@@ -129,8 +122,7 @@ begin
         select y.ctid from dipwell.top_hours y where y.id < dipwell_internal.audit_id(greatest(n - 604800000000, 0), 0) for update skip locked));
     delete from dipwell.usage x where x.ctid = any (array(
         select y.ctid from dipwell.usage y where y.hour < timestamptz 'epoch' + dipwell_internal.length(n - 2678400000000) limit max_rows for update skip locked));
-    update dipwell.sweep_state x set page = sweep_at.page, began = s.began, found = s.found, passed = s.passed, took = s.took, pass_swept = s.pass_swept,
-        passes = s.passes, swept = x.swept + sweep_at.swept, spent = x.spent + dipwell_internal.now_us() - start;
+    update dipwell.sweep_state x set page = sweep_at.page, began = s.began, passed = s.passed, took = s.took, swept = x.swept + sweep_at.swept;
 end $$;
 
 -- Ends reservations and holds that are due at n. Returns whether more may be due.

@@ -15,7 +15,7 @@ comment on table dipwell.audit is 'Changes that people have made, by the service
 comment on table dipwell.top_hours is 'The keys with the most decisions and refusals of each hour, of each service, for a week.';
 comment on table dipwell.usage is 'What keys of limits with usage were answered in each hour of the last 31 days.';
 comment on table dipwell.revision is 'Changes of limits: while the sum of n is the same, no limit has changed.';
-comment on table dipwell.sweep_state is 'The progress and the totals of sweeps. One row, locked by one sweep at a time.';
+comment on table dipwell.sweep_state is 'The progress of sweeps. One row, locked by one sweep at a time.';
 comment on table dipwell.migrations is 'The migrations that were applied. The largest version is that of the schema.';
 comment on view dipwell.overrides is 'The overrides of keys that have not ended, without blocks.';
 comment on view dipwell.blocks is 'The keys that are blocked now because calls of them were refused.';
@@ -168,13 +168,9 @@ begin
         ('revision', 'n', 'Random, so that after a restore other changes have another sum.'),
         ('sweep_state', 'page', 'The page of buckets at which the next sweep continues.'),
         ('sweep_state', 'began', 'When the current pass began; 0: there is none.'),
-        ('sweep_state', 'found', 'Rows deleted in the current pass.'),
         ('sweep_state', 'passed', 'When the last complete pass over the table ended; 0: never.'),
         ('sweep_state', 'took', 'Duration of the last complete pass in µs, including pauses.'),
-        ('sweep_state', 'pass_swept', 'Rows deleted in the last complete pass.'),
-        ('sweep_state', 'passes', 'Number of complete passes.'),
         ('sweep_state', 'swept', 'Rows deleted by all sweeps.'),
-        ('sweep_state', 'spent', 'Duration of all sweeps in µs, without pauses.'),
         ('sweep_state', 'one', 'There is one row.'),
         ('migrations', 'version', 'The migration''s number.'),
         ('migrations', 'name', 'Name of the migration.'),
