@@ -349,8 +349,6 @@ end $$;
 create function dipwell_internal.is_full(lim int, key text, used bigint, ts bigint, version int, n bigint) returns boolean language plpgsql stable as $$
 declare
     l dipwell.limits;
-    c record;
-    d dipwell_internal.definition;
 begin
     select * into l from dipwell.limits where id = lim;
     if not found then
@@ -360,7 +358,5 @@ begin
     elsif dipwell_internal.version_of(version) > l.version then
         return false; -- the row was read after the limit
     end if;
-    d := dipwell_internal.own_definition(l, null, version, n);
-    select * into c from dipwell_internal.carry(l, null, key, version, (d.rule).number, n, used, ts);
-    return dipwell_internal.used_at(dipwell_internal.spread(d.rule, l.name, key), c.used, c.ts, greatest(n, c.ts)) = 0;
+    return (dipwell_internal.books_at(dipwell_internal.brought(l, null, (used, ts, lim, version, key, null, null, null)::dipwell.buckets, n), n)).used = 0;
 end $$;

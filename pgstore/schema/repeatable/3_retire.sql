@@ -3,8 +3,7 @@
 
 -- Converts rows and overrides of older versions to the present one, of limits with more than
 -- 8 versions, and returns how many: rows of keys that nobody calls would keep all versions
--- since. Plain rows are converted before they are locked, and written if they are still the
--- same.
+-- since.
 create function dipwell_internal.retire_rows(at bigint default null) returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -15,30 +14,17 @@ declare
     rows bigint := 0;
 begin
     for l in select x.* from dipwell.limits x loop
-        select greatest(50, 64000 / count(*)) into most from dipwell.versions v where v.limit_id = l.id having count(*) > 8;
+        select greatest(1, 1280 / count(*)) into most from dipwell.versions v where v.limit_id = l.id having count(*) > 8;
         continue when not found;
-        with older as materialized (
-            select x.key, x.used, x.ts, x.version, (d.rule).number as to_version, c.used as to_used, c.ts as to_ts
-            from (select * from dipwell.buckets y where y.limit_id = l.id and y.version > 0 and dipwell_internal.version_of(y.version) < l.version and y.lows is null limit most) x
-                cross join lateral dipwell_internal.own_definition(l, null, x.version, n) d
-                cross join lateral dipwell_internal.carry(l, null, x.key, x.version, (d.rule).number, n, x.used, x.ts) c),
-        locked as materialized (
-            select y.key from dipwell.buckets y join older x on x.key = y.key
-                where y.limit_id = l.id and (y.used, y.ts, y.version) = (x.used, x.ts, x.version) and y.lows is null
-                for no key update of y skip locked)
-        update dipwell.buckets y set used = x.to_used, ts = x.to_ts, version = x.to_version
-            from older x join locked k on k.key = x.key where y.limit_id = l.id and y.key = x.key;
-        get diagnostics did = row_count;
-        rows := rows + did;
-        perform dipwell_internal.bring(l.id, x.key, n) from ( -- rows with records or an override
+        perform dipwell_internal.bring(l.id, x.key, n) from (
             select y.key from dipwell.buckets y left join dipwell.key_overrides k on k.limit_id = y.limit_id and k.key = y.key
-            where y.limit_id = l.id and (y.version > 0 and y.lows is not null and dipwell_internal.version_of(y.version) < l.version or y.version < 0 and k.version < l.version)
-            order by y.key limit most / 50 for update of y skip locked) x;
+            where y.limit_id = l.id and case when y.version < 0 then k.version else dipwell_internal.version_of(y.version) end < l.version
+            order by y.key limit most for update of y skip locked) x;
         get diagnostics did = row_count;
         rows := rows + did;
         perform dipwell_internal.store_override(x.o, dipwell_internal.renewed(l, x.o), n) from ( -- overrides of keys without a row
             select o from dipwell.key_overrides o where o.limit_id = l.id and o.version < l.version
-                and not exists (select from dipwell.buckets y where y.limit_id = o.limit_id and y.key = o.key) limit most / 50 for update skip locked) x;
+                and not exists (select from dipwell.buckets y where y.limit_id = o.limit_id and y.key = o.key) limit most for update skip locked) x;
         get diagnostics did = row_count;
         rows := rows + did;
     end loop;
