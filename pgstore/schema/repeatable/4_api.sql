@@ -225,9 +225,7 @@ begin
         case when until < 'infinity' then (extract(epoch from least(greatest(until, 'epoch'), '3000-01-01')) * 1000000)::bigint end, note, start => start) s;
     was := c.replaced;
     perform dipwell_internal.changed('override', limit_name, key,
-        concat_ws(', ', concat_ws(' ', 'plan ' || plan, 'rate ' || rate, 'per ' || dipwell_internal.format_per(period), 'burst ' || burst, 'start ' || start,
-            'until ' || to_char(nullif(until, 'infinity') at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')),
-            'in place of ' || dipwell_internal.describe(was), 'over ' || dipwell_internal.describe(dipwell_internal.under_of(c.made))), note);
+        concat_ws(', ', dipwell_internal.describe(c.made), 'in place of ' || dipwell_internal.describe(was), 'over ' || dipwell_internal.describe(dipwell_internal.under_of(c.made))), note);
     return query select was.plan, was.rate, was.per, was.burst, dipwell_internal.time_of(was.until), was.note, was.start where was.id is not null;
 end $$;
 comment on function dipwell.override is
