@@ -67,35 +67,18 @@ func fitsSQL(r *store.Rule, ticks, room string) string {
 	return fmt.Sprintf("b.used - %s <= %s", returnedSQL(ticks, strconv.FormatInt(r.Add, 10), enough(r)), room)
 }
 
-// fitsRoomSQL is fitsSQL for room as function room returns it: without a multiplication, it
-// compares the ticks that the call needs with those that have passed.
-func fitsRoomSQL(r *store.Rule, ticks, room string) string {
-	switch {
-	case !ticksNeedNoClamp(r):
-		return fitsSQL(r, ticks, room)
-	case r.Add == 1:
-		return fmt.Sprintf("b.used + %s <= %s", room, ticks)
-	}
-	return fmt.Sprintf("(b.used + %s) / %d <= %s", room, r.Add, ticks)
-}
-
 // lowSQL returns the low of a row that uses left units. It is null if the row has no
 // records.
 func lowSQL(left string) string { return fmt.Sprintf("b.low - greatest(b.low - %s, 0)", left) }
 
-// enough returns the number of ticks after which any row is full, to clamp
-// ticks before a multiplication that could overflow, or "".
+// enough returns the number of ticks after which any row is full, to clamp ticks before a
+// multiplication that could overflow, or "". Two times are less than 2^54 µs apart.
 func enough(r *store.Rule) string {
-	if ticksNeedNoClamp(r) {
+	if r.Every == 1 && r.Add <= 1<<8 {
 		return ""
 	}
 	return strconv.FormatInt(algebra.QuoUp(r.MaxUsed, r.Add), 10)
 }
-
-// ticksNeedNoClamp reports whether the ticks since a row's ts can be multiplied
-// without overflow: two times are less than 2^54 µs apart. Then take compares
-// without a multiplication.
-func ticksNeedNoClamp(r *store.Rule) bool { return r.Every == 1 && r.Add <= 1<<8 }
 
 // spread reports whether the origin of a key's windows is a parameter. With
 // windows of 1 µs the origin does not matter.

@@ -89,13 +89,13 @@ func drawn(n *rand.Rand, r *store.Rule) (query, want string) {
 	exprs := []string{
 		ticks, ticksOnceSQL(r, "q.n", operand), leftSQL(r, ticks),
 		leftAfterSQL(ticks, "q.add", "q.enough"), fitsSQL(r, ticks, fmt.Sprintf("%d - q.units", r.Cap)),
-		fitsRoomSQL(r, ticks, "q.room"), lowSQL(leftSQL(r, ticks)),
+		lowSQL(leftSQL(r, ticks)),
 	}
-	query = fmt.Sprintf("select concat_ws(' ', (%s)::text) from (select %d::bigint as used, %d::bigint as ts, %d::bigint as low) b cross join (select %d::bigint as n, %s::bigint as grid, %d::bigint as units, %d::bigint as room, %d::bigint as add, %d::bigint as enough) q",
-		strings.Join(exprs, ")::text, ("), used, ts, low, now, grid, units, room(r, units, r.Cap), r.Add, enough)
+	query = fmt.Sprintf("select concat_ws(' ', (%s)::text) from (select %d::bigint as used, %d::bigint as ts, %d::bigint as low) b cross join (select %d::bigint as n, %s::bigint as grid, %d::bigint as units, %d::bigint as add, %d::bigint as enough) q",
+		strings.Join(exprs, ")::text, ("), used, ts, low, now, grid, units, r.Add, enough)
 
 	passed := algebra.TicksUpTo(ts, max(now, ts), origin, r.Every)
 	left := algebra.LeftAfter(used, passed, r.Add, enough)
 	fits := left <= r.Cap-units
-	return query, fmt.Sprintf("%d %d %d %d %t %t %d", passed, passed, left, left, fits, fits, low-max(low-left, 0))
+	return query, fmt.Sprintf("%d %d %d %d %t %d", passed, passed, left, left, fits, low-max(low-left, 0))
 }

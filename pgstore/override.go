@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -224,13 +223,13 @@ func (s *Store) takeOverridden(ctx context.Context, g *store.Group, e *entry, d 
 		args = append(args, gridOf(rule.Origin, rule.Every))
 	}
 	var row store.State
-	var seen time.Time
-	err = s.db.QueryRow(ctx, e.takeOverridden, s.withClock(args)...).Scan(&row.Used, &row.TS, &seen)
+	var now int64
+	err = s.db.QueryRow(ctx, e.takeOverridden, s.withClock(args)...).Scan(&row.Used, &row.TS, &now)
 	switch {
 	case err == nil:
 		op.Asked, op.Def = cmp.Or(op.Asked, op.Def), d
-		grant(g, rule, tokens, row, seen.UnixMicro())
-		resetPastEnd(op, seen.UnixMicro())
+		grant(g, rule, tokens, row, now)
+		resetPastEnd(op, now)
 		return true, nil
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, nil
@@ -260,10 +259,10 @@ func takeOverriddenSQL(id int32, r *store.Rule, testClock bool) string {
 	now := timeSQL(stmtNow, testClock, params+1)
 	ticks := ticksSQL(r, now, "$8::bigint")
 	left, back := leftAfterSQL(ticks, "$4::bigint", "$7::bigint"), returnedSQL(ticks, "$4::bigint", "$7::bigint")
-	return fmt.Sprintf(`update dipwell.buckets b set used = %[4]s + $2::bigint, ts = greatest(%[2]s, b.ts), low = %[6]s
+	return fmt.Sprintf(`update dipwell.buckets b set used = %[3]s + $2::bigint, ts = greatest(%[2]s, b.ts), low = %[5]s
 where b.limit_id = %[1]d and b.key = $1::text and b.version = $5::int and (b.due <= %[2]s) is not true and %[2]s < $6::bigint
-    and b.used - %[5]s <= $3::bigint
-returning b.used, b.ts, %[3]s`, id, now, seenSQL(testClock, params+1), left, back, lowSQL(left))
+    and b.used - %[4]s <= $3::bigint
+returning b.used, b.ts, %[2]s`, id, now, left, back, lowSQL(left))
 }
 
 const (

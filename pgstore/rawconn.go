@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"strconv"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -30,7 +29,7 @@ const maxRawParams = 5
 // the statement's time, or pgx.ErrNoRows. If possible it uses pgconn directly:
 // looking up the statement by its text, planning how to encode and scan each
 // value, and creating a Rows, as pgx does, take a tenth of a call.
-func (s *Store) update(ctx context.Context, e *entry, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
+func (s *Store) update(ctx context.Context, e *entry, key string, r *store.Rule, units, room int64) (row store.State, now int64, err error) {
 	db, release, err := s.acquire(ctx)
 	if err != nil {
 		return row, 0, err
@@ -38,19 +37,19 @@ func (s *Store) update(ctx context.Context, e *entry, key string, r *store.Rule,
 	defer release()
 	w := rawConnOf(db)
 	if w == nil {
-		return s.updatePgx(ctx, db, e, key, r, units, third)
+		return s.updatePgx(ctx, db, e, key, r, units, room)
 	}
 	t, err := w.prepare(ctx, rawKeyOf(e), e.take)
 	if err != nil {
 		return row, 0, storeError(err, false) // only the statement's text was sent
 	}
 	if t == nil {
-		return s.updatePgx(ctx, db, e, key, r, units, third)
+		return s.updatePgx(ctx, db, e, key, r, units, room)
 	}
 	w.begin()
 	w.addText(key)
 	w.add(units)
-	w.add(third)
+	w.add(room)
 	if spread(r) {
 		w.add(gridOf(r.Origin, r.Every))
 	}
@@ -59,16 +58,19 @@ func (s *Store) update(ctx context.Context, e *entry, key string, r *store.Rule,
 	}
 	row, now, err = w.send(ctx, t)
 	if err != nil && w.forget(rawKeyOf(e), err) {
-		return s.updatePgx(ctx, db, e, key, r, units, third)
+		return s.updatePgx(ctx, db, e, key, r, units, room)
 	}
 	return row, now, err
 }
 
 // updatePgx is update through pgx, in any query mode.
-func (s *Store) updatePgx(ctx context.Context, db DB, e *entry, key string, r *store.Rule, units, third int64) (row store.State, now int64, err error) {
-	var seen time.Time
-	err = db.QueryRow(ctx, e.take, s.takeArgs(key, r, units, third)...).Scan(&row.Used, &row.TS, &seen)
-	return row, seen.UnixMicro(), err
+func (s *Store) updatePgx(ctx context.Context, db DB, e *entry, key string, r *store.Rule, units, room int64) (row store.State, now int64, err error) {
+	args := []any{key, units, room}
+	if spread(r) {
+		args = append(args, gridOf(r.Origin, r.Every))
+	}
+	err = db.QueryRow(ctx, e.take, s.withClock(args)...).Scan(&row.Used, &row.TS, &now)
+	return row, now, err
 }
 
 // A rawConn holds the statements that are sent on a connection without pgx, and
@@ -144,8 +146,7 @@ func (w *rawConn) send(ctx context.Context, t *rawStatement) (row store.State, n
 	for answer.NextRow() {
 		found = true
 		v := answer.Values()
-		row.Used, row.TS = int64(binary.BigEndian.Uint64(v[0])), int64(binary.BigEndian.Uint64(v[1]))
-		now = int64(binary.BigEndian.Uint64(v[2])) + epoch2000
+		row.Used, row.TS, now = int64(binary.BigEndian.Uint64(v[0])), int64(binary.BigEndian.Uint64(v[1])), int64(binary.BigEndian.Uint64(v[2]))
 	}
 	if _, err = answer.Close(); err == nil && !found {
 		err = pgx.ErrNoRows
@@ -173,9 +174,6 @@ func (w *rawConn) add(n int64) {
 	w.numbers = binary.BigEndian.AppendUint64(w.numbers, uint64(n))
 	w.params = append(w.params, w.numbers[at:])
 }
-
-// epoch2000 is the zero of PostgreSQL's timestamps.
-var epoch2000 = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 
 // prepare returns the prepared statement of a limit's version, or nil if pgx
 // should send it. Each limit has one statement name per form, so that old

@@ -42,12 +42,14 @@ func newStatements(id int32, d *store.Definition, testClock bool) (s statements)
 	if !d.Even() {
 		return s
 	}
-	c := chargeSQL(id, d, now, grid, "$1::text", "$2::bigint", "$3::bigint")
 	unlessLocked := ""
 	if d.Shards > 1 {
 		unlessLocked = fmt.Sprintf(" and b.key = (select x.key from dipwell.buckets x where x.limit_id = %d and x.key = $1::text for no key update skip locked)", id)
 	}
-	s.take = fmt.Sprintf("update dipwell.buckets b set %s\nwhere %s%s\nreturning b.used, b.ts, %s", c.set, c.where, unlessLocked, seenSQL(testClock, params+1))
+	ticks := ticksSQL(r, now, grid)
+	s.take = fmt.Sprintf(`update dipwell.buckets b set used = %[1]s + $2::bigint, ts = greatest(%[2]s, b.ts), low = %[3]s
+where b.limit_id = %[4]d and b.key = $1::text and b.version = %[5]d and (b.due <= %[2]s) is not true and %[6]s%[7]s
+returning b.used, b.ts, %[2]s`, leftSQL(r, ticks), now, lowSQL(leftSQL(r, ticks)), id, d.Number, fitsSQL(r, ticks, "$3::bigint"), unlessLocked)
 	if d.Overridden {
 		s.takeOverridden = takeOverriddenSQL(id, r, testClock)
 	}
@@ -61,47 +63,6 @@ func timeSQL(now string, testClock bool, n int) string {
 		return fmt.Sprintf("$%d::bigint", n)
 	}
 	return now
-}
-
-// seenSQL returns the time of a statement as a timestamptz, which is cheaper for the server
-// than a conversion to bigint.
-func seenSQL(testClock bool, n int) string {
-	if testClock {
-		return fmt.Sprintf("timestamptz 'epoch' + $%d::bigint * interval '1 microsecond'", n)
-	}
-	return "statement_timestamp()"
-}
-
-// charge is the SET list and the condition of a statement that charges row b if
-// the units fit.
-type charge struct{ set, where string }
-
-// chargeSQL returns the charge of a limit. room is the value of function room.
-func chargeSQL(id int32, d *store.Definition, now, grid, key, units, room string) charge {
-	r := &d.Rule
-	ticks := ticksSQL(r, now, grid)
-	return charge{
-		set: fmt.Sprintf("used = %s + %s, ts = greatest(%s, b.ts), low = %s", leftSQL(r, ticks), units, now, lowSQL(leftSQL(r, ticks))),
-		where: fmt.Sprintf("b.limit_id = %d and b.key = %s and b.version = %d and (b.due <= %s) is not true and %s",
-			id, key, d.Number, now, fitsRoomSQL(r, ticks, room)),
-	}
-}
-
-// room returns the value of take's third parameter.
-func room(r *store.Rule, units, bound int64) int64 {
-	if ticksNeedNoClamp(r) {
-		return units - bound + r.Add - 1
-	}
-	return bound - units
-}
-
-// takeArgs returns the parameters of take.
-func (s *Store) takeArgs(key string, r *store.Rule, units, third int64) []any {
-	args := append(make([]any, 0, 5), key, units, third)
-	if spread(r) {
-		args = append(args, gridOf(r.Origin, r.Every))
-	}
-	return s.withClock(args)
 }
 
 func (s *Store) withClock(args []any) []any {
@@ -155,7 +116,7 @@ func (s *Store) take(ctx context.Context, g *store.Group, e *entry) error {
 	rule := op.RuleFor(&scratch)
 	tokens, bound := fullCost(op)
 	units := tokens * rule.Unit
-	row, now, err := s.update(ctx, e, op.Key, rule, units, room(rule, units, bound))
+	row, now, err := s.update(ctx, e, op.Key, rule, units, bound-units)
 	switch {
 	case err == nil:
 		grant(g, rule, tokens, row, now)

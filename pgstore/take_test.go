@@ -29,8 +29,7 @@ func (c tripCounter) Write(b []byte) (int, error) {
 
 // TestTakeAtRetryTime checks that a Take is refused 1 µs before its retry time
 // and granted at it, by the UPDATE in one round trip, for any number of units
-// per tick. The last two limits are just below and above the bound of
-// ticksNeedNoClamp.
+// per tick. The fourth limit is just below the bound of function enough.
 func TestTakeAtRetryTime(t *testing.T) {
 	ctx := context.Background()
 	config, err := pgx.ParseConfig(pgtest.Database(t, "dipwell", migrated))
