@@ -118,13 +118,7 @@ func (s *Store) pipelineConn(ctx context.Context) (conn *pgx.Conn, release func(
 	if err != nil {
 		return nil, func() {}
 	}
-	switch db := db.(type) {
-	case *pgx.Conn:
-		conn = db
-	case connected:
-		conn = db.Conn()
-	}
-	if conn != nil && conn.Config().DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
+	if conn = connOf(db); conn != nil && conn.Config().DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
 		conn = nil
 	}
 	return conn, release
@@ -274,13 +268,10 @@ var errConnEnded = errors.New("the connection ended before the answer")
 // Modes of pgx that do not prepare statements do not need it.
 func (s *Store) withCustomPlan(args ...any) []any {
 	mode := pgx.QueryExecModeCacheStatement
-	switch db := s.db.(type) {
-	case *pgxpool.Pool:
-		mode = db.Config().ConnConfig.DefaultQueryExecMode
-	case *pgx.Conn:
-		mode = db.Config().DefaultQueryExecMode
-	case connected:
-		mode = db.Conn().Config().DefaultQueryExecMode
+	if pool, ok := s.db.(*pgxpool.Pool); ok {
+		mode = pool.Config().ConnConfig.DefaultQueryExecMode
+	} else if conn := connOf(s.db); conn != nil {
+		mode = conn.Config().DefaultQueryExecMode
 	}
 	if mode != pgx.QueryExecModeCacheStatement {
 		return args

@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dipwell/dipwell/internal/terms"
 	"github.com/dipwell/dipwell/store"
@@ -116,13 +115,8 @@ const rawConnKey = "dipwell"
 // through pgx: in modes that do not prepare statements, if there is a
 // tracer, and in a transaction of the caller.
 func rawConnOf(db DB) *rawConn {
-	var conn *pgx.Conn
-	switch db := db.(type) {
-	case *pgx.Conn:
-		conn = db
-	case *pgxpool.Conn:
-		conn = db.Conn()
-	default:
+	conn := connOf(db)
+	if _, tx := db.(pgx.Tx); tx || conn == nil {
 		return nil
 	}
 	data := conn.PgConn().CustomData()

@@ -73,15 +73,11 @@ func (s *Store) retry(ctx context.Context, err error, statement func() error) er
 
 // autocommit reports whether each statement is a transaction of its own.
 func (s *Store) autocommit() bool {
-	switch db := s.db.(type) {
-	case pgx.Tx:
+	if _, ok := s.db.(pgx.Tx); ok {
 		return false
-	case *pgx.Conn:
-		return db.PgConn().TxStatus() == 'I'
-	case connected:
-		return db.Conn().PgConn().TxStatus() == 'I'
 	}
-	return true
+	conn := connOf(s.db)
+	return conn == nil || conn.PgConn().TxStatus() == 'I'
 }
 
 // storeError wraps the error of a statement. If the server answered, or nothing

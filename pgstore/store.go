@@ -36,8 +36,17 @@ type DB interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
-// connected is a pgx.Tx, or a connection acquired from a pool.
-type connected interface{ Conn() *pgx.Conn }
+// connOf returns the connection of a DB: of a *pgx.Conn, a pgx.Tx, or one acquired from a pool.
+// Others have none.
+func connOf(db DB) *pgx.Conn {
+	switch db := db.(type) {
+	case *pgx.Conn:
+		return db
+	case interface{ Conn() *pgx.Conn }:
+		return db.Conn()
+	}
+	return nil
+}
 
 // Config has the options of a store. The zero Config is ready for use.
 type Config struct {
