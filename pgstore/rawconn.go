@@ -17,9 +17,6 @@ import (
 // besides those in pgx's cache.
 const maxRawStatements = 256
 
-// maxName is the number of bytes of a statement's name that the server uses.
-const maxName = 63
-
 // maxRawParams is the largest number of parameters of a statement: the grid is the fourth,
 // and the time of a test's clock the last.
 const maxRawParams = 5
@@ -77,7 +74,7 @@ func (s *Store) updatePgx(ctx context.Context, db DB, e *entry, key string, r *s
 // time.
 type rawConn struct {
 	conn       *pgx.Conn
-	statements map[rawKey]*rawStatement
+	statements map[rawKey]*pgconn.StatementDescription
 	params     [][]byte
 	texts      []byte
 	numbers    []byte
@@ -103,11 +100,6 @@ func (k rawKey) name() string {
 	return name
 }
 
-type rawStatement struct {
-	sql string
-	*pgconn.StatementDescription
-}
-
 // rawConnKey is the key in a connection's CustomData.
 const rawConnKey = "dipwell"
 
@@ -125,7 +117,7 @@ func rawConnOf(db DB) *rawConn {
 	}
 	var w *rawConn
 	if c := conn.Config(); c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && c.Tracer == nil {
-		w = &rawConn{conn: conn, statements: map[rawKey]*rawStatement{}, texts: []byte{}} // a nil text would be sent as null
+		w = &rawConn{conn: conn, statements: map[rawKey]*pgconn.StatementDescription{}, texts: []byte{}} // a nil text would be sent as null
 	}
 	data[rawConnKey] = w
 	return w
@@ -134,9 +126,9 @@ func rawConnOf(db DB) *rawConn {
 var binaryFormat = []int16{pgtype.BinaryFormatCode}
 
 // send runs a statement with the parameters in w.
-func (w *rawConn) send(ctx context.Context, t *rawStatement) (row store.State, now int64, err error) {
+func (w *rawConn) send(ctx context.Context, t *pgconn.StatementDescription) (row store.State, now int64, err error) {
 	found := false
-	answer := w.conn.PgConn().ExecStatement(ctx, t.StatementDescription, w.params, binaryFormat, binaryFormat)
+	answer := w.conn.PgConn().ExecStatement(ctx, t, w.params, binaryFormat, binaryFormat)
 	for answer.NextRow() {
 		found = true
 		v := answer.Values()
@@ -172,29 +164,26 @@ func (w *rawConn) add(n int64) {
 // prepare returns the prepared statement of a limit's version, or nil if pgx
 // should send it. Each limit has one statement name per form, so that old
 // versions do not pile up.
-func (w *rawConn) prepare(ctx context.Context, key rawKey, sql string) (*rawStatement, error) {
+func (w *rawConn) prepare(ctx context.Context, key rawKey, sql string) (*pgconn.StatementDescription, error) {
 	t := w.statements[key]
-	if t != nil && t.sql == sql {
+	if t != nil && t.SQL == sql {
 		return t, nil
 	}
-	name := key.name()
-	if t == nil && (len(w.statements) >= maxRawStatements || len(name) > maxName) {
+	if t == nil && len(w.statements) >= maxRawStatements {
 		return nil, nil
 	}
 	pg := w.conn.PgConn()
 	if t != nil {
 		delete(w.statements, key)
-		if err := pg.Deallocate(ctx, name); err != nil {
+		if err := pg.Deallocate(ctx, key.name()); err != nil {
 			return nil, err
 		}
 	}
-	d, err := pg.Prepare(ctx, name, sql, nil)
-	if err != nil {
-		return nil, err
+	t, err := pg.Prepare(ctx, key.name(), sql, nil)
+	if err == nil {
+		w.statements[key] = t
 	}
-	t = &rawStatement{sql, d}
-	w.statements[key] = t
-	return t, nil
+	return t, err
 }
 
 // forget drops a statement that the server no longer has, or that an altered
@@ -204,6 +193,6 @@ func (w *rawConn) forget(key rawKey, err error) bool {
 	if code := codeOf(err); code != codeNoStatement && code != codeStalePlan {
 		return false
 	}
-	w.statements[key].sql = "" // the server may still have the name
+	w.statements[key].SQL = "" // the server may still have the name
 	return w.conn.PgConn().TxStatus() == 'I'
 }
