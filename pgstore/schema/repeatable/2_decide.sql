@@ -416,7 +416,7 @@ begin
                 end if;
             end if;
             update dipwell.buckets y set used = a.used, ts = a.ts, version = dipwell_internal.row_number(a.rule),
-                    (lows, low, due) = (select * from dipwell_internal.lows_columns(limit_ids[i], keys[i], list))
+                    lows = list[:cardinality(list) - 1], low = list[cardinality(list)], due = dipwell_internal.next_due(limit_ids[i], keys[i])
                 where y.limit_id = limit_ids[i] and y.key = keys[i]
                     and (not fresh[i] or (y.used, y.ts, y.version) is distinct from (a.used, a.ts, dipwell_internal.row_number(a.rule)) or list is not null);
             perform dipwell_internal.store_override(os[i], a.override, n);

@@ -12,14 +12,6 @@ begin
         (select min(case when x.slack is not null then x.part_due else x.due end) from dipwell.reservations x where x.limit_id = lim and x.key = of_key and not x.rest));
 end $$;
 
--- The columns that a row with these lows stores.
-create function dipwell_internal.lows_columns(lim int, of_key text, list bigint[], out lows bigint[], out low bigint, out due bigint) language plpgsql volatile as $$
-begin
-    lows := list[:cardinality(list) - 1];
-    low := list[cardinality(list)];
-    due := dipwell_internal.next_due(lim, of_key);
-end $$;
-
 -- Joins neighbouring entries if the first low is not below the second.
 create function dipwell_internal.lows_rise(lows bigint[]) returns bigint[] language plpgsql immutable as $$
 declare
@@ -99,12 +91,12 @@ declare
     at  int := 7;
     gap bigint; -- between the low before at and that of at
 begin
-    if not ((cardinality(lows) / 2 - 1) > 32) then
+    if cardinality(lows) / 2 <= 33 then
         return array[lows[1], lows[2] + 1] || lows[3:] || array[lows[2], used];
     end if;
     gap := lows[8] - lows[6];
     for i in 9..cardinality(lows) - 1 by 2 loop
-        if lows[i + 1] - lows[i - 1] < gap - 0 then
+        if lows[i + 1] - lows[i - 1] < gap then
             at := i;
             gap := lows[i + 1] - lows[i - 1];
         end if;
@@ -356,8 +348,9 @@ begin
             or exists (select from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.free and not x.settled)
             or (select count(*) from dipwell.hold_parts x where x.limit_id = lim and x.key = of_key and x.live) > k.lows[3])::int;
     end if;
+    k.lows := case when k.used > 0 then k.lows end;
     update dipwell.buckets x set used = k.used, ts = k.ts, version = k.version,
-            (lows, low, due) = (select * from dipwell_internal.lows_columns(lim, of_key, case when k.used > 0 then k.lows end))
+            lows = k.lows[:cardinality(k.lows) - 1], low = k.lows[cardinality(k.lows)], due = dipwell_internal.next_due(lim, of_key)
         where x.limit_id = lim and x.key = of_key;
 end $$;
 
