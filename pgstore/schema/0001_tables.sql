@@ -180,6 +180,8 @@ create /*unlogged*/ table dipwell.hold_parts (
     till     bigint not null generated always as (case when keep then expires + least(greatest(ttl, 60000000), 3600000000) else expires end) stored,
     primary key (id, part)
 ) with (vacuum_truncate = false, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+-- By till, which is due while the row is live: a plan made while the table was small would
+-- look for due in the index by due alone.
 create index on dipwell.hold_parts (limit_id, key, till) where live;
 create index on dipwell.hold_parts (limit_id, key, number) where free and not settled;
 create index on dipwell.hold_parts (due);
