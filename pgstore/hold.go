@@ -13,7 +13,7 @@ import (
 )
 
 // heldColumns are the columns of dipwell_internal.held that readHeld scans.
-const heldColumns = `h.allowed, h.never, h.shadow, h.granted, h.remaining, h.retry, h.reset, h.used, h.ts, h.version, coalesce(h.bound, false),
+const heldColumns = `h.allowed, h.never, h.shadow, h.granted, coalesce(h.remaining, 0), h.retry, coalesce(h.reset, 0), h.used, h.ts, h.version, coalesce(h.bound, false),
     h.limit_id, h.key, h.takes, h.cost, coalesce(h.expires, 0), h.repeated, coalesce(h.plan, ''), h.row_plan, h.row_override`
 
 // holdOneSQL and settleOneSQL decide the most common calls, and return no row for all others.
@@ -31,7 +31,7 @@ where p.limit_id = $1 and p.key = $2 and p.live and p.expires > coalesce($3::big
 type held struct {
 	store.Answer
 	used, ts *int64
-	version  *rowVersion
+	version  *rowVersion // nil if the limit was dropped
 	id       int32
 	key      string
 	takes    uint16
@@ -160,8 +160,11 @@ func (s functions) answerHeld(ctx context.Context, g *store.Group, all []held, e
 	return nil
 }
 
-// settledOp returns the op of a part of a hold, unless its limit is unknown.
+// settledOp returns the op of a part of a hold, unless its limit was dropped or is unknown.
 func (s functions) settledOp(ctx context.Context, h *held) (op store.Op, ok bool) {
+	if h.version == nil {
+		return op, false
+	}
 	def := s.limits.byID(h.id)
 	if def == nil && s.loadForCall(ctx) == nil { // defined since the limits were read
 		def = s.limits.byID(h.id)
@@ -180,10 +183,7 @@ func (s functions) settledOp(ctx context.Context, h *held) (op store.Op, ok bool
 // answer sets the answer of an op, and Def to the definition that decided it. If that is
 // not known, Used and TS are left unset.
 func (h *held) answer(op *store.Op) {
-	known := false
-	if h.version != nil {
-		known = setDecider(op, uint32(*h.version), h.decided, h.override)
-	}
+	known := setDecider(op, uint32(*h.version), h.decided, h.override)
 	op.Answer = h.Answer
 	if known && h.ts != nil {
 		op.Used, op.TS = *h.used, *h.ts

@@ -1215,6 +1215,18 @@ var holdCases = []testCase{
 			}
 		}
 	})},
+	// Settle after every limit was dropped.
+	{"settle-all-dropped", onHolds(func(b *caller) {
+		b.hold("h", 30*second, "a k 4")
+		b.drop("a")
+		for i := range 2 {
+			if g, err := b.trySettle("h", 1); err != nil || !g.Allowed || len(g.Ops) != 0 || g.Hold.Repeated != (i > 0) {
+				b.Errorf("settle %d: %v, %+v", i, err, g)
+			}
+		}
+		_, err := b.trySettle("h", 2)
+		b.wantErr(store.ErrHoldConflict, err)
+	})},
 	// Takes of one key add up.
 	{"hold-takes-add-up", onHolds(func(b *caller) {
 		g := &store.Group{Hold: &store.HoldCall{ID: "h", TTL: second}, Ops: []store.Op{b.op(store.VerbTake, "a k 7"), b.op(store.VerbTake, "b k 4")}}

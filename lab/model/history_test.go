@@ -230,9 +230,6 @@ func compare(g target, w *world, prefix string, o *op) string {
 		}
 		x.freed = false
 	}
-	if o.kind == kSettle && len(want.levels) == 0 { // PostgreSQL says nothing of a hold whose limits are all dropped
-		want.repeated, got.repeated = false, false
-	}
 	for _, a := range []*answer{&want, &got} {
 		unsaid(o, a)
 		g.adapt(o, a)

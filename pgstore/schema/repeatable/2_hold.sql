@@ -90,6 +90,8 @@ create type dipwell_internal.held as (
     row_override jsonb
 );
 
+-- The answer for each part of a hold. If the limit of a part was dropped, remaining, reset and
+-- version are null.
 create function dipwell_internal.hold_state(ps dipwell.hold_parts[], repeated boolean, at bigint) returns setof dipwell_internal.held
 language plpgsql volatile as $$
 declare
@@ -100,13 +102,12 @@ begin
     foreach p in array ps loop
         select * into a from dipwell_internal.decide(array[p.limit_id], array[p.key], array[1], array[0::bigint], array[null::bigint], null, at,
             array[(select x.name from dipwell.plans x join dipwell.limits l on l.id = x.limit_id and l.version = x.version where x.limit_id = p.limit_id and x.name = p.plan)]);
-        continue when not found; -- the limit was dropped
         h := row(true, false, false, 0, a.remaining, 0, a.reset, a.row_used, a.row_ts, a.row_version, null,
             p.limit_id, p.key, p.takes, coalesce(p.cost, p.tokens), p.expires, repeated, p.plan, a.row_plan, a.row_override);
         h.granted := case
             when repeated and not p.settled then case when p.free and (select coalesce((select x.mode from dipwell.plans x
                 where x.limit_id = l.id and x.version = l.version and x.name = p.plan), l.mode) from dipwell.limits l where l.id = p.limit_id) = 'shadow' then 0 else h.cost end
-            when p.free or p.reset then 0
+            when p.free or p.reset or a.row_version is null then 0
             else h.cost end;
         return next h;
     end loop;
@@ -190,7 +191,7 @@ begin
             elsif (select bool_or(x.settled) or max(x.expires) <= n or bool_and(x.reset) from unnest(ps) x) then
                 perform dipwell_internal.hold_conflict('has ended');
             end if;
-            return query select * from dipwell_internal.hold_state(ps, true, at);
+            return query select * from dipwell_internal.hold_state(ps, true, at) x where x.version is not null;
             return;
         end if;
         begin

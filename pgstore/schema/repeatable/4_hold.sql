@@ -265,19 +265,13 @@ end $$;
 create function dipwell.settle(hold text, cost bigint default null) returns dipwell.settled
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
-    h     dipwell_internal.held := dipwell_internal.settle_one(hold, cost);
-    again boolean;
+    h dipwell_internal.held := dipwell_internal.settle_one(hold, cost);
 begin
     if h.allowed is null then
         perform dipwell_internal.check_hold_id(hold, 'hold'), dipwell_internal.check_cost(coalesce(cost, 0), 'cost');
-        -- settle_group says nothing of a limit that was dropped. The hold is locked before it is
-        -- read, because another call may be settling it.
-        if not exists (select from dipwell.hold_parts p join dipwell.limits l on l.id = p.limit_id where p.id = hold) then
-            select x.ps[1].settled into again from dipwell_internal.lock_hold(hold, true, null) x;
-        end if;
         select * into h from dipwell_internal.settle_group(hold, case when cost is not null then array[cost] end, null, 'cost') g order by g.remaining limit 1;
     end if;
-    return (true, h.remaining, null::interval, dipwell_internal.length(h.reset), coalesce(h.granted, 0), interval '0', false, null::uuid, coalesce(h.repeated, again, false));
+    return (true, h.remaining, null::interval, dipwell_internal.length(h.reset), h.granted, interval '0', false, null::uuid, h.repeated);
 end $$;
 comment on function dipwell.settle is
     'Ends a hold with the actual cost (null: what was held). Gives back what was not used, or charges the difference. The same call again returns the same result and changes nothing.';
