@@ -196,7 +196,7 @@ func (t *table) settle(ctx context.Context, g *store.Group, h store.Hold) (done 
 		args = append(args, s.names.recordsOf(h.Parts[i].Limit, h.Parts[i].Key))
 	}
 	args[2] = 2*n + 1
-	h.Settled, h.Costs = true, costs
+	h.Settled, h.Costs = true, g.Hold.Costs
 	args = append(args, s.names.hold(t.tag, g.Hold.ID), holdField+g.Hold.ID, holdText(h, 1), numbers.array(&packed{}))
 	c, err := s.process(ctx, newCall(ctx, s.scripts.settle, true, s.withClock(append(args, records...))))
 	if err != nil || c.str() == "" {

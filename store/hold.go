@@ -102,7 +102,7 @@ type Hold struct {
 	// Settled is set once the hold was settled. A hold that expired before has ended too,
 	// and is not Settled.
 	Settled bool
-	// Costs are what it was settled to, in tokens, one for each part; nil until then.
+	// Costs are what it was settled to, as in HoldCall; nil until then.
 	Costs []int64
 	// Parts are in the order of the ops that made it. A part whose limit was dropped
 	// stays, and is left out of answers.

@@ -71,7 +71,7 @@ func (g *Group) settle(t Table, h *Hold, entries []entry, now int64) error {
 	if err != nil {
 		return err
 	}
-	if h.Settled && !slices.Equal(costs, h.Costs) {
+	if h.Settled && !h.settledTo(g.Hold, costs) {
 		return ErrHoldConflict
 	}
 	g.Hold.Repeated = h.Settled
@@ -104,9 +104,20 @@ func (g *Group) settle(t Table, h *Hold, entries []entry, now int64) error {
 		return badField(costField(h.takes(), bits.TrailingZeros16(p.Takes)), "%d is too much for limit %s now; at most %d", costs[over], p.Limit, least)
 	}
 	if !h.Settled {
-		h.Settled, h.Costs, h.Forget = true, costs, h.forget(now)
+		h.Settled, h.Costs, h.Forget = true, slices.Clone(g.Hold.Costs), h.forget(now)
 	}
 	return nil
+}
+
+// settledTo reports whether a hold was settled to the same as call c, which costs its parts
+// costs. The hold does not have the costs that its takes were made with, so nil is the same
+// as all costs with these sums.
+func (h *Hold) settledTo(c *HoldCall, costs []int64) bool {
+	if c.Costs != nil && h.Costs != nil {
+		return slices.Equal(c.Costs, h.Costs)
+	}
+	before, err := (&HoldCall{Costs: h.Costs}).CostsOf(h)
+	return err == nil && slices.Equal(costs, before)
 }
 
 // CostsOf returns the cost of each part of a hold that is being settled. The error is a

@@ -1240,6 +1240,44 @@ var holdCases = []testCase{
 		b.free("a k", 7)
 		b.free("b k", 9)
 	})},
+	// They are settled to a cost each, and so again.
+	{"settle-takes-again", onHolds(func(b *caller) {
+		for _, one := range []bool{true, false} {
+			for i, c := range []struct {
+				first, same, other []int64
+			}{
+				{[]int64{6, 0}, []int64{6, 0}, []int64{1, 5}},
+				{[]int64{6, 0}, []int64{6, 0}, []int64{0, 6}},
+				{nil, []int64{3, 4}, []int64{3, 5}},
+				{[]int64{3, 4}, nil, []int64{4, 3}},
+			} {
+				id, costs := fmt.Sprintf("h%v/%d", one, i), slices.Clone(c.first)
+				g := &store.Group{Hold: &store.HoldCall{ID: id, TTL: second}, Ops: []store.Op{b.op(store.VerbTake, "a "+id+" 7")}}
+				if g.Ops[0].Takes = 1 | 2; !one {
+					g.Ops = append(g.Ops, b.op(store.VerbTake, "b "+id+" 7"))
+					g.Ops[1].Takes = 1 | 2
+				}
+				g, err := b.decide(g)
+				if err != nil || !g.Allowed {
+					b.Fatal(err, g)
+				}
+				b.holds[id] = g.Hold.ID
+				_, err = b.trySettle(id, 6)
+				b.wantField("costs", err)
+				b.settle(id, costs...)
+				for j := range costs {
+					costs[j] = 9 // it is the caller's
+				}
+				for range 2 {
+					if g := b.settle(id, c.same...); !g.Hold.Repeated {
+						b.Errorf("%s, settled to %d and then to %d: %+v", id, c.first, c.same, g.Hold)
+					}
+				}
+				_, err = b.trySettle(id, c.other...)
+				b.wantErr(store.ErrHoldConflict, err)
+			}
+		}
+	})},
 	// A later version.
 	{"hold-change-sliding", holdChangeSliding},
 	{"hold-change", onHolds(func(b *caller) {

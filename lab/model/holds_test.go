@@ -229,7 +229,7 @@ func (w *world) end(id string, costs []int64) answer {
 		return answer{err: "unknown hold"}
 	}
 	if h.settled {
-		if !slices.Equal(h.costs, h.actual(costs)) {
+		if !slices.Equal(h.costs, costs) {
 			return answer{err: "conflict"}
 		}
 		return w.present(h, answer{allowed: true, repeated: true})
@@ -250,18 +250,11 @@ func (w *world) end(id string, costs []int64) answer {
 			w.keepRow(w.limits[p.limit], p.key, rows[i])
 		}
 	}
-	h.settled, h.ended, h.costs = true, w.now, h.actual(costs)
+	h.settled, h.ended, h.costs = true, w.now, costs
 	return w.present(h, answer{allowed: true})
 }
 
-// actual is what a settle settles each part to. Takes of one key are one part.
-func (h *hold) actual(costs []int64) (parts []int64) {
-	for _, p := range h.parts {
-		parts = append(parts, h.costOf(p, costs))
-	}
-	return parts
-}
-
+// costOf is what a settle settles a part to. Takes of one key are one part.
 func (h *hold) costOf(p *part, costs []int64) (sum int64) {
 	for _, i := range p.takes {
 		sum += costs[i]

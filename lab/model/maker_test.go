@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 )
 
 // A maker makes a random history. It plays the model along, to know which retry times there
@@ -604,7 +605,11 @@ func (m *maker) settle() {
 	}
 	m.add(&op{kind: kSettle, id: h.id, costs: costs})
 	if m.one(5) {
-		m.add(&op{kind: kSettle, id: h.id, costs: costs})
+		again := slices.Clone(costs)
+		if !slices.Contains(h.given, 0) && m.one(2) { // others of the same sum
+			slices.Reverse(again)
+		}
+		m.add(&op{kind: kSettle, id: h.id, costs: again})
 	}
 }
 

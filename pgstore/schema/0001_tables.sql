@@ -176,6 +176,7 @@ create /*unlogged*/ table dipwell.hold_parts (
     plan     text collate "C",
     call     text collate "C",
     cost     bigint,
+    costs    bigint[],
     dropped  text collate "C",
     till     bigint not null generated always as (case when keep then expires + least(greatest(ttl, 60000000), 3600000000) else expires end) stored,
     primary key (id, part)

@@ -185,7 +185,7 @@ begin
             select x.ps, x.n into ps, n from dipwell_internal.lock_hold(hold, false, at) x;
         end if;
         if ps is not null then
-            if (select array_agg(x.limit_id order by x.part) <> limit_ids or array_agg(x.key order by x.part) <> keys or array_agg(x.tokens order by x.part) <> costs
+            if (select array_agg(x.limit_id order by x.part) <> limit_ids or array_agg(x.key order by x.part) <> keys or array_agg(x.tokens order by x.part) <> hold_group.costs
                     or array_agg(x.takes order by x.part) <> hold_group.takes or max(x.ttl) <> hold_group.ttl or max(x.call) is distinct from call_ from unnest(ps) x) then
                 perform dipwell_internal.hold_conflict('the id is of another call');
             elsif (select bool_or(x.settled) or max(x.expires) <= n or bool_and(x.reset) from unnest(ps) x) then
@@ -319,7 +319,7 @@ begin
                     costs[dear], coalesce((select x.name from dipwell.limits x where x.id = p.limit_id), '(dropped)')));
             end if;
         end if;
-        differs := differs or p.settled and p.cost <> c;
+        differs := differs or p.settled and (p.cost <> c or (p.costs <> settle_group.costs) is true);
         p.cost := c;
         ps[i] := p;
     end loop;
@@ -345,7 +345,7 @@ begin
     end loop;
     update dipwell.hold_parts x set live = false, settled = true, due = n + dipwell_internal.hold_stays(x.ttl),
             reset = x.reset or not exists (select from dipwell.limits y where y.id = x.limit_id),
-            cost = (select y.cost from unnest(ps) y where y.part = x.part)
+            cost = (select y.cost from unnest(ps) y where y.part = x.part), costs = settle_group.costs
         where x.id = hold;
     foreach p in array ps loop
         if p.live and p.number = 0 then

@@ -228,7 +228,7 @@ declare
     list bigint[];
 begin
     select x.limit_id, x.key, x.number, x.mark, x.units, x.unit, x.expires, x.takes, coalesce(settle_one.cost, x.tokens) as cost, dipwell_internal.hold_stays(x.ttl) as stays into p
-        from dipwell.hold_parts x where x.id = hold and x.part = 1 and x.parts = 1 and x.plan is null and coalesce(x.live, false)
+        from dipwell.hold_parts x where x.id = hold and x.part = 1 and x.parts = 1 and x.takes = 1 and x.plan is null and coalesce(x.live, false)
             and (settle_one.cost is null or settle_one.cost between 0 and x.tokens or x.number = 0 and settle_one.cost > 0);
     if found then
         select l.unit, l.every, l.add, l.cap, l.ticks, l.version, l.grid + case when l.spread then dipwell_internal.key_offset(l.name, p.key, l.every) else 0 end as grid into r

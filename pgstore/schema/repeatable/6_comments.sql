@@ -141,6 +141,7 @@ begin
         ('hold_parts', 'reset', 'Whether it ended with a reset of its key.'),
         ('hold_parts', 'settled', 'Whether the hold was settled.'),
         ('hold_parts', 'cost', 'The cost to which it was settled, in tokens; null if it was not.'),
+        ('hold_parts', 'costs', 'The costs of the settle, one for each take of the hold; null: one cost, or what was held.'),
         ('hold_parts', 'dropped', 'The name of the limit, if it was dropped.'),
         ('hold_parts', 'call', 'What else must be the same in a repeated call, such as plans and floors; null: nothing.'),
         ('audit', 'id', '14 hexadecimal digits of the time in µs, and 8 that differ between entries of the same time.'),
