@@ -274,10 +274,15 @@ func (s *Fallback) learnLimit(name string) error {
 	if d == nil || d.OnStoreError != store.FailLocal || d == s.local.Registry().Lookup(name) {
 		return nil
 	}
+	return s.follow(d)
+}
+
+// follow installs a definition, and forgets a limit of the same name that was dropped before.
+func (s *Fallback) follow(d *store.Definition) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if here := s.local.Registry().Lookup(name); here != nil && !knows(d, version{here.Number, here.Since}) { // it was dropped and defined again
-		s.local.Forget(name)
+	if here := s.local.Registry().Lookup(d.Name); here != nil && !knows(d, version{here.Number, here.Since}) {
+		s.local.Forget(d.Name)
 	}
 	return s.local.Follow(d)
 }

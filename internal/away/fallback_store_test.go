@@ -165,7 +165,7 @@ func (a failingStore) Define(ctx context.Context, l store.Limit, owner string) (
 	defer a.fitting.Unlock()
 	d, err := a.Store.Define(ctx, l, owner)
 	if err == nil {
-		err = a.local.Follow(a.def(d))
+		err = a.follow(a.def(d))
 	}
 	return d, err
 }

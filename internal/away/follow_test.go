@@ -90,6 +90,57 @@ func TestVersionsBeginAnew(t *testing.T) {
 	}
 }
 
+// TestLocalRowsOfForgottenVersions changes a limit while keys are used only here. The store
+// forgets versions that no row of its own is under. The keys refill at the rate of each
+// version that is known when the next call is decided here.
+func TestLocalRowsOfForgottenVersions(t *testing.T) {
+	for _, past := range []int{16, 40} { // of 41: without the first, and without that of the last call
+		now := int64(1e15)
+		s, inner := setup(t, func() int64 { return now })
+		l, err := dipwell.New(s, store.Limit{Name: "tells the time", Rate: 1, Period: time.Hour, OnStoreError: store.FailLocal})
+		if err == nil {
+			_, err = l.Take(t.Context(), "tells the time", "k", 1)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		inner.fail = errAway
+		var versions []*store.Version
+		install := func(rate int64) {
+			d := limittest.Definition(store.Limit{Name: "a", Rate: rate, Period: time.Minute, Burst: 10000, OnStoreError: store.FailLocal})
+			d.Number, d.Since = uint32(len(versions)+1), now
+			d.Past = versions[max(0, len(versions)-past):]
+			inner.Registry().InstallOne("a", []*store.Definition{d})
+			versions = append(versions, &store.Version{Number: d.Number, Since: now, Rule: d.Rule, Limit: d.Limit})
+		}
+		install(1)
+		if _, err := l.Take(t.Context(), "a", "taken", 10000); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Hold(t.Context(), time.Hour, "", dipwell.Take{Limit: "a", Key: "held", Cost: 10000}); err != nil {
+			t.Fatal(err)
+		}
+		install(2)
+		if _, err := l.Check(t.Context(), "a", "other", 1); err != nil {
+			t.Fatal(err)
+		}
+		for rate := range int64(40) {
+			now += 60e6
+			install(3 + rate)
+		}
+		now += 60e6
+		want := int64(2 * (40 - past)) // a minute each
+		for rate := int64(42 - past); rate <= 42; rate++ {
+			want += rate
+		}
+		for _, key := range []string{"taken", "held"} {
+			if d, err := l.Check(t.Context(), "a", key, 0); err != nil || d.Remaining != want {
+				t.Errorf("the store knows %d older versions: %d of %s left, %v; want %d", past, d.Remaining, key, err, want)
+			}
+		}
+	}
+}
+
 // TestLocalBlockEnds begins a block here, which the store's next answer ends, since the store
 // knows of none.
 func TestLocalBlockEnds(t *testing.T) {

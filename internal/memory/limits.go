@@ -121,8 +121,8 @@ func (s *Store) bindSlow(d *store.Definition) (*binding, error) {
 	return found, nil
 }
 
-// keepUp converts the rows of versions that a new version of their limit does not know any
-// more, because the store that has the limit has converted all of its own rows.
+// keepUp converts rows to a new version of their limit that does not know their own any more,
+// because the store that has the limit has converted all of its own rows.
 func (s *Store) keepUp(d *store.Definition) {
 	cur := s.limits.currentOf(d.Name)
 	if cur == nil || cur.def.Number >= d.Number {
@@ -140,8 +140,18 @@ func (s *Store) keepUp(d *store.Definition) {
 	}
 	l.handlesMu.RUnlock()
 	if older {
+		_ = s.InstallOne(continued(cur.def, d))
 		s.collect()
 	}
+}
+
+// continued returns d with the older versions that cur, a version before it, knows and d does not.
+func continued(cur, d *store.Definition) *store.Definition {
+	past := append(slices.Clone(cur.Past), &store.Version{Number: cur.Number, Since: cur.Since, Rule: cur.Rule, Policy: cur.Policy, Limit: cur.Limit})
+	if len(d.Past) > 0 {
+		past = slices.DeleteFunc(past, func(v *store.Version) bool { return v.Number >= d.Past[0].Number })
+	}
+	return &store.Definition{Limit: d.Limit, Owner: d.Owner, Overridden: d.Overridden, Number: d.Number, Since: d.Since, Rule: d.Rule, Policy: d.Policy, Past: append(past, d.Past...), Paths: d.Paths}
 }
 
 // add binds a definition, or returns the base that has superseded it.
