@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -79,6 +80,8 @@ func blockBegins(e *env) {
 		b.take("login "+key+" 5", true)
 		b.begins(&b.do(verb, "login "+key+" 1").Ops[0], 20*time.Minute)
 	}
+	b.take("login most 5", true)
+	b.begins(&b.do(store.VerbTakeUpTo, fmt.Sprint("login most ", store.MaxInt)).Ops[0], 20*time.Minute)
 	b.take("login hold 4", true)
 	g, err := b.tryHold("one", 30e6, "login hold 2")
 	if err != nil || g.Allowed {

@@ -199,7 +199,7 @@ end $$;
 -- attempts begin none.
 create function dipwell_internal.ran_out(verb int, cost bigint, max_delay bigint, a dipwell_internal.answer) returns boolean language sql immutable as $$
     select not a.allowed and not a.never and verb in (0, 2, 3) and cost > 0 and max_delay is null and (a.override).until is null
-        and a.used > (a.rule).cap + case when (a.rule).leaky and verb <> 2 then (a.rule).debt else 0 end - cost * (a.rule).unit -- without the floor
+        and a.used > (a.rule).cap + case when (a.rule).leaky and verb <> 2 then (a.rule).debt else 0 end - cost::numeric * (a.rule).unit -- without the floor
 $$;
 
 -- Decides one group of calls at one instant, all or nothing: a row for each, or none if a
