@@ -1200,6 +1200,15 @@ var holdCases = []testCase{
 			b.define(slow)
 		}
 	})},
+	// What was held was far more than the limit counts now.
+	{"settle-late-most", onHolds(func(b *caller) {
+		b.define("a=1000000000000000/1h,algorithm=fixed_window")
+		b.hold("h", second, "a k 1000000000000000")
+		b.define("a=7/30d,burst=10")
+		b.wait(time.Second)
+		b.settle("h", 1e15)
+		b.free("a k", 0)
+	})},
 	// Settle beside a dropped limit.
 	{"settle-beside-dropped", onHolds(func(b *caller) {
 		b.hold("h", 30*second, "a k 4", "b k 4")

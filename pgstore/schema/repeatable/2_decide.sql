@@ -124,7 +124,7 @@ begin
             dipwell_internal.written_at(own.rule, used_, ts_, t), n), live.until - n);
     end if;
     a.before := s.before;
-    a.clipped := verb = 4 and s.allowed and s.after < s.before + (cost * r.unit);
+    a.clipped := verb = 4 and s.allowed and s.after < s.before + cost::numeric * r.unit;
     a.rule := r;
     a.plan := d.plan;
     return a;
