@@ -17,8 +17,8 @@ import (
 // refused, such as Charge, Reset and Cancel, and errors about invalid input remain.
 //
 // The inner store does not have a hold that was allowed in this way. This process
-// remembers its id, so that settling or extending it is allowed as well and charges
-// nothing; another process answers that the hold is unknown.
+// remembers it, and repeats, settles and extends it as a store does, but charges nothing;
+// another process answers that the hold is unknown.
 type shadowStore struct {
 	inner store.Store
 
@@ -42,9 +42,25 @@ func (s *shadowStore) Abilities() store.Abilities {
 
 // Apply sends the batch to the inner store and allows what it refuses.
 func (s *shadowStore) Apply(ctx context.Context, b *store.Batch) error {
-	err := s.inner.Apply(ctx, b)
+	var ids []string // as the calls have them: the store may set others
 	for i := range b.Groups {
 		g := &b.Groups[i]
+		if s.repeat(g) { // here, because the inner store would make a second one
+			return errors.Join(s.Apply(ctx, &store.Batch{Groups: b.Groups[:i]}), s.Apply(ctx, &store.Batch{Groups: b.Groups[i+1:]}))
+		}
+		if g.Hold != nil {
+			ids = append(ids, g.Hold.ID)
+		}
+	}
+	if len(b.Groups) == 0 {
+		return nil
+	}
+	err := s.inner.Apply(ctx, b)
+	for i := range b.Groups {
+		g, id := &b.Groups[i], ""
+		if g.Hold != nil {
+			id, ids = ids[0], ids[1:]
+		}
 		if err != nil {
 			g.Err = err
 		}
@@ -56,10 +72,10 @@ func (s *shadowStore) Apply(ctx context.Context, b *store.Batch) error {
 		case g.Err == nil && (g.Allowed || isCharge(g)): // a refused charge is too large, which is an error
 		case g.Err == nil:
 			allow(g)
-			s.remember(g)
+			s.remember(g, id)
 		case mayAllow(g):
 			allowFailed(g)
-			s.remember(g)
+			s.remember(g, id)
 		}
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -136,7 +135,7 @@ func TestHoldsThatTheStoreDoesNotHave(t *testing.T) {
 			t.Errorf("settle %d: %+v %+v", i, g, *g.Hold)
 		}
 	}
-	for _, h := range []store.HoldCall{{ID: "h", Verb: store.SettleHold, Costs: []int64{1}}, {ID: "h", Verb: store.ExtendHold, TTL: 1}} {
+	for _, h := range []store.HoldCall{{ID: "h", Verb: store.SettleHold, Costs: []int64{1}}, {ID: "h", Verb: store.ExtendHold, TTL: 1e6}, {ID: "h", TTL: 1e6}} {
 		if g = call(h); !errors.Is(g.Err, store.ErrHoldConflict) {
 			t.Errorf("%+v: %v", h, g.Err)
 		}
@@ -152,6 +151,56 @@ func TestHoldsThatTheStoreDoesNotHave(t *testing.T) {
 		t.Error("a settle that was lost is no error")
 	}
 }
+
+// TestShadowHoldsAreHolds checks that a hold that was allowed here is repeated, settled and
+// extended as a store does.
+func TestShadowHoldsAreHolds(t *testing.T) {
+	l, inner := open(t)
+	s := newShadow(inner)
+	call := func(h store.HoldCall, cost int64) store.Group {
+		b := store.Batch{Groups: []store.Group{{Hold: &store.HoldCall{ID: "before", Verb: store.SettleHold}}, {Hold: &h}, {Hold: &store.HoldCall{ID: "after", Verb: store.SettleHold}}}}
+		if h.Verb == store.MakeHold {
+			b.Groups[1].Ops = []store.Op{{Def: l.Limit("a"), Key: "k", Cost: cost}}
+		}
+		if err := s.Apply(t.Context(), &b); err != nil || b.Groups[0].Err == nil || b.Groups[2].Err == nil {
+			t.Fatal(err, b.Groups)
+		}
+		return b.Groups[1]
+	}
+	for _, c := range []struct {
+		name     string
+		call     store.HoldCall
+		cost     int64
+		repeated bool
+		err      error
+	}{
+		{"made", store.HoldCall{ID: "h", TTL: 60e6}, 4, false, nil},
+		{"made again", store.HoldCall{ID: "h", TTL: 60e6}, 4, true, nil},
+		{"another call", store.HoldCall{ID: "h", TTL: 60e6}, 3, false, store.ErrHoldConflict}, // which the store would allow
+		{"another ttl", store.HoldCall{ID: "h", TTL: 61e6}, 4, false, store.ErrHoldConflict},
+		{"too many costs", store.HoldCall{ID: "h", Verb: store.SettleHold, Costs: []int64{4, 0}}, 0, false, errField},
+		{"extended for too long", store.HoldCall{ID: "h", Verb: store.ExtendHold, TTL: 1e18}, 0, false, errField},
+		{"settled", store.HoldCall{ID: "h", Verb: store.SettleHold}, 0, false, nil},
+		{"settled to what was held", store.HoldCall{ID: "h", Verb: store.SettleHold, Costs: []int64{4}}, 0, true, nil},
+		{"settled to less", store.HoldCall{ID: "h", Verb: store.SettleHold, Costs: []int64{3}}, 0, false, store.ErrHoldConflict},
+		{"made after the end", store.HoldCall{ID: "h", TTL: 60e6}, 4, false, store.ErrHoldConflict},
+		{"made another", store.HoldCall{ID: "late", TTL: 60e6}, 4, false, nil},
+		{"made after it expired", store.HoldCall{ID: "late", TTL: 60e6}, 4, false, store.ErrHoldConflict},
+		{"extended after it expired", store.HoldCall{ID: "late", Verb: store.ExtendHold, TTL: 60e6}, 0, false, store.ErrHoldConflict},
+		{"settled after it expired", store.HoldCall{ID: "late", Verb: store.SettleHold, Costs: []int64{9}}, 0, false, nil},
+		{"settled again", store.HoldCall{ID: "late", Verb: store.SettleHold, Costs: []int64{9}}, 0, true, nil},
+	} {
+		g := call(c.call, c.cost)
+		if want := c.err; !errors.Is(g.Err, want) && (want != errField || !errors.As(g.Err, new(*store.FieldError))) || want == nil && (!g.Allowed || g.Hold.Repeated != c.repeated || !g.Ops[0].Shadow) {
+			t.Errorf("%s: %+v, %+v; want %v, repeated %v", c.name, g, *g.Hold, want, c.repeated)
+		}
+		if h, ok := s.holds.Get("late"); ok && c.call.Verb == store.MakeHold {
+			h.Expires -= 61e6
+		}
+	}
+}
+
+var errField = errors.New("a *store.FieldError")
 
 // TestMostHolds checks that the latest holds are known, however many were made before.
 func TestMostHolds(t *testing.T) {
@@ -186,30 +235,22 @@ func TestMostHolds(t *testing.T) {
 // enforcing refuses what the decorator has allowed.
 type enforcing struct {
 	*shadowStore
-	refused sync.Map // ids of holds
 }
 
 func (e *enforcing) Apply(ctx context.Context, b *store.Batch) error {
 	err := e.shadowStore.Apply(ctx, b)
 	for i := range b.Groups {
 		g := &b.Groups[i]
-		if g.Settles() {
-			if _, refused := e.refused.Load(g.Hold.ID); refused {
-				g.Err, g.Allowed, g.Ops = store.ErrUnknownHold, false, nil
-			}
-			continue
-		}
 		for j := range g.Ops {
 			if op := &g.Ops[j]; op.Shadow && op.Def.Mode != store.Shadow {
 				op.Allowed, op.Shadow, g.Allowed = false, false, false
 			}
 		}
-		if g.Hold != nil && g.Err == nil {
-			e.refused.Delete(g.Hold.ID)
-			if !g.Allowed {
-				e.refused.Store(g.Hold.ID, true)
-				g.Hold.Expires = 0
-			}
+		if g.Hold != nil && g.Err == nil && !g.Allowed {
+			g.Hold.Expires = 0
+			e.mu.Lock()
+			e.holds.Remove(g.Hold.ID)
+			e.mu.Unlock()
 		}
 	}
 	return err

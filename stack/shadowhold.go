@@ -7,31 +7,68 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// maxHolds bounds the holds that are remembered, about 300 bytes each. Ended ones are
+// maxHolds bounds the holds that are remembered, about 500 bytes each. Ended ones are
 // forgotten first.
 const maxHolds = 1 << 16
 
-// A hold was allowed although the inner store does not have it.
+// A hold was allowed although the inner store does not have it. It ends as a hold of a store
+// does, but takes nothing.
 type hold struct {
-	ops     []store.Op
-	expires int64 // µs on this machine's clock
-	settled bool
-	costs   []int64 // what it was settled to
+	store.Hold
+	ops []store.Op // as they were answered
 }
 
 // live reports whether a hold was neither settled nor has expired.
-func live(_ string, h *hold) bool { return !h.settled && h.expires > time.Now().UnixMicro() }
+func live(_ string, h *hold) bool { return !h.Settled && h.Expires > time.Now().UnixMicro() }
 
-// remember keeps the hold that a group was allowed to make.
-func (s *shadowStore) remember(g *store.Group) {
-	if g.Hold == nil {
-		return
+// hold returns a hold that was allowed here, or nil. s.mu is held.
+func (s *shadowStore) hold(id string) *hold {
+	if h, ok := s.holds.Get(id); ok && h.Forget > time.Now().UnixMicro() {
+		return h
 	}
-	h := &hold{ops: slices.Clone(g.Ops), expires: time.Now().UnixMicro() + g.Hold.TTL}
-	g.Hold.Expires, g.Hold.Repeated = h.expires, false
+	return nil
+}
+
+// makes reports whether a group makes a hold.
+func makes(g *store.Group) bool { return g.Hold != nil && g.Hold.Verb == store.MakeHold }
+
+// repeat answers a group that makes a hold with the id of one that was allowed here.
+func (s *shadowStore) repeat(g *store.Group) bool {
+	if !makes(g) {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.holds.Put(g.Hold.ID, h)
+	h := s.hold(g.Hold.ID)
+	if h == nil {
+		return false
+	}
+	if g.NewHold(0).Call != h.Call || !live("", h) {
+		g.Err = store.ErrHoldConflict
+		return true
+	}
+	h.answer(g, h.ops)
+	g.Hold.Repeated = true
+	return true
+}
+
+// answer allows a call about a hold.
+func (h *hold) answer(g *store.Group, ops []store.Op) {
+	g.Err, g.Allowed, g.Reserved, g.Ops = nil, true, false, slices.Clone(ops)
+	g.Hold.Expires, g.Hold.Repeated = h.Expires, false
+}
+
+// remember keeps the hold that a group was allowed to make, by the id of the call.
+func (s *shadowStore) remember(g *store.Group, id string) {
+	if !makes(g) {
+		return
+	}
+	g.Hold.ID = id
+	h := &hold{g.NewHold(time.Now().UnixMicro()), slices.Clone(g.Ops)}
+	h.answer(g, h.ops)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.holds.Put(id, h)
 }
 
 // settle answers a group that settles or extends a hold that the inner store does not
@@ -39,20 +76,37 @@ func (s *shadowStore) remember(g *store.Group) {
 func (s *shadowStore) settle(g *store.Group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h, ok := s.holds.Get(g.Hold.ID)
-	if !ok {
-		return
-	}
-	again := h.settled && slices.Equal(h.costs, g.Hold.Costs)
+	h := s.hold(g.Hold.ID)
 	switch {
-	case g.Hold.Verb == store.ExtendHold && !h.settled:
-		h.expires = time.Now().UnixMicro() + g.Hold.TTL
-	case g.Hold.Verb == store.SettleHold && (again || !h.settled):
-		h.settled, h.costs = true, slices.Clone(g.Hold.Costs)
+	case h == nil:
+	case g.Hold.Verb == store.ExtendHold:
+		h.extend(g)
 	default:
+		h.settle(g)
+	}
+}
+
+func (h *hold) extend(g *store.Group) {
+	if g.Err = g.Hold.Check(h.ops); g.Err == nil && !live("", h) {
 		g.Err = store.ErrHoldConflict
+	}
+	if g.Err == nil {
+		h.Expires = time.Now().UnixMicro() + g.Hold.TTL
+		h.Forget = h.Expires + store.ForgetAfter(h.TTL)
+		h.answer(g, h.ops)
+	}
+}
+
+func (h *hold) settle(g *store.Group) {
+	costs, err := g.Hold.CostsOf(&h.Hold)
+	if g.Err = err; err != nil {
 		return
 	}
-	g.Err, g.Allowed, g.Reserved, g.Ops = nil, true, false, slices.Clone(h.ops)
-	g.Hold.Expires, g.Hold.Repeated = h.expires, again
+	h.answer(g, h.ops)
+	for i := range g.Ops {
+		g.Ops[i].Cost = costs[i]
+	}
+	if g.Hold.Repeated = h.Settled; !h.Settled {
+		h.Settled, h.Costs, h.Forget = true, slices.Clone(g.Hold.Costs), time.Now().UnixMicro()+store.ForgetAfter(h.TTL)
+	}
 }

@@ -32,7 +32,7 @@ var sourceMutants = []struct{ name, file, old, wrong, run string }{
 	{"the retry of a concurrency limit is a microsecond early", "hold.go", "op.Never, op.Retry, op.Bound = at < 0, max(at-now, 0),", "op.Never, op.Retry, op.Bound = at < 0, max(at-now-1, 0),", "TestGolden$"},
 	{"a floor does not hold for a concurrency limit's retry", "hold.go", "need := op.Cost + op.Floor", "need := op.Cost", "TestGolden$|TestConcurrency"},
 	{"settle gives back twice", "settle.go", "if !h.Settled && !p.Reset && !p.Free {", "if !p.Reset && !p.Free {", "TestGolden$"},
-	{"a settled hold takes other costs", "settle.go", "if h.Settled && !h.settledTo(g.Hold, costs) {", "if h.Settled && len(costs) == 0 {", "TestGolden$"},
+	{"a settled hold takes other costs", "settle.go", "if err == nil && h.Settled && !h.settledTo(c.Costs, costs) {", "if err == nil && h.Settled && len(costs) == 0 {", "TestGolden$"},
 	{"settle of a concurrency limit charges", "settle.go", "if cost <= counted || e.own(now).Algorithm == Concurrency {", "if cost <= counted {", "TestGolden$"},
 	{"the record of a kept hold goes when the hold expires", "hold.go", "return h.Forget", "return h.Expires", "TestGolden$"},
 	{"an expired hold is extended", "settle.go", "if !h.live(now) {\n\t\treturn ErrHoldConflict\n\t}\n\th.Expires", "if h.Settled {\n\t\treturn ErrHoldConflict\n\t}\n\th.Expires", "TestGolden$"},

@@ -71,9 +71,6 @@ func (g *Group) settle(t Table, h *Hold, entries []entry, now int64) error {
 	if err != nil {
 		return err
 	}
-	if h.Settled && !h.settledTo(g.Hold, costs) {
-		return ErrHoldConflict
-	}
 	g.Hold.Repeated = h.Settled
 	over, least := -1, int64(0) // the part that cannot cost so much, and the most that it can; of the levels of a take, the least
 	for i := range g.Ops {
@@ -109,25 +106,34 @@ func (g *Group) settle(t Table, h *Hold, entries []entry, now int64) error {
 	return nil
 }
 
-// settledTo reports whether a hold was settled to the same as call c, which costs its parts
-// costs. The hold does not have the costs that its takes were made with, so nil is the same
-// as all costs with these sums.
-func (h *Hold) settledTo(c *HoldCall, costs []int64) bool {
-	if c.Costs != nil && h.Costs != nil {
-		return slices.Equal(c.Costs, h.Costs)
+// CostsOf returns the cost of each part of a hold that is being settled. The error is a
+// *FieldError, or ErrHoldConflict if the hold was settled to other costs.
+func (c *HoldCall) CostsOf(h *Hold) ([]int64, error) {
+	costs, err := h.costsOf(c.Costs)
+	if err == nil && h.Settled && !h.settledTo(c.Costs, costs) {
+		return nil, ErrHoldConflict
 	}
-	before, err := (&HoldCall{Costs: h.Costs}).CostsOf(h)
+	return costs, err
+}
+
+// settledTo reports whether a hold was settled to given costs of its takes, which are costs of
+// its parts. A hold does not have the costs that its takes were made with, so nil is the same
+// as all costs with these sums.
+func (h *Hold) settledTo(given, costs []int64) bool {
+	if given != nil && h.Costs != nil {
+		return slices.Equal(given, h.Costs)
+	}
+	before, err := h.costsOf(h.Costs)
 	return err == nil && slices.Equal(costs, before)
 }
 
-// CostsOf returns the cost of each part of a hold that is being settled. The error is a
-// *FieldError.
-func (c *HoldCall) CostsOf(h *Hold) ([]int64, error) {
+// costsOf returns the cost of each part if a hold is settled to given costs of its takes.
+func (h *Hold) costsOf(given []int64) ([]int64, error) {
 	n := h.takes()
-	if c.Costs != nil && len(c.Costs) != n {
-		return nil, badField("costs", "there are %d, and the hold has %d", len(c.Costs), n)
+	if given != nil && len(given) != n {
+		return nil, badField("costs", "there are %d, and the hold has %d", len(given), n)
 	}
-	for i, cost := range c.Costs {
+	for i, cost := range given {
 		if cost < 0 || cost > MaxInt {
 			return nil, badField(costField(n, i), "%d is not between 0 and 2^53-1", cost)
 		}
@@ -135,11 +141,11 @@ func (c *HoldCall) CostsOf(h *Hold) ([]int64, error) {
 	costs := make([]int64, len(h.Parts))
 	for i := range h.Parts {
 		p := &h.Parts[i]
-		if costs[i] = p.Cost; c.Costs == nil {
+		if costs[i] = p.Cost; given == nil {
 			continue
 		}
 		costs[i] = 0
-		for j, cost := range c.Costs {
+		for j, cost := range given {
 			switch {
 			case p.Takes&(1<<j) == 0:
 			case p.Cost == 0 && cost > 0:

@@ -55,7 +55,7 @@ var mutants = []mutant{
 	{"a cancel gives back its first key only", "store/table.go", "\tfor i := range entries {\n\t\tif err := entries[i].write(t, now); err != nil {\n\t\t\treturn err\n\t\t}\n\t}\n\tg.Allowed = true", "\tif err := entries[0].write(t, now); err != nil {\n\t\treturn err\n\t}\n\tg.Allowed = true"},
 	{"a settled hold lives on", "store/hold.go", "return !h.Settled && h.Expires > now", "return h.Expires > now"},
 	{"a settled hold is made again", "store/hold.go", "if h.Call != g.call() {", "if h.Settled {\n\t\treturn false, nil\n\t}\n\tif h.Call != g.call() {"},
-	{"a settle to other costs is a repeat", "store/settle.go", "if h.Settled && !h.settledTo(g.Hold, costs) {", "if h.Settled && len(g.Hold.Costs) != len(h.Costs) {"},
+	{"a settle to other costs is a repeat", "store/settle.go", "if err == nil && h.Settled && !h.settledTo(c.Costs, costs) {", "if err == nil && h.Settled && len(c.Costs) != len(h.Costs) {"},
 	{"a settle charges beside the hold's tokens", "store/settle.go", "Verb: VerbCharge, Cost: cost - counted}", "Verb: VerbCharge, Cost: cost}"},
 	{"a reservation's delay without the debt before it", "store/step.go", "ahead = max(used-(r.Cap-units), 0)", "ahead = max(min(used, r.Cap)-(r.Cap-units), 0)"},
 	{"not all who find no tokens wait for a lease's next request", "internal/lease/flight.go", "\treturn k.turn.gate, k.turn, true\n}", "\tif mono%2 == 0 {\n\t\treturn nil, nil, false\n\t}\n\treturn k.turn.gate, k.turn, true\n}"},
