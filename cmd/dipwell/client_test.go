@@ -73,6 +73,7 @@ func TestClientExitCodes(t *testing.T) {
 		{"inspect login user:7", 0, "refused by here:1: "},
 		{"inspect login user:7", 0, " cost 3, retry after 12s, and "},
 		{"inspect all", 0, "all: 20 of 20 remaining"},
+		{"inspect login user:7 --json", 0, `"refill":[[`},
 		{"inspect login user:7 --json", 0, `"refusals":{"process":"here:1","last":[{"at_us":`},
 		{"keys login", 0, "user:7"},
 		{"keys login --prefix nobody", 0, ""},

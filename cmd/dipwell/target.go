@@ -76,8 +76,9 @@ type answer struct {
 	Repeated     bool                `json:"repeated,omitempty"`
 	Limits       []json.RawMessage   `json:"limits,omitempty"`
 	BlockedUntil int64               `json:"blocked_until_us,omitempty"`
-	Mode         string              `json:"mode,omitempty"` // of inspect, as the next four
+	Mode         string              `json:"mode,omitempty"` // of inspect, as the next five
 	Row          *server.Bucket      `json:"row,omitempty"`  // if it is under another definition
+	Refill       json.RawMessage     `json:"refill,omitempty"`
 	Override     *server.Override    `json:"override,omitempty"`
 	Holds        []server.LiveHold   `json:"holds,omitempty"`
 	Usage        *server.UsageCounts `json:"usage,omitempty"`
