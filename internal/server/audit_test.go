@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,6 +47,25 @@ func TestAuditOfSettle(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	w.want(w.post("settle", `{"hold":"b","cost":0,"note":"`+strings.Repeat("x", 2000)+`"}`), 400, `"field":"note"`)
+}
+
+// A hold of several takes has an entry for each of them, and none for the parents of their
+// limits.
+func TestAuditOfSettleOfAChild(t *testing.T) {
+	w := newFixture(t, server.Config{}, local)
+	w.want(w.do("PUT", "/v1/limits/tenant", `{"rate":1,"per":"1h","burst":9,"parts":1}`), 201)
+	w.want(w.do("PUT", "/v1/limits/user", `{"rate":9,"per":"1h","parent":"tenant"}`), 201)
+	w.want(w.post("hold", `{"takes":[{"limit":"user","key":"acme/u7","cost":2},{"limit":"login","key":"k","cost":2}],"ttl":"1m","id":"a"}`), 200)
+	w.want(w.post("settle", `{"hold":"a","costs":[1,1],"note":"ticket 81"}`), 200)
+	var got []string
+	for _, e := range w.audited("").Entries {
+		if e.Action == "settle" {
+			got = append(got, e.Limit+" "+e.Key)
+		}
+	}
+	if slices.Sort(got); !slices.Equal(got, []string{"login k", "user acme/u7"}) {
+		t.Errorf("%q", got)
+	}
 }
 
 // A refund or reset is recorded under the limit and key that the call named, although the

@@ -63,7 +63,14 @@ func (a *api) settle(w http.ResponseWriter, r *http.Request) error {
 			if parts == nil {
 				parts = []dipwell.Decision{x.d}
 			}
+			parents := map[string]bool{}
 			for _, d := range parts {
+				parents[d.Definition.Base().Parent] = true
+			}
+			for _, d := range parts {
+				if parents[d.Limit] { // it is charged with its child
+					continue
+				}
 				a.record(r, store.AuditEntry{Action: "settle", Limit: d.Limit, Key: d.Key, What: fmt.Sprintf("hold %s, %d tokens", x.req.hold, d.Granted), Note: x.req.note})
 			}
 		}
