@@ -290,15 +290,26 @@ func parsePage(query string) (p page, err error) {
 
 // parse reads the parameters of a page, and more.
 func (p *page) parse(query string, more ...param) error {
-	return parseQuery(query, append([]param{textParam("prefix", &p.prefix), param{"after", func(value string) error {
+	given := "" // a parameter of a list
+	listing := func(q param) param {
+		return param{q.name, func(value string) error {
+			given = q.name
+			return q.set(value)
+		}}
+	}
+	err := parseQuery(query, append([]param{listing(textParam("prefix", &p.prefix)), listing(param{"after", func(value string) error {
 		p.after = cmp.Or(value, dipwell.Shared) // given but empty, as in "next" after the shared bucket
 		return nil
-	}}, sizeParam("n", &p.n, maxKeys), param{"key", func(value string) error {
+	}}), listing(sizeParam("n", &p.n, maxKeys)), param{"key", func(value string) error {
 		if p.key, p.one = value, true; value == "" { // the shared bucket
 			return nil
 		}
 		return checkPlain(value)
 	}}}, more...)...)
+	if err == nil && p.one && given != "" {
+		err = bad(given, "is of a list of keys; give it or key")
+	}
+	return err
 }
 
 // plainKey reports whether a key is not empty, UTF-8, and without NUL.

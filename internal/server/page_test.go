@@ -70,6 +70,13 @@ func TestRefill(t *testing.T) {
 	if rec := w.do("GET", "/v1/limits/login/keys?key=full", ""); strings.Contains(rec.Body.String(), "refill") {
 		t.Error("a full bucket fills:", rec.Body)
 	}
+	for _, list := range []string{"keys", "overrides"} {
+		for _, field := range []string{"prefix", "after", "n"} {
+			for _, query := range []string{"key=k&" + field + "=1", field + "=1&key=k"} {
+				w.want(w.do("GET", "/v1/limits/login/"+list+"?"+query, ""), 400, `"field":"`+field+`"`)
+			}
+		}
+	}
 	w.want(w.do("GET", "/v1/limits/login/keys?key=k", ""), 200, `"refill":[[12000000,3],[24000000,4],`, `,[216000000,20]]`)
 	w.now += 4e6
 	w.want(w.do("GET", "/v1/limits/login/keys?key=k", ""), 200, `"refill":[[8000000,3],`, `,[212000000,20]]`)
