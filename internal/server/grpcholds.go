@@ -170,8 +170,8 @@ func (v *verbs) Overrides(ctx context.Context, c *dipwellv1.OverridesRequest) (*
 		}
 		list, err := v.limiter.Overrides(ctx, c.Limit, c.Prefix, after, n)
 		for i := range list {
-			if o := listed(&list[i], kind); o != nil {
-				out.Overrides = append(out.Overrides, protoOverride(c.Limit, o))
+			for _, o := range allListed(&list[i], kind) {
+				out.Overrides = append(out.Overrides, protoOverride(c.Limit, &o))
 			}
 		}
 		return err

@@ -545,6 +545,17 @@ func TestGRPCHoldsAndOverrides(t *testing.T) {
 	if err != nil || len(list.Overrides) != 1 || list.Overrides[0].GetKey() != key {
 		t.Error(list, err)
 	}
+	for _, standing := range []bool{true, false} { // each is an entry of the list
+		if standing {
+			_, err = c.SetOverride(ctx, &dipwellv1.SetOverrideRequest{Override: &dipwellv1.Override{Limit: "api", Key: &key, Plan: "pro"}})
+		} else {
+			_, err = c.EndOverride(ctx, &dipwellv1.EndOverrideRequest{Limit: "api", Key: &key, Kind: "standing"})
+		}
+		list, listErr := c.Overrides(ctx, &dipwellv1.OverridesRequest{Limit: "api"})
+		if err != nil || listErr != nil || len(list.Overrides) != map[bool]int{true: 2, false: 1}[standing] || list.Overrides[0].Under != nil {
+			t.Error(list, err, listErr)
+		}
+	}
 	if _, err = c.EndOverride(ctx, &dipwellv1.EndOverrideRequest{Limit: "api", Key: &key}); err != nil {
 		t.Error(err)
 	}

@@ -40,23 +40,26 @@ func (a *api) overrides(w http.ResponseWriter, r *http.Request) error {
 	}
 	page, last := []Override{}, ""
 	for i := range list {
-		for o := listed(&list[i], p.kind); o != nil; o = listed(o.Under, p.kind) {
-			one := jsonOverride(name, o)
-			one.Under = nil // it is in the page too
-			page = append(page, one)
+		for _, o := range allListed(&list[i], p.kind) {
+			page = append(page, jsonOverride(name, &o))
 		}
 		last = list[i].Key
 	}
 	return writePage(w, "overrides", page, len(list) == p.n, last)
 }
 
-// listed returns o or the override under it, whichever is in a list of this kind, or nil. A
-// list of any kind leaves out blocks, of which there may be very many.
-func listed(o *dipwell.Override, kind store.OverrideKind) *dipwell.Override {
-	for o != nil && o.Kind() != kind && (kind != store.AnyOverride || o.Kind() == store.AutomaticOverride) {
-		o = o.Under
+// allListed returns those of an override and the one under it that are in a list of this kind,
+// each without the one under it. A list of any kind leaves out blocks, of which there may be
+// very many.
+func allListed(o *dipwell.Override, kind store.OverrideKind) (all []dipwell.Override) {
+	for ; o != nil; o = o.Under {
+		if o.Kind() == kind || kind == store.AnyOverride && o.Kind() != store.AutomaticOverride {
+			one := *o
+			one.Under = nil
+			all = append(all, one)
+		}
 	}
-	return o
+	return all
 }
 
 // overrideOf returns the override of a key, or nil if it has none.
