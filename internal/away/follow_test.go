@@ -201,3 +201,54 @@ func TestLocalBlockOverOverride(t *testing.T) {
 		}
 	}
 }
+
+// TestLocalBlockOfAChild begins blocks here, of a limit with a parent. A refusal by the parent
+// begins none. The store's next answer ends the block.
+func TestLocalBlockOfAChild(t *testing.T) {
+	now := int64(1e15)
+	s, inner := setup(t, func() int64 { return now })
+	l, err := dipwell.New(s, store.Limit{Name: "tenant", Rate: 4, Period: time.Hour, Parts: 1, OnStoreError: store.FailLocal},
+		store.Limit{Name: "user", Rate: 2, Period: time.Hour, Parent: "tenant", OnStoreError: store.FailLocal, Block: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct {
+		key     string
+		cost    int64
+		away    bool
+		after   time.Duration
+		allowed bool
+		blocked bool
+		retry   time.Duration
+	}{
+		{key: "t/a", cost: 1, allowed: true},
+		{key: "t/a", cost: 1, away: true, allowed: true},
+		{key: "t/a", cost: 1, away: true, blocked: true, retry: time.Hour},
+		{key: "t/b", cost: 2, away: true, allowed: true},
+		{key: "t/c", cost: 1, away: true, retry: 15 * time.Minute},                                         // by the parent
+		{key: "t/c", cost: 2, away: true, after: 30 * time.Minute, allowed: true},                          // 2 came back to it
+		{key: "t/c", cost: 1, away: true, blocked: true, retry: time.Hour},                                 // by both
+		{key: "t/a", cost: 1, away: true, after: 15 * time.Minute, blocked: true, retry: 15 * time.Minute}, // there is one again
+		{key: "t/a", cost: 1, allowed: true},                                                               // the store knows of no block
+		{key: "t/a", cost: 1, away: true, allowed: true},
+		{key: "t/c", cost: 1, away: true, blocked: true, retry: 45 * time.Minute}, // it has not said so of this key
+	} {
+		if inner.fail = nil; c.away {
+			inner.fail = errAway
+		}
+		now += c.after.Microseconds()
+		d, err := l.Take(t.Context(), "user", c.key, c.cost)
+		if err != nil || d.Allowed != c.allowed || d.RetryAfter != c.retry {
+			t.Errorf("call %d: %+v, %v; want allowed %v, retry %v", i, d, err, c.allowed, c.retry)
+		}
+		own := d.Definition
+		for _, level := range d.Limits {
+			if level.Limit == "user" {
+				own = level.Definition
+			}
+		}
+		if blocked := own.Mode == store.Blocked; blocked != c.blocked {
+			t.Errorf("call %d: blocked %v; want %v", i, blocked, c.blocked)
+		}
+	}
+}
