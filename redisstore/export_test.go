@@ -58,6 +58,9 @@ func IsWrite(sha any) bool { return sha == serverClockScripts.write.sha }
 // IsHold reports whether a hash is that of hold.lua.
 func IsHold(sha any) bool { return sha == serverClockScripts.hold.sha }
 
+// IsSettle reports whether a hash is that of settle.lua.
+func IsSettle(sha any) bool { return sha == serverClockScripts.settle.sha }
+
 // GetAll is getAll for tests.
 func (s *Store) GetAll(ctx context.Context, node redis.UniversalClient, names []string) ([]string, error) {
 	return s.getAll(ctx, node, names)

@@ -1,12 +1,17 @@
 package redisstore_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/internal/redistest"
 	"github.com/dipwell/dipwell/redisstore"
 	"github.com/dipwell/dipwell/store"
 )
@@ -80,5 +85,64 @@ func TestKnownHoldChangedElsewhere(t *testing.T) {
 				t.Errorf("%d left, %v; want %d", d.Remaining, err, c.left)
 			}
 		})
+	}
+}
+
+// lostSettle loses the first answer of settle.lua.
+type lostSettle struct{ lost bool }
+
+func (*lostSettle) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*lostSettle) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (l *lostSettle) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if args := cmd.Args(); err == nil && !l.lost && len(args) > 1 && redisstore.IsSettle(args[1]) {
+			l.lost, err = true, io.ErrUnexpectedEOF
+			cmd.SetErr(err)
+		}
+		return err
+	}
+}
+
+// TestKnownHoldSettleLost settles a hold that the program has made, and so knows, and loses the
+// answer. The next settle does not settle it a second time.
+func TestKnownHoldSettleLost(t *testing.T) {
+	t.Parallel()
+	for name, url := range map[string]string{"one": redistest.Shared(t).URL(), "cluster": redistest.SharedCluster(t).URL()} {
+		for cost, want := range map[int64]int64{0: 100, 3: 97, 10: 90, 12: 88} {
+			db := connect(t, url)
+			l := limiter(t, newStore(t, db, redisstore.Config{Prefix: fmt.Sprint("lostsettle", prefixes.Add(1)), Poll: -1}), drained("b", 100))
+			lost := &lostSettle{}
+			var held dipwell.Decision
+			for _, id := range []string{"first", "id"} { // the first settle loads the script
+				var err error
+				if held, err = l.Hold(t.Context(), time.Minute, id, dipwell.Take{Limit: "b", Key: "k", Cost: 10}); err != nil || !held.Allowed {
+					t.Fatal(held, err)
+				}
+				if id == "first" {
+					_, err = l.Settle(t.Context(), held.Hold, 0)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			db.AddHook(lost)
+			if d, err := l.Settle(t.Context(), held.Hold, cost); !errors.Is(err, store.ErrOutcomeUnknown) || !lost.lost {
+				t.Errorf("%s, cost %d: the lost settle: %+v, %v", name, cost, d, err)
+			}
+			for range 2 {
+				if d, err := l.Settle(t.Context(), held.Hold, cost); err != nil || !d.Repeated || d.Remaining != want {
+					t.Errorf("%s, cost %d: %+v, %v; want a repeated one, %d left", name, cost, d, err, want)
+				}
+			}
+			if d, err := l.Settle(t.Context(), held.Hold, cost+1); !errors.Is(err, store.ErrHoldConflict) {
+				t.Errorf("%s, cost %d: %+v, %v; want a conflict", name, cost, d, err)
+			}
+			if n := left(t, l, "b", "k"); n != want {
+				t.Errorf("%s, cost %d: %d left; want %d", name, cost, n, want)
+			}
+		}
 	}
 }
