@@ -126,7 +126,11 @@ func (d *declared) define(file terms.FileOwner, limits []declaredLimit) error {
 			others = append(others, l.Name)
 		}
 	}
-	for _, l := range store.ParentsFirst(limits, func(l *declaredLimit) *store.Limit { return &l.Limit }) {
+	ordered := store.ParentsFirst(limits, func(l *declaredLimit) *store.Limit { return &l.Limit })
+	// First the limits that are new or have changed, because the owner of a file, which has a
+	// digest, differs for all its limits.
+	slices.SortStableFunc(ordered, func(a, b declaredLimit) int { return cmp.Compare(d.rank(&a), d.rank(&b)) })
+	for _, l := range ordered {
 		if err := d.defineOne(l); err != nil {
 			return d.inFile(l, err)
 		}
@@ -135,6 +139,14 @@ func (d *declared) define(file terms.FileOwner, limits []declaredLimit) error {
 		d.warn("%s replaces limits that another file of owner %s had defined: %s", d.path, file.Name, names(others, ", "))
 	}
 	return nil
+}
+
+// rank is 1 for a limit that the store has already, perhaps of another owner.
+func (d *declared) rank(l *declaredLimit) int {
+	if old := d.limiter.Limit(l.Name); old != nil && old.Limit == l.Limit {
+		return 1
+	}
+	return 0
 }
 
 // inFile says of a limit that the store refuses in which line of the file it is. An unchanged
