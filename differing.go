@@ -3,15 +3,23 @@ package dipwell
 import (
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/dipwell/dipwell/store"
 )
 
-// differing remembers the limits of call sites (TakeWith) that differ from the limit in
-// force, so that each is logged once.
+// differing remembers the limits of call sites (TakeWith) that are written otherwise than
+// the limit in force, so that each is compared once and logged once.
 type differing struct {
+	recent [16]atomic.Pointer[callSite] // direct-mapped, so that its size is fixed
+
 	mu     sync.Mutex
 	logged map[string]bool // names of limits
+}
+
+type callSite struct {
+	def   *store.Definition
+	limit Limit
 }
 
 // maxLogged bounds the names of limits that differing remembers; the differences of others
@@ -21,12 +29,18 @@ const maxLogged = 1024
 // compare logs the first setting of limit that differs from def. The error is a
 // *FieldError if limit is invalid.
 func (c *differing) compare(def *store.Definition, limit *Limit) error {
+	at := len(def.Name) + int(def.Name[0]) + 3*int(def.Name[len(def.Name)-1]) + 5*int(limit.Rate) + 7*int(limit.Burst)
+	cell := &c.recent[uint(at)%uint(len(c.recent))]
+	if last := cell.Load(); last != nil && last.def == def && last.limit == *limit {
+		return nil
+	}
 	if _, err := store.NewDefinition(*limit); err != nil {
 		return err
 	}
 	if err := def.Differs(*limit); err != nil && c.first(def.Name) {
 		slog.Warn("dipwell: a limit is defined otherwise where it is used; the limit in force decides", "difference", err.Error())
 	}
+	cell.Store(&callSite{def, *limit})
 	return nil
 }
 

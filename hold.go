@@ -63,8 +63,12 @@ func (l *Limiter) Hold(ctx context.Context, ttl time.Duration, id string, takes 
 	if made && errors.Is(g.Err, store.ErrOutcomeUnknown) {
 		l.release(ctx, h.ID, len(takes)) // nobody else knows the id
 	}
-	c.fill(&d, g, takes)
-	d.Allowed = g.Allowed
+	if c.alone && len(c.ops) == 1 {
+		d.fillOne(g)
+	} else {
+		d.fillAll(g, takes, c.own[:len(takes)])
+	}
+	d.Allowed = err == nil && g.Allowed
 	d.setHold(g)
 	return d, err
 }
@@ -107,14 +111,16 @@ func (l *Limiter) changeHold(ctx context.Context, h *store.HoldCall) (d Decision
 	if err != nil {
 		return Decision{Source: store.SourceFallbackClosed}, err
 	}
-	limits := make([]Decision, len(g.Ops))
-	for i := range limits {
-		limits[i].fill(&g.Ops[i])
-	}
-	if len(limits) > 0 {
+	switch n := len(g.Ops); {
+	case n == 1:
+		d.fillOne(g)
+	case n > 1:
+		d.Limits = make([]Decision, n)
+		for i := range d.Limits {
+			d.Limits[i].fill(&g.Ops[i])
+		}
+		limits := d.Limits
 		d.decideBy(g, limits)
-	}
-	if len(limits) > 1 {
 		d.Limits = limits
 	}
 	d.Allowed = g.Allowed
@@ -128,6 +134,13 @@ func (l *Limiter) decideHold(ctx context.Context, b *store.Batch, h *store.HoldC
 	g.Ops, g.Hold = ops, h
 	err := l.decide(ctx, b, timeout)
 	return g, err
+}
+
+// fillOne sets d to the decision of a group of one op.
+func (d *Decision) fillOne(g *store.Group) {
+	var one [1]Decision
+	one[0].fill(&g.Ops[0])
+	d.decideBy(g, one[:])
 }
 
 // setHold sets the fields of a Decision about a hold.

@@ -10,7 +10,8 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// TestCheckKeyEachPosition checks keys with each kind of byte in each position.
+// TestCheckKeyEachPosition checks keys of each length with each kind of byte in each
+// position, because checkKey tests eight or four bytes at a time.
 func TestCheckKeyEachPosition(t *testing.T) {
 	for n := 1; n <= 20; n++ {
 		for at := range n {

@@ -58,6 +58,29 @@ func (l *Limiter) TakeAll(ctx context.Context, takes ...Take) (d Decision, err e
 	return
 }
 
+// doTake is Do for any Take.
+func (l *Limiter) doTake(ctx context.Context, d *Decision, verb store.Verb, t *Take) error {
+	var op store.Op
+	err := l.setOp(ctx, &op, verb, t)
+	if err == nil {
+		err = op.Def.CheckVerb(verb, false)
+	}
+	if err != nil {
+		return err
+	}
+	if op.Def.Parent != "" && verb != store.VerbReset {
+		takes := [1]Take{*t}
+		return l.doGroup(ctx, d, verb, takes[:], true, false)
+	}
+	d.reset()
+	if op.Floor == 0 && op.Def.Mode <= store.Shadow && op.Def.Shards < 2 && !isAdaptive(op.Def) { // Quick knows neither rows nor a price
+		if l.quick(d, verb, op.Def, op.Key, op.Cost) {
+			return nil
+		}
+	}
+	return l.doBatch(ctx, d, verb, op.Def, op.Key, op.Cost, op.Floor)
+}
+
 // DoAll is TakeAll with VerbTake, VerbCheck or VerbReserve as verb. VerbCheck changes
 // nothing. With VerbReserve the call has one Reservation, and its Delay is the longest of
 // the limits from which it takes tokens. If there is one take, any verb is possible.
@@ -92,7 +115,7 @@ func (l *Limiter) doGroup(ctx context.Context, d *Decision, verb store.Verb, tak
 	if err != nil && verb == store.VerbCharge {
 		err = c.inList(err, 0)
 	}
-	c.fill(d, g, takes)
+	d.fillAll(g, takes, c.own[:len(takes)])
 	d.setReservation(g, err)
 	g.Ops = nil
 	batches.Put(b)
@@ -280,19 +303,13 @@ func (c *call) inList(err error, i int) error {
 	return err
 }
 
-// fill sets d to the decision of the limit that decides the group, and unless there is only
-// one op, not in a list, d.Limits to the decisions of the takes and then of the parents.
-func (c *call) fill(d *Decision, g *store.Group, takes []Take) {
-	if c.alone && len(g.Ops) == 1 {
-		d.reset()
-		if d.fill(&g.Ops[0]); c.waits {
-			d.Delay = us(g.Due()) // a wait for 0 tokens has none
-		}
-		return
-	}
+// fillAll sets d to the decision of the limit that decides the group, and d.Limits to the
+// decisions of the takes and then of the parents. own has the index of each take's own
+// op.
+func (d *Decision) fillAll(g *store.Group, takes []Take, own []int) {
 	var isOwn [store.MaxTakes]bool
 	parents := len(g.Ops)
-	for _, at := range c.own[:len(takes)] {
+	for _, at := range own {
 		if !isOwn[at] {
 			isOwn[at] = true
 			parents--
@@ -303,7 +320,7 @@ func (c *call) fill(d *Decision, g *store.Group, takes []Take) {
 	clear(limits)
 	for i := range takes {
 		e := &limits[i]
-		e.fill(&g.Ops[c.own[i]])
+		e.fill(&g.Ops[own[i]])
 		e.Cost = takes[i].Cost
 		e.Granted = min(e.Granted, e.Cost)
 	}

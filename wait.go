@@ -96,8 +96,7 @@ func (w *wait) reserve(ctx context.Context) error {
 	calls, end := outlast(ctx)
 	err := w.decide(calls, b, w.c.timeout)
 	end()
-	w.c.fill(w.d, g, w.takes)
-	w.d.setReservation(g, nil)
+	w.fill(g)
 	switch {
 	case err != nil:
 		w.cancelLost(ctx, g.ID, err)
@@ -108,6 +107,14 @@ func (w *wait) reserve(ctx context.Context) error {
 		return w.takeInTurn(ctx) // an override has no debt
 	}
 	return nil
+}
+
+func (w *wait) fill(g *store.Group) {
+	w.d.fillAll(g, w.takes, w.c.own[:len(w.takes)])
+	w.d.setReservation(g, nil)
+	if len(w.d.Limits) == 1 {
+		w.d.Limits = nil
+	}
 }
 
 // cancelLost cancels, in the background, a reservation that a call without an answer may
@@ -258,7 +265,10 @@ func tooMuch(op store.Op) bool {
 func (w *wait) ask(ctx context.Context, verb store.Verb) (err error) {
 	calls, end := outlast(ctx)
 	defer end()
-	if err = w.doGroup(calls, w.d, verb, w.takes, w.c.alone, true); err != nil { // one of the limits may be a leaky bucket
+	if err = w.doGroup(calls, w.d, verb, w.takes, w.c.alone, true); w.c.alone && len(w.d.Limits) == 1 {
+		w.d.Limits = nil
+	}
+	if err != nil { // one of the limits may be a leaky bucket
 		w.cancelLost(ctx, w.d.Reservation, err)
 		w.d.Reservation = Reservation{}
 	}
