@@ -81,7 +81,7 @@ func blockBegins(e *env) {
 		b.begins(&b.do(verb, "login "+key+" 1").Ops[0], 20*time.Minute)
 	}
 	b.take("login most 5", true)
-	b.begins(&b.do(store.VerbTakeUpTo, fmt.Sprint("login most ", store.MaxInt)).Ops[0], 20*time.Minute)
+	b.begins(&b.do(store.VerbTakeUpTo, fmt.Sprint("login most ", int64(store.MaxInt))).Ops[0], 20*time.Minute)
 	b.take("login hold 4", true)
 	g, err := b.tryHold("one", 30e6, "login hold 2")
 	if err != nil || g.Allowed {
