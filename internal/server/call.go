@@ -8,8 +8,16 @@ import (
 	"time"
 
 	"github.com/dipwell/dipwell"
+	"github.com/dipwell/dipwell/httplimit"
 	"github.com/dipwell/dipwell/store"
 )
+
+// A verbCall is the verb that a path calls.
+type verbCall struct {
+	verb    store.Verb
+	needs   Role
+	members members // members of its request
+}
 
 // membersOf returns the members of a verb's request.
 func membersOf(v store.Verb) members {
@@ -48,19 +56,30 @@ func (x *exchange) free() {
 }
 
 // call answers POST /v1/{verb}.
-func (a *api) call(w http.ResponseWriter, r *http.Request, verb store.Verb) error {
+func (a *api) call(w http.ResponseWriter, r *http.Request, c *verbCall) error {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		httplimit.Problem(w, http.StatusMethodNotAllowed, "", notAllowed(r.Method, http.MethodPost))
+		return nil
+	}
+	if r = a.admitted(w, r, c.needs); r == nil {
+		return nil
+	}
 	x := exchanges.Get().(*exchange)
 	defer x.free()
-	if err := a.read(w, r, x, membersOf(verb)); err != nil {
+	if err := a.read(w, r, x, c.members); err != nil {
 		return err
 	}
-	if err := a.timed(r.Context(), verb, &x.d, &x.req); err != nil {
+	start := time.Now()
+	err := a.decide(r.Context(), c.verb, &x.d, &x.req)
+	a.metrics.observe(r.Context(), c.verb, &x.d, err, time.Since(start))
+	if err != nil {
 		return err
 	}
 	if x.req.has(hasNote) {
 		t := &x.req.take // not x.d, which may speak for a parent
-		e := store.AuditEntry{Action: verb.String(), Limit: t.Limit, Key: t.Key, Note: x.req.note}
-		if verb == store.VerbRefund {
+		e := store.AuditEntry{Action: c.verb.String(), Limit: t.Limit, Key: t.Key, Note: x.req.note}
+		if c.verb == store.VerbRefund {
 			e.What = strconv.FormatInt(x.d.Cost, 10) + " tokens"
 		}
 		a.record(r, e)

@@ -13,6 +13,8 @@ import (
 type route struct {
 	method, path string // method "" is any
 	tag, summary string
+	verb         store.Verb      // of the decision; see hot
+	hot          bool            // answered by api.call, without the mux
 	needs        Role            // what the caller must be
 	rpc          string          // method of gRPC that is the same call, if there is one
 	always       bool            // answered during an overload too, because it shows the overload
@@ -43,9 +45,8 @@ const (
 func ok(schema string) map[int]string { return map[int]string{http.StatusOK: schema} }
 
 func ofVerb(v store.Verb, rpc, summary string) route {
-	r := route{method: http.MethodPost, path: "/v1/" + v.String(), tag: "decisions", summary: summary,
-		needs: Use, rpc: rpc, members: membersOf(v), answers: ok("Decision"), errors: []int{http.StatusNotFound},
-		handle: func(a *api, w http.ResponseWriter, r *http.Request) error { return a.call(w, r, v) }}
+	r := route{method: http.MethodPost, path: "/v1/" + v.String(), tag: "decisions", summary: summary, verb: v, hot: true,
+		needs: Use, rpc: rpc, members: membersOf(v), answers: ok("Decision"), errors: []int{http.StatusNotFound}}
 	r.refuses = v <= store.VerbReserve
 	if v >= store.VerbRefund {
 		r.needs = Support
@@ -133,6 +134,10 @@ func routes() []route {
 func (a *api) add(r route) {
 	if r.always {
 		a.always[r.path] = true
+	}
+	if r.hot {
+		a.hot[r.path] = &verbCall{verb: r.verb, needs: r.needs, members: r.members}
+		return
 	}
 	next := func(w http.ResponseWriter, q *http.Request) error { return r.handle(a, w, q) }
 	if r.params == nil && r.members == 0 && r.body == "" {

@@ -114,7 +114,7 @@ type Site struct {
 
 // API returns the handler of the whole API for a listener.
 func (s *Server) API(at Site) http.Handler {
-	a := &api{Server: s, site: at, rest: http.NewServeMux(), always: map[string]bool{}, scrape: s.metrics.handler(), document: sync.OnceValue(openAPI)}
+	a := &api{Server: s, site: at, rest: http.NewServeMux(), hot: map[string]*verbCall{}, always: map[string]bool{}, scrape: s.metrics.handler(), document: sync.OnceValue(openAPI)}
 	for _, r := range routes() {
 		a.add(r)
 	}
@@ -133,6 +133,7 @@ func (s *Server) API(at Site) http.Handler {
 type api struct {
 	*Server
 	site Site
+	hot  map[string]*verbCall // the verbs by path, faster than the mux
 	rest *http.ServeMux
 
 	always   map[string]bool // paths that are answered during an overload too
@@ -146,12 +147,20 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		httplimit.Problem(w, http.StatusForbidden, "", reason)
 		return
 	}
-	if !a.always[r.URL.Path] && !strings.HasPrefix(r.URL.Path, pagePath) {
+	c := a.hot[r.URL.Path]
+	if c != nil || !a.always[r.URL.Path] && !strings.HasPrefix(r.URL.Path, pagePath) {
 		if !a.Enter() {
 			shed(w)
 			return
 		}
 		defer a.Leave()
+	}
+	if c != nil {
+		r.Pattern = r.URL.Path // as the mux sets it, for traces
+		if err := a.call(w, r, c); err != nil {
+			a.fail(w, err)
+		}
+		return
 	}
 	if r.URL.Path == "/" && r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html") { // a browser
 		http.Redirect(w, r, pagePath, http.StatusSeeOther)
