@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestSeeds plays 600 histories, or DIPWELL_SEEDS. `make simulate` plays 10,000.
+// TestSeeds plays 1,000 histories, or DIPWELL_SEEDS.
 func TestSeeds(t *testing.T) {
-	n := 600
+	n := 1000
 	if s := os.Getenv("DIPWELL_SEEDS"); s != "" {
 		var err error
 		if n, err = strconv.Atoi(s); err != nil {
