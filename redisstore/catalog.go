@@ -371,7 +371,7 @@ func (l *limits) Put(ctx context.Context, limit store.Limit, by string) (change 
 		}
 		before = old
 		if old != nil && d.Number != old.Number && d.Number%renewEvery == 0 {
-			if err = l.s.renew(ctx, old, now); err != nil {
+			if err = l.s.renew(ctx, old); err != nil {
 				return "", err
 			}
 			trim(d, now)

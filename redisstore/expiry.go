@@ -2,9 +2,7 @@ package redisstore
 
 import (
 	"context"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -143,9 +141,8 @@ func (s *Store) sweepKey(ctx context.Context, limits *store.Registry, limit, key
 // A bucket is a row that scan found.
 type bucket struct {
 	store.KeyState
-	name             string
-	text             string // as read
-	recorded, locked bool
+	name     string
+	recorded bool
 }
 
 // scan calls do for the buckets of a limit whose keys start with prefix, some
@@ -162,47 +159,15 @@ func (s *Store) scan(ctx context.Context, limit, prefix string, do func([]bucket
 }
 
 // scanNames calls do for the names that match a pattern, some at a time, from every
-// master. A name may come twice. If slots of a cluster move meanwhile, a name may move from
-// a master that was not scanned yet to one that was, so that all are scanned once more. A
-// name that was missed the first time has moved by then, and slots do not move twice.
+// master. A name may come twice. In a cluster all masters are scanned once more, because a
+// slot may move meanwhile from a master that was not scanned yet to one that was. A name that
+// was missed the first time has moved by then, and slots do not move twice.
 func (s *Store) scanNames(ctx context.Context, pattern string, do func(node redis.UniversalClient, names []string) error) error {
-	before := s.layout(ctx)
 	err := s.scanOnce(ctx, pattern, do)
-	if err == nil && s.names.cluster && (strings.Contains(before, openSlot) || s.layout(ctx) != before) {
+	if err == nil && s.names.cluster {
 		err = s.scanOnce(ctx, pattern, do)
 	}
 	return err
-}
-
-// openSlot stands before a slot in layout whose keys are being moved.
-const openSlot = "["
-
-// layout describes which masters of a cluster serve which slots, and which slots are
-// moving, as each master sees itself. It is empty without a cluster, or if the user has no
-// right to ask.
-func (s *Store) layout(ctx context.Context) string {
-	if !s.names.cluster {
-		return ""
-	}
-	var mu sync.Mutex
-	var lines []string
-	err := s.eachMaster(ctx, func(ctx context.Context, node redis.UniversalClient) error {
-		text, err := node.ClusterNodes(ctx).Result()
-		mu.Lock()
-		defer mu.Unlock()
-		for line := range strings.Lines(text) {
-			// id, address, flags, master, two times, epoch, state of the link, slots
-			if f := strings.Fields(line); len(f) > 8 && strings.Contains(f[2], "myself") {
-				lines = append(lines, f[0]+" "+strings.Join(f[8:], " "))
-			}
-		}
-		return err
-	})
-	if err != nil {
-		return ""
-	}
-	slices.Sort(lines)
-	return strings.Join(lines, "\n")
 }
 
 // scanOnce is scanNames without regard to slots that move.
@@ -287,7 +252,7 @@ func (s *Store) readRows(ctx context.Context, node redis.UniversalClient, limit 
 		if terms.IsOverride(row.Version) {
 			overridden, overrides = append(overridden, len(rows)), append(overrides, s.names.overrideOf(limit, key))
 		}
-		rows = append(rows, bucket{store.KeyState{Key: key, State: row.State}, name, texts[i], row.recorded, row.locked})
+		rows = append(rows, bucket{store.KeyState{Key: key, State: row.State}, name, row.recorded})
 	}
 	if texts, err = s.getAll(ctx, node, overrides); err != nil {
 		return nil, err

@@ -19,8 +19,7 @@ type storedRow struct {
 	due int64
 	// till is when the record of the last hold ends. Only of a concurrency limit it is exact; of others
 	// it may be later.
-	till   int64
-	locked bool
+	till int64
 }
 
 // lockMark is after a row that a decision in Go has locked, so that scripts leave it alone.
@@ -31,7 +30,7 @@ func parseRow(text string) (row storedRow, ok bool) {
 	if text == "" {
 		return row, true
 	}
-	text, row.locked = strings.CutSuffix(text, lockMark)
+	text = strings.TrimSuffix(text, lockMark)
 	used, rest, _ := strings.Cut(text, " ")
 	ts, rest, _ := strings.Cut(rest, " ")
 	version, rest, more := strings.Cut(rest, " ")

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/dipwell/dipwell/internal/terms"
@@ -39,31 +38,15 @@ func (s *Store) hear(ctx context.Context) error {
 
 // renew converts the rows, the records and the overrides of older versions of a limit to d,
 // which is its present version.
-func (s *Store) renew(ctx context.Context, d *store.Definition, now int64) error {
+func (s *Store) renew(ctx context.Context, d *store.Definition) error {
 	limits := registryOf(d)
 	return s.scan(ctx, d.Name, "", func(rows []bucket) error {
-		var calls []call
-		var called, others []string
 		for i := range rows {
 			b := &rows[i]
-			switch args := s.renewArgs(d, b, now); {
-			case !isOlder(b, d):
-			case args == nil:
-				others = append(others, b.Key)
-			default:
-				calls, called = append(calls, newCall(ctx, s.scripts.renew, true, s.withClock(args))), append(called, b.Key)
+			if !isOlder(b, d) {
+				continue
 			}
-		}
-		for i, err := range s.runMany(ctx, calls) {
-			if err != nil {
-				return storeError(err, true)
-			}
-			if v := calls[i].ints(); v[0] < 0 {
-				others = append(others, called[i])
-			}
-		}
-		for _, key := range others {
-			if _, err := s.sweepKey(ctx, limits, d.Name, key, false); err != nil && !errors.Is(err, store.ErrStaleDefinition) { // a row of a later version is not older
+			if _, err := s.sweepKey(ctx, limits, d.Name, b.Key, false); err != nil && !errors.Is(err, store.ErrStaleDefinition) { // a row of a later version is not older
 				return err
 			}
 		}
@@ -78,20 +61,6 @@ func isOlder(b *bucket, d *store.Definition) bool {
 		return b.Override == nil || b.Override.Version < d.Number
 	}
 	return terms.VersionOf(b.Version) < d.Number
-}
-
-// renewArgs returns the arguments of renew.lua for a row, or nil if the row has records or
-// an override, is locked, or is full.
-func (s *Store) renewArgs(d *store.Definition, b *bucket, now int64) []any {
-	if b.recorded || b.locked || terms.IsOverride(b.Version) || d.Algorithm == store.Concurrency {
-		return nil
-	}
-	full := s.fullAt(d, b.State, b.Key, now)
-	row, ok := d.Own(b.State, now).Carry(b.State, b.Key, now)
-	if !ok || row.Used == 0 || full == 0 {
-		return nil
-	}
-	return []any{nil, nil, 1, b.name, max(full, now+leastLife), b.text, fmt.Sprintf("%d %d %d", row.Used, row.TS, row.Version)}
 }
 
 // trim removes the versions of d that no row can be of after renew, at the time now.

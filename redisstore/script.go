@@ -35,8 +35,8 @@ func lua(names ...string) (text string) {
 type script struct{ text, sha any }
 
 type scripts struct {
-	takeOne, set, hold, settle                               *script
-	read, write, define, lengthen, renew, now, forget, count *script
+	takeOne, set, hold, settle                        *script
+	read, write, define, lengthen, now, forget, count *script
 }
 
 var serverClockScripts, givenClockScripts = newScripts(lua("clock_server")), newScripts(lua("clock_given"))
@@ -50,7 +50,7 @@ func newScripts(clock string) *scripts {
 	return &scripts{
 		takeOne: with("take_one"), set: with("set"), hold: with("lows", "hold"), settle: with("lows", "settle"),
 		read: with("snapshot", "read"), write: with("snapshot", "write"), define: with("define"), lengthen: with("lengthen"),
-		renew: with("renew", "lengthen"), now: with("now"), forget: with("forget"), count: with("count"),
+		now: with("now"), forget: with("forget"), count: with("count"),
 	}
 }
 
