@@ -96,7 +96,10 @@ func (p *pipeline) addRow(row *store.RowGroups) {
 	for {
 		n := min(len(groups), maxCosts)
 		q := p.openSet(name, 1, n, e)
-		q.addSingles(groups[:n], q.addRow(e, &groups[0].Ops[0], name))
+		at := q.addRow(e, &groups[0].Ops[0], name)
+		for _, g := range groups[:n] {
+			q.addSingle(g, at)
+		}
 		if groups = groups[n:]; len(groups) == 0 {
 			return
 		}
@@ -107,12 +110,12 @@ func (p *pipeline) addRow(row *store.RowGroups) {
 // addGroup adds a group of several ops, or a cancellation.
 func (p *pipeline) addGroup(g *store.Group) {
 	var known [store.MaxTakes]*entry
-	if !g.Cancel && !needsGo(g) {
+	if !g.Cancel && g.Hold == nil {
 		if g.Err = p.s.limits.resolve(p.ctx, g, known[:]); g.Err != nil {
 			return
 		}
 	}
-	if g.Cancel || needsGo(g) || !canUseSet(g, known[:]) {
+	if !canUseSet(g, known[:]) {
 		p.single = append(p.single, []*store.Group{g})
 		return
 	}

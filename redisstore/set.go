@@ -13,19 +13,11 @@ import (
 	"github.com/dipwell/dipwell/store"
 )
 
-// Kinds of requests to set.lua.
-const (
-	askPieces = 0
-	askRefund = 1
-	askCosts  = 2
-	askAll    = 3
-)
-
 // Bounds of one call of set.lua, so that the server is busy for about 0.1 ms at
 // most.
 const (
 	maxRows  = 64
-	maxCosts = 512 // requests; each cost of askCosts counts as one
+	maxCosts = 512 // requests; of a group, each op counts
 )
 
 // A setCall is one call of set.lua. It has rows, and the requests of groups for them, in
@@ -35,10 +27,14 @@ type setCall struct {
 	rows     []setRow
 	limits   []*entry
 	requests packed
-	costs    int            // number of costs in requests
+	last     run            // not in requests yet
+	costs    int            // number of requests
 	groups   []*store.Group // in the order of decision
 	opRows   []int          // by op, in the order of groups: index in rows
 }
+
+// A run is a request of several equal takes: as many of count as fit.
+type run struct{ row, units, room, count int64 }
 
 type rowName struct {
 	e   *entry
@@ -128,10 +124,10 @@ func (q *setCall) addRow(e *entry, op *store.Op, name string) int {
 // canUseSet reports whether set.lua can decide the op. alone tells that it is
 // the only op of its group.
 func (e *entry) canUseSet(op *store.Op, alone bool) bool {
-	return op.Floor == 0 && e.override == nil && !mayWait(op) && e.canUseScript(op, alone)
+	return e.override == nil && !mayWait(op) && e.canUseScript(op, alone)
 }
 
-// canUseScript is canUseSet for take_one.lua, which can decide under floors and overrides.
+// canUseScript is canUseSet for take_one.lua, which can decide under overrides too.
 func (e *entry) canUseScript(op *store.Op, alone bool) bool {
 	if !e.even {
 		return false
@@ -149,21 +145,25 @@ func (e *entry) canUseScript(op *store.Op, alone bool) bool {
 
 // canUseSet reports whether set.lua can decide the group.
 func canUseSet(g *store.Group, known []*entry) bool {
+	if g.Cancel || g.Hold != nil {
+		return false
+	}
 	for i := range g.Ops {
 		if !known[i].canUseSet(&g.Ops[i], len(g.Ops) == 1) {
 			return false
 		}
 	}
-	return !g.Cancel
+	return true
 }
 
 // addGroup appends a group. known are the entries of its limits.
 func (q *setCall) addGroup(g *store.Group, known []*entry) {
 	if len(g.Ops) == 1 {
-		q.addSingles([]*store.Group{g}, q.rowIndex(known[0], &g.Ops[0]))
+		q.addSingle(g, q.rowIndex(known[0], &g.Ops[0]))
 		return
 	}
-	q.requests.add(askAll, int64(len(g.Ops)))
+	q.flush()
+	q.requests.add(1, int64(len(g.Ops)))
 	q.groups = append(q.groups, g)
 	for i := range g.Ops {
 		op := &g.Ops[i]
@@ -203,90 +203,53 @@ func takeArgs(op *store.Op) (units, room int64) {
 	return units, room
 }
 
-// addSingles appends groups of one op, all for one row. Consecutive calls of
-// the same verb are one request.
-func (q *setCall) addSingles(groups []*store.Group, row int) {
-	for from := 0; from < len(groups); {
-		verb, to := groups[from].Ops[0].Verb, from+1
-		for to < len(groups) && groups[to].Ops[0].Verb == verb {
-			to++
-		}
-		q.addVerb(verb, groups[from:to], int64(row+1))
-		from = to
-	}
-	for _, g := range groups {
-		q.groups, q.opRows = append(q.groups, g), append(q.opRows, row)
-	}
-}
-
-// addVerb appends the request of calls of one verb for a row.
-func (q *setCall) addVerb(verb store.Verb, groups []*store.Group, row int64) {
-	q.costs++
-	r := &groups[0].Ops[0].Def.Rule
-	switch verb {
+// addSingle appends a group of one op for a row.
+func (q *setCall) addSingle(g *store.Group, row int) {
+	q.groups, q.opRows = append(q.groups, g), append(q.opRows, row)
+	op, number := &g.Ops[0], int64(row+1)
+	r := &op.Def.Rule
+	switch op.Verb {
 	case store.VerbTakeUpTo: // one token at a time while there are any
-		if n := total(groups, store.MaxInt); n > 0 {
-			q.addPieces(row, r.Unit, r.Cap, n)
-		}
+		q.takes(run{number, r.Unit, r.Cap - r.Unit, op.Cost})
 	case store.VerbCharge: // one unit at a time, up to MaxUsed
-		q.rows[row-1].bare = true
-		if n := algebra.UnitsOf(total(groups, groups[0].Ops[0].Def.MostCharge()), r.Unit); n > 0 {
-			q.addPieces(row, 1, r.MaxUsed, n)
+		q.rows[row].bare = true
+		if op.Cost <= op.Def.MostCharge() {
+			q.takes(run{number, 1, r.MaxUsed - 1, algebra.UnitsOf(op.Cost, r.Unit)})
 		}
 	case store.VerbRefund:
-		if n := algebra.UnitsOf(total(groups, store.MaxInt), r.Unit); n > 0 {
-			q.requests.add(askRefund, row, n)
+		if op.Cost > 0 {
+			q.flush()
+			q.requests.add(0, number, algebra.UnitsOf(op.Cost, r.Unit))
+			q.costs++
 		}
 	case store.VerbTake, store.VerbReserve:
-		q.addTakes(groups, row)
+		if units, room := takeArgs(op); units > 0 {
+			q.takes(run{number, units, room, 1})
+		}
 	}
 }
 
-// addPieces requests as many of n pieces of units as fit below a cap.
-func (q *setCall) addPieces(row, units, most, n int64) {
-	q.requests.add(askPieces, row, units, most, n)
+// takes requests takes. They join the last ones if only their number differs.
+func (q *setCall) takes(r run) {
+	if l := q.last; r.row != l.row || r.units != l.units || r.room != l.room {
+		q.flush()
+	}
+	r.count = min(r.count+q.last.count, store.MaxInt)
+	q.last = r
 }
 
-// total returns the sum of the costs, each counted as at most most. The sum is at most
-// MaxInt.
-func total(groups []*store.Group, most int64) (sum int64) {
-	for _, g := range groups {
-		if cost := g.Ops[0].Cost; cost <= most {
-			sum = min(sum+cost, store.MaxInt)
-		}
+// flush appends the last takes to the requests.
+func (q *setCall) flush() {
+	if l := q.last; l.count > 0 {
+		q.requests.add(l.count, 1, l.row, l.units, l.room)
+		q.costs++
 	}
-	return sum
-}
-
-// addTakes appends the request of Takes for a row.
-func (q *setCall) addTakes(groups []*store.Group, row int64) {
-	r := &groups[0].Ops[0].Def.Rule
-	var sum, n, units int64
-	sameCost := true
-	for _, g := range groups {
-		if one, _ := takeArgs(&g.Ops[0]); one > 0 {
-			sameCost = sameCost && (n == 0 || one == units)
-			sum, n, units = min(sum+one, store.MaxInt+1), n+1, one
-		}
-	}
-	switch {
-	case n == 0:
-		return
-	case sameCost:
-		q.addPieces(row, units, r.Cap, n)
-		return
-	}
-	q.requests.add(askCosts, row, sum, r.Cap, n)
-	for _, g := range groups {
-		if one, _ := takeArgs(&g.Ops[0]); one > 0 {
-			q.requests.add(one)
-		}
-	}
-	q.costs += int(n)
+	q.last = run{}
 }
 
 // call returns the call of set.lua.
 func (q *setCall) call(ctx context.Context) call {
+	q.flush()
 	args := make([]any, 3, 5+len(q.rows))
 	for i := range q.rows {
 		args = append(args, q.rows[i].name)

@@ -11,15 +11,15 @@
 --  the number of limits; for each version, every, add, origin
 --  for each row twice the index of its limit, and one more if the row must have no records; or that negated, and the row's own origin
 --  the requests, in order, with rows by index:
---    0 row units cap pieces: as many pieces of units as fit (takes of one cost, a take up to, a charge)
---    1 row units: give units back
---    2 row sum cap n units...: n costs one by one
---    3 n, and n times row units room: all or nothing, if at most room is used of each; a negative row is in shadow mode
+--    0 row units: give units back
+--    count n, and n times row units room: take units of all rows, if at most room is used of
+--    each, up to count times (takes of one cost, a take up to, a charge); a negative row is in
+--    shadow mode, and its count is 1
 -- Returns one string of lines: seconds and microseconds of the clock and the number
 -- of rows written; for each row the value found: nothing for a full bucket, - for a
 -- skipped row. An empty string: nothing was done, because something else has the
 -- key of a new row.
-local floor, min, match = math.floor, math.min, string.match
+local floor, min, abs, match = math.floor, math.min, math.abs, string.match
 local a, n = cmsgpack.unpack(ARGV[1]), #KEYS
 local rows
 if n == 1 then
@@ -82,61 +82,31 @@ end
 
 local last = #a
 while at <= last do
-  local kind, row = a[at], a[at + 1]
-  if kind == 3 then
-    local from, to, fits = at + 2, at + 3 * row - 1, true
-    at = to + 3
-    for j = from, to, 3 do
-      local r = a[j]
-      if r < 0 then
-        fits = fits and used[-r]
-      else
-        fits = fits and used[r] and used[r] <= a[j + 2]
-      end
-    end
-    if fits then
-      for j = from, to, 3 do
-        local r, units = a[j], a[j + 1]
-        if r < 0 then
-          r = -r
-          if used[r] > a[j + 2] then
-            units = 0
-          end
-        end
-        if units > 0 then
-          change(r, used[r] + units)
-        end
-      end
-    end
-  elseif kind == 0 then
-    local left, units = used[row], a[at + 2]
-    local fit = left and min(floor((a[at + 3] - left) / units), a[at + 4]) or 0
-    if fit > 0 then
-      change(row, left + fit * units)
-    end
-    at = at + 5
-  elseif kind == 1 then
-    local left = used[row]
-    if left and left > 0 then
-      change(row, max(0, left - a[at + 2]))
+  local fit = a[at]
+  if fit == 0 then
+    local row = a[at + 1]
+    if used[row] and used[row] > 0 then
+      change(row, max(0, used[row] - a[at + 2]))
       lesser[row] = true
     end
     at = at + 3
   else
-    local left, cap, from, to = used[row], a[at + 3], at + 5, at + 4 + a[at + 4]
-    if left and left <= cap - a[at + 2] then
-      left = left + a[at + 2]
-    elseif left then
-      for j = from, to do
-        if left <= cap - a[j] then
-          left = left + a[j]
-        end
+    local from, to = at + 2, at + 1 + 3 * a[at + 1]
+    at = to + 1
+    for j = from, to, 3 do
+      local left, units, room = used[abs(a[j])], a[j + 1], a[j + 2]
+      if not left or a[j] > 0 and left > room then
+        fit = 0
+      elseif a[j] > 0 and units > 0 then
+        fit = min(fit, floor((room - left) / units) + 1)
       end
     end
-    if left ~= used[row] then
-      change(row, left)
+    for j = from, fit > 0 and to or 0, 3 do
+      local r, units = abs(a[j]), fit * a[j + 1]
+      if units > 0 and used[r] <= a[j + 2] then
+        change(r, used[r] + units)
+      end
     end
-    at = to + 1
   end
 end
 

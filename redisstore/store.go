@@ -206,16 +206,6 @@ func (s *Store) group(ctx context.Context, g *store.Group) error {
 	return fmt.Errorf("%w: gave up after %d attempts, because a limit changed in between; nothing was charged or given back", store.ErrStore, maxRounds)
 }
 
-// needsGo reports whether no script can decide the group.
-func needsGo(g *store.Group) bool {
-	for i := range g.Ops {
-		if op := &g.Ops[i]; op.Def.Mode > store.Shadow || op.Floor > 0 && op.Def.Rule.Leaky || op.Def.Algorithm == store.Concurrency {
-			return true
-		}
-	}
-	return g.Hold != nil || len(g.Ops) > 1 && g.Ops[0].Verb == store.VerbTakeUpTo
-}
-
 // tryGroup calls the script that can decide the group, if there is one.
 func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 	if g.Cancel {
@@ -232,7 +222,7 @@ func (s *Store) tryGroup(ctx context.Context, g *store.Group) error {
 		done, err = s.makeHold(ctx, g, entries)
 	case g.Hold != nil && g.Hold.Verb == store.SettleHold:
 		done, err = s.settleHold(ctx, g)
-	case needsGo(g):
+	case g.Hold != nil:
 	case len(g.Ops) == 1 && entries[0].canTakeOne(&g.Ops[0]):
 		done, err = s.take(ctx, g, entries[0])
 	case canUseSet(g, entries):
