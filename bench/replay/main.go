@@ -60,8 +60,7 @@ func run(rounds int, out string) error {
 	return nil
 }
 
-// threads are the values of GOMAXPROCS: with 1, the replay parses and decides
-// on the same thread.
+// threads are the values of GOMAXPROCS.
 var threads = []string{"1", "2"}
 
 // line matches a benchmark's output. go test appends the number of threads if
@@ -92,7 +91,7 @@ func write(w io.Writer, figures map[string][]float64) {
 		fmt.Fprintf(w, "## %s\n\n", map[string]string{"1": "One thread for everybody (GOMAXPROCS=1)", "2": "Two threads (GOMAXPROCS=2), of which the loops use one"}[n])
 		table(w, figures, map[string]string{"1": "", "2": "-2"}[n])
 	}
-	fmt.Fprintln(w, "The log has 200,000 lines of 5,000 clients (grok: 20,000 and 2,000), held in memory; one limit. A replay parses in one goroutine and decides in another.")
+	fmt.Fprintln(w, "The log has 200,000 lines of 5,000 clients (grok: 20,000 and 2,000), held in memory; one limit.")
 }
 
 func table(w io.Writer, figures map[string][]float64, suffix string) {

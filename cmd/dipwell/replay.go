@@ -170,26 +170,17 @@ func (c *ReplayCmd) print(stdout io.Writer, rep *replay.Report) error {
 	return rep.Write(stdout)
 }
 
-// sink opens the file of --decisions. A regular file can be reset, so that a log
-// in order need not be sorted first.
+// sink opens the file of --decisions.
 func (c *ReplayCmd) sink(stdout io.Writer) (io.Writer, error) {
-	switch c.Decisions {
-	case "":
+	switch {
+	case c.Decisions == "":
 		return nil, nil
-	case "-":
+	case c.Decisions == "-":
 		return stdout, nil
-	}
-	if same(c.Decisions, c.Log) {
+	case same(c.Decisions, c.Log):
 		return nil, fmt.Errorf("%s is the log", c.Decisions)
 	}
-	f, err := os.Create(c.Decisions)
-	if err != nil {
-		return nil, err
-	}
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return f, err
-	}
-	return fileSink{f}, nil
+	return os.Create(c.Decisions)
 }
 
 // same reports whether two paths are the same file. The log must not be overwritten.
@@ -200,16 +191,6 @@ func same(a, b string) bool {
 	}
 	y, err := os.Stat(b)
 	return err == nil && os.SameFile(x, y)
-}
-
-type fileSink struct{ *os.File }
-
-// Reset empties the file, for replay.Options.Decisions.
-func (f fileSink) Reset() error {
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	return f.Truncate(0)
 }
 
 func savePlot(rep *replay.Report, path string) error {

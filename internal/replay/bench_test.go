@@ -102,17 +102,12 @@ func BenchmarkReplayGrokLibrary(b *testing.B) {
 func BenchmarkReplayDecisions(b *testing.B) {
 	log := benchLog(benchLines, 0)
 	for b.Loop() {
-		if _, err := Run(context.Background(), inMemory(log), Options{Limits: benchLimits, Decisions: discard{}}); err != nil {
+		if _, err := Run(context.Background(), inMemory(log), Options{Limits: benchLimits, Decisions: io.Discard}); err != nil {
 			b.Fatal(err)
 		}
 	}
 	perLine(b, benchLines)
 }
-
-type discard struct{}
-
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
-func (discard) Reset() error                { return nil }
 
 func BenchmarkSplitAndParseTime(b *testing.B) {
 	log := benchLog(benchLines, 0)

@@ -2,17 +2,28 @@ package replay
 
 import (
 	"bufio"
+	"encoding/json"
 	"io"
-	"strconv"
 
-	"github.com/dipwell/dipwell/internal/texts"
 	"github.com/dipwell/dipwell/store"
 )
+
+// decision is a line of Options.Decisions.
+type decision struct {
+	Line      int64   `json:"line"`
+	T         int64   `json:"t_us"`
+	Limit     string  `json:"limit"`
+	Key       *string `json:"key"` // nil for the limit's shared bucket
+	Plan      string  `json:"plan,omitempty"`
+	Allowed   bool    `json:"allowed"`
+	Remaining int64   `json:"remaining"`
+	Retry     *int64  `json:"retry_after_us"`
+}
 
 // decisionWriter writes each decision as a line of JSON.
 type decisionWriter struct {
 	out *bufio.Writer
-	buf []byte
+	enc *json.Encoder
 }
 
 // newDecisionWriter returns nil if nobody wants the decisions.
@@ -20,37 +31,24 @@ func newDecisionWriter(w io.Writer) *decisionWriter {
 	if w == nil {
 		return nil
 	}
-	return &decisionWriter{out: bufio.NewWriterSize(w, 256<<10)}
+	out := bufio.NewWriterSize(w, 256<<10)
+	enc := json.NewEncoder(out)
+	enc.SetEscapeHTML(false)
+	return &decisionWriter{out, enc}
 }
 
 func (w *decisionWriter) write(rec *record, op *store.Op, allowed bool) error {
 	if w == nil {
 		return nil
 	}
-	b := strconv.AppendInt(append(w.buf[:0], `{"line":`...), rec.line, 10)
-	b = strconv.AppendInt(append(b, `,"t_us":`...), rec.t, 10)
-	b = texts.AppendJSON(append(b, `,"limit":`...), op.Def.Name)
-	b = append(b, `,"key":`...)
-	if op.Key == "" {
-		b = append(b, "null"...)
-	} else {
-		b = texts.AppendJSON(b, op.Key)
+	d := decision{Line: rec.line, T: rec.t, Limit: op.Def.Name, Plan: op.Def.Plan, Allowed: allowed, Remaining: op.Remaining}
+	if op.Key != "" {
+		d.Key = &op.Key
 	}
-	if op.Def.Plan != "" {
-		b = texts.AppendJSON(append(b, `,"plan":`...), op.Def.Plan)
+	if !op.Never && (!allowed || op.Shadow) {
+		d.Retry = &op.Retry
 	}
-	b = strconv.AppendBool(append(b, `,"allowed":`...), allowed)
-	b = strconv.AppendInt(append(b, `,"remaining":`...), op.Remaining, 10)
-	b = append(b, `,"retry_after_us":`...)
-	if op.Never || allowed && !op.Shadow {
-		b = append(b, "null"...)
-	} else {
-		b = strconv.AppendInt(b, op.Retry, 10)
-	}
-	b = append(b, '}', '\n')
-	w.buf = b
-	_, err := w.out.Write(b)
-	return err
+	return w.enc.Encode(&d)
 }
 
 func (w *decisionWriter) flush() error {

@@ -36,9 +36,7 @@ func File(path string, stdin io.Reader) (Input, error) {
 		return Input{}, errors.Join(err, f.Close())
 	}
 	if !st.Mode().IsRegular() {
-		in := Stream(path, nil)
-		in.Open = func() (io.ReadCloser, error) { return f, nil }
-		return in, nil
+		return Stream(path, f), nil
 	}
 	if err := f.Close(); err != nil {
 		return Input{}, err
@@ -62,7 +60,14 @@ type limited struct {
 // Stream returns the log that r reads, which can be read only once. A log in a file
 // is faster as a File, since Run need not sort it if it is in order.
 func Stream(name string, r io.Reader) Input {
-	return Input{Name: name, Open: func() (io.ReadCloser, error) { return io.NopCloser(r), nil }}
+	return Input{Name: name, Open: func() (io.ReadCloser, error) {
+		out, in := io.Pipe() // whose Close ends a Read that waits
+		go func() {
+			_, err := io.Copy(in, r)
+			_ = in.CloseWithError(err) // nil is the end of the log
+		}()
+		return out, nil
+	}}
 }
 
 // lineReader splits a log into lines. It needs its buffer and, for a longer line,

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -65,10 +64,8 @@ type Options struct {
 	// Columns are the columns of a CSV log without a header, separated by commas.
 	Columns string
 
-	// Decisions, if set, receives each decision as a line of JSON. If it has a
-	// method Reset() error that discards what was written, a log in a file is
-	// decided while it is read, and decided again after a Reset if it is out of
-	// order. Otherwise the log is sorted first.
+	// Decisions, if set, receives each decision as a line of JSON. The log is then sorted
+	// first, also if it is in order.
 	Decisions io.Writer
 
 	// Worst is how many keys of a limit, the worst first, are in the report.
@@ -151,22 +148,16 @@ type run struct {
 
 var errOutOfOrder = errors.New("the log is out of order")
 
-// decide decides the log. If the log can be read again, decide first assumes that
-// it is in order, and starts again with a sort if it is not.
+// decide decides the log. If nobody wants the decisions and the log can be read again,
+// decide first assumes that it is in order, and starts again with a sort if it is not.
 func (r *run) decide() error {
 	r.engine = newEngine(r.lineup, &r.o)
-	reset, resettable := r.o.Decisions.(interface{ Reset() error })
-	if r.in.Again && (resettable || r.o.Decisions == nil) {
+	if r.in.Again && r.o.Decisions == nil {
 		err := r.read(r.engine.decide, true)
 		if !errors.Is(err, errOutOfOrder) {
-			return errors.Join(err, r.engine.out.flush())
+			return err
 		}
 		r.engine = newEngine(r.lineup, &r.o)
-		if resettable {
-			if err := reset.Reset(); err != nil {
-				return fmt.Errorf("start the decisions again: %w", err)
-			}
-		}
 	}
 	r.sorted = newSorter(r.o.SortRecords, r.in.Size, r.o.TempDir)
 	if err := r.read(r.sorted.add, false); err != nil {
@@ -188,37 +179,34 @@ func (r *run) decide() error {
 	return r.engine.out.flush()
 }
 
-// read reads the log from its beginning and calls do for each record.
+// read reads the log from its beginning and calls do for each record. It returns when ctx
+// ends, even if a read waits.
 func (r *run) read(do func(*record) error, inOrder bool) error {
 	log, err := openReader(r.in, &r.o, r.fields)
 	if err != nil {
 		return err
 	}
 	r.log = log
-	batches, stop := readAhead(r.ctx, log)
-	defer stop()
-	last := int64(-1)
-	for {
-		var b *batch
-		select {
-		case b = <-batches:
-		case <-r.ctx.Done():
-			return r.ctx.Err()
-		}
-		for i := range b.recs {
-			rec := &b.recs[i]
-			if inOrder && rec.t < last {
-				return errOutOfOrder
-			}
-			last = rec.t
-			if err := do(rec); err != nil {
+	defer log.close()
+	defer context.AfterFunc(r.ctx, log.close)()
+	var rec record
+	for n := 0; ; n++ {
+		if n%4096 == 0 {
+			if err := r.ctx.Err(); err != nil {
 				return err
 			}
+			r.progress("read", log.raw.n, r.in.Size)
 		}
-		if b.end {
-			return b.err
+		ok, err := log.next(&rec)
+		switch {
+		case !ok:
+			return cmp.Or(r.ctx.Err(), err)
+		case inOrder && log.disorder > 0:
+			return errOutOfOrder
 		}
-		r.progress("read", b.consumed, r.in.Size)
+		if err := do(&rec); err != nil {
+			return err
+		}
 	}
 }
 
