@@ -94,7 +94,7 @@ func TestHostileTexts(t *testing.T) {
 		{"take", "login", hostile}, {"hold", "login", hostile, "--ttl", "1h"}, {"check", "login", hostile},
 		{"keys", "login"}, {"inspect", "login", hostile}, {"override", "list", "login"}, {"holds", "login", hostile}, {"audit"}, {"audit", "login", hostile},
 		{"top", "--once", "--interval", "100ms"}, {"limits"}, {"doctor"},
-		{"replay", "--log", log, "--by", "user", "--limit", "a=1/1s", "--decisions", "-"}, {"replay", "--log", log, "--by", "user", "--limit", "a=1/1s", "--worst", "3"},
+		{"replay", "--log", log, "--by", "user", "--limit", "a=1/1s", "--decisions", "-"}, {"replay", "--log", log, "--by", "user", "--limit", "a=1/1s"},
 		{"take", hostile, "a"}, {hostile}, {"replay", "--log", hostile}, {"config", "check", hostile}, {"take", "a", "b", "--store", hostile}, {"take", "a", "b", "--server", hostile},
 	} {
 		for _, json := range []string{"", "--json"} {

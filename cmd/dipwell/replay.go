@@ -30,12 +30,8 @@ type ReplayCmd struct {
 	All       bool     `help:"A request is granted by all limits or charged by none. Otherwise each limit decides alone."`
 	Pattern   string   `placeholder:"GROK|NAME" help:"How to read a line: a grok pattern that captures time and ip, or a format: combined, common, vhost_combined, json, csv, alb, elb, haproxy, envoy, w3c. Default: recognized from the log's first lines."`
 	TimeField string   `placeholder:"FIELD" help:"Field with the time. Default: the usual names."`
-	Columns   string   `placeholder:"NAMES" help:"Columns of a CSV log that has no header: time,ip,path."`
 	Decisions string   `placeholder:"FILE" help:"Write each decision as a JSON line; - is standard output, without the report."`
 	Plot      string   `placeholder:"FILE" help:"Draw the requests granted and refused over time, as .svg."`
-	Worst     int      `default:"10" placeholder:"N" help:"Rows in a table of worst keys. Default 10."`
-	MaxKeys   int      `default:"131072" placeholder:"N" help:"Keys whose counts are kept. Default 131072."`
-	TempDir   string   `placeholder:"DIR" help:"Where a large log that is out of order is sorted. Default: the system's."`
 	JSON      bool     `name:"json" help:"Print the report as JSON."`
 }
 
@@ -99,20 +95,13 @@ func (c *ReplayCmd) options() (o replay.Options, err error) {
 	case !strings.EqualFold(filepath.Ext(c.Plot), ".svg"):
 		return o, fmt.Errorf("--plot: %q does not end in .svg", c.Plot)
 	}
-	if c.Worst < 1 {
-		return o, fmt.Errorf("--worst: %d is less than 1", c.Worst)
-	}
-	if c.MaxKeys < 1 {
-		return o, fmt.Errorf("--max-keys: %d is less than 1", c.MaxKeys)
-	}
 	for name, value := range map[string]string{"by": c.By, "cost": c.Cost} {
 		if value == "" {
 			return o, fmt.Errorf("--%s: is empty", name)
 		}
 	}
-	o.All, o.Pattern, o.By, o.Cost, o.TimeField, o.Columns = c.All, c.Pattern, c.By, c.Cost, c.TimeField, c.Columns
+	o.All, o.Pattern, o.By, o.Cost, o.TimeField = c.All, c.Pattern, c.By, c.Cost, c.TimeField
 	o.Where, o.Plan = c.Where, c.Plan
-	o.Worst, o.MaxKeys, o.TempDir = c.Worst, c.MaxKeys, c.TempDir
 	return o, nil
 }
 

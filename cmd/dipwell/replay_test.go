@@ -70,7 +70,7 @@ func TestReplayConfig(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 	}
-	code, out, errs = replayRun("", "--log", exampleLog, "--config", file, "--limit", "page", "--worst", "1")
+	code, out, errs = replayRun("", "--log", exampleLog, "--config", file, "--limit", "page")
 	if code != 0 || errs != "" || !strings.Contains(out, "asked with limit page, as its parent") || strings.Contains(out, "not replayed") {
 		t.Errorf("%d\n%s%s", code, out, errs)
 	}
@@ -168,9 +168,6 @@ func TestReplayNamesTheBadFlag(t *testing.T) {
 		{"--plot: " + log + " is the log", []string{"--log", log, limit, "--plot", log}},
 		{"--decisions: ", []string{"--log", log, limit, "--decisions", filepath.Join(dir, "no", "d.jsonl")}},
 		{"--decisions: " + log + " is the log", []string{"--log", log, limit, "--decisions", log}},
-		{"--worst: ", []string{"--log", log, limit, "--worst", "0"}},
-		{"--max-keys: ", []string{"--log", log, limit, "--max-keys", "-1"}},
-		{"--temp-dir", []string{"--log", log, limit, "--temp-dir"}},
 	} {
 		code, out, errs := replayRun("", c.args...)
 		if code != 2 || !strings.Contains(errs, c.want) || out != "" {

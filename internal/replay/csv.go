@@ -25,14 +25,11 @@ type csvLines struct {
 	buf     []byte
 }
 
-func newCSV(o *Options, list []field, w3c bool) (parser, error) {
+func newCSV(o *Options, list []field, w3c bool) parser {
 	c := &csvLines{o: o, list: list, w3c: w3c, times: newTimes(false), time: -1, buf: []byte{}}
 	c.in = csv.NewReader(&c.src)
 	c.in.LazyQuotes, c.in.FieldsPerRecord, c.in.ReuseRecord = true, -1, true
-	if o.Columns == "" {
-		return c, nil
-	}
-	return c, c.header([]byte(o.Columns))
+	return c
 }
 
 // header finds the columns by their names.

@@ -39,7 +39,7 @@ func newParser(head []byte, o *Options, list []field) (p parser, name string, er
 	case "json":
 		p = newJSON(o, list)
 	case "csv", "w3c":
-		p, err = newCSV(o, list, name == "w3c")
+		p = newCSV(o, list, name == "w3c")
 	default:
 		i := slices.IndexFunc(wordFormats, func(f wordFormat) bool { return f.name == name })
 		if i < 0 {
@@ -58,9 +58,6 @@ const detectBytes = 64 << 10
 
 // detect returns the format of the first line that looks like one, or "".
 func detect(head []byte, o *Options) (name string) {
-	if o.Columns != "" {
-		return "csv"
-	}
 	empty := true
 	for line := range bytes.Lines(head) {
 		line = bytes.TrimSpace(line)

@@ -61,9 +61,6 @@ type Options struct {
 	// is a time between 2000 and tomorrow.
 	TimeField string
 
-	// Columns are the columns of a CSV log without a header, separated by commas.
-	Columns string
-
 	// Decisions, if set, receives each decision as a line of JSON. The log is then sorted
 	// first, also if it is in order.
 	Decisions io.Writer
