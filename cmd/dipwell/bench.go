@@ -3,18 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"os/signal"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/dipwell/dipwell"
@@ -29,20 +24,18 @@ type BenchCmd struct {
 	Clients int           `default:"64" placeholder:"N" help:"Concurrent clients, each without a pause between calls: 1 to 4096. Default 64."`
 	Keys    int           `default:"10000" placeholder:"N" help:"Number of keys; each call uses a random one: 1 to 1000000. Default 10000."`
 	Time    time.Duration `default:"5s" placeholder:"DURATION" help:"How long to measure, 10ms to 1h. Default 5s."`
-	Single  bool          `help:"Send each call separately. By default waiting calls are coalesced, as in serve."`
-	JSON    bool          `name:"json" help:"Print the report as JSON."`
 }
 
 func (BenchCmd) Help() string {
 	return `Examples:
   dipwell bench
   dipwell bench --store postgres://dipwell@db/shop --time 30s
-  dipwell bench --store redis://cache:6379 --clients 1 --single
+  dipwell bench --store redis://cache:6379 --clients 1
 
 It takes tokens of a limit of its own, dipwell-bench-…, which allows every call,
-and removes that limit and its buckets at the end, also on Ctrl-C and when the
-terminal is closed. It puts full load on the store. Exit status: 0 measured,
-1 calls failed or something could not be removed, 2 it could not measure.`
+and removes that limit and its buckets at the end, also on Ctrl-C. Calls go to
+the store together, as in serve. It puts full load on the store. Exit status:
+0 measured, 1 calls failed, 2 it could not measure, or not remove everything.`
 }
 
 const (
@@ -51,7 +44,6 @@ const (
 	maxBenchKeys    = 1_000_000 // each may have a bucket to remove at the end
 	minBenchTime    = 10 * time.Millisecond
 	maxBenchTime    = time.Hour
-	singleConns     = 16                    // PostgreSQL connections with --single
 	benchWarmUp     = 10                    // calls of each client before measuring, for connections, prepared statements and plans
 	benchGrace      = 10 * time.Second      // for calls in flight at the end
 	benchPause      = 10 * time.Millisecond // after a failed call, to spare a store in trouble
@@ -80,111 +72,35 @@ func (c *BenchCmd) limit(name string) dipwell.Limit {
 	return dipwell.Limit{Name: name, Rate: 1, Period: time.Duration(per) * time.Second, Burst: most / per, MaxDebt: dipwell.NoDebt, MaxCharge: 1}
 }
 
-// benchReport is what --json prints.
-type benchReport struct {
-	Version     string       `json:"version"`
-	Store       string       `json:"store"`
-	Sent        string       `json:"sent"`            // single or coalesced
-	Lanes       int          `json:"lanes,omitempty"` // concurrent batches
-	PerBatch    float64      `json:"calls_per_batch,omitempty"`
-	Clients     int          `json:"clients"`
-	Keys        int          `json:"keys"`
-	Seconds     float64      `json:"seconds"`
-	Interrupted bool         `json:"interrupted"`
-	Decisions   uint64       `json:"decisions"`
-	PerSecond   float64      `json:"decisions_per_second"`
-	Latency     benchLatency `json:"latency_us"`
-	Failed      uint64       `json:"failed"`          // calls that are not counted in decisions
-	Error       string       `json:"error,omitempty"` // of one of them
-	Limit       string       `json:"limit"`
-	Left        string       `json:"left,omitempty"` // what could not be removed
-}
-
-type benchLatency struct {
-	P50 float64 `json:"p50"`
-	P90 float64 `json:"p90"`
-	P99 float64 `json:"p99"`
-	Max float64 `json:"max"`
-}
-
-func (c *BenchCmd) Run(e *env) (err error) {
+func (c *BenchCmd) Run(e *env) error {
 	c.Store = cmp.Or(c.Store, "memory:")
-	if err = c.check(); err != nil {
+	if err := c.check(); err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(e.ctx, syscall.SIGHUP) // when the terminal is closed, like Ctrl-C
-	defer stop()
-	b := &bench{BenchCmd: c, ctx: ctx, tally: newTally(nil)}
-	s, err := b.open()
+	b := &bench{BenchCmd: c, env: e}
+	s, err := openStore(e.ctx, c.Store, storeOptions{denyMaxAge: -1, report: func(err error) { b.heard.Store(&err) }})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = s.Close() }()
-	report, err := b.measure(newBar(e.stderr))
-	switch {
-	case err != nil:
+	if b.limiter, err = dipwell.New(s.Store); err == nil {
+		err = b.define()
+	}
+	if err != nil {
 		return err
-	case c.JSON:
-		err = json.NewEncoder(e.stdout).Encode(report)
-	default:
-		err = report.print(e.stdout)
 	}
-	if err == nil && (report.Failed > 0 || report.Left != "") {
-		err = errRefused
-	}
-	return err
+	err = b.load()
+	return cmp.Or(b.cleanUp(), err)
 }
 
 // bench is a running benchmark.
 type bench struct {
 	*BenchCmd
-	ctx     context.Context // ends when it is interrupted
+	*env
 	limiter *dipwell.Limiter
 	name    string
-	lanes   int
-	tally   *tally
 	keys    []string
-	clients []*benchClient
-	stop    atomic.Bool
 	heard   atomic.Pointer[error] // last error that the store reported outside a call
-}
-
-// open opens the store like serve, with --single without coalescing.
-func (b *bench) open() (*opened, error) {
-	o := storeOptions{denyMaxAge: -1, tally: b.tally, report: func(err error) { b.heard.Store(&err) }}
-	if b.Single && !strings.HasPrefix(b.Store, "file:") { // which is never coalesced
-		o.once, o.single = true, int32(min(b.Clients, singleConns))
-	}
-	s, err := openStore(b.ctx, b.Store, o)
-	if err != nil {
-		return nil, err
-	}
-	b.lanes = s.Lanes
-	if b.limiter, err = dipwell.New(s.Store); err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	return s, nil
-}
-
-// measure defines the limit, runs the load, and removes what it has made.
-func (b *bench) measure(progress *bar) (*benchReport, error) {
-	if err := b.define(); err != nil {
-		return nil, err
-	}
-	url, _, _ := strings.Cut(redact(b.Store), "?")
-	r := &benchReport{Version: version(), Store: url, Sent: "single", Lanes: b.lanes, Clients: b.Clients, Keys: b.Keys, Limit: b.name}
-	if b.lanes > 0 {
-		r.Sent = "coalesced"
-	}
-	err := b.load(r, progress)
-	if left := b.cleanUp(); left != nil {
-		r.Left = left.Error()
-		err = errors.Join(err, left)
-	}
-	if r.Decisions+r.Failed > 0 {
-		return r, nil
-	}
-	return nil, err
 }
 
 // define defines the limit under an unused name. Its owner is the API, so that a
@@ -209,58 +125,40 @@ func (b *bench) define() error {
 	return err
 }
 
-// load runs the load and fills in the report.
-func (b *bench) load(r *benchReport, progress *bar) error {
-	calls, cancel := context.WithCancel(context.WithoutCancel(b.ctx)) // calls in flight may finish
-	defer cancel()
-	for range b.Clients {
-		b.clients = append(b.clients, &benchClient{bench: b})
-	}
-	halt := func() {
-		b.stop.Store(true)
-		time.AfterFunc(benchGrace, cancel)
-	}
-	defer context.AfterFunc(b.ctx, halt)()
-	if err := b.eachClient(func(c *benchClient) error { return c.warm(calls) }); err != nil {
+// load runs the load and prints the report. It returns errRefused if calls failed.
+func (b *bench) load() error {
+	clients := make([]benchClient, b.Clients)
+	clients[0].bar = *newBar(b.stderr)
+	err := each(clients, func(c *benchClient) (err error) {
+		c.bench = b
+		for n := 0; n < benchWarmUp && err == nil; n++ {
+			err = c.take(b.ctx)
+		}
+		return err
+	})
+	if err != nil {
 		return err
 	}
-	if b.stop.Load() {
-		return errors.New("interrupted before anything was measured")
-	}
-	batches, coalesced := b.tally.batches.Load(), b.tally.calls.Load()
+	calls, giveUp := context.WithCancel(context.WithoutCancel(b.ctx)) // calls in flight may finish
+	defer giveUp()
+	until, stop := context.WithTimeout(b.ctx, b.Time)
+	defer stop()
+	context.AfterFunc(until, func() { time.AfterFunc(benchGrace, giveUp) })
 	start := time.Now()
-	defer time.AfterFunc(b.Time, halt).Stop()
-	_ = b.eachClient(func(c *benchClient) error {
-		c.call(calls, start, func(since time.Duration) {
-			if c == b.clients[0] {
-				progress.show("measuring", int64(since), int64(b.Time))
-			}
-		})
+	_ = each(clients, func(c *benchClient) error {
+		c.call(until, calls, start)
 		return nil
 	})
-	progress.finish()
-	var times bounded.Histogram
-	for _, c := range b.clients {
-		times.Add(&c.times)
-		if r.Failed += c.failed; c.err != nil {
-			r.Error = c.err.Error()
-		}
-	}
-	if n := b.tally.batches.Load() - batches; n > 0 {
-		r.PerBatch = float64(b.tally.calls.Load()-coalesced) / float64(n)
-	}
-	r.Seconds, r.Interrupted = time.Since(start).Seconds(), b.ctx.Err() != nil
-	r.Decisions, r.PerSecond = uint64(times.Count), float64(times.Count)/r.Seconds
-	r.Latency = benchLatency{times.Percentile(50), times.Percentile(90), times.Percentile(99), bounded.Micro(times.Most)}
-	return nil
+	clients[0].bar.finish()
+	return b.print(clients, time.Since(start))
 }
 
-// eachClient calls do for all clients concurrently. It returns the first error.
-func (b *bench) eachClient(do func(*benchClient) error) error {
+// each calls do for all clients concurrently. It returns the first error.
+func each(clients []benchClient, do func(*benchClient) error) error {
 	var wg sync.WaitGroup
-	errs := make([]error, len(b.clients))
-	for i, c := range b.clients {
-		wg.Go(func() { errs[i] = do(c) })
+	errs := make([]error, len(clients))
+	for i := range clients {
+		wg.Go(func() { errs[i] = do(&clients[i]) })
 	}
 	wg.Wait()
 	return cmp.Or(errs...)
@@ -269,6 +167,7 @@ func (b *bench) eachClient(do func(*benchClient) error) error {
 // benchClient calls the store without a pause.
 type benchClient struct {
 	*bench
+	bar      bar // that of the first client shows the progress
 	decision dipwell.Decision
 	times    bounded.Histogram
 	failed   uint64
@@ -291,19 +190,12 @@ func (c *benchClient) take(ctx context.Context) error {
 	return nil
 }
 
-func (c *benchClient) warm(ctx context.Context) (err error) {
-	for n := 0; n < benchWarmUp && err == nil && !c.stop.Load(); n++ {
-		err = c.take(ctx)
-	}
-	return err
-}
-
 // call runs the load of a client. It reads the clock once per call: a call lasts
 // from the end of the previous one.
-func (c *benchClient) call(ctx context.Context, start time.Time, progress func(since time.Duration)) {
+func (c *benchClient) call(until, calls context.Context, start time.Time) {
 	last := time.Since(start)
-	for !c.stop.Load() {
-		if err := c.take(ctx); err != nil {
+	for until.Err() == nil {
+		if err := c.take(calls); err != nil {
 			c.err = err
 			c.failed++
 			time.Sleep(benchPause)
@@ -312,9 +204,43 @@ func (c *benchClient) call(ctx context.Context, start time.Time, progress func(s
 		}
 		now := time.Since(start)
 		c.times.Record(now - last)
-		progress(now)
+		c.bar.show("measuring", int64(now), int64(c.Time))
 		last = now
 	}
+}
+
+// print prints the report.
+func (b *bench) print(clients []benchClient, took time.Duration) (err error) {
+	var times bounded.Histogram
+	var failed uint64
+	var such error
+	for i := range clients {
+		c := &clients[i]
+		times.Add(&c.times)
+		failed, such = failed+c.failed, cmp.Or(such, c.err)
+	}
+	w := b.stdout
+	fmt.Fprintf(w, "dipwell %s, store %s\nclients %d, keys %d, %.2f s", version(), plain(redact(b.Store)), b.Clients, b.Keys, took.Seconds())
+	if b.ctx.Err() != nil {
+		fmt.Fprint(w, ", interrupted")
+	}
+	fmt.Fprintf(w, "\ndecisions   %d, %.0f/s\n", times.Count, float64(times.Count)/took.Seconds())
+	fmt.Fprintf(w, "latency     p50 %v, p90 %v, p99 %v, max %v\n", short(times.Percentile(50)), short(times.Percentile(90)), short(times.Percentile(99)), short(bounded.Micro(times.Most)))
+	fmt.Fprintf(w, "errors      %d\n", failed)
+	if such != nil {
+		fmt.Fprintf(w, "such as     %s\n", plain(such.Error()))
+		err = errRefused
+	}
+	return err
+}
+
+// short rounds µs to three digits.
+func short(us float64) time.Duration {
+	d, unit := time.Duration(us*1e3), time.Duration(1)
+	for d/unit >= 1000 {
+		unit *= 10
+	}
+	return d.Round(unit)
 }
 
 // cleanUp removes the buckets and the limit. It continues after the first signal; a
@@ -342,49 +268,13 @@ func (b *bench) reset(ctx context.Context) error {
 		for _, key := range keys {
 			batch.Groups = append(batch.Groups, store.Group{Ops: []store.Op{{Def: def, Key: key, Verb: store.VerbReset}}})
 		}
-		if err := b.limiter.Store().Apply(ctx, &batch); err != nil {
-			return err
-		}
+		err := b.limiter.Store().Apply(ctx, &batch)
 		for i := range batch.Groups {
-			if err := batch.Groups[i].Err; err != nil {
-				return err
-			}
+			err = cmp.Or(err, batch.Groups[i].Err)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
-}
-
-// print prints the report for people.
-func (r *benchReport) print(w io.Writer) error {
-	var s strings.Builder
-	fmt.Fprintf(&s, "dipwell %s, store %s\nclients %d, keys %d, %.2f s", r.Version, plain(r.Store), r.Clients, r.Keys, r.Seconds)
-	if r.Interrupted {
-		s.WriteString(", interrupted")
-	}
-	fmt.Fprintf(&s, "\nsent        %s", r.Sent)
-	if r.Lanes > 0 {
-		fmt.Fprintf(&s, ", lanes %d, %.1f calls a batch", r.Lanes, r.PerBatch)
-	}
-	fmt.Fprintf(&s, "\ndecisions   %d, %.0f/s\n", r.Decisions, r.PerSecond)
-	if r.Decisions > 0 {
-		fmt.Fprintf(&s, "latency     p50 %v, p90 %v, p99 %v, max %v\n", short(r.Latency.P50), short(r.Latency.P90), short(r.Latency.P99), short(r.Latency.Max))
-	}
-	fmt.Fprintf(&s, "errors      %d\n", r.Failed)
-	if r.Failed > 0 {
-		fmt.Fprintf(&s, "such as     %s\n", plain(r.Error))
-	}
-	if r.Left != "" {
-		fmt.Fprintf(&s, "left        %s\n", r.Left)
-	}
-	_, err := io.WriteString(w, s.String())
-	return err
-}
-
-// short rounds µs to three digits.
-func short(us float64) time.Duration {
-	d, unit := time.Duration(us*1e3), time.Duration(1)
-	for d/unit >= 1000 {
-		unit *= 10
-	}
-	return d.Round(unit)
 }

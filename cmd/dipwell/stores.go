@@ -46,8 +46,7 @@ var openers = map[string]func(ctx context.Context, url string, o *storeOptions) 
 // storeOptions are settings of a store and of the stack around it. Some apply only to
 // stores outside this process.
 type storeOptions struct {
-	once   bool  // for one command: the store gets no layers, and its server must answer
-	single int32 // for a command: calls that PostgreSQL decides at one time, each on its own connection; 0: 1
+	once bool // for one command: the store gets no layers, and its server must answer
 
 	wait bool // wait for a role or a database that the server rejects
 	// Bounds of a store in this process; 0: the store's default.
@@ -130,7 +129,7 @@ const sideConns = 2
 func openPostgres(ctx context.Context, url string, o *storeOptions) (closer, error) {
 	c := pgstore.Config{Lazy: true, WaitForAccess: o.wait, MaxConns: sideConns, Sweep: true, OnError: o.report}
 	if o.once {
-		c = pgstore.Config{Poll: -1, MaxConns: cmp.Or(o.single, 1), OnError: o.report}
+		c = pgstore.Config{Poll: -1, MaxConns: 1, OnError: o.report}
 	}
 	s, err := pgstore.Open(ctx, url, c)
 	if err != nil {

@@ -19,11 +19,11 @@ const failedEvery = 10 * time.Second
 
 // tally counts the batches that go to a store, and reports why calls fail.
 type tally struct {
-	report   func(error)  // called at most once in failedEvery; may be nil
+	report   func(error)  // called at most once in failedEvery
 	reported atomic.Int64 // when it was called last, Unix ns
 
-	batches, calls, errors atomic.Uint64
-	sizes, took            prometheus.Histogram
+	sizes, took prometheus.Histogram
+	failures    prometheus.Counter
 }
 
 func newTally(report func(error)) *tally {
@@ -32,20 +32,20 @@ func newTally(report func(error)) *tally {
 			Help: "Calls that went to the store together.", Buckets: prometheus.ExponentialBuckets(1, 2, 13)}),
 		took: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "dipwell_store_batch_seconds",
 			Help: "How long the store took for a batch.", Buckets: prometheus.ExponentialBuckets(50e-6, 2, 18)}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{Name: "dipwell_store_failed_calls_total",
+			Help: "Calls in those batches that the store could not decide."}),
 	}
 }
 
 // count counts a batch. Calls of locked rows do not count as failures, because they are
 // retried.
 func (t *tally) count(b *store.Batch, took time.Duration, err error) {
-	t.batches.Add(1)
-	t.calls.Add(uint64(len(b.Groups)))
 	t.sizes.Observe(float64(len(b.Groups)))
 	t.took.Observe(took.Seconds())
 	for i := range b.Groups {
 		why := b.Groups[i].Err
 		if (err != nil || errors.Is(why, dipwell.ErrStore)) && !errors.Is(why, store.ErrLocked) {
-			t.errors.Add(1)
+			t.failures.Inc()
 			t.failed(cmp.Or(why, err))
 		}
 	}
@@ -54,7 +54,7 @@ func (t *tally) count(b *store.Batch, took time.Duration, err error) {
 // failed reports an error, unless the caller has gone, or an error was reported just now.
 // A caller is only told that the store cannot answer.
 func (t *tally) failed(why error) {
-	if t.report == nil || errors.Is(why, context.Canceled) {
+	if errors.Is(why, context.Canceled) {
 		return
 	}
 	last, now := t.reported.Load(), time.Now().UnixNano()
@@ -65,16 +65,7 @@ func (t *tally) failed(why error) {
 
 // gauges puts the counts on /metrics.
 func (t *tally) gauges(s *server.Server) {
-	for _, c := range []struct {
-		name, help string
-		n          *atomic.Uint64
-	}{
-		{"dipwell_store_batches_total", "Batches sent to the store, each of calls that waited together.", &t.batches},
-		{"dipwell_store_calls_total", "Calls in those batches; divided by the batches it is the calls per batch.", &t.calls},
-		{"dipwell_store_failed_calls_total", "Calls in those batches that the store could not decide.", &t.errors},
-	} {
-		s.Counter(c.name, c.help, func() float64 { return float64(c.n.Load()) })
+	for _, c := range []prometheus.Collector{t.sizes, t.took, t.failures} {
+		s.Collect(c)
 	}
-	s.Collect(t.sizes)
-	s.Collect(t.took)
 }
